@@ -1,0 +1,134 @@
+package event
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Type says what happened to an object. Its text is what routes name in
+// `events:` and what the CloudEvents type ends in.
+type Type string
+
+// The types. Sync is an object that already existed when a watch first started;
+// Gap is not a change but a stretch of history that nobody can recover.
+const (
+	Added   Type = "added"
+	Updated Type = "updated"
+	Deleted Type = "deleted"
+	Sync    Type = "sync"
+	Gap     Type = "gap"
+)
+
+// CloudEvent is the CloudEvents type attribute.
+func (t Type) CloudEvent() string {
+	if t == Gap {
+		return "dev.watcherd.gap"
+	}
+	return "dev.watcherd.resource." + string(t)
+}
+
+// Selection says how an object stands to a watch's selector, where that matters.
+type Selection string
+
+// The selections. With a client-side selector an object that comes to match, or
+// ceases to, is an update marked Entered or Left; with a server-side one the API
+// server's ADDED and DELETED cannot be told from real ones and are marked Unknown.
+const (
+	Inside  Selection = ""
+	Entered Selection = "entered"
+	Left    Selection = "left"
+	Unknown Selection = "unknown"
+)
+
+// Resource names a kind of object as the API server serves it.
+type Resource struct {
+	Group    string `json:"group"`
+	Version  string `json:"version"`
+	Resource string `json:"resource"`
+	Kind     string `json:"kind"`
+}
+
+// String is the resource as kubectl spells it: deployments.v1.apps, pods.v1.
+func (r Resource) String() string {
+	if r.Group == "" {
+		return r.Resource + "." + r.Version
+	}
+	return r.Resource + "." + r.Version + "." + r.Group
+}
+
+// Event is one change of one object. It is immutable once made.
+type Event struct {
+	ID       string
+	Type     Type
+	Time     time.Time // when watcherd observed the change, UTC
+	Sequence uint64    // position in watcherd's event log
+	Cluster  string    // name of the cluster, from the config
+
+	Resource        Resource
+	Namespace       string // empty for cluster-scoped objects
+	Name            string
+	UID             string
+	ResourceVersion string
+
+	Object    json.RawMessage // state after the change; the last known state in a Deleted
+	OldObject json.RawMessage // state before an Updated, where the route asks for it
+	Patch     json.RawMessage // RFC 6902 patch from OldObject to Object, where the route asks for it
+
+	Selection         Selection
+	FinalStateUnknown bool // the deletion was found by comparison: Object may not be the very last state
+	Replay            bool // delivered again on an operator's request
+	Repair            bool // found by the periodic audit
+
+	Gap *GapData // only in a Gap
+}
+
+// GapData tells of a stretch of history that is lost: what happened to Resource
+// between the two versions was not observed. The final states have been
+// delivered all the same.
+type GapData struct {
+	Watch               string    `json:"watch"`
+	Resource            string    `json:"resource"`
+	FromResourceVersion string    `json:"fromResourceVersion"`
+	ToResourceVersion   string    `json:"toResourceVersion"`
+	Cause               string    `json:"cause"`
+	From                time.Time `json:"from"`
+	To                  time.Time `json:"to"`
+}
+
+// Subject is the object's path in the Kubernetes API, for example
+// /apis/apps/v1/namespaces/prod/deployments/web. A Gap's subject is the path of
+// the resource.
+func (e *Event) Subject() string { return string(e.appendSubject(nil)) }
+
+// Source is the CloudEvents source: /clusters/ and the cluster's name.
+func (e *Event) Source() string { return "/clusters/" + e.Cluster }
+
+// PartitionKey groups the events whose order matters: those of one object.
+func (e *Event) PartitionKey() string {
+	if e.Type == Gap {
+		return e.Resource.String()
+	}
+	return e.UID
+}
+
+func (e *Event) appendSubject(dst []byte) []byte {
+	if e.Resource.Group == "" {
+		dst = append(dst, "/api/"...)
+	} else {
+		dst = append(dst, "/apis/"...)
+		dst = append(dst, e.Resource.Group...)
+		dst = append(dst, '/')
+	}
+	dst = append(dst, e.Resource.Version...)
+	if e.Namespace != "" && e.Resource.Resource != "namespaces" {
+		dst = append(dst, "/namespaces/"...)
+		dst = append(dst, e.Namespace...)
+	}
+	dst = append(dst, '/')
+	dst = append(dst, e.Resource.Resource...)
+	if e.Name != "" {
+		dst = append(dst, '/')
+		dst = append(dst, e.Name...)
+	}
+	return dst
+}

@@ -1,0 +1,183 @@
+package event
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+	"unicode/utf8"
+)
+
+// Media types of the encodings.
+const (
+	ContentTypeCloudEvent = "application/cloudevents+json"
+	ContentTypeBatch      = "application/cloudevents-batch+json"
+	ContentTypeJSON       = "application/json"
+)
+
+// AppendCloudEvent appends the event as one CloudEvents 1.0 JSON object
+// (structured mode) without a trailing newline.
+// See https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md.
+func AppendCloudEvent(dst []byte, e *Event) []byte {
+	dst = append(dst, `{"specversion":"1.0","id":`...)
+	dst = appendString(dst, e.ID)
+	dst = append(dst, `,"source":`...)
+	dst = appendString(dst, e.Source())
+	dst = append(dst, `,"type":"`...)
+	dst = append(dst, e.Type.CloudEvent()...)
+	dst = append(dst, `","subject":"`...)
+	// An API path consists of DNS names and path-segment names, none of which
+	// can hold a quote, a backslash or a control character.
+	dst = e.appendSubject(dst)
+	dst = append(dst, `","time":"`...)
+	dst = e.Time.UTC().AppendFormat(dst, time.RFC3339Nano)
+	dst = append(dst, `","sequence":"`...)
+	dst = appendSequence(dst, e.Sequence)
+	dst = append(dst, `","partitionkey":`...)
+	dst = appendString(dst, e.PartitionKey())
+	dst = append(dst, `,"datacontenttype":"application/json","data":`...)
+	dst = AppendData(dst, e)
+	return append(dst, '}')
+}
+
+// AppendBatch appends the events as one CloudEvents JSON batch.
+func AppendBatch(dst []byte, batch []*Event) []byte {
+	dst = append(dst, '[')
+	for i, e := range batch {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = AppendCloudEvent(dst, e)
+	}
+	return append(dst, ']')
+}
+
+// AppendJSON appends the event in the `json` format: its data plus type, id,
+// time, sequence and cluster, as one object.
+func AppendJSON(dst []byte, e *Event) []byte {
+	dst = append(dst, `{"type":"`...)
+	dst = append(dst, e.Type...)
+	dst = append(dst, `","id":`...)
+	dst = appendString(dst, e.ID)
+	dst = append(dst, `,"time":"`...)
+	dst = e.Time.UTC().AppendFormat(dst, time.RFC3339Nano)
+	dst = append(dst, `","sequence":`...)
+	dst = strconv.AppendUint(dst, e.Sequence, 10)
+	dst = append(dst, `,"cluster":`...)
+	dst = appendString(dst, e.Cluster)
+	dst = append(dst, ',')
+	dst = appendDataFields(dst, e)
+	return append(dst, '}')
+}
+
+// AppendData appends the CloudEvents data of the event.
+func AppendData(dst []byte, e *Event) []byte {
+	dst = append(dst, '{')
+	dst = appendDataFields(dst, e)
+	return append(dst, '}')
+}
+
+// appendDataFields appends the members of data, without the braces; there is
+// always at least one.
+func appendDataFields(dst []byte, e *Event) []byte {
+	if e.Gap != nil {
+		return appendGap(dst, e.Gap)
+	}
+	dst = append(dst, `"resource":{"group":`...)
+	dst = appendString(dst, e.Resource.Group)
+	dst = append(dst, `,"version":`...)
+	dst = appendString(dst, e.Resource.Version)
+	dst = append(dst, `,"resource":`...)
+	dst = appendString(dst, e.Resource.Resource)
+	dst = append(dst, `,"kind":`...)
+	dst = appendString(dst, e.Resource.Kind)
+	dst = append(dst, `},"namespace":`...)
+	dst = appendString(dst, e.Namespace)
+	dst = append(dst, `,"name":`...)
+	dst = appendString(dst, e.Name)
+	dst = append(dst, `,"uid":`...)
+	dst = appendString(dst, e.UID)
+	dst = append(dst, `,"resourceVersion":`...)
+	dst = appendString(dst, e.ResourceVersion)
+	dst = appendRaw(dst, "object", e.Object)
+	dst = appendRaw(dst, "oldObject", e.OldObject)
+	dst = appendRaw(dst, "patch", e.Patch)
+	if e.Selection != Inside {
+		dst = append(dst, `,"selection":"`...)
+		dst = append(dst, e.Selection...)
+		dst = append(dst, '"')
+	}
+	dst = appendFlag(dst, "finalStateUnknown", e.FinalStateUnknown)
+	dst = appendFlag(dst, "replay", e.Replay)
+	return appendFlag(dst, "repair", e.Repair)
+}
+
+func appendRaw(dst []byte, name string, raw json.RawMessage) []byte {
+	if len(raw) == 0 {
+		return dst
+	}
+	dst = append(dst, `,"`...)
+	dst = append(dst, name...)
+	dst = append(dst, `":`...)
+	return append(dst, raw...)
+}
+
+func appendFlag(dst []byte, name string, set bool) []byte {
+	if !set {
+		return dst
+	}
+	dst = append(dst, `,"`...)
+	dst = append(dst, name...)
+	return append(dst, `":true`...)
+}
+
+func appendGap(dst []byte, g *GapData) []byte {
+	for i, f := range [...]struct{ name, value string }{
+		{"watch", g.Watch},
+		{"resource", g.Resource},
+		{"fromResourceVersion", g.FromResourceVersion},
+		{"toResourceVersion", g.ToResourceVersion},
+		{"cause", g.Cause},
+		{"from", g.From.UTC().Format(time.RFC3339Nano)},
+		{"to", g.To.UTC().Format(time.RFC3339Nano)},
+	} {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, '"')
+		dst = append(dst, f.name...)
+		dst = append(dst, `":`...)
+		dst = appendString(dst, f.value)
+	}
+	return dst
+}
+
+// SequenceText is a sequence as the CloudEvents sequence extension wants it:
+// text whose lexicographical order is the numerical one.
+// See https://github.com/cloudevents/spec/blob/main/cloudevents/extensions/sequence.md.
+func SequenceText(n uint64) string { return string(appendSequence(nil, n)) }
+
+// appendSequence pads to 20 digits, the length of the largest uint64.
+func appendSequence(dst []byte, n uint64) []byte {
+	var digits [20]byte
+	text := strconv.AppendUint(digits[:0], n, 10)
+	dst = append(dst, "00000000000000000000"[len(text):]...)
+	return append(dst, text...)
+}
+
+// appendString appends s as a JSON string. Names, uids and versions of the API
+// server are plain ASCII, so the loop seldom leaves its fast path.
+func appendString(dst []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= utf8.RuneSelf {
+			quoted, err := json.Marshal(s)
+			if err != nil { // a string always marshals
+				panic(fmt.Sprintf("event: marshal string: %v", err))
+			}
+			return append(dst, quoted...)
+		}
+	}
+	dst = append(dst, '"')
+	dst = append(dst, s...)
+	return append(dst, '"')
+}

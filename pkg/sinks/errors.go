@@ -1,0 +1,86 @@
+package sinks
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Class is what a failure means for the next step.
+type Class int
+
+// The classes, from the mildest to the one that needs a person.
+const (
+	ClassRetry  Class = iota // try again with backoff, for as long as it takes
+	ClassPoison              // this event will never be accepted: dead letter after a few tries
+	ClassPause               // nothing will be accepted until somebody acts: stop, keep the backlog
+)
+
+func (c Class) String() string {
+	switch c {
+	case ClassPoison:
+		return "poison"
+	case ClassPause:
+		return "pause"
+	default:
+		return "retry"
+	}
+}
+
+// classified is an error with a class and, for retries, a delay.
+type classified struct {
+	class Class
+	after time.Duration
+	err   error
+}
+
+func (e *classified) Error() string { return e.err.Error() }
+func (e *classified) Unwrap() error { return e.err }
+
+// Poison marks err as the fault of the event itself: the destination understood
+// and refused it (HTTP 400, 413 or 422, payload too large).
+func Poison(err error) error { return &classified{class: ClassPoison, err: err} }
+
+// Pause marks err as one that no retry mends: credentials, a missing stream, an
+// endpoint that is gone (HTTP 401, 403, 404, 410). The sink stops and keeps its
+// backlog; it is tried again now and then, and after a reload.
+func Pause(err error) error { return &classified{class: ClassPause, err: err} }
+
+// RetryAfter marks err as temporary, with the delay the destination asked for.
+// The delay holds for the whole sink; the worker caps it.
+func RetryAfter(err error, d time.Duration) error {
+	return &classified{class: ClassRetry, after: d, err: err}
+}
+
+// Classify returns the class of err and the delay its source asked for (0: none).
+// An error without a class is a retry.
+func Classify(err error) (Class, time.Duration) {
+	if c, ok := errors.AsType[*classified](err); ok {
+		return c.class, c.after
+	}
+	return ClassRetry, 0
+}
+
+// BatchError says which events of a batch failed; those it does not name were
+// accepted.
+type BatchError struct {
+	Failed map[int]error // index in the batch → why
+}
+
+func (e *BatchError) Error() string {
+	if len(e.Failed) == 0 {
+		return "no event failed"
+	}
+	first := slices.Min(slices.Collect(maps.Keys(e.Failed)))
+	return fmt.Sprintf("%d events failed, the first: %v", len(e.Failed), e.Failed[first])
+}
+
+// FieldError is a problem with one field of a kind's block.
+type FieldError struct {
+	Path string // key path below the kind's key, such as tls.certFile or subject
+	Msg  string // what is wrong and what to do, without the path
+}
+
+func (e *FieldError) Error() string { return e.Path + ": " + e.Msg }

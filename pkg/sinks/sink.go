@@ -1,0 +1,98 @@
+package sinks
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// Sink delivers events to one destination.
+type Sink interface {
+	// Write delivers the batch, which is never empty, in order. It returns nil
+	// only when the destination has durably accepted every event.
+	//
+	// A *[BatchError] says which events failed; all others were accepted. Any
+	// other error means that no event is known to be accepted. The error's class
+	// ([Classify]) decides what happens next; an error without one is retried.
+	//
+	// Write is called from up to `concurrency` goroutines at once, each with
+	// events of other objects. It must return soon after ctx is done; events that
+	// were then not accepted come again. It must not keep the slice or the events
+	// after returning.
+	Write(ctx context.Context, batch []*event.Event) error
+
+	// Close releases everything the sink holds and returns when its goroutines
+	// are gone, or with an error when ctx ends first. It is called once, after the
+	// last Write has returned.
+	Close(ctx context.Context) error
+}
+
+// Limits is what a destination can take. The worker never hands Write more.
+type Limits struct {
+	MaxEventBytes int // largest encoded event in bytes; 0: no limit. A larger one follows the oversize policy.
+	MaxBatch      int // most events in one Write; 0: no limit
+}
+
+// Limited is implemented by sinks whose destination has limits. Limits is called
+// before each batch and may change, for instance when a server tells its own.
+type Limited interface {
+	Limits() Limits
+}
+
+// Config is the decoded block of one kind, holding the kind's defaults when it
+// comes from [Kinds]. Its fields carry json tags in camelCase.
+type Config interface {
+	// Validate reports every problem of the block at once, joined, each preferably
+	// a *[FieldError] so that the loader can point at the line. It is pure: no
+	// file, environment or network access.
+	Validate() error
+
+	// Defaults are the delivery settings of the kind where the config has none.
+	Defaults() Delivery
+
+	// Open makes the sink. It may read local files and secrets but must not need
+	// the destination to be up: that is Write's business. It keeps nothing of the
+	// Config that the caller may change, and starts no goroutine that Close
+	// doesn't end.
+	Open(ctx context.Context, o Options) (Sink, error)
+}
+
+// Kinds maps a kind's name, which is its key in the configuration, to a
+// constructor of its Config with all defaults set.
+type Kinds map[string]func() Config
+
+// Options is what a sink gets besides its own Config.
+type Options struct {
+	Name       string                // the sink's name in the configuration
+	Cluster    string                // the cluster's name
+	Format     Format                // encoding asked for; a kind that cannot do it fails in Open
+	BatchMode  bool                  // the user set batch.maxEvents above 1: batches may go out as one message
+	Logger     *slog.Logger          // never nil
+	Registerer prometheus.Registerer // for the kind's own metrics; never nil; already carries the sink label
+	Stdout     io.Writer             // the process's standard output, for kinds that write there
+	Dir        string                // folder that relative paths of the config are relative to
+}
+
+// Delivery is how events are handed to a sink: the `batch`, `retry` and
+// `concurrency` blocks of the configuration.
+type Delivery struct {
+	MaxEvents   int           // events in one Write, at least 1
+	MaxBytes    int           // bytes of encoded events in one Write, about
+	MaxWait     time.Duration // how long an incomplete batch waits for more events; 0: not at all
+	Concurrency int           // lanes by object, at least 1
+}
+
+// Format is how an event is encoded.
+type Format string
+
+// The formats of the `format` key.
+const (
+	CloudEvents       Format = "cloudevents"        // structured mode, the default
+	CloudEventsBinary Format = "cloudevents-binary" // attributes as headers, data as body
+	JSON              Format = "json"               // data plus type, id, time, sequence and cluster
+)
