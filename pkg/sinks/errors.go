@@ -84,3 +84,7 @@ type FieldError struct {
 }
 
 func (e *FieldError) Error() string { return e.Path + ": " + e.Msg }
+
+// Field returns the two parts of the problem, for a loader that knows where the
+// block stands in its file.
+func (e *FieldError) Field() (path, msg string) { return e.Path, e.Msg }
