@@ -103,12 +103,25 @@ func (e *Event) Subject() string { return string(e.appendSubject(nil)) }
 // Source is the CloudEvents source: /clusters/ and the cluster's name.
 func (e *Event) Source() string { return "/clusters/" + e.Cluster }
 
-// PartitionKey groups the events whose order matters: those of one object.
+// PartitionKey groups the events whose order matters: those of one object. It is
+// the object's uid; for a Gap, which belongs to a resource, the resource; and for
+// objects of an aggregated API that have no uid, the subject. It is never empty.
 func (e *Event) PartitionKey() string {
-	if e.Type == Gap {
+	switch {
+	case e.Type == Gap:
 		return e.Resource.String()
+	case e.UID == "":
+		return e.Subject()
+	default:
+		return e.UID
 	}
-	return e.UID
+}
+
+// Size is about how many bytes the event takes in any encoding. Encoders' buffers
+// are made this large.
+func (e *Event) Size() int {
+	const envelope = 640 // attributes, names and punctuation
+	return envelope + len(e.Object) + len(e.OldObject) + len(e.Patch)
 }
 
 func (e *Event) appendSubject(dst []byte) []byte {

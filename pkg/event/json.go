@@ -25,11 +25,9 @@ func AppendCloudEvent(dst []byte, e *Event) []byte {
 	dst = appendString(dst, e.Source())
 	dst = append(dst, `,"type":"`...)
 	dst = append(dst, e.Type.CloudEvent()...)
-	dst = append(dst, `","subject":"`...)
-	// An API path consists of DNS names and path-segment names, none of which
-	// can hold a quote, a backslash or a control character.
-	dst = e.appendSubject(dst)
-	dst = append(dst, `","time":"`...)
+	dst = append(dst, `","subject":`...)
+	dst = appendSubjectString(dst, e)
+	dst = append(dst, `,"time":"`...)
 	dst = e.Time.UTC().AppendFormat(dst, time.RFC3339Nano)
 	dst = append(dst, `","sequence":"`...)
 	dst = appendSequence(dst, e.Sequence)
@@ -152,6 +150,19 @@ func appendGap(dst []byte, g *GapData) []byte {
 	return dst
 }
 
+// appendSubjectString appends the subject as a JSON string. A path segment may
+// hold a quote, a backslash or a control character: the API server allows them in
+// the names of roles and of what else it checks as a path segment only.
+func appendSubjectString(dst []byte, e *Event) []byte {
+	start := len(dst)
+	dst = append(dst, '"')
+	dst = e.appendSubject(dst)
+	if subject := dst[start+1:]; !plain(subject) {
+		return appendString(dst[:start], string(subject))
+	}
+	return append(dst, '"')
+}
+
 // SequenceText is a sequence as the CloudEvents sequence extension wants it:
 // text whose lexicographical order is the numerical one.
 // See https://github.com/cloudevents/spec/blob/main/cloudevents/extensions/sequence.md.
@@ -166,18 +177,27 @@ func appendSequence(dst []byte, n uint64) []byte {
 }
 
 // appendString appends s as a JSON string. Names, uids and versions of the API
-// server are plain ASCII, so the loop seldom leaves its fast path.
+// server are plain ASCII, so it seldom leaves its fast path. Bytes that are not
+// UTF-8 become U+FFFD.
 func appendString(dst []byte, s string) []byte {
-	for i := range len(s) {
-		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= utf8.RuneSelf {
-			quoted, err := json.Marshal(s)
-			if err != nil { // a string always marshals
-				panic(fmt.Sprintf("event: marshal string: %v", err))
-			}
-			return append(dst, quoted...)
+	if !plain(s) {
+		quoted, err := json.Marshal(s)
+		if err != nil { // a string always marshals
+			panic(fmt.Sprintf("event: marshal string: %v", err))
 		}
+		return append(dst, quoted...)
 	}
 	dst = append(dst, '"')
 	dst = append(dst, s...)
 	return append(dst, '"')
+}
+
+// plain reports whether s stands for itself between JSON's quotes.
+func plain[T string | []byte](s T) bool {
+	for i := range len(s) {
+		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
 }

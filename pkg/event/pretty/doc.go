@@ -1,0 +1,14 @@
+// Package pretty prints events for people: one line an event, with the time, a
+// coloured verb, what changed, and for updates a short summary of how.
+//
+// Guarantees:
+//
+//   - What an object says cannot drive the terminal: control characters, escape
+//     sequences and line breaks are shown as text.
+//   - A line stays short: at most three changes are spelled out, each cut to a few
+//     dozen characters, the rest is counted.
+//
+// Caveats: the form is for eyes and may change in any release. A summary needs
+// the old object or the patch in the event's payload; without them an update
+// shows only its resourceVersion.
+package pretty

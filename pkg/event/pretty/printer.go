@@ -1,0 +1,139 @@
+package pretty
+
+import (
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// Printer formats events. The zero Printer prints without colour. It may be used
+// from several goroutines.
+type Printer struct {
+	Color bool // use ANSI colours
+}
+
+// style is the parameter of an ANSI SGR sequence.
+type style string
+
+const (
+	dim     style = "2"
+	green   style = "32"
+	yellow  style = "33"
+	red     style = "31"
+	cyan    style = "36"
+	magenta style = "1;35"
+)
+
+// verbs are the words of kubectl and the watch protocol, padded to one width.
+var verbs = map[event.Type]struct {
+	text  string
+	style style
+}{
+	event.Added:   {"ADDED  ", green},
+	event.Updated: {"UPDATED", yellow},
+	event.Deleted: {"DELETED", red},
+	event.Sync:    {"SYNC   ", cyan},
+	event.Gap:     {"GAP    ", magenta},
+}
+
+// Append appends e as one line that ends in a newline.
+func (p Printer) Append(dst []byte, e *event.Event) []byte {
+	dst = p.styled(dst, dim, e.Time.Local().Format("15:04:05.000"))
+	dst = append(dst, ' ')
+	verb, known := verbs[e.Type]
+	if !known {
+		verb.text = strings.ToUpper(string(e.Type))
+	}
+	dst = p.styled(dst, verb.style, verb.text)
+	dst = append(dst, ' ')
+	if e.Gap != nil {
+		return p.appendGap(dst, e.Gap)
+	}
+	dst = appendPadded(dst, e.Resource.Kind, 12)
+	dst = append(dst, ' ')
+	if e.Namespace != "" {
+		dst = appendClean(dst, e.Namespace)
+		dst = append(dst, '/')
+	}
+	dst = appendClean(dst, e.Name)
+	for _, note := range notes(e) {
+		dst = append(dst, "  "...)
+		dst = p.styled(dst, dim, note)
+	}
+	if e.Type == event.Updated {
+		dst = p.appendSummary(dst, e)
+	}
+	return append(dst, '\n')
+}
+
+func (p Printer) appendGap(dst []byte, g *event.GapData) []byte {
+	dst = appendClean(dst, g.Resource)
+	dst = append(dst, "  nothing is known from version "...)
+	dst = appendClean(dst, g.FromResourceVersion)
+	dst = append(dst, " to "...)
+	dst = appendClean(dst, g.ToResourceVersion)
+	dst = append(dst, " ("...)
+	dst = appendClean(dst, g.Cause)
+	return append(dst, ")\n"...)
+}
+
+// notes are the marks of an event that a reader should not miss.
+func notes(e *event.Event) []string {
+	var out []string
+	switch e.Selection {
+	case event.Entered:
+		out = append(out, "entered selection")
+	case event.Left:
+		out = append(out, "left selection")
+	case event.Unknown:
+		out = append(out, "or a change of selection")
+	}
+	if e.FinalStateUnknown {
+		out = append(out, "final state unknown")
+	}
+	if e.Replay {
+		out = append(out, "replay")
+	}
+	if e.Repair {
+		out = append(out, "repair")
+	}
+	return out
+}
+
+// styled appends text, which holds nothing of an object's, in a style.
+func (p Printer) styled(dst []byte, s style, text string) []byte {
+	if !p.Color || s == "" {
+		return append(dst, text...)
+	}
+	dst = append(dst, "\x1b["...)
+	dst = append(dst, s...)
+	dst = append(dst, 'm')
+	dst = append(dst, text...)
+	return append(dst, "\x1b[0m"...)
+}
+
+func appendPadded(dst []byte, s string, width int) []byte {
+	start := len(dst)
+	dst = appendClean(dst, s)
+	for n := utf8.RuneCount(dst[start:]); n < width; n++ {
+		dst = append(dst, ' ')
+	}
+	return dst
+}
+
+// appendClean appends s with everything that is not printable escaped, so that
+// no text of an object moves the cursor or changes colours.
+func appendClean(dst []byte, s string) []byte {
+	for _, r := range s {
+		if r == ' ' || unicode.IsPrint(r) {
+			dst = utf8.AppendRune(dst, r)
+			continue
+		}
+		quoted := strconv.QuoteRune(r)
+		dst = append(dst, quoted[1:len(quoted)-1]...)
+	}
+	return dst
+}

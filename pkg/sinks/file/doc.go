@@ -1,0 +1,28 @@
+// Package file appends events to files, a line an event.
+//
+// Guarantees:
+//
+//   - Accepted means synced: a batch is one write and one fsync for each file it
+//     touches, and a new file's folder is synced too.
+//   - All or nothing: when a write fails half-way (a full disk), the file is cut
+//     back to where the batch began before the error is returned. Events of one
+//     object that go to several files fail together.
+//   - A crash leaves at most one torn line at a file's end. It was never accepted;
+//     it is cut off when the file is next opened, and its event comes again.
+//   - Nothing outside the path's literal folder (all before the first token) is
+//     ever touched. Values are escaped, and a symbolic link below that folder is
+//     refused, as is anything that is not a regular file.
+//   - A file that was renamed, deleted or truncated from outside (logrotate) is
+//     noticed at the next batch: a new one is begun, a truncated one continued.
+//   - Two sinks, or two processes, never write one file at once (where the system
+//     has flock): the second one's batches wait until the first lets go.
+//
+// Caveats: files are 0600 in folders 0700. Rotation happens when the next batch
+// arrives; a file nobody writes to is not rotated. A file may grow beyond
+// rotate.maxBytes by one batch. `keep` counts the rotated files of one path: files
+// that differ by {date} are different paths and none of them is ever deleted.
+//
+// Rotation is written here and not taken from a library: those at hand open files
+// by path, write through their own buffer of state and know neither os.Root nor
+// fsync nor cutting back to a batch's start.
+package file

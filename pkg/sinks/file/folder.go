@@ -1,0 +1,216 @@
+package file
+
+import (
+	"container/list"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+)
+
+// folder is the root folder and the files open in it. It is used in the sink's
+// turn only, except for its path.
+type folder struct {
+	path    string
+	maxOpen int
+	log     *slog.Logger
+	metrics *metrics
+
+	root  *os.Root                 // nil until needed
+	info  fs.FileInfo              // of root, to notice a folder that was replaced
+	files map[string]*list.Element // name → element of recent
+	// recent holds *logFile, the last used in front.
+	recent *list.List
+}
+
+func newFolder(path string, maxOpen int, log *slog.Logger, m *metrics) *folder {
+	return &folder{
+		path: path, maxOpen: maxOpen, log: log, metrics: m,
+		files: map[string]*list.Element{}, recent: list.New(),
+	}
+}
+
+// prepare makes sure that root is the folder that stands at path now, making it
+// when there is none.
+func (d *folder) prepare() error {
+	if d.root != nil {
+		if now, err := os.Stat(d.path); err == nil && os.SameFile(now, d.info) {
+			return nil
+		}
+		d.log.Warn("folder of the file sink was replaced or removed; files in it are opened anew", "path", d.path)
+		if err := d.close(); err != nil {
+			d.log.Warn("close files of a folder that is gone", "path", d.path, "error", err)
+		}
+	}
+	if err := os.MkdirAll(d.path, 0o700); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(d.path)
+	if err != nil {
+		return err
+	}
+	info, err := root.Stat(".")
+	if err != nil {
+		return errors.Join(err, root.Close())
+	}
+	d.root, d.info = root, info
+	return nil
+}
+
+// open returns the file of that name, which stands on disk under that name now.
+func (d *folder) open(name string) (*logFile, error) {
+	if el, ok := d.files[name]; ok {
+		f, _ := el.Value.(*logFile)
+		same, err := f.refresh(d.root)
+		if err == nil && same {
+			d.recent.MoveToFront(el)
+			return f, nil
+		}
+		if err := d.forget(f); err != nil {
+			d.log.Warn("close a file that was moved away", "file", name, "error", err)
+		}
+	}
+	f, err := d.openNew(name)
+	if err != nil {
+		return nil, err
+	}
+	d.files[name] = d.recent.PushFront(f)
+	d.metrics.open.Set(float64(len(d.files)))
+	return f, nil
+}
+
+// trim closes the files that were longest not used, down to the bound.
+func (d *folder) trim() error {
+	var errs []error
+	for len(d.files) > d.maxOpen {
+		f, _ := d.recent.Back().Value.(*logFile)
+		errs = append(errs, d.forget(f))
+	}
+	return errors.Join(errs...)
+}
+
+// forget closes a file.
+func (d *folder) forget(f *logFile) error {
+	if el, ok := d.files[f.name]; ok {
+		d.recent.Remove(el)
+		delete(d.files, f.name)
+		d.metrics.open.Set(float64(len(d.files)))
+	}
+	return f.file.Close()
+}
+
+// close closes every file and the root; the next prepare opens it again.
+func (d *folder) close() error {
+	var errs []error
+	for d.recent.Len() > 0 {
+		f, _ := d.recent.Front().Value.(*logFile)
+		errs = append(errs, d.forget(f))
+	}
+	if d.root != nil {
+		errs = append(errs, d.root.Close())
+		d.root = nil
+	}
+	return errors.Join(errs...)
+}
+
+// openNew opens or makes a file, ends what a crash left torn, and locks it.
+func (d *folder) openNew(name string) (*logFile, error) {
+	if err := d.makeParents(name); err != nil {
+		return nil, err
+	}
+	// O_EXCL never follows a link in the last part, which Lstat has then ruled out
+	// for the other case; what is opened is compared with what is there.
+	const flags = os.O_RDWR | os.O_APPEND
+	file, err := d.root.OpenFile(name, flags|os.O_CREATE|os.O_EXCL, 0o600)
+	created := err == nil
+	if errors.Is(err, fs.ErrExist) {
+		if _, err := d.regular(name); err != nil {
+			return nil, err
+		}
+		file, err = d.root.OpenFile(name, flags, 0)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f := &logFile{name: name, file: file}
+	if err := d.adopt(f, created); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return f, nil
+}
+
+func (d *folder) adopt(f *logFile, created bool) error {
+	if same, err := f.refresh(d.root); err != nil {
+		return err
+	} else if !same {
+		return fmt.Errorf("%s was replaced while it was opened", f.name)
+	}
+	if err := lock(f.file); err != nil {
+		return fmt.Errorf("%s is written by another sink or process: %w", f.name, err)
+	}
+	if created {
+		return syncDir(d.root, filepath.Dir(f.name))
+	}
+	cut, err := f.repair()
+	if err != nil {
+		return fmt.Errorf("repair %s: %w", f.name, err)
+	}
+	if cut > 0 {
+		d.metrics.repairs.Inc()
+		d.log.Warn("cut off a torn last line, which a crash had left; its event comes again", "file", f.name, "bytes", cut)
+	}
+	return nil
+}
+
+// makeParents makes the folders above name, each checked not to be a link.
+func (d *folder) makeParents(name string) error {
+	dir := filepath.Dir(name)
+	if dir == "." {
+		return nil
+	}
+	if err := d.makeParents(dir); err != nil {
+		return err
+	}
+	info, err := d.root.Lstat(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = d.root.Mkdir(dir, 0o700); err == nil {
+			return syncDir(d.root, filepath.Dir(dir))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return &refusedError{name: dir, what: "not a folder"}
+	}
+	return nil
+}
+
+// regular refuses what is not a regular file, links above all.
+func (d *folder) regular(name string) (fs.FileInfo, error) {
+	info, err := d.root.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, &refusedError{name: name, what: "not a regular file"}
+	}
+	return info, nil
+}
+
+// refusedError says that something stands in the path that this sink does not
+// write to or through.
+type refusedError struct{ name, what string }
+
+func (e *refusedError) Error() string { return e.name + " is " + e.what + "; links are refused" }
+
+// syncDir makes the names in a folder durable.
+func syncDir(root *os.Root, dir string) error {
+	f, err := root.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}

@@ -1,0 +1,88 @@
+package file
+
+import (
+	"sync"
+
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// group is the part of a batch that goes to one file.
+type group struct {
+	name    string
+	buf     []byte
+	indexes []int // of its events in the batch
+	chain   int   // groups of one chain share objects, directly or through others
+
+	written bool
+	start   int64 // the file's length before buf
+	err     error
+}
+
+// encode sorts a batch into groups, in the order in which their files first occur.
+func (s *sink) encode(batch []*event.Event) []*group {
+	var (
+		groups []*group
+		name   [256]byte
+		byName = make(map[string]int, 1)
+	)
+	for i, e := range batch {
+		n := s.template.append(name[:0], e)
+		at, ok := byName[string(n)]
+		if !ok {
+			at = len(groups)
+			groups = append(groups, &group{name: string(n), buf: takeBuffer(), chain: at})
+			byName[groups[at].name] = at
+		}
+		g := groups[at]
+		g.buf = s.format.AppendLine(g.buf, e)
+		g.indexes = append(g.indexes, i)
+	}
+	if len(groups) > 1 {
+		chain(groups, batch)
+	}
+	return groups
+}
+
+// chain gives the groups that hold events of one object the same chain.
+func chain(groups []*group, batch []*event.Event) {
+	owner := make(map[string]int, len(batch)) // object → its group
+	for at, g := range groups {
+		for _, i := range g.indexes {
+			key := batch[i].PartitionKey()
+			first, seen := owner[key]
+			if !seen {
+				owner[key] = at
+				continue
+			}
+			from, to := g.chain, groups[first].chain
+			if from == to {
+				continue
+			}
+			for _, other := range groups {
+				if other.chain == from {
+					other.chain = to
+				}
+			}
+		}
+	}
+}
+
+// maxKept bounds the buffers that are kept for later batches.
+const maxKept = 8 << 20
+
+var buffers = sync.Pool{New: func() any { return new([]byte) }}
+
+func takeBuffer() []byte {
+	b, _ := buffers.Get().(*[]byte)
+	return (*b)[:0]
+}
+
+// release gives the buffers back; the groups must not be used afterwards.
+func release(groups []*group) {
+	for _, g := range groups {
+		if cap(g.buf) <= maxKept {
+			buffers.Put(&g.buf)
+		}
+		g.buf = nil
+	}
+}

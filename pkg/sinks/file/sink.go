@@ -1,0 +1,154 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"syscall"
+
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
+)
+
+// sink appends batches to files.
+type sink struct {
+	template *template
+	format   sinks.Format
+	rotation Rotate
+	archive  *archivist
+	log      *slog.Logger
+	metrics  *metrics
+
+	io     *solo.Runner
+	folder *folder // in the turn of io only
+}
+
+// Write appends the batch. It may be called from several goroutines; they take
+// turns at the disk.
+func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
+	// Encoding happens here and not in the turn: a write that outlives ctx must
+	// not touch the events.
+	groups := s.encode(batch)
+	count := len(batch)
+	return s.io.Do(ctx, func() error {
+		defer release(groups)
+		return s.write(groups, count)
+	})
+}
+
+// write is run in the sink's turn.
+func (s *sink) write(groups []*group, count int) error {
+	if err := s.folder.prepare(); err != nil {
+		return classify(fmt.Errorf("open folder: %w", err))
+	}
+	failed := map[int]error{}
+	for _, g := range groups {
+		if g.err != nil { // an object of it failed elsewhere
+			continue
+		}
+		if err := s.writeGroup(g); err != nil {
+			s.fail(groups, g, classify(fmt.Errorf("write %s: %w", g.name, err)))
+		}
+	}
+	if err := s.folder.trim(); err != nil {
+		s.log.Warn("close least used files", "error", err)
+	}
+	for _, g := range groups {
+		if g.err == nil {
+			continue
+		}
+		if len(g.indexes) == count { // the whole batch
+			return g.err
+		}
+		for _, i := range g.indexes {
+			failed[i] = g.err
+		}
+	}
+	if len(failed) > 0 {
+		return &sinks.BatchError{Failed: failed}
+	}
+	return nil
+}
+
+// writeGroup appends a group to its file and syncs. On failure nothing of it is
+// left in the file.
+func (s *sink) writeGroup(g *group) error {
+	f, err := s.folder.open(g.name)
+	if err != nil {
+		return err
+	}
+	if s.rotation.due(f, len(g.buf)) {
+		if f, err = s.rotate(f); err != nil {
+			return fmt.Errorf("rotate: %w", err)
+		}
+	}
+	g.start = f.size
+	if err = f.append(g.buf); err == nil {
+		if err = f.file.Sync(); err == nil {
+			g.written = true
+			return nil
+		}
+		err = errors.Join(err, f.cut(g.start))
+	}
+	s.metrics.rollbacks.Inc()
+	// After a failed sync the descriptor may never report it again: the next
+	// attempt starts from a new one.
+	return errors.Join(err, s.folder.forget(f))
+}
+
+// fail marks a group as failed, and with it every group that shares an object
+// with it: what is already written of them is cut off again, for otherwise a
+// later event of an object would stand before an earlier one.
+func (s *sink) fail(groups []*group, g *group, err error) {
+	for _, other := range groups {
+		if other.chain != g.chain {
+			continue
+		}
+		other.err = err
+		if !other.written {
+			continue
+		}
+		if undo := s.undo(other); undo != nil {
+			s.log.Warn("cannot cut off a batch again; its events will be there twice", "file", other.name, "error", undo)
+		}
+	}
+}
+
+func (s *sink) undo(g *group) error {
+	f, err := s.folder.open(g.name)
+	if err != nil {
+		return err
+	}
+	if f.size != g.start+int64(len(g.buf)) {
+		return errors.New("the file was changed by somebody else")
+	}
+	s.metrics.rollbacks.Inc()
+	return errors.Join(f.cut(g.start), f.file.Sync())
+}
+
+// Close closes the files and ends the compression of rotated ones, which goes on
+// after the next start.
+func (s *sink) Close(ctx context.Context) error {
+	err := s.io.Do(ctx, s.folder.close)
+	if err = errors.Join(err, s.archive.close(ctx)); err != nil {
+		return fmt.Errorf("close file sink: %w", err)
+	}
+	return nil
+}
+
+// classify says what a failure means: what only a person can mend pauses the
+// sink; a full, slow or missing disk is retried.
+func classify(err error) error {
+	_, refused := errors.AsType[*refusedError](err)
+	switch {
+	case refused, errors.Is(err, fs.ErrPermission):
+		return sinks.Pause(err)
+	case errors.Is(err, syscall.ENAMETOOLONG):
+		return sinks.Poison(err)
+	default:
+		return err
+	}
+}

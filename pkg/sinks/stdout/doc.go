@@ -1,0 +1,13 @@
+// Package stdout writes events to the process's standard output: a line an event
+// in the format asked for, or a form for people.
+//
+// Guarantees:
+//
+//   - A batch is one write. Lines of several sinks on one output do not mix.
+//   - When a write ends half-way, the events that were written whole are accepted,
+//     and the torn line is ended before anything else is written.
+//   - A reader that stops reading holds up this sink alone, and not its Close.
+//
+// Caveats: accepted means that the operating system took the bytes. What a
+// reader of a pipe does with them nobody knows.
+package stdout

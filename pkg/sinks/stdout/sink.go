@@ -1,0 +1,77 @@
+package stdout
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
+)
+
+// sink writes lines to one output.
+type sink struct {
+	out    io.Writer
+	encode func(dst []byte, e *event.Event) []byte
+	io     *solo.Runner // one write at a time; what follows is touched in its turn only
+	torn   bool         // the output ends in the middle of a line
+}
+
+// Write writes the batch. It may be called from several goroutines; they take turns.
+func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
+	// Encoding happens here and not in the turn: a write that outlives ctx must
+	// not touch the events.
+	size := 0
+	for _, e := range batch {
+		size += e.Size()
+	}
+	buf := make([]byte, 0, size)
+	ends := make([]int, len(batch))
+	for i, e := range batch {
+		buf = s.encode(buf, e)
+		ends[i] = len(buf)
+	}
+	return s.io.Do(ctx, func() error { return s.write(buf, ends) })
+}
+
+// write is run in the sink's turn.
+func (s *sink) write(buf []byte, ends []int) error {
+	if s.torn {
+		if _, err := s.out.Write([]byte{'\n'}); err != nil {
+			return fmt.Errorf("write to standard output: %w", err)
+		}
+		s.torn = false
+	}
+	n, err := s.out.Write(buf)
+	if err == nil && n == len(buf) {
+		return nil
+	}
+	if err == nil {
+		err = io.ErrShortWrite
+	}
+	err = fmt.Errorf("write to standard output: %w", err)
+	failed := make(map[int]error)
+	whole := 0
+	for i, end := range ends {
+		if end > n {
+			failed[i] = err
+		} else {
+			whole = end
+		}
+	}
+	s.torn = n > whole
+	if len(failed) == len(ends) {
+		return err
+	}
+	return &sinks.BatchError{Failed: failed}
+}
+
+// Close waits for a write that outlived its context. Standard output stays open:
+// it belongs to the process.
+func (s *sink) Close(ctx context.Context) error {
+	if err := s.io.Do(ctx, func() error { return nil }); err != nil {
+		return fmt.Errorf("close standard output: %w", err)
+	}
+	return nil
+}
