@@ -1,0 +1,373 @@
+package compact
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// maxDepth is how many arrays and objects may nest: encoding/json's limit.
+const maxDepth = 10_000
+
+// SyntaxError says that bytes given as JSON are none, or break off early.
+type SyntaxError struct {
+	Offset int // of the byte that does not belong, or the length of the input if it breaks off
+}
+
+func (e *SyntaxError) Error() string {
+	return fmt.Sprintf("compact: not valid JSON at byte %d", e.Offset)
+}
+
+// The functions below walk JSON by index. They return the index after what they read, or ^i (always negative) where
+// byte i does not belong; i is len(b) where the input breaks off. Plain functions over ints keep the walk in registers.
+
+func syntaxError(bad int) error {
+	return &SyntaxError{Offset: ^bad}
+}
+
+// skipSpace returns the index of the first byte at or after i that is no white space.
+func skipSpace(b []byte, i int) int {
+	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\r' || b[i] == '\t') {
+		i++
+	}
+	return i
+}
+
+// endOfInput checks that only white space follows i.
+func endOfInput(b []byte, i int) int {
+	if i = skipSpace(b, i); i < len(b) {
+		return ^i
+	}
+	return i
+}
+
+const (
+	eachByte = 0x0101010101010101
+	highBits = 0x8080808080808080
+)
+
+// skipString reads a string whose opening quote is at i-1.
+func skipString(b []byte, i int) int {
+	for {
+		// Eight bytes at a time: the lowest set high bit marks the first quote, backslash or control character.
+		for i+8 <= len(b) {
+			w := binary.LittleEndian.Uint64(b[i:])
+			quote, slash := w^('"'*eachByte), w^('\\'*eachByte)
+			m := ((quote-eachByte)&^quote | (slash-eachByte)&^slash | (w-' '*eachByte)&^w) & highBits
+			if m != 0 {
+				i += bits.TrailingZeros64(m) >> 3
+				break
+			}
+			i += 8
+		}
+		if i >= len(b) {
+			return ^len(b)
+		}
+		switch c := b[i]; {
+		case c == '"':
+			return i + 1
+		case c == '\\':
+			if i = skipEscape(b, i+1); i < 0 {
+				return i
+			}
+		case c < ' ':
+			return ^i
+		default:
+			i++
+		}
+	}
+}
+
+// skipEscape reads what follows a backslash at i-1.
+func skipEscape(b []byte, i int) int {
+	if i >= len(b) {
+		return ^len(b)
+	}
+	switch b[i] {
+	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
+		return i + 1
+	case 'u':
+		for range 4 {
+			if i++; i >= len(b) {
+				return ^len(b)
+			}
+			if _, ok := hexDigit(b[i]); !ok {
+				return ^i
+			}
+		}
+		return i + 1
+	}
+	return ^i
+}
+
+func hexDigit(c byte) (rune, bool) {
+	switch {
+	case '0' <= c && c <= '9':
+		return rune(c - '0'), true
+	case 'a' <= c && c <= 'f':
+		return rune(c-'a') + 10, true
+	case 'A' <= c && c <= 'F':
+		return rune(c-'A') + 10, true
+	}
+	return 0, false
+}
+
+// skipNumber reads a number that starts at i.
+func skipNumber(b []byte, i int) int {
+	if b[i] == '-' {
+		i++
+	}
+	switch {
+	case i >= len(b):
+		return ^len(b)
+	case b[i] == '0':
+		i++
+	default:
+		if i = skipDigits(b, i); i < 0 {
+			return i
+		}
+	}
+	if i < len(b) && b[i] == '.' {
+		if i = skipDigits(b, i+1); i < 0 {
+			return i
+		}
+	}
+	if i < len(b) && (b[i] == 'e' || b[i] == 'E') {
+		if i++; i < len(b) && (b[i] == '+' || b[i] == '-') {
+			i++
+		}
+		return skipDigits(b, i)
+	}
+	return i
+}
+
+// skipDigits reads one digit or more.
+func skipDigits(b []byte, i int) int {
+	start := i
+	for i < len(b) && '0' <= b[i] && b[i] <= '9' {
+		i++
+	}
+	if i == start {
+		return ^i
+	}
+	return i
+}
+
+func skipLiteral(b []byte, i int, literal string) int {
+	for j := range len(literal) {
+		if i+j >= len(b) {
+			return ^len(b)
+		}
+		if b[i+j] != literal[j] {
+			return ^(i + j)
+		}
+	}
+	return i + len(literal)
+}
+
+// skipScalar reads a string, number or literal that starts at i.
+func skipScalar(b []byte, i int) int {
+	if i >= len(b) {
+		return ^len(b)
+	}
+	switch c := b[i]; {
+	case c == '"':
+		return skipString(b, i+1)
+	case c == '-' || '0' <= c && c <= '9':
+		return skipNumber(b, i)
+	case c == 't':
+		return skipLiteral(b, i, "true")
+	case c == 'f':
+		return skipLiteral(b, i, "false")
+	case c == 'n':
+		return skipLiteral(b, i, "null")
+	}
+	return ^i
+}
+
+// skipValue reads a whole value that starts at i (no white space before it), checking the grammar of all it passes.
+// It does not recurse a level per nesting: the kinds of up to 64 open containers are the bits of one word (1 = object),
+// and only every 64th level is a call. depth is how many containers are open around the value.
+func skipValue(b []byte, i, depth int) int {
+	if i >= len(b) {
+		return ^len(b)
+	}
+	if b[i] != '{' && b[i] != '[' {
+		return skipScalar(b, i)
+	}
+	var kinds uint64
+	open := 0
+	for {
+		// i is at the first byte of a value.
+		if i >= len(b) {
+			return ^len(b)
+		}
+		switch c := b[i]; c {
+		case '"':
+			i = skipString(b, i+1)
+		case '{', '[':
+			if depth+open >= maxDepth {
+				return ^i
+			}
+			if open == 64 {
+				i = skipValue(b, i, depth+open)
+				break
+			}
+			if i = skipSpace(b, i+1); i >= len(b) {
+				return ^len(b)
+			}
+			if b[i] == c+2 { // '}' and ']' are two after their opening byte
+				i++
+				break
+			}
+			kinds <<= 1
+			open++
+			if c == '{' {
+				kinds |= 1
+				if i = skipKey(b, i); i < 0 {
+					return i
+				}
+			}
+			continue
+		default:
+			i = skipScalar(b, i)
+		}
+		if i < 0 {
+			return i
+		}
+		// A value has ended: close what ends with it, then on to the next value.
+		for {
+			if open == 0 {
+				return i
+			}
+			if i < len(b) && b[i] <= ' ' {
+				i = skipSpace(b, i)
+			}
+			if i >= len(b) {
+				return ^len(b)
+			}
+			object := kinds&1 == 1
+			if b[i] == ',' {
+				if i++; i < len(b) && b[i] <= ' ' {
+					i = skipSpace(b, i)
+				}
+				if object {
+					if i = skipKey(b, i); i < 0 {
+						return i
+					}
+				}
+				break
+			}
+			if object && b[i] != '}' || !object && b[i] != ']' {
+				return ^i
+			}
+			i++
+			open--
+			kinds >>= 1
+		}
+	}
+}
+
+// skipKey reads `"key":` and the white space around it, up to the first byte of the value.
+func skipKey(b []byte, i int) int {
+	if i >= len(b) {
+		return ^len(b)
+	}
+	if b[i] != '"' {
+		return ^i
+	}
+	if i = skipString(b, i+1); i < 0 {
+		return i
+	}
+	return skipColon(b, i)
+}
+
+func skipColon(b []byte, i int) int {
+	if i = skipSpace(b, i); i >= len(b) {
+		return ^len(b)
+	}
+	if b[i] != ':' {
+		return ^i
+	}
+	return skipSpace(b, i+1)
+}
+
+// readKey reads `"key":` as skipKey does and returns the key, unescaped.
+func readKey(b []byte, i int) (key []byte, next int) {
+	if i >= len(b) {
+		return nil, ^len(b)
+	}
+	if b[i] != '"' {
+		return nil, ^i
+	}
+	next = skipString(b, i+1)
+	if next < 0 {
+		return nil, next
+	}
+	return unescape(b[i+1 : next-1]), skipColon(b, next)
+}
+
+// unescape returns the text that the inside of a valid JSON string stands for: the slice itself if it stands for itself,
+// else new memory. Like encoding/json it puts U+FFFD in place of lone surrogates and of bytes that are not UTF-8.
+func unescape(s []byte) []byte {
+	plain := 0
+	for plain < len(s) && s[plain] != '\\' && s[plain] < utf8.RuneSelf {
+		plain++
+	}
+	if plain == len(s) {
+		return s
+	}
+	out := make([]byte, 0, len(s)+utf8.UTFMax)
+	for i := 0; i < len(s); {
+		if s[i] == '\\' {
+			var r rune
+			r, i = readEscape(s, i+1)
+			out = utf8.AppendRune(out, r)
+			continue
+		}
+		r, size := utf8.DecodeRune(s[i:])
+		out = utf8.AppendRune(out, r)
+		i += size
+	}
+	return out
+}
+
+// readEscape returns the character of a valid escape whose backslash is at i-1, and the index after it.
+func readEscape(s []byte, i int) (rune, int) {
+	switch s[i] {
+	case 'b':
+		return '\b', i + 1
+	case 'f':
+		return '\f', i + 1
+	case 'n':
+		return '\n', i + 1
+	case 'r':
+		return '\r', i + 1
+	case 't':
+		return '\t', i + 1
+	case 'u':
+		r := readHex(s[i+1:])
+		i += 5
+		if !utf16.IsSurrogate(r) {
+			return r, i
+		}
+		if i+6 <= len(s) && s[i] == '\\' && s[i+1] == 'u' {
+			if pair := utf16.DecodeRune(r, readHex(s[i+2:])); pair != utf8.RuneError {
+				return pair, i + 6
+			}
+		}
+		return utf8.RuneError, i
+	}
+	return rune(s[i]), i + 1
+}
+
+func readHex(s []byte) rune {
+	var r rune
+	for _, c := range s[:4] {
+		d, _ := hexDigit(c)
+		r = r<<4 | d
+	}
+	return r
+}

@@ -1,0 +1,295 @@
+package compact
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+)
+
+// ListMeta is what a list response says of itself.
+type ListMeta struct {
+	Kind, APIVersion          string
+	ResourceVersion, Continue string
+	RemainingItemCount        *int64 // nil if the server does not say
+}
+
+// ErrNoList says that a response was JSON but no list: it had no items at all. Its ListMeta tells the kind (a Status, say).
+var ErrNoList = errors.New("compact: the response has no items")
+
+// listBuffer is how much ScanList reads at once. It grows to hold the largest item.
+const listBuffer = 64 << 10
+
+// ScanList reads a list response from r to its end and calls item with the JSON of every object in it, in order. It
+// holds one item at a time, so a page of any size costs the memory of its largest item. raw is valid during the call
+// alone; it is checked to be valid JSON and an object. Items of built-in types carry neither apiVersion nor kind: see
+// Editor.AppendTyped.
+//
+// An error of item ends the reading and is returned as it is. On any other error (r's own, wrapped; a *SyntaxError with
+// an offset into the response; ErrNoList) items may already have been handed on, and the caller must not take them for
+// a whole page. The list's metadata may come before or after its items.
+func ScanList(r io.Reader, item func(raw []byte) error) (ListMeta, error) {
+	s := listScanner{r: r, buf: make([]byte, 0, listBuffer), item: item}
+	if err := s.list(); err != nil {
+		return s.meta, err
+	}
+	if !s.hasItems {
+		return s.meta, ErrNoList
+	}
+	return s.meta, nil
+}
+
+// listScanner holds the part of the response that is being read: buf[at:] is unread.
+type listScanner struct {
+	r        io.Reader
+	buf      []byte
+	at       int
+	passed   int // bytes of the response before buf[0]
+	eof      bool
+	item     func(raw []byte) error
+	meta     ListMeta
+	hasItems bool
+}
+
+// fill reads more into buf, giving up what is before at. It reports false at the end of the response.
+func (s *listScanner) fill() (bool, error) {
+	if s.eof {
+		return false, nil
+	}
+	if s.at > 0 {
+		s.passed += s.at
+		s.buf = s.buf[:copy(s.buf, s.buf[s.at:])]
+		s.at = 0
+	}
+	if len(s.buf) == cap(s.buf) {
+		s.buf = append(make([]byte, 0, 2*cap(s.buf)), s.buf...)
+	}
+	for range 100 {
+		n, err := s.r.Read(s.buf[len(s.buf):cap(s.buf)])
+		s.buf = s.buf[:len(s.buf)+n]
+		if err == io.EOF { //nolint:errorlint // io.Reader's contract: the end is io.EOF itself
+			s.eof = true
+			return n > 0, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("compact: read list: %w", err)
+		}
+		if n > 0 {
+			return true, nil
+		}
+	}
+	return false, fmt.Errorf("compact: read list: %w", io.ErrNoProgress)
+}
+
+func (s *listScanner) syntaxError(bad int) error {
+	return &SyntaxError{Offset: s.passed + ^bad}
+}
+
+// next returns the first byte that is no white space, without passing it.
+func (s *listScanner) next() (byte, error) {
+	for {
+		if s.at = skipSpace(s.buf, s.at); s.at < len(s.buf) {
+			return s.buf[s.at], nil
+		}
+		more, err := s.fill()
+		if err != nil {
+			return 0, err
+		}
+		if !more {
+			return 0, s.syntaxError(^s.at)
+		}
+	}
+}
+
+// expect passes the byte c.
+func (s *listScanner) expect(c byte) error {
+	got, err := s.next()
+	if err != nil {
+		return err
+	}
+	if got != c {
+		return s.syntaxError(^s.at)
+	}
+	s.at++
+	return nil
+}
+
+// value passes one whole value and returns it; it is valid until the next read. A value that goes beyond what has been
+// read is read again from its start once there is more: the buffer doubles, so that costs a value's length once.
+func (s *listScanner) value(depth int) ([]byte, error) {
+	if _, err := s.next(); err != nil {
+		return nil, err
+	}
+	for {
+		end := skipValue(s.buf, s.at, depth)
+		if end >= 0 && (end < len(s.buf) || s.eof) {
+			v := s.buf[s.at:end]
+			s.at = end
+			return v, nil
+		}
+		if end < 0 && ^end < len(s.buf) {
+			return nil, s.syntaxError(end)
+		}
+		more, err := s.fill()
+		if err != nil {
+			return nil, err
+		}
+		if !more && end < 0 {
+			return nil, s.syntaxError(end)
+		}
+	}
+}
+
+func (s *listScanner) list() error {
+	if err := s.members(); err != nil {
+		return err
+	}
+	for {
+		if s.at = skipSpace(s.buf, s.at); s.at < len(s.buf) {
+			return s.syntaxError(^s.at)
+		}
+		if more, err := s.fill(); err != nil || !more {
+			return err
+		}
+	}
+}
+
+// members reads the list's object.
+func (s *listScanner) members() error {
+	if err := s.expect('{'); err != nil {
+		return err
+	}
+	if c, err := s.next(); err != nil || c == '}' {
+		s.at++
+		return err
+	}
+	for {
+		text, err := s.value(1)
+		if err != nil {
+			return err
+		}
+		if text[0] != '"' {
+			return s.syntaxError(^(s.at - len(text)))
+		}
+		key := string(unescape(text[1 : len(text)-1]))
+		if err := s.expect(':'); err != nil {
+			return err
+		}
+		if err := s.member(key); err != nil {
+			return err
+		}
+		c, err := s.next()
+		if err != nil {
+			return err
+		}
+		switch s.at++; c {
+		case '}':
+			return nil
+		case ',':
+		default:
+			return s.syntaxError(^(s.at - 1))
+		}
+	}
+}
+
+func (s *listScanner) member(key string) error {
+	if key == "items" {
+		return s.items()
+	}
+	v, err := s.value(1)
+	if err != nil {
+		return err
+	}
+	switch key {
+	case "kind":
+		return textTo(&s.meta.Kind, v, key)
+	case "apiVersion":
+		return textTo(&s.meta.APIVersion, v, key)
+	case "metadata":
+		return s.meta.read(v)
+	}
+	return nil
+}
+
+// items reads the array of items; null counts as none.
+func (s *listScanner) items() error {
+	s.hasItems = true
+	c, err := s.next()
+	if err != nil {
+		return err
+	}
+	if c != '[' {
+		v, err := s.value(1)
+		if err == nil && string(v) != "null" {
+			err = fmt.Errorf("compact: items is no array")
+		}
+		return err
+	}
+	s.at++
+	if c, err := s.next(); err != nil || c == ']' {
+		s.at++
+		return err
+	}
+	for {
+		v, err := s.value(2)
+		if err != nil {
+			return err
+		}
+		if v[0] != '{' {
+			return fmt.Errorf("compact: an item of the list is no object")
+		}
+		if err := s.item(v); err != nil {
+			return err
+		}
+		c, err := s.next()
+		if err != nil {
+			return err
+		}
+		switch s.at++; c {
+		case ']':
+			return nil
+		case ',':
+		default:
+			return s.syntaxError(^(s.at - 1))
+		}
+	}
+}
+
+// read takes the list's metadata from its JSON, which is valid.
+func (m *ListMeta) read(raw []byte) error {
+	if string(raw) == "null" {
+		return nil
+	}
+	_, err := scanObject(raw, 0, 1, func(key []byte, at int) (int, error) {
+		end, err := skipOther(raw, at, 2)
+		if err != nil {
+			return 0, err
+		}
+		switch v := raw[at:end]; string(key) {
+		case "resourceVersion":
+			err = textTo(&m.ResourceVersion, v, "metadata.resourceVersion")
+		case "continue":
+			err = textTo(&m.Continue, v, "metadata.continue")
+		case "remainingItemCount":
+			if string(v) == "null" {
+				break
+			}
+			var n int64
+			if n, err = strconv.ParseInt(string(v), 10, 64); err == nil {
+				m.RemainingItemCount = &n
+			}
+		}
+		return end, err
+	})
+	return err
+}
+
+// textTo sets a field to a JSON string.
+func textTo(to *string, v []byte, field string) error {
+	var text []byte
+	if _, err := readText(v, 0, field, &text); err != nil {
+		return err
+	}
+	*to = string(text)
+	return nil
+}

@@ -1,0 +1,82 @@
+package compact
+
+import "iter"
+
+// Lookup returns the first value at a path, as sent and aliasing raw; ok is false if there is none. It reads no further
+// than it must, so it checks the grammar only of what it passes; give it JSON that Scan or an Editor has accepted. If
+// a key occurs twice in one object the first one counts here.
+func Lookup(raw []byte, p Path) (value []byte, ok bool) {
+	for v := range Values(raw, p) {
+		return v, true
+	}
+	return nil, false
+}
+
+// Values yields every value at a path in the order sent, as Lookup would. JSON that is not valid ends it early.
+func Values(raw []byte, p Path) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		if len(p.steps) > 0 {
+			walk(raw, skipSpace(raw, 0), p.steps, yield)
+		}
+	}
+}
+
+// walk yields the values at steps under the value at i and returns the index after it; a negative one ends the walk.
+func walk(b []byte, i int, steps []step, yield func([]byte) bool) int {
+	if len(steps) == 0 {
+		end := skipValue(b, i, 0)
+		if end >= 0 && !yield(b[i:end]) {
+			return -1
+		}
+		return end
+	}
+	if i >= len(b) || !steps[0].enters(b[i]) {
+		return skipValue(b, i, 0)
+	}
+	object := b[i] == '{'
+	i = skipSpace(b, i+1)
+	if i < len(b) && (b[i] == '}' || b[i] == ']') {
+		return i + 1
+	}
+	for n := 0; ; n++ {
+		var key []byte
+		if object {
+			if key, i = readKey(b, i); i < 0 {
+				return i
+			}
+		}
+		if steps[0].matches(key, n) {
+			i = walk(b, i, steps[1:], yield)
+		} else {
+			i = skipValue(b, i, 0)
+		}
+		if i < 0 {
+			return i
+		}
+		if i = skipSpace(b, i); i >= len(b) || b[i] != ',' {
+			return i + 1
+		}
+		i = skipSpace(b, i+1)
+	}
+}
+
+// enters tells whether a value that starts with c may hold what the step names.
+func (s step) enters(c byte) bool {
+	switch s.kind {
+	case stepKey:
+		return c == '{'
+	case stepIndex:
+		return c == '['
+	}
+	return c == '{' || c == '['
+}
+
+func (s step) matches(key []byte, index int) bool {
+	switch s.kind {
+	case stepKey:
+		return string(key) == s.key
+	case stepIndex:
+		return index == s.index
+	}
+	return true
+}

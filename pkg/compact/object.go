@@ -1,0 +1,211 @@
+package compact
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"time"
+	"unsafe"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/json"
+)
+
+// Object is one Kubernetes object, held small: what keys, indexes and selectors ask for is at hand, the rest is
+// compressed. It is immutable and safe for concurrent use; it implements runtime.Object and metav1.Object, whose setters
+// panic and whose DeepCopyObject returns the object itself.
+//
+// GetNamespace, GetName, GetUID, GetResourceVersion, GetGeneration, the timestamps and Labels read fields; their strings
+// point into the object. GetLabels builds a map. GetAnnotations, GetOwnerReferences, GetFinalizers, GetGenerateName,
+// GetManagedFields and the like inflate the object if it has any, which costs some microseconds a call; they return
+// nothing if the body cannot be inflated, which Codec.Encode and Codec.Decode rule out (AppendJSON returns the error).
+type Object struct {
+	// packed is all that is the object's own in one allocation: namespace, name, uid, resourceVersion, the head (see
+	// appendHead), the labels (pairs of length-prefixed strings) and the body.
+	packed   string
+	kind     *typeMeta
+	position uint64
+	dict     uint32
+	bodyAt   uint32
+	ends     [4]uint16 // where namespace, name, uid and resourceVersion end
+}
+
+// typeMeta is what the objects of one codec have in common.
+type typeMeta struct {
+	apiVersion, kind string
+	dicts            *Dictionaries
+}
+
+// Flags of the head: what the object has.
+const (
+	hasCreation = 1 << iota
+	hasDeletion
+	hasAnnotations
+	hasOwners
+	hasFinalizers
+	hasGenerateName
+	hasManagedFields
+)
+
+// head is the metadata that is not text.
+type head struct {
+	rawLen           int
+	flags            byte
+	generation       int64
+	created, deleted int64 // seconds since 1970
+	labels           string
+}
+
+// appendHead appends the head of an object: numbers as varints, times only if there are any.
+func appendHead(dst []byte, h head) []byte {
+	dst = binary.AppendUvarint(dst, uint64(h.rawLen))
+	dst = append(dst, h.flags)
+	dst = binary.AppendVarint(dst, h.generation)
+	if h.flags&hasCreation != 0 {
+		dst = binary.AppendVarint(dst, h.created)
+	}
+	if h.flags&hasDeletion != 0 {
+		dst = binary.AppendVarint(dst, h.deleted)
+	}
+	return dst
+}
+
+// readHead reads what appendHead wrote and leaves the rest of s to the labels; ok is false if s is too short.
+func readHead(s string) (h head, ok bool) {
+	r := packedReader{s: s, ok: true}
+	h.rawLen = int(min(r.uvarint(), math.MaxInt32))
+	h.flags = r.byte()
+	h.generation = r.varint()
+	if h.flags&hasCreation != 0 {
+		h.created = r.varint()
+	}
+	if h.flags&hasDeletion != 0 {
+		h.deleted = r.varint()
+	}
+	h.labels = r.s
+	return h, r.ok
+}
+
+func (o *Object) head() head {
+	h, _ := readHead(o.packed[o.ends[3]:o.bodyAt])
+	return h
+}
+
+// APIVersion is the object's group and version as it names them: apps/v1.
+func (o *Object) APIVersion() string { return o.kind.apiVersion }
+
+// Kind is the object's kind.
+func (o *Object) Kind() string { return o.kind.kind }
+
+// Position is the place in the stream of its informer that the object came from; 0 means none.
+func (o *Object) Position() uint64 { return o.position }
+
+// WithPosition returns the same object, sharing its memory, at another position.
+func (o *Object) WithPosition(position uint64) *Object {
+	c := *o
+	c.position = position
+	return &c
+}
+
+// Body is the compressed JSON, shared with the object: read only.
+func (o *Object) Body() Body {
+	body := o.packed[o.bodyAt:]
+	return Body{Dict: o.dict, RawLen: o.RawLen(), Data: unsafe.Slice(unsafe.StringData(body), len(body))}
+}
+
+// RawLen is the length of the JSON that AppendJSON appends.
+func (o *Object) RawLen() int { return o.head().rawLen }
+
+// AppendJSON appends the object's JSON, byte for byte as Encode was given it. Errors as those of Dictionaries.Inflate.
+func (o *Object) AppendJSON(dst []byte) ([]byte, error) {
+	return o.kind.dicts.Inflate(dst, o.Body())
+}
+
+// Unstructured inflates the object into a new map of its own.
+func (o *Object) Unstructured() (*unstructured.Unstructured, error) {
+	scratch := o.kind.dicts.scratch.Get().(*[]byte)
+	defer o.kind.dicts.scratch.Put(scratch)
+	raw, err := o.AppendJSON((*scratch)[:0])
+	if err != nil {
+		return nil, err
+	}
+	*scratch = raw
+	u := &unstructured.Unstructured{}
+	if err := json.Unmarshal(raw, &u.Object); err != nil {
+		return nil, fmt.Errorf("compact: %s %s/%s: %w", o.kind.kind, o.GetNamespace(), o.GetName(), err)
+	}
+	return u, nil
+}
+
+// Size is how many bytes of memory the object holds, shared type and dictionary aside.
+func (o *Object) Size() int {
+	return int(unsafe.Sizeof(*o)) + len(o.packed)
+}
+
+// pack fills in the object's metadata and its body.
+func (o *Object) pack(raw []byte, m *Meta) error {
+	h, err := m.head(len(raw))
+	if err != nil {
+		return err
+	}
+	e, err := o.kind.dicts.encoder(o.dict)
+	if err != nil {
+		return err
+	}
+	defer o.kind.dicts.encoders.put(e)
+	b := e.buf[:0]
+	for i, text := range [...][]byte{m.Namespace, m.Name, m.UID, m.ResourceVersion} {
+		if b = append(b, text...); len(b) > math.MaxUint16 {
+			return fmt.Errorf("compact: namespace, name, uid and resourceVersion are more than %d bytes", math.MaxUint16)
+		}
+		o.ends[i] = uint16(len(b))
+	}
+	b = appendLabels(appendHead(b, h), m.Labels)
+	o.bodyAt = uint32(len(b)) // the labels are part of raw, whose length is bounded
+	b = e.zstd.EncodeAll(raw, b)
+	o.packed = string(b)
+	e.buf = b
+	return nil
+}
+
+func (m *Meta) head(rawLen int) (head, error) {
+	h := head{rawLen: rawLen, generation: m.Generation}
+	var err error
+	if len(m.CreationTimestamp) > 0 {
+		h.flags |= hasCreation
+		if h.created, err = unixSeconds(m.CreationTimestamp); err != nil {
+			return h, fmt.Errorf("compact: metadata.creationTimestamp: %w", err)
+		}
+	}
+	if len(m.DeletionTimestamp) > 0 {
+		h.flags |= hasDeletion
+		if h.deleted, err = unixSeconds(m.DeletionTimestamp); err != nil {
+			return h, fmt.Errorf("compact: metadata.deletionTimestamp: %w", err)
+		}
+	}
+	if !m.Annotations.empty() {
+		h.flags |= hasAnnotations
+	}
+	if len(m.OwnerReferences) > len("[]") {
+		h.flags |= hasOwners
+	}
+	if len(m.Finalizers) > len("[]") {
+		h.flags |= hasFinalizers
+	}
+	if len(m.GenerateName) > 0 {
+		h.flags |= hasGenerateName
+	}
+	if len(m.ManagedFields) > len("[]") {
+		h.flags |= hasManagedFields
+	}
+	return h, nil
+}
+
+// unixSeconds reads an RFC 3339 time, as metav1.Time does down to the second.
+func unixSeconds(text []byte) (int64, error) {
+	t, err := time.Parse(time.RFC3339, string(text))
+	if err != nil {
+		return 0, err
+	}
+	return t.Unix(), nil
+}

@@ -1,0 +1,191 @@
+package compact
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/json"
+)
+
+var (
+	_ runtime.Object    = (*Object)(nil)
+	_ schema.ObjectKind = (*Object)(nil)
+	_ metav1.Object     = (*Object)(nil)
+	_ labels.Labels     = Labels{}
+)
+
+// GetObjectKind returns the object itself.
+func (o *Object) GetObjectKind() schema.ObjectKind { return o }
+
+// GroupVersionKind is the object's apiVersion and kind.
+func (o *Object) GroupVersionKind() schema.GroupVersionKind {
+	return schema.FromAPIVersionAndKind(o.kind.apiVersion, o.kind.kind)
+}
+
+// DeepCopyObject returns the object itself: nobody can change it.
+func (o *Object) DeepCopyObject() runtime.Object { return o }
+
+// GetNamespace does not allocate; the string points into the object.
+func (o *Object) GetNamespace() string { return o.packed[:o.ends[0]] }
+
+// GetName does not allocate; the string points into the object.
+func (o *Object) GetName() string { return o.packed[o.ends[0]:o.ends[1]] }
+
+// GetUID does not allocate; the string points into the object.
+func (o *Object) GetUID() types.UID { return types.UID(o.packed[o.ends[1]:o.ends[2]]) }
+
+// GetResourceVersion does not allocate; the string points into the object.
+func (o *Object) GetResourceVersion() string { return o.packed[o.ends[2]:o.ends[3]] }
+
+// GetGeneration does not allocate.
+func (o *Object) GetGeneration() int64 { return o.head().generation }
+
+// GetCreationTimestamp does not allocate. Times have seconds, in UTC.
+func (o *Object) GetCreationTimestamp() metav1.Time {
+	h := o.head()
+	if h.flags&hasCreation == 0 {
+		return metav1.Time{}
+	}
+	return metav1.Time{Time: time.Unix(h.created, 0).UTC()}
+}
+
+// GetDeletionTimestamp returns nil unless the object is being deleted.
+func (o *Object) GetDeletionTimestamp() *metav1.Time {
+	h := o.head()
+	if h.flags&hasDeletion == 0 {
+		return nil
+	}
+	return &metav1.Time{Time: time.Unix(h.deleted, 0).UTC()}
+}
+
+// GetLabels builds a new map; Labels reads in place.
+func (o *Object) GetLabels() map[string]string { return o.Labels().Map() }
+
+// GetAnnotations inflates the object unless it has none and builds a new map.
+func (o *Object) GetAnnotations() map[string]string {
+	var m map[string]string
+	o.inflated(hasAnnotations, func(meta *Meta) { m = meta.Annotations.Map() })
+	return m
+}
+
+// GetFinalizers inflates the object unless it has none.
+func (o *Object) GetFinalizers() []string {
+	return inflatedSlice[string](o, hasFinalizers, func(m *Meta) []byte { return m.Finalizers })
+}
+
+// GetOwnerReferences inflates the object unless it has none.
+func (o *Object) GetOwnerReferences() []metav1.OwnerReference {
+	return inflatedSlice[metav1.OwnerReference](o, hasOwners, func(m *Meta) []byte { return m.OwnerReferences })
+}
+
+// GetManagedFields inflates the object unless it has none (they are dropped by default).
+func (o *Object) GetManagedFields() []metav1.ManagedFieldsEntry {
+	return inflatedSlice[metav1.ManagedFieldsEntry](o, hasManagedFields, func(m *Meta) []byte { return m.ManagedFields })
+}
+
+// GetGenerateName inflates the object unless it has none.
+func (o *Object) GetGenerateName() string {
+	var name string
+	o.inflated(hasGenerateName, func(m *Meta) { name = string(m.GenerateName) })
+	return name
+}
+
+// GetSelfLink is always empty: API servers ceased to send it with Kubernetes 1.20.
+func (o *Object) GetSelfLink() string { return "" }
+
+// GetDeletionGracePeriodSeconds inflates the object if it is being deleted.
+func (o *Object) GetDeletionGracePeriodSeconds() *int64 {
+	var seconds *int64
+	o.inflated(hasDeletion, func(m *Meta) {
+		if m.HasDeletionGracePeriod {
+			n := m.DeletionGracePeriodSeconds
+			seconds = &n
+		}
+	})
+	return seconds
+}
+
+// inflated hands the metadata of the inflated object to use, which must keep none of it, if the object has what flag says.
+func (o *Object) inflated(flag byte, use func(*Meta)) {
+	if o.head().flags&flag == 0 {
+		return
+	}
+	scratch := o.kind.dicts.scratch.Get().(*[]byte)
+	defer o.kind.dicts.scratch.Put(scratch)
+	raw, err := o.AppendJSON((*scratch)[:0])
+	if err != nil {
+		return
+	}
+	*scratch = raw
+	if m, err := Scan(raw); err == nil {
+		use(&m)
+	}
+}
+
+func inflatedSlice[T any](o *Object, flag byte, field func(*Meta) []byte) []T {
+	var out []T
+	o.inflated(flag, func(m *Meta) {
+		if json.Unmarshal(field(m), &out) != nil {
+			out = nil
+		}
+	})
+	return out
+}
+
+// readOnly is what every setter does: an object is shared by caches, queues and handlers.
+func readOnly(setter string) {
+	panic(fmt.Sprintf("compact: %s on an object that is read only; Unstructured makes a copy to change", setter))
+}
+
+// SetGroupVersionKind panics, as all setters do.
+func (o *Object) SetGroupVersionKind(schema.GroupVersionKind) { readOnly("SetGroupVersionKind") }
+
+// SetNamespace panics.
+func (o *Object) SetNamespace(string) { readOnly("SetNamespace") }
+
+// SetName panics.
+func (o *Object) SetName(string) { readOnly("SetName") }
+
+// SetGenerateName panics.
+func (o *Object) SetGenerateName(string) { readOnly("SetGenerateName") }
+
+// SetUID panics.
+func (o *Object) SetUID(types.UID) { readOnly("SetUID") }
+
+// SetResourceVersion panics.
+func (o *Object) SetResourceVersion(string) { readOnly("SetResourceVersion") }
+
+// SetGeneration panics.
+func (o *Object) SetGeneration(int64) { readOnly("SetGeneration") }
+
+// SetSelfLink panics.
+func (o *Object) SetSelfLink(string) { readOnly("SetSelfLink") }
+
+// SetCreationTimestamp panics.
+func (o *Object) SetCreationTimestamp(metav1.Time) { readOnly("SetCreationTimestamp") }
+
+// SetDeletionTimestamp panics.
+func (o *Object) SetDeletionTimestamp(*metav1.Time) { readOnly("SetDeletionTimestamp") }
+
+// SetDeletionGracePeriodSeconds panics.
+func (o *Object) SetDeletionGracePeriodSeconds(*int64) { readOnly("SetDeletionGracePeriodSeconds") }
+
+// SetLabels panics.
+func (o *Object) SetLabels(map[string]string) { readOnly("SetLabels") }
+
+// SetAnnotations panics.
+func (o *Object) SetAnnotations(map[string]string) { readOnly("SetAnnotations") }
+
+// SetFinalizers panics.
+func (o *Object) SetFinalizers([]string) { readOnly("SetFinalizers") }
+
+// SetOwnerReferences panics.
+func (o *Object) SetOwnerReferences([]metav1.OwnerReference) { readOnly("SetOwnerReferences") }
+
+// SetManagedFields panics.
+func (o *Object) SetManagedFields([]metav1.ManagedFieldsEntry) { readOnly("SetManagedFields") }

@@ -1,0 +1,148 @@
+package compact
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Path names values inside an object. Its syntax, the one of `drop`, `redact` and `changed`:
+//
+//	metadata.managedFields                     keys, separated by dots
+//	metadata.annotations["example.com/a.b"]    a key with dots or brackets; \" and \\ stand for " and \
+//	spec.containers[*].env[*].value            every item of an array
+//	data[*]  or  data.*                        every value of an object
+//	spec.containers[0].image                   one item of an array, counted from 0
+//
+// A step that meets a value of another kind (a key in an array, say) matches nothing. The zero Path names nothing.
+type Path struct {
+	steps []step
+}
+
+type step struct {
+	kind  stepKind
+	key   string
+	index int
+}
+
+type stepKind uint8
+
+const (
+	stepKey stepKind = iota
+	stepIndex
+	stepAny
+)
+
+// ParsePath reads a path.
+func ParsePath(s string) (Path, error) {
+	var p Path
+	rest := s
+	for first := true; first || rest != ""; first = false {
+		st, after, err := parseStep(rest, first)
+		if err != nil {
+			return Path{}, fmt.Errorf("path %q at byte %d: %w", s, len(s)-len(rest), err)
+		}
+		p.steps = append(p.steps, st)
+		rest = after
+	}
+	return p, nil
+}
+
+func parseStep(s string, first bool) (step, string, error) {
+	if strings.HasPrefix(s, "[") {
+		return parseBracket(s[1:])
+	}
+	if !first {
+		if s[0] != '.' {
+			return step{}, "", fmt.Errorf("expected . or [, not %q", s[0])
+		}
+		s = s[1:]
+	}
+	end := strings.IndexAny(s, `.[]" `)
+	if end < 0 {
+		end = len(s)
+	}
+	key, rest := s[:end], s[end:]
+	switch {
+	case key == "":
+		return step{}, "", fmt.Errorf("a key is missing (write keys with dots as [\"key\"])")
+	case rest != "" && rest[0] != '.' && rest[0] != '[':
+		return step{}, "", fmt.Errorf("a key with %q must be written as [\"key\"]", rest[0])
+	case key == "*":
+		return step{kind: stepAny}, rest, nil
+	}
+	return step{kind: stepKey, key: key}, rest, nil
+}
+
+// parseBracket reads what follows an opening bracket.
+func parseBracket(s string) (step, string, error) {
+	if strings.HasPrefix(s, `"`) {
+		return parseQuoted(s[1:])
+	}
+	inside, rest, ok := strings.Cut(s, "]")
+	if !ok {
+		return step{}, "", fmt.Errorf("a closing ] is missing")
+	}
+	if inside == "*" {
+		return step{kind: stepAny}, rest, nil
+	}
+	index, err := strconv.ParseUint(inside, 10, 31)
+	if err != nil {
+		return step{}, "", fmt.Errorf(`[%s] is neither [*], a number nor ["key"]`, inside)
+	}
+	return step{kind: stepIndex, index: int(index)}, rest, nil
+}
+
+func parseQuoted(s string) (step, string, error) {
+	var key strings.Builder
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; c {
+		case '"':
+			if !strings.HasPrefix(s[i+1:], "]") {
+				return step{}, "", fmt.Errorf("a closing ] is missing")
+			}
+			return step{kind: stepKey, key: key.String()}, s[i+2:], nil
+		case '\\':
+			if i++; i == len(s) || s[i] != '"' && s[i] != '\\' {
+				return step{}, "", fmt.Errorf(`a backslash must be followed by " or \`)
+			}
+			key.WriteByte(s[i])
+		default:
+			key.WriteByte(c)
+		}
+	}
+	return step{}, "", fmt.Errorf(`a closing " is missing`)
+}
+
+// String is the path in its plainest spelling; ParsePath of it gives the same path.
+func (p Path) String() string {
+	var b strings.Builder
+	for i, st := range p.steps {
+		switch st.kind {
+		case stepAny:
+			b.WriteString("[*]")
+		case stepIndex:
+			fmt.Fprintf(&b, "[%d]", st.index)
+		case stepKey:
+			if st.key == "" || st.key == "*" || strings.ContainsAny(st.key, `.[]"\ `) {
+				b.WriteString(`["` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(st.key) + `"]`)
+				continue
+			}
+			if i > 0 {
+				b.WriteByte('.')
+			}
+			b.WriteString(st.key)
+		}
+	}
+	return b.String()
+}
+
+// Wildcard tells whether the path may name more than one value.
+func (p Path) Wildcard() bool {
+	for _, st := range p.steps {
+		if st.kind == stepAny {
+			return true
+		}
+	}
+	return false
+}
