@@ -1,0 +1,120 @@
+package config
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/watcherd/watcherd/config/internal/strict"
+)
+
+// What a configuration file says of itself.
+const (
+	APIVersion = "watcherd.dev/v1alpha1"
+	Kind       = "WatcherConfig"
+)
+
+// Config is the whole configuration.
+type Config struct {
+	// Version of this file's format.
+	APIVersion string `json:"apiVersion" jsonschema:"required,enum=watcherd.dev/v1alpha1"`
+	// Kind of this file.
+	Kind string `json:"kind" jsonschema:"required,enum=WatcherConfig"`
+	// The cluster that is watched.
+	Cluster Cluster `json:"cluster"`
+	// How fast the API server may be asked.
+	KubeAPI KubeAPI `json:"kubeAPI"`
+	// The store on disk: recorded states, the event log, and what sinks have yet to take.
+	Store Store `json:"store"`
+	// The HTTP listeners.
+	Admin Admin `json:"admin"`
+	// The periodic comparison of the recorded states with the cluster.
+	Audit Audit `json:"audit"`
+	// What to watch; at least one watch.
+	Watches []Watch `json:"watches" jsonschema:"required,minItems=1"`
+	// Which change goes to which sink. Without routes every watch goes to every sink.
+	Routes []Route `json:"routes"`
+	// Where changes are delivered. Without sinks they are only kept in the event log, for tail and replay.
+	Sinks []Sink `json:"sinks"`
+
+	source source
+}
+
+// Cluster names the cluster.
+type Cluster struct {
+	// Name of the cluster, part of every event's source. Default: the cluster's name in the kubeconfig. Takes effect at a restart.
+	Name string `json:"name"`
+}
+
+// KubeAPI bounds the requests to the API server.
+type KubeAPI struct {
+	// Requests a second for lists and discovery. Watches are never throttled.
+	QPS float32 `json:"qps" jsonschema:"exclusiveMinimum=0"`
+	// Requests that may be made at once before qps holds.
+	Burst int `json:"burst" jsonschema:"minimum=1"`
+}
+
+// Store is the store on disk.
+type Store struct {
+	// Folder of the store, created with mode 0700. Takes effect at a restart.
+	Path string `json:"path"`
+	// Hard budget in bytes. Reaching it pauses the watches until sinks have caught up; nothing is dropped.
+	MaxBytes resource.Quantity `json:"maxBytes"`
+	// How long delivered events are kept for replay.
+	Retention Retention `json:"retention"`
+	// Free disk space below which the watches pause.
+	MinFree resource.Quantity `json:"minFree"`
+}
+
+// Retention says how long delivered events are kept: until one of the two is reached.
+type Retention struct {
+	// Age at which a delivered event is forgotten.
+	MaxAge time.Duration `json:"maxAge"`
+	// Bytes of delivered events to keep. Default: 4Gi, but no more than half of store.maxBytes.
+	MaxBytes resource.Quantity `json:"maxBytes"`
+}
+
+// Admin is the HTTP side of watcherd.
+type Admin struct {
+	// Address of the listener with metrics, health, status, objects, events and commands; empty for none. Beyond loopback it needs auth.tokenFile or tls.clientCAFile.
+	Listen string `json:"listen"`
+	// Address of a second listener with /livez, /readyz and /metrics only, for kubelet and Prometheus; empty for none.
+	Probes string `json:"probes"`
+	// Who may use the listener.
+	Auth *AdminAuth `json:"auth,omitempty"`
+	// TLS of the listener.
+	TLS *AdminTLS `json:"tls,omitempty"`
+}
+
+// AdminAuth is the admin listener's authentication.
+type AdminAuth struct {
+	// File holding the token that clients send as "Authorization: Bearer TOKEN"; it is read again when it changes.
+	TokenFile string `json:"tokenFile" jsonschema:"required"`
+}
+
+// AdminTLS is the admin listener's TLS; files are read again when they change.
+type AdminTLS struct {
+	// The server's certificate chain, PEM.
+	CertFile string `json:"certFile" jsonschema:"required"`
+	// The certificate's private key, PEM.
+	KeyFile string `json:"keyFile" jsonschema:"required"`
+	// Authorities, PEM. When set, a client must show a certificate signed by one of them.
+	ClientCAFile string `json:"clientCAFile"`
+}
+
+// Audit is a periodic comparison of the recorded states with a fresh list. What it
+// finds is delivered as an event with "repair": true.
+type Audit struct {
+	// Whether to audit.
+	Enabled bool `json:"enabled"`
+	// Time between two audits of a watch, with some jitter.
+	Interval time.Duration `json:"interval"`
+}
+
+// source knows where the parts of a Config stand in its file. The zero source
+// belongs to a Config made by a program.
+type source struct {
+	file  string
+	doc   *strict.Document
+	kinds []string // of sinks, sorted
+}

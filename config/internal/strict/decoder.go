@@ -1,0 +1,250 @@
+package strict
+
+import (
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// maxProblems bounds what is collected from one document.
+const maxProblems = 200
+
+// Decoder decodes one document and collects its problems. It is for one use by
+// one goroutine.
+type Decoder struct {
+	doc      *Document
+	handlers map[reflect.Type]func(n Node, into reflect.Value)
+	notText  func(t reflect.Type) string
+	problems []Problem
+}
+
+// NewDecoder makes a decoder of d.
+func NewDecoder(d *Document) *Decoder {
+	return &Decoder{doc: d, handlers: map[reflect.Type]func(Node, reflect.Value){}}
+}
+
+// Handle gives values of type T, wherever they stand, to f. The node is not null.
+func Handle[T any](d *Decoder, f func(n Node, into *T)) {
+	d.handlers[reflect.TypeFor[T]()] = func(n Node, into reflect.Value) {
+		f(n, into.Addr().Interface().(*T))
+	}
+}
+
+// ExplainText sets what to say when a plain value is given for a struct of type
+// t; "" leaves it to the usual message.
+func (d *Decoder) ExplainText(f func(t reflect.Type) string) { d.notText = f }
+
+// Decode decodes the whole document into a pointer.
+func (d *Decoder) Decode(into any) {
+	d.Value(Node{yaml: resolve(d.doc.root), at: d.doc.root}, into)
+}
+
+// Problems is what has been found, in the order it was found.
+func (d *Decoder) Problems() []Problem { return d.problems }
+
+// Report adds a problem that keeps the value n from being decoded.
+func (d *Decoder) Report(n Node, format string, args ...any) {
+	d.add(Problem{Line: n.at.Line, Column: n.at.Column, Path: n.Path, Msg: fmt.Sprintf(format, args...), Lost: true})
+}
+
+// reportKey adds a problem with a key.
+func (d *Decoder) reportKey(k *yaml.Node, path, format string, args ...any) {
+	d.add(Problem{Line: k.Line, Column: k.Column, Path: path, Msg: fmt.Sprintf(format, args...)})
+}
+
+func (d *Decoder) add(p Problem) {
+	if len(d.problems) < maxProblems {
+		d.problems = append(d.problems, p)
+	}
+}
+
+// Value decodes n into a pointer.
+func (d *Decoder) Value(n Node, into any) { d.value(n, reflect.ValueOf(into).Elem()) }
+
+// Others takes the keys of a mapping that are no fields of the struct it is
+// decoded into.
+type Others struct {
+	Names []string                  // what Take knows, for messages
+	Take  func(name string, n Node) // called for each of Names that is there
+}
+
+// Mapping decodes n into a pointer to a struct, and its other keys into others.
+func (d *Decoder) Mapping(n Node, into any, others Others) {
+	d.mapping(n, reflect.ValueOf(into).Elem(), others)
+}
+
+var (
+	durationType = reflect.TypeFor[time.Duration]()
+	textType     = reflect.TypeFor[encoding.TextUnmarshaler]()
+	jsonType     = reflect.TypeFor[json.Unmarshaler]()
+)
+
+// value decodes n into v, which is addressable.
+func (d *Decoder) value(n Node, v reflect.Value) {
+	if n.IsNull() {
+		return
+	}
+	if v.Kind() == reflect.Pointer {
+		if v.IsNil() {
+			v.Set(fresh(v.Type().Elem()).Addr())
+		}
+		d.value(n, v.Elem())
+		return
+	}
+	if handle, ok := d.handlers[v.Type()]; ok {
+		handle(n, v)
+		return
+	}
+	switch {
+	case v.Type() == durationType:
+		d.duration(n, v)
+	case v.Addr().Type().Implements(jsonType):
+		d.unmarshal(n, func() error { return v.Addr().Interface().(json.Unmarshaler).UnmarshalJSON(n.JSON()) })
+	case v.Addr().Type().Implements(textType):
+		text, ok := n.Text()
+		if !ok {
+			d.mismatch(n, "a string")
+			return
+		}
+		d.unmarshal(n, func() error { return v.Addr().Interface().(encoding.TextUnmarshaler).UnmarshalText([]byte(text)) })
+	default:
+		d.byKind(n, v)
+	}
+}
+
+func (d *Decoder) unmarshal(n Node, f func() error) {
+	if err := f(); err != nil {
+		d.Report(n, "%s", strings.TrimPrefix(err.Error(), "json: "))
+	}
+}
+
+func (d *Decoder) byKind(n Node, v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Struct:
+		d.mapping(n, v, Others{})
+	case reflect.Map:
+		d.table(n, v)
+	case reflect.Slice:
+		d.list(n, v)
+	case reflect.Interface:
+		if v.NumMethod() == 0 {
+			v.Set(reflect.ValueOf(plain(n.yaml)))
+			return
+		}
+		panic("strict: cannot decode into " + v.Type().String())
+	default:
+		d.scalar(n, v)
+	}
+}
+
+// fresh is an addressable value of t with the defaults of its type.
+func fresh(t reflect.Type) reflect.Value {
+	v := reflect.New(t).Elem()
+	if s, ok := v.Addr().Interface().(interface{ SetDefaults() }); ok {
+		s.SetDefaults()
+	}
+	return v
+}
+
+func (d *Decoder) list(n Node, v reflect.Value) {
+	if n.yaml.Kind != yaml.SequenceNode {
+		d.mismatch(n, "a list")
+		return
+	}
+	l := reflect.MakeSlice(v.Type(), 0, len(n.yaml.Content))
+	for i, c := range n.yaml.Content {
+		item := Node{Path: Index(n.Path, i), yaml: resolve(c), at: c}
+		e := fresh(v.Type().Elem())
+		if item.IsNull() {
+			d.Report(item, "the item is empty")
+		}
+		d.value(item, e)
+		l = reflect.Append(l, e)
+	}
+	v.Set(l)
+}
+
+func (d *Decoder) table(n Node, v reflect.Value) {
+	if n.yaml.Kind != yaml.MappingNode {
+		d.mismatch(n, "a mapping")
+		return
+	}
+	if v.IsNil() {
+		v.Set(reflect.MakeMap(v.Type()))
+	}
+	d.eachKey(n, func(_ *yaml.Node, key string, value Node) {
+		e := fresh(v.Type().Elem())
+		if value.IsNull() {
+			d.Report(value, "the value is empty")
+		}
+		d.value(value, e)
+		v.SetMapIndex(reflect.ValueOf(key).Convert(v.Type().Key()), e)
+	})
+}
+
+func (d *Decoder) mapping(n Node, v reflect.Value, others Others) {
+	if n.yaml.Kind != yaml.MappingNode {
+		if n.yaml.Kind == yaml.ScalarNode && d.notText != nil {
+			if why := d.notText(v.Type()); why != "" {
+				d.Report(n, "%s", why)
+				return
+			}
+		}
+		d.mismatch(n, "a mapping")
+		return
+	}
+	fields := fieldsOf(v.Type())
+	d.eachKey(n, func(k *yaml.Node, key string, value Node) {
+		if index, ok := fields.index[key]; ok {
+			d.value(value, v.FieldByIndex(index))
+			return
+		}
+		if slices.Contains(others.Names, key) {
+			others.Take(key, value)
+			return
+		}
+		d.reportKey(k, value.Path, "%s", unknownKey(key, slices.Concat(fields.names, others.Names)))
+	})
+}
+
+// eachKey calls f for each key of a mapping, once, and reports keys that are no
+// keys at all or come twice.
+func (d *Decoder) eachKey(n Node, f func(k *yaml.Node, key string, value Node)) {
+	first := make(map[string]*yaml.Node, len(n.yaml.Content)/2)
+	for i := 0; i+1 < len(n.yaml.Content); i += 2 {
+		k, v := n.yaml.Content[i], n.yaml.Content[i+1]
+		name := resolve(k)
+		if name.Kind != yaml.ScalarNode || name.ShortTag() == nullTag {
+			d.reportKey(k, n.Path, "a key must be a string, not %s", describe(name))
+			continue
+		}
+		path := Key(n.Path, name.Value)
+		if name.ShortTag() == mergeTag {
+			d.reportKey(k, n.Path, "merge keys (<<) are not supported; repeat the keys or use an alias for a whole value")
+			continue
+		}
+		if before := first[name.Value]; before != nil {
+			d.reportKey(k, path, "the key is given twice; it stands on line %d already", before.Line)
+			continue
+		}
+		first[name.Value] = k
+		f(k, name.Value, Node{Path: path, yaml: resolve(v), at: valueOrKey(k, v)})
+	}
+}
+
+func unknownKey(key string, known []string) string {
+	if near := Nearest(key, known); near != "" {
+		return fmt.Sprintf("unknown key; did you mean %q?", near)
+	}
+	if len(known) == 0 {
+		return "unknown key; this block has none"
+	}
+	slices.Sort(known)
+	return "unknown key; known here are " + strings.Join(known, ", ")
+}

@@ -1,0 +1,142 @@
+package strict
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Bounds of a document once its aliases are followed. A configuration of a
+// thousand watches stays far below both.
+const (
+	maxExpanded = 4 << 20 // bytes of scalars plus one for each node
+	maxDepth    = 64
+)
+
+// Problem is one thing that is wrong with a document. Line and Column count from
+// 1; Path is empty when the document as a whole is meant.
+type Problem struct {
+	Line, Column int
+	Path, Msg    string
+	Lost         bool // the value at Path was not decoded
+}
+
+// Document is a parsed YAML document. It is immutable and safe for concurrent use.
+type Document struct {
+	root *yaml.Node // the value below the document node
+	text []byte     // as written
+}
+
+// Parse reads exactly one document. On a problem there is no Document.
+func Parse(data []byte) (*Document, *Problem) {
+	if len(bytes.TrimSpace(data)) == 0 {
+		return nil, &Problem{Line: 1, Column: 1, Msg: "the file is empty"}
+	}
+	d := yaml.NewDecoder(bytes.NewReader(data))
+	var first, second yaml.Node
+	if err := d.Decode(&first); errors.Is(err, io.EOF) {
+		return nil, &Problem{Line: 1, Column: 1, Msg: "the file holds nothing but comments"}
+	} else if err != nil {
+		return nil, syntaxProblem(data, err)
+	}
+	if err := d.Decode(&second); err == nil {
+		return nil, &Problem{Line: second.Line, Column: second.Column, Msg: "a second YAML document starts here; a configuration is a single one"}
+	} else if !errors.Is(err, io.EOF) {
+		return nil, syntaxProblem(data, err)
+	}
+	root := &first
+	if root.Kind == yaml.DocumentNode && len(root.Content) == 1 {
+		root = root.Content[0]
+	}
+	if root.ShortTag() == nullTag {
+		return nil, &Problem{Line: 1, Column: 1, Msg: "the file is empty"}
+	}
+	m := measure{seen: map[*yaml.Node]extent{}}
+	if _, p := m.node(root); p != nil {
+		return nil, p
+	}
+	return &Document{root: root, text: bytes.Clone(data)}, nil
+}
+
+var lineOfError = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+
+// syntaxProblem gives the parser's complaint the column where its line's text
+// starts, the nearest the parser tells.
+func syntaxProblem(data []byte, err error) *Problem {
+	p := &Problem{Line: 1, Column: 1, Msg: "not valid YAML: " + err.Error()}
+	m := lineOfError.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " "))
+	if m == nil {
+		return p
+	}
+	p.Msg = "not valid YAML: " + m[2]
+	if n, err := strconv.Atoi(m[1]); err == nil && n > 0 {
+		p.Line = n
+		p.Column = firstColumn(data, n)
+	}
+	return p
+}
+
+// firstColumn is the column of the first character of a line that is not blank.
+func firstColumn(data []byte, line int) int {
+	text := lineOf(data, line)
+	return len(text) - len(bytes.TrimLeft(text, " \t")) + 1
+}
+
+// lineOf is the line of that number, from 1, without its end.
+func lineOf(data []byte, line int) []byte {
+	for range line - 1 {
+		_, after, ok := bytes.Cut(data, []byte("\n"))
+		if !ok {
+			return nil
+		}
+		data = after
+	}
+	text, _, _ := bytes.Cut(data, []byte("\n"))
+	return text
+}
+
+// extent is what a node comes to when its aliases are followed.
+type extent struct {
+	size, depth int
+}
+
+// measure sizes a graph of nodes without walking any of them twice.
+type measure struct {
+	seen map[*yaml.Node]extent // a zero extent marks a node that is being measured
+}
+
+func (m *measure) node(n *yaml.Node) (extent, *Problem) {
+	if e, ok := m.seen[n]; ok {
+		if e == (extent{}) {
+			return e, &Problem{Line: n.Line, Column: n.Column, Msg: "an alias refers to the value it stands in"}
+		}
+		return e, nil
+	}
+	m.seen[n] = extent{}
+	total := extent{size: 1 + len(n.Value), depth: 1}
+	children := n.Content
+	if n.Kind == yaml.AliasNode {
+		children = []*yaml.Node{n.Alias}
+	}
+	for _, c := range children {
+		e, p := m.node(c)
+		if p != nil {
+			return total, p
+		}
+		total.size += e.size
+		total.depth = max(total.depth, e.depth+1)
+		if total.size > maxExpanded {
+			return total, &Problem{Line: n.Line, Column: n.Column, Msg: "aliases multiply the document beyond any reasonable size"}
+		}
+		if total.depth > maxDepth {
+			return total, &Problem{Line: n.Line, Column: n.Column, Msg: "values are nested too deep"}
+		}
+	}
+	m.seen[n] = total
+	return total, nil
+}

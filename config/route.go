@@ -1,0 +1,38 @@
+package config
+
+// Route says which changes go to which sinks, and with what.
+type Route struct {
+	// Name of the route: lower-case letters, digits and dashes, unique among routes.
+	Name string `json:"name" jsonschema:"required"`
+	// Names of the watches it takes from; all when empty.
+	Watches []string `json:"watches"`
+	// Resources it takes; all of those watches when empty.
+	Resources []Resource `json:"resources"`
+	// Types of events it takes; all when empty.
+	Events []string `json:"events" jsonschema:"enum=added,enum=updated,enum=deleted,enum=sync"`
+	// CEL expression that must be true; it sees object, oldObject, metadata and event.
+	When string `json:"when"`
+	// What to do with an event on which the expression fails. pass: deliver it. drop: don't. Default: an object without a field that the expression reads is no match; any other failure delivers.
+	OnError string `json:"onError" jsonschema:"enum=pass,enum=drop"`
+	// Key paths; an update counts only if one of these changed. Other types of events are not affected.
+	Changed []string `json:"changed"`
+	// What the events carry: the state after the change, the state before it, the RFC 6902 patch between them.
+	Payload []string `json:"payload" jsonschema:"enum=object,enum=oldObject,enum=patch"`
+	// Names of the sinks it delivers to.
+	Sinks []string `json:"sinks" jsonschema:"required,minItems=1"`
+}
+
+// Values of a route's keys.
+const (
+	EventAdded   = "added"
+	EventUpdated = "updated"
+	EventDeleted = "deleted"
+	EventSync    = "sync"
+
+	PayloadObject    = "object"
+	PayloadOldObject = "oldObject"
+	PayloadPatch     = "patch"
+
+	ErrorPass = "pass"
+	ErrorDrop = "drop"
+)

@@ -1,0 +1,67 @@
+package config
+
+import (
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// Sink says where to deliver. Beside the keys below it holds exactly one key
+// that names its kind.
+type Sink struct {
+	// Name of the sink: lower-case letters, digits and dashes, unique among sinks. A sink's queue belongs to its name.
+	Name string `json:"name" jsonschema:"required"`
+	// Encoding of events.
+	Format string `json:"format" jsonschema:"enum=cloudevents,enum=cloudevents-binary,enum=json"`
+	// How many events go out together; the kind's own defaults where left out.
+	Batch Batch `json:"batch"`
+	// How failures are retried.
+	Retry Retry `json:"retry"`
+	// Lanes working in parallel, by object: order per object holds. Default: the kind's own.
+	Concurrency *int `json:"concurrency,omitempty" jsonschema:"minimum=1,maximum=256"`
+	// What becomes of an event larger than the destination takes. deadLetter: it is set aside. truncate: it goes out with the object's metadata only.
+	Oversize string `json:"oversize" jsonschema:"enum=deadLetter,enum=truncate"`
+	// Where a sink starts that was not there before. now: with the next change. snapshot: with the current state of what it is routed, as sync events. start: with the oldest event still in the log. At watcherd's very first start there is no difference, as the watches' own first sync reaches every sink.
+	From string `json:"from" jsonschema:"enum=now,enum=snapshot,enum=start"`
+
+	// Kind is the sink's kind: the key its settings stand under.
+	Kind string `json:"-"`
+	// Settings is the decoded block of the kind, made by the kind's constructor.
+	Settings any `json:"-"`
+	// Raw is the block as canonical JSON, before defaults: equal for blocks that say the same. Nil in a Config made by a program.
+	Raw []byte `json:"-"`
+}
+
+// Batch bounds the events of one request. Nil is the kind's default.
+type Batch struct {
+	// Most events in one request. More than 1 lets a kind put several events into one message.
+	MaxEvents *int `json:"maxEvents,omitempty" jsonschema:"minimum=1,maximum=10000"`
+	// Bytes in one request, about.
+	MaxBytes *resource.Quantity `json:"maxBytes,omitempty"`
+	// How long an incomplete batch waits for more events.
+	MaxWait *time.Duration `json:"maxWait,omitempty"`
+}
+
+// Retry is how failures are retried. Nothing is given up for its age.
+type Retry struct {
+	// Wait after the first failure. It doubles with each one that follows, with jitter.
+	Initial time.Duration `json:"initial"`
+	// Longest wait between two tries.
+	Max time.Duration `json:"max"`
+	// Tries for an event that the destination refuses as such, before it becomes a dead letter.
+	PoisonAttempts int `json:"poisonAttempts" jsonschema:"minimum=1"`
+}
+
+// Values of a sink's keys.
+const (
+	FormatCloudEvents       = "cloudevents"
+	FormatCloudEventsBinary = "cloudevents-binary"
+	FormatJSON              = "json"
+
+	OversizeDeadLetter = "deadLetter"
+	OversizeTruncate   = "truncate"
+
+	FromNow      = "now"
+	FromSnapshot = "snapshot"
+	FromStart    = "start"
+)

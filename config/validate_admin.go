@@ -1,0 +1,58 @@
+package config
+
+import (
+	"net"
+	"net/netip"
+	"strconv"
+)
+
+func (k *checker) admin() {
+	a := k.config.Admin
+	if a.Auth != nil {
+		k.require(a.Auth.TokenFile != "", "admin.auth.tokenFile", "is required")
+	}
+	clientCA := false
+	if t := a.TLS; t != nil {
+		k.require(t.CertFile != "", "admin.tls.certFile", "is required")
+		k.require(t.KeyFile != "", "admin.tls.keyFile", "is required")
+		clientCA = t.ClientCAFile != ""
+	}
+	if a.Listen != "" {
+		host, ok := k.address("admin.listen", a.Listen)
+		if ok && !loopback(host) && a.Auth == nil && !clientCA {
+			k.report("admin.listen", "%s can be reached from outside this machine; protect it with admin.auth.tokenFile or admin.tls.clientCAFile, or listen on 127.0.0.1", a.Listen)
+		}
+	}
+	if a.Probes != "" {
+		if _, ok := k.address("admin.probes", a.Probes); ok && a.Probes == a.Listen {
+			k.report("admin.probes", "must differ from admin.listen, which serves the same paths")
+		}
+	}
+}
+
+// address checks host:port and returns the host.
+func (k *checker) address(path, address string) (host string, ok bool) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		k.report(path, "%q is no address; write host:port, such as 127.0.0.1:8080 or :8081", address)
+		return "", false
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil {
+		k.report(path, "%q is no port number", port)
+		return "", false
+	} else if n == 0 && !loopback(host) {
+		k.report(path, "port 0 would be a random one")
+		return "", false
+	}
+	return host, true
+}
+
+// loopback reports whether only this machine reaches a host. The empty host is
+// every address.
+func loopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}

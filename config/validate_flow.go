@@ -1,0 +1,89 @@
+package config
+
+import (
+	"github.com/watcherd/watcherd/config/internal/strict"
+)
+
+func (k *checker) watches() {
+	c := k.config
+	k.require(len(c.Watches) > 0, "watches", "at least one watch is required")
+	k.names("watches", len(c.Watches), func(i int) string { return c.Watches[i].Name })
+	for i := range c.Watches {
+		w, path := &c.Watches[i], strict.Index("watches", i)
+		k.require(len(w.Resources) > 0, path+".resources", "at least one resource is required")
+		k.resources(path+".resources", w.Resources)
+		k.oneOf(path+".selectorSide", w.SelectorSide, SideClient, SideServer)
+		k.oneOf(path+".snapshot", w.Snapshot, SnapshotInitial, SnapshotNever)
+		k.oneOf(path+".onMissing", w.OnMissing, MissingWait, MissingFail)
+		for _, list := range []struct {
+			key    string
+			values []string
+		}{
+			{".namespaces.include", w.Namespaces.Include},
+			{".namespaces.exclude", w.Namespaces.Exclude},
+			{".drop", w.Drop},
+			{".redact", w.Redact},
+		} {
+			k.distinct(path+list.key, list.values)
+		}
+	}
+}
+
+// resources reports what a mapping lacks and what is listed twice.
+func (k *checker) resources(path string, list []Resource) {
+	texts := make([]string, len(list))
+	for i, r := range list {
+		texts[i] = r.String()
+		if r.pattern == "" && r.Resource == "" {
+			k.report(strict.Index(path, i)+".resource", "is required")
+			texts[i] = ""
+		}
+	}
+	k.distinct(path, texts)
+}
+
+// distinct reports values that stand twice in a list.
+func (k *checker) distinct(path string, values []string) {
+	seen := make(map[string]bool, len(values))
+	for i, v := range values {
+		if v != "" && seen[v] {
+			k.report(strict.Index(path, i), "%q is listed twice", v)
+		}
+		seen[v] = true
+	}
+}
+
+func (k *checker) routes() {
+	c := k.config
+	watches := make([]string, len(c.Watches))
+	for i, w := range c.Watches {
+		watches[i] = w.Name
+	}
+	sinks := make([]string, len(c.Sinks))
+	for i, s := range c.Sinks {
+		sinks[i] = s.Name
+	}
+	k.names("routes", len(c.Routes), func(i int) string { return c.Routes[i].Name })
+	for i := range c.Routes {
+		r, path := &c.Routes[i], strict.Index("routes", i)
+		k.references(path+".watches", "watch", r.Watches, watches)
+		k.resources(path+".resources", r.Resources)
+		k.values(path+".events", r.Events, EventAdded, EventUpdated, EventDeleted, EventSync)
+		if r.OnError != "" {
+			k.oneOf(path+".onError", r.OnError, ErrorPass, ErrorDrop)
+		}
+		k.distinct(path+".changed", r.Changed)
+		k.require(len(r.Payload) > 0, path+".payload", "must name at least one of object, oldObject, patch")
+		k.values(path+".payload", r.Payload, PayloadObject, PayloadOldObject, PayloadPatch)
+		k.require(len(r.Sinks) > 0, path+".sinks", "at least one sink is required")
+		k.references(path+".sinks", "sink", r.Sinks, sinks)
+	}
+}
+
+// values checks a list whose values are of a fixed set.
+func (k *checker) values(path string, list []string, allowed ...string) {
+	for i, v := range list {
+		k.oneOf(strict.Index(path, i), v, allowed...)
+	}
+	k.distinct(path, list)
+}

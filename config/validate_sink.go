@@ -1,0 +1,85 @@
+package config
+
+import (
+	"strings"
+	"time"
+
+	"github.com/watcherd/watcherd/config/internal/strict"
+)
+
+// Bounds of delivery. They keep a slip of the finger from taking all memory.
+const (
+	maxBatchEvents = 10_000
+	maxConcurrency = 256
+	maxBatchWait   = 5 * time.Minute
+)
+
+func (k *checker) sinks() {
+	c := k.config
+	k.names("sinks", len(c.Sinks), func(i int) string { return c.Sinks[i].Name })
+	for i := range c.Sinks {
+		s, path := &c.Sinks[i], strict.Index("sinks", i)
+		k.oneOf(path+".format", s.Format, FormatCloudEvents, FormatCloudEventsBinary, FormatJSON)
+		k.oneOf(path+".oversize", s.Oversize, OversizeDeadLetter, OversizeTruncate)
+		k.oneOf(path+".from", s.From, FromNow, FromSnapshot, FromStart)
+		k.delivery(path, s)
+		k.settings(path, s)
+	}
+}
+
+func (k *checker) delivery(path string, s *Sink) {
+	if n := s.Batch.MaxEvents; n != nil {
+		k.require(*n >= 1 && *n <= maxBatchEvents, path+".batch.maxEvents", "must be from 1 to %d", maxBatchEvents)
+	}
+	if q := s.Batch.MaxBytes; q != nil {
+		k.require(q.Value() > 0, path+".batch.maxBytes", "must be above 0")
+	}
+	if d := s.Batch.MaxWait; d != nil {
+		k.require(*d >= 0 && *d <= maxBatchWait, path+".batch.maxWait", "must be from 0s to %s", maxBatchWait)
+	}
+	if n := s.Concurrency; n != nil {
+		k.require(*n >= 1 && *n <= maxConcurrency, path+".concurrency", "must be from 1 to %d", maxConcurrency)
+	}
+	k.require(s.Retry.Initial > 0, path+".retry.initial", "must be above 0")
+	k.require(s.Retry.Max >= s.Retry.Initial, path+".retry.max", "must not be below retry.initial (%s)", s.Retry.Initial)
+	k.require(s.Retry.PoisonAttempts >= 1, path+".retry.poisonAttempts", "must be at least 1")
+}
+
+// settings lets the kind check its own block.
+func (k *checker) settings(path string, s *Sink) {
+	if s.Kind == "" {
+		k.report(path, "the sink has no kind; beside its other keys it needs one of %s", strings.Join(k.config.source.kinds, ", "))
+		return
+	}
+	v, ok := s.Settings.(interface{ Validate() error })
+	if !ok {
+		return
+	}
+	for _, err := range flatten(v.Validate()) {
+		below, msg := fieldOf(err)
+		at := path + "." + s.Kind
+		switch {
+		case strings.HasPrefix(below, "["):
+			at += below
+		case below != "":
+			at += "." + below
+		}
+		k.report(at, "%s", msg)
+	}
+}
+
+// flatten lists the errors that were joined.
+func flatten(err error) []error {
+	if err == nil {
+		return nil
+	}
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // only what was joined is a list
+	if !ok {
+		return []error{err}
+	}
+	var all []error
+	for _, e := range joined.Unwrap() {
+		all = append(all, flatten(e)...)
+	}
+	return all
+}

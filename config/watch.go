@@ -1,0 +1,53 @@
+package config
+
+// Watch says what to observe.
+type Watch struct {
+	// Name of the watch: lower-case letters, digits and dashes, unique among watches.
+	Name string `json:"name" jsonschema:"required"`
+	// Resources to watch, as kubectl spells them.
+	Resources []Resource `json:"resources" jsonschema:"required,minItems=1"`
+	// Which namespaces; all when left out. Cluster-scoped objects are not affected.
+	Namespaces Namespaces `json:"namespaces"`
+	// Label selector in kubectl's syntax.
+	LabelSelector string `json:"labelSelector"`
+	// Field selector in kubectl's syntax.
+	FieldSelector string `json:"fieldSelector"`
+	// Who selects. client: watcherd does, so that an object leaving the selection is not taken for deleted. server: the API server does, which is cheaper.
+	SelectorSide string `json:"selectorSide" jsonschema:"enum=client,enum=server"`
+	// What becomes of objects found when the watch first starts. initial: each is delivered as a sync event. never: they are only recorded.
+	Snapshot string `json:"snapshot" jsonschema:"enum=initial,enum=never"`
+	// Watch metadata only, which is much cheaper. Events then carry no spec or status.
+	MetadataOnly bool `json:"metadataOnly"`
+	// Key paths that are removed before anything else sees the object. A change in them alone is no event.
+	Drop []string `json:"drop"`
+	// Key paths whose values are replaced by keyed hashes: a change stays visible, the value does not.
+	Redact []string `json:"redact"`
+	// Leave the values of Secrets and the last-applied annotation as they are, on disk and in sinks too.
+	ExposeSecrets bool `json:"exposeSecrets"`
+	// What to do about a resource that the API server does not serve. wait: watch it as soon as it does. fail: refuse the configuration.
+	OnMissing string `json:"onMissing" jsonschema:"enum=wait,enum=fail"`
+
+	// Raw is the block as canonical JSON, before defaults: equal for blocks that say the same. Nil in a Config made by a program.
+	Raw []byte `json:"-"`
+}
+
+// Namespaces selects namespaces. All parts given must agree; each follows
+// namespaces as they come, go and are relabelled.
+type Namespaces struct {
+	// Names or patterns (team-*) to watch; all when empty. Plain names alone make one request per namespace and need no cluster-wide permission.
+	Include []string `json:"include"`
+	// Names or patterns to leave out.
+	Exclude []string `json:"exclude"`
+	// Label selector on the namespace itself.
+	Selector string `json:"selector"`
+}
+
+// Values of a watch's keys.
+const (
+	SideClient      = "client"
+	SideServer      = "server"
+	SnapshotInitial = "initial"
+	SnapshotNever   = "never"
+	MissingWait     = "wait"
+	MissingFail     = "fail"
+)

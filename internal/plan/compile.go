@@ -1,0 +1,93 @@
+package plan
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/route"
+)
+
+// Compile makes the state that c asks for. c is valid, as config.Load returns it;
+// the State may share its strings. The error is a *config.Errors.
+func Compile(c *config.Config) (*State, error) {
+	k := &compiler{config: c}
+	s := &State{
+		Cluster: c.Cluster.Name,
+		KubeAPI: KubeAPI{QPS: c.KubeAPI.QPS, Burst: c.KubeAPI.Burst},
+		Store: Store{
+			Path:              c.Store.Path,
+			MaxBytes:          c.Store.MaxBytes.Value(),
+			RetentionMaxBytes: c.Store.Retention.MaxBytes.Value(),
+			RetentionMaxAge:   c.Store.Retention.MaxAge,
+			MinFree:           c.Store.MinFree.Value(),
+		},
+		Admin: compileAdmin(c.Admin),
+		Audit: Audit{Enabled: c.Audit.Enabled, Interval: c.Audit.Interval},
+	}
+	for i := range c.Watches {
+		s.Watches = append(s.Watches, k.watch(i))
+	}
+	for i := range c.Sinks {
+		s.Sinks = append(s.Sinks, k.sink(i))
+	}
+	s.Routes = k.routes()
+	s.Router = k.router(s.Routes)
+	if err := config.NewErrors(k.faults...); err != nil {
+		return nil, err
+	}
+	s.Warnings = k.warnings(s.Routes)
+	s.Hash = hashOf(s)
+	return s, nil
+}
+
+// compiler collects the faults of one configuration.
+type compiler struct {
+	config *config.Config
+	faults []*config.Error
+}
+
+func (k *compiler) fault(path, format string, args ...any) {
+	k.faults = append(k.faults, k.config.ErrorAt(path, format, args...))
+}
+
+// faultsBelow reports what package route found, whose paths start below path.
+func (k *compiler) faultsBelow(path string, err error) {
+	for _, e := range joined(err) {
+		spec, ok := errors.AsType[*route.SpecError](e)
+		if !ok {
+			k.fault(path, "%v", e)
+			continue
+		}
+		at := path + "." + spec.Path
+		if spec.Line > 0 {
+			k.faults = append(k.faults, k.config.ErrorWithin(at, spec.Line, spec.Column, "%s", spec.Msg))
+			continue
+		}
+		k.fault(at, "%s", spec.Msg)
+	}
+}
+
+// joined lists the errors of errors.Join.
+func joined(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if list, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // only what was joined is a list
+		return list.Unwrap()
+	}
+	return []error{err}
+}
+
+func compileAdmin(a config.Admin) Admin {
+	out := Admin{Listen: a.Listen, Probes: a.Probes}
+	if a.Auth != nil {
+		out.TokenFile = a.Auth.TokenFile
+	}
+	if a.TLS != nil {
+		out.CertFile, out.KeyFile, out.ClientCAFile = a.TLS.CertFile, a.TLS.KeyFile, a.TLS.ClientCAFile
+	}
+	return out
+}
+
+func item(list string, i int) string { return fmt.Sprintf("%s[%d]", list, i) }

@@ -1,0 +1,136 @@
+package plan
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Plan is what leads from one state to another.
+type Plan struct {
+	Watches, Sinks Change
+
+	RoutesChanged bool // the router is another one
+	StoreChanged  bool // limits of the store
+	AdminChanged  bool // listeners, their TLS or authentication
+	AuditChanged  bool
+
+	// NeedsRestart are key paths that changed and take effect at a restart only.
+	NeedsRestart []string
+}
+
+// Change is what happens to named blocks. The lists are sorted.
+type Change struct {
+	Add, Remove, Replace, Keep []string
+}
+
+// Empty reports whether everything stays.
+func (c Change) Empty() bool { return len(c.Add)+len(c.Remove)+len(c.Replace) == 0 }
+
+// Empty reports whether there is nothing to do.
+func (p Plan) Empty() bool {
+	return p.Watches.Empty() && p.Sinks.Empty() && !p.RoutesChanged && !p.StoreChanged && !p.AdminChanged && !p.AuditChanged
+}
+
+// Diff tells what leads from old to new; old may be nil, for nothing at all.
+func Diff(old, new *State) Plan {
+	if old == nil {
+		old = &State{Cluster: new.Cluster, KubeAPI: new.KubeAPI, Store: new.Store, Admin: new.Admin, Audit: new.Audit}
+	}
+	p := Plan{
+		Watches: diffNamed(
+			index(old.Watches, func(w Watch) (string, string) { return w.Name, w.Fingerprint }),
+			index(new.Watches, func(w Watch) (string, string) { return w.Name, w.Fingerprint })),
+		Sinks: diffNamed(
+			index(old.Sinks, func(s Sink) (string, string) { return s.Name, s.Fingerprint }),
+			index(new.Sinks, func(s Sink) (string, string) { return s.Name, s.Fingerprint })),
+		RoutesChanged: !bytes.Equal(mustJSON(old.Routes), mustJSON(new.Routes)),
+		AdminChanged:  old.Admin != new.Admin,
+		AuditChanged:  old.Audit != new.Audit,
+	}
+	before, after := old.Store, new.Store
+	if before.Path != after.Path {
+		p.NeedsRestart = append(p.NeedsRestart, "store.path")
+	}
+	before.Path = after.Path
+	p.StoreChanged = before != after
+	if old.Cluster != new.Cluster {
+		p.NeedsRestart = append(p.NeedsRestart, "cluster.name")
+	}
+	if old.KubeAPI != new.KubeAPI {
+		p.NeedsRestart = append(p.NeedsRestart, "kubeAPI")
+	}
+	slices.Sort(p.NeedsRestart)
+	return p
+}
+
+func index[T any](list []T, key func(T) (name, fingerprint string)) map[string]string {
+	m := make(map[string]string, len(list))
+	for _, v := range list {
+		name, fp := key(v)
+		m[name] = fp
+	}
+	return m
+}
+
+func diffNamed(old, new map[string]string) Change {
+	var c Change
+	for name, fp := range new {
+		switch before, ok := old[name]; {
+		case !ok:
+			c.Add = append(c.Add, name)
+		case before != fp:
+			c.Replace = append(c.Replace, name)
+		default:
+			c.Keep = append(c.Keep, name)
+		}
+	}
+	for name := range old {
+		if _, ok := new[name]; !ok {
+			c.Remove = append(c.Remove, name)
+		}
+	}
+	for _, list := range [][]string{c.Add, c.Remove, c.Replace, c.Keep} {
+		slices.Sort(list)
+	}
+	return c
+}
+
+// String lists the plan for people, a line for each block that does not stay:
+// + added, - removed, ~ replaced.
+func (p Plan) String() string {
+	var b strings.Builder
+	p.Watches.write(&b, "watches")
+	p.Sinks.write(&b, "sinks")
+	for _, part := range []struct {
+		changed bool
+		name    string
+	}{{p.RoutesChanged, "routes"}, {p.StoreChanged, "store limits"}, {p.AdminChanged, "admin"}, {p.AuditChanged, "audit"}} {
+		if part.changed {
+			fmt.Fprintf(&b, "%s changed\n", part.name)
+		}
+	}
+	if len(p.NeedsRestart) > 0 {
+		fmt.Fprintf(&b, "takes effect at a restart: %s\n", strings.Join(p.NeedsRestart, ", "))
+	}
+	if b.Len() == 0 {
+		return "nothing changed\n"
+	}
+	return b.String()
+}
+
+func (c Change) write(b *strings.Builder, what string) {
+	if c.Empty() {
+		return
+	}
+	fmt.Fprintf(b, "%s: %d added, %d removed, %d replaced, %d unchanged\n", what, len(c.Add), len(c.Remove), len(c.Replace), len(c.Keep))
+	for _, group := range []struct {
+		mark  string
+		names []string
+	}{{"+", c.Add}, {"-", c.Remove}, {"~", c.Replace}} {
+		for _, name := range group.names {
+			fmt.Fprintf(b, "  %s %s\n", group.mark, name)
+		}
+	}
+}

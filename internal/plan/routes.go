@@ -1,0 +1,78 @@
+package plan
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// everything is the name of the route that stands for no routes.
+const everything = "default"
+
+// routes are the configured routes, or the one that takes every watch to every
+// sink.
+func (k *compiler) routes() []route.Spec {
+	c := k.config
+	if len(c.Routes) == 0 {
+		if len(c.Sinks) == 0 {
+			return nil
+		}
+		all := route.Spec{Name: everything}
+		for _, s := range c.Sinks {
+			all.Sinks = append(all.Sinks, s.Name)
+		}
+		return []route.Spec{all}
+	}
+	specs := make([]route.Spec, len(c.Routes))
+	for i, r := range c.Routes {
+		specs[i] = route.Spec{
+			Name:      r.Name,
+			Watches:   r.Watches,
+			Resources: k.resources(item("routes", i)+".resources", r.Resources),
+			When:      r.When,
+			Changed:   r.Changed,
+			Payload:   r.Payload,
+			Sinks:     r.Sinks,
+			OnError:   route.OnError(r.OnError),
+		}
+		for _, t := range r.Events {
+			specs[i].Events = append(specs[i].Events, event.Type(t))
+		}
+	}
+	return specs
+}
+
+func (k *compiler) router(specs []route.Spec) *route.Router {
+	r, err := route.Compile(specs)
+	for _, e := range joined(err) {
+		path := "routes"
+		if spec, ok := errors.AsType[*route.SpecError](e); ok {
+			path = item("routes", spec.Index)
+		}
+		k.faultsBelow(path, e)
+	}
+	return r
+}
+
+// warnings are watches nobody gets and sinks nothing reaches.
+func (k *compiler) warnings(specs []route.Spec) []*config.Error {
+	c := k.config
+	if len(c.Routes) == 0 {
+		return nil
+	}
+	var list []*config.Error
+	for i, w := range c.Watches {
+		if !slices.ContainsFunc(specs, func(s route.Spec) bool { return len(s.Watches) == 0 || slices.Contains(s.Watches, w.Name) }) {
+			list = append(list, c.ErrorAt(item("watches", i)+".name", "no route takes from watch %s: its changes reach no sink", w.Name))
+		}
+	}
+	for i, s := range c.Sinks {
+		if !slices.ContainsFunc(specs, func(r route.Spec) bool { return slices.Contains(r.Sinks, s.Name) }) {
+			list = append(list, c.ErrorAt(item("sinks", i)+".name", "no route leads to sink %s", s.Name))
+		}
+	}
+	return list
+}

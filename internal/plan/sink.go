@@ -1,0 +1,52 @@
+package plan
+
+import (
+	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// defaultBatchBytes bounds a batch where neither the file nor the kind does.
+const defaultBatchBytes = 1 << 20
+
+func (k *compiler) sink(i int) Sink {
+	c := &k.config.Sinks[i]
+	s := Sink{
+		Name:        c.Name,
+		Kind:        c.Kind,
+		Format:      sinks.Format(c.Format),
+		BatchMode:   c.Batch.MaxEvents != nil && *c.Batch.MaxEvents > 1,
+		Retry:       Retry{Initial: c.Retry.Initial, Max: c.Retry.Max, PoisonAttempts: c.Retry.PoisonAttempts},
+		Oversize:    c.Oversize,
+		From:        c.From,
+		Fingerprint: fingerprint(c.Raw, c, c.Kind, c.Settings),
+	}
+	settings, ok := c.Settings.(sinks.Config)
+	if !ok {
+		k.fault(item("sinks", i), "%q is no kind of sink", c.Kind)
+		return s
+	}
+	s.Config = settings
+	s.Delivery = delivery(settings.Defaults(), c)
+	return s
+}
+
+// delivery lays the block's settings over the kind's defaults.
+func delivery(d sinks.Delivery, c *config.Sink) sinks.Delivery {
+	if n := c.Batch.MaxEvents; n != nil {
+		d.MaxEvents = *n
+	}
+	if q := c.Batch.MaxBytes; q != nil {
+		d.MaxBytes = int(q.Value())
+	}
+	if w := c.Batch.MaxWait; w != nil {
+		d.MaxWait = *w
+	}
+	if n := c.Concurrency; n != nil {
+		d.Concurrency = *n
+	}
+	d.MaxEvents, d.Concurrency = max(d.MaxEvents, 1), max(d.Concurrency, 1)
+	if d.MaxBytes <= 0 {
+		d.MaxBytes = defaultBatchBytes
+	}
+	return d
+}

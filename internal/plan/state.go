@@ -1,0 +1,125 @@
+package plan
+
+import (
+	"time"
+
+	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// State is what a configuration asks for. It is immutable.
+type State struct {
+	Hash    string // of the whole configuration; equal for files that say the same
+	Cluster string // name of the cluster; empty: the kubeconfig's
+
+	KubeAPI KubeAPI
+	Store   Store
+	Admin   Admin
+	Audit   Audit
+
+	Watches []Watch
+	Sinks   []Sink
+	Routes  []route.Spec // what Router was compiled from
+	Router  *route.Router
+
+	// Warnings are things that are allowed and yet look like mistakes.
+	Warnings []*config.Error
+}
+
+// Watch is the watch of that name, or nil.
+func (s *State) Watch(name string) *Watch {
+	for i := range s.Watches {
+		if s.Watches[i].Name == name {
+			return &s.Watches[i]
+		}
+	}
+	return nil
+}
+
+// Sink is the sink of that name, or nil.
+func (s *State) Sink(name string) *Sink {
+	for i := range s.Sinks {
+		if s.Sinks[i].Name == name {
+			return &s.Sinks[i]
+		}
+	}
+	return nil
+}
+
+// KubeAPI bounds lists and discovery.
+type KubeAPI struct {
+	QPS   float32
+	Burst int
+}
+
+// Store is the store's place and limits. Sizes are in bytes.
+type Store struct {
+	Path                                 string
+	MaxBytes, RetentionMaxBytes, MinFree int64
+	RetentionMaxAge                      time.Duration
+}
+
+// Admin is the HTTP side. Empty strings mean none.
+type Admin struct {
+	Listen, Probes                  string
+	TokenFile                       string
+	CertFile, KeyFile, ClientCAFile string
+}
+
+// Audit is the periodic comparison with the cluster.
+type Audit struct {
+	Enabled  bool
+	Interval time.Duration
+}
+
+// Watch is one watch, ready to run.
+type Watch struct {
+	Name      string
+	Resources []string // patterns RESOURCE[.VERSION][.GROUP], for the resolver
+
+	// Namespaces are the namespaces to ask for, each by itself; nil is the whole
+	// cluster.
+	Namespaces []string
+	// Filter is what watcherd selects itself; nil lets everything pass.
+	Filter *route.WatchFilter
+	// ServerLabels and ServerFields are what the API server selects.
+	ServerLabels, ServerFields string
+
+	Snapshot      bool // objects found at the first start become Sync events
+	MetadataOnly  bool
+	Edits         route.Edits
+	FailOnMissing bool // a resource that is not served makes the state unusable
+
+	Fingerprint string
+}
+
+// Sink is one sink, ready to open.
+type Sink struct {
+	Name, Kind string
+	Config     sinks.Config // not to be changed
+	Format     sinks.Format
+	Delivery   sinks.Delivery // the block's settings over the kind's defaults
+	BatchMode  bool           // several events may go out as one message
+	Retry      Retry
+	Oversize   string // OversizeDeadLetter or OversizeTruncate
+	From       string // FromNow, FromSnapshot or FromStart
+
+	Fingerprint string
+}
+
+// Retry is how a sink's failures are retried.
+type Retry struct {
+	Initial, Max   time.Duration
+	PoisonAttempts int
+}
+
+// The values of Oversize and From.
+const (
+	OversizeDeadLetter = config.OversizeDeadLetter
+	OversizeTruncate   = config.OversizeTruncate
+
+	FromNow      = config.FromNow
+	FromSnapshot = config.FromSnapshot
+	FromStart    = config.FromStart
+)

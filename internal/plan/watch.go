@@ -1,0 +1,180 @@
+package plan
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
+)
+
+func (k *compiler) watch(i int) Watch {
+	c, path := &k.config.Watches[i], item("watches", i)
+	w := Watch{
+		Name:          c.Name,
+		Resources:     k.resources(path+".resources", c.Resources),
+		Snapshot:      c.Snapshot == config.SnapshotInitial,
+		MetadataOnly:  c.MetadataOnly,
+		Edits:         route.Edits{Drop: c.Drop, Redact: c.Redact, ExposeSecrets: c.ExposeSecrets},
+		FailOnMissing: c.OnMissing == config.MissingFail,
+		Fingerprint:   fingerprint(c.Raw, c),
+	}
+	k.edits(path, w.Edits)
+	k.selection(path, c, &w)
+	return w
+}
+
+// selection decides who selects what: the API server, or the watch's filter.
+func (k *compiler) selection(path string, c *config.Watch, w *Watch) {
+	rules := route.NamespaceRules{Include: c.Namespaces.Include, Exclude: c.Namespaces.Exclude, Selector: c.Namespaces.Selector}
+	if plainNamespaces(c.Namespaces) {
+		w.Namespaces = slices.Sorted(slices.Values(c.Namespaces.Include))
+		rules = route.NamespaceRules{}
+	}
+	labelSelector, fieldSelector := c.LabelSelector, c.FieldSelector
+	if c.SelectorSide == config.SideServer {
+		w.ServerLabels, w.ServerFields = k.serverSelectors(path, c)
+		labelSelector, fieldSelector = "", ""
+	}
+	filter, err := route.NewWatchFilter(rules, labelSelector, fieldSelector)
+	if err != nil {
+		k.faultsBelow(path, err)
+		return
+	}
+	if len(rules.Include)+len(rules.Exclude) > 0 || rules.Selector+labelSelector+fieldSelector != "" {
+		w.Filter = filter
+	}
+	k.selectable(path, c, fieldSelector)
+}
+
+var namespaceName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
+
+// plainNamespaces reports whether the namespaces are known by name beforehand.
+func plainNamespaces(n config.Namespaces) bool {
+	return len(n.Include) > 0 && len(n.Exclude) == 0 && n.Selector == "" &&
+		!slices.ContainsFunc(n.Include, func(s string) bool { return !namespaceName.MatchString(s) })
+}
+
+// serverSelectors checks the selectors and spells them one way, so that watches
+// that ask for the same share an informer.
+func (k *compiler) serverSelectors(path string, c *config.Watch) (labelSelector, fieldSelector string) {
+	l, err := labels.Parse(c.LabelSelector)
+	if err != nil {
+		k.fault(path+".labelSelector", "%v", err)
+		return "", ""
+	}
+	f, err := fields.ParseSelector(c.FieldSelector)
+	if err != nil {
+		k.fault(path+".fieldSelector", "%v", err)
+		return "", ""
+	}
+	return l.String(), f.String()
+}
+
+// selectable reports fields that watcherd is to select by and never gets to see.
+func (k *compiler) selectable(path string, c *config.Watch, fieldSelector string) {
+	selector, err := fields.ParseSelector(fieldSelector)
+	if err != nil {
+		return // reported with the filter
+	}
+	for _, r := range selector.Requirements() {
+		if c.MetadataOnly && !strings.HasPrefix(r.Field, "metadata.") {
+			k.fault(path+".fieldSelector", "%s is not there to select by, since metadataOnly is set; use selectorSide: server", r.Field)
+		}
+		if gone := removedBy(c.Drop, r.Field); gone != "" {
+			k.fault(path+".fieldSelector", "%s is not there to select by, since %s is dropped", r.Field, gone)
+		}
+		if gone := removedBy(c.Redact, r.Field); gone != "" {
+			k.fault(path+".fieldSelector", "%s is not there to select by, since %s is redacted", r.Field, gone)
+		}
+	}
+}
+
+// removedBy is the first of paths that is field or holds it.
+func removedBy(paths []string, field string) string {
+	for _, p := range paths {
+		if field == p || strings.HasPrefix(field, p+".") || strings.HasPrefix(field, p+"[") {
+			return p
+		}
+	}
+	return ""
+}
+
+// identity are the paths by which objects and their versions are told apart.
+var identity = []string{
+	"apiVersion", "kind", "metadata.name", "metadata.namespace", "metadata.uid",
+	"metadata.resourceVersion",
+}
+
+func (k *compiler) edits(path string, e route.Edits) {
+	if err := e.Validate(); err != nil {
+		k.faultsBelow(path, err)
+	}
+	k.keepsIdentity(path+".drop", e.Drop)
+	k.keepsIdentity(path+".redact", e.Redact)
+}
+
+func (k *compiler) keepsIdentity(path string, paths []string) {
+	for i, p := range paths {
+		parsed, err := compact.ParsePath(p)
+		if err != nil {
+			continue // reported
+		}
+		for _, id := range identity {
+			if covers(parsed, id) {
+				k.fault(item(path, i), "%s tells objects apart and has to stay", id)
+				break
+			}
+		}
+	}
+}
+
+// covers reports whether the value at id, a path of plain keys, is one that p
+// names or lies below one.
+func covers(p compact.Path, id string) bool {
+	named := strings.Split(strings.TrimPrefix(strings.ReplaceAll(p.String(), "[*]", ".*"), "."), ".")
+	keys := strings.Split(id, ".")
+	if len(named) > len(keys) {
+		return false
+	}
+	for i, key := range named {
+		if key != "*" && key != keys[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// resources checks the spelling of resource names.
+func (k *compiler) resources(path string, list []config.Resource) []string {
+	names := make([]string, len(list))
+	for i, r := range list {
+		names[i] = r.String()
+		if msg := badResource(names[i]); msg != "" {
+			k.fault(item(path, i), "%q %s", names[i], msg)
+		}
+	}
+	return names
+}
+
+var resourcePattern = regexp.MustCompile(`^(\*|[a-z]([a-z0-9-]*[a-z0-9])?)(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*\.?$`)
+
+func badResource(name string) string {
+	switch {
+	case strings.Contains(name, "/"):
+		return "has a slash; write RESOURCE[.VERSION][.GROUP], such as deployments.apps. Subresources cannot be watched"
+	case strings.ToLower(name) != name:
+		return "is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps"
+	case !resourcePattern.MatchString(name):
+		return "is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *"
+	}
+	if _, err := route.ParseResource(name); err != nil {
+		return "is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *"
+	}
+	return ""
+}
