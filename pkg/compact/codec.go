@@ -6,34 +6,23 @@ import (
 	"sync"
 )
 
-const (
-	// sampleObjects and sampleBytes: a dictionary is made once this many objects, or bytes of JSON, have been encoded
-	// without one, and consists of them. Resources with fewer objects do without.
-	sampleObjects = 8
-	sampleBytes   = 32 << 10
-
-	// sampleEach is the most that one object gives to a dictionary.
-	sampleEach = sampleBytes / 2
-)
-
-// Codec makes objects of one resource, whose JSON is much alike, and reads them back. It takes the first objects it
-// encodes as samples and makes a dictionary of them; after a restart it goes on with the dictionary of the objects it
-// decodes. One codec per resource and set of edits.
+// Codec makes objects of one resource, whose JSON is much alike, and reads them back. It makes a dictionary of the first
+// objects it encodes and a better one of many, see trainer; after a restart it goes on with the dictionary that most of
+// the objects it decodes name. One codec per resource and set of edits.
 //
 // Encode may be called by one goroutine at a time; Decode by any number, also meanwhile.
 type Codec struct {
 	dicts   *Dictionaries
-	sampled int    // Encode's: how many objects samples holds
-	samples []byte // Encode's
+	trainer trainer // Encode's
 
 	mu    sync.Mutex // guards the rest
 	types []*typeMeta
-	dict  uint32 // what Encode uses; 0 = none yet
+	votes map[uint32]int // how many decoded objects name which dictionary, until the first Encode; then nil
 }
 
 // NewCodec makes a codec whose dictionaries go to d.
 func NewCodec(d *Dictionaries) *Codec {
-	return &Codec{dicts: d}
+	return &Codec{dicts: d, votes: map[uint32]int{}}
 }
 
 // Encode makes an object of raw, one object's JSON, and m, which Scan read from it; nil has Encode scan it. position is
@@ -50,53 +39,47 @@ func (c *Codec) Encode(raw []byte, m *Meta, position uint64) (*Object, error) {
 		}
 		m = &scanned
 	}
-	kind, dict := c.forEncode(m)
-	if dict == 0 {
-		var err error
-		if dict, err = c.sample(raw); err != nil {
-			return nil, err
-		}
+	kind, elected := c.forEncode(m)
+	if elected != 0 {
+		c.trainer.adopt(elected)
 	}
-	o := &Object{kind: kind, position: position, dict: dict}
+	if err := c.trainer.prepare(c.dicts, raw); err != nil {
+		return nil, err
+	}
+	o := &Object{kind: kind, position: position, dict: c.trainer.dict}
 	if err := o.pack(raw, m); err != nil {
 		return nil, err
 	}
+	c.trainer.observe(o)
 	return o, nil
 }
 
-// sample takes raw as a sample and returns the dictionary once there is one.
-func (c *Codec) sample(raw []byte) (uint32, error) {
-	c.samples = append(c.samples, raw[:min(len(raw), sampleEach, sampleBytes-len(c.samples))]...)
-	if c.sampled++; c.sampled < sampleObjects && len(c.samples) < sampleBytes {
-		return 0, nil
-	}
-	dict, err := c.dicts.Add(c.samples)
-	if err != nil {
-		return 0, err
-	}
-	c.samples = nil
-	c.adopt(dict)
-	return dict, nil
-}
-
-// adopt makes Encode use a dictionary unless it has one.
-func (c *Codec) adopt(dict uint32) {
+// forEncode returns the type of an object and, the first time, the dictionary that won the vote.
+func (c *Codec) forEncode(m *Meta) (kind *typeMeta, elected uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.dict == 0 {
-		c.dict = dict
-	}
-}
-
-func (c *Codec) forEncode(m *Meta) (*typeMeta, uint32) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, t := range c.types {
-		if t.apiVersion == string(m.APIVersion) && t.kind == string(m.Kind) {
-			return t, c.dict
+	most := 0
+	for dict, n := range c.votes {
+		if n > most || n == most && dict < elected {
+			elected, most = dict, n
 		}
 	}
-	return c.addTypeLocked(string(m.APIVersion), string(m.Kind)), c.dict
+	c.votes = nil
+	for _, t := range c.types {
+		if t.apiVersion == string(m.APIVersion) && t.kind == string(m.Kind) {
+			return t, elected
+		}
+	}
+	return c.addTypeLocked(string(m.APIVersion), string(m.Kind)), elected
+}
+
+// vote counts a decoded object for its dictionary.
+func (c *Codec) vote(dict uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.votes != nil && dict != 0 {
+		c.votes[dict]++
+	}
 }
 
 // typeOf returns the one typeMeta of an apiVersion and kind.

@@ -36,7 +36,7 @@ type Dictionaries struct {
 	save     func(id uint32, content []byte) error
 	encoders encoderPool
 	decoder  *zstd.Decoder // knows every dictionary in byID
-	scratch  sync.Pool     // *[]byte, for getters that inflate
+	inflated sync.Pool     // *[]byte, for getters that inflate
 
 	mu   sync.RWMutex // guards byID and the decoder's options; never held while saving
 	byID map[uint32][]byte
@@ -52,7 +52,7 @@ func NewDictionaries(save func(id uint32, content []byte) error) *Dictionaries {
 		panic(fmt.Sprintf("compact: zstd decoder: %v", err))
 	}
 	d := &Dictionaries{save: save, decoder: decoder, byID: map[uint32][]byte{}}
-	d.scratch.New = func() any { return new([]byte) }
+	d.inflated.New = func() any { return new([]byte) }
 	return d
 }
 

@@ -3,24 +3,21 @@ package compact
 import (
 	"encoding/binary"
 	"iter"
+	"sync"
+	"sync/atomic"
 )
 
 // Labels is an object's labels, read in place. It implements labels.Labels, so that a selector can be matched without
 // building a map. A key that was sent twice has its last value.
 type Labels struct {
 	packed string
+	keys   []string // by number, see keyTable
 }
 
 // Labels returns the object's labels without allocating.
-func (o *Object) Labels() Labels { return Labels{o.head().labels} }
-
-// appendLabels packs labels as pairs of length-prefixed strings.
-func appendLabels(dst []byte, p Pairs) []byte {
-	for k, v := range p.All() {
-		dst = append(binary.AppendUvarint(dst, uint64(len(k))), k...)
-		dst = append(binary.AppendUvarint(dst, uint64(len(v))), v...)
-	}
-	return dst
+func (o *Object) Labels() Labels {
+	_, packed := o.headAndLabels()
+	return Labels{packed, o.kind.labelKeys.all()}
 }
 
 // All yields every label in the order sent. A key that was sent twice is yielded twice: the last one counts.
@@ -28,8 +25,13 @@ func (l Labels) All() iter.Seq2[string, string] {
 	return func(yield func(key, value string) bool) {
 		r := packedReader{s: l.packed, ok: true}
 		for len(r.s) > 0 {
-			key, value := r.text(), r.text()
-			if !r.ok || !yield(key, value) {
+			var key string
+			if n := r.byte(); n == literalKey {
+				key = r.text()
+			} else {
+				key = l.keys[n]
+			}
+			if !yield(key, r.text()) {
 				return
 			}
 		}
@@ -70,55 +72,55 @@ func (l Labels) Map() map[string]string {
 	return m
 }
 
-// packedReader reads packed fields off the front of s. Once something is missing ok is false, s is empty and all that
-// it returns is zero.
-type packedReader struct {
-	s  string
-	ok bool
+// In memory a label is the number of its key, or literalKey and the key, then the value; texts are prefixed with their
+// length. The keys, which are most of the bytes and the same on all objects of a resource, are kept once.
+const (
+	literalKey     = 255 // as the number: not in the table
+	longestTabled  = 128 // longer keys are not worth a place in the table
+	maxTabledLabel = literalKey
+)
+
+// keyTable numbers the label keys of a resource in the order they are first seen, until it is full. It only grows: a
+// number means the same as long as the table lives.
+type keyTable struct {
+	keys atomic.Pointer[[]string] // by number; the slice is appended to, what it holds never changes
+
+	mu      sync.Mutex // guards the rest, and stores to keys
+	numbers map[string]byte
 }
 
-func (r *packedReader) fail() {
-	r.s, r.ok = "", false
-}
-
-func (r *packedReader) byte() byte {
-	if r.s == "" {
-		r.fail()
-		return 0
+func (t *keyTable) all() []string {
+	if keys := t.keys.Load(); keys != nil {
+		return *keys
 	}
-	c := r.s[0]
-	r.s = r.s[1:]
-	return c
+	return nil
 }
 
-func (r *packedReader) uvarint() uint64 {
-	var n uint64
-	for shift := 0; shift < 64; shift += 7 {
-		c := r.byte()
-		n |= uint64(c&0x7f) << shift
-		if c < 0x80 {
-			return n
-		}
+// number returns the number of a key, giving it one if there is room, else literalKey.
+func (t *keyTable) number(key []byte) byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n, ok := t.numbers[string(key)]; ok {
+		return n
 	}
-	r.fail()
-	return 0
-}
-
-func (r *packedReader) varint() int64 {
-	u := r.uvarint()
-	return int64(u>>1) ^ -int64(u&1)
-}
-
-func (r *packedReader) take(n uint64) string {
-	if n > uint64(len(r.s)) {
-		r.fail()
-		return ""
+	n := len(t.numbers)
+	if n == maxTabledLabel || len(key) > longestTabled {
+		return literalKey
 	}
-	s := r.s[:n]
-	r.s = r.s[n:]
-	return s
+	if t.numbers == nil {
+		t.numbers = map[string]byte{}
+	}
+	keys := append(t.all(), string(key))
+	t.numbers[keys[n]] = byte(n)
+	t.keys.Store(&keys)
+	return byte(n)
 }
 
-func (r *packedReader) text() string {
-	return r.take(r.uvarint())
+// append packs one label.
+func (t *keyTable) append(dst, key, value []byte) []byte {
+	n := t.number(key)
+	if dst = append(dst, n); n == literalKey {
+		dst = append(binary.AppendUvarint(dst, uint64(len(key))), key...)
+	}
+	return append(binary.AppendUvarint(dst, uint64(len(value))), value...)
 }

@@ -1,7 +1,6 @@
 package compact
 
 import (
-	"encoding/binary"
 	"fmt"
 	"math"
 	"time"
@@ -17,11 +16,11 @@ import (
 //
 // GetNamespace, GetName, GetUID, GetResourceVersion, GetGeneration, the timestamps and Labels read fields; their strings
 // point into the object. GetLabels builds a map. GetAnnotations, GetOwnerReferences, GetFinalizers, GetGenerateName,
-// GetManagedFields and the like inflate the object if it has any, which costs some microseconds a call; they return
-// nothing if the body cannot be inflated, which Codec.Encode and Codec.Decode rule out (AppendJSON returns the error).
+// GetManagedFields and GetDeletionGracePeriodSeconds inflate the object if it has any, which costs some microseconds a
+// call; they return nothing if that fails, as it can't for what Encode made (AppendJSON returns the error).
 type Object struct {
-	// packed is all that is the object's own in one allocation: namespace, name, uid, resourceVersion, the head (see
-	// appendHead), the labels (pairs of length-prefixed strings) and the body.
+	// packed is all that is the object's own in one allocation: namespace, name, uid, resourceVersion, the head, the
+	// labels and the body.
 	packed   string
 	kind     *typeMeta
 	position uint64
@@ -30,65 +29,11 @@ type Object struct {
 	ends     [4]uint16 // where namespace, name, uid and resourceVersion end
 }
 
-// typeMeta is what the objects of one codec have in common.
+// typeMeta is what the objects of one type and codec have in common.
 type typeMeta struct {
 	apiVersion, kind string
 	dicts            *Dictionaries
-}
-
-// Flags of the head: what the object has.
-const (
-	hasCreation = 1 << iota
-	hasDeletion
-	hasAnnotations
-	hasOwners
-	hasFinalizers
-	hasGenerateName
-	hasManagedFields
-)
-
-// head is the metadata that is not text.
-type head struct {
-	rawLen           int
-	flags            byte
-	generation       int64
-	created, deleted int64 // seconds since 1970
-	labels           string
-}
-
-// appendHead appends the head of an object: numbers as varints, times only if there are any.
-func appendHead(dst []byte, h head) []byte {
-	dst = binary.AppendUvarint(dst, uint64(h.rawLen))
-	dst = append(dst, h.flags)
-	dst = binary.AppendVarint(dst, h.generation)
-	if h.flags&hasCreation != 0 {
-		dst = binary.AppendVarint(dst, h.created)
-	}
-	if h.flags&hasDeletion != 0 {
-		dst = binary.AppendVarint(dst, h.deleted)
-	}
-	return dst
-}
-
-// readHead reads what appendHead wrote and leaves the rest of s to the labels; ok is false if s is too short.
-func readHead(s string) (h head, ok bool) {
-	r := packedReader{s: s, ok: true}
-	h.rawLen = int(min(r.uvarint(), math.MaxInt32))
-	h.flags = r.byte()
-	h.generation = r.varint()
-	if h.flags&hasCreation != 0 {
-		h.created = r.varint()
-	}
-	if h.flags&hasDeletion != 0 {
-		h.deleted = r.varint()
-	}
-	h.labels = r.s
-	return h, r.ok
-}
-
-func (o *Object) head() head {
-	h, _ := readHead(o.packed[o.ends[3]:o.bodyAt])
-	return h
+	labelKeys        keyTable
 }
 
 // APIVersion is the object's group and version as it names them: apps/v1.
@@ -110,6 +55,7 @@ func (o *Object) WithPosition(position uint64) *Object {
 // Body is the compressed JSON, shared with the object: read only.
 func (o *Object) Body() Body {
 	body := o.packed[o.bodyAt:]
+	// The bytes of a string, which nobody may write; Body says so.
 	return Body{Dict: o.dict, RawLen: o.RawLen(), Data: unsafe.Slice(unsafe.StringData(body), len(body))}
 }
 
@@ -123,23 +69,43 @@ func (o *Object) AppendJSON(dst []byte) ([]byte, error) {
 
 // Unstructured inflates the object into a new map of its own.
 func (o *Object) Unstructured() (*unstructured.Unstructured, error) {
-	scratch := o.kind.dicts.scratch.Get().(*[]byte)
-	defer o.kind.dicts.scratch.Put(scratch)
-	raw, err := o.AppendJSON((*scratch)[:0])
-	if err != nil {
-		return nil, err
-	}
-	*scratch = raw
 	u := &unstructured.Unstructured{}
-	if err := json.Unmarshal(raw, &u.Object); err != nil {
+	err := o.withJSON(func(raw []byte) error { return json.Unmarshal(raw, &u.Object) })
+	if err != nil {
 		return nil, fmt.Errorf("compact: %s %s/%s: %w", o.kind.kind, o.GetNamespace(), o.GetName(), err)
 	}
 	return u, nil
 }
 
-// Size is how many bytes of memory the object holds, shared type and dictionary aside.
+// withJSON inflates the object into memory that is used again afterwards.
+func (o *Object) withJSON(use func(raw []byte) error) error {
+	buf := o.kind.dicts.inflated.Get().(*[]byte)
+	defer o.kind.dicts.inflated.Put(buf)
+	raw, err := o.AppendJSON((*buf)[:0])
+	if err != nil {
+		return err
+	}
+	if cap(raw) <= maxIdleBuffer {
+		*buf = raw
+	}
+	return use(raw)
+}
+
+// Size is how many bytes of memory the object holds, apart from what all objects of its codec share.
 func (o *Object) Size() int {
 	return int(unsafe.Sizeof(*o)) + len(o.packed)
+}
+
+// head unpacks the metadata that is not text.
+func (o *Object) head() head {
+	h, _ := o.headAndLabels()
+	return h
+}
+
+func (o *Object) headAndLabels() (h head, labels string) {
+	r := packedReader{s: o.packed[o.ends[3]:o.bodyAt], ok: true}
+	h = r.head()
+	return h, r.s
 }
 
 // pack fills in the object's metadata and its body.
@@ -160,7 +126,10 @@ func (o *Object) pack(raw []byte, m *Meta) error {
 		}
 		o.ends[i] = uint16(len(b))
 	}
-	b = appendLabels(appendHead(b, h), m.Labels)
+	b = h.appendTo(b)
+	for key, value := range m.Labels.All() {
+		b = o.kind.labelKeys.append(b, key, value)
+	}
 	o.bodyAt = uint32(len(b)) // the labels are part of raw, whose length is bounded
 	b = e.zstd.EncodeAll(raw, b)
 	o.packed = string(b)
@@ -201,11 +170,8 @@ func (m *Meta) head(rawLen int) (head, error) {
 	return h, nil
 }
 
-// unixSeconds reads an RFC 3339 time, as metav1.Time does down to the second.
+// unixSeconds reads an RFC 3339 time as metav1.Time does, down to the second.
 func unixSeconds(text []byte) (int64, error) {
 	t, err := time.Parse(time.RFC3339, string(text))
-	if err != nil {
-		return 0, err
-	}
-	return t.Unix(), nil
+	return t.Unix(), err
 }

@@ -115,16 +115,14 @@ func (o *Object) inflated(flag byte, use func(*Meta)) {
 	if o.head().flags&flag == 0 {
 		return
 	}
-	scratch := o.kind.dicts.scratch.Get().(*[]byte)
-	defer o.kind.dicts.scratch.Put(scratch)
-	raw, err := o.AppendJSON((*scratch)[:0])
-	if err != nil {
-		return
-	}
-	*scratch = raw
-	if m, err := Scan(raw); err == nil {
-		use(&m)
-	}
+	// Without the JSON there is nothing to hand on; see Object for why that does not happen.
+	_ = o.withJSON(func(raw []byte) error {
+		m, err := Scan(raw)
+		if err == nil {
+			use(&m)
+		}
+		return err
+	})
 }
 
 func inflatedSlice[T any](o *Object, flag byte, field func(*Meta) []byte) []T {

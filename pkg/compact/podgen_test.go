@@ -19,10 +19,10 @@ type podGen struct {
 }
 
 type podApp struct {
-	namespace, name, hash, ownerUID, image, tag, team string
-	statefulSet                                       bool
-	port                                              int
-	env                                               []string
+	namespace, name, hash, ownerUID, image, imageID, config, tag, team string
+	statefulSet                                                        bool
+	port                                                               int
+	env                                                                []string
 }
 
 func newPodGen(seed uint64) *podGen {
@@ -35,12 +35,14 @@ func newPodGen(seed uint64) *podGen {
 			hash:        g.letters(9),
 			ownerUID:    g.uid(),
 			image:       fmt.Sprintf("registry.example.com/%s/%s", words[g.rand.IntN(len(words))], words[g.rand.IntN(len(words))]),
+			imageID:     g.hex(32),
+			config:      g.hex(16),
 			tag:         fmt.Sprintf("v1.%d.%d-%s", g.rand.IntN(40), g.rand.IntN(20), g.hex(4)),
 			team:        words[g.rand.IntN(len(words))],
 			statefulSet: i%6 == 5,
 			port:        8000 + g.rand.IntN(1000),
 		}
-		for j := range 3 + g.rand.IntN(6) {
+		for j := range 1 + g.rand.IntN(4) {
 			a.env = append(a.env, fmt.Sprintf("%s_%d", []string{"DATABASE_URL", "REDIS_ADDR", "LOG_LEVEL", "FEATURE_FLAGS", "OTEL_ENDPOINT"}[g.rand.IntN(5)], j), fmt.Sprintf("%s.%s.svc:%d", g.letters(8), a.namespace, 1024+g.rand.IntN(9000)))
 		}
 		g.apps = append(g.apps, a)
@@ -69,8 +71,13 @@ func (g *podGen) uid() string {
 	return h[:8] + "-" + h[8:12] + "-4" + h[13:16] + "-a" + h[17:20] + "-" + h[20:]
 }
 
-func (g *podGen) time() string {
-	return time.Unix(1_790_000_000+g.rand.Int64N(9_000_000), 0).UTC().Format(time.RFC3339)
+// clock starts a pod's life and returns the times of it: each is up to some seconds after the one before.
+func (g *podGen) clock() func() string {
+	at := 1_790_000_000 + g.rand.Int64N(9_000_000)
+	return func() string {
+		at += g.rand.Int64N(4)
+		return time.Unix(at, 0).UTC().Format(time.RFC3339)
+	}
 }
 
 type (
@@ -89,7 +96,8 @@ func (g *podGen) pod() []byte {
 		labels = jmap{"app.kubernetes.io/name": a.name, "controller-revision-hash": ownerName + "-" + a.hash, "statefulset.kubernetes.io/pod-name": name}
 	}
 	ip, host := fmt.Sprintf("10.%d.%d.%d", g.rand.IntN(40), g.rand.IntN(256), g.rand.IntN(256)), fmt.Sprintf("192.168.%d.%d", g.rand.IntN(4), g.rand.IntN(256))
-	created, started := g.time(), g.time()
+	now := g.clock()
+	created, started := now(), now()
 	phase, ready := "Running", "True"
 	state := jmap{"running": jmap{"startedAt": started}}
 	if g.rand.IntN(8) == 0 {
@@ -103,16 +111,16 @@ func (g *podGen) pod() []byte {
 	env = append(env, jmap{"name": "POD_IP", "valueFrom": jmap{"fieldRef": jmap{"apiVersion": "v1", "fieldPath": "status.podIP"}}})
 	volume := "kube-api-access-" + g.letters(5)
 	condition := func(kind, status string) jmap {
-		return jmap{"type": kind, "status": status, "observedGeneration": 1, "lastProbeTime": nil, "lastTransitionTime": g.time()}
+		return jmap{"type": kind, "status": status, "lastProbeTime": nil, "lastTransitionTime": now()}
 	}
 	object := jmap{
 		"apiVersion": "v1", "kind": "Pod",
 		"metadata": jmap{
 			"name": name, "generateName": ownerName + "-", "namespace": a.namespace, "uid": g.uid(), "resourceVersion": fmt.Sprint(g.revision),
 			"generation": 1, "creationTimestamp": created, "labels": labels,
-			"annotations":     jmap{"prometheus.io/scrape": "true", "prometheus.io/port": fmt.Sprint(a.port), "checksum/config": g.hex(16)},
+			"annotations":     jmap{"prometheus.io/scrape": "true", "prometheus.io/port": fmt.Sprint(a.port), "checksum/config": a.config},
 			"ownerReferences": jarr{jmap{"apiVersion": "apps/v1", "kind": owner, "name": ownerName, "uid": a.ownerUID, "controller": true, "blockOwnerDeletion": true}},
-			"managedFields":   g.managedFields(a, labels, created),
+			"managedFields":   g.managedFields(a, labels, created, started),
 		},
 		"spec": jmap{
 			"volumes": jarr{
@@ -140,12 +148,12 @@ func (g *podGen) pod() []byte {
 			"priority": 0, "enableServiceLinks": true, "preemptionPolicy": "PreemptLowerPriority",
 		},
 		"status": jmap{
-			"phase": phase, "observedGeneration": 1,
+			"phase":      phase,
 			"conditions": jarr{condition("PodReadyToStartContainers", "True"), condition("Initialized", "True"), condition("Ready", ready), condition("ContainersReady", ready), condition("PodScheduled", "True")},
 			"hostIP":     host, "hostIPs": jarr{jmap{"ip": host}}, "podIP": ip, "podIPs": jarr{jmap{"ip": ip}}, "startTime": created,
 			"containerStatuses": jarr{jmap{
 				"name": "main", "state": state, "lastState": jmap{}, "ready": ready == "True", "restartCount": g.rand.IntN(5), "image": a.image + ":" + a.tag,
-				"imageID": a.image + "@sha256:" + g.hex(32), "containerID": "containerd://" + g.hex(32), "started": true,
+				"imageID": a.image + "@sha256:" + a.imageID, "containerID": "containerd://" + g.hex(32), "started": true,
 			}},
 			"qosClass": "Burstable",
 		},
@@ -158,7 +166,7 @@ func (g *podGen) pod() []byte {
 }
 
 // managedFields copies the shape server-side field tracking gives a pod: the controller's entry and the kubelet's.
-func (g *podGen) managedFields(a podApp, labels jmap, created string) jarr {
+func (g *podGen) managedFields(a podApp, labels jmap, created, updated string) jarr {
 	fl := jmap{".": jmap{}}
 	for k := range labels {
 		fl["f:"+k] = jmap{}
@@ -169,7 +177,7 @@ func (g *podGen) managedFields(a podApp, labels jmap, created string) jarr {
 	}
 	fcond := jmap{}
 	for _, c := range []string{"ContainersReady", "Initialized", "PodReadyToStartContainers", "Ready"} {
-		fcond[`k:{"type":"`+c+`"}`] = jmap{".": jmap{}, "f:lastProbeTime": jmap{}, "f:lastTransitionTime": jmap{}, "f:observedGeneration": jmap{}, "f:status": jmap{}, "f:type": jmap{}}
+		fcond[`k:{"type":"`+c+`"}`] = jmap{".": jmap{}, "f:lastProbeTime": jmap{}, "f:lastTransitionTime": jmap{}, "f:status": jmap{}, "f:type": jmap{}}
 	}
 	return jarr{
 		jmap{"manager": "kube-controller-manager", "operation": "Update", "apiVersion": "v1", "time": created, "fieldsType": "FieldsV1", "fieldsV1": jmap{
@@ -180,7 +188,7 @@ func (g *podGen) managedFields(a podApp, labels jmap, created string) jarr {
 				"f:resources": jmap{}, "f:terminationMessagePath": jmap{}, "f:terminationMessagePolicy": jmap{}}},
 				"f:dnsPolicy": jmap{}, "f:enableServiceLinks": jmap{}, "f:restartPolicy": jmap{}, "f:schedulerName": jmap{}, "f:securityContext": jmap{}, "f:serviceAccount": jmap{}, "f:terminationGracePeriodSeconds": jmap{}},
 		}},
-		jmap{"manager": "kubelet", "operation": "Update", "apiVersion": "v1", "time": g.time(), "fieldsType": "FieldsV1", "subresource": "status", "fieldsV1": jmap{
+		jmap{"manager": "kubelet", "operation": "Update", "apiVersion": "v1", "time": updated, "fieldsType": "FieldsV1", "subresource": "status", "fieldsV1": jmap{
 			"f:status": jmap{"f:conditions": fcond, "f:containerStatuses": jmap{}, "f:hostIP": jmap{}, "f:phase": jmap{}, "f:podIP": jmap{}, "f:podIPs": jmap{".": jmap{}}, "f:startTime": jmap{}},
 		}},
 	}
