@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -26,6 +27,21 @@ func (s Secret) Validate(path string) error {
 		return &FieldError{Path: path, Msg: "name exactly one source: {env: NAME} or {file: PATH}"}
 	}
 	return nil
+}
+
+// In returns the secret with a relative file taken from dir ([Options.Dir]).
+func (s Secret) In(dir string) Secret {
+	s.File = InDir(dir, s.File)
+	return s
+}
+
+// InDir returns path as it is when it is empty or absolute, and below dir
+// otherwise.
+func InDir(dir, path string) string {
+	if path == "" || filepath.IsAbs(path) {
+		return path
+	}
+	return filepath.Join(dir, path)
 }
 
 // Value reads the secret. The error names the source, never the value.

@@ -1,0 +1,82 @@
+package sinks
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+)
+
+// TLS is the `tls` block of kinds that speak TLS: the files to trust and to
+// present. Nothing in it can turn verification off.
+type TLS struct {
+	CAFile     string `json:"caFile,omitempty"`     // PEM certificates to trust instead of the system's
+	CertFile   string `json:"certFile,omitempty"`   // PEM client certificate and its chain
+	KeyFile    string `json:"keyFile,omitempty"`    // PEM key of CertFile
+	ServerName string `json:"serverName,omitempty"` // name to verify instead of the host's
+}
+
+// IsZero reports whether the block says nothing.
+func (t TLS) IsZero() bool { return t == TLS{} }
+
+// Validate reports every problem below path, joined.
+func (t TLS) Validate(path string) error {
+	if (t.CertFile == "") != (t.KeyFile == "") {
+		return &FieldError{Path: path, Msg: "certFile and keyFile belong together"}
+	}
+	return nil
+}
+
+// In returns the block with relative files taken from dir ([Options.Dir]).
+func (t TLS) In(dir string) TLS {
+	t.CAFile, t.CertFile, t.KeyFile = InDir(dir, t.CAFile), InDir(dir, t.CertFile), InDir(dir, t.KeyFile)
+	return t
+}
+
+// Load reads the files into a client configuration. All of them are read at each
+// call, so that rotated ones take effect.
+func (t TLS) Load() (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
+	roots, err := t.Roots()
+	if err != nil {
+		return nil, err
+	}
+	c.RootCAs = roots
+	if t.CertFile != "" {
+		pair, err := t.Certificate()
+		if err != nil {
+			return nil, err
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// Roots reads CAFile; without one the pool is nil, which means the system's.
+func (t TLS) Roots() (*x509.CertPool, error) {
+	if t.CAFile == "" {
+		return nil, nil //nolint:nilnil // as crypto/tls wants it
+	}
+	pem, err := os.ReadFile(t.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("read caFile: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("caFile %s holds no PEM certificate", t.CAFile)
+	}
+	return pool, nil
+}
+
+// Certificate reads CertFile and KeyFile, which must match.
+func (t TLS) Certificate() (tls.Certificate, error) {
+	if t.CertFile == "" {
+		return tls.Certificate{}, errors.New("no certFile is named")
+	}
+	pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+	if err != nil {
+		return tls.Certificate{}, fmt.Errorf("read certFile and keyFile: %w", err)
+	}
+	return pair, nil
+}

@@ -1,0 +1,155 @@
+package webhook
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+const (
+	maxBody    = 64 << 10 // bytes of an answer that are read
+	maxExcerpt = 256      // characters of an answer in an error
+)
+
+// answer reads and closes the response and returns what it means.
+func (s *sink) answer(resp *http.Response, mask *strings.Replacer) error {
+	// Reading to the end lets the connection be used again. A body that fails or
+	// is longer takes nothing back of the status.
+	body, readErr := io.ReadAll(io.LimitReader(resp.Body, maxBody))
+	closeErr := resp.Body.Close()
+
+	status := resp.StatusCode
+	if status/100 == 2 {
+		return nil
+	}
+	err := fmt.Errorf("post to %s: status %d%s", s.target.Host, status, excerpt(body, mask))
+	if readErr != nil || closeErr != nil {
+		err = fmt.Errorf("%w (the answer broke off)", err)
+	}
+	switch class(status) {
+	case sinks.ClassPoison:
+		return sinks.Poison(err)
+	case sinks.ClassPause:
+		if host, ok := redirectedTo(resp); ok {
+			err = fmt.Errorf("post to %s: status %d: redirected to host %s; redirects are not followed, set url to the new address",
+				s.target.Host, status, host)
+		}
+		return sinks.Pause(err)
+	default:
+		if d := retryAfter(resp.Header.Get("Retry-After"), time.Now()); d > 0 {
+			return sinks.RetryAfter(err, d)
+		}
+		return err
+	}
+}
+
+// class is what a status other than 2xx means.
+func class(status int) sinks.Class {
+	switch status {
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+		return sinks.ClassPoison
+	case http.StatusRequestTimeout, http.StatusConflict, http.StatusTooEarly, http.StatusTooManyRequests:
+		return sinks.ClassRetry
+	}
+	if status >= 500 {
+		return sinks.ClassRetry
+	}
+	// Everything else is the fault of neither the event nor the moment: somebody
+	// has to change the sink or the endpoint.
+	return sinks.ClassPause
+}
+
+// redirectedTo returns the host that a redirect leads to; the rest of the address
+// may hold a secret.
+func redirectedTo(resp *http.Response) (host string, ok bool) {
+	if resp.StatusCode/100 != 3 {
+		return "", false
+	}
+	u, err := resp.Location()
+	if err != nil || u.Host == "" {
+		return "", false
+	}
+	return clean(u.Host, maxExcerpt), true
+}
+
+// retryAfter reads the header: seconds or a date. What is in the past, negative
+// or not understood is 0; what is absurdly far is a year.
+func retryAfter(value string, now time.Time) time.Duration {
+	const longest = 365 * 24 * time.Hour
+	value = strings.TrimSpace(value)
+	if value == "" {
+		return 0
+	}
+	seconds, err := strconv.ParseInt(value, 10, 64)
+	switch {
+	case err == nil && seconds <= 0:
+		return 0
+	case err == nil && seconds < int64(longest/time.Second):
+		return time.Duration(seconds) * time.Second
+	case err == nil:
+		return longest
+	case errors.Is(err, strconv.ErrRange) && !strings.HasPrefix(value, "-"):
+		return longest
+	}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0
+	}
+	return min(max(at.Sub(now), 0), longest)
+}
+
+// mask returns a replacer for everything secret that an endpoint might echo.
+func (s *sink) mask(hidden []string) *strings.Replacer {
+	hidden = append(hidden, s.target.RawQuery, s.target.RequestURI())
+	for _, values := range s.target.Query() {
+		for _, v := range values {
+			hidden = append(hidden, v, url.QueryEscape(v))
+		}
+	}
+	var pairs []string
+	for _, h := range hidden {
+		if len(h) >= 4 { // shorter ones would mask half the alphabet and keep no secret
+			pairs = append(pairs, h, "***")
+		}
+	}
+	return strings.NewReplacer(pairs...)
+}
+
+// excerpt is the beginning of an answer, on one line, without secrets.
+func excerpt(body []byte, mask *strings.Replacer) string {
+	// The mask comes before the cut, so that no half of a secret is left.
+	if text := clean(mask.Replace(string(body)), maxExcerpt); text != "" {
+		return ": " + text
+	}
+	return ""
+}
+
+// clean makes text of a stranger fit for a log line.
+func clean(text string, limit int) string {
+	var b strings.Builder
+	n := 0
+	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
+		if n > 0 {
+			word = " " + word
+		}
+		for _, r := range word {
+			if n == limit {
+				return b.String() + "…"
+			}
+			if !unicode.IsPrint(r) {
+				r = '?'
+			}
+			b.WriteRune(r)
+			n++
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,160 @@
+package webhook
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// clients holds the HTTP client of the sink and makes a new one when a TLS file
+// has changed. It is used from several goroutines.
+type clients struct {
+	tls       sinks.TLS
+	transport func(*tls.Config) *http.Transport
+	log       *slog.Logger
+	metrics   *metrics
+
+	mu      sync.Mutex // guards what follows; held over the read of local files
+	current *client    // nil until the first use
+	looked  time.Time  // when the files were last looked at
+	seen    [sha256.Size]byte
+}
+
+// client is an http.Client of one state of the TLS files.
+type client struct {
+	http    *http.Client
+	using   int // requests under way; guarded by clients.mu
+	retired bool
+}
+
+// lookEvery is how often the TLS files are looked at.
+const lookEvery = 2 * time.Second
+
+func newClients(c *Config, o sinks.Options, m *metrics) (*clients, error) {
+	var proxy func(*http.Request) (*url.URL, error) // nil: none, the environment's neither
+	if c.ProxyURL != "" {
+		u, err := url.Parse(c.ProxyURL)
+		if err != nil {
+			return nil, &sinks.FieldError{Path: "proxyURL", Msg: "is not a URL"}
+		}
+		proxy = http.ProxyURL(u)
+	}
+	timeout := c.Timeout.Std()
+	dialer := &net.Dialer{Timeout: min(timeout, 10*time.Second), KeepAlive: 30 * time.Second}
+	if c.DenyPrivate {
+		dialer.Control = refusePrivate
+	}
+	return &clients{
+		tls: c.TLS.In(o.Dir), log: o.Logger, metrics: m,
+		transport: func(t *tls.Config) *http.Transport {
+			return &http.Transport{
+				Proxy:                  proxy,
+				DialContext:            dialer.DialContext,
+				TLSClientConfig:        t,
+				TLSHandshakeTimeout:    min(timeout, 10*time.Second),
+				ResponseHeaderTimeout:  timeout,
+				ForceAttemptHTTP2:      true,
+				HTTP2:                  &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
+				MaxIdleConnsPerHost:    64,
+				IdleConnTimeout:        90 * time.Second,
+				MaxResponseHeaderBytes: 64 << 10,
+				DisableCompression:     true, // answers are read to 64 KiB; keep it the wire's 64 KiB
+			}
+		},
+	}, nil
+}
+
+// acquire returns the client to use for one request; release must follow.
+func (c *clients) acquire() (*client, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.current == nil || !c.tls.IsZero() && time.Since(c.looked) >= lookEvery {
+		if err := c.reloadLocked(); err != nil && c.current == nil {
+			return nil, err
+		}
+	}
+	c.current.using++
+	return c.current, nil
+}
+
+// reloadLocked makes a new client if the files have changed. The old one stays
+// when the new files cannot be used.
+func (c *clients) reloadLocked() error {
+	c.looked = time.Now()
+	seen := c.fingerprint()
+	if c.current != nil && seen == c.seen {
+		return nil
+	}
+	// A new set of files that cannot be used is reported once, and tried again
+	// when they change once more: writers replace them one after the other.
+	c.seen = seen
+	config, err := c.tls.Load()
+	if err != nil {
+		c.metrics.reload("failed")
+		if c.current != nil {
+			c.log.Warn("changed TLS files cannot be used; the old ones stay in use", "error", err)
+		}
+		return err
+	}
+	old := c.current
+	c.current = &client{http: &http.Client{
+		Transport:     c.transport(config),
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+	if old != nil {
+		c.metrics.reload("succeeded")
+		c.log.Info("changed TLS files are in use")
+		old.retired = true
+		if old.using == 0 {
+			old.http.CloseIdleConnections()
+		}
+	}
+	return nil
+}
+
+// release ends the use of a client. The connections of one that was replaced are
+// closed when its last request is done.
+func (c *clients) release(cl *client) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	cl.using--
+	if cl.retired && cl.using == 0 {
+		cl.http.CloseIdleConnections()
+	}
+}
+
+// close closes the connections.
+func (c *clients) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.current != nil {
+		c.current.http.CloseIdleConnections()
+	}
+}
+
+// fingerprint is of the contents: a mounted volume is swapped by a link, and the
+// times of its files tell little.
+func (c *clients) fingerprint() [sha256.Size]byte {
+	h := sha256.New()
+	for _, path := range [...]string{c.tls.CAFile, c.tls.CertFile, c.tls.KeyFile} {
+		if path == "" {
+			continue
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			b = []byte(err.Error())
+		}
+		fmt.Fprintf(h, "%d:", len(b))
+		h.Write(b)
+	}
+	return [sha256.Size]byte(h.Sum(nil))
+}

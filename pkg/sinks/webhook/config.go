@@ -1,0 +1,237 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// Config is the `webhook` block.
+type Config struct {
+	// URL to post to, http or https, without user and password.
+	URL string `json:"url"`
+
+	// Headers to add: text, or a secret {env: NAME} or {file: PATH}.
+	Headers map[string]Header `json:"headers,omitempty"`
+
+	// BearerToken is sent as `Authorization: Bearer`.
+	BearerToken *sinks.Secret `json:"bearerToken,omitempty"`
+
+	// BasicAuth is sent as `Authorization: Basic`.
+	BasicAuth *BasicAuth `json:"basicAuth,omitempty"`
+
+	// Signing adds the headers of Standard Webhooks (webhook-id, webhook-timestamp,
+	// webhook-signature).
+	Signing *Signing `json:"signing,omitempty"`
+
+	// TLS names the files to trust and to present.
+	TLS sinks.TLS `json:"tls,omitempty"`
+
+	// Timeout of one attempt, from dialling to the end of the answer.
+	Timeout sinks.Duration `json:"timeout,omitempty" jsonschema:"type=string,default=15s"`
+
+	// DenyPrivate refuses to connect to loopback, private, link-local and other
+	// addresses that are not public.
+	DenyPrivate bool `json:"denyPrivate,omitempty"`
+
+	// ProxyURL is an HTTP proxy to use; those of the environment are ignored.
+	ProxyURL string `json:"proxyURL,omitempty"`
+
+	// Compress is gzip or none.
+	Compress string `json:"compress,omitempty" jsonschema:"enum=none,enum=gzip,default=none"`
+}
+
+// BasicAuth is a user and a password.
+type BasicAuth struct {
+	Username string       `json:"username"`
+	Password sinks.Secret `json:"password"`
+}
+
+// Signing names the keys: whsec_ and base64, or any other text as it is.
+type Signing struct {
+	// Secret signs.
+	Secret sinks.Secret `json:"secret"`
+
+	// PreviousSecret signs too while receivers change over to a new Secret.
+	PreviousSecret *sinks.Secret `json:"previousSecret,omitempty"`
+}
+
+var _ sinks.Config = (*Config)(nil)
+
+// NewConfig returns the block with its defaults.
+func NewConfig() *Config {
+	return &Config{Timeout: sinks.Duration(15 * time.Second), Compress: "none"}
+}
+
+// Validate checks the block.
+func (c *Config) Validate() error {
+	errs := []error{
+		validateURL("url", c.URL, true),
+		c.TLS.Validate("tls"),
+		c.validateAuth(),
+		c.validateSigning(),
+	}
+	bad := func(path, msg string) { errs = append(errs, &sinks.FieldError{Path: path, Msg: msg}) }
+	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
+		errs = append(errs, c.Headers[name].validate(name))
+	}
+	if c.ProxyURL != "" {
+		errs = append(errs, validateURL("proxyURL", c.ProxyURL, false))
+		if c.DenyPrivate {
+			bad("denyPrivate", "cannot be kept with proxyURL: the proxy makes the connection")
+		}
+	}
+	if c.Timeout <= 0 {
+		bad("timeout", "must be above 0")
+	}
+	switch c.Compress {
+	case "", "none", "gzip":
+	default:
+		bad("compress", "gzip or none is wanted")
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Config) validateAuth() error {
+	var errs []error
+	var ways []string
+	for name := range c.Headers {
+		if strings.EqualFold(name, "Authorization") {
+			ways = append(ways, "headers."+name)
+		}
+	}
+	if c.BearerToken != nil {
+		ways = append(ways, "bearerToken")
+		errs = append(errs, c.BearerToken.Validate("bearerToken"))
+	}
+	if c.BasicAuth != nil {
+		ways = append(ways, "basicAuth")
+		errs = append(errs, c.BasicAuth.Password.Validate("basicAuth.password"))
+		if c.BasicAuth.Username == "" || strings.ContainsRune(c.BasicAuth.Username, ':') {
+			errs = append(errs, &sinks.FieldError{Path: "basicAuth.username", Msg: "required, and without a colon"})
+		}
+	}
+	if len(ways) > 1 {
+		errs = append(errs, &sinks.FieldError{Path: ways[1], Msg: "sets Authorization, as " + ways[0] + " does: keep one"})
+	}
+	return errors.Join(errs...)
+}
+
+func (c *Config) validateSigning() error {
+	if c.Signing == nil {
+		return nil
+	}
+	errs := []error{c.Signing.Secret.Validate("signing.secret")}
+	if p := c.Signing.PreviousSecret; p != nil {
+		errs = append(errs, p.Validate("signing.previousSecret"))
+	}
+	if c.Compress == "gzip" {
+		errs = append(errs, &sinks.FieldError{Path: "compress", Msg: "cannot be used with signing: receivers disagree on whether the signature is of the compressed body"})
+	}
+	return errors.Join(errs...)
+}
+
+// validateURL never repeats the URL: it may hold a token.
+func validateURL(path, text string, query bool) error {
+	bad := func(msg string) error { return &sinks.FieldError{Path: path, Msg: msg} }
+	if text == "" {
+		return bad("required, for example https://ops.example.com/k8s")
+	}
+	u, err := url.Parse(text)
+	switch {
+	case err != nil:
+		return bad("is not a URL")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return bad("must begin with http:// or https://")
+	case u.Hostname() == "":
+		return bad("names no host")
+	case u.User != nil:
+		return bad("must not hold a user or password: use basicAuth, which reads them from {env: NAME} or {file: PATH}")
+	case u.Fragment != "":
+		return bad("must not hold a #fragment, which is never sent")
+	case !query && u.RawQuery != "":
+		return bad("must not hold a query")
+	}
+	return nil
+}
+
+// Defaults are the delivery settings for webhooks: an event a request, four
+// requests at once.
+func (c *Config) Defaults() sinks.Delivery {
+	return sinks.Delivery{MaxEvents: 1, MaxBytes: 1 << 20, Concurrency: 4}
+}
+
+// Open makes the sink. Secrets and files are first read by Write, so one that is
+// missing pauses this sink and no other.
+func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
+	if o.BatchMode && o.Format == sinks.CloudEventsBinary {
+		return nil, fmt.Errorf("format %s has no batches: remove batch.maxEvents or use format %s", sinks.CloudEventsBinary, sinks.CloudEvents)
+	}
+	target, err := url.Parse(c.URL)
+	if err != nil {
+		return nil, &sinks.FieldError{Path: "url", Msg: "is not a URL"}
+	}
+	m, err := newMetrics(o.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	clients, err := newClients(c, o, m)
+	if err != nil {
+		return nil, err
+	}
+	return &sink{
+		target:  target,
+		encoder: encoder{format: o.Format, batch: o.BatchMode, gzip: c.Compress == "gzip"},
+		timeout: c.Timeout.Std(),
+		secrets: newCredentials(c, o.Dir),
+		clients: clients,
+		metrics: m,
+	}, nil
+}
+
+// reserved are headers that the sink or HTTP itself sets.
+func reserved(name string) bool {
+	switch n := strings.ToLower(name); n {
+	case "content-type", "content-length", "content-encoding", "transfer-encoding", "connection", "host", "trailer", "te", "upgrade", "idempotency-key":
+		return true
+	default:
+		return strings.HasPrefix(n, "ce-") || strings.HasPrefix(n, "webhook-")
+	}
+}
+
+// confidential are headers whose value must not stand in the configuration.
+func confidential(name string) bool {
+	switch strings.ToLower(name) {
+	case "authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token":
+		return true
+	default:
+		return false
+	}
+}
+
+// validate checks one header.
+func (h Header) validate(name string) error {
+	path := "headers." + name
+	switch {
+	case !httpguts.ValidHeaderFieldName(name):
+		return &sinks.FieldError{Path: path, Msg: "is not the name of a header"}
+	case reserved(name):
+		return &sinks.FieldError{Path: path, Msg: "is set by watcherd"}
+	case !h.Secret.IsZero():
+		return h.Secret.Validate(path)
+	case confidential(name):
+		return &sinks.FieldError{Path: path, Msg: "is a secret: name where it is to be found, {env: NAME} or {file: PATH}"}
+	case !httpguts.ValidHeaderFieldValue(h.Text):
+		return &sinks.FieldError{Path: path, Msg: "holds a character that no header can carry"}
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+package webhook
+
+import (
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+	"golang.org/x/net/http/httpguts"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// credentials turns the configured headers and secrets into headers of a
+// request. It is used from several goroutines.
+type credentials struct {
+	headers []credential
+	signing []*cached // the current secret first
+}
+
+// credential is one header.
+type credential struct {
+	name   string
+	text   string                     // the value, unless it is secret
+	secret *cached                    // nil: text
+	render func(secret string) string // the header's value
+}
+
+func newCredentials(c *Config, dir string) *credentials {
+	out := &credentials{}
+	for name, h := range c.Headers {
+		cr := credential{name: name, text: h.Text, render: func(s string) string { return s }}
+		if !h.Secret.IsZero() {
+			cr.secret = &cached{source: h.Secret.In(dir)}
+		}
+		out.headers = append(out.headers, cr)
+	}
+	if c.BearerToken != nil {
+		out.headers = append(out.headers, credential{
+			name: "Authorization", secret: &cached{source: c.BearerToken.In(dir)},
+			render: func(s string) string { return "Bearer " + s },
+		})
+	}
+	if c.BasicAuth != nil {
+		user := c.BasicAuth.Username
+		out.headers = append(out.headers, credential{
+			name: "Authorization", secret: &cached{source: c.BasicAuth.Password.In(dir)},
+			render: func(s string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+s)) },
+		})
+	}
+	if c.Signing != nil {
+		out.signing = append(out.signing, &cached{source: c.Signing.Secret.In(dir)})
+		if p := c.Signing.PreviousSecret; p != nil {
+			out.signing = append(out.signing, &cached{source: p.In(dir)})
+		}
+	}
+	return out
+}
+
+// apply sets the headers and signs the body. It returns the values that must not
+// show up anywhere.
+func (c *credentials) apply(h http.Header, id string, body []byte) (hidden []string, err error) {
+	for _, cr := range c.headers {
+		value := cr.text
+		if cr.secret != nil {
+			secret, err := cr.secret.value()
+			if err != nil {
+				return nil, fmt.Errorf("header %s: %w", cr.name, err)
+			}
+			value = cr.render(secret)
+			if !httpguts.ValidHeaderFieldValue(value) {
+				return nil, fmt.Errorf("header %s: the secret holds a character that no header can carry, such as a line break", cr.name)
+			}
+			hidden = append(hidden, value, secret, strings.TrimPrefix(value, "Basic "))
+		}
+		h.Set(cr.name, value)
+	}
+	if len(c.signing) == 0 {
+		return hidden, nil
+	}
+	now := time.Now()
+	signatures := make([]string, 0, len(c.signing))
+	for _, s := range c.signing {
+		secret, err := s.value()
+		if err != nil {
+			return nil, fmt.Errorf("signing: %w", err)
+		}
+		hidden = append(hidden, secret)
+		signature, err := sign(secret, id, now, body)
+		if err != nil {
+			return nil, err
+		}
+		signatures = append(signatures, signature)
+	}
+	h.Set(standardwebhooks.HeaderWebhookID, id)
+	h.Set(standardwebhooks.HeaderWebhookTimestamp, strconv.FormatInt(now.Unix(), 10))
+	h.Set(standardwebhooks.HeaderWebhookSignature, strings.Join(signatures, " "))
+	return hidden, nil
+}
+
+// sign never lets the library's error through: it may quote the secret.
+func sign(secret, id string, now time.Time, body []byte) (string, error) {
+	const prefix = "whsec_"
+	key, err := standardwebhooks.NewWebhookRaw([]byte(secret))
+	if strings.HasPrefix(secret, prefix) {
+		if key, err = standardwebhooks.NewWebhook(secret); err != nil {
+			return "", errors.New("signing: the secret begins with whsec_ and is not base64 after it")
+		}
+	}
+	if err != nil {
+		return "", errors.New("signing: the secret cannot be used as a key")
+	}
+	signature, err := key.Sign(id, now, body)
+	if err != nil {
+		return "", errors.New("signing failed")
+	}
+	return signature, nil
+}
+
+// cached is a secret that is read again at most once a second, and that keeps its
+// last value while it cannot be read: files are not there for a moment when they
+// are rotated.
+type cached struct {
+	source sinks.Secret
+
+	mu   sync.Mutex // guards what follows; held over the read of a local file
+	last string
+	read time.Time
+}
+
+func (c *cached) value() (string, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.last != "" && time.Since(c.read) < time.Second {
+		return c.last, nil
+	}
+	v, err := c.source.Value()
+	switch {
+	case err == nil:
+		c.last = v
+	case c.last == "":
+		return "", err
+	}
+	c.read = time.Now()
+	return c.last, nil
+}

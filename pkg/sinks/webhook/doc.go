@@ -1,0 +1,23 @@
+// Package webhook posts events to an HTTP endpoint: CloudEvents in structured,
+// batch or binary mode, or plain JSON; signed as Standard Webhooks asks for.
+//
+// Guarantees:
+//
+//   - One attempt a Write. The answer is classed and left to the worker: 2xx is
+//     accepted; 408, 409, 425, 429, 5xx and every failure of network or TLS is
+//     retried, with the endpoint's Retry-After; 400, 413 and 422 blame the event; all
+//     else (401, 403, 404, 410, redirects) pauses the sink.
+//   - The same event carries the same id on every attempt: `id` or `ce-id`,
+//     `webhook-id` and `Idempotency-Key`. A batch's is derived from its events', so it
+//     is the same as long as the batch is.
+//   - No redirect is followed, no proxy of the environment used, and with denyPrivate
+//     no connection made to an address that is not public, whatever DNS says.
+//   - Secrets and TLS files are read again when they change. While new ones cannot
+//     be read or do not fit together, the old ones stay in use.
+//   - Errors name the host and the status and quote at most 256 characters of the
+//     answer, with every secret in it masked. They hold no path, query or header.
+//
+// Caveats: an endpoint that accepted an event and then failed to say so gets it
+// again. A batch that is refused with 400, 413 or 422 is refused as a whole; the
+// worker takes it apart. Accepted means that the endpoint said so.
+package webhook

@@ -1,0 +1,114 @@
+package webhook
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/klauspost/compress/gzip"
+
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// encoder turns events into the body and headers of a request.
+type encoder struct {
+	format sinks.Format
+	batch  bool // bodies are arrays, even of one event
+	gzip   bool
+}
+
+// message is one request to be.
+type message struct {
+	id     string // the same for the same events
+	header http.Header
+	body   []byte
+}
+
+func (c encoder) encode(events []*event.Event) (*message, error) {
+	m := &message{id: events[0].ID, header: http.Header{}}
+	var contentType string
+	switch {
+	case c.format == sinks.JSON:
+		contentType = event.ContentTypeJSON
+	case c.format == sinks.CloudEventsBinary:
+		contentType = event.ContentTypeJSON
+		for _, a := range event.Attributes(events[0]) {
+			m.header.Set("Ce-"+a.Name, headerValue(a.Value))
+		}
+	case c.batch:
+		contentType = event.ContentTypeBatch
+	default:
+		contentType = event.ContentTypeCloudEvent
+	}
+	size := 2
+	for _, e := range events {
+		size += e.Size()
+	}
+	m.body = make([]byte, 0, size)
+	if c.batch {
+		m.id = batchID(events)
+		for i, e := range events {
+			m.body = append(m.body, "[,"[min(i, 1)])
+			m.body = c.format.Append(m.body, e)
+		}
+		m.body = append(m.body, ']')
+	} else {
+		m.body = c.format.Append(m.body, events[0])
+	}
+	m.header.Set("Content-Type", contentType)
+	m.header.Set("Idempotency-Key", m.id)
+	m.header.Set("User-Agent", "watcherd")
+	if !c.gzip {
+		return m, nil
+	}
+	packed, err := compress(m.body)
+	if err != nil {
+		return nil, err
+	}
+	m.body = packed
+	m.header.Set("Content-Encoding", "gzip")
+	return m, nil
+}
+
+func compress(body []byte) ([]byte, error) {
+	var out bytes.Buffer
+	z := gzip.NewWriter(&out)
+	if _, err := z.Write(body); err != nil {
+		return nil, fmt.Errorf("compress: %w", err)
+	}
+	if err := z.Close(); err != nil {
+		return nil, fmt.Errorf("compress: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// batchID is the identity of a batch: of its events' and their order.
+func batchID(events []*event.Event) string {
+	h := sha256.New()
+	for _, e := range events {
+		h.Write([]byte(e.ID))
+		h.Write([]byte{0})
+	}
+	return hex.EncodeToString(h.Sum(nil)[:16])
+}
+
+// headerValue encodes an attribute as the HTTP binding wants it: percent-encoded
+// UTF-8 for all but printable ASCII, and for space, quote and percent.
+// See https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/http-protocol-binding.md#3132-http-header-values.
+func headerValue(s string) string {
+	const hexdigits = "0123456789ABCDEF"
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	out := make([]byte, 0, len(s))
+	for i := range len(s) {
+		if c := s[i]; c > ' ' && c < 0x7f && c != '"' && c != '%' {
+			out = append(out, c)
+		} else {
+			out = append(out, '%', hexdigits[c>>4], hexdigits[c&15])
+		}
+	}
+	return string(out)
+}

@@ -1,0 +1,114 @@
+package webhook
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// sink posts events to one URL.
+type sink struct {
+	target  *url.URL
+	encoder encoder
+	timeout time.Duration
+	secrets *credentials
+	clients *clients
+	metrics *metrics
+}
+
+// Write posts the batch: as one request when batches were asked for, and
+// otherwise one event after the other.
+func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
+	if s.encoder.batch || len(batch) == 1 {
+		return s.post(ctx, batch)
+	}
+	failed := map[int]error{}
+	stuck := map[string]error{} // objects with a failure: their later events must not overtake
+	for i := range batch {
+		key := batch[i].PartitionKey()
+		if err := stuck[key]; err != nil {
+			failed[i] = fmt.Errorf("an earlier event of the object failed: %w", err)
+			continue
+		}
+		err := s.post(ctx, batch[i:i+1])
+		if err == nil {
+			continue
+		}
+		failed[i], stuck[key] = err, err
+		if class, _ := sinks.Classify(err); class != sinks.ClassPoison {
+			for j := i + 1; j < len(batch); j++ {
+				failed[j] = fmt.Errorf("not sent: %w", err)
+			}
+			break
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	return &sinks.BatchError{Failed: failed}
+}
+
+// post makes one attempt at one request.
+func (s *sink) post(ctx context.Context, events []*event.Event) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, errTimeout)
+	defer cancel()
+	m, err := s.encoder.encode(events)
+	if err != nil {
+		return err
+	}
+	// A bytes.Reader gives the request its GetBody: with that and the
+	// Idempotency-Key a connection that the peer had closed is replaced unseen.
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.target.String(), bytes.NewReader(m.body))
+	if err != nil {
+		return sinks.Pause(errors.New("the url cannot be used in a request"))
+	}
+	req.Header = m.header
+	hidden, err := s.secrets.apply(req.Header, m.id, m.body)
+	if err != nil {
+		return sinks.Pause(err)
+	}
+	client, err := s.clients.acquire()
+	if err != nil {
+		return sinks.Pause(err)
+	}
+	defer s.clients.release(client)
+	resp, err := client.http.Do(req)
+	if err != nil {
+		s.metrics.response(0)
+		return s.requestError(ctx, err)
+	}
+	s.metrics.response(resp.StatusCode)
+	return s.answer(resp, s.mask(hidden))
+}
+
+// errTimeout is the cause of a context that ended by the sink's own timeout.
+var errTimeout = errors.New("timed out")
+
+// requestError is why there was no answer. The URL that net/http puts into its
+// errors stays out.
+func (s *sink) requestError(ctx context.Context, err error) error {
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err
+	}
+	if ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
+	wrapped := fmt.Errorf("post to %s: %w", s.target.Host, err)
+	if _, ok := errors.AsType[*privateError](err); ok {
+		return sinks.Pause(wrapped)
+	}
+	return wrapped
+}
+
+// Close closes the connections.
+func (s *sink) Close(context.Context) error {
+	s.clients.close()
+	return nil
+}
