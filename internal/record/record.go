@@ -1,0 +1,172 @@
+package record
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+const version = 1
+
+// ErrMalformed is wrapped by every decoding error.
+var ErrMalformed = errors.New("malformed event record")
+
+// Record is one event as it is stored. Bodies alias the objects they come from,
+// or the payload they were decoded from.
+type Record struct {
+	// Event holds everything but the sequence, the cluster and the bodies.
+	Event event.Event
+
+	Object    compact.Body
+	OldObject compact.Body
+	Patch     []byte // RFC 6902, JSON
+}
+
+// Markers of Event's boolean fields.
+const (
+	markFinalStateUnknown = 1 << iota
+	markRepair
+	markGap
+)
+
+// Append appends the stored form of r to dst. The event's ID must be hexadecimal,
+// as [event.ID] makes it.
+func Append(dst []byte, r *Record) ([]byte, error) {
+	e := &r.Event
+	id, err := hex.DecodeString(e.ID)
+	if err != nil || len(id) > math.MaxUint8 {
+		return nil, fmt.Errorf("event id %q is not short hexadecimal", e.ID)
+	}
+	var marks byte
+	if e.FinalStateUnknown {
+		marks |= markFinalStateUnknown
+	}
+	if e.Repair {
+		marks |= markRepair
+	}
+	if e.Gap != nil {
+		marks |= markGap
+	}
+	dst = append(dst, version, marks, byte(len(id)))
+	dst = append(dst, id...)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(e.Time.UnixNano()))
+	for _, s := range [...]string{
+		string(e.Type), e.Resource.Group, e.Resource.Version, e.Resource.Resource, e.Resource.Kind,
+		e.Namespace, e.Name, e.UID, e.ResourceVersion,
+	} {
+		dst = appendBytes(dst, s)
+	}
+	dst = appendBody(dst, r.Object)
+	dst = appendBody(dst, r.OldObject)
+	dst = appendBytes(dst, r.Patch)
+	if e.Gap != nil {
+		gap, err := json.Marshal(e.Gap)
+		if err != nil {
+			return nil, fmt.Errorf("encode gap: %w", err)
+		}
+		dst = appendBytes(dst, gap)
+	}
+	return dst, nil
+}
+
+// Decode reads a stored record. Bodies and patch alias payload; all else is
+// copied.
+func Decode(payload []byte) (*Record, error) {
+	if len(payload) < 3 || payload[0] != version {
+		return nil, fmt.Errorf("%w: unknown version", ErrMalformed)
+	}
+	marks, idLen := payload[1], int(payload[2])
+	in := reader{buf: payload[3:]}
+	r := &Record{}
+	e := &r.Event
+	e.ID = hex.EncodeToString(in.take(idLen))
+	e.Time = time.Unix(0, int64(in.uint64())).UTC()
+	e.Type = event.Type(in.text())
+	for _, f := range [...]*string{
+		&e.Resource.Group, &e.Resource.Version, &e.Resource.Resource, &e.Resource.Kind,
+		&e.Namespace, &e.Name, &e.UID, &e.ResourceVersion,
+	} {
+		*f = in.text()
+	}
+	r.Object = in.body()
+	r.OldObject = in.body()
+	r.Patch = in.bytes()
+	e.FinalStateUnknown = marks&markFinalStateUnknown != 0
+	e.Repair = marks&markRepair != 0
+	if marks&markGap != 0 {
+		e.Gap = &event.GapData{}
+		if err := json.Unmarshal(in.bytes(), e.Gap); err != nil && !in.short {
+			return nil, fmt.Errorf("%w: gap: %w", ErrMalformed, err)
+		}
+	}
+	if in.short || len(in.buf) != 0 {
+		return nil, fmt.Errorf("%w: wrong length", ErrMalformed)
+	}
+	return r, nil
+}
+
+func appendBytes[T string | []byte](dst []byte, b T) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(b)))
+	return append(dst, b...)
+}
+
+func appendBody(dst []byte, b compact.Body) []byte {
+	dst = binary.BigEndian.AppendUint32(dst, b.Dict)
+	dst = binary.AppendUvarint(dst, uint64(b.RawLen))
+	return appendBytes(dst, b.Data)
+}
+
+// reader takes fields off a payload; short is set once it ran out, and every
+// later field is then empty.
+type reader struct {
+	buf   []byte
+	short bool
+}
+
+func (r *reader) take(n int) []byte {
+	if n < 0 || n > len(r.buf) {
+		r.short, r.buf = true, nil
+		return nil
+	}
+	b := r.buf[:n:n]
+	r.buf = r.buf[n:]
+	return b
+}
+
+func (r *reader) uint64() uint64 {
+	b := r.take(8)
+	if b == nil {
+		return 0
+	}
+	return binary.BigEndian.Uint64(b)
+}
+
+func (r *reader) uvarint() uint64 {
+	v, n := binary.Uvarint(r.buf)
+	if n <= 0 || v > math.MaxInt32 {
+		r.short, r.buf = true, nil
+		return 0
+	}
+	r.buf = r.buf[n:]
+	return v
+}
+
+func (r *reader) bytes() []byte { return r.take(int(r.uvarint())) }
+func (r *reader) text() string  { return string(r.bytes()) }
+
+func (r *reader) body() compact.Body {
+	var b compact.Body
+	if dict := r.take(4); dict != nil {
+		b.Dict = binary.BigEndian.Uint32(dict)
+	}
+	b.RawLen = int(r.uvarint())
+	b.Data = r.bytes()
+	return b
+}
