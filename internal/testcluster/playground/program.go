@@ -1,0 +1,183 @@
+package playground
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// Program is one of the playground's programs.
+type Program struct {
+	name    string
+	pkg     string // in the playground module
+	ldflags string
+	notice  string // what the wait is going to be like
+}
+
+// Server is the API server, with all commands.
+func Server() Program {
+	return Program{
+		name: "playground", pkg: ".", ldflags: serverLDFlags(),
+		notice: "this takes several minutes the first time, seconds after a change",
+	}
+}
+
+// Churn is the churn command alone, which is quick to build.
+func Churn() Program {
+	return Program{name: "churn", pkg: "./cmd/churn", ldflags: "-s -w", notice: "this may take a minute the first time"}
+}
+
+// kubernetesVersion is what the server says it is. Without it, it would call
+// itself "v0.0.0-master+$Format:%H$", which clients cannot parse.
+const kubernetesVersion = "v1.37.1"
+
+func serverLDFlags() string {
+	minor := strings.Split(kubernetesVersion, ".")[1]
+	var b strings.Builder
+	b.WriteString("-s -w")
+	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		for _, v := range [][2]string{
+			{"gitVersion", kubernetesVersion},
+			{"gitMajor", "1"},
+			{"gitMinor", minor},
+			{"gitCommit", "playground"},
+			{"gitTreeState", "archive"},
+		} {
+			fmt.Fprintf(&b, " -X %s.%s=%s", pkg, v[0], v[1])
+		}
+	}
+	return b.String()
+}
+
+// Path is where the program is, after building it if it isn't there. source is
+// the folder of the playground module. One line about a build goes to report
+// before it begins.
+func (p Program) Path(ctx context.Context, source string, report io.Writer) (string, error) {
+	cache, err := CacheDir()
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(cache, 0o750); err != nil {
+		return "", err
+	}
+	fingerprint, err := p.fingerprint(source)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(cache, p.name+"-"+fingerprint)
+	if used(path) {
+		return path, nil
+	}
+	unlock, err := lock(ctx, path+".lock")
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if used(path) { // somebody else has built it while we waited
+		return path, nil
+	}
+	fmt.Fprintf(report, "building %s into %s: %s\n", p.name, path, p.notice)
+	if err := p.build(ctx, source, path); err != nil {
+		return "", err
+	}
+	return path, p.prune(cache)
+}
+
+// build compiles to a neighbour of path and renames it, so that path is complete
+// whenever it exists.
+func (p Program) build(ctx context.Context, source, path string) error {
+	partial := path + ".partial"
+	// Neither the checkout's place nor its commit gets into the program: all
+	// checkouts share one build cache.
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
+		"-ldflags", p.ldflags, "-o", partial, p.pkg)
+	cmd.Dir = source
+	cmd.Env = append(os.Environ(), "GOWORK=off")
+	var output bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &output
+	if err := cmd.Run(); err != nil {
+		if errors.Is(err, exec.ErrNotFound) {
+			return errors.New("building the playground needs the go command in PATH")
+		}
+		return fmt.Errorf("building %s in %s: %w\n%s", p.name, source, err, output.Bytes())
+	}
+	return os.Rename(partial, path)
+}
+
+// CacheDir is the folder where the programs are kept: watcherd in WATCHERD_CACHE,
+// else in XDG_CACHE_HOME, else in ~/.cache.
+func CacheDir() (string, error) {
+	for _, name := range []string{"WATCHERD_CACHE", "XDG_CACHE_HOME"} {
+		if dir := os.Getenv(name); dir != "" {
+			return filepath.Abs(filepath.Join(dir, "watcherd"))
+		}
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("no place for built programs: set WATCHERD_CACHE (%w)", err)
+	}
+	return filepath.Join(home, ".cache", "watcherd"), nil
+}
+
+// Source is the folder of the playground module, seen from a folder anywhere in
+// the checkout, such as the one a test runs in.
+func Source(from string) (string, error) {
+	dir, err := filepath.Abs(from)
+	if err != nil {
+		return "", err
+	}
+	for {
+		candidate := filepath.Join(dir, "playground")
+		if _, err := os.Stat(filepath.Join(candidate, "go.mod")); err == nil {
+			return candidate, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", fmt.Errorf("%s: in no checkout that has a playground", from)
+		}
+		dir = parent
+	}
+}
+
+// keepUnused is how long a program stays in the cache that nobody asks for.
+const keepUnused = 14 * 24 * time.Hour
+
+// used says whether the program is there, and notes that it is still wanted.
+func used(path string) bool {
+	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	now := time.Now()
+	// Only prune reads the time. In a read-only cache nothing can be pruned.
+	_ = os.Chtimes(path, now, now)
+	return true
+}
+
+// prune removes older builds that nobody has asked for in a while: one may be
+// over 100 MB, and each change of the sources makes another.
+func (p Program) prune(cache string) error {
+	builds, err := filepath.Glob(filepath.Join(cache, p.name+"-*"))
+	if err != nil {
+		return err
+	}
+	for _, build := range builds {
+		info, err := os.Stat(build)
+		if err != nil || time.Since(info.ModTime()) < keepUnused {
+			continue
+		}
+		if err := os.Remove(build); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+func platform() string { return runtime.Version() + " " + runtime.GOOS + "/" + runtime.GOARCH }

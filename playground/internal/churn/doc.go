@@ -1,0 +1,10 @@
+// Package churn makes sample objects in a cluster and keeps creating, changing
+// and deleting them, so that there is something to watch.
+//
+// Guarantees: it writes to one namespace and to one CustomResourceDefinition,
+// widgets.example.com, and labels what it makes. Nothing ever runs because of it:
+// its pods carry a scheduling gate that nobody removes. What it did not make it
+// neither changes nor deletes.
+//
+// Caveat: it writes as fast as it is told to, one request after the other.
+package churn
