@@ -3,6 +3,7 @@ package plan
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/route"
@@ -51,7 +52,8 @@ func (k *compiler) fault(path, format string, args ...any) {
 	k.faults = append(k.faults, k.config.ErrorAt(path, format, args...))
 }
 
-// faultsBelow reports what package route found, whose paths start below path.
+// faultsBelow reports what package route found, whose paths start below path. What
+// has been said of a value already is not said twice.
 func (k *compiler) faultsBelow(path string, err error) {
 	for _, e := range joined(err) {
 		spec, ok := errors.AsType[*route.SpecError](e)
@@ -60,6 +62,9 @@ func (k *compiler) faultsBelow(path string, err error) {
 			continue
 		}
 		at := path + "." + spec.Path
+		if slices.ContainsFunc(k.faults, func(f *config.Error) bool { return f.Path == at }) {
+			continue
+		}
 		if spec.Line > 0 {
 			k.faults = append(k.faults, k.config.ErrorWithin(at, spec.Line, spec.Column, "%s", spec.Msg))
 			continue

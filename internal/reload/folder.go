@@ -1,0 +1,87 @@
+package reload
+
+import (
+	"bufio"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/fsnotify/fsnotify"
+)
+
+// folder tells of changes in a folder. The file itself is not watched: a watch
+// follows the inode, which the first rename or symlink swap takes away. A nil
+// folder never tells anything.
+type folder struct {
+	dir      string
+	notifier *fsnotify.Watcher
+}
+
+func watchFolder(dir string) (*folder, error) {
+	n, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, err
+	}
+	if err := n.Add(dir); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
+	return &folder{dir: dir, notifier: n}, nil
+}
+
+func (f *folder) events() <-chan fsnotify.Event {
+	if f == nil {
+		return nil
+	}
+	return f.notifier.Events
+}
+
+func (f *folder) errors() <-chan error {
+	if f == nil {
+		return nil
+	}
+	return f.notifier.Errors
+}
+
+// renew watches the folder that now has the name, which may be another than
+// before. If there is none, the next poll tries again.
+func (f *folder) renew() {
+	if f == nil {
+		return
+	}
+	_ = f.notifier.Add(f.dir) // until it works the file is missing, and that is reported
+}
+
+func (f *folder) close() {
+	if f != nil {
+		_ = f.notifier.Close() // it only ever returns nil
+	}
+}
+
+// concerns reports whether a change of name in the file's folder may be one of
+// the file. Kubernetes swaps the link ..data, through which its files are seen.
+func concerns(name, path string) bool {
+	base := filepath.Base(name)
+	return base == filepath.Base(path) || base == "..data"
+}
+
+// ownMount reports whether a file is a mount point itself. Where the system does
+// not tell, it is not.
+func ownMount(path string) bool {
+	full, err := filepath.Abs(path)
+	if err != nil {
+		return false
+	}
+	mounts, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return false
+	}
+	defer mounts.Close()
+	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	for lines := bufio.NewScanner(mounts); lines.Scan(); {
+		if fields := strings.Fields(lines.Text()); len(fields) > 4 && unescape.Replace(fields[4]) == full {
+			return true
+		}
+	}
+	return false
+}

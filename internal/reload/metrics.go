@@ -1,0 +1,78 @@
+package reload
+
+import (
+	"errors"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// result is the outcome of a reload, as the metric's label has it.
+type result string
+
+const (
+	resultSuccess    result = "success"
+	resultInvalid    result = "invalid"    // the content is refused
+	resultUnreadable result = "unreadable" // there is no content
+	resultFailed     result = "failed"     // the content is fine and could not be applied
+)
+
+type metrics struct {
+	successful prometheus.Gauge
+	successAt  prometheus.Gauge
+	hash       *prometheus.GaugeVec
+	reloads    *prometheus.CounterVec
+}
+
+func newMetrics() *metrics {
+	m := &metrics{
+		successful: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "watcherd_config_last_reload_successful",
+			Help: "1 if the configuration file is what runs, 0 if it was refused.",
+		}),
+		successAt: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "watcherd_config_last_reload_success_timestamp_seconds",
+			Help: "When the configuration file last was found to be, or made, what runs.",
+		}),
+		hash: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "watcherd_config_hash",
+			Help: "1 for the hash of the configuration that runs.",
+		}, []string{"hash"}),
+		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watcherd_config_reloads_total",
+			Help: "Reloads of the configuration file by outcome.",
+		}, []string{"result"}),
+	}
+	for _, r := range []result{resultSuccess, resultInvalid, resultUnreadable, resultFailed} {
+		m.reloads.WithLabelValues(string(r))
+	}
+	return m
+}
+
+func (m *metrics) count(r result) { m.reloads.WithLabelValues(string(r)).Inc() }
+
+// register adds the metrics; the function it returns removes them.
+func (m *metrics) register(r prometheus.Registerer) (unregister func(), err error) {
+	all := []prometheus.Collector{m.successful, m.successAt, m.hash, m.reloads}
+	unregister = func() {
+		for _, c := range all {
+			r.Unregister(c)
+		}
+	}
+	var errs []error
+	for _, c := range all {
+		errs = append(errs, r.Register(c))
+	}
+	if err := errors.Join(errs...); err != nil {
+		unregister()
+		return nil, err
+	}
+	return unregister, nil
+}
+
+func (m *metrics) succeeded(hash string, at time.Time) {
+	m.successful.Set(1)
+	m.successAt.Set(float64(at.UnixMilli()) / 1000)
+	m.hash.Reset()
+	m.hash.WithLabelValues(hash).Set(1)
+}

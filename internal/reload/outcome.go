@@ -1,0 +1,62 @@
+package reload
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/plan"
+)
+
+// succeeded records that next runs.
+func (f *follower) succeeded(next *plan.State) {
+	f.running = next
+	f.metrics.succeeded(next.Hash, time.Now())
+	restart := slices.Clone(plan.Diff(f.first, next).NeedsRestart)
+	f.setStatus(func(s *Status) {
+		now := time.Now()
+		s.Hash, s.LastSuccess, s.LastAttempt, s.LastError, s.NeedsRestart = next.Hash, now, now, nil, restart
+	})
+}
+
+// mended records that the file says what runs already.
+func (f *follower) mended() {
+	f.retry = false
+	if f.Status().LastError != nil {
+		f.log.Info("the config file says again what is running")
+	}
+	f.succeeded(f.running)
+}
+
+// rejected records that the file is not what runs, and says it unless it was the
+// last thing said.
+func (f *follower) rejected(r result, err error) {
+	f.metrics.count(r)
+	f.metrics.successful.Set(0)
+	if before := f.Status().LastError; before == nil || before.Error() != err.Error() {
+		f.complain(r, err)
+	}
+	f.setStatus(func(s *Status) { s.LastAttempt, s.LastError = time.Now(), err })
+}
+
+// complain logs why the file is not what runs, each problem of an invalid one on a
+// line of its own.
+func (f *follower) complain(r result, err error) {
+	switch r {
+	case resultUnreadable:
+		f.log.Error("no config file to read; the running configuration stays", "error", err)
+	case resultFailed:
+		f.log.Error("the new configuration could not be applied; the old one still runs", "error", err, "retry", pollEvery)
+	default:
+		problems, ok := errors.AsType[*config.Errors](err)
+		if !ok {
+			f.log.Error("the config file is not valid; the running configuration stays", "error", err)
+			return
+		}
+		f.log.Error("the config file is not valid; the running configuration stays", "problems", len(problems.List))
+		for _, p := range problems.List {
+			f.log.Error("configuration: " + p.Error())
+		}
+	}
+}

@@ -1,0 +1,170 @@
+package reload
+
+import (
+	"context"
+	"path/filepath"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/plan"
+)
+
+// follower is the state of one Run; one goroutine owns it.
+type follower struct {
+	*Watcher
+
+	first   *plan.State // what ran at the start, whose fixed keys are in force
+	running *plan.State
+
+	handled    snapshot // the content whose outcome is known
+	hasHandled bool
+	inForce    snapshot // the content that runs, once it was read
+	hasInForce bool
+
+	forced   bool // Trigger was called
+	retry    bool // the last apply failed, and nothing has changed since
+	retryNow bool // the poll says it is time for another try
+
+	pending   snapshot    // content that has to prove stable
+	settling  bool        // settle will fire
+	settle    *time.Timer // for pending
+	nextApply time.Time
+}
+
+// Run follows the file until ctx is done, and returns nil. Call it once.
+func (w *Watcher) Run(ctx context.Context) error {
+	unregister, err := w.metrics.register(w.cfg.Registerer)
+	if err != nil {
+		return err
+	}
+	defer unregister()
+
+	f := &follower{Watcher: w, settle: time.NewTimer(time.Hour)}
+	f.settle.Stop()
+	defer f.settle.Stop()
+	if w.cfg.Running != nil {
+		f.first = w.cfg.Running
+		f.succeeded(w.cfg.Running)
+	}
+	if ownMount(w.cfg.Path) {
+		w.log.Warn("the config file is a mount of its own: when it is replaced outside, this process will not see it; mount its folder instead")
+	}
+	folder, err := w.watchDir(filepath.Dir(w.cfg.Path))
+	if err != nil {
+		w.log.Warn("no notifications for the config file; it is polled", "every", pollEvery, "error", err)
+	}
+	defer folder.close()
+	return f.loop(ctx, folder)
+}
+
+func (f *follower) loop(ctx context.Context, folder *folder) error {
+	poll := time.NewTicker(pollEvery)
+	defer poll.Stop()
+	f.look()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, ok := <-folder.events():
+			if ok && concerns(e.Name, f.cfg.Path) {
+				f.look()
+			}
+		case <-folder.errors(): // events were lost
+			f.look()
+		case <-poll.C:
+			folder.renew()
+			f.retryNow = f.retry
+			f.look()
+		case <-f.trigger:
+			f.forced = true
+			f.look()
+		case <-f.settle.C:
+			f.settling = false
+			f.settled(ctx)
+		}
+	}
+}
+
+// look starts to settle content whose outcome is not known.
+func (f *follower) look() {
+	if f.settling {
+		return // it will be read then
+	}
+	now := read(f.cfg.Path)
+	if f.hasHandled && now.same(f.handled) && !f.forced && !f.retryNow {
+		return
+	}
+	f.await(now, settleTime)
+}
+
+func (f *follower) await(s snapshot, d time.Duration) {
+	f.pending, f.settling = s, true
+	f.settle.Reset(d)
+}
+
+// settled takes the content as complete if it has stayed the same.
+func (f *follower) settled(ctx context.Context) {
+	now := read(f.cfg.Path)
+	if !now.same(f.pending) {
+		f.await(now, settleTime)
+		return
+	}
+	if wait := time.Until(f.nextApply); wait > 0 {
+		f.await(now, wait)
+		return
+	}
+	forced := f.forced
+	f.forced, f.retryNow = false, false
+	f.handled, f.hasHandled = now, true
+	f.handle(ctx, now, forced)
+}
+
+// handle decides what stable content means.
+func (f *follower) handle(ctx context.Context, s snapshot, forced bool) {
+	if s.err != nil {
+		f.rejected(resultUnreadable, s.err)
+		return
+	}
+	if f.hasInForce && s.same(f.inForce) && !forced && !f.retry {
+		f.mended()
+		return
+	}
+	next, err := f.cfg.Load(s.data)
+	if err != nil {
+		f.retry = false
+		f.rejected(resultInvalid, err)
+		return
+	}
+	if f.running != nil && next.Hash == f.running.Hash && !forced && !f.retry {
+		f.inForce, f.hasInForce = s, true
+		f.mended()
+		return
+	}
+	f.apply(ctx, s, next)
+}
+
+func (f *follower) apply(ctx context.Context, s snapshot, next *plan.State) {
+	diff := plan.Diff(f.running, next)
+	f.nextApply = time.Now().Add(applyEvery)
+	if err := f.cfg.Apply(ctx, next); err != nil {
+		if ctx.Err() != nil {
+			return // the end, not an outcome
+		}
+		f.retry = true
+		f.rejected(resultFailed, err)
+		return
+	}
+	f.retry = false
+	f.inForce, f.hasInForce = s, true
+	if f.first == nil {
+		f.first = next
+	}
+	f.metrics.count(resultSuccess)
+	f.succeeded(next)
+	f.log.Info("configuration applied", "hash", next.Hash, "plan", diff.String())
+	for _, warning := range next.Warnings {
+		f.log.Warn("configuration: " + warning.Error())
+	}
+	if keys := f.Status().NeedsRestart; len(keys) > 0 {
+		f.log.Warn("some changes take effect at a restart", "keys", keys)
+	}
+}

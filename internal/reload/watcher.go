@@ -1,0 +1,97 @@
+package reload
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watcherd/watcherd/internal/plan"
+)
+
+const (
+	// settleTime is how long a file must stay the same to be taken as complete.
+	settleTime = 400 * time.Millisecond
+	// pollEvery is how often the file is looked at without being notified.
+	pollEvery = 30 * time.Second
+	// applyEvery is the least time from one apply to the next.
+	applyEvery = 5 * time.Second
+)
+
+// Config is what a Watcher needs. All but Running is required.
+type Config struct {
+	// Path of the configuration file.
+	Path string
+	// Running is the state that runs when Run is called; nil: none, so what the
+	// file holds is applied.
+	Running *plan.State
+	// Load reads and compiles a file's content, at most config.MaxSize+1 bytes. It
+	// touches nothing.
+	Load func(data []byte) (*plan.State, error)
+	// Apply makes the daemon run the state. After an error the old one still runs.
+	// It is called by one goroutine, and again now and then after an error.
+	Apply func(ctx context.Context, next *plan.State) error
+
+	Logger     *slog.Logger
+	Registerer prometheus.Registerer
+}
+
+// Watcher follows one configuration file. Its methods are safe for concurrent use.
+type Watcher struct {
+	cfg     Config
+	log     *slog.Logger
+	metrics *metrics
+	trigger chan struct{}
+
+	// watchDir starts the notifications for a folder.
+	watchDir func(dir string) (*folder, error)
+
+	mu     sync.Mutex // guards status
+	status Status
+}
+
+// Status is what became of the configuration file.
+type Status struct {
+	Hash        string    // of the configuration that runs; "" before the first
+	LastSuccess time.Time // when the file last was what runs, freshly applied or found so
+	LastAttempt time.Time // when the file was last read with an outcome
+	LastError   error     // why the file is not what runs; nil if it is
+
+	// NeedsRestart are key paths whose new values take effect at a restart.
+	NeedsRestart []string
+}
+
+// New makes a Watcher that does nothing until Run.
+func New(cfg Config) *Watcher {
+	return &Watcher{
+		cfg:      cfg,
+		log:      cfg.Logger.With("config", cfg.Path),
+		metrics:  newMetrics(),
+		trigger:  make(chan struct{}, 1),
+		watchDir: watchFolder,
+	}
+}
+
+// Trigger asks for the file to be read and applied soon even if it looks
+// unchanged. It does not block.
+func (w *Watcher) Trigger() {
+	select {
+	case w.trigger <- struct{}{}:
+	default: // one is asked for already
+	}
+}
+
+// Status tells how the file stands to what runs.
+func (w *Watcher) Status() Status {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.status
+}
+
+func (w *Watcher) setStatus(change func(s *Status)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change(&w.status)
+}
