@@ -1,0 +1,102 @@
+package route
+
+import (
+	"bytes"
+	"reflect"
+
+	"sigs.k8s.io/json"
+
+	"github.com/watcherd/watcherd/pkg/compact"
+)
+
+// differs tells whether what a path names is not the same in two JSON objects: a
+// value that is another, or that only one has. With wildcards, items are compared
+// by index and members by key.
+func differs(a, b []byte, p compact.Path) bool {
+	if bytes.Equal(a, b) {
+		return false
+	}
+	if !p.Wildcard() {
+		x, _ := compact.Lookup(a, p)
+		y, _ := compact.Lookup(b, p)
+		return !sameJSON(x, y)
+	}
+	first, rest, _ := p.Cut()
+	if !first.Wildcard() {
+		x, _ := compact.Lookup(a, first)
+		y, _ := compact.Lookup(b, first)
+		return differsBelow(x, y, rest)
+	}
+	return memberDiffers(a, b, rest) || itemDiffers(a, b, rest)
+}
+
+// differsBelow is differs for what remains of a path, which may be nothing.
+func differsBelow(a, b []byte, rest compact.Path) bool {
+	if _, _, more := rest.Cut(); more {
+		return differs(a, b, rest)
+	}
+	return !sameJSON(a, b)
+}
+
+// memberDiffers compares the members of two objects; what is no object has none.
+func memberDiffers(a, b []byte, rest compact.Path) bool {
+	others := make(map[string][]byte)
+	for key, value := range compact.Members(b) {
+		others[string(key)] = value
+	}
+	for key, value := range compact.Members(a) {
+		if differsBelow(value, others[string(key)], rest) {
+			return true
+		}
+		delete(others, string(key))
+	}
+	for _, value := range others {
+		if differsBelow(nil, value, rest) {
+			return true
+		}
+	}
+	return false
+}
+
+// itemDiffers compares the items of two arrays; what is no array has none.
+func itemDiffers(a, b []byte, rest compact.Path) bool {
+	var others [][]byte
+	for item := range compact.Items(b) {
+		others = append(others, item)
+	}
+	n := 0
+	for item := range compact.Items(a) {
+		var other []byte
+		if n < len(others) {
+			other = others[n]
+		}
+		if differsBelow(item, other, rest) {
+			return true
+		}
+		n++
+	}
+	for ; n < len(others); n++ {
+		if differsBelow(nil, others[n], rest) {
+			return true
+		}
+	}
+	return false
+}
+
+// sameJSON tells whether two values mean the same, whatever their spelling and the
+// order of their keys; nil is no value.
+func sameJSON(a, b []byte) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	if len(a) == 0 || len(b) == 0 || a[0] != b[0] && !(isNumber(a[0]) && isNumber(b[0])) {
+		return false
+	}
+	var x, y any
+	if json.UnmarshalCaseSensitivePreserveInts(a, &x) != nil || json.UnmarshalCaseSensitivePreserveInts(b, &y) != nil {
+		return false
+	}
+	return reflect.DeepEqual(x, y)
+}
+
+func isNumber(c byte) bool { return c == '-' || '0' <= c && c <= '9' }

@@ -1,0 +1,138 @@
+package route
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watcherd/watcherd/pkg/compact"
+)
+
+// Edits is what a watch changes about objects before anything else sees them.
+// Paths are those of compact.ParsePath.
+type Edits struct {
+	Drop   []string // values that go, with their keys
+	Redact []string // values of any kind that a keyed hash takes the place of
+
+	// ExposeSecrets turns off the rules for core Secrets, and for nothing else.
+	ExposeSecrets bool
+}
+
+// lastApplied is where kubectl keeps the whole manifest, a Secret's values included
+// (CVE-2019-10223, CVE-2019-17110 in kube-state-metrics).
+const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
+
+// rancherApplied holds a compressed manifest, which no look at its text reveals.
+const rancherApplied = "objectset.rio.cattle.io/applied"
+
+// DefaultEdits are those of a watch that configures none.
+func DefaultEdits() Edits {
+	return Edits{Drop: []string{"metadata.managedFields"}}
+}
+
+// Validate reports every path that is not valid, as a *SpecError whose Path is
+// relative to the watch (`drop[0]`), joined.
+func (e Edits) Validate() error {
+	var errs []error
+	for _, list := range []struct {
+		key   string
+		paths []string
+	}{{"drop", e.Drop}, {"redact", e.Redact}} {
+		for i, p := range list.paths {
+			if _, err := compact.ParsePath(p); err != nil {
+				errs = append(errs, &SpecError{Index: -1, Path: fmt.Sprintf("%s[%d]", list.key, i), Msg: err.Error()})
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Variant tells apart the forms in which different edits leave objects of one
+// resource: it is the same for the same outcome, whatever the order or spelling of
+// the paths, and empty for the default edits.
+func (e Edits) Variant(gr schema.GroupResource) string {
+	own, standard := e.canonical(gr), DefaultEdits().canonical(gr)
+	if own == standard {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(own))
+	return hex.EncodeToString(sum[:6])
+}
+
+func (e Edits) canonical(gr schema.GroupResource) string {
+	s := fmt.Sprintf("drop=%q redact=%q", canonicalPaths(e.Drop), canonicalPaths(e.Redact))
+	if e.ExposeSecrets && isSecrets(gr) {
+		s += " exposed"
+	}
+	return s
+}
+
+func canonicalPaths(paths []string) []string {
+	out := make([]string, 0, len(paths))
+	for _, p := range paths {
+		if parsed, err := compact.ParsePath(p); err == nil {
+			p = parsed.String()
+		}
+		out = append(out, p)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// minKey is how many bytes a redaction key must have.
+const minKey = 16
+
+// Func compiles the edits for one resource. The function appends the edited JSON
+// of one object to dst, is safe for concurrent use and fails only on what is not
+// one JSON object; then nothing of the object may be used.
+//
+// key is the secret of the keyed hashes: at least 16 random bytes, kept as long as
+// the store, or every redacted value seems to change.
+func (e Edits) Func(gvr schema.GroupVersionResource, key []byte) (func(dst, raw []byte) ([]byte, error), error) {
+	if len(key) < minKey {
+		return nil, errors.New("route: the redaction key is shorter than " + strconv.Itoa(minKey) + " bytes")
+	}
+	editor, err := compact.NewEditor(e.rules(gvr.GroupResource(), newHasher(key))...)
+	if err != nil {
+		return nil, fmt.Errorf("route: edits of %s: %w", gvr.GroupResource(), err)
+	}
+	return editor.Append, nil
+}
+
+// rules are given in the order in which they win over one another on one value;
+// a drop wins over them all.
+func (e Edits) rules(gr schema.GroupResource, h *hasher) []compact.Rule {
+	var rules []compact.Rule
+	for _, p := range e.Drop {
+		rules = append(rules, compact.Rule{Path: p})
+	}
+	for _, p := range e.Redact {
+		rules = append(rules, compact.Rule{Path: p, Replace: h.replace})
+	}
+	if isSecrets(gr) {
+		if e.ExposeSecrets {
+			return rules
+		}
+		rules = append(rules,
+			compact.Rule{Path: "data[*]", Replace: h.replace},
+			compact.Rule{Path: "stringData[*]", Replace: h.replace},
+			compact.Rule{Path: annotation(rancherApplied), Replace: h.replace},
+		)
+	}
+	return append(rules,
+		compact.Rule{Path: annotation(lastApplied), Replace: h.replace},
+		compact.Rule{Path: "metadata.annotations[*]", Replace: h.replaceManifests},
+	)
+}
+
+func annotation(name string) string { return `metadata.annotations["` + name + `"]` }
+
+// isSecrets tells the one resource whose content is secret by definition.
+func isSecrets(gr schema.GroupResource) bool {
+	return gr.Group == "" && gr.Resource == "secrets"
+}

@@ -1,0 +1,58 @@
+package route
+
+import (
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// objects makes compact objects for one test.
+type objects struct {
+	t     testing.TB
+	codec *compact.Codec
+}
+
+func newObjects(t testing.TB) *objects {
+	t.Helper()
+	return &objects{t, compact.NewCodec(compact.NewDictionaries(func(uint32, []byte) error { return nil }))}
+}
+
+func (o *objects) from(raw string) *compact.Object {
+	o.t.Helper()
+	meta, err := compact.Scan([]byte(raw))
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	obj, err := o.codec.Encode([]byte(raw), &meta, 0)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return obj
+}
+
+func pods() event.Resource {
+	return event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
+}
+
+func deployments() event.Resource {
+	return event.Resource{Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"}
+}
+
+// change makes a change of the given states that watch "w" has seen.
+func change(t event.Type, before, after *compact.Object) *Change {
+	return &Change{
+		Type:     t,
+		Resource: pods(),
+		Cluster:  "test",
+		Time:     time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC),
+		New:      after,
+		Old:      before,
+		Watches:  []Hit{{Watch: "w"}},
+	}
+}

@@ -1,0 +1,214 @@
+package route
+
+import (
+	"bytes"
+	"strconv"
+
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/common/types/traits"
+	"sigs.k8s.io/json"
+
+	"github.com/watcherd/watcherd/pkg/compact"
+)
+
+// wrap is a JSON value as CEL sees it. Numbers written as integers are int if they
+// fit, all others double, as everywhere in Kubernetes. Objects and arrays are read
+// further only when asked: an expression seldom looks at more than two or three
+// fields, and decoding a whole pod costs more than all the rest of routing it.
+func wrap(raw []byte) ref.Val {
+	switch c := raw[0]; c {
+	case '{':
+		return &lazyMap{&rawObject{raw: raw}}
+	case '[':
+		return &rawArray{raw: raw}
+	case '"':
+		return types.String(unquote(raw))
+	case 't':
+		return types.True
+	case 'f':
+		return types.False
+	case 'n':
+		return types.NullValue
+	}
+	if n, err := strconv.ParseInt(string(raw), 10, 64); err == nil {
+		return types.Int(n)
+	}
+	f, err := strconv.ParseFloat(string(raw), 64)
+	if err != nil {
+		return types.WrapErr(err)
+	}
+	return types.Double(f)
+}
+
+// decode reads a whole value, into maps and slices.
+func decode(raw []byte) ref.Val {
+	var v any
+	if err := json.UnmarshalCaseSensitivePreserveInts(raw, &v); err != nil {
+		return types.WrapErr(err)
+	}
+	return types.DefaultTypeAdapter.NativeToValue(v)
+}
+
+// rawObject is a JSON object. Its members are found in one pass over it, once.
+type rawObject struct {
+	raw     []byte
+	members []rawMember // in the order sent
+	scanned bool
+	decoded ref.Val
+}
+
+type rawMember struct {
+	key []byte
+	raw []byte
+	val ref.Val // wrapped raw; nil until asked for
+}
+
+// reset makes o another object and keeps its memory.
+func (o *rawObject) reset(raw []byte) {
+	clear(o.members)
+	*o = rawObject{raw: raw, members: o.members[:0]}
+}
+
+func (o *rawObject) scan() {
+	if o.scanned {
+		return
+	}
+	o.scanned = true
+	if o.members == nil {
+		o.members = make([]rawMember, 0, 8)
+	}
+	for key, value := range compact.Members(o.raw) {
+		o.members = append(o.members, rawMember{key: key, raw: value})
+	}
+}
+
+// find looks from the end, as of two members of one key the last one counts.
+func (o *rawObject) find(key string) (ref.Val, bool) {
+	o.scan()
+	for i := len(o.members) - 1; i >= 0; i-- {
+		m := &o.members[i]
+		if string(m.key) != key {
+			continue
+		}
+		if m.val == nil {
+			m.val = wrap(m.raw)
+		}
+		return m.val, true
+	}
+	return nil, false
+}
+
+func (o *rawObject) keys() ([]string, error) {
+	o.scan()
+	keys := make([]string, 0, len(o.members))
+	seen := make(map[string]struct{}, len(o.members))
+	for _, m := range o.members {
+		if _, twice := seen[string(m.key)]; !twice {
+			key := string(m.key)
+			seen[key] = struct{}{}
+			keys = append(keys, key)
+		}
+	}
+	return keys, nil
+}
+
+func (o *rawObject) whole() ref.Val {
+	if o.decoded == nil {
+		o.decoded = decode(o.raw)
+	}
+	return o.decoded
+}
+
+// rawArray is a JSON array as a CEL list.
+type rawArray struct {
+	raw     []byte
+	items   []rawItem
+	scanned bool
+	decoded ref.Val
+}
+
+type rawItem struct {
+	raw []byte
+	val ref.Val
+}
+
+var _ traits.Lister = (*rawArray)(nil)
+
+func (a *rawArray) scan() {
+	if a.scanned {
+		return
+	}
+	a.scanned = true
+	for raw := range compact.Items(a.raw) {
+		a.items = append(a.items, rawItem{raw: raw})
+	}
+}
+
+func (a *rawArray) at(i int) ref.Val {
+	item := &a.items[i]
+	if item.val == nil {
+		item.val = wrap(item.raw)
+	}
+	return item.val
+}
+
+// Get returns one item.
+func (a *rawArray) Get(index ref.Val) ref.Val {
+	i, err := types.GetOrError(index)
+	if err != nil {
+		return types.WrapErr(err)
+	}
+	a.scan()
+	if i < 0 || i >= len(a.items) {
+		return types.NewErr("index out of bounds: %d", i)
+	}
+	return a.at(i)
+}
+
+// Size is the number of items.
+func (a *rawArray) Size() ref.Val {
+	a.scan()
+	return types.Int(len(a.items))
+}
+
+// Iterator passes over the items in order.
+func (a *rawArray) Iterator() traits.Iterator {
+	a.scan()
+	return &valueIterator{n: len(a.items), at: a.at}
+}
+
+// Contains tells whether an item equals value.
+func (a *rawArray) Contains(value ref.Val) ref.Val {
+	a.scan()
+	for i := range a.items {
+		if types.Equal(a.at(i), value) == types.True {
+			return types.True
+		}
+	}
+	return types.False
+}
+
+// Equal compares item by item; arrays of the same bytes are equal at sight.
+func (a *rawArray) Equal(other ref.Val) ref.Val {
+	if b, ok := other.(*rawArray); ok && bytes.Equal(a.raw, b.raw) {
+		return types.True
+	}
+	return a.whole().Equal(other)
+}
+
+// Add concatenates.
+func (a *rawArray) Add(other ref.Val) ref.Val {
+	list, ok := a.whole().(traits.Lister)
+	if !ok {
+		return a.whole()
+	}
+	return list.Add(other)
+}
+
+func (a *rawArray) whole() ref.Val {
+	if a.decoded == nil {
+		a.decoded = decode(a.raw)
+	}
+	return a.decoded
+}

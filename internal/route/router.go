@@ -1,0 +1,203 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// Router decides which sinks a change goes to. It is safe for concurrent use.
+type Router struct {
+	rules []*rule
+	sinks []string // every sink named by a rule, once
+
+	onError func(route string, err error)
+
+	evaluations sync.Pool // of *evaluation
+
+	// index holds the rules that a single watch and resource can match, made when
+	// first asked for. Most routers have many rules of which few concern any one
+	// change. The map is replaced, never changed; mu guards replacing.
+	index atomic.Pointer[map[indexKey][]*rule]
+	mu    sync.Mutex
+}
+
+type indexKey struct {
+	watch    string
+	resource event.Resource
+}
+
+// Compile compiles all the specs. Its error joins a *SpecError for every fault of
+// every spec. Names of watches and sinks are not looked up: the caller knows them.
+func Compile(specs []Spec) (*Router, error) {
+	x, err := newExpressions()
+	if err != nil {
+		return nil, err
+	}
+	r := &Router{evaluations: sync.Pool{New: func() any { return newEvaluation(x.views) }}}
+	var faults []error
+	positions := make(map[string]int)
+	for i := range specs {
+		s := &specs[i]
+		rule := compileRule(s, x, func(e SpecError) {
+			e.Index, e.Route = i, s.Name
+			faults = append(faults, &e)
+		})
+		for _, sink := range s.Sinks {
+			at, known := positions[sink]
+			if !known {
+				at = len(r.sinks)
+				positions[sink] = at
+				r.sinks = append(r.sinks, sink)
+			}
+			if !slices.Contains(rule.sinks, at) {
+				rule.sinks = append(rule.sinks, at)
+			}
+		}
+		r.rules = append(r.rules, rule)
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	r.index.Store(&map[indexKey][]*rule{})
+	return r, nil
+}
+
+// OnError sets a function that is told, once for every route, of the first failure
+// of its expression that is more than a missing field. It is called within Route
+// and must be set before the first.
+func (r *Router) OnError(f func(route string, err error)) { r.onError = f }
+
+// Stats are the counts of every route, in the order compiled.
+func (r *Router) Stats() []Stats {
+	out := make([]Stats, len(r.rules))
+	for i, rule := range r.rules {
+		out[i] = rule.counters.read(rule.name)
+	}
+	return out
+}
+
+// Route appends a Target for every sink that gets the change, in the order in which
+// the routes name them, and returns the extended slice. It keeps nothing of the
+// change.
+func (r *Router) Route(dst []Target, c *Change) []Target {
+	candidates := r.candidates(c)
+	if len(candidates) == 0 {
+		return dst
+	}
+	e := r.evaluations.Get().(*evaluation)
+	e.reset(c, len(r.sinks))
+	first := len(dst)
+	for _, rule := range candidates {
+		s, ok := rule.selection(c.Watches)
+		if !ok || !r.matches(rule, e, s) {
+			continue
+		}
+		rule.counters.matched.Add(1)
+		for _, sink := range rule.sinks {
+			at := e.targets[sink]
+			if at == 0 {
+				dst = append(dst, Target{Sink: r.sinks[sink], Payload: rule.payload, Selection: s, Route: rule.name})
+				e.targets[sink] = len(dst) - first
+				continue
+			}
+			t := &dst[first+at-1]
+			t.Payload |= rule.payload
+			t.Selection = mergeSelections(t.Selection, s)
+		}
+	}
+	e.release()
+	r.evaluations.Put(e)
+	return dst
+}
+
+// Sinks appends every sink that some route leads to from the watch's changes of the
+// resource, whatever the change: those that a gap concerns.
+func (r *Router) Sinks(dst []string, watch string, res event.Resource) []string {
+	first := len(dst)
+	for _, rule := range r.lookup(indexKey{watch, res}) {
+		for _, sink := range rule.sinks {
+			if name := r.sinks[sink]; !slices.Contains(dst[first:], name) {
+				dst = append(dst, name)
+			}
+		}
+	}
+	return dst
+}
+
+// candidates are the rules that may match. Of a change that concerns several
+// watches they are those about the resource; else those about the watch as well.
+func (r *Router) candidates(c *Change) []*rule {
+	switch len(c.Watches) {
+	case 0:
+		return nil
+	case 1:
+		return r.lookup(indexKey{c.Watches[0].Watch, c.Resource})
+	}
+	return r.lookup(indexKey{"", c.Resource})
+}
+
+func (r *Router) lookup(k indexKey) []*rule {
+	if rules, ok := (*r.index.Load())[k]; ok {
+		return rules
+	}
+	var rules []*rule
+	for _, rule := range r.rules {
+		if (k.watch == "" || rule.takes(k.watch)) && rule.covers(k.resource) {
+			rules = append(rules, rule)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	next := maps.Clone(*r.index.Load())
+	next[k] = rules
+	r.index.Store(&next)
+	return rules
+}
+
+// matches does a rule's tests, the cheap ones first.
+func (r *Router) matches(rule *rule, e *evaluation, s event.Selection) bool {
+	if rule.events&eventBit(e.change.Type) == 0 {
+		return false
+	}
+	if rule.when != nil && !rule.when.inflate && !r.evaluate(rule, e) {
+		return false
+	}
+	switch same, err := rule.unchanged(e, s); {
+	case err != nil:
+		r.failed(rule, fmt.Errorf("changed: %w", err))
+	case same:
+		rule.counters.unchanged.Add(1)
+		return false
+	}
+	return rule.when == nil || !rule.when.inflate || r.evaluate(rule, e)
+}
+
+// evaluate evaluates a rule's expression and does with its errors as configured.
+func (r *Router) evaluate(rule *rule, e *evaluation) bool {
+	match, missing, err := rule.when.eval(e)
+	switch {
+	case missing:
+		rule.counters.missing.Add(1)
+		match = rule.onError == OnErrorPass
+	case err != nil:
+		r.failed(rule, err)
+		match = rule.onError != OnErrorDrop
+	}
+	if !match {
+		rule.counters.filtered.Add(1)
+	}
+	return match
+}
+
+func (r *Router) failed(rule *rule, err error) {
+	rule.counters.errors.Add(1)
+	if rule.counters.first.CompareAndSwap(nil, &err) && r.onError != nil {
+		r.onError(rule.name, err)
+	}
+}

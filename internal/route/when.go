@@ -1,0 +1,145 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/ext"
+)
+
+// Limits of one evaluation. A unit of cost is about 100 ns of work.
+const (
+	maxCost   = 1_000_000
+	maxMemory = 16 << 20 // bytes of values alive at a time
+
+	// provenCost is a worst case, known at load, below which metering an expression
+	// costs more than it could save.
+	provenCost = 100_000
+)
+
+// Limits of an expression, checked at load.
+const (
+	maxExpression = 16 << 10 // characters
+	maxDepth      = 100
+	maxRegex      = 5_000 // instructions of a compiled regular expression
+)
+
+// expressions compiles expressions in one environment, whose making is dear.
+type expressions struct {
+	env   *cel.Env
+	views *views
+}
+
+func newExpressions() (*expressions, error) {
+	v := newViews()
+	opts := append(quantityOptions(),
+		cel.OptionalTypes(),
+		ext.Strings(),
+		ext.Lists(),
+		ext.Sets(),
+		ext.Math(),
+		ext.Encoders(),
+		ext.Regex(),
+		ext.Network(),
+		ext.Bindings(),
+		ext.TwoVarComprehensions(),
+		cel.ParserExpressionSizeLimit(maxExpression),
+		cel.ExpressionNestingDepthLimit(maxDepth),
+		cel.RegexProgramSizeLimit(maxRegex),
+		cel.DefaultUTCTimeZone(true),
+		cel.Variable("object", cel.DynType),
+		cel.Variable("oldObject", cel.DynType),
+		cel.Variable("metadata", v.metadata.celType),
+		cel.Variable("event", v.event.celType),
+		cel.Variable("resource", v.resource.celType),
+	)
+	base, err := cel.NewEnv(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("route: CEL environment: %w", err)
+	}
+	env, err := base.Extend(cel.CustomTypeProvider(&viewProvider{base.CELTypeProvider(), v.byName()}))
+	if err != nil {
+		return nil, fmt.Errorf("route: CEL environment: %w", err)
+	}
+	return &expressions{env: env, views: v}, nil
+}
+
+// condition is a compiled `when`.
+type condition struct {
+	program cel.Program
+	inflate bool // it may look beyond type and metadata
+	metered bool // its cost is not bounded beforehand
+}
+
+// expressionError is one fault of an expression.
+type expressionError struct {
+	line, column int // from 1
+	msg          string
+}
+
+// compile compiles one expression, or says all that is wrong with it.
+func (x *expressions) compile(text string) (*condition, []expressionError) {
+	ast, issues := x.env.Compile(text)
+	if issues.Err() != nil {
+		var faults []expressionError
+		for _, e := range issues.Errors() {
+			faults = append(faults, expressionError{
+				line:   max(e.Location.Line(), 1),
+				column: e.Location.Column() + 1,
+				msg:    withoutContainer(e.Message),
+			})
+		}
+		return nil, faults
+	}
+	if out := ast.OutputType(); !out.IsExactType(types.BoolType) && !out.IsExactType(types.DynType) {
+		return nil, []expressionError{{1, 1, "the expression must be a bool, not " + cel.FormatCELType(out)}}
+	}
+	c := &condition{inflate: needsBody(ast.NativeRep()), metered: true}
+	if cost, err := x.env.EstimateCost(ast, sizes{}); err == nil && cost.Max <= provenCost {
+		c.metered = false
+	}
+	opts := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize)}
+	if c.metered {
+		opts = append(opts, cel.CostLimit(maxCost), cel.MemoryLimit(maxMemory))
+	}
+	program, err := x.env.Program(ast, opts...)
+	if err != nil {
+		return nil, []expressionError{{1, 1, err.Error()}}
+	}
+	c.program = program
+	return c, nil
+}
+
+// withoutContainer takes out a remark on a CEL feature that watcherd does not use.
+func withoutContainer(msg string) string {
+	return strings.ReplaceAll(msg, " (in container '')", "")
+}
+
+// errNotBool is the failure of an expression whose type was not known at load.
+var errNotBool = errors.New("the expression's value is no bool")
+
+// noSuchKey is how every error of a missing key or field begins.
+const noSuchKey = "no such key: "
+
+// eval evaluates the expression. missing tells an error that means no more than that
+// the object lacks a key, a field or an item.
+func (c *condition) eval(e *evaluation) (match, missing bool, err error) {
+	v, _, err := c.program.Eval(e)
+	if err != nil {
+		return false, isMissing(err), err
+	}
+	b, ok := v.(types.Bool)
+	if !ok {
+		return false, false, fmt.Errorf("%w but %s", errNotBool, v.Type().TypeName())
+	}
+	return bool(b), false, nil
+}
+
+// isMissing goes by the text, as CEL has no type for these errors.
+func isMissing(err error) bool {
+	msg := err.Error()
+	return strings.HasPrefix(msg, noSuchKey) || strings.HasPrefix(msg, "index out of bounds: ")
+}
