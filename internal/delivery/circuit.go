@@ -1,0 +1,172 @@
+package delivery
+
+import (
+	"math"
+	"time"
+)
+
+// phase is how the sink as a whole stands.
+type phase int
+
+const (
+	flowing phase = iota
+	backingOff
+	paused
+)
+
+// circuit decides how much may be written now. It knows nothing of events; the
+// engine tells it what became of each write. It is not safe for concurrent use.
+//
+// While the sink flows, everything may be written. After a failure of the whole
+// sink nothing is written until a delay has passed, then one event at a time (a
+// probe). The first one the sink answers for closes the circuit, and batches
+// double from there, so that a receiver that was down is not met with
+// everything at once and one that can't bear large batches still gets on.
+type circuit struct {
+	retry *Retry
+
+	phase    phase
+	reason   string    // why it doesn't flow
+	since    time.Time // when the phase began
+	until    time.Time // nothing is written before
+	attempts int       // failures, or refused probes, in a row
+	probing  bool      // the one write allowed is in flight
+	ramp     int       // most events in one write; 0: no limit
+
+	// epoch numbers the outages. Writes of several lanes that fail together were
+	// all sent in one epoch, and count as one failure.
+	epoch uint64
+}
+
+// ticket is what a write has to show for itself when it returns.
+type ticket struct {
+	epoch uint64
+	probe bool
+}
+
+// admit returns how many events the next write may hold; 0: none now.
+func (c *circuit) admit(now time.Time) int {
+	switch {
+	case c.phase == flowing && c.ramp == 0:
+		return math.MaxInt
+	case c.phase == flowing:
+		return c.ramp
+	case c.probing || now.Before(c.until):
+		return 0
+	default:
+		return 1
+	}
+}
+
+// start notes that a write was sent.
+func (c *circuit) start() ticket {
+	c.probing = c.phase != flowing
+	return ticket{epoch: c.epoch, probe: c.probing}
+}
+
+// end notes that a write has returned. One of success, fail and pause follows,
+// unless nothing was learned.
+func (c *circuit) end(t ticket) {
+	if t.probe {
+		c.probing = false
+	}
+}
+
+// answered notes that the destination dealt with a write of this many events,
+// if only to refuse some. It reports whether that ended a phase in which
+// nothing flowed. full is the size from which the ramp is no limit.
+//
+// A write sent before the outage proves nothing about the time after.
+func (c *circuit) answered(t ticket, now time.Time, full int) bool {
+	if t.epoch != c.epoch {
+		return false
+	}
+	if c.phase == flowing {
+		if c.ramp *= 2; c.ramp >= full {
+			c.ramp = 0
+		}
+		return false
+	}
+	c.phase, c.since, c.until = flowing, now, time.Time{}
+	c.attempts, c.reason = 0, ""
+	if c.ramp = 2; c.ramp >= full {
+		c.ramp = 0
+	}
+	return true
+}
+
+// fail notes a failure of the whole sink that time may mend. after is the delay
+// the destination asked for; 0: none. It reports whether the phase changed.
+func (c *circuit) fail(t ticket, now time.Time, after time.Duration, reason string) bool {
+	late := t.epoch != c.epoch && c.phase != flowing
+	if late {
+		if after > 0 && c.phase == backingOff {
+			if until := now.Add(c.retry.asked(after)); until.After(c.until) {
+				c.until = until
+			}
+		}
+		return false
+	}
+	changed := c.enter(backingOff, now, reason)
+	d := c.retry.delay(c.attempts)
+	if after > 0 {
+		d = c.retry.asked(after)
+	}
+	c.until = now.Add(d)
+	return changed
+}
+
+// pause notes a failure that a person has to mend. It reports whether the phase
+// changed.
+func (c *circuit) pause(t ticket, now time.Time, reason string) bool {
+	if t.epoch != c.epoch && c.phase == paused {
+		return false
+	}
+	changed := c.enter(paused, now, reason)
+	c.until = now.Add(c.retry.probe(c.attempts))
+	return changed
+}
+
+func (c *circuit) enter(p phase, now time.Time, reason string) (changed bool) {
+	c.epoch++
+	c.ramp = 1
+	c.reason = reason
+	if changed = c.phase != p; changed {
+		c.phase, c.since, c.attempts = p, now, 0
+	}
+	c.attempts++
+	return changed
+}
+
+// resume makes the next probe due at once.
+func (c *circuit) resume(now time.Time) {
+	if c.phase != flowing {
+		c.until = now
+	}
+}
+
+// restore takes over what a note of an earlier run says. A paused sink is
+// probed at once: a restart is how many an operator says "try now".
+func (c *circuit) restore(p phase, now time.Time, attempts int, next time.Time, reason string) {
+	if p == flowing {
+		return
+	}
+	c.enter(p, now, reason)
+	c.attempts = max(attempts, 1)
+	c.until = now
+	if p == backingOff {
+		c.until = clampTime(next, now, c.retry.longest())
+	}
+}
+
+// clampTime keeps t within [now, now+most].
+func clampTime(t, now time.Time, most time.Duration) time.Time {
+	switch {
+	case t.Before(now):
+		return now
+	case t.After(now.Add(most)):
+		return now.Add(most)
+	default:
+		return t
+	}
+}

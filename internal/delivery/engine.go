@@ -1,0 +1,260 @@
+package delivery
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// engine is one Run of a worker with an open sink. Everything in it belongs to
+// the goroutine of run, which decides; lanes only write and the reader only
+// reads. A write is known to the engine from send to settle.
+type engine struct {
+	cfg     *Config
+	sink    sinks.Sink
+	limited sinks.Limited // the sink, if it has limits
+	metrics *metrics
+	log     *journal
+	note    *note
+
+	circuit circuit
+	lanes   []*lane
+	turn    int
+	results chan *batch // room for a batch a lane, so that no lane ever waits
+
+	held      int // entries with a payload or an event in memory
+	heldBytes int // of their payloads
+	aside     int // entries held as positions
+	spare     []*entry
+
+	inFlight       int // writes
+	inFlightEvents int
+	cancelled      bool // writes in flight were told to give up
+
+	acks      []uint64  // accepted, and not yet acknowledged to the queue
+	fruitful  int64     // writes of which an event was accepted
+	fruitless int       // retries of suspects in a row, nothing accepted in between
+	retryHold time.Time // detached objects wait until then
+	panics    int       // events in a row that made the sink panic
+	stacks    map[string]struct{}
+
+	lastError     string
+	lastErrorTime time.Time
+	lastSuccess   time.Time
+	delivered     uint64
+	deadLetters   uint64
+
+	scratch        []byte // for measuring
+	retries, helds []int  // for judge
+	back           []*entry
+}
+
+func newEngine(cfg *Config, sink sinks.Sink, m *metrics, log *journal, n *note) *engine {
+	e := &engine{
+		cfg: cfg, sink: sink, metrics: m, log: log, note: n,
+		circuit: circuit{retry: &cfg.Retry, since: time.Now()},
+		lanes:   make([]*lane, cfg.Delivery.Concurrency),
+		results: make(chan *batch, cfg.Delivery.Concurrency),
+		stacks:  map[string]struct{}{},
+	}
+	e.limited, _ = sink.(sinks.Limited)
+	for i := range e.lanes {
+		e.lanes[i] = newLane()
+	}
+	return e
+}
+
+// loop runs until ctx is done (nil) or the store fails.
+func (e *engine) loop(ctx context.Context, w *Worker, chunks <-chan chunk) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		now := time.Now()
+		if err := e.step(now); err != nil {
+			return err
+		}
+		w.publish(e.status())
+
+		timer.Stop()
+		if wake, ok := e.wake(); ok {
+			timer.Reset(max(wake.Sub(now), 0))
+		}
+		more := chunks
+		if e.full() {
+			more = nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case c := <-more:
+			if c.err != nil {
+				return c.err
+			}
+			e.admit(c.items, time.Now())
+		case b := <-e.results:
+			if err := e.settleAll(b); err != nil {
+				return err
+			}
+		case <-w.resume:
+			e.hurry(time.Now())
+		case <-timer.C:
+		}
+	}
+}
+
+// step does what can be done without waiting. New batches go out before the
+// last ones are acknowledged: the order of the two matters to no one, and the
+// sink is busy meanwhile.
+func (e *engine) step(now time.Time) error {
+	if err := e.dispatch(now); err != nil {
+		return err
+	}
+	if err := e.acknowledge(); err != nil {
+		return err
+	}
+	if e.circuit.phase == flowing {
+		for _, l := range e.lanes {
+			if l.busy {
+				e.decodeAhead(l, e.cfg.Delivery.MaxEvents)
+			}
+		}
+	}
+	return e.note.flush(now, &e.circuit)
+}
+
+func (e *engine) settleAll(b *batch) error {
+	now := time.Now()
+	for {
+		if err := e.settle(b, now); err != nil {
+			return err
+		}
+		select {
+		case b = <-e.results:
+		default:
+			return nil
+		}
+	}
+}
+
+func (e *engine) acknowledge() error {
+	if len(e.acks) == 0 {
+		return nil
+	}
+	if err := e.cfg.Queue.Ack(e.acks...); err != nil {
+		return fmt.Errorf("acknowledge %d events: %w", len(e.acks), err)
+	}
+	e.acks = e.acks[:0]
+	return nil
+}
+
+// full reports whether enough was read ahead.
+func (e *engine) full() bool {
+	return e.held >= e.cfg.readAhead() || e.heldBytes >= readAheadBytes || e.aside >= maxSetAside
+}
+
+// admit hands items that were read to their lanes.
+func (e *engine) admit(items []outbox.Item, now time.Time) {
+	for i := range items {
+		en := e.newEntry()
+		en.item, en.arrived = items[i], now
+		en.payload, en.held = len(items[i].Payload), true
+		e.held++
+		e.heldBytes += en.payload
+		l := e.lanes[en.item.Lane%uint64(len(e.lanes))]
+		if o := l.detached.get(en.item.Lane); o != nil {
+			e.follow(o, en)
+			continue
+		}
+		l.pending.push(en)
+	}
+}
+
+func (e *engine) newEntry() *entry {
+	if n := len(e.spare); n > 0 {
+		en := e.spare[n-1]
+		e.spare = e.spare[:n-1]
+		return en
+	}
+	return &entry{}
+}
+
+// unhold takes an entry off the account of what was read ahead.
+func (e *engine) unhold(en *entry) {
+	if en.held {
+		en.held = false
+		e.held--
+		e.heldBytes -= en.payload
+	}
+}
+
+// release forgets an entry that left the queue.
+func (e *engine) release(en *entry) {
+	e.unhold(en)
+	if en.away {
+		e.aside--
+	}
+	*en = entry{}
+	if len(e.spare) < readItems {
+		e.spare = append(e.spare, en)
+	}
+}
+
+// wake is when something is to be done next that nobody will call for; not ok:
+// never.
+func (e *engine) wake() (at time.Time, ok bool) {
+	sooner := func(t time.Time) {
+		if !ok || t.Before(at) {
+			at, ok = t, true
+		}
+	}
+	if t, pending := e.note.due(); pending {
+		sooner(t)
+	}
+	if e.circuit.probing {
+		return at, ok
+	}
+	limits := e.limits()
+	for _, l := range e.lanes {
+		if l.busy {
+			continue
+		}
+		if t, ready := e.pendingReady(l, e.batchLimit(l, e.cfg.Delivery.MaxEvents, limits)); ready {
+			sooner(latest(t, e.circuit.until))
+		}
+		if len(l.detached.due) > 0 {
+			sooner(latest(l.detached.due[0].due, e.retryHold, e.circuit.until))
+		}
+	}
+	return at, ok
+}
+
+func latest(times ...time.Time) time.Time {
+	return slices.MaxFunc(times, time.Time.Compare)
+}
+
+// hurry makes everything due that waits for a time.
+func (e *engine) hurry(now time.Time) {
+	e.circuit.resume(now)
+	e.retryHold, e.fruitless, e.panics = time.Time{}, 0, 0
+	for _, l := range e.lanes {
+		l.detached.hurry(now)
+	}
+}
+
+// limits asks the sink what it can take.
+func (e *engine) limits() (l sinks.Limits) {
+	if e.limited == nil {
+		return sinks.Limits{}
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			e.log.repeat("the sink panicked telling its limits", fmt.Errorf("%v", v))
+			l = sinks.Limits{}
+		}
+	}()
+	return e.limited.Limits()
+}

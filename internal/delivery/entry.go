@@ -1,0 +1,72 @@
+package delivery
+
+import (
+	"time"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// entry is one queue item on its way through the engine.
+type entry struct {
+	item    outbox.Item  // without payload once decoded
+	event   *event.Event // nil until decoded
+	size    int          // of the encoded event, about; set with event
+	payload int          // bytes of payload as read
+	held    bool         // counts as read ahead
+	arrived time.Time    // when it was read from the queue
+	away    bool         // held as a position only, to be read again
+
+	tries    int       // writes that failed because of this event, as far as is known
+	refusals int       // those of them where it was refused
+	first    time.Time // when the first of them was
+}
+
+// failed counts a write that failed because of this event.
+func (e *entry) failed(now time.Time) {
+	e.tries++
+	if e.first.IsZero() {
+		e.first = now
+	}
+}
+
+// fifo is a queue of entries that can also give up entries from within its
+// first few, and take entries back at the front.
+type fifo struct {
+	entries []*entry
+	head    int
+}
+
+func (f *fifo) len() int        { return len(f.entries) - f.head }
+func (f *fifo) at(i int) *entry { return f.entries[f.head+i] }
+
+func (f *fifo) push(e *entry) {
+	if f.head > 0 && len(f.entries) == cap(f.entries) {
+		n := copy(f.entries, f.entries[f.head:])
+		clear(f.entries[n:])
+		f.entries, f.head = f.entries[:n], 0
+	}
+	f.entries = append(f.entries, e)
+}
+
+// cut removes the first n entries, except that kept, a subsequence of them,
+// stays.
+func (f *fifo) cut(n int, kept []*entry) {
+	clear(f.entries[f.head : f.head+n])
+	f.head += n - len(kept)
+	copy(f.entries[f.head:], kept)
+	if f.head == len(f.entries) {
+		f.entries, f.head = f.entries[:0], 0
+	}
+}
+
+// unshift puts entries back before all others.
+func (f *fifo) unshift(es []*entry) {
+	if f.head < len(es) {
+		grown := make([]*entry, len(es)+f.len(), 2*len(es)+f.len())
+		copy(grown[len(es):], f.entries[f.head:])
+		f.entries, f.head = grown, len(es)
+	}
+	f.head -= len(es)
+	copy(f.entries[f.head:], es)
+}

@@ -1,0 +1,76 @@
+package delivery
+
+import (
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// lane is one of the sink's `concurrency` lanes: the events of its share of the
+// objects, and at most one write in flight. All fields but work belong to the
+// engine's goroutine.
+type lane struct {
+	pending  fifo     // events in queue order, but those of detached objects
+	detached detached // objects that fell out of that order
+
+	batch  batch               // the write in flight, reused from write to write
+	busy   bool                // batch is in flight
+	taken  map[uint64]struct{} // objects in the batch being formed
+	passed []*entry            // entries that stay while a batch is being formed
+
+	cut         int  // most events in a write while looking for a refused one; 0: no limit
+	detachedNow bool // it is the detached objects' turn
+
+	work chan *batch // to the lane's goroutine; closed by the engine at the end
+}
+
+func newLane() *lane {
+	l := &lane{
+		detached: newDetached(),
+		taken:    map[uint64]struct{}{},
+		work:     make(chan *batch, 1),
+	}
+	l.batch.lane = l
+	return l
+}
+
+// batch is one Write. While it is in flight only the lane's goroutine touches
+// it.
+type batch struct {
+	lane    *lane
+	entries []*entry
+	events  []*event.Event // of the entries
+	objects []*object      // of the entries, if they came from detached objects; else empty
+	bytes   int
+	ticket  ticket
+
+	began time.Time
+	took  time.Duration
+	err   error
+}
+
+func (b *batch) reset() {
+	clear(b.entries)
+	clear(b.events)
+	clear(b.objects)
+	b.entries, b.events, b.objects = b.entries[:0], b.events[:0], b.objects[:0]
+	b.bytes, b.err = 0, nil
+}
+
+// add appends an event; o is nil if it comes from the lane's own order.
+func (b *batch) add(e *entry, o *object) {
+	b.entries = append(b.entries, e)
+	b.events = append(b.events, e.event)
+	b.bytes += e.size
+	if o != nil {
+		b.objects = append(b.objects, o)
+	}
+}
+
+// object is the detached object of the i-th event, or nil.
+func (b *batch) object(i int) *object {
+	if len(b.objects) == 0 {
+		return nil
+	}
+	return b.objects[i]
+}

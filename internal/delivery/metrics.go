@@ -1,0 +1,198 @@
+package delivery
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// metrics are one worker's series. All carry the sink's name as a constant
+// label, so that workers sharing a registry never touch each other's.
+type metrics struct {
+	registerer prometheus.Registerer
+	registered []prometheus.Collector
+
+	types     map[event.Type]prometheus.Counter
+	delivery  prometheus.Histogram
+	batch     prometheus.Histogram
+	errors    *prometheus.CounterVec
+	letters   *prometheus.CounterVec
+	retries   prometheus.Counter
+	truncated prometheus.Counter
+	states    *prometheus.GaugeVec
+	blocked   prometheus.Gauge
+
+	state State // whose series is 1
+}
+
+var eventTypes = [...]event.Type{event.Added, event.Updated, event.Deleted, event.Sync, event.Gap}
+
+// The classes of failed writes beyond those of sinks.Class.
+const (
+	classPanic = "panic"
+	classOpen  = "open"
+)
+
+func newMetrics(cfg *Config) (*metrics, error) {
+	m := &metrics{
+		registerer: prometheus.WrapRegistererWith(prometheus.Labels{"sink": cfg.Name}, cfg.Registerer),
+		types:      map[event.Type]prometheus.Counter{},
+		delivery: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "watcherd_sink_delivery_duration_seconds",
+			Help:    "How long the sink took for one write, failed ones included.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 9),
+		}),
+		batch: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "watcherd_sink_batch_events",
+			Help:    "Events in one write.",
+			Buckets: prometheus.ExponentialBuckets(1, 4, 7),
+		}),
+		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watcherd_sink_errors_total",
+			Help: "Writes that failed in whole or in part, by what the failure means: retry, poison, pause, panic; and failures to open the sink.",
+		}, []string{"class"}),
+		letters: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watcherd_sink_dead_letters_total",
+			Help: "Events set aside for good, by reason.",
+		}, []string{"reason"}),
+		retries: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "watcherd_sink_retries_total",
+			Help: "Events put back after a failed write, to be written again.",
+		}),
+		truncated: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "watcherd_sink_truncated_events_total",
+			Help: "Events written without their objects because they were larger than the sink's limit.",
+		}),
+		states: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "watcherd_sink_state",
+			Help: "1 for the state the sink is in.",
+		}, []string{"state"}),
+		blocked: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "watcherd_sink_blocked_events",
+			Help: "Events that wait for a retry of their own or behind one of the same object.",
+		}),
+	}
+	delivered := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "watcherd_sink_events_delivered_total",
+		Help: "Events the sink accepted, by type.",
+	}, []string{"type"})
+	for _, t := range eventTypes {
+		m.types[t] = delivered.WithLabelValues(string(t))
+	}
+	for _, class := range [...]string{
+		sinks.ClassRetry.String(), sinks.ClassPoison.String(), sinks.ClassPause.String(), classPanic, classOpen,
+	} {
+		m.errors.WithLabelValues(class)
+	}
+	for _, reason := range letterReasons {
+		m.letters.WithLabelValues(reason)
+	}
+	for _, s := range states {
+		m.states.WithLabelValues(string(s))
+	}
+	return m, m.register(
+		delivered, m.delivery, m.batch, m.errors, m.letters, m.retries, m.truncated, m.states, m.blocked,
+		newQueueCollector(cfg.Queue),
+	)
+}
+
+// register registers all or none.
+func (m *metrics) register(cs ...prometheus.Collector) error {
+	for _, c := range cs {
+		if err := m.registerer.Register(c); err != nil {
+			m.unregister()
+			return err
+		}
+		m.registered = append(m.registered, c)
+	}
+	return nil
+}
+
+func (m *metrics) unregister() {
+	for _, c := range m.registered {
+		m.registerer.Unregister(c)
+	}
+	m.registered = nil
+}
+
+// written counts a write that came back.
+func (m *metrics) written(b *batch) {
+	m.delivery.Observe(b.took.Seconds())
+	m.batch.Observe(float64(len(b.entries)))
+}
+
+func (m *metrics) delivered(t event.Type) {
+	if c, ok := m.types[t]; ok {
+		c.Inc()
+	}
+}
+
+// failed counts a write by each class of failure it met.
+func (m *metrics) failed(v *verdict) {
+	if v.retryErr != nil {
+		m.errors.WithLabelValues(errorClass(v.retryErr)).Inc()
+	}
+	if v.refuseErr != nil {
+		m.errors.WithLabelValues(errorClass(v.refuseErr)).Inc()
+	}
+	if v.pauseErr != nil {
+		m.errors.WithLabelValues(errorClass(v.pauseErr)).Inc()
+	}
+}
+
+func errorClass(err error) string {
+	if isPanic(err) {
+		return classPanic
+	}
+	class, _ := sinks.Classify(err)
+	return class.String()
+}
+
+func (m *metrics) setState(s State) {
+	if m.state == s {
+		return
+	}
+	if m.state != "" {
+		m.states.WithLabelValues(string(m.state)).Set(0)
+	}
+	m.state = s
+	m.states.WithLabelValues(string(s)).Set(1)
+}
+
+// queueCollector reads the queue's figures when somebody asks.
+type queueCollector struct {
+	queue                 Queue
+	length, bytes, oldest *prometheus.Desc
+}
+
+func newQueueCollector(q Queue) *queueCollector {
+	return &queueCollector{
+		queue:  q,
+		length: prometheus.NewDesc("watcherd_sink_queue_length", "Events the sink has yet to accept.", nil, nil),
+		bytes:  prometheus.NewDesc("watcherd_sink_queue_bytes", "Bytes of the events the sink has yet to accept, as stored.", nil, nil),
+		oldest: prometheus.NewDesc("watcherd_sink_queue_oldest_oldestseconds",
+			"Age of the oldest event the sink has yet to accept; 0 if there is none.", nil, nil),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c *queueCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.length
+	ch <- c.bytes
+	ch <- c.oldest
+}
+
+// Collect implements prometheus.Collector.
+func (c *queueCollector) Collect(ch chan<- prometheus.Metric) {
+	s := c.queue.Stats()
+	var age float64
+	if !s.OldestTime.IsZero() {
+		age = max(time.Since(s.OldestTime).Seconds(), 0)
+	}
+	ch <- prometheus.MustNewConstMetric(c.length, prometheus.GaugeValue, float64(s.Length))
+	ch <- prometheus.MustNewConstMetric(c.bytes, prometheus.GaugeValue, float64(s.Bytes))
+	ch <- prometheus.MustNewConstMetric(c.oldest, prometheus.GaugeValue, age)
+}

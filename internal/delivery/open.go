@@ -1,0 +1,108 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// open opens the sink, again and again if it must, on the schedule of a failing
+// or paused sink. It returns nil when ctx is done first.
+func (w *Worker) open(ctx context.Context, log *journal) sinks.Sink {
+	w.publish(Status{State: Opening})
+	c := circuit{retry: &w.cfg.Retry}
+	for {
+		sink, err := w.openOnce(ctx)
+		if err == nil {
+			if c.attempts > 0 {
+				log.Info("the sink is open", "attempts", c.attempts+1)
+			}
+			return sink
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		w.metrics.errors.WithLabelValues(classOpen).Inc()
+		err = fmt.Errorf("open the sink: %w", err)
+		now := time.Now()
+		class, after := sinks.Classify(err)
+		switch {
+		case class == sinks.ClassPause && c.pause(c.start(), now, excerpt(err)):
+			log.paused(err, c.until.Sub(now))
+		case class != sinks.ClassPause && c.fail(c.start(), now, after, excerpt(err)):
+			log.backingOff(err, c.until.Sub(now))
+		default:
+			log.repeat("the sink still cannot be opened", err)
+		}
+		w.publish(Status{
+			State: c.phase.state(), Reason: c.reason, Attempts: c.attempts, NextAttempt: c.until,
+			LastError: excerpt(err), LastErrorTime: now,
+		})
+		if !w.sleep(ctx, c.until.Sub(now)) {
+			return nil
+		}
+	}
+}
+
+// openOnce calls Open. A panic in it is an error like any other.
+func (w *Worker) openOnce(ctx context.Context) (sink sinks.Sink, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &panicError{value: v, stack: debug.Stack(), hash: stackHash()}
+		}
+	}()
+	sink, err = w.cfg.Open(ctx)
+	if err == nil && sink == nil {
+		err = errors.New("no sink and no error")
+	}
+	return sink, err
+}
+
+// sleep waits, but not when somebody calls Resume. It reports whether ctx is
+// still alive.
+func (w *Worker) sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-w.resume:
+	case <-timer.C:
+	}
+	return true
+}
+
+// close closes the sink, for at most CloseTimeout and a moment.
+func (e *engine) close(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.CloseTimeout)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() {
+		defer func() {
+			if v := recover(); v != nil {
+				done <- &panicError{value: v, stack: debug.Stack(), hash: stackHash()}
+			}
+		}()
+		done <- e.sink.Close(ctx)
+	}()
+	var err error
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		// Close was told; it has a moment to say what it left undone.
+		timer := time.NewTimer(time.Second)
+		defer timer.Stop()
+		select {
+		case err = <-done:
+		case <-timer.C:
+			err = errors.New("it did not return; left behind")
+		}
+	}
+	if err != nil {
+		e.log.Warn("closing the sink", "error", err)
+	}
+}

@@ -1,0 +1,71 @@
+package delivery
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"runtime"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// panicsInARow is how many different events may make the sink panic, with none
+// accepted in between, before the sink is taken to be at fault and paused.
+const panicsInARow = 3
+
+// panicError is a panic of a sink or a decoder.
+type panicError struct {
+	value any
+	stack []byte
+	hash  string // tells apart the places panics come from
+}
+
+func (p *panicError) Error() string { return fmt.Sprintf("panic at %s: %v", p.hash, p.value) }
+
+// poisoned is the error of a Write that panicked: by default the fault of an
+// event.
+func poisoned(p *panicError) error { return sinks.Poison(p) }
+
+func isPanic(err error) bool {
+	_, ok := errors.AsType[*panicError](err)
+	return ok
+}
+
+// stackHash names the calling goroutine's stack by its functions and lines, so
+// that one bug has one name whatever the addresses. Call it while recovering.
+func stackHash() string {
+	var pcs [32]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	h := fnv.New32a()
+	for {
+		f, more := frames.Next()
+		fmt.Fprintf(h, "%s:%d\n", f.Function, f.Line)
+		if !more {
+			return fmt.Sprintf("%08x", h.Sum32())
+		}
+	}
+}
+
+// meetPanic logs where a panic came from, with the stack the first time.
+func (e *engine) meetPanic(err error) {
+	p, ok := errors.AsType[*panicError](err)
+	if !ok {
+		return
+	}
+	if _, known := e.stacks[p.hash]; known {
+		e.log.repeat("the sink panicked again", err)
+		return
+	}
+	if len(e.stacks) < 64 {
+		e.stacks[p.hash] = struct{}{}
+	}
+	e.log.Error("the sink panicked", "stackHash", p.hash, "panic", fmt.Sprint(p.value), "stack", string(p.stack))
+}
+
+// tripped is why the sink has to pause after panics in a row, or nil.
+func (e *engine) tripped() error {
+	if e.panics < panicsInARow {
+		return nil
+	}
+	return fmt.Errorf("the sink panicked on %d events in a row", panicsInARow)
+}

@@ -1,0 +1,117 @@
+package delivery
+
+import (
+	"errors"
+	"fmt"
+	"runtime/debug"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// prepare makes an entry ready to be written: read again if it was set aside,
+// decoded, and within the sink's limit. Not ok means that there is nothing to
+// write: the entry became a dead letter or is no longer in the queue, and is
+// released. The caller takes it out of wherever it stood.
+func (e *engine) prepare(en *entry, limits sinks.Limits) (ok bool, err error) {
+	if en.away {
+		found, err := e.fetch(en)
+		if err != nil {
+			return false, err
+		}
+		if !found {
+			e.log.Warn("an event left the queue before it was delivered", "position", en.item.Position)
+			e.release(en)
+			return false, nil
+		}
+	}
+	if en.event == nil {
+		if err := e.decode(en); err != nil {
+			return false, e.deadLetter(en, letterUndecodable, err)
+		}
+	}
+	if limits.MaxEventBytes > 0 {
+		if err := e.fit(en, limits.MaxEventBytes); err != nil {
+			return false, e.deadLetter(en, letterOversize, err)
+		}
+	}
+	return true, nil
+}
+
+// fetch reads the item of an entry again.
+func (e *engine) fetch(en *entry) (found bool, err error) {
+	items, err := e.cfg.Queue.Read(en.item.Position-1, 1, readBytes)
+	if err != nil {
+		return false, fmt.Errorf("read event again: %w", err)
+	}
+	if len(items) == 0 || items[0].Position != en.item.Position {
+		return false, nil
+	}
+	en.item = items[0]
+	en.away = false
+	e.aside--
+	return true, nil
+}
+
+// decode sets the entry's event and size.
+func (e *engine) decode(en *entry) (err error) {
+	ev, err := decode(e.cfg.Decode, en.item)
+	if err != nil {
+		return err
+	}
+	en.event, en.size = ev, estimate(ev)
+	en.item.Payload = nil
+	return nil
+}
+
+func decode(f func(outbox.Item) (*event.Event, error), item outbox.Item) (ev *event.Event, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &panicError{value: v, stack: debug.Stack(), hash: stackHash()}
+		}
+	}()
+	ev, err = f(item)
+	if err == nil && ev == nil {
+		err = errors.New("no event in the record")
+	}
+	return ev, err
+}
+
+// fit applies the oversize policy. It changes en.event at most for a smaller
+// copy; an error means that the event cannot be made to fit.
+func (e *engine) fit(en *entry, limit int) error {
+	if en.size <= limit {
+		return nil
+	}
+	// The estimate is on the safe side. What it calls too large is measured.
+	size := e.measure(en.event)
+	if size > limit && e.cfg.Oversize == OversizeTruncate {
+		for _, smaller := range truncations {
+			en.event = smaller(en.event)
+			en.size = e.measure(en.event)
+			if en.size <= limit {
+				e.metrics.truncated.Inc()
+				return nil
+			}
+		}
+	}
+	if size > limit {
+		return fmt.Errorf("the event has %d bytes, the sink takes %d", size, limit)
+	}
+	en.size = size
+	return nil
+}
+
+// measure is the exact size of the event as the sink will encode it.
+func (e *engine) measure(ev *event.Event) int {
+	switch e.cfg.Format {
+	case sinks.JSON:
+		e.scratch = event.AppendJSON(e.scratch[:0], ev)
+	case sinks.CloudEventsBinary:
+		e.scratch = event.AppendData(e.scratch[:0], ev)
+	default:
+		e.scratch = event.AppendCloudEvent(e.scratch[:0], ev)
+	}
+	return len(e.scratch)
+}

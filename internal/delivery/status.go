@@ -1,0 +1,110 @@
+package delivery
+
+import (
+	"time"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+)
+
+// State is how a worker stands, in one word.
+type State string
+
+// The states. BackingOff and Paused last until the sink has answered again: a
+// probe under way does not end them.
+const (
+	Stopped    State = "stopped"     // Run has not been called, or has returned
+	Opening    State = "opening"     // the sink could not be opened yet
+	Idle       State = "idle"        // nothing to deliver
+	Running    State = "running"     // delivering
+	BackingOff State = "backing-off" // the sink fails; it is tried again by itself
+	Paused     State = "paused"      // the sink fails in a way that a person has to mend; probed now and then
+	Draining   State = "draining"    // Run is about to return
+)
+
+var states = [...]State{Stopped, Opening, Idle, Running, BackingOff, Paused, Draining}
+
+// Status is a snapshot of a worker.
+type Status struct {
+	Name   string    `json:"name"`
+	State  State     `json:"state"`
+	Reason string    `json:"reason,omitempty"` // why it is BackingOff or Paused
+	Since  time.Time `json:"since"`            // when the state began
+
+	Attempts    int       `json:"attempts,omitempty"`   // failures in a row of the sink as a whole
+	NextAttempt time.Time `json:"nextAttempt,omitzero"` // when it is tried next, while BackingOff or Paused
+
+	LastError     string    `json:"lastError,omitempty"` // of any write, mended or not
+	LastErrorTime time.Time `json:"lastErrorTime,omitzero"`
+	LastSuccess   time.Time `json:"lastSuccess,omitzero"` // when the sink last accepted an event
+
+	InFlight    int    `json:"inFlight"`    // events being written
+	Blocked     int    `json:"blocked"`     // events that wait for a retry of their own or behind one
+	Delivered   uint64 `json:"delivered"`   // events accepted since Run was called
+	DeadLetters uint64 `json:"deadLetters"` // events set aside since Run was called
+
+	Queue outbox.Stats `json:"queue"`
+}
+
+func (p phase) state() State {
+	switch p {
+	case backingOff:
+		return BackingOff
+	case paused:
+		return Paused
+	default:
+		return Running
+	}
+}
+
+func (s State) phase() phase {
+	switch s {
+	case BackingOff:
+		return backingOff
+	case Paused:
+		return paused
+	default:
+		return flowing
+	}
+}
+
+// status is the engine's part of a Status.
+func (e *engine) status() Status {
+	s := Status{
+		State:       e.circuit.phase.state(),
+		Reason:      e.circuit.reason,
+		Attempts:    e.circuit.attempts,
+		NextAttempt: e.circuit.until,
+		LastError:   e.lastError, LastErrorTime: e.lastErrorTime, LastSuccess: e.lastSuccess,
+		InFlight:  e.inFlightEvents,
+		Blocked:   e.aside,
+		Delivered: e.delivered, DeadLetters: e.deadLetters,
+	}
+	if s.State == Running && e.inFlight == 0 && e.held == 0 && e.aside == 0 {
+		s.State = Idle
+	}
+	return s
+}
+
+// publish makes s the worker's status.
+func (w *Worker) publish(s Status) {
+	s.Name = w.cfg.Name
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s.Since = w.status.Since; s.State != w.status.State {
+		s.Since = time.Now()
+	}
+	w.status = s
+	if w.metrics != nil {
+		w.metrics.setState(s.State)
+		w.metrics.blocked.Set(float64(s.Blocked))
+	}
+}
+
+// Status returns how the worker stands. It may be called at any time.
+func (w *Worker) Status() Status {
+	w.mu.Lock()
+	s := w.status
+	w.mu.Unlock()
+	s.Queue = w.cfg.Queue.Stats()
+	return s
+}

@@ -1,0 +1,78 @@
+package delivery
+
+import (
+	"context"
+	"runtime/debug"
+	"time"
+)
+
+// writeAll is a lane's goroutine.
+func (e *engine) writeAll(ctx context.Context, l *lane) {
+	for b := range l.work {
+		b.err = e.write(ctx, b)
+		b.took = time.Since(b.began)
+		e.results <- b
+	}
+}
+
+func (e *engine) write(ctx context.Context, b *batch) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = poisoned(&panicError{value: v, stack: debug.Stack(), hash: stackHash()})
+		}
+	}()
+	return e.sink.Write(ctx, b.events)
+}
+
+// drain waits for the writes in flight and accounts for them. After a failure
+// of the store there is nothing to account with, so they are cancelled at once.
+func (e *engine) drain(w *Worker, cancelWrites context.CancelFunc, failed error) error {
+	s := e.status()
+	s.State = Draining
+	w.publish(s)
+	if failed == nil {
+		failed = e.await(e.cfg.DrainTimeout)
+	}
+	e.cancelled = true
+	cancelWrites()
+	if failed != nil {
+		e.discard(e.cfg.CloseTimeout)
+		return nil
+	}
+	if err := e.await(e.cfg.CloseTimeout); err != nil {
+		return err
+	}
+	return e.note.write(time.Now(), &e.circuit)
+}
+
+// await settles writes until none is in flight or the time is over, and
+// acknowledges what they delivered.
+func (e *engine) await(most time.Duration) error {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	for over := false; e.inFlight > 0 && !over; {
+		select {
+		case b := <-e.results:
+			if err := e.settleAll(b); err != nil {
+				return err
+			}
+		case <-timer.C:
+			over = true
+		}
+	}
+	return e.acknowledge()
+}
+
+// discard waits for writes whose outcome can no longer be recorded.
+func (e *engine) discard(most time.Duration) {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	for e.inFlight > 0 {
+		select {
+		case <-e.results:
+			e.inFlight--
+		case <-timer.C:
+			return
+		}
+	}
+}
