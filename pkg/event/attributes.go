@@ -1,6 +1,9 @@
 package event
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // Attribute is one CloudEvents context attribute.
 type Attribute struct{ Name, Value string }
@@ -8,7 +11,7 @@ type Attribute struct{ Name, Value string }
 // Attributes are the context attributes of the event for binary-mode bindings,
 // where each becomes a header (`ce-` and the name over HTTP and NATS) and the
 // body is [AppendData] with content type [ContentTypeJSON].
-// Values are not escaped; a binding escapes as its own protocol demands.
+// Values are not escaped; see [HeaderValue].
 func Attributes(e *Event) []Attribute {
 	return []Attribute{
 		{"specversion", "1.0"},
@@ -20,4 +23,21 @@ func Attributes(e *Event) []Attribute {
 		{"sequence", SequenceText(e.Sequence)},
 		{"partitionkey", e.PartitionKey()},
 	}
+}
+
+// HeaderValue encodes an attribute for a header, as the HTTP and NATS bindings want
+// it: UTF-8, percent-encoded but for printable ASCII without quote and percent.
+// See https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/http-protocol-binding.md#3132-http-header-values.
+func HeaderValue(s string) string {
+	const hexdigits = "0123456789ABCDEF"
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	out := make([]byte, 0, len(s))
+	for i := range len(s) {
+		if c := s[i]; c > ' ' && c < 0x7f && c != '"' && c != '%' {
+			out = append(out, c)
+		} else {
+			out = append(out, '%', hexdigits[c>>4], hexdigits[c&15])
+		}
+	}
+	return string(out)
 }

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
-	"strings"
 
 	"github.com/klauspost/compress/gzip"
 
@@ -37,7 +36,7 @@ func (c encoder) encode(events []*event.Event) (*message, error) {
 	case c.format == sinks.CloudEventsBinary:
 		contentType = event.ContentTypeJSON
 		for _, a := range event.Attributes(events[0]) {
-			m.header.Set("Ce-"+a.Name, headerValue(a.Value))
+			m.header.Set("Ce-"+a.Name, event.HeaderValue(a.Value))
 		}
 	case c.batch:
 		contentType = event.ContentTypeBatch
@@ -94,21 +93,4 @@ func batchID(events []*event.Event) string {
 		h.Write([]byte{0})
 	}
 	return hex.EncodeToString(h.Sum(nil)[:16])
-}
-
-// headerValue encodes an attribute as the HTTP binding wants it: percent-encoded
-// UTF-8 for all but printable ASCII, and for space, quote and percent.
-// See https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/http-protocol-binding.md#3132-http-header-values.
-func headerValue(s string) string {
-	const hexdigits = "0123456789ABCDEF"
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	out := make([]byte, 0, len(s))
-	for i := range len(s) {
-		if c := s[i]; c > ' ' && c < 0x7f && c != '"' && c != '%' {
-			out = append(out, c)
-		} else {
-			out = append(out, '%', hexdigits[c>>4], hexdigits[c&15])
-		}
-	}
-	return string(out)
 }

@@ -1,0 +1,27 @@
+// Package nats publishes events to NATS: with acknowledgement and deduplication
+// to a JetStream stream, or without either to core NATS.
+//
+// Guarantees with a stream:
+//
+//   - Accepted means that the stream acknowledged the event. Its id is the
+//     Nats-Msg-Id: what the stream has seen within its duplicate window is not stored
+//     again, and counts as accepted.
+//   - Order per object holds when publishes fail: two events of one object are never
+//     under way at once. A batch goes out in rounds, each with at most one event of
+//     an object; an event whose object had a failure is not sent and fails too.
+//   - Nothing is made or changed on the server, except a stream that is missing where
+//     `create` asks for it.
+//
+// Guarantees without a stream: accepted means that the server has processed the
+// batch on the connection it was written to. Whether anybody listened nobody knows.
+//
+// In both, Write fails at once while the connection is down, and the connection is
+// made again for ever, with secrets and files read anew each time. What only a
+// person can mend (credentials, permissions, a missing stream, JetStream not
+// enabled) pauses the sink with a message that says which.
+//
+// Caveats: what a stream acknowledges is as safe as the stream. One that is kept in
+// memory, or has one replica in a cluster, or remembers ids for less than two
+// minutes, is warned about once. A file stream, too, syncs every two minutes unless
+// the server is told otherwise.
+package nats

@@ -1,0 +1,68 @@
+package nats
+
+import (
+	"fmt"
+
+	client "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// Headers of the CloudEvents binding. That of the content type tells structured
+// mode from binary, in which the data's type is an attribute like others.
+// See https://github.com/cloudevents/spec/blob/main/cloudevents/bindings/nats-protocol-binding.md.
+const (
+	contentTypeHeader = "content-type"
+	attributePrefix   = "ce-"
+)
+
+// maxSubject keeps the protocol line of a publish below the server's limit of
+// 4096 bytes, which closes the connection when it is passed.
+const maxSubject = 3 << 10
+
+// messages encodes a batch. Nothing in them is shared with the events or used
+// again: a publish that is retried in the client may outlive the Write.
+func (s *sink) messages(batch []*event.Event) []*client.Msg {
+	size := 0
+	for _, e := range batch {
+		size += e.Size()
+	}
+	buf := make([]byte, 0, size)
+	out := make([]*client.Msg, len(batch))
+	for i, e := range batch {
+		start := len(buf)
+		buf = s.format.Append(buf, e)
+		m := &client.Msg{
+			Subject: string(s.subject.append(nil, e)),
+			Header:  client.Header{},
+			Data:    buf[start:len(buf):len(buf)],
+		}
+		switch s.format {
+		case sinks.CloudEventsBinary:
+			for _, a := range event.Attributes(e) {
+				m.Header[attributePrefix+a.Name] = []string{event.HeaderValue(a.Value)}
+			}
+			m.Header[attributePrefix+"datacontenttype"] = []string{event.ContentTypeJSON}
+		case sinks.JSON:
+			m.Header[contentTypeHeader] = []string{event.ContentTypeJSON}
+		default:
+			m.Header[contentTypeHeader] = []string{event.ContentTypeCloudEvent}
+		}
+		if s.stream != nil {
+			m.Header[jetstream.MsgIDHeader] = []string{e.ID}
+			m.Header[jetstream.ExpectedStreamHeader] = []string{s.stream.Stream}
+		}
+		out[i] = m
+	}
+	return out
+}
+
+// checkMessage refuses what the server would answer by closing the connection.
+func checkMessage(m *client.Msg) error {
+	if len(m.Subject) > maxSubject {
+		return sinks.Poison(fmt.Errorf("subject of %d bytes is longer than %d", len(m.Subject), maxSubject))
+	}
+	return nil
+}

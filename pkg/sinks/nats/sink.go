@@ -1,0 +1,286 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	client "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
+)
+
+// sink publishes events over one connection.
+type sink struct {
+	config  Config
+	name    string
+	dir     string
+	format  sinks.Format
+	subject subject
+	stream  *JetStream // nil for core NATS
+	log     *slog.Logger
+	metrics *metrics
+
+	connecting *solo.Runner
+	current    atomic.Pointer[session] // nil before the first connection
+	seen       atomic.Bool             // the stream has been there
+	warned     sync.Map                // messages of warnOnce
+}
+
+var _ sinks.Limited = (*sink)(nil)
+
+// Limits are the server's and the stream's, less what headers take.
+func (s *sink) Limits() sinks.Limits {
+	const headers = 2 << 10
+	limits := sinks.Limits{MaxBatch: maxPending / 4}
+	c := s.current.Load()
+	if c == nil {
+		return limits
+	}
+	size := c.conn.MaxPayload()
+	if own := c.maxMsg.Load(); own > 0 {
+		size = min(size, own)
+	}
+	if size > 0 {
+		limits.MaxEventBytes = int(max(size-headers, 1))
+	}
+	return limits
+}
+
+// Write publishes the batch and waits until the stream, or the server, has it.
+func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
+	c, err := s.session(ctx)
+	if err != nil {
+		return err
+	}
+	if s.stream != nil {
+		if err := s.check(ctx, c); err != nil {
+			return err
+		}
+	}
+	hearing, cancel := c.alarm.hear(ctx)
+	defer cancel()
+	p := &publication{sink: s, session: c, batch: batch, messages: s.messages(batch), failed: map[int]error{}, stuck: map[string]error{}}
+	if s.stream == nil {
+		err = p.core(hearing)
+	} else {
+		err = p.stream(hearing)
+	}
+	if err != nil {
+		c.checked.Store(false)
+	}
+	return err
+}
+
+// publication is one batch on its way.
+type publication struct {
+	sink     *sink
+	session  *session
+	batch    []*event.Event
+	messages []*client.Msg
+
+	failed map[int]error    // index in the batch → why
+	stuck  map[string]error // objects with a failure: none of their later events goes out
+}
+
+// fail marks an event as failed, and its object.
+func (p *publication) fail(i int, err error) {
+	p.failed[i] = err
+	if key := p.batch[i].PartitionKey(); p.stuck[key] == nil {
+		p.stuck[key] = err
+	}
+}
+
+// skip marks an event as failed if its object had a failure.
+func (p *publication) skip(i int) bool {
+	err := p.stuck[p.batch[i].PartitionKey()]
+	if err != nil {
+		p.failed[i] = fmt.Errorf("an earlier event of the object failed: %w", err)
+	}
+	return err != nil
+}
+
+func (p *publication) result() error {
+	if len(p.failed) == 0 {
+		return nil
+	}
+	return &sinks.BatchError{Failed: p.failed}
+}
+
+// stream publishes in rounds, each with at most one event of an object: while
+// one is under way no later one is, so that none can overtake it by its failure.
+func (p *publication) stream(ctx context.Context) error {
+	waiting := make([]int, len(p.batch))
+	for i := range waiting {
+		waiting[i] = i
+	}
+	for len(waiting) > 0 {
+		var round, later []int
+		taken := make(map[string]bool, len(waiting))
+		for _, i := range waiting {
+			switch key := p.batch[i].PartitionKey(); {
+			case taken[key]:
+				later = append(later, i)
+			case !p.skip(i):
+				taken[key] = true
+				round = append(round, i)
+			}
+		}
+		if err := p.round(ctx, round); err != nil {
+			// Not the fault of single events: the rest would fail alike.
+			for _, i := range later {
+				p.failed[i] = fmt.Errorf("not sent: %w", err)
+			}
+			return p.result()
+		}
+		waiting = later
+	}
+	return p.result()
+}
+
+// round publishes events of different objects together and waits for all
+// acknowledgements. It returns an error that makes going on pointless; every
+// failure is recorded.
+func (p *publication) round(ctx context.Context, indexes []int) (stop error) {
+	futures := make(map[int]jetstream.PubAckFuture, len(indexes))
+	for _, i := range indexes {
+		if stop != nil {
+			p.fail(i, fmt.Errorf("not sent: %w", stop))
+			continue
+		}
+		future, err := p.publish(i)
+		if err != nil {
+			p.fail(i, err)
+			stop = severe(err)
+			continue
+		}
+		futures[i] = future
+	}
+	for _, i := range indexes {
+		future := futures[i]
+		if future == nil {
+			continue
+		}
+		err := p.wait(ctx, future)
+		if err == nil {
+			continue
+		}
+		p.fail(i, err)
+		if stop == nil {
+			stop = severe(err)
+		}
+	}
+	return stop
+}
+
+// severe returns err unless it blames the one event alone.
+func severe(err error) error {
+	if class, _ := sinks.Classify(err); class == sinks.ClassPoison {
+		return nil
+	}
+	return err
+}
+
+func (p *publication) publish(i int) (jetstream.PubAckFuture, error) {
+	m := p.messages[i]
+	if err := checkMessage(m); err != nil {
+		return nil, err
+	}
+	future, err := p.session.js.PublishMsgAsync(m)
+	if err != nil {
+		return nil, classify(fmt.Errorf("publish to %s: %w", m.Subject, err))
+	}
+	return future, nil
+}
+
+// wait returns when the stream has acknowledged the message or will not.
+func (p *publication) wait(ctx context.Context, future jetstream.PubAckFuture) error {
+	subject := future.Msg().Subject
+	select {
+	case ack := <-future.Ok():
+		if ack.Duplicate {
+			p.sink.metrics.duplicates.Inc()
+		}
+		return nil
+	case err := <-future.Err():
+		err = fmt.Errorf("publish to %s: %w", subject, err)
+		if errors.Is(err, jetstream.ErrNoStreamResponse) {
+			return p.sink.explain(ctx, p.session, subject, err)
+		}
+		return classify(err)
+	case <-ctx.Done():
+		return fmt.Errorf("publish to %s: %w", subject, context.Cause(ctx))
+	}
+}
+
+// core publishes everything and asks the server for a sign of life, which it
+// gives after it has processed what came before.
+func (p *publication) core(ctx context.Context) error {
+	conn := p.session.conn
+	reconnects, before := conn.Stats().Reconnects, conn.LastError()
+	for i, m := range p.messages {
+		if p.skip(i) {
+			continue
+		}
+		err := checkMessage(m)
+		if err == nil {
+			err = conn.PublishMsg(m)
+		}
+		if err == nil {
+			continue
+		}
+		err = classify(fmt.Errorf("publish to %s: %w", m.Subject, err))
+		if severe(err) != nil {
+			return err // nothing of the batch is known to have arrived
+		}
+		p.fail(i, err)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, p.sink.config.Timeout.Std(), errNoAnswer)
+	defer cancel()
+	if err := conn.FlushWithContext(ctx); err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return classify(fmt.Errorf("publish: %w", err))
+	}
+	// A refusal was read before the sign of life, and is told by the error's
+	// identity; a new connection has nothing of what was written to the old one.
+	if err := conn.LastError(); err != before && errors.Is(err, client.ErrPermissionViolation) { //nolint:errorlint // identity is meant
+		return classify(fmt.Errorf("publish: %w", err))
+	}
+	if conn.Stats().Reconnects != reconnects {
+		return fmt.Errorf("publish: %w", client.ErrDisconnected)
+	}
+	return p.result()
+}
+
+// Close closes the connection.
+func (s *sink) Close(ctx context.Context) error {
+	err := s.connecting.Do(ctx, func() error {
+		c := s.current.Load()
+		if c == nil {
+			return nil
+		}
+		if c.js != nil {
+			c.js.CleanupPublisher()
+		}
+		c.conn.Close()
+		s.metrics.connected.Set(0)
+		select {
+		case <-c.closed:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("close NATS sink: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,170 @@
+package nats
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	client "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// check looks at the stream, makes it if that is asked for and it is missing, and
+// warns about what it may lose. It asks once a connection, and again after a
+// failure, which it then explains better than a publish can.
+func (s *sink) check(ctx context.Context, c *session) error {
+	if c.checked.Load() {
+		return nil
+	}
+	hearing, cancel := c.alarm.hear(ctx)
+	defer cancel()
+	hearing, cancelTimeout := context.WithTimeoutCause(hearing, s.config.Timeout.Std(), errNoAnswer)
+	defer cancelTimeout()
+
+	name := s.stream.Stream
+	stream, err := c.js.Stream(hearing, name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) && s.stream.Create {
+		if stream, err = c.js.CreateStream(hearing, s.newStream()); err == nil {
+			s.log.Info("stream made", "stream", name, "subjects", s.stream.Subjects)
+		}
+	}
+	if hearing.Err() != nil && ctx.Err() == nil {
+		err = context.Cause(hearing)
+	}
+	switch {
+	case err == nil:
+	case errors.Is(err, client.ErrPermissionViolation):
+		// Publishing is all that is needed; whoever grants only that is right.
+		s.warnOnce("the stream cannot be looked at, so that what it may lose is not known", "stream", name, "error", err)
+		c.checked.Store(true)
+		return nil
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		return sinks.Pause(fmt.Errorf("stream %s does not exist: make it, or set jetstream.create", name))
+	case errors.Is(err, client.ErrNoResponders), errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, jetstream.ErrJetStreamNotEnabledForAccount):
+		err = fmt.Errorf("JetStream does not answer for stream %s: is it enabled for the server and the account? %w", name, err)
+		if s.seen.Load() { // it was there: a cluster that has no leader now
+			return err
+		}
+		return sinks.Pause(err)
+	default:
+		return classify(fmt.Errorf("look at stream %s: %w", name, err))
+	}
+	s.seen.Store(true)
+	return s.accept(c, stream.CachedInfo())
+}
+
+// errNoAnswer is the cause of a context that ended by the sink's own timeout.
+var errNoAnswer = errors.New("no answer in time")
+
+// explain says why no stream answered a publish: in a cluster that elects a leader
+// one soon will; otherwise the stream is gone or does not take the subject.
+func (s *sink) explain(ctx context.Context, c *session, subject string, err error) error {
+	c.checked.Store(false)
+	if why := s.check(ctx, c); why != nil {
+		return why
+	}
+	taken := c.subjects.Load()
+	if taken == nil || slices.ContainsFunc(*taken, func(pattern string) bool { return matches(pattern, subject) }) {
+		return err
+	}
+	return sinks.Pause(fmt.Errorf("stream %s takes %q and not subject %s", s.stream.Stream, *taken, subject))
+}
+
+// accept judges the stream.
+func (s *sink) accept(c *session, info *jetstream.StreamInfo) error {
+	cfg := &info.Config
+	switch {
+	case cfg.NoAck:
+		return sinks.Pause(fmt.Errorf("stream %s acknowledges nothing (no_ack): take another, or leave jetstream out", cfg.Name))
+	case cfg.Sealed:
+		return sinks.Pause(fmt.Errorf("stream %s is sealed", cfg.Name))
+	case cfg.Mirror != nil:
+		return sinks.Pause(fmt.Errorf("stream %s is a mirror: publish to its origin", cfg.Name))
+	}
+	if cfg.Storage == jetstream.MemoryStorage {
+		s.warnOnce("the stream is kept in memory: what it acknowledges is lost when its servers stop", "stream", cfg.Name)
+	}
+	if info.Cluster != nil && info.Cluster.Name != "" && cfg.Replicas <= 1 {
+		s.warnOnce("the stream has one replica in a cluster: what it acknowledges may be lost with a server", "stream", cfg.Name)
+	}
+	if cfg.Duplicates < 2*time.Minute {
+		s.warnOnce("the stream forgets ids soon: an event that is sent again later than this is stored twice", "stream", cfg.Name, "duplicateWindow", cfg.Duplicates)
+	}
+	c.maxMsg.Store(int64(max(cfg.MaxMsgSize, 0)))
+	c.subjects.Store(&cfg.Subjects)
+	c.checked.Store(true)
+	return nil
+}
+
+func (s *sink) newStream() jetstream.StreamConfig {
+	storage := jetstream.FileStorage
+	if s.stream.Storage == "memory" {
+		storage = jetstream.MemoryStorage
+	}
+	cfg := jetstream.StreamConfig{
+		Name:       s.stream.Stream,
+		Subjects:   s.stream.Subjects,
+		Storage:    storage,
+		Replicas:   max(s.stream.Replicas, 1),
+		MaxAge:     s.stream.MaxAge.Std(),
+		MaxBytes:   int64(s.stream.MaxBytes),
+		Duplicates: s.stream.DuplicateWindow.Std(),
+	}
+	if cfg.MaxBytes == 0 {
+		cfg.MaxBytes = -1
+	}
+	if cfg.Duplicates == 0 {
+		cfg.Duplicates = 2 * time.Minute
+		if cfg.MaxAge > 0 { // the server wants the window within the age
+			cfg.Duplicates = min(cfg.Duplicates, cfg.MaxAge)
+		}
+	}
+	return cfg
+}
+
+// warnOnce logs a message the first time in the sink's life.
+func (s *sink) warnOnce(msg string, args ...any) {
+	if _, said := s.warned.LoadOrStore(msg, true); !said {
+		s.log.Warn(msg, args...)
+	}
+}
+
+// Codes of the JetStream API that the client has no name for.
+const (
+	codeStreamNotMatch jetstream.ErrorCode = 10060 // the subject belongs to another stream
+	codeSealed         jetstream.ErrorCode = 10109
+	codeStoreFailed    jetstream.ErrorCode = 10077 // among others: the stream is full and discards new messages
+)
+
+// classify says what an error of the client or the server means.
+func classify(err error) error {
+	for _, target := range [...]error{
+		client.ErrAuthorization, client.ErrAuthExpired, client.ErrAuthRevoked, client.ErrAccountAuthExpired,
+		client.ErrPermissionViolation, client.ErrSecureConnRequired, client.ErrSecureConnWanted,
+		client.ErrHeadersNotSupported, client.ErrNkeysNotSupported,
+	} {
+		if errors.Is(err, target) {
+			return sinks.Pause(err)
+		}
+	}
+	if errors.Is(err, client.ErrMaxPayload) || errors.Is(err, client.ErrBadSubject) {
+		return sinks.Poison(err)
+	}
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	if !ok {
+		return err
+	}
+	switch api.ErrorCode {
+	case jetstream.JSErrCodeStreamMessageExceedsMaximum:
+		return sinks.Poison(err)
+	case codeStreamNotMatch, codeSealed, jetstream.JSErrCodeJetStreamNotEnabled, jetstream.JSErrCodeJetStreamNotEnabledForAccount:
+		return sinks.Pause(err)
+	case codeStoreFailed:
+		return fmt.Errorf("the stream could not store the event; it may be full: %w", err)
+	}
+	return err
+}
