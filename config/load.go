@@ -55,7 +55,7 @@ func Parse(name string, data []byte, kinds Kinds) (*Config, error) {
 	c.APIVersion, c.Kind = "", ""
 	c.source = source{file: name, doc: doc, kinds: slices.Sorted(maps.Keys(kinds))}
 
-	l := loader{config: &c, kinds: kinds, decoder: strict.NewDecoder(doc)}
+	l := loader{config: &c, kinds: kinds, decoder: strict.NewDecoder(doc), misnamed: map[string]bool{}}
 	l.decode()
 	var list []*Error
 	lost := map[string]bool{}
@@ -66,8 +66,9 @@ func Parse(name string, data []byte, kinds Kinds) (*Config, error) {
 		}
 	}
 	for _, e := range c.problems() {
-		// That a value is missing is no news when it could not be decoded.
-		if !within(e.Path, lost) {
+		// That a value is missing is no news when it could not be decoded, nor is
+		// the kind when its key is misspelt.
+		if !within(e.Path, lost) && !l.misnamed[e.Path] {
 			list = append(list, e)
 		}
 	}
@@ -94,6 +95,8 @@ type loader struct {
 	config  *Config
 	kinds   Kinds
 	decoder *strict.Decoder
+
+	misnamed map[string]bool // paths of sinks whose kind probably is a key nobody knows
 }
 
 func (l *loader) decode() {
@@ -121,7 +124,7 @@ func (l *loader) store(n strict.Node, into *Store) {
 // constructor makes.
 func (l *loader) sink(n strict.Node, into *Sink) {
 	into.Raw = n.JSON()
-	l.decoder.Mapping(n, into, strict.Others{
+	unknown := l.decoder.Mapping(n, into, strict.Others{
 		Names: l.config.source.kinds,
 		Take: func(kind string, block strict.Node) {
 			if into.Kind != "" {
@@ -132,6 +135,7 @@ func (l *loader) sink(n strict.Node, into *Sink) {
 			into.Settings = l.settings(kind, block)
 		},
 	})
+	l.misnamed[n.Path] = len(unknown) > 0
 }
 
 func (l *loader) settings(kind string, block strict.Node) any {
@@ -166,7 +170,7 @@ func decodeQuantity(d *strict.Decoder, n strict.Node, into *resource.Quantity) {
 		return
 	}
 	if !quantity.MatchString(text) {
-		d.Report(n, "%q is no quantity; %s", text, want)
+		d.Report(n, "%q is no quantity; %s", strict.Shorten(text), want)
 		return
 	}
 	q, err := resource.ParseQuantity(text)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/watcherd/watcherd/config/internal/strict"
@@ -27,15 +28,22 @@ func (c *Config) problems() []*Error {
 	return k.list
 }
 
-// checker collects problems.
+// checker collects problems, up to a limit.
 type checker struct {
 	config *Config
 	list   []*Error
 }
 
+func (k *checker) full() bool { return len(k.list) >= strict.MaxProblems }
+
 func (k *checker) report(path, format string, args ...any) {
-	k.list = append(k.list, k.config.ErrorAt(path, format, args...))
+	if !k.full() {
+		k.list = append(k.list, k.config.ErrorAt(path, format, args...))
+	}
 }
+
+// quoted is a user's text for a message.
+func quoted(s string) string { return strconv.Quote(strict.Shorten(s)) }
 
 // require reports unless ok.
 func (k *checker) require(ok bool, path, format string, args ...any) {
@@ -50,47 +58,62 @@ func (k *checker) oneOf(path, value string, allowed ...string) {
 		return
 	}
 	if near := strict.Nearest(value, allowed); near != "" {
-		k.report(path, "%q is not known; did you mean %s?", value, near)
+		k.report(path, "%s is not known; did you mean %q?", quoted(value), near)
 		return
 	}
-	k.report(path, "%q is not known; it is one of %s", value, strings.Join(allowed, ", "))
+	k.report(path, "%s is not known; it is one of %s", quoted(value), strings.Join(allowed, ", "))
 }
 
 var name = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
-// names checks the names of a list of blocks and returns them.
-func (k *checker) names(list string, n int, nameOf func(i int) string) []string {
-	seen := make([]string, 0, n)
+// names checks the names of a list of blocks.
+func (k *checker) names(list string, n int, nameOf func(i int) string) {
+	first := make(map[string]int, n)
 	for i := range n {
 		path, value := strict.Index(list, i)+".name", nameOf(i)
-		switch first := slices.Index(seen, value); {
+		before, twice := first[value]
+		switch {
 		case value == "":
 			k.report(path, "is required")
+			continue
 		case !name.MatchString(value):
-			k.report(path, "%q must be lower-case letters, digits and dashes, at most 63, with a letter or digit at both ends", value)
-		case first >= 0:
-			k.report(path, "%q is the name of %s already", value, strict.Index(list, first))
+			k.report(path, "%s must be lower-case letters, digits and dashes, at most 63, with a letter or digit at both ends", quoted(value))
+		case twice:
+			k.report(path, "%s is the name of %s already", quoted(value), strict.Index(list, before))
 		}
-		seen = append(seen, value)
+		if !twice {
+			first[value] = i
+		}
 	}
-	return seen
 }
 
 // references checks that each of refs is one of names, once.
 func (k *checker) references(path, what string, refs, names []string) {
+	k.distinct(path, refs)
+	known := make(map[string]bool, len(names))
+	for _, n := range names {
+		known[n] = true
+	}
 	for i, ref := range refs {
-		at := strict.Index(path, i)
-		switch {
-		case slices.Contains(refs[:i], ref):
-			k.report(at, "%q is listed twice", ref)
-		case slices.Contains(names, ref):
-		default:
-			hint := ""
-			if near := strict.Nearest(ref, names); near != "" {
-				hint = fmt.Sprintf("; did you mean %s?", near)
-			}
-			k.report(at, "no %s is named %q%s", what, ref, hint)
+		if known[ref] || k.full() {
+			continue
 		}
+		hint := ""
+		if near := strict.Nearest(ref, names); near != "" {
+			hint = fmt.Sprintf("; did you mean %q?", near)
+		}
+		k.report(strict.Index(path, i), "no %s is named %s%s", what, quoted(ref), hint)
+	}
+}
+
+// distinct reports values that stand twice in a list.
+func (k *checker) distinct(path string, values []string) {
+	seen := make(map[string]bool, len(values))
+	for i, v := range values {
+		if v != "" && seen[v] {
+			k.report(strict.Index(path, i), "%s is listed twice", quoted(v))
+		}
+		seen[v] = true
 	}
 }
 
@@ -99,13 +122,13 @@ func (k *checker) header() {
 	case c.APIVersion == "":
 		k.report("apiVersion", "is required: apiVersion: %s", APIVersion)
 	case c.APIVersion != APIVersion:
-		k.report("apiVersion", "%q is not known to this watcherd; it reads %s", c.APIVersion, APIVersion)
+		k.report("apiVersion", "%s is not known to this watcherd; it reads %s", quoted(c.APIVersion), APIVersion)
 	}
 	switch c := k.config; {
 	case c.Kind == "":
 		k.report("kind", "is required: kind: %s", Kind)
 	case c.Kind != Kind:
-		k.report("kind", "%q is not a watcherd configuration; its kind is %s", c.Kind, Kind)
+		k.report("kind", "%s is not a watcherd configuration; its kind is %s", quoted(c.Kind), Kind)
 	}
 }
 

@@ -20,7 +20,7 @@ func (k *checker) admin() {
 	if a.Listen != "" {
 		host, ok := k.address("admin.listen", a.Listen)
 		if ok && !loopback(host) && a.Auth == nil && !clientCA {
-			k.report("admin.listen", "%s can be reached from outside this machine; protect it with admin.auth.tokenFile or admin.tls.clientCAFile, or listen on 127.0.0.1", a.Listen)
+			k.report("admin.listen", "%s can be reached from outside this machine; protect it with admin.auth.tokenFile or admin.tls.clientCAFile, or listen on 127.0.0.1", quoted(a.Listen))
 		}
 	}
 	if a.Probes != "" {
@@ -34,11 +34,11 @@ func (k *checker) admin() {
 func (k *checker) address(path, address string) (host string, ok bool) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		k.report(path, "%q is no address; write host:port, such as 127.0.0.1:8080 or :8081", address)
+		k.report(path, "%s is no address; write host:port, such as 127.0.0.1:8080 or :8081", quoted(address))
 		return "", false
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil {
-		k.report(path, "%q is no port number", port)
+		k.report(path, "%s is no port number", quoted(port))
 		return "", false
 	} else if n == 0 && !loopback(host) {
 		k.report(path, "port 0 would be a random one")

@@ -42,17 +42,6 @@ func (k *checker) resources(path string, list []Resource) {
 	k.distinct(path, texts)
 }
 
-// distinct reports values that stand twice in a list.
-func (k *checker) distinct(path string, values []string) {
-	seen := make(map[string]bool, len(values))
-	for i, v := range values {
-		if v != "" && seen[v] {
-			k.report(strict.Index(path, i), "%q is listed twice", v)
-		}
-		seen[v] = true
-	}
-}
-
 func (k *checker) routes() {
 	c := k.config
 	watches := make([]string, len(c.Watches))

@@ -12,8 +12,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// maxProblems bounds what is collected from one document.
-const maxProblems = 200
+// MaxProblems bounds what is collected from one document.
+const MaxProblems = 200
+
+// maxItems bounds a list.
+const maxItems = 10_000
 
 // Decoder decodes one document and collects its problems. It is for one use by
 // one goroutine.
@@ -21,12 +24,13 @@ type Decoder struct {
 	doc      *Document
 	handlers map[reflect.Type]func(n Node, into reflect.Value)
 	notText  func(t reflect.Type) string
+	fields   map[reflect.Type]fields
 	problems []Problem
 }
 
 // NewDecoder makes a decoder of d.
 func NewDecoder(d *Document) *Decoder {
-	return &Decoder{doc: d, handlers: map[reflect.Type]func(Node, reflect.Value){}}
+	return &Decoder{doc: d, handlers: map[reflect.Type]func(Node, reflect.Value){}, fields: map[reflect.Type]fields{}}
 }
 
 // Handle gives values of type T, wherever they stand, to f. The node is not null.
@@ -59,10 +63,12 @@ func (d *Decoder) reportKey(k *yaml.Node, path, format string, args ...any) {
 }
 
 func (d *Decoder) add(p Problem) {
-	if len(d.problems) < maxProblems {
+	if !d.full() {
 		d.problems = append(d.problems, p)
 	}
 }
+
+func (d *Decoder) full() bool { return len(d.problems) >= MaxProblems }
 
 // Value decodes n into a pointer.
 func (d *Decoder) Value(n Node, into any) { d.value(n, reflect.ValueOf(into).Elem()) }
@@ -74,9 +80,10 @@ type Others struct {
 	Take  func(name string, n Node) // called for each of Names that is there
 }
 
-// Mapping decodes n into a pointer to a struct, and its other keys into others.
-func (d *Decoder) Mapping(n Node, into any, others Others) {
-	d.mapping(n, reflect.ValueOf(into).Elem(), others)
+// Mapping decodes n into a pointer to a struct, and its other keys into others. It
+// returns the keys, reported, that are neither.
+func (d *Decoder) Mapping(n Node, into any, others Others) (unknown []string) {
+	return d.mapping(n, reflect.ValueOf(into).Elem(), others)
 }
 
 var (
@@ -157,6 +164,10 @@ func (d *Decoder) list(n Node, v reflect.Value) {
 		d.mismatch(n, "a list")
 		return
 	}
+	if len(n.yaml.Content) > maxItems {
+		d.Report(n, "the list has %d items; %d are the most", len(n.yaml.Content), maxItems)
+		return
+	}
 	l := reflect.MakeSlice(v.Type(), 0, len(n.yaml.Content))
 	for i, c := range n.yaml.Content {
 		item := Node{Path: Index(n.Path, i), yaml: resolve(c), at: c}
@@ -188,18 +199,22 @@ func (d *Decoder) table(n Node, v reflect.Value) {
 	})
 }
 
-func (d *Decoder) mapping(n Node, v reflect.Value, others Others) {
+func (d *Decoder) mapping(n Node, v reflect.Value, others Others) (unknown []string) {
 	if n.yaml.Kind != yaml.MappingNode {
 		if n.yaml.Kind == yaml.ScalarNode && d.notText != nil {
 			if why := d.notText(v.Type()); why != "" {
 				d.Report(n, "%s", why)
-				return
+				return nil
 			}
 		}
 		d.mismatch(n, "a mapping")
-		return
+		return nil
 	}
-	fields := fieldsOf(v.Type())
+	fields, ok := d.fields[v.Type()]
+	if !ok {
+		fields = fieldsOf(v.Type())
+		d.fields[v.Type()] = fields
+	}
 	d.eachKey(n, func(k *yaml.Node, key string, value Node) {
 		if index, ok := fields.index[key]; ok {
 			d.value(value, v.FieldByIndex(index))
@@ -209,8 +224,12 @@ func (d *Decoder) mapping(n Node, v reflect.Value, others Others) {
 			others.Take(key, value)
 			return
 		}
-		d.reportKey(k, value.Path, "%s", unknownKey(key, slices.Concat(fields.names, others.Names)))
+		unknown = append(unknown, key)
+		if !d.full() {
+			d.reportKey(k, value.Path, "%s", unknownKey(key, slices.Concat(fields.names, others.Names)))
+		}
 	})
+	return unknown
 }
 
 // eachKey calls f for each key of a mapping, once, and reports keys that are no

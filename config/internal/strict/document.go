@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -37,6 +38,9 @@ func Parse(data []byte) (*Document, *Problem) {
 	if len(bytes.TrimSpace(data)) == 0 {
 		return nil, &Problem{Line: 1, Column: 1, Msg: "the file is empty"}
 	}
+	if p := badText(data); p != nil {
+		return nil, p
+	}
 	d := yaml.NewDecoder(bytes.NewReader(data))
 	var first, second yaml.Node
 	if err := d.Decode(&first); errors.Is(err, io.EOF) {
@@ -63,6 +67,32 @@ func Parse(data []byte) (*Document, *Problem) {
 	return &Document{root: root, text: bytes.Clone(data)}, nil
 }
 
+// badText finds what no YAML document may contain, which the parser reports
+// without its place.
+func badText(data []byte) *Problem {
+	if len(data) > 1 && (data[0] == 0xfe && data[1] == 0xff || data[0] == 0xff && data[1] == 0xfe) {
+		return nil // UTF-16 with its mark: the parser reads it
+	}
+	for i := 0; i < len(data); {
+		r, n := utf8.DecodeRune(data[i:])
+		switch {
+		case r == utf8.RuneError && n == 1:
+			return problemAt(data, i, "not valid YAML: the text is not UTF-8")
+		case r < ' ' && r != '\t' && r != '\n' && r != '\r' || r == 0x7f:
+			return problemAt(data, i, "not valid YAML: a control character")
+		}
+		i += n
+	}
+	return nil
+}
+
+// problemAt is a problem with the byte at offset.
+func problemAt(data []byte, offset int, msg string) *Problem {
+	before := data[:offset]
+	start := bytes.LastIndexByte(before, '\n') + 1
+	return &Problem{Line: 1 + bytes.Count(before, []byte("\n")), Column: 1 + utf8.RuneCount(before[start:]), Msg: msg}
+}
+
 var lineOfError = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 
 // syntaxProblem gives the parser's complaint the column where its line's text
@@ -73,13 +103,23 @@ func syntaxProblem(data []byte, err error) *Problem {
 	if m == nil {
 		return p
 	}
-	p.Msg = "not valid YAML: " + m[2]
+	p.Msg = "not valid YAML: " + shorten(m[2])
+	if name := unknownAnchor.FindStringSubmatch(m[2]); name != nil {
+		if at := bytes.Index(data, []byte("*"+name[1])); at >= 0 {
+			return problemAt(data, at, p.Msg)
+		}
+	}
 	if n, err := strconv.Atoi(m[1]); err == nil && n > 0 {
 		p.Line = n
 		p.Column = firstColumn(data, n)
+		if text := lineOf(data, n); bytes.IndexByte(text[:min(p.Column-1, len(text))], '\t') >= 0 {
+			p.Msg = "not valid YAML: lines are indented with spaces, never tabs"
+		}
 	}
 	return p
 }
+
+var unknownAnchor = regexp.MustCompile(`^unknown anchor '(.+)' referenced$`)
 
 // firstColumn is the column of the first character of a line that is not blank.
 func firstColumn(data []byte, line int) int {

@@ -105,10 +105,8 @@ func describe(n *yaml.Node) string {
 		return "a string"
 	case boolTag:
 		return "a boolean"
-	case intTag:
-		return "a whole number"
-	case floatTag:
-		return "a number"
+	case intTag, floatTag:
+		return "the number " + shorten(n.Value)
 	case timestampTag:
 		return "a date"
 	case binaryTag:

@@ -14,6 +14,9 @@ var plainKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 // maxShown bounds how much of a user's text goes into a message.
 const maxShown = 80
 
+// Shorten cuts a text that is too long to be shown.
+func Shorten(s string) string { return shorten(s) }
+
 func shorten(s string) string {
 	if len(s) > maxShown {
 		return strings.ToValidUTF8(s[:maxShown], "") + "..."

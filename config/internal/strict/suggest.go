@@ -2,10 +2,13 @@ package strict
 
 import "strings"
 
+// maxCandidates bounds the work for one suggestion.
+const maxCandidates = 256
+
 // Nearest is the candidate that s was most likely meant to be, or "" when none
-// is near. Letter case counts for nothing.
+// is near or there are too many to tell. Letter case counts for nothing.
 func Nearest(s string, candidates []string) string {
-	if len(s) > maxShown {
+	if len(s) > maxShown || len(candidates) > maxCandidates {
 		return ""
 	}
 	best, least := "", 1+max(1, len(s)/3)
