@@ -1,0 +1,121 @@
+package outbox
+
+import (
+	"errors"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Commit writes the batch atomically and returns when it is synced to disk. The
+// batch is at its end whatever happens.
+//
+// An error that is ErrFailed means that it is unknown whether the batch is on
+// disk, and that the store is of no more use. Any other error (a route to an
+// unknown sink, ErrClosed) means that nothing was written and the store goes on.
+func (s *Store) Commit(b *Batch) error {
+	if b.s != s || b.done {
+		return errors.New("commit of a batch that is at its end")
+	}
+	defer b.Discard()
+	if b.err == nil {
+		b.seal()
+	}
+	if b.err != nil {
+		return b.err
+	}
+	if b.pb.Empty() {
+		return nil
+	}
+	if err := s.write(b); err != nil {
+		return err
+	}
+	b.publish()
+	return nil
+}
+
+// seal adds what is known only now: counters and a mark.
+func (b *Batch) seal() {
+	if b.appending {
+		b.merge(counterKey(kindPosition, 0), counter{high: b.s.next - 1})
+	}
+	if b.records > 0 {
+		b.sealLog()
+	}
+	for _, d := range b.queues {
+		b.merge(counterKey(kindQueue, d.queue.id), counter{count: d.count, bytes: d.bytes})
+	}
+}
+
+func (b *Batch) sealLog() {
+	l := b.s.log
+	l.mu.Lock()
+	count, bytes := l.totalLocked()
+	due := l.marks.due(b.firstTime, bytes)
+	m := mark{sequence: b.first, time: b.firstTime, count: count, bytes: bytes}
+	if n := len(l.marks); n > 0 && m.time.Before(l.marks[n-1].time) {
+		m.time = l.marks[n-1].time
+	}
+	l.mu.Unlock()
+	if due {
+		b.mark = m
+		b.misuseIf(b.pb.Set(appendMarkKey(nil, m.sequence), m.append(nil), nil))
+	}
+	b.merge(counterKey(kindLog, 0), counter{count: int64(b.records), bytes: b.bytes})
+}
+
+func (b *Batch) merge(key []byte, c counter) {
+	var value [counterLen]byte
+	b.misuseIf(b.pb.Merge(key, c.append(value[:0]), nil))
+}
+
+// write applies the batch with fsync and makes sure that the directory was
+// still ours after that: a process that took over later has read what we wrote.
+func (s *Store) write(b *Batch) error {
+	began := time.Now()
+	s.commitBegan.Store(began.UnixNano())
+	defer s.commitBegan.Store(0)
+	size := int64(b.pb.Len())
+	err := s.apply(b.pb, pebble.Sync)
+	if err == nil {
+		if err = s.owner.check(); err != nil {
+			s.fail(err)
+			err = s.failure
+		}
+	}
+	s.metrics.committed(time.Since(began), b.records, err)
+	if err != nil {
+		b.pb = nil // Pebble may still be busy with it
+		return err
+	}
+	s.lastCommit.Store(s.opts.Now().UnixNano())
+	s.gate.wrote(size)
+	return nil
+}
+
+// publish makes the committed batch visible to readers who wait.
+func (b *Batch) publish() {
+	for _, p := range b.partitions {
+		p.saved.Store(true)
+	}
+	// Queues before the log's tail: retention reads them in the other order.
+	for _, d := range b.queues {
+		d.queue.added(d)
+	}
+	if b.records > 0 {
+		l := b.s.log
+		l.mu.Lock()
+		if b.mark.sequence != 0 {
+			l.marks = append(l.marks, b.mark)
+		}
+		l.live.count += int64(b.records)
+		l.live.bytes += b.bytes
+		l.tail = b.last
+		l.mu.Unlock()
+		l.news.notify()
+	}
+	for _, f := range b.committed {
+		f()
+	}
+	b.first = b.s.next // keep the positions
+}

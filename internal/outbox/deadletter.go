@@ -1,0 +1,268 @@
+package outbox
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Letter says why and after what an entry was given up.
+type Letter struct {
+	Reason   string
+	Attempts int
+	// First and Time are when the first and the last attempt were made.
+	First time.Time
+	Time  time.Time
+}
+
+// ReasonUnreadable is the reason of a dead letter whose record is damaged; it
+// has no payload.
+const ReasonUnreadable = "unreadable"
+
+// DeadLetter is an entry that was set aside. Its Position is the one it had in
+// the queue, and names it.
+type DeadLetter struct {
+	Item
+	Letter
+}
+
+// DeadLetter moves an entry in flight from the queue to the dead letters, with
+// its payload, in one write that is not synced, like an Ack. It does nothing if
+// the entry is not in flight.
+func (q *Queue) DeadLetter(position uint64, l Letter) error {
+	if err := q.s.use(); err != nil {
+		return err
+	}
+	defer q.s.life.leave()
+	q.mu.Lock()
+	sl, ok := q.window.get(position)
+	q.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	value, err := q.payload(sl)
+	if err != nil && !errors.Is(err, ErrUnreadable) {
+		return err
+	}
+	return q.setAside(sl, value, l)
+}
+
+// payload reads the record of an entry in flight.
+func (q *Queue) payload(sl slot) (logValue, error) {
+	if sl.kind != entryInline {
+		value, ok, err := q.s.recordAt(sl.sequence)
+		if err == nil && !ok {
+			err = fmt.Errorf("%w: record %d is missing", ErrUnreadable, sl.sequence)
+		}
+		return value, err
+	}
+	raw, ok, err := q.s.get(appendSinkKey(nil, prefixQueue, q.id, sl.position))
+	if err != nil || !ok {
+		return logValue{}, err
+	}
+	e, err := parseEntry(sl.position, raw)
+	return logValue{time: e.time, lane: e.lane, payload: e.payload}, err
+}
+
+// setUnreadable makes a dead letter of an entry whose record is damaged.
+func (q *Queue) setUnreadable(position uint64, cause error) error {
+	q.mu.Lock()
+	sl, ok := q.window.get(position)
+	q.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	q.s.metrics.unreadable.Inc()
+	q.s.opts.Logger.Error("a record cannot be read; it becomes a dead letter",
+		"sink", q.name, "sequence", sl.sequence, "error", cause)
+	now := q.s.opts.Now()
+	return q.setAside(sl, logValue{}, Letter{Reason: ReasonUnreadable, First: now, Time: now})
+}
+
+func (q *Queue) setAside(sl slot, value logValue, l Letter) error {
+	b := q.s.db.NewBatch()
+	taken := q.take(b, []uint64{sl.position})
+	if taken.count == 0 {
+		return b.Close()
+	}
+	d := deadLetterValue{
+		sequence: sl.sequence,
+		lane:     value.lane,
+		time:     sl.time,
+		flags:    sl.flags,
+		attempts: uint32(l.Attempts),
+		first:    l.First,
+		last:     l.Time,
+		reason:   l.Reason,
+		payload:  value.payload,
+	}
+	if err := b.Set(appendSinkKey(nil, prefixDeadLetter, q.id, sl.position), d.append(nil), nil); err != nil {
+		return err
+	}
+	change := counter{count: 1, bytes: int64(len(value.payload))}
+	if err := b.Merge(counterKey(kindDeadLetter, q.id), change.append(nil), nil); err != nil {
+		return err
+	}
+	if err := q.s.apply(b, pebble.NoSync); err != nil {
+		return err
+	}
+	q.countDead(change)
+	return b.Close()
+}
+
+func (q *Queue) countDead(change counter) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.dead = q.dead.plus(change)
+}
+
+func deadLetter(position uint64, d deadLetterValue) DeadLetter {
+	return DeadLetter{
+		Item: Item{
+			Position: position, Sequence: d.sequence, Flags: d.flags, Lane: d.lane, Time: d.time, Payload: d.payload,
+			Unreadable: d.reason == ReasonUnreadable && len(d.payload) == 0,
+		},
+		Letter: Letter{Reason: d.reason, Attempts: int(d.attempts), First: d.first, Time: d.last},
+	}
+}
+
+// DeadLetters returns at most max dead letters with positions greater than
+// after, in order. Payloads belong to the caller.
+func (q *Queue) DeadLetters(after uint64, max int) ([]DeadLetter, error) {
+	if err := q.s.use(); err != nil {
+		return nil, err
+	}
+	defer q.s.life.leave()
+	var letters []DeadLetter
+	lower := appendSinkKey(nil, prefixDeadLetter, q.id, after+1)
+	_, upper := sinkRange(prefixDeadLetter, q.id)
+	err := q.s.scan(lower, upper, func(key, value []byte) error {
+		if len(letters) >= max {
+			return errEnough
+		}
+		position, ok := positionOfKey(key)
+		d, err := parseDeadLetter(append([]byte(nil), value...))
+		if !ok || err != nil {
+			return errMalformed
+		}
+		letters = append(letters, deadLetter(position, d))
+		return nil
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return letters, err
+}
+
+// errEnough ends a scan.
+var errEnough = errors.New("enough")
+
+// FindDeadLetter returns the dead letter of a position.
+func (q *Queue) FindDeadLetter(position uint64) (DeadLetter, bool, error) {
+	if err := q.s.use(); err != nil {
+		return DeadLetter{}, false, err
+	}
+	defer q.s.life.leave()
+	d, ok, err := q.deadLetterAt(position)
+	if err != nil || !ok {
+		return DeadLetter{}, false, err
+	}
+	return deadLetter(position, d), true, nil
+}
+
+func (q *Queue) deadLetterAt(position uint64) (deadLetterValue, bool, error) {
+	raw, ok, err := q.s.get(appendSinkKey(nil, prefixDeadLetter, q.id, position))
+	if err != nil || !ok {
+		return deadLetterValue{}, false, err
+	}
+	d, err := parseDeadLetter(raw)
+	return d, err == nil, err
+}
+
+// RetryDeadLetters puts dead letters back at the end of the queue, durably, and
+// returns how many. Positions without one are ignored, and so are letters whose
+// record is still unreadable.
+func (q *Queue) RetryDeadLetters(positions ...uint64) (int, error) {
+	return q.settle(positions, func(b *Batch, position uint64, d *deadLetterValue) (bool, error) {
+		if d.reason == ReasonUnreadable && len(d.payload) == 0 {
+			value, ok, err := q.s.recordAt(d.sequence)
+			if errors.Is(err, ErrUnreadable) || !ok {
+				return false, nil
+			}
+			if err != nil {
+				return false, err
+			}
+			d.payload, d.lane, d.time = value.payload, value.lane, value.time
+		}
+		e := entry{
+			kind:     entryInline,
+			flags:    d.flags,
+			size:     uint32(len(d.payload)),
+			time:     d.time,
+			sequence: d.sequence,
+			lane:     d.lane,
+			payload:  d.payload,
+		}
+		b.enqueue(q, b.position(), &e)
+		return true, nil
+	})
+}
+
+// DropDeadLetters deletes dead letters, durably, and returns how many.
+func (q *Queue) DropDeadLetters(positions ...uint64) (int, error) {
+	return q.settle(positions, func(*Batch, uint64, *deadLetterValue) (bool, error) { return true, nil })
+}
+
+// settle removes the letters that f accepts, in one commit with what f adds.
+// The right to append keeps two callers from settling the same letter.
+func (q *Queue) settle(positions []uint64, f func(*Batch, uint64, *deadLetterValue) (bool, error)) (int, error) {
+	b := q.s.NewBatch()
+	defer b.Discard()
+	if b.err != nil {
+		return 0, b.err
+	}
+	b.hold()
+	var change counter
+	seen := make(map[uint64]struct{}, len(positions))
+	for _, position := range positions {
+		if _, again := seen[position]; again {
+			continue
+		}
+		seen[position] = struct{}{}
+		d, ok, err := q.deadLetterAt(position)
+		if err != nil {
+			return 0, err
+		}
+		if !ok {
+			continue
+		}
+		size := int64(len(d.payload))
+		if ok, err = f(b, position, &d); err != nil {
+			return 0, err
+		}
+		if !ok {
+			continue
+		}
+		b.misuseIf(b.pb.Delete(appendSinkKey(nil, prefixDeadLetter, q.id, position), nil))
+		change = change.plus(counter{count: -1, bytes: -size})
+	}
+	if change.count == 0 {
+		return 0, nil
+	}
+	b.merge(counterKey(kindDeadLetter, q.id), change)
+	b.committed = append(b.committed, func() { q.countDead(change) })
+	if err := q.s.Commit(b); err != nil {
+		return 0, err
+	}
+	return int(-change.count), nil
+}
+
+// purged empties the queue in memory.
+func (q *Queue) purged() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.total, q.dead, q.pins = counter{}, counter{}, nil
+	q.window = window{readTo: q.tail}
+}

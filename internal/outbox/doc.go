@@ -1,0 +1,71 @@
+// Package outbox is the one durable store of the daemon: the ledger (the last
+// recorded state of every object), the event log, one queue a sink over that
+// log, dead letters, and small metadata such as checkpoints. Everything it
+// stores is opaque bytes; it knows neither Kubernetes nor events.
+//
+// # What may be relied on
+//
+// Atomic and durable commits. A Batch is one Pebble batch with fsync: log
+// records, their queue entries, ledger changes and metadata of one Commit are
+// all there after any crash or none is. Commit returns nil only after the
+// fsync, and after a check that the store still belongs to this process.
+//
+// Fail-stop. The first write or fsync that fails ends the Store for good:
+// [Store.Failed] is closed, every later call returns [ErrFailed] with the
+// cause, and from that moment nothing of the directory is written, renamed or
+// removed, whatever Pebble still has in flight. An fsync is never repeated over
+// data whose first fsync failed. The process is expected to exit; opening the
+// directory again recovers what was committed. (A full disk met by a background
+// flush or compaction is not such a failure: nothing committed depends on it,
+// so ingest is paused and the work is tried again.)
+//
+// No loss between queue and log. A record stays in the log while any queue has
+// an entry for it that is not acknowledged, replays included; after that it is
+// kept for replay as retention says. A sink that was removed from the
+// configuration keeps its backlog until [Store.PurgeSink].
+//
+// Acks are cheap. They are written without fsync: they survive kill -9 (the
+// page cache has them) and become durable with the next synced commit. After a
+// power loss an acknowledged entry may be read again, under the same sequence.
+//
+// Entries are acknowledged in any order. Only what was not acknowledged is read
+// again after a restart.
+//
+// Positions. Sequences of log records and positions of queue entries come from
+// one counter, so the entry of a new record has the record's sequence as its
+// position. Replays and retried dead letters get new positions for old
+// sequences. Within a queue, positions become visible in increasing order.
+//
+// Bounded disk. Reaching Limits.MaxBytes, or falling below Limits.MinFree,
+// makes [Store.WaitIngest] block; reads, acks and dead letters go on. Delivered
+// records kept only for replay are given up first. Between two measurements of
+// the disk every committed byte is counted, so what is committed by callers
+// that ask WaitIngest before each batch overshoots the budget by at most that
+// one batch, plus the rewriting Pebble has in flight: a few memtables (8 MiB
+// each) and the compaction running at that moment.
+//
+// Never wiped. A directory that cannot be opened is left as it is
+// ([ErrDamaged]); [Check] and [Export] read what can be read. A record that
+// turns out to be unreadable later becomes a dead letter with the reason
+// "unreadable", and the records after it go on.
+//
+// # What may not
+//
+// One process. A lock file keeps a second one out; where locks do not work (some
+// network filesystems) an owner token makes the older process fail with
+// [ErrStolen] at its next commit, before that commit is reported as done.
+//
+// Appending is for one goroutine at a time: from the first Batch.Append until
+// Commit or Discard the batch holds the right to number records, and another
+// batch's Append, [Store.Replay] and [Queue.RetryDeadLetters] wait for it. Do not
+// wait for anything that may take long (WaitIngest included) in between.
+// Everything else may be called from any goroutine.
+//
+// Times in records are the caller's. They order retention and replay by time
+// approximately when the clock is set back.
+//
+// # Order of shutting down
+//
+// Cancel Run's context and the workers' first, then Close: it waits for calls
+// in progress, so a callback of ScanState must not call Close.
+package outbox

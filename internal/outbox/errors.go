@@ -1,0 +1,27 @@
+package outbox
+
+import "errors"
+
+// The errors a caller decides by. All are wrapped with what went wrong.
+var (
+	// ErrLocked: another process (or another Store of this one) has the
+	// directory open.
+	ErrLocked = errors.New("the store is in use by another process")
+	// ErrDamaged: files of the store are missing or unreadable. Nothing was
+	// changed.
+	ErrDamaged = errors.New("the store is damaged")
+	// ErrNewerFormat: a newer release wrote the store.
+	ErrNewerFormat = errors.New("the store was written by a newer release")
+	// ErrFailed: a write failed and the store takes no more calls; the process
+	// should exit and start again.
+	ErrFailed = errors.New("the store failed")
+	// ErrStolen is an ErrFailed whose cause is another process that opened the
+	// same directory.
+	ErrStolen = errors.New("another process took over the store")
+	// ErrClosed: the call came after Close.
+	ErrClosed = errors.New("the store is closed")
+	// ErrUnreadable: the value is there, but its bytes fail their checksum.
+	ErrUnreadable = errors.New("unreadable record")
+	// ErrUnknownSink: no such sink was ever ensured, or it was purged.
+	ErrUnknownSink = errors.New("unknown sink")
+)

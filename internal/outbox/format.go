@@ -1,0 +1,87 @@
+package outbox
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// openError classes an error of opening Pebble or of reading the tables.
+func openError(dir string, err error) error {
+	text := err.Error()
+	switch {
+	case strings.Contains(text, "unknown format major version"):
+		return fmt.Errorf("%s: %w: %w", dir, ErrNewerFormat, err)
+	case errors.Is(err, ErrFailed), errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("open the store %s: %w", dir, err)
+	case pebble.IsCorruptionError(err), errors.Is(err, errMalformed), errors.Is(err, fs.ErrNotExist), errors.Is(err, ErrUnreadable):
+		return fmt.Errorf("%s: %w: %w; nothing was changed: `watcherd store check` says what is readable, `watcherd store export` copies it out", dir, ErrDamaged, err)
+	default:
+		return fmt.Errorf("open the store %s: %w", dir, err)
+	}
+}
+
+// checkFormat writes the layout's version into a new store and refuses one that
+// is newer than this release.
+func (s *Store) checkFormat() error {
+	value, ok, err := s.get(formatKey())
+	if err != nil {
+		return openError(s.dir, err)
+	}
+	if !ok {
+		version := binary.BigEndian.AppendUint32(nil, layoutVersion)
+		if err := s.db.Set(formatKey(), version, pebble.Sync); err != nil {
+			return err
+		}
+		return s.Err()
+	}
+	if len(value) != 4 {
+		return openError(s.dir, errMalformed)
+	}
+	if v := binary.BigEndian.Uint32(value); v > layoutVersion {
+		return fmt.Errorf("%s: %w: its layout is version %d, this release knows %d", s.dir, ErrNewerFormat, v, layoutVersion)
+	}
+	return nil
+}
+
+// get returns a copy of the value of key.
+func (s *Store) get(key []byte) ([]byte, bool, error) { return s.appendGet(nil, key) }
+
+// appendGet appends the value of key to dst. A value whose checksum is wrong is
+// ErrUnreadable.
+func (s *Store) appendGet(dst, key []byte) ([]byte, bool, error) {
+	value, closer, err := s.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return dst, false, nil
+	}
+	if err != nil {
+		return dst, false, readError(err)
+	}
+	dst = append(dst, value...)
+	return dst, true, closer.Close()
+}
+
+// readError marks what will not get better by reading it again.
+func readError(err error) error {
+	if pebble.IsCorruptionError(err) || errors.Is(err, syscall.EIO) {
+		return fmt.Errorf("%w: %w", ErrUnreadable, err)
+	}
+	return err
+}
+
+func (s *Store) counter(kind byte, id uint32) (counter, error) {
+	value, ok, err := s.get(counterKey(kind, id))
+	if err != nil || !ok {
+		return counter{}, err
+	}
+	c, err := parseCounter(value)
+	if err != nil {
+		return counter{}, fmt.Errorf("%w: %w", errMalformed, err)
+	}
+	return c, nil
+}

@@ -1,0 +1,264 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// logState is what is known of the log without reading it.
+type logState struct {
+	mu    sync.Mutex
+	low   uint64  // guarded by mu; every record below is deleted
+	tail  uint64  // guarded by mu; the last committed record, 0 = none ever
+	live  counter // guarded by mu; what the log holds
+	marks marks   // guarded by mu
+	news  signal
+
+	holds    map[int]uint64 // guarded by mu; sequences a running replay reads from
+	nextHold int            // guarded by mu
+}
+
+func (s *Store) loadLog() (*logState, error) {
+	c, err := s.counter(kindLog, 0)
+	if err != nil {
+		return nil, err
+	}
+	l := &logState{low: max(c.high, 1), live: c}
+	it, err := s.db.NewIter(&pebble.IterOptions{
+		LowerBound: appendMarkKey(nil, l.low),
+		UpperBound: appendMarkKey(nil, ^uint64(0)),
+	})
+	if err != nil {
+		return nil, readError(err)
+	}
+	defer it.Close()
+	for it.First(); it.Valid(); it.Next() {
+		sequence, ok := positionOfKey(it.Key())
+		if !ok {
+			return nil, errMalformed
+		}
+		m, err := parseMark(sequence, it.Value())
+		if err != nil {
+			return nil, err
+		}
+		l.marks = append(l.marks, m)
+	}
+	if err := it.Error(); err != nil {
+		return nil, readError(err)
+	}
+	l.tail, err = s.lastRecord(l.low)
+	return l, err
+}
+
+// lastRecord finds the end of the log; one seek.
+func (s *Store) lastRecord(low uint64) (uint64, error) {
+	it, err := s.db.NewIter(&pebble.IterOptions{
+		LowerBound: appendLogKey(nil, low),
+		UpperBound: appendLogKey(nil, ^uint64(0)),
+	})
+	if err != nil {
+		return 0, readError(err)
+	}
+	defer it.Close()
+	if !it.Last() {
+		return low - 1, readError(it.Error())
+	}
+	sequence, ok := positionOfKey(it.Key())
+	if !ok {
+		return 0, errMalformed
+	}
+	return sequence, nil
+}
+
+// total is how much has been appended since the store was made.
+func (l *logState) totalLocked() (count, bytes int64) {
+	if len(l.marks) > 0 {
+		count, bytes = l.marks[0].count, l.marks[0].bytes
+	}
+	return count + l.live.count, bytes + l.live.bytes
+}
+
+// LogStats describe the log.
+type LogStats struct {
+	// First and Last are the bounds of the sequences in the log. Last is 0 when
+	// nothing was ever appended; First is greater than Last when nothing is left.
+	First, Last uint64
+	// Records and Bytes are what the log holds; Bytes are those of payloads.
+	Records, Bytes int64
+}
+
+// LogStats returns what the log holds, from memory.
+func (s *Store) LogStats() LogStats {
+	l := s.log
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return LogStats{First: l.low, Last: l.tail, Records: l.live.count, Bytes: l.live.bytes}
+}
+
+// ReadLog returns at most max records with sequences greater than after, in
+// order. Records retention removed are skipped: LogStats.First tells whether
+// some were. An unreadable record ends the result before it; if it is the
+// first, it is returned alone, with Unreadable set. Payloads belong to the
+// caller; those of one call share an allocation.
+func (s *Store) ReadLog(after uint64, max int) ([]Item, error) {
+	if err := s.use(); err != nil {
+		return nil, err
+	}
+	defer s.life.leave()
+	s.log.mu.Lock()
+	low, tail := s.log.low, s.log.tail
+	s.log.mu.Unlock()
+	if after+1 < low {
+		after = low - 1
+	}
+	if after >= tail || max <= 0 {
+		return nil, nil
+	}
+	r, err := s.newRecordReader(low)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+	var items []Item
+	var buf payloads
+	for len(items) < max {
+		sequence, value, ok, err := r.next(after+1, tail)
+		if err != nil && len(items) == 0 {
+			return s.probeLog(after+1, tail)
+		}
+		if err != nil || !ok {
+			break
+		}
+		items = append(items, Item{Position: sequence, Sequence: sequence, Lane: value.lane, Time: value.time})
+		buf.add(value.payload)
+		after = sequence
+	}
+	buf.assign(items)
+	return items, nil
+}
+
+// probeLog looks records up one by one where iterating fails, and returns the
+// first there is: for a damaged block that costs a lookup a record, and names
+// exactly the records that are lost.
+func (s *Store) probeLog(from, last uint64) ([]Item, error) {
+	for sequence := from; sequence <= last; sequence++ {
+		value, ok, err := s.recordAt(sequence)
+		switch {
+		case errors.Is(err, ErrUnreadable):
+			return []Item{{Position: sequence, Sequence: sequence, Unreadable: true}}, nil
+		case err != nil:
+			return nil, err
+		case ok:
+			return []Item{{Position: sequence, Sequence: sequence, Lane: value.lane, Time: value.time, Payload: value.payload}}, nil
+		}
+	}
+	return nil, nil
+}
+
+// recordAt looks one record up; the payload is a copy.
+func (s *Store) recordAt(sequence uint64) (logValue, bool, error) {
+	raw, ok, err := s.get(appendLogKey(nil, sequence))
+	if err != nil || !ok {
+		return logValue{}, false, err
+	}
+	value, err := parseLogValue(raw)
+	if err != nil {
+		return logValue{}, false, fmt.Errorf("%w: %w", ErrUnreadable, err)
+	}
+	return value, true, nil
+}
+
+// WaitLog returns when the log has a record with a sequence greater than after,
+// or with the context's error, ErrClosed or ErrFailed.
+func (s *Store) WaitLog(ctx context.Context, after uint64) error {
+	for {
+		news := s.log.news.wait()
+		if s.LogStats().Last > after {
+			return nil
+		}
+		if err := s.await(ctx, news); err != nil {
+			return err
+		}
+	}
+}
+
+// await waits for news, the end of the context or of the store.
+func (s *Store) await(ctx context.Context, news <-chan struct{}) error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	select {
+	case <-news:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.failed:
+		return s.failure
+	case <-s.life.ended:
+		return ErrClosed
+	}
+}
+
+// payloads collects the payloads of items in one allocation that the caller
+// will own.
+type payloads struct {
+	data []byte
+	ends []int
+}
+
+func (p *payloads) add(payload []byte) {
+	p.data = append(p.data, payload...)
+	p.ends = append(p.ends, len(p.data))
+}
+
+// assign gives every item its payload; there was one add an item.
+func (p *payloads) assign(items []Item) {
+	begin := 0
+	for i, end := range p.ends {
+		items[i].Payload = p.data[begin:end:end]
+		begin = end
+	}
+}
+
+// firstAtOrAfter finds the first record whose time is not before t, starting at
+// the segment t lies in. It reads at most a segment.
+func (s *Store) firstAtOrAfter(t time.Time) (uint64, error) {
+	s.log.mu.Lock()
+	i := s.log.marks.before(t)
+	// A record slightly out of order may lie one segment earlier.
+	i = max(i-1, 0)
+	begin, tail := s.log.low, s.log.tail
+	if i < len(s.log.marks) {
+		begin = max(begin, s.log.marks[i].sequence)
+	}
+	s.log.mu.Unlock()
+	r, err := s.newRecordReader(begin)
+	if err != nil {
+		return 0, err
+	}
+	defer r.close()
+	for {
+		sequence, value, ok, err := r.next(begin, tail)
+		if err != nil {
+			return 0, err
+		}
+		if !ok {
+			return tail + 1, nil
+		}
+		if !value.time.Before(t) {
+			return sequence, nil
+		}
+		begin = sequence + 1
+	}
+}
+
+// dropMarksLocked forgets the marks of deleted segments.
+func (l *logState) dropMarksLocked(n int) {
+	l.marks = slices.Delete(l.marks, 0, n)
+}

@@ -1,0 +1,70 @@
+package outbox
+
+import (
+	"encoding/binary"
+	"sort"
+	"time"
+)
+
+// The log is cut into segments by marks, so that retention and replay by time
+// need not read it. A mark tells where a segment begins, when, and how much had
+// been appended before it since the store was made; the size of a segment is
+// the difference of two marks.
+type mark struct {
+	sequence uint64
+	time     time.Time // never before the mark before it
+	count    int64
+	bytes    int64
+}
+
+// A segment ends after this many bytes or this much time, whichever is first.
+// 10 GiB of backlog are 10,000 marks.
+const (
+	segmentBytes = 1 << 20
+	segmentAge   = time.Minute
+)
+
+const markLen = 24
+
+func (m mark) append(dst []byte) []byte {
+	dst = binary.BigEndian.AppendUint64(dst, nanos(m.time))
+	dst = binary.BigEndian.AppendUint64(dst, uint64(m.count))
+	return binary.BigEndian.AppendUint64(dst, uint64(m.bytes))
+}
+
+func parseMark(sequence uint64, value []byte) (mark, error) {
+	if len(value) != markLen {
+		return mark{}, errMalformed
+	}
+	return mark{
+		sequence: sequence,
+		time:     unixNano(value),
+		count:    int64(binary.BigEndian.Uint64(value[8:])),
+		bytes:    int64(binary.BigEndian.Uint64(value[16:])),
+	}, nil
+}
+
+// marks are in order of sequence.
+type marks []mark
+
+// due reports whether a batch whose first record is at t begins a segment, when
+// bytes have been appended so far.
+func (m marks) due(t time.Time, bytes int64) bool {
+	if len(m) == 0 {
+		return true
+	}
+	last := m[len(m)-1]
+	return bytes-last.bytes >= segmentBytes || t.Sub(last.time) >= segmentAge
+}
+
+// segmentOf is the index of the segment that holds the sequence; -1 if it lies
+// before the first.
+func (m marks) segmentOf(sequence uint64) int {
+	return sort.Search(len(m), func(i int) bool { return m[i].sequence > sequence }) - 1
+}
+
+// before is the index of the last segment that began at or before t; -1 if
+// none did. Records at or after t are in it or in later ones.
+func (m marks) before(t time.Time) int {
+	return sort.Search(len(m), func(i int) bool { return m[i].time.After(t) }) - 1
+}

@@ -1,0 +1,113 @@
+package outbox
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// metrics are the store's own; what concerns a sink's queue is exported by its
+// worker from Queue.Stats.
+type metrics struct {
+	commitSeconds prometheus.Histogram
+	groupSize     prometheus.Histogram
+	commits       prometheus.Counter
+	commitErrors  prometheus.Counter
+	unreadable    prometheus.Counter
+	deletions     *prometheus.CounterVec
+	collectors    []prometheus.Collector
+}
+
+func newMetrics(s *Store) *metrics {
+	name := func(n string) string { return prometheus.BuildFQName("watcherd", "store", n) }
+	m := &metrics{
+		commitSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    name("commit_duration_seconds"),
+			Help:    "Time a commit took, fsync included.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15),
+		}),
+		groupSize: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    name("commit_group_size"),
+			Help:    "Records committed together.",
+			Buckets: prometheus.ExponentialBuckets(1, 2, 11),
+		}),
+		commits: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: name("commits_total"), Help: "Commits that succeeded.",
+		}),
+		commitErrors: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: name("commit_errors_total"), Help: "Commits that failed; the first one ends the process.",
+		}),
+		unreadable: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: name("unreadable_records_total"), Help: "Queue entries set aside because their record is damaged.",
+		}),
+		deletions: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: name("retention_deletions_total"), Help: "Delivered records deleted from the log, by reason.",
+		}, []string{"reason"}),
+	}
+	for _, reason := range []string{deletedAge, deletedBytes, deletedBudget} {
+		m.deletions.WithLabelValues(reason)
+	}
+	gauge := func(n, help string, f func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name(n), Help: help}, f)
+	}
+	m.collectors = []prometheus.Collector{
+		m.commitSeconds, m.groupSize, m.commits, m.commitErrors, m.unreadable, m.deletions,
+		gauge("bytes", "Size of the store on disk.", func() float64 { return float64(s.Health().Bytes) }),
+		gauge("free_bytes", "Free space of the store's disk; -1 if unknown.", func() float64 { return float64(s.Health().DiskFree) }),
+		gauge("ingest_paused", "1 while ingest is paused by the budget or the disk.", func() float64 {
+			if s.Health().Paused {
+				return 1
+			}
+			return 0
+		}),
+		gauge("log_records", "Records in the event log.", func() float64 { return float64(s.LogStats().Records) }),
+		gauge("log_bytes", "Bytes of payload in the event log.", func() float64 { return float64(s.LogStats().Bytes) }),
+	}
+	return m
+}
+
+func (m *metrics) committed(d time.Duration, records int, err error) {
+	if err != nil {
+		m.commitErrors.Inc()
+		return
+	}
+	m.commits.Inc()
+	m.commitSeconds.Observe(d.Seconds())
+	if records > 0 {
+		m.groupSize.Observe(float64(records))
+	}
+}
+
+func (m *metrics) deleted(reason string, gone counter) {
+	m.deletions.WithLabelValues(reason).Add(float64(gone.count))
+}
+
+// register makes the metrics and registers them, all or none.
+func (s *Store) register() error {
+	s.metrics = newMetrics(s)
+	r := s.opts.Registerer
+	if r == nil {
+		return nil
+	}
+	var errs []error
+	for _, c := range s.metrics.collectors {
+		if err := r.Register(c); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("register the store's metrics: %w", err)
+	}
+	return nil
+}
+
+func (s *Store) unregister() {
+	if s.opts.Registerer == nil {
+		return
+	}
+	for _, c := range s.metrics.collectors {
+		s.opts.Registerer.Unregister(c)
+	}
+}

@@ -1,0 +1,127 @@
+package outbox
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Limits bound the disk a store takes. A zero field means no bound.
+type Limits struct {
+	// MaxBytes is the size of the store on disk, in bytes, at which ingest
+	// pauses.
+	MaxBytes int64
+	// MinFree is the free space of the disk, in bytes, below which ingest
+	// pauses.
+	MinFree int64
+	// RetentionMaxAge is how long delivered records are kept for replay.
+	RetentionMaxAge time.Duration
+	// RetentionMaxBytes is how many bytes of delivered records are kept for
+	// replay.
+	RetentionMaxBytes int64
+}
+
+// Options are the settings of Open. The zero value is usable.
+type Options struct {
+	MaxBytes          int64         // see Limits
+	MinFree           int64         // see Limits
+	RetentionMaxAge   time.Duration // see Limits
+	RetentionMaxBytes int64         // see Limits
+
+	// FS is the filesystem; the operating system's by default.
+	FS vfs.FS
+	// Logger takes what an operator should know; nothing by default.
+	Logger *slog.Logger
+	// Registerer takes the metrics watcherd_store_*; none by default. They are
+	// unregistered by Close.
+	Registerer prometheus.Registerer
+	// Now is the clock; time.Now by default.
+	Now func() time.Time
+}
+
+func (o Options) withDefaults() Options {
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	return o
+}
+
+func (o Options) limits() Limits {
+	return Limits{
+		MaxBytes:          o.MaxBytes,
+		MinFree:           o.MinFree,
+		RetentionMaxAge:   o.RetentionMaxAge,
+		RetentionMaxBytes: o.RetentionMaxBytes,
+	}
+}
+
+// pebbleFormat is the version of Pebble's files. Raising it keeps older
+// releases out; it is named rather than left to the library so that this is
+// our decision. This one frames the WAL so that a torn tail can be told from
+// damage, and checks the footers of tables.
+const pebbleFormat = pebble.FormatTableFormatV6
+
+const (
+	memTableSize   = 8 << 20
+	blockCacheSize = 16 << 20
+	maxOpenFiles   = 256
+)
+
+// pebbleOptions are sized for one small daemon: payloads arrive compressed, so
+// blocks are stored with the cheapest compression; ledger reads mostly hit, so
+// filters save the levels above the one that has the key.
+func pebbleOptions(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListener) *pebble.Options {
+	o := &pebble.Options{
+		FS:                          fs,
+		Logger:                      logger,
+		EventListener:               listener,
+		Merger:                      newMerger(),
+		FormatMajorVersion:          pebbleFormat,
+		CacheSize:                   blockCacheSize,
+		MemTableSize:                memTableSize,
+		MemTableStopWritesThreshold: 4,
+		L0CompactionThreshold:       4,
+		L0StopWritesThreshold:       24,
+		LBaseMaxBytes:               64 << 20,
+		MaxOpenFiles:                maxOpenFiles,
+		MaxManifestFileSize:         8 << 20,
+		CompactionConcurrencyRange:  func() (int, int) { return 1, 2 },
+	}
+	o.TargetFileSizes[0] = 4 << 20
+	o.Experimental.FileCacheShards = 2
+	for i := range o.Levels {
+		o.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.SnappyCompression }
+		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+		o.Levels[i].BlockSize = 8 << 10
+	}
+	return o
+}
+
+// pebbleLogger hands Pebble's words on. Pebble calls Fatalf where it expects the
+// process to end; here the store ends instead.
+type pebbleLogger struct {
+	log   *slog.Logger
+	fatal func(error)
+}
+
+func (l pebbleLogger) Infof(string, ...any) {}
+
+func (l pebbleLogger) Errorf(format string, args ...any) {
+	l.log.Warn("storage engine", "message", fmt.Sprintf(format, args...))
+}
+
+func (l pebbleLogger) Fatalf(format string, args ...any) {
+	l.fatal(fmt.Errorf(format, args...))
+}

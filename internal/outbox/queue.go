@@ -1,0 +1,388 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Queue is what one sink has yet to take. Its methods may be called from any
+// goroutine. A queue belongs to one worker at a time: Read hands the same
+// entries to everyone who asks.
+type Queue struct {
+	s    *Store
+	id   uint32
+	name string
+	news signal
+
+	mu      sync.Mutex
+	total   counter  // guarded by mu; count and bytes not acknowledged
+	tail    uint64   // guarded by mu; position of the last entry
+	window  window   // guarded by mu
+	pins    []pin    // guarded by mu; in order of position
+	dead    counter  // guarded by mu; dead letters
+	nextAge struct { // guarded by mu; the first entry after the window, if position is greater than readTo
+		position uint64
+		time     time.Time
+	}
+}
+
+// Item is an entry of a queue, or a record of the log.
+type Item struct {
+	// Position is the entry's place in its queue.
+	Position uint64
+	// Sequence is the record's place in the log; it stays the same when a
+	// record is replayed.
+	Sequence uint64
+	// Flags are those of the Route, or of the Replay.
+	Flags uint32
+	// Lane and Time are the record's.
+	Lane uint64
+	Time time.Time
+	// Payload belongs to the caller.
+	Payload []byte
+	// Unreadable is set by ReadLog for a record whose bytes are damaged. Read
+	// never returns such an item: it makes a dead letter of it.
+	Unreadable bool
+}
+
+// Stats describe a queue.
+type Stats struct {
+	// Length is the number of entries not acknowledged, Bytes the size of their
+	// payloads.
+	Length int64
+	Bytes  int64
+	// OldestTime is the time of the record at the head; zero for an empty queue.
+	OldestTime time.Time
+	// Head is the smallest position that may be not acknowledged, Tail the
+	// largest that was ever queued.
+	Head uint64
+	Tail uint64
+	// DeadLetters and DeadLetterBytes count what was set aside.
+	DeadLetters     int64
+	DeadLetterBytes int64
+}
+
+// load reads the queue's counters and finds its ends; two seeks.
+func (q *Queue) load() error {
+	var err error
+	if q.total, err = q.s.counter(kindQueue, q.id); err != nil {
+		return err
+	}
+	if q.dead, err = q.s.counter(kindDeadLetter, q.id); err != nil {
+		return err
+	}
+	if q.pins, err = q.s.loadPins(q.id); err != nil {
+		return err
+	}
+	q.window.readTo = max(q.total.high, 1) - 1
+	q.tail = q.s.next - 1
+	return nil
+}
+
+// Name is the name of the sink.
+func (q *Queue) Name() string { return q.name }
+
+// added counts committed entries.
+func (q *Queue) added(d queueDelta) {
+	q.mu.Lock()
+	if q.total.count == 0 {
+		q.nextAge.position, q.nextAge.time = d.first, d.firstTime
+	}
+	q.total.count += d.count
+	q.total.bytes += d.bytes
+	q.tail = max(q.tail, d.last)
+	q.mu.Unlock()
+	q.news.notify()
+}
+
+// Wait returns when the queue has an entry with a position greater than after,
+// or with the context's error, ErrClosed or ErrFailed.
+func (q *Queue) Wait(ctx context.Context, after uint64) error {
+	for {
+		news := q.news.wait()
+		q.mu.Lock()
+		ready := q.total.count > 0 && q.tail > after
+		q.mu.Unlock()
+		if ready {
+			return nil
+		}
+		if err := q.s.await(ctx, news); err != nil {
+			return err
+		}
+	}
+}
+
+// Stats returns the queue's figures. They come from memory, but for OldestTime
+// when nothing of a backlog was read yet: then the first entry is looked up,
+// once.
+func (q *Queue) Stats() Stats {
+	q.lookAhead()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	st := Stats{
+		Length:          q.total.count,
+		Bytes:           q.total.bytes,
+		Head:            q.window.head(),
+		Tail:            q.tail,
+		DeadLetters:     q.dead.count,
+		DeadLetterBytes: q.dead.bytes,
+	}
+	switch {
+	case st.Length == 0:
+	case len(q.window.slots) > 0:
+		st.OldestTime = q.window.slots[0].time
+	case q.nextAge.position > q.window.readTo:
+		st.OldestTime = q.nextAge.time
+	}
+	return st
+}
+
+// lookAhead finds the time of the first entry that was not read, if it is the
+// oldest and unknown.
+func (q *Queue) lookAhead() {
+	q.mu.Lock()
+	known := q.total.count == 0 || len(q.window.slots) > 0 || q.nextAge.position > q.window.readTo
+	from := q.window.readTo + 1
+	q.mu.Unlock()
+	if known || q.s.use() != nil {
+		return
+	}
+	defer q.s.life.leave()
+	_, upper := sinkRange(prefixQueue, q.id)
+	it, err := q.s.db.NewIter(&pebble.IterOptions{LowerBound: appendSinkKey(nil, prefixQueue, q.id, from), UpperBound: upper})
+	if err != nil {
+		return
+	}
+	defer it.Close()
+	if !it.First() {
+		return
+	}
+	position, ok := positionOfKey(it.Key())
+	e, err := parseEntry(position, it.Value())
+	if !ok || err != nil {
+		return
+	}
+	q.mu.Lock()
+	q.nextAge.position, q.nextAge.time = position, e.time
+	q.mu.Unlock()
+}
+
+// Read returns at most max unacknowledged entries with positions greater than
+// after, in order, and stops early when their payloads exceed maxBytes (the
+// first is returned whatever its size). It never blocks for new entries.
+//
+// Begin with after = 0 and continue with the last position returned. An entry
+// not acknowledged is returned again by a Read that begins before it.
+//
+// Payloads belong to the caller; those of one call share an allocation, so
+// keeping one keeps all.
+//
+// Entries whose record is damaged become dead letters with the reason
+// "unreadable" and are skipped.
+func (q *Queue) Read(after uint64, max, maxBytes int) ([]Item, error) {
+	if err := q.s.use(); err != nil {
+		return nil, err
+	}
+	defer q.s.life.leave()
+	q.mu.Lock()
+	// What lies behind the last read has to be read first: see window.
+	from := min(after, q.window.readTo)
+	head, tail := q.window.head(), q.tail
+	q.mu.Unlock()
+	if from+1 < head {
+		from = head - 1
+	}
+	if from >= tail || max <= 0 {
+		return nil, nil
+	}
+	r := queueReader{q: q, max: max, maxBytes: maxBytes}
+	if err := r.read(from, tail); err != nil {
+		return nil, fmt.Errorf("read the queue of sink %s: %w", q.name, err)
+	}
+	return r.items, nil
+}
+
+// queueReader is one Read.
+type queueReader struct {
+	q        *Queue
+	max      int
+	maxBytes int
+	log      *recordReader
+	items    []Item
+	buf      payloads
+}
+
+func (r *queueReader) read(from, tail uint64) error {
+	it, err := r.q.s.db.NewIter(&pebble.IterOptions{
+		LowerBound: appendSinkKey(nil, prefixQueue, r.q.id, from+1),
+		UpperBound: appendSinkKey(nil, prefixQueue, r.q.id, tail+1),
+	})
+	if err != nil {
+		return readError(err)
+	}
+	defer it.Close()
+	defer func() {
+		if r.log != nil {
+			r.log.close()
+		}
+	}()
+	for it.First(); it.Valid(); it.Next() {
+		value, err := it.ValueAndErr()
+		if err != nil {
+			return readError(err)
+		}
+		position, ok := positionOfKey(it.Key())
+		if !ok {
+			return errMalformed
+		}
+		e, err := parseEntry(position, value)
+		if err != nil {
+			return err
+		}
+		if len(r.items) > 0 && len(r.buf.data)+int(e.size) > r.maxBytes {
+			break
+		}
+		if err := r.take(position, &e); err != nil {
+			return err
+		}
+		if len(r.items) == r.max {
+			break
+		}
+	}
+	if err := it.Error(); err != nil {
+		return readError(err)
+	}
+	r.buf.assign(r.items)
+	return nil
+}
+
+// take adds an entry with its payload to the result, unless it was acknowledged
+// since the iterator was made.
+func (r *queueReader) take(position uint64, e *entry) error {
+	r.q.mu.Lock()
+	inFlight := r.q.window.add(slot{
+		position: position, sequence: e.sequence, time: e.time, size: e.size, kind: e.kind, flags: e.flags,
+	})
+	r.q.mu.Unlock()
+	if !inFlight {
+		return nil
+	}
+	item := Item{Position: position, Sequence: e.sequence, Flags: e.flags, Lane: e.lane, Time: e.time}
+	if e.kind == entryInline {
+		r.items = append(r.items, item)
+		r.buf.add(e.payload)
+		return nil
+	}
+	value, err := r.record(e.sequence)
+	if errors.Is(err, ErrUnreadable) {
+		return r.q.setUnreadable(position, err)
+	}
+	if err != nil {
+		return err
+	}
+	item.Lane = value.lane
+	r.items = append(r.items, item)
+	r.buf.add(value.payload)
+	return nil
+}
+
+// record finds the log record of an entry. A record that is not there cannot
+// come back either.
+func (r *queueReader) record(sequence uint64) (logValue, error) {
+	if r.log == nil {
+		var err error
+		if r.log, err = r.q.s.newRecordReader(0); err != nil {
+			return logValue{}, err
+		}
+	}
+	value, ok, err := r.log.exact(sequence)
+	if err != nil {
+		// The iterator may have failed on a neighbour in the same block or file.
+		r.log.close()
+		r.log = nil
+		value, ok, err = r.q.s.recordAt(sequence)
+	}
+	if err == nil && !ok {
+		err = fmt.Errorf("%w: record %d is missing", ErrUnreadable, sequence)
+	}
+	return value, err
+}
+
+// Ack removes entries that Read returned, in any order. Positions that are not
+// in flight (acknowledged before, or never read) are ignored. The write is not
+// synced: see the package comment.
+func (q *Queue) Ack(positions ...uint64) error {
+	if err := q.s.use(); err != nil {
+		return err
+	}
+	defer q.s.life.leave()
+	b := q.s.db.NewBatch()
+	acked := q.take(b, positions)
+	if acked.count == 0 {
+		return b.Close()
+	}
+	if err := q.s.apply(b, pebble.NoSync); err != nil {
+		return err
+	}
+	return b.Close()
+}
+
+// take removes entries from the window and writes their deletion, with the
+// counter, into b.
+func (q *Queue) take(b *pebble.Batch, positions []uint64) counter {
+	var acked counter
+	var key [queueKeyLen]byte
+	q.mu.Lock()
+	for _, position := range positions {
+		s, ok := q.window.ack(position)
+		if !ok {
+			continue
+		}
+		acked.count++
+		acked.bytes += int64(s.size)
+		// An entry is written once and deleted once, so the two annihilate in
+		// the first flush and leave no tombstone.
+		_ = b.SingleDelete(appendSinkKey(key[:0], prefixQueue, q.id, position), nil) // fails only for an indexed batch
+	}
+	if acked.count > 0 {
+		head := q.window.head()
+		q.total.count -= acked.count
+		q.total.bytes -= acked.bytes
+		var value [counterLen]byte
+		_ = b.Merge(counterKey(kindQueue, q.id), counter{count: -acked.count, bytes: -acked.bytes, high: head}.append(value[:0]), nil)
+		q.unpinLocked(b, head)
+	}
+	q.mu.Unlock()
+	return acked
+}
+
+// PutNote keeps a small blob for the sink, such as the state of its backoff.
+// The write is not synced.
+func (q *Queue) PutNote(value []byte) error {
+	if err := q.s.use(); err != nil {
+		return err
+	}
+	defer q.s.life.leave()
+	b := q.s.db.NewBatch()
+	if err := b.Set(noteKey(q.id), value, nil); err != nil {
+		return err
+	}
+	if err := q.s.apply(b, pebble.NoSync); err != nil {
+		return err
+	}
+	return b.Close()
+}
+
+// Note returns a copy of what PutNote wrote last.
+func (q *Queue) Note() ([]byte, bool, error) {
+	if err := q.s.use(); err != nil {
+		return nil, false, err
+	}
+	defer q.s.life.leave()
+	return q.s.get(noteKey(q.id))
+}

@@ -1,0 +1,138 @@
+package outbox
+
+import (
+	"context"
+	"time"
+)
+
+// ReplayRange says which records to replay. Zero bounds are open.
+type ReplayRange struct {
+	FromSequence uint64    // the first record
+	FromTime     time.Time // records not before this
+	ToSequence   uint64    // the last record
+	ToTime       time.Time // records before this
+}
+
+// replayChunk is how many entries one commit of a replay enqueues.
+const replayChunk = 2048
+
+// Replay enqueues records of the log again, for one sink, with new positions
+// after everything queued so far and the given flags, and returns how many.
+// Records that retention removed are not replayed: LogStats.First says where
+// the log begins. The records stay in the log until the entries are
+// acknowledged.
+//
+// Replay commits every few thousand entries: after an error or a crash a first
+// part of them is queued. It waits while ingest is paused.
+func (s *Store) Replay(ctx context.Context, sink string, r ReplayRange, flags uint32) (int, error) {
+	q, err := s.Queue(sink)
+	if err != nil {
+		return 0, err
+	}
+	from, to, err := s.bounds(r)
+	if err != nil {
+		return 0, err
+	}
+	return s.enqueueOld(ctx, q, from, to, flags)
+}
+
+// bounds turns a range into sequences, both included.
+func (s *Store) bounds(r ReplayRange) (from, to uint64, err error) {
+	if err := s.use(); err != nil {
+		return 0, 0, err
+	}
+	defer s.life.leave()
+	from, to = r.FromSequence, s.LogStats().Last
+	if r.ToSequence != 0 {
+		to = min(to, r.ToSequence)
+	}
+	if !r.FromTime.IsZero() {
+		first, err := s.firstAtOrAfter(r.FromTime)
+		if err != nil {
+			return 0, 0, err
+		}
+		from = max(from, first)
+	}
+	if !r.ToTime.IsZero() {
+		end, err := s.firstAtOrAfter(r.ToTime)
+		if err != nil {
+			return 0, 0, err
+		}
+		to = min(to, end-1)
+	}
+	return max(from, 1), to, nil
+}
+
+// enqueueOld enqueues the records from and to included.
+func (s *Store) enqueueOld(ctx context.Context, q *Queue, from, to uint64, flags uint32) (int, error) {
+	release := s.log.hold(from)
+	defer release()
+	var p pin
+	total := 0
+	for after := from - 1; after < to; {
+		if err := s.WaitIngest(ctx); err != nil {
+			return total, err
+		}
+		items, err := s.ReadLog(after, replayChunk)
+		if err != nil || len(items) == 0 || items[0].Sequence > to {
+			return total, err
+		}
+		n, err := s.enqueueChunk(q, items, to, flags, &p)
+		if err != nil {
+			return total, err
+		}
+		total += n
+		after = items[len(items)-1].Sequence
+	}
+	return total, nil
+}
+
+// enqueueChunk commits entries for the items up to the sequence to. An
+// unreadable record is enqueued too: the reader of the queue reports it.
+func (s *Store) enqueueChunk(q *Queue, items []Item, to uint64, flags uint32, p *pin) (int, error) {
+	b := s.NewBatch()
+	defer b.Discard()
+	if b.err != nil {
+		return 0, b.err
+	}
+	b.hold()
+	n := 0
+	for i := range items {
+		if items[i].Sequence > to {
+			break
+		}
+		position := b.position()
+		if p.first == 0 {
+			p.first, p.sequence = position, items[i].Sequence
+		}
+		p.last = position
+		e := entry{
+			kind:     entryReplay,
+			flags:    flags,
+			size:     uint32(len(items[i].Payload)),
+			time:     items[i].Time,
+			sequence: items[i].Sequence,
+		}
+		b.enqueue(q, position, &e)
+		n++
+	}
+	b.pin(q, *p)
+	return n, s.Commit(b)
+}
+
+// hold keeps the log from the given sequence on until release is called.
+func (l *logState) hold(sequence uint64) (release func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	id := l.nextHold
+	l.nextHold++
+	if l.holds == nil {
+		l.holds = make(map[int]uint64)
+	}
+	l.holds[id] = sequence
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.holds, id)
+	}
+}

@@ -1,0 +1,116 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+const (
+	measureEvery = 250 * time.Millisecond
+	retainEvery  = 10 * time.Second
+	// reclaimAfter is how much has to be deleted without pressure before the
+	// deletions are flushed for the space's sake.
+	reclaimAfter = 32 << 20
+)
+
+// Run measures the disk and applies retention until the context ends or the
+// store fails. It returns nil in the first case and Err in the second.
+func (s *Store) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	reclaim := make(chan uint64, 1)
+	wg.Go(func() { s.reclaimLoop(ctx, reclaim) })
+	defer wg.Wait()
+	defer cancel()
+
+	ticker := time.NewTicker(measureEvery)
+	defer ticker.Stop()
+	var unflushed int64
+	var retained time.Time
+	for {
+		if err := s.measure(); err != nil {
+			return s.ended(ctx, err)
+		}
+		excess := s.gate.pressed()
+		if excess > 0 || time.Since(retained) >= retainEvery {
+			retained = time.Now()
+			gone, err := s.retain(s.opts.Now(), s.limits(), excess)
+			if err != nil {
+				return s.ended(ctx, err)
+			}
+			unflushed += gone
+			if unflushed >= reclaimAfter || (excess > 0 && unflushed > 0) {
+				select {
+				case reclaim <- s.LogStats().First:
+					unflushed = 0
+				default: // the last one is not done yet
+				}
+			}
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil
+		case <-s.failed:
+			return s.failure
+		}
+	}
+}
+
+func (s *Store) ended(ctx context.Context, err error) error {
+	if ctx.Err() != nil || errors.Is(err, ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+func (s *Store) limits() Limits {
+	s.gate.mu.Lock()
+	defer s.gate.mu.Unlock()
+	return s.gate.limits
+}
+
+// reclaimLoop turns deleted ranges into free disk, one at a time.
+func (s *Store) reclaimLoop(ctx context.Context, requests <-chan uint64) {
+	from := uint64(0)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.failed:
+			return
+		case to := <-requests:
+			if err := s.reclaim(ctx, from, to); err != nil {
+				if ctx.Err() == nil && s.Err() == nil {
+					s.opts.Logger.Warn("deleted records still take disk space", "error", err)
+				}
+				continue
+			}
+			from = to
+		}
+	}
+}
+
+// reclaim flushes the deletions and compacts the dead part of the log. Without
+// it the space would come back only as later writes push the deletions down.
+func (s *Store) reclaim(ctx context.Context, from, to uint64) (err error) {
+	if err := s.use(); err != nil {
+		return err
+	}
+	defer s.life.leave()
+	defer func() {
+		if r := recover(); r != nil { // see applyNow
+			s.fail(errors.New("storage engine panicked in a flush"))
+			err = s.Err()
+		}
+	}()
+	if err := s.db.Flush(); err != nil {
+		return err
+	}
+	if from >= to {
+		return nil
+	}
+	return s.db.Compact(ctx, appendLogKey(nil, from), appendLogKey(nil, to), false)
+}

@@ -1,0 +1,167 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Start says what a new sink's queue begins with.
+type Start uint8
+
+const (
+	// FromNow: records appended after EnsureSink.
+	FromNow Start = iota
+	// FromLogStart: every record still in the log as well, with Flags 0. For
+	// other flags, ensure the sink from now and Replay.
+	FromLogStart
+)
+
+type sinkTable struct {
+	mu     sync.RWMutex
+	byName map[string]*Queue // guarded by mu
+	lastID uint32            // guarded by mu
+}
+
+func (t *sinkTable) get(name string) *Queue {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.byName[name]
+}
+
+// all returns the queues, sorted by name.
+func (t *sinkTable) all() []*Queue {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	queues := make([]*Queue, 0, len(t.byName))
+	for _, q := range t.byName {
+		queues = append(queues, q)
+	}
+	slices.SortFunc(queues, func(a, b *Queue) int {
+		if a.name < b.name {
+			return -1
+		}
+		return 1
+	})
+	return queues
+}
+
+func (s *Store) loadSinks() (*sinkTable, error) {
+	t := &sinkTable{byName: make(map[string]*Queue)}
+	err := s.scanNames(kindSink, func(name string, id uint32) {
+		t.byName[name] = &Queue{s: s, id: id, name: name}
+		t.lastID = max(t.lastID, id)
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, q := range t.byName {
+		if err := q.load(); err != nil {
+			return nil, fmt.Errorf("queue of sink %s: %w", q.name, err)
+		}
+	}
+	return t, nil
+}
+
+// EnsureSink returns the queue of a sink, which it creates, durably, if there is
+// none. from matters only then. There is one Queue a sink: every call with the
+// same name returns the same one.
+func (s *Store) EnsureSink(name string, from Start) (*Queue, error) {
+	if name == "" {
+		return nil, fmt.Errorf("%w: empty name", ErrUnknownSink)
+	}
+	q, created, err := s.ensureSink(name)
+	if err != nil || !created || from == FromNow {
+		return q, err
+	}
+	if _, err := s.enqueueOld(context.Background(), q, 1, s.LogStats().Last, 0); err != nil {
+		return nil, err
+	}
+	return q, nil
+}
+
+func (s *Store) ensureSink(name string) (q *Queue, created bool, err error) {
+	if err := s.use(); err != nil {
+		return nil, false, err
+	}
+	defer s.life.leave()
+	if q := s.sinks.get(name); q != nil {
+		return q, false, nil
+	}
+	s.sinks.mu.Lock()
+	s.sinks.lastID++
+	q = &Queue{s: s, id: s.sinks.lastID, name: name}
+	s.sinks.mu.Unlock()
+
+	b := s.db.NewBatch()
+	if err := b.Set(nameKey(kindSink, name), id32(q.id), nil); err != nil {
+		return nil, false, err
+	}
+	if err := s.apply(b, pebble.Sync); err != nil {
+		return nil, false, err
+	}
+	s.sinks.mu.Lock()
+	defer s.sinks.mu.Unlock()
+	if other := s.sinks.byName[name]; other != nil {
+		return other, false, b.Close()
+	}
+	s.sinks.byName[name] = q
+	return q, true, b.Close()
+}
+
+// Sinks returns the names of all sinks that have a queue, sorted: also of those
+// that nobody ensured since the store was opened.
+func (s *Store) Sinks() []string {
+	queues := s.sinks.all()
+	names := make([]string, len(queues))
+	for i, q := range queues {
+		names[i] = q.name
+	}
+	return names
+}
+
+// Queue returns the queue of an existing sink.
+func (s *Store) Queue(name string) (*Queue, error) {
+	if q := s.sinks.get(name); q != nil {
+		return q, nil
+	}
+	return nil, fmt.Errorf("%w %q", ErrUnknownSink, name)
+}
+
+// PurgeSink forgets a sink: its queue, dead letters and note, durably. No batch
+// with a route to it may be in progress, and its Queue must not be in use.
+func (s *Store) PurgeSink(name string) error {
+	q, err := s.Queue(name)
+	if err != nil {
+		return err
+	}
+	if err := s.use(); err != nil {
+		return err
+	}
+	defer s.life.leave()
+	b := s.db.NewBatch()
+	for _, prefix := range []byte{prefixQueue, prefixDeadLetter, prefixPin} {
+		lower, upper := sinkRange(prefix, q.id)
+		if err := b.DeleteRange(lower, upper, nil); err != nil {
+			return err
+		}
+	}
+	for _, key := range [][]byte{
+		nameKey(kindSink, name), noteKey(q.id), counterKey(kindQueue, q.id), counterKey(kindDeadLetter, q.id),
+	} {
+		if err := b.Delete(key, nil); err != nil {
+			return err
+		}
+	}
+	if err := s.apply(b, pebble.Sync); err != nil {
+		return err
+	}
+	s.sinks.mu.Lock()
+	delete(s.sinks.byName, name)
+	s.sinks.mu.Unlock()
+	q.purged()
+	return b.Close()
+}

@@ -1,0 +1,187 @@
+package outbox
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// partition is a part of the ledger with a name; on disk it is a small number.
+type partition struct {
+	name  string
+	id    uint32
+	saved atomic.Bool // its name is on disk
+}
+
+type partitionTable struct {
+	mu     sync.Mutex
+	byName map[string]*partition // guarded by mu
+	lastID uint32                // guarded by mu
+}
+
+func (t *partitionTable) get(name string) *partition {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.byName[name]
+}
+
+func (t *partitionTable) ensure(name string) *partition {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.byName[name]
+	if p == nil {
+		t.lastID++
+		p = &partition{name: name, id: t.lastID}
+		t.byName[name] = p
+	}
+	return p
+}
+
+func (s *Store) loadPartitions() (*partitionTable, error) {
+	t := &partitionTable{byName: make(map[string]*partition)}
+	err := s.scanNames(kindPartition, func(name string, id uint32) {
+		p := &partition{name: name, id: id}
+		p.saved.Store(true)
+		t.byName[name] = p
+		t.lastID = max(t.lastID, id)
+	})
+	return t, err
+}
+
+// scanNames calls f for every name of a kind.
+func (s *Store) scanNames(kind byte, f func(name string, id uint32)) error {
+	lower := nameKey(kind, "")
+	return s.scan(lower, successor(lower), func(key, value []byte) error {
+		if len(value) != 4 {
+			return fmt.Errorf("%w: name %q", errMalformed, key)
+		}
+		f(string(key[len(lower):]), binary.BigEndian.Uint32(value))
+		return nil
+	})
+}
+
+// scan calls f for every key in [lower, upper); key and value are valid during
+// the call only.
+func (s *Store) scan(lower, upper []byte, f func(key, value []byte) error) error {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return readError(err)
+	}
+	defer it.Close()
+	for it.First(); it.Valid(); it.Next() {
+		value, err := it.ValueAndErr()
+		if err != nil {
+			return readError(err)
+		}
+		if err := f(it.Key(), value); err != nil {
+			return err
+		}
+	}
+	return readError(it.Error())
+}
+
+func id32(id uint32) []byte { return binary.BigEndian.AppendUint32(nil, id) }
+
+// State appends the ledger entry of key to dst and returns the extended slice;
+// false if there is none. It sees every batch whose Commit has returned. The
+// error is ErrUnreadable if the entry is damaged.
+func (s *Store) State(partition, key string, dst []byte) ([]byte, bool, error) {
+	if err := s.use(); err != nil {
+		return dst, false, err
+	}
+	defer s.life.leave()
+	p := s.partitions.get(partition)
+	if p == nil {
+		return dst, false, nil
+	}
+	var buf [96]byte
+	return s.appendGet(dst, appendStateKey(buf[:0], p.id, key))
+}
+
+// ScanState calls f for every ledger entry of the partition whose key begins
+// with prefix, in the order of keys, as of the moment of the call. The value is
+// valid during the call only. An error of f ends the scan and is returned. An
+// unreadable part of the ledger ends it with ErrUnreadable.
+func (s *Store) ScanState(partition, prefix string, f func(key string, value []byte) error) error {
+	if err := s.use(); err != nil {
+		return err
+	}
+	defer s.life.leave()
+	p := s.partitions.get(partition)
+	if p == nil {
+		return nil
+	}
+	lower, upper := stateRange(p.id, prefix)
+	return s.scan(lower, upper, func(key, value []byte) error {
+		return f(string(key[len(appendStateKey(nil, 0, "")):]), value)
+	})
+}
+
+// Partitions returns the names of the ledger's partitions, sorted.
+func (s *Store) Partitions() []string {
+	t := s.partitions
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var names []string
+	for name, p := range t.byName {
+		if p.saved.Load() {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// DeletePartition removes a partition with all its entries, durably. No batch
+// that touches it may be in progress.
+func (s *Store) DeletePartition(name string) error {
+	if err := s.use(); err != nil {
+		return err
+	}
+	defer s.life.leave()
+	p := s.partitions.get(name)
+	if p == nil || !p.saved.Load() {
+		return nil
+	}
+	lower, upper := stateRange(p.id, "")
+	b := s.db.NewBatch()
+	if err := b.DeleteRange(lower, upper, nil); err != nil {
+		return err
+	}
+	if err := b.Delete(nameKey(kindPartition, name), nil); err != nil {
+		return err
+	}
+	if err := s.apply(b, pebble.Sync); err != nil {
+		return err
+	}
+	s.partitions.mu.Lock()
+	delete(s.partitions.byName, name)
+	s.partitions.mu.Unlock()
+	return b.Close()
+}
+
+// Meta returns a copy of a value of the caller's metadata.
+func (s *Store) Meta(key string) ([]byte, bool, error) {
+	if err := s.use(); err != nil {
+		return nil, false, err
+	}
+	defer s.life.leave()
+	return s.get(metaKey(key))
+}
+
+// ScanMeta calls f for every metadata value whose key begins with prefix, in
+// the order of keys. The value is valid during the call only.
+func (s *Store) ScanMeta(prefix string, f func(key string, value []byte) error) error {
+	if err := s.use(); err != nil {
+		return err
+	}
+	defer s.life.leave()
+	lower := metaKey(prefix)
+	return s.scan(lower, successor(lower), func(key, value []byte) error {
+		return f(string(key[1:]), value)
+	})
+}

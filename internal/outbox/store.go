@@ -1,0 +1,263 @@
+package outbox
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Store is an open store. All methods may be called from any goroutine, with
+// the restriction on appending that the package comment states.
+type Store struct {
+	dir   string
+	opts  Options
+	fence *fence
+	owner *owner
+	lock  io.Closer
+	db    *pebble.DB
+	life  *lifetime
+
+	failOnce sync.Once
+	failure  error         // written once, before failed is closed
+	failed   chan struct{} // closed when the store has failed
+
+	// appending is held (a token taken) from the first Append of a batch to its
+	// Commit or Discard. It guards next and the tail of marks.
+	appending chan struct{}
+	next      uint64 // the next position to hand out
+
+	log        *logState
+	sinks      *sinkTable
+	partitions *partitionTable
+	gate       *gate
+	metrics    *metrics
+
+	lastCommit  atomic.Int64 // Unix nanoseconds; 0 = none yet
+	commitBegan atomic.Int64 // Unix nanoseconds of the commit in progress; 0 = none
+}
+
+// Open opens or creates the store in dir, which is made with mode 0700. It
+// fails with ErrLocked, ErrDamaged or ErrNewerFormat (wrapped), or with the
+// error of the filesystem; it never removes data. Opening reads a few keys a
+// sink and one mark a MiB of log, whatever the backlog.
+//
+// Pebble's background goroutines run until Close.
+func Open(dir string, o Options) (*Store, error) {
+	o = o.withDefaults()
+	if err := o.FS.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("create the store's directory: %w", err)
+	}
+	lock, err := lockDir(o.FS, dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{
+		dir:       dir,
+		opts:      o,
+		lock:      lock,
+		life:      newLifetime(),
+		failed:    make(chan struct{}),
+		appending: make(chan struct{}, 1),
+	}
+	if err := s.open(); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return s, nil
+}
+
+func (s *Store) open() (err error) {
+	if s.owner, err = takeOwnership(s.opts.FS, s.dir); err != nil {
+		return err
+	}
+	s.fence = newFence(s.opts.FS, s.fail, s.owner.check)
+	db, err := pebble.Open(s.opts.FS.PathJoin(s.dir, dataDir), pebbleOptions(s.fence, s.pebbleLogger(), s.listener()))
+	if err != nil {
+		return openError(s.dir, err)
+	}
+	s.db = db
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, db.Close())
+		}
+	}()
+	if err := s.checkFormat(); err != nil {
+		return err
+	}
+	if err := s.load(); err != nil {
+		return openError(s.dir, err)
+	}
+	s.fence.goLive()
+	if err := s.Err(); err != nil {
+		return err
+	}
+	return s.register()
+}
+
+// load reads the tables and counters into memory.
+func (s *Store) load() error {
+	position, err := s.counter(kindPosition, 0)
+	if err != nil {
+		return err
+	}
+	s.next = position.high + 1
+	if s.partitions, err = s.loadPartitions(); err != nil {
+		return err
+	}
+	if s.log, err = s.loadLog(); err != nil {
+		return err
+	}
+	if s.sinks, err = s.loadSinks(); err != nil {
+		return err
+	}
+	s.gate = newGate(s.opts.limits())
+	return nil
+}
+
+func (s *Store) pebbleLogger() pebbleLogger {
+	return pebbleLogger{log: s.opts.Logger, fatal: s.fail}
+}
+
+// listener watches Pebble's background work.
+func (s *Store) listener() *pebble.EventListener {
+	return &pebble.EventListener{
+		BackgroundError: s.backgroundError,
+		// Damage concerns the records in it, not the store: readers report what
+		// they cannot read, compactions leave the span alone.
+		DataCorruption: func(info pebble.DataCorruptionInfo) {
+			s.opts.Logger.Error("part of the store is unreadable", "file", info.Path, "error", info.Details)
+		},
+	}
+}
+
+// backgroundError classes an error of a flush or a compaction.
+func (s *Store) backgroundError(err error) {
+	switch {
+	case s.Err() != nil, errors.Is(err, pebble.ErrCancelledCompaction), errors.Is(err, pebble.ErrClosed):
+	case pebble.IsCorruptionError(err):
+		// Reported by DataCorruption.
+	case errors.Is(err, syscall.ENOSPC):
+		s.opts.Logger.Warn("the disk is full; trying again", "error", err)
+	default:
+		s.fail(err)
+	}
+}
+
+// fail ends the store. Only the first cause counts.
+func (s *Store) fail(cause error) {
+	s.failOnce.Do(func() {
+		s.fence.lower()
+		s.failure = fmt.Errorf("%w: %w", ErrFailed, cause)
+		close(s.failed)
+		s.opts.Logger.Error("the store failed and takes nothing more; the process has to restart", "error", cause)
+	})
+}
+
+// Failed is closed when the store has failed. Err then says why.
+func (s *Store) Failed() <-chan struct{} { return s.failed }
+
+// Err is nil while the store works, else an ErrFailed that wraps the cause.
+func (s *Store) Err() error {
+	select {
+	case <-s.failed:
+		return s.failure
+	default:
+		return nil
+	}
+}
+
+// use begins a call that touches Pebble; the caller ends it with s.life.leave.
+func (s *Store) use() error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	if !s.life.enter() {
+		return ErrClosed
+	}
+	return nil
+}
+
+// apply writes a batch and returns when it is written (and synced, if asked).
+// It returns ErrFailed as soon as the store fails, even if Pebble is still
+// stuck in the write; the batch must not be touched after an error.
+func (s *Store) apply(b *pebble.Batch, wo *pebble.WriteOptions) error {
+	if err := s.use(); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer s.life.leave()
+		done <- s.applyNow(b, wo)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-s.failed:
+		return s.failure
+	}
+}
+
+func (s *Store) applyNow(b *pebble.Batch, wo *pebble.WriteOptions) (err error) {
+	defer func() {
+		// Pebble panics where it cannot go on writing the WAL.
+		if r := recover(); r != nil {
+			s.fail(fmt.Errorf("storage engine: %v", r))
+			err = s.Err()
+		}
+	}()
+	if err := s.db.Apply(b, wo); err != nil {
+		s.fail(err)
+	}
+	// A failed write is reported through fail, not by Apply.
+	return s.Err()
+}
+
+// closeFailedWait bounds how long Close waits for what a failed store has in
+// flight.
+const closeFailedWait = 5 * time.Second
+
+// Close waits for calls in progress and releases the directory. What was acked
+// is synced. A second Close returns nil. Close of a failed store returns
+// nothing of the failure: Err has it.
+func (s *Store) Close() error {
+	if !s.life.end() {
+		return nil
+	}
+	s.unregister()
+	if s.Err() != nil {
+		return s.closeFailed()
+	}
+	select {
+	case <-s.life.idle:
+	case <-s.failed:
+		return s.closeFailed()
+	}
+	return errors.Join(s.db.Close(), s.lock.Close())
+}
+
+// closeFailed lets Pebble unwind against the lowered fence. If it does not in
+// good time it is left alone: the process is about to exit.
+func (s *Store) closeFailed() error {
+	s.fence.release()
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		<-s.life.idle
+		if err := s.db.Close(); err != nil {
+			s.opts.Logger.Debug("closing a failed store", "error", err)
+		}
+	}()
+	timer := time.NewTimer(closeFailedWait)
+	defer timer.Stop()
+	select {
+	case <-closed:
+	case <-timer.C:
+		s.opts.Logger.Warn("a failed store did not close in time")
+	}
+	return s.lock.Close()
+}
