@@ -1,10 +1,6 @@
 package file
 
-import (
-	"sync"
-
-	"github.com/watcherd/watcherd/pkg/event"
-)
+import "github.com/watcherd/watcherd/pkg/event"
 
 // group is the part of a batch that goes to one file.
 type group struct {
@@ -30,7 +26,7 @@ func (s *sink) encode(batch []*event.Event) []*group {
 		at, ok := byName[string(n)]
 		if !ok {
 			at = len(groups)
-			groups = append(groups, &group{name: string(n), buf: takeBuffer(), chain: at})
+			groups = append(groups, &group{name: string(n), buf: s.takeBuffer(), chain: at})
 			byName[groups[at].name] = at
 		}
 		g := groups[at]
@@ -70,19 +66,20 @@ func chain(groups []*group, batch []*event.Event) {
 // maxKept bounds the buffers that are kept for later batches.
 const maxKept = 8 << 20
 
-var buffers = sync.Pool{New: func() any { return new([]byte) }}
-
-func takeBuffer() []byte {
-	b, _ := buffers.Get().(*[]byte)
-	return (*b)[:0]
+func (s *sink) takeBuffer() []byte {
+	if b, ok := s.buffers.Get().(*[]byte); ok {
+		return (*b)[:0]
+	}
+	return nil
 }
 
 // release gives the buffers back; the groups must not be used afterwards.
-func release(groups []*group) {
+func (s *sink) release(groups []*group) {
 	for _, g := range groups {
-		if cap(g.buf) <= maxKept {
-			buffers.Put(&g.buf)
-		}
+		buf := g.buf
 		g.buf = nil
+		if cap(buf) <= maxKept {
+			s.buffers.Put(&buf)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"sync"
 	"syscall"
 
 	"github.com/watcherd/watcherd/pkg/event"
@@ -22,6 +23,8 @@ type sink struct {
 	log      *slog.Logger
 	metrics  *metrics
 
+	buffers sync.Pool // of *[]byte
+
 	io     *solo.Runner
 	folder *folder // in the turn of io only
 }
@@ -34,7 +37,7 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 	groups := s.encode(batch)
 	count := len(batch)
 	return s.io.Do(ctx, func() error {
-		defer release(groups)
+		defer s.release(groups)
 		return s.write(groups, count)
 	})
 }

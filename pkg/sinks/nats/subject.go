@@ -121,7 +121,7 @@ func matches(pattern, subject string) bool {
 		switch {
 		case p == ">":
 			return true
-		case p != "*" && p != t, morePattern != moreSubject && patternRest != ">":
+		case p != "*" && p != t:
 			return false
 		case !morePattern || !moreSubject:
 			return morePattern == moreSubject

@@ -52,16 +52,19 @@ func (s *sink) write(buf []byte, ends []int) error {
 	}
 	err = fmt.Errorf("write to standard output: %w", err)
 	failed := make(map[int]error)
-	whole := 0
+	s.torn = n > 0
 	for i, end := range ends {
-		if end > n {
+		switch {
+		case end == n:
+			s.torn = false
+		case end-1 > n: // an event that lacks only its newline will get it
 			failed[i] = err
-		} else {
-			whole = end
 		}
 	}
-	s.torn = n > whole
-	if len(failed) == len(ends) {
+	switch len(failed) {
+	case 0:
+		return nil
+	case len(ends):
 		return err
 	}
 	return &sinks.BatchError{Failed: failed}

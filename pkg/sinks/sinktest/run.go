@@ -1,0 +1,302 @@
+package sinktest
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// Run checks a kind of sink. Start makes a fresh destination for each check; it
+// may use t.TempDir and the like, but must end what it starts in Stop.
+func Run(t *testing.T, start func(t *testing.T) Destination) {
+	t.Helper()
+	for _, check := range []struct {
+		name string
+		run  func(b *bench)
+	}{
+		{"delivers everything in order", checkOrder},
+		{"defaults can be used", checkDefaults},
+		{"keeps order per object in concurrent lanes", checkLanes},
+		{"goes on after it is opened again", checkReopen},
+		{"opens while the destination is down", checkOpenWhileDown},
+		{"fails with a retry and then goes on", checkBreak},
+		{"returns soon after cancellation", checkCancel},
+		{"does nothing when cancelled before", checkCancelledBefore},
+		{"pauses when it is refused", checkRefuse},
+		{"names the event that is refused for good", checkReject},
+		{"takes events up to its limit", checkLimits},
+		{"can be replaced while it is open", checkReplace},
+		{"closes without ever having written", func(b *bench) { b.open().close() }},
+	} {
+		t.Run(check.name, func(t *testing.T) { check.run(newBench(t, start)) })
+	}
+}
+
+// received waits until the destination has n events and returns their ids.
+func (b *bench) received(n int) []string {
+	b.t.Helper()
+	deadline := time.Now().Add(patience)
+	for {
+		got := b.dest.Received(b.t)
+		if len(got) >= n {
+			return got
+		}
+		if time.Now().After(deadline) {
+			b.t.Fatalf("the destination has %d events, %d are wanted", len(got), n)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// expect checks that exactly these events arrived, each once, in order.
+func (b *bench) expect(events []*event.Event) {
+	b.t.Helper()
+	if got, want := b.received(len(events)), IDs(events); !slices.Equal(got, want) {
+		b.t.Errorf("the destination has %d events that are not the %d sent, in order:\n got %v\nwant %v", len(got), len(want), got, want)
+	}
+}
+
+// expectPerObject checks that all events arrived, first deliveries in order per
+// object, repeats allowed.
+func (b *bench) expectPerObject(events []*event.Event) {
+	b.t.Helper()
+	byID := map[string]*event.Event{}
+	want := map[string][]string{}
+	for _, e := range events {
+		byID[e.ID] = e
+		want[e.UID] = append(want[e.UID], e.ID)
+	}
+	got := map[string][]string{}
+	seen := map[string]bool{}
+	for _, id := range b.received(len(events)) {
+		e := byID[id]
+		if e == nil {
+			b.t.Errorf("the destination has event %s, which nobody sent or which was refused", id)
+			continue
+		}
+		if !seen[id] {
+			seen[id] = true
+			got[e.UID] = append(got[e.UID], id)
+		}
+	}
+	for uid, ids := range want {
+		if !slices.Equal(got[uid], ids) {
+			b.t.Errorf("object %s: got %v, want %v", uid, got[uid], ids)
+		}
+	}
+}
+
+func checkOrder(b *bench) {
+	s := b.open()
+	events := Events(100, 7)
+	for rest, size := events, 1; len(rest) > 0; size++ {
+		n := min(size, len(rest))
+		s.mustWrite(rest[:n])
+		rest = rest[n:]
+	}
+	b.expect(events)
+}
+
+func checkDefaults(b *bench) {
+	d := b.dest.Config().Defaults()
+	if d.MaxEvents < 1 || d.Concurrency < 1 || d.MaxBytes < 1 || d.MaxWait < 0 {
+		b.t.Errorf("defaults no worker can use: %+v", d)
+	}
+}
+
+func checkLanes(b *bench) {
+	s := b.open()
+	const lanes, perLane = 4, 50
+	events := Events(lanes*perLane, lanes)
+	var done sync.WaitGroup
+	for lane := range lanes {
+		done.Go(func() {
+			for i := range perLane {
+				if err := s.write(b.t.Context(), []*event.Event{events[i*lanes+lane]}); err != nil {
+					b.t.Errorf("lane %d: %v", lane, err)
+				}
+			}
+		})
+	}
+	done.Wait()
+	if got := b.received(len(events)); len(got) != len(events) {
+		b.t.Errorf("the destination has %d events, %d were sent", len(got), len(events))
+	}
+	b.expectPerObject(events)
+}
+
+func checkReopen(b *bench) {
+	events := Events(20, 3)
+	first := b.open()
+	first.mustWrite(events[:10])
+	first.close()
+	second := b.open()
+	second.mustWrite(events[10:])
+	b.expect(events)
+}
+
+func checkOpenWhileDown(b *bench) {
+	if b.dest.Break == nil {
+		b.t.Skip("the destination cannot be down")
+	}
+	b.dest.Break(b.t)
+	s := b.open()
+	b.dest.Mend(b.t)
+	events := Events(5, 2)
+	s.deliver(events)
+	b.expectPerObject(events)
+}
+
+func checkBreak(b *bench) {
+	if b.dest.Break == nil {
+		b.t.Skip("the destination cannot be broken")
+	}
+	s := b.open()
+	events := Events(12, 3)
+	s.mustWrite(events[:4])
+	b.dest.Break(b.t)
+	err := s.write(b.t.Context(), events[4:8])
+	if err == nil {
+		b.t.Fatal("a write to a broken destination succeeded")
+	}
+	for i, why := range failures(events[4:8], err) {
+		if class, _ := sinks.Classify(why); class != sinks.ClassRetry {
+			b.t.Errorf("event %d: class %s, retry is wanted: %v", i, class, why)
+		}
+	}
+	b.dest.Mend(b.t)
+	s.deliver(events[4:8])
+	s.deliver(events[8:])
+	b.expectPerObject(events)
+}
+
+func checkCancel(b *bench) {
+	if b.dest.Hang == nil {
+		b.t.Skip("the destination cannot hang")
+	}
+	s := b.open()
+	events := Events(6, 2)
+	s.mustWrite(events[:2])
+	b.dest.Hang(b.t)
+	ctx, cancel := context.WithCancel(b.t.Context())
+	result := make(chan error, 1)
+	go func() { result <- s.write(ctx, events[2:4]) }()
+	select {
+	case err := <-result:
+		b.t.Fatalf("the write did not wait for the destination: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	cancel()
+	select {
+	case err := <-result:
+		if err == nil {
+			b.t.Error("a write that was cut short succeeded")
+		}
+		if class, _ := sinks.Classify(err); class != sinks.ClassRetry {
+			b.t.Errorf("class %s, retry is wanted: %v", class, err)
+		}
+	case <-time.After(patience):
+		b.t.Fatal("the write goes on after cancellation")
+	}
+	b.dest.Mend(b.t)
+	s.deliver(events[2:])
+	b.expectPerObject(events)
+}
+
+func checkCancelledBefore(b *bench) {
+	s := b.open()
+	events := Events(4, 2)
+	ctx, cancel := context.WithCancel(b.t.Context())
+	cancel()
+	if err := s.write(ctx, events); err == nil {
+		b.t.Error("a write with a context that was done succeeded")
+	} else if !errors.Is(err, context.Canceled) {
+		b.t.Errorf("the error does not say that the context was done: %v", err)
+	}
+	s.deliver(events)
+	b.expectPerObject(events)
+}
+
+func checkRefuse(b *bench) {
+	if b.dest.Refuse == nil {
+		b.t.Skip("the destination cannot refuse")
+	}
+	s := b.open()
+	events := Events(4, 2)
+	b.dest.Refuse(b.t)
+	err := s.write(b.t.Context(), events)
+	if err == nil {
+		b.t.Fatal("a write that was refused succeeded")
+	}
+	for i, why := range failures(events, err) {
+		if class, _ := sinks.Classify(why); class != sinks.ClassPause {
+			b.t.Errorf("event %d: class %s, pause is wanted: %v", i, class, why)
+		}
+	}
+	b.dest.Mend(b.t)
+	s.deliver(events)
+	b.expectPerObject(events)
+}
+
+func checkReject(b *bench) {
+	if b.dest.Reject == nil {
+		b.t.Skip("the destination cannot reject one event")
+	}
+	s := b.open()
+	events := Events(12, 4)
+	bad := events[5]
+	b.dest.Reject(b.t, bad.ID)
+	if poison := s.deliver(events); !slices.Equal(poison, []string{bad.ID}) {
+		b.t.Errorf("poison: %v, only %s is wanted", poison, bad.ID)
+	}
+	b.expectPerObject(slices.DeleteFunc(events, func(e *event.Event) bool { return e == bad }))
+}
+
+func checkLimits(b *bench) {
+	s := b.open()
+	events := Events(3, 3)
+	s.mustWrite(events[:1]) // some destinations tell their limits only then
+	limited, ok := s.Sink.(sinks.Limited)
+	if !ok {
+		b.t.Skip("the sink has no limits")
+	}
+	limits := limited.Limits()
+	if limits.MaxEventBytes < 0 || limits.MaxBatch < 0 {
+		b.t.Fatalf("limits no worker can keep to: %+v", limits)
+	}
+	if limits.MaxEventBytes == 0 {
+		b.t.Skip("the sink has no limit for one event")
+	}
+	// The largest event within the limit must pass, and one far beyond it must be
+	// blamed on the event.
+	fits := Large(1, 1, limits.MaxEventBytes-1024)
+	s.mustWrite([]*event.Event{fits})
+	b.expect([]*event.Event{events[0], fits})
+	err := s.write(b.t.Context(), []*event.Event{Large(2, 2, 2*limits.MaxEventBytes)})
+	if err == nil {
+		b.t.Fatal("an event of twice the limit was accepted")
+	}
+	for _, why := range failures(events[:1], err) {
+		if class, _ := sinks.Classify(why); class != sinks.ClassPoison {
+			b.t.Errorf("an event beyond the limit: class %s, poison is wanted: %v", class, why)
+		}
+	}
+}
+
+// checkReplace is what a reload does: the new sink is opened before the old one
+// is closed.
+func checkReplace(b *bench) {
+	events := Events(20, 3)
+	old := b.open()
+	old.mustWrite(events[:10])
+	next := b.open()
+	old.close()
+	next.mustWrite(events[10:])
+	b.expect(events)
+}
