@@ -47,7 +47,6 @@ func (s *sink) write(groups []*group, count int) error {
 	if err := s.folder.prepare(); err != nil {
 		return classify(fmt.Errorf("open folder: %w", err))
 	}
-	failed := map[int]error{}
 	for _, g := range groups {
 		if g.err != nil { // an object of it failed elsewhere
 			continue
@@ -59,21 +58,30 @@ func (s *sink) write(groups []*group, count int) error {
 	if err := s.folder.trim(); err != nil {
 		s.log.Warn("close least used files", "error", err)
 	}
+	return outcome(groups, count)
+}
+
+// outcome is the error for a batch of that many events.
+func outcome(groups []*group, count int) error {
+	failed := map[int]error{}
+	one := true // all failures have one cause
 	for _, g := range groups {
 		if g.err == nil {
 			continue
 		}
-		if len(g.indexes) == count { // the whole batch
-			return g.err
-		}
+		one = one && g.err == groups[0].err //nolint:errorlint // identity is meant
 		for _, i := range g.indexes {
 			failed[i] = g.err
 		}
 	}
-	if len(failed) > 0 {
+	switch {
+	case len(failed) == 0:
+		return nil
+	case len(failed) == count && one:
+		return groups[0].err
+	default:
 		return &sinks.BatchError{Failed: failed}
 	}
-	return nil
 }
 
 // writeGroup appends a group to its file and syncs. On failure nothing of it is
