@@ -18,14 +18,14 @@ func (r *Retry) delay(attempt int) time.Duration {
 		ceiling *= 2
 	}
 	floor := r.Initial / 2
-	return floor + rand.N(ceiling-floor+1)
+	return floor + rand.N(max(ceiling-floor, 1))
 }
 
 // asked is the delay a receiver asked for, capped, and a little more, so that
 // many senders told the same don't return in the same instant.
 func (r *Retry) asked(d time.Duration) time.Duration {
 	d = min(d, r.AfterMax)
-	return d + rand.N(d/10+1)
+	return d + rand.N(max(d/10, 1))
 }
 
 // probe is how long a paused sink is left alone before its n-th probe, counted
@@ -35,7 +35,7 @@ func (r *Retry) probe(n int) time.Duration {
 		return r.ProbeFirst
 	}
 	spread := r.ProbeInterval / 5
-	return r.ProbeInterval - spread + rand.N(2*spread+1)
+	return r.ProbeInterval - spread + rand.N(max(2*spread, 1))
 }
 
 // longest is the longest delay any failure leads to. What a note on disk says

@@ -156,7 +156,8 @@ func (e *engine) full() bool {
 	return e.held >= e.cfg.readAhead() || e.heldBytes >= readAheadBytes || e.aside >= maxSetAside
 }
 
-// admit hands items that were read to their lanes.
+// admit hands items that were read to their lanes. Those of detached objects
+// too: earlier ones of the same object may still be in the lane.
 func (e *engine) admit(items []outbox.Item, now time.Time) {
 	for i := range items {
 		en := e.newEntry()
@@ -164,12 +165,7 @@ func (e *engine) admit(items []outbox.Item, now time.Time) {
 		en.payload, en.held = len(items[i].Payload), true
 		e.held++
 		e.heldBytes += en.payload
-		l := e.lanes[en.item.Lane%uint64(len(e.lanes))]
-		if o := l.detached.get(en.item.Lane); o != nil {
-			e.follow(o, en)
-			continue
-		}
-		l.pending.push(en)
+		e.lanes[en.item.Lane%uint64(len(e.lanes))].pending.push(en)
 	}
 }
 

@@ -5,41 +5,48 @@ import (
 	"time"
 )
 
-// A journal logs each change of state once and everything that may repeat at
-// most so often a minute; what it leaves out it counts. It belongs to one
-// goroutine.
+// A journal logs each change of state and, of what repeats, so much in a while;
+// what it leaves out it counts. It belongs to one goroutine.
 type journal struct {
 	*slog.Logger
 
 	repeats map[string]*repeated // by message
 }
 
-type repeated struct {
-	since   time.Time // when the minute began
-	lines   int       // of this minute
-	skipped int       // since the last line
+// quota is how many lines of one message are logged in a time.
+type quota struct {
+	lines int
+	per   time.Duration
 }
 
-const (
-	repeatsPerMinute = 1
-	lettersPerMinute = 20
+var (
+	failureQuota = quota{1, 10 * time.Minute}
+	letterQuota  = quota{20, time.Minute}
 )
+
+// repeated is what became of one message's quota.
+type repeated struct {
+	since   time.Time // when the quota's time began
+	lines   int       // since then
+	skipped int       // since the last line
+}
 
 func newJournal(l *slog.Logger) *journal {
 	return &journal{Logger: l, repeats: map[string]*repeated{}}
 }
 
-// allow reports whether message may be logged, and how often it was not.
-func (j *journal) allow(message string, perMinute int) (skipped int, ok bool) {
+// allow reports whether message may be logged, and how often it was not since
+// it last was.
+func (j *journal) allow(message string, q quota) (skipped int, ok bool) {
 	r := j.repeats[message]
 	if r == nil {
 		r = &repeated{}
 		j.repeats[message] = r
 	}
-	if now := time.Now(); now.Sub(r.since) >= time.Minute {
+	if now := time.Now(); now.Sub(r.since) >= q.per {
 		r.since, r.lines = now, 0
 	}
-	if r.lines >= perMinute {
+	if r.lines >= q.lines {
 		r.skipped++
 		return 0, false
 	}
@@ -50,7 +57,7 @@ func (j *journal) allow(message string, perMinute int) (skipped int, ok bool) {
 
 // repeat logs a failure that is likely not the last of its kind.
 func (j *journal) repeat(message string, err error) {
-	if skipped, ok := j.allow(message, repeatsPerMinute); ok {
+	if skipped, ok := j.allow(message, failureQuota); ok {
 		j.Warn(message, "error", err, "skippedLines", skipped)
 	}
 }
@@ -58,7 +65,7 @@ func (j *journal) repeat(message string, err error) {
 // letter logs a dead letter.
 func (j *journal) letter(args ...any) {
 	const message = "an event became a dead letter"
-	if skipped, ok := j.allow(message, lettersPerMinute); ok {
+	if skipped, ok := j.allow(message, letterQuota); ok {
 		j.Warn(message, append(args, "skippedLines", skipped)...)
 	}
 }
