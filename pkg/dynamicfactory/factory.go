@@ -1,0 +1,297 @@
+package dynamicfactory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/rawwatch"
+)
+
+// Factory makes shared informers. It is safe for concurrent use.
+type Factory struct {
+	client       dynamic.Interface
+	opts         *options
+	dictionaries *compact.Dictionaries
+	bookmarks    *bookmarks
+	name         *cache.InformerName // nil: none
+
+	raw    *rawwatch.Client // nil: New made the factory
+	prober *rawwatch.Prober
+
+	running sync.WaitGroup // informers, and what waits for their stop channels
+
+	mu           sync.Mutex // guards what is below
+	informers    map[Key]*informer
+	custom       map[schema.GroupVersionResource]*informer // by InformerFor
+	identified   map[schema.GroupVersionResource]bool      // registered under name
+	subs         map[*Subscription]struct{}
+	shuttingDown bool
+}
+
+var _ dynamicinformer.DynamicSharedInformerFactory = (*Factory)(nil)
+
+// New makes a factory that lists and watches through client, just as client-go's
+// dynamic informers do. A nil client gives a factory whose subscriptions fail with
+// ErrNoClient. It starts nothing.
+func New(client dynamic.Interface, opts ...Option) *Factory {
+	f := newFactory(newOptions(opts))
+	f.client = client
+	if f.opts.name != "" {
+		f.name, _ = cache.NewInformerName(f.opts.name) // documented: without, if it is taken
+	}
+	return f
+}
+
+// NewForConfig makes a factory that lists and watches the API server that cfg
+// names by itself, reading raw JSON. It starts nothing and contacts nobody.
+func NewForConfig(cfg *rest.Config, opts ...Option) (*Factory, error) {
+	if cfg == nil {
+		return nil, ErrNoClient
+	}
+	o := newOptions(opts)
+	if err := o.validate(); err != nil {
+		return nil, err
+	}
+	f := newFactory(o)
+	var err error
+	if f.client, err = dynamic.NewForConfig(cfg); err != nil {
+		return nil, fmt.Errorf("dynamicfactory: %w", err)
+	}
+	if f.raw, err = rawwatch.NewClient(cfg, o.concurrentLists); err != nil {
+		return nil, fmt.Errorf("dynamicfactory: %w", err)
+	}
+	f.prober = rawwatch.NewProber(f.raw, o.raw.ClusterUID)
+	if o.name != "" {
+		if f.name, err = cache.NewInformerName(o.name); err != nil {
+			return nil, fmt.Errorf("dynamicfactory: %w", err)
+		}
+	}
+	return f, nil
+}
+
+func newFactory(o *options) *Factory {
+	f := &Factory{
+		opts: o, dictionaries: o.raw.Dictionaries, bookmarks: newBookmarks(),
+		informers:  map[Key]*informer{},
+		custom:     map[schema.GroupVersionResource]*informer{},
+		identified: map[schema.GroupVersionResource]bool{},
+		subs:       map[*Subscription]struct{}{},
+	}
+	if f.dictionaries == nil {
+		f.dictionaries = compact.NewDictionaries(nil)
+	}
+	return f
+}
+
+// validate returns an error for options that exclude each other.
+func (o *options) validate() error {
+	var errs []error
+	if (o.raw.Window > 0 || o.raw.Snapshot != nil) && !o.compact {
+		errs = append(errs, errors.New("dynamicfactory: Window and Snapshot need WithCompactStore, whose objects carry positions"))
+	}
+	if o.raw.Window > 0 && (o.resync > 0 || slices.ContainsFunc(slices.Collect(maps.Keys(o.resyncOf)),
+		func(gvr schema.GroupVersionResource) bool { return o.resyncOf[gvr] > 0 })) {
+		errs = append(errs, errors.New("dynamicfactory: Window and a resync period exclude each other"))
+	}
+	return errors.Join(errs...)
+}
+
+// ForResource returns the informer of a resource, in the factory's namespace and
+// under its options: always the same one. It runs after Start.
+func (f *Factory) ForResource(gvr schema.GroupVersionResource) informers.GenericInformer {
+	return f.informer(Key{GVR: gvr, Namespace: f.opts.namespace}, false, func(i *informer) { i.pinned = true })
+}
+
+// informer returns the informer of a key, making it if there is none, or if afresh
+// and it has ended. own is called with mu held.
+func (f *Factory) informer(k Key, afresh bool, own func(*informer)) *informer {
+	usable := func(i *informer) bool { return i != nil && (!i.ended || !afresh) }
+	f.mu.Lock()
+	if i := f.informers[k]; usable(i) {
+		own(i)
+		f.mu.Unlock()
+		return i
+	}
+	f.mu.Unlock()
+	made := f.newInformer(k) // asks the options' functions, so not under mu
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i := f.informers[k]
+	if !usable(i) {
+		i = made
+		f.informers[k] = i
+	}
+	own(i)
+	return i
+}
+
+// NewInformerFunc makes an informer for InformerFor. It must not start it.
+type NewInformerFunc func(client dynamic.Interface, resync time.Duration) cache.SharedIndexInformer
+
+// InformerFor returns the informer that newInformer has made for a resource, always
+// the same one, under the factory's transform. It runs after Start. It is not the
+// one that ForResource returns.
+func (f *Factory) InformerFor(gvr schema.GroupVersionResource, newInformer NewInformerFunc) cache.SharedIndexInformer {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i, ok := f.custom[gvr]
+	if !ok {
+		i = &informer{key: Key{GVR: gvr}, pinned: true, shared: newInformer(f.client, f.opts.resyncFor(gvr))}
+		if f.opts.transform != nil {
+			_ = i.shared.SetTransform(f.opts.transform) // fails only after the start
+		}
+		f.custom[gvr] = i
+	}
+	return i.shared
+}
+
+// Start starts the informers that ForResource and InformerFor have returned and
+// that do not run yet. They run until stopCh is closed. It does not block, and may
+// be called again when there are more.
+func (f *Factory) Start(stopCh <-chan struct{}) {
+	f.StartWithContext(wait.ContextForChannel(stopCh))
+}
+
+// StartWithContext is Start with a context in place of the channel.
+func (f *Factory) StartWithContext(ctx context.Context) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.shuttingDown {
+		return
+	}
+	for _, i := range f.startableLocked() {
+		i.started = true
+		i.owners++
+		f.runLocked(ctx, i)
+		f.running.Go(func() {
+			<-ctx.Done()
+			f.mu.Lock()
+			f.releaseLocked(i)
+			f.mu.Unlock()
+		})
+	}
+}
+
+// startableLocked returns what Start has to start.
+func (f *Factory) startableLocked() []*informer {
+	var list []*informer
+	for _, i := range f.informers {
+		if i.pinned && !i.started {
+			list = append(list, i)
+		}
+	}
+	for _, i := range f.custom {
+		if !i.started {
+			list = append(list, i)
+		}
+	}
+	return list
+}
+
+// WaitForCacheSync blocks until the informers that Start has started have their
+// first list, or stopCh is closed, and tells which have.
+func (f *Factory) WaitForCacheSync(stopCh <-chan struct{}) map[schema.GroupVersionResource]bool {
+	return f.WaitForCacheSyncWithContext(wait.ContextForChannel(stopCh)).Synced
+}
+
+// SyncResult is what WaitForCacheSyncWithContext returns.
+type SyncResult struct {
+	Err    error // nil if all have synced, or else why the waiting ended
+	Synced map[schema.GroupVersionResource]bool
+}
+
+// AsError returns an error that names what has not synced, nil if all have.
+func (r SyncResult) AsError() error {
+	if r.Err == nil {
+		return nil
+	}
+	var missing []string
+	for gvr, synced := range r.Synced {
+		if !synced {
+			missing = append(missing, gvr.String())
+		}
+	}
+	slices.Sort(missing)
+	return fmt.Errorf("dynamicfactory: not synced: %s: %w", strings.Join(missing, "; "), r.Err)
+}
+
+// WaitForCacheSyncWithContext is WaitForCacheSync with a context in place of the
+// channel.
+func (f *Factory) WaitForCacheSyncWithContext(ctx context.Context) SyncResult {
+	f.mu.Lock()
+	var started []*informer
+	for _, i := range f.informers {
+		if i.started {
+			started = append(started, i)
+		}
+	}
+	for _, i := range f.custom {
+		if i.started {
+			started = append(started, i)
+		}
+	}
+	f.mu.Unlock()
+	checkers := make([]cache.DoneChecker, len(started))
+	for n, i := range started {
+		checkers[n] = i.shared.HasSyncedChecker()
+	}
+	cache.WaitFor(ctx, "", checkers...)
+	r := SyncResult{Synced: make(map[schema.GroupVersionResource]bool, len(started))}
+	for _, i := range started {
+		synced := i.shared.HasSynced()
+		if known, ok := r.Synced[i.key.GVR]; ok {
+			synced = synced && known // ForResource's and InformerFor's
+		}
+		if r.Synced[i.key.GVR] = synced; !synced {
+			r.Err = context.Cause(ctx)
+		}
+	}
+	return r
+}
+
+// Shutdown marks the factory as shut down: nothing starts any more. It closes all
+// subscriptions and returns when every goroutine of the factory has ended. The
+// stop channels given to Start have to be closed for that, before or meanwhile. It
+// may be called several times, also concurrently.
+func (f *Factory) Shutdown() {
+	f.mu.Lock()
+	f.shuttingDown = true
+	subs := slices.Collect(maps.Keys(f.subs))
+	for _, i := range f.informers {
+		if i.pinned && !i.started && i.owners == 0 && i.cancel != nil {
+			i.cancel() // a subscription had started it
+		}
+	}
+	f.mu.Unlock()
+	for _, s := range subs {
+		s.Close()
+	}
+	f.running.Wait()
+	f.name.Release()
+}
+
+// identifier registers the resource for client-go's metrics, once.
+func (f *Factory) identifier(k Key) cache.InformerNameAndResource {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.name == nil || f.identified[k.GVR] {
+		return cache.InformerNameAndResource{}
+	}
+	f.identified[k.GVR] = true
+	return f.name.WithResource(k.GVR)
+}

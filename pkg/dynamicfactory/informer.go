@@ -1,0 +1,151 @@
+package dynamicfactory
+
+import (
+	"context"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/rawwatch"
+	"github.com/watcherd/watcherd/pkg/genericlister"
+)
+
+// informer is a shared informer, the source that feeds it, and its life. It runs
+// while it has an owner: the stop channel that it was started with, or a
+// subscription.
+type informer struct {
+	key    Key
+	shared cache.SharedIndexInformer
+	source *rawwatch.Source // nil without NewForConfig
+
+	joining sync.Mutex // held while a subscription adds its handler and starts the informer
+
+	// Guarded by Factory.mu.
+	pinned  bool // ForResource has handed it out: it is never forgotten
+	started bool // Start has been called
+	owners  int
+	cancel  context.CancelFunc // nil: has not run
+	ended   bool               // has been told to stop
+	done    chan struct{}      // closed when all goroutines have ended
+}
+
+var _ informers.GenericInformer = (*informer)(nil)
+
+// Informer returns the shared informer.
+func (i *informer) Informer() cache.SharedIndexInformer { return i.shared }
+
+// Lister returns a lister over the informer's cache.
+func (i *informer) Lister() cache.GenericLister {
+	return genericlister.New(i.shared.GetIndexer(), i.key.GVR)
+}
+
+// newInformer makes the informer of a key.
+func (f *Factory) newInformer(k Key) *informer {
+	i := &informer{key: k}
+	var lw cache.ListerWatcher
+	var example runtime.Object = &unstructured.Unstructured{}
+	transform := f.opts.transform
+	if f.raw != nil {
+		i.source = f.newSource(k)
+		lw = i.source
+		if f.opts.compact {
+			example, transform = &compact.Object{}, nil // the source sees to both
+		}
+	} else {
+		lw = f.newListerWatcher(k)
+		if f.opts.compact {
+			transform = compactTransform(transform, compact.NewCodec(f.dictionaries))
+		}
+	}
+	indexers := make(cache.Indexers, len(f.opts.indexers))
+	for name, index := range f.opts.indexers {
+		indexers[name] = index
+	}
+	i.shared = cache.NewSharedIndexInformerWithOptions(lw, example, cache.SharedIndexInformerOptions{
+		ResyncPeriod:      f.opts.resyncFor(k.GVR),
+		Indexers:          indexers,
+		ObjectDescription: k.String(),
+		Identifier:        f.identifier(k),
+	})
+	if transform != nil {
+		_ = i.shared.SetTransform(transform) // fails only after the start
+	}
+	if i.source != nil {
+		_ = i.shared.SetWatchErrorHandlerWithContext(noted) // fails only after the start
+	}
+	return i
+}
+
+// noted is the handler of list errors that the source has counted and logged.
+func noted(context.Context, *cache.Reflector, error) {}
+
+// compactTransform makes compact objects of what the transform, if there is one,
+// returns. The reflector calls it from one goroutine.
+func compactTransform(transform cache.TransformFunc, codec *compact.Codec) cache.TransformFunc {
+	return func(obj any) (any, error) {
+		if _, ok := obj.(*compact.Object); ok {
+			return obj, nil // out of the cache again
+		}
+		if transform != nil {
+			var err error
+			if obj, err = transform(obj); err != nil {
+				return nil, err
+			}
+		}
+		if _, ok := obj.(*unstructured.Unstructured); !ok {
+			return obj, nil // a tombstone
+		}
+		return encode(codec, obj, 0)
+	}
+}
+
+// run starts the informer unless it runs.
+func (f *Factory) run(ctx context.Context, i *informer) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.shuttingDown {
+		return ErrShutdown
+	}
+	f.runLocked(ctx, i)
+	return nil
+}
+
+// runLocked starts the informer unless it runs. ctx gives values, not an end. The
+// factory must not be shutting down.
+func (f *Factory) runLocked(ctx context.Context, i *informer) {
+	if i.cancel != nil {
+		return
+	}
+	ctx, i.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	i.done = make(chan struct{})
+	f.running.Go(func() {
+		defer close(i.done)
+		i.shared.RunWithContext(ctx)
+		if i.source != nil {
+			i.source.Wait()
+		}
+	})
+}
+
+// releaseLocked takes one owner away. With the last one it stops and forgets the
+// informer, unless somebody may hold it from ForResource; then it reports true, and
+// the caller waits for done.
+func (f *Factory) releaseLocked(i *informer) (stopped bool) {
+	i.owners--
+	if i.owners > 0 || i.pinned && !i.started && !f.shuttingDown {
+		return false
+	}
+	if !i.pinned && f.informers[i.key] == i {
+		delete(f.informers, i.key)
+	}
+	if i.cancel == nil {
+		return false
+	}
+	i.ended = true
+	i.cancel()
+	return true
+}

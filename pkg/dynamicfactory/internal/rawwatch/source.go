@@ -1,0 +1,327 @@
+package rawwatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+
+	"github.com/watcherd/watcherd/pkg/compact"
+)
+
+// Config says what a Source watches and what it makes of it.
+type Config struct {
+	Client *Client
+	Prober *Prober
+
+	GVR            schema.GroupVersionResource
+	Namespace      string // "" for all, or for a cluster-scoped resource
+	LabelSelector  string
+	FieldSelector  string
+	TimeoutSeconds int64 // of a watch request; 0: between 5 and 10 minutes
+	MetadataOnly   bool
+
+	// Edit changes an object's JSON before anything is made of it; nil for nothing.
+	Edit func(dst, raw []byte) ([]byte, error)
+	// Make makes the object that is handed on of its JSON, which Scan has read m
+	// from. It may keep neither. It is called by one goroutine at a time.
+	Make func(raw []byte, m *compact.Meta, position uint64) (runtime.Object, error)
+	// Bookmark makes an object of the kind that Make makes with nothing but a
+	// resourceVersion.
+	Bookmark func(resourceVersion string) (runtime.Object, error)
+	// Snapshot, if not nil, is asked for the first list; it returns nil if it has none.
+	Snapshot func(ctx context.Context) (*Snapshot, error)
+	// OnGap, if not nil, is told of lost history once its end is known.
+	OnGap func(Gap)
+	// Window is how many events may be handed on and not acknowledged; 0: any number.
+	Window int
+}
+
+// Snapshot is a list that was complete at a version.
+type Snapshot struct {
+	ResourceVersion string
+	Time            time.Time // when that was; may be zero
+	// Objects makes the list's objects, of which the last one carries the position.
+	Objects func(position uint64) []runtime.Object
+}
+
+// Gap is a stretch of history that was lost.
+type Gap struct {
+	Cause            string
+	From, To         string // resourceVersions
+	FromTime, ToTime time.Time
+}
+
+// The causes of gaps.
+const (
+	CauseExpired    = "expired"    // the server no longer had the history
+	CauseRollback   = "rollback"   // the server's versions went backwards
+	CauseUnreadable = "unreadable" // an event could not be read, again and again
+)
+
+// errStopped says that a Source is used after its end.
+var errStopped = errors.New("the informer has stopped")
+
+// Source lists and watches one resource for one reflector. See the package's
+// comment for what it promises.
+type Source struct {
+	cfg      Config
+	path     string
+	progress *progress
+	window   *window
+	stats    *stats
+
+	mu      sync.Mutex // guards what is below
+	closed  bool
+	running sync.WaitGroup
+	begun   bool      // a list has succeeded
+	loss    *Gap      // history lost and not yet made up for by a list
+	suspect time.Time // the server may be another one than before this time; zero: it is not
+
+	// Owned by the goroutine that lists or watches; there is one at a time.
+	edited []byte
+}
+
+var (
+	_ cache.ListerWatcherWithContext = (*Source)(nil)
+	_ cache.ListerWatcher            = (*Source)(nil)
+)
+
+// NewSource makes a Source, which does nothing before it is asked to.
+func NewSource(cfg Config) *Source {
+	return &Source{
+		cfg: cfg, path: resourcePath(cfg.GVR, cfg.Namespace),
+		progress: newProgress(), window: newWindow(cfg.Window), stats: newStats(),
+	}
+}
+
+// IsWatchListSemanticsUnSupported keeps the reflector from asking for streaming
+// lists: a list here is paged, resumed from a snapshot, and made of raw JSON.
+func (s *Source) IsWatchListSemanticsUnSupported() bool { return true }
+
+// Stats returns what the source has been through.
+func (s *Source) Stats() Stats { return s.stats.get() }
+
+// ResourceVersion is the version that a watch would be resumed from.
+func (s *Source) ResourceVersion() string { return s.progress.resume() }
+
+// InFlight is how many events are handed on and not acknowledged.
+func (s *Source) InFlight() int { return s.window.inFlight() }
+
+// Wait returns when everything that the reflector began has ended. The reflector
+// must have been stopped; whatever it still begins fails at once.
+func (s *Source) Wait() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.running.Wait()
+	s.stats.well(Stopped)
+}
+
+// enter notes that something runs; the caller calls s.running.Done at its end.
+func (s *Source) enter() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return errStopped
+	}
+	s.running.Add(1)
+	return nil
+}
+
+// List is ListWithContext for the older interface.
+func (s *Source) List(o metav1.ListOptions) (runtime.Object, error) {
+	return s.ListWithContext(context.Background(), o)
+}
+
+// Watch is WatchWithContext for the older interface.
+func (s *Source) Watch(o metav1.ListOptions) (watch.Interface, error) {
+	return s.WatchWithContext(context.Background(), o)
+}
+
+// ListWithContext returns the snapshot, if it is the first list and there is one,
+// and otherwise what the server has. The options do not matter: a list is always
+// consistent and whole.
+func (s *Source) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
+	if err := s.enter(); err != nil {
+		return nil, err
+	}
+	defer s.running.Done()
+	list, err := s.listOrResume(ctx)
+	if err != nil && ctx.Err() == nil {
+		s.failed(ctx, "list", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
+func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
+	s.mu.Lock()
+	first, suspect := !s.begun, s.suspect
+	s.mu.Unlock()
+	s.stats.attempt(Listing)
+	if first && s.cfg.Prober.guarded() || !suspect.IsZero() {
+		// Nothing of a foreign cluster may get in, by a list as little as by a watch.
+		if _, err := s.cfg.Prober.version(ctx, time.Now().Add(-probeFresh)); err != nil {
+			return nil, err
+		}
+	}
+	if first && s.cfg.Snapshot != nil {
+		snapshot, err := s.cfg.Snapshot(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("snapshot: %w", err)
+		}
+		if snapshot != nil {
+			return s.resume(snapshot), nil
+		}
+	}
+	list, err := s.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s.listed(list)
+	return list, nil
+}
+
+// resume takes a snapshot for the first list.
+func (s *Source) resume(snapshot *Snapshot) *objects {
+	list := &objects{Items: snapshot.Objects(s.progress.next())}
+	list.ResourceVersion = snapshot.ResourceVersion
+	s.progress.list(parseVersion(list.ResourceVersion), len(list.Items))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.begun = true
+	s.suspect = time.Now().Add(-probeFresh)
+	if !snapshot.Time.IsZero() {
+		s.stats.mu.Lock()
+		s.stats.s.LastContact = snapshot.Time
+		s.stats.mu.Unlock()
+	}
+	return list
+}
+
+// listed notes a list from the server, which makes up for lost history.
+func (s *Source) listed(list *objects) {
+	s.progress.list(parseVersion(list.ResourceVersion), len(list.Items))
+	s.mu.Lock()
+	gap, relist := s.loss, s.begun
+	s.loss, s.begun, s.suspect = nil, true, time.Time{}
+	s.mu.Unlock()
+	s.stats.contact(func(t *Stats) {
+		if relist {
+			t.Relists++
+		}
+	})
+	if gap != nil && s.cfg.OnGap != nil {
+		gap.To, gap.ToTime = list.ResourceVersion, time.Now()
+		s.cfg.OnGap(*gap)
+	}
+}
+
+// lost notes that the history from the version to resume from on is lost.
+func (s *Source) lost(cause string) {
+	from, since := s.progress.resume(), s.stats.get().LastContact
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.loss == nil {
+		s.loss = &Gap{Cause: cause, From: from, FromTime: since}
+	}
+}
+
+// suspectSince notes that the connection was lost: before anything is resumed, the
+// server has to show that it is still the one it was.
+func (s *Source) suspectSince(t time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.suspect = t
+}
+
+// failed counts a failure, and logs it if it is a new one.
+func (s *Source) failed(ctx context.Context, what string, err error) {
+	state, reason := BackingOff, string(apierrors.ReasonForError(err))
+	var bad *unreadable
+	switch {
+	case errors.Is(err, ErrForeign):
+		state, reason = Foreign, "ForeignCluster"
+	case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
+		state = Forbidden
+		s.stats.contact(func(t *Stats) { t.Forbidden++ })
+	case apierrors.IsNotFound(err):
+		state = Waiting
+		s.stats.contact(func(t *Stats) { t.NotFound++ })
+	case errors.As(err, &bad):
+		reason = "Unreadable"
+		s.stats.contact(func(t *Stats) { t.DecodeErrors++ })
+	case reason == "":
+		reason = "Unreachable"
+		s.suspectSince(time.Now())
+	}
+	if s.stats.fail(state, reason, err.Error()) {
+		klog.FromContext(ctx).Info("Informer cannot "+what+" its resource, trying again until it can",
+			"resource", s.cfg.GVR.String(), "namespace", s.cfg.Namespace, "reason", reason, "err", err)
+	}
+}
+
+// query is what list and watch requests have in common.
+func (s *Source) query() url.Values {
+	q := url.Values{}
+	if s.cfg.LabelSelector != "" {
+		q.Set("labelSelector", s.cfg.LabelSelector)
+	}
+	if s.cfg.FieldSelector != "" {
+		q.Set("fieldSelector", s.cfg.FieldSelector)
+	}
+	return q
+}
+
+// object makes an object of JSON as the server sent it.
+func (s *Source) object(raw []byte, position uint64) (runtime.Object, error) {
+	m, raw, err := s.scan(raw)
+	if err != nil {
+		return nil, err
+	}
+	return s.make(raw, m, position)
+}
+
+// make makes an object of JSON that scan has returned.
+func (s *Source) make(raw []byte, m *compact.Meta, position uint64) (runtime.Object, error) {
+	o, err := s.cfg.Make(raw, m, position)
+	if err != nil {
+		return nil, &unreadable{fmt.Errorf("%s %s/%s: %w", s.cfg.GVR.Resource, m.Namespace, m.Name, err)}
+	}
+	return o, nil
+}
+
+// scan applies the edit and reads the metadata.
+func (s *Source) scan(raw []byte) (*compact.Meta, []byte, error) {
+	if s.cfg.Edit != nil {
+		edited, err := s.cfg.Edit(s.edited[:0], raw)
+		if err != nil {
+			return nil, nil, &unreadable{fmt.Errorf("edit: %w", err)}
+		}
+		if s.edited = edited; cap(edited) > keepBuffer {
+			s.edited = nil
+		}
+		raw = edited
+	}
+	m, err := compact.Scan(raw)
+	if err == nil && (len(m.Name) == 0 || len(m.ResourceVersion) == 0) {
+		err = errors.New("an object without name or resourceVersion")
+	}
+	if err != nil {
+		return nil, nil, &unreadable{err}
+	}
+	return &m, raw, nil
+}

@@ -1,0 +1,335 @@
+package rawwatch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/klog/v2"
+
+	"github.com/watcherd/watcherd/pkg/compact"
+)
+
+const (
+	// watchTimeout is the shortest time after which the server is asked to end a
+	// watch; the longest is twice that, so that informers do not reconnect all at
+	// once. Authorisation is checked anew with every request.
+	watchTimeout = 5 * time.Minute
+
+	// quietTimeout takes its place for sources that send no bookmarks: there, a
+	// request after a quiet time most likely finds its version expired.
+	quietTimeout = 30 * time.Minute
+
+	// timeoutGrace is how much longer than asked for the server may take to end a
+	// watch before that is taken for a broken connection.
+	timeoutGrace = 30 * time.Second
+
+	// probeFresh is how old the answer of a probe may be that a source goes by
+	// when it begins.
+	probeFresh = 5 * time.Second
+
+	// unreadableAttempts is how often events after one version are read again when
+	// one of them makes no sense.
+	unreadableAttempts = 3
+)
+
+// What ends a watch request, besides what the server says.
+var (
+	errSilent     = errors.New("the watch fell silent")
+	errOverdue    = errors.New("the watch did not end when it should have")
+	errProbe      = errors.New("the server does not answer")
+	errRolledBack = errors.New("the server's resource versions went backwards")
+)
+
+// stream is the one endless watch that the reflector sees.
+type stream struct {
+	source *Source
+	cancel context.CancelFunc
+	events chan watch.Event
+
+	backoff    backoff
+	requests   int    // watches established
+	bookmarks  bool   // the current request has had a bookmark
+	quiet      bool   // the source sends none
+	unreadable int    // events in a row that made no sense
+	unreadAt   string // the version after which
+}
+
+var _ watch.Interface = (*stream)(nil)
+
+// WatchWithContext returns a watch that goes on until ctx is done or history is
+// lost. The options do not matter: it begins where the last list ended.
+func (s *Source) WatchWithContext(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
+	if err := s.enter(); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	w := &stream{source: s, cancel: cancel, events: make(chan watch.Event), quiet: s.cfg.GVR.Resource == "events"}
+	go func() {
+		defer s.running.Done()
+		defer cancel()
+		defer close(w.events)
+		w.run(ctx)
+	}()
+	return w, nil
+}
+
+// ResultChan is closed when the watch ends.
+func (w *stream) ResultChan() <-chan watch.Event { return w.events }
+
+// Stop ends the watch. It does not wait; Source.Wait does.
+func (w *stream) Stop() { w.cancel() }
+
+// run makes one request after the other.
+func (w *stream) run(ctx context.Context) {
+	s := w.source
+	for ctx.Err() == nil {
+		err := w.request(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		var bad *unreadable
+		switch {
+		case err == nil:
+			continue // the server ended it, as asked
+		case isExpired(err):
+			s.stats.contact(func(t *Stats) { t.Expired410++ })
+			w.end(ctx, CauseExpired, err)
+			return
+		case errors.Is(err, errRolledBack):
+			w.end(ctx, CauseRollback, err)
+			return
+		case errors.As(err, &bad):
+			s.failed(ctx, "watch", err)
+			if w.givesUp() {
+				w.end(ctx, CauseUnreadable, err)
+				return
+			}
+		default:
+			s.failed(ctx, "watch", err)
+		}
+		most := backoffMax
+		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
+			most = backoffAbsent
+		}
+		if w.backoff.wait(ctx, retryAfter(err), most) != nil {
+			return
+		}
+	}
+}
+
+// givesUp counts events that make no sense, and tells whether to list instead of
+// reading them again.
+func (w *stream) givesUp() bool {
+	at := w.source.progress.resume()
+	if at != w.unreadAt {
+		w.unreadAt, w.unreadable = at, 0
+	}
+	w.unreadable++
+	return w.unreadable >= unreadableAttempts
+}
+
+// end has the reflector list again.
+func (w *stream) end(ctx context.Context, cause string, err error) {
+	w.source.lost(cause)
+	klog.FromContext(ctx).Info("Informer lost a part of its resource's history and lists it again",
+		"resource", w.source.cfg.GVR.String(), "namespace", w.source.cfg.Namespace, "cause", cause, "err", err)
+	status := apierrors.NewResourceExpired(err.Error()).Status()
+	w.send(ctx, watch.Event{Type: watch.Error, Object: &status})
+}
+
+func (w *stream) send(ctx context.Context, e watch.Event) bool {
+	select {
+	case w.events <- e:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// request makes one watch request and reads it to its end, which is nil if the
+// server ended it in its time.
+func (w *stream) request(ctx context.Context) error {
+	s := w.source
+	if err := s.sameServer(ctx); err != nil {
+		return err
+	}
+	timeout := w.timeout()
+	query := s.query()
+	query.Set("watch", "true")
+	query.Set("allowWatchBookmarks", "true")
+	query.Set("resourceVersion", s.progress.resume())
+	query.Set("timeoutSeconds", strconv.FormatInt(int64(timeout/time.Second), 10))
+	accept := acceptObjects
+	if s.cfg.MetadataOnly {
+		accept = acceptMetadata
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	resp, err := s.cfg.Client.get(ctx, s.path, query, accept)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	w.established(ctx)
+
+	began := time.Now()
+	dog := newWatchdog(s, cancel, timeout+timeoutGrace)
+	var guard sync.WaitGroup
+	guard.Go(func() { dog.run(ctx) })
+	err = w.read(ctx, resp.Body, dog)
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	cancel(nil)
+	guard.Wait()
+
+	lived := time.Since(began)
+	if lived >= backoffReset {
+		w.backoff.reset()
+	}
+	w.quiet = w.quiet && !w.bookmarks || !w.bookmarks && lived > 4*time.Minute
+	var bad *unreadable
+	switch {
+	case errors.Is(err, io.EOF) && lived >= timeout-timeoutGrace/2:
+		return nil
+	case errors.Is(err, io.EOF):
+		s.suspectSince(time.Now())
+		return fmt.Errorf("the watch ended after %v, before its time", lived.Round(time.Millisecond))
+	case isExpired(err) || errors.Is(err, errRolledBack) || errors.As(err, &bad):
+		return err
+	}
+	s.suspectSince(time.Now())
+	return err
+}
+
+func (w *stream) timeout() time.Duration {
+	if t := w.source.cfg.TimeoutSeconds; t > 0 {
+		return time.Duration(t) * time.Second
+	}
+	t := watchTimeout
+	if w.quiet {
+		t = quietTimeout
+	}
+	return t + rand.N(t)
+}
+
+func (w *stream) established(ctx context.Context) {
+	w.bookmarks = false
+	w.requests++
+	first := w.requests == 1
+	w.source.stats.contact(func(t *Stats) {
+		if !first {
+			t.WatchRestarts++
+		}
+	})
+	if w.source.stats.well(Watching) {
+		klog.FromContext(ctx).Info("Informer watches its resource again", "resource", w.source.cfg.GVR.String(), "namespace", w.source.cfg.Namespace)
+	}
+}
+
+// read hands on what the stream brings until it ends.
+func (w *stream) read(ctx context.Context, body io.Reader, dog *watchdog) error {
+	l := newLines(body)
+	for {
+		line, err := l.next()
+		if err != nil {
+			return err
+		}
+		dog.busy()
+		if err := w.line(ctx, line); err != nil {
+			return err
+		}
+		dog.idle()
+	}
+}
+
+// line hands on one line of the stream.
+func (w *stream) line(ctx context.Context, line []byte) error {
+	typ, raw, err := compact.SplitWatchLine(line)
+	if err != nil {
+		return &unreadable{err}
+	}
+	switch watch.EventType(typ) {
+	case watch.Added, watch.Modified, watch.Deleted:
+		return w.change(ctx, watch.EventType(typ), raw)
+	case watch.Bookmark:
+		return w.bookmark(ctx, raw)
+	case watch.Error:
+		return statusError(raw)
+	default:
+		return &unreadable{fmt.Errorf("watch event of unknown type %q", typ)}
+	}
+}
+
+// change hands on an object that was added, modified or deleted.
+func (w *stream) change(ctx context.Context, typ watch.EventType, raw []byte) error {
+	s := w.source
+	if err := s.window.wait(ctx); err != nil {
+		return err
+	}
+	m, raw, err := s.scan(raw)
+	if err != nil {
+		return err
+	}
+	v, id := versionOf(m.ResourceVersion), s.progress.eventID(string(typ), m.UID)
+	if s.progress.repeated(v, id) {
+		s.stats.contact(func(t *Stats) { t.Repeated++ })
+		return nil
+	}
+	position := s.progress.next()
+	o, err := s.make(raw, m, position)
+	if err != nil {
+		return err
+	}
+	s.progress.event(v, id)
+	s.window.take(position)
+	s.stats.contact(func(t *Stats) { t.Events++ })
+	if !w.send(ctx, watch.Event{Type: typ, Object: o}) {
+		return ctx.Err()
+	}
+	return nil
+}
+
+// bookmark notes how far the stream has come.
+func (w *stream) bookmark(ctx context.Context, raw []byte) error {
+	s := w.source
+	m, err := compact.Scan(raw)
+	if err == nil && len(m.ResourceVersion) == 0 {
+		err = errors.New("a bookmark without resourceVersion")
+	}
+	if err != nil {
+		return &unreadable{err}
+	}
+	rv := string(m.ResourceVersion)
+	o, err := s.cfg.Bookmark(rv)
+	if err != nil {
+		return &unreadable{err}
+	}
+	w.bookmarks = true
+	s.progress.bookmark(parseVersion(rv))
+	s.stats.contact(func(t *Stats) { t.Bookmarks++ })
+	if !w.send(ctx, watch.Event{Type: watch.Bookmark, Object: o}) {
+		return ctx.Err()
+	}
+	return nil
+}
+
+// statusError makes an error of the object of an ERROR event.
+func statusError(raw []byte) error {
+	var status metav1.Status
+	if err := json.Unmarshal(raw, &status); err != nil || status.Kind != "Status" {
+		return &unreadable{fmt.Errorf("error event without a status: %.200s", raw)}
+	}
+	return apierrors.FromObject(runtime.Object(&status))
+}

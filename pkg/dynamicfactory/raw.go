@@ -1,0 +1,189 @@
+package dynamicfactory
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/rawwatch"
+)
+
+// EditFunc appends an object's JSON to dst, edited, and returns the extended slice.
+// An error makes the object unreadable. It may be called from several goroutines.
+type EditFunc func(dst, raw []byte) ([]byte, error)
+
+// RawOptions is for programs that have to miss nothing over restarts: they keep
+// what they are told in a store of their own and begin again from there. All of it
+// is optional. Window and Snapshot need WithCompactStore.
+type RawOptions struct {
+	// Dictionaries compress compact objects. nil: the factory's own, never saved.
+	Dictionaries *compact.Dictionaries
+	// Edit is asked, at each start of an informer, for the change that is made to
+	// every object before anything else sees it; nil changes nothing.
+	Edit func(Key) EditFunc
+	// Snapshot is asked, at each start of an informer, for what is known of the
+	// resource. The informer begins with that, and resumes the watch from its
+	// version without any list. nil without an error means that there is nothing.
+	Snapshot func(context.Context, Key) (*Snapshot, error)
+	// Window is how many watch events of an informer may be handed on and not
+	// acknowledged by every one of its subscriptions (Subscription.Ack); then the
+	// stream is not read any further. 0 is no bound. It excludes a resync period:
+	// with one, client-go does not hand on every event.
+	Window int
+	// OnGap is told of lost history, after a list has made up for it as far as that
+	// is possible, and before that list's objects are handed on.
+	OnGap func(Key, Gap)
+	// ClusterUID is asked at the first contact, before anything is listed or resumed,
+	// whether the cluster is the right one: uid is that of the namespace kube-system,
+	// "" if the client may not know it. An error refuses the cluster.
+	ClusterUID func(ctx context.Context, uid string) error
+}
+
+// Snapshot is what a program knows of a resource: all its objects as they were at
+// a version.
+type Snapshot struct {
+	ResourceVersion string
+	Time            time.Time // when that was, for the Gap if it cannot be resumed; may be zero
+	Objects         []*compact.Object
+}
+
+// Gap is a stretch of history that was lost: what happened in between shows only
+// in its result.
+type Gap struct {
+	Cause    string // expired, rollback or unreadable
+	From, To string // resourceVersions: the last one known to be complete, and that of the list
+	// FromTime is when the server was last heard of before, if that is known.
+	FromTime, ToTime time.Time
+}
+
+// maker makes what an informer stores of raw JSON. Make is called by one goroutine
+// at a time.
+type maker struct {
+	codec     *compact.Codec // nil: *unstructured.Unstructured
+	transform func(any) (any, error)
+	bookmarks *bookmarks
+}
+
+func (m *maker) make(raw []byte, meta *compact.Meta, position uint64) (runtime.Object, error) {
+	if m.codec == nil {
+		return decode(raw)
+	}
+	if m.transform == nil {
+		return m.codec.Encode(raw, meta, position)
+	}
+	u, err := decode(raw)
+	if err != nil {
+		return nil, err
+	}
+	changed, err := m.transform(u)
+	if err != nil {
+		return nil, err
+	}
+	return encode(m.codec, changed, position)
+}
+
+func decode(raw []byte) (*unstructured.Unstructured, error) {
+	u := &unstructured.Unstructured{}
+	if err := json.Unmarshal(raw, &u.Object); err != nil {
+		return nil, err
+	}
+	return u, nil
+}
+
+// encode makes a compact object of what a transform returned.
+func encode(c *compact.Codec, obj any, position uint64) (*compact.Object, error) {
+	u, ok := obj.(*unstructured.Unstructured)
+	if !ok {
+		return nil, errors.New("the transform did not return an *unstructured.Unstructured")
+	}
+	raw, err := json.Marshal(u.Object)
+	if err != nil {
+		return nil, err
+	}
+	return c.Encode(raw, nil, position)
+}
+
+func (m *maker) bookmark(resourceVersion string) (runtime.Object, error) {
+	if m.codec == nil {
+		u := &unstructured.Unstructured{Object: map[string]any{}}
+		u.SetResourceVersion(resourceVersion)
+		return u, nil
+	}
+	return m.bookmarks.make(resourceVersion)
+}
+
+// bookmarks makes compact objects for the reflector, which reads their version and
+// drops them.
+type bookmarks struct {
+	mu    sync.Mutex // guards codec
+	codec *compact.Codec
+}
+
+func newBookmarks() *bookmarks {
+	return &bookmarks{codec: compact.NewCodec(compact.NewDictionaries(nil))}
+}
+
+func (b *bookmarks) make(resourceVersion string) (runtime.Object, error) {
+	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": resourceVersion}})
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.codec.Encode(raw, nil, 0)
+}
+
+// newSource makes the lister and watcher of an informer.
+func (f *Factory) newSource(k Key) *rawwatch.Source {
+	o := metav1.ListOptions{LabelSelector: k.LabelSelector, FieldSelector: k.FieldSelector}
+	if f.opts.tweak != nil {
+		f.opts.tweak(&o)
+	}
+	m := &maker{bookmarks: f.bookmarks}
+	if f.opts.compact {
+		m.codec, m.transform = compact.NewCodec(f.dictionaries), f.opts.transform
+	}
+	cfg := rawwatch.Config{
+		Client: f.raw, Prober: f.prober,
+		GVR: k.GVR, Namespace: k.Namespace, LabelSelector: o.LabelSelector, FieldSelector: o.FieldSelector,
+		MetadataOnly: k.MetadataOnly, Make: m.make, Bookmark: m.bookmark, Window: f.opts.raw.Window,
+	}
+	if o.TimeoutSeconds != nil {
+		cfg.TimeoutSeconds = *o.TimeoutSeconds
+	}
+	if edit := f.opts.raw.Edit; edit != nil {
+		cfg.Edit = edit(k)
+	}
+	if snapshot := f.opts.raw.Snapshot; snapshot != nil {
+		cfg.Snapshot = func(ctx context.Context) (*rawwatch.Snapshot, error) {
+			s, err := snapshot(ctx, k)
+			if s == nil || err != nil {
+				return nil, err
+			}
+			return &rawwatch.Snapshot{ResourceVersion: s.ResourceVersion, Time: s.Time, Objects: s.at}, nil
+		}
+	}
+	if onGap := f.opts.raw.OnGap; onGap != nil {
+		cfg.OnGap = func(g rawwatch.Gap) { onGap(k, Gap(g)) }
+	}
+	return rawwatch.NewSource(cfg)
+}
+
+// at returns the objects as a list at a position, which the last one carries.
+func (s *Snapshot) at(position uint64) []runtime.Object {
+	list := make([]runtime.Object, len(s.Objects))
+	for i, o := range s.Objects {
+		if i == len(s.Objects)-1 {
+			o = o.WithPosition(position)
+		}
+		list[i] = o
+	}
+	return list
+}

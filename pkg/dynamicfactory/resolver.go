@@ -1,0 +1,218 @@
+package dynamicfactory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// resolverPoll is how often discovery is read when nothing tells of changes.
+	resolverPoll = 30 * time.Second
+
+	// resolverPollWatched is how often it is read although something does: the
+	// built-in resources change with an upgrade of the API server.
+	resolverPollWatched = 5 * time.Minute
+
+	// resolverRetry is the wait after discovery failed altogether.
+	resolverRetry = 2 * time.Second
+)
+
+// Resource is something that can be listed and watched.
+type Resource struct {
+	GVR        schema.GroupVersionResource
+	Kind       string
+	Namespaced bool
+}
+
+// Resolver knows which resources a cluster serves, and finds them by the names that
+// kubectl takes. It follows changes within seconds: it watches the
+// CustomResourceDefinitions and APIServices, and reads discovery now and then in
+// case it may not. A group whose discovery fails keeps the resources it last had.
+//
+// Resolve and Changed are safe for concurrent use.
+type Resolver struct {
+	client  discovery.DiscoveryInterfaceWithContext
+	factory *Factory
+	changed chan struct{}
+
+	mu    sync.RWMutex // guards table
+	table *table       // nil: discovery has not succeeded yet
+}
+
+// NewResolver makes a Resolver for the cluster that cfg names. It contacts nobody
+// before Run or Refresh.
+func NewResolver(cfg *rest.Config) (*Resolver, error) {
+	if cfg == nil {
+		return nil, ErrNoClient
+	}
+	client, err := discovery.NewDiscoveryClientForConfig(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("dynamicfactory: %w", err)
+	}
+	factory, err := NewForConfig(cfg, WithCompactStore(), WithoutNamespaceIndex())
+	if err != nil {
+		return nil, err
+	}
+	return &Resolver{client: client, factory: factory, changed: make(chan struct{}, 1)}, nil
+}
+
+// Changed delivers a value when the answers of Resolve may have changed, for the
+// first time when there are any. Changes that nobody has taken notice of are one.
+// There is one receiver.
+func (r *Resolver) Changed() <-chan struct{} { return r.changed }
+
+// Run keeps the Resolver up to date until ctx is done, and returns when everything
+// it has started has ended. Call it once. The error is ctx's.
+func (r *Resolver) Run(ctx context.Context) error {
+	defer r.factory.Shutdown()
+	trigger := make(chan struct{}, 1)
+	subs, err := r.watchDefinitions(ctx, trigger)
+	if err != nil {
+		return err
+	}
+	logger := klog.FromContext(ctx)
+	failing := false
+	for ctx.Err() == nil {
+		err := r.Refresh(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		if (err != nil) != failing {
+			failing = err != nil
+			logger.Info("Discovery of the served resources", "failing", failing, "err", err)
+		}
+		r.await(ctx, trigger, pause(err, subs))
+	}
+	return context.Cause(ctx)
+}
+
+// pause is how long to wait for a trigger.
+func pause(err error, subs []*Subscription) time.Duration {
+	if err != nil {
+		return resolverRetry
+	}
+	for _, s := range subs {
+		if s.Status().State != StateWatching {
+			return resolverPoll
+		}
+	}
+	return resolverPollWatched
+}
+
+// settle is when, after a definition changed, discovery is read again: the API
+// server takes a moment to publish what has changed.
+func settle() []time.Duration {
+	return []time.Duration{200 * time.Millisecond, time.Second, 3 * time.Second}
+}
+
+// await returns when discovery is to be read again. After a trigger it reads it
+// itself a few times.
+func (r *Resolver) await(ctx context.Context, trigger <-chan struct{}, pause time.Duration) {
+	t := time.NewTimer(pause)
+	defer t.Stop()
+	select {
+	case <-trigger:
+	case <-t.C:
+		return
+	case <-ctx.Done():
+		return
+	}
+	waits := settle()
+	for n := 0; n < len(waits); {
+		t.Reset(waits[n])
+		select {
+		case <-trigger:
+			n = 0 // another change, while at it
+			continue
+		case <-t.C:
+			n++
+		case <-ctx.Done():
+			return
+		}
+		if n < len(waits) {
+			_ = r.Refresh(ctx) // the last one is Run's, which reports
+		}
+	}
+}
+
+// watchDefinitions has trigger filled whenever a CustomResourceDefinition or an
+// APIService changes.
+func (r *Resolver) watchDefinitions(ctx context.Context, trigger chan<- struct{}) ([]*Subscription, error) {
+	fire := func() {
+		select {
+		case trigger <- struct{}{}:
+		default:
+		}
+	}
+	h := cache.ResourceEventHandlerDetailedFuncs{
+		AddFunc: func(_ any, initial bool) {
+			if !initial {
+				fire()
+			}
+		},
+		UpdateFunc: func(any, any) { fire() },
+		DeleteFunc: func(any) { fire() },
+	}
+	var subs []*Subscription
+	for _, gvr := range []schema.GroupVersionResource{
+		{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"},
+		{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"},
+	} {
+		s, err := r.factory.Subscribe(ctx, Key{GVR: gvr, MetadataOnly: true}, h)
+		if err != nil {
+			return nil, err
+		}
+		subs = append(subs, s)
+	}
+	return subs, nil
+}
+
+// Refresh reads discovery now. Groups that fail keep what they had; an error means
+// that nothing could be read.
+func (r *Resolver) Refresh(ctx context.Context) error {
+	groups, lists, err := discovery.ServerGroupsAndResourcesWithContext(ctx, r.client)
+	failed, partial := discovery.GroupDiscoveryFailedErrorGroups(err)
+	if err != nil && !partial {
+		return fmt.Errorf("dynamicfactory: discovery: %w", err)
+	}
+	if len(groups) == 0 {
+		return errors.New("dynamicfactory: discovery: the server names no groups")
+	}
+	r.mu.Lock()
+	before := r.table
+	r.table = newTable(groups, lists, failed, before)
+	news := !r.table.equal(before)
+	r.mu.Unlock()
+	if news {
+		select {
+		case r.changed <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+func (r *Resolver) current() *table {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.table
+}
+
+// watchable tells whether a resource can be listed and watched.
+func watchable(r *metav1.APIResource) bool {
+	list, watch := false, false
+	for _, verb := range r.Verbs {
+		list, watch = list || verb == "list", watch || verb == "watch"
+	}
+	return list && watch
+}

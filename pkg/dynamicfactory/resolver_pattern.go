@@ -1,0 +1,173 @@
+package dynamicfactory
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+var (
+	// ErrNotReady says that discovery has not succeeded yet.
+	ErrNotReady = errors.New("dynamicfactory: the served resources are not known yet")
+	// ErrNotServed says that the cluster does not serve a resource, at present.
+	ErrNotServed = errors.New("dynamicfactory: not served")
+	// ErrNotWatchable says that a resource is served but cannot be listed and watched.
+	ErrNotWatchable = errors.New("dynamicfactory: cannot be listed and watched")
+	// ErrBadPattern says that something is no name of a resource.
+	ErrBadPattern = errors.New("dynamicfactory: not a resource name")
+)
+
+// pattern is a parsed name: RESOURCE[.VERSION][.GROUP] or with * for RESOURCE.
+type pattern struct {
+	text     string
+	resource string     // lower case; * for all
+	readings []selector // in order: the first one that is served counts
+}
+
+// selector narrows the search. Nil fields match everything.
+type selector struct{ group, version *string }
+
+var (
+	patternForm = regexp.MustCompile(`^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\.?$`)
+	versionForm = regexp.MustCompile(`^v[0-9]+((alpha|beta)[0-9]+)?$`)
+)
+
+func parsePattern(text string) (pattern, error) {
+	lower := strings.ToLower(text)
+	if !patternForm.MatchString(lower) {
+		return pattern{}, fmt.Errorf("%w: %q; want RESOURCE[.VERSION][.GROUP], *.GROUP or *", ErrBadPattern, text)
+	}
+	resource, rest, qualified := strings.Cut(lower, ".")
+	p := pattern{text: text, resource: resource}
+	if !qualified {
+		p.readings = []selector{{}}
+		return p, nil
+	}
+	version, group, _ := strings.Cut(rest, ".")
+	if versionForm.MatchString(version) {
+		p.readings = append(p.readings, selector{version: &version, group: &group})
+	}
+	if rest = strings.TrimSuffix(rest, "."); rest != "" || len(p.readings) == 0 {
+		p.readings = append(p.readings, selector{group: &rest})
+	}
+	return p, nil
+}
+
+// Resolve returns the resources that a name means, as kubectl reads it:
+//
+//	pods  pod  po  Pod            by plural, singular, short name or kind
+//	deployments.apps              in a group, in its preferred version
+//	deployments.v1.apps  pods.v1  in a version; it counts as one only if it is served
+//	*.example.com                 everything of a group that can be watched
+//	*                             everything of the cluster that can be watched
+//
+// The group of a bare name is the first that has it, in the server's order. A
+// resource that the preferred version of its group lacks is found in the first
+// version that has it. Subresources do not count. * leaves out events.events.k8s.io,
+// which are the objects of events again.
+//
+// Errors wrap ErrBadPattern, ErrNotServed, ErrNotWatchable or ErrNotReady.
+func (r *Resolver) Resolve(name string) ([]Resource, error) {
+	p, err := parsePattern(name)
+	if err != nil {
+		return nil, err
+	}
+	t := r.current()
+	if t == nil {
+		return nil, ErrNotReady
+	}
+	return t.resolve(p)
+}
+
+func (t *table) resolve(p pattern) ([]Resource, error) {
+	for _, s := range p.readings {
+		found := t.find(p.resource, s)
+		if len(found) == 0 {
+			continue
+		}
+		var list []Resource
+		for _, f := range found {
+			if f.watchable {
+				list = append(list, f.Resource)
+			}
+		}
+		if len(list) == 0 {
+			return nil, fmt.Errorf("%w: %q", ErrNotWatchable, p.text)
+		}
+		return list, nil
+	}
+	if why := t.failing(p); why != "" {
+		return nil, fmt.Errorf("%w: %q; discovery of its group fails: %s", ErrNotServed, p.text, why)
+	}
+	return nil, fmt.Errorf("%w: %q", ErrNotServed, p.text)
+}
+
+// find returns the resources that a reading of a name means.
+func (t *table) find(resource string, s selector) []servedResource {
+	if resource == "*" {
+		return t.all(s)
+	}
+	for _, is := range []func(*servedResource) bool{
+		func(r *servedResource) bool { return r.GVR.Resource == resource },
+		func(r *servedResource) bool { return r.singular == resource },
+		func(r *servedResource) bool { return slices.Contains(r.shortNames, resource) },
+		func(r *servedResource) bool { return r.kind == resource },
+	} {
+		for g := range t.groups {
+			for v := range t.groups[g].versions {
+				version := &t.groups[g].versions[v]
+				if !s.matches(t.groups[g].name, version.name) {
+					continue
+				}
+				for i := range version.resources {
+					if is(&version.resources[i]) {
+						return version.resources[i : i+1]
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// all returns every resource in its first version.
+func (t *table) all(s selector) []servedResource {
+	var list []servedResource
+	for _, g := range t.groups {
+		seen := map[string]bool{}
+		for _, v := range g.versions {
+			if !s.matches(g.name, v.name) {
+				continue
+			}
+			for _, r := range v.resources {
+				if s.group == nil && g.name == "events.k8s.io" && r.GVR.Resource == "events" || seen[r.GVR.Resource] {
+					continue
+				}
+				seen[r.GVR.Resource] = true
+				list = append(list, r)
+			}
+		}
+	}
+	return list
+}
+
+func (s selector) matches(group, version string) bool {
+	return (s.group == nil || *s.group == group) && (s.version == nil || *s.version == version)
+}
+
+// failing returns why discovery of a group that the name may mean fails, "" if it
+// does not.
+func (t *table) failing(p pattern) string {
+	for _, g := range t.groups {
+		for _, v := range g.versions {
+			for _, s := range p.readings {
+				if v.failed != "" && s.group != nil && s.matches(g.name, v.name) {
+					return v.failed
+				}
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,116 @@
+package dynamicfactory
+
+import (
+	"reflect"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+)
+
+// table is what discovery said, in the server's order of groups. It is immutable.
+type table struct {
+	groups []servedGroup
+}
+
+// servedGroup is a group with its versions, the preferred one first.
+type servedGroup struct {
+	name     string
+	versions []servedVersion
+}
+
+type servedVersion struct {
+	name      string
+	resources []servedResource
+	failed    string // why discovery of it fails at present; resources then are older
+}
+
+// servedResource is a resource and the names it goes by, in lower case.
+type servedResource struct {
+	Resource
+	watchable  bool
+	singular   string
+	shortNames []string
+	kind       string
+}
+
+func newTable(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, failed map[schema.GroupVersion]error, before *table) *table {
+	byVersion := make(map[string]*metav1.APIResourceList, len(lists))
+	for _, l := range lists {
+		if l != nil {
+			byVersion[l.GroupVersion] = l
+		}
+	}
+	t := &table{}
+	for _, g := range groups {
+		group := servedGroup{name: g.Name}
+		for _, name := range versionsOf(g) {
+			gv := schema.GroupVersion{Group: g.Name, Version: name}
+			v := servedVersion{name: name}
+			if err, ok := failed[gv]; ok {
+				v.failed = err.Error()
+				v.resources = before.resources(gv)
+			} else if l := byVersion[gv.String()]; l != nil {
+				v.resources = resourcesOf(gv, l.APIResources)
+			}
+			group.versions = append(group.versions, v)
+		}
+		t.groups = append(t.groups, group)
+	}
+	return t
+}
+
+// versionsOf returns the names of a group's versions, the preferred one first.
+func versionsOf(g *metav1.APIGroup) []string {
+	var names []string
+	if v := g.PreferredVersion.Version; v != "" {
+		names = append(names, v)
+	}
+	for _, v := range g.Versions {
+		if v.Version != g.PreferredVersion.Version {
+			names = append(names, v.Version)
+		}
+	}
+	return names
+}
+
+func resourcesOf(gv schema.GroupVersion, list []metav1.APIResource) []servedResource {
+	var out []servedResource
+	for i := range list {
+		r := &list[i]
+		if strings.Contains(r.Name, "/") {
+			continue // a subresource
+		}
+		s := servedResource{
+			Resource:  Resource{GVR: gv.WithResource(r.Name), Kind: r.Kind, Namespaced: r.Namespaced},
+			watchable: watchable(r), singular: strings.ToLower(r.SingularName), kind: strings.ToLower(r.Kind),
+		}
+		for _, n := range r.ShortNames {
+			s.shortNames = append(s.shortNames, strings.ToLower(n))
+		}
+		out = append(out, s)
+	}
+	return out
+}
+
+// resources returns what a version serves. t may be nil.
+func (t *table) resources(gv schema.GroupVersion) []servedResource {
+	if t == nil {
+		return nil
+	}
+	for _, g := range t.groups {
+		if g.name != gv.Group {
+			continue
+		}
+		for _, v := range g.versions {
+			if v.name == gv.Version {
+				return v.resources
+			}
+		}
+	}
+	return nil
+}
+
+func (t *table) equal(other *table) bool {
+	return other != nil && reflect.DeepEqual(t.groups, other.groups)
+}
