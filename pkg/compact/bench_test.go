@@ -46,6 +46,16 @@ func BenchmarkScan(b *testing.B) {
 	}
 }
 
+func BenchmarkScanHead(b *testing.B) {
+	_, edited := benchPods(b, 500)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if _, err := ScanHead(edited[i%len(edited)]); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 func BenchmarkEdit(b *testing.B) {
 	raw, _ := benchPods(b, 500)
 	e, err := NewEditor(Rule{Path: "metadata.managedFields"}, Rule{Path: `metadata.annotations["kubectl.kubernetes.io/last-applied-configuration"]`})

@@ -41,7 +41,8 @@ func (c *Codec) Encode(raw []byte, m *Meta, position uint64) (*Object, error) {
 	}
 	kind, elected := c.forEncode(m)
 	if elected != 0 {
-		c.trainer.adopt(elected)
+		content, _ := c.dicts.content(elected)
+		c.trainer.adopt(elected, len(content))
 	}
 	if err := c.trainer.prepare(c.dicts, raw); err != nil {
 		return nil, err

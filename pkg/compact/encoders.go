@@ -2,6 +2,7 @@ package compact
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/klauspost/compress/zstd"
@@ -13,8 +14,8 @@ const (
 	window = 128 << 10
 
 	// maxIdleEncoders bounds the memory of encoders nobody uses, at about 0.8 MB each. More resources than this that
-	// change by turns share them, at some 0.1 ms a change of dictionary.
-	maxIdleEncoders = 12
+	// change by turns cost some 0.2 ms more each turn.
+	maxIdleEncoders = 16
 
 	// maxIdleBuffer bounds the buffers that are kept for reuse: one huge object must not hold its size for good.
 	maxIdleBuffer = 256 << 10
@@ -27,8 +28,8 @@ type encoder struct {
 	buf  []byte
 }
 
-// encoderPool keeps encoders between uses. Most of what one holds are tables made from its dictionary, so it is kept
-// for that dictionary while it is among the last few used, then set up for another.
+// encoderPool keeps encoders between uses. Most of what one holds are tables made from its dictionary, which take longer
+// to make than dozens of objects to encode, so the pool keeps those of the dictionaries used last.
 type encoderPool struct {
 	mu   sync.Mutex
 	idle []*encoder // guarded by mu; last used last
@@ -58,7 +59,7 @@ func (p *encoderPool) take(dict uint32) *encoder {
 	defer p.mu.Unlock()
 	for i := len(p.idle) - 1; i >= 0; i-- {
 		if e := p.idle[i]; e.dict == dict {
-			p.idle = append(p.idle[:i], p.idle[i+1:]...)
+			p.idle = slices.Delete(p.idle, i, i+1)
 			return e
 		}
 	}
@@ -72,7 +73,7 @@ func (p *encoderPool) put(e *encoder) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.idle) == maxIdleEncoders {
-		p.idle = append(p.idle[:0], p.idle[1:]...)
+		p.idle = slices.Delete(p.idle, 0, 1)
 	}
 	p.idle = append(p.idle, e)
 }

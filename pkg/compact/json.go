@@ -51,13 +51,17 @@ const (
 // skipString reads a string whose opening quote is at i-1.
 func skipString(b []byte, i int) int {
 	for {
-		// Eight bytes at a time: the lowest set high bit marks the first quote, backslash or control character.
+		// Eight bytes at a time. A byte below 0x21 once its second bit is flipped was a quote or a control character; the
+		// other test finds backslashes. Borrows make false hits above the lowest true one alone, and that is all we use.
 		for i+8 <= len(b) {
 			w := binary.LittleEndian.Uint64(b[i:])
-			quote, slash := w^('"'*eachByte), w^('\\'*eachByte)
-			m := ((quote-eachByte)&^quote | (slash-eachByte)&^slash | (w-' '*eachByte)&^w) & highBits
-			if m != 0 {
-				i += bits.TrailingZeros64(m) >> 3
+			flipped, slash := w^2*eachByte, w^'\\'*eachByte
+			hits := ((flipped-0x21*eachByte)&^flipped | (slash-eachByte)&^slash) & highBits
+			if hits != 0 {
+				i += bits.TrailingZeros64(hits) >> 3
+				if b[i] == '"' {
+					return i + 1
+				}
 				break
 			}
 			i += 8
@@ -280,6 +284,9 @@ func skipKey(b []byte, i int) int {
 	}
 	if i = skipString(b, i+1); i < 0 {
 		return i
+	}
+	if i+1 < len(b) && b[i] == ':' && b[i+1] > ' ' {
+		return i + 1
 	}
 	return skipColon(b, i)
 }

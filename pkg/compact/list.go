@@ -135,7 +135,7 @@ func (s *listScanner) value(depth int) ([]byte, error) {
 			return nil, err
 		}
 		if !more && end < 0 {
-			return nil, s.syntaxError(end)
+			return nil, s.syntaxError(^len(s.buf))
 		}
 	}
 }

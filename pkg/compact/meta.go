@@ -2,6 +2,7 @@ package compact
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"iter"
 	"strconv"
@@ -112,6 +113,31 @@ func Scan(raw []byte) (Meta, error) {
 	}
 	return m, nil
 }
+
+// ScanHead is Scan for JSON that is known to be valid, such as what an Editor appended or AppendJSON gave back: it reads
+// no further than it must to have seen apiVersion, kind and metadata, which API servers send first. If a key occurs
+// twice, the first one counts here where the second one is beyond that point.
+func ScanHead(raw []byte) (Meta, error) {
+	var m Meta
+	missing := 3
+	_, err := scanObject(raw, skipSpace(raw, 0), 0, func(key []byte, at int) (int, error) {
+		end, err := m.scanTop(raw, key, at)
+		switch string(key) {
+		case "apiVersion", "kind", "metadata":
+			if missing--; missing == 0 && err == nil {
+				err = errSeenAll
+			}
+		}
+		return end, err
+	})
+	if err != nil && err != errSeenAll { //nolint:errorlint // our own value, from a few lines above
+		return Meta{}, err
+	}
+	return m, nil
+}
+
+// errSeenAll ends ScanHead's walk.
+var errSeenAll = errors.New("seen all")
 
 // scanObject reads the JSON object at i and calls member at the first byte of each value; member returns the index
 // after the value.

@@ -68,8 +68,11 @@ func (o *Object) GetLabels() map[string]string { return o.Labels().Map() }
 
 // GetAnnotations inflates the object unless it has none and builds a new map.
 func (o *Object) GetAnnotations() map[string]string {
+	if !o.has(hasAnnotations) {
+		return nil
+	}
 	var m map[string]string
-	o.inflated(hasAnnotations, func(meta *Meta) { m = meta.Annotations.Map() })
+	o.inflated(func(meta *Meta) { m = meta.Annotations.Map() })
 	return m
 }
 
@@ -90,8 +93,11 @@ func (o *Object) GetManagedFields() []metav1.ManagedFieldsEntry {
 
 // GetGenerateName inflates the object unless it has none.
 func (o *Object) GetGenerateName() string {
+	if !o.has(hasGenerateName) {
+		return ""
+	}
 	var name string
-	o.inflated(hasGenerateName, func(m *Meta) { name = string(m.GenerateName) })
+	o.inflated(func(m *Meta) { name = string(m.GenerateName) })
 	return name
 }
 
@@ -100,8 +106,11 @@ func (o *Object) GetSelfLink() string { return "" }
 
 // GetDeletionGracePeriodSeconds inflates the object if it is being deleted.
 func (o *Object) GetDeletionGracePeriodSeconds() *int64 {
+	if !o.has(hasDeletion) {
+		return nil
+	}
 	var seconds *int64
-	o.inflated(hasDeletion, func(m *Meta) {
+	o.inflated(func(m *Meta) {
 		if m.HasDeletionGracePeriod {
 			n := m.DeletionGracePeriodSeconds
 			seconds = &n
@@ -110,14 +119,14 @@ func (o *Object) GetDeletionGracePeriodSeconds() *int64 {
 	return seconds
 }
 
-// inflated hands the metadata of the inflated object to use, which must keep none of it, if the object has what flag says.
-func (o *Object) inflated(flag byte, use func(*Meta)) {
-	if o.head().flags&flag == 0 {
-		return
-	}
+// has tells whether the object has what the flag says.
+func (o *Object) has(flag byte) bool { return o.head().flags&flag != 0 }
+
+// inflated hands the metadata of the inflated object to use, which must keep none of it.
+func (o *Object) inflated(use func(*Meta)) {
 	// Without the JSON there is nothing to hand on; see Object for why that does not happen.
 	_ = o.withJSON(func(raw []byte) error {
-		m, err := Scan(raw)
+		m, err := ScanHead(raw)
 		if err == nil {
 			use(&m)
 		}
@@ -126,8 +135,11 @@ func (o *Object) inflated(flag byte, use func(*Meta)) {
 }
 
 func inflatedSlice[T any](o *Object, flag byte, field func(*Meta) []byte) []T {
+	if !o.has(flag) {
+		return nil
+	}
 	var out []T
-	o.inflated(flag, func(m *Meta) {
+	o.inflated(func(m *Meta) {
 		if json.Unmarshal(field(m), &out) != nil {
 			out = nil
 		}

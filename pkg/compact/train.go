@@ -3,12 +3,13 @@ package compact
 import (
 	"cmp"
 	"hash/maphash"
+	"iter"
 	"slices"
 )
 
 const (
 	trainedBytes = 64 << 10 // largest trained dictionary; half the encoders' window
-	wholeObjects = 2        // objects that a trained dictionary holds whole, at its end
+	wholeBytes   = 16 << 10 // of it, for whole objects
 	shortest     = 6        // bytes of the shortest piece worth a place
 )
 
@@ -19,32 +20,49 @@ type piece struct {
 	object int // the last of them
 }
 
-// train makes a dictionary of objects: the pieces that more than one of them has, the ones that cover most bytes as far
-// as they fit, then whole objects, so that long matches start with those. It returns nothing if the objects cannot be
-// inflated or have nothing in common.
+// train makes a dictionary of objects: the pieces that more than one of them has, those first that cover most bytes, then
+// some objects as they are, for the long matches. It returns nothing if the objects cannot be inflated.
 //
 // What only one object has (its uid, its times) takes no room, so a dictionary of 64 KB stands for hundreds of objects.
 func train(objects []*Object) []byte {
-	var whole []byte
-	known := map[uint64]*piece{}
-	var pieces []*piece
-	seed := maphash.MakeSeed()
+	raws := make([][]byte, len(objects))
 	for i, o := range objects {
-		raw, err := o.AppendJSON(nil)
+		err := o.withJSON(func(raw []byte) error {
+			raws[i] = slices.Clone(raw[:min(len(raw), perObject)])
+			return nil
+		})
 		if err != nil {
 			return nil
 		}
-		keep := i < wholeObjects
-		if keep {
-			whole = append(whole, raw[:min(len(raw), trainedBytes/4)]...)
-		}
+	}
+	var whole []byte
+	kept := 0
+	for kept < len(raws) && len(whole)+len(raws[kept]) <= wholeBytes {
+		whole = append(whole, raws[kept]...)
+		kept++
+	}
+	joined := joinBest(countPieces(raws, kept), trainedBytes-len(whole))
+	// Objects with little in common leave room. Objects as they are fill it up to what tells a trained dictionary.
+	for i := kept; i < len(raws) && len(joined)+len(whole) <= firstBytes; i++ {
+		joined = append(joined, raws[i]...)
+	}
+	return append(joined, whole...)
+}
+
+// countPieces returns the different pieces of the objects, in the order they are found, but for those that the first
+// kept objects have.
+func countPieces(raws [][]byte, kept int) []*piece {
+	known := map[uint64]*piece{}
+	var pieces []*piece
+	seed := maphash.MakeSeed()
+	for i, raw := range raws {
 		for text := range eachPiece(raw) {
-			h := maphash.Bytes(seed, text)
+			h := maphash.Bytes(seed, text) // a collision costs a piece, no more
 			p := known[h]
 			if p == nil {
 				p = &piece{text: text, object: -1}
 				known[h] = p
-				if !keep {
+				if i >= kept {
 					pieces = append(pieces, p)
 				}
 			}
@@ -53,11 +71,11 @@ func train(objects []*Object) []byte {
 			}
 		}
 	}
-	return append(joinBest(pieces, trainedBytes-len(whole)), whole...)
+	return pieces
 }
 
 // eachPiece yields the pieces of raw that are long enough.
-func eachPiece(raw []byte) func(yield func([]byte) bool) {
+func eachPiece(raw []byte) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		start := 0
 		for i, c := range raw {
@@ -66,7 +84,7 @@ func eachPiece(raw []byte) func(yield func([]byte) bool) {
 			}
 			text := raw[start : i+1]
 			start = i + 1
-			if len(text) >= shortest && len(text) <= perObject && !yield(text) {
+			if len(text) >= shortest && !yield(text) {
 				return
 			}
 		}

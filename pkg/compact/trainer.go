@@ -6,8 +6,9 @@ const (
 	firstBytes   = 32 << 10 // ... or so many bytes of JSON, which also is the size of that dictionary
 	perObject    = firstBytes / 2
 
-	laterObjects = 512 // encoded before a better dictionary is made, of these
-	maxTrained   = 6   // such dictionaries in a codec's life: each is kept for good
+	laterObjects = 512     // encoded before a better dictionary is made, of these, ...
+	laterBytes   = 1 << 20 // ... or objects of so many bytes of memory, which the trainer keeps alive till then
+	maxTrained   = 6       // such dictionaries in a codec's life: each is kept for good
 
 	watchWindow = 2048 // objects over which the compression is watched; if it has become ...
 	drift       = 1.4  // ... so many times worse, another dictionary is trained
@@ -26,17 +27,18 @@ type trainer struct {
 	samples []byte // first: JSON
 	sampled int    // first: objects in samples
 
-	collecting bool
-	collected  []*Object // collect
-	trained    int
+	collecting     bool
+	collected      []*Object // collect
+	collectedBytes int       // collect
+	trained        int       // dictionaries trained
 
 	seen, rawLen, bodyLen int     // steady: the current window
 	ratio                 float64 // steady: body bytes per byte of JSON in the best window so far; 0 = no window yet
 }
 
-// adopt takes up a dictionary that an earlier process made.
-func (t *trainer) adopt(dict uint32) {
-	t.dict, t.trained = dict, 1
+// adopt takes up a dictionary of some size that an earlier process made. Trained ones are larger than first ones.
+func (t *trainer) adopt(dict uint32, size int) {
+	t.dict, t.collecting = dict, size <= firstBytes
 }
 
 // prepare makes a dictionary if it is time to, so that t.dict is what raw should be encoded with.
@@ -52,7 +54,7 @@ func (t *trainer) prepare(d *Dictionaries, raw []byte) error {
 			return err
 		}
 		t.dict, t.samples, t.collecting = dict, nil, true
-	case len(t.collected) >= laterObjects:
+	case len(t.collected) >= laterObjects || t.collectedBytes >= laterBytes:
 		content := train(t.collected)
 		if len(content) == 0 {
 			t.steady(t.dict)
@@ -68,15 +70,16 @@ func (t *trainer) prepare(d *Dictionaries, raw []byte) error {
 }
 
 func (t *trainer) steady(dict uint32) {
-	t.dict, t.collecting, t.collected, t.ratio = dict, false, nil, 0
-	t.seen, t.rawLen, t.bodyLen = 0, 0, 0
-	t.trained++
+	t.dict, t.trained = dict, t.trained+1
+	t.collecting, t.collected, t.collectedBytes = false, nil, 0
+	t.seen, t.rawLen, t.bodyLen, t.ratio = 0, 0, 0, 0
 }
 
 // observe takes note of an object that was encoded.
 func (t *trainer) observe(o *Object) {
 	if t.collecting {
 		t.collected = append(t.collected, o)
+		t.collectedBytes += o.Size()
 		return
 	}
 	if t.dict == 0 || t.trained >= maxTrained {

@@ -1,0 +1,464 @@
+package compact
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+)
+
+// bank saves dictionaries as a store would.
+type bank struct {
+	mu      sync.Mutex
+	saved   map[uint32][]byte
+	order   []uint32
+	failing error
+}
+
+func (b *bank) save(id uint32, content []byte) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.failing != nil {
+		return b.failing
+	}
+	if _, twice := b.saved[id]; twice {
+		return fmt.Errorf("dictionary %d was saved before", id)
+	}
+	if b.saved == nil {
+		b.saved = map[uint32][]byte{}
+	}
+	b.saved[id] = slices.Clone(content)
+	b.order = append(b.order, id)
+	return nil
+}
+
+// reopen returns what a later process starts with.
+func (b *bank) reopen(t testing.TB) *Dictionaries {
+	t.Helper()
+	d := NewDictionaries(b.save)
+	for id, content := range b.saved {
+		if err := d.Load(id, slices.Clone(content)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return d
+}
+
+func editedPods(t testing.TB, g *podGen, n int) [][]byte {
+	t.Helper()
+	e := mustEditor(t, Rule{Path: "metadata.managedFields"})
+	pods := make([][]byte, n)
+	for i := range pods {
+		var err error
+		if pods[i], err = e.Append(nil, g.pod()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return pods
+}
+
+// TestDictionariesOfACodec follows a codec from its first object on, over a restart.
+func TestDictionariesOfACodec(t *testing.T) {
+	var b bank
+	codec := NewCodec(NewDictionaries(b.save))
+	pods := editedPods(t, newPodGen(1), 1500)
+	var objects []*Object
+	size := map[uint32][2]int{}
+	for _, raw := range pods {
+		o := mustEncode(t, codec, raw)
+		objects = append(objects, o)
+		body := o.Body()
+		if body.Dict != 0 && b.saved[body.Dict] == nil {
+			t.Fatalf("dictionary %d was used before it was saved", body.Dict)
+		}
+		s := size[body.Dict]
+		size[body.Dict] = [2]int{s[0] + 1, s[1] + len(body.Data)}
+	}
+	if len(b.order) != 2 {
+		t.Fatalf("%d dictionaries, want the first and a trained one", len(b.order))
+	}
+	mean := func(id uint32) int { return size[id][1] / size[id][0] }
+	first, trained := b.order[0], b.order[1]
+	t.Logf("bodies of %d bytes of JSON: %d without a dictionary, %d with the first (%d bytes), %d with the trained (%d bytes)",
+		meanLen(pods), mean(0), mean(first), len(b.saved[first]), mean(trained), len(b.saved[trained]))
+	if size[0][0] >= firstObjects || mean(first) > mean(0)/2 || mean(trained) >= mean(first) {
+		t.Errorf("%d objects without a dictionary; mean bodies %d, %d, %d", size[0][0], mean(0), mean(first), mean(trained))
+	}
+	if n := len(b.saved[trained]); n <= firstBytes || n > trainedBytes {
+		t.Errorf("the trained dictionary has %d bytes", n)
+	}
+	for i, o := range objects {
+		checkObject(t, o, pods[i])
+	}
+
+	later := NewCodec(b.reopen(t))
+	for i, o := range objects {
+		decoded, err := later.Decode(o.AppendBinary(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkObject(t, decoded, pods[i])
+		if decoded.Size() != o.Size() {
+			t.Errorf("decoded, the object has %d bytes, not %d", decoded.Size(), o.Size())
+		}
+	}
+	for _, raw := range editedPods(t, newPodGen(1), 1500) {
+		if got := mustEncode(t, later, raw).Body().Dict; got != trained {
+			t.Fatalf("after a restart objects are encoded with dictionary %d, not %d", got, trained)
+		}
+	}
+	if len(b.order) != 2 {
+		t.Errorf("the restart made %d more dictionaries", len(b.order)-2)
+	}
+}
+
+// TestFirstDictionaryIsReplacedAfterRestart restarts while there is the first dictionary only.
+func TestFirstDictionaryIsReplacedAfterRestart(t *testing.T) {
+	var b bank
+	codec := NewCodec(NewDictionaries(b.save))
+	pods := editedPods(t, newPodGen(1), laterObjects+60)
+	var binaries [][]byte
+	for _, raw := range pods[:50] {
+		binaries = append(binaries, mustEncode(t, codec, raw).AppendBinary(nil))
+	}
+	later := NewCodec(b.reopen(t))
+	for _, binary := range binaries {
+		if _, err := later.Decode(binary); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, raw := range pods {
+		mustEncode(t, later, raw)
+	}
+	if len(b.order) != 2 {
+		t.Errorf("%d dictionaries, want the first and a trained one", len(b.order))
+	}
+}
+
+// TestFewObjectsHaveNoDictionary is what keeps hundreds of small resources cheap.
+func TestFewObjectsHaveNoDictionary(t *testing.T) {
+	var b bank
+	dicts := NewDictionaries(b.save)
+	for range 300 {
+		codec := NewCodec(dicts)
+		for i := range 5 {
+			raw := fmt.Appendf(nil, `{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"l-%d"}}`, i)
+			checkObject(t, mustEncode(t, codec, raw), raw)
+		}
+	}
+	if len(b.order) != 0 || len(dicts.encoders.idle) != 1 {
+		t.Errorf("%d dictionaries and %d encoders", len(b.order), len(dicts.encoders.idle))
+	}
+}
+
+// TestDrift changes what the objects look like: the dictionary follows, but not for ever.
+func TestDrift(t *testing.T) {
+	var b bank
+	codec := NewCodec(NewDictionaries(b.save))
+	for world := range uint64(12) {
+		words := newPodGen(100 + world)
+		kind := words.letters(12)
+		for i := range 2*watchWindow + laterObjects + 100 {
+			raw := fmt.Appendf(nil, `{"kind":"%s","metadata":{"name":"n%d","annotations":{"%s":"%s"}},"spec":{`, kind, i, kind, words.letters(4))
+			for j := range 12 {
+				raw = fmt.Appendf(raw, `"%s-setting-%d-%s":%d,`, kind, j, words.apps[j].ownerUID, i%7)
+			}
+			raw = append(raw, `"end":true}}`...)
+			o := mustEncode(t, codec, raw)
+			if i%500 == 0 {
+				checkObjectJSON(t, o, raw)
+			}
+		}
+	}
+	if n := len(b.order); n < 3 || n > 1+maxTrained {
+		t.Errorf("%d dictionaries, want more than two and at most %d", n, 1+maxTrained)
+	}
+}
+
+func checkObjectJSON(t *testing.T, o *Object, raw []byte) {
+	t.Helper()
+	if got, err := o.AppendJSON(nil); err != nil || !bytes.Equal(got, raw) {
+		t.Errorf("got %s, %v, want %s", got, err, raw)
+	}
+}
+
+func TestSaveFails(t *testing.T) {
+	b := bank{failing: errors.New("disk full")}
+	codec := NewCodec(NewDictionaries(b.save))
+	pods := editedPods(t, newPodGen(1), 2*firstObjects)
+	failed := 0
+	for _, raw := range pods {
+		if _, err := codec.Encode(raw, nil, 0); err != nil {
+			failed++
+			if !errors.Is(err, b.failing) {
+				t.Errorf("got %v", err)
+			}
+		}
+	}
+	if failed == 0 {
+		t.Error("no object failed")
+	}
+	b.failing = nil
+	for _, raw := range pods {
+		checkObject(t, mustEncode(t, codec, raw), raw)
+	}
+	if len(b.order) != 1 {
+		t.Errorf("%d dictionaries once saving works", len(b.order))
+	}
+}
+
+func TestDictionaries(t *testing.T) {
+	var b bank
+	d := NewDictionaries(b.save)
+	one, two := []byte("the content of a dictionary"), []byte("another content")
+	id, err := d.Add(one)
+	if err != nil || id == 0 {
+		t.Fatal(id, err)
+	}
+	if again, err := d.Add(slices.Clone(one)); err != nil || again != id || len(b.order) != 1 {
+		t.Errorf("added again: %d, %v, saved %d times", again, err, len(b.order))
+	}
+	// The same content has the same id in another process.
+	if other, err := NewDictionaries(nil).Add(slices.Clone(one)); err != nil || other != id {
+		t.Errorf("elsewhere: %d, %v, want %d", other, err, id)
+	}
+	// An id that is taken by other content.
+	clash := NewDictionaries(nil)
+	if err := clash.Load(id, two); err != nil {
+		t.Fatal(err)
+	}
+	if err := clash.Load(id, slices.Clone(two)); err != nil {
+		t.Errorf("loaded again: %v", err)
+	}
+	if err := clash.Load(id, one); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("loaded with other content: %v", err)
+	}
+	if other, err := clash.Add(one); err != nil || other == id || other == 0 {
+		t.Errorf("added under a taken id: %d, %v", other, err)
+	}
+	for name, err := range map[string]error{"no id": d.Load(0, one), "no content": d.Load(5, nil)} {
+		if !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := d.Add(nil); err == nil {
+		t.Error("added nothing")
+	}
+}
+
+func TestInflateErrors(t *testing.T) {
+	var b bank
+	codec := NewCodec(NewDictionaries(b.save))
+	var o *Object
+	for _, raw := range editedPods(t, newPodGen(1), 20) {
+		o = mustEncode(t, codec, raw)
+	}
+	body := o.Body()
+	d := b.reopen(t)
+	damaged := slices.Clone(body.Data)
+	damaged[len(damaged)/2] ^= 0xff
+	for name, test := range map[string]struct {
+		body Body
+		want error
+	}{
+		"unknown dictionary": {Body{body.Dict + 1, body.RawLen, body.Data}, ErrNoDictionary},
+		"no frame":           {Body{0, 10, []byte("no frame at all")}, ErrCorrupt},
+		"nothing":            {Body{0, 10, nil}, ErrCorrupt},
+		"breaks off":         {Body{body.Dict, body.RawLen, body.Data[:len(body.Data)-1]}, ErrCorrupt},
+		"too short":          {Body{body.Dict, body.RawLen + 1, body.Data}, ErrCorrupt},
+		"too long":           {Body{body.Dict, body.RawLen - 1, body.Data}, ErrCorrupt},
+		"no length":          {Body{body.Dict, 0, body.Data}, ErrCorrupt},
+		"absurd length":      {Body{body.Dict, 1 << 40, body.Data}, ErrCorrupt},
+	} {
+		if got, err := d.Inflate([]byte("kept"), test.body); !errors.Is(err, test.want) || string(got) != "kept" {
+			t.Errorf("%s: got %d bytes, %v, want %v", name, len(got), err, test.want)
+		}
+	}
+	// Without a checksum of its own a body may inflate to something else, but no damage may panic.
+	for i := range body.Data {
+		for _, flip := range []byte{1, 0x80, 0xff} {
+			damaged := slices.Clone(body.Data)
+			damaged[i] ^= flip
+			if got, err := d.Inflate(nil, Body{body.Dict, body.RawLen, damaged}); err == nil && len(got) != body.RawLen {
+				t.Errorf("byte %d: %d bytes", i, len(got))
+			}
+		}
+	}
+	if _, err := NewDictionaries(nil).Inflate(nil, body); !errors.Is(err, ErrNoDictionary) {
+		t.Errorf("no dictionaries at all: %v", err)
+	}
+}
+
+func TestDecodeErrors(t *testing.T) {
+	var b bank
+	codec := NewCodec(NewDictionaries(b.save))
+	var data []byte
+	for _, raw := range editedPods(t, newPodGen(1), 20) {
+		data = mustEncode(t, codec, raw).AppendBinary(data[:0])
+	}
+	if _, err := NewCodec(NewDictionaries(nil)).Decode(data); !errors.Is(err, ErrNoDictionary) {
+		t.Errorf("without its dictionary: %v", err)
+	}
+	for n := range data {
+		if _, err := codec.Decode(data[:n]); !errors.Is(err, ErrCorrupt) {
+			t.Fatalf("the first %d bytes: %v", n, err)
+		}
+		damaged := slices.Clone(data)
+		damaged[n] ^= 1
+		if _, err := codec.Decode(damaged); !errors.Is(err, ErrCorrupt) {
+			t.Fatalf("byte %d changed: %v", n, err)
+		}
+		// Damage under a checksum that is right.
+		if _, err := codec.Decode(seal(data[:n])); n < len(data)-checksumLen-100 && n < 60 && !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNoDictionary) {
+			t.Fatalf("the first %d bytes, sealed: %v", n, err)
+		}
+	}
+	later := slices.Clone(data[:len(data)-checksumLen])
+	later[0] = binaryVersion + 1
+	if _, err := codec.Decode(seal(later)); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("another version: %v", err)
+	}
+}
+
+// seal puts a right checksum behind data.
+func seal(data []byte) []byte {
+	return binary.LittleEndian.AppendUint32(slices.Clone(data), checksum(data))
+}
+
+func FuzzDecode(f *testing.F) {
+	var b bank
+	codec := NewCodec(NewDictionaries(b.save))
+	for _, raw := range editedPods(f, newPodGen(1), 20) {
+		data := mustEncode(f, codec, raw).AppendBinary(nil)
+		f.Add(data[:len(data)-checksumLen])
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		o, err := codec.Decode(seal(data))
+		if err != nil {
+			if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNoDictionary) {
+				t.Fatal(err)
+			}
+			return
+		}
+		_, _, _, _ = o.GetNamespace(), o.GetName(), o.GetUID(), o.GetResourceVersion()
+		labels := maps.Collect(o.Labels().All())
+		again, err := codec.Decode(o.AppendBinary(nil))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o.GetName() != again.GetName() || !maps.Equal(labels, again.GetLabels()) || o.head() != again.head() || !bytes.Equal(o.Body().Data, again.Body().Data) {
+			t.Error("encoded and decoded again, the object differs")
+		}
+		if o.RawLen() > 1<<20 {
+			return // would only spend the fuzzer's memory
+		}
+		if raw, err := o.AppendJSON(nil); err == nil && len(raw) != o.RawLen() {
+			t.Errorf("%d bytes of JSON, want %d", len(raw), o.RawLen())
+		}
+		_, _, _ = o.GetAnnotations(), o.GetOwnerReferences(), o.GetManagedFields()
+	})
+}
+
+// FuzzBody gives the decompressor whatever comes.
+func FuzzBody(f *testing.F) {
+	var b bank
+	codec := NewCodec(NewDictionaries(b.save))
+	for _, raw := range editedPods(f, newPodGen(1), 12) {
+		body := mustEncode(f, codec, raw).Body()
+		f.Add(body.Data, uint16(body.RawLen), body.Dict == 0)
+	}
+	f.Fuzz(func(t *testing.T, data []byte, rawLen uint16, plain bool) {
+		body := Body{Dict: b.order[0], RawLen: int(rawLen), Data: data}
+		if plain {
+			body.Dict = 0
+		}
+		got, err := codec.dicts.Inflate(nil, body)
+		if err != nil && !errors.Is(err, ErrCorrupt) {
+			t.Fatal(err)
+		}
+		if err == nil && len(got) != int(rawLen) {
+			t.Errorf("%d bytes, want %d", len(got), rawLen)
+		}
+	})
+}
+
+// FuzzEncode holds the one promise that matters most: what goes in comes out.
+func FuzzEncode(f *testing.F) {
+	pods := editedPods(f, newPodGen(1), 600)
+	codecs := map[string]*Codec{}
+	for name, n := range map[string]int{"none": 0, "first": 20, "trained": 600} {
+		codecs[name] = NewCodec(NewDictionaries(nil))
+		for _, raw := range pods[:n] {
+			mustEncode(f, codecs[name], raw)
+		}
+	}
+	f.Add(pods[0], 1)
+	f.Add([]byte(`{"a":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}`), 40)
+	f.Fuzz(func(t *testing.T, part []byte, times int) {
+		raw := append([]byte(`{"x":`), bytes.Repeat(part, 1+max(0, times)%64)...)
+		raw = append(append(raw, pods[len(part)%len(pods)]...), part...)
+		for name, codec := range codecs {
+			codec.trainer.collecting, codec.trainer.samples, codec.trainer.sampled = false, nil, 0
+			o, err := codec.Encode(raw, &Meta{Name: []byte("n")}, 0)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if got, err := o.AppendJSON(nil); err != nil || !bytes.Equal(got, raw) {
+				t.Errorf("%s: %d bytes come out differently: %v", name, len(raw), err)
+			}
+		}
+	})
+}
+
+// TestConcurrentUse encodes with several codecs at once while others decode and inflate what comes of it.
+func TestConcurrentUse(t *testing.T) {
+	dicts := NewDictionaries(nil)
+	var encoders, readers sync.WaitGroup
+	type made struct {
+		codec *Codec
+		o     *Object
+		raw   []byte
+	}
+	objects := make(chan made, 64)
+	for i := range maxIdleEncoders + 4 {
+		pods := editedPods(t, newPodGen(uint64(i)), 60)
+		encoders.Go(func() {
+			codec := NewCodec(dicts)
+			for _, raw := range pods {
+				o, err := codec.Encode(raw, nil, 0)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				objects <- made{codec, o, raw}
+			}
+		})
+	}
+	for range 4 {
+		readers.Go(func() {
+			for m := range objects {
+				o, err := m.codec.Decode(m.o.AppendBinary(nil))
+				if err != nil {
+					t.Error(err)
+					continue
+				}
+				if got, err := o.AppendJSON(nil); err != nil || !bytes.Equal(got, m.raw) {
+					t.Errorf("%s differs: %v", o.GetName(), err)
+				}
+				if len(m.o.GetAnnotations()) != 3 || m.o.Labels().Get("app.kubernetes.io/name") == "" {
+					t.Errorf("%s: annotations %v, labels %v", o.GetName(), m.o.GetAnnotations(), m.o.GetLabels())
+				}
+			}
+		})
+	}
+	encoders.Wait()
+	close(objects)
+	readers.Wait()
+	if n := len(dicts.encoders.idle); n > maxIdleEncoders {
+		t.Errorf("%d idle encoders", n)
+	}
+}
