@@ -1,0 +1,223 @@
+package plan_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+var comparable = cmp.Options{
+	cmpopts.IgnoreFields(plan.Watch{}, "Fingerprint"),
+	cmpopts.IgnoreFields(plan.Sink{}, "Fingerprint"),
+	cmp.Transformer("filter", func(f *route.WatchFilter) bool { return f != nil }),
+}
+
+func TestWatches(t *testing.T) {
+	defaults := plan.Watch{
+		Name: "w", Resources: []string{"pods"}, Snapshot: true,
+		Edits: route.Edits{Drop: []string{"metadata.managedFields"}},
+	}
+	with := func(change func(w *plan.Watch)) plan.Watch {
+		w := defaults
+		change(&w)
+		return w
+	}
+	filtered := with(func(w *plan.Watch) { w.Filter = &route.WatchFilter{} })
+	for text, want := range map[string]plan.Watch{
+		"":                 defaults,
+		"snapshot: never":  with(func(w *plan.Watch) { w.Snapshot = false }),
+		"onMissing: fail":  with(func(w *plan.Watch) { w.FailOnMissing = true }),
+		"drop: []":         with(func(w *plan.Watch) { w.Edits.Drop = []string{} }),
+		"labelSelector: a": filtered,
+		"fieldSelector: metadata.name=a, metadataOnly: true":    with(func(w *plan.Watch) { w.MetadataOnly = true; w.Filter = &route.WatchFilter{} }),
+		"fieldSelector: spec.nodeName!=a":                       filtered,
+		"namespaces: {include: [b, a]}":                         with(func(w *plan.Watch) { w.Namespaces = []string{"a", "b"} }),
+		"namespaces: {include: [b, a], exclude: [c]}":           filtered,
+		"namespaces: {include: [b, a], selector: x}":            filtered,
+		"namespaces: {include: [b, a-*]}":                       filtered,
+		"namespaces: {exclude: [kube-system]}":                  filtered,
+		"namespaces: {selector: env=prod}":                      filtered,
+		"namespaces: {include: [a]}, labelSelector: x":          with(func(w *plan.Watch) { w.Namespaces = []string{"a"}; w.Filter = &route.WatchFilter{} }),
+		"selectorSide: server":                                  defaults,
+		"selectorSide: server, labelSelector: 'b  in (y,x) ,a'": with(func(w *plan.Watch) { w.ServerLabels = "a,b in (x,y)" }),
+		"selectorSide: server, fieldSelector: 'spec.nodeName==n', metadataOnly: true": with(func(w *plan.Watch) {
+			w.ServerFields, w.MetadataOnly = "spec.nodeName=n", true
+		}),
+		"redact: [spec.x], exposeSecrets: true": with(func(w *plan.Watch) {
+			w.Edits.Redact, w.Edits.ExposeSecrets = []string{"spec.x"}, true
+		}),
+	} {
+		got := compile(t, "watches:\n- {name: w, resources: [pods], "+text+"}\n")
+		if diff := cmp.Diff(&want, got.Watch("w"), comparable); diff != "" {
+			t.Errorf("%s (-want +got)\n%s", text, diff)
+		}
+	}
+	s := compile(t, `watches: [{name: w, resources: ["*", "*.example.com", widgets.v1beta1.example.com, {resource: pods, version: v1}, {group: apps, resource: deployments}]}]`)
+	want := []string{"*", "*.example.com", "widgets.v1beta1.example.com", "pods.v1", "deployments.apps"}
+	if diff := cmp.Diff(want, s.Watches[0].Resources); diff != "" {
+		t.Error(diff)
+	}
+	if s.Watch("x") != nil || s.Sink("x") != nil {
+		t.Error("something was found that is not there")
+	}
+}
+
+func TestSinks(t *testing.T) {
+	s := compile(t, `
+watches: [{name: w, resources: [pods]}]
+sinks:
+- {name: a, post: {url: x}}
+- name: b
+  post: {url: y}
+  format: json
+  batch: {maxEvents: 1, maxBytes: 1Ki, maxWait: 0s}
+  concurrency: 9
+  retry: {initial: 1s, max: 2s, poisonAttempts: 7}
+  oversize: truncate
+  from: snapshot
+- {name: c, console: {}, batch: {maxEvents: 2}}
+`)
+	want := []plan.Sink{{
+		Name: "a", Kind: "post", Config: &post{URL: "x"}, Format: sinks.CloudEvents,
+		Delivery: sinks.Delivery{MaxEvents: 50, MaxBytes: 2 << 20, MaxWait: time.Second, Concurrency: 3},
+		Retry:    plan.Retry{Initial: 500 * time.Millisecond, Max: 5 * time.Minute, PoisonAttempts: 3},
+		Oversize: plan.OversizeDeadLetter, From: plan.FromNow,
+	}, {
+		Name: "b", Kind: "post", Config: &post{URL: "y"}, Format: sinks.JSON,
+		Delivery: sinks.Delivery{MaxEvents: 1, MaxBytes: 1024, Concurrency: 9},
+		Retry:    plan.Retry{Initial: time.Second, Max: 2 * time.Second, PoisonAttempts: 7},
+		Oversize: plan.OversizeTruncate, From: plan.FromSnapshot,
+	}, {
+		Name: "c", Kind: "console", Config: &console{}, Format: sinks.CloudEvents, BatchMode: true,
+		Delivery: sinks.Delivery{MaxEvents: 2, MaxBytes: 1 << 20, Concurrency: 1},
+		Retry:    plan.Retry{Initial: 500 * time.Millisecond, Max: 5 * time.Minute, PoisonAttempts: 3},
+		Oversize: plan.OversizeDeadLetter, From: plan.FromNow,
+	}}
+	if diff := cmp.Diff(want, s.Sinks, comparable, cmp.AllowUnexported(console{})); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestTheRest(t *testing.T) {
+	s := compile(t, `
+cluster: {name: prod}
+kubeAPI: {qps: 1.5, burst: 2}
+store: {path: /data, maxBytes: 1Gi, retention: {maxAge: 1h, maxBytes: 1Mi}, minFree: 1Ki}
+admin: {listen: ":1", probes: ":2", auth: {tokenFile: t}, tls: {certFile: c, keyFile: k, clientCAFile: ca}}
+audit: {enabled: false, interval: 2h}
+watches: [{name: w, resources: [pods]}]
+`)
+	s.Watches, s.Router, s.Hash = nil, nil, ""
+	want := &plan.State{
+		Cluster: "prod", KubeAPI: plan.KubeAPI{QPS: 1.5, Burst: 2},
+		Store: plan.Store{Path: "/data", MaxBytes: 1 << 30, RetentionMaxAge: time.Hour, RetentionMaxBytes: 1 << 20, MinFree: 1 << 10},
+		Admin: plan.Admin{Listen: ":1", Probes: ":2", TokenFile: "t", CertFile: "c", KeyFile: "k", ClientCAFile: "ca"},
+		Audit: plan.Audit{Interval: 2 * time.Hour},
+	}
+	if diff := cmp.Diff(want, s, comparable); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestWithoutRoutesEverythingGoesEverywhere(t *testing.T) {
+	const watches = "watches: [{name: w, resources: [pods]}]\n"
+	s := compile(t, watches+"sinks: [{name: a, console: {}}, {name: b, console: {}}]\n")
+	pods := event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
+	targets := s.Router.Route(nil, &route.Change{Type: event.Gap, Resource: pods, Watches: []route.Hit{{Watch: "w"}}})
+	if len(targets) != 0 {
+		t.Errorf("a gap is no change: %v", targets)
+	}
+	targets = s.Router.Route(nil, &route.Change{Type: event.Added, Resource: pods, Watches: []route.Hit{{Watch: "w"}}})
+	want := []route.Target{
+		{Sink: "a", Payload: route.PayloadObject, Route: "default"},
+		{Sink: "b", Payload: route.PayloadObject, Route: "default"},
+	}
+	if diff := cmp.Diff(want, targets); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if s := compile(t, watches); len(s.Routes) != 0 || s.Router == nil {
+		t.Errorf("no sinks: %v", s.Routes)
+	}
+}
+
+func TestRoutes(t *testing.T) {
+	s := compile(t, `
+watches: [{name: w, resources: [pods]}]
+sinks: [{name: s, console: {}}]
+routes:
+- name: r
+  watches: [w]
+  resources: [pods, {group: apps, resource: deployments}]
+  events: [added, deleted]
+  when: object.status.phase == "Failed"
+  onError: drop
+  changed: [spec]
+  payload: [object, patch]
+  sinks: [s]
+`)
+	want := []route.Spec{{
+		Name: "r", Watches: []string{"w"}, Resources: []string{"pods", "deployments.apps"},
+		Events: []event.Type{event.Added, event.Deleted}, When: `object.status.phase == "Failed"`, OnError: route.OnErrorDrop,
+		Changed: []string{"spec"}, Payload: []string{"object", "patch"}, Sinks: []string{"s"},
+	}}
+	if diff := cmp.Diff(want, s.Routes); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if len(s.Warnings) != 0 {
+		t.Errorf("warnings: %v", s.Warnings)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	s := compile(t, `
+watches: [{name: w, resources: [pods]}, {name: v, resources: [nodes]}]
+sinks: [{name: s, console: {}}, {name: u, console: {}}]
+routes: [{name: r, watches: [w], sinks: [s]}]
+`)
+	var got []string
+	for _, w := range s.Warnings {
+		got = append(got, w.Error())
+	}
+	want := []string{
+		"w.yaml:4:48: watches[1].name: no route takes from watch v: its changes reach no sink",
+		"w.yaml:5:40: sinks[1].name: no route leads to sink u",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+}
+
+func TestConfigOfAProgram(t *testing.T) {
+	program := func(url string) *config.Config {
+		c, w, s := config.Default(), config.DefaultWatch(), config.DefaultSink()
+		w.Name, w.Resources = "w", []config.Resource{config.ParseResource("pods")}
+		s.Name, s.Kind, s.Settings = "s", "post", &post{URL: url}
+		c.Watches, c.Sinks = []config.Watch{w}, []config.Sink{s}
+		return &c
+	}
+	a, err := plan.Compile(program("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := plan.Compile(program("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !plan.Diff(a, b).Empty() || a.Hash != b.Hash {
+		t.Errorf("the same twice differs: %s", plan.Diff(a, b))
+	}
+	if b, err = plan.Compile(program("y")); err != nil {
+		t.Fatal(err)
+	}
+	if diff := plan.Diff(a, b); len(diff.Sinks.Replace) != 1 || a.Hash == b.Hash {
+		t.Errorf("settings are not part of the fingerprint: %s", diff)
+	}
+}

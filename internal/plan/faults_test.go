@@ -1,0 +1,125 @@
+package plan_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestFaults(t *testing.T) {
+	const sink = "sinks: [{name: s, console: {}}]\n"
+	watch := func(s string) string { return "watches:\n- name: w\n  resources: [pods]\n  " + s + "\n" }
+	routes := func(s string) string {
+		return "watches: [{name: w, resources: [pods]}]\n" + sink + "routes:\n- name: r\n  sinks: [s]\n  " + s + "\n"
+	}
+	for name, tc := range map[string]struct{ text, want string }{
+		"resources": {
+			"watches:\n- {name: w, resources: [pods/log, Pods, \"pods*\", \"a b\", .apps, \"*.*\", deployments..apps]}\n",
+			`4:25: watches[0].resources[0]: "pods/log" has a slash; write RESOURCE[.VERSION][.GROUP], such as deployments.apps. Subresources cannot be watched
+4:35: watches[0].resources[1]: "Pods" is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps
+4:41: watches[0].resources[2]: "pods*" is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *
+4:50: watches[0].resources[3]: "a b" is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *
+4:57: watches[0].resources[4]: ".apps" is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *
+4:64: watches[0].resources[5]: "*.*" is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *
+4:71: watches[0].resources[6]: "deployments..apps" is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *`,
+		},
+		"resource mapping": {
+			"watches:\n- name: w\n  resources:\n  - {resource: Deployment, group: apps}\n",
+			`6:5: watches[0].resources[0]: "Deployment.apps" is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps`,
+		},
+		"label selector, client": {
+			watch("labelSelector: a in (b"),
+			`6:18: watches[0].labelSelector: unable to parse requirement: found '', expected: ',' or ')'`,
+		},
+		"label selector, server": {
+			watch("labelSelector: a==b=c\n  selectorSide: server"),
+			`6:18: watches[0].labelSelector: found '=', expected: ',' or 'end of string'`,
+		},
+		"field selector, client": {
+			watch("fieldSelector: spec.nodeName"),
+			`6:18: watches[0].fieldSelector: invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'`,
+		},
+		"field selector, server": {
+			watch("fieldSelector: spec.nodeName\n  selectorSide: server"),
+			`6:18: watches[0].fieldSelector: invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'`,
+		},
+		"field selector of metadata": {
+			watch("fieldSelector: spec.nodeName=a,metadata.name=b\n  metadataOnly: true"),
+			`6:18: watches[0].fieldSelector: spec.nodeName is not there to select by, since metadataOnly is set; use selectorSide: server`,
+		},
+		"field selector of what is dropped": {
+			watch("fieldSelector: spec.nodeName=a\n  drop: [spec]"),
+			`6:18: watches[0].fieldSelector: spec.nodeName is not there to select by, since spec is dropped`,
+		},
+		"field selector of what is redacted": {
+			watch("fieldSelector: spec.nodeName=a\n  redact: [spec.nodeName]"),
+			`6:18: watches[0].fieldSelector: spec.nodeName is not there to select by, since spec.nodeName is redacted`,
+		},
+		"namespaces": {
+			watch("namespaces: {include: [\"[a\"], exclude: [\"\"], selector: \"a in\"}"),
+			`6:26: watches[0].namespaces.include[0]: "[a" is not a namespace or glob
+6:43: watches[0].namespaces.exclude[0]: "" is not a namespace or glob
+6:58: watches[0].namespaces.selector: unable to parse requirement: found '' expected: '('`,
+		},
+		"paths": {
+			watch("drop: [\"a b\", metadata.]\n  redact: [\"spec[x]\"]"),
+			`6:10: watches[0].drop[0]: path "a b" at byte 0: a key with ' ' must be written as ["key"]
+6:17: watches[0].drop[1]: path "metadata." at byte 8: a key is missing (write keys with dots as ["key"])
+7:12: watches[0].redact[0]: path "spec[x]" at byte 4: [x] is neither [*], a number nor ["key"]`,
+		},
+		"identity": {
+			watch("drop: [metadata, \"metadata[*]\", \"metadata[\\\"uid\\\"]\", \"[*].name\", kind, metadata.labels]\n  redact: [metadata.resourceVersion, spec, \"*\", metadata.name.x]"),
+			`6:10: watches[0].drop[0]: metadata.name tells objects apart and has to stay
+6:20: watches[0].drop[1]: metadata.name tells objects apart and has to stay
+6:35: watches[0].drop[2]: metadata.uid tells objects apart and has to stay
+6:56: watches[0].drop[3]: metadata.name tells objects apart and has to stay
+6:68: watches[0].drop[4]: kind tells objects apart and has to stay
+7:12: watches[0].redact[0]: metadata.resourceVersion tells objects apart and has to stay
+7:44: watches[0].redact[2]: apiVersion tells objects apart and has to stay`,
+		},
+		"expressions": {
+			routes("when: object.a =="),
+			`8:20: routes[0].when: Syntax error: ...`,
+		},
+		"expression in a block": {
+			routes("when: |\n    object.a == 1 &&\n      objekt.b == 2"),
+			`10:7: routes[0].when: undeclared reference to 'objekt'...`,
+		},
+		"expression of no truth": {
+			routes("when: 1 + 1"),
+			`8:9: routes[0].when: ...`,
+		},
+		"routes": {
+			routes("resources: [Pods, \"pods*\"]\n  changed: [spec., \"\"]"),
+			`8:15: routes[0].resources[0]: "Pods" is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps
+8:21: routes[0].resources[1]: "pods*" is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *
+9:13: routes[0].changed[0]: path "spec." at byte 4: a key is missing (write keys with dots as ["key"])
+9:20: routes[0].changed[1]: path "" at byte 0: a key is missing (write keys with dots as ["key"])`,
+		},
+		"a kind that is none": {
+			"watches: [{name: w, resources: [pods]}]\nsinks: [{name: s, broken: {}}]\n",
+			`4:9: sinks[0]: "broken" is no kind of sink`,
+		},
+		"all at once": {
+			"watches: [{name: w, resources: [A], drop: [kind]}, {name: v, resources: [B], labelSelector: \"=\"}]\n" + sink + "routes: [{name: r, sinks: [s], when: x}]\n",
+			`3:33: watches[0].resources[0]: "A" is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps
+3:44: watches[0].drop[0]: kind tells objects apart and has to stay
+3:74: watches[1].resources[0]: "B" is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps
+3:93: watches[1].labelSelector: found '=', expected: !, identifier, or 'end of string'
+5:38: routes[0].when: undeclared reference to 'x'...`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got := messages(t, tc.text)
+			// How an expression's fault is worded is not this package's business.
+			want, cut := strings.CutSuffix(tc.want, "...")
+			if cut && strings.HasPrefix(got, want) {
+				return
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+		})
+	}
+}
