@@ -2,7 +2,6 @@ package reload
 
 import (
 	"bufio"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,15 +17,14 @@ type folder struct {
 	notifier *fsnotify.Watcher
 }
 
+// watchFolder starts to watch. After an error the folder, if it is not nil, may
+// come to work with renew.
 func watchFolder(dir string) (*folder, error) {
 	n, err := fsnotify.NewWatcher()
 	if err != nil {
 		return nil, err
 	}
-	if err := n.Add(dir); err != nil {
-		return nil, errors.Join(err, n.Close())
-	}
-	return &folder{dir: dir, notifier: n}, nil
+	return &folder{dir: dir, notifier: n}, n.Add(dir)
 }
 
 func (f *folder) events() <-chan fsnotify.Event {

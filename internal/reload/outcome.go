@@ -47,7 +47,7 @@ func (f *follower) complain(r result, err error) {
 	case resultUnreadable:
 		f.log.Error("no config file to read; the running configuration stays", "error", err)
 	case resultFailed:
-		f.log.Error("the new configuration could not be applied; the old one still runs", "error", err, "retry", pollEvery)
+		f.log.Error("the new configuration could not be applied; the old one still runs", "error", err, "retry", f.timing.poll)
 	default:
 		problems, ok := errors.AsType[*config.Errors](err)
 		if !ok {

@@ -50,14 +50,14 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 	folder, err := w.watchDir(filepath.Dir(w.cfg.Path))
 	if err != nil {
-		w.log.Warn("no notifications for the config file; it is polled", "every", pollEvery, "error", err)
+		w.log.Warn("no notifications for the config file; it is polled", "every", w.timing.poll, "error", err)
 	}
 	defer folder.close()
 	return f.loop(ctx, folder)
 }
 
 func (f *follower) loop(ctx context.Context, folder *folder) error {
-	poll := time.NewTicker(pollEvery)
+	poll := time.NewTicker(f.timing.poll)
 	defer poll.Stop()
 	f.look()
 	for {
@@ -93,7 +93,7 @@ func (f *follower) look() {
 	if f.hasHandled && now.same(f.handled) && !f.forced && !f.retryNow {
 		return
 	}
-	f.await(now, settleTime)
+	f.await(now, f.timing.settle)
 }
 
 func (f *follower) await(s snapshot, d time.Duration) {
@@ -105,7 +105,7 @@ func (f *follower) await(s snapshot, d time.Duration) {
 func (f *follower) settled(ctx context.Context) {
 	now := read(f.cfg.Path)
 	if !now.same(f.pending) {
-		f.await(now, settleTime)
+		f.await(now, f.timing.settle)
 		return
 	}
 	if wait := time.Until(f.nextApply); wait > 0 {
@@ -144,7 +144,7 @@ func (f *follower) handle(ctx context.Context, s snapshot, forced bool) {
 
 func (f *follower) apply(ctx context.Context, s snapshot, next *plan.State) {
 	diff := plan.Diff(f.running, next)
-	f.nextApply = time.Now().Add(applyEvery)
+	f.nextApply = time.Now().Add(f.timing.apply)
 	if err := f.cfg.Apply(ctx, next); err != nil {
 		if ctx.Err() != nil {
 			return // the end, not an outcome

@@ -11,14 +11,17 @@ import (
 	"github.com/watcherd/watcherd/internal/plan"
 )
 
-const (
-	// settleTime is how long a file must stay the same to be taken as complete.
-	settleTime = 400 * time.Millisecond
-	// pollEvery is how often the file is looked at without being notified.
-	pollEvery = 30 * time.Second
-	// applyEvery is the least time from one apply to the next.
-	applyEvery = 5 * time.Second
-)
+// timing is how soon a Watcher acts.
+type timing struct {
+	settle time.Duration // how long a file must stay the same to be taken as complete
+	poll   time.Duration // how often the file is looked at without being notified
+	apply  time.Duration // the least time from one apply to the next
+}
+
+// usual is the timing of every Watcher outside of tests.
+func usual() timing {
+	return timing{settle: 400 * time.Millisecond, poll: 30 * time.Second, apply: 5 * time.Second}
+}
 
 // Config is what a Watcher needs. All but Running is required.
 type Config struct {
@@ -43,6 +46,7 @@ type Watcher struct {
 	cfg     Config
 	log     *slog.Logger
 	metrics *metrics
+	timing  timing
 	trigger chan struct{}
 
 	// watchDir starts the notifications for a folder.
@@ -69,6 +73,7 @@ func New(cfg Config) *Watcher {
 		cfg:      cfg,
 		log:      cfg.Logger.With("config", cfg.Path),
 		metrics:  newMetrics(),
+		timing:   usual(),
 		trigger:  make(chan struct{}, 1),
 		watchDir: watchFolder,
 	}
