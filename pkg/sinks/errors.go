@@ -54,6 +54,13 @@ func RetryAfter(err error, d time.Duration) error {
 	return &classified{class: ClassRetry, after: d, err: err}
 }
 
+// Held is the failure of an event that was not tried because an earlier one of its
+// object failed with err. Whatever that one's class is, this is a retry: the
+// event itself was blamed for nothing.
+func Held(err error) error {
+	return errors.New("not sent, since an earlier event of its object failed: " + err.Error())
+}
+
 // Classify returns the class of err and the delay its source asked for (0: none).
 // An error without a class is a retry.
 func Classify(err error) (Class, time.Duration) {

@@ -101,7 +101,7 @@ func (p *publication) fail(i int, err error) {
 func (p *publication) skip(i int) bool {
 	err := p.stuck[p.batch[i].PartitionKey()]
 	if err != nil {
-		p.failed[i] = fmt.Errorf("an earlier event of the object failed: %w", err)
+		p.failed[i] = sinks.Held(err)
 	}
 	return err != nil
 }

@@ -34,7 +34,7 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 	for i := range batch {
 		key := batch[i].PartitionKey()
 		if err := stuck[key]; err != nil {
-			failed[i] = fmt.Errorf("an earlier event of the object failed: %w", err)
+			failed[i] = sinks.Held(err)
 			continue
 		}
 		err := s.post(ctx, batch[i:i+1])
@@ -43,6 +43,9 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 		}
 		failed[i], stuck[key] = err, err
 		if class, _ := sinks.Classify(err); class != sinks.ClassPoison {
+			if i == 0 {
+				return err // nothing was accepted
+			}
 			for j := i + 1; j < len(batch); j++ {
 				failed[j] = fmt.Errorf("not sent: %w", err)
 			}
@@ -64,7 +67,7 @@ func (s *sink) post(ctx context.Context, events []*event.Event) error {
 		return err
 	}
 	// A bytes.Reader gives the request its GetBody: with that and the
-	// Idempotency-Key a connection that the peer had closed is replaced unseen.
+	// Idempotency-Key net/http may replace a connection that the peer has closed.
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.target.String(), bytes.NewReader(m.body))
 	if err != nil {
 		return sinks.Pause(errors.New("the url cannot be used in a request"))

@@ -1,0 +1,283 @@
+package webhook_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
+	"github.com/watcherd/watcherd/pkg/sinks/webhook"
+)
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+// replaceFile swaps a file as whoever rotates it does: by a rename.
+func replaceFile(t *testing.T, path, content string) {
+	t.Helper()
+	if err := errors.Join(os.WriteFile(path+".new", []byte(content), 0o600), os.Rename(path+".new", path)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStatus(t *testing.T) {
+	want := map[int]sinks.Class{
+		400: sinks.ClassPoison, 413: sinks.ClassPoison, 422: sinks.ClassPoison,
+		408: sinks.ClassRetry, 409: sinks.ClassRetry, 425: sinks.ClassRetry, 429: sinks.ClassRetry,
+		500: sinks.ClassRetry, 501: sinks.ClassRetry, 502: sinks.ClassRetry, 503: sinks.ClassRetry, 504: sinks.ClassRetry, 599: sinks.ClassRetry,
+		300: sinks.ClassPause, 304: sinks.ClassPause, 401: sinks.ClassPause, 402: sinks.ClassPause, 403: sinks.ClassPause,
+		404: sinks.ClassPause, 405: sinks.ClassPause, 407: sinks.ClassPause, 410: sinks.ClassPause, 415: sinks.ClassPause, 451: sinks.ClassPause,
+	}
+	e := newEndpoint(t)
+	defer e.stop()
+	s := open(t, e.config())
+	for status, class := range want {
+		e.set(echo(status))
+		err := s.Write(t.Context(), sinktest.Events(1, 1))
+		if got, _ := sinks.Classify(err); err == nil || got != class {
+			t.Errorf("%d: class %s, want %s: %v", status, got, class, err)
+		}
+		if err != nil && !has(err.Error(), fmt.Sprintf("status %d", status), "127.0.0.1") {
+			t.Errorf("%d: the error does not name status and host: %v", status, err)
+		}
+	}
+	for _, status := range []int{200, 201, 202, 204, 299} {
+		e.set(func(w http.ResponseWriter, _ *http.Request, _ []string) { w.WriteHeader(status) })
+		if err := s.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
+			t.Errorf("%d: %v", status, err)
+		}
+	}
+}
+
+func TestRetryAfter(t *testing.T) {
+	e := newEndpoint(t)
+	defer e.stop()
+	s := open(t, e.config())
+	for _, test := range []struct {
+		value    string
+		min, max time.Duration
+	}{
+		{"", 0, 0}, {"0", 0, 0}, {"7", 7 * time.Second, 7 * time.Second}, {" 7 ", 7 * time.Second, 7 * time.Second},
+		{"-5", 0, 0}, {"-99999999999999999999", 0, 0}, {"soon", 0, 0}, {"1.5", 0, 0},
+		{"99999999999", 24 * time.Hour, 400 * 24 * time.Hour}, {"99999999999999999999", 24 * time.Hour, 400 * 24 * time.Hour},
+		{time.Now().Add(time.Hour).UTC().Format(http.TimeFormat), 50 * time.Minute, time.Hour},
+		{time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat), 0, 0},
+		{"Fri, 31 Dec 9999 23:59:59 GMT", 24 * time.Hour, 400 * 24 * time.Hour},
+	} {
+		e.set(func(w http.ResponseWriter, _ *http.Request, _ []string) {
+			if test.value != "" {
+				w.Header().Set("Retry-After", test.value)
+			}
+			w.WriteHeader(http.StatusTooManyRequests)
+		})
+		class, after := sinks.Classify(s.Write(t.Context(), sinktest.Events(1, 1)))
+		if class != sinks.ClassRetry || after < test.min || after > test.max {
+			t.Errorf("%q: class %s after %v, want from %v to %v", test.value, class, after, test.min, test.max)
+		}
+	}
+}
+
+func TestRedirectIsNotFollowed(t *testing.T) {
+	other := newEndpoint(t)
+	defer other.stop()
+	e := newEndpoint(t)
+	defer e.stop()
+	const secret = "canary-in-location"
+	e.set(func(w http.ResponseWriter, r *http.Request, _ []string) {
+		http.Redirect(w, r, other.URL+"/"+secret+"?t="+secret, http.StatusPermanentRedirect)
+	})
+	err := open(t, e.config()).Write(t.Context(), sinktest.Events(1, 1))
+	if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassPause {
+		t.Fatalf("error %v, class %s; pause is wanted", err, class)
+	}
+	if !has(err.Error(), "308", other.Listener.Addr().String()) || has(err.Error(), secret) {
+		t.Errorf("the error must name the new host alone: %v", err)
+	}
+	if _, n := other.last(); n != 0 {
+		t.Error("the redirect was followed")
+	}
+}
+
+// TestExcerpt: what a stranger answers is short, one line, harmless.
+func TestExcerpt(t *testing.T) {
+	e := newEndpoint(t)
+	defer e.stop()
+	e.set(func(w http.ResponseWriter, _ *http.Request, _ []string) {
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprint(w, "first line\r\nlevel=ERROR forged\x1b[2J\xff"+strings.Repeat("long ", 50_000))
+	})
+	err := open(t, e.config()).Write(t.Context(), sinktest.Events(1, 1))
+	if err == nil {
+		t.Fatal("no error")
+	}
+	text := err.Error()
+	if len(text) > 400 || strings.ContainsAny(text, "\r\n\x1b") || !utf8.ValidString(text) || !has(text, "first line level=ERROR forged") {
+		t.Errorf("error of %d bytes: %q", len(text), text)
+	}
+}
+
+// TestEndlessAnswer: an answer that never ends takes nothing back of its status,
+// and costs the timeout at most.
+func TestEndlessAnswer(t *testing.T) {
+	e := newEndpoint(t)
+	defer e.stop()
+	for _, status := range []int{http.StatusOK, http.StatusServiceUnavailable} {
+		e.set(func(w http.ResponseWriter, r *http.Request, _ []string) {
+			w.WriteHeader(status)
+			for r.Context().Err() == nil {
+				if _, err := w.Write([]byte("x")); err != nil {
+					return
+				}
+				if err := http.NewResponseController(w).Flush(); err != nil {
+					return
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+		})
+		c := e.config()
+		c.Timeout = sinks.Duration(300 * time.Millisecond)
+		err := open(t, c).Write(t.Context(), sinktest.Events(1, 1))
+		if (err == nil) != (status == http.StatusOK) {
+			t.Errorf("%d: error %v", status, err)
+		}
+	}
+	e.set(func(w http.ResponseWriter, _ *http.Request, _ []string) {
+		w.WriteHeader(http.StatusInternalServerError)
+		for range 1000 {
+			if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+				return
+			}
+		}
+	})
+	if err := open(t, e.config()).Write(t.Context(), sinktest.Events(1, 1)); err == nil || !has(err.Error(), "status 500") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestTimeout: an endpoint that accepts and then says nothing gets the event again,
+// with the same id.
+func TestTimeout(t *testing.T) {
+	e := newEndpoint(t)
+	defer e.stop()
+	e.set(e.hang)
+	c := e.config()
+	c.Timeout = sinks.Duration(100 * time.Millisecond)
+	s := open(t, c)
+	events := sinktest.Events(1, 1)
+	err := s.Write(t.Context(), events)
+	if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassRetry || !has(err.Error(), "timed out") {
+		t.Fatalf("error %v, class %s; retry is wanted", err, class)
+	}
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("the error does not say that the deadline passed: %v", err)
+	}
+	first, _ := e.last()
+	e.set(nil)
+	if err := s.Write(t.Context(), events); err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := e.last(); again.header.Get("Idempotency-Key") != first.header.Get("Idempotency-Key") {
+		t.Error("the second attempt has another id")
+	}
+}
+
+// TestClosedConnection: a connection the server gave up between two requests is
+// replaced unseen, over HTTP/1.1; over HTTP/2 it may cost an attempt.
+func TestClosedConnection(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer server.Close()
+	c := webhook.NewConfig()
+	c.URL = server.URL
+	s := open(t, c)
+	for i := range 20 {
+		if err := s.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
+			t.Fatalf("request %d: %v", i, err)
+		}
+		server.CloseClientConnections()
+	}
+
+	e := newEndpoint(t)
+	defer e.stop()
+	s = open(t, e.config())
+	for i := range 20 {
+		err := s.Write(t.Context(), sinktest.Events(1, 1))
+		if err != nil {
+			if class, _ := sinks.Classify(err); class != sinks.ClassRetry {
+				t.Fatalf("request %d: class %s: %v", i, class, err)
+			}
+			err = s.Write(t.Context(), sinktest.Events(1, 1))
+		}
+		if err != nil {
+			t.Fatalf("request %d, second attempt: %v", i, err)
+		}
+		e.CloseClientConnections()
+	}
+}
+
+func TestNobodyListens(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	address := server.URL
+	server.Close()
+	c := webhook.NewConfig()
+	c.URL = address + "/canary-path?canary-query"
+	err := open(t, c).Write(t.Context(), sinktest.Events(1, 1))
+	if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassRetry || has(err.Error(), "canary-path") || has(err.Error(), "canary-query") {
+		t.Errorf("error %v, class %s", err, class)
+	}
+}
+
+// TestOneByOne: without batches a Write of several events makes a request each,
+// and an object's later event is not sent after its earlier one failed.
+func TestOneByOne(t *testing.T) {
+	e := newEndpoint(t)
+	defer e.stop()
+	events := sinktest.Events(6, 2) // objects 0 1 0 1 0 1
+	write := func(status int) (*sinks.BatchError, int) {
+		t.Helper()
+		s := open(t, e.config())
+		_, before := e.last()
+		e.set(func(w http.ResponseWriter, _ *http.Request, ids []string) {
+			if ids[0] == events[2].ID {
+				w.WriteHeader(status)
+			}
+		})
+		batch, ok := errors.AsType[*sinks.BatchError](s.Write(t.Context(), events))
+		if !ok {
+			t.Fatal("no BatchError")
+		}
+		_, after := e.last()
+		return batch, after - before
+	}
+	indexes := func(b *sinks.BatchError) (out []int) {
+		for i := range events {
+			if b.Failed[i] != nil {
+				out = append(out, i)
+			}
+		}
+		return out
+	}
+	// The event's fault: the other object goes on.
+	if b, n := write(http.StatusUnprocessableEntity); fmt.Sprint(indexes(b)) != "[2 4]" || n != 5 {
+		t.Errorf("poison: failed %v in %d requests", indexes(b), n)
+	} else if class, _ := sinks.Classify(b.Failed[2]); class != sinks.ClassPoison {
+		t.Errorf("class %s", class)
+	}
+	// The endpoint's fault: no use in going on.
+	if b, n := write(http.StatusBadGateway); fmt.Sprint(indexes(b)) != "[2 3 4 5]" || n != 3 {
+		t.Errorf("retry: failed %v in %d requests", indexes(b), n)
+	}
+}

@@ -1,0 +1,272 @@
+package webhook_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
+	"github.com/watcherd/watcherd/pkg/sinks/webhook"
+)
+
+func TestForms(t *testing.T) {
+	events := sinktest.Events(3, 3)
+	odd := *events[0]
+	odd.Name = "a b\"c%é\n"
+	odd.Cluster = "prod eu"
+	for _, test := range []struct {
+		name        string
+		format      sinks.Format
+		batchMode   bool
+		events      []*event.Event
+		contentType string
+		body        []byte
+		header      map[string]string
+	}{
+		{"structured", sinks.CloudEvents, false, events[:1], "application/cloudevents+json", event.AppendCloudEvent(nil, events[0]), nil},
+		{"default", "", false, events[:1], "application/cloudevents+json", event.AppendCloudEvent(nil, events[0]), nil},
+		{"batch", sinks.CloudEvents, true, events, "application/cloudevents-batch+json", event.AppendBatch(nil, events), nil},
+		{"batch of one", sinks.CloudEvents, true, events[:1], "application/cloudevents-batch+json", event.AppendBatch(nil, events[:1]), nil},
+		{"json", sinks.JSON, false, events[:1], "application/json", event.AppendJSON(nil, events[0]), nil},
+		{"binary", sinks.CloudEventsBinary, false, []*event.Event{&odd}, "application/json", event.AppendData(nil, &odd), map[string]string{
+			"ce-specversion": "1.0",
+			"ce-id":          odd.ID,
+			"ce-type":        "dev.watcherd.resource.added",
+			"ce-source":      "/clusters/prod%20eu",
+			"ce-subject":     "/apis/apps/v1/namespaces/prod/deployments/a%20b%22c%25%C3%A9%0A",
+			"ce-sequence":    "00000000000000000001",
+			"ce-time":        "2026-03-01T12:00:00Z",
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			e := newEndpoint(t)
+			defer e.stop()
+			c := e.config()
+			c.Headers = map[string]webhook.Header{"X-Tenant": {Text: "blue"}}
+			s := open(t, c, func(o *sinks.Options) { o.Format, o.BatchMode = test.format, test.batchMode })
+			if err := s.Write(t.Context(), test.events); err != nil {
+				t.Fatal(err)
+			}
+			got, n := e.last()
+			if n != 1 || got.proto != 2 {
+				t.Errorf("%d requests over HTTP/%d; 1 over HTTP/2 is wanted", n, got.proto)
+			}
+			if ct := got.header.Get("Content-Type"); ct != test.contentType {
+				t.Errorf("content type %q, want %q", ct, test.contentType)
+			}
+			if !bytes.Equal(got.body, test.body) {
+				t.Errorf("body\n%s\nwant\n%s", got.body, test.body)
+			}
+			if !test.batchMode && got.header.Get("Idempotency-Key") != test.events[0].ID {
+				t.Errorf("idempotency key %q", got.header.Get("Idempotency-Key"))
+			}
+			if got.header.Get("X-Tenant") != "blue" {
+				t.Error("the configured header is missing")
+			}
+			for name, want := range test.header {
+				if v := got.header.Get(name); v != want {
+					t.Errorf("%s: %q, want %q", name, v, want)
+				}
+			}
+		})
+	}
+}
+
+func TestBinaryBatchesAreRefused(t *testing.T) {
+	c := webhook.NewConfig()
+	c.URL = "https://example.com"
+	if _, err := c.Open(t.Context(), sinks.Options{Format: sinks.CloudEventsBinary, BatchMode: true}); err == nil || !has(err.Error(), "batch.maxEvents") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestSigning verifies with the official library, during a change of keys.
+func TestSigning(t *testing.T) {
+	const (
+		encoded = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+		raw     = "just some text, not base64!"
+	)
+	e := newEndpoint(t)
+	defer e.stop()
+	c := e.config()
+	previous := secretFile(t, raw)
+	c.Signing = &webhook.Signing{Secret: secretFile(t, encoded), PreviousSecret: &previous}
+	s := open(t, c, func(o *sinks.Options) { o.BatchMode = true })
+	events := sinktest.Events(2, 2)
+	if err := s.Write(t.Context(), events); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := e.last()
+	first, err := standardwebhooks.NewWebhook(encoded)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := standardwebhooks.NewWebhookRaw([]byte(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger, err := standardwebhooks.NewWebhookRaw([]byte("another key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, key := range map[string]*standardwebhooks.Webhook{"current": first, "previous": second} {
+		if err := key.Verify(got.body, got.header); err != nil {
+			t.Errorf("%s key: %v", name, err)
+		}
+		if err := key.Verify(append(got.body, ' '), got.header); err == nil {
+			t.Errorf("%s key: a changed body was accepted", name)
+		}
+	}
+	if err := stranger.Verify(got.body, got.header); err == nil {
+		t.Error("a stranger's key was accepted")
+	}
+	id := got.header.Get("Webhook-Id")
+	if id == "" || strings.Contains(id, ".") || id == events[0].ID {
+		t.Errorf("id of a batch: %q", id)
+	}
+	if err := s.Write(t.Context(), events); err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := e.last(); again.header.Get("Webhook-Id") != id {
+		t.Error("the same batch got another id")
+	}
+	if err := s.Write(t.Context(), events[:1]); err != nil {
+		t.Fatal(err)
+	}
+	if other, _ := e.last(); other.header.Get("Webhook-Id") == id {
+		t.Error("another batch got the same id")
+	}
+}
+
+func TestAuthorization(t *testing.T) {
+	e := newEndpoint(t)
+	defer e.stop()
+	t.Setenv("WEBHOOK_TEST_TOKEN", "Token abc")
+	token := secretFile(t, "s3cret")
+	for _, test := range []struct {
+		change func(c *webhook.Config)
+		want   string
+	}{
+		{func(c *webhook.Config) {
+			c.Headers = map[string]webhook.Header{"Authorization": {Secret: sinks.Secret{Env: "WEBHOOK_TEST_TOKEN"}}}
+		}, "Token abc"},
+		{func(c *webhook.Config) { c.BearerToken = &token }, "Bearer s3cret"},
+		{func(c *webhook.Config) { c.BasicAuth = &webhook.BasicAuth{Username: "me", Password: token} }, "Basic bWU6czNjcmV0"},
+	} {
+		c := e.config()
+		test.change(c)
+		if err := open(t, c).Write(t.Context(), sinktest.Events(1, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if got, _ := e.last(); got.header.Get("Authorization") != test.want {
+			t.Errorf("got %q, want %q", got.header.Get("Authorization"), test.want)
+		}
+	}
+}
+
+// TestSecretRotation: a new value is used soon; while there is none, the old one.
+func TestSecretRotation(t *testing.T) {
+	e := newEndpoint(t)
+	defer e.stop()
+	c := e.config()
+	token := secretFile(t, "first")
+	c.BearerToken = &token
+	s := open(t, c)
+	used := func() string {
+		if err := s.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
+			t.Fatal(err)
+		}
+		got, _ := e.last()
+		return got.header.Get("Authorization")
+	}
+	if got := used(); got != "Bearer first" {
+		t.Fatalf("got %q", got)
+	}
+	replaceFile(t, token.File, "second\n")
+	eventually(t, "the new token is used", func() bool { return used() == "Bearer second" })
+	replaceFile(t, token.File, "")
+	time.Sleep(1100 * time.Millisecond) // past the time for which a value is trusted unread
+	if got := used(); got != "Bearer second" {
+		t.Errorf("with an empty file: %q", got)
+	}
+}
+
+func TestMissingSecretPauses(t *testing.T) {
+	e := newEndpoint(t)
+	defer e.stop()
+	for name, change := range map[string]func(c *webhook.Config){
+		"token": func(c *webhook.Config) { c.BearerToken = &sinks.Secret{File: "/no/such/file"} },
+		"signing": func(c *webhook.Config) {
+			c.Signing = &webhook.Signing{Secret: sinks.Secret{Env: "NO_SUCH_VARIABLE_4711"}}
+		},
+		"caFile": func(c *webhook.Config) { c.TLS.CAFile = "/no/such/file" },
+		"line break": func(c *webhook.Config) {
+			s := secretFile(t, "two\nlines")
+			c.BearerToken = &s
+		},
+		"not base64": func(c *webhook.Config) { c.Signing = &webhook.Signing{Secret: secretFile(t, "whsec_***")} },
+	} {
+		c := e.config()
+		change(c)
+		err := open(t, c).Write(t.Context(), sinktest.Events(1, 1))
+		if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassPause {
+			t.Errorf("%s: error %v, class %s; pause is wanted", name, err, class)
+		}
+	}
+	if _, n := e.last(); n != 0 {
+		t.Errorf("%d requests were made", n)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	for _, test := range []struct{ block, bad string }{
+		{`{"url":"https://ops.example.com/k8s"}`, ""},
+		{`{"url":"https://h/p?token=x","headers":{"X-A":"plain","Authorization":{"env":"TOKEN"}},"timeout":"3s","denyPrivate":true,"compress":"gzip"}`, ""},
+		{`{}`, "url: required"},
+		{`{"url":"ftp://h"}`, "url: must begin"},
+		{`{"url":"https://"}`, "url: names no host"},
+		{`{"url":"https://me:pass@h/"}`, "url: must not hold a user"},
+		{`{"url":"https://h","timeout":"0s"}`, "timeout: "},
+		{`{"url":"https://h","headers":{"Authorization":"Bearer x"}}`, "headers.Authorization: is a secret"},
+		{`{"url":"https://h","headers":{"webhook-id":"x"}}`, "headers.webhook-id: is set by watcherd"},
+		{`{"url":"https://h","headers":{"X Y":"x"}}`, "headers.X Y: is not the name"},
+		{`{"url":"https://h","headers":{"X-Y":"a\nb"}}`, "headers.X-Y: holds a character"},
+		{`{"url":"https://h","headers":{"authorization":{"env":"A"}},"bearerToken":{"env":"B"}}`, "bearerToken: sets Authorization"},
+		{`{"url":"https://h","basicAuth":{"username":"a:b","password":{"env":"B"}}}`, "basicAuth.username: "},
+		{`{"url":"https://h","basicAuth":{"username":"a","password":{}}}`, "basicAuth.password: name exactly one"},
+		{`{"url":"https://h","signing":{"secret":{"env":"A","file":"b"}}}`, "signing.secret: name exactly one"},
+		{`{"url":"https://h","signing":{"secret":{"env":"A"}},"compress":"gzip"}`, "compress: cannot be used with signing"},
+		{`{"url":"https://h","tls":{"certFile":"a"}}`, "tls: certFile and keyFile"},
+		{`{"url":"https://h","proxyURL":"http://p","denyPrivate":true}`, "denyPrivate: cannot be kept"},
+		{`{"url":"https://h","proxyURL":"http://u:p@p"}`, "proxyURL: must not hold a user"},
+	} {
+		c := webhook.NewConfig()
+		if err := json.Unmarshal([]byte(test.block), c); err != nil {
+			t.Errorf("%s: %v", test.block, err)
+			continue
+		}
+		err := c.Validate()
+		switch {
+		case test.bad == "" && err != nil:
+			t.Errorf("%s: %v", test.block, err)
+		case test.bad != "" && (err == nil || !strings.Contains(err.Error(), test.bad)):
+			t.Errorf("%s: %v does not say %q", test.block, err, test.bad)
+		case err != nil && strings.Contains(err.Error(), "pass"+"@"):
+			t.Errorf("%s: the error repeats a password: %v", test.block, err)
+		}
+	}
+	for _, block := range []string{`{"headers":{"A":{"envv":"B"}}}`, `{"headers":{"A":3}}`, `{"headers":{"A":{}}}`, `{"timeout":15}`} {
+		if err := json.Unmarshal([]byte(block), webhook.NewConfig()); err == nil {
+			t.Errorf("%s was decoded", block)
+		}
+	}
+	if d := webhook.NewConfig().Defaults(); d.MaxEvents != 1 {
+		t.Errorf("defaults %+v: batches must be asked for", d)
+	}
+}
