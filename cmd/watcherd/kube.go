@@ -1,0 +1,48 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/pflag"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// kubeFlags choose the cluster as kubectl does: --kubeconfig, KUBECONFIG,
+// ~/.kube/config, or the pod's own service account.
+type kubeFlags struct {
+	kubeconfig, context string
+}
+
+func (f *kubeFlags) bind(flags *pflag.FlagSet) {
+	flags.StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig file (default: $KUBECONFIG, ~/.kube/config, or the pod's service account)")
+	flags.StringVar(&f.context, "context", "", "context of the kubeconfig to use")
+}
+
+// load returns how to reach the cluster, and the kubeconfig's name for it.
+func (f *kubeFlags) load() (*rest.Config, string, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = f.kubeconfig
+	loader := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: f.context})
+	cfg, err := loader.ClientConfig()
+	if errors.Is(err, rest.ErrNotInCluster) || clientcmd.IsEmptyConfig(err) {
+		return nil, "", errors.New("no cluster is configured: set --kubeconfig or KUBECONFIG, create ~/.kube/config, or run inside a cluster")
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("kubeconfig: %w", err)
+	}
+	cfg.UserAgent = "watcherd/" + version()
+	raw, err := loader.RawConfig()
+	if err != nil {
+		return nil, "", fmt.Errorf("kubeconfig: %w", err)
+	}
+	name := f.context
+	if name == "" {
+		name = raw.CurrentContext
+	}
+	if c, ok := raw.Contexts[name]; ok && c.Cluster != "" {
+		return cfg, c.Cluster, nil
+	}
+	return cfg, "in-cluster", nil
+}

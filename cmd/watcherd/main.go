@@ -1,0 +1,90 @@
+// Command watcherd is change data capture for Kubernetes: it watches the
+// resources that a configuration names and delivers every change, described
+// exactly once, to webhooks, NATS, files and more.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/watcherd/watcherd/pkg/watcherd"
+)
+
+// Exit codes; users and scripts rely on them.
+const (
+	exitOK        = 0
+	exitFailed    = 1
+	exitUsage     = 2
+	exitStore     = 3
+	exitStoreOpen = 4
+)
+
+func main() { os.Exit(realMain()) }
+
+// realMain returns instead of exiting, so that deferred calls run.
+func realMain() int {
+	// The second signal ends the process at once: NotifyContext stops catching
+	// them when the first has come.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	return run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+}
+
+// run is the whole program with its surroundings as arguments.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRootCommand(stdout, stderr)
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err != nil {
+		fmt.Fprintf(stderr, "watcherd: %v\n", err)
+	}
+	return exitCode(err)
+}
+
+func exitCode(err error) int {
+	var usage *usageError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, watcherd.ErrConfig), errors.As(err, &usage):
+		return exitUsage
+	case errors.Is(err, watcherd.ErrStoreOpen):
+		return exitStoreOpen
+	case errors.Is(err, watcherd.ErrStore):
+		return exitStore
+	default:
+		return exitFailed
+	}
+}
+
+// usageError is a command line that cannot be understood.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func newRootCommand(stdout, stderr io.Writer) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "watcherd",
+		Short:         "Change data capture for Kubernetes",
+		Long:          "watcherd watches the Kubernetes resources that a configuration names and delivers every change,\ndescribed exactly once and never lost, to webhooks, NATS, files and more.",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          cobra.NoArgs,
+	}
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return &usageError{fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())}
+	})
+	root.AddCommand(newRunCommand(), newValidateCommand(), newVersionCommand())
+	return root
+}

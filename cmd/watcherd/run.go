@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/watcherd/watcherd/pkg/watcherd"
+)
+
+func newRunCommand() *cobra.Command {
+	var (
+		configFile string
+		kube       kubeFlags
+		logs       logFlags
+		shutdown   time.Duration
+	)
+	cmd := &cobra.Command{
+		Use:     "run --config FILE",
+		Short:   "Run the daemon",
+		Long:    "Run watches what the configuration names and delivers the changes until it is told to stop.\nThe configuration is reloaded when the file changes, and on SIGHUP.",
+		Example: "  watcherd run --config watcherd.yaml\n  watcherd run --config watcherd.yaml --context prod --log-format json",
+		Args:    usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log, err := logs.logger(cmd.ErrOrStderr())
+			if err != nil {
+				return err
+			}
+			// A broken configuration is told before a missing kubeconfig.
+			if _, err := watcherd.Load(configFile, watcherd.Kinds()); err != nil {
+				return err
+			}
+			rest, cluster, err := kube.load()
+			if err != nil {
+				return err
+			}
+			reload, stopReload := hangups(cmd.Context())
+			defer stopReload()
+			return watcherd.Run(cmd.Context(), watcherd.Options{
+				ConfigFile: configFile, REST: rest, ClusterName: cluster, Logger: log,
+				Stdout: cmd.OutOrStdout(), ShutdownTimeout: shutdown, Reload: reload,
+			})
+		},
+	}
+	addConfigFlag(cmd, &configFile)
+	kube.bind(cmd.Flags())
+	logs.bind(cmd.Flags())
+	cmd.Flags().DurationVar(&shutdown, "shutdown-timeout", 20*time.Second, "how long deliveries in flight may take after SIGTERM")
+	return cmd
+}
+
+// hangups delivers a value for each SIGHUP.
+func hangups(ctx context.Context) (<-chan struct{}, func()) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGHUP)
+	out := make(chan struct{})
+	done := make(chan struct{})
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-signals:
+			}
+			select {
+			case out <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out, func() {
+		signal.Stop(signals)
+		cancel()
+		<-done
+	}
+}
+
+func addConfigFlag(cmd *cobra.Command, file *string) {
+	cmd.Flags().StringVarP(file, "config", "c", "", "configuration file (required)")
+	if err := cmd.MarkFlagRequired("config"); err != nil {
+		panic(fmt.Sprintf("mark flag: %v", err)) // the flag was defined one line above
+	}
+	if err := cmd.MarkFlagFilename("config", "yaml", "yml"); err != nil {
+		panic(fmt.Sprintf("mark flag: %v", err))
+	}
+}
+
+// usageArgs makes a check of positional arguments a usage error.
+func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return &usageError{fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())}
+		}
+		return nil
+	}
+}
+
+// display shortens a path below the working directory.
+func display(path string) string {
+	wd, err := os.Getwd()
+	if err != nil {
+		return path
+	}
+	if rel, err := filepath.Rel(wd, path); err == nil && filepath.IsLocal(rel) {
+		return rel
+	}
+	return path
+}

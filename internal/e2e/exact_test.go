@@ -1,0 +1,59 @@
+package e2e
+
+import (
+	"fmt"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/watcherd/watcherd/internal/testcluster"
+)
+
+// feedConfig watches the workload's kinds in one namespace and writes them, with
+// their old states, to one file a resource.
+func feedConfig(namespace string) string {
+	return fmt.Sprintf(`
+apiVersion: watcherd.dev/v1alpha1
+kind: WatcherConfig
+cluster: {name: e2e}
+store: {path: ./data}
+admin: {listen: ""}
+watches:
+- name: all
+  resources: [configmaps, pods, deployments.apps, widgets.example.com]
+  namespaces: {include: [%s]}
+routes:
+- name: all
+  payload: [object, oldObject]
+  sinks: [archive]
+sinks:
+- name: archive
+  file: {path: "./events/{resource}.jsonl"}
+`, namespace)
+}
+
+// TestEveryWriteIsDeliveredOnce is the main job: a known sequence of writes by
+// several writers, and a feed that shows exactly those.
+func TestEveryWriteIsDeliveredOnce(t *testing.T) {
+	c := testcluster.Shared(t)
+	c.Apply(t, widgetCRD)
+	ns := c.Namespace(t)
+	d := newDaemon(t, c.Kubeconfig, feedConfig(ns))
+	d.start()
+	w := newClient(t, c, ns)
+
+	const writers, writes = 4, 550
+	var group errgroup.Group
+	for i := range writers {
+		group.Go(func() error { return w.churn(t.Context(), fmt.Sprintf("w%d", i), uint64(i), writes) })
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	w.settle(d.path("events"), kinds...)
+	d.stop()
+
+	events := readEvents(t, d.path("events"))
+	checkExact(t, w.history, events)
+	t.Logf("%d writes to %d objects, %d events", w.history.count(), len(w.history.objects), len(events))
+}

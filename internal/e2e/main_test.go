@@ -1,0 +1,191 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/testcluster"
+)
+
+func TestMain(m *testing.M) { testcluster.Main(m) }
+
+// patience is how long a test waits for a condition before it gives up. It is no
+// expectation of speed: a loaded machine may take most of it.
+const patience = 90 * time.Second
+
+// binary builds the daemon once for all tests.
+var binary = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "watcherd-e2e-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "watcherd")
+	out, err := exec.CommandContext(context.Background(), "go", "build", "-race", "-o", path, "github.com/watcherd/watcherd/cmd/watcherd").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build the daemon: %w\n%s", err, out)
+	}
+	return path, nil
+})
+
+// daemon is a watcherd process with a folder of its own.
+type daemon struct {
+	t          testing.TB
+	dir        string // config, store and files are here
+	kubeconfig string
+	cmd        *exec.Cmd
+	log        *logBuffer
+	ended      chan struct{} // closed when the process has ended
+	err        error         // how it ended; read after ended is closed
+}
+
+// newDaemon prepares a daemon; start starts it. Whatever still runs at the end of
+// the test is killed.
+func newDaemon(t testing.TB, kubeconfig, config string) *daemon {
+	t.Helper()
+	d := &daemon{t: t, dir: t.TempDir(), kubeconfig: kubeconfig, log: &logBuffer{}}
+	d.configure(config)
+	t.Cleanup(func() {
+		if d.running() {
+			d.kill()
+		}
+		if t.Failed() {
+			t.Logf("the daemon's log:\n%s", d.log.tail())
+		}
+	})
+	return d
+}
+
+// configure replaces the config file, atomically as editors and ConfigMaps do.
+func (d *daemon) configure(config string) {
+	d.t.Helper()
+	next := d.path("watcherd.yaml.next")
+	if err := os.WriteFile(next, []byte(config), 0o600); err != nil {
+		d.t.Fatal(err)
+	}
+	if err := os.Rename(next, d.path("watcherd.yaml")); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func (d *daemon) path(name string) string { return filepath.Join(d.dir, name) }
+
+func (d *daemon) start(args ...string) {
+	d.t.Helper()
+	bin, err := binary()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	args = append([]string{"run", "--config", d.path("watcherd.yaml"), "--kubeconfig", d.kubeconfig}, args...)
+	d.cmd = exec.Command(bin, args...)
+	d.cmd.Dir = d.dir
+	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
+	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := d.cmd.Start(); err != nil {
+		d.t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	d.ended = ended
+	cmd := d.cmd
+	go func() {
+		d.err = cmd.Wait()
+		close(ended)
+	}()
+}
+
+func (d *daemon) running() bool {
+	if d.ended == nil {
+		return false
+	}
+	select {
+	case <-d.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+// stop ends the daemon as a user would and expects a clean end.
+func (d *daemon) stop() {
+	d.t.Helper()
+	d.signal(syscall.SIGTERM)
+	if code := d.wait(); code != 0 {
+		d.t.Fatalf("exit code %d after SIGTERM, want 0", code)
+	}
+}
+
+// kill ends the daemon with no chance to do anything.
+func (d *daemon) kill() {
+	d.t.Helper()
+	d.signal(syscall.SIGKILL)
+	d.wait()
+}
+
+func (d *daemon) signal(s os.Signal) {
+	d.t.Helper()
+	if err := d.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		d.t.Fatal(err)
+	}
+}
+
+// wait returns the exit code, -1 after a signal.
+func (d *daemon) wait() int {
+	d.t.Helper()
+	select {
+	case <-d.ended:
+	case <-time.After(patience):
+		d.t.Fatal("the daemon did not end")
+	}
+	var exit *exec.ExitError
+	if errors.As(d.err, &exit) {
+		return exit.ExitCode()
+	}
+	if d.err != nil {
+		d.t.Fatal(d.err)
+	}
+	return 0
+}
+
+// eventually waits for a condition; state describes it when it never holds.
+func eventually(t testing.TB, ok func() bool, state func() string) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("gave up waiting: %s", state())
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// logBuffer collects a process's output.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// tail is the end of the output, enough to see what went wrong.
+func (b *logBuffer) tail() string {
+	s := b.String()
+	return s[max(0, len(s)-8000):]
+}

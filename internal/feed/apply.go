@@ -1,0 +1,249 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// apply carries out a new state: build, start, swap, then stop. A sink's queue
+// exists before a route leads to it, and a route no longer leads to a sink before
+// its worker stops. Only the owner goroutine calls it.
+func (m *Manager) apply(ctx context.Context, next *plan.State) error {
+	d, err := m.desire(next)
+	if err != nil {
+		return err
+	}
+	old := m.currentState()
+	diff := plan.Diff(old, next)
+	if err := m.prepareSinks(next, diff); err != nil {
+		return err
+	}
+	if err := m.namespaces.follow(ctx, next); err != nil {
+		return err
+	}
+	// From here on nothing fails for reasons of the new state.
+	m.startSinks(next, diff)
+	m.router.Store(next.Router)
+	m.setState(next)
+	gained, err := m.follow(ctx, d)
+	if err != nil {
+		return err
+	}
+	m.flush() // nothing is on its way to a sink that goes
+	m.removeSinks(diff.Sinks.Remove)
+	if old != nil {
+		m.snapshotGained(ctx, gained)
+		m.snapshotSinks(ctx, next, diff.Sinks.Add)
+	}
+	return nil
+}
+
+// reconcile follows a change of what the cluster serves, under the same state.
+func (m *Manager) reconcile(ctx context.Context) {
+	st := m.currentState()
+	if st == nil {
+		return
+	}
+	d, err := m.desire(st)
+	if err != nil {
+		m.log.Warn("a watch insists on a resource that is not served any more; the others go on", "error", err)
+	}
+	gained, err := m.follow(ctx, d)
+	if err != nil {
+		m.log.Error("could not follow a change of the served resources", "error", err)
+	}
+	m.snapshotGained(ctx, gained)
+}
+
+// gain is a watch that a running source now feeds too.
+type gain struct {
+	src *source
+	hit hit
+}
+
+// follow makes the running sources those of d. What stays is not touched but for
+// its list of watches; those that are new to it are returned.
+func (m *Manager) follow(ctx context.Context, d desired) ([]gain, error) {
+	var start, stop []*source
+	var gained []gain
+	m.mu.Lock()
+	for k, s := range m.sources {
+		if want, ok := d.sources[k]; ok {
+			before := s.hits.Swap(want.hits.Load())
+			for _, h := range *want.hits.Load() {
+				if !slices.ContainsFunc(*before, h.sameWatch) {
+					gained = append(gained, gain{s, h})
+				}
+			}
+		} else {
+			stop = append(stop, s)
+		}
+	}
+	for k, s := range d.sources {
+		if _, ok := m.sources[k]; !ok {
+			start = append(start, s)
+		}
+	}
+	m.mu.Unlock()
+	m.noteMissing(d.missing)
+
+	// A source that takes over another's objects resumes from what that one had
+	// committed, so it has to wait for it.
+	for _, s := range stop {
+		m.stopSource(s)
+	}
+	if len(stop) > 0 {
+		m.flush()
+	}
+	slices.SortFunc(start, func(a, b *source) int { return strings.Compare(a.id, b.id) })
+	if err := m.handOverCheckpoints(start, d); err != nil {
+		return gained, err
+	}
+	var errs []error
+	for _, s := range start {
+		if err := m.startSource(ctx, s); err != nil {
+			errs = append(errs, fmt.Errorf("watch %s: %w", s.id, err))
+		}
+	}
+	return gained, errors.Join(errs...)
+}
+
+// startSource subscribes the source to its informer.
+func (m *Manager) startSource(ctx context.Context, s *source) error {
+	cp, ok, err := m.loadCheckpoint(s.id)
+	if err != nil {
+		return err
+	}
+	if ok {
+		s.resume, s.saved, s.synced = cp, cp, cp.Synced
+		s.warm = cp.Synced && cp.ResourceVersion != ""
+	}
+	m.mu.Lock()
+	m.sources[s.key] = s
+	m.mu.Unlock()
+	sub, err := m.factory.Subscribe(context.WithoutCancel(ctx), s.key, handler{src: s, m: m})
+	if err != nil {
+		m.mu.Lock()
+		delete(m.sources, s.key)
+		m.mu.Unlock()
+		return err
+	}
+	s.sub.Store(sub)
+	s.stopped = make(chan struct{})
+	s.waiting.Go(func() {
+		select {
+		case <-sub.Synced():
+			m.send(change{src: s, kind: sourceSynced})
+		case <-s.stopped:
+		}
+	})
+	m.log.Info("watch started", "source", s.id, "resource", s.resource.String(), "namespace", s.key.Namespace, "resumed", s.warm)
+	return nil
+}
+
+// stopSource ends the source's informer and returns after its last notification.
+func (m *Manager) stopSource(s *source) {
+	close(s.stopped)
+	s.waiting.Wait()
+	s.sub.Load().Close()
+	m.mu.Lock()
+	delete(m.sources, s.key)
+	m.mu.Unlock()
+	m.log.Info("watch stopped", "source", s.id)
+}
+
+func (m *Manager) closeSources() {
+	for _, s := range m.sourceList() {
+		m.stopSource(s)
+	}
+}
+
+// handOverCheckpoints keeps the checkpoints of a partition true: at any time they
+// belong to sources that do not overlap, or an old one might be resumed from
+// although the ledger has moved on.
+func (m *Manager) handOverCheckpoints(start []*source, d desired) error {
+	active := make(map[string]bool, len(d.sources))
+	for _, s := range d.sources {
+		active[s.id] = true
+	}
+	b := m.store.NewBatch()
+	defer b.Discard()
+	for _, s := range start {
+		wide := s.partition + "#"
+		if s.id != wide {
+			// Narrower than before: what the whole had complete, the part has too.
+			if err := m.inherit(b, s, wide); err != nil {
+				return err
+			}
+			if !active[wide] {
+				b.DeleteMeta(checkpointMeta(wide))
+			}
+			continue
+		}
+		// Wider than before: a version of a part says nothing of the whole.
+		err := m.store.ScanMeta(checkpointMeta(wide), func(key string, _ []byte) error {
+			if key != checkpointMeta(wide) {
+				b.DeleteMeta(key)
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("%w: scan checkpoints: %w", ErrStore, err)
+		}
+	}
+	if err := m.store.Commit(b); err != nil {
+		return fmt.Errorf("%w: hand over checkpoints: %w", ErrStore, err)
+	}
+	return nil
+}
+
+func (m *Manager) inherit(b *outbox.Batch, s *source, wide string) error {
+	if _, ok, err := m.loadCheckpoint(s.id); err != nil || ok {
+		return err
+	}
+	cp, ok, err := m.loadCheckpoint(wide)
+	if err != nil || !ok {
+		return err
+	}
+	b.PutMeta(checkpointMeta(s.id), encodeCheckpoint(cp))
+	return nil
+}
+
+// noteMissing keeps why patterns have no informer, and says so once for each.
+func (m *Manager) noteMissing(now map[string]missing) {
+	m.mu.Lock()
+	before := m.missing
+	m.missing = now
+	m.mu.Unlock()
+	for k, x := range now {
+		if known, ok := before[k]; !ok || known.err.Error() != x.err.Error() {
+			m.log.Warn("resource is not available: waiting for it, the other watches run", "watch", x.watch, "resource", x.pattern, "reason", x.err)
+		}
+	}
+	for k, x := range before {
+		if _, ok := now[k]; !ok {
+			m.log.Info("resource is available now", "watch", x.watch, "resource", x.pattern)
+		}
+	}
+}
+
+func (m *Manager) currentState() *plan.State {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state
+}
+
+func (m *Manager) setState(s *plan.State) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.state = s
+}
+
+var _ Resolver = (*dynamicfactory.Resolver)(nil)

@@ -1,0 +1,152 @@
+package feed
+
+import (
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// before returns the recorded state that c follows on. For an update that is the
+// state the informer had: it came through here earlier, so it is what the ledger
+// holds, and no read is needed.
+func (g *group) before(c *change) (*compact.Object, error) {
+	if c.old != nil {
+		return c.old, nil
+	}
+	return g.recorded(c.src, c.obj)
+}
+
+// recorded returns the ledger's state of the object with o's name, as this group
+// will leave it; nil if there is none.
+func (g *group) recorded(src *source, o *compact.Object) (*compact.Object, error) {
+	id := stateID{src.partition, stateKey(o.GetNamespace(), o.GetName())}
+	if known, ok := g.overlay[id]; ok {
+		return known, nil
+	}
+	value, ok, err := g.m.store.State(id.partition, id.key, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%w: read state of %s in %s: %w", ErrStore, id.key, id.partition, err)
+	}
+	if !ok {
+		return nil, nil
+	}
+	return g.m.codec.Decode(value)
+}
+
+// record makes o the ledger's state of its object.
+func (g *group) record(src *source, o *compact.Object) {
+	id := stateID{src.partition, stateKey(o.GetNamespace(), o.GetName())}
+	g.overlay[id] = o
+	g.buf = o.AppendBinary(g.buf[:0])
+	g.batch.PutState(id.partition, id.key, g.buf)
+}
+
+// forget removes the object with o's name from the ledger.
+func (g *group) forget(src *source, o *compact.Object) {
+	id := stateID{src.partition, stateKey(o.GetNamespace(), o.GetName())}
+	g.overlay[id] = nil
+	g.batch.DeleteState(id.partition, id.key)
+}
+
+// append adds the event to the log and to the queues of g.targets. The record
+// holds the parts that at least one of them asks for.
+func (g *group) append(e *event.Event, obj, old *compact.Object, lane uint64) error {
+	var want route.Payload
+	g.routes = g.routes[:0]
+	for _, t := range g.targets {
+		want |= t.Payload
+		g.routes = append(g.routes, outbox.Route{Sink: t.Sink, Flags: uint32(flagsOf(t))})
+	}
+	r := record.Record{Event: *e}
+	if want&route.PayloadObject != 0 {
+		r.Object = obj.Body()
+	}
+	if e.Type == event.Updated && want&route.PayloadOldObject != 0 {
+		r.OldObject = old.Body()
+	}
+	if e.Type == event.Updated && want&route.PayloadPatch != 0 {
+		patch, err := patchOf(old, obj)
+		if err != nil {
+			return err
+		}
+		r.Patch = patch
+	}
+	return g.appendRecord(&r, lane)
+}
+
+func (g *group) appendRecord(r *record.Record, lane uint64) error {
+	payload, err := record.Append(g.buf[:0], r)
+	if err != nil {
+		return err
+	}
+	g.buf = payload
+	g.batch.Append(outbox.Record{Time: r.Event.Time, Lane: lane, Payload: payload}, g.routes)
+	g.events++
+	return nil
+}
+
+func patchOf(old, obj *compact.Object) ([]byte, error) {
+	before, err := old.AppendJSON(nil)
+	if err != nil {
+		return nil, err
+	}
+	after, err := obj.AppendJSON(nil)
+	if err != nil {
+		return nil, err
+	}
+	return route.Patch(before, after)
+}
+
+func flagsOf(t route.Target) record.Flags {
+	var f record.Flags
+	if t.Payload&route.PayloadObject != 0 {
+		f |= record.Object
+	}
+	if t.Payload&route.PayloadOldObject != 0 {
+		f |= record.OldObject
+	}
+	if t.Payload&route.PayloadPatch != 0 {
+		f |= record.Patch
+	}
+	return f.WithSelection(t.Selection)
+}
+
+// laneOf spreads objects over a sink's lanes. It is stored with the event, so the
+// function must never change: an object's events share one lane for ever.
+func laneOf(uid string) uint64 { return xxhash.Sum64String(uid) }
+
+// checkpoint is how far a source has come.
+type checkpoint struct {
+	ResourceVersion string    `json:"resourceVersion"`
+	Synced          bool      `json:"synced"`
+	Time            time.Time `json:"time"`
+}
+
+func checkpointMeta(sourceID string) string { return "checkpoint/" + sourceID }
+
+func encodeCheckpoint(c checkpoint) []byte {
+	b, err := json.Marshal(c)
+	if err != nil { // strings, a bool and a time always marshal
+		panic(fmt.Sprintf("feed: marshal checkpoint: %v", err))
+	}
+	return b
+}
+
+func (m *Manager) loadCheckpoint(sourceID string) (c checkpoint, ok bool, err error) {
+	b, ok, err := m.store.Meta(checkpointMeta(sourceID))
+	if err != nil || !ok {
+		return c, false, err
+	}
+	if err := json.Unmarshal(b, &c); err != nil {
+		return c, false, fmt.Errorf("checkpoint of %s: %w", sourceID, err)
+	}
+	return c, true, nil
+}

@@ -1,0 +1,217 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/rest"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// window is how many watch events of one informer may be on their way between
+// the stream and the commit. Behind it the TCP stream of the watch fills up, and
+// then the API server's buffer for it.
+const window = 2048
+
+// Resolver finds the resources that the cluster serves.
+// *dynamicfactory.Resolver implements it.
+type Resolver interface {
+	// Resolve returns the resources that a kubectl-style name or wildcard means,
+	// or an error that says why there are none.
+	Resolve(pattern string) ([]dynamicfactory.Resource, error)
+	// Changed delivers a value when Resolve's answers may have changed.
+	Changed() <-chan struct{}
+}
+
+// Config is what a Manager works with.
+type Config struct {
+	Cluster    string        // the cluster's name in events
+	REST       *rest.Config  // how to reach the API server
+	Resolver   Resolver      // must be running
+	Store      *outbox.Store // must be running
+	Logger     *slog.Logger  // never nil
+	Registerer prometheus.Registerer
+	Stdout     io.Writer        // for sinks that write to standard output
+	Dir        string           // what relative paths in sinks' configs are relative to
+	Drain      time.Duration    // how long deliveries in flight may take at the end
+	Now        func() time.Time // nil: time.Now
+}
+
+// Manager owns the pipeline. Make one with [New], call [Manager.Run] once, and
+// [Manager.Apply] whenever the desired state changes.
+type Manager struct {
+	cfg        Config
+	log        *slog.Logger
+	store      *outbox.Store
+	factory    *dynamicfactory.Factory
+	dicts      *compact.Dictionaries
+	codec      *compact.Codec // decodes ledger entries; committer and snapshots
+	inflater   *record.Inflater
+	namespaces *namespaces
+	metrics    *metrics
+	redactKey  []byte
+
+	router        atomic.Pointer[route.Router]
+	changes       chan change
+	committerDone chan struct{}
+	requests      chan request
+	fatal         chan error // an error that ends Run; holds one
+
+	// mu guards what is below. It is held for map accesses only.
+	mu      sync.Mutex
+	state   *plan.State
+	sources map[dynamicfactory.Key]*source
+	sinks   map[string]*sinkWorker
+	missing map[string]missing // watch and pattern → why there is no informer
+}
+
+// request asks the owner goroutine to apply a state.
+type request struct {
+	ctx   context.Context
+	state *plan.State
+	done  chan error
+}
+
+// ErrForeignCluster means that the store's contents are of another cluster.
+var ErrForeignCluster = errors.New("this store belongs to another cluster")
+
+// New prepares a Manager: it reads what the store remembers and starts nothing.
+func New(cfg Config) (*Manager, error) {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	m := &Manager{
+		cfg: cfg, log: cfg.Logger, store: cfg.Store,
+		metrics:       newMetrics(cfg.Registerer),
+		changes:       make(chan change, maxGroup),
+		committerDone: make(chan struct{}),
+		requests:      make(chan request),
+		fatal:         make(chan error, 1),
+		sources:       map[dynamicfactory.Key]*source{},
+		sinks:         map[string]*sinkWorker{},
+		missing:       map[string]missing{},
+	}
+	var err error
+	if m.dicts, err = loadDictionaries(cfg.Store); err != nil {
+		return nil, err
+	}
+	if m.redactKey, err = loadRedactKey(cfg.Store); err != nil {
+		return nil, err
+	}
+	m.codec = compact.NewCodec(m.dicts)
+	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Dictionaries: m.dicts}
+	m.factory, err = dynamicfactory.NewForConfig(cfg.REST,
+		dynamicfactory.WithName("watcherd"),
+		dynamicfactory.WithCompactStore(),
+		dynamicfactory.WithRaw(dynamicfactory.RawOptions{
+			Dictionaries: m.dicts,
+			Edit:         m.editFor,
+			Snapshot:     m.snapshotFor,
+			Window:       window,
+			OnGap:        m.onGap,
+			ClusterUID:   m.checkCluster,
+		}))
+	if err != nil {
+		return nil, fmt.Errorf("informer factory: %w", err)
+	}
+	m.namespaces = newNamespaces(m.factory)
+	return m, nil
+}
+
+// Run runs the pipeline until ctx is done or the store fails, and returns when
+// all its goroutines have ended. Call it once.
+//
+// The order of the end, and why:
+//
+//  1. Informers stop and are joined, so nothing new arrives.
+//  2. The committer commits what they handed over, so that it need not be read
+//     again, and ends.
+//  3. The sinks' workers finish or put back what is in flight. They come last
+//     because the backlog is safe in the store, whose owner closes it after Run.
+func (m *Manager) Run(ctx context.Context) error {
+	commitCtx, stopCommitter := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopCommitter()
+	committed := make(chan error, 1)
+	go func() { committed <- m.commitLoop(commitCtx) }()
+
+	err := m.own(ctx)
+
+	m.closeSources()
+	m.namespaces.close()
+	m.factory.Shutdown()
+	stopCommitter()
+	commitErr := <-committed
+	m.stopSinks()
+	return errors.Join(err, commitErr)
+}
+
+// own is the only goroutine that starts and stops sources and sinks.
+func (m *Manager) own(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.committerDone:
+			return nil // its error is Run's
+		case err := <-m.fatal:
+			return err
+		case r := <-m.requests:
+			r.done <- m.apply(r.ctx, r.state)
+		case <-m.cfg.Resolver.Changed():
+			m.reconcile(ctx)
+		case <-m.namespaces.synced:
+			m.reconcile(ctx)
+		}
+	}
+}
+
+// Apply makes the running pipeline match the desired state. Everything that can
+// fail is done first: after an error the old state runs on untouched. It may be
+// called from any goroutine while Run runs; calls are carried out one by one.
+func (m *Manager) Apply(ctx context.Context, s *plan.State) error {
+	r := request{ctx: ctx, state: s, done: make(chan error, 1)}
+	select {
+	case m.requests <- r:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-m.committerDone:
+		return errors.New("the pipeline has ended")
+	}
+	select {
+	case err := <-r.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// fail ends Run with err; only the first counts.
+func (m *Manager) fail(err error) {
+	select {
+	case m.fatal <- err:
+	default:
+	}
+}
+
+// flush returns when everything sent before it is committed.
+func (m *Manager) flush() {
+	done := make(chan struct{})
+	m.send(change{kind: barrier, done: done})
+	select {
+	case <-done:
+	case <-m.committerDone:
+	}
+}

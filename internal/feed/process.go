@@ -1,0 +1,160 @@
+package feed
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// process decides what a change means and adds its consequences to the batch.
+func (g *group) process(c *change) error {
+	switch c.kind {
+	case objectAdded, objectUpdated:
+		return g.observed(c)
+	case objectDeleted:
+		return g.gone(c)
+	case sourceSynced:
+		return g.sourceSynced(c)
+	case gapFound:
+		return g.gapFound(c)
+	case snapshotObject:
+		return g.snapshotObject(c)
+	case barrier:
+		g.waiters = append(g.waiters, c.done)
+	}
+	return nil
+}
+
+// observed handles an object that exists now.
+func (g *group) observed(c *change) error {
+	g.seen(c)
+	before, err := g.before(c)
+	if err != nil {
+		return err
+	}
+	switch {
+	case before == nil:
+		t := event.Added
+		if c.initial && !c.src.synced {
+			t = event.Sync
+		}
+		g.record(c.src, c.obj)
+		return g.emit(c, occurrence{t: t, after: c.obj})
+	case before.GetUID() != c.obj.GetUID():
+		// Deleted and created anew under the same name, between two looks.
+		if err := g.emit(c, occurrence{t: event.Deleted, before: before, last: before, unknown: true}); err != nil {
+			return err
+		}
+		g.record(c.src, c.obj)
+		return g.emit(c, occurrence{t: event.Added, after: c.obj})
+	case before.GetResourceVersion() == c.obj.GetResourceVersion():
+		return nil // a resync, a relist or a re-read: nothing happened
+	default:
+		g.record(c.src, c.obj)
+		return g.emit(c, occurrence{t: event.Updated, before: before, after: c.obj})
+	}
+}
+
+// gone handles an object that no longer exists.
+func (g *group) gone(c *change) error {
+	g.seen(c)
+	before, err := g.recorded(c.src, c.obj)
+	if err != nil {
+		return err
+	}
+	if before == nil || before.GetUID() != c.obj.GetUID() {
+		return nil // recorded already, or never seen
+	}
+	g.forget(c.src, c.obj)
+	return g.emit(c, occurrence{t: event.Deleted, before: c.obj, last: before, unknown: c.unknown})
+}
+
+// seen notes that the source has come as far as the change's object.
+func (g *group) seen(c *change) {
+	g.m.metrics.observed(c)
+	if p := c.obj.Position(); p > c.src.position {
+		c.src.position = p
+	}
+	g.touched[c.src] = struct{}{}
+}
+
+// occurrence is a change that did happen.
+type occurrence struct {
+	t       event.Type
+	before  *compact.Object // nil when there was nothing before
+	after   *compact.Object // nil in a deletion
+	last    *compact.Object // in a deletion: the last recorded state, which names it
+	unknown bool
+	repair  bool
+}
+
+// subject is the object that the event is about and whose state it carries.
+func (o *occurrence) subject() *compact.Object {
+	if o.after != nil {
+		return o.after
+	}
+	return o.before
+}
+
+// identity is the version that takes part in the event's ID.
+func (o *occurrence) identity() *compact.Object {
+	if o.last != nil {
+		return o.last
+	}
+	return o.subject()
+}
+
+// emit routes an occurrence to the watches it concerns and adds the event, if any
+// sink wants it, to the batch.
+func (g *group) emit(c *change, o occurrence) error {
+	var hits []route.Hit
+	for _, h := range *c.src.hits.Load() {
+		if o.t == event.Sync && !h.watch.Snapshot {
+			continue
+		}
+		if s, ok := h.selection(o.t, o.before, o.after, g.m.namespaces.labels); ok {
+			hits = append(hits, route.Hit{Watch: h.watch.Name, Selection: s})
+		}
+	}
+	return g.deliver(c.src, c.at, o, hits, nil)
+}
+
+// deliver appends the event to the log and to the queues of the sinks that the
+// router names, or of those that only admits.
+func (g *group) deliver(src *source, at time.Time, o occurrence, hits []route.Hit, only func(sink string) bool) error {
+	if len(hits) == 0 {
+		return nil
+	}
+	rc := route.Change{
+		Type: o.t, Resource: src.resource, Cluster: g.m.cfg.Cluster, Time: at,
+		New: o.after, Old: o.before, Watches: hits,
+	}
+	g.targets = g.m.router.Load().Route(g.targets[:0], &rc)
+	if only != nil {
+		g.targets = keepTargets(g.targets, only)
+	}
+	if len(g.targets) == 0 {
+		g.m.metrics.filtered(o.t)
+		return nil
+	}
+	obj, id := o.subject(), o.identity()
+	e := event.Event{
+		ID:   event.ID(g.m.cfg.Cluster, o.t, src.resource, src.scope, string(id.GetUID()), id.GetResourceVersion()),
+		Type: o.t, Time: at, Resource: src.resource,
+		Namespace: obj.GetNamespace(), Name: obj.GetName(), UID: string(obj.GetUID()), ResourceVersion: obj.GetResourceVersion(),
+		FinalStateUnknown: o.unknown, Repair: o.repair,
+	}
+	if err := g.append(&e, obj, o.before, laneOf(e.UID)); err != nil {
+		return fmt.Errorf("record %s %s: %w", e.Type, e.Subject(), err)
+	}
+	return nil
+}
+
+// keepTargets keeps the targets whose sink only admits, in place.
+func keepTargets(targets []route.Target, only func(sink string) bool) []route.Target {
+	return slices.DeleteFunc(targets, func(t route.Target) bool { return !only(t.Sink) })
+}

@@ -1,0 +1,137 @@
+package feed
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// Keys of what the store remembers besides checkpoints.
+const (
+	dictionaryMeta = "dictionary/" // and the id
+	redactKeyMeta  = "redact-key"
+	clusterMeta    = "cluster-uid"
+)
+
+// loadDictionaries returns the dictionaries of earlier lives. A new one is
+// durable before anything is compressed with it.
+func loadDictionaries(store *outbox.Store) (*compact.Dictionaries, error) {
+	dicts := compact.NewDictionaries(func(id uint32, content []byte) error {
+		return putMeta(store, dictionaryMeta+strconv.FormatUint(uint64(id), 10), content)
+	})
+	err := store.ScanMeta(dictionaryMeta, func(key string, content []byte) error {
+		id, err := strconv.ParseUint(strings.TrimPrefix(key, dictionaryMeta), 10, 32)
+		if err != nil {
+			return fmt.Errorf("dictionary %q: %w", key, err)
+		}
+		return dicts.Load(uint32(id), content)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("load dictionaries: %w", err)
+	}
+	return dicts, nil
+}
+
+// loadRedactKey returns the key of the hashes that stand for redacted values. It
+// is made once for a store: a value's hash must stay the same, or every restart
+// would look like a change.
+func loadRedactKey(store *outbox.Store) ([]byte, error) {
+	key, ok, err := store.Meta(redactKeyMeta)
+	if err != nil {
+		return nil, fmt.Errorf("load redaction key: %w", err)
+	}
+	if ok {
+		return key, nil
+	}
+	key = make([]byte, 32)
+	if _, err := rand.Read(key); err != nil {
+		return nil, fmt.Errorf("make redaction key: %w", err)
+	}
+	return key, putMeta(store, redactKeyMeta, key)
+}
+
+func putMeta(store *outbox.Store, key string, value []byte) error {
+	b := store.NewBatch()
+	defer b.Discard()
+	b.PutMeta(key, value)
+	return store.Commit(b)
+}
+
+// checkCluster is called at the first contact with the API server. A store must
+// never be continued with another cluster: every object would look deleted.
+func (m *Manager) checkCluster(_ context.Context, uid string) error {
+	known, ok, err := m.store.Meta(clusterMeta)
+	if err != nil {
+		return err
+	}
+	switch {
+	case uid == "":
+		return nil // not allowed to know; the rollback check is all there is
+	case !ok:
+		return putMeta(m.store, clusterMeta, []byte(uid))
+	case string(known) == uid:
+		return nil
+	}
+	err = fmt.Errorf("%w: it was filled from the cluster whose kube-system namespace has uid %s, this one's has %s; use another store.path, or correct the kubeconfig", ErrForeignCluster, known, uid)
+	m.fail(err)
+	return err
+}
+
+// snapshotFor gives a starting informer what the ledger knows, with the version
+// to resume from, so that it needs no list.
+func (m *Manager) snapshotFor(_ context.Context, k dynamicfactory.Key) (*dynamicfactory.Snapshot, error) {
+	s := m.source(k)
+	if s == nil {
+		return nil, nil
+	}
+	if !s.warm {
+		return nil, nil
+	}
+	snap := &dynamicfactory.Snapshot{ResourceVersion: s.resume.ResourceVersion, Time: s.resume.Time}
+	err := m.scan(s, func(o *compact.Object) error {
+		snap.Objects = append(snap.Objects, o)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return snap, nil
+}
+
+// editFor gives an informer the edit that its watches ask for.
+func (m *Manager) editFor(k dynamicfactory.Key) dynamicfactory.EditFunc {
+	s := m.source(k)
+	if s == nil {
+		return nil
+	}
+	return s.edit
+}
+
+// onGap hands a loss of history to the committer.
+func (m *Manager) onGap(k dynamicfactory.Key, g dynamicfactory.Gap) {
+	if s := m.source(k); s != nil {
+		m.send(change{src: s, kind: gapFound, gap: &g})
+	}
+}
+
+func (m *Manager) source(k dynamicfactory.Key) *source {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.sources[k]
+}
+
+func (m *Manager) sourceList() []*source {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list := make([]*source, 0, len(m.sources))
+	for _, s := range m.sources {
+		list = append(list, s)
+	}
+	return list
+}

@@ -1,0 +1,128 @@
+package feed
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watcherd/watcherd/internal/delivery"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// sinkWorker is a running delivery worker and the way to end it.
+type sinkWorker struct {
+	worker *delivery.Worker
+	cancel context.CancelFunc
+	done   chan struct{} // closed when the worker's Run has returned
+}
+
+// prepareSinks makes the queues of the sinks that are new. It is what can fail of
+// a change of sinks; a queue without a worker does no harm.
+func (m *Manager) prepareSinks(next *plan.State, diff plan.Plan) error {
+	for _, name := range slices.Concat(diff.Sinks.Add, diff.Sinks.Replace) {
+		spec := next.Sink(name)
+		from := outbox.FromNow
+		if spec.From == plan.FromStart {
+			from = outbox.FromLogStart
+		}
+		if _, err := m.store.EnsureSink(name, from); err != nil {
+			return fmt.Errorf("sink %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// startSinks starts workers for new sinks, and replaces those whose block
+// changed: the old worker ends before the new one begins, because two would
+// deliver one queue.
+func (m *Manager) startSinks(next *plan.State, diff plan.Plan) {
+	for _, name := range diff.Sinks.Replace {
+		m.stopSink(name)
+	}
+	for _, name := range slices.Concat(diff.Sinks.Add, diff.Sinks.Replace) {
+		m.startSink(next.Sink(name))
+	}
+}
+
+func (m *Manager) startSink(spec *plan.Sink) {
+	queue, err := m.store.EnsureSink(spec.Name, outbox.FromNow) // made by prepareSinks
+	if err != nil {
+		m.fail(fmt.Errorf("%w: queue of sink %s: %w", ErrStore, spec.Name, err))
+		return
+	}
+	log := m.log.With("sink", spec.Name)
+	w := delivery.New(delivery.Config{
+		Name:  spec.Name,
+		Queue: queue,
+		Open: func(ctx context.Context) (sinks.Sink, error) {
+			return spec.Config.Open(ctx, sinks.Options{
+				Name: spec.Name, Cluster: m.cfg.Cluster, Format: spec.Format, BatchMode: spec.BatchMode,
+				Logger: log, Stdout: m.cfg.Stdout, Dir: m.cfg.Dir,
+				Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"sink": spec.Name}, m.cfg.Registerer),
+			})
+		},
+		Fingerprint: spec.Fingerprint,
+		Format:      spec.Format,
+		Decode: func(it outbox.Item) (*event.Event, error) {
+			return m.inflater.Event(it.Sequence, record.Flags(it.Flags), it.Payload)
+		},
+		Delivery:     spec.Delivery,
+		Retry:        delivery.Retry{Initial: spec.Retry.Initial, Max: spec.Retry.Max, PoisonAttempts: spec.Retry.PoisonAttempts},
+		Oversize:     delivery.Oversize(spec.Oversize),
+		DrainTimeout: m.cfg.Drain,
+		Logger:       log,
+		Registerer:   m.cfg.Registerer,
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	sw := &sinkWorker{worker: w, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(sw.done)
+		if err := w.Run(ctx); err != nil {
+			m.fail(fmt.Errorf("%w: sink %s: %w", ErrStore, spec.Name, err))
+		}
+	}()
+	m.mu.Lock()
+	m.sinks[spec.Name] = sw
+	m.mu.Unlock()
+}
+
+// stopSink ends a worker and waits for it. Its queue stays.
+func (m *Manager) stopSink(name string) {
+	m.mu.Lock()
+	sw, ok := m.sinks[name]
+	delete(m.sinks, name)
+	m.mu.Unlock()
+	if ok {
+		sw.cancel()
+		<-sw.done
+	}
+}
+
+// removeSinks ends the workers of sinks that are no longer configured. Their
+// backlog is kept until somebody purges it.
+func (m *Manager) removeSinks(names []string) {
+	for _, name := range names {
+		m.stopSink(name)
+		m.log.Warn("sink removed from the configuration: its backlog is kept until it is purged", "sink", name)
+	}
+}
+
+// stopSinks ends all workers at once and waits for all.
+func (m *Manager) stopSinks() {
+	m.mu.Lock()
+	workers := m.sinks
+	m.sinks = map[string]*sinkWorker{}
+	m.mu.Unlock()
+	for _, sw := range workers {
+		sw.cancel()
+	}
+	for _, sw := range workers {
+		<-sw.done
+	}
+}

@@ -1,0 +1,125 @@
+package feed
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// source is one informer and the watches that are fed from it.
+type source struct {
+	key       dynamicfactory.Key
+	id        string // names the source in the store; the same for every version of a resource
+	partition string // the part of the ledger that the source's objects are recorded in
+	scope     string // takes part in event ids: what makes this feed's content differ from the default
+	resource  event.Resource
+	edit      dynamicfactory.EditFunc
+
+	hits atomic.Pointer[[]hit]
+	sub  atomic.Pointer[dynamicfactory.Subscription]
+
+	// Set before the informer starts.
+	resume checkpoint // where an earlier life had come to
+	warm   bool       // the informer starts from the ledger and resume
+
+	stopped chan struct{}  // closed by the owner to end what waits for the first list
+	waiting sync.WaitGroup // what waits for it
+
+	// Owned by the committer.
+	position uint64     // highest stream position seen
+	saved    checkpoint // as last written to the store
+	synced   bool       // a complete list has been committed, now or in an earlier life
+}
+
+// hit is a watch that a source feeds.
+type hit struct {
+	watch      *plan.Watch
+	namespaces map[string]struct{} // nil: all
+}
+
+func (h hit) sameWatch(other hit) bool { return h.watch.Name == other.watch.Name }
+
+// String names the source in logs.
+func (s *source) String() string { return s.id }
+
+// sourceID names a source in the store. The version of the API takes no part:
+// all versions of a resource share one sequence of resource versions, so that a
+// watch that moves to another version resumes where the old one was.
+func sourceID(partition string, k dynamicfactory.Key) string {
+	return partition + "#" + k.Namespace
+}
+
+// partitionOf names the part of the ledger that objects under k belong to. Two
+// informers share one only if they record the same form of the same objects and
+// their scopes cannot overlap.
+func partitionOf(k dynamicfactory.Key, pinned bool) string {
+	p := k.GVR.Resource + "." + k.GVR.Group
+	if pinned {
+		p += "@" + k.GVR.Version
+	}
+	if s := scopeOf(k); s != "" {
+		p += "|" + s
+	}
+	return p
+}
+
+// scopeOf is what distinguishes the content of k's feed from the default one.
+func scopeOf(k dynamicfactory.Key) string {
+	if k.LabelSelector == "" && k.FieldSelector == "" && !k.MetadataOnly && k.Variant == "" {
+		return ""
+	}
+	return fmt.Sprintf("l=%s;f=%s;m=%t;v=%s", k.LabelSelector, k.FieldSelector, k.MetadataOnly, k.Variant)
+}
+
+// stateKey names an object within its partition. Cluster-scoped objects have an
+// empty namespace.
+func stateKey(namespace, name string) string { return namespace + "/" + name }
+
+// covers reports whether the object belongs to the watch at all.
+func (h hit) covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool {
+	if o == nil {
+		return false
+	}
+	if h.namespaces != nil {
+		if _, ok := h.namespaces[o.GetNamespace()]; !ok {
+			return false
+		}
+	}
+	return h.watch.Filter.Match(o, nsLabels)
+}
+
+// selection tells what an observation means to the watch. ok is false if it
+// means nothing.
+func (h hit) selection(t event.Type, before, after *compact.Object, nsLabels func(string) (labels.Set, bool)) (s event.Selection, ok bool) {
+	if t == event.Updated {
+		was, is := h.covers(before, nsLabels), h.covers(after, nsLabels)
+		switch {
+		case was && is:
+			return event.Inside, true
+		case is:
+			return event.Entered, true
+		case was:
+			return event.Left, true
+		default:
+			return event.Inside, false
+		}
+	}
+	o := after
+	if t == event.Deleted {
+		o = before
+	}
+	if !h.covers(o, nsLabels) {
+		return event.Inside, false
+	}
+	if h.watch.ServerLabels+h.watch.ServerFields != "" && t != event.Sync {
+		return event.Unknown, true
+	}
+	return event.Inside, true
+}

@@ -1,0 +1,165 @@
+package feed
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// sourceSynced handles the end of a source's initial list: every object of the
+// list is before this in the queue.
+func (g *group) sourceSynced(c *change) error {
+	s := c.src
+	g.touched[s] = struct{}{}
+	if !s.warm {
+		if err := g.sweep(c); err != nil {
+			return err
+		}
+	}
+	s.synced = true
+	g.m.log.Info("watch synced", "source", s.id, "objects", s.objects(), "fromLedger", s.warm)
+	return nil
+}
+
+// sweep finds the deletions that an informer which started from nothing cannot
+// see: objects that the ledger has in the source's scope and the cluster has not.
+// An informer that started from the ledger finds them itself.
+func (g *group) sweep(c *change) error {
+	s := c.src
+	sub := s.sub.Load()
+	if sub == nil {
+		return nil
+	}
+	exists := sub.Informer().GetStore()
+	var missing []*compact.Object
+	err := g.m.scan(s, func(o *compact.Object) error {
+		key := strings.TrimPrefix(stateKey(o.GetNamespace(), o.GetName()), "/")
+		_, found, err := exists.GetByKey(key)
+		if err != nil {
+			return err
+		}
+		if !found {
+			missing = append(missing, o)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for _, o := range missing {
+		gone := change{src: s, kind: objectDeleted, obj: o, unknown: true, at: c.at}
+		if err := g.gone(&gone); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// scan calls fn for every committed ledger entry in the source's scope.
+func (m *Manager) scan(s *source, fn func(*compact.Object) error) error {
+	prefix := ""
+	if s.key.Namespace != "" {
+		prefix = s.key.Namespace + "/"
+	}
+	err := m.store.ScanState(s.partition, prefix, func(key string, value []byte) error {
+		o, err := m.codec.Decode(value)
+		if err != nil {
+			return fmt.Errorf("ledger entry %s: %w", key, err)
+		}
+		return fn(o)
+	})
+	if err != nil {
+		return fmt.Errorf("%w: scan %s: %w", ErrStore, s.partition, err)
+	}
+	return nil
+}
+
+// gapFound tells every watch of the source, through the sinks its routes lead to,
+// that history was lost.
+func (g *group) gapFound(c *change) error {
+	s, gap := c.src, c.gap
+	g.m.metrics.gap(s, gap.Cause)
+	g.m.log.Warn("history was lost: what happened in between was not observed, the final states are delivered",
+		"source", s.id, "cause", gap.Cause, "fromResourceVersion", gap.From, "toResourceVersion", gap.To)
+	for _, h := range *s.hits.Load() {
+		rc := route.Change{
+			Type: event.Gap, Resource: s.resource, Cluster: g.m.cfg.Cluster, Time: c.at,
+			Watches: []route.Hit{{Watch: h.watch.Name}},
+		}
+		g.targets = g.m.router.Load().Route(g.targets[:0], &rc)
+		if len(g.targets) == 0 {
+			continue
+		}
+		g.routes = g.routes[:0]
+		for _, t := range g.targets {
+			g.routes = append(g.routes, outbox.Route{Sink: t.Sink})
+		}
+		data := &event.GapData{
+			Watch: h.watch.Name, Resource: s.resource.String(),
+			FromResourceVersion: gap.From, ToResourceVersion: gap.To, Cause: gap.Cause,
+			From: gap.FromTime.UTC(), To: gap.ToTime.UTC(),
+		}
+		id := event.ID(g.m.cfg.Cluster, event.Gap, s.resource, s.scope+"/"+h.watch.Name+"/"+gap.Cause, gap.From, gap.To)
+		r := record.Record{Event: event.Event{
+			ID: id, Type: event.Gap, Time: c.at, Resource: s.resource, Namespace: s.key.Namespace, Gap: data,
+		}}
+		if err := g.appendRecord(&r, laneOf(s.id)); err != nil {
+			return fmt.Errorf("record gap of %s: %w", s.id, err)
+		}
+	}
+	return nil
+}
+
+// snapshotItem asks for the recorded state of one object as a Sync event, for one
+// watch, to some sinks.
+type snapshotItem struct {
+	hit  hit
+	only func(sink string) bool // nil: every sink the watch leads to
+}
+
+// snapshotObject delivers the object's recorded state. It is read again here: the
+// object may have changed or gone since the snapshot was asked for, and then the
+// event must not be older than what was already delivered.
+func (g *group) snapshotObject(c *change) error {
+	now, err := g.recorded(c.src, c.obj)
+	if err != nil || now == nil {
+		return err
+	}
+	s, ok := c.snap.hit.selection(event.Sync, nil, now, g.m.namespaces.labels)
+	if !ok {
+		return nil
+	}
+	hits := []route.Hit{{Watch: c.snap.hit.watch.Name, Selection: s}}
+	return g.deliver(c.src, c.at, occurrence{t: event.Sync, after: now}, hits, c.snap.only)
+}
+
+// snapshot sends the recorded state of every object that the watch sees through
+// the source to the committer, as Sync events. It returns the number of objects
+// looked at, early when ctx is done.
+func (m *Manager) snapshot(ctx context.Context, s *source, item snapshotItem) (int, error) {
+	n := 0
+	err := m.scan(s, func(o *compact.Object) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		n++
+		m.send(change{src: s, kind: snapshotObject, obj: o, snap: &item})
+		return nil
+	})
+	return n, err
+}
+
+// objects is the number of objects in the source's cache.
+func (s *source) objects() int {
+	sub := s.sub.Load()
+	if sub == nil {
+		return 0
+	}
+	return len(sub.Informer().GetStore().ListKeys())
+}

@@ -1,0 +1,218 @@
+package watcherd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+
+	"github.com/watcherd/watcherd/internal/feed"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/reload"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// contactTimeout bounds the first contact with the API server. Later it may be
+// away for as long as it likes.
+const contactTimeout = 30 * time.Second
+
+// Options are what Run needs besides the configuration file.
+type Options struct {
+	// ConfigFile is the path of the configuration; it is watched for changes.
+	ConfigFile string
+	// REST says how to reach the API server. Its rate limits are replaced by the
+	// configuration's.
+	REST *rest.Config
+	// ClusterName is the name of the cluster if the configuration gives none;
+	// the kubeconfig's name for it, as a rule.
+	ClusterName string
+	// Kinds are the kinds of sinks; [Kinds] if nil.
+	Kinds sinks.Kinds
+	// Logger takes the daemon's log; required.
+	Logger *slog.Logger
+	// Registerer takes the daemon's metrics; a new registry if nil.
+	Registerer *prometheus.Registry
+	// Stdout is where stdout sinks write; required if there are any.
+	Stdout io.Writer
+	// ShutdownTimeout bounds how long deliveries in flight may take once ctx is
+	// done; 20 s if 0.
+	ShutdownTimeout time.Duration
+	// Reload, if not nil, asks for a reload with each value, as SIGHUP does.
+	Reload <-chan struct{}
+}
+
+func (o *Options) setDefaults() {
+	if o.Kinds == nil {
+		o.Kinds = Kinds()
+	}
+	if o.Registerer == nil {
+		o.Registerer = prometheus.NewRegistry()
+	}
+	if o.ShutdownTimeout == 0 {
+		o.ShutdownTimeout = 20 * time.Second
+	}
+}
+
+// Run runs the daemon until ctx is done, which is a clean end and returns nil, or
+// until it cannot keep its promises any more. [ErrConfig], [ErrStoreOpen] and
+// [ErrStore] tell the causes apart that need different acts; any other error is
+// of the start: the API server cannot be used, a port is taken.
+func Run(ctx context.Context, o Options) error {
+	o.setDefaults()
+	st, err := Load(o.ConfigFile, o.Kinds)
+	if err != nil {
+		return err
+	}
+	cluster := st.Cluster
+	if cluster == "" {
+		cluster = o.ClusterName
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return fmt.Errorf("working directory: %w", err)
+	}
+	store, err := openStore(st, o)
+	if err != nil {
+		return err
+	}
+	d := &daemon{Options: o, cluster: cluster, dir: dir, store: store, log: o.Logger}
+	err = d.run(ctx, st)
+	if cerr := store.Close(); cerr != nil && !errors.Is(err, ErrStore) {
+		err = errors.Join(err, fmt.Errorf("%w: close: %w", ErrStore, cerr))
+	}
+	return err
+}
+
+func openStore(st *plan.State, o Options) (*outbox.Store, error) {
+	store, err := outbox.Open(st.Store.Path, outbox.Options{
+		MaxBytes: st.Store.MaxBytes, MinFree: st.Store.MinFree,
+		RetentionMaxAge: st.Store.RetentionMaxAge, RetentionMaxBytes: st.Store.RetentionMaxBytes,
+		Logger: o.Logger, Registerer: o.Registerer,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrStoreOpen, err)
+	}
+	return store, nil
+}
+
+// daemon is one run.
+type daemon struct {
+	Options
+	cluster string
+	dir     string
+	store   *outbox.Store
+	log     *slog.Logger
+}
+
+// run starts the parts in the order in which they need each other and waits for
+// all of them. The first that fails ends the others.
+//
+// The order of the end: the reload watcher and the resolver stop with ctx; the
+// feed stops its informers, commits what they handed over and drains its sinks
+// (see feed.Manager.Run); the store's upkeep goes on until then, and the store is
+// closed last.
+func (d *daemon) run(ctx context.Context, st *plan.State) error {
+	kube := rest.CopyConfig(d.REST)
+	kube.QPS, kube.Burst = st.KubeAPI.QPS, st.KubeAPI.Burst
+	resolver, err := dynamicfactory.NewResolver(kube)
+	if err != nil {
+		return fmt.Errorf("reach the API server: %w", err)
+	}
+	manager, err := feed.New(feed.Config{
+		Cluster: d.cluster, REST: kube, Resolver: resolver, Store: d.store,
+		Logger: d.log, Registerer: d.Registerer, Stdout: d.Stdout, Dir: d.dir,
+		Drain: d.ShutdownTimeout,
+	})
+	if err != nil {
+		return err
+	}
+	watcher := reload.New(reload.Config{
+		Path: d.ConfigFile, Running: st,
+		Load: func(data []byte) (*plan.State, error) { return parse(d.ConfigFile, data, d.Kinds) },
+		Apply: func(ctx context.Context, next *plan.State) error {
+			d.store.SetLimits(limits(next))
+			return manager.Apply(ctx, next)
+		},
+		Logger: d.log, Registerer: d.Registerer,
+	})
+
+	upkeep, stopUpkeep := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopUpkeep()
+	kept := make(chan error, 1)
+	go func() { kept <- d.store.Run(upkeep) }()
+
+	group, gctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return resolver.Run(gctx) })
+	group.Go(func() error { return manager.Run(gctx) })
+	group.Go(func() error {
+		if err := d.start(gctx, resolver, manager, st); err != nil {
+			return err
+		}
+		return watcher.Run(gctx)
+	})
+	group.Go(func() error { return d.forwardReloads(gctx, watcher) })
+	err = group.Wait()
+	stopUpkeep()
+	return d.verdict(ctx, errors.Join(err, <-kept))
+}
+
+// start applies the first state once the API server has said what it serves.
+func (d *daemon) start(ctx context.Context, resolver *dynamicfactory.Resolver, manager *feed.Manager, st *plan.State) error {
+	contact, cancel := context.WithTimeout(ctx, contactTimeout)
+	defer cancel()
+	if err := resolver.Refresh(contact); err != nil {
+		return fmt.Errorf("the API server at %s cannot be reached: %w", d.REST.Host, err)
+	}
+	if err := manager.Apply(ctx, st); err != nil {
+		return fmt.Errorf("start: %w", err)
+	}
+	d.log.Info("watcherd is running", "cluster", d.cluster, "config", d.ConfigFile,
+		"watches", len(st.Watches), "sinks", len(st.Sinks), "store", st.Store.Path)
+	return nil
+}
+
+func (d *daemon) forwardReloads(ctx context.Context, w *reload.Watcher) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case _, ok := <-d.Reload:
+			if !ok {
+				<-ctx.Done()
+				return nil
+			}
+			w.Trigger()
+		}
+	}
+}
+
+// verdict turns the parts' errors into Run's: what follows from ctx being done is
+// no error.
+func (d *daemon) verdict(ctx context.Context, err error) error {
+	if failed := d.store.Err(); failed != nil {
+		return fmt.Errorf("%w: %w", ErrStore, failed)
+	}
+	if errors.Is(err, feed.ErrStore) {
+		return fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return nil
+	}
+	return err
+}
+
+func limits(st *plan.State) outbox.Limits {
+	return outbox.Limits{
+		MaxBytes: st.Store.MaxBytes, MinFree: st.Store.MinFree,
+		RetentionMaxAge: st.Store.RetentionMaxAge, RetentionMaxBytes: st.Store.RetentionMaxBytes,
+	}
+}
