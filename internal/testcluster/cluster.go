@@ -147,7 +147,7 @@ func (c *Cluster) end(s os.Signal) error {
 	p := c.process
 	c.process = nil
 	if !p.running() {
-		return fmt.Errorf("the server ended by itself: %v\n%s%s", p.err, p.stderr.String(), c.logTail())
+		return fmt.Errorf("the server ended by itself: %w\n%s%s", p.ending(), p.stderr.String(), c.logTail())
 	}
 	if err := p.signal(s); err != nil {
 		return fmt.Errorf("the server did not stop well: %w\n%s%s", err, p.stderr.String(), c.logTail())

@@ -68,7 +68,7 @@ func startProcess(ctx context.Context, binary string, args []string) (*process, 
 	case p.url = <-ready:
 		return p, nil
 	case <-p.exited:
-		return nil, fmt.Errorf("the server ended before it was ready: %v\n%s", p.err, p.stderr.String())
+		return nil, fmt.Errorf("the server ended before it was ready: %w\n%s", p.ending(), p.stderr.String())
 	case <-ctx.Done():
 		return nil, errors.Join(fmt.Errorf("the server is not ready: %w\n%s", ctx.Err(), p.stderr.String()),
 			p.signal(os.Kill))
@@ -99,6 +99,15 @@ func (p *process) signal(s os.Signal) error {
 func (p *process) killed() bool {
 	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
+}
+
+// ending is how a process that is gone ended by itself, which is an error even if
+// the process doesn't think so.
+func (p *process) ending() error {
+	if p.err != nil {
+		return p.err
+	}
+	return errors.New("exit status 0")
 }
 
 // running says whether the process is still there.

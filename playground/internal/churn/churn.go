@@ -8,6 +8,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 )
@@ -23,6 +24,9 @@ type Options struct {
 // retryPause is how long to leave a cluster alone that answers with errors.
 const retryPause = time.Second
 
+// reachLimit is how long the first answer may take.
+const reachLimit = 10 * time.Second
+
 // cleanupLimit bounds the clean-up, which ctx's end does not stop.
 const cleanupLimit = 20 * time.Second
 
@@ -33,6 +37,9 @@ func Run(ctx context.Context, cfg *rest.Config, o Options) (err error) {
 	client, err := dynamic.NewForConfig(cfg)
 	if err != nil {
 		return err
+	}
+	if err := reach(ctx, cfg); err != nil {
+		return unlessDone(ctx, err)
 	}
 	c := &churner{client: client, options: o, random: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
 	if o.Cleanup {
@@ -45,15 +52,34 @@ func Run(ctx context.Context, cfg *rest.Config, o Options) (err error) {
 		}()
 	}
 	if err := c.prepare(ctx); err != nil {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return err
+		return unlessDone(ctx, err)
 	}
 	fmt.Fprintf(o.Report, "churn: %g changes per second in namespace %s of %s\n", o.Rate, o.Namespace, cfg.Host)
 	c.churn(ctx)
 	fmt.Fprintf(o.Report, "churn: stopped after %d changes\n", c.changes)
 	return nil
+}
+
+// reach says early, and in one line, that a cluster doesn't answer.
+func reach(ctx context.Context, cfg *rest.Config) error {
+	quick := rest.CopyConfig(cfg)
+	quick.Timeout = reachLimit
+	client, err := discovery.NewDiscoveryClientForConfig(quick)
+	if err != nil {
+		return err
+	}
+	if _, err := client.ServerVersionWithContext(ctx); err != nil {
+		return fmt.Errorf("cannot reach the cluster at %s: %w", cfg.Host, err)
+	}
+	return nil
+}
+
+// unlessDone is err, unless ctx's end is what it is about.
+func unlessDone(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
 }
 
 // churner is used by one goroutine.

@@ -2,7 +2,7 @@ package churn
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"os"
 	"time"
 
@@ -30,8 +30,11 @@ func Command(ctx context.Context, args []string) error {
 	rules.ExplicitPath = *kubeconfig
 	cfg, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
 		rules, &clientcmd.ConfigOverrides{CurrentContext: *kubeContext}).ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return errors.New("no cluster to write to: there is no kubeconfig, or it names none")
+	}
 	if err != nil {
-		return fmt.Errorf("no cluster to write to: %w", err)
+		return err
 	}
 	cfg.QPS = -1 // the rate is ours to keep
 	cfg.Timeout = time.Minute

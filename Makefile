@@ -1,0 +1,34 @@
+# Few targets, each one command. CONTRIBUTING.md says what you need: Go and make.
+SHELL := /bin/bash
+
+GOLANGCI_LINT := go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+.PHONY: build test lint generate bench demo image soak playground
+
+build: ## bin/watcherd
+	go build -o bin/watcherd ./cmd/watcherd
+
+test: playground ## all tests with the race detector, those against a real API server included
+	cd playground && go test -trimpath ./...
+	go test -race -timeout 20m ./...
+
+lint: ## the linters, the walls between the packages included
+	$(GOLANGCI_LINT) run ./...
+
+generate: ## files that are made from others; CI fails if they are stale
+	go generate ./...
+
+bench: ## the benchmarks, each against its baseline in the same run
+	go test -run '^$$' -bench . -benchmem ./bench/...
+
+demo: build ## watcherd at work, on a cluster of its own or on that of KUBECONFIG
+	hack/demo.sh
+
+image: ## the container image
+	docker build -t watcherd .
+
+soak: playground ## the long forms of the end-to-end tests: hours
+	WATCHERD_SOAK=1 go test -race -v -count 1 -timeout 12h ./internal/e2e
+
+playground: ## the API server of the demo and the tests; builds it once, prints where
+	@go run ./hack/playground
