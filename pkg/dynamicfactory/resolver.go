@@ -11,8 +11,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/rawwatch"
 )
 
 const (
@@ -41,9 +42,10 @@ type Resource struct {
 //
 // Resolve and Changed are safe for concurrent use.
 type Resolver struct {
-	client  discovery.DiscoveryInterfaceWithContext
-	factory *Factory
-	changed chan struct{}
+	client    discovery.DiscoveryInterfaceWithContext
+	notifiers []*rawwatch.Notifier // of CustomResourceDefinitions and APIServices
+	trigger   chan struct{}        // filled when one of those changes
+	changed   chan struct{}
 
 	mu    sync.RWMutex // guards table
 	table *table       // nil: discovery has not succeeded yet
@@ -59,11 +61,27 @@ func NewResolver(cfg *rest.Config) (*Resolver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dynamicfactory: %w", err)
 	}
-	factory, err := NewForConfig(cfg, WithCompactStore(), WithoutNamespaceIndex())
+	raw, err := rawwatch.NewClient(cfg, defaultConcurrentLists)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("dynamicfactory: %w", err)
 	}
-	return &Resolver{client: client, factory: factory, changed: make(chan struct{}, 1)}, nil
+	r := &Resolver{client: client, trigger: make(chan struct{}, 1), changed: make(chan struct{}, 1)}
+	prober := rawwatch.NewProber(raw, nil)
+	for _, gvr := range []schema.GroupVersionResource{
+		{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"},
+		{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"},
+	} {
+		r.notifiers = append(r.notifiers, rawwatch.NewNotifier(raw, prober, gvr, func() { notify(r.trigger) }))
+	}
+	return r, nil
+}
+
+// notify fills a channel with room for one value, unless it is full.
+func notify(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // Changed delivers a value when the answers of Resolve may have changed, for the
@@ -72,13 +90,12 @@ func NewResolver(cfg *rest.Config) (*Resolver, error) {
 func (r *Resolver) Changed() <-chan struct{} { return r.changed }
 
 // Run keeps the Resolver up to date until ctx is done, and returns when everything
-// it has started has ended. Call it once. The error is ctx's.
+// it has started has ended. Call it once. It returns nil.
 func (r *Resolver) Run(ctx context.Context) error {
-	defer r.factory.Shutdown()
-	trigger := make(chan struct{}, 1)
-	subs, err := r.watchDefinitions(ctx, trigger)
-	if err != nil {
-		return err
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	for _, n := range r.notifiers {
+		watching.Go(func() { n.Run(ctx) })
 	}
 	logger := klog.FromContext(ctx)
 	failing := false
@@ -91,18 +108,18 @@ func (r *Resolver) Run(ctx context.Context) error {
 			failing = err != nil
 			logger.Info("Discovery of the served resources", "failing", failing, "err", err)
 		}
-		r.await(ctx, trigger, pause(err, subs))
+		r.await(ctx, r.pause(err))
 	}
-	return context.Cause(ctx)
+	return nil
 }
 
 // pause is how long to wait for a trigger.
-func pause(err error, subs []*Subscription) time.Duration {
+func (r *Resolver) pause(err error) time.Duration {
 	if err != nil {
 		return resolverRetry
 	}
-	for _, s := range subs {
-		if s.Status().State != StateWatching {
+	for _, n := range r.notifiers {
+		if !n.Live() {
 			return resolverPoll
 		}
 	}
@@ -117,11 +134,11 @@ func settle() []time.Duration {
 
 // await returns when discovery is to be read again. After a trigger it reads it
 // itself a few times.
-func (r *Resolver) await(ctx context.Context, trigger <-chan struct{}, pause time.Duration) {
+func (r *Resolver) await(ctx context.Context, pause time.Duration) {
 	t := time.NewTimer(pause)
 	defer t.Stop()
 	select {
-	case <-trigger:
+	case <-r.trigger:
 	case <-t.C:
 		return
 	case <-ctx.Done():
@@ -131,7 +148,7 @@ func (r *Resolver) await(ctx context.Context, trigger <-chan struct{}, pause tim
 	for n := 0; n < len(waits); {
 		t.Reset(waits[n])
 		select {
-		case <-trigger:
+		case <-r.trigger:
 			n = 0 // another change, while at it
 			continue
 		case <-t.C:
@@ -143,38 +160,6 @@ func (r *Resolver) await(ctx context.Context, trigger <-chan struct{}, pause tim
 			_ = r.Refresh(ctx) // the last one is Run's, which reports
 		}
 	}
-}
-
-// watchDefinitions has trigger filled whenever a CustomResourceDefinition or an
-// APIService changes.
-func (r *Resolver) watchDefinitions(ctx context.Context, trigger chan<- struct{}) ([]*Subscription, error) {
-	fire := func() {
-		select {
-		case trigger <- struct{}{}:
-		default:
-		}
-	}
-	h := cache.ResourceEventHandlerDetailedFuncs{
-		AddFunc: func(_ any, initial bool) {
-			if !initial {
-				fire()
-			}
-		},
-		UpdateFunc: func(any, any) { fire() },
-		DeleteFunc: func(any) { fire() },
-	}
-	var subs []*Subscription
-	for _, gvr := range []schema.GroupVersionResource{
-		{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"},
-		{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"},
-	} {
-		s, err := r.factory.Subscribe(ctx, Key{GVR: gvr, MetadataOnly: true}, h)
-		if err != nil {
-			return nil, err
-		}
-		subs = append(subs, s)
-	}
-	return subs, nil
 }
 
 // Refresh reads discovery now. Groups that fail keep what they had; an error means
@@ -194,10 +179,7 @@ func (r *Resolver) Refresh(ctx context.Context) error {
 	news := !r.table.equal(before)
 	r.mu.Unlock()
 	if news {
-		select {
-		case r.changed <- struct{}{}:
-		default:
-		}
+		notify(r.changed)
 	}
 	return nil
 }
