@@ -14,7 +14,7 @@ type document struct {
 	obj      *compact.Object
 	inflated bool
 	err      error // of inflating
-	json     []byte
+	buffer   []byte
 	body     rawObject
 
 	object   lazyMap // over the document itself
@@ -37,8 +37,8 @@ const maxKept = 1 << 20
 func (d *document) release() {
 	d.obj = nil
 	d.body.reset(nil)
-	if cap(d.json) > maxKept {
-		d.json = nil
+	if cap(d.buffer) > maxKept {
+		d.buffer = nil
 	}
 }
 
@@ -46,10 +46,10 @@ func (d *document) release() {
 func (d *document) raw() ([]byte, error) {
 	if !d.inflated {
 		d.inflated = true
-		d.json, d.err = d.obj.AppendJSON(d.json[:0])
-		d.body.reset(d.json)
+		d.buffer, d.err = d.obj.AppendJSON(d.buffer[:0])
+		d.body.reset(d.buffer)
 	}
-	return d.json, d.err
+	return d.buffer, d.err
 }
 
 // member is a member of the JSON object itself.
@@ -95,12 +95,29 @@ func (s *objectSource) keys() ([]string, error) {
 	return s.body.keys()
 }
 
+func (s *objectSource) count() (int, error) {
+	if _, err := (*document)(s).raw(); err != nil {
+		return 0, err
+	}
+	return s.body.count()
+}
+
 func (s *objectSource) whole() ref.Val {
 	if _, err := (*document)(s).raw(); err != nil {
 		return types.WrapErr(err)
 	}
 	return s.body.whole()
 }
+
+func (s *objectSource) json() []byte {
+	raw, err := (*document)(s).raw()
+	if err != nil {
+		return nil
+	}
+	return raw
+}
+
+func (s *objectSource) rawSize() int { return s.obj.RawLen() }
 
 // metadataSource is `object.metadata`, as JSON has it.
 type metadataSource document
@@ -133,6 +150,14 @@ func (s *metadataSource) keys() ([]string, error) {
 	return nil, s.err
 }
 
+func (s *metadataSource) count() (int, error) {
+	v, found := (*document)(s).member("metadata")
+	if m, ok := v.(*lazyMap); ok && found {
+		return m.count()
+	}
+	return 0, s.err
+}
+
 func (s *metadataSource) whole() ref.Val {
 	v, found := (*document)(s).member("metadata")
 	if m, ok := v.(*lazyMap); ok && found {
@@ -143,6 +168,16 @@ func (s *metadataSource) whole() ref.Val {
 	}
 	return types.NewStringInterfaceMap(types.DefaultTypeAdapter, nil)
 }
+
+func (s *metadataSource) json() []byte {
+	v, found := (*document)(s).member("metadata")
+	if m, ok := v.(*lazyMap); ok && found {
+		return m.json()
+	}
+	return nil
+}
+
+func (s *metadataSource) rawSize() int { return s.obj.RawLen() }
 
 // labelSource is the object's labels.
 type labelSource document
@@ -160,9 +195,21 @@ func (s *labelSource) keys() ([]string, error) {
 	return keys, nil
 }
 
+func (s *labelSource) count() (int, error) {
+	n := 0
+	for range s.obj.Labels().All() {
+		n++
+	}
+	return n, nil
+}
+
 func (s *labelSource) whole() ref.Val {
 	return types.NewStringStringMap(types.DefaultTypeAdapter, s.obj.Labels().Map())
 }
+
+func (s *labelSource) json() []byte { return nil }
+
+func (s *labelSource) rawSize() int { return s.obj.RawLen() }
 
 func noLabels(o *compact.Object) bool {
 	for range o.Labels().All() {

@@ -3,6 +3,7 @@ package route
 import (
 	"bytes"
 	"errors"
+	"math"
 	"reflect"
 
 	"cel.dev/cel-go/common/types"
@@ -10,19 +11,29 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 )
 
+// sizeUnit is how many bytes of text CEL counts as one element of a value's size.
+const sizeUnit = 10
+
 // mapSource is where a lazyMap finds its members. An error takes the value's place
 // in find and whole; the value of what is not found, if not an error, means nothing.
 type mapSource interface {
 	find(key string) (value ref.Val, found bool)
 	keys() ([]string, error)
+	count() (int, error)
 	whole() ref.Val // the same map, decoded
+	json() []byte   // the same map as sent; nil if it is not at hand
+	rawSize() int   // bytes of JSON, or more
 }
 
 // lazyMap is a CEL map with text as keys. It answers from its source what can be
 // answered by key, and decodes the whole only for what needs the whole.
 type lazyMap struct{ mapSource }
 
-var _ traits.Mapper = (*lazyMap)(nil)
+var (
+	_ traits.Mapper              = (*lazyMap)(nil)
+	_ types.AggregateSizeVisitor = (*lazyMap)(nil)
+	_ types.AggregateSizeVisitor = (*rawArray)(nil)
+)
 
 // Find returns the member of a key and whether there is one.
 func (m *lazyMap) Find(key ref.Val) (ref.Val, bool) {
@@ -53,11 +64,11 @@ func (m *lazyMap) Contains(key ref.Val) ref.Val {
 
 // Size is the number of keys.
 func (m *lazyMap) Size() ref.Val {
-	keys, err := m.keys()
+	n, err := m.count()
 	if err != nil {
 		return types.WrapErr(err)
 	}
-	return types.Int(len(keys))
+	return types.Int(n)
 }
 
 // Iterator passes over the keys in the order of the document.
@@ -73,14 +84,19 @@ func (m *lazyMap) Iterator() traits.Iterator {
 // Equal compares member by member; objects of the same bytes are equal at sight.
 func (m *lazyMap) Equal(other ref.Val) ref.Val {
 	if o, ok := other.(*lazyMap); ok {
-		a, isRaw := m.mapSource.(*rawObject)
-		b, areRaw := o.mapSource.(*rawObject)
-		if isRaw && areRaw && bytes.Equal(a.raw, b.raw) {
+		if raw := m.json(); raw != nil && bytes.Equal(raw, o.json()) {
 			return types.True
 		}
+		return m.whole().Equal(o.whole())
 	}
 	return m.whole().Equal(other)
 }
+
+// AggregateSize is for the memory limit, which would else decode what it measures.
+func (m *lazyMap) AggregateSize(types.AggregateSizer) uint32 { return elements(m.rawSize()) }
+
+// elements is a size in bytes as CEL counts it.
+func elements(size int) uint32 { return uint32(min(size/sizeUnit+1, math.MaxInt32)) }
 
 // ConvertToNative decodes.
 func (m *lazyMap) ConvertToNative(t reflect.Type) (any, error) { return m.whole().ConvertToNative(t) }
@@ -93,6 +109,9 @@ func (m *lazyMap) Type() ref.Type { return types.MapType }
 
 // Value decodes.
 func (m *lazyMap) Value() any { return m.whole().Value() }
+
+// AggregateSize is for the memory limit, which would else decode what it measures.
+func (a *rawArray) AggregateSize(types.AggregateSizer) uint32 { return elements(len(a.raw)) }
 
 // ConvertToNative decodes.
 func (a *rawArray) ConvertToNative(t reflect.Type) (any, error) { return a.whole().ConvertToNative(t) }

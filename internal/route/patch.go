@@ -24,14 +24,43 @@ func Patch(before, after []byte) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("route: patch: %w", err)
 	}
-	if len(patch) == 0 {
-		return []byte("[]"), nil
+	return appendPatch(nil, patch)
+}
+
+// appendPatch writes the operations in the order of the standard's examples: op,
+// path, value.
+func appendPatch(dst []byte, patch jsondiff.Patch) ([]byte, error) {
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false)
+	appendValue := func(v any) error {
+		text.Reset()
+		if err := enc.Encode(v); err != nil {
+			return fmt.Errorf("route: patch: %w", err)
+		}
+		dst = append(dst, bytes.TrimSuffix(text.Bytes(), []byte("\n"))...)
+		return nil
 	}
-	out, err := json.Marshal(patch)
-	if err != nil {
-		return nil, fmt.Errorf("route: patch: %w", err)
+	dst = append(dst, '[')
+	for i, op := range patch {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `{"op":"`...)
+		dst = append(dst, op.Type...)
+		dst = append(dst, `","path":`...)
+		if err := appendValue(op.Path); err != nil {
+			return nil, err
+		}
+		if op.Type != jsondiff.OperationRemove {
+			dst = append(dst, `,"value":`...)
+			if err := appendValue(op.Value); err != nil {
+				return nil, err
+			}
+		}
+		dst = append(dst, '}')
 	}
-	return out, nil
+	return append(dst, ']'), nil
 }
 
 // unmarshalNumbers decodes with numbers as they are written: as a float64 a

@@ -2,6 +2,7 @@ package route
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 
 	"cel.dev/cel-go/common/types"
@@ -81,12 +82,43 @@ func (o *rawObject) scan() {
 	for key, value := range compact.Members(o.raw) {
 		o.members = append(o.members, rawMember{key: key, raw: value})
 	}
+	o.members = lastOfEach(o.members)
 }
 
-// find looks from the end, as of two members of one key the last one counts.
+// lastOfEach leaves one member of each key, the last, as all who decode JSON do.
+// API servers send none twice, so that there is next to never anything to move.
+func lastOfEach(members []rawMember) []rawMember {
+	last := make(map[string]int)
+	twice := false
+	if len(members) > 16 {
+		for i, m := range members {
+			_, seen := last[string(m.key)]
+			twice = twice || seen
+			last[string(m.key)] = i
+		}
+	} else {
+		for i, m := range members {
+			twice = twice || slices.ContainsFunc(members[:i], func(other rawMember) bool { return bytes.Equal(m.key, other.key) })
+		}
+	}
+	if !twice {
+		return members
+	}
+	for i, m := range members {
+		last[string(m.key)] = i
+	}
+	kept := members[:0]
+	for i, m := range members {
+		if last[string(m.key)] == i {
+			kept = append(kept, m)
+		}
+	}
+	return kept
+}
+
 func (o *rawObject) find(key string) (ref.Val, bool) {
 	o.scan()
-	for i := len(o.members) - 1; i >= 0; i-- {
+	for i := range o.members {
 		m := &o.members[i]
 		if string(m.key) != key {
 			continue
@@ -101,16 +133,16 @@ func (o *rawObject) find(key string) (ref.Val, bool) {
 
 func (o *rawObject) keys() ([]string, error) {
 	o.scan()
-	keys := make([]string, 0, len(o.members))
-	seen := make(map[string]struct{}, len(o.members))
-	for _, m := range o.members {
-		if _, twice := seen[string(m.key)]; !twice {
-			key := string(m.key)
-			seen[key] = struct{}{}
-			keys = append(keys, key)
-		}
+	keys := make([]string, len(o.members))
+	for i, m := range o.members {
+		keys[i] = string(m.key)
 	}
 	return keys, nil
+}
+
+func (o *rawObject) count() (int, error) {
+	o.scan()
+	return len(o.members), nil
 }
 
 func (o *rawObject) whole() ref.Val {
@@ -119,6 +151,10 @@ func (o *rawObject) whole() ref.Val {
 	}
 	return o.decoded
 }
+
+func (o *rawObject) json() []byte { return o.raw }
+
+func (o *rawObject) rawSize() int { return len(o.raw) }
 
 // rawArray is a JSON array as a CEL list.
 type rawArray struct {
@@ -191,8 +227,11 @@ func (a *rawArray) Contains(value ref.Val) ref.Val {
 
 // Equal compares item by item; arrays of the same bytes are equal at sight.
 func (a *rawArray) Equal(other ref.Val) ref.Val {
-	if b, ok := other.(*rawArray); ok && bytes.Equal(a.raw, b.raw) {
-		return types.True
+	if b, ok := other.(*rawArray); ok {
+		if bytes.Equal(a.raw, b.raw) {
+			return types.True
+		}
+		return a.whole().Equal(b.whole())
 	}
 	return a.whole().Equal(other)
 }

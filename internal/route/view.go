@@ -96,6 +96,9 @@ func (v *view) IsSet(index ref.Val) ref.Val {
 	return types.Bool(ok && f.IsSet(v.eval))
 }
 
+// AggregateSize is that of no more than a few short values.
+func (v *view) AggregateSize(types.AggregateSizer) uint32 { return 1 }
+
 // Equal is identity: there is one value of each type in an evaluation.
 func (v *view) Equal(other ref.Val) ref.Val { return types.Bool(other == ref.Val(v)) }
 

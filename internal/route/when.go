@@ -10,10 +10,20 @@ import (
 	"cel.dev/cel-go/ext"
 )
 
-// Limits of one evaluation. A unit of cost is about 100 ns of work.
+// limits are those of one evaluation.
+type limits struct {
+	cost   uint64 // in units of about 100 ns of work
+	memory uint32 // bytes of one value
+}
+
+// defaultLimits allow about a tenth of a second, as Kubernetes' admission does.
+func defaultLimits() limits { return limits{cost: 1_000_000, memory: 16 << 20} }
+
 const (
-	maxCost   = 1_000_000
-	maxMemory = 16 << 20 // bytes of values alive at a time
+
+	// measureEvery is how many rounds of a loop pass between two looks at the size of
+	// what it builds up.
+	measureEvery = 64
 
 	// provenCost is a worst case, known at load, below which metering an expression
 	// costs more than it could save.
@@ -29,17 +39,17 @@ const (
 
 // expressions compiles expressions in one environment, whose making is dear.
 type expressions struct {
-	env   *cel.Env
-	views *views
+	env    *cel.Env
+	views  *views
+	limits limits
 }
 
-func newExpressions() (*expressions, error) {
+func newExpressions(l limits) (*expressions, error) {
 	v := newViews()
 	opts := append(quantityOptions(),
 		cel.OptionalTypes(),
 		ext.Strings(),
 		ext.Lists(),
-		ext.Sets(),
 		ext.Math(),
 		ext.Encoders(),
 		ext.Regex(),
@@ -64,7 +74,7 @@ func newExpressions() (*expressions, error) {
 	if err != nil {
 		return nil, fmt.Errorf("route: CEL environment: %w", err)
 	}
-	return &expressions{env: env, views: v}, nil
+	return &expressions{env: env, views: v, limits: l}, nil
 }
 
 // condition is a compiled `when`.
@@ -94,16 +104,29 @@ func (x *expressions) compile(text string) (*condition, []expressionError) {
 		}
 		return nil, faults
 	}
+	if faults := x.refused(ast); len(faults) > 0 {
+		return nil, faults
+	}
 	if out := ast.OutputType(); !out.IsExactType(types.BoolType) && !out.IsExactType(types.DynType) {
 		return nil, []expressionError{{1, 1, "the expression must be a bool, not " + cel.FormatCELType(out)}}
 	}
 	c := &condition{inflate: needsBody(ast.NativeRep()), metered: true}
-	if cost, err := x.env.EstimateCost(ast, sizes{}); err == nil && cost.Max <= provenCost {
-		c.metered = false
+	if cost, err := x.env.EstimateCost(ast, sizes{}); err == nil && cost.Max <= min(provenCost, x.limits.cost) {
+		// A loop or a bound value can hold one list many times over, which the
+		// estimate does not see.
+		c.metered = hasComprehension(ast.NativeRep())
 	}
 	opts := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize)}
 	if c.metered {
-		opts = append(opts, cel.CostLimit(maxCost), cel.MemoryLimit(maxMemory))
+		elements := x.limits.memory / sizeUnit
+		opts = append(opts, cel.CostLimit(x.limits.cost), cel.MemoryLimit(elements), cel.MemoryTracking(
+			types.MemoryTrackerSampleInterval(measureEvery),
+			types.MemoryTrackerSizeCalculator(types.NewSizeCalculator(
+				types.SizeCalculatorStringUnitLength(sizeUnit),
+				types.SizeCalculatorMaxDepth(maxDepth),
+				types.SizeCalculatorMaxTraversal(int(elements)),
+			)),
+		))
 	}
 	program, err := x.env.Program(ast, opts...)
 	if err != nil {
@@ -129,7 +152,7 @@ const noSuchKey = "no such key: "
 func (c *condition) eval(e *evaluation) (match, missing bool, err error) {
 	v, _, err := c.program.Eval(e)
 	if err != nil {
-		return false, isMissing(err), err
+		return false, isMissing(err), shortened(err)
 	}
 	b, ok := v.(types.Bool)
 	if !ok {
@@ -142,4 +165,15 @@ func (c *condition) eval(e *evaluation) (match, missing bool, err error) {
 func isMissing(err error) bool {
 	msg := err.Error()
 	return strings.HasPrefix(msg, noSuchKey) || strings.HasPrefix(msg, "index out of bounds: ")
+}
+
+// maxError bounds the text of an error, which may quote any value of an object.
+const maxError = 256
+
+func shortened(err error) error {
+	msg := err.Error()
+	if len(msg) <= maxError {
+		return err
+	}
+	return errors.New(strings.ToValidUTF8(msg[:maxError], "") + "...")
 }

@@ -1,0 +1,111 @@
+package route
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// hugeObject has a text of so many bytes and a list of so many items.
+func hugeObject(text, items int) string {
+	var b strings.Builder
+	b.WriteString(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","namespace":"prod"},"big":"`)
+	b.WriteString(strings.Repeat("a", text))
+	b.WriteString(`","list":[`)
+	for i := range items {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `{"n":%d,"s":"item-%d"}`, i, i)
+	}
+	b.WriteString(`]}`)
+	return b.String()
+}
+
+// Expressions that would take all memory, or minutes, are refused at load or cut off.
+func TestLimits(t *testing.T) {
+	nested := func(inner string) string { // 10^7 items that are one list in ten
+		lists := []string{"b", "c", "d", "e", "f", "g"}
+		expr, last := inner, "g"
+		for i := len(lists) - 1; i >= 0; i-- {
+			of := "a"
+			if i > 0 {
+				of = lists[i-1]
+			}
+			expr = fmt.Sprintf("cel.bind(%s, [%s], %s)", lists[i], strings.TrimSuffix(strings.Repeat(of+",", 10), ","), expr)
+		}
+		return "cel.bind(a, [1,2,3,4,5,6,7,8,9,10], " + strings.ReplaceAll(expr, "LAST", last) + ")"
+	}
+	o := newObjects(t)
+	huge := o.from(hugeObject(100_000, 1000))
+	c := change(event.Updated, huge, huge)
+	// A tenth of the real limits and of an object that would just pass them: what
+	// matters is that the limits see it.
+	x, err := newExpressions(limits{cost: 100_000, memory: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, when := range []string{
+		`object.list.all(a, object.list.all(b, a.n != b.n || a.s == b.s))`,
+		`object.list.all(a, object.list.all(b, object.list.all(c, a != b || b != c || true)))`,
+		`object.list.map(a, object.big).size() > 0`,
+		`object.list.map(a, object.big + string(a.n)).size() > 0`,
+		`object.list.map(a, object.list + object.list).size() > 0`,
+		`object.list.all(x, object.big.matches("a*b|a*c|(a|b|c)*d") || true)`,
+		`object.big.split("").map(c, object.big.split("")).size() > 0`,
+		`lists.range(1000000000).size() > 0`,
+		`(` + strings.TrimSuffix(strings.Repeat("object.big+", 20), "+") + `).size() > 0`,
+		`cel.bind(x, object.big + object.big, cel.bind(y, x + x, cel.bind(z, y + y, cel.bind(w, z + z, (w + w + w + w).size() > 0))))`,
+		nested("LAST == [LAST]"),
+		nested("LAST.exists(x, x == LAST)"),
+
+		`object.big.matches(object.big)`,
+		`object.big.replace("a", object.big).size() > 0`,
+		`["a", "b"].join(object.big).size() > 0`,
+		`"%s%s".format([object.big, object.big]).size() > 0`,
+		`"%.999999999f".format([1.0]).size() > 0`,
+		`regex.replace(object.big, "a", object.big).size() > 0`,
+		`regex.extract(object.big, object.big).hasValue()`,
+		`object.list.distinct().size() > 0`,
+		`sets.contains(object.list, object.list)`,
+		`object.list.transformMap(i, v, v).size() > 0`,
+	} {
+		compiled, faults := x.compile(when)
+		if faults != nil {
+			continue
+		}
+		e := newEvaluation(x.views)
+		e.reset(c, 0)
+		if _, missing, err := compiled.eval(e); err == nil || missing {
+			t.Errorf("%.100s: no limit stops it (metered %t, missing %t)", when, compiled.metered, missing)
+		}
+	}
+}
+
+// The limits leave room for what a filter may sensibly ask of a large object.
+func TestLimitsLeaveRoom(t *testing.T) {
+	o := newObjects(t)
+	raw := hugeObject(500_000, 5000)
+	c := change(event.Updated, o.from(raw), o.from(strings.Replace(raw, "item-4999", "item", 1)))
+	for _, when := range []string{
+		`object.list.exists(a, a.n == 4999)`,
+		`object.list.all(a, a.n >= 0 && a.s.startsWith("item"))`,
+		`object.list.map(a, a.n).size() == 5000`,
+		`object.list.filter(a, a.n > 100).size() == 4899`,
+		`object.list != oldObject.list && object.big == oldObject.big && object != oldObject`,
+		`object.big.matches("^a+$")`,
+		`object.big.contains("aaaa") && !object.big.endsWith("b")`,
+		`{"x": 1} in object.list || true`,
+	} {
+		r, err := Compile([]Spec{{Name: "r", When: when, Sinks: []string{"s"}}})
+		if err != nil {
+			t.Errorf("%s: %v", when, err)
+			continue
+		}
+		if got, s := r.Route(nil, c), r.Stats()[0]; len(got) != 1 || s.Errors > 0 {
+			t.Errorf("%s: %d targets, %+v", when, len(got), s)
+		}
+	}
+}
