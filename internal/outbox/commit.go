@@ -117,5 +117,7 @@ func (b *Batch) publish() {
 	for _, f := range b.committed {
 		f()
 	}
-	b.first = b.s.next // keep the positions
+	if b.appending {
+		b.first = b.s.next // keep the positions
+	}
 }
