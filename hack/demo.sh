@@ -3,6 +3,7 @@
 # the playground, or against the cluster that KUBECONFIG names, while sample
 # objects come, change and go. Ctrl-C ends it and leaves nothing behind.
 set -euo pipefail
+caller=$PWD
 cd "$(dirname "$0")/.."
 root=$PWD
 config=$root/examples/quickstart.yaml
@@ -35,7 +36,7 @@ cleanup() {
 	stop "$pid_churn"
 	stop "$pid_server"
 	if [ -n "$work" ]; then
-		grep '^churn: deleting' "$work/churn.log" 2>/dev/null >&2 || true
+		grep '^churn: deleting' "$work/churn.log" >&2 || true
 		rm -rf "$work"
 	fi
 }
@@ -52,6 +53,18 @@ build() {
 	wait "$pid_build" || die "could not build the ${1:-playground}"
 	pid_build=
 	built=$(cat "$work/built")
+}
+
+# absolute LIST: the colon-separated paths as seen from anywhere.
+absolute() {
+	local IFS=: path list=
+	set -f
+	for path in $1; do
+		case $path in /*) ;; *) path=$caller/$path ;; esac
+		list=${list:+$list:}$path
+	done
+	set +f
+	printf '%s' "$list"
 }
 
 # await PID FILE PATTERN: waits for a line in what a job prints, or for its end.
@@ -71,10 +84,12 @@ if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
 	die "port $port, which watcherd's admin listener wants, is in use"
 fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/watcherd-demo.XXXXXX")
-cp "$config" "$work/watcherd.yaml" # relative paths in it lead to its own folder
+cp "$config" "$work/watcherd.yaml"
 touch "$work/churn.log" "$work/server.log"
 
 if [ -n "${KUBECONFIG:-}" ]; then
+	KUBECONFIG=$(absolute "$KUBECONFIG")
+	export KUBECONFIG
 	build churn
 	churn=("$built" --cleanup)
 	say "using the cluster of KUBECONFIG: sample objects go to its namespace watcherd-demo and are deleted at the end"
@@ -98,7 +113,8 @@ pid_churn=$!
 await "$pid_churn" "$work/churn.log" ' changes per second' || die "$(cat "$work/churn.log")"
 
 say "watcherd run --config examples/quickstart.yaml (Ctrl-C ends it)"
-"$daemon" run --config "$work/watcherd.yaml" </dev/null 9>&- &
+# In the folder that is removed at the end: the config's relative paths lead there.
+(cd "$work" && exec "$daemon" run --config watcherd.yaml) </dev/null 9>&- &
 pid_daemon=$!
 status=0
 wait "$pid_daemon" || status=$?
