@@ -155,7 +155,7 @@ func (c *circuit) restore(p phase, now time.Time, attempts int, next time.Time, 
 	c.attempts = max(attempts, 1)
 	c.until = now
 	if p == backingOff {
-		c.until = clampTime(next, now, c.retry.longest())
+		c.until = next
 	}
 }
 

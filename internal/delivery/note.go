@@ -61,7 +61,9 @@ func newNote(q Queue, fingerprint string) *note {
 
 // load reads what an earlier run left. Not ok means there is nothing to go by;
 // unusable says why, if a note was there.
-func (n *note) load() (c noteContent, ok bool, unusable, err error) {
+//
+// Every time in it is brought into [now, now+most].
+func (n *note) load(now time.Time, most time.Duration) (c noteContent, ok bool, unusable, err error) {
 	raw, found, err := n.queue.Note()
 	if err != nil {
 		return c, false, nil, fmt.Errorf("read the schedule of retries: %w", err)
@@ -75,7 +77,9 @@ func (n *note) load() (c noteContent, ok bool, unusable, err error) {
 	if c.Version != noteVersion || c.Fingerprint != n.fingerprint {
 		return c, false, nil, nil
 	}
+	c.Next = clampTime(c.Next, now, most)
 	for _, ev := range c.Events[:min(len(c.Events), noteEvents)] {
+		ev.Next = clampTime(ev.Next, now, most)
 		if ev.Tries >= 0 && ev.Refusals >= 0 {
 			n.restored[ev.Position] = ev
 		}
@@ -178,7 +182,7 @@ func (n *note) forgetGone() {
 
 // restore lets the engine go on where an earlier run stopped.
 func (e *engine) restore(now time.Time) error {
-	c, ok, unusable, err := e.note.load()
+	c, ok, unusable, err := e.note.load(now, e.cfg.Retry.longest())
 	if err != nil {
 		return err
 	}
@@ -199,11 +203,10 @@ func (e *engine) recall(l *lane, en *entry, now time.Time) bool {
 		return false
 	}
 	en.tries, en.refusals, en.first = ev.Tries, ev.Refusals, ev.First
-	due := clampTime(ev.Next, now, e.cfg.Retry.longest())
-	if !ev.Alone && !due.After(now) {
+	if !ev.Alone && !ev.Next.After(now) {
 		return false
 	}
 	e.setAside(en)
-	l.detached.add(en, due, ev.Alone, -1)
+	l.detached.add(en, ev.Next, ev.Alone, -1)
 	return true
 }
