@@ -152,21 +152,3 @@ func own(obj any) (runtime.Object, error) {
 		return nil, fmt.Errorf("genericlister: the cache holds a %T", obj)
 	}
 }
-
-// ByIndex returns the objects that an index of the indexer holds under a value, as
-// copies that belong to the caller.
-func ByIndex(indexer cache.Indexer, index, value string) ([]runtime.Object, error) {
-	cached, err := indexer.ByIndex(index, value)
-	if err != nil {
-		return nil, err
-	}
-	list := make([]runtime.Object, 0, len(cached))
-	for _, obj := range cached {
-		o, err := own(obj)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, o)
-	}
-	return list, nil
-}
