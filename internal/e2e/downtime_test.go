@@ -152,6 +152,9 @@ func (p *past) compareFinal(uid string, events []got) (problems []string) {
 			gone = true
 			continue
 		}
+		if p.terminating(&g) {
+			continue
+		}
 		next := slices.Index(p.versions, g.Data.ResourceVersion)
 		if next <= at {
 			bad("event %d is of version %s, not later than the one before", i, g.Data.ResourceVersion)

@@ -25,7 +25,7 @@ func TestErrorsAUserCanActOn(t *testing.T) {
 			config:     strings.Replace(feedConfig("default"), "watches:", "watchs:", 1),
 			kubeconfig: c.Kubeconfig,
 			code:       2,
-			says:       []string{"watcherd.yaml:6:1", "watchs", "watches"},
+			says:       []string{"watcherd.yaml:7:1", "watchs", "watches"},
 		},
 		{
 			name:       "a route to a sink that does not exist",

@@ -41,6 +41,7 @@ func TestEveryWriteIsDeliveredOnce(t *testing.T) {
 	d := newDaemon(t, c.Kubeconfig, feedConfig(ns))
 	d.start()
 	w := newClient(t, c, ns)
+	w.settle(d.path("events"), kinds...) // from here on nothing is part of the first list
 
 	const writers, writes = 4, 550
 	var group errgroup.Group

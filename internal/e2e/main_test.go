@@ -187,5 +187,5 @@ func (b *logBuffer) String() string {
 // tail is the end of the output, enough to see what went wrong.
 func (b *logBuffer) tail() string {
 	s := b.String()
-	return s[max(0, len(s)-8000):]
+	return s[max(0, len(s)-100000):]
 }
