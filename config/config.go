@@ -22,7 +22,7 @@ type Config struct {
 	Kind string `json:"kind" jsonschema:"required,enum=WatcherConfig"`
 	// The cluster that is watched.
 	Cluster Cluster `json:"cluster"`
-	// How fast the API server may be asked.
+	// How fast the API server may be asked. Takes effect at a restart.
 	KubeAPI KubeAPI `json:"kubeAPI"`
 	// The store on disk: recorded states, the event log, and what sinks have yet to take.
 	Store Store `json:"store"`
@@ -88,11 +88,11 @@ type Admin struct {
 
 // AdminAuth is the admin listener's authentication.
 type AdminAuth struct {
-	// File holding the token that clients send as "Authorization: Bearer TOKEN"; it is read again when it changes.
+	// File holding the token that clients send as "Authorization: Bearer TOKEN".
 	TokenFile string `json:"tokenFile" jsonschema:"required"`
 }
 
-// AdminTLS is the admin listener's TLS; files are read again when they change.
+// AdminTLS is the admin listener's TLS.
 type AdminTLS struct {
 	// The server's certificate chain, PEM.
 	CertFile string `json:"certFile" jsonschema:"required"`

@@ -6,7 +6,7 @@ type Watch struct {
 	Name string `json:"name" jsonschema:"required"`
 	// Resources to watch, as kubectl spells them.
 	Resources []Resource `json:"resources" jsonschema:"required,minItems=1"`
-	// Which namespaces; all when left out. Cluster-scoped objects are not affected.
+	// Which namespaces; all when left out.
 	Namespaces Namespaces `json:"namespaces"`
 	// Label selector in kubectl's syntax.
 	LabelSelector string `json:"labelSelector"`
@@ -22,7 +22,7 @@ type Watch struct {
 	Drop []string `json:"drop"`
 	// Key paths whose values are replaced by keyed hashes: a change stays visible, the value does not.
 	Redact []string `json:"redact"`
-	// Leave the values of Secrets and the last-applied annotation as they are, on disk and in sinks too.
+	// Leave the values of Secrets, and the copies of them in annotations of Secrets, as they are: on disk and in sinks too.
 	ExposeSecrets bool `json:"exposeSecrets"`
 	// What to do about a resource that the API server does not serve. wait: watch it as soon as it does. fail: refuse the configuration.
 	OnMissing string `json:"onMissing" jsonschema:"enum=wait,enum=fail"`
@@ -31,10 +31,11 @@ type Watch struct {
 	Raw []byte `json:"-"`
 }
 
-// Namespaces selects namespaces. All parts given must agree; each follows
-// namespaces as they come, go and are relabelled.
+// Namespaces selects namespaces, live: as they come, go and are relabelled. All
+// parts given must agree. With include or selector, objects that are in no
+// namespace are left out.
 type Namespaces struct {
-	// Names or patterns (team-*) to watch; all when empty. Plain names alone make one request per namespace and need no cluster-wide permission.
+	// Names or patterns (team-*) to watch; all when empty. Plain names alone, without exclude and selector, are watched one by one and need no permission beyond them.
 	Include []string `json:"include"`
 	// Names or patterns to leave out.
 	Exclude []string `json:"exclude"`
