@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -20,7 +21,14 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// Fewer random scenarios than rapid's hundred by default; -rapid.checks
+	// asks for more.
+	if err := flag.Set("rapid.checks", "40"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // change is what the tests store: the n-th change of an object.
 type change struct {

@@ -173,7 +173,7 @@ func newQueueCollector(q Queue) *queueCollector {
 		queue:  q,
 		length: prometheus.NewDesc("watcherd_sink_queue_length", "Events the sink has yet to accept.", nil, nil),
 		bytes:  prometheus.NewDesc("watcherd_sink_queue_bytes", "Bytes of the events the sink has yet to accept, as stored.", nil, nil),
-		oldest: prometheus.NewDesc("watcherd_sink_queue_oldest_oldestseconds",
+		oldest: prometheus.NewDesc("watcherd_sink_queue_oldest_age_seconds",
 			"Age of the oldest event the sink has yet to accept; 0 if there is none.", nil, nil),
 	}
 }
