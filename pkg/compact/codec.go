@@ -1,14 +1,17 @@
 package compact
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 )
 
 // Codec makes objects of one resource, whose JSON is much alike, and reads them back. It makes a dictionary of the first
-// objects it encodes and a better one of many, see trainer; after a restart it goes on with the dictionary that most of
-// the objects it decodes name. One codec per resource and set of edits.
+// objects it encodes and a better one of many, see trainer; after a restart it goes on with the dictionary of the objects
+// it decodes. One codec per resource and set of edits.
 //
 // Encode may be called by one goroutine at a time; Decode by any number, also meanwhile.
 type Codec struct {
@@ -41,8 +44,7 @@ func (c *Codec) Encode(raw []byte, m *Meta, position uint64) (*Object, error) {
 	}
 	kind, elected := c.forEncode(m)
 	if elected != 0 {
-		content, _ := c.dicts.content(elected)
-		c.trainer.adopt(elected, len(content))
+		c.trainer.adopt(elected, c.dicts.rank(elected) == rankTrained)
 	}
 	if err := c.trainer.prepare(c.dicts, raw); err != nil {
 		return nil, err
@@ -59,11 +61,8 @@ func (c *Codec) Encode(raw []byte, m *Meta, position uint64) (*Object, error) {
 func (c *Codec) forEncode(m *Meta) (kind *typeMeta, elected uint32) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	most := 0
-	for dict, n := range c.votes {
-		if n > most || n == most && dict < elected {
-			elected, most = dict, n
-		}
+	if len(c.votes) > 0 {
+		elected = c.electedLocked()
 	}
 	c.votes = nil
 	for _, t := range c.types {
@@ -72,6 +71,19 @@ func (c *Codec) forEncode(m *Meta) (kind *typeMeta, elected uint32) {
 		}
 	}
 	return c.addTypeLocked(string(m.APIVersion), string(m.Kind)), elected
+}
+
+// electedLocked returns the dictionary with most votes, of the trained ones if there are any: just after one has been
+// trained most objects still name the first.
+func (c *Codec) electedLocked() uint32 {
+	better := func(a, b uint32) int {
+		return cmp.Or(
+			cmp.Compare(c.dicts.rank(a), c.dicts.rank(b)),
+			cmp.Compare(c.votes[a], c.votes[b]),
+			cmp.Compare(a, b),
+		)
+	}
+	return slices.MaxFunc(slices.Collect(maps.Keys(c.votes)), better)
 }
 
 // vote counts a decoded object for its dictionary.

@@ -117,6 +117,19 @@ func (d *Dictionaries) content(id uint32) ([]byte, bool) {
 	return content, ok
 }
 
+// The kinds of dictionaries, in the order they are preferred. Their size tells them apart: see train.
+const (
+	rankFirst = iota
+	rankTrained
+)
+
+func (d *Dictionaries) rank(id uint32) int {
+	if content, _ := d.content(id); len(content) > firstBytes {
+		return rankTrained
+	}
+	return rankFirst
+}
+
 // Inflate appends the JSON of a body to dst. It allocates only if dst lacks room. An error wraps ErrNoDictionary or
 // ErrCorrupt and returns dst as it was.
 func (d *Dictionaries) Inflate(dst []byte, b Body) ([]byte, error) {

@@ -208,9 +208,8 @@ func decodeJSON(raw []byte) any {
 }
 
 func FuzzEditor(f *testing.F) {
-	g := newPodGen(1)
-	const usual = "metadata.managedFields\n" + `metadata.annotations["prometheus.io/port"]` + "\n=spec.containers[*].env[*].value"
-	f.Add(g.pod(), usual)
+	f.Add([]byte(`{"metadata":{"managedFields":[{}],"annotations":{"a.b/c":"d"}},"spec":{"containers":[{"env":[{"name":"N","value":"v"}]}]}}`),
+		"metadata.managedFields\n"+`metadata.annotations["a.b/c"]`+"\n=spec.containers[*].env[*].value")
 	f.Add([]byte(`{"a":{"b":[1,{"c":2}],"\u0062":3},"b":null}`), "a.b\n=a[*]\na.b[1].c")
 	f.Add([]byte(`{ "a" : 1 , "b" : [ 1 , 2 ] }`), "*\n=b[0]")
 	f.Add([]byte(`{"a":[{"x":1,"y":2},{"x":3}]}`), "a[0].y\n=a[*].x")

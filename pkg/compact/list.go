@@ -17,8 +17,10 @@ type ListMeta struct {
 // ErrNoList says that a response was JSON but no list: it had no items at all. Its ListMeta tells the kind (a Status, say).
 var ErrNoList = errors.New("compact: the response has no items")
 
-// listBuffer is how much ScanList reads at once. It grows to hold the largest item.
-const listBuffer = 64 << 10
+const (
+	listBuffer    = 64 << 10 // what ScanList reads at once; it grows to hold the largest item
+	maxEmptyReads = 100      // in a row, before a reader counts as stuck
+)
 
 // ScanList reads a list response from r to its end and calls item with the JSON of every object in it, in order. It
 // holds one item at a time, so a page of any size costs the memory of its largest item. raw is valid during the call
@@ -51,34 +53,32 @@ type listScanner struct {
 	hasItems bool
 }
 
-// fill reads more into buf, giving up what is before at. It reports false at the end of the response.
-func (s *listScanner) fill() (bool, error) {
-	if s.eof {
-		return false, nil
+// fill reads at least n bytes more into buf, giving up what is before at. It reports false if the response ends first;
+// what there was is in buf then.
+func (s *listScanner) fill(n int) (bool, error) {
+	s.passed += s.at
+	s.buf = s.buf[:copy(s.buf, s.buf[s.at:])]
+	s.at = 0
+	if need := len(s.buf) + n; need > cap(s.buf) {
+		s.buf = append(make([]byte, 0, max(need, 2*cap(s.buf))), s.buf...)
 	}
-	if s.at > 0 {
-		s.passed += s.at
-		s.buf = s.buf[:copy(s.buf, s.buf[s.at:])]
-		s.at = 0
-	}
-	if len(s.buf) == cap(s.buf) {
-		s.buf = append(make([]byte, 0, 2*cap(s.buf)), s.buf...)
-	}
-	for range 100 {
-		n, err := s.r.Read(s.buf[len(s.buf):cap(s.buf)])
-		s.buf = s.buf[:len(s.buf)+n]
-		if err == io.EOF { //nolint:errorlint // io.Reader's contract: the end is io.EOF itself
+	for empty := 0; n > 0 && !s.eof; {
+		got, err := s.r.Read(s.buf[len(s.buf):cap(s.buf)])
+		s.buf = s.buf[:len(s.buf)+got]
+		n -= got
+		if empty++; got > 0 {
+			empty = 0
+		}
+		switch {
+		case err == io.EOF: //nolint:errorlint // io.Reader's contract: the end is io.EOF itself
 			s.eof = true
-			return n > 0, nil
-		}
-		if err != nil {
+		case err != nil:
 			return false, fmt.Errorf("compact: read list: %w", err)
-		}
-		if n > 0 {
-			return true, nil
+		case empty == maxEmptyReads:
+			return false, fmt.Errorf("compact: read list: %w", io.ErrNoProgress)
 		}
 	}
-	return false, fmt.Errorf("compact: read list: %w", io.ErrNoProgress)
+	return n <= 0, nil
 }
 
 func (s *listScanner) syntaxError(bad int) error {
@@ -91,7 +91,7 @@ func (s *listScanner) next() (byte, error) {
 		if s.at = skipSpace(s.buf, s.at); s.at < len(s.buf) {
 			return s.buf[s.at], nil
 		}
-		more, err := s.fill()
+		more, err := s.fill(1)
 		if err != nil {
 			return 0, err
 		}
@@ -115,7 +115,7 @@ func (s *listScanner) expect(c byte) error {
 }
 
 // value passes one whole value and returns it; it is valid until the next read. A value that goes beyond what has been
-// read is read again from its start once there is more: the buffer doubles, so that costs a value's length once.
+// read is scanned again from its start, but only once there is twice as much of it: all in all that costs as much again.
 func (s *listScanner) value(depth int) ([]byte, error) {
 	if _, err := s.next(); err != nil {
 		return nil, err
@@ -130,11 +130,14 @@ func (s *listScanner) value(depth int) ([]byte, error) {
 		if end < 0 && ^end < len(s.buf) {
 			return nil, s.syntaxError(end)
 		}
-		more, err := s.fill()
-		if err != nil {
+		n, before := 1, s.passed+len(s.buf) // a number might go on
+		if end < 0 {
+			n = max(len(s.buf)-s.at, 1)
+		}
+		if _, err := s.fill(n); err != nil {
 			return nil, err
 		}
-		if !more && end < 0 {
+		if end < 0 && before == s.passed+len(s.buf) {
 			return nil, s.syntaxError(^len(s.buf))
 		}
 	}
@@ -148,7 +151,7 @@ func (s *listScanner) list() error {
 		if s.at = skipSpace(s.buf, s.at); s.at < len(s.buf) {
 			return s.syntaxError(^s.at)
 		}
-		if more, err := s.fill(); err != nil || !more {
+		if more, err := s.fill(1); err != nil || !more {
 			return err
 		}
 	}

@@ -56,3 +56,12 @@ func (p Path) Cut() (first, rest Path, ok bool) {
 	}
 	return Path{p.steps[:1]}, Path{p.steps[1:]}, true
 }
+
+// Key returns the key that the path's first step names; ok is false if there is no step, or if it names an item or a
+// wildcard.
+func (p Path) Key() (key string, ok bool) {
+	if len(p.steps) == 0 || p.steps[0].kind != stepKey {
+		return "", false
+	}
+	return p.steps[0].key, true
+}

@@ -62,4 +62,16 @@ func TestPathCut(t *testing.T) {
 	if want := []string{"a", "[*]", `["b.c"]`, "[2]"}; !slices.Equal(got, want) {
 		t.Errorf("steps %q, want %q", got, want)
 	}
+	for text, want := range map[string]string{"a.b": "a", `["b.c"][0]`: "b.c", "[2].a": "", "*.a": ""} {
+		p, err := ParsePath(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if key, ok := p.Key(); key != want || ok != (want != "") {
+			t.Errorf("the first key of %s is %q, %t", text, key, ok)
+		}
+	}
+	if key, ok := (Path{}).Key(); ok {
+		t.Errorf("the zero path has the key %q", key)
+	}
 }

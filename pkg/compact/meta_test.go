@@ -156,10 +156,8 @@ func decodeMeta(raw []byte) (meta metav1.PartialObjectMetadata, plain bool, err 
 }
 
 func FuzzScan(f *testing.F) {
-	g := newPodGen(1)
-	f.Add(g.pod())
-	f.Add(listItem(g.pod()))
 	for _, s := range []string{
+		`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","namespace":"n","uid":"u","resourceVersion":"1","generateName":"a-","ownerReferences":[{}]},"spec":{}}`,
 		`{"metadata":{"name":"a\u0026b","labels":{"a":null},"deletionGracePeriodSeconds":30}}`,
 		`{"metadata":{"creationTimestamp":"2026-01-02T03:04:05.5+01:00","deletionTimestamp":null,"generation":9223372036854775807}}`,
 		"{\"metadata\":{\"name\":\"\xff\\ud800\\ud83d\\ude00\"}}", `{"metadata":{"annotations":{"a":"1","a":"2"}},"metadata":null}`,

@@ -102,7 +102,7 @@ func TestObjectRefusesMetadata(t *testing.T) {
 func TestLargeObjects(t *testing.T) {
 	codec := NewCodec(NewDictionaries(nil))
 	g := newPodGen(3)
-	sizes := []int{1, 1 << 10, 16<<10 - 1, 64 << 10, 64<<10 + 257, 128<<10 - 300, 128 << 10, 128<<10 + 1, 256 << 10, 1 << 20, 3 << 20}
+	sizes := []int{1, 1 << 10, 64 << 10, 128<<10 - 300, 128<<10 + 1, 3 << 20}
 	for round := range 2 {
 		for _, size := range sizes {
 			for kind, data := range map[string]string{"random": g.hex(size / 2), "even": strings.Repeat("abcdefgh", size/8)} {

@@ -10,7 +10,7 @@ const (
 	laterBytes   = 1 << 20 // ... or objects of so many bytes of memory, which the trainer keeps alive till then
 	maxTrained   = 6       // such dictionaries in a codec's life: each is kept for good
 
-	watchWindow = 2048 // objects over which the compression is watched; if it has become ...
+	watchWindow = 1024 // objects over which the compression is watched; if it has become ...
 	drift       = 1.4  // ... so many times worse, another dictionary is trained
 )
 
@@ -36,9 +36,9 @@ type trainer struct {
 	ratio                 float64 // steady: body bytes per byte of JSON in the best window so far; 0 = no window yet
 }
 
-// adopt takes up a dictionary of some size that an earlier process made. Trained ones are larger than first ones.
-func (t *trainer) adopt(dict uint32, size int) {
-	t.dict, t.collecting = dict, size <= firstBytes
+// adopt takes up a dictionary that an earlier process made.
+func (t *trainer) adopt(dict uint32, trained bool) {
+	t.dict, t.collecting = dict, !trained
 }
 
 // prepare makes a dictionary if it is time to, so that t.dict is what raw should be encoded with.
