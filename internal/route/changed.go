@@ -9,6 +9,47 @@ import (
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 
+// changedPath is a path of `changed`: the plain keys it begins with, and the rest.
+type changedPath struct {
+	keys []string
+	rest compact.Path
+}
+
+func parseChanged(s string) (changedPath, error) {
+	p, err := compact.ParsePath(s)
+	if err != nil {
+		return changedPath{}, err
+	}
+	c := changedPath{rest: p}
+	for {
+		key, ok := c.rest.Key()
+		if !ok {
+			return c, nil
+		}
+		c.keys = append(c.keys, key)
+		_, c.rest, _ = c.rest.Cut()
+	}
+}
+
+// differs is as the function of that name. It goes down the two objects together
+// and stops where they are the same bytes, which is nearly always and at once. The
+// members found on the way stay with the objects, for other paths to pass.
+func (p changedPath) differs(a, b *rawObject) bool {
+	for i, key := range p.keys {
+		x, y := a.member(key), b.member(key)
+		if bytes.Equal(x.json(), y.json()) {
+			return false
+		}
+		if i == len(p.keys)-1 {
+			return differsBelow(x.json(), y.json(), p.rest)
+		}
+		if a, b = x.object(), y.object(); a == nil && b == nil {
+			return false
+		}
+	}
+	return differs(a.json(), b.json(), p.rest)
+}
+
 // differs tells whether what a path names is not the same in two JSON objects: a
 // value that is another, or that only one has. With wildcards, items are compared
 // by index and members by key.

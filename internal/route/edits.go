@@ -23,12 +23,18 @@ type Edits struct {
 	ExposeSecrets bool
 }
 
-// lastApplied is where kubectl keeps the whole manifest, a Secret's values included
-// (CVE-2019-10223, CVE-2019-17110 in kube-state-metrics).
-const lastApplied = "kubectl.kubernetes.io/last-applied-configuration"
-
-// rancherApplied holds a compressed manifest, which no look at its text reveals.
-const rancherApplied = "objectset.rio.cattle.io/applied"
+// appliedManifests are the annotations in which tools keep the whole manifest that
+// they applied, in text or compressed: a Secret's values are in them a second time
+// (CVE-2019-10223, CVE-2019-17110 in kube-state-metrics), and so is all else that a
+// watch redacts.
+func appliedManifests() []string {
+	return []string{
+		"kubectl.kubernetes.io/last-applied-configuration",
+		"kapp.k14s.io/original",
+		"objectset.rio.cattle.io/applied",
+		"banzaicloud.com/last-applied",
+	}
+}
 
 // DefaultEdits are those of a watch that configures none.
 func DefaultEdits() Edits {
@@ -121,16 +127,13 @@ func (e Edits) rules(gr schema.GroupResource, h *hasher) []compact.Rule {
 		rules = append(rules,
 			compact.Rule{Path: "data[*]", Replace: h.replace},
 			compact.Rule{Path: "stringData[*]", Replace: h.replace},
-			compact.Rule{Path: annotation(rancherApplied), Replace: h.replace},
 		)
 	}
-	return append(rules,
-		compact.Rule{Path: annotation(lastApplied), Replace: h.replace},
-		compact.Rule{Path: "metadata.annotations[*]", Replace: h.replaceManifests},
-	)
+	for _, name := range appliedManifests() {
+		rules = append(rules, compact.Rule{Path: `metadata.annotations["` + name + `"]`, Replace: h.replace})
+	}
+	return append(rules, compact.Rule{Path: "metadata.annotations[*]", Replace: h.replaceManifests})
 }
-
-func annotation(name string) string { return `metadata.annotations["` + name + `"]` }
 
 // isSecrets tells the one resource whose content is secret by definition.
 func isSecrets(gr schema.GroupResource) bool {

@@ -116,17 +116,52 @@ func lastOfEach(members []rawMember) []rawMember {
 	return kept
 }
 
-func (o *rawObject) find(key string) (ref.Val, bool) {
+// member returns the member of a key, nil if there is none. A nil object has none.
+func (o *rawObject) member(key string) *rawMember {
+	if o == nil {
+		return nil
+	}
 	o.scan()
 	for i := range o.members {
-		m := &o.members[i]
-		if string(m.key) != key {
-			continue
+		if string(o.members[i].key) == key {
+			return &o.members[i]
 		}
-		if m.val == nil {
-			m.val = wrap(m.raw)
+	}
+	return nil
+}
+
+// json is the member's value as sent; nil if there is no member.
+func (m *rawMember) json() []byte {
+	if m == nil {
+		return nil
+	}
+	return m.raw
+}
+
+// value is the member's value.
+func (m *rawMember) value() ref.Val {
+	if m.val == nil {
+		m.val = wrap(m.raw)
+	}
+	return m.val
+}
+
+// object is the member's value if it is an object, else nil.
+func (m *rawMember) object() *rawObject {
+	if m == nil || m.raw[0] != '{' {
+		return nil
+	}
+	if v, ok := m.value().(*lazyMap); ok {
+		if o, ok := v.mapSource.(*rawObject); ok {
+			return o
 		}
-		return m.val, true
+	}
+	return nil
+}
+
+func (o *rawObject) find(key string) (ref.Val, bool) {
+	if m := o.member(key); m != nil {
+		return m.value(), true
 	}
 	return nil, false
 }
@@ -152,7 +187,12 @@ func (o *rawObject) whole() ref.Val {
 	return o.decoded
 }
 
-func (o *rawObject) json() []byte { return o.raw }
+func (o *rawObject) json() []byte {
+	if o == nil {
+		return nil
+	}
+	return o.raw
+}
 
 func (o *rawObject) rawSize() int { return len(o.raw) }
 

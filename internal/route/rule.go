@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -15,7 +14,7 @@ type rule struct {
 	resources []ResourcePattern
 	events    eventSet
 	when      *condition // nil: true
-	changed   []compact.Path
+	changed   []changedPath
 	payload   Payload
 	sinks     []int // positions in the router's table
 	onError   OnError
@@ -43,7 +42,7 @@ func compileRule(s *Spec, x *expressions, fault func(SpecError)) *rule {
 		r.resources = append(r.resources, p)
 	}
 	for i, path := range s.Changed {
-		p, err := compact.ParsePath(path)
+		p, err := parseChanged(path)
 		if err != nil {
 			at("changed")(i, err.Error())
 		}
@@ -98,13 +97,13 @@ func (r *rule) unchanged(e *evaluation, s event.Selection) (bool, error) {
 	if len(r.changed) == 0 || e.oldObject.obj == nil || s == event.Entered || s == event.Left {
 		return false, nil
 	}
-	before, err := e.oldObject.raw()
-	if err != nil {
+	if _, err := e.oldObject.raw(); err != nil {
 		return false, err
 	}
-	after, err := e.object.raw()
-	if err != nil {
+	if _, err := e.object.raw(); err != nil {
 		return false, err
 	}
-	return !slices.ContainsFunc(r.changed, func(p compact.Path) bool { return differs(before, after, p) }), nil
+	return !slices.ContainsFunc(r.changed, func(p changedPath) bool {
+		return p.differs(&e.oldObject.body, &e.object.body)
+	}), nil
 }
