@@ -2,7 +2,7 @@ package config
 
 import _ "embed"
 
-//go:generate go run ./internal/genschema
+//go:generate go run ../hack/genschema
 
 //go:embed watcherd.schema.json
 var schema string

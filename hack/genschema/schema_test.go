@@ -18,7 +18,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/watcherd"
 )
 
-const reference = "../../watcherd.yaml"
+const reference = "../../config/watcherd.yaml"
 
 func kinds() config.Kinds {
 	k := config.Kinds{}
@@ -29,7 +29,7 @@ func kinds() config.Kinds {
 }
 
 func TestSchemaIsUpToDate(t *testing.T) {
-	got, err := generate("../../..")
+	got, err := generate("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func check(t *testing.T, s *checker.Schema, text []byte) error {
 // TestSchemaAccepts the reference and every example, which must load too.
 func TestSchemaAccepts(t *testing.T) {
 	s := compiledSchema(t)
-	examples, err := filepath.Glob("../../../examples/*.yaml")
+	examples, err := filepath.Glob("../../examples/*.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
