@@ -6,6 +6,7 @@ import (
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/cost"
+	"cel.dev/cel-go/common/operators"
 )
 
 // needsBody tells whether an expression may look at more of an object than is at
@@ -34,6 +35,40 @@ func exprNeedsBody(e ast.NavigableExpr) bool {
 // hasComprehension tells whether the expression has a loop or a bound value.
 func hasComprehension(a *ast.AST) bool {
 	return len(ast.MatchDescendants(ast.NavigateAST(a), ast.KindMatcher(ast.ComprehensionKind))) > 0
+}
+
+// buildsValues tells whether an expression may make values larger than those it is
+// given: lists, maps or text. Predicates, the usual filters, do not.
+func buildsValues(a *ast.AST) bool {
+	for _, e := range ast.MatchDescendants(ast.NavigateAST(a), ast.AllMatcher()) {
+		switch e.Kind() {
+		case ast.MapKind, ast.StructKind:
+			return true
+		case ast.ListKind:
+			if slices.ContainsFunc(e.AsList().Elements(), func(item ast.Expr) bool { return item.Kind() != ast.LiteralKind }) {
+				return true
+			}
+		case ast.CallKind:
+			if !isPredicate(e.AsCall().FunctionName()) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// isPredicate tells the functions whose result is a scalar or a part of an argument.
+func isPredicate(function string) bool {
+	switch function {
+	case operators.Conditional, operators.LogicalAnd, operators.LogicalOr, operators.LogicalNot, operators.NotStrictlyFalse,
+		operators.Equals, operators.NotEquals, operators.Less, operators.LessEquals, operators.Greater, operators.GreaterEquals,
+		operators.Negate, operators.Subtract, operators.Multiply, operators.Divide, operators.Modulo,
+		operators.In, operators.Index, operators.OptIndex, operators.OptSelect,
+		"size", "startsWith", "endsWith", "contains", "matches", "int", "uint", "double", "bool", "duration", "timestamp", "type", "dyn",
+		"hasValue", "value", "orValue", "or", "quantity", "isQuantity", "isLessThan", "isGreaterThan", "compareTo", "asInteger":
+		return true
+	}
+	return false
 }
 
 // atHand tells whether a path within an object is served without inflating it.

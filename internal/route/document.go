@@ -12,6 +12,8 @@ import (
 // needed. It belongs to one evaluation at a time.
 type document struct {
 	obj      *compact.Object
+	packed   compact.Labels // the object's labels in place, once labelled
+	labelled bool
 	inflated bool
 	err      error // of inflating
 	buffer   []byte
@@ -24,10 +26,26 @@ type document struct {
 
 // reset points the document at another state; nil is none. Memory is kept.
 func (d *document) reset(o *compact.Object) {
-	d.obj, d.inflated, d.err = o, false, nil
+	d.obj, d.labelled, d.inflated, d.err = o, false, false, nil
 	d.object.mapSource = (*objectSource)(d)
 	d.metadata.mapSource = (*metadataSource)(d)
 	d.labels.mapSource = (*labelSource)(d)
+}
+
+// labelsInPlace are the object's labels. Finding where they are packed costs as much
+// as reading one of them.
+func (d *document) labelsInPlace() compact.Labels {
+	if !d.labelled {
+		d.labelled, d.packed = true, d.obj.Labels()
+	}
+	return d.packed
+}
+
+func (d *document) hasLabels() bool {
+	for range d.labelsInPlace().All() {
+		return true
+	}
+	return false
 }
 
 // maxKept is how much memory a document keeps for the next object.
@@ -35,7 +53,7 @@ const maxKept = 1 << 20
 
 // release lets go of the object.
 func (d *document) release() {
-	d.obj = nil
+	d.obj, d.packed = nil, compact.Labels{}
 	d.body.reset(nil)
 	if cap(d.buffer) > maxKept {
 		d.buffer = nil
@@ -137,7 +155,7 @@ func (s *metadataSource) find(key string) (ref.Val, bool) {
 		n := d.obj.GetGeneration()
 		return types.Int(n), n != 0
 	case "labels":
-		return &d.labels, !noLabels(d.obj)
+		return &d.labels, d.hasLabels()
 	}
 	return d.field(key)
 }
@@ -183,13 +201,13 @@ func (s *metadataSource) rawSize() int { return s.obj.RawLen() }
 type labelSource document
 
 func (s *labelSource) find(key string) (ref.Val, bool) {
-	v, found := s.obj.Labels().Lookup(key)
+	v, found := (*document)(s).labelsInPlace().Lookup(key)
 	return types.String(v), found
 }
 
 func (s *labelSource) keys() ([]string, error) {
 	var keys []string
-	for key := range s.obj.Labels().All() {
+	for key := range (*document)(s).labelsInPlace().All() {
 		keys = append(keys, key)
 	}
 	return keys, nil
@@ -197,23 +215,16 @@ func (s *labelSource) keys() ([]string, error) {
 
 func (s *labelSource) count() (int, error) {
 	n := 0
-	for range s.obj.Labels().All() {
+	for range (*document)(s).labelsInPlace().All() {
 		n++
 	}
 	return n, nil
 }
 
 func (s *labelSource) whole() ref.Val {
-	return types.NewStringStringMap(types.DefaultTypeAdapter, s.obj.Labels().Map())
+	return types.NewStringStringMap(types.DefaultTypeAdapter, (*document)(s).labelsInPlace().Map())
 }
 
 func (s *labelSource) json() []byte { return nil }
 
 func (s *labelSource) rawSize() int { return s.obj.RawLen() }
-
-func noLabels(o *compact.Object) bool {
-	for range o.Labels().All() {
-		return false
-	}
-	return true
-}

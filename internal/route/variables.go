@@ -47,7 +47,7 @@ func metadataFields() map[string]viewField {
 		"namespace":       {types.StringType, func(e *evaluation) (ref.Val, bool) { return text(e.object.obj.GetNamespace()) }},
 		"uid":             {types.StringType, func(e *evaluation) (ref.Val, bool) { return text(string(e.object.obj.GetUID())) }},
 		"resourceVersion": {types.StringType, func(e *evaluation) (ref.Val, bool) { return text(e.object.obj.GetResourceVersion()) }},
-		"labels":          {texts, func(e *evaluation) (ref.Val, bool) { return &e.object.labels, !noLabels(e.object.obj) }},
+		"labels":          {texts, func(e *evaluation) (ref.Val, bool) { return &e.object.labels, e.object.hasLabels() }},
 		"generation": {types.IntType, func(e *evaluation) (ref.Val, bool) {
 			n := e.object.obj.GetGeneration()
 			return types.Int(n), n != 0

@@ -118,15 +118,10 @@ func (x *expressions) compile(text string) (*condition, []expressionError) {
 	}
 	opts := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize)}
 	if c.metered {
-		elements := x.limits.memory / sizeUnit
-		opts = append(opts, cel.CostLimit(x.limits.cost), cel.MemoryLimit(elements), cel.MemoryTracking(
-			types.MemoryTrackerSampleInterval(measureEvery),
-			types.MemoryTrackerSizeCalculator(types.NewSizeCalculator(
-				types.SizeCalculatorStringUnitLength(sizeUnit),
-				types.SizeCalculatorMaxDepth(maxDepth),
-				types.SizeCalculatorMaxTraversal(int(elements)),
-			)),
-		))
+		opts = append(opts, cel.CostLimit(x.limits.cost))
+	}
+	if c.metered && buildsValues(ast.NativeRep()) {
+		opts = append(opts, x.limits.memoryOptions()...)
 	}
 	program, err := x.env.Program(ast, opts...)
 	if err != nil {
@@ -134,6 +129,19 @@ func (x *expressions) compile(text string) (*condition, []expressionError) {
 	}
 	c.program = program
 	return c, nil
+}
+
+// memoryOptions limit the size of every value that an expression makes.
+func (l limits) memoryOptions() []cel.ProgramOption {
+	elements := l.memory / sizeUnit
+	return []cel.ProgramOption{cel.MemoryLimit(elements), cel.MemoryTracking(
+		types.MemoryTrackerSampleInterval(measureEvery),
+		types.MemoryTrackerSizeCalculator(types.NewSizeCalculator(
+			types.SizeCalculatorStringUnitLength(sizeUnit),
+			types.SizeCalculatorMaxDepth(maxDepth),
+			types.SizeCalculatorMaxTraversal(int(elements)),
+		)),
+	)}
 }
 
 // withoutContainer takes out a remark on a CEL feature that watcherd does not use.
