@@ -23,11 +23,10 @@ func TestDowntime(t *testing.T) {
 	}{
 		{"terminated", (*daemon).stop, false},
 		{"killed", (*daemon).kill, false},
-		{"terminated, history compacted", (*daemon).stop, true},
-		{"killed, history compacted", (*daemon).kill, true},
+		{"terminated-compacted", (*daemon).stop, true},
+		{"killed-compacted", (*daemon).kill, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
 			c := testcluster.Start(t)
 			c.Apply(t, widgetCRD)
 			ns := c.Namespace(t)
