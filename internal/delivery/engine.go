@@ -72,7 +72,7 @@ func newEngine(cfg *Config, sink sinks.Sink, m *metrics, log *journal, n *note) 
 func (e *engine) loop(ctx context.Context, w *Worker, chunks <-chan chunk) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	for {
+	for ctx.Err() == nil {
 		now := time.Now()
 		if err := e.step(now); err != nil {
 			return err
@@ -104,6 +104,7 @@ func (e *engine) loop(ctx context.Context, w *Worker, chunks <-chan chunk) error
 		case <-timer.C:
 		}
 	}
+	return nil
 }
 
 // step does what can be done without waiting. New batches go out before the

@@ -41,7 +41,7 @@ func (f *fifo) len() int        { return len(f.entries) - f.head }
 func (f *fifo) at(i int) *entry { return f.entries[f.head+i] }
 
 func (f *fifo) push(e *entry) {
-	if f.head > 0 && len(f.entries) == cap(f.entries) {
+	if f.head > len(f.entries)/2 && len(f.entries) == cap(f.entries) {
 		n := copy(f.entries, f.entries[f.head:])
 		clear(f.entries[n:])
 		f.entries, f.head = f.entries[:n], 0

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"runtime"
-
-	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
 // panicsInARow is how many different events may make the sink panic, with none
@@ -21,10 +19,6 @@ type panicError struct {
 }
 
 func (p *panicError) Error() string { return fmt.Sprintf("panic at %s: %v", p.hash, p.value) }
-
-// poisoned is the error of a Write that panicked: by default the fault of an
-// event.
-func poisoned(p *panicError) error { return sinks.Poison(p) }
 
 func isPanic(err error) bool {
 	_, ok := errors.AsType[*panicError](err)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"runtime/debug"
 	"time"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
 // writeAll is a lane's goroutine.
@@ -18,7 +20,8 @@ func (e *engine) writeAll(ctx context.Context, l *lane) {
 func (e *engine) write(ctx context.Context, b *batch) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			err = poisoned(&panicError{value: v, stack: debug.Stack(), hash: stackHash()})
+			// By default it is the fault of an event: see engine.refuse.
+			err = sinks.Poison(&panicError{value: v, stack: debug.Stack(), hash: stackHash()})
 		}
 	}()
 	return e.sink.Write(ctx, b.events)
