@@ -18,8 +18,10 @@ import (
 // and expects the process to be gone: what it would do afterwards is undefined
 // (it may remove a table that a MANIFEST record, perhaps on disk after all,
 // names). So the fence sees such an error first, reports it, and from then on
-// pretends: writes go nowhere and succeed, and Pebble unwinds in peace while
-// every caller of the Store gets ErrFailed.
+// pretends: writes to the directory go nowhere and succeed, new files are made
+// in memory, and Pebble unwinds in peace while every caller of the Store gets
+// ErrFailed. Memory is bounded: what is flushed was in memory before, and
+// compactions are held.
 //
 // Errors while writing a table are given to Pebble: flushes and compactions are
 // tried again, and nothing committed depends on them.
@@ -33,13 +35,15 @@ type fence struct {
 	owned func() error
 
 	mu       sync.Mutex
-	down     bool                // guarded by mu; the store has failed
-	live     bool                // guarded by mu; Open is done, errors are not Pebble's to return any more
-	imagined map[string]struct{} // guarded by mu; files created after the failure
-	fullTill time.Time           // guarded by mu; no new table before this, the disk is full
+	down     bool            // guarded by mu; the store has failed
+	imagined map[string]bool // guarded by mu; files made after the failure; they lie in memory
+	fullTill time.Time       // guarded by mu; no new table before this, the disk is full
+
+	memory *vfs.MemFS
 
 	// released is closed when the failed store is being closed.
 	released chan struct{}
+	once     sync.Once
 }
 
 // fullDiskPause keeps Pebble from trying flushes in a tight loop while the disk
@@ -51,7 +55,8 @@ func newFence(fs vfs.FS, failed func(error), owned func() error) *fence {
 		FS:       fs,
 		failed:   failed,
 		owned:    owned,
-		imagined: make(map[string]struct{}),
+		imagined: make(map[string]bool),
+		memory:   vfs.NewMem(),
 		released: make(chan struct{}),
 	}
 }
@@ -69,14 +74,8 @@ func (f *fence) isDown() bool {
 	return f.down
 }
 
-// goLive ends the time in which errors are left to Pebble's Open to return.
-func (f *fence) goLive() {
-	f.mu.Lock()
-	f.live = true
-	f.mu.Unlock()
-}
-
-func (f *fence) release() { close(f.released) }
+// release lets go what a failed store holds.
+func (f *fence) release() { f.once.Do(func() { close(f.released) }) }
 
 // vital reports whether Pebble cannot go on after an error with this file:
 // everything but tables, blobs and temporary files.
@@ -96,12 +95,6 @@ func (f *fence) check(name string, err error) error {
 			f.fullTill = time.Now().Add(fullDiskPause)
 			f.mu.Unlock()
 		}
-		return err
-	}
-	f.mu.Lock()
-	live := f.live
-	f.mu.Unlock()
-	if !live {
 		return err
 	}
 	f.failed(err)
@@ -140,19 +133,46 @@ func (f *fence) waitForSpace(name string) {
 	}
 }
 
-func (f *fence) imagine(name string) vfs.File {
-	f.mu.Lock()
-	f.imagined[name] = struct{}{}
-	f.mu.Unlock()
-	return &fencedFile{File: vfs.NewMemFile(nil), fence: f, name: name}
+// errFenced is what a compaction gets when the failed store is being closed.
+var errFenced = errors.New("the store failed")
+
+// imagine makes a file in memory.
+func (f *fence) imagine(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if c == compactionCategory {
+		<-f.released
+		return nil, errFenced
+	}
+	if err := f.memory.MkdirAll(f.PathDir(name), 0o700); err != nil {
+		return nil, err
+	}
+	file, err := f.memory.Create(name, c)
+	if err == nil {
+		f.mu.Lock()
+		f.imagined[name] = true
+		f.mu.Unlock()
+	}
+	return file, err
 }
 
-func (f *fence) wrap(name string, file vfs.File, err error) (vfs.File, error) {
+// compactionCategory is how Pebble marks the tables a compaction writes.
+const compactionCategory = "pebble-compaction"
+
+// at is where the named file is to be read.
+func (f *fence) at(name string) vfs.FS {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.imagined[name] {
+		return f.memory
+	}
+	return f.FS
+}
+
+func (f *fence) wrap(name string, c vfs.DiskWriteCategory, file vfs.File, err error) (vfs.File, error) {
 	if err != nil {
 		if err = f.check(name, err); err != nil {
 			return nil, err
 		}
-		return f.imagine(name), nil
+		return f.imagine(name, c)
 	}
 	return &fencedFile{File: file, fence: f, name: name}, nil
 }
@@ -160,40 +180,36 @@ func (f *fence) wrap(name string, file vfs.File, err error) (vfs.File, error) {
 func (f *fence) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	f.waitForSpace(name)
 	if !f.mayTouch() {
-		return f.imagine(name), nil
+		return f.imagine(name, c)
+	}
+	if err := f.settle(name); err != nil {
+		return f.wrap(name, c, nil, err)
 	}
 	file, err := f.FS.Create(name, c)
-	return f.wrap(name, file, err)
+	return f.wrap(name, c, file, err)
 }
 
 func (f *fence) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
 	if !f.mayTouch() {
-		return f.imagine(name), nil
+		return f.imagine(name, c)
 	}
 	file, err := f.FS.OpenReadWrite(name, c, opts...)
-	return f.wrap(name, file, err)
+	return f.wrap(name, c, file, err)
 }
 
 func (f *fence) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	if !f.mayTouch() {
-		return f.imagine(newname), nil
+		return f.imagine(newname, c)
 	}
 	file, err := f.FS.ReuseForWrite(oldname, newname, c)
-	return f.wrap(newname, file, err)
+	return f.wrap(newname, c, file, err)
 }
 
-// Open of a file that was only imagined cannot succeed; whoever asks (a
-// compaction) is held until the store is closed, else it would ask forever.
 func (f *fence) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
-	f.mu.Lock()
-	_, imagined := f.imagined[name]
-	f.mu.Unlock()
-	if imagined {
-		<-f.released
-		return nil, &os.PathError{Op: "open", Path: name, Err: os.ErrNotExist}
-	}
-	return f.FS.Open(name, opts...)
+	return f.at(name).Open(name, opts...)
 }
+
+func (f *fence) Stat(name string) (vfs.FileInfo, error) { return f.at(name).Stat(name) }
 
 func (f *fence) OpenDir(name string) (vfs.File, error) {
 	dir, err := f.FS.OpenDir(name)
@@ -210,6 +226,7 @@ func (f *fence) Link(oldname, newname string) error {
 	return f.check(newname, f.FS.Link(oldname, newname))
 }
 
+// Rename is used by Pebble only while opening, for files it wrote just before.
 func (f *fence) Rename(oldname, newname string) error {
 	if !f.mayTouch() {
 		return nil
@@ -223,7 +240,21 @@ func (f *fence) Remove(name string) error {
 	if !f.mayTouch() {
 		return nil
 	}
+	if err := f.settle(name); err != nil {
+		return f.check(name, err)
+	}
 	return f.FS.Remove(name)
+}
+
+// settle makes everything in the directory durable before a marker is made or
+// removed. Markers name the current MANIFEST; Pebble syncs the directory once
+// after it made the new marker and removed the old, which is not enough on a
+// filesystem that may keep the one change and lose the other.
+func (f *fence) settle(name string) error {
+	if !strings.HasPrefix(f.PathBase(name), "marker.") {
+		return nil
+	}
+	return syncDir(f.FS, f.PathDir(name))
 }
 
 func (f *fence) RemoveAll(name string) error {
@@ -250,9 +281,21 @@ type fencedFile struct {
 	name  string
 }
 
+// cut reports whether the file may no longer be written, and what Pebble is told:
+// that a write of a table failed, that any other succeeded.
+func (w *fencedFile) cut() (bool, error) {
+	if !w.fence.isDown() {
+		return false, nil
+	}
+	if vital(w.name) {
+		return true, nil
+	}
+	return true, errFenced
+}
+
 func (w *fencedFile) Write(p []byte) (int, error) {
-	if w.fence.isDown() {
-		return len(p), nil
+	if cut, err := w.cut(); cut {
+		return len(p), err
 	}
 	n, err := w.File.Write(p)
 	if err = w.fence.check(w.name, err); err != nil {
@@ -262,8 +305,8 @@ func (w *fencedFile) Write(p []byte) (int, error) {
 }
 
 func (w *fencedFile) WriteAt(p []byte, off int64) (int, error) {
-	if w.fence.isDown() {
-		return len(p), nil
+	if cut, err := w.cut(); cut {
+		return len(p), err
 	}
 	n, err := w.File.WriteAt(p, off)
 	if err = w.fence.check(w.name, err); err != nil {
@@ -273,22 +316,22 @@ func (w *fencedFile) WriteAt(p []byte, off int64) (int, error) {
 }
 
 func (w *fencedFile) Sync() error {
-	if w.fence.isDown() {
-		return nil
+	if cut, err := w.cut(); cut {
+		return err
 	}
 	return w.fence.check(w.name, w.File.Sync())
 }
 
 func (w *fencedFile) SyncData() error {
-	if w.fence.isDown() {
-		return nil
+	if cut, err := w.cut(); cut {
+		return err
 	}
 	return w.fence.check(w.name, w.File.SyncData())
 }
 
 func (w *fencedFile) SyncTo(length int64) (bool, error) {
-	if w.fence.isDown() {
-		return true, nil
+	if cut, err := w.cut(); cut {
+		return true, err
 	}
 	full, err := w.File.SyncTo(length)
 	return full, w.fence.check(w.name, err)
@@ -297,8 +340,8 @@ func (w *fencedFile) SyncTo(length int64) (bool, error) {
 // Preallocate only makes later writes faster; the write itself tells whether
 // there is room.
 func (w *fencedFile) Preallocate(offset, length int64) error {
-	if w.fence.isDown() {
-		return nil
+	if cut, err := w.cut(); cut {
+		return err
 	}
 	if err := w.File.Preallocate(offset, length); err != nil && !errors.Is(err, syscall.ENOSPC) {
 		return w.fence.check(w.name, err)

@@ -26,21 +26,13 @@ func openError(dir string, err error) error {
 	}
 }
 
-// checkFormat writes the layout's version into a new store and refuses one that
-// is newer than this release.
+// checkFormat refuses a store that is newer than this release.
 func (s *Store) checkFormat() error {
 	value, ok, err := s.get(formatKey())
 	if err != nil {
 		return openError(s.dir, err)
 	}
-	if !ok {
-		version := binary.BigEndian.AppendUint32(nil, layoutVersion)
-		if err := s.db.Set(formatKey(), version, pebble.Sync); err != nil {
-			return err
-		}
-		return s.Err()
-	}
-	if len(value) != 4 {
+	if !ok || len(value) != 4 {
 		return openError(s.dir, errMalformed)
 	}
 	if v := binary.BigEndian.Uint32(value); v > layoutVersion {

@@ -50,7 +50,7 @@ type Store struct {
 // Pebble's background goroutines run until Close.
 func Open(dir string, o Options) (*Store, error) {
 	o = o.withDefaults()
-	if err := o.FS.MkdirAll(dir, 0o700); err != nil {
+	if err := makeDir(o.FS, dir); err != nil {
 		return nil, fmt.Errorf("create the store's directory: %w", err)
 	}
 	lock, err := lockDir(o.FS, dir)
@@ -76,13 +76,17 @@ func (s *Store) open() (err error) {
 		return err
 	}
 	s.fence = newFence(s.opts.FS, s.fail, s.owner.check)
-	db, err := pebble.Open(s.opts.FS.PathJoin(s.dir, dataDir), pebbleOptions(s.fence, s.pebbleLogger(), s.listener()))
+	if err := s.create(); err != nil {
+		return fmt.Errorf("create a store in %s: %w", s.dir, err)
+	}
+	db, err := pebble.Open(s.opts.FS.PathJoin(s.dir, dataDir), s.pebbleOptions())
 	if err != nil {
 		return openError(s.dir, err)
 	}
 	s.db = db
 	defer func() {
 		if err != nil {
+			s.fence.release()
 			err = errors.Join(err, db.Close())
 		}
 	}()
@@ -92,7 +96,6 @@ func (s *Store) open() (err error) {
 	if err := s.load(); err != nil {
 		return openError(s.dir, err)
 	}
-	s.fence.goLive()
 	if err := s.Err(); err != nil {
 		return err
 	}
@@ -119,8 +122,8 @@ func (s *Store) load() error {
 	return nil
 }
 
-func (s *Store) pebbleLogger() pebbleLogger {
-	return pebbleLogger{log: s.opts.Logger, fatal: s.fail}
+func (s *Store) pebbleOptions() *pebble.Options {
+	return pebbleOptions(s.fence, pebbleLogger{log: s.opts.Logger, fatal: s.fail}, s.listener())
 }
 
 // listener watches Pebble's background work.

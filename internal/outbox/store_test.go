@@ -11,7 +11,11 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// Pebble leaves this one behind when its Open fails late.
+		goleak.IgnoreAnyFunction("github.com/cockroachdb/pebble/v2.(*ConcurrencyLimitScheduler).periodicGranter"))
+}
 
 func openTest(t *testing.T, dir string, o Options) *Store {
 	t.Helper()

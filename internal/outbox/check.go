@@ -1,0 +1,327 @@
+package outbox
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// Report is what Check found.
+type Report struct {
+	// Layout is the version of the store's layout; 0 if it cannot be read.
+	Layout uint32
+	// Records and RecordBytes are the readable log records and their payloads,
+	// between the sequences First and Last.
+	Records     int64
+	RecordBytes int64
+	First, Last uint64
+	// Partitions are the ledger's, Queues the sinks', sorted by name.
+	Partitions []PartitionReport
+	Queues     []QueueReport
+	// Meta is the number of metadata values.
+	Meta int64
+	// Files is the number of table files, Damaged those that fail a checksum.
+	Files   int
+	Damaged []FileDamage
+	// Problems are everything that is not as it should be, in words. A store
+	// without any is fine.
+	Problems []string
+}
+
+// PartitionReport is one partition of the ledger.
+type PartitionReport struct {
+	Name    string
+	Entries int64
+	Bytes   int64
+}
+
+// QueueReport is the queue of one sink.
+type QueueReport struct {
+	Sink            string
+	Length, Bytes   int64
+	DeadLetters     int64
+	DeadLetterBytes int64
+}
+
+// FileDamage names a file that cannot be read in full.
+type FileDamage struct {
+	File string
+	Err  string
+}
+
+// OK reports whether nothing was found wrong.
+func (r *Report) OK() bool { return len(r.Problems) == 0 }
+
+func (r *Report) problem(format string, args ...any) {
+	r.Problems = append(r.Problems, fmt.Sprintf(format, args...))
+}
+
+// Check reads the whole store in dir and compares what belongs together. It
+// changes nothing, and needs the daemon to be stopped (ErrLocked). The error is
+// about Check itself; what is wrong with the store is in the Report.
+func Check(dir string) (Report, error) { return check(vfs.Default, dir) }
+
+func check(fsys vfs.FS, dir string) (r Report, err error) {
+	i, err := inspect(fsys, dir)
+	if err != nil {
+		return Report{}, err
+	}
+	defer func() { err = errors.Join(err, i.close()) }()
+	if err := checkFiles(i, &r); err != nil {
+		return r, err
+	}
+	if i.db == nil {
+		r.problem("cannot be opened: %v", i.openErr)
+		return r, nil
+	}
+	c := checker{
+		db: i.db, report: &r,
+		names: make(map[byte]map[uint32]string), counters: make(map[string]counter), counted: make(map[string]counter)}
+	c.run()
+	return r, nil
+}
+
+// checkFiles verifies the checksum of every block of every table.
+func checkFiles(i *inspection, r *Report) error {
+	names, err := i.fs.List(i.dataPath())
+	if err != nil {
+		return err
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		if !strings.HasSuffix(name, ".sst") {
+			continue
+		}
+		r.Files++
+		if err := withTable(i.fs, i.fs.PathJoin(i.dataPath(), name), (*sstable.Reader).ValidateBlockChecksums); err != nil {
+			r.Damaged = append(r.Damaged, FileDamage{File: name, Err: err.Error()})
+			r.problem("file %s: %v", name, err)
+		}
+	}
+	return nil
+}
+
+// withTable opens one table file for f.
+func withTable(fsys vfs.FS, path string, f func(*sstable.Reader) error) error {
+	file, err := fsys.Open(path)
+	if err != nil {
+		return err
+	}
+	readable, err := sstable.NewSimpleReadable(file)
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
+	o := pebbleOptions(fsys, nil, nil)
+	o.EnsureDefaults()
+	reader, err := sstable.NewReader(context.Background(), readable, o.MakeReaderOptions())
+	if err != nil {
+		return errors.Join(err, readable.Close())
+	}
+	return errors.Join(f(reader), reader.Close())
+}
+
+// checker walks the keyspaces in an order in which each can be compared with
+// those before it.
+type checker struct {
+	db       *pebble.DB
+	report   *Report
+	names    map[byte]map[uint32]string
+	counters map[string]counter // as stored
+	counted  map[string]counter // as found
+	highest  uint64             // position
+}
+
+func (c *checker) run() {
+	c.format()
+	c.scan(prefixCounter, func(key, value []byte) error {
+		n, err := parseCounter(value)
+		c.counters[string(key)] = n
+		return err
+	})
+	for _, kind := range []byte{kindSink, kindPartition} {
+		c.names[kind] = make(map[uint32]string)
+	}
+	c.scan(prefixName, func(key, value []byte) error {
+		if len(key) < 3 || len(value) != 4 || c.names[key[1]] == nil {
+			return errMalformed
+		}
+		c.names[key[1]][binary.BigEndian.Uint32(value)] = string(key[2:])
+		return nil
+	})
+	c.records()
+	c.queues()
+	c.deadLetters()
+	c.states()
+	c.scan(prefixMeta, func(_, _ []byte) error { c.report.Meta++; return nil })
+	c.compare()
+}
+
+// scan walks one keyspace; what cannot be read or parsed is a problem.
+func (c *checker) scan(prefix byte, f func(key, value []byte) error) {
+	lower, upper := prefixRange(prefix)
+	damage, _ := scanBothWays(c.db, lower, upper, func(key, value []byte) error {
+		if err := f(key, value); err != nil {
+			c.report.problem("key %q: %v", key, err)
+		}
+		return nil
+	})
+	if damage != nil {
+		c.report.problem("keyspace %c: %v", prefix, damage)
+	}
+}
+
+func (c *checker) format() {
+	value, closer, err := c.db.Get(formatKey())
+	if err != nil {
+		c.report.problem("layout version: %v", err)
+		return
+	}
+	if len(value) == 4 {
+		c.report.Layout = binary.BigEndian.Uint32(value)
+	}
+	_ = closer.Close() // only frees memory
+	if c.report.Layout != layoutVersion {
+		c.report.problem("layout version %d, this release knows %d", c.report.Layout, layoutVersion)
+	}
+}
+
+func (c *checker) count(kind byte, id uint32, bytes int64) {
+	key := string(counterKey(kind, id))
+	c.counted[key] = c.counted[key].plus(counter{count: 1, bytes: bytes})
+}
+
+func (c *checker) records() {
+	low := c.counters[string(counterKey(kindLog, 0))].high
+	c.scan(prefixLog, func(key, value []byte) error {
+		sequence, ok := positionOfKey(key)
+		v, err := parseLogValue(value)
+		if !ok || err != nil {
+			return errMalformed
+		}
+		r := c.report
+		if r.Records == 0 || sequence < r.First {
+			r.First = sequence
+		}
+		r.Last = max(r.Last, sequence)
+		r.Records++
+		r.RecordBytes += int64(len(v.payload))
+		c.highest = max(c.highest, sequence)
+		c.count(kindLog, 0, int64(len(v.payload)))
+		if sequence < low {
+			return fmt.Errorf("record below the log's beginning %d", low)
+		}
+		return nil
+	})
+}
+
+func (c *checker) queues() {
+	missing := make(map[uint32]int)
+	c.scan(prefixQueue, func(key, value []byte) error {
+		position, ok := positionOfKey(key)
+		e, err := parseEntry(position, value)
+		if !ok || err != nil {
+			return errMalformed
+		}
+		sink := binary.BigEndian.Uint32(key[1:])
+		c.highest = max(c.highest, position)
+		c.count(kindQueue, sink, int64(e.size))
+		if head := c.counters[string(counterKey(kindQueue, sink))].high; position < head {
+			return fmt.Errorf("entry before the queue's head %d", head)
+		}
+		if e.kind != entryInline && !c.hasRecord(e.sequence) {
+			missing[sink]++
+		}
+		return nil
+	})
+	for sink, n := range missing {
+		c.report.problem("queue of sink %s: %d entries without a readable record", c.sink(sink), n)
+	}
+}
+
+func (c *checker) hasRecord(sequence uint64) bool {
+	_, closer, err := c.db.Get(appendLogKey(nil, sequence))
+	if err != nil {
+		return false
+	}
+	_ = closer.Close() // only frees memory
+	return true
+}
+
+func (c *checker) sink(id uint32) string {
+	if name, ok := c.names[kindSink][id]; ok {
+		return name
+	}
+	return fmt.Sprintf("number %d, which has no name", id)
+}
+
+func (c *checker) deadLetters() {
+	c.scan(prefixDeadLetter, func(key, value []byte) error {
+		position, ok := positionOfKey(key)
+		d, err := parseDeadLetter(value)
+		if !ok || err != nil {
+			return errMalformed
+		}
+		c.highest = max(c.highest, position)
+		c.count(kindDeadLetter, binary.BigEndian.Uint32(key[1:]), int64(len(d.payload)))
+		return nil
+	})
+}
+
+func (c *checker) states() {
+	partitions := make(map[uint32]*PartitionReport)
+	c.scan(prefixState, func(key, value []byte) error {
+		if len(key) < 5 {
+			return errMalformed
+		}
+		id := binary.BigEndian.Uint32(key[1:])
+		p := partitions[id]
+		if p == nil {
+			p = &PartitionReport{Name: c.names[kindPartition][id]}
+			partitions[id] = p
+			if p.Name == "" {
+				c.report.problem("ledger partition %d has no name", id)
+			}
+		}
+		p.Entries++
+		p.Bytes += int64(len(value))
+		return nil
+	})
+	for _, p := range partitions {
+		c.report.Partitions = append(c.report.Partitions, *p)
+	}
+	slices.SortFunc(c.report.Partitions, func(a, b PartitionReport) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// compare holds the counters against what was counted.
+func (c *checker) compare() {
+	if high := c.counters[string(counterKey(kindPosition, 0))].high; high < c.highest {
+		c.report.problem("position %d is in use, but the counter stands at %d", c.highest, high)
+	}
+	for key := range c.counted {
+		if _, ok := c.counters[key]; !ok {
+			c.counters[key] = counter{}
+		}
+	}
+	for key, stored := range c.counters {
+		found := c.counted[key]
+		if key[1] != kindPosition && (stored.count != found.count || stored.bytes != found.bytes) {
+			c.report.problem("counter %q: says %d entries with %d bytes, there are %d with %d",
+				key, stored.count, stored.bytes, found.count, found.bytes)
+		}
+	}
+	for id, name := range c.names[kindSink] {
+		queue, dead := c.counted[string(counterKey(kindQueue, id))], c.counted[string(counterKey(kindDeadLetter, id))]
+		c.report.Queues = append(c.report.Queues, QueueReport{
+			Sink: name, Length: queue.count, Bytes: queue.bytes, DeadLetters: dead.count, DeadLetterBytes: dead.bytes,
+		})
+	}
+	slices.SortFunc(c.report.Queues, func(a, b QueueReport) int { return strings.Compare(a.Sink, b.Sink) })
+	slices.Sort(c.report.Problems)
+}

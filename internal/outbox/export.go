@@ -1,0 +1,211 @@
+package outbox
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// exported is one line of an Export. Type is one of record, entry, deadletter,
+// state, meta, note, sink, partition, damage.
+type exported struct {
+	Type string `json:"type"`
+
+	Sink      string `json:"sink,omitempty"`
+	Partition string `json:"partition,omitempty"`
+	Name      string `json:"name,omitempty"`
+	ID        uint32 `json:"id,omitempty"`
+	Key       string `json:"key,omitempty"`
+
+	Position uint64     `json:"position,omitempty"`
+	Sequence uint64     `json:"sequence,omitempty"`
+	Time     *time.Time `json:"time,omitempty"`
+	Lane     uint64     `json:"lane,omitempty"`
+	Flags    uint32     `json:"flags,omitempty"`
+	Reason   string     `json:"reason,omitempty"`
+	Attempts uint32     `json:"attempts,omitempty"`
+
+	Payload []byte `json:"payload,omitempty"` // base64
+
+	// Set when the files were read one by one: the same key may then appear
+	// more than once, and the line with the highest version counts.
+	File    string `json:"file,omitempty"`
+	Version uint64 `json:"version,omitempty"`
+	Deleted bool   `json:"deleted,omitempty"`
+
+	Error string `json:"error,omitempty"`
+}
+
+// Export writes everything that can be read from the store in dir to w, as JSON
+// lines: log records, queue entries, dead letters, ledger entries, metadata and
+// notes, payloads and values as base64. It changes nothing, and needs the
+// daemon to be stopped (ErrLocked). Damaged places become lines of the type
+// damage; the error is about reading the directory or writing to w.
+//
+// A store that cannot be opened is read file by file. Lines then carry the file
+// and a version: of lines about the same thing the highest version counts, and
+// deleted says that it was removed.
+func Export(dir string, w io.Writer) error { return export(vfs.Default, dir, w) }
+
+func export(fsys vfs.FS, dir string, w io.Writer) (err error) {
+	i, err := inspect(fsys, dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, i.close()) }()
+	buffered := bufio.NewWriterSize(w, 64<<10)
+	e := exporter{
+		out:   json.NewEncoder(buffered),
+		names: map[byte]map[uint32]string{kindSink: {}, kindPartition: {}},
+	}
+	if i.db != nil {
+		err = e.database(i)
+	} else {
+		err = e.files(i)
+	}
+	return errors.Join(err, buffered.Flush())
+}
+
+type exporter struct {
+	out   *json.Encoder
+	names map[byte]map[uint32]string
+}
+
+func (e *exporter) damage(where string, err error) error {
+	return e.out.Encode(exported{Type: "damage", Name: where, Error: err.Error()})
+}
+
+// database exports a store that could be opened.
+func (e *exporter) database(i *inspection) error {
+	for _, prefix := range []byte{
+		prefixName, prefixMeta, prefixNote, prefixState, prefixLog, prefixQueue, prefixDeadLetter,
+	} {
+		lower, upper := prefixRange(prefix)
+		damage, err := scanBothWays(i.db, lower, upper, func(key, value []byte) error {
+			return e.line(key, value, exported{})
+		})
+		if err != nil {
+			return err
+		}
+		if damage != nil {
+			if err := e.damage(fmt.Sprintf("keyspace %c", prefix), damage); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// line writes one key with its value; l carries what is known from elsewhere.
+// Bookkeeping (counters, marks, pins) is left out.
+func (e *exporter) line(key, value []byte, l exported) error {
+	if !e.parse(key, value, &l) {
+		l = exported{Type: "damage", Name: fmt.Sprintf("key %q", key), Error: errMalformed.Error(), File: l.File, Version: l.Version}
+	}
+	if l.Type == "" {
+		return nil
+	}
+	return e.out.Encode(l)
+}
+
+// parse fills l from a key and its value; false if they make no sense. A
+// deletion has no value.
+func (e *exporter) parse(key, value []byte, l *exported) bool {
+	switch key[0] {
+	case prefixCounter, prefixFormat, prefixMark, prefixPin:
+		return true
+	case prefixName:
+		return e.parseName(key, value, l)
+	case prefixMeta:
+		l.Type, l.Key, l.Payload = "meta", string(key[1:]), value
+		return true
+	case prefixLog:
+		return parseExportedRecord(key, value, l)
+	}
+	if len(key) < 5 {
+		return false
+	}
+	id := binary.BigEndian.Uint32(key[1:])
+	switch key[0] {
+	case prefixState:
+		l.Type, l.Partition, l.Key, l.Payload = "state", e.name(kindPartition, id), string(key[5:]), value
+		return true
+	case prefixNote:
+		l.Type, l.Sink, l.Payload = "note", e.name(kindSink, id), value
+		return true
+	case prefixQueue:
+		l.Type, l.Sink = "entry", e.name(kindSink, id)
+		return parseExportedEntry(key, value, l)
+	case prefixDeadLetter:
+		l.Type, l.Sink = "deadletter", e.name(kindSink, id)
+		return parseExportedLetter(key, value, l)
+	}
+	return false
+}
+
+func (e *exporter) parseName(key, value []byte, l *exported) bool {
+	if len(key) < 3 || e.names[key[1]] == nil {
+		return false
+	}
+	l.Type, l.Name = "sink", string(key[2:])
+	if key[1] == kindPartition {
+		l.Type = "partition"
+	}
+	if l.Deleted {
+		return true
+	}
+	if len(value) != 4 {
+		return false
+	}
+	l.ID = binary.BigEndian.Uint32(value)
+	e.names[key[1]][l.ID] = l.Name
+	return true
+}
+
+// name of a sink or partition; its number in brackets if the name is lost.
+func (e *exporter) name(kind byte, id uint32) string {
+	if name, ok := e.names[kind][id]; ok {
+		return name
+	}
+	return fmt.Sprintf("[%d]", id)
+}
+
+func parseExportedRecord(key, value []byte, l *exported) bool {
+	sequence, ok := positionOfKey(key)
+	l.Type, l.Sequence = "record", sequence
+	if l.Deleted || !ok {
+		return ok
+	}
+	v, err := parseLogValue(value)
+	l.Time, l.Lane, l.Payload = &v.time, v.lane, v.payload
+	return err == nil
+}
+
+func parseExportedEntry(key, value []byte, l *exported) bool {
+	position, ok := positionOfKey(key)
+	l.Position = position
+	if l.Deleted || !ok {
+		return ok
+	}
+	v, err := parseEntry(position, value)
+	l.Sequence, l.Time, l.Flags, l.Lane, l.Payload = v.sequence, &v.time, v.flags, v.lane, v.payload
+	return err == nil
+}
+
+func parseExportedLetter(key, value []byte, l *exported) bool {
+	position, ok := positionOfKey(key)
+	l.Position = position
+	if l.Deleted || !ok {
+		return ok
+	}
+	v, err := parseDeadLetter(value)
+	l.Sequence, l.Time, l.Flags, l.Lane, l.Payload = v.sequence, &v.time, v.flags, v.lane, v.payload
+	l.Reason, l.Attempts = v.reason, v.attempts
+	return err == nil
+}

@@ -1,0 +1,100 @@
+package outbox
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// inspection is a store directory opened for reading only, healthy or not. It
+// holds the directory's lock, so it excludes a running daemon.
+type inspection struct {
+	fs   vfs.FS
+	dir  string
+	lock io.Closer // nil on a read-only filesystem
+	db   *pebble.DB
+	// openErr says why db is nil.
+	openErr error
+}
+
+func inspect(fsys vfs.FS, dir string) (*inspection, error) {
+	if _, err := fsys.Stat(fsys.PathJoin(dir, dataDir)); err != nil {
+		return nil, fmt.Errorf("%s is not a store: %w", dir, err)
+	}
+	lock, err := lockDir(fsys, dir)
+	if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
+		return nil, err
+	}
+	i := &inspection{fs: fsys, dir: dir, lock: lock}
+	logger := pebbleLogger{log: slog.New(slog.DiscardHandler), fatal: func(error) {}}
+	o := pebbleOptions(unlockedFS{fsys}, logger, &pebble.EventListener{
+		DataCorruption: func(pebble.DataCorruptionInfo) {}, // shows up where it is read
+	})
+	o.ReadOnly = true
+	o.FormatMajorVersion = pebble.FormatMinSupported // whatever it has
+	i.db, i.openErr = pebble.Open(i.dataPath(), o)
+	return i, nil
+}
+
+func (i *inspection) dataPath() string { return i.fs.PathJoin(i.dir, dataDir) }
+
+func (i *inspection) close() error {
+	var errs []error
+	if i.db != nil {
+		errs = append(errs, i.db.Close())
+	}
+	if i.lock != nil {
+		errs = append(errs, i.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// unlockedFS leaves out Pebble's own lock, which it takes even for reading, so
+// that a store on a read-only filesystem can be inspected.
+type unlockedFS struct{ vfs.FS }
+
+func (unlockedFS) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }
+
+func (u unlockedFS) Unwrap() vfs.FS { return u.FS }
+
+// scanBothWays calls f for every key in [lower, upper) that can be read: up from
+// the beginning until something is damaged, then down from the end. What lies
+// between two damaged places is not seen. It returns the damage; key and value
+// are valid during the call only.
+func scanBothWays(db *pebble.DB, lower, upper []byte, f func(key, value []byte) error) (damage error, err error) {
+	last, damage, err := scanWay(db, lower, upper, (*pebble.Iterator).First, (*pebble.Iterator).Next, f)
+	if err != nil || damage == nil {
+		return damage, err
+	}
+	if last != nil {
+		lower = append(last, 0)
+	}
+	_, _, err = scanWay(db, lower, upper, (*pebble.Iterator).Last, (*pebble.Iterator).Prev, f)
+	return damage, err
+}
+
+func scanWay(db *pebble.DB, lower, upper []byte, first, next func(*pebble.Iterator) bool,
+	f func(key, value []byte) error) (last []byte, damage, err error) {
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return nil, err, nil
+	}
+	defer func() { _ = it.Close() }() // repeats the damage
+	for ok := first(it); ok; ok = next(it) {
+		value, damage := it.ValueAndErr()
+		if damage != nil {
+			return last, damage, nil
+		}
+		if err := f(it.Key(), value); err != nil {
+			return last, nil, err
+		}
+		last = append(last[:0], it.Key()...)
+	}
+	return last, it.Error(), nil
+}
