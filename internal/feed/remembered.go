@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -30,7 +31,7 @@ func loadDictionaries(store *outbox.Store) (*compact.Dictionaries, error) {
 		if err != nil {
 			return fmt.Errorf("dictionary %q: %w", key, err)
 		}
-		return dicts.Load(uint32(id), content)
+		return dicts.Load(uint32(id), bytes.Clone(content)) // content is the store's
 	})
 	if err != nil {
 		return nil, fmt.Errorf("load dictionaries: %w", err)
