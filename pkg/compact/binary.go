@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"math"
-	"strings"
 )
 
 // The binary form of an object:
@@ -61,18 +60,6 @@ func appendText(dst []byte, text string) []byte {
 // Decode reads what AppendBinary wrote; the object shares no memory with it. An error wraps ErrCorrupt, or
 // ErrNoDictionary if the dictionary of the body is not there.
 func (c *Codec) Decode(data []byte) (*Object, error) {
-	o, err := c.decode(data)
-	if err != nil {
-		return nil, err
-	}
-	if _, ok := c.dicts.content(o.dict); !ok && o.dict != 0 {
-		return nil, fmt.Errorf("%w: %d", ErrNoDictionary, o.dict)
-	}
-	c.vote(o.dict)
-	return o, nil
-}
-
-func (c *Codec) decode(data []byte) (*Object, error) {
 	n := len(data) - checksumLen
 	if n < 0 || checksum(data[:n]) != binary.LittleEndian.Uint32(data[n:]) {
 		return nil, fmt.Errorf("%w: the checksum of an object", ErrCorrupt)
@@ -81,7 +68,7 @@ func (c *Codec) decode(data []byte) (*Object, error) {
 	if v := r.byte(); v != binaryVersion {
 		return nil, fmt.Errorf("%w: an object in format %d", ErrCorrupt, v)
 	}
-	o := &Object{kind: c.typeOf(r.text(), r.text())}
+	o := &Object{kind: c.dicts.types.of([]byte(r.text()), []byte(r.text()))}
 	packed := make([]byte, 0, len(r.s))
 	for i := range o.ends {
 		if packed = append(packed, r.text()...); len(packed) > math.MaxUint16 {
@@ -103,6 +90,9 @@ func (c *Codec) decode(data []byte) (*Object, error) {
 		return nil, fmt.Errorf("%w: the metadata of an object", ErrCorrupt)
 	}
 	o.dict, o.bodyAt = binary.LittleEndian.Uint32([]byte(dict)), uint32(len(packed))
-	o.packed = strings.Clone(string(append(packed, r.s...)))
+	if _, ok := c.dicts.content(o.dict); !ok && o.dict != 0 {
+		return nil, fmt.Errorf("%w: %d", ErrNoDictionary, o.dict)
+	}
+	o.packed = string(append(packed, r.s...))
 	return o, nil
 }

@@ -30,16 +30,26 @@ type Body struct {
 }
 
 // Dictionaries holds the compression dictionaries of one store, by id, with the encoders and decoders that use them. An
-// id is made from the content, so it means the same after any restart. Nothing is ever removed: an object or a record
-// that names an id may live as long as the store. It is safe for concurrent use.
+// id is made from the content, so it means the same after any restart. A dictionary consists of parts of objects as they
+// were encoded, so it deserves the care that the objects do. Nothing is ever removed: an object or a record that names an
+// id may live as long as the store. It is safe for concurrent use.
 type Dictionaries struct {
 	save     func(id uint32, content []byte) error
+	types    typeTable
 	encoders encoderPool
 	decoder  *zstd.Decoder // knows every dictionary in byID
 	inflated sync.Pool     // *[]byte, for getters that inflate
 
-	mu   sync.RWMutex // guards byID and the decoder's options; never held while saving
-	byID map[uint32][]byte
+	mu         sync.RWMutex // guards the rest and the decoder's options; never held while saving
+	byID       map[uint32][]byte
+	byResource map[string]dictRef // the newest of each resource
+}
+
+// dictRef is a dictionary and its place among those of its resource: 1 is made of the first objects, the later ones are
+// trained.
+type dictRef struct {
+	id         uint32
+	generation int
 }
 
 // NewDictionaries makes an empty set. save is called by Add with every new dictionary before anything is encoded with
@@ -51,7 +61,8 @@ func NewDictionaries(save func(id uint32, content []byte) error) *Dictionaries {
 	if err != nil {
 		panic(fmt.Sprintf("compact: zstd decoder: %v", err))
 	}
-	d := &Dictionaries{save: save, decoder: decoder, byID: map[uint32][]byte{}}
+	d := &Dictionaries{save: save, decoder: decoder, byID: map[uint32][]byte{}, byResource: map[string]dictRef{}}
+	d.types.dicts, d.types.byID = d, map[typeID]*typeMeta{}
 	d.inflated.New = func() any { return new([]byte) }
 	return d
 }
@@ -100,7 +111,44 @@ func (d *Dictionaries) Load(id uint32, content []byte) error {
 		return fmt.Errorf("compact: dictionary %d: %w", id, err)
 	}
 	d.byID[id] = content
+	resource, generation := readOrigin(content)
+	if generation == 0 {
+		return nil
+	}
+	if newest := d.byResource[resource]; generation > newest.generation || generation == newest.generation && id > newest.id {
+		d.byResource[resource] = dictRef{id, generation}
+	}
 	return nil
+}
+
+// addFor adds a dictionary of a resource.
+func (d *Dictionaries) addFor(resource string, generation int, content []byte) (dictRef, error) {
+	id, err := d.Add(append(appendOrigin(nil, resource, generation), content...))
+	return dictRef{id, generation}, err
+}
+
+// newest returns the dictionary of a resource that was trained last, none if there is none.
+func (d *Dictionaries) newest(resource string) dictRef {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.byResource[resource]
+}
+
+// A dictionary starts with a line that says what it is for, so that the next process needs nothing but its content. To
+// the compression it is content like any other.
+const originFormat = "watcherd dictionary %d of %q\n"
+
+func appendOrigin(dst []byte, resource string, generation int) []byte {
+	return fmt.Appendf(dst, originFormat, generation, resource)
+}
+
+// readOrigin reads what appendOrigin wrote. Other content is of no resource, generation 0.
+func readOrigin(content []byte) (resource string, generation int) {
+	line, _, _ := bytes.Cut(content[:min(len(content), 1024)], []byte("\n"))
+	if n, err := fmt.Sscanf(string(line)+"\n", originFormat, &generation, &resource); n != 2 || err != nil || generation < 1 {
+		return "", 0
+	}
+	return resource, generation
 }
 
 // dictionaryID makes an id from content, in the range that the zstd format leaves to private use.
@@ -115,19 +163,6 @@ func (d *Dictionaries) content(id uint32) ([]byte, bool) {
 	defer d.mu.RUnlock()
 	content, ok := d.byID[id]
 	return content, ok
-}
-
-// The kinds of dictionaries, in the order they are preferred. Their size tells them apart: see train.
-const (
-	rankFirst = iota
-	rankTrained
-)
-
-func (d *Dictionaries) rank(id uint32) int {
-	if content, _ := d.content(id); len(content) > firstBytes {
-		return rankTrained
-	}
-	return rankFirst
 }
 
 // Inflate appends the JSON of a body to dst. It allocates only if dst lacks room. An error wraps ErrNoDictionary or

@@ -29,13 +29,6 @@ type Object struct {
 	ends     [4]uint16 // where namespace, name, uid and resourceVersion end
 }
 
-// typeMeta is what the objects of one type and codec have in common.
-type typeMeta struct {
-	apiVersion, kind string
-	dicts            *Dictionaries
-	labelKeys        keyTable
-}
-
 // APIVersion is the object's group and version as it names them: apps/v1.
 func (o *Object) APIVersion() string { return o.kind.apiVersion }
 
@@ -109,16 +102,16 @@ func (o *Object) headAndLabels() (h head, labels string) {
 }
 
 // pack fills in the object's metadata and its body.
-func (o *Object) pack(raw []byte, m *Meta) error {
+func (o *Object) pack(d *Dictionaries, raw []byte, m *Meta) error {
 	h, err := m.head(len(raw))
 	if err != nil {
 		return err
 	}
-	e, err := o.kind.dicts.encoder(o.dict)
+	e, err := d.encoder(o.dict)
 	if err != nil {
 		return err
 	}
-	defer o.kind.dicts.encoders.put(e)
+	defer d.encoders.put(e)
 	b := e.buf[:0]
 	for i, text := range [...][]byte{m.Namespace, m.Name, m.UID, m.ResourceVersion} {
 		if b = append(b, text...); len(b) > math.MaxUint16 {

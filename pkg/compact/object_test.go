@@ -121,7 +121,7 @@ func TestLargeObjects(t *testing.T) {
 			}
 		}
 	}
-	if codec.trainer.dict == 0 {
+	if codec.trainer.current.id == 0 {
 		t.Error("no dictionary was made")
 	}
 }

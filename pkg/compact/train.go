@@ -41,12 +41,7 @@ func train(objects []*Object) []byte {
 		whole = append(whole, raws[kept]...)
 		kept++
 	}
-	joined := joinBest(countPieces(raws, kept), trainedBytes-len(whole))
-	// Objects with little in common leave room. Objects as they are fill it up to what tells a trained dictionary.
-	for i := kept; i < len(raws) && len(joined)+len(whole) <= firstBytes; i++ {
-		joined = append(joined, raws[i]...)
-	}
-	return append(joined, whole...)
+	return append(joinBest(countPieces(raws, kept), trainedBytes-len(whole)), whole...)
 }
 
 // countPieces returns the different pieces of the objects, in the order they are found, but for those that the first

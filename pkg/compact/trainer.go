@@ -6,12 +6,13 @@ const (
 	firstBytes   = 32 << 10 // ... or so many bytes of JSON, which also is the size of that dictionary
 	perObject    = firstBytes / 2
 
-	laterObjects = 512     // encoded before a better dictionary is made, of these, ...
+	laterObjects = 512     // encoded before a better dictionary is trained, of these, ...
 	laterBytes   = 1 << 20 // ... or objects of so many bytes of memory, which the trainer keeps alive till then
-	maxTrained   = 6       // such dictionaries in a codec's life: each is kept for good
 
 	watchWindow = 1024 // objects over which the compression is watched; if it has become ...
 	drift       = 1.4  // ... so many times worse, another dictionary is trained
+
+	maxGenerations = 7 // of the dictionaries of a resource, in the life of a store, as each is kept for good
 )
 
 // trainer decides which dictionary a codec encodes with. It goes through these states:
@@ -21,58 +22,73 @@ const (
 //	collect the next ones are remembered, compressed, until there are enough to train a dictionary from
 //	steady  that dictionary is used; if the objects change so much that it serves badly, back to collect
 //
-// It belongs to one goroutine.
+// Whenever it would make a dictionary it takes up a newer one of its resource instead, if there is one.
 type trainer struct {
-	dict    uint32 // in use; 0 = none yet
+	dicts    *Dictionaries
+	resource string
+	current  dictRef // in use; none yet if its id is 0
+
 	samples []byte // first: JSON
 	sampled int    // first: objects in samples
 
 	collecting     bool
 	collected      []*Object // collect
 	collectedBytes int       // collect
-	trained        int       // dictionaries trained
 
 	seen, rawLen, bodyLen int     // steady: the current window
 	ratio                 float64 // steady: body bytes per byte of JSON in the best window so far; 0 = no window yet
 }
 
-// adopt takes up a dictionary that an earlier process made.
-func (t *trainer) adopt(dict uint32, trained bool) {
-	t.dict, t.collecting = dict, !trained
+// dictionary returns the dictionary that raw should be encoded with, making it if it is time to; 0 for none.
+func (t *trainer) dictionary(raw []byte) (uint32, error) {
+	var err error
+	switch {
+	case t.current.id == 0:
+		err = t.first(raw)
+	case len(t.collected) >= laterObjects || t.collectedBytes >= laterBytes:
+		err = t.next()
+	}
+	return t.current.id, err
 }
 
-// prepare makes a dictionary if it is time to, so that t.dict is what raw should be encoded with.
-func (t *trainer) prepare(d *Dictionaries, raw []byte) error {
-	switch {
-	case t.dict == 0:
-		t.samples = append(t.samples, raw[:min(len(raw), perObject, firstBytes-len(t.samples))]...)
-		if t.sampled++; t.sampled < firstObjects && len(t.samples) < firstBytes {
-			return nil
-		}
-		dict, err := d.Add(t.samples)
-		if err != nil {
-			return err
-		}
-		t.dict, t.samples, t.collecting = dict, nil, true
-	case len(t.collected) >= laterObjects || t.collectedBytes >= laterBytes:
-		content := train(t.collected)
-		if len(content) == 0 {
-			t.steady(t.dict)
-			return nil
-		}
-		dict, err := d.Add(content)
-		if err != nil {
-			return err
-		}
-		t.steady(dict)
+// first collects raw and makes the first dictionary once there is enough.
+func (t *trainer) first(raw []byte) error {
+	if newest := t.dicts.newest(t.resource); newest.id != 0 {
+		t.use(newest)
+		return nil
 	}
+	t.samples = append(t.samples, raw[:min(len(raw), perObject, firstBytes-len(t.samples))]...)
+	if t.sampled++; t.sampled < firstObjects && len(t.samples) < firstBytes {
+		return nil
+	}
+	return t.add(t.samples)
+}
+
+// next makes a dictionary of the objects collected.
+func (t *trainer) next() error {
+	if newest := t.dicts.newest(t.resource); newest.generation > t.current.generation {
+		t.use(newest)
+		return nil
+	}
+	if content := train(t.collected); len(content) > 0 {
+		return t.add(content)
+	}
+	t.use(t.current)
+	t.collecting = false
 	return nil
 }
 
-func (t *trainer) steady(dict uint32) {
-	t.dict, t.trained = dict, t.trained+1
-	t.collecting, t.collected, t.collectedBytes = false, nil, 0
-	t.seen, t.rawLen, t.bodyLen, t.ratio = 0, 0, 0, 0
+func (t *trainer) add(content []byte) error {
+	added, err := t.dicts.addFor(t.resource, t.current.generation+1, content)
+	if err == nil {
+		t.use(added)
+	}
+	return err
+}
+
+// use takes up a dictionary. The first of a resource is soon to be followed by a trained one.
+func (t *trainer) use(d dictRef) {
+	*t = trainer{dicts: t.dicts, resource: t.resource, current: d, collecting: d.generation == 1}
 }
 
 // observe takes note of an object that was encoded.
@@ -82,7 +98,7 @@ func (t *trainer) observe(o *Object) {
 		t.collectedBytes += o.Size()
 		return
 	}
-	if t.dict == 0 || t.trained >= maxTrained {
+	if t.current.id == 0 || t.current.generation >= maxGenerations {
 		return
 	}
 	t.seen++
