@@ -45,10 +45,10 @@
 // was restored from a backup by asking for the resourceVersion of the namespaces
 // (narrowed to kube-system) after a lost connection, once for all informers; the
 // client should be allowed to list namespaces, and if it is not, each informer asks
-// by a list of one of its own objects. Versions that are not numbers are compared
-// for equality alone, and such rollbacks are not found. Nor are those of a resource
-// with a storage of its own whose versions are behind the rest's, before its watch
-// has been silent for three minutes.
+// by a list of one of its own objects, as informers of events do anyway. Versions that
+// are not numbers are compared for equality alone, and such rollbacks are not found;
+// nor are those of another resource that has a storage of its own whose versions are
+// behind the rest's.
 //
 // In a factory made by NewForConfig, handlers set with SetWatchErrorHandler hear of
 // lists that fail; watches are re-established without them, and Status tells.

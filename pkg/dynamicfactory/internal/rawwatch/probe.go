@@ -57,7 +57,7 @@ type probe struct {
 // guarded tells whether the first contact has to be a probe.
 func (p *Prober) guarded() bool { return p.check != nil }
 
-// version returns what the server's version is, or was at a time after notBefore.
+// version returns what the server's version is, or was at some time after notBefore.
 // It is "" if the question is refused. An error that wraps ErrForeign is final for
 // the attempt; others are failures to reach the server.
 func (p *Prober) version(ctx context.Context, notBefore time.Time) (string, error) {
@@ -83,7 +83,7 @@ func (p *Prober) version(ctx context.Context, notBefore time.Time) (string, erro
 func (p *Prober) join(notBefore time.Time) (q *probe, mine bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.last != nil && !p.last.started.Before(notBefore) {
+	if p.last != nil && p.last.started.After(notBefore) {
 		return p.last, false
 	}
 	p.last = &probe{started: time.Now(), done: make(chan struct{})}

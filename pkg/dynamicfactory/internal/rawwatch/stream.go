@@ -103,7 +103,6 @@ func (w *stream) run(ctx context.Context) {
 		case err == nil:
 			continue // the server ended it, as asked
 		case isExpired(err):
-			s.stats.contact(func(t *Stats) { t.Expired410++ })
 			w.end(ctx, CauseExpired, err)
 			return
 		case errors.Is(err, errRolledBack):
@@ -141,7 +140,10 @@ func (w *stream) givesUp() bool {
 
 // end has the reflector list again.
 func (w *stream) end(ctx context.Context, cause string, err error) {
-	w.source.lost(cause)
+	w.source.lost(cause) // before anything counts as a contact
+	if cause == CauseExpired {
+		w.source.stats.contact(func(t *Stats) { t.Expired410++ })
+	}
 	klog.FromContext(ctx).Info("Informer lost a part of its resource's history and lists it again",
 		"resource", w.source.cfg.GVR.String(), "namespace", w.source.cfg.Namespace, "cause", cause, "err", err)
 	status := apierrors.NewResourceExpired(err.Error()).Status()

@@ -2,7 +2,7 @@ package rawwatch
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -80,15 +80,14 @@ func (d *watchdog) run(ctx context.Context) {
 // because nothing happens.
 func (d *watchdog) look(ctx context.Context) error {
 	s := d.source
-	resume := s.progress.resume()
-	back, err := s.rolledBack(ctx, resume)
+	back, err := s.behind(ctx, time.Now().Add(-silenceCheck), s.progress.resume())
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err):
 		return nil // who may watch but not list gets no opinion
 	case err != nil:
-		return errors.Join(errProbe, err)
+		return fmt.Errorf("%w: %w", errProbe, err)
 	case back:
 		return errRolledBack
 	}
@@ -108,21 +107,12 @@ func (s *Source) sameServer(ctx context.Context) error {
 	if suspect.IsZero() {
 		return nil
 	}
-	resume := s.progress.resume()
-	now, err := s.cfg.Prober.version(ctx, suspect)
+	back, err := s.behind(ctx, suspect, s.progress.resume())
 	if err != nil {
 		return err
 	}
-	if now == "" || older(now, resume) {
-		// The storage's version may not be asked, or does not fit this resource,
-		// which may be stored elsewhere.
-		back, err := s.rolledBack(ctx, resume)
-		if err != nil {
-			return err
-		}
-		if back {
-			return errRolledBack
-		}
+	if back {
+		return errRolledBack
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,10 +122,19 @@ func (s *Source) sameServer(ctx context.Context) error {
 	return nil
 }
 
-// rolledBack tells whether the resource's own version is older than one that was
-// seen before. Such an answer counts if it is given twice: a server in a group may
-// be behind for a moment.
-func (s *Source) rolledBack(ctx context.Context, seen string) (bool, error) {
+// behind tells whether the server's version, at a time after notBefore, was older
+// than one that was seen before.
+func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (bool, error) {
+	now, err := s.cfg.Prober.version(ctx, notBefore)
+	if err != nil {
+		return false, err
+	}
+	if now != "" && !older(now, seen) && s.cfg.GVR.Resource != "events" {
+		return false, nil
+	}
+	// The storage's version may not be asked, or does not fit this resource, which
+	// may be stored elsewhere, as events often are. An answer that is too old
+	// counts if it is given twice: a server in a group may be behind for a moment.
 	for range 2 {
 		now, err := s.ownVersion(ctx)
 		if err != nil || !older(now, seen) {

@@ -1,0 +1,191 @@
+package apitest
+
+import (
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"net/http"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Fail answers with a Status.
+func Fail(w http.ResponseWriter, code int, reason string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_, _ = w.Write(status(code, reason))
+}
+
+func status(code int, reason string) []byte {
+	return marshal(map[string]any{
+		"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": "apitest: " + reason,
+	})
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	collection, namespace := split(r.URL.Path)
+	query := map[string]string{}
+	for k, v := range r.URL.Query() {
+		query[k] = v[0]
+	}
+	isWatch := query["watch"] == "true" || query["watch"] == "1"
+	s.mu.Lock()
+	s.requests = append(s.requests, Request{
+		Resource: path.Base(collection), Namespace: namespace, Watch: isWatch, Query: query, Header: r.Header.Clone(),
+	})
+	intercept, known := s.intercept, s.resources[collection] != nil
+	s.mu.Unlock()
+	switch {
+	case intercept != nil && intercept(w, r):
+	case !known:
+		Fail(w, http.StatusNotFound, "NotFound")
+	case isWatch:
+		s.watch(w, r, collection, namespace, query)
+	default:
+		s.list(w, collection, namespace, query)
+	}
+}
+
+// list answers with a page at the version of the first page.
+func (s *Server) list(w http.ResponseWriter, collection, namespace string, query map[string]string) {
+	s.mu.Lock()
+	r := s.resources[collection]
+	version, after := s.version, ""
+	if token := query["continue"]; token != "" {
+		decoded, err := base64.StdEncoding.DecodeString(token)
+		at, key, ok := strings.Cut(string(decoded), " ")
+		if err != nil || !ok {
+			s.mu.Unlock()
+			Fail(w, http.StatusBadRequest, "BadRequest")
+			return
+		}
+		version, _ = strconv.ParseUint(at, 10, 64)
+		after = key
+		if version < r.oldest {
+			s.mu.Unlock()
+			Fail(w, http.StatusGone, "Expired")
+			return
+		}
+	}
+	limit, _ := strconv.Atoi(query["limit"])
+	meta := map[string]any{"resourceVersion": strconv.FormatUint(version, 10)}
+	items := []object{}
+	for _, key := range slices.Sorted(maps.Keys(r.objects)) {
+		ns, _, _ := strings.Cut(key, "/")
+		if key <= after || namespace != "" && ns != namespace {
+			continue
+		}
+		if limit > 0 && len(items) == limit {
+			last := items[limit-1]["metadata"].(map[string]any)
+			lastNS, _ := last["namespace"].(string)
+			meta["continue"] = base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%d %s/%s", version, lastNS, last["name"]))
+			break
+		}
+		item := maps.Clone(r.objects[key])
+		delete(item, "kind") // as built-in kinds have it
+		delete(item, "apiVersion")
+		items = append(items, item)
+	}
+	if path.Base(collection) == "namespaces" && query["fieldSelector"] == "metadata.name=kube-system" {
+		items = []object{{"metadata": map[string]any{"name": "kube-system", "uid": s.uid, "resourceVersion": "4"}}}
+	}
+	head := fmt.Sprintf(`{"kind":"%sList","apiVersion":"%s","metadata":%s,"items":`, r.kind, r.apiVersion, marshal(meta))
+	s.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(append([]byte(head), marshal(items)...), '}'))
+}
+
+// watch is an established watch. Its methods are called with Server.mu held.
+type watch struct {
+	path, namespace string
+	lines           [][]byte
+	more            chan struct{} // filled when lines has any
+	ended           bool
+	broken          bool
+}
+
+func (w *watch) raw(line string) {
+	if w.ended {
+		return
+	}
+	w.lines = append(w.lines, []byte(line))
+	w.wake()
+}
+
+func (w *watch) send(e event) {
+	if ns, _ := e.object["metadata"].(map[string]any)["namespace"].(string); w.namespace != "" && ns != w.namespace && e.typ != "BOOKMARK" {
+		return
+	}
+	w.raw(string(marshal(map[string]any{"type": e.typ, "object": e.object})))
+}
+
+func (w *watch) end(broken bool) {
+	w.ended, w.broken = true, broken
+	w.wake()
+}
+
+func (w *watch) wake() {
+	select {
+	case w.more <- struct{}{}:
+	default:
+	}
+}
+
+func (s *Server) watch(rw http.ResponseWriter, req *http.Request, collection, namespace string, query map[string]string) {
+	from, _ := strconv.ParseUint(query["resourceVersion"], 10, 64)
+	w := &watch{path: collection, namespace: namespace, more: make(chan struct{}, 1)}
+	s.mu.Lock()
+	r := s.resources[collection]
+	if from < r.oldest && query["resourceVersion"] != "" {
+		s.mu.Unlock()
+		Fail(rw, http.StatusGone, "Expired")
+		return
+	}
+	for _, e := range r.history {
+		if e.version > from {
+			w.send(e)
+		}
+	}
+	s.watches[w] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.watches, w)
+		s.mu.Unlock()
+	}()
+	seconds, _ := strconv.Atoi(query["timeoutSeconds"])
+	timeout := time.NewTimer(time.Duration(max(seconds, 1)) * time.Second)
+	defer timeout.Stop()
+	rw.Header().Set("Content-Type", "application/json")
+	rw.WriteHeader(http.StatusOK)
+	flush := rw.(http.Flusher).Flush
+	flush()
+	for {
+		s.mu.Lock()
+		lines, ended, broken := w.lines, w.ended, w.broken
+		w.lines = nil
+		s.mu.Unlock()
+		for _, line := range lines {
+			if _, err := rw.Write(append(line, '\n')); err != nil {
+				return
+			}
+			flush()
+		}
+		switch {
+		case broken:
+			panic(http.ErrAbortHandler)
+		case ended:
+			return
+		}
+		select {
+		case <-w.more:
+		case <-timeout.C:
+			return
+		case <-req.Context().Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,357 @@
+// Package apitest is an API server for tests that need one to misbehave: it lists
+// and watches as kube-apiserver does, at versions that the test moves, and fails as
+// it is told to. Its connections are pipes, so that it works in a synctest bubble,
+// where a test of minutes takes no time.
+package apitest
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"k8s.io/client-go/rest"
+)
+
+// Server is one API server. Its methods are safe for concurrent use.
+type Server struct {
+	http     *http.Server
+	listener *pipes
+	served   sync.WaitGroup
+
+	mu        sync.Mutex // guards what is below
+	version   uint64
+	uid       string
+	resources map[string]*resource // by path without namespace: /api/v1/configmaps
+	watches   map[*watch]struct{}
+	requests  []Request
+	hold      bool // changes do not move the version
+	intercept func(w http.ResponseWriter, r *http.Request) bool
+}
+
+// resource is a collection and its history.
+type resource struct {
+	apiVersion, kind string
+	objects          map[string]object // by namespace/name
+	history          []event
+	oldest           uint64 // a watch from before this version is too old
+}
+
+type object map[string]any
+
+type event struct {
+	version uint64
+	typ     string
+	object  object
+}
+
+// Request is one request that was made.
+type Request struct {
+	Resource  string // configmaps
+	Namespace string
+	Watch     bool
+	Query     map[string]string
+	Header    http.Header
+}
+
+// New starts a server at version 100, which ends with the test. Its resources are
+// those of Serve.
+func New(t testing.TB) *Server {
+	s := &Server{
+		listener: newPipes(), version: 100, uid: "cluster-1",
+		resources: map[string]*resource{}, watches: map[*watch]struct{}{},
+	}
+	s.Serve("/api/v1/namespaces", "v1", "Namespace")
+	s.http = &http.Server{Handler: http.HandlerFunc(s.serve)}
+	s.served.Go(func() { _ = s.http.Serve(s.listener) })
+	t.Cleanup(s.Close)
+	return s
+}
+
+// Close ends the server and all its connections.
+func (s *Server) Close() {
+	_ = s.http.Close()
+	s.served.Wait()
+}
+
+// Config is a client config for the server, without a limit on requests.
+func (s *Server) Config() *rest.Config {
+	return &rest.Config{Host: "http://apitest", QPS: -1, Dial: s.listener.dial}
+}
+
+// Serve adds a resource: Serve("/apis/apps/v1/deployments", "apps/v1", "Deployment").
+func (s *Server) Serve(path, apiVersion, kind string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.resources[path] = &resource{apiVersion: apiVersion, kind: kind, objects: map[string]object{}}
+}
+
+// Unserve takes a resource away with its objects and ends its watches.
+func (s *Server) Unserve(path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.resources, path)
+	for w := range s.watches {
+		if w.path == path {
+			w.end(false)
+		}
+	}
+}
+
+// Intercept has f answer requests before anything else does; false leaves a
+// request to the server.
+func (s *Server) Intercept(f func(w http.ResponseWriter, r *http.Request) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.intercept = f
+}
+
+// SetUID makes the server another cluster.
+func (s *Server) SetUID(uid string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.uid = uid
+}
+
+// Version is the present version.
+func (s *Server) Version() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strconv.FormatUint(s.version, 10)
+}
+
+// Advance moves the version, as writes of other resources do.
+func (s *Server) Advance(n uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version += n
+}
+
+// Put creates or changes an object. An empty namespace is none.
+func (s *Server) Put(path, namespace, name string, fields map[string]any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.putLocked(path, namespace, name, fields)
+}
+
+// Delete deletes objects, all at one version.
+func (s *Server) Delete(path, namespace string, names ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version++
+	r := s.resources[path]
+	for _, name := range names {
+		key := namespace + "/" + name
+		o := r.objects[key].at(s.version)
+		delete(r.objects, key)
+		s.emitLocked(path, event{s.version, "DELETED", o})
+	}
+}
+
+func (s *Server) putLocked(path, namespace, name string, fields map[string]any) {
+	r := s.resources[path]
+	s.version++
+	key := namespace + "/" + name
+	typ, uid := "MODIFIED", ""
+	if old, ok := r.objects[key]; ok {
+		uid = old["metadata"].(map[string]any)["uid"].(string)
+	} else {
+		typ, uid = "ADDED", fmt.Sprintf("uid-%s-%d", name, s.version)
+	}
+	meta := map[string]any{"name": name, "uid": uid, "creationTimestamp": "2026-01-02T03:04:05Z"}
+	if namespace != "" {
+		meta["namespace"] = namespace
+	}
+	o := object{"apiVersion": r.apiVersion, "kind": r.kind, "metadata": meta}
+	maps.Copy(o, fields)
+	o = o.at(s.version)
+	r.objects[key] = o
+	s.emitLocked(path, event{s.version, typ, o})
+}
+
+// at is a copy of the object with another version.
+func (o object) at(version uint64) object {
+	c := maps.Clone(o)
+	meta := maps.Clone(c["metadata"].(map[string]any))
+	meta["resourceVersion"] = strconv.FormatUint(version, 10)
+	c["metadata"] = meta
+	return c
+}
+
+func (s *Server) emitLocked(path string, e event) {
+	s.resources[path].history = append(s.resources[path].history, e)
+	for w := range s.watches {
+		if w.path == path {
+			w.send(e)
+		}
+	}
+}
+
+// Bookmark sends a bookmark at the present version to all watches.
+func (s *Server) Bookmark() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.watches {
+		w.send(event{s.version, "BOOKMARK", object{
+			"apiVersion": "v1", "kind": "Bookmark", "metadata": map[string]any{"resourceVersion": strconv.FormatUint(s.version, 10)},
+		}})
+	}
+}
+
+// Send sends a raw line to all watches of a resource.
+func (s *Server) Send(path, line string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.watches {
+		if w.path == path {
+			w.raw(line)
+		}
+	}
+}
+
+// Compact forgets the history, for watches that begin from now on.
+func (s *Server) Compact() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.resources {
+		r.oldest, r.history = s.version, nil
+	}
+}
+
+// Cut breaks the connections of all watches.
+func (s *Server) Cut() { s.endWatches(true) }
+
+// EndWatches ends all watches properly, before their time.
+func (s *Server) EndWatches() { s.endWatches(false) }
+
+func (s *Server) endWatches(broken bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for w := range s.watches {
+		w.end(broken)
+	}
+}
+
+// Saved is a state to go back to.
+type Saved struct {
+	version   uint64
+	resources map[string]resource
+}
+
+// Save remembers the present state.
+func (s *Server) Save() Saved {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	saved := Saved{s.version, map[string]resource{}}
+	for path, r := range s.resources {
+		c := *r
+		c.objects, c.history = maps.Clone(r.objects), slices.Clone(r.history)
+		saved.resources[path] = c
+	}
+	return saved
+}
+
+// Restore goes back to a state, as a restore of etcd from a backup does. The
+// server has restarted, so there is no history. Watches that run are left alone.
+func (s *Server) Restore(saved Saved) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.version = saved.version
+	for path, r := range saved.resources {
+		c := r
+		c.objects, c.history, c.oldest = maps.Clone(r.objects), nil, 0
+		s.resources[path] = &c
+	}
+}
+
+// Requests returns the requests for a resource so far: lists or watches.
+func (s *Server) Requests(resource string, watch bool) []Request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []Request
+	for _, r := range s.requests {
+		if r.Resource == resource && r.Watch == watch {
+			list = append(list, r)
+		}
+	}
+	return list
+}
+
+// Watches is how many watches of a resource are established.
+func (s *Server) Watches(path string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for w := range s.watches {
+		if w.path == path {
+			n++
+		}
+	}
+	return n
+}
+
+// pipes is a listener whose connections are pipes.
+type pipes struct {
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), done: make(chan struct{})} }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.done) })
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "apitest", Net: "pipe"} }
+
+func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	client, server := net.Pipe()
+	select {
+	case p.conns <- server:
+		return client, nil
+	case <-p.done:
+		return nil, &net.OpError{Op: "dial", Err: net.ErrClosed}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// split takes a path apart: /api/v1/namespaces/a/configmaps is /api/v1/configmaps
+// in a.
+func split(path string) (resource, namespace string) {
+	before, after, ok := strings.Cut(path, "/namespaces/")
+	if !ok {
+		return path, ""
+	}
+	namespace, name, ok := strings.Cut(after, "/")
+	if !ok {
+		return path, ""
+	}
+	return before + "/" + name, namespace
+}
+
+func marshal(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // made of strings and numbers by this package
+	}
+	return b
+}

@@ -1,0 +1,219 @@
+package dynamicfactory_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apitest"
+)
+
+func TestListIsPagedAndConsistent(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, numbered(1201)...)
+		j, sub := subscribe(t, factory(t, s), configMapKey)
+		is(t, "objects", len(j.take()), 1201)
+		requests := s.Requests("configmaps", false)
+		is(t, "pages", len(requests), 3)
+		for i, r := range requests {
+			_, versioned := r.Query["resourceVersion"]
+			_, continued := r.Query["continue"]
+			if r.Query["limit"] != "500" || versioned || continued != (i > 0) {
+				t.Errorf("page %d was asked for with %v", i, r.Query)
+			}
+		}
+		is(t, "version", sub.Status().ResourceVersion, s.Version())
+		o := j.objects["cm-00000"]
+		is(t, "kind of an item without one", o.APIVersion()+" "+o.Kind(), "v1 ConfigMap")
+		raw, err := o.AppendJSON(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := `{"kind":"ConfigMap","apiVersion":"v1",`
+		is(t, "beginning of an item", string(raw[:len(want)]), want)
+	})
+}
+
+// Only the last object of a list carries its position, so a subscriber that has
+// the half of it safe has nothing.
+func TestListIsCompleteWithItsLastObject(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, numbered(3)...)
+		j, sub := subscribe(t, factory(t, s), configMapKey)
+		is(t, "position of the first", j.objects["cm-00000"].Position(), 0)
+		last := j.objects["cm-00002"].Position()
+		is(t, "position of the last", last, 1)
+		is(t, "checkpoint of nothing", sub.Checkpoint(0), "")
+		is(t, "checkpoint of the list", sub.Checkpoint(last), s.Version())
+	})
+}
+
+func TestEmptyListIsCompleteAtOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		_, sub := subscribe(t, factory(t, s), configMapKey)
+		is(t, "checkpoint", sub.Checkpoint(0), "100")
+		s.Advance(5)
+		s.Bookmark()
+		synctest.Wait()
+		is(t, "checkpoint after a bookmark", sub.Checkpoint(0), "105")
+	})
+}
+
+// A continue token that expires makes the list begin anew; when that goes on, it
+// is read in one piece. Pages of different versions are never mixed.
+func TestListExpiresWhileItIsPaged(t *testing.T) {
+	for _, expirations := range []int{1, 3, 100} {
+		t.Run(fmt.Sprint(expirations), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				put(s, numbered(600)...)
+				var left atomic.Int64
+				left.Store(int64(expirations))
+				s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+					if r.URL.Query().Get("continue") == "" || left.Add(-1) < 0 {
+						return false
+					}
+					apitest.Fail(w, http.StatusGone, "Expired")
+					return true
+				})
+				j, sub := subscribe(t, factory(t, s), configMapKey)
+				is(t, "objects", len(j.take()), 600)
+				requests := s.Requests("configmaps", false)
+				last := requests[len(requests)-1].Query
+				_, limited := last["limit"]
+				is(t, "the last request has a limit", limited, expirations < 4)
+				is(t, "expirations counted", sub.Status().Expired410, uint64(min(expirations, 4)))
+			})
+		})
+	}
+}
+
+// Failing lists are tried again until they succeed, and meanwhile tell why.
+func TestListFails(t *testing.T) {
+	for _, tc := range []struct {
+		code          int
+		reason        string
+		state, counts string
+	}{
+		{http.StatusForbidden, "Forbidden", dynamicfactory.StateForbidden, "forbidden"},
+		{http.StatusUnauthorized, "Unauthorized", dynamicfactory.StateForbidden, "forbidden"},
+		{http.StatusNotFound, "NotFound", dynamicfactory.StateWaiting, "not found"},
+		{http.StatusInternalServerError, "InternalError", dynamicfactory.StateBackingOff, ""},
+		{http.StatusTooManyRequests, "TooManyRequests", dynamicfactory.StateBackingOff, ""},
+		{http.StatusNotAcceptable, "NotAcceptable", dynamicfactory.StateBackingOff, ""},
+	} {
+		t.Run(tc.reason, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				put(s, "a")
+				s.Intercept(func(w http.ResponseWriter, _ *http.Request) bool {
+					apitest.Fail(w, tc.code, tc.reason)
+					return true
+				})
+				j, sub := subscribe(t, factory(t, s), configMapKey)
+				st := sub.Status()
+				is(t, "state", st.State, tc.state)
+				is(t, "reason", st.Reason, tc.reason)
+				is(t, "refusals", st.Forbidden > 0, tc.counts == "forbidden")
+				is(t, "absences", st.NotFound > 0, tc.counts == "not found")
+				j.expect(t)
+				s.Intercept(nil)
+				<-sub.Synced()
+				synctest.Wait()
+				j.expect(t, "initial a")
+				is(t, "state at last", sub.Status().State, dynamicfactory.StateWatching)
+			})
+		})
+	}
+}
+
+// One object that makes no sense makes the list fail as a whole: what is cached
+// stays, and nothing counts as deleted.
+func TestListWithAnUnreadableObject(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a", "b")
+		var broken atomic.Bool
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if !broken.Load() || r.URL.Query().Get("limit") != "500" {
+				return false
+			}
+			_, _ = w.Write([]byte(`{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"300"},"items":[` +
+				`{"metadata":{"name":"a","resourceVersion":"299"}},{"metadata":{"name":"b","resourceVersion":299}}]}`))
+			return true
+		})
+		j, sub := subscribe(t, factory(t, s), configMapKey)
+		j.expect(t, "initial a", "initial b")
+		broken.Store(true)
+		s.Advance(1)
+		s.Compact()
+		s.Cut()
+		time.Sleep(time.Minute)
+		j.expect(t)
+		st := sub.Status()
+		is(t, "cached", st.Objects, 2)
+		is(t, "state", st.State+" "+st.Reason, "backing-off Unreadable")
+		if st.DecodeErrors < 2 {
+			t.Errorf("%d lists that could not be read in a minute", st.DecodeErrors)
+		}
+		s.Delete(configMapPath, "ns", "b")
+		broken.Store(false)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		j.expect(t, "delete? b", "update a")
+	})
+}
+
+func TestMetadataOnly(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		k := configMapKey
+		k.MetadataOnly = true
+		subscribe(t, factory(t, s), k)
+		is(t, "list", s.Requests("configmaps", false)[0].Header.Get("Accept"), "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1")
+		is(t, "watch", s.Requests("configmaps", true)[0].Header.Get("Accept"), "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")
+	})
+}
+
+func TestSelectorsAndNamespace(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		s.Put(configMapPath, "other", "b", nil)
+		k := dynamicfactory.Key{GVR: configMaps, Namespace: "ns", LabelSelector: "a in (b,c)", FieldSelector: "metadata.name!=x"}
+		j, _ := subscribe(t, factory(t, s), k)
+		j.expect(t, "initial a")
+		for _, isWatch := range []bool{false, true} {
+			r := s.Requests("configmaps", isWatch)[0]
+			is(t, "request", fmt.Sprint(r.Namespace, r.Query["labelSelector"], r.Query["fieldSelector"]), "ns"+k.LabelSelector+k.FieldSelector)
+		}
+	})
+}
+
+// However many informers there are, only so many pages are read at a time, and a
+// page that hangs holds up nobody for longer than its time.
+func TestListsShareASemaphore(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		var now, most atomic.Int64
+		s.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Query().Get("limit") == "500" {
+				most.Store(max(most.Load(), now.Add(1)))
+				<-r.Context().Done()
+				now.Add(-1)
+			}
+			return false
+		})
+		f := factory(t, s, dynamicfactory.WithListConcurrency(2))
+		for i := range 5 {
+			_, err := f.Subscribe(context.Background(), dynamicfactory.Key{GVR: configMaps, Variant: fmt.Sprint(i)}, newJournal())
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(10 * time.Minute)
+		is(t, "pages at a time", most.Load(), 2)
+		if n := lists(s); n < 6 {
+			t.Errorf("%d lists were begun in 10 minutes", n)
+		}
+	})
+}

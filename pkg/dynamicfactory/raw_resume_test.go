@@ -1,0 +1,297 @@
+package dynamicfactory_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apitest"
+)
+
+// life is what an earlier run of the program has left: a snapshot of what its
+// informer had when it ended.
+func life(t *testing.T, s *apitest.Server) *dynamicfactory.Snapshot {
+	t.Helper()
+	f := factory(t, s)
+	j, sub := subscribe(t, f, configMapKey)
+	s.Bookmark()
+	synctest.Wait()
+	snap := snapshotOf(sub.Checkpoint(j.seen()), j.objects)
+	snap.Time = time.Now()
+	sub.Close()
+	return snap
+}
+
+// An informer that begins with a snapshot asks for no list: it watches from the
+// snapshot's version, and is told what happened since.
+func TestSnapshotNeedsNoList(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a", "b")
+		snap := life(t, s)
+		before := lists(s)
+		put(s, "c")
+		s.Delete(configMapPath, "ns", "a")
+		time.Sleep(time.Hour) // whoever is away loses nothing while the history lasts
+
+		f := factory(t, s, remember(snap, dynamicfactory.RawOptions{
+			OnGap: func(_ dynamicfactory.Key, g dynamicfactory.Gap) { t.Errorf("a gap: %v", g) },
+		}))
+		var subs []*dynamicfactory.Subscription
+		var journals []*journal
+		for i := range 20 {
+			k := configMapKey
+			k.Variant = fmt.Sprint(i)
+			j, sub := subscribe(t, f, k)
+			journals, subs = append(journals, j), append(subs, sub)
+		}
+		for i, j := range journals {
+			told := strings.Join(j.take(), ",")
+			if !strings.HasSuffix(told, "add c,delete a") || strings.Count(told, "initial") != 2 {
+				t.Errorf("informer %d was told %s", i, told)
+			}
+			is(t, "checkpoint", subs[i].Checkpoint(j.seen()), "103")
+			is(t, "relists", subs[i].Status().Relists, 0)
+		}
+		is(t, "lists", lists(s), before)
+		if n := len(s.Requests("namespaces", false)); n != 1 {
+			t.Errorf("20 informers asked the server %d times whether it is the same", n)
+		}
+		q := s.Requests("configmaps", true)[1].Query
+		is(t, "watched from", q["resourceVersion"], snap.ResourceVersion)
+	})
+}
+
+func TestEmptySnapshot(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		j, sub := subscribe(t, factory(t, s, remember(&dynamicfactory.Snapshot{ResourceVersion: "100"}, dynamicfactory.RawOptions{})), configMapKey)
+		select {
+		case <-sub.Synced():
+		default:
+			t.Error("not synced")
+		}
+		is(t, "checkpoint", sub.Checkpoint(0), "100")
+		is(t, "lists", lists(s), 0)
+		put(s, "a")
+		synctest.Wait()
+		j.expect(t, "add a")
+	})
+}
+
+// When the history since the snapshot is gone, a list shows exactly what became
+// different.
+func TestSnapshotIsTooOld(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a", "b", "c")
+		snap := life(t, s)
+		ended := time.Now()
+		time.Sleep(time.Hour)
+		put(s, "b", "d")
+		s.Delete(configMapPath, "ns", "c")
+		s.Compact()
+		var gap dynamicfactory.Gap
+		j, _ := subscribe(t, factory(t, s, remember(snap, dynamicfactory.RawOptions{
+			OnGap: func(_ dynamicfactory.Key, g dynamicfactory.Gap) { gap = g },
+		})), configMapKey)
+		is(t, "known at first", len(j.take()), 3)
+		time.Sleep(time.Minute)
+		j.expect(t, "delete? c", "update a", "update b", "add d") // a's is the relist's: its version is the same
+		is(t, "gap", fmt.Sprint(gap.Cause, gap.From, " ", gap.To, gap.FromTime.Equal(ended)), "expired103 106true")
+	})
+}
+
+// A server whose versions went back is not resumed from, at the start as little as
+// after a lost connection: what is there now is compared with what was known.
+func TestRollback(t *testing.T) {
+	for _, when := range []string{"while stopped", "while running"} {
+		t.Run(when, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				put(s, "a", "b")
+				backup := s.Save()
+				put(s, "a", "c")
+				s.Delete(configMapPath, "ns", "b")
+				var gaps []string
+				opts := dynamicfactory.RawOptions{
+					OnGap: func(_ dynamicfactory.Key, g dynamicfactory.Gap) {
+						gaps = append(gaps, fmt.Sprint(g.Cause, g.From, " ", g.To))
+					},
+				}
+				var j *journal
+				if when == "while stopped" {
+					snap := life(t, s)
+					s.Restore(backup)
+					j, _ = subscribe(t, factory(t, s, remember(snap, opts)), configMapKey)
+					is(t, "known at first", len(j.take()), 2)
+				} else {
+					j, _ = subscribe(t, factory(t, s, dynamicfactory.WithRaw(opts)), configMapKey)
+					j.expect(t, "initial a", "initial c")
+					s.Cut()
+					s.Restore(backup)
+				}
+				time.Sleep(time.Minute)
+				j.expect(t, "delete? c", "update a", "add b")
+				is(t, "gaps", strings.Join(gaps, ";"), "rollback105 102")
+				put(s, "d")
+				synctest.Wait()
+				j.expect(t, "add d")
+			})
+		})
+	}
+}
+
+// A resource with a storage of its own, whose versions are ahead of the rest's, is
+// no rollback.
+func TestResourceWithItsOwnStorage(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if strings.Contains(r.URL.Path, "namespaces") {
+				_, _ = w.Write([]byte(`{"kind":"NamespaceList","metadata":{"resourceVersion":"7"},"items":[]}`))
+				return true
+			}
+			return false
+		})
+		j, sub := subscribe(t, factory(t, s), configMapKey)
+		s.Cut()
+		put(s, "a")
+		time.Sleep(time.Minute)
+		j.expect(t, "add a")
+		is(t, "relists", sub.Status().Relists, 0)
+	})
+}
+
+// Who may not list namespaces asks about the resource itself.
+func TestProbeIsRefused(t *testing.T) {
+	for _, rolledBack := range []bool{false, true} {
+		t.Run(fmt.Sprint(rolledBack), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+					if strings.HasSuffix(r.URL.Path, "/namespaces") {
+						apitest.Fail(w, http.StatusForbidden, "Forbidden")
+						return true
+					}
+					return false
+				})
+				backup := s.Save()
+				put(s, "a")
+				j, sub := subscribe(t, factory(t, s), configMapKey)
+				s.Cut()
+				if rolledBack {
+					s.Restore(backup)
+				}
+				time.Sleep(time.Minute)
+				if rolledBack {
+					j.expect(t, "initial a", "delete? a")
+				} else {
+					j.expect(t, "initial a")
+				}
+				is(t, "relists", sub.Status().Relists > 0, rolledBack)
+			})
+		})
+	}
+}
+
+// Versions that are not numbers are resumed on trust.
+func TestVersionsThatAreNotNumbers(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if strings.HasSuffix(r.URL.Path, "/configmaps") && r.URL.Query().Get("watch") == "" {
+				_, _ = w.Write([]byte(`{"kind":"ConfigMapList","metadata":{"resourceVersion":"zebra"},"items":[{"metadata":{"name":"a","resourceVersion":"yak"}}]}`))
+				return true
+			}
+			return false
+		})
+		j, sub := subscribe(t, factory(t, s), configMapKey)
+		s.Cut()
+		time.Sleep(time.Minute)
+		j.expect(t, "initial a")
+		is(t, "checkpoint", sub.Checkpoint(j.seen()), "zebra")
+		is(t, "watched from", s.Requests("configmaps", true)[1].Query["resourceVersion"], "zebra")
+		is(t, "state", sub.Status().State, dynamicfactory.StateWatching)
+	})
+}
+
+// Of a foreign cluster nothing is listed or resumed; the right one is taken up
+// where it was.
+func TestForeignClusterAtTheStart(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		snap := life(t, s)
+		before := lists(s) + watches(s)
+		s.SetUID("cluster-2")
+		var asked atomic.Value
+		f := factory(t, s, remember(snap, dynamicfactory.RawOptions{
+			ClusterUID: func(_ context.Context, uid string) error {
+				asked.Store(uid)
+				if uid != "cluster-1" {
+					return errors.New("not ours")
+				}
+				return nil
+			},
+		}))
+		j, sub := subscribe(t, f, configMapKey)
+		time.Sleep(time.Hour)
+		j.expect(t)
+		is(t, "asked about", asked.Load().(string), "cluster-2")
+		st := sub.Status()
+		is(t, "state", st.State+" "+st.Reason, "foreign ForeignCluster")
+		if !strings.Contains(st.Message, dynamicfactory.ErrForeignCluster.Error()) || !strings.Contains(st.Message, "not ours") {
+			t.Errorf("message: %s", st.Message)
+		}
+		is(t, "requests for config maps", lists(s)+watches(s), before)
+		s.SetUID("cluster-1")
+		time.Sleep(time.Minute)
+		j.expect(t, "initial a")
+	})
+}
+
+func TestForeignClusterLater(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		j, sub := subscribe(t, factory(t, s, dynamicfactory.WithRaw(dynamicfactory.RawOptions{
+			ClusterUID: func(context.Context, string) error { return nil },
+		})), configMapKey)
+		s.SetUID("cluster-2")
+		s.Cut()
+		s.Delete(configMapPath, "ns", "a")
+		s.Compact()
+		time.Sleep(time.Hour)
+		j.expect(t, "initial a")
+		is(t, "state", sub.Status().State, dynamicfactory.StateForeign)
+		is(t, "lists", lists(s), 1)
+		s.SetUID("cluster-1")
+		time.Sleep(2 * time.Minute)
+		j.expect(t, "delete? a")
+	})
+}
+
+func TestSnapshotFails(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		var fail atomic.Bool
+		fail.Store(true)
+		f := factory(t, s, dynamicfactory.WithRaw(dynamicfactory.RawOptions{
+			Snapshot: func(context.Context, dynamicfactory.Key) (*dynamicfactory.Snapshot, error) {
+				if fail.Load() {
+					return nil, errors.New("the disk")
+				}
+				return nil, nil
+			},
+		}))
+		j, sub := subscribe(t, f, configMapKey)
+		time.Sleep(time.Minute)
+		j.expect(t)
+		is(t, "lists", lists(s), 0)
+		if m := sub.Status().Message; !strings.Contains(m, "the disk") {
+			t.Errorf("message: %s", m)
+		}
+		fail.Store(false)
+		time.Sleep(2 * time.Minute)
+		j.expect(t, "initial a")
+	})
+}

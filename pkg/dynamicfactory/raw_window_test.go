@@ -1,0 +1,109 @@
+package dynamicfactory_test
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apitest"
+)
+
+func window(n int) dynamicfactory.Option {
+	return dynamicfactory.WithRaw(dynamicfactory.RawOptions{Window: n})
+}
+
+// No more events are handed on than the window allows, and every acknowledgement
+// lets through as many as it makes safe.
+func TestWindow(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, numbered(30)...) // a list is not bounded
+		j, sub := subscribe(t, factory(t, s, window(10)), configMapKey)
+		is(t, "listed", len(j.take()), 30)
+		for i := range 100 {
+			put(s, fmt.Sprint(i))
+		}
+		synctest.Wait()
+		is(t, "without an acknowledgement", len(j.take()), 10)
+		is(t, "in flight", sub.Status().InFlight, 10)
+		sub.Ack(j.seen() - 7) // three of them
+		synctest.Wait()
+		is(t, "after three are safe", len(j.take()), 3)
+		sub.Ack(1)
+		synctest.Wait()
+		is(t, "after an old acknowledgement", len(j.take()), 0)
+		for range 20 {
+			sub.Ack(j.seen())
+			synctest.Wait()
+		}
+		is(t, "at last", len(j.take()), 87)
+		is(t, "in flight at last", sub.Status().InFlight, 0)
+	})
+}
+
+// Bookmarks take no place, however many there are.
+func TestBookmarksTakeNoPlaceInTheWindow(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		j, _ := subscribe(t, factory(t, s, window(2)), configMapKey)
+		for range 100 {
+			s.Advance(1)
+			s.Bookmark()
+			synctest.Wait()
+		}
+		put(s, "a", "b", "c")
+		synctest.Wait()
+		j.expect(t, "add a", "add b")
+	})
+}
+
+// The slowest subscriber counts, until it goes.
+func TestWindowOfSeveralSubscribers(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		f := factory(t, s, window(2))
+		fast, fastSub := subscribe(t, f, configMapKey)
+		slow, slowSub := subscribe(t, f, configMapKey)
+		fast.mu.Lock()
+		fast.acks = fastSub.Ack
+		fast.mu.Unlock()
+		put(s, numbered(9)...)
+		synctest.Wait()
+		is(t, "the fast one was told", len(fast.take()), 2)
+		slowSub.Ack(slow.seen())
+		synctest.Wait()
+		is(t, "after the slow one has come along", len(fast.take()), 2)
+		slowSub.Close()
+		synctest.Wait()
+		is(t, "after the slow one has gone", len(fast.take()), 5)
+	})
+}
+
+// A watch that waits for its subscriber is not taken for a silent one.
+func TestFullWindowIsNotSilence(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		j, sub := subscribe(t, factory(t, s, window(1)), configMapKey)
+		put(s, "a", "b")
+		time.Sleep(4 * time.Minute)
+		is(t, "watches", watches(s), 1)
+		j.expect(t, "add a")
+		sub.Ack(j.seen())
+		synctest.Wait()
+		j.expect(t, "add b")
+		is(t, "lists", lists(s), 1)
+	})
+}
+
+// Closing does not wait for an acknowledgement.
+func TestCloseWithAFullWindow(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		_, sub := subscribe(t, factory(t, s, window(1)), configMapKey)
+		put(s, "a", "b")
+		synctest.Wait()
+		sub.Close()
+		sub.Close()
+		synctest.Wait()
+		is(t, "watches", s.Watches(configMapPath), 0)
+		sub.Ack(5) // of no consequence
+		is(t, "state", sub.Status().State, dynamicfactory.StateStopped)
+	})
+}
