@@ -3,6 +3,7 @@ package file_test
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -53,7 +54,7 @@ func (f *tree) open(path string, change ...func(*file.Config)) sinks.Sink {
 		f.t.Fatal(err)
 	}
 	f.t.Cleanup(func() {
-		if err := s.Close(f.t.Context()); err != nil && f.t.Context().Err() == nil {
+		if err := s.Close(context.WithoutCancel(f.t.Context())); err != nil {
 			f.t.Error(err)
 		}
 	})

@@ -140,12 +140,15 @@ func (s *sink) options(c *session) ([]client.Option, error) {
 		options = append(options, auth)
 	}
 	if files := s.config.TLS.In(s.dir); !files.IsZero() {
+		if _, err := files.Load(); err != nil {
+			return nil, err
+		}
 		options = append(options, client.Secure(&tls.Config{MinVersion: tls.VersionTLS12, ServerName: files.ServerName}))
 		var pair client.TLSCertHandler
 		if files.CertFile != "" {
 			pair = files.Certificate
 		}
-		// Asked at each connection, and once here, so that a missing file is named.
+		// Asked again at each connection.
 		options = append(options, client.ClientTLSConfig(pair, files.Roots))
 	}
 	return options, nil

@@ -267,9 +267,8 @@ func (s *sink) Close(ctx context.Context) error {
 		if c == nil {
 			return nil
 		}
-		if c.js != nil {
-			c.js.CleanupPublisher()
-		}
+		// This ends the JetStream publisher too; cleaning that up by itself leaks its
+		// goroutine when it has only just been started.
 		c.conn.Close()
 		s.metrics.connected.Set(0)
 		select {

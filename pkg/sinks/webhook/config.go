@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
@@ -188,9 +189,13 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 	if err != nil {
 		return nil, err
 	}
+	enc := encoder{format: o.Format, batch: o.BatchMode}
+	if c.Compress == "gzip" {
+		enc.zips = &sync.Pool{}
+	}
 	return &sink{
 		target:  target,
-		encoder: encoder{format: o.Format, batch: o.BatchMode, gzip: c.Compress == "gzip"},
+		encoder: enc,
 		timeout: c.Timeout.Std(),
 		secrets: newCredentials(c, o.Dir),
 		clients: clients,

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"net/http"
+	"sync"
 
 	"github.com/klauspost/compress/gzip"
 
@@ -16,8 +17,8 @@ import (
 // encoder turns events into the body and headers of a request.
 type encoder struct {
 	format sinks.Format
-	batch  bool // bodies are arrays, even of one event
-	gzip   bool
+	batch  bool       // bodies are arrays, even of one event
+	zips   *sync.Pool // of *gzip.Writer; nil: no compression
 }
 
 // message is one request to be.
@@ -61,10 +62,10 @@ func (c encoder) encode(events []*event.Event) (*message, error) {
 	m.header.Set("Content-Type", contentType)
 	m.header.Set("Idempotency-Key", m.id)
 	m.header.Set("User-Agent", "watcherd")
-	if !c.gzip {
+	if c.zips == nil {
 		return m, nil
 	}
-	packed, err := compress(m.body)
+	packed, err := c.compress(m.body)
 	if err != nil {
 		return nil, err
 	}
@@ -73,9 +74,14 @@ func (c encoder) encode(events []*event.Event) (*message, error) {
 	return m, nil
 }
 
-func compress(body []byte) ([]byte, error) {
+func (c encoder) compress(body []byte) ([]byte, error) {
 	var out bytes.Buffer
-	z := gzip.NewWriter(&out)
+	z, ok := c.zips.Get().(*gzip.Writer)
+	if !ok {
+		z = gzip.NewWriter(nil)
+	}
+	defer c.zips.Put(z)
+	z.Reset(&out)
 	if _, err := z.Write(body); err != nil {
 		return nil, fmt.Errorf("compress: %w", err)
 	}

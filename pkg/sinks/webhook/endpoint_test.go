@@ -2,6 +2,7 @@ package webhook_test
 
 import (
 	"compress/gzip"
+	"context"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -177,7 +178,7 @@ func open(t *testing.T, c *webhook.Config, change ...func(*sinks.Options)) sinks
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.Close(t.Context()); err != nil {
+		if err := s.Close(context.WithoutCancel(t.Context())); err != nil {
 			t.Error(err)
 		}
 	})

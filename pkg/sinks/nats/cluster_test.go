@@ -1,0 +1,261 @@
+package nats_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	client "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
+
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
+)
+
+// nodeEnv makes the test binary a server of a cluster instead, so that it can be
+// killed as a server dies: without a word. Its value is name|dir|port|routes.
+const nodeEnv = "WATCHERD_TEST_NATS_NODE"
+
+func TestMain(m *testing.M) {
+	if spec := os.Getenv(nodeEnv); spec != "" {
+		if err := runNode(strings.Split(spec, "|")); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// runNode runs a server until its standard input ends, which it does with its parent.
+func runNode(spec []string) error {
+	_, port, err := net.SplitHostPort(spec[2])
+	if err != nil {
+		return err
+	}
+	o := &server.Options{ServerName: spec[0], Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true, JetStream: true, StoreDir: spec[1]}
+	o.Cluster = server.ClusterOpts{Name: "test", Host: "127.0.0.1"}
+	if _, err := fmt.Sscan(port, &o.Cluster.Port); err != nil {
+		return err
+	}
+	o.Routes = server.RoutesFromStr(spec[3])
+	s, err := server.NewServer(o)
+	if err != nil {
+		return err
+	}
+	s.Start()
+	if !s.ReadyForConnections(patience) {
+		return fmt.Errorf("server %s does not start", spec[0])
+	}
+	fmt.Println(s.ClientURL())
+	_, _ = bufio.NewReader(os.Stdin).ReadByte()
+	return nil
+}
+
+// node is a server of a cluster, in a process of its own.
+type node struct {
+	name string
+	url  string
+	cmd  *exec.Cmd
+}
+
+// startCluster starts three servers that know each other.
+func startCluster(t *testing.T) []*node {
+	t.Helper()
+	var addresses, routes []string
+	for range 3 { // the servers must know each other's ports beforehand
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		addresses = append(addresses, l.Addr().String())
+		routes = append(routes, (&url.URL{Scheme: "nats", Host: l.Addr().String()}).String())
+		l.Close()
+	}
+	var nodes []*node
+	for i, address := range addresses {
+		n := &node{name: fmt.Sprintf("n%d", i)}
+		n.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0])
+		n.cmd.Env = append(os.Environ(), nodeEnv+"="+strings.Join([]string{n.name, t.TempDir(), address, strings.Join(routes, ",")}, "|"))
+		n.cmd.Stderr = os.Stderr
+		stdin, err := n.cmd.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		stdout, err := n.cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := n.cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { stdin.Close(); n.kill() })
+		nodes = append(nodes, n)
+		line, err := bufio.NewReader(stdout).ReadString('\n')
+		if err != nil {
+			t.Fatalf("server %s: %v", n.name, err)
+		}
+		n.url = strings.TrimSpace(line)
+	}
+	return nodes
+}
+
+// kill ends the process at once, if it still runs.
+func (n *node) kill() {
+	_ = n.cmd.Process.Kill()
+	_ = n.cmd.Wait()
+}
+
+// clusterStream makes the stream as soon as the cluster has a leader, and returns
+// the stream's.
+func clusterStream(t *testing.T, js jetstream.JetStream, c jetstream.StreamConfig) (leader string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		stream, err := js.CreateStream(ctx, c)
+		cancel()
+		if err == nil {
+			return stream.CachedInfo().Cluster.Leader
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the cluster makes no stream: %v", err)
+		}
+	}
+}
+
+// TestLeaderIsKilled kills the server that leads the stream, to which the sink is
+// connected, while events flow. Every event arrives, once, in order per object.
+func TestLeaderIsKilled(t *testing.T) {
+	nodes := startCluster(t)
+	var urls []string
+	for _, n := range nodes {
+		urls = append(urls, n.url)
+	}
+	nc, js := connect(t, strings.Join(urls, ","), client.MaxReconnects(-1), client.ReconnectWait(50*time.Millisecond))
+	defer nc.Close()
+	checkOneReplica(t, js, nodes[0].url)
+	leader := clusterStream(t, js, jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, Replicas: 3})
+	victim := nodes[slices.IndexFunc(nodes, func(n *node) bool { return n.name == leader })]
+
+	c := configFor(victim.url, true) // the others are learnt from it
+	c.Timeout = sinks.Duration(2 * time.Second)
+	s := open(t, c)
+	const objects = 20
+	events := sinktest.Events(30*objects, objects)
+	dead := make(chan struct{})
+	failures := 0
+	for rest := events; len(rest) > 0; {
+		if len(rest) == 20*objects && failures == 0 {
+			go func() {
+				defer close(dead)
+				victim.kill()
+			}()
+		}
+		if len(rest) <= 2*objects { // whatever the timing, some come after its death
+			<-dead
+		}
+		batch := rest[:min(2*objects, len(rest))]
+		err := s.Write(t.Context(), batch)
+		rest = append(failedOf(batch, err), rest[len(batch):]...)
+		if err == nil {
+			continue
+		}
+		if failures++; failures > 500 {
+			t.Fatalf("the cluster does not recover: %v", err)
+		}
+		if class, _ := sinks.Classify(firstOf(err)); class != sinks.ClassRetry {
+			t.Fatalf("class %s: %v", class, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	t.Logf("%d writes failed and were tried again", failures)
+	if failures == 0 {
+		t.Error("nobody noticed the death of the server")
+	}
+
+	eventually(t, "the stream answers", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		_, err := js.Stream(ctx, "K8S")
+		return err == nil
+	})
+	got := stored(t, js)
+	if len(got) != len(events) {
+		t.Errorf("%d messages are stored, %d were sent", len(got), len(events))
+	}
+	perObject := map[string][]string{}
+	for _, m := range got {
+		perObject[m.Subject] = append(perObject[m.Subject], m.Header.Get("Nats-Msg-Id"))
+	}
+	for object := range objects {
+		var want []string
+		for i := object; i < len(events); i += objects {
+			want = append(want, events[i].ID)
+		}
+		if ids := perObject[fmt.Sprintf("k8s.test.apps.deployments.prod.web-%d", object)]; !slices.Equal(ids, want) {
+			t.Errorf("object %d:\n got %v\nwant %v", object, ids, want)
+		}
+	}
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func failedOf(batch []*event.Event, err error) (out []*event.Event) {
+	if err == nil {
+		return nil
+	}
+	b, ok := err.(*sinks.BatchError) //nolint:errorlint // the sink returns it bare
+	for i, e := range batch {
+		if !ok || b.Failed[i] != nil {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+func firstOf(err error) error {
+	if b, ok := err.(*sinks.BatchError); ok { //nolint:errorlint // the sink returns it bare
+		return b.Failed[slices.Min(keys(b.Failed))]
+	}
+	return err
+}
+
+// checkOneReplica: a stream that has one replica in a cluster is warned about.
+func checkOneReplica(t *testing.T, js jetstream.JetStream, url string) {
+	t.Helper()
+	clusterStream(t, js, jetstream.StreamConfig{Name: "SOLO", Subjects: []string{"solo.>"}})
+	var log bytes.Buffer
+	c := configFor(url, true)
+	c.Subject, c.JetStream.Stream = "solo.{name}", "SOLO"
+	s := open(t, c, func(o *sinks.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	if err := s.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(log.String(), "one replica in a cluster") {
+		t.Errorf("nothing was said:\n%s", &log)
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

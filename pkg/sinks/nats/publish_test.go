@@ -1,0 +1,386 @@
+package nats_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/nats"
+	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
+)
+
+// withServer runs a test against a server with a stream, unless noStream.
+func withServer(t *testing.T, change func(*server.Options), stream func(*jetstream.StreamConfig)) (*server.Server, jetstream.JetStream) {
+	t.Helper()
+	s := startServer(t, change)
+	nc, js := connect(t, s.ClientURL())
+	t.Cleanup(func() { nc.Close(); stopServer(s) })
+	if s.JetStreamEnabled() && stream != nil {
+		makeStream(t, js, stream)
+	}
+	return s, js
+}
+
+func asIs(*jetstream.StreamConfig) {}
+
+func wantClass(t *testing.T, err error, want sinks.Class, parts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error; class %s is wanted", want)
+	}
+	why := err
+	if batch, ok := errors.AsType[*sinks.BatchError](err); ok {
+		why = batch.Failed[slices.Min(keys(batch.Failed))]
+	}
+	if class, _ := sinks.Classify(why); class != want {
+		t.Errorf("class %s, want %s: %v", class, want, err)
+	}
+	for _, part := range parts {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("the error does not say %q: %v", part, err)
+		}
+	}
+}
+
+func keys(m map[int]error) (out []int) {
+	for k := range m {
+		out = append(out, k)
+	}
+	return out
+}
+
+func TestForms(t *testing.T) {
+	e := sinktest.Event(0, 0)
+	e.Resource.Group = "networking.k8s.io"
+	e.Namespace = ""
+	e.Name = "a.b>*% ü\n"
+	e.Cluster = "prod eu"
+	for _, test := range []struct {
+		format sinks.Format
+		body   []byte
+		header map[string]string
+	}{
+		{sinks.CloudEvents, event.AppendCloudEvent(nil, e), map[string]string{"content-type": "application/cloudevents+json"}},
+		{sinks.JSON, event.AppendJSON(nil, e), map[string]string{"content-type": "application/json"}},
+		{sinks.CloudEventsBinary, event.AppendData(nil, e), map[string]string{
+			"content-type": "", "ce-datacontenttype": "application/json", "ce-specversion": "1.0", "ce-id": e.ID,
+			"ce-type": "dev.watcherd.resource.added", "ce-source": "/clusters/prod%20eu", "ce-partitionkey": e.UID,
+			"ce-subject": "/apis/networking.k8s.io/v1/deployments/a.b>*%25%20%C3%BC%0A",
+		}},
+	} {
+		t.Run(string(test.format), func(t *testing.T) {
+			srv, js := withServer(t, nil, asIs)
+			c := configFor(srv.ClientURL(), true)
+			c.Subject += ".{version}.{type}"
+			s := open(t, c, func(o *sinks.Options) { o.Format = test.format })
+			if err := s.Write(t.Context(), []*event.Event{e}); err != nil {
+				t.Fatal(err)
+			}
+			got := stored(t, js)[0]
+			if want := "k8s.prod%20eu.networking%2Ek8s%2Eio.deployments._.a%2Eb%3E%2A%25%20%C3%BC%0A.v1.added"; got.Subject != want {
+				t.Errorf("subject %s, want %s", got.Subject, want)
+			}
+			if !bytes.Equal(got.Data, test.body) {
+				t.Errorf("body %s, want %s", got.Data, test.body)
+			}
+			test.header["Nats-Msg-Id"] = e.ID
+			test.header["Nats-Expected-Stream"] = "K8S"
+			for name, want := range test.header {
+				if v := got.Header[name]; want == "" && v != nil || want != "" && (len(v) != 1 || v[0] != want) {
+					t.Errorf("header %s: %q, want %q", name, v, want)
+				}
+			}
+		})
+	}
+}
+
+// TestDuplicates: what the stream has already counts as accepted and is there once.
+func TestDuplicates(t *testing.T) {
+	srv, js := withServer(t, nil, asIs)
+	reg := prometheus.NewRegistry()
+	s := open(t, configFor(srv.ClientURL(), true), func(o *sinks.Options) { o.Registerer = reg })
+	events := sinktest.Events(10, 3)
+	for range 2 {
+		if err := s.Write(t.Context(), events); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := idsOf(stored(t, js)); !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(sinktest.IDs(events)))) {
+		t.Errorf("%d messages are stored, %d are wanted", len(got), len(events))
+	}
+	want := "# HELP watcherd_nats_sink_duplicates_total Events that the stream had stored already.\n# TYPE watcherd_nats_sink_duplicates_total counter\nwatcherd_nats_sink_duplicates_total 10\n"
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "watcherd_nats_sink_duplicates_total"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOrderWhenOneFails: an event the stream refuses holds up its object's later
+// events, and no other's.
+func TestOrderWhenOneFails(t *testing.T) {
+	for _, js := range []bool{true, false} {
+		t.Run(fmt.Sprintf("jetstream %v", js), func(t *testing.T) {
+			// The limit is the stream's in one case and the server's in the other.
+			srv, stream := withServer(t, func(o *server.Options) {
+				if !js {
+					o.MaxPayload = 4 << 10
+				}
+			}, func(c *jetstream.StreamConfig) { c.MaxMsgSize = 4 << 10 })
+			s := open(t, configFor(srv.ClientURL(), js))
+			events := sinktest.Events(9, 3) // objects 0 1 2 0 1 2 0 1 2
+			events[4] = sinktest.Large(4, 1, 8<<10)
+			err := s.Write(t.Context(), events)
+			batch, ok := errors.AsType[*sinks.BatchError](err)
+			if !ok || len(batch.Failed) != 2 {
+				t.Fatalf("error %v", err)
+			}
+			if class, _ := sinks.Classify(batch.Failed[4]); class != sinks.ClassPoison {
+				t.Errorf("event 4: class %s: %v", class, batch.Failed[4])
+			}
+			if class, _ := sinks.Classify(batch.Failed[7]); class != sinks.ClassRetry {
+				t.Errorf("event 7: class %s: %v", class, batch.Failed[7])
+			}
+			for _, m := range stored(t, stream) {
+				if bytes.Contains(m.Data, []byte(events[7].ID)) {
+					t.Error("the later event of the object overtook the refused one")
+				}
+			}
+			if err := s.Write(t.Context(), events[7:8]); err != nil {
+				t.Errorf("the later event, on its own: %v", err)
+			}
+		})
+	}
+}
+
+func TestStreamMissing(t *testing.T) {
+	srv, js := withServer(t, nil, nil)
+	s := open(t, configFor(srv.ClientURL(), true))
+	events := sinktest.Events(2, 1)
+	wantClass(t, s.Write(t.Context(), events), sinks.ClassPause, "stream K8S does not exist", "jetstream.create")
+	makeStream(t, js, asIs)
+	if err := s.Write(t.Context(), events[:1]); err != nil {
+		t.Fatal(err)
+	}
+	// It goes away while the sink is open.
+	if err := js.DeleteStream(t.Context(), "K8S"); err != nil {
+		t.Fatal(err)
+	}
+	wantClass(t, s.Write(t.Context(), events[1:]), sinks.ClassPause, "stream K8S does not exist")
+}
+
+func TestCreate(t *testing.T) {
+	srv, js := withServer(t, nil, nil)
+	c := configFor(srv.ClientURL(), true)
+	c.JetStream.Create, c.JetStream.MaxAge, c.JetStream.MaxBytes = true, sinks.Duration(time.Minute), 1<<20
+	for range 2 { // the second finds it
+		if err := open(t, c).Write(t.Context(), sinktest.Events(3, 3)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stream, err := js.Stream(t.Context(), "K8S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := stream.CachedInfo().Config
+	if !slices.Equal(got.Subjects, []string{"k8s.*.*.*.*.*"}) || got.Storage != jetstream.FileStorage || got.MaxAge != time.Minute || got.MaxBytes != 1<<20 || got.Duplicates != time.Minute {
+		t.Errorf("the stream is %+v", got)
+	}
+}
+
+func TestPauses(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		server func(o *server.Options)
+		stream func(c *jetstream.StreamConfig)
+		change func(c *nats.Config)
+		says   []string
+	}{
+		{"no JetStream", func(o *server.Options) { o.JetStream = false }, nil, nil, []string{"JetStream"}},
+		{"subject not taken", nil, func(c *jetstream.StreamConfig) { c.Subjects = []string{"other.>", "k8s.*"} }, nil, []string{"stream K8S takes", "other.>", "and not subject k8s.test.apps"}},
+		{"mirror", nil, func(c *jetstream.StreamConfig) { c.Subjects, c.Mirror = nil, &jetstream.StreamSource{Name: "ORIGIN"} }, nil, []string{"mirror"}},
+		{"no acks", nil, func(c *jetstream.StreamConfig) { c.NoAck = true }, nil, []string{"acknowledges nothing"}},
+		{"wrong password", func(o *server.Options) { o.Users = users(nil) }, nil, func(c *nats.Config) {
+			c.User, c.Password = "sink", &sinks.Secret{Env: "NATS_WRONG"}
+		}, []string{"uthorization"}},
+		{"no credentials", func(o *server.Options) { o.Users, o.NoAuthUser = users(nil), "" }, nil, nil, []string{"uthorization"}},
+		{"secret missing", nil, nil, func(c *nats.Config) { c.Token = &sinks.Secret{File: "/no/such/file"} }, []string{"token", "/no/such/file"}},
+		{"credentials missing", nil, nil, func(c *nats.Config) { c.CredentialsFile = "no.creds" }, []string{"credentialsFile", "no.creds"}},
+		{"nkey missing", nil, nil, func(c *nats.Config) { c.NkeySeedFile = "no.nk" }, []string{"nkeySeedFile"}},
+		{"CA missing", nil, nil, func(c *nats.Config) { c.TLS.CAFile = "no.pem" }, []string{"no.pem"}},
+		{"TLS not offered", nil, nil, func(c *nats.Config) { c.TLS.ServerName = "nats.example.com" }, []string{"secure connection"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Setenv("NATS_WRONG", "not this")
+			s := startServer(t, test.server)
+			defer stopServer(s)
+			if test.stream != nil {
+				nc, js := connect(t, s.ClientURL())
+				makeStream(t, js, test.stream)
+				nc.Close()
+			}
+			c := configFor(s.ClientURL(), true)
+			if test.change != nil {
+				test.change(c)
+			}
+			c.Timeout = sinks.Duration(time.Hour) // nothing may have to wait for it
+			wantClass(t, open(t, c).Write(t.Context(), sinktest.Events(2, 2)), sinks.ClassPause, test.says...)
+		})
+	}
+}
+
+// users are one that may do everything, and one with what is given.
+func users(sink *server.Permissions) []*server.User {
+	return []*server.User{{Username: "all", Password: "all"}, {Username: "sink", Password: "sink", Permissions: sink}}
+}
+
+func TestPermissions(t *testing.T) {
+	t.Setenv("NATS_SINK", "sink")
+	for _, test := range []struct {
+		name  string
+		allow []string
+		js    bool
+		class sinks.Class // ClassPause: refused
+		ok    bool
+	}{
+		{"all it needs", []string{"k8s.>", "$JS.API.STREAM.INFO.K8S"}, true, 0, true},
+		{"the least it needs", []string{"k8s.>"}, true, 0, true},
+		{"not the subject", []string{"$JS.API.STREAM.INFO.K8S"}, true, sinks.ClassPause, false},
+		{"core", []string{"k8s.>"}, false, 0, true},
+		{"core, not the subject", []string{"other.>"}, false, sinks.ClassPause, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := startServer(t, func(o *server.Options) {
+				o.Users = users(&server.Permissions{Publish: &server.SubjectPermission{Allow: test.allow}})
+			})
+			defer stopServer(s)
+			nc, js := connect(t, strings.Replace(s.ClientURL(), "nats://", "nats://all:all@", 1))
+			defer nc.Close()
+			makeStream(t, js, nil)
+			c := configFor(s.ClientURL(), test.js)
+			c.User, c.Password = "sink", &sinks.Secret{Env: "NATS_SINK"}
+			c.Timeout = sinks.Duration(time.Hour) // nothing may have to wait for it
+			sink := open(t, c)
+			for range 2 {
+				err := sink.Write(t.Context(), sinktest.Events(3, 3))
+				if test.ok && err != nil {
+					t.Fatal(err)
+				}
+				if !test.ok {
+					wantClass(t, err, test.class, "ermissions", "k8s.test.apps")
+				}
+			}
+		})
+	}
+}
+
+func TestFullStreamIsRetried(t *testing.T) {
+	srv, js := withServer(t, nil, func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 5, jetstream.DiscardNew })
+	s := open(t, configFor(srv.ClientURL(), true))
+	events := sinktest.Events(8, 8)
+	err := s.Write(t.Context(), events)
+	wantClass(t, err, sinks.ClassRetry, "may be full")
+	stream, err := js.Stream(t.Context(), "K8S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Write(t.Context(), events[5:]); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWarnings(t *testing.T) {
+	srv, _ := withServer(t, nil, func(c *jetstream.StreamConfig) { c.Duplicates = time.Second })
+	var log bytes.Buffer
+	s := open(t, configFor(srv.ClientURL(), true), func(o *sinks.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	for i := range 3 {
+		if err := s.Write(t.Context(), []*event.Event{sinktest.Event(i, i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range []string{"kept in memory", "forgets ids soon"} {
+		if n := strings.Count(log.String(), want); n != 1 {
+			t.Errorf("%q was said %d times:\n%s", want, n, &log)
+		}
+	}
+	if strings.Contains(log.String(), "one replica") {
+		t.Errorf("a single server is no cluster:\n%s", &log)
+	}
+}
+
+// TestSilentServer: a server that accepts connections and says nothing holds up
+// neither a Write whose context ends nor the sink for longer than its timeout.
+func TestSilentServer(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c := configFor("nats://"+l.Addr().String(), true)
+	c.Timeout = sinks.Duration(time.Hour)
+	s := open(t, c)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	wantClass(t, s.Write(ctx, sinktest.Events(1, 1)), sinks.ClassRetry)
+	c.Timeout = sinks.Duration(100 * time.Millisecond)
+	wantClass(t, open(t, c).Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassRetry, "connect")
+	l.Close() // ends the attempt that is still under way
+}
+
+func TestValidate(t *testing.T) {
+	secret := &sinks.Secret{Env: "X"}
+	for _, test := range []struct {
+		change func(c *nats.Config)
+		bad    string
+	}{
+		{func(c *nats.Config) {}, ""},
+		{func(c *nats.Config) { c.URL, c.URLs = "", []string{"nats://a", "tls://b:4222"} }, ""},
+		{func(c *nats.Config) { c.URL = "" }, "url: required"},
+		{func(c *nats.Config) { c.URLs = []string{"nats://a"} }, "urls: keep one"},
+		{func(c *nats.Config) { c.URL = "http://a" }, "url: must begin"},
+		{func(c *nats.Config) { c.URL = "nats://u:canary@a" }, "url: must not hold a user"},
+		{func(c *nats.Config) { c.URL = "nats://canary@a" }, "url: must not hold a user"},
+		{func(c *nats.Config) { c.Subject = "" }, "subject: is required"},
+		{func(c *nats.Config) { c.Subject = "a..b" }, "subject: is required"},
+		{func(c *nats.Config) { c.Subject = "a.*" }, "subject: must not hold"},
+		{func(c *nats.Config) { c.Subject = "a b" }, "subject: must not hold"},
+		{func(c *nats.Config) { c.Subject = "a.{nam}" }, "unknown token {nam}"},
+		{func(c *nats.Config) { c.Subject = "a.{name" }, "{ without a }"},
+		{func(c *nats.Config) { c.Subject = "$JS.{name}" }, "begin with $"},
+		{func(c *nats.Config) { c.JetStream.Stream = "a b" }, "jetstream.stream: required"},
+		{func(c *nats.Config) { c.JetStream.Replicas = 3 }, "jetstream.create: must be true"},
+		{func(c *nats.Config) { c.JetStream.Create, c.JetStream.Storage = true, "disk" }, "jetstream.storage: "},
+		{func(c *nats.Config) { c.User = "x" }, "user: user and password"},
+		{func(c *nats.Config) { c.User, c.Password, c.Token = "x", secret, secret }, "token: keep one way"},
+		{func(c *nats.Config) { c.Token = &sinks.Secret{} }, "token: name exactly one"},
+		{func(c *nats.Config) { c.Timeout = 0 }, "timeout: "},
+		{func(c *nats.Config) { c.TLS.KeyFile = "k" }, "tls: certFile"},
+	} {
+		c := configFor("nats://127.0.0.1:4222", true)
+		test.change(c)
+		err := c.Validate()
+		switch {
+		case test.bad == "" && err != nil:
+			t.Error(err)
+		case test.bad != "" && (err == nil || !strings.Contains(err.Error(), test.bad)):
+			t.Errorf("%v does not say %q", err, test.bad)
+		case err != nil && strings.Contains(err.Error(), "canary"):
+			t.Errorf("the error repeats a secret: %v", err)
+		}
+	}
+}

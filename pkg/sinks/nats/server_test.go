@@ -1,0 +1,263 @@
+package nats_test
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	client "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/nats"
+)
+
+const patience = 30 * time.Second
+
+// startServer starts a real server in this process, on a free port.
+func startServer(t *testing.T, change func(o *server.Options)) *server.Server {
+	t.Helper()
+	o := &server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true, JetStream: true, StoreDir: t.TempDir()}
+	if change != nil {
+		change(o)
+	}
+	s, err := server.NewServer(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	if !s.ReadyForConnections(patience) {
+		t.Fatal("the server does not start")
+	}
+	return s
+}
+
+func stopServer(s *server.Server) {
+	s.Shutdown()
+	s.WaitForShutdown()
+}
+
+// connect is a client beside the sink's.
+func connect(t *testing.T, url string, options ...client.Option) (*client.Conn, jetstream.JetStream) {
+	t.Helper()
+	nc, err := client.Connect(url, options...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return nc, js
+}
+
+func makeStream(t *testing.T, js jetstream.JetStream, change func(c *jetstream.StreamConfig)) {
+	t.Helper()
+	c := jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, Storage: jetstream.MemoryStorage}
+	if change != nil {
+		change(&c)
+	}
+	if _, err := js.CreateStream(t.Context(), c); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// stored returns the messages of the stream, in its order.
+func stored(t *testing.T, js jetstream.JetStream) []*jetstream.RawStreamMsg {
+	t.Helper()
+	stream, err := js.Stream(t.Context(), "K8S")
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := stream.CachedInfo().State
+	var out []*jetstream.RawStreamMsg
+	for seq := state.FirstSeq; seq <= state.LastSeq && state.Msgs > 0; seq++ {
+		var m *jetstream.RawStreamMsg
+		eventually(t, "the stream gives its messages", func() bool {
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+			defer cancel()
+			m, err = stream.GetMsg(ctx, seq)
+			return err == nil
+		})
+		out = append(out, m)
+	}
+	return out
+}
+
+func idsOf(messages []*jetstream.RawStreamMsg) []string {
+	var out []string
+	for _, m := range messages {
+		out = append(out, m.Header.Get("Nats-Msg-Id"))
+	}
+	return out
+}
+
+// open opens a sink, closed at the end of the test.
+func open(t *testing.T, c *nats.Config, change ...func(*sinks.Options)) sinks.Sink {
+	t.Helper()
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	o := sinks.Options{Name: "test", Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Dir: t.TempDir()}
+	for _, ch := range change {
+		ch(&o)
+	}
+	s, err := c.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func configFor(url string, js bool) *nats.Config {
+	c := nats.NewConfig()
+	c.URL = url
+	if js {
+		c.JetStream = &nats.JetStream{Stream: "K8S"}
+	}
+	return c
+}
+
+// proxy stands between a sink and its server, to disturb them.
+type proxy struct {
+	listener net.Listener
+	target   string
+	done     sync.WaitGroup
+
+	mu    sync.Mutex
+	conns []net.Conn
+	down  bool
+	gate  chan struct{} // closed: open; what the server says waits for it
+}
+
+func newProxy(t *testing.T, target string) *proxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{listener: l, target: target, gate: make(chan struct{})}
+	close(p.gate)
+	p.done.Go(p.accept)
+	return p
+}
+
+func (p *proxy) url() string { return "nats://" + p.listener.Addr().String() }
+
+func (p *proxy) accept() {
+	for {
+		in, err := p.listener.Accept()
+		if err != nil {
+			return
+		}
+		out, err := net.Dial("tcp", p.target)
+		p.mu.Lock()
+		if err != nil || p.down {
+			in.Close()
+			if out != nil {
+				out.Close()
+			}
+			p.mu.Unlock()
+			continue
+		}
+		p.conns = append(p.conns, in, out)
+		p.mu.Unlock()
+		p.done.Go(func() { p.pump(out, in, false) })
+		p.done.Go(func() { p.pump(in, out, true) })
+	}
+}
+
+func (p *proxy) pump(to, from net.Conn, gated bool) {
+	defer to.Close()
+	defer from.Close()
+	buf := make([]byte, 32<<10)
+	for {
+		n, err := from.Read(buf)
+		if gated {
+			p.mu.Lock()
+			gate := p.gate
+			p.mu.Unlock()
+			<-gate
+		}
+		if _, werr := to.Write(buf[:n]); err != nil || werr != nil {
+			return
+		}
+	}
+}
+
+// cut closes all connections and refuses new ones.
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.down = true
+	for _, c := range p.conns {
+		c.Close()
+	}
+	p.conns = nil
+}
+
+// hang holds back what the server says.
+func (p *proxy) hang() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.gate = make(chan struct{})
+}
+
+// mend ends cut and hang.
+func (p *proxy) mend() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.down = false
+	select {
+	case <-p.gate:
+	default:
+		close(p.gate)
+	}
+}
+
+func (p *proxy) stop() {
+	p.listener.Close()
+	p.cut()
+	p.mend()
+	p.done.Wait()
+}
+
+// subscriber collects what core NATS hands on.
+type subscriber struct {
+	mu       sync.Mutex
+	messages []*client.Msg
+}
+
+func subscribe(t *testing.T, nc *client.Conn, subject string) *subscriber {
+	t.Helper()
+	s := &subscriber{}
+	_, err := nc.Subscribe(subject, func(m *client.Msg) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.messages = append(s.messages, m)
+	})
+	if err == nil {
+		err = nc.Flush()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func (s *subscriber) all() []*client.Msg {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.messages)
+}
