@@ -98,7 +98,7 @@ func (x *expressions) compile(text string) (*condition, []expressionError) {
 		for _, e := range issues.Errors() {
 			faults = append(faults, expressionError{
 				line:   max(e.Location.Line(), 1),
-				column: e.Location.Column() + 1,
+				column: max(e.Location.Column()+1, 1),
 				msg:    withoutContainer(e.Message),
 			})
 		}
