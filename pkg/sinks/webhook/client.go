@@ -37,7 +37,7 @@ type client struct {
 }
 
 // lookEvery is how often the TLS files are looked at.
-const lookEvery = 2 * time.Second
+const lookEvery = time.Second
 
 func newClients(c *Config, o sinks.Options, m *metrics) (*clients, error) {
 	var proxy func(*http.Request) (*url.URL, error) // nil: none, the environment's neither
