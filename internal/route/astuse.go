@@ -3,7 +3,6 @@ package route
 import (
 	"slices"
 
-	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/cost"
 	"cel.dev/cel-go/common/operators"
@@ -130,42 +129,4 @@ func (sizes) EstimateSize(n cost.AstNode) *cost.SizeEstimate {
 		}
 	}
 	return &s
-}
-
-// refused finds the calls of functions whose cost is known only when it has been
-// paid: what repeats text or lists in others, and what compares every item with
-// every other. A single call can take all memory, or minutes, from an object of
-// legal size, before any limit sees it. A filter can do without.
-func (x *expressions) refused(checked *cel.Ast) []expressionError {
-	var faults []expressionError
-	info := checked.NativeRep().SourceInfo()
-	var visit func(e ast.NavigableExpr)
-	visit = func(e ast.NavigableExpr) {
-		if e.Kind() == ast.CallKind {
-			if msg := refusal(e.AsCall()); msg != "" {
-				at := info.GetStartLocation(e.ID())
-				faults = append(faults, expressionError{line: max(at.Line(), 1), column: at.Column() + 1, msg: msg})
-			}
-		}
-		for _, child := range e.Children() {
-			visit(child)
-		}
-	}
-	visit(ast.NavigateAST(checked.NativeRep()))
-	return faults
-}
-
-func refusal(call ast.CallExpr) string {
-	switch name := call.FunctionName(); name {
-	case "cel.@mapInsert":
-		return "transformMap() and transformMapEntry() are not offered in filters, as nothing can bound what they cost"
-	case "replace", "regex.replace", "join", "format", "distinct":
-		return name + "() is not offered in filters, as nothing can bound what it costs"
-	case "matches", "regex.extract", "regex.extractAll":
-		args := call.Args()
-		if len(args) == 0 || args[len(args)-1].Kind() != ast.LiteralKind {
-			return name + "() needs its pattern as a literal, so that it can be checked at load"
-		}
-	}
-	return ""
 }

@@ -16,7 +16,29 @@
 //   - Redaction happens on the raw bytes before anything else sees the object. No
 //     value of a core Secret passes unless its watch opts out by name.
 //
-// Caveats: an expression that reads a field the object does not have is false,
+// # Expressions
+//
+// A `when` is CEL (https://cel.dev) and must be a bool. Its variables:
+//
+//   - object: the state after the change, the last known one in a deletion; as
+//     JSON, unchecked
+//   - oldObject: the state before an update, else null
+//   - metadata: of object, with types: name, namespace, uid, resourceVersion,
+//     generateName, generation, labels, annotations, finalizers, ownerReferences,
+//     and creationTimestamp and deletionTimestamp as timestamps. What is not set is
+//     empty, save deletionTimestamp; has() tells
+//   - event: type (added, updated, deleted or sync), time, cluster
+//   - resource: group, version, resource, kind
+//
+// Beyond CEL's own there are optional values, the strings, lists, math, encoders,
+// regex, network, bindings and two-variable comprehension extensions, and quantity()
+// with the methods it has in Kubernetes. Not offered is what could take a machine
+// down in one call: replace, join, format, distinct, transformMap, the sets
+// extension, and patterns that are not literals.
+//
+// # Caveats
+//
+// An expression that reads a field the object does not have is false,
 // as absence is the usual case (`object.status.phase` before there is a status);
 // use has() or optional selection (`object.?status.?phase`) to decide otherwise.
 // Any other failure passes the event on, because losing it would be worse; both

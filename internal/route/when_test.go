@@ -114,6 +114,9 @@ func TestWhenErrors(t *testing.T) {
 		`metadata.name.matches("(")`:                    {Line: 1, Column: 1, Msg: "error parsing regexp"},
 		`object.a.matches(object.b)`:                    {Line: 1, Column: 17, Msg: "needs its pattern as a literal"},
 		`object.a.replace("a", "b") == ""`:              {Line: 1, Column: 17, Msg: "not offered"},
+		`metadata.name == "a" || event.type == "ADDED"`: {Line: 1, Column: 36, Msg: `never "ADDED"`},
+		`"gap" != event.type`:                           {Line: 1, Column: 7, Msg: `never "gap"`},
+		`event.type in ["added", "modified"]`:           {Line: 1, Column: 12, Msg: `never "modified"`},
 		`nosuch(object)`:                                {Line: 1, Column: 7, Msg: "undeclared reference to 'nosuch'"},
 	} {
 		_, err := Compile([]Spec{{Name: "fine", Sinks: []string{"s"}}, {Name: "faulty", When: when, Sinks: []string{"s"}}})
