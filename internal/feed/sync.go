@@ -88,17 +88,12 @@ func (g *group) gapFound(c *change) error {
 	g.m.log.Warn("history was lost: what happened in between was not observed, the final states are delivered",
 		"source", s.id, "cause", gap.Cause, "fromResourceVersion", gap.From, "toResourceVersion", gap.To)
 	for _, h := range *s.hits.Load() {
-		rc := route.Change{
-			Type: event.Gap, Resource: s.resource, Cluster: g.m.cfg.Cluster, Time: c.at,
-			Watches: []route.Hit{{Watch: h.watch.Name}},
-		}
-		g.targets = g.m.router.Load().Route(g.targets[:0], &rc)
-		if len(g.targets) == 0 {
-			continue
-		}
 		g.routes = g.routes[:0]
-		for _, t := range g.targets {
-			g.routes = append(g.routes, outbox.Route{Sink: t.Sink})
+		for _, sink := range g.m.router.Load().Sinks(nil, h.watch.Name, s.resource) {
+			g.routes = append(g.routes, outbox.Route{Sink: sink})
+		}
+		if len(g.routes) == 0 {
+			continue
 		}
 		data := &event.GapData{
 			Watch: h.watch.Name, Resource: s.resource.String(),
