@@ -24,7 +24,7 @@ func run(file string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(file, out, 0o644)
+	return os.WriteFile(file, out, 0o644) //nolint:gosec // it is a source file
 }
 
 // moduleRoot is the nearest folder above that holds a go.mod.

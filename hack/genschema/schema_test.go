@@ -59,7 +59,7 @@ func TestReferenceShowsDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := config.Default()
-	d.Cluster, d.Admin.Probes = c.Cluster, c.Admin.Probes
+	d.Admin.Probes = c.Admin.Probes
 	for name, pair := range map[string][2]any{
 		"kubeAPI": {d.KubeAPI, c.KubeAPI}, "admin": {d.Admin, c.Admin}, "audit": {d.Audit, c.Audit},
 		"retry": {config.DefaultSink().Retry, c.Sinks[0].Retry}, "drop": {config.DefaultWatch().Drop, c.Watches[0].Drop},

@@ -76,10 +76,10 @@ func reach(ctx context.Context, cfg *rest.Config) error {
 
 // unlessDone is err, unless ctx's end is what it is about.
 func unlessDone(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
+	if ctx.Err() == nil {
+		return err
 	}
-	return err
+	return nil
 }
 
 // churner is used by one goroutine.

@@ -144,12 +144,12 @@ func removeStale(layout statedir.Layout) error {
 	if err != nil {
 		return err
 	}
-	if u, err := url.Parse(string(b)); err == nil {
-		dir := filepath.Dir(u.Path)
-		if dir != layout.Root && strings.HasPrefix(filepath.Base(dir), socketDirPrefix) {
-			err = os.RemoveAll(dir)
-		}
-		if err != nil {
+	u, err := url.Parse(string(b))
+	if err != nil {
+		return fmt.Errorf("%s: %w", layout.EtcdEndpoint(), err)
+	}
+	if dir := filepath.Dir(u.Path); dir != layout.Root && strings.HasPrefix(filepath.Base(dir), socketDirPrefix) {
+		if err := os.RemoveAll(dir); err != nil { //nolint:gosec // G703: the file is ours, in a folder that is its owner's only
 			return err
 		}
 	}
