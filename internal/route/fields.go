@@ -48,7 +48,8 @@ func parseFields(selector string) ([]fieldRule, error) {
 // matchFields tells whether the object meets all the rules. The body is inflated
 // only if the rules on metadata are met. A body that cannot be read matches: the
 // fault is for those to report who must read it to go on.
-func matchFields(rules []fieldRule, o *compact.Object) bool {
+func (f *WatchFilter) matchFields(o *compact.Object) bool {
+	rules := f.fields
 	inflate := false
 	for i := range rules {
 		if rules[i].meta == nil {
@@ -60,9 +61,17 @@ func matchFields(rules []fieldRule, o *compact.Object) bool {
 	if !inflate {
 		return true
 	}
-	raw, err := o.AppendJSON(nil)
+	buf, ok := f.buffers.Get().(*[]byte)
+	if !ok {
+		buf = new([]byte)
+	}
+	defer f.buffers.Put(buf)
+	raw, err := o.AppendJSON((*buf)[:0])
 	if err != nil {
 		return true
+	}
+	if cap(raw) <= maxKept {
+		*buf = raw
 	}
 	for i := range rules {
 		if rules[i].meta != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/labels"
 
@@ -24,6 +25,7 @@ type WatchFilter struct {
 	namespaceSelector labels.Selector // nil: any labels
 	labels            labels.Selector // nil: any labels
 	fields            []fieldRule
+	buffers           sync.Pool // of *[]byte, for inflating
 }
 
 // NewWatchFilter compiles the rules. Faults are *SpecError with a Path relative to
@@ -97,7 +99,7 @@ func (f *WatchFilter) Match(o *compact.Object, nsLabels func(ns string) (labels.
 	if f.labels != nil && !f.labels.Matches(o.Labels()) {
 		return false
 	}
-	return matchFields(f.fields, o)
+	return f.matchFields(o)
 }
 
 func (f *WatchFilter) matchNamespace(o *compact.Object, nsLabels func(ns string) (labels.Set, bool)) bool {

@@ -32,7 +32,6 @@ type lazyMap struct{ mapSource }
 var (
 	_ traits.Mapper              = (*lazyMap)(nil)
 	_ types.AggregateSizeVisitor = (*lazyMap)(nil)
-	_ types.AggregateSizeVisitor = (*rawArray)(nil)
 )
 
 // Find returns the member of a key and whether there is one.
@@ -109,21 +108,6 @@ func (m *lazyMap) Type() ref.Type { return types.MapType }
 
 // Value decodes.
 func (m *lazyMap) Value() any { return m.whole().Value() }
-
-// AggregateSize is for the memory limit, which would else decode what it measures.
-func (a *rawArray) AggregateSize(types.AggregateSizer) uint32 { return elements(len(a.raw)) }
-
-// ConvertToNative decodes.
-func (a *rawArray) ConvertToNative(t reflect.Type) (any, error) { return a.whole().ConvertToNative(t) }
-
-// ConvertToType decodes.
-func (a *rawArray) ConvertToType(t ref.Type) ref.Val { return a.whole().ConvertToType(t) }
-
-// Type is list.
-func (a *rawArray) Type() ref.Type { return types.ListType }
-
-// Value decodes.
-func (a *rawArray) Value() any { return a.whole().Value() }
 
 // valueIterator passes over n values.
 type valueIterator struct {
