@@ -21,9 +21,6 @@ type got struct {
 	Subject  string `json:"subject"`
 	Sequence string `json:"sequence"`
 	Data     struct {
-		Resource struct {
-			Group, Version, Resource, Kind string
-		} `json:"resource"`
 		Namespace         string   `json:"namespace"`
 		Name              string   `json:"name"`
 		UID               string   `json:"uid"`
