@@ -75,6 +75,7 @@ func (s *Store) write(b *Batch) error {
 	began := time.Now()
 	s.commitBegan.Store(began.UnixNano())
 	defer s.commitBegan.Store(0)
+	s.lazy.Store(false) // what was written before is in the log before us
 	size := int64(b.pb.Len())
 	err := s.apply(b.pb, pebble.Sync)
 	if err == nil {

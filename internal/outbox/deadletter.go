@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/cockroachdb/pebble/v2"
 )
 
 // Letter says why and after what an entry was given up.
@@ -29,8 +27,8 @@ type DeadLetter struct {
 }
 
 // DeadLetter moves an entry in flight from the queue to the dead letters, with
-// its payload, in one write that is not synced, like an Ack. It does nothing if
-// the entry is not in flight.
+// its payload, in one write. Like Ack it does not wait for the disk, and does
+// nothing if the entry is not in flight.
 func (q *Queue) DeadLetter(position uint64, l Letter) error {
 	if err := q.s.use(); err != nil {
 		return err
@@ -105,7 +103,7 @@ func (q *Queue) setAside(sl slot, value logValue, l Letter) error {
 	if err := b.Merge(counterKey(kindDeadLetter, q.id), change.append(nil), nil); err != nil {
 		return err
 	}
-	if err := q.s.apply(b, pebble.NoSync); err != nil {
+	if err := q.s.applyLazily(b); err != nil {
 		return err
 	}
 	q.countDead(change)

@@ -24,9 +24,10 @@
 // kept for replay as retention says. A sink that was removed from the
 // configuration keeps its backlog until [Store.PurgeSink].
 //
-// Acks are cheap. They are written without fsync: they survive kill -9 (the
-// page cache has them) and become durable with the next synced commit. After a
-// power loss an acknowledged entry may be read again, under the same sequence.
+// Acks are cheap. They are not synced one by one: the next commit makes them
+// durable, or else [Store.Run] within 50 ms. After a crash, entries acknowledged in
+// the last moments before it may be read again, under the same sequence. (Pebble
+// keeps unsynced writes in its own memory, so this holds for kill -9 too.)
 //
 // Entries are acknowledged in any order. Only what was not acknowledged is read
 // again after a restart.

@@ -314,8 +314,8 @@ func (r *queueReader) record(sequence uint64) (logValue, error) {
 }
 
 // Ack removes entries that Read returned, in any order. Positions that are not
-// in flight (acknowledged before, or never read) are ignored. The write is not
-// synced: see the package comment.
+// in flight (acknowledged before, or never read) are ignored. Ack does not wait
+// for the disk: see the package comment.
 func (q *Queue) Ack(positions ...uint64) error {
 	if err := q.s.use(); err != nil {
 		return err
@@ -326,7 +326,7 @@ func (q *Queue) Ack(positions ...uint64) error {
 	if acked.count == 0 {
 		return b.Close()
 	}
-	if err := q.s.apply(b, pebble.NoSync); err != nil {
+	if err := q.s.applyLazily(b); err != nil {
 		return err
 	}
 	return b.Close()
@@ -361,8 +361,8 @@ func (q *Queue) take(b *pebble.Batch, positions []uint64) counter {
 	return acked
 }
 
-// PutNote keeps a small blob for the sink, such as the state of its backoff.
-// The write is not synced.
+// PutNote keeps a small blob for the sink, such as the state of its backoff. It
+// does not wait for the disk, like Ack.
 func (q *Queue) PutNote(value []byte) error {
 	if err := q.s.use(); err != nil {
 		return err
@@ -372,7 +372,7 @@ func (q *Queue) PutNote(value []byte) error {
 	if err := b.Set(noteKey(q.id), value, nil); err != nil {
 		return err
 	}
-	if err := q.s.apply(b, pebble.NoSync); err != nil {
+	if err := q.s.applyLazily(b); err != nil {
 		return err
 	}
 	return b.Close()

@@ -1,10 +1,6 @@
 package outbox
 
-import (
-	"time"
-
-	"github.com/cockroachdb/pebble/v2"
-)
+import "time"
 
 // The reasons for which records leave the log, as the metrics name them.
 const (
@@ -98,7 +94,7 @@ func (s *Store) deleteLog(from, to uint64, gone counter) error {
 	if err := b.Merge(counterKey(kindLog, 0), change.append(nil), nil); err != nil {
 		return err
 	}
-	if err := s.apply(b, pebble.NoSync); err != nil {
+	if err := s.applyLazily(b); err != nil {
 		return err
 	}
 	return b.Close()

@@ -10,18 +10,21 @@ import (
 const (
 	measureEvery = 250 * time.Millisecond
 	retainEvery  = 10 * time.Second
+	syncEvery    = 50 * time.Millisecond
 	// reclaimAfter is how much has to be deleted without pressure before the
 	// deletions are flushed for the space's sake.
 	reclaimAfter = 32 << 20
 )
 
-// Run measures the disk and applies retention until the context ends or the
-// store fails. It returns nil in the first case and Err in the second.
+// Run measures the disk, applies retention and makes acks durable, until the
+// context ends or the store fails. It returns nil in the first case and Err in
+// the second.
 func (s *Store) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	reclaim := make(chan uint64, 1)
 	wg.Go(func() { s.reclaimLoop(ctx, reclaim) })
+	wg.Go(func() { s.syncLoop(ctx) })
 	defer wg.Wait()
 	defer cancel()
 
@@ -70,6 +73,19 @@ func (s *Store) limits() Limits {
 	s.gate.mu.Lock()
 	defer s.gate.mu.Unlock()
 	return s.gate.limits
+}
+
+// syncLoop makes acks durable while no commits do. An error fails the store.
+func (s *Store) syncLoop(ctx context.Context) {
+	ticker := time.NewTicker(syncEvery)
+	defer ticker.Stop()
+	for s.syncLazy() == nil {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // reclaimLoop turns deleted ranges into free disk, one at a time.

@@ -38,6 +38,7 @@ type Store struct {
 	gate       *gate
 	metrics    *metrics
 
+	lazy        atomic.Bool  // something was written since the last sync began
 	lastCommit  atomic.Int64 // Unix nanoseconds; 0 = none yet
 	commitBegan atomic.Int64 // Unix nanoseconds of the commit in progress; 0 = none
 }
@@ -203,6 +204,33 @@ func (s *Store) apply(b *pebble.Batch, wo *pebble.WriteOptions) error {
 	case <-s.failed:
 		return s.failure
 	}
+}
+
+// applyLazily writes a batch that may be lost in a crash, but for no longer than
+// until the next commit, or the next tick of Run.
+func (s *Store) applyLazily(b *pebble.Batch) error {
+	err := s.apply(b, pebble.NoSync)
+	s.lazy.Store(true)
+	return err
+}
+
+// syncLazy makes what applyLazily wrote durable.
+func (s *Store) syncLazy() error {
+	if !s.lazy.Swap(false) {
+		return nil
+	}
+	if err := s.use(); err != nil {
+		return err
+	}
+	defer s.life.leave()
+	b := s.db.NewBatch()
+	if err := b.LogData(nil, nil); err != nil {
+		return err
+	}
+	if err := s.apply(b, pebble.Sync); err != nil {
+		return err
+	}
+	return b.Close()
 }
 
 func (s *Store) applyNow(b *pebble.Batch, wo *pebble.WriteOptions) (err error) {
