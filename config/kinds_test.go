@@ -22,7 +22,7 @@ type lakeConfig struct {
 	Port     uint16              `json:"port,omitempty"`
 	Ratio    float32             `json:"ratio,omitempty"`
 	Mode     mode                `json:"mode,omitempty"`
-	Size     size                `json:"size,omitempty"`
+	Size     size                `json:"size"`
 	Extra    any                 `json:"extra,omitempty"`
 	TLS      *tlsBlock           `json:"tls,omitempty"`
 	Steps    []step              `json:"steps,omitempty"`

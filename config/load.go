@@ -183,11 +183,11 @@ func decodeQuantity(d *strict.Decoder, n strict.Node, into *resource.Quantity) {
 
 // fieldOf takes a problem of a kind's block apart.
 func fieldOf(err error) (path, msg string) {
-	var f interface {
+	type fieldError interface {
 		error
 		Field() (path, msg string)
 	}
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[fieldError](err); ok {
 		return f.Field()
 	}
 	return "", err.Error()

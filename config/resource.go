@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/watcherd/watcherd/config/internal/strict"
@@ -28,13 +29,8 @@ func (r Resource) String() string {
 	if r.pattern != "" {
 		return r.pattern
 	}
-	s := r.Resource
-	for _, part := range []string{r.Version, r.Group} {
-		if part != "" {
-			s += "." + part
-		}
-	}
-	return s
+	parts := slices.DeleteFunc([]string{r.Resource, r.Version, r.Group}, func(part string) bool { return part == "" })
+	return strings.Join(parts, ".")
 }
 
 func decodeResource(d *strict.Decoder, n strict.Node, into *Resource) {

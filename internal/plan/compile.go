@@ -78,7 +78,7 @@ func joined(err error) []error {
 	if err == nil {
 		return nil
 	}
-	if list, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // only what was joined is a list
+	if list, ok := err.(interface{ Unwrap() []error }); ok {
 		return list.Unwrap()
 	}
 	return []error{err}

@@ -150,7 +150,7 @@ func TestWithoutRoutesEverythingGoesEverywhere(t *testing.T) {
 
 func TestRoutes(t *testing.T) {
 	s := compile(t, `
-watches: [{name: w, resources: [pods]}]
+watches: [{name: w, resources: [pods, deployments.apps]}]
 sinks: [{name: s, console: {}}]
 routes:
 - name: r
@@ -178,16 +178,16 @@ routes:
 
 func TestWarnings(t *testing.T) {
 	s := compile(t, `
-watches: [{name: w, resources: [pods]}, {name: v, resources: [nodes]}]
+watches: [{name: w, resources: [pods, "*.apps"]}, {name: v, resources: [nodes]}]
 sinks: [{name: s, console: {}}, {name: u, console: {}}]
-routes: [{name: r, watches: [w], sinks: [s]}]
+routes: [{name: r, watches: [w], sinks: [s], resources: [pods, deployments.apps]}, {name: q, watches: [w], sinks: [s], resources: ["*.v1", pods.v1]}]
 `)
 	var got []string
 	for _, w := range s.Warnings {
 		got = append(got, w.Error())
 	}
 	want := []string{
-		"w.yaml:4:48: watches[1].name: no route takes from watch v: its changes reach no sink",
+		"w.yaml:4:58: watches[1].name: no route takes from watch v: its changes reach no sink",
 		"w.yaml:5:40: sinks[1].name: no route leads to sink u",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -219,5 +219,16 @@ func TestConfigOfAProgram(t *testing.T) {
 	}
 	if diff := plan.Diff(a, b); len(diff.Sinks.Replace) != 1 || a.Hash == b.Hash {
 		t.Errorf("settings are not part of the fingerprint: %s", diff)
+	}
+}
+
+func TestRouteWaitsInVain(t *testing.T) {
+	s := compile(t, `
+watches: [{name: w, resources: [pods]}, {name: v, resources: [nodes]}]
+sinks: [{name: s, console: {}}]
+routes: [{name: r, watches: [w], sinks: [s], resources: [nodes, pods]}, {name: q, sinks: [s], resources: [nodes]}]
+`)
+	if len(s.Warnings) != 1 || s.Warnings[0].Path != "routes[0].resources[0]" {
+		t.Errorf("warnings: %v", s.Warnings)
 	}
 }

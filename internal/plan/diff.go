@@ -41,10 +41,12 @@ func Diff(old, new *State) Plan {
 	p := Plan{
 		Watches: diffNamed(
 			index(old.Watches, func(w Watch) (string, string) { return w.Name, w.Fingerprint }),
-			index(new.Watches, func(w Watch) (string, string) { return w.Name, w.Fingerprint })),
+			index(new.Watches, func(w Watch) (string, string) { return w.Name, w.Fingerprint }),
+		),
 		Sinks: diffNamed(
 			index(old.Sinks, func(s Sink) (string, string) { return s.Name, s.Fingerprint }),
-			index(new.Sinks, func(s Sink) (string, string) { return s.Name, s.Fingerprint })),
+			index(new.Sinks, func(s Sink) (string, string) { return s.Name, s.Fingerprint }),
+		),
 		RoutesChanged: !bytes.Equal(mustJSON(old.Routes), mustJSON(new.Routes)),
 		AdminChanged:  old.Admin != new.Admin,
 		AuditChanged:  old.Audit != new.Audit,

@@ -26,6 +26,7 @@ func (*post) Validate() error { return nil }
 func (*post) Defaults() sinks.Delivery {
 	return sinks.Delivery{MaxEvents: 50, MaxBytes: 2 << 20, MaxWait: time.Second, Concurrency: 3}
 }
+
 func (*post) Open(context.Context, sinks.Options) (sinks.Sink, error) {
 	return nil, errors.New("compiling opens nothing")
 }

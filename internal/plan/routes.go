@@ -3,6 +3,7 @@ package plan
 import (
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/route"
@@ -57,7 +58,8 @@ func (k *compiler) router(specs []route.Spec) *route.Router {
 	return r
 }
 
-// warnings are watches nobody gets and sinks nothing reaches.
+// warnings are what looks like a mistake: watches nobody gets, sinks nothing
+// reaches, resources that a route waits for in vain.
 func (k *compiler) warnings(specs []route.Spec) []*config.Error {
 	c := k.config
 	if len(c.Routes) == 0 {
@@ -65,7 +67,7 @@ func (k *compiler) warnings(specs []route.Spec) []*config.Error {
 	}
 	var list []*config.Error
 	for i, w := range c.Watches {
-		if !slices.ContainsFunc(specs, func(s route.Spec) bool { return len(s.Watches) == 0 || slices.Contains(s.Watches, w.Name) }) {
+		if !slices.ContainsFunc(specs, func(s route.Spec) bool { return takesFrom(s, w.Name) }) {
 			list = append(list, c.ErrorAt(item("watches", i)+".name", "no route takes from watch %s: its changes reach no sink", w.Name))
 		}
 	}
@@ -74,5 +76,35 @@ func (k *compiler) warnings(specs []route.Spec) []*config.Error {
 			list = append(list, c.ErrorAt(item("sinks", i)+".name", "no route leads to sink %s", s.Name))
 		}
 	}
+	for i, s := range specs {
+		for j, wanted := range s.Resources {
+			if !k.watched(s, plural(wanted)) {
+				list = append(list, c.ErrorAt(item(item("routes", i)+".resources", j), "no watch of this route names %s; a watch that does so by a short name or kind should name the plural", plural(wanted)))
+			}
+		}
+	}
 	return list
+}
+
+func takesFrom(s route.Spec, watch string) bool {
+	return len(s.Watches) == 0 || slices.Contains(s.Watches, watch)
+}
+
+// watched reports whether a watch of the route names the resource.
+func (k *compiler) watched(s route.Spec, resource string) bool {
+	for _, w := range k.config.Watches {
+		if takesFrom(s, w.Name) && slices.ContainsFunc(w.Resources, func(r config.Resource) bool {
+			p := plural(r.String())
+			return p == "*" || resource == "*" || p == resource
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// plural is the first part of a resource pattern.
+func plural(pattern string) string {
+	name, _, _ := strings.Cut(pattern, ".")
+	return name
 }

@@ -197,7 +197,7 @@ func TestRenewedNotifications(t *testing.T) {
 				if e.Name != file {
 					continue
 				}
-			case err := <-f.errors():
+			case err := <-f.losses():
 				t.Fatal(err)
 			case <-deadline:
 				t.Fatal("no notification from the new folder")
@@ -237,7 +237,8 @@ func TestFolderMissingAtTheStart(t *testing.T) {
 	d.file = filepath.Join(dir, "watcherd.yaml")
 	d.watcher.cfg.Path = d.file
 	d.watcher.timing = timing{settle: 10 * time.Millisecond, poll: 10 * time.Millisecond, apply: time.Millisecond}
-	defer d.run()()
+	stop := d.run()
+	defer stop()
 	d.until("the missing file is reported", func() bool { return d.watcher.Status().LastError != nil })
 	must(t, os.Mkdir(dir, 0o700))
 	d.write(content("b"))

@@ -34,7 +34,8 @@ func (f *folder) events() <-chan fsnotify.Event {
 	return f.notifier.Events
 }
 
-func (f *folder) errors() <-chan error {
+// losses tells that events may have been lost.
+func (f *folder) losses() <-chan error {
 	if f == nil {
 		return nil
 	}

@@ -56,7 +56,7 @@ func (f *follower) complain(r result, err error) {
 		}
 		f.log.Error("the config file is not valid; the running configuration stays", "problems", len(problems.List))
 		for _, p := range problems.List {
-			f.log.Error("configuration: " + p.Error())
+			f.log.Error("config file", "problem", p)
 		}
 	}
 }

@@ -68,7 +68,7 @@ func (f *follower) loop(ctx context.Context, folder *folder) error {
 			if ok && concerns(e.Name, f.cfg.Path) {
 				f.look()
 			}
-		case <-folder.errors(): // events were lost
+		case <-folder.losses():
 			f.look()
 		case <-poll.C:
 			folder.renew()
@@ -162,7 +162,7 @@ func (f *follower) apply(ctx context.Context, s snapshot, next *plan.State) {
 	f.succeeded(next)
 	f.log.Info("configuration applied", "hash", next.Hash, "plan", diff.String())
 	for _, warning := range next.Warnings {
-		f.log.Warn("configuration: " + warning.Error())
+		f.log.Warn("the configuration looks like a mistake", "problem", warning)
 	}
 	if keys := f.Status().NeedsRestart; len(keys) > 0 {
 		f.log.Warn("some changes take effect at a restart", "keys", keys)

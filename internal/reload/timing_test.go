@@ -71,7 +71,8 @@ func TestNothingRunsYet(t *testing.T) {
 		d := newDaemon(t)
 		d.watcher.cfg.Running = nil
 		d.watcher.watchDir = func(string) (*folder, error) { return nil, nil }
-		defer d.run()()
+		stop := d.run()
+		defer stop()
 		if d.watcher.Status().Hash != "" {
 			t.Error("there is a hash of nothing")
 		}

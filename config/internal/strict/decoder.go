@@ -153,7 +153,7 @@ func (d *Decoder) byKind(n Node, v reflect.Value) {
 // fresh is an addressable value of t with the defaults of its type.
 func fresh(t reflect.Type) reflect.Value {
 	v := reflect.New(t).Elem()
-	if s, ok := v.Addr().Interface().(interface{ SetDefaults() }); ok {
+	if s, ok := reflect.TypeAssert[interface{ SetDefaults() }](v.Addr()); ok {
 		s.SetDefaults()
 	}
 	return v
