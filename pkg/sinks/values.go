@@ -3,6 +3,7 @@ package sinks
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"strconv"
 	"time"
 
@@ -36,6 +37,10 @@ func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.Std().St
 // quantities: 512, 100Mi, 1G.
 type Bytes int64
 
+// amount is what a quantity of bytes may look like: no exponents, as working out
+// the value of 1e-2147483647 takes all the time there is.
+var amount = regexp.MustCompile(`^-?[0-9]{1,15}(\.[0-9]{1,9})?(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$`)
+
 // UnmarshalJSON reads a number or a quantity.
 func (n *Bytes) UnmarshalJSON(b []byte) error {
 	text := string(b)
@@ -43,6 +48,9 @@ func (n *Bytes) UnmarshalJSON(b []byte) error {
 		if err := json.Unmarshal(b, &text); err != nil {
 			return fmt.Errorf("read an amount of bytes: %w", err)
 		}
+	}
+	if !amount.MatchString(text) {
+		return fmt.Errorf("an amount of bytes such as 512, 100Mi or 1G is wanted, not %s", b)
 	}
 	q, err := resource.ParseQuantity(text)
 	if err != nil {
