@@ -184,6 +184,13 @@ func (b *logBuffer) String() string {
 	return b.buf.String()
 }
 
+// reset forgets the output so far.
+func (b *logBuffer) reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.buf.Reset()
+}
+
 // tail is the end of the output, enough to see what went wrong.
 func (b *logBuffer) tail() string {
 	s := b.String()

@@ -24,6 +24,9 @@ var kinds = []kind{
 	{schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}, "example.com/v1", "Widget"},
 }
 
+// eventKind are Kubernetes' own Events, which expire.
+var eventKind = kind{schema.GroupVersionResource{Version: "v1", Resource: "events"}, "v1", "Event"}
+
 type kind struct {
 	gvr              schema.GroupVersionResource
 	apiVersion, kind string
@@ -62,6 +65,8 @@ func (k kind) object(namespace, name string) *unstructured.Unstructured {
 	switch k.kind {
 	case "Pod":
 		u.Object["spec"] = map[string]any{"containers": container}
+	case "Event":
+		u.Object["involvedObject"] = map[string]any{"kind": "Pod", "name": name, "namespace": namespace}
 	case "Deployment":
 		u.Object["spec"] = map[string]any{
 			"selector": map[string]any{"matchLabels": map[string]any{"app": "e2e"}},

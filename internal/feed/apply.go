@@ -122,7 +122,7 @@ func (m *Manager) startSource(ctx context.Context, s *source) error {
 		return err
 	}
 	if ok {
-		s.resume, s.saved, s.synced = cp, cp, cp.Synced
+		s.resume, s.saved, s.synced, s.epoch = cp, cp, cp.Synced, cp.Epoch
 		s.warm = cp.Synced && cp.ResourceVersion != ""
 	}
 	m.mu.Lock()

@@ -163,10 +163,10 @@ func (g *group) putCheckpoints() {
 		if version == "" {
 			version = s.saved.ResourceVersion
 		}
-		if version == s.saved.ResourceVersion && s.synced == s.saved.Synced {
+		if version == s.saved.ResourceVersion && s.synced == s.saved.Synced && s.epoch == s.saved.Epoch {
 			continue
 		}
-		s.saved = checkpoint{ResourceVersion: version, Synced: s.synced, Time: g.m.cfg.Now()}
+		s.saved = checkpoint{ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Time: g.m.cfg.Now()}
 		g.batch.PutMeta(checkpointMeta(s.id), encodeCheckpoint(s.saved))
 	}
 }

@@ -127,6 +127,7 @@ func laneOf(uid string) uint64 { return xxhash.Sum64String(uid) }
 type checkpoint struct {
 	ResourceVersion string    `json:"resourceVersion"`
 	Synced          bool      `json:"synced"`
+	Epoch           int       `json:"epoch,omitempty"`
 	Time            time.Time `json:"time"`
 }
 

@@ -143,7 +143,7 @@ func (g *group) deliver(src *source, at time.Time, o occurrence, hits []route.Hi
 	}
 	obj, id := o.subject(), o.identity()
 	e := event.Event{
-		ID:   event.ID(g.m.cfg.Cluster, o.t, src.resource, src.scope, string(id.GetUID()), id.GetResourceVersion()),
+		ID:   event.ID(g.m.cfg.Cluster, o.t, src.resource, src.idScope(), string(id.GetUID()), id.GetResourceVersion()),
 		Type: o.t, Time: at, Resource: src.resource,
 		Namespace: obj.GetNamespace(), Name: obj.GetName(), UID: string(obj.GetUID()), ResourceVersion: obj.GetResourceVersion(),
 		FinalStateUnknown: o.unknown, Repair: o.repair,

@@ -2,6 +2,7 @@ package feed
 
 import (
 	"fmt"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -18,7 +19,7 @@ type source struct {
 	key       dynamicfactory.Key
 	id        string // names the source in the store; the same for every version of a resource
 	partition string // the part of the ledger that the source's objects are recorded in
-	scope     string // takes part in event ids: what makes this feed's content differ from the default
+	scope     string // what makes this feed's content differ from the default; part of event ids
 	resource  event.Resource
 	edit      dynamicfactory.EditFunc
 
@@ -36,6 +37,7 @@ type source struct {
 	position uint64     // highest stream position seen
 	saved    checkpoint // as last written to the store
 	synced   bool       // a complete list has been committed, now or in an earlier life
+	epoch    int        // how often the cluster was set back; part of event ids
 }
 
 // hit is a watch that a source feeds.
@@ -76,6 +78,15 @@ func scopeOf(k dynamicfactory.Key) string {
 		return ""
 	}
 	return fmt.Sprintf("l=%s;f=%s;m=%t;v=%s", k.LabelSelector, k.FieldSelector, k.MetadataOnly, k.Variant)
+}
+
+// idScope is the part of event ids that is not of the object. After the cluster
+// was set back to an older state, versions are used again for something else.
+func (s *source) idScope() string {
+	if s.epoch == 0 {
+		return s.scope
+	}
+	return s.scope + "#" + strconv.Itoa(s.epoch)
 }
 
 // stateKey names an object within its partition. Cluster-scoped objects have an

@@ -80,6 +80,9 @@ func (m *Manager) scan(s *source, fn func(*compact.Object) error) error {
 	return nil
 }
 
+// causeRollback is the cause of a gap after which versions are used again.
+const causeRollback = "rollback"
+
 // gapFound tells every watch of the source, through the sinks its routes lead to,
 // that history was lost.
 func (g *group) gapFound(c *change) error {
@@ -87,6 +90,10 @@ func (g *group) gapFound(c *change) error {
 	g.m.metrics.gap(s, gap.Cause)
 	g.m.log.Warn("history was lost: what happened in between was not observed, the final states are delivered",
 		"source", s.id, "cause", gap.Cause, "fromResourceVersion", gap.From, "toResourceVersion", gap.To)
+	if gap.Cause == causeRollback {
+		s.epoch++
+		g.touched[s] = struct{}{}
+	}
 	for _, h := range *s.hits.Load() {
 		g.routes = g.routes[:0]
 		for _, sink := range g.m.router.Load().Sinks(nil, h.watch.Name, s.resource) {
@@ -100,7 +107,7 @@ func (g *group) gapFound(c *change) error {
 			FromResourceVersion: gap.From, ToResourceVersion: gap.To, Cause: gap.Cause,
 			From: gap.FromTime.UTC(), To: gap.ToTime.UTC(),
 		}
-		id := event.ID(g.m.cfg.Cluster, event.Gap, s.resource, s.scope+"/"+h.watch.Name+"/"+gap.Cause, gap.From, gap.To)
+		id := event.ID(g.m.cfg.Cluster, event.Gap, s.resource, s.idScope()+"/"+h.watch.Name+"/"+gap.Cause, gap.From, gap.To)
 		r := record.Record{Event: event.Event{
 			ID: id, Type: event.Gap, Time: c.at, Resource: s.resource, Namespace: s.key.Namespace, Gap: data,
 		}}

@@ -1,0 +1,127 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/watcherd/watcherd/internal/testcluster"
+)
+
+// TestRestartUnchanged restarts over objects that did not change: no list, no
+// event.
+func TestRestartUnchanged(t *testing.T) {
+	objects := 1000
+	if soak() {
+		objects = 50_000
+	}
+	c := testcluster.Shared(t)
+	c.Apply(t, widgetCRD)
+	ns := c.Namespace(t)
+	w := newClient(t, c, ns)
+	widget := kinds[3]
+	var group errgroup.Group
+	for i := range 8 {
+		group.Go(func() error {
+			for n := range objects / 8 {
+				if _, err := w.create(t.Context(), widget, fmt.Sprintf("w-%d-%d", i, n)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	d := newDaemon(t, c.Kubeconfig, fmt.Sprintf(`
+apiVersion: watcherd.dev/v1alpha1
+kind: WatcherConfig
+store: {path: ./data}
+admin: {listen: ""}
+watches: [{name: all, resources: [widgets.example.com], namespaces: {include: [%s]}}]
+sinks: [{name: archive, file: {path: "./events/{resource}.jsonl"}}]
+`, ns))
+	d.start()
+	w.settle(d.path("events"), widget)
+	d.stop()
+	before := len(readEvents(t, d.path("events")))
+	asked := c.RequestCounts(t, widget.gvr)
+
+	d.log.reset()
+	d.start()
+	eventually(t, func() bool { return strings.Contains(d.log.String(), "watch synced") }, func() string { return "never synced" })
+	w.settle(d.path("events"), widget)
+	d.stop()
+
+	if lists := c.RequestCounts(t, widget.gvr).List - asked.List; lists != 0 {
+		t.Errorf("%d LIST requests after the restart, want none", lists)
+	}
+	after := readEvents(t, d.path("events"))
+	if fresh := len(after) - before; fresh != 1 {
+		t.Errorf("%d events after the restart, want only that of the object made then", fresh)
+	}
+	checkExact(t, w.history, after)
+}
+
+// TestExpiringEvents watches objects that expire by the hundred at one and the same
+// resourceVersion, and kills the daemon while they do.
+func TestExpiringEvents(t *testing.T) {
+	c := testcluster.Start(t, testcluster.WithFlags("--event-ttl=12s"))
+	ns := c.Namespace(t)
+	d := newDaemon(t, c.Kubeconfig, fmt.Sprintf(`
+apiVersion: watcherd.dev/v1alpha1
+kind: WatcherConfig
+store: {path: ./data}
+admin: {listen: ""}
+watches: [{name: all, resources: [events], namespaces: {include: [%s]}}]
+sinks: [{name: archive, file: {path: "./events/{resource}.jsonl"}}]
+`, ns))
+	d.start()
+	w := newClient(t, c, ns)
+	const n = 400
+	for i := range n {
+		if _, err := w.create(t.Context(), eventKind, fmt.Sprintf("e-%d", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	deleted := func() int {
+		n := 0
+		for _, g := range distinct(readEvents(t, d.path("events"))) {
+			if g.verb() == "deleted" {
+				n++
+			}
+		}
+		return n
+	}
+	eventually(t, func() bool { return deleted() > 0 }, func() string { return "nothing expired" })
+	for range 3 {
+		d.kill()
+		d.start()
+		pause(t, 300_000_000)
+	}
+	eventually(t, func() bool { return deleted() >= n }, func() string { return fmt.Sprintf("%d of %d deletions arrived", deleted(), n) })
+	d.stop()
+	for uid, list := range byObject(distinct(readEvents(t, d.path("events")))) {
+		if last := list[len(list)-1]; last.verb() != "deleted" || len(list) != 2 {
+			t.Errorf("%s: %d events, the last is %s; want an addition and a deletion", uid, len(list), last.verb())
+		}
+	}
+}
+
+// rss is the daemon's resident memory in bytes.
+func (d *daemon) rss() int64 {
+	d.t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", d.cmd.Process.Pid))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	var size, resident int64
+	if _, err := fmt.Sscan(string(b), &size, &resident); err != nil {
+		d.t.Fatal(err)
+	}
+	return resident * int64(os.Getpagesize())
+}
