@@ -2,6 +2,7 @@ package event
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 )
 
@@ -96,12 +97,21 @@ type GapData struct {
 }
 
 // Subject is the object's path in the Kubernetes API, for example
-// /apis/apps/v1/namespaces/prod/deployments/web. A Gap's subject is the path of
-// the resource.
+// /apis/apps/v1/namespaces/prod/deployments/web, percent-encoded where a URL needs
+// it: the API server allows nearly every character in the names of roles, for one.
+// A Gap's subject is the path of the resource.
 func (e *Event) Subject() string { return string(e.appendSubject(nil)) }
 
-// Source is the CloudEvents source: /clusters/ and the cluster's name.
-func (e *Event) Source() string { return "/clusters/" + e.Cluster }
+// sourcePrefix stands before the cluster's name in a source.
+const sourcePrefix = "/clusters/"
+
+// Source is the CloudEvents source: /clusters/ and the cluster's name,
+// percent-encoded where a URI needs it.
+func (e *Event) Source() string { return string(e.appendSource(nil)) }
+
+func (e *Event) appendSource(dst []byte) []byte {
+	return appendPath(append(dst, sourcePrefix...), e.Cluster)
+}
 
 // PartitionKey groups the events whose order matters: those of one object. It is
 // the object's uid; for a Gap, which belongs to a resource, the resource; and for
@@ -129,19 +139,33 @@ func (e *Event) appendSubject(dst []byte) []byte {
 		dst = append(dst, "/api/"...)
 	} else {
 		dst = append(dst, "/apis/"...)
-		dst = append(dst, e.Resource.Group...)
+		dst = appendPath(dst, e.Resource.Group)
 		dst = append(dst, '/')
 	}
-	dst = append(dst, e.Resource.Version...)
+	dst = appendPath(dst, e.Resource.Version)
 	if e.Namespace != "" && e.Resource.Resource != "namespaces" {
 		dst = append(dst, "/namespaces/"...)
-		dst = append(dst, e.Namespace...)
+		dst = appendPath(dst, e.Namespace)
 	}
 	dst = append(dst, '/')
-	dst = append(dst, e.Resource.Resource...)
+	dst = appendPath(dst, e.Resource.Resource)
 	if e.Name != "" {
 		dst = append(dst, '/')
-		dst = append(dst, e.Name...)
+		dst = appendPath(dst, e.Name)
+	}
+	return dst
+}
+
+// appendPath appends s as a part of a URI's path.
+func appendPath(dst []byte, s string) []byte {
+	const hexdigits = "0123456789ABCDEF"
+	for i := range len(s) {
+		switch c := s[i]; {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("-._~:/@!$&'()*+,;=", c) >= 0:
+			dst = append(dst, c)
+		default:
+			dst = append(dst, '%', hexdigits[c>>4], hexdigits[c&15])
+		}
 	}
 	return dst
 }

@@ -21,13 +21,13 @@ const (
 func AppendCloudEvent(dst []byte, e *Event) []byte {
 	dst = append(dst, `{"specversion":"1.0","id":`...)
 	dst = appendString(dst, e.ID)
-	dst = append(dst, `,"source":`...)
-	dst = appendString(dst, e.Source())
-	dst = append(dst, `,"type":"`...)
+	dst = append(dst, `,"source":"`...)
+	dst = e.appendSource(dst) // as the subject, without a character that JSON escapes
+	dst = append(dst, `","type":"`...)
 	dst = append(dst, e.Type.CloudEvent()...)
-	dst = append(dst, `","subject":`...)
-	dst = appendSubjectString(dst, e)
-	dst = append(dst, `,"time":"`...)
+	dst = append(dst, `","subject":"`...)
+	dst = e.appendSubject(dst)
+	dst = append(dst, `","time":"`...)
 	dst = e.Time.UTC().AppendFormat(dst, time.RFC3339Nano)
 	dst = append(dst, `","sequence":"`...)
 	dst = appendSequence(dst, e.Sequence)
@@ -150,19 +150,6 @@ func appendGap(dst []byte, g *GapData) []byte {
 	return dst
 }
 
-// appendSubjectString appends the subject as a JSON string. A path segment may
-// hold a quote, a backslash or a control character: the API server allows them in
-// the names of roles and of what else it checks as a path segment only.
-func appendSubjectString(dst []byte, e *Event) []byte {
-	start := len(dst)
-	dst = append(dst, '"')
-	dst = e.appendSubject(dst)
-	if subject := dst[start+1:]; !plain(subject) {
-		return appendString(dst[:start], string(subject))
-	}
-	return append(dst, '"')
-}
-
 // SequenceText is a sequence as the CloudEvents sequence extension wants it:
 // text whose lexicographical order is the numerical one.
 // See https://github.com/cloudevents/spec/blob/main/cloudevents/extensions/sequence.md.
@@ -193,7 +180,7 @@ func appendString(dst []byte, s string) []byte {
 }
 
 // plain reports whether s stands for itself between JSON's quotes.
-func plain[T string | []byte](s T) bool {
+func plain(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= utf8.RuneSelf {
 			return false

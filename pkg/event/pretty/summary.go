@@ -23,6 +23,7 @@ const (
 type change struct {
 	path     string
 	old, new any
+	hasOld   bool // old is known
 }
 
 // missing stands for a field that is not there.
@@ -45,7 +46,7 @@ func (p Printer) appendSummary(dst []byte, e *event.Event) []byte {
 		}
 		dst = appendClean(dst, c.path)
 		dst = append(dst, '=')
-		if c.old != nil {
+		if c.hasOld {
 			dst = appendValue(dst, c.old)
 			dst = append(dst, "→"...)
 		}
@@ -58,6 +59,8 @@ func appendValue(dst []byte, v any) []byte {
 	switch v := v.(type) {
 	case missing:
 		return append(dst, "∅"...)
+	case nil:
+		return append(dst, "null"...)
 	case map[string]any:
 		return append(dst, "{…}"...)
 	case []any:
@@ -118,7 +121,7 @@ func diff(out *[]change, path string, old, cur any) {
 		}
 	}
 	if !reflect.DeepEqual(old, cur) && !bookkeeping(path) {
-		*out = append(*out, change{path, old, cur})
+		*out = append(*out, change{path: path, old: old, new: cur, hasOld: true})
 	}
 }
 
