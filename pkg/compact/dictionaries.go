@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/klauspost/compress/zstd"
@@ -71,7 +72,7 @@ func NewDictionaries(save func(id uint32, content []byte) error) *Dictionaries {
 // 0. content belongs to the set from then on.
 func (d *Dictionaries) Add(content []byte) (uint32, error) {
 	if len(content) == 0 {
-		return 0, fmt.Errorf("compact: an empty dictionary")
+		return 0, errors.New("compact: an empty dictionary")
 	}
 	for salt := byte(0); ; salt++ {
 		id := dictionaryID(content, salt)
@@ -154,7 +155,7 @@ func readOrigin(content []byte) (resource string, generation int) {
 // dictionaryID makes an id from content, in the range that the zstd format leaves to private use.
 func dictionaryID(content []byte, salt byte) uint32 {
 	const lowest, count = 32768, 1<<31 - 32768
-	sum := sha256.Sum256(append(content[:len(content):len(content)], salt))
+	sum := sha256.Sum256(append(slices.Clip(content), salt))
 	return lowest + uint32(binary.BigEndian.Uint64(sum[:])%count)
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -164,7 +165,7 @@ func (o *oracle) edit(v any, at []step) any {
 	case map[string]any:
 		out := map[string]any{}
 		for k, x := range v {
-			if y := o.edit(x, append(at[:len(at):len(at)], step{kind: stepKey, key: k})); y != any(gone) {
+			if y := o.edit(x, append(slices.Clip(at), step{kind: stepKey, key: k})); y != any(gone) {
 				out[k] = y
 			}
 		}
@@ -172,7 +173,7 @@ func (o *oracle) edit(v any, at []step) any {
 	case []any:
 		out := []any{}
 		for i, x := range v {
-			if y := o.edit(x, append(at[:len(at):len(at)], step{kind: stepIndex, index: i})); y != any(gone) {
+			if y := o.edit(x, append(slices.Clip(at), step{kind: stepIndex, index: i})); y != any(gone) {
 				out = append(out, y)
 			}
 		}
@@ -215,7 +216,7 @@ func FuzzEditor(f *testing.F) {
 	f.Add([]byte(`{"a":[{"x":1,"y":2},{"x":3}]}`), "a[0].y\n=a[*].x")
 	f.Fuzz(func(t *testing.T, raw []byte, lines string) {
 		var o oracle
-		for _, line := range strings.Split(lines, "\n") {
+		for line := range strings.SplitSeq(lines, "\n") {
 			r := Rule{Path: strings.TrimPrefix(line, "=")}
 			if r.Path != line {
 				r.Replace = wrap

@@ -57,8 +57,8 @@ func (p *encoderPool) get(dict uint32, content []byte) (*encoder, error) {
 func (p *encoderPool) take(dict uint32) *encoder {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for i := len(p.idle) - 1; i >= 0; i-- {
-		if e := p.idle[i]; e.dict == dict {
+	for i, e := range slices.Backward(p.idle) {
+		if e.dict == dict {
 			p.idle = slices.Delete(p.idle, i, i+1)
 			return e
 		}

@@ -3,6 +3,7 @@ package compact
 import (
 	"encoding/binary"
 	"iter"
+	"maps"
 	"sync"
 	"sync/atomic"
 )
@@ -65,11 +66,7 @@ func (l Labels) Map() map[string]string {
 	if l.packed == "" {
 		return nil
 	}
-	m := make(map[string]string, 8)
-	for k, v := range l.All() {
-		m[k] = v
-	}
-	return m
+	return maps.Collect(l.All())
 }
 
 // In memory a label is the number of its key, or literalKey and the key, then the value; texts are prefixed with their

@@ -70,7 +70,7 @@ func (s *listScanner) fill(n int) (bool, error) {
 			empty = 0
 		}
 		switch {
-		case err == io.EOF: //nolint:errorlint // io.Reader's contract: the end is io.EOF itself
+		case errors.Is(err, io.EOF):
 			s.eof = true
 		case err != nil:
 			return false, fmt.Errorf("compact: read list: %w", err)
@@ -224,7 +224,7 @@ func (s *listScanner) items() error {
 	if c != '[' {
 		v, err := s.value(1)
 		if err == nil && string(v) != "null" {
-			err = fmt.Errorf("compact: items is no array")
+			err = errors.New("compact: items is no array")
 		}
 		return err
 	}
@@ -239,7 +239,7 @@ func (s *listScanner) items() error {
 			return err
 		}
 		if v[0] != '{' {
-			return fmt.Errorf("compact: an item of the list is no object")
+			return errors.New("compact: an item of the list is no object")
 		}
 		if err := s.item(v); err != nil {
 			return err

@@ -130,7 +130,7 @@ func ScanHead(raw []byte) (Meta, error) {
 		}
 		return end, err
 	})
-	if err != nil && err != errSeenAll { //nolint:errorlint // our own value, from a few lines above
+	if err != nil && !errors.Is(err, errSeenAll) {
 		return Meta{}, err
 	}
 	return m, nil

@@ -1,6 +1,7 @@
 package compact
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -65,7 +66,7 @@ func parseStep(s string, first bool) (step, string, error) {
 	key, rest := s[:end], s[end:]
 	switch {
 	case key == "":
-		return step{}, "", fmt.Errorf("a key is missing (write keys with dots as [\"key\"])")
+		return step{}, "", errors.New("a key is missing (write keys with dots as [\"key\"])")
 	case rest != "" && rest[0] != '.' && rest[0] != '[':
 		return step{}, "", fmt.Errorf("a key with %q must be written as [\"key\"]", rest[0])
 	case key == "*":
@@ -81,7 +82,7 @@ func parseBracket(s string) (step, string, error) {
 	}
 	inside, rest, ok := strings.Cut(s, "]")
 	if !ok {
-		return step{}, "", fmt.Errorf("a closing ] is missing")
+		return step{}, "", errors.New("a closing ] is missing")
 	}
 	if inside == "*" {
 		return step{kind: stepAny}, rest, nil
@@ -99,19 +100,19 @@ func parseQuoted(s string) (step, string, error) {
 		switch c := s[i]; c {
 		case '"':
 			if !strings.HasPrefix(s[i+1:], "]") {
-				return step{}, "", fmt.Errorf("a closing ] is missing")
+				return step{}, "", errors.New("a closing ] is missing")
 			}
 			return step{kind: stepKey, key: key.String()}, s[i+2:], nil
 		case '\\':
 			if i++; i == len(s) || s[i] != '"' && s[i] != '\\' {
-				return step{}, "", fmt.Errorf(`a backslash must be followed by " or \`)
+				return step{}, "", errors.New(`a backslash must be followed by " or \`)
 			}
 			key.WriteByte(s[i])
 		default:
 			key.WriteByte(c)
 		}
 	}
-	return step{}, "", fmt.Errorf(`a closing " is missing`)
+	return step{}, "", errors.New(`a closing " is missing`)
 }
 
 // String is the path in its plainest spelling; ParsePath of it gives the same path.

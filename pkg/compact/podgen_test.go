@@ -181,12 +181,15 @@ func (g *podGen) managedFields(a podApp, labels jmap, created, updated string) j
 	}
 	return jarr{
 		jmap{"manager": "kube-controller-manager", "operation": "Update", "apiVersion": "v1", "time": created, "fieldsType": "FieldsV1", "fieldsV1": jmap{
-			"f:metadata": jmap{"f:annotations": jmap{".": jmap{}, "f:checksum/config": jmap{}, "f:prometheus.io/port": jmap{}, "f:prometheus.io/scrape": jmap{}}, "f:generateName": jmap{}, "f:labels": fl,
-				"f:ownerReferences": jmap{".": jmap{}, `k:{"uid":"` + a.ownerUID + `"}`: jmap{}}},
-			"f:spec": jmap{"f:containers": jmap{`k:{"name":"main"}`: jmap{".": jmap{}, "f:args": jmap{}, "f:env": fenv, "f:image": jmap{}, "f:imagePullPolicy": jmap{}, "f:name": jmap{},
-				"f:ports":     jmap{".": jmap{}, fmt.Sprintf(`k:{"containerPort":%d,"protocol":"TCP"}`, a.port): jmap{".": jmap{}, "f:containerPort": jmap{}, "f:name": jmap{}, "f:protocol": jmap{}}},
-				"f:resources": jmap{}, "f:terminationMessagePath": jmap{}, "f:terminationMessagePolicy": jmap{}}},
-				"f:dnsPolicy": jmap{}, "f:enableServiceLinks": jmap{}, "f:restartPolicy": jmap{}, "f:schedulerName": jmap{}, "f:securityContext": jmap{}, "f:serviceAccount": jmap{}, "f:terminationGracePeriodSeconds": jmap{}},
+			"f:metadata": jmap{"f:annotations": jmap{".": jmap{}, "f:checksum/config": jmap{}, "f:prometheus.io/port": jmap{}, "f:prometheus.io/scrape": jmap{}}, "f:generateName": jmap{}, "f:labels": fl, "f:ownerReferences": jmap{".": jmap{}, `k:{"uid":"` + a.ownerUID + `"}`: jmap{}}},
+			"f:spec": jmap{
+				"f:containers": jmap{`k:{"name":"main"}`: jmap{
+					".": jmap{}, "f:args": jmap{}, "f:env": fenv, "f:image": jmap{}, "f:imagePullPolicy": jmap{}, "f:name": jmap{},
+					"f:ports":     jmap{".": jmap{}, fmt.Sprintf(`k:{"containerPort":%d,"protocol":"TCP"}`, a.port): jmap{".": jmap{}, "f:containerPort": jmap{}, "f:name": jmap{}, "f:protocol": jmap{}}},
+					"f:resources": jmap{}, "f:terminationMessagePath": jmap{}, "f:terminationMessagePolicy": jmap{},
+				}},
+				"f:dnsPolicy": jmap{}, "f:enableServiceLinks": jmap{}, "f:restartPolicy": jmap{}, "f:schedulerName": jmap{}, "f:securityContext": jmap{}, "f:serviceAccount": jmap{}, "f:terminationGracePeriodSeconds": jmap{},
+			},
 		}},
 		jmap{"manager": "kubelet", "operation": "Update", "apiVersion": "v1", "time": updated, "fieldsType": "FieldsV1", "subresource": "status", "fieldsV1": jmap{
 			"f:status": jmap{"f:conditions": fcond, "f:containerStatuses": jmap{}, "f:hostIP": jmap{}, "f:phase": jmap{}, "f:podIP": jmap{}, "f:podIPs": jmap{".": jmap{}}, "f:startTime": jmap{}},
