@@ -107,7 +107,7 @@ func (g *jsonGen) path() string {
 
 // TestRandomEdits holds the Editor, Values and Members against what the rules mean on decoded JSON.
 func TestRandomEdits(t *testing.T) {
-	for seed := range uint64(10_000) {
+	for seed := range uint64(6_000) {
 		g := &jsonGen{Rand: rand.New(rand.NewPCG(seed, 7))}
 		raw := g.object()
 		var o oracle
@@ -142,7 +142,7 @@ func TestRandomDamage(t *testing.T) {
 	alphabet := "{}[]\",:\\ \n01e.-tfnu\x00\x1fa\xff"
 	drop := mustEditor(t, Rule{Path: "a"}, Rule{Path: "metadata[*]"}, Rule{Path: "b[0]"})
 	valid := 0
-	for seed := range uint64(25_000) {
+	for seed := range uint64(12_000) {
 		g := &jsonGen{Rand: rand.New(rand.NewPCG(seed, 9))}
 		raw := g.object()
 		for range 1 + g.IntN(2) {
@@ -174,7 +174,7 @@ func TestRandomDamage(t *testing.T) {
 			t.Fatalf("seed %d: %q: got %+v, %v, want %+v", seed, raw, m, err, want)
 		}
 	}
-	if valid < 1000 || valid > 24_000 {
-		t.Errorf("%d of 25,000 were valid: the test shows little", valid)
+	if valid < 500 || valid > 11_000 {
+		t.Errorf("%d of 12,000 were valid: the test shows little", valid)
 	}
 }
