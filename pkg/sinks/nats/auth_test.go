@@ -1,0 +1,226 @@
+package nats_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/nats-io/jwt/v2"
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nkeys"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/nats"
+	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
+)
+
+func write(t *testing.T, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func user(t *testing.T) (nkeys.KeyPair, string, []byte) {
+	t.Helper()
+	return keyPair(t, nkeys.CreateUser)
+}
+
+func keyPair(t *testing.T, create func() (nkeys.KeyPair, error)) (kp nkeys.KeyPair, public string, seed []byte) {
+	t.Helper()
+	kp, err := create()
+	if err == nil {
+		public, err = kp.PublicKey()
+	}
+	if err == nil {
+		seed, err = kp.Seed()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kp, public, seed
+}
+
+// TestAuthentication connects in every way there is, with files relative to the
+// configuration's folder.
+func TestAuthentication(t *testing.T) {
+	t.Setenv("NATS_AUTH_TEST", "s3cret")
+	_, public, seed := user(t)
+	operator, account, creds := decentral(t)
+	for _, test := range []struct {
+		name   string
+		server func(o *server.Options)
+		file   []byte
+		change func(c *nats.Config)
+	}{
+		{"user", func(o *server.Options) { o.Username, o.Password = "me", "s3cret" }, nil, func(c *nats.Config) {
+			c.User, c.Password = "me", &sinks.Secret{Env: "NATS_AUTH_TEST"}
+		}},
+		{"token", func(o *server.Options) { o.Authorization = "s3cret" }, []byte("s3cret\n"), func(c *nats.Config) {
+			c.Token = &sinks.Secret{File: "auth"}
+		}},
+		{"nkey", func(o *server.Options) { o.Nkeys = []*server.NkeyUser{{Nkey: public}} }, seed, func(c *nats.Config) { c.NkeySeedFile = "auth" }},
+		{"credentials", func(o *server.Options) {
+			o.JetStream = false
+			o.TrustedKeys = []string{operator}
+			resolver := &server.MemAccResolver{}
+			public, token := account()
+			if err := resolver.Store(public, token); err != nil {
+				t.Fatal(err)
+			}
+			o.AccountResolver = resolver
+		}, creds, func(c *nats.Config) { c.CredentialsFile = "auth" }},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s := startServer(t, test.server)
+			defer stopServer(s)
+			dir := t.TempDir()
+			write(t, filepath.Join(dir, "auth"), test.file)
+			c := configFor(s.ClientURL(), false)
+			test.change(c)
+			sink := open(t, c, func(o *sinks.Options) { o.Dir = dir })
+			if err := sink.Write(t.Context(), sinktest.Events(2, 2)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// decentral makes an operator, an account and a user's credentials.
+func decentral(t *testing.T) (operator string, account func() (public, token string), creds []byte) {
+	t.Helper()
+	operatorKey, operatorPublic, _ := keyPair(t, nkeys.CreateOperator)
+	accountKey, accountPublic, _ := keyPair(t, nkeys.CreateAccount)
+	_, userPublic, userSeed := user(t)
+	accountToken, err := jwt.NewAccountClaims(accountPublic).Encode(operatorKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	userToken, err := jwt.NewUserClaims(userPublic).Encode(accountKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	creds, err = jwt.FormatUserConfig(userToken, userSeed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return operatorPublic, func() (string, string) { return accountPublic, accountToken }, creds
+}
+
+// TestPasswordRotation changes the password on both sides: the connection, which
+// the server ends, is made again with the new one.
+func TestPasswordRotation(t *testing.T) {
+	dir := t.TempDir()
+	password := filepath.Join(dir, "password")
+	write(t, password, []byte("first"))
+	with := func(pass string, port int) func(o *server.Options) {
+		return func(o *server.Options) { o.Username, o.Password, o.JetStream, o.Port = "me", pass, false, port }
+	}
+	s := startServer(t, with("first", -1))
+	c := configFor(s.ClientURL(), false)
+	c.User, c.Password = "me", &sinks.Secret{File: "password"}
+	sink := open(t, c, func(o *sinks.Options) { o.Dir = dir })
+	if err := sink.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	port := s.Addr().(*net.TCPAddr).Port
+	stopServer(s)
+	s = startServer(t, with("second", port))
+	defer stopServer(s)
+	eventually(t, "the sink pauses for want of the new password", func() bool {
+		class, _ := sinks.Classify(sink.Write(t.Context(), sinktest.Events(1, 1)))
+		return class == sinks.ClassPause
+	})
+	write(t, password, []byte("second"))
+	eventually(t, "the new password is used", func() bool {
+		return sink.Write(t.Context(), sinktest.Events(1, 1)) == nil
+	})
+}
+
+// TestTLS connects over TLS with a client certificate, and again with another one
+// from another authority after the server has changed both.
+func TestTLS(t *testing.T) {
+	dir := t.TempDir()
+	first, second := issue(t, "first"), issue(t, "second")
+	present := func(is *issued) {
+		write(t, filepath.Join(dir, "ca.pem"), is.ca)
+		write(t, filepath.Join(dir, "cert.pem"), is.cert)
+		write(t, filepath.Join(dir, "key.pem"), is.key)
+	}
+	with := func(is *issued, port int) func(o *server.Options) {
+		return func(o *server.Options) {
+			o.TLS, o.TLSVerify, o.TLSConfig, o.JetStream, o.Port = true, true, is.server(t), false, port
+		}
+	}
+	present(first)
+	s := startServer(t, with(first, -1))
+	c := configFor(s.ClientURL(), false)
+	c.TLS = sinks.TLS{CAFile: "ca.pem", CertFile: "cert.pem", KeyFile: "key.pem"}
+	sink := open(t, c, func(o *sinks.Options) { o.Dir = dir })
+	if err := sink.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	port := s.Addr().(*net.TCPAddr).Port
+	stopServer(s)
+	s = startServer(t, with(second, port))
+	defer stopServer(s)
+	if err := sink.Write(t.Context(), sinktest.Events(1, 1)); err == nil {
+		t.Error("a server of an unknown authority was trusted")
+	}
+	present(second)
+	eventually(t, "the new files are used", func() bool {
+		return sink.Write(t.Context(), sinktest.Events(1, 1)) == nil
+	})
+}
+
+// issued is a certificate of 127.0.0.1 and the authority that made it, as PEM.
+type issued struct{ ca, cert, key []byte }
+
+func issue(t *testing.T, name string) *issued {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// One certificate that is its own authority is all that is needed here.
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return &issued{ca: cert, cert: cert, key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})}
+}
+
+func (is *issued) server(t *testing.T) *tls.Config {
+	t.Helper()
+	pair, err := tls.X509KeyPair(is.cert, is.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(is.ca)
+	return &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12}
+}
