@@ -68,7 +68,8 @@ func (f *follower) loop(ctx context.Context, folder *folder) error {
 			if ok && concerns(e.Name, f.cfg.Path) {
 				f.look()
 			}
-		case <-folder.losses():
+		case err := <-folder.losses():
+			f.log.Debug("notifications for the config file were lost; it is read", "error", err)
 			f.look()
 		case <-poll.C:
 			folder.renew()
