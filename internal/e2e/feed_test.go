@@ -195,12 +195,13 @@ func report(t testing.TB, problems []string) {
 }
 
 // settle waits until the feed in dir has every change made before: in each kind a
-// last object is written, and what is delivered after all else of its kind.
+// last object is written, which is delivered after all else of its kind: it comes
+// last in a stream, and by its name in a list.
 func (c *client) settle(dir string, watched ...kind) {
 	c.t.Helper()
 	want := map[string]bool{}
 	for _, k := range watched {
-		u, err := c.create(c.t.Context(), k, fmt.Sprintf("sentinel-%d", c.history.count()))
+		u, err := c.create(c.t.Context(), k, fmt.Sprintf("zz-sentinel-%d", c.history.count()))
 		if err != nil {
 			c.t.Fatal(err)
 		}

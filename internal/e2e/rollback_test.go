@@ -55,7 +55,9 @@ func TestRollback(t *testing.T) {
 	}
 }
 
-// undone is what the restore will undo: 20 creations, 10 updates, 10 deletions.
+// undone is what the restore will undo: 20 creations, 10 updates, 10 deletions. Many
+// more updates bring the version far above what the restored server will soon
+// reach again by writes of its own.
 func (c *client) undone(ctx context.Context, objects []placed) error {
 	for i := range 20 {
 		if _, err := c.create(ctx, kinds[i%len(kinds)], fmt.Sprintf("undone-%d", i)); err != nil {
@@ -66,6 +68,14 @@ func (c *client) undone(ctx context.Context, objects []placed) error {
 		if _, err := c.update(ctx, o.k, o.u); err != nil {
 			return err
 		}
+	}
+	last := objects[20]
+	for range 600 {
+		u, err := c.update(ctx, last.k, last.u)
+		if err != nil {
+			return err
+		}
+		last.u = u
 	}
 	for _, o := range objects[10:20] {
 		if err := c.remove(ctx, o.k, o.u); err != nil {
