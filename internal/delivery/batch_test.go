@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
@@ -112,13 +114,14 @@ func TestManyEventsBehindOneObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStorage(t)
 		defer s.close()
-		const events = 20_000
+		const events = 6000
 		s.add(numbered(events, 1)...)
 		s.add(numbered(10, upTo(50)[2:]...)...)
 		begin := time.Now()
 		r := newReceiver(t, func(_ context.Context, batch []change) error {
+			time.Sleep(time.Millisecond)
 			for i, c := range batch {
-				if c.Object == 1 && time.Since(begin) < time.Hour {
+				if c.Object == 1 && time.Since(begin) < 10*time.Minute {
 					return &sinks.BatchError{Failed: map[int]error{i: errors.New("partition without a leader")}}
 				}
 			}
@@ -133,9 +136,27 @@ func TestManyEventsBehindOneObject(t *testing.T) {
 		if st := w.Status(); st.Blocked != events {
 			t.Errorf("%d events are blocked, want %d", st.Blocked, events)
 		}
-		time.Sleep(time.Hour + 6*time.Minute)
-		if got := len(r.got()); got != 480+events {
-			t.Errorf("%d events arrived in the end, want %d", got, 480+events)
+		// Its events come one a write when it recovers. Others don't wait for that.
+		for s.queue.Stats().Length == events {
+			time.Sleep(time.Second)
+		}
+		s.add(numbered(11, upTo(50)[2:]...)[480:]...)
+		synctest.Wait()
+		time.Sleep(100 * time.Millisecond)
+		others := 0
+		for _, c := range r.got() {
+			if c.Object != 1 {
+				others++
+			}
+		}
+		if left := s.queue.Stats().Length; others != 528 || left < events/2 {
+			t.Errorf("%d events of other objects arrived, want 528, with %d events left", others, left)
+		}
+		for s.queue.Stats().Length > 0 {
+			time.Sleep(time.Second)
+		}
+		if got := len(r.got()); got != 528+events {
+			t.Errorf("%d events arrived in the end, want %d", got, 528+events)
 		}
 		r.checkOrder()
 	})
@@ -167,4 +188,110 @@ func TestNonsenseBatchErrors(t *testing.T) {
 			t.Errorf("%d different events were written, %d are left", len(seen), n)
 		}
 	})
+}
+
+// Traffic that never ends does not keep an event from its next try.
+func TestRetriesAreNotStarved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		failed := false
+		r := newReceiver(t, func(_ context.Context, batch []change) error {
+			time.Sleep(10 * time.Millisecond)
+			if batch[0].Object == 1 && !failed {
+				failed = true
+				return &sinks.BatchError{Failed: map[int]error{0: errors.New("not now")}}
+			}
+			return nil
+		})
+		w := start(t, s, r, func(c *Config) { c.Delivery.MaxEvents = 2 })
+		defer w.stop()
+		for n := range 20 {
+			s.add(numbered(n+1, upTo(60)...)[n*60:]...) // more than the sink takes
+			time.Sleep(100 * time.Millisecond)
+		}
+		accepted := false
+		for _, c := range r.got() {
+			accepted = accepted || c == change{Object: 1, N: 1}
+		}
+		if left := s.queue.Stats().Length; !accepted || left < 200 {
+			t.Errorf("accepted: %v, with %d events left", accepted, left)
+		}
+	})
+}
+
+// A refused event goes alone, also when others wait for a retry with it.
+func TestRefusedEventsGoAlone(t *testing.T) {
+	s := newStorage(t)
+	defer s.close()
+	cfg := Config{Queue: s.queue, Delivery: sinks.Delivery{MaxEvents: 10}}
+	cfg.setDefaults()
+	m, err := newMetrics(&cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newEngine(&cfg, newReceiver(t, accept), m, newJournal(cfg.Logger), newNote(s.queue, ""))
+	l, now := e.lanes[0], time.Now()
+	for i, alone := range []bool{true, false, false, true} {
+		ev, err := decodeChange(outbox.Item{Payload: fmt.Appendf(nil, `{"object":%d}`, i)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.detached.add(&entry{event: ev, item: outbox.Item{Lane: uint64(i)}}, now.Add(time.Duration(i)-10), alone, 0)
+	}
+	for i, want := range []int{1, 2, 1, 0} {
+		if err := e.form(l, now, 100); err != nil || len(l.batch.entries) != want {
+			t.Errorf("batch %d has %d events, want %d (%v)", i, len(l.batch.entries), want, err)
+		}
+	}
+}
+
+// counted counts what is read of a queue.
+type counted struct {
+	Queue
+
+	items, bytes atomic.Int64
+}
+
+func (c *counted) Read(after uint64, max, maxBytes int) ([]outbox.Item, error) {
+	items, err := c.Queue.Read(after, max, maxBytes)
+	for _, it := range items {
+		c.items.Add(1)
+		c.bytes.Add(int64(len(it.Payload)))
+	}
+	return items, err
+}
+
+func TestReadingAheadIsBounded(t *testing.T) {
+	for name, c := range map[string]struct {
+		events, pad         int
+		mostItems, mostRead int64
+	}{
+		"items": {20_000, 0, 1024 + 3*readItems, 1 << 20},
+		"bytes": {300, 100_000, 300, readAheadBytes + 3*(readBytes+200_000)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStorage(t)
+				defer s.close()
+				backlog := numbered(c.events/100, upTo(100)...)
+				for i := range backlog {
+					backlog[i].Pad = strings.Repeat("x", c.pad)
+				}
+				s.add(backlog...)
+				r := newReceiver(t, func(context.Context, []change) error { return sinks.Pause(errors.New("401")) })
+				q := &counted{Queue: s.queue}
+				w := start(t, s, r, func(cfg *Config) { cfg.Queue = q })
+				synctest.Wait()
+				w.stop()
+				if items, bytes := q.items.Load(), q.bytes.Load(); items > c.mostItems || bytes > c.mostRead {
+					t.Errorf("a paused sink has %d events, %d bytes read ahead", items, bytes)
+				}
+			})
+		})
+	}
+	e := &engine{cfg: &Config{}, aside: maxSetAside}
+	if !e.full() {
+		t.Error("events set aside are not bounded")
+	}
 }

@@ -113,6 +113,17 @@ func TestManyPoisonEvents(t *testing.T) {
 			t.Errorf("%d events arrived, %d dead letters; want 700 and 200", got, letters)
 		}
 		r.checkOrder()
+		refused := map[change]bool{}
+		for _, wr := range r.log() {
+			for _, c := range wr.batch {
+				if refused[c] && len(wr.batch) > 1 {
+					t.Errorf("%v was written with others after it was refused alone", c)
+				}
+			}
+			if wr.err != nil && len(wr.batch) == 1 {
+				refused[wr.batch[0]] = true
+			}
+		}
 	})
 }
 
@@ -292,6 +303,20 @@ func TestPanics(t *testing.T) {
 			r.checkOrder()
 		})
 	})
+	t.Run("of the only event", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStorage(t)
+			defer s.close()
+			s.add(numbered(1, 1)...)
+			r := newReceiver(t, func(context.Context, []change) error { panic("no") })
+			w := start(t, s, r, nil)
+			defer w.stop()
+			time.Sleep(time.Minute)
+			if st := w.Status(); st.State != Idle || len(s.letters()) != 1 || s.letters()[0].Attempts != 3 {
+				t.Errorf("status %+v, letters %+v", st, s.letters())
+			}
+		})
+	})
 	t.Run("of the sink", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newStorage(t)
@@ -309,6 +334,12 @@ func TestPanics(t *testing.T) {
 			time.Sleep(time.Hour)
 			if st := w.Status(); st.State != Paused || st.Queue.Length != 200 || len(s.letters()) != 0 {
 				t.Errorf("status %+v", st)
+			}
+			if got := fmt.Sprint(sizes(r.log())[:9]); got != "[64 32 16 8 4 2 1 1 1]" {
+				t.Errorf("batches of %s before the pause", got)
+			}
+			if gap := r.log()[9].at.Sub(r.log()[8].at); gap != 30*time.Second {
+				t.Errorf("tried again after %v; three events should pause the sink", gap)
 			}
 			mended.Store(true)
 			time.Sleep(6 * time.Minute)

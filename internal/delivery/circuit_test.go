@@ -1,0 +1,174 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+func newCircuit() *circuit {
+	r := &Retry{}
+	r.setDefaults()
+	return &circuit{retry: r}
+}
+
+// Lanes that fail together are one failure, whatever order they return in.
+func TestFailuresOfOneOutageCountOnce(t *testing.T) {
+	c := newCircuit()
+	now := time.Now()
+	tickets := []ticket{c.start(), c.start(), c.start(), c.start()}
+	for i, tk := range tickets {
+		c.end(tk)
+		if changed := c.fail(tk, now, 0, "down"); changed != (i == 0) {
+			t.Errorf("failure %d: changed is %v", i, changed)
+		}
+	}
+	if c.attempts != 1 || c.until.After(now.Add(500*time.Millisecond)) {
+		t.Errorf("%d attempts, next in %v", c.attempts, c.until.Sub(now))
+	}
+	c = newCircuit()
+	tickets = []ticket{c.start(), c.start(), c.start()}
+	for _, tk := range tickets {
+		c.pause(tk, now, "gone")
+	}
+	if c.attempts != 1 || !c.until.Equal(now.Add(30*time.Second)) {
+		t.Errorf("%d attempts, next in %v", c.attempts, c.until.Sub(now))
+	}
+}
+
+// A lane that returns late with a delay the receiver asked for is heard.
+func TestLateRetryAfter(t *testing.T) {
+	c := newCircuit()
+	now := time.Now()
+	a, b := c.start(), c.start()
+	c.fail(a, now, 0, "down")
+	c.fail(b, now, time.Minute, "slower")
+	if c.until.Before(now.Add(time.Minute)) || c.attempts != 1 {
+		t.Errorf("next in %v after %d attempts, want a minute after 1", c.until.Sub(now), c.attempts)
+	}
+}
+
+// What was sent before an outage says nothing about its end.
+func TestLateSuccessDoesNotEndAnOutage(t *testing.T) {
+	c := newCircuit()
+	now := time.Now()
+	a, b := c.start(), c.start()
+	c.fail(a, now, 0, "down")
+	if c.answered(b, now, 100) || c.phase != backingOff {
+		t.Error("an old write ended the outage")
+	}
+	later := now.Add(time.Second)
+	if c.admit(later) != 1 {
+		t.Fatal("no probe")
+	}
+	probe := c.start()
+	if c.admit(later) != 0 {
+		t.Error("two probes at once")
+	}
+	c.end(probe)
+	if !c.answered(probe, later, 100) || c.phase != flowing || c.admit(later) != 2 {
+		t.Error("the probe did not end the outage")
+	}
+}
+
+// After an outage batches grow by doubling.
+func TestBatchesGrowBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(1, upTo(200)...)...)
+		r := newReceiver(t, script(errors.New("down")))
+		w := start(t, s, r, func(c *Config) { c.Delivery.MaxEvents = 50 })
+		time.Sleep(time.Minute)
+		w.stop()
+		if got := fmt.Sprint(sizes(r.log())); got != "[50 1 2 4 8 16 32 50 50 37]" {
+			t.Errorf("batches of %s", got)
+		}
+	})
+}
+
+// Once others were accepted, an object whose events fail holds nobody up, not
+// even when it is the only one left that is tried.
+func TestFailingObjectDelaysNoOther(t *testing.T) {
+	for name, fail := range map[string]func(i int) error{
+		"unnamed": func(int) error { return errors.New("500") },
+		"named": func(i int) error {
+			return &sinks.BatchError{Failed: map[int]error{i: errors.New("500")}}
+		},
+	} {
+		for _, batch := range []int{1, 20} {
+			t.Run(fmt.Sprintf("%s,batch=%d", name, batch), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newStorage(t)
+					defer s.close()
+					r := newReceiver(t, func(_ context.Context, batch []change) error {
+						for i, c := range batch {
+							if c.Object == 3 {
+								return fail(i)
+							}
+						}
+						return nil
+					})
+					w := start(t, s, r, func(c *Config) { c.Delivery.MaxEvents = batch })
+					defer w.stop()
+					s.add(numbered(1, upTo(10)...)...)
+					time.Sleep(time.Minute)
+					for n := 2; n < 8; n++ {
+						before := len(r.got())
+						s.add(numbered(n, upTo(10)...)[(n-1)*10:]...)
+						synctest.Wait()
+						if got := len(r.got()) - before; got != 9 {
+							t.Errorf("%d events of healthy objects arrived at once, want 9; %+v", got, w.Status())
+						}
+						time.Sleep(6 * time.Minute)
+						if st := w.Status(); st.State != Running || st.Blocked != n {
+							t.Errorf("while one object fails: %+v", st)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// Many failing objects don't add up to a storm of retries when nothing else is
+// to be delivered: it may be the sink after all.
+func TestManyFailingObjectsArePaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(1, upTo(250)...)...)
+		r := newReceiver(t, func(_ context.Context, batch []change) error {
+			failed := map[int]error{}
+			for i, c := range batch {
+				if c.Object >= 10 {
+					failed[i] = errors.New("500")
+				}
+			}
+			if len(failed) > 0 {
+				return &sinks.BatchError{Failed: failed}
+			}
+			return nil
+		})
+		w := start(t, s, r, func(c *Config) {
+			c.Delivery.MaxEvents = 1
+			c.Retry.Initial, c.Retry.Max = 100*time.Millisecond, 5*time.Second
+		})
+		defer w.stop()
+		for n := 2; n < 10; n++ {
+			time.Sleep(2 * time.Minute)
+			s.add(numbered(n, upTo(10)...)[(n-1)*10:]...)
+		}
+		time.Sleep(5 * time.Minute)
+		before := len(r.log())
+		time.Sleep(5 * time.Minute)
+		if n := len(r.log()) - before; n < 30 || n > 300 {
+			t.Errorf("%d writes in five minutes", n)
+		}
+	})
+}
