@@ -26,10 +26,10 @@ func TestRollback(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			before := c.SaveEtcd(t)
 			d := newDaemon(t, c.Kubeconfig, feedConfig(ns))
 			d.start()
 			w.settle(d.path("events"), kinds...)
-			before := c.SaveEtcd(t)
 			if err := w.undone(t.Context(), objects); err != nil {
 				t.Fatal(err)
 			}
