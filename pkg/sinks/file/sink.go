@@ -29,6 +29,8 @@ type sink struct {
 	folder *folder // in the turn of io only
 }
 
+var _ sinks.Sink = (*sink)(nil)
+
 // Write appends the batch. It may be called from several goroutines; they take
 // turns at the disk.
 func (s *sink) Write(ctx context.Context, batch []*event.Event) error {

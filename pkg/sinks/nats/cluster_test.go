@@ -140,6 +140,9 @@ func clusterStream(t *testing.T, js jetstream.JetStream, c jetstream.StreamConfi
 // TestLeaderIsKilled kills the server that leads the stream, to which the sink is
 // connected, while events flow. Every event arrives, once, in order per object.
 func TestLeaderIsKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a cluster takes its time to elect leaders")
+	}
 	nodes := startCluster(t)
 	var urls []string
 	for _, n := range nodes {

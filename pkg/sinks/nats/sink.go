@@ -33,7 +33,10 @@ type sink struct {
 	warned     sync.Map                // messages of warnOnce
 }
 
-var _ sinks.Limited = (*sink)(nil)
+var (
+	_ sinks.Sink    = (*sink)(nil)
+	_ sinks.Limited = (*sink)(nil)
+)
 
 // Limits are the server's and the stream's, less what headers take.
 func (s *sink) Limits() sinks.Limits {

@@ -18,6 +18,8 @@ type sink struct {
 	torn   bool         // the output ends in the middle of a line
 }
 
+var _ sinks.Sink = (*sink)(nil)
+
 // Write writes the batch. It may be called from several goroutines; they take turns.
 func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 	// Encoding happens here and not in the turn: a write that outlives ctx must

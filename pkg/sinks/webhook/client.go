@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
@@ -32,8 +33,9 @@ type clients struct {
 // client is an http.Client of one state of the TLS files.
 type client struct {
 	http    *http.Client
-	using   int // requests under way; guarded by clients.mu
-	retired bool
+	using   int         // requests under way; guarded by clients.mu
+	retired bool        // replaced by another; guarded by clients.mu
+	asked   atomic.Bool // an endpoint asked for a certificate and there is none
 }
 
 // lookEvery is how often the TLS files are looked at.
@@ -106,10 +108,18 @@ func (c *clients) reloadLocked() error {
 		return err
 	}
 	old := c.current
-	c.current = &client{http: &http.Client{
+	next := &client{}
+	if len(config.Certificates) == 0 {
+		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			next.asked.Store(true)
+			return &tls.Certificate{}, nil
+		}
+	}
+	next.http = &http.Client{
 		Transport:     c.transport(config),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}}
+	}
+	c.current = next
 	if old != nil {
 		c.metrics.reload("succeeded")
 		c.log.Info("changed TLS files are in use")

@@ -23,6 +23,8 @@ type sink struct {
 	metrics *metrics
 }
 
+var _ sinks.Sink = (*sink)(nil)
+
 // Write posts the batch: as one request when batches were asked for, and
 // otherwise one event after the other.
 func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
@@ -85,7 +87,7 @@ func (s *sink) post(ctx context.Context, events []*event.Event) error {
 	resp, err := client.http.Do(req)
 	if err != nil {
 		s.metrics.response(0)
-		return s.requestError(ctx, err)
+		return s.requestError(ctx, client, err)
 	}
 	s.metrics.response(resp.StatusCode)
 	return s.answer(resp, s.mask(hidden))
@@ -96,7 +98,7 @@ var errTimeout = errors.New("timed out")
 
 // requestError is why there was no answer. The URL that net/http puts into its
 // errors stays out.
-func (s *sink) requestError(ctx context.Context, err error) error {
+func (s *sink) requestError(ctx context.Context, c *client, err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
@@ -104,6 +106,10 @@ func (s *sink) requestError(ctx context.Context, err error) error {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
 	wrapped := fmt.Errorf("post to %s: %w", s.target.Host, err)
+	if c.asked.Load() && ctx.Err() == nil {
+		// The endpoint's reason comes after the handshake, where HTTP/2 loses it.
+		wrapped = fmt.Errorf("%w (the endpoint asked for a client certificate, and tls.certFile names none)", wrapped)
+	}
 	if _, ok := errors.AsType[*privateError](err); ok {
 		return sinks.Pause(wrapped)
 	}

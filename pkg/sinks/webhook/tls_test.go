@@ -159,7 +159,7 @@ func TestTLSFailures(t *testing.T) {
 		}, nil, "expired"},
 		{"wrong host", func() *tlsServer { return newTLSServer(t, ours, nil, "ops.example.com", nil) }, nil, "127.0.0.1"},
 		{"server name", func() *tlsServer { return newTLSServer(t, ours, nil, "ops.example.com", nil) }, func(c *webhook.Config) { c.TLS.ServerName = "ops.example.com" }, ""},
-		{"client certificate asked for", func() *tlsServer { return newTLSServer(t, ours, ours, "127.0.0.1", nil) }, nil, "certificate"},
+		{"client certificate asked for", func() *tlsServer { return newTLSServer(t, ours, ours, "127.0.0.1", nil) }, nil, "asked for a client certificate"},
 		{"old TLS", func() *tlsServer {
 			s := newTLSServer(t, ours, nil, "127.0.0.1", nil)
 			s.TLS.MinVersion, s.TLS.MaxVersion = tls.VersionTLS10, tls.VersionTLS11
