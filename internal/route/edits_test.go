@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -81,6 +82,9 @@ func TestSecretsAreRedacted(t *testing.T) {
 	}
 	if strings.Contains(out, "managedFields") {
 		t.Errorf("managedFields are in %s", out)
+	}
+	if !regexp.MustCompile(`"password":"redacted:hmac-sha256:[0-9a-f]{16}"`).MatchString(out) {
+		t.Errorf("the hash is not of 16 digits: %s", out)
 	}
 	if again := edit(t, DefaultEdits(), secrets(), raw); again != out {
 		t.Errorf("one secret, two results:\n%s\n%s", out, again)

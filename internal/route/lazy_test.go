@@ -17,6 +17,7 @@ func TestLazyIsDecoded(t *testing.T) {
 		barePod,
 		`{"kind":"X","apiVersion":"v1","metadata":{"name":"n"},"a":1,"a":{"b":2},"z":[]}`,
 		`{"kind":"X","apiVersion":"v1","metadata":{"name":"n"},"a":[1,1.0,2.5,-3,1e3,12345678901234567890,"1",true,null,{},[],{"k":[{"v":1}]}],"b":{"":0,"x y":1,"é":2}}`,
+		`{"kind":"X","apiVersion":"v1","metadata":{"name":"n"},"p":{"x":1,"y":[1,2,{"z":1,"w":2}]},"q":{"y":[1, 2,{"w":2,"z":1}],"x":1},"r":{"x":1,"y":[1,2,{}]}}`,
 		`{"kind":"X","apiVersion":"v1","metadata":{"name":"n"} , "a" : { "b" : [ 1 , 2 ] , "c" : "\u0041\n\"\\" } , "z" : {} }`,
 		`{"kind":"X","apiVersion":"v1","metadata":{"name":"n"},"a":{"b":{"c":{"d":{"e":{"f":{"g":1}}}}}},"z":"` + strings.Repeat("x", 100) + `"}`,
 	}
@@ -27,6 +28,7 @@ func TestLazyIsDecoded(t *testing.T) {
 		`object.a + [1] == object.a + [1]`, `[1] + object.a != object.a`, `1 in object.a`, `"b" in object.a`, `1 in object`, `null in object.a`, `{} in object.a`,
 		`object.b[""] == 0 && object.b["x y"] == 1 && object.b["é"] == 2`, `object.b.map(k, k).size() == 3`, `object.b.all(k, object.b[k] >= 0)`,
 		`object.exists(k, k == "z")`, `has(object.a.b)`, `has(object.a.b.c)`, `has(object.nothing)`, `object.nothing == 1`, `object.a.nothing == 1`, `object.a < 1`,
+		`object.p == object.q`, `object.p == object.r`, `object.p.y == object.q.y`, `object.p.y == object.r.y`, `object.p.y[2] in object.q.y`, `has(object.metadata.generation)`,
 		`object.a`, `object`, `string(object.a) == ""`, `dyn(object.a) == dyn(object.a)`, `object.a.c == "A\n\"\\"`, `object.z == "` + strings.Repeat("x", 100) + `"`,
 		`object.metadata == {"name": "n"}`, `object.metadata.name == "n"`, `size(object.metadata) == 1`, `object.metadata.exists(k, k == "name")`, `object == {"a": 1}`,
 		`object.metadata.labels == {"app": "web", "tier": "front"}`, `{"app": "web", "tier": "front"} == object.metadata.labels`, `object.metadata.labels.map(k, k).size() == 2`,

@@ -109,3 +109,31 @@ func TestLimitsLeaveRoom(t *testing.T) {
 		}
 	}
 }
+
+// What is not metered is bounded by its text.
+func TestMetered(t *testing.T) {
+	x, err := newExpressions(defaultLimits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for when, want := range map[string]bool{
+		`metadata.name == "x" && metadata.labels["app"] in ["a", "b"]`:   false,
+		`object.status.phase == "Failed" || has(object.metadata.labels)`: false,
+		`quantity(object.q).isLessThan(quantity("1"))`:                   false,
+		`object.a.exists(x, x == 1)`:                                     true,
+		`[1, 2].all(x, x > 0)`:                                           true,
+		`cel.bind(x, [1], x == x)`:                                       true,
+		`object.a == oldObject.a`:                                        true,
+		`object.a.matches("(a|b)*c")`:                                    true,
+		`object.a.split("").size() > 1`:                                  true,
+	} {
+		c, faults := x.compile(when)
+		if faults != nil {
+			t.Errorf("%s: %v", when, faults)
+			continue
+		}
+		if c.metered != want {
+			t.Errorf("%s is metered: %t", when, c.metered)
+		}
+	}
+}
