@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 var (
@@ -163,8 +165,8 @@ func (t *table) failing(p pattern) string {
 	for _, g := range t.groups {
 		for _, v := range g.versions {
 			for _, s := range p.readings {
-				if v.failed != "" && s.group != nil && s.matches(g.name, v.name) {
-					return v.failed
+				if v.failing && s.group != nil && s.matches(g.name, v.name) {
+					return t.reasons[schema.GroupVersion{Group: g.name, Version: v.name}].Error()
 				}
 			}
 		}

@@ -2,6 +2,7 @@ package dynamicfactory
 
 import (
 	"reflect"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -10,7 +11,8 @@ import (
 
 // table is what discovery said, in the server's order of groups. It is immutable.
 type table struct {
-	groups []servedGroup
+	groups  []servedGroup
+	reasons map[schema.GroupVersion]error // why discovery of some versions fails
 }
 
 // servedGroup is a group with its versions, the preferred one first.
@@ -22,7 +24,7 @@ type servedGroup struct {
 type servedVersion struct {
 	name      string
 	resources []servedResource
-	failed    string // why discovery of it fails at present; resources then are older
+	failing   bool // discovery of it fails at present; resources then are older
 }
 
 // servedResource is a resource and the names it goes by, in lower case.
@@ -41,14 +43,14 @@ func newTable(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, failed
 			byVersion[l.GroupVersion] = l
 		}
 	}
-	t := &table{}
+	t := &table{reasons: failed}
 	for _, g := range groups {
 		group := servedGroup{name: g.Name}
-		for _, name := range versionsOf(g) {
+		for _, name := range versionsOf(g, failed, before) {
 			gv := schema.GroupVersion{Group: g.Name, Version: name}
 			v := servedVersion{name: name}
-			if err, ok := failed[gv]; ok {
-				v.failed = err.Error()
+			if _, ok := failed[gv]; ok {
+				v.failing = true
 				v.resources = before.resources(gv)
 			} else if l := byVersion[gv.String()]; l != nil {
 				v.resources = resourcesOf(gv, l.APIResources)
@@ -61,7 +63,9 @@ func newTable(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, failed
 }
 
 // versionsOf returns the names of a group's versions, the preferred one first.
-func versionsOf(g *metav1.APIGroup) []string {
+// Aggregated discovery leaves out those that fail: they come first if they were
+// preferred before, and last if not.
+func versionsOf(g *metav1.APIGroup, failed map[schema.GroupVersion]error, before *table) []string {
 	var names []string
 	if v := g.PreferredVersion.Version; v != "" {
 		names = append(names, v)
@@ -69,6 +73,20 @@ func versionsOf(g *metav1.APIGroup) []string {
 	for _, v := range g.Versions {
 		if v.Version != g.PreferredVersion.Version {
 			names = append(names, v.Version)
+		}
+	}
+	var missing []string
+	for gv := range failed {
+		if gv.Group == g.Name && !slices.Contains(names, gv.Version) {
+			missing = append(missing, gv.Version)
+		}
+	}
+	slices.Sort(missing)
+	for _, name := range missing {
+		if before.prefers(g.Name, name) {
+			names = slices.Insert(names, 0, name)
+		} else {
+			names = append(names, name)
 		}
 	}
 	return names
@@ -111,6 +129,16 @@ func (t *table) resources(gv schema.GroupVersion) []servedResource {
 	return nil
 }
 
+// prefers tells whether a version was its group's first. t may be nil.
+func (t *table) prefers(group, version string) bool {
+	if t == nil {
+		return false
+	}
+	i := slices.IndexFunc(t.groups, func(g servedGroup) bool { return g.name == group })
+	return i >= 0 && len(t.groups[i].versions) > 0 && t.groups[i].versions[0].name == version
+}
+
+// equal tells whether both give the same answers. other may be nil.
 func (t *table) equal(other *table) bool {
 	return other != nil && reflect.DeepEqual(t.groups, other.groups)
 }

@@ -1,0 +1,124 @@
+package rawwatch
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/flowcontrol"
+)
+
+func TestResourcePath(t *testing.T) {
+	pods := schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	deployments := schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}
+	for _, tc := range []struct {
+		gvr             schema.GroupVersionResource
+		namespace, want string
+	}{
+		{pods, "", "/api/v1/pods"}, {pods, "a", "/api/v1/namespaces/a/pods"},
+		{deployments, "", "/apis/apps/v1/deployments"}, {deployments, "a", "/apis/apps/v1/namespaces/a/deployments"},
+	} {
+		if got := resourcePath(tc.gvr, tc.namespace); got != tc.want {
+			t.Errorf("got %s, want %s", got, tc.want)
+		}
+	}
+}
+
+// What the config says of TLS, authentication, impersonation, user agent and the
+// path of the server goes with every request; its timeout does not.
+func TestClientHonoursTheConfig(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path != "/prefix/api/v1/pods" || r.ProtoMajor != 2 {
+			t.Errorf("%s %s", r.Proto, r.URL.Path)
+		}
+		for header, want := range map[string]string{
+			"Authorization": "Bearer token", "Impersonate-User": "eve", "User-Agent": "test", "Accept": acceptObjects,
+		} {
+			if got := r.Header.Get(header); got != want {
+				t.Errorf("%s: %q, want %q", header, got, want)
+			}
+		}
+		time.Sleep(20 * time.Millisecond) // longer than the config's timeout
+		_, _ = w.Write([]byte("{}"))
+	}))
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	defer server.Close()
+	cfg := &rest.Config{
+		Host: server.URL + "/prefix/", BearerToken: "token", UserAgent: "test", Timeout: time.Millisecond,
+		Impersonate:     rest.ImpersonationConfig{UserName: "eve"},
+		TLSClientConfig: rest.TLSClientConfig{Insecure: true},
+	}
+	c, err := NewClient(cfg, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := c.get(t.Context(), "/api/v1/pods", url.Values{}, acceptObjects)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	c.http.CloseIdleConnections()
+}
+
+func TestResponseError(t *testing.T) {
+	for name, tc := range map[string]struct {
+		code         int
+		header, body string
+		is           func(error) bool
+		delay        time.Duration
+	}{
+		"a status":               {410, "", `{"kind":"Status","status":"Failure","reason":"Expired","code":410}`, isExpired, 0},
+		"a status with a delay":  {429, "", `{"kind":"Status","status":"Failure","reason":"TooManyRequests","code":429,"details":{"retryAfterSeconds":7}}`, apierrors.IsTooManyRequests, 7 * time.Second},
+		"a status and a header":  {429, "9", `{"kind":"Status","status":"Failure","reason":"TooManyRequests","code":429}`, apierrors.IsTooManyRequests, 9 * time.Second},
+		"no status but a header": {503, "3", "busy", apierrors.IsServiceUnavailable, 3 * time.Second},
+		"a proxy's page":         {403, "", "<html>", apierrors.IsForbidden, 0},
+		"nothing":                {404, "", "", apierrors.IsNotFound, 0},
+		"gone without a word":    {410, "", "", isExpired, 0},
+	} {
+		w := httptest.NewRecorder()
+		if tc.header != "" {
+			w.Header().Set("Retry-After", tc.header)
+		}
+		w.WriteHeader(tc.code)
+		_, _ = w.WriteString(tc.body)
+		err := responseError(w.Result())
+		if !tc.is(err) || retryAfter(err) != tc.delay {
+			t.Errorf("%s: got %v (%v), delay %v", name, err, apierrors.ReasonForError(err), retryAfter(err))
+		}
+	}
+}
+
+func TestLimiter(t *testing.T) {
+	own := flowcontrol.NewFakeAlwaysRateLimiter()
+	for name, tc := range map[string]struct {
+		cfg  rest.Config
+		want func(flowcontrol.RateLimiter) bool
+	}{
+		"default": {rest.Config{}, func(l flowcontrol.RateLimiter) bool { return l.QPS() == rest.DefaultQPS }},
+		"none":    {rest.Config{QPS: -1}, func(l flowcontrol.RateLimiter) bool { return l == nil }},
+		"set":     {rest.Config{QPS: 50, Burst: 100}, func(l flowcontrol.RateLimiter) bool { return l.QPS() == 50 }},
+		"given":   {rest.Config{QPS: 50, RateLimiter: own}, func(l flowcontrol.RateLimiter) bool { return l == own }},
+	} {
+		if !tc.want(limiterFor(&tc.cfg)) {
+			t.Errorf("%s: the wrong limiter", name)
+		}
+	}
+}
+
+func TestClientOfABadConfig(t *testing.T) {
+	for _, cfg := range []*rest.Config{
+		{Host: "http://[::1"},
+		{Host: "https://example.com", TLSClientConfig: rest.TLSClientConfig{CAFile: "/nowhere"}},
+		{Host: "https://example.com", BearerToken: "x", Username: "y"},
+	} {
+		if _, err := NewClient(cfg, 1); err == nil {
+			t.Errorf("%v: no error", cfg.Host)
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package rawwatch
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+func TestLines(t *testing.T) {
+	long := strings.Repeat("x", 3*readBuffer)
+	exact := strings.Repeat("y", readBuffer-1)
+	for name, tc := range map[string]struct {
+		stream string
+		want   []string
+	}{
+		"nothing":           {"", nil},
+		"one":               {"a\n", []string{"a"}},
+		"an end missing":    {"a\nb", []string{"a", "b"}},
+		"empty lines":       {"\n\r\na\r\n\n", []string{"a"}},
+		"long ones":         {long + "\nb\n" + long, []string{long, "b", long}},
+		"as long as can be": {exact + "\n" + exact + "z\n", []string{exact, exact + "z"}},
+	} {
+		for kind, r := range map[string]io.Reader{
+			"whole": strings.NewReader(tc.stream), "by bytes": iotest.OneByteReader(strings.NewReader(tc.stream)),
+		} {
+			l := newLines(r)
+			for _, want := range tc.want {
+				line, err := l.next()
+				if err != nil || string(line) != want {
+					t.Fatalf("%s, %s: got %.20q, %v, want %.20q", name, kind, line, err, want)
+				}
+			}
+			if line, err := l.next(); !errors.Is(err, io.EOF) {
+				t.Errorf("%s, %s: at the end: %q, %v", name, kind, line, err)
+			}
+		}
+	}
+}
+
+// A line that breaks off because the connection did is no line.
+func TestLineBreaksOff(t *testing.T) {
+	broken := errors.New("connection reset")
+	l := newLines(io.MultiReader(strings.NewReader("a\nhalf of "), iotest.ErrReader(broken)))
+	if line, err := l.next(); err != nil || string(line) != "a" {
+		t.Fatalf("got %q, %v", line, err)
+	}
+	if line, err := l.next(); !errors.Is(err, broken) || line != nil {
+		t.Errorf("got %q, %v", line, err)
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 'x'
+	}
+	return len(p), nil
+}
+
+func TestLineWithoutEnd(t *testing.T) {
+	if line, err := newLines(endless{}).next(); err == nil {
+		t.Errorf("got a line of %d bytes", len(line))
+	}
+}
+
+func TestItemType(t *testing.T) {
+	for head, want := range map[string]string{
+		`{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[{"kind":"no"`: "v1 Pod",
+		`{"metadata":{},"apiVersion":"apps/v1","kind":"DeploymentList","items":null}`:                  "apps/v1 Deployment",
+		`{"apiVersion":"example.com/v1","items":[{"kind":"WidgetList"`:                                 " ",
+		`{"kind":"List","apiVersion":"v1","items":[`:                                                   " ",
+		`{"kind":"Status","apiVersion":"v1"}`:                                                          " ",
+		`[]`:                                                                                           " ",
+		``:                                                                                             " ",
+		`{"kind":`:                                                                                     " ",
+		`{"kind":7,"items":[`:                                                                          " ",
+	} {
+		apiVersion, kind := itemType([]byte(head))
+		if got := apiVersion + " " + kind; got != want {
+			t.Errorf("%s: got %q, want %q", head, got, want)
+		}
+	}
+}
