@@ -78,9 +78,16 @@ func TestSecret(t *testing.T) {
 		secret sinks.Secret
 		want   string
 	}{
-		{sinks.Secret{File: "plain"}, canary}, {sinks.Secret{File: "newline"}, canary}, {sinks.Secret{File: "windows"}, canary},
-		{sinks.Secret{File: "two"}, canary + "\n"}, {sinks.Secret{File: filepath.Join(dir, "plain")}, canary}, {sinks.Secret{Env: "SECRET_SET"}, canary},
-		{sinks.Secret{File: "empty"}, ""}, {sinks.Secret{File: "missing"}, ""}, {sinks.Secret{Env: "SECRET_EMPTY"}, ""}, {sinks.Secret{Env: "SECRET_UNSET_4711"}, ""},
+		{sinks.Secret{File: "plain"}, canary},
+		{sinks.Secret{File: "newline"}, canary},
+		{sinks.Secret{File: "windows"}, canary},
+		{sinks.Secret{File: "two"}, canary + "\n"},
+		{sinks.Secret{File: filepath.Join(dir, "plain")}, canary},
+		{sinks.Secret{Env: "SECRET_SET"}, canary},
+		{sinks.Secret{File: "empty"}, ""},
+		{sinks.Secret{File: "missing"}, ""},
+		{sinks.Secret{Env: "SECRET_EMPTY"}, ""},
+		{sinks.Secret{Env: "SECRET_UNSET_4711"}, ""},
 	} {
 		got, err := test.secret.In(dir).Value()
 		if got != test.want || (err == nil) != (test.want != "") {
@@ -121,8 +128,12 @@ func TestValues(t *testing.T) {
 		{`{"b":1024}`, block{B: 1024}, true},
 		{`{"b":"1G"}`, block{B: 1e9}, true},
 		{`{"d":"-1s"}`, block{D: sinks.Duration(-time.Second)}, true}, // the block's Validate says where that is wrong
-		{`{"d":15}`, block{}, false}, {`{"d":"15"}`, block{}, false}, {`{"d":"soon"}`, block{}, false},
-		{`{"b":"ten"}`, block{}, false}, {`{"b":true}`, block{}, false}, {`{"b":"10MB"}`, block{}, false},
+		{`{"d":15}`, block{}, false},
+		{`{"d":"15"}`, block{}, false},
+		{`{"d":"soon"}`, block{}, false},
+		{`{"b":"ten"}`, block{}, false},
+		{`{"b":true}`, block{}, false},
+		{`{"b":"10MB"}`, block{}, false},
 	} {
 		var got block
 		err := json.Unmarshal([]byte(test.text), &got)

@@ -10,7 +10,7 @@ import (
 // IsTerminal reports whether w is a terminal.
 func IsTerminal(w io.Writer) bool {
 	f, ok := w.(interface{ Fd() uintptr })
-	return ok && term.IsTerminal(int(f.Fd())) //nolint:gosec // a descriptor is a small number
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // WantsColor reports whether w is a terminal whose user has not declined colours

@@ -19,7 +19,7 @@ type Config struct {
 	Path string `json:"path"`
 
 	// Rotate says when a file is set aside and a new one begun.
-	Rotate Rotate `json:"rotate,omitempty"`
+	Rotate Rotate `json:"rotate,omitzero"`
 
 	// MaxOpenFiles bounds the files that are kept open between batches.
 	MaxOpenFiles int `json:"maxOpenFiles,omitempty" jsonschema:"default=128"`

@@ -10,7 +10,7 @@ import (
 // lock claims the file for this descriptor, until it is closed. It does not wait.
 func lock(f *os.File) error {
 	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) //nolint:gosec // a descriptor is a small number
+		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		switch err {
 		case syscall.EINTR:
 			continue

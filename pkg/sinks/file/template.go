@@ -34,10 +34,7 @@ var tokens = map[string]func(dst []byte, e *event.Event) []byte{
 
 // parseTemplate reads a path such as ./events/{group}/{resource}-{date}.jsonl.
 func parseTemplate(path string) (*template, error) {
-	literal := path
-	if i := strings.IndexByte(path, '{'); i >= 0 {
-		literal = path[:i]
-	}
+	literal, _, _ := strings.Cut(path, "{")
 	dir, _ := filepath.Split(literal)
 	t := &template{root: filepath.Clean(dir)} // of "": "."
 	name := path[len(dir):]

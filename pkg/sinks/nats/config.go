@@ -37,7 +37,7 @@ type Config struct {
 	NkeySeedFile    string        `json:"nkeySeedFile,omitempty"`
 
 	// TLS names the files to trust and to present; any of them demands TLS.
-	TLS sinks.TLS `json:"tls,omitempty"`
+	TLS sinks.TLS `json:"tls,omitzero"`
 
 	// Timeout of a connection attempt, and of an acknowledgement.
 	Timeout sinks.Duration `json:"timeout,omitempty" jsonschema:"type=string,default=10s"`

@@ -5,10 +5,9 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/nats-io/nats-server/v2/server"
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/nats-io/nats-server/v2/server"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"

@@ -129,7 +129,7 @@ func (s *sink) newStream() jetstream.StreamConfig {
 // warnOnce logs a message the first time in the sink's life.
 func (s *sink) warnOnce(msg string, args ...any) {
 	if _, said := s.warned.LoadOrStore(msg, true); !said {
-		s.log.Warn(msg, args...)
+		s.log.Warn(msg, args...) //nolint:sloglint // the callers' are constants
 	}
 }
 

@@ -28,7 +28,7 @@ func Event(i, object int) *event.Event {
 	e := &event.Event{
 		Type:            event.Updated,
 		Time:            start.Add(time.Duration(i) * time.Millisecond),
-		Sequence:        uint64(i) + 1, //nolint:gosec // i is an index
+		Sequence:        uint64(i) + 1,
 		Cluster:         "test",
 		Resource:        r,
 		Namespace:       "prod",

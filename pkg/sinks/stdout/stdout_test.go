@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -129,7 +130,7 @@ func TestShortWrite(t *testing.T) {
 		o := newOutput()
 		o.fail = func([]byte) (int, error) { return cut, io.ErrShortWrite }
 		s := open(t, stdout.NewConfig(), o)
-		again := append(events[:len(events):len(events)], sinktest.Event(9, 9))
+		again := append(slices.Clip(events), sinktest.Event(9, 9))
 		err := s.Write(t.Context(), events)
 		if err == nil {
 			again = again[len(events):]

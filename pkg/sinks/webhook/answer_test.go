@@ -71,9 +71,16 @@ func TestRetryAfter(t *testing.T) {
 		value    string
 		min, max time.Duration
 	}{
-		{"", 0, 0}, {"0", 0, 0}, {"7", 7 * time.Second, 7 * time.Second}, {" 7 ", 7 * time.Second, 7 * time.Second},
-		{"-5", 0, 0}, {"-99999999999999999999", 0, 0}, {"soon", 0, 0}, {"1.5", 0, 0},
-		{"99999999999", 24 * time.Hour, 400 * 24 * time.Hour}, {"99999999999999999999", 24 * time.Hour, 400 * 24 * time.Hour},
+		{"", 0, 0},
+		{"0", 0, 0},
+		{"7", 7 * time.Second, 7 * time.Second},
+		{" 7 ", 7 * time.Second, 7 * time.Second},
+		{"-5", 0, 0},
+		{"-99999999999999999999", 0, 0},
+		{"soon", 0, 0},
+		{"1.5", 0, 0},
+		{"99999999999", 24 * time.Hour, 400 * 24 * time.Hour},
+		{"99999999999999999999", 24 * time.Hour, 400 * 24 * time.Hour},
 		{time.Now().Add(time.Hour).UTC().Format(http.TimeFormat), 50 * time.Minute, time.Hour},
 		{time.Now().Add(-time.Hour).UTC().Format(http.TimeFormat), 0, 0},
 		{"Fri, 31 Dec 9999 23:59:59 GMT", 24 * time.Hour, 400 * 24 * time.Hour},

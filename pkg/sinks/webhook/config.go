@@ -35,7 +35,7 @@ type Config struct {
 	Signing *Signing `json:"signing,omitempty"`
 
 	// TLS names the files to trust and to present.
-	TLS sinks.TLS `json:"tls,omitempty"`
+	TLS sinks.TLS `json:"tls,omitzero"`
 
 	// Timeout of one attempt, from dialling to the end of the answer.
 	Timeout sinks.Duration `json:"timeout,omitempty" jsonschema:"type=string,default=15s"`
