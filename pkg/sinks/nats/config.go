@@ -29,12 +29,20 @@ type Config struct {
 	// acknowledges nothing.
 	JetStream *JetStream `json:"jetstream,omitempty"`
 
-	// User and Password, Token, CredentialsFile or NkeySeedFile authenticate.
-	User            string        `json:"user,omitempty"`
-	Password        *sinks.Secret `json:"password,omitempty"`
-	Token           *sinks.Secret `json:"token,omitempty"`
-	CredentialsFile string        `json:"credentialsFile,omitempty"`
-	NkeySeedFile    string        `json:"nkeySeedFile,omitempty"`
+	// User authenticates together with Password. One way to authenticate at most.
+	User string `json:"user,omitempty"`
+
+	// Password of User.
+	Password *sinks.Secret `json:"password,omitempty"`
+
+	// Token authenticates.
+	Token *sinks.Secret `json:"token,omitempty"`
+
+	// CredentialsFile authenticates with a user's JWT and key, as nsc writes them.
+	CredentialsFile string `json:"credentialsFile,omitempty"`
+
+	// NkeySeedFile authenticates with an nkey.
+	NkeySeedFile string `json:"nkeySeedFile,omitempty"`
 
 	// TLS names the files to trust and to present; any of them demands TLS.
 	TLS sinks.TLS `json:"tls,omitzero"`
@@ -60,9 +68,11 @@ type JetStream struct {
 	// Storage of the new stream: file or memory.
 	Storage string `json:"storage,omitempty" jsonschema:"enum=file,enum=memory,default=file"`
 
-	// MaxAge and MaxBytes bound the new stream; 0 is no bound.
-	MaxAge   sinks.Duration `json:"maxAge,omitempty" jsonschema:"type=string"`
-	MaxBytes sinks.Bytes    `json:"maxBytes,omitempty" jsonschema:"oneof_type=string;integer"`
+	// MaxAge of an event in the new stream; 0 is no bound.
+	MaxAge sinks.Duration `json:"maxAge,omitempty" jsonschema:"type=string"`
+
+	// MaxBytes of the new stream; 0 is no bound.
+	MaxBytes sinks.Bytes `json:"maxBytes,omitempty" jsonschema:"oneof_type=string;integer"`
 
 	// DuplicateWindow is how long the new stream remembers ids.
 	DuplicateWindow sinks.Duration `json:"duplicateWindow,omitempty" jsonschema:"type=string,default=2m"`
