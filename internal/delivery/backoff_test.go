@@ -213,6 +213,36 @@ func TestPauseProbesAndResumes(t *testing.T) {
 	})
 }
 
+func TestResumeRetriesBlockedEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(2, upTo(5)...)...)
+		var mended atomic.Bool
+		r := newReceiver(t, func(_ context.Context, batch []change) error {
+			for i, c := range batch {
+				if c.Object == 2 && !mended.Load() {
+					return &sinks.BatchError{Failed: map[int]error{i: errors.New("500")}}
+				}
+			}
+			return nil
+		})
+		w := start(t, s, r, func(c *Config) { c.Delivery.MaxEvents, c.Retry.Initial = 5, 5*time.Minute })
+		defer w.stop()
+		time.Sleep(time.Second)
+		if st := w.Status(); st.State != Running || st.Blocked != 2 {
+			t.Errorf("status %+v", st)
+		}
+		mended.Store(true)
+		w.Resume()
+		synctest.Wait()
+		if len(r.got()) != 10 {
+			t.Errorf("%d events arrived right after Resume, want 10", len(r.got()))
+		}
+		r.checkOrder()
+	})
+}
+
 // A receiver that flaps gets one event at a time until it answers, then more
 // and more, and everything in order.
 func TestFlapping(t *testing.T) {
