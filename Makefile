@@ -21,7 +21,7 @@ generate: ## files that are made from others; CI fails if they are stale
 	go generate ./...
 
 bench: ## the benchmarks, each against its baseline in the same run
-	go test -run '^$$' -bench . -benchmem ./bench/...
+	go run ./bench/run
 
 demo: build ## watcherd at work, on a cluster of its own or on that of KUBECONFIG
 	hack/demo.sh
