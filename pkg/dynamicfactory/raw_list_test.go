@@ -190,30 +190,57 @@ func TestSelectorsAndNamespace(t *testing.T) {
 	})
 }
 
-// However many informers there are, only so many pages are read at a time, and a
-// page that hangs holds up nobody for longer than its time.
+// However many informers there are, only so many pages are read at a time.
 func TestListsShareASemaphore(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
 		var now, most atomic.Int64
 		s.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
 			if r.URL.Query().Get("limit") == "500" {
 				most.Store(max(most.Load(), now.Add(1)))
-				<-r.Context().Done()
+				time.Sleep(10 * time.Second)
 				now.Add(-1)
 			}
 			return false
 		})
-		f := factory(t, s, dynamicfactory.WithListConcurrency(2))
-		for i := range 5 {
-			_, err := f.Subscribe(context.Background(), dynamicfactory.Key{GVR: configMaps, Variant: fmt.Sprint(i)}, newJournal())
-			if err != nil {
-				t.Fatal(err)
-			}
-		}
-		time.Sleep(10 * time.Minute)
+		listing(t, factory(t, s, dynamicfactory.WithListConcurrency(2)), 5)
+		time.Sleep(25 * time.Second)
+		is(t, "lists in 25 seconds", lists(s), 5)
 		is(t, "pages at a time", most.Load(), 2)
-		if n := lists(s); n < 6 {
-			t.Errorf("%d lists were begun in 10 minutes", n)
+	})
+}
+
+// listing begins n informers.
+func listing(t *testing.T, f *dynamicfactory.Factory, n int) {
+	t.Helper()
+	for i := range n {
+		k := configMapKey
+		k.Variant = fmt.Sprint(i)
+		if _, err := f.Subscribe(context.Background(), k, newJournal()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A page that hangs holds up the others for its time at most.
+func TestPageHangs(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		var asked atomic.Int64
+		s.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Query().Get("limit") == "500" && asked.Add(1) <= 2 {
+				<-r.Context().Done()
+				return true
+			}
+			return false
+		})
+		f := factory(t, s, dynamicfactory.WithListConcurrency(2))
+		listing(t, f, 5)
+		time.Sleep(119 * time.Second)
+		is(t, "lists", lists(s), 2)
+		time.Sleep(2 * time.Second)
+		is(t, "lists after the page's time", lists(s), 5)
+		time.Sleep(time.Minute)
+		for _, st := range f.Statuses() {
+			is(t, "state", st.State, dynamicfactory.StateWatching)
 		}
 	})
 }

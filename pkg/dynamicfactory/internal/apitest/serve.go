@@ -26,6 +26,8 @@ func status(code int, reason string) []byte {
 }
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
+	s.served.Add(1) // Serve itself runs meanwhile, so Close still waits
+	defer s.served.Done()
 	collection, namespace := split(r.URL.Path)
 	query := map[string]string{}
 	for k, v := range r.URL.Query() {

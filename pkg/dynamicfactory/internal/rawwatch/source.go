@@ -88,8 +88,9 @@ type Source struct {
 	loss    *Gap      // history lost and not yet made up for by a list
 	suspect time.Time // the server may be another one than before this time; zero: it is not
 
-	// Owned by the goroutine that lists or watches; there is one at a time.
+	// Scratch of the goroutine that lists or watches; there is one at a time.
 	edited []byte
+	meta   compact.Meta
 }
 
 var (
@@ -304,7 +305,7 @@ func (s *Source) make(raw []byte, m *compact.Meta, position uint64) (runtime.Obj
 	return o, nil
 }
 
-// scan applies the edit and reads the metadata.
+// scan applies the edit and reads the metadata. Both are valid until the next call.
 func (s *Source) scan(raw []byte) (*compact.Meta, []byte, error) {
 	if s.cfg.Edit != nil {
 		edited, err := s.cfg.Edit(s.edited[:0], raw)
@@ -316,12 +317,14 @@ func (s *Source) scan(raw []byte) (*compact.Meta, []byte, error) {
 		}
 		raw = edited
 	}
-	m, err := compact.Scan(raw)
+	m := &s.meta
+	var err error
+	*m, err = compact.Scan(raw)
 	if err == nil && (len(m.Name) == 0 || len(m.ResourceVersion) == 0) {
 		err = errors.New("an object without name or resourceVersion")
 	}
 	if err != nil {
 		return nil, nil, &unreadable{err}
 	}
-	return &m, raw, nil
+	return m, raw, nil
 }
