@@ -149,7 +149,7 @@ func (c *checker) run() {
 		c.names[kind] = make(map[uint32]string)
 	}
 	c.scan(prefixName, func(key, value []byte) error {
-		if len(key) < 3 || len(value) != 4 || c.names[key[1]] == nil {
+		if len(key) < 3 || len(value) < 4 || c.names[key[1]] == nil {
 			return errMalformed
 		}
 		c.names[key[1]][binary.BigEndian.Uint32(value)] = string(key[2:])

@@ -237,7 +237,7 @@ func verify(t *testing.T, fs *vfs.MemFS, f facts) {
 		t.Fatalf("the last commit is %d; %d were acknowledged, %d begun", last, f.acked, f.started)
 	}
 	verifyState(t, s, last)
-	verifyLog(t, s, last, f)
+	verifyRecords(t, s, last, f)
 	if len(s.Sinks()) < f.ensured {
 		t.Fatalf("sinks %v, %d were ensured", s.Sinks(), f.ensured)
 	}
@@ -274,8 +274,8 @@ func verifyState(t *testing.T, s *Store, last int) {
 	}
 }
 
-// verifyLog wants every record of every commit, but for a deleted beginning.
-func verifyLog(t *testing.T, s *Store, last int, f facts) {
+// verifyRecords wants every record of every commit, but for a deleted beginning.
+func verifyRecords(t *testing.T, s *Store, last int, f facts) {
 	t.Helper()
 	items, err := s.ReadLog(0, 1000)
 	if err != nil {

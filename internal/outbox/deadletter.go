@@ -3,6 +3,7 @@ package outbox
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -15,8 +16,8 @@ type Letter struct {
 	Time  time.Time
 }
 
-// ReasonUnreadable is the reason of a dead letter whose record is damaged; it
-// has no payload.
+// ReasonUnreadable begins the reason of a dead letter whose record, or queue
+// entry, is damaged; it has no payload.
 const ReasonUnreadable = "unreadable"
 
 // DeadLetter is an entry that was set aside. Its Position is the one it had in
@@ -56,11 +57,7 @@ func (q *Queue) payload(sl slot) (logValue, error) {
 		}
 		return value, err
 	}
-	raw, ok, err := q.s.get(appendSinkKey(nil, prefixQueue, q.id, sl.position))
-	if err != nil || !ok {
-		return logValue{}, err
-	}
-	e, err := parseEntry(sl.position, raw)
+	e, err := q.entryAt(sl.position)
 	return logValue{time: e.time, lane: e.lane, payload: e.payload}, err
 }
 
@@ -116,11 +113,15 @@ func (q *Queue) countDead(change counter) {
 	q.dead = q.dead.plus(change)
 }
 
+func (d *deadLetterValue) unreadable() bool {
+	return strings.HasPrefix(d.reason, ReasonUnreadable) && len(d.payload) == 0
+}
+
 func deadLetter(position uint64, d deadLetterValue) DeadLetter {
 	return DeadLetter{
 		Item: Item{
 			Position: position, Sequence: d.sequence, Flags: d.flags, Lane: d.lane, Time: d.time, Payload: d.payload,
-			Unreadable: d.reason == ReasonUnreadable && len(d.payload) == 0,
+			Unreadable: d.unreadable(),
 		},
 		Letter: Letter{Reason: d.reason, Attempts: int(d.attempts), First: d.first, Time: d.last},
 	}
@@ -184,9 +185,9 @@ func (q *Queue) deadLetterAt(position uint64) (deadLetterValue, bool, error) {
 // record is still unreadable.
 func (q *Queue) RetryDeadLetters(positions ...uint64) (int, error) {
 	return q.settle(positions, func(b *Batch, position uint64, d *deadLetterValue) (bool, error) {
-		if d.reason == ReasonUnreadable && len(d.payload) == 0 {
+		if d.unreadable() {
 			value, ok, err := q.s.recordAt(d.sequence)
-			if errors.Is(err, ErrUnreadable) || !ok {
+			if errors.Is(err, ErrUnreadable) || (err == nil && !ok) {
 				return false, nil
 			}
 			if err != nil {

@@ -160,7 +160,7 @@ func (e *exporter) parseName(key, value []byte, l *exported) bool {
 	if l.Deleted {
 		return true
 	}
-	if len(value) != 4 {
+	if len(value) < 4 {
 		return false
 	}
 	l.ID = binary.BigEndian.Uint32(value)

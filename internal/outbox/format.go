@@ -4,25 +4,23 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"strings"
 	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// openError classes an error of opening Pebble or of reading the tables.
+// openError classes an error of opening Pebble or of reading the tables: what
+// the operating system refuses is told as it is, all else is damage.
 func openError(dir string, err error) error {
-	text := err.Error()
+	var errno syscall.Errno
 	switch {
-	case strings.Contains(text, "unknown format major version"):
+	case strings.Contains(err.Error(), "unknown format major version"):
 		return fmt.Errorf("%s: %w: %w", dir, ErrNewerFormat, err)
-	case errors.Is(err, ErrFailed), errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, ErrFailed), errors.As(err, &errno) && errno != syscall.ENOENT && !errors.Is(err, ErrUnreadable):
 		return fmt.Errorf("open the store %s: %w", dir, err)
-	case pebble.IsCorruptionError(err), errors.Is(err, errMalformed), errors.Is(err, fs.ErrNotExist), errors.Is(err, ErrUnreadable):
-		return fmt.Errorf("%s: %w: %w; nothing was changed: `watcherd store check` says what is readable, `watcherd store export` copies it out", dir, ErrDamaged, err)
 	default:
-		return fmt.Errorf("open the store %s: %w", dir, err)
+		return fmt.Errorf("%s: %w: %w; nothing was changed: `watcherd store check` says what is readable, `watcherd store export` copies it out", dir, ErrDamaged, err)
 	}
 }
 

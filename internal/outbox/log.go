@@ -101,8 +101,11 @@ func (s *Store) LogStats() LogStats {
 	return LogStats{First: l.low, Last: l.tail, Records: l.live.count, Bytes: l.live.bytes}
 }
 
+// readLogBytes is about how much payload one ReadLog returns at most.
+const readLogBytes = 4 << 20
+
 // ReadLog returns at most max records with sequences greater than after, in
-// order. Records retention removed are skipped: LogStats.First tells whether
+// order, and stops after about 4 MiB of payload. Records retention removed are skipped: LogStats.First tells whether
 // some were. An unreadable record ends the result before it; if it is the
 // first, it is returned alone, with Unreadable set. Payloads belong to the
 // caller; those of one call share an allocation.
@@ -127,7 +130,7 @@ func (s *Store) ReadLog(after uint64, max int) ([]Item, error) {
 	defer r.close()
 	var items []Item
 	var buf payloads
-	for len(items) < max {
+	for len(items) < max && len(buf.data) < readLogBytes {
 		sequence, value, ok, err := r.next(after+1, tail)
 		if err != nil && len(items) == 0 {
 			return s.probeLog(after+1, tail)

@@ -77,6 +77,7 @@ const (
 	memTableSize   = 8 << 20
 	blockCacheSize = 16 << 20
 	maxOpenFiles   = 256
+	tableSize      = 8 << 20
 )
 
 // pebbleOptions are sized for one small daemon: payloads arrive compressed, so
@@ -99,12 +100,15 @@ func pebbleOptions(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListen
 		MaxManifestFileSize:         8 << 20,
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 2 },
 	}
-	o.TargetFileSizes[0] = 4 << 20
+	// Small files everywhere: a file whose records are all deleted is dropped
+	// whole, and a damaged index costs one file.
+	for i := range o.TargetFileSizes {
+		o.TargetFileSizes[i] = tableSize
+	}
 	o.Experimental.FileCacheShards = 2
 	for i := range o.Levels {
-		o.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.SnappyCompression }
+		o.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.NoCompression }
 		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
-		o.Levels[i].BlockSize = 8 << 10
 	}
 	return o
 }

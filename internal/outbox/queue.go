@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -18,6 +17,8 @@ type Queue struct {
 	id   uint32
 	name string
 	news signal
+
+	fillTo uint64 // guarded by sinkTable.ensuring; not 0 while old records are being queued
 
 	mu      sync.Mutex
 	total   counter  // guarded by mu; count and bytes not acknowledged
@@ -201,116 +202,29 @@ func (q *Queue) Read(after uint64, max, maxBytes int) ([]Item, error) {
 		return nil, nil
 	}
 	r := queueReader{q: q, max: max, maxBytes: maxBytes}
-	if err := r.read(from, tail); err != nil {
+	if err := r.entries(from, tail); err != nil {
 		return nil, fmt.Errorf("read the queue of sink %s: %w", q.name, err)
+	}
+	if err := r.records(); err != nil {
+		return nil, fmt.Errorf("read the log for sink %s: %w", q.name, err)
 	}
 	return r.items, nil
 }
 
-// queueReader is one Read.
-type queueReader struct {
-	q        *Queue
-	max      int
-	maxBytes int
-	log      *recordReader
-	items    []Item
-	buf      payloads
-}
-
-func (r *queueReader) read(from, tail uint64) error {
-	it, err := r.q.s.db.NewIter(&pebble.IterOptions{
-		LowerBound: appendSinkKey(nil, prefixQueue, r.q.id, from+1),
-		UpperBound: appendSinkKey(nil, prefixQueue, r.q.id, tail+1),
-	})
-	if err != nil {
-		return readError(err)
+// entryAt looks one entry up.
+func (q *Queue) entryAt(position uint64) (entry, error) {
+	if err := q.s.use(); err != nil {
+		return entry{}, err
 	}
-	defer it.Close()
-	defer func() {
-		if r.log != nil {
-			r.log.close()
-		}
-	}()
-	for it.First(); it.Valid(); it.Next() {
-		value, err := it.ValueAndErr()
-		if err != nil {
-			return readError(err)
-		}
-		position, ok := positionOfKey(it.Key())
-		if !ok {
-			return errMalformed
-		}
-		e, err := parseEntry(position, value)
-		if err != nil {
-			return err
-		}
-		if len(r.items) > 0 && len(r.buf.data)+int(e.size) > r.maxBytes {
-			break
-		}
-		if err := r.take(position, &e); err != nil {
-			return err
-		}
-		if len(r.items) == r.max {
-			break
-		}
-	}
-	if err := it.Error(); err != nil {
-		return readError(err)
-	}
-	r.buf.assign(r.items)
-	return nil
-}
-
-// take adds an entry with its payload to the result, unless it was acknowledged
-// since the iterator was made.
-func (r *queueReader) take(position uint64, e *entry) error {
-	r.q.mu.Lock()
-	inFlight := r.q.window.add(slot{
-		position: position, sequence: e.sequence, time: e.time, size: e.size, kind: e.kind, flags: e.flags,
-	})
-	r.q.mu.Unlock()
-	if !inFlight {
-		return nil
-	}
-	item := Item{Position: position, Sequence: e.sequence, Flags: e.flags, Lane: e.lane, Time: e.time}
-	if e.kind == entryInline {
-		r.items = append(r.items, item)
-		r.buf.add(e.payload)
-		return nil
-	}
-	value, err := r.record(e.sequence)
-	if errors.Is(err, ErrUnreadable) {
-		return r.q.setUnreadable(position, err)
-	}
-	if err != nil {
-		return err
-	}
-	item.Lane = value.lane
-	r.items = append(r.items, item)
-	r.buf.add(value.payload)
-	return nil
-}
-
-// record finds the log record of an entry. A record that is not there cannot
-// come back either.
-func (r *queueReader) record(sequence uint64) (logValue, error) {
-	if r.log == nil {
-		var err error
-		if r.log, err = r.q.s.newRecordReader(0); err != nil {
-			return logValue{}, err
-		}
-	}
-	value, ok, err := r.log.exact(sequence)
-	if err != nil {
-		// The iterator may have failed on a neighbour in the same block or file.
-		r.log.close()
-		r.log = nil
-		value, ok, err = r.q.s.recordAt(sequence)
-	}
+	defer q.s.life.leave()
+	raw, ok, err := q.s.get(appendSinkKey(nil, prefixQueue, q.id, position))
 	if err == nil && !ok {
-		err = fmt.Errorf("%w: record %d is missing", ErrUnreadable, sequence)
+		err = fmt.Errorf("%w: entry %d is missing", ErrUnreadable, position)
 	}
-	return value, err
+	if err != nil {
+		return entry{}, err
+	}
+	return parseEntry(position, raw)
 }
 
 // Ack removes entries that Read returned, in any order. Positions that are not

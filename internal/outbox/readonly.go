@@ -38,7 +38,9 @@ func inspect(fsys vfs.FS, dir string) (*inspection, error) {
 	})
 	o.ReadOnly = true
 	o.FormatMajorVersion = pebble.FormatMinSupported // whatever it has
-	i.db, i.openErr = pebble.Open(i.dataPath(), o)
+	if i.openErr = verifyLogs(fsys, i.dataPath()); i.openErr == nil {
+		i.db, i.openErr = pebble.Open(i.dataPath(), o)
+	}
 	return i, nil
 }
 

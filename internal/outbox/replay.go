@@ -33,7 +33,7 @@ func (s *Store) Replay(ctx context.Context, sink string, r ReplayRange, flags ui
 	if err != nil {
 		return 0, err
 	}
-	return s.enqueueOld(ctx, q, from, to, flags)
+	return s.enqueueOld(q, from, to, flags, pin{}, func() error { return s.WaitIngest(ctx) })
 }
 
 // bounds turns a range into sequences, both included.
@@ -63,14 +63,14 @@ func (s *Store) bounds(r ReplayRange) (from, to uint64, err error) {
 	return max(from, 1), to, nil
 }
 
-// enqueueOld enqueues the records from and to included.
-func (s *Store) enqueueOld(ctx context.Context, q *Queue, from, to uint64, flags uint32) (int, error) {
+// enqueueOld enqueues the records from and to included, and extends the pin p for
+// them. It calls wait before each chunk.
+func (s *Store) enqueueOld(q *Queue, from, to uint64, flags uint32, p pin, wait func() error) (int, error) {
 	release := s.log.hold(from)
 	defer release()
-	var p pin
 	total := 0
 	for after := from - 1; after < to; {
-		if err := s.WaitIngest(ctx); err != nil {
+		if err := wait(); err != nil {
 			return total, err
 		}
 		items, err := s.ReadLog(after, replayChunk)

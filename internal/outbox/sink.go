@@ -1,7 +1,7 @@
 package outbox
 
 import (
-	"context"
+	"encoding/binary"
 	"fmt"
 	"slices"
 	"sync"
@@ -24,6 +24,8 @@ type sinkTable struct {
 	mu     sync.RWMutex
 	byName map[string]*Queue // guarded by mu
 	lastID uint32            // guarded by mu
+
+	ensuring sync.Mutex // held while a sink is created: one at a time
 }
 
 func (t *sinkTable) get(name string) *Queue {
@@ -49,11 +51,28 @@ func (t *sinkTable) all() []*Queue {
 	return queues
 }
 
+// A sink's name on disk maps to its number; while old records are still being
+// queued for it, to its number and the last of these records.
+func sinkValue(id uint32, fillTo uint64) []byte {
+	value := id32(id)
+	if fillTo != 0 {
+		value = binary.BigEndian.AppendUint64(value, fillTo)
+	}
+	return value
+}
+
 func (s *Store) loadSinks() (*sinkTable, error) {
 	t := &sinkTable{byName: make(map[string]*Queue)}
-	err := s.scanNames(kindSink, func(name string, id uint32) {
-		t.byName[name] = &Queue{s: s, id: id, name: name}
+	err := s.scanNames(kindSink, func(name string, id uint32, rest []byte) error {
+		q := &Queue{s: s, id: id, name: name}
+		if len(rest) == 8 {
+			q.fillTo = binary.BigEndian.Uint64(rest)
+		} else if len(rest) != 0 {
+			return fmt.Errorf("%w: sink %q", errMalformed, name)
+		}
+		t.byName[name] = q
 		t.lastID = max(t.lastID, id)
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -69,47 +88,83 @@ func (s *Store) loadSinks() (*sinkTable, error) {
 // EnsureSink returns the queue of a sink, which it creates, durably, if there is
 // none. from matters only then. There is one Queue a sink: every call with the
 // same name returns the same one.
+//
+// With FromLogStart it returns when the old records are queued. If that was cut
+// short by a crash, the next EnsureSink goes on with it, so ensure a sink before
+// routing to it: old records queued after new ones would be read after them.
 func (s *Store) EnsureSink(name string, from Start) (*Queue, error) {
 	if name == "" {
 		return nil, fmt.Errorf("%w: empty name", ErrUnknownSink)
 	}
-	q, created, err := s.ensureSink(name)
-	if err != nil || !created || from == FromNow {
-		return q, err
+	s.sinks.ensuring.Lock()
+	defer s.sinks.ensuring.Unlock()
+	q := s.sinks.get(name)
+	if q == nil {
+		fillTo := uint64(0)
+		if from == FromLogStart {
+			fillTo = s.LogStats().Last
+		}
+		var err error
+		if q, err = s.createSink(name, fillTo); err != nil {
+			return nil, err
+		}
 	}
-	if _, err := s.enqueueOld(context.Background(), q, 1, s.LogStats().Last, 0); err != nil {
-		return nil, err
+	if q.fillTo == 0 {
+		return q, nil
 	}
-	return q, nil
+	return q, s.fill(q)
 }
 
-func (s *Store) ensureSink(name string) (q *Queue, created bool, err error) {
-	if err := s.use(); err != nil {
-		return nil, false, err
-	}
-	defer s.life.leave()
-	if q := s.sinks.get(name); q != nil {
-		return q, false, nil
-	}
+func (s *Store) createSink(name string, fillTo uint64) (*Queue, error) {
 	s.sinks.mu.Lock()
 	s.sinks.lastID++
-	q = &Queue{s: s, id: s.sinks.lastID, name: name}
+	q := &Queue{s: s, id: s.sinks.lastID, name: name, fillTo: fillTo}
 	s.sinks.mu.Unlock()
-
-	b := s.db.NewBatch()
-	if err := b.Set(nameKey(kindSink, name), id32(q.id), nil); err != nil {
-		return nil, false, err
-	}
-	if err := s.apply(b, pebble.Sync); err != nil {
-		return nil, false, err
+	if err := s.saveSink(q); err != nil {
+		return nil, err
 	}
 	s.sinks.mu.Lock()
 	defer s.sinks.mu.Unlock()
-	if other := s.sinks.byName[name]; other != nil {
-		return other, false, b.Close()
-	}
 	s.sinks.byName[name] = q
-	return q, true, b.Close()
+	return q, nil
+}
+
+func (s *Store) saveSink(q *Queue) error {
+	if err := s.use(); err != nil {
+		return err
+	}
+	defer s.life.leave()
+	b := s.db.NewBatch()
+	if err := b.Set(nameKey(kindSink, q.name), sinkValue(q.id, q.fillTo), nil); err != nil {
+		return err
+	}
+	if err := s.apply(b, pebble.Sync); err != nil {
+		return err
+	}
+	return b.Close()
+}
+
+// fill queues the old records, from where it was interrupted.
+func (s *Store) fill(q *Queue) error {
+	var p pin
+	from := uint64(1)
+	q.mu.Lock()
+	if len(q.pins) > 0 {
+		p = q.pins[0]
+	}
+	q.mu.Unlock()
+	if p.last != 0 {
+		last, err := q.entryAt(p.last)
+		if err != nil {
+			return err
+		}
+		from = last.sequence + 1
+	}
+	if _, err := s.enqueueOld(q, from, q.fillTo, 0, p, func() error { return nil }); err != nil {
+		return err
+	}
+	q.fillTo = 0
+	return s.saveSink(q)
 }
 
 // Sinks returns the names of all sinks that have a queue, sorted: also of those

@@ -43,24 +43,24 @@ func (t *partitionTable) ensure(name string) *partition {
 
 func (s *Store) loadPartitions() (*partitionTable, error) {
 	t := &partitionTable{byName: make(map[string]*partition)}
-	err := s.scanNames(kindPartition, func(name string, id uint32) {
+	err := s.scanNames(kindPartition, func(name string, id uint32, _ []byte) error {
 		p := &partition{name: name, id: id}
 		p.saved.Store(true)
 		t.byName[name] = p
 		t.lastID = max(t.lastID, id)
+		return nil
 	})
 	return t, err
 }
 
-// scanNames calls f for every name of a kind.
-func (s *Store) scanNames(kind byte, f func(name string, id uint32)) error {
+// scanNames calls f for every name of a kind, with what follows its number.
+func (s *Store) scanNames(kind byte, f func(name string, id uint32, rest []byte) error) error {
 	lower := nameKey(kind, "")
 	return s.scan(lower, successor(lower), func(key, value []byte) error {
-		if len(value) != 4 {
+		if len(value) < 4 {
 			return fmt.Errorf("%w: name %q", errMalformed, key)
 		}
-		f(string(key[len(lower):]), binary.BigEndian.Uint32(value))
-		return nil
+		return f(string(key[len(lower):]), binary.BigEndian.Uint32(value), value[4:])
 	})
 }
 
@@ -103,9 +103,11 @@ func (s *Store) State(partition, key string, dst []byte) ([]byte, bool, error) {
 }
 
 // ScanState calls f for every ledger entry of the partition whose key begins
-// with prefix, in the order of keys, as of the moment of the call. The value is
-// valid during the call only. An error of f ends the scan and is returned. An
-// unreadable part of the ledger ends it with ErrUnreadable.
+// with prefix, as of the moment of the call, in the order of keys. The value is
+// valid during the call only. An error of f ends the scan and is returned.
+//
+// If a part of the ledger is unreadable, f gets what lies before it, then what
+// lies after it in falling order, and the error is ErrUnreadable.
 func (s *Store) ScanState(partition, prefix string, f func(key string, value []byte) error) error {
 	if err := s.use(); err != nil {
 		return err
@@ -116,9 +118,13 @@ func (s *Store) ScanState(partition, prefix string, f func(key string, value []b
 		return nil
 	}
 	lower, upper := stateRange(p.id, prefix)
-	return s.scan(lower, upper, func(key, value []byte) error {
-		return f(string(key[len(appendStateKey(nil, 0, "")):]), value)
+	damage, err := scanBothWays(s.db, lower, upper, func(key, value []byte) error {
+		return f(string(key[len(lower)-len(prefix):]), value)
 	})
+	if err == nil {
+		err = readError(damage)
+	}
+	return err
 }
 
 // Partitions returns the names of the ledger's partitions, sorted.

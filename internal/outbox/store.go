@@ -80,7 +80,11 @@ func (s *Store) open() (err error) {
 	if err := s.create(); err != nil {
 		return fmt.Errorf("create a store in %s: %w", s.dir, err)
 	}
-	db, err := pebble.Open(s.opts.FS.PathJoin(s.dir, dataDir), s.pebbleOptions())
+	data := s.opts.FS.PathJoin(s.dir, dataDir)
+	if err := verifyLogs(s.opts.FS, data); err != nil {
+		return openError(s.dir, err)
+	}
+	db, err := pebble.Open(data, s.pebbleOptions())
 	if err != nil {
 		return openError(s.dir, err)
 	}

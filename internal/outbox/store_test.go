@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
@@ -12,6 +13,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if dir := os.Getenv(childEnv); dir != "" {
+		fmt.Fprintln(os.Stderr, childMain(dir))
+		os.Exit(3)
+	}
 	goleak.VerifyTestMain(m,
 		// Pebble leaves this one behind when its Open fails late.
 		goleak.IgnoreAnyFunction("github.com/cockroachdb/pebble/v2.(*ConcurrencyLimitScheduler).periodicGranter"))

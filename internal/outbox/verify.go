@@ -1,0 +1,130 @@
+package outbox
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"github.com/cockroachdb/pebble/v2/record"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/atomicfs"
+	"github.com/cockroachdb/pebble/v2/wal"
+)
+
+// verifyLogs refuses a MANIFEST or a write-ahead log that is damaged before its
+// end. Pebble takes the first record it cannot read for the torn end of an
+// interrupted write and goes on from there, for a MANIFEST always, for a
+// write-ahead log if the damage is in its last block: with an old list of
+// tables, removing those it does not list, or without the commits that follow.
+func verifyLogs(fsys vfs.FS, dir string) error {
+	name, err := atomicfs.ReadMarker(fsys, dir, "manifest")
+	if err != nil || name == "" {
+		return err // Pebble says what is wrong with an absent MANIFEST
+	}
+	if err := verifyLog(fsys, fsys.PathJoin(dir, name), 0, validChunk); err != nil {
+		return err
+	}
+	logs, err := wal.Scan(wal.Dir{FS: fsys, Dirname: dir})
+	if err != nil {
+		return err
+	}
+	for _, l := range logs {
+		for i := range l.NumSegments() {
+			_, path := l.SegmentLocation(i)
+			synced := func(content []byte, end int64) bool { return syncedChunk(content, end, uint32(l.Num)) }
+			if err := verifyLog(fsys, path, l.Num, synced); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// verifyLog reads the records of a file. If they end before the file does, proof
+// decides whether what follows shows that there was more.
+func verifyLog(fsys vfs.FS, path string, num wal.NumWAL, proof func(content []byte, end int64) bool) error {
+	content, err := readFile(fsys, path)
+	if err != nil {
+		return err
+	}
+	end, err := validEnd(content, num)
+	if err == nil || !proof(content, end) {
+		return nil
+	}
+	return fmt.Errorf("%w: %s at byte %d: %w", errMalformed, path, end, err)
+}
+
+// validEnd is how far the content consists of valid records, and why no
+// further; nil if up to a proper end.
+func validEnd(content []byte, num wal.NumWAL) (int64, error) {
+	r := withNum(record.NewReader, bytes.NewReader(content), num)
+	for end := int64(0); ; {
+		rec, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return end, nil
+		}
+		if err == nil {
+			_, err = io.Copy(io.Discard, rec)
+		}
+		if err != nil {
+			return end, err
+		}
+		end = r.Offset()
+	}
+}
+
+// The record format: checksum (4 bytes), length (2), type (1), and in
+// write-ahead logs the log's number (4) and how much of it was synced when the
+// chunk was written (8); then the payload. No chunk crosses a block.
+const (
+	chunkHeader     = 7
+	syncChunkHeader = chunkHeader + 4 + 8
+	recordBlock     = 32 << 10
+)
+
+// validChunk reports whether there is a valid chunk after end. A torn end has
+// none after it, since each record of a MANIFEST is synced before the next.
+func validChunk(content []byte, end int64) bool {
+	for i := int(end) + 1; i+chunkHeader < len(content); i++ {
+		if kind := content[i+6]; kind >= 1 && kind <= 4 && chunkAt(content[i:], chunkHeader) {
+			return true
+		}
+	}
+	return false
+}
+
+// syncedChunk reports whether there is a chunk after end that was written when
+// more than that was already synced.
+func syncedChunk(content []byte, end int64, num uint32) bool {
+	if left := recordBlock - end%recordBlock; left < syncChunkHeader {
+		end += left // padding
+	}
+	for i := int(end) + 1; i+syncChunkHeader < len(content); i++ {
+		if kind := content[i+6]; kind >= 9 && kind <= 12 &&
+			binary.LittleEndian.Uint32(content[i+7:]) == num &&
+			binary.LittleEndian.Uint64(content[i+11:]) > uint64(end) &&
+			chunkAt(content[i:], syncChunkHeader) {
+			return true
+		}
+	}
+	return false
+}
+
+// chunkAt reports whether b begins with a chunk whose checksum is right.
+func chunkAt(b []byte, header int) bool {
+	length := int(binary.LittleEndian.Uint16(b[4:]))
+	if length == 0 || header+length > len(b) {
+		return false
+	}
+	c := crc32.Checksum(b[6:header+length], crc32.MakeTable(crc32.Castagnoli))
+	return binary.LittleEndian.Uint32(b) == (c>>15|c<<17)+0xa282ead8
+}
+
+// withNum calls f with the number in the type it wants, which has no name
+// outside of Pebble.
+func withNum[N ~uint64](f func(io.Reader, N) *record.Reader, r io.Reader, num wal.NumWAL) *record.Reader {
+	return f(r, N(num))
+}
