@@ -87,6 +87,7 @@ func (e *engine) putBack(b *batch, indices []int, now time.Time) {
 	e.metrics.retries.Add(float64(len(indices)))
 	if len(b.objects) > 0 {
 		for _, i := range indices {
+			e.setAside(b.entries[i])
 			b.lane.detached.wait(b.objects[i], now)
 		}
 		return

@@ -120,15 +120,15 @@ func (w *Worker) run(ctx context.Context, e *engine) error {
 
 	stopReading()
 	reader.Wait()
-	drained := e.drain(w, cancelWrites, err)
+	err = e.drain(w, cancelWrites, err)
 	for _, l := range e.lanes {
 		close(l.work)
 	}
 	if e.inFlight > 0 {
 		e.log.Error("writes did not return after they were cancelled; the sink is left open", "writes", e.inFlight)
-		return errors.Join(err, drained)
+		return err
 	}
 	lanes.Wait()
 	e.close(ctx)
-	return errors.Join(err, drained)
+	return err
 }

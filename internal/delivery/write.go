@@ -28,21 +28,23 @@ func (e *engine) write(ctx context.Context, b *batch) (err error) {
 }
 
 // drain waits for the writes in flight and accounts for them. After a failure
-// of the store there is nothing to account with, so they are cancelled at once.
+// of the store, which is what failed and the result say, there is nothing to
+// account with, so they are cancelled at once.
 func (e *engine) drain(w *Worker, cancelWrites context.CancelFunc, failed error) error {
 	s := e.status()
 	s.State = Draining
 	w.publish(s)
-	if failed == nil {
-		failed = e.await(e.cfg.DrainTimeout)
+	err := failed
+	if err == nil {
+		err = e.await(e.cfg.DrainTimeout)
 	}
 	e.cancelled = true
 	cancelWrites()
-	if failed != nil {
-		e.discard(e.cfg.CloseTimeout)
-		return nil
+	if err == nil {
+		err = e.await(e.cfg.CloseTimeout)
 	}
-	if err := e.await(e.cfg.CloseTimeout); err != nil {
+	if err != nil {
+		e.discard(e.cfg.CloseTimeout)
 		return err
 	}
 	return e.note.write(time.Now(), &e.circuit)
