@@ -31,6 +31,7 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	// From here on nothing fails for reasons of the new state.
 	m.startSinks(next, diff)
 	m.router.Store(next.Router)
+	m.keepUnrouted.Store(len(next.Sinks) == 0)
 	m.setState(next)
 	gained, err := m.follow(ctx, d)
 	if err != nil {
@@ -144,7 +145,7 @@ func (m *Manager) startSource(ctx context.Context, s *source) error {
 		case <-s.stopped:
 		}
 	})
-	m.log.Info("watch started", "source", s.id, "resource", s.resource.String(), "namespace", s.key.Namespace, "resumed", s.warm)
+	m.log.Info("watch started", s.attrs(), "resumed", s.warm)
 	return nil
 }
 
@@ -156,7 +157,7 @@ func (m *Manager) stopSource(s *source) {
 	m.mu.Lock()
 	delete(m.sources, s.key)
 	m.mu.Unlock()
-	m.log.Info("watch stopped", "source", s.id)
+	m.log.Info("watch stopped", s.attrs())
 }
 
 func (m *Manager) closeSources() {

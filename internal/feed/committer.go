@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 const (
@@ -32,6 +34,7 @@ func (m *Manager) commitLoop(ctx context.Context) error {
 	defer tick.Stop()
 	g := newGroup(m)
 	for {
+		m.beat.Store(time.Now().UnixNano())
 		select {
 		case c := <-m.changes:
 			g.add(c)
@@ -92,11 +95,12 @@ type group struct {
 
 	overlay map[stateID]*compact.Object // the ledger as this group will leave it; nil: deleted
 	batch   *outbox.Batch
-	events  int
+	events  map[event.Type]int
 
 	// Scratch, reused between changes.
 	targets []route.Target
 	routes  []outbox.Route
+	stored  []record.Target
 	buf     []byte
 }
 
@@ -104,7 +108,7 @@ type group struct {
 type stateID struct{ partition, key string }
 
 func newGroup(m *Manager) *group {
-	return &group{m: m, touched: map[*source]struct{}{}, overlay: map[stateID]*compact.Object{}}
+	return &group{m: m, touched: map[*source]struct{}{}, overlay: map[stateID]*compact.Object{}, events: map[event.Type]int{}}
 }
 
 func (g *group) size() int   { return len(g.changes) }
@@ -146,7 +150,7 @@ func (g *group) commit() error {
 	g.waiters = g.waiters[:0]
 	clear(g.touched)
 	clear(g.overlay)
-	g.events = 0
+	clear(g.events)
 	return nil
 }
 

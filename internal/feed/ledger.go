@@ -60,12 +60,18 @@ func (g *group) forget(src *source, o *compact.Object) {
 // holds the parts that at least one of them asks for.
 func (g *group) append(e *event.Event, obj, old *compact.Object, lane uint64) error {
 	var want route.Payload
+	if len(g.targets) == 0 {
+		want = route.PayloadObject // for those who read the log itself
+	}
 	g.routes = g.routes[:0]
+	g.stored = g.stored[:0]
 	for _, t := range g.targets {
 		want |= t.Payload
-		g.routes = append(g.routes, outbox.Route{Sink: t.Sink, Flags: uint32(flagsOf(t))})
+		flags := flagsOf(t)
+		g.routes = append(g.routes, outbox.Route{Sink: t.Sink, Flags: uint32(flags)})
+		g.stored = append(g.stored, record.Target{Sink: t.Sink, Flags: flags, Routes: t.Routes})
 	}
-	r := record.Record{Event: *e}
+	r := record.Record{Event: *e, Targets: g.stored}
 	if want&route.PayloadObject != 0 {
 		r.Object = obj.Body()
 	}
@@ -79,18 +85,22 @@ func (g *group) append(e *event.Event, obj, old *compact.Object, lane uint64) er
 		}
 		r.Patch = patch
 	}
-	return g.appendRecord(&r, lane)
+	sequence, err := g.appendRecord(&r, lane)
+	if err == nil && e.Type == event.Updated {
+		g.m.recent.put(sequence, old)
+	}
+	return err
 }
 
-func (g *group) appendRecord(r *record.Record, lane uint64) error {
+// appendRecord adds r to the log and to the queues of g.routes.
+func (g *group) appendRecord(r *record.Record, lane uint64) (sequence uint64, err error) {
 	payload, err := record.Append(g.buf[:0], r)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	g.buf = payload
-	g.batch.Append(outbox.Record{Time: r.Event.Time, Lane: lane, Payload: payload}, g.routes)
-	g.events++
-	return nil
+	g.events[r.Event.Type]++
+	return g.batch.Append(outbox.Record{Time: r.Event.Time, Lane: lane, Payload: payload}, g.routes), nil
 }
 
 func patchOf(old, obj *compact.Object) ([]byte, error) {

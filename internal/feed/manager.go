@@ -65,10 +65,14 @@ type Manager struct {
 	redactKey  []byte
 
 	router        atomic.Pointer[route.Router]
+	keepUnrouted  atomic.Bool // no sinks are configured: the event log is what users read
 	changes       chan change
 	committerDone chan struct{}
 	requests      chan request
-	fatal         chan error // an error that ends Run; holds one
+	calls         chan call
+	recent        recent
+	beat          atomic.Int64 // when the committer last turned to its queue, Unix nanoseconds
+	fatal         chan error   // an error that ends Run; holds one
 
 	// mu guards what is below. It is held for map accesses only.
 	mu      sync.Mutex
@@ -99,6 +103,7 @@ func New(cfg Config) (*Manager, error) {
 		changes:       make(chan change, maxGroup),
 		committerDone: make(chan struct{}),
 		requests:      make(chan request),
+		calls:         make(chan call),
 		fatal:         make(chan error, 1),
 		sources:       map[dynamicfactory.Key]*source{},
 		sinks:         map[string]*sinkWorker{},
@@ -114,7 +119,6 @@ func New(cfg Config) (*Manager, error) {
 	m.codec = compact.NewCodec(m.dicts)
 	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Dictionaries: m.dicts}
 	m.factory, err = dynamicfactory.NewForConfig(cfg.REST,
-		dynamicfactory.WithName("watcherd"),
 		dynamicfactory.WithCompactStore(),
 		dynamicfactory.WithRaw(dynamicfactory.RawOptions{
 			Dictionaries: m.dicts,
@@ -128,6 +132,7 @@ func New(cfg Config) (*Manager, error) {
 		return nil, fmt.Errorf("informer factory: %w", err)
 	}
 	m.namespaces = newNamespaces(m.factory)
+	cfg.Registerer.MustRegister(collector{m})
 	return m, nil
 }
 
@@ -170,6 +175,8 @@ func (m *Manager) own(ctx context.Context) error {
 			return err
 		case r := <-m.requests:
 			r.done <- m.apply(r.ctx, r.state)
+		case c := <-m.calls:
+			c.done <- c.run()
 		case <-m.cfg.Resolver.Changed():
 			m.reconcile(ctx)
 		case <-m.namespaces.synced:

@@ -8,9 +8,10 @@ import (
 
 type metrics struct {
 	observedTotal  *prometheus.CounterVec // by resource, before comparison with the ledger
-	committedTotal prometheus.Counter
+	watchedTotal   *prometheus.CounterVec // by watch and type: what a watch saw, whether or not a route wanted it
+	committedTotal *prometheus.CounterVec // by type
 	filteredTotal  *prometheus.CounterVec // by type: no route wanted it
-	gapsTotal      *prometheus.CounterVec // by resource and cause
+	gapsTotal      *prometheus.CounterVec // by watch, resource and cause
 	repairsTotal   *prometheus.CounterVec // by resource: found by the audit
 }
 
@@ -20,10 +21,14 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "watcherd_notifications_observed_total",
 			Help: "Informer notifications taken, before they are compared with the ledger.",
 		}, []string{"resource"}),
-		committedTotal: prometheus.NewCounter(prometheus.CounterOpts{
+		watchedTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watcherd_watch_changes_total",
+			Help: "Changes of objects that a watch saw, before routing, by type.",
+		}, []string{"watch", "type"}),
+		committedTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_events_committed_total",
-			Help: "Events made durable in the event log.",
-		}),
+			Help: "Events made durable in the event log, by type.",
+		}, []string{"type"}),
 		filteredTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_events_filtered_total",
 			Help: "Changes recorded in the ledger that no route asked for.",
@@ -31,25 +36,38 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		gapsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_gaps_total",
 			Help: "Stretches of history that were lost at the API server.",
-		}, []string{"resource", "cause"}),
+		}, []string{"watch", "resource", "cause"}),
 		repairsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_audit_repairs_total",
 			Help: "Changes that only the periodic audit found.",
 		}, []string{"resource"}),
 	}
-	r.MustRegister(m.observedTotal, m.committedTotal, m.filteredTotal, m.gapsTotal, m.repairsTotal)
+	r.MustRegister(m.observedTotal, m.watchedTotal, m.committedTotal, m.filteredTotal, m.gapsTotal, m.repairsTotal)
 	for _, t := range []event.Type{event.Added, event.Updated, event.Deleted, event.Sync} {
 		m.filteredTotal.WithLabelValues(string(t))
+		m.committedTotal.WithLabelValues(string(t))
 	}
+	m.committedTotal.WithLabelValues(string(event.Gap))
 	return m
 }
 
-func (m *metrics) observed(c *change) {
-	m.observedTotal.WithLabelValues(c.src.resource.Resource + "." + c.src.resource.Group).Inc()
+// observed is the counter of a source's notifications.
+func (m *metrics) observed(s *source) prometheus.Counter {
+	return m.observedTotal.WithLabelValues(s.key.GVR.GroupResource().String())
 }
 
-func (m *metrics) committed(events int)  { m.committedTotal.Add(float64(events)) }
+func (m *metrics) watched(watch string, t event.Type) {
+	m.watchedTotal.WithLabelValues(watch, string(t)).Inc()
+}
+
+func (m *metrics) committed(events map[event.Type]int) {
+	for t, n := range events {
+		m.committedTotal.WithLabelValues(string(t)).Add(float64(n))
+	}
+}
+
 func (m *metrics) filtered(t event.Type) { m.filteredTotal.WithLabelValues(string(t)).Inc() }
-func (m *metrics) gap(s *source, cause string) {
-	m.gapsTotal.WithLabelValues(s.key.GVR.GroupResource().String(), cause).Inc()
+
+func (m *metrics) gap(watch string, s *source, cause string) {
+	m.gapsTotal.WithLabelValues(watch, s.key.GVR.GroupResource().String(), cause).Inc()
 }

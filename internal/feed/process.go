@@ -75,7 +75,7 @@ func (g *group) gone(c *change) error {
 
 // seen notes that the source has come as far as the change's object.
 func (g *group) seen(c *change) {
-	g.m.metrics.observed(c)
+	c.src.observed.Inc()
 	if p := c.obj.Position(); p > c.src.position {
 		c.src.position = p
 	}
@@ -117,6 +117,7 @@ func (g *group) emit(c *change, o occurrence) error {
 			continue
 		}
 		if s, ok := h.selection(o.t, o.before, o.after, g.m.namespaces.labels); ok {
+			g.m.metrics.watched(h.watch.Name, o.t)
 			hits = append(hits, route.Hit{Watch: h.watch.Name, Selection: s})
 		}
 	}
@@ -137,7 +138,7 @@ func (g *group) deliver(src *source, at time.Time, o occurrence, hits []route.Hi
 	if only != nil {
 		g.targets = keepTargets(g.targets, only)
 	}
-	if len(g.targets) == 0 {
+	if len(g.targets) == 0 && !g.m.keepUnrouted.Load() {
 		g.m.metrics.filtered(o.t)
 		return nil
 	}

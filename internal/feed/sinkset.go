@@ -67,11 +67,9 @@ func (m *Manager) startSink(spec *plan.Sink) {
 				Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"sink": spec.Name}, m.cfg.Registerer),
 			})
 		},
-		Fingerprint: spec.Fingerprint,
-		Format:      spec.Format,
-		Decode: func(it outbox.Item) (*event.Event, error) {
-			return m.inflater.Event(it.Sequence, record.Flags(it.Flags), it.Payload)
-		},
+		Fingerprint:  spec.Fingerprint,
+		Format:       spec.Format,
+		Decode:       m.decode,
 		Delivery:     spec.Delivery,
 		Retry:        delivery.Retry{Initial: spec.Retry.Initial, Max: spec.Retry.Max, PoisonAttempts: spec.Retry.PoisonAttempts},
 		Oversize:     delivery.Oversize(spec.Oversize),
@@ -90,6 +88,11 @@ func (m *Manager) startSink(spec *plan.Sink) {
 	m.mu.Lock()
 	m.sinks[spec.Name] = sw
 	m.mu.Unlock()
+}
+
+// decode makes the event that a queue's item stands for.
+func (m *Manager) decode(it outbox.Item) (*event.Event, error) {
+	return m.inflater.Event(it.Sequence, record.Flags(it.Flags), it.Payload)
 }
 
 // stopSink ends a worker and waits for it. Its queue stays.

@@ -2,7 +2,6 @@ package feed
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/watcherd/watcherd/internal/plan"
 )
@@ -10,30 +9,36 @@ import (
 // Snapshot delivers the recorded state of every object as Sync events to one
 // sink; of one watch only, unless watch is empty. It returns the number of
 // objects once their events are committed. Changes that happen meanwhile are
-// delivered in order with it, object by object.
-func (m *Manager) Snapshot(ctx context.Context, sink, watch string) (int, error) {
+// delivered in order with it, object by object. progress, if not nil, is called
+// with the number of objects so far.
+func (m *Manager) Snapshot(ctx context.Context, sink, watch string, progress func(objects int)) (int, error) {
 	st := m.currentState()
 	if st == nil || st.Sink(sink) == nil {
-		return 0, fmt.Errorf("no sink named %q is configured", sink)
+		return 0, &UnknownError{"sink", sink}
 	}
 	if watch != "" && st.Watch(watch) == nil {
-		return 0, fmt.Errorf("no watch named %q is configured", watch)
+		return 0, &UnknownError{"watch", watch}
 	}
-	only := func(name string) bool { return name == sink }
-	n, err := m.snapshotWatches(ctx, only, func(w *plan.Watch) bool { return watch == "" || w.Name == watch })
+	item := snapshotItem{only: func(name string) bool { return name == sink }}
+	if progress != nil {
+		count := 0
+		item.seen = func() { count++; progress(count) }
+	}
+	n, err := m.snapshotWatches(ctx, item, func(w *plan.Watch) bool { return watch == "" || w.Name == watch })
 	m.flush()
 	return n, err
 }
 
-// snapshotWatches sends what the chosen watches see.
-func (m *Manager) snapshotWatches(ctx context.Context, only func(string) bool, chosen func(*plan.Watch) bool) (int, error) {
+// snapshotWatches sends what the chosen watches see, in the manner of item.
+func (m *Manager) snapshotWatches(ctx context.Context, item snapshotItem, chosen func(*plan.Watch) bool) (int, error) {
 	total := 0
 	for _, s := range m.sourceList() {
 		for _, h := range *s.hits.Load() {
 			if !chosen(h.watch) {
 				continue
 			}
-			n, err := m.snapshot(ctx, s, snapshotItem{hit: h, only: only})
+			item.hit = h
+			n, err := m.snapshot(ctx, s, item)
 			total += n
 			if err != nil {
 				return total, err
@@ -51,7 +56,7 @@ func (m *Manager) snapshotGained(ctx context.Context, gained []gain) {
 			continue
 		}
 		if _, err := m.snapshot(ctx, g.src, snapshotItem{hit: g.hit}); err != nil {
-			m.log.Error("snapshot for a new watch did not finish", "watch", g.hit.watch.Name, "source", g.src.id, "error", err)
+			m.log.Error("snapshot for a new watch did not finish", "watch", g.hit.watch.Name, g.src.attrs(), "error", err)
 		}
 	}
 }
@@ -62,8 +67,8 @@ func (m *Manager) snapshotSinks(ctx context.Context, st *plan.State, added []str
 		if st.Sink(name).From != plan.FromSnapshot {
 			continue
 		}
-		only := func(sink string) bool { return sink == name }
-		if _, err := m.snapshotWatches(ctx, only, func(*plan.Watch) bool { return true }); err != nil {
+		item := snapshotItem{only: func(sink string) bool { return sink == name }}
+		if _, err := m.snapshotWatches(ctx, item, func(*plan.Watch) bool { return true }); err != nil {
 			m.log.Error("snapshot for a new sink did not finish", "sink", name, "error", err)
 		}
 	}

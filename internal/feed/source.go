@@ -2,10 +2,12 @@ package feed
 
 import (
 	"fmt"
+	"log/slog"
 	"strconv"
 	"sync"
 	"sync/atomic"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watcherd/watcherd/internal/plan"
@@ -22,6 +24,7 @@ type source struct {
 	scope     string // what makes this feed's content differ from the default; part of event ids
 	resource  event.Resource
 	edit      dynamicfactory.EditFunc
+	observed  prometheus.Counter
 
 	hits atomic.Pointer[[]hit]
 	sub  atomic.Pointer[dynamicfactory.Subscription]
@@ -48,8 +51,14 @@ type hit struct {
 
 func (h hit) sameWatch(other hit) bool { return h.watch.Name == other.watch.Name }
 
-// String names the source in logs.
-func (s *source) String() string { return s.id }
+// attrs name the source in logs.
+func (s *source) attrs() slog.Attr {
+	attrs := []any{slog.String("name", s.resource.String())}
+	if s.key.Namespace != "" {
+		attrs = append(attrs, slog.String("namespace", s.key.Namespace))
+	}
+	return slog.Group("resource", attrs...)
+}
 
 // sourceID names a source in the store. The version of the API takes no part:
 // all versions of a resource share one sequence of resource versions, so that a
@@ -62,7 +71,7 @@ func sourceID(partition string, k dynamicfactory.Key) string {
 // informers share one only if they record the same form of the same objects and
 // their scopes cannot overlap.
 func partitionOf(k dynamicfactory.Key, pinned bool) string {
-	p := k.GVR.Resource + "." + k.GVR.Group
+	p := k.GVR.GroupResource().String()
 	if pinned {
 		p += "@" + k.GVR.Version
 	}

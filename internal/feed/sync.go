@@ -23,7 +23,7 @@ func (g *group) sourceSynced(c *change) error {
 		}
 	}
 	s.synced = true
-	g.m.log.Info("watch synced", "source", s.id, "objects", s.objects(), "fromLedger", s.warm)
+	g.m.log.Info("watch synced", s.attrs(), "objects", s.objects(), "fromLedger", s.warm)
 	return nil
 }
 
@@ -87,17 +87,19 @@ const causeRollback = "rollback"
 // that history was lost.
 func (g *group) gapFound(c *change) error {
 	s, gap := c.src, c.gap
-	g.m.metrics.gap(s, gap.Cause)
 	g.m.log.Warn("history was lost: what happened in between was not observed, the final states are delivered",
-		"source", s.id, "cause", gap.Cause, "fromResourceVersion", gap.From, "toResourceVersion", gap.To)
+		s.attrs(), "cause", gap.Cause, "fromResourceVersion", gap.From, "toResourceVersion", gap.To)
 	if gap.Cause == causeRollback {
 		s.epoch++
 		g.touched[s] = struct{}{}
 	}
 	for _, h := range *s.hits.Load() {
+		g.m.metrics.gap(h.watch.Name, s, gap.Cause)
 		g.routes = g.routes[:0]
+		g.stored = g.stored[:0]
 		for _, sink := range g.m.router.Load().Sinks(nil, h.watch.Name, s.resource) {
 			g.routes = append(g.routes, outbox.Route{Sink: sink})
+			g.stored = append(g.stored, record.Target{Sink: sink})
 		}
 		if len(g.routes) == 0 {
 			continue
@@ -110,8 +112,8 @@ func (g *group) gapFound(c *change) error {
 		id := event.ID(g.m.cfg.Cluster, event.Gap, s.resource, s.idScope()+"/"+h.watch.Name+"/"+gap.Cause, gap.From, gap.To)
 		r := record.Record{Event: event.Event{
 			ID: id, Type: event.Gap, Time: c.at, Resource: s.resource, Namespace: s.key.Namespace, Gap: data,
-		}}
-		if err := g.appendRecord(&r, laneOf(s.id)); err != nil {
+		}, Targets: g.stored}
+		if _, err := g.appendRecord(&r, laneOf(s.id)); err != nil {
 			return fmt.Errorf("record gap of %s: %w", s.id, err)
 		}
 	}
@@ -123,6 +125,7 @@ func (g *group) gapFound(c *change) error {
 type snapshotItem struct {
 	hit  hit
 	only func(sink string) bool // nil: every sink the watch leads to
+	seen func()                 // called for each object sent; nil: nobody wants to know
 }
 
 // snapshotObject delivers the object's recorded state. It is read again here: the
@@ -152,6 +155,9 @@ func (m *Manager) snapshot(ctx context.Context, s *source, item snapshotItem) (i
 		}
 		n++
 		m.send(change{src: s, kind: snapshotObject, obj: o, snap: &item})
+		if item.seen != nil {
+			item.seen()
+		}
 		return nil
 	})
 	return n, err

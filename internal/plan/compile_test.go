@@ -137,8 +137,8 @@ func TestWithoutRoutesEverythingGoesEverywhere(t *testing.T) {
 	}
 	targets = s.Router.Route(nil, &route.Change{Type: event.Added, Resource: pods, Watches: []route.Hit{{Watch: "w"}}})
 	want := []route.Target{
-		{Sink: "a", Payload: route.PayloadObject, Route: "default"},
-		{Sink: "b", Payload: route.PayloadObject, Route: "default"},
+		{Sink: "a", Payload: route.PayloadObject, Routes: "default"},
+		{Sink: "b", Payload: route.PayloadObject, Routes: "default"},
 	}
 	if diff := cmp.Diff(want, targets); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

@@ -27,6 +27,15 @@ type Record struct {
 	Object    compact.Body
 	OldObject compact.Body
 	Patch     []byte // RFC 6902, JSON
+
+	Targets []Target
+}
+
+// Target is a sink that the event was routed to when it was recorded.
+type Target struct {
+	Sink   string
+	Flags  Flags  // what the sink was to get
+	Routes string // those that led to it, separated by commas; none for a gap, which no route selects
 }
 
 // Markers of Event's boolean fields.
@@ -34,6 +43,7 @@ const (
 	markFinalStateUnknown = 1 << iota
 	markRepair
 	markGap
+	markTargets // a list of targets follows; records without it are older
 )
 
 // Append appends the stored form of r to dst. The event's ID must be hexadecimal,
@@ -54,6 +64,9 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 	if e.Gap != nil {
 		marks |= markGap
 	}
+	if len(r.Targets) > 0 {
+		marks |= markTargets
+	}
 	dst = append(dst, version, marks, byte(len(id)))
 	dst = append(dst, id...)
 	dst = binary.BigEndian.AppendUint64(dst, uint64(e.Time.UnixNano()))
@@ -72,6 +85,9 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 			return nil, fmt.Errorf("encode gap: %w", err)
 		}
 		dst = appendBytes(dst, gap)
+	}
+	if len(r.Targets) > 0 {
+		dst = appendTargets(dst, r.Targets)
 	}
 	return dst, nil
 }
@@ -106,6 +122,9 @@ func Decode(payload []byte) (*Record, error) {
 			return nil, fmt.Errorf("%w: gap: %w", ErrMalformed, err)
 		}
 	}
+	if marks&markTargets != 0 {
+		r.Targets = in.targets()
+	}
 	if in.short || len(in.buf) != 0 {
 		return nil, fmt.Errorf("%w: wrong length", ErrMalformed)
 	}
@@ -121,6 +140,16 @@ func appendBody(dst []byte, b compact.Body) []byte {
 	dst = binary.BigEndian.AppendUint32(dst, b.Dict)
 	dst = binary.AppendUvarint(dst, uint64(b.RawLen))
 	return appendBytes(dst, b.Data)
+}
+
+func appendTargets(dst []byte, targets []Target) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(targets)))
+	for _, t := range targets {
+		dst = appendBytes(dst, t.Sink)
+		dst = binary.AppendUvarint(dst, uint64(t.Flags))
+		dst = appendBytes(dst, t.Routes)
+	}
+	return dst
 }
 
 // reader takes fields off a payload; short is set once it ran out, and every
@@ -169,4 +198,19 @@ func (r *reader) body() compact.Body {
 	b.RawLen = int(r.uvarint())
 	b.Data = r.bytes()
 	return b
+}
+
+// targets makes room only for what the buffer can hold: the counts are not to be
+// trusted.
+func (r *reader) targets() []Target {
+	n := int(r.uvarint())
+	list := make([]Target, 0, min(n, len(r.buf)))
+	for range n {
+		t := Target{Sink: r.text(), Flags: Flags(r.uvarint()), Routes: r.text()}
+		if r.short {
+			return nil
+		}
+		list = append(list, t)
+	}
+	return list
 }

@@ -57,7 +57,7 @@ type Target struct {
 	Sink      string
 	Payload   Payload // union over the sink's routes that match
 	Selection event.Selection
-	Route     string // the first of the sink's routes that match, for metrics
+	Routes    string // the sink's routes that match, in their order, separated by commas
 }
 
 // mergeSelections says how an object stands to several watches of one receiver.

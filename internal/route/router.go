@@ -102,12 +102,13 @@ func (r *Router) Route(dst []Target, c *Change) []Target {
 		for _, sink := range rule.sinks {
 			at := e.targets[sink]
 			if at == 0 {
-				dst = append(dst, Target{Sink: r.sinks[sink], Payload: rule.payload, Selection: s, Route: rule.name})
+				dst = append(dst, Target{Sink: r.sinks[sink], Payload: rule.payload, Selection: s, Routes: rule.name})
 				e.targets[sink] = len(dst) - first
 				continue
 			}
 			t := &dst[first+at-1]
 			t.Payload |= rule.payload
+			t.Routes += "," + rule.name
 			t.Selection = mergeSelections(t.Selection, s)
 		}
 	}

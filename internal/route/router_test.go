@@ -111,12 +111,12 @@ func TestTargets(t *testing.T) {
 		Spec{Name: "three", Watches: []string{"w"}, Payload: []string{"patch"}, Sinks: []string{"c", "b"}},
 		Spec{Name: "four", Sinks: []string{"d"}},
 	)
-	before := []Target{{Sink: "b", Route: "not ours"}}
+	before := []Target{{Sink: "b", Routes: "not ours"}}
 	got := r.Route(before, c)
 	want := []Target{
 		before[0],
 		{"a", PayloadOldObject, event.Entered, "one"},
-		{"b", PayloadOldObject | PayloadPatch, event.Inside, "one"},
+		{"b", PayloadOldObject | PayloadPatch, event.Inside, "one,three"},
 		{"c", PayloadPatch, event.Inside, "three"},
 		{"d", PayloadObject, event.Inside, "four"},
 	}

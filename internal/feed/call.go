@@ -1,0 +1,71 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// UnknownError says that nothing of a name is configured.
+type UnknownError struct{ What, Name string }
+
+func (e *UnknownError) Error() string {
+	return fmt.Sprintf("no %s named %q is configured", e.What, e.Name)
+}
+
+// ErrConfigured means that something cannot be removed because it is in use.
+var ErrConfigured = errors.New("it is configured")
+
+// ErrEnded means that the pipeline does not run any more.
+var ErrEnded = errors.New("the pipeline has ended")
+
+// call asks the owner goroutine to run something between two changes of state.
+type call struct {
+	run  func() error
+	done chan error
+}
+
+// call runs f in the owner goroutine.
+func (m *Manager) call(ctx context.Context, f func() error) error {
+	c := call{run: f, done: make(chan error, 1)}
+	select {
+	case m.calls <- c:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-m.committerDone:
+		return ErrEnded
+	}
+	select {
+	case err := <-c.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// PurgeSink forgets a sink that is not configured any more, with its backlog and
+// its dead letters. It fails with [ErrConfigured] if the sink is.
+func (m *Manager) PurgeSink(ctx context.Context, name string) error {
+	return m.call(ctx, func() error {
+		if st := m.currentState(); st != nil && st.Sink(name) != nil {
+			return fmt.Errorf("sink %s: %w; remove it from the configuration first", name, ErrConfigured)
+		}
+		if err := m.store.PurgeSink(name); err != nil {
+			return err
+		}
+		m.log.Warn("sink purged: its backlog and its dead letters are gone", "sink", name)
+		return nil
+	})
+}
+
+// ResumeSink has a sink that waits for its next attempt tried now.
+func (m *Manager) ResumeSink(name string) error {
+	m.mu.Lock()
+	sw, ok := m.sinks[name]
+	m.mu.Unlock()
+	if !ok {
+		return &UnknownError{"sink", name}
+	}
+	sw.worker.Resume()
+	return nil
+}

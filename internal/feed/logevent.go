@@ -1,0 +1,49 @@
+package feed
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// LogEvent returns the event of a record of the log, with all that was recorded of
+// it, and the routes that took it when it was recorded. Of a recent update the
+// state before is there too if somebody followed the stream by then.
+func (m *Manager) LogEvent(item outbox.Item) (e *event.Event, routes []string, err error) {
+	r, err := record.Decode(item.Payload)
+	if err != nil {
+		return nil, nil, fmt.Errorf("event %d: %w", item.Sequence, err)
+	}
+	flags := record.Object | record.OldObject | record.Patch
+	for i, t := range r.Targets {
+		if i == 0 {
+			flags = flags.WithSelection(t.Flags.Selection())
+		}
+		if t.Routes != "" {
+			routes = append(routes, strings.Split(t.Routes, ",")...)
+		}
+	}
+	if e, err = m.inflater.Event(item.Sequence, flags, item.Payload); err != nil {
+		return nil, nil, err
+	}
+	if e.Type == event.Updated && e.OldObject == nil {
+		if old := m.recent.get(item.Sequence); old != nil {
+			if e.OldObject, err = old.AppendJSON(nil); err != nil {
+				return nil, nil, fmt.Errorf("event %d: old object: %w", item.Sequence, err)
+			}
+		}
+	}
+	return e, routes, nil
+}
+
+// LetterEvent returns the event of a dead letter, as its sink would have got it.
+func (m *Manager) LetterEvent(item outbox.Item) (*event.Event, error) {
+	return m.decode(item)
+}
+
+// Follow has [Manager.LogEvent] know more of the updates to come, until release is
+// called.
+func (m *Manager) Follow() (release func()) { return m.recent.follow() }

@@ -1,0 +1,200 @@
+package feed
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/watcherd/watcherd/pkg/compact"
+)
+
+// ErrNotWatched means that no watch reads a resource.
+var ErrNotWatched = errors.New("not watched")
+
+// View reads what the watches see of one resource, from the informers' caches. The
+// API server is never asked.
+type View struct {
+	Resource   schema.GroupResource
+	Namespaced bool
+
+	m       *Manager
+	sources []*source // the fullest first
+}
+
+// View returns a view of the resource that a name means, as kubectl takes names:
+// plural, singular, short name or kind, with version and group if need be. It fails
+// with an error that wraps [ErrNotWatched], or with the resolver's.
+func (m *Manager) View(name string) (*View, error) {
+	resources, err := m.cfg.Resolver.Resolve(name)
+	if err != nil {
+		return m.viewUnserved(name, err)
+	}
+	if len(resources) != 1 {
+		return nil, fmt.Errorf("%w: %q means %d resources; name one", ErrNotWatched, name, len(resources))
+	}
+	r := resources[0]
+	v := &View{Resource: r.GVR.GroupResource(), Namespaced: r.Namespaced, m: m}
+	v.sources = m.sourcesOf(func(s *source) bool { return s.key.GVR == r.GVR })
+	if len(v.sources) == 0 { // a watch may have asked for another version by name
+		v.sources = m.sourcesOf(func(s *source) bool { return s.key.GVR.GroupResource() == v.Resource })
+	}
+	if len(v.sources) == 0 {
+		return nil, fmt.Errorf("%w: no watch reads %s; they read %s", ErrNotWatched, v.Resource, m.watched())
+	}
+	return v, nil
+}
+
+// viewUnserved looks for a resource that the cluster does not serve any more, but
+// whose objects are still known.
+func (m *Manager) viewUnserved(name string, cause error) (*View, error) {
+	sources := m.sourcesOf(func(s *source) bool {
+		return s.key.GVR.GroupResource().String() == name || s.key.GVR.Resource == name
+	})
+	if len(sources) == 0 {
+		return nil, cause
+	}
+	v := &View{Resource: sources[0].key.GVR.GroupResource(), m: m, sources: sources}
+	for _, s := range sources {
+		for _, obj := range s.cached("") {
+			v.Namespaced = obj.GetNamespace() != ""
+			return v, nil
+		}
+	}
+	return v, nil
+}
+
+// sourcesOf returns the sources that f accepts, those with the fullest objects
+// first.
+func (m *Manager) sourcesOf(f func(*source) bool) []*source {
+	list := slices.DeleteFunc(m.sourceList(), func(s *source) bool { return !f(s) })
+	slices.SortFunc(list, func(a, b *source) int {
+		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.id, b.id))
+	})
+	return list
+}
+
+// rank orders the sources of one resource by how much their objects hold.
+func (s *source) rank() int {
+	switch {
+	case s.key.MetadataOnly:
+		return 2
+	case s.scope != "":
+		return 1
+	default:
+		return 0
+	}
+}
+
+func (m *Manager) watched() string {
+	seen := map[string]struct{}{}
+	var names []string
+	for _, s := range m.sourceList() {
+		name := s.key.GVR.GroupResource().String()
+		if _, ok := seen[name]; !ok {
+			seen[name] = struct{}{}
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return "nothing yet"
+	}
+	slices.Sort(names)
+	const most = 20
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+// List returns the objects that at least one watch sees and the selector matches,
+// in a namespace or in all if it is empty, sorted by namespace and name. Where
+// several watches see different forms of an object the fullest is returned.
+func (v *View) List(namespace string, selector labels.Selector) []*compact.Object {
+	var list []*compact.Object
+	known := map[stateID]struct{}{}
+	for _, s := range v.sources {
+		hits := *s.hits.Load()
+		for _, o := range s.cached(namespace) {
+			id := stateID{o.GetNamespace(), o.GetName()}
+			if _, ok := known[id]; ok || !selector.Matches(o.Labels()) || !v.m.seenByAny(hits, o) {
+				continue
+			}
+			if len(v.sources) > 1 {
+				known[id] = struct{}{}
+			}
+			list = append(list, o)
+		}
+	}
+	slices.SortFunc(list, func(a, b *compact.Object) int {
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
+	})
+	return list
+}
+
+// Get returns one object, nil if no watch sees it.
+func (v *View) Get(namespace, name string) *compact.Object {
+	key := strings.TrimPrefix(stateKey(namespace, name), "/")
+	for _, s := range v.sources {
+		sub := s.sub.Load()
+		if sub == nil {
+			continue
+		}
+		obj, found, err := sub.Informer().GetStore().GetByKey(key)
+		if o, ok := obj.(*compact.Object); err == nil && found && ok && v.m.seenByAny(*s.hits.Load(), o) {
+			return o
+		}
+	}
+	return nil
+}
+
+// Synced reports whether the caches are complete: before that objects may be
+// missing.
+func (v *View) Synced() bool {
+	for _, s := range v.sources {
+		sub := s.sub.Load()
+		if sub == nil {
+			return false
+		}
+		select {
+		case <-sub.Synced():
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+func (m *Manager) seenByAny(hits []hit, o *compact.Object) bool {
+	return slices.ContainsFunc(hits, func(h hit) bool { return h.covers(o, m.namespaces.labels) })
+}
+
+// cached returns what the source's cache holds of a namespace, or of all.
+func (s *source) cached(namespace string) []*compact.Object {
+	sub := s.sub.Load()
+	if sub == nil {
+		return nil
+	}
+	indexer := sub.Informer().GetIndexer()
+	var objs []any
+	if namespace == "" {
+		objs = indexer.List()
+	} else {
+		var err error
+		if objs, err = indexer.ByIndex(cache.NamespaceIndex, namespace); err != nil {
+			objs = indexer.List() // an informer without that index
+		}
+	}
+	list := make([]*compact.Object, 0, len(objs))
+	for _, obj := range objs {
+		if o, ok := obj.(*compact.Object); ok && (namespace == "" || o.GetNamespace() == namespace) {
+			list = append(list, o)
+		}
+	}
+	return list
+}

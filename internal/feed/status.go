@@ -1,0 +1,123 @@
+package feed
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/status"
+)
+
+// Status tells how the pipeline is doing. It looks at every cached object, so it
+// is for people, probes and scrapes, every few seconds. It may be called at any
+// time, from any goroutine.
+func (m *Manager) Status() status.Pipeline {
+	m.mu.Lock()
+	st := m.state
+	missed := make([]missing, 0, len(m.missing))
+	for _, x := range m.missing {
+		missed = append(missed, x)
+	}
+	m.mu.Unlock()
+
+	p := status.Pipeline{Applied: st != nil, Watches: []status.Watch{}, Routes: []status.Route{}}
+	if beat := m.beat.Load(); beat != 0 {
+		p.Beat = time.Unix(0, beat)
+	}
+	p.Sinks = m.sinkStatuses(st)
+	if st == nil {
+		return p
+	}
+	byWatch := map[string][]status.Source{}
+	for _, s := range m.sourceList() {
+		one := s.status()
+		for _, h := range *s.hits.Load() {
+			byWatch[h.watch.Name] = append(byWatch[h.watch.Name], one)
+		}
+	}
+	for i := range st.Watches {
+		w := status.Watch{Name: st.Watches[i].Name, Sources: byWatch[st.Watches[i].Name]}
+		slices.SortFunc(w.Sources, func(a, b status.Source) int {
+			return cmp.Or(cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Namespace, b.Namespace))
+		})
+		for _, x := range missed {
+			if x.watch == w.Name {
+				w.Missing = append(w.Missing, status.Missing{Resource: x.pattern, Reason: x.err.Error()})
+			}
+		}
+		slices.SortFunc(w.Missing, func(a, b status.Missing) int { return cmp.Compare(a.Resource, b.Resource) })
+		p.Watches = append(p.Watches, w)
+	}
+	p.Routes = routeStatuses(st)
+	return p
+}
+
+func (s *source) status() status.Source {
+	out := status.Source{Resource: s.resource.String(), Namespace: s.key.Namespace, State: "waiting"}
+	sub := s.sub.Load()
+	if sub == nil {
+		return out
+	}
+	t := sub.Status()
+	select {
+	case <-sub.Synced():
+		out.Synced = true
+	default:
+	}
+	out.State, out.Reason, out.Message, out.Since, out.LastContact = t.State, t.Reason, t.Message, t.Since, t.LastContact
+	out.ResourceVersion, out.Objects, out.Bytes, out.InFlight = t.ResourceVersion, t.Objects, t.Bytes, t.InFlight
+	out.Events, out.Bookmarks, out.Relists, out.Expired = t.Events, t.Bookmarks, t.Relists, t.Expired410
+	out.Forbidden, out.NotFound, out.DecodeErrors, out.Restarts = t.Forbidden, t.NotFound, t.DecodeErrors, t.WatchRestarts
+	return out
+}
+
+func routeStatuses(st *plan.State) []status.Route {
+	out := make([]status.Route, 0, len(st.Routes))
+	stats := st.Router.Stats()
+	for i, spec := range st.Routes {
+		r := status.Route{Name: spec.Name, Watches: spec.Watches, Sinks: spec.Sinks}
+		if i < len(stats) {
+			s := stats[i]
+			r.Matched, r.Filtered, r.Unchanged, r.Errors = s.Matched, s.Filtered, s.Unchanged, s.Errors
+			if s.FirstError != nil {
+				r.FirstError = s.FirstError.Error()
+			}
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// sinkStatuses are the configured sinks and those that only have a backlog left.
+func (m *Manager) sinkStatuses(st *plan.State) []status.Sink {
+	m.mu.Lock()
+	workers := make(map[string]*sinkWorker, len(m.sinks))
+	for name, w := range m.sinks {
+		workers[name] = w
+	}
+	m.mu.Unlock()
+	out := []status.Sink{}
+	for _, name := range m.store.Sinks() {
+		s := status.Sink{Name: name, State: "stopped"}
+		if st != nil {
+			if spec := st.Sink(name); spec != nil {
+				s.Kind, s.Configured = spec.Kind, true
+			}
+		}
+		if w, ok := workers[name]; ok {
+			t := w.worker.Status()
+			s.State, s.Reason, s.Since, s.Attempts, s.NextAttempt = string(t.State), t.Reason, t.Since, t.Attempts, t.NextAttempt
+			s.LastError, s.LastErrorTime, s.LastSuccess = t.LastError, t.LastErrorTime, t.LastSuccess
+			s.InFlight, s.Blocked, s.Delivered = t.InFlight, t.Blocked, t.Delivered
+		}
+		queue, err := m.store.Queue(name)
+		if err != nil {
+			continue // purged this moment
+		}
+		q := queue.Stats()
+		s.Queued, s.QueuedBytes, s.Oldest, s.DeadLetters = q.Length, q.Bytes, q.OldestTime, q.DeadLetters
+		out = append(out, s)
+	}
+	return out
+}

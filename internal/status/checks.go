@@ -1,0 +1,194 @@
+package status
+
+import (
+	"fmt"
+	"time"
+)
+
+const (
+	// stuck is after how long a commit, or the committer, counts as hanging. A slow
+	// disk is slow for seconds.
+	stuck = 2 * time.Minute
+
+	// silent is after how long without a word from the API server a watch counts as
+	// degraded. Bookmarks come about once a minute, and the watch's own watchdog
+	// looks after three.
+	silent = 5 * time.Minute
+)
+
+// Verdict is the result of a check.
+type Verdict int
+
+// The verdicts, from good to bad.
+const (
+	OK Verdict = iota
+	Degraded
+	Failed
+)
+
+func (v Verdict) String() string {
+	return [...]string{"ok", "degraded", "failed"}[v]
+}
+
+// Check is one thing that was looked at.
+type Check struct {
+	Name    string // such as store, sink/archive, watch/workloads/pods.v1
+	Verdict Verdict
+	Reason  string // why it is not OK
+}
+
+// Live says why the process should be restarted; nothing if it should not. A
+// failing sink, store budget or API server is no reason: a restart mends none.
+func (s *Status) Live(now time.Time) []Check {
+	commit := Check{Name: "commit"}
+	if s.Store.CommitStuck > stuck {
+		commit.fail("a commit to the store hangs for %s", s.Store.CommitStuck.Round(time.Second))
+	}
+	committer := Check{Name: "committer"}
+	if age := now.Sub(s.Beat); !s.Beat.IsZero() && age > stuck && !s.Store.Paused && !s.Stopping {
+		committer.fail("the committer does not answer for %s", age.Round(time.Second))
+	}
+	return []Check{commit, committer}
+}
+
+// Checks says of every part how it is doing at a time.
+func (s *Status) Checks(now time.Time) []Check {
+	list := []Check{s.checkStopping(), s.checkStore(), s.checkConfig(), s.checkPipeline()}
+	for i := range s.Watches {
+		list = s.Watches[i].checks(list, now)
+	}
+	for i := range s.Routes {
+		list = append(list, s.Routes[i].check())
+	}
+	for i := range s.Sinks {
+		list = append(list, s.Sinks[i].check(now))
+	}
+	return list
+}
+
+// Worst is the worst of the verdicts.
+func Worst(checks []Check) Verdict {
+	worst := OK
+	for _, c := range checks {
+		worst = max(worst, c.Verdict)
+	}
+	return worst
+}
+
+func (c *Check) fail(format string, args ...any) {
+	c.Verdict, c.Reason = Failed, fmt.Sprintf(format, args...)
+}
+
+func (c *Check) degrade(format string, args ...any) {
+	c.Verdict, c.Reason = Degraded, fmt.Sprintf(format, args...)
+}
+
+func (s *Status) checkStopping() Check {
+	c := Check{Name: "shutdown"}
+	if s.Stopping {
+		c.fail("the daemon is stopping")
+	}
+	return c
+}
+
+func (s *Status) checkStore() Check {
+	c := Check{Name: "store"}
+	switch {
+	case s.Store.Failed != "":
+		c.fail("%s", s.Store.Failed)
+	case s.Store.CommitStuck > stuck:
+		c.fail("a commit hangs for %s", s.Store.CommitStuck.Round(time.Second))
+	case s.Store.Paused:
+		c.degrade("ingest is paused: %s; deliveries go on", s.Store.Reason)
+	}
+	return c
+}
+
+func (s *Status) checkConfig() Check {
+	c := Check{Name: "config"}
+	switch {
+	case s.Config.LastError != "":
+		c.degrade("the file is not what runs: %s", s.Config.LastError)
+	case len(s.Config.NeedsRestart) > 0:
+		c.degrade("changes of %v take effect at a restart", s.Config.NeedsRestart)
+	}
+	return c
+}
+
+func (s *Status) checkPipeline() Check {
+	c := Check{Name: "pipeline"}
+	if !s.Applied {
+		c.fail("the configuration is not running yet")
+	}
+	return c
+}
+
+func (w *Watch) checks(list []Check, now time.Time) []Check {
+	for i := range w.Sources {
+		list = append(list, w.Sources[i].check(w.Name, now))
+	}
+	for _, m := range w.Missing {
+		c := Check{Name: "watch/" + w.Name + "/" + m.Resource}
+		c.degrade("waiting: %s", m.Reason)
+		list = append(list, c)
+	}
+	return list
+}
+
+func (s *Source) check(watch string, now time.Time) Check {
+	c := Check{Name: "watch/" + watch + "/" + s.Resource}
+	if s.Namespace != "" {
+		c.Name += "/" + s.Namespace
+	}
+	quiet := now.Sub(s.LastContact)
+	switch {
+	case s.Message != "":
+		c.degrade("%s: %s", s.State, s.Message)
+	case s.Reason != "":
+		c.degrade("%s: %s", s.State, s.Reason)
+	case !s.Synced:
+		c.fail("%s: the first list is not complete", s.State)
+	case !s.LastContact.IsZero() && quiet > silent:
+		c.degrade("%s: nothing was heard from the API server for %s", s.State, quiet.Round(time.Second))
+	}
+	return c
+}
+
+func (r *Route) check() Check {
+	c := Check{Name: "route/" + r.Name}
+	if r.Errors > 0 {
+		c.degrade("its expression failed %d times, first with: %s", r.Errors, r.FirstError)
+	}
+	return c
+}
+
+func (s *Sink) check(now time.Time) Check {
+	c := Check{Name: "sink/" + s.Name}
+	switch {
+	case !s.Configured && s.Queued > 0:
+		c.degrade("it is not configured any more; %d events wait for it to come back, or for a purge", s.Queued)
+	case !s.Configured:
+	case s.State == "backing-off" || s.State == "paused" || s.State == "opening":
+		c.degrade("%s: %s; %d events wait", s.State, s.why(), s.Queued)
+		if next := s.NextAttempt.Sub(now); next > 0 {
+			c.Reason += fmt.Sprintf("; next attempt in %s", next.Round(time.Second))
+		}
+	case s.State == "stopped":
+		c.degrade("stopped: %s", s.why())
+	case s.Blocked > 0:
+		c.degrade("%d events wait for a retry: %s", s.Blocked, s.why())
+	case s.DeadLetters > 0:
+		c.degrade("%d dead letters are kept: see 'watcherd deadletters list --sink %s'", s.DeadLetters, s.Name)
+	}
+	return c
+}
+
+func (s *Sink) why() string {
+	if s.Reason != "" {
+		return s.Reason
+	}
+	if s.LastError != "" {
+		return s.LastError
+	}
+	return "no reason known"
+}

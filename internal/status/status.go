@@ -1,0 +1,134 @@
+package status
+
+import "time"
+
+// Status is how the daemon is doing.
+type Status struct {
+	Version   string    `json:"version"`
+	Cluster   string    `json:"cluster"`   // its name, part of every event
+	APIServer string    `json:"apiServer"` // its URL
+	Started   time.Time `json:"started"`
+	Stopping  bool      `json:"stopping,omitempty"` // told to stop; what is in flight is finished
+
+	Config Config `json:"config"`
+	Store  Store  `json:"store"`
+
+	Pipeline
+}
+
+// Config is what became of the configuration file.
+type Config struct {
+	File         string    `json:"file"`
+	Hash         string    `json:"hash"`                   // of the configuration that runs
+	LastSuccess  time.Time `json:"lastSuccess,omitzero"`   // when the file last was what runs
+	LastAttempt  time.Time `json:"lastAttempt,omitzero"`   // when the file was last read with an outcome
+	LastError    string    `json:"lastError,omitempty"`    // why the file is not what runs
+	NeedsRestart []string  `json:"needsRestart,omitempty"` // keys whose new values take effect at a restart
+	Warnings     []string  `json:"warnings,omitempty"`     // what is allowed and looks like a mistake
+}
+
+// Store is the state of the store on disk. Sizes are in bytes.
+type Store struct {
+	Path         string        `json:"path"`
+	Failed       string        `json:"failed,omitempty"`
+	Paused       bool          `json:"paused,omitempty"` // ingest waits
+	Reason       string        `json:"reason,omitempty"` // why it is paused
+	Bytes        int64         `json:"bytes"`
+	MaxBytes     int64         `json:"maxBytes,omitempty"`
+	DiskFree     int64         `json:"diskFree"` // -1 if unknown
+	MinFree      int64         `json:"minFree,omitempty"`
+	LastCommit   time.Time     `json:"lastCommit,omitzero"`
+	CommitStuck  time.Duration `json:"commitStuck,omitempty"` // how long the commit in progress takes already, ns
+	FirstEvent   uint64        `json:"firstEvent"`            // sequence of the oldest event in the log
+	LastEvent    uint64        `json:"lastEvent"`             // of the newest; 0 if there never was one
+	LoggedEvents int64         `json:"loggedEvents"`
+	LoggedBytes  int64         `json:"loggedBytes"`
+}
+
+// Pipeline is the feed's part.
+type Pipeline struct {
+	// Applied is false until the first configuration runs.
+	Applied bool `json:"applied"`
+	// Beat is when the committer last turned to its queue. It does so at least
+	// every few seconds, unless the store is paused or a commit hangs.
+	Beat time.Time `json:"beat,omitzero"`
+
+	Watches []Watch `json:"watches"`
+	Routes  []Route `json:"routes"`
+	Sinks   []Sink  `json:"sinks"`
+}
+
+// Watch is a configured watch.
+type Watch struct {
+	Name    string    `json:"name"`
+	Sources []Source  `json:"sources"`           // one for each resource, and namespace where those are watched one by one
+	Missing []Missing `json:"missing,omitempty"` // what it asks for and cannot be watched
+}
+
+// Missing is a part of a watch that is waited for.
+type Missing struct {
+	Resource string `json:"resource"` // as configured
+	Reason   string `json:"reason"`
+}
+
+// Source is an informer that feeds a watch; other watches may share it.
+type Source struct {
+	Resource        string    `json:"resource"`            // such as deployments.v1.apps
+	Namespace       string    `json:"namespace,omitempty"` // empty: all
+	State           string    `json:"state"`               // waiting, listing, watching, forbidden, backing-off, foreign or stopped
+	Reason          string    `json:"reason,omitempty"`    // why it is not watching, in a word
+	Message         string    `json:"message,omitempty"`   // and in full
+	Since           time.Time `json:"since,omitzero"`      // when it came into that state
+	Synced          bool      `json:"synced"`              // everything that existed at the start has been seen
+	LastContact     time.Time `json:"lastContact,omitzero"`
+	ResourceVersion string    `json:"resourceVersion,omitempty"`
+	Objects         int       `json:"objects"`
+	Bytes           int64     `json:"bytes"` // the objects take in memory
+	InFlight        int       `json:"inFlight"`
+
+	Events       uint64 `json:"events"` // the counters are of this process
+	Bookmarks    uint64 `json:"bookmarks"`
+	Relists      uint64 `json:"relists"`
+	Expired      uint64 `json:"expired"` // the API server no longer had the history (410)
+	Forbidden    uint64 `json:"forbidden"`
+	NotFound     uint64 `json:"notFound"`
+	DecodeErrors uint64 `json:"decodeErrors"`
+	Restarts     uint64 `json:"restarts"`
+}
+
+// Route is a configured route, and what it did since its configuration was loaded.
+type Route struct {
+	Name       string   `json:"name"`
+	Watches    []string `json:"watches,omitempty"` // none: all
+	Sinks      []string `json:"sinks"`
+	Matched    uint64   `json:"matched"`
+	Filtered   uint64   `json:"filtered"`  // refused by its expression
+	Unchanged  uint64   `json:"unchanged"` // nothing of `changed` changed
+	Errors     uint64   `json:"errors"`
+	FirstError string   `json:"firstError,omitempty"`
+}
+
+// Sink is a sink with a queue. One that is no longer configured keeps its backlog.
+type Sink struct {
+	Name       string `json:"name"`
+	Kind       string `json:"kind,omitempty"`
+	Configured bool   `json:"configured"`
+
+	State       string    `json:"state"`            // opening, idle, running, backing-off, paused, draining or stopped
+	Reason      string    `json:"reason,omitempty"` // why it is backing off or paused
+	Since       time.Time `json:"since,omitzero"`
+	Attempts    int       `json:"attempts,omitempty"` // failures in a row
+	NextAttempt time.Time `json:"nextAttempt,omitzero"`
+
+	LastError     string    `json:"lastError,omitempty"`
+	LastErrorTime time.Time `json:"lastErrorTime,omitzero"`
+	LastSuccess   time.Time `json:"lastSuccess,omitzero"`
+
+	Queued      int64     `json:"queued"`
+	QueuedBytes int64     `json:"queuedBytes"`
+	Oldest      time.Time `json:"oldest,omitzero"` // time of the oldest event in the queue
+	InFlight    int       `json:"inFlight"`
+	Blocked     int       `json:"blocked"`     // wait for a retry of their own, or behind one
+	Delivered   uint64    `json:"delivered"`   // by this process
+	DeadLetters int64     `json:"deadLetters"` // that are kept
+}
