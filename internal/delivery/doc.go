@@ -25,6 +25,9 @@
 //
 // Caveats:
 //
+//   - A sink that panics on three events in a row is paused. If all that is left
+//     panics, it stays so until somebody calls [Worker.Resume]: that many events
+//     are not given up on for what is likely a bug of the sink.
 //   - After a dead letter the object's later events go on (leniently), so a
 //     receiver may see a later state without the refused one.
 //   - Between objects there is no order: a retried event is overtaken by other

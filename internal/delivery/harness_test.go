@@ -150,7 +150,6 @@ type receiver struct {
 	now      int // guarded by mu; Writes at once
 	opened   int
 	closed   int
-	again    bool // accepted events may come again: there was a crash
 }
 
 type write struct {
@@ -288,7 +287,7 @@ func start(t testing.TB, s *storage, r *receiver, tune func(*Config)) *running {
 	if tune != nil {
 		tune(&cfg)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	w := &running{Worker: New(cfg), t: t, cancel: cancel, done: make(chan error, 1), registry: registry}
 	go func() { w.done <- w.Run(ctx) }()
 	return w

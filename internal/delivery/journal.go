@@ -55,10 +55,11 @@ func (j *journal) allow(message string, q quota) (skipped int, ok bool) {
 	return skipped, true
 }
 
-// repeat logs a failure that is likely not the last of its kind.
+// repeat logs a failure that is likely not the last of its kind. Failures of one
+// kind have one message, a constant.
 func (j *journal) repeat(message string, err error) {
 	if skipped, ok := j.allow(message, failureQuota); ok {
-		j.Warn(message, "error", err, "skippedLines", skipped)
+		j.Warn(message, "error", err, "skippedLines", skipped) //nolint:sloglint // callers pass constants
 	}
 }
 

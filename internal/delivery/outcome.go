@@ -37,7 +37,7 @@ func (e *engine) refuse(b *batch, i int, cause error, whole bool, now time.Time)
 	if isPanic && en.refusals == 0 {
 		e.panics++
 	}
-	if isPanic && e.tripped() != nil {
+	if isPanic && e.broken() {
 		e.detach(b, i, whole, now, 1, e.fruitful) // the sink is at fault, not its events
 		return nil
 	}

@@ -56,9 +56,12 @@ func (e *engine) meetPanic(err error) {
 	e.log.Error("the sink panicked", "stackHash", p.hash, "panic", fmt.Sprint(p.value), "stack", string(p.stack))
 }
 
+// broken reports whether the sink panicked on too many events in a row.
+func (e *engine) broken() bool { return e.panics >= panicsInARow }
+
 // tripped is why the sink has to pause after panics in a row, or nil.
 func (e *engine) tripped() error {
-	if e.panics < panicsInARow {
+	if !e.broken() {
 		return nil
 	}
 	return fmt.Errorf("the sink panicked on %d events in a row", panicsInARow)

@@ -70,21 +70,21 @@ func failures(b *batch) (failed map[int]error, whole error) {
 	return named.Failed, nil
 }
 
-// failure is why the i-th event failed; not failed: it was accepted.
-func failure(i int, failed map[int]error, whole error) (err error, isFailed bool) {
+// failure is why the i-th event failed; nil: it was accepted.
+func failure(i int, failed map[int]error, whole error) error {
 	if whole != nil {
-		return whole, true
+		return whole
 	}
-	err, isFailed = failed[i]
-	if isFailed && err == nil {
-		err = errors.New("the sink gave no reason")
+	err, named := failed[i]
+	if named && err == nil {
+		return errors.New("the sink gave no reason")
 	}
-	return err, isFailed
+	return err
 }
 
 func (e *engine) acceptRest(b *batch, failed map[int]error, whole error, now time.Time) error {
 	for i := range b.entries {
-		if _, isFailed := failure(i, failed, whole); !isFailed {
+		if failure(i, failed, whole) == nil {
 			e.accept(b, i, now)
 		}
 	}
@@ -96,8 +96,8 @@ func (e *engine) acceptRest(b *batch, failed map[int]error, whole error, now tim
 func (e *engine) judge(b *batch, failed map[int]error, whole error, now time.Time) (verdict, error) {
 	v := verdict{whole: whole != nil, retry: e.retries[:0], held: e.helds[:0]}
 	for i := range b.entries {
-		err, isFailed := failure(i, failed, whole)
-		if !isFailed {
+		err := failure(i, failed, whole)
+		if err == nil {
 			v.accepted++
 			e.accept(b, i, now)
 			continue
