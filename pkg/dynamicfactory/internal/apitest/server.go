@@ -61,9 +61,15 @@ type Request struct {
 	Header    http.Header
 }
 
-// New starts a server at version 100, which ends with the test. Its resources are
-// those of Serve.
+// New starts a server that ends with the test.
 func New(t testing.TB) *Server {
+	s := Start()
+	t.Cleanup(s.Close)
+	return s
+}
+
+// Start starts a server at version 100. Its resources are those of Serve.
+func Start() *Server {
 	s := &Server{
 		listener: newPipes(), version: 100, uid: "cluster-1",
 		resources: map[string]*resource{}, watches: map[*watch]struct{}{},
@@ -71,7 +77,6 @@ func New(t testing.TB) *Server {
 	s.Serve("/api/v1/namespaces", "v1", "Namespace")
 	s.http = &http.Server{Handler: http.HandlerFunc(s.serve)}
 	s.served.Go(func() { _ = s.http.Serve(s.listener) })
-	t.Cleanup(s.Close)
 	return s
 }
 

@@ -25,6 +25,9 @@ const (
 	acceptMetadata     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	acceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
+	// acceptAnyList is for lists of which only the version counts.
+	acceptAnyList = acceptMetadataList + "," + acceptObjects
+
 	// maxErrorBody is how much of an error response is read.
 	maxErrorBody = 64 << 10
 )
@@ -109,14 +112,16 @@ func resourcePath(gvr schema.GroupVersionResource, namespace string) string {
 	return b.String()
 }
 
-// acquireList waits for the rate limit and for a place among the lists; release
-// gives the place back.
-func (c *Client) acquireList(ctx context.Context) (release func(), err error) {
-	if c.limiter != nil {
-		if err := c.limiter.Wait(ctx); err != nil {
-			return nil, err
-		}
+// wait waits for the rate limit, which watches are exempt from.
+func (c *Client) wait(ctx context.Context) error {
+	if c.limiter == nil {
+		return nil
 	}
+	return c.limiter.Wait(ctx)
+}
+
+// acquireList waits for a place among the lists; release gives it back.
+func (c *Client) acquireList(ctx context.Context) (release func(), err error) {
 	select {
 	case c.lists <- struct{}{}:
 		return func() { <-c.lists }, nil

@@ -96,14 +96,20 @@ func (s *Source) paged(ctx context.Context, limit int) (*objects, error) {
 
 // page reads one page into b.
 func (s *Source) page(ctx context.Context, query url.Values, b *listBuilder) (compact.ListMeta, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, pageTimeout, fmt.Errorf("a page of the list took more than %v", pageTimeout))
-	defer cancel()
+	release, err := s.cfg.Client.acquireList(ctx)
+	if err != nil {
+		return compact.ListMeta{}, err
+	}
+	defer release()
 	accept := acceptObjects
 	if s.cfg.MetadataOnly {
 		accept = acceptMetadataList
 	}
 	b.typed = nil
-	return s.cfg.Client.pageFrom(ctx, s.path, query, accept, func(head []byte) { b.apiVersion, b.kind = itemType(head) }, b.add)
+	return s.cfg.Client.page(ctx, pageRequest{
+		path: s.path, query: query, accept: accept, timeout: pageTimeout,
+		head: func(head []byte) { b.apiVersion, b.kind = itemType(head) }, item: b.add,
+	})
 }
 
 // listBuilder makes objects of the items of a list. It keeps one item back, since
@@ -155,32 +161,37 @@ func (b *listBuilder) flush(position uint64) error {
 	return nil
 }
 
-// page reads one page of a list and calls item for each of its items.
-func (c *Client) page(ctx context.Context, path string, query url.Values, accept string, item func(raw []byte) error) (compact.ListMeta, error) {
-	return c.pageFrom(ctx, path, query, accept, nil, item)
+// pageRequest asks for one page of a list.
+type pageRequest struct {
+	path    string
+	query   url.Values
+	accept  string
+	timeout time.Duration
+	head    func([]byte)           // shown the beginning of the response; may be nil
+	item    func(raw []byte) error // called for each item
 }
 
-// pageFrom is page that shows the beginning of the response first.
-func (c *Client) pageFrom(ctx context.Context, path string, query url.Values, accept string, head func([]byte), item func(raw []byte) error) (compact.ListMeta, error) {
-	release, err := c.acquireList(ctx)
-	if err != nil {
+// page reads one page of a list. Its time begins when the rate limit lets it pass.
+func (c *Client) page(ctx context.Context, q pageRequest) (compact.ListMeta, error) {
+	if err := c.wait(ctx); err != nil {
 		return compact.ListMeta{}, err
 	}
-	defer release()
-	resp, err := c.get(ctx, path, query, accept)
+	ctx, cancel := context.WithTimeoutCause(ctx, q.timeout, fmt.Errorf("a list took more than %v", q.timeout))
+	defer cancel()
+	resp, err := c.get(ctx, q.path, q.query, q.accept)
 	if err != nil {
 		return compact.ListMeta{}, err
 	}
 	defer resp.Body.Close()
 	r := bufio.NewReaderSize(resp.Body, listHead)
-	if head != nil {
+	if q.head != nil {
 		start, err := r.Peek(listHead)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return compact.ListMeta{}, fmt.Errorf("read list: %w", err)
 		}
-		head(start)
+		q.head(start)
 	}
-	meta, err := compact.ScanList(r, item)
+	meta, err := compact.ScanList(r, q.item)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			return meta, cause

@@ -92,8 +92,6 @@ func (p *Prober) join(notBefore time.Time) (q *probe, mine bool) {
 
 // ask sends the question. A failure is not shared with those who come later.
 func (p *Prober) ask(ctx context.Context, q *probe) {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
 	var uid string
 	q.version, uid, q.err = p.request(ctx)
 	if q.err == nil {
@@ -111,14 +109,17 @@ func (p *Prober) ask(ctx context.Context, q *probe) {
 
 func (p *Prober) request(ctx context.Context) (version, uid string, err error) {
 	query := url.Values{"limit": {"1"}, "fieldSelector": {"metadata.name=kube-system"}}
-	list, err := p.client.page(ctx, resourcePath(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, ""),
-		query, acceptMetadataList, func(raw []byte) error {
+	list, err := p.client.page(ctx, pageRequest{
+		path:  resourcePath(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, ""),
+		query: query, accept: acceptMetadataList, timeout: probeTimeout,
+		item: func(raw []byte) error {
 			m, err := compact.Scan(raw)
 			if err == nil && string(m.Name) == "kube-system" {
 				uid = string(m.UID)
 			}
 			return err
-		})
+		},
+	})
 	switch {
 	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotAcceptable(err):
 		return "", "", nil // nobody may know; what the answer means for a resource shows there

@@ -146,10 +146,11 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 
 // ownVersion asks for the resource's version by a consistent list of one object.
 func (s *Source) ownVersion(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
-	defer cancel()
 	query := s.query()
 	query.Set("limit", "1")
-	list, err := s.cfg.Client.page(ctx, s.path, query, acceptMetadataList, func([]byte) error { return nil })
+	list, err := s.cfg.Client.page(ctx, pageRequest{
+		path: s.path, query: query, accept: acceptAnyList, timeout: probeTimeout,
+		item: func([]byte) error { return nil },
+	})
 	return list.ResourceVersion, err
 }
