@@ -20,8 +20,8 @@ lint: ## the linters, the walls between the packages included
 generate: ## files that are made from others; CI fails if they are stale
 	go generate ./...
 
-bench: ## the benchmarks, each against its baseline in the same run
-	go run ./bench/run
+bench: ## watcherd against its baseline; takes an hour and writes bench/RESULTS.md (-quick: minutes)
+	go run ./bench/run -out bench/RESULTS.md
 
 demo: build ## watcherd at work, on a cluster of its own or on that of KUBECONFIG
 	hack/demo.sh

@@ -1,0 +1,138 @@
+// Command run measures watcherd against the baseline program: CPU and throughput
+// under updates, memory, the initial list, a restart, and latency. It runs the
+// programs in turn, several times, and prints medians. Run it in the repository's
+// root; `make bench` does.
+//
+//	go run ./bench/run                 # all of it, writes bench/RESULTS.md
+//	go run ./bench/run -quick          # a look at everything in a few minutes
+//	go run ./bench/run -only cpu -runs 1 -profile cpu.prof
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+var (
+	ours      = contender{name: "watcherd"}
+	oursOld   = contender{name: "watcherd+old", old: true}
+	theirs    = contender{name: "baseline", baseline: true}
+	theirsOld = contender{name: "baseline+old", baseline: true, old: true}
+)
+
+func run(ctx context.Context) (err error) {
+	runs := flag.Int("runs", 5, "how often everything is measured")
+	quick := flag.Bool("quick", false, "fewer and smaller runs")
+	only := flag.String("only", "cpu,memory,sync,latency", "what to measure")
+	alone := flag.Bool("alone", false, "without the baseline")
+	profile := flag.String("profile", "", "file for a CPU profile of watcherd under updates")
+	out := flag.String("out", "", "file for the results (make bench: bench/RESULTS.md)")
+	scratch := flag.String("scratch", "", "folder on the disk to measure with (default: the system's temporary one)")
+	flag.Parse()
+
+	dir, err := os.MkdirTemp(*scratch, "watcherd-bench-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	b := &bench{dir: dir, profile: *profile, results: newResults(), size: sizes{
+		runs: *runs, pods: 1000, updates: 200_000, baselineUpdates: 20_000,
+		few: 10_000, many: 100_000, sync: 50_000, latencySeconds: 20,
+	}}
+	if *quick {
+		b.size = sizes{
+			runs: min(*runs, 2), pods: 1000, updates: 60_000, baselineUpdates: 6_000,
+			few: 5_000, many: 30_000, sync: 20_000, latencySeconds: 5,
+		}
+	}
+	if b.binaries, err = build(ctx, dir, *profile != ""); err != nil {
+		return err
+	}
+	if err := b.measure(ctx, strings.Split(*only, ","), *alone); err != nil {
+		return err
+	}
+	report := b.report(ctx)
+	fmt.Print("\n", report)
+	if *out == "" {
+		return nil
+	}
+	return os.WriteFile(*out, []byte(report), 0o644) //nolint:gosec // a document
+}
+
+// measure does all that was asked for, the contenders in turn within each round.
+func (b *bench) measure(ctx context.Context, parts []string, alone bool) error {
+	var err error
+	for _, part := range parts {
+		switch part {
+		case "cpu":
+			err = b.rounds(alone, func(c contender, _ int) error { return b.throughput(ctx, c) }, ours, theirs, oursOld, theirsOld)
+		case "memory":
+			err = b.rounds(alone, func(c contender, _ int) error {
+				return errors.Join(b.memory(ctx, c, b.size.few), b.memory(ctx, c, b.size.many))
+			}, ours, theirs)
+			b.results.derive(ours, b.size)
+			b.results.derive(theirs, b.size)
+		case "sync":
+			err = b.rounds(alone, func(c contender, _ int) error { return b.memory(ctx, c, b.size.sync) }, ours, theirs)
+		case "latency":
+			err = b.latencies(ctx, alone)
+		default:
+			err = fmt.Errorf("-only: %q is none of cpu, memory, sync, latency", part)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (b *bench) rounds(alone bool, do func(c contender, round int) error, contenders ...contender) error {
+	for round := range b.size.runs {
+		for _, c := range contenders {
+			if alone && c.baseline {
+				continue
+			}
+			if err := do(c, round); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (b *bench) latencies(ctx context.Context, alone bool) (err error) {
+	dir, err := os.MkdirTemp(b.dir, "latency-")
+	if err != nil {
+		return err
+	}
+	c, err := startCluster(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.stop()) }()
+	contenders := []contender{ours, theirs}
+	if alone {
+		contenders = contenders[:1]
+	}
+	for round := range b.size.runs {
+		if err := b.latency(ctx, c, contenders, round); err != nil {
+			return err
+		}
+	}
+	return nil
+}
