@@ -1,0 +1,156 @@
+package feed
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/route"
+)
+
+// TestDesiredSources shows which informers a set of watches makes, and which
+// watches each feeds.
+func TestDesiredSources(t *testing.T) {
+	watch := func(name string, edit func(*plan.Watch), resources ...string) plan.Watch {
+		w := plan.Watch{Name: name, Resources: resources, Edits: route.DefaultEdits()}
+		if edit != nil {
+			edit(&w)
+		}
+		return w
+	}
+	in := func(namespaces ...string) func(*plan.Watch) {
+		return func(w *plan.Watch) { w.Namespaces = namespaces }
+	}
+	for _, tc := range []struct {
+		name    string
+		watches []plan.Watch
+		want    []string
+		missing []string
+	}{
+		{
+			name:    "two watches share an informer",
+			watches: []plan.Watch{watch("a", nil, "pods"), watch("b", nil, "pods", "widgets.example.com")},
+			want:    []string{"pods#: a b", "widgets.example.com#: b"},
+		},
+		{
+			name:    "plain namespaces get one informer each",
+			watches: []plan.Watch{watch("a", in("one", "two"), "pods")},
+			want:    []string{"pods#one: a", "pods#two: a"},
+		},
+		{
+			name:    "an informer of the whole cluster serves the namespaced watches too",
+			watches: []plan.Watch{watch("a", in("one"), "pods"), watch("b", nil, "pods")},
+			want:    []string{"pods#: a b"},
+		},
+		{
+			name:    "a watch of namespaces has nothing to do with nodes",
+			watches: []plan.Watch{watch("a", in("one"), "nodes", "pods")},
+			want:    []string{"pods#one: a"},
+		},
+		{
+			name: "other edits make another informer",
+			watches: []plan.Watch{
+				watch("a", nil, "pods"),
+				watch("b", func(w *plan.Watch) { w.Edits.Redact = []string{"spec.containers[*].env"} }, "pods"),
+			},
+			want: []string{"pods#: a", "pods|l=;f=;m=false;v=*#: b"},
+		},
+		{
+			name:    "a version that is not the preferred one is a feed of its own",
+			watches: []plan.Watch{watch("a", nil, "widgets.example.com"), watch("b", nil, "widgets.v2beta1.example.com")},
+			want:    []string{"widgets.example.com#: a", "widgets.example.com@v2beta1#: b"},
+		},
+		{
+			name:    "what is not served is remembered",
+			watches: []plan.Watch{watch("a", nil, "pods", "gadgets.example.org")},
+			want:    []string{"pods#: a"},
+			missing: []string{"a/gadgets.example.org"},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := newRig(t, t.TempDir())
+			d, err := r.m.desire(&plan.State{Watches: tc.watches})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for k, s := range d.sources {
+				var names []string
+				for _, h := range *s.hits.Load() {
+					names = append(names, h.watch.Name)
+				}
+				slices.Sort(names)
+				id := s.id
+				if k.Variant != "" {
+					id = strings.ReplaceAll(id, k.Variant, "*")
+				}
+				got = append(got, id+": "+strings.Join(names, " "))
+			}
+			slices.Sort(got)
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("sources are %q, want %q", got, tc.want)
+			}
+			for _, key := range tc.missing {
+				if _, ok := d.missing[key]; !ok || len(d.missing) != len(tc.missing) {
+					t.Errorf("missing are %v, want %v", d.missing, tc.missing)
+				}
+			}
+		})
+	}
+}
+
+func TestMissingResourceCanFail(t *testing.T) {
+	r := newRig(t, t.TempDir())
+	_, err := r.m.desire(&plan.State{Watches: []plan.Watch{{Name: "a", Resources: []string{"gadgets.example.org"}, FailOnMissing: true}}})
+	if err == nil || !strings.Contains(err.Error(), "gadgets.example.org") {
+		t.Errorf("error is %v", err)
+	}
+}
+
+// TestCheckpointsAreHandedOver narrows and widens: a part inherits what the whole
+// had complete, the whole inherits nothing from a part.
+func TestCheckpointsAreHandedOver(t *testing.T) {
+	r := newRig(t, t.TempDir())
+	st := func(namespaces ...string) *plan.State {
+		return &plan.State{Watches: []plan.Watch{{Name: "a", Resources: []string{"pods"}, Namespaces: namespaces, Edits: route.DefaultEdits()}}}
+	}
+	save := func(id, version string) {
+		if err := putMeta(r.store, checkpointMeta(id), encodeCheckpoint(checkpoint{ResourceVersion: version, Synced: true})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start := func(s *plan.State) map[string]string {
+		d, err := r.m.desire(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var fresh []*source
+		for _, s := range d.sources {
+			fresh = append(fresh, s)
+		}
+		if err := r.m.handOverCheckpoints(fresh, d); err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{}
+		for _, id := range []string{"pods#", "pods#one", "pods#two"} {
+			if cp, ok, err := r.m.loadCheckpoint(id); err != nil {
+				t.Fatal(err)
+			} else if ok {
+				got[id] = cp.ResourceVersion
+			}
+		}
+		return got
+	}
+	save("pods#", "100")
+	if got := start(st("one", "two")); len(got) != 2 || got["pods#one"] != "100" || got["pods#two"] != "100" {
+		t.Errorf("narrowed: %v", got)
+	}
+	save("pods#one", "200")
+	if got := start(st("one")); got["pods#one"] != "200" {
+		t.Errorf("restarted: %v", got)
+	}
+	if got := start(st()); len(got) != 0 {
+		t.Errorf("widened: %v, want none: the whole has to be listed", got)
+	}
+}
