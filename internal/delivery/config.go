@@ -15,7 +15,7 @@ import (
 // Config is everything a [Worker] is made of. The zero value of an optional
 // field means its default.
 type Config struct {
-	Name  string // the sink's name, in logs, status and metrics
+	Name  string // the sink's name, in status and metrics
 	Queue Queue
 
 	// Open makes the sink. It is called from Run, again after a failure, and
@@ -40,7 +40,7 @@ type Config struct {
 	DrainTimeout time.Duration // how long writes in flight may go on after Run's ctx is done; default 10 s
 	CloseTimeout time.Duration // how long cancelled writes and Close may take; default 5 s
 
-	Logger     *slog.Logger          // optional
+	Logger     *slog.Logger          // optional; carries the sink's name
 	Registerer prometheus.Registerer // optional
 }
 
@@ -84,7 +84,6 @@ func (c *Config) setDefaults() {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	c.Logger = c.Logger.With(slog.String("sink", c.Name))
 	if c.Registerer == nil {
 		c.Registerer = prometheus.NewRegistry()
 	}

@@ -247,7 +247,7 @@ func (w *world) acceptLocked(batch []change, failed map[int]error) {
 func (w *world) play(t *testing.T) {
 	w.start = time.Now()
 	w.calm = time.Minute
-	fs := newDisk(t)
+	fs := vfs.NewCrashableMem()
 	s := &storage{t: t, fs: fs}
 	s.open()
 	for _, c := range numbered(w.Changes, upTo(w.Objects)...) {
@@ -298,23 +298,6 @@ func (w *world) settle(s *storage, worker *running) {
 			worker.Resume()
 		}
 	}
-}
-
-// newDisk is an empty disk whose root directory, with the store's in it, is safe
-// from a power loss.
-func newDisk(t *testing.T) *vfs.MemFS {
-	fs := vfs.NewCrashableMem()
-	if err := fs.MkdirAll("store", 0o700); err != nil {
-		t.Fatal(err)
-	}
-	root, err := fs.OpenDir("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(root.Sync(), root.Close()); err != nil {
-		t.Fatal(err)
-	}
-	return fs
 }
 
 // nextRun begins the next life of the process.
