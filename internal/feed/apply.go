@@ -126,6 +126,7 @@ func (m *Manager) startSource(ctx context.Context, s *source) error {
 		s.resume, s.saved, s.synced, s.epoch = cp, cp, cp.Synced, cp.Epoch
 		s.warm = cp.Synced && cp.ResourceVersion != ""
 	}
+	s.stopped = make(chan struct{})
 	m.mu.Lock()
 	m.sources[s.key] = s
 	m.mu.Unlock()
@@ -137,7 +138,6 @@ func (m *Manager) startSource(ctx context.Context, s *source) error {
 		return err
 	}
 	s.sub.Store(sub)
-	s.stopped = make(chan struct{})
 	s.waiting.Go(func() {
 		select {
 		case <-sub.Synced():

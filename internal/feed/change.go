@@ -20,6 +20,7 @@ type change struct {
 
 	initial bool                // part of the informer's initial list
 	unknown bool                // a deletion found by comparison
+	repair  bool                // what an audit found; set by the committer
 	gap     *dynamicfactory.Gap // for gapFound
 	snap    *snapshotItem       // for snapshotObject
 	done    chan<- struct{}     // for barrier: closed once all before it is committed

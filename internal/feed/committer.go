@@ -140,6 +140,8 @@ func (g *group) commit() error {
 		if sub := s.sub.Load(); sub != nil {
 			sub.Ack(s.position)
 		}
+		complete := s.saved.ResourceVersion
+		s.complete.Store(&complete)
 	}
 	g.m.metrics.committed(g.events)
 	for _, w := range g.waiters {

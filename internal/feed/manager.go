@@ -141,7 +141,7 @@ func New(cfg Config) (*Manager, error) {
 //
 // The order of the end, and why:
 //
-//  1. Informers stop and are joined, so nothing new arrives.
+//  1. The audit ends, and informers stop and are joined, so nothing new arrives.
 //  2. The committer commits what they handed over, so that it need not be read
 //     again, and ends.
 //  3. The sinks' workers finish or put back what is in flight. They come last
@@ -152,8 +152,14 @@ func (m *Manager) Run(ctx context.Context) error {
 	committed := make(chan error, 1)
 	go func() { committed <- m.commitLoop(commitCtx) }()
 
+	auditCtx, stopAudit := context.WithCancel(ctx)
+	var audit sync.WaitGroup
+	audit.Go(func() { m.auditLoop(auditCtx) })
+
 	err := m.own(ctx)
 
+	stopAudit()
+	audit.Wait()
 	m.closeSources()
 	m.namespaces.close()
 	m.factory.Shutdown()

@@ -56,6 +56,11 @@ func (m *metrics) observed(s *source) prometheus.Counter {
 	return m.observedTotal.WithLabelValues(s.key.GVR.GroupResource().String())
 }
 
+// repaired is the counter of what audits found in a source.
+func (m *metrics) repaired(s *source) prometheus.Counter {
+	return m.repairsTotal.WithLabelValues(s.key.GVR.GroupResource().String())
+}
+
 func (m *metrics) watched(watch string, t event.Type) {
 	m.watchedTotal.WithLabelValues(watch, string(t)).Inc()
 }

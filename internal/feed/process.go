@@ -76,8 +76,10 @@ func (g *group) gone(c *change) error {
 // seen notes that the source has come as far as the change's object.
 func (g *group) seen(c *change) {
 	c.src.observed.Inc()
+	c.repair = c.src.repair
 	if p := c.obj.Position(); p > c.src.position {
 		c.src.position = p
+		c.src.repair = false // the last object of the list that made up for it
 	}
 	g.touched[c.src] = struct{}{}
 }
@@ -120,6 +122,9 @@ func (g *group) emit(c *change, o occurrence) error {
 			g.m.metrics.watched(h.watch.Name, o.t)
 			hits = append(hits, route.Hit{Watch: h.watch.Name, Selection: s})
 		}
+	}
+	if o.repair = c.repair; o.repair {
+		c.src.repaired.Inc()
 	}
 	return g.deliver(c.src, c.at, o, hits, nil)
 }

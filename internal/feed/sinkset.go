@@ -73,7 +73,8 @@ func (m *Manager) startSink(spec *plan.Sink) {
 		Delivery:     spec.Delivery,
 		Retry:        delivery.Retry{Initial: spec.Retry.Initial, Max: spec.Retry.Max, PoisonAttempts: spec.Retry.PoisonAttempts},
 		Oversize:     delivery.Oversize(spec.Oversize),
-		DrainTimeout: m.cfg.Drain,
+		DrainTimeout: m.cfg.Drain / 2,
+		CloseTimeout: m.cfg.Drain / 8, // it is waited for up to twice
 		Logger:       log,
 		Registerer:   m.cfg.Registerer,
 	})

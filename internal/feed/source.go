@@ -25,9 +25,12 @@ type source struct {
 	resource  event.Resource
 	edit      dynamicfactory.EditFunc
 	observed  prometheus.Counter
+	repaired  prometheus.Counter
 
 	hits atomic.Pointer[[]hit]
 	sub  atomic.Pointer[dynamicfactory.Subscription]
+
+	complete atomic.Pointer[string] // the version up to which everything is committed
 
 	// Set before the informer starts.
 	resume checkpoint // where an earlier life had come to
@@ -41,6 +44,7 @@ type source struct {
 	saved    checkpoint // as last written to the store
 	synced   bool       // a complete list has been committed, now or in an earlier life
 	epoch    int        // how often the cluster was set back; part of event ids
+	repair   bool       // what comes until the end of the list is what an audit found
 }
 
 // hit is a watch that a source feeds.

@@ -89,9 +89,12 @@ func (g *group) gapFound(c *change) error {
 	s, gap := c.src, c.gap
 	g.m.log.Warn("history was lost: what happened in between was not observed, the final states are delivered",
 		s.attrs(), "cause", gap.Cause, "fromResourceVersion", gap.From, "toResourceVersion", gap.To)
-	if gap.Cause == causeRollback {
+	switch gap.Cause {
+	case causeRollback:
 		s.epoch++
 		g.touched[s] = struct{}{}
+	case causeAudit:
+		s.repair = true
 	}
 	for _, h := range *s.hits.Load() {
 		g.m.metrics.gap(h.watch.Name, s, gap.Cause)

@@ -32,6 +32,7 @@ type Config struct {
 	MetadataOnly   bool
 
 	// Edit changes an object's JSON before anything is made of it; nil for nothing.
+	// What it returns without an error is taken for valid JSON.
 	Edit func(dst, raw []byte) ([]byte, error)
 	// Make makes the object that is handed on of its JSON, which Scan has read m
 	// from. It may keep neither. It is called by one goroutine at a time.
@@ -87,6 +88,9 @@ type Source struct {
 	begun   bool      // a list has succeeded
 	loss    *Gap      // history lost and not yet made up for by a list
 	suspect time.Time // the server may be another one than before this time; zero: it is not
+
+	asked     string                  // why to list again; "" if nobody asked
+	interrupt context.CancelCauseFunc // ends the watch request that runs
 
 	// Scratch of the goroutine that lists or watches; there is one at a time.
 	edited []byte
@@ -218,7 +222,7 @@ func (s *Source) listed(list *objects) {
 	s.progress.list(parseVersion(list.ResourceVersion), len(list.Items))
 	s.mu.Lock()
 	gap, relist := s.loss, s.begun
-	s.loss, s.begun, s.suspect = nil, true, time.Time{}
+	s.loss, s.begun, s.suspect, s.asked = nil, true, time.Time{}, ""
 	s.mu.Unlock()
 	s.stats.contact(func(t *Stats) {
 		if relist {
@@ -307,7 +311,9 @@ func (s *Source) make(raw []byte, m *compact.Meta, position uint64) (runtime.Obj
 
 // scan applies the edit and reads the metadata. Both are valid until the next call.
 func (s *Source) scan(raw []byte) (*compact.Meta, []byte, error) {
+	read := compact.Scan
 	if s.cfg.Edit != nil {
+		read = compact.ScanHead // the edit has checked the rest
 		edited, err := s.cfg.Edit(s.edited[:0], raw)
 		if err != nil {
 			return nil, nil, &unreadable{fmt.Errorf("edit: %w", err)}
@@ -319,7 +325,7 @@ func (s *Source) scan(raw []byte) (*compact.Meta, []byte, error) {
 	}
 	m := &s.meta
 	var err error
-	*m, err = compact.Scan(raw)
+	*m, err = read(raw)
 	if err == nil && (len(m.Name) == 0 || len(m.ResourceVersion) == 0) {
 		err = errors.New("an object without name or resourceVersion")
 	}

@@ -99,9 +99,13 @@ func (w *stream) run(ctx context.Context) {
 			return
 		}
 		var bad *unreadable
+		var asked errAsked
 		switch {
 		case err == nil:
 			continue // the server ended it, as asked
+		case errors.As(err, &asked):
+			w.end(ctx, asked.cause, err)
+			return
 		case isExpired(err):
 			w.end(ctx, CauseExpired, err)
 			return
@@ -178,6 +182,10 @@ func (w *stream) request(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	if err := s.interruptible(cancel); err != nil {
+		return err
+	}
+	defer func() { _ = s.interruptible(nil) }() // only a beginning can be refused
 	resp, err := s.cfg.Client.get(ctx, s.path, query, accept)
 	if err != nil {
 		return err
@@ -208,7 +216,7 @@ func (w *stream) request(ctx context.Context) error {
 	case errors.Is(err, io.EOF):
 		s.suspectSince(time.Now())
 		return fmt.Errorf("the watch ended after %v, before its time", lived.Round(time.Millisecond))
-	case isExpired(err) || errors.Is(err, errRolledBack) || errors.As(err, &bad):
+	case isExpired(err) || errors.Is(err, errRolledBack) || errors.As(err, &bad) || errors.As(err, new(errAsked)):
 		return err
 	}
 	s.suspectSince(time.Now())
