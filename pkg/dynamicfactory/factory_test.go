@@ -52,7 +52,7 @@ func fakeClient(objs ...runtime.Object) *fake.FakeDynamicClient {
 // with the test.
 func started(t *testing.T, f *dynamicfactory.Factory) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(func() {
 		cancel()
 		f.Shutdown()
@@ -284,7 +284,7 @@ func TestWaitForCacheSyncInVain(t *testing.T) {
 	})
 	f := dynamicfactory.New(client)
 	f.ForResource(deployments)
-	run, stop := context.WithCancel(context.Background())
+	run, stop := context.WithCancel(t.Context())
 	f.StartWithContext(run)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("no patience"))
@@ -498,7 +498,7 @@ func TestSubscriptionsFromAllSides(t *testing.T) {
 	for n := range 8 {
 		all.Go(func() {
 			for range 20 {
-				ctx, cancel := context.WithCancel(context.Background())
+				ctx, cancel := context.WithCancel(t.Context())
 				names := make(chan string, 10)
 				sub, err := f.Subscribe(ctx, dynamicfactory.Key{GVR: deployments}, cache.ResourceEventHandlerFuncs{
 					AddFunc: func(obj any) { names <- obj.(*unstructured.Unstructured).GetName() },
@@ -533,7 +533,7 @@ func TestShutdownWhileSubscribing(t *testing.T) {
 		for range 4 {
 			all.Go(func() {
 				for {
-					if _, err := f.Subscribe(context.Background(), dynamicfactory.Key{GVR: deployments}, cache.ResourceEventHandlerFuncs{}); err != nil {
+					if _, err := f.Subscribe(t.Context(), dynamicfactory.Key{GVR: deployments}, cache.ResourceEventHandlerFuncs{}); err != nil {
 						if !errors.Is(err, dynamicfactory.ErrShutdown) {
 							t.Error(err)
 						}

@@ -2,6 +2,7 @@ package dynamicfactory
 
 import (
 	"context"
+	"maps"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -58,16 +59,12 @@ func (f *Factory) newInformer(k Key) *informer {
 	} else {
 		lw = f.newListerWatcher(k)
 		if f.opts.compact {
-			transform = compactTransform(transform, compact.NewCodec(f.dictionaries))
+			transform = compactTransform(transform, k.codec(f.dictionaries))
 		}
-	}
-	indexers := make(cache.Indexers, len(f.opts.indexers))
-	for name, index := range f.opts.indexers {
-		indexers[name] = index
 	}
 	i.shared = cache.NewSharedIndexInformerWithOptions(lw, example, cache.SharedIndexInformerOptions{
 		ResyncPeriod:      f.opts.resyncFor(k.GVR),
-		Indexers:          indexers,
+		Indexers:          maps.Clone(f.opts.indexers),
 		ObjectDescription: k.String(),
 		Identifier:        f.identifier(k),
 	})

@@ -120,7 +120,7 @@ func factory(t *testing.T, s *apitest.Server, opts ...dynamicfactory.Option) *dy
 func subscribe(t *testing.T, f *dynamicfactory.Factory, k dynamicfactory.Key) (*journal, *dynamicfactory.Subscription) {
 	t.Helper()
 	j := newJournal()
-	sub, err := f.Subscribe(context.Background(), k, j)
+	sub, err := f.Subscribe(t.Context(), k, j)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,7 @@
 package dynamicfactory
 
 import (
+	"maps"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -86,11 +87,7 @@ func WithTransform(f cache.TransformFunc) Option {
 
 // WithIndexers adds indexes to every informer. The namespace index exists anyway.
 func WithIndexers(ix cache.Indexers) Option {
-	return func(o *options) {
-		for name, f := range ix {
-			o.indexers[name] = f
-		}
-	}
+	return func(o *options) { maps.Copy(o.indexers, ix) }
 }
 
 // WithoutNamespaceIndex does without the index by namespace, which costs some 70

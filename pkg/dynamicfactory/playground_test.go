@@ -2,6 +2,8 @@ package dynamicfactory_test
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
@@ -58,7 +60,7 @@ func realFactory(t *testing.T, cfg *rest.Config, opts ...dynamicfactory.Option) 
 func join(t *testing.T, f *dynamicfactory.Factory, k dynamicfactory.Key) (*journal, *dynamicfactory.Subscription) {
 	t.Helper()
 	j := newJournal()
-	sub := must(f.Subscribe(context.Background(), k, j))(t)
+	sub := must(f.Subscribe(t.Context(), k, j))(t)
 	receive(t, sub.Synced())
 	return j, sub
 }
@@ -128,27 +130,34 @@ func TestStartAndStopBesideOthers(t *testing.T) {
 	for range 20 {
 		cycle()
 	}
-	goroutines, files, bytes := runtime.NumGoroutine(), openFiles(t), heap()
-	var writing sync.WaitGroup
-	writing.Go(func() {
+	write := func() {
 		for i := range 50 {
 			create(t, client, fmt.Sprint("cm-", i))
 			remove(t, client, fmt.Sprint("cm-", i))
 		}
-	})
+	}
+	complete := func(initially int) {
+		t.Helper()
+		for i, j := range others {
+			lines := told(t, j, initially+100)[initially:]
+			for n := range 50 {
+				if lines[2*n] != fmt.Sprint("add cm-", n) || lines[2*n+1] != fmt.Sprint("delete cm-", n) {
+					t.Fatalf("informer %d was told %q", i, lines)
+				}
+			}
+			is(t, "notifications", len(lines), 100)
+		}
+	}
+	write() // until the informers have made themselves at home
+	complete(1)
+	goroutines, files, bytes := runtime.NumGoroutine(), openFiles(t), heap()
+	var writing sync.WaitGroup
+	writing.Go(write)
 	for range 500 {
 		cycle()
 	}
 	writing.Wait()
-	for i, j := range others {
-		lines := told(t, j, 101)
-		for n := range 50 {
-			if lines[1+2*n] != fmt.Sprint("add cm-", n) || lines[2+2*n] != fmt.Sprint("delete cm-", n) {
-				t.Fatalf("informer %d was told %q", i, lines)
-			}
-		}
-		is(t, "notifications", len(lines), 101)
-	}
+	complete(0)
 	eventually(t, "the goroutines are as many as before", func() bool { return runtime.NumGoroutine() <= goroutines })
 	if n := openFiles(t); n > files {
 		t.Errorf("%d open files, there were %d", n, files)
@@ -322,7 +331,7 @@ func TestCustomResourceComesAndGoes(t *testing.T) {
 		return fmt.Sprintf("{apiVersion: %s/%s, kind: Gizmo, metadata: {namespace: %s, name: %s}}", group, version, ns, name)
 	}
 	r := must(dynamicfactory.NewResolver(c.Config(t)))(t)
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	running := make(chan error, 1)
 	go func() { running <- r.Run(ctx) }()
 	defer func() {
@@ -345,7 +354,7 @@ func TestCustomResourceComesAndGoes(t *testing.T) {
 	}
 	definitions := c.Dynamic(t).Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 	t.Cleanup(func() {
-		_ = definitions.Delete(context.Background(), "gizmos."+group, metav1.DeleteOptions{}) // gone already, if all went well
+		_ = definitions.Delete(context.WithoutCancel(t.Context()), "gizmos."+group, metav1.DeleteOptions{}) // gone already, if all went well
 	})
 
 	f := realFactory(t, c.Config(t))
@@ -393,15 +402,11 @@ func TestSlowSubscriberCostsItsWindow(t *testing.T) {
 		defer j.mu.Unlock()
 		j.acks = acks
 	}
-	written := 0
 	write := func(n int) {
 		for range n {
-			var b strings.Builder
-			for range 4000 {
-				written++
-				fmt.Fprintf(&b, "%016x", uint64(written)*0x9e3779b97f4a7c15) // does not compress
-			}
-			patch(t, client, "busy", `{"data":{"x":"`+b.String()+`"}}`)
+			b := make([]byte, 48<<10)
+			_, _ = rand.Read(b) // never fails; does not compress
+			patch(t, client, "busy", `{"data":{"x":"`+base64.StdEncoding.EncodeToString(b)+`"}}`)
 		}
 	}
 	acknowledge(sub.Ack)

@@ -15,8 +15,9 @@ import (
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/rawwatch"
 )
 
-// EditFunc appends an object's JSON to dst, edited, and returns the extended slice.
-// An error makes the object unreadable. It may be called from several goroutines.
+// EditFunc appends an object's JSON to dst, edited, and returns the extended slice,
+// as compact.Editor.Append does. What it appends has to be one valid JSON object. An
+// error makes the object unreadable. It may be called from several goroutines.
 type EditFunc func(dst, raw []byte) ([]byte, error)
 
 // RawOptions is for programs that have to miss nothing over restarts: they keep
@@ -61,6 +62,19 @@ type Gap struct {
 	From, To string // resourceVersions: the last one known to be complete, and that of the list
 	// FromTime is when the server was last heard of before, if that is known.
 	FromTime, ToTime time.Time
+}
+
+// codec returns a codec for the objects of the key. Those of one resource that are
+// edited alike look alike, wherever they are.
+func (k Key) codec(d *compact.Dictionaries) *compact.Codec {
+	name := k.GVR.GroupResource().String()
+	if k.MetadataOnly {
+		name += " metadata"
+	}
+	if k.Variant != "" {
+		name += " " + k.Variant
+	}
+	return compact.NewCodecFor(d, name)
 }
 
 // maker makes what an informer stores of raw JSON. Make is called by one goroutine
@@ -148,7 +162,7 @@ func (f *Factory) newSource(k Key) *rawwatch.Source {
 	}
 	m := &maker{bookmarks: f.bookmarks}
 	if f.opts.compact {
-		m.codec, m.transform = compact.NewCodec(f.dictionaries), f.opts.transform
+		m.codec, m.transform = k.codec(f.dictionaries), f.opts.transform
 	}
 	cfg := rawwatch.Config{
 		Client: f.raw, Prober: f.prober,

@@ -1,7 +1,6 @@
 package dynamicfactory_test
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"sync/atomic"
@@ -215,7 +214,7 @@ func listing(t *testing.T, f *dynamicfactory.Factory, n int) {
 	for i := range n {
 		k := configMapKey
 		k.Variant = fmt.Sprint(i)
-		if _, err := f.Subscribe(context.Background(), k, newJournal()); err != nil {
+		if _, err := f.Subscribe(t.Context(), k, newJournal()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -236,7 +235,7 @@ func TestPageHangs(t *testing.T) {
 		listing(t, f, 5)
 		time.Sleep(119 * time.Second)
 		is(t, "lists", lists(s), 2)
-		time.Sleep(2 * time.Second)
+		time.Sleep(1500 * time.Millisecond)
 		is(t, "lists after the page's time", lists(s), 5)
 		time.Sleep(time.Minute)
 		for _, st := range f.Statuses() {

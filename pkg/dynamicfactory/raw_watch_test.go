@@ -426,7 +426,7 @@ func TestHandlersShareAnInformer(t *testing.T) {
 func TestContextClosesASubscription(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
 		f := factory(t, s)
-		ctx, cancel := context.WithCancel(context.Background())
+		ctx, cancel := context.WithCancel(t.Context())
 		if _, err := f.Subscribe(ctx, configMapKey, newJournal()); err != nil {
 			t.Fatal(err)
 		}

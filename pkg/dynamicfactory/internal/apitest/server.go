@@ -32,7 +32,6 @@ type Server struct {
 	resources map[string]*resource // by path without namespace: /api/v1/configmaps
 	watches   map[*watch]struct{}
 	requests  []Request
-	hold      bool // changes do not move the version
 	intercept func(w http.ResponseWriter, r *http.Request) bool
 }
 
@@ -164,11 +163,9 @@ func (s *Server) putLocked(path, namespace, name string, fields map[string]any) 
 	r := s.resources[path]
 	s.version++
 	key := namespace + "/" + name
-	typ, uid := "MODIFIED", ""
+	typ, uid := "ADDED", any(fmt.Sprintf("uid-%s-%d", name, s.version))
 	if old, ok := r.objects[key]; ok {
-		uid = old["metadata"].(map[string]any)["uid"].(string)
-	} else {
-		typ, uid = "ADDED", fmt.Sprintf("uid-%s-%d", name, s.version)
+		typ, uid = "MODIFIED", old["metadata"].(map[string]any)["uid"]
 	}
 	meta := map[string]any{"name": name, "uid": uid, "creationTimestamp": "2026-01-02T03:04:05Z"}
 	if namespace != "" {

@@ -20,8 +20,10 @@ func TestResourcePath(t *testing.T) {
 		gvr             schema.GroupVersionResource
 		namespace, want string
 	}{
-		{pods, "", "/api/v1/pods"}, {pods, "a", "/api/v1/namespaces/a/pods"},
-		{deployments, "", "/apis/apps/v1/deployments"}, {deployments, "a", "/apis/apps/v1/namespaces/a/deployments"},
+		{pods, "", "/api/v1/pods"},
+		{pods, "a", "/api/v1/namespaces/a/pods"},
+		{deployments, "", "/apis/apps/v1/deployments"},
+		{deployments, "a", "/apis/apps/v1/namespaces/a/deployments"},
 	} {
 		if got := resourcePath(tc.gvr, tc.namespace); got != tc.want {
 			t.Errorf("got %s, want %s", got, tc.want)

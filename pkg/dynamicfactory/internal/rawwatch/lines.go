@@ -24,10 +24,11 @@ const (
 type lines struct {
 	r    *bufio.Reader
 	long []byte // a line that did not fit in r's buffer
+	max  int    // the longest line
 }
 
 func newLines(r io.Reader) *lines {
-	return &lines{r: bufio.NewReaderSize(r, readBuffer)}
+	return &lines{r: bufio.NewReaderSize(r, readBuffer), max: maxLine}
 }
 
 // next returns the next line that is not empty, without its end, valid until the
@@ -57,8 +58,8 @@ func (l *lines) line() ([]byte, error) {
 	}
 	l.long = append(l.long[:0], line...)
 	for errors.Is(err, bufio.ErrBufferFull) {
-		if len(l.long) > maxLine {
-			return nil, fmt.Errorf("a watch event of more than %d bytes", maxLine)
+		if len(l.long) > l.max {
+			return nil, fmt.Errorf("a watch event of more than %d bytes", l.max)
 		}
 		line, err = l.r.ReadSlice('\n')
 		l.long = append(l.long, line...)

@@ -38,11 +38,11 @@ type mark struct {
 
 func newProgress() *progress { return &progress{seed: maphash.MakeSeed()} }
 
-// list notes a list of n objects at a version and returns its position, which its
+// list notes a list of n objects at a version. It is at next's position, which its
 // last object carries. Nothing carries the position of an empty list. If anything
 // was handed on before, such a list is a deletion of all that, and is made safe with
 // the next event; if not, there is nothing to make safe.
-func (p *progress) list(v version, n int) uint64 {
+func (p *progress) list(v version, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if n > 0 || p.last > 0 {
@@ -50,7 +50,6 @@ func (p *progress) list(v version, n int) uint64 {
 	}
 	p.closeLocked()
 	p.completeLocked(v)
-	return p.last
 }
 
 // next is the position that the next event, or a list that is not empty, gets.
