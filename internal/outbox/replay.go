@@ -25,6 +25,20 @@ const replayChunk = 2048
 // Replay commits every few thousand entries: after an error or a crash a first
 // part of them is queued. It waits while ingest is paused.
 func (s *Store) Replay(ctx context.Context, sink string, r ReplayRange, flags uint32) (int, error) {
+	return s.ReplaySelected(ctx, sink, r, always(flags))
+}
+
+// Selector decides whether a record is replayed, and with which flags, by its
+// payload, which it must not keep. The payload of an unreadable record is nil.
+type Selector func(payload []byte) (flags uint32, ok bool)
+
+func always(flags uint32) Selector {
+	return func([]byte) (uint32, bool) { return flags, true }
+}
+
+// ReplaySelected is Replay of the records that selected accepts, each with the
+// flags it says.
+func (s *Store) ReplaySelected(ctx context.Context, sink string, r ReplayRange, selected Selector) (int, error) {
 	q, err := s.Queue(sink)
 	if err != nil {
 		return 0, err
@@ -33,7 +47,7 @@ func (s *Store) Replay(ctx context.Context, sink string, r ReplayRange, flags ui
 	if err != nil {
 		return 0, err
 	}
-	return s.enqueueOld(q, from, to, flags, pin{}, func() error { return s.WaitIngest(ctx) })
+	return s.enqueueSelected(q, from, to, selected, pin{}, func() error { return s.WaitIngest(ctx) })
 }
 
 // bounds turns a range into sequences, both included.
@@ -63,9 +77,14 @@ func (s *Store) bounds(r ReplayRange) (from, to uint64, err error) {
 	return max(from, 1), to, nil
 }
 
-// enqueueOld enqueues the records from and to included, and extends the pin p for
-// them. It calls wait before each chunk.
+// enqueueOld enqueues the records from and to included, all with the same flags.
 func (s *Store) enqueueOld(q *Queue, from, to uint64, flags uint32, p pin, wait func() error) (int, error) {
+	return s.enqueueSelected(q, from, to, always(flags), p, wait)
+}
+
+// enqueueSelected enqueues those of the records from and to included that are selected,
+// and extends the pin p for them. It calls wait before each chunk.
+func (s *Store) enqueueSelected(q *Queue, from, to uint64, selected Selector, p pin, wait func() error) (int, error) {
 	release := s.log.hold(from)
 	defer release()
 	total := 0
@@ -77,7 +96,7 @@ func (s *Store) enqueueOld(q *Queue, from, to uint64, flags uint32, p pin, wait 
 		if err != nil || len(items) == 0 || items[0].Sequence > to {
 			return total, err
 		}
-		n, err := s.enqueueChunk(q, items, to, flags, &p)
+		n, err := s.enqueueChunk(q, items, to, selected, &p)
 		if err != nil {
 			return total, err
 		}
@@ -87,9 +106,9 @@ func (s *Store) enqueueOld(q *Queue, from, to uint64, flags uint32, p pin, wait 
 	return total, nil
 }
 
-// enqueueChunk commits entries for the items up to the sequence to. An
-// unreadable record is enqueued too: the reader of the queue reports it.
-func (s *Store) enqueueChunk(q *Queue, items []Item, to uint64, flags uint32, p *pin) (int, error) {
+// enqueueChunk commits entries for the selected items up to the sequence to. An
+// unreadable record may be among them: the reader of the queue reports it.
+func (s *Store) enqueueChunk(q *Queue, items []Item, to uint64, selected Selector, p *pin) (int, error) {
 	b := s.NewBatch()
 	defer b.Discard()
 	if b.err != nil {
@@ -100,6 +119,10 @@ func (s *Store) enqueueChunk(q *Queue, items []Item, to uint64, flags uint32, p 
 	for i := range items {
 		if items[i].Sequence > to {
 			break
+		}
+		flags, ok := selected(items[i].Payload)
+		if !ok {
+			continue
 		}
 		position := b.position()
 		if p.first == 0 {
@@ -115,6 +138,9 @@ func (s *Store) enqueueChunk(q *Queue, items []Item, to uint64, flags uint32, p 
 		}
 		b.enqueue(q, position, &e)
 		n++
+	}
+	if n == 0 {
+		return 0, nil
 	}
 	b.pin(q, *p)
 	return n, s.Commit(b)

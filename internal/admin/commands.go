@@ -1,0 +1,160 @@
+package admin
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// maxCommands is how many replays, snapshots and the like may run at a time.
+const maxCommands = 4
+
+// progressInterval is how often a running command says how far it is.
+const progressInterval = 500 * time.Millisecond
+
+// ContentTypeProgress asks for lines of [Progress] while a command runs. Without it
+// the answer is one such line at the end.
+const ContentTypeProgress = "application/x-ndjson"
+
+func (s *Server) replay(w http.ResponseWriter, r *http.Request) error {
+	var in ReplayRequest
+	if err := decode(r, &in); err != nil {
+		return err
+	}
+	if in.Sink == "" {
+		return problemf(http.StatusBadRequest, "sink is required")
+	}
+	if in.FromSequence == 0 && in.FromTime.IsZero() {
+		return problemf(http.StatusBadRequest, "say from where: fromTime or fromSequence")
+	}
+	return s.command(w, r, func(ctx context.Context, progress func(int)) (int, error) {
+		return s.cfg.Commands.Replay(ctx, in, progress)
+	})
+}
+
+func (s *Server) snapshot(w http.ResponseWriter, r *http.Request) error {
+	var in SnapshotRequest
+	if err := decode(r, &in); err != nil {
+		return err
+	}
+	if in.Sink == "" {
+		return problemf(http.StatusBadRequest, "sink is required")
+	}
+	return s.command(w, r, func(ctx context.Context, progress func(int)) (int, error) {
+		return s.cfg.Commands.Snapshot(ctx, in, progress)
+	})
+}
+
+// command runs something that may take long, tells the client how far it is if that
+// asked for it, and ends with the request or the daemon.
+func (s *Server) command(w http.ResponseWriter, r *http.Request, run func(context.Context, func(int)) (int, error)) error {
+	select {
+	case s.commands <- struct{}{}:
+		defer func() { <-s.commands }()
+	default:
+		return problemf(http.StatusServiceUnavailable, "%d commands are running already; try again when one has ended", maxCommands)
+	}
+	ctx, cancel := s.untilStopping(r.Context())
+	defer cancel()
+	// It takes its time: no deadlines but those of single lines.
+	a := &progressAnswer{w: w, rc: http.NewResponseController(w), wanted: strings.Contains(r.Header.Get("Accept"), ContentTypeProgress)}
+	_, _ = a.rc.SetReadDeadline(time.Time{}), a.rc.SetWriteDeadline(time.Time{})
+
+	var count atomic.Int64
+	type outcome struct {
+		count int
+		err   error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		n, err := run(ctx, func(n int) { count.Store(int64(n)) })
+		done <- outcome{n, err}
+	}()
+	tick := time.NewTicker(progressInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			a.line(Progress{Count: int(count.Load())})
+		case out := <-done:
+			if out.err != nil && ctx.Err() != nil && r.Context().Err() == nil {
+				out.err = problemf(http.StatusServiceUnavailable, "the daemon is stopping; %d events were queued", out.count)
+			}
+			return a.end(out.count, out.err)
+		}
+	}
+}
+
+// progressAnswer is the answer to a command: one JSON value at the end, or lines on
+// the way if the client wants them.
+type progressAnswer struct {
+	w      http.ResponseWriter
+	rc     *http.ResponseController
+	wanted bool
+	begun  bool // a line was sent, and with it the status code
+}
+
+func (a *progressAnswer) line(p Progress) {
+	if !a.wanted {
+		return
+	}
+	if !a.begun {
+		a.begun = true
+		a.w.Header().Set("Content-Type", ContentTypeProgress)
+	}
+	_ = a.rc.SetWriteDeadline(time.Now().Add(requestTimeout)) // see limited
+	writeJSON(a.w, p)
+	_ = a.rc.Flush() // a client that is gone ends the command through its context
+}
+
+func (a *progressAnswer) end(count int, err error) error {
+	if a.begun {
+		p := Progress{Count: count, Done: err == nil}
+		if err != nil {
+			p.Error = err.Error()
+		}
+		a.line(p)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return answer(a.w, Progress{Count: count, Done: true})
+}
+
+// untilStopping returns a context that also ends when the daemon is told to stop.
+func (s *Server) untilStopping(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-s.cfg.Stopping:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+func (s *Server) reload(w http.ResponseWriter, r *http.Request) error {
+	config, err := s.cfg.Commands.Reload(r.Context())
+	if err != nil {
+		return err
+	}
+	return answer(w, config)
+}
+
+func (s *Server) resumeSink(w http.ResponseWriter, r *http.Request) error {
+	if err := s.cfg.Sinks.Resume(r.Context(), r.PathValue("sink")); err != nil {
+		return err
+	}
+	return answer(w, struct{}{})
+}
+
+func (s *Server) purgeSink(w http.ResponseWriter, r *http.Request) error {
+	if err := s.cfg.Sinks.Purge(r.Context(), r.PathValue("sink")); err != nil {
+		return err
+	}
+	return answer(w, struct{}{})
+}

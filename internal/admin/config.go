@@ -1,0 +1,160 @@
+package admin
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// Config is what a Server serves. All but the addresses and files is required.
+type Config struct {
+	Listen string // address of the admin listener; "" for none
+	Probes string // address of the probes listener; "" for none
+
+	TokenFile         string // holds the bearer token; "": none is asked for
+	CertFile, KeyFile string // the server's certificate; "": plain HTTP
+	ClientCAFile      string // whose certificates clients must show; "": none
+
+	Status   func() *status.Status // how the daemon is doing, now
+	Objects  Objects
+	Log      Log
+	Commands Commands
+	Sinks    Sinks
+	Letters  Letters
+
+	// Stopping is closed when the daemon has been told to stop: streams and commands
+	// end, everything else is answered until Run's context is done.
+	Stopping <-chan struct{}
+
+	Gatherer   prometheus.Gatherer
+	Registerer prometheus.Registerer
+	Logger     *slog.Logger
+}
+
+// Objects finds what the watches see of a resource.
+type Objects interface {
+	// View takes names as kubectl does. Its errors wrap ErrNotFound if no watch reads
+	// the resource, ErrInvalid, or ErrUnavailable.
+	View(resource string) (View, error)
+}
+
+// View reads one resource.
+type View interface {
+	// About says what is read, and whether it is all there yet.
+	About() (resource schema.GroupResource, namespaced, synced bool)
+	// List returns the matching objects of a namespace, or of all if it is empty,
+	// sorted by namespace and name. The slice is the caller's.
+	List(namespace string, selector labels.Selector) []*compact.Object
+	// Get returns nil if there is no such object.
+	Get(namespace, name string) *compact.Object
+}
+
+// Log is the event log.
+type Log interface {
+	// Bounds returns the sequences of the oldest and the newest event. first is
+	// greater than last if there are none.
+	Bounds() (first, last uint64)
+	// Read returns events after a sequence, in order, as many as are convenient; none
+	// at the end of the log. Of those that keep refuses nothing but the sequence is
+	// there: keep is given an event without its objects.
+	Read(after uint64, keep func(*event.Event, []string) bool) ([]Logged, error)
+	// Wait returns when there is an event after a sequence, or with ctx's error.
+	Wait(ctx context.Context, after uint64) error
+	// TimeOf is when the first event at or after the sequence was recorded; ok is false
+	// if there is none.
+	TimeOf(sequence uint64) (t time.Time, at uint64, ok bool)
+	// Follow tells the log that somebody follows its end, until release is called.
+	Follow() (release func())
+}
+
+// Logged is an event of the log.
+type Logged struct {
+	Sequence uint64
+	Event    *event.Event // nil if the filter refused it
+	Err      error        // the record cannot be read
+}
+
+// Commands are what an operator may ask for. progress is called now and then with
+// the count so far. Errors wrap ErrNotFound or ErrInvalid where the request is at
+// fault.
+type Commands interface {
+	Replay(ctx context.Context, r ReplayRequest, progress func(int)) (int, error)
+	Snapshot(ctx context.Context, r SnapshotRequest, progress func(int)) (int, error)
+	// Reload has the configuration file read and returns what became of it.
+	Reload(ctx context.Context) (status.Config, error)
+}
+
+// Sinks acts on sinks. Errors wrap ErrNotFound or ErrConflict.
+type Sinks interface {
+	// Resume has a sink that waits tried now.
+	Resume(ctx context.Context, sink string) error
+	// Purge forgets a sink that is not configured any more, with its backlog.
+	Purge(ctx context.Context, sink string) error
+}
+
+// Letters are the dead letters. Errors wrap ErrNotFound for an unknown sink.
+type Letters interface {
+	// List returns at most max dead letters with positions greater than after.
+	List(sink string, after uint64, max int) ([]DeadLetter, error)
+	// Retry puts letters back into the queue, Drop deletes them; both return how many.
+	Retry(sink string, positions []uint64) (int, error)
+	Drop(sink string, positions []uint64) (int, error)
+}
+
+// ReplayRequest asks for events to be delivered to a sink again. Zero bounds are
+// open.
+type ReplayRequest struct {
+	Sink         string    `json:"sink"`
+	FromSequence uint64    `json:"fromSequence,omitempty"`
+	ToSequence   uint64    `json:"toSequence,omitempty"`
+	FromTime     time.Time `json:"fromTime,omitzero"`
+	ToTime       time.Time `json:"toTime,omitzero"`
+}
+
+// SnapshotRequest asks for the current state as Sync events.
+type SnapshotRequest struct {
+	Sink  string `json:"sink"`
+	Watch string `json:"watch,omitempty"` // empty: all
+}
+
+// LettersRequest names dead letters.
+type LettersRequest struct {
+	Positions []uint64 `json:"positions,omitempty"`
+	All       bool     `json:"all,omitempty"`
+}
+
+// Progress is a line of a command's answer: how far it is, and in the last line how
+// it ended.
+type Progress struct {
+	Count int    `json:"count"`
+	Done  bool   `json:"done,omitempty"`
+	Error string `json:"error,omitempty"`
+}
+
+// DeadLetter is an event that a sink refused for good.
+type DeadLetter struct {
+	Position uint64    `json:"position"` // names it among the sink's
+	Sequence uint64    `json:"sequence"`
+	Reason   string    `json:"reason"`
+	Attempts int       `json:"attempts"`
+	First    time.Time `json:"first,omitzero"` // attempt
+	Last     time.Time `json:"last,omitzero"`
+	Type     string    `json:"type,omitempty"` // of the event, empty if it cannot be read
+	Subject  string    `json:"subject,omitempty"`
+	Time     time.Time `json:"time,omitzero"` // of the event
+	ID       string    `json:"id,omitempty"`
+}
+
+// DeadLetterList is a page of dead letters.
+type DeadLetterList struct {
+	Items    []DeadLetter `json:"items"`
+	Continue uint64       `json:"continue,omitempty"` // the after of the next page; 0: this was the last
+}

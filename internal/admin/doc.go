@@ -1,0 +1,26 @@
+// Package admin is the HTTP side of the daemon: health, metrics, status, the
+// objects that the watches see, the event log as a stream, and the commands behind
+// `watcherd replay` and its like.
+//
+// Guarantees:
+//
+//   - On loopback, without further protection, only programs of this machine are
+//     answered: a browser that some web site directs here (DNS rebinding, forged
+//     posts) is not.
+//   - Elsewhere nothing is answered without the bearer token, where one is
+//     configured, or a client certificate of the configured authority. Both files
+//     and the server's own certificate are followed as they change.
+//   - The probes listener has /livez, /readyz and /metrics only, and its health
+//     answers name what is wrong without saying why.
+//   - Nothing is unbounded: connections, headers, bodies, pages, streams, and
+//     commands at a time; a reader of the stream that does not read is cut off.
+//   - Errors are application/problem+json (RFC 9457) with a detail that a person
+//     can act on.
+//
+// What is served is read from caches and the log; the API server is never asked.
+//
+// Caveats: addresses, TLS and token settings take effect at a restart (their files'
+// contents at once). Pages of a list are not of one moment. Whoever may ask the
+// listener reads every object that a watch sees, with what the watch does not
+// redact.
+package admin

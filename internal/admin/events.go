@@ -1,0 +1,208 @@
+package admin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+const (
+	maxStreams = 32
+
+	// heartbeat is how often an idle stream shows that it is alive, so that proxies
+	// keep it and clients notice when it is gone.
+	heartbeat = 15 * time.Second
+
+	// writeTimeout is how long a reader may take for what is sent at once.
+	writeTimeout = 30 * time.Second
+)
+
+// Names of the stream's events that are no events of the log.
+const (
+	// StreamTruncated comes first if events were asked for that the log no longer
+	// has; its data is {"firstSequence":N}.
+	StreamTruncated = "truncated"
+	// StreamUnreadable stands for a damaged record; its data is {"sequence":N,
+	// "error":"..."}.
+	StreamUnreadable = "unreadable"
+	// StreamEnd is sent when the stream ends for a reason; its data is
+	// {"reason":"..."}. Clients resume with Last-Event-ID.
+	StreamEnd = "end"
+)
+
+// events answers with the event log as server-sent events: the id is the sequence,
+// the name the event's type, the data a CloudEvent. A stream begins after
+// Last-Event-ID, or at ?since= (a sequence, a time or a duration), or with the next
+// event. Filters: ?resource=, ?namespace=, ?route=, ?type=, each with commas or
+// several times. ?follow=false ends it at the end of the log, ?limit= after as many
+// events.
+func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
+	select {
+	case s.streams <- struct{}{}:
+		defer func() { <-s.streams }()
+	default:
+		return problemf(http.StatusServiceUnavailable, "%d event streams are open already, which is the limit", maxStreams)
+	}
+	q, err := s.parseStream(r)
+	if err != nil {
+		return err
+	}
+	s.metrics.streams.Inc()
+	defer s.metrics.streams.Dec()
+	ctx, cancel := s.untilStopping(r.Context())
+	defer cancel()
+
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no") // nginx would hold events back
+	st := &stream{w: w, rc: http.NewResponseController(w), metrics: s.metrics}
+	_ = st.rc.SetReadDeadline(time.Time{}) // the request is read; see limited
+	if q.follow {
+		defer s.cfg.Log.Follow()()
+	}
+	st.run(ctx, s.cfg.Log, q)
+	if ctx.Err() != nil && r.Context().Err() == nil {
+		st.send(0, StreamEnd, []byte(`{"reason":"the daemon is stopping"}`))
+		st.flush()
+	}
+	return nil
+}
+
+// stream writes to one reader.
+type stream struct {
+	w       http.ResponseWriter
+	rc      *http.ResponseController
+	metrics *metrics
+	buf     []byte
+	err     error // of the first write that failed; nothing is written after it
+}
+
+// run sends what q asks for until that is done, ctx is, or the reader is gone.
+func (st *stream) run(ctx context.Context, log Log, q *streamQuery) {
+	if first, _ := log.Bounds(); q.after+1 < first && q.fromPast {
+		st.send(0, StreamTruncated, marshal(map[string]any{"firstSequence": first}))
+		q.after = first - 1
+	}
+	st.comment("watcherd")
+	st.flush()
+	beat := time.NewTimer(heartbeat)
+	defer beat.Stop()
+	for st.err == nil && ctx.Err() == nil {
+		batch, err := log.Read(q.after, q.keep)
+		if err != nil {
+			st.send(0, StreamEnd, marshal(map[string]any{"reason": err.Error()}))
+			st.flush()
+			return
+		}
+		for _, l := range batch {
+			q.after = l.Sequence
+			if !st.logged(&l) {
+				continue
+			}
+			if q.limit--; q.limit == 0 {
+				st.flush()
+				return
+			}
+		}
+		if len(batch) > 0 {
+			st.flush()
+			continue
+		}
+		if !q.follow {
+			return
+		}
+		st.wait(ctx, log, q.after, beat)
+	}
+}
+
+// wait returns when there is more to read, or when the reader should hear that it
+// is still there.
+func (st *stream) wait(ctx context.Context, log Log, after uint64, beat *time.Timer) {
+	beat.Reset(heartbeat)
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	news := make(chan error, 1)
+	go func() { news <- log.Wait(waiting, after) }()
+	for {
+		select {
+		case <-news:
+			return // an error shows at the next read, or is the end of ctx
+		case <-beat.C:
+			st.comment("")
+			st.flush()
+			if st.err != nil {
+				cancel()
+				<-news
+				return
+			}
+			beat.Reset(heartbeat)
+		}
+	}
+}
+
+// logged sends an event of the log; it returns false if the filter refused it.
+func (st *stream) logged(l *Logged) bool {
+	switch {
+	case l.Err != nil:
+		st.send(l.Sequence, StreamUnreadable, marshal(map[string]any{"sequence": l.Sequence, "error": l.Err.Error()}))
+	case l.Event == nil:
+		return false
+	default:
+		st.send(l.Sequence, string(l.Event.Type), event.AppendCloudEvent(nil, l.Event))
+	}
+	st.metrics.sent.Inc()
+	return true
+}
+
+// send buffers an event; its data is one line. An id of 0 is left out.
+func (st *stream) send(id uint64, name string, data []byte) {
+	if id != 0 {
+		st.buf = append(st.buf, "id: "...)
+		st.buf = strconv.AppendUint(st.buf, id, 10)
+		st.buf = append(st.buf, '\n')
+	}
+	st.buf = append(st.buf, "event: "...)
+	st.buf = append(st.buf, name...)
+	st.buf = append(st.buf, "\ndata: "...)
+	st.buf = append(st.buf, data...)
+	st.buf = append(st.buf, "\n\n"...)
+	if len(st.buf) > 1<<20 {
+		st.flush()
+	}
+}
+
+func (st *stream) comment(text string) {
+	st.buf = append(st.buf, ':')
+	st.buf = append(st.buf, text...)
+	st.buf = append(st.buf, "\n\n"...)
+}
+
+// flush writes what is buffered. A reader that does not take it in time is cut off,
+// and may resume with the id it had last.
+func (st *stream) flush() {
+	if st.err == nil && len(st.buf) > 0 {
+		_ = st.rc.SetWriteDeadline(time.Now().Add(writeTimeout)) // see limited
+		if _, st.err = st.w.Write(st.buf); st.err == nil {
+			st.err = st.rc.Flush()
+		}
+		if st.err != nil {
+			st.metrics.cut.Inc()
+		}
+	}
+	st.buf = st.buf[:0]
+}
+
+// marshal is for maps of strings and numbers.
+func marshal(v map[string]any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(fmt.Sprintf("admin: marshal %v: %v", v, err))
+	}
+	return b
+}

@@ -1,0 +1,133 @@
+package admin
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+type metrics struct {
+	registerer prometheus.Registerer
+	requests   *prometheus.CounterVec
+	duration   *prometheus.HistogramVec
+	denied     *prometheus.CounterVec
+	streams    prometheus.Gauge
+	sent       prometheus.Counter
+	cut        prometheus.Counter
+}
+
+func newMetrics(r prometheus.Registerer) (*metrics, error) {
+	m := &metrics{
+		registerer: r,
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watcherd_admin_requests_total",
+			Help: "Requests answered, by handler and status code.",
+		}, []string{"handler", "code"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "watcherd_admin_request_duration_seconds",
+			Help:    "How long answers took, streams aside.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
+		}, []string{"handler"}),
+		denied: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watcherd_admin_denied_total",
+			Help: "Requests that were not let through, by reason.",
+		}, []string{"reason"}),
+		streams: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "watcherd_admin_event_streams",
+			Help: "Event streams that are open.",
+		}),
+		sent: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "watcherd_admin_stream_events_total",
+			Help: "Events sent on event streams.",
+		}),
+		cut: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "watcherd_admin_streams_cut_total",
+			Help: "Event streams ended because their reader did not read.",
+		}),
+	}
+	for _, code := range []int{http.StatusUnauthorized, http.StatusForbidden} {
+		m.denied.WithLabelValues(http.StatusText(code))
+	}
+	for i, c := range m.collectors() {
+		if err := r.Register(c); err != nil {
+			for _, done := range m.collectors()[:i] {
+				r.Unregister(done)
+			}
+			return nil, fmt.Errorf("metrics of the admin listener: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (m *metrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.requests, m.duration, m.denied, m.streams, m.sent, m.cut}
+}
+
+func (m *metrics) unregister() {
+	if m == nil {
+		return
+	}
+	for _, c := range m.collectors() {
+		m.registerer.Unregister(c)
+	}
+}
+
+// instrument counts a handler's answers under its pattern.
+func (m *metrics) instrument(pattern string, next http.Handler) http.Handler {
+	name := handlerName(pattern)
+	stream := strings.HasSuffix(name, "/events")
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		begin := time.Now()
+		rec := &recorder{ResponseWriter: w, code: http.StatusOK}
+		defer func() {
+			m.requests.WithLabelValues(name, strconv.Itoa(rec.code)).Inc()
+			if !stream {
+				m.duration.WithLabelValues(name).Observe(time.Since(begin).Seconds())
+			}
+		}()
+		next.ServeHTTP(rec, r)
+	})
+}
+
+// handlerName is a pattern's path; what is not found shares one.
+func handlerName(pattern string) string {
+	_, path, ok := strings.Cut(pattern, " ")
+	if !ok {
+		return "other"
+	}
+	return strings.TrimSuffix(path, "{$}")
+}
+
+// recorder notes the status code.
+type recorder struct {
+	http.ResponseWriter
+	code  int
+	wrote bool
+}
+
+func (r *recorder) WriteHeader(code int) {
+	if !r.wrote {
+		r.code, r.wrote = code, true
+	}
+	r.ResponseWriter.WriteHeader(code)
+}
+
+func (r *recorder) Write(b []byte) (int, error) {
+	r.wrote = true
+	return r.ResponseWriter.Write(b)
+}
+
+// Unwrap is for http.ResponseController.
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// promLogger takes the errors of collectors.
+type promLogger struct{ log *slog.Logger }
+
+func (l promLogger) Println(v ...any) {
+	l.log.Error("some metrics could not be collected", "error", strings.TrimSpace(fmt.Sprintln(v...)))
+}

@@ -1,0 +1,180 @@
+package admin
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"sort"
+	"strconv"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/watcherd/watcherd/pkg/compact"
+)
+
+const (
+	defaultPage = 500
+	maxPage     = 5000
+	// pageBytes is about how large a page may become; one object is always sent.
+	pageBytes = 16 << 20
+)
+
+// objects answers
+//
+//	/api/v1/objects/RESOURCE                  all, or of ?namespace=
+//	/api/v1/objects/RESOURCE/NAMESPACE        of a namespace
+//	/api/v1/objects/RESOURCE/NAMESPACE/NAME   one
+//	/api/v1/objects/RESOURCE/NAME             one that is in no namespace
+//
+// with ?labelSelector=, ?limit= and ?continue= for lists, and ?metadata=true for
+// objects without spec, status and data.
+func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
+	view, err := s.cfg.Objects.View(r.PathValue("resource"))
+	if err != nil {
+		return err
+	}
+	resource, namespaced, synced := view.About()
+	query := r.URL.Query()
+	bare, err := boolean(query, "metadata")
+	if err != nil {
+		return err
+	}
+	first, name := r.PathValue("first"), r.PathValue("name")
+	if !namespaced && name == "" {
+		first, name = "", first
+	}
+	if name == "" {
+		if first == "" {
+			first = query.Get("namespace")
+		}
+		return list(w, query, view, first, bare)
+	}
+	o := view.Get(first, name)
+	if o == nil {
+		where := ""
+		if namespaced {
+			where = " in namespace " + first
+		}
+		why := ""
+		if !synced {
+			why = "; the watch is still reading its first list"
+		}
+		return problemf(http.StatusNotFound, "%s %q%s is not among the objects that the watches see%s", resource, name, where, why)
+	}
+	body, err := encode(o, bare)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_, err = w.Write(append(body, '\n'))
+	return ignoreGone(err)
+}
+
+func list(w http.ResponseWriter, query url.Values, view View, namespace string, bare bool) error {
+	selector, err := labels.Parse(query.Get("labelSelector"))
+	if err != nil {
+		return problemf(http.StatusBadRequest, "labelSelector: %v", err)
+	}
+	limit := defaultPage
+	if text := query.Get("limit"); text != "" {
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxPage {
+			return problemf(http.StatusBadRequest, "limit must be a number from 1 to %d", maxPage)
+		}
+	}
+	all := view.List(namespace, selector)
+	if token := query.Get("continue"); token != "" {
+		after, err := parsePlace(token)
+		if err != nil {
+			return problemf(http.StatusBadRequest, "continue is not what an earlier page gave")
+		}
+		all = all[sort.Search(len(all), func(i int) bool { return after.before(all[i]) }):]
+	}
+	_, _, synced := view.About()
+	page := &ObjectList{APIVersion: "v1", Kind: "List", Items: []json.RawMessage{}}
+	page.Metadata.Incomplete = !synced
+	size := 0
+	for i, o := range all {
+		if i == limit || size > pageBytes {
+			last := all[i-1]
+			page.Metadata.Continue = place{last.GetNamespace(), last.GetName()}.token()
+			page.Metadata.RemainingItemCount = len(all) - i
+			break
+		}
+		body, err := encode(o, bare)
+		if err != nil {
+			return err
+		}
+		size += len(body)
+		page.Items = append(page.Items, body)
+	}
+	return answer(w, page)
+}
+
+// ObjectList is a page of objects, in the form of a Kubernetes List.
+type ObjectList struct {
+	APIVersion string            `json:"apiVersion"`
+	Kind       string            `json:"kind"`
+	Metadata   ListMeta          `json:"metadata"`
+	Items      []json.RawMessage `json:"items"`
+}
+
+// ListMeta says what follows a page.
+type ListMeta struct {
+	Continue           string `json:"continue,omitempty"`
+	RemainingItemCount int    `json:"remainingItemCount,omitempty"`
+	Incomplete         bool   `json:"incomplete,omitempty"` // the watch is still reading its first list
+}
+
+// encode is an object's JSON, as it was recorded or with its metadata alone.
+func encode(o *compact.Object, bare bool) (json.RawMessage, error) {
+	if !bare {
+		return o.AppendJSON(nil)
+	}
+	return json.Marshal(&metav1.PartialObjectMetadata{
+		TypeMeta: metav1.TypeMeta{APIVersion: o.APIVersion(), Kind: o.Kind()},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
+			Generation: o.GetGeneration(), CreationTimestamp: o.GetCreationTimestamp(),
+			DeletionTimestamp: o.GetDeletionTimestamp(), Labels: o.GetLabels(),
+		},
+	})
+}
+
+// place is where a page ended.
+type place struct{ namespace, name string }
+
+func (p place) before(o *compact.Object) bool {
+	if p.namespace != o.GetNamespace() {
+		return p.namespace < o.GetNamespace()
+	}
+	return p.name < o.GetName()
+}
+
+func (p place) token() string {
+	return base64.RawURLEncoding.EncodeToString([]byte(p.namespace + "\n" + p.name))
+}
+
+func parsePlace(token string) (place, error) {
+	b, err := base64.RawURLEncoding.DecodeString(token)
+	namespace, name, ok := strings.Cut(string(b), "\n")
+	if err != nil || !ok {
+		return place{}, ErrInvalid
+	}
+	return place{namespace, name}, nil
+}
+
+func boolean(query url.Values, key string) (bool, error) {
+	text := query.Get(key)
+	if text == "" {
+		return false, nil
+	}
+	b, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, problemf(http.StatusBadRequest, "%s must be true or false", key)
+	}
+	return b, nil
+}

@@ -1,0 +1,89 @@
+package admin
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// endpoints are what the index lists.
+const endpoints = `watcherd
+
+/livez, /readyz            health; ?verbose lists every check, ?exclude=NAME leaves some out
+/metrics                   Prometheus metrics
+/api/v1/status             how watches, routes, sinks and the store are doing, JSON
+/api/v1/objects/RESOURCE   the objects that the watches see; /NAMESPACE, /NAMESPACE/NAME
+/api/v1/events             the event log as server-sent events
+`
+
+// adminHandler serves everything to those who may.
+func (s *Server) adminHandler(bound net.Addr) http.Handler {
+	mux := http.NewServeMux()
+	s.handleHealth(mux, true)
+	s.handle(mux, "GET /{$}", func(w http.ResponseWriter, _ *http.Request) error {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, err := fmt.Fprint(w, endpoints)
+		return ignoreGone(err)
+	})
+	s.handle(mux, "GET /api/v1/status", s.status)
+	s.handle(mux, "GET /api/v1/objects/{resource}", s.objects)
+	s.handle(mux, "GET /api/v1/objects/{resource}/{first}", s.objects)
+	s.handle(mux, "GET /api/v1/objects/{resource}/{first}/{name}", s.objects)
+	s.handle(mux, "GET /api/v1/events", s.events)
+	s.handle(mux, "POST /api/v1/replay", s.replay)
+	s.handle(mux, "POST /api/v1/snapshot", s.snapshot)
+	s.handle(mux, "POST /api/v1/reload", s.reload)
+	s.handle(mux, "GET /api/v1/deadletters/{sink}", s.listLetters)
+	s.handle(mux, "POST /api/v1/deadletters/{sink}/retry", s.retryLetters)
+	s.handle(mux, "POST /api/v1/deadletters/{sink}/drop", s.dropLetters)
+	s.handle(mux, "POST /api/v1/sinks/{sink}/resume", s.resumeSink)
+	s.handle(mux, "POST /api/v1/sinks/{sink}/purge", s.purgeSink)
+	s.handle(mux, "/", notFound)
+	return s.limited(s.guarded(bound, mux))
+}
+
+// probesHandler serves what the kubelet and Prometheus ask for, to anyone.
+func (s *Server) probesHandler(net.Addr) http.Handler {
+	mux := http.NewServeMux()
+	s.handleHealth(mux, false)
+	s.handle(mux, "/", notFound)
+	return s.limited(mux)
+}
+
+func (s *Server) handleHealth(mux *http.ServeMux, reasons bool) {
+	s.handle(mux, "GET /livez", s.livez(reasons))
+	s.handle(mux, "GET /livez/{check...}", s.livez(reasons))
+	s.handle(mux, "GET /readyz", s.readyz(reasons))
+	s.handle(mux, "GET /readyz/{check...}", s.readyz(reasons))
+	h := promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{
+		ErrorLog: promLogger{s.log}, ErrorHandling: promhttp.ContinueOnError,
+		MaxRequestsInFlight: 4, EnableOpenMetrics: true,
+	})
+	s.handle(mux, "GET /metrics", func(w http.ResponseWriter, r *http.Request) error {
+		h.ServeHTTP(w, r)
+		return nil
+	})
+}
+
+func (s *Server) handle(mux *http.ServeMux, pattern string, h handler) {
+	mux.Handle(pattern, s.metrics.instrument(pattern, h))
+}
+
+// limited bounds what a request may send and how long its answer may take. What
+// takes longer sets its own deadlines.
+func (s *Server) limited(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// Fails only where there are no deadlines: not on TCP.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(requestTimeout))
+		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		next.ServeHTTP(w, r)
+	})
+}
+
+func notFound(_ http.ResponseWriter, r *http.Request) error {
+	return problemf(http.StatusNotFound, "there is no %s %s; GET / lists what there is", r.Method, r.URL.Path)
+}

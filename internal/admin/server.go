@@ -1,0 +1,155 @@
+package admin
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+
+	"golang.org/x/net/netutil"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	maxConnections = 256
+	maxHeader      = 16 << 10
+	maxBody        = 1 << 20
+	headerTimeout  = 5 * time.Second
+	requestTimeout = 30 * time.Second // to read a request, and to write an answer
+	idleTimeout    = 2 * time.Minute
+	closeTimeout   = 3 * time.Second // for answers in flight at the end
+)
+
+// Server is the admin listener and the probes listener.
+type Server struct {
+	cfg       Config
+	log       *slog.Logger
+	metrics   *metrics
+	certs     *certificates // nil: plain HTTP
+	listeners []listener
+	streams   chan struct{} // a place for each stream
+	commands  chan struct{} // and for each command
+}
+
+type listener struct {
+	net.Listener
+	handler http.Handler
+}
+
+// Listen opens the configured ports, so that a port in use is an error of the start,
+// and serves nothing yet. [Server.Run] or [Server.Close] releases them.
+func Listen(ctx context.Context, cfg Config) (*Server, error) {
+	s := &Server{
+		cfg: cfg, log: cfg.Logger,
+		streams: make(chan struct{}, maxStreams), commands: make(chan struct{}, maxCommands),
+	}
+	if cfg.Listen == "" && cfg.Probes == "" {
+		return s, nil
+	}
+	var err error
+	if s.certs, err = loadCertificates(&cfg); err != nil {
+		return nil, err
+	}
+	if cfg.TokenFile != "" {
+		if _, err := readToken(cfg.TokenFile); err != nil {
+			return nil, fmt.Errorf("admin.auth.tokenFile: %w", err)
+		}
+	}
+	if s.metrics, err = newMetrics(cfg.Registerer); err != nil {
+		return nil, err
+	}
+	if cfg.Listen != "" {
+		if err := s.listen(ctx, "admin.listen", cfg.Listen, s.certs, s.adminHandler); err != nil {
+			return nil, err
+		}
+	}
+	if cfg.Probes != "" {
+		if err := s.listen(ctx, "admin.probes", cfg.Probes, nil, s.probesHandler); err != nil {
+			s.Close()
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+func (s *Server) listen(ctx context.Context, key, address string, certs *certificates, handler func(net.Addr) http.Handler) error {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", address)
+	if err != nil {
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return fmt.Errorf("%s: %s is in use by another program; stop that, or choose another address", key, address)
+		}
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	bound := l.Addr()
+	l = netutil.LimitListener(l, maxConnections)
+	if certs != nil {
+		l = tls.NewListener(l, certs.config())
+	}
+	s.listeners = append(s.listeners, listener{l, handler(bound)})
+	s.log.Info("listening", "for", key, "address", bound.String(), "tls", certs != nil)
+	return nil
+}
+
+// Close releases the ports of a Server that is not run.
+func (s *Server) Close() {
+	for _, l := range s.listeners {
+		_ = l.Close() // it never accepted anything
+	}
+	s.metrics.unregister()
+}
+
+// Addresses are those of the open listeners, the admin listener's first.
+func (s *Server) Addresses() []net.Addr {
+	var list []net.Addr
+	for _, l := range s.listeners {
+		list = append(list, l.Addr())
+	}
+	return list
+}
+
+// Run serves until ctx is done, then gives answers in flight a moment, and returns
+// when the listeners are closed. Handlers see the end of their request's context.
+// Call it once.
+func (s *Server) Run(ctx context.Context) error {
+	defer s.metrics.unregister()
+	// Handlers outlive ctx by that moment.
+	base, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	group, gctx := errgroup.WithContext(ctx)
+	for _, l := range s.listeners {
+		srv := &http.Server{
+			Handler:           l.handler,
+			ReadHeaderTimeout: headerTimeout,
+			ReadTimeout:       requestTimeout,
+			IdleTimeout:       idleTimeout,
+			MaxHeaderBytes:    maxHeader,
+			BaseContext:       func(net.Listener) context.Context { return base },
+			ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		}
+		group.Go(func() error {
+			if err := srv.Serve(l.Listener); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("admin listener %s: %w", l.Addr(), err)
+			}
+			return nil
+		})
+		group.Go(func() error {
+			<-gctx.Done()
+			end, cancelEnd := context.WithTimeout(base, closeTimeout)
+			defer cancelEnd()
+			if err := srv.Shutdown(end); err != nil {
+				return srv.Close()
+			}
+			return nil
+		})
+	}
+	if len(s.listeners) == 0 {
+		<-ctx.Done()
+	}
+	return group.Wait()
+}

@@ -1,0 +1,191 @@
+package admin
+
+import (
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// streamQuery is what a reader of the event stream asks for.
+type streamQuery struct {
+	after    uint64 // the sequence before the first
+	fromPast bool   // the reader named a place, and wants to know if it is gone
+	follow   bool
+	limit    int // 0: none
+
+	resources  []resourceName
+	namespaces []string
+	routes     []string
+	types      []string
+}
+
+func (s *Server) parseStream(r *http.Request) (*streamQuery, error) {
+	query := r.URL.Query()
+	q := &streamQuery{
+		follow:     true,
+		namespaces: values(query, "namespace"), routes: values(query, "route"), types: values(query, "type"),
+	}
+	for _, name := range values(query, "resource") {
+		resource, err := s.resourceName(name)
+		if err != nil {
+			return nil, err
+		}
+		q.resources = append(q.resources, resource)
+	}
+	for _, t := range q.types {
+		if !slices.Contains([]event.Type{event.Added, event.Updated, event.Deleted, event.Sync, event.Gap}, event.Type(t)) {
+			return nil, problemf(http.StatusBadRequest, "type %q is none of added, updated, deleted, sync, gap", t)
+		}
+	}
+	if err := s.checkRoutes(q.routes); err != nil {
+		return nil, err
+	}
+	if text := query.Get("follow"); text != "" {
+		var err error
+		if q.follow, err = boolean(query, "follow"); err != nil {
+			return nil, err
+		}
+	}
+	if text := query.Get("limit"); text != "" {
+		var err error
+		if q.limit, err = strconv.Atoi(text); err != nil || q.limit < 1 {
+			return nil, problemf(http.StatusBadRequest, "limit must be a number of events")
+		}
+	}
+	return q, s.place(q, r.Header.Get("Last-Event-ID"), query.Get("since"))
+}
+
+func (s *Server) checkRoutes(names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	var known []string
+	for _, r := range s.cfg.Status().Routes {
+		known = append(known, r.Name)
+	}
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return problemf(http.StatusNotFound, "there is no route %q; there are %s", name, strings.Join(known, ", "))
+		}
+	}
+	return nil
+}
+
+// place finds where the stream begins.
+func (s *Server) place(q *streamQuery, lastID, since string) error {
+	_, last := s.cfg.Log.Bounds()
+	q.after = last
+	if lastID != "" {
+		n, err := strconv.ParseUint(lastID, 10, 64)
+		if err != nil {
+			return problemf(http.StatusBadRequest, "Last-Event-ID must be the id of an event, a sequence")
+		}
+		q.after, q.fromPast = n, true
+		return nil
+	}
+	if since == "" {
+		return nil
+	}
+	if n, err := strconv.ParseUint(since, 10, 64); err == nil {
+		q.after, q.fromPast = max(n, 1)-1, n > 1
+		return nil
+	}
+	at, err := ParseSince(since, time.Now())
+	if err != nil {
+		return problemf(http.StatusBadRequest, "since: %v", err)
+	}
+	q.after = max(s.firstSince(at), 1) - 1
+	return nil
+}
+
+// firstSince finds the sequence of the first event at or after a time, by halves:
+// times rise with sequences, near enough.
+func (s *Server) firstSince(at time.Time) uint64 {
+	low, last := s.cfg.Log.Bounds()
+	high := last + 1
+	for low < high {
+		middle := low + (high-low)/2
+		t, found, ok := s.cfg.Log.TimeOf(middle)
+		switch {
+		case !ok || found >= high:
+			high = middle
+		case t.Before(at):
+			low = found + 1
+		default:
+			high = middle
+		}
+	}
+	return low
+}
+
+// ParseSince reads a point in time as people give it: how long ago (90s, 2h, 3d) or
+// when (RFC 3339).
+func ParseSince(text string, now time.Time) (time.Time, error) {
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
+			return now.Add(-time.Duration(n) * 24 * time.Hour), nil
+		}
+	}
+	if d, err := time.ParseDuration(text); err == nil {
+		return now.Add(-d.Abs()), nil
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return at, problemf(http.StatusBadRequest, "%q is neither how long ago (15m, 2h, 3d) nor a time (2026-01-31T12:00:00Z)", text)
+	}
+	return at, nil
+}
+
+// keep is the filter.
+func (q *streamQuery) keep(e *event.Event, routes []string) bool {
+	return allows(q.types, string(e.Type)) &&
+		(len(q.namespaces) == 0 || slices.Contains(q.namespaces, e.Namespace)) &&
+		(len(q.resources) == 0 || slices.ContainsFunc(q.resources, func(n resourceName) bool { return n.means(e.Resource) })) &&
+		(len(q.routes) == 0 || e.Type == event.Gap || slices.ContainsFunc(q.routes, func(r string) bool { return slices.Contains(routes, r) }))
+}
+
+func allows(list []string, value string) bool { return len(list) == 0 || slices.Contains(list, value) }
+
+// resourceName is a resource, or the resources of a group, or all.
+type resourceName struct {
+	resource, group string
+	anyGroup        bool
+}
+
+// resourceName resolves a name as kubectl takes it. Wildcards are taken as they are.
+func (s *Server) resourceName(name string) (resourceName, error) {
+	if name == "*" {
+		return resourceName{resource: "*", anyGroup: true}, nil
+	}
+	if group, ok := strings.CutPrefix(name, "*."); ok {
+		return resourceName{resource: "*", group: group}, nil
+	}
+	view, err := s.cfg.Objects.View(name)
+	if err != nil {
+		return resourceName{}, err
+	}
+	r, _, _ := view.About()
+	return resourceName{resource: r.Resource, group: r.Group}, nil
+}
+
+func (n resourceName) means(r event.Resource) bool {
+	return (n.resource == "*" || n.resource == r.Resource) && (n.anyGroup || n.group == r.Group)
+}
+
+// values are a parameter's, given several times or with commas.
+func values(query url.Values, key string) []string {
+	var list []string
+	for _, v := range query[key] {
+		for one := range strings.SplitSeq(v, ",") {
+			if one = strings.TrimSpace(one); one != "" {
+				list = append(list, one)
+			}
+		}
+	}
+	return list
+}
