@@ -85,6 +85,6 @@ func newRootCommand(stdout, stderr io.Writer) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())}
 	})
-	root.AddCommand(newRunCommand(), newValidateCommand(), newSchemaCommand(), newVersionCommand())
+	root.AddCommand(newRunCommand(), newValidateCommand(), newRBACCommand(), newSchemaCommand(), newVersionCommand())
 	return root
 }

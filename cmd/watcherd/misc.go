@@ -5,8 +5,6 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
-
-	"github.com/watcherd/watcherd/pkg/watcherd"
 )
 
 // release is the version that a release build stamps in with -ldflags -X.
@@ -33,25 +31,4 @@ func newVersionCommand() *cobra.Command {
 			return err
 		},
 	}
-}
-
-func newValidateCommand() *cobra.Command {
-	var file string
-	cmd := &cobra.Command{
-		Use:     "validate --config FILE",
-		Short:   "Check a configuration",
-		Long:    "Validate reports everything that is wrong with a configuration, each with its place in the file.",
-		Example: "  watcherd validate --config watcherd.yaml",
-		Args:    usageArgs(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			st, err := watcherd.Load(file, watcherd.Kinds())
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %d watches, %d sinks\n", display(file), len(st.Watches), len(st.Sinks))
-			return err
-		},
-	}
-	addConfigFlag(cmd, &file)
-	return cmd
 }

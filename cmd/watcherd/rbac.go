@@ -1,0 +1,92 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/rest"
+
+	"github.com/watcherd/watcherd/internal/rbac"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/watcherd"
+)
+
+// askTimeout bounds each round of questions to the API server.
+const askTimeout = 30 * time.Second
+
+func newRBACCommand() *cobra.Command {
+	var (
+		file     string
+		server   bool
+		optional bool
+		kube     kubeFlags
+		to       rbac.ServiceAccount
+	)
+	cmd := &cobra.Command{
+		Use:   "rbac --config FILE",
+		Short: "Print the permissions that a configuration needs",
+		Long: "Rbac prints, as YAML, the least Roles and ClusterRoles with which the daemon can run a configuration, and\n" +
+			"their bindings to a service account. A watch that names its namespaces plainly needs Roles there; any other\n" +
+			"needs a ClusterRole.\n\n" +
+			"It asks no cluster unless --server, --kubeconfig or --context is given. Then short names are resolved, and a\n" +
+			"wildcard becomes the resources that are served at present: for kinds that come later, run it again.",
+		Example: "  watcherd rbac --config watcherd.yaml --namespace monitoring | kubectl apply -f -\n" +
+			"  watcherd rbac --config watcherd.yaml --optional=false",
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			st, err := watcherd.Load(file, watcherd.Kinds())
+			if err != nil {
+				return err
+			}
+			var find rbac.Finder = rbac.Offline{}
+			if server || kube.given() {
+				cfg, _, err := kube.load()
+				if err != nil {
+					return err
+				}
+				cfg.QPS, cfg.Burst = st.KubeAPI.QPS, st.KubeAPI.Burst
+				resolver, err := servedBy(cmd.Context(), cfg)
+				if err != nil {
+					return err
+				}
+				find = rbac.Served{Resolver: resolver}
+			}
+			needs, err := rbac.Needs(st, find)
+			if err != nil {
+				return fmt.Errorf("no rule can be made for some resources:\n%w", err)
+			}
+			if !optional {
+				needs = rbac.Required(needs)
+			}
+			return rbac.WriteManifest(cmd.OutOrStdout(), needs, to)
+		},
+	}
+	addConfigFlag(cmd, &file)
+	flags := cmd.Flags()
+	flags.BoolVar(&server, "server", false, "ask the cluster which resources names and wildcards mean")
+	flags.BoolVar(&optional, "optional", true, "include rules that the daemon can do without")
+	flags.StringVar(&to.Name, "service-account", "watcherd", "name of the daemon's service account, and part of the roles' names")
+	flags.StringVarP(&to.Namespace, "namespace", "n", "watcherd", "namespace of the service account")
+	kube.bind(flags)
+	return cmd
+}
+
+// given tells whether a cluster was chosen on the command line.
+func (f *kubeFlags) given() bool { return f.kubeconfig != "" || f.context != "" }
+
+// servedBy asks a cluster what it serves.
+func servedBy(ctx context.Context, cfg *rest.Config) (*dynamicfactory.Resolver, error) {
+	resolver, err := dynamicfactory.NewResolver(cfg)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, askTimeout, errors.New("no answer in time"))
+	defer cancel()
+	if err := resolver.Refresh(ctx); err != nil {
+		return nil, fmt.Errorf("the API server at %s cannot be reached: %w", cfg.Host, err)
+	}
+	return resolver, nil
+}

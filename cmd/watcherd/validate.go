@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+	authentication "k8s.io/api/authentication/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
+	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/rbac"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/watcherd"
+)
+
+func newValidateCommand() *cobra.Command {
+	var (
+		file   string
+		server bool
+		as     string
+		kube   kubeFlags
+	)
+	cmd := &cobra.Command{
+		Use:   "validate --config FILE",
+		Short: "Check a configuration",
+		Long: "Validate reports everything that is wrong with a configuration, each with its place in the file.\n\n" +
+			"With --server it also asks the cluster whether the resources are served, can be watched, and may be watched\n" +
+			"by this user, or by another with --as. It starts nothing and contacts no sink. Exit code 1 means that a\n" +
+			"watch would not run; a resource that is not served yet is none of that, unless the watch has onMissing: fail.",
+		Example: "  watcherd validate --config watcherd.yaml\n" +
+			"  watcherd validate --config watcherd.yaml --server --as system:serviceaccount:watcherd:watcherd",
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			st, err := watcherd.Load(file, watcherd.Kinds())
+			if err != nil {
+				return err
+			}
+			for _, w := range st.Warnings {
+				fmt.Fprintf(cmd.OutOrStdout(), "warning: %v\n", w)
+			}
+			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %d watches, %d sinks\n", display(file), len(st.Watches), len(st.Sinks)); err != nil {
+				return err
+			}
+			if !server {
+				return nil
+			}
+			cfg, _, err := kube.load()
+			if err != nil {
+				return err
+			}
+			cfg.QPS, cfg.Burst = st.KubeAPI.QPS, st.KubeAPI.Burst
+			if as != "" {
+				cfg.Impersonate = rest.ImpersonationConfig{UserName: as}
+			}
+			return validateServer(cmd.Context(), cmd.OutOrStdout(), cfg, st)
+		},
+	}
+	addConfigFlag(cmd, &file)
+	flags := cmd.Flags()
+	flags.BoolVar(&server, "server", false, "also ask the cluster")
+	flags.StringVar(&as, "as", "", "user to ask for, such as the daemon's service account; needs the right to impersonate")
+	kube.bind(flags)
+	return cmd
+}
+
+// validateServer reports how a cluster meets a configuration. The error says that
+// a watch would not run.
+func validateServer(ctx context.Context, out io.Writer, cfg *rest.Config, st *plan.State) error {
+	resolver, err := servedBy(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	reviews, err := authorizationclient.NewForConfig(cfg)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, askTimeout, errors.New("no answer in time"))
+	defer cancel()
+	if _, err := fmt.Fprintf(out, "%s%s:\n", cfg.Host, identity(ctx, cfg)); err != nil {
+		return err
+	}
+	r := &serverReport{problems: map[string][]string{}}
+	r.resources(st, resolver)
+	// What no rule can be made for is among the problems already.
+	needs, _ := rbac.Needs(st, rbac.Served{Resolver: resolver})
+	missing, err := rbac.Missing(ctx, reviews.SelfSubjectAccessReviews(), needs)
+	if err != nil {
+		return err
+	}
+	r.refused(missing)
+	return r.write(out, st, missing)
+}
+
+// identity says for whom the cluster is asked, if it tells.
+func identity(ctx context.Context, cfg *rest.Config) string {
+	client, err := authenticationclient.NewForConfig(cfg)
+	if err != nil {
+		return ""
+	}
+	review, err := client.SelfSubjectReviews().Create(ctx, &authentication.SelfSubjectReview{}, metav1.CreateOptions{})
+	if err != nil {
+		return "" // a server older than this question
+	}
+	return ", as " + review.Status.UserInfo.Username
+}
+
+// serverReport is what is to be said of each watch.
+type serverReport struct {
+	problems map[string][]string // by watch
+	notes    []string
+	failing  int // problems that keep a watch from running
+}
+
+// resources looks for the resources of every watch.
+func (r *serverReport) resources(st *plan.State, resolver *dynamicfactory.Resolver) {
+	for i := range st.Watches {
+		w := &st.Watches[i]
+		for _, pattern := range w.Resources {
+			found, err := resolver.Resolve(pattern)
+			switch {
+			case errors.Is(err, dynamicfactory.ErrNotServed) && !w.FailOnMissing:
+				r.add(w.Name, "%s is not served: the watch waits until it is", pattern)
+			case errors.Is(err, dynamicfactory.ErrNotServed):
+				r.fail(w.Name, "%s is not served, and the watch has onMissing: fail", pattern)
+			case errors.Is(err, dynamicfactory.ErrNotWatchable):
+				r.fail(w.Name, "%s cannot be listed and watched", pattern)
+			case err != nil:
+				r.fail(w.Name, "%s: %v", pattern, err)
+			}
+			for _, f := range found {
+				if len(w.Namespaces) > 0 && !f.Namespaced && !strings.HasPrefix(pattern, "*") {
+					r.add(w.Name, "%s are in no namespace: a watch of namespaces leaves them out", f.GVR.Resource)
+				}
+			}
+		}
+	}
+}
+
+func (r *serverReport) refused(missing []rbac.Need) {
+	for i := range missing {
+		n := &missing[i]
+		if n.Optional {
+			r.notes = append(r.notes, fmt.Sprintf("may not %s, which is optional: %s", n.Rule.String(), n.Reason))
+		}
+		for _, w := range n.Watches {
+			r.fail(w, "may not %s", n.Rule.String())
+		}
+	}
+}
+
+func (r *serverReport) add(watch, format string, args ...any) {
+	r.problems[watch] = append(r.problems[watch], fmt.Sprintf(format, args...))
+}
+
+func (r *serverReport) fail(watch, format string, args ...any) {
+	r.failing++
+	r.add(watch, format, args...)
+}
+
+func (r *serverReport) write(out io.Writer, st *plan.State, missing []rbac.Need) error {
+	var b strings.Builder
+	for i := range st.Watches {
+		name := st.Watches[i].Name
+		problems := r.problems[name]
+		if len(problems) == 0 {
+			fmt.Fprintf(&b, "  watch %s: its resources are served and may be watched\n", name)
+		}
+		for _, p := range problems {
+			fmt.Fprintf(&b, "  watch %s: %s\n", name, p)
+		}
+	}
+	for _, n := range r.notes {
+		fmt.Fprintf(&b, "  %s\n", n)
+	}
+	if len(missing) > 0 {
+		b.WriteString("missing rules:\n")
+		if err := rbac.WriteRules(&b, missing); err != nil {
+			return err
+		}
+	}
+	if _, err := io.WriteString(out, b.String()); err != nil {
+		return err
+	}
+	if r.failing > 0 {
+		return fmt.Errorf("%d problems keep watches from running", r.failing)
+	}
+	return nil
+}

@@ -1,0 +1,175 @@
+package rbac
+
+import (
+	"fmt"
+	"io"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ServiceAccount is whom the permissions are for.
+type ServiceAccount struct{ Namespace, Name string }
+
+// roleName is the name of all its roles and bindings. It tells the namespace, so
+// that two daemons of one cluster do not share any.
+func (s ServiceAccount) roleName() string {
+	if s.Name == s.Namespace {
+		return s.Name
+	}
+	return s.Namespace + "-" + s.Name
+}
+
+// WriteManifest writes the roles and bindings that grant the needs to a service
+// account, as YAML documents: a ClusterRole for what is needed in the whole
+// cluster, and a Role for each namespace. needs are as [Needs] returns them.
+func WriteManifest(w io.Writer, needs []Need, to ServiceAccount) error {
+	p := &printer{}
+	for i, part := range byNamespace(needs) {
+		if i > 0 {
+			p.line("---")
+		}
+		p.role(part, to)
+		p.line("---")
+		p.binding(part[0].Namespace, to)
+	}
+	_, err := io.WriteString(w, p.b.String())
+	return err
+}
+
+// WriteRules writes the needs as the rules of roles, a list for each role that
+// they belong to.
+func WriteRules(w io.Writer, needs []Need) error {
+	p := &printer{}
+	for _, part := range byNamespace(needs) {
+		if ns := part[0].Namespace; ns == "" {
+			p.line("# in a ClusterRole")
+		} else {
+			p.line("# in a Role in namespace %s", ns)
+		}
+		p.rules(part)
+	}
+	_, err := io.WriteString(w, p.b.String())
+	return err
+}
+
+// byNamespace splits ordered needs.
+func byNamespace(needs []Need) [][]Need {
+	var parts [][]Need
+	for len(needs) > 0 {
+		n := slices.IndexFunc(needs, func(other Need) bool { return other.Namespace != needs[0].Namespace })
+		if n < 0 {
+			n = len(needs)
+		}
+		parts = append(parts, needs[:n])
+		needs = needs[n:]
+	}
+	return parts
+}
+
+type printer struct{ b strings.Builder }
+
+func (p *printer) line(format string, args ...any) { fmt.Fprintf(&p.b, format+"\n", args...) }
+
+func (p *printer) role(needs []Need, to ServiceAccount) {
+	p.head("Role", needs[0].Namespace, to)
+	p.line("rules:")
+	p.rules(needs)
+}
+
+func (p *printer) binding(namespace string, to ServiceAccount) {
+	p.head("RoleBinding", namespace, to)
+	p.line("roleRef:")
+	p.line("  apiGroup: rbac.authorization.k8s.io")
+	p.line("  kind: %s", kindIn("Role", namespace))
+	p.line("  name: %s", scalar(to.roleName()))
+	p.line("subjects:")
+	p.line("- kind: ServiceAccount")
+	p.line("  name: %s", scalar(to.Name))
+	p.line("  namespace: %s", scalar(to.Namespace))
+}
+
+func (p *printer) head(kind, namespace string, to ServiceAccount) {
+	p.line("apiVersion: rbac.authorization.k8s.io/v1")
+	p.line("kind: %s", kindIn(kind, namespace))
+	p.line("metadata:")
+	p.line("  name: %s", scalar(to.roleName()))
+	if namespace != "" {
+		p.line("  namespace: %s", scalar(namespace))
+	}
+}
+
+func kindIn(kind, namespace string) string {
+	if namespace == "" {
+		return "Cluster" + kind
+	}
+	return kind
+}
+
+// rules joins neighbours that differ in the resource alone.
+func (p *printer) rules(needs []Need) {
+	comment := ""
+	for len(needs) > 0 {
+		n := 1
+		for n < len(needs) && joins(&needs[0], &needs[n]) {
+			n++
+		}
+		if c := commentOf(&needs[0]); c != comment {
+			comment = c
+			p.line("# %s", c)
+		}
+		resources := make([]string, n)
+		for i := range resources {
+			resources[i] = needs[i].Resource
+		}
+		first := &needs[0]
+		p.line("- apiGroups: %s", list(first.Group))
+		p.line("  resources: %s", list(resources...))
+		if first.Name != "" {
+			p.line("  resourceNames: %s", list(first.Name))
+		}
+		p.line("  verbs: %s", list(first.Verbs...))
+		needs = needs[n:]
+	}
+}
+
+func joins(a, b *Need) bool {
+	return a.Group == b.Group && a.Name == b.Name && slices.Equal(a.Verbs, b.Verbs) && commentOf(a) == commentOf(b)
+}
+
+// commentOf says what a need is for.
+func commentOf(n *Need) string {
+	what := n.Reason
+	if len(n.Watches) > 0 {
+		what = "watch " + strings.Join(n.Watches, ", ")
+		if n.Reason != "" {
+			what += ", which " + n.Reason
+		}
+	}
+	if n.Optional {
+		what = "optional: " + what
+	}
+	if n.Resource == wildcard && (n.Group == wildcard || n.Group == "") {
+		what += "; this includes Secrets"
+	}
+	return what
+}
+
+func list(items ...string) string {
+	quoted := make([]string, len(items))
+	for i, s := range items {
+		quoted[i] = scalar(s)
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
+}
+
+var plainScalar = regexp.MustCompile(`^[a-z][a-z0-9.-]*$`)
+
+// scalar writes a string so that YAML of any version reads a string.
+func scalar(s string) string {
+	if plainScalar.MatchString(s) && !slices.Contains([]string{"null", "true", "false", "yes", "no", "on", "off", "y", "n"}, s) {
+		return s
+	}
+	return strconv.Quote(s)
+}

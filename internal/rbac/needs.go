@@ -1,0 +1,103 @@
+package rbac
+
+import (
+	"errors"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/fields"
+
+	"github.com/watcherd/watcherd/internal/plan"
+)
+
+// Reasons of the rules that no single watch needs.
+const (
+	reasonSelector = "selects namespaces by label"
+	reasonProbe    = "guards the store against another cluster, and notices one that was restored from a backup"
+	reasonFollow   = "notices new and removed kinds at once rather than within half a minute"
+)
+
+// Needs works out what a configuration needs, in the order in which it is printed
+// and without what other rules cover. The error joins one for every resource that
+// no rule can be made for.
+func Needs(st *plan.State, find Finder) ([]Need, error) {
+	var needs []Need
+	var errs []error
+	custom := false
+	for i := range st.Watches {
+		w := &st.Watches[i]
+		for _, pattern := range w.Resources {
+			resources, err := find.Find(pattern)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("watch %s: %w", w.Name, err))
+				continue
+			}
+			for _, r := range resources {
+				custom = custom || r.Custom
+				needs = append(needs, watchNeeds(w, r)...)
+			}
+		}
+		if w.Filter.NeedsNamespaces() {
+			needs = append(needs, Need{
+				Rule:    Rule{Resource: "namespaces", Verbs: []string{"list", "watch"}},
+				Watches: []string{w.Name}, Reason: reasonSelector,
+			})
+		}
+	}
+	needs = append(needs, Need{
+		Rule:   Rule{Resource: "namespaces", Name: "kube-system", Verbs: []string{"list"}},
+		Reason: reasonProbe, Optional: true,
+	})
+	if custom {
+		for _, r := range []Rule{
+			{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions"},
+			{Group: "apiregistration.k8s.io", Resource: "apiservices"},
+		} {
+			r.Verbs = []string{"watch"}
+			needs = append(needs, Need{Rule: r, Reason: reasonFollow, Optional: true})
+		}
+	}
+	return least(needs), errors.Join(errs...)
+}
+
+// watchNeeds is what the informers of one watch and resource need.
+func watchNeeds(w *plan.Watch, r Resource) []Need {
+	rule := Rule{Group: r.Group, Resource: r.Name, Name: onlyName(w), Verbs: []string{"list", "watch"}}
+	if len(w.Namespaces) == 0 {
+		return []Need{{Rule: rule, Watches: []string{w.Name}}}
+	}
+	if r.Scope == ScopeCluster {
+		return nil // a watch of namespaces leaves it out
+	}
+	var needs []Need
+	for _, ns := range w.Namespaces {
+		rule.Namespace = ns
+		needs = append(needs, Need{Rule: rule, Watches: []string{w.Name}})
+	}
+	return needs
+}
+
+// onlyName is the name of the one object that the watch asks the server for, ""
+// if it asks for more. Authorisation takes a field selector for a name as a name,
+// in lists and watches too.
+func onlyName(w *plan.Watch) string {
+	if w.ServerFields == "" {
+		return ""
+	}
+	selector, err := fields.ParseSelector(w.ServerFields)
+	if err != nil {
+		return ""
+	}
+	name, _ := selector.RequiresExactMatch("metadata.name")
+	return name
+}
+
+// Required leaves out what is optional.
+func Required(needs []Need) []Need {
+	var out []Need
+	for _, n := range needs {
+		if !n.Optional {
+			out = append(out, n)
+		}
+	}
+	return out
+}
