@@ -1,0 +1,169 @@
+package dynamicfactory_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apitest"
+)
+
+// Without WithCompactStore the objects are what client-go's dynamic informers have,
+// numbers included.
+func TestRawPathWithPlainStore(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		s.Put(configMapPath, "ns", "a", map[string]any{"data": map[string]any{"n": 1, "f": 1.5, "s": "x"}})
+		f := must(dynamicfactory.NewForConfig(s.Config()))(t)
+		t.Cleanup(f.Shutdown)
+		var got []any
+		sub := must(f.Subscribe(t.Context(), configMapKey, cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(obj any) { got = append(got, obj) },
+			UpdateFunc: func(_, obj any) { got = append(got, obj) },
+		}))(t)
+		s.Bookmark()
+		synctest.Wait()
+		s.Put(configMapPath, "ns", "a", map[string]any{"data": map[string]any{"n": 2}})
+		synctest.Wait()
+		want := func(version string, data map[string]any) *unstructured.Unstructured {
+			return &unstructured.Unstructured{Object: map[string]any{
+				"apiVersion": "v1", "kind": "ConfigMap", "data": data,
+				"metadata": map[string]any{
+					"namespace": "ns", "name": "a", "uid": "uid-a-101", "resourceVersion": version, "creationTimestamp": "2026-01-02T03:04:05Z",
+				},
+			}}
+		}
+		if !equality.Semantic.DeepEqual(got, []any{
+			want("101", map[string]any{"n": int64(1), "f": 1.5, "s": "x"}), want("102", map[string]any{"n": int64(2)}),
+		}) {
+			t.Errorf("got %v", got)
+		}
+		is(t, "version of the store", sub.Informer().LastSyncResourceVersion(), "102")
+		s.Advance(5)
+		s.Bookmark()
+		synctest.Wait()
+		is(t, "version after a bookmark", sub.Informer().LastSyncResourceVersion(), "107")
+	})
+}
+
+// A transform sees the object as the server sent it, after the edit; an error is an
+// object that cannot be read.
+func TestRawPathWithTransform(t *testing.T) {
+	for _, compactStore := range []bool{false, true} {
+		t.Run(fmt.Sprint(compactStore), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				put(s, "a")
+				opts := []dynamicfactory.Option{dynamicfactory.WithTransform(func(obj any) (any, error) {
+					u, ok := obj.(*unstructured.Unstructured)
+					if !ok {
+						return nil, fmt.Errorf("got a %T", obj)
+					}
+					u.SetAnnotations(map[string]string{"transformed": "yes"})
+					return u, nil
+				})}
+				if compactStore {
+					opts = append(opts, dynamicfactory.WithCompactStore())
+				}
+				f := must(dynamicfactory.NewForConfig(s.Config(), opts...))(t)
+				t.Cleanup(f.Shutdown)
+				sub := must(f.Subscribe(t.Context(), configMapKey, cache.ResourceEventHandlerFuncs{}))(t)
+				<-sub.Synced()
+				put(s, "b")
+				synctest.Wait()
+				for _, obj := range sub.Informer().GetStore().List() {
+					if _, ok := obj.(*compact.Object); ok != compactStore {
+						t.Errorf("the cache holds a %T", obj)
+					}
+				}
+				for _, o := range must(sub.Lister().List(nil))(t) {
+					is(t, "annotation", o.(*unstructured.Unstructured).GetAnnotations()["transformed"], "yes")
+				}
+			})
+		})
+	}
+}
+
+func TestTransformFails(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		var fail atomic.Bool
+		fail.Store(true)
+		f := factory(t, s, dynamicfactory.WithTransform(func(obj any) (any, error) {
+			if fail.Load() {
+				return nil, errors.New("not today")
+			}
+			return obj, nil
+		}))
+		j, sub := subscribe(t, f, configMapKey)
+		j.expect(t)
+		st := sub.Status()
+		if st.Reason != "Unreadable" || !strings.Contains(st.Message, "configmaps ns/a: not today") {
+			t.Errorf("status: %s %s", st.Reason, st.Message)
+		}
+		fail.Store(false)
+		time.Sleep(time.Minute)
+		j.expect(t, "initial a")
+	})
+}
+
+// A name goes with one factory at a time.
+func TestName(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		first := must(dynamicfactory.NewForConfig(s.Config(), dynamicfactory.WithName("watched")))(t)
+		first.ForResource(configMaps)
+		if _, err := dynamicfactory.NewForConfig(s.Config(), dynamicfactory.WithName("watched")); err == nil {
+			t.Error("two factories of one name")
+		}
+		first.Shutdown()
+		second := must(dynamicfactory.NewForConfig(s.Config(), dynamicfactory.WithName("watched")))(t)
+		second.Shutdown()
+	})
+}
+
+// A subscriber that doubts its informer compares what the server has, and has it
+// listed again.
+func TestHeadsAndRelist(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, numbered(700)...)
+		var gaps []string
+		f := factory(t, s, dynamicfactory.WithRaw(dynamicfactory.RawOptions{
+			OnGap: func(_ dynamicfactory.Key, g dynamicfactory.Gap) { gaps = append(gaps, g.Cause) },
+		}))
+		j, sub := subscribe(t, f, configMapKey)
+		is(t, "listed", len(j.take()), 700)
+		var names []string
+		version, err := sub.Heads(t.Context(), func(m *compact.Meta) error {
+			names = append(names, string(m.Name))
+			return nil
+		})
+		if err != nil || version != s.Version() || !slices.Equal(names, numbered(700)) {
+			t.Errorf("got %d names at %s, %v", len(names), version, err)
+		}
+		enough := errors.New("enough")
+		if _, err := sub.Heads(t.Context(), func(*compact.Meta) error { return enough }); !errors.Is(err, enough) {
+			t.Errorf("an error of the visitor: %v", err)
+		}
+		s.Cut()
+		s.Intercept(nil)
+		sub.Relist("audit") // while there is no watch
+		time.Sleep(time.Minute)
+		is(t, "listed again", len(j.take()), 700)
+		sub.Relist("audit") // while there is one
+		time.Sleep(time.Minute)
+		is(t, "listed again", len(j.take()), 700)
+		is(t, "gaps", strings.Join(gaps, ","), "audit,audit")
+		put(s, "new")
+		synctest.Wait()
+		j.expect(t, "add new")
+	})
+}
