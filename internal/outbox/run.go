@@ -32,10 +32,12 @@ func (s *Store) Run(ctx context.Context) error {
 	defer ticker.Stop()
 	var unflushed int64
 	var retained time.Time
+	var paused bool
 	for {
 		if err := s.measure(); err != nil {
 			return s.ended(ctx, err)
 		}
+		paused = s.tellPause(paused)
 		excess := s.gate.pressed()
 		if excess > 0 || time.Since(retained) >= retainEvery {
 			retained = time.Now()
@@ -60,6 +62,20 @@ func (s *Store) Run(ctx context.Context) error {
 			return s.failure
 		}
 	}
+}
+
+// tellPause logs when ingest pauses and when it goes on, and returns whether it
+// is paused. A pause that falls between two measurements is too short to tell.
+func (s *Store) tellPause(was bool) bool {
+	h := s.Health()
+	switch {
+	case h.Paused && !was:
+		s.opts.Logger.Warn("ingest is paused until there is room again; deliveries go on", "reason", h.Reason,
+			"bytes", h.Bytes, "maxBytes", h.MaxBytes, "diskFree", h.DiskFree, "minFree", h.MinFree)
+	case was && !h.Paused:
+		s.opts.Logger.Info("ingest goes on", "bytes", h.Bytes, "diskFree", h.DiskFree)
+	}
+	return h.Paused
 }
 
 func (s *Store) ended(ctx context.Context, err error) error {
