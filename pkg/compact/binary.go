@@ -15,7 +15,7 @@ import (
 //	head         see head.appendTo
 //	uvarint      number of labels
 //	2 texts each key, value
-//	uint32       id of the dictionary, little endian
+//	uint32       id of the dictionary or how else it is compressed, little endian
 //	...          body, up to the checksum
 //	uint32       CRC-32C of all before it, little endian
 //
@@ -90,7 +90,7 @@ func (c *Codec) Decode(data []byte) (*Object, error) {
 		return nil, fmt.Errorf("%w: the metadata of an object", ErrCorrupt)
 	}
 	o.dict, o.bodyAt = binary.LittleEndian.Uint32([]byte(dict)), uint32(len(packed))
-	if _, ok := c.dicts.content(o.dict); !ok && o.dict != 0 {
+	if o.dict != noDictionary && o.dict != dense && c.dicts.dictionary(o.dict) == nil {
 		return nil, fmt.Errorf("%w: %d", ErrNoDictionary, o.dict)
 	}
 	o.packed = string(append(packed, r.s...))

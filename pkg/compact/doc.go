@@ -1,7 +1,7 @@
 // Package compact holds Kubernetes objects small and handles their JSON without building maps.
 //
 // An Object keeps what caches ask for all the time (namespace, name, uid, resourceVersion, labels, times) at hand and the
-// rest as zstd-compressed JSON. A Codec makes such objects, one codec per resource: the objects of a resource are much
+// rest as compressed JSON. A Codec makes such objects, one codec per resource: the objects of a resource are much
 // alike, so a dictionary made of the first few takes most of each further one. Dictionaries keeps those, by ids that mean
 // the same after a restart. Scan, Editor, Lookup, SplitWatchLine and ScanList work on raw JSON in one pass.
 //

@@ -72,8 +72,8 @@ func (o *Object) Unstructured() (*unstructured.Unstructured, error) {
 
 // withJSON inflates the object into memory that is used again afterwards.
 func (o *Object) withJSON(use func(raw []byte) error) error {
-	buf := o.kind.dicts.inflated.Get().(*[]byte)
-	defer o.kind.dicts.inflated.Put(buf)
+	buf := o.kind.dicts.buffers.Get().(*[]byte)
+	defer o.kind.dicts.buffers.Put(buf)
 	raw, err := o.AppendJSON((*buf)[:0])
 	if err != nil {
 		return err
@@ -107,12 +107,9 @@ func (o *Object) pack(d *Dictionaries, raw []byte, m *Meta) error {
 	if err != nil {
 		return err
 	}
-	e, err := d.encoder(o.dict)
-	if err != nil {
-		return err
-	}
-	defer d.encoders.put(e)
-	b := e.buf[:0]
+	buf := d.buffers.Get().(*[]byte)
+	defer d.buffers.Put(buf)
+	b := (*buf)[:0]
 	for i, text := range [...][]byte{m.Namespace, m.Name, m.UID, m.ResourceVersion} {
 		if b = append(b, text...); len(b) > math.MaxUint16 {
 			return fmt.Errorf("compact: namespace, name, uid and resourceVersion are more than %d bytes", math.MaxUint16)
@@ -124,9 +121,13 @@ func (o *Object) pack(d *Dictionaries, raw []byte, m *Meta) error {
 		b = o.kind.labelKeys.append(b, key, value)
 	}
 	o.bodyAt = uint32(len(b)) // the labels are part of raw, whose length is bounded
-	b = e.zstd.EncodeAll(raw, b)
+	if b, o.dict, err = d.compress(b, raw, o.dict); err != nil {
+		return err
+	}
 	o.packed = string(b)
-	e.buf = b
+	if cap(b) <= maxIdleBuffer {
+		*buf = b
+	}
 	return nil
 }
 

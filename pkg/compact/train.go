@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	trainedBytes = 64 << 10 // largest trained dictionary; half the encoders' window
+	trainedBytes = 63 << 10 // largest trained dictionary; S2 uses 64 KB, of which its first line takes some
 	wholeBytes   = 16 << 10 // of it, for whole objects
 	shortest     = 6        // bytes of the shortest piece worth a place
 )

@@ -1,0 +1,135 @@
+package compact
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+
+	"github.com/klauspost/compress/s2"
+	"github.com/klauspost/compress/zstd"
+)
+
+// An object is compressed with S2 and its resource's dictionary: an encoder of zstd has its tables to copy for each
+// object and makes codes for it, which takes it five times as long, and the decoder ten times, for bodies a quarter
+// smaller. That is different where the dictionary has little of an object: most of a long text, or of what is encoded
+// in base64, has to be held as it is. Such objects are given to zstd.
+const (
+	// denseFrom is the length of a body, compressed with S2, from which on zstd is tried.
+	denseFrom = 4 << 10
+
+	// window is how far back zstd looks. It keeps this much for an encoder, and no more of an object of any size.
+	window = 512 << 10
+
+	// maxIdleBuffer bounds the buffers that are kept for reuse: one huge object must not hold its size for good.
+	maxIdleBuffer = 256 << 10
+)
+
+// What stands in place of a dictionary's id, which is never one of these.
+const (
+	noDictionary = 0 // S2 alone
+	dense        = 1 // zstd
+)
+
+// dictionary is what S2 compresses with, immutable and safe for concurrent use.
+type dictionary struct {
+	content []byte
+	s2      *s2.Dict
+}
+
+// newDictionary returns nil if the content is too short to be of use.
+func newDictionary(content []byte) *dictionary {
+	d := &dictionary{content: content, s2: s2.MakeDict(content, nil)}
+	if d.s2 == nil {
+		return nil
+	}
+	return d
+}
+
+// newZstd makes the encoder and decoder of dense bodies.
+func newZstd() (*zstd.Encoder, *zstd.Decoder) {
+	// The options are constants, valid by construction; no error of theirs depends on input.
+	e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+		zstd.WithWindowSize(window), zstd.WithLowerEncoderMem(true), zstd.WithAllLitEntropyCompression(true), zstd.WithEncoderCRC(false))
+	if err != nil {
+		panic(fmt.Sprintf("compact: zstd encoder: %v", err))
+	}
+	d, err := zstd.NewReader(nil, zstd.WithDecoderMaxMemory(MaxRawLen), zstd.WithDecodeAllCapLimit(true))
+	if err != nil {
+		panic(fmt.Sprintf("compact: zstd decoder: %v", err))
+	}
+	return e, d
+}
+
+// compress appends the body of raw to dst, with the dictionary of an id if it is not noDictionary. It returns what
+// Inflate needs to be told: the id, or dense.
+func (d *Dictionaries) compress(dst, raw []byte, id uint32) ([]byte, uint32, error) {
+	start := len(dst)
+	room := slices.Grow(dst, s2.MaxEncodedLen(len(raw)))
+	var body []byte
+	if id == noDictionary {
+		body = s2.Encode(room[start:cap(room)], raw)
+	} else {
+		dict := d.dictionary(id)
+		if dict == nil {
+			return dst, 0, fmt.Errorf("%w: %d", ErrNoDictionary, id)
+		}
+		body = dict.s2.Encode(room[start:cap(room)], raw)
+	}
+	dst = room[:start+len(body)]
+	if len(body) < denseFrom {
+		return dst, id, nil
+	}
+	smaller := d.encoder.EncodeAll(raw, nil)
+	if len(smaller) >= len(body) {
+		return dst, id, nil
+	}
+	return append(dst[:start], smaller...), dense, nil
+}
+
+// Inflate appends the JSON of a body to dst. It allocates only if dst lacks room. An error wraps ErrNoDictionary or
+// ErrCorrupt and returns dst as it was.
+func (d *Dictionaries) Inflate(dst []byte, b Body) ([]byte, error) {
+	if b.RawLen <= 0 || b.RawLen > MaxRawLen {
+		return dst, fmt.Errorf("%w: a body of %d bytes of JSON", ErrCorrupt, b.RawLen)
+	}
+	out := grow(dst, b.RawLen)
+	if b.Dict == dense {
+		all, err := d.decoder.DecodeAll(b.Data, out)
+		if err != nil {
+			return dst, fmt.Errorf("%w: %w", ErrCorrupt, err)
+		}
+		if len(all)-len(dst) != b.RawLen {
+			return dst, fmt.Errorf("%w: %d bytes of JSON instead of %d", ErrCorrupt, len(all)-len(dst), b.RawLen)
+		}
+		return all, nil
+	}
+	if n, err := s2.DecodedLen(b.Data); err != nil || n != b.RawLen {
+		return dst, fmt.Errorf("%w: %d bytes of JSON instead of %d", ErrCorrupt, n, b.RawLen)
+	}
+	end := len(dst) + b.RawLen
+	room := out[len(dst):end:end]
+	var err error
+	if b.Dict == noDictionary {
+		_, err = s2.Decode(room, b.Data)
+	} else if dict := d.dictionary(b.Dict); dict != nil {
+		_, err = dict.s2.Decode(room, b.Data)
+	} else {
+		return dst, fmt.Errorf("%w: %d", ErrNoDictionary, b.Dict)
+	}
+	if err != nil {
+		return dst, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return out[:end], nil
+}
+
+// grow makes room for n bytes and the few that the zstd decoder may write beyond them.
+func grow(dst []byte, n int) []byte {
+	const beyond = 32
+	if cap(dst)-len(dst) >= n+beyond {
+		return dst
+	}
+	return append(make([]byte, 0, len(dst)+n+beyond), dst...)
+}
+
+// same tells whether a dictionary has this content.
+func (d *dictionary) same(content []byte) bool { return bytes.Equal(d.content, content) }
