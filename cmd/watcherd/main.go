@@ -40,7 +40,7 @@ func realMain() int {
 
 // run is the whole program with its surroundings as arguments.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	root := newRootCommand(stdout, stderr)
+	root := newRootCommand(stdout, stderr) //nolint:contextcheck // commands get it from ExecuteContext
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -43,6 +44,7 @@ type daemon struct {
 	kubeconfig string
 	cmd        *exec.Cmd
 	log        *logBuffer
+	stdout     io.Writer     // nil: the log
 	ended      chan struct{} // closed when the process has ended
 	err        error         // how it ended; read after ended is closed
 }
@@ -88,6 +90,9 @@ func (d *daemon) start(args ...string) {
 	d.cmd = exec.Command(bin, args...)
 	d.cmd.Dir = d.dir
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
+	if d.stdout != nil {
+		d.cmd.Stdout = d.stdout
+	}
 	d.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := d.cmd.Start(); err != nil {
 		d.t.Fatal(err)
@@ -144,8 +149,7 @@ func (d *daemon) wait() int {
 	case <-time.After(patience):
 		d.t.Fatal("the daemon did not end")
 	}
-	var exit *exec.ExitError
-	if errors.As(d.err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](d.err); ok {
 		return exit.ExitCode()
 	}
 	if d.err != nil {

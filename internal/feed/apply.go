@@ -29,7 +29,7 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 		return err
 	}
 	// From here on nothing fails for reasons of the new state.
-	m.startSinks(next, diff)
+	m.startSinks(ctx, next, diff)
 	m.router.Store(next.Router)
 	m.keepUnrouted.Store(len(next.Sinks) == 0)
 	m.setState(next)
@@ -145,7 +145,7 @@ func (m *Manager) startSource(ctx context.Context, s *source) error {
 		case <-s.stopped:
 		}
 	})
-	m.log.Info("watch started", s.attrs(), "resumed", s.warm)
+	s.log.Info("watch started", "resumed", s.warm)
 	return nil
 }
 
@@ -157,7 +157,7 @@ func (m *Manager) stopSource(s *source) {
 	m.mu.Lock()
 	delete(m.sources, s.key)
 	m.mu.Unlock()
-	m.log.Info("watch stopped", s.attrs())
+	s.log.Info("watch stopped")
 }
 
 func (m *Manager) closeSources() {

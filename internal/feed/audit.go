@@ -44,7 +44,7 @@ func (m *Manager) auditLoop(ctx context.Context) {
 		}
 		for _, s := range m.sourceList() {
 			if err := m.audit(ctx, s); err != nil && ctx.Err() == nil {
-				m.log.Warn("audit did not finish; it is tried again", s.attrs(), "error", err)
+				s.log.Warn("audit did not finish; it is tried again", "error", err)
 			}
 		}
 		last = m.cfg.Now()
@@ -83,8 +83,7 @@ func (m *Manager) audit(ctx context.Context, s *source) error {
 	if found, err = m.differences(s, cluster, version); err != nil || found == 0 {
 		return err
 	}
-	m.log.Warn("the audit found changes that the watch did not tell: listing again, the differences are delivered as repairs",
-		s.attrs(), "objects", found)
+	s.log.Warn("the audit found changes that the watch did not tell: listing again, the differences are delivered as repairs", "objects", found)
 	sub.Relist(causeAudit)
 	return nil
 }

@@ -88,6 +88,7 @@ func (m *Manager) want(d desired, w *plan.Watch, r dynamicfactory.Resource) erro
 				key: k, partition: partition, id: sourceID(partition, k), scope: scopeOf(k), edit: edit,
 				resource: event.Resource{Group: r.GVR.Group, Version: r.GVR.Version, Resource: r.GVR.Resource, Kind: r.Kind},
 			}
+			s.log = s.logger(m.log)
 			s.observed, s.repaired = m.metrics.observed(s), m.metrics.repaired(s)
 			s.hits.Store(&[]hit{})
 			d.sources[k] = s

@@ -10,14 +10,16 @@ import (
 )
 
 // LogEvent returns the event of a record of the log, with all that was recorded of
-// it, and the routes that took it when it was recorded. Of a recent update the
-// state before is there too if somebody followed the stream by then.
-func (m *Manager) LogEvent(item outbox.Item) (e *event.Event, routes []string, err error) {
+// it; nil if keep refuses it, which is given the event without its objects and the
+// routes that took it when it was recorded. Of a recent update the state before is
+// there too if somebody followed the stream by then.
+func (m *Manager) LogEvent(item outbox.Item, keep func(e *event.Event, routes []string) bool) (*event.Event, error) {
 	r, err := record.Decode(item.Payload)
 	if err != nil {
-		return nil, nil, fmt.Errorf("event %d: %w", item.Sequence, err)
+		return nil, fmt.Errorf("event %d: %w", item.Sequence, err)
 	}
 	flags := record.Object | record.OldObject | record.Patch
+	var routes []string
 	for i, t := range r.Targets {
 		if i == 0 {
 			flags = flags.WithSelection(t.Flags.Selection())
@@ -26,17 +28,21 @@ func (m *Manager) LogEvent(item outbox.Item) (e *event.Event, routes []string, e
 			routes = append(routes, strings.Split(t.Routes, ",")...)
 		}
 	}
-	if e, err = m.inflater.Event(item.Sequence, flags, item.Payload); err != nil {
-		return nil, nil, err
+	if !keep(&r.Event, routes) {
+		return nil, nil //nolint:nilnil // refused, which is no error
+	}
+	e, err := m.inflater.Event(item.Sequence, flags, item.Payload)
+	if err != nil {
+		return nil, err
 	}
 	if e.Type == event.Updated && e.OldObject == nil {
 		if old := m.recent.get(item.Sequence); old != nil {
 			if e.OldObject, err = old.AppendJSON(nil); err != nil {
-				return nil, nil, fmt.Errorf("event %d: old object: %w", item.Sequence, err)
+				return nil, fmt.Errorf("event %d: old object: %w", item.Sequence, err)
 			}
 		}
 	}
-	return e, routes, nil
+	return e, nil
 }
 
 // LetterEvent returns the event of a dead letter, as its sink would have got it.

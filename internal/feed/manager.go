@@ -84,7 +84,6 @@ type Manager struct {
 
 // request asks the owner goroutine to apply a state.
 type request struct {
-	ctx   context.Context
 	state *plan.State
 	done  chan error
 }
@@ -180,7 +179,7 @@ func (m *Manager) own(ctx context.Context) error {
 		case err := <-m.fatal:
 			return err
 		case r := <-m.requests:
-			r.done <- m.apply(r.ctx, r.state)
+			r.done <- m.apply(ctx, r.state)
 		case c := <-m.calls:
 			c.done <- c.run()
 		case <-m.cfg.Resolver.Changed():
@@ -193,9 +192,10 @@ func (m *Manager) own(ctx context.Context) error {
 
 // Apply makes the running pipeline match the desired state. Everything that can
 // fail is done first: after an error the old state runs on untouched. It may be
-// called from any goroutine while Run runs; calls are carried out one by one.
+// called from any goroutine while Run runs; calls are carried out one by one. When
+// ctx ends it returns, but what has begun is carried out all the same.
 func (m *Manager) Apply(ctx context.Context, s *plan.State) error {
-	r := request{ctx: ctx, state: s, done: make(chan error, 1)}
+	r := request{state: s, done: make(chan error, 1)}
 	select {
 	case m.requests <- r:
 	case <-ctx.Done():

@@ -20,11 +20,16 @@ var ErrNotWatched = errors.New("not watched")
 // View reads what the watches see of one resource, from the informers' caches. The
 // API server is never asked.
 type View struct {
-	Resource   schema.GroupResource
-	Namespaced bool
+	m          *Manager
+	resource   schema.GroupResource
+	namespaced bool
+	sources    []*source // the fullest first
+}
 
-	m       *Manager
-	sources []*source // the fullest first
+// About says what is read, whether it is in namespaces, and whether the caches are
+// complete: before that objects may be missing.
+func (v *View) About() (resource schema.GroupResource, namespaced, synced bool) {
+	return v.resource, v.namespaced, v.synced()
 }
 
 // View returns a view of the resource that a name means, as kubectl takes names:
@@ -39,13 +44,13 @@ func (m *Manager) View(name string) (*View, error) {
 		return nil, fmt.Errorf("%w: %q means %d resources; name one", ErrNotWatched, name, len(resources))
 	}
 	r := resources[0]
-	v := &View{Resource: r.GVR.GroupResource(), Namespaced: r.Namespaced, m: m}
+	v := &View{m: m, resource: r.GVR.GroupResource(), namespaced: r.Namespaced}
 	v.sources = m.sourcesOf(func(s *source) bool { return s.key.GVR == r.GVR })
 	if len(v.sources) == 0 { // a watch may have asked for another version by name
-		v.sources = m.sourcesOf(func(s *source) bool { return s.key.GVR.GroupResource() == v.Resource })
+		v.sources = m.sourcesOf(func(s *source) bool { return s.key.GVR.GroupResource() == v.resource })
 	}
 	if len(v.sources) == 0 {
-		return nil, fmt.Errorf("%w: no watch reads %s; they read %s", ErrNotWatched, v.Resource, m.watched())
+		return nil, fmt.Errorf("%w: no watch reads %s; they read %s", ErrNotWatched, v.resource, m.watched())
 	}
 	return v, nil
 }
@@ -59,10 +64,10 @@ func (m *Manager) viewUnserved(name string, cause error) (*View, error) {
 	if len(sources) == 0 {
 		return nil, cause
 	}
-	v := &View{Resource: sources[0].key.GVR.GroupResource(), m: m, sources: sources}
+	v := &View{m: m, resource: sources[0].key.GVR.GroupResource(), sources: sources}
 	for _, s := range sources {
 		for _, obj := range s.cached("") {
-			v.Namespaced = obj.GetNamespace() != ""
+			v.namespaced = obj.GetNamespace() != ""
 			return v, nil
 		}
 	}
@@ -153,9 +158,7 @@ func (v *View) Get(namespace, name string) *compact.Object {
 	return nil
 }
 
-// Synced reports whether the caches are complete: before that objects may be
-// missing.
-func (v *View) Synced() bool {
+func (v *View) synced() bool {
 	for _, s := range v.sources {
 		sub := s.sub.Load()
 		if sub == nil {

@@ -41,16 +41,16 @@ func (m *Manager) prepareSinks(next *plan.State, diff plan.Plan) error {
 // startSinks starts workers for new sinks, and replaces those whose block
 // changed: the old worker ends before the new one begins, because two would
 // deliver one queue.
-func (m *Manager) startSinks(next *plan.State, diff plan.Plan) {
+func (m *Manager) startSinks(ctx context.Context, next *plan.State, diff plan.Plan) {
 	for _, name := range diff.Sinks.Replace {
 		m.stopSink(name)
 	}
 	for _, name := range slices.Concat(diff.Sinks.Add, diff.Sinks.Replace) {
-		m.startSink(next.Sink(name))
+		m.startSink(ctx, next.Sink(name))
 	}
 }
 
-func (m *Manager) startSink(spec *plan.Sink) {
+func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 	queue, err := m.store.EnsureSink(spec.Name, outbox.FromNow) // made by prepareSinks
 	if err != nil {
 		m.fail(fmt.Errorf("%w: queue of sink %s: %w", ErrStore, spec.Name, err))
@@ -78,7 +78,7 @@ func (m *Manager) startSink(spec *plan.Sink) {
 		Logger:       log,
 		Registerer:   m.cfg.Registerer,
 	})
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it ends after the informers
 	sw := &sinkWorker{worker: w, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(sw.done)

@@ -56,7 +56,7 @@ func (m *Manager) snapshotGained(ctx context.Context, gained []gain) {
 			continue
 		}
 		if _, err := m.snapshot(ctx, g.src, snapshotItem{hit: g.hit}); err != nil {
-			m.log.Error("snapshot for a new watch did not finish", "watch", g.hit.watch.Name, g.src.attrs(), "error", err)
+			g.src.log.Error("snapshot for a new watch did not finish", "watch", g.hit.watch.Name, "error", err)
 		}
 	}
 }

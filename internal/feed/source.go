@@ -24,6 +24,7 @@ type source struct {
 	scope     string // what makes this feed's content differ from the default; part of event ids
 	resource  event.Resource
 	edit      dynamicfactory.EditFunc
+	log       *slog.Logger
 	observed  prometheus.Counter
 	repaired  prometheus.Counter
 
@@ -55,13 +56,13 @@ type hit struct {
 
 func (h hit) sameWatch(other hit) bool { return h.watch.Name == other.watch.Name }
 
-// attrs name the source in logs.
-func (s *source) attrs() slog.Attr {
-	attrs := []any{slog.String("name", s.resource.String())}
+// logger returns l with what names the source to people.
+func (s *source) logger(l *slog.Logger) *slog.Logger {
+	l = l.With("resource", s.resource.String())
 	if s.key.Namespace != "" {
-		attrs = append(attrs, slog.String("namespace", s.key.Namespace))
+		l = l.With("namespace", s.key.Namespace)
 	}
-	return slog.Group("resource", attrs...)
+	return l
 }
 
 // sourceID names a source in the store. The version of the API takes no part:

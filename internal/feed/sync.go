@@ -23,7 +23,7 @@ func (g *group) sourceSynced(c *change) error {
 		}
 	}
 	s.synced = true
-	g.m.log.Info("watch synced", s.attrs(), "objects", s.objects(), "fromLedger", s.warm)
+	s.log.Info("watch synced", "objects", s.objects(), "fromLedger", s.warm)
 	return nil
 }
 
@@ -87,8 +87,8 @@ const causeRollback = "rollback"
 // that history was lost.
 func (g *group) gapFound(c *change) error {
 	s, gap := c.src, c.gap
-	g.m.log.Warn("history was lost: what happened in between was not observed, the final states are delivered",
-		s.attrs(), "cause", gap.Cause, "fromResourceVersion", gap.From, "toResourceVersion", gap.To)
+	s.log.Warn("history was lost: what happened in between was not observed, the final states are delivered",
+		"cause", gap.Cause, "fromResourceVersion", gap.From, "toResourceVersion", gap.To)
 	switch gap.Cause {
 	case causeRollback:
 		s.epoch++
