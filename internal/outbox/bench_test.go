@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -23,12 +24,12 @@ func benchStore(b *testing.B) *Store {
 
 // noise is bytes that do not compress, as payloads are compressed already.
 func noise(n int) []byte {
-	p := make([]byte, n)
+	p := make([]byte, 0, n+8)
 	rng := rand.New(rand.NewPCG(1, 2))
-	for i := range p {
-		p[i] = byte(rng.Uint32())
+	for len(p) < n {
+		p = binary.LittleEndian.AppendUint64(p, rng.Uint64())
 	}
-	return p
+	return p[:n]
 }
 
 // BenchmarkCommit commits groups of events with 1 KB of log and 0.5 KB of

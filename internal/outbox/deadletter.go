@@ -50,15 +50,33 @@ func (q *Queue) DeadLetter(position uint64, l Letter) error {
 
 // payload reads the record of an entry in flight.
 func (q *Queue) payload(sl slot) (logValue, error) {
-	if sl.kind != entryInline {
-		value, ok, err := q.s.recordAt(sl.sequence)
-		if err == nil && !ok {
-			err = fmt.Errorf("%w: record %d is missing", ErrUnreadable, sl.sequence)
-		}
-		return value, err
+	if sl.kind == entryInline {
+		return q.detached(sl.position, nil)
 	}
-	e, err := q.entryAt(sl.position)
-	return logValue{time: e.time, lane: e.lane, payload: e.payload}, err
+	value, ok, err := q.s.recordAt(sl.sequence)
+	if err == nil && !ok {
+		err = fmt.Errorf("%w: record %d is missing", ErrUnreadable, sl.sequence)
+	}
+	if errors.Is(err, ErrUnreadable) {
+		return q.detached(sl.position, err)
+	}
+	return value, err
+}
+
+// detached returns the payload of an entry that carries it itself. If it does
+// not, the error is the one given: an entry whose record is not there may have
+// been rewritten (unstick.go) since it was read.
+func (q *Queue) detached(position uint64, otherwise error) (logValue, error) {
+	e, err := q.entryAt(position)
+	switch {
+	case err == nil && e.kind == entryInline:
+		return logValue{time: e.time, lane: e.lane, payload: e.payload}, nil
+	case otherwise != nil:
+		return logValue{}, otherwise
+	case err == nil:
+		err = fmt.Errorf("%w: entry %d: %w", ErrUnreadable, position, errMalformed)
+	}
+	return logValue{}, err
 }
 
 // setUnreadable makes a dead letter of an entry whose record is damaged.

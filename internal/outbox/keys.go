@@ -25,7 +25,7 @@ import "encoding/binary"
 // Log records and queue entries are written once under keys that only grow;
 // log records and marks are deleted by range, each range beginning where the
 // last one ended, never from the start of the keyspace (cockroachdb/pebble#2415);
-// queue entries are deleted singly. Iterators begin at heads kept in counters,
+// queue entries are deleted one by one. Iterators begin at heads kept in counters,
 // never at the start of a keyspace whose beginning is tombstones
 // (cockroachdb/pebble#3744).
 const (

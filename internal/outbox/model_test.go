@@ -300,6 +300,22 @@ func (x *machine) retain(t *rapid.T) {
 	x.unsynced()
 }
 
+// inline detaches what is in flight from the log, as for entries that hold it
+// back.
+func (x *machine) inline(t *rapid.T) {
+	name, q, _ := x.inFlight(t)
+	slots, _, _ := q.stuck()
+	x.must(t, q.inline(slots))
+	for _, s := range slots {
+		for i, e := range x.m.Queues[name].Entries {
+			if e.Position == s.position {
+				x.m.Queues[name].Entries[i].Reason = "retried"
+			}
+		}
+	}
+	x.unsynced()
+}
+
 func (x *machine) flush(t *rapid.T) {
 	x.must(t, x.s.reclaim(context.Background(), 0, 0))
 }
@@ -448,6 +464,7 @@ func TestModel(t *testing.T) {
 			"note":            x.note,
 			"retain":          x.retain,
 			"deletePartition": x.deletePartition,
+			"inline":          x.inline,
 			"flush":           x.flush,
 			"syncLazy":        x.syncLazy,
 			"close":           x.close,

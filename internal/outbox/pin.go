@@ -49,9 +49,9 @@ func (b *Batch) pin(q *Queue, p pin) {
 	})
 }
 
-// unpinLocked removes the pins whose entries all lie before head.
-func (q *Queue) unpinLocked(b *pebble.Batch, head uint64) {
-	for len(q.pins) > 0 && q.pins[0].last < head {
+// unpinLocked removes the pins whose entries all lie before needed.
+func (q *Queue) unpinLocked(b *pebble.Batch, needed uint64) {
+	for len(q.pins) > 0 && q.pins[0].last < needed {
 		_ = b.Delete(appendSinkKey(nil, prefixPin, q.id, q.pins[0].first), nil) // fails only for an indexed batch
 		q.pins = q.pins[1:]
 	}
@@ -65,7 +65,7 @@ func (q *Queue) lowest() uint64 {
 	if q.total.count == 0 {
 		return ^uint64(0)
 	}
-	low := q.window.head()
+	low := q.window.needed()
 	for _, p := range q.pins {
 		low = min(low, p.sequence)
 	}

@@ -259,9 +259,14 @@ func (q *Queue) take(b *pebble.Batch, positions []uint64) counter {
 		}
 		acked.count++
 		acked.bytes += int64(s.size)
-		// An entry is written once and deleted once, so the two annihilate in
-		// the first flush and leave no tombstone.
-		_ = b.SingleDelete(appendSinkKey(key[:0], prefixQueue, q.id, position), nil) // fails only for an indexed batch
+		appendSinkKey(key[:0], prefixQueue, q.id, position)
+		if s.kind == entryInline {
+			_ = b.Delete(key[:], nil) // may have been written twice; fails only for an indexed batch
+			continue
+		}
+		// Written once and deleted once, the two annihilate in the first flush
+		// and leave no tombstone.
+		_ = b.SingleDelete(key[:], nil)
 	}
 	if acked.count > 0 {
 		head := q.window.head()
@@ -269,7 +274,7 @@ func (q *Queue) take(b *pebble.Batch, positions []uint64) counter {
 		q.total.bytes -= acked.bytes
 		var value [counterLen]byte
 		_ = b.Merge(counterKey(kindQueue, q.id), counter{count: -acked.count, bytes: -acked.bytes, high: head}.append(value[:0]), nil)
-		q.unpinLocked(b, head)
+		q.unpinLocked(b, q.window.needed())
 	}
 	q.mu.Unlock()
 	return acked

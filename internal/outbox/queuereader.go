@@ -113,8 +113,10 @@ func (r *queueReader) records() error {
 		if e.kind != entryInline {
 			value, err := r.record(e.sequence)
 			if errors.Is(err, ErrUnreadable) {
-				err = r.q.setUnreadable(e.position, err)
-				if err == nil {
+				value, err = r.q.detached(e.position, err)
+			}
+			if errors.Is(err, ErrUnreadable) {
+				if err = r.q.setUnreadable(e.position, err); err == nil {
 					continue
 				}
 			}

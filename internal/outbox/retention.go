@@ -32,6 +32,11 @@ func (s *Store) retain(now time.Time, limits Limits, excess int64) (int64, error
 		return 0, err
 	}
 	defer s.life.leave()
+	for _, q := range s.sinks.all() {
+		if err := s.unstick(q); err != nil {
+			return 0, err
+		}
+	}
 	needed := s.needed()
 	l := s.log
 	l.mu.Lock()

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -16,6 +17,10 @@ func TestMain(m *testing.M) {
 	if dir := os.Getenv(childEnv); dir != "" {
 		fmt.Fprintln(os.Stderr, childMain(dir))
 		os.Exit(3)
+	}
+	flag.Parse()
+	if raceEnabled && flag.Lookup("rapid.checks").Value.String() == "100" {
+		_ = flag.Set("rapid.checks", "25") // the flag exists
 	}
 	goleak.VerifyTestMain(m,
 		// Pebble leaves this one behind when its Open fails late.

@@ -1,12 +1,12 @@
 package outbox
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/record"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -46,31 +46,43 @@ func verifyLogs(fsys vfs.FS, dir string) error {
 // verifyLog reads the records of a file. If they end before the file does, proof
 // decides whether what follows shows that there was more.
 func verifyLog(fsys vfs.FS, path string, num wal.NumWAL, proof func(content []byte, end int64) bool) error {
+	end, torn, err := validEnd(fsys, path, num)
+	if err != nil || torn == nil {
+		return err
+	}
 	content, err := readFile(fsys, path)
 	if err != nil {
 		return err
 	}
-	end, err := validEnd(content, num)
-	if err == nil || !proof(content, end) {
-		return nil
+	if proof(content, end) {
+		return fmt.Errorf("%w: %s at byte %d: %w", errMalformed, path, end, torn)
 	}
-	return fmt.Errorf("%w: %s at byte %d: %w", errMalformed, path, end, err)
+	return nil
 }
 
-// validEnd is how far the content consists of valid records, and why no
-// further; nil if up to a proper end.
-func validEnd(content []byte, num wal.NumWAL) (int64, error) {
-	r := withNum(record.NewReader, bytes.NewReader(content), num)
-	for end := int64(0); ; {
+// validEnd is how far a file consists of valid records, and why no further; nil
+// if up to a proper end.
+func validEnd(fsys vfs.FS, path string, num wal.NumWAL) (end int64, torn, err error) {
+	f, err := fsys.Open(path)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	r := withNum(record.NewReader, f, num)
+	for {
 		rec, err := r.Next()
 		if errors.Is(err, io.EOF) {
-			return end, nil
+			return end, nil, nil
 		}
 		if err == nil {
 			_, err = io.Copy(io.Discard, rec)
 		}
+		var errno syscall.Errno
+		if errors.As(err, &errno) {
+			return end, nil, err
+		}
 		if err != nil {
-			return end, err
+			return end, err, nil
 		}
 		end = r.Offset()
 	}

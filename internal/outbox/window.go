@@ -96,3 +96,13 @@ func (w *window) head() uint64 {
 	}
 	return w.readTo + 1
 }
+
+// needed is the smallest position whose entry may refer to the log.
+func (w *window) needed() uint64 {
+	for i := range w.slots {
+		if !w.slots[i].acked && w.slots[i].kind != entryInline {
+			return w.slots[i].position
+		}
+	}
+	return w.readTo + 1
+}

@@ -1,0 +1,229 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+)
+
+// faulty counts the operations that change the filesystem and lets some fail.
+type faulty struct {
+	changes atomic.Int64
+	fail    atomic.Pointer[func(errorfs.Op) error]
+}
+
+func (f *faulty) MaybeError(op errorfs.Op) error {
+	if op.Kind.ReadOrWrite() == errorfs.OpIsWrite && op.Kind != errorfs.OpFileClose {
+		f.changes.Add(1)
+	}
+	if fail := f.fail.Load(); fail != nil {
+		return (*fail)(op)
+	}
+	return nil
+}
+
+func (f *faulty) String() string { return "faulty" }
+
+func (f *faulty) set(fail func(errorfs.Op) error) { f.fail.Store(&fail) }
+
+func syncOf(op errorfs.Op, suffix string) bool {
+	return (op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData) && strings.HasSuffix(op.Path, suffix)
+}
+
+// TestFailedStoreTouchesNothing fails one fsync of the write-ahead log: that
+// commit fails, so does everything after it, and nothing is written any more.
+func TestFailedStoreTouchesNothing(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	f := &faulty{}
+	s, err := Open("store", Options{FS: errorfs.Wrap(mem, f)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := ensure(t, s, "a")
+	appendN(t, s, 3, "a")
+	items := read(t, q, 0, 10)
+
+	var syncs atomic.Int64
+	f.set(func(op errorfs.Op) error {
+		if syncOf(op, ".log") {
+			syncs.Add(1)
+			return syscall.EIO
+		}
+		return nil
+	})
+	b := s.NewBatch()
+	b.PutMeta("k", noise(100<<10))
+	if err := s.Commit(b); !errors.Is(err, ErrFailed) || !errors.Is(err, syscall.EIO) {
+		t.Fatalf("commit: %v", err)
+	}
+	select {
+	case <-s.Failed():
+	default:
+		t.Fatal("Failed is not closed")
+	}
+	before := f.changes.Load()
+	ctx := t.Context()
+	for what, call := range map[string]func() error{
+		"commit": func() error {
+			b := s.NewBatch()
+			b.PutMeta("k", nil)
+			return s.Commit(b)
+		},
+		"ack":         func() error { return q.Ack(items[0].Position) },
+		"dead letter": func() error { return q.DeadLetter(items[0].Position, Letter{}) },
+		"read":        func() error { _, err := q.Read(0, 1, 1); return err },
+		"state":       func() error { _, _, err := s.State("p", "k", nil); return err },
+		"wait":        func() error { return q.Wait(ctx, 100) },
+		"wait log":    func() error { return s.WaitLog(ctx, 100) },
+		"wait ingest": func() error { return s.WaitIngest(ctx) },
+		"run":         func() error { return s.Run(ctx) },
+		"replay":      func() error { _, err := s.Replay(ctx, "a", ReplayRange{}, 0); return err },
+		"ensure":      func() error { _, err := s.EnsureSink("b", FromNow); return err },
+		"purge":       func() error { return s.PurgeSink("a") },
+		"flush":       func() error { return flush(s) },
+	} {
+		if err := call(); !errors.Is(err, ErrFailed) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if h := s.Health(); !errors.Is(h.Failed, ErrFailed) {
+		t.Errorf("health %+v", h)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := syncs.Load(); n != 1 {
+		t.Errorf("%d fsyncs after one failed", n-1)
+	}
+	if after := f.changes.Load(); after != before {
+		t.Errorf("%d changes to the filesystem after the failure", after-before)
+	}
+	// The commit may or may not be there; what was there before is.
+	s = openTest(t, "store", Options{FS: mem.CrashClone(vfs.CrashCloneCfg{})})
+	if st := s.LogStats(); st.Records != 3 {
+		t.Errorf("log %+v", st)
+	}
+}
+
+// TestStuckCommit holds an fsync: readers and the liveness figures go on.
+func TestStuckCommit(t *testing.T) {
+	f := &faulty{}
+	s := openTest(t, "store", Options{FS: errorfs.Wrap(vfs.NewMem(), f)})
+	q := ensure(t, s, "a")
+	appendN(t, s, 3, "a")
+	if h := s.Health(); h.LastCommit.IsZero() || h.CommitStuck != 0 {
+		t.Errorf("health %+v", h)
+	}
+	release := make(chan struct{})
+	held := make(chan struct{})
+	var once sync.Once
+	f.set(func(op errorfs.Op) error {
+		if syncOf(op, ".log") {
+			once.Do(func() { close(held) })
+			<-release
+		}
+		return nil
+	})
+	done := make(chan error, 1)
+	go func() {
+		b := s.NewBatch()
+		b.PutMeta("k", nil)
+		done <- s.Commit(b)
+	}()
+	<-held
+	if h := s.Health(); h.CommitStuck <= 0 {
+		t.Errorf("health %+v", h)
+	}
+	for _, item := range read(t, q, 0, 10) {
+		if err := q.Ack(item.Position); err != nil {
+			t.Error(err)
+		}
+	}
+	close(release)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if h := s.Health(); h.CommitStuck != 0 {
+		t.Errorf("health %+v", h)
+	}
+}
+
+// TestFullDiskInFlush lets tables fail for want of space: the store goes on and
+// recovers by itself.
+func TestFullDiskInFlush(t *testing.T) {
+	f := &faulty{}
+	s := openTest(t, "store", Options{FS: errorfs.Wrap(vfs.NewMem(), f)})
+	ensure(t, s, "a")
+	var refused atomic.Int64
+	f.set(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileWrite && strings.HasSuffix(op.Path, ".sst") {
+			refused.Add(1)
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	appendN(t, s, 3, "a")
+	flushed := make(chan error, 1)
+	go func() { flushed <- flush(s) }()
+	eventually(t, "the flush is tried twice", func() bool { return refused.Load() >= 2 })
+	appendN(t, s, 3, "a")
+	f.set(func(errorfs.Op) error { return nil })
+	if err := <-flushed; err != nil {
+		t.Error(err)
+	}
+	appendN(t, s, 3, "a")
+	if n := refused.Load(); n > 100 {
+		t.Errorf("tried %d times", n)
+	}
+}
+
+func TestPebbleFatalf(t *testing.T) {
+	s, err := Open("store", Options{FS: vfs.NewMem()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pebbleLogger{log: s.opts.Logger, fatal: s.fail}.Fatalf("broken: %d", 7)
+	if err := s.Err(); !errors.Is(err, ErrFailed) || !strings.Contains(err.Error(), "broken: 7") {
+		t.Errorf("got %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestClosed(t *testing.T) {
+	s, err := Open("store", Options{FS: vfs.NewMem()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := ensure(t, s, "a")
+	waiting := make(chan error, 1)
+	go func() { waiting <- q.Wait(context.Background(), 0) }()
+	b := s.NewBatch()
+	b.PutMeta("k", nil)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Errorf("second close: %v", err)
+	}
+	for what, err := range map[string]error{
+		"wait":   <-waiting,
+		"commit": s.Commit(b),
+		"ack":    q.Ack(1),
+	} {
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := s.Run(context.Background()); err != nil {
+		t.Errorf("run: %v", err)
+	}
+}
