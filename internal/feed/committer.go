@@ -23,12 +23,14 @@ const (
 	checkpointInterval = 10 * time.Second
 )
 
-// commitLoop takes changes until none can come any more: it ends when ctx is done
+// commitLoop takes changes until none can come any more: it ends when ended is done
 // and the queue is empty, or with the store's error. It is the only writer of
 // ledger, log and checkpoints.
 //
-// ctx must outlive the informers, or their last notifications would find nobody.
-func (m *Manager) commitLoop(ctx context.Context) error {
+// While the store is full it takes nothing, which slows the watches. When ctx, the
+// pipeline's, is done it must go on taking, because the informers have to hand over
+// their last notifications before they end, and end before ended is done.
+func (m *Manager) commitLoop(ctx, ended context.Context) error {
 	defer close(m.committerDone)
 	tick := time.NewTicker(checkpointInterval)
 	defer tick.Stop()
@@ -40,18 +42,40 @@ func (m *Manager) commitLoop(ctx context.Context) error {
 			g.add(c)
 		case <-tick.C:
 			g.touchAll(m.sourceList())
-		case <-ctx.Done():
-			return m.drain(g)
+		case <-ended.Done():
+			return m.drain(ended, g)
 		}
 		m.fill(g)
-		if err := m.store.WaitIngest(ctx); err != nil {
-			if ctx.Err() != nil {
-				return m.drain(g)
-			}
+		err := m.store.WaitIngest(ctx)
+		switch {
+		case err != nil && ctx.Err() == nil:
 			return fmt.Errorf("%w: %w", ErrStore, err)
+		case err != nil && m.store.Health().Paused:
+			return m.discard(ended, g)
 		}
 		if err := g.commit(); err != nil {
 			return err
+		}
+	}
+}
+
+// discard takes changes and forgets them until none can come any more. All of
+// them: a later change that was committed would move the checkpoint past an
+// earlier one that was not.
+func (m *Manager) discard(ended context.Context, g *group) error {
+	m.log.Warn("stopping while the store is full: the last changes will be read again after the next start", "changes", g.size())
+	for {
+		for i := range g.changes {
+			if c := &g.changes[i]; c.kind == barrier {
+				close(c.done)
+			}
+		}
+		g.changes = g.changes[:0]
+		select {
+		case c := <-m.changes:
+			g.add(c)
+		case <-ended.Done():
+			return nil
 		}
 	}
 }
@@ -70,15 +94,14 @@ func (m *Manager) fill(g *group) {
 
 // drain commits what the informers handed over before they stopped. A store that
 // is over its budget is given no more: those changes are read again.
-func (m *Manager) drain(g *group) error {
+func (m *Manager) drain(ended context.Context, g *group) error {
 	for {
 		m.fill(g)
 		if g.size() == 0 && !g.dirty() {
 			return nil
 		}
 		if m.store.Health().Paused {
-			m.log.Warn("stopping while the store is full: the last changes will be read again after the next start", "changes", g.size())
-			return nil
+			return m.discard(ended, g)
 		}
 		if err := g.commit(); err != nil {
 			return err

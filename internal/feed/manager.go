@@ -146,23 +146,23 @@ func New(cfg Config) (*Manager, error) {
 //  3. The sinks' workers finish or put back what is in flight. They come last
 //     because the backlog is safe in the store, whose owner closes it after Run.
 func (m *Manager) Run(ctx context.Context) error {
-	commitCtx, stopCommitter := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopCommitter()
+	ended, end := context.WithCancel(context.WithoutCancel(ctx)) // of the informers
+	defer end()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	committed := make(chan error, 1)
-	go func() { committed <- m.commitLoop(commitCtx) }()
-
-	auditCtx, stopAudit := context.WithCancel(ctx)
+	go func() { committed <- m.commitLoop(ctx, ended) }()
 	var audit sync.WaitGroup
-	audit.Go(func() { m.auditLoop(auditCtx) })
+	audit.Go(func() { m.auditLoop(ctx) })
 
 	err := m.own(ctx)
 
-	stopAudit()
+	stop()
 	audit.Wait()
 	m.closeSources()
 	m.namespaces.close()
 	m.factory.Shutdown()
-	stopCommitter()
+	end()
 	commitErr := <-committed
 	m.stopSinks()
 	return errors.Join(err, commitErr)
