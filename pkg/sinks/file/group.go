@@ -1,12 +1,17 @@
 package file
 
-import "github.com/watcherd/watcherd/pkg/event"
+import (
+	"slices"
+
+	"github.com/watcherd/watcherd/pkg/event"
+)
 
 // group is the part of a batch that goes to one file.
 type group struct {
 	name    string
 	buf     []byte
 	indexes []int // of its events in the batch
+	size    int   // of these events, about
 	chain   int   // groups of one chain share objects, directly or through others
 
 	written bool
@@ -26,12 +31,19 @@ func (s *sink) encode(batch []*event.Event) []*group {
 		at, ok := byName[string(n)]
 		if !ok {
 			at = len(groups)
-			groups = append(groups, &group{name: string(n), buf: s.takeBuffer(), chain: at})
+			groups = append(groups, &group{name: string(n), chain: at})
 			byName[groups[at].name] = at
 		}
 		g := groups[at]
-		g.buf = s.format.AppendLine(g.buf, e)
 		g.indexes = append(g.indexes, i)
+		g.size += e.Size()
+	}
+	for _, g := range groups {
+		// A batch is megabytes: a buffer that grew with it would copy it several times.
+		g.buf = slices.Grow(s.takeBuffer(), g.size)
+		for _, i := range g.indexes {
+			g.buf = s.format.AppendLine(g.buf, batch[i])
+		}
 	}
 	if len(groups) > 1 {
 		chain(groups, batch)
