@@ -1,0 +1,190 @@
+package examples
+
+import (
+	"bytes"
+	"encoding/base64"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+)
+
+func failedPods(t *testing.T) {
+	rec := newReceiver(t, func(h http.Header, _ []byte) error {
+		if h.Get("Authorization") != "Bearer open sesame" {
+			return errors.New("not authorized")
+		}
+		return nil
+	})
+	r := newRun(t, "failed-pods.yaml", map[string]string{"https://ops.example.com": rec.URL})
+	r.env = []string{"OPS_TOKEN=open sesame"}
+	r.apply(pod)
+	r.start("pods.v1")
+	status := func(name, patch string) {
+		t.Helper()
+		r.patch("pods.v1", name, `{"status":`+patch+`}`, "status")
+	}
+	containers := func(state string) string {
+		return `{"containerStatuses":[{"name":"main","ready":false,"restartCount":0,"image":"i","imageID":"i","state":` + state + `}]}`
+	}
+	got := func() []event { return rec.events(r) }
+
+	status("worker", containers(`{"running":{}}`))
+	status("worker", containers(`{"terminated":{"exitCode":137,"reason":"OOMKilled","containerID":"c1"}}`))
+	r.expect(got, "updated worker")
+	status("worker", `{"message":"a change that has nothing to do with it"}`)
+	status("worker", containers(`{"waiting":{"reason":"CrashLoopBackOff","message":"back-off 10s"}}`))
+	r.expect(got, "updated worker", "updated worker")
+	status("worker", containers(`{"waiting":{"reason":"CrashLoopBackOff","message":"back-off 20s"}}`))
+	status("worker", `{"phase":"Failed","reason":"Evicted"}`)
+	r.expect(got, "updated worker", "updated worker", "updated worker")
+	status("worker", `{"message":"it is still failed"}`)
+	r.patch("pods.v1", "worker", `{"metadata":{"labels":{"seen":"yes"}}}`)
+
+	// Each pod's events are in order, but this is another: it comes when it likes.
+	r.apply(strings.ReplaceAll(pod, "worker", "other"))
+	status("other", `{"phase":"Failed"}`)
+	events := r.expect(got, "updated worker", "updated worker", "updated worker", "updated other")
+	last := events[slices.IndexFunc(events, func(e event) bool { return at(e.Object, "status", "phase") == "Failed" })]
+	if last.Type != "updated" || last.Subject != "/api/v1/namespaces/"+r.namespace+"/pods/"+last.Name {
+		t.Errorf("unexpected event %+v", last)
+	}
+}
+
+func imageChanges(t *testing.T) {
+	// What the head's openssl command prints.
+	key := "whsec_" + base64.StdEncoding.EncodeToString(bytes.Repeat([]byte("watcherd"), 4))
+	verifier, err := standardwebhooks.NewWebhook(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := newReceiver(t, func(h http.Header, body []byte) error { return verifier.Verify(body, h) })
+	r := newRun(t, "image-changes.yaml", map[string]string{"https://releases.example.com": rec.URL})
+	r.write("webhook.key", key+"\n")
+	r.apply(deployment)
+	r.start("deployments.v1.apps", "statefulsets.v1.apps", "daemonsets.v1.apps")
+	r.patch("deployments.v1.apps", "web", `{"spec":{"replicas":3}}`)
+	r.patch("deployments.v1.apps", "web", `{"status":{"replicas":3}}`, "status")
+	r.patch("deployments.v1.apps", "web", `{"spec":{"template":{"spec":{"containers":[{"name":"main","image":"registry.example.com/web:2.0"}]}}}}`)
+	events := r.expect(func() []event { return rec.events(r) }, "updated web")
+	if !bytes.Contains(events[0].Patch, []byte("registry.example.com/web:2.0")) {
+		t.Errorf("the patch does not name the new image: %s", events[0].Patch)
+	}
+	if events[0].OldObject == nil || events[0].Data != nil {
+		t.Errorf("want the json format with the old object, got %+v", events[0])
+	}
+}
+
+func argocdFeed(t *testing.T) {
+	bus, err := server.NewServer(&server.Options{Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true, JetStream: true, StoreDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bus.Start()
+	defer func() {
+		bus.Shutdown()
+		bus.WaitForShutdown()
+	}()
+	if !bus.ReadyForConnections(patience) {
+		t.Fatal("the NATS server does not start")
+	}
+	r := newRun(t, "argocd-feed.yaml", map[string]string{"nats://127.0.0.1:4222": bus.ClientURL()})
+	r.start()
+
+	// The resource is installed later.
+	r.apply(definition("argoproj.io", "applications", "Application"))
+	r.synced("applications.v1.argoproj.io")
+	r.apply("apiVersion: argoproj.io/v1\nkind: Application\nmetadata: {name: shop, namespace: NAMESPACE}\nspec: {project: default}\n")
+	const resource = "applications.v1.argoproj.io"
+	r.patch(resource, "shop", `{"status":{"health":{"status":"Healthy"}}}`, "status")
+	r.patch(resource, "shop", `{"status":{"reconciledAt":"2026-01-01T00:00:00Z","history":[{"id":1}]}}`, "status")
+	r.patch(resource, "shop", `{"status":{"health":{"status":"Degraded"}}}`, "status")
+
+	nc, err := nats.Connect(bus.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	events := r.expect(func() []event { return stored(r, js, "argocd.*."+r.namespace+".shop") },
+		"added shop", "updated shop", "updated shop")
+	if at(events[2].Object, "status", "health", "status") != "Degraded" || at(events[2].Object, "status", "history") != nil {
+		t.Errorf("unexpected last state %v", events[2].Object)
+	}
+	// When the daemon has stopped, nothing more can come.
+	r.stop()
+	r.expect(func() []event { return stored(r, js, "argocd.>") }, "added shop", "updated shop", "updated shop")
+}
+
+// stored are the events of the stream whose subjects match, and belong to the run.
+func stored(r *run, js jetstream.JetStream, subject string) []event {
+	r.Helper()
+	stream, err := js.Stream(r.Context(), "ARGOCD")
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil
+	}
+	if err != nil {
+		r.Fatal(err)
+	}
+	var lines []byte
+	for next := uint64(1); ; next++ {
+		m, err := stream.GetMsg(r.Context(), next, jetstream.WithGetMsgSubject(subject))
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return r.filter(lines)
+		}
+		if err != nil {
+			r.Fatal(err)
+		}
+		next = m.Sequence
+		lines = append(append(lines, m.Data...), '\n')
+	}
+}
+
+// receiver is an HTTP endpoint that keeps what it is sent.
+type receiver struct {
+	*httptest.Server
+	mu    sync.Mutex
+	lines []byte // guarded by mu; the bodies
+}
+
+// newReceiver starts an endpoint that refuses what check does not like, which
+// fails the test.
+func newReceiver(t *testing.T, check func(h http.Header, body []byte) error) *receiver {
+	t.Helper()
+	rec := &receiver{}
+	rec.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		body, err := io.ReadAll(q.Body)
+		if err == nil {
+			err = check(q.Header, body)
+		}
+		if err != nil {
+			t.Errorf("%s: %v", q.URL.Path, err)
+			http.Error(w, err.Error(), http.StatusUnauthorized)
+			return
+		}
+		rec.mu.Lock()
+		defer rec.mu.Unlock()
+		rec.lines = append(append(rec.lines, body...), '\n')
+	}))
+	t.Cleanup(rec.Close)
+	return rec
+}
+
+// events are those of the run's namespace, in the order of their arrival.
+func (rec *receiver) events(r *run) []event {
+	rec.mu.Lock()
+	defer rec.mu.Unlock()
+	return r.filter(rec.lines)
+}
