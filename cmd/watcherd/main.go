@@ -42,11 +42,38 @@ func realMain() int {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := newRootCommand(stdout, stderr) //nolint:contextcheck // commands get it from ExecuteContext
 	root.SetArgs(args)
+	began := noteBeginning(root)
 	err := root.ExecuteContext(ctx)
+	if err != nil && !*began {
+		err = &usageError{err}
+	}
 	if err != nil {
 		fmt.Fprintf(stderr, "watcherd: %v\n", err)
 	}
 	return exitCode(err)
+}
+
+// noteBeginning makes known whether a command got as far as doing anything: errors
+// before that are of the command line.
+func noteBeginning(root *cobra.Command) *bool {
+	began := new(bool)
+	for _, c := range allCommands(root) {
+		if do := c.RunE; do != nil {
+			c.RunE = func(cmd *cobra.Command, args []string) error {
+				*began = true
+				return do(cmd, args)
+			}
+		}
+	}
+	return began
+}
+
+func allCommands(c *cobra.Command) []*cobra.Command {
+	list := []*cobra.Command{c}
+	for _, sub := range c.Commands() {
+		list = append(list, allCommands(sub)...)
+	}
+	return list
 }
 
 func exitCode(err error) int {
@@ -71,6 +98,12 @@ type usageError struct{ err error }
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
+// Groups of commands in the help.
+const (
+	groupRun = "run"
+	groupAsk = "ask"
+)
+
 func newRootCommand(stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "watcherd",
@@ -85,6 +118,21 @@ func newRootCommand(stdout, stderr io.Writer) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return &usageError{fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())}
 	})
-	root.AddCommand(newRunCommand(), newValidateCommand(), newRBACCommand(), newSchemaCommand(), newVersionCommand())
+	root.AddGroup(
+		&cobra.Group{ID: groupRun, Title: "Run and check:"},
+		&cobra.Group{ID: groupAsk, Title: "Ask and command a running daemon:"},
+	)
+	for _, c := range []*cobra.Command{newRunCommand(), newValidateCommand(), newRBACCommand(), newSchemaCommand(), newStoreCommand()} {
+		c.GroupID = groupRun
+		root.AddCommand(c)
+	}
+	for _, c := range []*cobra.Command{
+		newStatusCommand(), newGetCommand(), newTailCommand(), newReplayCommand(), newSnapshotCommand(),
+		newDeadLettersCommand(), newSinksCommand(), newReloadCommand(),
+	} {
+		c.GroupID = groupAsk
+		root.AddCommand(c)
+	}
+	root.AddCommand(newVersionCommand())
 	return root
 }

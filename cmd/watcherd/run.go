@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/watcherd/watcherd/pkg/watcherd"
@@ -40,11 +41,16 @@ func newRunCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			metrics := prometheus.NewRegistry()
+			if err := watcherd.ExportClientGo(metrics); err != nil {
+				return err
+			}
 			reload, stopReload := hangups(cmd.Context())
 			defer stopReload()
 			return watcherd.Run(cmd.Context(), watcherd.Options{
 				ConfigFile: configFile, REST: rest, ClusterName: cluster, Logger: log,
 				Stdout: cmd.OutOrStdout(), ShutdownTimeout: shutdown, Reload: reload,
+				Registerer: metrics, Version: version(),
 			})
 		},
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -29,7 +30,7 @@ const (
 //	/api/v1/objects/RESOURCE/NAMESPACE/NAME   one
 //	/api/v1/objects/RESOURCE/NAME             one that is in no namespace
 //
-// with ?labelSelector=, ?limit= and ?continue= for lists, and ?metadata=true for
+// with ?labelSelector=, ?name=, ?limit= and ?continue= for lists, and ?metadata=true for
 // objects without spec, status and data.
 func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
 	view, err := s.cfg.Objects.View(r.PathValue("resource"))
@@ -47,7 +48,7 @@ func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
 		first, name = "", first
 	}
 	if name == "" {
-		if first == "" {
+		if namespaced && first == "" {
 			first = query.Get("namespace")
 		}
 		return list(w, query, view, first, bare)
@@ -86,6 +87,9 @@ func list(w http.ResponseWriter, query url.Values, view View, namespace string, 
 		}
 	}
 	all := view.List(namespace, selector)
+	if name := query.Get("name"); name != "" {
+		all = slices.DeleteFunc(all, func(o *compact.Object) bool { return o.GetName() != name })
+	}
 	if token := query.Get("continue"); token != "" {
 		after, err := parsePlace(token)
 		if err != nil {

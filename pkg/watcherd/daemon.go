@@ -46,6 +46,8 @@ type Options struct {
 	// ShutdownTimeout bounds how long deliveries in flight may take once ctx is
 	// done; 20 s if 0.
 	ShutdownTimeout time.Duration
+	// Version is what the daemon says of itself in its status and metrics.
+	Version string
 	// Reload, if not nil, asks for a reload with each value, as SIGHUP does.
 	Reload <-chan struct{}
 }
@@ -116,53 +118,87 @@ type daemon struct {
 // run starts the parts in the order in which they need each other and waits for
 // all of them. The first that fails ends the others.
 //
-// The order of the end: the reload watcher and the resolver stop with ctx; the
+// The order of the end: with ctx, the reload watcher and the resolver stop, and the
+// admin listener ends its event streams and commands and is no longer ready; the
 // feed stops its informers, commits what they handed over and drains its sinks
-// (see feed.Manager.Run); the store's upkeep goes on until then, and the store is
-// closed last.
+// (see feed.Manager.Run); the admin listener, which shows all that, and the store's
+// upkeep go on until then, and the store is closed last.
 func (d *daemon) run(ctx context.Context, st *plan.State) error {
+	if err := registerProcess(d.Registerer, d.Version); err != nil {
+		return err
+	}
+	requests, err := newRequestMetrics(d.Registerer)
+	if err != nil {
+		return err
+	}
+	defer requests.unregister(d.Registerer)
 	kube := rest.CopyConfig(d.REST)
 	kube.QPS, kube.Burst = st.KubeAPI.QPS, st.KubeAPI.Burst
-	resolver, err := dynamicfactory.NewResolver(kube)
+	kube.Wrap(requests.wrap)
+
+	group, gctx := errgroup.WithContext(ctx)
+	p := &parts{d: d, st: st, started: time.Now(), stopping: gctx.Done()}
+	server, err := d.listenAdmin(ctx, p)
 	if err != nil {
+		return err
+	}
+	if err := d.build(p, kube, st); err != nil {
+		server.Close()
+		return err
+	}
+
+	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBackground()
+	keepers, kctx := errgroup.WithContext(background)
+	keepers.Go(func() error { return d.store.Run(kctx) })
+	keepers.Go(func() error { return server.Run(kctx) })
+
+	group.Go(func() error { return p.resolver.Run(gctx) })
+	group.Go(func() error { return p.manager.Run(gctx) })
+	group.Go(func() error {
+		if err := d.start(gctx, p.resolver, p.manager, st); err != nil {
+			return err
+		}
+		return p.watcher.Run(gctx)
+	})
+	group.Go(func() error { return d.forwardReloads(gctx, p.watcher) })
+	group.Go(func() error {
+		select {
+		case <-gctx.Done():
+			return nil
+		case <-kctx.Done():
+			return context.Cause(kctx) // a keeper has failed
+		}
+	})
+	err = group.Wait()
+	stopBackground()
+	return d.verdict(ctx, errors.Join(err, keepers.Wait()))
+}
+
+// build makes the parts that the admin listener shows. It starts nothing.
+func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
+	var err error
+	if p.resolver, err = dynamicfactory.NewResolver(kube); err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
-	manager, err := feed.New(feed.Config{
-		Cluster: d.cluster, REST: kube, Resolver: resolver, Store: d.store,
+	p.manager, err = feed.New(feed.Config{
+		Cluster: d.cluster, REST: kube, Resolver: p.resolver, Store: d.store,
 		Logger: d.log, Registerer: d.Registerer, Stdout: d.Stdout, Dir: d.dir,
 		Drain: d.ShutdownTimeout,
 	})
 	if err != nil {
 		return err
 	}
-	watcher := reload.New(reload.Config{
+	p.watcher = reload.New(reload.Config{
 		Path: d.ConfigFile, Running: st,
 		Load: func(data []byte) (*plan.State, error) { return parse(d.ConfigFile, data, d.Kinds) },
 		Apply: func(ctx context.Context, next *plan.State) error {
 			d.store.SetLimits(limits(next))
-			return manager.Apply(ctx, next)
+			return p.manager.Apply(ctx, next)
 		},
 		Logger: d.log, Registerer: d.Registerer,
 	})
-
-	upkeep, stopUpkeep := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopUpkeep()
-	kept := make(chan error, 1)
-	go func() { kept <- d.store.Run(upkeep) }()
-
-	group, gctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return resolver.Run(gctx) })
-	group.Go(func() error { return manager.Run(gctx) })
-	group.Go(func() error {
-		if err := d.start(gctx, resolver, manager, st); err != nil {
-			return err
-		}
-		return watcher.Run(gctx)
-	})
-	group.Go(func() error { return d.forwardReloads(gctx, watcher) })
-	err = group.Wait()
-	stopUpkeep()
-	return d.verdict(ctx, errors.Join(err, <-kept))
+	return nil
 }
 
 // start applies the first state once the API server has said what it serves.

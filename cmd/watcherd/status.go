@@ -1,0 +1,173 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/watcherd/watcherd/internal/status"
+)
+
+func newStatusCommand() *cobra.Command {
+	var (
+		flags  adminFlags
+		output string
+	)
+	cmd := &cobra.Command{
+		Use:     "status",
+		Short:   "Show how watches, routes and sinks are doing",
+		Long:    "Status shows what a running daemon watches, what it delivers, how far behind it is, and what is wrong.",
+		Example: "  watcherd status\n  watcherd status -o json | jq '.sinks[] | {name, state, queued}'",
+		Args:    usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkOutput(output, "table", "json", "yaml"); err != nil {
+				return err
+			}
+			client, err := flags.client()
+			if err != nil {
+				return err
+			}
+			var st status.Status
+			if err := client.get(cmd.Context(), "/api/v1/status", nil, &st); err != nil {
+				return err
+			}
+			if output != "table" {
+				return printStructured(cmd.OutOrStdout(), output, &st)
+			}
+			return printStatus(cmd.OutOrStdout(), &st, time.Now())
+		},
+	}
+	flags.bind(cmd)
+	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, json or yaml")
+	return cmd
+}
+
+// statusPrinter writes the parts of a status; the first error stays.
+type statusPrinter struct {
+	w   io.Writer
+	now time.Time
+	err error
+}
+
+func printStatus(w io.Writer, st *status.Status, now time.Time) error {
+	p := &statusPrinter{w: w, now: now}
+	p.summary(st)
+	p.watches(st.Watches)
+	p.routes(st.Routes)
+	p.sinks(st.Sinks)
+	p.problems(st)
+	return p.err
+}
+
+func (p *statusPrinter) printf(format string, args ...any) {
+	if p.err == nil {
+		_, p.err = fmt.Fprintf(p.w, format, args...)
+	}
+}
+
+func (p *statusPrinter) table(rows func(*table), header ...string) {
+	p.printf("\n")
+	if p.err != nil {
+		return
+	}
+	t := newTable(p.w, header...)
+	rows(t)
+	p.err = t.flush()
+}
+
+func (p *statusPrinter) summary(st *status.Status) {
+	state := map[status.Verdict]string{
+		status.OK: "well", status.Degraded: "degraded", status.Failed: "not ready",
+	}[status.Worst(st.Checks(p.now))]
+	p.printf("watcherd %s   cluster %s   up %s   %s\n", clean(st.Version), clean(st.Cluster), age(st.Started, p.now), state)
+	p.printf("config   %s   loaded %s   hash %s\n", clean(st.Config.File), ago(st.Config.LastSuccess, p.now), short(st.Config.Hash))
+	s := &st.Store
+	p.printf("store    %s   %s", clean(s.Path), size(s.Bytes))
+	if s.MaxBytes > 0 {
+		p.printf(" of %s", size(s.MaxBytes))
+	}
+	if s.DiskFree >= 0 {
+		p.printf(", %s free", size(s.DiskFree))
+	}
+	p.printf("   %s in the log", plural(int(s.LoggedEvents), "event"))
+	if s.LoggedEvents > 0 {
+		p.printf(" (%d to %d)", s.FirstEvent, s.LastEvent)
+	}
+	p.printf("   last commit %s\n", ago(s.LastCommit, p.now))
+}
+
+func (p *statusPrinter) watches(watches []status.Watch) {
+	p.table(func(t *table) {
+		for _, w := range watches {
+			for _, s := range w.Sources {
+				state := s.State
+				if s.State == "watching" && !s.Synced {
+					state = "syncing"
+				}
+				namespace := s.Namespace
+				if namespace == "" {
+					namespace = "*"
+				}
+				t.row(w.Name, s.Resource, namespace, state, strconv.Itoa(s.Objects), ago(s.LastContact, p.now),
+					strconv.FormatUint(s.Relists, 10), strconv.FormatUint(s.Restarts, 10))
+			}
+			for _, m := range w.Missing {
+				t.row(w.Name, m.Resource, "*", "waiting", "0", "never", "0", "0")
+			}
+		}
+	}, "WATCH", "RESOURCE", "NAMESPACE", "STATE", "OBJECTS", "LAST CONTACT", "RELISTS", "RESTARTS")
+}
+
+func (p *statusPrinter) routes(routes []status.Route) {
+	if len(routes) == 0 {
+		return
+	}
+	p.table(func(t *table) {
+		for _, r := range routes {
+			from := strings.Join(r.Watches, ",")
+			if from == "" {
+				from = "*"
+			}
+			t.row(r.Name, from, strings.Join(r.Sinks, ","), number(r.Matched), number(r.Filtered+r.Unchanged), number(r.Errors))
+		}
+	}, "ROUTE", "WATCHES", "SINKS", "MATCHED", "PASSED OVER", "ERRORS")
+}
+
+func (p *statusPrinter) sinks(sinks []status.Sink) {
+	if len(sinks) == 0 {
+		return
+	}
+	p.table(func(t *table) {
+		for _, s := range sinks {
+			state := s.State
+			if !s.Configured {
+				state = "removed"
+			}
+			t.row(s.Name, s.Kind, state, strconv.FormatInt(s.Queued, 10), size(s.QueuedBytes), age(s.Oldest, p.now),
+				number(s.Delivered), strconv.FormatInt(s.DeadLetters, 10), ago(s.LastSuccess, p.now))
+		}
+	}, "SINK", "KIND", "STATE", "QUEUED", "BYTES", "LAG", "DELIVERED", "DEAD", "LAST SUCCESS")
+}
+
+// problems spells out what is not well.
+func (p *statusPrinter) problems(st *status.Status) {
+	first := true
+	for _, c := range st.Checks(p.now) {
+		if c.Verdict == status.OK {
+			continue
+		}
+		if first {
+			p.printf("\n")
+			first = false
+		}
+		p.printf("%s  %s: %s\n", map[status.Verdict]string{status.Degraded: "!", status.Failed: "x"}[c.Verdict], clean(c.Name), clean(c.Reason))
+	}
+}
+
+func number(n uint64) string { return strconv.FormatUint(n, 10) }
+
+func short(hash string) string { return hash[:min(len(hash), 12)] }

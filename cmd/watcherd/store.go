@@ -1,0 +1,160 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/pkg/watcherd"
+)
+
+// storeFlags say where the store is.
+type storeFlags struct{ dir, config string }
+
+func (f *storeFlags) path() (string, error) {
+	switch {
+	case f.dir != "":
+		return f.dir, nil
+	case f.config == "":
+		return "", &usageError{errors.New("say which store: --store DIR or --config FILE")}
+	}
+	st, err := watcherd.Load(f.config, watcherd.Kinds())
+	if err != nil {
+		return "", err
+	}
+	return st.Store.Path, nil
+}
+
+func newStoreCommand() *cobra.Command {
+	var flags storeFlags
+	cmd := &cobra.Command{
+		Use:   "store",
+		Short: "Check or export the store of a daemon that does not run",
+		Args:  usageArgs(cobra.NoArgs),
+		RunE:  helpOnly,
+	}
+	cmd.PersistentFlags().StringVar(&flags.dir, "store", "", "folder of the store")
+	cmd.PersistentFlags().StringVarP(&flags.config, "config", "c", "", "configuration file, to find the store")
+	cmd.AddCommand(newStoreCheckCommand(&flags), newStoreExportCommand(&flags))
+	return cmd
+}
+
+func newStoreCheckCommand(flags *storeFlags) *cobra.Command {
+	return &cobra.Command{
+		Use:     "check (--store DIR | --config FILE)",
+		Short:   "Read the whole store and report what is wrong with it",
+		Long:    "Check reads everything in the store and compares what belongs together. It changes nothing. The daemon must not run.",
+		Example: "  watcherd store check --config watcherd.yaml",
+		Args:    usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, err := flags.path()
+			if err != nil {
+				return err
+			}
+			report, err := outbox.Check(dir)
+			if err != nil {
+				return fmt.Errorf("%w: %w", watcherd.ErrStoreOpen, err)
+			}
+			if err := printReport(cmd.OutOrStdout(), dir, &report); err != nil {
+				return err
+			}
+			if !report.OK() {
+				return fmt.Errorf("the store in %s is damaged: 'watcherd store export' saves what can be read", dir)
+			}
+			return nil
+		},
+	}
+}
+
+func printReport(w io.Writer, dir string, r *outbox.Report) error {
+	fmt.Fprintf(w, "store    %s, layout %d, %d files\n", clean(dir), r.Layout, r.Files)
+	fmt.Fprintf(w, "log      %s, %s, sequences %d to %d\n", plural(int(r.Records), "event"), size(r.RecordBytes), r.First, r.Last)
+	objects, bytes := int64(0), int64(0)
+	for _, p := range r.Partitions {
+		objects += p.Entries
+		bytes += p.Bytes
+	}
+	fmt.Fprintf(w, "ledger   %s, %s, of %s\n", plural(int(objects), "object"), size(bytes), plural(len(r.Partitions), "feed"))
+	for _, q := range r.Queues {
+		fmt.Fprintf(w, "sink     %s: %d queued (%s), %s\n", clean(q.Sink), q.Length, size(q.Bytes), plural(int(q.DeadLetters), "dead letter"))
+	}
+	for _, d := range r.Damaged {
+		fmt.Fprintf(w, "damaged  %s: %s\n", clean(d.File), clean(d.Err))
+	}
+	for _, p := range r.Problems {
+		fmt.Fprintf(w, "problem  %s\n", clean(p))
+	}
+	if r.OK() {
+		fmt.Fprintln(w, "nothing is wrong with it")
+	}
+	return nil
+}
+
+func newStoreExportCommand(flags *storeFlags) *cobra.Command {
+	var output string
+	cmd := &cobra.Command{
+		Use:   "export (--store DIR | --config FILE)",
+		Short: "Write everything that can be read from the store as JSON lines",
+		Long: "Export writes log records, queues, dead letters, ledger and metadata as JSON lines, payloads as base64, also of a\n" +
+			"store that is damaged. It changes nothing. The daemon must not run. The output holds everything the daemon\n" +
+			"recorded: treat it as you treat the cluster's data.",
+		Example: "  watcherd store export --store ./watcherd-data --output dump.jsonl",
+		Args:    usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, err := flags.path()
+			if err != nil {
+				return err
+			}
+			if _, err := os.Stat(dir); err != nil {
+				return fmt.Errorf("%w: %w", watcherd.ErrStoreOpen, err)
+			}
+			if output == "" || output == "-" {
+				return exportError(outbox.Export(dir, cmd.OutOrStdout()))
+			}
+			return exportFile(cmd, dir, output)
+		},
+	}
+	cmd.Flags().StringVar(&output, "output", "", "file to write, which must not exist (default: standard output)")
+	return cmd
+}
+
+func exportFile(cmd *cobra.Command, dir, output string) (err error) {
+	f, err := os.OpenFile(filepath.Clean(output), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	w := &countingWriter{w: f, progress: newProgress(cmd.ErrOrStderr())}
+	defer w.progress.clear()
+	return exportError(outbox.Export(dir, w))
+}
+
+// exportError tells a store that cannot be opened from a disk that is full.
+func exportError(err error) error {
+	if errors.Is(err, outbox.ErrLocked) || errors.Is(err, outbox.ErrNewerFormat) || errors.Is(err, outbox.ErrDamaged) {
+		return fmt.Errorf("%w: %w", watcherd.ErrStoreOpen, err)
+	}
+	return err
+}
+
+// countingWriter shows how much was written, at every further 64 MiB.
+type countingWriter struct {
+	w        io.Writer
+	n, shown int64
+	progress *progress
+}
+
+func (c *countingWriter) Write(b []byte) (int, error) {
+	n, err := c.w.Write(b)
+	c.n += int64(n)
+	if c.n-c.shown >= 64<<20 {
+		c.shown = c.n
+		c.progress.show(size(c.n))
+	}
+	return n, err
+}

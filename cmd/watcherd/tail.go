@@ -1,0 +1,251 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/watcherd/watcherd/internal/admin"
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/event/pretty"
+)
+
+// tailOptions are the flags of tail.
+type tailOptions struct {
+	admin      adminFlags
+	routes     []string
+	resources  []string
+	namespaces []string
+	types      []string
+	since      string
+	output     string
+	noFollow   bool
+	limit      int
+}
+
+func newTailCommand() *cobra.Command {
+	var o tailOptions
+	cmd := &cobra.Command{
+		Use:   "tail",
+		Short: "Follow the events of a running daemon",
+		Long: "Tail prints events from the daemon's event log as they are recorded: what at least one route takes, whatever\n" +
+			"has become of the sinks. It resumes where it was when the connection is lost or the daemon restarts.",
+		Example: "  watcherd tail\n  watcherd tail --resource pods -n prod --type deleted\n  watcherd tail --since 1h --no-follow -o json | jq .data.name",
+		Args:    usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(cmd)
+		},
+	}
+	o.admin.bind(cmd)
+	flags := cmd.Flags()
+	flags.StringSliceVar(&o.routes, "route", nil, "only events that this route took")
+	flags.StringSliceVar(&o.resources, "resource", nil, "only events of this resource, as kubectl names it; *.GROUP for a group")
+	flags.StringSliceVarP(&o.namespaces, "namespace", "n", nil, "only events of this namespace")
+	flags.StringSliceVar(&o.types, "type", nil, "only events of this type: added, updated, deleted, sync or gap")
+	flags.StringVar(&o.since, "since", "", "begin in the past: how long ago (15m, 2h, 3d), a time, or a sequence")
+	flags.StringVarP(&o.output, "output", "o", "pretty", "pretty or json (CloudEvents, one per line)")
+	flags.BoolVar(&o.noFollow, "no-follow", false, "end at the end of the log")
+	flags.IntVar(&o.limit, "limit", 0, "end after as many events")
+	return cmd
+}
+
+func (o *tailOptions) query() (url.Values, error) {
+	if err := checkOutput(o.output, "pretty", "json"); err != nil {
+		return nil, err
+	}
+	if o.limit < 0 {
+		return nil, &usageError{errors.New("--limit is a number of events")}
+	}
+	q := url.Values{}
+	for key, values := range map[string][]string{"route": o.routes, "resource": o.resources, "namespace": o.namespaces, "type": o.types} {
+		for _, v := range values {
+			q.Add(key, v)
+		}
+	}
+	if o.since != "" {
+		if _, err := strconv.ParseUint(o.since, 10, 64); err != nil {
+			at, err := admin.ParseSince(o.since, time.Now())
+			if err != nil {
+				return nil, &usageError{fmt.Errorf("--since: %w", err)}
+			}
+			o.since = at.Format(time.RFC3339)
+		}
+		q.Set("since", o.since)
+	}
+	if o.noFollow {
+		q.Set("follow", "false")
+		if o.since == "" {
+			q.Set("since", "0")
+		}
+	}
+	return q, nil
+}
+
+// Between attempts to connect again.
+const (
+	retryFirst = 500 * time.Millisecond
+	retryMost  = 10 * time.Second
+)
+
+func (o *tailOptions) run(cmd *cobra.Command) error {
+	query, err := o.query()
+	if err != nil {
+		return err
+	}
+	client, err := o.admin.client()
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	t := &tail{out: cmd.OutOrStdout(), notes: cmd.ErrOrStderr(), left: o.limit}
+	if o.output == "pretty" {
+		t.printer = &pretty.Printer{Color: pretty.WantsColor(t.out)}
+	}
+	connected := false
+	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
+		began, err := t.connect(ctx, client, query)
+		switch {
+		case ctx.Err() != nil, t.done: // interrupted, or there is no more to print
+			return nil
+		case !connected && !began:
+			return err
+		case o.noFollow && err == nil:
+			return nil
+		case errors.As(err, new(*admin.Problem)):
+			return err
+		}
+		if began {
+			connected, wait = true, retryFirst
+			fmt.Fprintln(t.notes, "watcherd: the connection to the daemon was lost; it is tried again")
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(wait):
+		}
+	}
+}
+
+// tail prints a stream, over any number of connections.
+type tail struct {
+	out, notes io.Writer
+	printer    *pretty.Printer // nil: JSON
+	lastID     string
+	left       int // events to print; 0: no bound
+	done       bool
+}
+
+// connect prints what one connection brings. began tells whether there was one.
+func (t *tail) connect(ctx context.Context, c *adminClient, query url.Values) (began bool, err error) {
+	header := http.Header{"Accept": {"text/event-stream"}}
+	if t.lastID != "" {
+		header.Set("Last-Event-ID", t.lastID)
+	}
+	resp, err := c.do(ctx, http.MethodGet, "/api/v1/events", query, nil, header)
+	if err != nil {
+		return false, err
+	}
+	defer resp.Body.Close()
+	return true, t.read(resp.Body)
+}
+
+// read prints a stream of server-sent events until it ends. Each event of ours has
+// its data in one line.
+func (t *tail) read(r io.Reader) error {
+	lines := bufio.NewReaderSize(r, 64<<10)
+	var id, name string
+	var data []byte
+	for {
+		line, err := lines.ReadBytes('\n')
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return err
+		}
+		line = bytes.TrimSuffix(line, []byte("\n"))
+		if len(line) > 0 {
+			field, value, _ := bytes.Cut(line, []byte(":"))
+			value = bytes.TrimPrefix(value, []byte(" "))
+			switch string(field) {
+			case "id":
+				id = string(value)
+			case "event":
+				name = string(value)
+			case "data":
+				data = value
+			}
+			continue
+		}
+		if data != nil {
+			if err := t.print(name, data); err != nil {
+				return err
+			}
+			if id != "" {
+				t.lastID = id
+			}
+		}
+		if t.done {
+			return nil
+		}
+		id, name, data = "", "", nil
+	}
+}
+
+func (t *tail) print(name string, data []byte) error {
+	switch name {
+	case admin.StreamTruncated, admin.StreamUnreadable, admin.StreamEnd:
+		return t.note(name, data)
+	}
+	var line []byte
+	if t.printer == nil {
+		line = append(data, '\n')
+	} else {
+		e, err := event.Parse(data)
+		if err != nil {
+			return err
+		}
+		line = t.printer.Append(nil, e)
+	}
+	if _, err := t.out.Write(line); err != nil {
+		return err
+	}
+	if t.left > 0 {
+		t.left--
+		t.done = t.left == 0
+	}
+	return nil
+}
+
+// note tells of what is no event, apart from the events.
+func (t *tail) note(name string, data []byte) error {
+	var d struct {
+		FirstSequence, Sequence uint64
+		Error, Reason           string
+	}
+	if err := json.Unmarshal(data, &d); err != nil {
+		return fmt.Errorf("the stream is not understood: %w", err)
+	}
+	text := ""
+	switch name {
+	case admin.StreamTruncated:
+		text = fmt.Sprintf("the log no longer has the events before %d", d.FirstSequence)
+	case admin.StreamUnreadable:
+		text = fmt.Sprintf("event %d cannot be read: %s", d.Sequence, d.Error)
+	case admin.StreamEnd:
+		text = d.Reason
+	}
+	_, err := fmt.Fprintln(t.notes, "watcherd: "+clean(strings.TrimSpace(text)))
+	return err
+}

@@ -1,0 +1,255 @@
+package watcherd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/admin"
+	"github.com/watcherd/watcherd/internal/feed"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/reload"
+	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// listenAdmin opens the admin listeners.
+func (d *daemon) listenAdmin(ctx context.Context, p *parts) (*admin.Server, error) {
+	a := p.st.Admin
+	return admin.Listen(ctx, admin.Config{
+		Listen: a.Listen, Probes: a.Probes,
+		TokenFile: a.TokenFile, CertFile: a.CertFile, KeyFile: a.KeyFile, ClientCAFile: a.ClientCAFile,
+		Status: p.status, Objects: p, Log: p, Commands: p, Sinks: p, Letters: letters{p},
+		Stopping: p.stopping, Gatherer: d.Registerer, Registerer: d.Registerer, Logger: d.log,
+	})
+}
+
+// parts is what the admin listener asks and commands: the daemon's parts, in the
+// admin's words.
+type parts struct {
+	d        *daemon
+	st       *plan.State // the first; for what takes effect at a restart
+	started  time.Time
+	stopping <-chan struct{}
+
+	// Set before anybody asks.
+	resolver *dynamicfactory.Resolver
+	manager  *feed.Manager
+	watcher  *reload.Watcher
+}
+
+var (
+	_ admin.Objects  = (*parts)(nil)
+	_ admin.Log      = (*parts)(nil)
+	_ admin.Commands = (*parts)(nil)
+	_ admin.Sinks    = (*parts)(nil)
+	_ admin.Letters  = letters{}
+)
+
+func (p *parts) status() *status.Status {
+	s := &status.Status{
+		Version: p.d.Version, Cluster: p.d.cluster, APIServer: p.d.REST.Host, Started: p.started,
+		Config: p.config(), Store: p.store(), Pipeline: p.manager.Status(),
+	}
+	select {
+	case <-p.stopping:
+		s.Stopping = true
+	default:
+	}
+	return s
+}
+
+func (p *parts) config() status.Config {
+	r := p.watcher.Status()
+	c := status.Config{
+		File: p.d.ConfigFile, Hash: r.Hash, LastSuccess: r.LastSuccess, LastAttempt: r.LastAttempt, NeedsRestart: r.NeedsRestart,
+	}
+	if r.LastError != nil {
+		c.LastError = r.LastError.Error()
+	}
+	return c
+}
+
+func (p *parts) store() status.Store {
+	h, log := p.d.store.Health(), p.d.store.LogStats()
+	s := status.Store{
+		Path: p.st.Store.Path, Paused: h.Paused, Reason: h.Reason,
+		Bytes: h.Bytes, MaxBytes: h.MaxBytes, DiskFree: h.DiskFree, MinFree: h.MinFree,
+		LastCommit: h.LastCommit, CommitStuck: h.CommitStuck,
+		FirstEvent: log.First, LastEvent: log.Last, LoggedEvents: log.Records, LoggedBytes: log.Bytes,
+	}
+	if h.Failed != nil {
+		s.Failed = h.Failed.Error()
+	}
+	return s
+}
+
+// View implements admin.Objects.
+func (p *parts) View(name string) (admin.View, error) {
+	v, err := p.manager.View(name)
+	switch {
+	case err == nil:
+		return v, nil
+	case errors.Is(err, dynamicfactory.ErrBadPattern):
+		return nil, fmt.Errorf("%w: %w", admin.ErrInvalid, err)
+	case errors.Is(err, dynamicfactory.ErrNotReady):
+		return nil, fmt.Errorf("%w: %w", admin.ErrUnavailable, err)
+	default:
+		return nil, fmt.Errorf("%w: %w", admin.ErrNotFound, err)
+	}
+}
+
+// Bounds implements admin.Log.
+func (p *parts) Bounds() (first, last uint64) {
+	s := p.d.store.LogStats()
+	return s.First, s.Last
+}
+
+// readAhead is how many records are read from the log at once.
+const readAhead = 256
+
+// Read implements admin.Log.
+func (p *parts) Read(after uint64, keep func(*event.Event, []string) bool) ([]admin.Logged, error) {
+	items, err := p.d.store.ReadLog(after, readAhead)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]admin.Logged, len(items))
+	for i, it := range items {
+		out[i].Sequence = it.Sequence
+		if it.Unreadable {
+			out[i].Err = outbox.ErrUnreadable
+			continue
+		}
+		out[i].Event, out[i].Err = p.manager.LogEvent(it, keep)
+	}
+	return out, nil
+}
+
+// Wait implements admin.Log.
+func (p *parts) Wait(ctx context.Context, after uint64) error { return p.d.store.WaitLog(ctx, after) }
+
+// TimeOf implements admin.Log.
+func (p *parts) TimeOf(sequence uint64) (t time.Time, at uint64, ok bool) {
+	items, err := p.d.store.ReadLog(sequence-1, 1)
+	if err != nil || len(items) == 0 {
+		return t, 0, false // a failed store shows at the next read
+	}
+	return items[0].Time, items[0].Sequence, true
+}
+
+// Follow implements admin.Log.
+func (p *parts) Follow() func() { return p.manager.Follow() }
+
+// Replay implements admin.Commands.
+func (p *parts) Replay(ctx context.Context, r admin.ReplayRequest, progress func(int)) (int, error) {
+	n, err := p.manager.Replay(ctx, r.Sink, outbox.ReplayRange{
+		FromSequence: r.FromSequence, ToSequence: r.ToSequence, FromTime: r.FromTime, ToTime: r.ToTime,
+	}, progress)
+	return n, translate(err)
+}
+
+// Snapshot implements admin.Commands.
+func (p *parts) Snapshot(ctx context.Context, r admin.SnapshotRequest, progress func(int)) (int, error) {
+	n, err := p.manager.Snapshot(ctx, r.Sink, r.Watch, progress)
+	return n, translate(err)
+}
+
+const (
+	reloadTimeout = 25 * time.Second
+	reloadPoll    = 20 * time.Millisecond
+)
+
+// Reload implements admin.Commands.
+func (p *parts) Reload(ctx context.Context) (status.Config, error) {
+	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
+	defer cancel()
+	before := p.watcher.Status().LastAttempt
+	p.watcher.Trigger()
+	poll := time.NewTicker(reloadPoll)
+	defer poll.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return p.config(), fmt.Errorf("%w: the reload goes on; see the status", admin.ErrUnavailable)
+		case <-poll.C:
+			if p.watcher.Status().LastAttempt.After(before) {
+				return p.config(), nil
+			}
+		}
+	}
+}
+
+// Resume implements admin.Sinks.
+func (p *parts) Resume(_ context.Context, sink string) error {
+	return translate(p.manager.ResumeSink(sink))
+}
+
+// Purge implements admin.Sinks.
+func (p *parts) Purge(ctx context.Context, sink string) error {
+	return translate(p.manager.PurgeSink(ctx, sink))
+}
+
+// letters are the dead letters in the admin's words.
+type letters struct{ p *parts }
+
+// List implements admin.Letters.
+func (l letters) List(sink string, after uint64, most int) ([]admin.DeadLetter, error) {
+	queue, err := l.p.d.store.Queue(sink)
+	if err != nil {
+		return nil, translate(err)
+	}
+	kept, err := queue.DeadLetters(after, most)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]admin.DeadLetter, len(kept))
+	for i, k := range kept {
+		out[i] = admin.DeadLetter{
+			Position: k.Position, Sequence: k.Sequence, Reason: k.Reason, Attempts: k.Attempts,
+			First: k.First, Last: k.Letter.Time, Time: k.Item.Time,
+		}
+		if e, err := l.p.manager.LetterEvent(k.Item); err == nil { // else its reason says so
+			out[i].Type, out[i].Subject, out[i].ID = string(e.Type), e.Subject(), e.ID
+		}
+	}
+	return out, nil
+}
+
+// Retry implements admin.Letters.
+func (l letters) Retry(sink string, positions []uint64) (int, error) {
+	queue, err := l.p.d.store.Queue(sink)
+	if err != nil {
+		return 0, translate(err)
+	}
+	return queue.RetryDeadLetters(positions...)
+}
+
+// Drop implements admin.Letters.
+func (l letters) Drop(sink string, positions []uint64) (int, error) {
+	queue, err := l.p.d.store.Queue(sink)
+	if err != nil {
+		return 0, translate(err)
+	}
+	return queue.DropDeadLetters(positions...)
+}
+
+// translate marks the errors that a request is to blame for.
+func translate(err error) error {
+	var unknown *feed.UnknownError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &unknown), errors.Is(err, outbox.ErrUnknownSink):
+		return fmt.Errorf("%w: %w", admin.ErrNotFound, err)
+	case errors.Is(err, feed.ErrConfigured):
+		return fmt.Errorf("%w: %w", admin.ErrConflict, err)
+	case errors.Is(err, feed.ErrEnded):
+		return fmt.Errorf("%w: %w", admin.ErrUnavailable, err)
+	default:
+		return err
+	}
+}

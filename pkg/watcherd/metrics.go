@@ -1,0 +1,107 @@
+package watcherd
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// registerProcess adds what every Go program exports, unless the caller has.
+func registerProcess(r prometheus.Registerer, version string) error {
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name:        "watcherd_build_info",
+		Help:        "1, with the version of watcherd and of Go.",
+		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()},
+	})
+	info.Set(1)
+	for _, c := range []prometheus.Collector{
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), info,
+	} {
+		var known prometheus.AlreadyRegisteredError
+		if err := r.Register(c); err != nil && !errors.As(err, &known) {
+			return fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return nil
+}
+
+// requestMetrics counts the requests to the API server under the names that
+// Kubernetes' own components use. It sits in the transport, so that it sees
+// discovery by client-go as well as the lists and watches that are made here, and
+// needs none of client-go's process-wide hooks.
+type requestMetrics struct {
+	requests *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+}
+
+func newRequestMetrics(r prometheus.Registerer) (*requestMetrics, error) {
+	m := &requestMetrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "rest_client_requests_total",
+			Help: "Requests to the API server, by status code, method and host.",
+		}, []string{"code", "method", "host"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "rest_client_request_duration_seconds",
+			Help:    "Time until the API server began to answer, by verb and host.",
+			Buckets: prometheus.ExponentialBuckets(0.002, 4, 8),
+		}, []string{"verb", "host"}),
+	}
+	for _, c := range []prometheus.Collector{m.requests, m.duration} {
+		if err := r.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (m *requestMetrics) unregister(r prometheus.Registerer) {
+	r.Unregister(m.requests)
+	r.Unregister(m.duration)
+}
+
+// wrap is for rest.Config.Wrap.
+func (m *requestMetrics) wrap(next http.RoundTripper) http.RoundTripper {
+	return &countingTransport{m, next}
+}
+
+type countingTransport struct {
+	metrics *requestMetrics
+	next    http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	begin := time.Now()
+	resp, err := t.next.RoundTrip(r)
+	code := "<error>"
+	if err == nil {
+		code = strconv.Itoa(resp.StatusCode)
+	}
+	t.metrics.requests.WithLabelValues(code, r.Method, r.URL.Host).Inc()
+	t.metrics.duration.WithLabelValues(verbOf(r), r.URL.Host).Observe(time.Since(begin).Seconds())
+	return resp, err
+}
+
+// WrappedRoundTripper lets client-go find the transport below.
+func (t *countingTransport) WrappedRoundTripper() http.RoundTripper { return t.next }
+
+func verbOf(r *http.Request) string {
+	query := r.URL.Query()
+	switch {
+	case r.Method != http.MethodGet:
+		return strings.ToLower(r.Method)
+	case query.Has("watch"):
+		return "watch"
+	case query.Has("limit"), query.Has("resourceVersion"):
+		return "list"
+	default:
+		return "get"
+	}
+}
