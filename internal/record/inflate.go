@@ -46,5 +46,5 @@ func (in *Inflater) inflate(b compact.Body) (json.RawMessage, error) {
 	if len(b.Data) == 0 {
 		return nil, nil
 	}
-	return in.Dictionaries.Inflate(make([]byte, 0, b.RawLen), b)
+	return in.Dictionaries.Inflate(nil, b)
 }

@@ -92,9 +92,9 @@ func (d *Dictionaries) Inflate(dst []byte, b Body) ([]byte, error) {
 	if b.RawLen <= 0 || b.RawLen > MaxRawLen {
 		return dst, fmt.Errorf("%w: a body of %d bytes of JSON", ErrCorrupt, b.RawLen)
 	}
-	out := grow(dst, b.RawLen)
 	if b.Dict == dense {
-		all, err := d.decoder.DecodeAll(b.Data, out)
+		const beyond = 32 // bytes that the decoder may write after the last one
+		all, err := d.decoder.DecodeAll(b.Data, grow(dst, b.RawLen+beyond))
 		if err != nil {
 			return dst, fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
@@ -106,7 +106,7 @@ func (d *Dictionaries) Inflate(dst []byte, b Body) ([]byte, error) {
 	if n, err := s2.DecodedLen(b.Data); err != nil || n != b.RawLen {
 		return dst, fmt.Errorf("%w: %d bytes of JSON instead of %d", ErrCorrupt, n, b.RawLen)
 	}
-	end := len(dst) + b.RawLen
+	out, end := grow(dst, b.RawLen), len(dst)+b.RawLen
 	room := out[len(dst):end:end]
 	var err error
 	if b.Dict == noDictionary {
@@ -122,13 +122,12 @@ func (d *Dictionaries) Inflate(dst []byte, b Body) ([]byte, error) {
 	return out[:end], nil
 }
 
-// grow makes room for n bytes and the few that the zstd decoder may write beyond them.
+// grow makes room for n bytes, and no more: what is inflated is not added to.
 func grow(dst []byte, n int) []byte {
-	const beyond = 32
-	if cap(dst)-len(dst) >= n+beyond {
+	if cap(dst)-len(dst) >= n {
 		return dst
 	}
-	return append(make([]byte, 0, len(dst)+n+beyond), dst...)
+	return append(make([]byte, 0, len(dst)+n), dst...)
 }
 
 // same tells whether a dictionary has this content.
