@@ -9,6 +9,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
@@ -16,6 +17,9 @@ import (
 // exists before a route leads to it, and a route no longer leads to a sink before
 // its worker stops. Only the owner goroutine calls it.
 func (m *Manager) apply(ctx context.Context, next *plan.State) error {
+	if err := m.loadNamespaces(); err != nil {
+		return err
+	}
 	d, err := m.desire(next)
 	if err != nil {
 		return err
@@ -25,16 +29,16 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	if err := m.prepareSinks(next, diff); err != nil {
 		return err
 	}
-	if err := m.namespaces.follow(ctx, next); err != nil {
-		return err
-	}
 	// From here on nothing fails for reasons of the new state.
 	m.startSinks(ctx, next, diff)
-	m.router.Store(next.Router)
+	m.adoptRouter(next.Router)
 	m.keepUnrouted.Store(len(next.Sinks) == 0)
 	m.setState(next)
 	gained, err := m.follow(ctx, d)
 	if err != nil {
+		return err
+	}
+	if err := m.followNamespaces(ctx, next); err != nil {
 		return err
 	}
 	m.flush() // nothing is on its way to a sink that goes
@@ -44,6 +48,17 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 		m.snapshotSinks(ctx, next, diff.Sinks.Add)
 	}
 	return nil
+}
+
+// adoptRouter puts a router in place, whose routes' first failures are logged.
+func (m *Manager) adoptRouter(r *route.Router) {
+	if m.router.Load() == r {
+		return // it is in use already
+	}
+	r.OnError(func(name string, err error) {
+		m.log.Warn("a route's expression failed on an object; later failures of the route are counted, not logged", "route", name, "error", err)
+	})
+	m.router.Store(r)
 }
 
 // reconcile follows a change of what the cluster serves, under the same state.

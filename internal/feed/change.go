@@ -23,6 +23,7 @@ type change struct {
 	repair  bool                // what an audit found; set by the committer
 	gap     *dynamicfactory.Gap // for gapFound
 	snap    *snapshotItem       // for snapshotObject
+	listed  map[string]struct{} // for namespacesSynced: the namespaces that exist
 	done    chan<- struct{}     // for barrier: closed once all before it is committed
 	at      time.Time           // when it was observed
 }
@@ -36,7 +37,12 @@ const (
 	sourceSynced   // the initial list has been handed over completely
 	gapFound       // history was lost
 	snapshotObject // deliver a recorded state as a Sync event
-	barrier        // nothing: everything before it is committed when done closes
+
+	namespaceSeen    // obj is a namespace as it is now
+	namespaceGone    // obj is a namespace that is no more
+	namespacesSynced // all namespaces have been seen
+
+	barrier // nothing: everything before it is committed when done closes
 )
 
 // handler hands an informer's notifications to the committer. It blocks when the

@@ -26,10 +26,6 @@ func watchDesc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("watcherd_watch_"+name, help, append([]string{"watch", "resource"}, labels...), nil)
 }
 
-func routeDesc(name, help string) *prometheus.Desc {
-	return prometheus.NewDesc("watcherd_route_"+name, help, []string{"route"}, nil)
-}
-
 var (
 	stateDesc   = watchDesc("state", "1 for the state the watch of a resource is in.", "state")
 	contactDesc = watchDesc("last_contact_timestamp_seconds", "When the API server last sent something to the watch.")
@@ -54,14 +50,20 @@ var (
 	objectsDesc = prometheus.NewDesc("watcherd_cached_objects", "Objects in the caches.", []string{"resource"}, nil)
 	bytesDesc   = prometheus.NewDesc("watcherd_cached_bytes", "Memory that the objects in the caches take.", []string{"resource"}, nil)
 
-	routeCounters = []struct {
-		desc *prometheus.Desc
+	// They begin anew with every configuration that is applied, as counters may.
+	routeEventsDesc = prometheus.NewDesc("watcherd_route_events_total",
+		"What became of the changes that a route looked at: matched (sent on), filtered (refused by its expression), "+
+			"unchanged (nothing in its changed list changed); and evaluations that lacked a field (missing) or failed otherwise (errors).",
+		[]string{"route", "result"}, nil)
+	routeResults = []struct {
+		name string
 		get  func(*status.Route) uint64
 	}{
-		{routeDesc("matched_total", "Changes that the route sent on, since its configuration was loaded."), func(r *status.Route) uint64 { return r.Matched }},
-		{routeDesc("filtered_total", "Changes that the route's expression refused."), func(r *status.Route) uint64 { return r.Filtered }},
-		{routeDesc("unchanged_total", "Updates that left everything in the route's changed list as it was."), func(r *status.Route) uint64 { return r.Unchanged }},
-		{routeDesc("errors_total", "Evaluations of the route's expression that failed."), func(r *status.Route) uint64 { return r.Errors }},
+		{"matched", func(r *status.Route) uint64 { return r.Matched }},
+		{"filtered", func(r *status.Route) uint64 { return r.Filtered }},
+		{"unchanged", func(r *status.Route) uint64 { return r.Unchanged }},
+		{"missing", func(r *status.Route) uint64 { return r.Missing }},
+		{"errors", func(r *status.Route) uint64 { return r.Errors }},
 	}
 
 	keptDesc     = prometheus.NewDesc("watcherd_sink_dead_letters", "Dead letters that are kept.", []string{"sink"}, nil)
@@ -71,13 +73,10 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{stateDesc, contactDesc, syncedDesc, inFlightDesc, objectsDesc, bytesDesc, keptDesc, orphanedDesc, beatDesc} {
+	for _, d := range []*prometheus.Desc{stateDesc, contactDesc, syncedDesc, inFlightDesc, objectsDesc, bytesDesc, keptDesc, orphanedDesc, beatDesc, routeEventsDesc} {
 		ch <- d
 	}
 	for _, x := range watchCounters {
-		ch <- x.desc
-	}
-	for _, x := range routeCounters {
 		ch <- x.desc
 	}
 }
@@ -93,8 +92,8 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	for i := range p.Routes {
 		r := &p.Routes[i]
-		for _, x := range routeCounters {
-			ch <- prometheus.MustNewConstMetric(x.desc, prometheus.CounterValue, float64(x.get(r)), r.Name)
+		for _, x := range routeResults {
+			ch <- prometheus.MustNewConstMetric(routeEventsDesc, prometheus.CounterValue, float64(x.get(r)), r.Name, x.name)
 		}
 	}
 	for i := range p.Sinks {

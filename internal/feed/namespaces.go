@@ -5,8 +5,8 @@ import (
 	"errors"
 	"sync"
 
-	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/pkg/compact"
@@ -25,11 +25,12 @@ var errNamespacesUnknown = errors.New("the watch selects namespaces by label, an
 
 // namespaces knows the labels of all namespaces, live, while a watch needs them.
 type namespaces struct {
+	namespaceTable
 	factory *dynamicfactory.Factory
 	synced  chan struct{} // gets a value when the labels have become known
 
-	// mu guards what is below.
-	mu      sync.RWMutex
+	// Owned by the goroutine that applies states.
+	loaded  bool // the table holds what the store remembers
 	sub     *dynamicfactory.Subscription
 	stopped chan struct{}
 	waiting sync.WaitGroup
@@ -39,94 +40,68 @@ func newNamespaces(f *dynamicfactory.Factory) *namespaces {
 	return &namespaces{factory: f, synced: make(chan struct{}, 1)}
 }
 
-// follow starts or stops the informer as the state needs. It does not wait for
-// its first list: synced says when it is there.
-func (n *namespaces) follow(ctx context.Context, st *plan.State) error {
+// followNamespaces starts or stops the informer as the state needs. It does not
+// wait for its first list: namespaces.synced says when it is there.
+//
+// It is called after the state's sources have started: what their watches had
+// selected in an earlier life goes by the labels of that time, and a label that
+// changed since is a change like any other.
+func (m *Manager) followNamespaces(ctx context.Context, st *plan.State) error {
+	n := m.namespaces
 	needed := false
 	for i := range st.Watches {
 		needed = needed || st.Watches[i].Filter.NeedsNamespaces()
 	}
-	n.mu.RLock()
-	sub := n.sub
-	n.mu.RUnlock()
 	switch {
-	case needed && sub == nil:
-		ack := &namespaceHandler{}
-		sub, err := n.factory.Subscribe(context.WithoutCancel(ctx), namespaceKey, ack)
+	case needed && n.sub == nil:
+		h := &namespaceHandler{m: m}
+		sub, err := n.factory.Subscribe(context.WithoutCancel(ctx), namespaceKey, h)
 		if err != nil {
 			return err
 		}
-		ack.ready(sub)
+		h.ready(sub)
 		stopped := make(chan struct{})
-		n.mu.Lock()
 		n.sub, n.stopped = sub, stopped
-		n.mu.Unlock()
 		n.waiting.Go(func() {
 			select {
 			case <-sub.Synced():
-				select {
-				case n.synced <- struct{}{}:
-				default: // told already
-				}
+				m.send(change{kind: namespacesSynced, listed: listed(sub.Informer().GetStore())})
 			case <-stopped:
 			}
 		})
-	case !needed && sub != nil:
+	case !needed && (n.sub != nil || n.ready()):
 		n.close()
+		m.flush() // nothing of the informer is on its way
+		return m.forgetNamespaces()
 	}
 	return nil
 }
 
+// listed are the names of the namespaces that exist.
+func listed(store cache.Store) map[string]struct{} {
+	names := map[string]struct{}{}
+	for _, key := range store.ListKeys() {
+		names[key] = struct{}{}
+	}
+	return names
+}
+
 func (n *namespaces) close() {
-	n.mu.Lock()
-	sub, stopped := n.sub, n.stopped
+	if n.sub == nil {
+		return
+	}
+	close(n.stopped)
+	n.waiting.Wait()
+	n.sub.Close()
 	n.sub = nil
-	n.mu.Unlock()
-	if sub != nil {
-		close(stopped)
-		n.waiting.Wait()
-		sub.Close()
-	}
 }
 
-// ready reports whether labels gives true answers.
-func (n *namespaces) ready() bool {
-	n.mu.RLock()
-	sub := n.sub
-	n.mu.RUnlock()
-	if sub == nil {
-		return false
-	}
-	select {
-	case <-sub.Synced():
-		return true
-	default:
-		return false
-	}
-}
-
-// labels returns the labels of a namespace; ok is false if it is not known (any
-// more).
-func (n *namespaces) labels(namespace string) (labels.Set, bool) {
-	n.mu.RLock()
-	sub := n.sub
-	n.mu.RUnlock()
-	if sub == nil {
-		return nil, false
-	}
-	obj, found, err := sub.Informer().GetStore().GetByKey(namespace)
-	if err != nil || !found {
-		return nil, false
-	}
-	o, ok := obj.(*compact.Object)
-	if !ok {
-		return nil, false
-	}
-	return o.GetLabels(), true
-}
-
-// namespaceHandler acknowledges at once: nothing has to be made durable.
+// namespaceHandler hands namespaces to the committer. What it hands over counts as
+// done for the informer: a namespace that did not get into the store is found
+// different by the next list.
 type namespaceHandler struct {
+	m *Manager
+
 	mu   sync.Mutex
 	sub  *dynamicfactory.Subscription
 	seen uint64
@@ -139,11 +114,15 @@ func (h *namespaceHandler) ready(sub *dynamicfactory.Subscription) {
 	sub.Ack(h.seen)
 }
 
-func (h *namespaceHandler) ack(obj any) {
+func (h *namespaceHandler) handle(kind changeKind, obj any) {
+	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = tombstone.Obj
+	}
 	o, ok := obj.(*compact.Object)
 	if !ok {
-		return // a tombstone carries no stream position
+		return
 	}
+	h.m.send(change{kind: kind, obj: o})
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.seen = max(h.seen, o.Position())
@@ -152,6 +131,6 @@ func (h *namespaceHandler) ack(obj any) {
 	}
 }
 
-func (h *namespaceHandler) OnAdd(obj any, _ bool) { h.ack(obj) }
-func (h *namespaceHandler) OnUpdate(_, obj any)   { h.ack(obj) }
-func (h *namespaceHandler) OnDelete(obj any)      { h.ack(obj) }
+func (h *namespaceHandler) OnAdd(obj any, _ bool) { h.handle(namespaceSeen, obj) }
+func (h *namespaceHandler) OnUpdate(_, obj any)   { h.handle(namespaceSeen, obj) }
+func (h *namespaceHandler) OnDelete(obj any)      { h.handle(namespaceGone, obj) }

@@ -23,6 +23,12 @@ func (g *group) process(c *change) error {
 		return g.gapFound(c)
 	case snapshotObject:
 		return g.snapshotObject(c)
+	case namespaceSeen:
+		return g.namespaceSeen(c)
+	case namespaceGone:
+		g.namespaceGone(c.obj.GetName(), c.at)
+	case namespacesSynced:
+		g.namespacesSynced(c)
 	case barrier:
 		g.waiters = append(g.waiters, c.done)
 	}
@@ -92,6 +98,7 @@ type occurrence struct {
 	last    *compact.Object // in a deletion: the last recorded state, which names it
 	unknown bool
 	repair  bool
+	cause   string // of an update that is not of the object; part of the event's ID
 }
 
 // subject is the object that the event is about and whose state it carries.
@@ -149,7 +156,7 @@ func (g *group) deliver(src *source, at time.Time, o occurrence, hits []route.Hi
 	}
 	obj, id := o.subject(), o.identity()
 	e := event.Event{
-		ID:   event.ID(g.m.cfg.Cluster, o.t, src.resource, src.idScope(), string(id.GetUID()), id.GetResourceVersion()),
+		ID:   event.ID(g.m.cfg.Cluster, o.t, src.resource, src.idScope()+o.cause, string(id.GetUID()), id.GetResourceVersion()),
 		Type: o.t, Time: at, Resource: src.resource,
 		Namespace: obj.GetNamespace(), Name: obj.GetName(), UID: string(obj.GetUID()), ResourceVersion: obj.GetResourceVersion(),
 		FinalStateUnknown: o.unknown, Repair: o.repair,

@@ -79,7 +79,7 @@ func routeStatuses(st *plan.State) []status.Route {
 		r := status.Route{Name: spec.Name, Watches: spec.Watches, Sinks: spec.Sinks}
 		if i < len(stats) {
 			s := stats[i]
-			r.Matched, r.Filtered, r.Unchanged, r.Errors = s.Matched, s.Filtered, s.Unchanged, s.Errors
+			r.Matched, r.Filtered, r.Unchanged, r.Missing, r.Errors = s.Matched, s.Filtered, s.Unchanged, s.Missing, s.Errors
 			if s.FirstError != nil {
 				r.FirstError = s.FirstError.Error()
 			}

@@ -67,6 +67,11 @@ func (m *Manager) scan(s *source, fn func(*compact.Object) error) error {
 	if s.key.Namespace != "" {
 		prefix = s.key.Namespace + "/"
 	}
+	return m.scanPrefix(s, prefix, fn)
+}
+
+// scanPrefix is scan of the entries whose keys begin with prefix.
+func (m *Manager) scanPrefix(s *source, prefix string, fn func(*compact.Object) error) error {
 	err := m.store.ScanState(s.partition, prefix, func(key string, value []byte) error {
 		o, err := m.codec.Decode(value)
 		if err != nil {

@@ -104,6 +104,7 @@ type Route struct {
 	Matched    uint64   `json:"matched"`
 	Filtered   uint64   `json:"filtered"`  // refused by its expression
 	Unchanged  uint64   `json:"unchanged"` // nothing of `changed` changed
+	Missing    uint64   `json:"missing"`   // evaluations that lacked a field
 	Errors     uint64   `json:"errors"`
 	FirstError string   `json:"firstError,omitempty"`
 }

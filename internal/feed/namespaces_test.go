@@ -1,0 +1,212 @@
+package feed
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// prodPods watches the pods of namespaces with env=prod.
+func prodPods(w *plan.Watch) {
+	filter, err := route.NewWatchFilter(route.NamespaceRules{Selector: "env=prod"}, "", "")
+	if err != nil {
+		panic(err)
+	}
+	w.Filter = filter
+}
+
+// namespace makes the namespace "ns", in which all objects of a rig are.
+func (r *rig) namespace(version, env string) *compact.Object {
+	r.Helper()
+	o, err := r.m.codec.Encode(fmt.Appendf(nil, `{"metadata":{"name":"ns","uid":"n","resourceVersion":%q,"labels":{"env":%q}}}`, version, env), nil, 0)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return o
+}
+
+// know has the namespaces known to be what they are, and the pods' source run.
+func (r *rig) know(changes ...change) *source {
+	r.Helper()
+	listed := map[string]struct{}{}
+	for _, c := range changes {
+		listed[c.obj.GetName()] = struct{}{}
+	}
+	r.commit(append(changes, change{kind: namespacesSynced, listed: listed})...)
+	s := r.source(pods)
+	s.synced = true
+	r.m.sources[s.key] = s
+	return s
+}
+
+// selections are those of the last n events, as the sink is told them.
+func (r *rig) selections(n int) []event.Selection {
+	r.Helper()
+	q, err := r.store.EnsureSink("sink", outbox.FromNow)
+	if err != nil {
+		r.Fatal(err)
+	}
+	items, err := q.Read(0, 1000, 1<<20)
+	if err != nil {
+		r.Fatal(err)
+	}
+	var list []event.Selection
+	for _, it := range items[len(items)-n:] {
+		e, err := r.m.decode(it)
+		if err != nil {
+			r.Fatal(err)
+		}
+		list = append(list, e.Selection)
+	}
+	return list
+}
+
+func TestNamespaceLabelsAreLive(t *testing.T) {
+	r := newRig(t, t.TempDir(), podWatch(prodPods))
+	s := r.know(change{kind: namespaceSeen, obj: r.namespace("1", "dev")})
+	r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "2")})
+	r.expect() // not selected
+
+	// The objects of a namespace that comes to be selected enter, also those that
+	// come in the same commit.
+	r.commit(
+		change{src: s, kind: objectAdded, obj: r.object("b", "u2", "3")},
+		change{kind: namespaceSeen, obj: r.namespace("4", "prod")},
+	)
+	entered := r.expect("updated a u1 2", "updated b u2 3")
+	if got := r.selections(2); !slices.Equal(got, []event.Selection{event.Entered, event.Entered}) {
+		t.Errorf("selections are %v", got)
+	}
+	r.commit(change{kind: namespaceSeen, obj: r.namespace("5", "prod")})
+	r.expect() // another change of the namespace
+
+	r.commit(change{kind: namespaceSeen, obj: r.namespace("6", "dev")})
+	left := r.expect("updated a u1 2", "updated b u2 3")
+	if got := r.selections(2); !slices.Equal(got, []event.Selection{event.Left, event.Left}) {
+		t.Errorf("selections are %v", got)
+	}
+	if left[0].ID == entered[0].ID {
+		t.Errorf("entering and leaving have one id, %s", left[0].ID)
+	}
+	r.commit(change{src: s, kind: objectDeleted, obj: r.object("a", "u1", "7")})
+	r.expect()
+}
+
+// The order between the watches of namespaces and objects is open at both ends of
+// a namespace's life.
+func TestNamespaceOutOfOrder(t *testing.T) {
+	r := newRig(t, t.TempDir(), podWatch(prodPods))
+	s := r.know()
+	r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "2")})
+	r.expect()
+	r.commit(change{kind: namespaceSeen, obj: r.namespace("1", "prod")})
+	r.expect("added a u1 2")
+	if got := r.selections(1); got[0] != event.Inside {
+		t.Errorf("selection is %v", got)
+	}
+
+	r.commit(change{kind: namespaceGone, obj: r.namespace("4", "prod")})
+	r.commit(change{src: s, kind: objectDeleted, obj: r.object("a", "u1", "3")})
+	r.expect("deleted a u1 3")
+}
+
+// After a restart the labels are those by which objects were selected before, and
+// what happened to the namespaces meanwhile is a change like any other.
+func TestNamespacesOfAnEarlierLife(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(r *rig) change
+		want   string
+	}{
+		{"deleted", func(*rig) change { return change{kind: namespacesSynced} }, "deleted a u1 9"},
+		{"relabelled", func(r *rig) change { return change{kind: namespaceSeen, obj: r.namespace("5", "dev")} }, "updated a u1 2"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := t.TempDir()
+			t.Run("before", func(t *testing.T) {
+				r := newRig(t, dir, podWatch(prodPods))
+				s := r.know(change{kind: namespaceSeen, obj: r.namespace("1", "prod")})
+				r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "2")})
+				r.expect("added a u1 2")
+			})
+			r := newRig(t, dir, podWatch(prodPods))
+			r.expect("added a u1 2")
+			if err := r.m.loadNamespaces(); err != nil {
+				t.Fatal(err)
+			}
+			if !r.m.namespaces.ready() {
+				t.Fatal("the labels are not known")
+			}
+			s := r.source(pods)
+			r.m.sources[s.key] = s
+			r.commit(tc.change(r))
+			r.commit(change{src: s, kind: objectDeleted, obj: r.object("a", "u1", "9")})
+			r.expect(tc.want)
+		})
+	}
+}
+
+func TestGoneNamespacesAreBounded(t *testing.T) {
+	table := &namespaceTable{}
+	start := time.Unix(1_800_000_000, 0)
+	dropped := map[string]bool{}
+	for i := range maxGone + 50 {
+		name := fmt.Sprintf("gone-%d", i)
+		for _, n := range []namespace{{Labels: labels.Set{"env": "prod"}}, {Gone: start.Add(time.Duration(i) * time.Second)}} {
+			for _, old := range table.put(name, n) {
+				dropped[old] = true
+			}
+		}
+	}
+	table.put("here", namespace{})
+	if len(table.known) > maxGone+1 || len(dropped) != maxGone/10 || !dropped["gone-0"] || dropped["gone-5000"] {
+		t.Errorf("%d known, %d dropped", len(table.known), len(dropped))
+	}
+	if _, ok := table.labels("here"); !ok {
+		t.Error("a namespace that exists was dropped")
+	}
+}
+
+func TestNamespacesAreForgotten(t *testing.T) {
+	dir := t.TempDir()
+	r := newRig(t, dir, podWatch(prodPods))
+	r.know(change{kind: namespaceSeen, obj: r.namespace("1", "prod")})
+	if err := r.m.forgetNamespaces(); err != nil {
+		t.Fatal(err)
+	}
+	r.m.namespaces.loaded = false
+	if err := r.m.loadNamespaces(); err != nil {
+		t.Fatal(err)
+	}
+	if _, known := r.m.namespaces.labels("ns"); known || r.m.namespaces.ready() {
+		t.Error("labels are still known")
+	}
+}
+
+func TestRouteFailuresAreLoggedOnce(t *testing.T) {
+	r := newRig(t, t.TempDir(), podWatch())
+	router, err := route.Compile([]route.Spec{{Name: "bad", When: `int(metadata.name) > 1`, Sinks: []string{"sink"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	logs := &countingHandler{}
+	r.m.log = logs.logger()
+	r.m.adoptRouter(router)
+	s := r.source(pods)
+	r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "1")}, change{src: s, kind: objectAdded, obj: r.object("b", "u2", "2")})
+	if n := logs.count.Load(); n != 1 {
+		t.Errorf("%d messages for two failures, want 1", n)
+	}
+	if stats := router.Stats()[0]; stats.Errors != 2 {
+		t.Errorf("stats are %+v", stats)
+	}
+}
