@@ -111,7 +111,6 @@ func newRootCommand(stdout, stderr io.Writer) *cobra.Command {
 		Long:          "watcherd watches the Kubernetes resources that a configuration names and delivers every change,\ndescribed exactly once and never lost, to webhooks, NATS, files and more.",
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		Args:          cobra.NoArgs,
 	}
 	root.SetOut(stdout)
 	root.SetErr(stderr)

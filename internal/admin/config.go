@@ -7,14 +7,15 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-// Config is what a Server serves. All but the addresses and files is required.
+// Config is what a Server serves. All but the addresses and files is required. An
+// error of one of its interfaces that the request is to blame for is made with
+// [Refuse].
 type Config struct {
 	Listen string // address of the admin listener; "" for none
 	Probes string // address of the probes listener; "" for none
@@ -41,15 +42,14 @@ type Config struct {
 
 // Objects finds what the watches see of a resource.
 type Objects interface {
-	// View takes names as kubectl does. Its errors wrap ErrNotFound if no watch reads
-	// the resource, ErrInvalid, or ErrUnavailable.
+	// View takes names as kubectl does.
 	View(resource string) (View, error)
 }
 
 // View reads one resource.
 type View interface {
 	// About says what is read, and whether it is all there yet.
-	About() (resource schema.GroupResource, namespaced, synced bool)
+	About() (resource event.Resource, namespaced, synced bool)
 	// List returns the matching objects of a namespace, or of all if it is empty,
 	// sorted by namespace and name. The slice is the caller's.
 	List(namespace string, selector labels.Selector) []*compact.Object
@@ -83,8 +83,7 @@ type Logged struct {
 }
 
 // Commands are what an operator may ask for. progress is called now and then with
-// the count so far. Errors wrap ErrNotFound or ErrInvalid where the request is at
-// fault.
+// the count so far.
 type Commands interface {
 	Replay(ctx context.Context, r ReplayRequest, progress func(int)) (int, error)
 	Snapshot(ctx context.Context, r SnapshotRequest, progress func(int)) (int, error)
@@ -92,7 +91,7 @@ type Commands interface {
 	Reload(ctx context.Context) (status.Config, error)
 }
 
-// Sinks acts on sinks. Errors wrap ErrNotFound or ErrConflict.
+// Sinks acts on sinks.
 type Sinks interface {
 	// Resume has a sink that waits tried now.
 	Resume(ctx context.Context, sink string) error
@@ -100,7 +99,7 @@ type Sinks interface {
 	Purge(ctx context.Context, sink string) error
 }
 
-// Letters are the dead letters. Errors wrap ErrNotFound for an unknown sink.
+// Letters are the dead letters.
 type Letters interface {
 	// List returns at most max dead letters with positions greater than after.
 	List(sink string, after uint64, max int) ([]DeadLetter, error)

@@ -3,6 +3,7 @@ package admin
 import (
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -12,8 +13,10 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 const (
@@ -65,7 +68,7 @@ func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
 		}
 		return problemf(http.StatusNotFound, "%s %q%s is not among the objects that the watches see%s", resource, name, where, why)
 	}
-	body, err := encode(o, bare)
+	body, err := encode(o, resource, bare)
 	if err != nil {
 		return err
 	}
@@ -97,7 +100,7 @@ func list(w http.ResponseWriter, query url.Values, view View, namespace string, 
 		}
 		all = all[sort.Search(len(all), func(i int) bool { return after.before(all[i]) }):]
 	}
-	_, _, synced := view.About()
+	resource, _, synced := view.About()
 	page := &ObjectList{APIVersion: "v1", Kind: "List", Items: []json.RawMessage{}}
 	page.Metadata.Incomplete = !synced
 	size := 0
@@ -108,7 +111,7 @@ func list(w http.ResponseWriter, query url.Values, view View, namespace string, 
 			page.Metadata.RemainingItemCount = len(all) - i
 			break
 		}
-		body, err := encode(o, bare)
+		body, err := encode(o, resource, bare)
 		if err != nil {
 			return err
 		}
@@ -134,12 +137,16 @@ type ListMeta struct {
 }
 
 // encode is an object's JSON, as it was recorded or with its metadata alone.
-func encode(o *compact.Object, bare bool) (json.RawMessage, error) {
+func encode(o *compact.Object, resource event.Resource, bare bool) (json.RawMessage, error) {
 	if !bare {
 		return o.AppendJSON(nil)
 	}
+	kind := metav1.TypeMeta{APIVersion: o.APIVersion(), Kind: o.Kind()}
+	if kind.Kind == "PartialObjectMetadata" { // the watch reads metadata only
+		kind.APIVersion, kind.Kind = schema.GroupVersion{Group: resource.Group, Version: resource.Version}.String(), resource.Kind
+	}
 	return json.Marshal(&metav1.PartialObjectMetadata{
-		TypeMeta: metav1.TypeMeta{APIVersion: o.APIVersion(), Kind: o.Kind()},
+		TypeMeta: kind,
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
 			Generation: o.GetGeneration(), CreationTimestamp: o.GetCreationTimestamp(),
@@ -162,11 +169,13 @@ func (p place) token() string {
 	return base64.RawURLEncoding.EncodeToString([]byte(p.namespace + "\n" + p.name))
 }
 
+var errNoPlace = errors.New("not a continue token")
+
 func parsePlace(token string) (place, error) {
 	b, err := base64.RawURLEncoding.DecodeString(token)
 	namespace, name, ok := strings.Cut(string(b), "\n")
 	if err != nil || !ok {
-		return place{}, ErrInvalid
+		return place{}, errNoPlace
 	}
 	return place{namespace, name}, nil
 }

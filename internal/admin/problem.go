@@ -7,15 +7,6 @@ import (
 	"net/http"
 )
 
-// Errors of the interfaces that the caller is told the cause of. All others are the
-// daemon's own.
-var (
-	ErrNotFound    = errors.New("not found")
-	ErrInvalid     = errors.New("invalid request")
-	ErrConflict    = errors.New("conflict")
-	ErrUnavailable = errors.New("not available now")
-)
-
 // Problem is the body of an error (RFC 9457).
 type Problem struct {
 	Title  string `json:"title"`
@@ -31,27 +22,21 @@ func (p *Problem) Error() string {
 	return p.Detail
 }
 
+// Refuse makes an error of an interface one that the request is to blame for, or the
+// moment, with an HTTP status code that says how. All other errors are the daemon's
+// own.
+func Refuse(code int, err error) error { return problemf(code, "%v", err) }
+
 func problemf(code int, format string, args ...any) *Problem {
 	return &Problem{Title: http.StatusText(code), Status: code, Detail: fmt.Sprintf(format, args...)}
 }
 
-// problemOf finds the status code for an error of one of the interfaces.
 func problemOf(err error) *Problem {
 	var p *Problem
-	switch {
-	case errors.As(err, &p):
+	if errors.As(err, &p) {
 		return p
-	case errors.Is(err, ErrNotFound):
-		return problemf(http.StatusNotFound, "%v", err)
-	case errors.Is(err, ErrInvalid):
-		return problemf(http.StatusBadRequest, "%v", err)
-	case errors.Is(err, ErrConflict):
-		return problemf(http.StatusConflict, "%v", err)
-	case errors.Is(err, ErrUnavailable):
-		return problemf(http.StatusServiceUnavailable, "%v", err)
-	default:
-		return problemf(http.StatusInternalServerError, "%v", err)
 	}
+	return problemf(http.StatusInternalServerError, "%v", err)
 }
 
 func (p *Problem) write(w http.ResponseWriter) {

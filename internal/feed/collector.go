@@ -103,21 +103,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 			ch <- gauge(orphanedDesc, float64(s.Queued), s.Name)
 		}
 	}
-	c.collectCaches(ch)
-}
-
-// collectCaches counts every informer once, however many watches share it.
-func (c collector) collectCaches(ch chan<- prometheus.Metric) {
-	objects, size := map[string]int{}, map[string]int64{}
-	for _, s := range c.m.sourceList() {
-		one := s.status()
-		name := s.key.GVR.GroupResource().String()
-		objects[name] += one.Objects
-		size[name] += one.Bytes
-	}
-	for name, n := range objects {
-		ch <- gauge(objectsDesc, float64(n), name)
-		ch <- gauge(bytesDesc, float64(size[name]), name)
+	for _, x := range p.Caches {
+		ch <- gauge(objectsDesc, float64(x.Objects), x.Resource)
+		ch <- gauge(bytesDesc, float64(x.Bytes), x.Resource)
 	}
 }
 

@@ -8,28 +8,28 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // ErrNotWatched means that no watch reads a resource.
-var ErrNotWatched = errors.New("not watched")
+var ErrNotWatched = errors.New("no watch reads it")
 
 // View reads what the watches see of one resource, from the informers' caches. The
 // API server is never asked.
 type View struct {
 	m          *Manager
-	resource   schema.GroupResource
+	about      event.Resource
 	namespaced bool
 	sources    []*source // the fullest first
 }
 
 // About says what is read, whether it is in namespaces, and whether the caches are
 // complete: before that objects may be missing.
-func (v *View) About() (resource schema.GroupResource, namespaced, synced bool) {
-	return v.resource, v.namespaced, v.synced()
+func (v *View) About() (resource event.Resource, namespaced, synced bool) {
+	return v.about, v.namespaced, v.synced()
 }
 
 // View returns a view of the resource that a name means, as kubectl takes names:
@@ -41,17 +41,19 @@ func (m *Manager) View(name string) (*View, error) {
 		return m.viewUnserved(name, err)
 	}
 	if len(resources) != 1 {
-		return nil, fmt.Errorf("%w: %q means %d resources; name one", ErrNotWatched, name, len(resources))
+		return nil, fmt.Errorf("%q means %d resources: name one", name, len(resources))
 	}
 	r := resources[0]
-	v := &View{m: m, resource: r.GVR.GroupResource(), namespaced: r.Namespaced}
+	group := r.GVR.GroupResource()
+	v := &View{m: m, namespaced: r.Namespaced}
 	v.sources = m.sourcesOf(func(s *source) bool { return s.key.GVR == r.GVR })
 	if len(v.sources) == 0 { // a watch may have asked for another version by name
-		v.sources = m.sourcesOf(func(s *source) bool { return s.key.GVR.GroupResource() == v.resource })
+		v.sources = m.sourcesOf(func(s *source) bool { return s.key.GVR.GroupResource() == group })
 	}
 	if len(v.sources) == 0 {
-		return nil, fmt.Errorf("%w: no watch reads %s; they read %s", ErrNotWatched, v.resource, m.watched())
+		return nil, fmt.Errorf("%s: %w; the watches read %s", group, ErrNotWatched, m.watched())
 	}
+	v.about = v.sources[0].resource
 	return v, nil
 }
 
@@ -64,7 +66,7 @@ func (m *Manager) viewUnserved(name string, cause error) (*View, error) {
 	if len(sources) == 0 {
 		return nil, cause
 	}
-	v := &View{m: m, resource: sources[0].key.GVR.GroupResource(), sources: sources}
+	v := &View{m: m, about: sources[0].resource, sources: sources}
 	for _, s := range sources {
 		for _, obj := range s.cached("") {
 			v.namespaced = obj.GetNamespace() != ""

@@ -2,6 +2,7 @@ package feed
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -21,7 +22,7 @@ func (m *Manager) Status() status.Pipeline {
 	}
 	m.mu.Unlock()
 
-	p := status.Pipeline{Applied: st != nil, Watches: []status.Watch{}, Routes: []status.Route{}}
+	p := status.Pipeline{Applied: st != nil, Caches: []status.Cache{}, Watches: []status.Watch{}, Routes: []status.Route{}}
 	if beat := m.beat.Load(); beat != 0 {
 		p.Beat = time.Unix(0, beat)
 	}
@@ -30,11 +31,21 @@ func (m *Manager) Status() status.Pipeline {
 		return p
 	}
 	byWatch := map[string][]status.Source{}
+	caches := map[string]*status.Cache{}
 	for _, s := range m.sourceList() {
 		one := s.status()
 		for _, h := range *s.hits.Load() {
 			byWatch[h.watch.Name] = append(byWatch[h.watch.Name], one)
 		}
+		name := s.key.GVR.GroupResource().String()
+		if caches[name] == nil {
+			caches[name] = &status.Cache{Resource: name}
+		}
+		caches[name].Objects += one.Objects
+		caches[name].Bytes += one.Bytes
+	}
+	for _, name := range slices.Sorted(maps.Keys(caches)) {
+		p.Caches = append(p.Caches, *caches[name])
 	}
 	for i := range st.Watches {
 		w := status.Watch{Name: st.Watches[i].Name, Sources: byWatch[st.Watches[i].Name]}

@@ -53,9 +53,18 @@ type Pipeline struct {
 	// every few seconds, unless the store is paused or a commit hangs.
 	Beat time.Time `json:"beat,omitzero"`
 
+	Caches  []Cache `json:"caches"`
 	Watches []Watch `json:"watches"`
 	Routes  []Route `json:"routes"`
 	Sinks   []Sink  `json:"sinks"`
+}
+
+// Cache is what is cached of a resource, all versions and namespaces of it. Watches
+// share it.
+type Cache struct {
+	Resource string `json:"resource"` // such as deployments.apps
+	Objects  int    `json:"objects"`
+	Bytes    int64  `json:"bytes"`
 }
 
 // Watch is a configured watch.

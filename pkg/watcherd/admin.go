@@ -3,7 +3,7 @@ package watcherd
 import (
 	"context"
 	"errors"
-	"fmt"
+	"net/http"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/admin"
@@ -94,11 +94,11 @@ func (p *parts) View(name string) (admin.View, error) {
 	case err == nil:
 		return v, nil
 	case errors.Is(err, dynamicfactory.ErrBadPattern):
-		return nil, fmt.Errorf("%w: %w", admin.ErrInvalid, err)
+		return nil, admin.Refuse(http.StatusBadRequest, err)
 	case errors.Is(err, dynamicfactory.ErrNotReady):
-		return nil, fmt.Errorf("%w: %w", admin.ErrUnavailable, err)
+		return nil, admin.Refuse(http.StatusServiceUnavailable, err)
 	default:
-		return nil, fmt.Errorf("%w: %w", admin.ErrNotFound, err)
+		return nil, admin.Refuse(http.StatusNotFound, err)
 	}
 }
 
@@ -163,6 +163,8 @@ const (
 	reloadPoll    = 20 * time.Millisecond
 )
 
+var errReloading = errors.New("the reload is not through yet and goes on; see the status")
+
 // Reload implements admin.Commands.
 func (p *parts) Reload(ctx context.Context) (status.Config, error) {
 	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
@@ -174,7 +176,7 @@ func (p *parts) Reload(ctx context.Context) (status.Config, error) {
 	for {
 		select {
 		case <-ctx.Done():
-			return p.config(), fmt.Errorf("%w: the reload goes on; see the status", admin.ErrUnavailable)
+			return p.config(), admin.Refuse(http.StatusServiceUnavailable, errReloading)
 		case <-poll.C:
 			if p.watcher.Status().LastAttempt.After(before) {
 				return p.config(), nil
@@ -244,11 +246,11 @@ func translate(err error) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &unknown), errors.Is(err, outbox.ErrUnknownSink):
-		return fmt.Errorf("%w: %w", admin.ErrNotFound, err)
+		return admin.Refuse(http.StatusNotFound, err)
 	case errors.Is(err, feed.ErrConfigured):
-		return fmt.Errorf("%w: %w", admin.ErrConflict, err)
+		return admin.Refuse(http.StatusConflict, err)
 	case errors.Is(err, feed.ErrEnded):
-		return fmt.Errorf("%w: %w", admin.ErrUnavailable, err)
+		return admin.Refuse(http.StatusServiceUnavailable, err)
 	default:
 		return err
 	}
