@@ -42,10 +42,22 @@ func deployment(namespace, name string) *unstructured.Unstructured {
 	}}
 }
 
+// fakeClient is client-go's fake. Between a list and the watch that follows, it
+// loses changes; watched delivers a value when a watch is established.
 func fakeClient(objs ...runtime.Object) *fake.FakeDynamicClient {
 	return fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
 		deployments: "DeploymentList", configMaps: "ConfigMapList",
 	}, objs...)
+}
+
+func watched(client *fake.FakeDynamicClient) <-chan struct{} {
+	established := make(chan struct{}, 10)
+	client.PrependWatchReactor("*", func(a clienttesting.Action) (bool, watch.Interface, error) {
+		w, err := client.Tracker().Watch(a.GetResource(), a.GetNamespace())
+		established <- struct{}{}
+		return true, w, err
+	})
+	return established
 }
 
 // started starts a factory's informers and waits for their lists; everything ends
@@ -113,12 +125,14 @@ func TestInformerReportsChanges(t *testing.T) {
 	} {
 		t.Run(tc.what, func(t *testing.T) {
 			client := fakeClient(existing.DeepCopy())
+			established := watched(client)
 			f := dynamicfactory.New(client)
 			got := make(chan *unstructured.Unstructured, 1)
 			if _, err := f.ForResource(deployments).Informer().AddEventHandler(tc.handle(got)); err != nil {
 				t.Fatal(err)
 			}
 			started(t, f)
+			receive(t, established)
 			want := tc.change(t, client.Resource(deployments).Namespace("ns"))
 			if o := receive(t, got); !equality.Semantic.DeepEqual(o, want) {
 				t.Errorf("got %v, want %v", o, want)
@@ -141,6 +155,7 @@ func must[T any](v T, err error) func(testing.TB) T {
 // every request.
 func TestFilteredFactory(t *testing.T) {
 	client := fakeClient(deployment("ns-foo", "a"), deployment("ns-bar", "b"))
+	established := watched(client)
 	var mu sync.Mutex
 	selectors := map[string]bool{}
 	client.PrependReactor("list", "*", func(a clienttesting.Action) (bool, runtime.Object, error) {
@@ -169,6 +184,7 @@ func TestFilteredFactory(t *testing.T) {
 	}
 	started(t, f)
 	is(t, "listed", receive(t, names), "a")
+	receive(t, established)
 	for _, ns := range []string{"ns-bar", "ns-foo"} {
 		must(client.Resource(deployments).Namespace(ns).Create(t.Context(), deployment(ns, "in-"+ns), metav1.CreateOptions{}))(t)
 	}

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apitest"
 )
@@ -143,6 +145,31 @@ func TestRollback(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A server that goes away between two watches may come back as another one, too.
+func TestRollbackBetweenWatches(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		backup := s.Save()
+		put(s, "a")
+		seconds := int64(10)
+		j, _ := subscribe(t, factory(t, s, dynamicfactory.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.TimeoutSeconds = &seconds
+		})), configMapKey)
+		var away atomic.Bool
+		away.Store(true)
+		s.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+			if away.Load() {
+				panic(http.ErrAbortHandler)
+			}
+			return false
+		})
+		time.Sleep(time.Minute)
+		s.Restore(backup)
+		away.Store(false)
+		time.Sleep(time.Minute)
+		j.expect(t, "initial a", "delete? a")
+	})
 }
 
 // A resource with a storage of its own, whose versions are ahead of the rest's, is

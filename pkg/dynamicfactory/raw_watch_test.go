@@ -338,6 +338,7 @@ func TestErrorInTheStream(t *testing.T) {
 		synctest.Wait()
 		j.expect(t, "add a")
 		is(t, "lists", lists(s), 1)
+		is(t, "probes", len(s.Requests("namespaces", false)), 1)
 	})
 }
 

@@ -82,6 +82,7 @@ func TestWindowOfSeveralSubscribers(t *testing.T) {
 func TestFullWindowIsNotSilence(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
 		j, sub := subscribe(t, factory(t, s, window(1)), configMapKey)
+		s.Bookmark() // of a watch that has had one, more are expected
 		put(s, "a", "b")
 		time.Sleep(4 * time.Minute)
 		is(t, "watches", watches(s), 1)

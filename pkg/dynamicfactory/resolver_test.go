@@ -222,6 +222,20 @@ func TestResolverFollowsDefinitions(t *testing.T) {
 	})
 }
 
+// A definition that changes while an earlier change settles gets its own time.
+func TestDefinitionsChangeInTurn(t *testing.T) {
+	resolved(t, func(t *testing.T, s *apitest.Server, d *served, r *dynamicfactory.Resolver) {
+		s.Put(crdPath, "", "first.example.com", nil)
+		time.Sleep(2900 * time.Millisecond)
+		s.Put(crdPath, "", "gizmos.example.com", nil)
+		time.Sleep(2 * time.Second)
+		d.set(func(g []apidiscovery.APIGroupDiscovery) []apidiscovery.APIGroupDiscovery {
+			return append(g, group("new.example.com", version("v1", serves("gizmos", "Gizmo"))))
+		})
+		changedSoon(t, r)
+	})
+}
+
 func changedSoon(t *testing.T, r *dynamicfactory.Resolver) {
 	t.Helper()
 	select {

@@ -209,15 +209,13 @@ func (w *stream) request(ctx context.Context) error {
 		w.backoff.reset()
 	}
 	w.quiet = w.quiet && !w.bookmarks || !w.bookmarks && lived > 4*time.Minute
-	var bad *unreadable
 	switch {
 	case errors.Is(err, io.EOF) && lived >= timeout-timeoutGrace/2:
 		return nil
-	case errors.Is(err, io.EOF):
-		s.suspectSince(time.Now())
-		return fmt.Errorf("the watch ended after %v, before its time", lived.Round(time.Millisecond))
-	case isExpired(err) || errors.Is(err, errRolledBack) || errors.As(err, &bad) || errors.As(err, new(errAsked)):
+	case isExpired(err) || errors.Is(err, errRolledBack) || errors.As(err, new(errAsked)):
 		return err
+	case errors.Is(err, io.EOF):
+		err = fmt.Errorf("the watch ended after %v, before its time", lived.Round(time.Millisecond))
 	}
 	s.suspectSince(time.Now())
 	return err

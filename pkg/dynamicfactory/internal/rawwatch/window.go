@@ -24,14 +24,15 @@ func newWindow(limit int) *window {
 	return &window{limit: limit, readers: map[*Reader]uint64{}, room: make(chan struct{})}
 }
 
-// wait returns when there is a place. Without readers there is always one.
+// wait returns when there is a place. Without readers there is always one: leave
+// and take see to that.
 func (w *window) wait(ctx context.Context) error {
 	if w.limit <= 0 {
 		return ctx.Err()
 	}
 	for {
 		w.mu.Lock()
-		free, room := len(w.out) < w.limit || len(w.readers) == 0, w.room
+		free, room := len(w.out) < w.limit, w.room
 		w.mu.Unlock()
 		if free {
 			return ctx.Err()
