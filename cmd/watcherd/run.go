@@ -21,6 +21,7 @@ func newRunCommand() *cobra.Command {
 		kube       kubeFlags
 		logs       logFlags
 		shutdown   time.Duration
+		interval   time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:     "run --config FILE",
@@ -49,7 +50,7 @@ func newRunCommand() *cobra.Command {
 			defer stopReload()
 			return watcherd.Run(cmd.Context(), watcherd.Options{
 				ConfigFile: configFile, REST: rest, ClusterName: cluster, Logger: log,
-				Stdout: cmd.OutOrStdout(), ShutdownTimeout: shutdown, Reload: reload,
+				Stdout: cmd.OutOrStdout(), ShutdownTimeout: shutdown, Reload: reload, ReloadInterval: interval,
 				Registerer: metrics, Version: version(),
 			})
 		},
@@ -58,6 +59,10 @@ func newRunCommand() *cobra.Command {
 	kube.bind(cmd.Flags())
 	logs.bind(cmd.Flags())
 	cmd.Flags().DurationVar(&shutdown, "shutdown-timeout", 20*time.Second, "how long deliveries in flight may take after SIGTERM")
+	cmd.Flags().DurationVar(&interval, "reload-interval", 5*time.Second, "the least time from one reload of the configuration to the next")
+	if err := cmd.Flags().MarkHidden("reload-interval"); err != nil {
+		panic(fmt.Sprintf("hide flag: %v", err)) // the flag was defined one line above
+	}
 	return cmd
 }
 

@@ -36,6 +36,8 @@ type Config struct {
 	// Apply makes the daemon run the state. After an error the old one still runs.
 	// It is called by one goroutine, and again now and then after an error.
 	Apply func(ctx context.Context, next *plan.State) error
+	// Interval is the least time from one apply to the next; 5 s if 0.
+	Interval time.Duration
 
 	Logger     *slog.Logger
 	Registerer prometheus.Registerer
@@ -69,11 +71,15 @@ type Status struct {
 
 // New makes a Watcher that does nothing until Run.
 func New(cfg Config) *Watcher {
+	timing := usual()
+	if cfg.Interval > 0 {
+		timing.apply = cfg.Interval
+	}
 	return &Watcher{
 		cfg:      cfg,
 		log:      cfg.Logger.With("config", cfg.Path),
 		metrics:  newMetrics(),
-		timing:   usual(),
+		timing:   timing,
 		trigger:  make(chan struct{}, 1),
 		watchDir: watchFolder,
 	}

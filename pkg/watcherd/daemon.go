@@ -48,6 +48,8 @@ type Options struct {
 	ShutdownTimeout time.Duration
 	// Version is what the daemon says of itself in its status and metrics.
 	Version string
+	// ReloadInterval is the least time from one reload to the next; 5 s if 0.
+	ReloadInterval time.Duration
 	// Reload, if not nil, asks for a reload with each value, as SIGHUP does.
 	Reload <-chan struct{}
 }
@@ -196,7 +198,8 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 			d.store.SetLimits(limits(next))
 			return p.manager.Apply(ctx, next)
 		},
-		Logger: d.log, Registerer: d.Registerer,
+		Interval: d.ReloadInterval,
+		Logger:   d.log, Registerer: d.Registerer,
 	})
 	return nil
 }
