@@ -1,0 +1,75 @@
+package e2e
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// freeAddress is an address on which nobody listens at present.
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// httpGet reads an answer of the daemon; ok is false if there was none or it was
+// not 200.
+func httpGet(t testing.TB, url string) (body string, ok bool) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Do(req)
+	if err != nil {
+		return "", false
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return string(b), err == nil && resp.StatusCode == http.StatusOK
+}
+
+// samples are the daemon's metrics by series: watcherd_x{label="value"}.
+type samples map[string]float64
+
+func scrape(t testing.TB, address string) samples {
+	t.Helper()
+	body, ok := httpGet(t, "http://"+address+"/metrics")
+	if !ok {
+		return nil
+	}
+	m := samples{}
+	for lines := bufio.NewScanner(strings.NewReader(body)); lines.Scan(); {
+		line := lines.Text()
+		i := strings.LastIndexByte(line, ' ')
+		if i < 0 || line[0] == '#' {
+			continue
+		}
+		if v, err := strconv.ParseFloat(line[i+1:], 64); err == nil {
+			m[line[:i]] = v
+		}
+	}
+	return m
+}
+
+// label is the value of a label in the only series of a family whose value is 1.
+func (m samples) label(family string) string {
+	for series, v := range m {
+		if rest, ok := strings.CutPrefix(series, family+"{"); ok && v == 1 {
+			_, value, _ := strings.Cut(rest, `"`)
+			value, _, _ = strings.Cut(value, `"`)
+			return value
+		}
+	}
+	return ""
+}
