@@ -1,0 +1,60 @@
+{{- define "watcherd.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" }}
+{{- end }}
+
+{{- /* Not over 52 characters: the controller adds a hash to it in a label of the pods. */}}
+{{- define "watcherd.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 52 | trimSuffix "-" }}
+{{- else }}
+{{- $name := include "watcherd.name" . }}
+{{- if contains $name .Release.Name }}
+{{- .Release.Name | trunc 52 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name $name | trunc 52 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Cluster roles have no namespace, so their name tells it. */}}
+{{- define "watcherd.clusterName" -}}
+{{- printf "%s-%s" .Release.Namespace (include "watcherd.fullname" .) }}
+{{- end }}
+
+{{- define "watcherd.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "watcherd.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "watcherd.labels" -}}
+{{ include "watcherd.selectorLabels" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end }}
+
+{{- define "watcherd.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "watcherd.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- define "watcherd.image" -}}
+{{- if .Values.image.digest }}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest }}
+{{- else }}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
+{{- end }}
+{{- end }}
+
+{{- /* Nine tenths of a memory limit in Mi or Gi, in the Go runtime's spelling; else nothing. */}}
+{{- define "watcherd.goMemLimit" -}}
+{{- $limit := dig "limits" "memory" "" .Values.resources | toString }}
+{{- if regexMatch "^[0-9]+Mi$" $limit }}
+{{- printf "%dMiB" (div (mul (trimSuffix "Mi" $limit | int64) 9) 10) }}
+{{- else if regexMatch "^[0-9]+Gi$" $limit }}
+{{- printf "%dMiB" (div (mul (trimSuffix "Gi" $limit | int64) 1024 9) 10) }}
+{{- end }}
+{{- end }}
