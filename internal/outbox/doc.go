@@ -37,13 +37,13 @@
 // position. Replays and retried dead letters get new positions for old
 // sequences. Within a queue, positions become visible in increasing order.
 //
-// Bounded disk. Reaching Limits.MaxBytes, or falling below Limits.MinFree,
+// Bounded disk. Coming near Limits.MaxBytes, or falling below Limits.MinFree,
 // makes [Store.WaitIngest] block; reads, acks and dead letters go on. Delivered
 // records kept only for replay are given up first. Between two measurements of
-// the disk every committed byte is counted, so what is committed by callers
-// that ask WaitIngest before each batch overshoots the budget by at most that
-// one batch, plus the rewriting Pebble has in flight: a few memtables (8 MiB
-// each) and the compaction running at that moment.
+// the disk (four a second) every committed byte is counted, so callers that ask
+// WaitIngest before each batch overshoot by at most that one batch. What Pebble
+// rewrites meanwhile (at most four memtables of 8 MiB, and the compaction that
+// is running) comes on top; the reserve below MaxBytes is there for it.
 //
 // Never wiped. A directory that cannot be opened is left as it is
 // ([ErrDamaged]); [Check] and [Export] read what can be read. A record that

@@ -31,13 +31,20 @@ const (
 
 func newGate(l Limits) *gate { return &gate{limits: l, free: -1} }
 
+// maxReserve is the most of the budget that is kept for what Pebble rewrites.
+const maxReserve = 256 << 20
+
+// pauseBytes is somewhat below the budget: memtables on their way to tables and
+// the tables a compaction replaces exist twice for a while.
+func (l Limits) pauseBytes() int64 { return l.MaxBytes - min(l.MaxBytes/8, maxReserve) }
+
 // Ingest resumes only when there is some room again, lest it flap.
-func (l Limits) resumeBytes() int64 { return l.MaxBytes - l.MaxBytes/16 }
+func (l Limits) resumeBytes() int64 { return l.pauseBytes() - l.pauseBytes()/16 }
 func (l Limits) resumeFree() int64  { return l.MinFree + l.MinFree/5 }
 
 // pressure is where the store begins to give up delivered records that are kept
 // only for replay, before ingest has to pause.
-func (l Limits) pressureBytes() int64 { return l.MaxBytes - l.MaxBytes/8 }
+func (l Limits) pressureBytes() int64 { return l.pauseBytes() - l.pauseBytes()/8 }
 func (l Limits) pressureFree() int64  { return l.MinFree + l.MinFree/4 }
 
 func (g *gate) wrote(n int64) {
@@ -49,7 +56,7 @@ func (g *gate) wrote(n int64) {
 // decideLocked brings reason up to date and reports whether ingest is paused.
 func (g *gate) decideLocked() bool {
 	l := g.limits
-	maxBytes, minFree := l.MaxBytes, l.MinFree
+	maxBytes, minFree := l.pauseBytes(), l.MinFree
 	if g.reason != "" {
 		maxBytes, minFree = l.resumeBytes(), l.resumeFree()
 	}

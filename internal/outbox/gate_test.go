@@ -103,7 +103,7 @@ func TestBudget(t *testing.T) {
 	if !h.Paused || h.Reason != ReasonBudget {
 		t.Errorf("health %+v", h)
 	}
-	if written < budget/3 {
+	if written < budget/4 {
 		t.Errorf("paused after only %d bytes", written)
 	}
 	// The batch asked for last, memtables on their way to tables, and one

@@ -14,8 +14,9 @@ import (
 
 // Limits bound the disk a store takes. A zero field means no bound.
 type Limits struct {
-	// MaxBytes is the size of the store on disk, in bytes, at which ingest
-	// pauses.
+	// MaxBytes is the size on disk, in bytes, that the store should not exceed.
+	// Ingest pauses a little before, at 7/8 of it or 256 MiB less, whichever is
+	// more. Below 64 MiB the engine's own buffers are most of the store.
 	MaxBytes int64
 	// MinFree is the free space of the disk, in bytes, below which ingest
 	// pauses.
