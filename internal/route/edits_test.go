@@ -148,8 +148,7 @@ func TestEditsFuncErrors(t *testing.T) {
 	var paths []string
 	if joined, ok := bad.Validate().(interface{ Unwrap() []error }); ok {
 		for _, e := range joined.Unwrap() {
-			var s *SpecError
-			if errors.As(e, &s) {
+			if s, ok := errors.AsType[*SpecError](e); ok {
 				paths = append(paths, s.Path)
 			}
 		}

@@ -83,8 +83,7 @@ func TestWatchFilterErrors(t *testing.T) {
 	var got []string
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range joined.Unwrap() {
-			var s *SpecError
-			if errors.As(e, &s) {
+			if s, ok := errors.AsType[*SpecError](e); ok {
 				got = append(got, s.Path)
 			}
 		}

@@ -2,6 +2,7 @@ package route
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -29,12 +30,12 @@ func TestLimits(t *testing.T) {
 	nested := func(inner string) string { // 10^7 items that are one list in ten
 		lists := []string{"b", "c", "d", "e", "f", "g"}
 		expr, last := inner, "g"
-		for i := len(lists) - 1; i >= 0; i-- {
+		for i, list := range slices.Backward(lists) {
 			of := "a"
 			if i > 0 {
 				of = lists[i-1]
 			}
-			expr = fmt.Sprintf("cel.bind(%s, [%s], %s)", lists[i], strings.TrimSuffix(strings.Repeat(of+",", 10), ","), expr)
+			expr = fmt.Sprintf("cel.bind(%s, [%s], %s)", list, strings.TrimSuffix(strings.Repeat(of+",", 10), ","), expr)
 		}
 		return "cel.bind(a, [1,2,3,4,5,6,7,8,9,10], " + strings.ReplaceAll(expr, "LAST", last) + ")"
 	}
