@@ -42,6 +42,8 @@ func newRunCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			limitMemory(log)
+			defer startTrimming(cmd.Context())()
 			metrics := prometheus.NewRegistry()
 			if err := watcherd.ExportClientGo(metrics); err != nil {
 				return err

@@ -1,0 +1,23 @@
+package main
+
+import (
+	"runtime"
+	"testing"
+)
+
+// TestReadHeap keeps the names of the metrics honest: an unknown one panics.
+func TestReadHeap(t *testing.T) {
+	before := readHeap()
+	garbage := make([]byte, 32<<20)
+	runtime.KeepAlive(garbage)
+	after := readHeap()
+	if after.allocated < before.allocated+32<<20 || after.resident == 0 {
+		t.Errorf("heap before %+v and after 32 MiB %+v", before, after)
+	}
+	if got := (heap{resident: 100, live: 30}).excess(); got != 70 {
+		t.Errorf("excess %d, want 70", got)
+	}
+	if got := (heap{resident: 100, live: 130}).excess(); got != 0 {
+		t.Errorf("excess %d of a heap that shrank, want 0", got)
+	}
+}
