@@ -111,7 +111,7 @@ func (b *bench) latency(ctx context.Context, c *cluster, contenders []contender,
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, p.stop()) }()
+		defer func() { err = errors.Join(err, p.stop()) }() //nolint:revive // of the two programs, both end with the round
 		file := filepath.Join(home, outFile)
 		if err := p.await(ctx, "the first lines", func() (bool, error) {
 			n, err := newCounter(file).count()
@@ -188,7 +188,7 @@ type tail struct {
 
 // follow reads the file until ctx is done.
 func (t *tail) follow(ctx context.Context, path string) {
-	f, err := os.Open(path) //nolint:gosec // our own file
+	f, err := os.Open(path)
 	if err != nil {
 		t.err = err
 		return

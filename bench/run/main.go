@@ -71,7 +71,7 @@ func run(ctx context.Context) (err error) {
 	if *out == "" {
 		return nil
 	}
-	return os.WriteFile(*out, []byte(report), 0o644) //nolint:gosec // a document
+	return os.WriteFile(*out, []byte(report), 0o644)
 }
 
 // measure does all that was asked for, the contenders in turn within each round.

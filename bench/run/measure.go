@@ -121,7 +121,7 @@ func fetch(ctx context.Context, url, file string) (err error) {
 		return err
 	}
 	defer resp.Body.Close()
-	f, err := os.Create(file) //nolint:gosec // the user's choice
+	f, err := os.Create(file)
 	if err != nil {
 		return err
 	}

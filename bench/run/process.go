@@ -25,7 +25,7 @@ type process struct {
 
 // start starts a program in a folder. It is killed if this process dies.
 func start(dir, name string, args ...string) (*process, error) {
-	p := &process{name: name, cmd: exec.Command(name, args...), done: make(chan struct{})} //nolint:gosec,noctx // our own programs, ended by stop
+	p := &process{name: name, cmd: exec.Command(name, args...), done: make(chan struct{})}
 	p.cmd.Dir = dir
 	p.cmd.Stdout, p.cmd.Stderr = &p.log, &p.log
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

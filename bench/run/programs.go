@@ -22,7 +22,7 @@ func build(ctx context.Context, dir string, profile bool) (binaries, error) {
 	if profile {
 		daemon = "./bench/profiled"
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir+"/", daemon, "./bench/baseline", "./bench/replayd") //nolint:gosec // fixed but for our own folder
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", dir+"/", daemon, "./bench/baseline", "./bench/replayd")
 	cmd.Stderr = os.Stderr
 	if err := cmd.Run(); err != nil {
 		return binaries{}, fmt.Errorf("build the programs (run it in the repository's root): %w", err)

@@ -103,10 +103,7 @@ func routeStatuses(st *plan.State) []status.Route {
 // sinkStatuses are the configured sinks and those that only have a backlog left.
 func (m *Manager) sinkStatuses(st *plan.State) []status.Sink {
 	m.mu.Lock()
-	workers := make(map[string]*sinkWorker, len(m.sinks))
-	for name, w := range m.sinks {
-		workers[name] = w
-	}
+	workers := maps.Clone(m.sinks)
 	m.mu.Unlock()
 	out := []status.Sink{}
 	for _, name := range m.store.Sinks() {

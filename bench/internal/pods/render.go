@@ -47,7 +47,7 @@ var markTexts = [...]string{markSuffix, markVolume, markUID, markVersion, markIP
 
 // New makes a Renderer. All are alike.
 func New() (*Renderer, error) {
-	r := rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // sample data, the same each time
+	r := rand.New(rand.NewPCG(seed, seed))
 	out := &Renderer{}
 	for i := range out.templates {
 		w := newWorkload(r, i)

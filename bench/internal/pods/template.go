@@ -3,6 +3,7 @@ package pods
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -202,9 +203,7 @@ func (w *workload) managedFields(labels map[string]string, at func(int) metav1.T
 		return f
 	}
 	with := func(f, more fields) fields {
-		for k, v := range more {
-			f[k] = v
-		}
+		maps.Copy(f, more)
 		return f
 	}
 	dot := fields{".": leaf}
