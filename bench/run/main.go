@@ -63,15 +63,19 @@ func run(ctx context.Context) (err error) {
 	if b.binaries, err = build(ctx, dir, *profile != ""); err != nil {
 		return err
 	}
-	if err := b.measure(ctx, strings.Split(*only, ","), *alone); err != nil {
-		return err
+	for part := range strings.SplitSeq(*only, ",") {
+		if err := b.measure(ctx, part, *alone); err != nil {
+			return err
+		}
+		if *out == "" {
+			continue
+		}
+		if err := os.WriteFile(*out, []byte(b.report(ctx)), 0o644); err != nil {
+			return err
+		}
 	}
-	report := b.report(ctx)
-	fmt.Print("\n", report)
-	if *out == "" {
-		return nil
-	}
-	return os.WriteFile(*out, []byte(report), 0o644)
+	fmt.Print("\n", b.report(ctx))
+	return nil
 }
 
 // measure does one part, the contenders in turn within each round.
