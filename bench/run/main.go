@@ -5,7 +5,8 @@
 //
 //	go run ./bench/run                 # all of it, writes bench/RESULTS.md
 //	go run ./bench/run -quick          # a look at everything in a few minutes
-//	go run ./bench/run -only cpu -runs 1 -profile cpu.prof
+//	go run ./bench/run -only cpu -runs 1 -alone -profile cpu.prof
+//	go run ./bench/run -only memory -runs 1 -alone -many 1000000
 package main
 
 import (
@@ -43,6 +44,7 @@ func run(ctx context.Context) (err error) {
 	profile := flag.String("profile", "", "file for a CPU profile of watcherd under updates")
 	out := flag.String("out", "", "file for the results (make bench: bench/RESULTS.md)")
 	scratch := flag.String("scratch", "", "folder on the disk to measure with (default: the system's temporary one)")
+	many := flag.Int("many", 0, "pods at the far end of the slope of memory, instead of 100000")
 	flag.Parse()
 
 	dir, err := os.MkdirTemp(*scratch, "watcherd-bench-")
@@ -59,6 +61,9 @@ func run(ctx context.Context) (err error) {
 			runs: min(*runs, 2), pods: 1000, updates: 60_000, baselineUpdates: 6_000,
 			few: 5_000, many: 30_000, sync: 20_000, latencySeconds: 5,
 		}
+	}
+	if *many > 0 {
+		b.size.many = *many
 	}
 	if b.binaries, err = build(ctx, dir, *profile != ""); err != nil {
 		return err

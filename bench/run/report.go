@@ -63,7 +63,19 @@ CPU is user and system time of the process, from before the first update until i
 start of the process until the last line is in the file. Latency: a real API server with etcd, %d writes a second
 for %d s, both programs at once.
 
-Stages alone: go test -run '^$' -bench . ./pkg/compact ./internal/outbox ./internal/delivery ./internal/route; compare
+%sStages alone: go test -run '^$' -bench . ./pkg/compact ./internal/outbox ./internal/delivery ./internal/route; compare
 two commits with benchstat (golang.org/x/perf/cmd/benchstat) on -count 10.
-`, "`make bench`", s.runs, machine(ctx, b.dir), b.results.render(rows), s.pods, s.updates, s.baselineUpdates, latencyRate, s.latencySeconds)
+`, "`make bench`", s.runs, machine(ctx, b.dir), b.results.render(rows), s.pods, s.updates, s.baselineUpdates, latencyRate, s.latencySeconds, b.million())
+}
+
+// million says what the slope comes to.
+func (b *bench) million() string {
+	slope, ok := b.results.median(metricSlope, ours)
+	settled, _ := b.results.median(metricSettled(b.size.many), ours)
+	if !ok {
+		return ""
+	}
+	const pods = 1_000_000
+	return fmt.Sprintf("A million pods would settle at %.0f MiB by the slope measured (run -only memory -many 1000000 -alone to see).\n\n",
+		settled+slope*float64(pods-b.size.many)/1024)
 }
