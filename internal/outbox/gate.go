@@ -144,8 +144,9 @@ func (s *Store) measure() error {
 
 	m := s.db.Metrics()
 	// Pebble knows the physical size of the WAL in use only from when it was
-	// created.
-	bytes := int64(m.DiskSpaceUsage() - m.WAL.PhysicalSize + max(m.WAL.PhysicalSize, m.WAL.Size))
+	// created. Old WALs that it keeps (five at most) are written over by the
+	// next ones, so they are no reason to wait: they would stay forever.
+	bytes := int64(m.DiskSpaceUsage() - m.WAL.ObsoletePhysicalSize - m.WAL.PhysicalSize + max(m.WAL.PhysicalSize, m.WAL.Size))
 	free := int64(-1)
 	usage, err := s.opts.FS.GetDiskUsage(s.dir)
 	switch {
