@@ -257,6 +257,12 @@ func TestExamplesPermissions(t *testing.T) {
 	}
 	c := testcluster.Shared(t)
 	c.Apply(t, widgetCRD)
+	// What the examples watch besides.
+	for _, names := range [][3]string{
+		{"Application", "application", "argoproj.io"}, {"Certificate", "certificate", "cert-manager.io"}, {"Order", "order", "acme.cert-manager.io"},
+	} {
+		c.Apply(t, strings.NewReplacer("Widget", names[0], "widget", names[1], "example.com", names[2]).Replace(widgetCRD))
+	}
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			a := account{c.Namespace(t), "reader"}

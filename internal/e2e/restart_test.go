@@ -18,7 +18,9 @@ func TestRestartUnchanged(t *testing.T) {
 	if soak() {
 		objects = 50_000
 	}
-	c := testcluster.Shared(t)
+	// A cluster of its own: where namespaces of other tests are deleted, the API
+	// server's own controller lists everything in them.
+	c := testcluster.Start(t)
 	c.Apply(t, widgetCRD)
 	ns := c.Namespace(t)
 	w := newClient(t, c, ns)
