@@ -3,6 +3,7 @@ package outbox
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -198,10 +199,8 @@ func (b *Batch) use(p *partition) {
 	if p.saved.Load() {
 		return
 	}
-	for _, q := range b.partitions {
-		if q == p {
-			return
-		}
+	if slices.Contains(b.partitions, p) {
+		return
 	}
 	b.partitions = append(b.partitions, p)
 	b.misuseIf(b.pb.Set(nameKey(kindPartition, p.name), id32(p.id), nil))

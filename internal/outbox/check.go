@@ -82,8 +82,12 @@ func check(fsys vfs.FS, dir string) (r Report, err error) {
 		return r, nil
 	}
 	c := checker{
-		db: i.db, report: &r,
-		names: make(map[byte]map[uint32]string), counters: make(map[string]counter), counted: make(map[string]counter)}
+		db:       i.db,
+		report:   &r,
+		names:    make(map[byte]map[uint32]string),
+		counters: make(map[string]counter),
+		counted:  make(map[string]counter),
+	}
 	c.run()
 	return r, nil
 }
@@ -118,7 +122,7 @@ func withTable(fsys vfs.FS, path string, f func(*sstable.Reader) error) error {
 	if err != nil {
 		return errors.Join(err, file.Close())
 	}
-	o := pebbleOptions(fsys, nil, nil)
+	o := pebbleOptions(fsys, nil, nil, 0)
 	o.EnsureDefaults()
 	reader, err := sstable.NewReader(context.Background(), readable, o.MakeReaderOptions())
 	if err != nil {

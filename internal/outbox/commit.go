@@ -59,7 +59,7 @@ func (b *Batch) sealLog() {
 	l.mu.Unlock()
 	if due {
 		b.mark = m
-		b.misuseIf(b.pb.Set(appendMarkKey(nil, m.sequence), m.append(nil), nil))
+		b.misuseIf(b.pb.Set(markKey(m.sequence), m.append(nil), nil))
 	}
 	b.merge(counterKey(kindLog, 0), counter{count: int64(b.records), bytes: b.bytes})
 }

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync"
 	"syscall"
 	"testing"
@@ -259,7 +260,7 @@ func verify(t *testing.T, fs *vfs.MemFS, f facts) {
 	if v, ok, err := s.Meta("checkpoint"); err != nil {
 		t.Fatal(err)
 	} else if ok {
-		fmt.Sscan(string(v), &last)
+		last = number(t, v)
 	}
 	if last < f.acked || last > f.started {
 		t.Fatalf("the last commit is %d; %d were acknowledged, %d begun", last, f.acked, f.started)
@@ -281,6 +282,15 @@ func verify(t *testing.T, fs *vfs.MemFS, f facts) {
 	}
 }
 
+func number(t *testing.T, v []byte) int {
+	t.Helper()
+	n, err := strconv.Atoi(string(v))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 func verifyState(t *testing.T, s *Store, last int) {
 	t.Helper()
 	for k := range 4 {
@@ -291,11 +301,13 @@ func verifyState(t *testing.T, s *Store, last int) {
 			}
 		}
 		got := 0
-		v, _, err := s.State("objects", fmt.Sprint(k), nil)
+		v, ok, err := s.State("objects", fmt.Sprint(k), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		fmt.Sscan(string(v), &got)
+		if ok {
+			got = number(t, v)
+		}
 		if got != want {
 			t.Errorf("ledger entry %d is %d, want %d: the last commit is %d", k, got, want, last)
 		}

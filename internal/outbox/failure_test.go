@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"context"
 	"errors"
 	"strings"
 	"sync"
@@ -205,7 +204,7 @@ func TestClosed(t *testing.T) {
 	}
 	q := ensure(t, s, "a")
 	waiting := make(chan error, 1)
-	go func() { waiting <- q.Wait(context.Background(), 0) }()
+	go func() { waiting <- q.Wait(t.Context(), 0) }()
 	b := s.NewBatch()
 	b.PutMeta("k", nil)
 	if err := s.Close(); err != nil {
@@ -223,7 +222,7 @@ func TestClosed(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if err := s.Run(context.Background()); err != nil {
+	if err := s.Run(t.Context()); err != nil {
 		t.Errorf("run: %v", err)
 	}
 }

@@ -14,13 +14,12 @@ import (
 type gate struct {
 	news signal
 
-	mu       sync.Mutex
-	limits   Limits // guarded by mu
-	bytes    int64  // guarded by mu; size of the store when measured
-	free     int64  // guarded by mu; free disk when measured; -1 = unknown
-	written  int64  // guarded by mu; bytes written since
-	reason   string // guarded by mu; why ingest is paused; "" = it is not
-	pausedAt time.Time
+	mu      sync.Mutex
+	limits  Limits // guarded by mu
+	bytes   int64  // guarded by mu; size of the store when measured
+	free    int64  // guarded by mu; free disk when measured; -1 = unknown
+	written int64  // guarded by mu; bytes written since
+	reason  string // guarded by mu; why ingest is paused; "" = it is not
 }
 
 // Reasons of a pause, as Health and the metrics name them.
@@ -75,11 +74,10 @@ func (g *gate) decideLocked() bool {
 	return g.reason != ""
 }
 
-func (g *gate) paused() (reason string, paused bool) {
+func (g *gate) paused() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	paused = g.decideLocked()
-	return g.reason, paused
+	return g.decideLocked()
 }
 
 // pressed reports whether delivered records should be given up, and how many
@@ -113,7 +111,7 @@ func (s *Store) WaitIngest(ctx context.Context) error {
 	if err := s.Err(); err != nil {
 		return err
 	}
-	if _, paused := s.gate.paused(); !paused {
+	if !s.gate.paused() {
 		return ctx.Err()
 	}
 	// The estimate counts what was rewritten meanwhile twice: look again.
@@ -122,7 +120,7 @@ func (s *Store) WaitIngest(ctx context.Context) error {
 	}
 	for {
 		news := s.gate.news.wait()
-		if _, paused := s.gate.paused(); !paused {
+		if !s.gate.paused() {
 			return ctx.Err()
 		}
 		if err := s.await(ctx, news); err != nil {

@@ -15,7 +15,7 @@ import (
 // running runs s.Run until the test or the returned function ends it.
 func running(t *testing.T, s *Store) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := s.Run(ctx); err != nil {
@@ -74,7 +74,7 @@ func TestBudget(t *testing.T) {
 	written := int64(0)
 	fill := func() {
 		for {
-			ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 			err := s.WaitIngest(ctx)
 			cancel()
 			if errors.Is(err, context.DeadlineExceeded) {
@@ -196,7 +196,7 @@ func TestBurstIsCounted(t *testing.T) {
 	payload := noise(1 << 20)
 	commits := 0
 	for ; commits < 100; commits++ {
-		if _, paused := s.gate.paused(); paused {
+		if s.gate.paused() {
 			break
 		}
 		b := s.NewBatch()

@@ -70,9 +70,7 @@ func appendLogKey(dst []byte, sequence uint64) []byte {
 	return appendSequenceKey(dst, prefixLog, sequence)
 }
 
-func appendMarkKey(dst []byte, sequence uint64) []byte {
-	return appendSequenceKey(dst, prefixMark, sequence)
-}
+func markKey(sequence uint64) []byte { return appendSequenceKey(nil, prefixMark, sequence) }
 
 // appendSinkKey is for the keyspaces sorted by sink and position: queue
 // entries, dead letters and pins.

@@ -31,8 +31,8 @@ func (s *Store) loadLog() (*logState, error) {
 	}
 	l := &logState{low: max(c.high, 1), live: c}
 	it, err := s.db.NewIter(&pebble.IterOptions{
-		LowerBound: appendMarkKey(nil, l.low),
-		UpperBound: appendMarkKey(nil, ^uint64(0)),
+		LowerBound: markKey(l.low),
+		UpperBound: markKey(^uint64(0)),
 	})
 	if err != nil {
 		return nil, readError(err)

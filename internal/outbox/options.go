@@ -16,7 +16,7 @@ import (
 type Limits struct {
 	// MaxBytes is the size on disk, in bytes, that the store should not exceed.
 	// Ingest pauses a little before, at 7/8 of it or 256 MiB less, whichever is
-	// more. Below 64 MiB the engine's own buffers are most of the store.
+	// more. Below 16 MiB the engine's own buffers are most of the store.
 	MaxBytes int64
 	// MinFree is the free space of the disk, in bytes, below which ingest
 	// pauses.
@@ -75,16 +75,17 @@ func (o Options) limits() Limits {
 const pebbleFormat = pebble.FormatTableFormatV6
 
 const (
-	memTableSize   = 8 << 20
-	blockCacheSize = 16 << 20
-	maxOpenFiles   = 256
-	tableSize      = 8 << 20
+	memTableSize    = 8 << 20
+	minMemTableSize = 1 << 20
+	blockCacheSize  = 16 << 20
+	maxOpenFiles    = 256
+	tableSize       = 8 << 20
 )
 
-// pebbleOptions are sized for one small daemon: payloads arrive compressed, so
-// blocks are stored with the cheapest compression; ledger reads mostly hit, so
-// filters save the levels above the one that has the key.
-func pebbleOptions(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListener) *pebble.Options {
+// pebbleOptions are sized for one small daemon. Payloads arrive compressed, so
+// blocks are not compressed again. Ledger reads mostly hit, so filters spare
+// them the levels above the last, where they would only be in the way.
+func pebbleOptions(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListener, maxBytes int64) *pebble.Options {
 	o := &pebble.Options{
 		FS:                          fs,
 		Logger:                      logger,
@@ -92,7 +93,7 @@ func pebbleOptions(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListen
 		Merger:                      newMerger(),
 		FormatMajorVersion:          pebbleFormat,
 		CacheSize:                   blockCacheSize,
-		MemTableSize:                memTableSize,
+		MemTableSize:                memTableFor(maxBytes),
 		MemTableStopWritesThreshold: 4,
 		L0CompactionThreshold:       4,
 		L0StopWritesThreshold:       24,
@@ -109,9 +110,23 @@ func pebbleOptions(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListen
 	o.Experimental.FileCacheShards = 2
 	for i := range o.Levels {
 		o.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.NoCompression }
-		o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+		if i < len(o.Levels)-1 {
+			o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+		} else {
+			o.Levels[i].FilterPolicy = pebble.NoFilterPolicy
+		}
 	}
 	return o
+}
+
+// memTableFor is the size of a memtable in a store with the given budget. A
+// small budget gets small ones: each has a write-ahead log as large, and Pebble
+// keeps some old ones to write over.
+func memTableFor(maxBytes int64) uint64 {
+	if maxBytes <= 0 {
+		return memTableSize
+	}
+	return uint64(min(max(maxBytes/32, minMemTableSize), memTableSize))
 }
 
 // pebbleLogger hands Pebble's words on. Pebble calls Fatalf where it expects the

@@ -35,7 +35,7 @@ func inspect(fsys vfs.FS, dir string) (*inspection, error) {
 	logger := pebbleLogger{log: slog.New(slog.DiscardHandler), fatal: func(error) {}}
 	o := pebbleOptions(unlockedFS{fsys}, logger, &pebble.EventListener{
 		DataCorruption: func(pebble.DataCorruptionInfo) {}, // shows up where it is read
-	})
+	}, 0)
 	o.ReadOnly = true
 	o.FormatMajorVersion = pebble.FormatMinSupported // whatever it has
 	if i.openErr = verifyLogs(fsys, i.dataPath()); i.openErr == nil {
@@ -69,7 +69,7 @@ func (u unlockedFS) Unwrap() vfs.FS { return u.FS }
 // the beginning until something is damaged, then down from the end. What lies
 // between two damaged places is not seen. It returns the damage; key and value
 // are valid during the call only.
-func scanBothWays(db *pebble.DB, lower, upper []byte, f func(key, value []byte) error) (damage error, err error) {
+func scanBothWays(db *pebble.DB, lower, upper []byte, f func(key, value []byte) error) (damage, err error) {
 	last, damage, err := scanWay(db, lower, upper, (*pebble.Iterator).First, (*pebble.Iterator).Next, f)
 	if err != nil || damage == nil {
 		return damage, err

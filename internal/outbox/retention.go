@@ -92,7 +92,7 @@ func (s *Store) deleteLog(from, to uint64, gone counter) error {
 	if err := b.DeleteRange(appendLogKey(nil, from), appendLogKey(nil, to), nil); err != nil {
 		return err
 	}
-	if err := b.DeleteRange(appendMarkKey(nil, from), appendMarkKey(nil, to), nil); err != nil {
+	if err := b.DeleteRange(markKey(from), markKey(to), nil); err != nil {
 		return err
 	}
 	change := counter{count: -gone.count, bytes: -gone.bytes, high: to}

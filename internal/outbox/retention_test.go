@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -95,7 +94,7 @@ func TestReplayHoldsTheLog(t *testing.T) {
 		}
 	}
 	ackAll()
-	if n, err := s.Replay(context.Background(), "a", ReplayRange{FromSequence: 20, ToSequence: 30}, 1); n != 11 || err != nil {
+	if n, err := s.Replay(t.Context(), "a", ReplayRange{FromSequence: 20, ToSequence: 30}, 1); n != 11 || err != nil {
 		t.Fatal(n, err)
 	}
 	minutes(t, s, 50, 10, 10, "a")

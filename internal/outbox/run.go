@@ -35,7 +35,7 @@ func (s *Store) Run(ctx context.Context) error {
 	var paused bool
 	for {
 		if err := s.measure(); err != nil {
-			return s.ended(ctx, err)
+			return ended(ctx, err)
 		}
 		paused = s.tellPause(paused)
 		excess := s.gate.pressed()
@@ -43,7 +43,7 @@ func (s *Store) Run(ctx context.Context) error {
 			retained = time.Now()
 			gone, err := s.retain(s.opts.Now(), s.limits(), excess)
 			if err != nil {
-				return s.ended(ctx, err)
+				return ended(ctx, err)
 			}
 			unflushed += gone
 			if unflushed >= reclaimAfter || (excess > 0 && unflushed > 0) {
@@ -78,11 +78,13 @@ func (s *Store) tellPause(was bool) bool {
 	return h.Paused
 }
 
-func (s *Store) ended(ctx context.Context, err error) error {
-	if ctx.Err() != nil || errors.Is(err, ErrClosed) {
-		return nil
+// ended is what Run returns for an error: that of a store which was closed, or
+// that came after the context ended, is none.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() == nil && !errors.Is(err, ErrClosed) {
+		return err
 	}
-	return err
+	return nil
 }
 
 func (s *Store) limits() Limits {

@@ -85,7 +85,7 @@ func blockBytes(s *Store) uint64 {
 func TestBigBatch(t *testing.T) {
 	fs := vfs.NewMem()
 	s := openTest(t, "store", Options{FS: fs})
-	q := ensure(t, s, "a")
+	ensure(t, s, "a")
 	b := s.NewBatch()
 	payload := noise(64 << 10)
 	for range 160 {
@@ -99,7 +99,7 @@ func TestBigBatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	s = openTest(t, "store", Options{FS: fs})
-	q = ensure(t, s, "a")
+	q := ensure(t, s, "a")
 	items, err := q.Read(0, 1000, 1<<20)
 	if err != nil || len(items) != 16 || q.Stats().Length != 160 {
 		t.Errorf("%d items, %v, %+v", len(items), err, q.Stats())

@@ -13,10 +13,10 @@ import (
 type Start uint8
 
 const (
-	// FromNow: records appended after EnsureSink.
+	// FromNow is with the records appended after EnsureSink.
 	FromNow Start = iota
-	// FromLogStart: every record still in the log as well, with Flags 0. For
-	// other flags, ensure the sink from now and Replay.
+	// FromLogStart is with every record still in the log as well, with Flags 0.
+	// For other flags, ensure the sink from now and Replay.
 	FromLogStart
 )
 

@@ -128,7 +128,7 @@ func (s *Store) load() error {
 }
 
 func (s *Store) pebbleOptions() *pebble.Options {
-	return pebbleOptions(s.fence, pebbleLogger{log: s.opts.Logger, fatal: s.fail}, s.listener())
+	return pebbleOptions(s.fence, pebbleLogger{log: s.opts.Logger, fatal: s.fail}, s.listener(), s.opts.MaxBytes)
 }
 
 // listener watches Pebble's background work.

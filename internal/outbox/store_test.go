@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"context"
 	"errors"
 	"flag"
 	"fmt"
@@ -231,7 +230,7 @@ func TestReplayAndDeadLetters(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n, err := s.Replay(context.Background(), "a", ReplayRange{FromTime: testEpoch.Add(2 * time.Second), ToSequence: 3}, 9)
+	n, err := s.Replay(t.Context(), "a", ReplayRange{FromTime: testEpoch.Add(2 * time.Second), ToSequence: 3}, 9)
 	if err != nil || n != 2 {
 		t.Fatalf("replayed %d, %v", n, err)
 	}

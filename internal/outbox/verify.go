@@ -77,8 +77,7 @@ func validEnd(fsys vfs.FS, path string, num wal.NumWAL) (end int64, torn, err er
 		if err == nil {
 			_, err = io.Copy(io.Discard, rec)
 		}
-		var errno syscall.Errno
-		if errors.As(err, &errno) {
+		if _, ok := errors.AsType[syscall.Errno](err); ok {
 			return end, nil, err
 		}
 		if err != nil {
