@@ -53,7 +53,7 @@ func newRunCommand() *cobra.Command {
 			return watcherd.Run(cmd.Context(), watcherd.Options{
 				ConfigFile: configFile, REST: rest, ClusterName: cluster, Logger: log,
 				Stdout: cmd.OutOrStdout(), ShutdownTimeout: shutdown, Reload: reload, ReloadInterval: interval,
-				Registerer: metrics, Version: version(),
+				Registerer: metrics, InformerName: "watcherd", Version: version(),
 			})
 		},
 	}

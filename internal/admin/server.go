@@ -64,15 +64,14 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	if cfg.Listen != "" {
-		if err := s.listen(ctx, "admin.listen", cfg.Listen, s.certs, s.adminHandler); err != nil {
-			return nil, err
-		}
+		err = s.listen(ctx, "admin.listen", cfg.Listen, s.certs, s.adminHandler)
 	}
-	if cfg.Probes != "" {
-		if err := s.listen(ctx, "admin.probes", cfg.Probes, nil, s.probesHandler); err != nil {
-			s.Close()
-			return nil, err
-		}
+	if err == nil && cfg.Probes != "" {
+		err = s.listen(ctx, "admin.probes", cfg.Probes, nil, s.probesHandler)
+	}
+	if err != nil {
+		s.Close()
+		return nil, err
 	}
 	return s, nil
 }

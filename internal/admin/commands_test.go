@@ -1,0 +1,141 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+func TestCommands(t *testing.T) {
+	f := newFixture(t)
+	f.run = func(_ context.Context, progress func(int)) (int, error) {
+		progress(1)
+		return 3, nil
+	}
+	f.serve()
+	for _, tc := range []struct {
+		path, body string
+		code       int
+		says       string
+	}{
+		{"/api/v1/replay", `{"sink":"archive","fromSequence":1}`, 200, `{"count":3,"done":true}`},
+		{"/api/v1/replay", `{"sink":"archive","fromTime":"2026-01-01T00:00:00Z"}`, 200, `"done":true`},
+		{"/api/v1/replay", `{"sink":"none","fromSequence":1}`, 404, "no such sink"},
+		{"/api/v1/replay", `{"sink":"archive"}`, 400, "from where"},
+		{"/api/v1/replay", `{"fromSequence":1}`, 400, "sink is required"},
+		{"/api/v1/replay", `{"sink":"archive","form":1}`, 400, `unknown field \"form\"`},
+		{"/api/v1/replay", `{"sink":`, 400, "not understood"},
+		{"/api/v1/replay", `{"sink":"` + strings.Repeat("a", maxBody) + `"}`, 413, "larger than"},
+		{"/api/v1/snapshot", `{"sink":"archive"}`, 200, `"done":true`},
+		{"/api/v1/snapshot", `{}`, 400, "sink is required"},
+		{"/api/v1/reload", `{}`, 200, `"hash":"abc"`},
+		{"/api/v1/sinks/archive/resume", `{}`, 200, "{}"},
+		{"/api/v1/sinks/archive/purge", `{}`, 409, "it is configured"},
+		{"/api/v1/sinks/archive/explode", `{}`, 404, "there is no POST /api/v1/sinks/archive/explode"},
+	} {
+		code, body := f.post(tc.path, tc.body)
+		f.expect(code, body, tc.code, tc.says)
+	}
+	code, body := f.get("/api/v1/replay")
+	f.expect(code, body, 404, "there is no GET /api/v1/replay")
+}
+
+// TestProgress follows a command that takes a while.
+func TestProgress(t *testing.T) {
+	f := newFixture(t)
+	proceed := make(chan struct{})
+	f.run = func(_ context.Context, progress func(int)) (int, error) {
+		progress(7)
+		<-proceed
+		return 9, errors.New("the disk is gone")
+	}
+	f.serve()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.base+"/api/v1/snapshot", strings.NewReader(`{"sink":"archive"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", ContentTypeProgress)
+	resp, err := f.client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	line := make([]byte, 64)
+	n, err := resp.Body.Read(line)
+	if got := string(line[:n]); err != nil || got != "{\"count\":7}\n" {
+		t.Errorf("first line %q, %v", got, err)
+	}
+	close(proceed)
+	rest := ""
+	for {
+		n, err := resp.Body.Read(line)
+		rest += string(line[:n])
+		if err != nil {
+			break
+		}
+	}
+	if !strings.HasSuffix(rest, "{\"count\":9,\"error\":\"the disk is gone\"}\n") {
+		t.Errorf("then %q", rest)
+	}
+}
+
+// TestCommandsEnd has commands end with the daemon, and not more at a time than the
+// limit.
+func TestCommandsEnd(t *testing.T) {
+	f := newFixture(t)
+	running := make(chan struct{}, maxCommands)
+	f.run = func(ctx context.Context, _ func(int)) (int, error) {
+		running <- struct{}{}
+		<-ctx.Done()
+		return 5, ctx.Err()
+	}
+	f.serve()
+	type result struct {
+		code int
+		body string
+	}
+	results := make(chan result, maxCommands)
+	for range maxCommands {
+		go func() {
+			code, body := f.post("/api/v1/snapshot", `{"sink":"archive"}`)
+			results <- result{code, body}
+		}()
+	}
+	for range maxCommands {
+		<-running
+	}
+	code, body := f.post("/api/v1/snapshot", `{"sink":"archive"}`)
+	f.expect(code, body, 503, "commands are running already")
+	close(f.stopping)
+	for range maxCommands {
+		r := <-results
+		f.expect(r.code, r.body, 503, "the daemon is stopping; 5 events were queued")
+	}
+}
+
+func TestDeadLetters(t *testing.T) {
+	f := newFixture(t)
+	for i := range uint64(5) {
+		f.letters = append(f.letters, DeadLetter{Position: 10 + i, Reason: "no"})
+	}
+	f.serve()
+	code, body := f.get("/api/v1/deadletters/ops?limit=2")
+	f.expect(code, body, 200, `"continue":11`, `"position":10`)
+	code, body = f.get("/api/v1/deadletters/ops?limit=2&after=13")
+	f.expect(code, body, 200, `"position":14`)
+	if strings.Contains(body, "continue") {
+		t.Errorf("the last page goes on: %s", body)
+	}
+	code, body = f.post("/api/v1/deadletters/ops/drop", `{"positions":[10,99]}`)
+	f.expect(code, body, 200, `"count":1`)
+	code, body = f.post("/api/v1/deadletters/ops/drop", `{"positions":[99]}`)
+	f.expect(code, body, 404)
+	code, body = f.post("/api/v1/deadletters/ops/drop", `{}`)
+	f.expect(code, body, 400, "positions")
+	// Letters that are refused again at once are not retried for ever.
+	code, body = f.post("/api/v1/deadletters/ops/retry", `{"all":true}`)
+	f.expect(code, body, 200, `"count":4`)
+}

@@ -1,0 +1,119 @@
+package admin
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// expectEvent checks an event of the stream: its id and name, and a part of its data.
+func expectEvent(t *testing.T, got string, id uint64, name, data string) {
+	t.Helper()
+	head := fmt.Sprintf("id: %d\nevent: %s\ndata: {", id, name)
+	if !strings.HasPrefix(got, head) || !strings.Contains(got, data) || strings.Count(got, "\n") != 2 {
+		t.Fatalf("got event %q, want %q … %q", got, head, data)
+	}
+}
+
+func TestStreamResumes(t *testing.T) {
+	f := newFixture(t).serve()
+	f.record(change(event.Added, "a", "one"), change(event.Updated, "a", "two"))
+
+	live := f.stream("/api/v1/events")
+	f.record(change(event.Deleted, "a", "three"))
+	expectEvent(t, live.next(), 3, "deleted", `"name":"three"`)
+
+	resumed := f.stream("/api/v1/events", "Last-Event-ID", "1")
+	expectEvent(t, resumed.next(), 2, "updated", `"name":"two"`)
+	expectEvent(t, resumed.next(), 3, "deleted", `"name":"three"`)
+	f.record(change(event.Added, "a", "four"))
+	expectEvent(t, resumed.next(), 4, "added", `"specversion":"1.0"`)
+	expectEvent(t, live.next(), 4, "added", `"name":"four"`)
+
+	for since, want := range map[string]int{"0": 4, "1": 4, "3": 2, "5": 0, "1h": 4, time.Now().Add(time.Hour).Format(time.RFC3339): 0} {
+		past := f.stream("/api/v1/events?follow=false&since=" + strings.ReplaceAll(since, "+", "%2B"))
+		n := 0
+		for past.next() != "" {
+			n++
+		}
+		if n != want {
+			t.Errorf("since %s: %d events, want %d", since, n, want)
+		}
+	}
+	for query, code := range map[string]int{"since=soon": 400, "limit=-1": 400, "follow=maybe": 400, "type=odd": 400, "route=none": 404, "resource=nodes": 404} {
+		got, body := f.get("/api/v1/events?" + query)
+		f.expect(got, body, code)
+	}
+	got, body := f.get("/api/v1/events", "Last-Event-ID", "abc")
+	f.expect(got, body, 400, "Last-Event-ID")
+}
+
+// TestSinceATime finds the place in a log by its times.
+func TestSinceATime(t *testing.T) {
+	f := newFixture(t).serve()
+	begin := time.Now().Add(-100 * time.Minute).Truncate(time.Second).UTC()
+	for i := range 100 {
+		e := change(event.Added, "a", fmt.Sprintf("n%d", i))
+		e.Time = begin.Add(time.Duration(i) * time.Minute)
+		f.record(e)
+	}
+	for _, i := range []int{0, 1, 49, 50, 98, 99} {
+		s := f.stream("/api/v1/events?limit=1&since=" + begin.Add(time.Duration(i)*time.Minute).Format(time.RFC3339))
+		expectEvent(t, s.next(), uint64(i+1), "added", fmt.Sprintf(`"name":"n%d"`, i))
+		if more := s.next(); more != "" {
+			t.Errorf("more than the limit: %s", more)
+		}
+	}
+}
+
+func TestStreamFilters(t *testing.T) {
+	f := newFixture(t).serve()
+	gap := change(event.Gap, "a", "")
+	gap.Gap = &event.GapData{Cause: "expired", Resource: "pods.v1"}
+	f.record(change(event.Added, "a", "red"), change(event.Updated, "b", "blue1"), change(event.Deleted, "b", "red"), change(event.Sync, "c", "blue2"), gap)
+	for query, want := range map[string]string{
+		"":                             "added updated deleted sync gap",
+		"namespace=b":                  "updated deleted",
+		"namespace=b,c":                "updated deleted sync",
+		"type=added&type=sync":         "added sync",
+		"route=blue":                   "updated sync gap", // a gap concerns every route
+		"resource=po&namespace=a":      "added gap",
+		"resource=*.apps":              "",
+		"resource=*&type=deleted":      "deleted",
+		"route=blue&type=sync&limit=1": "sync",
+	} {
+		s := f.stream("/api/v1/events?follow=false&since=0&" + query)
+		var names []string
+		for e := s.next(); e != ""; e = s.next() {
+			_, name, _ := strings.Cut(e, "event: ")
+			name, _, _ = strings.Cut(name, "\n")
+			names = append(names, name)
+		}
+		if got := strings.Join(names, " "); got != want {
+			t.Errorf("%q: got %q, want %q", query, got, want)
+		}
+	}
+}
+
+func TestStreamsAreBounded(t *testing.T) {
+	f := newFixture(t).serve()
+	var streams []*streamReader
+	for range maxStreams {
+		streams = append(streams, f.stream("/api/v1/events"))
+	}
+	code, body := f.get("/api/v1/events")
+	f.expect(code, body, 503, "event streams are open already")
+
+	close(f.stopping)
+	for _, s := range streams {
+		if e := s.next(); !strings.Contains(e, "event: end\n") {
+			t.Errorf("a stream was not told of the end: %q", e)
+		}
+		if e := s.next(); e != "" {
+			t.Errorf("a stream goes on after the end: %q", e)
+		}
+	}
+}

@@ -1,0 +1,122 @@
+package admin
+
+import (
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestOnlyThisMachine asks a listener on loopback in the ways that a browser can be
+// made to.
+func TestOnlyThisMachine(t *testing.T) {
+	f := newFixture(t).serve()
+	for _, tc := range []struct {
+		name    string
+		headers []string
+		code    int
+	}{
+		{"by address", nil, 200},
+		{"as localhost", []string{"Host", "localhost:8080"}, 200},
+		{"as IPv6 loopback", []string{"Host", "[::1]:8080"}, 200},
+		{"under a name that was made to point here", []string{"Host", "attacker.example.com:8080"}, 403},
+		{"under another address", []string{"Host", "10.0.0.1"}, 403},
+		{"under a name that looks like ours", []string{"Host", "localhost.attacker.example.com"}, 403},
+		{"from a page of another site", []string{"Origin", "https://attacker.example.com"}, 403},
+		{"from a page of another port", []string{"Sec-Fetch-Site", "same-site"}, 403},
+		{"from a sandboxed page", []string{"Origin", "null"}, 403},
+		{"by a link", []string{"Sec-Fetch-Site", "cross-site"}, 403},
+		{"from the address bar", []string{"Sec-Fetch-Site", "none"}, 200},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			for _, path := range []string{"/api/v1/status", "/metrics", "/api/v1/objects/pods"} {
+				if code, body := f.get(path, tc.headers...); code != tc.code {
+					t.Errorf("%s: status %d, want %d: %s", path, code, tc.code, body)
+				}
+			}
+		})
+	}
+}
+
+func TestPostsNeedAContentTypeThatFormsCannotSend(t *testing.T) {
+	f := newFixture(t).serve()
+	code, body := f.ask(http.MethodPost, f.base+"/api/v1/replay", `{"sink":"archive","fromSequence":1}`, "Content-Type", "text/plain")
+	f.expect(code, body, http.StatusUnsupportedMediaType, "application/json")
+}
+
+func TestToken(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.TokenFile = filepath.Join(t.TempDir(), "token")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(f.cfg.TokenFile, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("first\n")
+	f.serve()
+	with := func(header string) int {
+		t.Helper()
+		code, _ := f.get("/api/v1/status", "Authorization", header)
+		return code
+	}
+	for header, want := range map[string]int{
+		"Bearer first": 200, "bearer first": 200, "Bearer second": 401, "Bearer firs": 401, "Bearer ": 401, "Basic first": 401, "": 401,
+	} {
+		if code := with(header); code != want {
+			t.Errorf("%q: status %d, want %d", header, code, want)
+		}
+	}
+	for _, path := range []string{"/livez", "/readyz", "/metrics", "/", "/nothing"} {
+		if code, _ := f.get(path); code != http.StatusUnauthorized {
+			t.Errorf("%s without a token: status %d", path, code)
+		}
+	}
+	write("second")
+	if a, b := with("Bearer first"), with("Bearer second"); a != 401 || b != 200 {
+		t.Errorf("after the rotation: %d for the old token, %d for the new", a, b)
+	}
+	write("")
+	if code := with("Bearer "); code != 401 {
+		t.Errorf("an empty file lets an empty token through: %d", code)
+	}
+	if err := os.Remove(f.cfg.TokenFile); err != nil {
+		t.Fatal(err)
+	}
+	if code := with("Bearer second"); code != 401 {
+		t.Errorf("without the file: %d", code)
+	}
+}
+
+func TestTokenFileMustBeUsable(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.TokenFile = filepath.Join(t.TempDir(), "missing")
+	if _, err := Listen(t.Context(), f.cfg); err == nil || !strings.Contains(err.Error(), "admin.auth.tokenFile") {
+		t.Errorf("Listen: %v", err)
+	}
+}
+
+func TestPortInUse(t *testing.T) {
+	f := newFixture(t).serve()
+	g := newFixture(t)
+	g.cfg.Listen = strings.TrimPrefix(f.base, "http://")
+	_, err := Listen(t.Context(), g.cfg)
+	if err == nil || !strings.Contains(err.Error(), "in use by another program") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("Listen: %v", err)
+	}
+	g.cfg.Listen, g.cfg.Probes = "127.0.0.1:0", g.cfg.Listen
+	if _, err := Listen(t.Context(), g.cfg); err == nil || !strings.Contains(err.Error(), "admin.probes") {
+		t.Errorf("Listen: %v", err)
+	}
+}
+
+func TestNoListener(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.Listen = ""
+	srv, err := Listen(t.Context(), f.cfg)
+	if err != nil || len(srv.Addresses()) != 0 {
+		t.Fatalf("Listen: %v", err)
+	}
+	srv.Close()
+}

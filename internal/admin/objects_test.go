@@ -1,0 +1,78 @@
+package admin
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"testing"
+)
+
+func pod(namespace, name, tier string) string {
+	return fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"namespace":%q,"uid":"u","resourceVersion":"7","labels":{"tier":%q}},"spec":{"n":12345678901234567890}}`, name, namespace, tier)
+}
+
+func TestPagesOfObjects(t *testing.T) {
+	f := newFixture(t)
+	for _, ns := range []string{"a", "b"} {
+		for i := range 7 {
+			f.add(pod(ns, fmt.Sprintf("p%d", i), []string{"web", "db"}[i%2]))
+		}
+	}
+	f.serve()
+	var names []string
+	for query := (url.Values{"limit": {"4"}, "labelSelector": {"tier=web"}}); ; {
+		code, body := f.get("/api/v1/objects/pods?" + query.Encode())
+		f.expect(code, body, 200)
+		var page ObjectList
+		if err := json.Unmarshal([]byte(body), &page); err != nil {
+			t.Fatal(err)
+		}
+		if len(page.Items) > 4 || page.Kind != "List" {
+			t.Errorf("page: %s", body)
+		}
+		for _, item := range page.Items {
+			var o struct {
+				Metadata struct{ Namespace, Name string }
+				Spec     json.RawMessage
+			}
+			if err := json.Unmarshal(item, &o); err != nil {
+				t.Fatal(err)
+			}
+			if string(o.Spec) != `{"n":12345678901234567890}` {
+				t.Errorf("the object is not as it was recorded: %s", item)
+			}
+			names = append(names, o.Metadata.Namespace+"/"+o.Metadata.Name)
+		}
+		if page.Metadata.Continue == "" {
+			break
+		}
+		query.Set("continue", page.Metadata.Continue)
+		if len(names) == 4 && page.Metadata.RemainingItemCount != 4 {
+			t.Errorf("%d remain, want 4", page.Metadata.RemainingItemCount)
+		}
+	}
+	if got, want := fmt.Sprint(names), "[a/p0 a/p2 a/p4 a/p6 b/p0 b/p2 b/p4 b/p6]"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+
+	for _, tc := range []struct {
+		path string
+		code int
+		says string
+	}{
+		{"/api/v1/objects/po/b?limit=1", 200, `"remainingItemCount":6`},
+		{"/api/v1/objects/pods?namespace=b&name=p3", 200, `"name":"p3"`},
+		{"/api/v1/objects/pods/b/p3", 200, `"n":12345678901234567890`},
+		{"/api/v1/objects/pods/b/p3?metadata=true", 200, `"labels":{"tier":"db"}`},
+		{"/api/v1/objects/pods/b/p9", 404, `pods.v1 \"p9\" in namespace b is not among`},
+		{"/api/v1/objects/nodes", 404, "no watch reads it"},
+		{"/api/v1/objects/pods?limit=0", 400, "limit"},
+		{"/api/v1/objects/pods?limit=x", 400, "limit"},
+		{"/api/v1/objects/pods?continue=!", 400, "continue"},
+		{"/api/v1/objects/pods?labelSelector=a+in", 400, "labelSelector"},
+		{"/api/v1/objects/pods?metadata=perhaps", 400, "metadata"},
+	} {
+		code, body := f.get(tc.path)
+		f.expect(code, body, tc.code, tc.says)
+	}
+}
