@@ -44,10 +44,13 @@ type Config struct {
 	Store      *outbox.Store // must be running
 	Logger     *slog.Logger  // never nil
 	Registerer prometheus.Registerer
-	Stdout     io.Writer        // for sinks that write to standard output
-	Dir        string           // what relative paths in sinks' configs are relative to
-	Drain      time.Duration    // how long deliveries in flight may take at the end
-	Now        func() time.Time // nil: time.Now
+	Stdout     io.Writer // for sinks that write to standard output
+	Dir        string    // what relative paths in sinks' configs are relative to
+	// InformerName names the informers in client-go's metrics; "" keeps them out. It
+	// must be unique in the process.
+	InformerName string
+	Drain        time.Duration    // how long deliveries in flight may take at the end
+	Now          func() time.Time // nil: time.Now
 }
 
 // Manager owns the pipeline. Make one with [New], call [Manager.Run] once, and
@@ -118,6 +121,7 @@ func New(cfg Config) (*Manager, error) {
 	m.codec = compact.NewCodec(m.dicts)
 	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Dictionaries: m.dicts}
 	m.factory, err = dynamicfactory.NewForConfig(cfg.REST,
+		dynamicfactory.WithName(cfg.InformerName),
 		dynamicfactory.WithCompactStore(),
 		dynamicfactory.WithRaw(dynamicfactory.RawOptions{
 			Dictionaries: m.dicts,

@@ -46,6 +46,9 @@ type Options struct {
 	// ShutdownTimeout bounds how long deliveries in flight may take once ctx is
 	// done; 20 s if 0.
 	ShutdownTimeout time.Duration
+	// InformerName names the daemon's informers in the metrics of [ExportClientGo];
+	// unique in the process, "" for none.
+	InformerName string
 	// Version is what the daemon says of itself in its status and metrics.
 	Version string
 	// ReloadInterval is the least time from one reload to the next; 5 s if 0.
@@ -186,7 +189,7 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 	p.manager, err = feed.New(feed.Config{
 		Cluster: d.cluster, REST: kube, Resolver: p.resolver, Store: d.store,
 		Logger: d.log, Registerer: d.Registerer, Stdout: d.Stdout, Dir: d.dir,
-		Drain: d.ShutdownTimeout,
+		Drain: d.ShutdownTimeout, InformerName: d.InformerName,
 	})
 	if err != nil {
 		return err
