@@ -50,7 +50,13 @@ func (m *Manager) snapshotWatches(ctx context.Context, item snapshotItem, chosen
 
 // snapshotGained gives watches that came to a running source the objects that
 // are already recorded. Sources that start from nothing bring theirs themselves.
+//
+// What was observed before the watch came has to be committed first, or neither
+// the ledger would show it here nor the watch have seen it.
 func (m *Manager) snapshotGained(ctx context.Context, gained []gain) {
+	if len(gained) > 0 {
+		m.flush()
+	}
 	for _, g := range gained {
 		if !g.hit.watch.Snapshot {
 			continue
