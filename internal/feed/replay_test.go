@@ -1,0 +1,73 @@
+package feed
+
+import (
+	"testing"
+
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// TestReplaySelects decides what a sink is given again: what it was given, as it was
+// given, and what took a route that leads to it now.
+func TestReplaySelects(t *testing.T) {
+	st := &plan.State{Routes: []route.Spec{
+		{Name: "all", Sinks: []string{"archive"}},
+		{Name: "blue", Sinks: []string{"ops", "archive"}, Payload: []string{"patch", "oldObject"}},
+	}}
+	left := record.Flags(0).WithSelection(event.Left)
+	for _, tc := range []struct {
+		name    string
+		sink    string
+		targets []record.Target
+		flags   record.Flags
+		ok      bool
+	}{
+		{"it was given then", "archive", []record.Target{{Sink: "archive", Flags: record.Patch, Routes: "all"}}, record.Patch, true},
+		{"under a route that is gone", "archive", []record.Target{{Sink: "archive", Flags: record.Object, Routes: "gone"}}, record.Object, true},
+		{"by a route that leads to it now", "ops", []record.Target{{Sink: "archive", Flags: record.Object | left, Routes: "all,blue"}}, record.Patch | record.OldObject | left, true},
+		{"by routes that do not", "ops", []record.Target{{Sink: "archive", Flags: record.Object, Routes: "all"}}, 0, false},
+		{"a gap told to it", "archive", []record.Target{{Sink: "archive"}}, 0, true},
+		{"a gap told to others", "ops", []record.Target{{Sink: "archive"}}, 0, false},
+		{"nobody", "archive", nil, 0, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			payload, err := record.Append(nil, &record.Record{Event: event.Event{ID: "00", Type: event.Added}, Targets: tc.targets})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if flags, ok := pickFor(st, tc.sink)(payload); flags != tc.flags || ok != tc.ok {
+				t.Errorf("flags %b, %t; want %b, %t", flags, ok, tc.flags, tc.ok)
+			}
+		})
+	}
+	if _, ok := pickFor(st, "archive")(nil); ok {
+		t.Error("an unreadable record was selected")
+	}
+}
+
+func TestRecentRemembersForFollowersOnly(t *testing.T) {
+	var r recent
+	old := &compact.Object{}
+	r.put(1, old)
+	if r.get(1) != nil {
+		t.Error("remembered although nobody follows")
+	}
+	one, two := r.follow(), r.follow()
+	r.put(2, old)
+	r.put(2+recentSize, nil)
+	r.put(3, old)
+	if r.get(2) != nil || r.get(3) != old || r.get(3+recentSize) != nil {
+		t.Error("a sequence answers for another, or not for itself")
+	}
+	one()
+	if r.get(3) != old {
+		t.Error("forgotten while somebody follows")
+	}
+	two()
+	if r.get(3) != nil {
+		t.Error("remembered after the last follower")
+	}
+}
