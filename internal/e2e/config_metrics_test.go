@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -72,4 +73,21 @@ func (m samples) label(family string) string {
 		}
 	}
 	return ""
+}
+
+// drained waits until every sink has accepted everything that is committed. A last
+// object that has arrived is no sign of that: order holds per object.
+func drained(t testing.TB, address string) {
+	t.Helper()
+	var waiting samples
+	eventually(t, func() bool {
+		all := scrape(t, address)
+		waiting = samples{}
+		for series, n := range all {
+			if strings.HasPrefix(series, "watcherd_sink_queue_length{") && n > 0 {
+				waiting[series] = n
+			}
+		}
+		return all != nil && len(waiting) == 0
+	}, func() string { return fmt.Sprintf("events are waiting: %v", waiting) })
 }

@@ -220,6 +220,7 @@ func TestReloads(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.settle(r.path("events"), kinds...)
+	drained(t, r.admin)
 	r.returns(base)
 	timeouts := int(time.Since(began) / (5 * time.Minute)) // a watch is ended by the server after 5 to 10 minutes
 	for _, k := range kinds[1:] {

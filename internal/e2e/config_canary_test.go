@@ -1,0 +1,368 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/pkg/compact"
+)
+
+var secrets = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
+
+// canary is a value that must not get out, in all its forms.
+type canary struct{ text string }
+
+func newCanary() canary { return canary{"canary-" + rand.Text()} }
+
+func (c canary) base64() string { return base64.StdEncoding.EncodeToString([]byte(c.text)) }
+
+// in tells whether the content has the canary in it. Random text is not made
+// shorter by compression, so that it shows in compressed content too.
+func (c canary) in(content []byte) bool {
+	for _, form := range []string{c.text, c.base64(), strings.TrimPrefix(c.text, "canary-"), fmt.Sprintf("%x", c.text)} {
+		if bytes.Contains(content, []byte(form)) {
+			return true
+		}
+	}
+	return false
+}
+
+// planted are objects with the canary in every place that is to be redacted, and
+// another value in one that is not.
+func planted(namespace string, hidden, visible canary) []*unstructured.Unstructured {
+	meta := func(name string) map[string]any {
+		return map[string]any{"namespace": namespace, "name": name, "annotations": map[string]any{
+			"kubectl.kubernetes.io/last-applied-configuration": fmt.Sprintf(`{"data":{"password":%q},"stringData":{"pin":%q}}`, hidden.base64(), hidden.text),
+			"example.com/token": hidden.text,
+		}}
+	}
+	env := []any{map[string]any{"name": "PASSWORD", "value": hidden.text}}
+	return []*unstructured.Unstructured{
+		{Object: map[string]any{
+			"apiVersion": "v1", "kind": "Secret", "metadata": meta("planted"), "type": "Opaque",
+			"data":       map[string]any{"password": hidden.base64()},
+			"stringData": map[string]any{"pin": hidden.text},
+		}},
+		{Object: map[string]any{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("planted"),
+			"data": map[string]any{"password": hidden.text, "user": visible.text},
+		}},
+		{Object: map[string]any{
+			"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta("planted"),
+			"spec": map[string]any{
+				"selector": map[string]any{"matchLabels": map[string]any{"app": "e2e"}},
+				"template": map[string]any{
+					"metadata": map[string]any{"labels": map[string]any{"app": "e2e"}},
+					"spec":     map[string]any{"containers": []any{map[string]any{"name": "main", "image": "example.com/app:1", "env": env}}},
+				},
+			},
+		}},
+		{Object: map[string]any{
+			"apiVersion": "example.com/v1", "kind": "Widget", "metadata": meta("planted"),
+			"spec": map[string]any{"keys": []any{map[string]any{"secret": hidden.text}}, "note": visible.text},
+		}},
+	}
+}
+
+func canaryConfig(namespace, admin, good, bad string) string {
+	return fmt.Sprintf(`
+apiVersion: watcherd.dev/v1alpha1
+kind: WatcherConfig
+cluster: {name: e2e}
+store: {path: ./data}
+admin: {listen: %q}
+watches:
+- name: all
+  resources: [secrets, configmaps, deployments.apps, widgets.example.com]
+  namespaces: {include: [%s]}
+  redact:
+  - data.password
+  - metadata.annotations["example.com/token"]
+  - spec.template.spec.containers[*].env[*].value
+  - spec.keys[*].secret
+routes:
+- {name: all, payload: [object, oldObject, patch], sinks: [archive, plain, console, hook]}
+- {name: failing, when: int(object.data.password) > 0, onError: pass, sinks: [refusing]}
+sinks:
+- {name: archive, file: {path: "./events/{resource}.jsonl"}}
+- {name: plain, format: json, file: {path: "./plain/{resource}.jsonl"}}
+- {name: console, stdout: {pretty: true}}
+- {name: hook, webhook: {url: %q, headers: {X-Canary: {env: CANARY_KEY}}}}
+- {name: refusing, webhook: {url: %q, headers: {X-Canary: {env: CANARY_KEY}}}, retry: {initial: 10ms, max: 50ms}}
+`, admin, namespace, good, bad)
+}
+
+// bodies collects what a webhook gets, and answers with a status. Where it
+// refuses, it sends back what it was sent.
+type bodies struct {
+	mu   sync.Mutex
+	all  bytes.Buffer
+	keys map[string]bool
+}
+
+func (b *bodies) serve(t testing.TB, status int) string {
+	b.keys = map[string]bool{}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body, _ := io.ReadAll(req.Body)
+		b.mu.Lock()
+		b.all.Write(body)
+		b.keys[req.Header.Get("X-Canary")] = true
+		b.mu.Unlock()
+		w.WriteHeader(status)
+		if status != http.StatusOK {
+			_, _ = w.Write(body)
+		}
+	}))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+func (b *bodies) content() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return bytes.Clone(b.all.Bytes())
+}
+
+// TestCanary plants secrets in every place that is redacted and looks for them
+// wherever the daemon leaves something. That what is not redacted is found shows
+// that the search works; a Secret whose values change is still an update.
+func TestCanary(t *testing.T) {
+	c := testcluster.Shared(t)
+	c.Apply(t, widgetCRD)
+	ns := c.Namespace(t)
+	key, visible := newCanary(), newCanary()
+	t.Setenv("CANARY_KEY", key.text)
+	var good, bad bodies
+	admin := freeAddress(t)
+	d := newDaemon(t, c.Kubeconfig, canaryConfig(ns, admin, good.serve(t, http.StatusOK), bad.serve(t, http.StatusBadRequest)))
+	dyn := c.Dynamic(t)
+
+	var hidden []canary
+	write := func() { // all objects, with new values
+		hidden = append(hidden, newCanary())
+		for _, u := range planted(ns, hidden[len(hidden)-1], visible) {
+			r := dyn.Resource(resourceOf(u)).Namespace(ns)
+			if old, err := r.Get(t.Context(), u.GetName(), metav1.GetOptions{}); err == nil {
+				u.SetResourceVersion(old.GetResourceVersion())
+				_, err = r.Update(t.Context(), u, metav1.UpdateOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				continue
+			}
+			if _, err := r.Create(t.Context(), u, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	answers := map[string]string{}
+	ask := func(life string) {
+		for _, path := range []string{
+			"/metrics", "/readyz?verbose", "/livez?verbose", "/api/v1/status", "/api/v1/deadletters/refusing",
+			"/api/v1/objects/secrets", "/api/v1/objects/configmaps/" + ns + "/planted", "/api/v1/objects/deployments", "/api/v1/objects/widgets",
+		} {
+			eventually(t, func() bool {
+				body, ok := httpGet(t, "http://"+admin+path)
+				answers[life+path] = body
+				return ok
+			}, func() string { return path + " doesn't answer: " + answers[life+path] })
+		}
+	}
+	// deadLettered waits for what the refusing sink refuses.
+	deadLettered := func(n float64) {
+		eventually(t, func() bool { return scrape(t, admin)[`watcherd_sink_dead_letters{sink="refusing"}`] >= n },
+			func() string { return "what is refused is no dead letter" })
+	}
+	secretEvents := func() []json.RawMessage { return objectsOf(t, d.path("events/secrets.jsonl")) }
+
+	write()
+	d.start("--log-level", "debug")
+	waitForSecrets := func(n int) {
+		eventually(t, func() bool { return len(secretEvents()) >= n && bytes.Contains(good.content(), []byte(`"secrets"`)) },
+			func() string { return fmt.Sprintf("%d events of secrets, want %d", len(secretEvents()), n) })
+	}
+	waitForSecrets(1)
+	write()
+	waitForSecrets(2)
+	deadLettered(2)
+	ask("first")
+	d.stop()
+	write() // while it is away
+	d.start("--log-level", "debug")
+	waitForSecrets(3)
+	if err := dyn.Resource(secrets).Namespace(ns).Delete(t.Context(), "planted", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitForSecrets(4)
+	newClient(t, c, ns).settle(d.path("events"), kinds[0], kinds[2], kinds[3])
+	ask("second")
+	d.stop()
+
+	checkHashes(t, secretEvents())
+	contents := map[string][]byte{"log and standard output": []byte(d.log.String()), "webhook": good.content(), "refusing webhook": bad.content()}
+	for path, body := range answers {
+		contents["GET "+path] = []byte(body)
+	}
+	exported, stored := storeContents(t, d)
+	contents["store export"], contents["store, inflated"] = exported, stored
+	err := filepath.WalkDir(d.dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		contents[strings.TrimPrefix(path, d.dir)], err = os.ReadFile(path)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for where, content := range contents {
+		for i, h := range append(hidden, key) {
+			if h.in(content) {
+				t.Errorf("value %d of %d is in: %s", i, len(hidden)+1, where)
+			}
+		}
+	}
+	for _, where := range []string{"webhook", "store, inflated", "GET first/api/v1/objects/configmaps/" + ns + "/planted", "/events/configmaps.jsonl", "/plain/widgets.jsonl"} {
+		if !visible.in(contents[where]) {
+			t.Errorf("what is not redacted is not in: %s, so the search proves nothing:\n%.2000s", where, contents[where])
+		}
+	}
+	if !good.keys[key.text] {
+		t.Error("the receiver was not sent the header")
+	}
+	if len(d.log.String()) == 0 || !strings.Contains(d.log.String(), "a route's expression failed") {
+		t.Error("the log doesn't tell of the failing expression")
+	}
+}
+
+func resourceOf(u *unstructured.Unstructured) schema.GroupVersionResource {
+	return u.GroupVersionKind().GroupVersion().WithResource(strings.ToLower(u.GetKind()) + "s")
+}
+
+// objectsOf are the objects of the events in a file.
+func objectsOf(t testing.TB, file string) []json.RawMessage {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	var objects []json.RawMessage
+	for in := bufio.NewReader(f); ; {
+		line, err := in.ReadBytes('\n')
+		if err != nil {
+			return objects
+		}
+		var e struct {
+			Data struct{ Object json.RawMessage }
+		}
+		if err := json.Unmarshal(line, &e); err != nil {
+			t.Fatal(err)
+		}
+		objects = append(objects, e.Data.Object)
+	}
+}
+
+// checkHashes expects that each new value of a Secret has another hash, the same
+// wherever the value is, and that the deletion shows the last one.
+func checkHashes(t testing.TB, objects []json.RawMessage) {
+	t.Helper()
+	var hashes []string
+	for _, raw := range objects {
+		var o struct {
+			Data map[string]string
+		}
+		if err := json.Unmarshal(raw, &o); err != nil {
+			t.Fatal(err)
+		}
+		if o.Data["password"] == "" || o.Data["password"] != o.Data["pin"] {
+			t.Errorf("a value has the hashes %q and %q", o.Data["password"], o.Data["pin"])
+		}
+		hashes = append(hashes, o.Data["password"])
+	}
+	if len(hashes) != 4 || hashes[0] == hashes[1] || hashes[1] == hashes[2] || hashes[2] != hashes[3] {
+		t.Errorf("the hashes are %q, want three different ones and the last again", hashes)
+	}
+}
+
+// storeContents is what `watcherd store export` prints, and all that the store
+// holds as it was before it was compressed.
+func storeContents(t testing.TB, d *daemon) (exported, inflated []byte) {
+	t.Helper()
+	out, errs, code := command(t, "store", "export", "--store", d.path("data"))
+	if code != 0 {
+		t.Fatalf("store export: exit code %d: %s", code, errs)
+	}
+	type line struct {
+		Type, Key string
+		Payload   []byte
+	}
+	var lines []line
+	dictionaries := compact.NewDictionaries(func(uint32, []byte) error { return nil })
+	var all bytes.Buffer
+	for text := range strings.Lines(out) {
+		var l line
+		if err := json.Unmarshal([]byte(text), &l); err != nil {
+			t.Fatal(err)
+		}
+		all.Write(l.Payload)
+		lines = append(lines, l)
+		if id, ok := strings.CutPrefix(l.Key, "dictionary/"); ok && l.Type == "meta" {
+			n, err := strconv.ParseUint(id, 10, 32)
+			if err == nil {
+				err = dictionaries.Load(uint32(n), l.Payload)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	codec, inflater := compact.NewCodec(dictionaries), record.Inflater{Cluster: "e2e", Dictionaries: dictionaries}
+	records, states := 0, 0
+	for _, l := range lines {
+		switch l.Type {
+		case "record":
+			e, err := inflater.Event(1, record.Object|record.OldObject|record.Patch, l.Payload)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&all, "%s\n%s\n%s\n", e.Object, e.OldObject, e.Patch)
+			records++
+		case "state":
+			o, err := codec.Decode(l.Payload)
+			if err != nil {
+				t.Fatal(err)
+			}
+			content, err := o.AppendJSON(nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Write(content)
+			states++
+		}
+	}
+	if records == 0 || states == 0 {
+		t.Errorf("the store has %d records and %d states", records, states)
+	}
+	return []byte(out), all.Bytes()
+}
