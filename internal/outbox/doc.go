@@ -42,8 +42,9 @@
 // records kept only for replay are given up first. Between two measurements of
 // the disk (four a second) every committed byte is counted, so callers that ask
 // WaitIngest before each batch overshoot by at most that one batch. What Pebble
-// rewrites meanwhile (at most four memtables of 8 MiB, and the compaction that
-// is running) comes on top; the reserve below MaxBytes is there for it.
+// rewrites meanwhile (at most four memtables, of 8 MiB or 1/32 of the budget, and
+// the compaction that is running, some 25 tables of 8 MiB or 1/64 of the budget)
+// comes on top; the reserve below MaxBytes is there for it.
 //
 // Never wiped. A directory that cannot be opened is left as it is
 // ([ErrDamaged]); [Check] and [Export] read what can be read. A record that

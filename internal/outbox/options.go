@@ -80,6 +80,7 @@ const (
 	blockCacheSize  = 16 << 20
 	maxOpenFiles    = 256
 	tableSize       = 8 << 20
+	minTableSize    = 1 << 20
 )
 
 // pebbleOptions are sized for one small daemon. Payloads arrive compressed, so
@@ -105,7 +106,7 @@ func pebbleOptions(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListen
 	// Small files everywhere: a file whose records are all deleted is dropped
 	// whole, and a damaged index costs one file.
 	for i := range o.TargetFileSizes {
-		o.TargetFileSizes[i] = tableSize
+		o.TargetFileSizes[i] = tableSizeFor(maxBytes)
 	}
 	o.Experimental.FileCacheShards = 2
 	for i := range o.Levels {
@@ -117,6 +118,15 @@ func pebbleOptions(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListen
 		}
 	}
 	return o
+}
+
+// tableSizeFor is the size of a table in a store with the given budget. A
+// compaction takes up to 25 tables, and for as long as it runs they exist twice.
+func tableSizeFor(maxBytes int64) int64 {
+	if maxBytes <= 0 {
+		return tableSize
+	}
+	return min(max(maxBytes/64, minTableSize), tableSize)
 }
 
 // memTableFor is the size of a memtable in a store with the given budget. A

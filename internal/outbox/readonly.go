@@ -81,8 +81,9 @@ func scanBothWays(db *pebble.DB, lower, upper []byte, f func(key, value []byte) 
 	return damage, err
 }
 
-func scanWay(db *pebble.DB, lower, upper []byte, first, next func(*pebble.Iterator) bool,
-	f func(key, value []byte) error) (last []byte, damage, err error) {
+func scanWay(
+	db *pebble.DB, lower, upper []byte, first, next func(*pebble.Iterator) bool, f func(key, value []byte) error,
+) (last []byte, damage, err error) {
 	it, err := db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
 		return nil, err, nil
