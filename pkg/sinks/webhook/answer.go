@@ -19,8 +19,9 @@ const (
 	maxExcerpt = 256      // characters of an answer in an error
 )
 
-// answer reads and closes the response and returns what it means.
-func (s *sink) answer(resp *http.Response, mask *strings.Replacer) error {
+// answer reads and closes the response and returns what it means. What is hidden
+// is never part of an error.
+func (s *sink) answer(resp *http.Response, hidden []string) error {
 	// Reading to the end lets the connection be used again. A body that fails or
 	// is longer takes nothing back of the status.
 	body, readErr := io.ReadAll(io.LimitReader(resp.Body, maxBody))
@@ -30,7 +31,7 @@ func (s *sink) answer(resp *http.Response, mask *strings.Replacer) error {
 	if status/100 == 2 {
 		return nil
 	}
-	err := fmt.Errorf("post to %s: status %d%s", s.target.Host, status, excerpt(body, mask))
+	err := fmt.Errorf("post to %s: status %d%s", s.target.Host, status, excerpt(body, s.mask(hidden)))
 	if readErr != nil || closeErr != nil {
 		err = fmt.Errorf("%w (the answer broke off)", err)
 	}

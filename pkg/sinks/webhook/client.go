@@ -67,6 +67,7 @@ func newClients(c *Config, o sinks.Options, m *metrics) (*clients, error) {
 				ForceAttemptHTTP2:      true,
 				HTTP2:                  &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 				MaxIdleConnsPerHost:    64,
+				WriteBufferSize:        64 << 10, // batches are large
 				IdleConnTimeout:        90 * time.Second,
 				MaxResponseHeaderBytes: 64 << 10,
 				DisableCompression:     true, // answers are read to 64 KiB; keep it the wire's 64 KiB

@@ -189,7 +189,7 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	enc := encoder{format: o.Format, batch: o.BatchMode}
+	enc := encoder{format: o.Format, batch: o.BatchMode, payloads: &sync.Pool{}}
 	if c.Compress == "gzip" {
 		enc.zips = &sync.Pool{}
 	}

@@ -19,13 +19,15 @@ type encoder struct {
 	format sinks.Format
 	batch  bool       // bodies are arrays, even of one event
 	zips   *sync.Pool // of *gzip.Writer; nil: no compression
+
+	payloads *sync.Pool // of *payload
 }
 
 // message is one request to be.
 type message struct {
 	id     string // the same for the same events
 	header http.Header
-	body   []byte
+	body   *payload // of which the holder of the message is a user
 }
 
 func (c encoder) encode(events []*event.Event) (*message, error) {
@@ -48,28 +50,31 @@ func (c encoder) encode(events []*event.Event) (*message, error) {
 	for _, e := range events {
 		size += e.Size()
 	}
-	m.body = make([]byte, 0, size)
+	m.body = newPayload(c.payloads, size)
+	body := m.body.buf
 	if c.batch {
 		m.id = batchID(events)
 		for i, e := range events {
-			m.body = append(m.body, "[,"[min(i, 1)])
-			m.body = c.format.Append(m.body, e)
+			body = append(body, "[,"[min(i, 1)])
+			body = c.format.Append(body, e)
 		}
-		m.body = append(m.body, ']')
+		body = append(body, ']')
 	} else {
-		m.body = c.format.Append(m.body, events[0])
+		body = c.format.Append(body, events[0])
 	}
+	m.body.buf = body
 	m.header.Set("Content-Type", contentType)
 	m.header.Set("Idempotency-Key", m.id)
 	m.header.Set("User-Agent", "watcherd")
 	if c.zips == nil {
 		return m, nil
 	}
-	packed, err := c.compress(m.body)
+	defer m.body.done()
+	packed, err := c.compress(m.body.buf)
 	if err != nil {
 		return nil, err
 	}
-	m.body = packed
+	m.body = &payload{buf: packed}
 	m.header.Set("Content-Encoding", "gzip")
 	return m, nil
 }

@@ -1,10 +1,10 @@
 package webhook
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"time"
@@ -68,14 +68,13 @@ func (s *sink) post(ctx context.Context, events []*event.Event) error {
 	if err != nil {
 		return err
 	}
-	// A bytes.Reader gives the request its GetBody: with that and the
-	// Idempotency-Key net/http may replace a connection that the peer has closed.
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.target.String(), bytes.NewReader(m.body))
+	defer m.body.done()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.target.String(), http.NoBody)
 	if err != nil {
 		return sinks.Pause(errors.New("the url cannot be used in a request"))
 	}
 	req.Header = m.header
-	hidden, err := s.secrets.apply(req.Header, m.id, m.body)
+	hidden, err := s.secrets.apply(req.Header, m.id, m.body.buf)
 	if err != nil {
 		return sinks.Pause(err)
 	}
@@ -84,13 +83,18 @@ func (s *sink) post(ctx context.Context, events []*event.Event) error {
 		return sinks.Pause(err)
 	}
 	defer s.clients.release(client)
+	// With GetBody and the Idempotency-Key net/http may replace a connection that
+	// the peer has closed.
+	req.ContentLength = int64(len(m.body.buf))
+	req.Body = m.body.reader()
+	req.GetBody = func() (io.ReadCloser, error) { return m.body.reader(), nil }
 	resp, err := client.http.Do(req)
 	if err != nil {
 		s.metrics.response(0)
 		return s.requestError(ctx, client, err)
 	}
 	s.metrics.response(resp.StatusCode)
-	return s.answer(resp, s.mask(hidden))
+	return s.answer(resp, hidden)
 }
 
 // errTimeout is the cause of a context that ended by the sink's own timeout.

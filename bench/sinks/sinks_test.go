@@ -1,0 +1,242 @@
+package sinks
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	client "github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/file"
+	"github.com/watcherd/watcherd/pkg/sinks/nats"
+	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
+	"github.com/watcherd/watcherd/pkg/sinks/webhook"
+)
+
+// objects is how many objects the events are of. As the worker in front of a sink
+// sees to, a batch holds no two events of one.
+const objects = 1024
+
+// events makes the events of one round, each of another object.
+func events() []*event.Event {
+	out := make([]*event.Event, objects)
+	for i := range out {
+		out[i] = sinktest.Event(i, i)
+		out[i].Object = fmt.Appendf(nil, `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":%q,"namespace":"prod","uid":%q},"spec":{%s}}`,
+			out[i].Name, out[i].UID, fields(1400))
+	}
+	return out
+}
+
+// fields are members of a JSON object, about size bytes of them.
+func fields(size int) string {
+	var s strings.Builder
+	for i := 0; s.Len() < size; i++ {
+		if i > 0 {
+			s.WriteByte(',')
+		}
+		fmt.Fprintf(&s, `"field%d":"value of %016x"`, i, rand.Uint64())
+	}
+	return s.String()
+}
+
+// loop delivers one batch, durably.
+type loop func(batch []*event.Event) error
+
+// compare measures a sink and the plain loop with batches of that size.
+func compare(b *testing.B, size int, sink, plain func(b *testing.B) loop) {
+	all := events()
+	for _, side := range []struct {
+		name string
+		open func(b *testing.B) loop
+	}{{"plain", plain}, {"sink", sink}} {
+		b.Run(side.name, func(b *testing.B) {
+			deliver := side.open(b)
+			if err := deliver(all[:size]); err != nil { // connections, files and buffers are made
+				b.Fatal(err)
+			}
+			var sequence uint64
+			next := func(n int) []*event.Event {
+				at := int(sequence) % (objects - size + 1)
+				batch := all[at : at+n]
+				for _, e := range batch {
+					sequence++
+					e.Sequence = sequence
+					e.ID = fmt.Sprintf("%032x", rand.Uint64())
+				}
+				return batch
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			cpu := cpuTime(b)
+			for left := b.N; left > 0; left -= size {
+				if err := deliver(next(min(size, left))); err != nil {
+					b.Fatal(err)
+				}
+			}
+			cpu = cpuTime(b) - cpu
+			b.StopTimer()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
+			b.ReportMetric(float64(cpu.Nanoseconds())/1e3/float64(b.N), "cpu-µs/event")
+		})
+	}
+}
+
+// cpuTime is what this process has used so far.
+func cpuTime(b *testing.B) time.Duration {
+	b.Helper()
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// open opens a sink for the benchmark.
+func open(b *testing.B, c sinks.Config, batches bool) loop {
+	b.Helper()
+	if err := c.Validate(); err != nil {
+		b.Fatal(err)
+	}
+	s, err := c.Open(b.Context(), sinks.Options{
+		Name: "bench", Cluster: "bench", BatchMode: batches, Dir: b.TempDir(),
+		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := s.Close(context.Background()); err != nil {
+			b.Error(err)
+		}
+	})
+	ctx := b.Context()
+	return func(batch []*event.Event) error { return s.Write(ctx, batch) }
+}
+
+func BenchmarkWebhook(b *testing.B) {
+	for _, size := range []int{1, 100} {
+		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) {
+			url := receiver(b, "webhook")
+			sink := func(b *testing.B) loop {
+				c := webhook.NewConfig()
+				c.URL = url
+				return open(b, c, size > 1)
+			}
+			plain := func(b *testing.B) loop {
+				b.Cleanup(http.DefaultClient.CloseIdleConnections)
+				var body []byte
+				return func(batch []*event.Event) error {
+					body = body[:0]
+					if size > 1 {
+						body = event.AppendBatch(body, batch)
+					} else {
+						body = event.AppendCloudEvent(body, batch[0])
+					}
+					resp, err := http.Post(url, event.ContentTypeCloudEvent, bytes.NewReader(body))
+					if err != nil {
+						return err
+					}
+					if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+						return err
+					}
+					if resp.StatusCode != http.StatusOK {
+						return fmt.Errorf("status %s", resp.Status)
+					}
+					return resp.Body.Close()
+				}
+			}
+			compare(b, size, sink, plain)
+		})
+	}
+}
+
+func BenchmarkJetStream(b *testing.B) {
+	const size = 256 // the sink's default
+	url := receiver(b, "nats")
+	nc, err := client.Connect(url)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, err = js.CreateStream(b.Context(), jetstream.StreamConfig{Name: "K8S", Subjects: []string{"k8s.>"}, MaxMsgs: 100_000, Duplicates: time.Second})
+	if err != nil {
+		b.Fatal(err)
+	}
+	sink := func(b *testing.B) loop {
+		c := nats.NewConfig()
+		c.URL, c.JetStream = url, &nats.JetStream{Stream: "K8S"}
+		return open(b, c, true)
+	}
+	plain := func(*testing.B) loop {
+		return func(batch []*event.Event) error {
+			futures := make([]jetstream.PubAckFuture, len(batch))
+			for i, e := range batch {
+				f, err := js.PublishAsync("k8s.test.apps.deployments.prod."+e.Name, event.AppendCloudEvent(nil, e), jetstream.WithMsgID(e.ID))
+				if err != nil {
+					return err
+				}
+				futures[i] = f
+			}
+			for _, f := range futures {
+				select {
+				case <-f.Ok():
+				case err := <-f.Err():
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	compare(b, size, sink, plain)
+}
+
+func BenchmarkFile(b *testing.B) {
+	const size = 512 // the sink's default
+	sink := func(b *testing.B) loop {
+		c := file.NewConfig()
+		c.Path = filepath.Join(b.TempDir(), "events.jsonl")
+		return open(b, c, true)
+	}
+	plain := func(b *testing.B) loop {
+		f, err := os.Create(filepath.Join(b.TempDir(), "events.jsonl"))
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { f.Close() })
+		out := bufio.NewWriterSize(f, 64<<10)
+		var line []byte
+		return func(batch []*event.Event) error {
+			for _, e := range batch {
+				line = append(event.AppendCloudEvent(line[:0], e), '\n')
+				if _, err := out.Write(line); err != nil {
+					return err
+				}
+			}
+			if err := out.Flush(); err != nil {
+				return err
+			}
+			return f.Sync()
+		}
+	}
+	compare(b, size, sink, plain)
+}
