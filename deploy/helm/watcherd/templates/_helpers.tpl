@@ -48,13 +48,3 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
 {{- end }}
 {{- end }}
-
-{{- /* Nine tenths of a memory limit in Mi or Gi, in the Go runtime's spelling; else nothing. */}}
-{{- define "watcherd.goMemLimit" -}}
-{{- $limit := dig "limits" "memory" "" .Values.resources | toString }}
-{{- if regexMatch "^[0-9]+Mi$" $limit }}
-{{- printf "%dMiB" (div (mul (trimSuffix "Mi" $limit | int64) 9) 10) }}
-{{- else if regexMatch "^[0-9]+Gi$" $limit }}
-{{- printf "%dMiB" (div (mul (trimSuffix "Gi" $limit | int64) 1024 9) 10) }}
-{{- end }}
-{{- end }}
