@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -212,9 +213,7 @@ func (c *adminClient) do(ctx context.Context, method, path string, query url.Val
 	if err != nil {
 		return nil, err
 	}
-	for k, v := range header {
-		req.Header[k] = v
-	}
+	maps.Copy(req.Header, header)
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
@@ -240,8 +239,7 @@ func (c *adminClient) unreachable(ctx context.Context, err error) error {
 		return fmt.Errorf("no daemon answers at %s: is 'watcherd run' running? Say where its admin listener is with --admin or --config", c.base)
 	}
 	// The url.Error around it repeats the method and the URL.
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		err = u.Err
 	}
 	return fmt.Errorf("the daemon at %s cannot be reached: %w", c.base, err)

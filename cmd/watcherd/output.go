@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -68,10 +69,8 @@ func printStructured(w io.Writer, format string, v any) error {
 
 // checkOutput is a usage error unless format is one of the allowed.
 func checkOutput(format string, allowed ...string) error {
-	for _, a := range allowed {
-		if format == a {
-			return nil
-		}
+	if slices.Contains(allowed, format) {
+		return nil
 	}
 	return &usageError{fmt.Errorf("-o %q: use %s", format, strings.Join(allowed, ", "))}
 }

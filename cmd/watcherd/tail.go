@@ -116,8 +116,8 @@ func (o *tailOptions) run(cmd *cobra.Command) error {
 	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
 		began, err := t.connect(ctx, client, query)
 		switch {
-		case ctx.Err() != nil, t.done: // interrupted, or there is no more to print
-			return nil
+		case ctx.Err() != nil, t.done:
+			return nil //nolint:nilerr // interrupted, or there is no more to print
 		case !connected && !began:
 			return err
 		case o.noFollow && err == nil:
@@ -192,9 +192,9 @@ func (t *tail) read(r io.Reader) error {
 			if err := t.print(name, data); err != nil {
 				return err
 			}
-			if id != "" {
-				t.lastID = id
-			}
+		}
+		if id != "" {
+			t.lastID = id
 		}
 		if t.done {
 			return nil

@@ -64,7 +64,8 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	st := &stream{w: w, rc: http.NewResponseController(w), metrics: s.metrics}
 	_ = st.rc.SetReadDeadline(time.Time{}) // the request is read; see limited
 	if q.follow {
-		defer s.cfg.Log.Follow()()
+		release := s.cfg.Log.Follow()
+		defer release()
 	}
 	st.run(ctx, s.cfg.Log, q)
 	if ctx.Err() != nil && r.Context().Err() == nil {
@@ -89,7 +90,9 @@ func (st *stream) run(ctx context.Context, log Log, q *streamQuery) {
 		st.send(0, StreamTruncated, marshal(map[string]any{"firstSequence": first}))
 		q.after = first - 1
 	}
-	st.comment("watcherd")
+	// An id without data: a reader that loses the connection before the first event
+	// resumes here, too.
+	st.buf = fmt.Appendf(st.buf, "id: %d\n\n", q.after)
 	st.flush()
 	beat := time.NewTimer(heartbeat)
 	defer beat.Stop()
@@ -127,14 +130,17 @@ func (st *stream) wait(ctx context.Context, log Log, after uint64, beat *time.Ti
 	beat.Reset(heartbeat)
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
-	news := make(chan error, 1)
-	go func() { news <- log.Wait(waiting, after) }()
+	news := make(chan struct{})
+	go func() {
+		defer close(news)
+		_ = log.Wait(waiting, after) // an error shows at the next read, or is the end of ctx
+	}()
 	for {
 		select {
 		case <-news:
-			return // an error shows at the next read, or is the end of ctx
+			return
 		case <-beat.C:
-			st.comment("")
+			st.buf = append(st.buf, ":\n\n"...)
 			st.flush()
 			if st.err != nil {
 				cancel()
@@ -175,12 +181,6 @@ func (st *stream) send(id uint64, name string, data []byte) {
 	if len(st.buf) > 1<<20 {
 		st.flush()
 	}
-}
-
-func (st *stream) comment(text string) {
-	st.buf = append(st.buf, ':')
-	st.buf = append(st.buf, text...)
-	st.buf = append(st.buf, "\n\n"...)
 }
 
 // flush writes what is buffered. A reader that does not take it in time is cut off,

@@ -94,7 +94,7 @@ func (f *fixture) client() *http.Client {
 
 // ask sends a request and returns the status code and the body. Headers are name and
 // value in turn.
-func (f *fixture) ask(method, url string, body string, headers ...string) (int, string) {
+func (f *fixture) ask(method, url, body string, headers ...string) (int, string) {
 	f.t.Helper()
 	req, err := http.NewRequestWithContext(f.t.Context(), method, url, strings.NewReader(body))
 	if err != nil {
@@ -331,13 +331,13 @@ func (f *fixture) stream(path string, headers ...string) *streamReader {
 	return &streamReader{t: f.t, resp: resp}
 }
 
-// next returns the next event, "" at the end of the stream. Comments are skipped.
+// next returns the next event, "" at the end of the stream. Comments and bare ids are skipped.
 func (s *streamReader) next() string {
 	s.t.Helper()
 	for {
 		if block, rest, ok := bytes.Cut(s.buf, []byte("\n\n")); ok {
 			s.buf = rest
-			if !bytes.HasPrefix(block, []byte(":")) {
+			if bytes.Contains(block, []byte("data: ")) {
 				return string(block)
 			}
 			continue

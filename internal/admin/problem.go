@@ -32,8 +32,7 @@ func problemf(code int, format string, args ...any) *Problem {
 }
 
 func problemOf(err error) *Problem {
-	var p *Problem
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*Problem](err); ok {
 		return p
 	}
 	return problemf(http.StatusInternalServerError, "%v", err)
@@ -78,8 +77,7 @@ func decode(r *http.Request, into any) error {
 	d := json.NewDecoder(r.Body)
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
-		var tooLarge *http.MaxBytesError
-		if errors.As(err, &tooLarge) {
+		if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			return problemf(http.StatusRequestEntityTooLarge, "the request is larger than %d bytes", tooLarge.Limit)
 		}
 		return problemf(http.StatusBadRequest, "the request is not understood: %v", err)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"time"
 )
@@ -70,7 +71,7 @@ func (c *certificates) latest() *tls.Config {
 }
 
 func (c *certificates) stat() (string, error) {
-	stamp := ""
+	var stamp strings.Builder
 	for _, name := range []string{c.certFile, c.keyFile, c.caFile} {
 		if name == "" {
 			continue
@@ -79,9 +80,9 @@ func (c *certificates) stat() (string, error) {
 		if err != nil {
 			return "", err
 		}
-		stamp += fmt.Sprintf("%s %d;", info.ModTime().Format(time.RFC3339Nano), info.Size())
+		fmt.Fprintf(&stamp, "%s %d;", info.ModTime().Format(time.RFC3339Nano), info.Size())
 	}
-	return stamp, nil
+	return stamp.String(), nil
 }
 
 func (c *certificates) read() (*tls.Config, error) {

@@ -64,7 +64,7 @@ func (m *Manager) viewUnserved(name string, cause error) (*View, error) {
 		return s.key.GVR.GroupResource().String() == name || s.key.GVR.Resource == name
 	})
 	if len(sources) == 0 {
-		return nil, cause
+		return nil, &unresolvedError{cause}
 	}
 	v := &View{m: m, about: sources[0].resource, sources: sources}
 	for _, s := range sources {
@@ -75,6 +75,12 @@ func (m *Manager) viewUnserved(name string, cause error) (*View, error) {
 	}
 	return v, nil
 }
+
+// unresolvedError is a name that cannot be resolved, in words for users.
+type unresolvedError struct{ err error }
+
+func (e *unresolvedError) Error() string { return strings.TrimPrefix(e.err.Error(), factoryPrefix) }
+func (e *unresolvedError) Unwrap() error { return e.err }
 
 // sourcesOf returns the sources that f accepts, those with the fullest objects
 // first.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/plan"
@@ -54,7 +55,7 @@ func (m *Manager) Status() status.Pipeline {
 		})
 		for _, x := range missed {
 			if x.watch == w.Name {
-				w.Missing = append(w.Missing, status.Missing{Resource: x.pattern, Reason: x.err.Error()})
+				w.Missing = append(w.Missing, status.Missing{Resource: x.pattern, Reason: strings.TrimPrefix(x.err.Error(), factoryPrefix)})
 			}
 		}
 		slices.SortFunc(w.Missing, func(a, b status.Missing) int { return cmp.Compare(a.Resource, b.Resource) })
@@ -63,6 +64,10 @@ func (m *Manager) Status() status.Pipeline {
 	p.Routes = routeStatuses(st)
 	return p
 }
+
+// factoryPrefix begins the errors of names that cannot be resolved. It tells users
+// nothing.
+const factoryPrefix = "dynamicfactory: "
 
 func (s *source) status() status.Source {
 	out := status.Source{Resource: s.resource.String(), Namespace: s.key.Namespace, State: "waiting"}
