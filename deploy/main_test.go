@@ -10,17 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
 )
-
-// patience is how long a test waits for a condition before it gives up. It is no
-// expectation of speed.
-const patience = 90 * time.Second
 
 func TestMain(m *testing.M) { testcluster.Main(m) }
 

@@ -56,6 +56,9 @@ in turn, %d times, on the same machine; medians (smallest to largest).
 watcherd is the real binary with its durable store (every commit fsynced) and a file sink (fsynced too), defaults
 otherwise. The baseline has neither: it forgets everything when it ends.
 
+A load average well above the number of cores says that other programs were at work: then CPU times and memory still
+hold, but rates, durations and, as every event waits for the disk, latencies do not.
+
 %s
 %s
 Updates: %d pods of about 5.5 KB, %d MODIFIED events (baseline: %d) sent by bench/replayd as fast as they are read;

@@ -69,7 +69,7 @@ func serveNATS(dir string) error {
 // benchmark.
 func receiver(b *testing.B, kind string) string {
 	b.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(b.Context()))
 	cmd := exec.CommandContext(ctx, os.Args[0])
 	cmd.Env = append(os.Environ(), receiverEnv+"="+kind, "BENCH_DIR="+b.TempDir())
 	cmd.Stderr = os.Stderr

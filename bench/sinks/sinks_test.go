@@ -121,7 +121,7 @@ func open(b *testing.B, c sinks.Config, batches bool) loop {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
-		if err := s.Close(context.Background()); err != nil {
+		if err := s.Close(context.WithoutCancel(b.Context())); err != nil {
 			b.Error(err)
 		}
 	})

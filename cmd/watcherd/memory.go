@@ -89,5 +89,9 @@ func readHeap() heap {
 		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/unused:bytes"}, {Name: "/memory/classes/heap/free:bytes"},
 	}
 	metrics.Read(s)
-	return heap{allocated: s[0].Value.Uint64(), live: s[1].Value.Uint64(), resident: s[2].Value.Uint64() + s[3].Value.Uint64() + s[4].Value.Uint64()}
+	return heap{
+		allocated: s[0].Value.Uint64(),
+		live:      s[1].Value.Uint64(),
+		resident:  s[2].Value.Uint64() + s[3].Value.Uint64() + s[4].Value.Uint64(),
+	}
 }

@@ -43,7 +43,8 @@ func newRunCommand() *cobra.Command {
 				return err
 			}
 			limitMemory(log)
-			defer startTrimming(cmd.Context())()
+			stopTrimming := startTrimming(cmd.Context())
+			defer stopTrimming()
 			metrics := prometheus.NewRegistry()
 			if err := watcherd.ExportClientGo(metrics); err != nil {
 				return err

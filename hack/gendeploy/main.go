@@ -53,7 +53,7 @@ func run(dir string) error {
 		if err := content(out); err != nil {
 			return err
 		}
-		if err := os.WriteFile(file, out.Bytes(), 0o644); err != nil { //nolint:gosec // it is a source file
+		if err := os.WriteFile(file, out.Bytes(), 0o644); err != nil { //nolint:gosec // a source file, whose name is in this program
 			return err
 		}
 	}
@@ -62,7 +62,7 @@ func run(dir string) error {
 
 func copyOf(file string) func(io.Writer) error {
 	return func(w io.Writer) error {
-		content, err := os.ReadFile(file)
+		content, err := os.ReadFile(file) //nolint:gosec // a source file, whose name is in this program
 		if err != nil {
 			return err
 		}

@@ -134,7 +134,7 @@ sinks: [{name: archive, file: {path: "./events/{resource}.jsonl"}}]
 		t.Fatal(err)
 	}
 	d.start()
-	w.settle(d.path("events"), widget)
+	w.settleAll(d.path("events"), widget)
 
 	word := "lost-"
 	f.word.Store(&word)
@@ -147,7 +147,7 @@ sinks: [{name: archive, file: {path: "./events/{resource}.jsonl"}}]
 	if err := w.remove(t.Context(), widget, removed); err != nil {
 		t.Fatal(err)
 	}
-	w.settle(d.path("events"), widget) // the watch has passed them by
+	w.settleAll(d.path("events"), widget) // the watch has passed them by
 	eventually(t, func() bool { return f.left.Load() >= 3 }, func() string { return "nothing was left out" })
 
 	repairs := func() map[string]string {
@@ -162,7 +162,7 @@ sinks: [{name: archive, file: {path: "./events/{resource}.jsonl"}}]
 	// The audit waits until the watch has come as far as its list. Further writes
 	// show that sooner than the next bookmark.
 	eventually(t, func() bool {
-		w.settle(d.path("events"), widget)
+		w.settleAll(d.path("events"), widget)
 		return len(repairs()) >= 3
 	}, func() string { return fmt.Sprintf("repairs are %v", repairs()) })
 	d.stop()

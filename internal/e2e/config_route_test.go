@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -202,10 +203,7 @@ func mutate(rng *rand.Rand, v any, depth int) any {
 	keys := []string{"a", "b/c", "d~e", "list", "ü"}
 	switch v := v.(type) {
 	case map[string]any:
-		out := map[string]any{}
-		for k, x := range v {
-			out[k] = x
-		}
+		out := maps.Clone(v)
 		k := keys[rng.IntN(len(keys))]
 		if _, ok := out[k]; ok && rng.IntN(4) == 0 {
 			delete(out, k)

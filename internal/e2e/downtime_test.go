@@ -37,7 +37,7 @@ func TestDowntime(t *testing.T) {
 			}
 			d := newDaemon(t, c.Kubeconfig, feedConfig(ns))
 			d.start()
-			w.settle(d.path("events"), kinds...)
+			w.settleAll(d.path("events"), kinds...)
 			if tc.killed {
 				d.kill()
 			} else {
@@ -54,7 +54,7 @@ func TestDowntime(t *testing.T) {
 				c.Restart(t)
 			}
 			d.start()
-			w.settle(d.path("events"), kinds...)
+			w.settleAll(d.path("events"), kinds...)
 			d.stop()
 
 			events := readEvents(t, d.path("events"))

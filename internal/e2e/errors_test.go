@@ -116,6 +116,6 @@ sinks:
 		log := d.log.String()
 		return strings.Contains(log, "secrets") && strings.Contains(log, "forbidden") && strings.Contains(log, "gadgets.example.org")
 	}, func() string { return "the log doesn't name what is missing:\n" + d.log.tail() })
-	w.settle(d.path("events"), kinds[0])
+	w.settleAll(d.path("events"), kinds[0])
 	d.stop()
 }

@@ -41,7 +41,7 @@ func TestEveryWriteIsDeliveredOnce(t *testing.T) {
 	d := newDaemon(t, c.Kubeconfig, feedConfig(ns))
 	d.start()
 	w := newClient(t, c, ns)
-	w.settle(d.path("events"), kinds...) // from here on nothing is part of the first list
+	w.settleAll(d.path("events"), kinds...) // from here on nothing is part of the first list
 
 	const writers, writes = 4, 550
 	var group errgroup.Group
@@ -51,7 +51,7 @@ func TestEveryWriteIsDeliveredOnce(t *testing.T) {
 	if err := group.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	w.settle(d.path("events"), kinds...)
+	w.settleAll(d.path("events"), kinds...)
 	d.stop()
 
 	events := readEvents(t, d.path("events"))

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -194,10 +195,22 @@ func report(t testing.TB, problems []string) {
 	}
 }
 
-// settle waits until the feed in dir has every change made before: in each kind a
-// last object is written, which is delivered after all else of its kind: it comes
-// last in a stream, and by its name in a list.
+// settle waits until the feed in dir has seen every change made before. In each
+// kind a last object is written: it comes last in a stream, and by its name in a
+// list. Deliveries of other objects may still be on their way: see settleAll.
 func (c *client) settle(dir string, watched ...kind) {
+	c.t.Helper()
+	c.await(dir, false, watched)
+}
+
+// settleAll is settle for a feed whose every event goes to dir; it waits until all
+// of them are there.
+func (c *client) settleAll(dir string, watched ...kind) {
+	c.t.Helper()
+	c.await(dir, true, watched)
+}
+
+func (c *client) await(dir string, all bool, watched []kind) {
 	c.t.Helper()
 	want := map[string]bool{}
 	for _, k := range watched {
@@ -207,15 +220,39 @@ func (c *client) settle(dir string, watched ...kind) {
 		}
 		want[string(u.GetUID())] = true
 	}
+	left, missing := len(want), 0
 	eventually(c.t, func() bool {
-		left := len(want)
-		for uid := range byObject(readEvents(c.t, dir)) {
+		events := readEvents(c.t, dir)
+		left, missing = len(want), 0
+		if all {
+			missing = holes(c.t, events)
+		}
+		for uid := range byObject(events) {
 			if want[uid] {
 				left--
 			}
 		}
-		return left == 0
-	}, func() string { return fmt.Sprintf("the last objects of %d kinds never arrived", len(want)) })
+		return left == 0 && missing == 0
+	}, func() string {
+		return fmt.Sprintf("of %d last objects %d never arrived, and %d events before them", len(want), left, missing)
+	})
+}
+
+// holes is how many events are missing before the last one, by their sequences,
+// which have no gaps where every event goes to the sink.
+func holes(t testing.TB, events []got) int {
+	t.Helper()
+	seen := map[int]bool{}
+	last := 0
+	for _, g := range events {
+		n, err := strconv.Atoi(g.Sequence)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[n] = true
+		last = max(last, n)
+	}
+	return last - len(seen)
 }
 
 func (h *history) count() int {

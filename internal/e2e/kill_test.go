@@ -77,7 +77,7 @@ func TestKillLoop(t *testing.T) {
 	w := newClient(t, c, ns)
 
 	d.start()
-	w.settle(d.path("events"), kinds...) // from here on nothing is part of the first list
+	w.settleAll(d.path("events"), kinds...) // from here on nothing is part of the first list
 	d.kill()
 
 	var stop atomic.Bool
@@ -106,7 +106,7 @@ func TestKillLoop(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.start()
-	w.settle(d.path("events"), kinds...)
+	w.settleAll(d.path("events"), kinds...)
 	eventually(t, func() bool { return len(distinct(r.all())) >= len(distinct(readEvents(t, d.path("events")))) },
 		func() string { return fmt.Sprintf("the receiver has %d events", len(r.all())) })
 	d.stop()

@@ -155,7 +155,7 @@ func (c *client) flood(n int) error {
 	for i := range writers {
 		group.Go(func() error {
 			k := kinds[0]
-			var objects [10]*unstructured.Unstructured
+			objects := make([]*unstructured.Unstructured, 10)
 			for turn := range n / writers {
 				var err error
 				name := fmt.Sprintf("flood-%d-%d-%d", from, i, turn%len(objects))

@@ -48,14 +48,14 @@ watches: [{name: all, resources: [widgets.example.com], namespaces: {include: [%
 sinks: [{name: archive, file: {path: "./events/{resource}.jsonl"}}]
 `, ns))
 	d.start()
-	w.settle(d.path("events"), widget)
+	w.settleAll(d.path("events"), widget)
 	d.stop()
 	asked := c.RequestCounts(t, widget.gvr)
 
 	d.log.reset()
 	d.start()
 	eventually(t, func() bool { return strings.Contains(d.log.String(), "watch synced") }, func() string { return "never synced" })
-	w.settle(d.path("events"), widget)
+	w.settleAll(d.path("events"), widget)
 	d.stop()
 
 	if lists := c.RequestCounts(t, widget.gvr).List - asked.List; lists != 0 {

@@ -29,11 +29,11 @@ func TestRollback(t *testing.T) {
 			before := c.SaveEtcd(t)
 			d := newDaemon(t, c.Kubeconfig, feedConfig(ns))
 			d.start()
-			w.settle(d.path("events"), kinds...)
+			w.settleAll(d.path("events"), kinds...)
 			if err := w.undone(t.Context(), objects); err != nil {
 				t.Fatal(err)
 			}
-			w.settle(d.path("events"), kinds...)
+			w.settleAll(d.path("events"), kinds...)
 
 			if tc.stopped {
 				d.stop()
@@ -44,7 +44,7 @@ func TestRollback(t *testing.T) {
 			}
 			eventually(t, func() bool { return len(gapsOf(readEvents(t, d.path("events")))) == len(kinds) },
 				func() string { return "not every kind has its gap" })
-			w.settle(d.path("events"), kinds...)
+			w.settleAll(d.path("events"), kinds...)
 			d.stop()
 
 			events := readEvents(t, d.path("events"))

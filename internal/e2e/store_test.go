@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,7 +13,7 @@ import (
 )
 
 // TestDamagedStore damages files of the store in several ways. The daemon does not
-// start over: it says what is the matter and what to do, and touches nothing.
+// start over: it says what is the matter and what to do, and removes nothing.
 func TestDamagedStore(t *testing.T) {
 	c := testcluster.Shared(t)
 	c.Apply(t, widgetCRD)
@@ -40,12 +41,13 @@ func TestDamagedStore(t *testing.T) {
 		name   string
 		files  string // pattern of the files to damage
 		damage func(name string) error
+		late   bool // found when the storage engine is open, which renews its other files
 	}{
-		{"manifest overwritten", "MANIFEST-*", flipBytes},
-		{"manifest gone", "MANIFEST-*", os.Remove},
-		{"tables overwritten", "*.sst", flipBytes},
-		{"table gone", "*.sst", os.Remove},
-		{"table cut off", "*.sst", func(name string) error { return os.Truncate(name, 100) }},
+		{"manifest overwritten", "MANIFEST-*", flipBytes, false},
+		{"manifest gone", "MANIFEST-*", os.Remove, false},
+		{"tables overwritten", "*.sst", flipBytes, true},
+		{"table gone", "*.sst", os.Remove, false},
+		{"table cut off", "*.sst", func(name string) error { return os.Truncate(name, 100) }, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if err := os.RemoveAll(d.path("data")); err != nil {
@@ -77,7 +79,8 @@ func TestDamagedStore(t *testing.T) {
 			after := sums(t, d.path("data"))
 			for name, sum := range before {
 				// OWNER says which process opened the store last.
-				if after[name] != sum && filepath.Base(name) != "OWNER" {
+				renewed := filepath.Base(name) == "OWNER" || tc.late && !slices.Contains(damaged, name)
+				if after[name] != sum && !renewed {
 					t.Errorf("%s was changed", name)
 				}
 			}

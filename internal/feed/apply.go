@@ -26,7 +26,8 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	}
 	old := m.currentState()
 	diff := plan.Diff(old, next)
-	if err := m.prepareSinks(next, diff); err != nil {
+	fresh, err := m.prepareSinks(diff)
+	if err != nil {
 		return err
 	}
 	// From here on nothing fails for reasons of the new state.
@@ -45,8 +46,8 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	m.removeSinks(diff.Sinks.Remove)
 	if old != nil {
 		m.snapshotGained(ctx, gained)
-		m.snapshotSinks(ctx, next, diff.Sinks.Add)
 	}
+	m.fillSinks(ctx, next, fresh)
 	return nil
 }
 

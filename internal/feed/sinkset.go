@@ -22,20 +22,19 @@ type sinkWorker struct {
 	done   chan struct{} // closed when the worker's Run has returned
 }
 
-// prepareSinks makes the queues of the sinks that are new. It is what can fail of
-// a change of sinks; a queue without a worker does no harm.
-func (m *Manager) prepareSinks(next *plan.State, diff plan.Plan) error {
+// prepareSinks makes the queues of the sinks that are new to the store, and returns
+// their names. It is what can fail of a change of sinks; a queue without a worker
+// does no harm.
+func (m *Manager) prepareSinks(diff plan.Plan) (fresh []string, err error) {
 	for _, name := range slices.Concat(diff.Sinks.Add, diff.Sinks.Replace) {
-		spec := next.Sink(name)
-		from := outbox.FromNow
-		if spec.From == plan.FromStart {
-			from = outbox.FromLogStart
+		if _, err := m.store.Queue(name); err != nil {
+			fresh = append(fresh, name)
 		}
-		if _, err := m.store.EnsureSink(name, from); err != nil {
-			return fmt.Errorf("sink %s: %w", name, err)
+		if _, err := m.store.EnsureSink(name, outbox.FromNow); err != nil {
+			return nil, fmt.Errorf("sink %s: %w", name, err)
 		}
 	}
-	return nil
+	return fresh, nil
 }
 
 // startSinks starts workers for new sinks, and replaces those whose block

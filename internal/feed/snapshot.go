@@ -3,6 +3,7 @@ package feed
 import (
 	"context"
 
+	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 )
 
@@ -67,15 +68,19 @@ func (m *Manager) snapshotGained(ctx context.Context, gained []gain) {
 	}
 }
 
-// snapshotSinks gives new sinks that start from a snapshot what is recorded.
-func (m *Manager) snapshotSinks(ctx context.Context, st *plan.State, added []string) {
-	for _, name := range added {
-		if st.Sink(name).From != plan.FromSnapshot {
-			continue
+// fillSinks gives sinks that are new to the store what they are to start from.
+func (m *Manager) fillSinks(ctx context.Context, st *plan.State, fresh []string) {
+	for _, name := range fresh {
+		var err error
+		switch st.Sink(name).From {
+		case plan.FromSnapshot:
+			item := snapshotItem{only: func(sink string) bool { return sink == name }}
+			_, err = m.snapshotWatches(ctx, item, func(*plan.Watch) bool { return true })
+		case plan.FromStart:
+			_, err = m.Replay(ctx, name, outbox.ReplayRange{}, nil)
 		}
-		item := snapshotItem{only: func(sink string) bool { return sink == name }}
-		if _, err := m.snapshotWatches(ctx, item, func(*plan.Watch) bool { return true }); err != nil {
-			m.log.Error("snapshot for a new sink did not finish", "sink", name, "error", err)
+		if err != nil {
+			m.log.Error("a new sink was not given all that it is to start from; snapshot or replay it", "sink", name, "error", err)
 		}
 	}
 }

@@ -7,8 +7,9 @@ var (
 	// ErrLocked: another process (or another Store of this one) has the
 	// directory open.
 	ErrLocked = errors.New("the store is in use by another process")
-	// ErrDamaged: files of the store are missing or unreadable. Nothing was
-	// changed.
+	// ErrDamaged: files of the store are missing or unreadable. No data was
+	// removed. (Damage inside a table shows only after the storage engine has
+	// turned its log into tables, so files may have been renewed.)
 	ErrDamaged = errors.New("the store is damaged")
 	// ErrNewerFormat: a newer release wrote the store.
 	ErrNewerFormat = errors.New("the store was written by a newer release")

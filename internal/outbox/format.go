@@ -20,7 +20,7 @@ func openError(dir string, err error) error {
 	case errors.Is(err, ErrFailed), errors.As(err, &errno) && errno != syscall.ENOENT && !errors.Is(err, ErrUnreadable):
 		return fmt.Errorf("open the store %s: %w", dir, err)
 	default:
-		return fmt.Errorf("%s: %w: %w; nothing was changed: `watcherd store check` says what is readable, `watcherd store export` copies it out", dir, ErrDamaged, err)
+		return fmt.Errorf("%s: %w: %w; no data was removed: `watcherd store check` says what is readable, `watcherd store export` copies it out", dir, ErrDamaged, err)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 type Config struct {
 	// Path of the file. Tokens: {cluster} {group} {version} {resource} {namespace}
 	// {name} {date} (day of the event, UTC). A relative path starts at the
-	// configuration file's folder.
+	// process's working directory.
 	Path string `json:"path"`
 
 	// Rotate says when a file is set aside and a new one begun.
