@@ -157,12 +157,10 @@ func (r *run) synced(resources ...string) {
 		for line := range bytes.Lines(r.log.bytes()) {
 			var entry struct {
 				Message  string `json:"msg"`
-				Resource struct {
-					Name string `json:"name"`
-				} `json:"resource"`
+				Resource string `json:"resource"`
 			}
 			if json.Unmarshal(line, &entry) == nil && entry.Message == "watch synced" {
-				seen[entry.Resource.Name] = true
+				seen[entry.Resource] = true
 			}
 		}
 		for _, want := range resources {
