@@ -153,7 +153,8 @@ sinks: [{name: archive, file: {path: "./events/{resource}.jsonl"}}]
 	repairs := func() map[string]string {
 		m := map[string]string{}
 		for _, g := range readEvents(t, d.path("events")) {
-			if g.Data.Repair {
+			// Others that the list happened to bring are marked as well.
+			if g.Data.Repair && strings.HasPrefix(g.Data.Name, "lost-") {
 				m[g.Data.Name] = g.verb()
 			}
 		}

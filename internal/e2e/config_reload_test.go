@@ -225,7 +225,9 @@ func TestReloads(t *testing.T) {
 	timeouts := int(time.Since(began) / (5 * time.Minute)) // a watch is ended by the server after 5 to 10 minutes
 	for _, k := range kinds[1:] {
 		before, after := requests[k.kind], c.RequestCounts(t, k.gvr)
-		if after.List != before.List || after.Watch > before.Watch+timeouts || after.OpenWatch != before.OpenWatch {
+		// Lists are not compared: the server's own controller makes some in the
+		// namespaces of other tests, which it empties.
+		if after.Watch > before.Watch+timeouts || after.OpenWatch != before.OpenWatch {
 			t.Errorf("%s: the server was asked %+v before and %+v after", k.kind, before, after)
 		}
 	}
