@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
@@ -393,7 +394,7 @@ func TestSlowSubscriberCostsItsWindow(t *testing.T) {
 	c := testcluster.Shared(t)
 	ns := c.Namespace(t)
 	client := c.Dynamic(t).Resource(configMaps).Namespace(ns)
-	const window = 16
+	const window = 4
 	f := realFactory(t, c.Config(t), dynamicfactory.WithRaw(dynamicfactory.RawOptions{Window: window}))
 	j, sub := join(t, f, dynamicfactory.Key{GVR: configMaps, Namespace: ns})
 	create(t, client, "busy")
@@ -402,23 +403,26 @@ func TestSlowSubscriberCostsItsWindow(t *testing.T) {
 		defer j.mu.Unlock()
 		j.acks = acks
 	}
+	// A client that does not read back what it has written.
+	writer := must(metadata.NewForConfig(c.Config(t)))(t).Resource(configMaps).Namespace(ns)
 	write := func(n int) {
 		for range n {
-			b := make([]byte, 48<<10)
+			b := make([]byte, 384<<10)
 			_, _ = rand.Read(b) // never fails; does not compress
-			patch(t, client, "busy", `{"data":{"x":"`+base64.StdEncoding.EncodeToString(b)+`"}}`)
+			body := `{"data":{"x":"` + base64.StdEncoding.EncodeToString(b) + `"}}`
+			must(writer.Patch(t.Context(), "busy", types.MergePatchType, []byte(body), metav1.PatchOptions{}))(t)
 		}
 	}
 	acknowledge(sub.Ack)
-	write(30) // until the informer has made itself at home
-	told(t, j, 31)
+	write(10) // until the informer has made itself at home
+	told(t, j, 11)
 	acknowledge(nil)
 	bytes := heap()
-	write(200) // 13 MB
+	write(40) // 20 MB
 	eventually(t, "the window is full", func() bool { return sub.Status().InFlight == window })
 	is(t, "told", len(j.take()), window)
 	// HTTP/2 lets the server send 4 MiB that nobody reads.
-	if now := heap(); now > bytes+6<<20 {
+	if now := heap(); now > bytes+8<<20 {
 		t.Errorf("the heap has %d bytes, it had %d", now, bytes)
 	}
 	acknowledge(sub.Ack)

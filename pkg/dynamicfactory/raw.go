@@ -35,8 +35,9 @@ type RawOptions struct {
 	Snapshot func(context.Context, Key) (*Snapshot, error)
 	// Window is how many watch events of an informer may be handed on and not
 	// acknowledged by every one of its subscriptions (Subscription.Ack); then the
-	// stream is not read any further. 0 is no bound. It excludes a resync period:
-	// with one, client-go does not hand on every event.
+	// stream is not read any further, and TCP slows the server down; with HTTP/2, up
+	// to 4 MiB that it has sent wait in memory. 0 is no bound. It excludes a resync
+	// period: with one, client-go does not hand on every event.
 	Window int
 	// OnGap is told of lost history, after a list has made up for it as far as that
 	// is possible, and before that list's objects are handed on.

@@ -129,6 +129,47 @@ func TestListFails(t *testing.T) {
 	}
 }
 
+// While an attempt lasts, the state is what the last one ended with.
+func TestStateOfALongAttempt(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		var asked atomic.Int64
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			switch asked.Add(1) {
+			case 1:
+				time.Sleep(10 * time.Second)
+				apitest.Fail(w, http.StatusForbidden, "Forbidden")
+				return true
+			case 2:
+				time.Sleep(10 * time.Second)
+			}
+			return false
+		})
+		_, sub := subscribe(t, factory(t, s), configMapKey)
+		is(t, "at first", sub.Status().State, dynamicfactory.StateListing)
+		time.Sleep(15 * time.Second)
+		is(t, "during the second attempt", sub.Status().State, dynamicfactory.StateForbidden)
+		is(t, "requests", asked.Load(), 2)
+		time.Sleep(10 * time.Second)
+		is(t, "at last", sub.Status().State, dynamicfactory.StateWatching)
+	})
+}
+
+// The namespace of the factory is that of keys without one.
+func TestNamespaceOfTheFactory(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		s.Put(configMapPath, "other", "b", nil)
+		f := factory(t, s, dynamicfactory.WithNamespace("ns"))
+		j, sub := subscribe(t, f, configMapKey)
+		j.expect(t, "initial a")
+		is(t, "namespace", sub.Key().Namespace, "ns")
+		elsewhere := configMapKey
+		elsewhere.Namespace = "other"
+		j, _ = subscribe(t, f, elsewhere)
+		j.expect(t, "initial b")
+	})
+}
+
 // One object that makes no sense makes the list fail as a whole: what is cached
 // stays, and nothing counts as deleted.
 func TestListWithAnUnreadableObject(t *testing.T) {

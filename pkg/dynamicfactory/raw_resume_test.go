@@ -223,6 +223,29 @@ func TestProbeIsRefused(t *testing.T) {
 	}
 }
 
+// One server of a group may be behind the others for a moment: an old version counts
+// if it is given twice.
+func TestServerIsBehindForAMoment(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		var asked atomic.Int64
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			q := r.URL.Query()
+			if q.Get("limit") != "1" || strings.HasSuffix(r.URL.Path, "/configmaps") && asked.Add(1) > 1 {
+				return false
+			}
+			_, _ = w.Write([]byte(`{"kind":"List","metadata":{"resourceVersion":"7"},"items":[]}`))
+			return true
+		})
+		j, sub := subscribe(t, factory(t, s), configMapKey)
+		s.Cut()
+		put(s, "a")
+		time.Sleep(time.Minute)
+		j.expect(t, "add a")
+		is(t, "relists", sub.Status().Relists, 0)
+		is(t, "questions", asked.Load(), 2)
+	})
+}
+
 // Versions that are not numbers are resumed on trust.
 func TestVersionsThatAreNotNumbers(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {

@@ -205,6 +205,16 @@ func TestHistoryIsLost(t *testing.T) {
 				put(s, "e")
 				synctest.Wait()
 				j.expect(t, "add e")
+
+				told = nil
+				put(s, "f")
+				synctest.Wait()
+				s.Cut()
+				s.Compact()
+				put(s, "g")
+				time.Sleep(time.Minute)
+				is(t, "notifications", len(j.take()), 5)
+				is(t, "the next gap", strings.Join(told, "; "), "trueexpired108110 after true [add f]")
 			})
 		})
 	}
