@@ -44,6 +44,9 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	}
 	m.flush() // nothing is on its way to a sink that goes
 	m.removeSinks(diff.Sinks.Remove)
+	for _, watch := range diff.Watches.Remove {
+		m.metrics.forget(watch)
+	}
 	if old != nil {
 		m.snapshotGained(ctx, gained)
 	}
@@ -110,6 +113,11 @@ func (m *Manager) follow(ctx context.Context, d desired) ([]gain, error) {
 	}
 	m.mu.Unlock()
 	m.noteMissing(d.missing)
+	for _, s := range d.sources {
+		for _, h := range *s.hits.Load() {
+			m.metrics.feeds(h.watch.Name, s)
+		}
+	}
 
 	// A source that takes over another's objects resumes from what that one had
 	// committed, so it has to wait for it.

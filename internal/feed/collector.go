@@ -67,7 +67,7 @@ var (
 	}
 
 	keptDesc     = prometheus.NewDesc("watcherd_sink_dead_letters", "Dead letters that are kept.", []string{"sink"}, nil)
-	orphanedDesc = prometheus.NewDesc("watcherd_sink_orphaned_events", "Events kept for a sink that is not configured any more.", []string{"sink"}, nil)
+	orphanedDesc = prometheus.NewDesc("watcherd_sink_orphaned_events", "Events kept for a sink that is not configured any more; 0 for one that is.", []string{"sink"}, nil)
 	beatDesc     = prometheus.NewDesc("watcherd_committer_last_beat_timestamp_seconds", "When the committer last turned to its queue.", nil, nil)
 )
 
@@ -99,9 +99,11 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	for i := range p.Sinks {
 		s := &p.Sinks[i]
 		ch <- gauge(keptDesc, float64(s.DeadLetters), s.Name)
+		orphaned := 0.0
 		if !s.Configured {
-			ch <- gauge(orphanedDesc, float64(s.Queued), s.Name)
+			orphaned = float64(s.Queued)
 		}
+		ch <- gauge(orphanedDesc, orphaned, s.Name)
 	}
 	for _, x := range p.Caches {
 		ch <- gauge(objectsDesc, float64(x.Objects), x.Resource)

@@ -61,6 +61,26 @@ func (m *metrics) repaired(s *source) prometheus.Counter {
 	return m.repairsTotal.WithLabelValues(s.key.GVR.GroupResource().String())
 }
 
+// gapCauses are those of the factory's gaps, and the audit's.
+var gapCauses = [...]string{"expired", causeRollback, "unreadable", causeAudit}
+
+// feeds notes that a source feeds a watch. Series begin at zero, so that their
+// first increase is one.
+func (m *metrics) feeds(watch string, s *source) {
+	for _, cause := range gapCauses {
+		m.gapsTotal.WithLabelValues(watch, s.key.GVR.GroupResource().String(), cause)
+	}
+	for _, t := range [...]event.Type{event.Added, event.Updated, event.Deleted, event.Sync} {
+		m.watchedTotal.WithLabelValues(watch, string(t))
+	}
+}
+
+// forget ends the series of a watch that is not configured any more.
+func (m *metrics) forget(watch string) {
+	m.gapsTotal.DeletePartialMatch(prometheus.Labels{"watch": watch})
+	m.watchedTotal.DeletePartialMatch(prometheus.Labels{"watch": watch})
+}
+
 func (m *metrics) watched(watch string, t event.Type) {
 	m.watchedTotal.WithLabelValues(watch, string(t)).Inc()
 }
