@@ -11,7 +11,7 @@ import (
 // is what a subscriber compares its own record with; the informer takes no part.
 // The metadata is valid during the call only. An error of visit ends it.
 //
-// The error is ErrNotRaw without NewForConfig.
+// The error is ErrNotRaw without NewForConfig, and ErrStopped after the informer's end.
 func (s *Subscription) Heads(ctx context.Context, visit func(*compact.Meta) error) (resourceVersion string, err error) {
 	if s.informer.source == nil {
 		return "", ErrNotRaw

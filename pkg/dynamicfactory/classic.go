@@ -29,10 +29,11 @@ func (f *Factory) newListerWatcher(k Key) cache.ListerWatcher {
 		}
 		return f.client.Resource(k.GVR).Namespace(k.Namespace)
 	}
+	change := f.opts.tweak.of(k.GVR)
 	tweak := func(o *metav1.ListOptions) {
 		o.LabelSelector, o.FieldSelector = k.LabelSelector, k.FieldSelector
-		if f.opts.tweak != nil {
-			f.opts.tweak(o)
+		if change != nil {
+			change(o)
 		}
 	}
 	return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{

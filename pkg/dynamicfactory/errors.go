@@ -15,6 +15,8 @@ var (
 	ErrNoHandler = errors.New("dynamicfactory: no handler")
 	// ErrNotRaw says that something needs a factory made by NewForConfig.
 	ErrNotRaw = errors.New("dynamicfactory: only a factory made by NewForConfig can do that")
+	// ErrStopped says that a subscription's informer has stopped.
+	ErrStopped = rawwatch.ErrStopped
 	// ErrForeignCluster says that the API server belongs to another cluster than the
 	// state to be resumed. Informers then neither list nor resume, but go on asking.
 	ErrForeignCluster = rawwatch.ErrForeign

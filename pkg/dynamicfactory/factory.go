@@ -104,8 +104,8 @@ func (o *options) validate() error {
 	if (o.raw.Window > 0 || o.raw.Snapshot != nil) && !o.compact {
 		errs = append(errs, errors.New("dynamicfactory: Window and Snapshot need WithCompactStore, whose objects carry positions"))
 	}
-	if o.raw.Window > 0 && (o.resync > 0 || slices.ContainsFunc(slices.Collect(maps.Keys(o.resyncOf)),
-		func(gvr schema.GroupVersionResource) bool { return o.resyncOf[gvr] > 0 })) {
+	resyncs := append(slices.Collect(maps.Values(o.resync.own)), o.resync.all)
+	if o.raw.Window > 0 && slices.Max(resyncs) > 0 {
 		errs = append(errs, errors.New("dynamicfactory: Window and a resync period exclude each other"))
 	}
 	return errors.Join(errs...)
@@ -144,16 +144,16 @@ func (f *Factory) informer(k Key, afresh bool, own func(*informer)) *informer {
 type NewInformerFunc func(client dynamic.Interface, resync time.Duration) cache.SharedIndexInformer
 
 // InformerFor returns the informer that newInformer has made for a resource, always
-// the same one, under the factory's transform. It runs after Start. It is not the
+// the same one, under the resource's transform. It runs after Start. It is not the
 // one that ForResource returns.
 func (f *Factory) InformerFor(gvr schema.GroupVersionResource, newInformer NewInformerFunc) cache.SharedIndexInformer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	i, ok := f.custom[gvr]
 	if !ok {
-		i = &informer{key: Key{GVR: gvr}, pinned: true, shared: newInformer(f.client, f.opts.resyncFor(gvr))}
-		if f.opts.transform != nil {
-			_ = i.shared.SetTransform(f.opts.transform) // fails only after the start
+		i = &informer{key: Key{GVR: gvr}, pinned: true, shared: newInformer(f.client, f.opts.resync.of(gvr))}
+		if transform := f.opts.transform.of(gvr); transform != nil {
+			_ = i.shared.SetTransform(transform) // fails only after the start
 		}
 		f.custom[gvr] = i
 	}

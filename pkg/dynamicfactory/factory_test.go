@@ -46,7 +46,7 @@ func deployment(namespace, name string) *unstructured.Unstructured {
 // loses changes; watched delivers a value when a watch is established.
 func fakeClient(objs ...runtime.Object) *fake.FakeDynamicClient {
 	return fake.NewSimpleDynamicClientWithCustomListKinds(runtime.NewScheme(), map[schema.GroupVersionResource]string{
-		deployments: "DeploymentList", configMaps: "ConfigMapList",
+		deployments: "DeploymentList", configMaps: "ConfigMapList", secrets: "SecretList",
 	}, objs...)
 }
 
@@ -390,88 +390,6 @@ func TestResync(t *testing.T) {
 	}
 	started(t, f)
 	is(t, "resynced", receive(t, again), "a")
-}
-
-// Bad input gives typed errors, and nothing runs for it.
-func TestBadInput(t *testing.T) {
-	h := cache.ResourceEventHandlerFuncs{}
-	f := dynamicfactory.New(fakeClient())
-	defer f.Shutdown()
-	for _, k := range []dynamicfactory.Key{
-		{},
-		{GVR: schema.GroupVersionResource{Version: "v1"}},
-		{GVR: schema.GroupVersionResource{Resource: "pods"}},
-		{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods/log"}},
-		{GVR: configMaps, Namespace: ".."},
-		{GVR: configMaps, LabelSelector: "a in b"},
-		{GVR: configMaps, FieldSelector: "nonsense"},
-	} {
-		var bad *dynamicfactory.KeyError
-		if _, err := f.Subscribe(t.Context(), k, h); !errors.As(err, &bad) || bad.Key != k {
-			t.Errorf("%v: got %v", k, err)
-		}
-	}
-	if _, err := f.Subscribe(t.Context(), configMapKey, nil); !errors.Is(err, dynamicfactory.ErrNoHandler) {
-		t.Errorf("no handler: %v", err)
-	}
-	if _, err := f.Subscribe(t.Context(), dynamicfactory.Key{GVR: configMaps, MetadataOnly: true}, h); !errors.Is(err, dynamicfactory.ErrNotRaw) {
-		t.Errorf("metadata only: %v", err)
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := f.Subscribe(ended, configMapKey, h); !errors.Is(err, context.Canceled) {
-		t.Errorf("an ended context: %v", err)
-	}
-	is(t, "informers", len(f.Statuses()), 0)
-
-	if _, err := dynamicfactory.New(nil).Subscribe(t.Context(), configMapKey, h); !errors.Is(err, dynamicfactory.ErrNoClient) {
-		t.Errorf("no client: %v", err)
-	}
-	if _, err := dynamicfactory.NewForConfig(nil); !errors.Is(err, dynamicfactory.ErrNoClient) {
-		t.Errorf("no config: %v", err)
-	}
-	if _, err := dynamicfactory.NewResolver(nil); !errors.Is(err, dynamicfactory.ErrNoClient) {
-		t.Errorf("no config for a resolver: %v", err)
-	}
-	cfg := &rest.Config{Host: "127.0.0.1:1"}
-	for what, opts := range map[string][]dynamicfactory.Option{
-		"window without compact store": {dynamicfactory.WithRaw(dynamicfactory.RawOptions{Window: 1})},
-		"window with resync": {
-			dynamicfactory.WithRaw(dynamicfactory.RawOptions{Window: 1}), dynamicfactory.WithCompactStore(), dynamicfactory.WithDefaultResync(time.Hour),
-		},
-	} {
-		if _, err := dynamicfactory.NewForConfig(cfg, opts...); err == nil {
-			t.Errorf("%s: no error", what)
-		}
-	}
-	if _, err := dynamicfactory.NewForConfig(&rest.Config{Host: "://"}); err == nil {
-		t.Error("a host that is none: no error")
-	}
-
-	f.Shutdown()
-	if _, err := f.Subscribe(t.Context(), configMapKey, h); !errors.Is(err, dynamicfactory.ErrShutdown) {
-		t.Errorf("after Shutdown: %v", err)
-	}
-	is(t, "informers after Shutdown", len(f.Statuses()), 0)
-}
-
-// An informer without a client, as ForResource cannot refuse it, never syncs, and
-// stops as any other.
-func TestInformerWithoutClient(t *testing.T) {
-	f := dynamicfactory.New(nil)
-	i := f.ForResource(deployments)
-	ctx, cancel := context.WithCancel(t.Context())
-	failed := make(chan error, 10)
-	if err := i.Informer().SetWatchErrorHandler(func(_ *cache.Reflector, err error) { failed <- err }); err != nil {
-		t.Fatal(err)
-	}
-	f.StartWithContext(ctx)
-	if err := receive(t, failed); !errors.Is(err, dynamicfactory.ErrNoClient) {
-		t.Errorf("got %v", err)
-	}
-	is(t, "synced", i.Informer().HasSynced(), false)
-	cancel()
-	f.Shutdown()
 }
 
 // An informer that ForResource has handed out and that a subscription has started

@@ -2,7 +2,6 @@ package dynamicfactory
 
 import (
 	"context"
-	"maps"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -49,7 +48,7 @@ func (f *Factory) newInformer(k Key) *informer {
 	i := &informer{key: k}
 	var lw cache.ListerWatcher
 	var example runtime.Object = &unstructured.Unstructured{}
-	transform := f.opts.transform
+	transform := f.opts.transform.of(k.GVR)
 	if f.raw != nil {
 		i.source = f.newSource(k)
 		lw = i.source
@@ -63,8 +62,8 @@ func (f *Factory) newInformer(k Key) *informer {
 		}
 	}
 	i.shared = cache.NewSharedIndexInformerWithOptions(lw, example, cache.SharedIndexInformerOptions{
-		ResyncPeriod:      f.opts.resyncFor(k.GVR),
-		Indexers:          maps.Clone(f.opts.indexers),
+		ResyncPeriod:      f.opts.resync.of(k.GVR),
+		Indexers:          f.opts.indexersFor(k.GVR),
 		ObjectDescription: k.String(),
 		Identifier:        f.identifier(k),
 	})

@@ -13,18 +13,38 @@ import (
 type Option func(*options)
 
 type options struct {
-	resync           time.Duration
-	resyncOf         map[schema.GroupVersionResource]time.Duration
 	namespace        string
-	tweak            dynamicinformer.TweakListOptionsFunc
-	transform        cache.TransformFunc
+	resync           byResource[time.Duration]
+	tweak            byResource[dynamicinformer.TweakListOptionsFunc]
+	transform        byResource[cache.TransformFunc]
 	indexers         cache.Indexers
+	indexersOf       map[schema.GroupVersionResource]cache.Indexers // on top of indexers
 	noNamespaceIndex bool
 	name             string
 	compact          bool
 	raw              RawOptions
-	hasRaw           bool
 	concurrentLists  int
+}
+
+// byResource is an option that a resource may have to itself.
+type byResource[T any] struct {
+	all T
+	own map[schema.GroupVersionResource]T
+}
+
+func (b *byResource[T]) set(gvr schema.GroupVersionResource, v T) {
+	if b.own == nil {
+		b.own = map[schema.GroupVersionResource]T{}
+	}
+	b.own[gvr] = v
+}
+
+// of returns a resource's own value, or else that of all.
+func (b *byResource[T]) of(gvr schema.GroupVersionResource) T {
+	if v, ok := b.own[gvr]; ok {
+		return v
+	}
+	return b.all
 }
 
 // defaultConcurrentLists is how many pages of lists a factory reads at once.
@@ -32,8 +52,8 @@ const defaultConcurrentLists = 4
 
 func newOptions(opts []Option) *options {
 	o := &options{
-		resyncOf:        map[schema.GroupVersionResource]time.Duration{},
 		indexers:        cache.Indexers{},
+		indexersOf:      map[schema.GroupVersionResource]cache.Indexers{},
 		concurrentLists: defaultConcurrentLists,
 	}
 	for _, opt := range opts {
@@ -47,22 +67,23 @@ func newOptions(opts []Option) *options {
 	return o
 }
 
-func (o *options) resyncFor(gvr schema.GroupVersionResource) time.Duration {
-	if d, ok := o.resyncOf[gvr]; ok {
-		return d
-	}
-	return o.resync
+// indexersFor returns the indexers of a resource's informers. They belong to the
+// caller.
+func (o *options) indexersFor(gvr schema.GroupVersionResource) cache.Indexers {
+	ix := maps.Clone(o.indexers)
+	maps.Copy(ix, o.indexersOf[gvr])
+	return ix
 }
 
 // WithDefaultResync sets how often handlers are given every cached object again;
 // 0, the default, is never.
 func WithDefaultResync(d time.Duration) Option {
-	return func(o *options) { o.resync = d }
+	return func(o *options) { o.resync.all = d }
 }
 
-// WithResync sets the resync period of one resource.
+// WithResync sets the resync period of one resource, in place of the default.
 func WithResync(gvr schema.GroupVersionResource, d time.Duration) Option {
-	return func(o *options) { o.resyncOf[gvr] = d }
+	return func(o *options) { o.resync.set(gvr, d) }
 }
 
 // WithNamespace limits the factory's informers to a namespace. A Key may name
@@ -75,19 +96,42 @@ func WithNamespace(ns string) Option {
 // factory made by NewForConfig its selectors and TimeoutSeconds count, the rest is
 // the factory's own business.
 func WithTweakListOptions(f dynamicinformer.TweakListOptionsFunc) Option {
-	return func(o *options) { o.tweak = f }
+	return func(o *options) { o.tweak.all = f }
+}
+
+// WithTweakListOptionsFor is WithTweakListOptions for one resource, in place of what
+// was set for all. nil changes nothing of that resource's options.
+func WithTweakListOptionsFor(gvr schema.GroupVersionResource, f dynamicinformer.TweakListOptionsFunc) Option {
+	return func(o *options) { o.tweak.set(gvr, f) }
 }
 
 // WithTransform has f change every object before it is cached. It is given an
 // *unstructured.Unstructured, also with WithCompactStore, where it has to return one
 // too. See cache.TransformFunc.
 func WithTransform(f cache.TransformFunc) Option {
-	return func(o *options) { o.transform = f }
+	return func(o *options) { o.transform.all = f }
+}
+
+// WithTransformFor is WithTransform for one resource, in place of what was set for
+// all. nil leaves that resource's objects as they are.
+func WithTransformFor(gvr schema.GroupVersionResource, f cache.TransformFunc) Option {
+	return func(o *options) { o.transform.set(gvr, f) }
 }
 
 // WithIndexers adds indexes to every informer. The namespace index exists anyway.
 func WithIndexers(ix cache.Indexers) Option {
 	return func(o *options) { maps.Copy(o.indexers, ix) }
+}
+
+// WithIndexersFor adds indexes to the informers of one resource, beside those of
+// all; one of the same name takes that one's place.
+func WithIndexersFor(gvr schema.GroupVersionResource, ix cache.Indexers) Option {
+	return func(o *options) {
+		if o.indexersOf[gvr] == nil {
+			o.indexersOf[gvr] = cache.Indexers{}
+		}
+		maps.Copy(o.indexersOf[gvr], ix)
+	}
 }
 
 // WithoutNamespaceIndex does without the index by namespace, which costs some 70
@@ -116,7 +160,8 @@ func WithListConcurrency(n int) Option {
 	return func(o *options) { o.concurrentLists = n }
 }
 
-// WithRaw sets what only a factory made by NewForConfig can do.
+// WithRaw sets what only a factory made by NewForConfig can do. One that New has
+// made refuses subscriptions with ErrNotRaw, unless Dictionaries is all that is set.
 func WithRaw(r RawOptions) Option {
-	return func(o *options) { o.raw, o.hasRaw = r, true }
+	return func(o *options) { o.raw = r }
 }

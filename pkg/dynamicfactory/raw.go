@@ -48,6 +48,11 @@ type RawOptions struct {
 	ClusterUID func(ctx context.Context, uid string) error
 }
 
+// needsConfig tells whether anything is set that needs a factory made by NewForConfig.
+func (r *RawOptions) needsConfig() bool {
+	return r.Edit != nil || r.Snapshot != nil || r.Window > 0 || r.OnGap != nil || r.ClusterUID != nil
+}
+
 // Snapshot is what a program knows of a resource: all its objects as they were at
 // a version.
 type Snapshot struct {
@@ -158,12 +163,12 @@ func (b *bookmarks) make(resourceVersion string) (runtime.Object, error) {
 // newSource makes the lister and watcher of an informer.
 func (f *Factory) newSource(k Key) *rawwatch.Source {
 	o := metav1.ListOptions{LabelSelector: k.LabelSelector, FieldSelector: k.FieldSelector}
-	if f.opts.tweak != nil {
-		f.opts.tweak(&o)
+	if tweak := f.opts.tweak.of(k.GVR); tweak != nil {
+		tweak(&o)
 	}
 	m := &maker{bookmarks: f.bookmarks}
 	if f.opts.compact {
-		m.codec, m.transform = k.codec(f.dictionaries), f.opts.transform
+		m.codec, m.transform = k.codec(f.dictionaries), f.opts.transform.of(k.GVR)
 	}
 	cfg := rawwatch.Config{
 		Client: f.raw, Prober: f.prober,

@@ -35,7 +35,7 @@ type Subscription struct {
 // one, go to the informer that is started.
 //
 // Errors are ErrShutdown, ErrNoClient, ErrNoHandler, a *KeyError, and ErrNotRaw for
-// MetadataOnly.
+// MetadataOnly and for what WithRaw sets.
 func (f *Factory) Subscribe(ctx context.Context, k Key, h cache.ResourceEventHandler) (*Subscription, error) {
 	if err := f.admits(ctx, &k, h); err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (f *Factory) admits(ctx context.Context, k *Key, h cache.ResourceEventHandl
 		return ErrNoClient
 	case h == nil:
 		return ErrNoHandler
-	case k.MetadataOnly && f.raw == nil:
+	case f.raw == nil && (k.MetadataOnly || f.opts.raw.needsConfig()):
 		return fmt.Errorf("%s: %w", k, ErrNotRaw)
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
@@ -163,7 +163,8 @@ func (s *Subscription) Informer() cache.SharedIndexInformer { return s.informer.
 // Lister returns a lister over the informer's cache.
 func (s *Subscription) Lister() cache.GenericLister { return s.informer.Lister() }
 
-// Synced is closed when the handler has been given all that existed at first.
+// Synced is closed when the handler has been given all that existed at first; never,
+// if the subscription ends before that.
 func (s *Subscription) Synced() <-chan struct{} { return s.registration.HasSyncedChecker().Done() }
 
 // Ack says that everything handed on up to a stream position is safe with the

@@ -70,8 +70,8 @@ const (
 	CauseUnreadable = "unreadable" // an event could not be read, again and again
 )
 
-// errStopped says that a Source is used after its end.
-var errStopped = errors.New("the informer has stopped")
+// ErrStopped says that a Source is used after its end.
+var ErrStopped = errors.New("the informer has stopped")
 
 // Source lists and watches one resource for one reflector. See the package's
 // comment for what it promises.
@@ -138,7 +138,7 @@ func (s *Source) enter() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return errStopped
+		return ErrStopped
 	}
 	s.running.Add(1)
 	return nil

@@ -1,0 +1,195 @@
+package dynamicfactory_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apitest"
+)
+
+// Bad input gives typed errors, and nothing runs for it.
+func TestBadInput(t *testing.T) {
+	h := cache.ResourceEventHandlerFuncs{}
+	f := dynamicfactory.New(fakeClient())
+	defer f.Shutdown()
+	for _, k := range []dynamicfactory.Key{
+		{},
+		{GVR: schema.GroupVersionResource{Version: "v1"}},
+		{GVR: schema.GroupVersionResource{Resource: "pods"}},
+		{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods/log"}},
+		{GVR: configMaps, Namespace: ".."},
+		{GVR: configMaps, LabelSelector: "a in b"},
+		{GVR: configMaps, FieldSelector: "nonsense"},
+	} {
+		var bad *dynamicfactory.KeyError
+		if _, err := f.Subscribe(t.Context(), k, h); !errors.As(err, &bad) || bad.Key != k {
+			t.Errorf("%v: got %v", k, err)
+		}
+	}
+	if _, err := f.Subscribe(t.Context(), configMapKey, nil); !errors.Is(err, dynamicfactory.ErrNoHandler) {
+		t.Errorf("no handler: %v", err)
+	}
+	if _, err := f.Subscribe(t.Context(), dynamicfactory.Key{GVR: configMaps, MetadataOnly: true}, h); !errors.Is(err, dynamicfactory.ErrNotRaw) {
+		t.Errorf("metadata only: %v", err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := f.Subscribe(ended, configMapKey, h); !errors.Is(err, context.Canceled) {
+		t.Errorf("an ended context: %v", err)
+	}
+	is(t, "informers", len(f.Statuses()), 0)
+
+	if _, err := dynamicfactory.New(nil).Subscribe(t.Context(), configMapKey, h); !errors.Is(err, dynamicfactory.ErrNoClient) {
+		t.Errorf("no client: %v", err)
+	}
+	if _, err := dynamicfactory.NewForConfig(nil); !errors.Is(err, dynamicfactory.ErrNoClient) {
+		t.Errorf("no config: %v", err)
+	}
+	if _, err := dynamicfactory.NewResolver(nil); !errors.Is(err, dynamicfactory.ErrNoClient) {
+		t.Errorf("no config for a resolver: %v", err)
+	}
+	cfg := &rest.Config{Host: "127.0.0.1:1"}
+	for what, opts := range map[string][]dynamicfactory.Option{
+		"window without compact store": {dynamicfactory.WithRaw(dynamicfactory.RawOptions{Window: 1})},
+		"window with resync": {
+			dynamicfactory.WithRaw(dynamicfactory.RawOptions{Window: 1}), dynamicfactory.WithCompactStore(), dynamicfactory.WithDefaultResync(time.Hour),
+		},
+	} {
+		if _, err := dynamicfactory.NewForConfig(cfg, opts...); err == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+	if _, err := dynamicfactory.NewForConfig(&rest.Config{Host: "://"}); err == nil {
+		t.Error("a host that is none: no error")
+	}
+
+	f.Shutdown()
+	if _, err := f.Subscribe(t.Context(), configMapKey, h); !errors.Is(err, dynamicfactory.ErrShutdown) {
+		t.Errorf("after Shutdown: %v", err)
+	}
+	is(t, "informers after Shutdown", len(f.Statuses()), 0)
+}
+
+// An informer without a client, as ForResource cannot refuse it, never syncs, and
+// stops as any other.
+func TestInformerWithoutClient(t *testing.T) {
+	f := dynamicfactory.New(nil)
+	i := f.ForResource(deployments)
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error, 10)
+	if err := i.Informer().SetWatchErrorHandler(func(_ *cache.Reflector, err error) { failed <- err }); err != nil {
+		t.Fatal(err)
+	}
+	f.StartWithContext(ctx)
+	if err := receive(t, failed); !errors.Is(err, dynamicfactory.ErrNoClient) {
+		t.Errorf("got %v", err)
+	}
+	is(t, "synced", i.Informer().HasSynced(), false)
+	cancel()
+	f.Shutdown()
+}
+
+// What resuming needs is refused where it cannot be had, rather than ignored.
+func TestRawOptionsWithoutConfig(t *testing.T) {
+	h := cache.ResourceEventHandlerFuncs{}
+	for what, r := range map[string]dynamicfactory.RawOptions{
+		"edit":     {Edit: func(dynamicfactory.Key) dynamicfactory.EditFunc { return nil }},
+		"snapshot": {Snapshot: func(context.Context, dynamicfactory.Key) (*dynamicfactory.Snapshot, error) { return nil, nil }},
+		"window":   {Window: 1},
+		"gaps":     {OnGap: func(dynamicfactory.Key, dynamicfactory.Gap) {}},
+		"cluster":  {ClusterUID: func(context.Context, string) error { return nil }},
+	} {
+		f := dynamicfactory.New(fakeClient(), dynamicfactory.WithRaw(r), dynamicfactory.WithCompactStore())
+		if _, err := f.Subscribe(t.Context(), configMapKey, h); !errors.Is(err, dynamicfactory.ErrNotRaw) {
+			t.Errorf("%s: %v", what, err)
+		}
+		f.Shutdown()
+	}
+}
+
+// An informer of something that is not served, or that is no resource at all, waits;
+// it disturbs nobody, and stops as any other.
+func TestUnknownResources(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		f := must(dynamicfactory.NewForConfig(s.Config()))(t)
+		for _, gvr := range []schema.GroupVersionResource{
+			{},
+			{Version: "v1", Resource: "unknown"},
+			{Group: "example.com", Version: "v9", Resource: "unknown"},
+			{Version: "v1", Resource: "../v1/configmaps"},
+			{Group: "a/b", Version: "v 1%", Resource: "configmaps?watch=true"},
+		} {
+			f.ForResource(gvr)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		f.StartWithContext(ctx)
+		j, _ := subscribe(t, factory(t, s), configMapKey)
+		j.expect(t, "initial a")
+		time.Sleep(time.Minute)
+		for _, status := range f.Statuses() {
+			if status.State != dynamicfactory.StateWaiting || status.Reason != string(metav1.StatusReasonNotFound) || status.Objects != 0 {
+				t.Errorf("%v: %s, %s, %s", status.Key.GVR, status.State, status.Reason, status.Message)
+			}
+		}
+		waited, enough := context.WithTimeout(t.Context(), time.Second)
+		defer enough()
+		if err := f.WaitForCacheSyncWithContext(waited).AsError(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("waiting for it: %v", err)
+		}
+		cancel()
+		f.Shutdown()
+	})
+}
+
+// After Shutdown everything still answers, and nothing runs.
+func TestUseAfterShutdown(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		for _, f := range []*dynamicfactory.Factory{
+			must(dynamicfactory.NewForConfig(s.Config()))(t), dynamicfactory.New(fakeClient(configMap("a", nil))), dynamicfactory.New(nil),
+		} {
+			sub, _ := f.Subscribe(t.Context(), configMapKey, cache.ResourceEventHandlerFuncs{}) // none without a client
+			synctest.Wait()
+			f.Shutdown()
+			asked := lists(s) + watches(s)
+
+			if sub != nil {
+				if _, err := sub.Heads(t.Context(), func(*compact.Meta) error { return nil }); !errors.Is(err, dynamicfactory.ErrStopped) && !errors.Is(err, dynamicfactory.ErrNotRaw) {
+					t.Errorf("heads: %v", err)
+				}
+				sub.Relist("test")
+				sub.Ack(1)
+				sub.Checkpoint(1)
+				sub.Close()
+				is(t, "the cache can still be read", len(must(sub.Lister().List(nil))(t)), 1)
+				is(t, "state", sub.Status().State, dynamicfactory.StateStopped)
+			}
+			i := f.ForResource(configMaps)
+			f.InformerFor(configMaps, func(c dynamic.Interface, resync time.Duration) cache.SharedIndexInformer {
+				return dynamicinformer.NewFilteredDynamicInformer(c, configMaps, "", resync, cache.Indexers{}, nil).Informer()
+			})
+			f.Start(t.Context().Done())
+			is(t, "synced", len(f.WaitForCacheSync(t.Context().Done())), 0)
+			if i.Informer().HasSynced() {
+				t.Error("an informer was started")
+			}
+			f.Statuses()
+			f.Shutdown()
+			synctest.Wait()
+			is(t, "requests", lists(s)+watches(s), asked)
+		}
+	})
+}
