@@ -71,7 +71,7 @@ var values = map[string]string{
 // TestChart renders the chart in every shape and has the API server check each
 // object, whose fields must be ones that it knows.
 func TestChart(t *testing.T) {
-	helm, c := tool(t, "helm"), testcluster.Shared(t)
+	helm, c := testcluster.Tool(t, "helm"), testcluster.Shared(t)
 	c.Apply(t, operator)
 	for name, text := range values {
 		t.Run(name, func(t *testing.T) {
@@ -125,7 +125,7 @@ func restrictedPod(t *testing.T, rendered []*unstructured.Unstructured, namespac
 
 // TestValues checks that mistakes are told before anything is installed.
 func TestValues(t *testing.T) {
-	helm := tool(t, "helm")
+	helm := testcluster.Tool(t, "helm")
 	for text, want := range map[string]string{
 		"conifg: x":                           "conifg",
 		"image: {tag: 1}":                     "tag",
@@ -149,7 +149,7 @@ func TestValues(t *testing.T) {
 // TestInstall installs the chart, changes the configuration, which must not touch the
 // pod, and uninstalls it, which must leave nothing of its own.
 func TestInstall(t *testing.T) {
-	helm, c := tool(t, "helm"), testcluster.Shared(t)
+	helm, c := testcluster.Tool(t, "helm"), testcluster.Shared(t)
 	namespace := c.Namespace(t)
 	common := []string{"demo", chart, "--kubeconfig", c.Kubeconfig, "--namespace", namespace}
 	notes := mustRun(t, helm, append([]string{"install"}, common...)...)

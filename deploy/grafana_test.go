@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/watcherd/watcherd/internal/testcluster"
 )
 
 // TestDashboard has promtool read each of the dashboard's queries.
@@ -55,5 +57,5 @@ func TestDashboard(t *testing.T) {
 	if err := os.WriteFile(file, []byte(rules.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	mustRun(t, tool(t, "promtool"), "check", "rules", file)
+	mustRun(t, testcluster.Tool(t, "promtool"), "check", "rules", file)
 }

@@ -15,7 +15,7 @@ import (
 const base = "kustomize/base"
 
 func TestKustomize(t *testing.T) {
-	kustomize, c := tool(t, "kustomize"), testcluster.Start(t)
+	kustomize, c := testcluster.Tool(t, "kustomize"), testcluster.Start(t)
 	rendered := mustRun(t, kustomize, "build", base)
 	c.Apply(t, rendered)
 	c.Apply(t, restrictedPod(t, objects(t, rendered), "restricted"))
@@ -23,7 +23,7 @@ func TestKustomize(t *testing.T) {
 
 // TestOverlay tries what the base's head says of overlays.
 func TestOverlay(t *testing.T) {
-	kustomize := tool(t, "kustomize")
+	kustomize := testcluster.Tool(t, "kustomize")
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -76,8 +76,8 @@ func TestSame(t *testing.T) {
 		spec["claims"] = claims
 		return spec
 	}
-	ours := pod(mustRun(t, tool(t, "kustomize"), "build", base))
-	theirs := pod(mustRun(t, tool(t, "helm"), "template", "watcherd", chart, "--namespace", "watcherd"))
+	ours := pod(mustRun(t, testcluster.Tool(t, "kustomize"), "build", base))
+	theirs := pod(mustRun(t, testcluster.Tool(t, "helm"), "template", "watcherd", chart, "--namespace", "watcherd"))
 	delete(theirs["containers"].([]any)[0].(map[string]any), "imagePullPolicy") // the default
 	for key := range theirs {
 		if !reflect.DeepEqual(ours[key], theirs[key]) {

@@ -19,25 +19,6 @@ import (
 
 func TestMain(m *testing.M) { testcluster.Main(m) }
 
-// tool is the path of one of hack/tools' programs, which is built if need be.
-func tool(t *testing.T, name string) string {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("needs " + name + ", which takes minutes to build for the first time")
-	}
-	cmd := exec.CommandContext(t.Context(), "go", "tool", "-n", name)
-	cmd.Dir = filepath.Join("..", "hack", "tools")
-	// promtool's service discoveries are not asked for anything here.
-	cmd.Env = append(os.Environ(), "GOFLAGS=-tags=remove_all_sd")
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("build %s: %v\n%s", name, err, &stderr)
-	}
-	return strings.TrimSpace(string(out))
-}
-
 // run runs a program and returns what it prints; an error has what it complains of.
 func run(t *testing.T, program string, args ...string) (string, error) {
 	t.Helper()

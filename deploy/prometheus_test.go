@@ -1,9 +1,13 @@
 package deploy
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/watcherd/watcherd/internal/testcluster"
+)
 
 func TestAlerts(t *testing.T) {
-	promtool := tool(t, "promtool")
+	promtool := testcluster.Tool(t, "promtool")
 	mustRun(t, promtool, "check", "rules", "--lint=all", "--lint-fatal", "prometheus/alerts.yaml")
 	mustRun(t, promtool, "test", "rules", "prometheus/alerts_test.yaml")
 }

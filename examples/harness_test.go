@@ -70,7 +70,7 @@ type run struct {
 	cluster   *testcluster.Cluster
 	client    dynamic.Interface
 	cmd       *exec.Cmd
-	out, log  *buffer
+	out, log  *testcluster.Output
 	env       []string
 }
 
@@ -92,7 +92,7 @@ func newRun(t *testing.T, example string, replace map[string]string) *run {
 	c := testcluster.Shared(t)
 	r := &run{
 		T: t, dir: t.TempDir(), namespace: c.Namespace(t), cluster: c, client: c.Dynamic(t),
-		out: &buffer{}, log: &buffer{},
+		out: &testcluster.Output{}, log: &testcluster.Output{},
 	}
 	r.write("watcherd.yaml", text)
 	t.Cleanup(func() {
@@ -154,12 +154,12 @@ func (r *run) synced(resources ...string) {
 	r.Helper()
 	r.eventually(func() (bool, string) {
 		seen := map[string]bool{}
-		for line := range bytes.Lines(r.log.bytes()) {
+		for line := range strings.Lines(r.log.String()) {
 			var entry struct {
 				Message  string `json:"msg"`
 				Resource string `json:"resource"`
 			}
-			if json.Unmarshal(line, &entry) == nil && entry.Message == "watch synced" {
+			if json.Unmarshal([]byte(line), &entry) == nil && entry.Message == "watch synced" {
 				seen[entry.Resource] = true
 			}
 		}
@@ -347,30 +347,3 @@ func commands(content string) []string {
 }
 
 var secretValue = regexp.MustCompile(`^redacted:hmac-sha256:[0-9a-f]{16}$`)
-
-// buffer collects a process's output.
-type buffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer // guarded by mu
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *buffer) bytes() []byte {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return bytes.Clone(b.buf.Bytes())
-}
-
-// reset forgets what was written so far.
-func (b *buffer) reset() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.buf.Reset()
-}
-
-func (b *buffer) String() string { return string(b.bytes()) }

@@ -169,7 +169,7 @@ func recycleBin(t *testing.T) {
 	// And one that is deleted while nobody looks.
 	r.stop()
 	r.remove("deployments.v1.apps", "web")
-	r.log.reset()
+	r.log.Reset()
 	r.start()
 	for _, e := range r.expect(func() []event { return r.mine("recycle-bin/*.jsonl") }, "deleted settings", "deleted web") {
 		if e.Name == "web" && at(e.Object, "spec", "template") == nil {
@@ -209,7 +209,7 @@ func wholeGroup(t *testing.T) {
 	r.apply("apiVersion: acme.cert-manager.io/v1\nkind: Order\nmetadata: {name: later, namespace: NAMESPACE}\n")
 	r.expect(func() []event { return r.mine("cert-manager/*.jsonl") },
 		"added web", "updated web", "updated web", "added later")
-	r.expect(func() []event { return r.filter(r.out.bytes()) }, "updated web")
+	r.expect(func() []event { return r.filter([]byte(r.out.String())) }, "updated web")
 }
 
 func teamNamespaces(t *testing.T) {
@@ -258,8 +258,8 @@ func pipe(t *testing.T) {
 	r.start("deployments.v1.apps", "jobs.v1.batch")
 	r.apply(deployment)
 	r.remove("deployments.v1.apps", "web")
-	r.expect(func() []event { return r.filter(r.out.bytes()) }, "added web", "deleted web")
-	if bytes.Contains(r.out.bytes(), []byte(`"msg"`)) {
+	r.expect(func() []event { return r.filter([]byte(r.out.String())) }, "added web", "deleted web")
+	if strings.Contains(r.out.String(), `"msg"`) {
 		t.Error("the log is on standard output")
 	}
 }

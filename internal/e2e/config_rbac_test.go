@@ -273,7 +273,7 @@ func TestExamplesPermissions(t *testing.T) {
 				log := d.log.String()
 				started := strings.Count(log, "watch started")
 				return started > 0 && strings.Contains(log, "watcherd is running") && strings.Count(log, "watch synced") == started
-			}, func() string { return "not all watches synced:\n" + d.log.tail() })
+			}, func() string { return "not all watches synced:\n" + d.log.Tail() })
 			d.stop()
 			if log := d.log.String(); strings.Contains(log, "orbidden") {
 				t.Errorf("something was refused:\n%s", log)

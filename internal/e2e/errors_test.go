@@ -115,7 +115,7 @@ sinks:
 	eventually(t, func() bool {
 		log := d.log.String()
 		return strings.Contains(log, "secrets") && strings.Contains(log, "forbidden") && strings.Contains(log, "gadgets.example.org")
-	}, func() string { return "the log doesn't name what is missing:\n" + d.log.tail() })
+	}, func() string { return "the log doesn't name what is missing:\n" + d.log.Tail() })
 	w.settleAll(d.path("events"), kinds[0])
 	d.stop()
 }

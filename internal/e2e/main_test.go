@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -43,8 +42,9 @@ type daemon struct {
 	dir        string // config, store and files are here
 	kubeconfig string
 	cmd        *exec.Cmd
-	log        *logBuffer
+	log        *testcluster.Output
 	stdout     io.Writer     // nil: the log
+	env        []string      // in addition to the test's
 	ended      chan struct{} // closed when the process has ended
 	err        error         // how it ended; read after ended is closed
 }
@@ -53,14 +53,14 @@ type daemon struct {
 // the test is killed.
 func newDaemon(t testing.TB, kubeconfig, config string) *daemon {
 	t.Helper()
-	d := &daemon{t: t, dir: t.TempDir(), kubeconfig: kubeconfig, log: &logBuffer{}}
+	d := &daemon{t: t, dir: t.TempDir(), kubeconfig: kubeconfig, log: &testcluster.Output{}}
 	d.configure(config)
 	t.Cleanup(func() {
 		if d.running() {
 			d.kill()
 		}
 		if t.Failed() {
-			t.Logf("the daemon's log:\n%s", d.log.tail())
+			t.Logf("the daemon's log:\n%s", d.log.Tail())
 		}
 	})
 	return d
@@ -88,7 +88,7 @@ func (d *daemon) start(args ...string) {
 	}
 	args = append([]string{"run", "--config", d.path("watcherd.yaml"), "--kubeconfig", d.kubeconfig}, args...)
 	d.cmd = exec.Command(bin, args...)
-	d.cmd.Dir = d.dir
+	d.cmd.Dir, d.cmd.Env = d.dir, append(os.Environ(), d.env...)
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
 	if d.stdout != nil {
 		d.cmd.Stdout = d.stdout
@@ -168,35 +168,4 @@ func eventually(t testing.TB, ok func() bool, state func() string) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-}
-
-// logBuffer collects a process's output.
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
-// reset forgets the output so far.
-func (b *logBuffer) reset() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.buf.Reset()
-}
-
-// tail is the end of the output, enough to see what went wrong.
-func (b *logBuffer) tail() string {
-	s := b.String()
-	return s[max(0, len(s)-100000):]
 }

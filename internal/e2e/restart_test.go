@@ -52,7 +52,7 @@ sinks: [{name: archive, file: {path: "./events/{resource}.jsonl"}}]
 	d.stop()
 	asked := c.RequestCounts(t, widget.gvr)
 
-	d.log.reset()
+	d.log.Reset()
 	d.start()
 	eventually(t, func() bool { return strings.Contains(d.log.String(), "watch synced") }, func() string { return "never synced" })
 	w.settleAll(d.path("events"), widget)

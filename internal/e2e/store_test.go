@@ -66,7 +66,7 @@ func TestDamagedStore(t *testing.T) {
 				}
 			}
 			before := sums(t, d.path("data"))
-			d.log.reset()
+			d.log.Reset()
 			d.start()
 			if code := d.wait(); code != 4 {
 				t.Errorf("exit code %d, want 4", code)

@@ -2,7 +2,6 @@ package testcluster
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -26,7 +24,7 @@ type process struct {
 	cmd      *exec.Cmd
 	lifeline io.Closer
 	url      string // from the ready line
-	stderr   syncBuffer
+	stderr   Output
 
 	exited chan struct{} // closed when the process is gone
 	err    error         // how it ended; read only after exited is closed
@@ -118,22 +116,4 @@ func (p *process) running() bool {
 	default:
 		return true
 	}
-}
-
-// syncBuffer is a bytes.Buffer for one writer and readers at any time.
-type syncBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer // guarded by mu
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }
