@@ -38,6 +38,9 @@ func (g *group) process(c *change) error {
 // observed handles an object that exists now.
 func (g *group) observed(c *change) error {
 	g.seen(c)
+	if c.initial && c.src.fromLedger(c.obj) {
+		return nil
+	}
 	before, err := g.before(c)
 	if err != nil {
 		return err

@@ -102,6 +102,7 @@ func (m *Manager) snapshotFor(_ context.Context, k dynamicfactory.Key) (*dynamic
 	if err != nil {
 		return nil, err
 	}
+	s.handed = snap.Objects
 	return snap, nil
 }
 

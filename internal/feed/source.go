@@ -40,6 +40,11 @@ type source struct {
 	stopped chan struct{}  // closed by the owner to end what waits for the first list
 	waiting sync.WaitGroup // what waits for it
 
+	// handed are the ledger's objects that the informer was started with, in the
+	// order in which it hands them on, without those that have come. Set before the
+	// first of them comes, from then on the committer's.
+	handed []*compact.Object
+
 	// Owned by the committer.
 	position uint64     // highest stream position seen
 	saved    checkpoint // as last written to the store
@@ -63,6 +68,18 @@ func (s *source) logger(l *slog.Logger) *slog.Logger {
 		l = l.With("namespace", s.key.Namespace)
 	}
 	return l
+}
+
+// fromLedger reports whether o is the very object that the ledger gave the informer
+// to start with, so that nothing can have happened to it and the ledger need not be
+// read again. An object that the watch tells of meanwhile is another one. A no says
+// nothing: it is that of the last object too, which the factory copies.
+func (s *source) fromLedger(o *compact.Object) bool {
+	if len(s.handed) == 0 || s.handed[0] != o {
+		return false
+	}
+	s.handed = s.handed[1:]
+	return true
 }
 
 // sourceID names a source in the store. The version of the API takes no part:

@@ -22,7 +22,7 @@ func (g *group) sourceSynced(c *change) error {
 			return err
 		}
 	}
-	s.synced = true
+	s.synced, s.handed = true, nil
 	s.log.Info("watch synced", "objects", s.objects(), "fromLedger", s.warm)
 	return nil
 }

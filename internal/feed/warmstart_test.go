@@ -1,0 +1,52 @@
+package feed
+
+import (
+	"testing"
+
+	"github.com/watcherd/watcherd/pkg/compact"
+)
+
+// TestWarmStartReadsTheLedgerOnce hands a source the objects that its informer was
+// given out of the ledger: they are not looked up again. What the watch tells
+// meanwhile of an object of theirs is.
+func TestWarmStartReadsTheLedgerOnce(t *testing.T) {
+	r := newRig(t, t.TempDir(), podWatch())
+	s := r.source(pods)
+	r.commit(
+		change{src: s, kind: objectAdded, obj: r.object("a", "u1", "1")},
+		change{src: s, kind: objectAdded, obj: r.object("b", "u2", "2")},
+		change{src: s, kind: objectAdded, obj: r.object("c", "u3", "3")},
+	)
+	r.expect("added a u1 1", "added b u2 2", "added c u3 3")
+
+	s = r.source(pods) // as after a restart
+	s.warm, s.synced, s.resume.ResourceVersion = true, true, "3"
+	r.m.sources[s.key] = s
+	snap, err := r.m.snapshotFor(t.Context(), s.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	given := append([]*compact.Object(nil), snap.Objects...)
+	// Without entries a look at the ledger would show.
+	b := r.store.NewBatch()
+	for _, o := range given[:2] {
+		b.DeleteState(s.partition, stateKey(o.GetNamespace(), o.GetName()))
+	}
+	if err := r.store.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	last := given[2].WithPosition(1)
+	r.commit(
+		change{src: s, kind: objectAdded, obj: given[0], initial: true},
+		change{src: s, kind: objectAdded, obj: r.object("d", "u4", "4"), initial: true}, // of the watch
+		change{src: s, kind: objectAdded, obj: given[1], initial: true},
+		change{src: s, kind: objectAdded, obj: last, initial: true},
+		change{src: s, kind: sourceSynced},
+	)
+	r.expect("added d u4 4")
+	r.commit(change{src: s, kind: objectUpdated, obj: r.object("c", "u3", "5"), old: last})
+	r.expect("updated c u3 5")
+	if s.handed != nil {
+		t.Error("the objects of the start are kept after it")
+	}
+}
