@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -12,10 +13,12 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// lines is a sink that appends a line an event to a file, one write a batch.
+// lines is a sink that appends a line an event to a file: one write a batch, and
+// one fsync if asked for.
 type lines struct {
-	f   *os.File
-	buf []byte
+	f    *os.File
+	sync bool
+	buf  []byte
 }
 
 func (l *lines) Write(_ context.Context, batch []*event.Event) error {
@@ -23,8 +26,10 @@ func (l *lines) Write(_ context.Context, batch []*event.Event) error {
 	for _, e := range batch {
 		l.buf = append(event.AppendCloudEvent(l.buf, e), '\n')
 	}
-	_, err := l.f.Write(l.buf)
-	return err
+	if _, err := l.f.Write(l.buf); err != nil || !l.sync {
+		return err
+	}
+	return l.f.Sync()
 }
 
 func (l *lines) Close(context.Context) error { return l.f.Close() }
@@ -38,57 +43,69 @@ func BenchmarkBacklog(b *testing.B) {
 		{MaxEvents: 1, Concurrency: 1},
 	} {
 		b.Run(fmt.Sprintf("batch=%d,lanes=%d", d.MaxEvents, d.Concurrency), func(b *testing.B) {
-			store, err := outbox.Open(filepath.Join(b.TempDir(), "store"), outbox.Options{})
-			if err != nil {
-				b.Fatal(err)
-			}
-			defer store.Close()
-			queue, err := store.EnsureSink(sinkName, outbox.FromNow)
-			if err != nil {
-				b.Fatal(err)
-			}
-			object := make([]byte, 1024)
-			for i := range object {
-				object[i] = 'x'
-			}
-			for n := 0; n < b.N; {
-				batch := store.NewBatch()
-				for ; n < b.N && n%1000 != 999; n++ {
-					batch.Append(outbox.Record{Lane: uint64(n % 5000), Payload: object}, []outbox.Route{{Sink: sinkName}})
-				}
-				batch.Append(outbox.Record{Lane: uint64(n % 5000), Payload: object}, []outbox.Route{{Sink: sinkName}})
-				n++
-				if err := store.Commit(batch); err != nil {
-					b.Fatal(err)
-				}
-			}
-			f, err := os.Create(filepath.Join(b.TempDir(), "events.jsonl"))
-			if err != nil {
-				b.Fatal(err)
-			}
-			w := New(Config{
-				Name: sinkName, Queue: queue, Delivery: d,
-				Open: func(context.Context) (sinks.Sink, error) { return &lines{f: f}, nil },
-				Decode: func(item outbox.Item) (*event.Event, error) {
-					return &event.Event{
-						ID: "0123456789abcdef0123456789abcdef", Type: event.Updated, Time: item.Time, Sequence: item.Sequence, Cluster: "bench",
-						Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Namespace: "default", Name: "a-pod", UID: "a-uid",
-						Object: item.Payload,
-					}, nil
-				},
-			})
-			ctx, cancel := context.WithCancel(b.Context())
-			done := make(chan error, 1)
-			b.ReportAllocs()
-			b.ResetTimer()
-			go func() { done <- w.Run(ctx) }()
-			eventually(b, "the backlog is delivered", func() bool { return queue.Stats().Length == 0 })
-			b.StopTimer()
-			cancel()
-			if err := <-done; err != nil {
-				b.Fatal(err)
-			}
-			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
+			deliverBacklog(b, d, 5000, false)
 		})
+	}
+}
+
+// BenchmarkHotObject delivers a backlog of 1 KiB events of one object to a file
+// that is synced after each write.
+func BenchmarkHotObject(b *testing.B) {
+	deliverBacklog(b, sinks.Delivery{MaxEvents: 500}, 1, true)
+}
+
+func deliverBacklog(b *testing.B, d sinks.Delivery, objects int, sync bool) {
+	b.Helper()
+	store, err := outbox.Open(filepath.Join(b.TempDir(), "store"), outbox.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer store.Close()
+	queue, err := store.EnsureSink(sinkName, outbox.FromNow)
+	if err != nil {
+		b.Fatal(err)
+	}
+	fill(b, store, objects)
+	f, err := os.Create(filepath.Join(b.TempDir(), "events.jsonl"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	w := New(Config{
+		Name: sinkName, Queue: queue, Delivery: d,
+		Open: func(context.Context) (sinks.Sink, error) { return &lines{f: f, sync: sync}, nil },
+		Decode: func(item outbox.Item) (*event.Event, error) {
+			return &event.Event{
+				ID: "0123456789abcdef0123456789abcdef", Type: event.Updated, Time: item.Time, Sequence: item.Sequence, Cluster: "bench",
+				Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Namespace: "default", Name: "a-pod", UID: "a-uid",
+				Object: item.Payload,
+			}, nil
+		},
+	})
+	ctx, cancel := context.WithCancel(b.Context())
+	done := make(chan error, 1)
+	b.ReportAllocs()
+	b.ResetTimer()
+	go func() { done <- w.Run(ctx) }()
+	eventually(b, "the backlog is delivered", func() bool { return queue.Stats().Length == 0 })
+	b.StopTimer()
+	cancel()
+	if err := <-done; err != nil {
+		b.Fatal(err)
+	}
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
+}
+
+// fill commits b.N events of that many objects, in turns.
+func fill(b *testing.B, store *outbox.Store, objects int) {
+	b.Helper()
+	payload := bytes.Repeat([]byte("x"), 1024)
+	for n := 0; n < b.N; {
+		batch := store.NewBatch()
+		for end := min(n+1000, b.N); n < end; n++ {
+			batch.Append(outbox.Record{Lane: uint64(n % objects), Payload: payload}, []outbox.Route{{Sink: sinkName}})
+		}
+		if err := store.Commit(batch); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

@@ -6,9 +6,10 @@
 //   - At least once. An event leaves the queue only after the sink accepted it
 //     or after it became a dead letter. Crashes, cancellations and failed writes
 //     leave it where it is.
-//   - Order per object. Two events of one object (one [outbox.Item] Lane) are
-//     never in a Write at the same time, not even in one batch; the later one is
-//     written only after the earlier one was accepted or became a dead letter.
+//   - Order per object. A batch holds any number of events of one object (one
+//     [outbox.Item] Lane), in order; two Writes at the same time never do. After a
+//     failed event the later ones of its object are held back, those of the same
+//     batch included, until it was accepted or became a dead letter.
 //   - Failures stay small. A retry or a refusal that concerns one object delays
 //     that object's later events and nothing else. A failure of the whole sink
 //     delays that sink and no other: the backlog is on disk.

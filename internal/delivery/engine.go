@@ -48,9 +48,10 @@ type engine struct {
 	delivered     uint64
 	deadLetters   uint64
 
-	scratch        []byte // for measuring
-	retries, helds []int  // for judge
-	back           []*entry
+	scratch []byte              // for measuring
+	retries []int               // for judge
+	failing map[uint64]struct{} // objects of which an event failed in the batch being settled
+	back    []*entry            // for putBack
 }
 
 func newEngine(cfg *Config, sink sinks.Sink, m *metrics, log *journal, n *note) *engine {
@@ -60,6 +61,7 @@ func newEngine(cfg *Config, sink sinks.Sink, m *metrics, log *journal, n *note) 
 		lanes:   make([]*lane, cfg.Delivery.Concurrency),
 		results: make(chan *batch, cfg.Delivery.Concurrency),
 		stacks:  map[string]struct{}{},
+		failing: map[uint64]struct{}{},
 	}
 	e.limited, _ = sink.(sinks.Limited)
 	for i := range e.lanes {

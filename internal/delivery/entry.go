@@ -30,8 +30,7 @@ func (e *entry) failed(now time.Time) {
 	}
 }
 
-// fifo is a queue of entries that can also give up entries from within its
-// first few, and take entries back at the front.
+// fifo is a queue of entries that also takes entries back at the front.
 type fifo struct {
 	entries []*entry
 	head    int
@@ -49,19 +48,17 @@ func (f *fifo) push(e *entry) {
 	f.entries = append(f.entries, e)
 }
 
-// cut removes the first n entries, except that kept, a subsequence of them,
-// stays.
-func (f *fifo) cut(n int, kept []*entry) {
+// cut removes the first n entries.
+func (f *fifo) cut(n int) {
 	clear(f.entries[f.head : f.head+n])
-	f.head += n - len(kept)
-	copy(f.entries[f.head:], kept)
+	f.head += n
 	if f.head == len(f.entries) {
 		f.entries, f.head = f.entries[:0], 0
 	}
 }
 
 // unshift puts entries back before all others.
-func (f *fifo) unshift(es []*entry) {
+func (f *fifo) unshift(es ...*entry) {
 	if f.head < len(es) {
 		grown := make([]*entry, len(es)+f.len(), 2*len(es)+f.len())
 		copy(grown[len(es):], f.entries[f.head:])

@@ -6,11 +6,6 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// passable is how many events of objects already in a batch are passed over, at
-// most, to fill that batch. It keeps the forming of batches linear where one
-// object has most of the events.
-const passable = 4096
-
 // dispatch sends a batch on every idle lane that has one to send and may.
 func (e *engine) dispatch(now time.Time) error {
 	// Lanes take turns in being first, for the sake of the single probes.
@@ -45,9 +40,9 @@ func (e *engine) send(l *lane, now time.Time) {
 	l.work <- b
 }
 
-// form fills the lane's batch with up to limit events of as many objects. The
-// lane's order and its detached objects take turns, so that neither many
-// retries nor much traffic starves the other.
+// form fills the lane's batch with up to limit events, those of one object in
+// their order. The lane's order and its detached objects take turns, so that
+// neither many retries nor much traffic starves the other.
 func (e *engine) form(l *lane, now time.Time, limit int) error {
 	l.batch.reset()
 	limits := e.limits()
@@ -80,18 +75,15 @@ func (e *engine) takePending(l *lane, now time.Time, limit int, limits sinks.Lim
 	if wake, ok := e.pendingReady(l, limit); !ok || wake.After(now) {
 		return nil
 	}
-	clear(l.taken)
-	l.passed = l.passed[:0]
 	scanned := 0
-	for ; scanned < l.pending.len() && len(l.batch.entries) < limit && len(l.passed) < passable; scanned++ {
+	for ; scanned < l.pending.len() && len(l.batch.entries) < limit; scanned++ {
 		en := l.pending.at(scanned)
-		if _, dup := l.taken[en.item.Lane]; dup {
-			l.passed = append(l.passed, en)
-			continue
-		}
 		if o := l.detached.get(en.item.Lane); o != nil {
 			e.follow(o, en)
 			continue
+		}
+		if e.note.knows(en.item.Position) && l.batch.holds(en.item.Lane) {
+			break // it may have to wait, and what is before it must be through by then
 		}
 		if e.recall(l, en, now) {
 			continue
@@ -107,9 +99,8 @@ func (e *engine) takePending(l *lane, now time.Time, limit int, limits sinks.Lim
 			break
 		}
 		l.batch.add(en, nil)
-		l.taken[en.item.Lane] = struct{}{}
 	}
-	l.pending.cut(scanned, l.passed)
+	l.pending.cut(scanned)
 	return nil
 }
 
@@ -127,8 +118,8 @@ func (e *engine) pendingReady(l *lane, limit int) (time.Time, bool) {
 	return l.pending.at(0).arrived.Add(wait), true
 }
 
-// takeDetached fills the batch with the first events of detached objects that
-// are due. One that the sink refused without naming it goes alone.
+// takeDetached fills the batch with events of detached objects that are due. One
+// that the sink refused without naming it goes alone.
 func (e *engine) takeDetached(l *lane, now time.Time, limit int, limits sinks.Limits) error {
 	if now.Before(e.retryHold) {
 		return nil
@@ -138,29 +129,45 @@ func (e *engine) takeDetached(l *lane, now time.Time, limit int, limits sinks.Li
 		if o == nil {
 			return nil
 		}
-		full := o.alone && len(l.batch.entries) > 0
+		before := len(l.batch.entries)
+		full := o.alone && before > 0
 		if !full {
-			en := o.queue.at(0)
-			ok, err := e.prepare(en, limits)
-			if err != nil {
+			var err error
+			if full, err = e.takeObject(l, o, o.most(limit-before), limits); err != nil {
 				return err
 			}
-			if !ok {
-				l.detached.done(o, now)
-				continue
-			}
-			full = len(l.batch.entries) > 0 && l.batch.bytes+en.size > e.cfg.Delivery.MaxBytes
 		}
-		if full {
-			l.detached.wait(o, o.due)
-			return nil
+		if len(l.batch.entries) == before {
+			l.detached.back(o)
 		}
-		l.batch.add(o.queue.at(0), o)
-		if o.alone {
+		if full || o.alone {
 			return nil
 		}
 	}
 	return nil
+}
+
+// takeObject moves up to most events from the front of a detached object to the
+// batch, and reports whether there was no room for one.
+func (e *engine) takeObject(l *lane, o *object, most int, limits sinks.Limits) (full bool, err error) {
+	for n := 0; n < most && o.queue.len() > 0; {
+		en := o.queue.at(0)
+		ok, err := e.prepare(en, limits)
+		if err != nil {
+			return false, err
+		}
+		if ok && len(l.batch.entries) > 0 && l.batch.bytes+en.size > e.cfg.Delivery.MaxBytes {
+			return true, nil
+		}
+		o.queue.cut(1)
+		if !ok {
+			o.passed()
+			continue
+		}
+		l.batch.add(en, o)
+		n++
+	}
+	return false, nil
 }
 
 // follow sets an event aside behind those of its detached object.

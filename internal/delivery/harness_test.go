@@ -194,6 +194,8 @@ func (r *receiver) begin(changes []change) {
 		if r.flying[c.Object] {
 			r.t.Errorf("%v was written while another event of its object was in flight", c)
 		}
+	}
+	for _, c := range changes {
 		r.flying[c.Object] = true
 	}
 	r.now++

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"slices"
 	"time"
 
 	"github.com/watcherd/watcherd/pkg/event"
@@ -13,10 +14,8 @@ type lane struct {
 	pending  fifo     // events in queue order, but those of detached objects
 	detached detached // objects that fell out of that order
 
-	batch  batch               // the write in flight, reused from write to write
-	busy   bool                // batch is in flight
-	taken  map[uint64]struct{} // objects in the batch being formed
-	passed []*entry            // entries that stay while a batch is being formed
+	batch batch // the write in flight, reused from write to write
+	busy  bool  // batch is in flight
 
 	cut         int  // most events in a write while looking for a refused one; 0: no limit
 	detachedNow bool // it is the detached objects' turn
@@ -27,7 +26,6 @@ type lane struct {
 func newLane() *lane {
 	l := &lane{
 		detached: newDetached(),
-		taken:    map[uint64]struct{}{},
 		work:     make(chan *batch, 1),
 	}
 	l.batch.lane = l
@@ -35,12 +33,13 @@ func newLane() *lane {
 }
 
 // batch is one Write. While it is in flight only the lane's goroutine touches
-// it.
+// it. Its entries stand in no queue; when it is settled those that are still
+// there go back to where they came from.
 type batch struct {
 	lane    *lane
-	entries []*entry
+	entries []*entry       // nil: accepted, a dead letter, or detached since
 	events  []*event.Event // of the entries
-	objects []*object      // of the entries, if they came from detached objects; else empty
+	objects []*object      // of the entries, if they came from detached objects, each in one stretch; else empty
 	bytes   int
 	ticket  ticket
 
@@ -64,6 +63,19 @@ func (b *batch) add(e *entry, o *object) {
 	b.bytes += e.size
 	if o != nil {
 		b.objects = append(b.objects, o)
+	}
+}
+
+// holds reports whether an event of the object is in the batch.
+func (b *batch) holds(lane uint64) bool {
+	return slices.ContainsFunc(b.entries, func(e *entry) bool { return e.item.Lane == lane })
+}
+
+// leave takes out the i-th event, which was accepted or became a dead letter.
+func (b *batch) leave(i int) {
+	b.entries[i] = nil
+	if o := b.object(i); o != nil {
+		o.passed()
 	}
 }
 

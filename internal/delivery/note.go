@@ -195,6 +195,12 @@ func (e *engine) restore(now time.Time) error {
 	return nil
 }
 
+// knows reports whether an earlier run knew an event that was not met again yet.
+func (n *note) knows(position uint64) bool {
+	_, ok := n.restored[position]
+	return ok
+}
+
 // recall reports whether an earlier run knew the entry's event, now set aside
 // again, to be tried when it is due.
 func (e *engine) recall(l *lane, en *entry, now time.Time) bool {
@@ -207,6 +213,6 @@ func (e *engine) recall(l *lane, en *entry, now time.Time) bool {
 		return false
 	}
 	e.setAside(en)
-	l.detached.add(en, ev.Next, ev.Alone, -1)
+	l.detached.add(en, ev.Next, ev.Alone, e.fruitful)
 	return true
 }

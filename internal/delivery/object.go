@@ -9,7 +9,7 @@ import (
 // one of them failed until all of them are through. Its lane goes on without it.
 type object struct {
 	lane  uint64 // the Item.Lane of its events
-	queue fifo   // never empty
+	queue fifo   // not in flight; empty only while the rest of them are
 	due   time.Time
 
 	// alone: the sink refused the first event without naming it, so it must not
@@ -21,6 +21,19 @@ type object struct {
 	failedAt int64
 }
 
+// passed notes that the first event was accepted or given up: nothing is known
+// against the one after it.
+func (o *object) passed() { o.alone, o.failedAt = false, -1 }
+
+// most is how many events of the object may go out in one write. While the first
+// one's fate is open the others have no business in it.
+func (o *object) most(limit int) int {
+	if o.alone || o.failedAt >= 0 {
+		return 1
+	}
+	return limit
+}
+
 // suspect reports whether writes were fruitful after the first event failed: then
 // its failures are likely its own and not the sink's.
 func (o *object) suspect(fruitful int64) bool {
@@ -30,7 +43,7 @@ func (o *object) suspect(fruitful int64) bool {
 // detached holds a lane's objects with queues of their own.
 type detached struct {
 	byLane map[uint64]*object
-	due    dueHeap // those whose first event is not in flight
+	due    dueHeap // those of which no event is in flight
 }
 
 func newDetached() detached { return detached{byLane: map[uint64]*object{}} }
@@ -53,23 +66,14 @@ func (d *detached) next(now time.Time) *object {
 	return heap.Pop(&d.due).(*object)
 }
 
-// wait puts an object that next returned back, its first event still to be
-// delivered.
-func (d *detached) wait(o *object, due time.Time) {
-	o.due = due
-	heap.Push(&d.due, o)
-}
-
-// done removes the first event of an object that next returned. The rest is
-// due at once; without a rest the object returns to its lane.
-func (d *detached) done(o *object, now time.Time) {
-	o.queue.cut(1, nil)
+// back takes in an object that next returned. One of which nothing is left to
+// deliver returns to its lane.
+func (d *detached) back(o *object) {
 	if o.queue.len() == 0 {
 		delete(d.byLane, o.lane)
 		return
 	}
-	o.alone, o.failedAt = false, -1
-	d.wait(o, now)
+	heap.Push(&d.due, o)
 }
 
 // hurry makes every object due.

@@ -17,16 +17,14 @@ func (e *engine) strike(now time.Time) {
 }
 
 // accept records that the sink has the i-th event.
-func (e *engine) accept(b *batch, i int, now time.Time) {
+func (e *engine) accept(b *batch, i int) {
 	en := b.entries[i]
 	e.acks = append(e.acks, en.item.Position)
 	e.metrics.delivered(en.event.Type)
 	e.delivered++
 	e.note.forget(en)
-	if o := b.object(i); o != nil {
-		b.lane.detached.done(o, now)
-	}
 	e.release(en)
+	b.leave(i)
 }
 
 // refuse counts the sink's refusal of the i-th event, and sets it aside for
@@ -53,13 +51,10 @@ func (e *engine) refuse(b *batch, i int, cause error, whole bool, now time.Time)
 	if isPanic {
 		reason = letterPanic
 	}
-	o := b.object(i)
 	if err := e.deadLetter(en, reason, cause); err != nil {
 		return err
 	}
-	if o != nil {
-		b.lane.detached.done(o, now)
-	}
+	b.leave(i)
 	return nil
 }
 
@@ -67,38 +62,60 @@ func (e *engine) refuse(b *batch, i int, cause error, whole bool, now time.Time)
 // object's later events behind it. attempt counts its failures.
 func (e *engine) detach(b *batch, i int, alone bool, now time.Time, attempt int, failedAt int64) {
 	en := b.entries[i]
-	e.setAside(en)
 	due := now.Add(e.cfg.Retry.delay(attempt))
 	if o := b.object(i); o != nil {
 		if !o.suspect(e.fruitful) {
 			o.failedAt = failedAt
 		}
-		o.alone = alone
-		b.lane.detached.wait(o, due)
+		o.alone, o.due = alone, due
 	} else {
+		e.setAside(en)
 		b.lane.detached.add(en, due, alone, failedAt)
+		b.entries[i] = nil
+		e.metrics.retries.Inc()
 	}
-	e.metrics.retries.Inc()
 	e.note.remember(en, due, alone)
 }
 
-// putBack returns events to where they were taken from, to go first.
-func (e *engine) putBack(b *batch, indices []int, now time.Time) {
-	e.metrics.retries.Add(float64(len(indices)))
+// putBack returns what is left of a batch to where it was taken from, to go
+// first, or behind what was detached of its object.
+func (e *engine) putBack(b *batch, now time.Time) {
 	if len(b.objects) > 0 {
-		for _, i := range indices {
-			e.setAside(b.entries[i])
-			b.lane.detached.wait(b.objects[i], now)
-		}
+		e.putBackObjects(b, now)
 		return
 	}
 	back := e.back[:0]
-	for _, i := range indices {
-		back = append(back, b.entries[i])
+	for _, en := range b.entries {
+		if en == nil {
+			continue
+		}
+		e.metrics.retries.Inc()
+		if o := b.lane.detached.get(en.item.Lane); o != nil {
+			e.follow(o, en)
+			continue
+		}
+		back = append(back, en)
 	}
-	b.lane.pending.unshift(back)
+	b.lane.pending.unshift(back...)
 	clear(back)
 	e.back = back[:0]
+}
+
+func (e *engine) putBackObjects(b *batch, now time.Time) {
+	for i := len(b.entries) - 1; i >= 0; i-- {
+		o := b.objects[i]
+		if en := b.entries[i]; en != nil {
+			e.metrics.retries.Inc()
+			e.setAside(en)
+			o.queue.unshift(en)
+		}
+		if i == 0 || b.objects[i-1] != o {
+			if o.due.Before(now) {
+				o.due = now
+			}
+			b.lane.detached.back(o)
+		}
+	}
 }
 
 // bisect puts a batch back that was refused as a whole, to be tried in halves
@@ -107,12 +124,7 @@ func (e *engine) bisect(b *batch, cause error, now time.Time) {
 	e.metrics.errors.WithLabelValues(errorClass(cause)).Inc()
 	e.lastError, e.lastErrorTime = excerpt(cause), now
 	b.lane.cut = len(b.entries) / 2
-	all := e.helds[:0]
-	for i := range b.entries {
-		all = append(all, i)
-	}
-	e.putBack(b, all, now)
-	e.helds = all
+	e.putBack(b, now)
 	e.log.repeat("a batch was refused, looking for the event", cause)
 }
 

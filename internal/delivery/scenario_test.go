@@ -153,19 +153,23 @@ func (w *world) begin(run int, batch []change) bool {
 	if n := len(batch); n == 0 || n > w.Delivery.MaxEvents || w.MaxBatch > 0 && n > w.MaxBatch {
 		w.t.Errorf("a batch of %d", n)
 	}
+	here := map[change]bool{}
 	for _, c := range batch {
 		if w.flying[c.Object] {
 			w.t.Errorf("%v written while its object was in flight", c)
 		}
-		w.flying[c.Object] = true
 		if last, seen := w.last[c.Object]; seen && c.N <= last {
 			w.t.Errorf("%v written after change %d was accepted", c, last)
 		}
 		for n := 1; n < c.N; n++ {
-			if earlier := (change{Object: c.Object, N: n}); !w.given(earlier) {
+			if earlier := (change{Object: c.Object, N: n}); !w.given(earlier) && !here[earlier] {
 				w.t.Errorf("%v written before %v was accepted or given up", c, earlier)
 			}
 		}
+		here[c] = true
+	}
+	for _, c := range batch {
+		w.flying[c.Object] = true
 	}
 	return true
 }
@@ -201,6 +205,14 @@ func (w *world) answerLocked(batch []change) error {
 	if len(failed) == 0 {
 		w.acceptLocked(batch, nil)
 		return nil
+	}
+	stuck := map[int]error{} // by object
+	for i, c := range batch {
+		if why := stuck[c.Object]; why != nil {
+			failed[i] = sinks.Held(why)
+		} else if failed[i] != nil {
+			stuck[c.Object] = failed[i]
+		}
 	}
 	if !w.Named {
 		for i := range failed {

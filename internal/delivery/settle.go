@@ -3,13 +3,13 @@ package delivery
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// verdict sums up what a write did to its events.
+// verdict sums up what a write did to its events. Of an event that follows a
+// failed one of its object it knows nothing.
 type verdict struct {
 	accepted, refused int
 	retry             []int         // indices of events that failed for the time being
@@ -17,7 +17,6 @@ type verdict struct {
 	after             time.Duration // longest delay asked for
 	refuseErr         error         // why the first refused event was
 	pauseErr          error         // why the sink has to pause
-	held              []int         // indices of events that wait for the sink as a whole
 	whole             bool          // one error for all events: the sink named none
 }
 
@@ -32,22 +31,16 @@ func (e *engine) settle(b *batch, now time.Time) error {
 
 	failed, whole := failures(b)
 	e.meetPanic(whole)
-	if e.cancelled {
-		// The write was told to give up: what it did not get done is no failure.
-		// It stays in the queue, which is all there is to put back.
-		return e.acceptRest(b, failed, whole, now)
-	}
-	if whole != nil {
-		if class, _ := sinks.Classify(whole); class == sinks.ClassPoison && len(b.entries) > 1 {
-			e.bisect(b, whole, now)
-			return nil
-		}
+	if class, _ := sinks.Classify(whole); class == sinks.ClassPoison && len(b.entries) > 1 && !e.cancelled {
+		e.bisect(b, whole, now)
+		return nil
 	}
 	v, err := e.judge(b, failed, whole, now)
-	if err != nil {
-		return err
+	if err != nil || e.cancelled {
+		return err // what is left stays in the queue of the outbox
 	}
 	e.conclude(b, &v, now)
+	e.putBack(b, now)
 	return nil
 }
 
@@ -82,25 +75,28 @@ func failure(i int, failed map[int]error, whole error) error {
 	return err
 }
 
-func (e *engine) acceptRest(b *batch, failed map[int]error, whole error, now time.Time) error {
-	for i := range b.entries {
-		if failure(i, failed, whole) == nil {
-			e.accept(b, i, now)
-		}
-	}
-	return nil
-}
-
 // judge deals with every event of the batch that is accepted or refused, and
-// collects the others.
+// collects those to be tried again.
+//
+// After a failed event the object's later ones count as not written, whatever the
+// sink says of them: written again after it, they leave the receiver with the
+// latest state even if it has had them before.
 func (e *engine) judge(b *batch, failed map[int]error, whole error, now time.Time) (verdict, error) {
-	v := verdict{whole: whole != nil, retry: e.retries[:0], held: e.helds[:0]}
-	for i := range b.entries {
+	v := verdict{whole: whole != nil, retry: e.retries[:0]}
+	clear(e.failing)
+	for i, en := range b.entries {
+		if _, behind := e.failing[en.item.Lane]; behind {
+			continue
+		}
 		err := failure(i, failed, whole)
 		if err == nil {
 			v.accepted++
-			e.accept(b, i, now)
+			e.accept(b, i)
 			continue
+		}
+		e.failing[en.item.Lane] = struct{}{}
+		if e.cancelled {
+			continue // told to give up: what it did not get done is no failure
 		}
 		switch class, after := sinks.Classify(err); class {
 		case sinks.ClassPoison:
@@ -112,7 +108,6 @@ func (e *engine) judge(b *batch, failed map[int]error, whole error, now time.Tim
 				return v, err
 			}
 		case sinks.ClassPause:
-			v.held = append(v.held, i)
 			if v.pauseErr == nil {
 				v.pauseErr = err
 			}
@@ -124,7 +119,7 @@ func (e *engine) judge(b *batch, failed map[int]error, whole error, now time.Tim
 			}
 		}
 	}
-	e.retries, e.helds = v.retry, v.held
+	e.retries = v.retry
 	return v, nil
 }
 
@@ -160,16 +155,13 @@ func (e *engine) conclude(b *batch, v *verdict, now time.Time) {
 	}
 }
 
-// keep puts events that were neither accepted nor refused where they wait for
-// another write.
+// keep has events that failed on their own wait for a retry of their own. All
+// others go back to where they were.
 func (e *engine) keep(b *batch, v *verdict, sinkWide bool, now time.Time) {
 	// An event that fails on its own is set aside even when its failure may be
 	// the whole sink's: the next probe is then of another object, and tells.
 	alone := len(b.entries) == 1 && v.after == 0
-	if sinkWide && !alone {
-		v.held = append(v.held, v.retry...)
-		slices.Sort(v.held)
-		e.putBack(b, v.held, now)
+	if len(v.retry) == 0 || sinkWide && !alone {
 		return
 	}
 	failedAt := e.fruitful
@@ -181,11 +173,10 @@ func (e *engine) keep(b *batch, v *verdict, sinkWide bool, now time.Time) {
 		en.failed(now)
 		e.detach(b, i, v.whole, now, en.tries, failedAt)
 	}
-	if len(v.retry) > 0 && !sinkWide {
+	if !sinkWide {
 		e.lastError, e.lastErrorTime = excerpt(v.retryErr), now
 		e.log.repeat("events failed and wait for a retry of their own", v.retryErr)
 	}
-	e.putBack(b, v.held, now)
 }
 
 // suspects reports whether all these events failed before while others were

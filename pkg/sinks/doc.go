@@ -7,9 +7,12 @@
 //
 // Guarantees to a sink:
 //
-//   - Write is called with events in order. Two events of one object are never
-//     in flight at the same time: the later one comes only after the earlier one
-//     was accepted, or was set aside as a dead letter.
+//   - Write is called with events in order. A batch may hold several events of one
+//     object; two Writes at the same time never do, and the later Write comes only
+//     after every event of the earlier one was accepted, or was set aside as a dead
+//     letter.
+//   - Behind a failed event of a batch the later ones of its object count as failed,
+//     whatever the sink says of them, and come again behind it.
 //   - An event is written again after a crash or an unclear failure, always with
 //     the same ID.
 //   - What a sink refuses stays in watcherd's outbox. A sink keeps no queue and

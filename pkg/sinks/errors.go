@@ -55,8 +55,8 @@ func RetryAfter(err error, d time.Duration) error {
 }
 
 // Held is the failure of an event that was not tried because an earlier one of its
-// object failed with err. Whatever that one's class is, this is a retry: the
-// event itself was blamed for nothing.
+// object, in the same batch, failed with err. Whatever that one's class is, this is
+// a retry: the event itself was blamed for nothing.
 func Held(err error) error {
 	return errors.New("not sent, since an earlier event of its object failed: " + err.Error())
 }

@@ -20,6 +20,12 @@ type Sink interface {
 	// other error means that no event is known to be accepted. The error's class
 	// ([Classify]) decides what happens next; an error without one is retried.
 	//
+	// A batch may hold several events of one object (those with one
+	// [event.Event.PartitionKey]). When one fails, a sink does not deliver the
+	// later ones of its object, and names them too ([Held]). One that cannot help
+	// it need not: all of them come again behind the failed one, so that the
+	// destination ends with the latest state.
+	//
 	// Write is called from up to `concurrency` goroutines at once, each with
 	// events of other objects. It must return soon after ctx is done; events that
 	// were then not accepted come again. It must not keep the slice or the events

@@ -23,6 +23,8 @@ func Run(t *testing.T, start func(t *testing.T) Destination) {
 		{"delivers everything in order", checkOrder},
 		{"defaults can be used", checkDefaults},
 		{"keeps order per object in concurrent lanes", checkLanes},
+		{"takes many events of one object at once", checkHotObject},
+		{"holds back what follows a refused event of its object", checkHeld},
 		{"goes on after it is opened again", checkReopen},
 		{"opens while the destination is down", checkOpenWhileDown},
 		{"fails with a retry and then goes on", checkBreak},
@@ -129,6 +131,50 @@ func checkLanes(b *bench) {
 		b.t.Errorf("the destination has %d events, %d were sent", len(got), len(events))
 	}
 	b.expectPerObject(events)
+}
+
+func checkHotObject(b *bench) {
+	s := b.open()
+	events := Events(60, 1)
+	s.mustWrite(events[:20])
+	s.mustWrite(events[20:])
+	b.expect(events)
+}
+
+// checkHeld writes six events of one object, the third of which is refused for
+// good: the three after it must not be there before somebody decides about it.
+func checkHeld(b *bench) {
+	s := b.open()
+	events := Events(6, 1)
+	s.mustWrite(events[:1]) // some destinations tell their limits only then
+	const bad = 2
+	limited, _ := s.Sink.(sinks.Limited)
+	switch {
+	case b.dest.Reject != nil:
+		b.dest.Reject(b.t, events[bad].ID)
+	case limited != nil && limited.Limits().MaxEventBytes > 0:
+		events[bad] = Large(bad, 0, 2*limited.Limits().MaxEventBytes)
+	default:
+		b.t.Skip("the destination cannot refuse one event")
+	}
+	err := s.write(b.t.Context(), events[1:])
+	failed := failures(events[1:], err)
+	for i, e := range events[bad:] {
+		why := failed[bad-1+i]
+		if why == nil {
+			b.t.Errorf("event %d was accepted although an earlier one of its object failed", e.Sequence)
+		} else if class, _ := sinks.Classify(why); i > 0 && class == sinks.ClassPoison && !sameForAll(failed, 5) {
+			b.t.Errorf("event %d is blamed for the failure of another: %v", e.Sequence, why)
+		}
+	}
+	before := events[:bad]
+	if failed[0] != nil {
+		before = events[:1]
+	}
+	b.expect(before)
+	rest := slices.DeleteFunc(slices.Clone(events[len(before):]), func(e *event.Event) bool { return e == events[bad] })
+	s.deliver(rest)
+	b.expect(slices.Concat(before, rest))
 }
 
 func checkReopen(b *bench) {
