@@ -2,8 +2,6 @@ package dynamicfactory_test
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
@@ -20,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
@@ -387,51 +384,4 @@ func TestCustomResourceComesAndGoes(t *testing.T) {
 	resolves("v1")
 	c.Apply(t, gizmo("v1", "two"))
 	is(t, "told of the new one", fmt.Sprint(told(t, k, 1)), "[add two]")
-}
-
-// A subscriber that does not acknowledge costs the window, however much happens.
-func TestSlowSubscriberCostsItsWindow(t *testing.T) {
-	c := testcluster.Shared(t)
-	ns := c.Namespace(t)
-	client := c.Dynamic(t).Resource(configMaps).Namespace(ns)
-	const window = 4
-	f := realFactory(t, c.Config(t), dynamicfactory.WithRaw(dynamicfactory.RawOptions{Window: window}))
-	j, sub := join(t, f, dynamicfactory.Key{GVR: configMaps, Namespace: ns})
-	create(t, client, "busy")
-	acknowledge := func(acks func(uint64)) {
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		j.acks = acks
-	}
-	// A client that does not read back what it has written.
-	writer := must(metadata.NewForConfig(c.Config(t)))(t).Resource(configMaps).Namespace(ns)
-	write := func(n int) {
-		for range n {
-			b := make([]byte, 384<<10)
-			_, _ = rand.Read(b) // never fails; does not compress
-			body := `{"data":{"x":"` + base64.StdEncoding.EncodeToString(b) + `"}}`
-			must(writer.Patch(t.Context(), "busy", types.MergePatchType, []byte(body), metav1.PatchOptions{}))(t)
-		}
-	}
-	acknowledge(sub.Ack)
-	write(10) // until the informer has made itself at home
-	told(t, j, 11)
-	acknowledge(nil)
-	bytes := heap()
-	write(40) // 20 MB
-	eventually(t, "the window is full", func() bool { return sub.Status().InFlight == window })
-	is(t, "told", len(j.take()), window)
-	// HTTP/2 lets the server send 4 MiB that nobody reads.
-	if now := heap(); now > bytes+8<<20 {
-		t.Errorf("the heap has %d bytes, it had %d", now, bytes)
-	}
-	acknowledge(sub.Ack)
-	sub.Ack(j.seen())
-	last := must(client.Get(t.Context(), "busy", metav1.GetOptions{}))(t).GetResourceVersion()
-	eventually(t, "everything has come", func() bool {
-		j.mu.Lock()
-		defer j.mu.Unlock()
-		return j.objects["busy"].GetResourceVersion() == last
-	})
-	is(t, "relists", sub.Status().Relists, 0)
 }
