@@ -65,7 +65,8 @@ type Retry struct {
 // Oversize is what becomes of an event larger than the sink's limit.
 type Oversize string
 
-// The policies. OversizeTruncate leaves out oldObject, then patch, then object,
+// The policies. OversizeTruncate marks the event as truncated and leaves out
+// oldObject, then patch, then all of the object but its metadata, then the object,
 // until the event fits; one that never fits becomes a dead letter.
 const (
 	OversizeDeadLetter Oversize = "deadLetter"

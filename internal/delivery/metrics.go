@@ -64,7 +64,7 @@ func newMetrics(cfg *Config) (*metrics, error) {
 		}),
 		truncated: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "watcherd_sink_truncated_events_total",
-			Help: "Events written without their objects because they were larger than the sink's limit.",
+			Help: "Events cut because they were larger than the sink's limit.",
 		}),
 		states: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "watcherd_sink_state",

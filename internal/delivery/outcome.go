@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"slices"
 	"time"
 )
 
@@ -102,9 +103,9 @@ func (e *engine) putBack(b *batch, now time.Time) {
 }
 
 func (e *engine) putBackObjects(b *batch, now time.Time) {
-	for i := len(b.entries) - 1; i >= 0; i-- {
+	for i, en := range slices.Backward(b.entries) {
 		o := b.objects[i]
-		if en := b.entries[i]; en != nil {
+		if en != nil {
 			e.metrics.retries.Inc()
 			e.setAside(en)
 			o.queue.unshift(en)
@@ -145,7 +146,7 @@ func (e *engine) fail(t ticket, now time.Time, after time.Duration, cause error)
 		e.log.backingOff(cause, e.circuit.until.Sub(now))
 		return
 	}
-	e.log.repeat("the sink still fails", cause)
+	e.log.repeat(stillFails, cause)
 }
 
 func (e *engine) pause(t ticket, now time.Time, cause error) {
@@ -156,5 +157,5 @@ func (e *engine) pause(t ticket, now time.Time, cause error) {
 		e.log.paused(cause, e.circuit.until.Sub(now))
 		return
 	}
-	e.log.repeat("the sink is still paused", cause)
+	e.log.repeat(stillPaused, cause)
 }

@@ -1,6 +1,10 @@
 package delivery
 
-import "github.com/watcherd/watcherd/pkg/event"
+import (
+	"encoding/json"
+
+	"github.com/watcherd/watcherd/pkg/event"
+)
 
 // frame is more than the member names and the fixed-length values of an encoded
 // event take in any format.
@@ -19,10 +23,37 @@ func estimate(ev *event.Event) int {
 	return n
 }
 
-// truncations make an event smaller step by step: what can be had elsewhere
-// goes first. Each returns a copy; an event may be shared.
-var truncations = [...]func(*event.Event) *event.Event{
-	func(ev *event.Event) *event.Event { c := *ev; c.OldObject = nil; return &c },
-	func(ev *event.Event) *event.Event { c := *ev; c.Patch = nil; return &c },
-	func(ev *event.Event) *event.Event { c := *ev; c.Object = nil; return &c },
+// truncate makes a copy of the event smaller, step by step, until it fits: what can
+// be had elsewhere goes first. ok says whether it fits in the end.
+func truncate(ev *event.Event, fits func(*event.Event) bool) (smaller *event.Event, ok bool) {
+	c := *ev // an event may be shared
+	c.Truncated = true
+	for _, cut := range [...]func(){
+		func() { c.OldObject = nil },
+		func() { c.Patch = nil },
+		func() { c.Object = bare(c.Object) },
+		func() { c.Object = nil },
+	} {
+		if cut(); fits(&c) {
+			return &c, true
+		}
+	}
+	return nil, false
+}
+
+// bare is of an object what says which one it is: apiVersion, kind and metadata.
+func bare(object json.RawMessage) json.RawMessage {
+	var kept struct {
+		APIVersion json.RawMessage `json:"apiVersion,omitempty"`
+		Kind       json.RawMessage `json:"kind,omitempty"`
+		Metadata   json.RawMessage `json:"metadata,omitempty"`
+	}
+	if json.Unmarshal(object, &kept) != nil {
+		return nil // there is none
+	}
+	out, err := json.Marshal(kept)
+	if err != nil {
+		return nil
+	}
+	return out
 }

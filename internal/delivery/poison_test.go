@@ -1,14 +1,18 @@
 package delivery
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
@@ -246,7 +250,10 @@ func (s *sized) Write(_ context.Context, batch []*event.Event) error {
 		if n := len(event.AppendCloudEvent(nil, e)); n > s.limit {
 			s.t.Errorf("an event of %d bytes", n)
 		}
-		if e.Object == nil {
+		if e.Truncated {
+			if string(e.Object) != "{}" { // it has no metadata
+				s.t.Errorf("truncated object %s", e.Object)
+			}
 			s.bare++
 		} else {
 			s.full++
@@ -256,6 +263,73 @@ func (s *sized) Write(_ context.Context, batch []*event.Event) error {
 }
 
 func (*sized) Close(context.Context) error { return nil }
+
+// An event is cut no further than it has to be, and says that it was.
+func TestTruncation(t *testing.T) {
+	padding := func(n int) string { return strings.Repeat("x", n) }
+	whole := &event.Event{
+		Type: event.Updated, Name: "web", UID: "uid", ResourceVersion: "7",
+		Object:    fmt.Appendf(nil, `{"kind":"Deployment","apiVersion":"apps/v1","metadata":{"name":"web","labels":{"a":%q}},"spec":%q}`, padding(1000), padding(10_000)),
+		OldObject: fmt.Appendf(nil, `{"old":%q}`, padding(10_000)),
+		Patch:     fmt.Appendf(nil, `[%q]`, padding(1000)),
+	}
+	before := *whole
+	for limit, want := range map[int]string{
+		1 << 20: "object old patch",
+		20_000:  "object patch truncated",
+		11_500:  "object truncated",
+		3000:    "metadata truncated",
+		1000:    "truncated",
+		100:     "",
+	} {
+		e := &engine{cfg: &Config{Oversize: OversizeTruncate}, metrics: testMetrics(t)}
+		en := &entry{event: whole, size: estimate(whole)}
+		var got []string
+		if err := e.fit(en, limit); err == nil {
+			got = parts(en.event, whole)
+			if size := len(event.AppendCloudEvent(nil, en.event)); size > limit {
+				t.Errorf("limit %d: %d bytes", limit, size)
+			}
+		}
+		if got := strings.Join(got, " "); got != want {
+			t.Errorf("limit %d leaves %q, want %q", limit, got, want)
+		}
+	}
+	if !reflect.DeepEqual(*whole, before) {
+		t.Error("the event itself was changed")
+	}
+}
+
+// parts names what is left of the whole event.
+func parts(e, whole *event.Event) (names []string) {
+	switch {
+	case bytes.Equal(e.Object, whole.Object):
+		names = append(names, "object")
+	case bytes.HasPrefix(e.Object, []byte(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web",`)) && !bytes.Contains(e.Object, []byte("spec")):
+		names = append(names, "metadata")
+	case e.Object != nil:
+		names = append(names, "some of the object")
+	}
+	if e.OldObject != nil {
+		names = append(names, "old")
+	}
+	if e.Patch != nil {
+		names = append(names, "patch")
+	}
+	if e.Truncated {
+		names = append(names, "truncated")
+	}
+	return names
+}
+
+func testMetrics(t *testing.T) *metrics {
+	t.Helper()
+	m, err := newMetrics(&Config{Registerer: prometheus.NewRegistry()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
 
 // Every event up to the very limit is delivered, and none above it.
 func TestSizeAtTheLimit(t *testing.T) {

@@ -87,13 +87,11 @@ func (e *engine) fit(en *entry, limit int) error {
 	// The estimate is on the safe side. What it calls too large is measured.
 	size := e.measure(en.event)
 	if size > limit && e.cfg.Oversize == OversizeTruncate {
-		for _, smaller := range truncations {
-			en.event = smaller(en.event)
-			en.size = e.measure(en.event)
-			if en.size <= limit {
-				e.metrics.truncated.Inc()
-				return nil
-			}
+		smaller, ok := truncate(en.event, func(ev *event.Event) bool { return e.measure(ev) <= limit })
+		if ok {
+			en.event, en.size = smaller, e.measure(smaller)
+			e.metrics.truncated.Inc()
+			return nil
 		}
 	}
 	if size > limit {

@@ -47,6 +47,7 @@ func samples() map[string]*event.Event {
 		"sync":         with(func(e *event.Event) { e.Type = event.Sync; e.Replay, e.Repair = true, true }),
 		"deleted":      with(func(e *event.Event) { e.Type = event.Deleted; e.FinalStateUnknown = true }),
 		"no-object":    with(func(e *event.Event) { e.Object = nil }),
+		"truncated":    with(func(e *event.Event) { e.Object = nil; e.Truncated = true }),
 		"cluster-wide": with(func(e *event.Event) { e.Namespace, e.Name = "", "node-1" }),
 		"namespace": with(func(e *event.Event) {
 			e.Resource = event.Resource{Version: "v1", Resource: "namespaces", Kind: "Namespace"}

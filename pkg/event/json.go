@@ -107,7 +107,8 @@ func appendDataFields(dst []byte, e *Event) []byte {
 	}
 	dst = appendFlag(dst, "finalStateUnknown", e.FinalStateUnknown)
 	dst = appendFlag(dst, "replay", e.Replay)
-	return appendFlag(dst, "repair", e.Repair)
+	dst = appendFlag(dst, "repair", e.Repair)
+	return appendFlag(dst, "truncated", e.Truncated)
 }
 
 func appendRaw(dst []byte, name string, raw json.RawMessage) []byte {

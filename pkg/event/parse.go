@@ -33,6 +33,7 @@ func Parse(data []byte) (*Event, error) {
 			FinalStateUnknown bool            `json:"finalStateUnknown"`
 			Replay            bool            `json:"replay"`
 			Repair            bool            `json:"repair"`
+			Truncated         bool            `json:"truncated"`
 			GapData
 		} `json:"data"`
 	}
@@ -56,6 +57,7 @@ func Parse(data []byte) (*Event, error) {
 		Namespace: in.Data.Namespace, Name: in.Data.Name, UID: in.Data.UID, ResourceVersion: in.Data.ResourceVersion,
 		Object: in.Data.Object, OldObject: in.Data.OldObject, Patch: in.Data.Patch,
 		Selection: in.Data.Selection, FinalStateUnknown: in.Data.FinalStateUnknown, Replay: in.Data.Replay, Repair: in.Data.Repair,
+		Truncated: in.Data.Truncated,
 	}
 	if e.Sequence, err = strconv.ParseUint(in.Sequence, 10, 64); err != nil {
 		return nil, errors.New("read a CloudEvent: its sequence is not a number")
