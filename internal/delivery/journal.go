@@ -24,6 +24,12 @@ var (
 	letterQuota  = quota{20, time.Minute}
 )
 
+// What repeats while a sink is in trouble.
+const (
+	stillFails  = "the sink still fails"
+	stillPaused = "the sink is still paused"
+)
+
 // repeated is what became of one message's quota.
 type repeated struct {
 	since   time.Time // when the quota's time began
@@ -71,11 +77,16 @@ func (j *journal) letter(args ...any) {
 	}
 }
 
+// backingOff and paused log that trouble begins, which is said once: the first line
+// that says it lasts comes when that has become news.
+
 func (j *journal) backingOff(cause error, retryIn time.Duration) {
+	j.allow(stillFails, failureQuota)
 	j.Warn("the sink fails, backing off", "error", cause, "retryIn", retryIn)
 }
 
 func (j *journal) paused(cause error, retryIn time.Duration) {
+	j.allow(stillPaused, failureQuota)
 	j.Error("the sink is paused until somebody acts; its backlog is kept", "error", cause, "probeIn", retryIn)
 }
 
