@@ -21,3 +21,12 @@ func TestReadHeap(t *testing.T) {
 		t.Errorf("excess %d of a heap that shrank, want 0", got)
 	}
 }
+
+// TestPace: a small heap may double, a large one grow by about a half.
+func TestPace(t *testing.T) {
+	for live, want := range map[uint64]int{0: 100, 8 << 20: 100, 64 << 20: 100, 128 << 20: 70, 1 << 30: 50, 1 << 40: 50} {
+		if got := (heap{live: live}).pace(); got != want {
+			t.Errorf("pace of %d MiB in use: %d %%, want %d", live>>20, got, want)
+		}
+	}
+}

@@ -43,8 +43,8 @@ func newRunCommand() *cobra.Command {
 				return err
 			}
 			limitMemory(log)
-			stopTrimming := startTrimming(cmd.Context())
-			defer stopTrimming()
+			stopMemoryCare := startMemoryCare(cmd.Context())
+			defer stopMemoryCare()
 			metrics := prometheus.NewRegistry()
 			if err := watcherd.ExportClientGo(metrics); err != nil {
 				return err
