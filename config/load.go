@@ -126,6 +126,7 @@ func (l *loader) sink(n strict.Node, into *Sink) {
 	into.Raw = n.JSON()
 	unknown := l.decoder.Mapping(n, into, strict.Others{
 		Names: l.config.source.kinds,
+		As:    "the sink's kind",
 		Take: func(kind string, block strict.Node) {
 			if into.Kind != "" {
 				l.decoder.Report(block, "the sink is of kind %s already; make it two sinks", into.Kind)

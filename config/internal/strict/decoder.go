@@ -76,7 +76,8 @@ func (d *Decoder) Value(n Node, into any) { d.value(n, reflect.ValueOf(into).Ele
 // Others takes the keys of a mapping that are no fields of the struct it is
 // decoded into.
 type Others struct {
-	Names []string                  // what Take knows, for messages
+	Names []string                  // what Take knows
+	As    string                    // what such a key stands for, for messages
 	Take  func(name string, n Node) // called for each of Names that is there
 }
 
@@ -226,7 +227,7 @@ func (d *Decoder) mapping(n Node, v reflect.Value, others Others) (unknown []str
 		}
 		unknown = append(unknown, key)
 		if !d.full() {
-			d.reportKey(k, value.Path, "%s", unknownKey(key, slices.Concat(fields.names, others.Names)))
+			d.reportKey(k, value.Path, "%s", unknownKey(key, fields.names, others))
 		}
 	})
 	return unknown
@@ -257,13 +258,16 @@ func (d *Decoder) eachKey(n Node, f func(k *yaml.Node, key string, value Node)) 
 	}
 }
 
-func unknownKey(key string, known []string) string {
-	if near := Nearest(key, known); near != "" {
+func unknownKey(key string, known []string, others Others) string {
+	if near := Nearest(key, slices.Concat(known, others.Names)); near != "" {
 		return fmt.Sprintf("unknown key; did you mean %q?", near)
 	}
-	if len(known) == 0 {
+	if len(known)+len(others.Names) == 0 {
 		return "unknown key; this block has none"
 	}
-	slices.Sort(known)
-	return "unknown key; known here are " + strings.Join(known, ", ")
+	msg := "unknown key; known here are " + strings.Join(slices.Sorted(slices.Values(known)), ", ")
+	if len(others.Names) > 0 {
+		msg += ", and as " + others.As + " one of " + strings.Join(others.Names, ", ")
+	}
+	return msg
 }
