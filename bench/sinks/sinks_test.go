@@ -28,8 +28,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/webhook"
 )
 
-// objects is how many objects the events are of. As the worker in front of a sink
-// sees to, a batch holds no two events of one.
+// objects is how many objects the events are of. No batch holds two events of one.
 const objects = 1024
 
 // events makes the events of one round, each of another object.

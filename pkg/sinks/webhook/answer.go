@@ -22,16 +22,18 @@ const (
 // answer reads and closes the response and returns what it means. What is hidden
 // is never part of an error.
 func (s *sink) answer(resp *http.Response, hidden []string) error {
-	// Reading to the end lets the connection be used again. A body that fails or
-	// is longer takes nothing back of the status.
-	body, readErr := io.ReadAll(io.LimitReader(resp.Body, maxBody))
-	closeErr := resp.Body.Close()
-
+	// Reading to the end lets the connection be used again.
+	rest := io.LimitReader(resp.Body, maxBody)
 	status := resp.StatusCode
 	if status/100 == 2 {
+		// A body that fails or is longer takes nothing back of the status.
+		_, _ = io.Copy(io.Discard, rest)
+		_ = resp.Body.Close()
 		return nil
 	}
-	err := fmt.Errorf("post to %s: status %d%s", s.target.Host, status, excerpt(body, s.mask(hidden)))
+	body, readErr := io.ReadAll(rest)
+	closeErr := resp.Body.Close()
+	err := fmt.Errorf("post to %s: status %d%s", s.request.Host, status, excerpt(body, s.mask(hidden)))
 	if readErr != nil || closeErr != nil {
 		err = fmt.Errorf("%w (the answer broke off)", err)
 	}
@@ -41,7 +43,7 @@ func (s *sink) answer(resp *http.Response, hidden []string) error {
 	case sinks.ClassPause:
 		if host, ok := redirectedTo(resp); ok {
 			err = fmt.Errorf("post to %s: status %d: redirected to host %s; redirects are not followed, set url to the new address",
-				s.target.Host, status, host)
+				s.request.Host, status, host)
 		}
 		return sinks.Pause(err)
 	default:
@@ -109,8 +111,8 @@ func retryAfter(value string, now time.Time) time.Duration {
 
 // mask returns a replacer for everything secret that an endpoint might echo.
 func (s *sink) mask(hidden []string) *strings.Replacer {
-	hidden = append(hidden, s.target.RawQuery, s.target.RequestURI())
-	for _, values := range s.target.Query() {
+	hidden = append(hidden, s.request.URL.RawQuery, s.request.URL.RequestURI())
+	for _, values := range s.request.URL.Query() {
 		for _, v := range values {
 			hidden = append(hidden, v, url.QueryEscape(v))
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// clients holds the HTTP client of the sink and makes a new one when a TLS file
+// clients holds the sink's client and makes a new one when a TLS file
 // has changed. It is used from several goroutines.
 type clients struct {
 	tls       sinks.TLS
@@ -30,9 +30,12 @@ type clients struct {
 	seen    [sha256.Size]byte
 }
 
-// client is an http.Client of one state of the TLS files.
+// client is a transport for one state of the TLS files. There is no http.Client
+// around it: all that one would add here is what is not wanted, cookies and
+// redirects, and copies of headers and address for the sake of those.
 type client struct {
-	http    *http.Client
+	*http.Transport
+
 	using   int         // requests under way; guarded by clients.mu
 	retired bool        // replaced by another; guarded by clients.mu
 	asked   atomic.Bool // an endpoint asked for a certificate and there is none
@@ -63,7 +66,6 @@ func newClients(c *Config, o sinks.Options, m *metrics) (*clients, error) {
 				DialContext:            dialer.DialContext,
 				TLSClientConfig:        t,
 				TLSHandshakeTimeout:    min(timeout, 10*time.Second),
-				ResponseHeaderTimeout:  timeout,
 				ForceAttemptHTTP2:      true,
 				HTTP2:                  &http.HTTP2Config{SendPingTimeout: 30 * time.Second, PingTimeout: 15 * time.Second},
 				MaxIdleConnsPerHost:    64,
@@ -116,17 +118,14 @@ func (c *clients) reloadLocked() error {
 			return &tls.Certificate{}, nil
 		}
 	}
-	next.http = &http.Client{
-		Transport:     c.transport(config),
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	next.Transport = c.transport(config)
 	c.current = next
 	if old != nil {
 		c.metrics.reload("succeeded")
 		c.log.Info("changed TLS files are in use")
 		old.retired = true
 		if old.using == 0 {
-			old.http.CloseIdleConnections()
+			old.CloseIdleConnections()
 		}
 	}
 	return nil
@@ -139,7 +138,7 @@ func (c *clients) release(cl *client) {
 	defer c.mu.Unlock()
 	cl.using--
 	if cl.retired && cl.using == 0 {
-		cl.http.CloseIdleConnections()
+		cl.CloseIdleConnections()
 	}
 }
 
@@ -148,7 +147,7 @@ func (c *clients) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.current != nil {
-		c.current.http.CloseIdleConnections()
+		c.current.CloseIdleConnections()
 	}
 }
 

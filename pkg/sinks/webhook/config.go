@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"golang.org/x/net/http/httpguts"
@@ -173,11 +173,11 @@ func (c *Config) Defaults() sinks.Delivery {
 
 // Open makes the sink. Secrets and files are first read by Write, so one that is
 // missing pauses this sink and no other.
-func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
+func (c *Config) Open(ctx context.Context, o sinks.Options) (sinks.Sink, error) {
 	if o.BatchMode && o.Format == sinks.CloudEventsBinary {
 		return nil, fmt.Errorf("format %s has no batches: remove batch.maxEvents or use format %s", sinks.CloudEventsBinary, sinks.CloudEvents)
 	}
-	target, err := url.Parse(c.URL)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, http.NoBody)
 	if err != nil {
 		return nil, &sinks.FieldError{Path: "url", Msg: "is not a URL"}
 	}
@@ -189,13 +189,9 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	enc := encoder{format: o.Format, batch: o.BatchMode, payloads: &sync.Pool{}}
-	if c.Compress == "gzip" {
-		enc.zips = &sync.Pool{}
-	}
 	return &sink{
-		target:  target,
-		encoder: enc,
+		request: request,
+		encoder: newEncoder(o.Format, o.BatchMode, c.Compress == "gzip"),
 		timeout: c.Timeout.Std(),
 		secrets: newCredentials(c, o.Dir),
 		clients: clients,

@@ -20,7 +20,26 @@ type encoder struct {
 	batch  bool       // bodies are arrays, even of one event
 	zips   *sync.Pool // of *gzip.Writer; nil: no compression
 
+	contentType []string // header values that all requests share
+	userAgent   []string
+
 	payloads *sync.Pool // of *payload
+}
+
+func newEncoder(format sinks.Format, batch, compress bool) encoder {
+	c := encoder{format: format, batch: batch, userAgent: []string{"watcherd"}, payloads: &sync.Pool{}}
+	switch {
+	case format == sinks.JSON, format == sinks.CloudEventsBinary:
+		c.contentType = []string{event.ContentTypeJSON}
+	case batch:
+		c.contentType = []string{event.ContentTypeBatch}
+	default:
+		c.contentType = []string{event.ContentTypeCloudEvent}
+	}
+	if compress {
+		c.zips = &sync.Pool{}
+	}
+	return c
 }
 
 // message is one request to be.
@@ -30,21 +49,12 @@ type message struct {
 	body   *payload // of which the holder of the message is a user
 }
 
-func (c encoder) encode(events []*event.Event) (*message, error) {
-	m := &message{id: events[0].ID, header: http.Header{}}
-	var contentType string
-	switch {
-	case c.format == sinks.JSON:
-		contentType = event.ContentTypeJSON
-	case c.format == sinks.CloudEventsBinary:
-		contentType = event.ContentTypeJSON
+func (c *encoder) encode(events []*event.Event) (m message, err error) {
+	m = message{id: events[0].ID, header: http.Header{"Content-Type": c.contentType, "User-Agent": c.userAgent}}
+	if c.format == sinks.CloudEventsBinary {
 		for _, a := range event.Attributes(events[0]) {
 			m.header.Set("Ce-"+a.Name, event.HeaderValue(a.Value))
 		}
-	case c.batch:
-		contentType = event.ContentTypeBatch
-	default:
-		contentType = event.ContentTypeCloudEvent
 	}
 	size := 2
 	for _, e := range events {
@@ -63,23 +73,21 @@ func (c encoder) encode(events []*event.Event) (*message, error) {
 		body = c.format.Append(body, events[0])
 	}
 	m.body.buf = body
-	m.header.Set("Content-Type", contentType)
 	m.header.Set("Idempotency-Key", m.id)
-	m.header.Set("User-Agent", "watcherd")
 	if c.zips == nil {
 		return m, nil
 	}
 	defer m.body.done()
 	packed, err := c.compress(m.body.buf)
 	if err != nil {
-		return nil, err
+		return m, err
 	}
 	m.body = &payload{buf: packed}
 	m.header.Set("Content-Encoding", "gzip")
 	return m, nil
 }
 
-func (c encoder) compress(body []byte) ([]byte, error) {
+func (c *encoder) compress(body []byte) ([]byte, error) {
 	var out bytes.Buffer
 	z, ok := c.zips.Get().(*gzip.Writer)
 	if !ok {

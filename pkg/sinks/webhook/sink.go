@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"time"
 
 	"github.com/watcherd/watcherd/pkg/event"
@@ -15,7 +14,7 @@ import (
 
 // sink posts events to one URL.
 type sink struct {
-	target  *url.URL
+	request *http.Request // what all requests have in common
 	encoder encoder
 	timeout time.Duration
 	secrets *credentials
@@ -69,12 +68,7 @@ func (s *sink) post(ctx context.Context, events []*event.Event) error {
 		return err
 	}
 	defer m.body.done()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, s.target.String(), http.NoBody)
-	if err != nil {
-		return sinks.Pause(errors.New("the url cannot be used in a request"))
-	}
-	req.Header = m.header
-	hidden, err := s.secrets.apply(req.Header, m.id, m.body.buf)
+	hidden, err := s.secrets.apply(m.header, m.id, m.body.buf)
 	if err != nil {
 		return sinks.Pause(err)
 	}
@@ -83,12 +77,14 @@ func (s *sink) post(ctx context.Context, events []*event.Event) error {
 		return sinks.Pause(err)
 	}
 	defer s.clients.release(client)
+	req := s.request.WithContext(ctx)
+	req.Header = m.header
 	// With GetBody and the Idempotency-Key net/http may replace a connection that
 	// the peer has closed.
 	req.ContentLength = int64(len(m.body.buf))
 	req.Body = m.body.reader()
 	req.GetBody = func() (io.ReadCloser, error) { return m.body.reader(), nil }
-	resp, err := client.http.Do(req)
+	resp, err := client.RoundTrip(req)
 	if err != nil {
 		s.metrics.response(0)
 		return s.requestError(ctx, client, err)
@@ -100,16 +96,12 @@ func (s *sink) post(ctx context.Context, events []*event.Event) error {
 // errTimeout is the cause of a context that ended by the sink's own timeout.
 var errTimeout = errors.New("timed out")
 
-// requestError is why there was no answer. The URL that net/http puts into its
-// errors stays out.
+// requestError is why there was no answer.
 func (s *sink) requestError(ctx context.Context, c *client, err error) error {
-	if u, ok := errors.AsType[*url.Error](err); ok {
-		err = u.Err
-	}
 	if ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
-	wrapped := fmt.Errorf("post to %s: %w", s.target.Host, err)
+	wrapped := fmt.Errorf("post to %s: %w", s.request.Host, err)
 	if c.asked.Load() && ctx.Err() == nil {
 		// The endpoint's reason comes after the handshake, where HTTP/2 loses it.
 		wrapped = fmt.Errorf("%w (the endpoint asked for a client certificate, and tls.certFile names none)", wrapped)
