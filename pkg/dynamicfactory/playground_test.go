@@ -189,6 +189,12 @@ func TestRestartNeedsNoList(t *testing.T) {
 	snap := snapshotOf(sub.Checkpoint(j.seen()), j.objects)
 	f.Shutdown()
 
+	// The server itself lists what is in namespaces that other tests have left.
+	namespaces := c.Dynamic(t).Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"})
+	eventually(t, "no namespace is being emptied", func() bool {
+		list := must(namespaces.List(t.Context(), metav1.ListOptions{FieldSelector: "status.phase=Terminating"}))(t)
+		return len(list.Items) == 0
+	})
 	before := c.RequestCounts(t, deployments)
 	remove(t, client, "a")
 	deploy("d")
