@@ -1,8 +1,10 @@
 package rawwatch
 
 import (
+	"bufio"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -66,6 +68,40 @@ func TestLineWithoutEnd(t *testing.T) {
 	if line, err := l.next(); err == nil || cap(l.long) > 4<<20 {
 		t.Errorf("got a line of %d bytes", len(line))
 	}
+}
+
+// FuzzLines: however a stream arrives, its lines are what lies between line ends.
+func FuzzLines(f *testing.F) {
+	for _, stream := range []string{"", "a\nb\n", "a\r\n\r\n\nb", "\r\r\n", strings.Repeat("long", 20) + "\n" + strings.Repeat("x", 16)} {
+		f.Add(stream)
+	}
+	f.Fuzz(func(t *testing.T, stream string) {
+		var want []string
+		for line := range strings.SplitSeq(stream, "\n") {
+			if line = strings.TrimRight(line, "\r"); line != "" {
+				want = append(want, line)
+			}
+		}
+		for name, r := range map[string]io.Reader{
+			"whole": strings.NewReader(stream), "by bytes": iotest.OneByteReader(strings.NewReader(stream)), "with its end": iotest.DataErrReader(strings.NewReader(stream)),
+		} {
+			l := &lines{r: bufio.NewReaderSize(r, 16), max: maxLine}
+			var got []string
+			for {
+				line, err := l.next()
+				if err != nil {
+					if !errors.Is(err, io.EOF) {
+						t.Fatal(err)
+					}
+					break
+				}
+				got = append(got, string(line))
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("%s: got %q, want %q", name, got, want)
+			}
+		}
+	})
 }
 
 func TestItemType(t *testing.T) {
