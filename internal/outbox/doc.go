@@ -42,9 +42,8 @@
 // records kept only for replay are given up first. Between two measurements of
 // the disk (four a second) every committed byte is counted, so callers that ask
 // WaitIngest before each batch overshoot by at most that one batch. What Pebble
-// rewrites meanwhile (at most four memtables, of 8 MiB or 1/32 of the budget, and
-// the compaction that is running, some 25 tables of 8 MiB or 1/64 of the budget)
-// comes on top; the reserve below MaxBytes is there for it.
+// rewrites and keeps meanwhile comes on top; its memtables, tables and base level
+// are sized after the budget (sizeFor), and the reserve below MaxBytes holds them.
 //
 // Never wiped. A directory that cannot be opened is left as it is
 // ([ErrDamaged]); [Check] and [Export] read what can be read. A record that

@@ -33,9 +33,10 @@ func newGate(l Limits) *gate { return &gate{limits: l, free: -1} }
 // maxReserve is the most of the budget that is kept for what Pebble rewrites.
 const maxReserve = 256 << 20
 
-// pauseBytes is somewhat below the budget: memtables on their way to tables and
-// the tables a compaction replaces exist twice for a while.
-func (l Limits) pauseBytes() int64 { return l.MaxBytes - min(l.MaxBytes/8, maxReserve) }
+// pauseBytes is below the budget: memtables on their way to tables and the tables
+// a compaction replaces exist twice for a while (see sizeFor), old write-ahead logs
+// are kept, and the batch that was let in last comes on top.
+func (l Limits) pauseBytes() int64 { return l.MaxBytes - min(l.MaxBytes*3/8, maxReserve) }
 
 // Ingest resumes only when there is some room again, lest it flap.
 func (l Limits) resumeBytes() int64 { return l.pauseBytes() - l.pauseBytes()/16 }

@@ -15,8 +15,8 @@ import (
 // Limits bound the disk a store takes. A zero field means no bound.
 type Limits struct {
 	// MaxBytes is the size on disk, in bytes, that the store should not exceed.
-	// Ingest pauses a little before, at 7/8 of it or 256 MiB less, whichever is
-	// more. Below 16 MiB the engine's own buffers are most of the store.
+	// Ingest pauses before, at 5/8 of it or 256 MiB less, whichever is more. Below
+	// 16 MiB the engine's own buffers are most of the store, and it may be exceeded.
 	MaxBytes int64
 	// MinFree is the free space of the disk, in bytes, below which ingest
 	// pauses.
@@ -76,11 +76,13 @@ const pebbleFormat = pebble.FormatTableFormatV6
 
 const (
 	memTableSize    = 8 << 20
-	minMemTableSize = 1 << 20
+	minMemTableSize = 256 << 10
+	tableSize       = 8 << 20
+	minTableSize    = 256 << 10
+	baseSize        = 64 << 20
+	minBaseSize     = 1 << 20
 	blockCacheSize  = 16 << 20
 	maxOpenFiles    = 256
-	tableSize       = 8 << 20
-	minTableSize    = 1 << 20
 )
 
 // pebbleOptions are sized for one small daemon. Payloads arrive compressed, so
@@ -94,19 +96,19 @@ func pebbleOptions(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListen
 		Merger:                      newMerger(),
 		FormatMajorVersion:          pebbleFormat,
 		CacheSize:                   blockCacheSize,
-		MemTableSize:                memTableFor(maxBytes),
+		MemTableSize:                uint64(sizeFor(maxBytes, 64, minMemTableSize, memTableSize)),
 		MemTableStopWritesThreshold: 4,
 		L0CompactionThreshold:       4,
-		L0StopWritesThreshold:       24,
-		LBaseMaxBytes:               64 << 20,
+		L0StopWritesThreshold:       12,
+		LBaseMaxBytes:               sizeFor(maxBytes, 16, minBaseSize, baseSize),
 		MaxOpenFiles:                maxOpenFiles,
 		MaxManifestFileSize:         8 << 20,
-		CompactionConcurrencyRange:  func() (int, int) { return 1, 2 },
+		CompactionConcurrencyRange:  func() (int, int) { return 1, int(sizeFor(maxBytes, 512<<20, 1, 2)) },
 	}
 	// Small files everywhere: a file whose records are all deleted is dropped
 	// whole, and a damaged index costs one file.
 	for i := range o.TargetFileSizes {
-		o.TargetFileSizes[i] = tableSizeFor(maxBytes)
+		o.TargetFileSizes[i] = sizeFor(maxBytes, 64, minTableSize, tableSize)
 	}
 	o.Experimental.FileCacheShards = 2
 	for i := range o.Levels {
@@ -120,23 +122,17 @@ func pebbleOptions(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListen
 	return o
 }
 
-// tableSizeFor is the size of a table in a store with the given budget. A
-// compaction takes up to 25 tables, and for as long as it runs they exist twice.
-func tableSizeFor(maxBytes int64) int64 {
+// sizeFor is a part of the budget, within bounds; the upper one without a budget.
+//
+// A small budget gets small parts, for what the engine rewrites exists twice for as
+// long as that takes: a flush the memtable, whose write-ahead log is as large and is
+// kept to be written over; a compaction up to 25 tables, and one into the base level
+// all of that, as tables of level 0 span every keyspace.
+func sizeFor(maxBytes, part, least, most int64) int64 {
 	if maxBytes <= 0 {
-		return tableSize
+		return most
 	}
-	return min(max(maxBytes/64, minTableSize), tableSize)
-}
-
-// memTableFor is the size of a memtable in a store with the given budget. A
-// small budget gets small ones: each has a write-ahead log as large, and Pebble
-// keeps some old ones to write over.
-func memTableFor(maxBytes int64) uint64 {
-	if maxBytes <= 0 {
-		return memTableSize
-	}
-	return uint64(min(max(maxBytes/32, minMemTableSize), memTableSize))
+	return min(max(maxBytes/part, least), most)
 }
 
 // pebbleLogger hands Pebble's words on. Pebble calls Fatalf where it expects the
