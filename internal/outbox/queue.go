@@ -18,8 +18,7 @@ type Queue struct {
 	name string
 	news signal
 
-	filling bool   // guarded by sinkTable.ensuring; old records are still to be queued
-	filled  uint64 // guarded by sinkTable.ensuring; they are up to this sequence, in this process's life
+	fillTo uint64 // guarded by sinkTable.ensuring; not 0 while old records are being queued
 
 	mu      sync.Mutex
 	total   counter  // guarded by mu; count and bytes not acknowledged

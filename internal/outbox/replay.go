@@ -47,7 +47,7 @@ func (s *Store) ReplaySelected(ctx context.Context, sink string, r ReplayRange, 
 	if err != nil {
 		return 0, err
 	}
-	return s.enqueueSelected(ctx, q, from, to, selected, pin{})
+	return s.enqueueSelected(q, from, to, selected, pin{}, func() error { return s.WaitIngest(ctx) })
 }
 
 // bounds turns a range into sequences, both included.
@@ -77,14 +77,19 @@ func (s *Store) bounds(r ReplayRange) (from, to uint64, err error) {
 	return max(from, 1), to, nil
 }
 
+// enqueueOld enqueues the records from and to included, all with the same flags.
+func (s *Store) enqueueOld(q *Queue, from, to uint64, flags uint32, p pin, wait func() error) (int, error) {
+	return s.enqueueSelected(q, from, to, always(flags), p, wait)
+}
+
 // enqueueSelected enqueues those of the records from and to included that are selected,
-// and extends the pin p for them. It waits while ingest is paused.
-func (s *Store) enqueueSelected(ctx context.Context, q *Queue, from, to uint64, selected Selector, p pin) (int, error) {
+// and extends the pin p for them. It calls wait before each chunk.
+func (s *Store) enqueueSelected(q *Queue, from, to uint64, selected Selector, p pin, wait func() error) (int, error) {
 	release := s.log.hold(from)
 	defer release()
 	total := 0
 	for after := from - 1; after < to; {
-		if err := s.WaitIngest(ctx); err != nil {
+		if err := wait(); err != nil {
 			return total, err
 		}
 		items, err := s.ReadLog(after, replayChunk)
