@@ -30,19 +30,19 @@ func TestFaults(t *testing.T) {
 		},
 		"label selector, client": {
 			watch("labelSelector: a in (b"),
-			`6:18: watches[0].labelSelector: unable to parse requirement: found '', expected: ',' or ')'`,
+			`6:18: watches[0].labelSelector: "a in (b" is no label selector; write it as for kubectl get -l, such as app=web,tier in (a, b): unable to parse requirement: found '', expected: ',' or ')'`,
 		},
 		"label selector, server": {
 			watch("labelSelector: a==b=c\n  selectorSide: server"),
-			`6:18: watches[0].labelSelector: found '=', expected: ',' or 'end of string'`,
+			`6:18: watches[0].labelSelector: "a==b=c" is no label selector; write it as for kubectl get -l, such as app=web,tier in (a, b): found '=', expected: ',' or 'end of string'`,
 		},
 		"field selector, client": {
 			watch("fieldSelector: spec.nodeName"),
-			`6:18: watches[0].fieldSelector: invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'`,
+			`6:18: watches[0].fieldSelector: "spec.nodeName" is no field selector; write it as for kubectl get --field-selector, such as spec.nodeName=node-1: invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'`,
 		},
 		"field selector, server": {
 			watch("fieldSelector: spec.nodeName\n  selectorSide: server"),
-			`6:18: watches[0].fieldSelector: invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'`,
+			`6:18: watches[0].fieldSelector: "spec.nodeName" is no field selector; write it as for kubectl get --field-selector, such as spec.nodeName=node-1: invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'`,
 		},
 		"field selector of metadata": {
 			watch("fieldSelector: spec.nodeName=a,metadata.name=b\n  metadataOnly: true"),
@@ -60,7 +60,7 @@ func TestFaults(t *testing.T) {
 			watch("namespaces: {include: [\"[a\"], exclude: [\"\"], selector: \"a in\"}"),
 			`6:26: watches[0].namespaces.include[0]: "[a" is not a namespace or glob
 6:43: watches[0].namespaces.exclude[0]: "" is not a namespace or glob
-6:58: watches[0].namespaces.selector: unable to parse requirement: found '' expected: '('`,
+6:58: watches[0].namespaces.selector: "a in" is no label selector; write it as for kubectl get -l, such as app=web,tier in (a, b): unable to parse requirement: found '' expected: '('`,
 		},
 		"paths": {
 			watch("drop: [\"a b\", metadata.]\n  redact: [\"spec[x]\"]"),
@@ -106,7 +106,7 @@ func TestFaults(t *testing.T) {
 			`3:33: watches[0].resources[0]: "A" is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps
 3:44: watches[0].drop[0]: kind tells objects apart and has to stay
 3:74: watches[1].resources[0]: "B" is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps
-3:93: watches[1].labelSelector: found '=', expected: !, identifier, or 'end of string'
+3:93: watches[1].labelSelector: "=" is no label selector; write it as for kubectl get -l, such as app=web,tier in (a, b): found '=', expected: !, identifier, or 'end of string'
 5:38: routes[0].when: undeclared reference to 'x'...`,
 		},
 	} {

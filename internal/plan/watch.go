@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/route"
@@ -63,12 +62,12 @@ func plainNamespaces(n config.Namespaces) bool {
 // serverSelectors checks the selectors and spells them one way, so that watches
 // that ask for the same share an informer.
 func (k *compiler) serverSelectors(path string, c *config.Watch) (labelSelector, fieldSelector string) {
-	l, err := labels.Parse(c.LabelSelector)
+	l, err := route.ParseLabels(c.LabelSelector)
 	if err != nil {
 		k.fault(path+".labelSelector", "%v", err)
 		return "", ""
 	}
-	f, err := fields.ParseSelector(c.FieldSelector)
+	f, err := route.ParseFields(c.FieldSelector)
 	if err != nil {
 		k.fault(path+".fieldSelector", "%v", err)
 		return "", ""

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/watcherd/watcherd/pkg/compact"
@@ -20,7 +19,7 @@ type fieldRule struct {
 }
 
 func parseFields(selector string) ([]fieldRule, error) {
-	parsed, err := fields.ParseSelector(selector)
+	parsed, err := ParseFields(selector)
 	if err != nil {
 		return nil, err
 	}

@@ -66,7 +66,7 @@ func parseLabels(key, selector string, fault func(string, error)) labels.Selecto
 	if selector == "" {
 		return nil
 	}
-	s, err := labels.Parse(selector)
+	s, err := ParseLabels(selector)
 	if err != nil {
 		fault(key, err)
 		return nil
