@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/outbox"
@@ -46,7 +47,7 @@ func (m *Manager) commitLoop(ctx, ended context.Context) error {
 			return m.drain(ended, g)
 		}
 		m.fill(g)
-		err := m.store.WaitIngest(ctx)
+		err := m.waitIngest(ctx)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			return fmt.Errorf("%w: %w", ErrStore, err)
@@ -57,6 +58,29 @@ func (m *Manager) commitLoop(ctx, ended context.Context) error {
 			return err
 		}
 	}
+}
+
+// waitIngest returns when the store takes more, or somebody is in a hurry.
+func (m *Manager) waitIngest(ctx context.Context) error {
+	if !m.store.Health().Paused {
+		return m.store.WaitIngest(ctx)
+	}
+	wait, cancel := context.WithCancel(ctx)
+	var hurry sync.WaitGroup
+	hurry.Go(func() {
+		select {
+		case <-m.hurry:
+			cancel()
+		case <-wait.Done():
+		}
+	})
+	err := m.store.WaitIngest(wait)
+	cancel()
+	hurry.Wait()
+	if ctx.Err() == nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
 }
 
 // discard takes changes and forgets them until none can come any more. All of

@@ -70,6 +70,7 @@ type Manager struct {
 	router        atomic.Pointer[route.Router]
 	keepUnrouted  atomic.Bool // no sinks are configured: the event log is what users read
 	changes       chan change
+	hurry         chan struct{} // taken by a committer that waits for room, which then does without
 	committerDone chan struct{}
 	requests      chan request
 	calls         chan call
@@ -103,6 +104,7 @@ func New(cfg Config) (*Manager, error) {
 		cfg: cfg, log: cfg.Logger, store: cfg.Store,
 		metrics:       newMetrics(cfg.Registerer),
 		changes:       make(chan change, maxGroup),
+		hurry:         make(chan struct{}),
 		committerDone: make(chan struct{}),
 		requests:      make(chan request),
 		calls:         make(chan call),
@@ -223,12 +225,21 @@ func (m *Manager) fail(err error) {
 	}
 }
 
-// flush returns when everything sent before it is committed.
+// flush returns when everything sent before it is committed. It does not wait for
+// room in a full store: a reload or a purge that is to make room would wait for
+// ever. What is committed in spite of that is little, a queue.
 func (m *Manager) flush() {
 	done := make(chan struct{})
-	m.send(change{kind: barrier, done: done})
-	select {
-	case <-done:
-	case <-m.committerDone:
+	queue := m.changes
+	for {
+		select {
+		case queue <- change{kind: barrier, done: done, at: m.cfg.Now()}:
+			queue = nil
+		case m.hurry <- struct{}{}:
+		case <-done:
+			return
+		case <-m.committerDone:
+			return
+		}
 	}
 }
