@@ -40,8 +40,8 @@ func (f *follower) rejected(r result, err error) {
 	f.setStatus(func(s *Status) { s.LastAttempt, s.LastError = time.Now(), err })
 }
 
-// complain logs why the file is not what runs, each problem of an invalid one on a
-// line of its own.
+// complain logs why the file is not what runs: in one line, or in one for each
+// problem if there are several.
 func (f *follower) complain(r result, err error) {
 	switch r {
 	case resultUnreadable:
@@ -52,6 +52,10 @@ func (f *follower) complain(r result, err error) {
 		problems, ok := errors.AsType[*config.Errors](err)
 		if !ok {
 			f.log.Error("the config file is not valid; the running configuration stays", "error", err)
+			return
+		}
+		if len(problems.List) == 1 {
+			f.log.Error("the config file is not valid; the running configuration stays", "problem", problems.List[0])
 			return
 		}
 		f.log.Error("the config file is not valid; the running configuration stays", "problems", len(problems.List))

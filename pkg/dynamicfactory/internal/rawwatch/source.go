@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"sync"
 	"time"
@@ -271,12 +272,28 @@ func (s *Source) failed(ctx context.Context, what string, err error) {
 		s.stats.contact(func(t *Stats) { t.DecodeErrors++ })
 	case reason == "":
 		reason = "Unreachable"
+		if disconnected(err) {
+			reason = reasonDisconnected
+		}
 		s.suspectSince(time.Now())
 	}
-	if s.stats.fail(state, reason, err.Error()) {
-		klog.FromContext(ctx).Info("Informer cannot "+what+" its resource, trying again until it can",
-			"resource", s.cfg.GVR.String(), "namespace", s.cfg.Namespace, "reason", reason, "err", err)
+	if !s.stats.fail(state, reason, err.Error()) {
+		return
 	}
+	log := klog.FromContext(ctx).WithValues("resource", s.cfg.GVR.String(), "namespace", s.cfg.Namespace, "reason", reason)
+	if reason == reasonDisconnected {
+		log.Info("Informer lost its connection, trying again", "err", err)
+		return
+	}
+	log.Error(err, "Informer cannot "+what+" its resource, trying again until it can")
+}
+
+// reasonDisconnected is that of a connection which ended. It happens, at the restart
+// of a server or a balancer for one, and is worth a word only if the next one fails.
+const reasonDisconnected = "Disconnected"
+
+func disconnected(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // query is what list and watch requests have in common.
