@@ -148,6 +148,42 @@ func ExampleWithCompactStore() {
 	// lister: #00f 2
 }
 
+// One resource may have a transform, indexes and list options of its own, beside
+// those of all.
+func ExampleWithTransformFor() {
+	cfg, stop := exampleCluster()
+	defer stop()
+	factory, err := dynamicfactory.NewForConfig(cfg,
+		dynamicfactory.WithTransformFor(settings, func(obj any) (any, error) {
+			obj.(*unstructured.Unstructured).SetAnnotations(nil)
+			return obj, nil
+		}),
+		dynamicfactory.WithIndexersFor(settings, cache.Indexers{"color": func(obj any) ([]string, error) {
+			color, _, err := unstructured.NestedString(obj.(*unstructured.Unstructured).Object, "data", "color")
+			return []string{color}, err
+		}}),
+		dynamicfactory.WithTweakListOptionsFor(settings, func(o *metav1.ListOptions) { o.LabelSelector = "app=paint" }),
+	)
+	if err != nil {
+		panic(err)
+	}
+	defer factory.Shutdown()
+
+	sub, err := factory.Subscribe(context.Background(), dynamicfactory.Key{GVR: settings}, cache.ResourceEventHandlerFuncs{})
+	if err != nil {
+		panic(err)
+	}
+	<-sub.Synced()
+	found, err := genericlister.ByIndex(sub.Lister(), "color", "#00f")
+	if err != nil {
+		panic(err)
+	}
+	for _, obj := range found {
+		fmt.Println(obj.(*unstructured.Unstructured).GetName())
+	}
+	// Output: blue
+}
+
 // A program that keeps what it is told, together with the checkpoint, resumes
 // there: its next run lists nothing and misses nothing.
 func ExampleWithRaw() {
