@@ -142,9 +142,11 @@ func TestServerIsAway(t *testing.T) {
 			return false
 		})
 		s.Cut()
+		state := func() string { return sub.Status().State + " " + sub.Status().Reason }
+		synctest.Wait()
+		is(t, "state at once", state(), "backing-off Disconnected")
 		time.Sleep(time.Hour)
-		st := sub.Status()
-		is(t, "state", st.State+" "+st.Reason, "backing-off Unreachable")
+		is(t, "state", state(), "backing-off Unreachable")
 		away.Store(false)
 		put(s, "b")
 		time.Sleep(time.Minute)

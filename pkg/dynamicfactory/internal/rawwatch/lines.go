@@ -59,7 +59,7 @@ func (l *lines) line() ([]byte, error) {
 	l.long = append(l.long[:0], line...)
 	for errors.Is(err, bufio.ErrBufferFull) {
 		if len(l.long) > l.max {
-			return nil, fmt.Errorf("a watch event of more than %d bytes", l.max)
+			return nil, &unreadable{fmt.Errorf("a watch event of more than %d bytes", l.max)}
 		}
 		line, err = l.r.ReadSlice('\n')
 		l.long = append(l.long, line...)

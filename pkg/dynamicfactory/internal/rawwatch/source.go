@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
 	"sync"
 	"time"
@@ -272,7 +271,7 @@ func (s *Source) failed(ctx context.Context, what string, err error) {
 		s.stats.contact(func(t *Stats) { t.DecodeErrors++ })
 	case reason == "":
 		reason = "Unreachable"
-		if disconnected(err) {
+		if errors.As(err, new(*disconnected)) {
 			reason = reasonDisconnected
 		}
 		s.suspectSince(time.Now())
@@ -288,13 +287,16 @@ func (s *Source) failed(ctx context.Context, what string, err error) {
 	log.Error(err, "Informer cannot "+what+" its resource, trying again until it can")
 }
 
-// reasonDisconnected is that of a connection which ended. It happens, at the restart
-// of a server or a balancer for one, and is worth a word only if the next one fails.
+// reasonDisconnected is that of an established watch whose connection ended. It
+// happens, at the restart of a server or a balancer for one, and is trouble only if
+// the next request fails, which then has another reason.
 const reasonDisconnected = "Disconnected"
 
-func disconnected(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
-}
+// disconnected marks the end of an established watch that is not the server's word.
+type disconnected struct{ err error }
+
+func (d *disconnected) Error() string { return d.err.Error() }
+func (d *disconnected) Unwrap() error { return d.err }
 
 // query is what list and watch requests have in common.
 func (s *Source) query() url.Values {

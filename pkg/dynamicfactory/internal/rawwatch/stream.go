@@ -215,7 +215,7 @@ func (w *stream) request(ctx context.Context) error {
 	case isExpired(err) || errors.Is(err, errRolledBack) || errors.As(err, new(errAsked)):
 		return err
 	case errors.Is(err, io.EOF):
-		err = fmt.Errorf("the watch ended after %v, before its time", lived.Round(time.Millisecond))
+		err = &disconnected{fmt.Errorf("the watch ended after %v, before its time", lived.Round(time.Millisecond))}
 	}
 	s.suspectSince(time.Now())
 	return err
@@ -251,8 +251,11 @@ func (w *stream) read(ctx context.Context, body io.Reader, dog *watchdog) error 
 	l := newLines(body)
 	for {
 		line, err := l.next()
-		if err != nil {
+		if errors.As(err, new(*unreadable)) {
 			return err
+		}
+		if err != nil {
+			return &disconnected{err}
 		}
 		dog.busy()
 		if err := w.line(ctx, line); err != nil {
