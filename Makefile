@@ -30,8 +30,8 @@ demo: build ## watcherd at work, on a cluster of its own or on that of KUBECONFI
 image: ## the container image
 	docker build -t watcherd .
 
-soak: playground ## the long forms of the end-to-end tests: hours
-	WATCHERD_SOAK=1 go test -race -v -count 1 -timeout 12h ./internal/e2e
+soak: playground ## the long forms of the tests: hours
+	WATCHERD_SOAK=1 go test -race -v -count 1 -timeout 12h ./internal/e2e ./pkg/dynamicfactory
 
 playground: ## the API server of the demo and the tests; builds it once, prints where
 	@go run ./hack/playground

@@ -19,9 +19,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
-// blockedFor is how long the handler blocks: a minute in the long form, and in the
-// short one until there is enough of a load.
-func blockedFor() time.Duration {
+// aMinute is one in the long form of a test, and no time at all in the short one.
+func aMinute() time.Duration {
 	if os.Getenv("WATCHERD_SOAK") != "" {
 		return time.Minute
 	}
@@ -111,7 +110,7 @@ func TestBlockedHandlerCostsItsWindow(t *testing.T) {
 	eventually(t, "the window is full", func() bool { return sub.Status().InFlight == window })
 	began := time.Now()
 	for half := range int64(2) {
-		for !t.Failed() && (time.Since(began) < blockedFor()*time.Duration(half+1)/2 || (l.written.Load()-written)*patchSize < enoughBytes*(half+1)/2) {
+		for !t.Failed() && (time.Since(began) < aMinute()*time.Duration(half+1)/2 || (l.written.Load()-written)*patchSize < enoughBytes*(half+1)/2) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		now, n := heap(), l.written.Load()-written

@@ -273,6 +273,7 @@ func TestCompactionWhileCutOff(t *testing.T) {
 	remove(t, client, "brief")
 	c.Compact(t, 0)
 	c.Restart(t) // or else the server's cache would know
+	time.Sleep(aMinute())
 	is(t, "cached meanwhile", sub.Status().Objects, 4)
 	j.expect(t)
 	g.set(false)
