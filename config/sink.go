@@ -21,7 +21,7 @@ type Sink struct {
 	Concurrency *int `json:"concurrency,omitempty" jsonschema:"minimum=1,maximum=256"`
 	// What becomes of an event larger than the destination takes. deadLetter: it is set aside. truncate: it is cut, to the metadata of its object if need be, and marked as truncated.
 	Oversize string `json:"oversize" jsonschema:"enum=deadLetter,enum=truncate"`
-	// Where a sink starts that was not there before. now: with the next change. snapshot: with the current state of what it is routed, as sync events. start: with the oldest event still in the log. At watcherd's very first start there is no difference, as the watches' own first sync reaches every sink.
+	// Where a sink starts that was not there before. now: with the next change. snapshot: with the current state of what it is routed, as sync events. start: with the oldest event still in the log, of those that went through routes that lead to it now. At watcherd's very first start there is no difference, as the watches' own first sync reaches every sink.
 	From string `json:"from" jsonschema:"enum=now,enum=snapshot,enum=start"`
 
 	// Kind is the sink's kind: the key its settings stand under.

@@ -26,14 +26,14 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	}
 	old := m.currentState()
 	diff := plan.Diff(old, next)
-	fresh, err := m.prepareSinks(diff)
+	fresh, err := m.prepareSinks(next, diff)
 	if err != nil {
 		return err
 	}
 	// From here on nothing fails for reasons of the new state.
-	m.startSinks(ctx, next, diff)
-	m.adoptRouter(next.Router)
-	m.keepUnrouted.Store(len(next.Sinks) == 0)
+	if err := m.adoptRoutes(ctx, next, m.startSinks(ctx, next, diff)); err != nil {
+		return err
+	}
 	m.setState(next)
 	gained, err := m.follow(ctx, d)
 	if err != nil {
@@ -50,8 +50,26 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	if old != nil {
 		m.snapshotGained(ctx, gained)
 	}
-	m.fillSinks(ctx, next, fresh)
+	m.snapshotFresh(ctx, next, fresh)
 	return nil
+}
+
+// adoptRoutes puts the routes of a state in place, once the sinks that start from
+// the log's beginning have what is in it.
+func (m *Manager) adoptRoutes(ctx context.Context, next *plan.State, unfilled []string) error {
+	adopt := func() {
+		m.adoptRouter(next.Router)
+		m.keepUnrouted.Store(len(next.Sinks) == 0)
+	}
+	if len(unfilled) == 0 {
+		adopt()
+		return nil
+	}
+	err := m.fillSinks(ctx, next, unfilled, adopt)
+	if err != nil && ctx.Err() == nil {
+		m.fail(err)
+	}
+	return err
 }
 
 // adoptRouter puts a router in place, whose routes' first failures are logged.

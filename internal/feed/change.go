@@ -25,6 +25,7 @@ type change struct {
 	snap    *snapshotItem       // for snapshotObject
 	listed  map[string]struct{} // for namespacesSynced: the namespaces that exist
 	done    chan<- struct{}     // for barrier: closed once all before it is committed
+	then    func()              // for barrier: called before that, and before anything behind it is looked at; may be nil
 	at      time.Time           // when it was observed
 }
 

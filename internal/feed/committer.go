@@ -106,7 +106,7 @@ func (m *Manager) discard(ended context.Context, g *group) error {
 
 // fill adds what is waiting, without blocking, up to the group's limit.
 func (m *Manager) fill(g *group) {
-	for g.size() < maxGroup {
+	for g.size() < maxGroup && !g.closed() {
 		select {
 		case c := <-m.changes:
 			g.add(c)
@@ -139,6 +139,7 @@ type group struct {
 	changes []change
 	touched map[*source]struct{} // sources whose checkpoint may have moved
 	waiters []chan<- struct{}
+	then    func() // of the barrier that ends the group; nil: none
 
 	overlay map[stateID]*compact.Object // the ledger as this group will leave it; nil: deleted
 	batch   *outbox.Batch
@@ -162,6 +163,12 @@ func (g *group) size() int   { return len(g.changes) }
 func (g *group) dirty() bool { return len(g.touched) > 0 }
 
 func (g *group) add(c change) { g.changes = append(g.changes, c) }
+
+// closed reports whether the group ends in a barrier that has something done
+// between it and the next.
+func (g *group) closed() bool {
+	return len(g.changes) > 0 && g.changes[len(g.changes)-1].then != nil
+}
 
 func (g *group) touchAll(sources []*source) {
 	for _, s := range sources {
@@ -191,6 +198,10 @@ func (g *group) commit() error {
 		s.complete.Store(&complete)
 	}
 	g.m.metrics.committed(g.events)
+	if g.then != nil {
+		g.then()
+		g.then = nil
+	}
 	for _, w := range g.waiters {
 		close(w)
 	}

@@ -225,15 +225,21 @@ func (m *Manager) fail(err error) {
 	}
 }
 
-// flush returns when everything sent before it is committed. It does not wait for
-// room in a full store: a reload or a purge that is to make room would wait for
-// ever. What is committed in spite of that is little, a queue.
-func (m *Manager) flush() {
+// flush returns when everything sent before it is committed.
+func (m *Manager) flush() { m.between(nil) }
+
+// between has do called, unless it is nil, once everything sent before is committed
+// and before anything sent later is looked at, and returns then. If the committer
+// has ended do is not called.
+//
+// It does not wait for room in a full store: a reload or a purge that is to make
+// room would wait for ever. What is committed in spite of that is little, a queue.
+func (m *Manager) between(do func()) {
 	done := make(chan struct{})
 	queue := m.changes
 	for {
 		select {
-		case queue <- change{kind: barrier, done: done, at: m.cfg.Now()}:
+		case queue <- change{kind: barrier, done: done, then: do, at: m.cfg.Now()}:
 			queue = nil
 		case m.hurry <- struct{}{}:
 		case <-done:

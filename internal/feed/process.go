@@ -31,6 +31,7 @@ func (g *group) process(c *change) error {
 		g.namespacesSynced(c)
 	case barrier:
 		g.waiters = append(g.waiters, c.done)
+		g.then = c.then
 	}
 	return nil
 }

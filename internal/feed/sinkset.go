@@ -25,12 +25,16 @@ type sinkWorker struct {
 // prepareSinks makes the queues of the sinks that are new to the store, and returns
 // their names. It is what can fail of a change of sinks; a queue without a worker
 // does no harm.
-func (m *Manager) prepareSinks(diff plan.Plan) (fresh []string, err error) {
+func (m *Manager) prepareSinks(next *plan.State, diff plan.Plan) (fresh []string, err error) {
 	for _, name := range slices.Concat(diff.Sinks.Add, diff.Sinks.Replace) {
 		if _, err := m.store.Queue(name); err != nil {
 			fresh = append(fresh, name)
 		}
-		if _, err := m.store.EnsureSink(name, outbox.FromNow); err != nil {
+		from := outbox.FromNow
+		if next.Sink(name).From == plan.FromStart {
+			from = outbox.FromLogStart
+		}
+		if _, err := m.store.EnsureSink(name, from); err != nil {
 			return nil, fmt.Errorf("sink %s: %w", name, err)
 		}
 	}
@@ -39,14 +43,19 @@ func (m *Manager) prepareSinks(diff plan.Plan) (fresh []string, err error) {
 
 // startSinks starts workers for new sinks, and replaces those whose block
 // changed: the old worker ends before the new one begins, because two would
-// deliver one queue.
-func (m *Manager) startSinks(ctx context.Context, next *plan.State, diff plan.Plan) {
+// deliver one queue. Sinks that have to be filled first are returned instead.
+func (m *Manager) startSinks(ctx context.Context, next *plan.State, diff plan.Plan) (unfilled []string) {
 	for _, name := range diff.Sinks.Replace {
 		m.stopSink(name)
 	}
 	for _, name := range slices.Concat(diff.Sinks.Add, diff.Sinks.Replace) {
+		if q, err := m.store.Queue(name); err == nil && q.Filling() {
+			unfilled = append(unfilled, name)
+			continue
+		}
 		m.startSink(ctx, next.Sink(name))
 	}
+	return unfilled
 }
 
 func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {

@@ -3,7 +3,6 @@ package feed
 import (
 	"context"
 
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 )
 
@@ -68,19 +67,16 @@ func (m *Manager) snapshotGained(ctx context.Context, gained []gain) {
 	}
 }
 
-// fillSinks gives sinks that are new to the store what they are to start from.
-func (m *Manager) fillSinks(ctx context.Context, st *plan.State, fresh []string) {
+// snapshotFresh gives sinks that are new to the store and are to start from a
+// snapshot theirs.
+func (m *Manager) snapshotFresh(ctx context.Context, st *plan.State, fresh []string) {
 	for _, name := range fresh {
-		var err error
-		switch st.Sink(name).From {
-		case plan.FromSnapshot:
-			item := snapshotItem{only: func(sink string) bool { return sink == name }}
-			_, err = m.snapshotWatches(ctx, item, func(*plan.Watch) bool { return true })
-		case plan.FromStart:
-			_, err = m.Replay(ctx, name, outbox.ReplayRange{}, nil)
+		if st.Sink(name).From != plan.FromSnapshot {
+			continue
 		}
-		if err != nil {
-			m.log.Error("a new sink was not given all that it is to start from; snapshot or replay it", "sink", name, "error", err)
+		item := snapshotItem{only: func(sink string) bool { return sink == name }}
+		if _, err := m.snapshotWatches(ctx, item, func(*plan.Watch) bool { return true }); err != nil {
+			m.log.Error("a new sink was not given all of its snapshot; ask for one", "sink", name, "error", err)
 		}
 	}
 }

@@ -18,7 +18,8 @@ type Queue struct {
 	name string
 	news signal
 
-	fillTo uint64 // guarded by sinkTable.ensuring; not 0 while old records are being queued
+	filling bool   // guarded by sinkTable.ensuring; old records are still to be queued
+	filled  uint64 // guarded by sinkTable.ensuring; they are up to this sequence, in this process's life
 
 	mu      sync.Mutex
 	total   counter  // guarded by mu; count and bytes not acknowledged

@@ -77,11 +77,6 @@ func (s *Store) bounds(r ReplayRange) (from, to uint64, err error) {
 	return max(from, 1), to, nil
 }
 
-// enqueueOld enqueues the records from and to included, all with the same flags.
-func (s *Store) enqueueOld(q *Queue, from, to uint64, flags uint32, p pin, wait func() error) (int, error) {
-	return s.enqueueSelected(q, from, to, always(flags), p, wait)
-}
-
 // enqueueSelected enqueues those of the records from and to included that are selected,
 // and extends the pin p for them. It calls wait before each chunk.
 func (s *Store) enqueueSelected(q *Queue, from, to uint64, selected Selector, p pin, wait func() error) (int, error) {

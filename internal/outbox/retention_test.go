@@ -1,6 +1,8 @@
 package outbox
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -162,7 +164,8 @@ func TestStuckEntryLetsTheLogGo(t *testing.T) {
 	}
 }
 
-// TestFromLogStart interrupts the queueing of old records by a crash.
+// TestFromLogStart fills a queue with some of the old records, interrupted by a
+// crash, while new ones come.
 func TestFromLogStart(t *testing.T) {
 	fs := vfs.NewCrashableMem()
 	s := openTest(t, "store", Options{FS: fs})
@@ -171,31 +174,57 @@ func TestFromLogStart(t *testing.T) {
 		appendN(t, s, replayChunk)
 	}
 	appendN(t, s, 10)
-	// As far as a process gets that dies after the first chunk.
-	q, err := s.createSink("a", n)
-	if err != nil {
+	if q, err := s.EnsureSink("a", FromLogStart); err != nil || !q.Filling() {
 		t.Fatal(err)
 	}
-	if _, err := s.enqueueOld(q, 1, replayChunk, 0, pin{}, func() error { return nil }); err != nil {
+	// As far as a process gets that dies on the way.
+	ctx, cancel := context.WithCancel(t.Context())
+	seen := 0
+	everyOther := func([]byte) (uint32, bool) {
+		seen++
+		if seen == replayChunk+5 {
+			cancel()
+		}
+		return 7, seen%2 == 0
+	}
+	if queued, err := s.Fill(ctx, "a", everyOther); queued != replayChunk || !errors.Is(err, context.Canceled) {
+		t.Fatalf("%d queued before the end: %v", queued, err)
+	}
+	fs = fs.CrashClone(vfs.CrashCloneCfg{})
+	s = openTest(t, "store", Options{FS: fs})
+	q, err := s.EnsureSink("a", FromNow) // what it was created with counts
+	if err != nil || !q.Filling() {
 		t.Fatal(err)
 	}
-	s = openTest(t, "store", Options{FS: fs.CrashClone(vfs.CrashCloneCfg{})})
-	q, err = s.EnsureSink("a", FromNow) // what it was created with counts
-	if err != nil {
+	seen = 0
+	for _, more := range []int{0, 6, 0} { // what is appended meanwhile belongs to the past too
+		appendN(t, s, more)
+		if _, err := s.Fill(t.Context(), "a", everyOther); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Filled("a"); err != nil || q.Filling() {
 		t.Fatal(err)
 	}
 	appendN(t, s, 5, "a")
+	if queued, err := s.Fill(t.Context(), "a", everyOther); queued != 0 || err != nil {
+		t.Errorf("a filled sink was given %d more: %v", queued, err)
+	}
 	items := read(t, q, 0, 2*n)
-	if len(items) != n+5 {
+	if len(items) != (n+6)/2+5 {
 		t.Fatalf("%d entries", len(items))
 	}
 	for i, item := range items {
-		if item.Sequence != uint64(i+1) && i < n {
-			t.Fatalf("entry %d has sequence %d", i, item.Sequence)
+		old := i < (n+6)/2
+		if old != (item.Flags == 7) || i > 0 && item.Sequence <= items[i-1].Sequence {
+			t.Fatalf("entry %d has sequence %d and flags %d", i, item.Sequence, item.Flags)
 		}
 	}
-	if q, err = s.EnsureSink("b", FromLogStart); err != nil || q.Stats().Length != n+5 {
-		t.Errorf("%v %+v", err, q.Stats())
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if report, err := check(fs, "store"); err != nil || !report.OK() {
+		t.Errorf("%v %q", err, report.Problems)
 	}
 }
 

@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"encoding/binary"
 	"fmt"
 	"slices"
 	"sync"
@@ -15,8 +14,8 @@ type Start uint8
 const (
 	// FromNow is with the records appended after EnsureSink.
 	FromNow Start = iota
-	// FromLogStart is with every record still in the log as well, with Flags 0.
-	// For other flags, ensure the sink from now and Replay.
+	// FromLogStart is with records still in the log: those that [Store.Fill]
+	// selects. Until [Store.Filled] the queue is not to be read or routed to.
 	FromLogStart
 )
 
@@ -25,7 +24,7 @@ type sinkTable struct {
 	byName map[string]*Queue // guarded by mu
 	lastID uint32            // guarded by mu
 
-	ensuring sync.Mutex // held while a sink is created: one at a time
+	ensuring sync.Mutex // held while a sink is created or filled: one at a time
 }
 
 func (t *sinkTable) get(name string) *Queue {
@@ -51,23 +50,27 @@ func (t *sinkTable) all() []*Queue {
 	return queues
 }
 
-// A sink's name on disk maps to its number; while old records are still being
-// queued for it, to its number and the last of these records.
-func sinkValue(id uint32, fillTo uint64) []byte {
+// A sink's name on disk maps to its number; while old records are still to be
+// queued for it, to its number and a mark.
+func sinkValue(id uint32, filling bool) []byte {
 	value := id32(id)
-	if fillTo != 0 {
-		value = binary.BigEndian.AppendUint64(value, fillTo)
+	if filling {
+		value = append(value, fillMark)
 	}
 	return value
 }
+
+const fillMark = 1
 
 func (s *Store) loadSinks() (*sinkTable, error) {
 	t := &sinkTable{byName: make(map[string]*Queue)}
 	err := s.scanNames(kindSink, func(name string, id uint32, rest []byte) error {
 		q := &Queue{s: s, id: id, name: name}
-		if len(rest) == 8 {
-			q.fillTo = binary.BigEndian.Uint64(rest)
-		} else if len(rest) != 0 {
+		switch {
+		case len(rest) == 0:
+		case len(rest) == 1 && rest[0] == fillMark:
+			q.filling = true
+		default:
 			return fmt.Errorf("%w: sink %q", errMalformed, name)
 		}
 		t.byName[name] = q
@@ -88,10 +91,6 @@ func (s *Store) loadSinks() (*sinkTable, error) {
 // EnsureSink returns the queue of a sink, which it creates, durably, if there is
 // none. from matters only then. There is one Queue a sink: every call with the
 // same name returns the same one.
-//
-// With FromLogStart it returns when the old records are queued. If that was cut
-// short by a crash, the next EnsureSink goes on with it, so ensure a sink before
-// routing to it: old records queued after new ones would be read after them.
 func (s *Store) EnsureSink(name string, from Start) (*Queue, error) {
 	if name == "" {
 		return nil, fmt.Errorf("%w: empty name", ErrUnknownSink)
@@ -99,26 +98,16 @@ func (s *Store) EnsureSink(name string, from Start) (*Queue, error) {
 	s.sinks.ensuring.Lock()
 	defer s.sinks.ensuring.Unlock()
 	q := s.sinks.get(name)
-	if q == nil {
-		fillTo := uint64(0)
-		if from == FromLogStart {
-			fillTo = s.LogStats().Last
-		}
-		var err error
-		if q, err = s.createSink(name, fillTo); err != nil {
-			return nil, err
-		}
-	}
-	if q.fillTo == 0 {
+	if q != nil {
 		return q, nil
 	}
-	return q, s.fill(q)
+	return s.createSink(name, from == FromLogStart)
 }
 
-func (s *Store) createSink(name string, fillTo uint64) (*Queue, error) {
+func (s *Store) createSink(name string, filling bool) (*Queue, error) {
 	s.sinks.mu.Lock()
 	s.sinks.lastID++
-	q := &Queue{s: s, id: s.sinks.lastID, name: name, fillTo: fillTo}
+	q := &Queue{s: s, id: s.sinks.lastID, name: name, filling: filling}
 	s.sinks.mu.Unlock()
 	if err := s.saveSink(q); err != nil {
 		return nil, err
@@ -135,36 +124,13 @@ func (s *Store) saveSink(q *Queue) error {
 	}
 	defer s.life.leave()
 	b := s.db.NewBatch()
-	if err := b.Set(nameKey(kindSink, q.name), sinkValue(q.id, q.fillTo), nil); err != nil {
+	if err := b.Set(nameKey(kindSink, q.name), sinkValue(q.id, q.filling), nil); err != nil {
 		return err
 	}
 	if err := s.apply(b, pebble.Sync); err != nil {
 		return err
 	}
 	return b.Close()
-}
-
-// fill queues the old records, from where it was interrupted.
-func (s *Store) fill(q *Queue) error {
-	var p pin
-	from := uint64(1)
-	q.mu.Lock()
-	if len(q.pins) > 0 {
-		p = q.pins[0]
-	}
-	q.mu.Unlock()
-	if p.last != 0 {
-		last, err := q.entryAt(p.last)
-		if err != nil {
-			return err
-		}
-		from = last.sequence + 1
-	}
-	if _, err := s.enqueueOld(q, from, q.fillTo, 0, p, func() error { return nil }); err != nil {
-		return err
-	}
-	q.fillTo = 0
-	return s.saveSink(q)
 }
 
 // Sinks returns the names of all sinks that have a queue, sorted: also of those

@@ -1,0 +1,71 @@
+package outbox
+
+import "context"
+
+// Filling reports whether the queue was ensured FromLogStart and is not filled yet.
+func (q *Queue) Filling() bool {
+	q.s.sinks.ensuring.Lock()
+	defer q.s.sinks.ensuring.Unlock()
+	return q.filling
+}
+
+// Fill queues for a sink that is Filling the records that selected accepts, each
+// with the flags it says, from the log's start to its present end, and returns how
+// many. The next Fill goes on from there, so that a log that grows meanwhile is
+// caught up with: call it once more when nothing is appended, and then Filled.
+//
+// An end of ctx or a crash leaves a first part of them queued, and the sink
+// Filling; Fill then goes on behind that part. It does not wait while ingest is
+// paused: entries are small beside the records, which are there already. No other
+// method of the queue may be used meanwhile.
+func (s *Store) Fill(ctx context.Context, sink string, selected Selector) (int, error) {
+	q, err := s.Queue(sink)
+	if err != nil {
+		return 0, err
+	}
+	s.sinks.ensuring.Lock()
+	defer s.sinks.ensuring.Unlock()
+	if !q.filling {
+		return 0, nil
+	}
+	p, from, err := q.fillFrom()
+	if err != nil {
+		return 0, err
+	}
+	to := s.LogStats().Last
+	n, err := s.enqueueSelected(q, max(from, q.filled+1), to, selected, p, ctx.Err)
+	if err == nil {
+		q.filled = to
+	}
+	return n, err
+}
+
+// fillFrom returns the pin of what is filled already, and the first sequence after it.
+func (q *Queue) fillFrom() (pin, uint64, error) {
+	q.mu.Lock()
+	pins := q.pins
+	q.mu.Unlock()
+	if len(pins) == 0 {
+		return pin{}, 1, nil
+	}
+	last, err := q.entryAt(pins[0].last)
+	if err != nil {
+		return pin{}, 0, err
+	}
+	return pins[0], last.sequence + 1, nil
+}
+
+// Filled makes a sink that is Filling one like all others, durably.
+func (s *Store) Filled(sink string) error {
+	q, err := s.Queue(sink)
+	if err != nil {
+		return err
+	}
+	s.sinks.ensuring.Lock()
+	defer s.sinks.ensuring.Unlock()
+	if !q.filling {
+		return nil
+	}
+	q.filling = false
+	return s.saveSink(q)
+}
