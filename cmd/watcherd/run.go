@@ -35,7 +35,8 @@ func newRunCommand() *cobra.Command {
 				return err
 			}
 			// A broken configuration is told before a missing kubeconfig.
-			if _, err := watcherd.Load(configFile, watcherd.Kinds()); err != nil {
+			state, err := watcherd.Load(configFile, watcherd.Kinds())
+			if err != nil {
 				return err
 			}
 			rest, cluster, err := kube.load()
@@ -52,7 +53,7 @@ func newRunCommand() *cobra.Command {
 			reload, stopReload := hangups(cmd.Context())
 			defer stopReload()
 			return watcherd.Run(cmd.Context(), watcherd.Options{
-				ConfigFile: configFile, REST: rest, ClusterName: cluster, Logger: log,
+				ConfigFile: configFile, State: state, REST: rest, ClusterName: cluster, Logger: log,
 				Stdout: cmd.OutOrStdout(), ShutdownTimeout: shutdown, Reload: reload, ReloadInterval: interval,
 				Registerer: metrics, InformerName: "watcherd", Version: version(),
 			})

@@ -35,6 +35,10 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 		return err
 	}
 	m.setState(next)
+	m.store.SetLimits(outbox.Limits{
+		MaxBytes: next.Store.MaxBytes, MinFree: next.Store.MinFree,
+		RetentionMaxAge: next.Store.RetentionMaxAge, RetentionMaxBytes: next.Store.RetentionMaxBytes,
+	})
 	gained, err := m.follow(ctx, d)
 	if err != nil {
 		return err

@@ -29,6 +29,9 @@ const contactTimeout = 30 * time.Second
 type Options struct {
 	// ConfigFile is the path of the configuration; it is watched for changes.
 	ConfigFile string
+	// State is what [Load] returned for ConfigFile, if that has been called; nil has
+	// Run load the file.
+	State *plan.State
 	// REST says how to reach the API server. Its rate limits are replaced by the
 	// configuration's.
 	REST *rest.Config
@@ -75,9 +78,12 @@ func (o *Options) setDefaults() {
 // of the start: the API server cannot be used, a port is taken.
 func Run(ctx context.Context, o Options) error {
 	o.setDefaults()
-	st, err := Load(o.ConfigFile, o.Kinds)
-	if err != nil {
-		return err
+	st := o.State
+	if st == nil {
+		var err error
+		if st, err = Load(o.ConfigFile, o.Kinds); err != nil {
+			return err
+		}
 	}
 	cluster := st.Cluster
 	if cluster == "" {
@@ -196,11 +202,8 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 	}
 	p.watcher = reload.New(reload.Config{
 		Path: d.ConfigFile, Running: st,
-		Load: func(data []byte) (*plan.State, error) { return parse(d.ConfigFile, data, d.Kinds) },
-		Apply: func(ctx context.Context, next *plan.State) error {
-			d.store.SetLimits(limits(next))
-			return p.manager.Apply(ctx, next)
-		},
+		Load:     func(data []byte) (*plan.State, error) { return parse(d.ConfigFile, data, d.Kinds) },
+		Apply:    p.manager.Apply,
 		Interval: d.ReloadInterval,
 		Logger:   d.log, Registerer: d.Registerer,
 	})
@@ -250,11 +253,4 @@ func (d *daemon) verdict(ctx context.Context, err error) error {
 		return nil
 	}
 	return err
-}
-
-func limits(st *plan.State) outbox.Limits {
-	return outbox.Limits{
-		MaxBytes: st.Store.MaxBytes, MinFree: st.Store.MinFree,
-		RetentionMaxAge: st.Store.RetentionMaxAge, RetentionMaxBytes: st.Store.RetentionMaxBytes,
-	}
 }

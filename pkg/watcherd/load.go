@@ -1,36 +1,43 @@
 package watcherd
 
 import (
+	"errors"
 	"fmt"
-	"os"
 
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// Load reads and checks a configuration file without starting anything. Its
-// errors wrap [ErrConfig] and name file, line and key.
+// Load reads and checks a configuration file without starting anything; see
+// [Options.State]. Its errors wrap [ErrConfig] and name file, line and key.
 func Load(file string, kinds sinks.Kinds) (*plan.State, error) {
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
-	}
-	return parse(file, data, kinds)
+	return compile(config.Load(file, blocks(kinds)))
 }
 
+// parse is Load of a file that has been read.
 func parse(file string, data []byte, kinds sinks.Kinds) (*plan.State, error) {
-	blocks := make(config.Kinds, len(kinds))
+	return compile(config.Parse(file, data, blocks(kinds)))
+}
+
+// blocks are the kinds as the configuration's loader takes them.
+func blocks(kinds sinks.Kinds) config.Kinds {
+	out := make(config.Kinds, len(kinds))
 	for name, newConfig := range kinds {
-		blocks[name] = func() any { return newConfig() }
+		out[name] = func() any { return newConfig() }
 	}
-	cfg, err := config.Parse(file, data, blocks)
-	if err != nil {
-		return nil, fmt.Errorf("%w:\n%w", ErrConfig, err)
+	return out
+}
+
+// compile makes a state of what the loader returned.
+func compile(cfg *config.Config, err error) (*plan.State, error) {
+	if err == nil {
+		var st *plan.State
+		if st, err = plan.Compile(cfg); err == nil {
+			return st, nil
+		}
+	} else if _, lines := errors.AsType[*config.Errors](err); !lines {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err) // the file cannot be read
 	}
-	st, err := plan.Compile(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("%w:\n%w", ErrConfig, err)
-	}
-	return st, nil
+	return nil, fmt.Errorf("%w:\n%w", ErrConfig, err)
 }
