@@ -10,6 +10,8 @@
 //     selectors of its own. Subscriptions with equal keys share one; the last one
 //     that is closed stops it, joins its goroutines and frees its cache, and touches
 //     nobody else's.
+//   - [WithResync], [WithTransformFor], [WithIndexersFor], [WithTweakListOptionsFor]:
+//     options of one resource, beside those of all.
 //   - [WithCompactStore]: caches that hold compressed objects (package compact) in a
 //     small fraction of the memory. Listers (package genericlister) return what they
 //     always did, and handlers inflate what they need.
