@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,7 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,18 +45,12 @@ func TestScripts(t *testing.T) {
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
 			t.Parallel()
-			w := &world{t: t, cluster: cluster, namespace: cluster.Namespace(t), bin: bin}
-			w.code.Store(http.StatusOK)
-			w.receiver = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-				_, _ = io.Copy(io.Discard, r.Body)
-				rw.WriteHeader(int(w.code.Load()))
-			}))
-			t.Cleanup(w.receiver.Close)
+			w := &world{t: t, cluster: cluster, namespace: cluster.Namespace(t), bin: bin, receiver: newReceiver(t)}
 			testscript.Run(t, testscript.Params{
 				Files: []string{file}, Setup: w.setup, RequireUniqueNames: true,
 				Cmds: map[string]func(*testscript.TestScript, bool, []string){
 					"expand": w.expand, "eventually": w.eventually, "apply": w.apply, "delete": w.remove,
-					"http": w.http, "get-eventually": w.getEventually, "lint-metrics": w.lintMetrics, "answer": w.answer, "grant": w.grant,
+					"http": w.http, "get-eventually": w.getEventually, "lint-metrics": w.lintMetrics, "answer": w.receiver.answer, "received": w.receiver.received, "grant": w.grant,
 				},
 			})
 		})
@@ -85,15 +77,14 @@ type world struct {
 	cluster   *testcluster.Cluster
 	namespace string
 	bin       string
-	receiver  *httptest.Server
-	code      atomic.Int64 // what the receiver answers
+	receiver  *receiver
 }
 
 func (w *world) setup(env *testscript.Env) error {
 	env.Setenv("PATH", w.bin+string(os.PathListSeparator)+env.Getenv("PATH"))
 	env.Setenv("KUBECONFIG", w.cluster.Kubeconfig)
 	env.Setenv("NS", w.namespace)
-	env.Setenv("RECEIVER", w.receiver.URL)
+	env.Setenv("RECEIVER", w.receiver.server.URL)
 	for _, name := range []string{"PORT", "PORT2"} {
 		port, err := freePort(w.t.Context())
 		if err != nil {
@@ -162,13 +153,6 @@ func (w *world) grant(ts *testscript.TestScript, _ bool, args []string) {
 	b, err := os.ReadFile(w.cluster.UserKubeconfig(w.t, args[0]))
 	ts.Check(err)
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), b, 0o600))
-}
-
-// answer CODE: what the webhook receiver answers from now on.
-func (w *world) answer(ts *testscript.TestScript, _ bool, args []string) {
-	code, err := strconv.Atoi(args[0])
-	ts.Check(err)
-	w.code.Store(int64(code))
 }
 
 // http CODE METHOD URL [HEADER:VALUE]... [BODY]: sends a request, expects the status
