@@ -26,7 +26,7 @@ type Config struct {
 	KubeAPI KubeAPI `json:"kubeAPI"`
 	// The store on disk: recorded states, the event log, and what sinks have yet to take.
 	Store Store `json:"store"`
-	// The HTTP listeners.
+	// The HTTP listeners. Changes take effect at a restart; the contents of the files named here are read anew.
 	Admin Admin `json:"admin"`
 	// The periodic comparison of the recorded states with the cluster.
 	Audit Audit `json:"audit"`

@@ -76,6 +76,9 @@ func newReloadCommand() *cobra.Command {
 			for _, key := range c.NeedsRestart {
 				fmt.Fprintf(cmd.ErrOrStderr(), "watcherd: the change of %s takes effect at a restart\n", key)
 			}
+			for _, warning := range c.Warnings {
+				fmt.Fprintf(cmd.ErrOrStderr(), "watcherd: this looks like a mistake: %s\n", warning)
+			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s runs, hash %s\n", c.File, short(c.Hash))
 			return err
 		},

@@ -153,18 +153,22 @@ func (p *statusPrinter) sinks(sinks []status.Sink) {
 	}, "SINK", "KIND", "STATE", "QUEUED", "BYTES", "LAG", "DELIVERED", "DEAD", "LAST SUCCESS")
 }
 
-// problems spells out what is not well.
+// problems spells out what is not well, and what looks like a mistake.
 func (p *statusPrinter) problems(st *status.Status) {
-	first := true
+	var lines []string
 	for _, c := range st.Checks(p.now) {
-		if c.Verdict == status.OK {
-			continue
+		if c.Verdict != status.OK {
+			lines = append(lines, fmt.Sprintf("%s  %s: %s", map[status.Verdict]string{status.Degraded: "!", status.Failed: "x"}[c.Verdict], c.Name, c.Reason))
 		}
-		if first {
-			p.printf("\n")
-			first = false
-		}
-		p.printf("%s  %s: %s\n", map[status.Verdict]string{status.Degraded: "!", status.Failed: "x"}[c.Verdict], clean(c.Name), clean(c.Reason))
+	}
+	for _, warning := range st.Config.Warnings {
+		lines = append(lines, "?  config: "+warning)
+	}
+	if len(lines) > 0 {
+		p.printf("\n")
+	}
+	for _, line := range lines {
+		p.printf("%s\n", clean(line))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/watcherd/watcherd/internal/feed"
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/pkg/watcherd"
 )
@@ -102,7 +103,7 @@ func newStoreExportCommand(flags *storeFlags) *cobra.Command {
 		Short: "Write everything that can be read from the store as JSON lines",
 		Long: "Export writes log records, queues, dead letters, ledger and metadata as JSON lines, payloads as base64, also of a\n" +
 			"store that is damaged. It changes nothing. The daemon must not run. The output holds everything the daemon\n" +
-			"recorded: treat it as you treat the cluster's data.",
+			"recorded, but the key of the hashes that stand for redacted values: treat it as you treat the cluster's data.",
 		Example: "  watcherd store export --store ./watcherd-data --output dump.jsonl",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -114,7 +115,7 @@ func newStoreExportCommand(flags *storeFlags) *cobra.Command {
 				return fmt.Errorf("%w: %w", watcherd.ErrStoreOpen, err)
 			}
 			if output == "" || output == "-" {
-				return exportError(outbox.Export(dir, cmd.OutOrStdout()))
+				return exportError(outbox.Export(dir, cmd.OutOrStdout(), feed.RedactKeyMeta))
 			}
 			return exportFile(cmd, dir, output)
 		},
@@ -131,7 +132,7 @@ func exportFile(cmd *cobra.Command, dir, output string) (err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	w := &countingWriter{w: f, progress: newProgress(cmd.ErrOrStderr())}
 	defer w.progress.clear()
-	return exportError(outbox.Export(dir, w))
+	return exportError(outbox.Export(dir, w, feed.RedactKeyMeta))
 }
 
 // exportError tells a store that cannot be opened from a disk that is full.

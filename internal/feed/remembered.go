@@ -13,10 +13,13 @@ import (
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
-// Keys of what the store remembers besides checkpoints.
+// RedactKeyMeta is where the store keeps the key of the hashes that stand for redacted
+// values. With it, short values can be found out.
+const RedactKeyMeta = "redact-key"
+
+// Keys of what else the store remembers besides checkpoints.
 const (
 	dictionaryMeta = "dictionary/" // and the id
-	redactKeyMeta  = "redact-key"
 	clusterMeta    = "cluster-uid"
 )
 
@@ -43,7 +46,7 @@ func loadDictionaries(store *outbox.Store) (*compact.Dictionaries, error) {
 // is made once for a store: a value's hash must stay the same, or every restart
 // would look like a change.
 func loadRedactKey(store *outbox.Store) ([]byte, error) {
-	key, ok, err := store.Meta(redactKeyMeta)
+	key, ok, err := store.Meta(RedactKeyMeta)
 	if err != nil {
 		return nil, fmt.Errorf("load redaction key: %w", err)
 	}
@@ -54,7 +57,7 @@ func loadRedactKey(store *outbox.Store) ([]byte, error) {
 	if _, err := rand.Read(key); err != nil {
 		return nil, fmt.Errorf("make redaction key: %w", err)
 	}
-	return key, putMeta(store, redactKeyMeta, key)
+	return key, putMeta(store, RedactKeyMeta, key)
 }
 
 func putMeta(store *outbox.Store, key string, value []byte) error {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -39,7 +40,8 @@ type exported struct {
 	Version uint64 `json:"version,omitempty"`
 	Deleted bool   `json:"deleted,omitempty"`
 
-	Error string `json:"error,omitempty"`
+	Withheld bool   `json:"withheld,omitempty"` // there is a payload, which is not shown
+	Error    string `json:"error,omitempty"`
 }
 
 // Export writes everything that can be read from the store in dir to w, as JSON
@@ -51,9 +53,13 @@ type exported struct {
 // A store that cannot be opened is read file by file. Lines then carry the file
 // and a version: of lines about the same thing the highest version counts, and
 // deleted says that it was removed.
-func Export(dir string, w io.Writer) error { return export(vfs.Default, dir, w) }
+//
+// The values of the metadata under the keys of withhold are left out.
+func Export(dir string, w io.Writer, withhold ...string) error {
+	return export(vfs.Default, dir, w, withhold...)
+}
 
-func export(fsys vfs.FS, dir string, w io.Writer) (err error) {
+func export(fsys vfs.FS, dir string, w io.Writer, withhold ...string) (err error) {
 	i, err := inspect(fsys, dir)
 	if err != nil {
 		return err
@@ -61,8 +67,9 @@ func export(fsys vfs.FS, dir string, w io.Writer) (err error) {
 	defer func() { err = errors.Join(err, i.close()) }()
 	buffered := bufio.NewWriterSize(w, 64<<10)
 	e := exporter{
-		out:   json.NewEncoder(buffered),
-		names: map[byte]map[uint32]string{kindSink: {}, kindPartition: {}},
+		out:      json.NewEncoder(buffered),
+		names:    map[byte]map[uint32]string{kindSink: {}, kindPartition: {}},
+		withhold: withhold,
 	}
 	if i.db != nil {
 		err = e.database(i)
@@ -73,8 +80,9 @@ func export(fsys vfs.FS, dir string, w io.Writer) (err error) {
 }
 
 type exporter struct {
-	out   *json.Encoder
-	names map[byte]map[uint32]string
+	out      *json.Encoder
+	names    map[byte]map[uint32]string
+	withhold []string // keys of metadata
 }
 
 func (e *exporter) damage(where string, err error) error {
@@ -124,6 +132,9 @@ func (e *exporter) parse(key, value []byte, l *exported) bool {
 		return e.parseName(key, value, l)
 	case prefixMeta:
 		l.Type, l.Key, l.Payload = "meta", string(key[1:]), value
+		if slices.Contains(e.withhold, l.Key) {
+			l.Payload, l.Withheld = nil, true
+		}
 		return true
 	case prefixLog:
 		return parseExportedRecord(key, value, l)

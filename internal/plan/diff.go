@@ -13,7 +13,6 @@ type Plan struct {
 
 	RoutesChanged bool // the router is another one
 	StoreChanged  bool // limits of the store
-	AdminChanged  bool // listeners, their TLS or authentication
 	AuditChanged  bool
 
 	// NeedsRestart are key paths that changed and take effect at a restart only.
@@ -30,7 +29,7 @@ func (c Change) Empty() bool { return len(c.Add)+len(c.Remove)+len(c.Replace) ==
 
 // Empty reports whether there is nothing to do.
 func (p Plan) Empty() bool {
-	return p.Watches.Empty() && p.Sinks.Empty() && !p.RoutesChanged && !p.StoreChanged && !p.AdminChanged && !p.AuditChanged
+	return p.Watches.Empty() && p.Sinks.Empty() && !p.RoutesChanged && !p.StoreChanged && !p.AuditChanged
 }
 
 // Diff tells what leads from old to new; old may be nil, for nothing at all.
@@ -48,23 +47,36 @@ func Diff(old, new *State) Plan {
 			index(new.Sinks, func(s Sink) (string, string) { return s.Name, s.Fingerprint }),
 		),
 		RoutesChanged: !bytes.Equal(mustJSON(old.Routes), mustJSON(new.Routes)),
-		AdminChanged:  old.Admin != new.Admin,
 		AuditChanged:  old.Audit != new.Audit,
 	}
-	before, after := old.Store, new.Store
-	if before.Path != after.Path {
-		p.NeedsRestart = append(p.NeedsRestart, "store.path")
-	}
-	before.Path = after.Path
-	p.StoreChanged = before != after
-	if old.Cluster != new.Cluster {
-		p.NeedsRestart = append(p.NeedsRestart, "cluster.name")
-	}
-	if old.KubeAPI != new.KubeAPI {
-		p.NeedsRestart = append(p.NeedsRestart, "kubeAPI")
-	}
-	slices.Sort(p.NeedsRestart)
+	limits := new.Store
+	limits.Path = old.Store.Path
+	p.StoreChanged = old.Store != limits
+	p.NeedsRestart = diffFixed(old, new)
 	return p
+}
+
+// diffFixed lists the key paths, sorted, whose values hold for the life of a process
+// and differ.
+func diffFixed(old, new *State) (keys []string) {
+	a, b := &old.Admin, &new.Admin
+	for _, fixed := range []struct {
+		key     string
+		changed bool
+	}{
+		{"admin.auth", a.TokenFile != b.TokenFile},
+		{"admin.listen", a.Listen != b.Listen},
+		{"admin.probes", a.Probes != b.Probes},
+		{"admin.tls", a.CertFile != b.CertFile || a.KeyFile != b.KeyFile || a.ClientCAFile != b.ClientCAFile},
+		{"cluster.name", old.Cluster != new.Cluster},
+		{"kubeAPI", old.KubeAPI != new.KubeAPI},
+		{"store.path", old.Store.Path != new.Store.Path},
+	} {
+		if fixed.changed {
+			keys = append(keys, fixed.key)
+		}
+	}
+	return keys
 }
 
 func index[T any](list []T, key func(T) (name, fingerprint string)) map[string]string {
@@ -108,7 +120,7 @@ func (p Plan) String() string {
 	for _, part := range []struct {
 		changed bool
 		name    string
-	}{{p.RoutesChanged, "routes"}, {p.StoreChanged, "store limits"}, {p.AdminChanged, "admin"}, {p.AuditChanged, "audit"}} {
+	}{{p.RoutesChanged, "routes"}, {p.StoreChanged, "store limits"}, {p.AuditChanged, "audit"}} {
 		if part.changed {
 			fmt.Fprintf(&b, "%s changed\n", part.name)
 		}

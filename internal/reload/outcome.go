@@ -2,7 +2,6 @@ package reload
 
 import (
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/watcherd/watcherd/config"
@@ -13,11 +12,12 @@ import (
 func (f *follower) succeeded(next *plan.State) {
 	f.running = next
 	f.metrics.succeeded(next.Hash, time.Now())
-	restart := slices.Clone(plan.Diff(f.first, next).NeedsRestart)
-	f.setStatus(func(s *Status) {
-		now := time.Now()
-		s.Hash, s.LastSuccess, s.LastAttempt, s.LastError, s.NeedsRestart = next.Hash, now, now, nil, restart
-	})
+	now := time.Now()
+	status := Status{Hash: next.Hash, LastSuccess: now, LastAttempt: now, NeedsRestart: plan.Diff(f.first, next).NeedsRestart}
+	for _, warning := range next.Warnings {
+		status.Warnings = append(status.Warnings, warning.Error())
+	}
+	f.setStatus(func(s *Status) { *s = status })
 }
 
 // mended records that the file says what runs already.

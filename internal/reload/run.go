@@ -3,6 +3,7 @@ package reload
 import (
 	"context"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/plan"
@@ -44,6 +45,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	if w.cfg.Running != nil {
 		f.first = w.cfg.Running
 		f.succeeded(w.cfg.Running)
+		f.warn(w.cfg.Running)
 	}
 	if ownMount(w.cfg.Path) {
 		w.log.Warn("the config file is a mount of its own: when it is replaced outside, this process will not see it; mount its folder instead")
@@ -160,12 +162,18 @@ func (f *follower) apply(ctx context.Context, s snapshot, next *plan.State) {
 		f.first = next
 	}
 	f.metrics.count(resultSuccess)
+	known := f.Status().NeedsRestart
 	f.succeeded(next)
 	f.log.Info("configuration applied", "hash", next.Hash, "plan", diff.String())
-	for _, warning := range next.Warnings {
-		f.log.Warn("the configuration looks like a mistake", "problem", warning)
-	}
-	if keys := f.Status().NeedsRestart; len(keys) > 0 {
+	f.warn(next)
+	if keys := f.Status().NeedsRestart; len(keys) > 0 && !slices.Equal(keys, known) {
 		f.log.Warn("some changes take effect at a restart", "keys", keys)
+	}
+}
+
+// warn logs what the state allows and looks like a mistake.
+func (f *follower) warn(s *plan.State) {
+	for _, warning := range s.Warnings {
+		f.log.Warn("the configuration looks like a mistake", "problem", warning)
 	}
 }

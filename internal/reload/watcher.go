@@ -58,7 +58,7 @@ type Watcher struct {
 	status Status
 }
 
-// Status is what became of the configuration file.
+// Status is what became of the configuration file. Its slices are shared: read only.
 type Status struct {
 	Hash        string    // of the configuration that runs; "" before the first
 	LastSuccess time.Time // when the file last was what runs, freshly applied or found so
@@ -67,6 +67,8 @@ type Status struct {
 
 	// NeedsRestart are key paths whose new values take effect at a restart.
 	NeedsRestart []string
+	// Warnings are what runs, is allowed, and looks like a mistake.
+	Warnings []string
 }
 
 // New makes a Watcher that does nothing until Run.

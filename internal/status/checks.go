@@ -2,6 +2,7 @@ package status
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -110,7 +111,7 @@ func (s *Status) checkConfig() Check {
 	case s.Config.LastError != "":
 		c.degrade("the file is not what runs: %s", s.Config.LastError)
 	case len(s.Config.NeedsRestart) > 0:
-		c.degrade("changes of %v take effect at a restart", s.Config.NeedsRestart)
+		c.degrade("changes of %s take effect at a restart", strings.Join(s.Config.NeedsRestart, ", "))
 	}
 	return c
 }

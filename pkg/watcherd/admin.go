@@ -65,7 +65,8 @@ func (p *parts) status() *status.Status {
 func (p *parts) config() status.Config {
 	r := p.watcher.Status()
 	c := status.Config{
-		File: p.d.ConfigFile, Hash: r.Hash, LastSuccess: r.LastSuccess, LastAttempt: r.LastAttempt, NeedsRestart: r.NeedsRestart,
+		File: p.d.ConfigFile, Hash: r.Hash, LastSuccess: r.LastSuccess, LastAttempt: r.LastAttempt,
+		NeedsRestart: r.NeedsRestart, Warnings: r.Warnings,
 	}
 	if r.LastError != nil {
 		c.LastError = r.LastError.Error()
