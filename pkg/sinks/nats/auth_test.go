@@ -1,25 +1,17 @@
 package nats_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/nats-io/jwt/v2"
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nkeys"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/testca"
 	"github.com/watcherd/watcherd/pkg/sinks/nats"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 )
@@ -154,15 +146,16 @@ func TestPasswordRotation(t *testing.T) {
 // from another authority after the server has changed both.
 func TestTLS(t *testing.T) {
 	dir := t.TempDir()
-	first, second := issue(t, "first"), issue(t, "second")
-	present := func(is *issued) {
-		write(t, filepath.Join(dir, "ca.pem"), is.ca)
-		write(t, filepath.Join(dir, "cert.pem"), is.cert)
-		write(t, filepath.Join(dir, "key.pem"), is.key)
+	first, second := testca.New(t, "first"), testca.New(t, "second")
+	present := func(a *testca.Authority) {
+		cert, key := a.Pair("watcherd", nil)
+		write(t, filepath.Join(dir, "ca.pem"), a.PEM)
+		write(t, filepath.Join(dir, "cert.pem"), cert)
+		write(t, filepath.Join(dir, "key.pem"), key)
 	}
-	with := func(is *issued, port int) func(o *server.Options) {
+	with := func(a *testca.Authority, port int) func(o *server.Options) {
 		return func(o *server.Options) {
-			o.TLS, o.TLSVerify, o.TLSConfig, o.JetStream, o.Port = true, true, is.server(t), false, port
+			o.TLS, o.TLSVerify, o.TLSConfig, o.JetStream, o.Port = true, true, a.Server("127.0.0.1", a, nil), false, port
 		}
 	}
 	present(first)
@@ -184,43 +177,4 @@ func TestTLS(t *testing.T) {
 	eventually(t, "the new files are used", func() bool {
 		return sink.Write(t.Context(), sinktest.Events(1, 1)) == nil
 	})
-}
-
-// issued is a certificate of 127.0.0.1 and the authority that made it, as PEM.
-type issued struct{ ca, cert, key []byte }
-
-func issue(t *testing.T, name string) *issued {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	// One certificate that is its own authority is all that is needed here.
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	private, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	return &issued{ca: cert, cert: cert, key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private})}
-}
-
-func (is *issued) server(t *testing.T) *tls.Config {
-	t.Helper()
-	pair, err := tls.X509KeyPair(is.cert, is.key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(is.ca)
-	return &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12}
 }

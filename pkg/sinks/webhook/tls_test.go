@@ -2,15 +2,9 @@ package webhook_test
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"log/slog"
-	"math/big"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -22,73 +16,10 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/testca"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 	"github.com/watcherd/watcherd/pkg/sinks/webhook"
 )
-
-// authority makes certificates.
-type authority struct {
-	t    *testing.T
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	pem  []byte
-}
-
-func newAuthority(t *testing.T, name string) *authority {
-	t.Helper()
-	a := &authority{t: t}
-	a.cert, a.key, a.pem = a.make(&x509.Certificate{
-		Subject: pkix.Name{CommonName: name}, IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign,
-	})
-	return a
-}
-
-func (a *authority) make(template *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey, []byte) {
-	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	template.SerialNumber = big.NewInt(time.Now().UnixNano())
-	if template.NotAfter.IsZero() {
-		template.NotBefore, template.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	}
-	parent, signer := a.cert, a.key
-	if parent == nil {
-		parent, signer = template, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-}
-
-// pair makes a certificate for a name, as PEM.
-func (a *authority) pair(name string, change func(*x509.Certificate)) (cert, key []byte) {
-	a.t.Helper()
-	template := &x509.Certificate{
-		Subject: pkix.Name{CommonName: name}, DNSNames: []string{name},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	}
-	if ip := net.ParseIP(name); ip != nil {
-		template.DNSNames, template.IPAddresses = nil, []net.IP{ip}
-	}
-	if change != nil {
-		change(template)
-	}
-	_, private, cert := a.make(template)
-	der, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
-}
 
 // tlsServer is a server that asks for a client certificate and keeps the names.
 type tlsServer struct {
@@ -97,7 +28,7 @@ type tlsServer struct {
 	clients []string
 }
 
-func newTLSServer(t *testing.T, server, clients *authority, name string, change func(*x509.Certificate)) *tlsServer {
+func newTLSServer(t *testing.T, server, clients *testca.Authority, name string, change func(*x509.Certificate)) *tlsServer {
 	t.Helper()
 	s := &tlsServer{}
 	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -107,17 +38,7 @@ func newTLSServer(t *testing.T, server, clients *authority, name string, change 
 			s.clients = append(s.clients, c.Subject.CommonName)
 		}
 	}))
-	cert, key := server.pair(name, change)
-	pair, err := tls.X509KeyPair(cert, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.TLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
-	if clients != nil {
-		s.TLS.ClientCAs = x509.NewCertPool()
-		s.TLS.ClientCAs.AddCert(clients.cert)
-		s.TLS.ClientAuth = tls.RequireAndVerifyClientCert
-	}
+	s.TLS = server.Server(name, clients, change)
 	s.EnableHTTP2 = true
 	s.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	s.StartTLS()
@@ -143,7 +64,7 @@ func writeFile(t *testing.T, path string, content []byte) {
 
 // TestTLSFailures: whatever is wrong with a certificate is retried, and said.
 func TestTLSFailures(t *testing.T) {
-	ours, theirs := newAuthority(t, "ours"), newAuthority(t, "theirs")
+	ours, theirs := testca.New(t, "ours"), testca.New(t, "theirs")
 	for _, test := range []struct {
 		name   string
 		server func() *tlsServer
@@ -169,7 +90,7 @@ func TestTLSFailures(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			s := test.server()
 			dir := t.TempDir()
-			writeFile(t, filepath.Join(dir, "ca.pem"), ours.pem)
+			writeFile(t, filepath.Join(dir, "ca.pem"), ours.PEM)
 			c := webhook.NewConfig()
 			c.URL, c.TLS.CAFile = s.URL, "ca.pem" // relative to Options.Dir
 			if test.change != nil {
@@ -192,13 +113,13 @@ func TestTLSFailures(t *testing.T) {
 // TestRotation replaces the client's certificate half by half, and the authority
 // of the server: what fits together is used soon, what does not is not used.
 func TestRotation(t *testing.T) {
-	ours := newAuthority(t, "ours")
+	ours := testca.New(t, "ours")
 	s := newTLSServer(t, ours, ours, "127.0.0.1", nil)
 	dir := t.TempDir()
 	path := func(name string) string { return filepath.Join(dir, name) }
-	firstCert, firstKey := ours.pair("first", nil)
-	secondCert, secondKey := ours.pair("second", nil)
-	writeFile(t, path("ca.pem"), ours.pem)
+	firstCert, firstKey := ours.Pair("first", nil)
+	secondCert, secondKey := ours.Pair("second", nil)
+	writeFile(t, path("ca.pem"), ours.PEM)
 	writeFile(t, path("cert.pem"), firstCert)
 	writeFile(t, path("key.pem"), firstKey)
 
@@ -237,7 +158,7 @@ func TestRotation(t *testing.T) {
 		return strings.Contains(log.String(), "no PEM certificate")
 	})
 	write()
-	replaceFile(t, path("ca.pem"), string(newAuthority(t, "theirs").pem))
+	replaceFile(t, path("ca.pem"), string(testca.New(t, "theirs").PEM))
 	eventually(t, "the new authority is used", func() bool {
 		return sink.Write(t.Context(), sinktest.Events(1, 1)) != nil
 	})
