@@ -186,7 +186,9 @@ func (g *group) commit() error {
 			return err
 		}
 	}
-	g.putCheckpoints()
+	if err := g.putCheckpoints(); err != nil {
+		return err
+	}
 	if err := g.m.store.Commit(g.batch); err != nil {
 		return fmt.Errorf("%w: commit %d changes: %w", ErrStore, len(g.changes), err)
 	}
@@ -217,11 +219,20 @@ func (g *group) commit() error {
 // putCheckpoints adds the versions from which the touched sources can resume once
 // this group is durable. A source that found nothing has no version yet; that it
 // has looked is remembered all the same.
-func (g *group) putCheckpoints() {
+func (g *group) putCheckpoints() error {
 	for s := range g.touched {
 		sub := s.sub.Load()
 		if sub == nil {
 			continue
+		}
+		if next, ok := sub.EmptyAfter(s.position); ok && len(g.overlay) == 0 {
+			empty, err := g.m.recordsNothing(s)
+			if err != nil {
+				return err
+			}
+			if empty {
+				s.position = next
+			}
 		}
 		version := sub.Checkpoint(s.position)
 		if version == "" {
@@ -233,6 +244,7 @@ func (g *group) putCheckpoints() {
 		s.saved = checkpoint{ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Time: g.m.cfg.Now()}
 		g.batch.PutMeta(checkpointMeta(s.id), encodeCheckpoint(s.saved))
 	}
+	return nil
 }
 
 // ErrStore marks an error of the durable store: nothing more can be promised and

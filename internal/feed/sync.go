@@ -2,6 +2,7 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -63,11 +64,28 @@ func (g *group) sweep(c *change) error {
 
 // scan calls fn for every committed ledger entry in the source's scope.
 func (m *Manager) scan(s *source, fn func(*compact.Object) error) error {
-	prefix := ""
-	if s.key.Namespace != "" {
-		prefix = s.key.Namespace + "/"
+	return m.scanPrefix(s, s.statePrefix(), fn)
+}
+
+// statePrefix begins the keys of the ledger entries in the source's scope.
+func (s *source) statePrefix() string {
+	if s.key.Namespace == "" {
+		return ""
 	}
-	return m.scanPrefix(s, prefix, fn)
+	return stateKey(s.key.Namespace, "")
+}
+
+// recordsNothing reports whether the source's scope has no committed ledger entry.
+func (m *Manager) recordsNothing(s *source) (bool, error) {
+	errFound := errors.New("found one")
+	err := m.store.ScanState(s.partition, s.statePrefix(), func(string, []byte) error { return errFound })
+	if errors.Is(err, errFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("%w: scan %s: %w", ErrStore, s.partition, err)
+	}
+	return true, nil
 }
 
 // scanPrefix is scan of the entries whose keys begin with prefix.
@@ -94,10 +112,10 @@ func (g *group) gapFound(c *change) error {
 	s, gap := c.src, c.gap
 	s.log.Warn("history was lost: what happened in between was not observed, the final states are delivered",
 		"cause", gap.Cause, "fromResourceVersion", gap.From, "toResourceVersion", gap.To)
+	g.touched[s] = struct{}{} // the list that makes up for it may have nothing else
 	switch gap.Cause {
 	case causeRollback:
 		s.epoch++
-		g.touched[s] = struct{}{}
 	case causeAudit:
 		s.repair = true
 	}

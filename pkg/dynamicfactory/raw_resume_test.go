@@ -108,6 +108,41 @@ func TestSnapshotIsTooOld(t *testing.T) {
 	})
 }
 
+// The list that follows on a loss of history has nothing: no object carries its
+// position, so a subscriber that knows of no object moves on by itself.
+func TestEmptyListAfterObjects(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		j, sub := subscribe(t, factory(t, s), configMapKey)
+		_, ok := sub.EmptyAfter(j.seen())
+		is(t, "empty before anything came", ok, false) // and nothing to make safe
+		is(t, "checkpoint", sub.Checkpoint(j.seen()), s.Version())
+		put(s, "a")
+		synctest.Wait()
+		_, ok = sub.EmptyAfter(j.seen())
+		is(t, "empty after an event", ok, false)
+
+		s.Delete(configMapPath, "ns", "a")
+		synctest.Wait()
+		behind := sub.Checkpoint(j.seen())
+		for range 2 { // the second list takes the place of the first
+			s.Advance(10)
+			s.Compact()
+			s.Cut()
+			time.Sleep(time.Minute)
+			is(t, "checkpoint of the last event", sub.Checkpoint(j.seen()), behind)
+			_, ok = sub.EmptyAfter(j.seen() - 1)
+			is(t, "empty after the event before", ok, false)
+			next, ok := sub.EmptyAfter(j.seen())
+			is(t, "empty after the last event", ok, true)
+			is(t, "checkpoint of the list", sub.Checkpoint(next), s.Version())
+		}
+		put(s, "b")
+		synctest.Wait()
+		_, ok = sub.EmptyAfter(j.seen() - 1)
+		is(t, "empty when something has come after it", ok, false)
+	})
+}
+
 // A server whose versions went back is not resumed from, at the start as little as
 // after a lost connection: what is there now is compared with what was known.
 func TestRollback(t *testing.T) {

@@ -183,12 +183,23 @@ func (s *Subscription) Ack(position uint64) {
 //
 // A list's version is complete with the position of the list's last object, in the
 // order of the callbacks; deletions that the list revealed come before it. After a
-// list that found nothing any more it takes one more event to move on.
+// list that found nothing any more it takes one more event to move on, or EmptyAfter.
 func (s *Subscription) Checkpoint(position uint64) string {
 	if s.reader == nil {
 		return ""
 	}
 	return s.reader.Checkpoint(position)
+}
+
+// EmptyAfter tells whether all that came after a position is a list without objects;
+// its own position is next, which no object carries. A subscriber that keeps a record
+// of the objects, and has none in it any more once everything up to the position is
+// safe, has what the list says: next is safe too, for Checkpoint and Ack.
+func (s *Subscription) EmptyAfter(position uint64) (next uint64, ok bool) {
+	if s.reader == nil {
+		return 0, false
+	}
+	return s.reader.EmptyAfter(position)
 }
 
 // Status tells how the informer is doing.

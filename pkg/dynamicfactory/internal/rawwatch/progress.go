@@ -22,6 +22,7 @@ type progress struct {
 
 	mu       sync.Mutex
 	last     uint64  // the position given last
+	empty    uint64  // the one of an empty list that nothing has come after; 0: none
 	complete version // the newest complete version: where a watch resumes
 	open     version // the version of the last event, if it is not known to be complete
 	openUpTo uint64
@@ -41,12 +42,18 @@ func newProgress() *progress { return &progress{seed: maphash.MakeSeed()} }
 // list notes a list of n objects at a version. It is at next's position, which its
 // last object carries. Nothing carries the position of an empty list. If anything
 // was handed on before, such a list is a deletion of all that, and is made safe with
-// the next event; if not, there is nothing to make safe.
+// the next event or by who knows that it is (emptyAfter); if not, there is nothing to
+// make safe.
 func (p *progress) list(v version, n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if n > 0 || p.last > 0 {
+	switch {
+	case n > 0:
 		p.last++
+		p.empty = 0
+	case p.last > 0 && p.empty == 0:
+		p.last++
+		p.empty = p.last
 	}
 	p.closeLocked()
 	p.completeLocked(v)
@@ -81,6 +88,7 @@ func (p *progress) event(v version, id uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.last++
+	p.empty = 0
 	if v != p.open {
 		if !p.open.none() {
 			p.markLocked(p.open, p.openUpTo)
@@ -141,6 +149,14 @@ func (p *progress) checkpoint(position uint64) string {
 		return p.marks[i].version.String()
 	}
 	return ""
+}
+
+// emptyAfter tells whether all that came after a position is an empty list, and the
+// position of that.
+func (p *progress) emptyAfter(position uint64) (next uint64, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.empty, p.empty > 0 && p.empty == position+1
 }
 
 // forget drops the marks that no subscriber asks for any more, all of them being

@@ -24,5 +24,11 @@ func (r *Reader) Checkpoint(position uint64) string {
 	return r.source.progress.checkpoint(position)
 }
 
+// EmptyAfter tells whether all that came after a position is an empty list, and the
+// position of that, which nothing carries.
+func (r *Reader) EmptyAfter(position uint64) (next uint64, ok bool) {
+	return r.source.progress.emptyAfter(position)
+}
+
 // Close takes the subscriber out of the window.
 func (r *Reader) Close() { r.source.window.leave(r) }
