@@ -8,8 +8,8 @@ import (
 
 func newSchemaCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:     "schema",
-		Short:   "Print the JSON Schema of the configuration",
+		Use:   "schema",
+		Short: "Print the JSON Schema of the configuration",
 		Long: `Print the JSON Schema of the configuration.
 
 Editors that have the YAML language server complete and check a configuration whose
