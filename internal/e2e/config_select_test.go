@@ -158,6 +158,47 @@ func TestClientSideSelector(t *testing.T) {
 	x.d.stop()
 }
 
+// TestWidenedSelection changes nothing but what a watch selects, and has the file
+// loaded again. What the watch covers only now is given to it as at its first start;
+// what it no longer covers is not heard of any more, as a deletion least of all.
+func TestWidenedSelection(t *testing.T) {
+	c := testcluster.Shared(t)
+	ns := c.Namespace(t)
+	other := ns + "-other"
+	x := newCast(t, c, selectConfig("labelSelector: tier=web"), ns)
+	x.makeNamespace(other, "")
+	x.put(ns, "web", "tier", "web")
+	x.put(ns, "db", "tier", "db")
+	x.put(other, "far", "tier", "db")
+	reload := func(watch string) {
+		t.Helper()
+		applied := strings.Count(x.d.log.String(), "configuration applied")
+		x.d.configure(selectConfig(watch))
+		eventually(t, func() bool { return strings.Count(x.d.log.String(), "configuration applied") > applied },
+			func() string { return "the configuration was not applied" })
+	}
+	x.d.start("--reload-interval", "100ms")
+	x.expect("sync web")
+
+	reload("labelSelector: 'tier in (web, db)', namespaces: {include: ['" + ns + "*'], exclude: ['" + other + "']}")
+	x.expect("sync db")
+	reload("labelSelector: 'tier in (web, db)', namespaces: {include: ['" + ns + "*']}")
+	x.expect("sync far")
+	x.put(other, "far", "tier", "db")
+	x.expect("updated far")
+
+	reload("labelSelector: tier=web")
+	x.put(ns, "db", "tier", "db")
+	x.drop(other, "far")
+	x.nothing()
+	reload("labelSelector: 'tier in (web, db)', snapshot: never")
+	x.nothing()
+	x.put(ns, "db", "tier", "db")
+	x.put(ns, "web", "tier", "web")
+	x.expect("updated db", "updated web")
+	x.d.stop()
+}
+
 func TestServerSideSelector(t *testing.T) {
 	c := testcluster.Shared(t)
 	ns := c.Namespace(t)

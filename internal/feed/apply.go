@@ -104,14 +104,15 @@ func (m *Manager) reconcile(ctx context.Context) {
 	m.snapshotGained(ctx, gained)
 }
 
-// gain is a watch that a running source now feeds too.
+// gain is a watch that a running source now feeds too, or feeds by other rules.
 type gain struct {
 	src *source
 	hit hit
+	was *hit // by which rules it did before; nil: not at all
 }
 
 // follow makes the running sources those of d. What stays is not touched but for
-// its list of watches; those that are new to it are returned.
+// its list of watches; those in it that are new or different are returned.
 func (m *Manager) follow(ctx context.Context, d desired) ([]gain, error) {
 	var start, stop []*source
 	var gained []gain
@@ -119,11 +120,7 @@ func (m *Manager) follow(ctx context.Context, d desired) ([]gain, error) {
 	for k, s := range m.sources {
 		if want, ok := d.sources[k]; ok {
 			before := s.hits.Swap(want.hits.Load())
-			for _, h := range *want.hits.Load() {
-				if !slices.ContainsFunc(*before, h.sameWatch) {
-					gained = append(gained, gain{s, h})
-				}
-			}
+			gained = append(gained, s.gains(*before)...)
 		} else {
 			stop = append(stop, s)
 		}
@@ -160,6 +157,21 @@ func (m *Manager) follow(ctx context.Context, d desired) ([]gain, error) {
 		}
 	}
 	return gained, errors.Join(errs...)
+}
+
+// gains are the watches of the source that were not among those before, or are by
+// another definition.
+func (s *source) gains(before []hit) []gain {
+	var gained []gain
+	for _, h := range *s.hits.Load() {
+		switch i := slices.IndexFunc(before, h.sameWatch); {
+		case i < 0:
+			gained = append(gained, gain{src: s, hit: h})
+		case before[i].watch.Fingerprint != h.watch.Fingerprint:
+			gained = append(gained, gain{src: s, hit: h, was: &before[i]})
+		}
+	}
+	return gained
 }
 
 // startSource subscribes the source to its informer.

@@ -49,7 +49,8 @@ func (m *Manager) snapshotWatches(ctx context.Context, item snapshotItem, chosen
 }
 
 // snapshotGained gives watches that came to a running source the objects that
-// are already recorded. Sources that start from nothing bring theirs themselves.
+// are already recorded, and those whose selection was widened the ones that it
+// covers only now. Sources that start from nothing bring theirs themselves.
 //
 // What was observed before the watch came has to be committed first, or neither
 // the ledger would show it here nor the watch have seen it.
@@ -61,8 +62,12 @@ func (m *Manager) snapshotGained(ctx context.Context, gained []gain) {
 		if !g.hit.watch.Snapshot {
 			continue
 		}
-		if _, err := m.snapshot(ctx, g.src, snapshotItem{hit: g.hit}); err != nil {
-			g.src.log.Error("snapshot for a new watch did not finish", "watch", g.hit.watch.Name, "error", err)
+		n, err := m.snapshot(ctx, g.src, snapshotItem{hit: g.hit, was: g.was})
+		switch {
+		case err != nil:
+			g.src.log.Error("a watch was not given all that it covers now; ask for a snapshot", "watch", g.hit.watch.Name, "error", err)
+		case g.was != nil && n > 0:
+			g.src.log.Info("a watch covers more than before: those objects are delivered as sync events", "watch", g.hit.watch.Name, "objects", n)
 		}
 	}
 }

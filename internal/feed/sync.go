@@ -150,6 +150,7 @@ func (g *group) gapFound(c *change) error {
 // watch, to some sinks.
 type snapshotItem struct {
 	hit  hit
+	was  *hit                   // leave out what the watch covered by these rules; nil: nothing
 	only func(sink string) bool // nil: every sink the watch leads to
 	seen func()                 // called for each object sent; nil: nobody wants to know
 }
@@ -162,6 +163,9 @@ func (g *group) snapshotObject(c *change) error {
 	if err != nil || now == nil {
 		return err
 	}
+	if g.m.knew(c.snap, now) {
+		return nil
+	}
 	s, ok := c.snap.hit.selection(event.Sync, nil, now, g.m.namespaces.labels)
 	if !ok {
 		return nil
@@ -170,14 +174,23 @@ func (g *group) snapshotObject(c *change) error {
 	return g.deliver(c.src, c.at, occurrence{t: event.Sync, after: now}, hits, c.snap.only)
 }
 
+// knew reports whether a watch has been given the object before its definition
+// changed, so that the item leaves it out.
+func (m *Manager) knew(item *snapshotItem, o *compact.Object) bool {
+	return item.was != nil && item.was.covers(o, m.namespaces.labels)
+}
+
 // snapshot sends the recorded state of every object that the watch sees through
 // the source to the committer, as Sync events. It returns the number of objects
-// looked at, early when ctx is done.
+// sent, early when ctx is done.
 func (m *Manager) snapshot(ctx context.Context, s *source, item snapshotItem) (int, error) {
 	n := 0
 	err := m.scan(s, func(o *compact.Object) error {
 		if err := ctx.Err(); err != nil {
 			return err
+		}
+		if item.was != nil && (m.knew(&item, o) || !item.hit.covers(o, m.namespaces.labels)) {
+			return nil
 		}
 		n++
 		m.send(change{src: s, kind: snapshotObject, obj: o, snap: &item})
