@@ -55,7 +55,7 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 		m.snapshotGained(ctx, gained)
 	}
 	m.snapshotFresh(ctx, next, fresh)
-	return nil
+	return m.forgetUnwatched()
 }
 
 // adoptRoutes puts the routes of a state in place, once the sinks that start from

@@ -176,6 +176,8 @@ func (m *Manager) Run(ctx context.Context) error {
 
 // own is the only goroutine that starts and stops sources and sinks.
 func (m *Manager) own(ctx context.Context) error {
+	forget := time.NewTicker(forgetInterval)
+	defer forget.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -188,6 +190,10 @@ func (m *Manager) own(ctx context.Context) error {
 			r.done <- m.apply(ctx, r.state)
 		case c := <-m.calls:
 			c.done <- c.run()
+		case <-forget.C:
+			if err := m.forgetUnwatched(); err != nil {
+				return err
+			}
 		case <-m.cfg.Resolver.Changed():
 			m.reconcile(ctx)
 		case <-m.namespaces.synced:

@@ -13,6 +13,7 @@ type metrics struct {
 	filteredTotal  *prometheus.CounterVec // by type: no route wanted it
 	gapsTotal      *prometheus.CounterVec // by watch, resource and cause
 	repairsTotal   *prometheus.CounterVec // by resource: found by the audit
+	forgottenTotal prometheus.Counter     // feeds that no watch reads any more
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -41,8 +42,12 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "watcherd_audit_repairs_total",
 			Help: "Changes that only the periodic audit found.",
 		}, []string{"resource"}),
+		forgottenTotal: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "watcherd_ledger_forgotten_total",
+			Help: "Feeds whose recorded states were forgotten, as no watch had read them for longer than events are kept.",
+		}),
 	}
-	r.MustRegister(m.observedTotal, m.watchedTotal, m.committedTotal, m.filteredTotal, m.gapsTotal, m.repairsTotal)
+	r.MustRegister(m.observedTotal, m.watchedTotal, m.committedTotal, m.filteredTotal, m.gapsTotal, m.repairsTotal, m.forgottenTotal)
 	for _, t := range []event.Type{event.Added, event.Updated, event.Deleted, event.Sync} {
 		m.filteredTotal.WithLabelValues(string(t))
 		m.committedTotal.WithLabelValues(string(t))

@@ -1,0 +1,103 @@
+package feed
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/watcherd/watcherd/internal/plan"
+)
+
+// TestUnwatchedIsForgotten removes watches: what is recorded of their resources is
+// kept for as long as delivered events are, and is there for a watch that comes back
+// by then.
+func TestUnwatchedIsForgotten(t *testing.T) {
+	r := newRig(t, t.TempDir(), podWatch())
+	now := r.m.cfg.Now()
+	r.m.cfg.Now = func() time.Time { return now }
+	s := r.source(pods)
+	r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "1")})
+	b := r.store.NewBatch()
+	b.PutMeta(checkpointMeta(s.id), encodeCheckpoint(checkpoint{ResourceVersion: "1", Synced: true}))
+	if err := r.store.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	// after looks for what is to be forgotten, some time later.
+	after := func(d time.Duration, kept bool) {
+		t.Helper()
+		now = now.Add(d)
+		if err := r.m.forgetUnwatched(); err != nil {
+			t.Fatal(err)
+		}
+		_, resumable, err := r.m.loadCheckpoint(s.id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if parts := len(r.store.Partitions()); resumable != kept || (parts > 0) != kept {
+			t.Errorf("%d partitions, checkpoint %t, want them kept: %t", parts, resumable, kept)
+		}
+	}
+	state := func(patterns ...string) {
+		st := &plan.State{Store: plan.Store{RetentionMaxAge: 24 * time.Hour}}
+		for i, p := range patterns {
+			st.Watches = append(st.Watches, plan.Watch{Name: fmt.Sprint(i), Resources: []string{p}})
+		}
+		r.m.setState(st)
+	}
+
+	r.m.sources[s.key] = s // it is watched
+	state("pods")
+	after(100*time.Hour, true)
+	delete(r.m.sources, s.key) // it is waited for
+	after(100*time.Hour, true)
+	after(100*time.Hour, true)
+	state("nodes", "*")
+	after(100*time.Hour, true)
+
+	state("nodes", "*.example.com") // nobody wants it
+	after(0, true)
+	after(23*time.Hour, true)
+	r.m.sources[s.key] = s // but then it came back
+	after(2*time.Hour, true)
+	delete(r.m.sources, s.key)
+	after(time.Hour, true)
+	after(23*time.Hour, true)
+	if n := testutil.ToFloat64(r.m.metrics.forgottenTotal); n != 0 {
+		t.Errorf("%v are counted as forgotten", n)
+	}
+	after(2*time.Hour, false)
+	if n := testutil.ToFloat64(r.m.metrics.forgottenTotal); n != 1 {
+		t.Errorf("%v are counted as forgotten, want 1", n)
+	}
+	r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "1"), initial: true})
+	r.expect("added a u1 1", "sync a u1 1") // as at the first start
+}
+
+// Another form of a resource that is watched is nobody's, whatever the patterns say.
+func TestFormerFormIsForgotten(t *testing.T) {
+	r := newRig(t, t.TempDir(), podWatch())
+	now := r.m.cfg.Now()
+	r.m.cfg.Now = func() time.Time { return now }
+	s := r.source(pods)
+	r.m.sources[s.key] = s
+	former := r.source(pods)
+	former.partition = s.partition + "|l=tier=web;f=;m=false;v="
+	r.commit(
+		change{src: s, kind: objectAdded, obj: r.object("a", "u1", "1")},
+		change{src: former, kind: objectAdded, obj: r.object("a", "u1", "1")},
+	)
+	for range 2 {
+		if err := r.m.forgetUnwatched(); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(2 * time.Hour)
+	}
+	if err := r.m.forgetUnwatched(); err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(r.store.Partitions()); got != "["+s.partition+"]" {
+		t.Errorf("partitions %s are left", got)
+	}
+}
