@@ -14,7 +14,7 @@ type Watch struct {
 	FieldSelector string `json:"fieldSelector"`
 	// Who selects. client: watcherd does, so that an object leaving the selection is not taken for deleted. server: the API server does, which is cheaper.
 	SelectorSide string `json:"selectorSide" jsonschema:"enum=client,enum=server"`
-	// What becomes of objects found when the watch first starts. initial: each is delivered as a sync event. never: they are only recorded.
+	// What becomes of objects found when the watch first starts, or that a reload has it cover. initial: each is delivered as a sync event. never: they are only recorded.
 	Snapshot string `json:"snapshot" jsonschema:"enum=initial,enum=never"`
 	// Watch metadata only, which is much cheaper. Events then carry no spec or status.
 	MetadataOnly bool `json:"metadataOnly"`
