@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/watcherd/watcherd/pkg/watcherd"
 )
 
 // TestDocs checks what can be checked of the documentation without running it: links
@@ -30,6 +32,7 @@ func TestDocs(t *testing.T) {
 		t.Run(strings.TrimPrefix(path, root+"/"), func(t *testing.T) {
 			checkLinks(t, filepath.Dir(path), string(text))
 			checkCommands(t, string(text))
+			checkConfigs(t, string(text))
 		})
 		return nil
 	})
@@ -76,6 +79,24 @@ func checkCommands(t *testing.T, text string) {
 			if isLong && cmd.Flag(long) == nil || !isLong && isShort && cmd.Flags().ShorthandLookup(short) == nil {
 				t.Errorf("watcherd %s: there is no flag %s", m[1], name)
 			}
+		}
+	}
+}
+
+var fenced = regexp.MustCompile("(?s)```yaml\n(.*?)```")
+
+func checkConfigs(t *testing.T, text string) {
+	t.Helper()
+	for _, m := range fenced.FindAllStringSubmatch(text, -1) {
+		if !strings.Contains(m[1], "kind: WatcherConfig") {
+			continue
+		}
+		file := filepath.Join(t.TempDir(), "watcherd.yaml")
+		if err := os.WriteFile(file, []byte(m[1]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := watcherd.Load(file, watcherd.Kinds()); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -104,10 +104,13 @@ func size(n int64) string {
 	return fmt.Sprintf("%.1f %ciB", v, units[i])
 }
 
-// plural is "1 event", "2 events".
+// plural is "1 event", "2 events", "2 watches".
 func plural(n int, one string) string {
-	if n == 1 {
+	switch {
+	case n == 1:
 		return "1 " + one
+	case strings.HasSuffix(one, "ch"):
+		one += "e"
 	}
 	return fmt.Sprintf("%d %ss", n, one)
 }

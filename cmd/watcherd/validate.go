@@ -45,7 +45,7 @@ func newValidateCommand() *cobra.Command {
 			for _, w := range st.Warnings {
 				fmt.Fprintf(cmd.OutOrStdout(), "warning: %v\n", w)
 			}
-			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %d watches, %d sinks\n", display(file), len(st.Watches), len(st.Sinks)); err != nil {
+			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s, %s\n", display(file), plural(len(st.Watches), "watch"), plural(len(st.Sinks), "sink")); err != nil {
 				return err
 			}
 			if !server {

@@ -283,7 +283,7 @@ func (m *Manager) noteMissing(now map[string]missing) {
 	m.mu.Unlock()
 	for k, x := range now {
 		if known, ok := before[k]; !ok || known.err.Error() != x.err.Error() {
-			m.log.Warn("resource is not available: waiting for it, the other watches run", "watch", x.watch, "resource", x.pattern, "reason", x.err)
+			m.log.Warn("resource is not available: waiting for it, the other watches run", "watch", x.watch, "resource", x.pattern, "reason", x.reason())
 		}
 	}
 	for k, x := range before {

@@ -55,7 +55,7 @@ func (m *Manager) Status() status.Pipeline {
 		})
 		for _, x := range missed {
 			if x.watch == w.Name {
-				w.Missing = append(w.Missing, status.Missing{Resource: x.pattern, Reason: strings.TrimPrefix(x.err.Error(), factoryPrefix)})
+				w.Missing = append(w.Missing, status.Missing{Resource: x.pattern, Reason: x.reason()})
 			}
 		}
 		slices.SortFunc(w.Missing, func(a, b status.Missing) int { return cmp.Compare(a.Resource, b.Resource) })
@@ -68,6 +68,9 @@ func (m *Manager) Status() status.Pipeline {
 // factoryPrefix begins the errors of names that cannot be resolved. It tells users
 // nothing.
 const factoryPrefix = "dynamicfactory: "
+
+// reason is why there is no informer.
+func (x *missing) reason() string { return strings.TrimPrefix(x.err.Error(), factoryPrefix) }
 
 func (s *source) status() status.Source {
 	out := status.Source{Resource: s.resource.String(), Namespace: s.key.Namespace, State: "waiting"}
