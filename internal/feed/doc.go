@@ -17,6 +17,24 @@
 // Applying a new configuration is a diff of values ([Manager.Apply]): what did
 // not change keeps its connection, its queue and its sink.
 //
+// # Where to look
+//
+// The owner starts and stops things, one request after the other: manager.go (its
+// life, and the order of the end), apply.go (a new state), desired.go (which
+// informers a state asks for), sinkset.go (the sinks' workers), fill.go and
+// unwatched.go (what sinks that are new begin with, what removed watches leave).
+//
+// An informer and its watches are a source: source.go. What it tells becomes a
+// change (change.go), which the committer takes up in groups (committer.go) and
+// judges: process.go for objects, sync.go for the end of the first list, gap.go for
+// lost history, reselect.go for namespaces whose labels changed. ledger.go is what it
+// compares with and writes to; remembered.go what else the store keeps.
+//
+// namespaces.go and namespacetable.go follow the labels of namespaces. audit.go
+// compares the ledger with the cluster now and then. snapshot.go and replay.go
+// deliver again. objects.go, status.go, collector.go and recent.go are for those
+// who look on: the read API, people, Prometheus and the event stream.
+//
 // Caveats: order holds for each object, not between objects. What happened to an
 // object between two observations, once the API server's history is gone, cannot
 // be known; a gap record says so.

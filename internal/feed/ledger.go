@@ -2,6 +2,7 @@ package feed
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -54,6 +55,47 @@ func (g *group) forget(src *source, o *compact.Object) {
 	id := stateID{src.partition, stateKey(o.GetNamespace(), o.GetName())}
 	g.overlay[id] = nil
 	g.batch.DeleteState(id.partition, id.key)
+}
+
+// scan calls fn for every committed ledger entry in the source's scope.
+func (m *Manager) scan(s *source, fn func(*compact.Object) error) error {
+	return m.scanPrefix(s, s.statePrefix(), fn)
+}
+
+// statePrefix begins the keys of the ledger entries in the source's scope.
+func (s *source) statePrefix() string {
+	if s.key.Namespace == "" {
+		return ""
+	}
+	return stateKey(s.key.Namespace, "")
+}
+
+// recordsNothing reports whether the source's scope has no committed ledger entry.
+func (m *Manager) recordsNothing(s *source) (bool, error) {
+	errFound := errors.New("found one")
+	err := m.store.ScanState(s.partition, s.statePrefix(), func(string, []byte) error { return errFound })
+	if errors.Is(err, errFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("%w: scan %s: %w", ErrStore, s.partition, err)
+	}
+	return true, nil
+}
+
+// scanPrefix is scan of the entries whose keys begin with prefix.
+func (m *Manager) scanPrefix(s *source, prefix string, fn func(*compact.Object) error) error {
+	err := m.store.ScanState(s.partition, prefix, func(key string, value []byte) error {
+		o, err := m.codec.Decode(value)
+		if err != nil {
+			return fmt.Errorf("ledger entry %s: %w", key, err)
+		}
+		return fn(o)
+	})
+	if err != nil {
+		return fmt.Errorf("%w: scan %s: %w", ErrStore, s.partition, err)
+	}
+	return nil
 }
 
 // append adds the event to the log and to the queues of g.targets. The record

@@ -4,6 +4,9 @@ import (
 	"context"
 
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // Snapshot delivers the recorded state of every object as Sync events to one
@@ -84,4 +87,60 @@ func (m *Manager) snapshotFresh(ctx context.Context, st *plan.State, fresh []str
 			m.log.Error("a new sink was not given all of its snapshot; ask for one", "sink", name, "error", err)
 		}
 	}
+}
+
+// snapshotItem asks for the recorded state of one object as a Sync event, for one
+// watch, to some sinks.
+type snapshotItem struct {
+	hit  hit
+	was  *hit                   // leave out what the watch covered by these rules; nil: nothing
+	only func(sink string) bool // nil: every sink the watch leads to
+	seen func()                 // called for each object sent; nil: nobody wants to know
+}
+
+// snapshotObject delivers the object's recorded state. It is read again here: the
+// object may have changed or gone since the snapshot was asked for, and then the
+// event must not be older than what was already delivered.
+func (g *group) snapshotObject(c *change) error {
+	now, err := g.recorded(c.src, c.obj)
+	if err != nil || now == nil {
+		return err
+	}
+	if g.m.knew(c.snap, now) {
+		return nil
+	}
+	s, ok := c.snap.hit.selection(event.Sync, nil, now, g.m.namespaces.labels)
+	if !ok {
+		return nil
+	}
+	hits := []route.Hit{{Watch: c.snap.hit.watch.Name, Selection: s}}
+	return g.deliver(c.src, c.at, occurrence{t: event.Sync, after: now}, hits, c.snap.only)
+}
+
+// knew reports whether a watch has been given the object before its definition
+// changed, so that the item leaves it out.
+func (m *Manager) knew(item *snapshotItem, o *compact.Object) bool {
+	return item.was != nil && item.was.covers(o, m.namespaces.labels)
+}
+
+// snapshot sends the recorded state of every object that the watch sees through
+// the source to the committer, as Sync events. It returns the number of objects
+// sent, early when ctx is done.
+func (m *Manager) snapshot(ctx context.Context, s *source, item snapshotItem) (int, error) {
+	n := 0
+	err := m.scan(s, func(o *compact.Object) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if item.was != nil && (m.knew(&item, o) || !item.hit.covers(o, m.namespaces.labels)) {
+			return nil
+		}
+		n++
+		m.send(change{src: s, kind: snapshotObject, obj: o, snap: &item})
+		if item.seen != nil {
+			item.seen()
+		}
+		return nil
+	})
+	return n, err
 }
