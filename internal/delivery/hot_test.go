@@ -127,6 +127,37 @@ func TestSinkThatOvertakes(t *testing.T) {
 	})
 }
 
+// An event of which an earlier run left a schedule waits by it, and never lets an
+// earlier one of its object, which a crash brought back, get behind it.
+func TestScheduleInAHotObject(t *testing.T) {
+	for _, fails := range []bool{false, true} {
+		t.Run(fmt.Sprintf("the first fails=%v", fails), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStorage(t)
+				defer s.close()
+				s.add(append(numbered(1, 2), numbered(4, 1)...)...) // object 1's are at the positions 2 to 5
+				note := fmt.Sprintf(`{"version":1,"events":[{"position":3,"tries":1,"next":%q}]}`, time.Now().Add(2*time.Second).Format(time.RFC3339))
+				if err := s.queue.PutNote([]byte(note)); err != nil {
+					t.Fatal(err)
+				}
+				begin := time.Now()
+				r := newReceiver(t, func(_ context.Context, batch []change) error {
+					if i := slices.Index(batch, change{Object: 1, N: 1}); i >= 0 && fails && time.Since(begin) < 20*time.Second {
+						return upToFailure(batch, i, errors.New("not now"))
+					}
+					return nil
+				})
+				w := start(t, s, r, func(c *Config) { c.Delivery.MaxEvents = 10 })
+				defer w.stop()
+				time.Sleep(5 * time.Minute)
+				if got := fmt.Sprint(r.got()); got != "[2/1 1/1 1/2 1/3 1/4]" {
+					t.Errorf("arrived: %s", got)
+				}
+			})
+		})
+	}
+}
+
 // A write that is cut short acknowledges what it got done and of each object
 // nothing behind what it did not, so that the next run starts there.
 func TestHotObjectIsCutShort(t *testing.T) {

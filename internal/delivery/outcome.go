@@ -79,7 +79,7 @@ func (e *engine) detach(b *batch, i int, alone bool, now time.Time, attempt int,
 }
 
 // putBack returns what is left of a batch to where it was taken from, to go
-// first, or behind what was detached of its object.
+// first. What follows a detached event of its object is found to do so there.
 func (e *engine) putBack(b *batch, now time.Time) {
 	if len(b.objects) > 0 {
 		e.putBackObjects(b, now)
@@ -91,10 +91,6 @@ func (e *engine) putBack(b *batch, now time.Time) {
 			continue
 		}
 		e.metrics.retries.Inc()
-		if o := b.lane.detached.get(en.item.Lane); o != nil {
-			e.follow(o, en)
-			continue
-		}
 		back = append(back, en)
 	}
 	b.lane.pending.unshift(back...)
