@@ -115,12 +115,11 @@ type gain struct {
 // its list of watches; those in it that are new or different are returned.
 func (m *Manager) follow(ctx context.Context, d desired) ([]gain, error) {
 	var start, stop []*source
-	var gained []gain
+	stay := map[*source]*[]hit{}
 	m.mu.Lock()
 	for k, s := range m.sources {
 		if want, ok := d.sources[k]; ok {
-			before := s.hits.Swap(want.hits.Load())
-			gained = append(gained, s.gains(*before)...)
+			stay[s] = want.hits.Load()
 		} else {
 			stop = append(stop, s)
 		}
@@ -131,6 +130,7 @@ func (m *Manager) follow(ctx context.Context, d desired) ([]gain, error) {
 		}
 	}
 	m.mu.Unlock()
+	gained := m.adoptHits(stay)
 	m.noteMissing(d.missing)
 	for _, s := range d.sources {
 		for _, h := range *s.hits.Load() {
@@ -159,11 +159,36 @@ func (m *Manager) follow(ctx context.Context, d desired) ([]gain, error) {
 	return gained, errors.Join(errs...)
 }
 
-// gains are the watches of the source that were not among those before, or are by
-// another definition.
-func (s *source) gains(before []hit) []gain {
+// adoptHits gives running sources their watches, and returns those that gained by
+// it. They do so between two commits: what was recorded before is for
+// [Manager.snapshotGained] to deliver, what is recorded after reaches them by itself.
+func (m *Manager) adoptHits(stay map[*source]*[]hit) []gain {
 	var gained []gain
-	for _, h := range *s.hits.Load() {
+	for s, hits := range stay {
+		gained = append(gained, s.gains(*hits)...)
+	}
+	adopt := func() {
+		for s, hits := range stay {
+			s.hits.Store(hits)
+		}
+		for _, g := range gained {
+			g.src.told = map[string]struct{}{}
+		}
+	}
+	if len(gained) == 0 {
+		adopt()
+	} else {
+		m.between(adopt)
+	}
+	return gained
+}
+
+// gains are those of next that are not among the watches of the source, or are by
+// another definition.
+func (s *source) gains(next []hit) []gain {
+	var gained []gain
+	before := *s.hits.Load()
+	for _, h := range next {
 		switch i := slices.IndexFunc(before, h.sameWatch); {
 		case i < 0:
 			gained = append(gained, gain{src: s, hit: h})

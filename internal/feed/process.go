@@ -124,6 +124,9 @@ func (o *occurrence) identity() *compact.Object {
 // emit routes an occurrence to the watches it concerns and adds the event, if any
 // sink wants it, to the batch.
 func (g *group) emit(c *change, o occurrence) error {
+	if c.src.told != nil && (o.t == event.Added || o.t == event.Sync) {
+		c.src.told[stateKey(o.after.GetNamespace(), o.after.GetName())] = struct{}{}
+	}
 	var hits []route.Hit
 	for _, h := range *c.src.hits.Load() {
 		if o.t == event.Sync && !h.watch.Snapshot {

@@ -54,18 +54,15 @@ func (m *Manager) snapshotWatches(ctx context.Context, item snapshotItem, chosen
 // snapshotGained gives watches that came to a running source the objects that
 // are already recorded, and those whose selection was widened the ones that it
 // covers only now. Sources that start from nothing bring theirs themselves.
-//
-// What was observed before the watch came has to be committed first, or neither
-// the ledger would show it here nor the watch have seen it.
 func (m *Manager) snapshotGained(ctx context.Context, gained []gain) {
-	if len(gained) > 0 {
-		m.flush()
+	if len(gained) == 0 {
+		return
 	}
 	for _, g := range gained {
 		if !g.hit.watch.Snapshot {
 			continue
 		}
-		n, err := m.snapshot(ctx, g.src, snapshotItem{hit: g.hit, was: g.was})
+		n, err := m.snapshot(ctx, g.src, snapshotItem{hit: g.hit, was: g.was, gained: true})
 		switch {
 		case err != nil:
 			g.src.log.Error("a watch was not given all that it covers now; ask for a snapshot", "watch", g.hit.watch.Name, "error", err)
@@ -73,6 +70,11 @@ func (m *Manager) snapshotGained(ctx context.Context, gained []gain) {
 			g.src.log.Info("a watch covers more than before: those objects are delivered as sync events", "watch", g.hit.watch.Name, "objects", n)
 		}
 	}
+	m.between(func() {
+		for _, g := range gained {
+			g.src.told = nil
+		}
+	})
 }
 
 // snapshotFresh gives sinks that are new to the store and are to start from a
@@ -96,6 +98,8 @@ type snapshotItem struct {
 	was  *hit                   // leave out what the watch covered by these rules; nil: nothing
 	only func(sink string) bool // nil: every sink the watch leads to
 	seen func()                 // called for each object sent; nil: nobody wants to know
+
+	gained bool // leave out what the watch was told of since it came to the source
 }
 
 // snapshotObject delivers the object's recorded state. It is read again here: the
@@ -106,7 +110,8 @@ func (g *group) snapshotObject(c *change) error {
 	if err != nil || now == nil {
 		return err
 	}
-	if g.m.knew(c.snap, now) {
+	_, told := c.src.told[stateKey(now.GetNamespace(), now.GetName())]
+	if told && c.snap.gained || g.m.knew(c.snap, now) {
 		return nil
 	}
 	s, ok := c.snap.hit.selection(event.Sync, nil, now, g.m.namespaces.labels)

@@ -51,6 +51,10 @@ type source struct {
 	synced   bool       // a complete list has been committed, now or in an earlier life
 	epoch    int        // how often the cluster was set back; part of event ids
 	repair   bool       // what comes until the end of the list is what an audit found
+
+	// told are the objects of which additions and first sights were delivered since
+	// watches were gained, by state key; nil when none is being given its snapshot.
+	told map[string]struct{}
 }
 
 // hit is a watch that a source feeds.
