@@ -205,7 +205,7 @@ func (n *night) faults() []fault {
 			status: func(s *status.Status) bool { return sourceOf(s, "maps").State == "backing-off" },
 			series: `watcherd_watch_state{resource="configmaps.v1",state="backing-off",watch="maps"}`,
 			alert:  "WatcherdWatchSilent", label: `watch="maps"`,
-			says: `cannot watch its resource.*client connection lost`, watches: 3,
+			says: `cannot watch its resource.*reason=Unreachable`, watches: 3,
 		},
 	}
 }

@@ -34,7 +34,7 @@ func TestStoreFails(t *testing.T) {
 	if code := d.wait(); code != 3 {
 		t.Fatalf("exit code %d, want 3", code)
 	}
-	if log := d.log.String(); !strings.Contains(log, "watcherd: the store failed: ") || !strings.Contains(log, "no space left on device") {
+	if log := d.log.String(); !strings.Contains(log, "watcherd: the store failed: write ") || !strings.Contains(log, "no space left on device") {
 		t.Error("the log doesn't say why it ended")
 	}
 

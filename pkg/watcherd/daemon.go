@@ -244,7 +244,7 @@ func (d *daemon) forwardReloads(ctx context.Context, w *reload.Watcher) error {
 // no error.
 func (d *daemon) verdict(ctx context.Context, err error) error {
 	if failed := d.store.Err(); failed != nil {
-		return fmt.Errorf("%w: %w", ErrStore, failed)
+		return failed // it is an ErrStore
 	}
 	if errors.Is(err, feed.ErrStore) {
 		return fmt.Errorf("%w: %w", ErrStore, err)

@@ -1,6 +1,10 @@
 package watcherd
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+)
 
 // The errors that callers tell apart; the command turns each into an exit code.
 var (
@@ -10,5 +14,5 @@ var (
 	ErrStoreOpen = errors.New("the store cannot be opened")
 	// ErrStore: the store failed while running. What was acknowledged is safe;
 	// the rest is read again after a restart.
-	ErrStore = errors.New("the store failed")
+	ErrStore = outbox.ErrFailed
 )
