@@ -73,7 +73,7 @@ func TestEverySinkDown(t *testing.T) {
 	b.up()
 	console.drain()
 	taps := []*tap{tapFiles("file", d.path("events/*.jsonl")), e.tap(), b.tap(), console.tap()}
-	awaitAll(t, taps, w.history.finals())
+	drainAll(t, taps, w.history.finals())
 	if strings.Count(d.log.String(), "ingest goes on") == 0 {
 		t.Error("the log doesn't say that ingest went on")
 	}

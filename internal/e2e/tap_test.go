@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 // tap shows what a destination has got.
@@ -74,6 +75,24 @@ func awaitAll(t testing.TB, taps []*tap, states []state) {
 			func() string {
 				return fmt.Sprintf("%s has %d events and not all of the last ones", p.name, len(p.seen))
 			})
+	}
+}
+
+// drainAll is awaitAll of a backlog, whatever its length: it gives up when nothing
+// has arrived for some time.
+func drainAll(t testing.TB, taps []*tap, states []state) {
+	t.Helper()
+	for _, p := range taps {
+		last, since := -1, time.Now()
+		for !p.has(t, states) {
+			if len(p.seen) > last {
+				last, since = len(p.seen), time.Now()
+			}
+			if time.Since(since) > patience {
+				t.Fatalf("%s has %d events and not all of the last ones, and no more come", p.name, last)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
 	}
 }
 
