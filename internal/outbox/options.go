@@ -99,7 +99,7 @@ func pebbleOptions(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListen
 		MemTableSize:                uint64(sizeFor(maxBytes, 64, minMemTableSize, memTableSize)),
 		MemTableStopWritesThreshold: 4,
 		L0CompactionThreshold:       4,
-		L0StopWritesThreshold:       12,
+		L0StopWritesThreshold:       int(sizeFor(maxBytes, 32<<20, 12, 24)),
 		LBaseMaxBytes:               sizeFor(maxBytes, 16, minBaseSize, baseSize),
 		MaxOpenFiles:                maxOpenFiles,
 		MaxManifestFileSize:         8 << 20,
