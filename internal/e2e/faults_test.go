@@ -154,7 +154,7 @@ func (n *night) faults() []fault {
 				n.hook.become(healthy)
 				n.command("deadletters", "drop", "--sink", "hook")
 			},
-			check: "sink/hook", reason: "1 dead letters are kept",
+			check: "sink/hook", reason: "dead letters are kept: 1",
 			status: func(s *status.Status) bool { return sinkOf(s, "hook").DeadLetters == 1 },
 			series: `watcherd_sink_dead_letters{sink="hook"}`,
 			alert:  "WatcherdDeadLetters", label: `sink="hook"`,

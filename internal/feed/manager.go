@@ -213,7 +213,7 @@ func (m *Manager) Apply(ctx context.Context, s *plan.State) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-m.committerDone:
-		return errors.New("the pipeline has ended")
+		return ErrEnded
 	}
 	select {
 	case err := <-r.done:

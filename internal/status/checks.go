@@ -179,7 +179,7 @@ func (s *Sink) check(now time.Time) Check {
 	case s.Blocked > 0:
 		c.degrade("%d events wait for a retry: %s", s.Blocked, s.why())
 	case s.DeadLetters > 0:
-		c.degrade("%d dead letters are kept: see 'watcherd deadletters list --sink %s'", s.DeadLetters, s.Name)
+		c.degrade("dead letters are kept: %d; see 'watcherd deadletters list --sink %s'", s.DeadLetters, s.Name)
 	}
 	return c
 }
