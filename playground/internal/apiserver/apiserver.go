@@ -45,7 +45,8 @@ func Run(ctx context.Context, c Config) error {
 	if err != nil {
 		return err
 	}
-	g, ctx := errgroup.WithContext(ctx)
+	told := ctx
+	g, ctx := errgroup.WithContext(told)
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	ready, gone := make(chan struct{}), make(chan struct{})
@@ -75,10 +76,19 @@ func Run(ctx context.Context, c Config) error {
 		stop()
 		return nil
 	})
-	if err := g.Wait(); !errors.Is(err, errStopped) && !errors.Is(err, context.Canceled) {
-		return err
+	err = g.Wait()
+	if errors.Is(err, errStopped) || errors.Is(err, context.Canceled) {
+		return nil
 	}
-	return nil
+	select {
+	case <-ready:
+		return err
+	default:
+	}
+	if told.Err() != nil {
+		return nil // it complains of what stopping it in its start has cut short
+	}
+	return err
 }
 
 // errStopped ends the group when the server has ended without an error.
