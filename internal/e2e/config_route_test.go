@@ -24,7 +24,7 @@ import (
 type full struct {
 	Type string
 	Data struct {
-		Name                     string
+		Namespace, Name          string
 		Selection                string
 		Object, OldObject, Patch json.RawMessage
 	}

@@ -169,9 +169,10 @@ func TestFolderReplaced(t *testing.T) {
 			d.until("the file is missed", func() bool { return d.watcher.Status().LastError != nil })
 			must(t, os.Mkdir(dir, 0o700))
 			d.write(content(next))
-			d.untilApplied(next)
+			d.until(next+" is what runs", func() bool { return d.watcher.Status().LastError == nil })
 		}
 	})
+	d.want("b", "c")
 	if d.logged("level=ERROR") != 2 {
 		t.Errorf("the missing file was reported %d times:\n%s", d.logged("level=ERROR"), d.log.String())
 	}
