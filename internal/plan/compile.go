@@ -20,7 +20,7 @@ func Compile(c *config.Config) (*State, error) {
 			Path:              c.Store.Path,
 			MaxBytes:          c.Store.MaxBytes.Value(),
 			RetentionMaxBytes: c.Store.Retention.MaxBytes.Value(),
-			RetentionMaxAge:   c.Store.Retention.MaxAge,
+			RetentionMaxAge:   max(c.Store.Retention.MaxAge, 1), // 0 keeps nothing; to the store it is no bound
 			MinFree:           c.Store.MinFree.Value(),
 		},
 		Admin: compileAdmin(c.Admin),

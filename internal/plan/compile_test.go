@@ -127,6 +127,17 @@ watches: [{name: w, resources: [pods]}]
 	}
 }
 
+// TestNothingIsKept: 0, which is no bound to the store, is the least here.
+func TestNothingIsKept(t *testing.T) {
+	s := compile(t, `
+store: {retention: {maxAge: 0s}}
+watches: [{name: w, resources: [pods]}]
+`)
+	if s.Store.RetentionMaxAge != 1 {
+		t.Errorf("delivered events are kept for %v", s.Store.RetentionMaxAge)
+	}
+}
+
 func TestWithoutRoutesEverythingGoesEverywhere(t *testing.T) {
 	const watches = "watches: [{name: w, resources: [pods]}]\n"
 	s := compile(t, watches+"sinks: [{name: a, console: {}}, {name: b, console: {}}]\n")
