@@ -21,7 +21,8 @@ func ExampleRun() {
 	defer stop()
 	rest, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err != nil {
-		log.Fatal(err)
+		log.Print(err)
+		return
 	}
 	err = watcherd.Run(ctx, watcherd.Options{
 		ConfigFile: "watcherd.yaml",
@@ -31,10 +32,10 @@ func ExampleRun() {
 	})
 	switch {
 	case errors.Is(err, watcherd.ErrConfig):
-		log.Fatal("correct the configuration: ", err)
+		log.Print("correct the configuration: ", err)
 	case errors.Is(err, watcherd.ErrStoreOpen):
-		log.Fatal("another process may have the store: ", err)
+		log.Print("another process may have the store: ", err)
 	case err != nil:
-		log.Fatal(err)
+		log.Print(err)
 	}
 }
