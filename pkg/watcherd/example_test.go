@@ -3,7 +3,6 @@ package watcherd_test
 import (
 	"context"
 	"errors"
-	"log"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -21,7 +20,7 @@ func ExampleRun() {
 	defer stop()
 	rest, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err != nil {
-		log.Print(err)
+		slog.Error("no cluster", "error", err)
 		return
 	}
 	err = watcherd.Run(ctx, watcherd.Options{
@@ -32,10 +31,10 @@ func ExampleRun() {
 	})
 	switch {
 	case errors.Is(err, watcherd.ErrConfig):
-		log.Print("correct the configuration: ", err)
+		slog.Error("correct the configuration", "error", err)
 	case errors.Is(err, watcherd.ErrStoreOpen):
-		log.Print("another process may have the store: ", err)
+		slog.Error("another process may have the store", "error", err)
 	case err != nil:
-		log.Print(err)
+		slog.Error("watcherd ended", "error", err)
 	}
 }
