@@ -18,23 +18,24 @@ import (
 func ExampleRun() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	rest, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err != nil {
-		slog.Error("no cluster", "error", err)
+		log.Error("no cluster", "error", err)
 		return
 	}
 	err = watcherd.Run(ctx, watcherd.Options{
 		ConfigFile: "watcherd.yaml",
 		REST:       rest,
-		Logger:     slog.Default(),
+		Logger:     log,
 		Stdout:     os.Stdout,
 	})
 	switch {
 	case errors.Is(err, watcherd.ErrConfig):
-		slog.Error("correct the configuration", "error", err)
+		log.Error("correct the configuration", "error", err)
 	case errors.Is(err, watcherd.ErrStoreOpen):
-		slog.Error("another process may have the store", "error", err)
+		log.Error("another process may have the store", "error", err)
 	case err != nil:
-		slog.Error("watcherd ended", "error", err)
+		log.Error("watcherd ended", "error", err)
 	}
 }
