@@ -52,7 +52,8 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	b := &bench{dir: dir, profile: *profile, results: newResults(), size: sizes{
+	commit := command(ctx, "git", "describe", "--always", "--dirty")
+	b := &bench{dir: dir, commit: commit, profile: *profile, results: newResults(), size: sizes{
 		runs: *runs, pods: 1000, updates: 120_000, baselineUpdates: 12_000,
 		few: 10_000, many: 100_000, sync: 50_000, latencySeconds: 20,
 	}}

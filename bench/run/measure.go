@@ -14,6 +14,7 @@ import (
 type bench struct {
 	binaries
 	dir     string // scratch; everything of a single measurement is removed after it
+	commit  string // that is measured; asked before the results change the work tree
 	size    sizes
 	profile string // file for a CPU profile of watcherd under updates; "" for none
 	results *results

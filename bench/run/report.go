@@ -68,7 +68,7 @@ for %d s, both programs at once.
 
 %sStages alone: go test -run '^$' -bench . ./pkg/compact ./internal/outbox ./internal/delivery ./internal/route; compare
 two commits with benchstat (golang.org/x/perf/cmd/benchstat) on -count 10.
-`, "`make bench`", s.runs, machine(ctx, b.dir), b.results.render(rows), s.pods, s.updates, s.baselineUpdates, latencyRate, s.latencySeconds, b.million())
+`, "`make bench`", s.runs, machine(ctx, b.dir, b.commit), b.results.render(rows), s.pods, s.updates, s.baselineUpdates, latencyRate, s.latencySeconds, b.million())
 }
 
 // million says what the slope comes to.

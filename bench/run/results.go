@@ -121,7 +121,7 @@ func (r *results) derive(c contender, s sizes) {
 const metricSlope = "slope"
 
 // machine says where and with what it was measured.
-func machine(ctx context.Context, dir string) string {
+func machine(ctx context.Context, dir, commit string) string {
 	var b strings.Builder
 	cpu := "unknown CPU"
 	if info, err := os.ReadFile("/proc/cpuinfo"); err == nil {
@@ -141,7 +141,7 @@ func machine(ctx context.Context, dir string) string {
 	}
 	fmt.Fprintf(&b, "- %s, %d cores, %s/%s, kernel %s\n", cpu, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, command(ctx, "uname", "-r"))
 	fmt.Fprintf(&b, "- %s; file system %s (fsync is real); load average at the end %s\n", runtime.Version(), kind, load)
-	fmt.Fprintf(&b, "- watcherd at %s; baseline with %s\n", command(ctx, "git", "describe", "--always", "--dirty"), command(ctx, "go", "list", "-m", "k8s.io/client-go"))
+	fmt.Fprintf(&b, "- watcherd at %s; baseline with %s\n", commit, command(ctx, "go", "list", "-m", "k8s.io/client-go"))
 	fmt.Fprintf(&b, "- %s\n", time.Now().UTC().Format("2006-01-02"))
 	return b.String()
 }
