@@ -64,9 +64,7 @@ func newRunCommand() *cobra.Command {
 	logs.bind(cmd.Flags())
 	cmd.Flags().DurationVar(&shutdown, "shutdown-timeout", 20*time.Second, "how long deliveries in flight may take after SIGTERM")
 	cmd.Flags().DurationVar(&interval, "reload-interval", 5*time.Second, "the least time from one reload of the configuration to the next")
-	if err := cmd.Flags().MarkHidden("reload-interval"); err != nil {
-		panic(fmt.Sprintf("hide flag: %v", err)) // the flag was defined one line above
-	}
+	mustMark(cmd.Flags().MarkHidden("reload-interval"))
 	return cmd
 }
 
@@ -101,12 +99,8 @@ func hangups(ctx context.Context) (<-chan struct{}, func()) {
 
 func addConfigFlag(cmd *cobra.Command, file *string) {
 	cmd.Flags().StringVarP(file, "config", "c", "", "configuration file (required)")
-	if err := cmd.MarkFlagRequired("config"); err != nil {
-		panic(fmt.Sprintf("mark flag: %v", err)) // the flag was defined one line above
-	}
-	if err := cmd.MarkFlagFilename("config", "yaml", "yml"); err != nil {
-		panic(fmt.Sprintf("mark flag: %v", err))
-	}
+	mustMark(cmd.MarkFlagRequired("config"))
+	mustMark(cmd.MarkFlagFilename("config", "yaml", "yml"))
 }
 
 // usageArgs makes a check of positional arguments a usage error.

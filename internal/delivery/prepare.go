@@ -87,9 +87,10 @@ func (e *engine) fit(en *entry, limit int) error {
 	// The estimate is on the safe side. What it calls too large is measured.
 	size := e.measure(en.event)
 	if size > limit && e.cfg.Oversize == OversizeTruncate {
-		smaller, ok := truncate(en.event, func(ev *event.Event) bool { return e.measure(ev) <= limit })
+		var left int
+		smaller, ok := truncate(en.event, func(ev *event.Event) bool { left = e.measure(ev); return left <= limit })
 		if ok {
-			en.event, en.size = smaller, e.measure(smaller)
+			en.event, en.size = smaller, left
 			e.metrics.truncated.Inc()
 			return nil
 		}

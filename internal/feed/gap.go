@@ -5,11 +5,9 @@ import (
 
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
-
-// causeRollback is the cause of a gap after which versions are used again.
-const causeRollback = "rollback"
 
 // gapFound tells every watch of the source, through the sinks its routes lead to,
 // that history was lost.
@@ -19,8 +17,8 @@ func (g *group) gapFound(c *change) error {
 		"cause", gap.Cause, "fromResourceVersion", gap.From, "toResourceVersion", gap.To)
 	g.touched[s] = struct{}{} // the list that makes up for it may have nothing else
 	switch gap.Cause {
-	case causeRollback:
-		s.epoch++
+	case dynamicfactory.CauseRollback:
+		s.epoch++ // versions are used again
 	case causeAudit:
 		s.repair = true
 	}

@@ -3,6 +3,7 @@ package feed
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -67,7 +68,7 @@ func (m *metrics) repaired(s *source) prometheus.Counter {
 }
 
 // gapCauses are those of the factory's gaps, and the audit's.
-var gapCauses = [...]string{"expired", causeRollback, "unreadable", causeAudit}
+var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRollback, dynamicfactory.CauseUnreadable, causeAudit}
 
 // feeds notes that a source feeds a watch. Series begin at zero, so that their
 // first increase is one.

@@ -178,7 +178,7 @@ func TestRollbackMakesNewIDs(t *testing.T) {
 	s := r.source(pods)
 	add := change{src: s, kind: objectAdded, obj: r.object("a", "u1", "5")}
 	r.commit(add, change{src: s, kind: objectDeleted, obj: r.object("a", "u1", "8")})
-	r.commit(change{src: s, kind: gapFound, gap: &dynamicfactory.Gap{Cause: causeRollback, From: "8", To: "6"}}, add)
+	r.commit(change{src: s, kind: gapFound, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "8", To: "6"}}, add)
 	events := r.events()
 	if first, again := events[0], events[len(events)-1]; first.ID == again.ID {
 		t.Error("the addition after the rollback has the id of the one before it")

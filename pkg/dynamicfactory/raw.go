@@ -64,11 +64,18 @@ type Snapshot struct {
 // Gap is a stretch of history that was lost: what happened in between shows only
 // in its result.
 type Gap struct {
-	Cause    string // expired, rollback or unreadable
+	Cause    string // one of the Cause constants, or what Relist was given
 	From, To string // resourceVersions: the last one known to be complete, and that of the list
 	// FromTime is when the server was last heard of before, if that is known.
 	FromTime, ToTime time.Time
 }
+
+// Causes of gaps that the factory finds itself.
+const (
+	CauseExpired    = rawwatch.CauseExpired    // the server no longer had the history
+	CauseRollback   = rawwatch.CauseRollback   // the server's versions went backwards: they are used again
+	CauseUnreadable = rawwatch.CauseUnreadable // an event could not be read, again and again
+)
 
 // codec returns a codec for the objects of the key. Those of one resource that are
 // edited alike look alike, wherever they are.
