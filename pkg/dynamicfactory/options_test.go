@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
-	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apitest"
+	"github.com/watcherd/watcherd/internal/apitest"
 )
 
 // annotate is a transform that leaves a mark.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
-	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apitest"
+	"github.com/watcherd/watcherd/internal/apitest"
 )
 
 func TestListIsPagedAndConsistent(t *testing.T) {

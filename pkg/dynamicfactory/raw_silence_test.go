@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
-	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apitest"
+	"github.com/watcherd/watcherd/internal/apitest"
 )
 
 // A quiet watch on a healthy server is left alone.

@@ -16,7 +16,7 @@ import (
 
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
-	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apitest"
+	"github.com/watcherd/watcherd/internal/apitest"
 )
 
 // Without WithCompactStore the objects are what client-go's dynamic informers have,
