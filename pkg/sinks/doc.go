@@ -17,7 +17,7 @@
 //     the same ID.
 //   - What a sink refuses stays in watcherd's outbox. A sink keeps no queue and
 //     makes no retries of its own; it says what kind of failure it was
-//     ([Poison], [Pause], [RetryAfter]) and the worker in front of it decides.
+//     ([Poison], [TooLarge], [Pause], [RetryAfter]) and the worker in front of it decides.
 //
 // Caveats: events are shared between sinks and must not be changed. Errors,
 // logs and metrics of a sink must hold no secret: no URL with credentials or

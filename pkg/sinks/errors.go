@@ -31,17 +31,29 @@ func (c Class) String() string {
 
 // classified is an error with a class and, for retries, a delay.
 type classified struct {
-	class Class
-	after time.Duration
-	err   error
+	class    Class
+	after    time.Duration
+	tooLarge bool
+	err      error
 }
 
 func (e *classified) Error() string { return e.err.Error() }
 func (e *classified) Unwrap() error { return e.err }
 
 // Poison marks err as the fault of the event itself: the destination understood
-// and refused it (HTTP 400, 413 or 422, payload too large).
+// and refused it (HTTP 400 or 422).
 func Poison(err error) error { return &classified{class: ClassPoison, err: err} }
+
+// TooLarge marks err as the refusal of an event for its size alone (HTTP 413, a
+// message above the broker's limit). Its class is [ClassPoison]. Under the oversize
+// policy `truncate` the worker sends a smaller copy of the event.
+func TooLarge(err error) error { return &classified{class: ClassPoison, tooLarge: true, err: err} }
+
+// IsTooLarge reports whether err is a refusal for size.
+func IsTooLarge(err error) bool {
+	c, ok := errors.AsType[*classified](err)
+	return ok && c.tooLarge
+}
 
 // Pause marks err as one that no retry mends: credentials, a missing stream, an
 // endpoint that is gone (HTTP 401, 403, 404, 410). The sink stops and keeps its

@@ -27,6 +27,7 @@ func TestClassify(t *testing.T) {
 	}{
 		{cause, sinks.ClassRetry, 0},
 		{sinks.Poison(cause), sinks.ClassPoison, 0},
+		{sinks.TooLarge(cause), sinks.ClassPoison, 0},
 		{sinks.Pause(cause), sinks.ClassPause, 0},
 		{sinks.RetryAfter(cause, time.Second), sinks.ClassRetry, time.Second},
 		{fmt.Errorf("wrapped: %w", sinks.Pause(cause)), sinks.ClassPause, 0},
@@ -42,7 +43,7 @@ func TestClassify(t *testing.T) {
 			t.Errorf("%v hides its cause", test.err)
 		}
 	}
-	for _, err := range []error{sinks.Poison(cause), sinks.Pause(cause), sinks.RetryAfter(cause, 1)} {
+	for _, err := range []error{sinks.Poison(cause), sinks.TooLarge(cause), sinks.Pause(cause), sinks.RetryAfter(cause, 1)} {
 		if !errors.Is(err, cause) {
 			t.Errorf("%v is not its cause", err)
 		}
@@ -50,6 +51,26 @@ func TestClassify(t *testing.T) {
 	for class, want := range map[sinks.Class]string{sinks.ClassRetry: "retry", sinks.ClassPoison: "poison", sinks.ClassPause: "pause"} {
 		if class.String() != want {
 			t.Errorf("%s, want %s", class, want)
+		}
+	}
+}
+
+func TestIsTooLarge(t *testing.T) {
+	cause := errors.New("cause")
+	for _, test := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false},
+		{cause, false},
+		{sinks.Poison(cause), false},
+		{sinks.TooLarge(cause), true},
+		{fmt.Errorf("wrapped: %w", sinks.TooLarge(cause)), true},
+		{sinks.Poison(sinks.TooLarge(cause)), false}, // the outermost mark counts
+		{sinks.Held(sinks.TooLarge(cause)), false},
+	} {
+		if got := sinks.IsTooLarge(test.err); got != test.want {
+			t.Errorf("%v: %t, want %t", test.err, got, test.want)
 		}
 	}
 }
