@@ -3,6 +3,7 @@ package feed
 import (
 	"testing"
 
+	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
@@ -45,6 +46,37 @@ func TestReplaySelects(t *testing.T) {
 	}
 	if _, ok := pickFor(st, "archive")(nil); ok {
 		t.Error("an unreadable record was selected")
+	}
+}
+
+// TestReplayHasPosition: two replays of an event differ in their position in the queue
+// alone.
+func TestReplayHasPosition(t *testing.T) {
+	r := newRig(t, t.TempDir(), podWatch())
+	r.commit(change{src: r.source(pods), kind: objectAdded, obj: r.object("a", "u1", "1")})
+	for range 2 {
+		if _, err := r.store.Replay(t.Context(), "sink", outbox.ReplayRange{}, uint32(record.Replay|record.Object)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	q, err := r.store.Queue("sink")
+	if err != nil {
+		t.Fatal(err)
+	}
+	items, err := q.Read(0, 10, 1<<20)
+	if err != nil || len(items) != 3 {
+		t.Fatalf("%d items: %v", len(items), err)
+	}
+	last := uint64(0)
+	for i, it := range items {
+		e, err := r.m.decode(it)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Position <= last || e.Sequence != items[0].Sequence || e.Replay != (i > 0) {
+			t.Errorf("delivery %d: position %d after %d, sequence %d, replay %t", i, e.Position, last, e.Sequence, e.Replay)
+		}
+		last = e.Position
 	}
 }
 

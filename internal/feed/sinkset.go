@@ -101,7 +101,11 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 
 // decode makes the event that a queue's item stands for.
 func (m *Manager) decode(it outbox.Item) (*event.Event, error) {
-	return m.inflater.Event(it.Sequence, record.Flags(it.Flags), it.Payload)
+	e, err := m.inflater.Event(it.Sequence, record.Flags(it.Flags), it.Payload)
+	if err == nil {
+		e.Position = it.Position
+	}
+	return e, err
 }
 
 // stopSink ends a worker and waits for it. Its queue stays.

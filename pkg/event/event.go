@@ -63,6 +63,7 @@ type Event struct {
 	Type     Type
 	Time     time.Time // when watcherd observed the change, UTC
 	Sequence uint64    // position in watcherd's event log
+	Position uint64    // place in the sink's queue, which tells deliveries of one event apart; not encoded
 	Cluster  string    // name of the cluster, from the config
 
 	Resource        Resource

@@ -201,8 +201,8 @@ func TestLeaderIsKilled(t *testing.T) {
 		t.Errorf("%d messages are stored, %d were sent", len(got), len(events))
 	}
 	perObject := map[string][]string{}
-	for _, m := range got {
-		perObject[m.Subject] = append(perObject[m.Subject], m.Header.Get("Nats-Msg-Id"))
+	for i, id := range idsOf(got) {
+		perObject[got[i].Subject] = append(perObject[got[i].Subject], id)
 	}
 	for object := range objects {
 		var want []string

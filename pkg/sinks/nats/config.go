@@ -215,6 +215,7 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 		name:   o.Name, dir: o.Dir, format: o.Format,
 		subject: subject, log: o.Logger, metrics: m, connecting: solo.New(),
 	}
+	s.unclear.Store(time.Now().UnixNano())
 	if c.JetStream != nil {
 		stream := *c.JetStream
 		s.stream = &stream

@@ -1,6 +1,9 @@
 package nats
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 
 	client "github.com/nats-io/nats.go"
@@ -51,12 +54,31 @@ func (s *sink) messages(batch []*event.Event) []*client.Msg {
 			m.Header[contentTypeHeader] = []string{event.ContentTypeCloudEvent}
 		}
 		if s.stream != nil {
-			m.Header[jetstream.MsgIDHeader] = []string{e.ID}
+			m.Header[jetstream.MsgIDHeader] = []string{s.messageID(e, m.Subject)}
 			m.Header[jetstream.ExpectedStreamHeader] = []string{s.stream.Stream}
 		}
 		out[i] = m
 	}
 	return out
+}
+
+// messageID identifies one delivery of e, on every attempt at it. A stream's duplicate
+// window spans all its subjects, so the id holds the sink's name and the subject: two
+// sinks may feed one stream. Each replay and each snapshot of an object is a delivery of
+// its own, told by its position in the queue. The form is the event's id, a dot and a short hash.
+func (s *sink) messageID(e *event.Event, subject string) string {
+	var scratch [256]byte
+	b := append(scratch[:0], s.name...)
+	b = append(b, 0)
+	b = append(b, subject...)
+	if e.Replay || e.Type == event.Sync {
+		b = append(b, 0)
+		b = binary.BigEndian.AppendUint64(b, e.Position)
+	}
+	sum := sha256.Sum256(b)
+	id := make([]byte, 0, len(e.ID)+1+16)
+	id = append(append(id, e.ID...), '.')
+	return string(hex.AppendEncode(id, sum[:8]))
 }
 
 // checkMessage refuses what the server would answer by closing the connection.

@@ -13,6 +13,7 @@ type metrics struct {
 	connected   prometheus.Gauge
 	disconnects prometheus.Counter
 	duplicates  prometheus.Counter
+	unexpected  prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -25,5 +26,8 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	duplicates, err3 := sinks.Register(reg, prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "watcherd_nats_sink_duplicates_total", Help: "Events that the stream had stored already.",
 	}))
-	return &metrics{connected: connected, disconnects: disconnects, duplicates: duplicates}, errors.Join(err1, err2, err3)
+	unexpected, err4 := sinks.Register(reg, prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "watcherd_nats_sink_unexpected_duplicates_total", Help: "Events that the stream had stored already although this sink had not published them before.",
+	}))
+	return &metrics{connected: connected, disconnects: disconnects, duplicates: duplicates, unexpected: unexpected}, errors.Join(err1, err2, err3, err4)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -97,7 +99,9 @@ func TestForms(t *testing.T) {
 			if !bytes.Equal(got.Data, test.body) {
 				t.Errorf("body %s, want %s", got.Data, test.body)
 			}
-			test.header["Nats-Msg-Id"] = e.ID
+			if id := got.Header.Get("Nats-Msg-Id"); !strings.HasPrefix(id, e.ID+".") || len(id) > 64 {
+				t.Errorf("message id %s of event %s", id, e.ID)
+			}
 			test.header["Nats-Expected-Stream"] = "K8S"
 			for name, want := range test.header {
 				if v := got.Header[name]; want == "" && v != nil || want != "" && (len(v) != 1 || v[0] != want) {
@@ -128,6 +132,210 @@ func TestDuplicates(t *testing.T) {
 	}
 }
 
+// TestTwoSinksOneStream: what two sinks, or two subjects, publish into one stream is
+// there for each.
+func TestTwoSinksOneStream(t *testing.T) {
+	srv, js := withServer(t, nil, func(c *jetstream.StreamConfig) { c.Subjects = []string{"audit.>", "app.>"} })
+	events := sinktest.Events(10, 3)
+	for _, test := range []struct{ name, subject string }{
+		{"audit", "audit.{resource}.{name}"},
+		{"app", "app.{resource}.{name}"},
+		{"app", "app.{resource}.{namespace}"}, // a sink whose subject was changed
+		{"other", "app.{resource}.{name}"},    // two sinks on one subject
+	} {
+		c := configFor(srv.ClientURL(), true)
+		c.Subject = test.subject
+		s := open(t, c, func(o *sinks.Options) { o.Name = test.name })
+		for range 2 { // the second time is a redelivery
+			if err := s.Write(t.Context(), events); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	count := map[string]int{}
+	for _, m := range stored(t, js) {
+		count[m.Subject]++
+	}
+	want := map[string]int{
+		"audit.deployments.web-0": 4, "audit.deployments.web-1": 3, "audit.deployments.web-2": 3,
+		"app.deployments.prod":  10,
+		"app.deployments.web-0": 8, "app.deployments.web-1": 6, "app.deployments.web-2": 6,
+	}
+	if !maps.Equal(count, want) {
+		t.Errorf("the stream holds %v, want %v", count, want)
+	}
+}
+
+// TestRedeliveryWithinWindow: each replay of an event, and each snapshot of an object,
+// is stored, however long the stream remembers ids; each attempt at one is not.
+func TestRedeliveryWithinWindow(t *testing.T) {
+	srv, js := withServer(t, nil, func(c *jetstream.StreamConfig) { c.Duplicates = 24 * time.Hour })
+	s := open(t, configFor(srv.ClientURL(), true))
+	replay := func(position uint64) []*event.Event {
+		events := sinktest.Events(10, 10)
+		for i, e := range events {
+			e.Replay, e.Position = true, position+uint64(i)
+		}
+		return events
+	}
+	snapshot := func(position uint64) []*event.Event {
+		events := sinktest.Events(10, 10)
+		for i, e := range events {
+			e.Type, e.Position = event.Sync, position+uint64(i)
+		}
+		return events
+	}
+	for _, batch := range [][]*event.Event{
+		sinktest.Events(10, 10), replay(100), replay(100), replay(200), snapshot(300), snapshot(300), snapshot(400),
+	} {
+		if err := s.Write(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := len(stored(t, js)); got != 50 {
+		t.Errorf("%d messages are stored, 50 are wanted: the events, two replays and two snapshots", got)
+	}
+}
+
+// TestUnexpectedDuplicates: a duplicate of an event that this sink cannot have
+// published before is counted on its own and logged: something else publishes under
+// the same identity.
+func TestUnexpectedDuplicates(t *testing.T) {
+	srv, js := withServer(t, nil, func(c *jetstream.StreamConfig) { c.MaxMsgSize = 4 << 10 })
+	var log bytes.Buffer
+	reg := prometheus.NewRegistry()
+	s := open(t, configFor(srv.ClientURL(), true), func(o *sinks.Options) {
+		o.Registerer, o.Logger = reg, slog.New(slog.NewTextHandler(&log, nil))
+	})
+	expect := func(all, unexpected int) {
+		t.Helper()
+		for name, want := range map[string]int{"duplicates_total": all, "unexpected_duplicates_total": unexpected} {
+			if got := metric(t, reg, "watcherd_nats_sink_"+name); got != float64(want) {
+				t.Errorf("%s is %v, want %d", name, got, want)
+			}
+		}
+		if got := strings.Contains(log.String(), "same sink name and subject"); got != (unexpected > 0) {
+			t.Errorf("%d unexpected duplicates, and the log is\n%s", unexpected, &log)
+		}
+	}
+	observed := func(d time.Duration, objects ...int) []*event.Event {
+		var batch []*event.Event
+		for i, o := range objects {
+			e := sinktest.Event(o+100*i, o)
+			e.Time = time.Now().Add(d)
+			batch = append(batch, e)
+		}
+		return batch
+	}
+	twin := open(t, configFor(srv.ClientURL(), true)) // another installation
+	write := func(s sinks.Sink, batch []*event.Event) {
+		t.Helper()
+		if err := s.Write(t.Context(), batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Observed before the sink was opened: a previous process may have published them.
+	old := observed(-time.Minute, 0, 1)
+	write(twin, old)
+	write(s, old)
+	expect(2, 0)
+	// A failed Write may have stored a part of its batch.
+	failed := observed(time.Millisecond, 2, 3)
+	write(twin, failed)
+	if err := s.Write(t.Context(), []*event.Event{sinktest.Large(7, 7, 8<<10)}); err == nil {
+		t.Fatal("no error")
+	}
+	failed[0].Time, failed[1].Time = time.Now().Add(-time.Millisecond), time.Now().Add(-time.Millisecond)
+	write(s, failed)
+	expect(4, 0)
+	fresh := observed(time.Minute, 4, 5, 6)
+	write(twin, fresh)
+	write(s, fresh)
+	expect(7, 3)
+	if n := len(stored(t, js)); n != 7 {
+		t.Errorf("%d messages are stored, 7 are wanted", n)
+	}
+}
+
+// metric returns the value of a metric without labels.
+func metric(t *testing.T, reg *prometheus.Registry, name string) float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	t.Fatalf("there is no metric %s", name)
+	return 0
+}
+
+// TestStreamWithoutLeader: while nothing takes publishes, a Write ends within a few
+// timeouts, however large its batch, and asks about the stream once.
+func TestStreamWithoutLeader(t *testing.T) {
+	const timeout = 200 * time.Millisecond
+	srv := startServer(t, func(o *server.Options) { o.JetStream = false })
+	nc, err := client.Connect(srv.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nc.Close(); stopServer(srv) })
+	const info = `{"type":"io.nats.jetstream.api.v1.stream_info_response","config":{"name":"K8S","subjects":["k8s.>"],"storage":"file","num_replicas":3,"duplicate_window":120000000000},"state":{}}`
+	asked := make(chan struct{}, 1000)
+	if _, err := nc.Subscribe("$JS.API.STREAM.INFO.K8S", func(m *client.Msg) {
+		if asked <- struct{}{}; len(asked) == 1 { // it had a leader at the start
+			if err := m.Respond([]byte(info)); err != nil {
+				t.Error(err)
+			}
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	c := configFor(srv.ClientURL(), true)
+	c.Timeout = sinks.Duration(timeout)
+	s := open(t, c)
+	err = s.Write(t.Context(), sinktest.Events(50, 50))
+	wantClass(t, err, sinks.ClassRetry)
+	if n := len(asked); n != 2 { // before the publishes, and after they failed
+		t.Errorf("the stream was asked about %d times, 2 are wanted", n)
+	}
+	if batch, ok := errors.AsType[*sinks.BatchError](err); !ok || len(batch.Failed) != 50 {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestWriteIsBounded: a stream that answers each publish just in time does not stretch
+// one Write to the number of its rounds; what it took in that time is accepted.
+func TestWriteIsBounded(t *testing.T) {
+	srv, js := withServer(t, nil, asIs)
+	p := newProxy(t, srv.Addr().String())
+	t.Cleanup(p.stop)
+	c := configFor(p.url(), true)
+	c.Timeout = sinks.Duration(time.Second)
+	s := open(t, c)
+	events := sinktest.Events(60, 1) // one object: a round each
+	if err := s.Write(t.Context(), events[:1]); err != nil {
+		t.Fatal(err)
+	}
+	p.delay(200 * time.Millisecond)
+	err := s.Write(t.Context(), events[1:])
+	p.delay(0)
+	wantClass(t, err, sinks.ClassRetry)
+	rest := failedOf(events[1:], err)
+	if err := s.Write(t.Context(), rest); err != nil {
+		t.Error(err)
+	}
+	if got := idsOf(stored(t, js)); !slices.Equal(got, sinktest.IDs(events)) {
+		t.Errorf("the stream holds %v, want %v", got, sinktest.IDs(events))
+	}
+}
+
 // TestOrderWhenOneFails: an event the stream refuses holds up its object's later
 // events, and no other's.
 func TestOrderWhenOneFails(t *testing.T) {
@@ -147,8 +355,8 @@ func TestOrderWhenOneFails(t *testing.T) {
 			if !ok || len(batch.Failed) != 2 {
 				t.Fatalf("error %v", err)
 			}
-			if class, _ := sinks.Classify(batch.Failed[4]); class != sinks.ClassPoison {
-				t.Errorf("event 4: class %s: %v", class, batch.Failed[4])
+			if !sinks.IsTooLarge(batch.Failed[4]) {
+				t.Errorf("event 4 is not refused for its size: %v", batch.Failed[4])
 			}
 			if class, _ := sinks.Classify(batch.Failed[7]); class != sinks.ClassRetry {
 				t.Errorf("event 7: class %s: %v", class, batch.Failed[7])

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -90,10 +91,12 @@ func stored(t *testing.T, js jetstream.JetStream) []*jetstream.RawStreamMsg {
 	return out
 }
 
+// idsOf are the ids of the events in messages, which begin those of the messages.
 func idsOf(messages []*jetstream.RawStreamMsg) []string {
 	var out []string
 	for _, m := range messages {
-		out = append(out, m.Header.Get("Nats-Msg-Id"))
+		id, _, _ := strings.Cut(m.Header.Get("Nats-Msg-Id"), ".")
+		out = append(out, id)
 	}
 	return out
 }
@@ -139,6 +142,7 @@ type proxy struct {
 	conns []net.Conn
 	down  bool
 	gate  chan struct{} // closed: open; what the server says waits for it
+	lag   time.Duration // how late what the server says is
 }
 
 func newProxy(t *testing.T, target string) *proxy {
@@ -186,9 +190,10 @@ func (p *proxy) pump(to, from net.Conn, gated bool) {
 		n, err := from.Read(buf)
 		if gated {
 			p.mu.Lock()
-			gate := p.gate
+			gate, lag := p.gate, p.lag
 			p.mu.Unlock()
 			<-gate
+			time.Sleep(lag)
 		}
 		if _, werr := to.Write(buf[:n]); err != nil || werr != nil {
 			return
@@ -212,6 +217,13 @@ func (p *proxy) hang() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.gate = make(chan struct{})
+}
+
+// delay makes everything that the server says late by d.
+func (p *proxy) delay(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lag = d
 }
 
 // mend ends cut and hang.

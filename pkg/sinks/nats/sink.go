@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -31,7 +32,11 @@ type sink struct {
 	current    atomic.Pointer[session] // nil before the first connection
 	seen       atomic.Bool             // the stream has been there
 	warned     sync.Map                // messages of warnOnce
+	unclear    atomic.Int64            // Unix nanoseconds: events observed until then may have been published before
 }
+
+// maxWaits bounds one Write: it takes at most this many times the timeout.
+const maxWaits = 3
 
 var (
 	_ sinks.Sink    = (*sink)(nil)
@@ -69,6 +74,8 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 	}
 	hearing, cancel := c.alarm.hear(ctx)
 	defer cancel()
+	hearing, cancelTimeout := context.WithTimeoutCause(hearing, maxWaits*s.config.Timeout.Std(), errNoAnswer)
+	defer cancelTimeout()
 	p := &publication{sink: s, session: c, batch: batch, messages: s.messages(batch), failed: map[int]error{}, stuck: map[string]error{}}
 	if s.stream == nil {
 		err = p.core(hearing)
@@ -77,6 +84,7 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 	}
 	if err != nil {
 		c.checked.Store(false)
+		s.unclear.Store(time.Now().UnixNano())
 	}
 	return err
 }
@@ -90,6 +98,9 @@ type publication struct {
 
 	failed map[int]error    // index in the batch → why
 	stuck  map[string]error // objects with a failure: none of their later events goes out
+
+	asked     bool  // about the stream, by explain
+	streamErr error // the answer
 }
 
 // fail marks an event as failed, and its object.
@@ -170,7 +181,7 @@ func (p *publication) round(ctx context.Context, indexes []int) (stop error) {
 		if future == nil {
 			continue
 		}
-		err := p.wait(ctx, future)
+		err := p.wait(ctx, i, future)
 		if err == nil {
 			continue
 		}
@@ -202,24 +213,38 @@ func (p *publication) publish(i int) (jetstream.PubAckFuture, error) {
 	return future, nil
 }
 
-// wait returns when the stream has acknowledged the message or will not.
-func (p *publication) wait(ctx context.Context, future jetstream.PubAckFuture) error {
+// wait returns when the stream has acknowledged the message of the i-th event or
+// will not.
+func (p *publication) wait(ctx context.Context, i int, future jetstream.PubAckFuture) error {
 	subject := future.Msg().Subject
 	select {
 	case ack := <-future.Ok():
 		if ack.Duplicate {
-			p.sink.metrics.duplicates.Inc()
+			p.sink.duplicate(p.batch[i], subject)
 		}
 		return nil
 	case err := <-future.Err():
 		err = fmt.Errorf("publish to %s: %w", subject, err)
 		if errors.Is(err, jetstream.ErrNoStreamResponse) {
-			return p.sink.explain(ctx, p.session, subject, err)
+			return p.explain(ctx, subject, err)
 		}
 		return classify(err)
 	case <-ctx.Done():
 		return fmt.Errorf("publish to %s: %w", subject, context.Cause(ctx))
 	}
+}
+
+// duplicate counts an event that the stream had stored already. After a restart and
+// after a failed Write that is a redelivery. Of an event that was observed later,
+// something else has published the same delivery.
+func (s *sink) duplicate(e *event.Event, subject string) {
+	s.metrics.duplicates.Inc()
+	if e.Replay || e.Time.UnixNano() <= s.unclear.Load() {
+		return
+	}
+	s.metrics.unexpected.Inc()
+	s.warnOnce("the stream had stored an event that this sink had not published; another installation uses the same sink name and subject: rename the sink",
+		"stream", s.stream.Stream, "subject", subject, "event", e.ID)
 }
 
 // core publishes everything and asks the server for a sign of life, which it

@@ -61,11 +61,17 @@ func (s *sink) check(ctx context.Context, c *session) error {
 var errNoAnswer = errors.New("no answer in time")
 
 // explain says why no stream answered a publish: in a cluster that elects a leader
-// one soon will; otherwise the stream is gone or does not take the subject.
-func (s *sink) explain(ctx context.Context, c *session, subject string, err error) error {
-	c.checked.Store(false)
-	if why := s.check(ctx, c); why != nil {
-		return why
+// one soon will; otherwise the stream is gone or does not take the subject. It asks
+// about the stream once a batch.
+func (p *publication) explain(ctx context.Context, subject string, err error) error {
+	s, c := p.sink, p.session
+	if !p.asked {
+		p.asked = true
+		c.checked.Store(false)
+		p.streamErr = s.check(ctx, c)
+	}
+	if p.streamErr != nil {
+		return p.streamErr
 	}
 	taken := c.subjects.Load()
 	if taken == nil || slices.ContainsFunc(*taken, func(pattern string) bool { return matches(pattern, subject) }) {
@@ -151,7 +157,10 @@ func classify(err error) error {
 			return sinks.Pause(err)
 		}
 	}
-	if errors.Is(err, client.ErrMaxPayload) || errors.Is(err, client.ErrBadSubject) {
+	switch {
+	case errors.Is(err, client.ErrMaxPayload):
+		return sinks.TooLarge(err)
+	case errors.Is(err, client.ErrBadSubject):
 		return sinks.Poison(err)
 	}
 	api, ok := errors.AsType[*jetstream.APIError](err)
@@ -160,7 +169,7 @@ func classify(err error) error {
 	}
 	switch api.ErrorCode {
 	case jetstream.JSErrCodeStreamMessageExceedsMaximum:
-		return sinks.Poison(err)
+		return sinks.TooLarge(err)
 	case codeStreamNotMatch, codeSealed, jetstream.JSErrCodeJetStreamNotEnabled, jetstream.JSErrCodeJetStreamNotEnabledForAccount:
 		return sinks.Pause(err)
 	case codeStoreFailed:
