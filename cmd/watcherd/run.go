@@ -50,6 +50,7 @@ func newRunCommand() *cobra.Command {
 			if err := watcherd.ExportClientGo(metrics); err != nil {
 				return err
 			}
+			catchBrokenPipes()
 			reload, stopReload := hangups(cmd.Context())
 			defer stopReload()
 			return watcherd.Run(cmd.Context(), watcherd.Options{
@@ -67,6 +68,11 @@ func newRunCommand() *cobra.Command {
 	mustMark(cmd.Flags().MarkHidden("reload-interval"))
 	return cmd
 }
+
+// catchBrokenPipes keeps a closed standard output or standard error from ending the
+// process: a write to it fails instead, which is the affair of one sink or of the log.
+// The signal is caught and not ignored, since child processes inherit what is ignored.
+func catchBrokenPipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 
 // hangups delivers a value for each SIGHUP.
 func hangups(ctx context.Context) (<-chan struct{}, func()) {

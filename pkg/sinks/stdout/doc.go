@@ -6,7 +6,12 @@
 //   - A batch is one write. Lines of several sinks on one output do not mix.
 //   - When a write ends half-way, the events that were written whole are accepted,
 //     and the torn line is ended before anything else is written.
-//   - A reader that stops reading holds up this sink alone, and not its Close.
+//   - A reader that stops reading holds up this sink alone, and not its Close. A reader
+//     that closes the pipe pauses this sink.
+//
+// A Go process ends with SIGPIPE when its own standard output or standard error is a
+// closed pipe. A program that runs this sink on os.Stdout calls signal.Notify for SIGPIPE,
+// as `watcherd run` does; writes then fail with EPIPE instead.
 //
 // Caveats: accepted means that the operating system took the bytes. What a
 // reader of a pipe does with them nobody knows.

@@ -2,8 +2,10 @@ package stdout
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"syscall"
 
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
@@ -41,7 +43,7 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 func (s *sink) write(buf []byte, ends []int) error {
 	if s.torn {
 		if _, err := s.out.Write([]byte{'\n'}); err != nil {
-			return fmt.Errorf("write to standard output: %w", err)
+			return failure(err)
 		}
 		s.torn = false
 	}
@@ -52,7 +54,7 @@ func (s *sink) write(buf []byte, ends []int) error {
 	if err == nil {
 		err = io.ErrShortWrite
 	}
-	err = fmt.Errorf("write to standard output: %w", err)
+	err = failure(err)
 	failed := make(map[int]error)
 	s.torn = n > 0
 	for i, end := range ends {
@@ -70,6 +72,15 @@ func (s *sink) write(buf []byte, ends []int) error {
 		return err
 	}
 	return &sinks.BatchError{Failed: failed}
+}
+
+// failure classifies the error of a write: a pipe without a reader stays so until
+// somebody opens it again.
+func failure(err error) error {
+	if errors.Is(err, syscall.EPIPE) {
+		return sinks.Pause(fmt.Errorf("write to standard output, which nobody reads: %w", err))
+	}
+	return fmt.Errorf("write to standard output: %w", err)
 }
 
 // Close waits for a write that outlived its context. Standard output stays open:

@@ -147,6 +147,23 @@ func TestShortWrite(t *testing.T) {
 	}
 }
 
+// TestReaderGone: a pipe without a reader pauses the sink and harms nothing else. The
+// process ignores SIGPIPE for a descriptor that is not its standard output; for that one
+// the program has to.
+func TestReaderGone(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer w.Close()
+	s := open(t, stdout.NewConfig(), w)
+	r.Close()
+	err = s.Write(t.Context(), sinktest.Events(3, 3))
+	if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassPause {
+		t.Errorf("error %v, class %s; pause is wanted", err, class)
+	}
+}
+
 func TestOneLineForObjectsWithLineBreaks(t *testing.T) {
 	e := sinktest.Event(0, 0)
 	e.Object = json.RawMessage("{\n  \"a\": \"b\\n\",\n  \"c\": 1\n}")
