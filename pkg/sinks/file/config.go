@@ -21,8 +21,12 @@ type Config struct {
 	// Rotate says when a file is set aside and a new one begun.
 	Rotate Rotate `json:"rotate,omitzero"`
 
-	// MaxOpenFiles bounds the files that are kept open between batches.
+	// MaxOpenFiles bounds the files that are open at once.
 	MaxOpenFiles int `json:"maxOpenFiles,omitempty" jsonschema:"default=128"`
+
+	// MinFree is the free disk space that the sink leaves to others: the store may be
+	// on the same disk. Batches wait while there is less. 0 fills the disk.
+	MinFree sinks.Bytes `json:"minFree,omitempty" jsonschema:"oneof_type=string;integer,default=64Mi"`
 }
 
 // Rotate is the `rotate` block. Its zero value never rotates.
@@ -44,7 +48,9 @@ type Rotate struct {
 var _ sinks.Config = (*Config)(nil)
 
 // NewConfig returns the block with its defaults.
-func NewConfig() *Config { return &Config{MaxOpenFiles: 128, Rotate: Rotate{Compress: "none"}} }
+func NewConfig() *Config {
+	return &Config{MaxOpenFiles: 128, MinFree: 64 << 20, Rotate: Rotate{Compress: "none"}}
+}
 
 // Validate checks the block.
 func (c *Config) Validate() error {
@@ -57,6 +63,9 @@ func (c *Config) Validate() error {
 	}
 	if c.MaxOpenFiles < 1 {
 		bad("maxOpenFiles", "must be at least 1")
+	}
+	if c.MinFree < 0 {
+		bad("minFree", "must not be negative; 0 fills the disk")
 	}
 	if c.Rotate.MaxBytes < 0 {
 		bad("rotate.maxBytes", "must not be negative; 0 means no limit")
@@ -102,7 +111,8 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 		template: t,
 		format:   o.Format,
 		rotation: c.Rotate,
-		archive:  newArchivist(t.root, c.Rotate, o.Logger, m),
+		minFree:  int64(c.MinFree),
+		archive:  newArchivist(t, c.Rotate, o.Logger, m),
 		log:      o.Logger,
 		metrics:  m,
 		io:       solo.New(),

@@ -2,15 +2,18 @@ package file_test
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/file"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 )
 
@@ -30,12 +33,115 @@ func mountSmall(t *testing.T, dir, size string) {
 	})
 }
 
+func fillDisk(c *file.Config) { c.MinFree = 0 }
+
+// TestMinFree: the sink leaves the disk's last part to others, says so, and goes on when
+// there is room again.
+func TestMinFree(t *testing.T) {
+	f := newTree(t)
+	mountSmall(t, f.path("small"), "4m")
+	s := f.open("small/{namespace}.jsonl", func(c *file.Config) { c.MinFree = 2 << 20 })
+	filler := f.path("small/filler")
+	if err := os.WriteFile(filler, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var accepted []*event.Event
+	var err error
+	for n := 0; err == nil; n++ {
+		batch := []*event.Event{sinktest.Large(n, n, 100<<10)}
+		if err = s.Write(t.Context(), batch); err == nil {
+			accepted = append(accepted, batch...)
+		}
+	}
+	if class, _ := sinks.Classify(err); class != sinks.ClassRetry || !strings.Contains(err.Error(), "minFree is 2 MiB") {
+		t.Errorf("class %s: %v", class, err)
+	}
+	var fs syscall.Statfs_t
+	if err := syscall.Statfs(f.path("small"), &fs); err != nil {
+		t.Fatal(err)
+	}
+	if free := int64(fs.Bavail) * fs.Bsize; free < 2<<20 || len(accepted) < 5 {
+		t.Errorf("%d bytes are left, 2 MiB are wanted; %d events were accepted", free, len(accepted))
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	more := sinktest.Large(50, 50, 100<<10)
+	f.write(s, more)
+	f.expect("small/prod.jsonl", append(accepted, more)...)
+}
+
+// TestDescriptors: a batch for many files needs no more descriptors than maxOpenFiles,
+// and running out of them is retried.
+func TestDescriptors(t *testing.T) {
+	f := newTree(t)
+	events := sinktest.Events(300, 300)
+	few := f.open("few/{name}.jsonl", func(c *file.Config) { c.MaxOpenFiles = 4 })
+	many := f.open("many/{name}.jsonl", func(c *file.Config) { c.MaxOpenFiles = 1000 })
+	limit := limitDescriptors(t, 24)
+	if err := few.Write(t.Context(), events); err != nil {
+		t.Errorf("4 files at once: %v", err)
+	}
+	err := many.Write(t.Context(), events)
+	if class, _ := sinks.Classify(firstOf(err)); class != sinks.ClassRetry || !errors.Is(firstOf(err), syscall.EMFILE) {
+		t.Errorf("class %s for want of descriptors: %v", class, err)
+	}
+	limit()
+	batch, ok := errors.AsType[*sinks.BatchError](err)
+	if !ok {
+		t.Fatalf("error %v", err)
+	}
+	var again []*event.Event
+	for i, e := range events {
+		if batch.Failed[i] != nil {
+			again = append(again, e)
+		}
+	}
+	f.write(many, again...)
+	for i, e := range events {
+		f.expect("few/web-"+itoa(i)+".jsonl", e)
+		f.expect("many/web-"+itoa(i)+".jsonl", e)
+	}
+}
+
+func firstOf(err error) error {
+	if b, ok := errors.AsType[*sinks.BatchError](err); ok {
+		return b.Failed[slices.Min(slices.Collect(maps.Keys(b.Failed)))]
+	}
+	return err
+}
+
+// limitDescriptors lets the process open that many more files, until release is called.
+func limitDescriptors(t *testing.T, more uint64) (release func()) {
+	t.Helper()
+	var before syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	open, err := os.Open("/dev/null") // the lowest free number
+	if err != nil {
+		t.Fatal(err)
+	}
+	lowest := uint64(open.Fd())
+	open.Close()
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &syscall.Rlimit{Cur: lowest + more, Max: before.Max}); err != nil {
+		t.Skip("the number of open files cannot be limited here: ", err)
+	}
+	release = sync.OnceFunc(func() {
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &before); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(release)
+	return release
+}
+
 // TestDiskFull fills a disk: what does not fit leaves nothing behind, and goes
 // through once there is room.
 func TestDiskFull(t *testing.T) {
 	f := newTree(t)
 	mountSmall(t, f.path("small"), "256k")
-	s := f.open("small/{namespace}.jsonl")
+	s := f.open("small/{namespace}.jsonl", fillDisk)
 	var accepted []*event.Event
 	batchOf := func(n int) (batch []*event.Event) {
 		for i := range 20 {
@@ -86,7 +192,7 @@ func TestDiskFull(t *testing.T) {
 func TestDiskFullTogether(t *testing.T) {
 	f := newTree(t)
 	mountSmall(t, f.path("small"), "64k")
-	s := f.open("small/{date}.jsonl")
+	s := f.open("small/{date}.jsonl", fillDisk)
 	a, b := sinktest.Event(0, 0), sinktest.Large(1, 0, 200<<10)
 	b.Time = b.Time.AddDate(0, 0, 1)
 	if err := s.Write(t.Context(), []*event.Event{a, b}); !errors.Is(err, syscall.ENOSPC) {
@@ -105,7 +211,7 @@ func TestReadOnlyAndBack(t *testing.T) {
 	dir := f.path("small")
 	mountSmall(t, dir, "1m")
 	events := sinktest.Events(2, 1)
-	s := f.open("small/{name}.jsonl")
+	s := f.open("small/{name}.jsonl", fillDisk)
 	f.write(s, events[0])
 	if err := s.Close(t.Context()); err != nil {
 		t.Fatal(err)
@@ -113,7 +219,7 @@ func TestReadOnlyAndBack(t *testing.T) {
 	if err := syscall.Mount("", dir, "", syscall.MS_REMOUNT|syscall.MS_RDONLY, ""); err != nil {
 		t.Skip("remounting is not permitted here: ", err)
 	}
-	s = f.open("small/{name}.jsonl")
+	s = f.open("small/{name}.jsonl", fillDisk)
 	err := s.Write(t.Context(), events[1:])
 	if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassRetry {
 		t.Errorf("error %v, class %s; retry is wanted", err, class)

@@ -7,20 +7,30 @@
 //   - All or nothing: when a write fails half-way (a full disk), the file is cut
 //     back to where the batch began before the error is returned. Events of one
 //     object that go to several files fail together.
-//   - A crash leaves at most one torn line at a file's end. It was never accepted;
-//     it is cut off when the file is next opened, and its event comes again.
+//   - A crash leaves a torn line at a file's end, a power cut holes of zeros in the last
+//     batch. Neither was accepted; both are cut off when the file is next opened, and the
+//     events come again. A file that another program wrote is never cut: a last line
+//     without its newline gets one.
 //   - Nothing outside the path's literal folder (all before the first token) is
 //     ever touched. Values are escaped, and a symbolic link below that folder is
 //     refused, as is anything that is not a regular file.
 //   - A file that was renamed, deleted or truncated from outside (logrotate) is
 //     noticed at the next batch: a new one is begun, a truncated one continued.
+//   - The sink leaves minFree of its disk to others. Batches wait while there is less.
+//   - No more than maxOpenFiles are open at once, whatever a batch holds.
+//   - The rotated files of a path sort in the order of its rotations, also when the
+//     clock goes back; `keep` deletes the oldest.
 //   - Two sinks, or two processes, never write one file at once (where the system
 //     has flock): the second one's batches wait until the first lets go.
 //
 // Caveats: files are 0600 in folders 0700. Rotation happens when the next batch
 // arrives; a file nobody writes to is not rotated. A file may grow beyond
 // rotate.maxBytes by one batch. `keep` counts the rotated files of one path: files
-// that differ by {date} are different paths and none of them is ever deleted.
+// that differ by {date} are different paths and none of them is ever deleted. What a
+// crash left undone is done when the path is next opened: rotated files are deleted and
+// compressed then. Those of a path that nobody writes to any more are compressed when
+// another file in their folder is opened, and not deleted. Files and folders of objects
+// that are gone stay.
 //
 // Rotation is written here and not taken from a library: those at hand open files
 // by path, write through their own buffer of state and know neither os.Root nor

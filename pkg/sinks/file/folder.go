@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // folder is the root folder and the files open in it. It is used in the sink's
@@ -15,6 +16,7 @@ import (
 type folder struct {
 	path    string
 	maxOpen int
+	began   time.Time // files changed since then have no holes
 	log     *slog.Logger
 	metrics *metrics
 
@@ -27,7 +29,7 @@ type folder struct {
 
 func newFolder(path string, maxOpen int, log *slog.Logger, m *metrics) *folder {
 	return &folder{
-		path: path, maxOpen: maxOpen, log: log, metrics: m,
+		path: path, maxOpen: maxOpen, began: time.Now(), log: log, metrics: m,
 		files: map[string]*list.Element{}, recent: list.New(),
 	}
 }
@@ -44,7 +46,7 @@ func (d *folder) prepare() error {
 			d.log.Warn("close files of a folder that is gone", "path", d.path, "error", err)
 		}
 	}
-	if err := os.MkdirAll(d.path, 0o700); err != nil {
+	if err := makeFolder(d.path); err != nil {
 		return err
 	}
 	root, err := os.OpenRoot(d.path)
@@ -57,6 +59,39 @@ func (d *folder) prepare() error {
 	}
 	d.root, d.info = root, info
 	return nil
+}
+
+// makeFolder makes the folder and those above it, and makes each new name durable.
+func makeFolder(path string) error {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil
+	}
+	parent := filepath.Dir(path)
+	if parent != path {
+		if err := makeFolder(parent); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	f, err := os.Open(parent)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// room returns an error unless need bytes leave floor free on the folder's disk.
+func (d *folder) room(need, floor int64) error {
+	if floor == 0 {
+		return nil
+	}
+	free, known, err := freeSpace(d.path)
+	if err != nil || !known || free-need >= floor {
+		return err
+	}
+	return fmt.Errorf("%d MiB are free on the disk of %s, and minFree is %d MiB: make room", free>>20, d.path, floor>>20)
 }
 
 // open returns the file of that name, which stands on disk under that name now.
@@ -72,6 +107,7 @@ func (d *folder) open(name string) (*logFile, error) {
 			d.log.Warn("close a file that was moved away", "file", name, "error", err)
 		}
 	}
+	d.trim()
 	f, err := d.openNew(name)
 	if err != nil {
 		return nil, err
@@ -81,14 +117,14 @@ func (d *folder) open(name string) (*logFile, error) {
 	return f, nil
 }
 
-// trim closes the files that were longest not used, down to the bound.
-func (d *folder) trim() error {
-	var errs []error
-	for len(d.files) > d.maxOpen {
+// trim closes the files that were longest not used until there is room for one more.
+func (d *folder) trim() {
+	for len(d.files) >= d.maxOpen {
 		f, _ := d.recent.Back().Value.(*logFile)
-		errs = append(errs, d.forget(f))
+		if err := d.forget(f); err != nil {
+			d.log.Warn("close the least used file", "file", f.name, "error", err)
+		}
 	}
-	return errors.Join(errs...)
 }
 
 // forget closes a file.
@@ -134,7 +170,7 @@ func (d *folder) openNew(name string) (*logFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &logFile{name: name, file: file}
+	f := &logFile{name: name, file: file, fresh: true}
 	if err := d.adopt(f, created); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
@@ -153,13 +189,19 @@ func (d *folder) adopt(f *logFile, created bool) error {
 	if created {
 		return syncDir(d.root, filepath.Dir(f.name))
 	}
-	cut, err := f.repair()
+	// Every batch since then is synced: no power cut has come between.
+	deep := f.written.Before(d.began) || f.written.After(time.Now())
+	size := f.size
+	cut, err := f.repair(deep)
 	if err != nil {
 		return fmt.Errorf("repair %s: %w", f.name, err)
 	}
-	if cut > 0 {
+	switch {
+	case cut > 0:
 		d.metrics.repairs.Inc()
-		d.log.Warn("cut off a torn last line, which a crash had left; its event comes again", "file", f.name, "bytes", cut)
+		d.log.Warn("cut off a torn end, which a crash had left; its events come again", "file", f.name, "bytes", cut)
+	case f.size > size:
+		d.log.Warn("ended the last line of a file that another program wrote", "file", f.name)
 	}
 	return nil
 }

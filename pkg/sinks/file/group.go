@@ -51,6 +51,14 @@ func (s *sink) encode(batch []*event.Event) []*group {
 	return groups
 }
 
+// total is how many bytes the groups hold.
+func total(groups []*group) (n int64) {
+	for _, g := range groups {
+		n += int64(len(g.buf))
+	}
+	return n
+}
+
 // chain gives the groups that hold events of one object the same chain.
 func chain(groups []*group, batch []*event.Event) {
 	owner := make(map[string]int, len(batch)) // object → its group

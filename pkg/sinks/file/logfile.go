@@ -1,7 +1,6 @@
 package file
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"io/fs"
@@ -17,6 +16,8 @@ type logFile struct {
 	// As of the last refresh, and of every write since.
 	size    int64
 	written time.Time // last change
+
+	fresh bool // opened since the archivist looked at its path
 }
 
 // refresh looks at the file on disk. It is not the same when another file, or
@@ -61,35 +62,4 @@ func (f *logFile) cut(size int64) error {
 	}
 	f.size = size
 	return nil
-}
-
-// repair cuts off a last line without its newline, and reports its length.
-func (f *logFile) repair() (cut int64, err error) {
-	keep, err := lastNewline(f.file, f.size)
-	if err != nil || keep == f.size {
-		return 0, err
-	}
-	cut = f.size - keep
-	if err := f.cut(keep); err != nil {
-		return 0, err
-	}
-	return cut, f.file.Sync()
-}
-
-// lastNewline returns the length of r's part that ends in a newline, looking
-// backwards from size.
-func lastNewline(r io.ReaderAt, size int64) (int64, error) {
-	const block = 64 << 10
-	buf := make([]byte, min(block, size))
-	for end := size; end > 0; {
-		n := min(block, end)
-		if _, err := r.ReadAt(buf[:n], end-n); err != nil {
-			return 0, err
-		}
-		if i := bytes.LastIndexByte(buf[:n], '\n'); i >= 0 {
-			return end - n + int64(i) + 1, nil
-		}
-		end -= n
-	}
-	return 0, nil
 }

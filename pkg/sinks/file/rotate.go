@@ -28,7 +28,11 @@ func interval(t time.Time, d time.Duration) int64 { return t.UnixNano() / int64(
 // rotate sets f aside under a name with the time and opens a new file.
 func (s *sink) rotate(f *logFile) (*logFile, error) {
 	root := s.folder.root
-	aside, err := freeName(root, f.name)
+	newest, err := s.archive.newest(root, f.name)
+	if err != nil {
+		return nil, err
+	}
+	aside, at, err := freeName(root, f.name, newest)
 	if err != nil {
 		return nil, err
 	}
@@ -39,33 +43,42 @@ func (s *sink) rotate(f *logFile) (*logFile, error) {
 		return nil, err
 	}
 	s.metrics.rotations.Inc()
-	s.archive.tidy(f.name)
+	s.archive.rotated(f.name, at)
 	return s.folder.open(f.name)
 }
 
 // stamp is the form of the time in a rotated file's name. The names of one path
-// sort by age.
+// sort in the order of its rotations.
 const stamp = "20060102T150405.000Z"
 
 // mark stands before the stamp. No value of a token can hold it, so no object can
 // be named so that its file passes for a rotated one of another.
 const mark = "@"
 
-// freeName returns a name for a rotated file that is not taken.
-func freeName(root *os.Root, name string) (string, error) {
+// freeName returns a name for a rotated file that is not taken, and its stamp. The
+// stamp comes after the newest one of the path, whatever the clock says.
+func freeName(root *os.Root, name, newest string) (aside, at string, err error) {
 	stem, ext := split(name)
-	for t := time.Now().UTC(); ; t = t.Add(time.Millisecond) {
-		aside := stem + mark + t.Format(stamp) + ext
+	t := time.Now().UTC()
+	if last, err := time.Parse(stamp, newest); err == nil && !t.After(last) {
+		t = last.Add(time.Millisecond)
+	}
+	for ; ; t = t.Add(time.Millisecond) {
+		at = t.Format(stamp)
+		if at <= newest {
+			continue // less than a millisecond after it
+		}
+		aside = stem + mark + at + ext
 		taken := false
 		for _, candidate := range [...]string{aside, aside + gz} {
 			_, err := root.Lstat(candidate)
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return "", err
+				return "", "", err
 			}
 			taken = taken || err == nil
 		}
 		if !taken {
-			return aside, nil
+			return aside, at, nil
 		}
 	}
 }
@@ -76,18 +89,25 @@ func split(name string) (stem, ext string) {
 	return strings.TrimSuffix(name, ext), ext
 }
 
-// stampOf returns the stamp of a rotated file of the path with that base name,
-// and what follows its extension: nothing, gz or gz and partial.
-func stampOf(entry, base string) (at, suffix string, ok bool) {
-	stem, ext := split(base)
-	rest, ok := strings.CutPrefix(entry, stem+mark)
-	if !ok || len(rest) < len(stamp) {
-		return "", "", false
+// parseRotated takes the base name of a rotated file apart: the path it was set aside
+// from, the stamp, and the ending after that: nothing, gz, or gz and partial.
+func parseRotated(entry string) (base, at, ending string, ok bool) {
+	rest := entry
+	for _, e := range [...]string{gz + partial, gz} {
+		if cut, found := strings.CutSuffix(rest, e); found {
+			rest, ending = cut, e
+			break
+		}
 	}
-	at = rest[:len(stamp)]
+	i := strings.LastIndex(rest, mark)
+	if i < 0 || len(rest) < i+len(mark)+len(stamp) {
+		return "", "", "", false
+	}
+	at, ext := rest[i+len(mark):i+len(mark)+len(stamp)], rest[i+len(mark)+len(stamp):]
 	if _, err := time.Parse(stamp, at); err != nil {
-		return "", "", false
+		return "", "", "", false
 	}
-	suffix, ok = strings.CutPrefix(rest[len(stamp):], ext)
-	return at, suffix, ok && (suffix == "" || suffix == gz || suffix == gz+partial)
+	base = rest[:i] + ext
+	_, own := split(base)
+	return base, at, ending, own == ext
 }

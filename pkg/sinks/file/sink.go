@@ -19,6 +19,7 @@ type sink struct {
 	template *template
 	format   sinks.Format
 	rotation Rotate
+	minFree  int64
 	archive  *archivist
 	log      *slog.Logger
 	metrics  *metrics
@@ -49,6 +50,9 @@ func (s *sink) write(groups []*group, count int) error {
 	if err := s.folder.prepare(); err != nil {
 		return classify(fmt.Errorf("open folder: %w", err))
 	}
+	if err := s.folder.room(total(groups), s.minFree); err != nil {
+		return classify(err)
+	}
 	for _, g := range groups {
 		if g.err != nil { // an object of it failed elsewhere
 			continue
@@ -56,9 +60,6 @@ func (s *sink) write(groups []*group, count int) error {
 		if err := s.writeGroup(g); err != nil {
 			s.fail(groups, g, classify(fmt.Errorf("write %s: %w", g.name, err)))
 		}
-	}
-	if err := s.folder.trim(); err != nil {
-		s.log.Warn("close least used files", "error", err)
 	}
 	return outcome(groups, count)
 }
@@ -92,6 +93,12 @@ func (s *sink) writeGroup(g *group) error {
 	f, err := s.folder.open(g.name)
 	if err != nil {
 		return err
+	}
+	if f.fresh {
+		f.fresh = false
+		if err := s.archive.opened(s.folder.root, f.name); err != nil {
+			return fmt.Errorf("list rotated files: %w", err)
+		}
 	}
 	if s.rotation.due(f, len(g.buf)) {
 		if f, err = s.rotate(f); err != nil {
@@ -142,11 +149,16 @@ func (s *sink) undo(g *group) error {
 	return errors.Join(f.cut(g.start), f.file.Sync())
 }
 
-// Close closes the files and ends the compression of rotated ones, which goes on
-// after the next start.
+// Close ends the compression of rotated files, which goes on after the next start, and
+// closes the files. The archivist goes first: the locks on the files are what keeps the
+// next sink from rotating them meanwhile.
 func (s *sink) Close(ctx context.Context) error {
-	err := s.io.Do(ctx, s.folder.close)
-	if err = errors.Join(err, s.archive.close(ctx)); err != nil {
+	s.archive.cancel()
+	err := s.io.Do(ctx, func() error {
+		s.archive.done.Wait()
+		return s.folder.close()
+	})
+	if err != nil {
 		return fmt.Errorf("close file sink: %w", err)
 	}
 	return nil

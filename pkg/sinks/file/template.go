@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/watcherd/watcherd/pkg/event"
@@ -87,6 +88,21 @@ func (t *template) append(dst []byte, e *event.Event) []byte {
 		}
 	}
 	return dst
+}
+
+// matcher returns an expression for the names, relative to the root, that t gives.
+func (t *template) matcher() *regexp.Regexp {
+	var b strings.Builder
+	b.WriteByte('^')
+	for _, p := range t.pieces {
+		if p.token == "" {
+			b.WriteString(regexp.QuoteMeta(p.text))
+		} else {
+			b.WriteString(`[A-Za-z0-9%_~.-]+`)
+		}
+	}
+	b.WriteByte('$')
+	return regexp.MustCompile(b.String())
 }
 
 // maxValue bounds one value in a name: file systems take 255 bytes for a part,
