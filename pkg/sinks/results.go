@@ -1,0 +1,227 @@
+package sinks
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Result is a receiver's answer for one event.
+type Result struct {
+	Status     Status
+	Message    string        // the receiver's reason, at most [MaxResultMessage] bytes
+	RetryAfter time.Duration // with StatusRetry: the delay the receiver asks for; 0: none
+}
+
+// Status is the fate of one event in a results document.
+type Status string
+
+// The statuses.
+const (
+	StatusAccepted Status = "accepted" // durably accepted
+	StatusRetry    Status = "retry"    // failed for the time being
+	StatusPoison   Status = "poison"   // refused; it will never be accepted
+	StatusHeld     Status = "held"     // not tried: an earlier event of its object failed
+	StatusPause    Status = "pause"    // not accepted until a person acts
+)
+
+const (
+	// MaxResultMessage is the length in bytes to which a message is cut.
+	MaxResultMessage = 256
+
+	// maxResultRetryAfter caps a delay before it becomes a time.Duration. The
+	// worker's own cap is far below it.
+	maxResultRetryAfter = 24 * time.Hour
+)
+
+// ResultsLimit is the largest results document in bytes for a batch of that many
+// events. A client reads no more than this, plus one byte that shows an excess.
+func ResultsLimit(events int) int { return (events + 1) << 10 }
+
+// ParseResults parses a results document, a receiver's answer to a batch:
+//
+//	{"results": [{"status": "accepted"}, {"status": "retry", "message": "busy", "retryAfter": 5}]}
+//
+// It has exactly one result for each event, in the order of the batch. retryAfter
+// is in seconds. Unknown and repeated members, another number of results, a
+// document above [ResultsLimit] and anything behind it are errors: an answer that
+// is not understood in full proves nothing about any event.
+func ParseResults(document []byte, events int) ([]Result, error) {
+	if len(document) > ResultsLimit(events) {
+		return nil, fmt.Errorf("results document: more than %d bytes for %d events", ResultsLimit(events), events)
+	}
+	p := resultsParser{dec: json.NewDecoder(bytes.NewReader(document)), events: events}
+	if err := p.document(); err != nil {
+		return nil, fmt.Errorf("results document: %w", err)
+	}
+	return p.results, nil
+}
+
+// ResultsError returns what Write returns for these results: nil if all events
+// were accepted, else a [*BatchError].
+func ResultsError(results []Result) error {
+	failed := map[int]error{}
+	for i, r := range results {
+		if r.Status != StatusAccepted {
+			failed[i] = r.err()
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	return &BatchError{Failed: failed}
+}
+
+func (r Result) err() error {
+	text := "the receiver answered " + string(r.Status)
+	if r.Message != "" {
+		text += ": " + r.Message
+	}
+	err := errors.New(text)
+	switch r.Status {
+	case StatusPoison:
+		return Poison(err)
+	case StatusPause:
+		return Pause(err)
+	case StatusHeld:
+		return Held(err)
+	}
+	if r.RetryAfter > 0 {
+		return RetryAfter(err, r.RetryAfter)
+	}
+	return err
+}
+
+// resultsParser reads tokens, since encoding/json alone takes members that are
+// repeated or spelled in another case.
+type resultsParser struct {
+	dec     *json.Decoder
+	events  int
+	results []Result
+}
+
+func (p *resultsParser) document() error {
+	err := p.object(func(member string) error {
+		if member != "results" {
+			return fmt.Errorf("unknown member %.40q", member)
+		}
+		return p.array()
+	})
+	switch {
+	case err != nil:
+		return err
+	case len(p.results) != p.events:
+		return fmt.Errorf("%d results for %d events", len(p.results), p.events)
+	}
+	if _, err := p.dec.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("data behind the document")
+	}
+	return nil
+}
+
+func (p *resultsParser) array() error {
+	if err := p.delim('['); err != nil {
+		return err
+	}
+	for p.dec.More() {
+		if len(p.results) == p.events {
+			return fmt.Errorf("more than %d results", p.events)
+		}
+		r, err := p.result()
+		if err != nil {
+			return fmt.Errorf("result %d: %w", len(p.results), err)
+		}
+		p.results = append(p.results, r)
+	}
+	return p.delim(']')
+}
+
+func (p *resultsParser) result() (r Result, err error) {
+	var seconds float64
+	err = p.object(func(member string) error {
+		switch member {
+		case "status":
+			return p.dec.Decode(&r.Status)
+		case "message":
+			return p.dec.Decode(&r.Message)
+		case "retryAfter":
+			return p.dec.Decode(&seconds)
+		default:
+			return fmt.Errorf("unknown member %.40q", member)
+		}
+	})
+	if err != nil {
+		return r, err
+	}
+	switch r.Status {
+	case StatusAccepted, StatusRetry, StatusPoison, StatusHeld, StatusPause:
+	default:
+		return r, fmt.Errorf("status %.40q is none of accepted, retry, poison, held, pause", r.Status)
+	}
+	if seconds < 0 || seconds > 0 && r.Status != StatusRetry {
+		return r, fmt.Errorf("retryAfter %v with status %s", seconds, r.Status)
+	}
+	r.RetryAfter = time.Duration(min(seconds, maxResultRetryAfter.Seconds()) * float64(time.Second))
+	r.Message = oneLine(r.Message, MaxResultMessage)
+	return r, nil
+}
+
+// object reads an object; value reads the value of a member.
+func (p *resultsParser) object(value func(member string) error) error {
+	if err := p.delim('{'); err != nil {
+		return err
+	}
+	var seen []string
+	for p.dec.More() {
+		token, err := p.dec.Token()
+		if err != nil {
+			return err
+		}
+		member, _ := token.(string) // a key is always a string
+		if slices.Contains(seen, member) {
+			return fmt.Errorf("member %.40q is repeated", member)
+		}
+		seen = append(seen, member)
+		if err := value(member); err != nil {
+			return err
+		}
+	}
+	return p.delim('}')
+}
+
+func (p *resultsParser) delim(want json.Delim) error {
+	token, err := p.dec.Token()
+	switch {
+	case errors.Is(err, io.EOF):
+		return io.ErrUnexpectedEOF
+	case err != nil:
+		return err
+	case token != want:
+		return fmt.Errorf("%.40v where %v is expected", token, want)
+	}
+	return nil
+}
+
+// oneLine makes a receiver's text fit for a log line.
+func oneLine(s string, most int) string {
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return ' '
+	}, s)
+	if len(s) <= most {
+		return s
+	}
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most]
+}
