@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -19,9 +20,12 @@ const (
 	maxExcerpt = 256      // characters of an answer in an error
 )
 
-// answer reads and closes the response and returns what it means. What is hidden
-// is never part of an error.
-func (s *sink) answer(resp *http.Response, hidden []string) error {
+// answer reads and closes the response to a request with that many events, and returns
+// what it means. What is hidden is never part of an error.
+func (s *sink) answer(resp *http.Response, events int, hidden []string) error {
+	if s.results && resp.StatusCode/100 == 2 {
+		return s.readResults(resp, events, hidden)
+	}
 	// Reading to the end lets the connection be used again.
 	rest := io.LimitReader(resp.Body, maxBody)
 	status := resp.StatusCode
@@ -33,12 +37,19 @@ func (s *sink) answer(resp *http.Response, hidden []string) error {
 	}
 	body, readErr := io.ReadAll(rest)
 	closeErr := resp.Body.Close()
-	err := fmt.Errorf("post to %s: status %d%s", s.request.Host, status, excerpt(body, s.mask(hidden)))
+	err := fmt.Errorf("post to %s: status %d%s", s.request.Host, status, excerpt(body, mask(s.confidential(hidden))))
 	if readErr != nil || closeErr != nil {
 		err = fmt.Errorf("%w (the answer broke off)", err)
 	}
-	switch class(status) {
+	class := classOf(status)
+	if status == http.StatusNotFound {
+		class = s.missing.class(time.Now())
+	}
+	switch class {
 	case sinks.ClassPoison:
+		if status == http.StatusRequestEntityTooLarge {
+			return sinks.TooLarge(err)
+		}
 		return sinks.Poison(err)
 	case sinks.ClassPause:
 		if host, ok := redirectedTo(resp); ok {
@@ -54,8 +65,31 @@ func (s *sink) answer(resp *http.Response, hidden []string) error {
 	}
 }
 
-// class is what a status other than 2xx means.
-func class(status int) sinks.Class {
+// readResults reads the results document of a 2xx answer. One that is not understood
+// proves nothing: the events come again.
+func (s *sink) readResults(resp *http.Response, events int, hidden []string) error {
+	limit := int64(sinks.ResultsLimit(events)) + 1
+	body, err := io.ReadAll(io.LimitReader(resp.Body, limit))
+	err = errors.Join(err, resp.Body.Close())
+	var results []sinks.Result
+	if err == nil {
+		results, err = sinks.ParseResults(body, events)
+	}
+	if err != nil {
+		return fmt.Errorf("post to %s: status %d without a results document (results: true): %w", s.request.Host, resp.StatusCode, err)
+	}
+	secrets := s.confidential(hidden)
+	mask := mask(secrets)
+	for i := range results {
+		if m := &results[i].Message; *m != "" {
+			*m = cutSecret(mask.Replace(*m), secrets)
+		}
+	}
+	return sinks.ResultsError(results)
+}
+
+// classOf is what a status other than 2xx means.
+func classOf(status int) sinks.Class {
 	switch status {
 	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
 		return sinks.ClassPoison
@@ -109,21 +143,40 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return min(max(at.Sub(now), 0), longest)
 }
 
-// mask returns a replacer for everything secret that an endpoint might echo.
-func (s *sink) mask(hidden []string) *strings.Replacer {
+// confidential returns everything secret that an endpoint might echo. Shorter values
+// than that would mask half the alphabet and keep no secret.
+func (s *sink) confidential(hidden []string) []string {
 	hidden = append(hidden, s.request.URL.RawQuery, s.request.URL.RequestURI())
 	for _, values := range s.request.URL.Query() {
 		for _, v := range values {
 			hidden = append(hidden, v, url.QueryEscape(v))
 		}
 	}
+	return slices.DeleteFunc(hidden, func(h string) bool { return len(h) < minSecret })
+}
+
+const minSecret = 4
+
+// mask returns a replacer for secrets.
+func mask(secrets []string) *strings.Replacer {
 	var pairs []string
-	for _, h := range hidden {
-		if len(h) >= 4 { // shorter ones would mask half the alphabet and keep no secret
-			pairs = append(pairs, h, "***")
-		}
+	for _, h := range secrets {
+		pairs = append(pairs, h, "***")
 	}
 	return strings.NewReplacer(pairs...)
+}
+
+// cutSecret removes the beginning of a secret from the end of a text that was cut.
+func cutSecret(text string, secrets []string) string {
+	for _, secret := range secrets {
+		for n := len(secret) - 1; n >= minSecret; n-- {
+			if rest, found := strings.CutSuffix(text, secret[:n]); found {
+				text = rest + "***"
+				break
+			}
+		}
+	}
+	return text
 }
 
 // excerpt is the beginning of an answer, on one line, without secrets.

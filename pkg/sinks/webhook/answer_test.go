@@ -40,7 +40,7 @@ func TestStatus(t *testing.T) {
 		408: sinks.ClassRetry, 409: sinks.ClassRetry, 425: sinks.ClassRetry, 429: sinks.ClassRetry,
 		500: sinks.ClassRetry, 501: sinks.ClassRetry, 502: sinks.ClassRetry, 503: sinks.ClassRetry, 504: sinks.ClassRetry, 599: sinks.ClassRetry,
 		300: sinks.ClassPause, 304: sinks.ClassPause, 401: sinks.ClassPause, 402: sinks.ClassPause, 403: sinks.ClassPause,
-		404: sinks.ClassPause, 405: sinks.ClassPause, 407: sinks.ClassPause, 410: sinks.ClassPause, 415: sinks.ClassPause, 451: sinks.ClassPause,
+		404: sinks.ClassRetry, 405: sinks.ClassPause, 407: sinks.ClassPause, 410: sinks.ClassPause, 415: sinks.ClassPause, 451: sinks.ClassPause,
 	}
 	e := newEndpoint(t)
 	defer e.stop()
@@ -51,6 +51,9 @@ func TestStatus(t *testing.T) {
 		if got, _ := sinks.Classify(err); err == nil || got != class {
 			t.Errorf("%d: class %s, want %s: %v", status, got, class, err)
 		}
+		if sinks.IsTooLarge(err) != (status == http.StatusRequestEntityTooLarge) {
+			t.Errorf("%d: too large is %v", status, sinks.IsTooLarge(err))
+		}
 		if err != nil && !has(err.Error(), fmt.Sprintf("status %d", status), "127.0.0.1") {
 			t.Errorf("%d: the error does not name status and host: %v", status, err)
 		}
@@ -60,6 +63,64 @@ func TestStatus(t *testing.T) {
 		if err := s.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
 			t.Errorf("%d: %v", status, err)
 		}
+	}
+}
+
+// TestResults: the document decides about each event; without it none is accepted.
+func TestResults(t *testing.T) {
+	const secret = "canary-token-4711"
+	token := secretFile(t, secret)
+	e := newEndpoint(t)
+	defer e.stop()
+	c := e.config()
+	c.Results, c.BearerToken = true, &token
+	answer := func(status int, document string) {
+		e.set(func(w http.ResponseWriter, _ *http.Request, _ []string) {
+			w.WriteHeader(status)
+			fmt.Fprint(w, document)
+		})
+	}
+	events := sinktest.Events(4, 4)
+	batch := open(t, c, func(o *sinks.Options) { o.BatchMode = true })
+	single := open(t, c)
+
+	answer(200, `{"results":[{"status":"accepted"},{"status":"poison","message":"no: `+secret+`"},{"status":"retry","retryAfter":7},{"status":"pause","message":"`+strings.Repeat("x", 246)+secret+`"}]}`)
+	failed, ok := errors.AsType[*sinks.BatchError](batch.Write(t.Context(), events))
+	if !ok || len(failed.Failed) != 3 {
+		t.Fatalf("error %v", failed)
+	}
+	for i, want := range map[int]sinks.Class{1: sinks.ClassPoison, 2: sinks.ClassRetry, 3: sinks.ClassPause} {
+		if class, _ := sinks.Classify(failed.Failed[i]); class != want {
+			t.Errorf("event %d: class %s, want %s", i, class, want)
+		}
+		if strings.Contains(failed.Failed[i].Error(), secret[:5]) {
+			t.Errorf("event %d: the error holds a secret: %v", i, failed.Failed[i])
+		}
+	}
+	if _, after := sinks.Classify(failed.Failed[2]); after != 7*time.Second {
+		t.Errorf("event 2: after %v", after)
+	}
+
+	answer(202, `{"results":[{"status":"accepted"},{"status":"accepted"},{"status":"accepted"},{"status":"accepted"}]}`)
+	if err := batch.Write(t.Context(), events); err != nil {
+		t.Error(err)
+	}
+	answer(200, `{"results":[{"status":"poison"}]}`)
+	if failed, ok = errors.AsType[*sinks.BatchError](single.Write(t.Context(), events)); !ok || len(failed.Failed) != 4 {
+		t.Errorf("one by one: %v", failed)
+	} else if class, _ := sinks.Classify(failed.Failed[3]); class != sinks.ClassPoison {
+		t.Errorf("one by one: class %s", class)
+	}
+	for _, document := range []string{"", "ok", `{"results":[{"status":"accepted"}]}`, strings.Repeat(" ", 1<<20)} {
+		answer(200, document)
+		err := batch.Write(t.Context(), events)
+		if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassRetry || !has(err.Error(), "results document") {
+			t.Errorf("%.40q: class %s: %v", document, class, err)
+		}
+	}
+	answer(422, `{"results":[{"status":"accepted"},{"status":"accepted"},{"status":"accepted"},{"status":"accepted"}]}`)
+	if class, _ := sinks.Classify(batch.Write(t.Context(), events)); class != sinks.ClassPoison {
+		t.Errorf("422 with results: class %s", class)
 	}
 }
 

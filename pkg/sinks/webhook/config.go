@@ -49,6 +49,14 @@ type Config struct {
 
 	// Compress is gzip or none.
 	Compress string `json:"compress,omitempty" jsonschema:"enum=none,enum=gzip,default=none"`
+
+	// MaxEventBytes is the largest event that the endpoint takes, before compression.
+	// A larger one follows the sink's oversize policy. 0: no limit.
+	MaxEventBytes sinks.Bytes `json:"maxEventBytes,omitempty" jsonschema:"oneof_type=string;integer"`
+
+	// Results reads the body of a 2xx answer as a results document, which says of each
+	// event of the request whether it was accepted.
+	Results bool `json:"results,omitempty"`
 }
 
 // BasicAuth is a user and a password.
@@ -73,6 +81,9 @@ func NewConfig() *Config {
 	return &Config{Timeout: sinks.Duration(15 * time.Second), Compress: "none"}
 }
 
+// minMaxEventBytes leaves room for what says which object an event is about.
+const minMaxEventBytes = 4 << 10
+
 // Validate checks the block.
 func (c *Config) Validate() error {
 	errs := []error{
@@ -93,6 +104,9 @@ func (c *Config) Validate() error {
 	}
 	if c.Timeout <= 0 {
 		bad("timeout", "must be above 0")
+	}
+	if c.MaxEventBytes != 0 && c.MaxEventBytes < minMaxEventBytes {
+		bad("maxEventBytes", "must be at least 4Ki, which an event without its object may take; 0 means no limit")
 	}
 	switch c.Compress {
 	case "", "none", "gzip":
@@ -193,6 +207,8 @@ func (c *Config) Open(ctx context.Context, o sinks.Options) (sinks.Sink, error) 
 		request: request,
 		encoder: newEncoder(o.Format, o.BatchMode, c.Compress == "gzip"),
 		timeout: c.Timeout.Std(),
+		limits:  sinks.Limits{MaxEventBytes: int(c.MaxEventBytes)},
+		results: c.Results,
 		secrets: newCredentials(c, o.Dir),
 		clients: clients,
 		metrics: m,

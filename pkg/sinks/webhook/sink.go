@@ -17,12 +17,21 @@ type sink struct {
 	request *http.Request // what all requests have in common
 	encoder encoder
 	timeout time.Duration
+	limits  sinks.Limits
+	results bool // answers are results documents
+	missing missing
 	secrets *credentials
 	clients *clients
 	metrics *metrics
 }
 
-var _ sinks.Sink = (*sink)(nil)
+var (
+	_ sinks.Sink    = (*sink)(nil)
+	_ sinks.Limited = (*sink)(nil)
+)
+
+// Limits are those of the configuration.
+func (s *sink) Limits() sinks.Limits { return s.limits }
 
 // Write posts the batch: as one request when batches were asked for, and
 // otherwise one event after the other.
@@ -39,6 +48,9 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 			continue
 		}
 		err := s.post(ctx, batch[i:i+1])
+		if one, ok := err.(*sinks.BatchError); ok { //nolint:errorlint // of a results document
+			err = one.Failed[0]
+		}
 		if err == nil {
 			continue
 		}
@@ -90,7 +102,7 @@ func (s *sink) post(ctx context.Context, events []*event.Event) error {
 		return s.requestError(ctx, client, err)
 	}
 	s.metrics.response(resp.StatusCode)
-	return s.answer(resp, hidden)
+	return s.answer(resp, len(events), hidden)
 }
 
 // errTimeout is the cause of a context that ended by the sink's own timeout.
