@@ -42,7 +42,7 @@ func (g *group) gapFound(c *change) error {
 		r := record.Record{Event: event.Event{
 			ID: id, Type: event.Gap, Time: c.at, Resource: s.resource, Namespace: s.key.Namespace, Gap: data,
 		}, Targets: g.stored}
-		if _, err := g.appendRecord(&r, laneOf(s.id)); err != nil {
+		if _, err := g.appendRecord(&r); err != nil {
 			return fmt.Errorf("record gap of %s: %w", s.id, err)
 		}
 	}

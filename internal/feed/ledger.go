@@ -100,7 +100,7 @@ func (m *Manager) scanPrefix(s *source, prefix string, fn func(*compact.Object) 
 
 // append adds the event to the log and to the queues of g.targets. The record
 // holds the parts that at least one of them asks for.
-func (g *group) append(e *event.Event, obj, old *compact.Object, lane uint64) error {
+func (g *group) append(e *event.Event, obj, old *compact.Object) error {
 	var want route.Payload
 	if len(g.targets) == 0 {
 		want = route.PayloadObject // for those who read the log itself
@@ -127,7 +127,7 @@ func (g *group) append(e *event.Event, obj, old *compact.Object, lane uint64) er
 		}
 		r.Patch = patch
 	}
-	sequence, err := g.appendRecord(&r, lane)
+	sequence, err := g.appendRecord(&r)
 	if err == nil && e.Type == event.Updated {
 		g.m.recent.put(sequence, old)
 	}
@@ -135,7 +135,8 @@ func (g *group) append(e *event.Event, obj, old *compact.Object, lane uint64) er
 }
 
 // appendRecord adds r to the log and to the queues of g.routes.
-func (g *group) appendRecord(r *record.Record, lane uint64) (sequence uint64, err error) {
+func (g *group) appendRecord(r *record.Record) (sequence uint64, err error) {
+	lane := g.laneOf(&r.Event)
 	payload, err := record.Append(g.buf[:0], r)
 	if err != nil {
 		return 0, err
@@ -171,9 +172,22 @@ func flagsOf(t route.Target) record.Flags {
 	return f.WithSelection(t.Selection)
 }
 
-// laneOf spreads objects over a sink's lanes. It is stored with the event, so the
-// function must never change: an object's events share one lane for ever.
-func laneOf(uid string) uint64 { return xxhash.Sum64String(uid) }
+// laneOf spreads objects over a sink's lanes by what is in order. It is stored with
+// the event, so the function must never change: the events of one partition key share
+// one lane.
+func (g *group) laneOf(e *event.Event) uint64 {
+	g.buf = e.AppendPartitionKey(g.buf[:0])
+	return xxhash.Sum64(g.buf)
+}
+
+// idOf is an object's part in the IDs of its events: its uid, or its place where an
+// aggregated API has none.
+func idOf(o *compact.Object) string {
+	if uid := o.GetUID(); uid != "" {
+		return string(uid)
+	}
+	return stateKey(o.GetNamespace(), o.GetName())
+}
 
 // checkpoint is how far a source has come.
 type checkpoint struct {

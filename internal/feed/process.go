@@ -163,12 +163,12 @@ func (g *group) deliver(src *source, at time.Time, o occurrence, hits []route.Hi
 	}
 	obj, id := o.subject(), o.identity()
 	e := event.Event{
-		ID:   event.ID(g.m.cfg.Cluster, o.t, src.resource, src.idScope()+o.cause, string(id.GetUID()), id.GetResourceVersion()),
+		ID:   event.ID(g.m.cfg.Cluster, o.t, src.resource, src.idScope()+o.cause, idOf(id), id.GetResourceVersion()),
 		Type: o.t, Time: at, Resource: src.resource,
 		Namespace: obj.GetNamespace(), Name: obj.GetName(), UID: string(obj.GetUID()), ResourceVersion: obj.GetResourceVersion(),
 		FinalStateUnknown: o.unknown, Repair: o.repair,
 	}
-	if err := g.append(&e, obj, o.before, laneOf(e.UID)); err != nil {
+	if err := g.append(&e, obj, o.before); err != nil {
 		return fmt.Errorf("record %s %s: %w", e.Type, e.Subject(), err)
 	}
 	return nil

@@ -210,3 +210,32 @@ func (r *rig) queueLength() int {
 	}
 	return int(q.Stats().Length)
 }
+
+// TestOrderByPath puts everything that happens to one path in one lane, whatever
+// lives there; objects without uid are told apart.
+func TestOrderByPath(t *testing.T) {
+	r := newRig(t, t.TempDir(), podWatch())
+	s := r.source(pods)
+	r.commit(
+		change{src: s, kind: objectAdded, obj: r.object("a", "u1", "1")},
+		change{src: s, kind: objectDeleted, obj: r.object("a", "u1", "2")},
+		change{src: s, kind: objectAdded, obj: r.object("a", "u2", "3")},
+		change{src: s, kind: objectAdded, obj: r.object("b", "", "4")},
+		change{src: s, kind: objectAdded, obj: r.object("c", "", "4")},
+	)
+	q, err := r.store.Queue("sink")
+	if err != nil {
+		t.Fatal(err)
+	}
+	items, err := q.Read(0, 10, 1<<20)
+	if err != nil || len(items) != 5 {
+		t.Fatalf("%d items, %v", len(items), err)
+	}
+	if a := items[0].Lane; items[1].Lane != a || items[2].Lane != a || items[3].Lane == a || items[4].Lane == items[3].Lane {
+		t.Errorf("lanes %d, %d, %d of one path, %d and %d of two others", a, items[1].Lane, items[2].Lane, items[3].Lane, items[4].Lane)
+	}
+	events := r.events()
+	if events[3].ID == events[4].ID {
+		t.Error("additions of two objects without uid have one id")
+	}
+}

@@ -115,18 +115,29 @@ func (e *Event) appendSource(dst []byte) []byte {
 	return appendPath(append(dst, sourcePrefix...), e.Cluster)
 }
 
-// PartitionKey groups the events whose order matters: those of one object. It is
-// the object's uid; for a Gap, which belongs to a resource, the resource; and for
-// objects of an aggregated API that have no uid, the subject. It is never empty.
-func (e *Event) PartitionKey() string {
-	switch {
-	case e.Type == Gap:
-		return e.Resource.String()
-	case e.UID == "":
-		return e.Subject()
-	default:
-		return e.UID
+// PartitionKey names the object whose events are in order: RESOURCE[.GROUP]/[NAMESPACE/]NAME,
+// for example deployments.apps/prod/web or nodes/n1. Neither the uid nor the version
+// of the API takes part, so that a deletion comes before the next object of that name,
+// whatever version it is watched in. The key of a Gap that concerns no single object
+// ends before the name: pods, or pods/prod for a watch of one namespace.
+func (e *Event) PartitionKey() string { return string(e.AppendPartitionKey(nil)) }
+
+// AppendPartitionKey appends the [Event.PartitionKey] to dst.
+func (e *Event) AppendPartitionKey(dst []byte) []byte {
+	dst = append(dst, e.Resource.Resource...)
+	if e.Resource.Group != "" {
+		dst = append(dst, '.')
+		dst = append(dst, e.Resource.Group...)
 	}
+	if e.Namespace != "" {
+		dst = append(dst, '/')
+		dst = append(dst, e.Namespace...)
+	}
+	if e.Name != "" {
+		dst = append(dst, '/')
+		dst = append(dst, e.Name...)
+	}
+	return dst
 }
 
 // Size is about how many bytes the event takes in any encoding. Encoders' buffers

@@ -307,3 +307,24 @@ func TestHeaderValue(t *testing.T) {
 		}
 	}
 }
+
+// TestPartitionKey names what is in order: everything that has a path, in whatever
+// version and life.
+func TestPartitionKey(t *testing.T) {
+	nodes := event.Resource{Version: "v1", Resource: "nodes"}
+	for _, tc := range []struct {
+		want string
+		e    event.Event
+	}{
+		{"deployments.apps/prod/web", event.Event{Type: event.Deleted, Resource: deployments, Namespace: "prod", Name: "web", UID: "1"}},
+		{"deployments.apps/prod/web", event.Event{Type: event.Added, Resource: event.Resource{Group: "apps", Version: "v2", Resource: "deployments"}, Namespace: "prod", Name: "web", UID: "2"}},
+		{"pods/prod/web", event.Event{Resource: pods, Namespace: "prod", Name: "web"}},
+		{"nodes/n1", event.Event{Resource: nodes, Name: "n1"}},
+		{"pods", event.Event{Type: event.Gap, Resource: pods}},
+		{"pods/prod", event.Event{Type: event.Gap, Resource: pods, Namespace: "prod"}},
+	} {
+		if got := tc.e.PartitionKey(); got != tc.want {
+			t.Errorf("%+v has the key %q, want %q", tc.e, got, tc.want)
+		}
+	}
+}

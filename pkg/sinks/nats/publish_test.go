@@ -80,7 +80,7 @@ func TestForms(t *testing.T) {
 		{sinks.JSON, event.AppendJSON(nil, e), map[string]string{"content-type": "application/json"}},
 		{sinks.CloudEventsBinary, event.AppendData(nil, e), map[string]string{
 			"content-type": "", "ce-datacontenttype": "application/json", "ce-specversion": "1.0", "ce-id": e.ID,
-			"ce-type": "dev.watcherd.resource.added", "ce-source": "/clusters/prod%2520eu", "ce-partitionkey": e.UID,
+			"ce-type": "dev.watcherd.resource.added", "ce-source": "/clusters/prod%2520eu", "ce-partitionkey": event.HeaderValue(e.PartitionKey()),
 			"ce-subject": "/apis/networking.k8s.io/v1/deployments/a.b%253E*%2525%2520%25C3%25BC%250A",
 		}},
 	} {
