@@ -1,124 +1,22 @@
 package nats_test
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/url"
-	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"go.uber.org/goleak"
 
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 )
-
-// nodeEnv makes the test binary a server of a cluster instead, so that it can be
-// killed as a server dies: without a word. Its value is name|dir|port|routes.
-const nodeEnv = "WATCHERD_TEST_NATS_NODE"
-
-func TestMain(m *testing.M) {
-	if spec := os.Getenv(nodeEnv); spec != "" {
-		if err := runNode(strings.Split(spec, "|")); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
-	}
-	goleak.VerifyTestMain(m)
-}
-
-// runNode runs a server until its standard input ends, which it does with its parent.
-func runNode(spec []string) error {
-	_, port, err := net.SplitHostPort(spec[2])
-	if err != nil {
-		return err
-	}
-	o := &server.Options{ServerName: spec[0], Host: "127.0.0.1", Port: -1, NoLog: true, NoSigs: true, JetStream: true, StoreDir: spec[1]}
-	o.Cluster = server.ClusterOpts{Name: "test", Host: "127.0.0.1"}
-	if _, err := fmt.Sscan(port, &o.Cluster.Port); err != nil {
-		return err
-	}
-	o.Routes = server.RoutesFromStr(spec[3])
-	s, err := server.NewServer(o)
-	if err != nil {
-		return err
-	}
-	s.Start()
-	if !s.ReadyForConnections(patience) {
-		return fmt.Errorf("server %s does not start", spec[0])
-	}
-	fmt.Println(s.ClientURL())
-	_, _ = bufio.NewReader(os.Stdin).ReadByte()
-	return nil
-}
-
-// node is a server of a cluster, in a process of its own.
-type node struct {
-	name string
-	url  string
-	cmd  *exec.Cmd
-}
-
-// startCluster starts three servers that know each other.
-func startCluster(t *testing.T) []*node {
-	t.Helper()
-	var addresses, routes []string
-	for range 3 { // the servers must know each other's ports beforehand
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		addresses = append(addresses, l.Addr().String())
-		routes = append(routes, (&url.URL{Scheme: "nats", Host: l.Addr().String()}).String())
-		l.Close()
-	}
-	var nodes []*node
-	for i, address := range addresses {
-		n := &node{name: fmt.Sprintf("n%d", i)}
-		n.cmd = exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0])
-		n.cmd.Env = append(os.Environ(), nodeEnv+"="+strings.Join([]string{n.name, t.TempDir(), address, strings.Join(routes, ",")}, "|"))
-		n.cmd.Stderr = os.Stderr
-		stdin, err := n.cmd.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		stdout, err := n.cmd.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := n.cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { stdin.Close(); n.kill() })
-		nodes = append(nodes, n)
-		line, err := bufio.NewReader(stdout).ReadString('\n')
-		if err != nil {
-			t.Fatalf("server %s: %v", n.name, err)
-		}
-		n.url = strings.TrimSpace(line)
-	}
-	return nodes
-}
-
-// kill ends the process at once, if it still runs.
-func (n *node) kill() {
-	_ = n.cmd.Process.Kill()
-	_ = n.cmd.Wait()
-}
 
 // clusterStream makes the stream as soon as the cluster has a leader, and returns
 // the stream's.

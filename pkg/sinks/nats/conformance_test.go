@@ -3,7 +3,9 @@ package nats_test
 import (
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	client "github.com/nats-io/nats.go"
@@ -13,50 +15,95 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 )
 
-const canary = "canary-password-4711"
+const (
+	canary     = "canary-password-4711"
+	maxPayload = 256 << 10
+)
 
-func withUser(o *server.Options) {
-	o.Username, o.Password = "me", canary
-	o.MaxPayload = 256 << 10
+// backend is a server to conform to.
+type backend struct {
+	url  string
+	node *node // nil: the server is part of this process
+	stop func()
+}
+
+// inProcess starts a server in this process, ownProcess one that can be stopped and
+// killed.
+func inProcess(t *testing.T) *backend {
+	s := startServer(t, func(o *server.Options) { o.Username, o.Password, o.MaxPayload = "me", canary, maxPayload })
+	return &backend{url: s.ClientURL(), stop: func() { stopServer(s) }}
+}
+
+func ownProcess(t *testing.T) *backend {
+	n := startNode(t, spec{Name: "solo", Dir: t.TempDir(), Port: -1, User: "me", Password: canary, MaxPayload: maxPayload})
+	return &backend{url: n.url, node: n, stop: n.kill}
+}
+
+func observe(t *testing.T, b *backend) (*client.Conn, jetstream.JetStream) {
+	return connect(t, b.url, client.UserInfo("me", canary), client.MaxReconnects(-1), client.ReconnectWait(20*time.Millisecond))
+}
+
+// destination is what both kinds of publishing have in common. Between the sink and the
+// server is a proxy.
+func (b *backend) destination(t *testing.T, p *proxy, js bool) sinktest.Destination {
+	t.Setenv("NATS_TEST_PASSWORD", canary)
+	d := sinktest.Destination{
+		Config: func() sinks.Config {
+			c := configFor(p.url(), js)
+			c.User, c.Password = "me", &sinks.Secret{Env: "NATS_TEST_PASSWORD"}
+			return c
+		},
+		Break:   func(*testing.T) { p.cut() },
+		Hang:    func(*testing.T) { p.hang() },
+		Mend:    func(*testing.T) { p.mend() },
+		Secrets: []string{canary},
+	}
+	if b.node != nil {
+		d.Hang = func(*testing.T) { b.node.freeze() }
+		d.Mend = func(*testing.T) {
+			b.node.thaw()
+			p.mend()
+		}
+	}
+	return d
 }
 
 func TestConformanceJetStream(t *testing.T) {
-	for _, format := range []sinks.Format{sinks.CloudEvents, sinks.CloudEventsBinary, sinks.JSON} {
-		t.Run(string(format), func(t *testing.T) {
+	for _, mode := range []struct {
+		format sinks.Format
+		start  func(t *testing.T) *backend
+	}{{sinks.CloudEvents, ownProcess}, {sinks.CloudEventsBinary, inProcess}, {sinks.JSON, inProcess}} {
+		t.Run(string(mode.format), func(t *testing.T) {
 			sinktest.Run(t, func(t *testing.T) sinktest.Destination {
-				s := startServer(t, withUser)
-				nc, js := connect(t, s.ClientURL(), client.UserInfo("me", canary))
-				makeStream(t, js, nil)
-				p := newProxy(t, s.Addr().String())
-				t.Setenv("NATS_TEST_PASSWORD", canary)
-				return sinktest.Destination{
-					Config: func() sinks.Config {
-						c := configFor(p.url(), true)
-						c.User, c.Password = "me", &sinks.Secret{Env: "NATS_TEST_PASSWORD"}
-						return c
-					},
-					Format:   format,
-					Received: func(t *testing.T) []string { return idsOf(stored(t, js)) },
-					Break:    func(*testing.T) { p.cut() },
-					Hang:     func(*testing.T) { p.hang() },
-					Refuse: func(t *testing.T) {
-						if err := js.DeleteStream(t.Context(), "K8S"); err != nil {
-							t.Fatal(err)
-						}
-					},
-					Mend: func(t *testing.T) {
-						p.mend()
-						if _, err := js.Stream(t.Context(), "K8S"); errors.Is(err, jetstream.ErrStreamNotFound) {
-							makeStream(t, js, nil)
-						}
-					},
-					Secrets: []string{canary},
-					Stop: func() {
-						p.stop()
-						nc.Close()
-						stopServer(s)
-					},
+				b := mode.start(t)
+				nc, js := observe(t, b)
+				stream := func(c *jetstream.StreamConfig) { c.Storage = jetstream.FileStorage }
+				makeStream(t, js, stream)
+				p := newProxy(t, strings.TrimPrefix(b.url, "nats://"))
+				d := b.destination(t, p, true)
+				d.Format, d.Idempotent = mode.format, true
+				d.Received = func(t *testing.T) []string { return idsOf(stored(t, js)) }
+				d.Refuse = func(t *testing.T) {
+					if err := js.DeleteStream(t.Context(), "K8S"); err != nil {
+						t.Fatal(err)
+					}
 				}
+				mend := d.Mend
+				d.Mend = func(t *testing.T) {
+					mend(t)
+					if _, err := js.Stream(t.Context(), "K8S"); errors.Is(err, jetstream.ErrStreamNotFound) {
+						makeStream(t, js, stream)
+					}
+				}
+				if b.node != nil {
+					d.Restart = func(*testing.T) { b.node.restart() }
+				}
+				d.Stop = func() {
+					p.stop()
+					nc.Close()
+					b.stop()
+				}
+				return d
 			})
 		})
 	}
@@ -64,37 +111,27 @@ func TestConformanceJetStream(t *testing.T) {
 
 func TestConformanceCore(t *testing.T) {
 	sinktest.Run(t, func(t *testing.T) sinktest.Destination {
-		s := startServer(t, withUser)
-		nc, _ := connect(t, s.ClientURL(), client.UserInfo("me", canary))
+		b := ownProcess(t)
+		nc, _ := observe(t, b)
 		sub := subscribe(t, nc, "k8s.>")
-		p := newProxy(t, s.Addr().String())
-		t.Setenv("NATS_TEST_PASSWORD", canary)
-		return sinktest.Destination{
-			Config: func() sinks.Config {
-				c := configFor(p.url(), false)
-				c.User, c.Password = "me", &sinks.Secret{Env: "NATS_TEST_PASSWORD"}
-				return c
-			},
-			Received: func(t *testing.T) []string {
-				var out []string
-				for _, m := range sub.all() {
-					var e struct{ ID string }
-					if err := json.Unmarshal(m.Data, &e); err != nil {
-						t.Error(err)
-					}
-					out = append(out, e.ID)
+		p := newProxy(t, strings.TrimPrefix(b.url, "nats://"))
+		d := b.destination(t, p, false)
+		d.Received = func(t *testing.T) []string {
+			var out []string
+			for _, m := range sub.all() {
+				var e struct{ ID string }
+				if err := json.Unmarshal(m.Data, &e); err != nil {
+					t.Error(err)
 				}
-				return out
-			},
-			Break:   func(*testing.T) { p.cut() },
-			Hang:    func(*testing.T) { p.hang() },
-			Mend:    func(*testing.T) { p.mend() },
-			Secrets: []string{canary},
-			Stop: func() {
-				p.stop()
-				nc.Close()
-				stopServer(s)
-			},
+				out = append(out, e.ID)
+			}
+			return out
 		}
+		d.Stop = func() {
+			p.stop()
+			nc.Close()
+			b.stop()
+		}
+		return d
 	})
 }

@@ -72,10 +72,14 @@ func makeStream(t *testing.T, js jetstream.JetStream, change func(c *jetstream.S
 // stored returns the messages of the stream, in its order.
 func stored(t *testing.T, js jetstream.JetStream) []*jetstream.RawStreamMsg {
 	t.Helper()
-	stream, err := js.Stream(t.Context(), "K8S")
-	if err != nil {
-		t.Fatal(err)
-	}
+	var stream jetstream.Stream
+	var err error
+	eventually(t, "the stream answers", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		stream, err = js.Stream(ctx, "K8S")
+		return err == nil
+	})
 	state := stream.CachedInfo().State
 	var out []*jetstream.RawStreamMsg
 	for seq := state.FirstSeq; seq <= state.LastSeq && state.Msgs > 0; seq++ {

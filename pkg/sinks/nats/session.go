@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"sync"
@@ -20,11 +21,13 @@ import (
 // session is a connection, which mends itself, and what is known about it.
 type session struct {
 	conn    *client.Conn
+	line    *line
 	js      jetstream.JetStream // nil for core NATS
 	alarm   *alarm              // rung by what the server says out of turn
 	closed  chan struct{}       // closed when the connection's goroutines have been told so
 	checked atomic.Bool         // the stream was looked at since the last failure
 	maxMsg  atomic.Int64        // the stream's own limit; 0: none or not known
+	payload atomic.Int64        // the server's limit
 
 	subjects atomic.Pointer[[]string] // what the stream takes; nil: not known
 }
@@ -68,7 +71,8 @@ func (c *session) usable() error {
 
 // connect makes one attempt at all servers.
 func (s *sink) connect() (*session, error) {
-	c := &session{alarm: newAlarm(), closed: make(chan struct{})}
+	timeout := s.config.Timeout.Std()
+	c := &session{alarm: newAlarm(), closed: make(chan struct{}), line: &line{dialer: net.Dialer{Timeout: timeout}}}
 	options, err := s.options(c)
 	if err != nil {
 		// A secret or file that is not there or cannot be read.
@@ -82,12 +86,13 @@ func (s *sink) connect() (*session, error) {
 	if err != nil {
 		return nil, classify(fmt.Errorf("connect: %w", err))
 	}
+	c.payload.Store(c.conn.MaxPayload())
 	s.metrics.connected.Set(1)
 	if s.stream == nil {
 		return c, nil
 	}
 	c.js, err = jetstream.New(c.conn,
-		jetstream.WithPublishAsyncTimeout(s.config.Timeout.Std()),
+		jetstream.WithPublishAsyncTimeout(timeout),
 		jetstream.WithPublishAsyncMaxPending(maxPending))
 	if err != nil {
 		c.conn.Close()
@@ -108,6 +113,8 @@ func (s *sink) options(c *session) ([]client.Option, error) {
 	options := []client.Option{
 		client.Name("watcherd " + s.name),
 		client.Timeout(s.config.Timeout.Std()),
+		client.FlusherTimeout(s.config.Timeout.Std()),
+		client.SetCustomDialer(c.line),
 		client.MaxReconnects(-1),
 		client.ReconnectWait(500 * time.Millisecond),
 		client.ReconnectJitter(250*time.Millisecond, 250*time.Millisecond),
@@ -125,6 +132,7 @@ func (s *sink) options(c *session) ([]client.Option, error) {
 		}),
 		client.ReconnectHandler(func(nc *client.Conn) {
 			c.checked.Store(false)
+			c.payload.Store(nc.MaxPayload())
 			s.metrics.connected.Set(1)
 			s.log.Info("connection to NATS made again", "server", nc.ConnectedAddr())
 		}),
@@ -197,6 +205,38 @@ func (s *sink) rereader(what string, secret sinks.Secret) (func() string, error)
 		}
 		return last
 	}, nil
+}
+
+// line is the network connection beneath the client's, which holds its lock while it
+// writes: when the server stops reading, cutting the line is the only way out.
+type line struct {
+	dialer net.Dialer
+
+	mu   sync.Mutex // guards what follows
+	conn net.Conn
+}
+
+// Dial implements the client's CustomDialer.
+func (l *line) Dial(network, address string) (net.Conn, error) {
+	conn, err := l.dialer.Dial(network, address) //nolint:noctx // the client has none
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.conn = conn
+	return conn, nil
+}
+
+// cutWhen cuts the line when ctx ends before stop is called.
+func (l *line) cutWhen(ctx context.Context) (stop func() bool) {
+	return context.AfterFunc(ctx, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.conn != nil {
+			_ = l.conn.Close() // the client reports the loss
+		}
+	})
 }
 
 // alarm wakes everybody who waits for the server, with a reason.

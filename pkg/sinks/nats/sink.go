@@ -51,7 +51,7 @@ func (s *sink) Limits() sinks.Limits {
 	if c == nil {
 		return limits
 	}
-	size := c.conn.MaxPayload()
+	size := c.payload.Load()
 	if own := c.maxMsg.Load(); own > 0 {
 		size = min(size, own)
 	}
@@ -63,9 +63,20 @@ func (s *sink) Limits() sinks.Limits {
 
 // Write publishes the batch and waits until the stream, or the server, has it.
 func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	// Everything that asks the connection may have to wait for its lock.
+	known := s.current.Load()
+	if known != nil {
+		defer known.line.cutWhen(ctx)()
+	}
 	c, err := s.session(ctx)
 	if err != nil {
 		return err
+	}
+	if c != known {
+		defer c.line.cutWhen(ctx)()
 	}
 	if s.stream != nil {
 		if err := s.check(ctx, c); err != nil {
@@ -77,6 +88,10 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 	hearing, cancelTimeout := context.WithTimeoutCause(hearing, maxWaits*s.config.Timeout.Std(), errNoAnswer)
 	defer cancelTimeout()
 	p := &publication{sink: s, session: c, batch: batch, messages: s.messages(batch), failed: map[int]error{}, stuck: map[string]error{}}
+	p.keys = make([]string, len(batch))
+	for i, e := range batch {
+		p.keys[i] = e.PartitionKey()
+	}
 	if s.stream == nil {
 		err = p.core(hearing)
 	} else {
@@ -95,6 +110,7 @@ type publication struct {
 	session  *session
 	batch    []*event.Event
 	messages []*client.Msg
+	keys     []string // of the events' objects
 
 	failed map[int]error    // index in the batch → why
 	stuck  map[string]error // objects with a failure: none of their later events goes out
@@ -106,14 +122,14 @@ type publication struct {
 // fail marks an event as failed, and its object.
 func (p *publication) fail(i int, err error) {
 	p.failed[i] = err
-	if key := p.batch[i].PartitionKey(); p.stuck[key] == nil {
+	if key := p.keys[i]; p.stuck[key] == nil {
 		p.stuck[key] = err
 	}
 }
 
 // skip marks an event as failed if its object had a failure.
 func (p *publication) skip(i int) bool {
-	err := p.stuck[p.batch[i].PartitionKey()]
+	err := p.stuck[p.keys[i]]
 	if err != nil {
 		p.failed[i] = sinks.Held(err)
 	}
@@ -138,7 +154,7 @@ func (p *publication) stream(ctx context.Context) error {
 		var round, later []int
 		taken := make(map[string]bool, len(waiting))
 		for _, i := range waiting {
-			switch key := p.batch[i].PartitionKey(); {
+			switch key := p.keys[i]; {
 			case taken[key]:
 				later = append(later, i)
 			case !p.skip(i):
@@ -164,6 +180,9 @@ func (p *publication) stream(ctx context.Context) error {
 func (p *publication) round(ctx context.Context, indexes []int) (stop error) {
 	futures := make(map[int]jetstream.PubAckFuture, len(indexes))
 	for _, i := range indexes {
+		if stop == nil && ctx.Err() != nil {
+			stop = context.Cause(ctx)
+		}
 		if stop != nil {
 			p.fail(i, fmt.Errorf("not sent: %w", stop))
 			continue
@@ -297,6 +316,7 @@ func (s *sink) Close(ctx context.Context) error {
 		}
 		// This ends the JetStream publisher too; cleaning that up by itself leaks its
 		// goroutine when it has only just been started.
+		defer c.line.cutWhen(ctx)()
 		c.conn.Close()
 		s.metrics.connected.Set(0)
 		select {

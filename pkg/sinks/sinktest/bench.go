@@ -94,15 +94,20 @@ type opened struct {
 }
 
 func (s *opened) close() {
-	if s.closed {
-		return
-	}
-	s.closed = true
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	if err := s.Close(ctx); err != nil {
+	if err := s.closeWithin(patience); err != nil {
 		s.t.Errorf("close: %v", err)
 	}
+}
+
+// closeWithin closes the sink, once.
+func (s *opened) closeWithin(d time.Duration) error {
+	if s.closed {
+		return nil
+	}
+	s.closed = true
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	defer cancel()
+	return s.Close(ctx)
 }
 
 // write writes a batch and checks that the sink did not touch it.
@@ -155,13 +160,13 @@ func (s *opened) settle(events []*event.Event, err error, poison []string) (agai
 	for i, e := range events {
 		why, bad := failed[i]
 		if !bad {
-			if blocked[e.UID] {
+			if blocked[e.PartitionKey()] {
 				s.t.Errorf("event %d was accepted although an earlier one of its object failed", e.Sequence)
 			}
 			continue
 		}
 		if class, _ := sinks.Classify(why); class != sinks.ClassPoison {
-			blocked[e.UID] = true
+			blocked[e.PartitionKey()] = true
 			again = append(again, e)
 			continue
 		}

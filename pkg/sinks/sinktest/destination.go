@@ -30,8 +30,17 @@ type Destination struct {
 	Break func(t *testing.T)
 	Mend  func(t *testing.T)
 
-	// Hang makes the destination stop answering, so that a Write blocks.
+	// Hang makes the destination stop answering, so that a Write blocks. Best is to stop
+	// a real server's process (SIGSTOP), which stops reading too.
 	Hang func(t *testing.T)
+
+	// Restart ends the destination without warning, as kill -9 does, and starts it
+	// again with what it has accepted, at the same address.
+	Restart func(t *testing.T)
+
+	// Idempotent says that the destination keeps one copy of an event that is written
+	// again, whatever batches it comes in.
+	Idempotent bool
 
 	// Refuse makes the destination fail in a way that must pause the sink.
 	Refuse func(t *testing.T)

@@ -45,6 +45,46 @@ func Event(i, object int) *event.Event {
 	return e
 }
 
+// Recreated makes the life of an object and of the next one under its name: added,
+// updated and deleted under one uid, added and updated under another.
+func Recreated(object int) []*event.Event {
+	out := make([]*event.Event, 5)
+	for i := range out {
+		e := Event(i, object)
+		switch i {
+		case 0, 3:
+			e.Type = event.Added
+		case 2:
+			e.Type = event.Deleted
+		default:
+			e.Type = event.Updated
+		}
+		if i > 2 {
+			e.UID = fmt.Sprintf("00000000-0000-4000-9000-%012d", object)
+		}
+		e.ID = event.ID("cluster-uid", e.Type, e.Resource, "", e.UID, e.ResourceVersion)
+		out[i] = e
+	}
+	return out
+}
+
+// odd are JSON values that the API server can serve and that destinations choke on: NUL,
+// half of a surrogate pair, numbers beyond every machine's, depth, line separators.
+var odd = []string{
+	`"a\u0000b"`, `"\ud800"`, `"\udc00\ud800"`, `1e400`, `-1e-400`, `123456789012345678901234567890`, `0.1e1`,
+	`"\u2028\u2029"`, `{"":{"":null}}`, strings.Repeat("[", 500) + strings.Repeat("]", 500), `{"a":1,"a":2}`, `"\r\n"`,
+}
+
+// Odd makes an event for each value of which a destination may find that it is odd.
+func Odd() []*event.Event {
+	out := make([]*event.Event, len(odd))
+	for i, value := range odd {
+		out[i] = Event(i, i)
+		out[i].Object = json.RawMessage(`{"data":` + value + `}`)
+	}
+	return out
+}
+
 // Large makes an event whose object holds about size bytes of text.
 func Large(i, object, size int) *event.Event {
 	e := Event(i, object)

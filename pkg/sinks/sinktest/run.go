@@ -24,11 +24,18 @@ func Run(t *testing.T, start func(t *testing.T) Destination) {
 		{"defaults can be used", checkDefaults},
 		{"keeps order per object in concurrent lanes", checkLanes},
 		{"takes many events of one object at once", checkHotObject},
+		{"keeps an object apart from the next one of its name", checkRecreated},
+		{"takes values that are odd", checkOdd},
 		{"holds back what follows a refused event of its object", checkHeld},
 		{"goes on after it is opened again", checkReopen},
 		{"opens while the destination is down", checkOpenWhileDown},
 		{"fails with a retry and then goes on", checkBreak},
+		{"delivers nothing after a failure and its end", checkNothingLate},
+		{"delivers everything over a restart of the destination", checkRestart},
 		{"returns soon after cancellation", checkCancel},
+		{"returns soon after cancellation of much", checkCancelMuch},
+		{"closes while the destination hangs", checkCloseHung},
+		{"leaves one copy of what is written again", checkIdempotent},
 		{"does nothing when cancelled before", checkCancelledBefore},
 		{"pauses when it is refused", checkRefuse},
 		{"names the event that is refused for good", checkReject},
@@ -72,7 +79,7 @@ func (b *bench) expectPerObject(events []*event.Event) {
 	want := map[string][]string{}
 	for _, e := range events {
 		byID[e.ID] = e
-		want[e.UID] = append(want[e.UID], e.ID)
+		want[e.PartitionKey()] = append(want[e.PartitionKey()], e.ID)
 	}
 	got := map[string][]string{}
 	seen := map[string]bool{}
@@ -84,12 +91,12 @@ func (b *bench) expectPerObject(events []*event.Event) {
 		}
 		if !seen[id] {
 			seen[id] = true
-			got[e.UID] = append(got[e.UID], id)
+			got[e.PartitionKey()] = append(got[e.PartitionKey()], id)
 		}
 	}
-	for uid, ids := range want {
-		if !slices.Equal(got[uid], ids) {
-			b.t.Errorf("object %s: got %v, want %v", uid, got[uid], ids)
+	for key, ids := range want {
+		if !slices.Equal(got[key], ids) {
+			b.t.Errorf("object %s: got %v, want %v", key, got[key], ids)
 		}
 	}
 }
@@ -222,7 +229,179 @@ func checkBreak(b *bench) {
 	b.expectPerObject(events)
 }
 
-func checkCancel(b *bench) {
+// checkNothingLate fails a Write, closes the sink and lets the destination recover: what
+// failed must not arrive then. A client that goes on in the background would deliver it
+// behind what its successor has written since.
+func checkNothingLate(b *bench) {
+	if b.dest.Break == nil {
+		b.t.Skip("the destination cannot be broken")
+	}
+	s := b.open()
+	events := Events(12, 3)
+	s.mustWrite(events[:3])
+	b.dest.Break(b.t)
+	if err := s.write(b.t.Context(), events[3:6]); err == nil {
+		b.t.Fatal("a write to a broken destination succeeded")
+	}
+	s.close()
+	b.dest.Mend(b.t)
+	next := b.open()
+	next.deliver(events[6:])
+	b.expectPerObject(slices.Concat(events[:3], events[6:]))
+}
+
+// checkRestart restarts the destination again and again while events flow.
+func checkRestart(b *bench) {
+	if b.dest.Restart == nil {
+		b.t.Skip("the destination cannot be restarted")
+	}
+	s := b.open()
+	events := Events(600, 20)
+	const steps = 6
+	for step := range steps {
+		part := events[step*len(events)/steps:][:len(events)/steps]
+		restarted := make(chan struct{})
+		if step > 0 {
+			go func() {
+				defer close(restarted)
+				b.dest.Restart(b.t)
+			}()
+		} else {
+			close(restarted)
+		}
+		for len(part) > 0 {
+			n := min(10, len(part))
+			s.deliver(part[:n])
+			part = part[n:]
+		}
+		<-restarted
+	}
+	b.expectPerObject(events)
+}
+
+func checkRecreated(b *bench) {
+	events := Recreated(1)
+	s := b.open()
+	s.mustWrite(Recreated(0)[:1]) // some destinations tell their limits only then
+	if b.dest.Reject == nil {
+		s.mustWrite(events)
+		b.expect(append(Recreated(0)[:1], events...))
+		return
+	}
+	// The deletion is refused: the next object of the name must wait for it.
+	b.dest.Reject(b.t, events[2].ID)
+	failed := failures(events, s.write(b.t.Context(), events))
+	for i, e := range events[2:] {
+		if failed[2+i] == nil {
+			b.t.Errorf("event %d of another uid was accepted although an earlier one of its name failed", e.Sequence)
+		}
+	}
+	b.dest.Mend(b.t)
+	var again []*event.Event
+	for i, e := range events {
+		if failed[i] != nil {
+			again = append(again, e)
+		}
+	}
+	s.deliver(again)
+	b.expectPerObject(append(Recreated(0)[:1], events...))
+}
+
+// checkOdd: an odd value is taken, or the event that holds it is refused on its own.
+func checkOdd(b *bench) {
+	s := b.open()
+	events := append(Odd(), Event(100, 100))
+	poison := s.deliver(events)
+	if len(poison) > 0 {
+		b.t.Logf("%d of %d odd values are refused", len(poison), len(events)-1)
+	}
+	b.expectPerObject(slices.DeleteFunc(events, func(e *event.Event) bool { return slices.Contains(poison, e.ID) }))
+}
+
+// checkIdempotent writes events again, in the same batch and in one that is cut
+// elsewhere, as after a crash.
+func checkIdempotent(b *bench) {
+	if !b.dest.Idempotent {
+		b.t.Skip("the destination keeps every copy")
+	}
+	s := b.open()
+	events := Events(80, 7)
+	s.mustWrite(events[:50])
+	s.mustWrite(events[:50])
+	s.mustWrite(events)
+	s.close()
+	b.open().mustWrite(events[20:70])
+	if got := b.received(len(events)); len(got) != len(events) {
+		b.t.Errorf("the destination has %d events, %d were written", len(got), len(events))
+	}
+	b.expectPerObject(events)
+}
+
+func checkCancel(b *bench) { b.cancelled(Events(6, 2)) }
+
+// checkCancelMuch writes more than the buffers between the sink and its destination hold.
+func checkCancelMuch(b *bench) {
+	s := b.open()
+	first := Event(0, 0)
+	s.mustWrite([]*event.Event{first}) // some destinations tell their limits only then
+	size := 1 << 20
+	if limited, ok := s.Sink.(sinks.Limited); ok && limited.Limits().MaxEventBytes > 0 {
+		size = min(size, limited.Limits().MaxEventBytes-1024)
+	}
+	s.close()
+	events := Events(2, 2)[:1]
+	for i := 1; (i-1)*size < 24<<20; i++ {
+		events = append(events, Large(i, i, size))
+	}
+	b.cancelled(events)
+}
+
+// cancelled writes the first of the events, hangs the destination, and cancels the Write
+// of the others.
+func (b *bench) cancelled(events []*event.Event) {
+	if b.dest.Hang == nil {
+		b.t.Skip("the destination cannot hang")
+	}
+	s := b.open()
+	s.deliver(events[:1])
+	b.dest.Hang(b.t)
+	s.mustHang(events[1:])
+	b.dest.Mend(b.t)
+	s.deliver(events[1:])
+	b.expectPerObject(events)
+}
+
+// mustHang writes to a destination that hangs, and cancels.
+func (s *opened) mustHang(events []*event.Event) {
+	s.t.Helper()
+	ctx, cancel := context.WithCancel(s.t.Context())
+	defer cancel()
+	result := make(chan error, 1)
+	go func() { result <- s.write(ctx, events) }()
+	select {
+	case err := <-result:
+		s.t.Fatalf("the write did not wait for the destination: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	cancel()
+	select {
+	case err := <-result:
+		if err == nil {
+			s.t.Error("a write that was cut short succeeded")
+		}
+		for i, why := range failures(events, err) {
+			if class, _ := sinks.Classify(why); class != sinks.ClassRetry {
+				s.t.Errorf("event %d: class %s, retry is wanted: %v", i, class, why)
+			}
+		}
+	case <-time.After(patience):
+		s.t.Fatal("the write goes on after cancellation")
+	}
+}
+
+// checkCloseHung closes the sink of a destination that hangs: Close ends with its
+// context, and says so if something is left.
+func checkCloseHung(b *bench) {
 	if b.dest.Hang == nil {
 		b.t.Skip("the destination cannot hang")
 	}
@@ -230,29 +409,21 @@ func checkCancel(b *bench) {
 	events := Events(6, 2)
 	s.mustWrite(events[:2])
 	b.dest.Hang(b.t)
-	ctx, cancel := context.WithCancel(b.t.Context())
-	result := make(chan error, 1)
-	go func() { result <- s.write(ctx, events[2:4]) }()
-	select {
-	case err := <-result:
-		b.t.Fatalf("the write did not wait for the destination: %v", err)
-	case <-time.After(100 * time.Millisecond):
-	}
-	cancel()
-	select {
-	case err := <-result:
-		if err == nil {
-			b.t.Error("a write that was cut short succeeded")
+	s.mustHang(events[2:4])
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		if err := s.closeWithin(100 * time.Millisecond); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			b.t.Errorf("close: %v", err)
 		}
-		if class, _ := sinks.Classify(err); class != sinks.ClassRetry {
-			b.t.Errorf("class %s, retry is wanted: %v", class, err)
-		}
+	}()
+	select {
+	case <-closed:
 	case <-time.After(patience):
-		b.t.Fatal("the write goes on after cancellation")
+		b.t.Error("close goes on after its context")
 	}
 	b.dest.Mend(b.t)
-	s.deliver(events[2:])
-	b.expectPerObject(events)
+	<-closed
 }
 
 func checkCancelledBefore(b *bench) {
