@@ -113,14 +113,25 @@ func (a *archivist) rotated(name, at string) {
 	}
 }
 
+// reset forgets what is known: another folder stands in the place of the root.
+func (a *archivist) reset() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.resetLocked()
+}
+
+func (a *archivist) resetLocked() {
+	clear(a.listed)
+	clear(a.known)
+	a.stamps = 0
+}
+
 // list learns what rotated files there are in a folder. It is called in the sink's
 // turn, so that no rotation comes between.
 func (a *archivist) list(root *os.Root, dir string) error {
 	a.mu.Lock()
 	if a.stamps > maxStamps {
-		clear(a.listed)
-		clear(a.known)
-		a.stamps = 0
+		a.resetLocked()
 	}
 	listed := a.listed[dir]
 	a.mu.Unlock()

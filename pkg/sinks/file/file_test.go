@@ -418,6 +418,33 @@ func TestKeepsTheNewest(t *testing.T) {
 	}
 }
 
+// TestFolderWithArchives replaces the folder by one that holds rotated files, as a disk
+// that is mounted late: they count.
+func TestFolderWithArchives(t *testing.T) {
+	f := newTree(t)
+	events := sinktest.Events(4, 1)
+	s := f.open("in/all.jsonl", func(c *file.Config) { c.Rotate = file.Rotate{MaxBytes: 1, Keep: 2} })
+	f.write(s, events[0])
+	f.write(s, events[1])
+	if err := errors.Join(os.Rename(f.path("in"), f.path("out")), os.Mkdir(f.path("in"), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		at := time.Now().Add(time.Hour + time.Duration(i)*time.Second).UTC().Format("20060102T150405.000Z")
+		if err := os.WriteFile(f.path("in/all@"+at+".jsonl"), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.write(s, events[2])
+	f.write(s, events[3]) // rotates
+	var names []string
+	eventually(t, "two rotated files are left", func() bool {
+		names = slices.DeleteFunc(f.names(), func(n string) bool { return !strings.HasPrefix(n, "in/all@") })
+		return len(names) == 2
+	})
+	f.expect(names[1], events[2])
+}
+
 // TestTidiesAtStart: what a crash left undone is done when the sink is opened again,
 // without another rotation: deleted where the path is written to, compressed also where
 // it is not.

@@ -35,11 +35,11 @@ func newFolder(path string, maxOpen int, log *slog.Logger, m *metrics) *folder {
 }
 
 // prepare makes sure that root is the folder that stands at path now, making it
-// when there is none.
-func (d *folder) prepare() error {
+// when there is none. It reports whether that is another one than before.
+func (d *folder) prepare() (replaced bool, err error) {
 	if d.root != nil {
 		if now, err := os.Stat(d.path); err == nil && os.SameFile(now, d.info) {
-			return nil
+			return false, nil
 		}
 		d.log.Warn("folder of the file sink was replaced or removed; files in it are opened anew", "path", d.path)
 		if err := d.close(); err != nil {
@@ -47,18 +47,18 @@ func (d *folder) prepare() error {
 		}
 	}
 	if err := makeFolder(d.path); err != nil {
-		return err
+		return false, err
 	}
 	root, err := os.OpenRoot(d.path)
 	if err != nil {
-		return err
+		return false, err
 	}
 	info, err := root.Stat(".")
 	if err != nil {
-		return errors.Join(err, root.Close())
+		return false, errors.Join(err, root.Close())
 	}
 	d.root, d.info = root, info
-	return nil
+	return true, nil
 }
 
 // makeFolder makes the folder and those above it, and makes each new name durable.

@@ -31,7 +31,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		open:          open,
 		rotations:     counter("rotations_total", "Files set aside by size or age."),
-		repairs:       counter("repaired_lines_total", "Torn last lines cut off when a file was opened."),
+		repairs:       counter("repairs_total", "Files whose torn end was cut off when they were opened."),
 		rollbacks:     counter("rollbacks_total", "Batches cut off again because a write or sync failed."),
 		archiveErrors: counter("archive_errors_total", "Failures to compress or delete rotated files."),
 	}

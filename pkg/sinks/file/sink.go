@@ -47,8 +47,12 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 
 // write is run in the sink's turn.
 func (s *sink) write(groups []*group, count int) error {
-	if err := s.folder.prepare(); err != nil {
+	replaced, err := s.folder.prepare()
+	if err != nil {
 		return classify(fmt.Errorf("open folder: %w", err))
+	}
+	if replaced {
+		s.archive.reset()
 	}
 	if err := s.folder.room(total(groups), s.minFree); err != nil {
 		return classify(err)

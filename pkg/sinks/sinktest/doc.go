@@ -9,7 +9,9 @@
 // Guarantees: each check gets a destination of its own, and no goroutine that a
 // sink leaves behind goes unnoticed.
 //
-// Caveats: the suite is about the contract. What a kind promises beyond it, such as
+// Caveats: what a server had in its socket buffers when it was stopped may still arrive
+// when it goes on; no client can prevent that, and an idempotent destination does not
+// mind. The suite is about the contract. What a kind promises beyond it, such as
 // signatures or rotation, is tested by the kind. Nothing may run in parallel with
 // it in the same process, because of the count of goroutines.
 package sinktest

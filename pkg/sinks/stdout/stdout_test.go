@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -91,6 +92,9 @@ func TestConformance(t *testing.T) {
 					Received: func(t *testing.T) []string { return ids(t, o.String()) },
 					Break: func(*testing.T) {
 						o.set(func() { o.fail = func([]byte) (int, error) { return 0, io.ErrClosedPipe } })
+					},
+					Refuse: func(*testing.T) {
+						o.set(func() { o.fail = func([]byte) (int, error) { return 0, syscall.EPIPE } })
 					},
 					Hang: func(*testing.T) { o.set(func() { o.gate = hung }) },
 					Mend: func(*testing.T) {

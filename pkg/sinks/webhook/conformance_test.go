@@ -45,8 +45,12 @@ func TestConformance(t *testing.T) {
 					Received:  func(*testing.T) []string { return e.received() },
 					Break:     func(*testing.T) { e.set(echo(http.StatusServiceUnavailable)) },
 					Refuse:    func(*testing.T) { e.set(echo(http.StatusUnauthorized)) },
-					Hang:      func(*testing.T) { e.set(e.hang) },
-					Mend:      func(*testing.T) { e.set(nil) },
+					Hang:      func(*testing.T) { e.gates.freeze() },
+					Restart:   e.restart,
+					Mend: func(*testing.T) {
+						e.gates.thaw()
+						e.set(nil)
+					},
 					Reject: func(_ *testing.T, id string) {
 						e.set(func(w http.ResponseWriter, r *http.Request, ids []string) {
 							if slices.Contains(ids, id) {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -36,7 +37,8 @@ type request struct {
 // endpoint is an HTTPS server that speaks HTTP/2 and keeps what it is sent.
 type endpoint struct {
 	*httptest.Server
-	dir string // holds ca.pem
+	dir   string // holds ca.pem
+	gates *freezer
 
 	mu       sync.Mutex
 	answer   func(w http.ResponseWriter, r *http.Request, ids []string) // nil: 204
@@ -48,15 +50,39 @@ type endpoint struct {
 func newEndpoint(t *testing.T) *endpoint {
 	t.Helper()
 	e := &endpoint{dir: t.TempDir(), hung: make(chan struct{})}
-	e.Server = httptest.NewUnstartedServer(e)
-	e.EnableHTTP2 = true
-	e.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
-	e.StartTLS()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.start(l)
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: e.Certificate().Raw})
 	if err := os.WriteFile(filepath.Join(e.dir, "ca.pem"), ca, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return e
+}
+
+func (e *endpoint) start(l net.Listener) {
+	e.gates = newFreezer(l)
+	e.Server = httptest.NewUnstartedServer(e)
+	e.Server.Listener.Close()
+	e.Server.Listener = e.gates
+	e.EnableHTTP2 = true
+	e.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	e.StartTLS()
+}
+
+// restart ends the server and all its connections at once, and starts it again at its
+// address.
+func (e *endpoint) restart(t *testing.T) {
+	_ = e.Config.Close()
+	e.Server.Close()
+	l, err := net.Listen("tcp", e.gates.Addr().String())
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	e.start(l)
 }
 
 func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -160,6 +186,7 @@ func (e *endpoint) config() *webhook.Config {
 // stop ends the server; idle connections are gone only when both sides say so.
 func (e *endpoint) stop() {
 	close(e.hung)
+	e.gates.thaw()
 	e.Close()
 }
 
