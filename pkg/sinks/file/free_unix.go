@@ -10,9 +10,9 @@ func freeSpace(path string) (free int64, known bool, err error) {
 	var fs syscall.Statfs_t
 	for {
 		err = syscall.Statfs(path, &fs)
-		if err != syscall.EINTR { //nolint:errorlint // an errno
+		if err != syscall.EINTR {
 			break
 		}
 	}
-	return int64(fs.Bavail) * int64(fs.Bsize), err == nil && fs.Blocks > 0, err //nolint:gosec,unconvert // types differ by system
+	return int64(fs.Bavail) * int64(fs.Bsize), err == nil && fs.Blocks > 0, err //nolint:unconvert // types differ by system
 }

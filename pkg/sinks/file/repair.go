@@ -12,9 +12,10 @@ import (
 const repairWindow = 16 << 20
 
 // repair ends what a crash or a power cut left, so that the next line starts on its
-// own. A hole is a run of zeros where a page was lost; deep also looks for those. What
-// follows a hole, and a last line without its newline, was never accepted if it is a
-// line of this package: it is cut off. A last line of anybody else's gets its newline.
+// own. A hole is a run of zeros where a page was lost, since JSON holds no zero byte;
+// deep also looks for those. What follows a hole, and a last line without its newline,
+// was never accepted if it is a line of this package: it is cut off. A last line of
+// anybody else's gets its newline.
 func (f *logFile) repair(deep bool) (cut int64, err error) {
 	end := f.size
 	if deep {

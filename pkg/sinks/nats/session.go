@@ -218,7 +218,7 @@ type line struct {
 
 // Dial implements the client's CustomDialer.
 func (l *line) Dial(network, address string) (net.Conn, error) {
-	conn, err := l.dialer.Dial(network, address) //nolint:noctx // the client has none
+	conn, err := l.dialer.Dial(network, address)
 	if err != nil {
 		return nil, err
 	}

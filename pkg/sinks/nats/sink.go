@@ -67,16 +67,21 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 		return context.Cause(ctx)
 	}
 	// Everything that asks the connection may have to wait for its lock.
+	caller := ctx
 	known := s.current.Load()
 	if known != nil {
-		defer known.line.cutWhen(ctx)()
+		stop := known.line.cutWhen(caller)
+		defer stop()
 	}
+	ctx, cancelWaits := context.WithTimeoutCause(ctx, maxWaits*s.config.Timeout.Std(), errNoAnswer)
+	defer cancelWaits()
 	c, err := s.session(ctx)
 	if err != nil {
 		return err
 	}
 	if c != known {
-		defer c.line.cutWhen(ctx)()
+		stop := c.line.cutWhen(caller)
+		defer stop()
 	}
 	if s.stream != nil {
 		if err := s.check(ctx, c); err != nil {
@@ -85,8 +90,6 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 	}
 	hearing, cancel := c.alarm.hear(ctx)
 	defer cancel()
-	hearing, cancelTimeout := context.WithTimeoutCause(hearing, maxWaits*s.config.Timeout.Std(), errNoAnswer)
-	defer cancelTimeout()
 	p := &publication{sink: s, session: c, batch: batch, messages: s.messages(batch), failed: map[int]error{}, stuck: map[string]error{}}
 	p.keys = make([]string, len(batch))
 	for i, e := range batch {
@@ -316,7 +319,8 @@ func (s *sink) Close(ctx context.Context) error {
 		}
 		// This ends the JetStream publisher too; cleaning that up by itself leaks its
 		// goroutine when it has only just been started.
-		defer c.line.cutWhen(ctx)()
+		stop := c.line.cutWhen(ctx)
+		defer stop()
 		c.conn.Close()
 		s.metrics.connected.Set(0)
 		select {
