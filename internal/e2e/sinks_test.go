@@ -163,9 +163,13 @@ func TestRejectedObject(t *testing.T) {
 		t.Fatalf("%d events arrived at an endpoint that fails", n)
 	}
 
+	var alone atomic.Int32 // refusals of the event on its own
 	e.become(func(w http.ResponseWriter, batch []json.RawMessage, take func()) {
 		for _, body := range batch {
 			if strings.Contains(string(body), `"name":"`+rejected+`"`) {
+				if len(batch) == 1 {
+					alone.Add(1)
+				}
 				http.Error(w, "no such thing", http.StatusUnprocessableEntity)
 				return
 			}
@@ -182,6 +186,8 @@ func TestRejectedObject(t *testing.T) {
 		}
 	}
 	awaitAll(t, []*tap{hook}, want)
+	const poisonAttempts = 3 // the default
+	eventually(t, func() bool { return alone.Load() >= poisonAttempts }, func() string { return fmt.Sprint(alone.Load(), " refusals") })
 	d.stop()
 	if n, once := len(hook.seen), len(distinct(hook.seen)); n != once || once != len(want) {
 		t.Errorf("%d events arrived, %d different ones, want %d once each", n, once, len(want))
