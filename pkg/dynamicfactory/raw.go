@@ -59,6 +59,12 @@ type Snapshot struct {
 	ResourceVersion string
 	Time            time.Time // when that was, for the Gap if it cannot be resumed; may be zero
 	Objects         []*compact.Object
+	// Relist is for a program that has recorded only a part of a list at
+	// ResourceVersion. Objects are not used: the informer begins with a list of the
+	// resource as it was at that version, and watches from there. If the server no
+	// longer has that version, the list is of now, and OnGap is told of a gap from
+	// that version on.
+	Relist bool
 }
 
 // Gap is a stretch of history that was lost: what happened in between shows only
@@ -194,7 +200,7 @@ func (f *Factory) newSource(k Key) *rawwatch.Source {
 			if s == nil || err != nil {
 				return nil, err
 			}
-			return &rawwatch.Snapshot{ResourceVersion: s.ResourceVersion, Time: s.Time, Objects: s.at}, nil
+			return &rawwatch.Snapshot{ResourceVersion: s.ResourceVersion, Time: s.Time, Relist: s.Relist, Objects: s.at}, nil
 		}
 	}
 	if onGap := f.opts.raw.OnGap; onGap != nil {

@@ -58,21 +58,26 @@ func (u *unreadable) Unwrap() error { return u.err }
 // objects of a page while it comes in.
 func (s *Source) list(ctx context.Context) (*objects, error) {
 	for range pagedAttempts {
-		list, err := s.paged(ctx, pageSize)
+		list, err := s.paged(ctx, "", pageSize)
 		if isExpired(err) {
 			s.stats.contact(func(t *Stats) { t.Expired410++ })
 			continue // the version of the first page is gone: a page from a newer one would not fit
 		}
 		return list, err
 	}
-	return s.paged(ctx, 0)
+	return s.paged(ctx, "", 0)
 }
 
-func (s *Source) paged(ctx context.Context, limit int) (*objects, error) {
+// paged reads a list at exactly a version, or at the present one if that is "".
+func (s *Source) paged(ctx context.Context, version string, limit int) (*objects, error) {
 	b := listBuilder{source: s, position: s.progress.next()}
 	query := s.query()
 	if limit > 0 {
 		query.Set("limit", strconv.Itoa(limit))
+	}
+	if version != "" {
+		query.Set("resourceVersion", version)
+		query.Set("resourceVersionMatch", string(metav1.ResourceVersionMatchExact))
 	}
 	for {
 		meta, err := s.page(ctx, query, &b)
@@ -84,6 +89,8 @@ func (s *Source) paged(ctx context.Context, limit int) (*objects, error) {
 			break
 		}
 		query.Set("continue", meta.Continue)
+		query.Del("resourceVersion") // the token has it; the server refuses both
+		query.Del("resourceVersionMatch")
 	}
 	if b.list.ResourceVersion == "" {
 		return nil, &unreadable{errors.New("the list has no resourceVersion")}

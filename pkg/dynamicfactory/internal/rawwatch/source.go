@@ -52,6 +52,9 @@ type Config struct {
 type Snapshot struct {
 	ResourceVersion string
 	Time            time.Time // when that was; may be zero
+	// Relist has the server list the resource as it was at ResourceVersion, in place
+	// of Objects.
+	Relist bool
 	// Objects makes the list's objects, of which the last one carries the position.
 	Objects func(position uint64) []runtime.Object
 }
@@ -188,7 +191,11 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 		if err != nil {
 			return nil, fmt.Errorf("snapshot: %w", err)
 		}
-		if snapshot != nil {
+		switch {
+		case snapshot == nil:
+		case snapshot.Relist:
+			return s.relist(ctx, snapshot)
+		default:
 			return s.resume(snapshot), nil
 		}
 	}
@@ -196,6 +203,40 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.listed(list)
+	return list, nil
+}
+
+// relist reads the first list at the snapshot's version. If the server no longer has
+// that version, it reads a list of now and reports the history from there on as lost.
+func (s *Source) relist(ctx context.Context, snapshot *Snapshot) (*objects, error) {
+	back, err := s.behind(ctx, time.Now().Add(-probeFresh), snapshot.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	var list *objects
+	gap := &Gap{Cause: CauseRollback, From: snapshot.ResourceVersion, FromTime: snapshot.Time}
+	if !back {
+		gap.Cause = CauseExpired
+		list, err = s.paged(ctx, snapshot.ResourceVersion, pageSize)
+		switch {
+		case err == nil && list.ResourceVersion == snapshot.ResourceVersion:
+			gap = nil
+		case err == nil: // a server that knows no exact lists
+		case isExpired(err) || apierrors.IsBadRequest(err):
+			s.stats.contact(func(t *Stats) { t.Expired410++ })
+		default:
+			return nil, err
+		}
+	}
+	if list == nil {
+		if list, err = s.list(ctx); err != nil {
+			return nil, err
+		}
+	}
+	s.mu.Lock()
+	s.loss = gap
+	s.mu.Unlock()
 	s.listed(list)
 	return list, nil
 }
