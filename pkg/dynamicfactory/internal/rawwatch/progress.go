@@ -66,12 +66,18 @@ func (p *progress) next() uint64 {
 	return p.last + 1
 }
 
-// eventID identifies an event among those of one version.
-func (p *progress) eventID(typ string, uid []byte) uint64 {
+// eventID identifies an event among those of one version. Not every aggregated
+// server gives its objects a uid.
+func (p *progress) eventID(typ string, uid, namespace, name []byte) uint64 {
 	var h maphash.Hash
 	h.SetSeed(p.seed)
 	_, _ = h.WriteString(typ) // never fails
 	_, _ = h.Write(uid)
+	if len(uid) == 0 {
+		_, _ = h.Write(namespace)
+		_ = h.WriteByte('/') // in no name
+		_, _ = h.Write(name)
+	}
 	return h.Sum64()
 }
 

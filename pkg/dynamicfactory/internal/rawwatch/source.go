@@ -96,8 +96,9 @@ type Source struct {
 	interrupt context.CancelCauseFunc // ends the watch request that runs
 
 	// Scratch of the goroutine that lists or watches; there is one at a time.
-	edited []byte
-	meta   compact.Meta
+	invalid int // lists in a row after watches refused as invalid
+	edited  []byte
+	meta    compact.Meta
 }
 
 var (

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"strconv"
 	"sync"
 	"time"
@@ -41,11 +42,17 @@ const (
 	// unreadableAttempts is how often events after one version are read again when
 	// one of them makes no sense.
 	unreadableAttempts = 3
+
+	// invalidAttempts is how often a watch is refused as invalid before a list is
+	// made. It doubles with each list that does not help, invalidDoublings times.
+	invalidAttempts  = 3
+	invalidDoublings = 6
 )
 
 // What ends a watch request, besides what the server says.
 var (
 	errSilent     = errors.New("the watch fell silent")
+	errNoHeaders  = errors.New("the server does not answer the watch request")
 	errOverdue    = errors.New("the watch did not end when it should have")
 	errProbe      = errors.New("the server does not answer")
 	errRolledBack = errors.New("the server's resource versions went backwards")
@@ -57,12 +64,14 @@ type stream struct {
 	cancel context.CancelFunc
 	events chan watch.Event
 
+	done       <-chan struct{} // closed when the reflector stops the watch
 	backoff    backoff
 	requests   int    // watches established
 	bookmarks  bool   // the current request has had a bookmark
 	quiet      bool   // the source sends none
 	unreadable int    // events in a row that made no sense
 	unreadAt   string // the version after which
+	invalid    int    // requests in a row that were refused as invalid
 }
 
 var _ watch.Interface = (*stream)(nil)
@@ -74,9 +83,14 @@ func (s *Source) WatchWithContext(ctx context.Context, _ metav1.ListOptions) (wa
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w := &stream{source: s, cancel: cancel, events: make(chan watch.Event), quiet: s.cfg.GVR.Resource == "events"}
+	w := &stream{
+		source: s, cancel: cancel, done: ctx.Done(), events: make(chan watch.Event),
+		quiet: s.cfg.GVR.Resource == "events", backoff: backoff{streams: &s.cfg.Client.streams},
+	}
+	s.cfg.Client.streams.Add(1)
 	go func() {
 		defer s.running.Done()
+		defer s.cfg.Client.streams.Add(-1)
 		defer cancel()
 		defer close(w.events)
 		w.run(ctx)
@@ -118,6 +132,10 @@ func (w *stream) run(ctx context.Context) {
 				w.end(ctx, CauseUnreadable, err)
 				return
 			}
+		case w.needsList(err):
+			s.failed(ctx, "watch", err)
+			w.end(ctx, CauseExpired, err)
+			return
 		default:
 			s.failed(ctx, "watch", err)
 		}
@@ -142,24 +160,48 @@ func (w *stream) givesUp() bool {
 	return w.unreadable >= unreadableAttempts
 }
 
+// needsList counts requests in a row that the server refuses as invalid, and tells
+// whether to list: a version that another server has given may be no version of this
+// one. A server that refuses the version of its own list as well is listed ever more
+// seldom.
+func (w *stream) needsList(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch status.Status().Code {
+	case http.StatusBadRequest, http.StatusConflict, http.StatusPreconditionFailed, http.StatusUnprocessableEntity:
+	default:
+		return false
+	}
+	s := w.source
+	if w.invalid++; w.invalid < invalidAttempts<<s.invalid {
+		return false
+	}
+	s.invalid = min(s.invalid+1, invalidDoublings)
+	return true
+}
+
 // end has the reflector list again.
 func (w *stream) end(ctx context.Context, cause string, err error) {
 	w.source.lost(cause) // before anything counts as a contact
-	if cause == CauseExpired {
+	if isExpired(err) {
 		w.source.stats.contact(func(t *Stats) { t.Expired410++ })
 	}
 	klog.FromContext(ctx).Info("Informer lost a part of its resource's history and lists it again",
 		"resource", w.source.cfg.GVR.String(), "namespace", w.source.cfg.Namespace, "cause", cause, "err", err)
 	status := apierrors.NewResourceExpired(err.Error()).Status()
-	w.send(ctx, watch.Event{Type: watch.Error, Object: &status})
+	_ = w.send(watch.Event{Type: watch.Error, Object: &status}) // who has stopped does not list again
 }
 
-func (w *stream) send(ctx context.Context, e watch.Event) bool {
+// send hands an event to the reflector. It fails only if the reflector has stopped: an
+// event that progress counts as received is not lost with the request that brought it.
+func (w *stream) send(e watch.Event) error {
 	select {
 	case w.events <- e:
-		return true
-	case <-ctx.Done():
-		return false
+		return nil
+	case <-w.done:
+		return context.Canceled
 	}
 }
 
@@ -186,7 +228,9 @@ func (w *stream) request(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = s.interruptible(nil) }() // only a beginning can be refused
+	headers := time.AfterFunc(silence, func() { cancel(errNoHeaders) })
 	resp, err := s.cfg.Client.get(ctx, s.path, query, accept)
+	headers.Stop()
 	if err != nil {
 		return err
 	}
@@ -235,6 +279,7 @@ func (w *stream) timeout() time.Duration {
 func (w *stream) established(ctx context.Context) {
 	w.bookmarks = false
 	w.requests++
+	w.invalid, w.source.invalid = 0, 0
 	first := w.requests == 1
 	w.source.stats.contact(func(t *Stats) {
 		if !first {
@@ -275,7 +320,7 @@ func (w *stream) line(ctx context.Context, line []byte) error {
 	case watch.Added, watch.Modified, watch.Deleted:
 		return w.change(ctx, watch.EventType(typ), raw)
 	case watch.Bookmark:
-		return w.bookmark(ctx, raw)
+		return w.bookmark(raw)
 	case watch.Error:
 		return statusError(raw)
 	default:
@@ -293,7 +338,7 @@ func (w *stream) change(ctx context.Context, typ watch.EventType, raw []byte) er
 	if err != nil {
 		return err
 	}
-	v, id := versionOf(m.ResourceVersion), s.progress.eventID(string(typ), m.UID)
+	v, id := versionOf(m.ResourceVersion), s.progress.eventID(string(typ), m.UID, m.Namespace, m.Name)
 	if s.progress.repeated(v, id) {
 		s.stats.contact(func(t *Stats) { t.Repeated++ })
 		return nil
@@ -306,14 +351,11 @@ func (w *stream) change(ctx context.Context, typ watch.EventType, raw []byte) er
 	s.progress.event(v, id)
 	s.window.take(position)
 	s.stats.contact(func(t *Stats) { t.Events++ })
-	if !w.send(ctx, watch.Event{Type: typ, Object: o}) {
-		return ctx.Err()
-	}
-	return nil
+	return w.send(watch.Event{Type: typ, Object: o})
 }
 
 // bookmark notes how far the stream has come.
-func (w *stream) bookmark(ctx context.Context, raw []byte) error {
+func (w *stream) bookmark(raw []byte) error {
 	s := w.source
 	m, err := compact.Scan(raw)
 	if err == nil && len(m.ResourceVersion) == 0 {
@@ -330,10 +372,7 @@ func (w *stream) bookmark(ctx context.Context, raw []byte) error {
 	w.bookmarks = true
 	s.progress.bookmark(parseVersion(rv))
 	s.stats.contact(func(t *Stats) { t.Bookmarks++ })
-	if !w.send(ctx, watch.Event{Type: watch.Bookmark, Object: o}) {
-		return ctx.Err()
-	}
-	return nil
+	return w.send(watch.Event{Type: watch.Bookmark, Object: o})
 }
 
 // statusError makes an error of the object of an ERROR event.

@@ -2,6 +2,7 @@ package rawwatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -68,7 +69,12 @@ func (d *watchdog) run(ctx context.Context) {
 		case quiet < silence:
 			continue
 		}
-		if err := d.look(ctx); err != nil {
+		before := d.lastLine.Load()
+		err := d.look(ctx)
+		if err != nil && !errors.Is(err, errRolledBack) && (d.busySince.Load() != 0 || d.lastLine.Load() != before) {
+			continue // meanwhile the stream has brought something
+		}
+		if err != nil {
 			d.cancel(err)
 			return
 		}
