@@ -39,6 +39,12 @@ type RawOptions struct {
 	// to 4 MiB that it has sent wait in memory. 0 is no bound. It excludes a resync
 	// period: with one, client-go does not hand on every event.
 	Window int
+	// SpoolDir is where watches that have to wait for their resource's list keep what
+	// they bring, once it is more than fits in memory (64 MiB for all informers); the
+	// system's folder for temporary files if it is "". Files are encrypted, and have
+	// no names where the system allows that; what a killed process leaves elsewhere
+	// may be deleted.
+	SpoolDir string
 	// OnGap is told of lost history, after a list has made up for it as far as that
 	// is possible, and before that list's objects are handed on.
 	OnGap func(Key, Gap)
@@ -186,7 +192,7 @@ func (f *Factory) newSource(k Key) *rawwatch.Source {
 	cfg := rawwatch.Config{
 		Client: f.raw, Prober: f.prober,
 		GVR: k.GVR, Namespace: k.Namespace, LabelSelector: o.LabelSelector, FieldSelector: o.FieldSelector,
-		MetadataOnly: k.MetadataOnly, Make: m.make, Bookmark: m.bookmark, Window: f.opts.raw.Window,
+		MetadataOnly: k.MetadataOnly, Spool: f.spool, Make: m.make, Bookmark: m.bookmark, Window: f.opts.raw.Window,
 	}
 	if o.TimeoutSeconds != nil {
 		cfg.TimeoutSeconds = *o.TimeoutSeconds

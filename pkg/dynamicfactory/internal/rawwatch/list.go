@@ -79,7 +79,16 @@ func (s *Source) list(ctx context.Context) (*objects, error) {
 }
 
 // paged reads a list at exactly a version, or at the present one if that is "".
-func (s *Source) paged(ctx context.Context, version string, limit int) (*objects, error) {
+// If there is more than one page, it leaves a watch for the stream that follows.
+func (s *Source) paged(ctx context.Context, version string, limit int) (_ *objects, err error) {
+	var watch *held
+	defer func() {
+		if err != nil {
+			watch.close()
+			watch = nil
+		}
+		s.keepHeld(watch)
+	}()
 	b := listBuilder{source: s, position: s.progress.next()}
 	query := s.query()
 	if limit > 0 {
@@ -99,6 +108,9 @@ func (s *Source) paged(ctx context.Context, version string, limit int) (*objects
 		}
 		if meta.Continue == "" {
 			break
+		}
+		if watch, err = s.hold(ctx, watch, b.list.ResourceVersion); err != nil {
+			return nil, err
 		}
 		query.Set("continue", meta.Continue)
 		query.Del("resourceVersion") // the token has it; the server refuses both

@@ -44,6 +44,8 @@ type Config struct {
 	Snapshot func(ctx context.Context) (*Snapshot, error)
 	// OnGap, if not nil, is told of lost history once its end is known.
 	OnGap func(Gap)
+	// Spool keeps what watches bring while their lists are read; nil for one of its own.
+	Spool *Spool
 	// Window is how many events may be handed on and not acknowledged; 0: any number.
 	Window int
 }
@@ -94,6 +96,7 @@ type Source struct {
 
 	asked     string                  // why to list again; "" if nobody asked
 	interrupt context.CancelCauseFunc // ends the watch request that runs
+	held      *held                   // a watch from the last list's version on; nil: none
 
 	// Scratch of the goroutine that lists or watches; there is one at a time.
 	invalid int // lists in a row after watches refused as invalid
@@ -108,6 +111,9 @@ var (
 
 // NewSource makes a Source, which does nothing before it is asked to.
 func NewSource(cfg Config) *Source {
+	if cfg.Spool == nil {
+		cfg.Spool = NewSpool("")
+	}
 	return &Source{
 		cfg: cfg, path: resourcePath(cfg.GVR, cfg.Namespace),
 		progress: newProgress(), window: newWindow(cfg.Window), stats: newStats(),
@@ -133,8 +139,28 @@ func (s *Source) Wait() {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
+	s.keepHeld(nil)
 	s.running.Wait()
 	s.stats.well(Stopped)
+}
+
+// keepHeld keeps a watch for the next stream and closes the one kept before.
+func (s *Source) keepHeld(h *held) {
+	s.mu.Lock()
+	if !s.closed || h == nil {
+		s.held, h = h, s.held
+	}
+	s.mu.Unlock()
+	h.close()
+}
+
+// takeHeld returns the watch that was kept, which is the caller's to close.
+func (s *Source) takeHeld() *held {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.held
+	s.held = nil
+	return h
 }
 
 // enter notes that something runs; the caller calls s.running.Done at its end.

@@ -212,49 +212,36 @@ func (w *stream) request(ctx context.Context) error {
 	if err := s.sameServer(ctx); err != nil {
 		return err
 	}
-	timeout := w.timeout()
-	query := s.query()
-	query.Set("watch", "true")
-	query.Set("allowWatchBookmarks", "true")
-	query.Set("resourceVersion", s.progress.resume())
-	query.Set("timeoutSeconds", strconv.FormatInt(int64(timeout/time.Second), 10))
-	accept := acceptObjects
-	if s.cfg.MetadataOnly {
-		accept = acceptMetadata
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if err := s.interruptible(cancel); err != nil {
 		return err
 	}
 	defer func() { _ = s.interruptible(nil) }() // only a beginning can be refused
-	headers := time.AfterFunc(silence, func() { cancel(errNoHeaders) })
-	resp, err := s.cfg.Client.get(ctx, s.path, query, accept)
-	headers.Stop()
+	resp, err := w.open(ctx, cancel)
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close()
+	defer resp.body.Close()
 	w.established(ctx)
 
-	began := time.Now()
-	dog := newWatchdog(s, cancel, timeout+timeoutGrace)
+	dog := newWatchdog(s, cancel, resp.timeout-time.Since(resp.began)+timeoutGrace)
 	var guard sync.WaitGroup
 	guard.Go(func() { dog.run(ctx) })
-	err = w.read(ctx, resp.Body, dog)
+	err = w.read(ctx, resp.body, dog)
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
 	cancel(nil)
 	guard.Wait()
 
-	lived := time.Since(began)
+	lived := time.Since(resp.began)
 	if lived >= backoffReset {
 		w.backoff.reset()
 	}
 	w.quiet = w.quiet && !w.bookmarks || !w.bookmarks && lived > 4*time.Minute
 	switch {
-	case errors.Is(err, io.EOF) && lived >= timeout-timeoutGrace/2:
+	case errors.Is(err, io.EOF) && lived >= resp.timeout-timeoutGrace/2:
 		return nil
 	case isExpired(err) || errors.Is(err, errRolledBack) || errors.As(err, new(errAsked)):
 		return err
@@ -265,15 +252,63 @@ func (w *stream) request(ctx context.Context) error {
 	return err
 }
 
-func (w *stream) timeout() time.Duration {
-	if t := w.source.cfg.TimeoutSeconds; t > 0 {
+// response is a watch that the server has answered.
+type response struct {
+	body    io.ReadCloser
+	began   time.Time
+	timeout time.Duration // after which the server ends it
+}
+
+// open takes over the watch that was sent while the list was read, or sends one.
+func (w *stream) open(ctx context.Context, cancel context.CancelCauseFunc) (response, error) {
+	s := w.source
+	if h := s.takeHeld(); h != nil {
+		context.AfterFunc(ctx, func() { h.cancel(context.Cause(ctx)) })
+		err := h.takeOver(ctx)
+		if err == nil && h.version == s.progress.resume() {
+			return response{h, h.began, h.timeout}, nil
+		}
+		h.close()
+		if ctx.Err() != nil || isExpired(err) {
+			return response{}, err
+		}
+	}
+	timeout := watchTimeout
+	if w.quiet {
+		timeout = quietTimeout
+	}
+	timeout = s.watchTimeout(timeout)
+	began := time.Now()
+	resp, err := s.getWatch(ctx, cancel, s.progress.resume(), timeout)
+	if err != nil {
+		return response{}, err
+	}
+	return response{resp.Body, began, timeout}, nil
+}
+
+// getWatch sends a watch request from a version on. cancel ends ctx.
+func (s *Source) getWatch(ctx context.Context, cancel context.CancelCauseFunc, version string, timeout time.Duration) (*http.Response, error) {
+	query := s.query()
+	query.Set("watch", "true")
+	query.Set("allowWatchBookmarks", "true")
+	query.Set("resourceVersion", version)
+	query.Set("timeoutSeconds", strconv.FormatInt(int64(timeout/time.Second), 10))
+	accept := acceptObjects
+	if s.cfg.MetadataOnly {
+		accept = acceptMetadata
+	}
+	headers := time.AfterFunc(silence, func() { cancel(errNoHeaders) })
+	defer headers.Stop()
+	return s.cfg.Client.get(ctx, s.path, query, accept)
+}
+
+// watchTimeout is what a watch asks for, at least and at most twice that, unless
+// there is one for all.
+func (s *Source) watchTimeout(least time.Duration) time.Duration {
+	if t := s.cfg.TimeoutSeconds; t > 0 {
 		return time.Duration(t) * time.Second
 	}
-	t := watchTimeout
-	if w.quiet {
-		t = quietTimeout
-	}
-	return t + rand.N(t)
+	return least + rand.N(least)
 }
 
 func (w *stream) established(ctx context.Context) {
