@@ -132,9 +132,11 @@ func (r *resource) at(version uint64) map[string]object {
 		if e.version <= version {
 			break
 		}
-		if e.previous == nil {
+		switch {
+		case e.raw != "":
+		case e.previous == nil:
 			delete(objects, e.key)
-		} else {
+		default:
 			objects[e.key] = e.previous
 		}
 	}
@@ -159,6 +161,10 @@ func (w *watch) raw(line string) {
 }
 
 func (w *watch) send(e event) {
+	if e.raw != "" {
+		w.raw(`{"type":"` + e.typ + `","object":` + e.raw + `}`)
+		return
+	}
 	if ns, _ := e.object["metadata"].(map[string]any)["namespace"].(string); w.namespace != "" && ns != w.namespace && e.typ != "BOOKMARK" {
 		return
 	}

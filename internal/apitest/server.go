@@ -50,6 +50,7 @@ type event struct {
 	typ     string
 	object  object
 
+	raw      string // in place of object
 	key      string // of the object: namespace/name
 	previous object // nil: it was added
 }
@@ -221,6 +222,14 @@ func (s *Server) Send(path, line string) {
 			w.raw(line)
 		}
 	}
+}
+
+// Inject has the watches of a resource, those that run and those to come, send an
+// event at the present version with an object of any JSON.
+func (s *Server) Inject(path, typ, object string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.emitLocked(path, event{version: s.version, typ: typ, raw: object})
 }
 
 // Compact forgets the history, for watches that begin from now on.

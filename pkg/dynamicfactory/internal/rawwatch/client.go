@@ -46,6 +46,8 @@ type Client struct {
 
 	typer    *compact.Editor // changes nothing
 	kindPath compact.Path
+
+	namespacePath, namePath, uidPath, versionPath compact.Path
 }
 
 // NewClient makes a client for what cfg names, with its TLS, authentication,
@@ -70,14 +72,16 @@ func NewClient(cfg *rest.Config, concurrentLists int) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	kindPath, err := compact.ParsePath("kind")
-	if err != nil {
-		return nil, err
+	c := &Client{http: h, base: base, limiter: limiterFor(cfg), lists: make(chan struct{}, max(1, concurrentLists)), typer: typer}
+	for text, path := range map[string]*compact.Path{
+		"kind": &c.kindPath, "metadata.namespace": &c.namespacePath, "metadata.name": &c.namePath,
+		"metadata.uid": &c.uidPath, "metadata.resourceVersion": &c.versionPath,
+	} {
+		if *path, err = compact.ParsePath(text); err != nil {
+			return nil, err
+		}
 	}
-	return &Client{
-		http: h, base: base, limiter: limiterFor(cfg), lists: make(chan struct{}, max(1, concurrentLists)),
-		typer: typer, kindPath: kindPath,
-	}, nil
+	return c, nil
 }
 
 // limiterFor follows rest.RESTClientFor.

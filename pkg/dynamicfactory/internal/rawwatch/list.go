@@ -89,7 +89,7 @@ func (s *Source) paged(ctx context.Context, version string, limit int) (_ *objec
 		}
 		s.keepHeld(watch)
 	}()
-	b := listBuilder{source: s, position: s.progress.next()}
+	b := listBuilder{ctx: ctx, source: s, position: s.progress.next()}
 	query := s.query()
 	if limit > 0 {
 		query.Set("limit", strconv.Itoa(limit))
@@ -182,6 +182,7 @@ func (c *Client) listPage(ctx context.Context, q pageRequest) (compact.ListMeta,
 // listBuilder makes objects of the items of a list. It keeps one item back, since
 // the last one of all carries the list's position.
 type listBuilder struct {
+	ctx      context.Context //nolint:containedctx // the list's own
 	source   *Source
 	position uint64
 	list     objects
@@ -235,13 +236,13 @@ func (b *listBuilder) flush(position uint64) error {
 		// Items of built-in kinds do not say what they are; watch events do.
 		var err error
 		if b.buf, err = b.source.cfg.Client.typer.AppendTyped(b.buf[:0], raw, b.apiVersion, b.kind); err != nil {
-			return &unreadable{err}
+			return b.unmade(raw, position, &unreadable{err})
 		}
 		raw = b.buf
 	}
 	o, err := b.source.object(raw, position)
 	if err != nil {
-		return err
+		return b.unmade(raw, position, err)
 	}
 	b.list.Items = append(b.list.Items, o)
 	return nil

@@ -35,11 +35,17 @@ type Config struct {
 	// What it returns without an error is taken for valid JSON.
 	Edit func(dst, raw []byte) ([]byte, error)
 	// Make makes the object that is handed on of its JSON, which Scan has read m
-	// from. It may keep neither. It is called by one goroutine at a time.
+	// from. It may keep neither. It is called by one goroutine at a time. An object
+	// for which it fails is left out, unless the error wraps ErrMaker.
 	Make func(raw []byte, m *compact.Meta, position uint64) (runtime.Object, error)
 	// Bookmark makes an object of the kind that Make makes with nothing but a
 	// resourceVersion.
 	Bookmark func(resourceVersion string) (runtime.Object, error)
+	// Known returns the object that the informer has under a name, nil if it has none,
+	// and At an object at a position. They are for objects that cannot be read; both
+	// may be nil.
+	Known func(namespace, name string) runtime.Object
+	At    func(o runtime.Object, position uint64) runtime.Object
 	// Snapshot, if not nil, is asked for the first list; it returns nil if it has none.
 	Snapshot func(ctx context.Context) (*Snapshot, error)
 	// OnGap, if not nil, is told of lost history once its end is known.
@@ -64,6 +70,7 @@ type Snapshot struct {
 // Gap is a stretch of history that was lost.
 type Gap struct {
 	Cause            string
+	Namespace, Name  string // of the only object that it concerns; Name is "" if that may be any
 	From, To         string // resourceVersions
 	FromTime, ToTime time.Time
 }
@@ -72,8 +79,11 @@ type Gap struct {
 const (
 	CauseExpired    = "expired"    // the server no longer had the history
 	CauseRollback   = "rollback"   // the server's versions went backwards
-	CauseUnreadable = "unreadable" // an event could not be read, again and again
+	CauseUnreadable = "unreadable" // an event or an object could not be read, again and again
 )
+
+// ErrMaker marks an error of Config.Make that is not the object's: it is not left out.
+var ErrMaker = errors.New("objects cannot be made")
 
 // ErrStopped says that a Source is used after its end.
 var ErrStopped = errors.New("the informer has stopped")
@@ -101,6 +111,7 @@ type Source struct {
 	// Scratch of the goroutine that lists or watches; there is one at a time.
 	invalid int // lists in a row after watches refused as invalid
 	edited  []byte
+	skipped map[[2]string]string // namespace and name → version of objects that could not be read
 	meta    compact.Meta
 }
 

@@ -366,12 +366,17 @@ func (w *stream) line(ctx context.Context, line []byte) error {
 // change hands on an object that was added, modified or deleted.
 func (w *stream) change(ctx context.Context, typ watch.EventType, raw []byte) error {
 	s := w.source
-	if err := s.window.wait(ctx); err != nil {
-		return err
+	if !s.window.free() {
+		s.stats.pause()
+		err := s.window.wait(ctx)
+		s.stats.unpause()
+		if err != nil {
+			return err
+		}
 	}
-	m, raw, err := s.scan(raw)
+	m, edited, err := s.scan(raw)
 	if err != nil {
-		return err
+		return w.unmade(ctx, typ, raw, err)
 	}
 	v, id := versionOf(m.ResourceVersion), s.progress.eventID(string(typ), m.UID, m.Namespace, m.Name)
 	if s.progress.repeated(v, id) {
@@ -379,14 +384,20 @@ func (w *stream) change(ctx context.Context, typ watch.EventType, raw []byte) er
 		return nil
 	}
 	position := s.progress.next()
-	o, err := s.make(raw, m, position)
+	o, err := s.make(edited, m, position)
 	if err != nil {
-		return err
+		return w.unmade(ctx, typ, raw, err)
 	}
+	return w.handOn(watch.Event{Type: typ, Object: o}, position, v, id)
+}
+
+// handOn hands on an event at next's position.
+func (w *stream) handOn(e watch.Event, position uint64, v version, id uint64) error {
+	s := w.source
 	s.progress.event(v, id)
 	s.window.take(position)
 	s.stats.contact(func(t *Stats) { t.Events++ })
-	return w.send(watch.Event{Type: typ, Object: o})
+	return w.send(e)
 }
 
 // bookmark notes how far the stream has come.
