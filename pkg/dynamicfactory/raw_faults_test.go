@@ -1,6 +1,8 @@
 package dynamicfactory_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -28,7 +30,7 @@ func isWatch(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }
 // probe is answered and the watch brings its backlog at the same time.
 func TestStallAndBurst(t *testing.T) {
 	const events = 400
-	for range 40 {
+	for range 20 {
 		bubble(t, func(t *testing.T, s *apitest.Server) {
 			var armed atomic.Bool
 			burst := func() {
@@ -125,7 +127,7 @@ func TestRefusedPages(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *apitest.Server) {
-				put(s, numbered(20_000)...)
+				put(s, numbered(10_000)...)
 				var first, refused, n atomic.Int64
 				s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
 					if !isList(r) {
@@ -150,9 +152,9 @@ func TestRefusedPages(t *testing.T) {
 				j, sub := subscribe(t, f, configMapKey)
 				<-sub.Synced()
 				synctest.Wait()
-				is(t, "objects", len(j.take()), 20_000)
+				is(t, "objects", len(j.take()), 10_000)
 				is(t, "lists begun", first.Load(), 1)
-				is(t, "requests", lists(s), 40+int(refused.Load()))
+				is(t, "requests", lists(s), 20+int(refused.Load()))
 				is(t, "checkpoint of the list", sub.Checkpoint(j.seen()), s.Version())
 				is(t, "state", sub.Status().State, dynamicfactory.StateWatching)
 
@@ -162,7 +164,7 @@ func TestRefusedPages(t *testing.T) {
 				if _, err := sub.Heads(t.Context(), func(m *compact.Meta) error { seen[string(m.Name)] = true; return nil }); err != nil {
 					t.Fatal(err)
 				}
-				is(t, "requests for heads", lists(s)-before, 40+int(refused.Load()))
+				is(t, "requests for heads", lists(s)-before, 20+int(refused.Load()))
 			})
 		})
 	}
@@ -293,4 +295,34 @@ func TestReconnectsAreSpread(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A list whose connection breaks between two pages does not go on with another
+// cluster.
+func TestListGoesOnWithTheSameCluster(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, numbered(600)...)
+		var once atomic.Bool
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Query().Get("continue") != "" && !once.Swap(true) {
+				s.SetUID("cluster-2")
+				_, _ = w.Write([]byte(`{"items":[`))
+				w.(http.Flusher).Flush()
+				panic(http.ErrAbortHandler)
+			}
+			return false
+		})
+		j, sub := subscribe(t, factory(t, s, dynamicfactory.WithRaw(dynamicfactory.RawOptions{
+			ClusterUID: func(_ context.Context, uid string) error {
+				if uid != "cluster-1" {
+					return errors.New("another cluster")
+				}
+				return nil
+			},
+		})), configMapKey)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		is(t, "told", len(j.take()), 0)
+		is(t, "state", sub.Status().State, dynamicfactory.StateForeign)
+	})
 }

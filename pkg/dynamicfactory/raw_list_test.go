@@ -277,7 +277,7 @@ func TestPageHangs(t *testing.T) {
 		time.Sleep(119 * time.Second)
 		is(t, "lists", lists(s), 2)
 		time.Sleep(1500 * time.Millisecond)
-		is(t, "lists after the page's time", lists(s), 7)
+		is(t, "lists after the page's time", lists(s), 5)
 		time.Sleep(time.Minute)
 		for _, st := range f.Statuses() {
 			is(t, "state", st.State, dynamicfactory.StateWatching)

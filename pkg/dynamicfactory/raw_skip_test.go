@@ -55,6 +55,7 @@ func TestListWithAnUnreadableObject(t *testing.T) {
 				s.Compact()
 				s.Cut()
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				told := strings.Join(j.take(), ",")
 				if strings.Contains(told, "delete") || strings.Contains(told, " d") || strings.Count(told, "update") < 2 {
 					t.Errorf("the handler was told %s", told)
@@ -66,6 +67,7 @@ func TestListWithAnUnreadableObject(t *testing.T) {
 				gaps = nil
 				sub.Relist("doubt")
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				is(t, "gaps of another list", strings.Join(gaps, ", "), "doubt / 300-300")
 				broken.Store(false)
 				put(s, bad)
@@ -90,6 +92,7 @@ func TestEventOfAnUnreadableObject(t *testing.T) {
 				s.Inject(configMapPath, typ, `{"metadata":{"name":"b","namespace":"ns","uid":"u","resourceVersion":"103","creationTimestamp":"yesterday"}}`)
 				put(s, "c")
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				if typ == "DELETED" {
 					j.expect(t, "delete b", "add c")
 				} else {
@@ -119,6 +122,7 @@ func TestPausedWatchSaysSo(t *testing.T) {
 		synctest.Wait()
 		since := time.Now()
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		is(t, "paused since", sub.Status().PausedSince, since)
 		sub.Ack(j.seen())
 		synctest.Wait()
@@ -135,6 +139,7 @@ func TestQuietSourceWithoutBookmarks(t *testing.T) {
 		for range 60 {
 			s.Advance(10)
 			time.Sleep(time.Minute)
+			synctest.Wait()
 		}
 		behind := func() int {
 			var now, then int
@@ -160,6 +165,7 @@ func TestQuietSourceWithoutBookmarks(t *testing.T) {
 			s.Advance(1)
 			s.Bookmark()
 			time.Sleep(time.Minute)
+			synctest.Wait()
 		}
 		is(t, "asked of one that gets bookmarks", len(s.Requests("configmaps", false))-1, asked)
 	})
@@ -199,10 +205,12 @@ func TestDictionaryCannotBeSaved(t *testing.T) {
 			}),
 		})), configMapKey)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		is(t, "told", len(j.take()), 0)
 		is(t, "skipped", sub.Status().Skipped, 0)
 		full.Store(false)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		is(t, "told", len(j.take()), 200)
 		is(t, "gaps", len(gaps), 0)
 	})

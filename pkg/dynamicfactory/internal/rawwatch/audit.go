@@ -59,7 +59,7 @@ func (s *Source) Heads(ctx context.Context, visit func(*compact.Meta) error) (re
 				}
 				return visit(&m)
 			},
-		}, func(int, error) {})
+		}, func(int, error) error { return nil })
 		if err != nil {
 			return "", fmt.Errorf("list of %s: %w", s.cfg.GVR.Resource, err)
 		}

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -138,13 +139,28 @@ func (s *Source) page(ctx context.Context, query url.Values, b *listBuilder) (co
 		q.timeout = wholeTimeout
 	}
 	b.begin()
+	if !query.Has("continue") { // nothing is gained yet: the caller begins again
+		meta, err := s.cfg.Client.listPage(ctx, q)
+		if d := min(retryAfter(err), maxRetryAfter); d > 0 && !permanent(err) {
+			s.failed(ctx, "list", err)
+			_ = sleep(ctx, d) // the error is the list's
+		}
+		return meta, err
+	}
 	failed := false
-	meta, err := s.cfg.Client.retried(ctx, q, func(attempt int, err error) {
-		if attempt > 1 || !query.Has("continue") { // a refusal now and then is no trouble
+	meta, err := s.cfg.Client.retried(ctx, q, func(attempt int, err error) error {
+		if attempt > 1 { // a refusal now and then is no trouble
 			s.failed(ctx, "list", err)
 			failed = true
 		}
 		b.again()
+		var status apierrors.APIStatus
+		if !errors.As(err, &status) { // the next connection may lead elsewhere
+			if _, err := s.cfg.Prober.version(ctx, time.Now()); errors.Is(err, ErrForeign) {
+				return err
+			}
+		}
+		return nil
 	})
 	if err == nil && failed {
 		s.stats.well(Listing)
@@ -153,8 +169,9 @@ func (s *Source) page(ctx context.Context, query url.Values, b *listBuilder) (co
 }
 
 // retried reads one page. One that the server refuses for the moment, or that breaks
-// off, is asked for again, after again has undone what the attempt had brought.
-func (c *Client) retried(ctx context.Context, q pageRequest, again func(attempt int, err error)) (compact.ListMeta, error) {
+// off, is asked for again, after again has undone what the attempt had brought; an
+// error of again ends that.
+func (c *Client) retried(ctx context.Context, q pageRequest, again func(attempt int, err error) error) (compact.ListMeta, error) {
 	began := time.Now()
 	var wait backoff
 	for attempt := 1; ; attempt++ {
@@ -162,8 +179,10 @@ func (c *Client) retried(ctx context.Context, q pageRequest, again func(attempt 
 		if err == nil || permanent(err) || ctx.Err() != nil || attempt == pageAttempts || time.Since(began) > pagePatience {
 			return meta, err
 		}
-		again(attempt, err)
 		if wait.wait(ctx, min(retryAfter(err), maxRetryAfter), backoffMax) != nil {
+			return meta, err
+		}
+		if err := again(attempt, err); err != nil {
 			return meta, err
 		}
 	}
