@@ -29,10 +29,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	s.served.Add(1) // Serve itself runs meanwhile, so Close still waits
 	defer s.served.Done()
 	collection, namespace := split(r.URL.Path)
-	query := map[string]string{}
-	for k, v := range r.URL.Query() {
-		query[k] = v[0]
-	}
+	query := queryOf(r)
 	isWatch := query["watch"] == "true" || query["watch"] == "1"
 	s.mu.Lock()
 	s.requests = append(s.requests, Request{
@@ -40,8 +37,11 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	})
 	intercept, known := s.intercept, s.resources[collection] != nil
 	s.mu.Unlock()
+	if intercept != nil && intercept(w, r) {
+		return
+	}
+	query = queryOf(r) // intercept may have changed it
 	switch {
-	case intercept != nil && intercept(w, r):
 	case !known:
 		Fail(w, http.StatusNotFound, "NotFound")
 	case isWatch:
@@ -51,7 +51,16 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// list answers with a page at the version of the first page.
+func queryOf(r *http.Request) map[string]string {
+	query := map[string]string{}
+	for k, v := range r.URL.Query() {
+		query[k] = v[0]
+	}
+	return query
+}
+
+// list answers with a page of the resource as it was at one version: the present one,
+// an exact one that the request names, or that of the first page.
 func (s *Server) list(w http.ResponseWriter, collection, namespace string, query map[string]string) {
 	s.mu.Lock()
 	r := s.resources[collection]
@@ -66,16 +75,19 @@ func (s *Server) list(w http.ResponseWriter, collection, namespace string, query
 		}
 		version, _ = strconv.ParseUint(at, 10, 64)
 		after = key
-		if version < r.oldest {
-			s.mu.Unlock()
-			Fail(w, http.StatusGone, "Expired")
-			return
-		}
+	} else if query["resourceVersionMatch"] == "Exact" {
+		version, _ = strconv.ParseUint(query["resourceVersion"], 10, 64)
 	}
+	if code, reason := s.refusesLocked(r, version, query); code != 0 {
+		s.mu.Unlock()
+		Fail(w, code, reason)
+		return
+	}
+	objects := r.at(version)
 	limit, _ := strconv.Atoi(query["limit"])
 	meta := map[string]any{"resourceVersion": strconv.FormatUint(version, 10)}
 	items := []object{}
-	for _, key := range slices.Sorted(maps.Keys(r.objects)) {
+	for _, key := range slices.Sorted(maps.Keys(objects)) {
 		ns, _, _ := strings.Cut(key, "/")
 		if key <= after || namespace != "" && ns != namespace {
 			continue
@@ -86,7 +98,7 @@ func (s *Server) list(w http.ResponseWriter, collection, namespace string, query
 			meta["continue"] = base64.StdEncoding.EncodeToString(fmt.Appendf(nil, "%d %s/%s", version, lastNS, last["name"]))
 			break
 		}
-		item := maps.Clone(r.objects[key])
+		item := maps.Clone(objects[key])
 		delete(item, "kind") // as built-in kinds have it
 		delete(item, "apiVersion")
 		items = append(items, item)
@@ -98,6 +110,37 @@ func (s *Server) list(w http.ResponseWriter, collection, namespace string, query
 	s.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(append(append([]byte(head), marshal(items)...), '}'))
+}
+
+// refusesLocked is why the resource cannot be listed at a version; 0 if it can.
+func (s *Server) refusesLocked(r *resource, version uint64, query map[string]string) (code int, reason string) {
+	switch {
+	case query["continue"] != "" && query["resourceVersion"]+query["resourceVersionMatch"] != "":
+		return http.StatusBadRequest, "BadRequest" // kube-apiserver takes the version from the token alone
+	case version < r.oldest:
+		return http.StatusGone, "Expired"
+	case version > s.version:
+		return http.StatusGatewayTimeout, "Timeout" // "Too large resource version"
+	}
+	return 0, ""
+}
+
+// at is the resource's objects as they were at a version that the history reaches.
+func (r *resource) at(version uint64) map[string]object {
+	objects := maps.Clone(r.objects)
+	for _, e := range slices.Backward(r.history) {
+		if e.version <= version {
+			break
+		}
+		switch {
+		case e.raw != "":
+		case e.previous == nil:
+			delete(objects, e.key)
+		default:
+			objects[e.key] = e.previous
+		}
+	}
+	return objects
 }
 
 // watch is an established watch. Its methods are called with Server.mu held.
@@ -118,6 +161,10 @@ func (w *watch) raw(line string) {
 }
 
 func (w *watch) send(e event) {
+	if e.raw != "" {
+		w.raw(`{"type":"` + e.typ + `","object":` + e.raw + `}`)
+		return
+	}
 	if ns, _ := e.object["metadata"].(map[string]any)["namespace"].(string); w.namespace != "" && ns != w.namespace && e.typ != "BOOKMARK" {
 		return
 	}

@@ -49,6 +49,10 @@ type event struct {
 	version uint64
 	typ     string
 	object  object
+
+	raw      string // in place of object
+	key      string // of the object: namespace/name
+	previous object // nil: it was added
 }
 
 // Request is one request that was made.
@@ -110,7 +114,7 @@ func (s *Server) Unserve(path string) {
 }
 
 // Intercept has f answer requests before anything else does; false leaves a
-// request to the server.
+// request to the server, with the query that f may have changed.
 func (s *Server) Intercept(f func(w http.ResponseWriter, r *http.Request) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,9 +157,10 @@ func (s *Server) Delete(path, namespace string, names ...string) {
 	r := s.resources[path]
 	for _, name := range names {
 		key := namespace + "/" + name
-		o := r.objects[key].at(s.version)
+		old := r.objects[key]
+		o := old.at(s.version)
 		delete(r.objects, key)
-		s.emitLocked(path, event{s.version, "DELETED", o})
+		s.emitLocked(path, event{version: s.version, typ: "DELETED", object: o, key: key, previous: old})
 	}
 }
 
@@ -164,7 +169,8 @@ func (s *Server) putLocked(path, namespace, name string, fields map[string]any) 
 	s.version++
 	key := namespace + "/" + name
 	typ, uid := "ADDED", any(fmt.Sprintf("uid-%s-%d", name, s.version))
-	if old, ok := r.objects[key]; ok {
+	old, ok := r.objects[key]
+	if ok {
 		typ, uid = "MODIFIED", old["metadata"].(map[string]any)["uid"]
 	}
 	meta := map[string]any{"name": name, "uid": uid, "creationTimestamp": "2026-01-02T03:04:05Z"}
@@ -175,7 +181,7 @@ func (s *Server) putLocked(path, namespace, name string, fields map[string]any) 
 	maps.Copy(o, fields)
 	o = o.at(s.version)
 	r.objects[key] = o
-	s.emitLocked(path, event{s.version, typ, o})
+	s.emitLocked(path, event{version: s.version, typ: typ, object: o, key: key, previous: old})
 }
 
 // at is a copy of the object with another version.
@@ -201,7 +207,7 @@ func (s *Server) Bookmark() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for w := range s.watches {
-		w.send(event{s.version, "BOOKMARK", object{
+		w.send(event{version: s.version, typ: "BOOKMARK", object: object{
 			"apiVersion": "v1", "kind": "Bookmark", "metadata": map[string]any{"resourceVersion": strconv.FormatUint(s.version, 10)},
 		}})
 	}
@@ -216,6 +222,14 @@ func (s *Server) Send(path, line string) {
 			w.raw(line)
 		}
 	}
+}
+
+// Inject has the watches of a resource, those that run and those to come, send an
+// event at the present version with an object of any JSON.
+func (s *Server) Inject(path, typ, object string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.emitLocked(path, event{version: s.version, typ: typ, raw: object})
 }
 
 // Compact forgets the history, for watches that begin from now on.

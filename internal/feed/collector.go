@@ -41,7 +41,8 @@ var (
 		{watchDesc("expired_total", "Times that the API server no longer had the history (410)."), func(s *status.Source) uint64 { return s.Expired }},
 		{watchDesc("forbidden_total", "Requests that the API server refused (401, 403)."), func(s *status.Source) uint64 { return s.Forbidden }},
 		{watchDesc("not_found_total", "Requests for a resource that is not served (404)."), func(s *status.Source) uint64 { return s.NotFound }},
-		{watchDesc("decode_errors_total", "Events and lists that could not be read."), func(s *status.Source) uint64 { return s.DecodeErrors }},
+		{watchDesc("decode_errors_total", "Events, objects and lists that could not be read."), func(s *status.Source) uint64 { return s.DecodeErrors }},
+		{watchDesc("skipped_total", "Objects and events left out because they could not be read."), func(s *status.Source) uint64 { return s.Skipped }},
 		{watchDesc("restarts_total", "Watches established after the first."), func(s *status.Source) uint64 { return s.Restarts }},
 	}
 
@@ -158,6 +159,7 @@ func merge(known map[string]*status.Source, s *status.Source) {
 	all.NotFound += s.NotFound
 	all.DecodeErrors += s.DecodeErrors
 	all.Restarts += s.Restarts
+	all.Skipped += s.Skipped
 }
 
 func badness(state string) int {

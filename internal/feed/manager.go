@@ -46,6 +46,7 @@ type Config struct {
 	Registerer prometheus.Registerer
 	Stdout     io.Writer // for sinks that write to standard output
 	Dir        string    // what relative paths in sinks' configs are relative to
+	SpoolDir   string    // for watches that wait for their lists; see dynamicfactory.RawOptions
 	// InformerName names the informers in client-go's metrics; "" keeps them out. It
 	// must be unique in the process.
 	InformerName string
@@ -130,6 +131,7 @@ func New(cfg Config) (*Manager, error) {
 			Edit:         m.editFor,
 			Snapshot:     m.snapshotFor,
 			Window:       window,
+			SpoolDir:     cfg.SpoolDir,
 			OnGap:        m.onGap,
 			ClusterUID:   m.checkCluster,
 		}))

@@ -88,6 +88,7 @@ func (s *source) status() status.Source {
 	out.ResourceVersion, out.Objects, out.Bytes, out.InFlight = t.ResourceVersion, t.Objects, t.Bytes, t.InFlight
 	out.Events, out.Bookmarks, out.Relists, out.Expired = t.Events, t.Bookmarks, t.Relists, t.Expired410
 	out.Forbidden, out.NotFound, out.DecodeErrors, out.Restarts = t.Forbidden, t.NotFound, t.DecodeErrors, t.WatchRestarts
+	out.Skipped, out.PausedSince = t.Skipped, t.PausedSince
 	return out
 }
 

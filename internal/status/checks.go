@@ -15,6 +15,10 @@ const (
 	// degraded. Bookmarks come about once a minute, and the watch's own watchdog
 	// looks after three.
 	silent = 5 * time.Minute
+
+	// behind is after how long a pause of a watch counts: API servers promise 75
+	// seconds of history.
+	behind = 30 * time.Second
 )
 
 // Verdict is the result of a check.
@@ -149,6 +153,8 @@ func (s *Source) check(watch string, now time.Time) Check {
 		c.degrade("%s: %s", s.State, s.Reason)
 	case !s.Synced:
 		c.fail("%s: the first list is not complete", s.State)
+	case !s.PausedSince.IsZero() && now.Sub(s.PausedSince) > behind:
+		c.degrade("%s: paused for %s until the store has taken what was read; the API server may drop what comes meanwhile", s.State, now.Sub(s.PausedSince).Round(time.Second))
 	case !s.LastContact.IsZero() && quiet > silent:
 		c.degrade("%s: nothing was heard from the API server for %s", s.State, quiet.Round(time.Second))
 	}

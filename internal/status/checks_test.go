@@ -46,6 +46,8 @@ func TestChecks(t *testing.T) {
 		"first list":        {func(s *status.Status) { s.Watches[0].Sources[0].Synced = false }, status.Check{Name: "watch/w/pods.v1", Verdict: status.Failed, Reason: "watching: the first list is not complete"}},
 		"forbidden":         {forbidden, status.Check{Name: "watch/w/pods.v1/prod", Verdict: status.Degraded, Reason: "forbidden: may not list pods"}},
 		"silent watch":      {func(s *status.Status) { s.Watches[0].Sources[0].LastContact = now.Add(-6 * time.Minute) }, status.Check{Name: "watch/w/pods.v1", Verdict: status.Degraded, Reason: "watching: nothing was heard from the API server for 6m0s"}},
+		"paused watch":      {func(s *status.Status) { s.Watches[0].Sources[0].PausedSince = now.Add(-time.Minute) }, status.Check{Name: "watch/w/pods.v1", Verdict: status.Degraded, Reason: "watching: paused for 1m0s until the store has taken what was read; the API server may drop what comes meanwhile"}},
+		"paused a moment":   {func(s *status.Status) { s.Watches[0].Sources[0].PausedSince = now.Add(-time.Second) }, status.Check{}},
 		"quiet for a while": {func(s *status.Status) { s.Watches[0].Sources[0].LastContact = now.Add(-4 * time.Minute) }, status.Check{}},
 		"resource missing": {func(s *status.Status) {
 			s.Watches[0].Missing = []status.Missing{{Resource: "a.b", Reason: "not served"}}

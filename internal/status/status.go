@@ -94,6 +94,7 @@ type Source struct {
 	Objects         int       `json:"objects"`
 	Bytes           int64     `json:"bytes"` // the objects take in memory
 	InFlight        int       `json:"inFlight"`
+	PausedSince     time.Time `json:"pausedSince,omitzero"` // since when the watch has not been read, because the store does not keep up
 
 	Events       uint64 `json:"events"` // the counters are of this process
 	Bookmarks    uint64 `json:"bookmarks"`
@@ -102,6 +103,7 @@ type Source struct {
 	Forbidden    uint64 `json:"forbidden"`
 	NotFound     uint64 `json:"notFound"`
 	DecodeErrors uint64 `json:"decodeErrors"`
+	Skipped      uint64 `json:"skipped"` // objects and events left out because they could not be read
 	Restarts     uint64 `json:"restarts"`
 }
 

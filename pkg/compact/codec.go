@@ -25,7 +25,7 @@ func NewCodecFor(d *Dictionaries, resource string) *Codec {
 
 // Encode makes an object of raw, one object's JSON, and m, which Scan read from it; nil has Encode scan it. position is
 // the object's place in its stream, 0 for none. Neither raw nor m is kept. It fails if m holds times that are none, or
-// if a new dictionary cannot be saved.
+// with ErrDictionary if a new dictionary cannot be saved.
 func (c *Codec) Encode(raw []byte, m *Meta, position uint64) (*Object, error) {
 	if len(raw) == 0 || len(raw) > MaxRawLen {
 		return nil, fmt.Errorf("compact: an object of %d bytes", len(raw))
@@ -43,7 +43,7 @@ func (c *Codec) Encode(raw []byte, m *Meta, position uint64) (*Object, error) {
 	}
 	var err error
 	if o.dict, err = c.trainer.dictionary(raw); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrDictionary, err)
 	}
 	if err := o.pack(c.dicts, raw, m); err != nil {
 		return nil, err

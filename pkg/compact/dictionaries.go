@@ -17,6 +17,9 @@ import (
 // MaxRawLen is the largest object, in bytes of JSON, that this package takes: far beyond what an API server stores.
 const MaxRawLen = 64 << 20
 
+// ErrDictionary says that an object was not encoded because a new dictionary could not be made or saved.
+var ErrDictionary = errors.New("compact: no new dictionary")
+
 // Errors of bodies that cannot be inflated.
 var (
 	// ErrNoDictionary says that a body names a dictionary that was neither made nor loaded.

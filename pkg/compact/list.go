@@ -234,7 +234,7 @@ func (s *listScanner) items() error {
 		return err
 	}
 	for {
-		v, err := s.value(2)
+		v, err := s.value(0) // an item may nest as deep as the object of a watch event
 		if err != nil {
 			return err
 		}

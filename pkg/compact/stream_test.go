@@ -239,3 +239,15 @@ func (c *chunks) Read(p []byte) (int, error) {
 	c.rest = c.rest[n:]
 	return n, nil
 }
+
+// What a watch accepts a list accepts too, or one object makes every list fail.
+func TestDepthOfAnItem(t *testing.T) {
+	for _, n := range []int{9990, 9996, 9998, 9999, 10_001} {
+		raw := `{"metadata":{"name":"a"},"spec":` + strings.Repeat(`{"a":`, n) + `1` + strings.Repeat(`}`, n) + `}`
+		_, watchErr := Scan([]byte(raw))
+		_, listErr := ScanList(strings.NewReader(`{"items":[`+raw+`]}`), func([]byte) error { return nil })
+		if (watchErr == nil) != (listErr == nil) {
+			t.Errorf("%d levels: a watch gives %v, a list %v", n, watchErr, listErr)
+		}
+	}
+}

@@ -9,7 +9,8 @@ import (
 // Heads calls visit with the metadata of every object under the subscription's key,
 // read from the API server now, at the one consistent version that it returns. It
 // is what a subscriber compares its own record with; the informer takes no part.
-// The metadata is valid during the call only. An error of visit ends it.
+// The metadata is valid during the call only. Objects of a page that broke off are
+// visited again. An error of visit ends it.
 //
 // The error is ErrNotRaw without NewForConfig, and ErrStopped after the informer's end.
 func (s *Subscription) Heads(ctx context.Context, visit func(*compact.Meta) error) (resourceVersion string, err error) {

@@ -30,12 +30,15 @@
 //
 // Nothing but the server's word makes an object go. A refusal, a resource that is
 // not served (any more), a broken connection or a list with an object that cannot
-// be read leaves the cache as it was, changes [Status], and is tried again.
+// be named leaves the cache as it was, changes [Status], and is tried again.
 //
 // With NewForConfig, lists are consistent (never from a server's stale cache), a
 // watch resumes where it ended after any interruption, and a list follows only when
 // the server no longer has the history or its versions went backwards; what
-// vanished meanwhile is then handed on as cache.DeletedFinalStateUnknown.
+// vanished meanwhile is then handed on as cache.DeletedFinalStateUnknown. A list of
+// several pages may take as long as it needs: its watch begins with the first page.
+// An object that cannot be read is left out, keeps its place in the cache if it has
+// one, and is reported as a gap with its name.
 //
 // Shutdown and Close return when the goroutines have ended. Constructors start
 // nothing.
@@ -51,6 +54,13 @@
 // are not numbers are compared for equality alone, and such rollbacks are not found;
 // nor are those of another resource that has a storage of its own whose versions are
 // behind the rest's.
+//
+// A source that has had no bookmarks and is quiet for two minutes asks for its version
+// once a minute, by a list of one object, and resumes from there once the same watch
+// has brought nothing for half a minute more. That rests on the server's watches being
+// less than that behind its storage, and on a watch that is broken showing it: a
+// connection that passes lists but withholds the events of an older watch would lose
+// those, if it is cut before it is found out.
 //
 // In a factory made by NewForConfig, handlers set with SetWatchErrorHandler hear of
 // lists that fail; watches are re-established without them, and Status tells.

@@ -32,6 +32,7 @@ type Factory struct {
 
 	raw    *rawwatch.Client // nil: New made the factory
 	prober *rawwatch.Prober
+	spool  *rawwatch.Spool
 
 	running sync.WaitGroup // informers, and what waits for their stop channels
 
@@ -76,6 +77,7 @@ func NewForConfig(cfg *rest.Config, opts ...Option) (*Factory, error) {
 		return nil, fmt.Errorf("dynamicfactory: %w", err)
 	}
 	f.prober = rawwatch.NewProber(f.raw, o.raw.ClusterUID)
+	f.spool = rawwatch.NewSpool(o.raw.SpoolDir)
 	if o.name != "" {
 		if f.name, err = cache.NewInformerName(o.name); err != nil {
 			return nil, fmt.Errorf("dynamicfactory: %w", err)

@@ -50,7 +50,7 @@ func (f *Factory) newInformer(k Key) *informer {
 	var example runtime.Object = &unstructured.Unstructured{}
 	transform := f.opts.transform.of(k.GVR)
 	if f.raw != nil {
-		i.source = f.newSource(k)
+		i.source = f.newSource(i)
 		lw = i.source
 		if f.opts.compact {
 			example, transform = &compact.Object{}, nil // the source sees to both

@@ -392,3 +392,22 @@ func TestCustomResourceComesAndGoes(t *testing.T) {
 	c.Apply(t, gizmo("v1", "two"))
 	is(t, "told of the new one", fmt.Sprint(told(t, k, 1)), "[add two]")
 }
+
+// A real API server lists a resource as it was, page by page.
+func TestExactListOfARealServer(t *testing.T) {
+	c := testcluster.Shared(t)
+	ns := c.Namespace(t)
+	client := c.Dynamic(t).Resource(configMaps).Namespace(ns)
+	names := numbered(600) // two pages
+	create(t, client, names...)
+	at := must(client.List(t.Context(), metav1.ListOptions{}))(t).GetResourceVersion()
+	remove(t, client, names[0])
+	create(t, client, "new")
+	f := realFactory(t, c.Config(t), remember(&dynamicfactory.Snapshot{ResourceVersion: at, Relist: true}, dynamicfactory.RawOptions{
+		OnGap: func(_ dynamicfactory.Key, g dynamicfactory.Gap) { t.Errorf("a gap: %v", g) },
+	}))
+	j, _ := join(t, f, dynamicfactory.Key{GVR: configMaps, Namespace: ns})
+	lines := told(t, j, 602)
+	is(t, "listed", strings.Count(strings.Join(lines, ","), "initial"), 600)
+	is(t, "since then", strings.Join(lines[600:], ","), "delete "+names[0]+",add new")
+}

@@ -3,6 +3,7 @@ package dynamicfactory
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/rawwatch"
@@ -39,8 +41,15 @@ type RawOptions struct {
 	// to 4 MiB that it has sent wait in memory. 0 is no bound. It excludes a resync
 	// period: with one, client-go does not hand on every event.
 	Window int
+	// SpoolDir is where watches that have to wait for their resource's list keep what
+	// they bring, once it is more than fits in memory (64 MiB for all informers); the
+	// system's folder for temporary files if it is "". Files are encrypted, and have
+	// no names where the system allows that; what a killed process leaves elsewhere
+	// may be deleted.
+	SpoolDir string
 	// OnGap is told of lost history, after a list has made up for it as far as that
-	// is possible, and before that list's objects are handed on.
+	// is possible, and before that list's objects are handed on; and of an object that
+	// was left out because it could not be read, once for each of its versions.
 	OnGap func(Key, Gap)
 	// ClusterUID is asked at the first contact, before anything is listed or resumed,
 	// whether the cluster is the right one: uid is that of the namespace kube-system,
@@ -59,13 +68,23 @@ type Snapshot struct {
 	ResourceVersion string
 	Time            time.Time // when that was, for the Gap if it cannot be resumed; may be zero
 	Objects         []*compact.Object
+	// Relist is for a program that has recorded only a part of a list at
+	// ResourceVersion. Objects are not used: the informer begins with a list of the
+	// resource as it was at that version, and watches from there. If the server no
+	// longer has that version, the list is of now, and OnGap is told of a gap from
+	// that version on.
+	Relist bool
 }
 
 // Gap is a stretch of history that was lost: what happened in between shows only
 // in its result.
 type Gap struct {
-	Cause    string // one of the Cause constants, or what Relist was given
-	From, To string // resourceVersions: the last one known to be complete, and that of the list
+	Cause string // one of the Cause constants, or what Relist was given
+	// Namespace and Name are of the one object that the gap concerns: it could not be
+	// read, and From and To are its versions in the cache and of what was left out, ""
+	// if there is none. Name is "" in all other gaps.
+	Namespace, Name string
+	From, To        string // resourceVersions: the last one known to be complete, and that of the list
 	// FromTime is when the server was last heard of before, if that is known.
 	FromTime, ToTime time.Time
 }
@@ -74,7 +93,7 @@ type Gap struct {
 const (
 	CauseExpired    = rawwatch.CauseExpired    // the server no longer had the history
 	CauseRollback   = rawwatch.CauseRollback   // the server's versions went backwards: they are used again
-	CauseUnreadable = rawwatch.CauseUnreadable // an event could not be read, again and again
+	CauseUnreadable = rawwatch.CauseUnreadable // an event or an object could not be read, again and again
 )
 
 // codec returns a codec for the objects of the key. Those of one resource that are
@@ -103,17 +122,27 @@ func (m *maker) make(raw []byte, meta *compact.Meta, position uint64) (runtime.O
 		return decode(raw)
 	}
 	if m.transform == nil {
-		return m.codec.Encode(raw, meta, position)
+		o, err := m.codec.Encode(raw, meta, position)
+		if errors.Is(err, compact.ErrDictionary) {
+			return nil, fmt.Errorf("%w: %w", rawwatch.ErrMaker, err)
+		}
+		if err != nil {
+			return nil, err
+		}
+		return o, nil
 	}
 	u, err := decode(raw)
 	if err != nil {
 		return nil, err
 	}
 	changed, err := m.transform(u)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		var o *compact.Object
+		if o, err = encode(m.codec, changed, position); err == nil {
+			return o, nil
+		}
 	}
-	return encode(m.codec, changed, position)
+	return nil, fmt.Errorf("%w: %w", rawwatch.ErrMaker, err)
 }
 
 func decode(raw []byte) (*unstructured.Unstructured, error) {
@@ -168,7 +197,8 @@ func (b *bookmarks) make(resourceVersion string) (runtime.Object, error) {
 }
 
 // newSource makes the lister and watcher of an informer.
-func (f *Factory) newSource(k Key) *rawwatch.Source {
+func (f *Factory) newSource(i *informer) *rawwatch.Source {
+	k := i.key
 	o := metav1.ListOptions{LabelSelector: k.LabelSelector, FieldSelector: k.FieldSelector}
 	if tweak := f.opts.tweak.of(k.GVR); tweak != nil {
 		tweak(&o)
@@ -177,10 +207,16 @@ func (f *Factory) newSource(k Key) *rawwatch.Source {
 	if f.opts.compact {
 		m.codec, m.transform = k.codec(f.dictionaries), f.opts.transform.of(k.GVR)
 	}
+	known := func(namespace, name string) runtime.Object {
+		obj, _, _ := i.shared.GetStore().GetByKey(cache.NewObjectName(namespace, name).String())
+		o, _ := obj.(runtime.Object)
+		return o
+	}
 	cfg := rawwatch.Config{
 		Client: f.raw, Prober: f.prober,
 		GVR: k.GVR, Namespace: k.Namespace, LabelSelector: o.LabelSelector, FieldSelector: o.FieldSelector,
-		MetadataOnly: k.MetadataOnly, Make: m.make, Bookmark: m.bookmark, Window: f.opts.raw.Window,
+		MetadataOnly: k.MetadataOnly, Spool: f.spool, Make: m.make, Bookmark: m.bookmark, Window: f.opts.raw.Window,
+		Known: known, At: placed,
 	}
 	if o.TimeoutSeconds != nil {
 		cfg.TimeoutSeconds = *o.TimeoutSeconds
@@ -194,13 +230,21 @@ func (f *Factory) newSource(k Key) *rawwatch.Source {
 			if s == nil || err != nil {
 				return nil, err
 			}
-			return &rawwatch.Snapshot{ResourceVersion: s.ResourceVersion, Time: s.Time, Objects: s.at}, nil
+			return &rawwatch.Snapshot{ResourceVersion: s.ResourceVersion, Time: s.Time, Relist: s.Relist, Objects: s.at}, nil
 		}
 	}
 	if onGap := f.opts.raw.OnGap; onGap != nil {
 		cfg.OnGap = func(g rawwatch.Gap) { onGap(k, Gap(g)) }
 	}
 	return rawwatch.NewSource(cfg)
+}
+
+// placed returns an object at a position, if it is one that carries it.
+func placed(o runtime.Object, position uint64) runtime.Object {
+	if c, ok := o.(*compact.Object); ok {
+		return c.WithPosition(position)
+	}
+	return o
 }
 
 // at returns the objects as a list at a position, which the last one carries.

@@ -107,7 +107,7 @@ func TestTransformFails(t *testing.T) {
 		j, sub := subscribe(t, f, configMapKey)
 		j.expect(t)
 		st := sub.Status()
-		if st.Reason != "Unreadable" || !strings.Contains(st.Message, "configmaps ns/a: not today") {
+		if st.Reason != "Unreadable" || !strings.Contains(st.Message, "not today") {
 			t.Errorf("status: %s %s", st.Reason, st.Message)
 		}
 		fail.Store(false)

@@ -34,9 +34,12 @@ type Status struct {
 	Objects         int   // in the cache
 	Bytes           int64 // of compact objects in the cache, 0 for others
 	InFlight        int   // events handed on and not acknowledged, if there is a window
+	// PausedSince is since when the watch has not been read because the window is full;
+	// zero if it is read. A watch that is paused for long may lose its history.
+	PausedSince time.Time
 
 	// Counters since the informer was made.
-	Relists, Expired410, Forbidden, NotFound, DecodeErrors, WatchRestarts, Repeated, Events, Bookmarks uint64
+	Relists, Expired410, Forbidden, NotFound, DecodeErrors, Skipped, WatchRestarts, Repeated, Events, Bookmarks uint64
 }
 
 // Statuses returns the status of every informer that runs or was asked for, in the
@@ -92,6 +95,6 @@ func (i *informer) status() Status {
 	s.ResourceVersion, s.InFlight = i.source.ResourceVersion(), i.source.InFlight()
 	s.Relists, s.Expired410, s.Forbidden, s.NotFound = t.Relists, t.Expired410, t.Forbidden, t.NotFound
 	s.DecodeErrors, s.WatchRestarts, s.Repeated = t.DecodeErrors, t.WatchRestarts, t.Repeated
-	s.Events, s.Bookmarks = t.Events, t.Bookmarks
+	s.Events, s.Bookmarks, s.Skipped, s.PausedSince = t.Events, t.Bookmarks, t.Skipped, t.PausedSince
 	return s
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -97,8 +98,13 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	d := &daemon{Options: o, cluster: cluster, dir: dir, store: store, log: o.Logger}
-	err = d.run(ctx, st)
+	d := &daemon{
+		Options: o, cluster: cluster, dir: dir, store: store, log: o.Logger,
+		spool: filepath.Join(st.Store.Path, spoolDir),
+	}
+	if err = emptyDir(d.spool); err == nil {
+		err = d.run(ctx, st)
+	}
 	if cerr := store.Close(); cerr != nil && !errors.Is(err, ErrStore) {
 		err = errors.Join(err, fmt.Errorf("%w: close: %w", ErrStore, cerr))
 	}
@@ -117,11 +123,28 @@ func openStore(st *plan.State, o Options) (*outbox.Store, error) {
 	return store, nil
 }
 
+// spoolDir is the folder, below the store's path, of what watches bring while their
+// lists are read.
+const spoolDir = "spool"
+
+// emptyDir makes a folder that has nothing of an earlier process in it.
+func emptyDir(path string) error {
+	err := os.RemoveAll(path)
+	if err == nil {
+		err = os.Mkdir(path, 0o700)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: empty the spool folder: %w", ErrStoreOpen, err)
+	}
+	return nil
+}
+
 // daemon is one run.
 type daemon struct {
 	Options
 	cluster string
 	dir     string
+	spool   string
 	store   *outbox.Store
 	log     *slog.Logger
 }
@@ -194,7 +217,7 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 	}
 	p.manager, err = feed.New(feed.Config{
 		Cluster: d.cluster, REST: kube, Resolver: p.resolver, Store: d.store,
-		Logger: d.log, Registerer: d.Registerer, Stdout: d.Stdout, Dir: d.dir,
+		Logger: d.log, Registerer: d.Registerer, Stdout: d.Stdout, Dir: d.dir, SpoolDir: d.spool,
 		Drain: d.ShutdownTimeout, InformerName: d.InformerName,
 	})
 	if err != nil {

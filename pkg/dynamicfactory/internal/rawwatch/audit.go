@@ -40,7 +40,8 @@ func (s *Source) interruptible(cancel context.CancelCauseFunc) error {
 
 // Heads calls visit with the metadata of every object that the server has, at one
 // consistent version, which it returns. It takes nothing from the informer and
-// gives nothing to it. The metadata is valid during the call only.
+// gives nothing to it. The metadata is valid during the call only. Objects of a page
+// that has to be read again are visited again.
 func (s *Source) Heads(ctx context.Context, visit func(*compact.Meta) error) (resourceVersion string, err error) {
 	if err := s.enter(); err != nil {
 		return "", err
@@ -49,8 +50,8 @@ func (s *Source) Heads(ctx context.Context, visit func(*compact.Meta) error) (re
 	query := s.query()
 	query.Set("limit", strconv.Itoa(pageSize))
 	for {
-		meta, err := s.headsPage(ctx, pageRequest{
-			path: s.path, query: query, accept: acceptMetadataList, timeout: pageTimeout,
+		meta, err := s.cfg.Client.retried(ctx, pageRequest{
+			path: s.path, query: query, accept: acceptMetadataList, silence: pageTimeout, timeout: pageTimeout,
 			item: func(raw []byte) error {
 				m, err := compact.Scan(raw)
 				if err != nil {
@@ -58,25 +59,19 @@ func (s *Source) Heads(ctx context.Context, visit func(*compact.Meta) error) (re
 				}
 				return visit(&m)
 			},
-		})
+		}, func(int, error) error { return nil })
 		if err != nil {
 			return "", fmt.Errorf("list of %s: %w", s.cfg.GVR.Resource, err)
 		}
+		if resourceVersion == "" {
+			resourceVersion = meta.ResourceVersion
+		}
 		if meta.Continue == "" {
-			if meta.ResourceVersion == "" {
+			if resourceVersion == "" {
 				return "", &unreadable{errors.New("the list has no resourceVersion")}
 			}
-			return meta.ResourceVersion, nil
+			return resourceVersion, nil
 		}
 		query.Set("continue", meta.Continue)
 	}
-}
-
-func (s *Source) headsPage(ctx context.Context, q pageRequest) (compact.ListMeta, error) {
-	release, err := s.cfg.Client.acquireList(ctx)
-	if err != nil {
-		return compact.ListMeta{}, err
-	}
-	defer release()
-	return s.cfg.Client.page(ctx, q)
 }

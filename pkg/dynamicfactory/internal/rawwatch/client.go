@@ -3,12 +3,14 @@ package rawwatch
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -40,9 +42,12 @@ type Client struct {
 	base    *url.URL
 	limiter flowcontrol.RateLimiter // nil: none
 	lists   chan struct{}           // a token for each page being read
+	streams atomic.Int64            // watches that the client's sources keep up
 
 	typer    *compact.Editor // changes nothing
 	kindPath compact.Path
+
+	namespacePath, namePath, uidPath, versionPath compact.Path
 }
 
 // NewClient makes a client for what cfg names, with its TLS, authentication,
@@ -67,14 +72,16 @@ func NewClient(cfg *rest.Config, concurrentLists int) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	kindPath, err := compact.ParsePath("kind")
-	if err != nil {
-		return nil, err
+	c := &Client{http: h, base: base, limiter: limiterFor(cfg), lists: make(chan struct{}, max(1, concurrentLists)), typer: typer}
+	for text, path := range map[string]*compact.Path{
+		"kind": &c.kindPath, "metadata.namespace": &c.namespacePath, "metadata.name": &c.namePath,
+		"metadata.uid": &c.uidPath, "metadata.resourceVersion": &c.versionPath,
+	} {
+		if *path, err = compact.ParsePath(text); err != nil {
+			return nil, err
+		}
 	}
-	return &Client{
-		http: h, base: base, limiter: limiterFor(cfg), lists: make(chan struct{}, max(1, concurrentLists)),
-		typer: typer, kindPath: kindPath,
-	}, nil
+	return c, nil
 }
 
 // limiterFor follows rest.RESTClientFor.
@@ -182,6 +189,21 @@ func responseError(resp *http.Response) error {
 
 // isExpired tells whether history was lost: 410 in either of its spellings.
 func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
+
+// permanent tells whether the same request is going to fail again: the server
+// understood it and refuses it.
+func permanent(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return errors.As(err, new(*unreadable)) || errors.As(err, new(*itemError))
+	}
+	switch code := status.Status().Code; code {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return false
+	default:
+		return code >= 400 && code < 500
+	}
+}
 
 // retryAfter is how long the server asks to wait, 0 if it does not.
 func retryAfter(err error) time.Duration {

@@ -10,9 +10,14 @@
 //
 // What it promises:
 //
-//   - A list is consistent and complete, or it is an error. One object that cannot
-//     be read makes the whole list an error. Nothing but a list or a DELETED event
+//   - A list is consistent and complete, or it is an error. A page that is refused
+//     for the moment is read again by itself. Nothing but a list or a DELETED event
 //     makes an object go.
+//   - An object that cannot be read is left out of a list, and its event out of the
+//     watch after three attempts; what the informer has of it stays, and the gap is
+//     told once. One that cannot even be named makes the whole list an error.
+//   - A list may take longer than the server's history lasts: with its first page,
+//     the watch begins, whose events are kept until the list is done.
 //   - A watch is resumed from a version known to be complete. Several events may
 //     share one version, so the version of the last event is not: events that come
 //     twice because of that are recognised and handed on once.

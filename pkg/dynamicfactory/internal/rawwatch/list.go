@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -23,8 +24,18 @@ const (
 	// paged list from its storage; larger pages cost it memory, smaller ones time.
 	pageSize = 500
 
-	// pageTimeout is how long a page may take, headers and body.
-	pageTimeout = 2 * time.Minute
+	// pageTimeout is how long a page may take, headers and body. A list without
+	// pages may take wholeTimeout, with silences of pageTimeout.
+	pageTimeout  = 2 * time.Minute
+	wholeTimeout = time.Hour
+
+	// pageAttempts and pagePatience bound how often, and how long, a page is asked
+	// for: the server keeps the version of a list for some five minutes.
+	pageAttempts = 10
+	pagePatience = 5 * time.Minute
+
+	// maxRetryAfter is the longest wait that a server may ask for between them.
+	maxRetryAfter = time.Minute
 
 	// pagedAttempts is how often a list is begun anew because the version of its
 	// first page expired; after that one list is read without pages.
@@ -58,32 +69,53 @@ func (u *unreadable) Unwrap() error { return u.err }
 // objects of a page while it comes in.
 func (s *Source) list(ctx context.Context) (*objects, error) {
 	for range pagedAttempts {
-		list, err := s.paged(ctx, pageSize)
+		list, err := s.paged(ctx, "", pageSize)
 		if isExpired(err) {
 			s.stats.contact(func(t *Stats) { t.Expired410++ })
 			continue // the version of the first page is gone: a page from a newer one would not fit
 		}
 		return list, err
 	}
-	return s.paged(ctx, 0)
+	return s.paged(ctx, "", 0)
 }
 
-func (s *Source) paged(ctx context.Context, limit int) (*objects, error) {
-	b := listBuilder{source: s, position: s.progress.next()}
+// paged reads a list at exactly a version, or at the present one if that is "".
+// If there is more than one page, it leaves a watch for the stream that follows.
+func (s *Source) paged(ctx context.Context, version string, limit int) (_ *objects, err error) {
+	var watch *held
+	defer func() {
+		if err != nil {
+			watch.close()
+			watch = nil
+		}
+		s.keepHeld(watch)
+	}()
+	b := listBuilder{ctx: ctx, source: s, position: s.progress.next()}
 	query := s.query()
 	if limit > 0 {
 		query.Set("limit", strconv.Itoa(limit))
+	}
+	if version != "" {
+		query.Set("resourceVersion", version)
+		query.Set("resourceVersionMatch", string(metav1.ResourceVersionMatchExact))
 	}
 	for {
 		meta, err := s.page(ctx, query, &b)
 		if err != nil {
 			return nil, err
 		}
-		b.list.ResourceVersion = meta.ResourceVersion
+		if b.list.ResourceVersion == "" {
+			b.list.ResourceVersion = meta.ResourceVersion // the watch brings what later pages are newer by
+		}
 		if meta.Continue == "" {
 			break
 		}
+		if watch, err = s.hold(ctx, watch, b.list.ResourceVersion); err != nil {
+			return nil, err
+		}
 		query.Set("continue", meta.Continue)
+		query.Del("resourceVersion") // the token has it; the server refuses both
+		query.Del("resourceVersionMatch")
 	}
 	if b.list.ResourceVersion == "" {
 		return nil, &unreadable{errors.New("the list has no resourceVersion")}
@@ -96,34 +128,108 @@ func (s *Source) paged(ctx context.Context, limit int) (*objects, error) {
 
 // page reads one page into b.
 func (s *Source) page(ctx context.Context, query url.Values, b *listBuilder) (compact.ListMeta, error) {
-	release, err := s.cfg.Client.acquireList(ctx)
+	q := pageRequest{
+		path: s.path, query: query, accept: acceptObjects, silence: pageTimeout, timeout: pageTimeout,
+		head: func(head []byte) { b.apiVersion, b.kind = itemType(head) }, item: b.add,
+	}
+	if s.cfg.MetadataOnly {
+		q.accept = acceptMetadataList
+	}
+	if !query.Has("limit") {
+		q.timeout = wholeTimeout
+	}
+	b.begin()
+	if !query.Has("continue") { // nothing is gained yet: the caller begins again
+		meta, err := s.cfg.Client.listPage(ctx, q)
+		if d := min(retryAfter(err), maxRetryAfter); d > 0 && !permanent(err) {
+			s.failed(ctx, "list", err)
+			_ = sleep(ctx, d) // the error is the list's
+		}
+		return meta, err
+	}
+	failed := false
+	meta, err := s.cfg.Client.retried(ctx, q, func(attempt int, err error) error {
+		if attempt > 1 { // a refusal now and then is no trouble
+			s.failed(ctx, "list", err)
+			failed = true
+		}
+		b.again()
+		var status apierrors.APIStatus
+		if !errors.As(err, &status) { // the next connection may lead elsewhere
+			if _, err := s.cfg.Prober.version(ctx, time.Now()); errors.Is(err, ErrForeign) {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil && failed {
+		s.stats.well(Listing)
+	}
+	return meta, err
+}
+
+// retried reads one page. One that the server refuses for the moment, or that breaks
+// off, is asked for again, after again has undone what the attempt had brought; an
+// error of again ends that.
+func (c *Client) retried(ctx context.Context, q pageRequest, again func(attempt int, err error) error) (compact.ListMeta, error) {
+	began := time.Now()
+	var wait backoff
+	for attempt := 1; ; attempt++ {
+		meta, err := c.listPage(ctx, q)
+		if err == nil || permanent(err) || ctx.Err() != nil || attempt == pageAttempts || time.Since(began) > pagePatience {
+			return meta, err
+		}
+		if wait.wait(ctx, min(retryAfter(err), maxRetryAfter), backoffMax) != nil {
+			return meta, err
+		}
+		if err := again(attempt, err); err != nil {
+			return meta, err
+		}
+	}
+}
+
+// listPage reads one page when there is a place for it.
+func (c *Client) listPage(ctx context.Context, q pageRequest) (compact.ListMeta, error) {
+	release, err := c.acquireList(ctx)
 	if err != nil {
 		return compact.ListMeta{}, err
 	}
 	defer release()
-	accept := acceptObjects
-	if s.cfg.MetadataOnly {
-		accept = acceptMetadataList
-	}
-	b.typed = nil
-	return s.cfg.Client.page(ctx, pageRequest{
-		path: s.path, query: query, accept: accept, timeout: pageTimeout,
-		head: func(head []byte) { b.apiVersion, b.kind = itemType(head) }, item: b.add,
-	})
+	return c.page(ctx, q)
 }
 
 // listBuilder makes objects of the items of a list. It keeps one item back, since
 // the last one of all carries the list's position.
 type listBuilder struct {
+	ctx      context.Context //nolint:containedctx // the list's own
 	source   *Source
 	position uint64
 	list     objects
 	held     []byte
 	holding  bool
 
+	// What there was when the page began, in case it has to be read again.
+	before     int
+	heldBefore []byte
+	hadHeld    bool
+
 	apiVersion, kind string // what the items are, by the list's own kind; "" if it does not say
 	typed            *bool  // whether the page's items say so themselves
 	buf              []byte
+}
+
+// begin begins a page, and again begins it once more.
+func (b *listBuilder) begin() {
+	b.before, b.hadHeld = len(b.list.Items), b.holding
+	b.heldBefore = append(b.heldBefore[:0], b.held...)
+	b.typed = nil
+}
+
+func (b *listBuilder) again() {
+	clear(b.list.Items[b.before:])
+	b.list.Items = b.list.Items[:b.before]
+	b.held, b.holding = append(b.held[:0], b.heldBefore...), b.hadHeld
+	b.typed = nil
 }
 
 func (b *listBuilder) add(raw []byte) error {
@@ -149,23 +255,30 @@ func (b *listBuilder) flush(position uint64) error {
 		// Items of built-in kinds do not say what they are; watch events do.
 		var err error
 		if b.buf, err = b.source.cfg.Client.typer.AppendTyped(b.buf[:0], raw, b.apiVersion, b.kind); err != nil {
-			return &unreadable{err}
+			return b.unmade(raw, position, &unreadable{err})
 		}
 		raw = b.buf
 	}
 	o, err := b.source.object(raw, position)
 	if err != nil {
-		return err
+		return b.unmade(raw, position, err)
 	}
 	b.list.Items = append(b.list.Items, o)
 	return nil
 }
+
+// itemError is an error of pageRequest.item, which is not the server's.
+type itemError struct{ err error }
+
+func (e *itemError) Error() string { return e.err.Error() }
+func (e *itemError) Unwrap() error { return e.err }
 
 // pageRequest asks for one page of a list.
 type pageRequest struct {
 	path    string
 	query   url.Values
 	accept  string
+	silence time.Duration // between two pieces of the response; 0: no bound of its own
 	timeout time.Duration
 	head    func([]byte)           // shown the beginning of the response; may be nil
 	item    func(raw []byte) error // called for each item
@@ -178,12 +291,14 @@ func (c *Client) page(ctx context.Context, q pageRequest) (compact.ListMeta, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, q.timeout, fmt.Errorf("a list took more than %v", q.timeout))
 	defer cancel()
+	ctx, alive, done := lively(ctx, q.silence)
+	defer done()
 	resp, err := c.get(ctx, q.path, q.query, q.accept)
 	if err != nil {
 		return compact.ListMeta{}, err
 	}
 	defer resp.Body.Close()
-	r := bufio.NewReaderSize(resp.Body, listHead)
+	r := bufio.NewReaderSize(&reporter{resp.Body, alive}, listHead)
 	if q.head != nil {
 		start, err := r.Peek(listHead)
 		if err != nil && !errors.Is(err, io.EOF) {
@@ -191,7 +306,12 @@ func (c *Client) page(ctx context.Context, q pageRequest) (compact.ListMeta, err
 		}
 		q.head(start)
 	}
-	meta, err := compact.ScanList(r, q.item)
+	meta, err := compact.ScanList(r, func(raw []byte) error {
+		if err := q.item(raw); err != nil {
+			return &itemError{err}
+		}
+		return nil
+	})
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			return meta, cause
@@ -203,6 +323,31 @@ func (c *Client) page(ctx context.Context, q pageRequest) (compact.ListMeta, err
 		return meta, err
 	}
 	return meta, nil
+}
+
+// lively returns a context that ends when alive has not been called for a time; done
+// ends it. A time of 0 is no bound.
+func lively(ctx context.Context, silence time.Duration) (_ context.Context, alive func(), done func()) {
+	if silence == 0 {
+		return ctx, func() {}, func() {}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	timer := time.AfterFunc(silence, func() { cancel(fmt.Errorf("a list brought nothing for %v", silence)) })
+	return ctx, func() { timer.Reset(silence) }, func() { timer.Stop(); cancel(nil) }
+}
+
+// reporter calls alive whenever something was read.
+type reporter struct {
+	io.Reader
+	alive func()
+}
+
+func (r *reporter) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if n > 0 {
+		r.alive()
+	}
+	return n, err
 }
 
 // itemType reads from the beginning of a list what its items are: PodList means

@@ -66,12 +66,18 @@ func (p *progress) next() uint64 {
 	return p.last + 1
 }
 
-// eventID identifies an event among those of one version.
-func (p *progress) eventID(typ string, uid []byte) uint64 {
+// eventID identifies an event among those of one version. Not every aggregated
+// server gives its objects a uid.
+func (p *progress) eventID(typ string, uid, namespace, name []byte) uint64 {
 	var h maphash.Hash
 	h.SetSeed(p.seed)
 	_, _ = h.WriteString(typ) // never fails
 	_, _ = h.Write(uid)
+	if len(uid) == 0 {
+		_, _ = h.Write(namespace)
+		_ = h.WriteByte('/') // in no name
+		_, _ = h.Write(name)
+	}
 	return h.Sum64()
 }
 
@@ -89,6 +95,17 @@ func (p *progress) event(v version, id uint64) {
 	defer p.mu.Unlock()
 	p.last++
 	p.empty = 0
+	p.receivedLocked(v, id)
+}
+
+// skip notes an event of a version that nothing is handed on of.
+func (p *progress) skip(v version, id uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.receivedLocked(v, id)
+}
+
+func (p *progress) receivedLocked(v version, id uint64) {
 	if v != p.open {
 		if !p.open.none() {
 			p.markLocked(p.open, p.openUpTo)
@@ -98,6 +115,17 @@ func (p *progress) event(v version, id uint64) {
 	}
 	p.openUpTo = p.last
 	p.openSeen = append(p.openSeen, id)
+}
+
+// caughtUp is bookmark unless something was received after a position, or the version
+// is not later than what is complete.
+func (p *progress) caughtUp(position uint64, v version) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.last == position && older(p.complete.String(), v.String()) {
+		p.closeLocked()
+		p.completeLocked(v)
+	}
 }
 
 // bookmark notes that everything up to a version has been received.

@@ -81,13 +81,13 @@ func TestMarksAreBounded(t *testing.T) {
 func TestRepeatedEvents(t *testing.T) {
 	p := newProgress()
 	p.list(num(1), 1)
-	a, b := p.eventID("DELETED", []byte("a")), p.eventID("DELETED", []byte("b"))
+	a, b := p.eventID("DELETED", []byte("a"), nil, nil), p.eventID("DELETED", []byte("b"), nil, nil)
 	p.event(num(5), a)
 	for _, tc := range []struct {
 		version int
 		id      uint64
 		want    bool
-	}{{5, a, true}, {5, b, false}, {6, a, false}, {5, p.eventID("ADDED", []byte("a")), false}} {
+	}{{5, a, true}, {5, b, false}, {6, a, false}, {5, p.eventID("ADDED", []byte("a"), nil, nil), false}} {
 		if got := p.repeated(num(tc.version), tc.id); got != tc.want {
 			t.Errorf("version %d, event %x: got %v", tc.version, tc.id, got)
 		}

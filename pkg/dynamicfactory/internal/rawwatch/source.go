@@ -35,15 +35,23 @@ type Config struct {
 	// What it returns without an error is taken for valid JSON.
 	Edit func(dst, raw []byte) ([]byte, error)
 	// Make makes the object that is handed on of its JSON, which Scan has read m
-	// from. It may keep neither. It is called by one goroutine at a time.
+	// from. It may keep neither. It is called by one goroutine at a time. An object
+	// for which it fails is left out, unless the error wraps ErrMaker.
 	Make func(raw []byte, m *compact.Meta, position uint64) (runtime.Object, error)
 	// Bookmark makes an object of the kind that Make makes with nothing but a
 	// resourceVersion.
 	Bookmark func(resourceVersion string) (runtime.Object, error)
+	// Known returns the object that the informer has under a name, nil if it has none,
+	// and At an object at a position. They are for objects that cannot be read; both
+	// may be nil.
+	Known func(namespace, name string) runtime.Object
+	At    func(o runtime.Object, position uint64) runtime.Object
 	// Snapshot, if not nil, is asked for the first list; it returns nil if it has none.
 	Snapshot func(ctx context.Context) (*Snapshot, error)
 	// OnGap, if not nil, is told of lost history once its end is known.
 	OnGap func(Gap)
+	// Spool keeps what watches bring while their lists are read; nil for one of its own.
+	Spool *Spool
 	// Window is how many events may be handed on and not acknowledged; 0: any number.
 	Window int
 }
@@ -52,6 +60,9 @@ type Config struct {
 type Snapshot struct {
 	ResourceVersion string
 	Time            time.Time // when that was; may be zero
+	// Relist has the server list the resource as it was at ResourceVersion, in place
+	// of Objects.
+	Relist bool
 	// Objects makes the list's objects, of which the last one carries the position.
 	Objects func(position uint64) []runtime.Object
 }
@@ -59,6 +70,7 @@ type Snapshot struct {
 // Gap is a stretch of history that was lost.
 type Gap struct {
 	Cause            string
+	Namespace, Name  string // of the only object that it concerns; Name is "" if that may be any
 	From, To         string // resourceVersions
 	FromTime, ToTime time.Time
 }
@@ -67,8 +79,11 @@ type Gap struct {
 const (
 	CauseExpired    = "expired"    // the server no longer had the history
 	CauseRollback   = "rollback"   // the server's versions went backwards
-	CauseUnreadable = "unreadable" // an event could not be read, again and again
+	CauseUnreadable = "unreadable" // an event or an object could not be read, again and again
 )
+
+// ErrMaker marks an error of Config.Make that is not the object's: it is not left out.
+var ErrMaker = errors.New("objects cannot be made")
 
 // ErrStopped says that a Source is used after its end.
 var ErrStopped = errors.New("the informer has stopped")
@@ -91,10 +106,13 @@ type Source struct {
 
 	asked     string                  // why to list again; "" if nobody asked
 	interrupt context.CancelCauseFunc // ends the watch request that runs
+	held      *held                   // a watch from the last list's version on; nil: none
 
 	// Scratch of the goroutine that lists or watches; there is one at a time.
-	edited []byte
-	meta   compact.Meta
+	invalid int // lists in a row after watches refused as invalid
+	edited  []byte
+	skipped map[[2]string]string // namespace and name → version of objects that could not be read
+	meta    compact.Meta
 }
 
 var (
@@ -104,6 +122,9 @@ var (
 
 // NewSource makes a Source, which does nothing before it is asked to.
 func NewSource(cfg Config) *Source {
+	if cfg.Spool == nil {
+		cfg.Spool = NewSpool("")
+	}
 	return &Source{
 		cfg: cfg, path: resourcePath(cfg.GVR, cfg.Namespace),
 		progress: newProgress(), window: newWindow(cfg.Window), stats: newStats(),
@@ -129,8 +150,28 @@ func (s *Source) Wait() {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
+	s.keepHeld(nil)
 	s.running.Wait()
 	s.stats.well(Stopped)
+}
+
+// keepHeld keeps a watch for the next stream and closes the one kept before.
+func (s *Source) keepHeld(h *held) {
+	s.mu.Lock()
+	if !s.closed || h == nil {
+		s.held, h = h, s.held
+	}
+	s.mu.Unlock()
+	h.close()
+}
+
+// takeHeld returns the watch that was kept, which is the caller's to close.
+func (s *Source) takeHeld() *held {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := s.held
+	s.held = nil
+	return h
 }
 
 // enter notes that something runs; the caller calls s.running.Done at its end.
@@ -188,7 +229,11 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 		if err != nil {
 			return nil, fmt.Errorf("snapshot: %w", err)
 		}
-		if snapshot != nil {
+		switch {
+		case snapshot == nil:
+		case snapshot.Relist:
+			return s.relist(ctx, snapshot)
+		default:
 			return s.resume(snapshot), nil
 		}
 	}
@@ -196,6 +241,40 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.listed(list)
+	return list, nil
+}
+
+// relist reads the first list at the snapshot's version. If the server no longer has
+// that version, it reads a list of now and reports the history from there on as lost.
+func (s *Source) relist(ctx context.Context, snapshot *Snapshot) (*objects, error) {
+	back, err := s.behind(ctx, time.Now().Add(-probeFresh), snapshot.ResourceVersion)
+	if err != nil {
+		return nil, err
+	}
+	var list *objects
+	gap := &Gap{Cause: CauseRollback, From: snapshot.ResourceVersion, FromTime: snapshot.Time}
+	if !back {
+		gap.Cause = CauseExpired
+		list, err = s.paged(ctx, snapshot.ResourceVersion, pageSize)
+		switch {
+		case err == nil && list.ResourceVersion == snapshot.ResourceVersion:
+			gap = nil
+		case err == nil: // a server that knows no exact lists
+		case isExpired(err) || apierrors.IsBadRequest(err):
+			s.stats.contact(func(t *Stats) { t.Expired410++ })
+		default:
+			return nil, err
+		}
+	}
+	if list == nil {
+		if list, err = s.list(ctx); err != nil {
+			return nil, err
+		}
+	}
+	s.mu.Lock()
+	s.loss = gap
+	s.mu.Unlock()
 	s.listed(list)
 	return list, nil
 }

@@ -25,12 +25,14 @@ type Stats struct {
 	Reason, Message string    // why it is in that state, if it is not a good one
 	Since           time.Time // when it came into that state
 	LastContact     time.Time // when the server last answered or sent something
+	PausedSince     time.Time // since when the window has been full; zero: it is not
 
 	Relists       uint64 // lists after the first
 	Expired410    uint64 // times that the server no longer had the history
 	Forbidden     uint64 // requests refused with 401 or 403
 	NotFound      uint64 // requests refused with 404
-	DecodeErrors  uint64 // events and lists that could not be read
+	DecodeErrors  uint64 // events, objects and lists that could not be read
+	Skipped       uint64 // objects and events that were left out because they could not be read
 	WatchRestarts uint64 // watches established after the first
 	Repeated      uint64 // events that came twice and were handed on once
 	Events        uint64 // events received
@@ -93,6 +95,19 @@ func (t *stats) contact(count func(*Stats)) {
 	if count != nil {
 		count(&t.s)
 	}
+}
+
+// pause notes that the stream is not read because the window is full.
+func (t *stats) pause() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.s.PausedSince = time.Now()
+}
+
+func (t *stats) unpause() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.s.PausedSince = time.Time{}
 }
 
 func (t *stats) get() Stats {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http"
 	"strconv"
 	"sync"
 	"time"
@@ -41,11 +42,17 @@ const (
 	// unreadableAttempts is how often events after one version are read again when
 	// one of them makes no sense.
 	unreadableAttempts = 3
+
+	// invalidAttempts is how often a watch is refused as invalid before a list is
+	// made. It doubles with each list that does not help, invalidDoublings times.
+	invalidAttempts  = 3
+	invalidDoublings = 6
 )
 
 // What ends a watch request, besides what the server says.
 var (
 	errSilent     = errors.New("the watch fell silent")
+	errNoHeaders  = errors.New("the server does not answer the watch request")
 	errOverdue    = errors.New("the watch did not end when it should have")
 	errProbe      = errors.New("the server does not answer")
 	errRolledBack = errors.New("the server's resource versions went backwards")
@@ -57,12 +64,14 @@ type stream struct {
 	cancel context.CancelFunc
 	events chan watch.Event
 
+	done       <-chan struct{} // closed when the reflector stops the watch
 	backoff    backoff
 	requests   int    // watches established
 	bookmarks  bool   // the current request has had a bookmark
 	quiet      bool   // the source sends none
 	unreadable int    // events in a row that made no sense
 	unreadAt   string // the version after which
+	invalid    int    // requests in a row that were refused as invalid
 }
 
 var _ watch.Interface = (*stream)(nil)
@@ -74,9 +83,14 @@ func (s *Source) WatchWithContext(ctx context.Context, _ metav1.ListOptions) (wa
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	w := &stream{source: s, cancel: cancel, events: make(chan watch.Event), quiet: s.cfg.GVR.Resource == "events"}
+	w := &stream{
+		source: s, cancel: cancel, done: ctx.Done(), events: make(chan watch.Event),
+		quiet: s.cfg.GVR.Resource == "events", backoff: backoff{streams: &s.cfg.Client.streams},
+	}
+	s.cfg.Client.streams.Add(1)
 	go func() {
 		defer s.running.Done()
+		defer s.cfg.Client.streams.Add(-1)
 		defer cancel()
 		defer close(w.events)
 		w.run(ctx)
@@ -118,6 +132,10 @@ func (w *stream) run(ctx context.Context) {
 				w.end(ctx, CauseUnreadable, err)
 				return
 			}
+		case w.needsList(err):
+			s.failed(ctx, "watch", err)
+			w.end(ctx, CauseExpired, err)
+			return
 		default:
 			s.failed(ctx, "watch", err)
 		}
@@ -142,24 +160,48 @@ func (w *stream) givesUp() bool {
 	return w.unreadable >= unreadableAttempts
 }
 
+// needsList counts requests in a row that the server refuses as invalid, and tells
+// whether to list: a version that another server has given may be no version of this
+// one. A server that refuses the version of its own list as well is listed ever more
+// seldom.
+func (w *stream) needsList(err error) bool {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) {
+		return false
+	}
+	switch status.Status().Code {
+	case http.StatusBadRequest, http.StatusConflict, http.StatusPreconditionFailed, http.StatusUnprocessableEntity:
+	default:
+		return false
+	}
+	s := w.source
+	if w.invalid++; w.invalid < invalidAttempts<<s.invalid {
+		return false
+	}
+	s.invalid = min(s.invalid+1, invalidDoublings)
+	return true
+}
+
 // end has the reflector list again.
 func (w *stream) end(ctx context.Context, cause string, err error) {
 	w.source.lost(cause) // before anything counts as a contact
-	if cause == CauseExpired {
+	if isExpired(err) {
 		w.source.stats.contact(func(t *Stats) { t.Expired410++ })
 	}
 	klog.FromContext(ctx).Info("Informer lost a part of its resource's history and lists it again",
 		"resource", w.source.cfg.GVR.String(), "namespace", w.source.cfg.Namespace, "cause", cause, "err", err)
 	status := apierrors.NewResourceExpired(err.Error()).Status()
-	w.send(ctx, watch.Event{Type: watch.Error, Object: &status})
+	_ = w.send(watch.Event{Type: watch.Error, Object: &status}) // who has stopped does not list again
 }
 
-func (w *stream) send(ctx context.Context, e watch.Event) bool {
+// send hands an event to the reflector. It fails only if the reflector has stopped: an
+// event that progress counts as received is not lost with the request that brought it.
+func (w *stream) send(e watch.Event) error {
 	select {
 	case w.events <- e:
-		return true
-	case <-ctx.Done():
-		return false
+		return nil
+	case <-w.done:
+		return context.Canceled
 	}
 }
 
@@ -170,47 +212,36 @@ func (w *stream) request(ctx context.Context) error {
 	if err := s.sameServer(ctx); err != nil {
 		return err
 	}
-	timeout := w.timeout()
-	query := s.query()
-	query.Set("watch", "true")
-	query.Set("allowWatchBookmarks", "true")
-	query.Set("resourceVersion", s.progress.resume())
-	query.Set("timeoutSeconds", strconv.FormatInt(int64(timeout/time.Second), 10))
-	accept := acceptObjects
-	if s.cfg.MetadataOnly {
-		accept = acceptMetadata
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if err := s.interruptible(cancel); err != nil {
 		return err
 	}
 	defer func() { _ = s.interruptible(nil) }() // only a beginning can be refused
-	resp, err := s.cfg.Client.get(ctx, s.path, query, accept)
+	resp, err := w.open(ctx, cancel)
 	if err != nil {
 		return err
 	}
-	defer resp.Body.Close()
+	defer resp.body.Close()
 	w.established(ctx)
 
-	began := time.Now()
-	dog := newWatchdog(s, cancel, timeout+timeoutGrace)
+	dog := newWatchdog(s, cancel, resp.timeout-time.Since(resp.began)+timeoutGrace)
 	var guard sync.WaitGroup
 	guard.Go(func() { dog.run(ctx) })
-	err = w.read(ctx, resp.Body, dog)
+	err = w.read(ctx, resp.body, dog)
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
 	cancel(nil)
 	guard.Wait()
 
-	lived := time.Since(began)
+	lived := time.Since(resp.began)
 	if lived >= backoffReset {
 		w.backoff.reset()
 	}
 	w.quiet = w.quiet && !w.bookmarks || !w.bookmarks && lived > 4*time.Minute
 	switch {
-	case errors.Is(err, io.EOF) && lived >= timeout-timeoutGrace/2:
+	case errors.Is(err, io.EOF) && lived >= resp.timeout-timeoutGrace/2:
 		return nil
 	case isExpired(err) || errors.Is(err, errRolledBack) || errors.As(err, new(errAsked)):
 		return err
@@ -221,20 +252,69 @@ func (w *stream) request(ctx context.Context) error {
 	return err
 }
 
-func (w *stream) timeout() time.Duration {
-	if t := w.source.cfg.TimeoutSeconds; t > 0 {
+// response is a watch that the server has answered.
+type response struct {
+	body    io.ReadCloser
+	began   time.Time
+	timeout time.Duration // after which the server ends it
+}
+
+// open takes over the watch that was sent while the list was read, or sends one.
+func (w *stream) open(ctx context.Context, cancel context.CancelCauseFunc) (response, error) {
+	s := w.source
+	if h := s.takeHeld(); h != nil {
+		context.AfterFunc(ctx, func() { h.cancel(context.Cause(ctx)) })
+		err := h.takeOver(ctx)
+		if err == nil && h.version == s.progress.resume() {
+			return response{h, h.began, h.timeout}, nil
+		}
+		h.close()
+		if ctx.Err() != nil || isExpired(err) {
+			return response{}, err
+		}
+	}
+	timeout := watchTimeout
+	if w.quiet {
+		timeout = quietTimeout
+	}
+	timeout = s.watchTimeout(timeout)
+	began := time.Now()
+	resp, err := s.getWatch(ctx, cancel, s.progress.resume(), timeout)
+	if err != nil {
+		return response{}, err
+	}
+	return response{resp.Body, began, timeout}, nil
+}
+
+// getWatch sends a watch request from a version on. cancel ends ctx.
+func (s *Source) getWatch(ctx context.Context, cancel context.CancelCauseFunc, version string, timeout time.Duration) (*http.Response, error) {
+	query := s.query()
+	query.Set("watch", "true")
+	query.Set("allowWatchBookmarks", "true")
+	query.Set("resourceVersion", version)
+	query.Set("timeoutSeconds", strconv.FormatInt(int64(timeout/time.Second), 10))
+	accept := acceptObjects
+	if s.cfg.MetadataOnly {
+		accept = acceptMetadata
+	}
+	headers := time.AfterFunc(silence, func() { cancel(errNoHeaders) })
+	defer headers.Stop()
+	return s.cfg.Client.get(ctx, s.path, query, accept)
+}
+
+// watchTimeout is what a watch asks for, at least and at most twice that, unless
+// there is one for all.
+func (s *Source) watchTimeout(least time.Duration) time.Duration {
+	if t := s.cfg.TimeoutSeconds; t > 0 {
 		return time.Duration(t) * time.Second
 	}
-	t := watchTimeout
-	if w.quiet {
-		t = quietTimeout
-	}
-	return t + rand.N(t)
+	return least + rand.N(least)
 }
 
 func (w *stream) established(ctx context.Context) {
 	w.bookmarks = false
 	w.requests++
+	w.invalid, w.source.invalid = 0, 0
 	first := w.requests == 1
 	w.source.stats.contact(func(t *Stats) {
 		if !first {
@@ -275,7 +355,7 @@ func (w *stream) line(ctx context.Context, line []byte) error {
 	case watch.Added, watch.Modified, watch.Deleted:
 		return w.change(ctx, watch.EventType(typ), raw)
 	case watch.Bookmark:
-		return w.bookmark(ctx, raw)
+		return w.bookmark(raw)
 	case watch.Error:
 		return statusError(raw)
 	default:
@@ -286,34 +366,42 @@ func (w *stream) line(ctx context.Context, line []byte) error {
 // change hands on an object that was added, modified or deleted.
 func (w *stream) change(ctx context.Context, typ watch.EventType, raw []byte) error {
 	s := w.source
-	if err := s.window.wait(ctx); err != nil {
-		return err
+	if !s.window.free() {
+		s.stats.pause()
+		err := s.window.wait(ctx)
+		s.stats.unpause()
+		if err != nil {
+			return err
+		}
 	}
-	m, raw, err := s.scan(raw)
+	m, edited, err := s.scan(raw)
 	if err != nil {
-		return err
+		return w.unmade(ctx, typ, raw, err)
 	}
-	v, id := versionOf(m.ResourceVersion), s.progress.eventID(string(typ), m.UID)
+	v, id := versionOf(m.ResourceVersion), s.progress.eventID(string(typ), m.UID, m.Namespace, m.Name)
 	if s.progress.repeated(v, id) {
 		s.stats.contact(func(t *Stats) { t.Repeated++ })
 		return nil
 	}
 	position := s.progress.next()
-	o, err := s.make(raw, m, position)
+	o, err := s.make(edited, m, position)
 	if err != nil {
-		return err
+		return w.unmade(ctx, typ, raw, err)
 	}
+	return w.handOn(watch.Event{Type: typ, Object: o}, position, v, id)
+}
+
+// handOn hands on an event at next's position.
+func (w *stream) handOn(e watch.Event, position uint64, v version, id uint64) error {
+	s := w.source
 	s.progress.event(v, id)
 	s.window.take(position)
 	s.stats.contact(func(t *Stats) { t.Events++ })
-	if !w.send(ctx, watch.Event{Type: typ, Object: o}) {
-		return ctx.Err()
-	}
-	return nil
+	return w.send(e)
 }
 
 // bookmark notes how far the stream has come.
-func (w *stream) bookmark(ctx context.Context, raw []byte) error {
+func (w *stream) bookmark(raw []byte) error {
 	s := w.source
 	m, err := compact.Scan(raw)
 	if err == nil && len(m.ResourceVersion) == 0 {
@@ -330,10 +418,7 @@ func (w *stream) bookmark(ctx context.Context, raw []byte) error {
 	w.bookmarks = true
 	s.progress.bookmark(parseVersion(rv))
 	s.stats.contact(func(t *Stats) { t.Bookmarks++ })
-	if !w.send(ctx, watch.Event{Type: watch.Bookmark, Object: o}) {
-		return ctx.Err()
-	}
-	return nil
+	return w.send(watch.Event{Type: watch.Bookmark, Object: o})
 }
 
 // statusError makes an error of the object of an ERROR event.

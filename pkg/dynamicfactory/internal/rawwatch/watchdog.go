@@ -2,11 +2,13 @@ package rawwatch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
 )
 
 const (
@@ -16,6 +18,17 @@ const (
 
 	// silenceCheck is how often the watchdog looks at the clock.
 	silenceCheck = 15 * time.Second
+
+	// pausePatience is how long a watch may be paused before that is worth a log
+	// line. An API server promises a watch cache of 75 seconds.
+	pausePatience = 30 * time.Second
+
+	// askAfter is how long a source that has never had a bookmark may be quiet before
+	// it asks for its resource's version, and askEvery how often it does. The answer
+	// counts once the stream has brought nothing for askTrial after it.
+	askAfter = 2 * time.Minute
+	askEvery = time.Minute
+	askTrial = 30 * time.Second
 )
 
 // watchdog looks after one watch request. Neither a dead server behind a proxy nor
@@ -30,6 +43,19 @@ type watchdog struct {
 	lastLine  atomic.Int64 // nanoseconds after began
 	busySince atomic.Int64 // nanoseconds after began; 0: waiting for the stream
 	bookmarks uint64       // of the source when the request began
+
+	// Of run.
+	paused time.Time // the pause that was logged last
+	asked  time.Time // for the resource's version
+	answer *answer   // that does not count yet; nil: none
+}
+
+// answer is a version of the resource, and how far the source had come by then.
+type answer struct {
+	version  version
+	position uint64
+	lastLine int64
+	at       time.Time
 }
 
 func newWatchdog(s *Source, cancel context.CancelCauseFunc, life time.Duration) *watchdog {
@@ -58,8 +84,10 @@ func (d *watchdog) run(ctx context.Context) {
 		}
 		now := time.Since(d.began)
 		if d.busySince.Load() != 0 {
+			d.mindPause(ctx)
 			continue // the window is full, or the informer is busy: not the server's fault
 		}
+		d.keepFresh(ctx, now-time.Duration(d.lastLine.Load()))
 		quiet := now - max(time.Duration(d.lastLine.Load()), probed)
 		switch {
 		case now > d.life && quiet > timeoutGrace:
@@ -68,11 +96,51 @@ func (d *watchdog) run(ctx context.Context) {
 		case quiet < silence:
 			continue
 		}
-		if err := d.look(ctx); err != nil {
+		before := d.lastLine.Load()
+		err := d.look(ctx)
+		if err != nil && !errors.Is(err, errRolledBack) && (d.busySince.Load() != 0 || d.lastLine.Load() != before) {
+			continue // meanwhile the stream has brought something
+		}
+		if err != nil {
 			d.cancel(err)
 			return
 		}
 		probed = time.Since(d.began)
+	}
+}
+
+// mindPause logs a pause once that has become long.
+func (d *watchdog) mindPause(ctx context.Context) {
+	since := d.source.stats.get().PausedSince
+	if since.IsZero() || since.Equal(d.paused) || time.Since(since) < pausePatience {
+		return
+	}
+	d.paused = since
+	klog.FromContext(ctx).Info("Informer's watch is paused because its subscribers do not keep up; the server may end it and lose its history",
+		"resource", d.source.cfg.GVR.String(), "namespace", d.source.cfg.Namespace, "since", since)
+}
+
+// keepFresh moves the version to resume from of a source that gets no bookmarks and
+// has been quiet for a time: a list says which version the resource has, and when the
+// watch has brought nothing for some time after that, there was nothing up to that
+// version to bring. A server that is behind by more than that may still bring
+// it: such events are handed on as all are. Errors mean that nothing is known.
+func (d *watchdog) keepFresh(ctx context.Context, quiet time.Duration) {
+	s, a := d.source, d.answer
+	if a != nil && d.lastLine.Load() != a.lastLine {
+		a, d.answer = nil, nil
+	}
+	if a != nil && time.Since(a.at) >= askTrial {
+		s.progress.caughtUp(a.position, a.version)
+		d.answer = nil
+	}
+	if d.answer != nil || quiet < askAfter || time.Since(d.asked) < askEvery || s.stats.get().Bookmarks > 0 {
+		return
+	}
+	d.asked = time.Now()
+	position, line := s.progress.position(), d.lastLine.Load()
+	if v, err := s.ownVersion(ctx); err == nil && v != "" {
+		d.answer = &answer{parseVersion(v), position, line, time.Now()}
 	}
 }
 

@@ -24,12 +24,19 @@ func newWindow(limit int) *window {
 	return &window{limit: limit, readers: map[*Reader]uint64{}, room: make(chan struct{})}
 }
 
+// free tells whether there is a place.
+func (w *window) free() bool {
+	if w.limit <= 0 {
+		return true
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.out) < w.limit
+}
+
 // wait returns when there is a place. Without readers there is always one: leave
 // and take see to that.
 func (w *window) wait(ctx context.Context) error {
-	if w.limit <= 0 {
-		return ctx.Err()
-	}
 	for {
 		w.mu.Lock()
 		free, room := len(w.out) < w.limit, w.room

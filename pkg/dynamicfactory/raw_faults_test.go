@@ -1,0 +1,328 @@
+package dynamicfactory_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// isList reports whether a request reads a list of config maps, not their version.
+func isList(r *http.Request) bool {
+	q := r.URL.Query()
+	return r.URL.Path == configMapPath && q.Get("watch") == "" && q.Get("limit") != "1"
+}
+
+func isWatch(r *http.Request) bool { return r.URL.Query().Get("watch") != "" }
+
+// A server stalls for more than three minutes. When it comes back, the watchdog's
+// probe is answered and the watch brings its backlog at the same time.
+func TestStallAndBurst(t *testing.T) {
+	const events = 400
+	for range 20 {
+		bubble(t, func(t *testing.T, s *apitest.Server) {
+			var armed atomic.Bool
+			burst := func() {
+				at, reply := rand.IntN(events), make(chan struct{})
+				go func() {
+					for i, n := range numbered(events) {
+						if i == at {
+							close(reply)
+						}
+						put(s, n)
+						runtime.Gosched()
+					}
+				}()
+				<-reply
+			}
+			s.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path == "/api/v1/namespaces" && !isWatch(r) && armed.CompareAndSwap(true, false) {
+					burst()
+				}
+				return false
+			})
+			j, _ := subscribe(t, factory(t, s, window(2048)), configMapKey)
+			s.Bookmark()
+			synctest.Wait()
+			armed.Store(true)
+			time.Sleep(10 * time.Minute)
+			is(t, "notifications", len(j.take()), events)
+		})
+	}
+}
+
+// A watch request that is never answered, not even with headers, is given up.
+func TestWatchWithoutHeaders(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		j, _ := subscribe(t, factory(t, s), configMapKey)
+		var hang atomic.Bool
+		hang.Store(true)
+		s.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+			if isWatch(r) && hang.CompareAndSwap(true, false) {
+				<-r.Context().Done()
+				return true
+			}
+			return false
+		})
+		s.Cut()
+		put(s, "a")
+		time.Sleep(4 * time.Minute)
+		j.expect(t, "add a")
+		is(t, "watches", watches(s), 3)
+		is(t, "lists", lists(s), 1)
+	})
+}
+
+// Pages of several versions, as some aggregated servers send them: what was made
+// while the pages were read comes by the watch.
+func TestPagesOfSeveralVersions(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		page := func(w http.ResponseWriter, rv, next, name string) {
+			_, _ = fmt.Fprintf(w, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":%q,"continue":%q},"items":[`+
+				`{"metadata":{"name":%q,"namespace":"ns","uid":"u-%[3]s","resourceVersion":"90"}}]}`, rv, next, name)
+		}
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			switch {
+			case !isList(r):
+				return false
+			case r.URL.Query().Get("continue") == "":
+				page(w, "100", "more", "a")
+				put(s, "between")
+			default:
+				page(w, s.Version(), "", "b")
+			}
+			return true
+		})
+		j, _ := subscribe(t, factory(t, s), configMapKey)
+		j.expect(t, "initial a", "initial b", "add between")
+	})
+}
+
+// A page that is refused is asked for again by itself: the list does not begin again.
+func TestRefusedPages(t *testing.T) {
+	for name, refuse := range map[string]func(w http.ResponseWriter, r *http.Request, page func()){
+		"too many requests": func(w http.ResponseWriter, _ *http.Request, _ func()) {
+			w.Header().Set("Retry-After", "1")
+			apitest.Fail(w, http.StatusTooManyRequests, "TooManyRequests")
+		},
+		"unavailable": func(w http.ResponseWriter, _ *http.Request, _ func()) {
+			apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+		},
+		"reset": func(http.ResponseWriter, *http.Request, func()) { panic(http.ErrAbortHandler) },
+		"broken off": func(_ http.ResponseWriter, _ *http.Request, page func()) {
+			page()
+			panic(http.ErrAbortHandler)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				put(s, numbered(10_000)...)
+				var first, refused, n atomic.Int64
+				s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+					if !isList(r) {
+						return false
+					}
+					if r.URL.Query().Get("continue") == "" {
+						first.Add(1)
+					}
+					if n.Add(1)%10 != 5 {
+						return false
+					}
+					refused.Add(1)
+					refuse(w, r, func() {
+						_, _ = fmt.Fprint(w, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"1","continue":"x"},"items":[`+
+							`{"metadata":{"name":"x","namespace":"ns","uid":"x","resourceVersion":"90"}},`+
+							`{"metadata":{"name":"y","namespace":"ns","uid":"y","resourceVersion":"90"}},{`)
+						w.(http.Flusher).Flush()
+					})
+					return true
+				})
+				f := factory(t, s)
+				j, sub := subscribe(t, f, configMapKey)
+				<-sub.Synced()
+				synctest.Wait()
+				is(t, "objects", len(j.take()), 10_000)
+				is(t, "lists begun", first.Load(), 1)
+				is(t, "requests", lists(s), 20+int(refused.Load()))
+				is(t, "checkpoint of the list", sub.Checkpoint(j.seen()), s.Version())
+				is(t, "state", sub.Status().State, dynamicfactory.StateWatching)
+
+				n.Store(0)
+				seen, before := map[string]bool{}, lists(s)
+				refused.Store(0)
+				if _, err := sub.Heads(t.Context(), func(m *compact.Meta) error { seen[string(m.Name)] = true; return nil }); err != nil {
+					t.Fatal(err)
+				}
+				is(t, "requests for heads", lists(s)-before, 20+int(refused.Load()))
+			})
+		})
+	}
+}
+
+// A server that refuses one page for good is asked a bounded number of times, at
+// growing intervals, before the list begins again; a page that cannot succeed fails
+// at once.
+func TestPageIsRefusedForGood(t *testing.T) {
+	for _, tc := range []struct {
+		code   int
+		reason string
+		asked  bool // again with the page's token
+	}{
+		{http.StatusServiceUnavailable, "ServiceUnavailable", true},
+		{http.StatusForbidden, "Forbidden", false},
+		{http.StatusNotFound, "NotFound", false},
+		{http.StatusBadRequest, "BadRequest", false},
+	} {
+		t.Run(tc.reason, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				put(s, numbered(600)...)
+				var first, second atomic.Int64
+				s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+					switch {
+					case !isList(r):
+						return false
+					case r.URL.Query().Get("continue") == "":
+						first.Add(1)
+						return false
+					}
+					second.Add(1)
+					apitest.Fail(w, tc.code, tc.reason)
+					return true
+				})
+				_, sub := subscribe(t, factory(t, s), configMapKey)
+				time.Sleep(time.Hour)
+				is(t, "asked again by token", second.Load() > first.Load(), tc.asked)
+				if second.Load() > 500 || first.Load() < 2 {
+					t.Errorf("%d lists begun, %d second pages in an hour", first.Load(), second.Load())
+				}
+				is(t, "reason", sub.Status().Reason, tc.reason)
+			})
+		})
+	}
+}
+
+// Events without uid that share a version are told apart by their objects.
+func TestEventsWithoutUID(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		j, sub := subscribe(t, factory(t, s), configMapKey)
+		for _, name := range []string{"a", "b", "a"} {
+			s.Send(configMapPath, fmt.Sprintf(`{"type":"ADDED","object":{"metadata":{"name":%q,"namespace":"ns","resourceVersion":"105"}}}`, name))
+		}
+		synctest.Wait()
+		j.expect(t, "add a", "add b")
+		is(t, "repeated", sub.Status().Repeated, 1)
+	})
+}
+
+// A version that the server cannot make sense of is healed by a list; a server that
+// refuses every watch is not listed without end.
+func TestWatchRefusedAsInvalid(t *testing.T) {
+	for _, forGood := range []bool{false, true} {
+		t.Run(fmt.Sprint("for good ", forGood), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				put(s, "a")
+				var gaps []string
+				j, _ := subscribe(t, factory(t, s, dynamicfactory.WithRaw(dynamicfactory.RawOptions{
+					OnGap: func(_ dynamicfactory.Key, g dynamicfactory.Gap) { gaps = append(gaps, g.Cause) },
+				})), configMapKey)
+				old := s.Version()
+				s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+					if !isWatch(r) || !forGood && r.URL.Query().Get("resourceVersion") != old {
+						return false
+					}
+					apitest.Fail(w, http.StatusBadRequest, "BadRequest")
+					return true
+				})
+				s.Cut()
+				put(s, "b")
+				if !forGood {
+					time.Sleep(time.Minute)
+					j.expect(t, "initial a", "update a", "add b")
+					is(t, "gaps", strings.Join(gaps, ","), "expired")
+					is(t, "lists", lists(s), 2)
+					return
+				}
+				time.Sleep(3 * time.Hour)
+				if n := lists(s); n < 3 || n > 10 {
+					t.Errorf("%d lists in three hours", n)
+				}
+			})
+		})
+	}
+}
+
+// Watches that lose their connections together come back over a time that grows with
+// their number; one alone comes back at once.
+func TestReconnectsAreSpread(t *testing.T) {
+	for _, tc := range []struct {
+		watches     int
+		least, most time.Duration // until the last one is back
+	}{
+		{1, 0, 250 * time.Millisecond},
+		{1000, 1500 * time.Millisecond, 2 * time.Second},
+	} {
+		t.Run(fmt.Sprint(tc.watches), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				listing(t, factory(t, s, dynamicfactory.WithListConcurrency(1000)), tc.watches)
+				synctest.Wait()
+				var last, n atomic.Int64
+				var began time.Time
+				s.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+					if isWatch(r) {
+						last.Store(int64(time.Since(began)))
+						n.Add(1)
+					}
+					return false
+				})
+				began = time.Now()
+				s.Cut()
+				time.Sleep(time.Minute)
+				is(t, "watches", int(n.Load()), tc.watches)
+				if d := time.Duration(last.Load()); d < tc.least || d > tc.most {
+					t.Errorf("the last of %d watches is back after %v", tc.watches, d)
+				}
+			})
+		})
+	}
+}
+
+// A list whose connection breaks between two pages does not go on with another
+// cluster.
+func TestListGoesOnWithTheSameCluster(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, numbered(600)...)
+		var once atomic.Bool
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Query().Get("continue") != "" && !once.Swap(true) {
+				s.SetUID("cluster-2")
+				_, _ = w.Write([]byte(`{"items":[`))
+				w.(http.Flusher).Flush()
+				panic(http.ErrAbortHandler)
+			}
+			return false
+		})
+		j, sub := subscribe(t, factory(t, s, dynamicfactory.WithRaw(dynamicfactory.RawOptions{
+			ClusterUID: func(_ context.Context, uid string) error {
+				if uid != "cluster-1" {
+					return errors.New("another cluster")
+				}
+				return nil
+			},
+		})), configMapKey)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		is(t, "told", len(j.take()), 0)
+		is(t, "state", sub.Status().State, dynamicfactory.StateForeign)
+	})
+}

@@ -1,0 +1,217 @@
+package dynamicfactory_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// gapsOf collects what OnGap is told.
+func gapsOf(gaps *[]string, r dynamicfactory.RawOptions) dynamicfactory.Option {
+	r.OnGap = func(_ dynamicfactory.Key, g dynamicfactory.Gap) {
+		*gaps = append(*gaps, fmt.Sprintf("%s %s/%s %s-%s", g.Cause, g.Namespace, g.Name, g.From, g.To))
+	}
+	return dynamicfactory.WithRaw(r)
+}
+
+// One object that cannot be read does not keep its resource from being listed: what
+// is known of it stays as it is, it is reported once, and nothing counts as deleted.
+func TestListWithAnUnreadableObject(t *testing.T) {
+	for _, bad := range []string{"a", "b", "c"} {
+		t.Run(bad, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				put(s, "a", "b", "c")
+				var broken atomic.Bool
+				s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+					if !broken.Load() || !isList(r) {
+						return false
+					}
+					var items []string
+					for _, name := range []string{"a", "b", "c", "d"} {
+						fields := `"resourceVersion":"299"`
+						if name == bad || name == "d" {
+							fields += `,"creationTimestamp":"yesterday"`
+						}
+						items = append(items, fmt.Sprintf(`{"metadata":{"name":%q,"namespace":"ns","uid":"u",%s}}`, name, fields))
+					}
+					_, _ = fmt.Fprintf(w, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"300"},"items":[%s]}`, strings.Join(items, ","))
+					return true
+				})
+				var gaps []string
+				j, sub := subscribe(t, factory(t, s, gapsOf(&gaps, dynamicfactory.RawOptions{})), configMapKey)
+				known := j.objects[bad].GetResourceVersion()
+				j.take()
+				broken.Store(true)
+				s.Advance(197)
+				s.Compact()
+				s.Cut()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				told := strings.Join(j.take(), ",")
+				if strings.Contains(told, "delete") || strings.Contains(told, " d") || strings.Count(told, "update") < 2 {
+					t.Errorf("the handler was told %s", told)
+				}
+				is(t, "what is known", j.objects[bad].GetResourceVersion(), known)
+				is(t, "checkpoint of the list", sub.Checkpoint(j.seen()), "300")
+				is(t, "gaps", strings.Join(gaps, ", "), fmt.Sprintf("unreadable ns/%s %s-299, unreadable ns/d -299, expired / 103-300", bad, known))
+				is(t, "skipped", sub.Status().Skipped, 2)
+				gaps = nil
+				sub.Relist("doubt")
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				is(t, "gaps of another list", strings.Join(gaps, ", "), "doubt / 300-300")
+				broken.Store(false)
+				put(s, bad)
+				synctest.Wait()
+				is(t, "told at last", strings.Contains(strings.Join(j.take(), ","), "update "+bad), true)
+			})
+		})
+	}
+}
+
+// An event of which no object can be made is read again, and then skipped. A deletion
+// is handed on with the object that is known.
+func TestEventOfAnUnreadableObject(t *testing.T) {
+	for _, typ := range []string{"ADDED", "MODIFIED", "DELETED"} {
+		t.Run(typ, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				put(s, "a", "b")
+				var gaps []string
+				j, sub := subscribe(t, factory(t, s, gapsOf(&gaps, dynamicfactory.RawOptions{})), configMapKey)
+				j.expect(t, "initial a", "initial b")
+				s.Advance(1)
+				s.Inject(configMapPath, typ, `{"metadata":{"name":"b","namespace":"ns","uid":"u","resourceVersion":"103","creationTimestamp":"yesterday"}}`)
+				put(s, "c")
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if typ == "DELETED" {
+					j.expect(t, "delete b", "add c")
+				} else {
+					j.expect(t, "add c")
+				}
+				is(t, "gaps", strings.Join(gaps, ", "), "unreadable ns/b 102-103")
+				is(t, "lists", lists(s), 1)
+				st := sub.Status()
+				is(t, "unreadable", st.DecodeErrors, 3)
+				is(t, "skipped", st.Skipped, 1)
+				put(s, "d")
+				s.Bookmark()
+				synctest.Wait()
+				j.expect(t, "add d")
+				is(t, "checkpoint", sub.Checkpoint(j.seen()), s.Version())
+			})
+		})
+	}
+}
+
+// A watch that is paused for long says so while its history still lasts.
+func TestPausedWatchSaysSo(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		j, sub := subscribe(t, factory(t, s, window(1)), configMapKey)
+		is(t, "not paused", sub.Status().PausedSince.IsZero(), true)
+		put(s, "a", "b")
+		synctest.Wait()
+		since := time.Now()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		is(t, "paused since", sub.Status().PausedSince, since)
+		sub.Ack(j.seen())
+		synctest.Wait()
+		is(t, "paused at last", sub.Status().PausedSince.IsZero(), true)
+	})
+}
+
+// A source that gets no bookmarks keeps its version fresh while nothing happens, so
+// that a restart after a quiet time finds its history.
+func TestQuietSourceWithoutBookmarks(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		j, sub := subscribe(t, factory(t, s), configMapKey)
+		for range 60 {
+			s.Advance(10)
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		}
+		behind := func() int {
+			var now, then int
+			_, _ = fmt.Sscan(s.Version(), &now)
+			_, _ = fmt.Sscan(sub.Checkpoint(j.seen()), &then)
+			return now - then
+		}
+		if behind() > 30 {
+			t.Errorf("the checkpoint is %d versions behind", behind())
+		}
+		asked := len(s.Requests("configmaps", false)) - 1
+		if asked < 20 || asked > 60 {
+			t.Errorf("asked for the version %d times in an hour", asked)
+		}
+		put(s, "b")
+		synctest.Wait()
+		j.expect(t, "initial a", "add b")
+		if older := behind(); older > 31 {
+			t.Errorf("after an event, the checkpoint is %d versions behind", older)
+		}
+		is(t, "lists", lists(s), 1)
+		for range 60 {
+			s.Advance(1)
+			s.Bookmark()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+		}
+		is(t, "asked of one that gets bookmarks", len(s.Requests("configmaps", false))-1, asked)
+	})
+}
+
+// An answer counts only if the watch brings nothing for some time after it.
+func TestQuietSourceThatIsBehind(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, "a")
+		j, sub := subscribe(t, factory(t, s), configMapKey)
+		time.Sleep(130 * time.Second) // asked at 120 or 135 s
+		for range 10 {
+			s.Advance(10)
+			time.Sleep(20 * time.Second)
+			s.Send(configMapPath, `{"type":"MODIFIED","object":{"metadata":{"name":"a","namespace":"ns","uid":"u","resourceVersion":"101"}}}`)
+		}
+		synctest.Wait()
+		is(t, "checkpoint", sub.Checkpoint(j.seen()), "101")
+	})
+}
+
+// A dictionary that cannot be saved is no fault of the objects: none is left out.
+func TestDictionaryCannotBeSaved(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		for _, name := range numbered(200) {
+			s.Put(configMapPath, "ns", name, map[string]any{"data": map[string]any{"x": strings.Repeat("y", 4000)}})
+		}
+		var full atomic.Bool
+		full.Store(true)
+		var gaps []string
+		j, sub := subscribe(t, factory(t, s, gapsOf(&gaps, dynamicfactory.RawOptions{
+			Dictionaries: compact.NewDictionaries(func(uint32, []byte) error {
+				if full.Load() {
+					return errors.New("no space left")
+				}
+				return nil
+			}),
+		})), configMapKey)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		is(t, "told", len(j.take()), 0)
+		is(t, "skipped", sub.Status().Skipped, 0)
+		full.Store(false)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		is(t, "told", len(j.take()), 200)
+		is(t, "gaps", len(gaps), 0)
+	})
+}
