@@ -37,6 +37,10 @@ func (s *Store) Commit(b *Batch) error {
 // seal adds what is known only now: counters and a mark.
 func (b *Batch) seal() {
 	if b.appending {
+		if b.s.next-1 > maxSequence {
+			b.misuse(errNoSequences)
+			return
+		}
 		b.merge(counterKey(kindPosition, 0), counter{high: b.s.next - 1})
 	}
 	if b.records > 0 {
@@ -44,6 +48,9 @@ func (b *Batch) seal() {
 	}
 	for _, d := range b.queues {
 		b.merge(counterKey(kindQueue, d.queue.id), counter{count: d.count, bytes: d.bytes})
+		if d.detached.count != 0 {
+			b.merge(counterKey(kindDetached, d.queue.id), d.detached)
+		}
 	}
 }
 

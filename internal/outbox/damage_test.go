@@ -19,7 +19,7 @@ const damageRecords = 150
 func storeFiles(t *testing.T, inTables bool) *vfs.MemFS {
 	t.Helper()
 	fs := vfs.NewMem()
-	s, err := Open("store", Options{FS: fs})
+	s, err := Open("store", Options{firstSequence: 1, FS: fs})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestDamageAnywhere(t *testing.T) {
 				t.Fatalf("%s at %d: check: %v, %d problems", name, offset, err, len(report.Problems))
 			}
 			lines := exportLines(t, fs)
-			s, err := Open("store", Options{FS: fs})
+			s, err := Open("store", Options{firstSequence: 1, FS: fs})
 			if err != nil {
 				if !errors.Is(err, ErrDamaged) || report.OK() {
 					t.Fatalf("%s at %d: open: %v; check: %q", name, offset, err, report.Problems)
@@ -263,7 +263,7 @@ func TestVitalDamage(t *testing.T) {
 			} else {
 				overwrite(t, fs, name, c.change(content(t, fs, name)))
 			}
-			s, err := Open("store", Options{FS: fs})
+			s, err := Open("store", Options{firstSequence: 1, FS: fs})
 			if err == nil {
 				_ = s.Close() // the test fails below
 			}
@@ -307,7 +307,7 @@ func TestVitalFilesFlipped(t *testing.T) {
 			b[offset] ^= 0x55
 			overwrite(t, fs, name, b)
 			changed := copyFS(t, fs)
-			s, err := Open("store", Options{FS: fs})
+			s, err := Open("store", Options{firstSequence: 1, FS: fs})
 			if err != nil {
 				if !errors.Is(err, ErrDamaged) {
 					t.Fatalf("%s at %d: %v", name, offset, err)
@@ -342,14 +342,14 @@ func TestVitalFilesFlipped(t *testing.T) {
 
 func TestNewerFormat(t *testing.T) {
 	fs := storeFiles(t, true)
-	s, err := Open("store", Options{FS: fs})
+	s, err := Open("store", Options{firstSequence: 1, FS: fs})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := errors.Join(s.db.Set(formatKey(), id32(layoutVersion+1), nil), s.Close()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open("store", Options{FS: fs}); !errors.Is(err, ErrNewerFormat) {
+	if _, err := Open("store", Options{firstSequence: 1, FS: fs}); !errors.Is(err, ErrNewerFormat) {
 		t.Errorf("a newer layout: %v", err)
 	}
 
@@ -358,7 +358,7 @@ func TestNewerFormat(t *testing.T) {
 	if err := fs.Rename("store/db/"+markers[0], "store/db/marker.format-version.000900.999"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open("store", Options{FS: fs}); !errors.Is(err, ErrNewerFormat) {
+	if _, err := Open("store", Options{firstSequence: 1, FS: fs}); !errors.Is(err, ErrNewerFormat) {
 		t.Errorf("a newer format of the engine: %v", err)
 	}
 }

@@ -38,19 +38,27 @@ type Store struct {
 	gate       *gate
 	metrics    *metrics
 
+	letterBytes atomic.Int64 // payloads of all dead letters
+
 	lazy        atomic.Bool  // something was written since the last sync began
 	lastCommit  atomic.Int64 // Unix nanoseconds; 0 = none yet
 	commitBegan atomic.Int64 // Unix nanoseconds of the commit in progress; 0 = none
 }
 
 // Open opens or creates the store in dir, which is made with mode 0700. It
-// fails with ErrLocked, ErrDamaged or ErrNewerFormat (wrapped), or with the
-// error of the filesystem; it never removes data. Opening reads a few keys a
+// fails with ErrClock, ErrLocked, ErrDamaged, ErrOlderFormat or ErrNewerFormat
+// (wrapped), or with the error of the filesystem; it never removes data. Opening reads a few keys a
 // sink and one mark a MiB of log, whatever the backlog.
 //
 // Pebble's background goroutines run until Close.
 func Open(dir string, o Options) (*Store, error) {
 	o = o.withDefaults()
+	if o.firstSequence == 0 {
+		var err error
+		if o.firstSequence, err = firstSequence(o.Now(), buildTime()); err != nil {
+			return nil, fmt.Errorf("open the store %s: %w", dir, err)
+		}
+	}
 	if err := makeDir(o.FS, dir); err != nil {
 		return nil, fmt.Errorf("create the store's directory: %w", err)
 	}
@@ -114,6 +122,7 @@ func (s *Store) load() error {
 		return err
 	}
 	s.next = position.high + 1
+	s.next = max(s.next, s.opts.firstSequence)
 	if s.partitions, err = s.loadPartitions(); err != nil {
 		return err
 	}
