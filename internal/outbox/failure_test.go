@@ -188,7 +188,7 @@ func TestPebbleFatalf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pebbleLogger{log: s.opts.Logger, fatal: s.fail}.Fatalf("broken: %d", 7)
+	pebbleLogger{log: s.opts.Logger, limit: &logLimit{}, fatal: s.fail}.Fatalf("broken: %d", 7)
 	if err := s.Err(); !errors.Is(err, ErrFailed) || !strings.Contains(err.Error(), "broken: 7") {
 		t.Errorf("got %v", err)
 	}

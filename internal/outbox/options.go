@@ -3,6 +3,7 @@ package outbox
 import (
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -160,13 +161,17 @@ func sizeFor(maxBytes, part, least, most int64) int64 {
 // process to end; here the store ends instead.
 type pebbleLogger struct {
 	log   *slog.Logger
+	limit *logLimit
 	fatal func(error)
 }
 
 func (l pebbleLogger) Infof(string, ...any) {}
 
 func (l pebbleLogger) Errorf(format string, args ...any) {
-	l.log.Warn("storage engine", "message", fmt.Sprintf(format, args...))
+	if suppressed, ok := l.limit.allow(format); ok {
+		message, _, _ := strings.Cut(fmt.Sprintf(format, args...), "\n")
+		l.log.Warn("storage engine", "message", message, "suppressed", suppressed)
+	}
 }
 
 func (l pebbleLogger) Fatalf(format string, args ...any) {

@@ -32,7 +32,7 @@ func inspect(fsys vfs.FS, dir string) (*inspection, error) {
 		return nil, err
 	}
 	i := &inspection{fs: fsys, dir: dir, lock: lock}
-	logger := pebbleLogger{log: slog.New(slog.DiscardHandler), fatal: func(error) {}}
+	logger := pebbleLogger{log: slog.New(slog.DiscardHandler), limit: &logLimit{}, fatal: func(error) {}}
 	o := pebbleOptions(unlockedFS{fsys}, logger, &pebble.EventListener{
 		DataCorruption: func(pebble.DataCorruptionInfo) {}, // shows up where it is read
 	}, 0)

@@ -38,6 +38,7 @@ type Store struct {
 	gate       *gate
 	metrics    *metrics
 
+	limit       logLimit
 	letterBytes atomic.Int64 // payloads of all dead letters
 
 	lazy        atomic.Bool  // something was written since the last sync began
@@ -137,7 +138,7 @@ func (s *Store) load() error {
 }
 
 func (s *Store) pebbleOptions() *pebble.Options {
-	return pebbleOptions(s.fence, pebbleLogger{log: s.opts.Logger, fatal: s.fail}, s.listener(), s.opts.MaxBytes)
+	return pebbleOptions(s.fence, pebbleLogger{log: s.opts.Logger, limit: &s.limit, fatal: s.fail}, s.listener(), s.opts.MaxBytes)
 }
 
 // listener watches Pebble's background work.
@@ -147,7 +148,9 @@ func (s *Store) listener() *pebble.EventListener {
 		// Damage concerns the records in it, not the store: readers report what
 		// they cannot read, compactions leave the span alone.
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
-			s.opts.Logger.Error("part of the store is unreadable", "file", info.Path, "error", info.Details)
+			if suppressed, ok := s.limit.allow(info.Path); ok {
+				s.opts.Logger.Error("part of the store is unreadable", "file", info.Path, "error", firstLine(info.Details), "suppressed", suppressed)
+			}
 		},
 	}
 }
@@ -159,7 +162,9 @@ func (s *Store) backgroundError(err error) {
 	case pebble.IsCorruptionError(err):
 		// Reported by DataCorruption.
 	case errors.Is(err, syscall.ENOSPC):
-		s.opts.Logger.Warn("the disk is full; trying again", "error", err)
+		if suppressed, ok := s.limit.allow("full"); ok {
+			s.opts.Logger.Warn("the disk is full; the store tries again", "error", firstLine(err), "suppressed", suppressed)
+		}
 	default:
 		s.fail(err)
 	}
