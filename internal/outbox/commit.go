@@ -59,10 +59,7 @@ func (b *Batch) sealLog() {
 	l.mu.Lock()
 	count, bytes := l.totalLocked()
 	due := l.marks.due(b.firstTime, bytes)
-	m := mark{sequence: b.first, time: b.firstTime, count: count, bytes: bytes}
-	if n := len(l.marks); n > 0 && m.time.Before(l.marks[n-1].time) {
-		m.time = l.marks[n-1].time
-	}
+	m := mark{sequence: b.first, clock: b.firstTime, time: b.firstTime, count: count, bytes: bytes}
 	l.mu.Unlock()
 	if due {
 		b.mark = m
@@ -114,7 +111,7 @@ func (b *Batch) publish() {
 		l := b.s.log
 		l.mu.Lock()
 		if b.mark.sequence != 0 {
-			l.marks = append(l.marks, b.mark)
+			l.marks = l.marks.add(b.mark)
 		}
 		l.live.count += int64(b.records)
 		l.live.bytes += b.bytes

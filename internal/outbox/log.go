@@ -54,6 +54,7 @@ func (s *Store) loadLog() (*logState, error) {
 	if err := it.Error(); err != nil {
 		return nil, readError(err)
 	}
+	l.marks.date()
 	if len(l.marks) == 0 {
 		l.low = max(l.low, s.next) // the log is empty
 	}

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -78,6 +79,46 @@ func TestRetention(t *testing.T) {
 				t.Errorf("records from 89 min 1 s on begin at %d, %v", from, err)
 			}
 		})
+	}
+}
+
+// TestWrongClock wants records to age by the right clock after one that was wrong for
+// a while, in this process and the next, and replay by time to find them.
+func TestWrongClock(t *testing.T) {
+	for name, wrong := range map[string]time.Duration{"ahead": 10 * 365 * 24 * time.Hour, "behind": -200 * time.Hour} {
+		for _, marks := range []int{1, 5} {
+			t.Run(fmt.Sprintf("%s, %d", name, marks), func(t *testing.T) {
+				fs := vfs.NewMem()
+				s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+				shift := int(wrong / time.Minute)
+				minutes(t, s, 0, 10, 10)
+				minutes(t, s, shift+10, marks, 10)
+				minutes(t, s, 10+marks, 30, 10)
+				expire := func(age, first int) {
+					t.Helper()
+					if _, err := s.retain(testEpoch.Add(40*time.Minute), Limits{RetentionMaxAge: time.Duration(age) * time.Minute}, 0); err != nil {
+						t.Fatal(err)
+					}
+					if st := s.LogStats(); st.First != uint64(first) {
+						t.Errorf("log %+v, want it to begin at %d", st, first)
+					}
+				}
+				expire(100, 1)
+				expire(35, 5)
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				s = openTest(t, "store", Options{FS: fs, firstSequence: 1})
+				from, _, err := s.bounds(ReplayRange{FromTime: testEpoch.Add(30 * time.Minute)})
+				if err != nil || from != 31 {
+					t.Errorf("records from 30 min on begin at %d, %v", from, err)
+				}
+				expire(20, 20)
+				if st := s.LogStats(); st.Last != uint64(40+marks) {
+					t.Errorf("log %+v", st)
+				}
+			})
+		}
 	}
 }
 
