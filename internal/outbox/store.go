@@ -15,13 +15,14 @@ import (
 // Store is an open store. All methods may be called from any goroutine, with
 // the restriction on appending that the package comment states.
 type Store struct {
-	dir   string
-	opts  Options
-	fence *fence
-	owner *owner
-	lock  io.Closer
-	db    *pebble.DB
-	life  *lifetime
+	dir     string
+	opts    Options
+	fence   *fence
+	reserve *reserve
+	owner   *owner
+	lock    io.Closer
+	db      *pebble.DB
+	life    *lifetime
 
 	failOnce sync.Once
 	failure  error         // written once, before failed is closed
@@ -82,10 +83,15 @@ func Open(dir string, o Options) (*Store, error) {
 }
 
 func (s *Store) open() (err error) {
-	if s.owner, err = takeOwnership(s.opts.FS, s.dir); err != nil {
-		return err
+	s.reserve = openReserve(s.opts.FS, s.dir, s.opts.MaxBytes)
+	s.owner, err = takeOwnership(s.opts.FS, s.dir)
+	for errors.Is(err, syscall.ENOSPC) && s.reserve.drop() {
+		s.owner, err = takeOwnership(s.opts.FS, s.dir)
 	}
-	s.fence = newFence(s.opts.FS, s.fail, s.owner.check)
+	if err != nil {
+		return s.fullError(err)
+	}
+	s.fence = newFence(s.opts.FS, s.fail, s.owner.check, s.reserve)
 	if err := s.create(); err != nil {
 		return fmt.Errorf("create a store in %s: %w", s.dir, err)
 	}
@@ -94,8 +100,11 @@ func (s *Store) open() (err error) {
 		return openError(s.dir, err)
 	}
 	db, err := pebble.Open(data, s.pebbleOptions())
+	if failure := s.Err(); err != nil && failure != nil {
+		err = failure // the other follows from it
+	}
 	if err != nil {
-		return openError(s.dir, err)
+		return openError(s.dir, s.fullError(err))
 	}
 	s.db = db
 	defer func() {
@@ -111,9 +120,13 @@ func (s *Store) open() (err error) {
 		return openError(s.dir, err)
 	}
 	if err := s.Err(); err != nil {
+		return s.fullError(err)
+	}
+	s.fence.opened()
+	if err := s.register(); err != nil {
 		return err
 	}
-	return s.register()
+	return s.measure()
 }
 
 // load reads the tables and counters into memory.
