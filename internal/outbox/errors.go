@@ -29,9 +29,9 @@ var (
 	// ErrClock: the clock is before this program was made, or in the next century;
 	// sequences are taken from it.
 	ErrClock = errors.New("set the clock, sequences of events are taken from it")
-	// ErrDeadLettersFull: dead letters take all the room they may have; the entry
-	// stays in the queue.
-	ErrDeadLettersFull = errors.New("no room for another dead letter; retry, drop or purge some, or raise their bound")
 	// ErrUnknownSink: no such sink was ever ensured, or it was purged.
 	ErrUnknownSink = errors.New("unknown sink")
+	// ErrDeadLettersFull: the dead letters have used up their share of the store.
+	// The entry stays in its queue.
+	ErrDeadLettersFull = errors.New("the dead letters have used up their share of the store; retry or drop them")
 )
