@@ -62,6 +62,8 @@ type Store struct {
 	MaxBytes resource.Quantity `json:"maxBytes"`
 	// How long delivered events are kept for replay.
 	Retention Retention `json:"retention"`
+	// How many events that sinks refused for good are kept, and for how long.
+	DeadLetters DeadLetters `json:"deadLetters"`
 	// Free disk space below which the watches pause.
 	MinFree resource.Quantity `json:"minFree"`
 }
@@ -71,6 +73,14 @@ type Retention struct {
 	// Age at which a delivered event is forgotten.
 	MaxAge time.Duration `json:"maxAge"`
 	// Bytes of delivered events to keep. Default: 4Gi, but no more than half of store.maxBytes.
+	MaxBytes resource.Quantity `json:"maxBytes"`
+}
+
+// DeadLetters bounds what sinks refused for good.
+type DeadLetters struct {
+	// Time after its last attempt at which a dead letter is deleted; 0s keeps it until it is retried or dropped.
+	MaxAge time.Duration `json:"maxAge"`
+	// Bytes of dead letters of all sinks. When they are reached, a sink that refuses another event pauses. Default: 1Gi, but no more than a tenth of store.maxBytes.
 	MaxBytes resource.Quantity `json:"maxBytes"`
 }
 

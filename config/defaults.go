@@ -13,10 +13,11 @@ func Default() Config {
 		Kind:       Kind,
 		KubeAPI:    KubeAPI{QPS: 50, Burst: 100},
 		Store: Store{
-			Path:      "./watcherd-data",
-			MaxBytes:  resource.MustParse("10Gi"),
-			Retention: Retention{MaxAge: 24 * time.Hour, MaxBytes: resource.MustParse("4Gi")},
-			MinFree:   resource.MustParse("512Mi"),
+			Path:        "./watcherd-data",
+			MaxBytes:    resource.MustParse("10Gi"),
+			Retention:   Retention{MaxAge: 24 * time.Hour, MaxBytes: resource.MustParse("4Gi")},
+			DeadLetters: DeadLetters{MaxAge: 7 * 24 * time.Hour, MaxBytes: resource.MustParse("1Gi")},
+			MinFree:     resource.MustParse("512Mi"),
 		},
 		Admin: Admin{Listen: "127.0.0.1:8080"},
 		Audit: Audit{Enabled: true, Interval: time.Hour},
@@ -63,5 +64,13 @@ func (s *Sink) SetDefaults() { *s = DefaultSink() }
 func (s *Store) fitRetention() {
 	if half := s.MaxBytes.Value() / 2; s.Retention.MaxBytes.Value() > half {
 		s.Retention.MaxBytes = *resource.NewQuantity(half, resource.BinarySI)
+	}
+}
+
+// fitDeadLetters lowers a bound of dead letters that the file does not name to what
+// the store has room for.
+func (s *Store) fitDeadLetters() {
+	if tenth := s.MaxBytes.Value() / 10; s.DeadLetters.MaxBytes.Value() > tenth {
+		s.DeadLetters.MaxBytes = *resource.NewQuantity(tenth, resource.BinarySI)
 	}
 }

@@ -118,6 +118,9 @@ func (l *loader) store(n strict.Node, into *Store) {
 	if !n.Has("retention", "maxBytes") {
 		into.fitRetention()
 	}
+	if !n.Has("deadLetters", "maxBytes") {
+		into.fitDeadLetters()
+	}
 }
 
 // sink decodes the common keys, and the block of the kind into what the kind's

@@ -61,6 +61,7 @@ store:
   path: /var/lib/watcherd
   maxBytes: 20Gi
   retention: {maxAge: 72h, maxBytes: "1073741824"}
+  deadLetters: {maxAge: 1h, maxBytes: 2Gi}
   minFree: 1G
 admin:
   listen: 0.0.0.0:8080
@@ -125,7 +126,8 @@ sinks:
 		KubeAPI: config.KubeAPI{QPS: 12.5, Burst: 7},
 		Store: config.Store{
 			Path: "/var/lib/watcherd", MaxBytes: q("20Gi"), MinFree: q("1G"),
-			Retention: config.Retention{MaxAge: 72 * time.Hour, MaxBytes: q("1Gi")},
+			Retention:   config.Retention{MaxAge: 72 * time.Hour, MaxBytes: q("1Gi")},
+			DeadLetters: config.DeadLetters{MaxAge: time.Hour, MaxBytes: q("2Gi")},
 		},
 		Admin: config.Admin{
 			Listen: "0.0.0.0:8080", Probes: ":8081",

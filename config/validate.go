@@ -146,6 +146,9 @@ func (k *checker) store() {
 	k.require(s.Path != "", "store.path", "must not be empty")
 	k.require(s.MaxBytes.Value() >= minStore, "store.maxBytes", "must be at least 16Mi")
 	k.require(s.Retention.MaxAge >= 0, "store.retention.maxAge", "must not be negative; 0 keeps nothing that every sink has taken")
+	k.require(s.DeadLetters.MaxAge >= 0, "store.deadLetters.maxAge", "must not be negative; 0s keeps dead letters until they are retried or dropped")
+	k.require(s.DeadLetters.MaxBytes.Value() > 0, "store.deadLetters.maxBytes", "must be above 0")
+	k.require(s.DeadLetters.MaxBytes.Value() <= s.MaxBytes.Value()/2, "store.deadLetters.maxBytes", "must not be above half of store.maxBytes (%s), which holds the backlog too", s.MaxBytes.String())
 	k.require(s.Retention.MaxBytes.Value() <= s.MaxBytes.Value(), "store.retention.maxBytes", "must not be above store.maxBytes (%s), which holds the backlog too", s.MaxBytes.String())
 }
 

@@ -88,9 +88,12 @@ func newStorage(t testing.TB) *storage {
 	return s
 }
 
+// now is the clock of the store, which refuses the year in which bubbles begin.
+func now() time.Time { return time.Now().AddDate(30, 0, 0) }
+
 func (s *storage) open() {
 	s.t.Helper()
-	store, err := outbox.Open("store", outbox.Options{FS: s.fs})
+	store, err := outbox.Open("store", outbox.Options{FS: s.fs, Now: now})
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -38,6 +38,7 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	m.store.SetLimits(outbox.Limits{
 		MaxBytes: next.Store.MaxBytes, MinFree: next.Store.MinFree,
 		RetentionMaxAge: next.Store.RetentionMaxAge, RetentionMaxBytes: next.Store.RetentionMaxBytes,
+		DeadLetterMaxAge: next.Store.DeadLetterMaxAge, DeadLetterMaxBytes: next.Store.DeadLetterMaxBytes,
 	})
 	gained, err := m.follow(ctx, d)
 	if err != nil {

@@ -98,7 +98,7 @@ func TestLedgerSurvivesRestart(t *testing.T) {
 	})
 	t.Run("second life", func(t *testing.T) {
 		r := newRig(t, dir, podWatch())
-		r.read = 1
+		r.read = r.store.LogStats().Last
 		s := r.source(pods)
 		r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "1"), initial: true})
 		r.expect()

@@ -57,6 +57,7 @@ type queueDelta struct {
 	first     uint64
 	last      uint64
 	firstTime time.Time
+	detached  counter // those that carry their payload
 }
 
 // NewBatch begins a batch.
@@ -144,27 +145,42 @@ func (b *Batch) misuseIf(err error) {
 	}
 }
 
-// enqueue writes a queue entry and counts it.
+// enqueue writes a queue entry and counts it; the batch holds the right to append.
 func (b *Batch) enqueue(q *Queue, position uint64, e *entry) {
+	d := b.delta(q)
+	if d == nil {
+		return
+	}
 	op := b.pb.SetDeferred(queueKeyLen, e.encodedLen())
 	appendSinkKey(op.Key[:0], prefixQueue, q.id, position)
 	e.encode(op.Value)
 	b.misuseIf(op.Finish())
 
-	d := b.delta(q)
 	if d.count == 0 {
 		d.first, d.firstTime = position, e.time
 	}
 	d.count++
 	d.bytes += int64(e.size)
 	d.last = position
+	if e.kind == entryInline {
+		d.detached = d.detached.plus(counter{count: 1, bytes: int64(e.size)})
+	}
 }
 
+// delta is what the batch adds to a queue; nil, and the batch fails, if the sink was
+// purged.
 func (b *Batch) delta(q *Queue) *queueDelta {
 	for i := range b.queues {
 		if b.queues[i].queue == q {
 			return &b.queues[i]
 		}
+	}
+	q.mu.Lock()
+	purged := q.purged
+	q.mu.Unlock()
+	if purged {
+		b.misuse(fmt.Errorf("%w %q", ErrUnknownSink, q.name))
+		return nil
 	}
 	b.queues = append(b.queues, queueDelta{queue: q})
 	return &b.queues[len(b.queues)-1]

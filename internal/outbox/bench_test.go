@@ -10,7 +10,7 @@ import (
 
 func benchStore(b *testing.B) *Store {
 	b.Helper()
-	s, err := Open(b.TempDir(), Options{})
+	s, err := Open(b.TempDir(), Options{firstSequence: 1})
 	if err != nil {
 		b.Fatal(err)
 	}

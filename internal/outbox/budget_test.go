@@ -29,7 +29,7 @@ func TestBudget(t *testing.T) {
 
 func testBudget(t *testing.T, budget int64) {
 	dir := t.TempDir()
-	s := openTest(t, dir, Options{MaxBytes: budget})
+	s := openTest(t, dir, Options{firstSequence: 1, MaxBytes: budget})
 	running(t, s)
 	q := ensure(t, s, "a")
 	peak := watchDisk(t, dir)

@@ -170,14 +170,17 @@ func (c *checker) run() {
 // scan walks one keyspace; what cannot be read or parsed is a problem.
 func (c *checker) scan(prefix byte, f func(key, value []byte) error) {
 	lower, upper := prefixRange(prefix)
-	damage, _ := scanBothWays(c.db, lower, upper, func(key, value []byte) error {
+	err := scanReadable(c.db, lower, upper, func(key, value []byte) error {
 		if err := f(key, value); err != nil {
 			c.report.problem("key %q: %v", key, err)
 		}
 		return nil
+	}, func(lost lostSpan) error {
+		c.report.problem("%s: %v", lost.within(prefix), firstLine(lost.err))
+		return nil
 	})
-	if damage != nil {
-		c.report.problem("keyspace %c: %v", prefix, damage)
+	if err != nil {
+		c.report.problem("keyspace %c: %v", prefix, err)
 	}
 }
 
@@ -236,6 +239,9 @@ func (c *checker) queues() {
 		sink := binary.BigEndian.Uint32(key[1:])
 		c.highest = max(c.highest, position)
 		c.count(kindQueue, sink, int64(e.size))
+		if e.kind == entryInline {
+			c.count(kindDetached, sink, int64(e.size))
+		}
 		if head := c.counters[string(counterKey(kindQueue, sink))].high; position < head {
 			return fmt.Errorf("entry before the queue's head %d", head)
 		}

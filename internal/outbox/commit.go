@@ -37,6 +37,10 @@ func (s *Store) Commit(b *Batch) error {
 // seal adds what is known only now: counters and a mark.
 func (b *Batch) seal() {
 	if b.appending {
+		if b.s.next-1 > maxSequence {
+			b.misuse(errNoSequences)
+			return
+		}
 		b.merge(counterKey(kindPosition, 0), counter{high: b.s.next - 1})
 	}
 	if b.records > 0 {
@@ -44,6 +48,9 @@ func (b *Batch) seal() {
 	}
 	for _, d := range b.queues {
 		b.merge(counterKey(kindQueue, d.queue.id), counter{count: d.count, bytes: d.bytes})
+		if d.detached.count != 0 {
+			b.merge(counterKey(kindDetached, d.queue.id), d.detached)
+		}
 	}
 }
 
@@ -52,10 +59,7 @@ func (b *Batch) sealLog() {
 	l.mu.Lock()
 	count, bytes := l.totalLocked()
 	due := l.marks.due(b.firstTime, bytes)
-	m := mark{sequence: b.first, time: b.firstTime, count: count, bytes: bytes}
-	if n := len(l.marks); n > 0 && m.time.Before(l.marks[n-1].time) {
-		m.time = l.marks[n-1].time
-	}
+	m := mark{sequence: b.first, clock: b.firstTime, time: b.firstTime, count: count, bytes: bytes}
 	l.mu.Unlock()
 	if due {
 		b.mark = m
@@ -107,7 +111,7 @@ func (b *Batch) publish() {
 		l := b.s.log
 		l.mu.Lock()
 		if b.mark.sequence != 0 {
-			l.marks = append(l.marks, b.mark)
+			l.marks = l.marks.add(b.mark)
 		}
 		l.live.count += int64(b.records)
 		l.live.bytes += b.bytes

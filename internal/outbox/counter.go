@@ -45,6 +45,9 @@ func (c counter) plus(d counter) counter {
 	return counter{count: c.count + d.count, bytes: c.bytes + d.bytes, high: max(c.high, d.high)}
 }
 
+// negative takes count and bytes away.
+func (c counter) negative() counter { return counter{count: -c.count, bytes: -c.bytes} }
+
 func newMerger() *pebble.Merger {
 	return &pebble.Merger{
 		Name: mergerName,

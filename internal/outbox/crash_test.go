@@ -107,7 +107,7 @@ func (c *script) run() error {
 }
 
 func (c *script) open(steps func(*Store) error) (err error) {
-	s, err := Open("store", Options{FS: c.fs})
+	s, err := Open("store", Options{firstSequence: 1, FS: c.fs})
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNotOpened, err)
 	}
@@ -238,7 +238,7 @@ func reclaim(s *Store, from, to uint64) error {
 // verify opens the store and holds it against the facts.
 func verify(t *testing.T, fs *vfs.MemFS, f facts) {
 	t.Helper()
-	s, err := Open("store", Options{FS: fs})
+	s, err := Open("store", Options{firstSequence: 1, FS: fs})
 	if err != nil {
 		t.Fatalf("does not open: %v", err)
 	}

@@ -3,21 +3,118 @@ package outbox
 import (
 	"errors"
 	"fmt"
+	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
 )
 
+// damageMap remembers which records of the log cannot be read. Reading damage is
+// expensive, as the storage engine searches for the bit that flipped, so it is done
+// once a block.
+type damageMap struct {
+	mu    sync.Mutex
+	spans []damagedSpan // guarded by mu
+}
+
+// damagedSpan is the records from first to last.
+type damagedSpan struct {
+	first, last uint64
+	err         error
+}
+
+// maxDamagedSpans bounds what is remembered; later damage is found again each time.
+const maxDamagedSpans = 1024
+
+// at returns the error of a record that is known to be damaged, else nil.
+func (m *damageMap) at(sequence uint64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range m.spans {
+		if s := &m.spans[i]; s.first <= sequence && sequence <= s.last {
+			return s.err
+		}
+	}
+	return nil
+}
+
+// end returns the last record of the span that a damaged one is in.
+func (m *damageMap) end(sequence uint64) uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range m.spans {
+		if s := &m.spans[i]; s.first <= sequence && sequence <= s.last {
+			return s.last
+		}
+	}
+	return sequence
+}
+
+// add remembers a span and reports whether it is a new one: a part of the same
+// block that was found from another record is not.
+func (m *damageMap) add(span damagedSpan) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range m.spans {
+		if s := &m.spans[i]; s.last == span.last {
+			s.first = min(s.first, span.first)
+			return false
+		}
+	}
+	if len(m.spans) < maxDamagedSpans {
+		m.spans = append(m.spans, span)
+	}
+	return true
+}
+
+// forget drops what lies before low.
+func (m *damageMap) forget(low uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	kept := m.spans[:0]
+	for _, s := range m.spans {
+		if s.last >= low {
+			kept = append(kept, s)
+		}
+	}
+	m.spans = kept
+}
+
+// noteDamage remembers that a record cannot be read, and with it all up to the next
+// one that can. It returns the error to report for each.
+func (s *Store) noteDamage(sequence uint64, cause error) error {
+	s.log.mu.Lock()
+	tail := s.log.tail
+	s.log.mu.Unlock()
+	next, ok, err := s.nextReadable(appendLogKey(nil, sequence), appendLogKey(nil, tail+1))
+	if err != nil {
+		return err
+	}
+	if !ok {
+		next = tail + 1
+	}
+	span := damagedSpan{first: sequence, last: max(next-1, sequence), err: fmt.Errorf("%w: the log from %d up to %d", ErrUnreadable, sequence, next)}
+	if s.log.damage.add(span) {
+		s.opts.Logger.Error("a part of the log cannot be read; entries of queues for it become dead letters",
+			"from", span.first, "to", span.last, "error", firstLine(cause))
+	}
+	return span.err
+}
+
 // skipDamage deals with queue entries that cannot be read: which they were is
 // not known any more, so one dead letter stands for the range of positions, and
-// reading goes on after it. It returns the last position that is lost.
+// reading continues after it. It returns the last position that is lost.
 func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
-	next, err := q.firstReadable(from, tail)
+	end := appendSinkKey(nil, prefixQueue, q.id, tail+1)
+	next, ok, err := q.s.nextReadable(appendSinkKey(nil, prefixQueue, q.id, from), end)
 	if err != nil {
 		return 0, err
 	}
+	if !ok {
+		next = tail + 1
+	}
 	q.s.metrics.unreadable.Inc()
 	q.s.opts.Logger.Error("a part of a queue cannot be read; one dead letter stands for it",
-		"sink", q.name, "from", from, "to", next-1, "error", cause)
+		"sink", q.name, "from", from, "to", next-1, "error", firstLine(cause))
 	now := q.s.opts.Now()
 	d := deadLetterValue{
 		sequence: from,
@@ -25,109 +122,67 @@ func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 		last:     now,
 		reason:   fmt.Sprintf("%s: queue entries %d to %d are lost", ReasonUnreadable, from, next-1),
 	}
-	left, err := q.recount(next, tail)
-	if err != nil {
-		return 0, err
-	}
+	q.settling.Lock()
+	defer q.settling.Unlock()
 	b := q.s.db.NewBatch()
+	letter := counter{count: 1}
 	if err := errors.Join(
 		b.DeleteRange(appendSinkKey(nil, prefixQueue, q.id, from), appendSinkKey(nil, prefixQueue, q.id, next), nil),
 		b.Set(appendSinkKey(nil, prefixDeadLetter, q.id, from), d.append(nil), nil),
-		b.Merge(counterKey(kindDeadLetter, q.id), counter{count: 1}.append(nil), nil),
+		b.Merge(counterKey(kindDeadLetter, q.id), letter.append(nil), nil),
+		q.recount(b, from, next),
 	); err != nil {
-		return 0, err
-	}
-	q.mu.Lock()
-	// What is in flight was counted when it was read; what is behind is counted
-	// anew.
-	var inFlight counter
-	for _, s := range q.window.slots {
-		if !s.acked {
-			inFlight = inFlight.plus(counter{count: 1, bytes: int64(s.size)})
-		}
-	}
-	found := inFlight.plus(left)
-	change := counter{count: found.count - q.total.count, bytes: found.bytes - q.total.bytes}
-	q.total = found
-	q.window.readTo = max(q.window.readTo, next-1)
-	change.high = q.window.head()
-	err = b.Merge(counterKey(kindQueue, q.id), change.append(nil), nil)
-	q.mu.Unlock()
-	if err != nil {
 		return 0, err
 	}
 	if err := q.s.applyLazily(b); err != nil {
 		return 0, err
 	}
-	q.countDead(counter{count: 1})
+	q.countDead(letter, now)
 	return next - 1, b.Close()
 }
 
-// firstReadable finds where a queue can be read again: it doubles its step
-// until a seek succeeds, and then halves the distance. tail+1 if nowhere.
-func (q *Queue) firstReadable(from, tail uint64) (uint64, error) {
-	bad, good := from, tail+1
-	for step := uint64(1); from+step <= tail; step *= 2 {
-		ok, err := q.readable(from+step, tail)
-		if err != nil {
-			return 0, err
+// recount corrects the counters, in memory and with b, for the loss of the entries
+// in [from, next), of which nobody knows how many they were: what is left is
+// counted. Entries may be added meanwhile; the caller holds settling.
+func (q *Queue) recount(b *pebble.Batch, from, next uint64) error {
+	q.mu.Lock()
+	q.window.lose(from, next)
+	q.window.readTo = max(q.window.readTo, next-1)
+	var total, detached counter // in flight, then all
+	for _, s := range q.window.slots {
+		if s.acked {
+			continue
 		}
-		if ok {
-			good = from + step
-			break
-		}
-		bad = from + step
-	}
-	for bad+1 < good {
-		middle := bad + (good-bad)/2
-		ok, err := q.readable(middle, tail)
-		if err != nil {
-			return 0, err
-		}
-		if ok {
-			good = middle
-		} else {
-			bad = middle
+		total = total.plus(counter{count: 1, bytes: int64(s.size)})
+		if s.kind == entryInline {
+			detached = detached.plus(counter{count: 1, bytes: int64(s.size)})
 		}
 	}
-	return good, nil
-}
-
-// readable reports whether the first entry at or after the position can be read.
-func (q *Queue) readable(position, tail uint64) (bool, error) {
-	it, err := q.s.db.NewIter(&pebble.IterOptions{
-		LowerBound: appendSinkKey(nil, prefixQueue, q.id, position),
-		UpperBound: appendSinkKey(nil, prefixQueue, q.id, tail+1),
-	})
-	if err != nil {
-		return false, readError(err)
-	}
-	if it.First() {
-		_, err = it.ValueAndErr()
-	} else {
-		err = it.Error()
-	}
-	_ = it.Close() // repeats the error
-	if err = readError(err); errors.Is(err, ErrUnreadable) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
-// recount counts the entries from the given position on, as far as they can be
-// read.
-func (q *Queue) recount(from, tail uint64) (counter, error) {
-	var n counter
-	err := q.s.scan(
-		appendSinkKey(nil, prefixQueue, q.id, from), appendSinkKey(nil, prefixQueue, q.id, tail+1),
+	readTo, tail := q.window.readTo, q.tail
+	change, changeDetached := q.total.negative(), q.detached.negative()
+	q.mu.Unlock()
+	err := scanReadable(q.s.db,
+		appendSinkKey(nil, prefixQueue, q.id, readTo+1), appendSinkKey(nil, prefixQueue, q.id, max(tail, readTo)+1),
 		func(_, value []byte) error {
-			if e, err := parseEntry(0, value); err == nil {
-				n = n.plus(counter{count: 1, bytes: int64(e.size)})
+			e, err := parseEntry(0, value)
+			if err != nil {
+				return nil
+			}
+			total = total.plus(counter{count: 1, bytes: int64(e.size)})
+			if e.kind == entryInline {
+				detached = detached.plus(counter{count: 1, bytes: int64(e.size)})
 			}
 			return nil
-		})
-	if errors.Is(err, ErrUnreadable) {
-		return n, nil // counted again when the reader gets there
+		},
+		func(lostSpan) error { return nil }) // counted again when the reader gets there
+	if err != nil {
+		return err
 	}
-	return n, err
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	// What was added meanwhile is counted; nothing else has changed.
+	change, changeDetached = change.plus(total), changeDetached.plus(detached)
+	change.high = q.window.head()
+	q.mergeLocked(b, change, changeDetached)
+	return nil
 }

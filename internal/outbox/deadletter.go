@@ -29,7 +29,8 @@ type DeadLetter struct {
 
 // DeadLetter moves an entry in flight from the queue to the dead letters, with
 // its payload, in one write. Like Ack it does not wait for the disk, and does
-// nothing if the entry is not in flight.
+// nothing if the entry is not in flight. It fails with ErrDeadLettersFull when all
+// dead letters together would exceed Limits.DeadLetterMaxBytes.
 func (q *Queue) DeadLetter(position uint64, l Letter) error {
 	if err := q.s.use(); err != nil {
 		return err
@@ -45,28 +46,31 @@ func (q *Queue) DeadLetter(position uint64, l Letter) error {
 	if err != nil && !errors.Is(err, ErrUnreadable) {
 		return err
 	}
+	if most := q.s.limits().deadLetterBytes(); most > 0 && q.s.letterBytes.Load()+int64(len(value.payload)) > most {
+		return fmt.Errorf("%w (%d bytes)", ErrDeadLettersFull, most)
+	}
 	return q.setAside(sl, value, l)
 }
 
 // payload reads the record of an entry in flight.
 func (q *Queue) payload(sl slot) (logValue, error) {
 	if sl.kind == entryInline {
-		return q.detached(sl.position, nil)
+		return q.carried(sl.position, nil)
 	}
 	value, ok, err := q.s.recordAt(sl.sequence)
 	if err == nil && !ok {
 		err = fmt.Errorf("%w: record %d is missing", ErrUnreadable, sl.sequence)
 	}
 	if errors.Is(err, ErrUnreadable) {
-		return q.detached(sl.position, err)
+		return q.carried(sl.position, err)
 	}
 	return value, err
 }
 
-// detached returns the payload of an entry that carries it itself. If it does
+// carried returns the payload of an entry that carries it itself. If it does
 // not, the error is the one given: an entry whose record is not there may have
-// been rewritten (unstick.go) since it was read.
-func (q *Queue) detached(position uint64, otherwise error) (logValue, error) {
+// been rewritten (detach.go) since it was read.
+func (q *Queue) carried(position uint64, otherwise error) (logValue, error) {
 	e, err := q.entryAt(position)
 	switch {
 	case err == nil && e.kind == entryInline:
@@ -79,8 +83,9 @@ func (q *Queue) detached(position uint64, otherwise error) (logValue, error) {
 	return logValue{}, err
 }
 
-// setUnreadable makes a dead letter of an entry whose record is damaged.
-func (q *Queue) setUnreadable(position uint64, cause error) error {
+// setUnreadable makes a dead letter of an entry whose record is damaged; noteDamage
+// has logged it.
+func (q *Queue) setUnreadable(position uint64) error {
 	q.mu.Lock()
 	sl, ok := q.window.get(position)
 	q.mu.Unlock()
@@ -88,13 +93,13 @@ func (q *Queue) setUnreadable(position uint64, cause error) error {
 		return nil
 	}
 	q.s.metrics.unreadable.Inc()
-	q.s.opts.Logger.Error("a record cannot be read; it becomes a dead letter",
-		"sink", q.name, "sequence", sl.sequence, "error", cause)
 	now := q.s.opts.Now()
 	return q.setAside(sl, logValue{}, Letter{Reason: ReasonUnreadable, First: now, Time: now})
 }
 
 func (q *Queue) setAside(sl slot, value logValue, l Letter) error {
+	q.settling.RLock()
+	defer q.settling.RUnlock()
 	b := q.s.db.NewBatch()
 	taken := q.take(b, []uint64{sl.position})
 	if taken.count == 0 {
@@ -121,14 +126,25 @@ func (q *Queue) setAside(sl slot, value logValue, l Letter) error {
 	if err := q.s.applyLazily(b); err != nil {
 		return err
 	}
-	q.countDead(change)
+	q.countDead(change, l.Time)
 	return b.Close()
 }
 
-func (q *Queue) countDead(change counter) {
+// countDead counts dead letters that were added, with the time of the oldest, or
+// removed, with the zero time.
+func (q *Queue) countDead(change counter, oldest time.Time) {
+	q.s.letterBytes.Add(change.bytes)
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.dead.count == 0 {
+		q.deadAge = letterAge{known: true}
+	}
 	q.dead = q.dead.plus(change)
+	if change.count > 0 {
+		q.deadAge.add(oldest)
+	} else {
+		q.deadAge.known = false
+	}
 }
 
 func (d *deadLetterValue) unreadable() bool {
@@ -146,7 +162,7 @@ func deadLetter(position uint64, d deadLetterValue) DeadLetter {
 }
 
 // DeadLetters returns at most max dead letters with positions greater than
-// after, in order. Payloads belong to the caller.
+// after, in order, without those that cannot be read. Payloads belong to the caller.
 func (q *Queue) DeadLetters(after uint64, max int) ([]DeadLetter, error) {
 	if err := q.s.use(); err != nil {
 		return nil, err
@@ -155,7 +171,7 @@ func (q *Queue) DeadLetters(after uint64, max int) ([]DeadLetter, error) {
 	var letters []DeadLetter
 	lower := appendSinkKey(nil, prefixDeadLetter, q.id, after+1)
 	_, upper := sinkRange(prefixDeadLetter, q.id)
-	err := q.s.scan(lower, upper, func(key, value []byte) error {
+	err := scanReadable(q.s.db, lower, upper, func(key, value []byte) error {
 		if len(letters) >= max {
 			return errEnough
 		}
@@ -166,7 +182,7 @@ func (q *Queue) DeadLetters(after uint64, max int) ([]DeadLetter, error) {
 		}
 		letters = append(letters, deadLetter(position, d))
 		return nil
-	})
+	}, func(lostSpan) error { return nil }) // DataCorruption has logged it
 	if errors.Is(err, errEnough) {
 		err = nil
 	}
@@ -269,17 +285,9 @@ func (q *Queue) settle(positions []uint64, f func(*Batch, uint64, *deadLetterVal
 		return 0, nil
 	}
 	b.merge(counterKey(kindDeadLetter, q.id), change)
-	b.committed = append(b.committed, func() { q.countDead(change) })
+	b.committed = append(b.committed, func() { q.countDead(change, time.Time{}) })
 	if err := q.s.Commit(b); err != nil {
 		return 0, err
 	}
 	return int(-change.count), nil
-}
-
-// purged empties the queue in memory.
-func (q *Queue) purged() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.total, q.dead, q.pins = counter{}, counter{}, nil
-	q.window = window{readTo: q.tail}
 }

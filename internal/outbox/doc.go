@@ -22,7 +22,9 @@
 // No loss between queue and log. A record stays in the log while any queue has
 // an entry for it that is not acknowledged, replays included; after that it is
 // kept for replay as retention says. A sink that was removed from the
-// configuration keeps its backlog until [Store.PurgeSink].
+// configuration keeps its backlog until [Store.PurgeSink]. A queue that holds much of
+// the log back that is not for it gets copies of its own records instead (detach.go),
+// so a sink that takes nothing costs its own backlog, and [Stats] says what it holds.
 //
 // Acks are cheap. They are not synced one by one: the next commit makes them
 // durable, or else [Store.Run] within 50 ms. After a crash, entries acknowledged in
@@ -35,7 +37,9 @@
 // Positions. Sequences of log records and positions of queue entries come from
 // one counter, so the entry of a new record has the record's sequence as its
 // position. Replays and retried dead letters get new positions for old
-// sequences. Within a queue, positions become visible in increasing order.
+// sequences. Within a queue, positions become visible in increasing order. They only
+// rise, for lost and restored directories too, as each Open continues from the later
+// of the last one and the clock (sequence.go); so they are not dense.
 //
 // Bounded disk. Coming near Limits.MaxBytes, or falling below Limits.MinFree,
 // makes [Store.WaitIngest] block; reads, acks and dead letters go on. Delivered
@@ -45,9 +49,16 @@
 // rewrites and keeps meanwhile comes on top; its memtables, tables and base level
 // are sized after the budget (sizeFor), and the reserve below MaxBytes holds them.
 //
+// A full disk. Some room is kept as allocated files (reserve.go), so that others who
+// fill the disk do not keep acknowledged entries from being turned into free space.
+// Open does not wait for room: it fails, with the operating system's ENOSPC wrapped.
+//
+// Bounded dead letters. They take a share of the budget; then [Queue.DeadLetter]
+// fails with [ErrDeadLettersFull] and the entry stays. They expire with an age.
+//
 // Never wiped. A directory that cannot be opened is left as it is
-// ([ErrDamaged]); [Check] and [Export] read what can be read. A record that
-// turns out to be unreadable later becomes a dead letter with the reason
+// ([ErrDamaged]); [Check] and [Export] read what can be read, block by block. A
+// record that turns out to be unreadable later becomes a dead letter with the reason
 // "unreadable", and the records after it go on.
 //
 // # What may not
@@ -62,8 +73,9 @@
 // wait for anything that may take long (WaitIngest included) in between.
 // Everything else may be called from any goroutine.
 //
-// Times in records are the caller's. They order retention and replay by time
-// approximately when the clock is set back.
+// Times in records are the caller's. Retention and replay by time go by those that are
+// in order with most others; a record from a moment when the clock was wrong counts as
+// old as the next one after it (marks.go).
 //
 // # Order of shutting down
 //

@@ -13,6 +13,9 @@ var (
 	ErrDamaged = errors.New("the store is damaged")
 	// ErrNewerFormat: a newer release wrote the store.
 	ErrNewerFormat = errors.New("the store was written by a newer release")
+	// ErrOlderFormat: an older release wrote the store, in a layout that this one
+	// does not read.
+	ErrOlderFormat = errors.New("the store was written by an older release")
 	// ErrFailed: a write failed and the store takes no more calls; the process
 	// should exit and start again.
 	ErrFailed = errors.New("the store failed")
@@ -23,6 +26,12 @@ var (
 	ErrClosed = errors.New("the store is closed")
 	// ErrUnreadable: the value is there, but its bytes fail their checksum.
 	ErrUnreadable = errors.New("unreadable record")
+	// ErrClock: the clock is before this program was made, or in the next century;
+	// sequences are taken from it.
+	ErrClock = errors.New("set the clock, sequences of events are taken from it")
 	// ErrUnknownSink: no such sink was ever ensured, or it was purged.
 	ErrUnknownSink = errors.New("unknown sink")
+	// ErrDeadLettersFull: the dead letters have used up their share of the store.
+	// The entry stays in its queue.
+	ErrDeadLettersFull = errors.New("the dead letters have used up their share of the store; retry or drop them")
 )

@@ -86,7 +86,7 @@ type exporter struct {
 }
 
 func (e *exporter) damage(where string, err error) error {
-	return e.out.Encode(exported{Type: "damage", Name: where, Error: err.Error()})
+	return e.out.Encode(exported{Type: "damage", Name: where, Error: firstLine(err)})
 }
 
 // database exports a store that could be opened.
@@ -95,16 +95,13 @@ func (e *exporter) database(i *inspection) error {
 		prefixName, prefixMeta, prefixNote, prefixState, prefixLog, prefixQueue, prefixDeadLetter,
 	} {
 		lower, upper := prefixRange(prefix)
-		damage, err := scanBothWays(i.db, lower, upper, func(key, value []byte) error {
+		err := scanReadable(i.db, lower, upper, func(key, value []byte) error {
 			return e.line(key, value, exported{})
+		}, func(lost lostSpan) error {
+			return e.damage(lost.within(prefix), lost.err)
 		})
 		if err != nil {
 			return err
-		}
-		if damage != nil {
-			if err := e.damage(fmt.Sprintf("keyspace %c", prefix), damage); err != nil {
-				return err
-			}
 		}
 	}
 	return nil

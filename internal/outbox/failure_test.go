@@ -41,7 +41,7 @@ func syncOf(op errorfs.Op, suffix string) bool {
 func TestFailedStoreTouchesNothing(t *testing.T) {
 	mem := vfs.NewCrashableMem()
 	f := &faulty{}
-	s, err := Open("store", Options{FS: errorfs.Wrap(mem, f)})
+	s, err := Open("store", Options{firstSequence: 1, FS: errorfs.Wrap(mem, f)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestFailedStoreTouchesNothing(t *testing.T) {
 		t.Errorf("%d changes to the filesystem after the failure", after-before)
 	}
 	// The commit may or may not be there; what was there before is.
-	s = openTest(t, "store", Options{FS: mem.CrashClone(vfs.CrashCloneCfg{})})
+	s = openTest(t, "store", Options{firstSequence: 1, FS: mem.CrashClone(vfs.CrashCloneCfg{})})
 	if st := s.LogStats(); st.Records != 3 {
 		t.Errorf("log %+v", st)
 	}
@@ -114,7 +114,7 @@ func TestFailedStoreTouchesNothing(t *testing.T) {
 // TestStuckCommit holds an fsync: readers and the liveness figures go on.
 func TestStuckCommit(t *testing.T) {
 	f := &faulty{}
-	s := openTest(t, "store", Options{FS: errorfs.Wrap(vfs.NewMem(), f)})
+	s := openTest(t, "store", Options{firstSequence: 1, FS: errorfs.Wrap(vfs.NewMem(), f)})
 	q := ensure(t, s, "a")
 	appendN(t, s, 3, "a")
 	if h := s.Health(); h.LastCommit.IsZero() || h.CommitStuck != 0 {
@@ -158,7 +158,7 @@ func TestStuckCommit(t *testing.T) {
 // recovers by itself.
 func TestFullDiskInFlush(t *testing.T) {
 	f := &faulty{}
-	s := openTest(t, "store", Options{FS: errorfs.Wrap(vfs.NewMem(), f)})
+	s := openTest(t, "store", Options{firstSequence: 1, FS: errorfs.Wrap(vfs.NewMem(), f)})
 	ensure(t, s, "a")
 	var refused atomic.Int64
 	f.set(func(op errorfs.Op) error {
@@ -184,11 +184,11 @@ func TestFullDiskInFlush(t *testing.T) {
 }
 
 func TestPebbleFatalf(t *testing.T) {
-	s, err := Open("store", Options{FS: vfs.NewMem()})
+	s, err := Open("store", Options{firstSequence: 1, FS: vfs.NewMem()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	pebbleLogger{log: s.opts.Logger, fatal: s.fail}.Fatalf("broken: %d", 7)
+	pebbleLogger{log: s.opts.Logger, limit: &logLimit{}, fatal: s.fail}.Fatalf("broken: %d", 7)
 	if err := s.Err(); !errors.Is(err, ErrFailed) || !strings.Contains(err.Error(), "broken: 7") {
 		t.Errorf("got %v", err)
 	}
@@ -198,7 +198,7 @@ func TestPebbleFatalf(t *testing.T) {
 }
 
 func TestClosed(t *testing.T) {
-	s, err := Open("store", Options{FS: vfs.NewMem()})
+	s, err := Open("store", Options{firstSequence: 1, FS: vfs.NewMem()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,10 +33,14 @@ type fence struct {
 	// owned reports whether the directory is still ours; asked before a file
 	// is created, renamed or removed.
 	owned func() error
+	// reserve is room to use when the disk is full; nil if there is none.
+	reserve *reserve
 
 	mu       sync.Mutex
 	down     bool            // guarded by mu; the store has failed
 	imagined map[string]bool // guarded by mu; files made after the failure; they lie in memory
+	opening  bool            // guarded by mu; the store is being opened
+	full     bool            // guarded by mu; the disk is full, as far as is known
 	fullTill time.Time       // guarded by mu; no new table before this, the disk is full
 
 	memory *vfs.MemFS
@@ -50,9 +54,11 @@ type fence struct {
 // is full.
 const fullDiskPause = 250 * time.Millisecond
 
-func newFence(fs vfs.FS, failed func(error), owned func() error) *fence {
+func newFence(fs vfs.FS, failed func(error), owned func() error, r *reserve) *fence {
 	return &fence{
 		FS:       fs,
+		opening:  true,
+		reserve:  r,
 		failed:   failed,
 		owned:    owned,
 		imagined: make(map[string]bool),
@@ -86,19 +92,94 @@ func vital(name string) bool {
 // check turns the outcome of an operation on the named file into what Pebble
 // is told.
 func (f *fence) check(name string, err error) error {
-	if err == nil {
-		return nil
-	}
-	if !vital(name) {
-		if errors.Is(err, syscall.ENOSPC) {
-			f.mu.Lock()
-			f.fullTill = time.Now().Add(fullDiskPause)
-			f.mu.Unlock()
-		}
+	if err == nil || !vital(name) {
 		return err
 	}
-	f.failed(err)
+	f.fatal(err)
 	return nil
+}
+
+// fatal ends the store. One that is being opened waits for nothing more.
+func (f *fence) fatal(err error) {
+	f.failed(err)
+	f.mu.Lock()
+	opening := f.opening
+	f.mu.Unlock()
+	if opening {
+		f.release()
+	}
+}
+
+// tableFull is told when there was no room for the table of a flush. The first time, the next
+// table gets a part of the reserve; if that is too small, it gets all of it.
+// Pebble would try for ever, and Open wait for that, so a store that is being opened
+// fails when nothing is left.
+func (f *fence) tableFull(err error) {
+	f.mu.Lock()
+	again, opening := f.full, f.opening
+	f.full = true
+	f.fullTill = time.Now().Add(fullDiskPause)
+	f.mu.Unlock()
+	if !again {
+		return
+	}
+	freed := false
+	for f.reserve.drop() {
+		freed = true
+	}
+	if opening && !freed {
+		f.fatal(err)
+	}
+}
+
+// noRoom looks at an error of the named file. What a compaction cannot write is tried
+// again when there is room: flushes come first.
+func (f *fence) noRoom(name string, compaction bool, err error) {
+	switch {
+	case vital(name) || !errors.Is(err, syscall.ENOSPC):
+	case compaction:
+		f.mu.Lock()
+		f.fullTill = time.Now().Add(fullDiskPause)
+		f.mu.Unlock()
+	default:
+		f.tableFull(err)
+	}
+}
+
+// opened ends the opening.
+func (f *fence) opened() {
+	f.mu.Lock()
+	f.opening = false
+	f.mu.Unlock()
+}
+
+// roomy is told when the disk has room again.
+func (f *fence) roomy() {
+	f.mu.Lock()
+	f.full = false
+	f.mu.Unlock()
+}
+
+// isFull reports whether a new table or log should take a part of the reserve.
+func (f *fence) isFull() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.full
+}
+
+// create makes a file, on a full disk out of the reserve.
+func (f *fence) create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	large := strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".log")
+	if large && c != compactionCategory && f.isFull() {
+		if part, ok := f.reserve.pop(); ok {
+			return f.FS.ReuseForWrite(part, name, c)
+		}
+	}
+	file, err := f.FS.Create(name, c)
+	for errors.Is(err, syscall.ENOSPC) && c != compactionCategory && f.reserve.drop() {
+		file, err = f.FS.Create(name, c)
+	}
+	return file, err
 }
 
 // mayTouch reports whether an operation that changes the directory may go
@@ -169,12 +250,13 @@ func (f *fence) at(name string) vfs.FS {
 
 func (f *fence) wrap(name string, c vfs.DiskWriteCategory, file vfs.File, err error) (vfs.File, error) {
 	if err != nil {
+		f.noRoom(name, c == compactionCategory, err)
 		if err = f.check(name, err); err != nil {
 			return nil, err
 		}
 		return f.imagine(name, c)
 	}
-	return &fencedFile{File: file, fence: f, name: name}, nil
+	return &fencedFile{File: file, fence: f, name: name, compaction: c == compactionCategory}, nil
 }
 
 func (f *fence) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
@@ -185,7 +267,7 @@ func (f *fence) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	if err := f.settle(name); err != nil {
 		return f.wrap(name, c, nil, err)
 	}
-	file, err := f.FS.Create(name, c)
+	file, err := f.create(name, c)
 	return f.wrap(name, c, file, err)
 }
 
@@ -277,8 +359,17 @@ func (f *fence) Unwrap() vfs.FS { return f.FS }
 // fencedFile is a file (or directory) open for writing.
 type fencedFile struct {
 	vfs.File
-	fence *fence
-	name  string
+	fence      *fence
+	name       string
+	compaction bool // a table that a compaction writes
+}
+
+// done is what Pebble is told of the outcome of an operation.
+func (w *fencedFile) done(err error) error {
+	if err != nil {
+		w.fence.noRoom(w.name, w.compaction, err)
+	}
+	return w.fence.check(w.name, err)
 }
 
 // cut reports whether the file may no longer be written, and what Pebble is told:
@@ -298,7 +389,13 @@ func (w *fencedFile) Write(p []byte) (int, error) {
 		return len(p), err
 	}
 	n, err := w.File.Write(p)
-	if err = w.fence.check(w.name, err); err != nil {
+	// Nothing of what was refused is in the file, so the rest may be tried again.
+	for errors.Is(err, syscall.ENOSPC) && vital(w.name) && w.fence.reserve.drop() {
+		var more int
+		more, err = w.File.Write(p[n:])
+		n += more
+	}
+	if err = w.done(err); err != nil {
 		return n, err
 	}
 	return len(p), nil
@@ -309,7 +406,7 @@ func (w *fencedFile) WriteAt(p []byte, off int64) (int, error) {
 		return len(p), err
 	}
 	n, err := w.File.WriteAt(p, off)
-	if err = w.fence.check(w.name, err); err != nil {
+	if err = w.done(err); err != nil {
 		return n, err
 	}
 	return len(p), nil
@@ -319,14 +416,14 @@ func (w *fencedFile) Sync() error {
 	if cut, err := w.cut(); cut {
 		return err
 	}
-	return w.fence.check(w.name, w.File.Sync())
+	return w.done(w.File.Sync())
 }
 
 func (w *fencedFile) SyncData() error {
 	if cut, err := w.cut(); cut {
 		return err
 	}
-	return w.fence.check(w.name, w.File.SyncData())
+	return w.done(w.File.SyncData())
 }
 
 func (w *fencedFile) SyncTo(length int64) (bool, error) {
@@ -334,7 +431,7 @@ func (w *fencedFile) SyncTo(length int64) (bool, error) {
 		return true, err
 	}
 	full, err := w.File.SyncTo(length)
-	return full, w.fence.check(w.name, err)
+	return full, w.done(err)
 }
 
 // Preallocate only makes later writes faster; the write itself tells whether
@@ -344,7 +441,7 @@ func (w *fencedFile) Preallocate(offset, length int64) error {
 		return err
 	}
 	if err := w.File.Preallocate(offset, length); err != nil && !errors.Is(err, syscall.ENOSPC) {
-		return w.fence.check(w.name, err)
+		return w.done(err)
 	}
 	return nil
 }
@@ -354,5 +451,5 @@ func (w *fencedFile) Close() error {
 	if w.fence.isDown() {
 		return nil
 	}
-	return w.fence.check(w.name, err)
+	return w.done(err)
 }

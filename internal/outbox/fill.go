@@ -4,9 +4,7 @@ import "context"
 
 // Filling reports whether the queue was ensured FromLogStart and is not filled yet.
 func (q *Queue) Filling() bool {
-	q.s.sinks.ensuring.Lock()
-	defer q.s.sinks.ensuring.Unlock()
-	return q.filling
+	return q.filling.Load()
 }
 
 // Fill queues for a sink that is Filling the records that selected accepts, each
@@ -25,34 +23,34 @@ func (s *Store) Fill(ctx context.Context, sink string, selected Selector) (int, 
 	}
 	s.sinks.ensuring.Lock()
 	defer s.sinks.ensuring.Unlock()
-	if !q.filling {
+	if !q.filling.Load() {
 		return 0, nil
 	}
-	p, from, err := q.fillFrom()
+	from, err := q.fillFrom()
 	if err != nil {
 		return 0, err
 	}
 	to := s.LogStats().Last
-	n, err := s.enqueueSelected(q, max(from, q.filled+1), to, selected, p, ctx.Err)
+	n, err := s.enqueueSelected(q, max(from, q.filled+1), to, selected, ctx.Err)
 	if err == nil {
 		q.filled = to
 	}
 	return n, err
 }
 
-// fillFrom returns the pin of what is filled already, and the first sequence after it.
-func (q *Queue) fillFrom() (pin, uint64, error) {
+// fillFrom returns the first sequence after what is filled already.
+func (q *Queue) fillFrom() (uint64, error) {
 	q.mu.Lock()
 	pins := q.pins
 	q.mu.Unlock()
 	if len(pins) == 0 {
-		return pin{}, 1, nil
+		return 1, nil
 	}
-	last, err := q.entryAt(pins[0].last)
+	last, err := q.entryAt(pins[len(pins)-1].last)
 	if err != nil {
-		return pin{}, 0, err
+		return 0, err
 	}
-	return pins[0], last.sequence + 1, nil
+	return last.sequence + 1, nil
 }
 
 // Filled makes a sink that is Filling one like all others, durably.
@@ -63,9 +61,9 @@ func (s *Store) Filled(sink string) error {
 	}
 	s.sinks.ensuring.Lock()
 	defer s.sinks.ensuring.Unlock()
-	if !q.filling {
+	if !q.filling.Load() {
 		return nil
 	}
-	q.filling = false
+	q.filling.Store(false)
 	return s.saveSink(q)
 }

@@ -24,7 +24,7 @@ func openError(dir string, err error) error {
 	}
 }
 
-// checkFormat refuses a store that is newer than this release.
+// checkFormat refuses a store in another layout than this release's.
 func (s *Store) checkFormat() error {
 	value, ok, err := s.get(formatKey())
 	if err != nil {
@@ -33,10 +33,14 @@ func (s *Store) checkFormat() error {
 	if !ok || len(value) != 4 {
 		return openError(s.dir, errMalformed)
 	}
-	if v := binary.BigEndian.Uint32(value); v > layoutVersion {
-		return fmt.Errorf("%s: %w: its layout is version %d, this release knows %d", s.dir, ErrNewerFormat, v, layoutVersion)
+	v, other := binary.BigEndian.Uint32(value), ErrNewerFormat
+	if v == layoutVersion {
+		return nil
 	}
-	return nil
+	if v < layoutVersion {
+		other = ErrOlderFormat
+	}
+	return fmt.Errorf("%s: %w: its layout is version %d, this release knows %d", s.dir, other, v, layoutVersion)
 }
 
 // get returns a copy of the value of key.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -19,6 +20,7 @@ type gate struct {
 	bytes   int64  // guarded by mu; size of the store when measured
 	free    int64  // guarded by mu; free disk when measured; -1 = unknown
 	written int64  // guarded by mu; bytes written since
+	short   bool   // guarded by mu; the disk has no room for the reserve
 	reason  string // guarded by mu; why ingest is paused; "" = it is not
 }
 
@@ -64,7 +66,7 @@ func (g *gate) decideLocked() bool {
 	switch {
 	case l.MaxBytes > 0 && g.bytes+g.written >= maxBytes:
 		g.reason = ReasonBudget
-	case l.MinFree > 0 && g.free >= 0 && g.free-g.written < minFree:
+	case g.short, l.MinFree > 0 && g.free >= 0 && g.free-g.written < minFree:
 		g.reason = ReasonDiskFree
 	default:
 		g.reason = ""
@@ -92,6 +94,9 @@ func (g *gate) pressed() (excess int64) {
 	}
 	if l.MinFree > 0 && g.free >= 0 {
 		excess = max(excess, l.pressureFree()-(g.free-g.written))
+	}
+	if g.short {
+		excess = max(excess, 1<<20)
 	}
 	return max(excess, 0)
 }
@@ -155,11 +160,35 @@ func (s *Store) measure() error {
 		s.opts.Logger.Warn("free disk space is unknown", "error", err)
 	}
 
+	s.refill(free)
+
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.bytes, g.free, g.written = bytes, free, g.written-before
+	g.short = s.reserve.missing() > 0
 	g.decideLocked()
 	return nil
+}
+
+// refill completes the reserve if the disk has the room.
+func (s *Store) refill(free int64) {
+	missing := s.reserve.missing()
+	if missing == 0 || s.Err() != nil {
+		return
+	}
+	floor := s.limits().MinFree
+	err := s.reserve.fill(free, floor)
+	switch {
+	case err == nil && s.reserve.missing() == 0:
+		s.fence.roomy()
+	case err == nil:
+	case errors.Is(err, syscall.ENOSPC):
+		// Others were faster.
+	default:
+		if suppressed, ok := s.limit.allow("reserve"); ok {
+			s.opts.Logger.Warn("no room is reserved on the disk", "error", firstLine(err), "suppressed", suppressed)
+		}
+	}
 }
 
 // Health is what an operator or a liveness probe asks.

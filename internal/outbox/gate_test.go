@@ -43,7 +43,7 @@ func TestMinFree(t *testing.T) {
 		mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: free, TotalBytes: 1 << 40})
 	}
 	disk(100 << 20)
-	s := openTest(t, "store", Options{FS: mem, MinFree: 50 << 20})
+	s := openTest(t, "store", Options{firstSequence: 1, FS: mem, MinFree: 50 << 20})
 	running(t, s)
 	eventually(t, "free space is known", func() bool { return s.Health().DiskFree == 100<<20 })
 	if err := s.WaitIngest(t.Context()); err != nil {
@@ -85,7 +85,7 @@ func TestMinFree(t *testing.T) {
 func TestBurstIsCounted(t *testing.T) {
 	mem := vfs.NewMem()
 	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 100 << 20, TotalBytes: 1 << 40})
-	s := openTest(t, "store", Options{FS: mem, MinFree: 90 << 20})
+	s := openTest(t, "store", Options{firstSequence: 1, FS: mem, MinFree: 90 << 20})
 	if err := s.measure(); err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,10 @@ import "encoding/binary"
 //	                         kind p (id 0): high = highest position handed out
 //	                         kind l (id 0): count, bytes of the log; high = lowest sequence kept
 //	                         kind q (id sink): count, bytes of a queue; high = its head
+//	                         kind i (id sink): count, bytes of its entries that carry their payload;
+//	                           high = position up to which no entry refers to the log (detach.go)
 //	                         kind d (id sink): count, bytes of its dead letters
+//	                         kind n (id 0): high = highest number ever given to a sink
 //	d sink32 position64    dead letter, payload included
 //	f "format"             version of this layout (uint32)
 //	k sequence64           mark: a segment of the log begins (marks.go)
@@ -47,7 +50,9 @@ const (
 	kindPosition   = 'p'
 	kindLog        = 'l'
 	kindQueue      = 'q'
+	kindDetached   = 'i'
 	kindDeadLetter = 'd'
+	kindSinkNumber = 'n'
 
 	kindSink      = 's'
 	kindPartition = 'p'
@@ -55,7 +60,7 @@ const (
 
 // layoutVersion is the version of the layout above. Raise it when an older
 // release could no longer read what this one writes.
-const layoutVersion = 1
+const layoutVersion = 2
 
 const (
 	logKeyLen   = 1 + 8

@@ -20,6 +20,8 @@ type logState struct {
 	marks marks   // guarded by mu
 	news  signal
 
+	damage damageMap
+
 	holds    map[int]uint64 // guarded by mu; sequences a running replay reads from
 	nextHold int            // guarded by mu
 }
@@ -52,11 +54,15 @@ func (s *Store) loadLog() (*logState, error) {
 	if err := it.Error(); err != nil {
 		return nil, readError(err)
 	}
+	l.marks.date()
+	if len(l.marks) == 0 {
+		l.low = max(l.low, s.next) // the log is empty
+	}
 	l.tail, err = s.lastRecord(l.low)
 	return l, err
 }
 
-// lastRecord finds the end of the log; one seek.
+// lastRecord finds the end of the log, 0 if it is empty; one seek.
 func (s *Store) lastRecord(low uint64) (uint64, error) {
 	it, err := s.db.NewIter(&pebble.IterOptions{
 		LowerBound: appendLogKey(nil, low),
@@ -67,7 +73,7 @@ func (s *Store) lastRecord(low uint64) (uint64, error) {
 	}
 	defer it.Close()
 	if !it.Last() {
-		return low - 1, readError(it.Error())
+		return 0, readError(it.Error())
 	}
 	sequence, ok := positionOfKey(it.Key())
 	if !ok {
@@ -106,8 +112,9 @@ const readLogBytes = 4 << 20
 
 // ReadLog returns at most max records with sequences greater than after, in
 // order, and stops after about 4 MiB of payload. Records retention removed are skipped: LogStats.First tells whether
-// some were. An unreadable record ends the result before it; if it is the
-// first, it is returned alone, with Unreadable set. Payloads belong to the
+// some were. Unreadable records end the result before them; if they are the
+// first, one item with Unreadable set stands for a run of them, whose last sequence
+// it has. Payloads belong to the
 // caller; those of one call share an allocation.
 func (s *Store) ReadLog(after uint64, max int) ([]Item, error) {
 	if err := s.use(); err != nil {
@@ -132,8 +139,11 @@ func (s *Store) ReadLog(after uint64, max int) ([]Item, error) {
 	var buf payloads
 	for len(items) < max && len(buf.data) < readLogBytes {
 		sequence, value, ok, err := r.next(after+1, tail)
-		if err != nil && len(items) == 0 {
-			return s.probeLog(after+1, tail)
+		if errors.Is(err, ErrUnreadable) && len(items) == 0 {
+			return s.unreadableAt(after+1, tail, err)
+		}
+		if err != nil && !errors.Is(err, ErrUnreadable) {
+			return nil, err
 		}
 		if err != nil || !ok {
 			break
@@ -146,22 +156,21 @@ func (s *Store) ReadLog(after uint64, max int) ([]Item, error) {
 	return items, nil
 }
 
-// probeLog looks records up one by one where iterating fails, and returns the
-// first there is: for a damaged block that costs a lookup a record, and names
-// exactly the records that are lost.
-func (s *Store) probeLog(from, last uint64) ([]Item, error) {
-	for sequence := from; sequence <= last; sequence++ {
-		value, ok, err := s.recordAt(sequence)
-		switch {
-		case errors.Is(err, ErrUnreadable):
-			return []Item{{Position: sequence, Sequence: sequence, Unreadable: true}}, nil
-		case err != nil:
-			return nil, err
-		case ok:
-			return []Item{{Position: sequence, Sequence: sequence, Lane: value.lane, Time: value.time, Payload: value.payload}}, nil
-		}
+// unreadableAt returns the item for a record, at or after from, that stands in the
+// way of reading on: it may be readable by itself, as only the next block is damaged.
+func (s *Store) unreadableAt(from, last uint64, cause error) ([]Item, error) {
+	value, ok, err := s.recordAt(from)
+	switch {
+	case err == nil && ok:
+		return []Item{{Position: from, Sequence: from, Lane: value.lane, Time: value.time, Payload: value.payload}}, nil
+	case err != nil && !errors.Is(err, ErrUnreadable):
+		return nil, err
 	}
-	return nil, nil
+	if err := s.noteDamage(from, cause); !errors.Is(err, ErrUnreadable) {
+		return nil, err
+	}
+	end := min(s.log.damage.end(from), last)
+	return []Item{{Position: end, Sequence: end, Unreadable: true}}, nil
 }
 
 // recordAt looks one record up; the payload is a copy.

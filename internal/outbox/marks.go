@@ -12,7 +12,8 @@ import (
 // the difference of two marks.
 type mark struct {
 	sequence uint64
-	time     time.Time // never before the mark before it
+	clock    time.Time // what the clock said
+	time     time.Time // what is believed: never before the mark before it; see date
 	count    int64
 	bytes    int64
 }
@@ -27,7 +28,7 @@ const (
 const markLen = 24
 
 func (m mark) append(dst []byte) []byte {
-	dst = binary.BigEndian.AppendUint64(dst, nanos(m.time))
+	dst = binary.BigEndian.AppendUint64(dst, nanos(m.clock))
 	dst = binary.BigEndian.AppendUint64(dst, uint64(m.count))
 	return binary.BigEndian.AppendUint64(dst, uint64(m.bytes))
 }
@@ -38,6 +39,7 @@ func parseMark(sequence uint64, value []byte) (mark, error) {
 	}
 	return mark{
 		sequence: sequence,
+		clock:    unixNano(value),
 		time:     unixNano(value),
 		count:    int64(binary.BigEndian.Uint64(value[8:])),
 		bytes:    int64(binary.BigEndian.Uint64(value[16:])),
@@ -54,7 +56,52 @@ func (m marks) due(t time.Time, bytes int64) bool {
 		return true
 	}
 	last := m[len(m)-1]
-	return bytes-last.bytes >= segmentBytes || t.Sub(last.time) >= segmentAge
+	// Also when the clock was set back, so that it is seen.
+	return bytes-last.bytes >= segmentBytes || t.Sub(last.clock).Abs() >= segmentAge
+}
+
+// add appends a mark.
+func (m marks) add(next mark) marks {
+	n := len(m)
+	m = append(m, next)
+	if n > 0 && next.clock.Before(m[n-1].time) {
+		m.date()
+	}
+	return m
+}
+
+// date decides which clocks to believe where they are not in order: those of the
+// longest chain of marks that is, the earlier one of two that end equally long. A
+// mark outside of it (from a moment when the clock was wrong) gets the time of the
+// next one in it, or of the last. So one jump of the clock is put right by the next
+// mark after it, and a long wrong time by as many right marks.
+func (m marks) date() {
+	// chain[k] is the mark that ends, earliest, a chain of k+1 marks.
+	var chain []int
+	before := make([]int, len(m))
+	for i := range m {
+		k := sort.Search(len(chain), func(k int) bool { return m[chain[k]].clock.After(m[i].clock) })
+		before[i] = -1
+		if k > 0 {
+			before[i] = chain[k-1]
+		}
+		if k == len(chain) {
+			chain = append(chain, i)
+		} else {
+			chain[k] = i
+		}
+	}
+	if len(chain) == 0 {
+		return
+	}
+	believed := chain[len(chain)-1]
+	t := m[believed].clock
+	for i := len(m) - 1; i >= 0; i-- {
+		if i == believed {
+			t, believed = m[i].clock, before[i]
+		}
+		m[i].time = t
+	}
 }
 
 // segmentOf is the index of the segment that holds the sequence; -1 if it lies

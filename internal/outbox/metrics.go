@@ -17,6 +17,7 @@ type metrics struct {
 	commitErrors  prometheus.Counter
 	unreadable    prometheus.Counter
 	deletions     *prometheus.CounterVec
+	expired       prometheus.Counter
 	collectors    []prometheus.Collector
 }
 
@@ -46,6 +47,9 @@ func newMetrics(s *Store) *metrics {
 			Name: name("retention_deletions_total"), Help: "Delivered records deleted from the log, by reason.",
 		}, []string{"reason"}),
 	}
+	m.expired = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: name("dead_letters_expired_total"), Help: "Dead letters deleted because of their age.",
+	})
 	for _, reason := range []string{deletedAge, deletedBytes, deletedBudget} {
 		m.deletions.WithLabelValues(reason)
 	}
@@ -53,7 +57,7 @@ func newMetrics(s *Store) *metrics {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name(n), Help: help}, f)
 	}
 	m.collectors = []prometheus.Collector{
-		m.commitSeconds, m.groupSize, m.commits, m.commitErrors, m.unreadable, m.deletions,
+		m.commitSeconds, m.groupSize, m.commits, m.commitErrors, m.unreadable, m.deletions, m.expired, heldCollector{s},
 		gauge("bytes", "Size of the store on disk.", func() float64 { return float64(s.Health().Bytes) }),
 		gauge("free_bytes", "Free space of the store's disk; -1 if unknown.", func() float64 { return float64(s.Health().DiskFree) }),
 		gauge("ingest_paused", "1 while ingest is paused by the budget or the disk.", func() float64 {
@@ -109,5 +113,33 @@ func (s *Store) unregister() {
 	}
 	for _, c := range s.metrics.collectors {
 		s.opts.Registerer.Unregister(c)
+	}
+}
+
+// heldCollector shows what of the log each queue holds back, those of sinks that
+// were removed from the configuration included.
+type heldCollector struct{ s *Store }
+
+var (
+	heldBytesDesc = prometheus.NewDesc("watcherd_store_held_bytes",
+		"Bytes of the event log that cannot be deleted because the sink has not taken all of its events in them.", []string{"sink"}, nil)
+	heldSinceDesc = prometheus.NewDesc("watcherd_store_held_since_timestamp_seconds",
+		"Time from which on the event log is held back by the sink; 0 if it is not.", []string{"sink"}, nil)
+)
+
+func (c heldCollector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- heldBytesDesc
+	ch <- heldSinceDesc
+}
+
+func (c heldCollector) Collect(ch chan<- prometheus.Metric) {
+	for _, q := range c.s.sinks.all() {
+		bytes, since := q.holds()
+		seconds := 0.0
+		if !since.IsZero() {
+			seconds = float64(since.UnixMilli()) / 1e3
+		}
+		ch <- prometheus.MustNewConstMetric(heldBytesDesc, prometheus.GaugeValue, float64(bytes), q.name)
+		ch <- prometheus.MustNewConstMetric(heldSinceDesc, prometheus.GaugeValue, seconds, q.name)
 	}
 }

@@ -49,12 +49,12 @@ func (m *model) clone() *model {
 }
 
 // needed is the smallest sequence some queue refers to. A retried dead letter
-// carries its payload, which shows in flags here.
+// and a detached entry carry their payload, which shows in Reason here.
 func (m *model) needed() uint64 {
 	low := ^uint64(0)
 	for _, q := range m.Queues {
 		for _, e := range q.Entries {
-			if e.Reason != "retried" {
+			if e.Reason == "" {
 				low = min(low, e.Sequence)
 			}
 		}
@@ -82,7 +82,7 @@ func newMachine(t *rapid.T) *machine {
 }
 
 func (x *machine) reopen(t *rapid.T) {
-	s, err := Open("store", Options{FS: x.fs})
+	s, err := Open("store", Options{firstSequence: 1, FS: x.fs})
 	if err != nil {
 		t.Fatalf("open: %v", err)
 	}
@@ -300,17 +300,18 @@ func (x *machine) retain(t *rapid.T) {
 	x.unsynced()
 }
 
-// inline detaches what is in flight from the log, as for entries that hold it
-// back.
-func (x *machine) inline(t *rapid.T) {
-	name, q, _ := x.inFlight(t)
-	slots, _, _ := q.stuck()
-	x.must(t, q.inline(slots))
-	for _, s := range slots {
-		for i, e := range x.m.Queues[name].Entries {
-			if e.Position == s.position {
-				x.m.Queues[name].Entries[i].Reason = "retried"
-			}
+// detach copies the first entries of a queue, in flight or not, out of the log.
+func (x *machine) detach(t *rapid.T) {
+	name, q := x.sink(t)
+	if rapid.Bool().Draw(t, "read") {
+		_, err := q.Read(0, rapid.IntRange(1, 8).Draw(t, "max"), 1<<20)
+		x.must(t, err)
+	}
+	_, _, err := q.detach()
+	x.must(t, err)
+	for i := range x.m.Queues[name].Entries {
+		if e := &x.m.Queues[name].Entries[i]; e.Position <= q.detached.high {
+			e.Reason = "detached"
 		}
 	}
 	x.unsynced()
@@ -464,7 +465,8 @@ func TestModel(t *testing.T) {
 			"note":            x.note,
 			"retain":          x.retain,
 			"deletePartition": x.deletePartition,
-			"inline":          x.inline,
+			"detach":          x.detach,
+			"detach2":         x.detach,
 			"flush":           x.flush,
 			"syncLazy":        x.syncLazy,
 			"close":           x.close,

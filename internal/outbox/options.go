@@ -3,6 +3,7 @@ package outbox
 import (
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -26,14 +27,29 @@ type Limits struct {
 	// RetentionMaxBytes is how many bytes of delivered records are kept for
 	// replay.
 	RetentionMaxBytes int64
+	// DeadLetterMaxBytes is how many bytes the payloads of all dead letters may take;
+	// a tenth of MaxBytes by default. Then Queue.DeadLetter returns ErrDeadLettersFull.
+	DeadLetterMaxBytes int64
+	// DeadLetterMaxAge is how long dead letters are kept after their last attempt.
+	DeadLetterMaxAge time.Duration
+}
+
+// deadLetterBytes is the bound of dead letters; 0 = none.
+func (l Limits) deadLetterBytes() int64 {
+	if l.DeadLetterMaxBytes > 0 {
+		return l.DeadLetterMaxBytes
+	}
+	return l.MaxBytes / 10
 }
 
 // Options are the settings of Open. The zero value is usable.
 type Options struct {
-	MaxBytes          int64         // see Limits
-	MinFree           int64         // see Limits
-	RetentionMaxAge   time.Duration // see Limits
-	RetentionMaxBytes int64         // see Limits
+	MaxBytes           int64         // see Limits
+	MinFree            int64         // see Limits
+	RetentionMaxAge    time.Duration // see Limits
+	RetentionMaxBytes  int64         // see Limits
+	DeadLetterMaxBytes int64         // see Limits
+	DeadLetterMaxAge   time.Duration // see Limits
 
 	// FS is the filesystem; the operating system's by default.
 	FS vfs.FS
@@ -44,6 +60,9 @@ type Options struct {
 	Registerer prometheus.Registerer
 	// Now is the clock; time.Now by default.
 	Now func() time.Time
+
+	// firstSequence is the smallest sequence to hand out; taken from the clock if 0.
+	firstSequence uint64
 }
 
 func (o Options) withDefaults() Options {
@@ -65,6 +84,9 @@ func (o Options) limits() Limits {
 		MinFree:           o.MinFree,
 		RetentionMaxAge:   o.RetentionMaxAge,
 		RetentionMaxBytes: o.RetentionMaxBytes,
+
+		DeadLetterMaxBytes: o.DeadLetterMaxBytes,
+		DeadLetterMaxAge:   o.DeadLetterMaxAge,
 	}
 }
 
@@ -139,13 +161,17 @@ func sizeFor(maxBytes, part, least, most int64) int64 {
 // process to end; here the store ends instead.
 type pebbleLogger struct {
 	log   *slog.Logger
+	limit *logLimit
 	fatal func(error)
 }
 
 func (l pebbleLogger) Infof(string, ...any) {}
 
 func (l pebbleLogger) Errorf(format string, args ...any) {
-	l.log.Warn("storage engine", "message", fmt.Sprintf(format, args...))
+	if suppressed, ok := l.limit.allow(format); ok {
+		message, _, _ := strings.Cut(fmt.Sprintf(format, args...), "\n")
+		l.log.Warn("storage engine", "message", message, "suppressed", suppressed)
+	}
 }
 
 func (l pebbleLogger) Fatalf(format string, args ...any) {

@@ -22,7 +22,7 @@ const childEnv = "OUTBOX_TEST_STORE"
 // childMain commits and acknowledges until it is killed, and says on stdout what
 // was committed.
 func childMain(dir string) error {
-	s, err := Open(dir, Options{})
+	s, err := Open(dir, Options{firstSequence: 1})
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func TestKill(t *testing.T) {
 		if err != nil || !report.OK() {
 			t.Fatalf("round %d: %v %q", round, err, report.Problems)
 		}
-		s, err := Open(dir, Options{})
+		s, err := Open(dir, Options{firstSequence: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -160,7 +160,7 @@ func TestSecondProcessIsLockedOut(t *testing.T) {
 		t.Fatal("the child ended by itself")
 	}
 	for what, open := range map[string]func() error{
-		"open": func() error { _, err := Open(dir, Options{}); return err },
+		"open": func() error { _, err := Open(dir, Options{firstSequence: 1}); return err },
 		"check": func() error {
 			_, err := Check(dir)
 			return err
@@ -172,7 +172,7 @@ func TestSecondProcessIsLockedOut(t *testing.T) {
 		}
 	}
 	kill(t, cmd, lines)
-	openTest(t, dir, Options{})
+	openTest(t, dir, Options{firstSequence: 1})
 }
 
 // lockless is a filesystem whose locks exclude nobody.
@@ -182,12 +182,12 @@ func (lockless) Lock(string) (io.Closer, error) { return io.NopCloser(strings.Ne
 
 func TestStolen(t *testing.T) {
 	fs := lockless{vfs.NewMem()}
-	old, err := Open("store", Options{FS: fs})
+	old, err := Open("store", Options{firstSequence: 1, FS: fs})
 	if err != nil {
 		t.Fatal(err)
 	}
 	appendN(t, old, 3)
-	thief, err := Open("store", Options{FS: fs})
+	thief, err := Open("store", Options{firstSequence: 1, FS: fs})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func TestStolen(t *testing.T) {
 	if err := thief.Close(); err != nil {
 		t.Error(err)
 	}
-	s := openTest(t, "store", Options{FS: fs})
+	s := openTest(t, "store", Options{firstSequence: 1, FS: fs})
 	if st := s.LogStats(); st.Records != 6 {
 		t.Errorf("log %+v", st)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -18,16 +19,24 @@ type Queue struct {
 	name string
 	news signal
 
-	filling bool   // guarded by sinkTable.ensuring; old records are still to be queued
-	filled  uint64 // guarded by sinkTable.ensuring; they are up to this sequence, in this process's life
+	filling atomic.Bool // written under sinkTable.ensuring; old records are still to be queued
+	filled  uint64      // guarded by sinkTable.ensuring; they are up to this sequence, in this process's life
 
-	mu      sync.Mutex
-	total   counter  // guarded by mu; count and bytes not acknowledged
-	tail    uint64   // guarded by mu; position of the last entry
-	window  window   // guarded by mu
-	pins    []pin    // guarded by mu; in order of position
-	dead    counter  // guarded by mu; dead letters
-	nextAge struct { // guarded by mu; the first entry after the window, if position is greater than readTo
+	// settling is held while entries are removed, for reading, and while they are
+	// rewritten or removed unread, for writing: from the look at the window to the
+	// end of the write. Taken before mu.
+	settling sync.RWMutex
+
+	mu       sync.Mutex
+	purged   bool      // guarded by mu; nothing is queued any more
+	total    counter   // guarded by mu; count and bytes not acknowledged
+	detached counter   // guarded by mu; those of total that carry their payload; up to high, none refers to the log
+	tail     uint64    // guarded by mu; position of the last entry
+	window   window    // guarded by mu
+	pins     []pin     // guarded by mu; in order of position
+	dead     counter   // guarded by mu; dead letters
+	deadAge  letterAge // guarded by mu
+	nextAge  struct {  // guarded by mu; the first entry after the window, if position is greater than readTo
 		position uint64
 		time     time.Time
 	}
@@ -67,6 +76,14 @@ type Stats struct {
 	// DeadLetters and DeadLetterBytes count what was set aside.
 	DeadLetters     int64
 	DeadLetterBytes int64
+	// DeadLetterOldest is the last attempt of the oldest dead letter; zero without
+	// any, and until Run has looked.
+	DeadLetterOldest time.Time
+	// HeldBytes is how much of the log cannot be deleted because of this queue, in
+	// bytes of payload, other sinks' records included; HeldSince is when that part
+	// of the log begins. Both are zero for a queue that needs none of it.
+	HeldBytes int64
+	HeldSince time.Time
 }
 
 // load reads the queue's counters and finds its ends; two seeks.
@@ -75,9 +92,13 @@ func (q *Queue) load() error {
 	if q.total, err = q.s.counter(kindQueue, q.id); err != nil {
 		return err
 	}
+	if q.detached, err = q.s.counter(kindDetached, q.id); err != nil {
+		return err
+	}
 	if q.dead, err = q.s.counter(kindDeadLetter, q.id); err != nil {
 		return err
 	}
+	q.s.letterBytes.Add(q.dead.bytes)
 	if q.pins, err = q.s.loadPins(q.id); err != nil {
 		return err
 	}
@@ -95,8 +116,8 @@ func (q *Queue) added(d queueDelta) {
 	if q.total.count == 0 {
 		q.nextAge.position, q.nextAge.time = d.first, d.firstTime
 	}
-	q.total.count += d.count
-	q.total.bytes += d.bytes
+	q.total = q.total.plus(counter{count: d.count, bytes: d.bytes})
+	q.detached = q.detached.plus(d.detached)
 	q.tail = max(q.tail, d.last)
 	q.mu.Unlock()
 	q.news.notify()
@@ -124,15 +145,21 @@ func (q *Queue) Wait(ctx context.Context, after uint64) error {
 // once.
 func (q *Queue) Stats() Stats {
 	q.lookAhead()
+	heldBytes, heldSince := q.holds()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	st := Stats{
+		HeldBytes:       heldBytes,
+		HeldSince:       heldSince,
 		Length:          q.total.count,
 		Bytes:           q.total.bytes,
 		Head:            q.window.head(),
 		Tail:            q.tail,
 		DeadLetters:     q.dead.count,
 		DeadLetterBytes: q.dead.bytes,
+	}
+	if q.dead.count > 0 && q.deadAge.known {
+		st.DeadLetterOldest = q.deadAge.oldest
 	}
 	switch {
 	case st.Length == 0:
@@ -176,7 +203,8 @@ func (q *Queue) lookAhead() {
 
 // Read returns at most max unacknowledged entries with positions greater than
 // after, in order, and stops early when their payloads exceed maxBytes (the
-// first is returned whatever its size). It never blocks for new entries.
+// first is returned whatever its size). It returns none only at the end of the
+// queue, and never blocks for new entries.
 //
 // Begin with after = 0 and continue with the last position returned. An entry
 // not acknowledged is returned again by a Read that begins before it.
@@ -186,7 +214,7 @@ func (q *Queue) lookAhead() {
 //
 // Entries whose record is damaged become dead letters with the reason
 // "unreadable" and are skipped.
-func (q *Queue) Read(after uint64, max, maxBytes int) ([]Item, error) {
+func (q *Queue) Read(after uint64, max, maxBytes int) (items []Item, err error) {
 	if err := q.s.use(); err != nil {
 		return nil, err
 	}
@@ -199,17 +227,23 @@ func (q *Queue) Read(after uint64, max, maxBytes int) ([]Item, error) {
 	if from+1 < head {
 		from = head - 1
 	}
-	if from >= tail || max <= 0 {
+	if max <= 0 {
 		return nil, nil
 	}
-	r := queueReader{q: q, max: max, maxBytes: maxBytes}
-	if err := r.entries(from, tail); err != nil {
-		return nil, fmt.Errorf("read the queue of sink %s: %w", q.name, err)
+	for from < tail {
+		r := queueReader{q: q, max: max, maxBytes: maxBytes}
+		if from, err = r.entries(from, tail); err != nil {
+			return nil, fmt.Errorf("read the queue of sink %s: %w", q.name, err)
+		}
+		if err := r.records(); err != nil {
+			return nil, fmt.Errorf("read the log for sink %s: %w", q.name, err)
+		}
+		if len(r.items) > 0 {
+			return r.items, nil
+		}
+		// All of them became dead letters, or there were none.
 	}
-	if err := r.records(); err != nil {
-		return nil, fmt.Errorf("read the log for sink %s: %w", q.name, err)
-	}
-	return r.items, nil
+	return nil, nil
 }
 
 // entryAt looks one entry up.
@@ -236,6 +270,8 @@ func (q *Queue) Ack(positions ...uint64) error {
 		return err
 	}
 	defer q.s.life.leave()
+	q.settling.RLock()
+	defer q.settling.RUnlock()
 	b := q.s.db.NewBatch()
 	acked := q.take(b, positions)
 	if acked.count == 0 {
@@ -248,37 +284,45 @@ func (q *Queue) Ack(positions ...uint64) error {
 }
 
 // take removes entries from the window and writes their deletion, with the
-// counter, into b.
+// counters, into b. The caller holds settling until b is written.
 func (q *Queue) take(b *pebble.Batch, positions []uint64) counter {
-	var acked counter
+	var acked, detached counter
 	var key [queueKeyLen]byte
 	q.mu.Lock()
+	defer q.mu.Unlock()
 	for _, position := range positions {
 		s, ok := q.window.ack(position)
 		if !ok {
 			continue
 		}
-		acked.count++
-		acked.bytes += int64(s.size)
-		appendSinkKey(key[:0], prefixQueue, q.id, position)
+		acked = acked.plus(counter{count: -1, bytes: -int64(s.size)})
 		if s.kind == entryInline {
-			_ = b.Delete(key[:], nil) // may have been written twice; fails only for an indexed batch
-			continue
+			detached = detached.plus(counter{count: -1, bytes: -int64(s.size)})
 		}
-		// Written once and deleted once, the two annihilate in the first flush
-		// and leave no tombstone.
-		_ = b.SingleDelete(key[:], nil)
+		appendSinkKey(key[:0], prefixQueue, q.id, position)
+		// Not SingleDelete: a compaction that meets damage below one panics.
+		_ = b.Delete(key[:], nil) // fails only for an indexed batch
 	}
-	if acked.count > 0 {
-		head := q.window.head()
-		q.total.count -= acked.count
-		q.total.bytes -= acked.bytes
-		var value [counterLen]byte
-		_ = b.Merge(counterKey(kindQueue, q.id), counter{count: -acked.count, bytes: -acked.bytes, high: head}.append(value[:0]), nil)
-		q.unpinLocked(b, q.window.needed())
+	if acked.count == 0 {
+		return acked
 	}
-	q.mu.Unlock()
+	acked.high = q.window.head()
+	q.mergeLocked(b, acked, detached)
+	pins := q.passedLocked(q.neededLocked())
+	_ = q.deletePins(b, pins) // as above
+	q.pins = q.pins[len(pins):]
 	return acked
+}
+
+// mergeLocked changes the queue's counters, and writes that into b.
+func (q *Queue) mergeLocked(b *pebble.Batch, total, detached counter) {
+	var value [counterLen]byte
+	q.total = q.total.plus(total)
+	_ = b.Merge(counterKey(kindQueue, q.id), total.append(value[:0]), nil) // fails only for an indexed batch
+	if detached != (counter{}) {
+		q.detached = q.detached.plus(detached)
+		_ = b.Merge(counterKey(kindDetached, q.id), detached.append(value[:0]), nil)
+	}
 }
 
 // PutNote keeps a small blob for the sink, such as the state of its backoff. It

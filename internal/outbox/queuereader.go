@@ -17,9 +17,6 @@ type queueReader struct {
 	taken []entryAt
 	bytes int
 	items []Item
-	log   *recordReader
-
-	damaged bool // the last record could not be read
 }
 
 type entryAt struct {
@@ -27,24 +24,26 @@ type entryAt struct {
 	entry
 }
 
-// entries reads entries after from, up to and including tail.
-func (r *queueReader) entries(from, tail uint64) error {
+// entries reads entries after from, up to and including tail, and returns the
+// position it has come to.
+func (r *queueReader) entries(from, tail uint64) (reached uint64, err error) {
 	for {
-		at, err := r.entriesFrom(from+1, tail)
+		next, err := r.entriesFrom(from+1, tail)
 		if err == nil || !errors.Is(err, ErrUnreadable) {
-			return err
+			return next - 1, err
 		}
 		if len(r.taken) > 0 {
-			return nil // deal with the damage when it is first
+			return next - 1, nil // deal with the damage when it is first
 		}
-		if from, err = r.q.skipDamage(at, tail, err); err != nil || from >= tail {
-			return err
+		if from, err = r.q.skipDamage(next, tail, err); err != nil || from >= tail {
+			return from, err
 		}
 	}
 }
 
-// entriesFrom stops at the first damage and returns the position it may begin at.
-func (r *queueReader) entriesFrom(from, tail uint64) (at uint64, err error) {
+// entriesFrom stops at the first damage, and returns the position after the last it
+// has read.
+func (r *queueReader) entriesFrom(from, tail uint64) (next uint64, err error) {
 	it, err := r.q.s.db.NewIter(&pebble.IterOptions{
 		LowerBound: appendSinkKey(nil, prefixQueue, r.q.id, from),
 		UpperBound: appendSinkKey(nil, prefixQueue, r.q.id, tail+1),
@@ -60,50 +59,65 @@ func (r *queueReader) entriesFrom(from, tail uint64) (at uint64, err error) {
 		}
 		value, err := it.ValueAndErr()
 		if err != nil {
-			return position, readError(err)
+			return from, readError(err)
 		}
 		e, err := parseEntry(position, value)
 		if err != nil {
-			return position, fmt.Errorf("%w: %w", ErrUnreadable, err)
+			return from, fmt.Errorf("%w: %w", ErrUnreadable, err)
 		}
-		if !r.take(position, e) {
-			return 0, nil
+		if len(r.taken) > 0 && r.bytes+int(e.size) > r.maxBytes {
+			return from, nil
+		}
+		if err := r.take(position, e); err != nil {
+			return from, err
 		}
 		from = position + 1
+		if len(r.taken) >= r.max {
+			return from, nil
+		}
 	}
-	return from, readError(it.Error())
+	if err := readError(it.Error()); err != nil {
+		return from, err
+	}
+	return tail + 1, nil
 }
 
-// take adds an entry, unless it was acknowledged since the iterator was made;
-// false if the result is full.
-func (r *queueReader) take(position uint64, e entry) bool {
-	if len(r.taken) > 0 && r.bytes+int(e.size) > r.maxBytes {
-		return false
+// take adds an entry, unless it was acknowledged since the iterator was made.
+func (r *queueReader) take(position uint64, e entry) error {
+	q := r.q
+	q.mu.Lock()
+	if e.kind != entryInline && position <= q.detached.high {
+		// Perhaps rewritten since the iterator was made.
+		q.mu.Unlock()
+		now, err := q.entryAt(position)
+		switch {
+		case err == nil:
+			e = now
+		case !errors.Is(err, ErrUnreadable):
+			return err
+		}
+		q.mu.Lock()
 	}
-	r.q.mu.Lock()
-	inFlight := r.q.window.add(slot{
+	inFlight := q.window.add(slot{
 		position: position, sequence: e.sequence, time: e.time, size: e.size, kind: e.kind, flags: e.flags,
 	})
-	r.q.mu.Unlock()
+	q.mu.Unlock()
 	if inFlight {
 		e.payload = append([]byte(nil), e.payload...)
 		r.taken = append(r.taken, entryAt{position, e})
 		r.bytes += int(e.size)
 	}
-	return len(r.taken) < r.max
+	return nil
 }
 
 // records fills the items. An entry whose record is damaged becomes a dead
 // letter instead.
 func (r *queueReader) records() error {
-	defer func() {
-		if r.log != nil {
-			r.log.close()
-		}
-	}()
 	if len(r.taken) == 0 {
 		return nil
 	}
+	log := recordFinder{s: r.q.s}
+	defer log.close()
 	r.items = make([]Item, 0, len(r.taken))
 	buf := make([]byte, 0, r.bytes)
 	for i := range r.taken {
@@ -111,12 +125,12 @@ func (r *queueReader) records() error {
 		item := Item{Position: e.position, Sequence: e.sequence, Flags: e.flags, Lane: e.lane, Time: e.time}
 		payload := e.payload
 		if e.kind != entryInline {
-			value, err := r.record(e.sequence)
+			value, err := log.find(e.sequence)
 			if errors.Is(err, ErrUnreadable) {
-				value, err = r.q.detached(e.position, err)
+				value, err = r.q.carried(e.position, err)
 			}
 			if errors.Is(err, ErrUnreadable) {
-				if err = r.q.setUnreadable(e.position, err); err == nil {
+				if err = r.q.setUnreadable(e.position); err == nil {
 					continue
 				}
 			}
@@ -131,39 +145,4 @@ func (r *queueReader) records() error {
 		r.items = append(r.items, item)
 	}
 	return nil
-}
-
-// record finds the log record of an entry. A record that is not there cannot
-// come back either.
-func (r *queueReader) record(sequence uint64) (logValue, error) {
-	if !r.damaged {
-		value, ok, err := r.iterate(sequence)
-		if err == nil && ok {
-			return value, nil
-		}
-	}
-	// The iterator may have failed on a neighbour in the same block or file.
-	value, ok, err := r.q.s.recordAt(sequence)
-	if err == nil && !ok {
-		err = fmt.Errorf("%w: record %d is missing", ErrUnreadable, sequence)
-	}
-	// Reading damage is expensive: Pebble searches for the bit that flipped. Try
-	// the iterator again only when the damage is over.
-	r.damaged = err != nil
-	return value, err
-}
-
-func (r *queueReader) iterate(sequence uint64) (logValue, bool, error) {
-	if r.log == nil {
-		var err error
-		if r.log, err = r.q.s.newRecordReader(0); err != nil {
-			return logValue{}, false, err
-		}
-	}
-	value, ok, err := r.log.exact(sequence)
-	if err != nil {
-		r.log.close()
-		r.log = nil
-	}
-	return value, ok, err
 }

@@ -32,7 +32,7 @@ func inspect(fsys vfs.FS, dir string) (*inspection, error) {
 		return nil, err
 	}
 	i := &inspection{fs: fsys, dir: dir, lock: lock}
-	logger := pebbleLogger{log: slog.New(slog.DiscardHandler), fatal: func(error) {}}
+	logger := pebbleLogger{log: slog.New(slog.DiscardHandler), limit: &logLimit{}, fatal: func(error) {}}
 	o := pebbleOptions(unlockedFS{fsys}, logger, &pebble.EventListener{
 		DataCorruption: func(pebble.DataCorruptionInfo) {}, // shows up where it is read
 	}, 0)
@@ -64,40 +64,3 @@ type unlockedFS struct{ vfs.FS }
 func (unlockedFS) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }
 
 func (u unlockedFS) Unwrap() vfs.FS { return u.FS }
-
-// scanBothWays calls f for every key in [lower, upper) that can be read: up from
-// the beginning until something is damaged, then down from the end. What lies
-// between two damaged places is not seen. It returns the damage; key and value
-// are valid during the call only.
-func scanBothWays(db *pebble.DB, lower, upper []byte, f func(key, value []byte) error) (damage, err error) {
-	last, damage, err := scanWay(db, lower, upper, (*pebble.Iterator).First, (*pebble.Iterator).Next, f)
-	if err != nil || damage == nil {
-		return damage, err
-	}
-	if last != nil {
-		lower = append(last, 0)
-	}
-	_, _, err = scanWay(db, lower, upper, (*pebble.Iterator).Last, (*pebble.Iterator).Prev, f)
-	return damage, err
-}
-
-func scanWay(
-	db *pebble.DB, lower, upper []byte, first, next func(*pebble.Iterator) bool, f func(key, value []byte) error,
-) (last []byte, damage, err error) {
-	it, err := db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
-	if err != nil {
-		return nil, err, nil
-	}
-	defer func() { _ = it.Close() }() // repeats the damage
-	for ok := first(it); ok; ok = next(it) {
-		value, damage := it.ValueAndErr()
-		if damage != nil {
-			return last, damage, nil
-		}
-		if err := f(it.Key(), value); err != nil {
-			return last, nil, err
-		}
-		last = append(last[:0], it.Key()...)
-	}
-	return last, it.Error(), nil
-}

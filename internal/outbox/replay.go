@@ -47,7 +47,7 @@ func (s *Store) ReplaySelected(ctx context.Context, sink string, r ReplayRange, 
 	if err != nil {
 		return 0, err
 	}
-	return s.enqueueSelected(q, from, to, selected, pin{}, func() error { return s.WaitIngest(ctx) })
+	return s.enqueueSelected(q, from, to, selected, func() error { return s.WaitIngest(ctx) })
 }
 
 // bounds turns a range into sequences, both included.
@@ -77,9 +77,9 @@ func (s *Store) bounds(r ReplayRange) (from, to uint64, err error) {
 	return max(from, 1), to, nil
 }
 
-// enqueueSelected enqueues those of the records from and to included that are selected,
-// and extends the pin p for them. It calls wait before each chunk.
-func (s *Store) enqueueSelected(q *Queue, from, to uint64, selected Selector, p pin, wait func() error) (int, error) {
+// enqueueSelected enqueues those of the records from and to included that are selected.
+// It calls wait before each chunk.
+func (s *Store) enqueueSelected(q *Queue, from, to uint64, selected Selector, wait func() error) (int, error) {
 	release := s.log.hold(from)
 	defer release()
 	total := 0
@@ -91,7 +91,7 @@ func (s *Store) enqueueSelected(q *Queue, from, to uint64, selected Selector, p 
 		if err != nil || len(items) == 0 || items[0].Sequence > to {
 			return total, err
 		}
-		n, err := s.enqueueChunk(q, items, to, selected, &p)
+		n, err := s.enqueueChunk(q, items, to, selected)
 		if err != nil {
 			return total, err
 		}
@@ -101,15 +101,16 @@ func (s *Store) enqueueSelected(q *Queue, from, to uint64, selected Selector, p 
 	return total, nil
 }
 
-// enqueueChunk commits entries for the selected items up to the sequence to. An
-// unreadable record may be among them: the reader of the queue reports it.
-func (s *Store) enqueueChunk(q *Queue, items []Item, to uint64, selected Selector, p *pin) (int, error) {
+// enqueueChunk commits entries for the selected items up to the sequence to, with a
+// pin. An unreadable record may be among them: the reader of the queue reports it.
+func (s *Store) enqueueChunk(q *Queue, items []Item, to uint64, selected Selector) (int, error) {
 	b := s.NewBatch()
 	defer b.Discard()
 	if b.err != nil {
 		return 0, b.err
 	}
 	b.hold()
+	var p pin
 	n := 0
 	for i := range items {
 		if items[i].Sequence > to {
@@ -137,7 +138,7 @@ func (s *Store) enqueueChunk(q *Queue, items []Item, to uint64, selected Selecto
 	if n == 0 {
 		return 0, nil
 	}
-	b.pin(q, *p)
+	b.pin(q, p)
 	return n, s.Commit(b)
 }
 

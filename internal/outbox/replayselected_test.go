@@ -7,7 +7,7 @@ import (
 
 // TestReplaySelected replays what the selector accepts, in order and with its flags.
 func TestReplaySelected(t *testing.T) {
-	s, err := Open(t.TempDir(), Options{})
+	s, err := Open(t.TempDir(), Options{firstSequence: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

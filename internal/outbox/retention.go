@@ -20,7 +20,8 @@ func (s *Store) needed() uint64 {
 	}
 	s.log.mu.Unlock()
 	for _, q := range s.sinks.all() {
-		low = min(low, q.lowest())
+		need, _ := q.needs()
+		low = min(low, need)
 	}
 	return low
 }
@@ -32,11 +33,6 @@ func (s *Store) retain(now time.Time, limits Limits, excess int64) (int64, error
 		return 0, err
 	}
 	defer s.life.leave()
-	for _, q := range s.sinks.all() {
-		if err := s.unstick(q); err != nil {
-			return 0, err
-		}
-	}
 	needed := s.needed()
 	l := s.log
 	l.mu.Lock()
@@ -58,6 +54,7 @@ func (s *Store) retain(now time.Time, limits Limits, excess int64) (int64, error
 		return 0, err
 	}
 	s.metrics.deleted(reason, gone)
+	l.damage.forget(end.sequence)
 	return gone.bytes, nil
 }
 

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -47,7 +48,7 @@ func TestRetention(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			fs := vfs.NewMem()
-			s := openTest(t, "store", Options{FS: fs})
+			s := openTest(t, "store", Options{firstSequence: 1, FS: fs})
 			q := ensure(t, s, "a")
 			minutes(t, s, 0, 100, 1000, "a")
 			for _, item := range read(t, q, 0, 80) {
@@ -68,7 +69,7 @@ func TestRetention(t *testing.T) {
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
-			s = openTest(t, "store", Options{FS: fs})
+			s = openTest(t, "store", Options{firstSequence: 1, FS: fs})
 			if st := s.LogStats(); st != want {
 				t.Errorf("reopened: log %+v, want %+v", st, want)
 			}
@@ -81,11 +82,51 @@ func TestRetention(t *testing.T) {
 	}
 }
 
+// TestWrongClock wants records to age by the right clock after one that was wrong for
+// a while, in this process and the next, and replay by time to find them.
+func TestWrongClock(t *testing.T) {
+	for name, wrong := range map[string]time.Duration{"ahead": 10 * 365 * 24 * time.Hour, "behind": -200 * time.Hour} {
+		for _, marks := range []int{1, 5} {
+			t.Run(fmt.Sprintf("%s, %d", name, marks), func(t *testing.T) {
+				fs := vfs.NewMem()
+				s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+				shift := int(wrong / time.Minute)
+				minutes(t, s, 0, 10, 10)
+				minutes(t, s, shift+10, marks, 10)
+				minutes(t, s, 10+marks, 30, 10)
+				expire := func(age, first int) {
+					t.Helper()
+					if _, err := s.retain(testEpoch.Add(40*time.Minute), Limits{RetentionMaxAge: time.Duration(age) * time.Minute}, 0); err != nil {
+						t.Fatal(err)
+					}
+					if st := s.LogStats(); st.First != uint64(first) {
+						t.Errorf("log %+v, want it to begin at %d", st, first)
+					}
+				}
+				expire(100, 1)
+				expire(35, 5)
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				s = openTest(t, "store", Options{FS: fs, firstSequence: 1})
+				from, _, err := s.bounds(ReplayRange{FromTime: testEpoch.Add(30 * time.Minute)})
+				if err != nil || from != 31 {
+					t.Errorf("records from 30 min on begin at %d, %v", from, err)
+				}
+				expire(20, 20)
+				if st := s.LogStats(); st.Last != uint64(40+marks) {
+					t.Errorf("log %+v", st)
+				}
+			})
+		}
+	}
+}
+
 // TestReplayHoldsTheLog wants records to stay while a replay of them is not
 // acknowledged, over a restart too.
 func TestReplayHoldsTheLog(t *testing.T) {
 	fs := vfs.NewMem()
-	s := openTest(t, "store", Options{FS: fs})
+	s := openTest(t, "store", Options{firstSequence: 1, FS: fs})
 	q := ensure(t, s, "a")
 	minutes(t, s, 0, 50, 10, "a")
 	ackAll := func() {
@@ -113,17 +154,31 @@ func TestReplayHoldsTheLog(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s = openTest(t, "store", Options{FS: fs})
+	s = openTest(t, "store", Options{firstSequence: 1, FS: fs})
 	q = ensure(t, s, "a")
 	retain(20)
 	ackAll()
 	retain(s.LogStats().Last)
 }
 
+// relieve does what Run does, until there is no more to do.
+func relieve(t *testing.T, s *Store, now time.Time, limits Limits, excess int64) {
+	t.Helper()
+	for more := true; more; {
+		var err error
+		if more, err = s.relieve(now, limits, excess); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.retain(now, limits, excess); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestStuckEntryLetsTheLogGo keeps one entry of many unacknowledged.
 func TestStuckEntryLetsTheLogGo(t *testing.T) {
 	fs := vfs.NewMem()
-	s := openTest(t, "store", Options{FS: fs})
+	s := openTest(t, "store", Options{firstSequence: 1, FS: fs})
 	q := ensure(t, s, "a")
 	minutes(t, s, 0, 20, 1<<20, "a")
 	items := read(t, q, 0, 100)
@@ -132,9 +187,7 @@ func TestStuckEntryLetsTheLogGo(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.retain(testEpoch, Limits{}, 1<<30); err != nil {
-		t.Fatal(err)
-	}
+	relieve(t, s, testEpoch, Limits{}, 1<<30)
 	if st := s.LogStats(); st.First != 20 {
 		t.Errorf("log %+v", st)
 	}
@@ -144,7 +197,7 @@ func TestStuckEntryLetsTheLogGo(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s = openTest(t, "store", Options{FS: fs})
+	s = openTest(t, "store", Options{firstSequence: 1, FS: fs})
 	q = ensure(t, s, "a")
 	again := read(t, q, 0, 100)
 	if len(again) != 1 || again[0].Sequence != 1 || string(again[0].Payload) != string(items[0].Payload) {
@@ -168,7 +221,7 @@ func TestStuckEntryLetsTheLogGo(t *testing.T) {
 // crash, while new ones come.
 func TestFromLogStart(t *testing.T) {
 	fs := vfs.NewCrashableMem()
-	s := openTest(t, "store", Options{FS: fs})
+	s := openTest(t, "store", Options{firstSequence: 1, FS: fs})
 	const n = 3*replayChunk + 10
 	for range 3 {
 		appendN(t, s, replayChunk)
@@ -191,7 +244,7 @@ func TestFromLogStart(t *testing.T) {
 		t.Fatalf("%d queued before the end: %v", queued, err)
 	}
 	fs = fs.CrashClone(vfs.CrashCloneCfg{})
-	s = openTest(t, "store", Options{FS: fs})
+	s = openTest(t, "store", Options{firstSequence: 1, FS: fs})
 	q, err := s.EnsureSink("a", FromNow) // what it was created with counts
 	if err != nil || !q.Filling() {
 		t.Fatal(err)
@@ -230,7 +283,7 @@ func TestFromLogStart(t *testing.T) {
 
 func TestMetrics(t *testing.T) {
 	r := prometheus.NewPedanticRegistry()
-	s := openTest(t, "store", Options{FS: vfs.NewMem(), Registerer: r})
+	s := openTest(t, "store", Options{firstSequence: 1, FS: vfs.NewMem(), Registerer: r})
 	minutes(t, s, 0, 10, 100)
 	if _, err := s.retain(testEpoch, Limits{}, 450); err != nil {
 		t.Fatal(err)

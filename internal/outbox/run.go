@@ -25,6 +25,7 @@ func (s *Store) Run(ctx context.Context) error {
 	reclaim := make(chan uint64, 1)
 	wg.Go(func() { s.reclaimLoop(ctx, reclaim) })
 	wg.Go(func() { s.syncLoop(ctx) })
+	wg.Go(func() { s.expireLoop(ctx) })
 	defer wg.Wait()
 	defer cancel()
 
@@ -41,6 +42,13 @@ func (s *Store) Run(ctx context.Context) error {
 		excess := s.gate.pressed()
 		if excess > 0 || time.Since(retained) >= retainEvery {
 			retained = time.Now()
+			more, err := s.relieve(s.opts.Now(), s.limits(), excess)
+			if err != nil {
+				return ended(ctx, err)
+			}
+			if more {
+				retained = time.Time{} // continue at the next tick
+			}
 			gone, err := s.retain(s.opts.Now(), s.limits(), excess)
 			if err != nil {
 				return ended(ctx, err)

@@ -19,7 +19,7 @@ func TestOpenWithBacklog(t *testing.T) {
 		group = 200
 	}
 	fs := vfs.NewMem()
-	s, err := Open("store", Options{FS: fs})
+	s, err := Open("store", Options{firstSequence: 1, FS: fs})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestOpenWithBacklog(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s = openTest(t, "store", Options{FS: fs})
+	s = openTest(t, "store", Options{firstSequence: 1, FS: fs})
 	q = ensure(t, s, "a")
 	st := q.Stats()
 	atOpen := blockBytes(s)
@@ -84,7 +84,7 @@ func blockBytes(s *Store) uint64 {
 // TestBigBatch commits more than a memtable holds.
 func TestBigBatch(t *testing.T) {
 	fs := vfs.NewMem()
-	s := openTest(t, "store", Options{FS: fs})
+	s := openTest(t, "store", Options{firstSequence: 1, FS: fs})
 	ensure(t, s, "a")
 	b := s.NewBatch()
 	payload := noise(64 << 10)
@@ -98,7 +98,7 @@ func TestBigBatch(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s = openTest(t, "store", Options{FS: fs})
+	s = openTest(t, "store", Options{firstSequence: 1, FS: fs})
 	q := ensure(t, s, "a")
 	items, err := q.Read(0, 1000, 1<<20)
 	if err != nil || len(items) != 16 || q.Stats().Length != 160 {
@@ -109,7 +109,7 @@ func TestBigBatch(t *testing.T) {
 // TestAcksBecomeDurable lets Run sync acks while nothing is committed.
 func TestAcksBecomeDurable(t *testing.T) {
 	fs := vfs.NewCrashableMem()
-	s := openTest(t, "store", Options{FS: fs})
+	s := openTest(t, "store", Options{firstSequence: 1, FS: fs})
 	q := ensure(t, s, "a")
 	appendN(t, s, 10, "a")
 	running(t, s)
@@ -119,7 +119,7 @@ func TestAcksBecomeDurable(t *testing.T) {
 		}
 	}
 	eventually(t, "the acks survive a power loss", func() bool {
-		clone := openTest(t, "store", Options{FS: fs.CrashClone(vfs.CrashCloneCfg{})})
+		clone := openTest(t, "store", Options{firstSequence: 1, FS: fs.CrashClone(vfs.CrashCloneCfg{})})
 		return ensure(t, clone, "a").Stats().Length == 6
 	})
 }
@@ -128,7 +128,7 @@ func TestAcksBecomeDurable(t *testing.T) {
 // letters, retention, a stream of the log, figures. Every record is delivered
 // and the log stream misses none.
 func TestTogether(t *testing.T) {
-	s := openTest(t, "store", Options{FS: vfs.NewMem(), RetentionMaxBytes: 1 << 20})
+	s := openTest(t, "store", Options{firstSequence: 1, FS: vfs.NewMem(), RetentionMaxBytes: 1 << 20})
 	running(t, s)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -22,7 +23,7 @@ const (
 type sinkTable struct {
 	mu     sync.RWMutex
 	byName map[string]*Queue // guarded by mu
-	lastID uint32            // guarded by mu
+	lastID uint32            // guarded by mu; numbers of purged sinks are not given out again
 
 	ensuring sync.Mutex // held while a sink is created or filled: one at a time
 }
@@ -63,18 +64,21 @@ func sinkValue(id uint32, filling bool) []byte {
 const fillMark = 1
 
 func (s *Store) loadSinks() (*sinkTable, error) {
-	t := &sinkTable{byName: make(map[string]*Queue)}
-	err := s.scanNames(kindSink, func(name string, id uint32, rest []byte) error {
+	numbers, err := s.counter(kindSinkNumber, 0)
+	if err != nil {
+		return nil, err
+	}
+	t := &sinkTable{byName: make(map[string]*Queue), lastID: uint32(numbers.high)}
+	err = s.scanNames(kindSink, func(name string, id uint32, rest []byte) error {
 		q := &Queue{s: s, id: id, name: name}
 		switch {
 		case len(rest) == 0:
 		case len(rest) == 1 && rest[0] == fillMark:
-			q.filling = true
+			q.filling.Store(true)
 		default:
 			return fmt.Errorf("%w: sink %q", errMalformed, name)
 		}
 		t.byName[name] = q
-		t.lastID = max(t.lastID, id)
 		return nil
 	})
 	if err != nil {
@@ -107,7 +111,8 @@ func (s *Store) EnsureSink(name string, from Start) (*Queue, error) {
 func (s *Store) createSink(name string, filling bool) (*Queue, error) {
 	s.sinks.mu.Lock()
 	s.sinks.lastID++
-	q := &Queue{s: s, id: s.sinks.lastID, name: name, filling: filling}
+	q := &Queue{s: s, id: s.sinks.lastID, name: name}
+	q.filling.Store(filling)
 	s.sinks.mu.Unlock()
 	if err := s.saveSink(q); err != nil {
 		return nil, err
@@ -124,7 +129,10 @@ func (s *Store) saveSink(q *Queue) error {
 	}
 	defer s.life.leave()
 	b := s.db.NewBatch()
-	if err := b.Set(nameKey(kindSink, q.name), sinkValue(q.id, q.filling), nil); err != nil {
+	if err := errors.Join(
+		b.Set(nameKey(kindSink, q.name), sinkValue(q.id, q.filling.Load()), nil),
+		b.Merge(counterKey(kindSinkNumber, 0), counter{high: uint64(q.id)}.append(nil), nil),
+	); err != nil {
 		return err
 	}
 	if err := s.apply(b, pebble.Sync); err != nil {
@@ -152,37 +160,47 @@ func (s *Store) Queue(name string) (*Queue, error) {
 	return nil, fmt.Errorf("%w %q", ErrUnknownSink, name)
 }
 
-// PurgeSink forgets a sink: its queue, dead letters and note, durably. No batch
-// with a route to it may be in progress, and its Queue must not be in use.
+// PurgeSink forgets a sink: its queue, dead letters and note, durably. It waits for
+// a batch in progress. What a Queue of the sink that is still in use adds later
+// fails with ErrUnknownSink.
 func (s *Store) PurgeSink(name string) error {
 	q, err := s.Queue(name)
 	if err != nil {
 		return err
 	}
-	if err := s.use(); err != nil {
-		return err
+	b := s.NewBatch()
+	defer b.Discard()
+	if b.err != nil {
+		return b.err
 	}
-	defer s.life.leave()
-	b := s.db.NewBatch()
+	b.hold()
+	q.settling.Lock()
+	defer q.settling.Unlock()
 	for _, prefix := range []byte{prefixQueue, prefixDeadLetter, prefixPin} {
 		lower, upper := sinkRange(prefix, q.id)
-		if err := b.DeleteRange(lower, upper, nil); err != nil {
-			return err
-		}
+		b.misuseIf(b.pb.DeleteRange(lower, upper, nil))
 	}
 	for _, key := range [][]byte{
-		nameKey(kindSink, name), noteKey(q.id), counterKey(kindQueue, q.id), counterKey(kindDeadLetter, q.id),
+		nameKey(kindSink, name), noteKey(q.id),
+		counterKey(kindQueue, q.id), counterKey(kindDetached, q.id), counterKey(kindDeadLetter, q.id),
 	} {
-		if err := b.Delete(key, nil); err != nil {
-			return err
-		}
+		b.misuseIf(b.pb.Delete(key, nil))
 	}
-	if err := s.apply(b, pebble.Sync); err != nil {
-		return err
-	}
-	s.sinks.mu.Lock()
-	delete(s.sinks.byName, name)
-	s.sinks.mu.Unlock()
-	q.purged()
-	return b.Close()
+	b.committed = append(b.committed, func() {
+		s.sinks.mu.Lock()
+		delete(s.sinks.byName, name)
+		s.sinks.mu.Unlock()
+		q.purge()
+	})
+	return s.Commit(b)
+}
+
+// purge empties the queue in memory.
+func (q *Queue) purge() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.purged = true
+	q.s.letterBytes.Add(-q.dead.bytes)
+	q.total, q.detached, q.dead, q.pins = counter{}, counter{}, counter{}, nil
+	q.window = window{readTo: q.tail}
 }

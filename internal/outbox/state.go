@@ -106,8 +106,8 @@ func (s *Store) State(partition, key string, dst []byte) ([]byte, bool, error) {
 // with prefix, as of the moment of the call, in the order of keys. The value is
 // valid during the call only. An error of f ends the scan and is returned.
 //
-// If a part of the ledger is unreadable, f gets what lies before it, then what
-// lies after it in falling order, and the error is ErrUnreadable.
+// If parts of the ledger are unreadable, f gets everything else, and the error at
+// the end is ErrUnreadable.
 func (s *Store) ScanState(partition, prefix string, f func(key string, value []byte) error) error {
 	if err := s.use(); err != nil {
 		return err
@@ -118,11 +118,15 @@ func (s *Store) ScanState(partition, prefix string, f func(key string, value []b
 		return nil
 	}
 	lower, upper := stateRange(p.id, prefix)
-	damage, err := scanBothWays(s.db, lower, upper, func(key, value []byte) error {
+	var damage error
+	err := scanReadable(s.db, lower, upper, func(key, value []byte) error {
 		return f(string(key[len(lower)-len(prefix):]), value)
+	}, func(lost lostSpan) error {
+		damage = fmt.Errorf("ledger partition %s: %w", partition, lost.err)
+		return nil
 	})
 	if err == nil {
-		err = readError(damage)
+		err = damage
 	}
 	return err
 }

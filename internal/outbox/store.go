@@ -15,13 +15,14 @@ import (
 // Store is an open store. All methods may be called from any goroutine, with
 // the restriction on appending that the package comment states.
 type Store struct {
-	dir   string
-	opts  Options
-	fence *fence
-	owner *owner
-	lock  io.Closer
-	db    *pebble.DB
-	life  *lifetime
+	dir     string
+	opts    Options
+	fence   *fence
+	reserve *reserve
+	owner   *owner
+	lock    io.Closer
+	db      *pebble.DB
+	life    *lifetime
 
 	failOnce sync.Once
 	failure  error         // written once, before failed is closed
@@ -38,19 +39,28 @@ type Store struct {
 	gate       *gate
 	metrics    *metrics
 
+	limit       logLimit
+	letterBytes atomic.Int64 // payloads of all dead letters
+
 	lazy        atomic.Bool  // something was written since the last sync began
 	lastCommit  atomic.Int64 // Unix nanoseconds; 0 = none yet
 	commitBegan atomic.Int64 // Unix nanoseconds of the commit in progress; 0 = none
 }
 
 // Open opens or creates the store in dir, which is made with mode 0700. It
-// fails with ErrLocked, ErrDamaged or ErrNewerFormat (wrapped), or with the
-// error of the filesystem; it never removes data. Opening reads a few keys a
+// fails with ErrClock, ErrLocked, ErrDamaged, ErrOlderFormat or ErrNewerFormat
+// (wrapped), or with the error of the filesystem; it never removes data. Opening reads a few keys a
 // sink and one mark a MiB of log, whatever the backlog.
 //
 // Pebble's background goroutines run until Close.
 func Open(dir string, o Options) (*Store, error) {
 	o = o.withDefaults()
+	if o.firstSequence == 0 {
+		var err error
+		if o.firstSequence, err = firstSequence(o.Now(), buildTime()); err != nil {
+			return nil, fmt.Errorf("open the store %s: %w", dir, err)
+		}
+	}
 	if err := makeDir(o.FS, dir); err != nil {
 		return nil, fmt.Errorf("create the store's directory: %w", err)
 	}
@@ -73,10 +83,15 @@ func Open(dir string, o Options) (*Store, error) {
 }
 
 func (s *Store) open() (err error) {
-	if s.owner, err = takeOwnership(s.opts.FS, s.dir); err != nil {
-		return err
+	s.reserve = openReserve(s.opts.FS, s.dir, s.opts.MaxBytes)
+	s.owner, err = takeOwnership(s.opts.FS, s.dir)
+	for errors.Is(err, syscall.ENOSPC) && s.reserve.drop() {
+		s.owner, err = takeOwnership(s.opts.FS, s.dir)
 	}
-	s.fence = newFence(s.opts.FS, s.fail, s.owner.check)
+	if err != nil {
+		return s.fullError(err)
+	}
+	s.fence = newFence(s.opts.FS, s.fail, s.owner.check, s.reserve)
 	if err := s.create(); err != nil {
 		return fmt.Errorf("create a store in %s: %w", s.dir, err)
 	}
@@ -85,8 +100,11 @@ func (s *Store) open() (err error) {
 		return openError(s.dir, err)
 	}
 	db, err := pebble.Open(data, s.pebbleOptions())
+	if failure := s.Err(); err != nil && failure != nil {
+		err = failure // the other follows from it
+	}
 	if err != nil {
-		return openError(s.dir, err)
+		return openError(s.dir, s.fullError(err))
 	}
 	s.db = db
 	defer func() {
@@ -102,9 +120,13 @@ func (s *Store) open() (err error) {
 		return openError(s.dir, err)
 	}
 	if err := s.Err(); err != nil {
+		return s.fullError(err)
+	}
+	s.fence.opened()
+	if err := s.register(); err != nil {
 		return err
 	}
-	return s.register()
+	return s.measure()
 }
 
 // load reads the tables and counters into memory.
@@ -114,6 +136,7 @@ func (s *Store) load() error {
 		return err
 	}
 	s.next = position.high + 1
+	s.next = max(s.next, s.opts.firstSequence)
 	if s.partitions, err = s.loadPartitions(); err != nil {
 		return err
 	}
@@ -128,7 +151,7 @@ func (s *Store) load() error {
 }
 
 func (s *Store) pebbleOptions() *pebble.Options {
-	return pebbleOptions(s.fence, pebbleLogger{log: s.opts.Logger, fatal: s.fail}, s.listener(), s.opts.MaxBytes)
+	return pebbleOptions(s.fence, pebbleLogger{log: s.opts.Logger, limit: &s.limit, fatal: s.fail}, s.listener(), s.opts.MaxBytes)
 }
 
 // listener watches Pebble's background work.
@@ -138,7 +161,9 @@ func (s *Store) listener() *pebble.EventListener {
 		// Damage concerns the records in it, not the store: readers report what
 		// they cannot read, compactions leave the span alone.
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
-			s.opts.Logger.Error("part of the store is unreadable", "file", info.Path, "error", info.Details)
+			if suppressed, ok := s.limit.allow(info.Path); ok {
+				s.opts.Logger.Error("part of the store is unreadable", "file", info.Path, "error", firstLine(info.Details), "suppressed", suppressed)
+			}
 		},
 	}
 }
@@ -150,7 +175,9 @@ func (s *Store) backgroundError(err error) {
 	case pebble.IsCorruptionError(err):
 		// Reported by DataCorruption.
 	case errors.Is(err, syscall.ENOSPC):
-		s.opts.Logger.Warn("the disk is full; trying again", "error", err)
+		if suppressed, ok := s.limit.allow("full"); ok {
+			s.opts.Logger.Warn("the disk is full; the store tries again", "error", firstLine(err), "suppressed", suppressed)
+		}
 	default:
 		s.fail(err)
 	}

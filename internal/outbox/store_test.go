@@ -87,7 +87,7 @@ func read(t *testing.T, q *Queue, after uint64, max int) []Item {
 
 func TestQueueKeepsWhatIsNotAcked(t *testing.T) {
 	fs := vfs.NewMem()
-	s := openTest(t, "store", Options{FS: fs})
+	s := openTest(t, "store", Options{firstSequence: 1, FS: fs})
 	q := ensure(t, s, "a")
 	other := ensure(t, s, "b")
 	sequences := appendN(t, s, 10, "a", "b")
@@ -120,7 +120,7 @@ func TestQueueKeepsWhatIsNotAcked(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s = openTest(t, "store", Options{FS: fs})
+	s = openTest(t, "store", Options{firstSequence: 1, FS: fs})
 	q = ensure(t, s, "a")
 	st := q.Stats()
 	if st.Length != 7 || st.Head != sequences[2] || !st.OldestTime.Equal(items[2].Time) {
@@ -141,7 +141,7 @@ func TestQueueKeepsWhatIsNotAcked(t *testing.T) {
 
 func TestStateAndMeta(t *testing.T) {
 	fs := vfs.NewMem()
-	s := openTest(t, "store", Options{FS: fs})
+	s := openTest(t, "store", Options{firstSequence: 1, FS: fs})
 	b := s.NewBatch()
 	b.PutState("pods", "a", []byte("1"))
 	b.PutState("pods", "ab", []byte("2"))
@@ -166,7 +166,7 @@ func TestStateAndMeta(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	s = openTest(t, "store", Options{FS: fs})
+	s = openTest(t, "store", Options{firstSequence: 1, FS: fs})
 	if got := fmt.Sprint(s.Partitions()); got != "[pods services]" {
 		t.Errorf("partitions %s", got)
 	}
@@ -196,7 +196,7 @@ func TestStateAndMeta(t *testing.T) {
 }
 
 func TestUnknownSinkRejectsTheBatch(t *testing.T) {
-	s := openTest(t, "store", Options{FS: vfs.NewMem()})
+	s := openTest(t, "store", Options{firstSequence: 1, FS: vfs.NewMem()})
 	b := s.NewBatch()
 	b.Append(Record{Time: testEpoch}, []Route{{Sink: "nobody"}})
 	b.PutMeta("k", nil)
@@ -215,7 +215,7 @@ func TestUnknownSinkRejectsTheBatch(t *testing.T) {
 }
 
 func TestReplayAndDeadLetters(t *testing.T) {
-	s := openTest(t, "store", Options{FS: vfs.NewMem()})
+	s := openTest(t, "store", Options{firstSequence: 1, FS: vfs.NewMem()})
 	q := ensure(t, s, "a")
 	appendN(t, s, 5, "a")
 	items := read(t, q, 0, 10)
@@ -259,8 +259,8 @@ func TestReplayAndDeadLetters(t *testing.T) {
 
 func TestSecondOpenIsLocked(t *testing.T) {
 	dir := t.TempDir()
-	openTest(t, dir, Options{})
-	if _, err := Open(dir, Options{}); !errors.Is(err, ErrLocked) {
+	openTest(t, dir, Options{firstSequence: 1})
+	if _, err := Open(dir, Options{firstSequence: 1}); !errors.Is(err, ErrLocked) {
 		t.Fatalf("got %v", err)
 	}
 }

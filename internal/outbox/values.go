@@ -53,7 +53,7 @@ func unixNano(b []byte) time.Time {
 const (
 	entryNew    = 0 // refers to the log record whose sequence is the position
 	entryReplay = 1 // refers to an older log record
-	entryInline = 2 // carries its payload: a retried dead letter, or see unstick.go
+	entryInline = 2 // carries its payload: a retried dead letter, or see detach.go
 )
 
 // entry is a queue entry:

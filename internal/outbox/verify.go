@@ -94,13 +94,20 @@ const (
 	chunkHeader     = 7
 	syncChunkHeader = chunkHeader + 4 + 8
 	recordBlock     = 32 << 10
+
+	fullChunk  = 1 // a record in one piece
+	firstChunk = 2 // of one that crosses a block; 3 and 4 are its middle and its last
 )
 
-// validChunk reports whether there is a valid chunk after end. A torn end has
-// none after it, since each record of a MANIFEST is synced before the next.
+// validChunk reports whether a record begins after the one that is torn at end:
+// each record of a MANIFEST is synced before the next. The later chunks of the torn
+// one prove nothing, as a power cut may keep a later block and lose an earlier one.
 func validChunk(content []byte, end int64) bool {
+	if left := recordBlock - end%recordBlock; left < chunkHeader {
+		end += left // padding
+	}
 	for i := int(end) + 1; i+chunkHeader < len(content); i++ {
-		if kind := content[i+6]; kind >= 1 && kind <= 4 && chunkAt(content[i:], chunkHeader) {
+		if kind := content[i+6]; (kind == fullChunk || kind == firstChunk) && chunkAt(content[i:], chunkHeader) {
 			return true
 		}
 	}

@@ -67,6 +67,17 @@ func (w *window) ack(position uint64) (slot, bool) {
 	return s, true
 }
 
+// lose removes what is in flight of [from, next).
+func (w *window) lose(from, next uint64) {
+	for i := range w.slots {
+		if s := &w.slots[i]; !s.acked && from <= s.position && s.position < next {
+			s.acked = true
+			w.dead++
+		}
+	}
+	w.trim()
+}
+
 // trim drops acknowledged slots from the front, and all of them once they are
 // the majority, so that a single entry stuck for days does not keep everything
 // acknowledged behind it in memory.

@@ -22,6 +22,9 @@ func Compile(c *config.Config) (*State, error) {
 			RetentionMaxBytes: c.Store.Retention.MaxBytes.Value(),
 			RetentionMaxAge:   max(c.Store.Retention.MaxAge, 1), // 0 keeps nothing; to the store it is no bound
 			MinFree:           c.Store.MinFree.Value(),
+
+			DeadLetterMaxBytes: c.Store.DeadLetters.MaxBytes.Value(),
+			DeadLetterMaxAge:   c.Store.DeadLetters.MaxAge,
 		},
 		Admin: compileAdmin(c.Admin),
 		Audit: Audit{Enabled: c.Audit.Enabled, Interval: c.Audit.Interval},

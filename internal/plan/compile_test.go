@@ -110,7 +110,7 @@ func TestTheRest(t *testing.T) {
 	s := compile(t, `
 cluster: {name: prod}
 kubeAPI: {qps: 1.5, burst: 2}
-store: {path: /data, maxBytes: 1Gi, retention: {maxAge: 1h, maxBytes: 1Mi}, minFree: 1Ki}
+store: {path: /data, maxBytes: 1Gi, retention: {maxAge: 1h, maxBytes: 1Mi}, minFree: 1Ki, deadLetters: {maxAge: 2h, maxBytes: 3Mi}}
 admin: {listen: ":1", probes: ":2", auth: {tokenFile: t}, tls: {certFile: c, keyFile: k, clientCAFile: ca}}
 audit: {enabled: false, interval: 2h}
 watches: [{name: w, resources: [pods]}]
@@ -118,7 +118,7 @@ watches: [{name: w, resources: [pods]}]
 	s.Watches, s.Router, s.Hash = nil, nil, ""
 	want := &plan.State{
 		Cluster: "prod", KubeAPI: plan.KubeAPI{QPS: 1.5, Burst: 2},
-		Store: plan.Store{Path: "/data", MaxBytes: 1 << 30, RetentionMaxAge: time.Hour, RetentionMaxBytes: 1 << 20, MinFree: 1 << 10},
+		Store: plan.Store{Path: "/data", MaxBytes: 1 << 30, RetentionMaxAge: time.Hour, RetentionMaxBytes: 1 << 20, MinFree: 1 << 10, DeadLetterMaxAge: 2 * time.Hour, DeadLetterMaxBytes: 3 << 20},
 		Admin: plan.Admin{Listen: ":1", Probes: ":2", TokenFile: "t", CertFile: "c", KeyFile: "k", ClientCAFile: "ca"},
 		Audit: plan.Audit{Interval: 2 * time.Hour},
 	}

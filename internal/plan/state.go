@@ -58,6 +58,8 @@ type Store struct {
 	Path                                 string
 	MaxBytes, RetentionMaxBytes, MinFree int64
 	RetentionMaxAge                      time.Duration
+	DeadLetterMaxBytes                   int64
+	DeadLetterMaxAge                     time.Duration
 }
 
 // Admin is the HTTP side. Empty strings mean none.

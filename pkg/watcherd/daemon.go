@@ -115,6 +115,7 @@ func openStore(st *plan.State, o Options) (*outbox.Store, error) {
 	store, err := outbox.Open(st.Store.Path, outbox.Options{
 		MaxBytes: st.Store.MaxBytes, MinFree: st.Store.MinFree,
 		RetentionMaxAge: st.Store.RetentionMaxAge, RetentionMaxBytes: st.Store.RetentionMaxBytes,
+		DeadLetterMaxAge: st.Store.DeadLetterMaxAge, DeadLetterMaxBytes: st.Store.DeadLetterMaxBytes,
 		Logger: o.Logger, Registerer: o.Registerer,
 	})
 	if err != nil {

@@ -1,0 +1,206 @@
+package outbox
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// A damaged block hides the keys in it and nothing else. An iterator stops there;
+// it can go on at the first key of the next block, which the indexes of the tables
+// know. Pebble shows them only through the size of a range, which grows where the
+// range reaches another block.
+
+// lostSpan is a stretch of keys that cannot be read: those greater than after and
+// smaller than before. A nil bound is that of the scan.
+type lostSpan struct {
+	after, before []byte
+	err           error
+}
+
+// within describes a stretch of a keyspace.
+func (l *lostSpan) within(prefix byte) string {
+	bound := func(key []byte, otherwise string) string {
+		if key == nil {
+			return otherwise
+		}
+		if n, ok := positionOfKey(key); ok && prefix != prefixState && prefix != prefixMeta && prefix != prefixName {
+			if len(key) == queueKeyLen {
+				return fmt.Sprintf("%d of sink number %d", n, binary.BigEndian.Uint32(key[1:]))
+			}
+			return fmt.Sprint(n)
+		}
+		return fmt.Sprintf("%q", key[1:])
+	}
+	return fmt.Sprintf("%s after %s and before %s", keyspaces[prefix], bound(l.after, "the beginning"), bound(l.before, "the end"))
+}
+
+// keyspaces names what an operator may lose.
+var keyspaces = map[byte]string{
+	prefixCounter: "counters", prefixDeadLetter: "dead letters", prefixMark: "marks of the log", prefixLog: "log records",
+	prefixMeta: "metadata", prefixName: "names", prefixNote: "notes of sinks", prefixQueue: "queue entries", prefixState: "ledger entries",
+}
+
+// scanReadable calls f for every readable key in [lower, upper), in order, and lost
+// for every stretch between them that is not. key and value are valid during the
+// call only. An error of f or lost ends the scan and is returned.
+func scanReadable(db *pebble.DB, lower, upper []byte, f func(key, value []byte) error, lost func(lostSpan) error) error {
+	it, err := db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return readError(err)
+	}
+	defer func() { _ = it.Close() }() // its errors were seen while reading
+	var last []byte
+	ok := it.First()
+	for {
+		damage := it.Error()
+		if ok {
+			var value []byte
+			if value, damage = it.ValueAndErr(); damage == nil {
+				if err := f(it.Key(), value); err != nil {
+					return err
+				}
+				last = append(last[:0], it.Key()...)
+				ok = it.Next()
+				continue
+			}
+		}
+		if damage = readError(damage); !errors.Is(damage, ErrUnreadable) {
+			return damage // nil at the end
+		}
+		from := lower
+		if last != nil {
+			from = append(bytes.Clone(last), 0)
+		}
+		if ok, err = seekReadable(db, it, from, upper); err != nil {
+			return err
+		}
+		span := lostSpan{after: bytes.Clone(last), err: damage}
+		if ok {
+			span.before = bytes.Clone(it.Key())
+		}
+		if err := lost(span); err != nil {
+			return err
+		}
+		if !ok {
+			return nil
+		}
+	}
+}
+
+// seekReadable moves an iterator to the first key after from that lies in another
+// block than from and can be read; false if there is none below upper.
+func seekReadable(db *pebble.DB, it *pebble.Iterator, from, upper []byte) (bool, error) {
+	for {
+		block, err := nextBlock(db.EstimateDiskUsage, from, upper)
+		if err != nil {
+			block, err = nextTable(db, from, upper) // the index is damaged
+		}
+		if err != nil || block == nil {
+			return false, err
+		}
+		ok := it.SeekGE(block)
+		if ok {
+			_, err = it.ValueAndErr()
+		} else {
+			err = it.Error()
+		}
+		if err = readError(err); !errors.Is(err, ErrUnreadable) {
+			return ok, err
+		}
+		from = block
+	}
+}
+
+// nextBlock finds the smallest key greater than from at which another block
+// begins; nil if there is none below upper. size is the size of the blocks that
+// have keys between two, both included.
+func nextBlock(size func(from, to []byte) (uint64, error), from, upper []byte) ([]byte, error) {
+	here, err := size(from, from)
+	if err != nil {
+		return nil, err
+	}
+	beyond := func(key []byte) bool {
+		if err != nil || bytes.Compare(key, from) <= 0 {
+			return false
+		}
+		var n uint64
+		n, err = size(from, key)
+		return n > here
+	}
+	if !beyond(upper) {
+		return nil, err
+	}
+	// Byte by byte: the smallest that reaches beyond with the largest bytes behind.
+	longest := max(len(from), len(upper)) + 16
+	key := make([]byte, 0, longest)
+	rest := bytes.Repeat([]byte{0xff}, longest)
+	for len(key) < longest && err == nil {
+		low, high := 0, 0xff
+		key = append(key, 0)
+		for low < high {
+			middle := (low + high) / 2
+			key[len(key)-1] = byte(middle)
+			if beyond(append(key[:len(key):len(key)], rest[len(key):]...)) {
+				high = middle
+			} else {
+				low = middle + 1
+			}
+		}
+		key[len(key)-1] = byte(low)
+		if beyond(key) {
+			break
+		}
+	}
+	if err != nil || bytes.Compare(key, upper) >= 0 {
+		return nil, err
+	}
+	return key, nil
+}
+
+// nextTable finds the smallest key greater than from at which a table begins or
+// behind which one ends; nil if there is none below upper.
+func nextTable(db *pebble.DB, from, upper []byte) ([]byte, error) {
+	levels, err := db.SSTables()
+	if err != nil {
+		return nil, err
+	}
+	var next []byte
+	for _, tables := range levels {
+		for i := range tables {
+			for _, key := range [][]byte{tables[i].Smallest.UserKey, append(bytes.Clone(tables[i].Largest.UserKey), 0)} {
+				if bytes.Compare(key, from) > 0 && bytes.Compare(key, upper) < 0 && (next == nil || bytes.Compare(key, next) < 0) {
+					next = key
+				}
+			}
+		}
+	}
+	return next, nil
+}
+
+// nextReadable is the position or sequence of the first key at or after from in
+// another block, below upper, that can be read.
+func (s *Store) nextReadable(from, upper []byte) (uint64, bool, error) {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: upper})
+	if err != nil {
+		return 0, false, readError(err)
+	}
+	defer func() { _ = it.Close() }() // its errors were seen while reading
+	ok, err := seekReadable(s.db, it, from, upper)
+	if err != nil || !ok {
+		return 0, false, err
+	}
+	position, ok := positionOfKey(it.Key())
+	return position, ok, nil
+}
+
+// firstLine is an error's text without what the storage engine adds to it for
+// its developers.
+func firstLine(err error) string {
+	text, _, _ := strings.Cut(err.Error(), "\n")
+	return text
+}

@@ -1,0 +1,181 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// smallDisk mounts a filesystem of its own, and returns a function that fills it up
+// to the last block, as other programs may, and one that frees that again.
+func smallDisk(t *testing.T, size string) (dir string, fill, free func()) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size="+size); err != nil {
+		t.Skipf("mount tmpfs: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+	})
+	other := filepath.Join(dir, "other")
+	fill = func() {
+		f, err := os.OpenFile(other, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for chunk := 1 << 20; chunk >= 4096; {
+			if _, err := f.Write(make([]byte, chunk)); err != nil {
+				chunk /= 16
+			}
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir, fill, func() {
+		if err := os.Remove(other); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func appendNoise(t *testing.T, s *Store, n int) {
+	t.Helper()
+	for range n {
+		b := s.NewBatch()
+		b.Append(Record{Time: time.Now(), Payload: noise(900)}, []Route{{Sink: "a"}})
+		if err := s.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestOthersFillTheDisk wants ingest to pause, acks to go on, and what they free to
+// come back, while every free block is taken at once by another program.
+func TestOthersFillTheDisk(t *testing.T) {
+	dir, fill, _ := smallDisk(t, "96m")
+	var logged logLines
+	s := openTest(t, filepath.Join(dir, "store"), Options{
+		MaxBytes: 64 << 20, MinFree: 8 << 20, RetentionMaxBytes: 1, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
+	})
+	q := ensure(t, s, "a")
+	appendNoise(t, s, 20_000)
+	fill()
+	done := make(chan error, 1)
+	ctx := t.Context()
+	run, stop := context.WithCancel(ctx)
+	go func() { done <- s.Run(run) }()
+	eventually(t, "ingest pauses", func() bool { return s.Health().Paused || s.measure() != nil })
+	after := uint64(0)
+	for items := read(t, q, 0, 512); len(items) > 0; items = read(t, q, after, 512) {
+		for _, item := range items {
+			after = item.Position
+			if err := q.Ack(after); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	eventually(t, "the space of what was delivered comes back", func() bool {
+		usage, err := s.opts.FS.GetDiskUsage(dir)
+		return err == nil && usage.AvailBytes > 8<<20
+	})
+	eventually(t, "ingest resumes", func() bool { return !s.Health().Paused && s.reserve.missing() == 0 })
+	appendNoise(t, s, 10)
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if lines := logged.like(""); len(lines) > 30 {
+		t.Errorf("%d lines of log: %q", len(lines), lines[:5])
+	}
+	for _, line := range logged.like("") {
+		if len(line) > 500 {
+			t.Errorf("a line of %d bytes: %.300s", len(line), line)
+		}
+	}
+}
+
+// TestOpenOnAFullDisk opens a store with a backlog in its write-ahead log: out of its
+// reserve, and without one not at all, but at once and with the reason.
+func TestOpenOnAFullDisk(t *testing.T) {
+	dir, fill, free := smallDisk(t, "48m")
+	path := filepath.Join(dir, "store")
+	s := openTest(t, path, Options{MaxBytes: 24 << 20})
+	ensure(t, s, "a")
+	appendNoise(t, s, 4000)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	crashed := filepath.Join(dir, "crashed")
+	copyDir(t, path, crashed)
+	fill()
+
+	s = openTest(t, path, Options{MaxBytes: 24 << 20})
+	if h := s.Health(); !h.Paused || h.Reason != ReasonDiskFree {
+		t.Errorf("health %+v", h)
+	}
+	q := ensure(t, s, "a")
+	if items := read(t, q, 0, 10); len(items) != 10 || q.Ack(items[0].Position) != nil {
+		t.Errorf("read %d", len(items))
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	fill()
+	opened := make(chan error, 1)
+	go func() { _, err := Open(crashed, Options{MaxBytes: 24 << 20}); opened <- err }() // has no reserve
+	select {
+	case err := <-opened:
+		if !errors.Is(err, syscall.ENOSPC) || errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "is full") {
+			t.Errorf("got %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("Open hangs")
+	}
+	free()
+	s = openTest(t, crashed, Options{MaxBytes: 24 << 20})
+	if st := s.LogStats(); st.Records != 4000 {
+		t.Errorf("log %+v", st)
+	}
+}
+
+func copyDir(t *testing.T, from, to string) {
+	t.Helper()
+	err := filepath.Walk(from, func(path string, info os.FileInfo, err error) error {
+		rel, rerr := filepath.Rel(from, path)
+		if err = errors.Join(err, rerr); err != nil {
+			return err
+		}
+		if strings.HasPrefix(info.Name(), "RESERVE") {
+			return nil
+		}
+		target := filepath.Join(to, rel)
+		if info.IsDir() {
+			return os.MkdirAll(target, 0o700)
+		}
+		in, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer in.Close()
+		out, err := os.Create(target)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(out, in)
+		return errors.Join(err, out.Close())
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

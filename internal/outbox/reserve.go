@@ -1,0 +1,165 @@
+package outbox
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// reserve is room on the disk that the store keeps for itself: when others have
+// filled the disk, acknowledged entries still have to be written and turned into
+// free space, or nothing would ever get better. It is a few allocated files. A new
+// table or log takes one over under its own name, so that nobody else gets the room.
+//
+// There is none where the filesystem cannot allocate, or does not know its free
+// space.
+type reserve struct {
+	fs  vfs.FS
+	dir string
+
+	mu   sync.Mutex
+	part int64              // guarded by mu; bytes of a file; 0 = no reserve
+	held [reserveParts]bool // guarded by mu
+}
+
+const (
+	reserveParts   = 8
+	minReservePart = 256 << 10
+	maxReservePart = 8 << 20
+)
+
+// openReserve finds the files that are there. It makes none.
+func openReserve(fsys vfs.FS, dir string, maxBytes int64) *reserve {
+	r := &reserve{fs: fsys, dir: dir}
+	usage, err := fsys.GetDiskUsage(dir)
+	if err != nil {
+		return r
+	}
+	part := sizeFor(maxBytes, 64*reserveParts, minReservePart, maxReservePart)
+	r.part = min(part, int64(usage.TotalBytes)/16/reserveParts)
+	for i := range r.held {
+		_, err := fsys.Stat(r.path(i))
+		r.held[i] = err == nil
+	}
+	return r
+}
+
+func (r *reserve) path(i int) string {
+	return r.fs.PathJoin(r.dir, fmt.Sprintf("RESERVE-%d", i))
+}
+
+// missing is how many bytes the reserve lacks.
+func (r *reserve) missing() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.missingLocked()
+}
+
+func (r *reserve) missingLocked() int64 {
+	n := int64(0)
+	for _, held := range r.held {
+		if !held {
+			n++
+		}
+	}
+	return n * r.part
+}
+
+// fill makes the files that are missing, if the disk has the room and floor bytes
+// more. A filesystem that cannot allocate gets no reserve.
+func (r *reserve) fill(free, floor int64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	missing := r.missingLocked()
+	if missing == 0 || free < missing+max(floor, r.part) {
+		return nil
+	}
+	for i := range r.held {
+		if r.held[i] {
+			continue
+		}
+		if err := r.allocate(r.path(i)); err != nil {
+			if !errors.Is(err, syscall.ENOSPC) {
+				r.part = 0
+			}
+			return errors.Join(err, ignoreAbsent(r.fs.Remove(r.path(i))))
+		}
+		r.held[i] = true
+	}
+	return nil
+}
+
+func (r *reserve) allocate(path string) error {
+	f, err := r.fs.Create(path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	if err = f.Preallocate(0, r.part); err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+func ignoreAbsent(err error) error {
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// pop gives up one file, the path of which it returns.
+func (r *reserve) pop() (path string, ok bool) {
+	if r == nil {
+		return "", false
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.held {
+		if r.held[i] {
+			r.held[i] = false
+			return r.path(i), true
+		}
+	}
+	return "", false
+}
+
+// drop removes one file; false if there is none.
+func (r *reserve) drop() bool {
+	path, ok := r.pop()
+	return ok && r.fs.Remove(path) == nil
+}
+
+// fullError says what a store needs that cannot be opened on a full disk.
+func (s *Store) fullError(err error) error {
+	if !errors.Is(err, syscall.ENOSPC) {
+		return err
+	}
+	free := int64(-1)
+	if usage, uerr := s.opts.FS.GetDiskUsage(s.dir); uerr == nil {
+		free = int64(usage.AvailBytes)
+	}
+	return fmt.Errorf("the disk of %s is full: %d bytes are free, opening the store needs about %d: %w", s.dir, free, s.openingNeeds(), err)
+}
+
+// openingNeeds is about how much room it takes to open the store: the write-ahead
+// logs become tables, and new files are begun.
+func (s *Store) openingNeeds() int64 {
+	need := int64(4 << 20)
+	data := s.opts.FS.PathJoin(s.dir, dataDir)
+	names, err := s.opts.FS.List(data)
+	if err != nil {
+		return need
+	}
+	for _, name := range names {
+		if s.opts.FS.PathBase(name) == name && len(name) > 4 && name[len(name)-4:] == ".log" {
+			if info, err := s.opts.FS.Stat(s.opts.FS.PathJoin(data, name)); err == nil {
+				need += info.Size()
+			}
+		}
+	}
+	return need
+}
