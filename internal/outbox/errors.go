@@ -25,4 +25,7 @@ var (
 	ErrUnreadable = errors.New("unreadable record")
 	// ErrUnknownSink: no such sink was ever ensured, or it was purged.
 	ErrUnknownSink = errors.New("unknown sink")
+	// ErrDeadLettersFull: the dead letters have used up their share of the store.
+	// The entry stays in its queue.
+	ErrDeadLettersFull = errors.New("the dead letters have used up their share of the store; retry or drop them")
 )
