@@ -185,7 +185,8 @@ func (q *Queue) lookAhead() {
 // keeping one keeps all.
 //
 // Entries whose record is damaged become dead letters with the reason
-// "unreadable" and are skipped.
+// "unreadable" and are skipped: no items mean that nothing was left behind after
+// when Read was called.
 func (q *Queue) Read(after uint64, max, maxBytes int) ([]Item, error) {
 	if err := q.s.use(); err != nil {
 		return nil, err
@@ -202,14 +203,19 @@ func (q *Queue) Read(after uint64, max, maxBytes int) ([]Item, error) {
 	if from >= tail || max <= 0 {
 		return nil, nil
 	}
-	r := queueReader{q: q, max: max, maxBytes: maxBytes}
-	if err := r.entries(from, tail); err != nil {
-		return nil, fmt.Errorf("read the queue of sink %s: %w", q.name, err)
+	for {
+		r := queueReader{q: q, max: max, maxBytes: maxBytes}
+		if err := r.entries(from, tail); err != nil {
+			return nil, fmt.Errorf("read the queue of sink %s: %w", q.name, err)
+		}
+		if err := r.records(); err != nil {
+			return nil, fmt.Errorf("read the log for sink %s: %w", q.name, err)
+		}
+		if len(r.items) > 0 || len(r.taken) == 0 {
+			return r.items, nil
+		}
+		from = r.taken[len(r.taken)-1].position // all of them became dead letters
 	}
-	if err := r.records(); err != nil {
-		return nil, fmt.Errorf("read the log for sink %s: %w", q.name, err)
-	}
-	return r.items, nil
 }
 
 // entryAt looks one entry up.
