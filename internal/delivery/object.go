@@ -29,6 +29,9 @@ func (o *object) passed() { o.alone, o.failedAt = false, -1 }
 // free reports whether nothing is known against the first event.
 func (o *object) free() bool { return !o.alone && o.failedAt < 0 }
 
+// position is that of the first event.
+func (o *object) position() uint64 { return o.queue.at(0).item.Position }
+
 // most is how many events of the object may go out in one write. While the first
 // one's fate is open the others have no business in it.
 func (o *object) most(limit int) int {
@@ -48,17 +51,17 @@ func (o *object) suspect(fruitful int64) bool {
 // is in flight are in one of the heaps.
 type detached struct {
 	byLane map[uint64]*object
-	due    objectHeap // first event failed; by when it is due
+	due    objectHeap // first event failed; by when it is due, then by position
 	free   objectHeap // the others; by the position of the first event
 }
 
 func newDetached() detached {
 	return detached{
 		byLane: map[uint64]*object{},
-		due:    objectHeap{less: func(a, b *object) bool { return a.due.Before(b.due) }},
-		free: objectHeap{less: func(a, b *object) bool {
-			return a.queue.at(0).item.Position < b.queue.at(0).item.Position
+		due: objectHeap{less: func(a, b *object) bool {
+			return a.due.Before(b.due) || a.due.Equal(b.due) && a.position() < b.position()
 		}},
+		free: objectHeap{less: func(a, b *object) bool { return a.position() < b.position() }},
 	}
 }
 
@@ -90,7 +93,7 @@ func (d *detached) nextFree() *object {
 
 // older reports whether a free object has an event older than this one.
 func (d *detached) older(en *entry) bool {
-	return d.free.Len() > 0 && d.free.objects[0].queue.at(0).item.Position < en.item.Position
+	return d.free.Len() > 0 && d.free.objects[0].position() < en.item.Position
 }
 
 // back takes in an object that is in no heap. One of which nothing is left to

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"time"
 
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -88,7 +89,7 @@ func (e *engine) wanted(en *entry) bool {
 		return false
 	}
 	o := e.laneOf(en).detached.get(en.item.Lane)
-	return o != nil && o.free()
+	return o != nil && (o.free() || o.queue.len() > 0 && o.queue.at(0) == en && !o.due.After(time.Now()))
 }
 
 func (e *engine) refill(en *entry, item outbox.Item) {
