@@ -108,7 +108,7 @@ func (e *engine) judge(b *batch, named map[int]error, whole error, now time.Time
 			continue // told to give up: what it did not get done is no failure
 		}
 		class, after := sinks.Classify(err)
-		if class == sinks.ClassPoison || class == sinks.ClassPause && e.blamed(b, i) {
+		if class == sinks.ClassPoison || class == sinks.ClassPause && e.blamed(b, i, v.whole) {
 			if err := e.refuse(b, i, err, &v, now); err != nil {
 				return v, err
 			}
@@ -130,7 +130,10 @@ func (e *engine) judge(b *batch, named map[int]error, whole error, now time.Time
 // blamed reports whether an answer that asks the sink to pause is about the i-th
 // event alone: it failed before, and the sink has accepted others since and is not
 // in trouble now. Such an answer is a refusal.
-func (e *engine) blamed(b *batch, i int) bool {
+func (e *engine) blamed(b *batch, i int, whole bool) bool {
+	if whole && len(b.entries) > 1 {
+		return false
+	}
 	o := b.object(i)
 	return e.circuit.phase == flowing && o != nil && o.suspect(e.fruitful)
 }
