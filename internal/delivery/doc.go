@@ -31,7 +31,7 @@
 //     kept with its reason.
 //   - A receiver that refuses everything makes no dead letters: refusals of 20
 //     objects in a row pause the sink, and until then an event that was refused
-//     often enough waits for an acceptance of another one, for 15 minutes at most,
+//     often enough waits for an acceptance of another one, for 20 seconds at most,
 //     unless it is the only one. A sink also pauses when there is no room for dead
 //     letters.
 //   - A backlog behind failed events is delivered in batches and read back in

@@ -15,7 +15,7 @@ const (
 
 	// doubtTime is how long refused events of several objects are tried, with none
 	// accepted in between, before they become dead letters all the same.
-	doubtTime = 15 * time.Minute
+	doubtTime = 20 * time.Second
 )
 
 // doubt counts a refusal that may be the sink's fault: nothing was accepted since

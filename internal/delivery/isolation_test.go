@@ -228,11 +228,11 @@ func TestPoisonInAQuietSink(t *testing.T) {
 		r := newReceiver(t, refuse(true, 1, 2, 3))
 		w := start(t, s, r, nil)
 		defer w.stop()
-		time.Sleep(10 * time.Minute)
-		if n := len(s.letters()); n == 3 {
-			t.Error("all became dead letters, with nothing accepted")
+		time.Sleep(10 * time.Second)
+		if n := len(s.letters()); n > 0 {
+			t.Errorf("%d dead letters at once, with nothing accepted", n)
 		}
-		time.Sleep(20 * time.Minute)
+		time.Sleep(time.Minute)
 		if st := w.Status(); len(s.letters()) != 3 || st.State != Idle {
 			t.Errorf("%d dead letters; %+v", len(s.letters()), st)
 		}
