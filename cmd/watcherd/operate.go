@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/status"
 )
 
@@ -14,15 +15,16 @@ func newSinksCommand() *cobra.Command {
 	var flags adminFlags
 	cmd := &cobra.Command{
 		Use:   "sinks",
-		Short: "Resume a sink that waits, or purge one that was removed",
+		Short: "Resume a sink that waits, skip an event, or purge a removed sink",
 		Args:  usageArgs(cobra.NoArgs),
 		RunE:  helpOnly,
 	}
 	flags.bind(cmd)
 	cmd.AddCommand(
 		newSinkActCommand(&flags, "resume", "Try a sink that is paused or backing off now",
-			"Resume has the next attempt made now, for when what was wrong with the receiver is mended.", "sink %s is tried now\n"),
-		newSinkActCommand(&flags, "purge", "Forget a sink that is not configured any more",
+			"Resume makes the next attempt at once, for instance after the receiver is fixed.", "sink %s is tried now\n"),
+		newSinkSkipCommand(&flags),
+		newSinkActCommand(&flags, "purge", "Delete what is kept for a sink that is no longer configured",
 			"Purge deletes the backlog and the dead letters that are kept for a sink which was removed from the configuration.\n"+
 				"A sink that is configured cannot be purged.", "sink %s is purged\n"),
 	)
@@ -30,27 +32,57 @@ func newSinksCommand() *cobra.Command {
 }
 
 func newSinkActCommand(flags *adminFlags, verb, short, long, done string) *cobra.Command {
-	var sink string
-	cmd := &cobra.Command{
-		Use:     verb + " --sink SINK",
-		Short:   short,
-		Long:    long,
-		Example: "  watcherd sinks " + verb + " --sink ops",
-		Args:    usageArgs(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
+	return &cobra.Command{
+		Use:               verb + " SINK",
+		Short:             short,
+		Long:              long,
+		Example:           "  watcherd sinks " + verb + " ops",
+		Args:              usageArgs(cobra.ExactArgs(1)),
+		ValidArgsFunction: flags.completeSinks,
+		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := flags.client()
 			if err != nil {
 				return err
 			}
-			if err := client.post(cmd.Context(), "/api/v1/sinks/"+url.PathEscape(sink)+"/"+verb, struct{}{}, &struct{}{}); err != nil {
+			if err := client.post(cmd.Context(), sinkPath(args[0], verb), struct{}{}, &struct{}{}); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), done, sink)
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), done, args[0])
 			return err
 		},
 	}
-	flags.addSinkFlag(cmd, cmd.Flags(), &sink)
+}
+
+func newSinkSkipCommand(flags *adminFlags) *cobra.Command {
+	var r admin.SkipRequest
+	cmd := &cobra.Command{
+		Use:   "skip SINK",
+		Short: "Move the event that blocks a sink to its dead letters",
+		Long: "Skip moves one event to the sink's dead letters, with the reason \"skipped\": the event that has been failing for the\n" +
+			"longest time, or the one with the given sequence. The events behind it are tried at once.",
+		Example:           "  watcherd sinks skip ops\n  watcherd sinks skip ops --sequence 4711",
+		Args:              usageArgs(cobra.ExactArgs(1)),
+		ValidArgsFunction: flags.completeSinks,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			client, err := flags.client()
+			if err != nil {
+				return err
+			}
+			var s admin.Skipped
+			if err := client.post(cmd.Context(), sinkPath(args[0], "skip"), r, &s); err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "event %d skipped, now dead letter %d of sink %s: %s %s: %s\n",
+				s.Sequence, s.Position, args[0], clean(s.Type), clean(s.Subject), clean(s.Reason))
+			return err
+		},
+	}
+	cmd.Flags().Uint64Var(&r.Sequence, "sequence", 0, "sequence of the event; 0: the one that blocks the sink")
 	return cmd
+}
+
+func sinkPath(sink, verb string) string {
+	return "/api/v1/sinks/" + url.PathEscape(sink) + "/" + verb
 }
 
 func newReloadCommand() *cobra.Command {

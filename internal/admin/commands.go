@@ -152,6 +152,18 @@ func (s *Server) resumeSink(w http.ResponseWriter, r *http.Request) error {
 	return answer(w, struct{}{})
 }
 
+func (s *Server) skipEvent(w http.ResponseWriter, r *http.Request) error {
+	var in SkipRequest
+	if err := decode(r, &in); err != nil {
+		return err
+	}
+	skipped, err := s.cfg.Sinks.Skip(r.Context(), r.PathValue("sink"), in.Sequence)
+	if err != nil {
+		return err
+	}
+	return answer(w, skipped)
+}
+
 func (s *Server) purgeSink(w http.ResponseWriter, r *http.Request) error {
 	if err := s.cfg.Sinks.Purge(r.Context(), r.PathValue("sink")); err != nil {
 		return err

@@ -116,6 +116,21 @@ func TestCommandsEnd(t *testing.T) {
 	}
 }
 
+func TestSkip(t *testing.T) {
+	f := newFixture(t)
+	f.serve()
+	code, body := f.post("/api/v1/sinks/ops/skip", `{}`)
+	f.expect(code, body, 200, `"sequence":41`, `"position":3`, `"subject":"/api/v1/namespaces/a/pods/b"`, `"reason":"status 403"`)
+	code, body = f.post("/api/v1/sinks/ops/skip", `{"sequence":4711}`)
+	f.expect(code, body, 200, `"sequence":4711`)
+	code, body = f.post("/api/v1/sinks/none/skip", `{}`)
+	f.expect(code, body, 404, "no such sink")
+	code, body = f.post("/api/v1/sinks/ops/skip", `{"position":1}`)
+	f.expect(code, body, 400)
+	code, body = f.get("/api/v1/sinks/ops/skip")
+	f.expect(code, body, 404)
+}
+
 func TestDeadLetters(t *testing.T) {
 	f := newFixture(t)
 	for i := range uint64(5) {

@@ -95,6 +95,9 @@ type Commands interface {
 type Sinks interface {
 	// Resume has a sink that waits tried now.
 	Resume(ctx context.Context, sink string) error
+	// Skip moves an event of a sink to its dead letters: the one with this sequence,
+	// or with 0 the one that blocks the sink.
+	Skip(ctx context.Context, sink string, sequence uint64) (Skipped, error)
 	// Purge forgets a sink that is not configured any more, with its backlog.
 	Purge(ctx context.Context, sink string) error
 }
@@ -122,6 +125,21 @@ type ReplayRequest struct {
 type SnapshotRequest struct {
 	Sink  string `json:"sink"`
 	Watch string `json:"watch,omitempty"` // empty: all
+}
+
+// SkipRequest names the event to skip.
+type SkipRequest struct {
+	Sequence uint64 `json:"sequence,omitempty"` // 0: the event that blocks the sink
+}
+
+// Skipped is the event that a skip moved to the dead letters.
+type Skipped struct {
+	Sequence uint64 `json:"sequence"`
+	Position uint64 `json:"position"` // of the dead letter
+	ID       string `json:"id,omitempty"`
+	Type     string `json:"type,omitempty"` // empty if the event cannot be read
+	Subject  string `json:"subject,omitempty"`
+	Reason   string `json:"reason"` // why it was not delivered
 }
 
 // LettersRequest names dead letters.

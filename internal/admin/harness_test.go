@@ -271,6 +271,13 @@ func (f *fixture) Reload(context.Context) (status.Config, error) {
 
 func (f *fixture) Resume(context.Context, string) error { return nil }
 
+func (f *fixture) Skip(_ context.Context, sink string, sequence uint64) (Skipped, error) {
+	if sink != "ops" {
+		return Skipped{}, Refuse(http.StatusNotFound, errors.New("no such sink"))
+	}
+	return Skipped{Sequence: max(sequence, 41), Position: 3, Subject: "/api/v1/namespaces/a/pods/b", Reason: "status 403"}, nil
+}
+
 func (f *fixture) Purge(context.Context, string) error {
 	return Refuse(http.StatusConflict, errors.New("it is configured"))
 }

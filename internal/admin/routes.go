@@ -40,6 +40,7 @@ func (s *Server) adminHandler(bound net.Addr) http.Handler {
 	s.handle(mux, "POST /api/v1/deadletters/{sink}/retry", s.retryLetters)
 	s.handle(mux, "POST /api/v1/deadletters/{sink}/drop", s.dropLetters)
 	s.handle(mux, "POST /api/v1/sinks/{sink}/resume", s.resumeSink)
+	s.handle(mux, "POST /api/v1/sinks/{sink}/skip", s.skipEvent)
 	s.handle(mux, "POST /api/v1/sinks/{sink}/purge", s.purgeSink)
 	s.handle(mux, "/", notFound)
 	return s.limited(s.guarded(bound, mux))

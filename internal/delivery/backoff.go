@@ -29,13 +29,23 @@ func (r *Retry) asked(d time.Duration) time.Duration {
 }
 
 // probe is how long a paused sink is left alone before its n-th probe, counted
-// from 1.
+// from 1: four times as long as before the last one, up to about ProbeInterval.
+// What heals by itself, such as a roll-out, is noticed soon.
 func (r *Retry) probe(n int) time.Duration {
-	if n <= 1 {
-		return r.ProbeFirst
+	d := r.ProbeFirst
+	for ; n > 1 && d < r.ProbeInterval; n-- {
+		d = min(d, r.ProbeInterval/4) * 4
 	}
-	spread := r.ProbeInterval / 5
-	return r.ProbeInterval - spread + rand.N(max(2*spread, 1))
+	if d < r.ProbeInterval {
+		return d
+	}
+	return r.spread()
+}
+
+// spread is about ProbeInterval.
+func (r *Retry) spread() time.Duration {
+	d := r.ProbeInterval / 5
+	return r.ProbeInterval - d + rand.N(max(2*d, 1))
 }
 
 // longest is the longest delay any failure leads to. What a note on disk says

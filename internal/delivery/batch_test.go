@@ -248,7 +248,7 @@ func TestRefusedEventsGoAlone(t *testing.T) {
 		l.detached.add(&entry{event: ev, item: outbox.Item{Lane: uint64(i)}}, now.Add(time.Duration(i)-10), alone, 0)
 	}
 	for i, want := range []int{1, 2, 1, 0} {
-		if err := e.form(l, now, 100); err != nil || len(l.batch.entries) != want {
+		if err := e.form(l, now, 100, []source{ordinary, free, due}); err != nil || len(l.batch.entries) != want {
 			t.Errorf("batch %d has %d events, want %d (%v)", i, len(l.batch.entries), want, err)
 		}
 	}
@@ -298,7 +298,10 @@ func TestReadingAheadIsBounded(t *testing.T) {
 			})
 		})
 	}
-	e := &engine{cfg: &Config{}, aside: maxSetAside}
+	e := &engine{cfg: &Config{}, away: map[uint64]*entry{}}
+	for i := range uint64(maxSetAside) {
+		e.away[i] = nil
+	}
 	if !e.full() {
 		t.Error("events set aside are not bounded")
 	}

@@ -36,7 +36,7 @@ func TestFailuresOfOneOutageCountOnce(t *testing.T) {
 	for _, tk := range tickets {
 		c.pause(tk, now, "gone")
 	}
-	if c.attempts != 1 || !c.until.Equal(now.Add(30*time.Second)) {
+	if c.attempts != 1 || !c.until.Equal(now.Add(2*time.Second)) {
 		t.Errorf("%d attempts, next in %v", c.attempts, c.until.Sub(now))
 	}
 }

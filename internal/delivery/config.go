@@ -56,8 +56,8 @@ type Retry struct {
 	// letter; default 3. Refusals of a batch as a whole don't count.
 	PoisonAttempts int
 
-	// A sink that is paused is tried after ProbeFirst (default 30 s), then about
-	// every ProbeInterval (default 5 min).
+	// A sink that is paused is tried after ProbeFirst (default 2 s), then after
+	// four times as long each, up to about every ProbeInterval (default 5 min).
 	ProbeFirst    time.Duration
 	ProbeInterval time.Duration
 }
@@ -96,7 +96,7 @@ func (r *Retry) setDefaults() {
 	r.Max = max(r.Max, r.Initial)
 	setDefault(&r.AfterMax, 5*time.Minute)
 	setDefault(&r.PoisonAttempts, 3)
-	setDefault(&r.ProbeFirst, 30*time.Second)
+	setDefault(&r.ProbeFirst, 2*time.Second)
 	setDefault(&r.ProbeInterval, 5*time.Minute)
 }
 
@@ -115,6 +115,7 @@ const (
 	readBytes      = 1 << 20 // of payloads in one Read
 	readItems      = 512     // items in one Read
 	maxSetAside    = 1 << 16 // events waiting behind failing objects, as positions
+	fetchItems     = 1 << 11 // of those, events read again and not written yet
 )
 
 // readAhead is how many items are held in memory.

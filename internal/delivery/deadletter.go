@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
 // Why an event became a dead letter: values of a metric's label.
@@ -14,15 +15,29 @@ const (
 	letterPanic       = "panic"
 	letterOversize    = "oversize"
 	letterUndecodable = "undecodable"
+	letterSkipped     = "skipped"
 )
 
-var letterReasons = [...]string{letterRefused, letterPanic, letterOversize, letterUndecodable}
+var letterReasons = [...]string{letterRefused, letterPanic, letterOversize, letterUndecodable, letterSkipped}
+
+// letterReason is the reason for an event that was refused for this cause.
+func letterReason(cause error) string {
+	switch {
+	case isPanic(cause):
+		return letterPanic
+	case sinks.IsTooLarge(cause):
+		return letterOversize
+	default:
+		return letterRefused
+	}
+}
 
 // maxReason bounds the text kept with a dead letter and shown in a status, in
 // bytes.
 const maxReason = 512
 
-// deadLetter moves an event to the dead letters and releases its entry.
+// deadLetter moves an event to the dead letters and releases its entry. With
+// [outbox.ErrDeadLettersFull] the entry is as it was.
 func (e *engine) deadLetter(en *entry, reason string, cause error) error {
 	now := time.Now()
 	letter := outbox.Letter{Reason: reason + ": " + excerpt(cause), Attempts: en.tries, First: en.first, Time: now}
@@ -39,16 +54,18 @@ func (e *engine) deadLetter(en *entry, reason string, cause error) error {
 		args = append(args, "id", ev.ID, "type", ev.Type, "subject", ev.Subject())
 	}
 	e.log.letter(args...)
-	e.note.forget(en)
-	e.release(en)
+	e.forget(en)
 	return nil
 }
 
 // excerpt is an error's text, bounded and valid UTF-8.
 func excerpt(err error) string {
-	s := err.Error()
-	if len(s) > maxReason {
-		s = s[:maxReason] + "…"
+	return cut(err.Error(), maxReason)
+}
+
+func cut(s string, most int) string {
+	if len(s) > most {
+		s = s[:most] + "…"
 	}
 	return strings.ToValidUTF8(s, "")
 }

@@ -6,21 +6,36 @@
 //   - At least once. An event leaves the queue only after the sink accepted it
 //     or after it became a dead letter. Crashes, cancellations and failed writes
 //     leave it where it is.
-//   - Order per object. A batch holds any number of events of one object (one
-//     [outbox.Item] Lane), in order; two Writes at the same time never do. After a
-//     failed event the later ones of its object are held back, those of the same
-//     batch included, until it was accepted or became a dead letter.
-//   - Failures stay small. A retry or a refusal that concerns one object delays
-//     that object's later events and nothing else. A failure of the whole sink
-//     delays that sink and no other: the backlog is on disk.
+//   - Order per object, which is its path. A batch holds any number of events of
+//     one object (one [outbox.Item] Lane), in order; two Writes at the same time
+//     never do. After a failed event the later ones of its object are held back,
+//     those of the same batch included, until it was accepted or became a dead
+//     letter.
+//   - Failures stay small. A failure of any class is the whole sink's only as long
+//     as no event of another object is accepted: in the same write, or in one that
+//     was sent after it. Otherwise it delays that object's events and nothing else.
+//     A probe of a failing sink takes another object than the last one did. A
+//     failure of the whole sink delays that sink and no other: the backlog is on
+//     disk.
+//   - A sink is paused by answers to two objects, not to one. For an event that is
+//     answered so alone, the answer counts as a refusal, with about
+//     Retry.ProbeInterval between two tries.
 //   - A failing receiver is spared. After a failure of the whole sink one event
 //     at a time is tried, with exponential backoff and jitter or when the
 //     receiver asked for it, until one is accepted; batches then grow back. The
 //     schedule is kept in the queue's note and survives restarts.
 //   - Nothing is given up on age or on the number of retries. Dead letters are
-//     events the sink refused as its own fault ([sinks.Poison], a panic), events
-//     larger than its limit, and records that cannot be decoded; each is
-//     counted, logged and kept with its reason.
+//     events the sink refused as its own fault ([sinks.Poison], a panic, a pause
+//     that concerns them alone), events larger than its limit, records that cannot
+//     be decoded, and events that an operator skips; each is counted, logged and
+//     kept with its reason.
+//   - A receiver that refuses everything makes no dead letters: refusals of 20
+//     objects in a row pause the sink, and until then an event that was refused
+//     often enough waits for an acceptance of another one, for 20 seconds at most,
+//     unless it is the only one. A sink also pauses when there is no room for dead
+//     letters.
+//   - A backlog behind failed events is delivered in batches and read back in
+//     ranges, in the order of the queue.
 //   - Bounded memory. Reading ahead is bounded in events and bytes; of events
 //     that wait behind a failing object only positions are held, 65,536 of them.
 //
@@ -39,5 +54,8 @@
 //   - Objects are told apart by Lane. Two objects with one Lane share an order
 //     and delay each other; nothing is lost by that.
 //   - When 65,536 events wait behind failing objects the worker reads no
-//     further until one of them moves.
+//     further until one of them moves. Status and metrics report it, and the
+//     status names the objects.
+//   - One event answered with a long Retry-After delays its sink once by that time,
+//     capped by Retry.AfterMax, if no other event is accepted beside it.
 package delivery

@@ -26,21 +26,33 @@ type engine struct {
 	turn    int
 	results chan *batch // room for a batch a lane, so that no lane ever waits
 
-	held      int // entries with a payload or an event in memory
-	heldBytes int // of their payloads
-	aside     int // entries held as positions
+	held      int               // entries with a payload or an event in memory
+	heldBytes int               // of their payloads
+	away      map[uint64]*entry // by position: entries held as positions
 	spare     []*entry
+
+	fetched      int // entries that were read again and have not been written since
+	fetchedBytes int
+	span         int // items in the next read of such entries
 
 	inFlight       int // writes
 	inFlightEvents int
 	cancelled      bool // writes in flight were told to give up
 
 	acks      []uint64  // accepted, and not yet acknowledged to the queue
-	fruitful  int64     // writes of which an event was accepted
+	sent      int64     // writes
+	fruitful  int64     // number of the last write of which an event was accepted
 	fruitless int       // retries of suspects in a row, nothing accepted in between
-	retryHold time.Time // detached objects wait until then
-	panics    int       // events in a row that made the sink panic
-	stacks    map[string]struct{}
+	retryHold time.Time // objects that fail wait until then
+
+	// Since the last acceptance:
+	panics  int                 // events that made the sink panic
+	refused map[uint64]struct{} // objects of which an event was refused, by lane
+
+	refusedErr error // of the last of them
+
+	stacks   map[string]struct{}
+	failures *failures
 
 	lastError     string
 	lastErrorTime time.Time
@@ -49,7 +61,7 @@ type engine struct {
 	deadLetters   uint64
 
 	scratch []byte              // for measuring
-	retries []int               // for judge
+	retries []failed            // for judge
 	failing map[uint64]struct{} // objects of which an event failed in the batch being settled
 	back    []*entry            // for putBack
 }
@@ -62,6 +74,11 @@ func newEngine(cfg *Config, sink sinks.Sink, m *metrics, log *journal, n *note) 
 		results: make(chan *batch, cfg.Delivery.Concurrency),
 		stacks:  map[string]struct{}{},
 		failing: map[uint64]struct{}{},
+		refused: map[uint64]struct{}{},
+		away:    map[uint64]*entry{},
+		span:    1,
+
+		failures: &failures{byLane: map[uint64]*Failure{}},
 	}
 	e.limited, _ = sink.(sinks.Limited)
 	for i := range e.lanes {
@@ -103,6 +120,8 @@ func (e *engine) loop(ctx context.Context, w *Worker, chunks <-chan chunk) error
 			}
 		case <-w.resume:
 			e.hurry(time.Now())
+		case r := <-w.skips:
+			r.answer(e.skip(r.sequence, time.Now()))
 		case <-timer.C:
 		}
 	}
@@ -156,8 +175,12 @@ func (e *engine) acknowledge() error {
 
 // full reports whether enough was read ahead.
 func (e *engine) full() bool {
-	return e.held >= e.cfg.readAhead() || e.heldBytes >= readAheadBytes || e.aside >= maxSetAside
+	return e.held >= e.cfg.readAhead() || e.heldBytes >= readAheadBytes || e.stalled()
 }
+
+// stalled reports whether reading has stopped because so many events wait behind
+// objects that fail.
+func (e *engine) stalled() bool { return len(e.away) >= maxSetAside }
 
 // admit hands items that were read to their lanes. Those of detached objects
 // too: earlier ones of the same object may still be in the lane.
@@ -168,9 +191,12 @@ func (e *engine) admit(items []outbox.Item, now time.Time) {
 		en.payload, en.held = len(items[i].Payload), true
 		e.held++
 		e.heldBytes += en.payload
-		e.lanes[en.item.Lane%uint64(len(e.lanes))].pending.push(en)
+		e.laneOf(en).pending.push(en)
 	}
 }
+
+// laneOf is the lane of the entry's object.
+func (e *engine) laneOf(en *entry) *lane { return e.lanes[en.item.Lane%uint64(len(e.lanes))] }
 
 func (e *engine) newEntry() *entry {
 	if n := len(e.spare); n > 0 {
@@ -193,8 +219,9 @@ func (e *engine) unhold(en *entry) {
 // release forgets an entry that left the queue.
 func (e *engine) release(en *entry) {
 	e.unhold(en)
+	e.unfetch(en)
 	if en.away {
-		e.aside--
+		delete(e.away, en.item.Position)
 	}
 	*en = entry{}
 	if len(e.spare) < readItems {
@@ -224,8 +251,11 @@ func (e *engine) wake() (at time.Time, ok bool) {
 		if t, ready := e.pendingReady(l, e.batchLimit(l, e.cfg.Delivery.MaxEvents, limits)); ready {
 			sooner(latest(t, e.circuit.until))
 		}
-		if len(l.detached.due) > 0 {
-			sooner(latest(l.detached.due[0].due, e.retryHold, e.circuit.until))
+		if l.detached.free.Len() > 0 {
+			sooner(e.circuit.until)
+		}
+		if l.detached.due.Len() > 0 {
+			sooner(latest(l.detached.due.objects[0].due, e.retryHold, e.circuit.until))
 		}
 	}
 	return at, ok

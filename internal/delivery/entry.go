@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"slices"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/outbox"
@@ -16,6 +17,8 @@ type entry struct {
 	held    bool         // counts as read ahead
 	arrived time.Time    // when it was read from the queue
 	away    bool         // held as a position only, to be read again
+	fetched bool         // was read again
+	limit   int          // bytes to cut the event to, since the sink refused more; 0: none
 
 	tries    int       // writes that failed because of this event, as far as is known
 	refusals int       // those of them where it was refused
@@ -25,6 +28,11 @@ type entry struct {
 // failed counts a write that failed because of this event.
 func (e *entry) failed(now time.Time) {
 	e.tries++
+	e.met(now)
+}
+
+// met notes when a write with this event failed first.
+func (e *entry) met(now time.Time) {
 	if e.first.IsZero() {
 		e.first = now
 	}
@@ -34,6 +42,12 @@ func (e *entry) failed(now time.Time) {
 type fifo struct {
 	entries []*entry
 	head    int
+}
+
+// remove takes out the i-th entry.
+func (f *fifo) remove(i int) {
+	f.entries = slices.Delete(f.entries, f.head+i, f.head+i+1)
+	f.cut(0)
 }
 
 func (f *fifo) len() int        { return len(f.entries) - f.head }

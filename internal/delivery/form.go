@@ -1,15 +1,40 @@
 package delivery
 
 import (
+	"errors"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// source is where a lane's events stand. A batch is taken from one.
+type source int
+
+const (
+	ordinary source = iota // the lane's own order
+	free                   // behind an event that failed and is through
+	due                    // failed, and due for another try
+	sources
 )
 
 // dispatch sends a batch on every idle lane that has one to send and may.
 func (e *engine) dispatch(now time.Time) error {
 	// Lanes take turns in being first, for the sake of the single probes.
 	e.turn++
+	if e.circuit.phase == flowing {
+		return e.dispatchFrom(now, ordinary, free, due)
+	}
+	// A probe of an event that failed tells less than one of another object's.
+	for s := range sources {
+		if err := e.dispatchFrom(now, s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *engine) dispatchFrom(now time.Time, from ...source) error {
 	for i := range e.lanes {
 		l := e.lanes[(e.turn+i)%len(e.lanes)]
 		if l.busy {
@@ -19,10 +44,15 @@ func (e *engine) dispatch(now time.Time) error {
 		if limit == 0 {
 			return nil
 		}
-		if err := e.form(l, now, limit); err != nil {
+		err := e.form(l, now, limit, from)
+		switch {
+		case errors.Is(err, outbox.ErrDeadLettersFull):
+			e.pause(e.circuit.start(), now, err, true)
+			e.circuit.probing = false // nothing is in flight
+			return nil
+		case err != nil:
 			return err
-		}
-		if len(l.batch.entries) > 0 {
+		case len(l.batch.entries) > 0:
 			e.send(l, now)
 		}
 	}
@@ -33,7 +63,8 @@ func (e *engine) send(l *lane, now time.Time) {
 	b := &l.batch
 	b.ticket = e.circuit.start()
 	b.began = now
-	l.detachedNow = len(b.objects) == 0
+	e.sent++
+	b.number = e.sent
 	l.busy = true
 	e.inFlight++
 	e.inFlightEvents += len(b.entries)
@@ -41,18 +72,23 @@ func (e *engine) send(l *lane, now time.Time) {
 }
 
 // form fills the lane's batch with up to limit events, those of one object in
-// their order. The lane's order and its detached objects take turns, so that
-// neither many retries nor much traffic starves the other.
-func (e *engine) form(l *lane, now time.Time, limit int) error {
+// their order. The sources take turns, so that neither retries nor a backlog nor
+// traffic starves the others.
+func (e *engine) form(l *lane, now time.Time, limit int, from []source) error {
 	l.batch.reset()
 	limits := e.limits()
 	limit = e.batchLimit(l, limit, limits)
-	takes := [...]func(*lane, time.Time, int, sinks.Limits) error{e.takePending, e.takeDetached}
-	if l.detachedNow {
-		takes[0], takes[1] = takes[1], takes[0]
+	takes := [sources]func(*lane, time.Time, int, sinks.Limits) error{
+		ordinary: e.takePending, free: e.takeFree, due: e.takeDue,
 	}
-	for _, take := range takes {
-		if err := take(l, now, limit, limits); err != nil || len(l.batch.entries) > 0 {
+	for i := range from {
+		s := from[(l.turn+i)%len(from)]
+		err := takes[s](l, now, limit, limits)
+		if len(l.batch.entries) > 0 {
+			l.turn = int(s) + 1
+			return nil // an error is met again
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -90,6 +126,7 @@ func (e *engine) takePending(l *lane, now time.Time, limit int, limits sinks.Lim
 		}
 		ok, err := e.prepare(en, limits)
 		if err != nil {
+			l.pending.cut(scanned)
 			return err
 		}
 		if !ok {
@@ -118,40 +155,61 @@ func (e *engine) pendingReady(l *lane, limit int) (time.Time, bool) {
 	return l.pending.at(0).arrived.Add(wait), true
 }
 
-// takeDetached fills the batch with events of detached objects that are due. One
-// that the sink refused without naming it goes alone.
-func (e *engine) takeDetached(l *lane, now time.Time, limit int, limits sinks.Limits) error {
+// takeDue fills the batch with events that failed and are due. One that the sink
+// refused without naming it goes alone.
+func (e *engine) takeDue(l *lane, now time.Time, limit int, limits sinks.Limits) error {
 	if now.Before(e.retryHold) {
 		return nil
 	}
 	for len(l.batch.entries) < limit {
-		o := l.detached.next(now)
+		o := l.detached.nextDue(now)
 		if o == nil {
 			return nil
 		}
-		before := len(l.batch.entries)
-		full := o.alone && before > 0
-		if !full {
-			var err error
-			if full, err = e.takeObject(l, o, o.most(limit-before), limits); err != nil {
-				return err
-			}
-		}
-		if len(l.batch.entries) == before {
+		if o.alone && len(l.batch.entries) > 0 {
 			l.detached.back(o)
-		}
-		if full || o.alone {
 			return nil
+		}
+		alone := o.alone
+		full, err := e.takeObject(l, o, limit, limits)
+		if err != nil || full || alone {
+			return err
 		}
 	}
 	return nil
 }
 
-// takeObject moves up to most events from the front of a detached object to the
-// batch, and reports whether there was no room for one.
-func (e *engine) takeObject(l *lane, o *object, most int, limits sinks.Limits) (full bool, err error) {
-	for n := 0; n < most && o.queue.len() > 0; {
+// takeFree fills the batch with events of objects against which nothing is known,
+// the oldest first: events that stand near each other in the queue are read again
+// together.
+func (e *engine) takeFree(l *lane, _ time.Time, limit int, limits sinks.Limits) error {
+	for len(l.batch.entries) < limit {
+		o := l.detached.nextFree()
+		if o == nil {
+			return nil
+		}
+		if full, err := e.takeObject(l, o, limit, limits); err != nil || full {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeObject moves events from the front of a detached object to the batch, and
+// reports whether there was no room for one. If it moves none, the object returns
+// to its heap.
+func (e *engine) takeObject(l *lane, o *object, limit int, limits sinks.Limits) (full bool, err error) {
+	before := len(l.batch.entries)
+	defer func() {
+		if len(l.batch.entries) == before {
+			l.detached.back(o)
+		}
+	}()
+	for most := o.most(limit - before); most > 0 && o.queue.len() > 0; {
 		en := o.queue.at(0)
+		if en.away && len(l.batch.entries) > before && l.detached.older(en) {
+			return false, nil
+		}
 		ok, err := e.prepare(en, limits)
 		if err != nil {
 			return false, err
@@ -165,7 +223,7 @@ func (e *engine) takeObject(l *lane, o *object, most int, limits sinks.Limits) (
 			continue
 		}
 		l.batch.add(en, o)
-		n++
+		most--
 	}
 	return false, nil
 }
@@ -174,15 +232,17 @@ func (e *engine) takeObject(l *lane, o *object, most int, limits sinks.Limits) (
 func (e *engine) follow(o *object, en *entry) {
 	e.setAside(en)
 	o.queue.push(en)
+	e.failures.follow(o.lane)
 }
 
 // setAside keeps of an event its position and what is known of it.
 func (e *engine) setAside(en *entry) {
 	en.item.Payload, en.event = nil, nil
 	e.unhold(en)
+	e.unfetch(en)
 	if !en.away {
 		en.away = true
-		e.aside++
+		e.away[en.item.Position] = en
 	}
 }
 

@@ -17,8 +17,8 @@ type lane struct {
 	batch batch // the write in flight, reused from write to write
 	busy  bool  // batch is in flight
 
-	cut         int  // most events in a write while looking for a refused one; 0: no limit
-	detachedNow bool // it is the detached objects' turn
+	cut  int // most events in a write while looking for a refused one; 0: no limit
+	turn int // the source of events that the next write is tried with first
 
 	work chan *batch // to the lane's goroutine; closed by the engine at the end
 }
@@ -42,6 +42,7 @@ type batch struct {
 	objects []*object      // of the entries, if they came from detached objects, each in one stretch; else empty
 	bytes   int
 	ticket  ticket
+	number  int64 // counts the writes of all lanes
 
 	began time.Time
 	took  time.Duration

@@ -24,6 +24,7 @@ type metrics struct {
 	truncated prometheus.Counter
 	states    *prometheus.GaugeVec
 	blocked   prometheus.Gauge
+	stalled   prometheus.Gauge
 
 	state State // whose series is 1
 }
@@ -74,6 +75,10 @@ func newMetrics(cfg *Config) (*metrics, error) {
 			Name: "watcherd_sink_blocked_events",
 			Help: "Events that wait for a retry of their own or behind one of the same object.",
 		}),
+		stalled: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "watcherd_sink_stalled",
+			Help: "1 while so many events wait behind objects that fail that no more are read.",
+		}),
 	}
 	delivered := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watcherd_sink_events_delivered_total",
@@ -94,7 +99,7 @@ func newMetrics(cfg *Config) (*metrics, error) {
 		m.states.WithLabelValues(string(s))
 	}
 	return m, m.register(
-		delivered, m.delivery, m.batch, m.errors, m.letters, m.retries, m.truncated, m.states, m.blocked,
+		delivered, m.delivery, m.batch, m.errors, m.letters, m.retries, m.truncated, m.states, m.blocked, m.stalled,
 		newQueueCollector(cfg.Queue),
 	)
 }
@@ -160,6 +165,14 @@ func (m *metrics) setState(s State) {
 	}
 	m.state = s
 	m.states.WithLabelValues(string(s)).Set(1)
+}
+
+func (m *metrics) setStalled(stalled bool) {
+	if stalled {
+		m.stalled.Set(1)
+	} else {
+		m.stalled.Set(0)
+	}
 }
 
 // queueCollector reads the queue's figures when somebody asks.

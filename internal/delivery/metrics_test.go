@@ -45,9 +45,9 @@ func TestMetrics(t *testing.T) {
 		r := newReceiver(t, func(_ context.Context, batch []change) error {
 			step++
 			switch {
-			case step == 1:
+			case step <= 3: // within ten seconds
 				return sinks.Pause(errors.New("403"))
-			case step == 2:
+			case step == 4:
 				return errors.New("503")
 			case batch[0].Object == 1:
 				return sinks.Poison(errors.New("400"))
@@ -71,6 +71,8 @@ func TestMetrics(t *testing.T) {
 			"watcherd_sink_queue_length{sink=ops}",
 			"watcherd_sink_queue_bytes{sink=ops}",
 			"watcherd_sink_queue_oldest_age_seconds{sink=ops}",
+			"watcherd_sink_stalled{sink=ops}",
+			"watcherd_sink_dead_letters_total{reason=skipped,sink=ops}",
 			"watcherd_sink_state{sink=ops,state=paused}",
 		} {
 			if v, ok := before[name]; !ok || v != 0 {
@@ -99,15 +101,15 @@ func TestMetrics(t *testing.T) {
 		after := gathered(t, w.registry)
 		for name, want := range map[string]float64{
 			"watcherd_sink_events_delivered_total{sink=ops,type=updated}": 2,
-			"watcherd_sink_errors_total{class=pause,sink=ops}":            1,
+			"watcherd_sink_errors_total{class=pause,sink=ops}":            3,
 			"watcherd_sink_errors_total{class=retry,sink=ops}":            1,
 			"watcherd_sink_errors_total{class=poison,sink=ops}":           3,
 			"watcherd_sink_errors_total{class=panic,sink=ops}":            3,
 			"watcherd_sink_errors_total{class=open,sink=ops}":             0,
 			"watcherd_sink_dead_letters_total{reason=refused,sink=ops}":   1,
 			"watcherd_sink_dead_letters_total{reason=panic,sink=ops}":     1,
-			"watcherd_sink_batch_events{sink=ops}":                        10,
-			"watcherd_sink_retries_total{sink=ops}":                       6,
+			"watcherd_sink_batch_events{sink=ops}":                        12,
+			"watcherd_sink_retries_total{sink=ops}":                       8,
 			"watcherd_sink_queue_length{sink=ops}":                        0,
 			"watcherd_sink_queue_oldest_age_seconds{sink=ops}":            0,
 			"watcherd_sink_state{sink=ops,state=idle}":                    1,

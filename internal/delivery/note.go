@@ -213,6 +213,7 @@ func (e *engine) recall(l *lane, en *entry, now time.Time) bool {
 		return false
 	}
 	e.setAside(en)
-	l.detached.add(en, ev.Next, ev.Alone, e.fruitful)
+	l.detached.add(en, ev.Next, ev.Alone, e.sent)
+	e.failures.add(en, ev.Next, nil, 0)
 	return true
 }

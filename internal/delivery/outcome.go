@@ -1,8 +1,12 @@
 package delivery
 
 import (
+	"errors"
 	"slices"
 	"time"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
 // strikes is how many retries of detached objects in a row, with nothing
@@ -23,47 +27,66 @@ func (e *engine) accept(b *batch, i int) {
 	e.acks = append(e.acks, en.item.Position)
 	e.metrics.delivered(en.event.Type)
 	e.delivered++
-	e.note.forget(en)
-	e.release(en)
+	e.forget(en)
 	b.leave(i)
+}
+
+// forget drops all that is known of an entry that leaves the queue.
+func (e *engine) forget(en *entry) {
+	e.note.forget(en)
+	e.failures.remove(en)
+	e.release(en)
 }
 
 // refuse counts the sink's refusal of the i-th event, and sets it aside for
 // another try or for good.
-func (e *engine) refuse(b *batch, i int, cause error, whole bool, now time.Time) error {
-	en := b.entries[i]
-	isPanic := isPanic(cause)
-	if isPanic && en.refusals == 0 {
-		e.panics++
+func (e *engine) refuse(b *batch, i int, cause error, v *verdict, now time.Time) error {
+	v.refused++
+	if v.refuseErr == nil {
+		v.refuseErr = cause
 	}
-	if isPanic && e.broken() {
-		e.detach(b, i, whole, now, 1, e.fruitful) // the sink is at fault, not its events
+	en, o := b.entries[i], b.object(i)
+	if sinks.IsTooLarge(cause) && e.shrink(en) {
+		e.detach(b, i, v.whole, now, e.sent, cause)
 		return nil
+	}
+	suspect := o != nil && o.suspect(e.fruitful)
+	if !suspect {
+		e.doubt(en, cause)
+		if e.broken() { // the sink is at fault, not its events
+			en.met(now)
+			e.detach(b, i, v.whole, now.Add(e.cfg.Retry.delay(1)), e.sent, cause)
+			return nil
+		}
 	}
 	en.failed(now)
 	en.refusals++
 	e.lastError, e.lastErrorTime = excerpt(cause), now
-	if en.refusals < e.cfg.Retry.PoisonAttempts {
-		e.detach(b, i, whole, now, en.refusals, e.fruitful)
-		e.log.repeat("an event was refused and will be tried again", cause)
-		return nil
+	if en.refusals >= e.cfg.Retry.PoisonAttempts && (suspect || e.convicts(en, now)) {
+		err := e.deadLetter(en, letterReason(cause), cause)
+		if !errors.Is(err, outbox.ErrDeadLettersFull) {
+			b.leave(i)
+			return err
+		}
+		v.haltErr = err
 	}
-	reason := letterRefused
-	if isPanic {
-		reason = letterPanic
+	delay := e.cfg.Retry.delay(en.refusals)
+	if class, _ := sinks.Classify(cause); class == sinks.ClassPause {
+		delay = e.cfg.Retry.spread() // what a person mends takes its time
 	}
-	if err := e.deadLetter(en, reason, cause); err != nil {
-		return err
-	}
-	b.leave(i)
+	e.detach(b, i, v.whole, now.Add(delay), e.sent, cause)
+	e.log.repeat("an event was refused and will be tried again", cause)
 	return nil
 }
 
 // detach lets the i-th event of a batch wait for a try of its own, and its
-// object's later events behind it. attempt counts its failures.
-func (e *engine) detach(b *batch, i int, alone bool, now time.Time, attempt int, failedAt int64) {
-	en := b.entries[i]
-	due := now.Add(e.cfg.Retry.delay(attempt))
+// object's later events behind it.
+func (e *engine) detach(b *batch, i int, alone bool, due time.Time, failedAt int64, cause error) {
+	en, behind := b.entries[i], 0
+	if o := b.object(i); o != nil {
+		behind = o.queue.len()
+	}
+	e.failures.add(en, due, cause, behind)
 	if o := b.object(i); o != nil {
 		if !o.suspect(e.fruitful) {
 			o.failedAt = failedAt
@@ -145,7 +168,13 @@ func (e *engine) fail(t ticket, now time.Time, after time.Duration, cause error)
 	e.log.repeat(stillFails, cause)
 }
 
-func (e *engine) pause(t ticket, now time.Time, cause error) {
+// pause tells the circuit of a failure that a person has to mend. sure: it is known
+// to be the sink's. Otherwise the circuit asks for a second opinion first.
+func (e *engine) pause(t ticket, now time.Time, cause error, sure bool) {
+	if !sure && e.circuit.phase == flowing {
+		e.fail(t, now, 0, cause)
+		return
+	}
 	changed := e.circuit.pause(t, now, excerpt(cause))
 	e.lastError, e.lastErrorTime = excerpt(cause), now
 	e.note.urgent = true

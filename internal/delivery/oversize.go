@@ -23,6 +23,20 @@ func estimate(ev *event.Event) int {
 	return n
 }
 
+// shrink has an event cut to half its size before it is sent again, where the policy
+// allows it. It reports whether the event can still become smaller.
+func (e *engine) shrink(en *entry) bool {
+	if e.cfg.Oversize != OversizeTruncate {
+		return false
+	}
+	limit := e.measure(en.event) / 2
+	if _, ok := truncate(en.event, func(ev *event.Event) bool { return e.measure(ev) <= limit }); !ok {
+		return false
+	}
+	en.limit = limit
+	return true
+}
+
 // truncate makes a copy of the event smaller, step by step, until it fits: what can
 // be had elsewhere goes first. ok says whether it fits in the end.
 func truncate(ev *event.Event, fits func(*event.Event) bool) (smaller *event.Event, ok bool) {

@@ -7,10 +7,6 @@ import (
 	"runtime"
 )
 
-// panicsInARow is how many different events may make the sink panic, with none
-// accepted in between, before the sink is taken to be at fault and paused.
-const panicsInARow = 3
-
 // panicError is a panic of a sink or a decoder.
 type panicError struct {
 	value any
@@ -54,15 +50,4 @@ func (e *engine) meetPanic(err error) {
 		e.stacks[p.hash] = struct{}{}
 	}
 	e.log.Error("the sink panicked", "stackHash", p.hash, "panic", fmt.Sprint(p.value), "stack", string(p.stack))
-}
-
-// broken reports whether the sink panicked on too many events in a row.
-func (e *engine) broken() bool { return e.panics >= panicsInARow }
-
-// tripped is why the sink has to pause after panics in a row, or nil.
-func (e *engine) tripped() error {
-	if !e.broken() {
-		return nil
-	}
-	return fmt.Errorf("the sink panicked on %d events in a row", panicsInARow)
 }

@@ -1,9 +1,11 @@
 package delivery
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"time"
 
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -31,27 +33,80 @@ func (e *engine) prepare(en *entry, limits sinks.Limits) (ok bool, err error) {
 			return false, e.deadLetter(en, letterUndecodable, err)
 		}
 	}
-	if limits.MaxEventBytes > 0 {
-		if err := e.fit(en, limits.MaxEventBytes); err != nil {
+	if limit := smallest(limits.MaxEventBytes, en.limit); limit > 0 {
+		if err := e.fit(en, limit); err != nil {
 			return false, e.deadLetter(en, letterOversize, err)
 		}
 	}
 	return true, nil
 }
 
-// fetch reads the item of an entry again.
+// smallest is the smaller of two limits, of which 0 is none.
+func smallest(a, b int) int {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
+}
+
+// fetch reads the item of an entry again, and with it those of entries behind it
+// that are to be delivered soon. How many it reads at once follows how many of
+// the last it could use.
 func (e *engine) fetch(en *entry) (found bool, err error) {
-	items, err := e.cfg.Queue.Read(en.item.Position-1, 1, readBytes)
+	items, err := e.cfg.Queue.Read(en.item.Position-1, e.span, readBytes)
 	if err != nil {
 		return false, fmt.Errorf("read event again: %w", err)
 	}
-	if len(items) == 0 || items[0].Position != en.item.Position {
-		return false, nil
+	used := make([]*entry, 0, len(items))
+	for i := range items {
+		other := e.away[items[i].Position]
+		switch {
+		case other == nil:
+		case other == en:
+			found = true
+			e.refill(other, items[i])
+			used = append(used, other)
+		case e.wanted(other):
+			e.refill(other, items[i])
+			used = append(used, other)
+		}
 	}
-	en.item = items[0]
-	en.away = false
-	e.aside--
-	return true, nil
+	if 2*len(used) >= len(items) {
+		e.span = min(2*e.span, readItems)
+		return found, nil
+	}
+	e.span = max(e.span/2, 1)
+	for _, en := range used {
+		en.item.Payload = bytes.Clone(en.item.Payload) // the items share an allocation
+	}
+	return found, nil
+}
+
+// wanted reports whether an entry that is away is to be delivered soon, and there
+// is room for it.
+func (e *engine) wanted(en *entry) bool {
+	if e.fetched >= fetchItems || e.fetchedBytes >= readAheadBytes {
+		return false
+	}
+	o := e.laneOf(en).detached.get(en.item.Lane)
+	return o != nil && (o.free() || o.queue.len() > 0 && o.queue.at(0) == en && !o.due.After(time.Now()))
+}
+
+func (e *engine) refill(en *entry, item outbox.Item) {
+	delete(e.away, item.Position)
+	en.item, en.away, en.fetched = item, false, true
+	en.payload = len(item.Payload)
+	e.fetched++
+	e.fetchedBytes += en.payload
+}
+
+// unfetch takes an entry off the account of what was read again.
+func (e *engine) unfetch(en *entry) {
+	if en.fetched {
+		en.fetched = false
+		e.fetched--
+		e.fetchedBytes -= en.payload
+	}
 }
 
 // decode sets the entry's event and size.

@@ -18,8 +18,8 @@ type chunk struct {
 func read(ctx context.Context, q Queue, chunks chan<- chunk) {
 	var after uint64
 	for {
-		// Everything up to the tail that is not returned now never will be: it
-		// was acknowledged, or set aside as unreadable.
+		// Read returns nothing only if nothing up to the tail is left: it was
+		// acknowledged, or set aside as unreadable.
 		tail := q.Stats().Tail
 		items, err := q.Read(after, readItems, readBytes)
 		switch {

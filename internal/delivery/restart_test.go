@@ -87,7 +87,7 @@ func TestRestartedPauseIsProbedAtOnceByOneEvent(t *testing.T) {
 			t.Errorf("status %+v", st)
 		}
 		w.stop()
-		if log := r.log(); len(log) != 2 || len(log[1].batch) != 1 {
+		if log := r.log(); len(log) != 3 || len(log[1].batch) != 1 || len(log[2].batch) != 1 {
 			t.Errorf("writes: %+v", log)
 		}
 	})

@@ -191,6 +191,7 @@ func (w *world) answerLocked(batch []change) error {
 		case 0:
 			return sinks.RetryAfter(errors.New("429"), time.Duration(w.dice.IntN(20))*time.Second)
 		case 1:
+			w.refusedLocked(batch, batch[0]) // it may come to count as a refusal
 			return sinks.Pause(errors.New("403"))
 		case 2, 3:
 			return errors.New("503")

@@ -12,12 +12,21 @@ import (
 // failed one of its object it knows nothing.
 type verdict struct {
 	accepted, refused int
-	retry             []int         // indices of events that failed for the time being
-	retryErr          error         // why the first of them did
+	failed            []failed      // neither accepted nor refused
+	retryErr          error         // of the first of them that is to be retried
+	pauseErr          error         // of the first of them that asks the sink to pause
 	after             time.Duration // longest delay asked for
 	refuseErr         error         // why the first refused event was
-	pauseErr          error         // why the sink has to pause
+	haltErr           error         // the sink has to pause, whatever became of the events
 	whole             bool          // one error for all events: the sink named none
+}
+
+// failed is the failure of one event of a batch.
+type failed struct {
+	index int
+	class sinks.Class
+	after time.Duration // the delay asked for
+	err   error
 }
 
 // settle takes in a batch that came back.
@@ -29,13 +38,13 @@ func (e *engine) settle(b *batch, now time.Time) error {
 	e.circuit.end(b.ticket)
 	e.metrics.written(b)
 
-	failed, whole := failures(b)
+	named, whole := reasons(b)
 	e.meetPanic(whole)
 	if class, _ := sinks.Classify(whole); class == sinks.ClassPoison && len(b.entries) > 1 && !e.cancelled {
 		e.bisect(b, whole, now)
 		return nil
 	}
-	v, err := e.judge(b, failed, whole, now)
+	v, err := e.judge(b, named, whole, now)
 	if err != nil || e.cancelled {
 		return err // what is left stays in the queue of the outbox
 	}
@@ -44,10 +53,10 @@ func (e *engine) settle(b *batch, now time.Time) error {
 	return nil
 }
 
-// failures returns why each event failed, by index, or the one reason for all.
+// reasons returns why each event failed, by index, or the one reason for all.
 // A BatchError that names events which were not there cannot be believed about
 // the others either.
-func failures(b *batch) (failed map[int]error, whole error) {
+func reasons(b *batch) (failed map[int]error, whole error) {
 	if b.err == nil {
 		return nil, nil
 	}
@@ -81,14 +90,14 @@ func failure(i int, failed map[int]error, whole error) error {
 // After a failed event the object's later ones count as not written, whatever the
 // sink says of them: written again after it, they leave the receiver with the
 // latest state even if it has had them before.
-func (e *engine) judge(b *batch, failed map[int]error, whole error, now time.Time) (verdict, error) {
-	v := verdict{whole: whole != nil, retry: e.retries[:0]}
+func (e *engine) judge(b *batch, named map[int]error, whole error, now time.Time) (verdict, error) {
+	v := verdict{whole: whole != nil, failed: e.retries[:0]}
 	clear(e.failing)
 	for i, en := range b.entries {
 		if _, behind := e.failing[en.item.Lane]; behind {
 			continue
 		}
-		err := failure(i, failed, whole)
+		err := failure(i, named, whole)
 		if err == nil {
 			v.accepted++
 			e.accept(b, i)
@@ -98,60 +107,70 @@ func (e *engine) judge(b *batch, failed map[int]error, whole error, now time.Tim
 		if e.cancelled {
 			continue // told to give up: what it did not get done is no failure
 		}
-		switch class, after := sinks.Classify(err); class {
-		case sinks.ClassPoison:
-			v.refused++
-			if v.refuseErr == nil {
-				v.refuseErr = err
-			}
-			if err := e.refuse(b, i, err, v.whole, now); err != nil {
+		class, after := sinks.Classify(err)
+		if class == sinks.ClassPoison || class == sinks.ClassPause && e.blamed(b, i, v.whole) {
+			if err := e.refuse(b, i, err, &v, now); err != nil {
 				return v, err
 			}
-		case sinks.ClassPause:
-			if v.pauseErr == nil {
-				v.pauseErr = err
-			}
-		default:
-			v.retry = append(v.retry, i)
-			v.after = max(v.after, after)
-			if v.retryErr == nil {
-				v.retryErr = err
-			}
+			continue
+		}
+		v.failed = append(v.failed, failed{i, class, after, err})
+		v.after = max(v.after, after)
+		switch {
+		case class == sinks.ClassPause && v.pauseErr == nil:
+			v.pauseErr = err
+		case class == sinks.ClassRetry && v.retryErr == nil:
+			v.retryErr = err
 		}
 	}
-	e.retries = v.retry
+	e.retries = v.failed
 	return v, nil
+}
+
+// blamed reports whether an answer that asks the sink to pause is about the i-th
+// event alone: it failed before, and the sink has accepted others since and is not
+// in trouble now. Such an answer is a refusal.
+func (e *engine) blamed(b *batch, i int, whole bool) bool {
+	if whole && len(b.entries) > 1 {
+		return false
+	}
+	o := b.object(i)
+	return e.circuit.phase == flowing && o != nil && o.suspect(e.fruitful)
 }
 
 // conclude decides what the write means for the sink as a whole.
 func (e *engine) conclude(b *batch, v *verdict, now time.Time) {
 	e.metrics.failed(v)
 	if v.accepted > 0 {
-		e.fruitful++
-		e.fruitless, e.retryHold, e.panics = 0, time.Time{}, 0
+		e.fruitful = max(e.fruitful, b.number)
+		e.fruitless, e.retryHold = 0, time.Time{}
+		e.panics = 0
+		clear(e.refused)
 		e.lastSuccess = now
 		b.lane.grow(e.cfg.Delivery.MaxEvents)
 	}
-	sinkWide := len(v.retry) > 0 && (v.after > 0 || v.accepted == 0 && !e.suspects(b, v.retry))
+	// A failure is the whole sink's unless others were accepted: in this write, or
+	// since the events failed before.
+	sinkWide := len(v.failed) > 0 && v.accepted == 0 && !e.suspects(b, v.failed)
 	e.keep(b, v, sinkWide, now)
 
-	pauseErr := v.pauseErr
-	if pauseErr == nil {
-		pauseErr = e.tripped()
+	if v.haltErr == nil {
+		v.haltErr = e.tripped()
 	}
 	switch {
+	case v.haltErr != nil:
+		e.pause(b.ticket, now, v.haltErr, true)
+	case sinkWide && v.pauseErr != nil:
+		e.pause(b.ticket, now, v.pauseErr, false)
 	case sinkWide:
 		e.fail(b.ticket, now, v.after, v.retryErr)
-	case pauseErr == nil && v.accepted+v.refused > 0:
+	case v.accepted+v.refused > 0:
 		if e.circuit.answered(b.ticket, now, e.cfg.Delivery.MaxEvents) {
 			e.log.recovered()
 			e.note.urgent = true
 		}
-	case len(v.retry) > 0:
+	case len(v.failed) > 0:
 		e.strike(now)
-	}
-	if pauseErr != nil {
-		e.pause(b.ticket, now, pauseErr)
 	}
 }
 
@@ -160,30 +179,37 @@ func (e *engine) conclude(b *batch, v *verdict, now time.Time) {
 func (e *engine) keep(b *batch, v *verdict, sinkWide bool, now time.Time) {
 	// An event that fails on its own is set aside even when its failure may be
 	// the whole sink's: the next probe is then of another object, and tells.
-	alone := len(b.entries) == 1 && v.after == 0
-	if len(v.retry) == 0 || sinkWide && !alone {
+	if len(v.failed) == 0 || sinkWide && len(b.entries) > 1 {
 		return
 	}
-	failedAt := e.fruitful
+	failedAt := e.sent
 	if v.accepted > 0 {
-		failedAt-- // others of its batch were accepted: that tells enough
+		failedAt = b.number - 1 // others of its batch were accepted: that tells enough
 	}
-	for _, i := range v.retry {
-		en := b.entries[i]
+	for _, f := range v.failed {
+		en := b.entries[f.index]
 		en.failed(now)
-		e.detach(b, i, v.whole, now, en.tries, failedAt)
+		delay := e.cfg.Retry.delay(en.tries)
+		switch {
+		case f.class == sinks.ClassPause:
+			delay = e.cfg.Retry.delay(1) // the schedule of probes is the sink's
+		case f.after > 0:
+			delay = e.cfg.Retry.asked(f.after)
+		}
+		e.detach(b, f.index, v.whole, now.Add(delay), failedAt, f.err)
 	}
 	if !sinkWide {
-		e.lastError, e.lastErrorTime = excerpt(v.retryErr), now
-		e.log.repeat("events failed and wait for a retry of their own", v.retryErr)
+		err := v.failed[0].err
+		e.lastError, e.lastErrorTime = excerpt(err), now
+		e.log.repeat("events failed and wait for a retry of their own", err)
 	}
 }
 
 // suspects reports whether all these events failed before while others were
 // accepted: then it is likely them and not the sink.
-func (e *engine) suspects(b *batch, indices []int) bool {
-	for _, i := range indices {
-		if o := b.object(i); o == nil || !o.suspect(e.fruitful) {
+func (e *engine) suspects(b *batch, fs []failed) bool {
+	for _, f := range fs {
+		if o := b.object(f.index); o == nil || !o.suspect(e.fruitful) {
 			return false
 		}
 	}

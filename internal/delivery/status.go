@@ -39,11 +39,18 @@ type Status struct {
 
 	InFlight    int    `json:"inFlight"`    // events being written
 	Blocked     int    `json:"blocked"`     // events that wait for a retry of their own or behind one
+	Stalled     bool   `json:"stalled"`     // so many are blocked that no more are read
 	Delivered   uint64 `json:"delivered"`   // events accepted since Run was called
 	DeadLetters uint64 `json:"deadLetters"` // events set aside since Run was called
 
+	FailingObjects int       `json:"failingObjects"`    // with an event that failed, 1,024 at most
+	Failing        []Failure `json:"failing,omitempty"` // those that fail for the longest time
+
 	Queue outbox.Stats `json:"queue"`
 }
+
+// failingShown is the length of Status.Failing.
+const failingShown = 5
 
 func (p phase) state() State {
 	switch p {
@@ -76,10 +83,11 @@ func (e *engine) status() Status {
 		NextAttempt: e.circuit.until,
 		LastError:   e.lastError, LastErrorTime: e.lastErrorTime, LastSuccess: e.lastSuccess,
 		InFlight:  e.inFlightEvents,
-		Blocked:   e.aside,
+		Blocked:   len(e.away) + e.fetched,
+		Stalled:   e.stalled(),
 		Delivered: e.delivered, DeadLetters: e.deadLetters,
 	}
-	if s.State == Running && e.inFlight == 0 && e.held == 0 && e.aside == 0 {
+	if s.State == Running && e.inFlight == 0 && e.held == 0 && s.Blocked == 0 {
 		s.State = Idle
 	}
 	return s
@@ -97,14 +105,18 @@ func (w *Worker) publish(s Status) {
 	if w.metrics != nil {
 		w.metrics.setState(s.State)
 		w.metrics.blocked.Set(float64(s.Blocked))
+		w.metrics.setStalled(s.Stalled)
 	}
 }
 
 // Status returns how the worker stands. It may be called at any time.
 func (w *Worker) Status() Status {
 	w.mu.Lock()
-	s := w.status
+	s, f := w.status, w.failures
 	w.mu.Unlock()
+	if f != nil && s.State != Stopped {
+		s.FailingObjects, s.Failing = f.longest(failingShown)
+	}
 	s.Queue = w.cfg.Queue.Stats()
 	return s
 }

@@ -15,10 +15,13 @@ type Worker struct {
 	cfg     Config
 	started atomic.Bool
 	resume  chan struct{} // holds at most one wish
+	skips   chan skipRequest
+	ended   chan struct{} // closed when the engine takes no more requests
 
-	mu      sync.Mutex
-	status  Status   // guarded by mu
-	metrics *metrics // set by Run before anybody uses it
+	mu       sync.Mutex
+	status   Status    // guarded by mu
+	failures *failures // guarded by mu; of the last Run
+	metrics  *metrics  // set by Run before anybody uses it
 }
 
 // New returns a worker that does nothing yet.
@@ -27,6 +30,8 @@ func New(cfg Config) *Worker {
 	return &Worker{
 		cfg:    cfg,
 		resume: make(chan struct{}, 1),
+		skips:  make(chan skipRequest),
+		ended:  make(chan struct{}),
 		status: Status{Name: cfg.Name, State: Stopped, Since: time.Now()},
 	}
 }
@@ -62,7 +67,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	w.mu.Unlock()
 	defer func() {
 		s := w.lastStatus()
-		s.State, s.NextAttempt, s.InFlight, s.Blocked = Stopped, time.Time{}, 0, 0
+		s.State, s.NextAttempt, s.InFlight, s.Blocked, s.Stalled = Stopped, time.Time{}, 0, 0, false
 		if err != nil {
 			s.Reason = excerpt(err)
 		}
@@ -87,7 +92,11 @@ func (w *Worker) deliver(ctx context.Context) error {
 	if sink == nil {
 		return nil
 	}
+	defer close(w.ended)
 	e := newEngine(&w.cfg, sink, w.metrics, log, newNote(w.cfg.Queue, w.cfg.Fingerprint))
+	w.mu.Lock()
+	w.failures = e.failures
+	w.mu.Unlock()
 	if err := e.restore(time.Now()); err != nil {
 		e.close(ctx)
 		return err

@@ -138,7 +138,7 @@ func (n *night) faults() []fault {
 			begin: func() { n.hook.become(answering(http.StatusUnauthorized)); n.write() },
 			end: func() {
 				n.hook.become(healthy)
-				n.command("sinks", "resume", "--sink", "hook")
+				n.command("sinks", "resume", "hook")
 			},
 			again: n.write,
 			check: "sink/hook", reason: "paused: ",

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/watcherd/watcherd/internal/delivery"
 )
 
 // UnknownError says that nothing of a name is configured.
@@ -56,6 +58,22 @@ func (m *Manager) PurgeSink(ctx context.Context, name string) error {
 		m.log.Warn("sink purged: its backlog and its dead letters are gone", "sink", name)
 		return nil
 	})
+}
+
+// SkipEvent moves a sink past the event with this sequence, or with 0 past the one
+// that blocks it: it becomes a dead letter.
+func (m *Manager) SkipEvent(ctx context.Context, name string, sequence uint64) (delivery.Skipped, error) {
+	m.mu.Lock()
+	sw, ok := m.sinks[name]
+	m.mu.Unlock()
+	if !ok {
+		return delivery.Skipped{}, &UnknownError{"sink", name}
+	}
+	s, err := sw.worker.Skip(ctx, sequence)
+	if err != nil {
+		return s, fmt.Errorf("sink %s: %w", name, err)
+	}
+	return s, nil
 }
 
 // ResumeSink has a sink that waits for its next attempt tried now.

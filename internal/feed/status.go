@@ -126,7 +126,11 @@ func (m *Manager) sinkStatuses(st *plan.State) []status.Sink {
 			t := w.worker.Status()
 			s.State, s.Reason, s.Since, s.Attempts, s.NextAttempt = string(t.State), t.Reason, t.Since, t.Attempts, t.NextAttempt
 			s.LastError, s.LastErrorTime, s.LastSuccess = t.LastError, t.LastErrorTime, t.LastSuccess
-			s.InFlight, s.Blocked, s.Delivered = t.InFlight, t.Blocked, t.Delivered
+			s.InFlight, s.Blocked, s.Stalled, s.Delivered = t.InFlight, t.Blocked, t.Stalled, t.Delivered
+			s.FailingObjects = t.FailingObjects
+			for _, f := range t.Failing {
+				s.Failing = append(s.Failing, status.Failing(f))
+			}
 		}
 		queue, err := m.store.Queue(name)
 		if err != nil {

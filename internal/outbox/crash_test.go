@@ -177,7 +177,7 @@ func (c *script) steps(s *Store) error {
 	if err := commits(1); err != nil {
 		return err
 	}
-	if _, err := a.RetryDeadLetters(items[5].Position); err != nil {
+	if _, err := a.RetryDeadLetters(0, items[5].Position); err != nil {
 		return err
 	}
 	if items, err = b.Read(0, 7, 1<<20); err != nil {

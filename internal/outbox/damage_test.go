@@ -228,7 +228,7 @@ func drainDamaged(t *testing.T, s *Store) (delivered, lost int) {
 		}
 		lost++
 	}
-	if n, err := q.RetryDeadLetters(1, 2, 3, 4); n != 0 || err != nil {
+	if n, err := q.RetryDeadLetters(0, 1, 2, 3, 4); n != 0 || err != nil {
 		t.Errorf("retried %d, %v", n, err)
 	}
 	return delivered, lost

@@ -3,6 +3,7 @@ package outbox
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -215,9 +216,10 @@ func (q *Queue) deadLetterAt(position uint64) (deadLetterValue, bool, error) {
 }
 
 // RetryDeadLetters puts dead letters back at the end of the queue, durably, and
-// returns how many. Positions without one are ignored, and so are letters whose
-// record is still unreadable.
-func (q *Queue) RetryDeadLetters(positions ...uint64) (int, error) {
+// returns how many: in order of position, so that letters of one object keep their
+// order, with flags added to their own. Positions without one are ignored, and so
+// are letters whose record is still unreadable.
+func (q *Queue) RetryDeadLetters(flags uint32, positions ...uint64) (int, error) {
 	return q.settle(positions, func(b *Batch, position uint64, d *deadLetterValue) (bool, error) {
 		if d.unreadable() {
 			value, ok, err := q.s.recordAt(d.sequence)
@@ -231,7 +233,7 @@ func (q *Queue) RetryDeadLetters(positions ...uint64) (int, error) {
 		}
 		e := entry{
 			kind:     entryInline,
-			flags:    d.flags,
+			flags:    d.flags | flags,
 			size:     uint32(len(d.payload)),
 			time:     d.time,
 			sequence: d.sequence,
@@ -258,12 +260,8 @@ func (q *Queue) settle(positions []uint64, f func(*Batch, uint64, *deadLetterVal
 	}
 	b.hold()
 	var change counter
-	seen := make(map[uint64]struct{}, len(positions))
+	positions = slices.Compact(slices.Sorted(slices.Values(positions)))
 	for _, position := range positions {
-		if _, again := seen[position]; again {
-			continue
-		}
-		seen[position] = struct{}{}
 		d, ok, err := q.deadLetterAt(position)
 		if err != nil {
 			return 0, err

@@ -241,7 +241,7 @@ func (x *machine) settle(t *rapid.T) {
 	}
 	f := q.DropDeadLetters
 	if retry {
-		f = q.RetryDeadLetters
+		f = func(positions ...uint64) (int, error) { return q.RetryDeadLetters(0, positions...) }
 	}
 	n, err := f(positions...)
 	x.must(t, err)

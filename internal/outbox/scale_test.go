@@ -157,7 +157,7 @@ func TestTogether(t *testing.T) {
 					t.Errorf("dead letters: %v", err)
 				}
 				for _, l := range letters {
-					if _, err := q.RetryDeadLetters(l.Position); err != nil {
+					if _, err := q.RetryDeadLetters(0, l.Position); err != nil {
 						t.Errorf("retry: %v", err)
 					}
 				}

@@ -238,7 +238,7 @@ func TestReplayAndDeadLetters(t *testing.T) {
 	if err != nil || len(letters) != 1 || letters[0].Reason != "no" || string(letters[0].Payload) != "payload 3" || letters[0].Attempts != 4 {
 		t.Fatalf("letters %+v %v", letters, err)
 	}
-	if n, err := q.RetryDeadLetters(3, 3, 4); n != 1 || err != nil {
+	if n, err := q.RetryDeadLetters(8, 3, 3, 4); n != 1 || err != nil {
 		t.Fatalf("retried %d %v", n, err)
 	}
 	var got []string
@@ -248,7 +248,7 @@ func TestReplayAndDeadLetters(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := "[6:2:9:payload 2 7:3:9:payload 3 8:3:1:payload 3]"
+	want := "[6:2:9:payload 2 7:3:9:payload 3 8:3:9:payload 3]"
 	if fmt.Sprint(got) != want {
 		t.Errorf("got %v, want %s", got, want)
 	}

@@ -1,7 +1,9 @@
 package status
 
 import (
+	"cmp"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -182,12 +184,32 @@ func (s *Sink) check(now time.Time) Check {
 		}
 	case s.State == "stopped":
 		c.degrade("stopped: %s", s.why())
+	case s.Stalled:
+		c.degrade("reading has stopped: %d events wait behind objects that fail%s", s.Blocked, s.culprit(now))
+	case s.Blocked > 0 && len(s.Failing) > 0:
+		c.degrade("%d events wait behind objects that fail%s", s.Blocked, s.culprit(now))
 	case s.Blocked > 0:
 		c.degrade("%d events wait for a retry: %s", s.Blocked, s.why())
 	case s.DeadLetters > 0:
 		c.degrade("dead letters are kept: %d; see 'watcherd deadletters list --sink %s'", s.DeadLetters, s.Name)
 	}
 	return c
+}
+
+// culprit names the object that has been failing for the longest time.
+func (s *Sink) culprit(now time.Time) string {
+	if len(s.Failing) == 0 {
+		return ""
+	}
+	f := &s.Failing[0]
+	name, more := f.Subject, ""
+	if name == "" {
+		name = "the object of event " + strconv.FormatUint(f.Sequence, 10)
+	}
+	if s.FailingObjects > 1 {
+		more = fmt.Sprintf(", and %d more", s.FailingObjects-1)
+	}
+	return fmt.Sprintf(": %s for %s%s: %s", name, now.Sub(f.Since).Round(time.Second), more, cmp.Or(f.LastError, "no reason known"))
 }
 
 func (s *Sink) why() string {

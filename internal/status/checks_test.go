@@ -56,6 +56,14 @@ func TestChecks(t *testing.T) {
 		"sink is down":      {down, status.Check{Name: "sink/s", Verdict: status.Degraded, Reason: "backing-off: connection refused; 7 events wait; next attempt in 30s"}},
 		"sink stopped":      {func(s *status.Status) { s.Sinks[0].State, s.Sinks[0].LastError = "stopped", "panic" }, status.Check{Name: "sink/s", Verdict: status.Degraded, Reason: "stopped: panic"}},
 		"objects held back": {func(s *status.Status) { s.Sinks[0].Blocked = 3 }, status.Check{Name: "sink/s", Verdict: status.Degraded, Reason: "3 events wait for a retry: no reason known"}},
+		"object fails": {func(s *status.Status) {
+			s.Sinks[0].Blocked, s.Sinks[0].FailingObjects = 3, 2
+			s.Sinks[0].Failing = []status.Failing{{Subject: "/api/v1/pods/a", Since: now.Add(-time.Hour), LastError: "status 403"}}
+		}, status.Check{Name: "sink/s", Verdict: status.Degraded, Reason: "3 events wait behind objects that fail: /api/v1/pods/a for 1h0m0s, and 1 more: status 403"}},
+		"reading stopped": {func(s *status.Status) {
+			s.Sinks[0].Blocked, s.Sinks[0].Stalled, s.Sinks[0].FailingObjects = 65536, true, 1
+			s.Sinks[0].Failing = []status.Failing{{Sequence: 7, Since: now.Add(-time.Minute)}}
+		}, status.Check{Name: "sink/s", Verdict: status.Degraded, Reason: "reading has stopped: 65536 events wait behind objects that fail: the object of event 7 for 1m0s: no reason known"}},
 		"dead letters":      {func(s *status.Status) { s.Sinks[0].DeadLetters = 1 }, status.Check{Name: "sink/s", Verdict: status.Degraded, Reason: "dead letters are kept: 1; see 'watcherd deadletters list --sink s'"}},
 		"orphaned backlog":  {func(s *status.Status) { s.Sinks[0].Configured, s.Sinks[0].Queued = false, 5 }, status.Check{Name: "sink/s", Verdict: status.Degraded, Reason: "it is not configured any more; 5 events wait for it to come back, or for a purge"}},
 		"removed and empty": {func(s *status.Status) { s.Sinks[0].Configured = false }, status.Check{}},

@@ -141,6 +141,21 @@ type Sink struct {
 	Oldest      time.Time `json:"oldest,omitzero"` // time of the oldest event in the queue
 	InFlight    int       `json:"inFlight"`
 	Blocked     int       `json:"blocked"`     // wait for a retry of their own, or behind one
+	Stalled     bool      `json:"stalled"`     // so many are blocked that no more are read
 	Delivered   uint64    `json:"delivered"`   // by this process
 	DeadLetters int64     `json:"deadLetters"` // that are kept
+
+	FailingObjects int       `json:"failingObjects"`    // with an event that failed and waits for another try
+	Failing        []Failing `json:"failing,omitempty"` // those that fail for the longest time
+}
+
+// Failing is an object whose events a sink does not accept.
+type Failing struct {
+	Subject   string    `json:"subject,omitempty"` // empty: not known yet, after a restart
+	Sequence  uint64    `json:"sequence"`          // of its event that failed
+	Since     time.Time `json:"since"`
+	Attempts  int       `json:"attempts"`
+	LastError string    `json:"lastError,omitempty"`
+	Next      time.Time `json:"next,omitzero"` // when it is tried again
+	Behind    int       `json:"behind"`        // later events of the object that wait
 }

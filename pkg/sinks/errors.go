@@ -55,13 +55,16 @@ func IsTooLarge(err error) bool {
 	return ok && c.tooLarge
 }
 
-// Pause marks err as one that no retry mends: credentials, a missing stream, an
+// Pause marks err as one that no retry fixes: credentials, a missing stream, an
 // endpoint that is gone (HTTP 401, 403, 404, 410). The sink stops and keeps its
-// backlog; it is tried again now and then, and after a reload.
+// backlog once another object's event is answered so too; it is tried again now and
+// then, and after a reload. Where events of other objects are accepted, the error
+// counts as a refusal of this event.
 func Pause(err error) error { return &classified{class: ClassPause, err: err} }
 
-// RetryAfter marks err as temporary, with the delay the destination asked for.
-// The delay holds for the whole sink; the worker caps it.
+// RetryAfter marks err as temporary, with the delay the destination asked for. The
+// delay holds for the whole sink, or for this event alone where events of other
+// objects are accepted; the worker caps it.
 func RetryAfter(err error, d time.Duration) error {
 	return &classified{class: ClassRetry, after: d, err: err}
 }

@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/admin"
+	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/internal/feed"
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/reload"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -191,6 +193,12 @@ func (p *parts) Resume(_ context.Context, sink string) error {
 	return translate(p.manager.ResumeSink(sink))
 }
 
+// Skip implements admin.Sinks.
+func (p *parts) Skip(ctx context.Context, sink string, sequence uint64) (admin.Skipped, error) {
+	s, err := p.manager.SkipEvent(ctx, sink, sequence)
+	return admin.Skipped(s), translate(err)
+}
+
 // Purge implements admin.Sinks.
 func (p *parts) Purge(ctx context.Context, sink string) error {
 	return translate(p.manager.PurgeSink(ctx, sink))
@@ -228,7 +236,8 @@ func (l letters) Retry(sink string, positions []uint64) (int, error) {
 	if err != nil {
 		return 0, translate(err)
 	}
-	return queue.RetryDeadLetters(positions...)
+	// They come behind later events of their objects.
+	return queue.RetryDeadLetters(uint32(record.Replay), positions...)
 }
 
 // Drop implements admin.Letters.
@@ -248,7 +257,10 @@ func translate(err error) error {
 		return nil
 	case errors.As(err, &unknown), errors.Is(err, outbox.ErrUnknownSink):
 		return admin.Refuse(http.StatusNotFound, err)
-	case errors.Is(err, feed.ErrConfigured):
+	case errors.Is(err, delivery.ErrNothingToSkip), errors.Is(err, delivery.ErrNotSkippable):
+		return admin.Refuse(http.StatusNotFound, err)
+	case errors.Is(err, feed.ErrConfigured), errors.Is(err, delivery.ErrNotDelivering), errors.Is(err, delivery.ErrInFlight),
+		errors.Is(err, outbox.ErrDeadLettersFull):
 		return admin.Refuse(http.StatusConflict, err)
 	case errors.Is(err, feed.ErrEnded):
 		return admin.Refuse(http.StatusServiceUnavailable, err)

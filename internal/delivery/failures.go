@@ -1,0 +1,84 @@
+package delivery
+
+import (
+	"slices"
+	"sync"
+	"time"
+)
+
+// Failure is an object of which an event failed and waits for another try.
+type Failure struct {
+	Subject   string    `json:"subject,omitempty"` // empty: not known yet, after a restart
+	Sequence  uint64    `json:"sequence"`          // of the event
+	Since     time.Time `json:"since"`             // when the event failed first
+	Attempts  int       `json:"attempts"`          // of the event, failed ones
+	LastError string    `json:"lastError,omitempty"`
+	Next      time.Time `json:"next"`   // when the event is due
+	Behind    int       `json:"behind"` // later events of the object that wait
+}
+
+const (
+	maxFailures     = 1024 // failing objects known by name
+	maxFailureError = 256
+)
+
+// failures is what a status tells of objects that fail. The engine writes it, and
+// anyone reads it.
+type failures struct {
+	mu     sync.Mutex
+	byLane map[uint64]*Failure // guarded by mu for others than the engine
+}
+
+// add notes that an event failed.
+func (f *failures) add(en *entry, next time.Time, cause error, behind int) {
+	known := f.byLane[en.item.Lane]
+	if known == nil {
+		if len(f.byLane) >= maxFailures {
+			return
+		}
+		known = &Failure{}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.byLane[en.item.Lane] = known
+	if en.event != nil {
+		known.Subject = en.event.Subject()
+	}
+	if cause != nil {
+		known.LastError = cut(excerpt(cause), maxFailureError)
+	}
+	known.Sequence, known.Since, known.Attempts = en.item.Sequence, en.first, en.tries
+	known.Next, known.Behind = next, max(known.Behind, behind)
+}
+
+// follow notes that one more event waits behind one that failed.
+func (f *failures) follow(lane uint64) {
+	if known := f.byLane[lane]; known != nil {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		known.Behind++
+	}
+}
+
+// remove notes that the event that failed is through.
+func (f *failures) remove(en *entry) {
+	if len(f.byLane) == 0 {
+		return
+	}
+	if known := f.byLane[en.item.Lane]; known != nil && known.Sequence == en.item.Sequence {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.byLane, en.item.Lane)
+	}
+}
+
+// longest returns how many objects fail, and those that fail for the longest time.
+func (f *failures) longest(most int) (n int, list []Failure) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, known := range f.byLane {
+		list = append(list, *known)
+	}
+	slices.SortFunc(list, func(a, b Failure) int { return a.Since.Compare(b.Since) })
+	return len(list), list[:min(len(list), most)]
+}

@@ -1,0 +1,164 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// A skip moves past the event that fails for the longest time.
+func TestSkip(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(3, upTo(10)...)...)
+		r := newReceiver(t, failOne(change{Object: 4, N: 1}, errors.New("500")))
+		w := start(t, s, r, nil)
+		defer w.stop()
+		time.Sleep(time.Minute)
+		if st := w.Status(); st.FailingObjects != 1 || len(st.Failing) != 1 || st.Failing[0].Subject != "/api/v1/pods/4" ||
+			st.Failing[0].LastError != "500" || st.Failing[0].Sequence != 5 || st.Failing[0].Behind != 2 || st.Failing[0].Attempts < 3 {
+			t.Errorf("status %+v", st)
+		}
+		got, err := w.Skip(t.Context(), 0)
+		if err != nil || got.Sequence != 5 || got.Subject != "/api/v1/pods/4" || got.Reason != "500" || got.ID != "4/1" {
+			t.Errorf("skipped %+v, %v", got, err)
+		}
+		synctest.Wait()
+		letters := s.letters()
+		if len(letters) != 1 || letters[0].Reason != "skipped: 500" || letters[0].Position != got.Position || letters[0].Sequence != 5 {
+			t.Errorf("dead letters %+v", letters)
+		}
+		if st := w.Status(); len(r.got()) != 29 || st.State != Idle || st.FailingObjects != 0 {
+			t.Errorf("%d events arrived; %+v", len(r.got()), st)
+		}
+		r.checkOrder()
+		if _, err := w.Skip(t.Context(), 0); !errors.Is(err, ErrNothingToSkip) {
+			t.Errorf("nothing blocks: %v", err)
+		}
+	})
+}
+
+// A skip by sequence takes an event wherever it waits.
+func TestSkipBySequence(t *testing.T) {
+	for name, answer := range map[string]func(context.Context, []change) error{
+		"behind one that fails": failOne(change{Object: 1, N: 1}, errors.New("500")),
+		"of a paused sink":      func(context.Context, []change) error { return sinks.Pause(errors.New("401")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStorage(t)
+				defer s.close()
+				s.add(numbered(4, 1)...)
+				r := newReceiver(t, answer)
+				w := start(t, s, r, nil)
+				time.Sleep(time.Minute)
+				if got, err := w.Skip(t.Context(), 3); err != nil || got.ID != "1/3" {
+					t.Errorf("skipped %+v, %v", got, err)
+				}
+				if _, err := w.Skip(t.Context(), 3); !errors.Is(err, ErrNotSkippable) {
+					t.Errorf("skipped twice: %v", err)
+				}
+				if letters := s.letters(); len(letters) != 1 || !strings.HasPrefix(letters[0].Reason, "skipped: ") {
+					t.Errorf("dead letters %+v", letters)
+				}
+				w.stop()
+				if _, err := w.Skip(t.Context(), 1); !errors.Is(err, ErrNotDelivering) {
+					t.Errorf("a stopped worker: %v", err)
+				}
+				again := newReceiver(t, accept)
+				s.restart()
+				w = start(t, s, again, nil)
+				time.Sleep(10 * time.Minute)
+				w.stop()
+				if got := len(again.got()); got != 3 {
+					t.Errorf("%d events arrived, want 3", got)
+				}
+				again.checkOrder()
+			})
+		})
+	}
+}
+
+// While no object fails on its own, a skip takes the first event of a sink that
+// accepts nothing. It does not take one that is being written.
+func TestSkipDuringAWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(1, 1)...)
+		r := newReceiver(t, func(ctx context.Context, _ []change) error {
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		w := start(t, s, r, nil)
+		time.Sleep(time.Second)
+		if _, err := w.Skip(t.Context(), 1); !errors.Is(err, ErrInFlight) {
+			t.Errorf("skipped in flight: %v", err)
+		}
+		w.stop()
+	})
+}
+
+// full is a queue whose dead letters may be full.
+type full struct {
+	Queue
+
+	is bool
+}
+
+func (f *full) DeadLetter(position uint64, l outbox.Letter) error {
+	if f.is {
+		return outbox.ErrDeadLettersFull
+	}
+	return f.Queue.DeadLetter(position, l)
+}
+
+// A sink pauses when there is no room for its dead letters, and loses nothing.
+func TestDeadLettersAreFull(t *testing.T) {
+	for name, bad := range map[string]change{
+		"refused":     {Object: 3, N: 1},
+		"undecodable": {Object: 3, N: 1, Bad: true},
+	} {
+		for _, d := range deliveries {
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newStorage(t)
+					defer s.close()
+					s.add(numbered(1, 1, 2)...)
+					s.add(bad)
+					s.add(numbered(2, 4, 5)...)
+					q := &full{Queue: s.queue, is: true}
+					r := newReceiver(t, failOne(bad, sinks.Poison(errors.New("422"))))
+					w := start(t, s, r, func(c *Config) { c.Queue, c.Delivery = q, d })
+					defer w.stop()
+					paused := false
+					for range 60 {
+						time.Sleep(time.Second)
+						st := w.Status()
+						paused = paused || st.State == Paused && strings.Contains(st.Reason, outbox.ErrDeadLettersFull.Error())
+					}
+					if n := len(s.letters()); !paused || n != 0 {
+						t.Errorf("paused: %v, %d dead letters", paused, n)
+					}
+					if _, err := w.Skip(t.Context(), 3); !errors.Is(err, outbox.ErrDeadLettersFull) {
+						t.Errorf("skipped: %v", err)
+					}
+					q.is = false
+					w.Resume()
+					time.Sleep(time.Hour)
+					if got, n := len(r.got()), len(s.letters()); got != 6 || n != 1 {
+						t.Errorf("%d events arrived, %d dead letters; %+v", got, n, w.Status())
+					}
+					r.checkOrder()
+				})
+			})
+		}
+	}
+}
