@@ -53,11 +53,11 @@ func (b *backoff) wait(ctx context.Context, atLeast, most time.Duration) error {
 }
 
 func (b *backoff) spread() time.Duration {
-	n := time.Duration(1)
+	n := int64(1)
 	if b.streams != nil {
-		n = time.Duration(b.streams.Load())
+		n = b.streams.Load()
 	}
-	return min(max(n*spreadEach, spreadLeast), spreadMost)
+	return min(max(time.Duration(n*int64(spreadEach)), spreadLeast), spreadMost)
 }
 
 // sleep waits for d. It returns ctx's error if ctx ends first.

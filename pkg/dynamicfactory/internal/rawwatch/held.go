@@ -112,14 +112,14 @@ func (s *Source) hold(ctx context.Context, h *held, version string) (*held, erro
 // run keeps what the watch brings until somebody takes it over, the watch ends, or
 // there is no room.
 func (h *held) run(ctx context.Context, s *Source, version string) {
-	resp, err := s.getWatch(ctx, h.cancel, version, h.timeout)
+	body, err := s.getWatch(ctx, h.cancel, version, h.timeout)
 	if err != nil {
 		h.end(err, err)
 		close(h.opened)
 		return
 	}
-	r := bufio.NewReaderSize(resp.Body, 16) // the least; longer reads pass it by
-	h.body, h.closer = r, resp.Body
+	r := bufio.NewReaderSize(body, 16) // the least; longer reads pass it by
+	h.body, h.closer = r, body
 	close(h.opened)
 	if start, err := r.Peek(len(errorLine)); err == nil && bytes.Equal(start, errorLine) {
 		err := readError(newLines(r))
@@ -314,9 +314,10 @@ type spoolFile struct {
 }
 
 func newSpoolFile(s *Spool) (*spoolFile, error) {
-	var key [32]byte
-	_, _ = rand.Read(key[:]) // never fails
-	block, err := aes.NewCipher(key[:])
+	var secret [32 + aes.BlockSize]byte
+	_, _ = rand.Read(secret[:]) // never fails
+	key, iv := secret[:32], secret[32:]
+	block, err := aes.NewCipher(key)
 	if err != nil {
 		return nil, err
 	}
@@ -325,7 +326,6 @@ func newSpoolFile(s *Spool) (*spoolFile, error) {
 		return nil, err
 	}
 	_ = os.Remove(file.Name()) // where an open file keeps its name, close removes it
-	iv := make([]byte, aes.BlockSize)
 	return &spoolFile{spool: s, file: file, in: cipher.NewCTR(block, iv), out: cipher.NewCTR(block, iv)}, nil
 }
 

@@ -327,7 +327,7 @@ func (c *Client) page(ctx context.Context, q pageRequest) (compact.ListMeta, err
 
 // lively returns a context that ends when alive has not been called for a time; done
 // ends it. A time of 0 is no bound.
-func lively(ctx context.Context, silence time.Duration) (_ context.Context, alive func(), done func()) {
+func lively(ctx context.Context, silence time.Duration) (_ context.Context, alive, done func()) {
 	if silence == 0 {
 		return ctx, func() {}, func() {}
 	}

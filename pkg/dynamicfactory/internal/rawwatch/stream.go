@@ -279,15 +279,15 @@ func (w *stream) open(ctx context.Context, cancel context.CancelCauseFunc) (resp
 	}
 	timeout = s.watchTimeout(timeout)
 	began := time.Now()
-	resp, err := s.getWatch(ctx, cancel, s.progress.resume(), timeout)
+	body, err := s.getWatch(ctx, cancel, s.progress.resume(), timeout)
 	if err != nil {
 		return response{}, err
 	}
-	return response{resp.Body, began, timeout}, nil
+	return response{body, began, timeout}, nil
 }
 
 // getWatch sends a watch request from a version on. cancel ends ctx.
-func (s *Source) getWatch(ctx context.Context, cancel context.CancelCauseFunc, version string, timeout time.Duration) (*http.Response, error) {
+func (s *Source) getWatch(ctx context.Context, cancel context.CancelCauseFunc, version string, timeout time.Duration) (io.ReadCloser, error) {
 	query := s.query()
 	query.Set("watch", "true")
 	query.Set("allowWatchBookmarks", "true")
@@ -299,7 +299,11 @@ func (s *Source) getWatch(ctx context.Context, cancel context.CancelCauseFunc, v
 	}
 	headers := time.AfterFunc(silence, func() { cancel(errNoHeaders) })
 	defer headers.Stop()
-	return s.cfg.Client.get(ctx, s.path, query, accept)
+	resp, err := s.cfg.Client.get(ctx, s.path, query, accept) //nolint:bodyclose // the caller closes it
+	if err != nil {
+		return nil, err
+	}
+	return resp.Body, nil
 }
 
 // watchTimeout is what a watch asks for, at least and at most twice that, unless
