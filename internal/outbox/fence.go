@@ -124,7 +124,7 @@ func (f *fence) tableFull(err error) {
 		return
 	}
 	freed := false
-	for f.reserve.drop() {
+	for f.reserve.drop(false) {
 		freed = true
 	}
 	if opening && !freed {
@@ -171,12 +171,12 @@ func (f *fence) isFull() bool {
 func (f *fence) create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	large := strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".log")
 	if large && c != compactionCategory && f.isFull() {
-		if part, ok := f.reserve.pop(); ok {
+		if part, ok := f.reserve.pop(vital(name)); ok {
 			return f.FS.ReuseForWrite(part, name, c)
 		}
 	}
 	file, err := f.FS.Create(name, c)
-	for errors.Is(err, syscall.ENOSPC) && c != compactionCategory && f.reserve.drop() {
+	for errors.Is(err, syscall.ENOSPC) && c != compactionCategory && f.reserve.drop(vital(name)) {
 		file, err = f.FS.Create(name, c)
 	}
 	return file, err
@@ -390,7 +390,7 @@ func (w *fencedFile) Write(p []byte) (int, error) {
 	}
 	n, err := w.File.Write(p)
 	// Nothing of what was refused is in the file, so the rest may be tried again.
-	for errors.Is(err, syscall.ENOSPC) && vital(w.name) && w.fence.reserve.drop() {
+	for errors.Is(err, syscall.ENOSPC) && vital(w.name) && w.fence.reserve.drop(true) {
 		var more int
 		more, err = w.File.Write(p[n:])
 		n += more

@@ -120,7 +120,7 @@ func TestOpenOnAFullDisk(t *testing.T) {
 	fill()
 
 	s = openTest(t, path, Options{MaxBytes: 24 << 20})
-	if h := s.Health(); !h.Paused || h.Reason != ReasonDiskFree {
+	if h := s.Health(); h.Paused != (s.reserve.missing() > 0) || h.Paused && h.Reason != ReasonDiskFree {
 		t.Errorf("health %+v", h)
 	}
 	q := ensure(t, s, "a")

@@ -176,8 +176,7 @@ func (s *Store) refill(free int64) {
 	if missing == 0 || s.Err() != nil {
 		return
 	}
-	floor := s.limits().MinFree
-	err := s.reserve.fill(free, floor)
+	err := s.reserve.fill(free)
 	switch {
 	case err == nil && s.reserve.missing() == 0:
 		s.fence.roomy()

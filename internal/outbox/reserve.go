@@ -28,6 +28,7 @@ type reserve struct {
 
 const (
 	reserveParts   = 8
+	reserveVital   = 3 // for write-ahead logs and the MANIFEST
 	minReservePart = 256 << 10
 	maxReservePart = 8 << 20
 )
@@ -39,7 +40,7 @@ func openReserve(fsys vfs.FS, dir string, maxBytes int64) *reserve {
 	if err != nil {
 		return r
 	}
-	part := sizeFor(maxBytes, 64*reserveParts, minReservePart, maxReservePart)
+	part := sizeFor(maxBytes, 64, minReservePart, maxReservePart) // as a table
 	r.part = min(part, int64(usage.TotalBytes)/16/reserveParts)
 	for i := range r.held {
 		_, err := fsys.Stat(r.path(i))
@@ -69,13 +70,13 @@ func (r *reserve) missingLocked() int64 {
 	return n * r.part
 }
 
-// fill makes the files that are missing, if the disk has the room and floor bytes
-// more. A filesystem that cannot allocate gets no reserve.
-func (r *reserve) fill(free, floor int64) error {
+// fill makes the files that are missing, if the disk has the room and some more. A
+// filesystem that cannot allocate gets no reserve.
+func (r *reserve) fill(free int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	missing := r.missingLocked()
-	if missing == 0 || free < missing+max(floor, r.part) {
+	if missing == 0 || free < missing+r.part {
 		return nil
 	}
 	for i := range r.held {
@@ -111,14 +112,19 @@ func ignoreAbsent(err error) error {
 	return err
 }
 
-// pop gives up one file, the path of which it returns.
-func (r *reserve) pop() (path string, ok bool) {
+// pop gives up one file, the path of which it returns. The last ones are only for
+// what the store cannot go on without.
+func (r *reserve) pop(vital bool) (path string, ok bool) {
 	if r == nil {
 		return "", false
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for i := range r.held {
+	first := 0
+	if !vital {
+		first = reserveVital
+	}
+	for i := len(r.held) - 1; i >= first; i-- {
 		if r.held[i] {
 			r.held[i] = false
 			return r.path(i), true
@@ -128,8 +134,8 @@ func (r *reserve) pop() (path string, ok bool) {
 }
 
 // drop removes one file; false if there is none.
-func (r *reserve) drop() bool {
-	path, ok := r.pop()
+func (r *reserve) drop(vital bool) bool {
+	path, ok := r.pop(vital)
 	return ok && r.fs.Remove(path) == nil
 }
 

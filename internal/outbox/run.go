@@ -126,7 +126,9 @@ func (s *Store) reclaimLoop(ctx context.Context, requests <-chan uint64) {
 		case to := <-requests:
 			if err := s.reclaim(ctx, from, to); err != nil {
 				if ctx.Err() == nil && s.Err() == nil {
-					s.opts.Logger.Warn("deleted records still take disk space", "error", err)
+					if suppressed, ok := s.limit.allow("reclaim"); ok {
+						s.opts.Logger.Warn("deleted records still take disk space", "error", firstLine(err), "suppressed", suppressed)
+					}
 				}
 				continue
 			}

@@ -85,7 +85,7 @@ func Open(dir string, o Options) (*Store, error) {
 func (s *Store) open() (err error) {
 	s.reserve = openReserve(s.opts.FS, s.dir, s.opts.MaxBytes)
 	s.owner, err = takeOwnership(s.opts.FS, s.dir)
-	for errors.Is(err, syscall.ENOSPC) && s.reserve.drop() {
+	for errors.Is(err, syscall.ENOSPC) && s.reserve.drop(true) {
 		s.owner, err = takeOwnership(s.opts.FS, s.dir)
 	}
 	if err != nil {
