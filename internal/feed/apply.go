@@ -26,12 +26,19 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	}
 	old := m.currentState()
 	diff := plan.Diff(old, next)
+	rev, err := m.revise(next, d)
+	if err != nil {
+		return err
+	}
 	fresh, err := m.prepareSinks(next, diff)
 	if err != nil {
 		return err
 	}
+	if err := m.acceptEdits(&rev); err != nil {
+		return err
+	}
 	// From here on nothing fails for reasons of the new state.
-	if err := m.adoptRoutes(ctx, next, m.startSinks(ctx, next, diff)); err != nil {
+	if err := m.adoptRoutes(ctx, next, &rev, m.startSinks(ctx, next, diff)); err != nil {
 		return err
 	}
 	m.setState(next)
@@ -59,10 +66,11 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	return m.forgetUnwatched()
 }
 
-// adoptRoutes puts the routes of a state in place, once the sinks that start from
-// the log's beginning have what is in it.
-func (m *Manager) adoptRoutes(ctx context.Context, next *plan.State, unfilled []string) error {
+// adoptRoutes puts the routes and the edits of a state in place, once the sinks that
+// start from the log's beginning have what is in it.
+func (m *Manager) adoptRoutes(ctx context.Context, next *plan.State, rev *revision, unfilled []string) error {
 	adopt := func() {
+		m.adoptEdits(rev)
 		m.adoptRouter(next.Router)
 		m.keepUnrouted.Store(len(next.Sinks) == 0)
 	}
@@ -97,6 +105,10 @@ func (m *Manager) reconcile(ctx context.Context) {
 	d, err := m.desire(st)
 	if err != nil {
 		m.log.Warn("a watch insists on a resource that is not served any more; the others go on", "error", err)
+	}
+	if err := m.reviseServed(st, d); err != nil {
+		m.fail(err)
+		return
 	}
 	gained, err := m.follow(ctx, d)
 	if err != nil {

@@ -63,7 +63,7 @@ func newRig(t *testing.T, dir string, watches ...plan.Watch) *rig {
 	}
 	m, err := New(Config{
 		Cluster: "test", REST: &rest.Config{Host: "https://127.0.0.1:1"}, Store: store,
-		Resolver: served{pods, nodes, widgets, widgetsV2},
+		Resolver: served{pods, nodes, widgets, widgetsV2, secretResource},
 		Logger:   slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		Now: func() time.Time { return time.Unix(1_800_000_000, 0) },
 	})
@@ -141,7 +141,7 @@ func (r *rig) events() []*event.Event {
 	}
 	var list []*event.Event
 	for _, it := range items {
-		e, err := r.m.inflater.Event(it.Sequence, record.Object|record.OldObject, it.Payload)
+		e, err := r.m.inflater.Event(it.Sequence, record.Object|record.OldObject, it.Payload, "")
 		if err != nil {
 			r.Fatal(err)
 		}

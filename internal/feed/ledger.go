@@ -99,8 +99,8 @@ func (m *Manager) scanPrefix(s *source, prefix string, fn func(*compact.Object) 
 }
 
 // append adds the event to the log and to the queues of g.targets. The record
-// holds the parts that at least one of them asks for.
-func (g *group) append(e *event.Event, obj, old *compact.Object) error {
+// holds the parts that at least one of them asks for, which edits made what they are.
+func (g *group) append(e *event.Event, edits uint64, obj, old *compact.Object) error {
 	var want route.Payload
 	if len(g.targets) == 0 {
 		want = route.PayloadObject // for those who read the log itself
@@ -113,7 +113,7 @@ func (g *group) append(e *event.Event, obj, old *compact.Object) error {
 		g.routes = append(g.routes, outbox.Route{Sink: t.Sink, Flags: uint32(flags)})
 		g.stored = append(g.stored, record.Target{Sink: t.Sink, Flags: flags, Routes: t.Routes})
 	}
-	r := record.Record{Event: *e, Targets: g.stored}
+	r := record.Record{Event: *e, Edits: edits, Targets: g.stored}
 	if want&route.PayloadObject != 0 {
 		r.Object = obj.Body()
 	}

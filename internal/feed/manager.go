@@ -16,6 +16,7 @@ import (
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -67,6 +68,10 @@ type Manager struct {
 	namespaces *namespaces
 	metrics    *metrics
 	redactKey  []byte
+
+	edits        atomic.Pointer[redact.Table] // of the state that is adopted
+	editsChanged atomic.Uint64                // how often edits was replaced
+	accepted     redact.Accepted              // what edits was made of; the owner's
 
 	router        atomic.Pointer[route.Router]
 	keepUnrouted  atomic.Bool // no sinks are configured: the event log is what users read
@@ -122,7 +127,10 @@ func New(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	m.codec = compact.NewCodec(m.dicts)
-	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Dictionaries: m.dicts}
+	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Dictionaries: m.dicts, Edit: m.editRecord}
+	if err := m.loadEdits(); err != nil {
+		return nil, err
+	}
 	m.factory, err = dynamicfactory.NewForConfig(cfg.REST,
 		dynamicfactory.WithName(cfg.InformerName),
 		dynamicfactory.WithCompactStore(),

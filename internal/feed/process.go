@@ -168,7 +168,7 @@ func (g *group) deliver(src *source, at time.Time, o occurrence, hits []route.Hi
 		Namespace: obj.GetNamespace(), Name: obj.GetName(), UID: string(obj.GetUID()), ResourceVersion: obj.GetResourceVersion(),
 		FinalStateUnknown: o.unknown, Repair: o.repair,
 	}
-	if err := g.append(&e, obj, o.before); err != nil {
+	if err := g.append(&e, src.edits, obj, o.before); err != nil {
 		return fmt.Errorf("record %s %s: %w", e.Type, e.Subject(), err)
 	}
 	return nil

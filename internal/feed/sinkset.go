@@ -10,8 +10,6 @@ import (
 	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
-	"github.com/watcherd/watcherd/internal/record"
-	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
@@ -77,7 +75,8 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 		},
 		Fingerprint:  spec.Fingerprint,
 		Format:       spec.Format,
-		Decode:       m.decode,
+		Decode:       m.decodeFor(spec.Name),
+		Decoding:     m.editsChanged.Load,
 		Delivery:     spec.Delivery,
 		Retry:        delivery.Retry{Initial: spec.Retry.Initial, Max: spec.Retry.Max, PoisonAttempts: spec.Retry.PoisonAttempts},
 		Oversize:     delivery.Oversize(spec.Oversize),
@@ -97,15 +96,6 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 	m.mu.Lock()
 	m.sinks[spec.Name] = sw
 	m.mu.Unlock()
-}
-
-// decode makes the event that a queue's item stands for.
-func (m *Manager) decode(it outbox.Item) (*event.Event, error) {
-	e, err := m.inflater.Event(it.Sequence, record.Flags(it.Flags), it.Payload)
-	if err == nil {
-		e.Position = it.Position
-	}
-	return e, err
 }
 
 // stopSink ends a worker and waits for it. Its queue stays.

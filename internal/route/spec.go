@@ -15,6 +15,8 @@ type Spec struct {
 	Events    []event.Type
 	When      string   // a CEL expression; empty is true
 	Changed   []string // paths in the syntax of compact.ParsePath
+	Drop      []string // paths; what the route's sinks do not get
+	Redact    []string // paths; what they get hashes of
 	Payload   []string // object, oldObject, patch
 	Sinks     []string
 	OnError   OnError

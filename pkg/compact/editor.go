@@ -300,3 +300,62 @@ func (ed *edit) note(key []byte) {
 		ed.hasAPIVersion = true
 	}
 }
+
+// Fate is what rules make of one value.
+type Fate uint8
+
+// The fates.
+const (
+	Kept    Fate = iota // it stays, edited
+	Dropped             // it goes
+	Unknown             // it is part of a value that a rule replaces, or its place cannot be told
+)
+
+// AppendAt appends value, the JSON at the place that the tokens of a JSON Pointer name, with the rules applied. Of an
+// index in an array that rules name by number the place cannot be told: a patch moves items. Without a value it tells
+// the fate only. Nothing is appended unless the fate is Kept.
+func (e *Editor) AppendAt(dst []byte, tokens []string, value []byte) ([]byte, Fate, error) {
+	n := e.root
+	for _, token := range tokens {
+		switch {
+		case n == nil:
+			return append(dst, value...), Kept, nil
+		case n.action != nil && n.action.replace == nil:
+			return dst, Dropped, nil
+		case n.action != nil:
+			return dst, Unknown, nil
+		case len(n.items) > 0 && isIndex(token):
+			return dst, Unknown, nil
+		}
+		n = n.at(true, []byte(token), 0)
+	}
+	if n.drops() {
+		return dst, Dropped, nil
+	}
+	if value == nil {
+		return dst, Kept, nil
+	}
+	ed := edit{raw: value, dst: dst}
+	start := skipSpace(value, 0)
+	end, err := ed.value(n, start, len(tokens))
+	if err != nil {
+		return dst, Kept, err
+	}
+	if bad := endOfInput(value, end); bad < 0 {
+		return dst, Kept, syntaxError(bad)
+	}
+	return append(ed.dst, value[ed.from:end]...), Kept, nil
+}
+
+// isIndex reports whether a token of a JSON Pointer can name an item of an array.
+func isIndex(token string) bool {
+	if token == "-" {
+		return true
+	}
+	for _, c := range []byte(token) {
+		if c < '0' || c > '9' {
+			return false
+		}
+	}
+	return token != ""
+}
