@@ -35,6 +35,8 @@ func (k *compiler) routes() []route.Spec {
 			Resources: k.resources(item("routes", i)+".resources", r.Resources),
 			When:      r.When,
 			Changed:   r.Changed,
+			Drop:      r.Drop,
+			Redact:    r.Redact,
 			Payload:   r.Payload,
 			Sinks:     r.Sinks,
 			OnError:   route.OnError(r.OnError),
@@ -42,6 +44,7 @@ func (k *compiler) routes() []route.Spec {
 		for _, t := range r.Events {
 			specs[i].Events = append(specs[i].Events, event.Type(t))
 		}
+		k.edits(item("routes", i), route.Edits{Drop: r.Drop, Redact: r.Redact})
 	}
 	return specs
 }

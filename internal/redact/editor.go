@@ -1,8 +1,6 @@
 package redact
 
 import (
-	"errors"
-
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/compact"
@@ -16,15 +14,8 @@ var (
 	_ record.Edit = chain{}
 )
 
-var errNoEditor = errors.New("the edits of the routes do not go together")
-
 // Object implements record.Edit.
-func (e editor) Object(dst, raw []byte) ([]byte, error) {
-	if e.Editor == nil {
-		return dst, errNoEditor
-	}
-	return e.Append(dst, raw)
-}
+func (e editor) Object(dst, raw []byte) ([]byte, error) { return e.Append(dst, raw) }
 
 // Patch implements record.Edit.
 func (e editor) Patch(patch, before, after []byte) ([]byte, bool) {
@@ -32,29 +23,30 @@ func (e editor) Patch(patch, before, after []byte) ([]byte, bool) {
 		patch, err := route.Patch(before, after)
 		return patch, err == nil
 	}
-	if e.Editor == nil {
-		return nil, false
-	}
 	return route.EditPatch(e.Editor, patch)
 }
 
 // chain is one set of edits after another.
-type chain [2]editor
+type chain []record.Edit
 
 // Object implements record.Edit.
 func (c chain) Object(dst, raw []byte) ([]byte, error) {
-	first, err := c[0].Object(nil, raw)
-	if err != nil {
-		return dst, err
+	for _, e := range c {
+		edited, err := e.Object(nil, raw)
+		if err != nil {
+			return dst, err
+		}
+		raw = edited
 	}
-	return c[1].Object(dst, first)
+	return append(dst, raw...), nil
 }
 
 // Patch implements record.Edit.
-func (c chain) Patch(patch, before, after []byte) ([]byte, bool) {
-	patch, ok := c[0].Patch(patch, before, after)
-	if !ok || before != nil && after != nil {
-		return patch, ok
+func (c chain) Patch(patch, before, after []byte) (left []byte, ok bool) {
+	for _, e := range c {
+		if patch, ok = e.Patch(patch, before, after); !ok {
+			return nil, false
+		}
 	}
-	return c[1].Patch(patch, before, after)
+	return patch, true
 }

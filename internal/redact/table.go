@@ -18,8 +18,9 @@ type Table struct {
 
 	key      []byte
 	routes   map[string]route.Edits // by name; only those with edits
+	single   map[string]editor      // the same, compiled
 	leading  map[string][]string    // sink → those of routes that lead to it now
-	combined sync.Map               // names of routes → *editor of all their edits
+	combined sync.Map               // names of routes → record.Edit of all their edits
 }
 
 // rules are the edits of a resource, in one namespace or all.
@@ -32,7 +33,7 @@ type rules struct {
 // Compile makes a Table. leading are the routes that lead to each sink now. key is
 // that of the hashes.
 func Compile(a Accepted, leading map[string][]string, key []byte) (*Table, error) {
-	t := &Table{resources: map[schema.GroupResource][]*rules{}, key: key, routes: map[string]route.Edits{}, leading: map[string][]string{}}
+	t := &Table{resources: map[schema.GroupResource][]*rules{}, key: key, routes: map[string]route.Edits{}, single: map[string]editor{}, leading: map[string][]string{}}
 	for i := range a.Resources {
 		r := &a.Resources[i]
 		compiled, err := compile(r.Edits, r.GroupResource(), key)
@@ -54,10 +55,12 @@ func Compile(a Accepted, leading map[string][]string, key []byte) (*Table, error
 			}
 		}
 	}
-	for _, r := range t.routes {
-		if _, err := r.RouteEditor(key); err != nil {
+	for name, r := range t.routes {
+		compiled, err := r.RouteEditor(key)
+		if err != nil {
 			return nil, err
 		}
+		t.single[name] = editor{compiled}
 	}
 	return t, nil
 }
@@ -114,13 +117,13 @@ func (t *Table) Edit(r *record.Record, sink string) record.Edit {
 	case routed == nil:
 		return pending
 	default:
-		return chain{pending.editor, *routed}
+		return chain{pending.editor, routed}
 	}
 }
 
 // routed are the edits of the routes by which a record reaches a sink: those that it
 // took when it was recorded, and those of them that lead there now.
-func (t *Table) routed(r *record.Record, sink string) *editor {
+func (t *Table) routed(r *record.Record, sink string) record.Edit {
 	if len(t.routes) == 0 || sink == "" {
 		return nil
 	}
@@ -144,16 +147,25 @@ func (t *Table) routed(r *record.Record, sink string) *editor {
 	slices.Sort(names)
 	key := strings.Join(names, ",")
 	if known, ok := t.combined.Load(key); ok {
-		return known.(*editor)
+		return known.(record.Edit)
 	}
+	known, _ := t.combined.LoadOrStore(key, t.combine(names))
+	return known.(record.Edit)
+}
+
+// combine makes one of the edits of several routes. Where they are too much for one,
+// it is one after another.
+func (t *Table) combine(names []string) record.Edit {
 	var all route.Edits
 	for _, name := range names {
 		all = all.Union(t.routes[name])
 	}
-	compiled, err := all.RouteEditor(t.key)
-	if err != nil {
-		return &editor{} // each compiles by itself; shows nothing
+	if compiled, err := all.RouteEditor(t.key); err == nil {
+		return editor{compiled}
 	}
-	known, _ := t.combined.LoadOrStore(key, &editor{compiled})
-	return known.(*editor)
+	edits := make(chain, len(names))
+	for i, name := range names {
+		edits[i] = t.single[name]
+	}
+	return edits
 }

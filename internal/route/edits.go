@@ -1,6 +1,7 @@
 package route
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -56,7 +58,20 @@ func (e Edits) Validate() error {
 			}
 		}
 	}
+	if len(errs) == 0 {
+		if _, err := compact.NewEditor(e.paths(nil)...); err != nil {
+			errs = append(errs, &SpecError{Index: -1, Path: cmp.Or(wide(e.Drop, "drop"), "redact"), Msg: err.Error()})
+		}
+	}
 	return errors.Join(errs...)
+}
+
+// wide is key if one of its paths has a wildcard.
+func wide(paths []string, key string) string {
+	if slices.ContainsFunc(paths, func(p string) bool { return strings.Contains(p, "*") }) {
+		return key
+	}
+	return ""
 }
 
 // Variant tells apart the forms in which different edits leave objects of one
