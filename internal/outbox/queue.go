@@ -56,6 +56,8 @@ type Item struct {
 	Time time.Time
 	// Payload belongs to the caller.
 	Payload []byte
+
+	size uint32 // by which a record of the log counts
 	// Unreadable is set by ReadLog for a record whose bytes are damaged. Read
 	// never returns such an item: it makes a dead letter of it.
 	Unreadable bool
