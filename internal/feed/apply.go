@@ -34,6 +34,7 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	if err != nil {
 		return err
 	}
+	m.stopScrub() // it may have to do more now, or by other edits
 	if err := m.acceptEdits(&rev); err != nil {
 		return err
 	}
@@ -49,6 +50,9 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	})
 	gained, err := m.follow(ctx, d)
 	if err != nil {
+		return err
+	}
+	if err := m.startScrub(ctx); err != nil {
 		return err
 	}
 	if err := m.followNamespaces(ctx, next); err != nil {
@@ -113,6 +117,10 @@ func (m *Manager) reconcile(ctx context.Context) {
 	gained, err := m.follow(ctx, d)
 	if err != nil {
 		m.log.Error("could not follow a change of the served resources", "error", err)
+	}
+	if err := m.startScrub(ctx); err != nil {
+		m.fail(err)
+		return
 	}
 	m.snapshotGained(ctx, gained)
 }

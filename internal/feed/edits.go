@@ -67,15 +67,20 @@ func (m *Manager) revise(next *plan.State, d desired) (revision, error) {
 }
 
 // acceptEdits makes the edits of a new state durable, with the task to rewrite what
-// they hide and the store holds.
+// they hide and the store holds. No scrub runs meanwhile.
 func (m *Manager) acceptEdits(r *revision) error {
 	b := m.store.NewBatch()
 	defer b.Discard()
 	b.PutMeta(acceptedMeta, r.accepted.Marshal())
+	task := m.scrub.load()
+	if len(r.tightened) > 0 {
+		task = m.needScrub(b, r.tightened)
+	}
 	if err := m.store.Commit(b); err != nil {
 		return fmt.Errorf("%w: keep the accepted edits: %w", ErrStore, err)
 	}
 	m.accepted = r.accepted
+	m.scrub.set(task)
 	return nil
 }
 
@@ -88,6 +93,7 @@ func (m *Manager) reviseServed(st *plan.State, d desired) error {
 	if reflect.DeepEqual(r.accepted, m.accepted) {
 		return nil
 	}
+	m.stopScrub()
 	if err := m.acceptEdits(&r); err != nil {
 		return err
 	}

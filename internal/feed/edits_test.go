@@ -58,7 +58,12 @@ func (r *rig) edited(s *source, raw string) *compact.Object {
 	if err != nil {
 		r.Fatal(err)
 	}
-	o, err := r.m.codec.Encode(out, nil, 0)
+	codec := r.codecs[s.partition]
+	if codec == nil {
+		codec = compact.NewCodecFor(r.m.dicts, s.key.GVR.GroupResource().String())
+		r.codecs[s.partition] = codec
+	}
+	o, err := codec.Encode(out, nil, 0)
 	if err != nil {
 		r.Fatal(err)
 	}

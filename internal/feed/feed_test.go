@@ -53,6 +53,8 @@ type rig struct {
 	store *outbox.Store
 	group *group
 	read  uint64 // sequence of the last event looked at
+
+	codecs map[string]*compact.Codec // of edited objects, by source
 }
 
 func newRig(t *testing.T, dir string, watches ...plan.Watch) *rig {
@@ -79,7 +81,7 @@ func newRig(t *testing.T, dir string, watches ...plan.Watch) *rig {
 	}
 	m.router.Store(router)
 	m.setState(&plan.State{Watches: watches, Router: router})
-	r := &rig{T: t, m: m, store: store, group: newGroup(m)}
+	r := &rig{T: t, m: m, store: store, group: newGroup(m), codecs: map[string]*compact.Codec{}}
 	t.Cleanup(func() {
 		m.factory.Shutdown()
 		if err := store.Close(); err != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/internal/outbox"
@@ -72,6 +73,8 @@ type Manager struct {
 	edits        atomic.Pointer[redact.Table] // of the state that is adopted
 	editsChanged atomic.Uint64                // how often edits was replaced
 	accepted     redact.Accepted              // what edits was made of; the owner's
+	scrub        scrubber
+	refreshers   map[schema.GroupResource]*compact.Codec // encode again what has a retired dictionary; the committer's
 
 	router        atomic.Pointer[route.Router]
 	keepUnrouted  atomic.Bool // no sinks are configured: the event log is what users read
@@ -118,6 +121,7 @@ func New(cfg Config) (*Manager, error) {
 		sources:       map[dynamicfactory.Key]*source{},
 		sinks:         map[string]*sinkWorker{},
 		missing:       map[string]missing{},
+		refreshers:    map[schema.GroupResource]*compact.Codec{},
 	}
 	var err error
 	if m.dicts, err = loadDictionaries(cfg.Store); err != nil {
@@ -129,6 +133,9 @@ func New(cfg Config) (*Manager, error) {
 	m.codec = compact.NewCodec(m.dicts)
 	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Dictionaries: m.dicts, Edit: m.editRecord}
 	if err := m.loadEdits(); err != nil {
+		return nil, err
+	}
+	if err := m.loadScrub(); err != nil {
 		return nil, err
 	}
 	m.factory, err = dynamicfactory.NewForConfig(cfg.REST,
@@ -156,7 +163,7 @@ func New(cfg Config) (*Manager, error) {
 //
 // The order of the end, and why:
 //
-//  1. The audit ends, and informers stop and are joined, so nothing new arrives.
+//  1. The audit and a scrub of the store end, and informers stop and are joined, so nothing new arrives.
 //  2. The committer commits what they handed over, so that it need not be read
 //     again, and ends.
 //  3. The sinks' workers finish or put back what is in flight. They come last
@@ -174,6 +181,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	err := m.own(ctx)
 
 	stop()
+	m.stopScrub()
 	audit.Wait()
 	m.closeSources()
 	m.namespaces.close()
