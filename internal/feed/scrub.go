@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -353,7 +352,7 @@ func (r *scrubRun) files(ctx context.Context) error {
 		b := r.m.store.NewBatch()
 		defer b.Discard()
 		for _, id := range r.state.Retired {
-			b.DeleteMeta(dictionaryMeta + strconv.FormatUint(uint64(id), 10))
+			b.DeleteMeta(dictionaryKey(id))
 		}
 		if err := r.m.store.Commit(b); err != nil {
 			return err
