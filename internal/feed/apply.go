@@ -38,6 +38,9 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	if err := m.acceptEdits(&rev); err != nil {
 		return err
 	}
+	if err := m.tellAbsences(next, d); err != nil {
+		return err
+	}
 	// From here on nothing fails for reasons of the new state.
 	if err := m.adoptRoutes(ctx, next, &rev, m.startSinks(ctx, next, diff)); err != nil {
 		return err
@@ -73,17 +76,17 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 // adoptRoutes puts the routes and the edits of a state in place, once the sinks that
 // start from the log's beginning have what is in it.
 func (m *Manager) adoptRoutes(ctx context.Context, next *plan.State, rev *revision, unfilled []string) error {
-	adopt := func() {
+	adopt := func() error {
+		if err := m.noteRoutes(next); err != nil {
+			return err
+		}
 		m.adoptEdits(rev)
 		m.adoptRouter(next.Router)
 		m.keepUnrouted.Store(len(next.Sinks) == 0)
-	}
-	if len(unfilled) == 0 {
-		adopt()
 		return nil
 	}
 	err := m.fillSinks(ctx, next, unfilled, adopt)
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrEnded) {
 		m.fail(err)
 	}
 	return err

@@ -87,7 +87,7 @@ func (m *metrics) repaired(s *source) prometheus.Counter {
 }
 
 // gapCauses are those of the factory's gaps, and the audit's.
-var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRollback, dynamicfactory.CauseUnreadable, causeAudit}
+var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRollback, dynamicfactory.CauseUnreadable, causeAudit, causeRemoved}
 
 // feeds notes that a source feeds a watch. Series begin at zero, so that their
 // first increase is one.

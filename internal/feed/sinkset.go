@@ -20,20 +20,27 @@ type sinkWorker struct {
 	done   chan struct{} // closed when the worker's Run has returned
 }
 
-// prepareSinks makes the queues of the sinks that are new to the store, and returns
-// their names. It is what can fail of a change of sinks; a queue without a worker
+// prepareSinks makes the queues of the sinks that are new to the store, has those that
+// are back filled, and returns the names of both. It is what can fail of a change of sinks; a queue without a worker
 // does no harm.
 func (m *Manager) prepareSinks(next *plan.State, diff plan.Plan) (fresh []string, err error) {
 	for _, name := range slices.Concat(diff.Sinks.Add, diff.Sinks.Replace) {
-		if _, err := m.store.Queue(name); err != nil {
+		if _, err := m.store.Queue(name); err != nil { // new to the store
 			fresh = append(fresh, name)
 		}
 		from := outbox.FromNow
 		if next.Sink(name).From == plan.FromStart {
 			from = outbox.FromLogStart
 		}
-		if _, err := m.store.EnsureSink(name, from); err != nil {
+		q, err := m.store.EnsureSink(name, from)
+		if err != nil {
 			return nil, fmt.Errorf("sink %s: %w", name, err)
+		}
+		if err := m.store.RejoinSink(name, from); err != nil {
+			return nil, err
+		}
+		if _, back := q.Absence(); back {
+			fresh = append(fresh, name)
 		}
 	}
 	return fresh, nil
@@ -115,7 +122,7 @@ func (m *Manager) stopSink(name string) {
 func (m *Manager) removeSinks(names []string) {
 	for _, name := range names {
 		m.stopSink(name)
-		m.log.Warn("sink removed from the configuration: its backlog is kept until it is purged", "sink", name)
+		m.log.Warn("sink removed from the configuration: its backlog is kept until it is purged, and it goes on where it stopped when it is put back", "sink", name)
 	}
 }
 

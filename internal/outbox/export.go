@@ -136,10 +136,10 @@ func (e *exporter) damage(where string, err error) error {
 func (e *exporter) database(i *inspection) error {
 	if e.veil != nil {
 		lower, upper := prefixRange(prefixMeta)
-		_, err := scanBothWays(i.db, lower, upper, func(key, value []byte) error {
+		err := scanReadable(i.db, lower, upper, func(key, value []byte) error {
 			e.veil.Learn(string(key[1:]), value)
 			return nil
-		})
+		}, func(lostSpan) error { return nil }) // reported when it is exported
 		if err != nil {
 			return err
 		}

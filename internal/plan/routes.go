@@ -10,8 +10,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-// everything is the name of the route that stands for no routes.
-const everything = "default"
+// DefaultRoute takes every change of every watch. It stands for no routes.
+func DefaultRoute() route.Spec { return route.Spec{Name: "default"} }
 
 // routes are the configured routes, or the one that takes every watch to every
 // sink.
@@ -21,7 +21,7 @@ func (k *compiler) routes() []route.Spec {
 		if len(c.Sinks) == 0 {
 			return nil
 		}
-		all := route.Spec{Name: everything}
+		all := DefaultRoute()
 		for _, s := range c.Sinks {
 			all.Sinks = append(all.Sinks, s.Name)
 		}

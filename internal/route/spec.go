@@ -1,6 +1,8 @@
 package route
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 
 	"github.com/watcherd/watcherd/pkg/event"
@@ -20,6 +22,15 @@ type Spec struct {
 	Payload   []string // object, oldObject, patch
 	Sinks     []string
 	OnError   OnError
+}
+
+// Matching identifies the changes that the route takes: it is the same for routes that
+// differ in what they deliver only, and to whom.
+func (s Spec) Matching() string {
+	s.Name, s.Payload, s.Sinks, s.Drop, s.Redact = "", nil, nil, nil, nil
+	text := fmt.Appendf(nil, "%q", s)
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
 }
 
 // OnError says what becomes of an event on which a route's expression fails.
