@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
+
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
@@ -214,7 +216,7 @@ func (m *Manager) tellAbsence(next *plan.State, d desired, sink string, from, to
 			if err != nil {
 				return fmt.Errorf("gap for sink %s: %w", sink, err)
 			}
-			b.Append(outbox.Record{Time: at, Lane: laneOf(s.id), Payload: payload}, []outbox.Route{{Sink: sink}})
+			b.Append(outbox.Record{Time: at, Lane: xxhash.Sum64(r.Event.AppendPartitionKey(nil)), Payload: payload}, []outbox.Route{{Sink: sink}})
 			m.metrics.gap(h.watch.Name, s, causeRemoved)
 		}
 	}
