@@ -90,6 +90,8 @@ routes:
   when: object.status.phase == "Failed"
   onError: drop
   changed: [spec]
+  drop: [status]
+  redact: ["data[*]"]
   payload: [object, oldObject, patch]
   sinks: [s]
 sinks:
@@ -150,7 +152,8 @@ sinks:
 		Routes: []config.Route{{
 			Name: "r", Watches: []string{"w"}, Resources: []config.Resource{config.ParseResource("pods")},
 			Events: []string{"added", "updated", "deleted", "sync"}, When: `object.status.phase == "Failed"`, OnError: config.ErrorDrop,
-			Changed: []string{"spec"}, Payload: []string{"object", "oldObject", "patch"}, Sinks: []string{"s"},
+			Changed: []string{"spec"},
+			Drop:    []string{"status"}, Redact: []string{"data[*]"}, Payload: []string{"object", "oldObject", "patch"}, Sinks: []string{"s"},
 		}},
 		Sinks: []config.Sink{{
 			Name: "s", Kind: "lake", Format: config.FormatJSON,

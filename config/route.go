@@ -16,6 +16,10 @@ type Route struct {
 	OnError string `json:"onError" jsonschema:"enum=pass,enum=drop"`
 	// Key paths; an update counts only if one of these changed. Other types of events are not affected.
 	Changed []string `json:"changed"`
+	// Key paths, as a watch's: further values that the events of this route do not carry. Its expressions see them. Of several routes to one sink the edits of all apply.
+	Drop []string `json:"drop"`
+	// Key paths whose values the events of this route carry as keyed hashes only.
+	Redact []string `json:"redact"`
 	// What the events carry: the state after the change, the state before it, the RFC 6902 patch between them.
 	Payload []string `json:"payload" jsonschema:"enum=object,enum=oldObject,enum=patch"`
 	// Names of the sinks it delivers to.

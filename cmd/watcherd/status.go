@@ -98,6 +98,21 @@ func (p *statusPrinter) summary(st *status.Status) {
 		p.printf(" (%d to %d)", s.FirstEvent, s.LastEvent)
 	}
 	p.printf("   last commit %s\n", ago(s.LastCommit, p.now))
+	if st.Scrub != nil {
+		p.scrub(st.Scrub)
+	}
+}
+
+func (p *statusPrinter) scrub(s *status.Scrub) {
+	state := "done " + ago(s.Done, p.now)
+	if s.Done.IsZero() {
+		state = "runs for " + age(s.Began, p.now) + ", at " + clean(s.Stage)
+	}
+	p.printf("scrub    %s   %s   %d rewritten", clean(strings.Join(s.Resources, ", ")), state, s.Rewritten)
+	if s.Failed > 0 {
+		p.printf(", %d could not be", s.Failed)
+	}
+	p.printf("\n")
 }
 
 func (p *statusPrinter) watches(watches []status.Watch) {

@@ -103,7 +103,8 @@ func newStoreExportCommand(flags *storeFlags) *cobra.Command {
 		Short: "Write everything that can be read from the store as JSON lines",
 		Long: "Export writes log records, queues, dead letters, ledger and metadata as JSON lines, payloads as base64, also of a\n" +
 			"store that is damaged. It changes nothing. The daemon must not run. The output holds everything the daemon\n" +
-			"recorded, but the key of the hashes that stand for redacted values: treat it as you treat the cluster's data.",
+			"recorded, but what the last accepted configuration drops or redacts, and the key of the hashes that stand for\n" +
+			"redacted values: treat it as you treat the cluster's data.",
 		Example: "  watcherd store export --store ./watcherd-data --output dump.jsonl",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -115,7 +116,7 @@ func newStoreExportCommand(flags *storeFlags) *cobra.Command {
 				return fmt.Errorf("%w: %w", watcherd.ErrStoreOpen, err)
 			}
 			if output == "" || output == "-" {
-				return exportError(outbox.Export(dir, cmd.OutOrStdout(), feed.RedactKeyMeta))
+				return exportError(feed.Export(dir, cmd.OutOrStdout()))
 			}
 			return exportFile(cmd, dir, output)
 		},
@@ -132,7 +133,7 @@ func exportFile(cmd *cobra.Command, dir, output string) (err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	w := &countingWriter{w: f, progress: newProgress(cmd.ErrOrStderr())}
 	defer w.progress.clear()
-	return exportError(outbox.Export(dir, w, feed.RedactKeyMeta))
+	return exportError(feed.Export(dir, w))
 }
 
 // exportError tells a store that cannot be opened from a disk that is full.

@@ -26,6 +26,9 @@ type Config struct {
 	// It is called from one goroutine at a time, may keep the item's payload,
 	// and may be called again for an item that has to be read again.
 	Decode func(item outbox.Item) (*event.Event, error)
+	// Decoding changes when Decode would make something else of an item: what was
+	// decoded before and not written yet is then decoded again. nil: it never does.
+	Decoding func() uint64
 
 	// Fingerprint tells this configuration of the sink from an earlier one: a
 	// schedule of retries that another fingerprint left in the queue is not kept,

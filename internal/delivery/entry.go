@@ -12,6 +12,7 @@ import (
 type entry struct {
 	item    outbox.Item  // without payload once decoded
 	event   *event.Event // nil until decoded
+	decoded uint64       // what Config.Decoding was then
 	size    int          // of the encoded event, about; set with event
 	payload int          // bytes of payload as read
 	held    bool         // counts as read ahead

@@ -17,6 +17,9 @@ import (
 // write: the entry became a dead letter or is no longer in the queue, and is
 // released. The caller takes it out of wherever it stood.
 func (e *engine) prepare(en *entry, limits sinks.Limits) (ok bool, err error) {
+	if en.event != nil && en.decoded != e.decoding() {
+		e.setAside(en)
+	}
 	if en.away {
 		found, err := e.fetch(en)
 		if err != nil {
@@ -111,13 +114,21 @@ func (e *engine) unfetch(en *entry) {
 
 // decode sets the entry's event and size.
 func (e *engine) decode(en *entry) (err error) {
+	decoding := e.decoding() // first: a change meanwhile shows
 	ev, err := decode(e.cfg.Decode, en.item)
 	if err != nil {
 		return err
 	}
-	en.event, en.size = ev, estimate(ev)
+	en.event, en.size, en.decoded = ev, estimate(ev), decoding
 	en.item.Payload = nil
 	return nil
+}
+
+func (e *engine) decoding() uint64 {
+	if e.cfg.Decoding == nil {
+		return 0
+	}
+	return e.cfg.Decoding()
 }
 
 func decode(f func(outbox.Item) (*event.Event, error), item outbox.Item) (ev *event.Event, err error) {

@@ -342,7 +342,7 @@ func storeContents(t testing.TB, d *daemon) (exported, inflated []byte) {
 	for _, l := range lines {
 		switch l.Type {
 		case "record":
-			e, err := inflater.Event(1, record.Object|record.OldObject|record.Patch, l.Payload)
+			e, err := inflater.Event(1, record.Object|record.OldObject|record.Patch, l.Payload, "")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -26,12 +26,23 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	}
 	old := m.currentState()
 	diff := plan.Diff(old, next)
+	rev, err := m.revise(next, d)
+	if err != nil {
+		return err
+	}
 	fresh, err := m.prepareSinks(next, diff)
 	if err != nil {
 		return err
 	}
+	m.stopScrub() // it may have to do more now, or by other edits
+	if err := m.acceptEdits(&rev); err != nil {
+		return err
+	}
+	if err := m.tellAbsences(next, d); err != nil {
+		return err
+	}
 	// From here on nothing fails for reasons of the new state.
-	if err := m.adoptRoutes(ctx, next, m.startSinks(ctx, next, diff)); err != nil {
+	if err := m.adoptRoutes(ctx, next, &rev, m.startSinks(ctx, next, diff)); err != nil {
 		return err
 	}
 	m.setState(next)
@@ -42,6 +53,9 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	})
 	gained, err := m.follow(ctx, d)
 	if err != nil {
+		return err
+	}
+	if err := m.startScrub(ctx); err != nil {
 		return err
 	}
 	if err := m.followNamespaces(ctx, next); err != nil {
@@ -59,19 +73,20 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	return m.forgetUnwatched()
 }
 
-// adoptRoutes puts the routes of a state in place, once the sinks that start from
-// the log's beginning have what is in it.
-func (m *Manager) adoptRoutes(ctx context.Context, next *plan.State, unfilled []string) error {
-	adopt := func() {
+// adoptRoutes puts the routes and the edits of a state in place, once the sinks that
+// start from the log's beginning have what is in it.
+func (m *Manager) adoptRoutes(ctx context.Context, next *plan.State, rev *revision, unfilled []string) error {
+	adopt := func() error {
+		if err := m.noteRoutes(next); err != nil {
+			return err
+		}
+		m.adoptEdits(rev)
 		m.adoptRouter(next.Router)
 		m.keepUnrouted.Store(len(next.Sinks) == 0)
-	}
-	if len(unfilled) == 0 {
-		adopt()
 		return nil
 	}
 	err := m.fillSinks(ctx, next, unfilled, adopt)
-	if err != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrEnded) {
 		m.fail(err)
 	}
 	return err
@@ -98,9 +113,17 @@ func (m *Manager) reconcile(ctx context.Context) {
 	if err != nil {
 		m.log.Warn("a watch insists on a resource that is not served any more; the others go on", "error", err)
 	}
+	if err := m.reviseServed(st, d); err != nil {
+		m.fail(err)
+		return
+	}
 	gained, err := m.follow(ctx, d)
 	if err != nil {
 		m.log.Error("could not follow a change of the served resources", "error", err)
+	}
+	if err := m.startScrub(ctx); err != nil {
+		m.fail(err)
+		return
 	}
 	m.snapshotGained(ctx, gained)
 }

@@ -85,7 +85,8 @@ func (m *Manager) want(d desired, w *plan.Watch, r dynamicfactory.Resource) erro
 			}
 			partition := partitionOf(k, m.pinned(r.GVR))
 			s = &source{
-				key: k, partition: partition, id: sourceID(partition, k), scope: scopeOf(k), edit: edit,
+				key: k, partition: partition, id: sourceID(partition, k), scope: scopeOf(k),
+				edit: edit, edits: w.Edits.Fingerprint(r.GVR.GroupResource()),
 				resource: event.Resource{Group: r.GVR.Group, Version: r.GVR.Version, Resource: r.GVR.Resource, Kind: r.Kind},
 			}
 			s.log = s.logger(m.log)

@@ -21,8 +21,10 @@
 //
 // The owner starts and stops things, one request after the other: manager.go (its
 // life, and the order of the end), apply.go (a new state), desired.go (which
-// informers a state asks for), sinkset.go (the sinks' workers), fill.go and
-// unwatched.go (what sinks that are new begin with, what removed watches leave).
+// informers a state asks for), sinkset.go (the sinks' workers), fill.go, rejoin.go and
+// unwatched.go (what sinks that are new or back begin with, what removed watches
+// leave), edits.go and scrub.go (what the configuration hides of what is recorded, when
+// it is read and on disk).
 //
 // An informer and its watches are a source: source.go. What it tells becomes a
 // change (change.go), which the committer takes up in groups (committer.go) and

@@ -53,6 +53,8 @@ type rig struct {
 	store *outbox.Store
 	group *group
 	read  uint64 // sequence of the last event looked at
+
+	codecs map[string]*compact.Codec // of edited objects, by source
 }
 
 func newRig(t *testing.T, dir string, watches ...plan.Watch) *rig {
@@ -63,7 +65,7 @@ func newRig(t *testing.T, dir string, watches ...plan.Watch) *rig {
 	}
 	m, err := New(Config{
 		Cluster: "test", REST: &rest.Config{Host: "https://127.0.0.1:1"}, Store: store,
-		Resolver: served{pods, nodes, widgets, widgetsV2},
+		Resolver: served{pods, nodes, widgets, widgetsV2, secretResource},
 		Logger:   slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		Now: func() time.Time { return time.Unix(1_800_000_000, 0) },
 	})
@@ -79,7 +81,7 @@ func newRig(t *testing.T, dir string, watches ...plan.Watch) *rig {
 	}
 	m.router.Store(router)
 	m.setState(&plan.State{Watches: watches, Router: router})
-	r := &rig{T: t, m: m, store: store, group: newGroup(m)}
+	r := &rig{T: t, m: m, store: store, group: newGroup(m), codecs: map[string]*compact.Codec{}}
 	t.Cleanup(func() {
 		m.factory.Shutdown()
 		if err := store.Close(); err != nil {
@@ -141,7 +143,7 @@ func (r *rig) events() []*event.Event {
 	}
 	var list []*event.Event
 	for _, it := range items {
-		e, err := r.m.inflater.Event(it.Sequence, record.Object|record.OldObject, it.Payload)
+		e, err := r.m.inflater.Event(it.Sequence, record.Object|record.OldObject, it.Payload, "")
 		if err != nil {
 			r.Fatal(err)
 		}

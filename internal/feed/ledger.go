@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/record"
@@ -43,11 +44,31 @@ func (g *group) recorded(src *source, o *compact.Object) (*compact.Object, error
 }
 
 // record makes o the ledger's state of its object.
-func (g *group) record(src *source, o *compact.Object) {
+func (g *group) record(src *source, o *compact.Object) error {
+	fresh, err := g.refresh(src.resource, o)
+	if err != nil {
+		return fmt.Errorf("record %s/%s in %s: %w", o.GetNamespace(), o.GetName(), src.partition, err)
+	}
 	id := stateID{src.partition, stateKey(o.GetNamespace(), o.GetName())}
 	g.overlay[id] = o
-	g.buf = o.AppendBinary(g.buf[:0])
+	g.buf = fresh.AppendBinary(g.buf[:0])
 	g.batch.PutState(id.partition, id.key, g.buf)
+	return nil
+}
+
+// refresh returns what is to be written for o, which may have been encoded before its
+// dictionary was retired.
+func (g *group) refresh(about event.Resource, o *compact.Object) (*compact.Object, error) {
+	if !g.m.dicts.Retired(o.Body().Dict) {
+		return o, nil
+	}
+	gr := schema.GroupResource{Group: about.Group, Resource: about.Resource}
+	codec := g.m.refreshers[gr]
+	if codec == nil {
+		codec = compact.NewCodecFor(g.m.dicts, gr.String())
+		g.m.refreshers[gr] = codec
+	}
+	return codec.Refresh(o)
 }
 
 // forget removes the object with o's name from the ledger.
@@ -99,8 +120,8 @@ func (m *Manager) scanPrefix(s *source, prefix string, fn func(*compact.Object) 
 }
 
 // append adds the event to the log and to the queues of g.targets. The record
-// holds the parts that at least one of them asks for.
-func (g *group) append(e *event.Event, obj, old *compact.Object) error {
+// holds the parts that at least one of them asks for, which edits made what they are.
+func (g *group) append(e *event.Event, edits uint64, obj, old *compact.Object) error {
 	var want route.Payload
 	if len(g.targets) == 0 {
 		want = route.PayloadObject // for those who read the log itself
@@ -113,12 +134,20 @@ func (g *group) append(e *event.Event, obj, old *compact.Object) error {
 		g.routes = append(g.routes, outbox.Route{Sink: t.Sink, Flags: uint32(flags)})
 		g.stored = append(g.stored, record.Target{Sink: t.Sink, Flags: flags, Routes: t.Routes})
 	}
-	r := record.Record{Event: *e, Targets: g.stored}
+	r := record.Record{Event: *e, Edits: edits, Targets: g.stored}
 	if want&route.PayloadObject != 0 {
-		r.Object = obj.Body()
+		fresh, err := g.refresh(e.Resource, obj)
+		if err != nil {
+			return err
+		}
+		r.Object = fresh.Body()
 	}
 	if e.Type == event.Updated && want&route.PayloadOldObject != 0 {
-		r.OldObject = old.Body()
+		fresh, err := g.refresh(e.Resource, old)
+		if err != nil {
+			return err
+		}
+		r.OldObject = fresh.Body()
 	}
 	if e.Type == event.Updated && want&route.PayloadPatch != 0 {
 		patch, err := patchOf(old, obj)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -31,13 +32,13 @@ func (m *Manager) LogEvent(item outbox.Item, keep func(e *event.Event, routes []
 	if !keep(&r.Event, routes) {
 		return nil, nil //nolint:nilnil // refused, which is no error
 	}
-	e, err := m.inflater.Event(item.Sequence, flags, item.Payload)
+	e, err := m.inflater.Event(item.Sequence, flags, item.Payload, "")
 	if err != nil {
 		return nil, err
 	}
 	if e.Type == event.Updated && e.OldObject == nil {
 		if old := m.recent.get(item.Sequence); old != nil {
-			if e.OldObject, err = old.AppendJSON(nil); err != nil {
+			if e.OldObject, err = m.formerState(r, old); err != nil {
 				return nil, fmt.Errorf("event %d: old object: %w", item.Sequence, err)
 			}
 		}
@@ -45,9 +46,19 @@ func (m *Manager) LogEvent(item outbox.Item, keep func(e *event.Event, routes []
 	return e, nil
 }
 
-// LetterEvent returns the event of a dead letter, as its sink would have got it.
-func (m *Manager) LetterEvent(item outbox.Item) (*event.Event, error) {
-	return m.decode(item)
+// formerState is the JSON of the state before an update, which was edited as the
+// update's record was.
+func (m *Manager) formerState(r *record.Record, old *compact.Object) ([]byte, error) {
+	raw, err := old.AppendJSON(nil)
+	if edit := m.editRecord(r, ""); edit != nil && err == nil {
+		return edit.Object(nil, raw)
+	}
+	return raw, err
+}
+
+// LetterEvent returns the event of a sink's dead letter, as the sink would get it now.
+func (m *Manager) LetterEvent(sink string, item outbox.Item) (*event.Event, error) {
+	return m.decodeFor(sink)(item)
 }
 
 // Follow has [Manager.LogEvent] know more of the updates to come, until release is

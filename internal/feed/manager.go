@@ -11,11 +11,13 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -68,6 +70,12 @@ type Manager struct {
 	metrics    *metrics
 	redactKey  []byte
 
+	edits        atomic.Pointer[redact.Table] // of the state that is adopted
+	editsChanged atomic.Uint64                // how often edits was replaced
+	accepted     redact.Accepted              // what edits was made of; the owner's
+	scrub        scrubber
+	refreshers   map[schema.GroupResource]*compact.Codec // encode again what has a retired dictionary; the committer's
+
 	router        atomic.Pointer[route.Router]
 	keepUnrouted  atomic.Bool // no sinks are configured: the event log is what users read
 	changes       chan change
@@ -113,6 +121,7 @@ func New(cfg Config) (*Manager, error) {
 		sources:       map[dynamicfactory.Key]*source{},
 		sinks:         map[string]*sinkWorker{},
 		missing:       map[string]missing{},
+		refreshers:    map[schema.GroupResource]*compact.Codec{},
 	}
 	var err error
 	if m.dicts, err = loadDictionaries(cfg.Store); err != nil {
@@ -122,7 +131,13 @@ func New(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	m.codec = compact.NewCodec(m.dicts)
-	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Dictionaries: m.dicts}
+	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Dictionaries: m.dicts, Edit: m.editRecord}
+	if err := m.loadEdits(); err != nil {
+		return nil, err
+	}
+	if err := m.loadScrub(); err != nil {
+		return nil, err
+	}
 	m.factory, err = dynamicfactory.NewForConfig(cfg.REST,
 		dynamicfactory.WithName(cfg.InformerName),
 		dynamicfactory.WithCompactStore(),
@@ -148,7 +163,7 @@ func New(cfg Config) (*Manager, error) {
 //
 // The order of the end, and why:
 //
-//  1. The audit ends, and informers stop and are joined, so nothing new arrives.
+//  1. The audit and a scrub of the store end, and informers stop and are joined, so nothing new arrives.
 //  2. The committer commits what they handed over, so that it need not be read
 //     again, and ends.
 //  3. The sinks' workers finish or put back what is in flight. They come last
@@ -166,6 +181,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	err := m.own(ctx)
 
 	stop()
+	m.stopScrub()
 	audit.Wait()
 	m.closeSources()
 	m.namespaces.close()

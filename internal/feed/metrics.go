@@ -15,6 +15,9 @@ type metrics struct {
 	gapsTotal      *prometheus.CounterVec // by watch, resource and cause
 	repairsTotal   *prometheus.CounterVec // by resource: found by the audit
 	forgottenTotal prometheus.Counter     // feeds that no watch reads any more
+	scrubbedTotal  *prometheus.CounterVec // by result: events and states that a scrub looked at
+	scrubbing      prometheus.Gauge       // 1 while there is a scrub to do
+	scrubbed       prometheus.Gauge       // when the last one was done
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -48,6 +51,22 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Feeds whose recorded states were forgotten, as no watch had read them for longer than events are kept.",
 		}),
 	}
+	m.scrubbedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "watcherd_scrub_items_total",
+		Help: "Recorded events and states that were rewritten because the configuration hides more than before, or could not be (failed).",
+	}, []string{"result"})
+	m.scrubbing = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "watcherd_scrub_pending",
+		Help: "1 while recorded events or states hold something that the configuration hides.",
+	})
+	m.scrubbed = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "watcherd_scrub_done_timestamp_seconds",
+		Help: "When the store was last rewritten because the configuration hides more than before.",
+	})
+	for _, result := range []string{"rewritten", "failed"} {
+		m.scrubbedTotal.WithLabelValues(result)
+	}
+	r.MustRegister(m.scrubbedTotal, m.scrubbing, m.scrubbed)
 	r.MustRegister(m.observedTotal, m.watchedTotal, m.committedTotal, m.filteredTotal, m.gapsTotal, m.repairsTotal, m.forgottenTotal)
 	for _, t := range []event.Type{event.Added, event.Updated, event.Deleted, event.Sync} {
 		m.filteredTotal.WithLabelValues(string(t))
@@ -68,7 +87,7 @@ func (m *metrics) repaired(s *source) prometheus.Counter {
 }
 
 // gapCauses are those of the factory's gaps, and the audit's.
-var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRollback, dynamicfactory.CauseUnreadable, causeAudit}
+var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRollback, dynamicfactory.CauseUnreadable, causeAudit, causeRemoved}
 
 // feeds notes that a source feeds a watch. Series begin at zero, so that their
 // first increase is one.

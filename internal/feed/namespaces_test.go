@@ -61,7 +61,7 @@ func (r *rig) selections(n int) []event.Selection {
 	}
 	var list []event.Selection
 	for _, it := range items[len(items)-n:] {
-		e, err := r.m.decode(it)
+		e, err := r.m.decodeFor("sink")(it)
 		if err != nil {
 			r.Fatal(err)
 		}

@@ -52,19 +52,25 @@ func (g *group) observed(c *change) error {
 		if c.initial && !c.src.synced {
 			t = event.Sync
 		}
-		g.record(c.src, c.obj)
+		if err := g.record(c.src, c.obj); err != nil {
+			return err
+		}
 		return g.emit(c, occurrence{t: t, after: c.obj})
 	case before.GetUID() != c.obj.GetUID():
 		// Deleted and created anew under the same name, between two looks.
 		if err := g.emit(c, occurrence{t: event.Deleted, before: before, last: before, unknown: true}); err != nil {
 			return err
 		}
-		g.record(c.src, c.obj)
+		if err := g.record(c.src, c.obj); err != nil {
+			return err
+		}
 		return g.emit(c, occurrence{t: event.Added, after: c.obj})
 	case before.GetResourceVersion() == c.obj.GetResourceVersion():
 		return nil // a resync, a relist or a re-read: nothing happened
 	default:
-		g.record(c.src, c.obj)
+		if err := g.record(c.src, c.obj); err != nil {
+			return err
+		}
 		return g.emit(c, occurrence{t: event.Updated, before: before, after: c.obj})
 	}
 }
@@ -168,7 +174,7 @@ func (g *group) deliver(src *source, at time.Time, o occurrence, hits []route.Hi
 		Namespace: obj.GetNamespace(), Name: obj.GetName(), UID: string(obj.GetUID()), ResourceVersion: obj.GetResourceVersion(),
 		FinalStateUnknown: o.unknown, Repair: o.repair,
 	}
-	if err := g.append(&e, obj, o.before); err != nil {
+	if err := g.append(&e, src.edits, obj, o.before); err != nil {
 		return fmt.Errorf("record %s %s: %w", e.Type, e.Subject(), err)
 	}
 	return nil

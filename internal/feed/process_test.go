@@ -195,7 +195,7 @@ func (r *rig) selectionOfLast() event.Selection {
 	if err != nil {
 		r.Fatal(err)
 	}
-	e, err := r.m.decode(items[len(items)-1])
+	e, err := r.m.decodeFor("sink")(items[len(items)-1])
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -17,6 +17,8 @@ import (
 // values. With it, short values can be found out.
 const RedactKeyMeta = "redact-key"
 
+const redactKeyLen = 32
+
 // Keys of what else the store remembers besides checkpoints.
 const (
 	dictionaryMeta = "dictionary/" // and the id
@@ -27,7 +29,7 @@ const (
 // durable before anything is compressed with it.
 func loadDictionaries(store *outbox.Store) (*compact.Dictionaries, error) {
 	dicts := compact.NewDictionaries(func(id uint32, content []byte) error {
-		return putMeta(store, dictionaryMeta+strconv.FormatUint(uint64(id), 10), content)
+		return putMeta(store, dictionaryKey(id), content)
 	})
 	err := store.ScanMeta(dictionaryMeta, func(key string, content []byte) error {
 		id, err := strconv.ParseUint(strings.TrimPrefix(key, dictionaryMeta), 10, 32)
@@ -42,6 +44,8 @@ func loadDictionaries(store *outbox.Store) (*compact.Dictionaries, error) {
 	return dicts, nil
 }
 
+func dictionaryKey(id uint32) string { return dictionaryMeta + strconv.FormatUint(uint64(id), 10) }
+
 // loadRedactKey returns the key of the hashes that stand for redacted values. It
 // is made once for a store: a value's hash must stay the same, or every restart
 // would look like a change.
@@ -53,7 +57,7 @@ func loadRedactKey(store *outbox.Store) ([]byte, error) {
 	if ok {
 		return key, nil
 	}
-	key = make([]byte, 32)
+	key = make([]byte, redactKeyLen)
 	if _, err := rand.Read(key); err != nil {
 		return nil, fmt.Errorf("make redaction key: %w", err)
 	}

@@ -41,30 +41,43 @@ func (m *Manager) Replay(ctx context.Context, sink string, r outbox.ReplayRange,
 
 // pickFor decides which records a sink gets, and what of them.
 func pickFor(st *plan.State, sink string) func(payload []byte) (record.Flags, bool) {
-	leading := map[string]record.Flags{} // routes that lead to the sink, with what they ask for
+	leading := leadingFlags(st, sink)
+	return func(payload []byte) (record.Flags, bool) {
+		r, err := record.Decode(payload)
+		if err != nil {
+			return 0, false // the stream of events tells of it
+		}
+		flags, _, ok := pick(r, sink, leading)
+		return flags, ok
+	}
+}
+
+// leadingFlags are the routes that lead to a sink, with what they ask for.
+func leadingFlags(st *plan.State, sink string) map[string]record.Flags {
+	leading := map[string]record.Flags{}
 	for _, spec := range st.Routes {
 		if slices.Contains(spec.Sinks, sink) {
 			leading[spec.Name] = payloadFlags(spec)
 		}
 	}
-	return func(payload []byte) (flags record.Flags, ok bool) {
-		r, err := record.Decode(payload)
-		if err != nil {
-			return 0, false // the stream of events tells of it
+	return leading
+}
+
+// pick says what a sink gets of a record, and whether it was given it when it was
+// recorded.
+func pick(r *record.Record, sink string, leading map[string]record.Flags) (flags record.Flags, given, ok bool) {
+	for _, t := range r.Targets {
+		if t.Sink == sink {
+			return t.Flags, true, true
 		}
-		for _, t := range r.Targets {
-			if t.Sink == sink {
-				return t.Flags, true
-			}
-			for name := range strings.SplitSeq(t.Routes, ",") {
-				if asked, leads := leading[name]; leads {
-					flags |= asked.WithSelection(t.Flags.Selection())
-					ok = true
-				}
+		for name := range strings.SplitSeq(t.Routes, ",") {
+			if asked, leads := leading[name]; leads {
+				flags |= asked.WithSelection(t.Flags.Selection())
+				ok = true
 			}
 		}
-		return flags, ok
 	}
+	return flags, false, ok
 }
 
 func payloadFlags(spec route.Spec) record.Flags {

@@ -69,7 +69,7 @@ func TestReplayHasPosition(t *testing.T) {
 	}
 	last := uint64(0)
 	for i, it := range items {
-		e, err := r.m.decode(it)
+		e, err := r.m.decodeFor("sink")(it)
 		if err != nil {
 			t.Fatal(err)
 		}

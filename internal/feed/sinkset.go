@@ -10,8 +10,6 @@ import (
 	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
-	"github.com/watcherd/watcherd/internal/record"
-	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
@@ -22,20 +20,27 @@ type sinkWorker struct {
 	done   chan struct{} // closed when the worker's Run has returned
 }
 
-// prepareSinks makes the queues of the sinks that are new to the store, and returns
-// their names. It is what can fail of a change of sinks; a queue without a worker
+// prepareSinks makes the queues of the sinks that are new to the store, has those that
+// are back filled, and returns the names of both. It is what can fail of a change of sinks; a queue without a worker
 // does no harm.
 func (m *Manager) prepareSinks(next *plan.State, diff plan.Plan) (fresh []string, err error) {
 	for _, name := range slices.Concat(diff.Sinks.Add, diff.Sinks.Replace) {
-		if _, err := m.store.Queue(name); err != nil {
+		if _, err := m.store.Queue(name); err != nil { // new to the store
 			fresh = append(fresh, name)
 		}
 		from := outbox.FromNow
 		if next.Sink(name).From == plan.FromStart {
 			from = outbox.FromLogStart
 		}
-		if _, err := m.store.EnsureSink(name, from); err != nil {
+		q, err := m.store.EnsureSink(name, from)
+		if err != nil {
 			return nil, fmt.Errorf("sink %s: %w", name, err)
+		}
+		if err := m.store.RejoinSink(name, from); err != nil {
+			return nil, err
+		}
+		if _, back := q.Absence(); back {
+			fresh = append(fresh, name)
 		}
 	}
 	return fresh, nil
@@ -77,7 +82,8 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 		},
 		Fingerprint:  spec.Fingerprint,
 		Format:       spec.Format,
-		Decode:       m.decode,
+		Decode:       m.decodeFor(spec.Name),
+		Decoding:     m.editsChanged.Load,
 		Delivery:     spec.Delivery,
 		Retry:        delivery.Retry{Initial: spec.Retry.Initial, Max: spec.Retry.Max, PoisonAttempts: spec.Retry.PoisonAttempts},
 		Oversize:     delivery.Oversize(spec.Oversize),
@@ -99,15 +105,6 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 	m.mu.Unlock()
 }
 
-// decode makes the event that a queue's item stands for.
-func (m *Manager) decode(it outbox.Item) (*event.Event, error) {
-	e, err := m.inflater.Event(it.Sequence, record.Flags(it.Flags), it.Payload)
-	if err == nil {
-		e.Position = it.Position
-	}
-	return e, err
-}
-
 // stopSink ends a worker and waits for it. Its queue stays.
 func (m *Manager) stopSink(name string) {
 	m.mu.Lock()
@@ -125,7 +122,7 @@ func (m *Manager) stopSink(name string) {
 func (m *Manager) removeSinks(names []string) {
 	for _, name := range names {
 		m.stopSink(name)
-		m.log.Warn("sink removed from the configuration: its backlog is kept until it is purged", "sink", name)
+		m.log.Warn("sink removed from the configuration: its backlog is kept until it is purged, and it goes on where it stopped when it is put back", "sink", name)
 	}
 }
 

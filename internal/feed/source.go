@@ -24,6 +24,7 @@ type source struct {
 	scope     string // what makes this feed's content differ from the default; part of event ids
 	resource  event.Resource
 	edit      dynamicfactory.EditFunc
+	edits     uint64 // the fingerprint of what edit does
 	log       *slog.Logger
 	observed  prometheus.Counter
 	repaired  prometheus.Counter

@@ -23,7 +23,7 @@ func (m *Manager) Status() status.Pipeline {
 	}
 	m.mu.Unlock()
 
-	p := status.Pipeline{Applied: st != nil, Caches: []status.Cache{}, Watches: []status.Watch{}, Routes: []status.Route{}}
+	p := status.Pipeline{Applied: st != nil, Caches: []status.Cache{}, Watches: []status.Watch{}, Routes: []status.Route{}, Scrub: m.scrubStatus()}
 	if beat := m.beat.Load(); beat != 0 {
 		p.Beat = time.Unix(0, beat)
 	}

@@ -107,7 +107,7 @@ func (b *Batch) Append(r Record, routes []Route) uint64 {
 
 	op := b.pb.SetDeferred(logKeyLen, logHeaderLen+len(r.Payload))
 	appendLogKey(op.Key[:0], sequence)
-	putLogHeader(op.Value, r.Time, r.Lane)
+	putLogHeader(op.Value, r.Time, r.Lane, uint32(len(r.Payload)))
 	copy(op.Value[logHeaderLen:], r.Payload)
 	b.misuseIf(op.Finish())
 

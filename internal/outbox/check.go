@@ -218,9 +218,9 @@ func (c *checker) records() {
 		}
 		r.Last = max(r.Last, sequence)
 		r.Records++
-		r.RecordBytes += int64(len(v.payload))
+		r.RecordBytes += int64(v.size)
 		c.highest = max(c.highest, sequence)
-		c.count(kindLog, 0, int64(len(v.payload)))
+		c.count(kindLog, 0, int64(v.size))
 		if sequence < low {
 			return fmt.Errorf("record below the log's beginning %d", low)
 		}

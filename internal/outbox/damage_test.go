@@ -98,7 +98,7 @@ func copyFS(t *testing.T, fs *vfs.MemFS) *vfs.MemFS {
 func exportLines(t *testing.T, fs vfs.FS) map[string][]exported {
 	t.Helper()
 	var out bytes.Buffer
-	if err := export(fs, "store", &out); err != nil {
+	if err := export(fs, "store", &out, nil); err != nil {
 		t.Fatalf("export: %v", err)
 	}
 	lines := make(map[string][]exported)

@@ -61,6 +61,11 @@
 // record that turns out to be unreadable later becomes a dead letter with the reason
 // "unreadable", and the records after it go on.
 //
+// Rewriting. [Store.RewriteLog], [Queue.RewriteQueue] and [Queue.RewriteDeadLetters]
+// replace payloads in place while everything else goes on; positions and order
+// stay. [Store.EraseObsolete] then leaves nothing in the files of what was
+// overwritten or deleted before it.
+//
 // # What may not
 //
 // One process. A lock file keeps a second one out; where locks do not work (some

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -54,12 +53,40 @@ type exported struct {
 // and a version: of lines about the same thing the highest version counts, and
 // deleted says that it was removed.
 //
-// The values of the metadata under the keys of withhold are left out.
-func Export(dir string, w io.Writer, withhold ...string) error {
-	return export(vfs.Default, dir, w, withhold...)
+// veil, unless it is nil, decides what is shown of payloads.
+func Export(dir string, w io.Writer, veil Veil) error {
+	return export(vfs.Default, dir, w, veil)
 }
 
-func export(fsys vfs.FS, dir string, w io.Writer, withhold ...string) (err error) {
+// A Veil decides what an [Export] shows. It is called by one goroutine.
+type Veil interface {
+	// Learn is called with each metadata value first, in no order, and again with a
+	// newer one; the value is valid during the call. What is damaged is missing.
+	Learn(key string, value []byte)
+	// Show returns what is shown of a payload, and metadata that has to be there to
+	// read it. It is withheld if that is not ok.
+	Show(Shown) (payload []byte, before []Shown, ok bool)
+}
+
+// Shown is a payload that an export is to show.
+type Shown struct {
+	Kind      ShownKind
+	Key       string // of metadata
+	Partition string // of a state
+	Payload   []byte
+}
+
+// ShownKind says what a payload is of.
+type ShownKind uint8
+
+// The kinds.
+const (
+	ShownRecord ShownKind = iota // also: an entry of a queue, a dead letter
+	ShownState
+	ShownMeta
+)
+
+func export(fsys vfs.FS, dir string, w io.Writer, veil Veil) (err error) {
 	i, err := inspect(fsys, dir)
 	if err != nil {
 		return err
@@ -67,9 +94,9 @@ func export(fsys vfs.FS, dir string, w io.Writer, withhold ...string) (err error
 	defer func() { err = errors.Join(err, i.close()) }()
 	buffered := bufio.NewWriterSize(w, 64<<10)
 	e := exporter{
-		out:      json.NewEncoder(buffered),
-		names:    map[byte]map[uint32]string{kindSink: {}, kindPartition: {}},
-		withhold: withhold,
+		out:   json.NewEncoder(buffered),
+		names: map[byte]map[uint32]string{kindSink: {}, kindPartition: {}},
+		veil:  veil,
 	}
 	if i.db != nil {
 		err = e.database(i)
@@ -80,9 +107,25 @@ func export(fsys vfs.FS, dir string, w io.Writer, withhold ...string) (err error
 }
 
 type exporter struct {
-	out      *json.Encoder
-	names    map[byte]map[uint32]string
-	withhold []string // keys of metadata
+	out   *json.Encoder
+	names map[byte]map[uint32]string
+	veil  Veil // nil: everything is shown
+
+	learning bool              // only metadata is looked at, for the veil
+	learnt   map[string]uint64 // the versions that the veil was given
+}
+
+// learn gives the veil the newest version of a metadata value, whatever the order of
+// the files.
+func (e *exporter) learn(key string, value []byte, version uint64) {
+	if known, ok := e.learnt[key]; ok && known >= version {
+		return
+	}
+	if e.learnt == nil {
+		e.learnt = map[string]uint64{}
+	}
+	e.learnt[key] = version
+	e.veil.Learn(key, value)
 }
 
 func (e *exporter) damage(where string, err error) error {
@@ -91,6 +134,16 @@ func (e *exporter) damage(where string, err error) error {
 
 // database exports a store that could be opened.
 func (e *exporter) database(i *inspection) error {
+	if e.veil != nil {
+		lower, upper := prefixRange(prefixMeta)
+		err := scanReadable(i.db, lower, upper, func(key, value []byte) error {
+			e.veil.Learn(string(key[1:]), value)
+			return nil
+		}, func(lostSpan) error { return nil }) // reported when it is exported
+		if err != nil {
+			return err
+		}
+	}
 	for _, prefix := range []byte{
 		prefixName, prefixMeta, prefixNote, prefixState, prefixLog, prefixQueue, prefixDeadLetter,
 	} {
@@ -116,7 +169,36 @@ func (e *exporter) line(key, value []byte, l exported) error {
 	if l.Type == "" {
 		return nil
 	}
+	if e.veil != nil && l.Payload != nil {
+		if err := e.show(&l); err != nil {
+			return err
+		}
+	}
 	return e.out.Encode(l)
+}
+
+// show has the veil decide on a line's payload.
+func (e *exporter) show(l *exported) error {
+	it := Shown{Kind: ShownRecord, Key: l.Key, Partition: l.Partition, Payload: l.Payload}
+	switch l.Type {
+	case "meta":
+		it.Kind = ShownMeta
+	case "state":
+		it.Kind = ShownState
+	case "note":
+		return nil
+	}
+	payload, before, ok := e.veil.Show(it)
+	for _, m := range before {
+		if err := e.out.Encode(exported{Type: "meta", Key: m.Key, Payload: m.Payload}); err != nil {
+			return err
+		}
+	}
+	l.Payload, l.Withheld = payload, !ok
+	if !ok {
+		l.Payload = nil
+	}
+	return nil
 }
 
 // parse fills l from a key and its value; false if they make no sense. A
@@ -129,9 +211,6 @@ func (e *exporter) parse(key, value []byte, l *exported) bool {
 		return e.parseName(key, value, l)
 	case prefixMeta:
 		l.Type, l.Key, l.Payload = "meta", string(key[1:]), value
-		if slices.Contains(e.withhold, l.Key) {
-			l.Payload, l.Withheld = nil, true
-		}
 		return true
 	case prefixLog:
 		return parseExportedRecord(key, value, l)

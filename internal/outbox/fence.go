@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -35,6 +36,8 @@ type fence struct {
 	owned func() error
 	// reserve is room to use when the disk is full; nil if there is none.
 	reserve *reserve
+
+	renew atomic.Bool // write-ahead logs are made new, not over old ones
 
 	mu       sync.Mutex
 	down     bool            // guarded by mu; the store has failed
@@ -282,6 +285,12 @@ func (f *fence) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.
 func (f *fence) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	if !f.mayTouch() {
 		return f.imagine(newname, c)
+	}
+	if f.renew.Load() {
+		if err := f.FS.Remove(oldname); err != nil {
+			return f.wrap(newname, c, nil, err)
+		}
+		return f.Create(newname, c)
 	}
 	file, err := f.FS.ReuseForWrite(oldname, newname, c)
 	return f.wrap(newname, c, file, err)

@@ -1,15 +1,19 @@
 package outbox
 
-import "context"
+import (
+	"context"
+	"slices"
+)
 
-// Filling reports whether the queue was ensured FromLogStart and is not filled yet.
+// Filling reports whether the queue was ensured FromLogStart, or its sink came back,
+// and it is not filled yet.
 func (q *Queue) Filling() bool {
 	return q.filling.Load()
 }
 
 // Fill queues for a sink that is Filling the records that selected accepts, each
-// with the flags it says, from the log's start to its present end, and returns how
-// many. The next Fill goes on from there, so that a log that grows meanwhile is
+// with the flags it says, from the log's start, or the one after which the sink
+// left, to its present end, and returns how many. The next Fill goes on from there, so that a log that grows meanwhile is
 // caught up with: call it once more when nothing is appended, and then Filled.
 //
 // An end of ctx or a crash leaves a first part of them queued, and the sink
@@ -41,10 +45,11 @@ func (s *Store) Fill(ctx context.Context, sink string, selected Selector) (int, 
 // fillFrom returns the first sequence after what is filled already.
 func (q *Queue) fillFrom() (uint64, error) {
 	q.mu.Lock()
-	pins := q.pins
+	pins := slices.Clone(q.pins)
 	q.mu.Unlock()
+	pins = slices.DeleteFunc(pins, func(p pin) bool { return p.first <= q.member.position })
 	if len(pins) == 0 {
-		return 1, nil
+		return q.member.after + 1, nil
 	}
 	last, err := q.entryAt(pins[len(pins)-1].last)
 	if err != nil {
@@ -61,9 +66,12 @@ func (s *Store) Filled(sink string) error {
 	}
 	s.sinks.ensuring.Lock()
 	defer s.sinks.ensuring.Unlock()
-	if !q.filling.Load() {
+	if q.member.state != memberFilling {
 		return nil
 	}
-	q.filling.Store(false)
-	return s.saveSink(q)
+	if err := s.setMembership(q, membership{}); err != nil {
+		return err
+	}
+	q.unhold()
+	return nil
 }

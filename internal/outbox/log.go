@@ -148,7 +148,7 @@ func (s *Store) ReadLog(after uint64, max int) ([]Item, error) {
 		if err != nil || !ok {
 			break
 		}
-		items = append(items, Item{Position: sequence, Sequence: sequence, Lane: value.lane, Time: value.time})
+		items = append(items, Item{Position: sequence, Sequence: sequence, Lane: value.lane, Time: value.time, size: value.size})
 		buf.add(value.payload)
 		after = sequence
 	}
@@ -162,7 +162,7 @@ func (s *Store) unreadableAt(from, last uint64, cause error) ([]Item, error) {
 	value, ok, err := s.recordAt(from)
 	switch {
 	case err == nil && ok:
-		return []Item{{Position: from, Sequence: from, Lane: value.lane, Time: value.time, Payload: value.payload}}, nil
+		return []Item{{Position: from, Sequence: from, Lane: value.lane, Time: value.time, Payload: value.payload, size: value.size}}, nil
 	case err != nil && !errors.Is(err, ErrUnreadable):
 		return nil, err
 	}

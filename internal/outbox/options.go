@@ -97,6 +97,7 @@ func (o Options) limits() Limits {
 const pebbleFormat = pebble.FormatTableFormatV6
 
 const (
+	memTables       = 4 // and one more is the number of write-ahead logs that are kept to be written over
 	memTableSize    = 8 << 20
 	minMemTableSize = 256 << 10
 	tableSize       = 8 << 20
@@ -119,7 +120,7 @@ func pebbleOptions(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListen
 		FormatMajorVersion:          pebbleFormat,
 		CacheSize:                   blockCacheSize,
 		MemTableSize:                uint64(sizeFor(maxBytes, 64, minMemTableSize, memTableSize)),
-		MemTableStopWritesThreshold: 4,
+		MemTableStopWritesThreshold: memTables,
 		L0CompactionThreshold:       4,
 		L0StopWritesThreshold:       int(sizeFor(maxBytes, 32<<20, 12, 24)),
 		LBaseMaxBytes:               sizeFor(maxBytes, 16, minBaseSize, baseSize),

@@ -165,7 +165,7 @@ func TestSecondProcessIsLockedOut(t *testing.T) {
 			_, err := Check(dir)
 			return err
 		},
-		"export": func() error { return Export(dir, io.Discard) },
+		"export": func() error { return Export(dir, io.Discard, nil) },
 	} {
 		if err := open(); !errors.Is(err, ErrLocked) {
 			t.Errorf("%s: %v", what, err)

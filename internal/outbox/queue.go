@@ -20,7 +20,9 @@ type Queue struct {
 	news signal
 
 	filling atomic.Bool // written under sinkTable.ensuring; old records are still to be queued
-	filled  uint64      // guarded by sinkTable.ensuring; they are up to this sequence, in this process's life
+	member  membership  // guarded by sinkTable.ensuring
+	filled  uint64      // guarded by sinkTable.ensuring; it is filled up to this sequence, in this process's life
+	release func()      // guarded by sinkTable.ensuring; ends what keeps the log for the fill; nil: nothing
 
 	// settling is held while entries are removed, for reading, and while they are
 	// rewritten or removed unread, for writing: from the look at the window to the
@@ -56,6 +58,8 @@ type Item struct {
 	Time time.Time
 	// Payload belongs to the caller.
 	Payload []byte
+
+	size uint32 // by which a record of the log counts
 	// Unreadable is set by ReadLog for a record whose bytes are damaged. Read
 	// never returns such an item: it makes a dead letter of it.
 	Unreadable bool

@@ -128,7 +128,7 @@ func (s *Store) enqueueChunk(q *Queue, items []Item, to uint64, selected Selecto
 		e := entry{
 			kind:     entryReplay,
 			flags:    flags,
-			size:     uint32(len(items[i].Payload)),
+			size:     items[i].size,
 			time:     items[i].Time,
 			sequence: items[i].Sequence,
 		}

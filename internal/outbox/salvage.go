@@ -25,7 +25,12 @@ func (e *exporter) files(i *inspection) error {
 	}
 	tables = slices.DeleteFunc(tables, func(name string) bool { return !strings.HasSuffix(name, ".sst") })
 	slices.Sort(tables)
-	for _, pass := range []func(key []byte) bool{isName, isNotName} {
+	passes := []func(key []byte) bool{isName, isNotName}
+	if e.veil != nil {
+		passes = slices.Insert(passes, 0, isMeta)
+	}
+	for n, pass := range passes {
+		e.learning = n < len(passes)-2
 		for _, name := range tables {
 			if err := e.table(i, name, pass); err != nil {
 				return err
@@ -40,6 +45,7 @@ func (e *exporter) files(i *inspection) error {
 
 func isName(key []byte) bool    { return len(key) > 0 && key[0] == prefixName }
 func isNotName(key []byte) bool { return len(key) > 0 && key[0] != prefixName }
+func isMeta(key []byte) bool    { return len(key) > 0 && key[0] == prefixMeta }
 
 // errWrite is an error of the reader's side: it ends the export, while one of
 // the files only ends that file.
@@ -166,6 +172,12 @@ func (e *exporter) batch(batch []byte, name string, wanted func(key []byte) bool
 
 // version writes one version of a key.
 func (e *exporter) version(kind pebble.InternalKeyKind, key, value []byte, name string, version uint64) error {
+	if e.learning {
+		if kind == pebble.InternalKeyKindSet || kind == pebble.InternalKeyKindSetWithDelete {
+			e.learn(string(key[1:]), value, version)
+		}
+		return nil
+	}
 	l := exported{File: name, Version: version}
 	switch kind {
 	case pebble.InternalKeyKindSet, pebble.InternalKeyKindSetWithDelete:

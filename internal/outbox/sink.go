@@ -51,18 +51,6 @@ func (t *sinkTable) all() []*Queue {
 	return queues
 }
 
-// A sink's name on disk maps to its number; while old records are still to be
-// queued for it, to its number and a mark.
-func sinkValue(id uint32, filling bool) []byte {
-	value := id32(id)
-	if filling {
-		value = append(value, fillMark)
-	}
-	return value
-}
-
-const fillMark = 1
-
 func (s *Store) loadSinks() (*sinkTable, error) {
 	numbers, err := s.counter(kindSinkNumber, 0)
 	if err != nil {
@@ -70,14 +58,12 @@ func (s *Store) loadSinks() (*sinkTable, error) {
 	}
 	t := &sinkTable{byName: make(map[string]*Queue), lastID: uint32(numbers.high)}
 	err = s.scanNames(kindSink, func(name string, id uint32, rest []byte) error {
-		q := &Queue{s: s, id: id, name: name}
-		switch {
-		case len(rest) == 0:
-		case len(rest) == 1 && rest[0] == fillMark:
-			q.filling.Store(true)
-		default:
+		member, ok := parseMembership(rest)
+		if !ok {
 			return fmt.Errorf("%w: sink %q", errMalformed, name)
 		}
+		q := &Queue{s: s, id: id, name: name, member: member}
+		q.filling.Store(member.state == memberFilling)
 		t.byName[name] = q
 		return nil
 	})
@@ -112,7 +98,10 @@ func (s *Store) createSink(name string, filling bool) (*Queue, error) {
 	s.sinks.mu.Lock()
 	s.sinks.lastID++
 	q := &Queue{s: s, id: s.sinks.lastID, name: name}
-	q.filling.Store(filling)
+	if filling {
+		q.member.state = memberFilling
+		q.filling.Store(true)
+	}
 	s.sinks.mu.Unlock()
 	if err := s.saveSink(q); err != nil {
 		return nil, err
@@ -130,7 +119,7 @@ func (s *Store) saveSink(q *Queue) error {
 	defer s.life.leave()
 	b := s.db.NewBatch()
 	if err := errors.Join(
-		b.Set(nameKey(kindSink, q.name), sinkValue(q.id, q.filling.Load()), nil),
+		b.Set(nameKey(kindSink, q.name), q.member.append(id32(q.id)), nil),
 		b.Merge(counterKey(kindSinkNumber, 0), counter{high: uint64(q.id)}.append(nil), nil),
 	); err != nil {
 		return err

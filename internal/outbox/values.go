@@ -8,17 +8,20 @@ import (
 
 var errMalformed = errors.New("malformed value")
 
-// A log record's value is its time (Unix nanoseconds), its lane and the payload.
-const logHeaderLen = 16
+// A log record's value is its time (Unix nanoseconds), its lane, the size that the
+// payload had when it was appended, by which it counts, and the payload.
+const logHeaderLen = 20
 
-func putLogHeader(dst []byte, t time.Time, lane uint64) {
+func putLogHeader(dst []byte, t time.Time, lane uint64, size uint32) {
 	binary.BigEndian.PutUint64(dst, nanos(t))
 	binary.BigEndian.PutUint64(dst[8:], lane)
+	binary.BigEndian.PutUint32(dst[16:], size)
 }
 
 type logValue struct {
 	time    time.Time
 	lane    uint64
+	size    uint32
 	payload []byte // part of the value it was parsed from
 }
 
@@ -29,6 +32,7 @@ func parseLogValue(value []byte) (logValue, error) {
 	return logValue{
 		time:    unixNano(value),
 		lane:    binary.BigEndian.Uint64(value[8:]),
+		size:    binary.BigEndian.Uint32(value[16:]),
 		payload: value[logHeaderLen:],
 	}, nil
 }

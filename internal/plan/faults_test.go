@@ -68,6 +68,13 @@ func TestFaults(t *testing.T) {
 6:17: watches[0].drop[1]: path "metadata." at byte 8: a key is missing (write keys with dots as ["key"])
 7:12: watches[0].redact[0]: path "spec[x]" at byte 4: [x] is neither [*], a number nor ["key"]`,
 		},
+		"a route's paths": {
+			routes("drop: [\"a b\", metadata]\n  redact: [\"spec[x]\", metadata.uid, \"metadata.labels[*]\"]"),
+			`8:10: routes[0].drop[0]: path "a b" at byte 0: a key with ' ' must be written as ["key"]
+8:17: routes[0].drop[1]: metadata.name tells objects apart and has to stay
+9:12: routes[0].redact[0]: path "spec[x]" at byte 4: [x] is neither [*], a number nor ["key"]
+9:23: routes[0].redact[1]: metadata.uid tells objects apart and has to stay`,
+		},
 		"identity": {
 			watch("drop: [metadata, \"metadata[*]\", \"metadata[\\\"uid\\\"]\", \"[*].name\", kind, metadata.labels]\n  redact: [metadata.resourceVersion, spec, \"*\", metadata.name.x]"),
 			`6:10: watches[0].drop[0]: metadata.name tells objects apart and has to stay

@@ -10,8 +10,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-// everything is the name of the route that stands for no routes.
-const everything = "default"
+// DefaultRoute takes every change of every watch. It stands for no routes.
+func DefaultRoute() route.Spec { return route.Spec{Name: "default"} }
 
 // routes are the configured routes, or the one that takes every watch to every
 // sink.
@@ -21,7 +21,7 @@ func (k *compiler) routes() []route.Spec {
 		if len(c.Sinks) == 0 {
 			return nil
 		}
-		all := route.Spec{Name: everything}
+		all := DefaultRoute()
 		for _, s := range c.Sinks {
 			all.Sinks = append(all.Sinks, s.Name)
 		}
@@ -35,6 +35,8 @@ func (k *compiler) routes() []route.Spec {
 			Resources: k.resources(item("routes", i)+".resources", r.Resources),
 			When:      r.When,
 			Changed:   r.Changed,
+			Drop:      r.Drop,
+			Redact:    r.Redact,
 			Payload:   r.Payload,
 			Sinks:     r.Sinks,
 			OnError:   route.OnError(r.OnError),
@@ -42,6 +44,7 @@ func (k *compiler) routes() []route.Spec {
 		for _, t := range r.Events {
 			specs[i].Events = append(specs[i].Events, event.Type(t))
 		}
+		k.edits(item("routes", i), route.Edits{Drop: r.Drop, Redact: r.Redact})
 	}
 	return specs
 }

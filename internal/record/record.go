@@ -13,7 +13,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-const version = 1
+const version = 2
 
 // ErrMalformed is wrapped by every decoding error.
 var ErrMalformed = errors.New("malformed event record")
@@ -24,9 +24,15 @@ type Record struct {
 	// Event holds everything but the sequence, the cluster and the bodies.
 	Event event.Event
 
+	// Edits identifies the edits that the object, the old object and the patch were
+	// made with; 0 in a record without them.
+	Edits uint64
+
 	Object    compact.Body
 	OldObject compact.Body
 	Patch     []byte // RFC 6902, JSON
+	// PatchOmitted says that there was a patch, of which nothing may be kept.
+	PatchOmitted bool
 
 	Targets []Target
 }
@@ -43,7 +49,8 @@ const (
 	markFinalStateUnknown = 1 << iota
 	markRepair
 	markGap
-	markTargets // a list of targets follows; records without it are older
+	markTargets // a list of targets follows
+	markPatchOmitted
 )
 
 // Append appends the stored form of r to dst. The event's ID must be hexadecimal,
@@ -67,9 +74,13 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 	if len(r.Targets) > 0 {
 		marks |= markTargets
 	}
+	if r.PatchOmitted {
+		marks |= markPatchOmitted
+	}
 	dst = append(dst, version, marks, byte(len(id)))
 	dst = append(dst, id...)
 	dst = binary.BigEndian.AppendUint64(dst, uint64(e.Time.UnixNano()))
+	dst = binary.BigEndian.AppendUint64(dst, r.Edits)
 	for _, s := range [...]string{
 		string(e.Type), e.Resource.Group, e.Resource.Version, e.Resource.Resource, e.Resource.Kind,
 		e.Namespace, e.Name, e.UID, e.ResourceVersion,
@@ -104,6 +115,7 @@ func Decode(payload []byte) (*Record, error) {
 	e := &r.Event
 	e.ID = hex.EncodeToString(in.take(idLen))
 	e.Time = time.Unix(0, int64(in.uint64())).UTC()
+	r.Edits = in.uint64()
 	e.Type = event.Type(in.text())
 	for _, f := range [...]*string{
 		&e.Resource.Group, &e.Resource.Version, &e.Resource.Resource, &e.Resource.Kind,
@@ -116,6 +128,7 @@ func Decode(payload []byte) (*Record, error) {
 	r.Patch = in.bytes()
 	e.FinalStateUnknown = marks&markFinalStateUnknown != 0
 	e.Repair = marks&markRepair != 0
+	r.PatchOmitted = marks&markPatchOmitted != 0
 	if marks&markGap != 0 {
 		e.Gap = &event.GapData{}
 		if err := json.Unmarshal(in.bytes(), e.Gap); err != nil && !in.short {

@@ -115,7 +115,7 @@ func TestInflater(t *testing.T) {
 		t.Fatal(err)
 	}
 	in := &Inflater{Cluster: "test", Dictionaries: dicts}
-	e, err := in.Event(42, Object.WithSelection(event.Entered)|Replay, payload)
+	e, err := in.Event(42, Object.WithSelection(event.Entered)|Replay, payload, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func TestInflater(t *testing.T) {
 	if !bytes.Contains(e.Object, []byte(`"resourceVersion":"7"`)) || e.OldObject != nil || e.Patch != nil {
 		t.Errorf("parts are %s, %s, %s; only the object was asked for", e.Object, e.OldObject, e.Patch)
 	}
-	if e, err = in.Event(42, OldObject|Patch, payload); err != nil {
+	if e, err = in.Event(42, OldObject|Patch, payload, ""); err != nil {
 		t.Fatal(err)
 	}
 	if e.Object != nil || !bytes.Contains(e.OldObject, []byte(`"resourceVersion":"6"`)) || string(e.Patch) != `[{"op":"add"}]` {

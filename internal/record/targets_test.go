@@ -41,7 +41,7 @@ func TestTargetsAreStored(t *testing.T) {
 	}
 }
 
-// TestRecordsWithoutTargets are those of before there were any.
+// TestRecordsWithoutTargets are those that no route takes.
 func TestRecordsWithoutTargets(t *testing.T) {
 	r := sample()
 	r.Targets = nil

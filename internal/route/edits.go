@@ -1,12 +1,15 @@
 package route
 
 import (
+	"cmp"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -55,7 +58,20 @@ func (e Edits) Validate() error {
 			}
 		}
 	}
+	if len(errs) == 0 {
+		if _, err := compact.NewEditor(e.paths(nil)...); err != nil {
+			errs = append(errs, &SpecError{Index: -1, Path: cmp.Or(wide(e.Drop, "drop"), "redact"), Msg: err.Error()})
+		}
+	}
 	return errors.Join(errs...)
+}
+
+// wide is key if one of its paths has a wildcard.
+func wide(paths []string, key string) string {
+	if slices.ContainsFunc(paths, func(p string) bool { return strings.Contains(p, "*") }) {
+		return key
+	}
+	return ""
 }
 
 // Variant tells apart the forms in which different edits leave objects of one
@@ -90,6 +106,54 @@ func canonicalPaths(paths []string) []string {
 	return slices.Compact(out)
 }
 
+// Fingerprint identifies what the edits make of objects of one resource. It is never
+// 0, and changes with the rules that every watch has, too.
+func (e Edits) Fingerprint(gr schema.GroupResource) uint64 {
+	h := sha256.New()
+	for _, r := range e.effective(gr) {
+		fmt.Fprintf(h, "%q\n", r)
+	}
+	return binary.BigEndian.Uint64(h.Sum(nil)) | 1
+}
+
+// Tightens reports whether the edits hide anything of a resource's objects that the
+// ones before do not.
+func (e Edits) Tightens(gr schema.GroupResource, before Edits) bool {
+	known := before.effective(gr)
+	for _, r := range e.effective(gr) {
+		if !slices.Contains(known, r) {
+			return true
+		}
+	}
+	return false
+}
+
+// effective lists the rules for a resource as text, sorted.
+func (e Edits) effective(gr schema.GroupResource) []string {
+	var list []string
+	for i, r := range e.rules(gr, nil) {
+		kind := "standard "
+		switch {
+		case i < len(e.Drop):
+			kind = "drop "
+		case i < len(e.Drop)+len(e.Redact):
+			kind = "redact "
+		}
+		list = append(list, kind+canonicalPaths([]string{r.Path})[0])
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// Union are edits that hide what either hides.
+func (e Edits) Union(other Edits) Edits {
+	return Edits{
+		Drop:          canonicalPaths(slices.Concat(e.Drop, other.Drop)),
+		Redact:        canonicalPaths(slices.Concat(e.Redact, other.Redact)),
+		ExposeSecrets: e.ExposeSecrets && other.ExposeSecrets,
+	}
+}
+
 // minKey is how many bytes a redaction key must have.
 const minKey = 16
 
@@ -100,26 +164,39 @@ const minKey = 16
 // key is the secret of the keyed hashes: at least 16 random bytes, kept as long as
 // the store, or every redacted value seems to change.
 func (e Edits) Func(gvr schema.GroupVersionResource, key []byte) (func(dst, raw []byte) ([]byte, error), error) {
+	editor, err := e.Editor(gvr.GroupResource(), key)
+	if err != nil {
+		return nil, err
+	}
+	return editor.Append, nil
+}
+
+// Editor compiles the edits for one resource.
+func (e Edits) Editor(gr schema.GroupResource, key []byte) (*compact.Editor, error) {
 	if len(key) < minKey {
 		return nil, errors.New("route: the redaction key is shorter than " + strconv.Itoa(minKey) + " bytes")
 	}
-	editor, err := compact.NewEditor(e.rules(gvr.GroupResource(), newHasher(key))...)
+	editor, err := compact.NewEditor(e.rules(gr, newHasher(key))...)
 	if err != nil {
-		return nil, fmt.Errorf("route: edits of %s: %w", gvr.GroupResource(), err)
+		return nil, fmt.Errorf("route: edits of %s: %w", gr, err)
 	}
-	return editor.Append, nil
+	return editor, nil
+}
+
+// RouteEditor compiles the edits of routes: the paths alone, without the rules that
+// watches have for secrets.
+func (e Edits) RouteEditor(key []byte) (*compact.Editor, error) {
+	editor, err := compact.NewEditor(e.paths(newHasher(key))...)
+	if err != nil {
+		return nil, fmt.Errorf("route: edits: %w", err)
+	}
+	return editor, nil
 }
 
 // rules are given in the order in which they win over one another on one value;
 // a drop wins over them all.
 func (e Edits) rules(gr schema.GroupResource, h *hasher) []compact.Rule {
-	var rules []compact.Rule
-	for _, p := range e.Drop {
-		rules = append(rules, compact.Rule{Path: p})
-	}
-	for _, p := range e.Redact {
-		rules = append(rules, compact.Rule{Path: p, Replace: h.replace})
-	}
+	rules := e.paths(h)
 	if isSecrets(gr) {
 		if e.ExposeSecrets {
 			return rules
@@ -133,6 +210,18 @@ func (e Edits) rules(gr schema.GroupResource, h *hasher) []compact.Rule {
 		rules = append(rules, compact.Rule{Path: `metadata.annotations["` + name + `"]`, Replace: h.replace})
 	}
 	return append(rules, compact.Rule{Path: "metadata.annotations[*]", Replace: h.replaceManifests})
+}
+
+// paths are the rules for the configured paths.
+func (e Edits) paths(h *hasher) []compact.Rule {
+	var rules []compact.Rule
+	for _, p := range e.Drop {
+		rules = append(rules, compact.Rule{Path: p})
+	}
+	for _, p := range e.Redact {
+		rules = append(rules, compact.Rule{Path: p, Replace: h.replace})
+	}
+	return rules
 }
 
 // isSecrets tells the one resource whose content is secret by definition.

@@ -117,9 +117,13 @@ func appendKey(dst []byte, start int, key string) []byte {
 	if len(dst) > start {
 		dst = append(dst, ',')
 	}
-	quoted, err := json.Marshal(key)
+	return append(append(dst, quote(key)...), ':')
+}
+
+func quote(s string) []byte {
+	quoted, err := json.Marshal(s)
 	if err != nil { // a string always marshals
-		panic(fmt.Sprintf("route: marshal key: %v", err))
+		panic(fmt.Sprintf("route: marshal string: %v", err))
 	}
-	return append(append(dst, quoted...), ':')
+	return quoted
 }

@@ -1,6 +1,7 @@
 package route
 
 import (
+	"bytes"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,6 +11,9 @@ import (
 
 // redactedPrefix marks what has taken a value's place.
 const redactedPrefix = "redacted:hmac-sha256:"
+
+// hashDigits is how many hexadecimal digits follow the prefix.
+const hashDigits = 16
 
 // hasher makes the text that stands for a redacted value: the first 64 bits of the
 // HMAC-SHA256 of the value's JSON, in hexadecimal. Equal values have equal text, so
@@ -31,8 +35,12 @@ func newHasher(key []byte) *hasher {
 	}}}
 }
 
-// replace appends the JSON string that stands for value.
+// replace appends the JSON string that stands for value. A value that is such a text
+// stays as it is, so that what was redacted once is the same after a second time.
 func (h *hasher) replace(dst, value []byte) []byte {
+	if isRedacted(value) {
+		return append(dst, value...)
+	}
 	k := h.pool.Get().(*keyed)
 	defer h.pool.Put(k)
 	k.mac.Reset()
@@ -40,8 +48,22 @@ func (h *hasher) replace(dst, value []byte) []byte {
 	sum := k.mac.Sum(k.sum[:0])
 	dst = append(dst, '"')
 	dst = append(dst, redactedPrefix...)
-	dst = hex.AppendEncode(dst, sum[:8])
+	dst = hex.AppendEncode(dst, sum[:hashDigits/2])
 	return append(dst, '"')
+}
+
+// isRedacted reports whether a JSON value is exactly what replace makes.
+func isRedacted(value []byte) bool {
+	digits, ok := bytes.CutPrefix(value, []byte(`"`+redactedPrefix))
+	if !ok || len(digits) != hashDigits+1 || digits[hashDigits] != '"' {
+		return false
+	}
+	for _, c := range digits[:hashDigits] {
+		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
 }
 
 // replaceManifests replaces a value whose text holds a Secret's manifest and copies

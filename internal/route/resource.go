@@ -49,6 +49,11 @@ func isVersion(s string) bool {
 	return err == nil && ok
 }
 
+// Names tells whether the pattern names a version of the resource.
+func (p ResourcePattern) Names(r event.Resource) bool {
+	return (p.resource == "" || p.resource == r.Resource) && (p.anyGroup || p.group == r.Group)
+}
+
 // Matches tells whether the pattern names r.
 func (p ResourcePattern) Matches(r event.Resource) bool {
 	return (p.resource == "" || p.resource == r.Resource) &&

@@ -1,6 +1,8 @@
 package route
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 
 	"github.com/watcherd/watcherd/pkg/event"
@@ -15,9 +17,20 @@ type Spec struct {
 	Events    []event.Type
 	When      string   // a CEL expression; empty is true
 	Changed   []string // paths in the syntax of compact.ParsePath
+	Drop      []string // paths; what the route's sinks do not get
+	Redact    []string // paths; what they get hashes of
 	Payload   []string // object, oldObject, patch
 	Sinks     []string
 	OnError   OnError
+}
+
+// Matching identifies the changes that the route takes: it is the same for routes that
+// differ in what they deliver only, and to whom.
+func (s Spec) Matching() string {
+	s.Name, s.Payload, s.Sinks, s.Drop, s.Redact = "", nil, nil, nil, nil
+	text := fmt.Appendf(nil, "%q", s)
+	sum := sha256.Sum256(text)
+	return hex.EncodeToString(sum[:8])
 }
 
 // OnError says what becomes of an event on which a route's expression fails.

@@ -57,6 +57,20 @@ type Pipeline struct {
 	Watches []Watch `json:"watches"`
 	Routes  []Route `json:"routes"`
 	Sinks   []Sink  `json:"sinks"`
+
+	// Scrub is the last rewriting of what the store holds; nil if there never was one.
+	Scrub *Scrub `json:"scrub,omitempty"`
+}
+
+// Scrub rewrites recorded events and states when the configuration hides more of some
+// resources than before.
+type Scrub struct {
+	Resources []string  `json:"resources"`
+	Began     time.Time `json:"began"`
+	Done      time.Time `json:"done,omitzero"`   // zero: it runs
+	Stage     string    `json:"stage,omitempty"` // log, queues, deadLetters, ledger, again or files
+	Rewritten int64     `json:"rewritten"`
+	Failed    int64     `json:"failed,omitempty"` // what could not be read or edited, and stays as it is
 }
 
 // Cache is what is cached of a resource, all versions and namespaces of it. Watches

@@ -37,8 +37,8 @@ type Body struct {
 
 // Dictionaries holds the compression dictionaries of one store, by id, and compresses and inflates with them. An
 // id is made from the content, so it means the same after any restart. A dictionary consists of parts of objects as they
-// were encoded, so it deserves the care that the objects do. Nothing is ever removed: an object or a record that names an
-// id may live as long as the store. It is safe for concurrent use.
+// were encoded, so it deserves the care that the objects do. Nothing is removed in the life of a process, only taken out of
+// use (see Retire): an object or a record may name any id. It is safe for concurrent use.
 type Dictionaries struct {
 	save    func(id uint32, content []byte) error
 	types   typeTable
@@ -46,6 +46,7 @@ type Dictionaries struct {
 	decoder *zstd.Decoder
 	buffers sync.Pool                              // *[]byte, for packing and for getters that inflate
 	byID    atomic.Pointer[map[uint32]*dictionary] // replaced, never changed
+	retired atomic.Pointer[map[uint32]struct{}]    // replaced, never changed; nil: none
 
 	mu         sync.Mutex         // guards the rest and the replacement of byID; never held while saving
 	byResource map[string]dictRef // the newest of each resource
@@ -78,8 +79,8 @@ func (d *Dictionaries) Add(content []byte) (uint32, error) {
 	}
 	for salt := byte(0); ; salt++ {
 		id := dictionaryID(content, salt)
-		if known := d.dictionary(id); known != nil && !known.same(content) {
-			continue // two contents, one id: the next salt gives another
+		if known := d.dictionary(id); known != nil && (!known.same(content) || d.Retired(id)) {
+			continue // two contents with one id, or one that is retired: the next salt gives another
 		} else if known != nil {
 			return id, nil
 		}
@@ -120,9 +121,7 @@ func (d *Dictionaries) Load(id uint32, content []byte) error {
 	if generation == 0 {
 		return nil
 	}
-	if newest := d.byResource[resource]; generation > newest.generation || generation == newest.generation && id > newest.id {
-		d.byResource[resource] = dictRef{id, generation}
-	}
+	keepNewest(d.byResource, resource, dictRef{id, generation})
 	return nil
 }
 

@@ -61,8 +61,16 @@ func NewEditor(rules ...Rule) (*Editor, error) {
 		}
 		n.action = stronger(n.action, &action{rule: i, replace: r.Replace})
 	}
-	return &Editor{root: spread(root)}, nil
+	room := maxNodes
+	e := &Editor{root: spread(root, &room)}
+	if room < 0 {
+		return nil, fmt.Errorf("compact: the paths have too many wildcards beside named keys: together they name more than %d places", maxNodes)
+	}
+	return e, nil
 }
+
+// maxNodes bounds an Editor. Each wildcard can double what there is below its siblings.
+const maxNodes = 1 << 16
 
 // child returns the node a step leads to, making it if need be.
 func (n *node) child(st step) *node {
@@ -102,38 +110,46 @@ func stronger(a, b *action) *action {
 }
 
 // spread returns the tree with the rules of each wildcard added to its named siblings, so that one node holds all
-// there is to say about a value.
-func spread(n *node) *node {
+// there is to say about a value. It takes a place of room for every node that it makes,
+// and stops short when there is none left.
+func spread(n *node, room *int) *node {
 	out := &node{action: n.action}
+	if *room--; *room < 0 {
+		return out
+	}
 	for _, e := range n.keys {
-		out.keys = append(out.keys, keyEdge{e.key, spread(union(e.to, n.any))})
+		out.keys = append(out.keys, keyEdge{e.key, spread(union(e.to, n.any, room), room)})
 	}
 	for _, e := range n.items {
-		out.items = append(out.items, itemEdge{e.index, spread(union(e.to, n.any))})
+		out.items = append(out.items, itemEdge{e.index, spread(union(e.to, n.any, room), room)})
 	}
 	if n.any != nil {
-		out.any = spread(n.any)
+		out.any = spread(n.any, room)
 	}
 	return out
 }
 
 // union returns a tree of the rules of both.
-func union(a, b *node) *node {
+func union(a, b *node, room *int) *node {
 	if b == nil {
 		return a
 	}
 	if a == nil {
 		return b
 	}
-	out := &node{action: stronger(a.action, b.action), any: union(a.any, b.any)}
+	out := &node{action: stronger(a.action, b.action)}
+	if *room--; *room < 0 {
+		return out
+	}
+	out.any = union(a.any, b.any, room)
 	for _, from := range []*node{a, b} {
 		for _, e := range from.keys {
 			c := out.child(step{kind: stepKey, key: e.key})
-			*c = *union(c, e.to)
+			*c = *union(c, e.to, room)
 		}
 		for _, e := range from.items {
 			c := out.child(step{kind: stepIndex, index: e.index})
-			*c = *union(c, e.to)
+			*c = *union(c, e.to, room)
 		}
 	}
 	return out
@@ -299,4 +315,63 @@ func (ed *edit) note(key []byte) {
 	case "apiVersion":
 		ed.hasAPIVersion = true
 	}
+}
+
+// Fate is what rules make of one value.
+type Fate uint8
+
+// The fates.
+const (
+	Kept    Fate = iota // it stays, edited
+	Dropped             // it goes
+	Unknown             // it is part of a value that a rule replaces, or its place cannot be told
+)
+
+// AppendAt appends value, the JSON at the place that the tokens of a JSON Pointer name, with the rules applied. Of an
+// index in an array that rules name by number the place cannot be told: a patch moves items. Without a value it tells
+// the fate only. Nothing is appended unless the fate is Kept.
+func (e *Editor) AppendAt(dst []byte, tokens []string, value []byte) ([]byte, Fate, error) {
+	n := e.root
+	for _, token := range tokens {
+		switch {
+		case n == nil:
+			return append(dst, value...), Kept, nil
+		case n.action != nil && n.action.replace == nil:
+			return dst, Dropped, nil
+		case n.action != nil:
+			return dst, Unknown, nil
+		case len(n.items) > 0 && isIndex(token):
+			return dst, Unknown, nil
+		}
+		n = n.at(true, []byte(token), 0)
+	}
+	if n.drops() {
+		return dst, Dropped, nil
+	}
+	if value == nil {
+		return dst, Kept, nil
+	}
+	ed := edit{raw: value, dst: dst}
+	start := skipSpace(value, 0)
+	end, err := ed.value(n, start, len(tokens))
+	if err != nil {
+		return dst, Kept, err
+	}
+	if bad := endOfInput(value, end); bad < 0 {
+		return dst, Kept, syntaxError(bad)
+	}
+	return append(ed.dst, value[ed.from:end]...), Kept, nil
+}
+
+// isIndex reports whether a token of a JSON Pointer can name an item of an array.
+func isIndex(token string) bool {
+	if token == "-" {
+		return true
+	}
+	for _, c := range []byte(token) {
+		if c < '0' || c > '9' {
+			return false
+		}
+	}
+	return token != ""
 }

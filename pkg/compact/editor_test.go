@@ -238,3 +238,92 @@ func FuzzEditor(f *testing.F) {
 		}
 	})
 }
+
+// Wildcards beside named keys multiply what an editor has to know; it is refused before it is made.
+func TestTooManyWildcardsAreRefused(t *testing.T) {
+	var rules []Rule
+	for i := range 24 {
+		steps := slices.Repeat([]string{"*"}, 24)
+		steps[i] = "key"
+		rules = append(rules, Rule{Path: strings.Join(steps, ".")})
+	}
+	if _, err := NewEditor(rules...); err == nil || !strings.Contains(err.Error(), "wildcards") {
+		t.Errorf("error is %v", err)
+	}
+}
+
+func TestAppendAt(t *testing.T) {
+	e := mustEditor(t, Rule{Path: "a.drop"}, Rule{"a.hash", stars}, Rule{"b[*].v", stars}, Rule{"c[1].v", stars})
+	for _, test := range []struct {
+		tokens, value, want string
+		fate                Fate
+	}{
+		{"a x", `1`, `1`, Kept},
+		{"a", `{"drop":1,"hash":2,"x":3}`, `{"hash":"***","x":3}`, Kept},
+		{"a drop", `1`, ``, Dropped},
+		{"a drop deep er", `1`, ``, Dropped},
+		{"a hash", `{"x":1}`, `"***"`, Kept},
+		{"a hash x", `1`, ``, Unknown},
+		{"b -", `{"v":1}`, `{"v":"***"}`, Kept},
+		{"b 7 v", `1`, `"***"`, Kept},
+		{"c 7 v", `1`, ``, Unknown},
+		{"c x", `1`, `1`, Kept},
+		{"z y x", `[1]`, `[1]`, Kept},
+		{"a drop", ``, ``, Dropped},
+		{"a hash", ``, ``, Kept},
+	} {
+		var value []byte
+		if test.value != "" {
+			value = []byte(test.value)
+		}
+		out, fate, err := e.AppendAt([]byte("."), strings.Fields(test.tokens), value)
+		if err != nil || fate != test.fate || string(out) != "."+test.want {
+			t.Errorf("%s = %s: %s, fate %d, %v", test.tokens, test.value, out, fate, err)
+		}
+	}
+	for _, value := range []string{`{"drop"`, `1 2`, ``} {
+		if out, _, err := e.AppendAt([]byte("."), []string{"a"}, []byte(value)); err == nil || string(out) != "." {
+			t.Errorf("%q: %s, %v", value, out, err)
+		}
+	}
+}
+
+// What was encoded with a retired dictionary can be read; nothing is encoded with it any more.
+func TestRetiredDictionaries(t *testing.T) {
+	d := NewDictionaries(nil)
+	mine, other := NewCodecFor(d, "mine"), NewCodecFor(d, "other")
+	encode := func(c *Codec) *Object {
+		t.Helper()
+		o, err := c.Encode([]byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","labels":{"long-enough-for-a-dictionary":"to be of use"}}}`), nil, 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	var old, untouched *Object
+	for range firstObjects + 1 {
+		old, untouched = encode(mine), encode(other)
+	}
+	ids := d.Retire(func(resource string, _ uint32) bool { return resource == "mine" })
+	if !slices.Contains(ids, old.Body().Dict) || !d.Retired(old.Body().Dict) || d.Retired(untouched.Body().Dict) {
+		t.Fatalf("retired %d, the objects have %d and %d", ids, old.Body().Dict, untouched.Body().Dict)
+	}
+	if raw, err := old.AppendJSON(nil); err != nil || !bytes.Contains(raw, []byte(`"name":"a"`)) {
+		t.Errorf("%s, %v", raw, err)
+	}
+	for range 3 * firstObjects {
+		if o := encode(mine); d.Retired(o.Body().Dict) {
+			t.Fatal("a retired dictionary is used")
+		}
+	}
+	if o := encode(mine); o.Body().Dict <= dense {
+		t.Error("no dictionary took its place")
+	}
+	fresh, err := mine.Refresh(old)
+	if err != nil || d.Retired(fresh.Body().Dict) || fresh.Position() != 7 || fresh.GetName() != "a" {
+		t.Errorf("%+v, %v", fresh, err)
+	}
+	if same, err := other.Refresh(untouched); err != nil || same != untouched {
+		t.Errorf("encoded again for nothing, %v", err)
+	}
+}

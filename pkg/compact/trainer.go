@@ -42,6 +42,9 @@ type trainer struct {
 // dictionary returns the dictionary that raw should be encoded with, making it if it is time to; 0 for none.
 func (t *trainer) dictionary(raw []byte) (uint32, error) {
 	var err error
+	if t.current.id != 0 && t.dicts.Retired(t.current.id) {
+		t.use(dictRef{})
+	}
 	switch {
 	case t.current.id == 0:
 		err = t.first(raw)

@@ -76,6 +76,10 @@ type Event struct {
 	OldObject json.RawMessage // state before an Updated, where the route asks for it
 	Patch     json.RawMessage // RFC 6902 patch from OldObject to Object, where the route asks for it
 
+	// PatchOmitted says that the route asks for a patch, of which nothing can be shown:
+	// it was recorded before what it leads through was redacted.
+	PatchOmitted bool
+
 	Selection         Selection
 	FinalStateUnknown bool // the deletion was found by comparison: Object may not be the very last state
 	Replay            bool // delivered again on an operator's request

@@ -100,6 +100,7 @@ func appendDataFields(dst []byte, e *Event) []byte {
 	dst = appendRaw(dst, "object", e.Object)
 	dst = appendRaw(dst, "oldObject", e.OldObject)
 	dst = appendRaw(dst, "patch", e.Patch)
+	dst = appendFlag(dst, "patchOmitted", e.PatchOmitted)
 	if e.Selection != Inside {
 		dst = append(dst, `,"selection":"`...)
 		dst = append(dst, e.Selection...)

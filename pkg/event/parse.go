@@ -29,6 +29,7 @@ func Parse(data []byte) (*Event, error) {
 			Object            json.RawMessage `json:"object"`
 			OldObject         json.RawMessage `json:"oldObject"`
 			Patch             json.RawMessage `json:"patch"`
+			PatchOmitted      bool            `json:"patchOmitted"`
 			Selection         Selection       `json:"selection"`
 			FinalStateUnknown bool            `json:"finalStateUnknown"`
 			Replay            bool            `json:"replay"`
@@ -56,7 +57,8 @@ func Parse(data []byte) (*Event, error) {
 		Cluster:   cluster,
 		Namespace: in.Data.Namespace, Name: in.Data.Name, UID: in.Data.UID, ResourceVersion: in.Data.ResourceVersion,
 		Object: in.Data.Object, OldObject: in.Data.OldObject, Patch: in.Data.Patch,
-		Selection: in.Data.Selection, FinalStateUnknown: in.Data.FinalStateUnknown, Replay: in.Data.Replay, Repair: in.Data.Repair,
+		PatchOmitted: in.Data.PatchOmitted,
+		Selection:    in.Data.Selection, FinalStateUnknown: in.Data.FinalStateUnknown, Replay: in.Data.Replay, Repair: in.Data.Repair,
 		Truncated: in.Data.Truncated,
 	}
 	if e.Sequence, err = strconv.ParseUint(in.Sequence, 10, 64); err != nil {

@@ -223,7 +223,7 @@ func (l letters) List(sink string, after uint64, most int) ([]admin.DeadLetter, 
 			Position: k.Position, Sequence: k.Sequence, Reason: k.Reason, Attempts: k.Attempts,
 			First: k.First, Last: k.Letter.Time, Time: k.Item.Time,
 		}
-		if e, err := l.p.manager.LetterEvent(k.Item); err == nil { // else its reason says so
+		if e, err := l.p.manager.LetterEvent(sink, k.Item); err == nil { // else its reason says so
 			out[i].Type, out[i].Subject, out[i].ID = string(e.Type), e.Subject(), e.ID
 		}
 	}

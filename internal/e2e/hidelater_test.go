@@ -1,0 +1,156 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/internal/testcluster"
+)
+
+var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+
+// hideLaterConfig has Secrets in the clear, or hides them and what ConfigMaps hold; the
+// sinks late are new and start from the log's beginning.
+func hideLaterConfig(namespace, admin, url string, hide bool, late ...string) string {
+	edits := "exposeSecrets: true"
+	if hide {
+		edits = `redact: ["data[*]"]`
+	}
+	config := fmt.Sprintf(`apiVersion: watcherd.dev/v1alpha1
+kind: WatcherConfig
+store: {path: ./data}
+admin: {listen: %q}
+watches:
+- {name: all, resources: [secrets, configmaps], namespaces: {include: [%s]}, %s}
+routes:
+- {name: all, payload: [object, oldObject, patch], sinks: [%s]}
+sinks:
+- {name: stuck, webhook: {url: %q}, batch: {maxEvents: 10}, retry: {initial: 50ms, max: 200ms}}
+`, admin, namespace, edits, strings.Join(append([]string{"stuck"}, late...), ", "), url)
+	for _, name := range late {
+		config += fmt.Sprintf("- {name: %s, from: start, file: {path: './%s/all.jsonl'}}\n", name, name)
+	}
+	return config
+}
+
+// TestHidingMoreLater records values in the clear while a sink is down, hides them by a
+// reload, and looks for them in all that comes out afterwards and in the store.
+func TestHidingMoreLater(t *testing.T) {
+	c := testcluster.Shared(t)
+	ns := c.Namespace(t)
+	dyn := c.Dynamic(t)
+	plain := newCanary()
+	receiver := newEndpoint(t)
+	receiver.become(failing)
+	admin := freeAddress(t)
+	config := func(hide bool, late ...string) string {
+		return hideLaterConfig(ns, admin, receiver.url(), hide, late...)
+	}
+	const objects = 30
+	write := func(round int) {
+		for i := range objects {
+			for _, gvr := range []schema.GroupVersionResource{secrets, configMaps} {
+				u := &unstructured.Unstructured{Object: map[string]any{
+					"apiVersion": "v1", "kind": map[string]string{"secrets": "Secret", "configmaps": "ConfigMap"}[gvr.Resource],
+					"metadata": map[string]any{"namespace": ns, "name": fmt.Sprintf("o-%d", i)},
+					"data":     map[string]any{"value": plain.base64(), "round": fmt.Sprintf("%04d", round)},
+				}}
+				var err error
+				if round == 0 {
+					_, err = dyn.Resource(gvr).Namespace(ns).Create(t.Context(), u, metav1.CreateOptions{})
+				} else {
+					_, err = dyn.Resource(gvr).Namespace(ns).Update(t.Context(), u, metav1.UpdateOptions{})
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	get := func(path string) string {
+		t.Helper()
+		var body string
+		eventually(t, func() (ok bool) { body, ok = httpGet(t, "http://"+admin+path); return ok },
+			func() string { return path + " doesn't answer: " + body })
+		return body
+	}
+	now := func() (st status.Status) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(get("/api/v1/status")), &st); err != nil {
+			t.Fatal(err)
+		}
+		return st
+	}
+
+	d := newDaemon(t, c.Kubeconfig, config(false))
+	d.start()
+	eventually(t, func() bool { return now().Applied && len(now().Watches) == 1 }, func() string { return "it doesn't run" })
+	write(0)
+	write(1)
+	eventually(t, func() bool { return now().Store.LoggedEvents >= 4*objects }, func() string { return fmt.Sprint(now().Store) })
+
+	before := now().Config.Hash
+	d.configure(config(true, "late"))
+	eventually(t, func() bool { return now().Config.Hash != before }, func() string { return "it isn't reloaded" })
+	receiver.become(healthy)
+	eventually(t, func() bool {
+		content, err := os.ReadFile(d.path("late/all.jsonl"))
+		return err == nil && bytes.Count(content, []byte("\n")) >= 4*objects
+	}, func() string { return "the new sink has not got the log" })
+	eventually(t, func() bool {
+		for _, s := range now().Sinks {
+			if s.Queued > 0 {
+				return false
+			}
+		}
+		return true
+	}, func() string { return "the backlog is not delivered" })
+	eventually(t, func() bool { s := now().Scrub; return s != nil && !s.Done.IsZero() },
+		func() string { return fmt.Sprintf("scrub %+v", now().Scrub) })
+	if s := now().Scrub; s.Failed > 0 || s.Rewritten < 4*objects || strings.Join(s.Resources, " ") != "configmaps secrets" {
+		t.Errorf("scrub %+v", s)
+	}
+	contents := map[string][]byte{
+		"GET secrets": []byte(get("/api/v1/objects/secrets")), "GET configmaps": []byte(get("/api/v1/objects/configmaps")),
+		"GET events": []byte(get("/api/v1/events?follow=false&since=1h")),
+	}
+	d.stop()
+	exported, stored := storeContents(t, d)
+	contents["store export"], contents["store, inflated"] = exported, stored
+	backlog, err := receiver.tap().more()
+	if err != nil || len(backlog) < 4*objects {
+		t.Errorf("%d events of the backlog, %v", len(backlog), err)
+	}
+	contents["backlog"] = bytes.Join(backlog, nil)
+	err = filepath.WalkDir(d.dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		contents[strings.TrimPrefix(path, d.dir)], err = os.ReadFile(path)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for where, content := range contents {
+		if plain.in(content) {
+			t.Errorf("the value is in: %s", where)
+		}
+	}
+	for _, where := range []string{"/late/all.jsonl", "store, inflated", "GET secrets"} {
+		if !bytes.Contains(contents[where], []byte("redacted:hmac-sha256:")) {
+			t.Errorf("nothing is hidden in: %s:\n%.2000s", where, contents[where])
+		}
+	}
+}

@@ -1,0 +1,156 @@
+package feed
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// acceptedMeta is where the store keeps the edits of the configuration that was
+// applied last.
+const acceptedMeta = "edits"
+
+// loadEdits puts the edits in place that were accepted last, for readers that come
+// before the first configuration is applied.
+func (m *Manager) loadEdits() error {
+	stored, ok, err := m.store.Meta(acceptedMeta)
+	if err != nil || !ok {
+		return err
+	}
+	if m.accepted, err = redact.Parse(stored); err != nil {
+		return err
+	}
+	table, err := redact.Compile(m.accepted, nil, m.redactKey)
+	if err != nil {
+		return err
+	}
+	m.edits.Store(table)
+	return nil
+}
+
+// revision are the edits of a new state, ready to be adopted.
+type revision struct {
+	accepted  redact.Accepted
+	table     *redact.Table
+	tightened []schema.GroupResource // of which something is to be hidden that was not
+}
+
+// revise works out the edits of a state. It changes nothing.
+func (m *Manager) revise(next *plan.State, d desired) (revision, error) {
+	var r revision
+	for _, s := range d.sources {
+		for _, h := range *s.hits.Load() {
+			r.accepted.Add(redact.Resource{
+				Group: s.key.GVR.Group, Resource: s.key.GVR.Resource, Namespace: s.key.Namespace, Edits: h.watch.Edits,
+			})
+		}
+	}
+	for _, spec := range next.Routes {
+		r.accepted.Routes = append(r.accepted.Routes, redact.Route{Name: spec.Name, Drop: spec.Drop, Redact: spec.Redact})
+	}
+	r.accepted.Keep(m.accepted, func(gr schema.GroupResource) (route.Edits, bool) { return editsAwaiting(next, gr) })
+	r.tightened = r.accepted.Tightened(&m.accepted)
+	var err error
+	if r.table, err = redact.Compile(r.accepted, leading(next), m.redactKey); err != nil {
+		return r, fmt.Errorf("edits: %w", err)
+	}
+	return r, nil
+}
+
+// acceptEdits makes the edits of a new state durable, with the task to rewrite what
+// they hide and the store holds. No scrub runs meanwhile.
+func (m *Manager) acceptEdits(r *revision) error {
+	b := m.store.NewBatch()
+	defer b.Discard()
+	b.PutMeta(acceptedMeta, r.accepted.Marshal())
+	task := m.scrub.load()
+	if len(r.tightened) > 0 {
+		task = m.needScrub(b, r.tightened)
+	}
+	if err := m.store.Commit(b); err != nil {
+		return fmt.Errorf("%w: keep the accepted edits: %w", ErrStore, err)
+	}
+	m.accepted = r.accepted
+	m.scrub.set(task)
+	return nil
+}
+
+// reviseServed adds to the edits those of resources that the cluster serves only now.
+func (m *Manager) reviseServed(st *plan.State, d desired) error {
+	r, err := m.revise(st, d)
+	if err != nil {
+		return err
+	}
+	if reflect.DeepEqual(r.accepted, m.accepted) {
+		return nil
+	}
+	m.stopScrub()
+	if err := m.acceptEdits(&r); err != nil {
+		return err
+	}
+	m.adoptEdits(&r)
+	return nil
+}
+
+// adoptEdits puts the edits in place: what is read from now on is read through them.
+func (m *Manager) adoptEdits(r *revision) {
+	m.edits.Store(r.table)
+	m.editsChanged.Add(1)
+}
+
+// editsAwaiting are the edits that watches which wait for a resource would give it.
+func editsAwaiting(st *plan.State, gr schema.GroupResource) (edits route.Edits, ok bool) {
+	about := event.Resource{Group: gr.Group, Resource: gr.Resource}
+	for i := range st.Watches {
+		w := &st.Watches[i]
+		if !slices.ContainsFunc(w.Resources, func(pattern string) bool {
+			p, err := route.ParseResource(pattern)
+			return err == nil && p.Names(about)
+		}) {
+			continue
+		}
+		if ok {
+			edits = edits.Union(w.Edits)
+		} else {
+			edits, ok = w.Edits, true
+		}
+	}
+	return edits, ok
+}
+
+// leading are the routes that lead to each sink.
+func leading(st *plan.State) map[string][]string {
+	routes := map[string][]string{}
+	for _, spec := range st.Routes {
+		for _, sink := range spec.Sinks {
+			routes[sink] = append(routes[sink], spec.Name)
+		}
+	}
+	return routes
+}
+
+// editRecord is what a reader has to do with a record's content. It implements
+// record.Inflater.Edit.
+func (m *Manager) editRecord(r *record.Record, sink string) record.Edit {
+	return m.edits.Load().Edit(r, sink)
+}
+
+// decodeFor makes the events that a sink's items stand for.
+func (m *Manager) decodeFor(sink string) func(outbox.Item) (*event.Event, error) {
+	return func(it outbox.Item) (*event.Event, error) {
+		e, err := m.inflater.Event(it.Sequence, record.Flags(it.Flags), it.Payload, sink)
+		if err == nil {
+			e.Position = it.Position
+		}
+		return e, err
+	}
+}

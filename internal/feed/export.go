@@ -1,0 +1,132 @@
+package feed
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/pkg/compact"
+)
+
+// Export writes everything that can be read from the store in dir to w, as
+// [outbox.Export] does, without what the configuration that was accepted last hides,
+// and without the key of the hashes.
+func Export(dir string, w io.Writer) error {
+	return outbox.Export(dir, w, &veil{meta: map[string][]byte{}})
+}
+
+// veil shows what an export may show.
+type veil struct {
+	meta  map[string][]byte // what Show needs, as learnt
+	dicts *compact.Dictionaries
+	added []outbox.Shown // dictionaries that were made for what was rewritten
+	v     *redact.Reviser
+	err   error // why nothing recorded can be shown
+}
+
+// Learn implements outbox.Veil.
+func (v *veil) Learn(key string, value []byte) {
+	if key == acceptedMeta || key == scrubMeta || key == RedactKeyMeta || strings.HasPrefix(key, dictionaryMeta) {
+		v.meta[key] = slices.Clone(value)
+	}
+}
+
+// prepare makes the means to show what is recorded of what was learnt.
+func (v *veil) prepare() error {
+	v.dicts = compact.NewDictionaries(func(id uint32, content []byte) error {
+		v.added = append(v.added, outbox.Shown{Key: dictionaryKey(id), Payload: slices.Clone(content)})
+		return nil
+	})
+	for key, content := range v.meta {
+		if text, ok := strings.CutPrefix(key, dictionaryMeta); ok {
+			id, err := strconv.ParseUint(text, 10, 32)
+			if err == nil {
+				err = v.dicts.Load(uint32(id), content)
+			}
+			_ = err // what needs it cannot be shown, and says so
+		}
+	}
+	stored, ok := v.meta[acceptedMeta]
+	if !ok {
+		return errors.New("the accepted edits cannot be read")
+	}
+	accepted, err := redact.Parse(stored)
+	if err != nil {
+		return err
+	}
+	key := v.meta[RedactKeyMeta]
+	if len(key) == 0 { // the hashes then differ from those that were recorded
+		key = make([]byte, redactKeyLen)
+		if _, err := rand.Read(key); err != nil {
+			return err
+		}
+	}
+	table, err := redact.Compile(accepted, nil, key)
+	if err != nil {
+		return err
+	}
+	var state scrubState
+	if stored, ok := v.meta[scrubMeta]; ok {
+		if err := json.Unmarshal(stored, &state); err != nil {
+			return err
+		}
+	}
+	if state.pending() || state.Failed > 0 {
+		v.dicts.Retire(func(resource string, id uint32) bool {
+			resource, _, _ = strings.Cut(resource, " ")
+			return slices.Contains(state.Retired, id) || !state.Dictionaries && state.concerns(resource)
+		})
+	}
+	v.v = redact.NewReviser(table, v.dicts)
+	return nil
+}
+
+// errWithheld is for what is not shown at all.
+var errWithheld = errors.New("withheld")
+
+// Show implements outbox.Veil.
+func (v *veil) Show(it outbox.Shown) (payload []byte, before []outbox.Shown, ok bool) {
+	if v.dicts == nil {
+		v.err = v.prepare()
+	}
+	payload, err := v.show(it)
+	before, v.added = v.added, nil
+	return payload, before, err == nil
+}
+
+func (v *veil) show(it outbox.Shown) ([]byte, error) {
+	if it.Kind == outbox.ShownMeta {
+		return it.Payload, v.metadata(it.Key)
+	}
+	if v.err != nil || len(it.Payload) == 0 {
+		return it.Payload, v.err
+	}
+	if it.Kind == outbox.ShownState {
+		shown, _, err := v.v.State(schema.ParseGroupResource(resourceOf(it.Partition)), it.Payload)
+		return shown, err
+	}
+	shown, _, err := v.v.Record(it.Payload)
+	return shown, err
+}
+
+// metadata says whether a value is withheld.
+func (v *veil) metadata(key string) error {
+	if key == RedactKeyMeta {
+		return errWithheld
+	}
+	if text, ok := strings.CutPrefix(key, dictionaryMeta); ok {
+		id, err := strconv.ParseUint(text, 10, 32)
+		if err != nil || v.err != nil || v.dicts.Retired(uint32(id)) {
+			return errWithheld
+		}
+	}
+	return nil
+}

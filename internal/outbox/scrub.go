@@ -1,0 +1,260 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// Rewrite returns the payload that is to be in the place of another; it is not
+// changed if that is the one that is there. It must not keep the payload, and not
+// return it changed in place.
+type Rewrite func(payload []byte) (rewritten []byte, changed bool)
+
+// What one call of a Rewrite method looks at, at most.
+const (
+	rewriteItems = 256
+	rewriteBytes = 1 << 20
+)
+
+// RewriteLog rewrites records with sequences greater than after, a few hundred, and
+// returns the last one that it looked at, how many of them were rewritten, and whether
+// it came to the log's end. Records keep their place, and count with the size that
+// they were appended with.
+//
+// Like acks, what is rewritten is durable with the next commit.
+func (s *Store) RewriteLog(after uint64, rewrite Rewrite) (last uint64, rewritten int, end bool, err error) {
+	if err := s.use(); err != nil {
+		return after, 0, false, err
+	}
+	defer s.life.leave()
+	items, err := s.ReadLog(after, rewriteItems)
+	if err != nil {
+		return after, 0, false, err
+	}
+	if len(items) == 0 {
+		return after, 0, true, nil
+	}
+	b := s.db.NewBatch()
+	for i := range items {
+		it := &items[i]
+		last = it.Sequence
+		if it.Unreadable {
+			continue
+		}
+		payload, changed := rewrite(it.Payload)
+		if !changed {
+			continue
+		}
+		rewritten++
+		value := make([]byte, logHeaderLen, logHeaderLen+len(payload))
+		putLogHeader(value, it.Time, it.Lane, it.size)
+		if err := b.Set(appendLogKey(nil, it.Sequence), append(value, payload...), nil); err != nil {
+			return after, 0, false, err
+		}
+	}
+	if err := s.applyRewritten(b); err != nil {
+		return after, 0, false, err
+	}
+	return last, rewritten, false, s.deleteRevived(items[0].Sequence, last)
+}
+
+// deleteRevived deletes again what retention deleted while it was rewritten. The log's
+// low bound rises before its records are deleted, so that what was written before the
+// deletion goes with it, and what was written after it shows here.
+func (s *Store) deleteRevived(from, last uint64) error {
+	low := s.LogStats().First
+	if from >= low {
+		return nil
+	}
+	b := s.db.NewBatch()
+	if err := b.DeleteRange(appendLogKey(nil, from), appendLogKey(nil, min(low, last+1)), nil); err != nil {
+		return err
+	}
+	return s.applyRewritten(b)
+}
+
+func (s *Store) applyRewritten(b *pebble.Batch) error {
+	if b.Empty() {
+		return b.Close()
+	}
+	size := int64(b.Len())
+	if err := s.applyLazily(b); err != nil {
+		return err
+	}
+	s.gate.wrote(size)
+	return b.Close()
+}
+
+// RewriteQueue is [Store.RewriteLog] for those entries of a queue that carry their
+// payload, by position.
+func (q *Queue) RewriteQueue(after uint64, rewrite Rewrite) (last uint64, rewritten int, end bool, err error) {
+	s := q.s
+	if err := s.use(); err != nil {
+		return after, 0, false, err
+	}
+	defer s.life.leave()
+	last, end = after, true
+	b := s.db.NewBatch()
+	q.settling.Lock() // nothing is removed until it is written
+	defer q.settling.Unlock()
+	q.mu.Lock()
+	lower := appendSinkKey(nil, prefixQueue, q.id, max(after+1, q.window.head()))
+	q.mu.Unlock()
+	_, upper := sinkRange(prefixQueue, q.id)
+	size, entries := 0, 0
+	err = scanReadable(s.db, lower, upper, func(key, value []byte) error {
+		if size > rewriteBytes || entries >= rewriteItems*rewriteItems {
+			end = false
+			return errEnough
+		}
+		position, ok := positionOfKey(key)
+		e, err := parseEntry(position, value)
+		last = max(last, position)
+		entries++
+		if !ok || err != nil || e.kind != entryInline {
+			return nil // what is damaged is for the queue's reader to report
+		}
+		size += len(e.payload)
+		payload, changed := rewrite(e.payload)
+		if !changed {
+			return nil
+		}
+		rewritten++
+		e.payload = payload
+		op := b.SetDeferred(len(key), e.encodedLen())
+		copy(op.Key, key)
+		e.encode(op.Value)
+		return op.Finish()
+	}, func(lostSpan) error { return nil }) // the queue's reader reports it
+	if err != nil && !errors.Is(err, errEnough) {
+		return after, 0, false, err
+	}
+	if err := s.applyRewritten(b); err != nil {
+		return after, 0, false, err
+	}
+	return last, rewritten, end, nil
+}
+
+// RewriteDeadLetters is [Store.RewriteLog] for a sink's dead letters, by position.
+func (q *Queue) RewriteDeadLetters(after uint64, rewrite Rewrite) (last uint64, rewritten int, end bool, err error) {
+	if err := q.s.use(); err != nil {
+		return after, 0, false, err
+	}
+	defer q.s.life.leave()
+	b := q.s.NewBatch()
+	defer b.Discard()
+	if b.err != nil {
+		return after, 0, false, b.err
+	}
+	b.hold() // so that nobody settles the letters meanwhile
+	last, end = after, true
+	var change counter
+	size := 0
+	lower := appendSinkKey(nil, prefixDeadLetter, q.id, after+1)
+	_, upper := sinkRange(prefixDeadLetter, q.id)
+	err = scanReadable(q.s.db, lower, upper, func(key, value []byte) error {
+		if size > rewriteBytes {
+			end = false
+			return errEnough
+		}
+		position, ok := positionOfKey(key)
+		d, err := parseDeadLetter(value)
+		last = max(last, position)
+		if !ok || err != nil || len(d.payload) == 0 {
+			return nil // listing them reports what is damaged
+		}
+		size += len(d.payload)
+		payload, changed := rewrite(d.payload)
+		if !changed {
+			return nil
+		}
+		rewritten++
+		change.bytes += int64(len(payload) - len(d.payload))
+		d.payload = payload
+		return b.pb.Set(append([]byte(nil), key...), d.append(nil), nil)
+	}, func(lostSpan) error { return nil }) // listing them reports it
+	if err != nil && !errors.Is(err, errEnough) {
+		return after, 0, false, err
+	}
+	if rewritten == 0 {
+		return last, 0, end, nil
+	}
+	b.merge(counterKey(kindDeadLetter, q.id), change)
+	b.committed = append(b.committed, func() { q.countDead(change, time.Time{}) })
+	return last, rewritten, end, q.s.Commit(b)
+}
+
+// EraseObsolete rewrites the store's files so that nothing is left of what was
+// deleted or overwritten before the call, in tables or write-ahead logs. It takes as
+// long as reading and writing the whole store does.
+func (s *Store) EraseObsolete(ctx context.Context) (err error) {
+	if err := s.use(); err != nil {
+		return err
+	}
+	defer s.life.leave()
+	defer func() {
+		if r := recover(); r != nil { // see applyNow
+			s.fail(errors.New("storage engine panicked in a compaction"))
+			err = s.Err()
+		}
+	}()
+	if err := s.renewLogs(ctx); err != nil {
+		return err
+	}
+	if err := s.db.Compact(ctx, []byte{0}, []byte{0xff}, false); err != nil {
+		return fmt.Errorf("compact: %w", err)
+	}
+	return s.awaitRemoval(ctx)
+}
+
+// renewLogs writes into new write-ahead logs until none of those that there were is
+// left: Pebble keeps some to write over.
+func (s *Store) renewLogs(ctx context.Context) error {
+	s.fence.renew.Store(true)
+	defer s.fence.renew.Store(false)
+	for range memTables + 3 {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		b := s.db.NewBatch()
+		if err := b.Set(formatKey(), id32(layoutVersion), nil); err != nil {
+			return err
+		}
+		if err := s.apply(b, pebble.Sync); err != nil {
+			return err
+		}
+		if err := b.Close(); err != nil {
+			return err
+		}
+		if err := s.db.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removalPoll is how often the removal of files is looked at. Readers hold files
+// back; they end.
+const removalPoll = 50 * time.Millisecond
+
+func (s *Store) awaitRemoval(ctx context.Context) error {
+	ticker := time.NewTicker(removalPoll)
+	defer ticker.Stop()
+	for {
+		m := s.db.Metrics()
+		if m.Table.ObsoleteCount+m.Table.ZombieCount == 0 {
+			return nil
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.failed:
+			return s.failure
+		}
+	}
+}

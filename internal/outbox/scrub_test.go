@@ -1,0 +1,216 @@
+package outbox
+
+import (
+	"bytes"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+const canary = "plaintext-canary"
+
+// filesWith are the files below dir that hold the text.
+func filesWith(t *testing.T, dir, text string) (files []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if bytes.Contains(content, []byte(text)) {
+			files = append(files, filepath.Base(path))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+func hide(payload []byte) ([]byte, bool) {
+	if !bytes.Contains(payload, []byte(canary)) {
+		return payload, false
+	}
+	return bytes.ReplaceAll(payload, []byte(canary), []byte("redacted, and longer than before")), true
+}
+
+// appendCanaries commits n records, one a commit, and overwrites a state with each.
+func appendCanaries(t *testing.T, s *Store, n int, sinks ...string) {
+	t.Helper()
+	var routes []Route
+	for _, sink := range sinks {
+		routes = append(routes, Route{Sink: sink})
+	}
+	for range n {
+		b := s.NewBatch()
+		b.Append(Record{Time: testEpoch, Payload: []byte(canary + strings.Repeat("x", 500))}, routes)
+		b.PutState("pods", "ns/a", []byte("state of "+canary))
+		if err := s.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// rewriteAll rewrites everything and returns how much that was.
+func rewriteAll(t *testing.T, s *Store, rewrite Rewrite) (total int) {
+	t.Helper()
+	steps := []func(uint64, Rewrite) (uint64, int, bool, error){s.RewriteLog}
+	for _, q := range s.sinks.all() {
+		steps = append(steps, q.RewriteQueue, q.RewriteDeadLetters)
+	}
+	for _, step := range steps {
+		for after := uint64(0); ; {
+			last, n, end, err := step(after, rewrite)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if total += n; end {
+				break
+			}
+			after = last
+		}
+	}
+	return total
+}
+
+// Nothing of what was rewritten stays in any file, and everything else stays as it was.
+func TestRewriteEverything(t *testing.T) {
+	dir := t.TempDir()
+	func() {
+		s := openTest(t, dir, Options{})
+		q := ensure(t, s, "sink")
+		appendCanaries(t, s, 600, "sink")
+		items := read(t, q, 0, 6)
+		for _, it := range items {
+			if err := q.DeadLetter(it.Position, Letter{Reason: "test"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := q.RetryDeadLetters(0, items[0].Position, items[1].Position); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.db.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		appendCanaries(t, s, 10, "sink")
+		log, stats := s.LogStats(), q.Stats()
+		if n := rewriteAll(t, s, hide); n != 610+2+4 {
+			t.Errorf("%d payloads rewritten, want 616", n)
+		}
+		if n := rewriteAll(t, s, hide); n != 0 {
+			t.Errorf("%d payloads rewritten a second time", n)
+		}
+		if now := s.LogStats(); now != log {
+			t.Errorf("log %+v, was %+v", now, log)
+		}
+		now := q.Stats()
+		if now.DeadLetterBytes <= stats.DeadLetterBytes {
+			t.Errorf("dead letters of %d bytes, were %d", now.DeadLetterBytes, stats.DeadLetterBytes)
+		}
+		if now.DeadLetterBytes = stats.DeadLetterBytes; now != stats {
+			t.Errorf("queue %+v, was %+v", now, stats)
+		}
+		if len(filesWith(t, dir, canary)) == 0 {
+			t.Fatal("the canary is in no file to begin with")
+		}
+		b := s.NewBatch()
+		b.PutState("pods", "ns/a", []byte("state"))
+		if err := s.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.EraseObsolete(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if files := filesWith(t, dir, canary); len(files) > 0 {
+			t.Errorf("the canary is in %v", files)
+		}
+		for _, it := range read(t, q, 0, 1000) {
+			if !bytes.HasPrefix(it.Payload, []byte("redacted,")) || !bytes.HasSuffix(it.Payload, []byte("xxx")) {
+				t.Fatalf("entry %d: %s", it.Position, it.Payload)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}()
+	report, err := Check(dir)
+	if err != nil || !report.OK() {
+		t.Errorf("%v, %v", report.Problems, err)
+	}
+}
+
+// Whoever takes entries, settles letters and deletes records while they are rewritten
+// finds them gone afterwards.
+func TestRewriteDuringTraffic(t *testing.T) {
+	dir := t.TempDir()
+	s := openTest(t, dir, Options{RetentionMaxAge: time.Hour})
+	q := ensure(t, s, "sink")
+	var stop sync.WaitGroup
+	done := make(chan struct{})
+	stop.Go(func() {
+		flip := byte('a')
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			flip ^= 1
+			rewriteAll(t, s, func(payload []byte) ([]byte, bool) {
+				return append(bytes.Clone(payload), flip), true
+			})
+		}
+	})
+	for i := range 30 {
+		for range 5 {
+			appendN(t, s, 20, "sink")
+		}
+		items := read(t, q, 0, 1000)
+		if len(items) != 100 && i > 0 && len(items) < 100 {
+			t.Fatalf("%d entries, want at least 100", len(items))
+		}
+		var positions []uint64
+		for n, it := range items {
+			if n%10 > 0 {
+				positions = append(positions, it.Position)
+			} else if err := q.DeadLetter(it.Position, Letter{Reason: "test"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := q.Ack(positions...); err != nil {
+			t.Fatal(err)
+		}
+		letters, err := q.DeadLetters(0, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n, l := range letters {
+			if n%2 == 0 {
+				_, err = q.RetryDeadLetters(0, l.Position)
+			} else {
+				_, err = q.DropDeadLetters(l.Position)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := s.retain(testEpoch.Add(1000*time.Hour), s.limits(), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(done)
+	stop.Wait()
+	rewriteAll(t, s, func(payload []byte) ([]byte, bool) { return payload, false })
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	report, err := Check(dir)
+	if err != nil || !report.OK() {
+		t.Errorf("%v, %v", report.Problems, err)
+	}
+}

@@ -1,0 +1,106 @@
+package redact
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+var pods = schema.GroupResource{Resource: "pods"}
+
+func key() []byte { return []byte("0123456789abcdef") }
+
+func of(namespace string, redact ...string) Resource {
+	return Resource{Resource: "pods", Namespace: namespace, Edits: route.Edits{Redact: redact}}
+}
+
+// What earlier configurations hid stays hidden until a later one says otherwise of the
+// same resource, or a watch waits for it.
+func TestAcceptedKeepsWhatIsNotNamed(t *testing.T) {
+	before := Accepted{Resources: []Resource{of("", "a"), of("x", "b")}, Routes: []Route{{Name: "gone", Drop: []string{"spec"}}, {Name: "stays", Drop: []string{"spec"}}}}
+	none := func(schema.GroupResource) (route.Edits, bool) { return route.Edits{}, false }
+	for _, tc := range []struct {
+		name   string
+		now    Accepted
+		awaits func(schema.GroupResource) (route.Edits, bool)
+		want   []Resource
+	}{
+		{"nothing is named", Accepted{}, none, []Resource{of("", "a"), of("x", "b")}},
+		{"one namespace", Accepted{Resources: []Resource{of("x", "c")}}, none, []Resource{of("", "a"), of("x", "c")}},
+		{"all namespaces", Accepted{Resources: []Resource{of("", "c")}}, none, []Resource{of("", "c")}},
+		{"a watch waits", Accepted{}, func(schema.GroupResource) (route.Edits, bool) { return route.Edits{Redact: []string{"d"}}, true }, []Resource{of("", "d"), of("x", "d")}},
+	} {
+		tc.now.Routes = []Route{{Name: "stays"}}
+		tc.now.Keep(before, tc.awaits)
+		if !reflect.DeepEqual(tc.now.Resources, tc.want) {
+			t.Errorf("%s: %+v, want %+v", tc.name, tc.now.Resources, tc.want)
+		}
+		if want := []Route{{Name: "stays"}, before.Routes[0]}; !reflect.DeepEqual(tc.now.Routes, want) {
+			t.Errorf("%s: routes %+v, want %+v", tc.name, tc.now.Routes, want)
+		}
+		again, err := Parse(tc.now.Marshal())
+		if err != nil || !reflect.DeepEqual(again.Resources, tc.now.Resources) {
+			t.Errorf("%s: read again: %+v, %v", tc.name, again, err)
+		}
+	}
+}
+
+func TestTightened(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		before, after []Resource
+		want          bool
+	}{
+		{"new", nil, []Resource{of("", "a")}, false},
+		{"the same", []Resource{of("", "a")}, []Resource{of("", "a")}, false},
+		{"more", []Resource{of("", "a")}, []Resource{of("", "a", "b")}, true},
+		{"less", []Resource{of("", "a", "b")}, []Resource{of("", "a")}, false},
+		{"more in a namespace", []Resource{of("", "a")}, []Resource{of("", "a"), of("x", "b")}, true},
+		{"another namespace", []Resource{of("y", "a")}, []Resource{of("x", "b")}, false},
+	} {
+		after := Accepted{Resources: tc.after}
+		if got := after.Tightened(&Accepted{Resources: tc.before}); slices.Contains(got, pods) != tc.want {
+			t.Errorf("%s: %v", tc.name, got)
+		}
+	}
+}
+
+// Edits of routes that are too much together are applied one after another.
+func TestManyRoutesToOneSink(t *testing.T) {
+	var routes []Route
+	var names []string
+	for i := range 20 {
+		steps := slices.Repeat([]string{"*"}, 20)
+		steps[0], steps[i] = "spec", string(rune('a'+i))
+		routes = append(routes, Route{Name: steps[i], Drop: []string{strings.Join(steps, "."), "spec.own" + steps[i]}})
+		names = append(names, steps[i])
+	}
+	routes[0].Drop = []string{"spec.owna"}
+	table, err := Compile(Accepted{Routes: routes}, map[string][]string{"s": names}, key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &record.Record{Event: event.Event{Resource: event.Resource{Resource: "pods"}}, Targets: []record.Target{{Sink: "s", Routes: strings.Join(names, ",")}}}
+	edit := table.Edit(r, "s")
+	if _, chained := edit.(chain); !chained {
+		t.Fatalf("the edits are %T, and the test proves nothing", edit)
+	}
+	out, err := edit.Object(nil, []byte(`{"spec":{"owna":1,"ownt":2,"other":3}}`))
+	if err != nil || string(out) != `{"spec":{"other":3}}` {
+		t.Errorf("%s, %v", out, err)
+	}
+	patch, ok := edit.Patch([]byte(`[{"op":"add","path":"/spec/owna","value":1},{"op":"add","path":"/spec/other","value":1}]`), nil, nil)
+	if !ok || string(patch) != `[{"op":"add","path":"/spec/other","value":1}]` {
+		t.Errorf("%s, %t", patch, ok)
+	}
+	if table.Edit(r, "") != nil || table.Edit(r, "another") != nil {
+		t.Error("an onlooker or another sink is concerned")
+	}
+}

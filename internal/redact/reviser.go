@@ -1,0 +1,114 @@
+package redact
+
+import (
+	"bytes"
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/pkg/compact"
+)
+
+// Reviser rewrites stored records and states as the table wants them, and without
+// retired dictionaries. It is for one goroutine at a time.
+type Reviser struct {
+	table  *Table
+	dicts  *compact.Dictionaries
+	codecs map[schema.GroupResource]*compact.Codec
+}
+
+// NewReviser makes a Reviser. Its dictionaries are those of dicts, new ones included.
+func NewReviser(t *Table, dicts *compact.Dictionaries) *Reviser {
+	return &Reviser{table: t, dicts: dicts, codecs: map[schema.GroupResource]*compact.Codec{}}
+}
+
+// Record returns the stored form that a record is to have; it is not changed if that
+// is the one it has.
+func (v *Reviser) Record(payload []byte) (revised []byte, changed bool, err error) {
+	r, err := record.Decode(payload)
+	if err != nil {
+		return nil, false, err
+	}
+	var edit record.Edit
+	if pending := v.table.pending(r); pending != nil {
+		edit, r.Edits = pending, pending.fingerprint
+	}
+	if edit == nil && !v.dicts.Retired(r.Object.Dict) && !v.dicts.Retired(r.OldObject.Dict) {
+		return payload, false, nil
+	}
+	gr := schema.GroupResource{Group: r.Event.Resource.Group, Resource: r.Event.Resource.Resource}
+	var after, before []byte
+	if r.Object, after, err = v.body(gr, r.Object, edit); err != nil {
+		return nil, false, fmt.Errorf("object: %w", err)
+	}
+	if r.OldObject, before, err = v.body(gr, r.OldObject, edit); err != nil {
+		return nil, false, fmt.Errorf("old object: %w", err)
+	}
+	if edit != nil && len(r.Patch) > 0 {
+		patch, ok := edit.Patch(r.Patch, before, after)
+		if !ok {
+			patch = nil
+		}
+		r.Patch, r.PatchOmitted = patch, !ok
+	}
+	revised, err = record.Append(nil, r)
+	return revised, err == nil, err
+}
+
+// body edits one body and compresses it again; raw is its JSON.
+func (v *Reviser) body(gr schema.GroupResource, b compact.Body, edit record.Edit) (edited compact.Body, raw []byte, err error) {
+	if len(b.Data) == 0 {
+		return b, nil, nil
+	}
+	if raw, err = v.dicts.Inflate(nil, b); err != nil {
+		return b, nil, err
+	}
+	if edit != nil {
+		if raw, err = edit.Object(nil, raw); err != nil {
+			return b, nil, err
+		}
+	}
+	o, err := v.codec(gr).Encode(raw, nil, 0)
+	if err != nil {
+		return b, nil, err
+	}
+	return o.Body(), raw, nil
+}
+
+// State is Record for the ledger's state of an object of the resource.
+func (v *Reviser) State(gr schema.GroupResource, value []byte) (revised []byte, changed bool, err error) {
+	codec := v.codec(gr)
+	o, err := codec.Decode(value)
+	if err != nil {
+		return nil, false, err
+	}
+	raw, err := o.AppendJSON(nil)
+	if err != nil {
+		return nil, false, err
+	}
+	edited := raw
+	if v.table != nil {
+		if rules := v.table.of(gr.Group, gr.Resource, o.GetNamespace()); rules != nil {
+			if edited, err = rules.Object(nil, raw); err != nil {
+				return nil, false, err
+			}
+		}
+	}
+	if !v.dicts.Retired(o.Body().Dict) && bytes.Equal(raw, edited) {
+		return value, false, nil
+	}
+	if o, err = codec.Encode(edited, nil, 0); err != nil {
+		return nil, false, err
+	}
+	return o.AppendBinary(nil), true, nil
+}
+
+func (v *Reviser) codec(gr schema.GroupResource) *compact.Codec {
+	c := v.codecs[gr]
+	if c == nil {
+		c = compact.NewCodecFor(v.dicts, gr.String())
+		v.codecs[gr] = c
+	}
+	return c
+}

@@ -1,0 +1,171 @@
+package redact
+
+import (
+	"slices"
+	"strings"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/route"
+)
+
+// Table are compiled edits. It is immutable and safe for concurrent use; a nil Table
+// edits nothing.
+type Table struct {
+	resources map[schema.GroupResource][]*rules
+
+	key      []byte
+	routes   map[string]route.Edits // by name; only those with edits
+	single   map[string]editor      // the same, compiled
+	leading  map[string][]string    // sink → those of routes that lead to it now
+	combined sync.Map               // names of routes → record.Edit of all their edits
+}
+
+// rules are the edits of a resource, in one namespace or all.
+type rules struct {
+	namespace   string
+	fingerprint uint64
+	editor
+}
+
+// Compile makes a Table. leading are the routes that lead to each sink now. key is
+// that of the hashes.
+func Compile(a Accepted, leading map[string][]string, key []byte) (*Table, error) {
+	t := &Table{resources: map[schema.GroupResource][]*rules{}, key: key, routes: map[string]route.Edits{}, single: map[string]editor{}, leading: map[string][]string{}}
+	for i := range a.Resources {
+		r := &a.Resources[i]
+		compiled, err := compile(r.Edits, r.GroupResource(), key)
+		if err != nil {
+			return nil, err
+		}
+		compiled.namespace = r.Namespace
+		t.resources[r.GroupResource()] = append(t.resources[r.GroupResource()], compiled)
+	}
+	for _, r := range a.Routes {
+		if len(r.Drop)+len(r.Redact) > 0 {
+			t.routes[r.Name] = route.Edits{Drop: r.Drop, Redact: r.Redact}
+		}
+	}
+	for sink, names := range leading {
+		for _, name := range names {
+			if _, ok := t.routes[name]; ok {
+				t.leading[sink] = append(t.leading[sink], name)
+			}
+		}
+	}
+	for name, r := range t.routes {
+		compiled, err := r.RouteEditor(key)
+		if err != nil {
+			return nil, err
+		}
+		t.single[name] = editor{compiled}
+	}
+	return t, nil
+}
+
+func compile(e route.Edits, gr schema.GroupResource, key []byte) (*rules, error) {
+	compiled, err := e.Editor(gr, key)
+	if err != nil {
+		return nil, err
+	}
+	return &rules{fingerprint: e.Fingerprint(gr), editor: editor{compiled}}, nil
+}
+
+// of returns the rules for objects of a resource in a namespace, nil if there are none.
+func (t *Table) of(group, resource, namespace string) *rules {
+	var all *rules
+	for _, r := range t.resources[schema.GroupResource{Group: group, Resource: resource}] {
+		switch r.namespace {
+		case namespace:
+			return r
+		case "":
+			all = r
+		}
+	}
+	return all
+}
+
+// pending returns the rules that a record was not made with, nil if there are none.
+func (t *Table) pending(r *record.Record) *rules {
+	if t == nil {
+		return nil
+	}
+	if r.Edits == 0 {
+		return nil
+	}
+	rules := t.of(r.Event.Resource.Group, r.Event.Resource.Resource, r.Event.Namespace)
+	if rules == nil || rules.fingerprint == r.Edits {
+		return nil
+	}
+	return rules
+}
+
+// Edit is what has to be done with the content of a record before a sink sees it, nil
+// for nothing. The empty sink is an onlooker, whom no route's edits concern.
+func (t *Table) Edit(r *record.Record, sink string) record.Edit {
+	if t == nil {
+		return nil
+	}
+	pending, routed := t.pending(r), t.routed(r, sink)
+	switch {
+	case pending == nil && routed == nil:
+		return nil
+	case pending == nil:
+		return routed
+	case routed == nil:
+		return pending
+	default:
+		return chain{pending.editor, routed}
+	}
+}
+
+// routed are the edits of the routes by which a record reaches a sink: those that it
+// took when it was recorded, and those of them that lead there now.
+func (t *Table) routed(r *record.Record, sink string) record.Edit {
+	if len(t.routes) == 0 || sink == "" {
+		return nil
+	}
+	var names []string
+	add := func(name string) {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	for i := range r.Targets {
+		for name := range strings.SplitSeq(r.Targets[i].Routes, ",") {
+			_, edits := t.routes[name]
+			if edits && (r.Targets[i].Sink == sink || slices.Contains(t.leading[sink], name)) {
+				add(name)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	key := strings.Join(names, ",")
+	if known, ok := t.combined.Load(key); ok {
+		return known.(record.Edit)
+	}
+	known, _ := t.combined.LoadOrStore(key, t.combine(names))
+	return known.(record.Edit)
+}
+
+// combine makes one of the edits of several routes. Where they are too much for one,
+// it is one after another.
+func (t *Table) combine(names []string) record.Edit {
+	var all route.Edits
+	for _, name := range names {
+		all = all.Union(t.routes[name])
+	}
+	if compiled, err := all.RouteEditor(t.key); err == nil {
+		return editor{compiled}
+	}
+	edits := make(chain, len(names))
+	for i, name := range names {
+		edits[i] = t.single[name]
+	}
+	return edits
+}
