@@ -24,57 +24,36 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	if err != nil {
 		return err
 	}
-	old := m.currentState()
-	diff := plan.Diff(old, next)
+	diff := plan.Diff(m.currentState(), next)
 	fresh, err := m.prepareSinks(next, diff)
 	if err != nil {
 		return err
 	}
-	// From here on nothing fails for reasons of the new state.
-	if err := m.adoptRoutes(ctx, next, m.startSinks(ctx, next, diff)); err != nil {
-		return err
-	}
-	m.setState(next)
+	// From here on nothing fails for reasons of the new state, only with the store.
 	m.store.SetLimits(outbox.Limits{
 		MaxBytes: next.Store.MaxBytes, MinFree: next.Store.MinFree,
 		RetentionMaxAge: next.Store.RetentionMaxAge, RetentionMaxBytes: next.Store.RetentionMaxBytes,
 		DeadLetterMaxAge: next.Store.DeadLetterMaxAge, DeadLetterMaxBytes: next.Store.DeadLetterMaxBytes,
 	})
-	gained, err := m.follow(ctx, d)
-	if err != nil {
+	unfilled := m.startSinks(ctx, next, diff)
+	if err := m.follow(ctx, d, &adoption{state: next, unfilled: unfilled, fresh: fresh}); err != nil {
 		return err
 	}
 	if err := m.followNamespaces(ctx, next); err != nil {
 		return err
 	}
-	m.flush() // nothing is on its way to a sink that goes
 	m.removeSinks(diff.Sinks.Remove)
 	for _, watch := range diff.Watches.Remove {
 		m.metrics.forget(watch)
 	}
-	if old != nil {
-		m.snapshotGained(ctx, gained)
-	}
-	m.snapshotFresh(ctx, next, fresh)
 	return m.forgetUnwatched()
 }
 
-// adoptRoutes puts the routes of a state in place, once the sinks that start from
-// the log's beginning have what is in it.
-func (m *Manager) adoptRoutes(ctx context.Context, next *plan.State, unfilled []string) error {
-	adopt := func() {
-		m.adoptRouter(next.Router)
-		m.keepUnrouted.Store(len(next.Sinks) == 0)
-	}
-	if len(unfilled) == 0 {
-		adopt()
-		return nil
-	}
-	err := m.fillSinks(ctx, next, unfilled, adopt)
-	if err != nil && ctx.Err() == nil {
-		m.fail(err)
-	}
-	return err
+// adoption is what of a new state is put in place together with the sources' watches.
+type adoption struct {
+	state    *plan.State
+	unfilled []string // sinks that first get what is in the log
+	fresh    []string // sinks that are new to the store
 }
 
 // adoptRouter puts a router in place, whose routes' first failures are logged.
@@ -98,11 +77,9 @@ func (m *Manager) reconcile(ctx context.Context) {
 	if err != nil {
 		m.log.Warn("a watch insists on a resource that is not served any more; the others go on", "error", err)
 	}
-	gained, err := m.follow(ctx, d)
-	if err != nil {
+	if err := m.follow(ctx, d, nil); err != nil {
 		m.log.Error("could not follow a change of the served resources", "error", err)
 	}
-	m.snapshotGained(ctx, gained)
 }
 
 // gain is a watch that a running source now feeds too, or feeds by other rules.
@@ -112,12 +89,52 @@ type gain struct {
 	was *hit // by which rules it did before; nil: not at all
 }
 
-// follow makes the running sources those of d. What stays is not touched but for
-// its list of watches; those in it that are new or different are returned.
-func (m *Manager) follow(ctx context.Context, d desired) ([]gain, error) {
-	var start, stop []*source
-	stay := map[*source]*[]hit{}
+// follow makes the running sources those of d, and adopts a new state if there is one.
+//
+// No change is judged by a part of the old rules and a part of the new ones: sources
+// that go have all that they handed over committed under the old ones, then routes,
+// sinks and the watches of the sources that stay change in one step, and only then new
+// sources start. One that takes over another's objects resumes from what that one had
+// committed.
+func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
+	start, stop, stay := m.compare(d)
+	m.noteMissing(d.missing)
+	for _, s := range d.sources {
+		for _, h := range *s.hits.Load() {
+			m.metrics.feeds(h.watch.Name, s)
+		}
+	}
+	for _, s := range stop {
+		m.stopSource(s)
+	}
+	if len(stop) > 0 {
+		m.flush()
+	}
+	if err := m.handOverCheckpoints(start, d); err != nil {
+		return err
+	}
+	for _, s := range start {
+		if err := m.prepareSource(s); err != nil {
+			return err
+		}
+	}
+	if err := m.adopt(ctx, a, start, stay); err != nil {
+		return err
+	}
+	var errs []error
+	for _, s := range start {
+		if err := m.startSource(ctx, s); err != nil {
+			errs = append(errs, fmt.Errorf("watch %s: %w", s.id, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// compare sorts the sources into those that start, stop, and stay with new watches.
+func (m *Manager) compare(d desired) (start, stop []*source, stay map[*source]*[]hit) {
+	stay = map[*source]*[]hit{}
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	for k, s := range m.sources {
 		if want, ok := d.sources[k]; ok {
 			stay[s] = want.hits.Load()
@@ -130,58 +147,48 @@ func (m *Manager) follow(ctx context.Context, d desired) ([]gain, error) {
 			start = append(start, s)
 		}
 	}
-	m.mu.Unlock()
-	gained := m.adoptHits(stay)
-	m.noteMissing(d.missing)
-	for _, s := range d.sources {
-		for _, h := range *s.hits.Load() {
-			m.metrics.feeds(h.watch.Name, s)
-		}
-	}
-
-	// A source that takes over another's objects resumes from what that one had
-	// committed, so it has to wait for it.
-	for _, s := range stop {
-		m.stopSource(s)
-	}
-	if len(stop) > 0 {
-		m.flush()
-	}
 	slices.SortFunc(start, func(a, b *source) int { return strings.Compare(a.id, b.id) })
-	if err := m.handOverCheckpoints(start, d); err != nil {
-		return gained, err
-	}
-	var errs []error
-	for _, s := range start {
-		if err := m.startSource(ctx, s); err != nil {
-			errs = append(errs, fmt.Errorf("watch %s: %w", s.id, err))
-		}
-	}
-	return gained, errors.Join(errs...)
+	return start, stop, stay
 }
 
-// adoptHits gives running sources their watches, and returns those that gained by
-// it. They do so between two commits: what was recorded before is for
-// [Manager.snapshotGained] to deliver, what is recorded after reaches them by itself.
-func (m *Manager) adoptHits(stay map[*source]*[]hit) []gain {
-	var gained []gain
+// adopt puts the new watches of the sources that stay in place and, if there is one,
+// the new state, between two commits. What was recorded before is for snapshots to
+// deliver, what is recorded after reaches the watches and sinks by itself.
+func (m *Manager) adopt(ctx context.Context, a *adoption, start []*source, stay map[*source]*[]hit) error {
+	var snapshots []*snapshot
+	sources := slices.Clone(start)
 	for s, hits := range stay {
-		gained = append(gained, s.gains(*hits)...)
+		sources = append(sources, s)
+		for _, gained := range s.gains(*hits) {
+			if gained.hit.watch.Snapshot {
+				j := newSnapshot(s, gained.hit)
+				j.was = gained.was
+				snapshots = append(snapshots, j)
+			}
+		}
 	}
-	adopt := func() {
+	put := func(g *group) {
 		for s, hits := range stay {
 			s.hits.Store(hits)
 		}
-		for _, g := range gained {
-			g.src.told = map[string]struct{}{}
+		if a != nil {
+			m.adoptRouter(a.state.Router)
+			m.keepUnrouted.Store(len(a.state.Sinks) == 0)
+			m.setState(a.state)
+			snapshots = append(snapshots, freshSnapshots(a.state, a.fresh, sources)...)
+		}
+		for _, j := range snapshots {
+			g.begin(j)
 		}
 	}
-	if len(gained) == 0 {
-		adopt()
-	} else {
-		m.between(adopt)
+	if a == nil || len(a.unfilled) == 0 {
+		return m.between(put)
 	}
-	return gained
+	err := m.fillSinks(ctx, a.state, a.unfilled, put)
+	if err != nil && ctx.Err() == nil {
+		m.fail(err)
+	}
+	return err
 }
 
 // gains are those of next that are not among the watches of the source, or are by
@@ -200,20 +207,45 @@ func (s *source) gains(next []hit) []gain {
 	return gained
 }
 
-// startSource subscribes the source to its informer.
-func (m *Manager) startSource(ctx context.Context, s *source) error {
+// prepareSource decides what the source's informer begins with.
+func (m *Manager) prepareSource(s *source) error {
+	s.ready, s.stopped = make(chan struct{}), make(chan struct{})
 	cp, ok, err := m.loadCheckpoint(s.id)
-	if err != nil {
+	switch {
+	case errors.Is(err, outbox.ErrUnreadable):
+		s.log.Error("the position of a watch cannot be read: it starts with a list", "error", err)
+	case err != nil:
 		return err
 	}
 	if ok {
 		s.resume, s.saved, s.synced, s.epoch = cp, cp, cp.Synced, cp.Epoch
-		s.warm = cp.Synced && cp.ResourceVersion != ""
+		switch {
+		case cp.Listing != nil:
+			s.resume.ResourceVersion, s.rewind, s.start = cp.Listing.ResourceVersion, cp.Listing.Rewound, relist
+		case cp.ResourceVersion == "":
+		case cp.Synced:
+			s.start = warm
+		default:
+			s.start = relist
+		}
 	}
-	s.stopped = make(chan struct{})
+	if s.start == warm {
+		return nil // the informer finds deletions itself
+	}
+	s.floor = s.resume.ResourceVersion
+	empty, err := m.recordsNothing(s)
+	if !empty {
+		s.listed = map[uint64]struct{}{}
+	}
+	return err
+}
+
+// startSource subscribes the source to its informer.
+func (m *Manager) startSource(ctx context.Context, s *source) error {
 	m.mu.Lock()
 	m.sources[s.key] = s
 	m.mu.Unlock()
+	defer close(s.ready)
 	sub, err := m.factory.Subscribe(context.WithoutCancel(ctx), s.key, handler{src: s, m: m})
 	if err != nil {
 		m.mu.Lock()
@@ -225,11 +257,11 @@ func (m *Manager) startSource(ctx context.Context, s *source) error {
 	s.waiting.Go(func() {
 		select {
 		case <-sub.Synced():
-			m.send(change{src: s, kind: sourceSynced})
+			m.send(s.stopped, change{src: s, kind: sourceSynced})
 		case <-s.stopped:
 		}
 	})
-	s.log.Info("watch started", "resumed", s.warm)
+	s.log.Info("watch started", "resumed", s.start != cold)
 	return nil
 }
 

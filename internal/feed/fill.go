@@ -2,6 +2,7 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/watcherd/watcherd/internal/outbox"
@@ -14,7 +15,7 @@ import (
 // The last part of it and adopt happen between two commits: what is recorded
 // before is the log's and queued from there, what is recorded after is routed, and
 // so a sink gets each event once and in order.
-func (m *Manager) fillSinks(ctx context.Context, next *plan.State, names []string, adopt func()) error {
+func (m *Manager) fillSinks(ctx context.Context, next *plan.State, names []string, adopt func(*group)) error {
 	total := map[string]int{}
 	fill := func() error {
 		for _, name := range names {
@@ -29,8 +30,8 @@ func (m *Manager) fillSinks(ctx context.Context, next *plan.State, names []strin
 	if err := fill(); err != nil {
 		return err
 	}
-	err := ErrEnded
-	m.between(func() {
+	var err error
+	ended := m.between(func(g *group) {
 		if err = fill(); err != nil {
 			return
 		}
@@ -39,9 +40,9 @@ func (m *Manager) fillSinks(ctx context.Context, next *plan.State, names []strin
 				return
 			}
 		}
-		adopt()
+		adopt(g)
 	})
-	if err != nil {
+	if err := errors.Join(err, ended); err != nil {
 		return err
 	}
 	for _, name := range names {

@@ -35,15 +35,23 @@ type source struct {
 
 	// Set before the informer starts.
 	resume checkpoint // where an earlier life had come to
-	warm   bool       // the informer starts from the ledger and resume
+	start  start      // what the informer begins with
 
-	stopped chan struct{}  // closed by the owner to end what waits for the first list
-	waiting sync.WaitGroup // what waits for it
+	ready   chan struct{}  // closed when sub is set
+	stopped chan struct{}  // closed by the owner: what is handed over from then on is dropped
+	waiting sync.WaitGroup // what waits for the first list
 
 	// handed are the ledger's objects that the informer was started with, in the
 	// order in which it hands them on, without those that have come. Set before the
 	// first of them comes, from then on the committer's.
 	handed []*compact.Object
+
+	// listed are the hashes of the keys that the informer has handed over, for the sweep
+	// behind the first list; nil if there is nothing to sweep. Set before the informer
+	// starts, from then on the committer's, as is floor: the highest version that was
+	// recorded by then, "" once the informer is past it.
+	listed map[uint64]struct{}
+	floor  string
 
 	// Owned by the committer.
 	position uint64     // highest stream position seen
@@ -51,10 +59,35 @@ type source struct {
 	synced   bool       // a complete list has been committed, now or in an earlier life
 	epoch    int        // how often the cluster was set back; part of event ids
 	repair   bool       // what comes until the end of the list is what an audit found
+	list     list       // the list that is being taken in
+	rewind   bool       // the next list is the first after a rollback
+	damaged  bool       // an unreadable entry of the ledger has been logged
 
-	// told are the objects of which additions and first sights were delivered since
-	// watches were gained, by state key; nil when none is being given its snapshot.
-	told map[string]struct{}
+	// gaining are the snapshots that leave out what is delivered meanwhile.
+	gaining []*snapshot
+}
+
+// start is what an informer begins with.
+type start uint8
+
+const (
+	cold   start = iota // a list of now
+	relist              // a list of the resource as it was at resume's version
+	warm                // the ledger's objects, at resume's version
+)
+
+// list is a list that a source's objects come from. Its mark is in the checkpoint as
+// long as only a part of it is committed.
+type list struct {
+	mark *listing
+	end  uint64 // the position of its last object
+}
+
+// listing marks a list in a checkpoint: a start that finds it begins with the list of
+// that version.
+type listing struct {
+	ResourceVersion string `json:"resourceVersion"`
+	Rewound         bool   `json:"rewound,omitempty"` // it is the first after a rollback
 }
 
 // hit is a watch that a source feeds.
@@ -64,6 +97,26 @@ type hit struct {
 }
 
 func (h hit) sameWatch(other hit) bool { return h.watch.Name == other.watch.Name }
+
+// hit is the source's watch of that name.
+func (s *source) hit(watch string) (h hit, ok bool) {
+	for _, h := range *s.hits.Load() {
+		if h.watch.Name == watch {
+			return h, true
+		}
+	}
+	return h, false
+}
+
+// ended reports whether the owner has stopped the source.
+func (s *source) ended() bool {
+	select {
+	case <-s.stopped:
+		return true
+	default:
+		return false
+	}
+}
 
 // logger returns l with what names the source to people.
 func (s *source) logger(l *slog.Logger) *slog.Logger {

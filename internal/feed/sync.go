@@ -1,58 +1,89 @@
 package feed
 
 import (
-	"strings"
+	"errors"
+	"time"
 
+	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
+
+// sweepLook is how many ledger entries a group looks at.
+const sweepLook = 8 * maxGroup
 
 // sourceSynced handles the end of a source's initial list: every object of the
 // list is before this in the queue.
-func (g *group) sourceSynced(c *change) error {
+func (g *group) sourceSynced(c *change) {
 	s := c.src
-	g.touched[s] = struct{}{}
-	if !s.warm {
-		if err := g.sweep(c); err != nil {
-			return err
-		}
+	s.handed = nil
+	if s.listed == nil {
+		g.synced(s)
+		return
 	}
-	s.synced, s.handed = true, nil
-	s.log.Info("watch synced", "objects", s.objects(), "fromLedger", s.warm)
-	return nil
+	g.jobs = append(g.jobs, &sweep{src: s, at: c.at})
 }
 
-// sweep finds the deletions that an informer which started from nothing cannot
-// see: objects that the ledger has in the source's scope and the cluster has not.
-// An informer that started from the ledger finds them itself.
-func (g *group) sweep(c *change) error {
-	s := c.src
-	sub := s.sub.Load()
-	if sub == nil {
-		return nil
+func (g *group) synced(s *source) {
+	g.touched[s] = struct{}{}
+	s.synced, s.listed = true, nil
+	s.log.Info("watch synced", "objects", s.objects(), "fromLedger", s.start == warm)
+}
+
+// sweep finds the deletions that an informer which started from a list cannot see:
+// objects that the ledger has in the source's scope and the informer has not handed
+// over. (An informer that started from the ledger finds them itself.) The informer's
+// store is no measure: it is ahead of what is committed.
+//
+// A source whose sweep is not finished is not synced, so its next start begins with a
+// list again.
+type sweep struct {
+	src    *source
+	at     time.Time
+	cursor string // the last key looked at
+}
+
+func (j *sweep) step(g *group) (more bool, err error) {
+	s := j.src
+	if s.ended() {
+		return false, nil
 	}
-	exists := sub.Informer().GetStore()
-	var missing []*compact.Object
-	err := g.m.scan(s, func(o *compact.Object) error {
-		key := strings.TrimPrefix(stateKey(o.GetNamespace(), o.GetName()), "/")
-		_, found, err := exists.GetByKey(key)
-		if err != nil {
-			return err
+	looked, deleted := 0, 0
+	err = g.m.scanAfter(s, s.statePrefix(), j.cursor, func(key string, o *compact.Object) error {
+		if looked == sweepLook || deleted == maxGroup {
+			return errEnough
 		}
-		if !found {
-			missing = append(missing, o)
+		looked++
+		j.cursor = key
+		if _, ok := s.listed[g.hashOf(o)]; ok {
+			return nil
 		}
-		return nil
+		deleted++
+		return g.deleted(&change{src: s, kind: objectDeleted, obj: o, unknown: true, at: j.at})
 	})
-	if err != nil {
-		return err
+	switch {
+	case errors.Is(err, errEnough):
+		return true, nil
+	case errors.Is(err, outbox.ErrUnreadable):
+		return false, g.broken(s, j.at, err)
+	case err != nil:
+		return false, err
 	}
-	for _, o := range missing {
-		gone := change{src: s, kind: objectDeleted, obj: o, unknown: true, at: c.at}
-		if err := g.gone(&gone); err != nil {
-			return err
-		}
+	g.synced(s)
+	return false, nil
+}
+
+func (j *sweep) end() {}
+
+// broken ends a sweep of a ledger of which a part cannot be read: what else it had is
+// not known.
+func (g *group) broken(s *source, at time.Time, cause error) error {
+	s.log.Error("a part of the recorded states cannot be read: deletions of objects in it are not told", "error", cause)
+	gap := &dynamicfactory.Gap{
+		Cause: dynamicfactory.CauseUnreadable, From: s.resume.ResourceVersion, To: s.saved.ResourceVersion, FromTime: s.resume.Time, ToTime: at,
 	}
-	return nil
+	g.synced(s)
+	return g.gap(s, at, gap, nil)
 }
 
 // objects is the number of objects in the source's cache.
