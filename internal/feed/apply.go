@@ -220,19 +220,17 @@ func (m *Manager) prepareSource(s *source) error {
 	if ok {
 		s.resume, s.saved, s.synced, s.epoch = cp, cp, cp.Synced, cp.Epoch
 		switch {
-		case cp.Listing != nil:
-			s.resume.ResourceVersion, s.rewind, s.start = cp.Listing.ResourceVersion, cp.Listing.Rewound, relist
-		case cp.ResourceVersion == "":
-		case cp.Synced:
+		case cp.Listing == nil && cp.Synced && cp.ResourceVersion != "":
 			s.start = warm
-		default:
+		case cp.listVersion() != "":
 			s.start = relist
+			s.rewind = cp.Listing != nil && cp.Listing.Rewound
 		}
 	}
 	if s.start == warm {
 		return nil // the informer finds deletions itself
 	}
-	s.floor = s.resume.ResourceVersion
+	s.floor = s.resume.listVersion()
 	empty, err := m.recordsNothing(s)
 	if !empty {
 		s.listed = map[uint64]struct{}{}
@@ -304,15 +302,8 @@ func (m *Manager) handOverCheckpoints(start []*source, d desired) error {
 			}
 			continue
 		}
-		// Wider than before: a version of a part says nothing of the whole.
-		err := m.store.ScanMeta(checkpointMeta(wide), func(key string, _ []byte) error {
-			if key != checkpointMeta(wide) {
-				b.DeleteMeta(key)
-			}
-			return nil
-		})
-		if err != nil {
-			return fmt.Errorf("%w: scan checkpoints: %w", ErrStore, err)
+		if err := m.gather(b, s); err != nil {
+			return err
 		}
 	}
 	if err := m.store.Commit(b); err != nil {
@@ -321,13 +312,53 @@ func (m *Manager) handOverCheckpoints(start []*source, d desired) error {
 	return nil
 }
 
+// gather gives a source that is wider than others were before the list of the newest
+// version that one of them has recorded: what they have is compared with that, and
+// watched from there.
+func (m *Manager) gather(b *outbox.Batch, s *source) error {
+	var whole checkpoint
+	version, found := "", false
+	err := m.store.ScanMeta(checkpointMeta(s.id), func(key string, _ []byte) error {
+		if key == checkpointMeta(s.id) {
+			return nil
+		}
+		b.DeleteMeta(key)
+		found = true
+		part, ok, err := m.loadCheckpoint(strings.TrimPrefix(key, checkpointMeta("")))
+		if ignoreUnreadable(err) != nil {
+			return err
+		}
+		if v := part.listVersion(); ok && (version == "" || newer(v, version)) {
+			version, whole.Time = v, part.Time
+		}
+		whole.Epoch = max(whole.Epoch, part.Epoch)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w: scan checkpoints: %w", ErrStore, err)
+	}
+	if found && version != "" {
+		whole.Listing = &listing{ResourceVersion: version}
+		b.PutMeta(checkpointMeta(s.id), encodeCheckpoint(whole))
+	}
+	return nil
+}
+
+func ignoreUnreadable(err error) error {
+	if errors.Is(err, outbox.ErrUnreadable) {
+		return nil
+	}
+	return err
+}
+
 func (m *Manager) inherit(b *outbox.Batch, s *source, wide string) error {
+	// A damaged checkpoint is for prepareSource to report.
 	if _, ok, err := m.loadCheckpoint(s.id); err != nil || ok {
-		return err
+		return ignoreUnreadable(err)
 	}
 	cp, ok, err := m.loadCheckpoint(wide)
 	if err != nil || !ok {
-		return err
+		return ignoreUnreadable(err)
 	}
 	b.PutMeta(checkpointMeta(s.id), encodeCheckpoint(cp))
 	return nil

@@ -269,6 +269,9 @@ func (g *group) putCheckpoints() error {
 			version = s.saved.ResourceVersion
 		}
 		now := checkpoint{ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Listing: s.list.mark}
+		if s.newest != nil && newer(s.newest.GetResourceVersion(), version) {
+			now.Recorded = s.newest.GetResourceVersion()
+		}
 		if now.same(s.saved) {
 			continue
 		}

@@ -238,7 +238,8 @@ type checkpoint struct {
 	ResourceVersion string    `json:"resourceVersion"`
 	Synced          bool      `json:"synced"`
 	Epoch           int       `json:"epoch,omitempty"`
-	Listing         *listing  `json:"listing,omitempty"` // a list that is committed in part
+	Recorded        string    `json:"recorded,omitempty"` // the newest version that is committed in part, if it is later
+	Listing         *listing  `json:"listing,omitempty"`  // a list that is committed in part
 	Time            time.Time `json:"time"`
 }
 
@@ -247,7 +248,21 @@ func (c checkpoint) same(other checkpoint) bool {
 	if (c.Listing == nil) != (other.Listing == nil) || c.Listing != nil && *c.Listing != *other.Listing {
 		return false
 	}
-	return c.ResourceVersion == other.ResourceVersion && c.Synced == other.Synced && c.Epoch == other.Epoch
+	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Synced == other.Synced && c.Epoch == other.Epoch
+}
+
+// listVersion is the version whose list shows everything that is recorded, and of
+// which everything is recorded after it: a list, in contrast to a watch, does not send
+// again what has been recorded of a version that may not be complete.
+func (c checkpoint) listVersion() string {
+	switch {
+	case c.Listing != nil:
+		return c.Listing.ResourceVersion
+	case newer(c.Recorded, c.ResourceVersion):
+		return c.Recorded
+	default:
+		return c.ResourceVersion
+	}
 }
 
 func checkpointMeta(sourceID string) string { return "checkpoint/" + sourceID }

@@ -128,7 +128,7 @@ func (g *group) seen(c *change) {
 	}
 	c.rewound = s.list.mark != nil && s.list.mark.Rewound
 	if p > s.position {
-		s.position = p
+		s.position, s.newest = p, c.obj
 		s.repair = false // the last object of the list that made up for it
 	}
 	g.touched[s] = struct{}{}

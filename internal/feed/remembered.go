@@ -96,11 +96,12 @@ func (m *Manager) snapshotFor(_ context.Context, k dynamicfactory.Key) (*dynamic
 	if s == nil || s.start == cold {
 		return nil, nil
 	}
-	snap := &dynamicfactory.Snapshot{ResourceVersion: s.resume.ResourceVersion, Time: s.resume.Time, Relist: s.start == relist}
-	if snap.Relist {
-		return snap, nil
+	listed := &dynamicfactory.Snapshot{ResourceVersion: s.resume.listVersion(), Time: s.resume.Time, Relist: true}
+	if s.start == relist {
+		return listed, nil
 	}
-	floor := s.resume.ResourceVersion
+	snap := &dynamicfactory.Snapshot{ResourceVersion: s.resume.ResourceVersion, Time: s.resume.Time}
+	floor := s.resume.listVersion()
 	err := m.scan(s, func(o *compact.Object) error {
 		snap.Objects = append(snap.Objects, o)
 		if v := o.GetResourceVersion(); newer(v, floor) {
@@ -111,8 +112,8 @@ func (m *Manager) snapshotFor(_ context.Context, k dynamicfactory.Key) (*dynamic
 	switch {
 	case errors.Is(err, outbox.ErrUnreadable):
 		s.log.Error("a part of the recorded states cannot be read: the watch starts with a list", "error", err)
-		s.start, s.listed = relist, map[uint64]struct{}{}
-		snap.Objects, snap.Relist = nil, true
+		s.start, s.floor, s.listed = relist, floor, map[uint64]struct{}{}
+		return listed, nil
 	case err != nil:
 		return nil, err
 	}

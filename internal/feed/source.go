@@ -54,14 +54,15 @@ type source struct {
 	floor  string
 
 	// Owned by the committer.
-	position uint64     // highest stream position seen
-	saved    checkpoint // as last written to the store
-	synced   bool       // a complete list has been committed, now or in an earlier life
-	epoch    int        // how often the cluster was set back; part of event ids
-	repair   bool       // what comes until the end of the list is what an audit found
-	list     list       // the list that is being taken in
-	rewind   bool       // the next list is the first after a rollback
-	damaged  bool       // an unreadable entry of the ledger has been logged
+	position uint64          // highest stream position seen
+	newest   *compact.Object // at that position; nil: none since the start
+	saved    checkpoint      // as last written to the store
+	synced   bool            // a complete list has been committed, now or in an earlier life
+	epoch    int             // how often the cluster was set back; part of event ids
+	repair   bool            // what comes until the end of the list is what an audit found
+	list     list            // the list that is being taken in
+	rewind   bool            // the next list is the first after a rollback
+	damaged  bool            // an unreadable entry of the ledger has been logged
 
 	// gaining are the snapshots that leave out what is delivered meanwhile.
 	gaining []*snapshot
