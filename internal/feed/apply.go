@@ -220,7 +220,7 @@ func (m *Manager) prepareSource(s *source) error {
 	if ok {
 		s.resume, s.saved, s.synced, s.epoch = cp, cp, cp.Synced, cp.Epoch
 		switch {
-		case cp.Listing == nil && cp.Synced && cp.ResourceVersion != "":
+		case cp.Listing == nil && !cp.Sweeping && cp.Synced && cp.ResourceVersion != "":
 			s.start = warm
 		case cp.listVersion() != "":
 			s.start = relist

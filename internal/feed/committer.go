@@ -268,7 +268,7 @@ func (g *group) putCheckpoints() error {
 		if version == "" {
 			version = s.saved.ResourceVersion
 		}
-		now := checkpoint{ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Listing: s.list.mark}
+		now := checkpoint{ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Sweeping: s.listed != nil, Listing: s.list.mark}
 		if s.newest != nil && newer(s.newest.GetResourceVersion(), version) {
 			now.Recorded = s.newest.GetResourceVersion()
 		}

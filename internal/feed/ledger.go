@@ -239,6 +239,7 @@ type checkpoint struct {
 	Synced          bool      `json:"synced"`
 	Epoch           int       `json:"epoch,omitempty"`
 	Recorded        string    `json:"recorded,omitempty"` // the newest version that is committed in part, if it is later
+	Sweeping        bool      `json:"sweeping,omitempty"` // deletions that the first list showed are not all committed
 	Listing         *listing  `json:"listing,omitempty"`  // a list that is committed in part
 	Time            time.Time `json:"time"`
 }
@@ -248,7 +249,7 @@ func (c checkpoint) same(other checkpoint) bool {
 	if (c.Listing == nil) != (other.Listing == nil) || c.Listing != nil && *c.Listing != *other.Listing {
 		return false
 	}
-	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Synced == other.Synced && c.Epoch == other.Epoch
+	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch
 }
 
 // listVersion is the version whose list shows everything that is recorded, and of

@@ -198,7 +198,7 @@ func (l *live) synced() {
 	l.Helper()
 	eventually(l.T, "synced", func() bool {
 		cp, ok, err := l.m.loadCheckpoint("pods#")
-		return err == nil && ok && cp.Synced && cp.ResourceVersion != ""
+		return err == nil && ok && cp.Synced && cp.ResourceVersion != "" && !cp.Sweeping && cp.Listing == nil
 	})
 }
 

@@ -126,7 +126,7 @@ func (g *group) seen(c *change) {
 	if c.unknown || s.rewind || p == 0 && !(c.initial && s.start == warm) {
 		s.listing(!c.unknown)
 	}
-	c.rewound = s.list.mark != nil && s.list.mark.Rewound
+	c.rewound = s.rewind || s.list.mark != nil && s.list.mark.Rewound
 	if p > s.position {
 		s.position, s.newest = p, c.obj
 		s.repair = false // the last object of the list that made up for it

@@ -35,8 +35,8 @@ func (g *group) synced(s *source) {
 // over. (An informer that started from the ledger finds them itself.) The informer's
 // store is no measure: it is ahead of what is committed.
 //
-// A source whose sweep is not finished is not synced, so its next start begins with a
-// list again.
+// The checkpoint of a source whose sweep is not finished says so, and its next start
+// begins with a list again.
 type sweep struct {
 	src    *source
 	at     time.Time
