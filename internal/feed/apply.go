@@ -214,6 +214,7 @@ func (m *Manager) prepareSource(s *source) error {
 	switch {
 	case errors.Is(err, outbox.ErrUnreadable):
 		s.log.Error("the position of a watch cannot be read: it starts with a list", "error", err)
+		s.forgot = true
 	case err != nil:
 		return err
 	}

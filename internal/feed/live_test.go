@@ -191,6 +191,7 @@ func (l *live) caughtUp() {
 		o, err := l.m.codec.Decode(value)
 		return err == nil && o.GetResourceVersion() == version
 	})
+	l.m.flush() // the log shows a commit after the ledger does
 }
 
 // synced waits until a whole list is committed.
@@ -200,6 +201,7 @@ func (l *live) synced() {
 		cp, ok, err := l.m.loadCheckpoint("pods#")
 		return err == nil && ok && cp.Synced && cp.ResourceVersion != "" && !cp.Sweeping && cp.Listing == nil
 	})
+	l.m.flush()
 }
 
 func eventually(t *testing.T, what string, f func() bool) {

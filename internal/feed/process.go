@@ -21,7 +21,7 @@ func (g *group) process(c *change) error {
 	case objectDeleted:
 		return g.gone(c)
 	case sourceSynced:
-		g.sourceSynced(c)
+		return g.sourceSynced(c)
 	case gapFound:
 		return g.gapFound(c)
 	case namespaceSeen:

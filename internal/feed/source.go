@@ -62,6 +62,7 @@ type source struct {
 	repair   bool            // what comes until the end of the list is what an audit found
 	list     list            // the list that is being taken in
 	rewind   bool            // the next list is the first after a rollback
+	forgot   bool            // a part of what an earlier life recorded cannot be read
 	damaged  bool            // an unreadable entry of the ledger has been logged
 
 	// gaining are the snapshots that leave out what is delivered meanwhile.

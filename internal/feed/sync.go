@@ -14,20 +14,28 @@ const sweepLook = 8 * maxGroup
 
 // sourceSynced handles the end of a source's initial list: every object of the
 // list is before this in the queue.
-func (g *group) sourceSynced(c *change) {
+func (g *group) sourceSynced(c *change) error {
 	s := c.src
 	s.handed = nil
-	if s.listed == nil {
-		g.synced(s)
-		return
+	if s.listed != nil {
+		g.jobs = append(g.jobs, &sweep{src: s, at: c.at})
+		return nil
 	}
-	g.jobs = append(g.jobs, &sweep{src: s, at: c.at})
+	return g.synced(s, c.at)
 }
 
-func (g *group) synced(s *source) {
+// synced notes that the first list is committed with all that it shows.
+func (g *group) synced(s *source, at time.Time) error {
 	g.touched[s] = struct{}{}
 	s.synced, s.listed = true, nil
 	s.log.Info("watch synced", "objects", s.objects(), "fromLedger", s.start == warm)
+	if !s.forgot {
+		return nil
+	}
+	s.forgot = false
+	return g.gap(s, at, &dynamicfactory.Gap{
+		Cause: dynamicfactory.CauseUnreadable, From: s.resume.ResourceVersion, To: s.saved.ResourceVersion, FromTime: s.resume.Time, ToTime: at,
+	}, nil)
 }
 
 // sweep finds the deletions that an informer which started from a list cannot see:
@@ -65,26 +73,15 @@ func (j *sweep) step(g *group) (more bool, err error) {
 	case errors.Is(err, errEnough):
 		return true, nil
 	case errors.Is(err, outbox.ErrUnreadable):
-		return false, g.broken(s, j.at, err)
+		s.log.Error("a part of the recorded states cannot be read: deletions of objects in it are not told", "error", err)
+		s.forgot = true
 	case err != nil:
 		return false, err
 	}
-	g.synced(s)
-	return false, nil
+	return false, g.synced(s, j.at)
 }
 
 func (j *sweep) end() {}
-
-// broken ends a sweep of a ledger of which a part cannot be read: what else it had is
-// not known.
-func (g *group) broken(s *source, at time.Time, cause error) error {
-	s.log.Error("a part of the recorded states cannot be read: deletions of objects in it are not told", "error", cause)
-	gap := &dynamicfactory.Gap{
-		Cause: dynamicfactory.CauseUnreadable, From: s.resume.ResourceVersion, To: s.saved.ResourceVersion, FromTime: s.resume.Time, ToTime: at,
-	}
-	g.synced(s)
-	return g.gap(s, at, gap, nil)
-}
 
 // objects is the number of objects in the source's cache.
 func (s *source) objects() int {
