@@ -219,9 +219,9 @@ func (m *Manager) prepareSource(s *source) error {
 		return err
 	}
 	if ok {
-		s.resume, s.saved, s.synced, s.epoch = cp, cp, cp.Synced, cp.Epoch
+		s.resume, s.saved, s.synced, s.epoch, s.ahead = cp, cp, cp.Synced, cp.Epoch, cp.Ahead
 		switch {
-		case cp.Listing == nil && !cp.Sweeping && cp.Synced && cp.ResourceVersion != "":
+		case cp.resumable():
 			s.start = warm
 		case cp.listVersion() != "":
 			s.start = relist
@@ -231,7 +231,7 @@ func (m *Manager) prepareSource(s *source) error {
 	if s.start == warm {
 		return nil // the informer finds deletions itself
 	}
-	s.floor = s.resume.listVersion()
+	s.floor = s.resume.recordedUpTo()
 	empty, err := m.recordsNothing(s)
 	if !empty {
 		s.listed = map[uint64]struct{}{}
@@ -313,35 +313,56 @@ func (m *Manager) handOverCheckpoints(start []*source, d desired) error {
 	return nil
 }
 
-// gather gives a source that is wider than others were before the list of the newest
-// version that one of them has recorded: what they have is compared with that, and
-// watched from there.
+// gather gives a source that is wider than others were before what they had recorded:
+// a list of the oldest version that one of them was at, the watch from there, and how
+// far each of them was ahead of it. Where one had recorded a part of a list again, that
+// is not known, and the list is of the newest version.
 func (m *Manager) gather(b *outbox.Batch, s *source) error {
-	var whole checkpoint
-	version, found := "", false
+	whole := checkpoint{Sweeping: true, Ahead: map[string]string{}}
+	newest, partial := "", false
 	err := m.store.ScanMeta(checkpointMeta(s.id), func(key string, _ []byte) error {
-		if key == checkpointMeta(s.id) {
+		namespace := strings.TrimPrefix(key, checkpointMeta(s.id))
+		if namespace == "" {
 			return nil
 		}
 		b.DeleteMeta(key)
-		found = true
 		part, ok, err := m.loadCheckpoint(strings.TrimPrefix(key, checkpointMeta("")))
-		if ignoreUnreadable(err) != nil {
-			return err
+		if !ok {
+			return ignoreUnreadable(err)
 		}
-		if v := part.listVersion(); ok && (version == "" || newer(v, version)) {
-			version, whole.Time = v, part.Time
+		at := part.ResourceVersion
+		if at == "" {
+			at = part.listVersion() // of its first list
+		}
+		partial = partial || part.Listing != nil && part.Listing.ResourceVersion != at || newest != "" && part.Epoch != whole.Epoch
+		newest = later(newest, part.recordedUpTo())
+		if whole.ResourceVersion == "" || newer(whole.ResourceVersion, at) {
+			whole.ResourceVersion = at
+		}
+		known, taken := part.Ahead[namespace]
+		if part.Listing == nil && (taken || part.Synced) {
+			known = later(known, at)
+		}
+		if known != "" {
+			whole.Ahead[namespace] = known
 		}
 		whole.Epoch = max(whole.Epoch, part.Epoch)
+		if part.Time.After(whole.Time) {
+			whole.Time = part.Time
+		}
 		return nil
 	})
-	if err != nil {
+	switch {
+	case err != nil:
 		return fmt.Errorf("%w: scan checkpoints: %w", ErrStore, err)
+	case newest == "":
+		return nil
+	case partial:
+		whole.ResourceVersion, whole.Ahead, whole.Listing = "", nil, &listing{ResourceVersion: newest}
+	default:
+		whole.Listing, whole.Recorded = &listing{ResourceVersion: whole.ResourceVersion}, newest
 	}
-	if found && version != "" {
-		whole.Listing = &listing{ResourceVersion: version}
-		b.PutMeta(checkpointMeta(s.id), encodeCheckpoint(whole))
-	}
+	b.PutMeta(checkpointMeta(s.id), encodeCheckpoint(whole))
 	return nil
 }
 

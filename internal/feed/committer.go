@@ -268,10 +268,11 @@ func (g *group) putCheckpoints() error {
 		if version == "" {
 			version = s.saved.ResourceVersion
 		}
-		now := checkpoint{ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Sweeping: s.listed != nil, Listing: s.list.mark}
-		if s.newest != nil && newer(s.newest.GetResourceVersion(), version) {
-			now.Recorded = s.newest.GetResourceVersion()
+		if s.ahead != nil && s.caughtUp(version) {
+			s.ahead = nil
 		}
+		now := checkpoint{ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Sweeping: s.listed != nil, Listing: s.list.mark, Ahead: s.ahead}
+		now.Recorded = s.recorded(version)
 		if now.same(s.saved) {
 			continue
 		}

@@ -242,6 +242,15 @@ type checkpoint struct {
 	Sweeping        bool      `json:"sweeping,omitempty"` // deletions that the first list showed are not all committed
 	Listing         *listing  `json:"listing,omitempty"`  // a list that is committed in part
 	Time            time.Time `json:"time"`
+
+	// Ahead are namespaces that were watched by themselves, and the versions up to which
+	// everything in them is recorded.
+	Ahead map[string]string `json:"ahead,omitempty"`
+}
+
+// resumable reports whether the ledger and a watch from the version are everything.
+func (c checkpoint) resumable() bool {
+	return c.Synced && !c.Sweeping && c.Listing == nil && c.ResourceVersion != ""
 }
 
 // same reports whether both say the same, whenever they did.
@@ -249,7 +258,7 @@ func (c checkpoint) same(other checkpoint) bool {
 	if (c.Listing == nil) != (other.Listing == nil) || c.Listing != nil && *c.Listing != *other.Listing {
 		return false
 	}
-	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch
+	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && len(c.Ahead) == len(other.Ahead)
 }
 
 // listVersion is the version whose list shows everything that is recorded, and of
@@ -259,11 +268,28 @@ func (c checkpoint) listVersion() string {
 	switch {
 	case c.Listing != nil:
 		return c.Listing.ResourceVersion
-	case newer(c.Recorded, c.ResourceVersion):
-		return c.Recorded
-	default:
+	case c.Ahead != nil:
 		return c.ResourceVersion
+	default:
+		return c.recordedUpTo()
 	}
+}
+
+// recordedUpTo is the newest version of which anything is recorded.
+func (c checkpoint) recordedUpTo() string {
+	newest := later(c.ResourceVersion, c.Recorded)
+	if c.Listing != nil {
+		newest = later(newest, c.Listing.ResourceVersion)
+	}
+	return newest
+}
+
+// later returns b if it is certainly later than a, or a is none.
+func later(a, b string) string {
+	if a == "" || newer(b, a) {
+		return b
+	}
+	return a
 }
 
 func checkpointMeta(sourceID string) string { return "checkpoint/" + sourceID }

@@ -45,6 +45,9 @@ func (g *group) observed(c *change) error {
 	if c.src.listed != nil {
 		c.src.listed[g.hashOf(c.obj)] = struct{}{}
 	}
+	if c.src.ahead != nil && c.src.isRecorded(c.obj) {
+		return nil
+	}
 	before, err := g.before(c)
 	switch {
 	case errors.Is(err, outbox.ErrUnreadable):
@@ -143,6 +146,9 @@ func (s *source) listing(objects bool) {
 	}
 	if version, end, ok := sub.ListAfter(s.position, objects); ok {
 		s.list = list{&listing{ResourceVersion: version, Rewound: s.rewind}, end}
+		if s.first == "" && !s.rewind {
+			s.first = version
+		}
 		s.rewind = false
 	}
 }

@@ -58,7 +58,7 @@ func TestReloadUnderChurn(t *testing.T) {
 			{a, {Name: "b", Resources: []string{"nodes"}, Edits: a.Edits}},
 			{{Name: "a", Resources: []string{"nodes"}, Edits: a.Edits}, b},
 		}},
-		{"the scope changes", [][]plan.Watch{{a}, {podWatch(named("b"), only("ns"))}}},
+		{"the scope changes", [][]plan.Watch{{a}, {podWatch(named("b"), only("ns"))}, {podWatch(named("c"), only("ns", "other"))}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			api, names := podServer(t, 1000)

@@ -101,7 +101,7 @@ func (m *Manager) snapshotFor(_ context.Context, k dynamicfactory.Key) (*dynamic
 		return listed, nil
 	}
 	snap := &dynamicfactory.Snapshot{ResourceVersion: s.resume.ResourceVersion, Time: s.resume.Time}
-	floor := s.resume.listVersion()
+	floor := s.resume.recordedUpTo()
 	err := m.scan(s, func(o *compact.Object) error {
 		snap.Objects = append(snap.Objects, o)
 		if v := o.GetResourceVersion(); newer(v, floor) {

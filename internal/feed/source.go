@@ -52,6 +52,9 @@ type source struct {
 	// recorded by then, "" once the informer is past it.
 	listed map[uint64]struct{}
 	floor  string
+	// ahead are the namespaces of which more is recorded than the first list shows: all
+	// up to a version. nil once the source has come as far.
+	ahead map[string]string
 
 	// Owned by the committer.
 	position uint64          // highest stream position seen
@@ -61,6 +64,7 @@ type source struct {
 	epoch    int             // how often the cluster was set back; part of event ids
 	repair   bool            // what comes until the end of the list is what an audit found
 	list     list            // the list that is being taken in
+	first    string          // the version of the first list
 	rewind   bool            // the next list is the first after a rollback
 	forgot   bool            // a part of what an earlier life recorded cannot be read
 	damaged  bool            // an unreadable entry of the ledger has been logged
@@ -108,6 +112,36 @@ func (s *source) hit(watch string) (h hit, ok bool) {
 		}
 	}
 	return h, false
+}
+
+// isRecorded reports whether the object's state belongs to history that another source
+// has recorded.
+func (s *source) isRecorded(o *compact.Object) bool {
+	version, ok := s.ahead[o.GetNamespace()]
+	return ok && !newer(o.GetResourceVersion(), version)
+}
+
+// recorded is the newest version of which anything is recorded, "" if that is the
+// complete version.
+func (s *source) recorded(complete string) string {
+	version := later(complete, s.floor)
+	if s.newest != nil {
+		version = later(version, s.newest.GetResourceVersion())
+	}
+	if version == complete {
+		return ""
+	}
+	return version
+}
+
+// caughtUp reports whether the source has come as far as all that it has taken over.
+func (s *source) caughtUp(version string) bool {
+	for _, v := range s.ahead {
+		if newer(v, version) {
+			return false
+		}
+	}
+	return s.synced
 }
 
 // ended reports whether the owner has stopped the source.

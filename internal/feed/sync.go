@@ -63,8 +63,8 @@ func (j *sweep) step(g *group) (more bool, err error) {
 		}
 		looked++
 		j.cursor = key
-		if _, ok := s.listed[g.hashOf(o)]; ok {
-			return nil
+		if _, ok := s.listed[g.hashOf(o)]; ok || newer(o.GetResourceVersion(), s.first) {
+			return nil // it exists, or was made after the list
 		}
 		deleted++
 		return g.deleted(&change{src: s, kind: objectDeleted, obj: o, unknown: true, at: j.at})
