@@ -129,7 +129,7 @@ func (m *Manager) scanAfter(s *source, prefix, after string, fn func(key string,
 		o, err := m.decodeState(s.partition, key, value)
 		if err != nil {
 			damage = err
-			return nil
+			return nil //nolint:nilerr // the scan goes on, and ends with it
 		}
 		return fn(key, o)
 	})

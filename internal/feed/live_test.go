@@ -43,8 +43,8 @@ func runLive(t *testing.T, dir string, opts outbox.Options, api *apitest.Server,
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	storeCtx, stopStore := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	storeCtx, stopStore := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running, storing sync.WaitGroup
 	storing.Go(func() { _ = store.Run(storeCtx) })
 	running.Go(func() {

@@ -86,6 +86,7 @@ func TestStopDuringRelist(t *testing.T) {
 		for _, stopAt := range []int{1, 600, 1000} {
 			for _, compacted := range []bool{false, true} {
 				t.Run(fmt.Sprintf("killed=%t/at=%d/compacted=%t", killed, stopAt, compacted), func(t *testing.T) {
+					t.Parallel() // they wait for client-go to try again
 					r := newRelisting(t, 1500)
 					fs := vfs.NewCrashableMem()
 					l := runLive(t, "store", outbox.Options{FS: fs}, r.api, served{pods})

@@ -34,7 +34,7 @@ func (m *Manager) Snapshot(ctx context.Context, sink, watch string, progress fun
 			}
 			j := newSnapshot(s, h)
 			j.only = func(name string) bool { return name == sink }
-			j.ctx = ctx
+			j.quit = ctx.Done()
 			err := m.await(ctx, j, func(n int) {
 				if progress != nil {
 					progress(total + n)
@@ -76,7 +76,7 @@ type snapshot struct {
 	src  *source
 	hit  hit
 	was  *hit                   // leave out what the watch covered by these rules; nil: nothing
-	ctx  context.Context        //nolint:containedctx // of the caller who waits; nil: nobody does
+	quit <-chan struct{}        // closed when the caller who waits gives up; nil: nobody waits
 	only func(sink string) bool // nil: every sink the watch leads to
 
 	// told are the objects of which the watch was told since the snapshot began. They are
@@ -110,8 +110,8 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 	case !ok || s.ended():
 		j.err = errNotWatched
 		return false, nil
-	case j.ctx != nil && j.ctx.Err() != nil:
-		j.err = j.ctx.Err()
+	case isClosed(j.quit):
+		j.err = context.Canceled
 		return false, nil
 	}
 	looked, delivered := 0, 0
@@ -164,7 +164,7 @@ func (j *snapshot) end() {
 	s := j.src
 	s.gaining = slices.DeleteFunc(s.gaining, func(other *snapshot) bool { return other == j })
 	switch n := j.objects.Load(); {
-	case j.ctx != nil: // whoever waits is told
+	case j.quit != nil: // the caller is told
 	case j.err != nil:
 		s.log.Warn("a watch was not given all that it covered: it does not cover the resource any more", "watch", j.hit.watch.Name)
 	case n > 0:

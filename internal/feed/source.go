@@ -145,9 +145,11 @@ func (s *source) caughtUp(version string) bool {
 }
 
 // ended reports whether the owner has stopped the source.
-func (s *source) ended() bool {
+func (s *source) ended() bool { return isClosed(s.stopped) }
+
+func isClosed(c <-chan struct{}) bool {
 	select {
-	case <-s.stopped:
+	case <-c:
 		return true
 	default:
 		return false
