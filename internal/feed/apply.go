@@ -167,6 +167,19 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, start []*source, stay 
 			}
 		}
 	}
+	if a != nil {
+		snapshots = append(snapshots, freshSnapshots(a.state, a.fresh, sources, stay)...)
+	}
+	if m.currentState() == nil {
+		more, err := m.unfinished(sources)
+		if err != nil {
+			return err
+		}
+		snapshots = append(snapshots, more...)
+	}
+	if err := m.durable(snapshots); err != nil {
+		return err
+	}
 	put := func(g *group) {
 		for s, hits := range stay {
 			s.hits.Store(hits)
@@ -175,7 +188,6 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, start []*source, stay 
 			m.adoptRouter(a.state.Router)
 			m.keepUnrouted.Store(len(a.state.Sinks) == 0)
 			m.setState(a.state)
-			snapshots = append(snapshots, freshSnapshots(a.state, a.fresh, sources)...)
 		}
 		for _, j := range snapshots {
 			g.begin(j)

@@ -2,8 +2,11 @@ package feed
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/watcherd/watcherd/internal/outbox"
@@ -33,7 +36,7 @@ func (m *Manager) Snapshot(ctx context.Context, sink, watch string, progress fun
 				continue
 			}
 			j := newSnapshot(s, h)
-			j.only = func(name string) bool { return name == sink }
+			j.forSink(sink)
 			j.quit = ctx.Done()
 			err := m.await(ctx, j, func(n int) {
 				if progress != nil {
@@ -78,11 +81,13 @@ type snapshot struct {
 	was  *hit                   // leave out what the watch covered by these rules; nil: nothing
 	quit <-chan struct{}        // closed when the caller who waits gives up; nil: nobody waits
 	only func(sink string) bool // nil: every sink the watch leads to
+	sink string                 // the one that only admits; "": there is none
 
 	// told are the objects of which the watch was told since the snapshot began. They are
 	// left out. nil: nothing is.
 	told   map[string]struct{}
 	cursor string // the last key looked at
+	meta   string // the key under which the store remembers how far it has come; "": it need not
 
 	err     error
 	objects atomic.Int64
@@ -92,6 +97,11 @@ type snapshot struct {
 
 func newSnapshot(s *source, h hit) *snapshot {
 	return &snapshot{src: s, hit: h, more: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+// forSink has only one sink given the snapshot.
+func (j *snapshot) forSink(name string) {
+	j.sink, j.only = name, func(sink string) bool { return sink == name }
 }
 
 // begin adds a snapshot that leaves out what is delivered from now on.
@@ -107,8 +117,12 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 	s := j.src
 	now, ok := s.hit(j.hit.watch.Name)
 	switch {
-	case !ok || s.ended():
+	case s.ended(): // it may be that the process ends
 		j.err = errNotWatched
+		return false, nil
+	case !ok:
+		j.err = errNotWatched
+		j.forget(g.batch)
 		return false, nil
 	case isClosed(j.quit):
 		j.err = context.Canceled
@@ -143,14 +157,107 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 		default: // there is a value
 		}
 	}
-	switch {
-	case errors.Is(err, errEnough):
+	if errors.Is(err, errEnough) {
+		if j.meta != "" {
+			g.batch.PutMeta(j.meta, j.remember())
+		}
 		return true, nil
-	case errors.Is(err, outbox.ErrUnreadable):
-		s.log.Error("a part of the recorded states cannot be read: a snapshot leaves it out", "watch", j.hit.watch.Name, "error", err)
-		return false, nil
 	}
+	if errors.Is(err, outbox.ErrUnreadable) {
+		s.log.Error("a part of the recorded states cannot be read: a snapshot leaves it out", "watch", j.hit.watch.Name, "error", err)
+		err = nil
+	}
+	j.forget(g.batch)
 	return false, err
+}
+
+func (j *snapshot) forget(b *outbox.Batch) {
+	if j.meta != "" {
+		b.DeleteMeta(j.meta)
+	}
+}
+
+// snapshotMeta begins the keys of snapshots that are not finished.
+const snapshotMeta = "snapshot/"
+
+// unfinished is what is remembered of a snapshot.
+type unfinished struct {
+	Source  string `json:"source"`
+	Watch   string `json:"watch"`
+	Sink    string `json:"sink,omitempty"`
+	Rules   string `json:"rules"` // the fingerprint of the watch
+	Widened bool   `json:"widened,omitempty"`
+	Cursor  string `json:"cursor"`
+}
+
+func (j *snapshot) remember() []byte {
+	b, err := json.Marshal(unfinished{
+		Source: j.src.id, Watch: j.hit.watch.Name, Sink: j.sink, Rules: j.hit.watch.Fingerprint, Widened: j.was != nil, Cursor: j.cursor,
+	})
+	if err != nil { // strings always marshal
+		panic("feed: marshal snapshot: " + err.Error())
+	}
+	return b
+}
+
+// durable makes snapshots outlive the process.
+func (m *Manager) durable(jobs []*snapshot) error {
+	if len(jobs) == 0 {
+		return nil
+	}
+	b := m.store.NewBatch()
+	defer b.Discard()
+	for _, j := range jobs {
+		former := ""
+		if j.was != nil {
+			former = j.was.watch.Fingerprint
+		}
+		j.meta = snapshotMeta + strings.Join([]string{j.src.id, j.hit.watch.Name, j.sink, former}, "/")
+		b.PutMeta(j.meta, j.remember())
+	}
+	if err := m.store.Commit(b); err != nil {
+		return fmt.Errorf("%w: remember snapshots: %w", ErrStore, err)
+	}
+	return nil
+}
+
+// unfinished are the snapshots of an earlier life that its end cut short. What they
+// had left out of a selection that was widened is not known any more.
+func (m *Manager) unfinished(sources []*source) ([]*snapshot, error) {
+	b := m.store.NewBatch()
+	defer b.Discard()
+	var jobs []*snapshot
+	err := m.store.ScanMeta(snapshotMeta, func(key string, value []byte) error {
+		var u unfinished
+		if err := json.Unmarshal(value, &u); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		i := slices.IndexFunc(sources, func(s *source) bool { return s.id == u.Source })
+		if i < 0 {
+			b.DeleteMeta(key)
+			return nil
+		}
+		h, ok := sources[i].hit(u.Watch)
+		if !ok || h.watch.Fingerprint != u.Rules || u.Widened {
+			b.DeleteMeta(key)
+			m.log.Warn("a watch was not given all that it covers before the process ended; ask for a snapshot", "watch", u.Watch)
+			return nil
+		}
+		j := newSnapshot(sources[i], h)
+		j.cursor = u.Cursor
+		if u.Sink != "" {
+			j.forSink(u.Sink)
+		}
+		jobs = append(jobs, j)
+		return nil
+	})
+	if err == nil {
+		err = m.store.Commit(b)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: unfinished snapshots: %w", ErrStore, err)
+	}
+	return jobs, nil
 }
 
 // covers reports whether the object is for the snapshot, and still for the watch
@@ -175,16 +282,20 @@ func (j *snapshot) end() {
 
 // freshSnapshots are those that sinks which are new to the store and are to start from
 // a snapshot get of the sources.
-func freshSnapshots(st *plan.State, fresh []string, sources []*source) []*snapshot {
+func freshSnapshots(st *plan.State, fresh []string, sources []*source, stay map[*source]*[]hit) []*snapshot {
 	var jobs []*snapshot
 	for _, name := range fresh {
 		if st.Sink(name).From != plan.FromSnapshot {
 			continue
 		}
 		for _, s := range sources {
-			for _, h := range *s.hits.Load() {
+			hits, ok := stay[s]
+			if !ok {
+				hits = s.hits.Load()
+			}
+			for _, h := range *hits {
 				j := newSnapshot(s, h)
-				j.only = func(sink string) bool { return sink == name }
+				j.forSink(name)
 				jobs = append(jobs, j)
 			}
 		}
