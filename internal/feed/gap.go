@@ -29,12 +29,12 @@ func (g *group) gapFound(c *change) error {
 	return g.gap(s, c.at, gap, nil)
 }
 
-// gap delivers a gap to every watch of the source, or of one object to those that
-// cover it.
+// gap delivers a gap to every watch of the source; one that concerns an object o, to
+// those that cover it.
 func (g *group) gap(s *source, at time.Time, gap *dynamicfactory.Gap, o *compact.Object) error {
-	namespace, name := s.key.Namespace, ""
-	if o != nil {
-		namespace, name = o.GetNamespace(), o.GetName()
+	namespace, name := gap.Namespace, gap.Name
+	if name == "" {
+		namespace = s.key.Namespace
 	}
 	for _, h := range *s.hits.Load() {
 		if o != nil && !h.covers(o, g.m.namespaces.labels) {

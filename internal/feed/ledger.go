@@ -122,7 +122,8 @@ func (m *Manager) scanPrefix(s *source, prefix string, fn func(*compact.Object) 
 // errEnough ends a scan that is gone on with later.
 var errEnough = errors.New("enough for now")
 
-// scanAfter is scanPrefix behind a key.
+// scanAfter is scanPrefix behind a key. The error may be both errEnough and
+// outbox.ErrUnreadable.
 func (m *Manager) scanAfter(s *source, prefix, after string, fn func(key string, o *compact.Object) error) error {
 	var damage error
 	err := m.store.ScanStateAfter(s.partition, prefix, after, func(key string, value []byte) error {
@@ -133,11 +134,8 @@ func (m *Manager) scanAfter(s *source, prefix, after string, fn func(key string,
 		}
 		return fn(key, o)
 	})
-	switch {
-	case err == nil:
-		return damage
-	case errors.Is(err, errEnough), errors.Is(err, outbox.ErrUnreadable):
-		return err
+	if err == nil || errors.Is(err, errEnough) || errors.Is(err, outbox.ErrUnreadable) {
+		return errors.Join(err, damage)
 	}
 	return fmt.Errorf("%w: scan %s: %w", ErrStore, s.partition, err)
 }

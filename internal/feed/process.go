@@ -117,6 +117,7 @@ func (g *group) unreadable(c *change, cause error) error {
 	}
 	return g.gap(s, c.at, &dynamicfactory.Gap{
 		Cause: dynamicfactory.CauseUnreadable, From: s.saved.ResourceVersion, To: c.obj.GetResourceVersion(), FromTime: s.saved.Time, ToTime: c.at,
+		Namespace: c.obj.GetNamespace(), Name: c.obj.GetName(),
 	}, c.obj)
 }
 

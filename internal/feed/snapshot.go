@@ -157,18 +157,19 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 		default: // there is a value
 		}
 	}
+	if errors.Is(err, outbox.ErrUnreadable) {
+		s.log.Error("a part of the recorded states cannot be read: a snapshot leaves it out", "watch", j.hit.watch.Name, "error", err)
+	} else if err != nil && !errors.Is(err, errEnough) {
+		return false, err
+	}
 	if errors.Is(err, errEnough) {
 		if j.meta != "" {
 			g.batch.PutMeta(j.meta, j.remember())
 		}
 		return true, nil
 	}
-	if errors.Is(err, outbox.ErrUnreadable) {
-		s.log.Error("a part of the recorded states cannot be read: a snapshot leaves it out", "watch", j.hit.watch.Name, "error", err)
-		err = nil
-	}
 	j.forget(g.batch)
-	return false, err
+	return false, nil
 }
 
 func (j *snapshot) forget(b *outbox.Batch) {

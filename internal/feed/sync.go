@@ -69,14 +69,14 @@ func (j *sweep) step(g *group) (more bool, err error) {
 		deleted++
 		return g.deleted(&change{src: s, kind: objectDeleted, obj: o, unknown: true, at: j.at})
 	})
-	switch {
-	case errors.Is(err, errEnough):
-		return true, nil
-	case errors.Is(err, outbox.ErrUnreadable):
+	if errors.Is(err, outbox.ErrUnreadable) {
 		s.log.Error("a part of the recorded states cannot be read: deletions of objects in it are not told", "error", err)
 		s.forgot = true
-	case err != nil:
+	} else if err != nil && !errors.Is(err, errEnough) {
 		return false, err
+	}
+	if errors.Is(err, errEnough) {
+		return true, nil
 	}
 	return false, g.synced(s, j.at)
 }
