@@ -24,8 +24,7 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	if err != nil {
 		return err
 	}
-	old := m.currentState()
-	diff := plan.Diff(old, next)
+	diff := plan.Diff(m.currentState(), next)
 	rev, err := m.revise(next, d)
 	if err != nil {
 		return err
@@ -41,18 +40,14 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	if err := m.tellAbsences(next, d); err != nil {
 		return err
 	}
-	// From here on nothing fails for reasons of the new state.
-	if err := m.adoptRoutes(ctx, next, &rev, m.startSinks(ctx, next, diff)); err != nil {
-		return err
-	}
-	m.setState(next)
+	// From here on nothing fails for reasons of the new state, only with the store.
 	m.store.SetLimits(outbox.Limits{
 		MaxBytes: next.Store.MaxBytes, MinFree: next.Store.MinFree,
 		RetentionMaxAge: next.Store.RetentionMaxAge, RetentionMaxBytes: next.Store.RetentionMaxBytes,
 		DeadLetterMaxAge: next.Store.DeadLetterMaxAge, DeadLetterMaxBytes: next.Store.DeadLetterMaxBytes,
 	})
-	gained, err := m.follow(ctx, d)
-	if err != nil {
+	unfilled := m.startSinks(ctx, next, diff)
+	if err := m.follow(ctx, d, &adoption{state: next, edits: &rev, unfilled: unfilled, fresh: fresh}); err != nil {
 		return err
 	}
 	if err := m.startScrub(ctx); err != nil {
@@ -61,35 +56,19 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	if err := m.followNamespaces(ctx, next); err != nil {
 		return err
 	}
-	m.flush() // nothing is on its way to a sink that goes
 	m.removeSinks(diff.Sinks.Remove)
 	for _, watch := range diff.Watches.Remove {
 		m.metrics.forget(watch)
 	}
-	if old != nil {
-		m.snapshotGained(ctx, gained)
-	}
-	m.snapshotFresh(ctx, next, fresh)
 	return m.forgetUnwatched()
 }
 
-// adoptRoutes puts the routes and the edits of a state in place, once the sinks that
-// start from the log's beginning have what is in it.
-func (m *Manager) adoptRoutes(ctx context.Context, next *plan.State, rev *revision, unfilled []string) error {
-	adopt := func() error {
-		if err := m.noteRoutes(next); err != nil {
-			return err
-		}
-		m.adoptEdits(rev)
-		m.adoptRouter(next.Router)
-		m.keepUnrouted.Store(len(next.Sinks) == 0)
-		return nil
-	}
-	err := m.fillSinks(ctx, next, unfilled, adopt)
-	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrEnded) {
-		m.fail(err)
-	}
-	return err
+// adoption is what of a new state is put in place together with the sources' watches.
+type adoption struct {
+	state    *plan.State
+	edits    *revision
+	unfilled []string // sinks that first get what is in the log
+	fresh    []string // sinks that are new to the store
 }
 
 // adoptRouter puts a router in place, whose routes' first failures are logged.
@@ -117,15 +96,12 @@ func (m *Manager) reconcile(ctx context.Context) {
 		m.fail(err)
 		return
 	}
-	gained, err := m.follow(ctx, d)
-	if err != nil {
+	if err := m.follow(ctx, d, nil); err != nil {
 		m.log.Error("could not follow a change of the served resources", "error", err)
 	}
 	if err := m.startScrub(ctx); err != nil {
 		m.fail(err)
-		return
 	}
-	m.snapshotGained(ctx, gained)
 }
 
 // gain is a watch that a running source now feeds too, or feeds by other rules.
@@ -135,12 +111,52 @@ type gain struct {
 	was *hit // by which rules it did before; nil: not at all
 }
 
-// follow makes the running sources those of d. What stays is not touched but for
-// its list of watches; those in it that are new or different are returned.
-func (m *Manager) follow(ctx context.Context, d desired) ([]gain, error) {
-	var start, stop []*source
-	stay := map[*source]*[]hit{}
+// follow makes the running sources those of d, and adopts a new state if there is one.
+//
+// No change is judged by a part of the old rules and a part of the new ones: sources
+// that go have all that they handed over committed under the old ones, then routes,
+// sinks and the watches of the sources that stay change in one step, and only then new
+// sources start. One that takes over another's objects resumes from what that one had
+// committed.
+func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
+	start, stop, stay := m.compare(d)
+	m.noteMissing(d.missing)
+	for _, s := range d.sources {
+		for _, h := range *s.hits.Load() {
+			m.metrics.feeds(h.watch.Name, s)
+		}
+	}
+	for _, s := range stop {
+		m.stopSource(s)
+	}
+	if len(stop) > 0 {
+		m.flush()
+	}
+	if err := m.handOverCheckpoints(start, d); err != nil {
+		return err
+	}
+	for _, s := range start {
+		if err := m.prepareSource(s); err != nil {
+			return err
+		}
+	}
+	if err := m.adopt(ctx, a, start, stay); err != nil {
+		return err
+	}
+	var errs []error
+	for _, s := range start {
+		if err := m.startSource(ctx, s); err != nil {
+			errs = append(errs, fmt.Errorf("watch %s: %w", s.id, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// compare sorts the sources into those that start, stop, and stay with new watches.
+func (m *Manager) compare(d desired) (start, stop []*source, stay map[*source]*[]hit) {
+	stay = map[*source]*[]hit{}
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	for k, s := range m.sources {
 		if want, ok := d.sources[k]; ok {
 			stay[s] = want.hits.Load()
@@ -153,58 +169,67 @@ func (m *Manager) follow(ctx context.Context, d desired) ([]gain, error) {
 			start = append(start, s)
 		}
 	}
-	m.mu.Unlock()
-	gained := m.adoptHits(stay)
-	m.noteMissing(d.missing)
-	for _, s := range d.sources {
-		for _, h := range *s.hits.Load() {
-			m.metrics.feeds(h.watch.Name, s)
-		}
-	}
-
-	// A source that takes over another's objects resumes from what that one had
-	// committed, so it has to wait for it.
-	for _, s := range stop {
-		m.stopSource(s)
-	}
-	if len(stop) > 0 {
-		m.flush()
-	}
 	slices.SortFunc(start, func(a, b *source) int { return strings.Compare(a.id, b.id) })
-	if err := m.handOverCheckpoints(start, d); err != nil {
-		return gained, err
-	}
-	var errs []error
-	for _, s := range start {
-		if err := m.startSource(ctx, s); err != nil {
-			errs = append(errs, fmt.Errorf("watch %s: %w", s.id, err))
-		}
-	}
-	return gained, errors.Join(errs...)
+	return start, stop, stay
 }
 
-// adoptHits gives running sources their watches, and returns those that gained by
-// it. They do so between two commits: what was recorded before is for
-// [Manager.snapshotGained] to deliver, what is recorded after reaches them by itself.
-func (m *Manager) adoptHits(stay map[*source]*[]hit) []gain {
-	var gained []gain
+// adopt puts the new watches of the sources that stay in place and, if there is one,
+// the new state, between two commits. What was recorded before is for snapshots to
+// deliver, what is recorded after reaches the watches and sinks by itself.
+func (m *Manager) adopt(ctx context.Context, a *adoption, start []*source, stay map[*source]*[]hit) error {
+	var snapshots []*snapshot
+	sources := slices.Clone(start)
 	for s, hits := range stay {
-		gained = append(gained, s.gains(*hits)...)
+		sources = append(sources, s)
+		for _, gained := range s.gains(*hits) {
+			if gained.hit.watch.Snapshot {
+				j := newSnapshot(s, gained.hit)
+				j.was = gained.was
+				snapshots = append(snapshots, j)
+			}
+		}
 	}
-	adopt := func() {
+	if a != nil {
+		snapshots = append(snapshots, freshSnapshots(a.state, a.fresh, sources, stay)...)
+	}
+	if m.currentState() == nil {
+		more, err := m.unfinished(sources)
+		if err != nil {
+			return err
+		}
+		snapshots = append(snapshots, more...)
+	}
+	if err := m.durable(snapshots); err != nil {
+		return err
+	}
+	put := func(g *group) error {
+		if a != nil {
+			if err := m.noteRoutes(a.state); err != nil {
+				return err
+			}
+		}
 		for s, hits := range stay {
 			s.hits.Store(hits)
 		}
-		for _, g := range gained {
-			g.src.told = map[string]struct{}{}
+		if a != nil {
+			m.adoptEdits(a.edits)
+			m.adoptRouter(a.state.Router)
+			m.keepUnrouted.Store(len(a.state.Sinks) == 0)
+			m.setState(a.state)
 		}
+		for _, j := range snapshots {
+			g.begin(j)
+		}
+		return nil
 	}
-	if len(gained) == 0 {
-		adopt()
-	} else {
-		m.between(adopt)
+	if a == nil {
+		return m.between(func(g *group) { _ = put(g) }) // only a new state can fail
 	}
-	return gained
+	err := m.fillSinks(ctx, a.state, a.unfilled, put)
+	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrEnded) {
+		m.fail(err)
+	}
+	return err
 }
 
 // gains are those of next that are not among the watches of the source, or are by
@@ -223,20 +248,44 @@ func (s *source) gains(next []hit) []gain {
 	return gained
 }
 
-// startSource subscribes the source to its informer.
-func (m *Manager) startSource(ctx context.Context, s *source) error {
+// prepareSource decides what the source's informer begins with.
+func (m *Manager) prepareSource(s *source) error {
+	s.ready, s.stopped = make(chan struct{}), make(chan struct{})
 	cp, ok, err := m.loadCheckpoint(s.id)
-	if err != nil {
+	switch {
+	case errors.Is(err, outbox.ErrUnreadable):
+		s.log.Error("the position of a watch cannot be read: it starts with a list", "error", err)
+		s.forgot = true
+	case err != nil:
 		return err
 	}
 	if ok {
-		s.resume, s.saved, s.synced, s.epoch = cp, cp, cp.Synced, cp.Epoch
-		s.warm = cp.Synced && cp.ResourceVersion != ""
+		s.resume, s.saved, s.synced, s.epoch, s.ahead = cp, cp, cp.Synced, cp.Epoch, cp.Ahead
+		switch {
+		case cp.resumable():
+			s.start = warm
+		case cp.listVersion() != "":
+			s.start = relist
+			s.rewind = cp.Listing != nil && cp.Listing.Rewound
+		}
 	}
-	s.stopped = make(chan struct{})
+	if s.start == warm {
+		return nil // the informer finds deletions itself
+	}
+	s.floor = s.resume.recordedUpTo()
+	empty, err := m.recordsNothing(s)
+	if !empty {
+		s.listed = map[uint64]struct{}{}
+	}
+	return err
+}
+
+// startSource subscribes the source to its informer.
+func (m *Manager) startSource(ctx context.Context, s *source) error {
 	m.mu.Lock()
 	m.sources[s.key] = s
 	m.mu.Unlock()
+	defer close(s.ready)
 	sub, err := m.factory.Subscribe(context.WithoutCancel(ctx), s.key, handler{src: s, m: m})
 	if err != nil {
 		m.mu.Lock()
@@ -248,11 +297,11 @@ func (m *Manager) startSource(ctx context.Context, s *source) error {
 	s.waiting.Go(func() {
 		select {
 		case <-sub.Synced():
-			m.send(change{src: s, kind: sourceSynced})
+			m.send(s.stopped, change{src: s, kind: sourceSynced})
 		case <-s.stopped:
 		}
 	})
-	s.log.Info("watch started", "resumed", s.warm)
+	s.log.Info("watch started", "resumed", s.start != cold)
 	return nil
 }
 
@@ -295,15 +344,8 @@ func (m *Manager) handOverCheckpoints(start []*source, d desired) error {
 			}
 			continue
 		}
-		// Wider than before: a version of a part says nothing of the whole.
-		err := m.store.ScanMeta(checkpointMeta(wide), func(key string, _ []byte) error {
-			if key != checkpointMeta(wide) {
-				b.DeleteMeta(key)
-			}
-			return nil
-		})
-		if err != nil {
-			return fmt.Errorf("%w: scan checkpoints: %w", ErrStore, err)
+		if err := m.gather(b, s); err != nil {
+			return err
 		}
 	}
 	if err := m.store.Commit(b); err != nil {
@@ -312,13 +354,74 @@ func (m *Manager) handOverCheckpoints(start []*source, d desired) error {
 	return nil
 }
 
+// gather gives a source that is wider than others were before what they had recorded:
+// a list of the oldest version that one of them was at, the watch from there, and how
+// far each of them was ahead of it. Where one had recorded a part of a list again, that
+// is not known, and the list is of the newest version.
+func (m *Manager) gather(b *outbox.Batch, s *source) error {
+	whole := checkpoint{Sweeping: true, Ahead: map[string]string{}}
+	newest, partial := "", false
+	err := m.store.ScanMeta(checkpointMeta(s.id), func(key string, _ []byte) error {
+		namespace := strings.TrimPrefix(key, checkpointMeta(s.id))
+		if namespace == "" {
+			return nil
+		}
+		b.DeleteMeta(key)
+		part, ok, err := m.loadCheckpoint(strings.TrimPrefix(key, checkpointMeta("")))
+		if !ok {
+			return ignoreUnreadable(err)
+		}
+		at := part.ResourceVersion
+		if at == "" {
+			at = part.listVersion() // of its first list
+		}
+		partial = partial || part.Listing != nil && part.Listing.ResourceVersion != at || newest != "" && part.Epoch != whole.Epoch
+		newest = later(newest, part.recordedUpTo())
+		if whole.ResourceVersion == "" || newer(whole.ResourceVersion, at) {
+			whole.ResourceVersion = at
+		}
+		known, taken := part.Ahead[namespace]
+		if part.Listing == nil && (taken || part.Synced) {
+			known = later(known, at)
+		}
+		if known != "" {
+			whole.Ahead[namespace] = known
+		}
+		whole.Epoch = max(whole.Epoch, part.Epoch)
+		if part.Time.After(whole.Time) {
+			whole.Time = part.Time
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: scan checkpoints: %w", ErrStore, err)
+	case newest == "":
+		return nil
+	case partial:
+		whole.ResourceVersion, whole.Ahead, whole.Listing = "", nil, &listing{ResourceVersion: newest}
+	default:
+		whole.Listing, whole.Recorded = &listing{ResourceVersion: whole.ResourceVersion}, newest
+	}
+	b.PutMeta(checkpointMeta(s.id), encodeCheckpoint(whole))
+	return nil
+}
+
+func ignoreUnreadable(err error) error {
+	if errors.Is(err, outbox.ErrUnreadable) {
+		return nil
+	}
+	return err
+}
+
 func (m *Manager) inherit(b *outbox.Batch, s *source, wide string) error {
+	// A damaged checkpoint is for prepareSource to report.
 	if _, ok, err := m.loadCheckpoint(s.id); err != nil || ok {
-		return err
+		return ignoreUnreadable(err)
 	}
 	cp, ok, err := m.loadCheckpoint(wide)
 	if err != nil || !ok {
-		return err
+		return ignoreUnreadable(err)
 	}
 	b.PutMeta(checkpointMeta(s.id), encodeCheckpoint(cp))
 	return nil

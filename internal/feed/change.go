@@ -21,11 +21,10 @@ type change struct {
 	initial bool                // part of the informer's initial list
 	unknown bool                // a deletion found by comparison
 	repair  bool                // what an audit found; set by the committer
+	rewound bool                // of a list after a rollback; set by the committer
 	gap     *dynamicfactory.Gap // for gapFound
-	snap    *snapshotItem       // for snapshotObject
 	listed  map[string]struct{} // for namespacesSynced: the namespaces that exist
 	done    chan<- struct{}     // for barrier: closed once all before it is committed
-	then    func()              // for barrier: called before that, and before anything behind it is looked at; may be nil
 	at      time.Time           // when it was observed
 }
 
@@ -35,9 +34,8 @@ const (
 	objectAdded   changeKind = iota // also: found by a list
 	objectUpdated                   // the informer had the object before
 	objectDeleted
-	sourceSynced   // the initial list has been handed over completely
-	gapFound       // history was lost
-	snapshotObject // deliver a recorded state as a Sync event
+	sourceSynced // the initial list has been handed over completely
+	gapFound     // history was lost
 
 	namespaceSeen    // obj is a namespace as it is now
 	namespaceGone    // obj is a namespace that is no more
@@ -53,11 +51,17 @@ type handler struct {
 	m   *Manager
 }
 
+func (h handler) send(c change) {
+	<-h.src.ready
+	c.src = h.src
+	h.m.send(h.src.stopped, c)
+}
+
 var _ cache.ResourceEventHandler = handler{}
 
 func (h handler) OnAdd(obj any, initial bool) {
 	if o, ok := obj.(*compact.Object); ok {
-		h.m.send(change{src: h.src, kind: objectAdded, obj: o, initial: initial})
+		h.send(change{kind: objectAdded, obj: o, initial: initial})
 	}
 }
 
@@ -67,7 +71,7 @@ func (h handler) OnUpdate(oldObj, newObj any) {
 		return
 	}
 	before, _ := oldObj.(*compact.Object)
-	h.m.send(change{src: h.src, kind: objectUpdated, obj: o, old: before})
+	h.send(change{kind: objectUpdated, obj: o, old: before})
 }
 
 func (h handler) OnDelete(obj any) {
@@ -76,16 +80,23 @@ func (h handler) OnDelete(obj any) {
 		obj = tombstone.Obj
 	}
 	if o, ok := obj.(*compact.Object); ok {
-		h.m.send(change{src: h.src, kind: objectDeleted, obj: o, unknown: unknown})
+		h.send(change{kind: objectDeleted, obj: o, unknown: unknown})
 	}
 }
 
-// send hands a change to the committer. After the committer has ended it returns
-// at once: what is then not committed is read again after the next start.
-func (m *Manager) send(c change) {
+// send hands a change to the committer. Once stopped is closed, or after the
+// committer has ended, it drops the change: nothing later of its source is committed
+// then, and both are read again by whoever resumes from what is.
+func (m *Manager) send(stopped <-chan struct{}, c change) {
 	c.at = m.cfg.Now()
 	select {
+	case <-stopped: // of what comes after a dropped change, nothing may be taken
+		return
+	default:
+	}
+	select {
 	case m.changes <- c:
+	case <-stopped:
 	case <-m.committerDone:
 	}
 }

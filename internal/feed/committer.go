@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,9 +29,9 @@ const (
 // and the queue is empty, or with the store's error. It is the only writer of
 // ledger, log and checkpoints.
 //
-// While the store is full it takes nothing, which slows the watches. When ctx, the
-// pipeline's, is done it must go on taking, because the informers have to hand over
-// their last notifications before they end, and end before ended is done.
+// While the store is full it takes nothing, which slows the watches, except for a
+// barrier of the owner. If ctx, the pipeline's, ends then, so does the loop: what was
+// not committed is read again after the next start.
 func (m *Manager) commitLoop(ctx, ended context.Context) error {
 	defer close(m.committerDone)
 	tick := time.NewTicker(checkpointInterval)
@@ -38,75 +39,72 @@ func (m *Manager) commitLoop(ctx, ended context.Context) error {
 	g := newGroup(m)
 	for {
 		m.beat.Store(time.Now().UnixNano())
-		select {
-		case c := <-m.changes:
-			g.add(c)
-		case <-tick.C:
-			g.touchAll(m.sourceList())
-		case <-ended.Done():
-			return m.drain(ended, g)
+		if len(g.jobs) == 0 {
+			select {
+			case c := <-m.changes:
+				g.add(c)
+			case st := <-m.steps:
+				st.run(g)
+				continue
+			case <-tick.C:
+				g.touchAll(m.sourceList())
+			case <-ended.Done():
+				return m.drain(g)
+			}
+		} else {
+			select {
+			case st := <-m.steps:
+				st.run(g)
+			case <-tick.C:
+				g.touchAll(m.sourceList())
+			case <-ended.Done():
+				g.jobs = nil // they are begun again with the next start
+				return m.drain(g)
+			default:
+			}
 		}
 		m.fill(g)
-		err := m.waitIngest(ctx)
+		forced, err := m.waitIngest(ctx, g)
 		switch {
 		case err != nil && ctx.Err() == nil:
 			return fmt.Errorf("%w: %w", ErrStore, err)
 		case err != nil && m.store.Health().Paused:
-			return m.discard(ended, g)
+			m.log.Warn("stopping while the store is full: the last changes are read again after the next start", "changes", g.size())
+			return nil
 		}
-		if err := g.commit(); err != nil {
+		if err := g.commit(!forced); err != nil {
 			return err
 		}
 	}
 }
 
-// waitIngest returns when the store takes more, or somebody is in a hurry.
-func (m *Manager) waitIngest(ctx context.Context) error {
+// waitIngest returns when the store takes more, or with forced if the owner waits
+// for a barrier. What is done between two commits does not wait.
+func (m *Manager) waitIngest(ctx context.Context, g *group) (forced bool, err error) {
 	if !m.store.Health().Paused {
-		return m.store.WaitIngest(ctx)
+		return false, m.store.WaitIngest(ctx)
 	}
 	wait, cancel := context.WithCancel(ctx)
-	var hurry sync.WaitGroup
-	hurry.Go(func() {
-		select {
-		case <-m.hurry:
-			cancel()
-		case <-wait.Done():
-		}
-	})
-	err := m.store.WaitIngest(wait)
-	cancel()
-	hurry.Wait()
-	if ctx.Err() == nil && errors.Is(err, context.Canceled) {
-		return nil
-	}
-	return err
-}
-
-// discard takes changes and forgets them until none can come any more. All of
-// them: a later change that was committed would move the checkpoint past an
-// earlier one that was not.
-func (m *Manager) discard(ended context.Context, g *group) error {
-	m.log.Warn("stopping while the store is full: the last changes will be read again after the next start", "changes", g.size())
+	room := make(chan error, 1)
+	var waiting sync.WaitGroup
+	waiting.Go(func() { room <- m.store.WaitIngest(wait) })
+	defer waiting.Wait()
+	defer cancel()
 	for {
-		for i := range g.changes {
-			if c := &g.changes[i]; c.kind == barrier {
-				close(c.done)
-			}
-		}
-		g.changes = g.changes[:0]
 		select {
-		case c := <-m.changes:
-			g.add(c)
-		case <-ended.Done():
-			return nil
+		case err := <-room:
+			return false, err
+		case <-m.hurry:
+			return true, nil
+		case st := <-m.steps:
+			st.run(g)
 		}
 	}
 }
 
 // fill adds what is waiting, without blocking, up to the group's limit.
 func (m *Manager) fill(g *group) {
-	for g.size() < maxGroup && !g.closed() {
+	for g.size() < maxGroup {
 		select {
 		case c := <-m.changes:
 			g.add(c)
@@ -118,16 +116,17 @@ func (m *Manager) fill(g *group) {
 
 // drain commits what the informers handed over before they stopped. A store that
 // is over its budget is given no more: those changes are read again.
-func (m *Manager) drain(ended context.Context, g *group) error {
+func (m *Manager) drain(g *group) error {
 	for {
 		m.fill(g)
 		if g.size() == 0 && !g.dirty() {
 			return nil
 		}
 		if m.store.Health().Paused {
-			return m.discard(ended, g)
+			m.log.Warn("stopping while the store is full: the last changes are read again after the next start", "changes", g.size())
+			return nil
 		}
-		if err := g.commit(); err != nil {
+		if err := g.commit(false); err != nil {
 			return err
 		}
 	}
@@ -139,7 +138,9 @@ type group struct {
 	changes []change
 	touched map[*source]struct{} // sources whose checkpoint may have moved
 	waiters []chan<- struct{}
-	then    func() // of the barrier that ends the group; nil: none
+
+	jobs     []job // work of many objects, in turns; they outlive the group
+	finished []job // those that end with this group
 
 	overlay map[stateID]*compact.Object // the ledger as this group will leave it; nil: deleted
 	batch   *outbox.Batch
@@ -164,25 +165,34 @@ func (g *group) dirty() bool { return len(g.touched) > 0 }
 
 func (g *group) add(c change) { g.changes = append(g.changes, c) }
 
-// closed reports whether the group ends in a barrier that has something done
-// between it and the next.
-func (g *group) closed() bool {
-	return len(g.changes) > 0 && g.changes[len(g.changes)-1].then != nil
-}
-
 func (g *group) touchAll(sources []*source) {
 	for _, s := range sources {
 		g.touched[s] = struct{}{}
 	}
 }
 
-// commit turns the collected changes into one atomic batch, makes it durable,
-// and only then opens the informers' windows. Afterwards the group is empty.
-func (g *group) commit() error {
+// job is work of many objects. The committer does a part of it with each group, so
+// that other changes pass and no commit is large.
+type job interface {
+	// step adds a part to the group, and reports whether more is left.
+	step(g *group) (more bool, err error)
+	// end is called once the last part is durable.
+	end()
+}
+
+// commit turns the collected changes, and a part of the next job if there is one and
+// work is set, into one atomic batch, makes it durable, and only then opens the
+// informers' windows. Afterwards the group is empty.
+func (g *group) commit(work bool) error {
 	g.batch = g.m.store.NewBatch()
 	defer g.batch.Discard()
 	for i := range g.changes {
 		if err := g.process(&g.changes[i]); err != nil {
+			return err
+		}
+	}
+	if work {
+		if err := g.work(); err != nil {
 			return err
 		}
 	}
@@ -200,20 +210,37 @@ func (g *group) commit() error {
 		s.complete.Store(&complete)
 	}
 	g.m.metrics.committed(g.events)
-	if g.then != nil {
-		g.then()
-		g.then = nil
+	for _, j := range g.finished {
+		j.end()
 	}
 	for _, w := range g.waiters {
 		close(w)
 	}
 	clear(g.changes)
 	g.changes = g.changes[:0]
+	clear(g.finished)
+	g.finished = g.finished[:0]
 	g.waiters = g.waiters[:0]
 	clear(g.touched)
 	clear(g.overlay)
 	clear(g.events)
 	return nil
+}
+
+// work does a part of the next job.
+func (g *group) work() error {
+	if len(g.jobs) == 0 {
+		return nil
+	}
+	j := g.jobs[0]
+	g.jobs = slices.Delete(g.jobs, 0, 1)
+	more, err := j.step(g)
+	if more {
+		g.jobs = append(g.jobs, j)
+	} else {
+		g.finished = append(g.finished, j)
+	}
+	return err
 }
 
 // putCheckpoints adds the versions from which the touched sources can resume once
@@ -234,14 +261,23 @@ func (g *group) putCheckpoints() error {
 				s.position = next
 			}
 		}
+		if s.position >= s.list.end {
+			s.list = list{}
+		}
 		version := sub.Checkpoint(s.position)
 		if version == "" {
 			version = s.saved.ResourceVersion
 		}
-		if version == s.saved.ResourceVersion && s.synced == s.saved.Synced && s.epoch == s.saved.Epoch {
+		if s.ahead != nil && s.caughtUp(version) {
+			s.ahead = nil
+		}
+		now := checkpoint{ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Sweeping: s.listed != nil, Listing: s.list.mark, Ahead: s.ahead}
+		now.Recorded = s.recorded(version)
+		if now.same(s.saved) {
 			continue
 		}
-		s.saved = checkpoint{ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Time: g.m.cfg.Now()}
+		now.Time = g.m.cfg.Now()
+		s.saved = now
 		g.batch.PutMeta(checkpointMeta(s.id), encodeCheckpoint(s.saved))
 	}
 	return nil

@@ -37,7 +37,9 @@ func (m *Manager) desire(st *plan.State) (desired, error) {
 		w := &st.Watches[i]
 		if w.Filter.NeedsNamespaces() && !m.namespaces.ready() {
 			d.missing[w.Name] = missing{w.Name, "namespaces", errNamespacesUnknown}
-			continue
+			if w = m.inForce(w.Name); w == nil {
+				continue
+			}
 		}
 		for _, pattern := range w.Resources {
 			resources, err := m.cfg.Resolver.Resolve(pattern)
@@ -56,6 +58,18 @@ func (m *Manager) desire(st *plan.State) (desired, error) {
 	}
 	widen(d.sources)
 	return d, errors.Join(errs...)
+}
+
+// inForce is the watch of that name by which running sources judge, nil if there is
+// none. It is an older one than the state's while the labels of namespaces, by which the
+// new one selects, are not known.
+func (m *Manager) inForce(name string) *plan.Watch {
+	for _, s := range m.sourceList() {
+		if h, ok := s.hit(name); ok {
+			return h.watch
+		}
+	}
+	return nil
 }
 
 // want adds the sources that feed watch w with resource r.
@@ -79,6 +93,9 @@ func (m *Manager) want(d desired, w *plan.Watch, r dynamicfactory.Resource) erro
 		}
 		s, ok := d.sources[k]
 		if !ok {
+			if err := k.Validate(); err != nil {
+				return fmt.Errorf("watch %s: %w", w.Name, err)
+			}
 			edit, err := w.Edits.Func(r.GVR, m.redactKey)
 			if err != nil {
 				return fmt.Errorf("watch %s: %w", w.Name, err)

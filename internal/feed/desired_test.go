@@ -109,7 +109,7 @@ func TestMissingResourceCanFail(t *testing.T) {
 }
 
 // TestCheckpointsAreHandedOver narrows and widens: a part inherits what the whole
-// had complete, the whole inherits nothing from a part.
+// had complete; the whole lists what all its parts had.
 func TestCheckpointsAreHandedOver(t *testing.T) {
 	r := newRig(t, t.TempDir())
 	st := func(namespaces ...string) *plan.State {
@@ -150,7 +150,12 @@ func TestCheckpointsAreHandedOver(t *testing.T) {
 	if got := start(st("one")); got["pods#one"] != "200" {
 		t.Errorf("restarted: %v", got)
 	}
-	if got := start(st()); len(got) != 0 {
-		t.Errorf("widened: %v, want none: the whole has to be listed", got)
+	got := start(st())
+	cp, _, err := r.m.loadCheckpoint("pods#")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 1 || cp.listVersion() != "100" || cp.resumable() || cp.Ahead["one"] != "200" {
+		t.Errorf("widened: %v, %+v", got, cp)
 	}
 }

@@ -11,11 +11,18 @@
 //     nothing changed, and deletions that nobody saw are found.
 //   - Events, the ledger and the version a watch may resume from move together
 //     or not at all. What is not committed is read again from the API server.
+//   - A state that is older than the recorded one of the same object is no change.
+//     The checkpoint marks a list that is committed in part: the next start begins
+//     with the list of that version.
 //   - The informers are slowed down, and no memory grows, when the disk stalls or
 //     the store is full.
 //
 // Applying a new configuration is a diff of values ([Manager.Apply]): what did
-// not change keeps its connection, its queue and its sink.
+// not change keeps its connection, its queue and its sink. Routes, sinks and the
+// watches of running sources change in one step between two commits.
+//
+// Work of many objects (the deletions that a first list shows, snapshots) is a job of
+// the committer, which does a part of it with each group.
 //
 // # Where to look
 //
@@ -28,9 +35,10 @@
 //
 // An informer and its watches are a source: source.go. What it tells becomes a
 // change (change.go), which the committer takes up in groups (committer.go) and
-// judges: process.go for objects, sync.go for the end of the first list, gap.go for
-// lost history, reselect.go for namespaces whose labels changed. ledger.go is what it
-// compares with and writes to; remembered.go what else the store keeps.
+// judges: process.go for objects, sync.go for the end of the first list and the
+// deletions that it shows, gap.go for lost history, reselect.go for namespaces whose
+// labels changed. ledger.go is what it compares with and writes to; remembered.go what
+// else the store keeps.
 //
 // namespaces.go and namespacetable.go follow the labels of namespaces. audit.go
 // compares the ledger with the cluster now and then. snapshot.go and replay.go

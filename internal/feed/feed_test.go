@@ -129,7 +129,7 @@ func (r *rig) commit(changes ...change) {
 		c.at = r.m.cfg.Now()
 		r.group.add(c)
 	}
-	if err := r.group.commit(); err != nil {
+	if err := r.group.commit(true); err != nil {
 		r.Fatal(err)
 	}
 }

@@ -2,6 +2,7 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/watcherd/watcherd/internal/outbox"
@@ -10,12 +11,13 @@ import (
 )
 
 // fillSinks queues what the log holds for new sinks that start from its beginning and
-// for those that are back, if there are any, then has adopt put the routes to them in place, and starts their workers.
+// for those that are back, if there are any. Then adopt puts the routes to them in
+// place, and their workers start.
 //
 // The last part of it and adopt happen between two commits: what is recorded
 // before is the log's and queued from there, what is recorded after is routed, and
 // so a sink gets each event once and in order.
-func (m *Manager) fillSinks(ctx context.Context, next *plan.State, names []string, adopt func() error) error {
+func (m *Manager) fillSinks(ctx context.Context, next *plan.State, names []string, adopt func(*group) error) error {
 	total := map[string]int{}
 	fill := func() error {
 		for _, name := range names {
@@ -30,8 +32,8 @@ func (m *Manager) fillSinks(ctx context.Context, next *plan.State, names []strin
 	if err := fill(); err != nil {
 		return err
 	}
-	err := ErrEnded
-	m.between(func() {
+	var err error
+	ended := m.between(func(g *group) {
 		if err = fill(); err != nil {
 			return
 		}
@@ -40,9 +42,9 @@ func (m *Manager) fillSinks(ctx context.Context, next *plan.State, names []strin
 				return
 			}
 		}
-		err = adopt()
+		err = adopt(g)
 	})
-	if err != nil {
+	if err := errors.Join(err, ended); err != nil {
 		return err
 	}
 	for _, name := range names {

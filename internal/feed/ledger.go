@@ -8,6 +8,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/record"
@@ -18,29 +19,58 @@ import (
 
 // before returns the recorded state that c follows on. For an update that is the
 // state the informer had: it came through here earlier, so it is what the ledger
-// holds, and no read is needed.
+// holds, and no read is needed. Of history that an earlier life may have recorded, the
+// ledger is ahead of the informer.
 func (g *group) before(c *change) (*compact.Object, error) {
-	if c.old != nil {
+	if c.old != nil && (c.src.floor == "" || c.src.pastFloor(c.obj)) {
 		return c.old, nil
 	}
 	return g.recorded(c.src, c.obj)
 }
 
+// pastFloor reports whether o is newer than all that was recorded when the source
+// started, and so is everything after it.
+func (s *source) pastFloor(o *compact.Object) bool {
+	if order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), s.floor); err == nil && order <= 0 {
+		return false
+	}
+	s.floor = ""
+	return true
+}
+
 // recorded returns the ledger's state of the object with o's name, as this group
-// will leave it; nil if there is none.
+// will leave it; nil if there is none. The error is outbox.ErrUnreadable if the entry is
+// damaged, any other is an ErrStore.
 func (g *group) recorded(src *source, o *compact.Object) (*compact.Object, error) {
 	id := stateID{src.partition, stateKey(o.GetNamespace(), o.GetName())}
 	if known, ok := g.overlay[id]; ok {
 		return known, nil
 	}
 	value, ok, err := g.m.store.State(id.partition, id.key, nil)
-	if err != nil {
+	switch {
+	case errors.Is(err, outbox.ErrUnreadable):
+		return nil, fmt.Errorf("state of %s in %s: %w", id.key, id.partition, err)
+	case err != nil:
 		return nil, fmt.Errorf("%w: read state of %s in %s: %w", ErrStore, id.key, id.partition, err)
-	}
-	if !ok {
+	case !ok:
 		return nil, nil
 	}
-	return g.m.codec.Decode(value)
+	return g.m.decodeState(id.partition, id.key, value)
+}
+
+// decodeState decodes a ledger entry. What cannot be decoded is damaged as well.
+func (m *Manager) decodeState(partition, key string, value []byte) (*compact.Object, error) {
+	o, err := m.codec.Decode(value)
+	if err != nil {
+		return nil, fmt.Errorf("%w: state of %s in %s: %w", outbox.ErrUnreadable, key, partition, err)
+	}
+	return o, nil
+}
+
+// hashOf stands for an object's place in the ledger.
+func (g *group) hashOf(o *compact.Object) uint64 {
+	g.buf = append(append(append(g.buf[:0], o.GetNamespace()...), '/'), o.GetName()...)
+	return xxhash.Sum64(g.buf)
 }
 
 // record makes o the ledger's state of its object.
@@ -78,9 +108,10 @@ func (g *group) forget(src *source, o *compact.Object) {
 	g.batch.DeleteState(id.partition, id.key)
 }
 
-// scan calls fn for every committed ledger entry in the source's scope.
+// scan calls fn for every committed ledger entry in the source's scope, in the order
+// of keys. What is damaged is left out; the error then is outbox.ErrUnreadable.
 func (m *Manager) scan(s *source, fn func(*compact.Object) error) error {
-	return m.scanPrefix(s, s.statePrefix(), fn)
+	return m.scanAfter(s, s.statePrefix(), "", func(_ string, o *compact.Object) error { return fn(o) })
 }
 
 // statePrefix begins the keys of the ledger entries in the source's scope.
@@ -95,7 +126,7 @@ func (s *source) statePrefix() string {
 func (m *Manager) recordsNothing(s *source) (bool, error) {
 	errFound := errors.New("found one")
 	err := m.store.ScanState(s.partition, s.statePrefix(), func(string, []byte) error { return errFound })
-	if errors.Is(err, errFound) {
+	if errors.Is(err, errFound) || errors.Is(err, outbox.ErrUnreadable) {
 		return false, nil
 	}
 	if err != nil {
@@ -106,17 +137,28 @@ func (m *Manager) recordsNothing(s *source) (bool, error) {
 
 // scanPrefix is scan of the entries whose keys begin with prefix.
 func (m *Manager) scanPrefix(s *source, prefix string, fn func(*compact.Object) error) error {
-	err := m.store.ScanState(s.partition, prefix, func(key string, value []byte) error {
-		o, err := m.codec.Decode(value)
+	return m.scanAfter(s, prefix, "", func(_ string, o *compact.Object) error { return fn(o) })
+}
+
+// errEnough ends a scan that is gone on with later.
+var errEnough = errors.New("enough for now")
+
+// scanAfter is scanPrefix behind a key. The error may be both errEnough and
+// outbox.ErrUnreadable.
+func (m *Manager) scanAfter(s *source, prefix, after string, fn func(key string, o *compact.Object) error) error {
+	var damage error
+	err := m.store.ScanStateAfter(s.partition, prefix, after, func(key string, value []byte) error {
+		o, err := m.decodeState(s.partition, key, value)
 		if err != nil {
-			return fmt.Errorf("ledger entry %s: %w", key, err)
+			damage = err
+			return nil //nolint:nilerr // the scan goes on, and ends with it
 		}
-		return fn(o)
+		return fn(key, o)
 	})
-	if err != nil {
-		return fmt.Errorf("%w: scan %s: %w", ErrStore, s.partition, err)
+	if err == nil || errors.Is(err, errEnough) || errors.Is(err, outbox.ErrUnreadable) {
+		return errors.Join(err, damage)
 	}
-	return nil
+	return fmt.Errorf("%w: scan %s: %w", ErrStore, s.partition, err)
 }
 
 // append adds the event to the log and to the queues of g.targets. The record
@@ -223,7 +265,58 @@ type checkpoint struct {
 	ResourceVersion string    `json:"resourceVersion"`
 	Synced          bool      `json:"synced"`
 	Epoch           int       `json:"epoch,omitempty"`
+	Recorded        string    `json:"recorded,omitempty"` // the newest version that is committed in part, if it is later
+	Sweeping        bool      `json:"sweeping,omitempty"` // deletions that the first list showed are not all committed
+	Listing         *listing  `json:"listing,omitempty"`  // a list that is committed in part
 	Time            time.Time `json:"time"`
+
+	// Ahead are namespaces that were watched by themselves, and the versions up to which
+	// everything in them is recorded.
+	Ahead map[string]string `json:"ahead,omitempty"`
+}
+
+// resumable reports whether the ledger and a watch from the version are everything.
+func (c checkpoint) resumable() bool {
+	return c.Synced && !c.Sweeping && c.Listing == nil && c.ResourceVersion != ""
+}
+
+// same reports whether both say the same, whenever they did.
+func (c checkpoint) same(other checkpoint) bool {
+	if (c.Listing == nil) != (other.Listing == nil) || c.Listing != nil && *c.Listing != *other.Listing {
+		return false
+	}
+	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && len(c.Ahead) == len(other.Ahead)
+}
+
+// listVersion is the version whose list shows everything that is recorded, and of
+// which everything is recorded after it: a list, in contrast to a watch, does not send
+// again what has been recorded of a version that may not be complete.
+func (c checkpoint) listVersion() string {
+	switch {
+	case c.Listing != nil:
+		return c.Listing.ResourceVersion
+	case c.Ahead != nil:
+		return c.ResourceVersion
+	default:
+		return c.recordedUpTo()
+	}
+}
+
+// recordedUpTo is the newest version of which anything is recorded.
+func (c checkpoint) recordedUpTo() string {
+	newest := later(c.ResourceVersion, c.Recorded)
+	if c.Listing != nil {
+		newest = later(newest, c.Listing.ResourceVersion)
+	}
+	return newest
+}
+
+// later returns b if it is certainly later than a, or a is none.
+func later(a, b string) string {
+	if a == "" || newer(b, a) {
+		return b
+	}
+	return a
 }
 
 func checkpointMeta(sourceID string) string { return "checkpoint/" + sourceID }
@@ -236,13 +329,20 @@ func encodeCheckpoint(c checkpoint) []byte {
 	return b
 }
 
+// loadCheckpoint returns a source's checkpoint; ok is false if there is none. A damaged
+// one is outbox.ErrUnreadable.
 func (m *Manager) loadCheckpoint(sourceID string) (c checkpoint, ok bool, err error) {
 	b, ok, err := m.store.Meta(checkpointMeta(sourceID))
-	if err != nil || !ok {
-		return c, false, err
+	switch {
+	case errors.Is(err, outbox.ErrUnreadable):
+		return c, false, fmt.Errorf("checkpoint of %s: %w", sourceID, err)
+	case err != nil:
+		return c, false, fmt.Errorf("%w: checkpoint of %s: %w", ErrStore, sourceID, err)
+	case !ok:
+		return c, false, nil
 	}
 	if err := json.Unmarshal(b, &c); err != nil {
-		return c, false, fmt.Errorf("checkpoint of %s: %w", sourceID, err)
+		return checkpoint{}, false, fmt.Errorf("%w: checkpoint of %s: %w", outbox.ErrUnreadable, sourceID, err)
 	}
 	return c, true, nil
 }

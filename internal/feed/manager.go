@@ -79,6 +79,7 @@ type Manager struct {
 	router        atomic.Pointer[route.Router]
 	keepUnrouted  atomic.Bool // no sinks are configured: the event log is what users read
 	changes       chan change
+	steps         chan step     // what to do between two commits
 	hurry         chan struct{} // taken by a committer that waits for room, which then does without
 	committerDone chan struct{}
 	requests      chan request
@@ -113,6 +114,7 @@ func New(cfg Config) (*Manager, error) {
 		cfg: cfg, log: cfg.Logger, store: cfg.Store,
 		metrics:       newMetrics(cfg.Registerer),
 		changes:       make(chan change, maxGroup),
+		steps:         make(chan step),
 		hurry:         make(chan struct{}),
 		committerDone: make(chan struct{}),
 		requests:      make(chan request),
@@ -165,7 +167,7 @@ func New(cfg Config) (*Manager, error) {
 //
 //  1. The audit and a scrub of the store end, and informers stop and are joined, so nothing new arrives.
 //  2. The committer commits what they handed over, so that it need not be read
-//     again, and ends.
+//     again, and ends. In a full store it ends at once.
 //  3. The sinks' workers finish or put back what is in flight. They come last
 //     because the backlog is safe in the store, whose owner closes it after Run.
 func (m *Manager) Run(ctx context.Context) error {
@@ -249,21 +251,42 @@ func (m *Manager) fail(err error) {
 	}
 }
 
-// flush returns when everything sent before it is committed.
-func (m *Manager) flush() { m.between(nil) }
+// step is something to do between two commits.
+type step struct {
+	do   func(*group)
+	done chan struct{}
+}
 
-// between has do called, unless it is nil, once everything sent before is committed
-// and before anything sent later is looked at, and returns then. If the committer
-// has ended do is not called.
+func (s step) run(g *group) {
+	s.do(g)
+	close(s.done)
+}
+
+// between has the committer call do between two commits, and returns then: what is
+// adopted in one call no change sees a part of. do must not wait for changes. It does
+// not wait for room in a full store. If the committer has ended, do is not called, and
+// the error is [ErrEnded].
+func (m *Manager) between(do func(*group)) error {
+	s := step{do, make(chan struct{})}
+	select {
+	case m.steps <- s:
+		<-s.done
+		return nil
+	case <-m.committerDone:
+		return ErrEnded
+	}
+}
+
+// flush returns when everything sent before it is committed.
 //
 // It does not wait for room in a full store: a reload or a purge that is to make
-// room would wait for ever. What is committed in spite of that is little, a queue.
-func (m *Manager) between(do func()) {
+// room would wait forever. What is committed in spite of that is little, a queue.
+func (m *Manager) flush() {
 	done := make(chan struct{})
 	queue := m.changes
 	for {
 		select {
-		case queue <- change{kind: barrier, done: done, then: do, at: m.cfg.Now()}:
+		case queue <- change{kind: barrier, done: done, at: m.cfg.Now()}:
 			queue = nil
 		case m.hurry <- struct{}{}:
 		case <-done:

@@ -14,6 +14,7 @@ type metrics struct {
 	filteredTotal  *prometheus.CounterVec // by type: no route wanted it
 	gapsTotal      *prometheus.CounterVec // by watch, resource and cause
 	repairsTotal   *prometheus.CounterVec // by resource: found by the audit
+	staleTotal     *prometheus.CounterVec // by resource: older than what is recorded
 	forgottenTotal prometheus.Counter     // feeds that no watch reads any more
 	scrubbedTotal  *prometheus.CounterVec // by result: events and states that a scrub looked at
 	scrubbing      prometheus.Gauge       // 1 while there is a scrub to do
@@ -46,6 +47,10 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "watcherd_audit_repairs_total",
 			Help: "Changes that only the periodic audit found.",
 		}, []string{"resource"}),
+		staleTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watcherd_stale_states_total",
+			Help: "States of objects that were handed over again, older than the recorded ones: they are no change.",
+		}, []string{"resource"}),
 		forgottenTotal: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "watcherd_ledger_forgotten_total",
 			Help: "Feeds whose recorded states were forgotten, as no watch had read them for longer than events are kept.",
@@ -67,7 +72,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		m.scrubbedTotal.WithLabelValues(result)
 	}
 	r.MustRegister(m.scrubbedTotal, m.scrubbing, m.scrubbed)
-	r.MustRegister(m.observedTotal, m.watchedTotal, m.committedTotal, m.filteredTotal, m.gapsTotal, m.repairsTotal, m.forgottenTotal)
+	r.MustRegister(m.observedTotal, m.watchedTotal, m.committedTotal, m.filteredTotal, m.gapsTotal, m.repairsTotal, m.staleTotal, m.forgottenTotal)
 	for _, t := range []event.Type{event.Added, event.Updated, event.Deleted, event.Sync} {
 		m.filteredTotal.WithLabelValues(string(t))
 		m.committedTotal.WithLabelValues(string(t))
@@ -84,6 +89,11 @@ func (m *metrics) observed(s *source) prometheus.Counter {
 // repaired is the counter of what audits found in a source.
 func (m *metrics) repaired(s *source) prometheus.Counter {
 	return m.repairsTotal.WithLabelValues(s.key.GVR.GroupResource().String())
+}
+
+// stale counts a state that is older than the recorded one.
+func (m *metrics) stale(s *source) {
+	m.staleTotal.WithLabelValues(s.key.GVR.GroupResource().String()).Inc()
 }
 
 // gapCauses are those of the factory's gaps, and the audit's.

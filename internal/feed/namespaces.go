@@ -20,8 +20,8 @@ var namespaceKey = dynamicfactory.Key{
 }
 
 // errNamespacesUnknown keeps a watch that selects namespaces by label from judging
-// objects before the labels are known.
-var errNamespacesUnknown = errors.New("the watch selects namespaces by label, and they are not listed yet (it needs list and watch on namespaces)")
+// objects before the labels are known. Until then it goes on by the selection that it had.
+var errNamespacesUnknown = errors.New("the watch selects namespaces by label, and they are not listed yet (it needs list and watch on namespaces); until then a selection that it had stays in force")
 
 // namespaces knows the labels of all namespaces, live, while a watch needs them.
 type namespaces struct {
@@ -54,18 +54,18 @@ func (m *Manager) followNamespaces(ctx context.Context, st *plan.State) error {
 	}
 	switch {
 	case needed && n.sub == nil:
-		h := &namespaceHandler{m: m}
+		stopped := make(chan struct{})
+		h := &namespaceHandler{m: m, stopped: stopped}
 		sub, err := n.factory.Subscribe(context.WithoutCancel(ctx), namespaceKey, h)
 		if err != nil {
 			return err
 		}
 		h.ready(sub)
-		stopped := make(chan struct{})
 		n.sub, n.stopped = sub, stopped
 		n.waiting.Go(func() {
 			select {
 			case <-sub.Synced():
-				m.send(change{kind: namespacesSynced, listed: listed(sub.Informer().GetStore())})
+				m.send(stopped, change{kind: namespacesSynced, listed: listed(sub.Informer().GetStore())})
 			case <-stopped:
 			}
 		})
@@ -100,7 +100,8 @@ func (n *namespaces) close() {
 // done for the informer: a namespace that did not get into the store is found
 // different by the next list.
 type namespaceHandler struct {
-	m *Manager
+	m       *Manager
+	stopped <-chan struct{}
 
 	mu   sync.Mutex
 	sub  *dynamicfactory.Subscription
@@ -122,7 +123,7 @@ func (h *namespaceHandler) handle(kind changeKind, obj any) {
 	if !ok {
 		return
 	}
-	h.m.send(change{kind: kind, obj: o})
+	h.m.send(h.stopped, change{kind: kind, obj: o})
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.seen = max(h.seen, o.Position())

@@ -1,12 +1,15 @@
 package feed
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -21,8 +24,6 @@ func (g *group) process(c *change) error {
 		return g.sourceSynced(c)
 	case gapFound:
 		return g.gapFound(c)
-	case snapshotObject:
-		return g.snapshotObject(c)
 	case namespaceSeen:
 		return g.namespaceSeen(c)
 	case namespaceGone:
@@ -31,7 +32,6 @@ func (g *group) process(c *change) error {
 		g.namespacesSynced(c)
 	case barrier:
 		g.waiters = append(g.waiters, c.done)
-		g.then = c.then
 	}
 	return nil
 }
@@ -42,11 +42,22 @@ func (g *group) observed(c *change) error {
 	if c.initial && c.src.fromLedger(c.obj) {
 		return nil
 	}
-	before, err := g.before(c)
-	if err != nil {
-		return err
+	if c.src.listed != nil {
+		c.src.listed[g.hashOf(c.obj)] = struct{}{}
 	}
+	if c.src.ahead != nil && c.src.isRecorded(c.obj) {
+		return nil
+	}
+	before, err := g.before(c)
 	switch {
+	case errors.Is(err, outbox.ErrUnreadable):
+		if err := g.unreadable(c, err); err != nil {
+			return err
+		}
+		g.record(c.src, c.obj)
+		return g.emit(c, occurrence{t: event.Sync, after: c.obj})
+	case err != nil:
+		return err
 	case before == nil:
 		t := event.Added
 		if c.initial && !c.src.synced {
@@ -57,7 +68,7 @@ func (g *group) observed(c *change) error {
 		}
 		return g.emit(c, occurrence{t: t, after: c.obj})
 	case before.GetUID() != c.obj.GetUID():
-		// Deleted and created anew under the same name, between two looks.
+		// Deleted and created again under the same name, between two looks.
 		if err := g.emit(c, occurrence{t: event.Deleted, before: before, last: before, unknown: true}); err != nil {
 			return err
 		}
@@ -67,6 +78,9 @@ func (g *group) observed(c *change) error {
 		return g.emit(c, occurrence{t: event.Added, after: c.obj})
 	case before.GetResourceVersion() == c.obj.GetResourceVersion():
 		return nil // a resync, a relist or a re-read: nothing happened
+	case !c.rewound && newer(before.GetResourceVersion(), c.obj.GetResourceVersion()):
+		g.m.metrics.stale(c.src)
+		return nil // history that is read again
 	default:
 		if err := g.record(c.src, c.obj); err != nil {
 			return err
@@ -78,26 +92,72 @@ func (g *group) observed(c *change) error {
 // gone handles an object that no longer exists.
 func (g *group) gone(c *change) error {
 	g.seen(c)
+	return g.deleted(c)
+}
+
+// deleted removes an object from the ledger, if that has it.
+func (g *group) deleted(c *change) error {
 	before, err := g.recorded(c.src, c.obj)
-	if err != nil {
+	switch {
+	case errors.Is(err, outbox.ErrUnreadable):
+		if err := g.unreadable(c, err); err != nil {
+			return err
+		}
+		before = c.obj
+	case err != nil:
 		return err
-	}
-	if before == nil || before.GetUID() != c.obj.GetUID() {
+	case before == nil || before.GetUID() != c.obj.GetUID():
 		return nil // recorded already, or never seen
 	}
 	g.forget(c.src, c.obj)
 	return g.emit(c, occurrence{t: event.Deleted, before: c.obj, last: before, unknown: c.unknown})
 }
 
+// unreadable tells that the recorded state of a change's object is damaged, so that
+// what happened to the object since then is not known.
+func (g *group) unreadable(c *change, cause error) error {
+	s := c.src
+	if !s.damaged {
+		s.damaged = true
+		s.log.Error("recorded states are damaged: the objects concerned are delivered as sync events, behind a gap each", "error", cause)
+	}
+	return g.gap(s, c.at, &dynamicfactory.Gap{
+		Cause: dynamicfactory.CauseUnreadable, From: s.saved.ResourceVersion, To: c.obj.GetResourceVersion(), FromTime: s.saved.Time, ToTime: c.at,
+		Namespace: c.obj.GetNamespace(), Name: c.obj.GetName(),
+	}, c.obj)
+}
+
 // seen notes that the source has come as far as the change's object.
 func (g *group) seen(c *change) {
-	c.src.observed.Inc()
-	c.repair = c.src.repair
-	if p := c.obj.Position(); p > c.src.position {
-		c.src.position = p
-		c.src.repair = false // the last object of the list that made up for it
+	s := c.src
+	s.observed.Inc()
+	c.repair = s.repair
+	p := c.obj.Position()
+	if c.unknown || s.rewind || p == 0 && !(c.initial && s.start == warm) {
+		s.listing(!c.unknown)
 	}
-	g.touched[c.src] = struct{}{}
+	c.rewound = s.rewind || s.list.mark != nil && s.list.mark.Rewound
+	if p > s.position {
+		s.position, s.newest = p, c.obj
+		s.repair = false // the last object of the list that made up for it
+	}
+	g.touched[s] = struct{}{}
+}
+
+// listing notes the list that a notification without a position of its own belongs
+// to, unless it is known; objects: it is of an object.
+func (s *source) listing(objects bool) {
+	sub := s.sub.Load()
+	if sub == nil || s.position < s.list.end {
+		return
+	}
+	if version, end, ok := sub.ListAfter(s.position, objects); ok {
+		s.list = list{&listing{ResourceVersion: version, Rewound: s.rewind}, end}
+		if s.first == "" && !s.rewind {
+			s.first = version
+		}
+		s.rewind = false
+	}
 }
 
 // occurrence is a change that did happen.
@@ -130,8 +190,10 @@ func (o *occurrence) identity() *compact.Object {
 // emit routes an occurrence to the watches it concerns and adds the event, if any
 // sink wants it, to the batch.
 func (g *group) emit(c *change, o occurrence) error {
-	if c.src.told != nil && (o.t == event.Added || o.t == event.Sync) {
-		c.src.told[stateKey(o.after.GetNamespace(), o.after.GetName())] = struct{}{}
+	if o.t == event.Added || o.t == event.Sync {
+		for _, j := range c.src.gaining {
+			j.told[stateKey(o.after.GetNamespace(), o.after.GetName())] = struct{}{}
+		}
 	}
 	var hits []route.Hit
 	for _, h := range *c.src.hits.Load() {

@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -238,4 +240,31 @@ func TestOrderByPath(t *testing.T) {
 	if events[3].ID == events[4].ID {
 		t.Error("additions of two objects without uid have one id")
 	}
+}
+
+// TestHistoryIsNotReadTwice hands over states that are recorded already, as a watch
+// does that resumes from before them, through an informer that begins with the newest.
+func TestHistoryIsNotReadTwice(t *testing.T) {
+	r := newRig(t, t.TempDir(), podWatch())
+	s := r.source(pods)
+	a1, a2, a3 := r.object("a", "u1", "9"), r.object("a", "u1", "10"), r.object("a", "u1", "11")
+	r.commit(change{src: s, kind: objectAdded, obj: a1}, change{src: s, kind: objectUpdated, obj: a2, old: a1})
+	r.expect("added a u1 9", "updated a u1 10")
+	s.floor = "10"
+	r.commit(
+		change{src: s, kind: objectUpdated, obj: a1, old: a2},
+		change{src: s, kind: objectUpdated, obj: a2, old: a1},
+	)
+	r.expect()
+	if n := testutil.ToFloat64(r.m.metrics.staleTotal); n != 1 {
+		t.Errorf("%v states are counted as stale, want 1", n)
+	}
+	r.commit(change{src: s, kind: objectUpdated, obj: a3, old: a2})
+	r.expect("updated a u1 11")
+	if s.floor != "" {
+		t.Error("the ledger is read for changes that no earlier life can have recorded")
+	}
+	opaque := r.object("a", "u1", "x1")
+	r.commit(change{src: s, kind: objectUpdated, obj: opaque, old: a3})
+	r.expect("updated a u1 x1") // versions that are no numbers have no order
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -92,24 +93,35 @@ func (m *Manager) checkCluster(_ context.Context, uid string) error {
 }
 
 // snapshotFor gives a starting informer what the ledger knows, with the version
-// to resume from, so that it needs no list.
+// to resume from, so that it needs no list. Where a part of the ledger is not of that
+// version, or cannot be read, it lists the resource as it was at that version.
 func (m *Manager) snapshotFor(_ context.Context, k dynamicfactory.Key) (*dynamicfactory.Snapshot, error) {
 	s := m.source(k)
-	if s == nil {
+	if s == nil || s.start == cold {
 		return nil, nil
 	}
-	if !s.warm {
-		return nil, nil
+	listed := &dynamicfactory.Snapshot{ResourceVersion: s.resume.listVersion(), Time: s.resume.Time, Relist: true}
+	if s.start == relist {
+		return listed, nil
 	}
 	snap := &dynamicfactory.Snapshot{ResourceVersion: s.resume.ResourceVersion, Time: s.resume.Time}
+	floor := s.resume.recordedUpTo()
 	err := m.scan(s, func(o *compact.Object) error {
 		snap.Objects = append(snap.Objects, o)
+		if v := o.GetResourceVersion(); newer(v, floor) {
+			floor = v
+		}
 		return nil
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, outbox.ErrUnreadable):
+		s.log.Error("a part of the recorded states cannot be read: the watch starts with a list", "error", err)
+		s.start, s.floor, s.listed = relist, floor, map[uint64]struct{}{}
+		return listed, nil
+	case err != nil:
 		return nil, err
 	}
-	s.handed = snap.Objects
+	s.handed, s.floor = snap.Objects, floor
 	return snap, nil
 }
 
@@ -125,7 +137,7 @@ func (m *Manager) editFor(k dynamicfactory.Key) dynamicfactory.EditFunc {
 // onGap hands a loss of history to the committer.
 func (m *Manager) onGap(k dynamicfactory.Key, g dynamicfactory.Gap) {
 	if s := m.source(k); s != nil {
-		m.send(change{src: s, kind: gapFound, gap: &g})
+		m.send(s.stopped, change{src: s, kind: gapFound, gap: &g})
 	}
 }
 

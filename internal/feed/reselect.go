@@ -2,6 +2,7 @@ package feed
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -134,7 +136,9 @@ func (g *group) objectsIn(s *source, namespace string) ([]*compact.Object, error
 		}
 		return nil
 	})
-	if err != nil {
+	if errors.Is(err, outbox.ErrUnreadable) {
+		s.log.Error("a part of the recorded states cannot be read: objects in it do not follow a change of their namespace", "namespace", namespace, "error", err)
+	} else if err != nil {
 		return nil, err
 	}
 	for id, o := range g.overlay {

@@ -428,8 +428,8 @@ func (r *scrubRun) write(partition string, gr schema.GroupResource, changed []re
 	if len(changed) == 0 {
 		return nil
 	}
-	err := ErrEnded
-	r.m.between(func() {
+	var err error
+	ended := r.m.between(func(*group) {
 		b := r.m.store.NewBatch()
 		defer b.Discard()
 		for i := range changed {
@@ -449,7 +449,7 @@ func (r *scrubRun) write(partition string, gr schema.GroupResource, changed []re
 		}
 		err = r.m.store.Commit(b)
 	})
-	if err == nil {
+	if err = errors.Join(err, ended); err == nil {
 		r.counted(len(changed))
 	}
 	return err

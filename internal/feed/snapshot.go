@@ -2,7 +2,14 @@ package feed
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
 
+	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/compact"
@@ -22,27 +29,21 @@ func (m *Manager) Snapshot(ctx context.Context, sink, watch string, progress fun
 	if watch != "" && st.Watch(watch) == nil {
 		return 0, &UnknownError{"watch", watch}
 	}
-	item := snapshotItem{only: func(name string) bool { return name == sink }}
-	if progress != nil {
-		count := 0
-		item.seen = func() { count++; progress(count) }
-	}
-	n, err := m.snapshotWatches(ctx, item, func(w *plan.Watch) bool { return watch == "" || w.Name == watch })
-	m.flush()
-	return n, err
-}
-
-// snapshotWatches sends what the chosen watches see, in the manner of item.
-func (m *Manager) snapshotWatches(ctx context.Context, item snapshotItem, chosen func(*plan.Watch) bool) (int, error) {
 	total := 0
 	for _, s := range m.sourceList() {
 		for _, h := range *s.hits.Load() {
-			if !chosen(h.watch) {
+			if watch != "" && h.watch.Name != watch {
 				continue
 			}
-			item.hit = h
-			n, err := m.snapshot(ctx, s, item)
-			total += n
+			j := newSnapshot(s, h)
+			j.forSink(sink)
+			j.quit = ctx.Done()
+			err := m.await(ctx, j, func(n int) {
+				if progress != nil {
+					progress(total + n)
+				}
+			})
+			total += int(j.objects.Load())
 			if err != nil {
 				return total, err
 			}
@@ -51,101 +52,254 @@ func (m *Manager) snapshotWatches(ctx context.Context, item snapshotItem, chosen
 	return total, nil
 }
 
-// snapshotGained gives watches that came to a running source the objects that
-// are already recorded, and those whose selection was widened the ones that it
-// covers only now. Sources that start from nothing bring theirs themselves.
-func (m *Manager) snapshotGained(ctx context.Context, gained []gain) {
-	if len(gained) == 0 {
-		return
+// await has the committer do a snapshot, and calls progress with the number of
+// objects whenever there are more.
+func (m *Manager) await(ctx context.Context, j *snapshot, progress func(objects int)) error {
+	if err := m.between(func(g *group) { g.jobs = append(g.jobs, j) }); err != nil {
+		return err
 	}
-	for _, g := range gained {
-		if !g.hit.watch.Snapshot {
-			continue
-		}
-		n, err := m.snapshot(ctx, g.src, snapshotItem{hit: g.hit, was: g.was, gained: true})
-		switch {
-		case err != nil:
-			g.src.log.Error("a watch was not given all that it covers now; ask for a snapshot", "watch", g.hit.watch.Name, "error", err)
-		case g.was != nil && n > 0:
-			g.src.log.Info("a watch covers more than before: those objects are delivered as sync events", "watch", g.hit.watch.Name, "objects", n)
+	for {
+		select {
+		case <-j.more:
+			progress(int(j.objects.Load()))
+		case <-j.done:
+			progress(int(j.objects.Load()))
+			return j.err
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-m.committerDone:
+			return ErrEnded
 		}
 	}
-	m.between(func() {
-		for _, g := range gained {
-			g.src.told = nil
-		}
-	})
 }
 
-// snapshotFresh gives sinks that are new to the store and are to start from a
-// snapshot theirs.
-func (m *Manager) snapshotFresh(ctx context.Context, st *plan.State, fresh []string) {
+// snapshot delivers the recorded state of every object that a watch sees through a
+// source as Sync events. It is the committer's, but for objects, more and done.
+type snapshot struct {
+	src  *source
+	hit  hit
+	was  *hit                   // leave out what the watch covered by these rules; nil: nothing
+	quit <-chan struct{}        // closed when the caller who waits gives up; nil: nobody waits
+	only func(sink string) bool // nil: every sink the watch leads to
+	sink string                 // the one that only admits; "": there is none
+
+	// told are the objects of which the watch was told since the snapshot began. They are
+	// left out. nil: nothing is.
+	told   map[string]struct{}
+	cursor string // the last key looked at
+	meta   string // the key under which the store remembers how far it has come; "": it need not
+
+	err     error
+	objects atomic.Int64
+	more    chan struct{} // gets a value when there are more objects
+	done    chan struct{} // closed when all are committed
+}
+
+func newSnapshot(s *source, h hit) *snapshot {
+	return &snapshot{src: s, hit: h, more: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+// forSink has only one sink given the snapshot.
+func (j *snapshot) forSink(name string) {
+	j.sink, j.only = name, func(sink string) bool { return sink == name }
+}
+
+// begin adds a snapshot that leaves out what is delivered from now on.
+func (g *group) begin(j *snapshot) {
+	j.told = map[string]struct{}{}
+	j.src.gaining = append(j.src.gaining, j)
+	g.jobs = append(g.jobs, j)
+}
+
+var errNotWatched = errors.New("the watch does not cover the resource any more")
+
+func (j *snapshot) step(g *group) (more bool, err error) {
+	s := j.src
+	now, ok := s.hit(j.hit.watch.Name)
+	switch {
+	case s.ended(): // it may be that the process ends
+		j.err = errNotWatched
+		return false, nil
+	case !ok:
+		j.err = errNotWatched
+		j.forget(g.batch)
+		return false, nil
+	case isClosed(j.quit):
+		j.err = context.Canceled
+		return false, nil
+	}
+	looked, delivered := 0, 0
+	at := g.m.cfg.Now()
+	err = g.m.scanAfter(s, s.statePrefix(), j.cursor, func(key string, o *compact.Object) error {
+		if looked == sweepLook || delivered == maxGroup {
+			return errEnough
+		}
+		looked++
+		j.cursor = key
+		if newer, ok := g.overlay[stateID{s.partition, key}]; ok {
+			o = newer
+		}
+		if _, told := j.told[key]; told || o == nil || !j.covers(g.m, o, now) {
+			return nil
+		}
+		selection, ok := j.hit.selection(event.Sync, nil, o, g.m.namespaces.labels)
+		if !ok {
+			return nil
+		}
+		delivered++
+		hits := []route.Hit{{Watch: j.hit.watch.Name, Selection: selection}}
+		return g.deliver(s, at, occurrence{t: event.Sync, after: o}, hits, j.only)
+	})
+	if delivered > 0 {
+		j.objects.Add(int64(delivered))
+		select {
+		case j.more <- struct{}{}:
+		default: // there is a value
+		}
+	}
+	if errors.Is(err, outbox.ErrUnreadable) {
+		s.log.Error("a part of the recorded states cannot be read: a snapshot leaves it out", "watch", j.hit.watch.Name, "error", err)
+	} else if err != nil && !errors.Is(err, errEnough) {
+		return false, err
+	}
+	if errors.Is(err, errEnough) {
+		if j.meta != "" {
+			g.batch.PutMeta(j.meta, j.remember())
+		}
+		return true, nil
+	}
+	j.forget(g.batch)
+	return false, nil
+}
+
+func (j *snapshot) forget(b *outbox.Batch) {
+	if j.meta != "" {
+		b.DeleteMeta(j.meta)
+	}
+}
+
+// snapshotMeta begins the keys of snapshots that are not finished.
+const snapshotMeta = "snapshot/"
+
+// unfinished is what is remembered of a snapshot.
+type unfinished struct {
+	Source  string `json:"source"`
+	Watch   string `json:"watch"`
+	Sink    string `json:"sink,omitempty"`
+	Rules   string `json:"rules"` // the fingerprint of the watch
+	Widened bool   `json:"widened,omitempty"`
+	Cursor  string `json:"cursor"`
+}
+
+func (j *snapshot) remember() []byte {
+	b, err := json.Marshal(unfinished{
+		Source: j.src.id, Watch: j.hit.watch.Name, Sink: j.sink, Rules: j.hit.watch.Fingerprint, Widened: j.was != nil, Cursor: j.cursor,
+	})
+	if err != nil { // strings always marshal
+		panic("feed: marshal snapshot: " + err.Error())
+	}
+	return b
+}
+
+// durable makes snapshots outlive the process.
+func (m *Manager) durable(jobs []*snapshot) error {
+	if len(jobs) == 0 {
+		return nil
+	}
+	b := m.store.NewBatch()
+	defer b.Discard()
+	for _, j := range jobs {
+		former := ""
+		if j.was != nil {
+			former = j.was.watch.Fingerprint
+		}
+		j.meta = snapshotMeta + strings.Join([]string{j.src.id, j.hit.watch.Name, j.sink, former}, "/")
+		b.PutMeta(j.meta, j.remember())
+	}
+	if err := m.store.Commit(b); err != nil {
+		return fmt.Errorf("%w: remember snapshots: %w", ErrStore, err)
+	}
+	return nil
+}
+
+// unfinished are the snapshots of an earlier life that its end cut short. What they
+// had left out of a selection that was widened is not known any more.
+func (m *Manager) unfinished(sources []*source) ([]*snapshot, error) {
+	b := m.store.NewBatch()
+	defer b.Discard()
+	var jobs []*snapshot
+	err := m.store.ScanMeta(snapshotMeta, func(key string, value []byte) error {
+		var u unfinished
+		if err := json.Unmarshal(value, &u); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		i := slices.IndexFunc(sources, func(s *source) bool { return s.id == u.Source })
+		if i < 0 {
+			b.DeleteMeta(key)
+			return nil
+		}
+		h, ok := sources[i].hit(u.Watch)
+		if !ok || h.watch.Fingerprint != u.Rules || u.Widened {
+			b.DeleteMeta(key)
+			m.log.Warn("a watch was not given all that it covers before the process ended; ask for a snapshot", "watch", u.Watch)
+			return nil
+		}
+		j := newSnapshot(sources[i], h)
+		j.cursor = u.Cursor
+		if u.Sink != "" {
+			j.forSink(u.Sink)
+		}
+		jobs = append(jobs, j)
+		return nil
+	})
+	if err == nil {
+		err = m.store.Commit(b)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: unfinished snapshots: %w", ErrStore, err)
+	}
+	return jobs, nil
+}
+
+// covers reports whether the object is for the snapshot, and still for the watch
+// whose rules are now.
+func (j *snapshot) covers(m *Manager, o *compact.Object, now hit) bool {
+	labels := m.namespaces.labels
+	return !(j.was != nil && j.was.covers(o, labels)) && j.hit.covers(o, labels) && (now.watch == j.hit.watch || now.covers(o, labels))
+}
+
+func (j *snapshot) end() {
+	s := j.src
+	s.gaining = slices.DeleteFunc(s.gaining, func(other *snapshot) bool { return other == j })
+	switch n := j.objects.Load(); {
+	case j.quit != nil: // the caller is told
+	case j.err != nil:
+		s.log.Warn("a watch was not given all that it covered: it does not cover the resource any more", "watch", j.hit.watch.Name)
+	case n > 0:
+		s.log.Info("a watch or a sink was given recorded objects as sync events", "watch", j.hit.watch.Name, "objects", n)
+	}
+	close(j.done)
+}
+
+// freshSnapshots are those that sinks which are new to the store and are to start from
+// a snapshot get of the sources.
+func freshSnapshots(st *plan.State, fresh []string, sources []*source, stay map[*source]*[]hit) []*snapshot {
+	var jobs []*snapshot
 	for _, name := range fresh {
 		if st.Sink(name).From != plan.FromSnapshot {
 			continue
 		}
-		item := snapshotItem{only: func(sink string) bool { return sink == name }}
-		if _, err := m.snapshotWatches(ctx, item, func(*plan.Watch) bool { return true }); err != nil {
-			m.log.Error("a new sink was not given all of its snapshot; ask for one", "sink", name, "error", err)
+		for _, s := range sources {
+			hits, ok := stay[s]
+			if !ok {
+				hits = s.hits.Load()
+			}
+			for _, h := range *hits {
+				j := newSnapshot(s, h)
+				j.forSink(name)
+				jobs = append(jobs, j)
+			}
 		}
 	}
-}
-
-// snapshotItem asks for the recorded state of one object as a Sync event, for one
-// watch, to some sinks.
-type snapshotItem struct {
-	hit  hit
-	was  *hit                   // leave out what the watch covered by these rules; nil: nothing
-	only func(sink string) bool // nil: every sink the watch leads to
-	seen func()                 // called for each object sent; nil: nobody wants to know
-
-	gained bool // leave out what the watch was told of since it came to the source
-}
-
-// snapshotObject delivers the object's recorded state. It is read again here: the
-// object may have changed or gone since the snapshot was asked for, and then the
-// event must not be older than what was already delivered.
-func (g *group) snapshotObject(c *change) error {
-	now, err := g.recorded(c.src, c.obj)
-	if err != nil || now == nil {
-		return err
-	}
-	_, told := c.src.told[stateKey(now.GetNamespace(), now.GetName())]
-	if told && c.snap.gained || g.m.knew(c.snap, now) {
-		return nil
-	}
-	s, ok := c.snap.hit.selection(event.Sync, nil, now, g.m.namespaces.labels)
-	if !ok {
-		return nil
-	}
-	hits := []route.Hit{{Watch: c.snap.hit.watch.Name, Selection: s}}
-	return g.deliver(c.src, c.at, occurrence{t: event.Sync, after: now}, hits, c.snap.only)
-}
-
-// knew reports whether a watch has been given the object before its definition
-// changed, so that the item leaves it out.
-func (m *Manager) knew(item *snapshotItem, o *compact.Object) bool {
-	return item.was != nil && item.was.covers(o, m.namespaces.labels)
-}
-
-// snapshot sends the recorded state of every object that the watch sees through
-// the source to the committer, as Sync events. It returns the number of objects
-// sent, early when ctx is done.
-func (m *Manager) snapshot(ctx context.Context, s *source, item snapshotItem) (int, error) {
-	n := 0
-	err := m.scan(s, func(o *compact.Object) error {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		if item.was != nil && (m.knew(&item, o) || !item.hit.covers(o, m.namespaces.labels)) {
-			return nil
-		}
-		n++
-		m.send(change{src: s, kind: snapshotObject, obj: o, snap: &item})
-		if item.seen != nil {
-			item.seen()
-		}
-		return nil
-	})
-	return n, err
+	return jobs
 }

@@ -36,26 +36,65 @@ type source struct {
 
 	// Set before the informer starts.
 	resume checkpoint // where an earlier life had come to
-	warm   bool       // the informer starts from the ledger and resume
+	start  start      // what the informer begins with
 
-	stopped chan struct{}  // closed by the owner to end what waits for the first list
-	waiting sync.WaitGroup // what waits for it
+	ready   chan struct{}  // closed when sub is set
+	stopped chan struct{}  // closed by the owner: what is handed over from then on is dropped
+	waiting sync.WaitGroup // what waits for the first list
 
 	// handed are the ledger's objects that the informer was started with, in the
 	// order in which it hands them on, without those that have come. Set before the
 	// first of them comes, from then on the committer's.
 	handed []*compact.Object
 
-	// Owned by the committer.
-	position uint64     // highest stream position seen
-	saved    checkpoint // as last written to the store
-	synced   bool       // a complete list has been committed, now or in an earlier life
-	epoch    int        // how often the cluster was set back; part of event ids
-	repair   bool       // what comes until the end of the list is what an audit found
+	// listed are the hashes of the keys that the informer has handed over, for the sweep
+	// behind the first list; nil if there is nothing to sweep. Set before the informer
+	// starts, from then on the committer's, as is floor: the highest version that was
+	// recorded by then, "" once the informer is past it.
+	listed map[uint64]struct{}
+	floor  string
+	// ahead are the namespaces of which more is recorded than the first list shows: all
+	// up to a version. nil once the source has come as far.
+	ahead map[string]string
 
-	// told are the objects of which additions and first sights were delivered since
-	// watches were gained, by state key; nil when none is being given its snapshot.
-	told map[string]struct{}
+	// Owned by the committer.
+	position uint64          // highest stream position seen
+	newest   *compact.Object // at that position; nil: none since the start
+	saved    checkpoint      // as last written to the store
+	synced   bool            // a complete list has been committed, now or in an earlier life
+	epoch    int             // how often the cluster was set back; part of event ids
+	repair   bool            // what comes until the end of the list is what an audit found
+	list     list            // the list that is being taken in
+	first    string          // the version of the first list
+	rewind   bool            // the next list is the first after a rollback
+	forgot   bool            // a part of what an earlier life recorded cannot be read
+	damaged  bool            // an unreadable entry of the ledger has been logged
+
+	// gaining are the snapshots that leave out what is delivered meanwhile.
+	gaining []*snapshot
+}
+
+// start is what an informer begins with.
+type start uint8
+
+const (
+	cold   start = iota // a list of now
+	relist              // a list of the resource as it was at resume's version
+	warm                // the ledger's objects, at resume's version
+)
+
+// list is a list that a source's objects come from. Its mark is in the checkpoint as
+// long as only a part of it is committed.
+type list struct {
+	mark *listing
+	end  uint64 // the position of its last object
+}
+
+// listing marks a list in a checkpoint: a start that finds it begins with the list of
+// that version.
+type listing struct {
+	ResourceVersion string `json:"resourceVersion"`
+	Rewound         bool   `json:"rewound,omitempty"` // it is the first after a rollback
 }
 
 // hit is a watch that a source feeds.
@@ -65,6 +104,58 @@ type hit struct {
 }
 
 func (h hit) sameWatch(other hit) bool { return h.watch.Name == other.watch.Name }
+
+// hit is the source's watch of that name.
+func (s *source) hit(watch string) (h hit, ok bool) {
+	for _, h := range *s.hits.Load() {
+		if h.watch.Name == watch {
+			return h, true
+		}
+	}
+	return h, false
+}
+
+// isRecorded reports whether the object's state belongs to history that another source
+// has recorded.
+func (s *source) isRecorded(o *compact.Object) bool {
+	version, ok := s.ahead[o.GetNamespace()]
+	return ok && !newer(o.GetResourceVersion(), version)
+}
+
+// recorded is the newest version of which anything is recorded, "" if that is the
+// complete version.
+func (s *source) recorded(complete string) string {
+	version := later(complete, s.floor)
+	if s.newest != nil {
+		version = later(version, s.newest.GetResourceVersion())
+	}
+	if version == complete {
+		return ""
+	}
+	return version
+}
+
+// caughtUp reports whether the source has come as far as all that it has taken over.
+func (s *source) caughtUp(version string) bool {
+	for _, v := range s.ahead {
+		if newer(v, version) {
+			return false
+		}
+	}
+	return s.synced
+}
+
+// ended reports whether the owner has stopped the source.
+func (s *source) ended() bool { return isClosed(s.stopped) }
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
 
 // logger returns l with what names the source to people.
 func (s *source) logger(l *slog.Logger) *slog.Logger {

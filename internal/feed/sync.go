@@ -1,59 +1,87 @@
 package feed
 
 import (
-	"strings"
+	"errors"
+	"time"
 
+	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
+
+// sweepLook is how many ledger entries a group looks at.
+const sweepLook = 8 * maxGroup
 
 // sourceSynced handles the end of a source's initial list: every object of the
 // list is before this in the queue.
 func (g *group) sourceSynced(c *change) error {
 	s := c.src
-	g.touched[s] = struct{}{}
-	if !s.warm {
-		if err := g.sweep(c); err != nil {
-			return err
-		}
+	s.handed = nil
+	if s.listed != nil {
+		g.jobs = append(g.jobs, &sweep{src: s, at: c.at})
+		return nil
 	}
-	s.synced, s.handed = true, nil
-	s.log.Info("watch synced", "objects", s.objects(), "fromLedger", s.warm)
-	return nil
+	return g.synced(s, c.at)
 }
 
-// sweep finds the deletions that an informer which started from nothing cannot
-// see: objects that the ledger has in the source's scope and the cluster has not.
-// An informer that started from the ledger finds them itself.
-func (g *group) sweep(c *change) error {
-	s := c.src
-	sub := s.sub.Load()
-	if sub == nil {
+// synced notes that the first list is committed with all that it shows.
+func (g *group) synced(s *source, at time.Time) error {
+	g.touched[s] = struct{}{}
+	s.synced, s.listed = true, nil
+	s.log.Info("watch synced", "objects", s.objects(), "fromLedger", s.start == warm)
+	if !s.forgot {
 		return nil
 	}
-	exists := sub.Informer().GetStore()
-	var missing []*compact.Object
-	err := g.m.scan(s, func(o *compact.Object) error {
-		key := strings.TrimPrefix(stateKey(o.GetNamespace(), o.GetName()), "/")
-		_, found, err := exists.GetByKey(key)
-		if err != nil {
-			return err
-		}
-		if !found {
-			missing = append(missing, o)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	for _, o := range missing {
-		gone := change{src: s, kind: objectDeleted, obj: o, unknown: true, at: c.at}
-		if err := g.gone(&gone); err != nil {
-			return err
-		}
-	}
-	return nil
+	s.forgot = false
+	return g.gap(s, at, &dynamicfactory.Gap{
+		Cause: dynamicfactory.CauseUnreadable, From: s.resume.ResourceVersion, To: s.saved.ResourceVersion, FromTime: s.resume.Time, ToTime: at,
+	}, nil)
 }
+
+// sweep finds the deletions that an informer which started from a list cannot see:
+// objects that the ledger has in the source's scope and the informer has not handed
+// over. (An informer that started from the ledger finds them itself.) The informer's
+// store is no measure: it is ahead of what is committed.
+//
+// The checkpoint of a source whose sweep is not finished says so, and its next start
+// begins with a list again.
+type sweep struct {
+	src    *source
+	at     time.Time
+	cursor string // the last key looked at
+}
+
+func (j *sweep) step(g *group) (more bool, err error) {
+	s := j.src
+	if s.ended() {
+		return false, nil
+	}
+	looked, deleted := 0, 0
+	err = g.m.scanAfter(s, s.statePrefix(), j.cursor, func(key string, o *compact.Object) error {
+		if looked == sweepLook || deleted == maxGroup {
+			return errEnough
+		}
+		looked++
+		j.cursor = key
+		if _, ok := s.listed[g.hashOf(o)]; ok || newer(o.GetResourceVersion(), s.first) {
+			return nil // it exists, or was made after the list
+		}
+		deleted++
+		return g.deleted(&change{src: s, kind: objectDeleted, obj: o, unknown: true, at: j.at})
+	})
+	if errors.Is(err, outbox.ErrUnreadable) {
+		s.log.Error("a part of the recorded states cannot be read: deletions of objects in it are not told", "error", err)
+		s.forgot = true
+	} else if err != nil && !errors.Is(err, errEnough) {
+		return false, err
+	}
+	if errors.Is(err, errEnough) {
+		return true, nil
+	}
+	return false, g.synced(s, j.at)
+}
+
+func (j *sweep) end() {}
 
 // objects is the number of objects in the source's cache.
 func (s *source) objects() int {

@@ -20,7 +20,7 @@ func TestWarmStartReadsTheLedgerOnce(t *testing.T) {
 	r.expect("added a u1 1", "added b u2 2", "added c u3 3")
 
 	s = r.source(pods) // as after a restart
-	s.warm, s.synced, s.resume.ResourceVersion = true, true, "3"
+	s.start, s.synced, s.resume.ResourceVersion = warm, true, "3"
 	r.m.sources[s.key] = s
 	snap, err := r.m.snapshotFor(t.Context(), s.key)
 	if err != nil {

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -107,8 +108,14 @@ func (s *Store) State(partition, key string, dst []byte) ([]byte, bool, error) {
 // valid during the call only. An error of f ends the scan and is returned.
 //
 // If parts of the ledger are unreadable, f gets everything else, and the error at
-// the end is ErrUnreadable.
+// the end is ErrUnreadable, joined with f's if that ended the scan.
 func (s *Store) ScanState(partition, prefix string, f func(key string, value []byte) error) error {
+	return s.ScanStateAfter(partition, prefix, "", f)
+}
+
+// ScanStateAfter is ScanState of the entries whose keys sort after a key, for a scan
+// that is done in parts. An empty key is before all.
+func (s *Store) ScanStateAfter(partition, prefix, after string, f func(key string, value []byte) error) error {
 	if err := s.use(); err != nil {
 		return err
 	}
@@ -118,17 +125,21 @@ func (s *Store) ScanState(partition, prefix string, f func(key string, value []b
 		return nil
 	}
 	lower, upper := stateRange(p.id, prefix)
+	name := len(lower) - len(prefix)
+	if after != "" {
+		lower = append(appendStateKey(nil, p.id, after), 0)
+	}
 	var damage error
 	err := scanReadable(s.db, lower, upper, func(key, value []byte) error {
-		return f(string(key[len(lower)-len(prefix):]), value)
+		return f(string(key[name:]), value)
 	}, func(lost lostSpan) error {
 		damage = fmt.Errorf("ledger partition %s: %w", partition, lost.err)
 		return nil
 	})
-	if err == nil {
-		err = damage
+	if damage == nil {
+		return err
 	}
-	return err
+	return errors.Join(err, damage)
 }
 
 // Partitions returns the names of the ledger's partitions, sorted.

@@ -43,8 +43,8 @@ func (k Key) String() string {
 	return b.String()
 }
 
-// validate returns a *KeyError if nothing can be watched under the key.
-func (k Key) validate() error {
+// Validate returns a *KeyError if nothing can be watched under the key.
+func (k Key) Validate() error {
 	var errs []error
 	if k.GVR.Resource == "" || k.GVR.Version == "" {
 		errs = append(errs, errors.New("resource and version are required"))

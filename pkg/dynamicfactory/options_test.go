@@ -12,8 +12,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
 // annotate is a transform that leaves a mark.

@@ -8,8 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
 // A quiet watch on a healthy server is left alone.

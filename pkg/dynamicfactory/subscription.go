@@ -84,7 +84,7 @@ func (f *Factory) admits(ctx context.Context, k *Key, h cache.ResourceEventHandl
 	if k.Namespace == "" {
 		k.Namespace = f.opts.namespace
 	}
-	return k.validate()
+	return k.Validate()
 }
 
 // join adds the handler and starts the informer if it does not run.
@@ -200,6 +200,18 @@ func (s *Subscription) EmptyAfter(position uint64) (next uint64, ok bool) {
 		return 0, false
 	}
 	return s.reader.EmptyAfter(position)
+}
+
+// ListAfter returns the version of the list that is handed on next after a position,
+// and the position of its end, which its last object carries. An object without a
+// position and a deletion found by comparison belong to that list; of an object, leave
+// out lists that have none (objects). A subscriber that has recorded a part of a list
+// can begin again with that version (Snapshot.Relist).
+func (s *Subscription) ListAfter(position uint64, objects bool) (resourceVersion string, end uint64, ok bool) {
+	if s.reader == nil {
+		return "", 0, false
+	}
+	return s.reader.ListAfter(position, objects)
 }
 
 // Status tells how the informer is doing.

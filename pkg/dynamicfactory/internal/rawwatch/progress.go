@@ -9,6 +9,10 @@ import (
 // maxMarks bounds what is remembered for subscribers that never acknowledge.
 const maxMarks = 4096
 
+// maxLists bounds the lists that are remembered for them. A subscriber that
+// acknowledges has one or two that it has not made safe.
+const maxLists = 16
+
 // progress numbers what a source hands on, and knows which versions are complete.
 //
 // A version is complete when every event of it has been received. An event does
@@ -28,6 +32,14 @@ type progress struct {
 	openUpTo uint64
 	openSeen []uint64 // which events of the open version were handed on
 	marks    []mark   // ascending in upTo
+	lists    []listed // that some subscriber has not made safe; ascending in end
+}
+
+// listed is a list: its version, and the position that is its end.
+type listed struct {
+	version version
+	end     uint64
+	empty   bool
 }
 
 // mark says that a version is complete for a subscriber that has made safe
@@ -57,6 +69,23 @@ func (p *progress) list(v version, n int) {
 	}
 	p.closeLocked()
 	p.completeLocked(v)
+	if len(p.lists) >= maxLists {
+		p.lists = slices.Delete(p.lists, 0, 1)
+	}
+	p.lists = append(p.lists, listed{v, p.last, n == 0})
+}
+
+// after returns the first list that ends behind a position: what comes next and is no
+// event is of that list. An empty one has deletions only.
+func (p *progress) after(position uint64, objects bool) (l listed, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, l := range p.lists {
+		if l.end > position && !(objects && l.empty) {
+			return l, true
+		}
+	}
+	return l, false
 }
 
 // next is the position that the next event, or a list that is not empty, gets.
@@ -195,6 +224,7 @@ func (p *progress) forget(position uint64) {
 	if i := p.findLocked(position); i > 0 {
 		p.marks = slices.Delete(p.marks, 0, i)
 	}
+	p.lists = slices.DeleteFunc(p.lists, func(l listed) bool { return l.end <= position })
 }
 
 // findLocked returns the index of the last mark up to a position, -1 if none.

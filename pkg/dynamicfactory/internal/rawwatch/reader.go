@@ -30,5 +30,12 @@ func (r *Reader) EmptyAfter(position uint64) (next uint64, ok bool) {
 	return r.source.progress.emptyAfter(position)
 }
 
+// ListAfter returns the version of the first list that ends behind a position, and
+// where it ends; objects leaves out lists without objects.
+func (r *Reader) ListAfter(position uint64, objects bool) (resourceVersion string, end uint64, ok bool) {
+	l, ok := r.source.progress.after(position, objects)
+	return l.version.String(), l.end, ok
+}
+
 // Close takes the subscriber out of the window.
 func (r *Reader) Close() { r.source.window.leave(r) }
