@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/internal/outbox"
@@ -68,6 +69,15 @@ type Manager struct {
 	metrics    *metrics
 	redactKey  []byte
 
+	definitions dynamic.ResourceInterface // of custom resources
+
+	// Owned by the goroutine that applies states.
+	resolved  map[string]string    // which resource a pattern of a watch means
+	accepted  string               // hash of the state that was applied last
+	farewells map[string]*farewell // by part of the ledger
+
+	farewellOver chan struct{} // gets a value when one of them is over
+
 	router        atomic.Pointer[route.Router]
 	keepUnrouted  atomic.Bool // no sinks are configured: the event log is what users read
 	changes       chan change
@@ -86,6 +96,8 @@ type Manager struct {
 	sources map[dynamicfactory.Key]*source
 	sinks   map[string]*sinkWorker
 	missing map[string]missing // watch and pattern → why there is no informer
+
+	ambiguous map[string]ambiguity // by watch and pattern
 }
 
 // request asks the owner goroutine to apply a state.
@@ -115,6 +127,8 @@ func New(cfg Config) (*Manager, error) {
 		sources:       map[dynamicfactory.Key]*source{},
 		sinks:         map[string]*sinkWorker{},
 		missing:       map[string]missing{},
+		farewells:     map[string]*farewell{},
+		farewellOver:  make(chan struct{}, 1),
 	}
 	var err error
 	if m.dicts, err = loadDictionaries(cfg.Store); err != nil {
@@ -123,6 +137,19 @@ func New(cfg Config) (*Manager, error) {
 	if m.redactKey, err = loadRedactKey(cfg.Store); err != nil {
 		return nil, err
 	}
+	if m.resolved, err = loadResolved(cfg.Store); err != nil {
+		return nil, err
+	}
+	accepted, _, err := cfg.Store.Meta(acceptedMeta)
+	if err != nil {
+		return nil, fmt.Errorf("load the accepted state: %w", err)
+	}
+	m.accepted = string(accepted)
+	client, err := dynamic.NewForConfig(cfg.REST)
+	if err != nil {
+		return nil, err
+	}
+	m.definitions = client.Resource(definitions)
 	m.codec = compact.NewCodec(m.dicts)
 	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Dictionaries: m.dicts}
 	m.factory, err = dynamicfactory.NewForConfig(cfg.REST,
@@ -182,6 +209,14 @@ func (m *Manager) Run(ctx context.Context) error {
 func (m *Manager) own(ctx context.Context) error {
 	forget := time.NewTicker(forgetInterval)
 	defer forget.Stop()
+	var goneAgain <-chan time.Time // fires when definitions are to be looked for again
+	report := func() error {
+		again, err := m.reportGone(ctx)
+		if goneAgain = nil; again {
+			goneAgain = time.After(goneRetry)
+		}
+		return err
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -191,15 +226,32 @@ func (m *Manager) own(ctx context.Context) error {
 		case err := <-m.fatal:
 			return err
 		case r := <-m.requests:
-			r.done <- m.apply(ctx, r.state)
+			err := m.apply(ctx, r.state)
+			r.done <- err
+			if err == nil {
+				if err := report(); err != nil {
+					return err
+				}
+			}
 		case c := <-m.calls:
 			c.done <- c.run()
 		case <-forget.C:
-			if err := m.forgetUnwatched(); err != nil {
+			if err := errors.Join(m.forgetUnwatched(), report()); err != nil {
+				return err
+			}
+		case <-m.farewellOver:
+			if err := report(); err != nil {
+				return err
+			}
+		case <-goneAgain:
+			if err := report(); err != nil {
 				return err
 			}
 		case <-m.cfg.Resolver.Changed():
 			m.reconcile(ctx)
+			if err := report(); err != nil {
+				return err
+			}
 		case <-m.namespaces.synced:
 			m.reconcile(ctx)
 		}

@@ -33,11 +33,11 @@ func TestWatches(t *testing.T) {
 	}
 	filtered := with(func(w *plan.Watch) { w.Filter = &route.WatchFilter{} })
 	for text, want := range map[string]plan.Watch{
-		"":                 defaults,
-		"snapshot: never":  with(func(w *plan.Watch) { w.Snapshot = false }),
-		"onMissing: fail":  with(func(w *plan.Watch) { w.FailOnMissing = true }),
-		"drop: []":         defaults,
-		"drop: [status]":   with(func(w *plan.Watch) { w.Edits.Drop = []string{"status", "metadata.managedFields"} }),
+		"":                defaults,
+		"snapshot: never": with(func(w *plan.Watch) { w.Snapshot = false }),
+		"onMissing: fail": with(func(w *plan.Watch) { w.FailOnMissing = true }),
+		"drop: []":        defaults,
+		"drop: [status]":  with(func(w *plan.Watch) { w.Edits.Drop = []string{"status", "metadata.managedFields"} }),
 		"drop: [status], keep: [metadata.managedFields]": with(func(w *plan.Watch) { w.Edits.Drop = []string{"status"} }),
 		"excludeResources: [secrets, '*.example.com', {group: apps, version: v1, resource: deployments}]": with(func(w *plan.Watch) {
 			w.ExcludeResources = []string{"secrets", "*.example.com", "deployments.v1.apps"}

@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/config"
@@ -40,24 +42,27 @@ func excludesNamed(excluded, named route.ResourcePattern) bool {
 	return excluded.Bare() != named.Bare() && gr.Resource == other.Resource
 }
 
-// Excludes reports whether the watch leaves out gr. means gives what a name without
-// a wildcard stands for where the cluster serves it, such as a short name; it may be
-// nil.
-func (w *Watch) Excludes(gr schema.GroupResource, means func(name string) (schema.GroupResource, bool)) bool {
+// Excluder returns a function that reports whether the watch leaves out a resource.
+// means gives what a name without a wildcard stands for where the cluster serves it,
+// such as a short name.
+func (w *Watch) Excluder(means func(name string) (schema.GroupResource, bool)) func(schema.GroupResource) bool {
+	var patterns []route.ResourcePattern
+	var resolved []schema.GroupResource
 	for _, text := range w.ExcludeResources {
 		p, err := route.ParseResource(text)
 		if err != nil {
 			continue // Compile has refused it
 		}
-		if p.Names(gr) {
-			return true
-		}
-		if means == nil || p.Wildcard() {
+		patterns = append(patterns, p)
+		if p.Wildcard() {
 			continue
 		}
-		if found, ok := means(text); ok && found == gr {
-			return true
+		if gr, ok := means(text); ok {
+			resolved = append(resolved, gr)
 		}
 	}
-	return false
+	return func(gr schema.GroupResource) bool {
+		return slices.Contains(resolved, gr) ||
+			slices.ContainsFunc(patterns, func(p route.ResourcePattern) bool { return p.Names(gr) })
+	}
 }
