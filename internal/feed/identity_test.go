@@ -597,11 +597,15 @@ func TestSelectionChangedWhileAway(t *testing.T) {
 		want          history
 	}{
 		{
-			"selector", []plan.Watch{watchOf("w", selects(t, "tier=web"), "pods")}, []plan.Watch{watchOf("w", nil, "pods")},
+			"selector",
+			[]plan.Watch{watchOf("w", selects(t, "tier=web"), "pods")},
+			[]plan.Watch{watchOf("w", nil, "pods")},
 			history{"web": {"sync 101"}, "db": {"sync 102"}, "other": {"sync 103"}},
 		},
 		{
-			"another watch", []plan.Watch{watchOf("w", nil, "pods")}, []plan.Watch{watchOf("w", nil, "pods"), watchOf("v", selects(t, "tier=db"), "pods")},
+			"another watch",
+			[]plan.Watch{watchOf("w", nil, "pods")},
+			[]plan.Watch{watchOf("w", nil, "pods"), watchOf("v", selects(t, "tier=db"), "pods")},
 			history{"web": {"sync 101"}, "db": {"sync 102", "sync 102"}, "other": {"sync 103"}},
 		},
 		{
@@ -611,7 +615,9 @@ func TestSelectionChangedWhileAway(t *testing.T) {
 			history{"web": {"sync 101"}, "db": {"sync 102"}, "other": {"sync 103", "sync 103"}},
 		},
 		{
-			"narrower", []plan.Watch{watchOf("w", nil, "pods")}, []plan.Watch{watchOf("w", selects(t, "tier=db"), "pods")},
+			"narrower",
+			[]plan.Watch{watchOf("w", nil, "pods")},
+			[]plan.Watch{watchOf("w", selects(t, "tier=db"), "pods")},
 			history{"web": {"sync 101"}, "db": {"sync 102"}, "other": {"sync 103"}},
 		},
 	} {
