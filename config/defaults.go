@@ -24,12 +24,14 @@ func Default() Config {
 	}
 }
 
+// DefaultDrop are the key paths that a watch drops unless it keeps them.
+func DefaultDrop() []string { return []string{"metadata.managedFields"} }
+
 // DefaultWatch is what a watch is where the file is silent.
 func DefaultWatch() Watch {
 	return Watch{
 		SelectorSide: SideClient,
 		Snapshot:     SnapshotInitial,
-		Drop:         []string{"metadata.managedFields"},
 		OnMissing:    MissingWait,
 	}
 }

@@ -1,6 +1,9 @@
 package config
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/watcherd/watcherd/config/internal/strict"
 )
 
@@ -12,6 +15,7 @@ func (k *checker) watches() {
 		w, path := &c.Watches[i], strict.Index("watches", i)
 		k.require(len(w.Resources) > 0, path+".resources", "at least one resource is required")
 		k.resources(path+".resources", w.Resources)
+		k.resources(path+".excludeResources", w.ExcludeResources)
 		k.oneOf(path+".selectorSide", w.SelectorSide, SideClient, SideServer)
 		k.oneOf(path+".snapshot", w.Snapshot, SnapshotInitial, SnapshotNever)
 		k.oneOf(path+".onMissing", w.OnMissing, MissingWait, MissingFail)
@@ -22,10 +26,21 @@ func (k *checker) watches() {
 			{".namespaces.include", w.Namespaces.Include},
 			{".namespaces.exclude", w.Namespaces.Exclude},
 			{".drop", w.Drop},
+			{".keep", w.Keep},
 			{".redact", w.Redact},
 		} {
 			k.distinct(path+list.key, list.values)
 		}
+		k.kept(path, w)
+	}
+}
+
+// kept checks the paths that a watch keeps although they are dropped by default.
+func (k *checker) kept(path string, w *Watch) {
+	for i, p := range w.Keep {
+		at := strict.Index(path+".keep", i)
+		k.require(slices.Contains(DefaultDrop(), p), at, "%s is not dropped by default; keep takes %s", quoted(p), strings.Join(DefaultDrop(), ", "))
+		k.require(!slices.Contains(w.Drop, p), at, "%s is also in drop", quoted(p))
 	}
 }
 

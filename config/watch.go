@@ -1,11 +1,15 @@
 package config
 
+import "slices"
+
 // Watch says what to observe.
 type Watch struct {
 	// Name of the watch: lower-case letters, digits and dashes, unique among watches.
 	Name string `json:"name" jsonschema:"required"`
 	// Resources to watch, as kubectl spells them.
 	Resources []Resource `json:"resources" jsonschema:"required,minItems=1"`
+	// Resources to leave out of what wildcards match, as kubectl spells them, wildcards too. A version makes no difference.
+	ExcludeResources []Resource `json:"excludeResources"`
 	// Which namespaces; all when left out.
 	Namespaces Namespaces `json:"namespaces"`
 	// Label selector in kubectl's syntax.
@@ -18,8 +22,10 @@ type Watch struct {
 	Snapshot string `json:"snapshot" jsonschema:"enum=initial,enum=never"`
 	// Watch metadata only, which is much cheaper. Events then carry no spec or status.
 	MetadataOnly bool `json:"metadataOnly"`
-	// Key paths that are removed before anything else sees the object. A change in them alone is no event.
+	// Key paths that are removed before anything else sees the object, besides metadata.managedFields. A change in them alone is no event.
 	Drop []string `json:"drop"`
+	// Key paths that stay although they are dropped by default: metadata.managedFields.
+	Keep []string `json:"keep"`
 	// Key paths whose values are replaced by keyed hashes: a change stays visible, the value does not.
 	Redact []string `json:"redact"`
 	// Leave the values of Secrets, and the copies of them in annotations of Secrets, as they are: on disk and in sinks too.
@@ -29,6 +35,18 @@ type Watch struct {
 
 	// Raw is the block as canonical JSON, before defaults: equal for blocks that say the same. Nil in a Config made by a program.
 	Raw []byte `json:"-"`
+}
+
+// Dropped are the key paths that the watch drops: its own and those dropped by
+// default that it does not keep.
+func (w *Watch) Dropped() []string {
+	dropped := slices.Clone(w.Drop)
+	for _, p := range DefaultDrop() {
+		if !slices.Contains(w.Keep, p) && !slices.Contains(dropped, p) {
+			dropped = append(dropped, p)
+		}
+	}
+	return dropped
 }
 
 // Namespaces selects namespaces, live: as they come, go and are relabelled. All

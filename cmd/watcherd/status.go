@@ -135,6 +135,11 @@ func (p *statusPrinter) watches(watches []status.Watch) {
 			}
 		}
 	}, "WATCH", "RESOURCE", "NAMESPACE", "STATE", "OBJECTS", "LAST CONTACT", "RELISTS", "RESTARTS")
+	for _, w := range watches {
+		for _, text := range w.Warnings {
+			p.printf("warning: watch %s: %s\n", w.Name, text)
+		}
+	}
 }
 
 func (p *statusPrinter) routes(routes []status.Route) {

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	authentication "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
@@ -120,8 +121,16 @@ type serverReport struct {
 
 // resources looks for the resources of every watch.
 func (r *serverReport) resources(st *plan.State, resolver *dynamicfactory.Resolver) {
+	var claims plan.Claims
 	for i := range st.Watches {
 		w := &st.Watches[i]
+		excluded := w.Excluder(func(name string) (schema.GroupResource, bool) {
+			found, err := resolver.Resolve(name)
+			if err != nil {
+				return schema.GroupResource{}, false
+			}
+			return found[0].GVR.GroupResource(), true
+		})
 		for _, pattern := range w.Resources {
 			found, err := resolver.Resolve(pattern)
 			switch {
@@ -135,8 +144,20 @@ func (r *serverReport) resources(st *plan.State, resolver *dynamicfactory.Resolv
 				r.fail(w.Name, "%s: %v", pattern, err)
 			}
 			for _, f := range found {
+				if excluded(f.GVR.GroupResource()) {
+					continue
+				}
 				if len(w.Namespaces) > 0 && !f.Namespaced && !strings.HasPrefix(pattern, "*") {
 					r.add(w.Name, "%s are in no namespace: a watch of namespaces leaves them out", f.GVR.Resource)
+				}
+				if len(w.Namespaces) > 0 && !f.Namespaced {
+					continue
+				}
+				if err := claims.Add(w, f.GVR.GroupResource()); err != nil {
+					r.fail(w.Name, "%v", err)
+				}
+				if len(f.Also) > 0 && f.GVR.Group != "" {
+					r.add(w.Name, "%s means %s.%s, but other groups have the name too: write it with its group", pattern, f.GVR.Resource, f.GVR.Group)
 				}
 			}
 		}

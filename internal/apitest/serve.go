@@ -56,7 +56,18 @@ func queryOf(r *http.Request) map[string]string {
 	for k, v := range r.URL.Query() {
 		query[k] = v[0]
 	}
+	if accept := r.Header.Get("Accept"); strings.Contains(accept, "as=PartialObjectMetadata") && !strings.Contains(accept, ",") {
+		query[metadataOnly] = "true"
+	}
 	return query
+}
+
+// metadataOnly is among the parameters of a request that takes metadata alone.
+const metadataOnly = "as=PartialObjectMetadata"
+
+// metadata is the object as it is served to those requests.
+func (o object) metadata() object {
+	return object{"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadata", "metadata": o["metadata"]}
 }
 
 // list answers with a page of the resource as it was at one version: the present one,
@@ -99,6 +110,10 @@ func (s *Server) list(w http.ResponseWriter, collection, namespace string, query
 			break
 		}
 		item := maps.Clone(objects[key])
+		if query[metadataOnly] != "" {
+			items = append(items, item.metadata())
+			continue
+		}
 		delete(item, "kind") // as built-in kinds have it
 		delete(item, "apiVersion")
 		items = append(items, item)
@@ -106,7 +121,11 @@ func (s *Server) list(w http.ResponseWriter, collection, namespace string, query
 	if path.Base(collection) == "namespaces" && query["fieldSelector"] == "metadata.name=kube-system" {
 		items = []object{{"metadata": map[string]any{"name": "kube-system", "uid": s.uid, "resourceVersion": "4"}}}
 	}
-	head := fmt.Sprintf(`{"kind":"%sList","apiVersion":"%s","metadata":%s,"items":`, r.kind, r.apiVersion, marshal(meta))
+	apiVersion, kind := r.apiVersion, r.kind
+	if query[metadataOnly] != "" {
+		apiVersion, kind = "meta.k8s.io/v1", "PartialObjectMetadata"
+	}
+	head := fmt.Sprintf(`{"kind":"%sList","apiVersion":"%s","metadata":%s,"items":`, kind, apiVersion, marshal(meta))
 	s.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
 	_, _ = w.Write(append(append([]byte(head), marshal(items)...), '}'))
@@ -146,6 +165,7 @@ func (r *resource) at(version uint64) map[string]object {
 // watch is an established watch. Its methods are called with Server.mu held.
 type watch struct {
 	path, namespace string
+	metadata        bool
 	lines           [][]byte
 	more            chan struct{} // filled when lines has any
 	ended           bool
@@ -168,7 +188,11 @@ func (w *watch) send(e event) {
 	if ns, _ := e.object["metadata"].(map[string]any)["namespace"].(string); w.namespace != "" && ns != w.namespace && e.typ != "BOOKMARK" {
 		return
 	}
-	w.raw(string(marshal(map[string]any{"type": e.typ, "object": e.object})))
+	o := e.object
+	if w.metadata && e.typ != "BOOKMARK" {
+		o = o.metadata()
+	}
+	w.raw(string(marshal(map[string]any{"type": e.typ, "object": o})))
 }
 
 func (w *watch) end(broken bool) {
@@ -185,7 +209,7 @@ func (w *watch) wake() {
 
 func (s *Server) watch(rw http.ResponseWriter, req *http.Request, collection, namespace string, query map[string]string) {
 	from, _ := strconv.ParseUint(query["resourceVersion"], 10, 64)
-	w := &watch{path: collection, namespace: namespace, more: make(chan struct{}, 1)}
+	w := &watch{path: collection, namespace: namespace, metadata: query[metadataOnly] != "", more: make(chan struct{}, 1)}
 	s.mu.Lock()
 	r := s.resources[collection]
 	if from < r.oldest && query["resourceVersion"] != "" {

@@ -113,6 +113,20 @@ func (s *Server) Unserve(path string) {
 	}
 }
 
+// Move serves a resource's objects and history at another path, as another version of
+// it, and ends the watches of the former one.
+func (s *Server) Move(from, to string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.resources[to].objects, s.resources[to].history = s.resources[from].objects, s.resources[from].history
+	delete(s.resources, from)
+	for w := range s.watches {
+		if w.path == from {
+			w.end(false)
+		}
+	}
+}
+
 // Intercept has f answer requests before anything else does; false leaves a
 // request to the server, with the query that f may have changed.
 func (s *Server) Intercept(f func(w http.ResponseWriter, r *http.Request) bool) {

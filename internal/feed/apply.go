@@ -7,9 +7,12 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/labels"
+
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
@@ -20,7 +23,13 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	if err := m.loadNamespaces(); err != nil {
 		return err
 	}
+	if err := m.expireUnwatched(next); err != nil {
+		return err
+	}
 	d, err := m.desire(next)
+	if err == nil && (next.Hash == "" || next.Hash != m.applied) {
+		err = errors.Join(d.overlaps...) // of an accepted state, what the cluster serves has changed
+	}
 	if err != nil {
 		return err
 	}
@@ -60,7 +69,24 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	for _, watch := range diff.Watches.Remove {
 		m.metrics.forget(watch)
 	}
-	return m.forgetUnwatched()
+	if err := m.markUnwatched(next); err != nil {
+		return err
+	}
+	return m.noteAccepted(next)
+}
+
+// appliedMeta keeps the hash of the state that was applied last.
+const appliedMeta = "applied"
+
+func (m *Manager) noteAccepted(st *plan.State) error {
+	if st.Hash == m.applied {
+		return nil
+	}
+	if err := putMeta(m.store, appliedMeta, []byte(st.Hash)); err != nil {
+		return fmt.Errorf("%w: note the accepted state: %w", ErrStore, err)
+	}
+	m.applied = st.Hash
+	return nil
 }
 
 // adoption is what of a new state is put in place together with the sources' watches.
@@ -104,11 +130,16 @@ func (m *Manager) reconcile(ctx context.Context) {
 	}
 }
 
-// gain is a watch that a running source now feeds too, or feeds by other rules.
+// gain is a watch that a source now feeds too, or feeds by other rules.
 type gain struct {
 	src *source
 	hit hit
-	was *hit // by which rules it did before; nil: not at all
+	was coverage // what it covered before; nil: nothing
+}
+
+// coverage is what a watch covers, or covered.
+type coverage interface {
+	covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool
 }
 
 // follow makes the running sources those of d, and adopts a new state if there is one.
@@ -133,6 +164,12 @@ func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 		m.flush()
 	}
 	if err := m.handOverCheckpoints(start, d); err != nil {
+		return err
+	}
+	if err := m.noteResolved(d); err != nil {
+		return err
+	}
+	if err := m.endFarewells(start); err != nil {
 		return err
 	}
 	for _, s := range start {
@@ -179,29 +216,41 @@ func (m *Manager) compare(d desired) (start, stop []*source, stay map[*source]*[
 func (m *Manager) adopt(ctx context.Context, a *adoption, start []*source, stay map[*source]*[]hit) error {
 	var snapshots []*snapshot
 	sources := slices.Clone(start)
+	var resumed []*snapshot
+	var err error
+	if m.currentState() == nil {
+		if resumed, err = m.unfinished(start); err != nil {
+			return err
+		}
+	}
+	gained, err := m.startGains(start)
+	if err != nil {
+		return err
+	}
+	gained = slices.DeleteFunc(gained, func(x gain) bool {
+		return slices.ContainsFunc(resumed, func(j *snapshot) bool {
+			return j.src == x.src && j.sink == "" && j.hit.watch.Name == x.hit.watch.Name
+		})
+	})
 	for s, hits := range stay {
 		sources = append(sources, s)
-		for _, gained := range s.gains(*hits) {
-			if gained.hit.watch.Snapshot {
-				j := newSnapshot(s, gained.hit)
-				j.was = gained.was
-				snapshots = append(snapshots, j)
-			}
+		gained = append(gained, s.gains(*hits)...)
+	}
+	for _, x := range gained {
+		if x.hit.watch.Snapshot {
+			j := newSnapshot(x.src, x.hit)
+			j.was = x.was
+			snapshots = append(snapshots, j)
 		}
 	}
 	if a != nil {
 		snapshots = append(snapshots, freshSnapshots(a.state, a.fresh, sources, stay)...)
 	}
-	if m.currentState() == nil {
-		more, err := m.unfinished(sources)
-		if err != nil {
-			return err
-		}
-		snapshots = append(snapshots, more...)
-	}
+	snapshots = append(snapshots, resumed...)
 	if err := m.durable(snapshots); err != nil {
 		return err
 	}
+	var rules given
 	put := func(g *group) error {
 		if a != nil {
 			if err := m.noteRoutes(a.state); err != nil {
@@ -220,16 +269,18 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, start []*source, stay 
 		for _, j := range snapshots {
 			g.begin(j)
 		}
+		rules = givenBy(sources)
 		return nil
 	}
 	if a == nil {
-		return m.between(func(g *group) { _ = put(g) }) // only a new state can fail
-	}
-	err := m.fillSinks(ctx, a.state, a.unfilled, put)
-	if err != nil && ctx.Err() == nil && !errors.Is(err, ErrEnded) {
+		err = m.between(func(g *group) { _ = put(g) }) // only a new state can fail
+	} else if err = m.fillSinks(ctx, a.state, a.unfilled, put); err != nil && ctx.Err() == nil && !errors.Is(err, ErrEnded) {
 		m.fail(err)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return m.noteSelections(rules)
 }
 
 // gains are those of next that are not among the watches of the source, or are by
@@ -260,9 +311,9 @@ func (m *Manager) prepareSource(s *source) error {
 		return err
 	}
 	if ok {
-		s.resume, s.saved, s.synced, s.epoch, s.ahead = cp, cp, cp.Synced, cp.Epoch, cp.Ahead
+		s.resume, s.saved, s.synced, s.epoch, s.ahead, s.recordedForm = cp, cp, cp.Synced, cp.Epoch, cp.Ahead, cp.Form
 		switch {
-		case cp.resumable():
+		case cp.resumable() && !s.rerecord():
 			s.start = warm
 		case cp.listVersion() != "":
 			s.start = relist
@@ -302,6 +353,9 @@ func (m *Manager) startSource(ctx context.Context, s *source) error {
 		}
 	})
 	s.log.Info("watch started", "resumed", s.start != cold)
+	if s.start == relist && s.resume.Form != "" && s.resume.Form != s.form {
+		s.log.Info("the edits or the API version changed: recording the objects again, without events", "resourceVersion", s.resume.listVersion())
+	}
 	return nil
 }
 

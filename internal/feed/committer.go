@@ -271,7 +271,7 @@ func (g *group) putCheckpoints() error {
 		if s.ahead != nil && s.caughtUp(version) {
 			s.ahead = nil
 		}
-		now := checkpoint{ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Sweeping: s.listed != nil, Listing: s.list.mark, Ahead: s.ahead}
+		now := checkpoint{ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Sweeping: s.listed != nil, Listing: s.list.mark, Ahead: s.ahead}
 		now.Recorded = s.recorded(version)
 		if now.same(s.saved) {
 			continue

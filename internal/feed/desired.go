@@ -6,8 +6,6 @@ import (
 	"maps"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -24,33 +22,58 @@ type missing struct {
 type desired struct {
 	sources map[dynamicfactory.Key]*source
 	missing map[string]missing
+
+	// resolved are the resources that patterns without a wildcard mean, by watch and
+	// pattern, and ambiguous the warnings about some of them.
+	resolved  map[string]string
+	ambiguous map[string]ambiguity
+
+	overlaps []error // of watches that discovery shows to edit the same objects differently
 }
 
 // desire works out the sources of a state. It starts nothing; its only inputs are
-// the state and the resolver's answers. The error joins what makes the state
-// unusable: an edit that cannot be compiled, a missing resource that the watch
-// insists on.
+// the state and the resolver's answers, now and before. The error joins what makes
+// the state unusable: an edit that cannot be compiled, a missing resource that the
+// watch insists on. Of watches that overlap and edit differently the later one does
+// not get the resource.
 func (m *Manager) desire(st *plan.State) (desired, error) {
-	d := desired{sources: map[dynamicfactory.Key]*source{}, missing: map[string]missing{}}
+	d := desired{
+		sources: map[dynamicfactory.Key]*source{}, missing: map[string]missing{},
+		resolved: map[string]string{}, ambiguous: map[string]ambiguity{},
+	}
+	var claims plan.Claims
 	var errs []error
 	for i := range st.Watches {
-		w := &st.Watches[i]
+		w, blind := &st.Watches[i], false // blind: it cannot judge objects yet
 		if w.Filter.NeedsNamespaces() && !m.namespaces.ready() {
 			d.missing[w.Name] = missing{w.Name, "namespaces", errNamespacesUnknown}
 			if w = m.inForce(w.Name); w == nil {
-				continue
+				w, blind = &st.Watches[i], true
 			}
 		}
+		excluded := m.excluded(w)
 		for _, pattern := range w.Resources {
-			resources, err := m.cfg.Resolver.Resolve(pattern)
-			if err != nil {
+			resources, err := m.resolve(d, w, pattern)
+			if err != nil && !blind {
 				if w.FailOnMissing {
 					errs = append(errs, fmt.Errorf("watch %s: resource %s: %w", w.Name, pattern, err))
 				}
-				d.missing[w.Name+"/"+pattern] = missing{w.Name, pattern, err}
+				d.missing[patternKey(w.Name, pattern)] = missing{w.Name, pattern, err}
 			}
 			for _, r := range resources {
-				if err := m.want(d, w, r); err != nil {
+				gr := r.GVR.GroupResource()
+				if excluded(gr) || len(w.Namespaces) > 0 && !r.Namespaced {
+					continue // or the watch is about namespaces and the resource is not in any
+				}
+				if err := claims.Add(w, gr); err != nil {
+					d.overlaps = append(d.overlaps, err)
+					d.missing[patternKey(w.Name, gr.String())] = missing{w.Name, gr.String(), err}
+					continue
+				}
+				if blind {
+					continue
+				}
+				if err := m.want(d, w, pattern, r); err != nil {
 					errs = append(errs, err)
 				}
 			}
@@ -72,25 +95,20 @@ func (m *Manager) inForce(name string) *plan.Watch {
 	return nil
 }
 
-// want adds the sources that feed watch w with resource r.
-func (m *Manager) want(d desired, w *plan.Watch, r dynamicfactory.Resource) error {
+// want adds the sources that feed watch w with resource r, which pattern means.
+func (m *Manager) want(d desired, w *plan.Watch, pattern string, r dynamicfactory.Resource) error {
 	namespaces := []string{""}
 	var only map[string]struct{}
 	if len(w.Namespaces) > 0 {
-		if !r.Namespaced {
-			return nil // the watch is about namespaces, the resource is not in any
-		}
 		namespaces = w.Namespaces
 		only = make(map[string]struct{}, len(namespaces))
 		for _, ns := range namespaces {
 			only[ns] = struct{}{}
 		}
 	}
+	pinned := pinnedVersion(pattern, r.GVR.Group)
 	for _, ns := range namespaces {
-		k := dynamicfactory.Key{
-			GVR: r.GVR, Namespace: ns, LabelSelector: w.ServerLabels, FieldSelector: w.ServerFields,
-			MetadataOnly: w.MetadataOnly, Variant: w.Edits.Variant(r.GVR.GroupResource()),
-		}
+		k := keyOf(w, r.GVR, pinned, ns)
 		s, ok := d.sources[k]
 		if !ok {
 			if err := k.Validate(); err != nil {
@@ -100,9 +118,10 @@ func (m *Manager) want(d desired, w *plan.Watch, r dynamicfactory.Resource) erro
 			if err != nil {
 				return fmt.Errorf("watch %s: %w", w.Name, err)
 			}
-			partition := partitionOf(k, m.pinned(r.GVR))
+			scope := scopeOf(pinned, w.ServerLabels, w.ServerFields)
+			partition := partitionOf(r.GVR.GroupResource(), scope)
 			s = &source{
-				key: k, partition: partition, id: sourceID(partition, k), scope: scopeOf(k),
+				key: k, partition: partition, id: sourceID(partition, ns), scope: scope, form: formOf(w, r.GVR),
 				edit: edit, edits: w.Edits.Fingerprint(r.GVR.GroupResource()),
 				resource: event.Resource{Group: r.GVR.Group, Version: r.GVR.Version, Resource: r.GVR.Resource, Kind: r.Kind},
 			}
@@ -126,13 +145,6 @@ func (s *source) addHit(h hit) {
 	}
 	hits = append(slices.Clone(hits), h)
 	s.hits.Store(&hits)
-}
-
-// pinned reports whether the version is one that the cluster does not prefer, so
-// that it was asked for by name and is a feed of its own.
-func (m *Manager) pinned(gvr schema.GroupVersionResource) bool {
-	preferred, err := m.cfg.Resolver.Resolve(gvr.GroupResource().String())
-	return err == nil && len(preferred) == 1 && preferred[0].GVR.Version != gvr.Version
 }
 
 // widen drops the namespaced sources beside which a source of the whole cluster

@@ -31,9 +31,12 @@
 // informers a state asks for), sinkset.go (the sinks' workers), fill.go, rejoin.go and
 // unwatched.go (what sinks that are new or back begin with, what removed watches
 // leave), edits.go and scrub.go (what the configuration hides of what is recorded, when
-// it is read and on disk).
+// it is read and on disk), patterns.go (what resource names mean), gone.go (definitions
+// that are deleted).
 //
-// An informer and its watches are a source: source.go. What it tells becomes a
+// An informer and its watches are a source: source.go. identity.go gives it its names
+// in the store, rerecord.go follows a change of its form, and selection.go a selection
+// that was changed while the daemon was down. What it tells becomes a
 // change (change.go), which the committer takes up in groups (committer.go) and
 // judges: process.go for objects, sync.go for the end of the first list and the
 // deletions that it shows, gap.go for lost history, reselect.go for namespaces whose

@@ -57,7 +57,7 @@ func (m *Manager) revise(next *plan.State, d desired) (revision, error) {
 	for _, spec := range next.Routes {
 		r.accepted.Routes = append(r.accepted.Routes, redact.Route{Name: spec.Name, Drop: spec.Drop, Redact: spec.Redact})
 	}
-	r.accepted.Keep(m.accepted, func(gr schema.GroupResource) (route.Edits, bool) { return editsAwaiting(next, gr) })
+	r.accepted.Keep(m.accepted, func(gr schema.GroupResource) (route.Edits, bool) { return m.editsAwaiting(next, gr) })
 	r.tightened = r.accepted.Tightened(&m.accepted)
 	var err error
 	if r.table, err = redact.Compile(r.accepted, leading(next), m.redactKey); err != nil {
@@ -108,14 +108,10 @@ func (m *Manager) adoptEdits(r *revision) {
 }
 
 // editsAwaiting are the edits that watches which wait for a resource would give it.
-func editsAwaiting(st *plan.State, gr schema.GroupResource) (edits route.Edits, ok bool) {
-	about := event.Resource{Group: gr.Group, Resource: gr.Resource}
+func (m *Manager) editsAwaiting(st *plan.State, gr schema.GroupResource) (edits route.Edits, ok bool) {
 	for i := range st.Watches {
 		w := &st.Watches[i]
-		if !slices.ContainsFunc(w.Resources, func(pattern string) bool {
-			p, err := route.ParseResource(pattern)
-			return err == nil && p.Names(about)
-		}) {
+		if !slices.ContainsFunc(w.Resources, func(pattern string) bool { return m.means(w, pattern, gr) }) {
 			continue
 		}
 		if ok {

@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/redact"
@@ -110,7 +109,8 @@ func (v *veil) show(it outbox.Shown) ([]byte, error) {
 		return it.Payload, v.err
 	}
 	if it.Kind == outbox.ShownState {
-		shown, _, err := v.v.State(schema.ParseGroupResource(resourceOf(it.Partition)), it.Payload)
+		gr, _ := splitPartition(it.Partition)
+		shown, _, err := v.v.State(gr, it.Payload)
 		return shown, err
 	}
 	shown, _, err := v.v.Record(it.Payload)

@@ -266,6 +266,7 @@ type checkpoint struct {
 	Synced          bool      `json:"synced"`
 	Epoch           int       `json:"epoch,omitempty"`
 	Recorded        string    `json:"recorded,omitempty"` // the newest version that is committed in part, if it is later
+	Form            string    `json:"form"`               // of all recorded states; "" if they may differ
 	Sweeping        bool      `json:"sweeping,omitempty"` // deletions that the first list showed are not all committed
 	Listing         *listing  `json:"listing,omitempty"`  // a list that is committed in part
 	Time            time.Time `json:"time"`
@@ -285,7 +286,7 @@ func (c checkpoint) same(other checkpoint) bool {
 	if (c.Listing == nil) != (other.Listing == nil) || c.Listing != nil && *c.Listing != *other.Listing {
 		return false
 	}
-	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && len(c.Ahead) == len(other.Ahead)
+	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && c.Form == other.Form && len(c.Ahead) == len(other.Ahead)
 }
 
 // listVersion is the version whose list shows everything that is recorded, and of

@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/internal/outbox"
@@ -76,6 +77,15 @@ type Manager struct {
 	scrub        scrubber
 	refreshers   map[schema.GroupResource]*compact.Codec // encode again what has a retired dictionary; the committer's
 
+	definitions dynamic.ResourceInterface // of custom resources
+
+	// Owned by the goroutine that applies states.
+	resolved  map[string]string    // which resource a pattern of a watch means
+	applied   string               // hash of the state that was applied last
+	farewells map[string]*farewell // by part of the ledger
+
+	farewellOver chan struct{} // gets a value when one of them is over
+
 	router        atomic.Pointer[route.Router]
 	keepUnrouted  atomic.Bool // no sinks are configured: the event log is what users read
 	changes       chan change
@@ -94,6 +104,8 @@ type Manager struct {
 	sources map[dynamicfactory.Key]*source
 	sinks   map[string]*sinkWorker
 	missing map[string]missing // watch and pattern → why there is no informer
+
+	ambiguous map[string]ambiguity // by watch and pattern
 }
 
 // request asks the owner goroutine to apply a state.
@@ -124,6 +136,8 @@ func New(cfg Config) (*Manager, error) {
 		sinks:         map[string]*sinkWorker{},
 		missing:       map[string]missing{},
 		refreshers:    map[schema.GroupResource]*compact.Codec{},
+		farewells:     map[string]*farewell{},
+		farewellOver:  make(chan struct{}, 1),
 	}
 	var err error
 	if m.dicts, err = loadDictionaries(cfg.Store); err != nil {
@@ -132,6 +146,19 @@ func New(cfg Config) (*Manager, error) {
 	if m.redactKey, err = loadRedactKey(cfg.Store); err != nil {
 		return nil, err
 	}
+	if m.resolved, err = loadResolved(cfg.Store); err != nil {
+		return nil, err
+	}
+	applied, _, err := cfg.Store.Meta(appliedMeta)
+	if err != nil {
+		return nil, fmt.Errorf("load the hash of the applied state: %w", err)
+	}
+	m.applied = string(applied)
+	client, err := dynamic.NewForConfig(cfg.REST)
+	if err != nil {
+		return nil, err
+	}
+	m.definitions = client.Resource(definitions)
 	m.codec = compact.NewCodec(m.dicts)
 	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Dictionaries: m.dicts, Edit: m.editRecord}
 	if err := m.loadEdits(); err != nil {
@@ -198,6 +225,14 @@ func (m *Manager) Run(ctx context.Context) error {
 func (m *Manager) own(ctx context.Context) error {
 	forget := time.NewTicker(forgetInterval)
 	defer forget.Stop()
+	var goneAgain <-chan time.Time // fires when definitions are to be looked for again
+	report := func() error {
+		again, err := m.reportGone(ctx)
+		if goneAgain = nil; again {
+			goneAgain = time.After(goneRetry)
+		}
+		return err
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -207,15 +242,32 @@ func (m *Manager) own(ctx context.Context) error {
 		case err := <-m.fatal:
 			return err
 		case r := <-m.requests:
-			r.done <- m.apply(ctx, r.state)
+			err := m.apply(ctx, r.state)
+			r.done <- err
+			if err == nil {
+				if err := report(); err != nil {
+					return err
+				}
+			}
 		case c := <-m.calls:
 			c.done <- c.run()
 		case <-forget.C:
-			if err := m.forgetUnwatched(); err != nil {
+			if err := errors.Join(m.forgetUnwatched(), report()); err != nil {
+				return err
+			}
+		case <-m.farewellOver:
+			if err := report(); err != nil {
+				return err
+			}
+		case <-goneAgain:
+			if err := report(); err != nil {
 				return err
 			}
 		case <-m.cfg.Resolver.Changed():
 			m.reconcile(ctx)
+			if err := report(); err != nil {
+				return err
+			}
 		case <-m.namespaces.synced:
 			m.reconcile(ctx)
 		}

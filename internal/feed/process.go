@@ -69,6 +69,9 @@ func (g *group) observed(c *change) error {
 		return g.emit(c, occurrence{t: t, after: c.obj})
 	case before.GetUID() != c.obj.GetUID():
 		// Deleted and created again under the same name, between two looks.
+		if before, err = g.formerOf(c, before); err != nil {
+			return err
+		}
 		if err := g.emit(c, occurrence{t: event.Deleted, before: before, last: before, unknown: true}); err != nil {
 			return err
 		}
@@ -77,16 +80,31 @@ func (g *group) observed(c *change) error {
 		}
 		return g.emit(c, occurrence{t: event.Added, after: c.obj})
 	case before.GetResourceVersion() == c.obj.GetResourceVersion():
+		if c.src.rerecord() {
+			return g.record(c.src, c.obj)
+		}
 		return nil // a resync, a relist or a re-read: nothing happened
 	case !c.rewound && newer(before.GetResourceVersion(), c.obj.GetResourceVersion()):
 		g.m.metrics.stale(c.src)
 		return nil // history that is read again
 	default:
+		if before, err = g.formerOf(c, before); err != nil {
+			return err
+		}
 		if err := g.record(c.src, c.obj); err != nil {
 			return err
 		}
 		return g.emit(c, occurrence{t: event.Updated, before: before, after: c.obj})
 	}
+}
+
+// formerOf is former for the state that a change follows on. What the informer had is
+// in the form of now.
+func (g *group) formerOf(c *change, before *compact.Object) (*compact.Object, error) {
+	if before == c.old {
+		return before, nil
+	}
+	return g.former(c.src, before)
 }
 
 // gone handles an object that no longer exists.

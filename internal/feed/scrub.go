@@ -374,14 +374,14 @@ type recordedState struct {
 // included.
 func (r *scrubRun) ledger(ctx context.Context) error {
 	for _, partition := range r.m.store.Partitions() { // sorted
-		resource := resourceOf(partition)
-		if partition < r.state.Name || !r.state.concerns(resource) {
+		gr, _ := splitPartition(partition)
+		if partition < r.state.Name || !r.state.concerns(gr.String()) {
 			continue
 		}
 		if partition != r.state.Name {
 			r.state.Name, r.state.Key = partition, ""
 		}
-		if err := r.partition(ctx, partition, schema.ParseGroupResource(resource)); err != nil {
+		if err := r.partition(ctx, partition, gr); err != nil {
 			return err
 		}
 	}

@@ -78,7 +78,7 @@ func (m *Manager) await(ctx context.Context, j *snapshot, progress func(objects 
 type snapshot struct {
 	src  *source
 	hit  hit
-	was  *hit                   // leave out what the watch covered by these rules; nil: nothing
+	was  coverage               // leave out what the watch covered before; nil: nothing
 	quit <-chan struct{}        // closed when the caller who waits gives up; nil: nobody waits
 	only func(sink string) bool // nil: every sink the watch leads to
 	sink string                 // the one that only admits; "": there is none
@@ -122,6 +122,10 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 		return false, nil
 	case !ok:
 		j.err = errNotWatched
+		if err == nil && j.told != nil && j.sink == "" && j.only == nil {
+			key, value := selectionEntry(s, j.hit.watch)
+			g.batch.PutMeta(key, value)
+		}
 		j.forget(g.batch)
 		return false, nil
 	case isClosed(j.quit):
@@ -147,6 +151,9 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 			return nil
 		}
 		delivered++
+		if o, err = g.former(s, o); err != nil {
+			return err
+		}
 		hits := []route.Hit{{Watch: j.hit.watch.Name, Selection: selection}}
 		return g.deliver(s, at, occurrence{t: event.Sync, after: o}, hits, j.only)
 	})
@@ -211,7 +218,7 @@ func (m *Manager) durable(jobs []*snapshot) error {
 	for _, j := range jobs {
 		former := ""
 		if j.was != nil {
-			former = j.was.watch.Fingerprint
+			former = "widened"
 		}
 		j.meta = snapshotMeta + strings.Join([]string{j.src.id, j.hit.watch.Name, j.sink, former}, "/")
 		b.PutMeta(j.meta, j.remember())
@@ -222,8 +229,8 @@ func (m *Manager) durable(jobs []*snapshot) error {
 	return nil
 }
 
-// unfinished are the snapshots of an earlier life that its end cut short. What they
-// had left out of a selection that was widened is not known any more.
+// unfinished are the snapshots of an earlier life that its end cut short. Those of a
+// selection that was widened begin again: see startGains.
 func (m *Manager) unfinished(sources []*source) ([]*snapshot, error) {
 	b := m.store.NewBatch()
 	defer b.Discard()
@@ -241,6 +248,9 @@ func (m *Manager) unfinished(sources []*source) ([]*snapshot, error) {
 		h, ok := sources[i].hit(u.Watch)
 		if !ok || h.watch.Fingerprint != u.Rules || u.Widened {
 			b.DeleteMeta(key)
+			if u.Sink == "" {
+				return nil // what it covers and was not given is found by its rules
+			}
 			m.log.Warn("a watch was not given all that it covers before the process ended; ask for a snapshot", "watch", u.Watch)
 			return nil
 		}

@@ -1,9 +1,7 @@
 package feed
 
 import (
-	"fmt"
 	"log/slog"
-	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -19,9 +17,10 @@ import (
 // source is one informer and the watches that are fed from it.
 type source struct {
 	key       dynamicfactory.Key
-	id        string // names the source in the store; the same for every version of a resource
+	id        string // names the source in the store
 	partition string // the part of the ledger that the source's objects are recorded in
 	scope     string // what makes this feed's content differ from the default; part of event ids
+	form      string // the form in which it records states
 	resource  event.Resource
 	edit      dynamicfactory.EditFunc
 	edits     uint64 // the fingerprint of what edit does
@@ -58,17 +57,19 @@ type source struct {
 	ahead map[string]string
 
 	// Owned by the committer.
-	position uint64          // highest stream position seen
-	newest   *compact.Object // at that position; nil: none since the start
-	saved    checkpoint      // as last written to the store
-	synced   bool            // a complete list has been committed, now or in an earlier life
-	epoch    int             // how often the cluster was set back; part of event ids
-	repair   bool            // what comes until the end of the list is what an audit found
-	list     list            // the list that is being taken in
-	first    string          // the version of the first list
-	rewind   bool            // the next list is the first after a rollback
-	forgot   bool            // a part of what an earlier life recorded cannot be read
-	damaged  bool            // an unreadable entry of the ledger has been logged
+	position     uint64          // highest stream position seen
+	newest       *compact.Object // at that position; nil: none since the start
+	saved        checkpoint      // as last written to the store
+	synced       bool            // a complete list has been committed, now or in an earlier life
+	epoch        int             // how often the cluster was set back; part of event ids
+	repair       bool            // what comes until the end of the list is what an audit found
+	list         list            // the list that is being taken in
+	first        string          // the version of the first list
+	rewind       bool            // the next list is the first after a rollback
+	forgot       bool            // a part of what an earlier life recorded cannot be read
+	damaged      bool            // an unreadable entry of the ledger has been logged
+	recordedForm string          // the form of all recorded states; "" if they may differ
+	codec        *compact.Codec  // of former states; nil until one is needed
 
 	// gaining are the snapshots that leave out what is delivered meanwhile.
 	gaining []*snapshot
@@ -177,48 +178,6 @@ func (s *source) fromLedger(o *compact.Object) bool {
 	s.handed = s.handed[1:]
 	return true
 }
-
-// sourceID names a source in the store. The version of the API takes no part:
-// all versions of a resource share one sequence of resource versions, so that a
-// watch that moves to another version resumes where the old one was.
-func sourceID(partition string, k dynamicfactory.Key) string {
-	return partition + "#" + k.Namespace
-}
-
-// partitionOf names the part of the ledger that objects under k belong to. Two
-// informers share one only if they record the same form of the same objects and
-// their scopes cannot overlap.
-func partitionOf(k dynamicfactory.Key, pinned bool) string {
-	p := k.GVR.GroupResource().String()
-	if pinned {
-		p += "@" + k.GVR.Version
-	}
-	if s := scopeOf(k); s != "" {
-		p += "|" + s
-	}
-	return p
-}
-
-// scopeOf is what distinguishes the content of k's feed from the default one.
-func scopeOf(k dynamicfactory.Key) string {
-	if k.LabelSelector == "" && k.FieldSelector == "" && !k.MetadataOnly && k.Variant == "" {
-		return ""
-	}
-	return fmt.Sprintf("l=%s;f=%s;m=%t;v=%s", k.LabelSelector, k.FieldSelector, k.MetadataOnly, k.Variant)
-}
-
-// idScope is the part of event ids that is not of the object. After the cluster
-// was set back to an older state, versions are used again for something else.
-func (s *source) idScope() string {
-	if s.epoch == 0 {
-		return s.scope
-	}
-	return s.scope + "#" + strconv.Itoa(s.epoch)
-}
-
-// stateKey names an object within its partition. Cluster-scoped objects have an
-// empty namespace.
-func stateKey(namespace, name string) string { return namespace + "/" + name }
 
 // covers reports whether the object belongs to the watch at all.
 func (h hit) covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool {

@@ -21,6 +21,7 @@ func (m *Manager) Status() status.Pipeline {
 	for _, x := range m.missing {
 		missed = append(missed, x)
 	}
+	ambiguous := slices.Collect(maps.Values(m.ambiguous))
 	m.mu.Unlock()
 
 	p := status.Pipeline{Applied: st != nil, Caches: []status.Cache{}, Watches: []status.Watch{}, Routes: []status.Route{}, Scrub: m.scrubStatus()}
@@ -59,6 +60,12 @@ func (m *Manager) Status() status.Pipeline {
 			}
 		}
 		slices.SortFunc(w.Missing, func(a, b status.Missing) int { return cmp.Compare(a.Resource, b.Resource) })
+		for i := range ambiguous {
+			if ambiguous[i].watch == w.Name {
+				w.Warnings = append(w.Warnings, ambiguous[i].String())
+			}
+		}
+		slices.Sort(w.Warnings)
 		p.Watches = append(p.Watches, w)
 	}
 	p.Routes = routeStatuses(st)

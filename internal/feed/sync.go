@@ -27,7 +27,7 @@ func (g *group) sourceSynced(c *change) error {
 // synced notes that the first list is committed with all that it shows.
 func (g *group) synced(s *source, at time.Time) error {
 	g.touched[s] = struct{}{}
-	s.synced, s.listed = true, nil
+	s.synced, s.listed, s.recordedForm = true, nil, s.form
 	s.log.Info("watch synced", "objects", s.objects(), "fromLedger", s.start == warm)
 	if !s.forgot {
 		return nil

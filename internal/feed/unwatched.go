@@ -1,7 +1,9 @@
 package feed
 
 import (
+	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -10,9 +12,14 @@ import (
 )
 
 const (
-	// unwatchedMeta and the name of a part of the ledger say since when no source
-	// reads it.
+	// unwatchedMeta and the name of a part of the ledger say since when no watch
+	// means it.
 	unwatchedMeta = "unwatched/"
+
+	// unwatchedInMeta and a source's id say the same of a namespace, of which watches
+	// have been taken; without a namespace, of those that never had a source of their
+	// own.
+	unwatchedInMeta = "unwatched-in/"
 
 	// forgetInterval is how often the ledger is looked through for such parts.
 	forgetInterval = 10 * time.Minute
@@ -20,9 +27,12 @@ const (
 	// leastKept is how long they are kept at least, so that a watch which was removed
 	// by mistake can be put back.
 	leastKept = time.Hour
+
+	// forgetBatch is how many states are removed at a time.
+	forgetBatch = 1000
 )
 
-// forgetUnwatched forgets the recorded states that no watch asks for any more, when
+// forgetUnwatched expires the recorded states that no watch asks for any more, when
 // that has been so for as long as delivered events are kept. A watch that comes back
 // before is told what changed meanwhile, deletions included; after that it starts
 // like a new one.
@@ -34,93 +44,269 @@ func (m *Manager) forgetUnwatched() error {
 	if st == nil {
 		return nil
 	}
-	partitions, resources := map[string]bool{}, map[string]bool{}
-	for _, s := range m.sourceList() {
-		partitions[s.partition] = true
-		resources[s.key.GVR.GroupResource().String()] = true
+	if err := m.markUnwatched(st); err != nil {
+		return err
 	}
-	kept := max(st.Store.RetentionMaxAge, leastKept)
+	return m.expireUnwatched(st)
+}
+
+// markUnwatched notes since when parts of the ledger are unwatched, and removes the
+// notes of those that are watched again.
+func (m *Manager) markUnwatched(st *plan.State) error {
+	running := m.runningIn()
 	b := m.store.NewBatch()
 	defer b.Discard()
-	forgotten := map[string]time.Time{}
+	now := []byte(m.cfg.Now().UTC().Format(time.RFC3339))
 	for _, p := range m.store.Partitions() {
-		since, marked, err := m.unwatchedSince(p)
+		namespaces, needed := m.wantedOf(st, p)
+		for ns := range running[p] {
+			needed = true
+			namespaces[ns] = true
+		}
+		_, marked, err := m.unwatchedSince(unwatchedMeta + p)
 		if err != nil {
 			return err
 		}
-		resource := resourceOf(p)
-		needed := partitions[p] || !resources[resource] && awaits(st, resource)
 		switch {
 		case needed && marked:
 			b.DeleteMeta(unwatchedMeta + p)
 		case !needed && !marked:
-			b.PutMeta(unwatchedMeta+p, []byte(m.cfg.Now().UTC().Format(time.RFC3339)))
-		case !needed && m.cfg.Now().Sub(since) > kept:
-			if err := m.dropCheckpoints(b, p); err != nil {
+			b.PutMeta(unwatchedMeta+p, now)
+		}
+		if running[p] != nil {
+			b.DeleteMeta(unservedMeta + p)
+		}
+		if needed {
+			if err := m.markNamespaces(b, p, namespaces, now); err != nil {
 				return err
 			}
-			forgotten[p] = since
 		}
 	}
-	// The checkpoints go first: one without the states that belong to it would have a
-	// watch resume and miss everything before.
 	if err := m.store.Commit(b); err != nil {
-		return fmt.Errorf("%w: forget unwatched resources: %w", ErrStore, err)
-	}
-	for p, since := range forgotten {
-		if err := m.store.DeletePartition(p); err != nil {
-			return fmt.Errorf("%w: forget %s: %w", ErrStore, p, err)
-		}
-		m.metrics.forgottenTotal.Inc()
-		m.log.Info("recorded states are forgotten, as no watch has read them for longer than events are kept", "feed", p, "unwatchedSince", since)
+		return fmt.Errorf("%w: note unwatched resources: %w", ErrStore, err)
 	}
 	return nil
 }
 
-func (m *Manager) unwatchedSince(partition string) (since time.Time, marked bool, err error) {
-	value, marked, err := m.store.Meta(unwatchedMeta + partition)
-	if err != nil {
-		return since, false, fmt.Errorf("%w: read %s%s: %w", ErrStore, unwatchedMeta, partition, err)
-	}
-	if marked {
-		if since, err = time.Parse(time.RFC3339, string(value)); err != nil {
-			return since, false, fmt.Errorf("%s%s: %w", unwatchedMeta, partition, err)
+// markNamespaces is markUnwatched for the namespaces of a part that is watched in
+// some; "" among them stands for all.
+func (m *Manager) markNamespaces(b *outbox.Batch, partition string, watched map[string]bool, now []byte) error {
+	all := sourceID(partition, "")
+	unwatched := map[string]bool{}
+	if !watched[""] {
+		unwatched[all] = true
+		ids, err := m.idsWith(checkpointMeta(all))
+		if err != nil {
+			return err
+		}
+		for id := range ids {
+			unwatched[id] = !watched[strings.TrimPrefix(id, all)]
 		}
 	}
-	return since, marked, nil
+	marked, err := m.idsWith(unwatchedInMeta + all)
+	if err != nil {
+		return err
+	}
+	for id := range marked {
+		if !unwatched[id] {
+			b.DeleteMeta(unwatchedInMeta + id)
+		}
+	}
+	for id, is := range unwatched {
+		if is && !marked[id] {
+			b.PutMeta(unwatchedInMeta+id, now)
+		}
+	}
+	return nil
 }
 
-// dropCheckpoints removes what is remembered besides the states of a partition.
-func (m *Manager) dropCheckpoints(b *outbox.Batch, partition string) error {
-	b.DeleteMeta(unwatchedMeta + partition)
-	err := m.store.ScanMeta(checkpointMeta(partition+"#"), func(key string, _ []byte) error {
-		b.DeleteMeta(key)
+// idsWith are the ids of sources, such as those that keys of the store end in which
+// begin with prefix. The prefix ends in the id of a source of all namespaces.
+func (m *Manager) idsWith(prefix string) (map[string]bool, error) {
+	skip := strings.IndexByte(prefix, '/') + 1
+	ids := map[string]bool{}
+	err := m.store.ScanMeta(prefix, func(key string, _ []byte) error {
+		if !strings.Contains(key[len(prefix):], "#") { // or it is of a selector that holds one
+			ids[key[skip:]] = true
+		}
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("%w: scan checkpoints: %w", ErrStore, err)
+		return nil, fmt.Errorf("%w: scan %s: %w", ErrStore, prefix, err)
+	}
+	return ids, nil
+}
+
+// runningIn are the namespaces of the running sources, by part of the ledger.
+func (m *Manager) runningIn() map[string]map[string]bool {
+	running := map[string]map[string]bool{}
+	for _, s := range m.sourceList() {
+		if running[s.partition] == nil {
+			running[s.partition] = map[string]bool{}
+		}
+		running[s.partition][s.key.Namespace] = true
+	}
+	return running
+}
+
+// expireUnwatched removes what has been unwatched for too long and no source reads.
+// It goes by the notes alone: what a watch is about to ask for again is removed too
+// if it comes too late.
+func (m *Manager) expireUnwatched(st *plan.State) error {
+	kept := max(st.Store.RetentionMaxAge, leastKept)
+	running := m.runningIn()
+	for _, p := range m.store.Partitions() {
+		since, late, err := m.expired(unwatchedMeta+p, kept)
+		switch {
+		case err != nil:
+			return err
+		case late && running[p] == nil:
+			if err := m.dropPartition(p); err != nil {
+				return err
+			}
+			m.metrics.forgottenTotal.Inc()
+			m.log.Info("recorded states expired, as no watch has read them for longer than events are kept", "feed", p, "unwatchedSince", since)
+		case running[p][""]:
+		default:
+			if err := m.expireNamespaces(p, running[p], kept); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }
 
-// resourceOf is the group resource that a partition is of; see partitionOf.
-func resourceOf(partition string) string {
-	if i := strings.IndexAny(partition, "@|"); i >= 0 {
-		return partition[:i]
+// expireNamespaces removes the states of namespaces that have been unwatched for too
+// long. running are those that are watched.
+func (m *Manager) expireNamespaces(partition string, running map[string]bool, kept time.Duration) error {
+	all := sourceID(partition, "")
+	ids, err := m.idsWith(unwatchedInMeta + all)
+	if err != nil {
+		return err
 	}
-	return partition
-}
-
-// awaits reports whether a pattern of a watch could mean the resource.
-func awaits(st *plan.State, resource string) bool {
-	name, group, _ := strings.Cut(resource, ".")
-	for i := range st.Watches {
-		for _, pattern := range st.Watches[i].Resources {
-			first, rest, more := strings.Cut(pattern, ".")
-			if first == name || first == "*" && (!more || rest == group) {
-				return true
-			}
+	if len(ids) == 0 {
+		return nil
+	}
+	own, err := m.idsWith(checkpointMeta(all))
+	if err != nil {
+		return err
+	}
+	given, err := m.loadSelections()
+	if err != nil {
+		return err
+	}
+	for id := range ids {
+		ns := strings.TrimPrefix(id, all)
+		since, late, err := m.expired(unwatchedInMeta+id, kept)
+		if err != nil {
+			return err
+		}
+		if !late || running[ns] {
+			continue
+		}
+		prefix, gone := stateKey(ns, ""), func(string) bool { return true }
+		if ns == "" {
+			prefix, gone = "", func(in string) bool { return in != "" && !running[in] && !own[all+in] }
+		}
+		n, err := m.deleteStates(partition, prefix, gone)
+		if err != nil {
+			return err
+		}
+		b := m.store.NewBatch()
+		b.DeleteMeta(unwatchedInMeta + id)
+		b.DeleteMeta(checkpointMeta(id))
+		dropSelections(b, id, given[id])
+		if err := m.store.Commit(b); err != nil {
+			return fmt.Errorf("%w: expire %s: %w", ErrStore, id, err)
+		}
+		if n > 0 {
+			m.metrics.forgottenTotal.Inc()
+			m.log.Info("recorded states expired, as no watch has read their namespace for longer than events are kept", "feed", id, "objects", n, "unwatchedSince", since)
 		}
 	}
-	return false
+	return nil
+}
+
+// deleteStates removes the states whose keys begin with prefix and whose namespaces
+// are gone, and returns their number.
+func (m *Manager) deleteStates(partition, prefix string, gone func(namespace string) bool) (n int, err error) {
+	b := m.store.NewBatch()
+	defer func() { b.Discard() }()
+	inBatch := 0
+	err = m.store.ScanState(partition, prefix, func(key string, _ []byte) error {
+		if ns, _, _ := strings.Cut(key, "/"); !gone(ns) {
+			return nil
+		}
+		b.DeleteState(partition, key)
+		n++
+		if inBatch++; inBatch < forgetBatch {
+			return nil
+		}
+		inBatch = 0
+		err := m.store.Commit(b)
+		b = m.store.NewBatch()
+		return err
+	})
+	if err == nil {
+		err = m.store.Commit(b)
+	}
+	if err != nil && !errors.Is(err, ErrStore) {
+		err = fmt.Errorf("%w: expire states of %s: %w", ErrStore, partition, err)
+	}
+	return n, err
+}
+
+// dropPartition removes a part of the ledger and all that is noted of it. The
+// checkpoints go first: one without the states that belong to it would have a watch
+// resume and miss everything before.
+func (m *Manager) dropPartition(partition string) error {
+	b := m.store.NewBatch()
+	defer b.Discard()
+	all := sourceID(partition, "")
+	b.DeleteMeta(unwatchedMeta + partition)
+	b.DeleteMeta(unservedMeta + partition)
+	for _, prefix := range []string{unwatchedInMeta, checkpointMeta("")} {
+		ids, err := m.idsWith(prefix + all)
+		if err != nil {
+			return err
+		}
+		for id := range maps.Keys(ids) {
+			b.DeleteMeta(prefix + id)
+		}
+	}
+	given, err := m.loadSelections()
+	if err != nil {
+		return err
+	}
+	for id, watches := range given {
+		if strings.HasPrefix(id, all) {
+			dropSelections(b, id, watches)
+		}
+	}
+	if err := m.store.Commit(b); err != nil {
+		return fmt.Errorf("%w: expire %s: %w", ErrStore, partition, err)
+	}
+	if err := m.store.DeletePartition(partition); err != nil {
+		return fmt.Errorf("%w: expire %s: %w", ErrStore, partition, err)
+	}
+	return nil
+}
+
+// expired reports whether a note is older than kept.
+func (m *Manager) expired(key string, kept time.Duration) (since time.Time, late bool, err error) {
+	since, marked, err := m.unwatchedSince(key)
+	return since, marked && m.cfg.Now().Sub(since) > kept, err
+}
+
+func (m *Manager) unwatchedSince(key string) (since time.Time, marked bool, err error) {
+	value, marked, err := m.store.Meta(key)
+	if err != nil {
+		return since, false, fmt.Errorf("%w: read %s: %w", ErrStore, key, err)
+	}
+	if marked {
+		if since, err = time.Parse(time.RFC3339, string(value)); err != nil {
+			return since, false, fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return since, marked, nil
 }

@@ -32,6 +32,7 @@ func Compile(c *config.Config) (*State, error) {
 	for i := range c.Watches {
 		s.Watches = append(s.Watches, k.watch(i))
 	}
+	k.overlaps(s.Watches)
 	for i := range c.Sinks {
 		s.Sinks = append(s.Sinks, k.sink(i))
 	}

@@ -15,7 +15,8 @@ import (
 )
 
 var comparable = cmp.Options{
-	cmpopts.IgnoreFields(plan.Watch{}, "Fingerprint"),
+	cmpopts.IgnoreFields(plan.Watch{}, "Fingerprint", "Selection"),
+	cmpopts.EquateEmpty(),
 	cmpopts.IgnoreFields(plan.Sink{}, "Fingerprint"),
 	cmp.Transformer("filter", func(f *route.WatchFilter) bool { return f != nil }),
 }
@@ -32,10 +33,15 @@ func TestWatches(t *testing.T) {
 	}
 	filtered := with(func(w *plan.Watch) { w.Filter = &route.WatchFilter{} })
 	for text, want := range map[string]plan.Watch{
-		"":                 defaults,
-		"snapshot: never":  with(func(w *plan.Watch) { w.Snapshot = false }),
-		"onMissing: fail":  with(func(w *plan.Watch) { w.FailOnMissing = true }),
-		"drop: []":         with(func(w *plan.Watch) { w.Edits.Drop = []string{} }),
+		"":                defaults,
+		"snapshot: never": with(func(w *plan.Watch) { w.Snapshot = false }),
+		"onMissing: fail": with(func(w *plan.Watch) { w.FailOnMissing = true }),
+		"drop: []":        defaults,
+		"drop: [status]":  with(func(w *plan.Watch) { w.Edits.Drop = []string{"status", "metadata.managedFields"} }),
+		"drop: [status], keep: [metadata.managedFields]": with(func(w *plan.Watch) { w.Edits.Drop = []string{"status"} }),
+		"excludeResources: [secrets, '*.example.com', {group: apps, version: v1, resource: deployments}]": with(func(w *plan.Watch) {
+			w.ExcludeResources = []string{"secrets", "*.example.com", "deployments.v1.apps"}
+		}),
 		"labelSelector: a": filtered,
 		"fieldSelector: metadata.name=a, metadataOnly: true":    with(func(w *plan.Watch) { w.MetadataOnly = true; w.Filter = &route.WatchFilter{} }),
 		"fieldSelector: spec.nodeName!=a":                       filtered,

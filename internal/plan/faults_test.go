@@ -5,7 +5,33 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/watcherd/watcherd/internal/plan"
 )
+
+func overlapping(watch, earlier, resource, keys string) string {
+	return "watch " + watch + " and watch " + earlier + " both watch " + resource + ", and their " + keys +
+		" differ, but an object is recorded in one form: edit alike and put the difference in routes[].drop or routes[].redact, or keep them apart by excludeResources or by plain namespaces that have none in common"
+}
+
+// TestWatchesThatDoNotOverlap are watches that may edit differently, as far as is
+// known without a cluster.
+func TestWatchesThatDoNotOverlap(t *testing.T) {
+	for _, watches := range []string{
+		"[{name: a, resources: [pods]}, {name: b, resources: [pods], drop: [metadata.managedFields]}]", // alike
+		"[{name: a, resources: [pods], redact: [spec, status.a]}, {name: b, resources: [pods], redact: ['status[\"a\"]', spec]}]",
+		"[{name: a, resources: [pods], exposeSecrets: true}, {name: b, resources: [pods]}]",
+		"[{name: a, resources: [pods], namespaces: {include: [one]}}, {name: b, resources: [pods], drop: [spec], namespaces: {include: [two]}}]",
+		"[{name: a, resources: ['*'], excludeResources: [pods]}, {name: b, resources: [pods, po], drop: [spec]}]",
+		"[{name: a, resources: ['*.apps']}, {name: b, resources: [events.events.k8s.io, deployments.example.com], drop: [spec]}]",
+		"[{name: a, resources: ['*']}, {name: b, resources: [events.events.k8s.io], drop: [spec]}]",
+		"[{name: a, resources: [deployments]}, {name: b, resources: [deployments.apps], drop: [spec]}]", // discovery knows
+	} {
+		if _, err := plan.Compile(load(t, "watches: "+watches+"\n")); err != nil {
+			t.Errorf("%s: %v", watches, err)
+		}
+	}
+}
 
 func TestFaults(t *testing.T) {
 	const sink = "sinks: [{name: s, console: {}}]\n"
@@ -103,6 +129,36 @@ func TestFaults(t *testing.T) {
 8:21: routes[0].resources[1]: "pods*" is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *
 9:13: routes[0].changed[0]: path "spec." at byte 4: a key is missing (write keys with dots as ["key"])
 9:20: routes[0].changed[1]: path "" at byte 0: a key is missing (write keys with dots as ["key"])`,
+		},
+		"excluded resources": {
+			"watches:\n- {name: w, resources: [pods, deployments.apps, \"*.example.com\"], excludeResources: [pods, deployments, \"*.apps\", Secrets, widgets, \"*.example.com\"]}\n",
+			`4:86: watches[0].excludeResources[0]: the watch names pods itself; excludeResources is for what its wildcards match
+4:92: watches[0].excludeResources[1]: the watch names deployments.apps itself; excludeResources is for what its wildcards match
+4:105: watches[0].excludeResources[2]: the watch names deployments.apps itself; excludeResources is for what its wildcards match
+4:115: watches[0].excludeResources[3]: "Secrets" is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps
+4:133: watches[0].excludeResources[5]: *.example.com excludes all of *.example.com, which the watch names`,
+		},
+		"everything is excluded": {
+			"watches:\n- {name: w, resources: [\"*\"], excludeResources: [\"*\"]}\n",
+			`4:50: watches[0].excludeResources[0]: * excludes all of *, which the watch names`,
+		},
+		"watches that edit the same objects differently": {
+			"watches:\n- {name: a, resources: [pods]}\n- {name: b, resources: [nodes, pods], redact: [spec]}\n",
+			`5:32: watches[1].resources[1]: ` + overlapping("b", "a", "pods", "redact"),
+		},
+		"a wildcard and a name": {
+			"watches:\n- {name: a, resources: [\"*\"], metadataOnly: true}\n- {name: b, resources: [pods], labelSelector: x}\n",
+			`5:25: watches[1].resources[0]: ` + overlapping("b", "a", "pods", "metadataOnly"),
+		},
+		"two wildcards": {
+			"watches:\n- {name: a, resources: [\"*\"], exposeSecrets: true}\n- {name: b, resources: [\"*\"]}\n- {name: c, resources: [\"*.apps\"], drop: [status]}\n",
+			`5:25: watches[1].resources[0]: ` + overlapping("b", "a", "secrets", "exposeSecrets") + `
+6:25: watches[2].resources[0]: ` + overlapping("c", "a", "*.apps", "drop") + `
+6:25: watches[2].resources[0]: ` + overlapping("c", "b", "*.apps", "drop"),
+		},
+		"namespaces in common": {
+			"watches:\n- {name: a, resources: [deployments.apps], namespaces: {include: [one, two]}}\n- {name: b, resources: [deployments.v1.apps], namespaces: {include: [two]}, keep: [metadata.managedFields], metadataOnly: true}\n",
+			`5:25: watches[1].resources[0]: ` + overlapping("b", "a", "deployments.apps", "drop, metadataOnly"),
 		},
 		"a kind that is none": {
 			"watches: [{name: w, resources: [pods]}]\nsinks: [{name: s, broken: {}}]\n",

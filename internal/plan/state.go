@@ -79,12 +79,16 @@ type Audit struct {
 type Watch struct {
 	Name      string
 	Resources []string // patterns RESOURCE[.VERSION][.GROUP], for the resolver
+	// ExcludeResources are patterns of resources that Resources does not mean.
+	ExcludeResources []string
 
 	// Namespaces are the namespaces to ask for, each by itself; nil is the whole
 	// cluster.
 	Namespaces []string
-	// Filter is what watcherd selects itself; nil lets everything pass.
-	Filter *route.WatchFilter
+	// Selection is what watcherd selects itself, and Filter is made of it; nil lets
+	// everything pass.
+	Selection Selection
+	Filter    *route.WatchFilter
 	// ServerLabels and ServerFields are what the API server selects.
 	ServerLabels, ServerFields string
 
@@ -94,6 +98,22 @@ type Watch struct {
 	FailOnMissing bool // a resource that is not served makes the state unusable
 
 	Fingerprint string
+}
+
+// Selection are the rules by which watcherd selects objects itself, as data.
+type Selection struct {
+	Namespaces route.NamespaceRules `json:"namespaces,omitzero"`
+	Labels     string               `json:"labels,omitempty"`
+	Fields     string               `json:"fields,omitempty"`
+}
+
+// Filter compiles the rules; nil lets everything pass. The error joins a
+// *route.SpecError for every fault.
+func (s *Selection) Filter() (*route.WatchFilter, error) {
+	if len(s.Namespaces.Include)+len(s.Namespaces.Exclude) == 0 && s.Namespaces.Selector+s.Labels+s.Fields == "" {
+		return nil, nil
+	}
+	return route.NewWatchFilter(s.Namespaces, s.Labels, s.Fields)
 }
 
 // Sink is one sink, ready to open.

@@ -19,10 +19,11 @@ func (k *compiler) watch(i int) Watch {
 		Resources:     k.resources(path+".resources", c.Resources),
 		Snapshot:      c.Snapshot == config.SnapshotInitial,
 		MetadataOnly:  c.MetadataOnly,
-		Edits:         route.Edits{Drop: c.Drop, Redact: c.Redact, ExposeSecrets: c.ExposeSecrets},
+		Edits:         route.Edits{Drop: c.Dropped(), Redact: c.Redact, ExposeSecrets: c.ExposeSecrets},
 		FailOnMissing: c.OnMissing == config.MissingFail,
 		Fingerprint:   fingerprint(c.Raw, c),
 	}
+	k.excludes(path, c, &w)
 	k.edits(path, w.Edits)
 	k.selection(path, c, &w)
 	return w
@@ -40,14 +41,13 @@ func (k *compiler) selection(path string, c *config.Watch, w *Watch) {
 		w.ServerLabels, w.ServerFields = k.serverSelectors(path, c)
 		labelSelector, fieldSelector = "", ""
 	}
-	filter, err := route.NewWatchFilter(rules, labelSelector, fieldSelector)
+	w.Selection = Selection{Namespaces: rules, Labels: labelSelector, Fields: fieldSelector}
+	filter, err := w.Selection.Filter()
 	if err != nil {
 		k.faultsBelow(path, err)
 		return
 	}
-	if len(rules.Include)+len(rules.Exclude) > 0 || rules.Selector+labelSelector+fieldSelector != "" {
-		w.Filter = filter
-	}
+	w.Filter = filter
 	k.selectable(path, c, fieldSelector)
 }
 
@@ -85,7 +85,7 @@ func (k *compiler) selectable(path string, c *config.Watch, fieldSelector string
 		if c.MetadataOnly && !strings.HasPrefix(r.Field, "metadata.") {
 			k.fault(path+".fieldSelector", "%s is not there to select by, since metadataOnly is set; use selectorSide: server", r.Field)
 		}
-		if gone := removedBy(c.Drop, r.Field); gone != "" {
+		if gone := removedBy(c.Dropped(), r.Field); gone != "" {
 			k.fault(path+".fieldSelector", "%s is not there to select by, since %s is dropped", r.Field, gone)
 		}
 		if gone := removedBy(c.Redact, r.Field); gone != "" {

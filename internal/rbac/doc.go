@@ -8,13 +8,14 @@
 //   - list and watch for namespaces, if a watch selects them by label.
 //   - list for the one namespace kube-system, by which the daemon tells clusters
 //     apart and finds out that one was set back, and watch for the definitions of
-//     resources, if the configuration names any that may come and go. The daemon
-//     does without these, less well; they are marked as optional.
+//     resources, if the configuration names any that may come and go, as well as get
+//     for them. The daemon does without these, less well; they are marked as optional.
 //
 // Discovery needs no rule: the server's role system:discovery grants it to every
 // authenticated user.
 //
 // Without a server, names of resources are read as well as they can be: those of
 // Kubernetes itself are known, others need their group, and wildcards stay
-// wildcards. With one, a wildcard becomes what is served at present.
+// wildcards, whatever a watch excludes. With one, a wildcard becomes what is served at
+// present and not excluded.
 package rbac

@@ -5,14 +5,17 @@ import (
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/plan"
 )
 
-// Reasons of the rules that no single watch needs.
+// Reasons of rules beyond that a watch reads the resource.
 const (
+	reasonWildcard = "excludes some of it, which a wildcard cannot express: with --server the resources are listed one by one"
 	reasonSelector = "selects namespaces by label"
 	reasonProbe    = "guards the store against another cluster, and notices one that was restored from a backup"
+	reasonGone     = "tells a kind that was deleted from one that is not served at present, and reports its objects as deleted"
 	reasonFollow   = "notices new and removed kinds at once rather than within half a minute"
 )
 
@@ -25,6 +28,7 @@ func Needs(st *plan.State, find Finder) ([]Need, error) {
 	custom := false
 	for i := range st.Watches {
 		w := &st.Watches[i]
+		excluded := w.Excluder(meaning(find))
 		for _, pattern := range w.Resources {
 			resources, err := find.Find(pattern)
 			if err != nil {
@@ -32,6 +36,9 @@ func Needs(st *plan.State, find Finder) ([]Need, error) {
 				continue
 			}
 			for _, r := range resources {
+				if r.Name != wildcard && excluded(schema.GroupResource{Group: r.Group, Resource: r.Name}) {
+					continue
+				}
 				custom = custom || r.Custom
 				needs = append(needs, watchNeeds(w, r)...)
 			}
@@ -55,15 +62,34 @@ func Needs(st *plan.State, find Finder) ([]Need, error) {
 			r.Verbs = []string{"watch"}
 			needs = append(needs, Need{Rule: r, Reason: reasonFollow, Optional: true})
 		}
+		needs = append(needs, Need{
+			Rule:   Rule{Group: "apiextensions.k8s.io", Resource: "customresourcedefinitions", Verbs: []string{"get"}},
+			Reason: reasonGone, Optional: true,
+		})
 	}
 	return least(needs), errors.Join(errs...)
+}
+
+// meaning tells what a name without a wildcard stands for, as find reads it.
+func meaning(find Finder) func(name string) (schema.GroupResource, bool) {
+	return func(name string) (schema.GroupResource, bool) {
+		found, err := find.Find(name)
+		if err != nil || len(found) != 1 {
+			return schema.GroupResource{}, false
+		}
+		return schema.GroupResource{Group: found[0].Group, Resource: found[0].Name}, true
+	}
 }
 
 // watchNeeds is what the informers of one watch and resource need.
 func watchNeeds(w *plan.Watch, r Resource) []Need {
 	rule := Rule{Group: r.Group, Resource: r.Name, Name: onlyName(w), Verbs: []string{"list", "watch"}}
+	reason := ""
+	if r.Name == wildcard && len(w.ExcludeResources) > 0 {
+		reason = reasonWildcard
+	}
 	if len(w.Namespaces) == 0 {
-		return []Need{{Rule: rule, Watches: []string{w.Name}}}
+		return []Need{{Rule: rule, Watches: []string{w.Name}, Reason: reason}}
 	}
 	if r.Scope == ScopeCluster {
 		return nil // a watch of namespaces leaves it out
@@ -71,7 +97,7 @@ func watchNeeds(w *plan.Watch, r Resource) []Need {
 	var needs []Need
 	for _, ns := range w.Namespaces {
 		rule.Namespace = ns
-		needs = append(needs, Need{Rule: rule, Watches: []string{w.Name}})
+		needs = append(needs, Need{Rule: rule, Watches: []string{w.Name}, Reason: reason})
 	}
 	return needs
 }

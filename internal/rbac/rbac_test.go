@@ -55,6 +55,8 @@ func TestManifests(t *testing.T) {
 		{"overlap", "- {name: one, resources: [pods, configmaps], namespaces: {include: [one]}}\n- {name: all, resources: [pods]}", Offline{}},
 		{"by-name", `- {name: one, resources: [configmaps], namespaces: {include: [one]}, fieldSelector: metadata.name=settings, selectorSide: server}`, Offline{}},
 		{"served", "- {name: all, resources: [\"*.example.com\", wd, gadgets.example.org]}\n- {name: one, resources: [gizmos.example.com, wd], namespaces: {include: [one]}}", Served{served}},
+		{"excluded", "- {name: all, resources: [\"*\", secrets.example.com], excludeResources: [secrets., events]}", Offline{}},
+		{"excluded-served", "- {name: all, resources: [\"*.example.com\"], excludeResources: [wd]}", Served{served}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			needs, err := Needs(state(t, tc.watches), tc.find)

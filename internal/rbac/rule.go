@@ -20,7 +20,7 @@ type Rule struct {
 type Need struct {
 	Rule
 	Watches  []string // names of the watches that need it, sorted
-	Reason   string   // what the daemon itself needs it for; "": only its watches do
+	Reason   string   // why, where a watch does not say it all; "": its watches read the resource
 	Optional bool     // the daemon does without, as Reason says
 }
 

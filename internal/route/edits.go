@@ -94,6 +94,21 @@ func (e Edits) canonical(gr schema.GroupResource) string {
 	return s
 }
 
+// Differ are the keys of a watch in which the outcome of e and other differs for a
+// resource.
+func (e Edits) Differ(other Edits, gr schema.GroupResource) (keys []string) {
+	if !slices.Equal(canonicalPaths(e.Drop), canonicalPaths(other.Drop)) {
+		keys = append(keys, "drop")
+	}
+	if !slices.Equal(canonicalPaths(e.Redact), canonicalPaths(other.Redact)) {
+		keys = append(keys, "redact")
+	}
+	if isSecrets(gr) && e.ExposeSecrets != other.ExposeSecrets {
+		keys = append(keys, "exposeSecrets")
+	}
+	return keys
+}
+
 func canonicalPaths(paths []string) []string {
 	out := make([]string, 0, len(paths))
 	for _, p := range paths {

@@ -13,9 +13,9 @@ import (
 
 // NamespaceRules choose namespaces by name and label.
 type NamespaceRules struct {
-	Include  []string // globs (*, ?, [a-z]); none: all
-	Exclude  []string // globs; wins over Include
-	Selector string   // label selector over the namespace's labels
+	Include  []string `json:"include,omitempty"`  // globs (*, ?, [a-z]); none: all
+	Exclude  []string `json:"exclude,omitempty"`  // globs; wins over Include
+	Selector string   `json:"selector,omitempty"` // label selector over the namespace's labels
 }
 
 // WatchFilter is what watcherd itself filters of a watch's objects. It is immutable

@@ -86,6 +86,8 @@ type Watch struct {
 	Name    string    `json:"name"`
 	Sources []Source  `json:"sources"`           // one for each resource, and namespace where those are watched one by one
 	Missing []Missing `json:"missing,omitempty"` // what it asks for and cannot be watched
+
+	Warnings []string `json:"warnings,omitempty"` // names that have become ambiguous
 }
 
 // Missing is a part of a watch that is waited for.

@@ -33,6 +33,10 @@ type Resource struct {
 	GVR        schema.GroupVersionResource
 	Kind       string
 	Namespaced bool
+
+	// Also are resources of later groups that go by the same name, if it was resolved
+	// without a group. Only Resolve sets it.
+	Also []schema.GroupResource
 }
 
 // Resolver knows which resources a cluster serves, and finds them by the names that

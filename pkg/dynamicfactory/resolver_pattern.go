@@ -15,6 +15,9 @@ var (
 	ErrNotReady = errors.New("dynamicfactory: the served resources are not known yet")
 	// ErrNotServed says that the cluster does not serve a resource, at present.
 	ErrNotServed = errors.New("dynamicfactory: not served")
+	// ErrUncertain comes with ErrNotServed if discovery of a group fails that may have
+	// the resource.
+	ErrUncertain = errors.New("discovery of its group fails")
 	// ErrNotWatchable says that a resource is served but cannot be listed and watched.
 	ErrNotWatchable = errors.New("dynamicfactory: cannot be listed and watched")
 	// ErrBadPattern says that something is no name of a resource.
@@ -98,12 +101,42 @@ func (t *table) resolve(p pattern) ([]Resource, error) {
 		if len(list) == 0 {
 			return nil, fmt.Errorf("%w: %q", ErrNotWatchable, p.text)
 		}
+		if s.group == nil && p.resource != "*" {
+			list[0].Also = t.also(p.resource, list[0].GVR.Group)
+		}
 		return list, nil
 	}
 	if why := t.failing(p); why != "" {
-		return nil, fmt.Errorf("%w: %q; discovery of its group fails: %s", ErrNotServed, p.text, why)
+		return nil, fmt.Errorf("%w: %q; %w: %s", ErrNotServed, p.text, ErrUncertain, why)
 	}
 	return nil, fmt.Errorf("%w: %q", ErrNotServed, p.text)
+}
+
+// also returns the resources that a name without a group means in groups other than
+// the first that has it.
+func (t *table) also(resource, first string) []schema.GroupResource {
+	var list []schema.GroupResource
+	for g := range t.groups {
+		if group := t.groups[g].name; group != first {
+			for _, r := range t.find(resource, selector{group: &group}) {
+				if r.watchable {
+					list = append(list, r.GVR.GroupResource())
+				}
+			}
+		}
+	}
+	return list
+}
+
+// names are the kinds of names that a resource goes by, in the order in which they
+// count.
+func names(name string) []func(*servedResource) bool {
+	return []func(*servedResource) bool{
+		func(r *servedResource) bool { return r.GVR.Resource == name },
+		func(r *servedResource) bool { return r.singular == name },
+		func(r *servedResource) bool { return slices.Contains(r.shortNames, name) },
+		func(r *servedResource) bool { return r.kind == name },
+	}
 }
 
 // find returns the resources that a reading of a name means.
@@ -111,12 +144,7 @@ func (t *table) find(resource string, s selector) []servedResource {
 	if resource == "*" {
 		return t.all(s)
 	}
-	for _, is := range []func(*servedResource) bool{
-		func(r *servedResource) bool { return r.GVR.Resource == resource },
-		func(r *servedResource) bool { return r.singular == resource },
-		func(r *servedResource) bool { return slices.Contains(r.shortNames, resource) },
-		func(r *servedResource) bool { return r.kind == resource },
-	} {
+	for _, is := range names(resource) {
 		for g := range t.groups {
 			for v := range t.groups[g].versions {
 				version := &t.groups[g].versions[v]

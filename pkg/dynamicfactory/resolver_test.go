@@ -3,6 +3,7 @@ package dynamicfactory_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -173,6 +174,11 @@ func TestResolve(t *testing.T) {
 				t.Errorf("%q: got %v, %v, want %v", pattern, list, err, want)
 			}
 		}
+		for name, want := range map[string]string{"events": "[events.events.k8s.io]", "po": "[]", "pods": "[pods.v1.example.org]", "widgets.example.com": "[]", "events.": "[]"} {
+			if list, err := r.Resolve(name); err != nil || fmt.Sprint(list[0].Also) != want {
+				t.Errorf("%s is also %v, %v, want %s", name, list, err, want)
+			}
+		}
 		nodes, err := r.Resolve("nodes")
 		if err != nil || nodes[0].Namespaced || nodes[0].Kind != "Node" {
 			t.Errorf("nodes: %v, %v", nodes, err)
@@ -285,7 +291,7 @@ func TestGroupFails(t *testing.T) {
 				t.Errorf("%s: %v, %v", name, list, err)
 			}
 		}
-		if _, err := r.Resolve("things.never.example.com"); !errors.Is(err, dynamicfactory.ErrNotServed) || !strings.Contains(err.Error(), "discovery of its group fails") {
+		if _, err := r.Resolve("things.never.example.com"); !errors.Is(err, dynamicfactory.ErrNotServed) || !errors.Is(err, dynamicfactory.ErrUncertain) || !strings.Contains(err.Error(), "discovery of its group fails") {
 			t.Errorf("a resource of a group that never worked: %v", err)
 		}
 		if list, err := r.Resolve("*"); err != nil || len(list) != 8 {
