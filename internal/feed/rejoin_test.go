@@ -33,7 +33,7 @@ type life struct {
 
 func newLife(t *testing.T, dir string) *life {
 	t.Helper()
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context())) // it ends before the store is closed
 	l := &life{rig: newRig(t, dir), ended: make(chan error, 1), stop: stop}
 	l.m.setState(nil)
 	go func() { l.ended <- l.m.Run(ctx) }()
@@ -133,15 +133,21 @@ func TestSinkIsPutBack(t *testing.T) {
 		{"its route stays", both, one, nil, plan.FromNow, "added v 1, " + meanwhile + ", added x 5"},
 		{"it was the only one", []route.Spec{leadTo("default", "", "a")}, nil, nil, plan.FromNow, "added v 1, " + meanwhile + ", added x 5"},
 		{
-			"its route goes, and others take what it took", []route.Spec{leadTo("mine", "true", "a"), leadTo("all", "", "b")}, one, nil, plan.FromNow,
+			"its route goes, and others take what it took",
+			[]route.Spec{leadTo("mine", "true", "a"), leadTo("all", "", "b")},
+			one, nil, plan.FromNow,
 			"added v 1, gap removed, added x 5",
 		},
 		{
-			"its route becomes another", both, one, []route.Spec{leadTo("all", `metadata.name != "z"`, "a", "b")}, plan.FromNow,
+			"its route becomes another", both, one,
+			[]route.Spec{leadTo("all", `metadata.name != "z"`, "a", "b")},
+			plan.FromNow,
 			"added v 1, " + meanwhile + ", added x 5",
 		},
 		{
-			"its route was another", both, []route.Spec{leadTo("all", `metadata.name != "w"`, "b")}, nil, plan.FromNow,
+			"its route was another", both,
+			[]route.Spec{leadTo("all", `metadata.name != "w"`, "b")},
+			nil, plan.FromNow,
 			"added v 1, gap removed, added x 5",
 		},
 		{"another route leads to it", both, one, []route.Spec{one[0], leadTo("new", "", "a")}, plan.FromNow, "added v 1, gap removed, added x 5"},

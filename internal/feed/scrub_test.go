@@ -78,7 +78,7 @@ func canaryPods(r *rig, s *source, n int) {
 			r.Fatal(err)
 		}
 	}
-	if _, err := q.RetryDeadLetters(items[0].Position, items[1].Position); err != nil {
+	if _, err := q.RetryDeadLetters(0, items[0].Position, items[1].Position); err != nil {
 		r.Fatal(err)
 	}
 }

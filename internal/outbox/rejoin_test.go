@@ -26,7 +26,7 @@ func TestSinkLeavesAndComesBack(t *testing.T) {
 			f(openTest(t, dir, Options{Now: func() time.Time { return testEpoch }}))
 		})
 	}
-	all := Selector(always(7))
+	all := always(7)
 	var want []string
 	first := uint64(0)
 	put := func(t *testing.T, s *Store, n int, sinks ...string) {

@@ -168,7 +168,13 @@ func TestRewriteDuringTraffic(t *testing.T) {
 	})
 	for i := range 30 {
 		for range 5 {
-			appendN(t, s, 20, "sink")
+			b := s.NewBatch()
+			for range 20 {
+				b.Append(Record{Time: testEpoch, Payload: []byte("payload")}, []Route{{Sink: "sink"}})
+			}
+			if err := s.Commit(b); err != nil {
+				t.Fatal(err)
+			}
 		}
 		items := read(t, q, 0, 1000)
 		if len(items) != 100 && i > 0 && len(items) < 100 {
