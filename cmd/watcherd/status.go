@@ -167,10 +167,10 @@ func (p *statusPrinter) sinks(sinks []status.Sink) {
 			if !s.Configured {
 				state = "removed"
 			}
-			t.row(s.Name, s.Kind, state, strconv.FormatInt(s.Queued, 10), size(s.QueuedBytes), age(s.Oldest, p.now),
+			t.row(s.Name, s.Kind, state, strconv.FormatInt(s.Queued, 10), size(s.QueuedBytes), size(s.HeldBytes), age(s.Oldest, p.now),
 				number(s.Delivered), strconv.FormatInt(s.DeadLetters, 10), ago(s.LastSuccess, p.now))
 		}
-	}, "SINK", "KIND", "STATE", "QUEUED", "BYTES", "LAG", "DELIVERED", "DEAD", "LAST SUCCESS")
+	}, "SINK", "KIND", "STATE", "QUEUED", "BYTES", "LOG HELD", "LAG", "DELIVERED", "DEAD", "LAST SUCCESS")
 }
 
 // problems spells out what is not well, and what looks like a mistake.

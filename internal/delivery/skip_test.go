@@ -12,6 +12,9 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
+// sequence is that of the n-th event that was added to a new store.
+func (s *storage) sequence(n uint64) uint64 { return s.store.LogStats().First + n - 1 }
+
 // A skip moves past the event that fails for the longest time.
 func TestSkip(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -23,16 +26,16 @@ func TestSkip(t *testing.T) {
 		defer w.stop()
 		time.Sleep(time.Minute)
 		if st := w.Status(); st.FailingObjects != 1 || len(st.Failing) != 1 || st.Failing[0].Subject != "/api/v1/pods/4" ||
-			st.Failing[0].LastError != "500" || st.Failing[0].Sequence != 5 || st.Failing[0].Behind != 2 || st.Failing[0].Attempts < 3 {
+			st.Failing[0].LastError != "500" || st.Failing[0].Sequence != s.sequence(5) || st.Failing[0].Behind != 2 || st.Failing[0].Attempts < 3 {
 			t.Errorf("status %+v", st)
 		}
 		got, err := w.Skip(t.Context(), 0)
-		if err != nil || got.Sequence != 5 || got.Subject != "/api/v1/pods/4" || got.Reason != "500" || got.ID != "4/1" {
+		if err != nil || got.Sequence != s.sequence(5) || got.Subject != "/api/v1/pods/4" || got.Reason != "500" || got.ID != "4/1" {
 			t.Errorf("skipped %+v, %v", got, err)
 		}
 		synctest.Wait()
 		letters := s.letters()
-		if len(letters) != 1 || letters[0].Reason != "skipped: 500" || letters[0].Position != got.Position || letters[0].Sequence != 5 {
+		if len(letters) != 1 || letters[0].Reason != "skipped: 500" || letters[0].Position != got.Position || letters[0].Sequence != s.sequence(5) {
 			t.Errorf("dead letters %+v", letters)
 		}
 		if st := w.Status(); len(r.got()) != 29 || st.State != Idle || st.FailingObjects != 0 {
@@ -59,17 +62,17 @@ func TestSkipBySequence(t *testing.T) {
 				r := newReceiver(t, answer)
 				w := start(t, s, r, nil)
 				time.Sleep(time.Minute)
-				if got, err := w.Skip(t.Context(), 3); err != nil || got.ID != "1/3" {
+				if got, err := w.Skip(t.Context(), s.sequence(3)); err != nil || got.ID != "1/3" {
 					t.Errorf("skipped %+v, %v", got, err)
 				}
-				if _, err := w.Skip(t.Context(), 3); !errors.Is(err, ErrNotSkippable) {
+				if _, err := w.Skip(t.Context(), s.sequence(3)); !errors.Is(err, ErrNotSkippable) {
 					t.Errorf("skipped twice: %v", err)
 				}
 				if letters := s.letters(); len(letters) != 1 || !strings.HasPrefix(letters[0].Reason, "skipped: ") {
 					t.Errorf("dead letters %+v", letters)
 				}
 				w.stop()
-				if _, err := w.Skip(t.Context(), 1); !errors.Is(err, ErrNotDelivering) {
+				if _, err := w.Skip(t.Context(), s.sequence(1)); !errors.Is(err, ErrNotDelivering) {
 					t.Errorf("a stopped worker: %v", err)
 				}
 				again := newReceiver(t, accept)
@@ -99,7 +102,7 @@ func TestSkipDuringAWrite(t *testing.T) {
 		})
 		w := start(t, s, r, nil)
 		time.Sleep(time.Second)
-		if _, err := w.Skip(t.Context(), 1); !errors.Is(err, ErrInFlight) {
+		if _, err := w.Skip(t.Context(), s.sequence(1)); !errors.Is(err, ErrInFlight) {
 			t.Errorf("skipped in flight: %v", err)
 		}
 		w.stop()
@@ -147,7 +150,7 @@ func TestDeadLettersAreFull(t *testing.T) {
 					if n := len(s.letters()); !paused || n != 0 {
 						t.Errorf("paused: %v, %d dead letters", paused, n)
 					}
-					if _, err := w.Skip(t.Context(), 3); !errors.Is(err, outbox.ErrDeadLettersFull) {
+					if _, err := w.Skip(t.Context(), s.sequence(3)); !errors.Is(err, outbox.ErrDeadLettersFull) {
 						t.Errorf("skipped: %v", err)
 					}
 					q.is = false

@@ -145,6 +145,7 @@ func (m *Manager) sinkStatuses(st *plan.State) []status.Sink {
 		}
 		q := queue.Stats()
 		s.Queued, s.QueuedBytes, s.Oldest, s.DeadLetters = q.Length, q.Bytes, q.OldestTime, q.DeadLetters
+		s.HeldBytes, s.HeldSince = q.HeldBytes, q.HeldSince
 		out = append(out, s)
 	}
 	return out

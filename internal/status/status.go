@@ -160,6 +160,8 @@ type Sink struct {
 	Stalled     bool      `json:"stalled"`     // so many are blocked that no more are read
 	Delivered   uint64    `json:"delivered"`   // by this process
 	DeadLetters int64     `json:"deadLetters"` // that are kept
+	HeldBytes   int64     `json:"heldBytes"`   // of the event log, that cannot be deleted because of this queue
+	HeldSince   time.Time `json:"heldSince,omitzero"`
 
 	FailingObjects int       `json:"failingObjects"`    // with an event that failed and waits for another try
 	Failing        []Failing `json:"failing,omitempty"` // those that fail for the longest time
