@@ -24,8 +24,13 @@ const (
 	// built-in resources change with an upgrade of the API server.
 	resolverPollWatched = 5 * time.Minute
 
-	// resolverRetry is the wait after discovery failed altogether.
-	resolverRetry = 2 * time.Second
+	// resolverRetry is the wait after discovery failed altogether; it doubles up to
+	// resolverRetryMax.
+	resolverRetry    = time.Second
+	resolverRetryMax = 10 * time.Second
+
+	// settleMost is the longest wait for definitions to stop changing.
+	settleMost = 5 * time.Second
 )
 
 // Resource is something that can be listed and watched.
@@ -98,7 +103,8 @@ func (r *Resolver) Run(ctx context.Context) error {
 		watching.Go(func() { n.Run(ctx) })
 	}
 	logger := klog.FromContext(ctx)
-	failing := false
+	failing, retry := false, resolverRetry
+	var further []time.Duration
 	for ctx.Err() == nil {
 		err := r.Refresh(ctx)
 		if ctx.Err() != nil {
@@ -108,16 +114,19 @@ func (r *Resolver) Run(ctx context.Context) error {
 			failing = err != nil
 			logger.Info("Discovery of the served resources", "failing", failing, "err", err)
 		}
-		r.await(ctx, r.pause(err))
+		pause := r.pause()
+		if err != nil {
+			pause, retry = retry, min(2*retry, resolverRetryMax)
+		} else {
+			retry = resolverRetry
+		}
+		further = r.await(ctx, further, pause)
 	}
 	return nil
 }
 
 // pause is how long to wait for a trigger.
-func (r *Resolver) pause(err error) time.Duration {
-	if err != nil {
-		return resolverRetry
-	}
+func (r *Resolver) pause() time.Duration {
 	for _, n := range r.notifiers {
 		if !n.Live() {
 			return resolverPoll
@@ -126,38 +135,37 @@ func (r *Resolver) pause(err error) time.Duration {
 	return resolverPollWatched
 }
 
-// settle is when, after a definition changed, discovery is read again: the API
-// server takes a moment to publish what has changed.
+// settle lists the waits before each of the readings that follow a change of a
+// definition: the API server takes a moment to publish it.
 func settle() []time.Duration {
 	return []time.Duration{200 * time.Millisecond, time.Second, 3 * time.Second}
 }
 
-// await returns when discovery is to be read again. After a trigger it reads it
-// itself a few times.
-func (r *Resolver) await(ctx context.Context, pause time.Duration) {
+// await waits until discovery is due: after the first of the waits in further, or
+// after pause. A trigger starts the waits of settle over, but never moves the next
+// reading beyond settleMost. The result is the waits of the readings after that.
+func (r *Resolver) await(ctx context.Context, further []time.Duration, pause time.Duration) []time.Duration {
+	if len(further) > 0 {
+		pause = min(pause, further[0])
+	}
 	t := time.NewTimer(pause)
 	defer t.Stop()
-	select {
-	case <-r.trigger:
-	case <-t.C:
-		return
-	case <-ctx.Done():
-		return
-	}
-	waits := settle()
-	for n := 0; n < len(waits); {
-		t.Reset(waits[n])
+	var due time.Time // set by the first trigger
+	for {
 		select {
 		case <-r.trigger:
-			n = 0 // another change, while at it
-			continue
+			if due.IsZero() {
+				due = time.Now().Add(settleMost)
+			}
+			further = settle()
+			t.Reset(min(further[0], time.Until(due)))
 		case <-t.C:
-			n++
+			if len(further) > 0 {
+				further = further[1:]
+			}
+			return further
 		case <-ctx.Done():
-			return
-		}
-		if n < len(waits) {
-			_ = r.Refresh(ctx) // the last one is Run's, which reports
+			return nil
 		}
 	}
 }
