@@ -36,6 +36,9 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 		DeadLetterMaxAge: next.Store.DeadLetterMaxAge, DeadLetterMaxBytes: next.Store.DeadLetterMaxBytes,
 	})
 	unfilled := m.startSinks(ctx, next, diff)
+	if m.undiscovered = d.undiscovered(); m.undiscovered {
+		m.fresh = append(m.fresh, fresh...) // their snapshots come with the sources
+	}
 	if err := m.follow(ctx, d, &adoption{state: next, unfilled: unfilled, fresh: fresh}); err != nil {
 		return err
 	}
@@ -67,17 +70,29 @@ func (m *Manager) adoptRouter(r *route.Router) {
 	m.router.Store(r)
 }
 
-// reconcile follows a change of what the cluster serves, under the same state.
+// reconcile follows a change of what the cluster serves, under the same state. When
+// the resources become known for the first time the start is completed: what cannot
+// work then ends Run, as it would have ended the start.
 func (m *Manager) reconcile(ctx context.Context) {
 	st := m.currentState()
 	if st == nil {
 		return
 	}
 	d, err := m.desire(st)
+	started := m.undiscovered && !d.undiscovered()
+	if started && err != nil {
+		m.fail(fmt.Errorf("start: %w", err))
+		return
+	}
 	if err != nil {
 		m.log.Warn("a watch insists on a resource that is not served any more; the others go on", "error", err)
 	}
-	if err := m.follow(ctx, d, nil); err != nil {
+	var a *adoption
+	if started {
+		a = &adoption{state: st, fresh: slices.DeleteFunc(m.fresh, func(sink string) bool { return st.Sink(sink) == nil })}
+		m.undiscovered, m.fresh = false, nil
+	}
+	if err := m.follow(ctx, d, a); err != nil {
 		m.log.Error("could not follow a change of the served resources", "error", err)
 	}
 }
@@ -405,12 +420,15 @@ func (m *Manager) noteMissing(now map[string]missing) {
 	m.missing = now
 	m.mu.Unlock()
 	for k, x := range now {
+		if errors.Is(x.err, dynamicfactory.ErrNotReady) {
+			continue // the resolver logs why
+		}
 		if known, ok := before[k]; !ok || known.err.Error() != x.err.Error() {
 			m.log.Warn("resource is not available: waiting for it, the other watches run", "watch", x.watch, "resource", x.pattern, "reason", x.reason())
 		}
 	}
 	for k, x := range before {
-		if _, ok := now[k]; !ok {
+		if _, ok := now[k]; !ok && !errors.Is(x.err, dynamicfactory.ErrNotReady) {
 			m.log.Info("resource is available now", "watch", x.watch, "resource", x.pattern)
 		}
 	}

@@ -26,6 +26,17 @@ type desired struct {
 	missing map[string]missing
 }
 
+// undiscovered reports whether the cluster's resources are not known yet, so that d
+// says nothing about them.
+func (d desired) undiscovered() bool {
+	for _, x := range d.missing {
+		if errors.Is(x.err, dynamicfactory.ErrNotReady) {
+			return true
+		}
+	}
+	return false
+}
+
 // desire works out the sources of a state. It starts nothing; its only inputs are
 // the state and the resolver's answers. The error joins what makes the state
 // unusable: an edit that cannot be compiled, a missing resource that the watch
@@ -44,7 +55,7 @@ func (m *Manager) desire(st *plan.State) (desired, error) {
 		for _, pattern := range w.Resources {
 			resources, err := m.cfg.Resolver.Resolve(pattern)
 			if err != nil {
-				if w.FailOnMissing {
+				if w.FailOnMissing && !errors.Is(err, dynamicfactory.ErrNotReady) {
 					errs = append(errs, fmt.Errorf("watch %s: resource %s: %w", w.Name, pattern, err))
 				}
 				d.missing[w.Name+"/"+pattern] = missing{w.Name, pattern, err}

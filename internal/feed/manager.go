@@ -77,8 +77,13 @@ type Manager struct {
 	requests      chan request
 	calls         chan call
 	recent        recent
-	beat          atomic.Int64 // when the committer last turned to its queue, Unix nanoseconds
-	fatal         chan error   // an error that ends Run; holds one
+
+	// Owned by the goroutine that applies states.
+	undiscovered bool     // the cluster's resources are not known yet
+	fresh        []string // sinks that then get their first snapshot
+
+	beat  atomic.Int64 // when the committer last turned to its queue, Unix nanoseconds
+	fatal chan error   // an error that ends Run; holds one
 
 	// mu guards what is below. It is held for map accesses only.
 	mu      sync.Mutex

@@ -31,7 +31,7 @@ const (
 // Only the owner goroutine calls it.
 func (m *Manager) forgetUnwatched() error {
 	st := m.currentState()
-	if st == nil {
+	if st == nil || m.undiscovered {
 		return nil
 	}
 	partitions, resources := map[string]bool{}, map[string]bool{}
