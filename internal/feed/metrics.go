@@ -15,6 +15,7 @@ type metrics struct {
 	gapsTotal      *prometheus.CounterVec // by watch, resource and cause
 	repairsTotal   *prometheus.CounterVec // by resource: found by the audit
 	staleTotal     *prometheus.CounterVec // by resource: older than what is recorded
+	auditsTotal    *prometheus.CounterVec // by resource and result
 	forgottenTotal prometheus.Counter     // feeds that no watch reads any more
 }
 
@@ -48,12 +49,16 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "watcherd_stale_states_total",
 			Help: "States of objects that were handed over again, older than the recorded ones: they are no change.",
 		}, []string{"resource"}),
+		auditsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watcherd_audits_total",
+			Help: "Comparisons of a resource's recorded states with the cluster: clean, repaired (a difference made the resource be listed again) or unfinished.",
+		}, []string{"resource", "result"}),
 		forgottenTotal: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "watcherd_ledger_forgotten_total",
 			Help: "Feeds whose recorded states were forgotten, as no watch had read them for longer than events are kept.",
 		}),
 	}
-	r.MustRegister(m.observedTotal, m.watchedTotal, m.committedTotal, m.filteredTotal, m.gapsTotal, m.repairsTotal, m.staleTotal, m.forgottenTotal)
+	r.MustRegister(m.observedTotal, m.watchedTotal, m.committedTotal, m.filteredTotal, m.gapsTotal, m.repairsTotal, m.staleTotal, m.auditsTotal, m.forgottenTotal)
 	for _, t := range []event.Type{event.Added, event.Updated, event.Deleted, event.Sync} {
 		m.filteredTotal.WithLabelValues(string(t))
 		m.committedTotal.WithLabelValues(string(t))
@@ -77,6 +82,17 @@ func (m *metrics) stale(s *source) {
 	m.staleTotal.WithLabelValues(s.key.GVR.GroupResource().String()).Inc()
 }
 
+// Results of an audit.
+const (
+	auditClean      = "clean"
+	auditRepaired   = "repaired"
+	auditUnfinished = "unfinished"
+)
+
+func (m *metrics) audited(s *source, result string) {
+	m.auditsTotal.WithLabelValues(s.key.GVR.GroupResource().String(), result).Inc()
+}
+
 // gapCauses are those of the factory's gaps, and the audit's.
 var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRollback, dynamicfactory.CauseUnreadable, causeAudit}
 
@@ -85,6 +101,9 @@ var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRol
 func (m *metrics) feeds(watch string, s *source) {
 	for _, cause := range gapCauses {
 		m.gapsTotal.WithLabelValues(watch, s.key.GVR.GroupResource().String(), cause)
+	}
+	for _, result := range [...]string{auditClean, auditRepaired, auditUnfinished} {
+		m.auditsTotal.WithLabelValues(s.key.GVR.GroupResource().String(), result)
 	}
 	for _, t := range [...]event.Type{event.Added, event.Updated, event.Deleted, event.Sync} {
 		m.watchedTotal.WithLabelValues(watch, string(t))

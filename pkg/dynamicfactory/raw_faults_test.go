@@ -161,9 +161,17 @@ func TestRefusedPages(t *testing.T) {
 				n.Store(0)
 				seen, before := map[string]bool{}, lists(s)
 				refused.Store(0)
-				if _, err := sub.Heads(t.Context(), func(m *compact.Meta) error { seen[string(m.Name)] = true; return nil }); err != nil {
-					t.Fatal(err)
+				for page := (dynamicfactory.HeadsPage{}); ; {
+					var err error
+					page, err = sub.Heads(t.Context(), page.Continue, func() {}, func(m *compact.Meta) error { seen[string(m.Name)] = true; return nil })
+					if err != nil {
+						t.Fatal(err)
+					}
+					if page.Continue == "" {
+						break
+					}
 				}
+				is(t, "heads", len(seen), 10_000)
 				is(t, "requests for heads", lists(s)-before, 20+int(refused.Load()))
 			})
 		})
