@@ -174,6 +174,9 @@ func (w *watch) raw(line string) {
 }
 
 func (w *watch) send(e event) {
+	if e.muted {
+		return
+	}
 	if e.raw != "" {
 		w.raw(`{"type":"` + e.typ + `","object":` + e.raw + `}`)
 		return
