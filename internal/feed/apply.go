@@ -253,6 +253,11 @@ func (m *Manager) prepareSource(s *source) error {
 		case cp.listVersion() != "":
 			s.start = relist
 			s.rewind = cp.Listing != nil && cp.Listing.Rewound
+			if cp.Gap != nil {
+				gap := *cp.Gap
+				gap.Position = 1 // the first list's
+				s.open = &gap
+			}
 		}
 	}
 	if s.start == warm {

@@ -3,6 +3,7 @@ package feed
 import (
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -110,7 +111,18 @@ func TestAuditFindsLosses(t *testing.T) {
 			for name, want := range tc.want {
 				eventually(t, "the repair", func() bool { return l.log().types(name) == want })
 			}
+			var repaired []string
+			for name := range tc.want {
+				repaired = append(repaired, name)
+			}
+			// The list brings what happened between it and the end of the watch.
+			if got := slices.DeleteFunc(l.repairs(), func(name string) bool { return name == "marker" }); !slices.Equal(got, repaired) {
+				t.Errorf("repairs of %q, want %q", got, repaired)
+			}
 			h := l.log()
+			if got := h[""]; len(got) != 1 {
+				t.Errorf("gaps: %q", got)
+			}
 			for _, name := range append(names, "lost") {
 				want := tc.want[name]
 				if want == "" && name != "lost" {

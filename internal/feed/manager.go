@@ -77,6 +77,7 @@ type Manager struct {
 	requests      chan request
 	calls         chan call
 	recent        recent
+	quiet         quietGaps
 
 	// Owned by the goroutine that applies states.
 	undiscovered bool     // the cluster's resources are not known yet
