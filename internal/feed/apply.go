@@ -49,6 +49,9 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	for _, watch := range diff.Watches.Remove {
 		m.metrics.forget(watch)
 	}
+	if err := m.resumeRelabels(); err != nil {
+		return err
+	}
 	return m.forgetUnwatched()
 }
 
@@ -95,6 +98,7 @@ func (m *Manager) reconcile(ctx context.Context) {
 	if err := m.follow(ctx, d, a); err != nil {
 		m.log.Error("could not follow a change of the served resources", "error", err)
 	}
+	_ = m.resumeRelabels() // the only error is the committer's end, which ends everything
 }
 
 // gain is a watch that a running source now feeds too, or feeds by other rules.

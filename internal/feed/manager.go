@@ -78,8 +78,10 @@ type Manager struct {
 	calls         chan call
 	recent        recent
 	quiet         quietGaps
+	relabels      map[string]*relabelling // by namespace; the committer's
 
 	// Owned by the goroutine that applies states.
+	resumed      bool     // resumeRelabels has been called
 	undiscovered bool     // the cluster's resources are not known yet
 	fresh        []string // sinks that then get their first snapshot
 
@@ -127,6 +129,9 @@ func New(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	if m.redactKey, err = loadRedactKey(cfg.Store); err != nil {
+		return nil, err
+	}
+	if err := m.loadRelabels(); err != nil {
 		return nil, err
 	}
 	m.codec = compact.NewCodec(m.dicts)

@@ -200,6 +200,11 @@ func (g *group) emit(c *change, o occurrence) error {
 			j.told[stateKey(o.after.GetNamespace(), o.after.GetName())] = struct{}{}
 		}
 	}
+	if len(g.m.relabels) > 0 {
+		if err := g.takeAhead(c.src, o.subject(), o.before); err != nil {
+			return err
+		}
+	}
 	if c.src.open != nil { // the first difference that its list shows
 		if err := g.report(c.src, c.src.open, c.at); err != nil {
 			return err
