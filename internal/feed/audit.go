@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -160,7 +161,7 @@ func (m *Manager) audit(ctx context.Context, s *source, pause time.Duration) err
 			}
 		}
 		if err := sleep(ctx, pause); err != nil {
-			return nil //nolint:nilerr // the process stops
+			return err
 		}
 	}
 	switch {
@@ -286,10 +287,7 @@ func (a *audit) confirm(ctx context.Context) error {
 		return err
 	}
 	if !a.m.caughtUp(ctx, a.s, a.suspects[len(a.suspects)-1].at) {
-		if ctx.Err() != nil {
-			return nil
-		}
-		return errNotCaughtUp
+		return cmp.Or(ctx.Err(), errNotCaughtUp)
 	}
 	err := a.review(func(x *suspect) (lost bool, err error) {
 		err = a.sub.Head(ctx, x.namespace, x.name, func(o *compact.Meta) { lost = string(o.UID) == x.listed.uid })
