@@ -30,7 +30,7 @@ type Watch struct {
 	Redact []string `json:"redact"`
 	// Leave the values of Secrets, and the copies of them in annotations of Secrets, as they are: on disk and in sinks too.
 	ExposeSecrets bool `json:"exposeSecrets"`
-	// What to do about a resource that the API server does not serve. wait: watch it as soon as it does. fail: refuse the configuration.
+	// What to do about a resource that the API server does not serve. wait: watch it as soon as it does. fail: refuse the configuration; at a start without the API server, end once it answers and lacks the resource.
 	OnMissing string `json:"onMissing" jsonschema:"enum=wait,enum=fail"`
 
 	// Raw is the block as canonical JSON, before defaults: equal for blocks that say the same. Nil in a Config made by a program.

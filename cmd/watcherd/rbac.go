@@ -86,7 +86,7 @@ func servedBy(ctx context.Context, cfg *rest.Config) (*dynamicfactory.Resolver, 
 	ctx, cancel := context.WithTimeoutCause(ctx, askTimeout, errors.New("no answer in time"))
 	defer cancel()
 	if err := resolver.Refresh(ctx); err != nil {
-		return nil, fmt.Errorf("the API server at %s cannot be reached: %w", cfg.Host, err)
+		return nil, err
 	}
 	return resolver, nil
 }

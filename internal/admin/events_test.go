@@ -75,7 +75,7 @@ func TestSinceATime(t *testing.T) {
 func TestStreamFilters(t *testing.T) {
 	f := newFixture(t).serve()
 	gap := change(event.Gap, "a", "")
-	gap.Gap = &event.GapData{Cause: "expired", Resource: "pods.v1"}
+	gap.Gap = &event.GapData{Cause: "expired", Resource: event.Resource{Version: "v1", Resource: "pods"}}
 	f.record(change(event.Added, "a", "red"), change(event.Updated, "b", "blue1"), change(event.Deleted, "b", "red"), change(event.Sync, "c", "blue2"), gap)
 	for query, want := range map[string]string{
 		"":                             "added updated deleted sync gap",

@@ -86,21 +86,34 @@ func (s *Server) list(w http.ResponseWriter, collection, namespace string, query
 		}
 		version, _ = strconv.ParseUint(at, 10, 64)
 		after = key
+		if version == 0 { // the list goes on at the present version
+			version = s.version
+		}
 	} else if query["resourceVersionMatch"] == "Exact" {
 		version, _ = strconv.ParseUint(query["resourceVersion"], 10, 64)
 	}
 	if code, reason := s.refusesLocked(r, version, query); code != 0 {
 		s.mu.Unlock()
-		Fail(w, code, reason)
+		if after == "" {
+			Fail(w, code, reason)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(code)
+		_, _ = w.Write(marshal(map[string]any{
+			"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason,
+			"metadata": map[string]any{"continue": base64.StdEncoding.EncodeToString([]byte("0 " + after))},
+		}))
 		return
 	}
 	objects := r.at(version)
 	limit, _ := strconv.Atoi(query["limit"])
 	meta := map[string]any{"resourceVersion": strconv.FormatUint(version, 10)}
 	items := []object{}
+	named, byName := strings.CutPrefix(query["fieldSelector"], "metadata.name=")
 	for _, key := range slices.Sorted(maps.Keys(objects)) {
-		ns, _, _ := strings.Cut(key, "/")
-		if key <= after || namespace != "" && ns != namespace {
+		ns, name, _ := strings.Cut(key, "/")
+		if key <= after || namespace != "" && ns != namespace || byName && name != named {
 			continue
 		}
 		if limit > 0 && len(items) == limit {
@@ -181,6 +194,9 @@ func (w *watch) raw(line string) {
 }
 
 func (w *watch) send(e event) {
+	if e.muted {
+		return
+	}
 	if e.raw != "" {
 		w.raw(`{"type":"` + e.typ + `","object":` + e.raw + `}`)
 		return

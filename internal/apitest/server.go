@@ -32,6 +32,7 @@ type Server struct {
 	resources map[string]*resource // by path without namespace: /api/v1/configmaps
 	watches   map[*watch]struct{}
 	requests  []Request
+	muted     bool
 	intercept func(w http.ResponseWriter, r *http.Request) bool
 }
 
@@ -47,6 +48,7 @@ type object map[string]any
 
 type event struct {
 	version uint64
+	muted   bool // watches are not told
 	typ     string
 	object  object
 
@@ -208,12 +210,20 @@ func (o object) at(version uint64) object {
 }
 
 func (s *Server) emitLocked(path string, e event) {
+	e.muted = s.muted
 	s.resources[path].history = append(s.resources[path].history, e)
 	for w := range s.watches {
 		if w.path == path {
 			w.send(e)
 		}
 	}
+}
+
+// Mute keeps changes from all watches, for good, until it is called with false.
+func (s *Server) Mute(muted bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.muted = muted
 }
 
 // Bookmark sends a bookmark at the present version to all watches.

@@ -18,7 +18,7 @@ func estimate(ev *event.Event) int {
 	// In the data, and in the subject.
 	n += 2 * (len(ev.Resource.Group) + len(ev.Resource.Version) + len(ev.Resource.Resource) + len(ev.Namespace) + len(ev.Name))
 	if g := ev.Gap; g != nil {
-		n += len(g.Watch) + len(g.Resource) + len(g.FromResourceVersion) + len(g.ToResourceVersion) + len(g.Cause)
+		n += len(g.Watch) + len(g.FromResourceVersion) + len(g.ToResourceVersion) + len(g.Cause)
 	}
 	return n
 }

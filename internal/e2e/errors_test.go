@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
@@ -41,13 +40,6 @@ func TestErrorsAUserCanActOn(t *testing.T) {
 			code:       1,
 			says:       []string{"kubeconfig", "/does/not/exist"},
 		},
-		{
-			name:       "a server that does not answer",
-			config:     feedConfig("default"),
-			kubeconfig: deadKubeconfig(t),
-			code:       1,
-			says:       []string{"API server", "127.0.0.1:1"},
-		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			d := newDaemon(t, tc.kubeconfig, tc.config)
@@ -62,22 +54,6 @@ func TestErrorsAUserCanActOn(t *testing.T) {
 			}
 		})
 	}
-}
-
-func deadKubeconfig(t testing.TB) string {
-	name := t.TempDir() + "/kubeconfig"
-	err := os.WriteFile(name, []byte(`
-apiVersion: v1
-kind: Config
-current-context: dead
-clusters: [{name: dead, cluster: {server: "https://127.0.0.1:1"}}]
-contexts: [{name: dead, context: {cluster: dead, user: dead}}]
-users: [{name: dead, user: {token: none}}]
-`), 0o600)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return name
 }
 
 // TestDegradedWatches has one resource that is forbidden and one that does not

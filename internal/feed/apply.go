@@ -56,6 +56,9 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 		DeadLetterMaxAge: next.Store.DeadLetterMaxAge, DeadLetterMaxBytes: next.Store.DeadLetterMaxBytes,
 	})
 	unfilled := m.startSinks(ctx, next, diff)
+	if m.undiscovered = d.undiscovered(); m.undiscovered {
+		m.fresh = append(m.fresh, fresh...) // their snapshots come with the sources
+	}
 	if err := m.follow(ctx, d, &adoption{state: next, edits: &rev, unfilled: unfilled, fresh: fresh}); err != nil {
 		return err
 	}
@@ -69,8 +72,13 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	for _, watch := range diff.Watches.Remove {
 		m.metrics.forget(watch)
 	}
-	if err := m.markUnwatched(next); err != nil {
+	if err := m.resumeRelabels(); err != nil {
 		return err
+	}
+	if !m.undiscovered {
+		if err := m.markUnwatched(next); err != nil {
+			return err
+		}
 	}
 	return m.noteAccepted(next)
 }
@@ -92,9 +100,9 @@ func (m *Manager) noteAccepted(st *plan.State) error {
 // adoption is what of a new state is put in place together with the sources' watches.
 type adoption struct {
 	state    *plan.State
-	edits    *revision
-	unfilled []string // sinks that first get what is in the log
-	fresh    []string // sinks that are new to the store
+	edits    *revision // nil: they are in place already
+	unfilled []string  // sinks that first get what is in the log
+	fresh    []string  // sinks that are new to the store
 }
 
 // adoptRouter puts a router in place, whose routes' first failures are logged.
@@ -108,13 +116,20 @@ func (m *Manager) adoptRouter(r *route.Router) {
 	m.router.Store(r)
 }
 
-// reconcile follows a change of what the cluster serves, under the same state.
+// reconcile follows a change of what the cluster serves, under the same state. When
+// the resources become known for the first time the start is completed: what cannot
+// work then ends Run, as it would have ended the start.
 func (m *Manager) reconcile(ctx context.Context) {
 	st := m.currentState()
 	if st == nil {
 		return
 	}
 	d, err := m.desire(st)
+	started := m.undiscovered && !d.undiscovered()
+	if started && err != nil {
+		m.fail(fmt.Errorf("start: %w", err))
+		return
+	}
 	if err != nil {
 		m.log.Warn("a watch insists on a resource that is not served any more; the others go on", "error", err)
 	}
@@ -122,12 +137,18 @@ func (m *Manager) reconcile(ctx context.Context) {
 		m.fail(err)
 		return
 	}
-	if err := m.follow(ctx, d, nil); err != nil {
+	var a *adoption
+	if started {
+		a = &adoption{state: st, fresh: slices.DeleteFunc(m.fresh, func(sink string) bool { return st.Sink(sink) == nil })}
+		m.undiscovered, m.fresh = false, nil
+	}
+	if err := m.follow(ctx, d, a); err != nil {
 		m.log.Error("could not follow a change of the served resources", "error", err)
 	}
 	if err := m.startScrub(ctx); err != nil {
 		m.fail(err)
 	}
+	_ = m.resumeRelabels() // the only error is the committer's end, which ends everything
 }
 
 // gain is a watch that a source now feeds too, or feeds by other rules.
@@ -261,7 +282,9 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, start []*source, stay 
 			s.hits.Store(hits)
 		}
 		if a != nil {
-			m.adoptEdits(a.edits)
+			if a.edits != nil {
+				m.adoptEdits(a.edits)
+			}
 			m.adoptRouter(a.state.Router)
 			m.keepUnrouted.Store(len(a.state.Sinks) == 0)
 			m.setState(a.state)
@@ -318,6 +341,11 @@ func (m *Manager) prepareSource(s *source) error {
 		case cp.listVersion() != "":
 			s.start = relist
 			s.rewind = cp.Listing != nil && cp.Listing.Rewound
+			if cp.Gap != nil {
+				gap := *cp.Gap
+				gap.Position = 1 // the first list's
+				s.open = &gap
+			}
 		}
 	}
 	if s.start == warm {
@@ -488,12 +516,15 @@ func (m *Manager) noteMissing(now map[string]missing) {
 	m.missing = now
 	m.mu.Unlock()
 	for k, x := range now {
+		if errors.Is(x.err, dynamicfactory.ErrNotReady) {
+			continue // the resolver logs why
+		}
 		if known, ok := before[k]; !ok || known.err.Error() != x.err.Error() {
 			m.log.Warn("resource is not available: waiting for it, the other watches run", "watch", x.watch, "resource", x.pattern, "reason", x.reason())
 		}
 	}
 	for k, x := range before {
-		if _, ok := now[k]; !ok {
+		if _, ok := now[k]; !ok && !errors.Is(x.err, dynamicfactory.ErrNotReady) {
 			m.log.Info("resource is available now", "watch", x.watch, "resource", x.pattern)
 		}
 	}

@@ -1,9 +1,12 @@
 package feed
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/resourceversion"
@@ -22,6 +25,23 @@ const (
 	// auditPatience is how long the watch may take to catch up with the list that
 	// it is compared with. Bookmarks come about once a minute.
 	auditPatience = 3 * time.Minute
+
+	// auditPage is about how many objects a page of heads has.
+	auditPage = 500
+
+	// auditPauseMin and auditPauseMax bound the pause after each page.
+	auditPauseMin = 100 * time.Millisecond
+	auditPauseMax = 30 * time.Second
+
+	// maxSuspects bounds how many differences wait for the watch to catch up.
+	maxSuspects = 10_000
+)
+
+// Errors that end the audit of a source.
+var (
+	errUnordered    = errors.New("the API server's list is not in the order of namespace and name")
+	errUncomparable = errors.New("the API server's resource versions cannot be compared")
+	errNotCaughtUp  = errors.New("the watch did not catch up with the list")
 )
 
 // auditLoop compares the ledger with the cluster, one source after the other, as
@@ -42,78 +62,292 @@ func (m *Manager) auditLoop(ctx context.Context) {
 		if st == nil || !st.Audit.Enabled || m.cfg.Now().Sub(last) < time.Duration(float64(st.Audit.Interval)*jitter) {
 			continue
 		}
-		for _, s := range m.sourceList() {
-			if err := m.audit(ctx, s); err != nil && ctx.Err() == nil {
-				s.log.Warn("audit did not finish; it is tried again", "error", err)
-			}
-		}
 		last = m.cfg.Now()
 		jitter = 1 + rand.Float64()/4
+		sources := m.sourceList()
+		pause := auditPace(st.Audit.Interval, sources)
+		for _, s := range sources {
+			err := m.audit(ctx, s, pause)
+			if err != nil && ctx.Err() == nil {
+				m.metrics.audited(s, auditUnfinished)
+				s.log.Warn("audit did not finish; the next one starts over", "error", err)
+			}
+		}
 	}
 }
 
-// head is what an audit needs to know of an object.
+// auditPace is the pause after each page with which an audit of the sources takes
+// half of the interval.
+func auditPace(interval time.Duration, sources []*source) time.Duration {
+	pages := 0
+	for _, s := range sources {
+		pages++
+		if sub := s.sub.Load(); sub != nil {
+			pages += sub.Status().Objects / auditPage
+		}
+	}
+	return min(max(interval/2/time.Duration(max(pages, 1)), auditPauseMin), auditPauseMax)
+}
+
+// head is what an audit compares of an object: its identity and its version. The
+// zero head stands for no object.
 type head struct{ uid, version string }
 
-// audit compares the ledger's entries of one source with a consistent list. If it
-// finds a difference that the watch should have told and has not, it has the
-// informer list again, whose differences are then delivered as repairs.
-func (m *Manager) audit(ctx context.Context, s *source) error {
+func headOf(o *compact.Object) head {
+	if o == nil {
+		return head{}
+	}
+	return head{string(o.GetUID()), o.GetResourceVersion()}
+}
+
+// suspect is an object whose recorded state is not the listed one.
+type suspect struct {
+	namespace, name string
+	listed          head   // zero: not in the list
+	at              string // the list's version
+}
+
+// judgement is what a suspect turns out to be.
+type judgement int
+
+const (
+	known      judgement = iota // the ledger has the listed state, or a later one
+	behind                      // the ledger has an earlier state: lost, if the watch has come as far as the list
+	unrecorded                  // the ledger has no such object: lost, if it still exists
+	rolledBack                  // the list has an earlier state than the ledger at a later version
+)
+
+// judge compares a suspect with the recorded state.
+func (x *suspect) judge(recorded head) judgement {
+	none := head{}
+	switch {
+	case recorded == x.listed:
+		return known
+	case recorded == none:
+		return unrecorded
+	case newer(recorded.version, x.at):
+		return known // it changed since
+	case recorded.uid == x.listed.uid && newer(recorded.version, x.listed.version):
+		return rolledBack
+	default:
+		return behind
+	}
+}
+
+// audit compares the ledger's entries of one source with the cluster, page by page,
+// in the order of their keys and each page at its own version. A difference is a loss
+// only if it is still there when the watch has come as far as the page. A loss has the
+// informer list again, and the differences are delivered as repairs.
+func (m *Manager) audit(ctx context.Context, s *source, pause time.Duration) error {
 	sub := s.sub.Load()
 	if sub == nil || sub.Status().State != dynamicfactory.StateWatching {
 		return nil // not well: that is for the status to say
 	}
-	cluster := map[string]head{}
-	version, err := sub.Heads(ctx, func(o *compact.Meta) error {
-		cluster[stateKey(string(o.Namespace), string(o.Name))] = head{string(o.UID), string(o.ResourceVersion)}
+	a := audit{m: m, s: s, sub: sub}
+	for {
+		more, err := a.page(ctx)
+		if err != nil {
+			return err
+		}
+		if a.rollback != nil {
+			break
+		}
+		if !more || len(a.suspects) >= maxSuspects {
+			if err := a.confirm(ctx); err != nil {
+				return err
+			}
+			if a.lost > 0 || !more {
+				break
+			}
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return err
+		}
+	}
+	switch {
+	case a.rollback != nil:
+		s.log.Warn("the audit found an object at an earlier version than the recorded one: the cluster was restored, listing again", "namespace", a.rollback.namespace, "name", a.rollback.name, "resourceVersion", a.rollback.listed.version)
+		m.metrics.audited(s, auditRepaired)
+		sub.Relist(dynamicfactory.CauseRollback)
+	case a.lost > 0:
+		s.log.Warn("the audit found changes that the watch did not report: listing again, the differences are delivered as repairs", "objects", a.lost)
+		m.metrics.audited(s, auditRepaired)
+		sub.Relist(causeAudit)
+	default:
+		m.metrics.audited(s, auditClean)
+	}
+	return sleep(ctx, pause)
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// audit is the audit of one source.
+type audit struct {
+	m   *Manager
+	s   *source
+	sub *dynamicfactory.Subscription
+
+	token string // of the next page
+	after string // the key of the last object of the earlier pages; "": none
+	keys  []string
+	heads []head // of the page, by the order of keys
+
+	suspects []suspect
+	lost     int
+	rollback *suspect // proves that the cluster was set back
+}
+
+// page compares the next page. more is false after the last.
+func (a *audit) page(ctx context.Context) (more bool, err error) {
+	var last string
+	begin := func() { a.keys, a.heads, last = a.keys[:0], a.heads[:0], a.after }
+	begin()
+	page, err := a.sub.Heads(ctx, a.token, begin, func(o *compact.Meta) error {
+		key := stateKey(string(o.Namespace), string(o.Name))
+		if key <= last {
+			return errUnordered
+		}
+		last = key
+		a.keys = append(a.keys, key)
+		a.heads = append(a.heads, head{string(o.UID), string(o.ResourceVersion)})
 		return nil
 	})
 	if err != nil {
-		return err
+		return false, err
 	}
-	found, err := m.differences(s, cluster, version)
-	if err != nil || found == 0 {
-		return err
+	if _, err := resourceversion.CompareResourceVersion(page.ResourceVersion, page.ResourceVersion); err != nil {
+		return false, errUncomparable
 	}
-	// Most of it is on its way. What is left once the watch has come as far as the
-	// list is not.
-	if !m.caughtUp(ctx, s, version) {
+	a.token = page.Continue
+	more = a.token != ""
+	if err := a.compare(last, more, page.ResourceVersion); err != nil {
+		return false, err
+	}
+	a.after = last
+	return more, nil
+}
+
+// compare goes through the page and the ledger's entries of its range side by side:
+// those behind the earlier pages, up to the key last if there are more pages.
+func (a *audit) compare(last string, more bool, version string) error {
+	next := 0
+	unrecordedUpTo := func(key string) {
+		for ; next < len(a.keys) && (key == "" || a.keys[next] < key); next++ {
+			a.suspect(a.keys[next], a.heads[next], head{}, version)
+		}
+	}
+	err := a.m.scanAfter(a.s, a.s.statePrefix(), a.after, func(key string, o *compact.Object) error {
+		if more && key > last {
+			return errEnough
+		}
+		unrecordedUpTo(key)
+		listed := head{}
+		if next < len(a.keys) && a.keys[next] == key {
+			listed = a.heads[next]
+			next++
+		}
+		a.suspect(key, listed, headOf(o), version)
 		return nil
-	}
-	if found, err = m.differences(s, cluster, version); err != nil || found == 0 {
+	})
+	if err != nil && !errors.Is(err, errEnough) {
 		return err
 	}
-	s.log.Warn("the audit found changes that the watch did not tell: listing again, the differences are delivered as repairs", "objects", found)
-	sub.Relist(causeAudit)
+	unrecordedUpTo("")
 	return nil
 }
 
-// differences counts the objects whose recorded state is older than the list. What
-// the ledger knows better, because it changed since the list, is none.
-func (m *Manager) differences(s *source, cluster map[string]head, version string) (int, error) {
-	n, seen := 0, 0
-	err := m.scan(s, func(o *compact.Object) error {
-		h, ok := cluster[stateKey(o.GetNamespace(), o.GetName())]
-		recorded := o.GetResourceVersion()
-		switch {
-		case ok && (h == head{string(o.GetUID()), recorded}):
-			seen++
-		case newer(recorded, version):
-			if ok {
-				seen++
-			}
-		default:
-			n++ // changed, replaced or gone, by the time of the list
-			if ok {
-				seen++
-			}
-		}
-		return nil
+// suspect keeps an object for a second look unless its states agree.
+func (a *audit) suspect(key string, listed, recorded head, version string) {
+	if listed == recorded {
+		return
+	}
+	x := suspect{listed: listed, at: version}
+	switch x.judge(recorded) {
+	case known:
+		return
+	case rolledBack:
+		a.rollback = &x
+	}
+	x.namespace, x.name, _ = strings.Cut(key, "/")
+	a.suspects = append(a.suspects, x)
+}
+
+// confirm gives the suspects their second look, and counts what is lost.
+func (a *audit) confirm(ctx context.Context) error {
+	if err := a.review(nil); err != nil || len(a.suspects) == 0 {
+		return err
+	}
+	if !a.m.caughtUp(ctx, a.s, a.suspects[len(a.suspects)-1].at) {
+		return cmp.Or(ctx.Err(), errNotCaughtUp)
+	}
+	err := a.review(func(x *suspect) (lost bool, err error) {
+		err = a.sub.Head(ctx, x.namespace, x.name, func(o *compact.Meta) { lost = string(o.UID) == x.listed.uid })
+		return lost, err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("audit: %w", err)
+		return err
 	}
-	return n + len(cluster) - seen, nil
+	a.lost += len(a.suspects)
+	a.suspects = a.suspects[:0]
+	return nil
+}
+
+// review judges the suspects by what is recorded now, and drops those that are fine.
+// exists reports whether an object that is not recorded still is the listed one; nil
+// leaves such objects suspect. A few losses are as good as all of them.
+func (a *audit) review(exists func(*suspect) (bool, error)) error {
+	kept := a.suspects[:0]
+	for i := range a.suspects {
+		x := a.suspects[i]
+		recorded, err := a.m.recordedHead(a.s, stateKey(x.namespace, x.name))
+		if err != nil {
+			return err
+		}
+		remains := true
+		switch x.judge(recorded) {
+		case known:
+			remains = false
+		case unrecorded:
+			switch {
+			case x.listed == head{}:
+				remains = false
+			case exists != nil:
+				if remains, err = exists(&x); err != nil {
+					return err
+				}
+			}
+		}
+		if remains {
+			kept = append(kept, x)
+		}
+		if exists != nil && len(kept) > 0 {
+			break
+		}
+	}
+	a.suspects = kept
+	return nil
+}
+
+// recordedHead is the head of a committed ledger entry.
+func (m *Manager) recordedHead(s *source, key string) (head, error) {
+	value, ok, err := m.store.State(s.partition, key, nil)
+	if err != nil {
+		return head{}, fmt.Errorf("read state of %s in %s: %w", key, s.partition, err)
+	}
+	if !ok {
+		return head{}, nil
+	}
+	o, err := m.decodeState(s.partition, key, value)
+	return headOf(o), err
 }
 
 // caughtUp waits until everything up to version is committed.

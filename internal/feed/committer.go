@@ -166,6 +166,7 @@ func (g *group) dirty() bool { return len(g.touched) > 0 }
 func (g *group) add(c change) { g.changes = append(g.changes, c) }
 
 func (g *group) touchAll(sources []*source) {
+	g.m.quiet.log(g.m.log)
 	for _, s := range sources {
 		g.touched[s] = struct{}{}
 	}
@@ -261,6 +262,9 @@ func (g *group) putCheckpoints() error {
 				s.position = next
 			}
 		}
+		if err := g.settle(s); err != nil {
+			return err
+		}
 		if s.position >= s.list.end {
 			s.list = list{}
 		}
@@ -271,7 +275,7 @@ func (g *group) putCheckpoints() error {
 		if s.ahead != nil && s.caughtUp(version) {
 			s.ahead = nil
 		}
-		now := checkpoint{ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Sweeping: s.listed != nil, Listing: s.list.mark, Ahead: s.ahead}
+		now := checkpoint{ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Sweeping: s.listed != nil, Gap: s.open, Listing: s.list.mark, Ahead: s.ahead}
 		now.Recorded = s.recorded(version)
 		if now.same(s.saved) {
 			continue

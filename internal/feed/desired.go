@@ -31,6 +31,17 @@ type desired struct {
 	overlaps []error // of watches that discovery shows to edit the same objects differently
 }
 
+// undiscovered reports whether the cluster's resources are not known yet, so that d
+// says nothing about them.
+func (d desired) undiscovered() bool {
+	for _, x := range d.missing {
+		if errors.Is(x.err, dynamicfactory.ErrNotReady) {
+			return true
+		}
+	}
+	return false
+}
+
 // desire works out the sources of a state. It starts nothing; its only inputs are
 // the state and the resolver's answers, now and before. The error joins what makes
 // the state unusable: an edit that cannot be compiled, a missing resource that the
@@ -55,7 +66,7 @@ func (m *Manager) desire(st *plan.State) (desired, error) {
 		for _, pattern := range w.Resources {
 			resources, err := m.resolve(d, w, pattern)
 			if err != nil && !blind {
-				if w.FailOnMissing {
+				if w.FailOnMissing && !errors.Is(err, dynamicfactory.ErrNotReady) {
 					errs = append(errs, fmt.Errorf("watch %s: resource %s: %w", w.Name, pattern, err))
 				}
 				d.missing[patternKey(w.Name, pattern)] = missing{w.Name, pattern, err}

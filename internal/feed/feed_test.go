@@ -129,6 +129,15 @@ func (r *rig) commit(changes ...change) {
 		c.at = r.m.cfg.Now()
 		r.group.add(c)
 	}
+	r.step()
+	for len(r.group.jobs) > 0 {
+		r.step()
+	}
+}
+
+// step commits one group.
+func (r *rig) step() {
+	r.Helper()
 	if err := r.group.commit(true); err != nil {
 		r.Fatal(err)
 	}

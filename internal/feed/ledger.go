@@ -14,6 +14,7 @@ import (
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -262,14 +263,15 @@ func idOf(o *compact.Object) string {
 
 // checkpoint is how far a source has come.
 type checkpoint struct {
-	ResourceVersion string    `json:"resourceVersion"`
-	Synced          bool      `json:"synced"`
-	Epoch           int       `json:"epoch,omitempty"`
-	Recorded        string    `json:"recorded,omitempty"` // the newest version that is committed in part, if it is later
-	Form            string    `json:"form"`               // of all recorded states; "" if they may differ
-	Sweeping        bool      `json:"sweeping,omitempty"` // deletions that the first list showed are not all committed
-	Listing         *listing  `json:"listing,omitempty"`  // a list that is committed in part
-	Time            time.Time `json:"time"`
+	ResourceVersion string              `json:"resourceVersion"`
+	Synced          bool                `json:"synced"`
+	Epoch           int                 `json:"epoch,omitempty"`
+	Recorded        string              `json:"recorded,omitempty"` // the newest version that is committed in part, if it is later
+	Form            string              `json:"form"`               // of all recorded states; "" if they may differ
+	Sweeping        bool                `json:"sweeping,omitempty"` // deletions that the first list showed are not all committed
+	Listing         *listing            `json:"listing,omitempty"`  // a list that is committed in part
+	Gap             *dynamicfactory.Gap `json:"gap,omitempty"`      // is reported if the rest of the list has a difference
+	Time            time.Time           `json:"time"`
 
 	// Ahead are namespaces that were watched by themselves, and the versions up to which
 	// everything in them is recorded.
@@ -286,7 +288,7 @@ func (c checkpoint) same(other checkpoint) bool {
 	if (c.Listing == nil) != (other.Listing == nil) || c.Listing != nil && *c.Listing != *other.Listing {
 		return false
 	}
-	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && c.Form == other.Form && len(c.Ahead) == len(other.Ahead)
+	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && c.Form == other.Form && c.Gap == other.Gap && len(c.Ahead) == len(other.Ahead)
 }
 
 // listVersion is the version whose list shows everything that is recorded, and of

@@ -95,8 +95,16 @@ type Manager struct {
 	requests      chan request
 	calls         chan call
 	recent        recent
-	beat          atomic.Int64 // when the committer last turned to its queue, Unix nanoseconds
-	fatal         chan error   // an error that ends Run; holds one
+	quiet         quietGaps
+	relabels      map[string]*relabelling // by namespace; the committer's
+
+	// Owned by the goroutine that applies states.
+	resumed      bool     // resumeRelabels has been called
+	undiscovered bool     // the cluster's resources are not known yet
+	fresh        []string // sinks that then get their first snapshot
+
+	beat  atomic.Int64 // when the committer last turned to its queue, Unix nanoseconds
+	fatal chan error   // an error that ends Run; holds one
 
 	// mu guards what is below. It is held for map accesses only.
 	mu      sync.Mutex
@@ -159,6 +167,9 @@ func New(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	m.definitions = client.Resource(definitions)
+	if err := m.loadRelabels(); err != nil {
+		return nil, err
+	}
 	m.codec = compact.NewCodec(m.dicts)
 	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Dictionaries: m.dicts, Edit: m.editRecord}
 	if err := m.loadEdits(); err != nil {

@@ -13,8 +13,11 @@ type metrics struct {
 	committedTotal *prometheus.CounterVec // by type
 	filteredTotal  *prometheus.CounterVec // by type: no route wanted it
 	gapsTotal      *prometheus.CounterVec // by watch, resource and cause
+	gapSeconds     *prometheus.CounterVec // by watch, resource and cause
+	quietTotal     *prometheus.CounterVec // by resource: nothing was missed in them
 	repairsTotal   *prometheus.CounterVec // by resource: found by the audit
 	staleTotal     *prometheus.CounterVec // by resource: older than what is recorded
+	auditsTotal    *prometheus.CounterVec // by resource and result
 	forgottenTotal prometheus.Counter     // feeds that no watch reads any more
 	scrubbedTotal  *prometheus.CounterVec // by result: events and states that a scrub looked at
 	scrubbing      prometheus.Gauge       // 1 while there is a scrub to do
@@ -43,6 +46,14 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "watcherd_gaps_total",
 			Help: "Stretches of history that were lost at the API server.",
 		}, []string{"watch", "resource", "cause"}),
+		gapSeconds: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watcherd_gap_seconds_total",
+			Help: "How long the stretches of history were that were lost at the API server.",
+		}, []string{"watch", "resource", "cause"}),
+		quietTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watcherd_quiet_gaps_total",
+			Help: "Stretches of history that were lost at the API server, and in which a list shows that nothing was missed: no gap is reported.",
+		}, []string{"resource"}),
 		repairsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_audit_repairs_total",
 			Help: "Changes that only the periodic audit found.",
@@ -51,6 +62,10 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Name: "watcherd_stale_states_total",
 			Help: "States of objects that were handed over again, older than the recorded ones: they are no change.",
 		}, []string{"resource"}),
+		auditsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watcherd_audits_total",
+			Help: "Comparisons of a resource's recorded states with the cluster: clean, repaired (a difference made the resource be listed again) or unfinished.",
+		}, []string{"resource", "result"}),
 		forgottenTotal: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "watcherd_ledger_forgotten_total",
 			Help: "Feeds whose recorded states were forgotten, as no watch had read them for longer than events are kept.",
@@ -72,7 +87,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		m.scrubbedTotal.WithLabelValues(result)
 	}
 	r.MustRegister(m.scrubbedTotal, m.scrubbing, m.scrubbed)
-	r.MustRegister(m.observedTotal, m.watchedTotal, m.committedTotal, m.filteredTotal, m.gapsTotal, m.repairsTotal, m.staleTotal, m.forgottenTotal)
+	r.MustRegister(m.observedTotal, m.watchedTotal, m.committedTotal, m.filteredTotal, m.gapsTotal, m.gapSeconds, m.quietTotal, m.repairsTotal, m.staleTotal, m.auditsTotal, m.forgottenTotal)
 	for _, t := range []event.Type{event.Added, event.Updated, event.Deleted, event.Sync} {
 		m.filteredTotal.WithLabelValues(string(t))
 		m.committedTotal.WithLabelValues(string(t))
@@ -96,6 +111,17 @@ func (m *metrics) stale(s *source) {
 	m.staleTotal.WithLabelValues(s.key.GVR.GroupResource().String()).Inc()
 }
 
+// Results of an audit.
+const (
+	auditClean      = "clean"
+	auditRepaired   = "repaired"
+	auditUnfinished = "unfinished"
+)
+
+func (m *metrics) audited(s *source, result string) {
+	m.auditsTotal.WithLabelValues(s.key.GVR.GroupResource().String(), result).Inc()
+}
+
 // gapCauses are those of the factory's gaps, and the audit's.
 var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRollback, dynamicfactory.CauseUnreadable, causeAudit, causeRemoved}
 
@@ -104,6 +130,11 @@ var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRol
 func (m *metrics) feeds(watch string, s *source) {
 	for _, cause := range gapCauses {
 		m.gapsTotal.WithLabelValues(watch, s.key.GVR.GroupResource().String(), cause)
+		m.gapSeconds.WithLabelValues(watch, s.key.GVR.GroupResource().String(), cause)
+	}
+	m.quietTotal.WithLabelValues(s.key.GVR.GroupResource().String())
+	for _, result := range [...]string{auditClean, auditRepaired, auditUnfinished} {
+		m.auditsTotal.WithLabelValues(s.key.GVR.GroupResource().String(), result)
 	}
 	for _, t := range [...]event.Type{event.Added, event.Updated, event.Deleted, event.Sync} {
 		m.watchedTotal.WithLabelValues(watch, string(t))
@@ -113,6 +144,7 @@ func (m *metrics) feeds(watch string, s *source) {
 // forget ends the series of a watch that is not configured any more.
 func (m *metrics) forget(watch string) {
 	m.gapsTotal.DeletePartialMatch(prometheus.Labels{"watch": watch})
+	m.gapSeconds.DeletePartialMatch(prometheus.Labels{"watch": watch})
 	m.watchedTotal.DeletePartialMatch(prometheus.Labels{"watch": watch})
 }
 
@@ -128,6 +160,14 @@ func (m *metrics) committed(events map[event.Type]int) {
 
 func (m *metrics) filtered(t event.Type) { m.filteredTotal.WithLabelValues(string(t)).Inc() }
 
-func (m *metrics) gap(watch string, s *source, cause string) {
-	m.gapsTotal.WithLabelValues(watch, s.key.GVR.GroupResource().String(), cause).Inc()
+func (m *metrics) gap(watch string, s *source, gap *dynamicfactory.Gap) {
+	resource := s.key.GVR.GroupResource().String()
+	m.gapsTotal.WithLabelValues(watch, resource, gap.Cause).Inc()
+	if !gap.FromTime.IsZero() {
+		m.gapSeconds.WithLabelValues(watch, resource, gap.Cause).Add(max(0, gap.ToTime.Sub(gap.FromTime).Seconds()))
+	}
+}
+
+func (m *metrics) unharmed(s *source) {
+	m.quietTotal.WithLabelValues(s.key.GVR.GroupResource().String()).Inc()
 }

@@ -3,6 +3,7 @@ package feed
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -208,5 +209,86 @@ func TestRouteFailuresAreLoggedOnce(t *testing.T) {
 	}
 	if stats := router.Stats()[0]; stats.Errors != 2 {
 		t.Errorf("stats are %+v", stats)
+	}
+}
+
+// TestRelabelledNamespaceInParts gives a namespace of many objects other labels: the
+// objects enter in bounded groups with other changes between, each once, and a kill
+// after any of the groups neither repeats nor loses one.
+func TestRelabelledNamespaceInParts(t *testing.T) {
+	const n = 3 * maxGroup
+	for kill := range 6 {
+		t.Run(fmt.Sprint(kill), func(t *testing.T) {
+			dir := t.TempDir()
+			entered := map[string]int{}
+			largest := 0
+			count := func(r *rig) {
+				events := r.events()
+				largest = max(largest, len(events))
+				for _, e := range events {
+					if e.Type == event.Updated && strings.HasPrefix(e.UID, "u") {
+						entered[e.Name+" "+e.ResourceVersion]++
+					}
+				}
+			}
+			var last uint64
+			t.Run("before", func(t *testing.T) {
+				r := newRig(t, dir, podWatch(prodPods))
+				s := r.know(change{kind: namespaceSeen, obj: r.namespace("1", "dev")})
+				for i := range n {
+					r.group.add(change{src: s, kind: objectAdded, obj: r.object(fmt.Sprintf("pod-%05d", i), fmt.Sprint("u", i), "2"), at: r.m.cfg.Now()})
+				}
+				r.commit()
+				count(r)
+				r.group.add(change{kind: namespaceSeen, obj: r.namespace("3", "prod"), at: r.m.cfg.Now()})
+				for i := range kill {
+					if i == 2 { // one that has not entered yet, and one that has
+						for _, o := range []*compact.Object{r.object("pod-01500", "u1500", "4"), r.object("pod-00000", "u0", "4")} {
+							r.group.add(change{src: s, kind: objectUpdated, obj: o, at: r.m.cfg.Now()})
+						}
+					}
+					r.step()
+					count(r)
+				}
+				last = r.read
+			})
+			r := newRig(t, dir, podWatch(prodPods))
+			if err := r.m.loadNamespaces(); err != nil {
+				t.Fatal(err)
+			}
+			s := r.source(pods)
+			s.synced = true
+			r.m.sources[s.key] = s
+			r.read = last
+			if kill == 0 { // nothing was committed: the namespace is seen again
+				r.group.add(change{kind: namespaceSeen, obj: r.namespace("3", "prod"), at: r.m.cfg.Now()})
+			} else {
+				for name := range r.m.relabels {
+					r.group.resume(name)
+				}
+			}
+			for more := true; more; more = len(r.group.jobs) > 0 {
+				r.step()
+				count(r)
+			}
+			changed := 0
+			if kill > 2 {
+				changed = 2
+			}
+			if len(entered) != n+changed {
+				t.Errorf("%d events, want %d", len(entered), n+changed)
+			}
+			for name, times := range entered {
+				if times != 1 {
+					t.Errorf("%s came %d times", name, times)
+				}
+			}
+			if largest > maxGroup+4 {
+				t.Errorf("a group of %d events", largest)
+			}
+			if len(r.m.relabels) != 0 {
+				t.Error("something is left of the relabelling")
+			}
+		})
 	}
 }

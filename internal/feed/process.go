@@ -38,7 +38,9 @@ func (g *group) process(c *change) error {
 
 // observed handles an object that exists now.
 func (g *group) observed(c *change) error {
-	g.seen(c)
+	if err := g.seen(c); err != nil {
+		return err
+	}
 	if c.initial && c.src.fromLedger(c.obj) {
 		return nil
 	}
@@ -109,7 +111,9 @@ func (g *group) formerOf(c *change, before *compact.Object) (*compact.Object, er
 
 // gone handles an object that no longer exists.
 func (g *group) gone(c *change) error {
-	g.seen(c)
+	if err := g.seen(c); err != nil {
+		return err
+	}
 	return g.deleted(c)
 }
 
@@ -146,20 +150,27 @@ func (g *group) unreadable(c *change, cause error) error {
 }
 
 // seen notes that the source has come as far as the change's object.
-func (g *group) seen(c *change) {
+func (g *group) seen(c *change) error {
 	s := c.src
 	s.observed.Inc()
-	c.repair = s.repair
 	p := c.obj.Position()
-	if c.unknown || s.rewind || p == 0 && !(c.initial && s.start == warm) {
+	ofList := c.unknown || p == 0 && !(c.initial && s.start == warm)
+	if err := g.takeUp(c, p, ofList); err != nil {
+		return err
+	}
+	c.repair = s.repair != 0 && (ofList || p == s.repair)
+	if ofList || s.rewind {
 		s.listing(!c.unknown)
 	}
 	c.rewound = s.rewind || s.list.mark != nil && s.list.mark.Rewound
 	if p > s.position {
 		s.position, s.newest = p, c.obj
-		s.repair = false // the last object of the list that made up for it
+		if p >= s.repair {
+			s.repair = 0 // the last object of the list that made up for it
+		}
 	}
 	g.touched[s] = struct{}{}
+	return nil
 }
 
 // listing notes the list that a notification without a position of its own belongs
@@ -211,6 +222,16 @@ func (g *group) emit(c *change, o occurrence) error {
 	if o.t == event.Added || o.t == event.Sync {
 		for _, j := range c.src.gaining {
 			j.told[stateKey(o.after.GetNamespace(), o.after.GetName())] = struct{}{}
+		}
+	}
+	if len(g.m.relabels) > 0 {
+		if err := g.takeAhead(c.src, o.subject(), o.before); err != nil {
+			return err
+		}
+	}
+	if c.src.open != nil { // the first difference that its list shows
+		if err := g.report(c.src, c.src.open, c.at); err != nil {
+			return err
 		}
 	}
 	var hits []route.Hit

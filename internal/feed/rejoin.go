@@ -15,6 +15,7 @@ import (
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -208,7 +209,7 @@ func (m *Manager) tellAbsence(next *plan.State, d desired, sink string, from, to
 				Event: event.Event{
 					ID:   event.ID(m.cfg.Cluster, event.Gap, s.resource, scope, s.key.Namespace, from.UTC().Format(time.RFC3339Nano)),
 					Type: event.Gap, Time: at, Resource: s.resource, Namespace: s.key.Namespace,
-					Gap: &event.GapData{Watch: h.watch.Name, Resource: s.resource.String(), Cause: causeRemoved, From: from.UTC(), To: to.UTC()},
+					Gap: &event.GapData{Watch: h.watch.Name, Resource: s.resource, Namespace: s.key.Namespace, Cause: causeRemoved, From: from.UTC(), To: to.UTC()},
 				},
 				Targets: []record.Target{{Sink: sink}},
 			}
@@ -217,7 +218,7 @@ func (m *Manager) tellAbsence(next *plan.State, d desired, sink string, from, to
 				return fmt.Errorf("gap for sink %s: %w", sink, err)
 			}
 			b.Append(outbox.Record{Time: at, Lane: xxhash.Sum64(r.Event.AppendPartitionKey(nil)), Payload: payload}, []outbox.Route{{Sink: sink}})
-			m.metrics.gap(h.watch.Name, s, causeRemoved)
+			m.metrics.gap(h.watch.Name, s, &dynamicfactory.Gap{Cause: causeRemoved, FromTime: from, ToTime: to})
 		}
 	}
 	if err := m.store.Commit(b); err != nil {

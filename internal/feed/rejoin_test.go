@@ -218,7 +218,7 @@ func TestGapOfAnAbsence(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e.Gap == nil || e.Gap.Watch != "w" || e.Gap.Resource != "pods.v1" || !e.Gap.From.Before(now) || e.Gap.To.IsZero() {
+	if e.Gap == nil || e.Gap.Watch != "w" || e.Gap.Resource.String() != "pods.v1" || !e.Gap.From.Before(now) || e.Gap.To.IsZero() {
 		t.Errorf("gap %+v", e.Gap)
 	}
 	// The other sink is not concerned.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -31,60 +32,210 @@ func (g *group) namespaceSeen(c *change) error {
 	if same || !g.m.namespaces.ready() {
 		return nil
 	}
-	move := relabel{name: name, version: after.Version, at: c.at, added: !known}
-	move.before = func(string) (labels.Set, bool) { return before.Labels, known }
-	move.after = func(string) (labels.Set, bool) { return after.Labels, true }
-	sources := g.m.sourceList()
-	slices.SortFunc(sources, func(a, b *source) int { return strings.Compare(a.id, b.id) })
-	for _, s := range sources {
-		if err := g.reselect(s, &move); err != nil {
-			return err
-		}
+	r := g.m.relabels[name]
+	if r == nil {
+		r = &relabelling{}
+		g.m.relabels[name] = r
+		g.resume(name)
 	}
+	r.Moves = append(r.Moves, relabel{Before: before.Labels, After: after.Labels, Known: known, Version: after.Version, At: c.at})
+	g.putRelabelling(name, r)
 	return nil
 }
 
 // relabel is a change of a namespace's labels.
 type relabel struct {
-	name    string
-	version string // of the namespace
-	at      time.Time
+	Before, After labels.Set
+	Version       string // of the namespace
+	At            time.Time
 
-	// added: nothing was known of the namespace. Objects in it may have been seen
-	// before it was, as the order between watches is open, and no watch that selects
-	// by label was given them.
-	added bool
-
-	before, after func(string) (labels.Set, bool)
+	// Known is false if nothing was known of the namespace before. Objects in it may
+	// have been seen before it was, as the order between watches is open, and no watch
+	// that selects by label was given them.
+	Known bool
 }
 
-// reselect delivers the objects of a namespace for which a change of its labels
-// makes a difference to one source's watches.
-func (g *group) reselect(s *source, move *relabel) error {
-	var hits []hit
-	for _, h := range *s.hits.Load() {
-		if h.watch.Filter.NeedsNamespaces() {
-			hits = append(hits, h)
-		}
-	}
-	if len(hits) == 0 || s.key.Namespace != "" && s.key.Namespace != move.name {
+func (r *relabel) before(string) (labels.Set, bool) { return r.Before, r.Known }
+func (r *relabel) after(string) (labels.Set, bool)  { return r.After, true }
+
+// relabelling is what a namespace's objects have yet to be given of the changes of its
+// labels: a group takes a part of them, in the order of sources and keys. A change of
+// an object takes that object ahead, so that it is judged by the new labels after it
+// has entered or left.
+type relabelling struct {
+	Moves  []relabel // in order; the first is under way
+	Base   int       // how many are complete
+	Source string    // how far the first has come: the id of a source
+	Key    string    // and the key of an object
+
+	ahead map[string]int // objects taken ahead: how many moves they have been given
+}
+
+const (
+	relabelMeta = "relabel/"       // and the namespace
+	aheadMeta   = "relabel-ahead/" // and the namespace, the source's id and the key
+)
+
+// resume adds the job of a namespace's relabelling.
+func (g *group) resume(namespace string) { g.jobs = append(g.jobs, &reselection{namespace: namespace}) }
+
+// resumeRelabels continues, once sources run, what an earlier life has left.
+func (m *Manager) resumeRelabels() error {
+	if m.undiscovered || m.resumed {
 		return nil
 	}
-	objects, err := g.objectsIn(s, move.name)
-	if err != nil {
-		return err
-	}
-	for _, o := range objects {
-		if move.added {
-			err = g.addLate(s, move, o, hits)
-		} else {
-			err = g.move(s, move, o, hits)
+	m.resumed = true
+	return m.between(func(g *group) {
+		for name := range m.relabels {
+			if !slices.ContainsFunc(g.jobs, func(j job) bool { r, ok := j.(*reselection); return ok && r.namespace == name }) {
+				g.resume(name)
+			}
 		}
-		if err != nil {
+	})
+}
+
+// loadRelabels reads what an earlier life has left of the changes of namespaces' labels.
+func (m *Manager) loadRelabels() error {
+	m.relabels = map[string]*relabelling{}
+	err := m.store.ScanMeta(relabelMeta, func(key string, value []byte) error {
+		r := &relabelling{}
+		m.relabels[strings.TrimPrefix(key, relabelMeta)] = r
+		return json.Unmarshal(value, r)
+	})
+	if err == nil {
+		err = m.store.ScanMeta(aheadMeta, func(key string, value []byte) error {
+			namespace, object, _ := strings.Cut(strings.TrimPrefix(key, aheadMeta), "/")
+			r := m.relabels[namespace]
+			if r == nil {
+				return nil
+			}
+			n, err := strconv.Atoi(string(value))
+			r.setAhead(object, n)
+			return err
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("load relabelled namespaces: %w", err)
+	}
+	return nil
+}
+
+func (r *relabelling) setAhead(object string, moves int) {
+	if r.ahead == nil {
+		r.ahead = map[string]int{}
+	}
+	r.ahead[object] = moves
+}
+
+func (g *group) putRelabelling(namespace string, r *relabelling) {
+	value, err := json.Marshal(r)
+	if err != nil { // strings, numbers and times always marshal
+		panic(fmt.Sprintf("feed: marshal relabelling: %v", err))
+	}
+	g.batch.PutMeta(relabelMeta+namespace, value)
+}
+
+// takeAhead gives an object that changes what its namespace's relabelling still has
+// for it. before is its state before the change; nil: there was none.
+func (g *group) takeAhead(s *source, o, before *compact.Object) error {
+	r := g.m.relabels[o.GetNamespace()]
+	if r == nil {
+		return nil
+	}
+	key := stateKey(o.GetNamespace(), o.GetName())
+	object := s.id + "/" + key
+	next := r.Base
+	if s.id < r.Source || s.id == r.Source && key <= r.Key {
+		next++
+	}
+	next = max(next, r.ahead[object])
+	end := r.Base + len(r.Moves)
+	if next >= end {
+		return nil
+	}
+	for ; next < end && before != nil; next++ {
+		if err := g.reselect(s, &r.Moves[next-r.Base], before); err != nil {
 			return err
 		}
 	}
+	r.setAhead(object, end)
+	g.batch.PutMeta(aheadMeta+o.GetNamespace()+"/"+object, strconv.AppendInt(nil, int64(end), 10))
 	return nil
+}
+
+// reselection is the job of a relabelling.
+type reselection struct {
+	namespace string
+	begun     bool
+}
+
+func (j *reselection) step(g *group) (more bool, err error) {
+	r := g.m.relabels[j.namespace]
+	if !j.begun { // the group's own objects are not in the ledger yet
+		j.begun = true
+		return true, nil
+	}
+	sources := g.m.sourceList()
+	slices.SortFunc(sources, func(a, b *source) int { return strings.Compare(a.id, b.id) })
+	looked := 0
+	for _, s := range sources {
+		if s.id < r.Source || s.key.Namespace != "" && s.key.Namespace != j.namespace || len(s.selecting()) == 0 {
+			continue
+		}
+		if s.id > r.Source {
+			r.Source, r.Key = s.id, ""
+		}
+		err := g.m.scanAfter(s, stateKey(j.namespace, ""), r.Key, func(key string, o *compact.Object) error {
+			if looked == maxGroup {
+				return errEnough
+			}
+			looked++
+			r.Key = key
+			if newer, ok := g.overlay[stateID{s.partition, key}]; ok {
+				o = newer
+			}
+			if o == nil || r.ahead[s.id+"/"+key] > r.Base {
+				return nil
+			}
+			return g.reselect(s, &r.Moves[0], o)
+		})
+		switch {
+		case errors.Is(err, errEnough):
+			g.putRelabelling(j.namespace, r)
+			return true, nil
+		case errors.Is(err, outbox.ErrUnreadable):
+			s.log.Error("a part of the recorded states cannot be read: its objects do not enter or leave with their namespace's labels", "namespace", j.namespace, "error", err)
+		case err != nil:
+			return false, err
+		}
+	}
+	r.Moves, r.Base, r.Source, r.Key = r.Moves[1:], r.Base+1, "", ""
+	if len(r.Moves) > 0 {
+		g.putRelabelling(j.namespace, r)
+		return true, nil
+	}
+	g.batch.DeleteMeta(relabelMeta + j.namespace)
+	for object := range r.ahead {
+		g.batch.DeleteMeta(aheadMeta + j.namespace + "/" + object)
+	}
+	delete(g.m.relabels, j.namespace)
+	return false, nil
+}
+
+func (j *reselection) end() {}
+
+// selecting are the watches of the source that select namespaces by label.
+func (s *source) selecting() []hit {
+	return slices.DeleteFunc(slices.Clone(*s.hits.Load()), func(h hit) bool { return !h.watch.Filter.NeedsNamespaces() })
+}
+
+// reselect delivers an object to those of one source's watches for which a change of
+// its namespace's labels makes a difference.
+func (g *group) reselect(s *source, move *relabel, o *compact.Object) error {
+	if !move.Known {
+		return g.addLate(s, move, o, s.selecting())
+	}
+	return g.move(s, move, o, s.selecting())
 }
 
 // move delivers an object to the watches that it enters or leaves. Its version has
@@ -103,7 +254,7 @@ func (g *group) move(s *source, move *relabel, o *compact.Object, hits []hit) er
 		g.m.metrics.watched(h.watch.Name, event.Updated)
 		changed = append(changed, route.Hit{Watch: h.watch.Name, Selection: selection})
 	}
-	return g.deliver(s, move.at, occurrence{t: event.Updated, before: o, after: o, cause: "namespace " + move.version}, changed, nil)
+	return g.deliver(s, move.At, occurrence{t: event.Updated, before: o, after: o, cause: "namespace " + move.Version}, changed, nil)
 }
 
 // addLate delivers an object as it would have been if the namespace had been known.
@@ -122,32 +273,7 @@ func (g *group) addLate(s *source, move *relabel, o *compact.Object, hits []hit)
 			covered = append(covered, route.Hit{Watch: h.watch.Name, Selection: selection})
 		}
 	}
-	return g.deliver(s, move.at, occurrence{t: t, after: o}, covered, nil)
-}
-
-// objectsIn are the recorded objects of a namespace as this group will leave them,
-// by name.
-func (g *group) objectsIn(s *source, namespace string) ([]*compact.Object, error) {
-	prefix := stateKey(namespace, "")
-	var objects []*compact.Object
-	err := g.m.scanPrefix(s, prefix, func(o *compact.Object) error {
-		if _, newer := g.overlay[stateID{s.partition, stateKey(o.GetNamespace(), o.GetName())}]; !newer {
-			objects = append(objects, o)
-		}
-		return nil
-	})
-	if errors.Is(err, outbox.ErrUnreadable) {
-		s.log.Error("a part of the recorded states cannot be read: objects in it do not follow a change of their namespace", "namespace", namespace, "error", err)
-	} else if err != nil {
-		return nil, err
-	}
-	for id, o := range g.overlay {
-		if o != nil && id.partition == s.partition && strings.HasPrefix(id.key, prefix) {
-			objects = append(objects, o)
-		}
-	}
-	slices.SortFunc(objects, func(a, b *compact.Object) int { return strings.Compare(a.GetName(), b.GetName()) })
-	return objects, nil
+	return g.deliver(s, move.At, occurrence{t: t, after: o}, covered, nil)
 }
 
 // namespaceGone keeps the labels of a namespace for the deletions of its objects.

@@ -57,19 +57,21 @@ type source struct {
 	ahead map[string]string
 
 	// Owned by the committer.
-	position     uint64          // highest stream position seen
-	newest       *compact.Object // at that position; nil: none since the start
-	saved        checkpoint      // as last written to the store
-	synced       bool            // a complete list has been committed, now or in an earlier life
-	epoch        int             // how often the cluster was set back; part of event ids
-	repair       bool            // what comes until the end of the list is what an audit found
-	list         list            // the list that is being taken in
-	first        string          // the version of the first list
-	rewind       bool            // the next list is the first after a rollback
-	forgot       bool            // a part of what an earlier life recorded cannot be read
-	damaged      bool            // an unreadable entry of the ledger has been logged
-	recordedForm string          // the form of all recorded states; "" if they may differ
-	codec        *compact.Codec  // of former states; nil until one is needed
+	position     uint64                // highest stream position seen
+	newest       *compact.Object       // at that position; nil: none since the start
+	saved        checkpoint            // as last written to the store
+	synced       bool                  // a complete list has been committed, now or in an earlier life
+	epoch        int                   // how often the cluster was set back; part of event ids
+	pending      []*dynamicfactory.Gap // gaps whose lists have not begun
+	open         *dynamicfactory.Gap   // a gap whose list has shown no difference yet
+	repair       uint64                // the position of the list that an audit asked for; 0: none
+	list         list                  // the list that is being taken in
+	first        string                // the version of the first list
+	rewind       bool                  // the next list is the first after a rollback
+	forgot       bool                  // a part of what an earlier life recorded cannot be read
+	damaged      bool                  // an unreadable entry of the ledger has been logged
+	recordedForm string                // the form of all recorded states; "" if they may differ
+	codec        *compact.Codec        // of former states; nil until one is needed
 
 	// gaining are the snapshots that leave out what is delivered meanwhile.
 	gaining []*snapshot

@@ -41,7 +41,7 @@ const (
 // Only the owner goroutine calls it.
 func (m *Manager) forgetUnwatched() error {
 	st := m.currentState()
-	if st == nil {
+	if st == nil || m.undiscovered {
 		return nil
 	}
 	if err := m.markUnwatched(st); err != nil {

@@ -35,7 +35,7 @@ func samples() map[string]*Record {
 		"gap": {
 			Event: event.Event{
 				ID: id, Type: event.Gap, Time: at, Resource: resource,
-				Gap: &event.GapData{Watch: "w", Resource: "deployments", FromResourceVersion: "1", ToResourceVersion: "9", Cause: "expired", From: at, To: at},
+				Gap: &event.GapData{Watch: "w", Resource: resource, FromResourceVersion: "1", ToResourceVersion: "9", Cause: "expired", From: at, To: at},
 			},
 		},
 	}

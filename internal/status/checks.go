@@ -60,7 +60,7 @@ func (s *Status) Live(now time.Time) []Check {
 
 // Checks says of every part how it is doing at a time.
 func (s *Status) Checks(now time.Time) []Check {
-	list := []Check{s.checkStopping(), s.checkStore(), s.checkConfig(), s.checkPipeline()}
+	list := []Check{s.checkStopping(), s.checkStore(), s.checkConfig(), s.checkPipeline(), s.checkDiscovery()}
 	for i := range s.Watches {
 		list = s.Watches[i].checks(list, now)
 	}
@@ -126,6 +126,19 @@ func (s *Status) checkPipeline() Check {
 	c := Check{Name: "pipeline"}
 	if !s.Applied {
 		c.fail("the configuration is not running yet")
+	}
+	return c
+}
+
+func (s *Status) checkDiscovery() Check {
+	c := Check{Name: "discovery"}
+	switch {
+	case s.Undiscovered && s.DiscoveryError != "":
+		c.fail("no watch can start: %s", s.DiscoveryError)
+	case s.Undiscovered:
+		c.fail("the served resources are not known yet")
+	case s.DiscoveryError != "":
+		c.degrade("%s", s.DiscoveryError)
 	}
 	return c
 }

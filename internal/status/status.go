@@ -10,6 +10,11 @@ type Status struct {
 	Started   time.Time `json:"started"`
 	Stopping  bool      `json:"stopping,omitempty"` // told to stop; what is in flight is finished
 
+	// Undiscovered is true until the API server has said for the first time which
+	// resources it serves.
+	Undiscovered   bool   `json:"undiscovered,omitempty"`
+	DiscoveryError string `json:"discoveryError,omitempty"` // of the last attempt
+
 	Config Config `json:"config"`
 	Store  Store  `json:"store"`
 

@@ -4,20 +4,36 @@ import (
 	"context"
 
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/rawwatch"
 )
 
-// Heads calls visit with the metadata of every object under the subscription's key,
-// read from the API server now, at the one consistent version that it returns. It
-// is what a subscriber compares its own record with; the informer takes no part.
-// The metadata is valid during the call only. Objects of a page that broke off are
-// visited again. An error of visit ends it.
+// HeadsPage is what a page of heads says besides the heads: the version at which it
+// was read, and the token of the next page, "" after the last.
+type HeadsPage = rawwatch.HeadsPage
+
+// Heads calls visit with the metadata of the objects of one page of the resource, read
+// from the API server now: of the first page without a token, else of the page that
+// the token of the previous one names. Pages have one version until it expires at the
+// server; later ones then have a newer version. A subscriber compares its own record
+// with them; the informer takes no part. The metadata is valid during the call only.
+// An error of visit ends it. A page that breaks off is read again from its beginning,
+// after again has been called.
 //
 // The error is ErrNotRaw without NewForConfig, and ErrStopped after the informer's end.
-func (s *Subscription) Heads(ctx context.Context, visit func(*compact.Meta) error) (resourceVersion string, err error) {
+func (s *Subscription) Heads(ctx context.Context, token string, again func(), visit func(*compact.Meta) error) (HeadsPage, error) {
 	if s.informer.source == nil {
-		return "", ErrNotRaw
+		return HeadsPage{}, ErrNotRaw
 	}
-	return s.informer.source.Heads(ctx, visit)
+	return s.informer.source.Heads(ctx, token, again, visit)
+}
+
+// Head calls visit with the metadata of one object, as Heads does, unless the server
+// does not have it.
+func (s *Subscription) Head(ctx context.Context, namespace, name string, visit func(*compact.Meta)) error {
+	if s.informer.source == nil {
+		return ErrNotRaw
+	}
+	return s.informer.source.Head(ctx, namespace, name, visit)
 }
 
 // Relist has the shared informer list its resource again, for a subscriber that has

@@ -167,7 +167,7 @@ func TestUseAfterShutdown(t *testing.T) {
 			asked := lists(s) + watches(s)
 
 			if sub != nil {
-				if _, err := sub.Heads(t.Context(), func(*compact.Meta) error { return nil }); !errors.Is(err, dynamicfactory.ErrStopped) && !errors.Is(err, dynamicfactory.ErrNotRaw) {
+				if _, err := sub.Heads(t.Context(), "", func() {}, func(*compact.Meta) error { return nil }); !errors.Is(err, dynamicfactory.ErrStopped) && !errors.Is(err, dynamicfactory.ErrNotRaw) {
 					t.Errorf("heads: %v", err)
 				}
 				sub.Relist("test")

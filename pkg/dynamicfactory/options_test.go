@@ -36,7 +36,7 @@ func indexAs(value string) cache.IndexFunc {
 
 // named is a tweak that leaves one object.
 func named(name string) func(*metav1.ListOptions) {
-	return func(o *metav1.ListOptions) { o.FieldSelector = "metadata.name=" + name }
+	return func(o *metav1.ListOptions) { o.FieldSelector = "status.phase=" + name }
 }
 
 // perResource are options for all resources, some of which two resources have to
@@ -60,9 +60,9 @@ var wantPerResource = map[schema.GroupVersionResource]struct {
 	fields, mark, shared string
 	indexes              []string
 }{
-	configMaps:  {"metadata.name=own", "own", "own", []string{"extra", "more", "namespace", "shared"}},
+	configMaps:  {"status.phase=own", "own", "own", []string{"extra", "more", "namespace", "shared"}},
 	secrets:     {"", "", "all", []string{"namespace", "shared"}},
-	deployments: {"metadata.name=all", "all", "all", []string{"namespace", "shared"}},
+	deployments: {"status.phase=all", "all", "all", []string{"namespace", "shared"}},
 }
 
 // checkPerResource checks the informers of a factory whose resources have one object

@@ -85,8 +85,13 @@ type Gap struct {
 	// if there is none. Name is "" in all other gaps.
 	Namespace, Name string
 	From, To        string // resourceVersions: the last one known to be complete, and that of the list
-	// FromTime is when the server was last heard of before, if that is known.
+	// FromTime is up to when nothing was missed, if that is known; ToTime is when the
+	// list was complete.
 	FromTime, ToTime time.Time
+	// Position is that of the list that makes up for the loss: of its last object, and
+	// of what comes before it if the list is empty. Notifications from before the list
+	// may come after OnGap.
+	Position uint64
 }
 
 // Causes of gaps that the factory finds itself.

@@ -159,11 +159,20 @@ func TestRefusedPages(t *testing.T) {
 				is(t, "state", sub.Status().State, dynamicfactory.StateWatching)
 
 				n.Store(0)
-				seen, before := map[string]bool{}, lists(s)
+				seen, before := 0, lists(s)
 				refused.Store(0)
-				if _, err := sub.Heads(t.Context(), func(m *compact.Meta) error { seen[string(m.Name)] = true; return nil }); err != nil {
-					t.Fatal(err)
+				for page := (dynamicfactory.HeadsPage{}); ; {
+					ofPage := 0
+					var err error
+					page, err = sub.Heads(t.Context(), page.Continue, func() { ofPage = 0 }, func(*compact.Meta) error { ofPage++; return nil })
+					if err != nil {
+						t.Fatal(err)
+					}
+					if seen += ofPage; page.Continue == "" {
+						break
+					}
 				}
+				is(t, "heads", seen, 10_000)
 				is(t, "requests for heads", lists(s)-before, 20+int(refused.Load()))
 			})
 		})

@@ -142,15 +142,39 @@ func TestHeadsAndRelist(t *testing.T) {
 		j, sub := subscribe(t, f, configMapKey)
 		is(t, "listed", len(j.take()), 700)
 		var names []string
-		version, err := sub.Heads(t.Context(), func(m *compact.Meta) error {
-			names = append(names, string(m.Name))
-			return nil
-		})
-		if err != nil || version != s.Version() || !slices.Equal(names, numbered(700)) {
-			t.Errorf("got %d names at %s, %v", len(names), version, err)
+		page := func(token string) dynamicfactory.HeadsPage {
+			p, err := sub.Heads(t.Context(), token, func() {}, func(m *compact.Meta) error {
+				names = append(names, string(m.Name))
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return p
 		}
+		first := s.Version()
+		p := page("")
+		is(t, "version of the first page", p.ResourceVersion, first)
+		s.Advance(5)
+		p = page(p.Continue)
+		is(t, "version of the second page", p.ResourceVersion, first)
+		is(t, "token after the last page", p.Continue, "")
+		if !slices.Equal(names, numbered(700)) {
+			t.Errorf("got %d names", len(names))
+		}
+		names = names[:0]
+		p = page("")
+		s.Advance(5)
+		s.Compact() // the version of the first page expires
+		p = page(p.Continue)
+		is(t, "version of the second page", p.ResourceVersion, s.Version())
+		if !slices.Equal(names, numbered(700)) {
+			t.Errorf("got %d names", len(names))
+		}
+		is(t, "an object", head(t, sub, "cm-00003"), "cm-00003")
+		is(t, "no object", head(t, sub, "cm"), "")
 		enough := errors.New("enough")
-		if _, err := sub.Heads(t.Context(), func(*compact.Meta) error { return enough }); !errors.Is(err, enough) {
+		if _, err := sub.Heads(t.Context(), "", func() {}, func(*compact.Meta) error { return enough }); !errors.Is(err, enough) {
 			t.Errorf("an error of the visitor: %v", err)
 		}
 		s.Cut()
@@ -166,4 +190,14 @@ func TestHeadsAndRelist(t *testing.T) {
 		synctest.Wait()
 		j.expect(t, "add new")
 	})
+}
+
+// head is the name of a config map, read from the server; "" if there is none.
+func head(t *testing.T, sub *dynamicfactory.Subscription, name string) string {
+	t.Helper()
+	got := ""
+	if err := sub.Head(t.Context(), "ns", name, func(m *compact.Meta) { got = string(m.Name) }); err != nil {
+		t.Error(err)
+	}
+	return got
 }

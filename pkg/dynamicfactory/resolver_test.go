@@ -319,3 +319,70 @@ func TestDiscoveryFails(t *testing.T) {
 		}
 	})
 }
+
+// Definitions that never stop changing do not keep a new resource from being found,
+// nor is discovery read for each change.
+func TestDefinitionsChangeAllTheTime(t *testing.T) {
+	resolved(t, func(t *testing.T, s *apitest.Server, d *served, r *dynamicfactory.Resolver) {
+		d.set(func(g []apidiscovery.APIGroupDiscovery) []apidiscovery.APIGroupDiscovery {
+			return append(g, group("new.example.com", version("v1", serves("gizmos", "Gizmo"))))
+		})
+		before := d.count()
+		for i := range 600 { // a minute
+			s.Put(crdPath, "", "fought.example.com", map[string]any{"spec": map[string]any{"n": i}})
+			time.Sleep(100 * time.Millisecond)
+		}
+		if _, err := r.Resolve("gizmos"); err != nil {
+			t.Errorf("a new resource after a minute: %v", err)
+		}
+		if n := d.count() - before; n < 10 || n > 30 {
+			t.Errorf("discovery was read %d times in a minute", n)
+		}
+	})
+}
+
+// A server or proxy that ends each watch at once is not asked again at once.
+func TestDefinitionWatchesEndAtOnce(t *testing.T) {
+	resolved(t, func(t *testing.T, s *apitest.Server, d *served, _ *dynamicfactory.Resolver) {
+		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if r.URL.Query().Get("watch") != "" {
+				return true // 200 and the end
+			}
+			return d.serve(w, r)
+		})
+		s.Cut()
+		before := len(s.Requests("customresourcedefinitions", true))
+		time.Sleep(5 * time.Minute)
+		if n := len(s.Requests("customresourcedefinitions", true)) - before; n > 30 {
+			t.Errorf("%d watches in five minutes", n)
+		}
+	})
+}
+
+// While discovery fails it is read again, at growing intervals.
+func TestDiscoveryIsRetried(t *testing.T) {
+	resolved(t, func(t *testing.T, s *apitest.Server, d *served, r *dynamicfactory.Resolver) {
+		d.mu.Lock()
+		d.broken = true
+		d.mu.Unlock()
+		s.Put(crdPath, "", "gizmos.example.com", nil)
+		time.Sleep(time.Minute)
+		before := d.count()
+		time.Sleep(5 * time.Minute)
+		if n := d.count() - before; n < 20 || n > 60 {
+			t.Errorf("discovery was read %d times in five minutes", n)
+		}
+		d.set(func(g []apidiscovery.APIGroupDiscovery) []apidiscovery.APIGroupDiscovery {
+			d.broken = false
+			return append(g, group("new.example.com", version("v1", serves("gizmos", "Gizmo"))))
+		})
+		select {
+		case <-r.Changed():
+		case <-time.After(resolverRetryMost):
+			t.Error("no change once discovery works again")
+		}
+	})
+}
+
+// resolverRetryMost is the longest wait after discovery failed.
+const resolverRetryMost = 10 * time.Second

@@ -94,12 +94,14 @@ type Event struct {
 // delivered all the same.
 type GapData struct {
 	Watch               string    `json:"watch"`
-	Resource            string    `json:"resource"`
+	Resource            Resource  `json:"resource"`
+	Namespace           string    `json:"namespace,omitempty"` // of a watch of one namespace, or of the object
+	Name                string    `json:"name,omitempty"`      // if it is about one object
 	FromResourceVersion string    `json:"fromResourceVersion"`
 	ToResourceVersion   string    `json:"toResourceVersion"`
 	Cause               string    `json:"cause"`
-	From                time.Time `json:"from"`
-	To                  time.Time `json:"to"`
+	From                time.Time `json:"from"` // up to when watcherd knew what happened
+	To                  time.Time `json:"to"`   // from when it knows again
 }
 
 // Subject is the object's path in the Kubernetes API, for example

@@ -81,15 +81,8 @@ func appendDataFields(dst []byte, e *Event) []byte {
 	if e.Gap != nil {
 		return appendGap(dst, e.Gap)
 	}
-	dst = append(dst, `"resource":{"group":`...)
-	dst = appendString(dst, e.Resource.Group)
-	dst = append(dst, `,"version":`...)
-	dst = appendString(dst, e.Resource.Version)
-	dst = append(dst, `,"resource":`...)
-	dst = appendString(dst, e.Resource.Resource)
-	dst = append(dst, `,"kind":`...)
-	dst = appendString(dst, e.Resource.Kind)
-	dst = append(dst, `},"namespace":`...)
+	dst = appendResource(dst, &e.Resource)
+	dst = append(dst, `,"namespace":`...)
 	dst = appendString(dst, e.Namespace)
 	dst = append(dst, `,"name":`...)
 	dst = appendString(dst, e.Name)
@@ -131,20 +124,37 @@ func appendFlag(dst []byte, name string, set bool) []byte {
 	return append(dst, `":true`...)
 }
 
+// appendResource appends the member resource.
+func appendResource(dst []byte, r *Resource) []byte {
+	dst = append(dst, `"resource":{"group":`...)
+	dst = appendString(dst, r.Group)
+	dst = append(dst, `,"version":`...)
+	dst = appendString(dst, r.Version)
+	dst = append(dst, `,"resource":`...)
+	dst = appendString(dst, r.Resource)
+	dst = append(dst, `,"kind":`...)
+	dst = appendString(dst, r.Kind)
+	return append(dst, '}')
+}
+
 func appendGap(dst []byte, g *GapData) []byte {
-	for i, f := range [...]struct{ name, value string }{
-		{"watch", g.Watch},
-		{"resource", g.Resource},
+	dst = append(dst, `"watch":`...)
+	dst = appendString(dst, g.Watch)
+	dst = append(dst, ',')
+	dst = appendResource(dst, &g.Resource)
+	for _, f := range [...]struct{ name, value string }{
+		{"namespace", g.Namespace},
+		{"name", g.Name},
 		{"fromResourceVersion", g.FromResourceVersion},
 		{"toResourceVersion", g.ToResourceVersion},
 		{"cause", g.Cause},
 		{"from", g.From.UTC().Format(time.RFC3339Nano)},
 		{"to", g.To.UTC().Format(time.RFC3339Nano)},
 	} {
-		if i > 0 {
-			dst = append(dst, ',')
+		if f.value == "" && (f.name == "namespace" || f.name == "name") {
+			continue
 		}
-		dst = append(dst, '"')
+		dst = append(dst, `,"`...)
 		dst = append(dst, f.name...)
 		dst = append(dst, `":`...)
 		dst = appendString(dst, f.value)

@@ -64,13 +64,12 @@ func Parse(data []byte) (*Event, error) {
 	if e.Sequence, err = strconv.ParseUint(in.Sequence, 10, 64); err != nil {
 		return nil, errors.New("read a CloudEvent: its sequence is not a number")
 	}
-	into := any(&e.Resource)
-	if kind == Gap { // its resource is a name, and its other members are the gap's own
-		e.Gap = &in.Data.GapData
-		into = &e.Gap.Resource
-	}
-	if err := json.Unmarshal(in.Data.Resource, into); err != nil {
+	if err := json.Unmarshal(in.Data.Resource, &e.Resource); err != nil {
 		return nil, fmt.Errorf("read a CloudEvent: data.resource: %w", err)
+	}
+	if kind == Gap { // it has the members of other events and some of its own
+		e.Gap = &in.Data.GapData
+		e.Gap.Resource, e.Gap.Namespace, e.Gap.Name = e.Resource, e.Namespace, e.Name
 	}
 	return e, nil
 }

@@ -56,6 +56,10 @@ func (p *parts) status() *status.Status {
 		Version: p.d.Version, Cluster: p.d.cluster, APIServer: p.d.REST.Host, Started: p.started,
 		Config: p.config(), Store: p.store(), Pipeline: p.manager.Status(),
 	}
+	s.Undiscovered = !p.resolver.Ready()
+	if err := p.resolver.Err(); err != nil {
+		s.DiscoveryError = err.Error()
+	}
 	select {
 	case <-p.stopping:
 		s.Stopping = true

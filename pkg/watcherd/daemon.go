@@ -22,9 +22,10 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// contactTimeout bounds the first contact with the API server. Later it may be
-// away for as long as it likes.
-const contactTimeout = 30 * time.Second
+// contactTimeout is how long the first state waits for the API server to say what it
+// serves. After that the daemon starts without: sinks deliver what is stored, and
+// watches start when discovery succeeds.
+const contactTimeout = 5 * time.Second
 
 // Options are what Run needs besides the configuration file.
 type Options struct {
@@ -76,7 +77,8 @@ func (o *Options) setDefaults() {
 // Run runs the daemon until ctx is done, which is a clean end and returns nil, or
 // until it cannot keep its promises any more. [ErrConfig], [ErrStoreOpen] and
 // [ErrStore] tell the causes apart that need different acts; any other error is
-// of the start: the API server cannot be used, a port is taken.
+// of the start: a port is taken, the API server is another cluster than the store's.
+// An API server that is away ends nothing.
 func Run(ctx context.Context, o Options) error {
 	o.setDefaults()
 	st := o.State
@@ -234,12 +236,16 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 	return nil
 }
 
-// start applies the first state once the API server has said what it serves.
+// start applies the first state, if possible once the API server has said what it
+// serves.
 func (d *daemon) start(ctx context.Context, resolver *dynamicfactory.Resolver, manager *feed.Manager, st *plan.State) error {
-	contact, cancel := context.WithTimeout(ctx, contactTimeout)
-	defer cancel()
-	if err := resolver.Refresh(contact); err != nil {
-		return fmt.Errorf("the API server at %s cannot be reached: %w", d.REST.Host, err)
+	contact := time.NewTimer(contactTimeout)
+	defer contact.Stop()
+	select {
+	case <-resolver.Tried():
+	case <-contact.C:
+	case <-ctx.Done():
+		return nil
 	}
 	if err := manager.Apply(ctx, st); err != nil {
 		return fmt.Errorf("start: %w", err)

@@ -70,7 +70,7 @@ func TestLines(t *testing.T) {
 		{"long value", sample(objects(`{"a":"x"}`, `{"a":"`+strings.Repeat("é", 100)+`"}`)), "06:07:08.090 UPDATED Deployment   prod/web  a=x→" + strings.Repeat("é", 39) + "…"},
 		{"gap", sample(func(e *event.Event) {
 			e.Type = event.Gap
-			e.Gap = &event.GapData{Resource: "pods.v1", FromResourceVersion: "10", ToResourceVersion: "20", Cause: "expired"}
+			e.Gap = &event.GapData{Resource: event.Resource{Version: "v1", Resource: "pods"}, FromResourceVersion: "10", ToResourceVersion: "20", Cause: "expired"}
 		}), "06:07:08.090 GAP     pods.v1  nothing is known from version 10 to 20 (expired)"},
 	} {
 		if got := string(pretty.Printer{}.Append(nil, test.event)); got != test.want+"\n" {
@@ -112,7 +112,7 @@ func TestHarmless(t *testing.T) {
 			e.Patch = fmt.Appendf(nil, `[{"op":%s,"path":%s,"from":%s,"value":%s},{"op":"move","path":"/a","from":%s}]`, quoted, quoted, quoted, quoted, quoted)
 		}),
 		sample(func(e *event.Event) {
-			e.Type, e.Gap = event.Gap, &event.GapData{Resource: evil, Cause: evil, FromResourceVersion: evil, ToResourceVersion: evil}
+			e.Type, e.Gap = event.Gap, &event.GapData{Resource: event.Resource{Resource: evil}, Cause: evil, FromResourceVersion: evil, ToResourceVersion: evil}
 		}),
 	} {
 		line := string(pretty.Printer{}.Append(nil, e))

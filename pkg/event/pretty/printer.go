@@ -70,7 +70,7 @@ func (p Printer) Append(dst []byte, e *event.Event) []byte {
 }
 
 func (p Printer) appendGap(dst []byte, g *event.GapData) []byte {
-	dst = appendClean(dst, g.Resource)
+	dst = appendClean(dst, g.Resource.String())
 	dst = append(dst, "  nothing is known from version "...)
 	dst = appendClean(dst, g.FromResourceVersion)
 	dst = append(dst, " to "...)

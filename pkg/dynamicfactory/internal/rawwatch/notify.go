@@ -34,17 +34,21 @@ func NewNotifier(c *Client, p *Prober, gvr schema.GroupVersionResource, changed 
 // Live tells whether the watch is established.
 func (n *Notifier) Live() bool { return n.live.Load() }
 
-// Run watches until ctx is done.
+// Run watches until ctx is done. A watch that ends soon counts as a failure, however
+// it ended.
 func (n *Notifier) Run(ctx context.Context) {
 	var b backoff
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := n.request(ctx)
 		n.live.Store(false)
-		if err == nil || time.Since(began) > backoffReset {
+		if time.Since(began) >= backoffReset {
 			b.reset()
+			if err == nil {
+				continue
+			}
 		}
-		if err != nil && b.wait(ctx, retryAfter(err), backoffMax) != nil {
+		if b.wait(ctx, retryAfter(err), backoffMax) != nil {
 			return
 		}
 	}

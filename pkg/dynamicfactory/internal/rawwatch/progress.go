@@ -56,7 +56,10 @@ func newProgress() *progress { return &progress{seed: maphash.MakeSeed()} }
 // was handed on before, such a list is a deletion of all that, and is made safe with
 // the next event or by who knows that it is (emptyAfter); if not, there is nothing to
 // make safe.
-func (p *progress) list(v version, n int) {
+//
+// The result is the list's position, or that of the last thing before it if the list
+// is empty and has none.
+func (p *progress) list(v version, n int) uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -73,6 +76,7 @@ func (p *progress) list(v version, n int) {
 		p.lists = slices.Delete(p.lists, 0, 1)
 	}
 	p.lists = append(p.lists, listed{v, p.last, n == 0})
+	return p.last
 }
 
 // after returns the first list that ends behind a position: what comes next and is no

@@ -73,6 +73,8 @@ type Gap struct {
 	Namespace, Name  string // of the only object that it concerns; Name is "" if that may be any
 	From, To         string // resourceVersions
 	FromTime, ToTime time.Time
+	// Position is that of the list that makes up for the loss: of its last object.
+	Position uint64
 }
 
 // The causes of gaps.
@@ -290,7 +292,7 @@ func (s *Source) resume(snapshot *Snapshot) *objects {
 	s.suspect = time.Now().Add(-probeFresh)
 	if !snapshot.Time.IsZero() {
 		s.stats.mu.Lock()
-		s.stats.s.LastContact = snapshot.Time
+		s.stats.s.LastContact, s.stats.s.Known = snapshot.Time, snapshot.Time
 		s.stats.mu.Unlock()
 	}
 	return list
@@ -298,25 +300,25 @@ func (s *Source) resume(snapshot *Snapshot) *objects {
 
 // listed notes a list from the server, which makes up for lost history.
 func (s *Source) listed(list *objects) {
-	s.progress.list(parseVersion(list.ResourceVersion), len(list.Items))
+	position := s.progress.list(parseVersion(list.ResourceVersion), len(list.Items))
 	s.mu.Lock()
 	gap, relist := s.loss, s.begun
 	s.loss, s.begun, s.suspect, s.asked = nil, true, time.Time{}, ""
 	s.mu.Unlock()
-	s.stats.contact(func(t *Stats) {
+	s.stats.heard(func(t *Stats) {
 		if relist {
 			t.Relists++
 		}
 	})
 	if gap != nil && s.cfg.OnGap != nil {
-		gap.To, gap.ToTime = list.ResourceVersion, time.Now()
+		gap.To, gap.ToTime, gap.Position = list.ResourceVersion, time.Now(), position
 		s.cfg.OnGap(*gap)
 	}
 }
 
 // lost notes that the history from the version to resume from on is lost.
 func (s *Source) lost(cause string) {
-	from, since := s.progress.resume(), s.stats.get().LastContact
+	from, since := s.progress.resume(), s.stats.get().Known
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.loss == nil {

@@ -26,6 +26,7 @@ type Stats struct {
 	Since           time.Time // when it came into that state
 	LastContact     time.Time // when the server last answered or sent something
 	PausedSince     time.Time // since when the window has been full; zero: it is not
+	Known           time.Time // up to when nothing can have been missed: the last event, bookmark, list or look at a quiet watch
 
 	Relists       uint64 // lists after the first
 	Expired410    uint64 // times that the server no longer had the history
@@ -108,6 +109,16 @@ func (t *stats) unpause() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.s.PausedSince = time.Time{}
+}
+
+// heard is contact by which the source knows what happened up to now.
+func (t *stats) heard(count func(*Stats)) {
+	t.contact(func(s *Stats) {
+		s.Known = s.LastContact
+		if count != nil {
+			count(s)
+		}
+	})
 }
 
 func (t *stats) get() Stats {

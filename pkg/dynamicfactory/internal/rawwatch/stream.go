@@ -400,7 +400,7 @@ func (w *stream) handOn(e watch.Event, position uint64, v version, id uint64) er
 	s := w.source
 	s.progress.event(v, id)
 	s.window.take(position)
-	s.stats.contact(func(t *Stats) { t.Events++ })
+	s.stats.heard(func(t *Stats) { t.Events++ })
 	return w.send(e)
 }
 
@@ -421,7 +421,7 @@ func (w *stream) bookmark(raw []byte) error {
 	}
 	w.bookmarks = true
 	s.progress.bookmark(parseVersion(rv))
-	s.stats.contact(func(t *Stats) { t.Bookmarks++ })
+	s.stats.heard(func(t *Stats) { t.Bookmarks++ })
 	return w.send(watch.Event{Type: watch.Bookmark, Object: o})
 }
 

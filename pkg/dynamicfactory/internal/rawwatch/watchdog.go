@@ -159,7 +159,7 @@ func (d *watchdog) look(ctx context.Context) error {
 	case back:
 		return errRolledBack
 	}
-	s.stats.contact(nil)
+	s.stats.heard(nil)
 	if s.stats.get().Bookmarks > d.bookmarks {
 		return errSilent // this request has had bookmarks, and now has none
 	}

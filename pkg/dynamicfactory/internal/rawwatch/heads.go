@@ -1,0 +1,96 @@
+package rawwatch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"github.com/watcherd/watcherd/pkg/compact"
+)
+
+// HeadsPage is what a page of heads says besides the heads.
+type HeadsPage struct {
+	ResourceVersion string // at which the page was read
+	Continue        string // the token of the next page; "" after the last
+}
+
+// Heads calls visit with the metadata of the objects of one page of the resource: of
+// the first page without a token, else of the page that the token of the previous one
+// names. When the version of the earlier pages has expired, the page is the same part
+// of the resource at the present version. The informer takes no part. The metadata is
+// valid during the call only. When a page breaks off it is read again, after again.
+func (s *Source) Heads(ctx context.Context, token string, again func(), visit func(*compact.Meta) error) (HeadsPage, error) {
+	if err := s.enter(); err != nil {
+		return HeadsPage{}, err
+	}
+	defer s.running.Done()
+	query := s.query()
+	query.Set("limit", strconv.Itoa(pageSize))
+	q := pageRequest{
+		path: s.path, query: query, accept: acceptMetadataList, silence: pageTimeout, timeout: pageTimeout,
+		item: func(raw []byte) error {
+			m, err := compact.Scan(raw)
+			if err != nil {
+				return &unreadable{err}
+			}
+			return visit(&m)
+		},
+	}
+	if token != "" {
+		query.Set("continue", token)
+	}
+	restart := func(int, error) error { again(); return nil }
+	meta, err := s.cfg.Client.retried(ctx, q, restart)
+	if next := continuation(err); next != "" {
+		query.Set("continue", next)
+		meta, err = s.cfg.Client.retried(ctx, q, restart)
+	}
+	if err != nil {
+		return HeadsPage{}, fmt.Errorf("list of %s: %w", s.cfg.GVR.Resource, err)
+	}
+	if meta.ResourceVersion == "" {
+		return HeadsPage{}, &unreadable{errors.New("the list has no resourceVersion")}
+	}
+	return HeadsPage{ResourceVersion: meta.ResourceVersion, Continue: meta.Continue}, nil
+}
+
+// continuation is the token that the server gives with an expired one: it continues
+// the list at the present version.
+func continuation(err error) string {
+	var status apierrors.APIStatus
+	if !isExpired(err) || !errors.As(err, &status) {
+		return ""
+	}
+	return status.Status().Continue
+}
+
+// Head calls visit with the metadata of one object, unless it does not exist.
+func (s *Source) Head(ctx context.Context, namespace, name string, visit func(*compact.Meta)) error {
+	if err := s.enter(); err != nil {
+		return err
+	}
+	defer s.running.Done()
+	query := s.query()
+	selector := "metadata.name=" + name // names hold none of a selector's special characters
+	if s.cfg.FieldSelector != "" {
+		selector += "," + s.cfg.FieldSelector
+	}
+	query.Set("fieldSelector", selector)
+	_, err := s.cfg.Client.retried(ctx, pageRequest{
+		path: resourcePath(s.cfg.GVR, namespace), query: query, accept: acceptMetadataList, silence: probeTimeout, timeout: probeTimeout,
+		item: func(raw []byte) error {
+			m, err := compact.Scan(raw)
+			if err == nil && string(m.Name) == name && string(m.Namespace) == namespace {
+				visit(&m)
+			}
+			return err
+		},
+	}, func(int, error) error { return nil })
+	if err != nil {
+		return fmt.Errorf("list %s %s: %w", s.cfg.GVR.Resource, name, err)
+	}
+	return nil
+}
