@@ -32,6 +32,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	query := queryOf(r)
 	isWatch := query["watch"] == "true" || query["watch"] == "1"
 	s.mu.Lock()
+	if path, ok := s.aliases[collection]; ok {
+		collection = path
+	}
 	s.requests = append(s.requests, Request{
 		Resource: path.Base(collection), Namespace: namespace, Watch: isWatch, Query: query, Header: r.Header.Clone(),
 	})
@@ -254,8 +257,11 @@ func (s *Server) watch(rw http.ResponseWriter, req *http.Request, collection, na
 	flush()
 	for {
 		s.mu.Lock()
-		lines, ended, broken := w.lines, w.ended, w.broken
-		w.lines = nil
+		var lines [][]byte
+		ended, broken := w.ended, w.broken
+		if !s.stalled {
+			lines, w.lines = w.lines, nil
+		}
 		s.mu.Unlock()
 		for _, line := range lines {
 			if _, err := rw.Write(append(line, '\n')); err != nil {

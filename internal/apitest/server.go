@@ -31,6 +31,9 @@ type Server struct {
 	uid       string
 	resources map[string]*resource // by path without namespace: /api/v1/configmaps
 	watches   map[*watch]struct{}
+	aliases   map[string]string // other paths of resources
+	unserved  map[string]bool   // resources that were taken away
+	stalled   bool
 	requests  []Request
 	muted     bool
 	intercept func(w http.ResponseWriter, r *http.Request) bool
@@ -100,7 +103,32 @@ func (s *Server) Config() *rest.Config {
 func (s *Server) Serve(path, apiVersion, kind string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.resources[path] = &resource{apiVersion: apiVersion, kind: kind, objects: map[string]object{}}
+	r := &resource{apiVersion: apiVersion, kind: kind, objects: map[string]object{}}
+	if s.unserved[path] {
+		r.oldest = s.version // of the time before there is no history
+	}
+	s.resources[path] = r
+}
+
+// Alias serves the resource at path at another one too, as a custom resource is served
+// in several versions. The objects keep their apiVersion.
+func (s *Server) Alias(alias, path string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.aliases == nil {
+		s.aliases = map[string]string{}
+	}
+	s.aliases[alias] = path
+}
+
+// Stall stops or resumes what is sent on watches. Their connections stay up.
+func (s *Server) Stall(stalled bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stalled = stalled
+	for w := range s.watches {
+		w.wake()
+	}
 }
 
 // Unserve takes a resource away with its objects and ends its watches.
@@ -108,6 +136,10 @@ func (s *Server) Unserve(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.resources, path)
+	if s.unserved == nil {
+		s.unserved = map[string]bool{}
+	}
+	s.unserved[path] = true
 	for w := range s.watches {
 		if w.path == path {
 			w.end(false)

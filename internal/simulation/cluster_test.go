@@ -1,0 +1,130 @@
+package simulation
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+
+	"github.com/watcherd/watcherd/internal/apitest"
+)
+
+// The resources that a history writes to, by their name in a configuration.
+var paths = map[string]string{
+	"pods":                "/api/v1/pods",
+	"nodes":               "/api/v1/nodes",
+	"widgets.example.com": "/apis/example.com/v1/widgets",
+	"namespaces":          "/api/v1/namespaces",
+}
+
+var resourceNames = []string{"pods", "nodes", "widgets.example.com"}
+
+// write is one change that the writer made. The writes of an object path are its
+// history.
+type write struct {
+	verb    string // added, updated or deleted
+	uid     string
+	version string
+	n       int // differs for each state
+}
+
+// cluster is the API server and the writer's own record of what it wrote. Only the
+// goroutine that runs the history writes.
+type cluster struct {
+	*apitest.Server
+	history map[string][]write // by resource/namespace/name
+	n       int
+	labels  map[string]string // of namespaces: the value of tier
+}
+
+func newCluster() *cluster {
+	c := &cluster{Server: apitest.Start(), history: map[string][]write{}, labels: map[string]string{}}
+	c.Serve(paths["pods"], "v1", "Pod")
+	c.Serve(paths["nodes"], "v1", "Node")
+	c.serveWidgets()
+	c.Alias("/apis/example.com/v1beta1/widgets", paths["widgets.example.com"])
+	for _, ns := range []string{"a", "b"} {
+		c.relabel(ns, "x")
+	}
+	return c
+}
+
+func (c *cluster) serveWidgets() { c.Serve(paths["widgets.example.com"], "example.com/v1", "Widget") }
+
+func (c *cluster) relabel(ns, tier string) {
+	c.labels[ns] = tier
+	c.Put(paths["namespaces"], "", ns, map[string]any{"metadata": map[string]any{
+		"name": ns, "uid": "uid-" + ns, "labels": map[string]any{"tier": tier},
+	}})
+}
+
+// path is an object path: the key of a history.
+func path(resource, namespace, name string) string { return resource + "/" + namespace + "/" + name }
+
+// exists returns the last state of an object.
+func (c *cluster) exists(path string) (write, bool) {
+	h := c.history[path]
+	if len(h) == 0 || h[len(h)-1].verb == "deleted" {
+		return write{}, false
+	}
+	return h[len(h)-1], true
+}
+
+func (c *cluster) put(resource, namespace, name string) {
+	c.n++
+	key := path(resource, namespace, name)
+	last, exists := c.exists(key)
+	c.Put(paths[resource], namespace, name, map[string]any{"spec": map[string]any{
+		"n": c.n, "secret": fmt.Sprint("s", c.n), "noise": c.n,
+	}})
+	w := write{verb: "updated", uid: last.uid, version: c.Version(), n: c.n}
+	if !exists {
+		w.verb, w.uid = "added", "uid-"+name+"-"+w.version
+	}
+	c.history[key] = append(c.history[key], w)
+}
+
+func (c *cluster) delete(resource, namespace, name string) {
+	key := path(resource, namespace, name)
+	last, exists := c.exists(key)
+	if !exists {
+		return
+	}
+	c.Delete(paths[resource], namespace, name)
+	last.verb, last.version = "deleted", c.Version()
+	c.history[key] = append(c.history[key], last)
+}
+
+// write makes one random change.
+func (c *cluster) write(r *rand.Rand, widgets bool) {
+	resource := resourceNames[r.IntN(len(resourceNames))]
+	if resource == "widgets.example.com" && !widgets {
+		resource = "pods"
+	}
+	namespace := []string{"a", "b"}[r.IntN(2)]
+	if resource == "nodes" {
+		namespace = ""
+	}
+	name := "o" + strconv.Itoa(r.IntN(6))
+	switch _, exists := c.exists(path(resource, namespace, name)); {
+	case exists && r.IntN(4) == 0:
+		c.delete(resource, namespace, name)
+		if r.IntN(2) == 0 {
+			c.put(resource, namespace, name)
+		}
+	default:
+		c.put(resource, namespace, name)
+	}
+}
+
+// removeWidgets deletes the custom resource definition with its objects.
+func (c *cluster) removeWidgets() {
+	for _, key := range slices.Sorted(maps.Keys(c.history)) {
+		var ns, name string
+		if n, _ := fmt.Sscanf(key, "widgets.example.com/%1s/%s", &ns, &name); n == 2 {
+			c.delete("widgets.example.com", ns, name)
+		}
+	}
+	c.Unserve(paths["widgets.example.com"])
+}

@@ -1,0 +1,509 @@
+package simulation
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/delivery"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// The sinks of a depot. The live one always accepts. The moody one fails in every
+// way. The fickle one is also removed, put back and purged.
+const (
+	live   = "live"
+	moody  = "moody"
+	fickle = "fickle"
+)
+
+// depot is one history of store and delivery, without an API server.
+type depot struct {
+	t       *testing.T
+	r       *rand.Rand
+	verbose bool
+	without []string
+
+	disk  *disk
+	ahead time.Duration // of the store's clock
+	boxes map[string]*box
+
+	store   *outbox.Store
+	stop    context.CancelFunc
+	ended   chan error
+	workers map[string]*worker
+	dead    *bool // whether the present process is killed; guarded by all boxes' locks
+
+	n       map[int]int // by object: its changes so far
+	damaged bool
+}
+
+// box is the receiver behind a sink, and what was committed for it.
+type box struct {
+	mu        sync.Mutex
+	mode      string
+	object    int // that the picky modes are about
+	accepted  []parcel
+	replayed  map[string]bool
+	committed []parcel
+	purged    bool
+}
+
+// parcel is the n-th change of an object.
+type parcel struct {
+	Object int    `json:"object"`
+	N      int    `json:"n"`
+	Pad    string `json:"pad"`
+}
+
+func (p parcel) id() string { return fmt.Sprintf("%d/%d", p.Object, p.N) }
+
+type worker struct {
+	*delivery.Worker
+	cancel context.CancelFunc
+	done   chan error
+}
+
+// boxSink delivers to a box for one process.
+type boxSink struct {
+	*box
+	dead *bool
+}
+
+var moods = []string{well, down, paused, slow, "refused for a time", "one fails", "one is forbidden", "one is delayed", "one is refused", "all are refused"}
+
+func (s boxSink) Write(ctx context.Context, batch []*event.Event) error {
+	s.mu.Lock()
+	mode := s.mode
+	s.mu.Unlock()
+	switch mode {
+	case down:
+		return errDown
+	case paused:
+		return sinks.Pause(errDown)
+	case "refused for a time":
+		return sinks.RetryAfter(errDown, 3*time.Second)
+	case "all are refused":
+		return sinks.Poison(errDown)
+	case slow:
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if *s.dead {
+		return errDown
+	}
+	failed, held := map[int]error{}, map[int]bool{}
+	for i, e := range batch {
+		var p parcel
+		if err := json.Unmarshal(e.Object, &p); err != nil {
+			return sinks.Poison(err)
+		}
+		p.Pad = ""
+		switch {
+		case held[p.Object]:
+			failed[i] = sinks.Held(errDown)
+		case p.Object == s.object && strings.HasPrefix(mode, "one "):
+			failed[i], held[p.Object] = map[string]error{
+				"one fails": errDown, "one is forbidden": sinks.Pause(errDown),
+				"one is delayed": sinks.RetryAfter(errDown, time.Minute), "one is refused": sinks.Poison(errDown),
+			}[mode], true
+		default:
+			s.accepted = append(s.accepted, p)
+			if e.Replay {
+				s.replayed[p.id()] = true
+			}
+		}
+	}
+	if len(failed) > 0 {
+		return &sinks.BatchError{Failed: failed}
+	}
+	return nil
+}
+
+func (boxSink) Close(context.Context) error { return nil }
+
+func newDepot(t *testing.T, seed uint64, verbose bool) *depot {
+	d := &depot{
+		t: t, r: rand.New(rand.NewPCG(seed, 3)), verbose: verbose, without: strings.Split(os.Getenv("WATCHERD_SIM_WITHOUT"), ","),
+		disk: newDisk(vfs.NewCrashableMem()), boxes: map[string]*box{}, workers: map[string]*worker{}, n: map[int]int{},
+	}
+	for _, name := range []string{live, moody, fickle} {
+		d.boxes[name] = &box{mode: well, replayed: map[string]bool{}}
+	}
+	return d
+}
+
+// begin opens the store and starts the workers of the sinks that are configured.
+func (d *depot) begin(names ...string) error {
+	log := slog.New(slog.DiscardHandler)
+	if d.verbose {
+		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+	}
+	store, err := outbox.Open("store", outbox.Options{
+		FS: d.disk, Logger: log, MinFree: minFree, RetentionMaxAge: time.Hour, RetentionMaxBytes: 1 << 20, MaxBytes: 64 << 20,
+		Now: func() time.Time { return today().Add(d.ahead) },
+	})
+	if d.damaged && errors.Is(err, outbox.ErrDamaged) {
+		d.store = nil
+		return errOver // what holds the store together was hit: it refuses, and an export reads the rest
+	}
+	if err != nil {
+		return fmt.Errorf("open: %w", err)
+	}
+	d.store, d.dead, d.ended = store, new(bool), make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.Background())
+	d.stop = cancel
+	go func() { d.ended <- store.Run(ctx) }()
+	for _, name := range names {
+		if err := d.work(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (d *depot) work(name string) error {
+	queue, err := d.store.EnsureSink(name, outbox.FromNow)
+	if err != nil {
+		return fmt.Errorf("queue %s: %w", name, err)
+	}
+	b, dead := d.boxes[name], d.dead
+	w := &worker{done: make(chan error, 1), Worker: delivery.New(delivery.Config{
+		Name: name, Queue: queue, Decode: decode,
+		Open:     func(context.Context) (sinks.Sink, error) { return boxSink{b, dead}, nil },
+		Delivery: sinks.Delivery{MaxEvents: 10, MaxBytes: 1 << 20, Concurrency: 2},
+	})}
+	ctx, cancel := context.WithCancel(context.Background())
+	w.cancel = cancel
+	go func() { w.done <- w.Run(ctx) }()
+	d.workers[name] = w
+	return nil
+}
+
+func decode(it outbox.Item) (*event.Event, error) {
+	var p parcel
+	if err := json.Unmarshal(it.Payload, &p); err != nil {
+		return nil, err
+	}
+	return &event.Event{
+		ID: p.id(), Type: event.Updated, Time: it.Time, Sequence: it.Sequence, Replay: it.Flags != 0,
+		Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Name: fmt.Sprint(p.Object), UID: "u", Object: it.Payload,
+	}, nil
+}
+
+func (d *depot) rest(name string) error {
+	w, ok := d.workers[name]
+	if !ok {
+		return nil
+	}
+	delete(d.workers, name)
+	w.cancel()
+	return <-w.done
+}
+
+// end stops the process, and returns which sinks were configured.
+func (d *depot) end() ([]string, error) {
+	names := slices.Sorted(maps.Keys(d.workers))
+	var errs []error
+	for _, name := range names {
+		errs = append(errs, d.rest(name))
+	}
+	d.stop()
+	errs = append(errs, <-d.ended, d.store.Close())
+	return names, errors.Join(errs...)
+}
+
+func (d *depot) kill() []string {
+	for _, b := range d.boxes {
+		b.mu.Lock()
+	}
+	*d.dead = true
+	after := d.disk.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: []int{0, 50, 100}[d.r.IntN(3)], RNG: d.r})
+	for _, b := range d.boxes {
+		b.mu.Unlock()
+	}
+	d.disk.full.Store(false)
+	names, _ := d.end()
+	d.disk = newDisk(after)
+	return names
+}
+
+// commit records changes for some sinks. It waits for room as the committer does, and
+// fails if there is none although nothing is full.
+func (d *depot) commit(count, pad int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := d.store.WaitIngest(ctx); err != nil {
+		if d.disk.full.Load() {
+			return nil
+		}
+		return fmt.Errorf("ingest stands still: %w (%s)", err, d.store.Health().Reason)
+	}
+	b := d.store.NewBatch()
+	defer b.Discard()
+	chosen := map[string][]parcel{}
+	for range count {
+		object := d.r.IntN(30)
+		d.n[object]++
+		p := parcel{Object: object, N: d.n[object], Pad: strings.Repeat("x", pad)}
+		payload, err := json.Marshal(p)
+		if err != nil {
+			return err
+		}
+		p.Pad = ""
+		var routes []outbox.Route
+		for _, name := range []string{live, moody, fickle} {
+			_, configured := d.workers[name]
+			if configured && (name == live || d.r.IntN(3) > 0) {
+				routes = append(routes, outbox.Route{Sink: name})
+				chosen[name] = append(chosen[name], p)
+			}
+		}
+		b.Append(outbox.Record{Time: today().Add(d.ahead), Lane: uint64(object), Payload: payload}, routes)
+	}
+	if err := d.store.Commit(b); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	for name, list := range chosen {
+		d.boxes[name].committed = append(d.boxes[name].committed, list...)
+	}
+	return nil
+}
+
+func (d *depot) steps() []step {
+	r := d.r
+	return []step{
+		{"commit", 30, func() error { return d.commit(1+r.IntN(10), 20) }},
+		{"commit much", 1, func() error { return d.commit(200, 8_000) }},
+		{"sleep", 12, func() error { time.Sleep(time.Duration(r.IntN(5000)) * time.Millisecond); return nil }},
+		{"sleep long", 2, func() error { time.Sleep(time.Duration(r.IntN(30)) * time.Minute); return nil }},
+		{"the live sink keeps up", 10, func() error {
+			time.Sleep(5 * time.Second)
+			if q := d.workers[live].Status().Queue; q.Length > 0 && !d.damaged {
+				return fmt.Errorf("%d events wait for the live sink: %+v", q.Length, d.workers[live].Status())
+			}
+			return nil
+		}},
+		{"mood", 12, func() error {
+			b := d.boxes[[]string{moody, fickle}[r.IntN(2)]]
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.mode, b.object = moods[r.IntN(len(moods))], r.IntN(30)
+			d.say(b.mode)
+			return nil
+		}},
+		{"resume", 3, func() error { d.workers[moody].Resume(); return nil }},
+		{"retry dead letters", 2, func() error {
+			q, err := d.store.Queue(moody)
+			if err != nil {
+				return err
+			}
+			letters, err := q.DeadLetters(0, 1000)
+			if err != nil {
+				return err
+			}
+			for _, l := range letters {
+				if _, err := q.RetryDeadLetters(1, l.Position); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
+		{"remove", 2, func() error { return d.rest(fickle) }},
+		{"put back", 4, func() error {
+			if d.workers[fickle] != nil {
+				return nil
+			}
+			return d.work(fickle)
+		}},
+		{"purge", 1, func() error {
+			if d.workers[fickle] != nil {
+				return nil
+			}
+			if _, err := d.store.Queue(fickle); err != nil {
+				return nil
+			}
+			d.boxes[fickle].purged = true
+			d.boxes[fickle].committed = nil
+			return d.store.PurgeSink(fickle)
+		}},
+		{"clock", 1, func() error {
+			d.ahead += []time.Duration{-time.Hour, time.Hour, 24 * time.Hour, -24 * time.Hour}[r.IntN(4)]
+			return nil
+		}},
+		{"disk full", 1, func() error { d.disk.full.Store(true); time.Sleep(time.Second); return nil }},
+		{"disk free", 3, func() error { d.disk.full.Store(false); time.Sleep(time.Second); return nil }},
+		{"stop and start", 2, func() error {
+			names, err := d.end()
+			return errors.Join(err, d.begin(names...))
+		}},
+		{"kill and start", 2, func() error { return d.begin(d.kill()...) }},
+		{"a bad byte", 1, func() error {
+			names, err := d.end()
+			if err != nil {
+				return err
+			}
+			if err := d.flip(); err != nil {
+				return err
+			}
+			return d.begin(names...)
+		}},
+	}
+}
+
+// flip changes a byte of a table.
+func (d *depot) flip() error {
+	names, err := d.disk.List("store/db")
+	if err != nil {
+		return err
+	}
+	slices.Sort(names)
+	names = slices.DeleteFunc(names, func(n string) bool { return !strings.HasSuffix(n, ".sst") })
+	if len(names) == 0 {
+		return nil
+	}
+	name := filepath.Join("store/db", names[d.r.IntN(len(names))])
+	f, err := d.disk.mem.Open(name)
+	if err != nil {
+		return err
+	}
+	content, err := io.ReadAll(f)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	// The first half: behind it are the indexes, without which a table is lost whole.
+	content[d.r.IntN(max(len(content)/2, 1))] ^= 1 << d.r.IntN(8)
+	d.damaged = true
+	out, err := d.disk.mem.Create(name, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(content)
+	return errors.Join(err, out.Sync(), out.Close())
+}
+
+func (d *depot) say(what string) {
+	if d.verbose {
+		d.t.Log(time.Now().Format("15:04:05.000"), what)
+	}
+}
+
+func (d *depot) run(n int) {
+	if err := d.begin(live, moody, fickle); err != nil {
+		d.t.Fatal(err)
+	}
+	defer func() {
+		if d.store == nil {
+			return
+		}
+		if _, err := d.end(); err != nil {
+			d.t.Errorf("the last stop: %v", err)
+		}
+	}()
+	play(d.t, d.r, n, slices.DeleteFunc(d.steps(), func(s step) bool { return slices.Contains(d.without, s.name) }), d.say)
+	if d.t.Failed() || d.store == nil {
+		return
+	}
+	d.heal()
+	for _, name := range slices.Sorted(maps.Keys(d.boxes)) {
+		d.check(name)
+	}
+}
+
+// heal ends all trouble and waits until every queue is empty.
+func (d *depot) heal() {
+	d.say("heal")
+	d.disk.full.Store(false)
+	for _, b := range d.boxes {
+		b.mu.Lock()
+		b.mode = well
+		b.mu.Unlock()
+	}
+	if d.workers[fickle] == nil {
+		if err := d.work(fickle); err != nil {
+			d.t.Fatal(err)
+		}
+	}
+	left := func() (n int64) {
+		for _, w := range d.workers {
+			n += w.Status().Queue.Length
+		}
+		return n
+	}
+	for range 60 {
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if left() == 0 {
+			return
+		}
+	}
+	for name, w := range d.workers {
+		if st := w.Status(); st.Queue.Length > 0 {
+			d.t.Errorf("sink %s: an hour after the last trouble %d events wait: %+v", name, st.Queue.Length, st)
+		}
+	}
+}
+
+// check compares what a receiver has with what was committed for it.
+func (d *depot) check(name string) {
+	b := d.boxes[name]
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	last, got := map[int]int{}, map[string]bool{}
+	for _, p := range b.accepted {
+		if !got[p.id()] && p.N < last[p.Object] && !b.replayed[p.id()] {
+			d.t.Errorf("sink %s: %s arrives after %d/%d", name, p.id(), p.Object, last[p.Object])
+		}
+		last[p.Object] = max(last[p.Object], p.N)
+		got[p.id()] = true
+	}
+	q, err := d.store.Queue(name)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	letters, err := q.DeadLetters(0, 1<<20)
+	if err != nil && !d.damaged {
+		d.t.Fatal(err)
+	}
+	set := map[string]bool{}
+	for _, l := range letters {
+		var p parcel
+		if json.Unmarshal(l.Payload, &p) == nil {
+			set[p.id()] = true
+		}
+	}
+	if name == live && len(letters) > 0 && !d.damaged {
+		d.t.Errorf("sink live has %d dead letters", len(letters))
+	}
+	var lost []string
+	for _, p := range b.committed {
+		if !got[p.id()] && !set[p.id()] {
+			lost = append(lost, p.id())
+		}
+	}
+	if len(lost) > 0 && !d.damaged {
+		d.t.Errorf("sink %s: %d of %d committed events are lost: %v", name, len(lost), len(b.committed), lost[:min(len(lost), 20)])
+	}
+}

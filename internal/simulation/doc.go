@@ -1,0 +1,19 @@
+// Package simulation tests the pipeline from the API server to the sinks as a
+// whole, on fake time, in memory.
+//
+// A history is a seed. It drives a fake API server, the real factory, feed, store and
+// delivery, and sinks that fail, through about a hundred random steps: writes, lost
+// connections, compactions, refused requests, outages, reloads, relabelled
+// namespaces, a full disk, stops and kills. A kill keeps of the disk what a power
+// cut keeps. At the end all is well again, and what every sink was given is compared
+// with what the writer wrote, object path by object path: each event is possible,
+// none is missing, the order is that of the writes, and a change has one id.
+//
+// A failing history prints its seed. WATCHERD_SIM_SEED runs one history with its
+// steps printed, WATCHERD_SIM_WITHOUT leaves steps out ("reload,relabel"),
+// WATCHERD_SIM_HISTORIES sets how many histories run and WATCHERD_SIM_FIRST where they
+// begin. The steps of a seed are always the same; what the goroutines make of them may
+// differ in order.
+//
+// The package has tests only.
+package simulation

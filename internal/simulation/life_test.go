@@ -1,0 +1,197 @@
+package simulation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/feed"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// disk is a file system that forgets what was not synced when the power is cut, that
+// other programs fill, and that fails.
+type disk struct {
+	vfs.FS
+	mem  *vfs.MemFS
+	full atomic.Bool
+	fail atomic.Bool
+}
+
+func newDisk(mem *vfs.MemFS) *disk {
+	d := &disk{mem: mem}
+	d.FS = errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind != errorfs.OpFileSync && op.Kind != errorfs.OpFileSyncData && op.Kind != errorfs.OpFileSyncTo {
+			return nil
+		}
+		if d.fail.Load() {
+			return syscall.EIO
+		}
+		return nil
+	}))
+	return d
+}
+
+// GetDiskUsage implements vfs.FS.
+func (d *disk) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	free := uint64(1 << 40)
+	if d.full.Load() {
+		free = 1 << 20
+	}
+	return vfs.DiskUsage{AvailBytes: free, TotalBytes: 1 << 41, UsedBytes: 1<<41 - free}, nil
+}
+
+// resolver is discovery: what the cluster serves, as the history says.
+type resolver struct {
+	mu      sync.Mutex
+	widgets bool
+	beta    bool // the older version of widgets is the preferred one
+	changed chan struct{}
+}
+
+var (
+	pods    = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", Namespaced: true}
+	nodes   = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, Kind: "Node"}
+	widgets = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}, Kind: "Widget", Namespaced: true}
+)
+
+func (r *resolver) Changed() <-chan struct{} { return r.changed }
+
+func (r *resolver) Resolve(pattern string) ([]dynamicfactory.Resource, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch {
+	case pattern == "pods":
+		return []dynamicfactory.Resource{pods}, nil
+	case pattern == "nodes":
+		return []dynamicfactory.Resource{nodes}, nil
+	case pattern == "widgets.example.com" && r.widgets:
+		w := widgets
+		if r.beta {
+			w.GVR.Version = "v1beta1"
+		}
+		return []dynamicfactory.Resource{w}, nil
+	}
+	return nil, fmt.Errorf("%s: %w", pattern, dynamicfactory.ErrNotServed)
+}
+
+// set changes what is served.
+func (r *resolver) set(change func()) {
+	r.mu.Lock()
+	change()
+	r.mu.Unlock()
+	select {
+	case r.changed <- struct{}{}:
+	default:
+	}
+}
+
+// life is one process of the daemon, from the opening of its store to its end.
+type life struct {
+	world   *world
+	store   *outbox.Store
+	manager *feed.Manager
+	killed  bool // guarded by the receivers' locks, all of them
+
+	stop      context.CancelFunc
+	stopStore context.CancelFunc
+	ended     chan error
+	kept      chan error
+}
+
+// begin starts a process on the disk.
+func (w *world) begin() error {
+	l := &life{world: w, ended: make(chan error, 1), kept: make(chan error, 1)}
+	log := slog.New(slog.DiscardHandler)
+	if w.verbose {
+		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	}
+	var err error
+	if l.store, err = outbox.Open("store", outbox.Options{FS: w.disk, Logger: log, MinFree: minFree, Now: today}); err != nil {
+		return fmt.Errorf("open the store: %w", err)
+	}
+	l.manager, err = feed.New(feed.Config{
+		Cluster: "sim", REST: w.cluster.Config(), Resolver: w.resolver, Store: l.store,
+		Logger: log, Registerer: prometheus.NewRegistry(), Drain: 2 * time.Second, Now: today,
+	})
+	if err != nil {
+		return errors.Join(err, l.store.Close())
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	storeCtx, stopStore := context.WithCancel(context.Background())
+	l.stop, l.stopStore = stop, stopStore
+	go func() { l.kept <- l.store.Run(storeCtx) }()
+	go func() { l.ended <- l.manager.Run(ctx) }()
+	w.life = l
+	return w.apply()
+}
+
+// today is the clock of the daemon. Fake time begins with the year 2000, which the
+// store takes for a clock that was not set.
+func today() time.Time { return time.Now().AddDate(27, 0, 0) }
+
+const minFree = 64 << 20
+
+// end stops the process and waits for it.
+func (l *life) end() error {
+	l.stop()
+	err := <-l.ended
+	l.stopStore()
+	err = errors.Join(err, <-l.kept, l.store.Close())
+	l.world.life = nil
+	return err
+}
+
+// kill ends the process as kill -9 or a power cut does. A share of what was not
+// synced survives. What the process still does is seen by nobody.
+func (l *life) kill(r *rand.Rand) {
+	w := l.world
+	for _, receiver := range w.receivers {
+		receiver.mu.Lock()
+	}
+	l.killed = true
+	after := w.disk.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: []int{0, 50, 100}[r.IntN(3)], RNG: r})
+	for _, receiver := range w.receivers {
+		receiver.mu.Unlock()
+	}
+	w.disk.full.Store(false) // lets the dead process come to its end
+	_ = l.end()
+	w.disk = newDisk(after)
+}
+
+// apply has the process follow the present configuration.
+func (w *world) apply() error {
+	state, err := w.compile()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
+	defer cancel()
+	if err := w.life.manager.Apply(ctx, state); err != nil {
+		return fmt.Errorf("apply: %w", err)
+	}
+	return nil
+}
+
+func (w *world) compile() (*plan.State, error) {
+	c, err := config.Parse("sim.yaml", []byte(w.config.yaml()), config.Kinds{"sim": func() any { return &sinkConfig{w.life} }})
+	if err != nil {
+		return nil, fmt.Errorf("%w in\n%s", err, w.config.yaml())
+	}
+	return plan.Compile(c)
+}

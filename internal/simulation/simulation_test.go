@@ -1,0 +1,72 @@
+package simulation
+
+import (
+	"log/slog"
+	"os"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	"k8s.io/klog/v2"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(seedVariable) == "" {
+		klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // client-go tells of every broken connection
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// seedVariable names the variable that asks for one history.
+const seedVariable = "WATCHERD_SIM_SEED"
+
+// steps is how long a history is.
+const steps = 100
+
+// TestHistories plays histories of the whole pipeline.
+func TestHistories(t *testing.T) {
+	histories(t, func(t *testing.T, seed uint64, verbose bool) { newWorld(t, seed, verbose).run(steps) })
+}
+
+// TestDeliveries plays histories of the store and the delivery alone.
+func TestDeliveries(t *testing.T) {
+	histories(t, func(t *testing.T, seed uint64, verbose bool) { newDepot(t, seed, verbose).run(steps) })
+}
+
+// histories plays one history a seed: for half a minute, or as many as the
+// environment asks for.
+func histories(t *testing.T, play func(t *testing.T, seed uint64, verbose bool)) {
+	if os.Getenv(seedVariable) != "" {
+		seed := number(t, seedVariable, 0)
+		synctest.Test(t, func(t *testing.T) { play(t, seed, true) })
+		return
+	}
+	most, first, begin := number(t, "WATCHERD_SIM_HISTORIES", 0), number(t, "WATCHERD_SIM_FIRST", 1), time.Now()
+	played := uint64(0)
+	for ; played < most || most == 0 && time.Since(begin) < 30*time.Second; played++ {
+		seed := first + played
+		ok := t.Run("seed="+strconv.FormatUint(seed, 10), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { play(t, seed, false) })
+		})
+		if !ok {
+			t.Logf("%s=%d plays this history again", seedVariable, seed)
+		}
+	}
+	t.Logf("%d histories of %d steps in %v", played, steps, time.Since(begin).Round(time.Second))
+}
+
+// number is the value of an environment variable.
+func number(t *testing.T, variable string, otherwise uint64) uint64 {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", variable, err)
+	}
+	return n
+}

@@ -1,0 +1,127 @@
+package simulation
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// received is one event as a receiver keeps it.
+type received struct {
+	ID, Path, UID, Version string
+	Type                   event.Type
+	Selection              event.Selection
+	Sequence               uint64
+	N                      int
+	Unknown, Repair        bool
+	Gap                    string // the cause
+}
+
+// receiver is what stands behind one sink. It outlives the processes that deliver to
+// it. Its fields are guarded by mu.
+type receiver struct {
+	mu     sync.Mutex
+	mode   string
+	poison string // the object path that mode picky refuses
+	events []received
+}
+
+// The modes of a receiver.
+const (
+	well   = "well"
+	down   = "down"
+	paused = "paused"
+	slow   = "slow"
+	picky  = "picky"
+)
+
+var errDown = errors.New("the receiver is down")
+
+// sink is the sink of one life. A killed life's writes reach nobody.
+type sink struct {
+	*receiver
+	life *life
+}
+
+func (s sink) Write(ctx context.Context, batch []*event.Event) error {
+	s.mu.Lock()
+	mode := s.mode
+	s.mu.Unlock()
+	switch mode {
+	case down:
+		return errDown
+	case paused:
+		return sinks.Pause(errDown)
+	case slow:
+		select {
+		case <-time.After(300 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.life.killed {
+		return errDown
+	}
+	failed, held := map[int]error{}, map[string]bool{}
+	for i, e := range batch {
+		got := receive(e)
+		switch {
+		case held[got.Path]:
+			failed[i] = sinks.Held(errDown)
+		case mode == picky && got.Path == s.poison:
+			failed[i], held[got.Path] = errDown, true
+		default:
+			s.events = append(s.events, got)
+		}
+	}
+	if len(failed) > 0 {
+		return &sinks.BatchError{Failed: failed}
+	}
+	return nil
+}
+
+func (sink) Close(context.Context) error { return nil }
+
+func receive(e *event.Event) received {
+	resource := e.Resource.Resource
+	if e.Resource.Group != "" {
+		resource += "." + e.Resource.Group
+	}
+	got := received{
+		ID: e.ID, Path: path(resource, e.Namespace, e.Name), UID: e.UID, Version: e.ResourceVersion, Type: e.Type,
+		Selection: e.Selection, Sequence: e.Sequence, Unknown: e.FinalStateUnknown, Repair: e.Repair,
+	}
+	if e.Gap != nil {
+		got.Gap = e.Gap.Cause
+	}
+	var object struct {
+		Spec struct{ N int } `json:"spec"`
+	}
+	if len(e.Object) > 0 {
+		if err := json.Unmarshal(e.Object, &object); err != nil {
+			panic(err)
+		}
+	}
+	got.N = object.Spec.N
+	return got
+}
+
+// sinkConfig is the block of kind sim.
+type sinkConfig struct{ life *life }
+
+func (sinkConfig) Validate() error { return nil }
+
+func (sinkConfig) Defaults() sinks.Delivery {
+	return sinks.Delivery{MaxEvents: 20, MaxBytes: 1 << 20, Concurrency: 2}
+}
+
+func (c sinkConfig) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
+	return sink{c.life.world.receivers[o.Name], c.life}, nil
+}

@@ -1,0 +1,292 @@
+package simulation
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/apitest"
+)
+
+// world is one history.
+type world struct {
+	t       *testing.T
+	r       *rand.Rand
+	verbose bool
+	without []string // steps that are left out
+
+	cluster   *cluster
+	resolver  *resolver
+	disk      *disk
+	receivers map[string]*receiver
+	config    settings
+	life      *life
+	widgets   bool
+
+	refuse atomic.Int64 // of a hundred requests, how many are refused; 100: the server is away
+
+	lossy bool // history was compacted away
+	gone  bool // the definition of widgets was deleted: what was not read of them by then cannot be
+}
+
+func newWorld(t *testing.T, seed uint64, verbose bool) *world {
+	w := &world{
+		t: t, without: strings.Split(os.Getenv("WATCHERD_SIM_WITHOUT"), ","), r: rand.New(rand.NewPCG(seed, 1)), verbose: verbose,
+		cluster: newCluster(), resolver: &resolver{widgets: true, changed: make(chan struct{}, 1)},
+		disk:      newDisk(vfs.NewCrashableMem()),
+		receivers: map[string]*receiver{"main": {mode: well}, "flaky": {mode: well}, "chosen": {mode: well}},
+		widgets:   true,
+	}
+	var turn atomic.Int64
+	w.cluster.Intercept(func(rw http.ResponseWriter, _ *http.Request) bool {
+		share := w.refuse.Load()
+		if share == 0 {
+			return false
+		}
+		if share >= 100 {
+			panic(http.ErrAbortHandler)
+		}
+		if (turn.Add(1)*7919)%100 >= share {
+			return false
+		}
+		switch turn.Load() % 3 {
+		case 0:
+			rw.Header().Set("Retry-After", "1")
+			apitest.Fail(rw, http.StatusTooManyRequests, "TooManyRequests")
+		case 1:
+			apitest.Fail(rw, http.StatusInternalServerError, "InternalError")
+		default:
+			panic(http.ErrAbortHandler)
+		}
+		return true
+	})
+	return w
+}
+
+// step is a thing that may happen, weight times as often as one of weight 1.
+type step struct {
+	name   string
+	weight int
+	do     func() error
+}
+
+func (w *world) steps() []step {
+	r, c := w.r, w.cluster
+	return []step{
+		{"write", 30, func() error {
+			for range 1 + r.IntN(6) {
+				c.write(r, w.widgets)
+			}
+			return nil
+		}},
+		{"settle", 15, func() error { synctest.Wait(); return nil }},
+		{"sleep", 10, func() error { time.Sleep(time.Duration(r.IntN(3000)) * time.Millisecond); return nil }},
+		{"sleep long", 1, func() error { time.Sleep(time.Duration(30+r.IntN(200)) * time.Second); return nil }},
+		{"bookmark", 5, func() error { c.Bookmark(); return nil }},
+		{"cut", 3, func() error { c.Cut(); return nil }},
+		{"end watches", 3, func() error { c.EndWatches(); return nil }},
+		{"compact", 1, func() error { w.lossy = true; c.Compact(); c.Cut(); return nil }},
+		{"refuse some requests", 2, func() error { w.refuse.Store(int64(10 + r.IntN(40))); return nil }},
+		{"server away", 1, func() error {
+			w.refuse.Store(100)
+			c.Cut()
+			time.Sleep(time.Duration(1+r.IntN(40)) * time.Second)
+			w.refuse.Store(0)
+			return nil
+		}},
+		{"server well", 3, func() error { w.refuse.Store(0); return nil }},
+		{"reload", 6, func() error {
+			what := w.config.change(r)
+			w.say(what)
+			return w.apply()
+		}},
+		{"relabel", 2, func() error {
+			ns := []string{"a", "b"}[r.IntN(2)]
+			c.relabel(ns, []string{"x", "y"}[r.IntN(2)])
+			return nil
+		}},
+		{"preferred version", 1, func() error {
+			w.resolver.set(func() { w.resolver.beta = !w.resolver.beta })
+			return nil
+		}},
+		{"stall", 1, func() error {
+			c.Stall(true)
+			time.Sleep(time.Duration(r.IntN(400)) * time.Second)
+			for range r.IntN(10) {
+				c.write(r, w.widgets)
+			}
+			c.Stall(false)
+			return nil
+		}},
+		{"disk fails", 1, func() error {
+			w.disk.fail.Store(true)
+			for range 3 {
+				c.write(r, w.widgets)
+			}
+			time.Sleep(10 * time.Second)
+			w.life.kill(r)
+			return w.begin()
+		}},
+		{"disk full", 1, func() error { w.disk.full.Store(true); time.Sleep(time.Second); return nil }},
+		{"disk free", 3, func() error { w.disk.full.Store(false); return nil }},
+		{"receiver", 6, func() error {
+			flaky := w.receivers["flaky"]
+			flaky.mu.Lock()
+			defer flaky.mu.Unlock()
+			flaky.mode = []string{well, down, paused, slow, picky}[r.IntN(5)]
+			flaky.poison = path("pods", []string{"a", "b"}[r.IntN(2)], fmt.Sprint("o", r.IntN(6)))
+			w.say(flaky.mode)
+			return nil
+		}},
+		{"stop and start", 2, func() error {
+			if err := w.life.end(); err != nil {
+				return fmt.Errorf("stop: %w", err)
+			}
+			for range r.IntN(8) {
+				c.write(r, w.widgets)
+			}
+			return w.begin()
+		}},
+		{"kill and start", 2, func() error {
+			w.life.kill(r)
+			for range r.IntN(8) {
+				c.write(r, w.widgets)
+			}
+			return w.begin()
+		}},
+		{"widgets go", 1, func() error {
+			if w.widgets {
+				w.widgets = false
+				w.gone = true
+				c.removeWidgets()
+				w.resolver.set(func() { w.resolver.widgets = false })
+			}
+			return nil
+		}},
+		{"widgets come", 2, func() error {
+			if !w.widgets {
+				w.widgets = true
+				c.serveWidgets()
+				w.resolver.set(func() { w.resolver.widgets = true })
+			}
+			return nil
+		}},
+	}
+}
+
+func (w *world) say(what string) {
+	if w.verbose {
+		w.t.Log(time.Now().Format("15:04:05.000"), what)
+	}
+}
+
+// run plays a history of n steps and checks it.
+func (w *world) run(n int) {
+	defer w.cluster.Close()
+	defer func() {
+		if w.life != nil {
+			if err := w.life.end(); err != nil {
+				w.t.Errorf("the last stop: %v", err)
+			}
+		}
+	}()
+	for range w.r.IntN(20) {
+		w.cluster.write(w.r, true)
+	}
+	if err := w.begin(); err != nil {
+		w.t.Fatalf("begin: %v", err)
+	}
+	play(w.t, w.r, n, slices.DeleteFunc(w.steps(), func(s step) bool { return slices.Contains(w.without, s.name) }), w.say)
+	if w.t.Failed() {
+		return
+	}
+	w.heal()
+	w.check()
+}
+
+// errOver ends a history before its time.
+var errOver = errors.New("the history is over")
+
+// play takes n random steps.
+func play(t *testing.T, r *rand.Rand, n int, steps []step, say func(string)) {
+	total := 0
+	for _, s := range steps {
+		total += s.weight
+	}
+	for range n {
+		at := r.IntN(total)
+		for _, s := range steps {
+			if at -= s.weight; at >= 0 {
+				continue
+			}
+			say(s.name)
+			if err := s.do(); errors.Is(err, errOver) {
+				say(err.Error())
+				return
+			} else if err != nil {
+				t.Errorf("%s: %v", s.name, err)
+				return
+			}
+			break
+		}
+	}
+}
+
+// heal ends every trouble and returns when all that was written is delivered.
+func (w *world) heal() {
+	w.say("heal")
+	w.refuse.Store(0)
+	w.disk.full.Store(false)
+	for _, r := range w.receivers {
+		r.mu.Lock()
+		r.mode = well
+		r.mu.Unlock()
+	}
+	if !w.widgets {
+		w.widgets = true
+		w.cluster.serveWidgets()
+		w.resolver.set(func() { w.resolver.widgets = true })
+	}
+	for range 60 {
+		time.Sleep(10 * time.Second)
+		w.cluster.Bookmark()
+		synctest.Wait()
+		if w.quiet() {
+			return
+		}
+	}
+	w.t.Error("ten minutes after the last trouble not everything is delivered")
+}
+
+// quiet reports whether the last state of every object has been delivered and no
+// sink has anything left.
+func (w *world) quiet() bool {
+	for name := range w.receivers {
+		q, err := w.life.store.Queue(name)
+		if err != nil {
+			continue // never configured
+		}
+		if w.life.manager == nil || name == "chosen" && !w.config.chosen {
+			continue
+		}
+		if q.Stats().Length > 0 {
+			return false
+		}
+	}
+	for _, name := range []string{"main", "flaky"} {
+		if len(w.behind(name)) > 0 {
+			return false
+		}
+	}
+	return true
+}
