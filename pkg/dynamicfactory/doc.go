@@ -55,12 +55,12 @@
 // nor are those of another resource that has a storage of its own whose versions are
 // behind the rest's.
 //
-// A source that has had no bookmarks and is quiet for two minutes asks for its version
-// once a minute, by a list of one object, and resumes from there once the same watch
-// has brought nothing for half a minute more. That rests on the server's watches being
-// less than that behind its storage, and on a watch that is broken showing it: a
-// connection that passes lists but withholds the events of an older watch would lose
-// those, if it is cut before it is found out.
+// A source that has had no bookmarks and is quiet for two minutes lists the metadata
+// of its resource once a minute, ten pages at most. If the list shows exactly the
+// objects that the informer has, and the same watch brings nothing for another half a
+// minute, the source resumes from the version of the list. What a stalled watch
+// withholds therefore still comes, unless it left no trace in the list: an object that
+// was made and deleted in between.
 //
 // In a factory made by NewForConfig, handlers set with SetWatchErrorHandler hear of
 // lists that fail; watches are re-established without them, and Status tells.

@@ -221,7 +221,7 @@ func (f *Factory) newSource(i *informer) *rawwatch.Source {
 		Client: f.raw, Prober: f.prober,
 		GVR: k.GVR, Namespace: k.Namespace, LabelSelector: o.LabelSelector, FieldSelector: o.FieldSelector,
 		MetadataOnly: k.MetadataOnly, Spool: f.spool, Make: m.make, Bookmark: m.bookmark, Window: f.opts.raw.Window,
-		Known: known, At: placed,
+		Known: known, Count: func() int { return len(i.shared.GetStore().ListKeys()) }, At: placed,
 	}
 	if o.TimeoutSeconds != nil {
 		cfg.TimeoutSeconds = *o.TimeoutSeconds

@@ -42,9 +42,10 @@ type Config struct {
 	// resourceVersion.
 	Bookmark func(resourceVersion string) (runtime.Object, error)
 	// Known returns the object that the informer has under a name, nil if it has none,
-	// and At an object at a position. They are for objects that cannot be read; both
-	// may be nil.
+	// Count the number of its objects, and At an object at a position. They are for
+	// objects that cannot be read and for watches without bookmarks; all may be nil.
 	Known func(namespace, name string) runtime.Object
+	Count func() int
 	At    func(o runtime.Object, position uint64) runtime.Object
 	// Snapshot, if not nil, is asked for the first list; it returns nil if it has none.
 	Snapshot func(ctx context.Context) (*Snapshot, error)

@@ -8,7 +8,10 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
+
+	"github.com/watcherd/watcherd/pkg/compact"
 )
 
 const (
@@ -24,10 +27,12 @@ const (
 	pausePatience = 30 * time.Second
 
 	// askAfter is how long a source that has never had a bookmark may be quiet before
-	// it asks for its resource's version, and askEvery how often it does. The answer
-	// counts once the stream has brought nothing for askTrial after it.
+	// it asks for its resource's version, and askEvery how often it does, of a resource
+	// of askPages pages at most. The answer counts once the stream has brought nothing
+	// for askTrial after it.
 	askAfter = 2 * time.Minute
 	askEvery = time.Minute
+	askPages = 10
 	askTrial = 30 * time.Second
 )
 
@@ -121,10 +126,9 @@ func (d *watchdog) mindPause(ctx context.Context) {
 }
 
 // keepFresh moves the version to resume from of a source that gets no bookmarks and
-// has been quiet for a time: a list says which version the resource has, and when the
-// watch has brought nothing for some time after that, there was nothing up to that
-// version to bring. A server that is behind by more than that may still bring
-// it: such events are handed on as all are. Errors mean that nothing is known.
+// has been quiet for a time. A list at that version shows exactly the objects that the
+// informer has, so that nothing is missing but what left no trace; and the watch
+// brings nothing for some time after it. Errors mean that nothing is known.
 func (d *watchdog) keepFresh(ctx context.Context, quiet time.Duration) {
 	s, a := d.source, d.answer
 	if a != nil && d.lastLine.Load() != a.lastLine {
@@ -139,9 +143,44 @@ func (d *watchdog) keepFresh(ctx context.Context, quiet time.Duration) {
 	}
 	d.asked = time.Now()
 	position, line := s.progress.position(), d.lastLine.Load()
-	if v, err := s.ownVersion(ctx); err == nil && v != "" {
+	if v, err := s.unchangedAt(ctx); err == nil && v != "" {
 		d.answer = &answer{parseVersion(v), position, line, time.Now()}
 	}
+}
+
+// unchangedAt returns the version of a list that shows exactly the objects that the
+// informer has, "" if the list shows others or is too long.
+func (s *Source) unchangedAt(ctx context.Context) (string, error) {
+	if s.cfg.Known == nil || s.cfg.Count == nil {
+		return "", nil
+	}
+	version, token, listed, same := "", "", 0, true
+	for range askPages {
+		onPage := 0
+		page, err := s.Heads(ctx, token, func() { onPage = 0 }, func(m *compact.Meta) error {
+			onPage++
+			known, ok := s.cfg.Known(string(m.Namespace), string(m.Name)).(metav1.Object)
+			same = same && ok && known.GetResourceVersion() == string(m.ResourceVersion) && string(known.GetUID()) == string(m.UID)
+			return nil
+		})
+		if err != nil {
+			return "", err
+		}
+		if version == "" {
+			version = page.ResourceVersion
+		}
+		listed += onPage
+		switch {
+		case !same || page.ResourceVersion != version:
+			return "", nil
+		case page.Continue == "" && listed == s.cfg.Count():
+			return version, nil
+		case page.Continue == "":
+			return "", nil
+		}
+		token = page.Continue
+	}
+	return "", nil
 }
 
 // look finds out whether the server is well. nil means that the watch is quiet
