@@ -122,10 +122,6 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 		return false, nil
 	case !ok:
 		j.err = errNotWatched
-		if err == nil && j.told != nil && j.sink == "" && j.only == nil {
-			key, value := selectionEntry(s, j.hit.watch)
-			g.batch.PutMeta(key, value)
-		}
 		j.forget(g.batch)
 		return false, nil
 	case isClosed(j.quit):
@@ -174,6 +170,10 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 			g.batch.PutMeta(j.meta, j.remember())
 		}
 		return true, nil
+	}
+	if err == nil && j.told != nil && j.sink == "" && j.only == nil {
+		key, value := selectionEntry(s, j.hit.watch)
+		g.batch.PutMeta(key, value)
 	}
 	j.forget(g.batch)
 	return false, nil
