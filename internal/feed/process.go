@@ -56,7 +56,9 @@ func (g *group) observed(c *change) error {
 		if err := g.unreadable(c, err); err != nil {
 			return err
 		}
-		g.record(c.src, c.obj)
+		if err := g.record(c.src, c.obj); err != nil {
+			return err
+		}
 		return g.emit(c, occurrence{t: event.Sync, after: c.obj})
 	case err != nil:
 		return err
@@ -225,7 +227,11 @@ func (g *group) emit(c *change, o occurrence) error {
 		}
 	}
 	if len(g.m.relabels) > 0 {
-		if err := g.takeAhead(c.src, o.subject(), o.before); err != nil {
+		recorded := o.before
+		if o.last != nil {
+			recorded = o.last // before is what the deletion itself shows
+		}
+		if err := g.takeAhead(c.src, o.subject(), recorded); err != nil {
 			return err
 		}
 	}
