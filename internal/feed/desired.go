@@ -109,14 +109,10 @@ func (m *Manager) inForce(name string) *plan.Watch {
 // want adds the sources that feed watch w with resource r, which pattern means.
 func (m *Manager) want(d desired, w *plan.Watch, pattern string, r dynamicfactory.Resource) error {
 	namespaces := []string{""}
-	var only map[string]struct{}
 	if len(w.Namespaces) > 0 {
 		namespaces = w.Namespaces
-		only = make(map[string]struct{}, len(namespaces))
-		for _, ns := range namespaces {
-			only[ns] = struct{}{}
-		}
 	}
+	fed := newHit(w)
 	pinned := pinnedVersion(pattern, r.GVR.Group)
 	for _, ns := range namespaces {
 		k := keyOf(w, r.GVR, pinned, ns)
@@ -141,7 +137,7 @@ func (m *Manager) want(d desired, w *plan.Watch, pattern string, r dynamicfactor
 			s.hits.Store(&[]hit{})
 			d.sources[k] = s
 		}
-		s.addHit(hit{watch: w, namespaces: only})
+		s.addHit(fed)
 	}
 	return nil
 }

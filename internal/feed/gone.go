@@ -199,8 +199,22 @@ func (m *Manager) endFarewells(start []*source) error {
 	return nil
 }
 
+// recordedResource returns the resource of a source's objects as they are recorded.
+func (m *Manager) recordedResource(s *source) (event.Resource, error) {
+	r := s.resource
+	err := m.scan(s, func(o *compact.Object) error {
+		kind := o.GetObjectKind().GroupVersionKind()
+		r.Version, r.Kind = kind.Version, kind.Kind
+		return errEnough
+	})
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return r, ignoreUnreadable(err)
+}
+
 // formerSource is the source that a part of the ledger had, with the watches of the
-// state that were given its objects. It does not run.
+// state that mean it, by the rules by which they were given its objects. It does not run.
 func (m *Manager) formerSource(st *plan.State, partition string) (*source, error) {
 	gr, scope := splitPartition(partition)
 	s := &source{
@@ -218,19 +232,26 @@ func (m *Manager) formerSource(st *plan.State, partition string) (*source, error
 		if err != nil {
 			return nil, err
 		}
-		if was == nil {
-			break // nothing was given to anybody
-		}
-		for id, h := range was.ids {
+		given := false
+		for id, h := range was.known() {
 			if h == nil {
 				continue
 			}
+			given = true
 			s.resource = all[id][w.Name].Resource
 			h.watch.ServerLabels, h.watch.ServerFields = w.ServerLabels, w.ServerFields
 			if ns := strings.TrimPrefix(id, was.all); ns != "" {
 				h.namespaces = map[string]struct{}{ns: {}}
 			}
 			hits = append(hits, *h)
+		}
+		if !given && m.wants(w, gr, scope) {
+			hits = append(hits, newHit(w)) // it may have been given a part, or all under another name
+		}
+	}
+	if s.resource.Version == "" {
+		if s.resource, err = m.recordedResource(s); err != nil {
+			return nil, err
 		}
 	}
 	s.key.GVR = gr.WithVersion(s.resource.Version)

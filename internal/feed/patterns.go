@@ -134,23 +134,25 @@ func (m *Manager) wantedOf(st *plan.State, partition string) (namespaces map[str
 	namespaces = map[string]bool{}
 	for i := range st.Watches {
 		w := &st.Watches[i]
-		if m.excluded(w)(gr) {
+		if !m.wants(w, gr, scope) {
 			continue
 		}
-		for _, pattern := range w.Resources {
-			if !m.means(w, pattern, gr) || scope != scopeOf(pinnedVersion(pattern, gr.Group), w.ServerLabels, w.ServerFields) {
-				continue
-			}
-			wanted = true
-			if len(w.Namespaces) == 0 {
-				namespaces[""] = true
-			}
-			for _, ns := range w.Namespaces {
-				namespaces[ns] = true
-			}
+		wanted = true
+		if len(w.Namespaces) == 0 {
+			namespaces[""] = true
+		}
+		for _, ns := range w.Namespaces {
+			namespaces[ns] = true
 		}
 	}
 	return namespaces, wanted
+}
+
+// wants reports whether a watch means a resource in a scope.
+func (m *Manager) wants(w *plan.Watch, gr schema.GroupResource, scope string) bool {
+	return !m.excluded(w)(gr) && slices.ContainsFunc(w.Resources, func(pattern string) bool {
+		return m.means(w, pattern, gr) && scope == scopeOf(pinnedVersion(pattern, gr.Group), w.ServerLabels, w.ServerFields)
+	})
 }
 
 // means reports whether a pattern of a watch means the resource: as it was resolved

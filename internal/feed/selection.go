@@ -95,6 +95,14 @@ type formerly struct {
 	ids map[string]*hit // nil: the watch was not given what that source recorded
 }
 
+// known are the ids, none if nothing is known.
+func (f *formerly) known() map[string]*hit {
+	if f == nil {
+		return nil
+	}
+	return f.ids
+}
+
 func (f *formerly) covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool {
 	h, ok := f.ids[f.all+o.GetNamespace()]
 	if !ok {

@@ -106,6 +106,18 @@ type hit struct {
 	namespaces map[string]struct{} // nil: all
 }
 
+// newHit is a watch by its rules.
+func newHit(w *plan.Watch) hit {
+	h := hit{watch: w}
+	if len(w.Namespaces) > 0 {
+		h.namespaces = make(map[string]struct{}, len(w.Namespaces))
+		for _, ns := range w.Namespaces {
+			h.namespaces[ns] = struct{}{}
+		}
+	}
+	return h
+}
+
 func (h hit) sameWatch(other hit) bool { return h.watch.Name == other.watch.Name }
 
 // hit is the source's watch of that name.
