@@ -74,7 +74,7 @@ func (w *world) faults(name string) []string {
 			continue
 		case e.Type != event.Deleted && history[at].n != e.N:
 			fault(e, "the object is of state %d, want %d", e.N, history[at].n)
-		case e.Type == event.Added && history[at].verb != "added" && !w.lossy && e.Selection == "":
+		case e.Type == event.Added && history[at].verb != "added" && !w.lost(e.Path) && e.Selection == "":
 			fault(e, "it was updated then")
 		}
 		last, known := reached[e.Path]
@@ -99,13 +99,18 @@ func (w *world) faults(name string) []string {
 		began := false
 		for i, h := range history {
 			began = began || seen[p][i]
-			if seen[p][i] || !began || w.lossy || gaps[resourceOf(p)] || w.gone && resourceOf(p) == "widgets.example.com" {
+			if seen[p][i] || !began || w.lost(p) || gaps[resourceOf(p)] {
 				continue
 			}
 			fault(received{Path: p, UID: h.uid, Version: h.version, Type: event.Type(h.verb)}, "it is missing, and no gap is told")
 		}
 	}
 	return faults
+}
+
+// lost reports whether states of an object path may have been beyond reach.
+func (w *world) lost(path string) bool {
+	return w.lossy || w.gone && resourceOf(path) == "widgets.example.com"
 }
 
 // behind are the objects whose last state a receiver does not have.
