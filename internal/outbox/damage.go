@@ -148,14 +148,14 @@ func (q *Queue) loseEntries(b *pebble.Batch, from, next uint64) error {
 	q.window.lose(from, next)
 	q.window.readTo = max(q.window.readTo, next-1)
 	q.mu.Unlock()
-	_, err := q.recount(b)
+	_, err := q.recount(b, func(lostSpan) error { return nil }) // counted again when the reader gets there
 	return err
 }
 
 // recount corrects the counters, in memory and with b, after a loss of entries of
 // which nobody knows how many they were: what is left is counted. It returns how many
 // are missing. Entries may be added meanwhile; the caller holds settling.
-func (q *Queue) recount(b *pebble.Batch) (missing int64, err error) {
+func (q *Queue) recount(b *pebble.Batch, lost func(lostSpan) error) (missing int64, err error) {
 	q.mu.Lock()
 	var total, detached counter // in flight, then all
 	for _, s := range q.window.slots {
@@ -183,7 +183,7 @@ func (q *Queue) recount(b *pebble.Batch) (missing int64, err error) {
 			}
 			return nil
 		},
-		func(lostSpan) error { return nil }) // counted again when the reader gets there
+		lost)
 	if err != nil {
 		return 0, err
 	}

@@ -48,11 +48,13 @@ type damagedTables struct {
 	mu     sync.Mutex
 	tables map[string]*damagedTable // guarded by mu; by path
 	shun   time.Time                // guarded by mu; until then, Pebble may leave tables alone
+
+	uncounted []keyRange // ranges to count when no other damage is in the way; of Run
 }
 
 type damagedTable struct {
 	bounds   keyRange
-	failed   bool          // the repair failed
+	failed   error         // of the repair
 	repaired chan struct{} // closed when the table need not be waited for
 }
 
@@ -74,12 +76,19 @@ func (d *damagedTables) add(info *pebble.DataCorruptionInfo) {
 	d.news.notify()
 }
 
+// report notes the table that an error of reading is about.
+func (d *damagedTables) report(err error) {
+	if info := pebble.ExtractDataCorruptionInfo(err); info != nil {
+		d.add(info)
+	}
+}
+
 // next returns a table to repair.
 func (d *damagedTables) next() (string, *damagedTable) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for path, t := range d.tables {
-		if !t.failed {
+		if t.failed == nil {
 			return path, t
 		}
 	}
@@ -91,11 +100,23 @@ func (d *damagedTables) done(path string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil {
-		d.tables[path].failed = true // readers and compactions of it stay slow
+		d.tables[path].failed = fmt.Errorf("table %s: %w", filepath.Base(path), err) // readers and compactions of it stay slow
 		return
 	}
 	close(d.tables[path].repaired)
 	delete(d.tables, path)
+}
+
+// cause is why a table cannot be repaired; nil if all can.
+func (d *damagedTables) cause() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, t := range d.tables {
+		if t.failed != nil {
+			return t.failed
+		}
+	}
+	return nil
 }
 
 // shunned reports whether Pebble may leave tables alone that it should compact.
@@ -167,13 +188,14 @@ func (s *Store) repairTable(path string, bounds keyRange) ([]keyRange, error) {
 	for i := range patches {
 		lost[i] = patches[i].lost
 	}
-	if err := s.restate(lost); err != nil {
+	uncounted := append(s.damaged.uncounted, lost...)
+	if err := s.restate(lost, uncounted); err != nil {
 		return nil, err
 	}
 	if err := s.overwrite(path, patches); err != nil {
 		return nil, err
 	}
-	return lost, s.recountLost(lost)
+	return lost, s.recountLost(uncounted)
 }
 
 // overwrite writes patches into a table and syncs it.
@@ -191,7 +213,7 @@ func (s *Store) overwrite(path string, patches []patch) error {
 }
 
 // restate writes again what memory knows of lost keys, with a note of the loss.
-func (s *Store) restate(lost []keyRange) error {
+func (s *Store) restate(lost, uncounted []keyRange) error {
 	// Nothing that changes counters goes on meanwhile.
 	s.sinks.ensuring.Lock()
 	defer s.sinks.ensuring.Unlock()
@@ -207,11 +229,7 @@ func (s *Store) restate(lost []keyRange) error {
 		defer q.settling.Unlock()
 	}
 	b := s.db.NewBatch()
-	noted, err := s.notedLoss()
-	if err != nil {
-		return err
-	}
-	if err := b.Set(repairKey(), appendRanges(nil, append(noted, lost...)), nil); err != nil {
+	if err := b.Set(repairKey(), appendRanges(nil, uncounted), nil); err != nil {
 		return err
 	}
 	for _, r := range lost {
@@ -305,15 +323,23 @@ func (q *Queue) restate(b *pebble.Batch, r keyRange, set func(key, value []byte)
 	acked(first, last+1)
 }
 
-// recountLost corrects the counters of what was lost and removes the note.
+// recountLost corrects the counters of what was lost and removes the note. Where
+// other damage is in the way, it has that repaired, and leaves the counting to then.
 func (s *Store) recountLost(lost []keyRange) error {
+	s.damaged.uncounted = lost
 	for _, q := range s.sinks.all() {
 		for _, r := range lost {
-			if err := errors.Join(q.recountEntries(r), q.recountLetters(r)); err != nil {
+			err := errors.Join(q.recountEntries(r), q.recountLetters(r))
+			if errors.Is(err, ErrUnreadable) {
+				s.damaged.report(err)
+				return nil
+			}
+			if err != nil {
 				return err
 			}
 		}
 	}
+	s.damaged.uncounted = nil
 	b := s.db.NewBatch()
 	if err := b.Delete(repairKey(), nil); err != nil {
 		return err
@@ -330,8 +356,21 @@ func (s *Store) resumeRepair() error {
 		return err
 	}
 	defer s.life.leave()
-	lost, err := s.notedLoss()
-	if err != nil || len(lost) == 0 {
+	value, ok, err := s.get(repairKey())
+	if err == nil && !ok {
+		return nil
+	}
+	var lost []keyRange
+	if err == nil {
+		lost, err = parseRanges(value)
+	}
+	if errors.Is(err, ErrUnreadable) || errors.Is(err, errMalformed) {
+		// Whatever it was, everything is counted, after the repair of this damage.
+		s.damaged.uncounted = []keyRange{{lower: []byte{0}, upper: []byte{0xff}}}
+		s.damaged.report(err)
+		return nil
+	}
+	if err != nil {
 		return err
 	}
 	return s.recountLost(lost)
@@ -354,9 +393,9 @@ func (q *Queue) recountEntries(r keyRange) error {
 	if first > last {
 		return b.Close()
 	}
-	missing, err := q.recount(b)
+	missing, err := q.recount(b, func(l lostSpan) error { return l.err })
 	if err != nil {
-		return err
+		return errors.Join(err, b.Close())
 	}
 	var letter counter
 	now := q.s.opts.Now()
@@ -405,7 +444,7 @@ func (q *Queue) recountLetters(r keyRange) error {
 			found = found.plus(counter{count: 1, bytes: int64(len(d.payload))})
 		}
 		return nil
-	}, func(lostSpan) error { return nil }) // another block, counted when it is repaired
+	}, func(l lostSpan) error { return l.err })
 	if err != nil {
 		return err
 	}
@@ -438,7 +477,13 @@ func (s *Store) relieveLevel0(ctx context.Context) error {
 		return err
 	}
 	defer s.life.leave()
-	if int(s.db.Metrics().Levels[0].Sublevels) < level0StopWrites(s.opts.MaxBytes)/2 {
+	stop := level0StopWrites(s.opts.MaxBytes)
+	sublevels := int(s.db.Metrics().Levels[0].Sublevels)
+	if sublevels < stop/2 {
+		return nil
+	}
+	if cause := s.damaged.cause(); cause != nil && sublevels >= stop {
+		s.fail(fmt.Errorf("writes stand still: %w", cause))
 		return nil
 	}
 	lower, upper := prefixRange(prefixCounter)
@@ -447,14 +492,6 @@ func (s *Store) relieveLevel0(ctx context.Context) error {
 
 // repairKey is where the ranges of a repair in progress are kept.
 func repairKey() []byte { return []byte{prefixRepair} }
-
-func (s *Store) notedLoss() ([]keyRange, error) {
-	value, ok, err := s.get(repairKey())
-	if err != nil || !ok {
-		return nil, err
-	}
-	return parseRanges(value)
-}
 
 // appendRanges is the value of a note: the lengths and bytes of all bounds.
 func appendRanges(dst []byte, ranges []keyRange) []byte {

@@ -176,9 +176,7 @@ func (s *Store) backgroundError(err error) {
 	case s.Err() != nil, errors.Is(err, pebble.ErrCancelledCompaction), errors.Is(err, pebble.ErrClosed):
 	case pebble.IsCorruptionError(err):
 		// Reported by DataCorruption.
-		if info := pebble.ExtractDataCorruptionInfo(err); info != nil {
-			s.damaged.add(info)
-		}
+		s.damaged.report(err)
 	case errors.Is(err, syscall.ENOSPC):
 		if suppressed, ok := s.limit.allow("full"); ok {
 			s.opts.Logger.Warn("the disk is full; the store tries again", "error", firstLine(err), "suppressed", suppressed)
