@@ -189,11 +189,17 @@ func (s *Store) repairTable(path string, bounds keyRange) ([]keyRange, error) {
 		lost[i] = patches[i].lost
 	}
 	uncounted := append(s.damaged.uncounted, lost...)
-	if err := s.restate(lost, uncounted); err != nil {
-		return nil, err
+	steps := []func() error{
+		func() error { return s.restate(lost, uncounted) },
+		func() error { return s.overwrite(path, patches) },
 	}
-	if err := s.overwrite(path, patches); err != nil {
-		return nil, err
+	if int(s.db.Metrics().Levels[0].Sublevels) >= level0StopWrites(s.opts.MaxBytes) {
+		slices.Reverse(steps) // nothing can be written before
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return nil, err
+		}
 	}
 	return lost, s.recountLost(uncounted)
 }
@@ -214,15 +220,18 @@ func (s *Store) overwrite(path string, patches []patch) error {
 
 // restate writes again what memory knows of lost keys, with a note of the loss.
 func (s *Store) restate(lost, uncounted []keyRange) error {
-	// Nothing that changes counters goes on meanwhile.
-	s.sinks.ensuring.Lock()
-	defer s.sinks.ensuring.Unlock()
-	select {
-	case s.appending <- struct{}{}:
-	case <-s.failed:
-		return s.failure
+	// Nothing that changes what is restated goes on meanwhile. Counters and names need
+	// all locks; others are left alone, as a Fill holds them for long.
+	if slices.ContainsFunc(lost, func(r keyRange) bool { return r.overlaps([]byte{prefixCounter}, []byte{prefixName + 1}) }) {
+		s.sinks.ensuring.Lock()
+		defer s.sinks.ensuring.Unlock()
+		select {
+		case s.appending <- struct{}{}:
+		case <-s.failed:
+			return s.failure
+		}
+		defer func() { <-s.appending }()
 	}
-	defer func() { <-s.appending }()
 	queues := s.sinks.all()
 	for _, q := range queues {
 		q.settling.Lock()
@@ -251,6 +260,12 @@ func (s *Store) restateRange(b *pebble.Batch, r keyRange, queues []*Queue) error
 		}
 	}
 	setCounter := func(kind byte, id uint32, c counter) { set(counterKey(kind, id), c.append(nil)) }
+	for _, q := range queues {
+		q.restate(b, r, set, setCounter)
+	}
+	if !r.overlaps([]byte{prefixCounter}, []byte{prefixName + 1}) {
+		return errors.Join(errs...)
+	}
 	set(formatKey(), id32(layoutVersion))
 	setCounter(kindPosition, 0, counter{high: s.next - 1})
 	s.log.restate(set, setCounter)
@@ -259,8 +274,7 @@ func (s *Store) restateRange(b *pebble.Batch, r keyRange, queues []*Queue) error
 	s.sinks.mu.RUnlock()
 	setCounter(kindSinkNumber, 0, counter{high: uint64(lastID)})
 	for _, q := range queues {
-		set(nameKey(kindSink, q.name), sinkValue(q.id, q.filling.Load()))
-		q.restate(b, r, set, setCounter)
+		set(nameKey(kindSink, q.name), q.member.append(id32(q.id)))
 	}
 	s.partitions.mu.Lock()
 	defer s.partitions.mu.Unlock()
