@@ -235,8 +235,12 @@ func (s *Store) restate(lost, uncounted []keyRange) error {
 	queues := s.sinks.all()
 	for _, q := range queues {
 		q.settling.Lock()
-		defer q.settling.Unlock()
 	}
+	defer func() {
+		for _, q := range queues {
+			q.settling.Unlock()
+		}
+	}()
 	b := s.db.NewBatch()
 	if err := b.Set(repairKey(), appendRanges(nil, uncounted), nil); err != nil {
 		return err
@@ -255,7 +259,7 @@ func (s *Store) restate(lost, uncounted []keyRange) error {
 func (s *Store) restateRange(b *pebble.Batch, r keyRange, queues []*Queue) error {
 	var errs []error
 	set := func(key, value []byte) {
-		if r.overlaps(key, append(key[:len(key):len(key)], 0)) {
+		if r.overlaps(key, append(slices.Clip(key), 0)) {
 			errs = append(errs, b.Set(key, value, nil))
 		}
 	}

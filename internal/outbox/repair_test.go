@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -31,18 +32,15 @@ func commitOne(t *testing.T, s *Store, name string, payload []byte) {
 func runStore(t *testing.T, s *Store) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() {
-		err := s.Run(ctx)
-		if err != nil {
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.Run(ctx); err != nil {
 			t.Errorf("run: %v", err)
 		}
-		done <- err
-	}()
+	})
 	return func() {
-		t.Helper()
 		cancel()
-		<-done
+		wg.Wait()
 	}
 }
 

@@ -111,12 +111,23 @@ func (t *tableFile) open(r *sstable.Reader) error {
 
 // index appends the entries of an index block.
 func (t *tableFile) index(blocks []dataBlock, h block.Handle) ([]dataBlock, error) {
-	if !t.valid(h) || t.content[h.Offset+h.Length] != byte(block.NoCompressionIndicator) {
+	if !t.valid(h) {
 		return blocks, fmt.Errorf("index block at %d: %w", h.Offset, errMalformed)
 	}
 	var it colblk.IndexIter
 	// A copy is aligned.
 	content := bytes.Clone(t.content[h.Offset : h.Offset+h.Length])
+	if kind := block.CompressionIndicator(t.content[h.Offset+h.Length]); kind != block.NoCompressionIndicator {
+		n, err := block.DecompressedLen(kind, content)
+		if err != nil {
+			return blocks, err
+		}
+		plain := make([]byte, n)
+		if err := block.DecompressInto(kind, content, plain); err != nil {
+			return blocks, err
+		}
+		content = plain
+	}
 	if err := it.Init(pebble.DefaultComparer, content, block.NoTransforms); err != nil {
 		return blocks, err
 	}
