@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/sstable"
@@ -229,7 +228,7 @@ func withTableContent(content []byte, f func(*sstable.Reader) error) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(file, bytes.NewReader(content))
+	_, err = file.Write(bytes.Clone(content)) // a file may change what it is given
 	if err = errors.Join(err, file.Close()); err != nil {
 		return err
 	}
