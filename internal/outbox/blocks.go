@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -42,8 +44,11 @@ func (l *lostSpan) within(prefix byte) string {
 // keyspaces names what an operator may lose.
 var keyspaces = map[byte]string{
 	prefixCounter: "counters", prefixDeadLetter: "dead letters", prefixMark: "marks of the log", prefixLog: "log records",
-	prefixMeta: "metadata", prefixName: "names", prefixNote: "notes of sinks", prefixQueue: "queue entries", prefixState: "ledger entries",
+	prefixFormat: "the format", prefixMeta: "metadata", prefixName: "names", prefixNote: "notes of sinks", prefixPin: "pins of replays", prefixRepair: "a repair in progress", prefixQueue: "queue entries", prefixState: "ledger entries",
 }
+
+// keyspaceOrder are the keyspaces as they lie on disk.
+var keyspaceOrder = slices.Sorted(maps.Keys(keyspaces))
 
 // scanReadable calls f for every readable key in [lower, upper), in order, and lost
 // for every stretch between them that is not. key and value are valid during the

@@ -130,7 +130,7 @@ func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 		b.DeleteRange(appendSinkKey(nil, prefixQueue, q.id, from), appendSinkKey(nil, prefixQueue, q.id, next), nil),
 		b.Set(appendSinkKey(nil, prefixDeadLetter, q.id, from), d.append(nil), nil),
 		b.Merge(counterKey(kindDeadLetter, q.id), letter.append(nil), nil),
-		q.recount(b, from, next),
+		q.loseEntries(b, from, next),
 	); err != nil {
 		return 0, err
 	}
@@ -141,13 +141,22 @@ func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 	return next - 1, b.Close()
 }
 
-// recount corrects the counters, in memory and with b, for the loss of the entries
-// in [from, next), of which nobody knows how many they were: what is left is
-// counted. Entries may be added meanwhile; the caller holds settling.
-func (q *Queue) recount(b *pebble.Batch, from, next uint64) error {
+// loseEntries takes the entries in [from, next) off the window and counts the rest
+// with b; the caller holds settling.
+func (q *Queue) loseEntries(b *pebble.Batch, from, next uint64) error {
 	q.mu.Lock()
 	q.window.lose(from, next)
 	q.window.readTo = max(q.window.readTo, next-1)
+	q.mu.Unlock()
+	_, err := q.recount(b, func(lostSpan) error { return nil }) // counted again when the reader gets there
+	return err
+}
+
+// recount corrects the counters, in memory and with b, after a loss of entries of
+// which nobody knows how many they were: what is left is counted. It returns how many
+// are missing. Entries may be added meanwhile; the caller holds settling.
+func (q *Queue) recount(b *pebble.Batch, lost func(lostSpan) error) (missing int64, err error) {
+	q.mu.Lock()
 	var total, detached counter // in flight, then all
 	for _, s := range q.window.slots {
 		if s.acked {
@@ -161,7 +170,7 @@ func (q *Queue) recount(b *pebble.Batch, from, next uint64) error {
 	readTo, tail := q.window.readTo, q.tail
 	change, changeDetached := q.total.negative(), q.detached.negative()
 	q.mu.Unlock()
-	err := scanReadable(q.s.db,
+	err = scanReadable(q.s.db,
 		appendSinkKey(nil, prefixQueue, q.id, readTo+1), appendSinkKey(nil, prefixQueue, q.id, max(tail, readTo)+1),
 		func(_, value []byte) error {
 			e, err := parseEntry(0, value)
@@ -174,15 +183,16 @@ func (q *Queue) recount(b *pebble.Batch, from, next uint64) error {
 			}
 			return nil
 		},
-		func(lostSpan) error { return nil }) // counted again when the reader gets there
+		lost)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	// What was added meanwhile is counted; nothing else has changed.
 	change, changeDetached = change.plus(total), changeDetached.plus(detached)
 	change.high = q.window.head()
+	missing = -change.count
 	q.mergeLocked(b, change, changeDetached)
-	return nil
+	return missing, nil
 }

@@ -66,6 +66,14 @@
 // stay. [Store.EraseObsolete] then leaves nothing in the files of what was
 // overwritten or deleted before it.
 //
+// Repaired while it runs. Where a compaction fails on a damaged block, [Store.Run]
+// overwrites the block with an empty one (repair.go), as all writes would stop otherwise.
+// Entries whose record was in it become dead letters, and one dead letter stands for lost
+// entries. Counters, names and marks are restated from memory. A lost ledger entry is
+// absent or has an older value, a lost value of metadata or a note likewise; the line of
+// log names the range. A lost tombstone of the ledger brings the entry back. Damage to the
+// index or footer of a table is not repaired: the store fails when it stops writes.
+//
 // # What may not
 //
 // One process. A lock file keeps a second one out; where locks do not work (some

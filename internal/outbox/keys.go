@@ -23,6 +23,7 @@ import "encoding/binary"
 //	o sink32               note of a sink
 //	p sink32 position64    pin: entries of a replay that refer to old records
 //	q sink32 position64    queue entry (values.go)
+//	r                      ranges of keys lost by a repair in progress (repair.go)
 //	s partition32 key      ledger entry
 //
 // Log records and queue entries are written once under keys that only grow;
@@ -42,6 +43,7 @@ const (
 	prefixNote       = 'o'
 	prefixPin        = 'p'
 	prefixQueue      = 'q'
+	prefixRepair     = 'r'
 	prefixState      = 's'
 )
 

@@ -18,6 +18,7 @@ type metrics struct {
 	unreadable    prometheus.Counter
 	deletions     *prometheus.CounterVec
 	expired       prometheus.Counter
+	repaired      prometheus.Counter
 	collectors    []prometheus.Collector
 }
 
@@ -50,6 +51,9 @@ func newMetrics(s *Store) *metrics {
 	m.expired = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: name("dead_letters_expired_total"), Help: "Dead letters deleted because of their age.",
 	})
+	m.repaired = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: name("repaired_blocks_total"), Help: "Damaged blocks taken out of tables.",
+	})
 	for _, reason := range []string{deletedAge, deletedBytes, deletedBudget} {
 		m.deletions.WithLabelValues(reason)
 	}
@@ -57,7 +61,7 @@ func newMetrics(s *Store) *metrics {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name(n), Help: help}, f)
 	}
 	m.collectors = []prometheus.Collector{
-		m.commitSeconds, m.groupSize, m.commits, m.commitErrors, m.unreadable, m.deletions, m.expired, heldCollector{s},
+		m.commitSeconds, m.groupSize, m.commits, m.commitErrors, m.unreadable, m.deletions, m.expired, m.repaired, heldCollector{s},
 		gauge("bytes", "Size of the store on disk.", func() float64 { return float64(s.Health().Bytes) }),
 		gauge("free_bytes", "Free space of the store's disk; -1 if unknown.", func() float64 { return float64(s.Health().DiskFree) }),
 		gauge("ingest_paused", "1 while ingest is paused by the budget or the disk.", func() float64 {

@@ -122,7 +122,7 @@ func pebbleOptions(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListen
 		MemTableSize:                uint64(sizeFor(maxBytes, 64, minMemTableSize, memTableSize)),
 		MemTableStopWritesThreshold: memTables,
 		L0CompactionThreshold:       4,
-		L0StopWritesThreshold:       int(sizeFor(maxBytes, 32<<20, 12, 24)),
+		L0StopWritesThreshold:       level0StopWrites(maxBytes),
 		LBaseMaxBytes:               sizeFor(maxBytes, 16, minBaseSize, baseSize),
 		MaxOpenFiles:                maxOpenFiles,
 		MaxManifestFileSize:         8 << 20,
@@ -144,6 +144,9 @@ func pebbleOptions(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListen
 	}
 	return o
 }
+
+// level0StopWrites is how many tables may lie above each other in level 0.
+func level0StopWrites(maxBytes int64) int { return int(sizeFor(maxBytes, 32<<20, 12, 24)) }
 
 // sizeFor is a part of the budget, within bounds; the upper one without a budget.
 //

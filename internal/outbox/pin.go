@@ -27,11 +27,14 @@ func (s *Store) loadPins(sink uint32) ([]pin, error) {
 	return pins, err
 }
 
+func (p pin) append(dst []byte) []byte {
+	dst = binary.BigEndian.AppendUint64(dst, p.last)
+	return binary.BigEndian.AppendUint64(dst, p.sequence)
+}
+
 // pin writes p with the batch.
 func (b *Batch) pin(q *Queue, p pin) {
-	value := binary.BigEndian.AppendUint64(nil, p.last)
-	value = binary.BigEndian.AppendUint64(value, p.sequence)
-	b.misuseIf(b.pb.Set(appendSinkKey(nil, prefixPin, q.id, p.first), value, nil))
+	b.misuseIf(b.pb.Set(appendSinkKey(nil, prefixPin, q.id, p.first), p.append(nil), nil))
 	b.committed = append(b.committed, func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()

@@ -26,8 +26,12 @@ func (s *Store) Run(ctx context.Context) error {
 	wg.Go(func() { s.reclaimLoop(ctx, reclaim) })
 	wg.Go(func() { s.syncLoop(ctx) })
 	wg.Go(func() { s.expireLoop(ctx) })
+	wg.Go(func() { s.relieveLoop(ctx) })
 	defer wg.Wait()
 	defer cancel()
+	if err := s.resumeRepair(); err != nil {
+		return ended(ctx, err)
+	}
 
 	ticker := time.NewTicker(measureEvery)
 	defer ticker.Stop()
@@ -35,6 +39,10 @@ func (s *Store) Run(ctx context.Context) error {
 	var retained time.Time
 	var paused bool
 	for {
+		damaged := s.damaged.news.wait()
+		if err := s.repairTables(); err != nil {
+			return ended(ctx, err)
+		}
 		if err := s.measure(); err != nil {
 			return ended(ctx, err)
 		}
@@ -64,10 +72,31 @@ func (s *Store) Run(ctx context.Context) error {
 		}
 		select {
 		case <-ticker.C:
+		case <-damaged:
 		case <-ctx.Done():
 			return nil
 		case <-s.failed:
 			return s.failure
+		}
+	}
+}
+
+// relieveLoop compacts level 0 after damage, while Pebble does not.
+func (s *Store) relieveLoop(ctx context.Context) {
+	ticker := time.NewTicker(measureEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		case <-s.failed:
+			return
+		}
+		if err := s.relieveLevel0(ctx); err != nil && ctx.Err() == nil && s.Err() == nil {
+			if suppressed, ok := s.limit.allow("level0"); ok {
+				s.opts.Logger.Warn("a compaction failed", "error", firstLine(err), "suppressed", suppressed)
+			}
 		}
 	}
 }

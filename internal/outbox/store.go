@@ -40,6 +40,7 @@ type Store struct {
 	metrics    *metrics
 
 	limit       logLimit
+	damaged     damagedTables
 	letterBytes atomic.Int64 // payloads of all dead letters
 
 	lazy        atomic.Bool  // something was written since the last sync began
@@ -159,11 +160,12 @@ func (s *Store) listener() *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: s.backgroundError,
 		// Damage concerns the records in it, not the store: readers report what
-		// they cannot read, compactions leave the span alone.
+		// they cannot read, and Run repairs a table on which a compaction failed.
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
 			if suppressed, ok := s.limit.allow(info.Path); ok {
 				s.opts.Logger.Error("part of the store is unreadable", "file", info.Path, "error", firstLine(info.Details), "suppressed", suppressed)
 			}
+			s.waitForRepair(info.Path)
 		},
 	}
 }
@@ -174,6 +176,7 @@ func (s *Store) backgroundError(err error) {
 	case s.Err() != nil, errors.Is(err, pebble.ErrCancelledCompaction), errors.Is(err, pebble.ErrClosed):
 	case pebble.IsCorruptionError(err):
 		// Reported by DataCorruption.
+		s.damaged.report(err)
 	case errors.Is(err, syscall.ENOSPC):
 		if suppressed, ok := s.limit.allow("full"); ok {
 			s.opts.Logger.Warn("the disk is full; the store tries again", "error", firstLine(err), "suppressed", suppressed)

@@ -1,0 +1,307 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// smallTables makes memtables and tables of 256 KiB, and writes stop at 12 tables
+// that wait for a compaction.
+const smallTables = 16 << 20
+
+// commitOne commits a record for sink a with a ledger entry.
+func commitOne(t *testing.T, s *Store, name string, payload []byte) {
+	t.Helper()
+	b := s.NewBatch()
+	b.Append(Record{Time: testEpoch, Payload: append([]byte("record-"+name), payload...)}, []Route{{Sink: "a"}})
+	b.PutState("objects", name, append([]byte("state-"+name), payload...))
+	if err := s.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// runStore runs a store until the end of the test.
+func runStore(t *testing.T, s *Store) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.Run(ctx); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// TestWritesGoOnOverDamage damages blocks of records and of the ledger, and writes so
+// much that compactions have to take in the damaged tables.
+func TestWritesGoOnOverDamage(t *testing.T) {
+	fs := vfs.NewMem()
+	const n, more = 400, 4000
+	name := func(i int) string { return fmt.Sprintf("object-%05d|", i) }
+	payload := noise(2000)
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: smallTables})
+	ensure(t, s, "a")
+	for i := range n {
+		commitOne(t, s, name(i), payload)
+	}
+	if err := flush(s); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []int{40, 41, 150, 300} {
+		for _, what := range []string{"record-", "state-"} {
+			if !damageKeys(t, fs, []byte(what+name(i)), 0) {
+				t.Fatalf("%s%s is nowhere", what, name(i))
+			}
+		}
+	}
+	var logged logLines
+	s = openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: smallTables, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	stop := runStore(t, s)
+	q := ensure(t, s, "a")
+	delivered, after := 0, uint64(0)
+	for i := range more {
+		commitOne(t, s, name(i%n), payload)
+		if i%50 > 0 {
+			continue
+		}
+		for items := read(t, q, after, 64); len(items) > 0; items = read(t, q, after, 64) {
+			for _, item := range items {
+				after = item.Position
+				delivered++
+				if err := q.Ack(after); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	compactAll(t, s)
+	stop()
+	if failed := s.db.Metrics().Compact.FailedCount; failed == 0 || failed > 20 {
+		t.Errorf("%d failed compactions", failed)
+	}
+	more1, lost := drainDamagedOf(t, s, n+more)
+	if delivered += more1; lost == 0 || lost > 20 || delivered+lost != n+more {
+		t.Errorf("%d delivered, %d lost of %d", delivered, lost, n+more)
+	}
+	if lines := logged.like("taken out of a table"); len(lines) == 0 || len(lines) > 8 {
+		t.Errorf("%d lines of log: %q", len(lines), lines)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	report, err := check(fs, "store")
+	if err != nil || len(report.Damaged) > 0 {
+		t.Errorf("check: %v, %v", err, report.Damaged)
+	}
+	for _, p := range report.Problems { // the log is counted with its lost records
+		if !strings.Contains(p, `counter "cl`) {
+			t.Error(p)
+		}
+	}
+}
+
+// compactAll compacts a running store until no damage is left in it.
+func compactAll(t *testing.T, s *Store) {
+	t.Helper()
+	for tries := 0; ; tries++ {
+		err := s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false)
+		if err == nil {
+			return
+		}
+		if !pebble.IsCorruptionError(err) || tries > 20 {
+			t.Fatal(err)
+		}
+		for path, table := s.damaged.next(); table != nil && t.Context().Err() == nil; path, table = s.damaged.next() {
+			s.waitForRepair(path)
+		}
+	}
+}
+
+// reopened closes a store and opens it again; a check finds nothing but the counter
+// of the log wrong.
+func reopened(t *testing.T, s *Store, fs vfs.FS) *Store {
+	t.Helper()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	report, err := check(fs, "store")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range report.Problems {
+		if !strings.Contains(p, `counter "cl`) && !strings.Contains(p, "without a readable record") {
+			t.Error(p)
+		}
+	}
+	return openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: smallTables})
+}
+
+// TestRepairOfVitalBlocks damages every block of a small store in turn, the one of the
+// counters and names included, which memory knows, while the store runs. It opens
+// again, and all entries are delivered or accounted for.
+func TestRepairOfVitalBlocks(t *testing.T) {
+	const n = 40
+	for nth := 0; ; nth++ {
+		fs := vfs.NewMem()
+		s := openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: smallTables, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		q := ensure(t, s, "a")
+		ensure(t, s, "b")
+		for i := range n {
+			commitOne(t, s, fmt.Sprintf("object-%05d|", i), noise(300))
+		}
+		for _, item := range read(t, q, 0, 10) {
+			if item.Position%2 == 0 {
+				if err := q.Ack(item.Position); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := flush(s); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "nothing is compacted", func() bool {
+			m := s.db.Metrics()
+			return m.Compact.NumInProgress == 0 && m.Flush.NumInProgress == 0
+		})
+		stop := runStore(t, s)
+		ok := damageBlock(t, fs, nth)
+		commitOne(t, s, "object-00000|", noise(300)) // so that a compaction has something to do
+		length := q.Stats().Length
+		compactAll(t, s)
+		stop()
+		if !ok {
+			if nth < 4 {
+				t.Errorf("only %d blocks", nth)
+			}
+			return
+		}
+		s = reopened(t, s, fs)
+		if names := s.Sinks(); len(names) != 2 {
+			t.Fatalf("block %d: sinks %q", nth, names)
+		}
+		if q, _ = s.Queue("a"); q.Stats().Length > length {
+			t.Errorf("block %d: %d entries, there were %d", nth, q.Stats().Length, length)
+		}
+		delivered, lost := drainDamagedOf(t, s, n+1)
+		// One letter may stand for all entries that were not in flight.
+		if delivered+lost > int(length) || delivered < 5 || (delivered < int(length)-20 && lost == 0) {
+			t.Errorf("block %d: %d delivered, %d letters of %d", nth, delivered, lost, length)
+		}
+		b := s.NewBatch()
+		if got := b.Append(Record{Time: testEpoch, Payload: []byte("next")}, []Route{{Sink: "a"}}); got <= n {
+			t.Errorf("block %d: sequence %d again", nth, got)
+		}
+		if err := s.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// damageBlock flips a byte in the nth data block of all tables.
+func damageBlock(t *testing.T, fs vfs.FS, nth int) bool {
+	t.Helper()
+	for _, name := range dataFiles(t, fs, ".sst") {
+		b := content(t, fs, name)
+		f := tableFile{content: b}
+		if err := withTableContent(b, f.open); err != nil {
+			t.Fatal(err)
+		}
+		if nth < len(f.data) {
+			b[f.data[nth].Offset+f.data[nth].Length/2] ^= 0x55
+			patchFile(t, fs, name, b)
+			return true
+		}
+		nth -= len(f.data)
+	}
+	return false
+}
+
+// patchFile overwrites a file that a store may have open.
+func patchFile(t *testing.T, fs vfs.FS, name string, b []byte) {
+	t.Helper()
+	f, err := fs.OpenReadWrite("store/db/"+name, vfs.WriteCategoryUnspecified)
+	if err == nil {
+		_, err = f.WriteAt(b, 0)
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestInterruptedRepair ends the process after each step of a repair. The next one
+// finishes it.
+func TestInterruptedRepair(t *testing.T) {
+	for _, overwritten := range []bool{false, true} {
+		fs := vfs.NewMem()
+		n := damagedQueue(t, fs)
+		s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+		err := s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false)
+		if err != nil && !pebble.IsCorruptionError(err) {
+			t.Fatal(err)
+		}
+		s.damaged.report(err)
+		path, table := s.damaged.next()
+		if table == nil { // the tables lie where nothing has to be compacted
+			b := content(t, fs, dataFiles(t, fs, ".sst")[0])
+			path, table = "store/db/"+dataFiles(t, fs, ".sst")[0], &damagedTable{bounds: keyRange{lower: []byte{0}, upper: []byte{0xff}}}
+			if f, err := findPatches(b, table.bounds); err != nil || len(f) == 0 {
+				t.Fatalf("%d patches, %v", len(f), err)
+			}
+		}
+		b, err := readFile(fs, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		patches, err := findPatches(b, table.bounds)
+		if err != nil || len(patches) == 0 {
+			t.Fatalf("%d patches, %v", len(patches), err)
+		}
+		lost := []keyRange{patches[0].lost}
+		if err := s.restate(lost, lost); err != nil {
+			t.Fatal(err)
+		}
+		if overwritten {
+			if err := s.overwrite(path, patches); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = openTest(t, "store", Options{FS: fs, firstSequence: 1})
+		stop := runStore(t, s)
+		compactAll(t, s)
+		q := ensure(t, s, "a")
+		eventually(t, "the repair is finished", func() bool {
+			_, noted, err := s.get(repairKey())
+			return err == nil && !noted
+		})
+		stop()
+		if overwritten && q.Stats().DeadLetters != 1 {
+			t.Errorf("stats %+v", q.Stats())
+		}
+		delivered, lostLetters := drainDamagedOf(t, s, n)
+		if delivered < n-1000 || delivered == n || lostLetters != 1 {
+			t.Errorf("%d delivered, %d letters", delivered, lostLetters)
+		}
+		reopened(t, s, fs)
+	}
+}

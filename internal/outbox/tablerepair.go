@@ -1,0 +1,236 @@
+package outbox
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/sstable/block"
+	"github.com/cockroachdb/pebble/v2/sstable/colblk"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// A compaction fails on a block whose checksum is wrong, and everything above the
+// table then waits for that compaction. Pebble has no way to take a block out of a
+// table. So the block is overwritten in place with a valid block of the same length
+// that holds nothing: the indexes, the other blocks and the size of the file, which the
+// MANIFEST names, stay as they are. A crash in between leaves a damaged block, as
+// before.
+
+// keyRange is the keys from lower to upper, both included.
+type keyRange struct{ lower, upper []byte }
+
+// overlaps reports whether the range reaches into [from, to).
+func (r keyRange) overlaps(from, to []byte) bool {
+	return bytes.Compare(r.lower, to) < 0 && bytes.Compare(r.upper, from) >= 0
+}
+
+// patch replaces a block of a table file.
+type patch struct {
+	offset int64
+	data   []byte
+	lost   keyRange // the keys that the damaged block may have held
+}
+
+// errNoPatch: the damage is not in a data block.
+var errNoPatch = errors.New("the index or the footer of the table is damaged")
+
+// findPatches reads a table file, whose keys lie in bounds, and returns a patch for
+// each damaged data block.
+func findPatches(content []byte, bounds keyRange) (patches []patch, err error) {
+	t := tableFile{content: content}
+	err = withTableContent(content, func(r *sstable.Reader) error { return t.open(r) })
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoPatch, err)
+	}
+	lower := bounds.lower
+	for _, d := range t.data {
+		upper := d.separator
+		if bytes.Compare(upper, bounds.upper) > 0 {
+			upper = bounds.upper
+		}
+		if !t.valid(d.Handle) {
+			data, err := emptyBlock(int(d.Length), lower)
+			if err != nil {
+				return nil, err
+			}
+			t.seal(data)
+			patches = append(patches, patch{offset: int64(d.Offset), data: data, lost: keyRange{lower: lower, upper: upper}})
+		}
+		lower = d.separator
+	}
+	return patches, t.verify(patches)
+}
+
+// tableFile is what the indexes of a table say of its data blocks.
+type tableFile struct {
+	content  []byte
+	checksum block.Checksummer
+	data     []dataBlock
+}
+
+// dataBlock is a block whose keys are greater than the separator of the one before
+// and not greater than its own.
+type dataBlock struct {
+	block.Handle
+	separator []byte
+}
+
+func (t *tableFile) open(r *sstable.Reader) error {
+	t.checksum.Init(r.BlockReader().ChecksumType())
+	format, err := r.TableFormat()
+	if err != nil {
+		return err
+	}
+	if !format.BlockColumnar() {
+		return fmt.Errorf("unexpected format %s", format)
+	}
+	// The footer: type of checksum, handles of the metaindex and of the index.
+	footer := t.content[len(t.content)-format.FooterSize():]
+	_, n := block.DecodeHandle(footer[1:])
+	index, m := block.DecodeHandle(footer[1+n:])
+	if n == 0 || m == 0 {
+		return errMalformed
+	}
+	if !r.Attributes.Has(sstable.AttributeTwoLevelIndex) {
+		t.data, err = t.index(nil, index)
+		return err
+	}
+	top, err := t.index(nil, index)
+	for _, i := range top {
+		if err == nil {
+			t.data, err = t.index(t.data, i.Handle)
+		}
+	}
+	return err
+}
+
+// index appends the entries of an index block.
+func (t *tableFile) index(blocks []dataBlock, h block.Handle) ([]dataBlock, error) {
+	if !t.valid(h) {
+		return blocks, fmt.Errorf("index block at %d: %w", h.Offset, errMalformed)
+	}
+	var it colblk.IndexIter
+	// A copy is aligned.
+	content := bytes.Clone(t.content[h.Offset : h.Offset+h.Length])
+	if kind := block.CompressionIndicator(t.content[h.Offset+h.Length]); kind != block.NoCompressionIndicator {
+		n, err := block.DecompressedLen(kind, content)
+		if err != nil {
+			return blocks, err
+		}
+		plain := make([]byte, n)
+		if err := block.DecompressInto(kind, content, plain); err != nil {
+			return blocks, err
+		}
+		content = plain
+	}
+	if err := it.Init(pebble.DefaultComparer, content, block.NoTransforms); err != nil {
+		return blocks, err
+	}
+	for ok := it.First(); ok; ok = it.Next() {
+		b, err := it.BlockHandleWithProperties()
+		if err != nil {
+			return blocks, err
+		}
+		blocks = append(blocks, dataBlock{Handle: b.Handle, separator: bytes.Clone(it.Separator())})
+	}
+	return blocks, nil
+}
+
+// valid reports whether the checksum of a block is right.
+func (t *tableFile) valid(h block.Handle) bool {
+	size := uint64(len(t.content))
+	if h.Offset > size || h.Length > size || h.Offset+h.Length+block.TrailerLen > size {
+		return false
+	}
+	b := t.content[h.Offset : h.Offset+h.Length+block.TrailerLen]
+	return t.checksum.Checksum(b[:h.Length], b[h.Length]) == binary.LittleEndian.Uint32(b[h.Length+1:])
+}
+
+// seal writes the trailer of an uncompressed block.
+func (t *tableFile) seal(b []byte) {
+	n := len(b) - block.TrailerLen
+	trailer := block.MakeTrailer(byte(block.NoCompressionIndicator), t.checksum.Checksum(b[:n], byte(block.NoCompressionIndicator)))
+	copy(b[n:], trailer[:])
+}
+
+// verify reads the whole table with its patches.
+func (t *tableFile) verify(patches []patch) error {
+	if len(patches) == 0 {
+		return nil
+	}
+	content := bytes.Clone(t.content)
+	for _, p := range patches {
+		copy(content[p.offset:], p.data)
+	}
+	return withTableContent(content, func(r *sstable.Reader) error {
+		it, err := r.NewIter(sstable.NoTransforms, nil, nil, sstable.AssertNoBlobHandles)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = it.Close() }() // its error was seen while reading
+		var last []byte
+		for kv := it.First(); kv != nil; kv = it.Next() {
+			if last != nil && bytes.Compare(kv.K.UserKey, last) < 0 {
+				return fmt.Errorf("%w: %q after %q", errMalformed, kv.K.UserKey, last)
+			}
+			last = append(last[:0], kv.K.UserKey...)
+		}
+		return it.Error()
+	})
+}
+
+// holeLen is how many zeros follow the lower bound in the key of an empty block. No
+// key of the store ends with as many (keys.go), and those of fixed length are shorter.
+const holeLen = 14
+
+// emptyBlock returns a data block of a length, with room for its trailer. A block
+// needs a key. It is a tombstone, as old as can be, of a key just after lower that
+// never exists; its value, which compactions drop, fills the block.
+func emptyBlock(length int, lower []byte) ([]byte, error) {
+	schema := colblk.DefaultKeySchema(pebble.DefaultComparer, 16)
+	var e colblk.DataBlockEncoder
+	e.Init(&schema)
+	encode := func(zeros, fill int) {
+		e.Reset()
+		key := append(bytes.Clone(lower), make([]byte, zeros)...)
+		tombstone := pebble.InternalKey{UserKey: key, Trailer: tombstoneTrailer}
+		e.Add(tombstone, make([]byte, fill), block.InPlaceValuePrefix(false), e.KeyWriter.ComparePrev(key), false)
+	}
+	// The size grows with the value, in steps where its length takes another byte.
+	for zeros := holeLen; zeros < holeLen+8; zeros++ {
+		encode(zeros, 0)
+		for fill := max(length-e.Size()-16, 0); fill <= length; fill++ {
+			encode(zeros, fill)
+			size := e.Size()
+			if size > length {
+				break
+			}
+			if size == length {
+				b, _ := e.Finish(1, size)
+				return append(bytes.Clone(b), make([]byte, block.TrailerLen)...), nil
+			}
+		}
+	}
+	return nil, fmt.Errorf("%w: no room for a key in a block of %d bytes", errNoPatch, length)
+}
+
+// tombstoneTrailer is a deletion with sequence number 0.
+const tombstoneTrailer = 0<<8 | pebble.InternalKeyTrailer(pebble.InternalKeyKindDelete)
+
+// withTableContent opens a table in memory for f.
+func withTableContent(content []byte, f func(*sstable.Reader) error) error {
+	fs := vfs.NewMem()
+	file, err := fs.Create("table", vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(bytes.Clone(content)) // a file may change what it is given
+	if err = errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	return withTable(fs, "table", f)
+}
