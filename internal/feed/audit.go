@@ -29,9 +29,9 @@ const (
 	// auditPage is about how many objects a page of heads has.
 	auditPage = 500
 
-	// auditPauseMin and auditPauseMax bound the pause after each page.
-	auditPauseMin = 100 * time.Millisecond
-	auditPauseMax = 30 * time.Second
+	// minAuditPause and maxAuditPause bound the pause after each page.
+	minAuditPause = 100 * time.Millisecond
+	maxAuditPause = 30 * time.Second
 
 	// maxSuspects bounds how many differences wait for the watch to catch up.
 	maxSuspects = 10_000
@@ -86,7 +86,7 @@ func auditPace(interval time.Duration, sources []*source) time.Duration {
 			pages += sub.Status().Objects / auditPage
 		}
 	}
-	return min(max(interval/2/time.Duration(max(pages, 1)), auditPauseMin), auditPauseMax)
+	return min(max(interval/2/time.Duration(max(pages, 1)), minAuditPause), maxAuditPause)
 }
 
 // head is what an audit compares of an object: its identity and its version. The

@@ -136,15 +136,10 @@ func (m *Manager) recordsNothing(s *source) (bool, error) {
 	return true, nil
 }
 
-// scanPrefix is scan of the entries whose keys begin with prefix.
-func (m *Manager) scanPrefix(s *source, prefix string, fn func(*compact.Object) error) error {
-	return m.scanAfter(s, prefix, "", func(_ string, o *compact.Object) error { return fn(o) })
-}
-
 // errEnough ends a scan that is gone on with later.
 var errEnough = errors.New("enough for now")
 
-// scanAfter is scanPrefix behind a key. The error may be both errEnough and
+// scanAfter calls fn for the entries behind a key that begin with prefix. The error may be both errEnough and
 // outbox.ErrUnreadable.
 func (m *Manager) scanAfter(s *source, prefix, after string, fn func(key string, o *compact.Object) error) error {
 	var damage error

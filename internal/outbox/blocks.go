@@ -150,7 +150,7 @@ func nextBlock(size func(from, to []byte) (uint64, error), from, upper []byte) (
 		for low < high {
 			middle := (low + high) / 2
 			key[len(key)-1] = byte(middle)
-			if beyond(append(key[:len(key):len(key)], rest[len(key):]...)) {
+			if beyond(append(slices.Clip(key), rest[len(key):]...)) {
 				high = middle
 			} else {
 				low = middle + 1

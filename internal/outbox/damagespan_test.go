@@ -243,7 +243,7 @@ func damagedQueue(t *testing.T, fs vfs.FS) (entries int) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if !damageKeys(t, fs, append(appendSinkPrefix(nil, prefixQueue, 1), 0), 20) {
+	if !damageKeys(t, fs, append(sinkPrefix(prefixQueue, 1), 0), 20) {
 		t.Fatal("no block of the queue")
 	}
 	return n

@@ -189,7 +189,7 @@ func (q *Queue) attached() (entries []entryAt, last uint64, err error) {
 			position, ok := positionOfKey(key)
 			e, err := parseEntry(position, value)
 			if !ok || err != nil {
-				return nil
+				return nil //nolint:nilerr // passed over
 			}
 			last = position
 			if e.kind != entryInline {

@@ -111,6 +111,51 @@ func TestFailedStoreTouchesNothing(t *testing.T) {
 	}
 }
 
+// during is an error that does something while its text is made.
+type during struct {
+	once sync.Once
+	do   func()
+}
+
+func (d *during) Error() string {
+	d.once.Do(d.do)
+	return "failure"
+}
+
+// TestCommitWhileTheStoreFails: a commit that meets a failure halfway is on disk or
+// returns ErrFailed. The store forms the text of the failure before it is over.
+func TestCommitWhileTheStoreFails(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	s, err := Open("store", Options{firstSequence: 1, FS: mem})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var committed error
+	s.fail(&during{do: func() {
+		b := s.NewBatch()
+		b.PutMeta("k", []byte("v"))
+		committed = s.Commit(b)
+	}})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if committed != nil && !errors.Is(committed, ErrFailed) {
+		t.Fatalf("commit: %v", committed)
+	}
+	s, err = Open("store", Options{FS: mem.CrashClone(vfs.CrashCloneCfg{})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, ok, err := s.Meta("k"); err != nil || !ok && committed == nil {
+		t.Errorf("an acknowledged commit is lost: %v", err)
+	}
+}
+
 // TestStuckCommit holds an fsync: readers and the liveness figures go on.
 func TestStuckCommit(t *testing.T) {
 	f := &faulty{}

@@ -29,8 +29,11 @@ import (
 type fence struct {
 	vfs.FS
 
-	// failed is called with the first fatal error.
+	// failed is called with a fatal error.
 	failed func(error)
+	// down reports whether the store has failed. A caller of the store has to see
+	// the failure as soon as one write is pretended: there is one state for both.
+	down func() bool
 	// owned reports whether the directory is still ours; asked before a file
 	// is created, renamed or removed.
 	owned func() error
@@ -40,7 +43,6 @@ type fence struct {
 	renew atomic.Bool // write-ahead logs are made new, not over old ones
 
 	mu       sync.Mutex
-	down     bool            // guarded by mu; the store has failed
 	imagined map[string]bool // guarded by mu; files made after the failure; they lie in memory
 	opening  bool            // guarded by mu; the store is being opened
 	full     bool            // guarded by mu; the disk is full, as far as is known
@@ -57,30 +59,18 @@ type fence struct {
 // is full.
 const fullDiskPause = 250 * time.Millisecond
 
-func newFence(fs vfs.FS, failed func(error), owned func() error, r *reserve) *fence {
+func newFence(fs vfs.FS, failed func(error), down func() bool, owned func() error, r *reserve) *fence {
 	return &fence{
 		FS:       fs,
 		opening:  true,
 		reserve:  r,
 		failed:   failed,
+		down:     down,
 		owned:    owned,
 		imagined: make(map[string]bool),
 		memory:   vfs.NewMem(),
 		released: make(chan struct{}),
 	}
-}
-
-// lower lets nothing through from now on.
-func (f *fence) lower() {
-	f.mu.Lock()
-	f.down = true
-	f.mu.Unlock()
-}
-
-func (f *fence) isDown() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.down
 }
 
 // release lets go what a failed store holds.
@@ -188,7 +178,7 @@ func (f *fence) create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 // mayTouch reports whether an operation that changes the directory may go
 // ahead; if not, it is to succeed without effect.
 func (f *fence) mayTouch() bool {
-	if f.isDown() {
+	if f.down() {
 		return false
 	}
 	if err := f.owned(); err != nil {
@@ -384,7 +374,7 @@ func (w *fencedFile) done(err error) error {
 // cut reports whether the file may no longer be written, and what Pebble is told:
 // that a write of a table failed, that any other succeeded.
 func (w *fencedFile) cut() (bool, error) {
-	if !w.fence.isDown() {
+	if !w.fence.down() {
 		return false, nil
 	}
 	if vital(w.name) {
@@ -457,7 +447,7 @@ func (w *fencedFile) Preallocate(offset, length int64) error {
 
 func (w *fencedFile) Close() error {
 	err := w.File.Close()
-	if w.fence.isDown() {
+	if w.fence.down() {
 		return nil
 	}
 	return w.done(err)

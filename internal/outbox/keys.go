@@ -97,11 +97,11 @@ func positionOfKey(key []byte) (uint64, bool) {
 
 // sinkRange is every key of a sink in a keyspace: [lower, upper).
 func sinkRange(prefix byte, sink uint32) (lower, upper []byte) {
-	return appendSinkPrefix(nil, prefix, sink), appendSinkPrefix(nil, prefix, sink+1)
+	return sinkPrefix(prefix, sink), sinkPrefix(prefix, sink+1)
 }
 
-func appendSinkPrefix(dst []byte, prefix byte, sink uint32) []byte {
-	return binary.BigEndian.AppendUint32(append(dst, prefix), sink)
+func sinkPrefix(prefix byte, sink uint32) []byte {
+	return binary.BigEndian.AppendUint32([]byte{prefix}, sink)
 }
 
 func counterKey(kind byte, id uint32) []byte {
@@ -114,7 +114,7 @@ func nameKey(kind byte, name string) []byte {
 
 func metaKey(key string) []byte { return append([]byte{prefixMeta}, key...) }
 
-func noteKey(sink uint32) []byte { return appendSinkPrefix(nil, prefixNote, sink) }
+func noteKey(sink uint32) []byte { return sinkPrefix(prefixNote, sink) }
 
 func formatKey() []byte { return append([]byte{prefixFormat}, "format"...) }
 

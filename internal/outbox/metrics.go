@@ -61,7 +61,8 @@ func newMetrics(s *Store) *metrics {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name(n), Help: help}, f)
 	}
 	m.collectors = []prometheus.Collector{
-		m.commitSeconds, m.groupSize, m.commits, m.commitErrors, m.unreadable, m.deletions, m.expired, m.repaired, heldCollector{s},
+		m.commitSeconds, m.groupSize, m.commits, m.commitErrors, m.unreadable, m.deletions, m.expired, m.repaired,
+		heldCollector{s},
 		gauge("bytes", "Size of the store on disk.", func() float64 { return float64(s.Health().Bytes) }),
 		gauge("free_bytes", "Free space of the store's disk; -1 if unknown.", func() float64 { return float64(s.Health().DiskFree) }),
 		gauge("ingest_paused", "1 while ingest is paused by the budget or the disk.", func() float64 {

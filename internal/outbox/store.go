@@ -92,7 +92,7 @@ func (s *Store) open() (err error) {
 	if err != nil {
 		return s.fullError(err)
 	}
-	s.fence = newFence(s.opts.FS, s.fail, s.owner.check, s.reserve)
+	s.fence = newFence(s.opts.FS, s.fail, s.hasFailed, s.owner.check, s.reserve)
 	if err := s.create(); err != nil {
 		return fmt.Errorf("create a store in %s: %w", s.dir, err)
 	}
@@ -186,10 +186,10 @@ func (s *Store) backgroundError(err error) {
 	}
 }
 
-// fail ends the store. Only the first cause counts.
+// fail ends the store. Only the first cause counts. Closing failed is the one
+// moment of the failure, for the fence and for callers.
 func (s *Store) fail(cause error) {
 	s.failOnce.Do(func() {
-		s.fence.lower()
 		s.failure = fmt.Errorf("%w: %w", ErrFailed, cause)
 		close(s.failed)
 		s.opts.Logger.Error("the store failed and takes nothing more; the process has to restart", "error", cause)
@@ -208,6 +208,8 @@ func (s *Store) Err() error {
 		return nil
 	}
 }
+
+func (s *Store) hasFailed() bool { return s.Err() != nil }
 
 // use begins a call that touches Pebble; the caller ends it with s.life.leave.
 func (s *Store) use() error {
@@ -305,7 +307,7 @@ func (s *Store) Close() error {
 	return errors.Join(s.db.Close(), s.lock.Close())
 }
 
-// closeFailed lets Pebble unwind against the lowered fence. If it does not in
+// closeFailed lets Pebble unwind against the fence. If it does not in
 // good time it is left alone: the process is about to exit.
 func (s *Store) closeFailed() error {
 	s.fence.release()

@@ -35,6 +35,7 @@ func TestGapTimes(t *testing.T) {
 		back := time.Now()
 		s.Intercept(nil)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		is(t, "gaps", len(gaps), 1)
 		g := gaps[0]
 		if !g.FromTime.Equal(known) || g.ToTime.Before(back) {
