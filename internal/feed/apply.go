@@ -460,7 +460,7 @@ func (m *Manager) gather(b *outbox.Batch, s *source) error {
 		partial = partial || part.Listing != nil && part.Listing.ResourceVersion != at || newest != "" && part.Epoch != whole.Epoch
 		newest = later(newest, part.recordedUpTo())
 		if whole.ResourceVersion == "" || newer(whole.ResourceVersion, at) {
-			whole.ResourceVersion = at
+			whole.ResourceVersion, whole.Time = at, part.Time
 		}
 		known, taken := part.Ahead[namespace]
 		if part.Listing == nil && (taken || part.Synced) {
@@ -470,9 +470,6 @@ func (m *Manager) gather(b *outbox.Batch, s *source) error {
 			whole.Ahead[namespace] = known
 		}
 		whole.Epoch = max(whole.Epoch, part.Epoch)
-		if part.Time.After(whole.Time) {
-			whole.Time = part.Time
-		}
 		return nil
 	})
 	switch {

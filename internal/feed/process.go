@@ -161,7 +161,7 @@ func (g *group) seen(c *change) error {
 		return err
 	}
 	c.repair = s.repair != 0 && (ofList || p == s.repair)
-	if ofList || s.rewind {
+	if ofList || s.rewind || s.listed != nil && s.first == "" {
 		s.listing(!c.unknown)
 	}
 	c.rewound = s.rewind || s.list.mark != nil && s.list.mark.Rewound

@@ -18,6 +18,9 @@ func (g *group) sourceSynced(c *change) error {
 	s := c.src
 	s.handed = nil
 	if s.listed != nil {
+		if sub := s.sub.Load(); sub != nil && s.first == "" && s.position == 0 {
+			s.first = sub.Checkpoint(0) // of a list without objects
+		}
 		g.jobs = append(g.jobs, &sweep{src: s, at: c.at})
 		return nil
 	}
