@@ -191,11 +191,18 @@ func (j *reselection) step(g *group) (more bool, err error) {
 			}
 			looked++
 			r.Key = key
-			if newer, ok := g.overlay[stateID{s.partition, key}]; ok {
+			newer, ok := g.overlay[stateID{s.partition, key}]
+			if ok {
 				o = newer
 			}
 			if o == nil || r.ahead[s.id+"/"+key] > r.Base {
 				return nil
+			}
+			if !ok {
+				var err error
+				if o, err = g.former(s, o); err != nil {
+					return err
+				}
 			}
 			return g.reselect(s, &r.Moves[0], o)
 		})

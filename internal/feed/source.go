@@ -23,7 +23,7 @@ type source struct {
 	form      string // the form in which it records states
 	resource  event.Resource
 	edit      dynamicfactory.EditFunc
-	edits     uint64 // the fingerprint of what edit does
+	edits     uint64 // the fingerprint of what edit does; 0: states are handed on as they are recorded
 	log       *slog.Logger
 	observed  prometheus.Counter
 	repaired  prometheus.Counter

@@ -70,6 +70,10 @@ func (j *sweep) step(g *group) (more bool, err error) {
 			return nil // it exists, or was made after the list
 		}
 		deleted++
+		o, err := g.former(s, o)
+		if err != nil {
+			return err
+		}
 		return g.deleted(&change{src: s, kind: objectDeleted, obj: o, unknown: true, at: j.at})
 	})
 	if errors.Is(err, outbox.ErrUnreadable) {
