@@ -99,9 +99,8 @@ type Manager struct {
 	relabels      map[string]*relabelling // by namespace; the committer's
 
 	// Owned by the goroutine that applies states.
-	resumed      bool     // resumeRelabels has been called
-	undiscovered bool     // the cluster's resources are not known yet
-	fresh        []string // sinks that then get their first snapshot
+	resumed      bool // resumeRelabels has been called
+	undiscovered bool // the cluster's resources are not known yet
 
 	beat  atomic.Int64 // when the committer last turned to its queue, Unix nanoseconds
 	fatal chan error   // an error that ends Run; holds one
