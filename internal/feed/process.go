@@ -133,6 +133,9 @@ func (g *group) deleted(c *change) error {
 	case before == nil || before.GetUID() != c.obj.GetUID():
 		return nil // recorded already, or never seen
 	}
+	if before, err = g.former(c.src, before); err != nil {
+		return err
+	}
 	g.forget(c.src, c.obj)
 	return g.emit(c, occurrence{t: event.Deleted, before: c.obj, last: before, unknown: c.unknown})
 }
