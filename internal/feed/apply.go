@@ -168,6 +168,9 @@ type coverage interface {
 // committed.
 func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 	start, stop, stay := m.compare(d)
+	if err := m.holdRelabels(); err != nil {
+		return err
+	}
 	m.noteMissing(d.missing)
 	for _, s := range d.sources {
 		for _, h := range *s.hits.Load() {

@@ -97,9 +97,9 @@ type Manager struct {
 	recent        recent
 	quiet         quietGaps
 	relabels      map[string]*relabelling // by namespace; the committer's
+	relabelsHeld  bool                    // sources are being replaced, or are not known yet; the committer's
 
 	// Owned by the goroutine that applies states.
-	resumed      bool // resumeRelabels has been called
 	undiscovered bool // the cluster's resources are not known yet
 
 	beat  atomic.Int64 // when the committer last turned to its queue, Unix nanoseconds
