@@ -138,7 +138,10 @@ func (m *Manager) reconcile(ctx context.Context) {
 		a = &adoption{state: st}
 		m.undiscovered = false
 	}
-	if err := m.follow(ctx, d, a); err != nil {
+	if err := m.follow(ctx, d, a); errors.Is(err, ErrStore) {
+		m.fail(err)
+		return
+	} else if err != nil {
 		m.log.Error("could not follow a change of the served resources", "error", err)
 	}
 	if err := m.startScrub(ctx); err != nil {

@@ -254,6 +254,9 @@ func (m *Manager) own(ctx context.Context) error {
 		case r := <-m.requests:
 			err := m.apply(ctx, r.state)
 			r.done <- err
+			if errors.Is(err, ErrStore) {
+				return err // half of the state may be in place
+			}
 			if err == nil {
 				if err := report(); err != nil {
 					return err
