@@ -126,6 +126,11 @@ func (s *Server) list(w http.ResponseWriter, collection, namespace string, query
 			break
 		}
 		item := maps.Clone(objects[key])
+		if name == s.spoiled {
+			meta := maps.Clone(item["metadata"].(map[string]any))
+			meta["creationTimestamp"] = "yesterday"
+			item["metadata"] = meta
+		}
 		if query[metadataOnly] != "" {
 			items = append(items, item.metadata())
 			continue

@@ -37,6 +37,7 @@ type Server struct {
 	requests  []Request
 	muted     bool
 	intercept func(w http.ResponseWriter, r *http.Request) bool
+	spoiled   string // the name of objects that lists spoil
 }
 
 // resource is a collection and its history.
@@ -167,6 +168,13 @@ func (s *Server) Intercept(f func(w http.ResponseWriter, r *http.Request) bool) 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.intercept = f
+}
+
+// Spoil has lists show the objects of a name in a form that nobody can read; "" ends that.
+func (s *Server) Spoil(name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spoiled = name
 }
 
 // SetUID makes the server another cluster.

@@ -38,8 +38,7 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	if err != nil {
 		return err
 	}
-	fresh, err := m.prepareSinks(next, diff)
-	if err != nil {
+	if err := m.prepareSinks(next, diff); err != nil {
 		return err
 	}
 	m.stopScrub() // it may have to do more now, or by other edits
@@ -56,10 +55,8 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 		DeadLetterMaxAge: next.Store.DeadLetterMaxAge, DeadLetterMaxBytes: next.Store.DeadLetterMaxBytes,
 	})
 	unfilled := m.startSinks(ctx, next, diff)
-	if m.undiscovered = d.undiscovered(); m.undiscovered {
-		m.fresh = append(m.fresh, fresh...) // their snapshots come with the sources
-	}
-	if err := m.follow(ctx, d, &adoption{state: next, edits: &rev, unfilled: unfilled, fresh: fresh}); err != nil {
+	m.undiscovered = d.undiscovered()
+	if err := m.follow(ctx, d, &adoption{state: next, edits: &rev, unfilled: unfilled}); err != nil {
 		return err
 	}
 	if err := m.startScrub(ctx); err != nil {
@@ -102,7 +99,6 @@ type adoption struct {
 	state    *plan.State
 	edits    *revision // nil: they are in place already
 	unfilled []string  // sinks that first get what is in the log
-	fresh    []string  // sinks that are new to the store
 }
 
 // adoptRouter puts a router in place, whose routes' first failures are logged.
@@ -139,10 +135,13 @@ func (m *Manager) reconcile(ctx context.Context) {
 	}
 	var a *adoption
 	if started {
-		a = &adoption{state: st, fresh: slices.DeleteFunc(m.fresh, func(sink string) bool { return st.Sink(sink) == nil })}
-		m.undiscovered, m.fresh = false, nil
+		a = &adoption{state: st}
+		m.undiscovered = false
 	}
-	if err := m.follow(ctx, d, a); err != nil {
+	if err := m.follow(ctx, d, a); errors.Is(err, ErrStore) {
+		m.fail(err)
+		return
+	} else if err != nil {
 		m.log.Error("could not follow a change of the served resources", "error", err)
 	}
 	if err := m.startScrub(ctx); err != nil {
@@ -172,6 +171,9 @@ type coverage interface {
 // committed.
 func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 	start, stop, stay := m.compare(d)
+	if err := m.holdRelabels(); err != nil {
+		return err
+	}
 	m.noteMissing(d.missing)
 	for _, s := range d.sources {
 		for _, h := range *s.hits.Load() {
@@ -237,13 +239,21 @@ func (m *Manager) compare(d desired) (start, stop []*source, stay map[*source]*[
 func (m *Manager) adopt(ctx context.Context, a *adoption, start []*source, stay map[*source]*[]hit) error {
 	var snapshots []*snapshot
 	sources := slices.Clone(start)
-	var resumed []*snapshot
+	st := m.currentState()
+	var due []string
 	var err error
-	if m.currentState() == nil {
-		if resumed, err = m.unfinished(start); err != nil {
-			return err
+	if a != nil {
+		if st = a.state; !m.undiscovered { // or they come with the sources
+			if due, err = m.dueSnapshots(st); err != nil {
+				return err
+			}
 		}
 	}
+	resumed, err := m.unfinished(st, start)
+	if err != nil {
+		return err
+	}
+	resumed = slices.DeleteFunc(resumed, func(j *snapshot) bool { return slices.Contains(due, j.sink) })
 	gained, err := m.startGains(start)
 	if err != nil {
 		return err
@@ -264,11 +274,9 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, start []*source, stay 
 			snapshots = append(snapshots, j)
 		}
 	}
-	if a != nil {
-		snapshots = append(snapshots, freshSnapshots(a.state, a.fresh, sources, stay)...)
-	}
+	snapshots = append(snapshots, firstSnapshots(due, sources, stay)...)
 	snapshots = append(snapshots, resumed...)
-	if err := m.durable(snapshots); err != nil {
+	if err := m.durable(snapshots, due); err != nil {
 		return err
 	}
 	var rules given
@@ -460,7 +468,7 @@ func (m *Manager) gather(b *outbox.Batch, s *source) error {
 		partial = partial || part.Listing != nil && part.Listing.ResourceVersion != at || newest != "" && part.Epoch != whole.Epoch
 		newest = later(newest, part.recordedUpTo())
 		if whole.ResourceVersion == "" || newer(whole.ResourceVersion, at) {
-			whole.ResourceVersion = at
+			whole.ResourceVersion, whole.Time = at, part.Time
 		}
 		known, taken := part.Ahead[namespace]
 		if part.Listing == nil && (taken || part.Synced) {
@@ -470,9 +478,6 @@ func (m *Manager) gather(b *outbox.Batch, s *source) error {
 			whole.Ahead[namespace] = known
 		}
 		whole.Epoch = max(whole.Epoch, part.Epoch)
-		if part.Time.After(whole.Time) {
-			whole.Time = part.Time
-		}
 		return nil
 	})
 	switch {

@@ -168,7 +168,9 @@ func (g *group) add(c change) { g.changes = append(g.changes, c) }
 func (g *group) touchAll(sources []*source) {
 	g.m.quiet.log(g.m.log)
 	for _, s := range sources {
-		g.touched[s] = struct{}{}
+		if s.begun.Load() {
+			g.touched[s] = struct{}{}
+		}
 	}
 }
 

@@ -22,6 +22,9 @@ const quietGap = 5 * time.Minute
 // handed over earlier, so that it is taken up with the list that makes up for it.
 func (g *group) gapFound(c *change) error {
 	s := c.src
+	if c.gap.Name != "" { // it concerns one object, and no list makes up for it
+		return g.gap(s, c.at, c.gap, nil)
+	}
 	g.touched[s] = struct{}{} // the list may have nothing else
 	if c.gap.Position > s.position {
 		s.pending = append(s.pending, c.gap)
@@ -144,7 +147,7 @@ func (g *group) gap(s *source, at time.Time, gap *dynamicfactory.Gap, o *compact
 		namespace = s.key.Namespace
 	}
 	for _, h := range *s.hits.Load() {
-		if o != nil && !h.covers(o, g.m.namespaces.labels) {
+		if o != nil && !h.covers(o, g.m.namespaces.labels) || name != "" && !h.reads(namespace) {
 			continue
 		}
 		g.m.metrics.gap(h.watch.Name, s, gap)

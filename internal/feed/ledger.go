@@ -47,16 +47,22 @@ func (g *group) recorded(src *source, o *compact.Object) (*compact.Object, error
 	if known, ok := g.overlay[id]; ok {
 		return known, nil
 	}
-	value, ok, err := g.m.store.State(id.partition, id.key, nil)
+	return g.m.loadState(id.partition, id.key)
+}
+
+// loadState returns a committed entry of the ledger, nil if there is none. Its errors are
+// those of recorded.
+func (m *Manager) loadState(partition, key string) (*compact.Object, error) {
+	value, ok, err := m.store.State(partition, key, nil)
 	switch {
 	case errors.Is(err, outbox.ErrUnreadable):
-		return nil, fmt.Errorf("state of %s in %s: %w", id.key, id.partition, err)
+		return nil, fmt.Errorf("state of %s in %s: %w", key, partition, err)
 	case err != nil:
-		return nil, fmt.Errorf("%w: read state of %s in %s: %w", ErrStore, id.key, id.partition, err)
+		return nil, fmt.Errorf("%w: read state of %s in %s: %w", ErrStore, key, partition, err)
 	case !ok:
 		return nil, nil
 	}
-	return g.m.decodeState(id.partition, id.key, value)
+	return m.decodeState(partition, key, value)
 }
 
 // decodeState decodes a ledger entry. What cannot be decoded is damaged as well.

@@ -97,11 +97,10 @@ type Manager struct {
 	recent        recent
 	quiet         quietGaps
 	relabels      map[string]*relabelling // by namespace; the committer's
+	relabelsHeld  bool                    // sources are being replaced, or are not known yet; the committer's
 
 	// Owned by the goroutine that applies states.
-	resumed      bool     // resumeRelabels has been called
-	undiscovered bool     // the cluster's resources are not known yet
-	fresh        []string // sinks that then get their first snapshot
+	undiscovered bool // the cluster's resources are not known yet
 
 	beat  atomic.Int64 // when the committer last turned to its queue, Unix nanoseconds
 	fatal chan error   // an error that ends Run; holds one
@@ -255,6 +254,9 @@ func (m *Manager) own(ctx context.Context) error {
 		case r := <-m.requests:
 			err := m.apply(ctx, r.state)
 			r.done <- err
+			if errors.Is(err, ErrStore) {
+				return err // half of the state may be in place
+			}
 			if err == nil {
 				if err := report(); err != nil {
 					return err

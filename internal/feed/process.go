@@ -133,6 +133,9 @@ func (g *group) deleted(c *change) error {
 	case before == nil || before.GetUID() != c.obj.GetUID():
 		return nil // recorded already, or never seen
 	}
+	if before, err = g.former(c.src, before); err != nil {
+		return err
+	}
 	g.forget(c.src, c.obj)
 	return g.emit(c, occurrence{t: event.Deleted, before: c.obj, last: before, unknown: c.unknown})
 }
@@ -161,7 +164,7 @@ func (g *group) seen(c *change) error {
 		return err
 	}
 	c.repair = s.repair != 0 && (ofList || p == s.repair)
-	if ofList || s.rewind {
+	if ofList || s.rewind || s.listed != nil && s.first == "" {
 		s.listing(!c.unknown)
 	}
 	c.rewound = s.rewind || s.list.mark != nil && s.list.mark.Rewound

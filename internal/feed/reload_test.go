@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -190,4 +191,25 @@ func TestRefusedStateChangesNothing(t *testing.T) {
 	if h := l.queued(); h.types(names[0]) != "sync deleted" {
 		t.Errorf("%q", h[names[0]])
 	}
+}
+
+// TestReloadThatTheStoreFails has a reload find a damaged note in the store when the old
+// source is stopped already. The process ends, for nothing would be watched otherwise.
+func TestReloadThatTheStoreFails(t *testing.T) {
+	l := newLife(t, t.TempDir())
+	l.apply([]route.Spec{leadTo("r", "", "a")})
+	if err := putMeta(l.store, selectionKey("w", "pods#"), []byte("damaged")); err != nil {
+		t.Fatal(err)
+	}
+	st := l.m.currentState()
+	next := *st
+	next.Watches = []plan.Watch{podWatch(func(w *plan.Watch) { w.Edits.Drop = append(w.Edits.Drop, "spec.a") })}
+	if err := l.m.Apply(t.Context(), &next); !errors.Is(err, ErrStore) {
+		t.Errorf("the reload ends with %v", err)
+	}
+	eventually(t, "the end", func() bool { return isClosed(l.m.committerDone) })
+	if err := <-l.ended; !errors.Is(err, ErrStore) {
+		t.Errorf("the process ends with %v", err)
+	}
+	l.ended <- nil
 }

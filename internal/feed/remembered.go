@@ -94,14 +94,19 @@ func (m *Manager) checkCluster(_ context.Context, uid string) error {
 
 // snapshotFor gives a starting informer what the ledger knows, with the version
 // to resume from, so that it needs no list. Where a part of the ledger is not of that
-// version, or cannot be read, it lists the resource as it was at that version.
+// version, or cannot be read, it lists the resource as it was at that version. An object
+// that such a list cannot read begins with its recorded state.
 func (m *Manager) snapshotFor(_ context.Context, k dynamicfactory.Key) (*dynamicfactory.Snapshot, error) {
 	s := m.source(k)
-	if s == nil || s.start == cold {
+	if s == nil {
 		return nil, nil
 	}
-	listed := &dynamicfactory.Snapshot{ResourceVersion: s.resume.listVersion(), Time: s.resume.Time, Relist: true}
-	if s.start == relist {
+	defer s.begun.Store(true)
+	listed := &dynamicfactory.Snapshot{Relist: true, Known: m.recordedFor(s)}
+	if s.start != cold {
+		listed.ResourceVersion, listed.Time = s.resume.listVersion(), s.resume.Time
+	}
+	if s.start != warm {
 		return listed, nil
 	}
 	snap := &dynamicfactory.Snapshot{ResourceVersion: s.resume.ResourceVersion, Time: s.resume.Time}
@@ -123,6 +128,23 @@ func (m *Manager) snapshotFor(_ context.Context, k dynamicfactory.Key) (*dynamic
 	}
 	s.handed, s.floor = snap.Objects, floor
 	return snap, nil
+}
+
+// recordedFor returns the recorded states of the source's objects, in the form of now.
+func (m *Manager) recordedFor(s *source) func(namespace, name string) *compact.Object {
+	var codec *compact.Codec
+	return func(namespace, name string) *compact.Object {
+		key := stateKey(namespace, name)
+		o, err := m.loadState(s.partition, key)
+		if err == nil {
+			o, err = m.formed(s, &codec, o)
+		}
+		if err != nil {
+			s.log.Error("the recorded state of an object that cannot be listed cannot be read either", "object", key, "error", err)
+			return nil
+		}
+		return o
+	}
 }
 
 // editFor gives an informer the edit that its watches ask for.

@@ -21,6 +21,11 @@ func (s *source) rerecord() bool { return s.recordedForm != s.form }
 // edits are those of now: what they do not remove but those of the recording did is
 // gone.
 func (g *group) former(s *source, o *compact.Object) (*compact.Object, error) {
+	return g.m.formed(s, &s.codec, o)
+}
+
+// formed is former with a codec of the caller's, which is made when it is needed.
+func (m *Manager) formed(s *source, codec **compact.Codec, o *compact.Object) (*compact.Object, error) {
 	if o == nil || !s.rerecord() || s.edit == nil {
 		return o, nil
 	}
@@ -41,8 +46,8 @@ func (g *group) former(s *source, o *compact.Object) (*compact.Object, error) {
 	if err != nil {
 		return nil, fmt.Errorf("edit recorded state of %s: %w", stateKey(o.GetNamespace(), o.GetName()), err)
 	}
-	if s.codec == nil {
-		s.codec = compact.NewCodecFor(g.m.dicts, s.key.GVR.GroupResource().String()+" former")
+	if *codec == nil {
+		*codec = compact.NewCodecFor(m.dicts, s.key.GVR.GroupResource().String()+" former")
 	}
-	return s.codec.Encode(edited, nil, 0)
+	return (*codec).Encode(edited, nil, 0)
 }

@@ -79,13 +79,19 @@ const (
 // resume adds the job of a namespace's relabelling.
 func (g *group) resume(namespace string) { g.jobs = append(g.jobs, &reselection{namespace: namespace}) }
 
-// resumeRelabels continues, once sources run, what an earlier life has left.
+// holdRelabels has the changes of namespaces' labels wait while sources do not run whose
+// objects they concern.
+func (m *Manager) holdRelabels() error {
+	return m.between(func(*group) { m.relabelsHeld = true })
+}
+
+// resumeRelabels continues, once sources run, what waits or an earlier life has left.
 func (m *Manager) resumeRelabels() error {
-	if m.undiscovered || m.resumed {
+	if m.undiscovered {
 		return nil
 	}
-	m.resumed = true
 	return m.between(func(g *group) {
+		m.relabelsHeld = false
 		for name := range m.relabels {
 			if !slices.ContainsFunc(g.jobs, func(j job) bool { r, ok := j.(*reselection); return ok && r.namespace == name }) {
 				g.resume(name)
@@ -170,6 +176,9 @@ type reselection struct {
 }
 
 func (j *reselection) step(g *group) (more bool, err error) {
+	if g.m.relabelsHeld {
+		return false, nil // resumeRelabels adds another one
+	}
 	r := g.m.relabels[j.namespace]
 	if !j.begun { // the group's own objects are not in the ledger yet
 		j.begun = true
@@ -191,11 +200,18 @@ func (j *reselection) step(g *group) (more bool, err error) {
 			}
 			looked++
 			r.Key = key
-			if newer, ok := g.overlay[stateID{s.partition, key}]; ok {
+			newer, ok := g.overlay[stateID{s.partition, key}]
+			if ok {
 				o = newer
 			}
 			if o == nil || r.ahead[s.id+"/"+key] > r.Base {
 				return nil
+			}
+			if !ok {
+				var err error
+				if o, err = g.former(s, o); err != nil {
+					return err
+				}
 			}
 			return g.reselect(s, &r.Moves[0], o)
 		})

@@ -20,30 +20,34 @@ type sinkWorker struct {
 	done   chan struct{} // closed when the worker's Run has returned
 }
 
-// prepareSinks makes the queues of the sinks that are new to the store, has those that
-// are back filled, and returns the names of both. It is what can fail of a change of sinks; a queue without a worker
-// does no harm.
-func (m *Manager) prepareSinks(next *plan.State, diff plan.Plan) (fresh []string, err error) {
+// prepareSinks makes the queues of the sinks that are new to the store, and has those
+// that are back filled. Of both it notes which begin with a snapshot. It is what can fail
+// of a change of sinks; a queue without a worker does no harm.
+func (m *Manager) prepareSinks(next *plan.State, diff plan.Plan) error {
 	for _, name := range slices.Concat(diff.Sinks.Add, diff.Sinks.Replace) {
-		if _, err := m.store.Queue(name); err != nil { // new to the store
-			fresh = append(fresh, name)
-		}
 		from := outbox.FromNow
 		if next.Sink(name).From == plan.FromStart {
 			from = outbox.FromLogStart
 		}
+		if _, err := m.store.Queue(name); err != nil { // new to the store
+			if err := m.oweSnapshot(next.Sink(name)); err != nil {
+				return err
+			}
+		}
 		q, err := m.store.EnsureSink(name, from)
 		if err != nil {
-			return nil, fmt.Errorf("sink %s: %w", name, err)
+			return fmt.Errorf("sink %s: %w", name, err)
 		}
 		if err := m.store.RejoinSink(name, from); err != nil {
-			return nil, err
+			return err
 		}
 		if _, back := q.Absence(); back {
-			fresh = append(fresh, name)
+			if err := m.oweSnapshot(next.Sink(name)); err != nil {
+				return err
+			}
 		}
 	}
-	return fresh, nil
+	return nil
 }
 
 // startSinks starts workers for new sinks, and replaces those whose block

@@ -208,13 +208,50 @@ func (j *snapshot) remember() []byte {
 	return b
 }
 
-// durable makes snapshots outlive the process.
-func (m *Manager) durable(jobs []*snapshot) error {
-	if len(jobs) == 0 {
+// dueMeta and the name of a sink say that the sink begins with a snapshot, which has not
+// begun.
+const dueMeta = "snapshot-due/"
+
+// oweSnapshot notes that a sink begins with a snapshot, if it does.
+func (m *Manager) oweSnapshot(sink *plan.Sink) error {
+	if sink.From != plan.FromSnapshot {
+		return nil
+	}
+	if err := putMeta(m.store, dueMeta+sink.Name, []byte("{}")); err != nil {
+		return fmt.Errorf("%w: note the snapshot of sink %s: %w", ErrStore, sink.Name, err)
+	}
+	return nil
+}
+
+// dueSnapshots are the sinks of a state whose first snapshot has not begun.
+func (m *Manager) dueSnapshots(st *plan.State) (due []string, err error) {
+	for i := range st.Sinks {
+		s := &st.Sinks[i]
+		if s.From != plan.FromSnapshot {
+			continue
+		}
+		_, ok, err := m.store.Meta(dueMeta + s.Name)
+		if err != nil {
+			return nil, fmt.Errorf("%w: snapshot of sink %s: %w", ErrStore, s.Name, err)
+		}
+		if ok {
+			due = append(due, s.Name)
+		}
+	}
+	return due, nil
+}
+
+// durable makes snapshots outlive the process, in the place of the notes that sinks are
+// due one.
+func (m *Manager) durable(jobs []*snapshot, due []string) error {
+	if len(jobs)+len(due) == 0 {
 		return nil
 	}
 	b := m.store.NewBatch()
 	defer b.Discard()
+	for _, sink := range due {
+		b.DeleteMeta(dueMeta + sink)
+	}
 	for _, j := range jobs {
 		former := ""
 		if j.was != nil {
@@ -229,9 +266,10 @@ func (m *Manager) durable(jobs []*snapshot) error {
 	return nil
 }
 
-// unfinished are the snapshots of an earlier life that its end cut short. Those of a
-// selection that was widened begin again: see startGains.
-func (m *Manager) unfinished(sources []*source) ([]*snapshot, error) {
+// unfinished are the snapshots that the end of a source, or of the process, cut short,
+// of sources that are about to start. Those of a selection that was widened begin again:
+// see startGains. What a sink is due goes on under the rules that its watch has now.
+func (m *Manager) unfinished(st *plan.State, start []*source) ([]*snapshot, error) {
 	b := m.store.NewBatch()
 	defer b.Discard()
 	var jobs []*snapshot
@@ -240,21 +278,20 @@ func (m *Manager) unfinished(sources []*source) ([]*snapshot, error) {
 		if err := json.Unmarshal(value, &u); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
-		i := slices.IndexFunc(sources, func(s *source) bool { return s.id == u.Source })
+		if st.Watch(u.Watch) == nil || u.Sink != "" && st.Sink(u.Sink) == nil {
+			b.DeleteMeta(key)
+			return nil
+		}
+		i := slices.IndexFunc(start, func(s *source) bool { return s.id == u.Source })
 		if i < 0 {
-			b.DeleteMeta(key)
+			return nil // it is under way, or waits for the resource
+		}
+		h, ok := start[i].hit(u.Watch)
+		if !ok || u.Widened || u.Sink == "" && h.watch.Fingerprint != u.Rules {
+			b.DeleteMeta(key) // what the watch covers and was not given is found by its rules
 			return nil
 		}
-		h, ok := sources[i].hit(u.Watch)
-		if !ok || h.watch.Fingerprint != u.Rules || u.Widened {
-			b.DeleteMeta(key)
-			if u.Sink == "" {
-				return nil // what it covers and was not given is found by its rules
-			}
-			m.log.Warn("a watch was not given all that it covers before the process ended; ask for a snapshot", "watch", u.Watch)
-			return nil
-		}
-		j := newSnapshot(sources[i], h)
+		j := newSnapshot(start[i], h)
 		j.cursor = u.Cursor
 		if u.Sink != "" {
 			j.forSink(u.Sink)
@@ -283,6 +320,7 @@ func (j *snapshot) end() {
 	s.gaining = slices.DeleteFunc(s.gaining, func(other *snapshot) bool { return other == j })
 	switch n := j.objects.Load(); {
 	case j.quit != nil: // the caller is told
+	case s.ended(): // it goes on with the source's successor
 	case j.err != nil:
 		s.log.Warn("a watch was not given all that it covered: it does not cover the resource any more", "watch", j.hit.watch.Name)
 	case n > 0:
@@ -291,14 +329,10 @@ func (j *snapshot) end() {
 	close(j.done)
 }
 
-// freshSnapshots are those that sinks which are new to the store and are to start from
-// a snapshot get of the sources.
-func freshSnapshots(st *plan.State, fresh []string, sources []*source, stay map[*source]*[]hit) []*snapshot {
+// firstSnapshots are those that sinks begin with.
+func firstSnapshots(due []string, sources []*source, stay map[*source]*[]hit) []*snapshot {
 	var jobs []*snapshot
-	for _, name := range fresh {
-		if st.Sink(name).From != plan.FromSnapshot {
-			continue
-		}
+	for _, name := range due {
 		for _, s := range sources {
 			hits, ok := stay[s]
 			if !ok {

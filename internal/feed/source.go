@@ -23,7 +23,7 @@ type source struct {
 	form      string // the form in which it records states
 	resource  event.Resource
 	edit      dynamicfactory.EditFunc
-	edits     uint64 // the fingerprint of what edit does
+	edits     uint64 // the fingerprint of what edit does; 0: states are handed on as they are recorded
 	log       *slog.Logger
 	observed  prometheus.Counter
 	repaired  prometheus.Counter
@@ -37,6 +37,7 @@ type source struct {
 	resume checkpoint // where an earlier life had come to
 	start  start      // what the informer begins with
 
+	begun   atomic.Bool    // the informer has asked for what it begins with; before that nothing happens to the source
 	ready   chan struct{}  // closed when sub is set
 	stopped chan struct{}  // closed by the owner: what is handed over from then on is dropped
 	waiting sync.WaitGroup // what waits for the first list
@@ -193,15 +194,19 @@ func (s *source) fromLedger(o *compact.Object) bool {
 	return true
 }
 
+// reads reports whether the watch is about a namespace.
+func (h hit) reads(namespace string) bool {
+	if h.namespaces == nil {
+		return true
+	}
+	_, ok := h.namespaces[namespace]
+	return ok
+}
+
 // covers reports whether the object belongs to the watch at all.
 func (h hit) covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool {
-	if o == nil {
+	if o == nil || !h.reads(o.GetNamespace()) {
 		return false
-	}
-	if h.namespaces != nil {
-		if _, ok := h.namespaces[o.GetNamespace()]; !ok {
-			return false
-		}
 	}
 	return h.watch.Filter.Match(o, nsLabels)
 }

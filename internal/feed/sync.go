@@ -18,6 +18,9 @@ func (g *group) sourceSynced(c *change) error {
 	s := c.src
 	s.handed = nil
 	if s.listed != nil {
+		if sub := s.sub.Load(); sub != nil && s.first == "" && s.position == 0 {
+			s.first = sub.Checkpoint(0) // of a list without objects
+		}
 		g.jobs = append(g.jobs, &sweep{src: s, at: c.at})
 		return nil
 	}
@@ -67,6 +70,10 @@ func (j *sweep) step(g *group) (more bool, err error) {
 			return nil // it exists, or was made after the list
 		}
 		deleted++
+		o, err := g.former(s, o)
+		if err != nil {
+			return err
+		}
 		return g.deleted(&change{src: s, kind: objectDeleted, obj: o, unknown: true, at: j.at})
 	})
 	if errors.Is(err, outbox.ErrUnreadable) {

@@ -25,7 +25,7 @@ type Record struct {
 	Event event.Event
 
 	// Edits identifies the edits that the object, the old object and the patch were
-	// made with; 0 in a record without them.
+	// made with; 0 if those are not known, or there is nothing of the kind.
 	Edits uint64
 
 	Object    compact.Body

@@ -89,10 +89,7 @@ func (t *Table) of(group, resource, namespace string) *rules {
 
 // pending returns the rules that a record was not made with, nil if there are none.
 func (t *Table) pending(r *record.Record) *rules {
-	if t == nil {
-		return nil
-	}
-	if r.Edits == 0 {
+	if t == nil || len(r.Object.Data)+len(r.OldObject.Data)+len(r.Patch) == 0 {
 		return nil
 	}
 	rules := t.of(r.Event.Resource.Group, r.Event.Resource.Resource, r.Event.Namespace)

@@ -72,8 +72,12 @@ type Snapshot struct {
 	// ResourceVersion. Objects are not used: the informer begins with a list of the
 	// resource as it was at that version, and watches from there. If the server no
 	// longer has that version, the list is of now, and OnGap is told of a gap from
-	// that version on.
+	// that version on. If ResourceVersion is "", the list is of now, without a gap.
 	Relist bool
+	// Known is asked, with Relist, for the state of an object that the list has and
+	// cannot read: the informer begins with that, and so tells of what happens to the
+	// object later. nil, from it too, stands for nothing.
+	Known func(namespace, name string) *compact.Object
 }
 
 // Gap is a stretch of history that was lost: what happened in between shows only
@@ -235,7 +239,7 @@ func (f *Factory) newSource(i *informer) *rawwatch.Source {
 			if s == nil || err != nil {
 				return nil, err
 			}
-			return &rawwatch.Snapshot{ResourceVersion: s.ResourceVersion, Time: s.Time, Relist: s.Relist, Objects: s.at}, nil
+			return &rawwatch.Snapshot{ResourceVersion: s.ResourceVersion, Time: s.Time, Relist: s.Relist, Objects: s.at, Known: s.known}, nil
 		}
 	}
 	if onGap := f.opts.raw.OnGap; onGap != nil {
@@ -250,6 +254,17 @@ func placed(o runtime.Object, position uint64) runtime.Object {
 		return c.WithPosition(position)
 	}
 	return o
+}
+
+// known is Known for the list.
+func (s *Snapshot) known(namespace, name string) runtime.Object {
+	if s.Known == nil {
+		return nil
+	}
+	if o := s.Known(namespace, name); o != nil {
+		return o
+	}
+	return nil
 }
 
 // at returns the objects as a list at a position, which the last one carries.

@@ -43,8 +43,12 @@ func (c *Client) identify(raw []byte, cause error) (id objectID, ok bool) {
 // its versions once. It returns the object that is known under the name, nil if none is.
 func (s *Source) skip(ctx context.Context, id objectID, cause error) (known runtime.Object) {
 	s.stats.contact(func(t *Stats) { t.DecodeErrors++; t.Skipped++ })
-	if s.cfg.Known != nil {
-		known = s.cfg.Known(id.namespace, id.name)
+	ask := s.known
+	if ask == nil {
+		ask = s.cfg.Known
+	}
+	if ask != nil {
+		known = ask(id.namespace, id.name)
 	}
 	key := [2]string{id.namespace, id.name}
 	if version, told := s.skipped[key]; told && version == id.version {

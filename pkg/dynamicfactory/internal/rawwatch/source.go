@@ -43,7 +43,8 @@ type Config struct {
 	Bookmark func(resourceVersion string) (runtime.Object, error)
 	// Known returns the object that the informer has under a name, nil if it has none,
 	// Count the number of its objects, and At an object at a position. They are for
-	// objects that cannot be read and for watches without bookmarks; all may be nil.
+	// objects that cannot be read and for watches without bookmarks; all may be nil. Until
+	// the first list is complete, Snapshot.Known is asked in the place of Known.
 	Known func(namespace, name string) runtime.Object
 	Count func() int
 	At    func(o runtime.Object, position uint64) runtime.Object
@@ -62,8 +63,11 @@ type Snapshot struct {
 	ResourceVersion string
 	Time            time.Time // when that was; may be zero
 	// Relist has the server list the resource as it was at ResourceVersion, in place
-	// of Objects.
+	// of Objects; as it is now, if that is "".
 	Relist bool
+	// Known returns what is known of an object that this list cannot read, nil if that
+	// is nothing. It may be nil.
+	Known func(namespace, name string) runtime.Object
 	// Objects makes the list's objects, of which the last one carries the position.
 	Objects func(position uint64) []runtime.Object
 }
@@ -114,7 +118,8 @@ type Source struct {
 	// Scratch of the goroutine that lists or watches; there is one at a time.
 	invalid int // lists in a row after watches refused as invalid
 	edited  []byte
-	skipped map[[2]string]string // namespace and name → version of objects that could not be read
+	skipped map[[2]string]string                        // namespace and name → version of objects that could not be read
+	known   func(namespace, name string) runtime.Object // in place of cfg.Known until the first list is complete; may be nil
 	meta    compact.Meta
 }
 
@@ -234,10 +239,14 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 		}
 		switch {
 		case snapshot == nil:
-		case snapshot.Relist:
-			return s.relist(ctx, snapshot)
-		default:
+		case !snapshot.Relist:
 			return s.resume(snapshot), nil
+		default:
+			s.known = snapshot.Known
+			defer func() { s.known = nil }()
+			if snapshot.ResourceVersion != "" {
+				return s.relist(ctx, snapshot)
+			}
 		}
 	}
 	list, err := s.list(ctx)
