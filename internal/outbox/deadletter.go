@@ -43,6 +43,7 @@ func (q *Queue) DeadLetter(position uint64, l Letter) error {
 	if !ok {
 		return nil
 	}
+	rewrites := q.s.rewrites.Load()
 	value, err := q.payload(sl)
 	if err != nil && !errors.Is(err, ErrUnreadable) {
 		return err
@@ -50,7 +51,7 @@ func (q *Queue) DeadLetter(position uint64, l Letter) error {
 	if most := q.s.limits().deadLetterBytes(); most > 0 && q.s.letterBytes.Load()+int64(len(value.payload)) > most {
 		return fmt.Errorf("%w (%d bytes)", ErrDeadLettersFull, most)
 	}
-	return q.setAside(sl, value, l)
+	return q.setAside(sl, value, rewrites, l)
 }
 
 // payload reads the record of an entry in flight.
@@ -95,12 +96,20 @@ func (q *Queue) setUnreadable(position uint64) error {
 	}
 	q.s.metrics.unreadable.Inc()
 	now := q.s.opts.Now()
-	return q.setAside(sl, logValue{}, Letter{Reason: ReasonUnreadable, First: now, Time: now})
+	return q.setAside(sl, logValue{}, q.s.rewrites.Load(), Letter{Reason: ReasonUnreadable, First: now, Time: now})
 }
 
-func (q *Queue) setAside(sl slot, value logValue, l Letter) error {
+// setAside moves an entry in flight to the dead letters, with a payload that was read
+// when there had been so many rewrites.
+func (q *Queue) setAside(sl slot, value logValue, rewrites uint64, l Letter) error {
 	q.settling.RLock()
 	defer q.settling.RUnlock()
+	if rewrites != q.s.rewrites.Load() {
+		var err error
+		if value, err = q.payload(sl); err != nil && !errors.Is(err, ErrUnreadable) {
+			return err
+		}
+	}
 	b := q.s.db.NewBatch()
 	taken := q.take(b, []uint64{sl.position})
 	if taken.count == 0 {

@@ -119,12 +119,23 @@ func (q *Queue) detach() (copied int64, moved bool, err error) {
 		return 0, false, err
 	}
 	defer q.s.life.leave()
-	entries, last, err := q.attached()
-	if err != nil || last == 0 {
+	c, err := q.attached()
+	if err != nil || c.last == 0 {
 		return 0, false, err
 	}
+	return q.carry(c)
+}
+
+// carry writes the payloads of a chunk into the queue.
+func (q *Queue) carry(c attachedChunk) (copied int64, moved bool, err error) {
 	q.settling.Lock()
 	defer q.settling.Unlock()
+	if c.rewrites != q.s.rewrites.Load() {
+		if c, err = q.attached(); err != nil || c.last == 0 {
+			return 0, false, err
+		}
+	}
+	entries, last := c.entries, c.last
 	b := q.s.db.NewBatch()
 	change := counter{high: last}
 	q.mu.Lock()
@@ -169,16 +180,23 @@ func (q *Queue) detach() (copied int64, moved bool, err error) {
 	return change.bytes, true, b.Close()
 }
 
-// attached reads the next entries that refer to the log, with their payloads, and
-// the last position looked at; 0 if there is none. An entry that cannot be read, or
+// attachedChunk is a chunk of entries with the payloads they refer to.
+type attachedChunk struct {
+	entries  []entryAt
+	last     uint64 // the last position that was read; 0: none
+	rewrites uint64 // Store.rewrites before the payloads were read
+}
+
+// attached reads the next entries that refer to the log, with their payloads. An entry that cannot be read, or
 // whose record cannot, is passed over: the log need not be held for it, and the
 // queue's reader deals with it.
-func (q *Queue) attached() (entries []entryAt, last uint64, err error) {
+func (q *Queue) attached() (c attachedChunk, err error) {
+	c.rewrites = q.s.rewrites.Load()
 	q.mu.Lock()
 	from, tail := max(q.detached.high+1, q.window.head()), q.tail
 	q.mu.Unlock()
 	if from > tail {
-		return nil, 0, nil
+		return c, nil
 	}
 	records := recordFinder{s: q.s}
 	defer records.close()
@@ -191,7 +209,7 @@ func (q *Queue) attached() (entries []entryAt, last uint64, err error) {
 			if !ok || err != nil {
 				return nil //nolint:nilerr // passed over
 			}
-			last = position
+			c.last = position
 			if e.kind != entryInline {
 				record, err := records.find(e.sequence)
 				if errors.Is(err, ErrUnreadable) {
@@ -201,19 +219,20 @@ func (q *Queue) attached() (entries []entryAt, last uint64, err error) {
 					return err
 				}
 				e.kind, e.lane, e.payload = entryInline, record.lane, append([]byte(nil), record.payload...)
-				entries = append(entries, entryAt{position, e})
+				c.entries = append(c.entries, entryAt{position, e})
 				size += len(e.payload)
 			}
-			if len(entries) >= detachEntries || size >= detachBytes {
+			if len(c.entries) >= detachEntries || size >= detachBytes {
 				return errEnough
 			}
 			return nil
 		},
 		func(lostSpan) error { return nil })
 	if errors.Is(err, errEnough) {
-		return entries, last, nil
+		return c, nil
 	}
-	return entries, tail, err
+	c.last = tail
+	return c, err
 }
 
 // passedLocked returns the pins whose entries all lie before needed.

@@ -85,6 +85,7 @@ func (s *Store) applyRewritten(b *pebble.Batch) error {
 	if err := s.applyLazily(b); err != nil {
 		return err
 	}
+	s.rewrites.Add(1)
 	s.gate.wrote(size)
 	return b.Close()
 }
@@ -151,6 +152,9 @@ func (q *Queue) RewriteDeadLetters(after uint64, rewrite Rewrite) (last uint64, 
 		return after, 0, false, b.err
 	}
 	b.hold() // so that nobody settles the letters meanwhile
+	// What is being set aside with a payload of before the rewrite of the log is there first.
+	q.settling.Lock()
+	defer q.settling.Unlock()
 	last, end = after, true
 	var change counter
 	size := 0

@@ -220,3 +220,38 @@ func TestRewriteDuringTraffic(t *testing.T) {
 		t.Errorf("%v, %v", report.Problems, err)
 	}
 }
+
+// A payload that was read to be copied is rewritten before the copy is written.
+func TestRewriteDuringCopy(t *testing.T) {
+	s := openTest(t, t.TempDir(), Options{})
+	q := ensure(t, s, "sink")
+	appendCanaries(t, s, 3, "sink")
+	items := read(t, q, 0, 1)
+	sl, _ := q.window.get(items[0].Position)
+	before := s.rewrites.Load()
+	value, err := q.payload(sl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chunk, err := q.attached()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rewriteAll(t, s, hide)
+	if err := q.setAside(sl, value, before, Letter{Reason: "test"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, moved, err := q.carry(chunk); err != nil || !moved {
+		t.Fatal("nothing was detached", err)
+	}
+	if n := rewriteAll(t, s, hide); n > 0 {
+		t.Errorf("%d payloads were copied as they had been", n)
+	}
+	letters, err := q.DeadLetters(0, 10)
+	if err != nil || len(letters) != 1 {
+		t.Fatal(letters, err)
+	}
+	if st := q.Stats(); st.DeadLetterBytes != int64(len(letters[0].Payload)) {
+		t.Errorf("dead letters of %d bytes count as %d", len(letters[0].Payload), st.DeadLetterBytes)
+	}
+}

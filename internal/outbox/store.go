@@ -43,6 +43,10 @@ type Store struct {
 	damaged     damagedTables
 	letterBytes atomic.Int64 // payloads of all dead letters
 
+	// rewrites counts the rewrites of the log and of queues. A payload that is to be
+	// copied out of either is read again if it was rewritten meanwhile.
+	rewrites atomic.Uint64
+
 	lazy        atomic.Bool  // something was written since the last sync began
 	lastCommit  atomic.Int64 // Unix nanoseconds; 0 = none yet
 	commitBegan atomic.Int64 // Unix nanoseconds of the commit in progress; 0 = none

@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,6 +54,7 @@ type depot struct {
 
 	n       map[int]int // by object: its changes so far
 	damaged bool
+	limits  outbox.Limits
 }
 
 // box is the receiver behind a sink, and what was committed for it.
@@ -64,6 +66,7 @@ type box struct {
 	replayed  map[string]bool
 	committed []parcel
 	purged    bool
+	asked     int
 }
 
 // parcel is the n-th change of an object.
@@ -87,7 +90,37 @@ type boxSink struct {
 	dead *bool
 }
 
-var moods = []string{well, down, paused, slow, "refused for a time", "one fails", "one is forbidden", "one is delayed", "one is refused", "all are refused"}
+var moods = []string{well, down, paused, slow, "refused for a time", "one fails", "one is forbidden", "one is delayed", "one is refused", "all are refused", unpredictable}
+
+// unpredictable is the mood in which each object's next event meets another answer.
+const unpredictable = "unpredictable"
+
+// refuses reports whether an unpredictable receiver does not accept the i-th event.
+func (b *box) refuses(i int, p parcel, failed map[int]error) bool {
+	if err := b.answer(); err != nil {
+		failed[i] = err
+	}
+	return failed[i] != nil
+}
+
+// answer is what an unpredictable receiver says to an event.
+func (b *box) answer() error {
+	b.asked++
+	switch b.asked * 7919 % 11 {
+	case 0:
+		return errDown
+	case 1:
+		return sinks.Pause(errDown)
+	case 2:
+		return sinks.RetryAfter(errDown, 20*time.Second)
+	case 3:
+		return sinks.Poison(errDown)
+	case 4:
+		return sinks.TooLarge(errDown)
+	default:
+		return nil
+	}
+}
 
 func (s boxSink) Write(ctx context.Context, batch []*event.Event) error {
 	s.mu.Lock()
@@ -129,6 +162,8 @@ func (s boxSink) Write(ctx context.Context, batch []*event.Event) error {
 				"one fails": errDown, "one is forbidden": sinks.Pause(errDown),
 				"one is delayed": sinks.RetryAfter(errDown, time.Minute), "one is refused": sinks.Poison(errDown),
 			}[mode], true
+		case mode == unpredictable && s.refuses(i, p, failed):
+			held[p.Object] = true
 		default:
 			s.accepted = append(s.accepted, p)
 			if e.Replay {
@@ -149,6 +184,10 @@ func newDepot(t *testing.T, seed uint64, verbose bool) *depot {
 		t: t, r: rand.New(rand.NewPCG(seed, 3)), verbose: verbose, without: strings.Split(os.Getenv("WATCHERD_SIM_WITHOUT"), ","),
 		disk: newDisk(vfs.NewCrashableMem()), boxes: map[string]*box{}, workers: map[string]*worker{}, n: map[int]int{},
 	}
+	d.limits = outbox.Limits{
+		MinFree: minFree, RetentionMaxAge: time.Hour, RetentionMaxBytes: 1 << 20,
+		MaxBytes: []int64{12 << 20, 24 << 20, 64 << 20}[d.r.IntN(3)], DeadLetterMaxBytes: []int64{0, 1000, 100_000}[d.r.IntN(3)],
+	}
 	for _, name := range []string{live, moody, fickle} {
 		d.boxes[name] = &box{mode: well, replayed: map[string]bool{}}
 	}
@@ -162,7 +201,8 @@ func (d *depot) begin(names ...string) error {
 		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
 	store, err := outbox.Open("store", outbox.Options{
-		FS: d.disk, Logger: log, MinFree: minFree, RetentionMaxAge: time.Hour, RetentionMaxBytes: 1 << 20, MaxBytes: 64 << 20,
+		FS: d.disk, Logger: log, MinFree: d.limits.MinFree, RetentionMaxAge: d.limits.RetentionMaxAge,
+		RetentionMaxBytes: d.limits.RetentionMaxBytes, MaxBytes: d.limits.MaxBytes, DeadLetterMaxBytes: d.limits.DeadLetterMaxBytes,
 		Now: func() time.Time { return today().Add(d.ahead) },
 	})
 	if d.damaged && errors.Is(err, outbox.ErrDamaged) {
@@ -256,7 +296,7 @@ func (d *depot) commit(count, pad int) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := d.store.WaitIngest(ctx); err != nil {
-		if d.disk.full.Load() {
+		if d.disk.full.Load() || 4*d.backlog() > d.limits.MaxBytes {
 			return nil
 		}
 		return fmt.Errorf("ingest stands still: %w (%s)", err, d.store.Health().Reason)
@@ -290,6 +330,16 @@ func (d *depot) commit(count, pad int) error {
 		d.boxes[name].committed = append(d.boxes[name].committed, list...)
 	}
 	return nil
+}
+
+// backlog is how many bytes of payload wait in all queues.
+func (d *depot) backlog() (n int64) {
+	for _, name := range d.store.Sinks() {
+		if q, err := d.store.Queue(name); err == nil {
+			n += q.Stats().Bytes
+		}
+	}
+	return n
 }
 
 func (d *depot) steps() []step {
@@ -331,6 +381,22 @@ func (d *depot) steps() []step {
 			}
 			return nil
 		}},
+		{"skip", 3, func() error {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			_, err := d.workers[moody].Skip(ctx, 0)
+			if errors.Is(err, delivery.ErrNothingToSkip) || errors.Is(err, delivery.ErrInFlight) || errors.Is(err, delivery.ErrNotDelivering) || errors.Is(err, outbox.ErrDeadLettersFull) {
+				return nil
+			}
+			return err
+		}},
+		{"scrub", 2, func() error { return d.scrub(-1) }},
+		{"half a scrub, kill and start", 1, func() error {
+			if err := d.scrub(r.IntN(10)); err != nil {
+				return err
+			}
+			return d.begin(d.kill()...)
+		}},
 		{"remove", 2, func() error { return d.rest(fickle) }},
 		{"put back", 4, func() error {
 			if d.workers[fickle] != nil {
@@ -371,6 +437,76 @@ func (d *depot) steps() []step {
 			return d.begin(names...)
 		}},
 	}
+}
+
+// hide is the edit of a scrub.
+func hide(payload []byte) ([]byte, bool) {
+	return bytes.ReplaceAll(payload, []byte("xx"), []byte("--")), bytes.Contains(payload, []byte("xx"))
+}
+
+// scrub rewrites what the store holds, while all sinks go on, in so many calls at most,
+// or to its end if that is negative, and then looks for what is left.
+func (d *depot) scrub(calls int) error {
+	type rewriter func(uint64, outbox.Rewrite) (uint64, int, bool, error)
+	edit := hide
+	walk := func(rewrite rewriter) (n int, err error) {
+		for after, end := uint64(0), false; !end && calls != 0; calls-- {
+			var rewritten int
+			if after, rewritten, end, err = rewrite(after, func(p []byte) ([]byte, bool) { return edit(p) }); err != nil {
+				return n, err
+			}
+			n += rewritten
+		}
+		return n, nil
+	}
+	queues := func() (n int, err error) {
+		var all []rewriter
+		for _, name := range d.store.Sinks() {
+			q, err := d.store.Queue(name)
+			if err != nil {
+				return 0, err
+			}
+			all = append(all, q.RewriteQueue, q.RewriteDeadLetters)
+		}
+		for _, rewrite := range all {
+			more, err := walk(rewrite)
+			if err != nil {
+				return n, err
+			}
+			n += more
+		}
+		return n, nil
+	}
+	if _, err := walk(d.store.RewriteLog); err != nil {
+		return err
+	}
+	for n := 1; n > 0 && calls != 0; {
+		var err error
+		if n, err = queues(); err != nil {
+			return err
+		}
+	}
+	if calls == 0 {
+		return nil
+	}
+	synctest.Wait()
+	found := 0
+	edit = func(payload []byte) ([]byte, bool) {
+		if _, secret := hide(payload); secret {
+			found++
+		}
+		return nil, false
+	}
+	if _, err := walk(d.store.RewriteLog); err != nil {
+		return err
+	}
+	if _, err := queues(); err != nil {
+		return err
+	}
+	if found > 0 && !d.damaged {
+		return fmt.Errorf("%d payloads are as they were", found)
+	}
+	return nil
 }
 
 // flip changes a byte of a table.

@@ -69,11 +69,12 @@ func RetryAfter(err error, d time.Duration) error {
 	return &classified{class: ClassRetry, after: d, err: err}
 }
 
-// Held is the failure of an event that was not tried because an earlier one of its
-// object, in the same batch, failed with err. Whatever that one's class is, this is
-// a retry: the event itself was blamed for nothing.
+// Held is the failure of an event that was not tried because another one of the batch
+// failed with err: an earlier one of its object, or one that seems to concern the
+// destination. Whatever that one's class and delay are, this is a retry: the event
+// itself was blamed for nothing.
 func Held(err error) error {
-	return errors.New("not sent, since an earlier event of its object failed: " + err.Error())
+	return errors.New("not sent, since another event failed: " + err.Error())
 }
 
 // Classify returns the class of err and the delay its source asked for (0: none).

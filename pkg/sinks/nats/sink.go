@@ -168,7 +168,7 @@ func (p *publication) stream(ctx context.Context) error {
 		if err := p.round(ctx, round); err != nil {
 			// Not the fault of single events: the rest would fail alike.
 			for _, i := range later {
-				p.failed[i] = fmt.Errorf("not sent: %w", err)
+				p.failed[i] = sinks.Held(err)
 			}
 			return p.result()
 		}
@@ -187,7 +187,7 @@ func (p *publication) round(ctx context.Context, indexes []int) (stop error) {
 			stop = context.Cause(ctx)
 		}
 		if stop != nil {
-			p.fail(i, fmt.Errorf("not sent: %w", stop))
+			p.fail(i, sinks.Held(stop))
 			continue
 		}
 		future, err := p.publish(i)

@@ -320,6 +320,7 @@ func TestOneByOne(t *testing.T) {
 		_, before := e.last()
 		e.set(func(w http.ResponseWriter, _ *http.Request, ids []string) {
 			if ids[0] == events[2].ID {
+				w.Header().Set("Retry-After", "60")
 				w.WriteHeader(status)
 			}
 		})
@@ -344,8 +345,16 @@ func TestOneByOne(t *testing.T) {
 	} else if class, _ := sinks.Classify(b.Failed[2]); class != sinks.ClassPoison {
 		t.Errorf("class %s", class)
 	}
-	// The endpoint's fault: no use in going on.
-	if b, n := write(http.StatusBadGateway); fmt.Sprint(indexes(b)) != "[2 3 4 5]" || n != 3 {
-		t.Errorf("retry: failed %v in %d requests", indexes(b), n)
+	// Perhaps the endpoint's fault: no use in going on. What was not sent is not blamed.
+	for _, status := range []int{http.StatusBadGateway, http.StatusTooManyRequests, http.StatusForbidden} {
+		b, n := write(status)
+		if fmt.Sprint(indexes(b)) != "[2 3 4 5]" || n != 3 {
+			t.Errorf("%d: failed %v in %d requests", status, indexes(b), n)
+		}
+		for _, i := range []int{3, 4, 5} {
+			if class, after := sinks.Classify(b.Failed[i]); class != sinks.ClassRetry || after != 0 {
+				t.Errorf("%d: event %d was not sent, and fails with class %s after %s", status, i, class, after)
+			}
+		}
 	}
 }

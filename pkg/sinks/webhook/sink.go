@@ -60,7 +60,7 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 				return err // nothing was accepted
 			}
 			for j := i + 1; j < len(batch); j++ {
-				failed[j] = fmt.Errorf("not sent: %w", err)
+				failed[j] = sinks.Held(err)
 			}
 			break
 		}
