@@ -12,9 +12,9 @@ type Watch struct {
 	ExcludeResources []Resource `json:"excludeResources"`
 	// Which namespaces; all when left out.
 	Namespaces Namespaces `json:"namespaces"`
-	// Label selector in kubectl's syntax.
+	// Label selector in kubectl's syntax. With selectorSide client, of labels that drop and redact leave.
 	LabelSelector string `json:"labelSelector"`
-	// Field selector in kubectl's syntax.
+	// Field selector in kubectl's syntax. With selectorSide client, of fields that drop and redact leave.
 	FieldSelector string `json:"fieldSelector"`
 	// Who selects. client: watcherd does, so that an object leaving the selection is not taken for deleted. server: the API server does, which is cheaper.
 	SelectorSide string `json:"selectorSide" jsonschema:"enum=client,enum=server"`
@@ -22,7 +22,7 @@ type Watch struct {
 	Snapshot string `json:"snapshot" jsonschema:"enum=initial,enum=never"`
 	// Watch metadata only, which is much cheaper. Events then carry no spec or status.
 	MetadataOnly bool `json:"metadataOnly"`
-	// Key paths that are removed before anything else sees the object, besides metadata.managedFields. A change in them alone is no event.
+	// Key paths that are removed before anything else sees the object, besides metadata.managedFields. A change in them alone is no event. Items of an array are dropped all ([*]), not by number.
 	Drop []string `json:"drop"`
 	// Key paths that stay although they are dropped by default: metadata.managedFields.
 	Keep []string `json:"keep"`

@@ -29,6 +29,9 @@ type Config struct {
 	// Decoding changes when Decode would make something else of an item: what was
 	// decoded before and not written yet is then decoded again. nil: it never does.
 	Decoding func() uint64
+	// Hidden changes when Decode hides something that it showed before. The texts of
+	// errors until then may quote it, and are not shown any more. nil: it never does.
+	Hidden func() uint64
 
 	// Fingerprint tells this configuration of the sink from an earlier one: a
 	// schedule of retries that another fingerprint left in the queue is not kept,

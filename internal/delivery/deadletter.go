@@ -40,7 +40,11 @@ const maxReason = 512
 // [outbox.ErrDeadLettersFull] the entry is as it was.
 func (e *engine) deadLetter(en *entry, reason string, cause error) error {
 	now := time.Now()
-	letter := outbox.Letter{Reason: reason + ": " + excerpt(cause), Attempts: en.tries, First: en.first, Time: now}
+	text := excerpt(cause)
+	if en.event != nil && en.decoded != e.decoding() {
+		text = textWithheld // what was sent may show more than the event does now
+	}
+	letter := outbox.Letter{Reason: reason + ": " + text, Attempts: en.tries, First: en.first, Time: now}
 	if letter.First.IsZero() {
 		letter.First = now
 	}

@@ -54,6 +54,7 @@ type engine struct {
 	stacks   map[string]struct{}
 	failures *failures
 
+	hidden        uint64 // what Config.Hidden was when texts were withheld last
 	lastError     string
 	lastErrorTime time.Time
 	lastSuccess   time.Time
@@ -81,6 +82,7 @@ func newEngine(cfg *Config, sink sinks.Sink, m *metrics, log *journal, n *note) 
 		failures: &failures{byLane: map[uint64]*Failure{}},
 	}
 	e.limited, _ = sink.(sinks.Limited)
+	e.hidden = cfg.hiddenNow()
 	for i := range e.lanes {
 		e.lanes[i] = newLane()
 	}
@@ -93,6 +95,7 @@ func (e *engine) loop(ctx context.Context, w *Worker, chunks <-chan chunk) error
 	defer timer.Stop()
 	for ctx.Err() == nil {
 		now := time.Now()
+		e.withhold()
 		if err := e.step(now); err != nil {
 			return err
 		}
@@ -151,9 +154,11 @@ func (e *engine) step(now time.Time) error {
 func (e *engine) settleAll(b *batch) error {
 	now := time.Now()
 	for {
+		hidden := b.hidden
 		if err := e.settle(b, now); err != nil {
 			return err
 		}
+		e.hidden = min(e.hidden, hidden) // an answer to what is hidden now is withheld too
 		select {
 		case b = <-e.results:
 		default:

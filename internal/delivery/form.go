@@ -61,7 +61,7 @@ func (e *engine) dispatchFrom(now time.Time, from ...source) error {
 
 func (e *engine) send(l *lane, now time.Time) {
 	b := &l.batch
-	b.ticket = e.circuit.start()
+	b.ticket, b.hidden = e.circuit.start(), e.hidden
 	b.began = now
 	e.sent++
 	b.number = e.sent

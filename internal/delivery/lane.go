@@ -42,7 +42,8 @@ type batch struct {
 	objects []*object      // of the entries, if they came from detached objects, each in one stretch; else empty
 	bytes   int
 	ticket  ticket
-	number  int64 // counts the writes of all lanes
+	number  int64  // counts the writes of all lanes
+	hidden  uint64 // what Config.Hidden was when it was made
 
 	began time.Time
 	took  time.Duration

@@ -46,7 +46,6 @@ type noteContent struct {
 	Version     int         `json:"version"`
 	Fingerprint string      `json:"fingerprint,omitempty"`
 	State       State       `json:"state,omitempty"` // BackingOff, Paused or empty
-	Reason      string      `json:"reason,omitempty"`
 	Attempts    int         `json:"attempts,omitempty"`
 	Next        time.Time   `json:"next,omitzero"`
 	Events      []noteEvent `json:"events,omitempty"`
@@ -141,7 +140,7 @@ func (n *note) write(now time.Time, c *circuit) error {
 	n.forgetGone()
 	content := noteContent{Version: noteVersion, Fingerprint: n.fingerprint}
 	if c.phase != flowing {
-		content.State, content.Reason = c.phase.state(), c.reason
+		content.State = c.phase.state()
 		content.Attempts, content.Next = c.attempts, c.until
 	}
 	for _, events := range [...]map[uint64]noteEvent{n.events, n.restored} {
@@ -190,7 +189,7 @@ func (e *engine) restore(now time.Time) error {
 		e.log.Warn("the schedule of retries of an earlier run is not readable; starting without", "error", unusable)
 	}
 	if ok {
-		e.circuit.restore(c.State.phase(), now, c.Attempts, c.Next, c.Reason)
+		e.circuit.restore(c.State.phase(), now, c.Attempts, c.Next, textOfBefore)
 	}
 	return nil
 }

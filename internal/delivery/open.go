@@ -40,7 +40,7 @@ func (w *Worker) open(ctx context.Context, log *journal) sinks.Sink {
 		}
 		w.publish(Status{
 			State: c.phase.state(), Reason: c.reason, Attempts: c.attempts, NextAttempt: c.until,
-			LastError: excerpt(err), LastErrorTime: now,
+			LastError: excerpt(err), LastErrorTime: now, hidden: w.cfg.hiddenNow(),
 		})
 		if !w.sleep(ctx, c.until.Sub(now)) {
 			return nil

@@ -35,6 +35,7 @@ type Status struct {
 
 	LastError     string    `json:"lastError,omitempty"` // of any write, mended or not
 	LastErrorTime time.Time `json:"lastErrorTime,omitzero"`
+	hidden        uint64    // what Config.Hidden was at the texts
 	LastSuccess   time.Time `json:"lastSuccess,omitzero"` // when the sink last accepted an event
 
 	InFlight    int    `json:"inFlight"`    // events being written
@@ -82,6 +83,7 @@ func (e *engine) status() Status {
 		Attempts:    e.circuit.attempts,
 		NextAttempt: e.circuit.until,
 		LastError:   e.lastError, LastErrorTime: e.lastErrorTime, LastSuccess: e.lastSuccess,
+		hidden:    e.hidden,
 		InFlight:  e.inFlightEvents,
 		Blocked:   len(e.away) + e.fetched,
 		Stalled:   e.stalled(),
@@ -116,6 +118,9 @@ func (w *Worker) Status() Status {
 	w.mu.Unlock()
 	if f != nil && s.State != Stopped {
 		s.FailingObjects, s.Failing = f.longest(failingShown)
+	}
+	if s.hidden != w.cfg.hiddenNow() {
+		s.withhold()
 	}
 	s.Queue = w.cfg.Queue.Stats()
 	return s

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 
 	"github.com/watcherd/watcherd/internal/plan"
@@ -58,7 +59,7 @@ func (m *Manager) desire(st *plan.State) (desired, error) {
 		w, blind := &st.Watches[i], false // blind: it cannot judge objects yet
 		if w.Filter.NeedsNamespaces() && !m.namespaces.ready() {
 			d.missing[w.Name] = missing{w.Name, "namespaces", errNamespacesUnknown}
-			if w = m.inForce(w.Name); w == nil {
+			if w = m.inForce(&st.Watches[i]); w == nil {
 				w, blind = &st.Watches[i], true
 			}
 		}
@@ -94,14 +95,21 @@ func (m *Manager) desire(st *plan.State) (desired, error) {
 	return d, errors.Join(errs...)
 }
 
-// inForce is the watch of that name by which running sources judge, nil if there is
+// inForce is the watch of next's name by which running sources judge, nil if there is
 // none. It is an older one than the state's while the labels of namespaces, by which the
-// new one selects, are not known.
-func (m *Manager) inForce(name string) *plan.Watch {
+// new one selects, are not known. Only its selection is: edits do not wait.
+func (m *Manager) inForce(next *plan.Watch) *plan.Watch {
 	for _, s := range m.sourceList() {
-		if h, ok := s.hit(name); ok {
+		h, ok := s.hit(next.Name)
+		if !ok {
+			continue
+		}
+		if reflect.DeepEqual(h.watch.Edits, next.Edits) && h.watch.MetadataOnly == next.MetadataOnly {
 			return h.watch
 		}
+		w := *h.watch
+		w.Edits, w.MetadataOnly = next.Edits, next.MetadataOnly
+		return &w
 	}
 	return nil
 }

@@ -57,7 +57,12 @@ func (m *Manager) revise(next *plan.State, d desired) (revision, error) {
 	for _, spec := range next.Routes {
 		r.accepted.Routes = append(r.accepted.Routes, redact.Route{Name: spec.Name, Drop: spec.Drop, Redact: spec.Redact})
 	}
-	r.accepted.Keep(m.accepted, func(gr schema.GroupResource) (route.Edits, bool) { return m.editsAwaiting(next, gr) })
+	r.accepted.Keep(m.accepted, func(gr schema.GroupResource, namespace string) (route.Edits, bool) {
+		if next.Hash != "" && next.Hash == m.applied {
+			return route.Edits{}, false // what is kept was made of this state
+		}
+		return m.editsAwaiting(next, gr, namespace)
+	})
 	r.tightened = r.accepted.Tightened(&m.accepted)
 	var err error
 	if r.table, err = redact.Compile(r.accepted, leading(next), m.redactKey); err != nil {
@@ -105,13 +110,18 @@ func (m *Manager) reviseServed(st *plan.State, d desired) error {
 func (m *Manager) adoptEdits(r *revision) {
 	m.edits.Store(r.table)
 	m.editsChanged.Add(1)
+	if len(r.tightened) > 0 {
+		m.editsTightened.Add(1)
+	}
 }
 
-// editsAwaiting are the edits that watches which wait for a resource would give it.
-func (m *Manager) editsAwaiting(st *plan.State, gr schema.GroupResource) (edits route.Edits, ok bool) {
+// editsAwaiting are the edits that watches which wait for a resource would give it in
+// a namespace, or in all if that is empty.
+func (m *Manager) editsAwaiting(st *plan.State, gr schema.GroupResource, namespace string) (edits route.Edits, ok bool) {
 	for i := range st.Watches {
 		w := &st.Watches[i]
-		if !slices.ContainsFunc(w.Resources, func(pattern string) bool { return m.means(w, pattern, gr) }) {
+		if namespace != "" && len(w.Namespaces) > 0 && !slices.Contains(w.Namespaces, namespace) || m.excluded(w)(gr) ||
+			!slices.ContainsFunc(w.Resources, func(pattern string) bool { return m.means(w, pattern, gr) }) {
 			continue
 		}
 		if ok {

@@ -98,6 +98,7 @@ func (r *rig) everything() (text string, events []*event.Event) {
 	}
 	for _, l := range letters {
 		add(r.m.LetterEvent("sink", l.Item))
+		b.WriteString(r.m.LetterReason(&l))
 	}
 	log, err := r.store.ReadLog(0, 1000)
 	if err != nil {
@@ -166,7 +167,7 @@ func TestTightenedEditsReachWhatIsRecorded(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := q.DeadLetter(items[0].Position, outbox.Letter{Reason: "test"}); err != nil {
+				if err := q.DeadLetter(items[0].Position, outbox.Letter{Reason: "refused: status 422: no " + plaintext}); err != nil {
 					t.Fatal(err)
 				}
 				if text, _ := r.everything(); strings.Count(text, plaintext) < 8 {
@@ -247,5 +248,102 @@ func TestEditsOfRoutes(t *testing.T) {
 	r.adopt([]plan.Watch{podWatch()}, one, two, open)
 	if text := got("sink"); strings.Contains(text, `"spec"`) || strings.Contains(text, "/spec/") {
 		t.Errorf("spec is in %s", text)
+	}
+}
+
+// unknown is a Resolver before its first answer of the API server.
+type unknown struct{}
+
+func (unknown) Changed() <-chan struct{} { return nil }
+func (unknown) Resolve(string) ([]dynamicfactory.Resource, error) {
+	return nil, dynamicfactory.ErrNotReady
+}
+
+// TestStartWithoutDiscoveryKeepsEditsByNamespace hides in each namespace what its watch
+// hides, while the served resources are not known.
+func TestStartWithoutDiscoveryKeepsEditsByNamespace(t *testing.T) {
+	dir := t.TempDir()
+	watches := []plan.Watch{watchIn("open", "ns"), watchIn("closed", "other", "spec.password")}
+	t.Run("first life", func(t *testing.T) {
+		r := newRig(t, dir)
+		r.adopt(watches)
+		for _, s := range mustDesire(r).sources {
+			if s.key.Namespace == "ns" {
+				canaryPods(r, s, 1)
+			}
+		}
+	})
+	t.Run("second life", func(t *testing.T) {
+		r := newRig(t, dir)
+		r.m.cfg.Resolver = unknown{}
+		r.adopt(watches)
+		if text, _ := r.everything(); !strings.Contains(text, plaintext) || strings.Contains(text, "redacted:") {
+			t.Errorf("the edits of one namespace apply to another: %.600s", text)
+		}
+		if s := r.m.scrubStatus(); s != nil {
+			t.Errorf("a scrub is begun though nothing more is hidden: %+v", s)
+		}
+	})
+}
+
+// watchIn watches the pods of one namespace.
+func watchIn(name, namespace string, redact ...string) plan.Watch {
+	w := podWatch()
+	w.Name, w.Namespaces, w.Edits.Redact = name, []string{namespace}, redact
+	return w
+}
+
+func mustDesire(r *rig) desired {
+	r.Helper()
+	d, err := r.m.desire(r.m.currentState())
+	if err != nil {
+		r.Fatal(err)
+	}
+	return d
+}
+
+// TestNothingIsTightenedByTheSameState applies one state twice, where namespaces are
+// edited differently and what was recorded of others is kept.
+func TestNothingIsTightenedByTheSameState(t *testing.T) {
+	r := newRig(t, t.TempDir())
+	r.adopt([]plan.Watch{podWatch()})
+	watches := []plan.Watch{watchIn("open", "ns"), watchIn("closed", "other", "spec.password")}
+	r.adopt(watches)
+	st := r.m.currentState()
+	d := mustDesire(r)
+	rev, err := r.m.revise(st, d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(rev.tightened) > 0 {
+		t.Errorf("the same state again hides more of %v", rev.tightened)
+	}
+}
+
+// TestEditsDoNotWaitForNamespaces hides at once what a watch is to hide, although the
+// labels of namespaces are not known by which it selects from now on.
+func TestEditsDoNotWaitForNamespaces(t *testing.T) {
+	r := newRig(t, t.TempDir(), podWatch())
+	r.adopt([]plan.Watch{podWatch()})
+	s := r.source(pods)
+	r.m.sources[s.key] = s
+	canaryPods(r, s, 1)
+	r.adopt([]plan.Watch{podWatch(hiding, func(w *plan.Watch) {
+		w.Selection.Namespaces.Selector = "env=prod"
+		filter, err := w.Selection.Filter()
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Filter = filter
+	})})
+	if text, _ := r.everything(); strings.Contains(text, plaintext) {
+		t.Errorf("the plaintext is seen: %.600s", text)
+	}
+	after := r.source(pods)
+	if text, err := r.edited(after, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"new","uid":"u","resourceVersion":"9"},"spec":{"password":"`+plaintext+`"}}`).AppendJSON(nil); err != nil || strings.Contains(string(text), plaintext) {
+		t.Errorf("a new object is %s, %v", text, err)
+	}
+	if h, ok := after.hit("w"); !ok || h.watch.Filter != nil {
+		t.Error("it selects by labels that are not known")
 	}
 }

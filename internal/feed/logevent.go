@@ -64,3 +64,13 @@ func (m *Manager) LetterEvent(sink string, item outbox.Item) (*event.Event, erro
 // Follow has [Manager.LogEvent] know more of the updates to come, until release is
 // called.
 func (m *Manager) Follow() (release func()) { return m.recent.follow() }
+
+// LetterReason is the reason of a dead letter, without its text if that may quote what
+// is hidden by now.
+func (m *Manager) LetterReason(l *outbox.DeadLetter) string {
+	r, err := record.Decode(l.Payload)
+	if err == nil && m.edits.Load().Concerns(r) {
+		return outbox.ReasonClass(l.Reason)
+	}
+	return l.Reason
+}

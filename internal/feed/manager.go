@@ -71,11 +71,12 @@ type Manager struct {
 	metrics    *metrics
 	redactKey  []byte
 
-	edits        atomic.Pointer[redact.Table] // of the state that is adopted
-	editsChanged atomic.Uint64                // how often edits was replaced
-	accepted     redact.Accepted              // what edits was made of; the owner's
-	scrub        scrubber
-	refreshers   map[schema.GroupResource]*compact.Codec // encode again what has a retired dictionary; the committer's
+	edits          atomic.Pointer[redact.Table] // of the state that is adopted
+	editsChanged   atomic.Uint64                // how often edits was replaced
+	editsTightened atomic.Uint64                // how often more was hidden than before
+	accepted       redact.Accepted              // what edits was made of; the owner's
+	scrub          scrubber
+	refreshers     map[schema.GroupResource]*compact.Codec // encode again what has a retired dictionary; the committer's
 
 	definitions dynamic.ResourceInterface // of custom resources
 

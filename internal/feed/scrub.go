@@ -125,10 +125,12 @@ func (s scrubState) encode() []byte {
 }
 
 // startScrub starts the scrub that is pending, once the sources that recorded by
-// earlier edits are stopped. Only the owner calls it.
+// earlier edits are stopped. While the served resources are not known it waits: the
+// edits of a resource then are those of every watch that may mean it, which is good
+// for reading and too much for good. Only the owner calls it.
 func (m *Manager) startScrub(ctx context.Context) error {
 	state := m.scrub.load()
-	if !state.pending() || m.scrub.ended != nil {
+	if !state.pending() || m.scrub.ended != nil || m.undiscovered {
 		return nil
 	}
 	if !state.Dictionaries {

@@ -74,7 +74,7 @@ func canaryPods(r *rig, s *source, n int) {
 		r.Fatal(err)
 	}
 	for _, it := range items {
-		if err := q.DeadLetter(it.Position, outbox.Letter{Reason: "test"}); err != nil {
+		if err := q.DeadLetter(it.Position, outbox.Letter{Reason: "refused: status 422: no " + plaintext}); err != nil {
 			r.Fatal(err)
 		}
 	}

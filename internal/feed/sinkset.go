@@ -88,6 +88,7 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 		Format:       spec.Format,
 		Decode:       m.decodeFor(spec.Name),
 		Decoding:     m.editsChanged.Load,
+		Hidden:       m.editsTightened.Load,
 		Delivery:     spec.Delivery,
 		Retry:        delivery.Retry{Initial: spec.Retry.Initial, Max: spec.Retry.Max, PoisonAttempts: spec.Retry.PoisonAttempts},
 		Oversize:     delivery.Oversize(spec.Oversize),

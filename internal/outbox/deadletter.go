@@ -10,11 +10,17 @@ import (
 
 // Letter says why and after what an entry was given up.
 type Letter struct {
-	Reason   string
+	Reason   string // a class and, behind a colon, a text
 	Attempts int
 	// First and Time are when the first and the last attempt were made.
 	First time.Time
 	Time  time.Time
+}
+
+// ReasonClass is a letter's reason without its text.
+func ReasonClass(reason string) string {
+	class, _, _ := strings.Cut(reason, ":")
+	return class
 }
 
 // ReasonUnreadable begins the reason of a dead letter whose record, or queue

@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -193,6 +194,9 @@ func (e *exporter) show(l *exported) error {
 		if err := e.out.Encode(exported{Type: "meta", Key: m.Key, Payload: m.Payload}); err != nil {
 			return err
 		}
+	}
+	if !ok || !bytes.Equal(payload, l.Payload) {
+		l.Reason = ReasonClass(l.Reason) // its text may quote what is not shown
 	}
 	l.Payload, l.Withheld = payload, !ok
 	if !ok {

@@ -140,7 +140,9 @@ func (q *Queue) RewriteQueue(after uint64, rewrite Rewrite) (last uint64, rewrit
 	return last, rewritten, end, nil
 }
 
-// RewriteDeadLetters is [Store.RewriteLog] for a sink's dead letters, by position.
+// RewriteDeadLetters is [Store.RewriteLog] for a sink's dead letters, by position. Of
+// the reason of one that is rewritten only the class stays: its text may quote what was
+// in the payload.
 func (q *Queue) RewriteDeadLetters(after uint64, rewrite Rewrite) (last uint64, rewritten int, end bool, err error) {
 	if err := q.s.use(); err != nil {
 		return after, 0, false, err
@@ -178,7 +180,7 @@ func (q *Queue) RewriteDeadLetters(after uint64, rewrite Rewrite) (last uint64, 
 		}
 		rewritten++
 		change.bytes += int64(len(payload) - len(d.payload))
-		d.payload = payload
+		d.payload, d.reason = payload, ReasonClass(d.reason)
 		return b.pb.Set(append([]byte(nil), key...), d.append(nil), nil)
 	}, func(lostSpan) error { return nil }) // listing them reports it
 	if err != nil && !errors.Is(err, errEnough) {

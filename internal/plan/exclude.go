@@ -22,13 +22,19 @@ func (k *compiler) excludes(path string, c *config.Watch, w *Watch) {
 			named, err := route.ParseResource(own)
 			switch {
 			case err != nil:
-			case named.Wildcard() && own == text, excluded.Wildcard() && excluded.Bare():
+			case named.Wildcard() && excludesAll(excluded, named):
 				k.fault(item(path, i), "%s excludes all of %s, which the watch names", text, own)
 			case !named.Wildcard() && excludesNamed(excluded, named):
 				k.fault(item(path, i), "the watch names %s itself; excludeResources is for what its wildcards match", own)
 			}
 		}
 	}
+}
+
+// excludesAll reports whether a pattern excludes everything that a wildcard names.
+func excludesAll(excluded, wildcard route.ResourcePattern) bool {
+	_, ok := excluded.Shared(wildcard)
+	return ok && excluded.Wildcard() && (excluded.Bare() || !wildcard.Bare())
 }
 
 // excludesNamed reports whether a pattern may exclude what another one names

@@ -76,11 +76,23 @@ func TestFaults(t *testing.T) {
 		},
 		"field selector of what is dropped": {
 			watch("fieldSelector: spec.nodeName=a\n  drop: [spec]"),
-			`6:18: watches[0].fieldSelector: spec.nodeName is not there to select by, since spec is dropped`,
+			`6:18: watches[0].fieldSelector: spec.nodeName is not there to select by, since spec is dropped; use selectorSide: server`,
 		},
 		"field selector of what is redacted": {
 			watch("fieldSelector: spec.nodeName=a\n  redact: [spec.nodeName]"),
-			`6:18: watches[0].fieldSelector: spec.nodeName is not there to select by, since spec.nodeName is redacted`,
+			`6:18: watches[0].fieldSelector: spec.nodeName is not there to select by, since spec.nodeName is redacted; use selectorSide: server`,
+		},
+		"field selector of what a wildcard drops": {
+			watch("fieldSelector: spec.nodeName=a\n  drop: [\"spec[*]\"]"),
+			`6:18: watches[0].fieldSelector: spec.nodeName is not there to select by, since spec[*] is dropped; use selectorSide: server`,
+		},
+		"label selector of what is redacted": {
+			watch("labelSelector: app.example.com/tier=a,!x\n  redact: [\"metadata.labels[\\\"app.example.com/tier\\\"]\"]"),
+			`6:18: watches[0].labelSelector: label app.example.com/tier is not there to select by, since metadata.labels["app.example.com/tier"] is redacted; use selectorSide: server`,
+		},
+		"label selector of what is dropped": {
+			watch("labelSelector: tier=a\n  drop: [\"metadata[*].tier\"]"),
+			`6:18: watches[0].labelSelector: label tier is not there to select by, since metadata[*].tier is dropped; use selectorSide: server`,
 		},
 		"namespaces": {
 			watch("namespaces: {include: [\"[a\"], exclude: [\"\"], selector: \"a in\"}"),
@@ -93,6 +105,10 @@ func TestFaults(t *testing.T) {
 			`6:10: watches[0].drop[0]: path "a b" at byte 0: a key with ' ' must be written as ["key"]
 6:17: watches[0].drop[1]: path "metadata." at byte 8: a key is missing (write keys with dots as ["key"])
 7:12: watches[0].redact[0]: path "spec[x]" at byte 4: [x] is neither [*], a number nor ["key"]`,
+		},
+		"an item that is dropped by number": {
+			watch("drop: [\"spec.list[0]\", \"spec.list[*].a\"]\n  redact: [\"spec.list[0]\"]"),
+			`6:10: watches[0].drop[0]: path "spec.list[0]" drops one item of an array by its number, which the next item then has: drop all by [*], or a key within them`,
 		},
 		"a route's paths": {
 			routes("drop: [\"a b\", metadata]\n  redact: [\"spec[x]\", metadata.uid, \"metadata.labels[*]\"]"),
@@ -137,6 +153,10 @@ func TestFaults(t *testing.T) {
 4:105: watches[0].excludeResources[2]: the watch names deployments.apps itself; excludeResources is for what its wildcards match
 4:115: watches[0].excludeResources[3]: "Secrets" is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps
 4:133: watches[0].excludeResources[5]: *.example.com excludes all of *.example.com, which the watch names`,
+		},
+		"everything of a version is excluded": {
+			"watches:\n- {name: w, resources: [\"*.v1.apps\"], excludeResources: [\"*.apps\"]}\n",
+			`4:58: watches[0].excludeResources[0]: *.apps excludes all of *.v1.apps, which the watch names`,
 		},
 		"everything is excluded": {
 			"watches:\n- {name: w, resources: [\"*\"], excludeResources: [\"*\"]}\n",

@@ -48,7 +48,7 @@ func (k *compiler) selection(path string, c *config.Watch, w *Watch) {
 		return
 	}
 	w.Filter = filter
-	k.selectable(path, c, fieldSelector)
+	k.selectable(path, c, labelSelector, fieldSelector)
 }
 
 var namespaceName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
@@ -75,29 +75,47 @@ func (k *compiler) serverSelectors(path string, c *config.Watch) (labelSelector,
 	return l.String(), f.String()
 }
 
-// selectable reports fields that watcherd is to select by and never gets to see.
-func (k *compiler) selectable(path string, c *config.Watch, fieldSelector string) {
-	selector, err := fields.ParseSelector(fieldSelector)
+// selectable reports labels and fields that watcherd is to select by and never gets to
+// see.
+func (k *compiler) selectable(path string, c *config.Watch, labelSelector, fieldSelector string) {
+	byLabel, err := route.ParseLabels(labelSelector)
 	if err != nil {
 		return // reported with the filter
 	}
-	for _, r := range selector.Requirements() {
+	requirements, _ := byLabel.Requirements()
+	for _, r := range requirements {
+		k.unseen(path+".labelSelector", c, "label "+r.Key(), `metadata.labels["`+r.Key()+`"]`)
+	}
+	byField, err := fields.ParseSelector(fieldSelector)
+	if err != nil {
+		return // reported with the filter
+	}
+	for _, r := range byField.Requirements() {
 		if c.MetadataOnly && !strings.HasPrefix(r.Field, "metadata.") {
 			k.fault(path+".fieldSelector", "%s is not there to select by, since metadataOnly is set; use selectorSide: server", r.Field)
 		}
-		if gone := removedBy(c.Dropped(), r.Field); gone != "" {
-			k.fault(path+".fieldSelector", "%s is not there to select by, since %s is dropped", r.Field, gone)
-		}
-		if gone := removedBy(c.Redact, r.Field); gone != "" {
-			k.fault(path+".fieldSelector", "%s is not there to select by, since %s is redacted", r.Field, gone)
-		}
+		k.unseen(path+".fieldSelector", c, r.Field, r.Field)
 	}
 }
 
-// removedBy is the first of paths that is field or holds it.
-func removedBy(paths []string, field string) string {
+// unseen reports a value that is selected by and edited away.
+func (k *compiler) unseen(at string, c *config.Watch, what, path string) {
+	if gone := removedBy(c.Dropped(), path); gone != "" {
+		k.fault(at, "%s is not there to select by, since %s is dropped; use selectorSide: server", what, gone)
+	}
+	if gone := removedBy(c.Redact, path); gone != "" {
+		k.fault(at, "%s is not there to select by, since %s is redacted; use selectorSide: server", what, gone)
+	}
+}
+
+// removedBy is the first of paths that names the value at path or one that holds it.
+func removedBy(paths []string, path string) string {
+	value, err := compact.ParsePath(path)
+	if err != nil {
+		return "" // reported with the filter
+	}
 	for _, p := range paths {
-		if field == p || strings.HasPrefix(field, p+".") || strings.HasPrefix(field, p+"[") {
+		if parsed, err := compact.ParsePath(p); err == nil && parsed.Covers(value) {
 			return p
 		}
 	}
@@ -125,28 +143,12 @@ func (k *compiler) keepsIdentity(path string, paths []string) {
 			continue // reported
 		}
 		for _, id := range identity {
-			if covers(parsed, id) {
+			if value, err := compact.ParsePath(id); err == nil && parsed.Covers(value) {
 				k.fault(item(path, i), "%s tells objects apart and has to stay", id)
 				break
 			}
 		}
 	}
-}
-
-// covers reports whether the value at id, a path of plain keys, is one that p
-// names or lies below one.
-func covers(p compact.Path, id string) bool {
-	named := strings.Split(strings.TrimPrefix(strings.ReplaceAll(p.String(), "[*]", ".*"), "."), ".")
-	keys := strings.Split(id, ".")
-	if len(named) > len(keys) {
-		return false
-	}
-	for i, key := range named {
-		if key != "*" && key != keys[i] {
-			return false
-		}
-	}
-	return true
 }
 
 // resources checks the spelling of resource names.

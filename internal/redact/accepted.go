@@ -73,8 +73,9 @@ func (r *Resource) same(other *Resource) bool {
 }
 
 // Keep adds what before has and a says nothing of. now gives the edits that
-// such a resource is to have at present; not ok means those that it had.
-func (a *Accepted) Keep(before Accepted, now func(schema.GroupResource) (route.Edits, bool)) {
+// such a resource is to have at present in a namespace, or in all if that is empty; not
+// ok means those that it had.
+func (a *Accepted) Keep(before Accepted, now func(gr schema.GroupResource, namespace string) (route.Edits, bool)) {
 	named := len(a.Resources)
 	for _, r := range before.Resources {
 		if slices.ContainsFunc(a.Resources[:named], func(n Resource) bool {
@@ -82,7 +83,7 @@ func (a *Accepted) Keep(before Accepted, now func(schema.GroupResource) (route.E
 		}) {
 			continue
 		}
-		if edits, ok := now(r.GroupResource()); ok {
+		if edits, ok := now(r.GroupResource(), r.Namespace); ok {
 			r.Edits = edits
 		}
 		a.Resources = append(a.Resources, r)
@@ -97,19 +98,34 @@ func (a *Accepted) Keep(before Accepted, now func(schema.GroupResource) (route.E
 	})
 }
 
-// Tightened lists the resources of which a hides something that before does not.
+// Tightened lists the resources of which a hides something that before does not, in
+// a namespace in which both have edits.
 func (a *Accepted) Tightened(before *Accepted) []schema.GroupResource {
 	var list []schema.GroupResource
-	for i := range a.Resources {
-		r := &a.Resources[i]
+	for _, r := range slices.Concat(a.Resources, before.Resources) {
 		gr := r.GroupResource()
-		for j := range before.Resources {
-			old := &before.Resources[j]
-			overlap := old.Namespace == r.Namespace || old.Namespace == "" || r.Namespace == ""
-			if old.GroupResource() == gr && overlap && r.Edits.Tightens(gr, old.Edits) && !slices.Contains(list, gr) {
-				list = append(list, gr)
-			}
+		edits, ok := a.in(gr, r.Namespace)
+		old, had := before.in(gr, r.Namespace)
+		if ok && had && edits.Tightens(gr, old) && !slices.Contains(list, gr) {
+			list = append(list, gr)
 		}
 	}
 	return list
+}
+
+// in are the edits of a resource in a namespace.
+func (a *Accepted) in(gr schema.GroupResource, namespace string) (edits route.Edits, ok bool) {
+	for i := range a.Resources {
+		r := &a.Resources[i]
+		if r.GroupResource() != gr {
+			continue
+		}
+		if r.Namespace == namespace {
+			return r.Edits, true
+		}
+		if r.Namespace == "" {
+			edits, ok = r.Edits, true
+		}
+	}
+	return edits, ok
 }

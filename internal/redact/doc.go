@@ -6,5 +6,5 @@
 // was made with; where it is that of the table, nothing is done.
 //
 // Edits can be applied again to their own result: a hash that stands for a value
-// stays as it is. Looser edits bring nothing back.
+// stays as it is, and no item of an array is dropped by its number. Looser edits bring nothing back.
 package redact

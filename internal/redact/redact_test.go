@@ -25,17 +25,22 @@ func of(namespace string, redact ...string) Resource {
 // same resource, or a watch waits for it.
 func TestAcceptedKeepsWhatIsNotNamed(t *testing.T) {
 	before := Accepted{Resources: []Resource{of("", "a"), of("x", "b")}, Routes: []Route{{Name: "gone", Drop: []string{"spec"}}, {Name: "stays", Drop: []string{"spec"}}}}
-	none := func(schema.GroupResource) (route.Edits, bool) { return route.Edits{}, false }
+	none := func(schema.GroupResource, string) (route.Edits, bool) { return route.Edits{}, false }
 	for _, tc := range []struct {
 		name   string
 		now    Accepted
-		awaits func(schema.GroupResource) (route.Edits, bool)
+		awaits func(schema.GroupResource, string) (route.Edits, bool)
 		want   []Resource
 	}{
 		{"nothing is named", Accepted{}, none, []Resource{of("", "a"), of("x", "b")}},
 		{"one namespace", Accepted{Resources: []Resource{of("x", "c")}}, none, []Resource{of("", "a"), of("x", "c")}},
 		{"all namespaces", Accepted{Resources: []Resource{of("", "c")}}, none, []Resource{of("", "c")}},
-		{"a watch waits", Accepted{}, func(schema.GroupResource) (route.Edits, bool) { return route.Edits{Redact: []string{"d"}}, true }, []Resource{of("", "d"), of("x", "d")}},
+		{"a watch waits", Accepted{}, func(schema.GroupResource, string) (route.Edits, bool) {
+			return route.Edits{Redact: []string{"d"}}, true
+		}, []Resource{of("", "d"), of("x", "d")}},
+		{"a watch of a namespace waits", Accepted{}, func(_ schema.GroupResource, namespace string) (route.Edits, bool) {
+			return route.Edits{Redact: []string{"d"}}, namespace == "x"
+		}, []Resource{of("", "a"), of("x", "d")}},
 	} {
 		tc.now.Routes = []Route{{Name: "stays"}}
 		tc.now.Keep(before, tc.awaits)
@@ -63,6 +68,8 @@ func TestTightened(t *testing.T) {
 		{"more", []Resource{of("", "a")}, []Resource{of("", "a", "b")}, true},
 		{"less", []Resource{of("", "a", "b")}, []Resource{of("", "a")}, false},
 		{"more in a namespace", []Resource{of("", "a")}, []Resource{of("", "a"), of("x", "b")}, true},
+		{"the same in a namespace and beside it", []Resource{of("", "a", "b"), of("x", "a")}, []Resource{of("", "a", "b"), of("x", "a")}, false},
+		{"more in all namespaces", []Resource{of("x", "a")}, []Resource{of("", "a", "b")}, true},
 		{"another namespace", []Resource{of("y", "a")}, []Resource{of("x", "b")}, false},
 	} {
 		after := Accepted{Resources: tc.after}

@@ -99,6 +99,10 @@ func (t *Table) pending(r *record.Record) *rules {
 	return rules
 }
 
+// Concerns reports whether the table hides something of a resource's record that was
+// made with other edits.
+func (t *Table) Concerns(r *record.Record) bool { return t.pending(r) != nil }
+
 // Edit is what has to be done with the content of a record before a sink sees it, nil
 // for nothing. The empty sink is an onlooker, whom no route's edits concern.
 func (t *Table) Edit(r *record.Record, sink string) record.Edit {

@@ -53,7 +53,12 @@ func (e Edits) Validate() error {
 		paths []string
 	}{{"drop", e.Drop}, {"redact", e.Redact}} {
 		for i, p := range list.paths {
-			if _, err := compact.ParsePath(p); err != nil {
+			parsed, err := compact.ParsePath(p)
+			if err == nil && list.key == "drop" && parsed.Indexed() {
+				// Edits are applied again to what they made, where the next item has its number.
+				err = fmt.Errorf("path %q drops one item of an array by its number, which the next item then has: drop all by [*], or a key within them", p)
+			}
+			if err != nil {
 				errs = append(errs, &SpecError{Index: -1, Path: fmt.Sprintf("%s[%d]", list.key, i), Msg: err.Error()})
 			}
 		}

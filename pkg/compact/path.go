@@ -3,6 +3,7 @@ package compact
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -136,6 +137,24 @@ func (p Path) String() string {
 		}
 	}
 	return b.String()
+}
+
+// Covers reports whether p names a value that q names, or one that holds it.
+func (p Path) Covers(q Path) bool {
+	if len(p.steps) == 0 || len(p.steps) > len(q.steps) {
+		return false
+	}
+	for i, st := range p.steps {
+		if st.kind != stepAny && q.steps[i].kind != stepAny && st != q.steps[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Indexed reports whether p counts the items of an array.
+func (p Path) Indexed() bool {
+	return slices.ContainsFunc(p.steps, func(st step) bool { return st.kind == stepIndex })
 }
 
 // Wildcard tells whether the path may name more than one value.

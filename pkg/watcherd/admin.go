@@ -222,9 +222,10 @@ func (l letters) List(sink string, after uint64, most int) ([]admin.DeadLetter, 
 		return nil, err
 	}
 	out := make([]admin.DeadLetter, len(kept))
-	for i, k := range kept {
+	for i := range kept {
+		k := &kept[i]
 		out[i] = admin.DeadLetter{
-			Position: k.Position, Sequence: k.Sequence, Reason: k.Reason, Attempts: k.Attempts,
+			Position: k.Position, Sequence: k.Sequence, Reason: l.p.manager.LetterReason(k), Attempts: k.Attempts,
 			First: k.First, Last: k.Letter.Time, Time: k.Item.Time,
 		}
 		if e, err := l.p.manager.LetterEvent(sink, k.Item); err == nil { // else its reason says so

@@ -1,0 +1,76 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// TestTextsAreWithheld shows what a receiver said of an event for as long as nothing of
+// the event is hidden, and keeps it nowhere.
+func TestTextsAreWithheld(t *testing.T) {
+	const quoted = "no such password: hunter2"
+	for name, answer := range map[string]error{
+		"the sink fails":  errors.New(quoted),
+		"the sink pauses": sinks.Pause(errors.New(quoted)),
+		"an event fails":  &sinks.BatchError{Failed: map[int]error{0: errors.New(quoted)}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStorage(t)
+				defer s.close()
+				s.add(numbered(1, upTo(5)...)...)
+				var hidden atomic.Uint64
+				answering := make(chan struct{})
+				r := newReceiver(t, func(context.Context, []change) error {
+					<-answering
+					return answer
+				})
+				w := start(t, s, r, func(c *Config) { c.Hidden = hidden.Load })
+				texts := func() string {
+					st := w.Status()
+					all := st.Reason + st.LastError
+					for _, f := range st.Failing {
+						all += f.LastError
+					}
+					return all
+				}
+				answering <- struct{}{}
+				synctest.Wait()
+				if !strings.Contains(texts(), quoted) {
+					t.Errorf("the answer is not shown: %q", texts())
+				}
+				hidden.Add(1)
+				if strings.Contains(texts(), quoted) || !strings.Contains(texts(), textWithheld) {
+					t.Errorf("shown at once: %q", texts())
+				}
+				time.Sleep(time.Hour) // the next write begins, and more is hidden during it
+				hidden.Add(1)
+				answering <- struct{}{}
+				synctest.Wait()
+				if strings.Contains(texts(), quoted) {
+					t.Errorf("shown of the answer to what was sent before: %q", texts())
+				}
+				time.Sleep(time.Hour)
+				answering <- struct{}{}
+				synctest.Wait()
+				if !strings.Contains(texts(), quoted) {
+					t.Errorf("a new answer is not shown: %q", texts())
+				}
+				close(answering)
+				w.stop()
+				s.restart()
+				note, _, err := s.queue.Note()
+				if err != nil || strings.Contains(string(note), quoted) {
+					t.Errorf("the schedule of retries is %s, %v", note, err)
+				}
+			})
+		})
+	}
+}
