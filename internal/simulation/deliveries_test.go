@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,7 +44,7 @@ type depot struct {
 	without []string
 
 	disk  *disk
-	ahead time.Duration // of the store's clock
+	ahead atomic.Int64 // nanoseconds; of the store's clock
 	boxes map[string]*box
 
 	store   *outbox.Store
@@ -179,6 +180,9 @@ func (s boxSink) Write(ctx context.Context, batch []*event.Event) error {
 
 func (boxSink) Close(context.Context) error { return nil }
 
+// now is the store's clock.
+func (d *depot) now() time.Time { return today().Add(time.Duration(d.ahead.Load())) }
+
 func newDepot(t *testing.T, seed uint64, verbose bool) *depot {
 	d := &depot{
 		t: t, r: rand.New(rand.NewPCG(seed, 3)), verbose: verbose, without: strings.Split(os.Getenv("WATCHERD_SIM_WITHOUT"), ","),
@@ -203,7 +207,7 @@ func (d *depot) begin(names ...string) error {
 	store, err := outbox.Open("store", outbox.Options{
 		FS: d.disk, Logger: log, MinFree: d.limits.MinFree, RetentionMaxAge: d.limits.RetentionMaxAge,
 		RetentionMaxBytes: d.limits.RetentionMaxBytes, MaxBytes: d.limits.MaxBytes, DeadLetterMaxBytes: d.limits.DeadLetterMaxBytes,
-		Now: func() time.Time { return today().Add(d.ahead) },
+		Now: d.now,
 	})
 	if d.damaged && errors.Is(err, outbox.ErrDamaged) {
 		d.store = nil
@@ -321,7 +325,7 @@ func (d *depot) commit(count, pad int) error {
 				chosen[name] = append(chosen[name], p)
 			}
 		}
-		b.Append(outbox.Record{Time: today().Add(d.ahead), Lane: uint64(object), Payload: payload}, routes)
+		b.Append(outbox.Record{Time: d.now(), Lane: uint64(object), Payload: payload}, routes)
 	}
 	if err := d.store.Commit(b); err != nil {
 		return fmt.Errorf("commit: %w", err)
@@ -416,7 +420,7 @@ func (d *depot) steps() []step {
 			return d.store.PurgeSink(fickle)
 		}},
 		{"clock", 1, func() error {
-			d.ahead += []time.Duration{-time.Hour, time.Hour, 24 * time.Hour, -24 * time.Hour}[r.IntN(4)]
+			d.ahead.Add(int64([]time.Duration{-time.Hour, time.Hour, 24 * time.Hour, -24 * time.Hour}[r.IntN(4)]))
 			return nil
 		}},
 		{"disk full", 1, func() error { d.disk.full.Store(true); time.Sleep(time.Second); return nil }},
