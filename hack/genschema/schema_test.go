@@ -62,7 +62,7 @@ func TestReferenceShowsDefaults(t *testing.T) {
 	d.Admin.Probes = c.Admin.Probes
 	for name, pair := range map[string][2]any{
 		"kubeAPI": {d.KubeAPI, c.KubeAPI}, "admin": {d.Admin, c.Admin}, "audit": {d.Audit, c.Audit},
-		"retry": {config.DefaultSink().Retry, c.Sinks[0].Retry}, "drop": {config.DefaultWatch().Drop, c.Watches[0].Drop},
+		"retry": {config.DefaultSink().Retry, c.Sinks[0].Retry},
 		"store": {spelled(d.Store), spelled(c.Store)},
 	} {
 		if diff := cmp.Diff(pair[0], pair[1]); diff != "" {
