@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -23,7 +24,7 @@ func TestRelabelledNamespaceWithoutItsSource(t *testing.T) {
 			l.api.Put(namespacePath, "", "ns", label("prod"))
 			eventually(l.T, "the first pods", func() bool { return len(l.queued()) > 0 })
 			edited := prod
-			edited.Edits.Drop = append(edited.Edits.Drop[:len(edited.Edits.Drop):len(edited.Edits.Drop)], "spec.a")
+			edited.Edits.Drop = append(slices.Clip(edited.Edits.Drop), "spec.a")
 			edited.Fingerprint = "edited"
 			l.apply(l.routed(edited))
 			return l

@@ -128,7 +128,7 @@ func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 	letter := counter{count: 1}
 	if err := errors.Join(
 		b.DeleteRange(appendSinkKey(nil, prefixQueue, q.id, from), appendSinkKey(nil, prefixQueue, q.id, next), nil),
-		b.Set(appendSinkKey(nil, prefixDeadLetter, q.id, from), d.append(nil), nil),
+		b.Set(appendSinkKey(nil, prefixDeadLetter, q.id, from), d.encode(), nil),
 		b.Merge(counterKey(kindDeadLetter, q.id), letter.append(nil), nil),
 		q.loseEntries(b, from, next),
 	); err != nil {

@@ -132,7 +132,7 @@ func (q *Queue) setAside(sl slot, value logValue, rewrites uint64, l Letter) err
 		reason:   l.Reason,
 		payload:  value.payload,
 	}
-	if err := b.Set(appendSinkKey(nil, prefixDeadLetter, q.id, sl.position), d.append(nil), nil); err != nil {
+	if err := b.Set(appendSinkKey(nil, prefixDeadLetter, q.id, sl.position), d.encode(), nil); err != nil {
 		return err
 	}
 	change := counter{count: 1, bytes: int64(len(value.payload))}

@@ -424,7 +424,7 @@ func (q *Queue) recountEntries(r keyRange) error {
 			reason: fmt.Sprintf("%s: %d of the queue entries %d to %d are lost", ReasonUnreadable, missing, first, last),
 		}
 		if err := errors.Join(
-			b.Set(appendSinkKey(nil, prefixDeadLetter, q.id, first), d.append(nil), nil),
+			b.Set(appendSinkKey(nil, prefixDeadLetter, q.id, first), d.encode(), nil),
 			b.Merge(counterKey(kindDeadLetter, q.id), letter.append(nil), nil),
 		); err != nil {
 			return err

@@ -181,7 +181,7 @@ func (q *Queue) RewriteDeadLetters(after uint64, rewrite Rewrite) (last uint64, 
 		rewritten++
 		change.bytes += int64(len(payload) - len(d.payload))
 		d.payload, d.reason = payload, ReasonClass(d.reason)
-		return b.pb.Set(append([]byte(nil), key...), d.append(nil), nil)
+		return b.pb.Set(append([]byte(nil), key...), d.encode(), nil)
 	}, func(lostSpan) error { return nil }) // listing them reports it
 	if err != nil && !errors.Is(err, errEnough) {
 		return after, 0, false, err

@@ -154,8 +154,8 @@ type deadLetterValue struct {
 
 const deadLetterHeaderLen = 8*3 + 4*2 + 8*2 + 4
 
-func (d *deadLetterValue) append(dst []byte) []byte {
-	dst = binary.BigEndian.AppendUint64(dst, d.sequence)
+func (d *deadLetterValue) encode() []byte {
+	dst := binary.BigEndian.AppendUint64(nil, d.sequence)
 	dst = binary.BigEndian.AppendUint64(dst, d.lane)
 	dst = binary.BigEndian.AppendUint64(dst, nanos(d.time))
 	dst = binary.BigEndian.AppendUint32(dst, d.flags)
