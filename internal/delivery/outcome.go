@@ -172,7 +172,10 @@ func (e *engine) fail(t ticket, now time.Time, after time.Duration, cause error)
 // to be the sink's. Otherwise the circuit asks for a second opinion first.
 func (e *engine) pause(t ticket, now time.Time, cause error, sure bool) {
 	if !sure && e.circuit.phase == flowing {
-		e.fail(t, now, 0, cause)
+		e.circuit.fail(t, now, 0, excerpt(cause))
+		e.lastError, e.lastErrorTime = excerpt(cause), now
+		e.note.urgent = true
+		e.log.Info("an answer that asks the sink to pause: another event is tried first", "error", cause)
 		return
 	}
 	changed := e.circuit.pause(t, now, excerpt(cause))

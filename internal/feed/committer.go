@@ -271,11 +271,11 @@ func (g *group) putCheckpoints() error {
 			s.list = list{}
 		}
 		version := sub.Checkpoint(s.position)
+		if s.ahead != nil && s.synced && version != "" && s.caughtUp(version) {
+			s.ahead = nil // its list has been taken in as well
+		}
 		if version == "" {
 			version = s.saved.ResourceVersion
-		}
-		if s.ahead != nil && s.caughtUp(version) {
-			s.ahead = nil
 		}
 		now := checkpoint{ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Sweeping: s.listed != nil, Gap: s.open, Listing: s.list.mark, Ahead: s.ahead}
 		now.Recorded = s.recorded(version)

@@ -133,6 +133,7 @@ func (m *metrics) feeds(watch string, s *source) {
 		m.gapSeconds.WithLabelValues(watch, s.key.GVR.GroupResource().String(), cause)
 	}
 	m.quietTotal.WithLabelValues(s.key.GVR.GroupResource().String())
+	m.staleTotal.WithLabelValues(s.key.GVR.GroupResource().String())
 	for _, result := range [...]string{auditClean, auditRepaired, auditUnfinished} {
 		m.auditsTotal.WithLabelValues(s.key.GVR.GroupResource().String(), result)
 	}
