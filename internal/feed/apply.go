@@ -342,6 +342,10 @@ func (m *Manager) prepareSource(s *source) error {
 		return err
 	}
 	if ok {
+		if cp.Ahead != nil && cp.Listing == nil && cp.ResourceVersion != "" {
+			// Its list was taken in: up to the version, everything is recorded.
+			cp.Ahead[""] = later(cp.Ahead[""], cp.ResourceVersion)
+		}
 		s.resume, s.saved, s.synced, s.epoch, s.ahead, s.recordedForm = cp, cp, cp.Synced, cp.Epoch, cp.Ahead, cp.Form
 		switch {
 		case cp.resumable() && !s.rerecord():
@@ -470,7 +474,8 @@ func (m *Manager) gather(b *outbox.Batch, s *source) error {
 		if whole.ResourceVersion == "" || newer(whole.ResourceVersion, at) {
 			whole.ResourceVersion, whole.Time = at, part.Time
 		}
-		known, taken := part.Ahead[namespace]
+		known := later(part.Ahead[namespace], part.Ahead[""])
+		taken := known != ""
 		if part.Listing == nil && (taken || part.Synced) {
 			known = later(known, at)
 		}

@@ -271,7 +271,7 @@ func (g *group) putCheckpoints() error {
 			s.list = list{}
 		}
 		version := sub.Checkpoint(s.position)
-		if s.ahead != nil && s.synced && version != "" && s.caughtUp(version) {
+		if s.ahead != nil && version != "" && s.caughtUp(version) {
 			s.ahead = nil // its list has been taken in as well
 		}
 		if version == "" {

@@ -275,7 +275,7 @@ type checkpoint struct {
 	Time            time.Time           `json:"time"`
 
 	// Ahead are namespaces that were watched by themselves, and the versions up to which
-	// everything in them is recorded.
+	// everything in them is recorded; "" stands for all.
 	Ahead map[string]string `json:"ahead,omitempty"`
 }
 

@@ -54,7 +54,7 @@ type source struct {
 	listed map[uint64]struct{}
 	floor  string
 	// ahead are the namespaces of which more is recorded than the first list shows: all
-	// up to a version. nil once the source has come as far.
+	// up to a version; "" stands for all namespaces. nil once the source has come as far.
 	ahead map[string]string
 
 	// Owned by the committer.
@@ -134,8 +134,8 @@ func (s *source) hit(watch string) (h hit, ok bool) {
 // isRecorded reports whether the object's state belongs to history that another source
 // has recorded.
 func (s *source) isRecorded(o *compact.Object) bool {
-	version, ok := s.ahead[o.GetNamespace()]
-	return ok && !newer(o.GetResourceVersion(), version)
+	version := later(s.ahead[o.GetNamespace()], s.ahead[""])
+	return version != "" && !newer(o.GetResourceVersion(), version)
 }
 
 // recorded is the newest version of which anything is recorded, "" if that is the
