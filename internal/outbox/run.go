@@ -14,6 +14,8 @@ const (
 	// reclaimAfter is how much has to be deleted without pressure before the
 	// deletions are flushed for the space's sake.
 	reclaimAfter = 32 << 20
+	// reclaimPause is the time between two attempts to gain space under pressure.
+	reclaimPause = 5 * time.Second
 )
 
 // Run measures the disk, applies retention and makes acks durable, until the
@@ -36,7 +38,7 @@ func (s *Store) Run(ctx context.Context) error {
 	ticker := time.NewTicker(measureEvery)
 	defer ticker.Stop()
 	var unflushed int64
-	var retained time.Time
+	var retained, reclaimed time.Time
 	var paused bool
 	for {
 		damaged := s.damaged.news.wait()
@@ -62,10 +64,13 @@ func (s *Store) Run(ctx context.Context) error {
 				return ended(ctx, err)
 			}
 			unflushed += gone
-			if unflushed >= reclaimAfter || (excess > 0 && unflushed > 0) {
+			// Under pressure also what acknowledgements have deleted: no later write pushes
+			// it down while ingest is paused.
+			pressed := excess > 0 && (unflushed > 0 || time.Since(reclaimed) >= reclaimPause)
+			if unflushed >= reclaimAfter || pressed {
 				select {
 				case reclaim <- s.LogStats().First:
-					unflushed = 0
+					unflushed, reclaimed = 0, time.Now()
 				default: // the last one is not done yet
 				}
 			}
@@ -181,6 +186,13 @@ func (s *Store) reclaim(ctx context.Context, from, to uint64) (err error) {
 	}()
 	if err := s.db.Flush(); err != nil {
 		return err
+	}
+	if s.gate.pressed() > 0 {
+		lower, upper := prefixRange(prefixQueue)
+		if err := s.db.Compact(ctx, lower, upper, false); err != nil {
+			return err
+		}
+		from = 0
 	}
 	if from >= to {
 		return nil
