@@ -32,9 +32,13 @@ type tree struct {
 	t    *testing.T
 	dir  string
 	logs *bytes.Buffer
+	log  *slog.Logger // to logs, of all sinks together
 }
 
-func newTree(t *testing.T) *tree { return &tree{t: t, dir: t.TempDir(), logs: &bytes.Buffer{}} }
+func newTree(t *testing.T) *tree {
+	logs := &bytes.Buffer{}
+	return &tree{t: t, dir: t.TempDir(), logs: logs, log: slog.New(slog.NewTextHandler(logs, nil))}
+}
 
 // open opens a sink with that path, relative to the tree, and changes to the block.
 func (f *tree) open(path string, change ...func(*file.Config)) sinks.Sink {
@@ -48,7 +52,7 @@ func (f *tree) open(path string, change ...func(*file.Config)) sinks.Sink {
 		f.t.Fatal(err)
 	}
 	s, err := c.Open(f.t.Context(), sinks.Options{
-		Dir: f.dir, Logger: slog.New(slog.NewTextHandler(f.logs, nil)), Registerer: prometheus.NewRegistry(),
+		Dir: f.dir, Logger: f.log, Registerer: prometheus.NewRegistry(),
 	})
 	if err != nil {
 		f.t.Fatal(err)

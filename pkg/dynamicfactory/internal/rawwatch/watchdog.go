@@ -128,7 +128,8 @@ func (d *watchdog) mindPause(ctx context.Context) {
 // keepFresh moves the version to resume from of a source that gets no bookmarks and
 // has been quiet for a time. A list at that version shows exactly the objects that the
 // informer has, so that nothing is missing but what left no trace; and the watch
-// brings nothing for some time after it. Errors mean that nothing is known.
+// brings nothing for some time after it. Errors mean that nothing is known. A server
+// that is dead holds up the watchdog for a probe's time only.
 func (d *watchdog) keepFresh(ctx context.Context, quiet time.Duration) {
 	s, a := d.source, d.answer
 	if a != nil && d.lastLine.Load() != a.lastLine {
@@ -142,6 +143,8 @@ func (d *watchdog) keepFresh(ctx context.Context, quiet time.Duration) {
 		return
 	}
 	d.asked = time.Now()
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
 	position, line := s.progress.position(), d.lastLine.Load()
 	if v, err := s.unchangedAt(ctx); err == nil && v != "" {
 		d.answer = &answer{parseVersion(v), position, line, time.Now()}
