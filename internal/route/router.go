@@ -35,7 +35,7 @@ type indexKey struct {
 // Compile compiles all the specs. Its error joins a *SpecError for every fault of
 // every spec. Names of watches and sinks are not looked up: the caller knows them.
 func Compile(specs []Spec) (*Router, error) {
-	x, err := newExpressions(defaultLimits())
+	x, err := ordinary()
 	if err != nil {
 		return nil, err
 	}

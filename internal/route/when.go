@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
@@ -43,6 +44,9 @@ type expressions struct {
 	views  *views
 	limits limits
 }
+
+// ordinary is the environment of all routers: it has no state.
+var ordinary = sync.OnceValues(func() (*expressions, error) { return newExpressions(defaultLimits()) })
 
 func newExpressions(l limits) (*expressions, error) {
 	v := newViews()

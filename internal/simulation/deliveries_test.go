@@ -3,7 +3,7 @@ package simulation
 import (
 	"bytes"
 	"context"
-	"encoding/json"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -71,13 +71,27 @@ type box struct {
 }
 
 // parcel is the n-th change of an object.
-type parcel struct {
-	Object int    `json:"object"`
-	N      int    `json:"n"`
-	Pad    string `json:"pad"`
-}
+type parcel struct{ Object, N int }
 
 func (p parcel) id() string { return fmt.Sprintf("%d/%d", p.Object, p.N) }
+
+// pack is the parcel as the store keeps it, with that many bytes to carry.
+func (p parcel) pack(load int) []byte {
+	b := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(p.Object)), uint64(p.N))
+	return append(b, make([]byte, load)...)
+}
+
+func unpack(b []byte) (parcel, error) {
+	object, read := binary.Uvarint(b)
+	if read <= 0 {
+		return parcel{}, errors.New("no parcel")
+	}
+	n, read := binary.Uvarint(b[read:])
+	if read <= 0 {
+		return parcel{}, errors.New("half a parcel")
+	}
+	return parcel{int(object), int(n)}, nil
+}
 
 type worker struct {
 	*delivery.Worker
@@ -150,11 +164,10 @@ func (s boxSink) Write(ctx context.Context, batch []*event.Event) error {
 	}
 	failed, held := map[int]error{}, map[int]bool{}
 	for i, e := range batch {
-		var p parcel
-		if err := json.Unmarshal(e.Object, &p); err != nil {
+		p, err := unpack(e.Object)
+		if err != nil {
 			return sinks.Poison(err)
 		}
-		p.Pad = ""
 		switch {
 		case held[p.Object]:
 			failed[i] = sinks.Held(errDown)
@@ -247,8 +260,8 @@ func (d *depot) work(name string) error {
 }
 
 func decode(it outbox.Item) (*event.Event, error) {
-	var p parcel
-	if err := json.Unmarshal(it.Payload, &p); err != nil {
+	p, err := unpack(it.Payload)
+	if err != nil {
 		return nil, err
 	}
 	return &event.Event{
@@ -311,12 +324,7 @@ func (d *depot) commit(count, pad int) error {
 	for range count {
 		object := d.r.IntN(30)
 		d.n[object]++
-		p := parcel{Object: object, N: d.n[object], Pad: strings.Repeat("x", pad)}
-		payload, err := json.Marshal(p)
-		if err != nil {
-			return err
-		}
-		p.Pad = ""
+		p := parcel{object, d.n[object]}
 		var routes []outbox.Route
 		for _, name := range []string{live, moody, fickle} {
 			_, configured := d.workers[name]
@@ -325,7 +333,7 @@ func (d *depot) commit(count, pad int) error {
 				chosen[name] = append(chosen[name], p)
 			}
 		}
-		b.Append(outbox.Record{Time: d.now(), Lane: uint64(object), Payload: payload}, routes)
+		b.Append(outbox.Record{Time: d.now(), Lane: uint64(object), Payload: p.pack(pad)}, routes)
 	}
 	if err := d.store.Commit(b); err != nil {
 		return fmt.Errorf("commit: %w", err)
@@ -629,8 +637,7 @@ func (d *depot) check(name string) {
 	}
 	set := map[string]bool{}
 	for _, l := range letters {
-		var p parcel
-		if json.Unmarshal(l.Payload, &p) == nil {
+		if p, err := unpack(l.Payload); err == nil {
 			set[p.id()] = true
 		}
 	}

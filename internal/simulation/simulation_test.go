@@ -3,6 +3,7 @@ package simulation
 import (
 	"log/slog"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -16,6 +17,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(seedVariable) == "" {
 		klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // client-go tells of every broken connection
 	}
+	debug.SetGCPercent(800) // a history leaves little behind
 	goleak.VerifyTestMain(m)
 }
 
@@ -35,8 +37,8 @@ func TestDeliveries(t *testing.T) {
 	histories(t, func(t *testing.T, seed uint64, verbose bool) { newDepot(t, seed, verbose).run(steps) })
 }
 
-// histories plays one history a seed: for half a minute, or as many as the
-// environment asks for.
+// histories plays one history a seed: for half a minute, for two hours in a soak, or
+// as many as the environment asks for.
 func histories(t *testing.T, play func(t *testing.T, seed uint64, verbose bool)) {
 	if os.Getenv(seedVariable) != "" {
 		seed := number(t, seedVariable, 0)
@@ -44,8 +46,12 @@ func histories(t *testing.T, play func(t *testing.T, seed uint64, verbose bool))
 		return
 	}
 	most, first, begin := number(t, "WATCHERD_SIM_HISTORIES", 0), number(t, "WATCHERD_SIM_FIRST", 1), time.Now()
+	length := 30 * time.Second
+	if os.Getenv("WATCHERD_SOAK") != "" {
+		length = 2 * time.Hour
+	}
 	played := uint64(0)
-	for ; played < most || most == 0 && time.Since(begin) < 30*time.Second; played++ {
+	for ; played < most || most == 0 && time.Since(begin) < length; played++ {
 		seed := first + played
 		ok := t.Run("seed="+strconv.FormatUint(seed, 10), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { play(t, seed, false) })

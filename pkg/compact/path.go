@@ -116,6 +116,8 @@ func parseQuoted(s string) (step, string, error) {
 	return step{}, "", errors.New(`a closing " is missing`)
 }
 
+var keyEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
 // String is the path in its plainest spelling; ParsePath of it gives the same path.
 func (p Path) String() string {
 	var b strings.Builder
@@ -127,7 +129,7 @@ func (p Path) String() string {
 			fmt.Fprintf(&b, "[%d]", st.index)
 		case stepKey:
 			if st.key == "" || st.key == "*" || strings.ContainsAny(st.key, `.[]"\ `) {
-				b.WriteString(`["` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(st.key) + `"]`)
+				b.WriteString(`["` + keyEscapes.Replace(st.key) + `"]`)
 				continue
 			}
 			if i > 0 {
