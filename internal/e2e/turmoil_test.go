@@ -108,10 +108,10 @@ func failingAtTimes(r *receiver) (down *atomic.Bool) {
 // sustained stream of writes, with a receiver that fails. The feed shows each write
 // once and in order, and lives of one name one after the other.
 func TestTurmoil(t *testing.T) {
-	if !soak() {
-		t.Skip("a long test: make soak runs it")
+	kills, reloads, writes := 4, 6, 2_000
+	if soak() {
+		kills, reloads, writes = 20, 20, 50_000
 	}
-	kills, reloads, writes := 20, 20, 50_000
 	c := testcluster.Shared(t)
 	c.Apply(t, widgetCRD)
 	ns := c.Namespace(t)
