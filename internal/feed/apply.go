@@ -388,7 +388,7 @@ func (m *Manager) startSource(ctx context.Context, s *source) error {
 	s.waiting.Go(func() {
 		select {
 		case <-sub.Synced():
-			m.send(s.stopped, change{src: s, kind: sourceSynced})
+			m.send(s.stopped, &feedSynced{src: s, at: m.cfg.Now()})
 		case <-s.stopped:
 		}
 	})

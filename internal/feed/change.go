@@ -11,37 +11,61 @@ import (
 
 // change is one thing for the committer to do. Changes of one source arrive in
 // the order in which its informer made them.
-type change struct {
-	src  *source
-	kind changeKind
-
-	obj *compact.Object // the state after the change; in a deletion the last one known
-	old *compact.Object // in an update the state before, which this source had recorded
-
-	initial bool                // part of the informer's initial list
-	unknown bool                // a deletion found by comparison
-	repair  bool                // what an audit found; set by the committer
-	rewound bool                // of a list after a rollback; set by the committer
-	gap     *dynamicfactory.Gap // for gapFound
-	listed  map[string]struct{} // for namespacesSynced: the namespaces that exist
-	done    chan<- struct{}     // for barrier: closed once all before it is committed
-	at      time.Time           // when it was observed
+type change interface {
+	// process decides what the change means and adds its consequences to the batch.
+	process(g *group) error
 }
 
-type changeKind uint8
+// sighting is what a notification about an object says.
+type sighting struct {
+	src     *source
+	obj     *compact.Object // the state after the change; in a deletion the last one known
+	unknown bool            // a deletion found by comparison
+	at      time.Time       // when it was observed
 
-const (
-	objectAdded   changeKind = iota // also: found by a list
-	objectUpdated                   // the informer had the object before
-	objectDeleted
-	sourceSynced // the initial list has been handed over completely
-	gapFound     // history was lost
+	// Set by the committer.
+	repair  bool // what an audit found
+	rewound bool // of a list after a rollback
+}
 
-	namespaceSeen    // obj is a namespace as it is now
-	namespaceGone    // obj is a namespace that is no more
-	namespacesSynced // all namespaces have been seen
-
-	barrier // nothing: everything before it is committed when done closes
+// The kinds of changes.
+type (
+	// objectSeen is an object that exists: added, updated, or found by a list.
+	objectSeen struct {
+		sighting
+		old     *compact.Object // in an update the state before, which this source had recorded
+		initial bool            // part of the informer's initial list
+	}
+	// objectGone is an object that exists no more.
+	objectGone struct{ sighting }
+	// feedSynced is the end of a source's initial list: all of it was handed over before.
+	feedSynced struct {
+		src *source
+		at  time.Time
+	}
+	// gapFound is a loss of history.
+	gapFound struct {
+		src *source
+		gap *dynamicfactory.Gap
+		at  time.Time
+	}
+	// namespaceSeen is a namespace as it is now.
+	namespaceSeen struct {
+		obj *compact.Object
+		at  time.Time
+	}
+	// namespaceGone is a namespace that exists no more.
+	namespaceGone struct {
+		obj *compact.Object
+		at  time.Time
+	}
+	// namespacesSynced comes once all namespaces have been seen.
+	namespacesSynced struct {
+		names map[string]struct{} // those that exist
+		at    time.Time
+	}
+	// barrier is nothing: everything before it is committed when done closes.
+	barrier struct{ done chan<- struct{} }
 )
 
 // handler hands an informer's notifications to the committer. It blocks when the
@@ -53,15 +77,18 @@ type handler struct {
 
 func (h handler) send(c change) {
 	<-h.src.ready
-	c.src = h.src
 	h.m.send(h.src.stopped, c)
+}
+
+func (h handler) sighting(o *compact.Object) sighting {
+	return sighting{src: h.src, obj: o, at: h.m.cfg.Now()}
 }
 
 var _ cache.ResourceEventHandler = handler{}
 
 func (h handler) OnAdd(obj any, initial bool) {
 	if o, ok := obj.(*compact.Object); ok {
-		h.send(change{kind: objectAdded, obj: o, initial: initial})
+		h.send(&objectSeen{sighting: h.sighting(o), initial: initial})
 	}
 }
 
@@ -71,7 +98,7 @@ func (h handler) OnUpdate(oldObj, newObj any) {
 		return
 	}
 	before, _ := oldObj.(*compact.Object)
-	h.send(change{kind: objectUpdated, obj: o, old: before})
+	h.send(&objectSeen{sighting: h.sighting(o), old: before})
 }
 
 func (h handler) OnDelete(obj any) {
@@ -80,7 +107,9 @@ func (h handler) OnDelete(obj any) {
 		obj = tombstone.Obj
 	}
 	if o, ok := obj.(*compact.Object); ok {
-		h.send(change{kind: objectDeleted, obj: o, unknown: unknown})
+		c := &objectGone{h.sighting(o)}
+		c.unknown = unknown
+		h.send(c)
 	}
 }
 
@@ -88,7 +117,6 @@ func (h handler) OnDelete(obj any) {
 // committer has ended, it drops the change: nothing later of its source is committed
 // then, and both are read again by whoever resumes from what is.
 func (m *Manager) send(stopped <-chan struct{}, c change) {
-	c.at = m.cfg.Now()
 	select {
 	case <-stopped: // of what comes after a dropped change, nothing may be taken
 		return

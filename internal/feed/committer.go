@@ -190,7 +190,7 @@ func (g *group) commit(work bool) error {
 	g.batch = g.m.store.NewBatch()
 	defer g.batch.Discard()
 	for i := range g.changes {
-		if err := g.process(&g.changes[i]); err != nil {
+		if err := g.changes[i].process(g); err != nil {
 			return err
 		}
 	}

@@ -157,8 +157,8 @@ func TestTightenedEditsReachWhatIsRecorded(t *testing.T) {
 				s := r.source(tc.res)
 				first, second := r.edited(s, tc.raw("1", plaintext)), r.edited(s, tc.raw("2", plaintext+"2"))
 				defer r.m.Follow()()
-				r.commit(change{src: s, kind: objectAdded, obj: first}, change{src: s, kind: objectUpdated, obj: second, old: first})
-				r.commit(change{src: s, kind: objectDeleted, obj: second})
+				r.commit(addedTo(s, first), updatedIn(s, second, first))
+				r.commit(deletedFrom(s, second))
 				q, err := r.store.Queue("sink")
 				if err != nil {
 					t.Fatal(err)
@@ -204,7 +204,7 @@ func TestEditsOfRoutes(t *testing.T) {
 	r.adopt([]plan.Watch{podWatch()}, one, two, open)
 	s := r.source(pods)
 	first, second := r.edited(s, raw("1", "A1", "B1")), r.edited(s, raw("2", "A2", "B2"))
-	r.commit(change{src: s, kind: objectAdded, obj: first}, change{src: s, kind: objectUpdated, obj: second, old: first})
+	r.commit(addedTo(s, first), updatedIn(s, second, first))
 
 	got := func(sink string) string {
 		q, err := r.store.Queue(sink)

@@ -126,13 +126,59 @@ func (r *rig) object(name, uid, version string, labels ...string) *compact.Objec
 func (r *rig) commit(changes ...change) {
 	r.Helper()
 	for _, c := range changes {
-		c.at = r.m.cfg.Now()
-		r.group.add(c)
+		r.add(c)
 	}
 	r.step()
 	for len(r.group.jobs) > 0 {
 		r.step()
 	}
+}
+
+// add adds a change to the group, observed now.
+func (r *rig) add(c change) { r.group.add(r.now(c)) }
+
+// now has a change be observed now.
+func (r *rig) now(c change) change {
+	at := r.m.cfg.Now()
+	switch c := c.(type) {
+	case *objectSeen:
+		c.at = at
+	case *objectGone:
+		c.at = at
+	case *feedSynced:
+		c.at = at
+	case *gapFound:
+		c.at = at
+	case *namespaceSeen:
+		c.at = at
+	case *namespaceGone:
+		c.at = at
+	case *namespacesSynced:
+		c.at = at
+	}
+	return c
+}
+
+func addedTo(s *source, o *compact.Object) *objectSeen {
+	return &objectSeen{sighting: sighting{src: s, obj: o}}
+}
+
+func updatedIn(s *source, o, old *compact.Object) *objectSeen {
+	return &objectSeen{sighting: sighting{src: s, obj: o}, old: old}
+}
+
+// listedBy is of the source's first list.
+func listedBy(s *source, o *compact.Object) *objectSeen {
+	return &objectSeen{sighting: sighting{src: s, obj: o}, initial: true}
+}
+
+func deletedFrom(s *source, o *compact.Object) *objectGone {
+	return &objectGone{sighting{src: s, obj: o}}
+}
+
+// missingFrom is a deletion that a comparison found.
+func missingFrom(s *source, o *compact.Object) *objectGone {
+	return &objectGone{sighting{src: s, obj: o, unknown: true}}
 }
 
 // step commits one group.

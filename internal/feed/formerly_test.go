@@ -15,18 +15,18 @@ func TestEventsOfRecordedStatesAreEdited(t *testing.T) {
 	for name, make := range map[string]func(r *rig, s *source){
 		"a deletion that the first list shows": func(r *rig, s *source) {
 			s.listed = map[uint64]struct{}{}
-			r.commit(change{src: s, kind: sourceSynced})
+			r.commit(&feedSynced{src: s})
 		},
 		"a namespace gets other labels": func(r *rig, s *source) {
 			r.m.sources[s.key] = s
-			r.commit(change{kind: namespaceSeen, obj: r.namespace("3", "prod")})
+			r.commit(&namespaceSeen{obj: r.namespace("3", "prod")})
 			clear(r.m.sources)
 		},
 		"an object goes while its namespace gets other labels": func(r *rig, s *source) {
 			r.m.sources[s.key] = s
 			r.commit(
-				change{kind: namespaceSeen, obj: r.namespace("3", "prod")},
-				change{src: s, kind: objectDeleted, obj: r.edited(s, raw)},
+				&namespaceSeen{obj: r.namespace("3", "prod")},
+				deletedFrom(s, r.edited(s, raw)),
 			)
 			clear(r.m.sources)
 		},
@@ -46,10 +46,10 @@ func TestEventsOfRecordedStatesAreEdited(t *testing.T) {
 			}
 			r := newRig(t, t.TempDir(), podWatch(all))
 			r.adopt([]plan.Watch{podWatch(all)})
-			r.know(change{kind: namespaceSeen, obj: r.namespace("1", "dev")})
+			r.know(&namespaceSeen{obj: r.namespace("1", "dev")})
 			s := r.source(pods)
 			clear(r.m.sources)
-			r.commit(change{src: s, kind: objectAdded, obj: r.edited(s, raw)})
+			r.commit(addedTo(s, r.edited(s, raw)))
 			if err := r.m.noteSelections(givenBy([]*source{s})); err != nil {
 				t.Fatal(err)
 			}

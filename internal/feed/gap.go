@@ -18,9 +18,9 @@ import (
 // list that makes up for it shows no difference.
 const quietGap = 5 * time.Minute
 
-// gapFound notes a loss of history. It may come before changes that the informer
+// process notes a loss of history. It may come before changes that the informer
 // handed over earlier, so that it is taken up with the list that makes up for it.
-func (g *group) gapFound(c *change) error {
+func (c *gapFound) process(g *group) error {
 	s := c.src
 	if c.gap.Name != "" { // it concerns one object, and no list makes up for it
 		return g.gap(s, c.at, c.gap, nil)
@@ -35,7 +35,7 @@ func (g *group) gapFound(c *change) error {
 
 // takeUp begins the gaps of the list that a change belongs to. The change has the
 // position p, or is one of a list's that have none of their own.
-func (g *group) takeUp(c *change, p uint64, ofList bool) error {
+func (g *group) takeUp(c *sighting, p uint64, ofList bool) error {
 	s := c.src
 	if s.open != nil && !ofList && p > s.open.Position && s.listed == nil {
 		g.unharmed(s)

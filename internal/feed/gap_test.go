@@ -18,14 +18,14 @@ import (
 func TestGapWaitsForItsList(t *testing.T) {
 	r := newRig(t, t.TempDir(), podWatch())
 	s := r.source(pods)
-	r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "6").WithPosition(1)})
+	r.commit(addedTo(s, r.object("a", "u1", "6").WithPosition(1)))
 	before := r.expect("added a u1 6")[0]
 	r.commit(
-		change{src: s, kind: gapFound, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "7", To: "6", Position: 3}},
-		change{src: s, kind: objectUpdated, obj: r.object("a", "u1", "7").WithPosition(2)},
+		&gapFound{src: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "7", To: "6", Position: 3}},
+		updatedIn(s, r.object("a", "u1", "7").WithPosition(2), nil),
 	)
 	r.expect("updated a u1 7")
-	r.commit(change{src: s, kind: objectUpdated, obj: r.object("b", "u2", "6").WithPosition(3)})
+	r.commit(updatedIn(s, r.object("b", "u2", "6").WithPosition(3), nil))
 	events := r.expect("gap   ", "added b u2 6")
 	if events[0].ID == before.ID || s.epoch != 1 {
 		t.Errorf("epoch %d", s.epoch)
@@ -49,13 +49,13 @@ func TestGapOfAnUnknownStretch(t *testing.T) {
 		t.Run(fmt.Sprint(tc.blind, tc.listed), func(t *testing.T) {
 			r := newRig(t, t.TempDir(), podWatch())
 			s := r.source(pods)
-			r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "1").WithPosition(1)})
+			r.commit(addedTo(s, r.object("a", "u1", "1").WithPosition(1)))
 			r.expect("added a u1 1")
 			gap := &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9", ToTime: now, Position: 2}
 			if tc.blind >= 0 {
 				gap.FromTime = now.Add(-tc.blind)
 			}
-			r.commit(change{src: s, kind: gapFound, gap: gap}, change{src: s, kind: objectUpdated, obj: r.object("a", "u1", tc.listed).WithPosition(2)})
+			r.commit(&gapFound{src: s, gap: gap}, updatedIn(s, r.object("a", "u1", tc.listed).WithPosition(2), nil))
 			events := r.expect(tc.want...)
 			if len(events) > 0 {
 				g := events[0].Gap
@@ -63,7 +63,7 @@ func TestGapOfAnUnknownStretch(t *testing.T) {
 					t.Errorf("the gap is %+v", g)
 				}
 			}
-			r.commit(change{src: s, kind: objectUpdated, obj: r.object("a", "u1", "10").WithPosition(3)})
+			r.commit(updatedIn(s, r.object("a", "u1", "10").WithPosition(3), nil))
 			r.expect("updated a u1 10")
 		})
 	}
@@ -120,7 +120,7 @@ func TestHistoryExpiresQuietly(t *testing.T) {
 func TestGapOutlivesAStop(t *testing.T) {
 	r := newRig(t, t.TempDir(), podWatch())
 	s := r.source(pods)
-	r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "1")}, change{src: s, kind: objectAdded, obj: r.object("b", "u2", "2")})
+	r.commit(addedTo(s, r.object("a", "u1", "1")), addedTo(s, r.object("b", "u2", "2")))
 	r.expect("added a u1 1", "added b u2 2")
 	now := r.m.cfg.Now()
 	gap := &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9", FromTime: now.Add(-time.Minute), ToTime: now}
@@ -136,8 +136,8 @@ func TestGapOutlivesAStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.commit(
-		change{src: s, kind: objectAdded, obj: r.object("a", "u1", "1"), initial: true},
-		change{src: s, kind: objectAdded, obj: r.object("b", "u2", "8").WithPosition(1), initial: true},
+		listedBy(s, r.object("a", "u1", "1")),
+		listedBy(s, r.object("b", "u2", "8").WithPosition(1)),
 	)
 	r.expect("gap   ", "updated b u2 8")
 }

@@ -143,7 +143,7 @@ func (j *farewell) step(g *group) (more bool, err error) {
 		}
 		n++
 		j.cursor = key
-		return g.deleted(&change{src: j.src, kind: objectDeleted, obj: o, unknown: true, at: j.at})
+		return g.deleted(&sighting{src: j.src, obj: o, unknown: true, at: j.at})
 	})
 	j.total += n
 	if errors.Is(err, errEnough) {

@@ -268,27 +268,23 @@ func TestFormerStatesAreEdited(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.m.router.Store(router)
-	encode := func(version, spec string) change {
+	encode := func(s *source, version, spec string) change {
 		o, err := r.m.codec.Encode(fmt.Appendf(nil,
 			`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u1","resourceVersion":%q},"spec":%s}`, version, spec), nil, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return change{kind: objectAdded, obj: o, initial: true}
+		return listedBy(s, o)
 	}
 	s := r.source(pods)
 	s.recordedForm, s.synced = s.form, true
-	first := encode("1", `{"a":"1","b":"secret"}`)
-	first.src = s
-	r.commit(first)
+	r.commit(encode(s, "1", `{"a":"1","b":"secret"}`))
 	r.expect("added a u1 1")
 
 	r.m.setState(&plan.State{Watches: []plan.Watch{podWatch(func(w *plan.Watch) { w.Edits.Drop = append(w.Edits.Drop, "spec.b") })}, Router: router})
 	s = r.source(pods)
 	s.recordedForm, s.synced = "v1", true
-	second := encode("2", `{"a":"2"}`)
-	second.src = s
-	r.commit(second)
+	r.commit(encode(s, "2", `{"a":"2"}`))
 	items, err := r.store.ReadLog(r.read, 10)
 	if err != nil || len(items) != 1 {
 		t.Fatalf("%d events, %v", len(items), err)

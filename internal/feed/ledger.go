@@ -22,7 +22,7 @@ import (
 // state the informer had: it came through here earlier, so it is what the ledger
 // holds, and no read is needed. Of history that an earlier life may have recorded, the
 // ledger is ahead of the informer.
-func (g *group) before(c *change) (*compact.Object, error) {
+func (g *group) before(c *objectSeen) (*compact.Object, error) {
 	if c.old != nil && (c.src.floor == "" || c.src.pastFloor(c.obj)) {
 		return c.old, nil
 	}

@@ -352,7 +352,7 @@ func (m *Manager) flush() {
 	queue := m.changes
 	for {
 		select {
-		case queue <- change{kind: barrier, done: done, at: m.cfg.Now()}:
+		case queue <- &barrier{done}:
 			queue = nil
 		case m.hurry <- struct{}{}:
 		case <-done:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
@@ -65,7 +66,7 @@ func (m *Manager) followNamespaces(ctx context.Context, st *plan.State) error {
 		n.waiting.Go(func() {
 			select {
 			case <-sub.Synced():
-				m.send(stopped, change{kind: namespacesSynced, listed: listed(sub.Informer().GetStore())})
+				m.send(stopped, &namespacesSynced{listed(sub.Informer().GetStore()), m.cfg.Now()})
 			case <-stopped:
 			}
 		})
@@ -115,7 +116,7 @@ func (h *namespaceHandler) ready(sub *dynamicfactory.Subscription) {
 	sub.Ack(h.seen)
 }
 
-func (h *namespaceHandler) handle(kind changeKind, obj any) {
+func (h *namespaceHandler) handle(obj any, what func(*compact.Object, time.Time) change) {
 	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 		obj = tombstone.Obj
 	}
@@ -123,7 +124,7 @@ func (h *namespaceHandler) handle(kind changeKind, obj any) {
 	if !ok {
 		return
 	}
-	h.m.send(h.stopped, change{kind: kind, obj: o})
+	h.m.send(h.stopped, what(o, h.m.cfg.Now()))
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.seen = max(h.seen, o.Position())
@@ -132,6 +133,9 @@ func (h *namespaceHandler) handle(kind changeKind, obj any) {
 	}
 }
 
-func (h *namespaceHandler) OnAdd(obj any, _ bool) { h.handle(namespaceSeen, obj) }
-func (h *namespaceHandler) OnUpdate(_, obj any)   { h.handle(namespaceSeen, obj) }
-func (h *namespaceHandler) OnDelete(obj any)      { h.handle(namespaceGone, obj) }
+func (h *namespaceHandler) OnAdd(obj any, _ bool) { h.handle(obj, seenNamespace) }
+func (h *namespaceHandler) OnUpdate(_, obj any)   { h.handle(obj, seenNamespace) }
+func (h *namespaceHandler) OnDelete(obj any)      { h.handle(obj, goneNamespace) }
+
+func seenNamespace(o *compact.Object, at time.Time) change { return &namespaceSeen{o, at} }
+func goneNamespace(o *compact.Object, at time.Time) change { return &namespaceGone{o, at} }

@@ -40,9 +40,11 @@ func (r *rig) know(changes ...change) *source {
 	r.Helper()
 	listed := map[string]struct{}{}
 	for _, c := range changes {
-		listed[c.obj.GetName()] = struct{}{}
+		if c, ok := c.(*namespaceSeen); ok {
+			listed[c.obj.GetName()] = struct{}{}
+		}
 	}
-	r.commit(append(changes, change{kind: namespacesSynced, listed: listed})...)
+	r.commit(append(changes, &namespacesSynced{names: listed})...)
 	s := r.source(pods)
 	s.synced = true
 	r.m.sources[s.key] = s
@@ -73,24 +75,24 @@ func (r *rig) selections(n int) []event.Selection {
 
 func TestNamespaceLabelsAreLive(t *testing.T) {
 	r := newRig(t, t.TempDir(), podWatch(prodPods))
-	s := r.know(change{kind: namespaceSeen, obj: r.namespace("1", "dev")})
-	r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "2")})
+	s := r.know(&namespaceSeen{obj: r.namespace("1", "dev")})
+	r.commit(addedTo(s, r.object("a", "u1", "2")))
 	r.expect() // not selected
 
 	// The objects of a namespace that comes to be selected enter, also those that
 	// come in the same commit.
 	r.commit(
-		change{src: s, kind: objectAdded, obj: r.object("b", "u2", "3")},
-		change{kind: namespaceSeen, obj: r.namespace("4", "prod")},
+		addedTo(s, r.object("b", "u2", "3")),
+		&namespaceSeen{obj: r.namespace("4", "prod")},
 	)
 	entered := r.expect("updated a u1 2", "updated b u2 3")
 	if got := r.selections(2); !slices.Equal(got, []event.Selection{event.Entered, event.Entered}) {
 		t.Errorf("selections are %v", got)
 	}
-	r.commit(change{kind: namespaceSeen, obj: r.namespace("5", "prod")})
+	r.commit(&namespaceSeen{obj: r.namespace("5", "prod")})
 	r.expect() // another change of the namespace
 
-	r.commit(change{kind: namespaceSeen, obj: r.namespace("6", "dev")})
+	r.commit(&namespaceSeen{obj: r.namespace("6", "dev")})
 	left := r.expect("updated a u1 2", "updated b u2 3")
 	if got := r.selections(2); !slices.Equal(got, []event.Selection{event.Left, event.Left}) {
 		t.Errorf("selections are %v", got)
@@ -98,7 +100,7 @@ func TestNamespaceLabelsAreLive(t *testing.T) {
 	if left[0].ID == entered[0].ID {
 		t.Errorf("entering and leaving have one id, %s", left[0].ID)
 	}
-	r.commit(change{src: s, kind: objectDeleted, obj: r.object("a", "u1", "7")})
+	r.commit(deletedFrom(s, r.object("a", "u1", "7")))
 	r.expect()
 }
 
@@ -107,16 +109,16 @@ func TestNamespaceLabelsAreLive(t *testing.T) {
 func TestNamespaceOutOfOrder(t *testing.T) {
 	r := newRig(t, t.TempDir(), podWatch(prodPods))
 	s := r.know()
-	r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "2")})
+	r.commit(addedTo(s, r.object("a", "u1", "2")))
 	r.expect()
-	r.commit(change{kind: namespaceSeen, obj: r.namespace("1", "prod")})
+	r.commit(&namespaceSeen{obj: r.namespace("1", "prod")})
 	r.expect("added a u1 2")
 	if got := r.selections(1); got[0] != event.Inside {
 		t.Errorf("selection is %v", got)
 	}
 
-	r.commit(change{kind: namespaceGone, obj: r.namespace("4", "prod")})
-	r.commit(change{src: s, kind: objectDeleted, obj: r.object("a", "u1", "3")})
+	r.commit(&namespaceGone{obj: r.namespace("4", "prod")})
+	r.commit(deletedFrom(s, r.object("a", "u1", "3")))
 	r.expect("deleted a u1 3")
 }
 
@@ -128,15 +130,15 @@ func TestNamespacesOfAnEarlierLife(t *testing.T) {
 		change func(r *rig) change
 		want   string
 	}{
-		{"deleted", func(*rig) change { return change{kind: namespacesSynced} }, "deleted a u1 9"},
-		{"relabelled", func(r *rig) change { return change{kind: namespaceSeen, obj: r.namespace("5", "dev")} }, "updated a u1 2"},
+		{"deleted", func(*rig) change { return &namespacesSynced{} }, "deleted a u1 9"},
+		{"relabelled", func(r *rig) change { return &namespaceSeen{obj: r.namespace("5", "dev")} }, "updated a u1 2"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := t.TempDir()
 			t.Run("before", func(t *testing.T) {
 				r := newRig(t, dir, podWatch(prodPods))
-				s := r.know(change{kind: namespaceSeen, obj: r.namespace("1", "prod")})
-				r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "2")})
+				s := r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
+				r.commit(addedTo(s, r.object("a", "u1", "2")))
 				r.expect("added a u1 2")
 			})
 			r := newRig(t, dir, podWatch(prodPods))
@@ -150,7 +152,7 @@ func TestNamespacesOfAnEarlierLife(t *testing.T) {
 			s := r.source(pods)
 			r.m.sources[s.key] = s
 			r.commit(tc.change(r))
-			r.commit(change{src: s, kind: objectDeleted, obj: r.object("a", "u1", "9")})
+			r.commit(deletedFrom(s, r.object("a", "u1", "9")))
 			r.expect(tc.want)
 		})
 	}
@@ -180,7 +182,7 @@ func TestGoneNamespacesAreBounded(t *testing.T) {
 func TestNamespacesAreForgotten(t *testing.T) {
 	dir := t.TempDir()
 	r := newRig(t, dir, podWatch(prodPods))
-	r.know(change{kind: namespaceSeen, obj: r.namespace("1", "prod")})
+	r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
 	if err := r.m.forgetNamespaces(); err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +205,7 @@ func TestRouteFailuresAreLoggedOnce(t *testing.T) {
 	r.m.log = logs.logger()
 	r.m.adoptRouter(router)
 	s := r.source(pods)
-	r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "1")}, change{src: s, kind: objectAdded, obj: r.object("b", "u2", "2")})
+	r.commit(addedTo(s, r.object("a", "u1", "1")), addedTo(s, r.object("b", "u2", "2")))
 	if n := logs.count.Load(); n != 1 {
 		t.Errorf("%d messages for two failures, want 1", n)
 	}
@@ -234,17 +236,17 @@ func TestRelabelledNamespaceInParts(t *testing.T) {
 			var last uint64
 			t.Run("before", func(t *testing.T) {
 				r := newRig(t, dir, podWatch(prodPods))
-				s := r.know(change{kind: namespaceSeen, obj: r.namespace("1", "dev")})
+				s := r.know(&namespaceSeen{obj: r.namespace("1", "dev")})
 				for i := range n {
-					r.group.add(change{src: s, kind: objectAdded, obj: r.object(fmt.Sprintf("pod-%05d", i), fmt.Sprint("u", i), "2"), at: r.m.cfg.Now()})
+					r.add(addedTo(s, r.object(fmt.Sprintf("pod-%05d", i), fmt.Sprint("u", i), "2")))
 				}
 				r.commit()
 				count(r)
-				r.group.add(change{kind: namespaceSeen, obj: r.namespace("3", "prod"), at: r.m.cfg.Now()})
+				r.add(&namespaceSeen{obj: r.namespace("3", "prod")})
 				for i := range kill {
 					if i == 2 { // one that has not entered yet, and one that has
 						for _, o := range []*compact.Object{r.object("pod-01500", "u1500", "4"), r.object("pod-00000", "u0", "4")} {
-							r.group.add(change{src: s, kind: objectUpdated, obj: o, at: r.m.cfg.Now()})
+							r.add(updatedIn(s, o, nil))
 						}
 					}
 					r.step()
@@ -261,7 +263,7 @@ func TestRelabelledNamespaceInParts(t *testing.T) {
 			r.m.sources[s.key] = s
 			r.read = last
 			if kill == 0 { // nothing was committed: the namespace is seen again
-				r.group.add(change{kind: namespaceSeen, obj: r.namespace("3", "prod"), at: r.m.cfg.Now()})
+				r.add(&namespaceSeen{obj: r.namespace("3", "prod")})
 			} else {
 				for name := range r.m.relabels {
 					r.group.resume(name)

@@ -13,32 +13,13 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-// process decides what a change means and adds its consequences to the batch.
-func (g *group) process(c *change) error {
-	switch c.kind {
-	case objectAdded, objectUpdated:
-		return g.observed(c)
-	case objectDeleted:
-		return g.gone(c)
-	case sourceSynced:
-		return g.sourceSynced(c)
-	case gapFound:
-		return g.gapFound(c)
-	case namespaceSeen:
-		return g.namespaceSeen(c)
-	case namespaceGone:
-		g.namespaceGone(c.obj.GetName(), c.at)
-	case namespacesSynced:
-		g.namespacesSynced(c)
-	case barrier:
-		g.waiters = append(g.waiters, c.done)
-	}
+func (c *barrier) process(g *group) error {
+	g.waiters = append(g.waiters, c.done)
 	return nil
 }
 
-// observed handles an object that exists now.
-func (g *group) observed(c *change) error {
-	if err := g.seen(c); err != nil {
+func (c *objectSeen) process(g *group) error {
+	if err := g.seen(&c.sighting, c.initial && c.src.start == warm); err != nil {
 		return err
 	}
 	if c.initial && c.src.fromLedger(c.obj) {
@@ -53,13 +34,13 @@ func (g *group) observed(c *change) error {
 	before, err := g.before(c)
 	switch {
 	case errors.Is(err, outbox.ErrUnreadable):
-		if err := g.unreadable(c, err); err != nil {
+		if err := g.unreadable(&c.sighting, err); err != nil {
 			return err
 		}
 		if err := g.record(c.src, c.obj); err != nil {
 			return err
 		}
-		return g.emit(c, occurrence{t: event.Sync, after: c.obj})
+		return g.emit(&c.sighting, occurrence{t: event.Sync, after: c.obj})
 	case err != nil:
 		return err
 	case before == nil:
@@ -70,19 +51,19 @@ func (g *group) observed(c *change) error {
 		if err := g.record(c.src, c.obj); err != nil {
 			return err
 		}
-		return g.emit(c, occurrence{t: t, after: c.obj})
+		return g.emit(&c.sighting, occurrence{t: t, after: c.obj})
 	case before.GetUID() != c.obj.GetUID():
 		// Deleted and created again under the same name, between two looks.
 		if before, err = g.formerOf(c, before); err != nil {
 			return err
 		}
-		if err := g.emit(c, occurrence{t: event.Deleted, before: before, last: before, unknown: true}); err != nil {
+		if err := g.emit(&c.sighting, occurrence{t: event.Deleted, before: before, last: before, unknown: true}); err != nil {
 			return err
 		}
 		if err := g.record(c.src, c.obj); err != nil {
 			return err
 		}
-		return g.emit(c, occurrence{t: event.Added, after: c.obj})
+		return g.emit(&c.sighting, occurrence{t: event.Added, after: c.obj})
 	case before.GetResourceVersion() == c.obj.GetResourceVersion():
 		if c.src.rerecord() {
 			return g.record(c.src, c.obj)
@@ -98,29 +79,28 @@ func (g *group) observed(c *change) error {
 		if err := g.record(c.src, c.obj); err != nil {
 			return err
 		}
-		return g.emit(c, occurrence{t: event.Updated, before: before, after: c.obj})
+		return g.emit(&c.sighting, occurrence{t: event.Updated, before: before, after: c.obj})
 	}
 }
 
 // formerOf is former for the state that a change follows on. What the informer had is
 // in the form of now.
-func (g *group) formerOf(c *change, before *compact.Object) (*compact.Object, error) {
+func (g *group) formerOf(c *objectSeen, before *compact.Object) (*compact.Object, error) {
 	if before == c.old {
 		return before, nil
 	}
 	return g.former(c.src, before)
 }
 
-// gone handles an object that no longer exists.
-func (g *group) gone(c *change) error {
-	if err := g.seen(c); err != nil {
+func (c *objectGone) process(g *group) error {
+	if err := g.seen(&c.sighting, false); err != nil {
 		return err
 	}
-	return g.deleted(c)
+	return g.deleted(&c.sighting)
 }
 
 // deleted removes an object from the ledger, if that has it.
-func (g *group) deleted(c *change) error {
+func (g *group) deleted(c *sighting) error {
 	before, err := g.recorded(c.src, c.obj)
 	switch {
 	case errors.Is(err, outbox.ErrUnreadable):
@@ -142,7 +122,7 @@ func (g *group) deleted(c *change) error {
 
 // unreadable tells that the recorded state of a change's object is damaged, so that
 // what happened to the object since then is not known.
-func (g *group) unreadable(c *change, cause error) error {
+func (g *group) unreadable(c *sighting, cause error) error {
 	s := c.src
 	if !s.damaged {
 		s.damaged = true
@@ -154,12 +134,13 @@ func (g *group) unreadable(c *change, cause error) error {
 	}, c.obj)
 }
 
-// seen notes that the source has come as far as the change's object.
-func (g *group) seen(c *change) error {
+// seen notes that the source has come as far as the change's object, which may be one
+// that the informer was given to start with.
+func (g *group) seen(c *sighting, given bool) error {
 	s := c.src
 	s.observed.Inc()
 	p := c.obj.Position()
-	ofList := c.unknown || p == 0 && !(c.initial && s.start == warm)
+	ofList := c.unknown || p == 0 && !given
 	if err := g.takeUp(c, p, ofList); err != nil {
 		return err
 	}
@@ -223,7 +204,7 @@ func (o *occurrence) identity() *compact.Object {
 
 // emit routes an occurrence to the watches it concerns and adds the event, if any
 // sink wants it, to the batch.
-func (g *group) emit(c *change, o occurrence) error {
+func (g *group) emit(c *sighting, o occurrence) error {
 	if o.t == event.Added || o.t == event.Sync {
 		for _, j := range c.src.gaining {
 			j.told[stateKey(o.after.GetNamespace(), o.after.GetName())] = struct{}{}

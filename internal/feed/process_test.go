@@ -16,29 +16,29 @@ func TestOnlyWhatChangedIsAnEvent(t *testing.T) {
 	r := newRig(t, t.TempDir(), podWatch())
 	s := r.source(pods)
 	first := r.object("a", "u1", "1")
-	r.commit(change{src: s, kind: objectAdded, obj: first, initial: true}, change{src: s, kind: sourceSynced})
+	r.commit(listedBy(s, first), &feedSynced{src: s})
 	r.expect("sync a u1 1")
 
-	r.commit(change{src: s, kind: objectAdded, obj: first, initial: true})
-	r.commit(change{src: s, kind: objectUpdated, obj: first, old: first})
+	r.commit(listedBy(s, first))
+	r.commit(updatedIn(s, first, first))
 	r.expect() // a relist and a resync
 
 	second := r.object("a", "u1", "2")
-	r.commit(change{src: s, kind: objectUpdated, obj: second, old: first})
+	r.commit(updatedIn(s, second, first))
 	e := r.expect("updated a u1 2")[0]
 	if got := string(e.OldObject); !strings.Contains(got, `"resourceVersion":"1"`) {
 		t.Errorf("old object is %s", got)
 	}
 
-	r.commit(change{src: s, kind: objectAdded, obj: r.object("b", "u2", "3"), initial: true})
+	r.commit(listedBy(s, r.object("b", "u2", "3")))
 	r.expect("added b u2 3") // found by a list, but not the first one
 
-	r.commit(change{src: s, kind: objectDeleted, obj: r.object("a", "u1", "4")})
+	r.commit(deletedFrom(s, r.object("a", "u1", "4")))
 	if e := r.expect("deleted a u1 4")[0]; e.FinalStateUnknown {
 		t.Error("a deletion that was seen is marked as found by comparison")
 	}
-	r.commit(change{src: s, kind: objectDeleted, obj: second, unknown: true})
-	r.commit(change{src: s, kind: objectDeleted, obj: r.object("never-seen", "u9", "9")})
+	r.commit(missingFrom(s, second))
+	r.commit(deletedFrom(s, r.object("never-seen", "u9", "9")))
 	r.expect()
 }
 
@@ -47,11 +47,11 @@ func TestChangesWithinOneCommit(t *testing.T) {
 	s := r.source(pods)
 	a1, a2 := r.object("a", "u1", "1"), r.object("a", "u1", "2")
 	r.commit(
-		change{src: s, kind: objectAdded, obj: a1},
-		change{src: s, kind: objectUpdated, obj: a2, old: a1},
-		change{src: s, kind: objectDeleted, obj: r.object("a", "u1", "3")},
-		change{src: s, kind: objectAdded, obj: r.object("a", "u2", "4")},
-		change{src: s, kind: objectAdded, obj: r.object("a", "u2", "4")},
+		addedTo(s, a1),
+		updatedIn(s, a2, a1),
+		deletedFrom(s, r.object("a", "u1", "3")),
+		addedTo(s, r.object("a", "u2", "4")),
+		addedTo(s, r.object("a", "u2", "4")),
 	)
 	r.expect("added a u1 1", "updated a u1 2", "deleted a u1 3", "added a u2 4")
 }
@@ -60,13 +60,13 @@ func TestRecreatedUnderOneName(t *testing.T) {
 	r := newRig(t, t.TempDir(), podWatch())
 	s := r.source(pods)
 	old, fresh := r.object("a", "u1", "1"), r.object("a", "u2", "7")
-	r.commit(change{src: s, kind: objectAdded, obj: old})
-	r.commit(change{src: s, kind: objectUpdated, obj: fresh, old: old})
+	r.commit(addedTo(s, old))
+	r.commit(updatedIn(s, fresh, old))
 	events := r.expect("added a u1 1", "deleted a u1 1", "added a u2 7")
 	if !events[1].FinalStateUnknown {
 		t.Error("the deletion was not seen, and is not marked so")
 	}
-	r.commit(change{src: s, kind: objectDeleted, obj: old, unknown: true}) // late news of the first
+	r.commit(missingFrom(s, old)) // late news of the first
 	r.expect()
 }
 
@@ -74,15 +74,15 @@ func TestRecreatedUnderOneName(t *testing.T) {
 // after a crash that kept the first finding from being recorded.
 func TestDeletionHasOneID(t *testing.T) {
 	var ids []string
-	for _, c := range []change{{kind: objectDeleted}, {kind: objectDeleted, unknown: true}} {
+	for _, unknown := range []bool{false, true} {
 		r := newRig(t, t.TempDir(), podWatch())
-		c.src = r.source(pods)
-		r.commit(change{src: c.src, kind: objectAdded, obj: r.object("a", "u1", "1")})
-		c.obj = r.object("a", "u1", "1")
-		if !c.unknown {
-			c.obj = r.object("a", "u1", "5") // the stream tells the version of the deletion
+		s := r.source(pods)
+		r.commit(addedTo(s, r.object("a", "u1", "1")))
+		if unknown {
+			r.commit(missingFrom(s, r.object("a", "u1", "1")))
+		} else {
+			r.commit(deletedFrom(s, r.object("a", "u1", "5"))) // the stream tells the version of the deletion
 		}
-		r.commit(c)
 		ids = append(ids, r.events()[1].ID)
 	}
 	if ids[0] != ids[1] {
@@ -95,16 +95,16 @@ func TestLedgerSurvivesRestart(t *testing.T) {
 	t.Run("first life", func(t *testing.T) {
 		r := newRig(t, dir, podWatch())
 		s := r.source(pods)
-		r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "1"), initial: true})
+		r.commit(listedBy(s, r.object("a", "u1", "1")))
 		r.expect("sync a u1 1")
 	})
 	t.Run("second life", func(t *testing.T) {
 		r := newRig(t, dir, podWatch())
 		r.read = r.store.LogStats().Last
 		s := r.source(pods)
-		r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "1"), initial: true})
+		r.commit(listedBy(s, r.object("a", "u1", "1")))
 		r.expect()
-		r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "2"), initial: true})
+		r.commit(listedBy(s, r.object("a", "u1", "2")))
 		if e := r.expect("updated a u1 2")[0]; !strings.Contains(string(e.OldObject), `"resourceVersion":"1"`) {
 			t.Errorf("old object is %s", e.OldObject)
 		}
@@ -114,9 +114,9 @@ func TestLedgerSurvivesRestart(t *testing.T) {
 func TestSnapshotNever(t *testing.T) {
 	r := newRig(t, t.TempDir(), podWatch(func(w *plan.Watch) { w.Snapshot = false }))
 	s := r.source(pods)
-	r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "1"), initial: true}, change{src: s, kind: sourceSynced})
+	r.commit(listedBy(s, r.object("a", "u1", "1")), &feedSynced{src: s})
 	r.expect()
-	r.commit(change{src: s, kind: objectDeleted, obj: r.object("a", "u1", "1"), unknown: true})
+	r.commit(missingFrom(s, r.object("a", "u1", "1")))
 	r.expect("deleted a u1 1")
 }
 
@@ -128,32 +128,31 @@ func TestClientSideSelector(t *testing.T) {
 	r := newRig(t, t.TempDir(), podWatch(func(w *plan.Watch) { w.Filter = filter }))
 	s := r.source(pods)
 	out1, in2, in3, out4 := r.object("a", "u", "1", "db"), r.object("a", "u", "2", "web"), r.object("a", "u", "3", "web"), r.object("a", "u", "4", "db")
-	r.commit(change{src: s, kind: objectAdded, obj: out1})
+	r.commit(addedTo(s, out1))
 	r.expect()
 	for _, step := range []struct {
 		c    change
 		want string
 		sel  event.Selection
 	}{
-		{change{obj: in2, old: out1}, "updated a u 2", event.Entered},
-		{change{obj: in3, old: in2}, "updated a u 3", event.Inside},
-		{change{obj: out4, old: in3}, "updated a u 4", event.Left},
+		{updatedIn(s, in2, out1), "updated a u 2", event.Entered},
+		{updatedIn(s, in3, in2), "updated a u 3", event.Inside},
+		{updatedIn(s, out4, in3), "updated a u 4", event.Left},
 	} {
-		step.c.src, step.c.kind = s, objectUpdated
 		r.commit(step.c)
 		r.expect(step.want)
 		if got := r.selectionOfLast(); got != step.sel {
 			t.Errorf("%s: selection %q, want %q", step.want, got, step.sel)
 		}
 	}
-	r.commit(change{src: s, kind: objectDeleted, obj: out4})
+	r.commit(deletedFrom(s, out4))
 	r.expect() // it was outside already
 }
 
 func TestServerSideSelector(t *testing.T) {
 	r := newRig(t, t.TempDir(), podWatch(func(w *plan.Watch) { w.ServerLabels = "tier=web" }))
 	s := r.source(pods)
-	r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u", "1", "web")})
+	r.commit(addedTo(s, r.object("a", "u", "1", "web")))
 	r.expect("added a u 1")
 	if got := r.selectionOfLast(); got != event.Unknown {
 		t.Errorf("selection %q, want unknown", got)
@@ -164,7 +163,7 @@ func TestGapReachesTheSinks(t *testing.T) {
 	r := newRig(t, t.TempDir(), podWatch())
 	s := r.source(pods)
 	gap := &dynamicfactory.Gap{Cause: "expired", From: "10", To: "99", ToTime: r.m.cfg.Now()}
-	r.commit(change{src: s, kind: gapFound, gap: gap})
+	r.commit(&gapFound{src: s, gap: gap})
 	e := r.expect("gap   ")[0]
 	if e.Gap == nil || e.Gap.Watch != "w" || e.Gap.FromResourceVersion != "10" || e.Gap.ToResourceVersion != "99" || e.Gap.Cause != "expired" {
 		t.Errorf("gap %+v", e.Gap)
@@ -178,9 +177,9 @@ func TestGapReachesTheSinks(t *testing.T) {
 func TestRollbackMakesNewIDs(t *testing.T) {
 	r := newRig(t, t.TempDir(), podWatch())
 	s := r.source(pods)
-	add := change{src: s, kind: objectAdded, obj: r.object("a", "u1", "5")}
-	r.commit(add, change{src: s, kind: objectDeleted, obj: r.object("a", "u1", "8")})
-	r.commit(change{src: s, kind: gapFound, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "8", To: "6"}}, add)
+	add := addedTo(s, r.object("a", "u1", "5"))
+	r.commit(add, deletedFrom(s, r.object("a", "u1", "8")))
+	r.commit(&gapFound{src: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "8", To: "6"}}, add)
 	events := r.events()
 	if first, again := events[0], events[len(events)-1]; first.ID == again.ID {
 		t.Error("the addition after the rollback has the id of the one before it")
@@ -219,11 +218,11 @@ func TestOrderByPath(t *testing.T) {
 	r := newRig(t, t.TempDir(), podWatch())
 	s := r.source(pods)
 	r.commit(
-		change{src: s, kind: objectAdded, obj: r.object("a", "u1", "1")},
-		change{src: s, kind: objectDeleted, obj: r.object("a", "u1", "2")},
-		change{src: s, kind: objectAdded, obj: r.object("a", "u2", "3")},
-		change{src: s, kind: objectAdded, obj: r.object("b", "", "4")},
-		change{src: s, kind: objectAdded, obj: r.object("c", "", "4")},
+		addedTo(s, r.object("a", "u1", "1")),
+		deletedFrom(s, r.object("a", "u1", "2")),
+		addedTo(s, r.object("a", "u2", "3")),
+		addedTo(s, r.object("b", "", "4")),
+		addedTo(s, r.object("c", "", "4")),
 	)
 	q, err := r.store.Queue("sink")
 	if err != nil {
@@ -248,23 +247,23 @@ func TestHistoryIsNotReadTwice(t *testing.T) {
 	r := newRig(t, t.TempDir(), podWatch())
 	s := r.source(pods)
 	a1, a2, a3 := r.object("a", "u1", "9"), r.object("a", "u1", "10"), r.object("a", "u1", "11")
-	r.commit(change{src: s, kind: objectAdded, obj: a1}, change{src: s, kind: objectUpdated, obj: a2, old: a1})
+	r.commit(addedTo(s, a1), updatedIn(s, a2, a1))
 	r.expect("added a u1 9", "updated a u1 10")
 	s.floor = "10"
 	r.commit(
-		change{src: s, kind: objectUpdated, obj: a1, old: a2},
-		change{src: s, kind: objectUpdated, obj: a2, old: a1},
+		updatedIn(s, a1, a2),
+		updatedIn(s, a2, a1),
 	)
 	r.expect()
 	if n := testutil.ToFloat64(r.m.metrics.staleTotal); n != 1 {
 		t.Errorf("%v states are counted as stale, want 1", n)
 	}
-	r.commit(change{src: s, kind: objectUpdated, obj: a3, old: a2})
+	r.commit(updatedIn(s, a3, a2))
 	r.expect("updated a u1 11")
 	if s.floor != "" {
 		t.Error("the ledger is read for changes that no earlier life can have recorded")
 	}
 	opaque := r.object("a", "u1", "x1")
-	r.commit(change{src: s, kind: objectUpdated, obj: opaque, old: a3})
+	r.commit(updatedIn(s, opaque, a3))
 	r.expect("updated a u1 x1") // versions that are no numbers have no order
 }

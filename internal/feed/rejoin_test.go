@@ -73,7 +73,7 @@ func (l *life) apply(routes []route.Spec, edit ...func(*plan.Sink)) {
 func (l *life) put(name, version string) {
 	l.Helper()
 	for _, s := range l.m.sourceList() {
-		l.m.send(s.stopped, change{src: s, kind: objectAdded, obj: l.object(name, "uid-"+name, version)})
+		l.m.send(s.stopped, l.now(addedTo(s, l.object(name, "uid-"+name, version))))
 	}
 	l.m.flush()
 }
@@ -81,7 +81,7 @@ func (l *life) put(name, version string) {
 func (l *life) delete(name, version string) {
 	l.Helper()
 	for _, s := range l.m.sourceList() {
-		l.m.send(s.stopped, change{src: s, kind: objectDeleted, obj: l.object(name, "uid-"+name, version)})
+		l.m.send(s.stopped, l.now(deletedFrom(s, l.object(name, "uid-"+name, version))))
 	}
 	l.m.flush()
 }

@@ -159,7 +159,7 @@ func (m *Manager) editFor(k dynamicfactory.Key) dynamicfactory.EditFunc {
 // onGap hands a loss of history to the committer.
 func (m *Manager) onGap(k dynamicfactory.Key, g dynamicfactory.Gap) {
 	if s := m.source(k); s != nil {
-		m.send(s.stopped, change{src: s, kind: gapFound, gap: &g})
+		m.send(s.stopped, &gapFound{src: s, gap: &g, at: m.cfg.Now()})
 	}
 }
 

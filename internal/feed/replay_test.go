@@ -53,7 +53,7 @@ func TestReplaySelects(t *testing.T) {
 // alone.
 func TestReplayHasPosition(t *testing.T) {
 	r := newRig(t, t.TempDir(), podWatch())
-	r.commit(change{src: r.source(pods), kind: objectAdded, obj: r.object("a", "u1", "1")})
+	r.commit(addedTo(r.source(pods), r.object("a", "u1", "1")))
 	for range 2 {
 		if _, err := r.store.Replay(t.Context(), "sink", outbox.ReplayRange{}, uint32(record.Replay|record.Object)); err != nil {
 			t.Fatal(err)

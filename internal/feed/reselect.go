@@ -18,9 +18,9 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-// namespaceSeen records a namespace, and delivers what its labels change for
-// watches that select by them: the objects in it enter or leave.
-func (g *group) namespaceSeen(c *change) error {
+// process records a namespace, and delivers what its labels change for watches that
+// select by them: the objects in it enter or leave.
+func (c *namespaceSeen) process(g *group) error {
 	name := c.obj.GetName()
 	before, known := g.m.namespaces.get(name)
 	after := namespace{Labels: c.obj.GetLabels(), Version: c.obj.GetResourceVersion()}
@@ -292,6 +292,11 @@ func (g *group) addLate(s *source, move *relabel, o *compact.Object, hits []hit)
 	return g.deliver(s, move.At, occurrence{t: t, after: o}, covered, nil)
 }
 
+func (c *namespaceGone) process(g *group) error {
+	g.namespaceGone(c.obj.GetName(), c.at)
+	return nil
+}
+
 // namespaceGone keeps the labels of a namespace for the deletions of its objects.
 func (g *group) namespaceGone(name string, at time.Time) {
 	if n, known := g.m.namespaces.get(name); known && n.Gone.IsZero() {
@@ -300,10 +305,10 @@ func (g *group) namespaceGone(name string, at time.Time) {
 	}
 }
 
-// namespacesSynced notes that all namespaces are known, and which are no more.
-func (g *group) namespacesSynced(c *change) {
+// process notes that all namespaces are known, and which are no more.
+func (c *namespacesSynced) process(g *group) error {
 	for _, name := range g.m.namespaces.existing() {
-		if _, exists := c.listed[name]; !exists {
+		if _, exists := c.names[name]; !exists {
 			g.namespaceGone(name, c.at)
 		}
 	}
@@ -314,6 +319,7 @@ func (g *group) namespacesSynced(c *change) {
 		default: // told already
 		}
 	}
+	return nil
 }
 
 func (g *group) putNamespace(name string, n namespace) {

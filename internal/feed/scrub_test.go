@@ -63,7 +63,7 @@ func canaryPods(r *rig, s *source, n int) {
 		raw := fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"pod-%d","uid":"u-%d","resourceVersion":"%d"},"spec":{"password":%q,"n":%d}}`, i, i, 2*i+1, plaintext, i)
 		first := r.edited(s, raw)
 		second := r.edited(s, strings.Replace(strings.Replace(raw, fmt.Sprintf(`"%d"}`, 2*i+1), fmt.Sprintf(`"%d"}`, 2*i+2), 1), plaintext, plaintext+"-2", 1))
-		r.commit(change{src: s, kind: objectAdded, obj: first}, change{src: s, kind: objectUpdated, obj: second, old: first})
+		r.commit(addedTo(s, first), updatedIn(s, second, first))
 	}
 	q, err := r.store.Queue("sink")
 	if err != nil {
@@ -249,9 +249,9 @@ func TestWritingWithARetiredDictionary(t *testing.T) {
 	if !r.m.dicts.Retired(last.Body().Dict) {
 		t.Fatal("the object has no dictionary")
 	}
-	r.commit(change{src: s, kind: objectAdded, obj: last})
+	r.commit(addedTo(s, last))
 	next := r.edited(s, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"99"}}`)
-	r.commit(change{src: s, kind: objectUpdated, obj: next, old: last}, change{src: s, kind: objectDeleted, obj: last})
+	r.commit(updatedIn(s, next, last), deletedFrom(s, last))
 	log, err := r.store.ReadLog(0, 10)
 	if err != nil || len(log) != 3 {
 		t.Fatalf("%d records, %v", len(log), err)

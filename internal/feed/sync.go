@@ -12,9 +12,9 @@ import (
 // sweepLook is how many ledger entries a group looks at.
 const sweepLook = 8 * maxGroup
 
-// sourceSynced handles the end of a source's initial list: every object of the
-// list is before this in the queue.
-func (g *group) sourceSynced(c *change) error {
+// process handles the end of a source's initial list: every object of the list is
+// before this in the queue.
+func (c *feedSynced) process(g *group) error {
 	s := c.src
 	s.handed = nil
 	if s.listed != nil {
@@ -74,7 +74,7 @@ func (j *sweep) step(g *group) (more bool, err error) {
 		if err != nil {
 			return err
 		}
-		return g.deleted(&change{src: s, kind: objectDeleted, obj: o, unknown: true, at: j.at})
+		return g.deleted(&sighting{src: s, obj: o, unknown: true, at: j.at})
 	})
 	if errors.Is(err, outbox.ErrUnreadable) {
 		s.log.Error("a part of the recorded states cannot be read: deletions of objects in it are not told", "error", err)

@@ -70,16 +70,16 @@ func TestUnreadableObjectLeavesAnOpenGap(t *testing.T) {
 	r := newRig(t, t.TempDir(), podWatch())
 	s := r.source(pods)
 	now := r.m.cfg.Now()
-	r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "1").WithPosition(1)})
+	r.commit(addedTo(s, r.object("a", "u1", "1").WithPosition(1)))
 	r.expect("added a u1 1")
 	r.commit(
-		change{src: s, kind: gapFound, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9", FromTime: now, ToTime: now, Position: 3}},
-		change{src: s, kind: objectAdded, obj: r.object("b", "u2", "1").WithPosition(2)},
+		&gapFound{src: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9", FromTime: now, ToTime: now, Position: 3}},
+		addedTo(s, r.object("b", "u2", "1").WithPosition(2)),
 	)
 	r.expect("added b u2 1")
 	s.open, s.pending = s.pending[0], nil // its list is being taken in
-	r.commit(change{src: s, kind: gapFound, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseUnreadable, Namespace: "ns", Name: "x", To: "8", FromTime: now, ToTime: now}})
+	r.commit(&gapFound{src: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseUnreadable, Namespace: "ns", Name: "x", To: "8", FromTime: now, ToTime: now}})
 	r.expect("gap x  ")
-	r.commit(change{src: s, kind: objectUpdated, obj: r.object("a", "u1", "5").WithPosition(3)})
+	r.commit(updatedIn(s, r.object("a", "u1", "5").WithPosition(3), nil))
 	r.expect("gap   ", "updated a u1 5")
 }

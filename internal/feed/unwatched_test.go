@@ -18,7 +18,7 @@ func TestUnwatchedIsForgotten(t *testing.T) {
 	now := r.m.cfg.Now()
 	r.m.cfg.Now = func() time.Time { return now }
 	s := r.source(pods)
-	r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "1")})
+	r.commit(addedTo(s, r.object("a", "u1", "1")))
 	b := r.store.NewBatch()
 	b.PutMeta(checkpointMeta(s.id), encodeCheckpoint(checkpoint{ResourceVersion: "1", Synced: true}))
 	if err := r.store.Commit(b); err != nil {
@@ -71,7 +71,7 @@ func TestUnwatchedIsForgotten(t *testing.T) {
 	if n := testutil.ToFloat64(r.m.metrics.forgottenTotal); n != 1 {
 		t.Errorf("%v are counted as forgotten, want 1", n)
 	}
-	r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "1"), initial: true})
+	r.commit(listedBy(s, r.object("a", "u1", "1")))
 	r.expect("added a u1 1", "sync a u1 1") // as at the first start
 }
 
@@ -85,8 +85,8 @@ func TestFormerFormIsForgotten(t *testing.T) {
 	former := r.source(pods)
 	former.partition = s.partition + "|l=tier=web;f=;m=false;v="
 	r.commit(
-		change{src: s, kind: objectAdded, obj: r.object("a", "u1", "1")},
-		change{src: former, kind: objectAdded, obj: r.object("a", "u1", "1")},
+		addedTo(s, r.object("a", "u1", "1")),
+		addedTo(former, r.object("a", "u1", "1")),
 	)
 	for range 2 {
 		if err := r.m.forgetUnwatched(); err != nil {

@@ -13,9 +13,9 @@ func TestWarmStartReadsTheLedgerOnce(t *testing.T) {
 	r := newRig(t, t.TempDir(), podWatch())
 	s := r.source(pods)
 	r.commit(
-		change{src: s, kind: objectAdded, obj: r.object("a", "u1", "1")},
-		change{src: s, kind: objectAdded, obj: r.object("b", "u2", "2")},
-		change{src: s, kind: objectAdded, obj: r.object("c", "u3", "3")},
+		addedTo(s, r.object("a", "u1", "1")),
+		addedTo(s, r.object("b", "u2", "2")),
+		addedTo(s, r.object("c", "u3", "3")),
 	)
 	r.expect("added a u1 1", "added b u2 2", "added c u3 3")
 
@@ -37,14 +37,14 @@ func TestWarmStartReadsTheLedgerOnce(t *testing.T) {
 	}
 	last := given[2].WithPosition(1)
 	r.commit(
-		change{src: s, kind: objectAdded, obj: given[0], initial: true},
-		change{src: s, kind: objectAdded, obj: r.object("d", "u4", "4"), initial: true}, // of the watch
-		change{src: s, kind: objectAdded, obj: given[1], initial: true},
-		change{src: s, kind: objectAdded, obj: last, initial: true},
-		change{src: s, kind: sourceSynced},
+		listedBy(s, given[0]),
+		listedBy(s, r.object("d", "u4", "4")), // of the watch
+		listedBy(s, given[1]),
+		listedBy(s, last),
+		&feedSynced{src: s},
 	)
 	r.expect("added d u4 4")
-	r.commit(change{src: s, kind: objectUpdated, obj: r.object("c", "u3", "5"), old: last})
+	r.commit(updatedIn(s, r.object("c", "u3", "5"), last))
 	r.expect("updated c u3 5")
 	if s.handed != nil {
 		t.Error("the objects of the start are kept after it")
