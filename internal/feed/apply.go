@@ -151,9 +151,9 @@ func (m *Manager) reconcile(ctx context.Context) {
 }
 
 // gain is a watch that a source now feeds too, or feeds by other rules.
-type gain struct {
-	src *source
-	hit hit
+type AddedWatch struct {
+	src *Feed
+	watch WatchRef
 	was coverage // what it covered before; nil: nothing
 }
 
@@ -176,7 +176,7 @@ func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 	}
 	m.noteMissing(d.missing)
 	for _, s := range d.sources {
-		for _, h := range *s.hits.Load() {
+		for _, h := range *s.watches.Load() {
 			m.metrics.feeds(h.watch.Name, s)
 		}
 	}
@@ -213,13 +213,13 @@ func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 }
 
 // compare sorts the sources into those that start, stop, and stay with new watches.
-func (m *Manager) compare(d desired) (start, stop []*source, stay map[*source]*[]hit) {
-	stay = map[*source]*[]hit{}
+func (m *Manager) compare(d desired) (start, stop []*Feed, stay map[*Feed]*[]WatchRef) {
+	stay = map[*Feed]*[]WatchRef{}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for k, s := range m.sources {
 		if want, ok := d.sources[k]; ok {
-			stay[s] = want.hits.Load()
+			stay[s] = want.watches.Load()
 		} else {
 			stop = append(stop, s)
 		}
@@ -229,15 +229,15 @@ func (m *Manager) compare(d desired) (start, stop []*source, stay map[*source]*[
 			start = append(start, s)
 		}
 	}
-	slices.SortFunc(start, func(a, b *source) int { return strings.Compare(a.id, b.id) })
+	slices.SortFunc(start, func(a, b *Feed) int { return strings.Compare(a.id, b.id) })
 	return start, stop, stay
 }
 
 // adopt puts the new watches of the sources that stay in place and, if there is one,
 // the new state, between two commits. What was recorded before is for snapshots to
 // deliver, what is recorded after reaches the watches and sinks by itself.
-func (m *Manager) adopt(ctx context.Context, a *adoption, start []*source, stay map[*source]*[]hit) error {
-	var snapshots []*snapshot
+func (m *Manager) adopt(ctx context.Context, a *adoption, start []*Feed, stay map[*Feed]*[]WatchRef) error {
+	var snapshots []*Snapshot
 	sources := slices.Clone(start)
 	st := m.currentState()
 	var due []string
@@ -253,23 +253,23 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, start []*source, stay 
 	if err != nil {
 		return err
 	}
-	resumed = slices.DeleteFunc(resumed, func(j *snapshot) bool { return slices.Contains(due, j.sink) })
+	resumed = slices.DeleteFunc(resumed, func(j *Snapshot) bool { return slices.Contains(due, j.sink) })
 	gained, err := m.startGains(start)
 	if err != nil {
 		return err
 	}
-	gained = slices.DeleteFunc(gained, func(x gain) bool {
-		return slices.ContainsFunc(resumed, func(j *snapshot) bool {
-			return j.src == x.src && j.sink == "" && j.hit.watch.Name == x.hit.watch.Name
+	gained = slices.DeleteFunc(gained, func(x AddedWatch) bool {
+		return slices.ContainsFunc(resumed, func(j *Snapshot) bool {
+			return j.src == x.src && j.sink == "" && j.watch.watch.Name == x.watch.watch.Name
 		})
 	})
 	for s, hits := range stay {
 		sources = append(sources, s)
-		gained = append(gained, s.gains(*hits)...)
+		gained = append(gained, s.added(*hits)...)
 	}
 	for _, x := range gained {
-		if x.hit.watch.Snapshot {
-			j := newSnapshot(x.src, x.hit)
+		if x.watch.watch.Snapshot {
+			j := newSnapshot(x.src, x.watch)
 			j.was = x.was
 			snapshots = append(snapshots, j)
 		}
@@ -287,7 +287,7 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, start []*source, stay 
 			}
 		}
 		for s, hits := range stay {
-			s.hits.Store(hits)
+			s.watches.Store(hits)
 		}
 		if a != nil {
 			if a.edits != nil {
@@ -304,7 +304,7 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, start []*source, stay 
 		return nil
 	}
 	if a == nil {
-		err = m.between(func(g *group) { _ = put(g) }) // only a new state can fail
+		err = m.atBarrier(func(g *group) { _ = put(g) }) // only a new state can fail
 	} else if err = m.fillSinks(ctx, a.state, a.unfilled, put); err != nil && ctx.Err() == nil && !errors.Is(err, ErrEnded) {
 		m.fail(err)
 	}
@@ -316,22 +316,22 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, start []*source, stay 
 
 // gains are those of next that are not among the watches of the source, or are by
 // another definition.
-func (s *source) gains(next []hit) []gain {
-	var gained []gain
-	before := *s.hits.Load()
+func (s *Feed) added(next []WatchRef) []AddedWatch {
+	var gained []AddedWatch
+	before := *s.watches.Load()
 	for _, h := range next {
 		switch i := slices.IndexFunc(before, h.sameWatch); {
 		case i < 0:
-			gained = append(gained, gain{src: s, hit: h})
+			gained = append(gained, AddedWatch{src: s, watch: h})
 		case before[i].watch.Fingerprint != h.watch.Fingerprint:
-			gained = append(gained, gain{src: s, hit: h, was: &before[i]})
+			gained = append(gained, AddedWatch{src: s, watch: h, was: &before[i]})
 		}
 	}
 	return gained
 }
 
 // prepareSource decides what the source's informer begins with.
-func (m *Manager) prepareSource(s *source) error {
+func (m *Manager) prepareSource(s *Feed) error {
 	s.ready, s.stopped = make(chan struct{}), make(chan struct{})
 	cp, ok, err := m.loadCheckpoint(s.id)
 	switch {
@@ -372,7 +372,7 @@ func (m *Manager) prepareSource(s *source) error {
 }
 
 // startSource subscribes the source to its informer.
-func (m *Manager) startSource(ctx context.Context, s *source) error {
+func (m *Manager) startSource(ctx context.Context, s *Feed) error {
 	m.mu.Lock()
 	m.sources[s.key] = s
 	m.mu.Unlock()
@@ -400,7 +400,7 @@ func (m *Manager) startSource(ctx context.Context, s *source) error {
 }
 
 // stopSource ends the source's informer and returns after its last notification.
-func (m *Manager) stopSource(s *source) {
+func (m *Manager) stopSource(s *Feed) {
 	close(s.stopped)
 	s.waiting.Wait()
 	s.sub.Load().Close()
@@ -419,7 +419,7 @@ func (m *Manager) closeSources() {
 // handOverCheckpoints keeps the checkpoints of a partition true: at any time they
 // belong to sources that do not overlap, or an old one might be resumed from
 // although the ledger has moved on.
-func (m *Manager) handOverCheckpoints(start []*source, d desired) error {
+func (m *Manager) handOverCheckpoints(start []*Feed, d desired) error {
 	active := make(map[string]bool, len(d.sources))
 	for _, s := range d.sources {
 		active[s.id] = true
@@ -452,7 +452,7 @@ func (m *Manager) handOverCheckpoints(start []*source, d desired) error {
 // a list of the oldest version that one of them was at, the watch from there, and how
 // far each of them was ahead of it. Where one had recorded a part of a list again, that
 // is not known, and the list is of the newest version.
-func (m *Manager) gather(b *outbox.Batch, s *source) error {
+func (m *Manager) gather(b *outbox.Batch, s *Feed) error {
 	whole := checkpoint{Sweeping: true, Ahead: map[string]string{}}
 	newest, partial := "", false
 	err := m.store.ScanMeta(checkpointMeta(s.id), func(key string, _ []byte) error {
@@ -506,7 +506,7 @@ func ignoreUnreadable(err error) error {
 	return err
 }
 
-func (m *Manager) inherit(b *outbox.Batch, s *source, wide string) error {
+func (m *Manager) inherit(b *outbox.Batch, s *Feed, wide string) error {
 	// A damaged checkpoint is for prepareSource to report.
 	if _, ok, err := m.loadCheckpoint(s.id); err != nil || ok {
 		return ignoreUnreadable(err)

@@ -78,7 +78,7 @@ func (m *Manager) auditLoop(ctx context.Context) {
 
 // auditPace is the pause after each page with which an audit of the sources takes
 // half of the interval.
-func auditPace(interval time.Duration, sources []*source) time.Duration {
+func auditPace(interval time.Duration, sources []*Feed) time.Duration {
 	pages := 0
 	for _, s := range sources {
 		pages++
@@ -138,7 +138,7 @@ func (x *suspect) judge(recorded head) judgement {
 // in the order of their keys and each page at its own version. A difference is a loss
 // only if it is still there when the watch has come as far as the page. A loss has the
 // informer list again, and the differences are delivered as repairs.
-func (m *Manager) audit(ctx context.Context, s *source, pause time.Duration) error {
+func (m *Manager) audit(ctx context.Context, s *Feed, pause time.Duration) error {
 	sub := s.sub.Load()
 	if sub == nil || sub.Status().State != dynamicfactory.StateWatching {
 		return nil // not well: that is for the status to say
@@ -193,7 +193,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 // audit is the audit of one source.
 type audit struct {
 	m   *Manager
-	s   *source
+	s   *Feed
 	sub *dynamicfactory.Subscription
 
 	token string // of the next page
@@ -338,7 +338,7 @@ func (a *audit) review(exists func(*suspect) (bool, error)) error {
 }
 
 // recordedHead is the head of a committed ledger entry.
-func (m *Manager) recordedHead(s *source, key string) (head, error) {
+func (m *Manager) recordedHead(s *Feed, key string) (head, error) {
 	value, ok, err := m.store.State(s.partition, key, nil)
 	if err != nil {
 		return head{}, fmt.Errorf("read state of %s in %s: %w", key, s.partition, err)
@@ -351,7 +351,7 @@ func (m *Manager) recordedHead(s *source, key string) (head, error) {
 }
 
 // caughtUp waits until everything up to version is committed.
-func (m *Manager) caughtUp(ctx context.Context, s *source, version string) bool {
+func (m *Manager) caughtUp(ctx context.Context, s *Feed, version string) bool {
 	ctx, cancel := context.WithTimeout(ctx, auditPatience)
 	defer cancel()
 	tick := time.NewTicker(auditPause)

@@ -18,7 +18,7 @@ type change interface {
 
 // sighting is what a notification about an object says.
 type sighting struct {
-	src     *source
+	src     *Feed
 	obj     *compact.Object // the state after the change; in a deletion the last one known
 	unknown bool            // a deletion found by comparison
 	at      time.Time       // when it was observed
@@ -40,12 +40,12 @@ type (
 	objectGone struct{ sighting }
 	// feedSynced is the end of a source's initial list: all of it was handed over before.
 	feedSynced struct {
-		src *source
+		src *Feed
 		at  time.Time
 	}
 	// gapFound is a loss of history.
 	gapFound struct {
-		src *source
+		src *Feed
 		gap *dynamicfactory.Gap
 		at  time.Time
 	}
@@ -71,7 +71,7 @@ type (
 // handler hands an informer's notifications to the committer. It blocks when the
 // committer is behind; the factory's window then stops the watch.
 type handler struct {
-	src *source
+	src *Feed
 	m   *Manager
 }
 

@@ -38,7 +38,7 @@ func (m *Manager) commitLoop(ctx, ended context.Context) error {
 	defer tick.Stop()
 	g := newGroup(m)
 	for {
-		m.beat.Store(time.Now().UnixNano())
+		m.heartbeat.Store(time.Now().UnixNano())
 		if len(g.jobs) == 0 {
 			select {
 			case c := <-m.changes:
@@ -94,7 +94,7 @@ func (m *Manager) waitIngest(ctx context.Context, g *group) (forced bool, err er
 		select {
 		case err := <-room:
 			return false, err
-		case <-m.hurry:
+		case <-m.force:
 			return true, nil
 		case st := <-m.steps:
 			st.run(g)
@@ -136,7 +136,7 @@ func (m *Manager) drain(g *group) error {
 type group struct {
 	m       *Manager
 	changes []change
-	touched map[*source]struct{} // sources whose checkpoint may have moved
+	touched map[*Feed]struct{} // sources whose checkpoint may have moved
 	waiters []chan<- struct{}
 
 	jobs     []job // work of many objects, in turns; they outlive the group
@@ -157,7 +157,7 @@ type group struct {
 type stateID struct{ partition, key string }
 
 func newGroup(m *Manager) *group {
-	return &group{m: m, touched: map[*source]struct{}{}, overlay: map[stateID]*compact.Object{}, events: map[event.Type]int{}}
+	return &group{m: m, touched: map[*Feed]struct{}{}, overlay: map[stateID]*compact.Object{}, events: map[event.Type]int{}}
 }
 
 func (g *group) size() int   { return len(g.changes) }
@@ -165,7 +165,7 @@ func (g *group) dirty() bool { return len(g.touched) > 0 }
 
 func (g *group) add(c change) { g.changes = append(g.changes, c) }
 
-func (g *group) touchAll(sources []*source) {
+func (g *group) touchAll(sources []*Feed) {
 	g.m.quiet.log(g.m.log)
 	for _, s := range sources {
 		if s.begun.Load() {

@@ -21,7 +21,7 @@ type missing struct {
 // desired is the set of sources that a state asks for, given what the cluster
 // serves.
 type desired struct {
-	sources map[dynamicfactory.Key]*source
+	sources map[dynamicfactory.Key]*Feed
 	missing map[string]missing
 
 	// resolved are the resources that patterns without a wildcard mean, by watch and
@@ -50,7 +50,7 @@ func (d desired) undiscovered() bool {
 // not get the resource.
 func (m *Manager) desire(st *plan.State) (desired, error) {
 	d := desired{
-		sources: map[dynamicfactory.Key]*source{}, missing: map[string]missing{},
+		sources: map[dynamicfactory.Key]*Feed{}, missing: map[string]missing{},
 		resolved: map[string]string{}, ambiguous: map[string]ambiguity{},
 	}
 	var claims plan.Claims
@@ -100,7 +100,7 @@ func (m *Manager) desire(st *plan.State) (desired, error) {
 // new one selects, are not known. Only its selection is: edits do not wait.
 func (m *Manager) inForce(next *plan.Watch) *plan.Watch {
 	for _, s := range m.sourceList() {
-		h, ok := s.hit(next.Name)
+		h, ok := s.watch(next.Name)
 		if !ok {
 			continue
 		}
@@ -120,7 +120,7 @@ func (m *Manager) want(d desired, w *plan.Watch, pattern string, r dynamicfactor
 	if len(w.Namespaces) > 0 {
 		namespaces = w.Namespaces
 	}
-	fed := newHit(w)
+	fed := newWatchRef(w)
 	pinned := pinnedVersion(pattern, r.GVR.Group)
 	for _, ns := range namespaces {
 		k := keyOf(w, r.GVR, pinned, ns)
@@ -135,37 +135,37 @@ func (m *Manager) want(d desired, w *plan.Watch, pattern string, r dynamicfactor
 			}
 			scope := scopeOf(pinned, w.ServerLabels, w.ServerFields)
 			partition := partitionOf(r.GVR.GroupResource(), scope)
-			s = &source{
+			s = &Feed{
 				key: k, partition: partition, id: sourceID(partition, ns), scope: scope, form: formOf(w, r.GVR),
 				edit: edit, edits: w.Edits.Fingerprint(r.GVR.GroupResource()),
 				resource: event.Resource{Group: r.GVR.Group, Version: r.GVR.Version, Resource: r.GVR.Resource, Kind: r.Kind},
 			}
 			s.log = s.logger(m.log)
 			s.observed, s.repaired = m.metrics.observed(s), m.metrics.repaired(s)
-			s.hits.Store(&[]hit{})
+			s.watches.Store(&[]WatchRef{})
 			d.sources[k] = s
 		}
-		s.addHit(fed)
+		s.addWatch(fed)
 	}
 	return nil
 }
 
 // addHit adds a watch to the source, once. Only for sources that do not run yet.
-func (s *source) addHit(h hit) {
-	hits := *s.hits.Load()
+func (s *Feed) addWatch(h WatchRef) {
+	hits := *s.watches.Load()
 	for _, known := range hits {
 		if known.watch == h.watch {
 			return
 		}
 	}
 	hits = append(slices.Clone(hits), h)
-	s.hits.Store(&hits)
+	s.watches.Store(&hits)
 }
 
 // widen drops the namespaced sources beside which a source of the whole cluster
 // exists, and gives it their watches: sources of one partition must not overlap,
 // or one would find in the ledger what the other recorded and stay silent.
-func widen(sources map[dynamicfactory.Key]*source) {
+func widen(sources map[dynamicfactory.Key]*Feed) {
 	for _, k := range slices.Collect(maps.Keys(sources)) {
 		if k.Namespace == "" {
 			continue
@@ -173,8 +173,8 @@ func widen(sources map[dynamicfactory.Key]*source) {
 		wide := k
 		wide.Namespace = ""
 		if all, ok := sources[wide]; ok {
-			for _, h := range *sources[k].hits.Load() {
-				all.addHit(h)
+			for _, h := range *sources[k].watches.Load() {
+				all.addWatch(h)
 			}
 			delete(sources, k)
 		}

@@ -90,7 +90,7 @@ func TestDesiredSources(t *testing.T) {
 			var got []string
 			for _, s := range d.sources {
 				var names []string
-				for _, h := range *s.hits.Load() {
+				for _, h := range *s.watches.Load() {
 					names = append(names, h.watch.Name)
 				}
 				slices.Sort(names)
@@ -134,7 +134,7 @@ func TestCheckpointsAreHandedOver(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var fresh []*source
+		var fresh []*Feed
 		for _, s := range d.sources {
 			fresh = append(fresh, s)
 		}

@@ -48,7 +48,7 @@ type revision struct {
 func (m *Manager) revise(next *plan.State, d desired) (revision, error) {
 	var r revision
 	for _, s := range d.sources {
-		for _, h := range *s.hits.Load() {
+		for _, h := range *s.watches.Load() {
 			r.accepted.Add(redact.Resource{
 				Group: s.key.GVR.Group, Resource: s.key.GVR.Resource, Namespace: s.key.Namespace, Edits: h.watch.Edits,
 			})

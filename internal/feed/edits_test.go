@@ -52,7 +52,7 @@ func allParts(name string) route.Spec {
 }
 
 // edited is an object as the source's informer would hold it.
-func (r *rig) edited(s *source, raw string) *compact.Object {
+func (r *rig) edited(s *Feed, raw string) *compact.Object {
 	r.Helper()
 	out, err := s.edit(nil, []byte(raw))
 	if err != nil {
@@ -343,7 +343,7 @@ func TestEditsDoNotWaitForNamespaces(t *testing.T) {
 	if text, err := r.edited(after, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"new","uid":"u","resourceVersion":"9"},"spec":{"password":"`+plaintext+`"}}`).AppendJSON(nil); err != nil || strings.Contains(string(text), plaintext) {
 		t.Errorf("a new object is %s, %v", text, err)
 	}
-	if h, ok := after.hit("w"); !ok || h.watch.Filter != nil {
+	if h, ok := after.watch("w"); !ok || h.watch.Filter != nil {
 		t.Error("it selects by labels that are not known")
 	}
 }

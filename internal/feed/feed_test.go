@@ -92,7 +92,7 @@ func newRig(t *testing.T, dir string, watches ...plan.Watch) *rig {
 }
 
 // source is the source that the rig's state has for a resource.
-func (r *rig) source(res dynamicfactory.Resource) *source {
+func (r *rig) source(res dynamicfactory.Resource) *Feed {
 	r.Helper()
 	d, err := r.m.desire(r.m.currentState())
 	if err != nil {
@@ -159,25 +159,25 @@ func (r *rig) now(c change) change {
 	return c
 }
 
-func addedTo(s *source, o *compact.Object) *objectSeen {
+func addedTo(s *Feed, o *compact.Object) *objectSeen {
 	return &objectSeen{sighting: sighting{src: s, obj: o}}
 }
 
-func updatedIn(s *source, o, old *compact.Object) *objectSeen {
+func updatedIn(s *Feed, o, old *compact.Object) *objectSeen {
 	return &objectSeen{sighting: sighting{src: s, obj: o}, old: old}
 }
 
 // listedBy is of the source's first list.
-func listedBy(s *source, o *compact.Object) *objectSeen {
+func listedBy(s *Feed, o *compact.Object) *objectSeen {
 	return &objectSeen{sighting: sighting{src: s, obj: o}, initial: true}
 }
 
-func deletedFrom(s *source, o *compact.Object) *objectGone {
+func deletedFrom(s *Feed, o *compact.Object) *objectGone {
 	return &objectGone{sighting{src: s, obj: o}}
 }
 
 // missingFrom is a deletion that a comparison found.
-func missingFrom(s *source, o *compact.Object) *objectGone {
+func missingFrom(s *Feed, o *compact.Object) *objectGone {
 	return &objectGone{sighting{src: s, obj: o, unknown: true}}
 }
 

@@ -33,7 +33,7 @@ func (m *Manager) fillSinks(ctx context.Context, next *plan.State, names []strin
 		return err
 	}
 	var err error
-	ended := m.between(func(g *group) {
+	ended := m.atBarrier(func(g *group) {
 		if err = fill(); err != nil {
 			return
 		}

@@ -12,17 +12,17 @@ import (
 // and after more is hidden.
 func TestEventsOfRecordedStatesAreEdited(t *testing.T) {
 	const raw = `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"2"},"spec":{"a":"` + plaintext + `","b":"shown"}}`
-	for name, make := range map[string]func(r *rig, s *source){
-		"a deletion that the first list shows": func(r *rig, s *source) {
+	for name, make := range map[string]func(r *rig, s *Feed){
+		"a deletion that the first list shows": func(r *rig, s *Feed) {
 			s.listed = map[uint64]struct{}{}
 			r.commit(&feedSynced{src: s})
 		},
-		"a namespace gets other labels": func(r *rig, s *source) {
+		"a namespace gets other labels": func(r *rig, s *Feed) {
 			r.m.sources[s.key] = s
 			r.commit(&namespaceSeen{obj: r.namespace("3", "prod")})
 			clear(r.m.sources)
 		},
-		"an object goes while its namespace gets other labels": func(r *rig, s *source) {
+		"an object goes while its namespace gets other labels": func(r *rig, s *Feed) {
 			r.m.sources[s.key] = s
 			r.commit(
 				&namespaceSeen{obj: r.namespace("3", "prod")},
@@ -30,7 +30,7 @@ func TestEventsOfRecordedStatesAreEdited(t *testing.T) {
 			)
 			clear(r.m.sources)
 		},
-		"the definition is gone": func(r *rig, s *source) {
+		"the definition is gone": func(r *rig, s *Feed) {
 			former, err := r.m.formerSource(r.m.currentState(), s.partition)
 			if err != nil {
 				r.Fatal(err)
@@ -50,7 +50,7 @@ func TestEventsOfRecordedStatesAreEdited(t *testing.T) {
 			s := r.source(pods)
 			clear(r.m.sources)
 			r.commit(addedTo(s, r.edited(s, raw)))
-			if err := r.m.noteSelections(givenBy([]*source{s})); err != nil {
+			if err := r.m.noteSelections(givenBy([]*Feed{s})); err != nil {
 				t.Fatal(err)
 			}
 			r.events()

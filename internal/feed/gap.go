@@ -58,7 +58,7 @@ func (g *group) takeUp(c *sighting, p uint64, ofList bool) error {
 }
 
 // beginGap puts a gap in force: what comes next is its list, or comes after that.
-func (g *group) beginGap(s *source, gap *dynamicfactory.Gap, at time.Time) error {
+func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 	if s.open != nil { // nobody knows what that list would have shown
 		longer := *gap
 		longer.From, longer.FromTime = s.open.From, s.open.FromTime
@@ -80,7 +80,7 @@ func (g *group) beginGap(s *source, gap *dynamicfactory.Gap, at time.Time) error
 }
 
 // settle ends the lists that are taken in completely.
-func (g *group) settle(s *source) error {
+func (g *group) settle(s *Feed) error {
 	for len(s.pending) > 0 && s.pending[0].Position <= s.position { // lists without an object
 		gap := s.pending[0]
 		s.pending = s.pending[1:]
@@ -95,14 +95,14 @@ func (g *group) settle(s *source) error {
 }
 
 // unharmed ends a gap whose list shows that nothing is missing.
-func (g *group) unharmed(s *source) {
+func (g *group) unharmed(s *Feed) {
 	g.m.metrics.unharmed(s)
 	g.m.quiet.add(s, s.open)
 	s.open = nil
 }
 
 // report logs a gap and delivers it to every watch of the source.
-func (g *group) report(s *source, gap *dynamicfactory.Gap, at time.Time) error {
+func (g *group) report(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 	s.open = nil
 	s.log.Warn("history was lost: what happened in between was not observed, the final states are delivered",
 		"cause", gap.Cause, "fromResourceVersion", gap.From, "toResourceVersion", gap.To,
@@ -117,7 +117,7 @@ type quietGaps struct {
 	from      time.Time
 }
 
-func (q *quietGaps) add(s *source, gap *dynamicfactory.Gap) {
+func (q *quietGaps) add(s *Feed, gap *dynamicfactory.Gap) {
 	if q.resources == nil {
 		q.resources = map[string]struct{}{}
 	}
@@ -141,12 +141,12 @@ func (q *quietGaps) log(l *slog.Logger) {
 
 // gap delivers a gap to every watch of the source; one that concerns an object o, to
 // those that cover it.
-func (g *group) gap(s *source, at time.Time, gap *dynamicfactory.Gap, o *compact.Object) error {
+func (g *group) gap(s *Feed, at time.Time, gap *dynamicfactory.Gap, o *compact.Object) error {
 	namespace, name := gap.Namespace, gap.Name
 	if name == "" {
 		namespace = s.key.Namespace
 	}
-	for _, h := range *s.hits.Load() {
+	for _, h := range *s.watches.Load() {
 		if o != nil && !h.covers(o, g.m.namespaces.labels) || name != "" && !h.reads(namespace) {
 			continue
 		}

@@ -124,7 +124,7 @@ func (m *Manager) definitionGone(ctx context.Context, st *plan.State, partition 
 // farewell reports all recorded objects of a part of the ledger as deleted to the
 // watches that were given them. It is the committer's, but for over.
 type farewell struct {
-	src    *source // does not run
+	src    *Feed // does not run
 	cursor string
 	at     time.Time
 	total  int
@@ -181,18 +181,18 @@ func (m *Manager) beginFarewell(st *plan.State, partition string) error {
 	}
 	j := &farewell{src: s, at: m.cfg.Now(), notify: m.farewellOver}
 	m.farewells[partition] = j
-	return m.between(func(g *group) { g.jobs = append(g.jobs, j) })
+	return m.atBarrier(func(g *group) { g.jobs = append(g.jobs, j) })
 }
 
 // endFarewells ends those of parts of the ledger that sources are about to read.
-func (m *Manager) endFarewells(start []*source) error {
+func (m *Manager) endFarewells(start []*Feed) error {
 	for _, s := range start {
 		j := m.farewells[s.partition]
 		if j == nil {
 			continue
 		}
 		delete(m.farewells, s.partition)
-		if err := m.between(func(*group) { close(j.src.stopped) }); err != nil {
+		if err := m.atBarrier(func(*group) { close(j.src.stopped) }); err != nil {
 			return err
 		}
 	}
@@ -200,7 +200,7 @@ func (m *Manager) endFarewells(start []*source) error {
 }
 
 // recordedResource returns the resource of a source's objects as they are recorded.
-func (m *Manager) recordedResource(s *source) (event.Resource, error) {
+func (m *Manager) recordedResource(s *Feed) (event.Resource, error) {
 	r := s.resource
 	err := m.scan(s, func(o *compact.Object) error {
 		kind := o.GetObjectKind().GroupVersionKind()
@@ -215,9 +215,9 @@ func (m *Manager) recordedResource(s *source) (event.Resource, error) {
 
 // formerSource is the source that a part of the ledger had, with the watches of the
 // state that mean it, by the rules by which they were given its objects. It does not run.
-func (m *Manager) formerSource(st *plan.State, partition string) (*source, error) {
+func (m *Manager) formerSource(st *plan.State, partition string) (*Feed, error) {
 	gr, scope := splitPartition(partition)
-	s := &source{
+	s := &Feed{
 		partition: partition, id: sourceID(partition, ""), scope: scope, stopped: make(chan struct{}),
 		resource: event.Resource{Group: gr.Group, Resource: gr.Resource},
 	}
@@ -225,7 +225,7 @@ func (m *Manager) formerSource(st *plan.State, partition string) (*source, error
 	if err != nil {
 		return nil, err
 	}
-	var hits []hit
+	var hits []WatchRef
 	for i := range st.Watches {
 		w := &st.Watches[i]
 		was, err := all.formerly(s, w.Name)
@@ -246,7 +246,7 @@ func (m *Manager) formerSource(st *plan.State, partition string) (*source, error
 			hits = append(hits, *h)
 		}
 		if !given && m.wants(w, gr, scope) {
-			hits = append(hits, newHit(w)) // it may have been given a part, or all under another name
+			hits = append(hits, newWatchRef(w)) // it may have been given a part, or all under another name
 		}
 	}
 	if s.resource.Version == "" {
@@ -255,7 +255,7 @@ func (m *Manager) formerSource(st *plan.State, partition string) (*source, error
 		}
 	}
 	s.key.GVR = gr.WithVersion(s.resource.Version)
-	s.hits.Store(&hits)
+	s.watches.Store(&hits)
 	cp, _, err := m.loadCheckpoint(s.id)
 	if ignoreUnreadable(err) != nil {
 		return nil, err

@@ -85,7 +85,7 @@ func formOf(w *plan.Watch, gvr schema.GroupVersionResource) string {
 
 // idScope is the part of event ids that is not of the object. After the cluster
 // was set back to an older state, versions are used again for something else.
-func (s *source) idScope() string {
+func (s *Feed) idScope() string {
 	if s.epoch == 0 {
 		return s.scope
 	}

@@ -268,7 +268,7 @@ func TestFormerStatesAreEdited(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.m.router.Store(router)
-	encode := func(s *source, version, spec string) change {
+	encode := func(s *Feed, version, spec string) change {
 		o, err := r.m.codec.Encode(fmt.Appendf(nil,
 			`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u1","resourceVersion":%q},"spec":%s}`, version, spec), nil, 0)
 		if err != nil {

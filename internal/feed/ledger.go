@@ -31,7 +31,7 @@ func (g *group) before(c *objectSeen) (*compact.Object, error) {
 
 // pastFloor reports whether o is newer than all that was recorded when the source
 // started, and so is everything after it.
-func (s *source) pastFloor(o *compact.Object) bool {
+func (s *Feed) pastFloor(o *compact.Object) bool {
 	if order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), s.floor); err == nil && order <= 0 {
 		return false
 	}
@@ -42,7 +42,7 @@ func (s *source) pastFloor(o *compact.Object) bool {
 // recorded returns the ledger's state of the object with o's name, as this group
 // will leave it; nil if there is none. The error is outbox.ErrUnreadable if the entry is
 // damaged, any other is an ErrStore.
-func (g *group) recorded(src *source, o *compact.Object) (*compact.Object, error) {
+func (g *group) recorded(src *Feed, o *compact.Object) (*compact.Object, error) {
 	id := stateID{src.partition, stateKey(o.GetNamespace(), o.GetName())}
 	if known, ok := g.overlay[id]; ok {
 		return known, nil
@@ -81,7 +81,7 @@ func (g *group) hashOf(o *compact.Object) uint64 {
 }
 
 // record makes o the ledger's state of its object.
-func (g *group) record(src *source, o *compact.Object) error {
+func (g *group) record(src *Feed, o *compact.Object) error {
 	fresh, err := g.refresh(src.resource, o)
 	if err != nil {
 		return fmt.Errorf("record %s/%s in %s: %w", o.GetNamespace(), o.GetName(), src.partition, err)
@@ -109,7 +109,7 @@ func (g *group) refresh(about event.Resource, o *compact.Object) (*compact.Objec
 }
 
 // forget removes the object with o's name from the ledger.
-func (g *group) forget(src *source, o *compact.Object) {
+func (g *group) forget(src *Feed, o *compact.Object) {
 	id := stateID{src.partition, stateKey(o.GetNamespace(), o.GetName())}
 	g.overlay[id] = nil
 	g.batch.DeleteState(id.partition, id.key)
@@ -117,12 +117,12 @@ func (g *group) forget(src *source, o *compact.Object) {
 
 // scan calls fn for every committed ledger entry in the source's scope, in the order
 // of keys. What is damaged is left out; the error then is outbox.ErrUnreadable.
-func (m *Manager) scan(s *source, fn func(*compact.Object) error) error {
+func (m *Manager) scan(s *Feed, fn func(*compact.Object) error) error {
 	return m.scanAfter(s, s.statePrefix(), "", func(_ string, o *compact.Object) error { return fn(o) })
 }
 
 // statePrefix begins the keys of the ledger entries in the source's scope.
-func (s *source) statePrefix() string {
+func (s *Feed) statePrefix() string {
 	if s.key.Namespace == "" {
 		return ""
 	}
@@ -130,7 +130,7 @@ func (s *source) statePrefix() string {
 }
 
 // recordsNothing reports whether the source's scope has no committed ledger entry.
-func (m *Manager) recordsNothing(s *source) (bool, error) {
+func (m *Manager) recordsNothing(s *Feed) (bool, error) {
 	errFound := errors.New("found one")
 	err := m.store.ScanState(s.partition, s.statePrefix(), func(string, []byte) error { return errFound })
 	if errors.Is(err, errFound) || errors.Is(err, outbox.ErrUnreadable) {
@@ -147,7 +147,7 @@ var errEnough = errors.New("enough for now")
 
 // scanAfter calls fn for the entries behind a key that begin with prefix. The error may be both errEnough and
 // outbox.ErrUnreadable.
-func (m *Manager) scanAfter(s *source, prefix, after string, fn func(key string, o *compact.Object) error) error {
+func (m *Manager) scanAfter(s *Feed, prefix, after string, fn func(key string, o *compact.Object) error) error {
 	var damage error
 	err := m.store.ScanStateAfter(s.partition, prefix, after, func(key string, value []byte) error {
 		o, err := m.decodeState(s.partition, key, value)

@@ -91,7 +91,7 @@ type Manager struct {
 	keepUnrouted  atomic.Bool // no sinks are configured: the event log is what users read
 	changes       chan change
 	steps         chan step     // what to do between two commits
-	hurry         chan struct{} // taken by a committer that waits for room, which then does without
+	force         chan struct{} // taken by a committer that waits for room, which then does without
 	committerDone chan struct{}
 	requests      chan request
 	calls         chan call
@@ -103,13 +103,13 @@ type Manager struct {
 	// Owned by the goroutine that applies states.
 	undiscovered bool // the cluster's resources are not known yet
 
-	beat  atomic.Int64 // when the committer last turned to its queue, Unix nanoseconds
+	heartbeat  atomic.Int64 // when the committer last turned to its queue, Unix nanoseconds
 	fatal chan error   // an error that ends Run; holds one
 
 	// mu guards what is below. It is held for map accesses only.
 	mu      sync.Mutex
 	state   *plan.State
-	sources map[dynamicfactory.Key]*source
+	sources map[dynamicfactory.Key]*Feed
 	sinks   map[string]*sinkWorker
 	missing map[string]missing // watch and pattern → why there is no informer
 
@@ -135,12 +135,12 @@ func New(cfg Config) (*Manager, error) {
 		metrics:       newMetrics(cfg.Registerer),
 		changes:       make(chan change, maxGroup),
 		steps:         make(chan step),
-		hurry:         make(chan struct{}),
+		force:         make(chan struct{}),
 		committerDone: make(chan struct{}),
 		requests:      make(chan request),
 		calls:         make(chan call),
 		fatal:         make(chan error, 1),
-		sources:       map[dynamicfactory.Key]*source{},
+		sources:       map[dynamicfactory.Key]*Feed{},
 		sinks:         map[string]*sinkWorker{},
 		missing:       map[string]missing{},
 		refreshers:    map[schema.GroupResource]*compact.Codec{},
@@ -332,7 +332,7 @@ func (s step) run(g *group) {
 // adopted in one call no change sees a part of. do must not wait for changes. It does
 // not wait for room in a full store. If the committer has ended, do is not called, and
 // the error is [ErrEnded].
-func (m *Manager) between(do func(*group)) error {
+func (m *Manager) atBarrier(do func(*group)) error {
 	s := step{do, make(chan struct{})}
 	select {
 	case m.steps <- s:
@@ -354,7 +354,7 @@ func (m *Manager) flush() {
 		select {
 		case queue <- &barrier{done}:
 			queue = nil
-		case m.hurry <- struct{}{}:
+		case m.force <- struct{}{}:
 		case <-done:
 			return
 		case <-m.committerDone:

@@ -97,17 +97,17 @@ func newMetrics(r prometheus.Registerer) *metrics {
 }
 
 // observed is the counter of a source's notifications.
-func (m *metrics) observed(s *source) prometheus.Counter {
+func (m *metrics) observed(s *Feed) prometheus.Counter {
 	return m.observedTotal.WithLabelValues(s.key.GVR.GroupResource().String())
 }
 
 // repaired is the counter of what audits found in a source.
-func (m *metrics) repaired(s *source) prometheus.Counter {
+func (m *metrics) repaired(s *Feed) prometheus.Counter {
 	return m.repairsTotal.WithLabelValues(s.key.GVR.GroupResource().String())
 }
 
 // stale counts a state that is older than the recorded one.
-func (m *metrics) stale(s *source) {
+func (m *metrics) stale(s *Feed) {
 	m.staleTotal.WithLabelValues(s.key.GVR.GroupResource().String()).Inc()
 }
 
@@ -118,7 +118,7 @@ const (
 	auditUnfinished = "unfinished"
 )
 
-func (m *metrics) audited(s *source, result string) {
+func (m *metrics) audited(s *Feed, result string) {
 	m.auditsTotal.WithLabelValues(s.key.GVR.GroupResource().String(), result).Inc()
 }
 
@@ -127,7 +127,7 @@ var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRol
 
 // feeds notes that a source feeds a watch. Series begin at zero, so that their
 // first increase is one.
-func (m *metrics) feeds(watch string, s *source) {
+func (m *metrics) feeds(watch string, s *Feed) {
 	for _, cause := range gapCauses {
 		m.gapsTotal.WithLabelValues(watch, s.key.GVR.GroupResource().String(), cause)
 		m.gapSeconds.WithLabelValues(watch, s.key.GVR.GroupResource().String(), cause)
@@ -161,7 +161,7 @@ func (m *metrics) committed(events map[event.Type]int) {
 
 func (m *metrics) filtered(t event.Type) { m.filteredTotal.WithLabelValues(string(t)).Inc() }
 
-func (m *metrics) gap(watch string, s *source, gap *dynamicfactory.Gap) {
+func (m *metrics) gap(watch string, s *Feed, gap *dynamicfactory.Gap) {
 	resource := s.key.GVR.GroupResource().String()
 	m.gapsTotal.WithLabelValues(watch, resource, gap.Cause).Inc()
 	if !gap.FromTime.IsZero() {
@@ -169,6 +169,6 @@ func (m *metrics) gap(watch string, s *source, gap *dynamicfactory.Gap) {
 	}
 }
 
-func (m *metrics) unharmed(s *source) {
+func (m *metrics) unharmed(s *Feed) {
 	m.quietTotal.WithLabelValues(s.key.GVR.GroupResource().String()).Inc()
 }

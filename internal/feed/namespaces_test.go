@@ -36,7 +36,7 @@ func (r *rig) namespace(version, env string) *compact.Object {
 }
 
 // know has the namespaces known to be what they are, and the pods' source run.
-func (r *rig) know(changes ...change) *source {
+func (r *rig) know(changes ...change) *Feed {
 	r.Helper()
 	listed := map[string]struct{}{}
 	for _, c := range changes {

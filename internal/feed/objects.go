@@ -23,7 +23,7 @@ type View struct {
 	m          *Manager
 	about      event.Resource
 	namespaced bool
-	sources    []*source // the fullest first
+	sources    []*Feed // the fullest first
 }
 
 // About says what is read, whether it is in namespaces, and whether the caches are
@@ -46,9 +46,9 @@ func (m *Manager) View(name string) (*View, error) {
 	r := resources[0]
 	group := r.GVR.GroupResource()
 	v := &View{m: m, namespaced: r.Namespaced}
-	v.sources = m.sourcesOf(func(s *source) bool { return s.key.GVR == r.GVR })
+	v.sources = m.sourcesOf(func(s *Feed) bool { return s.key.GVR == r.GVR })
 	if len(v.sources) == 0 { // a watch may have asked for another version by name
-		v.sources = m.sourcesOf(func(s *source) bool { return s.key.GVR.GroupResource() == group })
+		v.sources = m.sourcesOf(func(s *Feed) bool { return s.key.GVR.GroupResource() == group })
 	}
 	if len(v.sources) == 0 {
 		return nil, fmt.Errorf("%s: %w; the watches read %s", group, ErrNotWatched, m.watched())
@@ -60,7 +60,7 @@ func (m *Manager) View(name string) (*View, error) {
 // viewUnserved looks for a resource that the cluster does not serve any more, but
 // whose objects are still known.
 func (m *Manager) viewUnserved(name string, cause error) (*View, error) {
-	sources := m.sourcesOf(func(s *source) bool {
+	sources := m.sourcesOf(func(s *Feed) bool {
 		return s.key.GVR.GroupResource().String() == name || s.key.GVR.Resource == name
 	})
 	if len(sources) == 0 {
@@ -84,16 +84,16 @@ func (e *unresolvedError) Unwrap() error { return e.err }
 
 // sourcesOf returns the sources that f accepts, those with the fullest objects
 // first.
-func (m *Manager) sourcesOf(f func(*source) bool) []*source {
-	list := slices.DeleteFunc(m.sourceList(), func(s *source) bool { return !f(s) })
-	slices.SortFunc(list, func(a, b *source) int {
+func (m *Manager) sourcesOf(f func(*Feed) bool) []*Feed {
+	list := slices.DeleteFunc(m.sourceList(), func(s *Feed) bool { return !f(s) })
+	slices.SortFunc(list, func(a, b *Feed) int {
 		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.id, b.id))
 	})
 	return list
 }
 
 // rank orders the sources of one resource by how much their objects hold.
-func (s *source) rank() int {
+func (s *Feed) rank() int {
 	switch {
 	case s.key.MetadataOnly:
 		return 2
@@ -132,7 +132,7 @@ func (v *View) List(namespace string, selector labels.Selector) []*compact.Objec
 	var list []*compact.Object
 	known := map[stateID]struct{}{}
 	for _, s := range v.sources {
-		hits := *s.hits.Load()
+		hits := *s.watches.Load()
 		for _, o := range s.cached(namespace) {
 			id := stateID{o.GetNamespace(), o.GetName()}
 			if _, ok := known[id]; ok || !selector.Matches(o.Labels()) || !v.m.seenByAny(hits, o) {
@@ -159,7 +159,7 @@ func (v *View) Get(namespace, name string) *compact.Object {
 			continue
 		}
 		obj, found, err := sub.Informer().GetStore().GetByKey(key)
-		if o, ok := obj.(*compact.Object); err == nil && found && ok && v.m.seenByAny(*s.hits.Load(), o) {
+		if o, ok := obj.(*compact.Object); err == nil && found && ok && v.m.seenByAny(*s.watches.Load(), o) {
 			return o
 		}
 	}
@@ -181,12 +181,12 @@ func (v *View) synced() bool {
 	return true
 }
 
-func (m *Manager) seenByAny(hits []hit, o *compact.Object) bool {
-	return slices.ContainsFunc(hits, func(h hit) bool { return h.covers(o, m.namespaces.labels) })
+func (m *Manager) seenByAny(hits []WatchRef, o *compact.Object) bool {
+	return slices.ContainsFunc(hits, func(h WatchRef) bool { return h.covers(o, m.namespaces.labels) })
 }
 
 // cached returns what the source's cache holds of a namespace, or of all.
-func (s *source) cached(namespace string) []*compact.Object {
+func (s *Feed) cached(namespace string) []*compact.Object {
 	sub := s.sub.Load()
 	if sub == nil {
 		return nil

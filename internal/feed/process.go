@@ -40,7 +40,7 @@ func (c *objectSeen) process(g *group) error {
 		if err := g.record(c.src, c.obj); err != nil {
 			return err
 		}
-		return g.emit(&c.sighting, occurrence{t: event.Sync, after: c.obj})
+		return g.emit(&c.sighting, transition{t: event.Sync, after: c.obj})
 	case err != nil:
 		return err
 	case before == nil:
@@ -51,19 +51,19 @@ func (c *objectSeen) process(g *group) error {
 		if err := g.record(c.src, c.obj); err != nil {
 			return err
 		}
-		return g.emit(&c.sighting, occurrence{t: t, after: c.obj})
+		return g.emit(&c.sighting, transition{t: t, after: c.obj})
 	case before.GetUID() != c.obj.GetUID():
 		// Deleted and created again under the same name, between two looks.
 		if before, err = g.formerOf(c, before); err != nil {
 			return err
 		}
-		if err := g.emit(&c.sighting, occurrence{t: event.Deleted, before: before, last: before, unknown: true}); err != nil {
+		if err := g.emit(&c.sighting, transition{t: event.Deleted, before: before, last: before, unknown: true}); err != nil {
 			return err
 		}
 		if err := g.record(c.src, c.obj); err != nil {
 			return err
 		}
-		return g.emit(&c.sighting, occurrence{t: event.Added, after: c.obj})
+		return g.emit(&c.sighting, transition{t: event.Added, after: c.obj})
 	case before.GetResourceVersion() == c.obj.GetResourceVersion():
 		if c.src.rerecord() {
 			return g.record(c.src, c.obj)
@@ -79,7 +79,7 @@ func (c *objectSeen) process(g *group) error {
 		if err := g.record(c.src, c.obj); err != nil {
 			return err
 		}
-		return g.emit(&c.sighting, occurrence{t: event.Updated, before: before, after: c.obj})
+		return g.emit(&c.sighting, transition{t: event.Updated, before: before, after: c.obj})
 	}
 }
 
@@ -117,7 +117,7 @@ func (g *group) deleted(c *sighting) error {
 		return err
 	}
 	g.forget(c.src, c.obj)
-	return g.emit(c, occurrence{t: event.Deleted, before: c.obj, last: before, unknown: c.unknown})
+	return g.emit(c, transition{t: event.Deleted, before: c.obj, last: before, unknown: c.unknown})
 }
 
 // unreadable tells that the recorded state of a change's object is damaged, so that
@@ -161,7 +161,7 @@ func (g *group) seen(c *sighting, given bool) error {
 
 // listing notes the list that a notification without a position of its own belongs
 // to, unless it is known; objects: it is of an object.
-func (s *source) listing(objects bool) {
+func (s *Feed) listing(objects bool) {
 	sub := s.sub.Load()
 	if sub == nil || s.position < s.list.end {
 		return
@@ -176,7 +176,7 @@ func (s *source) listing(objects bool) {
 }
 
 // occurrence is a change that did happen.
-type occurrence struct {
+type transition struct {
 	t       event.Type
 	before  *compact.Object // nil when there was nothing before
 	after   *compact.Object // nil in a deletion
@@ -187,7 +187,7 @@ type occurrence struct {
 }
 
 // subject is the object that the event is about and whose state it carries.
-func (o *occurrence) subject() *compact.Object {
+func (o *transition) subject() *compact.Object {
 	if o.after != nil {
 		return o.after
 	}
@@ -195,7 +195,7 @@ func (o *occurrence) subject() *compact.Object {
 }
 
 // identity is the version that takes part in the event's ID.
-func (o *occurrence) identity() *compact.Object {
+func (o *transition) identity() *compact.Object {
 	if o.last != nil {
 		return o.last
 	}
@@ -204,10 +204,10 @@ func (o *occurrence) identity() *compact.Object {
 
 // emit routes an occurrence to the watches it concerns and adds the event, if any
 // sink wants it, to the batch.
-func (g *group) emit(c *sighting, o occurrence) error {
+func (g *group) emit(c *sighting, o transition) error {
 	if o.t == event.Added || o.t == event.Sync {
 		for _, j := range c.src.gaining {
-			j.told[stateKey(o.after.GetNamespace(), o.after.GetName())] = struct{}{}
+			j.delivered[stateKey(o.after.GetNamespace(), o.after.GetName())] = struct{}{}
 		}
 	}
 	if len(g.m.relabels) > 0 {
@@ -225,7 +225,7 @@ func (g *group) emit(c *sighting, o occurrence) error {
 		}
 	}
 	var hits []route.Hit
-	for _, h := range *c.src.hits.Load() {
+	for _, h := range *c.src.watches.Load() {
 		if o.t == event.Sync && !h.watch.Snapshot {
 			continue
 		}
@@ -242,7 +242,7 @@ func (g *group) emit(c *sighting, o occurrence) error {
 
 // deliver appends the event to the log and to the queues of the sinks that the
 // router names, or of those that only admits.
-func (g *group) deliver(src *source, at time.Time, o occurrence, hits []route.Hit, only func(sink string) bool) error {
+func (g *group) deliver(src *Feed, at time.Time, o transition, hits []route.Hit, only func(sink string) bool) error {
 	if len(hits) == 0 {
 		return nil
 	}

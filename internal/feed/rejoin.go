@@ -195,12 +195,12 @@ func (m *Manager) tellAbsences(next *plan.State, d desired) error {
 
 // tellAbsence queues a gap for every resource and watch that a route leads to the sink.
 func (m *Manager) tellAbsence(next *plan.State, d desired, sink string, from, to time.Time) error {
-	sources := slices.SortedFunc(maps.Values(d.sources), func(a, b *source) int { return strings.Compare(a.id, b.id) })
+	sources := slices.SortedFunc(maps.Values(d.sources), func(a, b *Feed) int { return strings.Compare(a.id, b.id) })
 	b := m.store.NewBatch()
 	defer b.Discard()
 	at := m.cfg.Now()
 	for _, s := range sources {
-		for _, h := range *s.hits.Load() {
+		for _, h := range *s.watches.Load() {
 			if !slices.Contains(next.Router.Sinks(nil, h.watch.Name, s.resource), sink) {
 				continue
 			}

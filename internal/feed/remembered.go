@@ -126,12 +126,12 @@ func (m *Manager) snapshotFor(_ context.Context, k dynamicfactory.Key) (*dynamic
 	case err != nil:
 		return nil, err
 	}
-	s.handed, s.floor = snap.Objects, floor
+	s.warmObjects, s.floor = snap.Objects, floor
 	return snap, nil
 }
 
 // recordedFor returns the recorded states of the source's objects, in the form of now.
-func (m *Manager) recordedFor(s *source) func(namespace, name string) *compact.Object {
+func (m *Manager) recordedFor(s *Feed) func(namespace, name string) *compact.Object {
 	var codec *compact.Codec
 	return func(namespace, name string) *compact.Object {
 		key := stateKey(namespace, name)
@@ -163,16 +163,16 @@ func (m *Manager) onGap(k dynamicfactory.Key, g dynamicfactory.Gap) {
 	}
 }
 
-func (m *Manager) source(k dynamicfactory.Key) *source {
+func (m *Manager) source(k dynamicfactory.Key) *Feed {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.sources[k]
 }
 
-func (m *Manager) sourceList() []*source {
+func (m *Manager) sourceList() []*Feed {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	list := make([]*source, 0, len(m.sources))
+	list := make([]*Feed, 0, len(m.sources))
 	for _, s := range m.sources {
 		list = append(list, s)
 	}

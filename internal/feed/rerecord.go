@@ -15,17 +15,17 @@ import (
 // so that a stop in between has the list taken again.
 
 // rerecord reports whether recorded states may be in another form than the source's.
-func (s *source) rerecord() bool { return s.recordedForm != s.form }
+func (s *Feed) rerecord() bool { return s.recordedForm != s.form }
 
 // former returns a state of the ledger in the form that the source records now. The
 // edits are those of now: what they do not remove but those of the recording did is
 // gone.
-func (g *group) former(s *source, o *compact.Object) (*compact.Object, error) {
+func (g *group) former(s *Feed, o *compact.Object) (*compact.Object, error) {
 	return g.m.formed(s, &s.codec, o)
 }
 
 // formed is former with a codec of the caller's, which is made when it is needed.
-func (m *Manager) formed(s *source, codec **compact.Codec, o *compact.Object) (*compact.Object, error) {
+func (m *Manager) formed(s *Feed, codec **compact.Codec, o *compact.Object) (*compact.Object, error) {
 	if o == nil || !s.rerecord() || s.edit == nil {
 		return o, nil
 	}

@@ -82,7 +82,7 @@ func (g *group) resume(namespace string) { g.jobs = append(g.jobs, &reselection{
 // holdRelabels has the changes of namespaces' labels wait while sources do not run whose
 // objects they concern.
 func (m *Manager) holdRelabels() error {
-	return m.between(func(*group) { m.relabelsHeld = true })
+	return m.atBarrier(func(*group) { m.relabelsHeld = true })
 }
 
 // resumeRelabels continues, once sources run, what waits or an earlier life has left.
@@ -90,7 +90,7 @@ func (m *Manager) resumeRelabels() error {
 	if m.undiscovered {
 		return nil
 	}
-	return m.between(func(g *group) {
+	return m.atBarrier(func(g *group) {
 		m.relabelsHeld = false
 		for name := range m.relabels {
 			if !slices.ContainsFunc(g.jobs, func(j job) bool { r, ok := j.(*reselection); return ok && r.namespace == name }) {
@@ -143,7 +143,7 @@ func (g *group) putRelabelling(namespace string, r *relabelling) {
 
 // takeAhead gives an object that changes what its namespace's relabelling still has
 // for it. before is its state before the change; nil: there was none.
-func (g *group) takeAhead(s *source, o, before *compact.Object) error {
+func (g *group) takeAhead(s *Feed, o, before *compact.Object) error {
 	r := g.m.relabels[o.GetNamespace()]
 	if r == nil {
 		return nil
@@ -185,7 +185,7 @@ func (j *reselection) step(g *group) (more bool, err error) {
 		return true, nil
 	}
 	sources := g.m.sourceList()
-	slices.SortFunc(sources, func(a, b *source) int { return strings.Compare(a.id, b.id) })
+	slices.SortFunc(sources, func(a, b *Feed) int { return strings.Compare(a.id, b.id) })
 	looked := 0
 	for _, s := range sources {
 		if s.id < r.Source || s.key.Namespace != "" && s.key.Namespace != j.namespace || len(s.selecting()) == 0 {
@@ -241,13 +241,13 @@ func (j *reselection) step(g *group) (more bool, err error) {
 func (j *reselection) end() {}
 
 // selecting are the watches of the source that select namespaces by label.
-func (s *source) selecting() []hit {
-	return slices.DeleteFunc(slices.Clone(*s.hits.Load()), func(h hit) bool { return !h.watch.Filter.NeedsNamespaces() })
+func (s *Feed) selecting() []WatchRef {
+	return slices.DeleteFunc(slices.Clone(*s.watches.Load()), func(h WatchRef) bool { return !h.watch.Filter.NeedsNamespaces() })
 }
 
 // reselect delivers an object to those of one source's watches for which a change of
 // its namespace's labels makes a difference.
-func (g *group) reselect(s *source, move *relabel, o *compact.Object) error {
+func (g *group) reselect(s *Feed, move *relabel, o *compact.Object) error {
 	if !move.Known {
 		return g.addLate(s, move, o, s.selecting())
 	}
@@ -256,7 +256,7 @@ func (g *group) reselect(s *source, move *relabel, o *compact.Object) error {
 
 // move delivers an object to the watches that it enters or leaves. Its version has
 // been delivered before, so that the namespace's takes part in the event's ID.
-func (g *group) move(s *source, move *relabel, o *compact.Object, hits []hit) error {
+func (g *group) move(s *Feed, move *relabel, o *compact.Object, hits []WatchRef) error {
 	var changed []route.Hit
 	for _, h := range hits {
 		was, is := h.covers(o, move.before), h.covers(o, move.after)
@@ -270,11 +270,11 @@ func (g *group) move(s *source, move *relabel, o *compact.Object, hits []hit) er
 		g.m.metrics.watched(h.watch.Name, event.Updated)
 		changed = append(changed, route.Hit{Watch: h.watch.Name, Selection: selection})
 	}
-	return g.deliver(s, move.At, occurrence{t: event.Updated, before: o, after: o, cause: "namespace " + move.Version}, changed, nil)
+	return g.deliver(s, move.At, transition{t: event.Updated, before: o, after: o, cause: "namespace " + move.Version}, changed, nil)
 }
 
 // addLate delivers an object as it would have been if the namespace had been known.
-func (g *group) addLate(s *source, move *relabel, o *compact.Object, hits []hit) error {
+func (g *group) addLate(s *Feed, move *relabel, o *compact.Object, hits []WatchRef) error {
 	t := event.Added
 	if !s.synced {
 		t = event.Sync
@@ -289,7 +289,7 @@ func (g *group) addLate(s *source, move *relabel, o *compact.Object, hits []hit)
 			covered = append(covered, route.Hit{Watch: h.watch.Name, Selection: selection})
 		}
 	}
-	return g.deliver(s, move.At, occurrence{t: t, after: o}, covered, nil)
+	return g.deliver(s, move.At, transition{t: t, after: o}, covered, nil)
 }
 
 func (c *namespaceGone) process(g *group) error {

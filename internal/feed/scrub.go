@@ -431,7 +431,7 @@ func (r *scrubRun) write(partition string, gr schema.GroupResource, changed []re
 		return nil
 	}
 	var err error
-	ended := r.m.between(func(*group) {
+	ended := r.m.atBarrier(func(*group) {
 		b := r.m.store.NewBatch()
 		defer b.Discard()
 		for i := range changed {

@@ -57,7 +57,7 @@ func (r *rig) scrubbed() {
 
 // canaryPods commits objects that hold the plaintext, in numbers that make
 // dictionaries, and leaves them in the queue, in dead letters and among those retried.
-func canaryPods(r *rig, s *source, n int) {
+func canaryPods(r *rig, s *Feed, n int) {
 	r.Helper()
 	for i := range n {
 		raw := fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"pod-%d","uid":"u-%d","resourceVersion":"%d"},"spec":{"password":%q,"n":%d}}`, i, i, 2*i+1, plaintext, i)

@@ -34,13 +34,13 @@ func (s selected) same(other selected) bool {
 	return reflect.DeepEqual(s, other)
 }
 
-func selectedBy(s *source, w *plan.Watch) selected {
+func selectedBy(s *Feed, w *plan.Watch) selected {
 	return selected{Resource: s.resource, Namespaces: w.Namespaces, Rules: w.Selection}
 }
 
 func selectionKey(watch, id string) string { return selectedMeta + watch + "/" + id }
 
-func selectionEntry(s *source, w *plan.Watch) (key string, value []byte) {
+func selectionEntry(s *Feed, w *plan.Watch) (key string, value []byte) {
 	value, err := json.Marshal(selectedBy(s, w))
 	if err != nil { // strings always marshal
 		panic(fmt.Sprintf("feed: marshal selection: %v", err))
@@ -49,12 +49,12 @@ func selectionEntry(s *source, w *plan.Watch) (key string, value []byte) {
 }
 
 // hit returns the rules as those of a watch.
-func (s *selected) hit(watch string) (hit, error) {
+func (s *selected) hit(watch string) (WatchRef, error) {
 	filter, err := s.Rules.Filter()
 	if err != nil {
-		return hit{}, fmt.Errorf("rules of watch %s: %w", watch, err)
+		return WatchRef{}, fmt.Errorf("rules of watch %s: %w", watch, err)
 	}
-	h := hit{watch: &plan.Watch{Name: watch, Filter: filter}}
+	h := WatchRef{watch: &plan.Watch{Name: watch, Filter: filter}}
 	if len(s.Namespaces) > 0 {
 		h.namespaces = make(map[string]struct{}, len(s.Namespaces))
 		for _, ns := range s.Namespaces {
@@ -92,11 +92,11 @@ func (m *Manager) loadSelections() (selections, error) {
 // was the last to record a namespace.
 type formerly struct {
 	all string          // the id of a source of all namespaces
-	ids map[string]*hit // nil: the watch was not given what that source recorded
+	ids map[string]*WatchRef // nil: the watch was not given what that source recorded
 }
 
 // known are the ids, none if nothing is known.
-func (f *formerly) known() map[string]*hit {
+func (f *formerly) known() map[string]*WatchRef {
 	if f == nil {
 		return nil
 	}
@@ -113,8 +113,8 @@ func (f *formerly) covers(o *compact.Object, nsLabels func(string) (labels.Set, 
 
 // formerly collects what a watch covered of a source's part of the ledger; nil if
 // nothing is known of it.
-func (all selections) formerly(s *source, watch string) (*formerly, error) {
-	f := &formerly{all: sourceID(s.partition, ""), ids: map[string]*hit{}}
+func (all selections) formerly(s *Feed, watch string) (*formerly, error) {
+	f := &formerly{all: sourceID(s.partition, ""), ids: map[string]*WatchRef{}}
 	for id, watches := range all {
 		if !strings.HasPrefix(id, f.all) {
 			continue
@@ -136,7 +136,7 @@ func (all selections) formerly(s *source, watch string) (*formerly, error) {
 
 // startGains are the watches of sources that are about to start which may cover
 // recorded objects that they were not given.
-func (m *Manager) startGains(start []*source) ([]gain, error) {
+func (m *Manager) startGains(start []*Feed) ([]AddedWatch, error) {
 	if len(start) == 0 {
 		return nil, nil
 	}
@@ -144,9 +144,9 @@ func (m *Manager) startGains(start []*source) ([]gain, error) {
 	if err != nil {
 		return nil, err
 	}
-	var gained []gain
+	var gained []AddedWatch
 	for _, s := range start {
-		for _, h := range *s.hits.Load() {
+		for _, h := range *s.watches.Load() {
 			if before, ok := all[s.id][h.watch.Name]; ok && before.same(selectedBy(s, h.watch)) {
 				continue
 			}
@@ -155,7 +155,7 @@ func (m *Manager) startGains(start []*source) ([]gain, error) {
 			case err != nil:
 				return nil, err
 			case was != nil:
-				gained = append(gained, gain{src: s, hit: h, was: was})
+				gained = append(gained, AddedWatch{src: s, watch: h, was: was})
 			}
 		}
 	}
@@ -167,13 +167,13 @@ func (m *Manager) startGains(start []*source) ([]gain, error) {
 type given map[string]map[string]*selected
 
 // givenBy are the rules of the sources' watches. The committer calls it.
-func givenBy(sources []*source) given {
+func givenBy(sources []*Feed) given {
 	rules := given{}
 	for _, s := range sources {
 		rules[s.id] = map[string]*selected{}
-		for _, h := range *s.hits.Load() {
+		for _, h := range *s.watches.Load() {
 			rules[s.id][h.watch.Name] = nil
-			if !slices.ContainsFunc(s.gaining, func(j *snapshot) bool { return j.only == nil && j.hit.watch.Name == h.watch.Name }) {
+			if !slices.ContainsFunc(s.gaining, func(j *Snapshot) bool { return j.only == nil && j.watch.watch.Name == h.watch.Name }) {
 				now := selectedBy(s, h.watch)
 				rules[s.id][h.watch.Name] = &now
 			}

@@ -31,7 +31,7 @@ func (m *Manager) Snapshot(ctx context.Context, sink, watch string, progress fun
 	}
 	total := 0
 	for _, s := range m.sourceList() {
-		for _, h := range *s.hits.Load() {
+		for _, h := range *s.watches.Load() {
 			if watch != "" && h.watch.Name != watch {
 				continue
 			}
@@ -54,8 +54,8 @@ func (m *Manager) Snapshot(ctx context.Context, sink, watch string, progress fun
 
 // await has the committer do a snapshot, and calls progress with the number of
 // objects whenever there are more.
-func (m *Manager) await(ctx context.Context, j *snapshot, progress func(objects int)) error {
-	if err := m.between(func(g *group) { g.jobs = append(g.jobs, j) }); err != nil {
+func (m *Manager) await(ctx context.Context, j *Snapshot, progress func(objects int)) error {
+	if err := m.atBarrier(func(g *group) { g.jobs = append(g.jobs, j) }); err != nil {
 		return err
 	}
 	for {
@@ -75,9 +75,9 @@ func (m *Manager) await(ctx context.Context, j *snapshot, progress func(objects 
 
 // snapshot delivers the recorded state of every object that a watch sees through a
 // source as Sync events. It is the committer's, but for objects, more and done.
-type snapshot struct {
-	src  *source
-	hit  hit
+type Snapshot struct {
+	src  *Feed
+	watch  WatchRef
 	was  coverage               // leave out what the watch covered before; nil: nothing
 	quit <-chan struct{}        // closed when the caller who waits gives up; nil: nobody waits
 	only func(sink string) bool // nil: every sink the watch leads to
@@ -85,7 +85,7 @@ type snapshot struct {
 
 	// told are the objects of which the watch was told since the snapshot began. They are
 	// left out. nil: nothing is.
-	told   map[string]struct{}
+	delivered   map[string]struct{}
 	cursor string // the last key looked at
 	meta   string // the key under which the store remembers how far it has come; "": it need not
 
@@ -95,27 +95,27 @@ type snapshot struct {
 	done    chan struct{} // closed when all are committed
 }
 
-func newSnapshot(s *source, h hit) *snapshot {
-	return &snapshot{src: s, hit: h, more: make(chan struct{}, 1), done: make(chan struct{})}
+func newSnapshot(s *Feed, h WatchRef) *Snapshot {
+	return &Snapshot{src: s, watch: h, more: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
 // forSink has only one sink given the snapshot.
-func (j *snapshot) forSink(name string) {
+func (j *Snapshot) forSink(name string) {
 	j.sink, j.only = name, func(sink string) bool { return sink == name }
 }
 
 // begin adds a snapshot that leaves out what is delivered from now on.
-func (g *group) begin(j *snapshot) {
-	j.told = map[string]struct{}{}
+func (g *group) begin(j *Snapshot) {
+	j.delivered = map[string]struct{}{}
 	j.src.gaining = append(j.src.gaining, j)
 	g.jobs = append(g.jobs, j)
 }
 
 var errNotWatched = errors.New("the watch does not cover the resource any more")
 
-func (j *snapshot) step(g *group) (more bool, err error) {
+func (j *Snapshot) step(g *group) (more bool, err error) {
 	s := j.src
-	now, ok := s.hit(j.hit.watch.Name)
+	now, ok := s.watch(j.watch.watch.Name)
 	switch {
 	case s.ended(): // it may be that the process ends
 		j.err = errNotWatched
@@ -139,10 +139,10 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 		if newer, ok := g.overlay[stateID{s.partition, key}]; ok {
 			o = newer
 		}
-		if _, told := j.told[key]; told || o == nil || !j.covers(g.m, o, now) {
+		if _, told := j.delivered[key]; told || o == nil || !j.covers(g.m, o, now) {
 			return nil
 		}
-		selection, ok := j.hit.selection(event.Sync, nil, o, g.m.namespaces.labels)
+		selection, ok := j.watch.selection(event.Sync, nil, o, g.m.namespaces.labels)
 		if !ok {
 			return nil
 		}
@@ -150,8 +150,8 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 		if o, err = g.former(s, o); err != nil {
 			return err
 		}
-		hits := []route.Hit{{Watch: j.hit.watch.Name, Selection: selection}}
-		return g.deliver(s, at, occurrence{t: event.Sync, after: o}, hits, j.only)
+		hits := []route.Hit{{Watch: j.watch.watch.Name, Selection: selection}}
+		return g.deliver(s, at, transition{t: event.Sync, after: o}, hits, j.only)
 	})
 	if delivered > 0 {
 		j.objects.Add(int64(delivered))
@@ -161,7 +161,7 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 		}
 	}
 	if errors.Is(err, outbox.ErrUnreadable) {
-		s.log.Error("a part of the recorded states cannot be read: a snapshot leaves it out", "watch", j.hit.watch.Name, "error", err)
+		s.log.Error("a part of the recorded states cannot be read: a snapshot leaves it out", "watch", j.watch.watch.Name, "error", err)
 	} else if err != nil && !errors.Is(err, errEnough) {
 		return false, err
 	}
@@ -171,15 +171,15 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 		}
 		return true, nil
 	}
-	if err == nil && j.told != nil && j.sink == "" && j.only == nil {
-		key, value := selectionEntry(s, j.hit.watch)
+	if err == nil && j.delivered != nil && j.sink == "" && j.only == nil {
+		key, value := selectionEntry(s, j.watch.watch)
 		g.batch.PutMeta(key, value)
 	}
 	j.forget(g.batch)
 	return false, nil
 }
 
-func (j *snapshot) forget(b *outbox.Batch) {
+func (j *Snapshot) forget(b *outbox.Batch) {
 	if j.meta != "" {
 		b.DeleteMeta(j.meta)
 	}
@@ -198,9 +198,9 @@ type unfinished struct {
 	Cursor  string `json:"cursor"`
 }
 
-func (j *snapshot) remember() []byte {
+func (j *Snapshot) remember() []byte {
 	b, err := json.Marshal(unfinished{
-		Source: j.src.id, Watch: j.hit.watch.Name, Sink: j.sink, Rules: j.hit.watch.Fingerprint, Widened: j.was != nil, Cursor: j.cursor,
+		Source: j.src.id, Watch: j.watch.watch.Name, Sink: j.sink, Rules: j.watch.watch.Fingerprint, Widened: j.was != nil, Cursor: j.cursor,
 	})
 	if err != nil { // strings always marshal
 		panic("feed: marshal snapshot: " + err.Error())
@@ -243,7 +243,7 @@ func (m *Manager) dueSnapshots(st *plan.State) (due []string, err error) {
 
 // durable makes snapshots outlive the process, in the place of the notes that sinks are
 // due one.
-func (m *Manager) durable(jobs []*snapshot, due []string) error {
+func (m *Manager) durable(jobs []*Snapshot, due []string) error {
 	if len(jobs)+len(due) == 0 {
 		return nil
 	}
@@ -257,7 +257,7 @@ func (m *Manager) durable(jobs []*snapshot, due []string) error {
 		if j.was != nil {
 			former = "widened"
 		}
-		j.meta = snapshotMeta + strings.Join([]string{j.src.id, j.hit.watch.Name, j.sink, former}, "/")
+		j.meta = snapshotMeta + strings.Join([]string{j.src.id, j.watch.watch.Name, j.sink, former}, "/")
 		b.PutMeta(j.meta, j.remember())
 	}
 	if err := m.store.Commit(b); err != nil {
@@ -269,10 +269,10 @@ func (m *Manager) durable(jobs []*snapshot, due []string) error {
 // unfinished are the snapshots that the end of a source, or of the process, cut short,
 // of sources that are about to start. Those of a selection that was widened begin again:
 // see startGains. What a sink is due goes on under the rules that its watch has now.
-func (m *Manager) unfinished(st *plan.State, start []*source) ([]*snapshot, error) {
+func (m *Manager) unfinished(st *plan.State, start []*Feed) ([]*Snapshot, error) {
 	b := m.store.NewBatch()
 	defer b.Discard()
-	var jobs []*snapshot
+	var jobs []*Snapshot
 	err := m.store.ScanMeta(snapshotMeta, func(key string, value []byte) error {
 		var u unfinished
 		if err := json.Unmarshal(value, &u); err != nil {
@@ -282,11 +282,11 @@ func (m *Manager) unfinished(st *plan.State, start []*source) ([]*snapshot, erro
 			b.DeleteMeta(key)
 			return nil
 		}
-		i := slices.IndexFunc(start, func(s *source) bool { return s.id == u.Source })
+		i := slices.IndexFunc(start, func(s *Feed) bool { return s.id == u.Source })
 		if i < 0 {
 			return nil // it is under way, or waits for the resource
 		}
-		h, ok := start[i].hit(u.Watch)
+		h, ok := start[i].watch(u.Watch)
 		if !ok || u.Widened || u.Sink == "" && h.watch.Fingerprint != u.Rules {
 			b.DeleteMeta(key) // what the watch covers and was not given is found by its rules
 			return nil
@@ -310,33 +310,33 @@ func (m *Manager) unfinished(st *plan.State, start []*source) ([]*snapshot, erro
 
 // covers reports whether the object is for the snapshot, and still for the watch
 // whose rules are now.
-func (j *snapshot) covers(m *Manager, o *compact.Object, now hit) bool {
+func (j *Snapshot) covers(m *Manager, o *compact.Object, now WatchRef) bool {
 	labels := m.namespaces.labels
-	return !(j.was != nil && j.was.covers(o, labels)) && j.hit.covers(o, labels) && (now.watch == j.hit.watch || now.covers(o, labels))
+	return !(j.was != nil && j.was.covers(o, labels)) && j.watch.covers(o, labels) && (now.watch == j.watch.watch || now.covers(o, labels))
 }
 
-func (j *snapshot) end() {
+func (j *Snapshot) end() {
 	s := j.src
-	s.gaining = slices.DeleteFunc(s.gaining, func(other *snapshot) bool { return other == j })
+	s.gaining = slices.DeleteFunc(s.gaining, func(other *Snapshot) bool { return other == j })
 	switch n := j.objects.Load(); {
 	case j.quit != nil: // the caller is told
 	case s.ended(): // it goes on with the source's successor
 	case j.err != nil:
-		s.log.Warn("a watch was not given all that it covered: it does not cover the resource any more", "watch", j.hit.watch.Name)
+		s.log.Warn("a watch was not given all that it covered: it does not cover the resource any more", "watch", j.watch.watch.Name)
 	case n > 0:
-		s.log.Info("a watch or a sink was given recorded objects as sync events", "watch", j.hit.watch.Name, "objects", n)
+		s.log.Info("a watch or a sink was given recorded objects as sync events", "watch", j.watch.watch.Name, "objects", n)
 	}
 	close(j.done)
 }
 
 // firstSnapshots are those that sinks begin with.
-func firstSnapshots(due []string, sources []*source, stay map[*source]*[]hit) []*snapshot {
-	var jobs []*snapshot
+func firstSnapshots(due []string, sources []*Feed, stay map[*Feed]*[]WatchRef) []*Snapshot {
+	var jobs []*Snapshot
 	for _, name := range due {
 		for _, s := range sources {
 			hits, ok := stay[s]
 			if !ok {
-				hits = s.hits.Load()
+				hits = s.watches.Load()
 			}
 			for _, h := range *hits {
 				j := newSnapshot(s, h)

@@ -15,7 +15,7 @@ import (
 )
 
 // source is one informer and the watches that are fed from it.
-type source struct {
+type Feed struct {
 	key       dynamicfactory.Key
 	id        string // names the source in the store
 	partition string // the part of the ledger that the source's objects are recorded in
@@ -28,7 +28,7 @@ type source struct {
 	observed  prometheus.Counter
 	repaired  prometheus.Counter
 
-	hits atomic.Pointer[[]hit]
+	watches atomic.Pointer[[]WatchRef]
 	sub  atomic.Pointer[dynamicfactory.Subscription]
 
 	complete atomic.Pointer[string] // the version up to which everything is committed
@@ -45,7 +45,7 @@ type source struct {
 	// handed are the ledger's objects that the informer was started with, in the
 	// order in which it hands them on, without those that have come. Set before the
 	// first of them comes, from then on the committer's.
-	handed []*compact.Object
+	warmObjects []*compact.Object
 
 	// listed are the hashes of the keys that the informer has handed over, for the sweep
 	// behind the first list; nil if there is nothing to sweep. Set before the informer
@@ -75,7 +75,7 @@ type source struct {
 	codec        *compact.Codec        // of former states; nil until one is needed
 
 	// gaining are the snapshots that leave out what is delivered meanwhile.
-	gaining []*snapshot
+	gaining []*Snapshot
 }
 
 // start is what an informer begins with.
@@ -102,14 +102,14 @@ type listing struct {
 }
 
 // hit is a watch that a source feeds.
-type hit struct {
+type WatchRef struct {
 	watch      *plan.Watch
 	namespaces map[string]struct{} // nil: all
 }
 
 // newHit is a watch by its rules.
-func newHit(w *plan.Watch) hit {
-	h := hit{watch: w}
+func newWatchRef(w *plan.Watch) WatchRef {
+	h := WatchRef{watch: w}
 	if len(w.Namespaces) > 0 {
 		h.namespaces = make(map[string]struct{}, len(w.Namespaces))
 		for _, ns := range w.Namespaces {
@@ -119,11 +119,11 @@ func newHit(w *plan.Watch) hit {
 	return h
 }
 
-func (h hit) sameWatch(other hit) bool { return h.watch.Name == other.watch.Name }
+func (h WatchRef) sameWatch(other WatchRef) bool { return h.watch.Name == other.watch.Name }
 
 // hit is the source's watch of that name.
-func (s *source) hit(watch string) (h hit, ok bool) {
-	for _, h := range *s.hits.Load() {
+func (s *Feed) watch(watch string) (h WatchRef, ok bool) {
+	for _, h := range *s.watches.Load() {
 		if h.watch.Name == watch {
 			return h, true
 		}
@@ -133,14 +133,14 @@ func (s *source) hit(watch string) (h hit, ok bool) {
 
 // isRecorded reports whether the object's state belongs to history that another source
 // has recorded.
-func (s *source) isRecorded(o *compact.Object) bool {
+func (s *Feed) isRecorded(o *compact.Object) bool {
 	version := later(s.ahead[o.GetNamespace()], s.ahead[""])
 	return version != "" && !newer(o.GetResourceVersion(), version)
 }
 
 // recorded is the newest version of which anything is recorded, "" if that is the
 // complete version.
-func (s *source) recorded(complete string) string {
+func (s *Feed) recorded(complete string) string {
 	version := later(complete, s.floor)
 	if s.newest != nil {
 		version = later(version, s.newest.GetResourceVersion())
@@ -152,7 +152,7 @@ func (s *source) recorded(complete string) string {
 }
 
 // caughtUp reports whether the source has come as far as all that it has taken over.
-func (s *source) caughtUp(version string) bool {
+func (s *Feed) caughtUp(version string) bool {
 	for _, v := range s.ahead {
 		if newer(v, version) {
 			return false
@@ -162,7 +162,7 @@ func (s *source) caughtUp(version string) bool {
 }
 
 // ended reports whether the owner has stopped the source.
-func (s *source) ended() bool { return isClosed(s.stopped) }
+func (s *Feed) ended() bool { return isClosed(s.stopped) }
 
 func isClosed(c <-chan struct{}) bool {
 	select {
@@ -174,7 +174,7 @@ func isClosed(c <-chan struct{}) bool {
 }
 
 // logger returns l with what names the source to people.
-func (s *source) logger(l *slog.Logger) *slog.Logger {
+func (s *Feed) logger(l *slog.Logger) *slog.Logger {
 	l = l.With("resource", s.resource.String())
 	if s.key.Namespace != "" {
 		l = l.With("namespace", s.key.Namespace)
@@ -186,16 +186,16 @@ func (s *source) logger(l *slog.Logger) *slog.Logger {
 // to start with, so that nothing can have happened to it and the ledger need not be
 // read again. An object that the watch tells of meanwhile is another one. A no says
 // nothing: it is that of the last object too, which the factory copies.
-func (s *source) fromLedger(o *compact.Object) bool {
-	if len(s.handed) == 0 || s.handed[0] != o {
+func (s *Feed) fromLedger(o *compact.Object) bool {
+	if len(s.warmObjects) == 0 || s.warmObjects[0] != o {
 		return false
 	}
-	s.handed = s.handed[1:]
+	s.warmObjects = s.warmObjects[1:]
 	return true
 }
 
 // reads reports whether the watch is about a namespace.
-func (h hit) reads(namespace string) bool {
+func (h WatchRef) reads(namespace string) bool {
 	if h.namespaces == nil {
 		return true
 	}
@@ -204,7 +204,7 @@ func (h hit) reads(namespace string) bool {
 }
 
 // covers reports whether the object belongs to the watch at all.
-func (h hit) covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool {
+func (h WatchRef) covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool {
 	if o == nil || !h.reads(o.GetNamespace()) {
 		return false
 	}
@@ -213,7 +213,7 @@ func (h hit) covers(o *compact.Object, nsLabels func(string) (labels.Set, bool))
 
 // selection tells what an observation means to the watch. ok is false if it
 // means nothing.
-func (h hit) selection(t event.Type, before, after *compact.Object, nsLabels func(string) (labels.Set, bool)) (s event.Selection, ok bool) {
+func (h WatchRef) selection(t event.Type, before, after *compact.Object, nsLabels func(string) (labels.Set, bool)) (s event.Selection, ok bool) {
 	if t == event.Updated {
 		was, is := h.covers(before, nsLabels), h.covers(after, nsLabels)
 		switch {

@@ -25,7 +25,7 @@ func (m *Manager) Status() status.Pipeline {
 	m.mu.Unlock()
 
 	p := status.Pipeline{Applied: st != nil, Caches: []status.Cache{}, Watches: []status.Watch{}, Routes: []status.Route{}, Scrub: m.scrubStatus()}
-	if beat := m.beat.Load(); beat != 0 {
+	if beat := m.heartbeat.Load(); beat != 0 {
 		p.Beat = time.Unix(0, beat)
 	}
 	p.Sinks = m.sinkStatuses(st)
@@ -36,7 +36,7 @@ func (m *Manager) Status() status.Pipeline {
 	caches := map[string]*status.Cache{}
 	for _, s := range m.sourceList() {
 		one := s.status()
-		for _, h := range *s.hits.Load() {
+		for _, h := range *s.watches.Load() {
 			byWatch[h.watch.Name] = append(byWatch[h.watch.Name], one)
 		}
 		name := s.key.GVR.GroupResource().String()
@@ -79,7 +79,7 @@ const factoryPrefix = "dynamicfactory: "
 // reason is why there is no informer.
 func (x *missing) reason() string { return strings.TrimPrefix(x.err.Error(), factoryPrefix) }
 
-func (s *source) status() status.Source {
+func (s *Feed) status() status.Source {
 	out := status.Source{Resource: s.resource.String(), Namespace: s.key.Namespace, State: "waiting"}
 	sub := s.sub.Load()
 	if sub == nil {

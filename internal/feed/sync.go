@@ -16,7 +16,7 @@ const sweepLook = 8 * maxGroup
 // before this in the queue.
 func (c *feedSynced) process(g *group) error {
 	s := c.src
-	s.handed = nil
+	s.warmObjects = nil
 	if s.listed != nil {
 		if sub := s.sub.Load(); sub != nil && s.first == "" && s.position == 0 {
 			s.first = sub.Checkpoint(0) // of a list without objects
@@ -28,7 +28,7 @@ func (c *feedSynced) process(g *group) error {
 }
 
 // synced notes that the first list is committed with all that it shows.
-func (g *group) synced(s *source, at time.Time) error {
+func (g *group) synced(s *Feed, at time.Time) error {
 	g.touched[s] = struct{}{}
 	s.synced, s.listed, s.recordedForm = true, nil, s.form
 	s.log.Info("watch synced", "objects", s.objects(), "fromLedger", s.start == warm)
@@ -49,7 +49,7 @@ func (g *group) synced(s *source, at time.Time) error {
 // The checkpoint of a source whose sweep is not finished says so, and its next start
 // begins with a list again.
 type sweep struct {
-	src    *source
+	src    *Feed
 	at     time.Time
 	cursor string // the last key looked at
 }
@@ -91,7 +91,7 @@ func (j *sweep) step(g *group) (more bool, err error) {
 func (j *sweep) end() {}
 
 // objects is the number of objects in the source's cache.
-func (s *source) objects() int {
+func (s *Feed) objects() int {
 	sub := s.sub.Load()
 	if sub == nil {
 		return 0

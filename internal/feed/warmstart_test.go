@@ -46,7 +46,7 @@ func TestWarmStartReadsTheLedgerOnce(t *testing.T) {
 	r.expect("added d u4 4")
 	r.commit(updatedIn(s, r.object("c", "u3", "5"), last))
 	r.expect("updated c u3 5")
-	if s.handed != nil {
+	if s.warmObjects != nil {
 		t.Error("the objects of the start are kept after it")
 	}
 }

@@ -70,7 +70,7 @@ func TestGatheredTimeIsOfTheOldest(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := r.source(pods)
-	if err := r.m.handOverCheckpoints([]*source{s}, d); err != nil {
+	if err := r.m.handOverCheckpoints([]*Feed{s}, d); err != nil {
 		t.Fatal(err)
 	}
 	cp, _, err := r.m.loadCheckpoint("pods#")
@@ -90,7 +90,7 @@ func TestCheckpointBeforeTheFirstContact(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.apply(l.state(podWatch())) // nothing serves pods
-	if err := l.m.between(func(g *group) { g.touchAll(l.m.sourceList()) }); err != nil {
+	if err := l.m.atBarrier(func(g *group) { g.touchAll(l.m.sourceList()) }); err != nil {
 		t.Fatal(err)
 	}
 	l.m.flush()
