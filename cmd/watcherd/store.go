@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/watcherd/watcherd/internal/feed"
 	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/pkg/watcherd"
 )
 
@@ -116,7 +116,7 @@ func newStoreExportCommand(flags *storeFlags) *cobra.Command {
 				return fmt.Errorf("%w: %w", watcherd.ErrStoreOpen, err)
 			}
 			if output == "" || output == "-" {
-				return exportError(feed.Export(dir, cmd.OutOrStdout()))
+				return exportError(query.Export(dir, cmd.OutOrStdout()))
 			}
 			return exportFile(cmd, dir, output)
 		},
@@ -133,7 +133,7 @@ func exportFile(cmd *cobra.Command, dir, output string) (err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	w := &countingWriter{w: f, progress: newProgress(cmd.ErrOrStderr())}
 	defer w.progress.clear()
-	return exportError(feed.Export(dir, w))
+	return exportError(query.Export(dir, w))
 }
 
 // exportError tells a store that cannot be opened from a disk that is full.

@@ -18,8 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/config"
-	"github.com/watcherd/watcherd/internal/feed"
 	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/pipeline"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
@@ -105,7 +105,7 @@ func (r *resolver) set(change func()) {
 type life struct {
 	world   *world
 	store   *outbox.Store
-	manager *feed.Manager
+	manager *pipeline.Manager
 	killed  bool // guarded by the receivers' locks, all of them
 
 	stop      context.CancelFunc
@@ -125,7 +125,7 @@ func (w *world) begin() error {
 	if l.store, err = outbox.Open("store", outbox.Options{FS: w.disk, Logger: log, MinFree: minFree, Now: today}); err != nil {
 		return fmt.Errorf("open the store: %w", err)
 	}
-	l.manager, err = feed.New(feed.Config{
+	l.manager, err = pipeline.New(pipeline.Config{
 		Cluster: "sim", REST: w.cluster.Config(), Resolver: w.resolver, Store: l.store,
 		Logger: log, Registerer: prometheus.NewRegistry(), Drain: 2 * time.Second, Now: today,
 	})

@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/admin"
+	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/delivery"
-	"github.com/watcherd/watcherd/internal/feed"
 	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/pipeline"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/reload"
 	"github.com/watcherd/watcherd/internal/status"
@@ -39,7 +41,8 @@ type parts struct {
 
 	// Set before anybody asks.
 	resolver *dynamicfactory.Resolver
-	manager  *feed.Manager
+	manager  *pipeline.Manager
+	reader   *query.Reader
 	watcher  *reload.Watcher
 }
 
@@ -54,7 +57,7 @@ var (
 func (p *parts) status() *status.Status {
 	s := &status.Status{
 		Version: p.d.Version, Cluster: p.d.cluster, APIServer: p.d.REST.Host, Started: p.started,
-		Config: p.config(), Store: p.store(), Pipeline: p.manager.Status(),
+		Config: p.config(), Store: p.store(), Pipeline: p.reader.Status(),
 	}
 	s.Undiscovered = !p.resolver.Ready()
 	if err := p.resolver.Err(); err != nil {
@@ -96,7 +99,7 @@ func (p *parts) store() status.Store {
 
 // View implements admin.Objects.
 func (p *parts) View(name string) (admin.View, error) {
-	v, err := p.manager.View(name)
+	v, err := p.reader.View(name)
 	switch {
 	case err == nil:
 		return v, nil
@@ -131,7 +134,7 @@ func (p *parts) Read(after uint64, keep func(*event.Event, []string) bool) ([]ad
 			out[i].Err = outbox.ErrUnreadable
 			continue
 		}
-		out[i].Event, out[i].Err = p.manager.LogEvent(it, keep)
+		out[i].Event, out[i].Err = p.reader.LogEvent(it, keep)
 	}
 	return out, nil
 }
@@ -149,7 +152,7 @@ func (p *parts) TimeOf(sequence uint64) (t time.Time, at uint64, ok bool) {
 }
 
 // Follow implements admin.Log.
-func (p *parts) Follow() func() { return p.manager.Follow() }
+func (p *parts) Follow() func() { return p.reader.Follow() }
 
 // Replay implements admin.Commands.
 func (p *parts) Replay(ctx context.Context, r admin.ReplayRequest, progress func(int)) (int, error) {
@@ -225,10 +228,10 @@ func (l letters) List(sink string, after uint64, most int) ([]admin.DeadLetter, 
 	for i := range kept {
 		k := &kept[i]
 		out[i] = admin.DeadLetter{
-			Position: k.Position, Sequence: k.Sequence, Reason: l.p.manager.LetterReason(k), Attempts: k.Attempts,
+			Position: k.Position, Sequence: k.Sequence, Reason: l.p.reader.LetterReason(k), Attempts: k.Attempts,
 			First: k.First, Last: k.Letter.Time, Time: k.Item.Time,
 		}
-		if e, err := l.p.manager.LetterEvent(sink, k.Item); err == nil { // else its reason says so
+		if e, err := l.p.reader.LetterEvent(sink, k.Item); err == nil { // else its reason says so
 			out[i].Type, out[i].Subject, out[i].ID = string(e.Type), e.Subject(), e.ID
 		}
 	}
@@ -256,7 +259,7 @@ func (l letters) Drop(sink string, positions []uint64) (int, error) {
 
 // translate marks the errors that a request is to blame for.
 func translate(err error) error {
-	var unknown *feed.UnknownError
+	var unknown *pipeline.UnknownError
 	switch {
 	case err == nil:
 		return nil
@@ -264,10 +267,10 @@ func translate(err error) error {
 		return admin.Refuse(http.StatusNotFound, err)
 	case errors.Is(err, delivery.ErrNothingToSkip), errors.Is(err, delivery.ErrNotSkippable):
 		return admin.Refuse(http.StatusNotFound, err)
-	case errors.Is(err, feed.ErrConfigured), errors.Is(err, delivery.ErrNotDelivering), errors.Is(err, delivery.ErrInFlight),
+	case errors.Is(err, pipeline.ErrConfigured), errors.Is(err, delivery.ErrNotDelivering), errors.Is(err, delivery.ErrInFlight),
 		errors.Is(err, outbox.ErrDeadLettersFull):
 		return admin.Refuse(http.StatusConflict, err)
-	case errors.Is(err, feed.ErrEnded):
+	case errors.Is(err, commit.ErrEnded):
 		return admin.Refuse(http.StatusServiceUnavailable, err)
 	default:
 		return err

@@ -14,8 +14,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
-	"github.com/watcherd/watcherd/internal/feed"
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/pipeline"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/reload"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -157,8 +158,8 @@ type daemon struct {
 //
 // The order of the end: with ctx, the reload watcher and the resolver stop, and the
 // admin listener ends its event streams and commands and is no longer ready; the
-// feed stops its informers, commits what they handed over and drains its sinks
-// (see feed.Manager.Run); the admin listener, which shows all that, and the store's
+// pipeline stops its informers, commits what they handed over and drains its sinks
+// (see pipeline.Manager.Run); the admin listener, which shows all that, and the store's
 // upkeep go on until then, and the store is closed last.
 func (d *daemon) run(ctx context.Context, st *plan.State) error {
 	if err := registerProcess(d.Registerer, d.Version); err != nil {
@@ -218,7 +219,7 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 	if p.resolver, err = dynamicfactory.NewResolver(kube); err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
-	p.manager, err = feed.New(feed.Config{
+	p.manager, err = pipeline.New(pipeline.Config{
 		Cluster: d.cluster, REST: kube, Resolver: p.resolver, Store: d.store,
 		Logger: d.log, Registerer: d.Registerer, Stdout: d.Stdout, Dir: d.dir, SpoolDir: d.spool,
 		Drain: d.ShutdownTimeout, InformerName: d.InformerName,
@@ -226,6 +227,7 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 	if err != nil {
 		return err
 	}
+	p.reader = p.manager.Reader()
 	p.watcher = reload.New(reload.Config{
 		Path: d.ConfigFile, Running: st,
 		Load:     func(data []byte) (*plan.State, error) { return parse(d.ConfigFile, data, d.Kinds) },
@@ -238,7 +240,7 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 
 // start applies the first state, if possible once the API server has said what it
 // serves.
-func (d *daemon) start(ctx context.Context, resolver *dynamicfactory.Resolver, manager *feed.Manager, st *plan.State) error {
+func (d *daemon) start(ctx context.Context, resolver *dynamicfactory.Resolver, manager *pipeline.Manager, st *plan.State) error {
 	contact := time.NewTimer(contactTimeout)
 	defer contact.Stop()
 	select {
@@ -276,7 +278,7 @@ func (d *daemon) verdict(ctx context.Context, err error) error {
 	if failed := d.store.Err(); failed != nil {
 		return failed // it is an ErrStore
 	}
-	if errors.Is(err, feed.ErrStore) {
+	if errors.Is(err, ledger.ErrStore) {
 		return fmt.Errorf("%w: %w", ErrStore, err)
 	}
 	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {

@@ -1,0 +1,187 @@
+package commit
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// change is one thing for the committer to do. Changes of one source arrive in
+// the order in which its informer made them.
+type change interface {
+	// process decides what the change means and adds its consequences to the batch.
+	process(g *group) error
+}
+
+// sighting is what a notification about an object says.
+type sighting struct {
+	src     *Feed
+	obj     *compact.Object // the state after the change; in a deletion the last one known
+	unknown bool            // a deletion found by comparison
+	at      time.Time       // when it was observed
+
+	// Set by the committer.
+	repair  bool // what an audit found
+	rewound bool // of a list after a rollback
+}
+
+// The kinds of changes.
+type (
+	// objectSeen is an object that exists: added, updated, or found by a list.
+	objectSeen struct {
+		sighting
+		old     *compact.Object // in an update the state before, which this source had recorded
+		initial bool            // part of the informer's initial list
+	}
+	// objectGone is an object that exists no more.
+	objectGone struct{ sighting }
+	// feedSynced is the end of a source's initial list: all of it was handed over before.
+	feedSynced struct {
+		src *Feed
+		at  time.Time
+	}
+	// gapFound is a loss of history.
+	gapFound struct {
+		src *Feed
+		gap *dynamicfactory.Gap
+		at  time.Time
+	}
+	// namespaceSeen is a namespace as it is now.
+	namespaceSeen struct {
+		obj *compact.Object
+		at  time.Time
+	}
+	// namespaceGone is a namespace that exists no more.
+	namespaceGone struct {
+		obj *compact.Object
+		at  time.Time
+	}
+	// namespacesSynced comes once all namespaces have been seen.
+	namespacesSynced struct {
+		names map[string]struct{} // those that exist
+		at    time.Time
+	}
+	// barrier is nothing: everything before it is committed when done closes.
+	barrier struct{ done chan<- struct{} }
+)
+
+// handler hands an informer's notifications to the committer. It blocks when the
+// committer is behind; the factory's window then stops the watch.
+type handler struct {
+	src *Feed
+	c   *Committer
+}
+
+// Handler hands what the feed's informer reports to the committer.
+func (c *Committer) Handler(s *Feed) cache.ResourceEventHandler { return handler{s, c} }
+
+// Synced tells the committer that the informer's initial list has been handed over.
+func (c *Committer) Synced(s *Feed) { c.send(s.stopped, &feedSynced{src: s, at: c.cfg.Now()}) }
+
+// HistoryLost tells the committer of a loss of history.
+func (c *Committer) HistoryLost(s *Feed, gap dynamicfactory.Gap) {
+	c.send(s.stopped, &gapFound{src: s, gap: &gap, at: c.cfg.Now()})
+}
+
+func (h handler) send(c change) {
+	<-h.src.ready
+	h.c.send(h.src.stopped, c)
+}
+
+func (h handler) sighting(o *compact.Object) sighting {
+	return sighting{src: h.src, obj: o, at: h.c.cfg.Now()}
+}
+
+var _ cache.ResourceEventHandler = handler{}
+
+func (h handler) OnAdd(obj any, initial bool) {
+	if o, ok := obj.(*compact.Object); ok {
+		h.send(&objectSeen{sighting: h.sighting(o), initial: initial})
+	}
+}
+
+func (h handler) OnUpdate(oldObj, newObj any) {
+	o, ok := newObj.(*compact.Object)
+	if !ok {
+		return
+	}
+	before, _ := oldObj.(*compact.Object)
+	h.send(&objectSeen{sighting: h.sighting(o), old: before})
+}
+
+func (h handler) OnDelete(obj any) {
+	tombstone, unknown := obj.(cache.DeletedFinalStateUnknown)
+	if unknown {
+		obj = tombstone.Obj
+	}
+	if o, ok := obj.(*compact.Object); ok {
+		c := &objectGone{h.sighting(o)}
+		c.unknown = unknown
+		h.send(c)
+	}
+}
+
+// NamespaceHandler hands namespaces to the committer. What it hands over counts as
+// done for the informer: a namespace that did not get into the store is found
+// different by the next list.
+type NamespaceHandler struct {
+	c       *Committer
+	stopped <-chan struct{}
+
+	mu   sync.Mutex
+	sub  windowed
+	seen uint64
+}
+
+// NamespaceHandler makes a handler that drops what comes once stopped is closed.
+func (c *Committer) NamespaceHandler(stopped <-chan struct{}) *NamespaceHandler {
+	return &NamespaceHandler{c: c, stopped: stopped}
+}
+
+// Synced tells the committer the names of the namespaces that exist, once all of them have
+// been handed over.
+func (h *NamespaceHandler) Synced(names map[string]struct{}) {
+	h.c.send(h.stopped, &namespacesSynced{names, h.c.cfg.Now()})
+}
+
+// Subscribed tells the handler its informer.
+func (h *NamespaceHandler) Subscribed(sub windowed) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.sub = sub
+	sub.Ack(h.seen)
+}
+
+func (h *NamespaceHandler) handle(obj any, what func(*compact.Object, time.Time) change) {
+	if tombstone, ok := obj.(cache.DeletedFinalStateUnknown); ok {
+		obj = tombstone.Obj
+	}
+	o, ok := obj.(*compact.Object)
+	if !ok {
+		return
+	}
+	h.c.send(h.stopped, what(o, h.c.cfg.Now()))
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.seen = max(h.seen, o.Position())
+	if h.sub != nil {
+		h.sub.Ack(h.seen)
+	}
+}
+
+func (h *NamespaceHandler) OnAdd(obj any, _ bool) { h.handle(obj, seenNamespace) }
+
+func (h *NamespaceHandler) OnUpdate(_, obj any) { h.handle(obj, seenNamespace) }
+
+func (h *NamespaceHandler) OnDelete(obj any) { h.handle(obj, goneNamespace) }
+
+func seenNamespace(o *compact.Object, at time.Time) change { return &namespaceSeen{o, at} }
+
+func goneNamespace(o *compact.Object, at time.Time) change { return &namespaceGone{o, at} }
+
+// windowed is an informer whose window is opened by acknowledgements.
+type windowed interface{ Ack(position uint64) }

@@ -1,0 +1,343 @@
+package commit
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var pods = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", Namespaced: true}
+
+// rig is a Committer without informers: tests hand it what they would report, and commit
+// group by group.
+type rig struct {
+	*testing.T
+	c       *Committer
+	store   *outbox.Store
+	group   *group
+	running []*Feed
+	watches []plan.Watch
+	codec   *compact.Codec
+	in      *record.Inflater
+	edits   *redact.Table // of in
+	read    uint64        // sequence of the last event looked at
+
+	codecs map[string]*compact.Codec // of edited objects, by partition
+}
+
+// disk keeps a store over the lives of a test's rigs.
+func disk() vfs.FS { return vfs.NewCrashableMem() }
+
+var now = time.Unix(1_800_000_000, 0)
+
+func newRig(t *testing.T, disk vfs.FS, watches ...plan.Watch) *rig {
+	t.Helper()
+	store, err := outbox.Open("store", outbox.Options{FS: disk})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	dicts, err := ledger.LoadDictionaries(store)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{
+		T: t, store: store, watches: watches, codec: compact.NewCodec(dicts), codecs: map[string]*compact.Codec{},
+		in: &record.Inflater{Cluster: "test", Dictionaries: dicts},
+	}
+	r.c, err = New(Config{
+		Cluster: "test", Store: store, Ledger: ledger.New(store, dicts), Dictionaries: dicts,
+		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		Now: func() time.Time { return now }, Running: func() []*Feed { return r.running },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.EnsureSink("sink", outbox.FromNow); err != nil {
+		t.Fatal(err)
+	}
+	r.route(route.Spec{Name: "all", Payload: []string{"object", "oldObject"}, Sinks: []string{"sink"}})
+	r.group = newGroup(r.c)
+	return r
+}
+
+// route replaces the routes.
+func (r *rig) route(specs ...route.Spec) {
+	r.Helper()
+	router, err := route.Compile(specs)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.c.router = router
+}
+
+var redactKey = make([]byte, 32)
+
+// feed makes a feed of a resource that feeds the rig's watches.
+func (r *rig) feed(res dynamicfactory.Resource) *Feed { return r.feedIn(res, "") }
+
+func (r *rig) feedIn(res dynamicfactory.Resource, namespace string) *Feed {
+	r.Helper()
+	var refs []WatchRef
+	for i := range r.watches {
+		refs = append(refs, NewWatchRef(&r.watches[i]))
+	}
+	id, err := IdentityOf(&r.watches[0], res, "", namespace, redactKey)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return r.c.NewFeed(id, refs...)
+}
+
+// hide has events read through the edits of the watches.
+func (r *rig) hide(watches ...plan.Watch) {
+	r.Helper()
+	r.watches = watches
+	var accepted redact.Accepted
+	for _, w := range watches {
+		accepted.Add(redact.Resource{Resource: "pods", Edits: w.Edits})
+	}
+	table, err := redact.Compile(accepted, nil, redactKey)
+	if err != nil {
+		r.Fatal(err)
+	}
+	r.edits, r.in.Edit = table, table.Edit
+}
+
+// object makes an object of namespace ns.
+func (r *rig) object(name, uid, version string, labels ...string) *compact.Object {
+	r.Helper()
+	label := ""
+	if len(labels) > 0 {
+		label = fmt.Sprintf(`,"labels":{"tier":%q}`, labels[0])
+	}
+	o, err := r.codec.Encode(fmt.Appendf(nil,
+		`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":%q,"resourceVersion":%q%s}}`, name, uid, version, label), nil, 0)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return o
+}
+
+// commit commits the changes as one group.
+func (r *rig) commit(changes ...change) {
+	r.Helper()
+	for _, c := range changes {
+		r.add(c)
+	}
+	r.step()
+	for len(r.group.jobs) > 0 {
+		r.step()
+	}
+}
+
+// add adds a change to the group, observed now.
+func (r *rig) add(c change) { r.group.add(r.now(c)) }
+
+// now has a change be observed now.
+func (r *rig) now(c change) change {
+	at := now
+	switch c := c.(type) {
+	case *objectSeen:
+		c.at = at
+	case *objectGone:
+		c.at = at
+	case *feedSynced:
+		c.at = at
+	case *gapFound:
+		c.at = at
+	case *namespaceSeen:
+		c.at = at
+	case *namespaceGone:
+		c.at = at
+	case *namespacesSynced:
+		c.at = at
+	}
+	return c
+}
+
+func addedTo(s *Feed, o *compact.Object) *objectSeen {
+	return &objectSeen{sighting: sighting{src: s, obj: o}}
+}
+
+func updatedIn(s *Feed, o, old *compact.Object) *objectSeen {
+	return &objectSeen{sighting: sighting{src: s, obj: o}, old: old}
+}
+
+// listedBy is of the source's first list.
+func listedBy(s *Feed, o *compact.Object) *objectSeen {
+	return &objectSeen{sighting: sighting{src: s, obj: o}, initial: true}
+}
+
+func deletedFrom(s *Feed, o *compact.Object) *objectGone {
+	return &objectGone{sighting{src: s, obj: o}}
+}
+
+// missingFrom is a deletion that a comparison found.
+func missingFrom(s *Feed, o *compact.Object) *objectGone {
+	return &objectGone{sighting{src: s, obj: o, unknown: true}}
+}
+
+// step commits one group.
+func (r *rig) step() {
+	r.Helper()
+	if err := r.group.commit(true); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// events are the events since the last call.
+func (r *rig) events() []*event.Event {
+	r.Helper()
+	items, err := r.store.ReadLog(r.read, 10_000)
+	if err != nil {
+		r.Fatal(err)
+	}
+	var list []*event.Event
+	for _, it := range items {
+		e, err := r.in.Event(it.Sequence, record.Object|record.OldObject, it.Payload, "")
+		if err != nil {
+			r.Fatal(err)
+		}
+		list = append(list, e)
+		r.read = it.Sequence
+	}
+	return list
+}
+
+// expect compares the events since the last call with lines of
+// "type name uid version", in order.
+func (r *rig) expect(want ...string) []*event.Event {
+	r.Helper()
+	events := r.events()
+	var lines []string
+	for _, e := range events {
+		lines = append(lines, fmt.Sprintf("%s %s %s %s", e.Type, e.Name, e.UID, e.ResourceVersion))
+	}
+	if fmt.Sprint(lines) != fmt.Sprint(want) {
+		r.Fatalf("events are\n%q, want\n%q", lines, want)
+	}
+	return events
+}
+
+// queued are the items of the sink's queue.
+func (r *rig) queued() []outbox.Item {
+	r.Helper()
+	q, err := r.store.Queue("sink")
+	if err != nil {
+		r.Fatal(err)
+	}
+	items, err := q.Read(0, 10_000, 1<<30)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return items
+}
+
+// selections are those of the last n events, as the sink is told them.
+func (r *rig) selections(n int) []event.Selection {
+	r.Helper()
+	items := r.queued()
+	var list []event.Selection
+	for _, it := range items[len(items)-n:] {
+		e, err := r.in.Event(it.Sequence, record.Flags(it.Flags), it.Payload, "sink")
+		if err != nil {
+			r.Fatal(err)
+		}
+		list = append(list, e.Selection)
+	}
+	return list
+}
+
+// edited is an object as the feed's informer would hold it.
+func (r *rig) edited(s *Feed, raw string) *compact.Object {
+	r.Helper()
+	out, err := s.Edit(nil, []byte(raw))
+	if err != nil {
+		r.Fatal(err)
+	}
+	codec := r.codecs[s.Partition]
+	if codec == nil {
+		codec = compact.NewCodecFor(r.c.dicts, s.Key.GVR.GroupResource().String())
+		r.codecs[s.Partition] = codec
+	}
+	o, err := codec.Encode(out, nil, 0)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return o
+}
+
+func podWatch(edit ...func(*plan.Watch)) plan.Watch {
+	w := plan.Watch{Name: "w", Resources: []string{"pods"}, Snapshot: true, Edits: route.DefaultEdits()}
+	for _, f := range edit {
+		f(&w)
+	}
+	return w
+}
+
+// informer is what the committer sees of an informer. Its fields are what it answers.
+type informer struct {
+	checkpoints map[uint64]string // by the position from which on they hold
+	empty       map[uint64]uint64
+	list        *listAnswer
+	acked       uint64
+}
+
+type listAnswer struct {
+	version string
+	end     uint64
+}
+
+func (i *informer) Ack(position uint64) { i.acked = position }
+
+func (i *informer) Checkpoint(position uint64) (version string) {
+	for at := range position + 1 {
+		if v, ok := i.checkpoints[at]; ok {
+			version = v
+		}
+	}
+	return version
+}
+
+func (i *informer) EmptyAfter(position uint64) (uint64, bool) {
+	next, ok := i.empty[position]
+	return next, ok
+}
+
+func (i *informer) ListAfter(position uint64, _ bool) (string, uint64, bool) {
+	if i.list == nil || position >= i.list.end {
+		return "", 0, false
+	}
+	return i.list.version, i.list.end, true
+}
+
+func (i *informer) Informer() cache.SharedIndexInformer { return emptyInformer{} }
+
+// emptyInformer has an empty cache.
+type emptyInformer struct{ cache.SharedIndexInformer }
+
+func (emptyInformer) GetStore() cache.Store { return cache.NewStore(cache.MetaNamespaceKeyFunc) }

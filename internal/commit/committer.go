@@ -1,0 +1,462 @@
+package commit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+const (
+	// maxGroup bounds how many changes share a commit, and with the size of
+	// objects how much memory a group takes.
+	maxGroup = 512
+
+	// checkpointInterval is how often an idle source's checkpoint is written.
+	// Bookmarks come about once a minute.
+	checkpointInterval = 10 * time.Second
+)
+
+// Store is the durable store as the committer uses it. *outbox.Store implements it.
+type Store interface {
+	ledger.Store
+	ledger.Writer
+	// Health reports whether ingest is paused, for lack of room.
+	Health() outbox.Health
+	// WaitIngest returns when ingest is not paused.
+	WaitIngest(ctx context.Context) error
+}
+
+// Router decides which sinks are given a change. *route.Router implements it. Only the
+// committer's goroutine calls it.
+type Router interface {
+	Route(dst []route.Target, c *route.Change) []route.Target
+	// Sinks appends the sinks to which a watch's events of a resource may lead.
+	Sinks(dst []string, watch string, resource event.Resource) []string
+}
+
+// Config is what a Committer works with.
+type Config struct {
+	Cluster      string // the cluster's name in events
+	Store        Store
+	Ledger       *ledger.Ledger
+	Dictionaries *compact.Dictionaries
+	Logger       *slog.Logger // never nil
+	Registerer   prometheus.Registerer
+	Now          func() time.Time
+	Running      func() []*Feed // the feeds whose informers run; called by the committer's goroutine
+}
+
+// Committer turns what informers report into events and makes them durable. Make one with
+// [New], and call [Committer.Run] once.
+type Committer struct {
+	cfg        Config
+	log        *slog.Logger
+	store      Store
+	ledger     *ledger.Ledger
+	dicts      *compact.Dictionaries
+	metrics    *metrics
+	namespaces namespaceTable
+	recent     recent
+
+	changes         chan change
+	barriers        chan barrierCall
+	force           chan struct{} // has a committer that waits for room commit once without
+	done            chan struct{} // closed when Run has returned
+	namespacesKnown chan struct{} // gets a value when the labels have become known
+	heartbeat       atomic.Int64  // when the loop began its last turn, Unix nanoseconds
+
+	// What follows belongs to the goroutine of Run, and before it to the caller of
+	// New.
+	router       Router
+	keepUnrouted bool                                    // no sinks are configured: the event log is what users read
+	refreshers   map[schema.GroupResource]*compact.Codec // encode again what has a retired dictionary
+	quiet        quietGaps
+	relabels     map[string]*relabelling // by namespace
+	relabelsHeld bool                    // feeds are being replaced, or are not known yet
+}
+
+// New prepares a Committer: it reads what the store remembers and starts nothing.
+func New(cfg Config) (*Committer, error) {
+	c := &Committer{
+		cfg: cfg, log: cfg.Logger, store: cfg.Store, ledger: cfg.Ledger, dicts: cfg.Dictionaries,
+		metrics:         newMetrics(cfg.Registerer),
+		changes:         make(chan change, maxGroup),
+		barriers:        make(chan barrierCall),
+		force:           make(chan struct{}),
+		done:            make(chan struct{}),
+		namespacesKnown: make(chan struct{}, 1),
+		refreshers:      map[schema.GroupResource]*compact.Codec{},
+	}
+	return c, c.loadRelabels()
+}
+
+// Done is closed when Run has returned.
+func (c *Committer) Done() <-chan struct{} { return c.done }
+
+// Heartbeat is when the loop began its last turn, zero before the first.
+func (c *Committer) Heartbeat() time.Time {
+	if at := c.heartbeat.Load(); at != 0 {
+		return time.Unix(0, at)
+	}
+	return time.Time{}
+}
+
+// Backlogged reports whether no more changes fit into the queue.
+func (c *Committer) Backlogged() bool { return len(c.changes) == cap(c.changes) }
+
+// Run takes changes until none can come any more: it ends when ended is done
+// and the queue is empty, or with the store's error. It is the only writer of
+// ledger, log and checkpoints.
+//
+// While the store is full it takes nothing, which slows the watches, except for a
+// barrier of the owner. If ctx, the pipeline's, ends then, so does the loop: what was
+// not committed is read again after the next start.
+func (c *Committer) Run(ctx, ended context.Context) error {
+	defer close(c.done)
+	tick := time.NewTicker(checkpointInterval)
+	defer tick.Stop()
+	g := newGroup(c)
+	for {
+		c.heartbeat.Store(time.Now().UnixNano())
+		if len(g.jobs) == 0 {
+			select {
+			case x := <-c.changes:
+				g.add(x)
+			case st := <-c.barriers:
+				st.run(g)
+				continue
+			case <-tick.C:
+				g.touchAll(c.cfg.Running())
+			case <-ended.Done():
+				return c.drain(g)
+			}
+		} else {
+			select {
+			case st := <-c.barriers:
+				st.run(g)
+			case <-tick.C:
+				g.touchAll(c.cfg.Running())
+			case <-ended.Done():
+				g.jobs = nil // they are begun again with the next start
+				return c.drain(g)
+			default:
+			}
+		}
+		c.fill(g)
+		forced, err := c.waitIngest(ctx, g)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			return fmt.Errorf("%w: %w", ledger.ErrStore, err)
+		case err != nil && c.store.Health().Paused:
+			c.log.Warn("stopping while the store is full: the last changes are read again after the next start", "changes", g.size())
+			return nil
+		}
+		if err := g.commit(!forced); err != nil {
+			return err
+		}
+	}
+}
+
+// waitIngest returns when the store takes more, or with forced if the owner waits
+// for a barrier. What is done between two commits does not wait.
+func (c *Committer) waitIngest(ctx context.Context, g *group) (forced bool, err error) {
+	if !c.store.Health().Paused {
+		return false, c.store.WaitIngest(ctx)
+	}
+	wait, cancel := context.WithCancel(ctx)
+	room := make(chan error, 1)
+	var waiting sync.WaitGroup
+	waiting.Go(func() { room <- c.store.WaitIngest(wait) })
+	defer waiting.Wait()
+	defer cancel()
+	for {
+		select {
+		case err := <-room:
+			return false, err
+		case <-c.force:
+			return true, nil
+		case st := <-c.barriers:
+			st.run(g)
+		}
+	}
+}
+
+// fill adds what is waiting, without blocking, up to the group's limit.
+func (c *Committer) fill(g *group) {
+	for g.size() < maxGroup {
+		select {
+		case x := <-c.changes:
+			g.add(x)
+		default:
+			return
+		}
+	}
+}
+
+// drain commits what the informers handed over before they stopped. A store that
+// is over its budget is given no more: those changes are read again.
+func (c *Committer) drain(g *group) error {
+	for {
+		c.fill(g)
+		if g.size() == 0 && !g.dirty() {
+			return nil
+		}
+		if c.store.Health().Paused {
+			c.log.Warn("stopping while the store is full: the last changes are read again after the next start", "changes", g.size())
+			return nil
+		}
+		if err := g.commit(false); err != nil {
+			return err
+		}
+	}
+}
+
+// group is one commit in the making.
+type group struct {
+	c       *Committer
+	changes []change
+	touched map[*Feed]struct{} // sources whose checkpoint may have moved
+	waiters []chan<- struct{}
+
+	jobs     []job // work of many objects, in turns; they outlive the group
+	finished []job // those that end with this group
+
+	overlay map[stateID]*compact.Object // the ledger as this group will leave it; nil: deleted
+	batch   *outbox.Batch
+	events  map[event.Type]int
+
+	// Scratch, reused between changes.
+	targets []route.Target
+	routes  []outbox.Route
+	stored  []record.Target
+	buf     []byte
+}
+
+// stateID is an object's place in the ledger.
+type stateID struct{ partition, key string }
+
+func newGroup(c *Committer) *group {
+	return &group{c: c, touched: map[*Feed]struct{}{}, overlay: map[stateID]*compact.Object{}, events: map[event.Type]int{}}
+}
+
+func (g *group) size() int   { return len(g.changes) }
+func (g *group) dirty() bool { return len(g.touched) > 0 }
+
+func (g *group) add(x change) { g.changes = append(g.changes, x) }
+
+func (g *group) touchAll(sources []*Feed) {
+	g.c.quiet.log(g.c.log)
+	for _, s := range sources {
+		if s.begun.Load() {
+			g.touched[s] = struct{}{}
+		}
+	}
+}
+
+// job is work of many objects. The committer does a part of it with each group, so
+// that other changes pass and no commit is large.
+type job interface {
+	// step adds a part to the group, and reports whether more is left.
+	step(g *group) (more bool, err error)
+	// end is called once the last part is durable.
+	end()
+}
+
+// commit turns the collected changes, and a part of the next job if there is one and
+// work is set, into one atomic batch, makes it durable, and only then opens the
+// informers' windows. Afterwards the group is empty.
+func (g *group) commit(work bool) error {
+	g.batch = g.c.store.NewBatch()
+	defer g.batch.Discard()
+	for i := range g.changes {
+		if err := g.changes[i].process(g); err != nil {
+			return err
+		}
+	}
+	if work {
+		if err := g.work(); err != nil {
+			return err
+		}
+	}
+	if err := g.putCheckpoints(); err != nil {
+		return err
+	}
+	if err := g.c.store.Commit(g.batch); err != nil {
+		return fmt.Errorf("%w: commit %d changes: %w", ledger.ErrStore, len(g.changes), err)
+	}
+	for s := range g.touched {
+		if sub := s.informer(); sub != nil {
+			sub.Ack(s.position)
+		}
+		complete := s.saved.ResourceVersion
+		s.complete.Store(&complete)
+	}
+	g.c.metrics.committed(g.events)
+	for _, j := range g.finished {
+		j.end()
+	}
+	for _, w := range g.waiters {
+		close(w)
+	}
+	clear(g.changes)
+	g.changes = g.changes[:0]
+	clear(g.finished)
+	g.finished = g.finished[:0]
+	g.waiters = g.waiters[:0]
+	clear(g.touched)
+	clear(g.overlay)
+	clear(g.events)
+	return nil
+}
+
+// work does a part of the next job.
+func (g *group) work() error {
+	if len(g.jobs) == 0 {
+		return nil
+	}
+	j := g.jobs[0]
+	g.jobs = slices.Delete(g.jobs, 0, 1)
+	more, err := j.step(g)
+	if more {
+		g.jobs = append(g.jobs, j)
+	} else {
+		g.finished = append(g.finished, j)
+	}
+	return err
+}
+
+// putCheckpoints adds the versions from which the touched sources can resume once
+// this group is durable. A source that found nothing has no version yet; that it
+// has looked is remembered all the same.
+func (g *group) putCheckpoints() error {
+	for s := range g.touched {
+		sub := s.informer()
+		if sub == nil {
+			continue
+		}
+		if next, ok := sub.EmptyAfter(s.position); ok && len(g.overlay) == 0 {
+			empty, err := g.c.ledger.Empty(s.Partition, s.KeyPrefix())
+			if err != nil {
+				return err
+			}
+			if empty {
+				s.position = next
+			}
+		}
+		if err := g.settle(s); err != nil {
+			return err
+		}
+		if s.position >= s.list.end {
+			s.list = list{}
+		}
+		version := sub.Checkpoint(s.position)
+		if s.ahead != nil && version != "" && s.caughtUp(version) {
+			s.ahead = nil // its list has been taken in as well
+		}
+		if version == "" {
+			version = s.saved.ResourceVersion
+		}
+		now := ledger.Checkpoint{ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Sweeping: s.listed != nil, Gap: s.open, Listing: s.list.mark, Ahead: s.ahead}
+		now.Recorded = s.recorded(version)
+		if now.Same(s.saved) {
+			continue
+		}
+		now.Time = g.c.cfg.Now()
+		s.saved = now
+		g.batch.PutMeta(ledger.CheckpointMeta(s.ID), ledger.EncodeCheckpoint(s.saved))
+	}
+	return nil
+}
+
+// Barrier is a moment between two commits, in which no change is half judged. It is
+// valid during the call that it is given to, in the committer's goroutine.
+type Barrier struct{ g *group }
+
+// Adopt replaces the router. Unless keepUnrouted is set, changes that it leads to no sink
+// are not logged.
+func (b Barrier) Adopt(r Router, keepUnrouted bool) {
+	b.g.c.router, b.g.c.keepUnrouted = r, keepUnrouted
+}
+
+// Add adds a job.
+func (b Barrier) Add(j job) { b.g.jobs = append(b.g.jobs, j) }
+
+// barrierCall is something to do between two commits.
+type barrierCall struct {
+	do   func(Barrier)
+	done chan struct{}
+}
+
+func (b barrierCall) run(g *group) {
+	b.do(Barrier{g})
+	close(b.done)
+}
+
+// AtBarrier has the committer call do between two commits, and returns then: what one
+// call adopts, no change sees a part of. do must not wait for changes. AtBarrier does not
+// wait for room in a full store. If the committer has ended, do is not called, and the
+// error is [ErrEnded].
+func (c *Committer) AtBarrier(do func(Barrier)) error {
+	s := barrierCall{do, make(chan struct{})}
+	select {
+	case c.barriers <- s:
+		<-s.done
+		return nil
+	case <-c.done:
+		return ErrEnded
+	}
+}
+
+// Flush returns when everything sent before it is committed.
+//
+// It does not wait for room in a full store: a reload or a purge that is to make
+// room would wait forever. What is committed in spite of that is little, a queue.
+func (c *Committer) Flush() {
+	done := make(chan struct{})
+	queue := c.changes
+	for {
+		select {
+		case queue <- &barrier{done}:
+			queue = nil
+		case c.force <- struct{}{}:
+		case <-done:
+			return
+		case <-c.done:
+			return
+		}
+	}
+}
+
+// send hands a change to the committer. Once stopped is closed, or after the
+// committer has ended, it drops the change: nothing later of its source is committed
+// then, and both are read again by whoever resumes from what is.
+func (c *Committer) send(stopped <-chan struct{}, x change) {
+	select {
+	case <-stopped: // of what comes after a dropped change, nothing may be taken
+		return
+	default:
+	}
+	select {
+	case c.changes <- x:
+	case <-stopped:
+	case <-c.done:
+	}
+}
+
+// ErrEnded means that the pipeline does not run any more.
+var ErrEnded = errors.New("the pipeline has ended")

@@ -1,0 +1,392 @@
+package commit
+
+import (
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// Identity is what a feed is. It does not change.
+type Identity struct {
+	Key       dynamicfactory.Key
+	ID        string // names the feed in the store
+	Partition string // the part of the ledger that the feed's objects are recorded in
+	Scope     string // what makes this feed's content differ from the default; part of event IDs
+	Form      string // the form in which it records states
+	Resource  event.Resource
+	Edit      dynamicfactory.EditFunc
+	Edits     uint64 // the fingerprint of what edit does; 0: states are passed on as they are recorded
+}
+
+// Feed is what one informer reports, and the watches that are fed from it.
+//
+// A feed passes through three goroutines, one after the other: the owner prepares it and
+// subscribes it to its informer, the informer asks what to begin with, and from then on
+// its progress is the committer's. The rest is constant, atomic or a channel.
+type Feed struct {
+	Identity
+	Log      *slog.Logger
+	observed prometheus.Counter
+	repaired prometheus.Counter
+
+	watches  atomic.Pointer[[]WatchRef] // replaced at a barrier once the informer runs
+	complete atomic.Pointer[string]     // the version up to which everything is committed
+	begun    atomic.Bool                // the informer has asked for what it begins with; before that nothing happens to the feed
+
+	acks    Acknowledger  // set before ready is closed; nil: the informer could not be subscribed
+	ready   chan struct{} // closed by the owner, as is stopped
+	stopped chan struct{} // what is handed over from then on is dropped
+
+	progress
+}
+
+// Acknowledger is the informer of a feed as the committer sees it.
+// *dynamicfactory.Subscription implements it.
+type Acknowledger interface {
+	// Ack opens the informer's window: everything up to the position is durable.
+	Ack(position uint64)
+	// Checkpoint returns the version to resume from when everything up to the position
+	// is committed; "": there is none yet.
+	Checkpoint(position uint64) string
+	// EmptyAfter returns the position behind a list without objects that follows.
+	EmptyAfter(position uint64) (next uint64, ok bool)
+	// ListAfter returns the version of the list that follows a position, and the position
+	// of its last object.
+	ListAfter(position uint64, objects bool) (resourceVersion string, end uint64, ok bool)
+	// Informer has the cache of the objects.
+	Informer() cache.SharedIndexInformer
+}
+
+// IdentityOf is the identity of the feed that a watch asks for: of a resource, at the
+// version that the watch insists on, if pinned is not empty, in a namespace.
+func IdentityOf(w *plan.Watch, r dynamicfactory.Resource, pinned, namespace string, redactKey []byte) (Identity, error) {
+	k := KeyOf(w, r.GVR, pinned, namespace)
+	if err := k.Validate(); err != nil {
+		return Identity{}, err
+	}
+	edit, err := w.Edits.Func(r.GVR, redactKey)
+	if err != nil {
+		return Identity{}, err
+	}
+	scope := ledger.ScopeOf(pinned, w.ServerLabels, w.ServerFields)
+	partition := ledger.Partition(r.GVR.GroupResource(), scope)
+	return Identity{
+		Key: k, Partition: partition, ID: ledger.FeedID(partition, namespace), Scope: scope, Form: formOf(w, r.GVR),
+		Edit: edit, Edits: w.Edits.Fingerprint(r.GVR.GroupResource()),
+		Resource: event.Resource{Group: r.GVR.Group, Version: r.GVR.Version, Resource: r.GVR.Resource, Kind: r.Kind},
+	}, nil
+}
+
+// NewFeed makes a feed that feeds the watches. It does not run.
+func (c *Committer) NewFeed(id Identity, watches ...WatchRef) *Feed {
+	s := &Feed{Identity: id, ready: make(chan struct{}), stopped: make(chan struct{})}
+	s.Log = s.logger(c.log)
+	s.observed, s.repaired = c.metrics.observed(s), c.metrics.repaired(s)
+	s.watches.Store(&watches)
+	return s
+}
+
+// Subscribed tells the feed its informer, nil if there is none. What the informer reports
+// waits for it.
+func (s *Feed) Subscribed(a Acknowledger) {
+	s.acks = a
+	close(s.ready)
+}
+
+// informer is nil before the feed is subscribed.
+func (s *Feed) informer() Acknowledger {
+	if isClosed(s.ready) {
+		return s.acks
+	}
+	return nil
+}
+
+// Watches are the watches that are fed.
+func (s *Feed) Watches() []WatchRef { return *s.watches.Load() }
+
+// Complete is the version up to which everything is committed; "": there is none yet.
+func (s *Feed) Complete() string {
+	if v := s.complete.Load(); v != nil {
+		return *v
+	}
+	return ""
+}
+
+// Stop has the committer drop what the informer reports from now on.
+func (s *Feed) Stop() { close(s.stopped) }
+
+// Stopped is closed by Stop.
+func (s *Feed) Stopped() <-chan struct{} { return s.stopped }
+
+// progress is how far the committer has come with a feed.
+type progress struct {
+	// What the feed begins with, decided by Committer.Prepare and completed by
+	// Committer.Begin.
+	resume ledger.Checkpoint // where an earlier life had come to
+	start  start             // what the informer begins with
+
+	// warmObjects are the ledger's objects that the informer was started with, in the
+	// order in which it hands them on, without those that have come.
+	warmObjects []*compact.Object
+
+	// listed are the hashes of the keys that the informer has handed over, for the sweep
+	// behind the first list; nil if there is nothing to sweep.
+	listed map[uint64]struct{}
+	// floor is the highest version that was recorded when the informer began, "" once it is
+	// past it.
+	floor string
+	// ahead are the namespaces of which more is recorded than the first list shows: all
+	// up to a version; "" stands for all namespaces. nil once the feed has come as far.
+	ahead map[string]string
+
+	position     uint64                // highest stream position seen
+	newest       *compact.Object       // at that position; nil: none since the start
+	saved        ledger.Checkpoint     // as last written to the store
+	synced       bool                  // a complete list has been committed, now or in an earlier life
+	epoch        int                   // how often the cluster was set back; part of event IDs
+	pending      []*dynamicfactory.Gap // gaps whose lists have not begun
+	open         *dynamicfactory.Gap   // a gap whose list has shown no difference yet
+	repair       uint64                // the position of the list that an audit asked for; 0: none
+	list         list                  // the list that is being taken in
+	first        string                // the version of the first list
+	rewind       bool                  // the next list is the first after a rollback
+	forgot       bool                  // a part of what an earlier life recorded cannot be read
+	damaged      bool                  // an unreadable entry of the ledger has been logged
+	recordedForm string                // the form of all recorded states; "" if they may differ
+	codec        *compact.Codec        // of former states; nil until one is needed
+
+	gaining []*snapshot // that leave out what is delivered meanwhile
+}
+
+// start is what an informer begins with.
+type start uint8
+
+const (
+	cold   start = iota // a list of now
+	relist              // a list of the resource as it was at resume's version
+	warm                // the ledger's objects, at resume's version
+)
+
+// list is a list that a source's objects come from. Its mark is in the checkpoint as
+// long as only a part of it is committed.
+type list struct {
+	mark *ledger.Listing
+	end  uint64 // the position of its last object
+}
+
+// hit is a watch that a source feeds.
+type WatchRef struct {
+	Watch      *plan.Watch
+	namespaces map[string]struct{} // nil: all
+}
+
+// newHit is a watch by its rules.
+func NewWatchRef(w *plan.Watch) WatchRef {
+	h := WatchRef{Watch: w}
+	if len(w.Namespaces) > 0 {
+		h.namespaces = make(map[string]struct{}, len(w.Namespaces))
+		for _, ns := range w.Namespaces {
+			h.namespaces[ns] = struct{}{}
+		}
+	}
+	return h
+}
+
+func (h WatchRef) sameWatch(other WatchRef) bool { return h.Watch.Name == other.Watch.Name }
+
+// hit is the source's watch of that name.
+func (s *Feed) WatchNamed(watch string) (h WatchRef, ok bool) {
+	for _, h := range s.Watches() {
+		if h.Watch.Name == watch {
+			return h, true
+		}
+	}
+	return h, false
+}
+
+// isRecorded reports whether the object's state belongs to history that another source
+// has recorded.
+func (s *Feed) isRecorded(o *compact.Object) bool {
+	version := ledger.Later(s.ahead[o.GetNamespace()], s.ahead[""])
+	return version != "" && !ledger.Newer(o.GetResourceVersion(), version)
+}
+
+// recorded is the newest version of which anything is recorded, "" if that is the
+// complete version.
+func (s *Feed) recorded(complete string) string {
+	version := ledger.Later(complete, s.floor)
+	if s.newest != nil {
+		version = ledger.Later(version, s.newest.GetResourceVersion())
+	}
+	if version == complete {
+		return ""
+	}
+	return version
+}
+
+// caughtUp reports whether the source has come as far as all that it has taken over.
+func (s *Feed) caughtUp(version string) bool {
+	for _, v := range s.ahead {
+		if ledger.Newer(v, version) {
+			return false
+		}
+	}
+	return s.synced
+}
+
+// ended reports whether the owner has stopped the source.
+func (s *Feed) ended() bool { return isClosed(s.stopped) }
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// logger returns l with what names the source to people.
+func (s *Feed) logger(l *slog.Logger) *slog.Logger {
+	l = l.With("resource", s.Resource.String())
+	if s.Key.Namespace != "" {
+		l = l.With("namespace", s.Key.Namespace)
+	}
+	return l
+}
+
+// fromLedger reports whether o is the very object that the ledger gave the informer
+// to start with, so that nothing can have happened to it and the ledger need not be
+// read again. An object that the watch tells of meanwhile is another one. A no says
+// nothing: it is that of the last object too, which the factory copies.
+func (s *Feed) fromLedger(o *compact.Object) bool {
+	if len(s.warmObjects) == 0 || s.warmObjects[0] != o {
+		return false
+	}
+	s.warmObjects = s.warmObjects[1:]
+	return true
+}
+
+// reads reports whether the watch is about a namespace.
+func (h WatchRef) reads(namespace string) bool {
+	if h.namespaces == nil {
+		return true
+	}
+	_, ok := h.namespaces[namespace]
+	return ok
+}
+
+// covers reports whether the object belongs to the watch at all.
+func (h WatchRef) Covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool {
+	if o == nil || !h.reads(o.GetNamespace()) {
+		return false
+	}
+	return h.Watch.Filter.Match(o, nsLabels)
+}
+
+// selection tells what an observation means to the watch. ok is false if it
+// means nothing.
+func (h WatchRef) selection(t event.Type, before, after *compact.Object, nsLabels func(string) (labels.Set, bool)) (s event.Selection, ok bool) {
+	if t == event.Updated {
+		was, is := h.Covers(before, nsLabels), h.Covers(after, nsLabels)
+		switch {
+		case was && is:
+			return event.Inside, true
+		case is:
+			return event.Entered, true
+		case was:
+			return event.Left, true
+		default:
+			return event.Inside, false
+		}
+	}
+	o := after
+	if t == event.Deleted {
+		o = before
+	}
+	if !h.Covers(o, nsLabels) {
+		return event.Inside, false
+	}
+	if h.Watch.ServerLabels+h.Watch.ServerFields != "" && t != event.Sync {
+		return event.Unknown, true
+	}
+	return event.Inside, true
+}
+
+// statePrefix begins the keys of the ledger entries in the source's scope.
+func (s *Identity) KeyPrefix() string {
+	if s.Key.Namespace == "" {
+		return ""
+	}
+	return ledger.Key(s.Key.Namespace, "")
+}
+
+// idScope is the part of event ids that is not of the object. After the cluster
+// was set back to an older state, versions are used again for something else.
+func (s *Feed) idScope() string {
+	if s.epoch == 0 {
+		return s.Scope
+	}
+	return s.Scope + "#" + strconv.Itoa(s.epoch)
+}
+
+// addHit adds a watch to the source, once. Only for sources that do not run yet.
+func (s *Feed) AddWatch(h WatchRef) {
+	hits := s.Watches()
+	for _, known := range hits {
+		if known.Watch == h.Watch {
+			return
+		}
+	}
+	hits = append(slices.Clone(hits), h)
+	s.watches.Store(&hits)
+}
+
+// pinnedVersion is the version that a watch's pattern insists on for a resource that
+// it means, "" if it leaves the choice to the cluster.
+func PinnedVersion(pattern, group string) string {
+	p, err := route.ParseResource(pattern)
+	if err != nil {
+		return ""
+	}
+	return p.Version(group)
+}
+
+// keyOf is the informer's key of a watch for a resource in a namespace.
+func KeyOf(w *plan.Watch, gvr schema.GroupVersionResource, pinned, namespace string) dynamicfactory.Key {
+	variant := w.Edits.Variant(gvr.GroupResource())
+	if pinned != "" {
+		variant = strings.TrimSpace("pinned " + variant) // a feed of its own beside the preferred version's
+	}
+	return dynamicfactory.Key{
+		GVR: gvr, Namespace: namespace, LabelSelector: w.ServerLabels, FieldSelector: w.ServerFields,
+		MetadataOnly: w.MetadataOnly, Variant: variant,
+	}
+}
+
+// formOf is the form in which a source records states: the API version, and what the
+// watches' edits leave.
+func formOf(w *plan.Watch, gvr schema.GroupVersionResource) string {
+	form := gvr.Version
+	if w.MetadataOnly {
+		form += " metadata"
+	}
+	if variant := w.Edits.Variant(gvr.GroupResource()); variant != "" {
+		form += " edits " + variant
+	}
+	return form
+}

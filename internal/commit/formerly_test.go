@@ -1,0 +1,88 @@
+package commit
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/route"
+)
+
+// TestEventsOfRecordedStatesAreEdited hides what recorded states show, and has events
+// made of these states before they are recorded again: what is hidden is not seen, now
+// and after more is hidden.
+func TestEventsOfRecordedStatesAreEdited(t *testing.T) {
+	const raw = `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"2"},"spec":{"a":"hunter2","b":"shown"}}`
+	for name, make := range map[string]func(r *rig, s *Feed){
+		"a deletion that the first list shows": func(r *rig, s *Feed) {
+			s.listed = map[uint64]struct{}{}
+			r.commit(&feedSynced{src: s})
+		},
+		"a namespace gets other labels": func(r *rig, s *Feed) {
+			r.running = append(r.running, s)
+			r.commit(&namespaceSeen{obj: r.namespace("3", "prod")})
+			r.running = nil
+		},
+		"an object goes while its namespace gets other labels": func(r *rig, s *Feed) {
+			r.running = append(r.running, s)
+			r.commit(
+				&namespaceSeen{obj: r.namespace("3", "prod")},
+				deletedFrom(s, r.edited(s, raw)),
+			)
+			r.running = nil
+		},
+		"the definition is gone": func(r *rig, s *Feed) {
+			j, err := r.c.NewFarewell(s.Partition, r.watches, func(*plan.Watch) bool { return true }, make(chan struct{}, 1))
+			if err != nil {
+				r.Fatal(err)
+			}
+			Barrier{r.group}.Add(j)
+			r.commit()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all := func(*plan.Watch) {}
+			if strings.Contains(name, "labels") {
+				all = prodPods
+			}
+			r := newRig(t, disk(), podWatch(all))
+			r.hide(podWatch(all))
+			r.route(route.Spec{Name: "all", Payload: []string{"object", "oldObject", "patch"}, Sinks: []string{"sink"}})
+			r.know(&namespaceSeen{obj: r.namespace("1", "dev")})
+			s := r.feed(pods)
+			r.running = nil
+			r.commit(addedTo(s, r.edited(s, raw)))
+			if err := r.c.noteSelections(givenBy([]*Feed{s})); err != nil {
+				t.Fatal(err)
+			}
+			r.events()
+			first := r.read
+
+			hide := func(path string) func(*plan.Watch) {
+				return func(w *plan.Watch) { w.Edits.Redact = append(w.Edits.Redact, path) }
+			}
+			r.hide(podWatch(all, hide("spec.a")))
+			r.running = nil
+			s = r.feed(pods)
+			s.recordedForm, s.synced = "v1", true
+			make(r, s)
+			r.read = first
+			events := r.events()
+			if len(events) == 0 {
+				t.Error("there are no events")
+			}
+			for _, e := range events {
+				if strings.Contains(string(e.Object), "hunter2") || !strings.Contains(string(e.Object), "shown") {
+					t.Errorf("%s with %s", e.Type, e.Object)
+				}
+			}
+			r.hide(podWatch(all, hide("spec")))
+			r.read = first
+			for _, e := range r.events() {
+				if strings.Contains(string(e.Object), "shown") {
+					t.Errorf("later %s with %s", e.Type, e.Object)
+				}
+			}
+		})
+	}
+}

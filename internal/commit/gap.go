@@ -1,0 +1,189 @@
+package commit
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// quietGap is how long history may be unknown without a gap being reported, if the
+// list that makes up for it shows no difference.
+const quietGap = 5 * time.Minute
+
+// process notes a loss of history. It may come before changes that the informer
+// handed over earlier, so that it is taken up with the list that makes up for it.
+func (c *gapFound) process(g *group) error {
+	s := c.src
+	if c.gap.Name != "" { // it concerns one object, and no list makes up for it
+		return g.gap(s, c.at, c.gap, nil)
+	}
+	g.touched[s] = struct{}{} // the list may have nothing else
+	if c.gap.Position > s.position {
+		s.pending = append(s.pending, c.gap)
+		return nil
+	}
+	return g.beginGap(s, c.gap, c.at)
+}
+
+// takeUp begins the gaps of the list that a change belongs to. The change has the
+// position p, or is one of a list's that have none of their own.
+func (g *group) takeUp(c *sighting, p uint64, ofList bool) error {
+	s := c.src
+	if s.open != nil && !ofList && p > s.open.Position && s.listed == nil {
+		g.unharmed(s)
+	}
+	for len(s.pending) > 0 {
+		end := p
+		if sub := s.informer(); ofList && sub != nil {
+			_, end, _ = sub.ListAfter(s.position, !c.unknown)
+		}
+		if end < s.pending[0].Position {
+			return nil
+		}
+		gap := s.pending[0]
+		s.pending = s.pending[1:]
+		if err := g.beginGap(s, gap, c.at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// beginGap puts a gap in force: what comes next is its list, or comes after that.
+func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
+	if s.open != nil { // nobody knows what that list would have shown
+		longer := *gap
+		longer.From, longer.FromTime = s.open.From, s.open.FromTime
+		gap, s.open = &longer, nil
+	}
+	blind := gap.ToTime.Sub(gap.FromTime)
+	switch {
+	case gap.Cause == dynamicfactory.CauseRollback:
+		s.epoch++ // versions are used again
+		s.rewind = true
+	case gap.Cause == CauseAudit:
+		s.repair, s.open = gap.Position, gap
+		return nil
+	case gap.Cause == dynamicfactory.CauseExpired && !gap.FromTime.IsZero() && blind <= quietGap:
+		s.open = gap
+		return nil
+	}
+	return g.report(s, gap, at)
+}
+
+// settle ends the lists that are taken in completely.
+func (g *group) settle(s *Feed) error {
+	for len(s.pending) > 0 && s.pending[0].Position <= s.position { // lists without an object
+		gap := s.pending[0]
+		s.pending = s.pending[1:]
+		if err := g.beginGap(s, gap, g.c.cfg.Now()); err != nil {
+			return err
+		}
+	}
+	if s.open != nil && s.position >= s.open.Position && s.listed == nil {
+		g.unharmed(s)
+	}
+	return nil
+}
+
+// unharmed ends a gap whose list shows that nothing is missing.
+func (g *group) unharmed(s *Feed) {
+	g.c.metrics.unharmed(s)
+	g.c.quiet.add(s, s.open)
+	s.open = nil
+}
+
+// report logs a gap and delivers it to every watch of the source.
+func (g *group) report(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
+	s.open = nil
+	s.Log.Warn("history was lost: what happened in between was not observed, the final states are delivered",
+		"cause", gap.Cause, "fromResourceVersion", gap.From, "toResourceVersion", gap.To,
+		"from", gap.FromTime, "duration", gap.ToTime.Sub(gap.FromTime).Round(time.Millisecond))
+	return g.gap(s, at, gap, nil)
+}
+
+// quietGaps are those in which nothing was missed, since they were logged last. The
+// committer owns them.
+type quietGaps struct {
+	resources map[string]struct{}
+	from      time.Time
+}
+
+func (q *quietGaps) add(s *Feed, gap *dynamicfactory.Gap) {
+	if q.resources == nil {
+		q.resources = map[string]struct{}{}
+	}
+	if len(q.resources) == 0 || gap.FromTime.Before(q.from) {
+		q.from = gap.FromTime
+	}
+	q.resources[s.Resource.String()] = struct{}{}
+}
+
+// log logs them in one line: an API server that restarts leaves one for each resource.
+func (q *quietGaps) log(l *slog.Logger) {
+	if len(q.resources) == 0 {
+		return
+	}
+	const most = 20
+	names := slices.Sorted(maps.Keys(q.resources))
+	l.Info("the API server had forgotten a stretch of history, and lists show that nothing was missed",
+		"resources", len(names), "names", names[:min(most, len(names))], "from", q.from)
+	clear(q.resources)
+}
+
+// gap delivers a gap to every watch of the source; one that concerns an object o, to
+// those that cover it.
+func (g *group) gap(s *Feed, at time.Time, gap *dynamicfactory.Gap, o *compact.Object) error {
+	namespace, name := gap.Namespace, gap.Name
+	if name == "" {
+		namespace = s.Key.Namespace
+	}
+	for _, h := range s.Watches() {
+		if o != nil && !h.Covers(o, g.c.namespaces.labels) || name != "" && !h.reads(namespace) {
+			continue
+		}
+		g.c.metrics.gap(h.Watch.Name, s, gap)
+		g.routes = g.routes[:0]
+		g.stored = g.stored[:0]
+		for _, sink := range g.c.router.Sinks(nil, h.Watch.Name, s.Resource) {
+			g.routes = append(g.routes, outbox.Route{Sink: sink})
+			g.stored = append(g.stored, record.Target{Sink: sink})
+		}
+		if len(g.routes) == 0 && !g.c.keepUnrouted {
+			continue
+		}
+		data := &event.GapData{
+			Watch: h.Watch.Name, Resource: s.Resource, Namespace: namespace, Name: name,
+			FromResourceVersion: gap.From, ToResourceVersion: gap.To, Cause: gap.Cause,
+			From: gap.FromTime.UTC(), To: gap.ToTime.UTC(),
+		}
+		scope := s.idScope() + "/" + h.Watch.Name + "/" + gap.Cause
+		if name != "" {
+			scope += "/" + ledger.Key(namespace, name)
+		}
+		r := record.Record{Event: event.Event{
+			ID:   event.ID(g.c.cfg.Cluster, event.Gap, s.Resource, scope, gap.From, gap.To),
+			Type: event.Gap, Time: at, Resource: s.Resource, Namespace: namespace, Name: name, Gap: data,
+		}, Targets: g.stored}
+		if _, err := g.appendRecord(&r); err != nil {
+			return fmt.Errorf("record gap of %s: %w", s.ID, err)
+		}
+	}
+	return nil
+}
+
+// causeAudit is the cause of the gap that an audit's finding leaves.
+const CauseAudit = "audit"
+
+// causeRemoved is the cause of the gap that is told to a sink that was not configured for
+// a time.
+const CauseRemoved = "removed"

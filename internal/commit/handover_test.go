@@ -1,0 +1,106 @@
+package commit
+
+import (
+	"testing"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+)
+
+// TestCheckpointsAreHandedOver narrows and widens: a part inherits what the whole
+// had complete; the whole lists what all its parts had.
+func TestCheckpointsAreHandedOver(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	save := func(id, version string) {
+		if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(id), ledger.EncodeCheckpoint(ledger.Checkpoint{ResourceVersion: version, Synced: true})); err != nil {
+			t.Fatal(err)
+		}
+	}
+	start := func(namespaces ...string) map[string]string {
+		var fresh []*Feed
+		active := map[string]bool{}
+		for _, ns := range namespaces {
+			s := r.feedIn(pods, ns)
+			fresh, active[s.ID] = append(fresh, s), true
+		}
+		if err := r.c.HandOverCheckpoints(fresh, active); err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]string{}
+		for _, id := range []string{"pods#", "pods#one", "pods#two"} {
+			if cp, ok, err := r.c.ledger.Checkpoint(id); err != nil {
+				t.Fatal(err)
+			} else if ok {
+				got[id] = cp.ResourceVersion
+			}
+		}
+		return got
+	}
+	save("pods#", "100")
+	if got := start("one", "two"); len(got) != 2 || got["pods#one"] != "100" || got["pods#two"] != "100" {
+		t.Errorf("narrowed: %v", got)
+	}
+	save("pods#one", "200")
+	if got := start("one"); got["pods#one"] != "200" {
+		t.Errorf("restarted: %v", got)
+	}
+	got := start("")
+	cp, _, err := r.c.ledger.Checkpoint("pods#")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 1 || cp.ListVersion() != "100" || cp.Resumable() || cp.Ahead["one"] != "200" {
+		t.Errorf("widened: %v, %+v", got, cp)
+	}
+}
+
+// TestGatheredTimeIsOfTheOldest widens a watch while one of the namespaces was left for
+// a time: history is known up to then.
+func TestGatheredTimeIsOfTheOldest(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	for id, cp := range map[string]ledger.Checkpoint{
+		"pods#a": {ResourceVersion: "100", Synced: true, Time: now.Add(-time.Hour)},
+		"pods#b": {ResourceVersion: "200", Synced: true, Time: now},
+	} {
+		if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(id), ledger.EncodeCheckpoint(cp)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := r.feed(pods)
+	if err := r.c.HandOverCheckpoints([]*Feed{s}, map[string]bool{s.ID: true}); err != nil {
+		t.Fatal(err)
+	}
+	cp, _, err := r.c.ledger.Checkpoint("pods#")
+	if err != nil || cp.ResourceVersion != "100" || !cp.Time.Equal(now.Add(-time.Hour)) {
+		t.Errorf("the checkpoint is %+v, %v", cp, err)
+	}
+}
+
+// TestCheckpointBeforeTheFirstContact has the committer look at a source that has not
+// reached the API server yet: what is recorded beyond its version stays known.
+func TestCheckpointBeforeTheFirstContact(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	saved := ledger.Checkpoint{ResourceVersion: "10", Recorded: "20", Synced: true, Form: s.Form}
+	if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(s.ID), ledger.EncodeCheckpoint(saved)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.c.Prepare(s); err != nil {
+		t.Fatal(err)
+	}
+	s.Subscribed(&informer{})
+	r.group.touchAll([]*Feed{s})
+	r.step()
+	cp, _, err := r.c.ledger.Checkpoint(s.ID)
+	if err != nil || cp.Recorded != "20" {
+		t.Errorf("the checkpoint is %+v, %v", cp, err)
+	}
+	if _, err := r.c.Begin(s); err != nil {
+		t.Fatal(err)
+	}
+	r.group.touchAll([]*Feed{s})
+	r.step()
+	if cp, _, err = r.c.ledger.Checkpoint(s.ID); err != nil || cp.Recorded != "20" {
+		t.Errorf("the checkpoint is %+v, %v, once the informer has begun", cp, err)
+	}
+}

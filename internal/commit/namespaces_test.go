@@ -1,0 +1,253 @@
+package commit
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// prodPods watches the pods of namespaces with env=prod.
+func prodPods(w *plan.Watch) {
+	filter, err := route.NewWatchFilter(route.NamespaceRules{Selector: "env=prod"}, "", "")
+	if err != nil {
+		panic(err)
+	}
+	w.Filter = filter
+}
+
+// namespace makes the namespace "ns", in which all objects of a rig are.
+func (r *rig) namespace(version, env string) *compact.Object {
+	r.Helper()
+	o, err := r.codec.Encode(fmt.Appendf(nil, `{"metadata":{"name":"ns","uid":"n","resourceVersion":%q,"labels":{"env":%q}}}`, version, env), nil, 0)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return o
+}
+
+// know has the namespaces known to be what they are, and the pods' source run.
+func (r *rig) know(changes ...change) *Feed {
+	r.Helper()
+	listed := map[string]struct{}{}
+	for _, c := range changes {
+		if c, ok := c.(*namespaceSeen); ok {
+			listed[c.obj.GetName()] = struct{}{}
+		}
+	}
+	r.commit(append(changes, &namespacesSynced{names: listed})...)
+	s := r.feed(pods)
+	s.synced = true
+	r.running = append(r.running, s)
+	return s
+}
+
+func TestNamespaceLabelsAreLive(t *testing.T) {
+	r := newRig(t, disk(), podWatch(prodPods))
+	s := r.know(&namespaceSeen{obj: r.namespace("1", "dev")})
+	r.commit(addedTo(s, r.object("a", "u1", "2")))
+	r.expect() // not selected
+
+	// The objects of a namespace that comes to be selected enter, also those that
+	// come in the same commit.
+	r.commit(
+		addedTo(s, r.object("b", "u2", "3")),
+		&namespaceSeen{obj: r.namespace("4", "prod")},
+	)
+	entered := r.expect("updated a u1 2", "updated b u2 3")
+	if got := r.selections(2); !slices.Equal(got, []event.Selection{event.Entered, event.Entered}) {
+		t.Errorf("selections are %v", got)
+	}
+	r.commit(&namespaceSeen{obj: r.namespace("5", "prod")})
+	r.expect() // another change of the namespace
+
+	r.commit(&namespaceSeen{obj: r.namespace("6", "dev")})
+	left := r.expect("updated a u1 2", "updated b u2 3")
+	if got := r.selections(2); !slices.Equal(got, []event.Selection{event.Left, event.Left}) {
+		t.Errorf("selections are %v", got)
+	}
+	if left[0].ID == entered[0].ID {
+		t.Errorf("entering and leaving have one id, %s", left[0].ID)
+	}
+	r.commit(deletedFrom(s, r.object("a", "u1", "7")))
+	r.expect()
+}
+
+// The order between the watches of namespaces and objects is open at both ends of
+// a namespace's life.
+func TestNamespaceOutOfOrder(t *testing.T) {
+	r := newRig(t, disk(), podWatch(prodPods))
+	s := r.know()
+	r.commit(addedTo(s, r.object("a", "u1", "2")))
+	r.expect()
+	r.commit(&namespaceSeen{obj: r.namespace("1", "prod")})
+	r.expect("added a u1 2")
+	if got := r.selections(1); got[0] != event.Inside {
+		t.Errorf("selection is %v", got)
+	}
+
+	r.commit(&namespaceGone{obj: r.namespace("4", "prod")})
+	r.commit(deletedFrom(s, r.object("a", "u1", "3")))
+	r.expect("deleted a u1 3")
+}
+
+// After a restart the labels are those by which objects were selected before, and
+// what happened to the namespaces meanwhile is a change like any other.
+func TestNamespacesOfAnEarlierLife(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(r *rig) change
+		want   string
+	}{
+		{"deleted", func(*rig) change { return &namespacesSynced{} }, "deleted a u1 9"},
+		{"relabelled", func(r *rig) change { return &namespaceSeen{obj: r.namespace("5", "dev")} }, "updated a u1 2"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := disk()
+			t.Run("before", func(t *testing.T) {
+				r := newRig(t, dir, podWatch(prodPods))
+				s := r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
+				r.commit(addedTo(s, r.object("a", "u1", "2")))
+				r.expect("added a u1 2")
+			})
+			r := newRig(t, dir, podWatch(prodPods))
+			r.expect("added a u1 2")
+			if err := r.c.LoadNamespaces(); err != nil {
+				t.Fatal(err)
+			}
+			if !r.c.namespaces.ready() {
+				t.Fatal("the labels are not known")
+			}
+			s := r.feed(pods)
+			r.running = append(r.running, s)
+			r.commit(tc.change(r))
+			r.commit(deletedFrom(s, r.object("a", "u1", "9")))
+			r.expect(tc.want)
+		})
+	}
+}
+
+func TestGoneNamespacesAreBounded(t *testing.T) {
+	table := &namespaceTable{}
+	start := time.Unix(1_800_000_000, 0)
+	dropped := map[string]bool{}
+	for i := range maxGone + 50 {
+		name := fmt.Sprintf("gone-%d", i)
+		for _, n := range []namespace{{Labels: labels.Set{"env": "prod"}}, {Gone: start.Add(time.Duration(i) * time.Second)}} {
+			for _, old := range table.put(name, n) {
+				dropped[old] = true
+			}
+		}
+	}
+	table.put("here", namespace{})
+	if len(table.known) > maxGone+1 || len(dropped) != maxGone/10 || !dropped["gone-0"] || dropped["gone-5000"] {
+		t.Errorf("%d known, %d dropped", len(table.known), len(dropped))
+	}
+	if _, ok := table.labels("here"); !ok {
+		t.Error("a namespace that exists was dropped")
+	}
+}
+
+func TestNamespacesAreForgotten(t *testing.T) {
+	dir := disk()
+	r := newRig(t, dir, podWatch(prodPods))
+	r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
+	if err := r.c.ForgetNamespaces(); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.c.LoadNamespaces(); err != nil {
+		t.Fatal(err)
+	}
+	if _, known := r.c.namespaces.labels("ns"); known || r.c.namespaces.ready() {
+		t.Error("labels are still known")
+	}
+}
+
+// TestRelabelledNamespaceInParts gives a namespace of many objects other labels: the
+// objects enter in bounded groups with other changes between, each once, and a kill
+// after any of the groups neither repeats nor loses one.
+func TestRelabelledNamespaceInParts(t *testing.T) {
+	const n = 3 * maxGroup
+	for kill := range 6 {
+		t.Run(fmt.Sprint(kill), func(t *testing.T) {
+			dir := disk()
+			entered := map[string]int{}
+			largest := 0
+			count := func(r *rig) {
+				events := r.events()
+				largest = max(largest, len(events))
+				for _, e := range events {
+					if e.Type == event.Updated && strings.HasPrefix(e.UID, "u") {
+						entered[e.Name+" "+e.ResourceVersion]++
+					}
+				}
+			}
+			var last uint64
+			t.Run("before", func(t *testing.T) {
+				r := newRig(t, dir, podWatch(prodPods))
+				s := r.know(&namespaceSeen{obj: r.namespace("1", "dev")})
+				for i := range n {
+					r.add(addedTo(s, r.object(fmt.Sprintf("pod-%05d", i), fmt.Sprint("u", i), "2")))
+				}
+				r.commit()
+				count(r)
+				r.add(&namespaceSeen{obj: r.namespace("3", "prod")})
+				for i := range kill {
+					if i == 2 { // one that has not entered yet, and one that has
+						for _, o := range []*compact.Object{r.object("pod-01500", "u1500", "4"), r.object("pod-00000", "u0", "4")} {
+							r.add(updatedIn(s, o, nil))
+						}
+					}
+					r.step()
+					count(r)
+				}
+				last = r.read
+			})
+			r := newRig(t, dir, podWatch(prodPods))
+			if err := r.c.LoadNamespaces(); err != nil {
+				t.Fatal(err)
+			}
+			s := r.feed(pods)
+			s.synced = true
+			r.running = append(r.running, s)
+			r.read = last
+			if kill == 0 { // nothing was committed: the namespace is seen again
+				r.add(&namespaceSeen{obj: r.namespace("3", "prod")})
+			} else {
+				for name := range r.c.relabels {
+					r.group.resume(name)
+				}
+			}
+			for more := true; more; more = len(r.group.jobs) > 0 {
+				r.step()
+				count(r)
+			}
+			changed := 0
+			if kill > 2 {
+				changed = 2
+			}
+			if len(entered) != n+changed {
+				t.Errorf("%d events, want %d", len(entered), n+changed)
+			}
+			for name, times := range entered {
+				if times != 1 {
+					t.Errorf("%s came %d times", name, times)
+				}
+			}
+			if largest > maxGroup+4 {
+				t.Errorf("a group of %d events", largest)
+			}
+			if len(r.c.relabels) != 0 {
+				t.Error("something is left of the relabelling")
+			}
+		})
+	}
+}

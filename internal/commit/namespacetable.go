@@ -1,0 +1,171 @@
+package commit
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+)
+
+// Keys of what the store remembers of namespaces.
+const (
+	namespaceMeta      = "namespace/" // and the name
+	namespacesKnownKey = "namespaces-known"
+)
+
+// maxGone bounds how many namespaces that are gone are remembered. Some are
+// remembered because the deletions of their objects may be seen later than theirs:
+// in another watch, or after a downtime.
+const maxGone = 10_000
+
+// namespace is what is remembered of a namespace.
+type namespace struct {
+	Labels  labels.Set `json:"labels,omitempty"`
+	Version string     `json:"resourceVersion"` // that brought the labels
+	Gone    time.Time  `json:"gone,omitzero"`   // when it was found to be deleted
+}
+
+// namespaceTable holds the labels by which watches select namespaces, as the
+// committer has recorded them. The committer writes it, everybody may read it.
+type namespaceTable struct {
+	mu       sync.RWMutex // guards what is below
+	known    map[string]namespace
+	complete bool // all namespaces are in it, or were in an earlier life
+	gone     int  // how many of known are gone
+}
+
+// ready reports whether labels gives true answers.
+func (t *namespaceTable) ready() bool {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.complete
+}
+
+// labels returns the labels of a namespace, those it had at last if it is gone. ok
+// is false if it is not known.
+func (t *namespaceTable) labels(name string) (labels.Set, bool) {
+	n, ok := t.get(name)
+	return n.Labels, ok
+}
+
+func (t *namespaceTable) get(name string) (namespace, bool) {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	n, ok := t.known[name]
+	return n, ok
+}
+
+// put records a namespace. It returns the names of those that are forgotten for it.
+func (t *namespaceTable) put(name string, n namespace) (forgotten []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.known == nil {
+		t.known = map[string]namespace{}
+	}
+	if before, ok := t.known[name]; ok && !before.Gone.IsZero() {
+		t.gone--
+	}
+	if !n.Gone.IsZero() {
+		t.gone++
+	}
+	t.known[name] = n
+	if t.gone <= maxGone {
+		return nil
+	}
+	// Some at once, so that looking for the oldest is rare.
+	names := slices.SortedFunc(maps.Keys(t.known), func(a, b string) int { return t.known[a].Gone.Compare(t.known[b].Gone) })
+	names = slices.DeleteFunc(names, func(name string) bool { return t.known[name].Gone.IsZero() })
+	forgotten = names[:maxGone/10]
+	for _, name := range forgotten {
+		delete(t.known, name)
+	}
+	t.gone -= len(forgotten)
+	return forgotten
+}
+
+// existing are the names of those that are not gone.
+func (t *namespaceTable) existing() []string {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	var names []string
+	for name, n := range t.known {
+		if n.Gone.IsZero() {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// markComplete reports whether it was not complete before.
+func (t *namespaceTable) markComplete() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	news := !t.complete
+	t.complete = true
+	return news
+}
+
+func (t *namespaceTable) clear() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.known, t.complete, t.gone = nil, false, 0
+}
+
+// LoadNamespaces fills the table with what the store remembers.
+func (c *Committer) LoadNamespaces() error {
+	err := c.store.ScanMeta(namespaceMeta, func(key string, value []byte) error {
+		var n namespace
+		if err := json.Unmarshal(value, &n); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		c.namespaces.put(strings.TrimPrefix(key, namespaceMeta), n)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w: load namespaces: %w", ledger.ErrStore, err)
+	}
+	_, known, err := c.store.Meta(namespacesKnownKey)
+	if err != nil {
+		return fmt.Errorf("%w: load namespaces: %w", ledger.ErrStore, err)
+	}
+	if known {
+		c.namespaces.markComplete()
+	}
+	return nil
+}
+
+// ForgetNamespaces empties the table: labels that nobody follows become untrue.
+func (c *Committer) ForgetNamespaces() error {
+	b := c.store.NewBatch()
+	defer b.Discard()
+	b.DeleteMeta(namespacesKnownKey)
+	err := c.store.ScanMeta(namespaceMeta, func(key string, _ []byte) error {
+		b.DeleteMeta(key)
+		return nil
+	})
+	if err == nil {
+		err = c.store.Commit(b)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: forget namespaces: %w", ledger.ErrStore, err)
+	}
+	c.namespaces.clear()
+	return nil
+}
+
+// NamespacesReady reports whether the labels of all namespaces are known.
+func (c *Committer) NamespacesReady() bool { return c.namespaces.ready() }
+
+// NamespacesKnown gets a value when the labels of all namespaces have become known.
+func (c *Committer) NamespacesKnown() <-chan struct{} { return c.namespacesKnown }
+
+// NamespaceLabels returns the labels of a namespace, those it had at last if it is gone.
+// ok is false if it is not known. Any goroutine may call it.
+func (c *Committer) NamespaceLabels(name string) (labels.Set, bool) { return c.namespaces.labels(name) }

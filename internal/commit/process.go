@@ -1,0 +1,455 @@
+package commit
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+func (c *barrier) process(g *group) error {
+	g.waiters = append(g.waiters, c.done)
+	return nil
+}
+
+func (c *objectSeen) process(g *group) error {
+	if err := g.seen(&c.sighting, c.initial && c.src.start == warm); err != nil {
+		return err
+	}
+	if c.initial && c.src.fromLedger(c.obj) {
+		return nil
+	}
+	if c.src.listed != nil {
+		c.src.listed[g.hashOf(c.obj)] = struct{}{}
+	}
+	if c.src.ahead != nil && c.src.isRecorded(c.obj) {
+		return nil
+	}
+	before, err := g.before(c)
+	switch {
+	case errors.Is(err, outbox.ErrUnreadable):
+		if err := g.unreadable(&c.sighting, err); err != nil {
+			return err
+		}
+		if err := g.record(c.src, c.obj); err != nil {
+			return err
+		}
+		return g.emit(&c.sighting, transition{t: event.Sync, after: c.obj})
+	case err != nil:
+		return err
+	case before == nil:
+		t := event.Added
+		if c.initial && !c.src.synced {
+			t = event.Sync
+		}
+		if err := g.record(c.src, c.obj); err != nil {
+			return err
+		}
+		return g.emit(&c.sighting, transition{t: t, after: c.obj})
+	case before.GetUID() != c.obj.GetUID():
+		// Deleted and created again under the same name, between two looks.
+		if before, err = g.formerOf(c, before); err != nil {
+			return err
+		}
+		if err := g.emit(&c.sighting, transition{t: event.Deleted, before: before, last: before, unknown: true}); err != nil {
+			return err
+		}
+		if err := g.record(c.src, c.obj); err != nil {
+			return err
+		}
+		return g.emit(&c.sighting, transition{t: event.Added, after: c.obj})
+	case before.GetResourceVersion() == c.obj.GetResourceVersion():
+		if c.src.rerecord() {
+			return g.record(c.src, c.obj)
+		}
+		return nil // a resync, a relist or a re-read: nothing happened
+	case !c.rewound && ledger.Newer(before.GetResourceVersion(), c.obj.GetResourceVersion()):
+		g.c.metrics.stale(c.src)
+		return nil // history that is read again
+	default:
+		if before, err = g.formerOf(c, before); err != nil {
+			return err
+		}
+		if err := g.record(c.src, c.obj); err != nil {
+			return err
+		}
+		return g.emit(&c.sighting, transition{t: event.Updated, before: before, after: c.obj})
+	}
+}
+
+// formerOf is former for the state that a change follows on. What the informer had is
+// in the form of now.
+func (g *group) formerOf(c *objectSeen, before *compact.Object) (*compact.Object, error) {
+	if before == c.old {
+		return before, nil
+	}
+	return g.former(c.src, before)
+}
+
+func (c *objectGone) process(g *group) error {
+	if err := g.seen(&c.sighting, false); err != nil {
+		return err
+	}
+	return g.deleted(&c.sighting)
+}
+
+// deleted removes an object from the ledger, if that has it.
+func (g *group) deleted(c *sighting) error {
+	before, err := g.recorded(c.src, c.obj)
+	switch {
+	case errors.Is(err, outbox.ErrUnreadable):
+		if err := g.unreadable(c, err); err != nil {
+			return err
+		}
+		before = c.obj
+	case err != nil:
+		return err
+	case before == nil || before.GetUID() != c.obj.GetUID():
+		return nil // recorded already, or never seen
+	}
+	if before, err = g.former(c.src, before); err != nil {
+		return err
+	}
+	g.forget(c.src, c.obj)
+	return g.emit(c, transition{t: event.Deleted, before: c.obj, last: before, unknown: c.unknown})
+}
+
+// unreadable tells that the recorded state of a change's object is damaged, so that
+// what happened to the object since then is not known.
+func (g *group) unreadable(c *sighting, cause error) error {
+	s := c.src
+	if !s.damaged {
+		s.damaged = true
+		s.Log.Error("recorded states are damaged: the objects concerned are delivered as sync events, behind a gap each", "error", cause)
+	}
+	return g.gap(s, c.at, &dynamicfactory.Gap{
+		Cause: dynamicfactory.CauseUnreadable, From: s.saved.ResourceVersion, To: c.obj.GetResourceVersion(), FromTime: s.saved.Time, ToTime: c.at,
+		Namespace: c.obj.GetNamespace(), Name: c.obj.GetName(),
+	}, c.obj)
+}
+
+// seen notes that the source has come as far as the change's object, which may be one
+// that the informer was given to start with.
+func (g *group) seen(c *sighting, given bool) error {
+	s := c.src
+	s.observed.Inc()
+	p := c.obj.Position()
+	ofList := c.unknown || p == 0 && !given
+	if err := g.takeUp(c, p, ofList); err != nil {
+		return err
+	}
+	c.repair = s.repair != 0 && (ofList || p == s.repair)
+	if ofList || s.rewind || s.listed != nil && s.first == "" {
+		s.listing(!c.unknown)
+	}
+	c.rewound = s.rewind || s.list.mark != nil && s.list.mark.Rewound
+	if p > s.position {
+		s.position, s.newest = p, c.obj
+		if p >= s.repair {
+			s.repair = 0 // the last object of the list that made up for it
+		}
+	}
+	g.touched[s] = struct{}{}
+	return nil
+}
+
+// listing notes the list that a notification without a position of its own belongs
+// to, unless it is known; objects: it is of an object.
+func (s *Feed) listing(objects bool) {
+	sub := s.informer()
+	if sub == nil || s.position < s.list.end {
+		return
+	}
+	if version, end, ok := sub.ListAfter(s.position, objects); ok {
+		s.list = list{&ledger.Listing{ResourceVersion: version, Rewound: s.rewind}, end}
+		if s.first == "" && !s.rewind {
+			s.first = version
+		}
+		s.rewind = false
+	}
+}
+
+// occurrence is a change that did happen.
+type transition struct {
+	t       event.Type
+	before  *compact.Object // nil when there was nothing before
+	after   *compact.Object // nil in a deletion
+	last    *compact.Object // in a deletion: the last recorded state, which names it
+	unknown bool
+	repair  bool
+	cause   string // of an update that is not of the object; part of the event's ID
+}
+
+// subject is the object that the event is about and whose state it carries.
+func (o *transition) subject() *compact.Object {
+	if o.after != nil {
+		return o.after
+	}
+	return o.before
+}
+
+// identity is the version that takes part in the event's ID.
+func (o *transition) identity() *compact.Object {
+	if o.last != nil {
+		return o.last
+	}
+	return o.subject()
+}
+
+// emit routes an occurrence to the watches it concerns and adds the event, if any
+// sink wants it, to the batch.
+func (g *group) emit(c *sighting, o transition) error {
+	if o.t == event.Added || o.t == event.Sync {
+		for _, j := range c.src.gaining {
+			j.delivered[ledger.Key(o.after.GetNamespace(), o.after.GetName())] = struct{}{}
+		}
+	}
+	if len(g.c.relabels) > 0 {
+		recorded := o.before
+		if o.last != nil {
+			recorded = o.last // before is what the deletion itself shows
+		}
+		if err := g.takeAhead(c.src, o.subject(), recorded); err != nil {
+			return err
+		}
+	}
+	if c.src.open != nil { // the first difference that its list shows
+		if err := g.report(c.src, c.src.open, c.at); err != nil {
+			return err
+		}
+	}
+	var hits []route.Hit
+	for _, h := range c.src.Watches() {
+		if o.t == event.Sync && !h.Watch.Snapshot {
+			continue
+		}
+		if s, ok := h.selection(o.t, o.before, o.after, g.c.namespaces.labels); ok {
+			g.c.metrics.watched(h.Watch.Name, o.t)
+			hits = append(hits, route.Hit{Watch: h.Watch.Name, Selection: s})
+		}
+	}
+	if o.repair = c.repair; o.repair {
+		c.src.repaired.Inc()
+	}
+	return g.deliver(c.src, c.at, o, hits, nil)
+}
+
+// deliver appends the event to the log and to the queues of the sinks that the
+// router names, or of those that only admits.
+func (g *group) deliver(src *Feed, at time.Time, o transition, hits []route.Hit, only func(sink string) bool) error {
+	if len(hits) == 0 {
+		return nil
+	}
+	rc := route.Change{
+		Type: o.t, Resource: src.Resource, Cluster: g.c.cfg.Cluster, Time: at,
+		New: o.after, Old: o.before, Watches: hits,
+	}
+	g.targets = g.c.router.Route(g.targets[:0], &rc)
+	if only != nil {
+		g.targets = keepTargets(g.targets, only)
+	}
+	if len(g.targets) == 0 && !g.c.keepUnrouted {
+		g.c.metrics.filtered(o.t)
+		return nil
+	}
+	obj, id := o.subject(), o.identity()
+	e := event.Event{
+		ID:   event.ID(g.c.cfg.Cluster, o.t, src.Resource, src.idScope()+o.cause, idOf(id), id.GetResourceVersion()),
+		Type: o.t, Time: at, Resource: src.Resource,
+		Namespace: obj.GetNamespace(), Name: obj.GetName(), UID: string(obj.GetUID()), ResourceVersion: obj.GetResourceVersion(),
+		FinalStateUnknown: o.unknown, Repair: o.repair,
+	}
+	if err := g.append(&e, src.Edits, obj, o.before); err != nil {
+		return fmt.Errorf("record %s %s: %w", e.Type, e.Subject(), err)
+	}
+	return nil
+}
+
+// keepTargets keeps the targets whose sink only admits, in place.
+func keepTargets(targets []route.Target, only func(sink string) bool) []route.Target {
+	return slices.DeleteFunc(targets, func(t route.Target) bool { return !only(t.Sink) })
+}
+
+// before returns the recorded state that c follows on. For an update that is the
+// state the informer had: it came through here earlier, so it is what the ledger
+// holds, and no read is needed. Of history that an earlier life may have recorded, the
+// ledger is ahead of the informer.
+func (g *group) before(c *objectSeen) (*compact.Object, error) {
+	if c.old != nil && (c.src.floor == "" || c.src.pastFloor(c.obj)) {
+		return c.old, nil
+	}
+	return g.recorded(c.src, c.obj)
+}
+
+// pastFloor reports whether o is newer than all that was recorded when the source
+// started, and so is everything after it.
+func (s *Feed) pastFloor(o *compact.Object) bool {
+	if order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), s.floor); err == nil && order <= 0 {
+		return false
+	}
+	s.floor = ""
+	return true
+}
+
+// recorded returns the ledger's state of the object with o's name, as this group
+// will leave it; nil if there is none. The error is outbox.ErrUnreadable if the entry is
+// damaged, any other is an ErrStore.
+func (g *group) recorded(src *Feed, o *compact.Object) (*compact.Object, error) {
+	id := stateID{src.Partition, ledger.Key(o.GetNamespace(), o.GetName())}
+	if known, ok := g.overlay[id]; ok {
+		return known, nil
+	}
+	return g.c.ledger.State(id.partition, id.key)
+}
+
+// hashOf stands for an object's place in the ledger.
+func (g *group) hashOf(o *compact.Object) uint64 {
+	g.buf = append(append(append(g.buf[:0], o.GetNamespace()...), '/'), o.GetName()...)
+	return xxhash.Sum64(g.buf)
+}
+
+// record makes o the ledger's state of its object.
+func (g *group) record(src *Feed, o *compact.Object) error {
+	fresh, err := g.refresh(src.Resource, o)
+	if err != nil {
+		return fmt.Errorf("record %s/%s in %s: %w", o.GetNamespace(), o.GetName(), src.Partition, err)
+	}
+	id := stateID{src.Partition, ledger.Key(o.GetNamespace(), o.GetName())}
+	g.overlay[id] = o
+	g.buf = fresh.AppendBinary(g.buf[:0])
+	g.batch.PutState(id.partition, id.key, g.buf)
+	return nil
+}
+
+// refresh returns what is to be written for o, which may have been encoded before its
+// dictionary was retired.
+func (g *group) refresh(about event.Resource, o *compact.Object) (*compact.Object, error) {
+	if !g.c.dicts.Retired(o.Body().Dict) {
+		return o, nil
+	}
+	gr := schema.GroupResource{Group: about.Group, Resource: about.Resource}
+	codec := g.c.refreshers[gr]
+	if codec == nil {
+		codec = compact.NewCodecFor(g.c.dicts, gr.String())
+		g.c.refreshers[gr] = codec
+	}
+	return codec.Refresh(o)
+}
+
+// forget removes the object with o's name from the ledger.
+func (g *group) forget(src *Feed, o *compact.Object) {
+	id := stateID{src.Partition, ledger.Key(o.GetNamespace(), o.GetName())}
+	g.overlay[id] = nil
+	g.batch.DeleteState(id.partition, id.key)
+}
+
+// append adds the event to the log and to the queues of g.targets. The record
+// holds the parts that at least one of them asks for, which edits made what they are.
+func (g *group) append(e *event.Event, edits uint64, obj, old *compact.Object) error {
+	var want route.Payload
+	if len(g.targets) == 0 {
+		want = route.PayloadObject // for those who read the log itself
+	}
+	g.routes = g.routes[:0]
+	g.stored = g.stored[:0]
+	for _, t := range g.targets {
+		want |= t.Payload
+		flags := flagsOf(t)
+		g.routes = append(g.routes, outbox.Route{Sink: t.Sink, Flags: uint32(flags)})
+		g.stored = append(g.stored, record.Target{Sink: t.Sink, Flags: flags, Routes: t.Routes})
+	}
+	r := record.Record{Event: *e, Edits: edits, Targets: g.stored}
+	if want&route.PayloadObject != 0 {
+		fresh, err := g.refresh(e.Resource, obj)
+		if err != nil {
+			return err
+		}
+		r.Object = fresh.Body()
+	}
+	if e.Type == event.Updated && want&route.PayloadOldObject != 0 {
+		fresh, err := g.refresh(e.Resource, old)
+		if err != nil {
+			return err
+		}
+		r.OldObject = fresh.Body()
+	}
+	if e.Type == event.Updated && want&route.PayloadPatch != 0 {
+		patch, err := patchOf(old, obj)
+		if err != nil {
+			return err
+		}
+		r.Patch = patch
+	}
+	sequence, err := g.appendRecord(&r)
+	if err == nil && e.Type == event.Updated {
+		g.c.recent.put(sequence, old)
+	}
+	return err
+}
+
+// appendRecord adds r to the log and to the queues of g.routes.
+func (g *group) appendRecord(r *record.Record) (sequence uint64, err error) {
+	lane := g.laneOf(&r.Event)
+	payload, err := record.Append(g.buf[:0], r)
+	if err != nil {
+		return 0, err
+	}
+	g.buf = payload
+	g.events[r.Event.Type]++
+	return g.batch.Append(outbox.Record{Time: r.Event.Time, Lane: lane, Payload: payload}, g.routes), nil
+}
+
+func patchOf(old, obj *compact.Object) ([]byte, error) {
+	before, err := old.AppendJSON(nil)
+	if err != nil {
+		return nil, err
+	}
+	after, err := obj.AppendJSON(nil)
+	if err != nil {
+		return nil, err
+	}
+	return route.Patch(before, after)
+}
+
+func flagsOf(t route.Target) record.Flags {
+	var f record.Flags
+	if t.Payload&route.PayloadObject != 0 {
+		f |= record.Object
+	}
+	if t.Payload&route.PayloadOldObject != 0 {
+		f |= record.OldObject
+	}
+	if t.Payload&route.PayloadPatch != 0 {
+		f |= record.Patch
+	}
+	return f.WithSelection(t.Selection)
+}
+
+// laneOf spreads objects over a sink's lanes by what is in order. It is stored with
+// the event, so the function must never change: the events of one partition key share
+// one lane.
+func (g *group) laneOf(e *event.Event) uint64 {
+	g.buf = e.AppendPartitionKey(g.buf[:0])
+	return xxhash.Sum64(g.buf)
+}
+
+// idOf is an object's part in the IDs of its events: its uid, or its place where an
+// aggregated API has none.
+func idOf(o *compact.Object) string {
+	if uid := o.GetUID(); uid != "" {
+		return string(uid)
+	}
+	return ledger.Key(o.GetNamespace(), o.GetName())
+}

@@ -1,0 +1,309 @@
+package commit
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+func TestOnlyWhatChangedIsAnEvent(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	first := r.object("a", "u1", "1")
+	r.commit(listedBy(s, first), &feedSynced{src: s})
+	r.expect("sync a u1 1")
+
+	r.commit(listedBy(s, first))
+	r.commit(updatedIn(s, first, first))
+	r.expect() // a relist and a resync
+
+	second := r.object("a", "u1", "2")
+	r.commit(updatedIn(s, second, first))
+	e := r.expect("updated a u1 2")[0]
+	if got := string(e.OldObject); !strings.Contains(got, `"resourceVersion":"1"`) {
+		t.Errorf("old object is %s", got)
+	}
+
+	r.commit(listedBy(s, r.object("b", "u2", "3")))
+	r.expect("added b u2 3") // found by a list, but not the first one
+
+	r.commit(deletedFrom(s, r.object("a", "u1", "4")))
+	if e := r.expect("deleted a u1 4")[0]; e.FinalStateUnknown {
+		t.Error("a deletion that was seen is marked as found by comparison")
+	}
+	r.commit(missingFrom(s, second))
+	r.commit(deletedFrom(s, r.object("never-seen", "u9", "9")))
+	r.expect()
+}
+
+func TestChangesWithinOneCommit(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	a1, a2 := r.object("a", "u1", "1"), r.object("a", "u1", "2")
+	r.commit(
+		addedTo(s, a1),
+		updatedIn(s, a2, a1),
+		deletedFrom(s, r.object("a", "u1", "3")),
+		addedTo(s, r.object("a", "u2", "4")),
+		addedTo(s, r.object("a", "u2", "4")),
+	)
+	r.expect("added a u1 1", "updated a u1 2", "deleted a u1 3", "added a u2 4")
+}
+
+func TestRecreatedUnderOneName(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	old, fresh := r.object("a", "u1", "1"), r.object("a", "u2", "7")
+	r.commit(addedTo(s, old))
+	r.commit(updatedIn(s, fresh, old))
+	events := r.expect("added a u1 1", "deleted a u1 1", "added a u2 7")
+	if !events[1].FinalStateUnknown {
+		t.Error("the deletion was not seen, and is not marked so")
+	}
+	r.commit(missingFrom(s, old)) // late news of the first
+	r.expect()
+}
+
+// A deletion has one id however it is found: in the stream, or by comparison
+// after a crash that kept the first finding from being recorded.
+func TestDeletionHasOneID(t *testing.T) {
+	var ids []string
+	for _, unknown := range []bool{false, true} {
+		r := newRig(t, disk(), podWatch())
+		s := r.feed(pods)
+		r.commit(addedTo(s, r.object("a", "u1", "1")))
+		if unknown {
+			r.commit(missingFrom(s, r.object("a", "u1", "1")))
+		} else {
+			r.commit(deletedFrom(s, r.object("a", "u1", "5"))) // the stream tells the version of the deletion
+		}
+		ids = append(ids, r.events()[1].ID)
+	}
+	if ids[0] != ids[1] {
+		t.Errorf("ids %v differ", ids)
+	}
+}
+
+func TestLedgerSurvivesRestart(t *testing.T) {
+	dir := disk()
+	t.Run("first life", func(t *testing.T) {
+		r := newRig(t, dir, podWatch())
+		s := r.feed(pods)
+		r.commit(listedBy(s, r.object("a", "u1", "1")))
+		r.expect("sync a u1 1")
+	})
+	t.Run("second life", func(t *testing.T) {
+		r := newRig(t, dir, podWatch())
+		r.read = r.store.LogStats().Last
+		s := r.feed(pods)
+		r.commit(listedBy(s, r.object("a", "u1", "1")))
+		r.expect()
+		r.commit(listedBy(s, r.object("a", "u1", "2")))
+		if e := r.expect("updated a u1 2")[0]; !strings.Contains(string(e.OldObject), `"resourceVersion":"1"`) {
+			t.Errorf("old object is %s", e.OldObject)
+		}
+	})
+}
+
+func TestSnapshotNever(t *testing.T) {
+	r := newRig(t, disk(), podWatch(func(w *plan.Watch) { w.Snapshot = false }))
+	s := r.feed(pods)
+	r.commit(listedBy(s, r.object("a", "u1", "1")), &feedSynced{src: s})
+	r.expect()
+	r.commit(missingFrom(s, r.object("a", "u1", "1")))
+	r.expect("deleted a u1 1")
+}
+
+func TestClientSideSelector(t *testing.T) {
+	filter, err := route.NewWatchFilter(route.NamespaceRules{}, "tier=web", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, disk(), podWatch(func(w *plan.Watch) { w.Filter = filter }))
+	s := r.feed(pods)
+	out1, in2, in3, out4 := r.object("a", "u", "1", "db"), r.object("a", "u", "2", "web"), r.object("a", "u", "3", "web"), r.object("a", "u", "4", "db")
+	r.commit(addedTo(s, out1))
+	r.expect()
+	for _, step := range []struct {
+		c    change
+		want string
+		sel  event.Selection
+	}{
+		{updatedIn(s, in2, out1), "updated a u 2", event.Entered},
+		{updatedIn(s, in3, in2), "updated a u 3", event.Inside},
+		{updatedIn(s, out4, in3), "updated a u 4", event.Left},
+	} {
+		r.commit(step.c)
+		r.expect(step.want)
+		if got := r.selections(1)[0]; got != step.sel {
+			t.Errorf("%s: selection %q, want %q", step.want, got, step.sel)
+		}
+	}
+	r.commit(deletedFrom(s, out4))
+	r.expect() // it was outside already
+}
+
+func TestServerSideSelector(t *testing.T) {
+	r := newRig(t, disk(), podWatch(func(w *plan.Watch) { w.ServerLabels = "tier=web" }))
+	s := r.feed(pods)
+	r.commit(addedTo(s, r.object("a", "u", "1", "web")))
+	r.expect("added a u 1")
+	if got := r.selections(1)[0]; got != event.Unknown {
+		t.Errorf("selection %q, want unknown", got)
+	}
+}
+
+func TestGapReachesTheSinks(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	gap := &dynamicfactory.Gap{Cause: "expired", From: "10", To: "99", ToTime: now}
+	r.commit(&gapFound{src: s, gap: gap})
+	e := r.expect("gap   ")[0]
+	if e.Gap == nil || e.Gap.Watch != "w" || e.Gap.FromResourceVersion != "10" || e.Gap.ToResourceVersion != "99" || e.Gap.Cause != "expired" {
+		t.Errorf("gap %+v", e.Gap)
+	}
+	if length := len(r.queued()); length != 1 {
+		t.Errorf("%d events in the sink's queue, want the gap", length)
+	}
+}
+
+// After a rollback the same version of the same object is another change.
+func TestRollbackMakesNewIDs(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	add := addedTo(s, r.object("a", "u1", "5"))
+	r.commit(add, deletedFrom(s, r.object("a", "u1", "8")))
+	r.commit(&gapFound{src: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "8", To: "6"}}, add)
+	events := r.events()
+	if first, again := events[0], events[len(events)-1]; first.ID == again.ID {
+		t.Error("the addition after the rollback has the id of the one before it")
+	}
+}
+
+// TestOrderByPath puts everything that happens to one path in one lane, whatever
+// lives there; objects without uid are told apart.
+func TestOrderByPath(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	r.commit(
+		addedTo(s, r.object("a", "u1", "1")),
+		deletedFrom(s, r.object("a", "u1", "2")),
+		addedTo(s, r.object("a", "u2", "3")),
+		addedTo(s, r.object("b", "", "4")),
+		addedTo(s, r.object("c", "", "4")),
+	)
+	q, err := r.store.Queue("sink")
+	if err != nil {
+		t.Fatal(err)
+	}
+	items, err := q.Read(0, 10, 1<<20)
+	if err != nil || len(items) != 5 {
+		t.Fatalf("%d items, %v", len(items), err)
+	}
+	if a := items[0].Lane; items[1].Lane != a || items[2].Lane != a || items[3].Lane == a || items[4].Lane == items[3].Lane {
+		t.Errorf("lanes %d, %d, %d of one path, %d and %d of two others", a, items[1].Lane, items[2].Lane, items[3].Lane, items[4].Lane)
+	}
+	events := r.events()
+	if events[3].ID == events[4].ID {
+		t.Error("additions of two objects without uid have one id")
+	}
+}
+
+// TestHistoryIsNotReadTwice hands over states that are recorded already, as a watch
+// does that resumes from before them, through an informer that begins with the newest.
+func TestHistoryIsNotReadTwice(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	a1, a2, a3 := r.object("a", "u1", "9"), r.object("a", "u1", "10"), r.object("a", "u1", "11")
+	r.commit(addedTo(s, a1), updatedIn(s, a2, a1))
+	r.expect("added a u1 9", "updated a u1 10")
+	s.floor = "10"
+	r.commit(
+		updatedIn(s, a1, a2),
+		updatedIn(s, a2, a1),
+	)
+	r.expect()
+	if n := testutil.ToFloat64(r.c.metrics.staleTotal); n != 1 {
+		t.Errorf("%v states are counted as stale, want 1", n)
+	}
+	r.commit(updatedIn(s, a3, a2))
+	r.expect("updated a u1 11")
+	if s.floor != "" {
+		t.Error("the ledger is read for changes that no earlier life can have recorded")
+	}
+	opaque := r.object("a", "u1", "x1")
+	r.commit(updatedIn(s, opaque, a3))
+	r.expect("updated a u1 x1") // versions that are no numbers have no order
+}
+
+// TestFormerStatesAreEdited has versions differ while the form changes: neither the
+// old object nor the patch shows what is dropped now.
+func TestFormerStatesAreEdited(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	r.route(route.Spec{Name: "all", Payload: []string{"object", "oldObject", "patch"}, Sinks: []string{"sink"}})
+	encode := func(s *Feed, version, spec string) change {
+		o, err := r.codec.Encode(fmt.Appendf(nil,
+			`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u1","resourceVersion":%q},"spec":%s}`, version, spec), nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return listedBy(s, o)
+	}
+	s := r.feed(pods)
+	s.recordedForm, s.synced = s.Form, true
+	r.commit(encode(s, "1", `{"a":"1","b":"secret"}`))
+	r.expect("added a u1 1")
+
+	r.watches = []plan.Watch{podWatch(func(w *plan.Watch) { w.Edits.Drop = append(w.Edits.Drop, "spec.b") })}
+	s = r.feed(pods)
+	s.recordedForm, s.synced = "v1", true
+	r.commit(encode(s, "2", `{"a":"2"}`))
+	items, err := r.store.ReadLog(r.read, 10)
+	if err != nil || len(items) != 1 {
+		t.Fatalf("%d events, %v", len(items), err)
+	}
+	e, err := r.in.Event(items[0].Sequence, record.Object|record.OldObject|record.Patch, items[0].Payload, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := string(e.OldObject) + string(e.Patch); strings.Contains(got, "secret") || strings.Contains(got, "/spec/b") || !strings.Contains(got, "/spec/a") {
+		t.Errorf("old object and patch are %s", got)
+	}
+}
+
+// TestWritingWithARetiredDictionary records what a cache held before a scrub.
+func TestWritingWithARetiredDictionary(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	r.hide(podWatch())
+	s := r.feed(pods)
+	var last *compact.Object
+	for i := range 20 {
+		last = r.edited(s, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"%d"}}`, i+1))
+	}
+	r.c.dicts.Retire(func(string, uint32) bool { return true })
+	if !r.c.dicts.Retired(last.Body().Dict) {
+		t.Fatal("the object has no dictionary")
+	}
+	r.commit(addedTo(s, last))
+	next := r.edited(s, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"99"}}`)
+	r.commit(updatedIn(s, next, last), deletedFrom(s, last))
+	log, err := r.store.ReadLog(0, 10)
+	if err != nil || len(log) != 3 {
+		t.Fatalf("%d records, %v", len(log), err)
+	}
+	for _, it := range log {
+		if _, changed, err := redact.NewReviser(r.edits, r.c.dicts).Record(it.Payload); err != nil || changed {
+			t.Errorf("record %d was written with a retired dictionary (%v)", it.Sequence, err)
+		}
+	}
+}

@@ -1,0 +1,333 @@
+package commit
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// process records a namespace, and delivers what its labels change for watches that
+// select by them: the objects in it enter or leave.
+func (c *namespaceSeen) process(g *group) error {
+	name := c.obj.GetName()
+	before, known := g.c.namespaces.get(name)
+	after := namespace{Labels: c.obj.GetLabels(), Version: c.obj.GetResourceVersion()}
+	same := known && maps.Equal(before.Labels, after.Labels)
+	if same && before.Gone.IsZero() {
+		return nil
+	}
+	g.putNamespace(name, after)
+	if same || !g.c.namespaces.ready() {
+		return nil
+	}
+	r := g.c.relabels[name]
+	if r == nil {
+		r = &relabelling{}
+		g.c.relabels[name] = r
+		g.resume(name)
+	}
+	r.Moves = append(r.Moves, relabel{Before: before.Labels, After: after.Labels, Known: known, Version: after.Version, At: c.at})
+	g.putRelabelling(name, r)
+	return nil
+}
+
+// relabel is a change of a namespace's labels.
+type relabel struct {
+	Before, After labels.Set
+	Version       string // of the namespace
+	At            time.Time
+
+	// Known is false if nothing was known of the namespace before. Objects in it may
+	// have been seen before it was, as the order between watches is open, and no watch
+	// that selects by label was given them.
+	Known bool
+}
+
+func (r *relabel) before(string) (labels.Set, bool) { return r.Before, r.Known }
+func (r *relabel) after(string) (labels.Set, bool)  { return r.After, true }
+
+// relabelling is what a namespace's objects have yet to be given of the changes of its
+// labels: a group takes a part of them, in the order of sources and keys. A change of
+// an object takes that object ahead, so that it is judged by the new labels after it
+// has entered or left.
+type relabelling struct {
+	Moves  []relabel // in order; the first is under way
+	Base   int       // how many are complete
+	Source string    // how far the first has come: the id of a source
+	Key    string    // and the key of an object
+
+	ahead map[string]int // objects taken ahead: how many moves they have been given
+}
+
+const (
+	relabelMeta = "relabel/"       // and the namespace
+	aheadMeta   = "relabel-ahead/" // and the namespace, the source's id and the key
+)
+
+// resume adds the job of a namespace's relabelling.
+func (g *group) resume(namespace string) { g.jobs = append(g.jobs, &reselection{namespace: namespace}) }
+
+// HoldRelabels has the changes of namespaces' labels wait while sources do not run whose
+// objects they concern.
+func (c *Committer) HoldRelabels() error {
+	return c.AtBarrier(func(Barrier) { c.relabelsHeld = true })
+}
+
+// ResumeRelabels continues, once sources run, what waits or an earlier life has left.
+func (c *Committer) ResumeRelabels() error {
+	return c.AtBarrier(func(b Barrier) {
+		g := b.g
+		c.relabelsHeld = false
+		for name := range c.relabels {
+			if !slices.ContainsFunc(g.jobs, func(j job) bool { r, ok := j.(*reselection); return ok && r.namespace == name }) {
+				g.resume(name)
+			}
+		}
+	})
+}
+
+// loadRelabels reads what an earlier life has left of the changes of namespaces' labels.
+func (c *Committer) loadRelabels() error {
+	c.relabels = map[string]*relabelling{}
+	err := c.store.ScanMeta(relabelMeta, func(key string, value []byte) error {
+		r := &relabelling{}
+		c.relabels[strings.TrimPrefix(key, relabelMeta)] = r
+		return json.Unmarshal(value, r)
+	})
+	if err == nil {
+		err = c.store.ScanMeta(aheadMeta, func(key string, value []byte) error {
+			namespace, object, _ := strings.Cut(strings.TrimPrefix(key, aheadMeta), "/")
+			r := c.relabels[namespace]
+			if r == nil {
+				return nil
+			}
+			n, err := strconv.Atoi(string(value))
+			r.setAhead(object, n)
+			return err
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("load relabelled namespaces: %w", err)
+	}
+	return nil
+}
+
+func (r *relabelling) setAhead(object string, moves int) {
+	if r.ahead == nil {
+		r.ahead = map[string]int{}
+	}
+	r.ahead[object] = moves
+}
+
+func (g *group) putRelabelling(namespace string, r *relabelling) {
+	value, err := json.Marshal(r)
+	if err != nil { // strings, numbers and times always marshal
+		panic(fmt.Sprintf("feed: marshal relabelling: %v", err))
+	}
+	g.batch.PutMeta(relabelMeta+namespace, value)
+}
+
+// takeAhead gives an object that changes what its namespace's relabelling still has
+// for it. before is its state before the change; nil: there was none.
+func (g *group) takeAhead(s *Feed, o, before *compact.Object) error {
+	r := g.c.relabels[o.GetNamespace()]
+	if r == nil {
+		return nil
+	}
+	key := ledger.Key(o.GetNamespace(), o.GetName())
+	object := s.ID + "/" + key
+	next := r.Base
+	if s.ID < r.Source || s.ID == r.Source && key <= r.Key {
+		next++
+	}
+	next = max(next, r.ahead[object])
+	end := r.Base + len(r.Moves)
+	if next >= end {
+		return nil
+	}
+	for ; next < end && before != nil; next++ {
+		if err := g.reselect(s, &r.Moves[next-r.Base], before); err != nil {
+			return err
+		}
+	}
+	r.setAhead(object, end)
+	g.batch.PutMeta(aheadMeta+o.GetNamespace()+"/"+object, strconv.AppendInt(nil, int64(end), 10))
+	return nil
+}
+
+// reselection is the job of a relabelling.
+type reselection struct {
+	namespace string
+	begun     bool
+}
+
+func (j *reselection) step(g *group) (more bool, err error) {
+	if g.c.relabelsHeld {
+		return false, nil // ResumeRelabels adds another one
+	}
+	r := g.c.relabels[j.namespace]
+	if !j.begun { // the group's own objects are not in the ledger yet
+		j.begun = true
+		return true, nil
+	}
+	sources := g.c.cfg.Running()
+	slices.SortFunc(sources, func(a, b *Feed) int { return strings.Compare(a.ID, b.ID) })
+	looked := 0
+	for _, s := range sources {
+		if s.ID < r.Source || s.Key.Namespace != "" && s.Key.Namespace != j.namespace || len(s.selecting()) == 0 {
+			continue
+		}
+		if s.ID > r.Source {
+			r.Source, r.Key = s.ID, ""
+		}
+		err := g.c.ledger.Scan(s.Partition, ledger.Key(j.namespace, ""), r.Key, func(key string, o *compact.Object) error {
+			if looked == maxGroup {
+				return ledger.ErrEnough
+			}
+			looked++
+			r.Key = key
+			newer, ok := g.overlay[stateID{s.Partition, key}]
+			if ok {
+				o = newer
+			}
+			if o == nil || r.ahead[s.ID+"/"+key] > r.Base {
+				return nil
+			}
+			if !ok {
+				var err error
+				if o, err = g.former(s, o); err != nil {
+					return err
+				}
+			}
+			return g.reselect(s, &r.Moves[0], o)
+		})
+		switch {
+		case errors.Is(err, ledger.ErrEnough):
+			g.putRelabelling(j.namespace, r)
+			return true, nil
+		case errors.Is(err, outbox.ErrUnreadable):
+			s.Log.Error("a part of the recorded states cannot be read: its objects do not enter or leave with their namespace's labels", "namespace", j.namespace, "error", err)
+		case err != nil:
+			return false, err
+		}
+	}
+	r.Moves, r.Base, r.Source, r.Key = r.Moves[1:], r.Base+1, "", ""
+	if len(r.Moves) > 0 {
+		g.putRelabelling(j.namespace, r)
+		return true, nil
+	}
+	g.batch.DeleteMeta(relabelMeta + j.namespace)
+	for object := range r.ahead {
+		g.batch.DeleteMeta(aheadMeta + j.namespace + "/" + object)
+	}
+	delete(g.c.relabels, j.namespace)
+	return false, nil
+}
+
+func (j *reselection) end() {}
+
+// selecting are the watches of the source that select namespaces by label.
+func (s *Feed) selecting() []WatchRef {
+	return slices.DeleteFunc(slices.Clone(s.Watches()), func(h WatchRef) bool { return !h.Watch.Filter.NeedsNamespaces() })
+}
+
+// reselect delivers an object to those of one source's watches for which a change of
+// its namespace's labels makes a difference.
+func (g *group) reselect(s *Feed, move *relabel, o *compact.Object) error {
+	if !move.Known {
+		return g.addLate(s, move, o, s.selecting())
+	}
+	return g.move(s, move, o, s.selecting())
+}
+
+// move delivers an object to the watches that it enters or leaves. Its version has
+// been delivered before, so that the namespace's takes part in the event's ID.
+func (g *group) move(s *Feed, move *relabel, o *compact.Object, hits []WatchRef) error {
+	var changed []route.Hit
+	for _, h := range hits {
+		was, is := h.Covers(o, move.before), h.Covers(o, move.after)
+		if was == is {
+			continue
+		}
+		selection := event.Left
+		if is {
+			selection = event.Entered
+		}
+		g.c.metrics.watched(h.Watch.Name, event.Updated)
+		changed = append(changed, route.Hit{Watch: h.Watch.Name, Selection: selection})
+	}
+	return g.deliver(s, move.At, transition{t: event.Updated, before: o, after: o, cause: "namespace " + move.Version}, changed, nil)
+}
+
+// addLate delivers an object as it would have been if the namespace had been known.
+func (g *group) addLate(s *Feed, move *relabel, o *compact.Object, hits []WatchRef) error {
+	t := event.Added
+	if !s.synced {
+		t = event.Sync
+	}
+	var covered []route.Hit
+	for _, h := range hits {
+		if t == event.Sync && !h.Watch.Snapshot {
+			continue
+		}
+		if selection, ok := h.selection(t, nil, o, move.after); ok {
+			g.c.metrics.watched(h.Watch.Name, t)
+			covered = append(covered, route.Hit{Watch: h.Watch.Name, Selection: selection})
+		}
+	}
+	return g.deliver(s, move.At, transition{t: t, after: o}, covered, nil)
+}
+
+func (c *namespaceGone) process(g *group) error {
+	g.namespaceGone(c.obj.GetName(), c.at)
+	return nil
+}
+
+// namespaceGone keeps the labels of a namespace for the deletions of its objects.
+func (g *group) namespaceGone(name string, at time.Time) {
+	if n, known := g.c.namespaces.get(name); known && n.Gone.IsZero() {
+		n.Gone = at
+		g.putNamespace(name, n)
+	}
+}
+
+// process notes that all namespaces are known, and which are no more.
+func (c *namespacesSynced) process(g *group) error {
+	for _, name := range g.c.namespaces.existing() {
+		if _, exists := c.names[name]; !exists {
+			g.namespaceGone(name, c.at)
+		}
+	}
+	g.batch.PutMeta(namespacesKnownKey, []byte("{}"))
+	if g.c.namespaces.markComplete() {
+		select {
+		case g.c.namespacesKnown <- struct{}{}:
+		default: // told already
+		}
+	}
+	return nil
+}
+
+func (g *group) putNamespace(name string, n namespace) {
+	value, err := json.Marshal(n)
+	if err != nil { // strings and a time always marshal
+		panic(fmt.Sprintf("feed: marshal namespace: %v", err))
+	}
+	g.batch.PutMeta(namespaceMeta+name, value)
+	for _, old := range g.c.namespaces.put(name, n) {
+		g.batch.DeleteMeta(namespaceMeta + old)
+	}
+}

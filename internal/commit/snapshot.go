@@ -1,0 +1,290 @@
+package commit
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// Snapshot delivers the recorded state of every object of the feeds as Sync events to one
+// sink; of one watch only, unless watch is empty. It returns the number of objects once
+// their events are committed. Changes that happen meanwhile are delivered in order with
+// it, object by object. progress, if not nil, is called with the number of objects so far.
+func (c *Committer) Snapshot(ctx context.Context, feeds []*Feed, sink, watch string, progress func(objects int)) (int, error) {
+	total := 0
+	for _, s := range feeds {
+		for _, h := range s.Watches() {
+			if watch != "" && h.Watch.Name != watch {
+				continue
+			}
+			j := newSnapshot(s, h)
+			j.forSink(sink)
+			j.quit = ctx.Done()
+			err := c.await(ctx, j, func(n int) {
+				if progress != nil {
+					progress(total + n)
+				}
+			})
+			total += int(j.objects.Load())
+			if err != nil {
+				return total, err
+			}
+		}
+	}
+	return total, nil
+}
+
+// await has the committer do a snapshot, and calls progress with the number of
+// objects whenever there are more.
+func (c *Committer) await(ctx context.Context, j *snapshot, progress func(objects int)) error {
+	if err := c.AtBarrier(func(b Barrier) { b.Add(j) }); err != nil {
+		return err
+	}
+	for {
+		select {
+		case <-j.more:
+			progress(int(j.objects.Load()))
+		case <-j.done:
+			progress(int(j.objects.Load()))
+			return j.err
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-c.done:
+			return ErrEnded
+		}
+	}
+}
+
+// snapshot delivers the recorded state of every object that a watch sees through a
+// source as Sync events. It is the committer's, but for objects, more and done.
+type snapshot struct {
+	src   *Feed
+	watch WatchRef
+	was   coverage               // leave out what the watch covered before; nil: nothing
+	quit  <-chan struct{}        // closed when the caller who waits gives up; nil: nobody waits
+	only  func(sink string) bool // nil: every sink the watch leads to
+	sink  string                 // the one that only admits; "": there is none
+
+	// told are the objects of which the watch was told since the snapshot began. They are
+	// left out. nil: nothing is.
+	delivered map[string]struct{}
+	cursor    string // the last key looked at
+	meta      string // the key under which the store remembers how far it has come; "": it need not
+
+	err     error
+	objects atomic.Int64
+	more    chan struct{} // gets a value when there are more objects
+	done    chan struct{} // closed when all are committed
+}
+
+func newSnapshot(s *Feed, h WatchRef) *snapshot {
+	return &snapshot{src: s, watch: h, more: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+// forSink has only one sink given the snapshot.
+func (j *snapshot) forSink(name string) {
+	j.sink, j.only = name, func(sink string) bool { return sink == name }
+}
+
+// begin adds a snapshot that leaves out what is delivered from now on.
+func (g *group) begin(j *snapshot) {
+	j.delivered = map[string]struct{}{}
+	j.src.gaining = append(j.src.gaining, j)
+	g.jobs = append(g.jobs, j)
+}
+
+var errNotWatched = errors.New("the watch does not cover the resource any more")
+
+func (j *snapshot) step(g *group) (more bool, err error) {
+	s := j.src
+	now, ok := s.WatchNamed(j.watch.Watch.Name)
+	switch {
+	case s.ended(): // it may be that the process ends
+		j.err = errNotWatched
+		return false, nil
+	case !ok:
+		j.err = errNotWatched
+		j.forget(g.batch)
+		return false, nil
+	case isClosed(j.quit):
+		j.err = context.Canceled
+		return false, nil
+	}
+	looked, delivered := 0, 0
+	at := g.c.cfg.Now()
+	err = g.c.ledger.Scan(s.Partition, s.KeyPrefix(), j.cursor, func(key string, o *compact.Object) error {
+		if looked == sweepLook || delivered == maxGroup {
+			return ledger.ErrEnough
+		}
+		looked++
+		j.cursor = key
+		if newer, ok := g.overlay[stateID{s.Partition, key}]; ok {
+			o = newer
+		}
+		if _, told := j.delivered[key]; told || o == nil || !j.covers(g.c, o, now) {
+			return nil
+		}
+		selection, ok := j.watch.selection(event.Sync, nil, o, g.c.namespaces.labels)
+		if !ok {
+			return nil
+		}
+		delivered++
+		if o, err = g.former(s, o); err != nil {
+			return err
+		}
+		hits := []route.Hit{{Watch: j.watch.Watch.Name, Selection: selection}}
+		return g.deliver(s, at, transition{t: event.Sync, after: o}, hits, j.only)
+	})
+	if delivered > 0 {
+		j.objects.Add(int64(delivered))
+		select {
+		case j.more <- struct{}{}:
+		default: // there is a value
+		}
+	}
+	if errors.Is(err, outbox.ErrUnreadable) {
+		s.Log.Error("a part of the recorded states cannot be read: a snapshot leaves it out", "watch", j.watch.Watch.Name, "error", err)
+	} else if err != nil && !errors.Is(err, ledger.ErrEnough) {
+		return false, err
+	}
+	if errors.Is(err, ledger.ErrEnough) {
+		if j.meta != "" {
+			g.batch.PutMeta(j.meta, j.remember())
+		}
+		return true, nil
+	}
+	if err == nil && j.delivered != nil && j.sink == "" && j.only == nil {
+		key, value := selectionEntry(s, j.watch.Watch)
+		g.batch.PutMeta(key, value)
+	}
+	j.forget(g.batch)
+	return false, nil
+}
+
+func (j *snapshot) forget(b *outbox.Batch) {
+	if j.meta != "" {
+		b.DeleteMeta(j.meta)
+	}
+}
+
+// snapshotMeta begins the keys of snapshots that are not finished.
+const snapshotMeta = "snapshot/"
+
+// unfinished is what is remembered of a snapshot.
+type unfinished struct {
+	Source  string `json:"source"`
+	Watch   string `json:"watch"`
+	Sink    string `json:"sink,omitempty"`
+	Rules   string `json:"rules"` // the fingerprint of the watch
+	Widened bool   `json:"widened,omitempty"`
+	Cursor  string `json:"cursor"`
+}
+
+func (j *snapshot) remember() []byte {
+	b, err := json.Marshal(unfinished{
+		Source: j.src.ID, Watch: j.watch.Watch.Name, Sink: j.sink, Rules: j.watch.Watch.Fingerprint, Widened: j.was != nil, Cursor: j.cursor,
+	})
+	if err != nil { // strings always marshal
+		panic("feed: marshal snapshot: " + err.Error())
+	}
+	return b
+}
+
+// durable makes snapshots outlive the process, in the place of the notes that sinks are
+// due one.
+func (c *Committer) durable(jobs []*snapshot, due []string) error {
+	if len(jobs)+len(due) == 0 {
+		return nil
+	}
+	b := c.store.NewBatch()
+	defer b.Discard()
+	for _, sink := range due {
+		b.DeleteMeta(DueMeta + sink)
+	}
+	for _, j := range jobs {
+		former := ""
+		if j.was != nil {
+			former = "widened"
+		}
+		j.meta = snapshotMeta + strings.Join([]string{j.src.ID, j.watch.Watch.Name, j.sink, former}, "/")
+		b.PutMeta(j.meta, j.remember())
+	}
+	if err := c.store.Commit(b); err != nil {
+		return fmt.Errorf("%w: remember snapshots: %w", ledger.ErrStore, err)
+	}
+	return nil
+}
+
+// unfinished are the snapshots that the end of a source, or of the process, cut short,
+// of sources that are about to start. Those of a selection that was widened begin again:
+// see addedBefore. What a sink is due goes on under the rules that its watch has now.
+func (c *Committer) unfinished(st *plan.State, start []*Feed) ([]*snapshot, error) {
+	b := c.store.NewBatch()
+	defer b.Discard()
+	var jobs []*snapshot
+	err := c.store.ScanMeta(snapshotMeta, func(key string, value []byte) error {
+		var u unfinished
+		if err := json.Unmarshal(value, &u); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		if st.Watch(u.Watch) == nil || u.Sink != "" && st.Sink(u.Sink) == nil {
+			b.DeleteMeta(key)
+			return nil
+		}
+		i := slices.IndexFunc(start, func(s *Feed) bool { return s.ID == u.Source })
+		if i < 0 {
+			return nil // it is under way, or waits for the resource
+		}
+		h, ok := start[i].WatchNamed(u.Watch)
+		if !ok || u.Widened || u.Sink == "" && h.Watch.Fingerprint != u.Rules {
+			b.DeleteMeta(key) // what the watch covers and was not given is found by its rules
+			return nil
+		}
+		j := newSnapshot(start[i], h)
+		j.cursor = u.Cursor
+		if u.Sink != "" {
+			j.forSink(u.Sink)
+		}
+		jobs = append(jobs, j)
+		return nil
+	})
+	if err == nil {
+		err = c.store.Commit(b)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: unfinished snapshots: %w", ledger.ErrStore, err)
+	}
+	return jobs, nil
+}
+
+// covers reports whether the object is for the snapshot, and still for the watch
+// whose rules are now.
+func (j *snapshot) covers(c *Committer, o *compact.Object, now WatchRef) bool {
+	labels := c.namespaces.labels
+	return !(j.was != nil && j.was.Covers(o, labels)) && j.watch.Covers(o, labels) && (now.Watch == j.watch.Watch || now.Covers(o, labels))
+}
+
+func (j *snapshot) end() {
+	s := j.src
+	s.gaining = slices.DeleteFunc(s.gaining, func(other *snapshot) bool { return other == j })
+	switch n := j.objects.Load(); {
+	case j.quit != nil: // the caller is told
+	case s.ended(): // it goes on with the source's successor
+	case j.err != nil:
+		s.Log.Warn("a watch was not given all that it covered: it does not cover the resource any more", "watch", j.watch.Watch.Name)
+	case n > 0:
+		s.Log.Info("a watch or a sink was given recorded objects as sync events", "watch", j.watch.Watch.Name, "objects", n)
+	}
+	close(j.done)
+}

@@ -1,0 +1,111 @@
+package commit
+
+import (
+	"errors"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// Begin gives a starting informer what the ledger knows, with the version
+// to resume from, so that it needs no list. Where a part of the ledger is not of that
+// version, or cannot be read, it lists the resource as it was at that version. An object
+// that such a list cannot read begins with its recorded state.
+func (c *Committer) Begin(s *Feed) (*dynamicfactory.Snapshot, error) {
+	defer s.begun.Store(true)
+	listed := &dynamicfactory.Snapshot{Relist: true, Known: c.recordedFor(s)}
+	if s.start != cold {
+		listed.ResourceVersion, listed.Time = s.resume.ListVersion(), s.resume.Time
+	}
+	if s.start != warm {
+		return listed, nil
+	}
+	snap := &dynamicfactory.Snapshot{ResourceVersion: s.resume.ResourceVersion, Time: s.resume.Time}
+	floor := s.resume.RecordedUpTo()
+	err := c.ledger.Scan(s.Partition, s.KeyPrefix(), "", func(_ string, o *compact.Object) error {
+		snap.Objects = append(snap.Objects, o)
+		if v := o.GetResourceVersion(); ledger.Newer(v, floor) {
+			floor = v
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, outbox.ErrUnreadable):
+		s.Log.Error("a part of the recorded states cannot be read: the watch starts with a list", "error", err)
+		s.start, s.floor, s.listed = relist, floor, map[uint64]struct{}{}
+		return listed, nil
+	case err != nil:
+		return nil, err
+	}
+	s.warmObjects, s.floor = snap.Objects, floor
+	return snap, nil
+}
+
+// recordedFor returns the recorded states of the source's objects, in the form of now.
+func (c *Committer) recordedFor(s *Feed) func(namespace, name string) *compact.Object {
+	var codec *compact.Codec
+	return func(namespace, name string) *compact.Object {
+		key := ledger.Key(namespace, name)
+		o, err := c.ledger.State(s.Partition, key)
+		if err == nil {
+			o, err = c.formed(s, &codec, o)
+		}
+		if err != nil {
+			s.Log.Error("the recorded state of an object that cannot be listed cannot be read either", "object", key, "error", err)
+			return nil
+		}
+		return o
+	}
+}
+
+// Prepare decides what the source's informer begins with.
+func (c *Committer) Prepare(s *Feed) error {
+	cp, ok, err := c.ledger.Checkpoint(s.ID)
+	switch {
+	case errors.Is(err, outbox.ErrUnreadable):
+		s.Log.Error("the position of a watch cannot be read: it starts with a list", "error", err)
+		s.forgot = true
+	case err != nil:
+		return err
+	}
+	if ok {
+		if cp.Ahead != nil && cp.Listing == nil && cp.ResourceVersion != "" {
+			// Its list was taken in: up to the version, everything is recorded.
+			cp.Ahead[""] = ledger.Later(cp.Ahead[""], cp.ResourceVersion)
+		}
+		s.resume, s.saved, s.synced, s.epoch, s.ahead, s.recordedForm = cp, cp, cp.Synced, cp.Epoch, cp.Ahead, cp.Form
+		switch {
+		case cp.Resumable() && !s.rerecord():
+			s.start = warm
+		case cp.ListVersion() != "":
+			s.start = relist
+			s.rewind = cp.Listing != nil && cp.Listing.Rewound
+			if cp.Gap != nil {
+				gap := *cp.Gap
+				gap.Position = 1 // the first list's
+				s.open = &gap
+			}
+		}
+	}
+	if s.start == warm {
+		return nil // the informer finds deletions itself
+	}
+	s.floor = s.resume.RecordedUpTo()
+	empty, err := c.ledger.Empty(s.Partition, s.KeyPrefix())
+	if !empty {
+		s.listed = map[uint64]struct{}{}
+	}
+	return err
+}
+
+// Resumes reports whether a prepared feed resumes from an earlier life, and the version
+// from whose list it records the objects again because their form has changed; "": it
+// does not.
+func (s *Feed) Resumes() (resumes bool, rerecords string) {
+	if s.start == relist && s.resume.Form != "" && s.resume.Form != s.Form {
+		rerecords = s.resume.ListVersion()
+	}
+	return s.start != cold, rerecords
+}

@@ -1,0 +1,269 @@
+package commit
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// sweepLook is how many ledger entries a group looks at.
+const sweepLook = 8 * maxGroup
+
+// process handles the end of a source's initial list: every object of the list is
+// before this in the queue.
+func (c *feedSynced) process(g *group) error {
+	s := c.src
+	s.warmObjects = nil
+	if s.listed != nil {
+		if sub := s.informer(); sub != nil && s.first == "" && s.position == 0 {
+			s.first = sub.Checkpoint(0) // of a list without objects
+		}
+		g.jobs = append(g.jobs, &sweep{src: s, at: c.at})
+		return nil
+	}
+	return g.synced(s, c.at)
+}
+
+// synced notes that the first list is committed with all that it shows.
+func (g *group) synced(s *Feed, at time.Time) error {
+	g.touched[s] = struct{}{}
+	s.synced, s.listed, s.recordedForm = true, nil, s.Form
+	s.Log.Info("watch synced", "objects", s.objects(), "fromLedger", s.start == warm)
+	if !s.forgot {
+		return nil
+	}
+	s.forgot = false
+	return g.gap(s, at, &dynamicfactory.Gap{
+		Cause: dynamicfactory.CauseUnreadable, From: s.resume.ResourceVersion, To: s.saved.ResourceVersion, FromTime: s.resume.Time, ToTime: at,
+	}, nil)
+}
+
+// sweep finds the deletions that an informer which started from a list cannot see:
+// objects that the ledger has in the source's scope and the informer has not handed
+// over. (An informer that started from the ledger finds them itself.) The informer's
+// store is no measure: it is ahead of what is committed.
+//
+// The checkpoint of a source whose sweep is not finished says so, and its next start
+// begins with a list again.
+type sweep struct {
+	src    *Feed
+	at     time.Time
+	cursor string // the last key looked at
+}
+
+func (j *sweep) step(g *group) (more bool, err error) {
+	s := j.src
+	if s.ended() {
+		return false, nil
+	}
+	looked, deleted := 0, 0
+	err = g.c.ledger.Scan(s.Partition, s.KeyPrefix(), j.cursor, func(key string, o *compact.Object) error {
+		if looked == sweepLook || deleted == maxGroup {
+			return ledger.ErrEnough
+		}
+		looked++
+		j.cursor = key
+		if _, ok := s.listed[g.hashOf(o)]; ok || ledger.Newer(o.GetResourceVersion(), s.first) {
+			return nil // it exists, or was made after the list
+		}
+		deleted++
+		o, err := g.former(s, o)
+		if err != nil {
+			return err
+		}
+		return g.deleted(&sighting{src: s, obj: o, unknown: true, at: j.at})
+	})
+	if errors.Is(err, outbox.ErrUnreadable) {
+		s.Log.Error("a part of the recorded states cannot be read: deletions of objects in it are not told", "error", err)
+		s.forgot = true
+	} else if err != nil && !errors.Is(err, ledger.ErrEnough) {
+		return false, err
+	}
+	if errors.Is(err, ledger.ErrEnough) {
+		return true, nil
+	}
+	return false, g.synced(s, j.at)
+}
+
+func (j *sweep) end() {}
+
+// objects is the number of objects in the source's cache.
+func (s *Feed) objects() int {
+	sub := s.informer()
+	if sub == nil {
+		return 0
+	}
+	return len(sub.Informer().GetStore().ListKeys())
+}
+
+// Farewell reports all recorded objects of a part of the ledger as deleted to the
+// watches that were given them. It is the committer's, but for over.
+type Farewell struct {
+	src    *Feed // does not run
+	cursor string
+	at     time.Time
+	total  int
+	over   atomic.Bool // all of it is durable
+	notify chan<- struct{}
+}
+
+// NewFarewell makes a farewell of a part of the ledger: of the feed that it had, with the
+// watches that mean it, by the rules by which they were given its objects. notify gets a
+// value when it is over.
+func (c *Committer) NewFarewell(partition string, watches []plan.Watch, wants func(*plan.Watch) bool, notify chan<- struct{}) (*Farewell, error) {
+	gr, scope := ledger.SplitPartition(partition)
+	id := Identity{
+		Partition: partition, ID: ledger.FeedID(partition, ""), Scope: scope,
+		Resource: event.Resource{Group: gr.Group, Resource: gr.Resource},
+	}
+	all, err := c.ledger.Selections()
+	if err != nil {
+		return nil, err
+	}
+	var hits []WatchRef
+	for i := range watches {
+		w := &watches[i]
+		was, err := formerlyCovered(all, partition, w.Name)
+		if err != nil {
+			return nil, err
+		}
+		given := false
+		for feed, h := range was.known() {
+			if h == nil {
+				continue
+			}
+			given = true
+			id.Resource = all[feed][w.Name].Resource
+			h.Watch.ServerLabels, h.Watch.ServerFields = w.ServerLabels, w.ServerFields
+			if ns := strings.TrimPrefix(feed, was.all); ns != "" {
+				h.namespaces = map[string]struct{}{ns: {}}
+			}
+			hits = append(hits, *h)
+		}
+		if !given && wants(w) {
+			hits = append(hits, NewWatchRef(w)) // it may have been given a part, or all under another name
+		}
+	}
+	if id.Resource.Version == "" {
+		if id.Resource, err = c.recordedResource(&id); err != nil {
+			return nil, err
+		}
+	}
+	id.Key.GVR = gr.WithVersion(id.Resource.Version)
+	cp, _, err := c.ledger.Checkpoint(id.ID)
+	if ledger.IgnoreUnreadable(err) != nil {
+		return nil, err
+	}
+	s := c.NewFeed(id, hits...)
+	s.epoch = cp.Epoch
+	return &Farewell{src: s, at: c.cfg.Now(), notify: notify}, nil
+}
+
+// recordedResource returns the resource of a feed's objects as they are recorded.
+func (c *Committer) recordedResource(id *Identity) (event.Resource, error) {
+	r := id.Resource
+	err := c.ledger.Scan(id.Partition, id.KeyPrefix(), "", func(_ string, o *compact.Object) error {
+		kind := o.GetObjectKind().GroupVersionKind()
+		r.Version, r.Kind = kind.Version, kind.Kind
+		return ledger.ErrEnough
+	})
+	if errors.Is(err, ledger.ErrEnough) {
+		err = nil
+	}
+	return r, ledger.IgnoreUnreadable(err)
+}
+
+// Over reports whether all of it is durable.
+func (j *Farewell) Over() bool {
+	if !j.over.Load() {
+		return false
+	}
+	j.src.Log.Info("the definition of a resource is gone: its recorded objects are reported as deleted", "objects", j.total)
+	return true
+}
+
+// Stop ends it: the resource is served again. It is called at a barrier.
+func (j *Farewell) Stop() { j.src.Stop() }
+
+func (j *Farewell) step(g *group) (more bool, err error) {
+	if j.src.ended() {
+		return false, nil // the resource is served again
+	}
+	n := 0
+	err = g.c.ledger.Scan(j.src.Partition, "", j.cursor, func(key string, o *compact.Object) error {
+		if n == maxGroup {
+			return ledger.ErrEnough
+		}
+		n++
+		j.cursor = key
+		return g.deleted(&sighting{src: j.src, obj: o, unknown: true, at: j.at})
+	})
+	j.total += n
+	if errors.Is(err, ledger.ErrEnough) {
+		return true, nil
+	}
+	return false, ledger.IgnoreUnreadable(err)
+}
+
+func (j *Farewell) end() {
+	j.over.Store(true)
+	select {
+	case j.notify <- struct{}{}:
+	default: // there is a value
+	}
+}
+
+// A change of edits, or of the API version, changes the form in which states are
+// recorded and nothing about the objects. A source whose checkpoint names another
+// form begins with a list of the resource as it was at the newest version that is
+// recorded. Objects of equal version are recorded again without an event. What the
+// recorded states are needed for until then, such as the oldObject of an update, sees
+// them in the new form. The checkpoint names the new form once the list is committed,
+// so that a stop in between has the list taken again.
+
+// rerecord reports whether recorded states may be in another form than the source's.
+func (s *Feed) rerecord() bool { return s.recordedForm != s.Form }
+
+// former returns a state of the ledger in the form that the source records now. The
+// edits are those of now: what they do not remove but those of the recording did is
+// gone.
+func (g *group) former(s *Feed, o *compact.Object) (*compact.Object, error) {
+	return g.c.formed(s, &s.codec, o)
+}
+
+// formed is former with a codec of the caller's, which is made when it is needed.
+func (c *Committer) formed(s *Feed, codec **compact.Codec, o *compact.Object) (*compact.Object, error) {
+	if o == nil || !s.rerecord() || s.Edit == nil {
+		return o, nil
+	}
+	raw, err := o.AppendJSON(nil)
+	if err != nil {
+		return nil, fmt.Errorf("recorded state of %s: %w", ledger.Key(o.GetNamespace(), o.GetName()), err)
+	}
+	if s.Key.MetadataOnly && o.Kind() != "PartialObjectMetadata" {
+		path, err := compact.ParsePath("metadata")
+		if err != nil {
+			return nil, err
+		}
+		if metadata, ok := compact.Lookup(raw, path); ok {
+			raw = fmt.Appendf(nil, `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":%s}`, metadata)
+		}
+	}
+	edited, err := s.Edit(nil, raw)
+	if err != nil {
+		return nil, fmt.Errorf("edit recorded state of %s: %w", ledger.Key(o.GetNamespace(), o.GetName()), err)
+	}
+	if *codec == nil {
+		*codec = compact.NewCodecFor(c.dicts, s.Key.GVR.GroupResource().String()+" former")
+	}
+	return (*codec).Encode(edited, nil, 0)
+}

@@ -1,0 +1,282 @@
+package commit
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/pkg/compact"
+)
+
+// addedWatch is a watch that a feed now feeds too, or feeds by other rules.
+type addedWatch struct {
+	src   *Feed
+	watch WatchRef
+	was   coverage // what it covered before; nil: nothing
+}
+
+// coverage is what a watch covers, or covered.
+type coverage interface {
+	Covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool
+}
+
+// added are those of next that are not among the watches of the source, or are by
+// another definition.
+func (s *Feed) added(next []WatchRef) []addedWatch {
+	var gained []addedWatch
+	before := s.Watches()
+	for _, h := range next {
+		switch i := slices.IndexFunc(before, h.sameWatch); {
+		case i < 0:
+			gained = append(gained, addedWatch{src: s, watch: h})
+		case before[i].Watch.Fingerprint != h.Watch.Fingerprint:
+			gained = append(gained, addedWatch{src: s, watch: h, was: &before[i]})
+		}
+	}
+	return gained
+}
+
+func selectedBy(s *Feed, w *plan.Watch) ledger.Selected {
+	return ledger.Selected{Resource: s.Resource, Namespaces: w.Namespaces, Rules: w.Selection}
+}
+
+func selectionEntry(s *Feed, w *plan.Watch) (key string, value []byte) {
+	value, err := json.Marshal(selectedBy(s, w))
+	if err != nil { // strings always marshal
+		panic(fmt.Sprintf("feed: marshal selection: %v", err))
+	}
+	return ledger.SelectionKey(w.Name, s.ID), value
+}
+
+// watchRef returns rules as those of a watch.
+func watchRef(s *ledger.Selected, watch string) (WatchRef, error) {
+	filter, err := s.Rules.Filter()
+	if err != nil {
+		return WatchRef{}, fmt.Errorf("rules of watch %s: %w", watch, err)
+	}
+	h := WatchRef{Watch: &plan.Watch{Name: watch, Filter: filter}}
+	if len(s.Namespaces) > 0 {
+		h.namespaces = make(map[string]struct{}, len(s.Namespaces))
+		for _, ns := range s.Namespaces {
+			h.namespaces[ns] = struct{}{}
+		}
+	}
+	return h, nil
+}
+
+// formerly is what a watch covered of a part of the ledger, by id of the source that
+// was the last to record a namespace.
+type formerly struct {
+	all string               // the id of a source of all namespaces
+	ids map[string]*WatchRef // nil: the watch was not given what that source recorded
+}
+
+// known are the ids, none if nothing is known.
+func (f *formerly) known() map[string]*WatchRef {
+	if f == nil {
+		return nil
+	}
+	return f.ids
+}
+
+func (f *formerly) Covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool {
+	h, ok := f.ids[f.all+o.GetNamespace()]
+	if !ok {
+		h = f.ids[f.all]
+	}
+	return h != nil && h.Covers(o, nsLabels)
+}
+
+// formerlyCovered is what a watch covered of a part of the ledger; nil if
+// nothing is known of it.
+func formerlyCovered(all ledger.Selections, partition, watch string) (*formerly, error) {
+	f := &formerly{all: ledger.FeedID(partition, ""), ids: map[string]*WatchRef{}}
+	for id, watches := range all {
+		if !strings.HasPrefix(id, f.all) {
+			continue
+		}
+		f.ids[id] = nil
+		if rules, ok := watches[watch]; ok {
+			h, err := watchRef(&rules, watch)
+			if err != nil {
+				return nil, err
+			}
+			f.ids[id] = &h
+		}
+	}
+	if len(f.ids) == 0 {
+		return nil, nil
+	}
+	return f, nil
+}
+
+// addedBefore are the watches of sources that are about to start which may cover
+// recorded objects that they were not given.
+func (c *Committer) addedBefore(start []*Feed) ([]addedWatch, error) {
+	if len(start) == 0 {
+		return nil, nil
+	}
+	all, err := c.ledger.Selections()
+	if err != nil {
+		return nil, err
+	}
+	var gained []addedWatch
+	for _, s := range start {
+		for _, h := range s.Watches() {
+			if before, ok := all[s.ID][h.Watch.Name]; ok && before.Same(selectedBy(s, h.Watch)) {
+				continue
+			}
+			was, err := formerlyCovered(all, s.Partition, h.Watch.Name)
+			switch {
+			case err != nil:
+				return nil, err
+			case was != nil:
+				gained = append(gained, addedWatch{src: s, watch: h, was: was})
+			}
+		}
+	}
+	return gained, nil
+}
+
+// given are rules to make durable, by id of the source and name of the watch; nil for
+// a watch that is still being given what it gained.
+type given map[string]map[string]*ledger.Selected
+
+// givenBy are the rules of the sources' watches. The committer calls it.
+func givenBy(sources []*Feed) given {
+	rules := given{}
+	for _, s := range sources {
+		rules[s.ID] = map[string]*ledger.Selected{}
+		for _, h := range s.Watches() {
+			rules[s.ID][h.Watch.Name] = nil
+			if !slices.ContainsFunc(s.gaining, func(j *snapshot) bool { return j.only == nil && j.watch.Watch.Name == h.Watch.Name }) {
+				now := selectedBy(s, h.Watch)
+				rules[s.ID][h.Watch.Name] = &now
+			}
+		}
+	}
+	return rules
+}
+
+// noteSelections makes the rules of running sources durable. Those of parts of a
+// source are of no use any more.
+func (c *Committer) noteSelections(rules given) error {
+	known, err := c.ledger.Selections()
+	if err != nil {
+		return err
+	}
+	b := c.store.NewBatch()
+	defer b.Discard()
+	for id, watches := range rules {
+		for name, s := range watches {
+			if before, ok := known[id][name]; s != nil && (!ok || !reflect.DeepEqual(before, *s)) {
+				value, err := json.Marshal(s)
+				if err != nil {
+					return err
+				}
+				b.PutMeta(ledger.SelectionKey(name, id), value)
+			}
+		}
+		for name := range known[id] {
+			if _, ok := watches[name]; !ok {
+				b.DeleteMeta(ledger.SelectionKey(name, id))
+			}
+		}
+	}
+	for id, watches := range known {
+		all := id[:strings.LastIndexByte(id, '#')+1]
+		if _, running := rules[all]; running && id != all {
+			ledger.DropSelections(b, id, watches)
+		}
+	}
+	if err := c.store.Commit(b); err != nil {
+		return fmt.Errorf("%w: note selections: %w", ledger.ErrStore, err)
+	}
+	return nil
+}
+
+// dueMeta and the name of a sink say that the sink begins with a snapshot, which has not
+// begun.
+const DueMeta = "snapshot-due/"
+
+// firstSnapshots are those that sinks begin with.
+func firstSnapshots(due []string, sources []*Feed, stay map[*Feed][]WatchRef) []*snapshot {
+	var jobs []*snapshot
+	for _, name := range due {
+		for _, s := range sources {
+			hits, ok := stay[s]
+			if !ok {
+				hits = s.Watches()
+			}
+			for _, h := range hits {
+				j := newSnapshot(s, h)
+				j.forSink(name)
+				jobs = append(jobs, j)
+			}
+		}
+	}
+	return jobs
+}
+
+// WatchesChange is a change of the watches that feeds feed, ready to be put in place.
+type WatchesChange struct {
+	feeds     []*Feed
+	stay      map[*Feed][]WatchRef
+	snapshots []*snapshot
+	rules     given
+}
+
+// PrepareChange prepares a change to feeds that are about to start, and to new watches of
+// those that stay. It makes durable what the change has to deliver: what is recorded and
+// watches come to cover, and a first snapshot to each of the sinks that are due one.
+func (c *Committer) PrepareChange(st *plan.State, start []*Feed, stay map[*Feed][]WatchRef, due []string) (*WatchesChange, error) {
+	x := &WatchesChange{feeds: slices.Clone(start), stay: stay}
+	resumed, err := c.unfinished(st, start)
+	if err != nil {
+		return nil, err
+	}
+	resumed = slices.DeleteFunc(resumed, func(j *snapshot) bool { return slices.Contains(due, j.sink) })
+	gained, err := c.addedBefore(start)
+	if err != nil {
+		return nil, err
+	}
+	gained = slices.DeleteFunc(gained, func(a addedWatch) bool {
+		return slices.ContainsFunc(resumed, func(j *snapshot) bool {
+			return j.src == a.src && j.sink == "" && j.watch.Watch.Name == a.watch.Watch.Name
+		})
+	})
+	for s, watches := range stay {
+		x.feeds = append(x.feeds, s)
+		gained = append(gained, s.added(watches)...)
+	}
+	for _, a := range gained {
+		if a.watch.Watch.Snapshot {
+			j := newSnapshot(a.src, a.watch)
+			j.was = a.was
+			x.snapshots = append(x.snapshots, j)
+		}
+	}
+	x.snapshots = append(x.snapshots, firstSnapshots(due, x.feeds, stay)...)
+	x.snapshots = append(x.snapshots, resumed...)
+	return x, c.durable(x.snapshots, due)
+}
+
+// Change puts a change in place.
+func (b Barrier) Change(x *WatchesChange) {
+	for s, watches := range x.stay {
+		s.watches.Store(&watches)
+	}
+	for _, j := range x.snapshots {
+		b.g.begin(j)
+	}
+	x.rules = givenBy(x.feeds)
+}
+
+// FinishChange makes the rules durable by which the watches are given objects now.
+func (c *Committer) FinishChange(x *WatchesChange) error { return c.noteSelections(x.rules) }

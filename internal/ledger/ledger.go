@@ -1,0 +1,131 @@
+package ledger
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/pkg/compact"
+)
+
+// Store is what of the durable store is read here. *outbox.Store implements it.
+type Store interface {
+	State(partition, key string, dst []byte) ([]byte, bool, error)
+	ScanStateAfter(partition, prefix, after string, f func(key string, value []byte) error) error
+	Meta(key string) ([]byte, bool, error)
+	ScanMeta(prefix string, f func(key string, value []byte) error) error
+}
+
+// Ledger reads the last recorded states of objects, and how far the feeds have come. Any
+// goroutine may use it.
+type Ledger struct {
+	store Store
+	codec *compact.Codec
+}
+
+// newLedger returns the ledger of a store, whose entries need the dictionaries.
+func New(store Store, dicts *compact.Dictionaries) *Ledger {
+	return &Ledger{store, compact.NewCodec(dicts)}
+}
+
+// state returns a committed entry of the ledger, nil if there is none. The error is
+// outbox.ErrUnreadable if the entry is damaged, any other is an [ErrStore].
+func (l *Ledger) State(partition, key string) (*compact.Object, error) {
+	value, ok, err := l.store.State(partition, key, nil)
+	switch {
+	case errors.Is(err, outbox.ErrUnreadable):
+		return nil, fmt.Errorf("state of %s in %s: %w", key, partition, err)
+	case err != nil:
+		return nil, fmt.Errorf("%w: read state of %s in %s: %w", ErrStore, key, partition, err)
+	case !ok:
+		return nil, nil
+	}
+	return l.decode(partition, key, value)
+}
+
+// decode decodes a ledger entry. What cannot be decoded is damaged as well.
+func (l *Ledger) decode(partition, key string, value []byte) (*compact.Object, error) {
+	o, err := l.codec.Decode(value)
+	if err != nil {
+		return nil, fmt.Errorf("%w: state of %s in %s: %w", outbox.ErrUnreadable, key, partition, err)
+	}
+	return o, nil
+}
+
+// empty reports whether a partition has no committed entry whose key begins with prefix.
+func (l *Ledger) Empty(partition, prefix string) (bool, error) {
+	errFound := errors.New("found one")
+	err := l.store.ScanStateAfter(partition, prefix, "", func(string, []byte) error { return errFound })
+	if errors.Is(err, errFound) || errors.Is(err, outbox.ErrUnreadable) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("%w: scan %s: %w", ErrStore, partition, err)
+	}
+	return true, nil
+}
+
+// errEnough ends a scan that is gone on with later.
+var ErrEnough = errors.New("enough for now")
+
+// scan calls fn for the committed entries of a partition whose keys begin with prefix and
+// sort after a key, in their order. Damaged entries are left out; the error then is
+// outbox.ErrUnreadable, and may be errEnough as well.
+func (l *Ledger) Scan(partition, prefix, after string, fn func(key string, o *compact.Object) error) error {
+	var damage error
+	err := l.store.ScanStateAfter(partition, prefix, after, func(key string, value []byte) error {
+		o, err := l.decode(partition, key, value)
+		if err != nil {
+			damage = err
+			return nil //nolint:nilerr // the scan goes on, and ends with it
+		}
+		return fn(key, o)
+	})
+	if err == nil || errors.Is(err, ErrEnough) || errors.Is(err, outbox.ErrUnreadable) {
+		return errors.Join(err, damage)
+	}
+	return fmt.Errorf("%w: scan %s: %w", ErrStore, partition, err)
+}
+
+func IgnoreUnreadable(err error) error {
+	if errors.Is(err, outbox.ErrUnreadable) {
+		return nil
+	}
+	return err
+}
+
+// ErrStore marks an error of the durable store: nothing more can be promised and
+// the process has to end.
+var ErrStore = errors.New("the store failed")
+
+// feedIDs are the IDs of feeds in which keys of the store end that begin with prefix. The
+// prefix ends in the ID of a feed of all namespaces.
+func (l *Ledger) FeedIDs(prefix string) (map[string]bool, error) {
+	skip := strings.IndexByte(prefix, '/') + 1
+	ids := map[string]bool{}
+	err := l.store.ScanMeta(prefix, func(key string, _ []byte) error {
+		if !strings.Contains(key[len(prefix):], "#") { // or it is of a selector that holds one
+			ids[key[skip:]] = true
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: scan %s: %w", ErrStore, prefix, err)
+	}
+	return ids, nil
+}
+
+// Writer commits batches. *outbox.Store implements it.
+type Writer interface {
+	NewBatch() *outbox.Batch
+	Commit(b *outbox.Batch) error
+}
+
+// putMeta makes one value durable.
+func PutMeta(store Writer, key string, value []byte) error {
+	b := store.NewBatch()
+	defer b.Discard()
+	b.PutMeta(key, value)
+	return store.Commit(b)
+}

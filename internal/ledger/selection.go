@@ -1,0 +1,63 @@
+package ledger
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// selectedMeta, the name of a watch and the id of a source say by which rules the
+// watch was given the source's objects. What it covers in addition after a restart
+// comes as after a reload. An entry is written with the last of the objects; that of a
+// source that has been stopped stays, as nothing of its objects is recorded without it.
+const selectedMeta = "selected/"
+
+// selected are the rules by which a watch was given the objects of a source.
+type Selected struct {
+	Resource   event.Resource `json:"resource"`
+	Namespaces []string       `json:"namespaces,omitempty"` // none: all
+	Rules      plan.Selection `json:"rules,omitzero"`
+}
+
+// same reports whether both select the same, in whatever version of the resource.
+func (s Selected) Same(other Selected) bool {
+	s.Resource = other.Resource
+	return reflect.DeepEqual(s, other)
+}
+
+func SelectionKey(watch, id string) string { return selectedMeta + watch + "/" + id }
+
+// selections are the rules of watches, by id of the source and name of the watch.
+type Selections map[string]map[string]Selected
+
+// selections returns the rules by which watches were given objects.
+func (l *Ledger) Selections() (Selections, error) {
+	all := Selections{}
+	err := l.store.ScanMeta(selectedMeta, func(key string, value []byte) error {
+		var s Selected
+		if err := json.Unmarshal(value, &s); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		watch, id, _ := strings.Cut(strings.TrimPrefix(key, selectedMeta), "/")
+		if all[id] == nil {
+			all[id] = map[string]Selected{}
+		}
+		all[id][watch] = s
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: load selections: %w", ErrStore, err)
+	}
+	return all, nil
+}
+
+func DropSelections(b *outbox.Batch, id string, watches map[string]Selected) {
+	for name := range watches {
+		b.DeleteMeta(SelectionKey(name, id))
+	}
+}

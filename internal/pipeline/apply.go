@@ -1,0 +1,361 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/query"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// apply carries out a new state: build, start, swap, then stop. A sink's queue
+// exists before a route leads to it, and a route no longer leads to a sink before
+// its worker stops. Only the owner goroutine calls it.
+func (m *Manager) apply(ctx context.Context, next *plan.State) error {
+	if !m.namespaces.loaded {
+		if err := m.committer.LoadNamespaces(); err != nil {
+			return err
+		}
+		m.namespaces.loaded = true
+	}
+	if err := m.expireUnwatched(next); err != nil {
+		return err
+	}
+	d, err := m.desire(next)
+	if err == nil && (next.Hash == "" || next.Hash != m.applied) {
+		err = errors.Join(d.overlaps...) // of an accepted state, what the cluster serves has changed
+	}
+	if err != nil {
+		return err
+	}
+	diff := plan.Diff(m.currentState(), next)
+	rev, err := m.revise(next, d)
+	if err != nil {
+		return err
+	}
+	if err := m.prepareSinks(next, diff); err != nil {
+		return err
+	}
+	m.stopScrub() // it may have to do more now, or by other edits
+	if err := m.acceptEdits(&rev); err != nil {
+		return err
+	}
+	if err := m.tellAbsences(next, d); err != nil {
+		return err
+	}
+	// From here on nothing fails for reasons of the new state, only with the store.
+	m.store.SetLimits(outbox.Limits{
+		MaxBytes: next.Store.MaxBytes, MinFree: next.Store.MinFree,
+		RetentionMaxAge: next.Store.RetentionMaxAge, RetentionMaxBytes: next.Store.RetentionMaxBytes,
+		DeadLetterMaxAge: next.Store.DeadLetterMaxAge, DeadLetterMaxBytes: next.Store.DeadLetterMaxBytes,
+	})
+	unfilled := m.startSinks(ctx, next, diff)
+	m.undiscovered = d.undiscovered()
+	if err := m.follow(ctx, d, &adoption{state: next, edits: &rev, unfilled: unfilled}); err != nil {
+		return err
+	}
+	if err := m.startScrub(ctx); err != nil {
+		return err
+	}
+	if err := m.followNamespaces(ctx, next); err != nil {
+		return err
+	}
+	m.removeSinks(diff.Sinks.Remove)
+	for _, watch := range diff.Watches.Remove {
+		m.committer.ForgetWatch(watch)
+	}
+	if err := m.resumeRelabels(); err != nil {
+		return err
+	}
+	if !m.undiscovered {
+		if err := m.markUnwatched(next); err != nil {
+			return err
+		}
+	}
+	return m.noteAccepted(next)
+}
+
+// appliedMeta keeps the hash of the state that was applied last.
+const appliedMeta = "applied"
+
+func (m *Manager) noteAccepted(st *plan.State) error {
+	if st.Hash == m.applied {
+		return nil
+	}
+	if err := ledger.PutMeta(m.store, appliedMeta, []byte(st.Hash)); err != nil {
+		return fmt.Errorf("%w: note the accepted state: %w", ledger.ErrStore, err)
+	}
+	m.applied = st.Hash
+	return nil
+}
+
+// adoption is what of a new state is put in place together with the sources' watches.
+type adoption struct {
+	state    *plan.State
+	edits    *revision // nil: they are in place already
+	unfilled []string  // sinks that first get what is in the log
+}
+
+// logFailures has the first failure of each route of a router logged.
+func (m *Manager) logFailures(r *route.Router) {
+	if st := m.currentState(); st != nil && st.Router == r {
+		return // it is in use already
+	}
+	r.OnError(func(name string, err error) {
+		m.log.Warn("a route's expression failed on an object; later failures of the route are counted, not logged", "route", name, "error", err)
+	})
+}
+
+// reconcile follows a change of what the cluster serves, under the same state. When
+// the resources become known for the first time the start is completed: what cannot
+// work then ends Run, as it would have ended the start.
+func (m *Manager) reconcile(ctx context.Context) {
+	st := m.currentState()
+	if st == nil {
+		return
+	}
+	d, err := m.desire(st)
+	started := m.undiscovered && !d.undiscovered()
+	if started && err != nil {
+		m.fail(fmt.Errorf("start: %w", err))
+		return
+	}
+	if err != nil {
+		m.log.Warn("a watch insists on a resource that is not served any more; the others go on", "error", err)
+	}
+	if err := m.reviseServed(st, d); err != nil {
+		m.fail(err)
+		return
+	}
+	var a *adoption
+	if started {
+		a = &adoption{state: st}
+		m.undiscovered = false
+	}
+	if err := m.follow(ctx, d, a); errors.Is(err, ledger.ErrStore) {
+		m.fail(err)
+		return
+	} else if err != nil {
+		m.log.Error("could not follow a change of the served resources", "error", err)
+	}
+	if err := m.startScrub(ctx); err != nil {
+		m.fail(err)
+	}
+	_ = m.resumeRelabels() // the only error is the committer's end, which ends everything
+}
+
+// follow makes the running sources those of d, and adopts a new state if there is one.
+//
+// No change is judged by a part of the old rules and a part of the new ones: sources
+// that go have all that they handed over committed under the old ones, then routes,
+// sinks and the watches of the sources that stay change in one step, and only then new
+// sources start. One that takes over another's objects resumes from what that one had
+// committed.
+func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
+	start, stop, stay := m.compare(d)
+	if err := m.committer.HoldRelabels(); err != nil {
+		return err
+	}
+	m.noteMissing(d.missing)
+	for _, s := range d.sources {
+		m.metrics.watches(s)
+		for _, h := range s.Watches() {
+			m.committer.Feeds(h.Watch.Name, s)
+		}
+	}
+	for _, s := range stop {
+		m.stopSource(s)
+	}
+	if len(stop) > 0 {
+		m.committer.Flush()
+	}
+	if err := m.committer.HandOverCheckpoints(start, d.ids()); err != nil {
+		return err
+	}
+	if err := m.noteResolved(d); err != nil {
+		return err
+	}
+	if err := m.endFarewells(start); err != nil {
+		return err
+	}
+	for _, s := range start {
+		if err := m.committer.Prepare(s); err != nil {
+			return err
+		}
+	}
+	if err := m.adopt(ctx, a, start, stay); err != nil {
+		return err
+	}
+	var errs []error
+	for _, s := range start {
+		if err := m.startSource(ctx, s); err != nil {
+			errs = append(errs, fmt.Errorf("watch %s: %w", s.ID, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// compare sorts the sources into those that start, stop, and stay with new watches.
+func (m *Manager) compare(d desired) (start []*commit.Feed, stop []*informer, stay map[*commit.Feed][]commit.WatchRef) {
+	stay = map[*commit.Feed][]commit.WatchRef{}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for k, s := range m.sources {
+		if want, ok := d.sources[k]; ok {
+			stay[s.Feed] = want.Watches()
+		} else {
+			stop = append(stop, s)
+		}
+	}
+	for k, s := range d.sources {
+		if _, ok := m.sources[k]; !ok {
+			start = append(start, s)
+		}
+	}
+	slices.SortFunc(start, func(a, b *commit.Feed) int { return strings.Compare(a.ID, b.ID) })
+	return start, stop, stay
+}
+
+// startSource subscribes the feed to its informer.
+func (m *Manager) startSource(ctx context.Context, f *commit.Feed) error {
+	s := &informer{Feed: f}
+	resumed, rerecords := f.Resumes()
+	m.mu.Lock()
+	m.sources[s.Key] = s
+	m.mu.Unlock()
+	sub, err := m.factory.Subscribe(context.WithoutCancel(ctx), s.Key, m.committer.Handler(f))
+	if err != nil {
+		f.Subscribed(nil)
+		m.mu.Lock()
+		delete(m.sources, s.Key)
+		m.mu.Unlock()
+		return err
+	}
+	s.sub.Store(sub)
+	f.Subscribed(sub)
+	s.waiting.Go(func() {
+		select {
+		case <-sub.Synced():
+			m.committer.Synced(f)
+		case <-f.Stopped():
+		}
+	})
+	s.Log.Info("watch started", "resumed", resumed)
+	if rerecords != "" {
+		s.Log.Info("the edits or the API version changed: recording the objects again, without events", "resourceVersion", rerecords)
+	}
+	return nil
+}
+
+// stopSource ends the feed's informer and returns after its last notification.
+func (m *Manager) stopSource(s *informer) {
+	s.Stop()
+	s.waiting.Wait()
+	s.sub.Load().Close()
+	m.mu.Lock()
+	delete(m.sources, s.Key)
+	m.mu.Unlock()
+	s.Log.Info("watch stopped")
+}
+
+// resumeRelabels has the committer continue what namespaces' labels change, if the
+// resources are known.
+func (m *Manager) resumeRelabels() error {
+	if m.undiscovered {
+		return nil
+	}
+	return m.committer.ResumeRelabels()
+}
+
+func (m *Manager) closeSources() {
+	for _, s := range m.sourceList() {
+		m.stopSource(s)
+	}
+}
+
+// noteMissing keeps why patterns have no informer, and says so once for each.
+func (m *Manager) noteMissing(now map[string]query.Missing) {
+	m.mu.Lock()
+	before := m.missing
+	m.missing = now
+	m.mu.Unlock()
+	for k, x := range now {
+		if errors.Is(x.Err, dynamicfactory.ErrNotReady) {
+			continue // the resolver logs why
+		}
+		if known, ok := before[k]; !ok || known.Err.Error() != x.Err.Error() {
+			m.log.Warn("resource is not available: waiting for it, the other watches run", "watch", x.Watch, "resource", x.Pattern, "reason", x.Reason())
+		}
+	}
+	for k, x := range before {
+		if _, ok := now[k]; !ok && !errors.Is(x.Err, dynamicfactory.ErrNotReady) {
+			m.log.Info("resource is available now", "watch", x.Watch, "resource", x.Pattern)
+		}
+	}
+}
+
+func (m *Manager) currentState() *plan.State {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state
+}
+
+func (m *Manager) setState(s *plan.State) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.state = s
+}
+
+var _ Resolver = (*dynamicfactory.Resolver)(nil)
+
+// adopt puts the new watches of the feeds that stay in place and, if there is one, the
+// new state, between two commits. What was recorded before is for snapshots to deliver,
+// what is recorded after reaches the watches and sinks by itself.
+func (m *Manager) adopt(ctx context.Context, a *adoption, start []*commit.Feed, stay map[*commit.Feed][]commit.WatchRef) error {
+	st := m.currentState()
+	var due []string
+	var err error
+	if a != nil {
+		if st = a.state; !m.undiscovered { // or they come with the feeds
+			if due, err = m.dueSnapshots(st); err != nil {
+				return err
+			}
+		}
+	}
+	change, err := m.committer.PrepareChange(st, start, stay, due)
+	if err != nil {
+		return err
+	}
+	put := func(b commit.Barrier) error {
+		if a != nil {
+			if err := m.noteRoutes(a.state); err != nil {
+				return err
+			}
+			if a.edits != nil {
+				m.adoptEdits(a.edits)
+			}
+			m.logFailures(a.state.Router)
+			b.Adopt(a.state.Router, len(a.state.Sinks) == 0)
+			m.setState(a.state)
+		}
+		b.Change(change)
+		return nil
+	}
+	if a == nil {
+		err = m.committer.AtBarrier(func(b commit.Barrier) { _ = put(b) }) // only a new state can fail
+	} else if err = m.fillSinks(ctx, a.state, a.unfilled, put); err != nil && ctx.Err() == nil && !errors.Is(err, commit.ErrEnded) {
+		m.fail(err)
+	}
+	if err != nil {
+		return err
+	}
+	return m.committer.FinishChange(change)
+}

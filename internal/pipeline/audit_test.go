@@ -1,0 +1,179 @@
+package pipeline
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// audited runs an audit of the pods, in which meanwhile is called between two pages,
+// and returns how often the pods were listed for it, besides by the audit.
+func (l *live) audited(meanwhile func()) (relists uint64) {
+	l.Helper()
+	var once sync.Once
+	l.api.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == podPath && r.URL.Query().Get("continue") != "" && strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList") {
+			once.Do(meanwhile)
+		}
+		return false
+	})
+	defer l.api.Intercept(nil)
+	s := l.m.sourceList()[0]
+	before := s.sub.Load().Status().Relists
+	done := make(chan error, 1)
+	go func() { done <- l.m.audit(l.Context(), s, 0) }()
+	var err error
+	eventually(l.T, "the audit ends", func() bool {
+		l.api.Bookmark() // the watch catches up
+		select {
+		case err = <-done:
+			return true
+		default:
+			return false
+		}
+	})
+	if err != nil {
+		l.Error(err)
+	}
+	l.caughtUp()
+	return s.sub.Load().Status().Relists - before
+}
+
+// TestAuditOfAHealthyWatch changes the pods while the pages of the audit's list are
+// read: it finds nothing.
+func TestAuditOfAHealthyWatch(t *testing.T) {
+	changes := map[string]func(l *live){
+		"nothing": func(*live) {},
+		"made":    func(l *live) { l.api.Put(podPath, "ns", "a-new", nil); l.api.Put(podPath, "ns", "z-new", nil) },
+		"changed": func(l *live) {
+			l.api.Put(podPath, "ns", "pod-00000", phase("x"))
+			l.api.Put(podPath, "ns", "pod-01100", phase("x"))
+		},
+		"deleted":   func(l *live) { l.api.Delete(podPath, "ns", "pod-00001", "pod-01101") },
+		"recreated": func(l *live) { l.api.Delete(podPath, "ns", "pod-00002"); l.api.Put(podPath, "ns", "pod-00002", nil) },
+		"brief":     func(l *live) { l.api.Put(podPath, "ns", "brief", nil); l.api.Delete(podPath, "ns", "brief") },
+		"expired": func(l *live) {
+			l.api.Delete(podPath, "ns", "pod-00003", "pod-01103")
+			l.api.Put(podPath, "ns", "z-new", nil)
+			l.caughtUp() // the watch is past it, so that it does not expire as well
+			l.api.Bookmark()
+			l.api.Compact()
+		},
+	}
+	for name, change := range changes {
+		t.Run(name, func(t *testing.T) {
+			api, _ := podServer(t, 1200)
+			l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods})
+			l.apply(l.state(podWatch()))
+			l.synced()
+			if n := l.audited(func() { change(l); l.caughtUp() }); n != 0 {
+				t.Errorf("the pods were listed %d times", n)
+			}
+		})
+	}
+}
+
+// TestAuditFindsLosses keeps changes from the watch; the audit finds them, and nothing
+// else is reported.
+func TestAuditFindsLosses(t *testing.T) {
+	losses := map[string]struct {
+		change func(api *apitest.Server)
+		want   map[string]string
+	}{
+		"creation": {func(api *apitest.Server) { api.Put(podPath, "ns", "lost", nil) }, map[string]string{"lost": "added"}},
+		"update":   {func(api *apitest.Server) { api.Put(podPath, "ns", "pod-00700", phase("x")) }, map[string]string{"pod-00700": "sync updated"}},
+		"deletion": {func(api *apitest.Server) { api.Delete(podPath, "ns", "pod-00000") }, map[string]string{"pod-00000": "sync deleted"}},
+		"last":     {func(api *apitest.Server) { api.Delete(podPath, "ns", "pod-01199") }, map[string]string{"pod-01199": "sync deleted"}},
+		"another life": {func(api *apitest.Server) {
+			api.Delete(podPath, "ns", "pod-00600")
+			api.Put(podPath, "ns", "pod-00600", nil)
+		}, map[string]string{"pod-00600": "sync deleted added"}},
+	}
+	for name, tc := range losses {
+		t.Run(name, func(t *testing.T) {
+			api, names := podServer(t, 1200)
+			l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods})
+			l.apply(l.state(podWatch()))
+			l.synced()
+			api.Mute(true)
+			tc.change(api)
+			api.Mute(false)
+			if n := l.audited(func() { api.Put(podPath, "ns", "other", phase("x")) }); n != 1 {
+				t.Errorf("the pods were listed %d times", n)
+			}
+			for name, want := range tc.want {
+				eventually(t, "the repair", func() bool { return l.log().types(name) == want })
+			}
+			var repaired []string
+			for name := range tc.want {
+				repaired = append(repaired, name)
+			}
+			// The list brings what happened between it and the end of the watch.
+			if got := slices.DeleteFunc(l.repairs(), func(name string) bool { return name == "marker" }); !slices.Equal(got, repaired) {
+				t.Errorf("repairs of %q, want %q", got, repaired)
+			}
+			h := l.log()
+			if got := h[""]; len(got) != 1 {
+				t.Errorf("gaps: %q", got)
+			}
+			for _, name := range append(names, "lost") {
+				want := tc.want[name]
+				if want == "" && name != "lost" {
+					want = "sync"
+				}
+				if got := h.types(name); got != want {
+					t.Errorf("%s: %q, want %q", name, got, want)
+				}
+			}
+		})
+	}
+}
+
+// TestAuditFindsOvertakenRollback restores the server behind the daemon's back, and
+// lets it pass the version that the daemon has seen: the audit sees that an object is
+// older than recorded.
+func TestAuditFindsOvertakenRollback(t *testing.T) {
+	api, names := podServer(t, 700)
+	l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods})
+	l.apply(l.state(podWatch()))
+	l.synced()
+	saved := api.Save()
+	api.Put(podPath, "ns", names[600], phase("x"))
+	l.caughtUp()
+	api.Restore(saved)
+	api.Advance(100)
+	if n := l.audited(func() {}); n != 1 {
+		t.Errorf("the pods were listed %d times", n)
+	}
+	eventually(t, "the state of the restored server", func() bool { return l.log().types(names[600]) == "sync updated updated" })
+	if s := l.m.sourceList()[0]; s.sub.Load().Status().State != dynamicfactory.StateWatching {
+		t.Errorf("the watch is %s", s.sub.Load().Status().State)
+	}
+}
+
+// TestAuditOfAnUnorderedList refuses to judge by a list whose order it does not know.
+func TestAuditOfAnUnorderedList(t *testing.T) {
+	api, _ := podServer(t, 3)
+	l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods})
+	l.apply(l.state(podWatch()))
+	l.synced()
+	api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Query().Get("watch") != "" {
+			return false
+		}
+		_, _ = fmt.Fprintf(w, `{"kind":"PodList","apiVersion":"v1","metadata":{"resourceVersion":%q},"items":[%s,%s]}`, api.Version(),
+			`{"metadata":{"namespace":"ns","name":"b","uid":"b","resourceVersion":"1"}}`, `{"metadata":{"namespace":"ns","name":"a","uid":"a","resourceVersion":"1"}}`)
+		return true
+	})
+	s := l.m.sourceList()[0]
+	if err := l.m.audit(t.Context(), s, 0); err == nil || s.sub.Load().Status().Relists != 0 {
+		t.Errorf("the audit ended with %v and %d lists", err, s.sub.Load().Status().Relists)
+	}
+}

@@ -1,0 +1,161 @@
+package pipeline
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/query"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// desired is the set of sources that a state asks for, given what the cluster
+// serves.
+type desired struct {
+	sources map[dynamicfactory.Key]*commit.Feed
+	missing map[string]query.Missing
+
+	// resolved are the resources that patterns without a wildcard mean, by watch and
+	// pattern, and ambiguous the warnings about some of them.
+	resolved  map[string]string
+	ambiguous map[string]ambiguity
+
+	overlaps []error // of watches that discovery shows to edit the same objects differently
+}
+
+// ids are those of the feeds.
+func (d desired) ids() map[string]bool {
+	ids := make(map[string]bool, len(d.sources))
+	for _, s := range d.sources {
+		ids[s.ID] = true
+	}
+	return ids
+}
+
+// undiscovered reports whether the cluster's resources are not known yet, so that d
+// says nothing about them.
+func (d desired) undiscovered() bool {
+	for _, x := range d.missing {
+		if errors.Is(x.Err, dynamicfactory.ErrNotReady) {
+			return true
+		}
+	}
+	return false
+}
+
+// desire works out the sources of a state. It starts nothing; its only inputs are
+// the state and the resolver's answers, now and before. The error joins what makes
+// the state unusable: an edit that cannot be compiled, a missing resource that the
+// watch insists on. Of watches that overlap and edit differently the later one does
+// not get the resource.
+func (m *Manager) desire(st *plan.State) (desired, error) {
+	d := desired{
+		sources: map[dynamicfactory.Key]*commit.Feed{}, missing: map[string]query.Missing{},
+		resolved: map[string]string{}, ambiguous: map[string]ambiguity{},
+	}
+	var claims plan.Claims
+	var errs []error
+	for i := range st.Watches {
+		w, blind := &st.Watches[i], false // blind: it cannot judge objects yet
+		if w.Filter.NeedsNamespaces() && !m.committer.NamespacesReady() {
+			d.missing[w.Name] = query.Missing{Watch: w.Name, Pattern: "namespaces", Err: errNamespacesUnknown}
+			if w = m.inForce(&st.Watches[i]); w == nil {
+				w, blind = &st.Watches[i], true
+			}
+		}
+		excluded := m.excluded(w)
+		for _, pattern := range w.Resources {
+			resources, err := m.resolve(d, w, pattern)
+			if err != nil && !blind {
+				if w.FailOnMissing && !errors.Is(err, dynamicfactory.ErrNotReady) {
+					errs = append(errs, fmt.Errorf("watch %s: resource %s: %w", w.Name, pattern, err))
+				}
+				d.missing[patternKey(w.Name, pattern)] = query.Missing{Watch: w.Name, Pattern: pattern, Err: err}
+			}
+			for _, r := range resources {
+				gr := r.GVR.GroupResource()
+				if excluded(gr) || len(w.Namespaces) > 0 && !r.Namespaced {
+					continue // or the watch is about namespaces and the resource is not in any
+				}
+				if err := claims.Add(w, gr); err != nil {
+					d.overlaps = append(d.overlaps, err)
+					d.missing[patternKey(w.Name, gr.String())] = query.Missing{Watch: w.Name, Pattern: gr.String(), Err: err}
+					continue
+				}
+				if blind {
+					continue
+				}
+				if err := m.want(d, w, pattern, r); err != nil {
+					errs = append(errs, err)
+				}
+			}
+		}
+	}
+	widen(d.sources)
+	return d, errors.Join(errs...)
+}
+
+// inForce is the watch of next's name by which running sources judge, nil if there is
+// none. It is an older one than the state's while the labels of namespaces, by which the
+// new one selects, are not known. Only its selection is: edits do not wait.
+func (m *Manager) inForce(next *plan.Watch) *plan.Watch {
+	for _, s := range m.sourceList() {
+		h, ok := s.WatchNamed(next.Name)
+		if !ok {
+			continue
+		}
+		if reflect.DeepEqual(h.Watch.Edits, next.Edits) && h.Watch.MetadataOnly == next.MetadataOnly {
+			return h.Watch
+		}
+		w := *h.Watch
+		w.Edits, w.MetadataOnly = next.Edits, next.MetadataOnly
+		return &w
+	}
+	return nil
+}
+
+// want adds the sources that feed watch w with resource r, which pattern means.
+func (m *Manager) want(d desired, w *plan.Watch, pattern string, r dynamicfactory.Resource) error {
+	namespaces := []string{""}
+	if len(w.Namespaces) > 0 {
+		namespaces = w.Namespaces
+	}
+	fed := commit.NewWatchRef(w)
+	pinned := commit.PinnedVersion(pattern, r.GVR.Group)
+	for _, ns := range namespaces {
+		s, ok := d.sources[commit.KeyOf(w, r.GVR, pinned, ns)]
+		if !ok {
+			id, err := commit.IdentityOf(w, r, pinned, ns, m.redactKey)
+			if err != nil {
+				return fmt.Errorf("watch %s: %w", w.Name, err)
+			}
+			s = m.committer.NewFeed(id)
+			d.sources[id.Key] = s
+		}
+		s.AddWatch(fed)
+	}
+	return nil
+}
+
+// widen drops the namespaced sources beside which a source of the whole cluster
+// exists, and gives it their watches: sources of one partition must not overlap,
+// or one would find in the ledger what the other recorded and stay silent.
+func widen(sources map[dynamicfactory.Key]*commit.Feed) {
+	for _, k := range slices.Collect(maps.Keys(sources)) {
+		if k.Namespace == "" {
+			continue
+		}
+		wide := k
+		wide.Namespace = ""
+		if all, ok := sources[wide]; ok {
+			for _, h := range sources[k].Watches() {
+				all.AddWatch(h)
+			}
+			delete(sources, k)
+		}
+	}
+}

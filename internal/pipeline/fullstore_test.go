@@ -1,0 +1,129 @@
+package pipeline
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// maxGroup is how many changes the committer commits together.
+const maxGroup = 512
+
+// noRoom is more free disk than there is: ingest pauses.
+const noRoom = 1 << 60
+
+// within applies a state, which must not wait for room in the store.
+func (l *live) within(st *plan.State) {
+	l.Helper()
+	ctx, cancel := context.WithTimeout(l.Context(), 10*time.Second)
+	defer cancel()
+	if err := l.m.Apply(ctx, st); err != nil {
+		l.Fatalf("apply in a full store: %v", err)
+	}
+}
+
+func (l *live) blocked() {
+	l.Helper()
+	eventually(l.T, "paused, with the committer's queue full", func() bool {
+		return l.store.Health().Paused && l.m.committer.Backlogged()
+	})
+}
+
+// committed is the number of events in the log.
+func (l *live) committed() (n int) {
+	for _, lines := range l.log() {
+		n += len(lines)
+	}
+	return n
+}
+
+func TestReloadAndPurgeInAFullStore(t *testing.T) {
+	api, _ := podServer(t, 4000)
+	api.Serve("/api/v1/nodes", "v1", "Node")
+	l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods, nodes})
+	if _, err := l.store.EnsureSink("dead", outbox.FromNow); err != nil {
+		t.Fatal(err)
+	}
+	full := l.state(podWatch())
+	full.Store.MinFree = noRoom
+	l.apply(full)
+	l.blocked()
+
+	without := l.state(plan.Watch{Name: "n", Resources: []string{"nodes"}, Edits: full.Watches[0].Edits})
+	without.Store.MinFree = noRoom
+	l.within(without)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := l.m.PurgeSink(ctx, "dead"); err != nil {
+		t.Errorf("purge: %v", err)
+	}
+	if n := l.committed(); n > 3*maxGroup {
+		t.Errorf("%d events were committed past the limit", n)
+	}
+}
+
+func TestResourceGoesInAFullStore(t *testing.T) {
+	api, _ := podServer(t, 4000)
+	resolver := &changing{changed: make(chan struct{}), list: []dynamicfactory.Resource{pods}}
+	l := runLive(t, t.TempDir(), outbox.Options{}, api, resolver)
+	full := l.state(podWatch())
+	full.Store.MinFree = noRoom
+	l.apply(full)
+	l.blocked()
+	resolver.set()
+	eventually(t, "the watch has stopped", func() bool { return len(l.m.sourceList()) == 0 })
+	l.within(l.state(podWatch())) // raises the limit
+	eventually(t, "resumed", func() bool { return !l.store.Health().Paused })
+}
+
+// A watch is added to a resource with recorded objects. They come once there is room.
+func TestReloadAddsAWatchInAFullStore(t *testing.T) {
+	api, names := podServer(t, 3000)
+	l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods})
+	if _, err := l.store.EnsureSink("x", outbox.FromNow); err != nil {
+		t.Fatal(err)
+	}
+	second := podWatch(func(w *plan.Watch) { w.Name = "second" })
+	l.apply(l.state(podWatch()))
+	l.synced()
+	before := l.committed()
+	l.store.SetLimits(outbox.Limits{MinFree: noRoom})
+	eventually(t, "paused", func() bool { return l.store.Health().Paused })
+	full := l.routed(second, podWatch())
+	full.Store.MinFree = noRoom
+	l.within(full)
+	if n := l.committed() - before; n > maxGroup {
+		t.Errorf("%d events were committed past the limit", n)
+	}
+	l.within(l.routed(second, podWatch()))
+	q, err := l.store.Queue("x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the second watch's objects", func() bool { return q.Stats().Length == int64(len(names)) })
+}
+
+// The pipeline ends while the store is full, and goes on where it was.
+func TestStopInAFullStore(t *testing.T) {
+	api, names := podServer(t, 4000)
+	dir := t.TempDir()
+	l := runLive(t, dir, outbox.Options{}, api, served{pods})
+	full := l.state(podWatch())
+	full.Store.MinFree = noRoom
+	l.apply(full)
+	l.blocked()
+	l.stop()
+	l = runLive(t, dir, outbox.Options{}, api, served{pods})
+	l.apply(l.state(podWatch()))
+	l.synced()
+	h := l.log()
+	for _, n := range names {
+		if h.types(n) != "sync" {
+			t.Fatalf("%s: %q", n, h[n])
+		}
+	}
+}

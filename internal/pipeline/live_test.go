@@ -1,0 +1,275 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+const podPath = "/api/v1/pods"
+
+// live is a Manager that runs against an API server of the test.
+type live struct {
+	*testing.T
+	api     *apitest.Server
+	m       *Manager
+	store   *outbox.Store
+	metrics *prometheus.Registry
+	stop    func() // as SIGTERM does
+}
+
+func runLive(t *testing.T, dir string, opts outbox.Options, api *apitest.Server, resolver Resolver) *live {
+	t.Helper()
+	store, err := outbox.Open(dir, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics := prometheus.NewRegistry()
+	m, err := New(Config{
+		Cluster: "test", REST: api.Config(), Store: store, Resolver: resolver,
+		Logger: slog.New(slog.DiscardHandler), Registerer: metrics, Drain: time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	storeCtx, stopStore := context.WithCancel(context.WithoutCancel(t.Context()))
+	var running, storing sync.WaitGroup
+	storing.Go(func() { _ = store.Run(storeCtx) })
+	running.Go(func() {
+		if err := m.Run(ctx); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	l := &live{T: t, api: api, m: m, store: store, metrics: metrics}
+	l.stop = sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+		stopStore()
+		storing.Wait()
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(l.stop)
+	return l
+}
+
+// state is a state without routes: everything is in the log only.
+func (l *live) state(watches ...plan.Watch) *plan.State {
+	l.Helper()
+	router, err := route.Compile(nil)
+	if err != nil {
+		l.Fatal(err)
+	}
+	return &plan.State{Watches: watches, Router: router, Cluster: "test", Store: plan.Store{RetentionMaxAge: time.Hour}}
+}
+
+// routed is a state in which one route takes the first watch to the sink x, which no
+// worker delivers.
+func (l *live) routed(watches ...plan.Watch) *plan.State {
+	l.Helper()
+	st := l.state(watches...)
+	st.Routes = []route.Spec{{Name: "r", Watches: []string{watches[0].Name}, Sinks: []string{"x"}}}
+	var err error
+	if st.Router, err = route.Compile(st.Routes); err != nil {
+		l.Fatal(err)
+	}
+	return st
+}
+
+func (l *live) apply(st *plan.State) {
+	l.Helper()
+	ctx, cancel := context.WithTimeout(l.Context(), 20*time.Second)
+	defer cancel()
+	if err := l.m.Apply(ctx, st); err != nil {
+		l.Fatal(err)
+	}
+}
+
+// history is what the log has of each object, "type version", in order.
+type history map[string][]string
+
+func (h history) add(payload []byte) error {
+	r, err := record.Decode(payload)
+	if err != nil {
+		return err
+	}
+	e := &r.Event
+	line := string(e.Type) + " " + e.ResourceVersion
+	if e.FinalStateUnknown {
+		line += " unknown"
+	}
+	if e.Type == event.Gap {
+		line = "gap " + e.Gap.Cause
+	}
+	h[e.Name] = append(h[e.Name], line)
+	return nil
+}
+
+func (l *live) log() history {
+	l.Helper()
+	h := history{}
+	for after := uint64(0); ; {
+		items, err := l.store.ReadLog(after, 1000)
+		if err != nil {
+			l.Fatal(err)
+		}
+		if len(items) == 0 {
+			return h
+		}
+		for _, it := range items {
+			after = it.Sequence
+			if err := h.add(it.Payload); err != nil {
+				l.Fatal(err)
+			}
+		}
+	}
+}
+
+// queued is what the queue of sink x has of each object.
+func (l *live) queued() history {
+	l.Helper()
+	q, err := l.store.Queue("x")
+	if err != nil {
+		l.Fatal(err)
+	}
+	h := history{}
+	for after := uint64(0); ; {
+		items, err := q.Read(after, 1000, 1<<30)
+		if err != nil {
+			l.Fatal(err)
+		}
+		if len(items) == 0 {
+			return h
+		}
+		for _, it := range items {
+			after = it.Sequence
+			if err := h.add(it.Payload); err != nil {
+				l.Fatal(err)
+			}
+		}
+	}
+}
+
+// types is what happened to an object, without versions.
+func (h history) types(name string) string {
+	out := ""
+	for i, line := range h[name] {
+		if i > 0 {
+			out += " "
+		}
+		var t string
+		_, _ = fmt.Sscan(line, &t)
+		out += t
+	}
+	return out
+}
+
+// caughtUp waits until everything that happened to the pods is committed.
+func (l *live) caughtUp() {
+	l.Helper()
+	version := l.api.Version()
+	l.api.Put(podPath, "ns", "marker", map[string]any{"status": map[string]any{"at": version}})
+	version = l.api.Version()
+	eventually(l.T, "the marker is committed", func() bool {
+		value, ok, err := l.store.State("pods", ledger.Key("ns", "marker"), nil)
+		if err != nil || !ok {
+			return false
+		}
+		o, err := compact.NewCodec(l.m.dicts).Decode(value)
+		return err == nil && o.GetResourceVersion() == version
+	})
+	l.m.committer.Flush() // the log shows a commit after the ledger does
+}
+
+// synced waits until a whole list is committed.
+func (l *live) synced() {
+	l.Helper()
+	eventually(l.T, "synced", func() bool {
+		cp, ok, err := l.m.ledger.Checkpoint("pods#")
+		return err == nil && ok && cp.Synced && cp.ResourceVersion != "" && !cp.Sweeping && cp.Listing == nil
+	})
+	l.m.committer.Flush()
+}
+
+func eventually(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(2 * time.Millisecond) {
+		if f() {
+			return
+		}
+	}
+	t.Fatalf("never: %s", what)
+}
+
+// podServer serves pods pod-00000, pod-00001 and so on.
+func podServer(t *testing.T, n int) (*apitest.Server, []string) {
+	t.Helper()
+	api := apitest.New(t)
+	api.Serve(podPath, "v1", "Pod")
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("pod-%05d", i)
+		api.Put(podPath, "ns", names[i], nil)
+	}
+	return api, names
+}
+
+func phase(p string) map[string]any { return map[string]any{"status": map[string]any{"phase": p}} }
+
+// changing is a Resolver whose answers a test changes.
+type changing struct {
+	changed chan struct{}
+
+	mu   sync.Mutex
+	list []dynamicfactory.Resource
+}
+
+func (c *changing) Changed() <-chan struct{} { return c.changed }
+
+func (c *changing) set(list ...dynamicfactory.Resource) {
+	c.mu.Lock()
+	c.list = list
+	c.mu.Unlock()
+	c.changed <- struct{}{}
+}
+
+func (c *changing) Resolve(pattern string) ([]dynamicfactory.Resource, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return served(c.list).Resolve(pattern)
+}
+
+// metric is the sum of a metric's series.
+func (l *live) metric(name string) (sum float64) {
+	l.Helper()
+	families, err := l.metrics.Gather()
+	if err != nil {
+		l.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+		for _, m := range f.GetMetric() {
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	return sum
+}

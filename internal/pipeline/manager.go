@@ -1,0 +1,411 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+
+	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/delivery"
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/query"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// window is how many watch events of one informer may be on their way between
+// the stream and the commit. Behind it the TCP stream of the watch fills up, and
+// then the API server's buffer for it.
+const window = 2048
+
+// Resolver finds the resources that the cluster serves.
+// *dynamicfactory.Resolver implements it.
+type Resolver interface {
+	// Resolve returns the resources that a kubectl-style name or wildcard means,
+	// or an error that says why there are none.
+	Resolve(pattern string) ([]dynamicfactory.Resource, error)
+	// Changed delivers a value when Resolve's answers may have changed.
+	Changed() <-chan struct{}
+}
+
+// Config is what a Manager works with.
+type Config struct {
+	Cluster    string        // the cluster's name in events
+	REST       *rest.Config  // how to reach the API server
+	Resolver   Resolver      // must be running
+	Store      *outbox.Store // must be running
+	Logger     *slog.Logger  // never nil
+	Registerer prometheus.Registerer
+	Stdout     io.Writer // for sinks that write to standard output
+	Dir        string    // what relative paths in sinks' configs are relative to
+	SpoolDir   string    // for watches that wait for their lists; see dynamicfactory.RawOptions
+	// InformerName names the informers in client-go's metrics; "" keeps them out. It
+	// must be unique in the process.
+	InformerName string
+	Drain        time.Duration    // how long deliveries in flight may take at the end
+	Now          func() time.Time // nil: time.Now
+}
+
+// Manager owns the pipeline. Make one with [New], call [Manager.Run] once, and
+// [Manager.Apply] whenever the desired state changes.
+type Manager struct {
+	cfg       Config
+	log       *slog.Logger
+	store     *outbox.Store
+	factory   *dynamicfactory.Factory
+	committer *commit.Committer
+	ledger    *ledger.Ledger
+	dicts     *compact.Dictionaries
+	inflater  *record.Inflater
+	reader    *query.Reader
+	metrics   *metrics
+	redactKey []byte
+
+	definitions dynamic.ResourceInterface // of custom resources
+
+	edits          atomic.Pointer[redact.Table] // of the state that is adopted
+	editsChanged   atomic.Uint64                // how often edits was replaced
+	editsTightened atomic.Uint64                // how often more was hidden than before
+	scrub          scrubber
+
+	requests     chan request
+	calls        chan call
+	farewellOver chan struct{} // gets a value when one of farewells is over
+	fatal        chan error    // an error that ends Run; holds one
+
+	// Owned by the goroutine that applies states.
+	namespaces   namespaces
+	accepted     redact.Accepted             // what edits was made of
+	resolved     map[string]string           // which resource a pattern of a watch means
+	applied      string                      // hash of the state that was applied last
+	farewells    map[string]*commit.Farewell // by part of the ledger
+	undiscovered bool                        // the cluster's resources are not known yet
+
+	// mu guards what is below. It is held for map accesses only.
+	mu        sync.Mutex
+	state     *plan.State
+	sources   map[dynamicfactory.Key]*informer
+	sinks     map[string]*sinkWorker
+	missing   map[string]query.Missing // watch and pattern → why there is no informer
+	ambiguous map[string]ambiguity     // by watch and pattern
+}
+
+// informer is the owner's half of a running feed.
+type informer struct {
+	*commit.Feed
+	sub     atomic.Pointer[dynamicfactory.Subscription]
+	waiting sync.WaitGroup // for the first list
+}
+
+// request asks the owner goroutine to apply a state.
+type request struct {
+	state *plan.State
+	done  chan error
+}
+
+// ErrForeignCluster means that the store's contents are of another cluster.
+var ErrForeignCluster = errors.New("this store belongs to another cluster")
+
+// New prepares a Manager: it reads what the store remembers and starts nothing.
+func New(cfg Config) (*Manager, error) {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	m := &Manager{
+		cfg: cfg, log: cfg.Logger, store: cfg.Store,
+		metrics:      newMetrics(cfg.Registerer),
+		requests:     make(chan request),
+		calls:        make(chan call),
+		fatal:        make(chan error, 1),
+		sources:      map[dynamicfactory.Key]*informer{},
+		sinks:        map[string]*sinkWorker{},
+		missing:      map[string]query.Missing{},
+		farewells:    map[string]*commit.Farewell{},
+		farewellOver: make(chan struct{}, 1),
+	}
+	var err error
+	if m.dicts, err = ledger.LoadDictionaries(cfg.Store); err != nil {
+		return nil, err
+	}
+	if m.redactKey, err = ledger.LoadRedactKey(cfg.Store); err != nil {
+		return nil, err
+	}
+	if m.resolved, err = loadResolved(cfg.Store); err != nil {
+		return nil, err
+	}
+	applied, _, err := cfg.Store.Meta(appliedMeta)
+	if err != nil {
+		return nil, fmt.Errorf("load the hash of the applied state: %w", err)
+	}
+	m.applied = string(applied)
+	client, err := dynamic.NewForConfig(cfg.REST)
+	if err != nil {
+		return nil, err
+	}
+	m.definitions = client.Resource(definitions)
+	m.ledger = ledger.New(cfg.Store, m.dicts)
+	m.committer, err = commit.New(commit.Config{
+		Cluster: cfg.Cluster, Store: cfg.Store, Ledger: m.ledger, Dictionaries: m.dicts,
+		Logger: cfg.Logger, Registerer: cfg.Registerer, Now: cfg.Now, Running: m.running,
+	})
+	if err != nil {
+		return nil, err
+	}
+	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Dictionaries: m.dicts, Edit: m.editRecord}
+	if err := m.loadEdits(); err != nil {
+		return nil, err
+	}
+	if err := m.loadScrub(); err != nil {
+		return nil, err
+	}
+	m.factory, err = dynamicfactory.NewForConfig(cfg.REST,
+		dynamicfactory.WithName(cfg.InformerName),
+		dynamicfactory.WithCompactStore(),
+		dynamicfactory.WithRaw(dynamicfactory.RawOptions{
+			Dictionaries: m.dicts,
+			Edit:         m.editFor,
+			Snapshot:     m.snapshotFor,
+			Window:       window,
+			SpoolDir:     cfg.SpoolDir,
+			OnGap:        m.onGap,
+			ClusterUID:   m.checkCluster,
+		}))
+	if err != nil {
+		return nil, fmt.Errorf("informer factory: %w", err)
+	}
+	m.reader, err = query.New(query.Config{
+		Pipeline: m, Committer: m.committer, Store: cfg.Store, Resolver: cfg.Resolver,
+		Inflater: m.inflater, Edits: m.edits.Load, Registerer: cfg.Registerer,
+	})
+	return m, err
+}
+
+// Run runs the pipeline until ctx is done or the store fails, and returns when
+// all its goroutines have ended. Call it once.
+//
+// The order of the end, and why:
+//
+//  1. The audit and a scrub of the store end, and informers stop and are joined, so nothing new arrives.
+//  2. The committer commits what they handed over, so that it need not be read
+//     again, and ends. In a full store it ends at once.
+//  3. The sinks' workers finish or put back what is in flight. They come last
+//     because the backlog is safe in the store, whose owner closes it after Run.
+func (m *Manager) Run(ctx context.Context) error {
+	ended, end := context.WithCancel(context.WithoutCancel(ctx)) // of the informers
+	defer end()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	committed := make(chan error, 1)
+	go func() { committed <- m.committer.Run(ctx, ended) }()
+	var audit sync.WaitGroup
+	audit.Go(func() { m.auditLoop(ctx) })
+
+	err := m.own(ctx)
+
+	stop()
+	m.stopScrub()
+	audit.Wait()
+	m.closeSources()
+	m.namespaces.close()
+	m.factory.Shutdown()
+	end()
+	commitErr := <-committed
+	m.stopSinks()
+	return errors.Join(err, commitErr)
+}
+
+// own is the only goroutine that starts and stops sources and sinks.
+func (m *Manager) own(ctx context.Context) error {
+	forget := time.NewTicker(forgetInterval)
+	defer forget.Stop()
+	var goneAgain <-chan time.Time // fires when definitions are to be looked for again
+	report := func() error {
+		again, err := m.reportGone(ctx)
+		if goneAgain = nil; again {
+			goneAgain = time.After(goneRetry)
+		}
+		return err
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-m.committer.Done():
+			return nil // its error is Run's
+		case err := <-m.fatal:
+			return err
+		case r := <-m.requests:
+			err := m.apply(ctx, r.state)
+			r.done <- err
+			if errors.Is(err, ledger.ErrStore) {
+				return err // half of the state may be in place
+			}
+			if err == nil {
+				if err := report(); err != nil {
+					return err
+				}
+			}
+		case c := <-m.calls:
+			c.done <- c.run()
+		case <-forget.C:
+			if err := errors.Join(m.forgetUnwatched(), report()); err != nil {
+				return err
+			}
+		case <-m.farewellOver:
+			if err := report(); err != nil {
+				return err
+			}
+		case <-goneAgain:
+			if err := report(); err != nil {
+				return err
+			}
+		case <-m.cfg.Resolver.Changed():
+			m.reconcile(ctx)
+			if err := report(); err != nil {
+				return err
+			}
+		case <-m.committer.NamespacesKnown():
+			m.reconcile(ctx)
+		}
+	}
+}
+
+// Apply makes the running pipeline match the desired state. Everything that can
+// fail is done first: after an error the old state runs on untouched. It may be
+// called from any goroutine while Run runs; calls are carried out one by one. When
+// ctx ends it returns, but what has begun is carried out all the same.
+func (m *Manager) Apply(ctx context.Context, s *plan.State) error {
+	r := request{state: s, done: make(chan error, 1)}
+	select {
+	case m.requests <- r:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-m.committer.Done():
+		return commit.ErrEnded
+	}
+	select {
+	case err := <-r.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// fail ends Run with err; only the first counts.
+func (m *Manager) fail(err error) {
+	select {
+	case m.fatal <- err:
+	default:
+	}
+}
+
+// checkCluster is called at the first contact with the API server. A store must
+// never be continued with another cluster: every object would look deleted.
+func (m *Manager) checkCluster(_ context.Context, uid string) error {
+	known, ok, err := m.store.Meta(ledger.ClusterMeta)
+	if err != nil {
+		return err
+	}
+	switch {
+	case uid == "":
+		return nil // not allowed to know; the rollback check is all there is
+	case !ok:
+		return ledger.PutMeta(m.store, ledger.ClusterMeta, []byte(uid))
+	case string(known) == uid:
+		return nil
+	}
+	err = fmt.Errorf("%w: it was filled from the cluster whose kube-system namespace has uid %s, this one's has %s; use another store.path, or correct the kubeconfig", ErrForeignCluster, known, uid)
+	m.fail(err)
+	return err
+}
+
+// editFor gives an informer the edit that its watches ask for.
+func (m *Manager) editFor(k dynamicfactory.Key) dynamicfactory.EditFunc {
+	s := m.source(k)
+	if s == nil {
+		return nil
+	}
+	return s.Edit
+}
+
+// snapshotFor gives a starting informer what the ledger knows.
+func (m *Manager) snapshotFor(_ context.Context, k dynamicfactory.Key) (*dynamicfactory.Snapshot, error) {
+	s := m.source(k)
+	if s == nil {
+		return nil, nil
+	}
+	return m.committer.Begin(s.Feed)
+}
+
+// onGap hands a loss of history to the committer.
+func (m *Manager) onGap(k dynamicfactory.Key, g dynamicfactory.Gap) {
+	if s := m.source(k); s != nil {
+		m.committer.HistoryLost(s.Feed, g)
+	}
+}
+
+func (m *Manager) source(k dynamicfactory.Key) *informer {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.sources[k]
+}
+
+func (m *Manager) sourceList() []*informer {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list := make([]*informer, 0, len(m.sources))
+	for _, s := range m.sources {
+		list = append(list, s)
+	}
+	return list
+}
+
+// running are the feeds whose informers run.
+func (m *Manager) running() []*commit.Feed {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	list := make([]*commit.Feed, 0, len(m.sources))
+	for _, s := range m.sources {
+		list = append(list, s.Feed)
+	}
+	return list
+}
+
+// Reader answers what the pipeline runs and has recorded.
+func (m *Manager) Reader() *query.Reader { return m.reader }
+
+// Running implements query.Pipeline.
+func (m *Manager) Running() query.Running {
+	scrub := m.scrubStatus()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := query.Running{
+		State: m.state, Missing: slices.Collect(maps.Values(m.missing)), Warnings: map[string][]string{},
+		Workers: map[string]*delivery.Worker{}, Scrub: scrub,
+	}
+	for _, s := range m.sources {
+		r.Feeds = append(r.Feeds, query.Source{Feed: s.Feed, Informer: s.sub.Load()})
+	}
+	for _, a := range m.ambiguous {
+		r.Warnings[a.watch] = append(r.Warnings[a.watch], a.String())
+	}
+	for name, w := range m.sinks {
+		r.Workers[name] = w.worker
+	}
+	return r
+}

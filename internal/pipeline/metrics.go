@@ -1,0 +1,63 @@
+package pipeline
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watcherd/watcherd/internal/commit"
+)
+
+type metrics struct {
+	auditsTotal    *prometheus.CounterVec // by resource and result
+	forgottenTotal prometheus.Counter     // feeds that no watch reads any more
+	scrubbedTotal  *prometheus.CounterVec // by result: events and states that a scrub looked at
+	scrubbing      prometheus.Gauge       // 1 while there is a scrub to do
+	scrubbed       prometheus.Gauge       // when the last one was done
+}
+
+func newMetrics(r prometheus.Registerer) *metrics {
+	m := &metrics{
+		auditsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "watcherd_audits_total",
+			Help: "Comparisons of a resource's recorded states with the cluster: clean, repaired (a difference made the resource be listed again) or unfinished.",
+		}, []string{"resource", "result"}),
+		forgottenTotal: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "watcherd_ledger_forgotten_total",
+			Help: "Feeds whose recorded states were forgotten, as no watch had read them for longer than events are kept.",
+		}),
+	}
+	m.scrubbedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "watcherd_scrub_items_total",
+		Help: "Recorded events and states that were rewritten because the configuration hides more than before, or could not be (failed).",
+	}, []string{"result"})
+	m.scrubbing = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "watcherd_scrub_pending",
+		Help: "1 while recorded events or states hold something that the configuration hides.",
+	})
+	m.scrubbed = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "watcherd_scrub_done_timestamp_seconds",
+		Help: "When the store was last rewritten because the configuration hides more than before.",
+	})
+	for _, result := range []string{"rewritten", "failed"} {
+		m.scrubbedTotal.WithLabelValues(result)
+	}
+	r.MustRegister(m.auditsTotal, m.forgottenTotal, m.scrubbedTotal, m.scrubbing, m.scrubbed)
+	return m
+}
+
+// Results of an audit.
+const (
+	auditClean      = "clean"
+	auditRepaired   = "repaired"
+	auditUnfinished = "unfinished"
+)
+
+func (m *metrics) audited(s *informer, result string) {
+	m.auditsTotal.WithLabelValues(s.Key.GVR.GroupResource().String(), result).Inc()
+}
+
+// watches notes that a feed is compared with the cluster. Series begin at zero.
+func (m *metrics) watches(s *commit.Feed) {
+	for _, result := range [...]string{auditClean, auditRepaired, auditUnfinished} {
+		m.auditsTotal.WithLabelValues(s.Key.GVR.GroupResource().String(), result)
+	}
+}

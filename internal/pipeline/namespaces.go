@@ -1,0 +1,87 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// namespaceKey is the informer for watches that select namespaces by label. Its
+// variant keeps it apart from a watch on namespaces that a user configures.
+var namespaceKey = dynamicfactory.Key{
+	GVR: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, MetadataOnly: true, Variant: "selector",
+}
+
+// errNamespacesUnknown keeps a watch that selects namespaces by label from judging
+// objects before the labels are known. Until then it goes on by the selection that it had.
+var errNamespacesUnknown = errors.New("the watch selects namespaces by label, and they are not listed yet (it needs list and watch on namespaces); until then a selection that it had stays in force")
+
+// namespaces is the informer of namespaces, while a watch needs their labels.
+type namespaces struct {
+	loaded  bool // the committer knows what the store remembers
+	sub     *dynamicfactory.Subscription
+	stopped chan struct{}
+	waiting sync.WaitGroup
+}
+
+// followNamespaces starts or stops the informer as the state needs. It does not
+// wait for its first list: Committer.NamespacesKnown says when it is there.
+//
+// It is called after the state's sources have started: what their watches had
+// selected in an earlier life goes by the labels of that time, and a label that
+// changed since is a change like any other.
+func (m *Manager) followNamespaces(ctx context.Context, st *plan.State) error {
+	n := &m.namespaces
+	needed := false
+	for i := range st.Watches {
+		needed = needed || st.Watches[i].Filter.NeedsNamespaces()
+	}
+	switch {
+	case needed && n.sub == nil:
+		stopped := make(chan struct{})
+		h := m.committer.NamespaceHandler(stopped)
+		sub, err := m.factory.Subscribe(context.WithoutCancel(ctx), namespaceKey, h)
+		if err != nil {
+			return err
+		}
+		h.Subscribed(sub)
+		n.sub, n.stopped = sub, stopped
+		n.waiting.Go(func() {
+			select {
+			case <-sub.Synced():
+				h.Synced(listed(sub.Informer().GetStore()))
+			case <-stopped:
+			}
+		})
+	case !needed && (n.sub != nil || m.committer.NamespacesReady()):
+		n.close()
+		m.committer.Flush() // nothing of the informer is on its way
+		return m.committer.ForgetNamespaces()
+	}
+	return nil
+}
+
+// listed are the names of the namespaces that exist.
+func listed(store cache.Store) map[string]struct{} {
+	names := map[string]struct{}{}
+	for _, key := range store.ListKeys() {
+		names[key] = struct{}{}
+	}
+	return names
+}
+
+func (n *namespaces) close() {
+	if n.sub == nil {
+		return
+	}
+	close(n.stopped)
+	n.waiting.Wait()
+	n.sub.Close()
+	n.sub = nil
+}

@@ -1,0 +1,244 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// served is a Resolver over a fixed list.
+type served []dynamicfactory.Resource
+
+func (s served) Changed() <-chan struct{} { return nil }
+
+// Resolve takes RESOURCE.GROUP for the first version listed, RESOURCE.VERSION.GROUP
+// for that one.
+func (s served) Resolve(pattern string) ([]dynamicfactory.Resource, error) {
+	for _, r := range s {
+		pinned := r.GVR.Resource + "." + r.GVR.Version + "." + r.GVR.Group
+		if pattern == r.GVR.GroupResource().String() || pattern == pinned {
+			return []dynamicfactory.Resource{r}, nil
+		}
+	}
+	return nil, fmt.Errorf("%s is not served", pattern)
+}
+
+var (
+	pods      = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", Namespaced: true}
+	nodes     = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, Kind: "Node"}
+	widgets   = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}, Kind: "Widget", Namespaced: true}
+	widgetsV2 = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Group: "example.com", Version: "v2beta1", Resource: "widgets"}, Kind: "Widget", Namespaced: true}
+)
+
+// rig is a Manager whose informers never start: tests hand its committer the
+// notifications.
+type rig struct {
+	*testing.T
+	m      *Manager
+	store  *outbox.Store
+	read   uint64 // sequence of the last event looked at
+	stop   func() // the committer
+	joined map[*commit.Feed]bool
+
+	codecs map[string]*compact.Codec // of edited objects, by partition
+}
+
+// newRig makes a rig whose committer runs.
+func newRig(t *testing.T, dir string, watches ...plan.Watch) *rig {
+	t.Helper()
+	r := idleRig(t, dir, watches...)
+	ended, end := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- r.m.committer.Run(context.WithoutCancel(t.Context()), ended) }()
+	r.stop = sync.OnceFunc(func() {
+		r.m.stopScrub()
+		end()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(r.stop)
+	r.adoptRouter(r.m.currentState().Router)
+	return r
+}
+
+func idleRig(t *testing.T, dir string, watches ...plan.Watch) *rig {
+	t.Helper()
+	store, err := outbox.Open(dir, outbox.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := New(Config{
+		Cluster: "test", REST: &rest.Config{Host: "https://127.0.0.1:1"}, Store: store,
+		Resolver: served{pods, nodes, widgets, widgetsV2, secretResource},
+		Logger:   slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
+		Now: func() time.Time { return time.Unix(1_800_000_000, 0) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.EnsureSink("sink", outbox.FromNow); err != nil {
+		t.Fatal(err)
+	}
+	router, err := route.Compile([]route.Spec{{Name: "all", Payload: []string{"object", "oldObject"}, Sinks: []string{"sink"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.setState(&plan.State{Watches: watches, Router: router})
+	t.Cleanup(func() {
+		m.factory.Shutdown()
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return &rig{T: t, m: m, store: store, joined: map[*commit.Feed]bool{}, codecs: map[string]*compact.Codec{}}
+}
+
+// adoptRouter has the committer route by the router from now on.
+func (r *rig) adoptRouter(router *route.Router) {
+	r.Helper()
+	if err := r.m.committer.AtBarrier(func(b commit.Barrier) { b.Adopt(router, false) }); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// report is a notification of an informer.
+type report struct {
+	feed *commit.Feed
+	to   func(cache.ResourceEventHandler)
+}
+
+func addedTo(s *commit.Feed, o *compact.Object) report {
+	return report{s, func(h cache.ResourceEventHandler) { h.OnAdd(o, false) }}
+}
+
+// listedBy is of the feed's first list.
+func listedBy(s *commit.Feed, o *compact.Object) report {
+	return report{s, func(h cache.ResourceEventHandler) { h.OnAdd(o, true) }}
+}
+
+func updatedIn(s *commit.Feed, o, old *compact.Object) report {
+	return report{s, func(h cache.ResourceEventHandler) { h.OnUpdate(old, o) }}
+}
+
+func deletedFrom(s *commit.Feed, o *compact.Object) report {
+	return report{s, func(h cache.ResourceEventHandler) { h.OnDelete(o) }}
+}
+
+// commit hands over reports and returns when they are committed.
+func (r *rig) commit(reports ...report) {
+	r.Helper()
+	for _, x := range reports {
+		if !r.joined[x.feed] {
+			r.joined[x.feed] = true
+			x.feed.Subscribed(nil)
+		}
+		x.to(r.m.committer.Handler(x.feed))
+	}
+	r.m.committer.Flush()
+}
+
+// run has the pipeline know the feed as one that runs.
+func (r *rig) run(s *commit.Feed) { r.m.sources[s.Key] = &informer{Feed: s} }
+
+// source is the source that the rig's state has for a resource.
+func (r *rig) source(res dynamicfactory.Resource) *commit.Feed {
+	r.Helper()
+	d, err := r.m.desire(r.m.currentState())
+	if err != nil {
+		r.Fatal(err)
+	}
+	for k, s := range d.sources {
+		if k.GVR == res.GVR {
+			return s
+		}
+	}
+	r.Fatalf("no source for %v among %d", res.GVR, len(d.sources))
+	return nil
+}
+
+// object makes an object of namespace ns.
+func (r *rig) object(name, uid, version string, labels ...string) *compact.Object {
+	r.Helper()
+	label := ""
+	if len(labels) > 0 {
+		label = fmt.Sprintf(`,"labels":{"tier":%q}`, labels[0])
+	}
+	o, err := compact.NewCodec(r.m.dicts).Encode(fmt.Appendf(nil,
+		`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":%q,"resourceVersion":%q%s}}`, name, uid, version, label), nil, 0)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return o
+}
+
+// events are the events since the last call.
+func (r *rig) events() []*event.Event {
+	r.Helper()
+	items, err := r.store.ReadLog(r.read, 1000)
+	if err != nil {
+		r.Fatal(err)
+	}
+	var list []*event.Event
+	for _, it := range items {
+		e, err := r.m.inflater.Event(it.Sequence, record.Object|record.OldObject, it.Payload, "")
+		if err != nil {
+			r.Fatal(err)
+		}
+		list = append(list, e)
+		r.read = it.Sequence
+	}
+	return list
+}
+
+// expect compares the events since the last call with lines of
+// "type name uid version", in order.
+func (r *rig) expect(want ...string) []*event.Event {
+	r.Helper()
+	events := r.events()
+	var lines []string
+	for _, e := range events {
+		lines = append(lines, fmt.Sprintf("%s %s %s %s", e.Type, e.Name, e.UID, e.ResourceVersion))
+	}
+	if fmt.Sprint(lines) != fmt.Sprint(want) {
+		r.Fatalf("events are\n%q, want\n%q", lines, want)
+	}
+	return events
+}
+
+func podWatch(edit ...func(*plan.Watch)) plan.Watch {
+	w := plan.Watch{Name: "w", Resources: []string{"pods"}, Snapshot: true, Edits: route.DefaultEdits()}
+	for _, f := range edit {
+		f(&w)
+	}
+	return w
+}
+
+// prodPods watches the pods of namespaces with env=prod.
+func prodPods(w *plan.Watch) {
+	filter, err := route.NewWatchFilter(route.NamespaceRules{Selector: "env=prod"}, "", "")
+	if err != nil {
+		panic(err)
+	}
+	w.Filter = filter
+}

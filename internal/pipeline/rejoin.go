@@ -1,0 +1,226 @@
+package pipeline
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// A sink that is taken out of the configuration keeps its queue. When it comes back, it
+// is filled from the log with what its routes led on meanwhile. What the log does not
+// have of that time is told to it as a gap: what retention removed, and, if a route that
+// led to it was not there all the time, what that one would have taken. A route that
+// leads to it only now starts now.
+
+const (
+	// routesMeta is where the store keeps the routes that are adopted, as routePrints.
+	routesMeta = "routes"
+	// leftMeta and the name of a sink that left say what its routes became, as an
+	// absence.
+	leftMeta = "left/"
+)
+
+// routePrints are routes by name.
+type routePrints map[string]routePrint
+
+// routePrint is what matters of a route for the sinks that come and go.
+type routePrint struct {
+	Matching string   `json:"matching"` // identifies the changes that it takes
+	Sinks    []string `json:"sinks,omitempty"`
+}
+
+// absence is what became of a sink's routes since it left.
+type absence struct {
+	// Routes led to the sink when it left, and are there and the same ever since.
+	Routes routePrints `json:"routes"`
+	Broken bool        `json:"broken,omitempty"` // others did, and are not
+}
+
+// printRoutes are those of a state. Without sinks every change is recorded, which is
+// what the default route takes.
+func printRoutes(st *plan.State) routePrints {
+	p := routePrints{}
+	for _, spec := range st.Routes {
+		p[spec.Name] = routePrint{spec.Matching(), spec.Sinks}
+	}
+	if len(st.Sinks) == 0 {
+		everything := plan.DefaultRoute()
+		p[everything.Name] = routePrint{Matching: everything.Matching()}
+	}
+	return p
+}
+
+// leave is the absence of a sink that leaves these routes.
+func (p routePrints) leave(sink string) absence {
+	a := absence{Routes: routePrints{}, Broken: p == nil}
+	for name, r := range p {
+		if slices.Contains(r.Sinks, sink) {
+			a.Routes[name] = r
+		}
+	}
+	return a
+}
+
+// under is the absence after the routes have become others.
+func (a absence) under(now routePrints) absence {
+	next := absence{Routes: routePrints{}, Broken: a.Broken}
+	for name, r := range a.Routes {
+		if now[name].Matching == r.Matching {
+			next.Routes[name] = r
+		} else {
+			next.Broken = true
+		}
+	}
+	return next
+}
+
+// meta reads a value that is kept as JSON.
+func (m *Manager) meta(key string, into any) (found bool, err error) {
+	stored, ok, err := m.store.Meta(key)
+	if err == nil && ok {
+		err = json.Unmarshal(stored, into)
+	}
+	if err != nil {
+		return false, fmt.Errorf("%w: read %s: %w", ledger.ErrStore, key, err)
+	}
+	return ok, nil
+}
+
+// putChanged keeps a value as JSON, if it is another than before.
+func putChanged(b *outbox.Batch, key string, before, now any) {
+	was, err := json.Marshal(before)
+	is, errNow := json.Marshal(now)
+	if err := errors.Join(err, errNow); err != nil { // text always marshals
+		panic(fmt.Sprintf("feed: marshal %s: %v", key, err))
+	}
+	if !bytes.Equal(was, is) {
+		b.PutMeta(key, is)
+	}
+}
+
+// noteRoutes notes which routes there are from now on, and which sinks nothing is
+// queued for any more. Nothing is appended meanwhile.
+func (m *Manager) noteRoutes(next *plan.State) error {
+	now := printRoutes(next)
+	var before routePrints
+	if _, err := m.meta(routesMeta, &before); err != nil {
+		return err
+	}
+	b := m.store.NewBatch()
+	defer b.Discard()
+	for _, sink := range m.store.Sinks() {
+		var away absence
+		left, err := m.meta(leftMeta+sink, &away)
+		if err != nil {
+			return err
+		}
+		if next.Sink(sink) != nil {
+			if left {
+				b.DeleteMeta(leftMeta + sink)
+			}
+			continue
+		}
+		if err := m.store.LeaveSink(sink); err != nil {
+			return fmt.Errorf("%w: %w", ledger.ErrStore, err)
+		}
+		if !left {
+			away = before.leave(sink)
+			putChanged(b, leftMeta+sink, nil, away.under(now))
+			continue
+		}
+		putChanged(b, leftMeta+sink, away, away.under(now))
+	}
+	putChanged(b, routesMeta, before, now)
+	if err := m.store.Commit(b); err != nil {
+		return fmt.Errorf("%w: note the routes: %w", ledger.ErrStore, err)
+	}
+	return nil
+}
+
+// tellAbsences tells the sinks that are back what they have missed for good, before
+// they are given the rest.
+func (m *Manager) tellAbsences(next *plan.State, d desired) error {
+	now := printRoutes(next)
+	for i := range next.Sinks {
+		name := next.Sinks[i].Name
+		q, err := m.store.Queue(name)
+		if err != nil {
+			return fmt.Errorf("%w: %w", ledger.ErrStore, err)
+		}
+		a, ok := q.Absence()
+		if !ok || a.Begun {
+			continue // it was not away, or is told
+		}
+		var away absence
+		known, err := m.meta(leftMeta+name, &away)
+		if err != nil {
+			return err
+		}
+		away.Broken = away.Broken || !known
+		lost, to := a.Lost, a.LostTo
+		for route := range away.Routes {
+			away.Broken = away.Broken || !slices.Contains(now[route].Sinks, name)
+		}
+		if away.Broken {
+			lost, to = true, m.cfg.Now()
+		}
+		if !lost {
+			m.log.Info("a sink is back: it goes on with its backlog and with what was recorded meanwhile", "sink", name, "since", a.Since)
+			continue
+		}
+		m.log.Warn("a sink is back, and not everything was recorded that happened meanwhile: it is told a gap", "sink", name, "from", a.Since, "to", to)
+		if err := m.tellAbsence(next, d, name, a.Since, to); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tellAbsence queues a gap for every resource and watch that a route leads to the sink.
+func (m *Manager) tellAbsence(next *plan.State, d desired, sink string, from, to time.Time) error {
+	sources := slices.SortedFunc(maps.Values(d.sources), func(a, b *commit.Feed) int { return strings.Compare(a.ID, b.ID) })
+	b := m.store.NewBatch()
+	defer b.Discard()
+	at := m.cfg.Now()
+	for _, s := range sources {
+		for _, h := range s.Watches() {
+			if !slices.Contains(next.Router.Sinks(nil, h.Watch.Name, s.Resource), sink) {
+				continue
+			}
+			scope := s.Scope + "/" + h.Watch.Name + "/" + commit.CauseRemoved + "/" + sink
+			r := record.Record{
+				Event: event.Event{
+					ID:   event.ID(m.cfg.Cluster, event.Gap, s.Resource, scope, s.Key.Namespace, from.UTC().Format(time.RFC3339Nano)),
+					Type: event.Gap, Time: at, Resource: s.Resource, Namespace: s.Key.Namespace,
+					Gap: &event.GapData{Watch: h.Watch.Name, Resource: s.Resource, Namespace: s.Key.Namespace, Cause: commit.CauseRemoved, From: from.UTC(), To: to.UTC()},
+				},
+				Targets: []record.Target{{Sink: sink}},
+			}
+			payload, err := record.Append(nil, &r)
+			if err != nil {
+				return fmt.Errorf("gap for sink %s: %w", sink, err)
+			}
+			b.Append(outbox.Record{Time: at, Lane: xxhash.Sum64(r.Event.AppendPartitionKey(nil)), Payload: payload}, []outbox.Route{{Sink: sink}})
+			m.committer.CountGap(h.Watch.Name, s, &dynamicfactory.Gap{Cause: commit.CauseRemoved, FromTime: from, ToTime: to})
+		}
+	}
+	if err := m.store.Commit(b); err != nil {
+		return fmt.Errorf("%w: gap for sink %s: %w", ledger.ErrStore, sink, err)
+	}
+	return nil
+}

@@ -1,0 +1,233 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/query"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// closedSink is the settings of a sink that cannot be opened: what is queued for it
+// stays.
+type closedSink struct{ sinks.Config }
+
+func (closedSink) Open(context.Context, sinks.Options) (sinks.Sink, error) {
+	return nil, errors.New("closed")
+}
+
+// life is a pipeline that runs without an API server; changes are handed to it.
+type life struct {
+	*rig
+	ended chan error
+	stop  context.CancelFunc
+}
+
+func newLife(t *testing.T, dir string) *life {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context())) // it ends before the store is closed
+	l := &life{rig: idleRig(t, dir), ended: make(chan error, 1), stop: stop}
+	l.m.setState(nil)
+	go func() { l.ended <- l.m.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-l.ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// apply applies a state with one watch of pods, the routes, and the sinks that they
+// name.
+func (l *life) apply(routes []route.Spec, edit ...func(*plan.Sink)) {
+	l.Helper()
+	st := &plan.State{Watches: []plan.Watch{podWatch()}, Routes: routes, Store: plan.Store{RetentionMaxAge: time.Hour}}
+	var err error
+	if st.Router, err = route.Compile(routes); err != nil {
+		l.Fatal(err)
+	}
+	for _, name := range []string{"a", "b"} {
+		if slices.ContainsFunc(routes, func(r route.Spec) bool { return slices.Contains(r.Sinks, name) }) {
+			s := plan.Sink{Name: name, Config: closedSink{}, From: plan.FromNow, Fingerprint: name}
+			for _, f := range edit {
+				f(&s)
+			}
+			st.Sinks = append(st.Sinks, s)
+		}
+	}
+	if err := l.m.Apply(l.Context(), st); err != nil {
+		l.Fatal(err)
+	}
+}
+
+// put has a pod change, and returns when that is committed.
+func (l *life) put(name, version string) {
+	l.Helper()
+	for _, s := range l.m.sourceList() {
+		addedTo(s.Feed, l.object(name, "uid-"+name, version)).to(l.m.committer.Handler(s.Feed))
+	}
+	l.m.committer.Flush()
+}
+
+func (l *life) delete(name, version string) {
+	l.Helper()
+	for _, s := range l.m.sourceList() {
+		deletedFrom(s.Feed, l.object(name, "uid-"+name, version)).to(l.m.committer.Handler(s.Feed))
+	}
+	l.m.committer.Flush()
+}
+
+// queued are the events that a sink has yet to take.
+func (l *life) queued(sink string) (list []string) {
+	l.Helper()
+	q, err := l.store.Queue(sink)
+	if err != nil {
+		l.Fatal(err)
+	}
+	items, err := q.Read(0, 1000, 1<<20)
+	if err != nil {
+		l.Fatal(err)
+	}
+	for _, it := range items {
+		e, err := query.Decode(l.m.inflater, sink, it)
+		if err != nil {
+			l.Fatal(err)
+		}
+		text := fmt.Sprintf("%s %s %s", e.Type, e.Name, e.ResourceVersion)
+		if e.Type == event.Gap {
+			text = "gap " + e.Gap.Cause
+		}
+		if e.Replay {
+			text += " again"
+		}
+		list = append(list, text)
+	}
+	return list
+}
+
+func leadTo(name, when string, sinks ...string) route.Spec {
+	return route.Spec{Name: name, When: when, Sinks: sinks}
+}
+
+// TestSinkIsPutBack takes a sink out of the configuration and puts it back, in one life
+// or over a restart: it misses nothing, or is told what it misses.
+func TestSinkIsPutBack(t *testing.T) {
+	both, one := []route.Spec{leadTo("all", "", "a", "b")}, []route.Spec{leadTo("all", "", "b")}
+	const meanwhile = "added w 2, updated w 3, deleted w 4"
+	for _, tc := range []struct {
+		name         string
+		with, absent []route.Spec
+		then         []route.Spec // nil: with
+		from         string
+		want         string
+	}{
+		{"its route stays", both, one, nil, plan.FromNow, "added v 1, " + meanwhile + ", added x 5"},
+		{"it was the only one", []route.Spec{leadTo("default", "", "a")}, nil, nil, plan.FromNow, "added v 1, " + meanwhile + ", added x 5"},
+		{
+			"its route goes, and others take what it took",
+			[]route.Spec{leadTo("mine", "true", "a"), leadTo("all", "", "b")},
+			one, nil, plan.FromNow,
+			"added v 1, gap removed, added x 5",
+		},
+		{
+			"its route becomes another", both, one,
+			[]route.Spec{leadTo("all", `metadata.name != "z"`, "a", "b")},
+			plan.FromNow,
+			"added v 1, " + meanwhile + ", added x 5",
+		},
+		{
+			"its route was another", both,
+			[]route.Spec{leadTo("all", `metadata.name != "w"`, "b")},
+			nil, plan.FromNow,
+			"added v 1, gap removed, added x 5",
+		},
+		{"another route leads to it", both, one, []route.Spec{one[0], leadTo("new", "", "a")}, plan.FromNow, "added v 1, gap removed, added x 5"},
+		{"from the start", both, one, nil, plan.FromStart, "added v 1, added v 1 again, " + meanwhile + ", added x 5"},
+		{"from a snapshot", both, one, nil, plan.FromSnapshot, "added v 1, " + meanwhile + ", sync v 1, added x 5"},
+		{"a new route leads to it, too", both, one, []route.Spec{both[0], leadTo("new", "", "a")}, plan.FromNow, "added v 1, " + meanwhile + ", added x 5"},
+	} {
+		then := tc.then
+		if then == nil {
+			then = tc.with
+		}
+		from := func(s *plan.Sink) { s.From = tc.from }
+		t.Run(tc.name, func(t *testing.T) {
+			expect := func(l *life) {
+				l.Helper()
+				if got := strings.Join(l.queued("a"), ", "); got != tc.want {
+					l.Errorf("the sink gets\n%s, want\n%s", got, tc.want)
+				}
+			}
+			change := func(l *life) {
+				l.put("w", "2")
+				l.put("w", "3")
+				l.delete("w", "4")
+			}
+			t.Run("reload", func(t *testing.T) {
+				l := newLife(t, t.TempDir())
+				l.apply(tc.with)
+				l.put("v", "1")
+				l.apply(tc.absent)
+				change(l)
+				l.apply(then, from)
+				l.put("x", "5")
+				expect(l)
+				// What it was given is not given again.
+				l.apply(then, from)
+				expect(l)
+			})
+			dir := t.TempDir()
+			for step, f := range []func(*life){
+				func(l *life) { l.apply(tc.with); l.put("v", "1") },
+				func(l *life) { l.apply(tc.absent); change(l) },
+				func(l *life) { l.apply(tc.absent) },
+				func(l *life) { l.apply(then, from); l.put("x", "5"); expect(l) },
+				func(l *life) { l.apply(then, from); expect(l) },
+			} {
+				t.Run(fmt.Sprintf("life %d", step+1), func(t *testing.T) { f(newLife(t, dir)) })
+			}
+		})
+	}
+}
+
+// A gap tells from when to when nothing is known.
+func TestGapOfAnAbsence(t *testing.T) {
+	l := newLife(t, t.TempDir())
+	now := time.Unix(1_900_000_000, 0)
+	l.apply([]route.Spec{leadTo("mine", "true", "a"), leadTo("all", "", "b")})
+	l.apply([]route.Spec{leadTo("all", "", "b")})
+	l.apply([]route.Spec{leadTo("mine", "true", "a"), leadTo("all", "", "b")})
+	q, err := l.store.Queue("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	items, err := q.Read(0, 10, 1<<20)
+	if err != nil || len(items) != 1 {
+		t.Fatalf("%d events, %v", len(items), err)
+	}
+	e, err := query.Decode(l.m.inflater, "a", items[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.Gap == nil || e.Gap.Watch != "w" || e.Gap.Resource.String() != "pods.v1" || !e.Gap.From.Before(now) || e.Gap.To.IsZero() {
+		t.Errorf("gap %+v", e.Gap)
+	}
+	// The other sink is not concerned.
+	if queued := l.queued("b"); len(queued) > 0 {
+		t.Errorf("the other sink gets %q", queued)
+	}
+	// Replaying the log tells the gap to nobody else.
+	if n, err := l.m.Replay(t.Context(), "b", outbox.ReplayRange{}, nil); n != 0 || err != nil {
+		t.Errorf("%d replayed, %v", n, err)
+	}
+}

@@ -1,0 +1,194 @@
+package pipeline
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/outbox"
+)
+
+// relisting is a cluster whose watch of pods lists again, while pods change and go.
+type relisting struct {
+	api   *apitest.Server
+	names []string
+	want  map[string]string // the types of what happens to a pod; all others: sync
+}
+
+func newRelisting(t *testing.T, n int) *relisting {
+	t.Helper()
+	r := &relisting{want: map[string]string{}}
+	r.api, r.names = podServer(t, n)
+	return r
+}
+
+// beforeList has pods change and go between the end of a watch and the list. The list
+// shows the last states only.
+func (r *relisting) beforeList() {
+	for i := 0; i < len(r.names); i += 3 {
+		n := r.names[i]
+		r.api.Put(podPath, "ns", n, phase("1"))
+		r.api.Put(podPath, "ns", n, phase("2"))
+		r.want[n] = "sync updated"
+	}
+	for i := 1; i < len(r.names); i += 3 {
+		n := r.names[i]
+		r.api.Put(podPath, "ns", n, phase("1"))
+		r.api.Delete(podPath, "ns", n)
+		r.want[n] = "sync deleted"
+	}
+}
+
+func (r *relisting) afterList() {
+	for i := 0; i < len(r.names); i += 9 {
+		r.api.Put(podPath, "ns", r.names[i], phase("3"))
+		r.want[r.names[i]] += " updated"
+	}
+	for i := 3; i < len(r.names); i += 9 {
+		r.api.Delete(podPath, "ns", r.names[i])
+		r.want[r.names[i]] += " deleted"
+	}
+}
+
+// run relists until a number of events is in the log, and returns then.
+func (r *relisting) run(l *live, stopAt int) {
+	l.Helper()
+	l.apply(l.state(podWatch()))
+	l.synced()
+	l.caughtUp()
+	var once sync.Once
+	listed := make(chan struct{})
+	r.api.Intercept(func(_ http.ResponseWriter, req *http.Request) bool {
+		if req.URL.Path == podPath && req.URL.Query().Get("watch") == "" {
+			once.Do(func() {
+				r.beforeList()
+				close(listed)
+			})
+		}
+		return false
+	})
+	l.m.sourceList()[0].sub.Load().Relist(commit.CauseAudit)
+	<-listed
+	stopAt += len(r.names) + 1 // the marker's
+	eventually(l.T, fmt.Sprintf("%d events", stopAt), func() bool { return l.committed() >= stopAt })
+}
+
+// TestStopDuringRelist ends watcherd, by a signal and by a kill, while a list that it
+// has asked for again is being committed. Nothing is told twice after it, invented or
+// told in another order.
+func TestStopDuringRelist(t *testing.T) {
+	for _, killed := range []bool{false, true} {
+		for _, stopAt := range []int{1, 600, 1000} {
+			for _, compacted := range []bool{false, true} {
+				t.Run(fmt.Sprintf("killed=%t/at=%d/compacted=%t", killed, stopAt, compacted), func(t *testing.T) {
+					t.Parallel() // they wait for client-go to try again
+					r := newRelisting(t, 1500)
+					fs := vfs.NewCrashableMem()
+					l := runLive(t, "store", outbox.Options{FS: fs}, r.api, served{pods})
+					r.run(l, stopAt)
+					if killed {
+						fs = fs.CrashClone(vfs.CrashCloneCfg{})
+					}
+					l.stop()
+					r.afterList()
+					if compacted {
+						r.api.Compact()
+					}
+					l = runLive(t, "store", outbox.Options{FS: fs}, r.api, served{pods})
+					l.apply(l.state(podWatch()))
+					l.caughtUp()
+					l.synced() // the sweep, too
+					r.check(l, compacted)
+				})
+			}
+		}
+	}
+}
+
+func (r *relisting) check(l *live, compacted bool) {
+	l.Helper()
+	h := l.log()
+	wrong := 0
+	for _, n := range r.names {
+		want := r.want[n]
+		if want == "" {
+			want = "sync"
+		}
+		got := h.types(n)
+		ok := got == want
+		if compacted { // states in between may be lost, as the gap says
+			ok = ok || lossy(want) == lossy(got)
+		}
+		if !ok || !rising(h[n]) {
+			if wrong++; wrong < 4 {
+				l.Logf("%s: %q, want %s", n, h[n], want)
+			}
+		}
+	}
+	if wrong > 0 {
+		l.Errorf("%d of %d pods have a wrong history", wrong, len(r.names))
+	}
+}
+
+// lossy is a history without updates.
+func lossy(types string) string { return strings.ReplaceAll(types, " updated", "") }
+
+// rising reports whether the versions of lines of "type version" do not go back, and
+// nothing is told twice.
+func rising(lines []string) bool {
+	last, seen := "", map[string]bool{}
+	for _, line := range lines {
+		f := strings.Fields(line)
+		if ledger.Newer(last, f[1]) || seen[line] {
+			return false
+		}
+		last, seen[line] = f[1], true
+	}
+	return true
+}
+
+// TestRollbackIsFollowed sets the API server back: the older states are recorded, and
+// watcherd that ends in the middle of it goes on with them.
+func TestRollbackIsFollowed(t *testing.T) {
+	for _, stopped := range []bool{false, true} {
+		t.Run(fmt.Sprintf("stopped=%t", stopped), func(t *testing.T) {
+			api, names := podServer(t, 1500)
+			dir := t.TempDir()
+			l := runLive(t, dir, outbox.Options{}, api, served{pods})
+			l.apply(l.state(podWatch()))
+			l.synced()
+			saved := api.Save()
+			for _, n := range names {
+				api.Put(podPath, "ns", n, phase("lost"))
+			}
+			l.caughtUp()
+			api.Restore(saved)
+			api.Cut()
+			before := l.committed()
+			eventually(t, "the first of the older states", func() bool { return l.committed() > before+1 })
+			if stopped {
+				l.stop()
+				l = runLive(t, dir, outbox.Options{}, api, served{pods})
+				l.apply(l.state(podWatch()))
+			}
+			eventually(t, "the older states", func() bool { return l.committed() >= before+2+len(names) })
+			l.synced()
+			h := l.log()
+			if got := fmt.Sprint(h[""]); got != "[gap rollback]" {
+				t.Errorf("gaps %s", got)
+			}
+			for i, n := range names {
+				if want := fmt.Sprintf("updated %d", 101+i); len(h[n]) != 3 || h[n][2] != want {
+					t.Fatalf("%s: %q, want the last to be %s", n, h[n], want)
+				}
+			}
+		})
+	}
+}

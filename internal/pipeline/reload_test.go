@@ -1,0 +1,216 @@
+package pipeline
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/route"
+)
+
+func named(name string) func(*plan.Watch) {
+	return func(w *plan.Watch) { w.Name, w.Fingerprint = name, name }
+}
+
+func only(namespaces ...string) func(*plan.Watch) {
+	return func(w *plan.Watch) { w.Namespaces = namespaces; w.Fingerprint += fmt.Sprint(namespaces) }
+}
+
+func toX(l *live, watches ...plan.Watch) *plan.State {
+	l.Helper()
+	st := l.state(watches...)
+	spec := route.Spec{Name: "r", Sinks: []string{"x"}}
+	for _, w := range watches {
+		spec.Watches = append(spec.Watches, w.Name)
+	}
+	st.Routes = []route.Spec{spec}
+	var err error
+	if st.Router, err = route.Compile(st.Routes); err != nil {
+		l.Fatal(err)
+	}
+	return st
+}
+
+// TestReloadUnderChurn changes and deletes pods while reloads change which watch they
+// are of: the sink gets each change and each deletion once.
+func TestReloadUnderChurn(t *testing.T) {
+	nsFilter := func(include ...string) func(*plan.Watch) {
+		return func(w *plan.Watch) {
+			var err error
+			if w.Filter, err = route.NewWatchFilter(route.NamespaceRules{Include: include}, "", ""); err != nil {
+				t.Fatal(err)
+			}
+			w.Fingerprint += fmt.Sprint(include)
+		}
+	}
+	a, b := podWatch(named("a")), podWatch(named("b"))
+	for _, tc := range []struct {
+		name   string
+		states [][]plan.Watch
+	}{
+		{"a watch is renamed", [][]plan.Watch{{a}, {b}}},
+		{"a watch is split", [][]plan.Watch{{a}, {podWatch(named("b"), nsFilter("ns")), podWatch(named("c"), nsFilter("other"))}}},
+		{"a resource moves between watches", [][]plan.Watch{
+			{a, {Name: "b", Resources: []string{"nodes"}, Edits: a.Edits}},
+			{{Name: "a", Resources: []string{"nodes"}, Edits: a.Edits}, b},
+		}},
+		{"the scope changes", [][]plan.Watch{{a}, {podWatch(named("b"), only("ns"))}, {podWatch(named("c"), only("ns", "other"))}}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			api, names := podServer(t, 1000)
+			api.Serve("/api/v1/nodes", "v1", "Node")
+			l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods, nodes})
+			q, err := l.store.EnsureSink("x", outbox.FromNow)
+			if err != nil {
+				t.Fatal(err)
+			}
+			l.apply(toX(l, tc.states[0]...))
+			eventually(t, "sync", func() bool { return q.Stats().Length == int64(len(names)) })
+			churned := make(chan struct{})
+			go func() {
+				defer close(churned)
+				for i, n := range names {
+					api.Put(podPath, "ns", n, phase("Succeeded"))
+					api.Delete(podPath, "ns", n)
+					if i%8 == 0 {
+						time.Sleep(time.Millisecond)
+					}
+				}
+			}()
+			reloads := 0
+			for done := false; !done || reloads < len(tc.states); reloads++ {
+				select {
+				case <-churned:
+					done = true
+				default:
+				}
+				l.apply(toX(l, tc.states[(reloads+1)%len(tc.states)]...))
+			}
+			l.caughtUp()
+			h := l.queued()
+			wrong := 0
+			for _, n := range names {
+				lines := slices.DeleteFunc(slices.Clone(h[n]), func(line string) bool { return line[:4] == "sync" })
+				if len(lines) != 2 || lines[0][:7] != "updated" || lines[1][:7] != "deleted" {
+					if wrong++; wrong < 4 {
+						t.Logf("%s: %q", n, h[n])
+					}
+				}
+			}
+			if wrong > 0 {
+				t.Errorf("%d of %d pods have a wrong history after %d reloads", wrong, len(names), reloads)
+			}
+		})
+	}
+}
+
+// TestNamespaceSelectorIsAdded has a reload give a watch a selector of namespaces. It
+// keeps the selection that it had until the labels are known, or for good if it may not
+// know them.
+func TestNamespaceSelectorIsAdded(t *testing.T) {
+	for _, forbidden := range []bool{false, true} {
+		t.Run(fmt.Sprintf("forbidden=%t", forbidden), func(t *testing.T) {
+			api, names := podServer(t, 20)
+			api.Put("/api/v1/namespaces", "", "ns", map[string]any{})
+			listed := make(chan struct{})
+			api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+				if r.URL.Path != "/api/v1/namespaces" || r.URL.Query().Get("fieldSelector") != "" {
+					return false
+				}
+				if forbidden {
+					w.WriteHeader(http.StatusForbidden)
+					return true
+				}
+				<-listed
+				return false
+			})
+			l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods})
+			q, err := l.store.EnsureSink("x", outbox.FromNow)
+			if err != nil {
+				t.Fatal(err)
+			}
+			other := podWatch(named("other"))
+			w := podWatch(named("w"))
+			l.apply(l.routed(w, other))
+			eventually(t, "sync", func() bool { return q.Stats().Length == int64(len(names)) })
+			w.Fingerprint = "selecting"
+			if w.Filter, err = route.NewWatchFilter(route.NamespaceRules{Selector: "!excluded"}, "", ""); err != nil {
+				t.Fatal(err)
+			}
+			l.apply(l.routed(w, other))
+			api.Delete(podPath, "ns", names[:10]...)
+			eventually(t, "deletions by the old selection", func() bool { return q.Stats().Length == int64(len(names))+10 })
+			if missing := l.m.reader.Status().Watches[0].Missing; len(missing) != 1 {
+				t.Errorf("the status has %v missing, want the namespaces", missing)
+			}
+			close(listed)
+			if !forbidden {
+				eventually(t, "the new selection", func() bool { return len(l.m.reader.Status().Watches[0].Missing) == 0 })
+			}
+			api.Delete(podPath, "ns", names[10:]...)
+			l.caughtUp()
+			h := l.queued()
+			for _, n := range names {
+				if h.types(n) != "sync deleted" {
+					t.Errorf("%s: %q", n, h[n])
+				}
+			}
+		})
+	}
+}
+
+// TestRefusedStateChangesNothing applies states that cannot run: what runs goes on.
+func TestRefusedStateChangesNothing(t *testing.T) {
+	api, names := podServer(t, 3)
+	l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods})
+	if _, err := l.store.EnsureSink("x", outbox.FromNow); err != nil {
+		t.Fatal(err)
+	}
+	l.apply(l.routed(podWatch()))
+	l.synced()
+	before := l.m.sourceList()[0]
+	for name, bad := range map[string]func(*plan.Watch){
+		"a selector that cannot be watched": func(w *plan.Watch) { w.ServerLabels = "!!" },
+		"a resource that is insisted on":    func(w *plan.Watch) { w.Resources = []string{"gadgets"}; w.FailOnMissing = true },
+	} {
+		w := podWatch(named("new"), bad)
+		if err := l.m.Apply(t.Context(), l.routed(w)); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	if after := l.m.sourceList(); len(after) != 1 || after[0] != before || l.m.currentState().Watch("w") == nil {
+		t.Errorf("sources %v run after states that were refused", after)
+	}
+	api.Delete(podPath, "ns", names...)
+	l.caughtUp()
+	if h := l.queued(); h.types(names[0]) != "sync deleted" {
+		t.Errorf("%q", h[names[0]])
+	}
+}
+
+// TestReloadThatTheStoreFails has a reload find a damaged note in the store when the old
+// source is stopped already. The process ends, for nothing would be watched otherwise.
+func TestReloadThatTheStoreFails(t *testing.T) {
+	l := newLife(t, t.TempDir())
+	l.apply([]route.Spec{leadTo("r", "", "a")})
+	if err := ledger.PutMeta(l.store, ledger.SelectionKey("w", "pods#"), []byte("damaged")); err != nil {
+		t.Fatal(err)
+	}
+	st := l.m.currentState()
+	next := *st
+	next.Watches = []plan.Watch{podWatch(func(w *plan.Watch) { w.Edits.Drop = append(w.Edits.Drop, "spec.a") })}
+	if err := l.m.Apply(t.Context(), &next); !errors.Is(err, ledger.ErrStore) {
+		t.Errorf("the reload ends with %v", err)
+	}
+	<-l.m.committer.Done()
+	if err := <-l.ended; !errors.Is(err, ledger.ErrStore) {
+		t.Errorf("the process ends with %v", err)
+	}
+	l.ended <- nil
+}

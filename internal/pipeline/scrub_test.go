@@ -1,0 +1,217 @@
+package pipeline
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/pkg/compact"
+)
+
+// scrubbed waits until the scrub is done.
+func (r *rig) scrubbed() {
+	r.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		if s := r.m.scrubStatus(); s != nil && !s.Done.IsZero() {
+			if s.Failed > 0 {
+				r.Fatalf("scrub %+v", s)
+			}
+			return
+		}
+		if time.Now().After(deadline) {
+			r.Fatalf("scrub %+v", r.m.scrubStatus())
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// canaryPods commits objects that hold the plaintext, in numbers that make
+// dictionaries, and leaves them in the queue, in dead letters and among those retried.
+func canaryPods(r *rig, s *commit.Feed, n int) {
+	r.Helper()
+	for i := range n {
+		raw := fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"pod-%d","uid":"u-%d","resourceVersion":"%d"},"spec":{"password":%q,"n":%d}}`, i, i, 2*i+1, plaintext, i)
+		first := r.edited(s, raw)
+		second := r.edited(s, strings.Replace(strings.Replace(raw, fmt.Sprintf(`"%d"}`, 2*i+1), fmt.Sprintf(`"%d"}`, 2*i+2), 1), plaintext, plaintext+"-2", 1))
+		r.commit(addedTo(s, first), updatedIn(s, second, first))
+	}
+	q, err := r.store.Queue("sink")
+	if err != nil {
+		r.Fatal(err)
+	}
+	items, err := q.Read(0, 6, 1<<20)
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, it := range items {
+		if err := q.DeadLetter(it.Position, outbox.Letter{Reason: "refused: status 422: no " + plaintext}); err != nil {
+			r.Fatal(err)
+		}
+	}
+	if _, err := q.RetryDeadLetters(0, items[0].Position, items[1].Position); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// inFiles reports which files below dir hold the text.
+func inFiles(t *testing.T, dir, text string) (files []string) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if bytes.Contains(content, []byte(text)) {
+			files = append(files, filepath.Base(path))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// recordedStates is the JSON of everything in the ledger.
+func (r *rig) recordedStates() string {
+	r.Helper()
+	var all []byte
+	for _, p := range r.store.Partitions() {
+		err := r.store.ScanState(p, "", func(_ string, value []byte) error {
+			o, err := compact.NewCodec(r.m.dicts).Decode(value)
+			if err != nil {
+				return err
+			}
+			all, err = o.AppendJSON(all)
+			return err
+		})
+		if err != nil {
+			r.Fatal(err)
+		}
+	}
+	return string(all)
+}
+
+func hiding(w *plan.Watch) { w.Edits.Redact = []string{"spec.password"} }
+
+// TestScrub hides what is recorded and finds nothing of it in the store when the scrub
+// is done, nor in the next life.
+func TestScrub(t *testing.T) {
+	dir := t.TempDir()
+	const pods20 = 40
+	t.Run("scrub", func(t *testing.T) {
+		r := newRig(t, dir, podWatch())
+		r.adopt([]plan.Watch{podWatch()})
+		s := r.source(pods)
+		canaryPods(r, s, pods20)
+		if len(inFiles(t, dir, plaintext)) == 0 {
+			t.Fatal("the plaintext is in no file to begin with")
+		}
+		stop := r.stop
+		r.adopt([]plan.Watch{podWatch(hiding)})
+		if err := r.m.startScrub(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.scrubbed()
+		stop()
+		if files := inFiles(t, dir, plaintext); len(files) > 0 {
+			t.Errorf("the plaintext is in %v", files)
+		}
+		text, events := r.everything()
+		if strings.Contains(text, plaintext) || len(events) != 2*(2*pods20) {
+			t.Errorf("%d events: %.1000s", len(events), text)
+		}
+		// A cache that still holds objects of before writes them as they are to be.
+		old := r.edited(s, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"late","uid":"u","resourceVersion":"9"},"spec":{}}`)
+		if r.m.dicts.Retired(old.Body().Dict) {
+			t.Error("a retired dictionary is used")
+		}
+	})
+	t.Run("next life", func(t *testing.T) {
+		r := newRig(t, dir, podWatch(hiding))
+		// Wide open, nothing is hidden by reading.
+		r.adopt([]plan.Watch{podWatch()})
+		text, events := r.everything()
+		if strings.Contains(text, plaintext) || !strings.Contains(text, "redacted:hmac-sha256:") {
+			t.Errorf("%d events: %.1000s", len(events), text)
+		}
+		states := r.recordedStates()
+		if strings.Contains(states, plaintext) || strings.Count(states, "redacted:hmac-sha256:") != pods20 {
+			t.Errorf("states %.1000s", states)
+		}
+		if s := r.m.scrubStatus(); s == nil || s.Done.IsZero() || s.Rewritten == 0 {
+			t.Errorf("scrub %+v", s)
+		}
+	})
+	report, err := outbox.Check(dir)
+	if err != nil || !report.OK() {
+		t.Errorf("%v, %v", report.Problems, err)
+	}
+}
+
+// TestScrubGoesOn is stopped before, between and behind its stages.
+func TestScrubGoesOn(t *testing.T) {
+	for _, stage := range scrubStages {
+		t.Run(stage, func(t *testing.T) {
+			dir := t.TempDir()
+			t.Run("first life", func(t *testing.T) {
+				r := newRig(t, dir, podWatch())
+				r.adopt([]plan.Watch{podWatch()})
+				canaryPods(r, r.source(pods), 20)
+				stop := r.stop
+				r.adopt([]plan.Watch{podWatch(hiding)})
+				// A scrub that has come to the beginning of the stage.
+				run := func(ctx context.Context) {
+					state := r.m.scrub.load()
+					state.Retired = r.m.dicts.Retire(func(resource string, _ uint32) bool { return true })
+					state.Dictionaries = true
+					r.m.scrub.set(state)
+					sr := &scrubRun{m: r.m, state: state, revise: redact.NewReviser(r.m.edits.Load(), r.m.dicts)}
+					for _, before := range scrubStages {
+						sr.state.Stage, sr.state.Name, sr.state.After, sr.state.Key = before, "", 0, ""
+						if err := sr.keep(); err != nil {
+							t.Fatal(err)
+						}
+						if before == stage {
+							return
+						}
+						if err := sr.stage(ctx, before); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+				run(t.Context())
+				stop()
+			})
+			t.Run("second life", func(t *testing.T) {
+				r := newRig(t, dir, podWatch(hiding))
+				stop := r.stop
+				r.adopt([]plan.Watch{podWatch(hiding)})
+				if err := r.m.startScrub(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				r.scrubbed()
+				stop()
+				if files := inFiles(t, dir, plaintext); len(files) > 0 {
+					t.Errorf("the plaintext is in %v", files)
+				}
+				if text, _ := r.everything(); strings.Contains(text, plaintext) {
+					t.Errorf("events %.1000s", text)
+				}
+				if states := r.recordedStates(); strings.Contains(states, plaintext) {
+					t.Errorf("states %.1000s", states)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,149 @@
+package pipeline
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watcherd/watcherd/internal/delivery"
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/query"
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// sinkWorker is a running delivery worker and the way to end it.
+type sinkWorker struct {
+	worker *delivery.Worker
+	cancel context.CancelFunc
+	done   chan struct{} // closed when the worker's Run has returned
+}
+
+// prepareSinks makes the queues of the sinks that are new to the store, and has those
+// that are back filled. Of both it notes which begin with a snapshot. It is what can fail
+// of a change of sinks; a queue without a worker does no harm.
+func (m *Manager) prepareSinks(next *plan.State, diff plan.Plan) error {
+	for _, name := range slices.Concat(diff.Sinks.Add, diff.Sinks.Replace) {
+		from := outbox.FromNow
+		if next.Sink(name).From == plan.FromStart {
+			from = outbox.FromLogStart
+		}
+		if _, err := m.store.Queue(name); err != nil { // new to the store
+			if err := m.oweSnapshot(next.Sink(name)); err != nil {
+				return err
+			}
+		}
+		q, err := m.store.EnsureSink(name, from)
+		if err != nil {
+			return fmt.Errorf("sink %s: %w", name, err)
+		}
+		if err := m.store.RejoinSink(name, from); err != nil {
+			return err
+		}
+		if _, back := q.Absence(); back {
+			if err := m.oweSnapshot(next.Sink(name)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// startSinks starts workers for new sinks, and replaces those whose block
+// changed: the old worker ends before the new one begins, because two would
+// deliver one queue. Sinks that have to be filled first are returned instead.
+func (m *Manager) startSinks(ctx context.Context, next *plan.State, diff plan.Plan) (unfilled []string) {
+	for _, name := range diff.Sinks.Replace {
+		m.stopSink(name)
+	}
+	for _, name := range slices.Concat(diff.Sinks.Add, diff.Sinks.Replace) {
+		if q, err := m.store.Queue(name); err == nil && q.Filling() {
+			unfilled = append(unfilled, name)
+			continue
+		}
+		m.startSink(ctx, next.Sink(name))
+	}
+	return unfilled
+}
+
+func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
+	queue, err := m.store.EnsureSink(spec.Name, outbox.FromNow) // made by prepareSinks
+	if err != nil {
+		m.fail(fmt.Errorf("%w: queue of sink %s: %w", ledger.ErrStore, spec.Name, err))
+		return
+	}
+	log := m.log.With("sink", spec.Name)
+	w := delivery.New(delivery.Config{
+		Name:  spec.Name,
+		Queue: queue,
+		Open: func(ctx context.Context) (sinks.Sink, error) {
+			return spec.Config.Open(ctx, sinks.Options{
+				Name: spec.Name, Cluster: m.cfg.Cluster, Format: spec.Format, BatchMode: spec.BatchMode,
+				Logger: log, Stdout: m.cfg.Stdout, Dir: m.cfg.Dir,
+				Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"sink": spec.Name}, m.cfg.Registerer),
+			})
+		},
+		Fingerprint:  spec.Fingerprint,
+		Format:       spec.Format,
+		Decode:       func(it outbox.Item) (*event.Event, error) { return query.Decode(m.inflater, spec.Name, it) },
+		Decoding:     m.editsChanged.Load,
+		Hidden:       m.editsTightened.Load,
+		Delivery:     spec.Delivery,
+		Retry:        delivery.Retry{Initial: spec.Retry.Initial, Max: spec.Retry.Max, PoisonAttempts: spec.Retry.PoisonAttempts},
+		Oversize:     delivery.Oversize(spec.Oversize),
+		DrainTimeout: m.cfg.Drain / 2,
+		CloseTimeout: m.cfg.Drain / 8, // it is waited for up to twice
+		Logger:       log,
+		Registerer:   m.cfg.Registerer,
+	})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx)) // it ends after the informers
+	sw := &sinkWorker{worker: w, cancel: cancel, done: make(chan struct{})}
+	go func() {
+		defer close(sw.done)
+		if err := w.Run(ctx); err != nil {
+			m.fail(fmt.Errorf("%w: sink %s: %w", ledger.ErrStore, spec.Name, err))
+		}
+	}()
+	m.mu.Lock()
+	m.sinks[spec.Name] = sw
+	m.mu.Unlock()
+}
+
+// stopSink ends a worker and waits for it. Its queue stays.
+func (m *Manager) stopSink(name string) {
+	m.mu.Lock()
+	sw, ok := m.sinks[name]
+	delete(m.sinks, name)
+	m.mu.Unlock()
+	if ok {
+		sw.cancel()
+		<-sw.done
+	}
+}
+
+// removeSinks ends the workers of sinks that are no longer configured. Their
+// backlog is kept until somebody purges it.
+func (m *Manager) removeSinks(names []string) {
+	for _, name := range names {
+		m.stopSink(name)
+		m.log.Warn("sink removed from the configuration: its backlog is kept until it is purged, and it goes on where it stopped when it is put back", "sink", name)
+	}
+}
+
+// stopSinks ends all workers at once and waits for all.
+func (m *Manager) stopSinks() {
+	m.mu.Lock()
+	workers := m.sinks
+	m.sinks = map[string]*sinkWorker{}
+	m.mu.Unlock()
+	for _, sw := range workers {
+		sw.cancel()
+	}
+	for _, sw := range workers {
+		<-sw.done
+	}
+}

@@ -1,0 +1,96 @@
+package pipeline
+
+import (
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// fromSnapshot is a state in which sink x is configured, and starts with a snapshot.
+func (l *live) fromSnapshot(watches ...plan.Watch) *plan.State {
+	l.Helper()
+	st := l.routed(watches...)
+	st.Sinks = []plan.Sink{{Name: "x", Config: closedSink{}, From: plan.FromSnapshot, Fingerprint: "x"}}
+	return st
+}
+
+// unfound is a resolver that knows nothing yet.
+func unfound() *names {
+	n := serving()
+	n.err = dynamicfactory.ErrNotReady
+	return n
+}
+
+// TestSnapshotOfASinkIsFinished interrupts the snapshot that a new sink starts with: the
+// sink is given the rest.
+func TestSnapshotOfASinkIsFinished(t *testing.T) {
+	edited := podWatch(func(w *plan.Watch) {
+		w.Edits.Drop = append(w.Edits.Drop, "spec.a")
+		w.Fingerprint = "edited"
+	})
+	for name, interrupt := range map[string]func(t *testing.T, l *live, again func(Resolver) *live) *live{
+		"a start without the API server": func(_ *testing.T, l *live, again func(Resolver) *live) *live {
+			l.stop()
+			later := unfound()
+			l = again(later)
+			l.apply(l.fromSnapshot(podWatch()))
+			later.set(pods)
+			return l
+		},
+		"two starts, one without the API server": func(_ *testing.T, l *live, again func(Resolver) *live) *live {
+			l.stop()
+			l = again(unfound())
+			l.apply(l.fromSnapshot(podWatch()))
+			l.stop()
+			l = again(served{pods})
+			l.apply(l.fromSnapshot(podWatch()))
+			return l
+		},
+		"other edits": func(_ *testing.T, l *live, _ func(Resolver) *live) *live {
+			l.apply(l.fromSnapshot(edited))
+			return l
+		},
+		"other edits at a start": func(_ *testing.T, l *live, again func(Resolver) *live) *live {
+			l.stop()
+			l = again(served{pods})
+			l.apply(l.fromSnapshot(edited))
+			return l
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api, pod := podServer(t, 3000)
+			fs := vfs.NewCrashableMem()
+			again := func(r Resolver) *live { return runLive(t, "store", outbox.Options{FS: fs}, api, r) }
+			l := again(served{pods})
+			l.apply(l.state(podWatch()))
+			l.synced()
+			l.apply(l.fromSnapshot(podWatch()))
+			if n := len(l.queued()); n == len(pod) {
+				t.Skip("the snapshot was faster")
+			}
+			l = interrupt(t, l, again)
+			eventually(t, "all objects", func() bool { return len(l.queued()) == len(pod) })
+		})
+	}
+}
+
+// TestNewSinkWithoutTheAPIServer makes a sink that starts with a snapshot while the
+// resources are not known, and ends before they are.
+func TestNewSinkWithoutTheAPIServer(t *testing.T) {
+	api, pod := podServer(t, 10)
+	dir := t.TempDir()
+	l := runLive(t, dir, outbox.Options{}, api, served{pods})
+	l.apply(l.state(podWatch()))
+	l.synced()
+	l.stop()
+	l = runLive(t, dir, outbox.Options{}, api, unfound())
+	l.apply(l.fromSnapshot(podWatch()))
+	l.stop()
+	l = runLive(t, dir, outbox.Options{}, api, served{pods})
+	l.apply(l.fromSnapshot(podWatch()))
+	eventually(t, "all objects", func() bool { return len(l.queued()) == len(pod) })
+}

@@ -1,0 +1,296 @@
+package pipeline
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+)
+
+const (
+	// unwatchedMeta and the name of a part of the ledger say since when no watch
+	// means it.
+	unwatchedMeta = "unwatched/"
+
+	// unwatchedInMeta and a source's id say the same of a namespace, of which watches
+	// have been taken; without a namespace, of those that never had a source of their
+	// own.
+	unwatchedInMeta = "unwatched-in/"
+
+	// forgetInterval is how often the ledger is looked through for such parts.
+	forgetInterval = 10 * time.Minute
+
+	// leastKept is how long they are kept at least, so that a watch which was removed
+	// by mistake can be put back.
+	leastKept = time.Hour
+
+	// forgetBatch is how many states are removed at a time.
+	forgetBatch = 1000
+)
+
+// forgetUnwatched expires the recorded states that no watch asks for any more, when
+// that has been so for as long as delivered events are kept. A watch that comes back
+// before is told what changed meanwhile, deletions included; after that it starts
+// like a new one.
+//
+// What a watch waits for, as the cluster does not serve it at present, is kept.
+// Only the owner goroutine calls it.
+func (m *Manager) forgetUnwatched() error {
+	st := m.currentState()
+	if st == nil || m.undiscovered {
+		return nil
+	}
+	if err := m.markUnwatched(st); err != nil {
+		return err
+	}
+	return m.expireUnwatched(st)
+}
+
+// markUnwatched notes since when parts of the ledger are unwatched, and removes the
+// notes of those that are watched again.
+func (m *Manager) markUnwatched(st *plan.State) error {
+	running := m.runningIn()
+	b := m.store.NewBatch()
+	defer b.Discard()
+	now := []byte(m.cfg.Now().UTC().Format(time.RFC3339))
+	for _, p := range m.store.Partitions() {
+		namespaces, needed := m.wantedOf(st, p)
+		for ns := range running[p] {
+			needed = true
+			namespaces[ns] = true
+		}
+		_, marked, err := m.unwatchedSince(unwatchedMeta + p)
+		if err != nil {
+			return err
+		}
+		switch {
+		case needed && marked:
+			b.DeleteMeta(unwatchedMeta + p)
+		case !needed && !marked:
+			b.PutMeta(unwatchedMeta+p, now)
+		}
+		if running[p] != nil {
+			b.DeleteMeta(unservedMeta + p)
+		}
+		if needed {
+			if err := m.markNamespaces(b, p, namespaces, now); err != nil {
+				return err
+			}
+		}
+	}
+	if err := m.store.Commit(b); err != nil {
+		return fmt.Errorf("%w: note unwatched resources: %w", ledger.ErrStore, err)
+	}
+	return nil
+}
+
+// markNamespaces is markUnwatched for the namespaces of a part that is watched in
+// some; "" among them stands for all.
+func (m *Manager) markNamespaces(b *outbox.Batch, partition string, watched map[string]bool, now []byte) error {
+	all := ledger.FeedID(partition, "")
+	unwatched := map[string]bool{}
+	if !watched[""] {
+		unwatched[all] = true
+		ids, err := m.ledger.FeedIDs(ledger.CheckpointMeta(all))
+		if err != nil {
+			return err
+		}
+		for id := range ids {
+			unwatched[id] = !watched[strings.TrimPrefix(id, all)]
+		}
+	}
+	marked, err := m.ledger.FeedIDs(unwatchedInMeta + all)
+	if err != nil {
+		return err
+	}
+	for id := range marked {
+		if !unwatched[id] {
+			b.DeleteMeta(unwatchedInMeta + id)
+		}
+	}
+	for id, is := range unwatched {
+		if is && !marked[id] {
+			b.PutMeta(unwatchedInMeta+id, now)
+		}
+	}
+	return nil
+}
+
+// runningIn are the namespaces of the running sources, by part of the ledger.
+func (m *Manager) runningIn() map[string]map[string]bool {
+	running := map[string]map[string]bool{}
+	for _, s := range m.sourceList() {
+		if running[s.Partition] == nil {
+			running[s.Partition] = map[string]bool{}
+		}
+		running[s.Partition][s.Key.Namespace] = true
+	}
+	return running
+}
+
+// expireUnwatched removes what has been unwatched for too long and no source reads.
+// It goes by the notes alone: what a watch is about to ask for again is removed too
+// if it comes too late.
+func (m *Manager) expireUnwatched(st *plan.State) error {
+	kept := max(st.Store.RetentionMaxAge, leastKept)
+	running := m.runningIn()
+	for _, p := range m.store.Partitions() {
+		since, late, err := m.expired(unwatchedMeta+p, kept)
+		switch {
+		case err != nil:
+			return err
+		case late && running[p] == nil:
+			if err := m.dropPartition(p); err != nil {
+				return err
+			}
+			m.metrics.forgottenTotal.Inc()
+			m.log.Info("recorded states expired, as no watch has read them for longer than events are kept", "feed", p, "unwatchedSince", since)
+		case running[p][""]:
+		default:
+			if err := m.expireNamespaces(p, running[p], kept); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// expireNamespaces removes the states of namespaces that have been unwatched for too
+// long. running are those that are watched.
+func (m *Manager) expireNamespaces(partition string, running map[string]bool, kept time.Duration) error {
+	all := ledger.FeedID(partition, "")
+	ids, err := m.ledger.FeedIDs(unwatchedInMeta + all)
+	if err != nil {
+		return err
+	}
+	if len(ids) == 0 {
+		return nil
+	}
+	own, err := m.ledger.FeedIDs(ledger.CheckpointMeta(all))
+	if err != nil {
+		return err
+	}
+	given, err := m.ledger.Selections()
+	if err != nil {
+		return err
+	}
+	for id := range ids {
+		ns := strings.TrimPrefix(id, all)
+		since, late, err := m.expired(unwatchedInMeta+id, kept)
+		if err != nil {
+			return err
+		}
+		if !late || running[ns] {
+			continue
+		}
+		prefix, gone := ledger.Key(ns, ""), func(string) bool { return true }
+		if ns == "" {
+			prefix, gone = "", func(in string) bool { return in != "" && !running[in] && !own[all+in] }
+		}
+		n, err := m.deleteStates(partition, prefix, gone)
+		if err != nil {
+			return err
+		}
+		b := m.store.NewBatch()
+		b.DeleteMeta(unwatchedInMeta + id)
+		b.DeleteMeta(ledger.CheckpointMeta(id))
+		ledger.DropSelections(b, id, given[id])
+		if err := m.store.Commit(b); err != nil {
+			return fmt.Errorf("%w: expire %s: %w", ledger.ErrStore, id, err)
+		}
+		if n > 0 {
+			m.metrics.forgottenTotal.Inc()
+			m.log.Info("recorded states expired, as no watch has read their namespace for longer than events are kept", "feed", id, "objects", n, "unwatchedSince", since)
+		}
+	}
+	return nil
+}
+
+// deleteStates removes the states whose keys begin with prefix and whose namespaces
+// are gone, and returns their number.
+func (m *Manager) deleteStates(partition, prefix string, gone func(namespace string) bool) (n int, err error) {
+	b := m.store.NewBatch()
+	defer func() { b.Discard() }()
+	inBatch := 0
+	err = m.store.ScanState(partition, prefix, func(key string, _ []byte) error {
+		if ns, _, _ := strings.Cut(key, "/"); !gone(ns) {
+			return nil
+		}
+		b.DeleteState(partition, key)
+		n++
+		if inBatch++; inBatch < forgetBatch {
+			return nil
+		}
+		inBatch = 0
+		err := m.store.Commit(b)
+		b = m.store.NewBatch()
+		return err
+	})
+	if err == nil {
+		err = m.store.Commit(b)
+	}
+	if err != nil && !errors.Is(err, ledger.ErrStore) {
+		err = fmt.Errorf("%w: expire states of %s: %w", ledger.ErrStore, partition, err)
+	}
+	return n, err
+}
+
+// dropPartition removes a part of the ledger and all that is noted of it. The
+// checkpoints go first: one without the states that belong to it would have a watch
+// resume and miss everything before.
+func (m *Manager) dropPartition(partition string) error {
+	b := m.store.NewBatch()
+	defer b.Discard()
+	all := ledger.FeedID(partition, "")
+	b.DeleteMeta(unwatchedMeta + partition)
+	b.DeleteMeta(unservedMeta + partition)
+	for _, prefix := range []string{unwatchedInMeta, ledger.CheckpointMeta("")} {
+		ids, err := m.ledger.FeedIDs(prefix + all)
+		if err != nil {
+			return err
+		}
+		for id := range maps.Keys(ids) {
+			b.DeleteMeta(prefix + id)
+		}
+	}
+	given, err := m.ledger.Selections()
+	if err != nil {
+		return err
+	}
+	for id, watches := range given {
+		if strings.HasPrefix(id, all) {
+			ledger.DropSelections(b, id, watches)
+		}
+	}
+	if err := m.store.Commit(b); err != nil {
+		return fmt.Errorf("%w: expire %s: %w", ledger.ErrStore, partition, err)
+	}
+	if err := m.store.DeletePartition(partition); err != nil {
+		return fmt.Errorf("%w: expire %s: %w", ledger.ErrStore, partition, err)
+	}
+	return nil
+}
+
+// expired reports whether a note is older than kept.
+func (m *Manager) expired(key string, kept time.Duration) (since time.Time, late bool, err error) {
+	since, marked, err := m.unwatchedSince(key)
+	return since, marked && m.cfg.Now().Sub(since) > kept, err
+}
+
+func (m *Manager) unwatchedSince(key string) (since time.Time, marked bool, err error) {
+	value, marked, err := m.store.Meta(key)
+	if err != nil {
+		return since, false, fmt.Errorf("%w: read %s: %w", ledger.ErrStore, key, err)
+	}
+	if marked {
+		if since, err = time.Parse(time.RFC3339, string(value)); err != nil {
+			return since, false, fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return since, marked, nil
+}

@@ -1,0 +1,104 @@
+package pipeline
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/plan"
+)
+
+// TestUnwatchedIsForgotten removes watches: what is recorded of their resources is
+// kept for as long as delivered events are, and is there for a watch that comes back
+// by then.
+func TestUnwatchedIsForgotten(t *testing.T) {
+	r := newRig(t, t.TempDir(), podWatch())
+	now := r.m.cfg.Now()
+	r.m.cfg.Now = func() time.Time { return now }
+	s := r.source(pods)
+	r.commit(addedTo(s, r.object("a", "u1", "1")))
+	b := r.store.NewBatch()
+	b.PutMeta(ledger.CheckpointMeta(s.ID), ledger.EncodeCheckpoint(ledger.Checkpoint{ResourceVersion: "1", Synced: true}))
+	if err := r.store.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	// after looks for what is to be forgotten, some time later.
+	after := func(d time.Duration, kept bool) {
+		t.Helper()
+		now = now.Add(d)
+		if err := r.m.forgetUnwatched(); err != nil {
+			t.Fatal(err)
+		}
+		_, resumable, err := r.m.ledger.Checkpoint(s.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if parts := len(r.store.Partitions()); resumable != kept || (parts > 0) != kept {
+			t.Errorf("%d partitions, checkpoint %t, want them kept: %t", parts, resumable, kept)
+		}
+	}
+	state := func(patterns ...string) {
+		st := &plan.State{Store: plan.Store{RetentionMaxAge: 24 * time.Hour}}
+		for i, p := range patterns {
+			st.Watches = append(st.Watches, plan.Watch{Name: fmt.Sprint(i), Resources: []string{p}})
+		}
+		r.m.setState(st)
+	}
+
+	r.run(s) // it is watched
+	state("pods")
+	after(100*time.Hour, true)
+	delete(r.m.sources, s.Key) // it is waited for
+	after(100*time.Hour, true)
+	after(100*time.Hour, true)
+	state("nodes", "*")
+	after(100*time.Hour, true)
+
+	state("nodes", "*.example.com") // nobody wants it
+	after(0, true)
+	after(23*time.Hour, true)
+	r.run(s) // but then it came back
+	after(2*time.Hour, true)
+	delete(r.m.sources, s.Key)
+	after(time.Hour, true)
+	after(23*time.Hour, true)
+	if n := testutil.ToFloat64(r.m.metrics.forgottenTotal); n != 0 {
+		t.Errorf("%v are counted as forgotten", n)
+	}
+	after(2*time.Hour, false)
+	if n := testutil.ToFloat64(r.m.metrics.forgottenTotal); n != 1 {
+		t.Errorf("%v are counted as forgotten, want 1", n)
+	}
+	r.commit(listedBy(s, r.object("a", "u1", "1")))
+	r.expect("added a u1 1", "sync a u1 1") // as at the first start
+}
+
+// Another form of a resource that is watched is nobody's, whatever the patterns say.
+func TestFormerFormIsForgotten(t *testing.T) {
+	r := newRig(t, t.TempDir(), podWatch())
+	now := r.m.cfg.Now()
+	r.m.cfg.Now = func() time.Time { return now }
+	s := r.source(pods)
+	r.run(s)
+	former := r.source(pods)
+	former.Partition = s.Partition + "|l=tier=web;f=;m=false;v="
+	r.commit(
+		addedTo(s, r.object("a", "u1", "1")),
+		addedTo(former, r.object("a", "u1", "1")),
+	)
+	for range 2 {
+		if err := r.m.forgetUnwatched(); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(2 * time.Hour)
+	}
+	if err := r.m.forgetUnwatched(); err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(r.store.Partitions()); got != "["+s.Partition+"]" {
+		t.Errorf("partitions %s are left", got)
+	}
+}

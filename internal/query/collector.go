@@ -1,0 +1,185 @@
+package query
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// collector exports what [Reader.Status] knows whenever somebody scrapes: series
+// come and go with what is configured, and no counter is kept twice.
+//
+// Namespaces are no label. Where a watch reads several one by one its figures are
+// their sum, its state is the worst of theirs, and its last contact the oldest.
+type collector struct{ r *Reader }
+
+// sourceStates from good to bad. A pattern without an informer is waiting.
+var sourceStates = [...]string{
+	dynamicfactory.StateWatching, dynamicfactory.StateListing, dynamicfactory.StateWaiting, dynamicfactory.StateBackingOff,
+	dynamicfactory.StateForbidden, dynamicfactory.StateForeign, dynamicfactory.StateStopped,
+}
+
+func watchDesc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("watcherd_watch_"+name, help, append([]string{"watch", "resource"}, labels...), nil)
+}
+
+var (
+	stateDesc   = watchDesc("state", "1 for the state the watch of a resource is in.", "state")
+	contactDesc = watchDesc("last_contact_timestamp_seconds", "When the API server last sent something to the watch.")
+	syncedDesc  = watchDesc("synced", "1 once everything that existed at the start has been seen.")
+
+	watchCounters = []struct {
+		desc *prometheus.Desc
+		get  func(*status.Source) uint64
+	}{
+		{watchDesc("events_total", "Events that the API server sent."), func(s *status.Source) uint64 { return s.Events }},
+		{watchDesc("bookmarks_total", "Bookmarks that the API server sent."), func(s *status.Source) uint64 { return s.Bookmarks }},
+		{watchDesc("relists_total", "Lists after the first."), func(s *status.Source) uint64 { return s.Relists }},
+		{watchDesc("expired_total", "Times that the API server no longer had the history (410)."), func(s *status.Source) uint64 { return s.Expired }},
+		{watchDesc("forbidden_total", "Requests that the API server refused (401, 403)."), func(s *status.Source) uint64 { return s.Forbidden }},
+		{watchDesc("not_found_total", "Requests for a resource that is not served (404)."), func(s *status.Source) uint64 { return s.NotFound }},
+		{watchDesc("decode_errors_total", "Events, objects and lists that could not be read."), func(s *status.Source) uint64 { return s.DecodeErrors }},
+		{watchDesc("skipped_total", "Objects and events left out because they could not be read."), func(s *status.Source) uint64 { return s.Skipped }},
+		{watchDesc("restarts_total", "Watches established after the first."), func(s *status.Source) uint64 { return s.Restarts }},
+	}
+
+	inFlightDesc = watchDesc("in_flight_events", "Events read from the watch and not committed yet.")
+
+	objectsDesc = prometheus.NewDesc("watcherd_cached_objects", "Objects in the caches.", []string{"resource"}, nil)
+	bytesDesc   = prometheus.NewDesc("watcherd_cached_bytes", "Memory that the objects in the caches take.", []string{"resource"}, nil)
+
+	// They begin anew with every configuration that is applied, as counters may.
+	routeEventsDesc = prometheus.NewDesc("watcherd_route_events_total",
+		"What became of the changes that a route looked at: matched (sent on), filtered (refused by its expression), "+
+			"unchanged (nothing in its changed list changed); and evaluations that lacked a field (missing) or failed otherwise (errors).",
+		[]string{"route", "result"}, nil)
+	routeResults = []struct {
+		name string
+		get  func(*status.Route) uint64
+	}{
+		{"matched", func(r *status.Route) uint64 { return r.Matched }},
+		{"filtered", func(r *status.Route) uint64 { return r.Filtered }},
+		{"unchanged", func(r *status.Route) uint64 { return r.Unchanged }},
+		{"missing", func(r *status.Route) uint64 { return r.Missing }},
+		{"errors", func(r *status.Route) uint64 { return r.Errors }},
+	}
+
+	keptDesc     = prometheus.NewDesc("watcherd_sink_dead_letters", "Dead letters that are kept.", []string{"sink"}, nil)
+	orphanedDesc = prometheus.NewDesc("watcherd_sink_orphaned_events", "Events kept for a sink that is not configured any more; 0 for one that is.", []string{"sink"}, nil)
+	beatDesc     = prometheus.NewDesc("watcherd_committer_last_beat_timestamp_seconds", "When the committer last turned to its queue.", nil, nil)
+)
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{stateDesc, contactDesc, syncedDesc, inFlightDesc, objectsDesc, bytesDesc, keptDesc, orphanedDesc, beatDesc, routeEventsDesc} {
+		ch <- d
+	}
+	for _, x := range watchCounters {
+		ch <- x.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	p := c.r.Status()
+	if !p.Beat.IsZero() {
+		ch <- gauge(beatDesc, seconds(p.Beat))
+	}
+	for i := range p.Watches {
+		collectWatch(ch, &p.Watches[i])
+	}
+	for i := range p.Routes {
+		r := &p.Routes[i]
+		for _, x := range routeResults {
+			ch <- prometheus.MustNewConstMetric(routeEventsDesc, prometheus.CounterValue, float64(x.get(r)), r.Name, x.name)
+		}
+	}
+	for i := range p.Sinks {
+		s := &p.Sinks[i]
+		ch <- gauge(keptDesc, float64(s.DeadLetters), s.Name)
+		orphaned := 0.0
+		if !s.Configured {
+			orphaned = float64(s.Queued)
+		}
+		ch <- gauge(orphanedDesc, orphaned, s.Name)
+	}
+	for _, x := range p.Caches {
+		ch <- gauge(objectsDesc, float64(x.Objects), x.Resource)
+		ch <- gauge(bytesDesc, float64(x.Bytes), x.Resource)
+	}
+}
+
+func collectWatch(ch chan<- prometheus.Metric, w *status.Watch) {
+	merged := map[string]*status.Source{}
+	for i := range w.Sources {
+		merge(merged, &w.Sources[i])
+	}
+	for _, x := range w.Missing {
+		merge(merged, &status.Source{Resource: x.Resource, State: dynamicfactory.StateWaiting})
+	}
+	for resource, s := range merged {
+		for _, state := range sourceStates {
+			ch <- gauge(stateDesc, number(s.State == state), w.Name, resource, state)
+		}
+		ch <- gauge(syncedDesc, number(s.Synced), w.Name, resource)
+		ch <- gauge(inFlightDesc, float64(s.InFlight), w.Name, resource)
+		if !s.LastContact.IsZero() {
+			ch <- gauge(contactDesc, seconds(s.LastContact), w.Name, resource)
+		}
+		for _, x := range watchCounters {
+			ch <- prometheus.MustNewConstMetric(x.desc, prometheus.CounterValue, float64(x.get(s)), w.Name, resource)
+		}
+	}
+}
+
+// merge adds s to what is known of its resource.
+func merge(known map[string]*status.Source, s *status.Source) {
+	all, ok := known[s.Resource]
+	if !ok {
+		one := *s
+		known[s.Resource] = &one
+		return
+	}
+	if badness(s.State) > badness(all.State) {
+		all.State = s.State
+	}
+	if s.LastContact.Before(all.LastContact) {
+		all.LastContact = s.LastContact
+	}
+	all.Synced = all.Synced && s.Synced
+	all.InFlight += s.InFlight
+	all.Events += s.Events
+	all.Bookmarks += s.Bookmarks
+	all.Relists += s.Relists
+	all.Expired += s.Expired
+	all.Forbidden += s.Forbidden
+	all.NotFound += s.NotFound
+	all.DecodeErrors += s.DecodeErrors
+	all.Restarts += s.Restarts
+	all.Skipped += s.Skipped
+}
+
+func badness(state string) int {
+	for i, s := range sourceStates {
+		if s == state {
+			return i
+		}
+	}
+	return 0
+}
+
+func gauge(d *prometheus.Desc, value float64, labels ...string) prometheus.Metric {
+	return prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+}
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }

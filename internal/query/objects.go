@@ -1,0 +1,213 @@
+package query
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// ErrNotWatched means that no watch reads a resource.
+var ErrNotWatched = errors.New("no watch reads it")
+
+// View reads what the watches see of one resource, from the informers' caches. The
+// API server is never asked.
+type View struct {
+	reader     *Reader
+	about      event.Resource
+	namespaced bool
+	sources    []Source // the fullest first
+}
+
+// About says what is read, whether it is in namespaces, and whether the caches are
+// complete: before that objects may be missing.
+func (v *View) About() (resource event.Resource, namespaced, synced bool) {
+	return v.about, v.namespaced, v.synced()
+}
+
+// View returns a view of the resource that a name means, as kubectl takes names:
+// plural, singular, short name or kind, with version and group if need be. It fails
+// with an error that wraps [ErrNotWatched], or with the resolver's.
+func (r *Reader) View(name string) (*View, error) {
+	resources, err := r.cfg.Resolver.Resolve(name)
+	if err != nil {
+		return r.viewUnserved(name, err)
+	}
+	if len(resources) != 1 {
+		return nil, fmt.Errorf("%q means %d resources: name one", name, len(resources))
+	}
+	res := resources[0]
+	group := res.GVR.GroupResource()
+	v := &View{reader: r, namespaced: res.Namespaced}
+	v.sources = r.sourcesOf(func(s Source) bool { return s.Key.GVR == res.GVR })
+	if len(v.sources) == 0 { // a watch may have asked for another version by name
+		v.sources = r.sourcesOf(func(s Source) bool { return s.Key.GVR.GroupResource() == group })
+	}
+	if len(v.sources) == 0 {
+		return nil, fmt.Errorf("%s: %w; the watches read %s", group, ErrNotWatched, r.watched())
+	}
+	v.about = v.sources[0].Resource
+	return v, nil
+}
+
+// viewUnserved looks for a resource that the cluster does not serve any more, but
+// whose objects are still known.
+func (r *Reader) viewUnserved(name string, cause error) (*View, error) {
+	sources := r.sourcesOf(func(s Source) bool {
+		return s.Key.GVR.GroupResource().String() == name || s.Key.GVR.Resource == name
+	})
+	if len(sources) == 0 {
+		return nil, &unresolvedError{cause}
+	}
+	v := &View{reader: r, about: sources[0].Resource, sources: sources}
+	for _, s := range sources {
+		for _, obj := range s.cached("") {
+			v.namespaced = obj.GetNamespace() != ""
+			return v, nil
+		}
+	}
+	return v, nil
+}
+
+// unresolvedError is a name that cannot be resolved, in words for users.
+type unresolvedError struct{ err error }
+
+func (e *unresolvedError) Error() string { return strings.TrimPrefix(e.err.Error(), factoryPrefix) }
+func (e *unresolvedError) Unwrap() error { return e.err }
+
+// sourcesOf returns the sources that f accepts, those with the fullest objects
+// first.
+func (r *Reader) sourcesOf(f func(Source) bool) []Source {
+	list := slices.DeleteFunc(r.cfg.Pipeline.Running().Feeds, func(s Source) bool { return !f(s) })
+	slices.SortFunc(list, func(a, b Source) int {
+		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.ID, b.ID))
+	})
+	return list
+}
+
+// rank orders the sources of one resource by how much their objects hold.
+func (s Source) rank() int {
+	switch {
+	case s.Key.MetadataOnly:
+		return 2
+	case s.Scope != "":
+		return 1
+	default:
+		return 0
+	}
+}
+
+func (r *Reader) watched() string {
+	seen := map[string]struct{}{}
+	var names []string
+	for _, s := range r.cfg.Pipeline.Running().Feeds {
+		name := s.Key.GVR.GroupResource().String()
+		if _, ok := seen[name]; !ok {
+			seen[name] = struct{}{}
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return "nothing yet"
+	}
+	slices.Sort(names)
+	const most = 20
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+// List returns the objects that at least one watch sees and the selector matches,
+// in a namespace or in all if it is empty, sorted by namespace and name. Where
+// several watches see different forms of an object the fullest is returned.
+func (v *View) List(namespace string, selector labels.Selector) []*compact.Object {
+	var list []*compact.Object
+	known := map[[2]string]struct{}{}
+	for _, s := range v.sources {
+		hits := s.Watches()
+		for _, o := range s.cached(namespace) {
+			id := [2]string{o.GetNamespace(), o.GetName()}
+			if _, ok := known[id]; ok || !selector.Matches(o.Labels()) || !v.reader.seenByAny(hits, o) {
+				continue
+			}
+			if len(v.sources) > 1 {
+				known[id] = struct{}{}
+			}
+			list = append(list, o)
+		}
+	}
+	slices.SortFunc(list, func(a, b *compact.Object) int {
+		return cmp.Or(cmp.Compare(a.GetNamespace(), b.GetNamespace()), cmp.Compare(a.GetName(), b.GetName()))
+	})
+	return list
+}
+
+// Get returns one object, nil if no watch sees it.
+func (v *View) Get(namespace, name string) *compact.Object {
+	key := strings.TrimPrefix(ledger.Key(namespace, name), "/")
+	for _, s := range v.sources {
+		sub := s.Informer
+		if sub == nil {
+			continue
+		}
+		obj, found, err := sub.Informer().GetStore().GetByKey(key)
+		if o, ok := obj.(*compact.Object); err == nil && found && ok && v.reader.seenByAny(s.Watches(), o) {
+			return o
+		}
+	}
+	return nil
+}
+
+func (v *View) synced() bool {
+	for _, s := range v.sources {
+		sub := s.Informer
+		if sub == nil {
+			return false
+		}
+		select {
+		case <-sub.Synced():
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+func (r *Reader) seenByAny(hits []commit.WatchRef, o *compact.Object) bool {
+	return slices.ContainsFunc(hits, func(h commit.WatchRef) bool { return h.Covers(o, r.committer.NamespaceLabels) })
+}
+
+// cached returns what the source's cache holds of a namespace, or of all.
+func (s Source) cached(namespace string) []*compact.Object {
+	sub := s.Informer
+	if sub == nil {
+		return nil
+	}
+	indexer := sub.Informer().GetIndexer()
+	var objs []any
+	if namespace == "" {
+		objs = indexer.List()
+	} else {
+		var err error
+		if objs, err = indexer.ByIndex(cache.NamespaceIndex, namespace); err != nil {
+			objs = indexer.List() // an informer without that index
+		}
+	}
+	list := make([]*compact.Object, 0, len(objs))
+	for _, obj := range objs {
+		if o, ok := obj.(*compact.Object); ok && (namespace == "" || o.GetNamespace() == namespace) {
+			list = append(list, o)
+		}
+	}
+	return list
+}
