@@ -296,6 +296,9 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, start []*source, stay 
 			m.adoptRouter(a.state.Router)
 			m.keepUnrouted.Store(len(a.state.Sinks) == 0)
 			m.setState(a.state)
+			for _, j := range m.farewells { // they begin again, by the watches of the new state
+				close(j.src.stopped)
+			}
 		}
 		for _, j := range snapshots {
 			g.begin(j)
@@ -310,6 +313,9 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, start []*source, stay 
 	}
 	if err != nil {
 		return err
+	}
+	if a != nil {
+		clear(m.farewells)
 	}
 	return m.noteSelections(rules)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -69,6 +70,10 @@ func (m *Manager) reportGone(ctx context.Context) (again bool, err error) {
 		if _, wanted := m.wantedOf(st, p); !wanted {
 			continue // it expires
 		}
+		if m.blind(st, p) {
+			again = true // nobody knows yet who is to be told
+			continue
+		}
 		if _, err := m.cfg.Resolver.Resolve(gr.String()); !notServed(err) {
 			continue
 		}
@@ -88,6 +93,15 @@ func (m *Manager) reportGone(ctx context.Context) (again bool, err error) {
 		}
 	}
 	return again, nil
+}
+
+// blind reports whether a watch that means a part of the ledger selects namespaces by
+// label, and the labels are not known.
+func (m *Manager) blind(st *plan.State, partition string) bool {
+	gr, scope := splitPartition(partition)
+	return !m.namespaces.ready() && slices.ContainsFunc(st.Watches, func(w plan.Watch) bool {
+		return w.Filter.NeedsNamespaces() && m.wants(&w, gr, scope)
+	})
 }
 
 // custom reports whether a group may be one of custom resources.
@@ -161,7 +175,8 @@ func (j *farewell) end() {
 }
 
 // beginFarewell removes the checkpoints of a part of the ledger, so that a source that
-// reads it again lists, and has the committer report its objects as deleted.
+// reads it again lists, and has the committer report its objects as deleted. Of the
+// checkpoints only the epoch stays.
 func (m *Manager) beginFarewell(st *plan.State, partition string) error {
 	s, err := m.formerSource(st, partition)
 	if err != nil {
@@ -174,7 +189,15 @@ func (m *Manager) beginFarewell(st *plan.State, partition string) error {
 	b := m.store.NewBatch()
 	defer b.Discard()
 	for id := range ids {
+		cp, _, err := m.loadCheckpoint(id)
+		if ignoreUnreadable(err) != nil {
+			return err
+		}
+		s.epoch = max(s.epoch, cp.Epoch)
 		b.DeleteMeta(checkpointMeta(id))
+	}
+	if s.epoch > 0 {
+		b.PutMeta(checkpointMeta(s.id), encodeCheckpoint(checkpoint{Epoch: s.epoch}))
 	}
 	if err := m.store.Commit(b); err != nil {
 		return fmt.Errorf("%w: remove checkpoints of %s: %w", ErrStore, partition, err)
@@ -234,7 +257,7 @@ func (m *Manager) formerSource(st *plan.State, partition string) (*source, error
 		}
 		given := false
 		for id, h := range was.known() {
-			if h == nil {
+			if h == nil || h.watch.Filter.NeedsNamespaces() && !m.namespaces.ready() {
 				continue
 			}
 			given = true
@@ -246,7 +269,7 @@ func (m *Manager) formerSource(st *plan.State, partition string) (*source, error
 			hits = append(hits, *h)
 		}
 		if !given && m.wants(w, gr, scope) {
-			hits = append(hits, newHit(w)) // it may have been given a part, or all under another name
+			hits = append(hits, newHit(w)) // it may have been given a part, or all under another name, or by labels that nobody knows any more
 		}
 	}
 	if s.resource.Version == "" {
@@ -256,11 +279,6 @@ func (m *Manager) formerSource(st *plan.State, partition string) (*source, error
 	}
 	s.key.GVR = gr.WithVersion(s.resource.Version)
 	s.hits.Store(&hits)
-	cp, _, err := m.loadCheckpoint(s.id)
-	if ignoreUnreadable(err) != nil {
-		return nil, err
-	}
-	s.epoch = cp.Epoch
 	s.log = s.logger(m.log)
 	s.observed, s.repaired = m.metrics.observed(s), m.metrics.repaired(s)
 	return s, nil

@@ -219,6 +219,9 @@ func (m *Manager) Run(ctx context.Context) error {
 	audit.Go(func() { m.auditLoop(ctx) })
 
 	err := m.own(ctx)
+	if errors.Is(err, ErrEnded) {
+		err = nil // the committer's error says why
+	}
 
 	stop()
 	m.stopScrub()
