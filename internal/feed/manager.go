@@ -204,8 +204,8 @@ func New(cfg Config) (*Manager, error) {
 // The order of the end, and why:
 //
 //  1. The audit and a scrub of the store end, and informers stop and are joined, so nothing new arrives.
-//  2. The committer commits what they handed over, so that it need not be read
-//     again, and ends. In a full store it ends at once.
+//  2. The committer commits what they handed over and how far they had come, so that
+//     it need not be read again, and ends. In a full store it ends at once.
 //  3. The sinks' workers finish or put back what is in flight. They come last
 //     because the backlog is safe in the store, whose owner closes it after Run.
 func (m *Manager) Run(ctx context.Context) error {
@@ -226,9 +226,11 @@ func (m *Manager) Run(ctx context.Context) error {
 	stop()
 	m.stopScrub()
 	audit.Wait()
+	sources := m.sourceList()
 	m.closeSources()
 	m.namespaces.close()
 	m.factory.Shutdown()
+	_ = m.between(func(g *group) { g.touchAll(sources) }) // the only error is the committer's end
 	end()
 	commitErr := <-committed
 	m.stopSinks()
