@@ -393,8 +393,10 @@ func (b Barrier) Adopt(r Router, keepUnrouted bool) {
 	b.g.c.router, b.g.c.keepUnrouted = r, keepUnrouted
 }
 
-// Add adds a job.
-func (b Barrier) Add(j job) { b.g.jobs = append(b.g.jobs, j) }
+// Touch has the checkpoints of feeds written with the next commit.
+func (b Barrier) Touch(feeds []*Feed) { b.g.touchAll(feeds) }
+
+func (b Barrier) add(j job) { b.g.jobs = append(b.g.jobs, j) }
 
 // barrierCall is something to do between two commits.
 type barrierCall struct {

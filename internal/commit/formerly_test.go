@@ -32,11 +32,11 @@ func TestEventsOfRecordedStatesAreEdited(t *testing.T) {
 			r.running = nil
 		},
 		"the definition is gone": func(r *rig, s *Feed) {
-			j, err := r.c.NewFarewell(s.Partition, r.watches, func(*plan.Watch) bool { return true }, make(chan struct{}, 1))
+			former, err := r.c.formerFeed(s.Partition, r.watches, func(*plan.Watch) bool { return true })
 			if err != nil {
 				r.Fatal(err)
 			}
-			Barrier{r.group}.Add(j)
+			Barrier{r.group}.add(&Farewell{src: former, notify: make(chan struct{}, 1)})
 			r.commit()
 		},
 	} {

@@ -48,7 +48,7 @@ func (c *Committer) Snapshot(ctx context.Context, feeds []*Feed, sink, watch str
 // await has the committer do a snapshot, and calls progress with the number of
 // objects whenever there are more.
 func (c *Committer) await(ctx context.Context, j *snapshot, progress func(objects int)) error {
-	if err := c.AtBarrier(func(b Barrier) { b.Add(j) }); err != nil {
+	if err := c.AtBarrier(func(b Barrier) { b.add(j) }); err != nil {
 		return err
 	}
 	for {

@@ -116,10 +116,42 @@ type Farewell struct {
 	notify chan<- struct{}
 }
 
-// NewFarewell makes a farewell of a part of the ledger: of the feed that it had, with the
-// watches that mean it, by the rules by which they were given its objects. notify gets a
-// value when it is over.
-func (c *Committer) NewFarewell(partition string, watches []plan.Watch, wants func(*plan.Watch) bool, notify chan<- struct{}) (*Farewell, error) {
+// BeginFarewell removes the checkpoints of a part of the ledger, so that a feed that reads
+// it again lists, and has its objects reported as deleted to the watches that mean it, by
+// the rules by which they were given the objects. Of the checkpoints only the epoch stays.
+// notify gets a value when the farewell is over.
+func (c *Committer) BeginFarewell(partition string, watches []plan.Watch, wants func(*plan.Watch) bool, notify chan<- struct{}) (*Farewell, error) {
+	s, err := c.formerFeed(partition, watches, wants)
+	if err != nil {
+		return nil, err
+	}
+	ids, err := c.ledger.FeedIDs(ledger.CheckpointMeta(s.ID))
+	if err != nil {
+		return nil, err
+	}
+	b := c.store.NewBatch()
+	defer b.Discard()
+	for id := range ids {
+		cp, _, err := c.ledger.Checkpoint(id)
+		if ledger.IgnoreUnreadable(err) != nil {
+			return nil, err
+		}
+		s.epoch = max(s.epoch, cp.Epoch)
+		b.DeleteMeta(ledger.CheckpointMeta(id))
+	}
+	if s.epoch > 0 {
+		b.PutMeta(ledger.CheckpointMeta(s.ID), ledger.EncodeCheckpoint(ledger.Checkpoint{Epoch: s.epoch}))
+	}
+	if err := c.store.Commit(b); err != nil {
+		return nil, fmt.Errorf("%w: remove checkpoints of %s: %w", ledger.ErrStore, partition, err)
+	}
+	j := &Farewell{src: s, at: c.cfg.Now(), notify: notify}
+	return j, c.AtBarrier(func(b Barrier) { b.add(j) })
+}
+
+// formerFeed is the feed that a part of the ledger had, with the watches that mean it. It
+// does not run.
+func (c *Committer) formerFeed(partition string, watches []plan.Watch, wants func(*plan.Watch) bool) (*Feed, error) {
 	gr, scope := ledger.SplitPartition(partition)
 	id := Identity{
 		Partition: partition, ID: ledger.FeedID(partition, ""), Scope: scope,
@@ -138,7 +170,7 @@ func (c *Committer) NewFarewell(partition string, watches []plan.Watch, wants fu
 		}
 		given := false
 		for feed, h := range was.known() {
-			if h == nil {
+			if h == nil || h.Watch.Filter.NeedsNamespaces() && !c.NamespacesReady() {
 				continue
 			}
 			given = true
@@ -150,7 +182,7 @@ func (c *Committer) NewFarewell(partition string, watches []plan.Watch, wants fu
 			hits = append(hits, *h)
 		}
 		if !given && wants(w) {
-			hits = append(hits, NewWatchRef(w)) // it may have been given a part, or all under another name
+			hits = append(hits, NewWatchRef(w)) // it may have been given a part, or all under another name, or by labels that nobody knows any more
 		}
 	}
 	if id.Resource.Version == "" {
@@ -159,13 +191,7 @@ func (c *Committer) NewFarewell(partition string, watches []plan.Watch, wants fu
 		}
 	}
 	id.Key.GVR = gr.WithVersion(id.Resource.Version)
-	cp, _, err := c.ledger.Checkpoint(id.ID)
-	if ledger.IgnoreUnreadable(err) != nil {
-		return nil, err
-	}
-	s := c.NewFeed(id, hits...)
-	s.epoch = cp.Epoch
-	return &Farewell{src: s, at: c.cfg.Now(), notify: notify}, nil
+	return c.NewFeed(id, hits...), nil
 }
 
 // recordedResource returns the resource of a feed's objects as they are recorded.

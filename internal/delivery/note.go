@@ -2,9 +2,12 @@ package delivery
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/watcherd/watcherd/internal/outbox"
 )
 
 const (
@@ -64,6 +67,9 @@ func newNote(q Queue, fingerprint string) *note {
 // Every time in it is brought into [now, now+most].
 func (n *note) load(now time.Time, most time.Duration) (c noteContent, ok bool, unusable, err error) {
 	raw, found, err := n.queue.Note()
+	if errors.Is(err, outbox.ErrUnreadable) {
+		return c, false, err, nil
+	}
 	if err != nil {
 		return c, false, nil, fmt.Errorf("read the schedule of retries: %w", err)
 	}

@@ -1,13 +1,17 @@
 package e2e
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/internal/testcluster"
 )
 
@@ -109,6 +113,71 @@ sinks: [{name: archive, file: {path: "./events/{resource}.jsonl"}}]
 	for uid, list := range byObject(distinct(readEvents(t, d.path("events")))) {
 		if last := list[len(list)-1]; last.verb() != "deleted" || len(list) != 2 {
 			t.Errorf("%s: %d events, the last is %s; want an addition and a deletion", uid, len(list), last.verb())
+		}
+	}
+}
+
+// TestQuietResource restarts the daemon when the API server no longer has the history
+// since the last change of a resource that has no bookmarks (as Events have none, whose
+// storage has no watch cache). Nothing happened to it, so there is neither a gap nor a
+// list.
+func TestQuietResource(t *testing.T) {
+	if !soak() {
+		t.Skip("it takes minutes until a resource counts as quiet: make soak waits for it")
+	}
+	c := testcluster.Start(t)
+	ns := c.Namespace(t)
+	admin := freeAddress(t)
+	d := newDaemon(t, c.Kubeconfig, fmt.Sprintf(`
+apiVersion: watcherd.dev/v1alpha1
+kind: WatcherConfig
+store: {path: ./data}
+admin: {listen: %q}
+watches: [{name: all, resources: [events], namespaces: {include: [%s]}}]
+sinks: [{name: archive, file: {path: "./events/{resource}.jsonl"}}]
+`, admin, ns))
+	w := newClient(t, c, ns)
+	d.start()
+	w.settleAll(d.path("events"), eventKind)
+	version := func() (v int64) {
+		body, _ := httpGet(t, "http://"+admin+"/api/v1/status")
+		var st status.Pipeline
+		if err := json.Unmarshal([]byte(body), &st); err != nil {
+			t.Fatal(err)
+		}
+		v, err := strconv.ParseInt(st.Watches[0].Sources[0].ResourceVersion, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	quiet := version()
+	elsewhere := newClient(t, c, c.Namespace(t))
+	resume := quiet
+	for n, deadline := 0, time.Now().Add(6*time.Minute); resume <= quiet; n, resume = n+1, version() {
+		if time.Now().After(deadline) {
+			t.Fatalf("the daemon would still resume from %d", quiet)
+		}
+		if _, err := elsewhere.create(t.Context(), kinds[0], fmt.Sprintf("c-%d", n)); err != nil {
+			t.Fatal(err)
+		}
+		pause(t, time.Second)
+	}
+	d.stop()
+	c.Compact(t, resume-1)
+	c.Restart(t)
+	d.log.Reset()
+	d.start()
+	w.settleAll(d.path("events"), eventKind)
+	d.stop()
+	if log := d.log.String(); strings.Contains(log, "lists it again") || !strings.Contains(log, "resumed=true") {
+		t.Errorf("the resource is listed again:\n%s", log)
+	}
+	events := readEvents(t, d.path("events"))
+	checkExact(t, w.history, events)
+	for _, g := range events {
+		if g.verb() == "gap" {
+			t.Errorf("gap although nothing can be missing: %+v", g.Data)
 		}
 	}
 }

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -126,9 +128,13 @@ func (d *damagedTables) shunned() bool {
 	return time.Now().Before(d.shun)
 }
 
-// waitForRepair delays who reads damage in a table on which a compaction failed:
-// Pebble tries such a compaction again at once, and each try is expensive.
+// waitForRepair delays a compaction that reads damage in a table on which one failed:
+// Pebble tries such a compaction again at once, and each try is expensive. Other readers
+// hold locks that the repair needs.
 func (s *Store) waitForRepair(path string) {
+	if !inBackground() {
+		return
+	}
 	s.damaged.mu.Lock()
 	t := s.damaged.tables[path]
 	s.damaged.mu.Unlock()
@@ -142,6 +148,22 @@ func (s *Store) waitForRepair(path string) {
 	case <-timer.C:
 	case <-s.failed:
 	case <-s.life.ended:
+	}
+}
+
+// inBackground reports whether the caller is one of Pebble's own goroutines. Pebble does
+// not tell who reads; the stack does.
+func inBackground() bool {
+	var callers [64]uintptr
+	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers[:])])
+	for {
+		frame, more := frames.Next()
+		if strings.HasSuffix(frame.Function, "pebble/v2.(*DB).runCompaction") || strings.HasSuffix(frame.Function, "pebble/v2.(*DB).collectTableStats") {
+			return true
+		}
+		if !more {
+			return false
+		}
 	}
 }
 
@@ -500,7 +522,7 @@ func (s *Store) relieveLevel0(ctx context.Context) error {
 	if sublevels < stop/2 {
 		return nil
 	}
-	if cause := s.damaged.cause(); cause != nil && sublevels >= stop {
+	if cause := s.damaged.cause(); cause != nil && sublevels >= stop*3/4 {
 		s.fail(fmt.Errorf("writes stand still: %w", cause))
 		return nil
 	}

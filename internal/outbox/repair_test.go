@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -126,8 +127,11 @@ func compactAll(t *testing.T, s *Store) {
 		if !pebble.IsCorruptionError(err) || tries > 20 {
 			t.Fatal(err)
 		}
-		for path, table := s.damaged.next(); table != nil && t.Context().Err() == nil; path, table = s.damaged.next() {
-			s.waitForRepair(path)
+		for _, table := s.damaged.next(); table != nil && t.Context().Err() == nil; _, table = s.damaged.next() {
+			select {
+			case <-table.repaired:
+			case <-time.After(compactionPause):
+			}
 		}
 	}
 }

@@ -345,6 +345,9 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, start []*commit.Feed, 
 			m.logFailures(a.state.Router)
 			b.Adopt(a.state.Router, len(a.state.Sinks) == 0)
 			m.setState(a.state)
+			for _, j := range m.farewells { // they begin again, by the watches of the new state
+				j.Stop()
+			}
 		}
 		b.Change(change)
 		return nil
@@ -356,6 +359,9 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, start []*commit.Feed, 
 	}
 	if err != nil {
 		return err
+	}
+	if a != nil {
+		clear(m.farewells)
 	}
 	return m.committer.FinishChange(change)
 }

@@ -14,8 +14,8 @@ import (
 )
 
 // audited runs an audit of the pods, in which meanwhile is called between two pages,
-// and returns how often the pods were listed for it, besides by the audit.
-func (l *live) audited(meanwhile func()) (relists uint64) {
+// and expects it to have the pods listed that many times.
+func (l *live) audited(relists uint64, meanwhile func()) {
 	l.Helper()
 	var once sync.Once
 	l.api.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
@@ -42,8 +42,12 @@ func (l *live) audited(meanwhile func()) (relists uint64) {
 	if err != nil {
 		l.Error(err)
 	}
+	listed := func() uint64 { return s.sub.Load().Status().Relists - before }
+	eventually(l.T, "the list", func() bool { return listed() >= relists })
 	l.caughtUp()
-	return s.sub.Load().Status().Relists - before
+	if n := listed(); n != relists {
+		l.Errorf("the pods were listed %d times, want %d", n, relists)
+	}
 }
 
 // TestAuditOfAHealthyWatch changes the pods while the pages of the audit's list are
@@ -73,9 +77,7 @@ func TestAuditOfAHealthyWatch(t *testing.T) {
 			l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods})
 			l.apply(l.state(podWatch()))
 			l.synced()
-			if n := l.audited(func() { change(l); l.caughtUp() }); n != 0 {
-				t.Errorf("the pods were listed %d times", n)
-			}
+			l.audited(0, func() { change(l); l.caughtUp() })
 		})
 	}
 }
@@ -105,9 +107,7 @@ func TestAuditFindsLosses(t *testing.T) {
 			api.Mute(true)
 			tc.change(api)
 			api.Mute(false)
-			if n := l.audited(func() { api.Put(podPath, "ns", "other", phase("x")) }); n != 1 {
-				t.Errorf("the pods were listed %d times", n)
-			}
+			l.audited(1, func() { api.Put(podPath, "ns", "other", phase("x")) })
 			for name, want := range tc.want {
 				eventually(t, "the repair", func() bool { return l.log().types(name) == want })
 			}
@@ -149,9 +149,7 @@ func TestAuditFindsOvertakenRollback(t *testing.T) {
 	l.caughtUp()
 	api.Restore(saved)
 	api.Advance(100)
-	if n := l.audited(func() {}); n != 1 {
-		t.Errorf("the pods were listed %d times", n)
-	}
+	l.audited(1, func() {})
 	eventually(t, "the state of the restored server", func() bool { return l.log().types(names[600]) == "sync updated updated" })
 	if s := l.m.sourceList()[0]; s.sub.Load().Status().State != dynamicfactory.StateWatching {
 		t.Errorf("the watch is %s", s.sub.Load().Status().State)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -67,6 +68,10 @@ func (m *Manager) reportGone(ctx context.Context) (again bool, err error) {
 		if _, wanted := m.wantedOf(st, p); !wanted {
 			continue // it expires
 		}
+		if m.blind(st, p) {
+			again = true // nobody knows yet who is to be told
+			continue
+		}
 		if _, err := m.cfg.Resolver.Resolve(gr.String()); !notServed(err) {
 			continue
 		}
@@ -86,6 +91,15 @@ func (m *Manager) reportGone(ctx context.Context) (again bool, err error) {
 		}
 	}
 	return again, nil
+}
+
+// blind reports whether a watch that means a part of the ledger selects namespaces by
+// label, and the labels are not known.
+func (m *Manager) blind(st *plan.State, partition string) bool {
+	gr, scope := ledger.SplitPartition(partition)
+	return !m.committer.NamespacesReady() && slices.ContainsFunc(st.Watches, func(w plan.Watch) bool {
+		return w.Filter.NeedsNamespaces() && m.wants(&w, gr, scope)
+	})
 }
 
 // custom reports whether a group may be one of custom resources.
@@ -119,28 +133,15 @@ func (m *Manager) definitionGone(ctx context.Context, st *plan.State, partition 
 	return m.cfg.Now().Sub(since) > max(st.Store.RetentionMaxAge, leastKept), nil
 }
 
-// beginFarewell removes the checkpoints of a part of the ledger, so that a source that
-// reads it again lists, and has the committer report its objects as deleted.
+// beginFarewell has the committer report the objects of a part of the ledger as deleted.
 func (m *Manager) beginFarewell(st *plan.State, partition string) error {
 	gr, scope := ledger.SplitPartition(partition)
-	j, err := m.committer.NewFarewell(partition, st.Watches, func(w *plan.Watch) bool { return m.wants(w, gr, scope) }, m.farewellOver)
+	j, err := m.committer.BeginFarewell(partition, st.Watches, func(w *plan.Watch) bool { return m.wants(w, gr, scope) }, m.farewellOver)
 	if err != nil {
 		return err
-	}
-	ids, err := m.ledger.FeedIDs(ledger.CheckpointMeta(ledger.FeedID(partition, "")))
-	if err != nil {
-		return err
-	}
-	b := m.store.NewBatch()
-	defer b.Discard()
-	for id := range ids {
-		b.DeleteMeta(ledger.CheckpointMeta(id))
-	}
-	if err := m.store.Commit(b); err != nil {
-		return fmt.Errorf("%w: remove checkpoints of %s: %w", ledger.ErrStore, partition, err)
 	}
 	m.farewells[partition] = j
-	return m.committer.AtBarrier(func(b commit.Barrier) { b.Add(j) })
+	return nil
 }
 
 // endFarewells ends those of parts of the ledger that sources are about to read.

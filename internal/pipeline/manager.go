@@ -201,8 +201,8 @@ func New(cfg Config) (*Manager, error) {
 // The order of the end, and why:
 //
 //  1. The audit and a scrub of the store end, and informers stop and are joined, so nothing new arrives.
-//  2. The committer commits what they handed over, so that it need not be read
-//     again, and ends. In a full store it ends at once.
+//  2. The committer commits what they handed over and how far they had come, so that
+//     it need not be read again, and ends. In a full store it ends at once.
 //  3. The sinks' workers finish or put back what is in flight. They come last
 //     because the backlog is safe in the store, whose owner closes it after Run.
 func (m *Manager) Run(ctx context.Context) error {
@@ -216,13 +216,18 @@ func (m *Manager) Run(ctx context.Context) error {
 	audit.Go(func() { m.auditLoop(ctx) })
 
 	err := m.own(ctx)
+	if errors.Is(err, commit.ErrEnded) {
+		err = nil // the committer's error says why
+	}
 
 	stop()
 	m.stopScrub()
 	audit.Wait()
+	feeds := m.running()
 	m.closeSources()
 	m.namespaces.close()
 	m.factory.Shutdown()
+	_ = m.committer.AtBarrier(func(b commit.Barrier) { b.Touch(feeds) }) // the only error is the committer's end
 	end()
 	commitErr := <-committed
 	m.stopSinks()
