@@ -55,7 +55,10 @@ func TestColdStartFindsDeletions(t *testing.T) {
 	for name, spoil := range map[string]func(b *outbox.Batch, version string){
 		"no checkpoint": func(b *outbox.Batch, _ string) { b.DeleteMeta(checkpointMeta("pods#")) },
 		"a list that was cut short": func(b *outbox.Batch, version string) {
-			b.PutMeta(checkpointMeta("pods#"), encodeCheckpoint(checkpoint{ResourceVersion: version, Synced: true, Listing: &listing{ResourceVersion: version}}))
+			w := podWatch()
+			b.PutMeta(checkpointMeta("pods#"), encodeCheckpoint(checkpoint{
+				ResourceVersion: version, Synced: true, Form: formOf(&w, pods.GVR), Listing: &listing{ResourceVersion: version},
+			}))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
