@@ -171,6 +171,9 @@ watcherd_store_held_bytes{sink="live"} 40960
 `), "watcherd_store_held_bytes"); err != nil {
 		t.Error(err)
 	}
+	if st := dead.Stats(); st.HeldBytes != 40960 || st.HeldSince.IsZero() {
+		t.Errorf("stats %+v", st)
+	}
 	after := uint64(0)
 	for range 1500 { // 60 MiB
 		put(Route{Sink: "live"})
