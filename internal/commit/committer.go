@@ -396,6 +396,21 @@ func (b Barrier) Adopt(r Router, keepUnrouted bool) {
 // Touch has the checkpoints of feeds written with the next commit.
 func (b Barrier) Touch(feeds []*Feed) { b.g.touchAll(feeds) }
 
+// Take commits the next n changes, for which it waits, at the barrier: tests use it to
+// stop a pipeline in the middle of a list.
+func (b Barrier) Take(n int) error {
+	for n > 0 {
+		for range min(n, maxGroup/2) {
+			b.g.add(<-b.g.c.changes)
+			n--
+		}
+		if err := b.g.commit(false); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 func (b Barrier) add(j job) { b.g.jobs = append(b.g.jobs, j) }
 
 // barrierCall is something to do between two commits.

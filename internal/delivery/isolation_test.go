@@ -232,7 +232,7 @@ func TestPoisonInAQuietSink(t *testing.T) {
 		if n := len(s.letters()); n > 0 {
 			t.Errorf("%d dead letters at once, with nothing accepted", n)
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(5 * time.Minute)
 		if st := w.Status(); len(s.letters()) != 3 || st.State != Idle {
 			t.Errorf("%d dead letters; %+v", len(s.letters()), st)
 		}

@@ -48,6 +48,27 @@ func TestSkip(t *testing.T) {
 	})
 }
 
+// A skip has a paused sink tried at once.
+func TestSkipWhilePaused(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(1, upTo(5)...)...)
+		r := newReceiver(t, func(context.Context, []change) error { return sinks.Pause(errors.New("403")) })
+		w := start(t, s, r, nil)
+		defer w.stop()
+		time.Sleep(time.Hour)
+		before := len(r.log())
+		if _, err := w.Skip(t.Context(), 0); err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+		if n := len(r.log()) - before; n != 1 || w.Status().State != Paused || len(s.letters()) != 1 {
+			t.Errorf("%d writes, %d dead letters; %+v", n, len(s.letters()), w.Status())
+		}
+	})
+}
+
 // A skip by sequence takes an event wherever it waits.
 func TestSkipBySequence(t *testing.T) {
 	for name, answer := range map[string]func(context.Context, []change) error{

@@ -3,12 +3,15 @@ package delivery
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
@@ -73,4 +76,41 @@ func TestTextsAreWithheld(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestDecodingChangesMeanwhile changes what is decoded while an event is written: the
+// reason of its dead letter quotes nothing, and the next event is decoded again.
+func TestDecodingChangesMeanwhile(t *testing.T) {
+	const quoted = "no such password: hunter2"
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(1, 1, 2)...)
+		var decoding atomic.Uint64
+		answering := make(chan error)
+		r := newReceiver(t, func(context.Context, []change) error { return <-answering })
+		w := start(t, s, r, func(c *Config) {
+			c.Retry.PoisonAttempts = 1
+			c.Decoding = decoding.Load
+			c.Decode = func(item outbox.Item) (*event.Event, error) {
+				e, err := decodeChange(item)
+				if err == nil {
+					e.Cluster = fmt.Sprint("decoded ", decoding.Load())
+				}
+				return e, err
+			}
+		})
+		defer w.stop()
+		synctest.Wait()
+		decoding.Add(1)
+		answering <- sinks.Poison(errors.New(quoted))
+		answering <- nil
+		synctest.Wait()
+		if letters := s.letters(); len(letters) != 1 || letters[0].Reason != "refused: "+textWithheld {
+			t.Errorf("dead letters %+v", letters)
+		}
+		if len(r.events) != 1 || r.events[0].Cluster != "decoded 1" {
+			t.Errorf("delivered %+v", r.events)
+		}
+	})
 }

@@ -100,6 +100,27 @@ func TestDeadLettersExpire(t *testing.T) {
 	}
 }
 
+// TestRunExpiresDeadLetters leaves it to Run.
+func TestRunExpiresDeadLetters(t *testing.T) {
+	s := openTest(t, "store", Options{
+		FS: vfs.NewMem(), firstSequence: 1, DeadLetterMaxAge: time.Hour,
+		Now: func() time.Time { return testEpoch.Add(2 * time.Hour) },
+	})
+	q := ensure(t, s, "a")
+	minutes(t, s, 0, 2, 10, "a")
+	read(t, q, 0, 10)
+	for i, at := range []time.Time{testEpoch, testEpoch.Add(90 * time.Minute)} {
+		if err := q.DeadLetter(uint64(i+1), Letter{Reason: "refused", Time: at}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	running(t, s)
+	eventually(t, "the old one is gone", func() bool { return q.Stats().DeadLetters == 1 })
+	if letters, err := q.DeadLetters(0, 10); err != nil || len(letters) != 1 || letters[0].Position != 2 {
+		t.Errorf("%+v, %v", letters, err)
+	}
+}
+
 // TestPurgedSink wants nothing of a purged sink to come back under its number, not
 // even what somebody who still holds its queue adds.
 func TestPurgedSink(t *testing.T) {

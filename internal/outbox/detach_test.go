@@ -1,8 +1,10 @@
 package outbox
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -169,6 +171,9 @@ watcherd_store_held_bytes{sink="live"} 40960
 `), "watcherd_store_held_bytes"); err != nil {
 		t.Error(err)
 	}
+	if st := dead.Stats(); st.HeldBytes != 40960 || st.HeldSince.IsZero() {
+		t.Errorf("stats %+v", st)
+	}
 	after := uint64(0)
 	for range 1500 { // 60 MiB
 		put(Route{Sink: "live"})
@@ -243,20 +248,51 @@ func TestAckWhileDetaching(t *testing.T) {
 	}
 }
 
-// TestStatsDuringAStall holds a write of the copy as a full disk would: what does
+// TestStatsDuringAStall stalls the write of a copy, as a full disk does: what does
 // not write answers.
 func TestStatsDuringAStall(t *testing.T) {
 	f := &faulty{}
-	s := openTest(t, "store", Options{FS: errorfs.Wrap(vfs.NewMem(), f), firstSequence: 1})
+	s := openTest(t, "store", Options{FS: errorfs.Wrap(vfs.NewMem(), f), MaxBytes: 16 << 20, firstSequence: 1})
 	q := ensure(t, s, "a")
-	appendN(t, s, 10, "a")
-	// The writer's place: whatever stalls it, this is held meanwhile.
-	q.settling.Lock()
-	if st := q.Stats(); st.Length != 10 {
-		t.Errorf("stats %+v", st)
+	minutes(t, s, 0, 12, 1<<20, "a")
+	release := make(chan struct{})
+	f.set(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpCreate && strings.HasSuffix(op.Path, ".sst") {
+			<-release
+		}
+		return nil
+	})
+	copied := make(chan error, 1)
+	go func() {
+		for {
+			if _, moved, err := q.detach(); err != nil || !moved {
+				copied <- err
+				return
+			}
+		}
+	}()
+	stacks := make([]byte, 1<<20)
+	eventually(t, "the copy stalls", func() bool {
+		return bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte(".makeRoomForWrite("))
+	})
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		if st := q.Stats(); st.Length != 12 {
+			t.Errorf("stats %+v", st)
+		}
+		if items, err := q.Read(0, 10, 1<<30); err != nil || len(items) != 10 {
+			t.Errorf("read %d, %v", len(items), err)
+		}
+	}()
+	select {
+	case <-answered:
+	case <-time.After(time.Minute):
+		t.Error("the queue does not answer")
 	}
-	if items := read(t, q, 0, 10); len(items) != 10 {
-		t.Errorf("read %d", len(items))
+	close(release)
+	if err := <-copied; err != nil {
+		t.Error(err)
 	}
-	q.settling.Unlock()
+	<-answered
 }

@@ -2,11 +2,13 @@ package outbox
 
 import (
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -199,32 +201,76 @@ func TestStuckCommit(t *testing.T) {
 	}
 }
 
-// TestFullDiskInFlush lets tables fail for want of space: the store goes on and
-// recovers by itself.
+// TestFullDiskInFlush lets tables fail for want of space: the store tries again with
+// pauses, says so once, and recovers by itself.
 func TestFullDiskInFlush(t *testing.T) {
 	f := &faulty{}
-	s := openTest(t, "store", Options{firstSequence: 1, FS: errorfs.Wrap(vfs.NewMem(), f)})
+	var logged logLines
+	s := openTest(t, "store", Options{firstSequence: 1, FS: errorfs.Wrap(vfs.NewMem(), f), Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 	ensure(t, s, "a")
-	var refused atomic.Int64
+	var tried atomic.Int64
 	f.set(func(op errorfs.Op) error {
-		if op.Kind == errorfs.OpFileWrite && strings.HasSuffix(op.Path, ".sst") {
-			refused.Add(1)
+		switch {
+		case !strings.HasSuffix(op.Path, ".sst"):
+		case op.Kind == errorfs.OpCreate:
+			tried.Add(1)
+		case op.Kind == errorfs.OpFileWrite:
 			return syscall.ENOSPC
 		}
 		return nil
 	})
 	appendN(t, s, 3, "a")
+	began := time.Now()
 	flushed := make(chan error, 1)
 	go func() { flushed <- flush(s) }()
-	eventually(t, "the flush is tried twice", func() bool { return refused.Load() >= 2 })
+	eventually(t, "the flush is tried four times", func() bool { return tried.Load() >= 4 })
+	if took := time.Since(began); took < 2*fullDiskPause {
+		t.Errorf("four times within %v", took)
+	}
 	appendN(t, s, 3, "a")
 	f.set(func(errorfs.Op) error { return nil })
 	if err := <-flushed; err != nil {
 		t.Error(err)
 	}
 	appendN(t, s, 3, "a")
-	if n := refused.Load(); n > 100 {
-		t.Errorf("tried %d times", n)
+	if lines := logged.like("the disk is full"); len(lines) != 1 {
+		t.Errorf("%d lines of log: %q", len(lines), lines)
+	}
+}
+
+// TestAckDuringACommit acknowledges an entry while a commit is being synced: that sync
+// does not cover it, the next one does.
+func TestAckDuringACommit(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	f := &faulty{}
+	s := openTest(t, "store", Options{firstSequence: 1, FS: errorfs.Wrap(mem, f)})
+	q := ensure(t, s, "a")
+	appendN(t, s, 3, "a")
+	items := read(t, q, 0, 10)
+	release, held := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	f.set(func(op errorfs.Op) error {
+		if syncOf(op, ".log") {
+			once.Do(func() { close(held) })
+			<-release
+		}
+		return nil
+	})
+	done := make(chan error, 1)
+	go func() {
+		b := s.NewBatch()
+		b.PutMeta("k", nil)
+		done <- s.Commit(b)
+	}()
+	<-held
+	acked := q.Ack(items[0].Position)
+	close(release)
+	if err := errors.Join(acked, <-done, s.syncLazy()); err != nil {
+		t.Fatal(err)
+	}
+	clone := openTest(t, "store", Options{firstSequence: 1, FS: mem.CrashClone(vfs.CrashCloneCfg{})})
+	if st := ensure(t, clone, "a").Stats(); st.Length != 2 {
+		t.Errorf("after a power cut: %+v", st)
 	}
 }
 

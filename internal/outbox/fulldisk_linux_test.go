@@ -116,7 +116,7 @@ func TestOpenOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	crashed := filepath.Join(dir, "crashed")
-	copyDir(t, path, crashed)
+	copyKilled(t, crashed)
 	fill()
 
 	s = openTest(t, path, Options{MaxBytes: 24 << 20})
@@ -131,21 +131,56 @@ func TestOpenOnAFullDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	fill()
-	opened := make(chan error, 1)
-	go func() { _, err := Open(crashed, Options{MaxBytes: 24 << 20}); opened <- err }() // has no reserve
-	select {
-	case err := <-opened:
-		if !errors.Is(err, syscall.ENOSPC) || errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "is full") {
-			t.Errorf("got %v", err)
+	for _, spare := range []int64{0, 64 << 10, 1 << 20} {
+		fill()
+		leave(t, filepath.Join(dir, "other"), spare)
+		opened := make(chan error, 1)
+		go func() {
+			s, err := Open(crashed, Options{}) // has no reserve
+			if err == nil {
+				err = s.Close()
+			}
+			opened <- err
+		}()
+		select {
+		case err := <-opened:
+			if !errors.Is(err, syscall.ENOSPC) || errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), "is full") {
+				t.Errorf("with %d bytes free: %v", spare, err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("Open hangs with %d bytes free", spare)
 		}
-	case <-time.After(time.Minute):
-		t.Fatal("Open hangs")
 	}
 	free()
-	s = openTest(t, crashed, Options{MaxBytes: 24 << 20})
+	s = openTest(t, crashed, Options{})
 	if st := s.LogStats(); st.Records != 4000 {
 		t.Errorf("log %+v", st)
+	}
+}
+
+// copyKilled makes a store as a kill leaves it, with a backlog in the write-ahead log
+// only.
+func copyKilled(t *testing.T, to string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "store")
+	s := openTest(t, path, Options{})
+	ensure(t, s, "a")
+	appendNoise(t, s, 4000)
+	copyDir(t, path, to)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// leave makes a file so many bytes smaller.
+func leave(t *testing.T, path string, bytes int64) {
+	t.Helper()
+	info, err := os.Stat(path)
+	if err == nil {
+		err = os.Truncate(path, info.Size()-bytes)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

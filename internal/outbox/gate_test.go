@@ -105,3 +105,30 @@ func TestBurstIsCounted(t *testing.T) {
 		t.Errorf("paused after %d commits of 1 MiB with 10 MiB to go", commits)
 	}
 }
+
+// TestNoRoomForTheReserve pauses ingest while the disk cannot hold the reserve, whatever
+// the limits.
+func TestNoRoomForTheReserve(t *testing.T) {
+	mem := vfs.NewMem()
+	disk := func(free uint64) {
+		mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: free, TotalBytes: 1 << 40})
+	}
+	disk(0)
+	s := openTest(t, "store", Options{firstSequence: 1, FS: mem, MaxBytes: 64 << 20})
+	if h := s.Health(); !h.Paused || h.Reason != ReasonDiskFree {
+		t.Errorf("health %+v", h)
+	}
+	running(t, s)
+	disk(100 << 20)
+	eventually(t, "ingest goes on", func() bool { return !s.Health().Paused && s.reserve.missing() == 0 })
+	tables := 0
+	for _, ok := s.reserve.pop(false); ok; _, ok = s.reserve.pop(false) {
+		tables++
+	}
+	if tables != reserveParts-reserveVital {
+		t.Errorf("tables can take %d parts of %d", tables, reserveParts)
+	}
+	if _, ok := s.reserve.pop(true); !ok {
+		t.Error("nothing is left for the write-ahead log")
+	}
+}

@@ -315,10 +315,7 @@ func (a *audit) review(exists func(*suspect) (bool, error)) error {
 		case known:
 			remains = false
 		case unrecorded:
-			switch {
-			case x.listed == head{}:
-				remains = false
-			case exists != nil:
+			if exists != nil {
 				if remains, err = exists(&x); err != nil {
 					return err
 				}

@@ -48,59 +48,77 @@ func TestFirstStartUnderChurn(t *testing.T) {
 	}
 }
 
-// TestColdStartFindsDeletions starts a watch without a version to resume from, over
-// the states of an earlier life: what is gone is deleted once, in groups that let
-// other changes through, and a stop in between neither repeats nor loses anything.
+// TestColdStartFindsDeletions starts a watch with a list over the states of an earlier
+// life, as there is no version to resume from or another list was cut short: what is gone
+// is deleted once, and stops in between neither repeat nor lose anything.
 func TestColdStartFindsDeletions(t *testing.T) {
-	api, names := podServer(t, 3000)
-	dir := t.TempDir()
-	l := runLive(t, dir, outbox.Options{}, api, served{pods})
-	l.apply(l.state(podWatch()))
-	l.synced()
-	l.stop()
-	forgetCheckpoint(t, dir, "pods#")
+	for name, spoil := range map[string]func(b *outbox.Batch, version string){
+		"no checkpoint": func(b *outbox.Batch, _ string) { b.DeleteMeta(ledger.CheckpointMeta("pods#")) },
+		"a list that was cut short": func(b *outbox.Batch, version string) {
+			w := podWatch()
+			b.PutMeta(ledger.CheckpointMeta("pods#"), ledger.EncodeCheckpoint(ledger.Checkpoint{
+				ResourceVersion: version, Synced: true, Form: formOf(t, &w, pods), Listing: &ledger.Listing{ResourceVersion: version},
+			}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			api, names := podServer(t, 3000)
+			dir := t.TempDir()
+			l := runLive(t, dir, outbox.Options{}, api, served{pods})
+			l.apply(l.state(podWatch()))
+			l.synced()
+			l.stop()
+			between(t, dir, func(b *outbox.Batch) { spoil(b, api.Version()) })
 
-	gone, left := names[:2500], names[2500:]
-	api.Delete(podPath, "ns", gone...)
-	api.Compact()
-	deleted := func(l *live) (n int) {
-		for _, lines := range l.log() {
-			if len(lines) > 1 {
-				n++
+			gone, left := names[:2500], names[2500:]
+			api.Delete(podPath, "ns", gone...)
+			api.Compact()
+			deleted := func(l *live) (n int) {
+				for _, lines := range l.log() {
+					if len(lines) > 1 {
+						n++
+					}
+				}
+				return n
 			}
-		}
-		return n
-	}
-	for _, stopAt := range []int{1, 1200, 2500} {
-		l = runLive(t, dir, outbox.Options{}, api, served{pods})
-		l.apply(l.state(podWatch()))
-		eventually(t, fmt.Sprintf("%d deletions", stopAt), func() bool { return deleted(l) >= stopAt })
-		l.stop()
-	}
-	l = runLive(t, dir, outbox.Options{}, api, served{pods})
-	l.apply(l.state(podWatch()))
-	l.caughtUp()
-	h := l.log()
-	for _, n := range gone {
-		if h.types(n) != "sync deleted" {
-			t.Fatalf("%s: %q", n, h[n])
-		}
-	}
-	for _, n := range left {
-		if h.types(n) != "sync" {
-			t.Fatalf("%s: %q", n, h[n])
-		}
+			for _, stopAt := range []int{1, 1200, 2500} {
+				l = runLive(t, dir, outbox.Options{}, api, served{pods})
+				l.apply(l.state(podWatch()))
+				eventually(t, fmt.Sprintf("%d deletions", stopAt), func() bool { return deleted(l) >= stopAt })
+				l.stop()
+			}
+			l = runLive(t, dir, outbox.Options{}, api, served{pods})
+			l.apply(l.state(podWatch()))
+			l.caughtUp()
+			h := l.log()
+			for _, n := range gone {
+				if h.types(n) != "sync deleted" {
+					t.Fatalf("%s: %q", n, h[n])
+				}
+			}
+			for _, n := range left {
+				if h.types(n) != "sync" {
+					t.Fatalf("%s: %q", n, h[n])
+				}
+			}
+		})
 	}
 }
 
 func forgetCheckpoint(t *testing.T, dir, id string) {
+	t.Helper()
+	between(t, dir, func(b *outbox.Batch) { b.DeleteMeta(ledger.CheckpointMeta(id)) })
+}
+
+// between changes what is in the store between two lives.
+func between(t *testing.T, dir string, change func(*outbox.Batch)) {
 	t.Helper()
 	store, err := outbox.Open(dir, outbox.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := store.NewBatch()
-	b.DeleteMeta(ledger.CheckpointMeta(id))
+	change(b)
 	if err := store.Commit(b); err != nil {
 		t.Fatal(err)
 	}

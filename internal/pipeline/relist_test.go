@@ -57,27 +57,32 @@ func (r *relisting) afterList() {
 	}
 }
 
-// run relists until a number of events is in the log, and returns then.
-func (r *relisting) run(l *live, stopAt int) {
+// run relists, has the committer take so many notifications of the list, and holds it
+// there until release is called.
+func (r *relisting) run(l *live, notifications int) (release func()) {
 	l.Helper()
 	l.apply(l.state(podWatch()))
 	l.synced()
 	l.caughtUp()
 	var once sync.Once
-	listed := make(chan struct{})
 	r.api.Intercept(func(_ http.ResponseWriter, req *http.Request) bool {
 		if req.URL.Path == podPath && req.URL.Query().Get("watch") == "" {
-			once.Do(func() {
-				r.beforeList()
-				close(listed)
-			})
+			once.Do(r.beforeList)
 		}
 		return false
 	})
+	taken, released := make(chan error, 1), make(chan struct{})
+	go func() {
+		_ = l.m.committer.AtBarrier(func(b commit.Barrier) {
+			taken <- b.Take(notifications)
+			<-released
+		})
+	}()
 	l.m.sourceList()[0].sub.Load().Relist(commit.CauseAudit)
-	<-listed
-	stopAt += len(r.names) + 1 // the marker's
-	eventually(l.T, fmt.Sprintf("%d events", stopAt), func() bool { return l.committed() >= stopAt })
+	if err := <-taken; err != nil {
+		l.Fatal(err)
+	}
+	return func() { close(released) }
 }
 
 // TestStopDuringRelist ends watcherd, by a signal and by a kill, while a list that it
@@ -85,18 +90,26 @@ func (r *relisting) run(l *live, stopAt int) {
 // told in another order.
 func TestStopDuringRelist(t *testing.T) {
 	for _, killed := range []bool{false, true} {
-		for _, stopAt := range []int{1, 600, 1000} {
+		for _, stopAt := range []int{2, 600, 1700} {
 			for _, compacted := range []bool{false, true} {
 				t.Run(fmt.Sprintf("killed=%t/at=%d/compacted=%t", killed, stopAt, compacted), func(t *testing.T) {
-					t.Parallel() // they wait for client-go to try again
-					r := newRelisting(t, 1500)
+					t.Parallel()               // they wait for client-go to try again
+					r := newRelisting(t, 3000) // more than a committer takes that ends
 					fs := vfs.NewCrashableMem()
 					l := runLive(t, "store", outbox.Options{FS: fs}, r.api, served{pods})
-					r.run(l, stopAt)
+					release := r.run(l, stopAt)
 					if killed {
 						fs = fs.CrashClone(vfs.CrashCloneCfg{})
 					}
-					l.stop()
+					s := l.m.sourceList()[0]
+					stopped := make(chan struct{})
+					go func() {
+						l.stop()
+						close(stopped)
+					}()
+					<-s.Stopped()
+					release()
+					<-stopped
 					r.afterList()
 					if compacted {
 						r.api.Compact()

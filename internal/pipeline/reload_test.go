@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -119,6 +120,8 @@ func TestNamespaceSelectorIsAdded(t *testing.T) {
 			api, names := podServer(t, 20)
 			api.Put("/api/v1/namespaces", "", "ns", map[string]any{})
 			listed := make(chan struct{})
+			answer := sync.OnceFunc(func() { close(listed) })
+			defer answer()
 			api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
 				if r.URL.Path != "/api/v1/namespaces" || r.URL.Query().Get("fieldSelector") != "" {
 					return false
@@ -149,7 +152,7 @@ func TestNamespaceSelectorIsAdded(t *testing.T) {
 			if missing := l.m.reader.Status().Watches[0].Missing; len(missing) != 1 {
 				t.Errorf("the status has %v missing, want the namespaces", missing)
 			}
-			close(listed)
+			answer()
 			if !forbidden {
 				eventually(t, "the new selection", func() bool { return len(l.m.reader.Status().Watches[0].Missing) == 0 })
 			}

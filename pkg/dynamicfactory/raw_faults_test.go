@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -140,10 +141,12 @@ func TestRefusedPages(t *testing.T) {
 						return false
 					}
 					refused.Add(1)
-					refuse(w, r, func() {
-						_, _ = fmt.Fprint(w, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"1","continue":"x"},"items":[`+
-							`{"metadata":{"name":"x","namespace":"ns","uid":"x","resourceVersion":"90"}},`+
-							`{"metadata":{"name":"y","namespace":"ns","uid":"y","resourceVersion":"90"}},{`)
+					refuse(w, r, func() { // some objects, more than is read ahead of them
+						_, _ = fmt.Fprint(w, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"1","continue":"x"},"items":[`)
+						for i := range 100 {
+							_, _ = fmt.Fprintf(w, `{"metadata":{"name":"x-%d","namespace":"ns","uid":"x","resourceVersion":"90"}},`, i)
+						}
+						_, _ = fmt.Fprint(w, "{")
 						w.(http.Flusher).Flush()
 					})
 					return true
@@ -152,7 +155,11 @@ func TestRefusedPages(t *testing.T) {
 				j, sub := subscribe(t, f, configMapKey)
 				<-sub.Synced()
 				synctest.Wait()
-				is(t, "objects", len(j.take()), 10_000)
+				told := j.take()
+				is(t, "objects", len(told), 10_000)
+				for i, name := range numbered(10_000) {
+					is(t, "object", told[i], "initial "+name)
+				}
 				is(t, "lists begun", first.Load(), 1)
 				is(t, "requests", lists(s), 20+int(refused.Load()))
 				is(t, "checkpoint of the list", sub.Checkpoint(j.seen()), s.Version())
@@ -176,6 +183,45 @@ func TestRefusedPages(t *testing.T) {
 				is(t, "requests for heads", len(s.Requests("configmaps", false))-before, 20+int(refused.Load()))
 			})
 		})
+	}
+}
+
+// A server that refuses a list, or a page of one, is asked again when it says, and after
+// a minute at the latest.
+func TestRetryAfterOfAList(t *testing.T) {
+	for _, later := range []bool{false, true} {
+		for after, least := range map[string]time.Duration{"20": 20 * time.Second, "600": time.Minute} {
+			t.Run(fmt.Sprintf("a later page %t, after %s", later, after), func(t *testing.T) {
+				bubble(t, func(t *testing.T, s *apitest.Server) {
+					put(s, numbered(600)...)
+					var mu sync.Mutex
+					var asked []time.Time
+					s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+						if !isList(r) || r.URL.Query().Has("continue") != later {
+							return false
+						}
+						mu.Lock()
+						defer mu.Unlock()
+						asked = append(asked, time.Now())
+						if len(asked) > 3 {
+							return false
+						}
+						w.Header().Set("Retry-After", after)
+						apitest.Fail(w, http.StatusTooManyRequests, "TooManyRequests")
+						return true
+					})
+					_, sub := subscribe(t, factory(t, s), configMapKey)
+					<-sub.Synced()
+					mu.Lock()
+					defer mu.Unlock()
+					for i := range 3 {
+						if d := asked[i+1].Sub(asked[i]); d < least || d > 2*time.Minute {
+							t.Errorf("asked again after %v", d)
+						}
+					}
+				})
+			})
+		}
 	}
 }
 

@@ -158,6 +158,10 @@ func TestHeadsAndRelist(t *testing.T) {
 		s.Advance(5)
 		p = page(p.Continue)
 		is(t, "version of the second page", p.ResourceVersion, first)
+		for _, r := range s.Requests("configmaps", false)[2:] { // behind the informer's two pages
+			is(t, "metadata only", strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadataList;"), true)
+			is(t, "other forms", strings.Contains(r.Header.Get("Accept"), ","), false)
+		}
 		is(t, "token after the last page", p.Continue, "")
 		if !slices.Equal(names, numbered(700)) {
 			t.Errorf("got %d names", len(names))

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -344,8 +345,12 @@ func TestDefinitionsChangeAllTheTime(t *testing.T) {
 // A server or proxy that ends each watch at once is not asked again at once.
 func TestDefinitionWatchesEndAtOnce(t *testing.T) {
 	resolved(t, func(t *testing.T, s *apitest.Server, d *served, _ *dynamicfactory.Resolver) {
+		var n atomic.Int64
 		s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
 			if r.URL.Query().Get("watch") != "" {
+				if n.Add(1) > 100 { // no time passes between them
+					<-r.Context().Done()
+				}
 				return true // 200 and the end
 			}
 			return d.serve(w, r)

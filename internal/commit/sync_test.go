@@ -1,0 +1,59 @@
+package commit
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// TestSweep compares a large ledger with a list: in bounded groups, with other changes
+// between, everything is deleted that the list does not show and that is not newer.
+func TestSweep(t *testing.T) {
+	const n = 3 * maxGroup
+	r := newRig(t, disk(), podWatch())
+	former := r.feed(pods)
+	var states []change
+	for i := range n {
+		states = append(states, addedTo(former, r.object(fmt.Sprintf("pod-%05d", i), "u", "2")))
+	}
+	states = append(states,
+		addedTo(former, r.object("a-listed", "u", "3")),
+		addedTo(former, r.object("a-newer", "u", "7")), // than the list: another source recorded it
+	)
+	r.commit(states...)
+	r.read = r.store.LogStats().Last
+
+	s := r.feed(pods)
+	s.listed, s.first = map[uint64]struct{}{}, "5"
+	r.add(listedBy(s, r.object("a-listed", "u", "3")))
+	r.add(&feedSynced{src: s})
+	deleted := 0
+	for i := 0; i == 0 || len(r.group.jobs) > 0; i++ {
+		if i == 1 {
+			r.add(addedTo(s, r.object("z-new", "u", "8")))
+		}
+		if deleted < n && s.listed == nil {
+			t.Errorf("the source counts as swept after %d deletions", deleted)
+		}
+		r.step()
+		events := r.events()
+		if len(events) > maxGroup+1 {
+			t.Errorf("a group of %d events", len(events))
+		}
+		for _, e := range events {
+			switch {
+			case e.Type == event.Deleted && e.UID == "u" && e.ResourceVersion == "2":
+				deleted++
+			case e.Type != event.Added && e.Type != event.Sync || e.Name != "z-new":
+				t.Errorf("%s %s %s", e.Type, e.Name, e.ResourceVersion)
+			}
+		}
+	}
+	if deleted != n {
+		t.Errorf("%d objects are deleted, want %d", deleted, n)
+	}
+	if !s.synced || s.listed != nil {
+		t.Error("the source is not synced")
+	}
+}
