@@ -22,7 +22,7 @@ type logState struct {
 
 	damage damageMap
 
-	holds    map[int]uint64 // guarded by mu; sequences a running replay reads from
+	holds    map[int]uint64 // guarded by mu; sequences from which on nothing is deleted: of replays, fills, rewrites
 	nextHold int            // guarded by mu
 }
 
