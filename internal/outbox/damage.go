@@ -112,6 +112,11 @@ func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 	if !ok {
 		next = tail + 1
 	}
+	q.settling.Lock()
+	defer q.settling.Unlock()
+	if q.isPurged() {
+		return tail, nil
+	}
 	q.s.metrics.unreadable.Inc()
 	q.s.opts.Logger.Error("a part of a queue cannot be read; one dead letter stands for it",
 		"sink", q.name, "from", from, "to", next-1, "error", firstLine(cause))
@@ -122,8 +127,6 @@ func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 		last:     now,
 		reason:   fmt.Sprintf("%s: queue entries %d to %d are lost", ReasonUnreadable, from, next-1),
 	}
-	q.settling.Lock()
-	defer q.settling.Unlock()
 	b := q.s.db.NewBatch()
 	letter := counter{count: 1}
 	if err := errors.Join(
