@@ -96,6 +96,7 @@ func (s *Store) open() (err error) {
 	if err != nil {
 		return s.fullError(err)
 	}
+	s.reserve.firm()
 	s.fence = newFence(s.opts.FS, s.fail, s.hasFailed, s.owner.check, s.reserve)
 	if err := s.create(); err != nil {
 		return fmt.Errorf("create a store in %s: %w", s.dir, err)
