@@ -126,6 +126,13 @@ func TestBetweenTwoDamages(t *testing.T) {
 	if _, ok, err := s.State("objects", name(200), nil); !ok || err != nil {
 		t.Errorf("another entry: %v %v", ok, err)
 	}
+	// A replay by time, which looks for its beginning from the damage on.
+	if from, to, err := s.bounds(ReplayRange{FromTime: testEpoch}); from != 1 || to != n || err != nil {
+		t.Errorf("replay from %d to %d, %v", from, to, err)
+	}
+	if from, _, err := s.bounds(ReplayRange{FromTime: testEpoch.Add(1)}); from != n+1 || err != nil {
+		t.Errorf("replay of later ones from %d, %v", from, err)
+	}
 	// The log, as who follows it reads it.
 	got, holes := 0, 0
 	for after := uint64(0); ; {
