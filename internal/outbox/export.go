@@ -209,7 +209,7 @@ func (e *exporter) show(l *exported) error {
 // deletion has no value.
 func (e *exporter) parse(key, value []byte, l *exported) bool {
 	switch key[0] {
-	case prefixCounter, prefixFormat, prefixMark, prefixPin:
+	case prefixCounter, prefixFormat, prefixMark, prefixPin, prefixRepair:
 		return true
 	case prefixName:
 		return e.parseName(key, value, l)
