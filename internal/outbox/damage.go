@@ -85,7 +85,7 @@ func (s *Store) noteDamage(sequence uint64, cause error) error {
 	s.log.mu.Lock()
 	tail := s.log.tail
 	s.log.mu.Unlock()
-	next, ok, err := s.nextReadable(appendLogKey(nil, sequence), appendLogKey(nil, tail+1))
+	next, ok, err := s.nextReadable(appendLogKey(nil, sequence), appendLogKey(nil, tail+1), cause)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (s *Store) noteDamage(sequence uint64, cause error) error {
 // reading continues after it. It returns the last position that is lost.
 func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 	end := appendSinkKey(nil, prefixQueue, q.id, tail+1)
-	next, ok, err := q.s.nextReadable(appendSinkKey(nil, prefixQueue, q.id, from), end)
+	next, ok, err := q.s.nextReadable(appendSinkKey(nil, prefixQueue, q.id, from), end, cause)
 	if err != nil {
 		return 0, err
 	}

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
@@ -117,6 +119,69 @@ func TestExportOfFilesBetweenDamages(t *testing.T) {
 	}
 	if spans != 6 || len(lines["damage"]) != 7 { // and the store as a whole
 		t.Errorf("%d spans in %+v", spans, lines["damage"])
+	}
+}
+
+// TestExportWithoutIndex wants the records of a table of which the index, or the end of
+// the file, is lost.
+func TestExportWithoutIndex(t *testing.T) {
+	fs, n, most := damagedThrice(t)
+	for _, name := range append(dataFiles(t, fs, "MANIFEST-"), dataFiles(t, fs, ".log")...) {
+		if err := fs.Remove("store/db/" + name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := dataFiles(t, fs, ".sst")
+	for _, name := range names {
+		b := content(t, fs, name)
+		overwrite(t, fs, name, b[:len(b)-1000])
+	}
+	lines := exportLines(t, fs)
+	records := distinct(lines["record"], func(l exported) string { return fmt.Sprint(l.Sequence) })
+	states := distinct(lines["state"], func(l exported) string { return l.Key })
+	if records < n-most || records == n || states < n-most || states == n {
+		t.Errorf("export has %d records and %d states of %d", records, states, n)
+	}
+	for _, l := range lines["record"] {
+		if !bytes.HasPrefix(l.Payload, []byte("record-"+thriceName(int(l.Sequence)-1))) {
+			t.Fatalf("record %d has payload %.40q", l.Sequence, l.Payload)
+		}
+	}
+	if len(lines["damage"]) != 1+len(names) {
+		t.Errorf("damage %+v", lines["damage"])
+	}
+}
+
+// damageIndex flips a byte of the index of a table.
+func damageIndex(t *testing.T, fs vfs.FS, name string) {
+	t.Helper()
+	b := content(t, fs, name)
+	if err := withTableContent(b, func(r *sstable.Reader) error {
+		layout, err := r.Layout()
+		if err == nil {
+			b[layout.Index[0].Offset+10] ^= 0x55
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	overwrite(t, fs, name, b)
+}
+
+// TestExportBesideTheIndex wants the same of a store that opens.
+func TestExportBesideTheIndex(t *testing.T) {
+	fs, n, most := damagedThrice(t)
+	names := dataFiles(t, fs, ".sst")
+	name := slices.MaxFunc(names, func(a, b string) int { return len(content(t, fs, a)) - len(content(t, fs, b)) })
+	damageIndex(t, fs, name)
+	lines := exportLines(t, fs)
+	records := distinct(lines["record"], func(l exported) string { return fmt.Sprint(l.Sequence) })
+	states := distinct(lines["state"], func(l exported) string { return l.Key })
+	if records < n-most || records == n || states < n-most || states == n {
+		t.Errorf("export has %d records and %d states of %d", records, states, n)
+	}
+	if !slices.ContainsFunc(lines["damage"], func(l exported) bool { return strings.Contains(l.Name, name) }) {
+		t.Errorf("%s is not named: %+v", name, lines["damage"])
 	}
 }
 

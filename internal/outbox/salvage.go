@@ -20,12 +20,10 @@ func (e *exporter) files(i *inspection) error {
 	if err := e.damage("the store as a whole", i.openErr); err != nil {
 		return err
 	}
-	tables, err := i.fs.List(i.dataPath())
+	tables, err := i.tables()
 	if err != nil {
 		return err
 	}
-	tables = slices.DeleteFunc(tables, func(name string) bool { return !strings.HasSuffix(name, ".sst") })
-	slices.Sort(tables)
 	passes := []func(key []byte) bool{isName, isNotName}
 	if e.veil != nil {
 		passes = slices.Insert(passes, 0, isMeta)
@@ -54,17 +52,61 @@ type errWrite struct{ error }
 
 func (e errWrite) Unwrap() error { return e.error }
 
-// table exports one table, in memory without its damaged blocks. Where the indexes do
-// not say which these are, from the beginning up to the damage and from the end down
-// to it.
+// unindexed exports, by itself, each table of which the indexes are damaged: a store
+// that can be opened shows nothing of it.
+func (e *exporter) unindexed(i *inspection) error {
+	tables, err := i.tables()
+	if err != nil {
+		return err
+	}
+	for _, name := range tables {
+		content, err := readFile(i.fs, i.fs.PathJoin(i.dataPath(), name))
+		if err == nil {
+			_, err = findPatches(content, keyRange{upper: []byte{0xff}})
+		}
+		if err == nil {
+			continue
+		}
+		if err := e.table(i, name, func([]byte) bool { return true }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tables are the names of the table files, sorted.
+func (i *inspection) tables() ([]string, error) {
+	names, err := i.fs.List(i.dataPath())
+	if err != nil {
+		return nil, err
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasSuffix(name, ".sst") })
+	slices.Sort(names)
+	return names, nil
+}
+
+// table exports one table but for its damaged blocks. Where the indexes do not say
+// which these are, every data block that is found is exported.
 func (e *exporter) table(i *inspection, name string, wanted func(key []byte) bool) error {
 	content, err := readFile(i.fs, i.fs.PathJoin(i.dataPath(), name))
 	if err != nil {
 		return e.fileDamage(name, err, wanted)
 	}
+	version := func(kind pebble.InternalKeyKind, key, value []byte, version uint64) error {
+		if !wanted(key) {
+			return nil
+		}
+		if err := e.version(kind, key, value, name, version); err != nil {
+			return errWrite{err}
+		}
+		return nil
+	}
 	patches, err := findPatches(content, keyRange{upper: []byte{0xff}})
 	if err != nil {
-		patches = nil
+		if err := e.fileDamage(name, err, wanted); err != nil {
+			return err
+		}
+		return e.fileDamage(name, dataBlocks(content, func(data []byte) error { return blockKeys(data, version) }), wanted)
 	}
 	for _, p := range patches {
 		copy(content[p.offset:], p.data)
@@ -73,22 +115,30 @@ func (e *exporter) table(i *inspection, name string, wanted func(key []byte) boo
 		}
 	}
 	return e.fileDamage(name, withTableContent(content, func(r *sstable.Reader) error {
-		last, damage, err := e.tableWay(r, name, nil, wanted)
-		if err != nil || damage == nil {
+		it, err := r.NewIter(sstable.NoTransforms, nil, nil, sstable.AssertNoBlobHandles)
+		if err != nil {
 			return err
 		}
-		if last == nil {
-			last = []byte{}
+		defer func() { _ = it.Close() }() // repeats the damage
+		for at := it.First(); at != nil; at = it.Next() {
+			if at.K.Trailer == tombstoneTrailer {
+				continue // of a block that was taken out
+			}
+			value, _, err := at.Value(nil)
+			if err != nil {
+				return err
+			}
+			if err := version(at.K.Kind(), at.K.UserKey, value, uint64(at.K.SeqNum())); err != nil {
+				return err
+			}
 		}
-		if _, _, err = e.tableWay(r, name, last, wanted); err != nil {
-			return err
-		}
-		return damage
+		return it.Error()
 	}), wanted)
 }
 
 var errBlock = errors.New("the block fails its checksum")
 
+// fileDamage writes a line about the damage to a file. It returns errors of writing.
 func (e *exporter) fileDamage(name string, err error, wanted func(key []byte) bool) error {
 	if write := (errWrite{}); errors.As(err, &write) {
 		return write.error
@@ -97,40 +147,6 @@ func (e *exporter) fileDamage(name string, err error, wanted func(key []byte) bo
 		return e.damage("file "+name, err)
 	}
 	return nil
-}
-
-// tableWay walks a table up, or, if downTo is not nil, from its end down to that
-// key.
-func (e *exporter) tableWay(r *sstable.Reader, name string, downTo []byte, wanted func(key []byte) bool) (last []byte, damage, err error) {
-	it, err := r.NewIter(sstable.NoTransforms, nil, nil, sstable.AssertNoBlobHandles)
-	if err != nil {
-		return nil, err, nil
-	}
-	defer func() { _ = it.Close() }() // repeats the damage
-	kv := it.First
-	step := it.Next
-	if downTo != nil {
-		kv, step = it.Last, it.Prev
-	}
-	for at := kv(); at != nil; at = step() {
-		key := at.K.UserKey
-		if downTo != nil && pebble.DefaultComparer.Compare(key, downTo) <= 0 {
-			return nil, nil, nil
-		}
-		hole := at.K.Trailer == tombstoneTrailer // of a block that was taken out
-		if wanted(key) && !hole {
-			value, _, damage := at.Value(nil)
-			if damage != nil {
-				return last, damage, nil
-			}
-			err := e.version(at.K.Kind(), key, value, name, uint64(at.K.SeqNum()))
-			if err != nil {
-				return last, nil, errWrite{err}
-			}
-		}
-		last = append(last[:0], key...)
-	}
-	return last, it.Error(), nil
 }
 
 // logs exports the write-ahead logs.

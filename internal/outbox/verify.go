@@ -145,8 +145,11 @@ func chunkAt(b []byte, header int) bool {
 		return false
 	}
 	c := crc32.Checksum(b[6:header+length], crc32.MakeTable(crc32.Castagnoli))
-	return binary.LittleEndian.Uint32(b) == (c>>15|c<<17)+0xa282ead8
+	return binary.LittleEndian.Uint32(b) == maskedChecksum(c)
 }
+
+// maskedChecksum is the form in which checksums are stored.
+func maskedChecksum(c uint32) uint32 { return (c>>15 | c<<17) + 0xa282ead8 }
 
 // withNum calls f with the number in the type it wants, which has no name
 // outside of Pebble.
