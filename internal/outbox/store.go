@@ -105,6 +105,13 @@ func (s *Store) open() (err error) {
 	if err := verifyLogs(s.opts.FS, data); err != nil {
 		return openError(s.dir, err)
 	}
+	dropped, err := dropSettings(s.opts.FS, data, s.pebbleOptions())
+	if err != nil {
+		return openError(s.dir, err)
+	}
+	if len(dropped) > 0 {
+		s.opts.Logger.Warn("damaged settings of the storage engine were removed; they are written again", "files", dropped)
+	}
 	db, err := pebble.Open(data, s.pebbleOptions())
 	if failure := s.Err(); err != nil && failure != nil {
 		err = failure // the other follows from it
