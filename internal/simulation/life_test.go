@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -171,9 +173,9 @@ func (l *life) end() error {
 // survives. What the process still does is seen by nobody.
 func (l *life) cut(r *rand.Rand) {
 	w := l.world
-	for _, receiver := range w.receivers {
-		receiver.mu.Lock()
-		defer receiver.mu.Unlock()
+	for _, name := range slices.Sorted(maps.Keys(w.receivers)) { // in order, as two may be at it
+		w.receivers[name].mu.Lock()
+		defer w.receivers[name].mu.Unlock()
 	}
 	if l.killed {
 		return
