@@ -153,7 +153,7 @@ func (m *Manager) forgetNamespaces() error {
 		return nil
 	})
 	if err == nil {
-		err = m.loseSelections(b)
+		err = m.oweLabels(b)
 	}
 	if err == nil {
 		err = m.store.Commit(b)

@@ -28,10 +28,10 @@ type selected struct {
 	Namespaces []string       `json:"namespaces,omitempty"` // none: all
 	Rules      plan.Selection `json:"rules,omitzero"`
 
-	// Lost means that there are no rules to go by, so that nothing counts as given: those
-	// that there were went by labels of namespaces that are not known any more, or the
-	// watch is still being given its first objects.
-	Lost bool `json:"lost,omitempty"`
+	// Owed means that the rules are in force and nothing counts as given by them: the watch
+	// is still being given its first objects, or what it was given went by labels of
+	// namespaces that are not known any more.
+	Owed bool `json:"owed,omitempty"`
 }
 
 // same reports whether both select the same, in whatever version of the resource.
@@ -54,7 +54,7 @@ func selectionEntry(s *source, w *plan.Watch) (key string, value []byte) {
 	return selectionKey(w.Name, s.id), value
 }
 
-// hit returns the rules as those of a watch. It must not be called for lost ones.
+// hit returns the rules as those of a watch.
 func (s *selected) hit(watch string) (hit, error) {
 	filter, err := s.Rules.Filter()
 	if err != nil {
@@ -126,7 +126,7 @@ func (all selections) formerly(s *source, watch string) (*formerly, error) {
 			continue
 		}
 		f.ids[id] = nil
-		if rules, ok := watches[watch]; ok && !rules.Lost {
+		if rules, ok := watches[watch]; ok && !rules.Owed {
 			h, err := rules.hit(watch)
 			if err != nil {
 				return nil, err
@@ -140,12 +140,12 @@ func (all selections) formerly(s *source, watch string) (*formerly, error) {
 	return f, nil
 }
 
-// watch returns next by the rules by which it was given the objects of a part of the
-// ledger, nil if it was not.
+// watch returns next by the rules by which it judged the objects of a part of the ledger,
+// nil if it did not.
 func (all selections) watch(partition string, next *plan.Watch) (*plan.Watch, error) {
 	for _, id := range slices.Sorted(maps.Keys(all)) { // those of one part are alike but for their namespaces
 		rules, ok := all[id][next.Name]
-		if !ok || rules.Lost || !strings.HasPrefix(id, sourceID(partition, "")) {
+		if !ok || rules.Owed && rules.Rules.Namespaces.Selector != "" || !strings.HasPrefix(id, sourceID(partition, "")) {
 			continue
 		}
 		filter, err := rules.Rules.Filter()
@@ -239,7 +239,9 @@ func (m *Manager) oweSelections(b *outbox.Batch, jobs []*snapshot) error {
 		if own || wider {
 			continue
 		}
-		value, err := json.Marshal(selected{Resource: j.src.resource, Lost: true})
+		rules := selectedBy(j.src, j.hit.watch)
+		rules.Owed = true
+		value, err := json.Marshal(rules)
 		if err != nil {
 			return err
 		}
@@ -285,18 +287,23 @@ func (m *Manager) noteSelections(rules given) error {
 	return nil
 }
 
-// loseSelections notes that rules by labels of namespaces cannot be judged by any more.
-func (m *Manager) loseSelections(b *outbox.Batch) error {
+// oweLabels notes that rules by labels of namespaces cannot be judged by any more. No
+// watch of the present state has such rules.
+func (m *Manager) oweLabels(b *outbox.Batch) error {
 	all, err := m.loadSelections()
 	if err != nil {
 		return err
 	}
+	st := m.currentState()
 	for id, watches := range all {
 		for name, s := range watches {
-			if s.Rules.Namespaces.Selector == "" || s.Lost {
+			if s.Rules.Namespaces.Selector == "" {
 				continue
 			}
-			s.Lost = true
+			if w := st.Watch(name); w != nil {
+				s.Namespaces, s.Rules = w.Namespaces, w.Selection
+			}
+			s.Owed = true
 			value, err := json.Marshal(s)
 			if err != nil {
 				return err

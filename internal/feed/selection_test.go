@@ -119,3 +119,29 @@ func TestSelectorGoesWithTheDefinition(t *testing.T) {
 	r.commit()
 	r.expect("deleted a u1 2")
 }
+
+// TestSelectorComesAndGoes takes a namespace selector out of a watch and puts it back,
+// with an end of the process before the watch was given what it covered in between, and
+// while the labels are not known: until they are, it judges by what was in force.
+func TestSelectorComesAndGoes(t *testing.T) {
+	r := newRig(t, t.TempDir(), podWatch(inProd))
+	s := r.know(change{kind: namespaceSeen, obj: r.namespace("1", "prod")})
+	clear(r.m.sources)
+	if err := r.m.noteSelections(givenBy([]*source{s})); err != nil {
+		t.Fatal(err)
+	}
+	r.m.setState(&plan.State{Watches: []plan.Watch{podWatch()}})
+	if err := r.m.forgetNamespaces(); err != nil {
+		t.Fatal(err)
+	}
+	sources := r.sourcesOf(podWatch(inProd))
+	if len(sources) != 1 {
+		t.Fatalf("%d sources", len(sources))
+	}
+	if h := (*sources[0].hits.Load())[0]; h.watch.Filter.NeedsNamespaces() {
+		t.Error("the watch judges by labels that are not known")
+	}
+	if gained, err := r.m.startGains(sources); err != nil || len(gained) != 1 {
+		t.Errorf("%d watches are given objects, %v", len(gained), err)
+	}
+}
