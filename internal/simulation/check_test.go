@@ -100,7 +100,7 @@ func (w *world) faults(name string) []string {
 		began := false
 		for i, h := range history {
 			began = began || seen[p][i]
-			if seen[p][i] || !began || covered(gaps[resourceOf(p)], p, h) || w.gone && resourceOf(p) == "widgets.example.com" || w.lossy && unseen(history, seen[p], h.uid) {
+			if seen[p][i] || !began || covered(gaps[resourceOf(p)], p, h) || w.gone && resourceOf(p) == "widgets.example.com" || w.lossy && unseen(history, seen[p], h.uid) || w.config.fresh {
 				continue
 			}
 			fault(received{Path: p, UID: h.uid, Version: h.version, Type: event.Type(h.verb)}, "it is missing, and no gap is told")
@@ -194,7 +194,7 @@ func (w *world) behind(name string) []string {
 		got, ok := last[p]
 		switch {
 		case want.verb == "deleted" && !ok: // never seen: no one is to know
-		case want.verb == "deleted" && got.Type != event.Deleted:
+		case want.verb == "deleted" && got.Type != event.Deleted && !w.config.fresh:
 			faults = append(faults, fmt.Sprintf("%s was deleted at %s, the last event is %s@%s", p, want.version, got.Type, got.Version))
 		case want.verb != "deleted" && (!ok || got.Version != want.version || got.Type == event.Deleted):
 			faults = append(faults, fmt.Sprintf("%s is at %s, the last event is %s@%s; written %s", p, want.version, got.Type, got.Version, trailOf(history)))

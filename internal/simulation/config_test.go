@@ -23,6 +23,10 @@ type settings struct {
 	lonely   bool // a route that nothing comes through exists
 	allows   bool // the watches of everything have a namespace selector that matches all
 	reverse  bool // the order of the watches in the file
+
+	// fresh: watches were renamed when nothing could be judged by them, so that they began
+	// as new ones, after others had recorded changes.
+	fresh bool
 }
 
 // change makes a change, or several.

@@ -107,6 +107,9 @@ func (w *world) steps() []step {
 		{"server well", 3, func() error { w.refuse.Store(0); return nil }},
 		{"reload", 6, func() error {
 			what := w.config.change(r)
+			if w.config.names > 0 && (w.config.allows || w.resolver.away || !w.widgets) {
+				w.config.fresh = true
+			}
 			w.say(what)
 			if r.IntN(2) == 0 {
 				w.life.killAt(1+r.IntN(12), r.Uint64())
