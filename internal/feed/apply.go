@@ -147,7 +147,9 @@ func (m *Manager) reconcile(ctx context.Context) {
 	if err := m.startScrub(ctx); err != nil {
 		m.fail(err)
 	}
-	_ = m.resumeRelabels() // the only error is the committer's end, which ends everything
+	if err := m.resumeRelabels(); errors.Is(err, ErrStore) {
+		m.fail(err)
+	}
 }
 
 // gain is a watch that a source now feeds too, or feeds by other rules.
@@ -352,7 +354,7 @@ func (m *Manager) prepareSource(s *source) error {
 			// Its list was taken in: up to the version, everything is recorded.
 			cp.Ahead[""] = later(cp.Ahead[""], cp.ResourceVersion)
 		}
-		s.resume, s.saved, s.synced, s.epoch, s.ahead, s.recordedForm = cp, cp, cp.Synced, cp.Epoch, cp.Ahead, cp.Form
+		s.resume, s.saved, s.synced, s.epoch, s.ahead, s.recordedForm, s.forgot = cp, cp, cp.Synced, cp.Epoch, cp.Ahead, cp.Form, cp.Forgot
 		switch {
 		case cp.resumable() && !s.rerecord():
 			s.start = warm
@@ -457,7 +459,8 @@ func (m *Manager) handOverCheckpoints(start []*source, d desired) error {
 // gather gives a source that is wider than others were before what they had recorded:
 // a list of the oldest version that one of them was at, the watch from there, and how
 // far each of them was ahead of it. Where one had recorded a part of a list again, that
-// is not known, and the list is of the newest version.
+// is not known, and the list is of the newest version: if it shows a difference, there is a
+// gap.
 func (m *Manager) gather(b *outbox.Batch, s *source) error {
 	whole := checkpoint{Sweeping: true, Ahead: map[string]string{}}
 	newest, partial := "", false
@@ -469,6 +472,7 @@ func (m *Manager) gather(b *outbox.Batch, s *source) error {
 		b.DeleteMeta(key)
 		part, ok, err := m.loadCheckpoint(strings.TrimPrefix(key, checkpointMeta("")))
 		if !ok {
+			whole.Forgot = whole.Forgot || err != nil
 			return ignoreUnreadable(err)
 		}
 		at := part.ResourceVersion
@@ -494,9 +498,14 @@ func (m *Manager) gather(b *outbox.Batch, s *source) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: scan checkpoints: %w", ErrStore, err)
-	case newest == "":
+	case newest == "" && !whole.Forgot:
 		return nil
+	case newest == "":
+		whole = checkpoint{Forgot: true}
 	case partial:
+		whole.Gap = &dynamicfactory.Gap{ // of the namespaces that had not come as far
+			Cause: dynamicfactory.CauseExpired, From: whole.ResourceVersion, To: newest, FromTime: whole.Time, ToTime: m.cfg.Now(),
+		}
 		whole.ResourceVersion, whole.Ahead, whole.Listing = "", nil, &listing{ResourceVersion: newest}
 	default:
 		whole.Listing, whole.Recorded = &listing{ResourceVersion: whole.ResourceVersion}, newest
@@ -518,8 +527,11 @@ func (m *Manager) inherit(b *outbox.Batch, s *source, wide string) error {
 		return ignoreUnreadable(err)
 	}
 	cp, ok, err := m.loadCheckpoint(wide)
-	if err != nil || !ok {
-		return ignoreUnreadable(err)
+	switch {
+	case errors.Is(err, outbox.ErrUnreadable):
+		cp.Forgot = true
+	case err != nil || !ok:
+		return err
 	}
 	b.PutMeta(checkpointMeta(s.id), encodeCheckpoint(cp))
 	return nil

@@ -277,7 +277,7 @@ func (g *group) putCheckpoints() error {
 		if version == "" {
 			version = s.saved.ResourceVersion
 		}
-		now := checkpoint{ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Sweeping: s.listed != nil, Gap: s.open, Listing: s.list.mark, Ahead: s.ahead}
+		now := checkpoint{ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Sweeping: s.listed != nil, Gap: s.open, Listing: s.list.mark, Ahead: s.ahead, Forgot: s.forgot}
 		now.Recorded = s.recorded(version)
 		if now.same(s.saved) {
 			continue

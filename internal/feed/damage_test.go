@@ -8,7 +8,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // damageLedger flips a bit in the middle of the recorded states of pods on disk. The
@@ -139,5 +144,58 @@ func TestDamagedCheckpoint(t *testing.T) {
 	}
 	if gaps := fmt.Sprint(h[""]); gaps != "[gap unreadable]" {
 		t.Errorf("gaps of the resource: %s", gaps)
+	}
+}
+
+// TestUnreadablePositionIsHandedOver narrows and widens a source whose checkpoint
+// cannot be read: the gap is reported by its successor.
+func TestUnreadablePositionIsHandedOver(t *testing.T) {
+	for name, watch := range map[string]plan.Watch{"pods#a": podWatch(), "pods#": podWatch(only("a"))} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, t.TempDir(), watch)
+			if err := putMeta(r.store, checkpointMeta(name), []byte("{")); err != nil {
+				t.Fatal(err)
+			}
+			s := r.sourcesOf(watch)[0]
+			if err := r.m.handOverCheckpoints([]*source{s}, desired{}); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.m.prepareSource(s); err != nil {
+				t.Fatal(err)
+			}
+			r.commit(change{src: s, kind: sourceSynced})
+			if gaps := r.events(); len(gaps) != 1 || gaps[0].Type != event.Gap || gaps[0].Gap.Cause != dynamicfactory.CauseUnreadable {
+				t.Errorf("the gaps are %v", gaps)
+			}
+		})
+	}
+}
+
+// TestKillAmidTheListOfADamagedCheckpoint ends the process in the middle of the list
+// that takes the place of a position that cannot be read: the gap is not lost.
+func TestKillAmidTheListOfADamagedCheckpoint(t *testing.T) {
+	const n = 3 * maxGroup
+	api, _ := podServer(t, n)
+	fs := vfs.NewCrashableMem()
+	l := runLive(t, "store", outbox.Options{FS: fs}, api, served{pods})
+	l.apply(l.state(podWatch()))
+	l.synced()
+	if err := putMeta(l.store, checkpointMeta("pods#"), []byte("{")); err != nil {
+		t.Fatal(err)
+	}
+	l.stop()
+	for i := range n {
+		api.Put(podPath, "ns", fmt.Sprintf("pod-%05d", i), phase("1"))
+	}
+	l = runLive(t, "store", outbox.Options{FS: fs}, api, served{pods})
+	l.apply(l.state(podWatch()))
+	eventually(t, "a part of the list", func() bool { return l.committed() > n })
+	fs = fs.CrashClone(vfs.CrashCloneCfg{})
+	l.stop()
+	l = runLive(t, "store", outbox.Options{FS: fs}, api, served{pods})
+	l.apply(l.state(podWatch()))
+	l.synced()
+	if gaps := fmt.Sprint(l.log()[""]); gaps != "[gap unreadable]" {
+		t.Errorf("the gaps are %s", gaps)
 	}
 }

@@ -31,7 +31,7 @@ func TestEventsOfRecordedStatesAreEdited(t *testing.T) {
 			clear(r.m.sources)
 		},
 		"the definition is gone": func(r *rig, s *source) {
-			former, err := r.m.formerSource(r.m.currentState(), s.partition)
+			former, err := r.m.formerSource(r.m.currentState(), s.partition, true)
 			if err != nil {
 				r.Fatal(err)
 			}

@@ -165,10 +165,7 @@ func (g *group) gap(s *source, at time.Time, gap *dynamicfactory.Gap, o *compact
 			FromResourceVersion: gap.From, ToResourceVersion: gap.To, Cause: gap.Cause,
 			From: gap.FromTime.UTC(), To: gap.ToTime.UTC(),
 		}
-		scope := s.idScope() + "/" + h.watch.Name + "/" + gap.Cause
-		if name != "" {
-			scope += "/" + stateKey(namespace, name)
-		}
+		scope := s.idScope() + "/" + h.watch.Name + "/" + gap.Cause + "/" + stateKey(namespace, name) // sources of one resource may lose the same versions
 		r := record.Record{Event: event.Event{
 			ID:   event.ID(g.m.cfg.Cluster, event.Gap, s.resource, scope, gap.From, gap.To),
 			Type: event.Gap, Time: at, Resource: s.resource, Namespace: namespace, Name: name, Gap: data,

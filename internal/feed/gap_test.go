@@ -167,3 +167,20 @@ func (l *live) repairs() []string {
 		}
 	}
 }
+
+// TestGapsOfNamespaces has the sources of two namespaces lose the same versions: these
+// are two gaps, with two ids.
+func TestGapsOfNamespaces(t *testing.T) {
+	r := newRig(t, t.TempDir(), podWatch(only("a", "b")))
+	d, err := r.m.desire(r.m.currentState())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range d.sources {
+		r.commit(change{src: s, kind: gapFound, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9"}})
+	}
+	gaps := r.events()
+	if len(gaps) != 2 || gaps[0].ID == gaps[1].ID {
+		t.Errorf("gaps are %v", gaps)
+	}
+}

@@ -178,7 +178,7 @@ func (j *farewell) end() {
 // reads it again lists, and has the committer report its objects as deleted. Of the
 // checkpoints only the epoch stays.
 func (m *Manager) beginFarewell(st *plan.State, partition string) error {
-	s, err := m.formerSource(st, partition)
+	s, err := m.formerSource(st, partition, true)
 	if err != nil {
 		return err
 	}
@@ -237,8 +237,9 @@ func (m *Manager) recordedResource(s *source) (event.Resource, error) {
 }
 
 // formerSource is the source that a part of the ledger had, with the watches of the
-// state that mean it, by the rules by which they were given its objects. It does not run.
-func (m *Manager) formerSource(st *plan.State, partition string) (*source, error) {
+// state that mean it, by the rules by which they were given its objects. ungiven adds
+// those of which no rules are known, by their own. It does not run.
+func (m *Manager) formerSource(st *plan.State, partition string, ungiven bool) (*source, error) {
 	gr, scope := splitPartition(partition)
 	s := &source{
 		partition: partition, id: sourceID(partition, ""), scope: scope, stopped: make(chan struct{}),
@@ -268,7 +269,7 @@ func (m *Manager) formerSource(st *plan.State, partition string) (*source, error
 			}
 			hits = append(hits, *h)
 		}
-		if !given && m.wants(w, gr, scope) {
+		if ungiven && !given && m.wants(w, gr, scope) {
 			hits = append(hits, newHit(w)) // it may have been given a part, or all under another name, or by labels that nobody knows any more
 		}
 	}

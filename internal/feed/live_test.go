@@ -251,3 +251,11 @@ func (c *changing) Resolve(pattern string) ([]dynamicfactory.Resource, error) {
 	defer c.mu.Unlock()
 	return served(c.list).Resolve(pattern)
 }
+
+func (l *live) withX() *live {
+	l.Helper()
+	if _, err := l.store.EnsureSink("x", outbox.FromNow); err != nil {
+		l.Fatal(err)
+	}
+	return l
+}

@@ -98,6 +98,7 @@ type Manager struct {
 	recent        recent
 	quiet         quietGaps
 	relabels      map[string]*relabelling // by namespace; the committer's
+	resting       []*source               // of resources that are not served, for those changes; the committer's
 	relabelsHeld  bool                    // sources are being replaced, or are not known yet; the committer's
 
 	// Owned by the goroutine that applies states.

@@ -292,3 +292,26 @@ func TestRelabelledNamespaceInParts(t *testing.T) {
 		})
 	}
 }
+
+// TestRelabelWhileNotServed gives a namespace other labels while a resource is not
+// served: its recorded objects leave.
+func TestRelabelWhileNotServed(t *testing.T) {
+	r := newRig(t, t.TempDir(), podWatch(inProd))
+	s := r.know(change{kind: namespaceSeen, obj: r.namespace("1", "prod")})
+	r.commit(change{src: s, kind: objectAdded, obj: r.object("a", "u1", "2")})
+	if err := r.m.noteSelections(givenBy([]*source{s})); err != nil {
+		t.Fatal(err)
+	}
+	r.expect("added a u1 2")
+	clear(r.m.sources)
+	resting, err := r.m.restingSources()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.m.resting = resting
+	r.commit(change{kind: namespaceSeen, obj: r.namespace("3", "dev")})
+	r.expect("updated a u1 2")
+	if got := r.selections(1); !slices.Equal(got, []event.Selection{event.Left}) {
+		t.Errorf("selections are %v", got)
+	}
+}

@@ -153,6 +153,9 @@ func (m *Manager) forgetNamespaces() error {
 		return nil
 	})
 	if err == nil {
+		err = m.oweLabels(b)
+	}
+	if err == nil {
 		err = m.store.Commit(b)
 	}
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -90,14 +91,47 @@ func (m *Manager) resumeRelabels() error {
 	if m.undiscovered {
 		return nil
 	}
+	resting, err := m.restingSources()
+	if err != nil {
+		return err
+	}
 	return m.between(func(g *group) {
-		m.relabelsHeld = false
+		m.relabelsHeld, m.resting = false, resting
 		for name := range m.relabels {
 			if !slices.ContainsFunc(g.jobs, func(j job) bool { r, ok := j.(*reselection); return ok && r.namespace == name }) {
 				g.resume(name)
 			}
 		}
 	})
+}
+
+// restingSources are those of resources that are not served at present and of which
+// watches that select namespaces by label were given objects.
+func (m *Manager) restingSources() (resting []*source, err error) {
+	st := m.currentState()
+	if !slices.ContainsFunc(st.Watches, func(w plan.Watch) bool { return w.Filter.NeedsNamespaces() }) {
+		return nil, nil
+	}
+	running := m.runningIn()
+	for _, p := range m.store.Partitions() {
+		if running[p] != nil {
+			continue
+		}
+		s, err := m.formerSource(st, p, false)
+		if err != nil {
+			return nil, err
+		}
+		if len(s.selecting()) == 0 {
+			continue
+		}
+		cp, _, err := m.loadCheckpoint(s.id)
+		if ignoreUnreadable(err) != nil {
+			return nil, err
+		}
+		s.epoch, s.synced = cp.Epoch, cp.Synced
+		resting = append(resting, s)
+	}
+	return resting, nil
 }
 
 // loadRelabels reads what an earlier life has left of the changes of namespaces' labels.
@@ -184,7 +218,7 @@ func (j *reselection) step(g *group) (more bool, err error) {
 		j.begun = true
 		return true, nil
 	}
-	sources := g.m.sourceList()
+	sources := append(g.m.sourceList(), g.m.resting...)
 	slices.SortFunc(sources, func(a, b *source) int { return strings.Compare(a.id, b.id) })
 	looked := 0
 	for _, s := range sources {

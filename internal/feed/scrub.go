@@ -140,6 +140,9 @@ func (m *Manager) startScrub(ctx context.Context) error {
 		})
 		slices.Sort(state.Retired)
 		state.Dictionaries = true
+		if err := m.between(func(*group) {}); err != nil { // what is being committed may have one of them
+			return err
+		}
 		if err := putMeta(m.store, scrubMeta, state.encode()); err != nil {
 			return fmt.Errorf("%w: keep the retired dictionaries: %w", ErrStore, err)
 		}
@@ -354,7 +357,9 @@ func (r *scrubRun) files(ctx context.Context) error {
 		b := r.m.store.NewBatch()
 		defer b.Discard()
 		for _, id := range r.state.Retired {
-			b.DeleteMeta(dictionaryKey(id))
+			if r.m.dicts.Retired(id) { // or an earlier life has removed it, and the same content is in use again
+				b.DeleteMeta(dictionaryKey(id))
+			}
 		}
 		if err := r.m.store.Commit(b); err != nil {
 			return err

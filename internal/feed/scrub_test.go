@@ -3,6 +3,7 @@ package feed
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -259,6 +260,49 @@ func TestWritingWithARetiredDictionary(t *testing.T) {
 	for _, it := range log {
 		if _, changed, err := redact.NewReviser(r.m.edits.Load(), r.m.dicts).Record(it.Payload); err != nil || changed {
 			t.Errorf("record %d was written with a retired dictionary (%v)", it.Sequence, err)
+		}
+	}
+}
+
+// TestDictionaryIsInUseAgain goes on with a scrub that has removed its dictionaries and
+// was killed before that was noted. What is recorded since, with a dictionary of the same
+// content, stays readable.
+func TestDictionaryIsInUseAgain(t *testing.T) {
+	dir := t.TempDir()
+	var dictionary uint32
+	for _, dir := range []string{t.TempDir(), dir} { // the first shows which dictionary comes of the objects
+		if dictionary != 0 {
+			store, err := outbox.Open(dir, outbox.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			left := scrubState{Resources: []string{"pods"}, Began: time.Unix(1_700_000_000, 0), Dictionaries: true, Retired: []uint32{dictionary}, Stage: scrubFiles}
+			if err := errors.Join(putMeta(store, scrubMeta, left.encode()), store.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := newRig(t, dir, podWatch())
+		r.adopt([]plan.Watch{podWatch()})
+		s := r.source(pods)
+		var last *compact.Object
+		for i := range 20 {
+			last = r.edited(s, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"%d"}}`, i+1))
+		}
+		if dictionary == 0 {
+			dictionary = last.Body().Dict
+			continue
+		}
+		if last.Body().Dict != dictionary {
+			t.Fatal("the dictionary is another one")
+		}
+		r.commit(change{src: s, kind: objectAdded, obj: last})
+		r.running()
+		if err := r.m.startScrub(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.scrubbed()
+		if _, ok, err := r.store.Meta(dictionaryKey(dictionary)); err != nil || !ok {
+			t.Errorf("the dictionary is gone, %v", err)
 		}
 	}
 }

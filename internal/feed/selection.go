@@ -3,6 +3,7 @@ package feed
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -26,6 +27,11 @@ type selected struct {
 	Resource   event.Resource `json:"resource"`
 	Namespaces []string       `json:"namespaces,omitempty"` // none: all
 	Rules      plan.Selection `json:"rules,omitzero"`
+
+	// Owed means that the rules are in force and nothing counts as given by them: the watch
+	// is still being given its first objects, or what it was given went by labels of
+	// namespaces that are not known any more.
+	Owed bool `json:"owed,omitempty"`
 }
 
 // same reports whether both select the same, in whatever version of the resource.
@@ -120,7 +126,7 @@ func (all selections) formerly(s *source, watch string) (*formerly, error) {
 			continue
 		}
 		f.ids[id] = nil
-		if rules, ok := watches[watch]; ok {
+		if rules, ok := watches[watch]; ok && !rules.Owed {
 			h, err := rules.hit(watch)
 			if err != nil {
 				return nil, err
@@ -132,6 +138,40 @@ func (all selections) formerly(s *source, watch string) (*formerly, error) {
 		return nil, nil
 	}
 	return f, nil
+}
+
+// watch returns next by the rules by which it judged the objects of a part of the ledger,
+// nil if it did not.
+func (all selections) watch(partition string, next *plan.Watch) (*plan.Watch, error) {
+	for _, id := range slices.Sorted(maps.Keys(all)) { // those of one part are alike but for their namespaces
+		rules, ok := all[id][next.Name]
+		if !ok || rules.Owed && rules.Rules.Namespaces.Selector != "" || !strings.HasPrefix(id, sourceID(partition, "")) {
+			continue
+		}
+		filter, err := rules.Rules.Filter()
+		if err != nil {
+			return nil, fmt.Errorf("rules of watch %s: %w", next.Name, err)
+		}
+		w := *next
+		w.Namespaces, w.Selection, w.Filter = rules.Namespaces, rules.Rules, filter
+		w.Fingerprint += " former"
+		return &w, nil
+	}
+	return nil, nil
+}
+
+// parted reports whether parts of the source were the last to record their namespaces.
+func (all selections) parted(s *source) bool {
+	whole := sourceID(s.partition, "")
+	if s.id != whole {
+		return false
+	}
+	for id := range all {
+		if id != whole && strings.HasPrefix(id, whole) {
+			return true
+		}
+	}
+	return false
 }
 
 // startGains are the watches of sources that are about to start which may cover
@@ -147,7 +187,7 @@ func (m *Manager) startGains(start []*source) ([]gain, error) {
 	var gained []gain
 	for _, s := range start {
 		for _, h := range *s.hits.Load() {
-			if before, ok := all[s.id][h.watch.Name]; ok && before.same(selectedBy(s, h.watch)) {
+			if before, ok := all[s.id][h.watch.Name]; ok && before.same(selectedBy(s, h.watch)) && !all.parted(s) {
 				continue
 			}
 			was, err := all.formerly(s, h.watch.Name)
@@ -180,6 +220,34 @@ func givenBy(sources []*source) given {
 		}
 	}
 	return rules
+}
+
+// oweSelections notes of watches that are about to be given objects, and of which no
+// rules are known, that they were not: an end before they are must not look like the
+// first start.
+func (m *Manager) oweSelections(b *outbox.Batch, jobs []*snapshot) error {
+	known, err := m.loadSelections()
+	if err != nil {
+		return err
+	}
+	for _, j := range jobs {
+		if j.sink != "" {
+			continue
+		}
+		_, own := known[j.src.id][j.hit.watch.Name]
+		_, wider := known[sourceID(j.src.partition, "")][j.hit.watch.Name]
+		if own || wider {
+			continue
+		}
+		rules := selectedBy(j.src, j.hit.watch)
+		rules.Owed = true
+		value, err := json.Marshal(rules)
+		if err != nil {
+			return err
+		}
+		b.PutMeta(selectionKey(j.hit.watch.Name, j.src.id), value)
+	}
+	return nil
 }
 
 // noteSelections makes the rules of running sources durable. Those of parts of a
@@ -215,6 +283,33 @@ func (m *Manager) noteSelections(rules given) error {
 	}
 	if err := m.store.Commit(b); err != nil {
 		return fmt.Errorf("%w: note selections: %w", ErrStore, err)
+	}
+	return nil
+}
+
+// oweLabels notes that rules by labels of namespaces cannot be judged by any more. No
+// watch of the present state has such rules.
+func (m *Manager) oweLabels(b *outbox.Batch) error {
+	all, err := m.loadSelections()
+	if err != nil {
+		return err
+	}
+	st := m.currentState()
+	for id, watches := range all {
+		for name, s := range watches {
+			if s.Rules.Namespaces.Selector == "" {
+				continue
+			}
+			if w := st.Watch(name); w != nil {
+				s.Namespaces, s.Rules = w.Namespaces, w.Selection
+			}
+			s.Owed = true
+			value, err := json.Marshal(s)
+			if err != nil {
+				return err
+			}
+			b.PutMeta(selectionKey(name, id), value)
+		}
 	}
 	return nil
 }

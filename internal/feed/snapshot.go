@@ -260,6 +260,9 @@ func (m *Manager) durable(jobs []*snapshot, due []string) error {
 		j.meta = snapshotMeta + strings.Join([]string{j.src.id, j.hit.watch.Name, j.sink, former}, "/")
 		b.PutMeta(j.meta, j.remember())
 	}
+	if err := m.oweSelections(b, jobs); err != nil {
+		return err
+	}
 	if err := m.store.Commit(b); err != nil {
 		return fmt.Errorf("%w: remember snapshots: %w", ErrStore, err)
 	}

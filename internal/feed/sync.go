@@ -36,8 +36,12 @@ func (g *group) synced(s *source, at time.Time) error {
 		return nil
 	}
 	s.forgot = false
+	from := s.resume
+	if from.Forgot {
+		from = checkpoint{} // it is of the list, and the one before it is lost
+	}
 	return g.gap(s, at, &dynamicfactory.Gap{
-		Cause: dynamicfactory.CauseUnreadable, From: s.resume.ResourceVersion, To: s.saved.ResourceVersion, FromTime: s.resume.Time, ToTime: at,
+		Cause: dynamicfactory.CauseUnreadable, From: from.ResourceVersion, To: s.saved.ResourceVersion, FromTime: from.Time, ToTime: at,
 	}, nil)
 }
 

@@ -99,3 +99,28 @@ func TestCheckpointBeforeTheFirstContact(t *testing.T) {
 		t.Errorf("the checkpoint is %+v, %v", cp, err)
 	}
 }
+
+// TestGatheredLists widens a watch while one namespace is amid a list that is ahead of
+// another: the list of the whole leaves out history of the other, which is a gap.
+func TestGatheredLists(t *testing.T) {
+	r := newRig(t, t.TempDir(), podWatch())
+	now := r.m.cfg.Now()
+	for id, cp := range map[string]checkpoint{
+		"pods#a": {ResourceVersion: "100", Synced: true, Time: now.Add(-time.Hour)},
+		"pods#b": {ResourceVersion: "150", Synced: true, Time: now, Listing: &listing{ResourceVersion: "200"}},
+	} {
+		if err := putMeta(r.store, checkpointMeta(id), encodeCheckpoint(cp)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := r.source(pods)
+	if err := r.m.handOverCheckpoints([]*source{s}, desired{}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.m.prepareSource(s); err != nil {
+		t.Fatal(err)
+	}
+	if s.resume.listVersion() != "200" || s.open == nil || s.open.From != "100" || !s.open.FromTime.Equal(now.Add(-time.Hour)) {
+		t.Errorf("the source begins at %s with the gap %+v", s.resume.listVersion(), s.open)
+	}
+}
