@@ -341,3 +341,10 @@ func (i *informer) Informer() cache.SharedIndexInformer { return emptyInformer{}
 type emptyInformer struct{ cache.SharedIndexInformer }
 
 func (emptyInformer) GetStore() cache.Store { return cache.NewStore(cache.MetaNamespaceKeyFunc) }
+
+// inProd is a watch of namespaces with env=prod, by rules that are recorded.
+func inProd(w *plan.Watch) {
+	prodPods(w)
+	w.Selection.Namespaces.Selector = "env=prod"
+	w.Fingerprint += "prod"
+}

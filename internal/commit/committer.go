@@ -37,6 +37,8 @@ type Store interface {
 	ledger.Writer
 	// Health reports whether ingest is paused, for lack of room.
 	Health() outbox.Health
+	// Partitions are the parts of the ledger.
+	Partitions() []string
 	// WaitIngest returns when ingest is not paused.
 	WaitIngest(ctx context.Context) error
 }
@@ -87,6 +89,7 @@ type Committer struct {
 	refreshers   map[schema.GroupResource]*compact.Codec // encode again what has a retired dictionary
 	quiet        quietGaps
 	relabels     map[string]*relabelling // by namespace
+	resting      []*Feed                 // of resources that are not served, for those changes
 	relabelsHeld bool                    // feeds are being replaced, or are not known yet
 }
 
@@ -371,7 +374,7 @@ func (g *group) putCheckpoints() error {
 		if version == "" {
 			version = s.saved.ResourceVersion
 		}
-		now := ledger.Checkpoint{ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Sweeping: s.listed != nil, Gap: s.open, Listing: s.list.mark, Ahead: s.ahead}
+		now := ledger.Checkpoint{ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Sweeping: s.listed != nil, Gap: s.open, Listing: s.list.mark, Ahead: s.ahead, Forgot: s.forgot}
 		now.Recorded = s.recorded(version)
 		if now.Same(s.saved) {
 			continue

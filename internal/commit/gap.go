@@ -166,10 +166,7 @@ func (g *group) gap(s *Feed, at time.Time, gap *dynamicfactory.Gap, o *compact.O
 			FromResourceVersion: gap.From, ToResourceVersion: gap.To, Cause: gap.Cause,
 			From: gap.FromTime.UTC(), To: gap.ToTime.UTC(),
 		}
-		scope := s.idScope() + "/" + h.Watch.Name + "/" + gap.Cause
-		if name != "" {
-			scope += "/" + ledger.Key(namespace, name)
-		}
+		scope := s.idScope() + "/" + h.Watch.Name + "/" + gap.Cause + "/" + ledger.Key(namespace, name) // feeds of one resource may lose the same versions
 		r := record.Record{Event: event.Event{
 			ID:   event.ID(g.c.cfg.Cluster, event.Gap, s.Resource, scope, gap.From, gap.To),
 			Type: event.Gap, Time: at, Resource: s.Resource, Namespace: namespace, Name: name, Gap: data,

@@ -110,3 +110,17 @@ func TestUnreadableObjectLeavesAnOpenGap(t *testing.T) {
 	r.commit(updatedIn(s, r.object("a", "u1", "5").WithPosition(3), nil))
 	r.expect("gap   ", "updated a u1 5")
 }
+
+// TestGapsOfNamespaces has the sources of two namespaces lose the same versions: these
+// are two gaps, with two ids.
+func TestGapsOfNamespaces(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	for _, ns := range []string{"a", "b"} {
+		s := r.feedIn(pods, ns)
+		r.commit(&gapFound{src: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9"}})
+	}
+	gaps := r.events()
+	if len(gaps) != 2 || gaps[0].ID == gaps[1].ID {
+		t.Errorf("gaps are %v", gaps)
+	}
+}

@@ -1,11 +1,13 @@
 package commit
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
 // HandOverCheckpoints keeps the checkpoints of a partition true: at any time they
@@ -39,7 +41,8 @@ func (c *Committer) HandOverCheckpoints(start []*Feed, active map[string]bool) e
 // gather gives a source that is wider than others were before what they had recorded:
 // a list of the oldest version that one of them was at, the watch from there, and how
 // far each of them was ahead of it. Where one had recorded a part of a list again, that
-// is not known, and the list is of the newest version.
+// is not known, and the list is of the newest version: if it shows a difference, there is a
+// gap.
 func (c *Committer) gather(b *outbox.Batch, s *Feed) error {
 	whole := ledger.Checkpoint{Sweeping: true, Ahead: map[string]string{}}
 	newest, partial := "", false
@@ -51,6 +54,7 @@ func (c *Committer) gather(b *outbox.Batch, s *Feed) error {
 		b.DeleteMeta(key)
 		part, ok, err := c.ledger.Checkpoint(strings.TrimPrefix(key, ledger.CheckpointMeta("")))
 		if !ok {
+			whole.Forgot = whole.Forgot || err != nil
 			return ledger.IgnoreUnreadable(err)
 		}
 		at := part.ResourceVersion
@@ -76,9 +80,14 @@ func (c *Committer) gather(b *outbox.Batch, s *Feed) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: scan checkpoints: %w", ledger.ErrStore, err)
-	case newest == "":
+	case newest == "" && !whole.Forgot:
 		return nil
+	case newest == "":
+		whole = ledger.Checkpoint{Forgot: true}
 	case partial:
+		whole.Gap = &dynamicfactory.Gap{ // of the namespaces that had not come as far
+			Cause: dynamicfactory.CauseExpired, From: whole.ResourceVersion, To: newest, FromTime: whole.Time, ToTime: c.cfg.Now(),
+		}
 		whole.ResourceVersion, whole.Ahead, whole.Listing = "", nil, &ledger.Listing{ResourceVersion: newest}
 	default:
 		whole.Listing, whole.Recorded = &ledger.Listing{ResourceVersion: whole.ResourceVersion}, newest
@@ -93,8 +102,11 @@ func (c *Committer) inherit(b *outbox.Batch, s *Feed, wide string) error {
 		return ledger.IgnoreUnreadable(err)
 	}
 	cp, ok, err := c.ledger.Checkpoint(wide)
-	if err != nil || !ok {
-		return ledger.IgnoreUnreadable(err)
+	switch {
+	case errors.Is(err, outbox.ErrUnreadable):
+		cp.Forgot = true
+	case err != nil || !ok:
+		return err
 	}
 	b.PutMeta(ledger.CheckpointMeta(s.ID), ledger.EncodeCheckpoint(cp))
 	return nil

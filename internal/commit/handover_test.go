@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // TestCheckpointsAreHandedOver narrows and widens: a part inherits what the whole
@@ -102,5 +104,53 @@ func TestCheckpointBeforeTheFirstContact(t *testing.T) {
 	r.step()
 	if cp, _, err = r.c.ledger.Checkpoint(s.ID); err != nil || cp.Recorded != "20" {
 		t.Errorf("the checkpoint is %+v, %v, once the informer has begun", cp, err)
+	}
+}
+
+// TestUnreadablePositionIsHandedOver narrows and widens a source whose checkpoint
+// cannot be read: the gap is reported by its successor.
+func TestUnreadablePositionIsHandedOver(t *testing.T) {
+	for name, successor := range map[string]string{"pods#a": "", "pods#": "a"} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, disk(), podWatch())
+			if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(name), []byte("{")); err != nil {
+				t.Fatal(err)
+			}
+			s := r.feedIn(pods, successor)
+			if err := r.c.HandOverCheckpoints([]*Feed{s}, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.c.Prepare(s); err != nil {
+				t.Fatal(err)
+			}
+			r.commit(&feedSynced{src: s})
+			if gaps := r.events(); len(gaps) != 1 || gaps[0].Type != event.Gap || gaps[0].Gap.Cause != dynamicfactory.CauseUnreadable {
+				t.Errorf("the gaps are %v", gaps)
+			}
+		})
+	}
+}
+
+// TestGatheredLists widens a watch while one namespace is amid a list that is ahead of
+// another: the list of the whole leaves out history of the other, which is a gap.
+func TestGatheredLists(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	for id, cp := range map[string]ledger.Checkpoint{
+		"pods#a": {ResourceVersion: "100", Synced: true, Time: now.Add(-time.Hour)},
+		"pods#b": {ResourceVersion: "150", Synced: true, Time: now, Listing: &ledger.Listing{ResourceVersion: "200"}},
+	} {
+		if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(id), ledger.EncodeCheckpoint(cp)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := r.feed(pods)
+	if err := r.c.HandOverCheckpoints([]*Feed{s}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.c.Prepare(s); err != nil {
+		t.Fatal(err)
+	}
+	if s.resume.ListVersion() != "200" || s.open == nil || s.open.From != "100" || !s.open.FromTime.Equal(now.Add(-time.Hour)) {
+		t.Errorf("the source begins at %s with the gap %+v", s.resume.ListVersion(), s.open)
 	}
 }

@@ -160,7 +160,7 @@ func TestNamespacesAreForgotten(t *testing.T) {
 	dir := disk()
 	r := newRig(t, dir, podWatch(prodPods))
 	r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
-	if err := r.c.ForgetNamespaces(); err != nil {
+	if err := r.c.ForgetNamespaces(r.watches); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.c.LoadNamespaces(); err != nil {
@@ -249,5 +249,28 @@ func TestRelabelledNamespaceInParts(t *testing.T) {
 				t.Error("something is left of the relabelling")
 			}
 		})
+	}
+}
+
+// TestRelabelWhileNotServed gives a namespace other labels while a resource is not
+// served: its recorded objects leave.
+func TestRelabelWhileNotServed(t *testing.T) {
+	r := newRig(t, disk(), podWatch(inProd))
+	s := r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
+	r.commit(addedTo(s, r.object("a", "u1", "2")))
+	if err := r.c.noteSelections(givenBy([]*Feed{s})); err != nil {
+		t.Fatal(err)
+	}
+	r.expect("added a u1 2")
+	r.running = nil
+	resting, err := r.c.restingFeeds(r.watches)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.c.resting = resting
+	r.commit(&namespaceSeen{obj: r.namespace("3", "dev")})
+	r.expect("updated a u1 2")
+	if got := r.selections(1); !slices.Equal(got, []event.Selection{event.Left}) {
+		t.Errorf("selections are %v", got)
 	}
 }

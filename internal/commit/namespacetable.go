@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/plan"
 )
 
 // Keys of what the store remembers of namespaces.
@@ -141,8 +142,9 @@ func (c *Committer) LoadNamespaces() error {
 	return nil
 }
 
-// ForgetNamespaces empties the table: labels that nobody follows become untrue.
-func (c *Committer) ForgetNamespaces() error {
+// ForgetNamespaces empties the table: labels that nobody follows become untrue. None of
+// the present watches needs them.
+func (c *Committer) ForgetNamespaces(watches []plan.Watch) error {
 	b := c.store.NewBatch()
 	defer b.Discard()
 	b.DeleteMeta(namespacesKnownKey)
@@ -150,6 +152,9 @@ func (c *Committer) ForgetNamespaces() error {
 		b.DeleteMeta(key)
 		return nil
 	})
+	if err == nil {
+		err = c.oweLabels(b, watches)
+	}
 	if err == nil {
 		err = c.store.Commit(b)
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -87,16 +88,51 @@ func (c *Committer) HoldRelabels() error {
 }
 
 // ResumeRelabels continues, once sources run, what waits or an earlier life has left.
-func (c *Committer) ResumeRelabels() error {
+func (c *Committer) ResumeRelabels(watches []plan.Watch) error {
+	resting, err := c.restingFeeds(watches)
+	if err != nil {
+		return err
+	}
 	return c.AtBarrier(func(b Barrier) {
 		g := b.g
-		c.relabelsHeld = false
+		c.relabelsHeld, c.resting = false, resting
 		for name := range c.relabels {
 			if !slices.ContainsFunc(g.jobs, func(j job) bool { r, ok := j.(*reselection); return ok && r.namespace == name }) {
 				g.resume(name)
 			}
 		}
 	})
+}
+
+// restingFeeds are those of resources that are not served at present and of which watches
+// that select namespaces by label were given objects.
+func (c *Committer) restingFeeds(watches []plan.Watch) (resting []*Feed, err error) {
+	if !slices.ContainsFunc(watches, func(w plan.Watch) bool { return w.Filter.NeedsNamespaces() }) {
+		return nil, nil
+	}
+	running := map[string]bool{}
+	for _, s := range c.cfg.Running() {
+		running[s.Partition] = true
+	}
+	for _, p := range c.store.Partitions() {
+		if running[p] {
+			continue
+		}
+		s, err := c.formerFeed(p, watches, nil)
+		if err != nil {
+			return nil, err
+		}
+		if len(s.selecting()) == 0 {
+			continue
+		}
+		cp, _, err := c.ledger.Checkpoint(s.ID)
+		if ledger.IgnoreUnreadable(err) != nil {
+			return nil, err
+		}
+		s.epoch, s.synced = cp.Epoch, cp.Synced
+		resting = append(resting, s)
+	}
+	return resting, nil
 }
 
 // loadRelabels reads what an earlier life has left of the changes of namespaces' labels.
@@ -183,7 +219,7 @@ func (j *reselection) step(g *group) (more bool, err error) {
 		j.begun = true
 		return true, nil
 	}
-	sources := g.c.cfg.Running()
+	sources := append(g.c.cfg.Running(), g.c.resting...)
 	slices.SortFunc(sources, func(a, b *Feed) int { return strings.Compare(a.ID, b.ID) })
 	looked := 0
 	for _, s := range sources {

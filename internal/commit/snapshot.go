@@ -165,8 +165,7 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 		return true, nil
 	}
 	if err == nil && j.delivered != nil && j.sink == "" && j.only == nil {
-		key, value := selectionEntry(s, j.watch.Watch)
-		g.batch.PutMeta(key, value)
+		selectedBy(s, j.watch.Watch).Put(g.batch, j.watch.Watch.Name, s.ID)
 	}
 	j.forget(g.batch)
 	return false, nil
@@ -219,6 +218,9 @@ func (c *Committer) durable(jobs []*snapshot, due []string) error {
 		}
 		j.meta = snapshotMeta + strings.Join([]string{j.src.ID, j.watch.Watch.Name, j.sink, former}, "/")
 		b.PutMeta(j.meta, j.remember())
+	}
+	if err := c.oweSelections(b, jobs); err != nil {
+		return err
 	}
 	if err := c.store.Commit(b); err != nil {
 		return fmt.Errorf("%w: remember snapshots: %w", ledger.ErrStore, err)

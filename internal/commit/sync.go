@@ -42,8 +42,12 @@ func (g *group) synced(s *Feed, at time.Time) error {
 		return nil
 	}
 	s.forgot = false
+	from := s.resume
+	if from.Forgot {
+		from = ledger.Checkpoint{} // it is of the list, and the one before it is lost
+	}
 	return g.gap(s, at, &dynamicfactory.Gap{
-		Cause: dynamicfactory.CauseUnreadable, From: s.resume.ResourceVersion, To: s.saved.ResourceVersion, FromTime: s.resume.Time, ToTime: at,
+		Cause: dynamicfactory.CauseUnreadable, From: from.ResourceVersion, To: s.saved.ResourceVersion, FromTime: from.Time, ToTime: at,
 	}, nil)
 }
 
@@ -149,9 +153,10 @@ func (c *Committer) BeginFarewell(partition string, watches []plan.Watch, wants 
 	return j, c.AtBarrier(func(b Barrier) { b.add(j) })
 }
 
-// formerFeed is the feed that a part of the ledger had, with the watches that mean it. It
-// does not run.
-func (c *Committer) formerFeed(partition string, watches []plan.Watch, wants func(*plan.Watch) bool) (*Feed, error) {
+// formerFeed is the feed that a part of the ledger had, with the watches that mean it, by
+// the rules by which they were given its objects. ungiven, if not nil, selects those that
+// are added by their own rules if none are known. It does not run.
+func (c *Committer) formerFeed(partition string, watches []plan.Watch, ungiven func(*plan.Watch) bool) (*Feed, error) {
 	gr, scope := ledger.SplitPartition(partition)
 	id := Identity{
 		Partition: partition, ID: ledger.FeedID(partition, ""), Scope: scope,
@@ -181,7 +186,7 @@ func (c *Committer) formerFeed(partition string, watches []plan.Watch, wants fun
 			}
 			hits = append(hits, *h)
 		}
-		if !given && wants(w) {
+		if ungiven != nil && !given && ungiven(w) {
 			hits = append(hits, NewWatchRef(w)) // it may have been given a part, or all under another name, or by labels that nobody knows any more
 		}
 	}

@@ -1,7 +1,6 @@
 package commit
 
 import (
-	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
@@ -10,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/pkg/compact"
 )
@@ -44,14 +44,6 @@ func (s *Feed) added(next []WatchRef) []addedWatch {
 
 func selectedBy(s *Feed, w *plan.Watch) ledger.Selected {
 	return ledger.Selected{Resource: s.Resource, Namespaces: w.Namespaces, Rules: w.Selection}
-}
-
-func selectionEntry(s *Feed, w *plan.Watch) (key string, value []byte) {
-	value, err := json.Marshal(selectedBy(s, w))
-	if err != nil { // strings always marshal
-		panic(fmt.Sprintf("feed: marshal selection: %v", err))
-	}
-	return ledger.SelectionKey(w.Name, s.ID), value
 }
 
 // watchRef returns rules as those of a watch.
@@ -102,7 +94,7 @@ func formerlyCovered(all ledger.Selections, partition, watch string) (*formerly,
 			continue
 		}
 		f.ids[id] = nil
-		if rules, ok := watches[watch]; ok {
+		if rules, ok := watches[watch]; ok && !rules.Owed {
 			h, err := watchRef(&rules, watch)
 			if err != nil {
 				return nil, err
@@ -129,7 +121,7 @@ func (c *Committer) addedBefore(start []*Feed) ([]addedWatch, error) {
 	var gained []addedWatch
 	for _, s := range start {
 		for _, h := range s.Watches() {
-			if before, ok := all[s.ID][h.Watch.Name]; ok && before.Same(selectedBy(s, h.Watch)) {
+			if before, ok := all[s.ID][h.Watch.Name]; ok && before.Same(selectedBy(s, h.Watch)) && !(s.Key.Namespace == "" && all.Parted(s.Partition)) {
 				continue
 			}
 			was, err := formerlyCovered(all, s.Partition, h.Watch.Name)
@@ -164,6 +156,52 @@ func givenBy(sources []*Feed) given {
 	return rules
 }
 
+// oweSelections notes of watches that are about to be given objects, and of which no
+// rules are known, that they were not: an end before they are must not look like the
+// first start.
+func (c *Committer) oweSelections(b *outbox.Batch, jobs []*snapshot) error {
+	known, err := c.ledger.Selections()
+	if err != nil {
+		return err
+	}
+	for _, j := range jobs {
+		if j.sink != "" {
+			continue
+		}
+		_, own := known[j.src.ID][j.watch.Watch.Name]
+		_, wider := known[ledger.FeedID(j.src.Partition, "")][j.watch.Watch.Name]
+		if own || wider {
+			continue
+		}
+		rules := selectedBy(j.src, j.watch.Watch)
+		rules.Owed = true
+		rules.Put(b, j.watch.Watch.Name, j.src.ID)
+	}
+	return nil
+}
+
+// oweLabels notes that rules by labels of namespaces cannot be judged by any more. None
+// of the present watches has such rules.
+func (c *Committer) oweLabels(b *outbox.Batch, watches []plan.Watch) error {
+	all, err := c.ledger.Selections()
+	if err != nil {
+		return err
+	}
+	for id, given := range all {
+		for name, s := range given {
+			if s.Rules.Namespaces.Selector == "" {
+				continue
+			}
+			if i := slices.IndexFunc(watches, func(w plan.Watch) bool { return w.Name == name }); i >= 0 {
+				s.Namespaces, s.Rules = watches[i].Namespaces, watches[i].Selection
+			}
+			s.Owed = true
+			s.Put(b, name, id)
+		}
+	}
+	return nil
+}
+
 // noteSelections makes the rules of running sources durable. Those of parts of a
 // source are of no use any more.
 func (c *Committer) noteSelections(rules given) error {
@@ -176,11 +214,7 @@ func (c *Committer) noteSelections(rules given) error {
 	for id, watches := range rules {
 		for name, s := range watches {
 			if before, ok := known[id][name]; s != nil && (!ok || !reflect.DeepEqual(before, *s)) {
-				value, err := json.Marshal(s)
-				if err != nil {
-					return err
-				}
-				b.PutMeta(ledger.SelectionKey(name, id), value)
+				s.Put(b, name, id)
 			}
 		}
 		for name := range known[id] {

@@ -31,9 +31,10 @@
 //     kept with its reason.
 //   - A receiver that refuses everything makes no dead letters: refusals of 20
 //     objects in a row pause the sink, and until then an event that was refused
-//     often enough waits for an acceptance of another one, for 20 seconds at most,
-//     unless it is the only one. A sink also pauses when there is no room for dead
-//     letters.
+//     often enough waits for an acceptance of another one, for as long as there are
+//     others to try. Fewer objects than that, if they are all there is, are given up
+//     after 20 seconds, and one alone without that. A sink also pauses when there is
+//     no room for dead letters.
 //   - A backlog behind failed events is delivered in batches and read back in
 //     ranges, in the order of the queue.
 //   - Bounded memory. Reading ahead is bounded in events and bytes; of events

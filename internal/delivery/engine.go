@@ -48,6 +48,7 @@ type engine struct {
 	// Since the last acceptance:
 	panics  int                 // events that made the sink panic
 	refused map[uint64]struct{} // objects of which an event was refused, by lane
+	heard   map[uint64]struct{} // the same, and those that made the sink panic
 
 	refusedErr error // of the last of them
 
@@ -76,6 +77,7 @@ func newEngine(cfg *Config, sink sinks.Sink, m *metrics, log *journal, n *note) 
 		stacks:  map[string]struct{}{},
 		failing: map[uint64]struct{}{},
 		refused: map[uint64]struct{}{},
+		heard:   map[uint64]struct{}{},
 		away:    map[uint64]*entry{},
 		span:    1,
 

@@ -218,6 +218,60 @@ func TestReceiverThatRefusesEverything(t *testing.T) {
 	}
 }
 
+// A receiver that refuses everything makes no dead letters either when it is slow, when
+// the sink is started again and again, or when its queue holds just so many objects.
+func TestRefusalsAtAnySpeed(t *testing.T) {
+	for name, c := range map[string]struct {
+		took    time.Duration // by a write
+		objects int
+		lives   int
+	}{
+		"slow":                  {took: 3 * time.Second, objects: 50, lives: 1},
+		"slower than the doubt": {took: 25 * time.Second, objects: 50, lives: 1},
+		"restarts":              {objects: 50, lives: 4},
+		"restarts, few objects": {objects: refusedInARow, lives: 4},
+	} {
+		for _, d := range deliveries {
+			t.Run(fmt.Sprintf("%s,batch=%d,lanes=%d", name, d.MaxEvents, d.Concurrency), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newStorage(t)
+					defer s.close()
+					var mended atomic.Bool
+					r := newReceiver(t, func(context.Context, []change) error {
+						if mended.Load() {
+							return nil
+						}
+						time.Sleep(c.took)
+						return sinks.Poison(errors.New("400"))
+					})
+					s.add(numbered(3, upTo(c.objects)...)...)
+					tune := func(c *Config) { c.Delivery = d }
+					for life := range c.lives {
+						w := start(t, s, r, tune)
+						time.Sleep(2 * time.Hour)
+						if st := w.Status(); st.State != Paused || !strings.Contains(st.Reason, "20 objects in a row") {
+							t.Errorf("life %d: status %+v", life, st)
+						}
+						w.stop()
+						s.restart()
+					}
+					if n := len(s.letters()); n > 0 {
+						t.Errorf("%d dead letters", n)
+					}
+					mended.Store(true)
+					w := start(t, s, r, tune)
+					time.Sleep(time.Hour)
+					w.stop()
+					if got, letters := len(r.got()), len(s.letters()); got != 3*c.objects || letters > 0 {
+						t.Errorf("%d events arrived, %d dead letters", got, letters)
+					}
+					r.checkOrder()
+				})
+			})
+		}
+	}
+}
+
 // Two refused events of a quiet sink become dead letters in the end, though no
 // acceptance tells them from a sink that refuses everything.
 func TestPoisonInAQuietSink(t *testing.T) {

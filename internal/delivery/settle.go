@@ -93,6 +93,9 @@ func failure(i int, failed map[int]error, whole error) error {
 func (e *engine) judge(b *batch, named map[int]error, whole error, now time.Time) (verdict, error) {
 	v := verdict{whole: whole != nil, failed: e.retries[:0]}
 	clear(e.failing)
+	if len(named) == len(b.entries) && !e.cancelled {
+		e.foresee(b, named)
+	}
 	for i, en := range b.entries {
 		if _, behind := e.failing[en.item.Lane]; behind {
 			continue
@@ -146,6 +149,7 @@ func (e *engine) conclude(b *batch, v *verdict, now time.Time) {
 		e.fruitless, e.retryHold = 0, time.Time{}
 		e.panics = 0
 		clear(e.refused)
+		clear(e.heard)
 		e.lastSuccess = now
 		b.lane.grow(e.cfg.Delivery.MaxEvents)
 	}

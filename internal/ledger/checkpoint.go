@@ -22,6 +22,7 @@ type Checkpoint struct {
 	Sweeping        bool                `json:"sweeping,omitempty"` // deletions that the first list showed are not all committed
 	Listing         *Listing            `json:"listing,omitempty"`  // a list that is committed in part
 	Gap             *dynamicfactory.Gap `json:"gap,omitempty"`      // is reported if the rest of the list has a difference
+	Forgot          bool                `json:"forgot,omitempty"`   // what was recorded before the list cannot be read, which is not reported yet
 	Time            time.Time           `json:"time"`
 
 	// Ahead are namespaces that were watched by themselves, and the versions up to which
@@ -39,7 +40,7 @@ func (c Checkpoint) Same(other Checkpoint) bool {
 	if (c.Listing == nil) != (other.Listing == nil) || c.Listing != nil && *c.Listing != *other.Listing {
 		return false
 	}
-	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && c.Form == other.Form && c.Gap == other.Gap && len(c.Ahead) == len(other.Ahead)
+	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && c.Form == other.Form && c.Gap == other.Gap && c.Forgot == other.Forgot && len(c.Ahead) == len(other.Ahead)
 }
 
 // listVersion is the version whose list shows everything that is recorded, and of

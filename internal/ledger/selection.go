@@ -3,7 +3,9 @@ package ledger
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/watcherd/watcherd/internal/outbox"
@@ -22,12 +24,26 @@ type Selected struct {
 	Resource   event.Resource `json:"resource"`
 	Namespaces []string       `json:"namespaces,omitempty"` // none: all
 	Rules      plan.Selection `json:"rules,omitzero"`
+
+	// Owed means that the rules are in force and nothing counts as given by them: the watch
+	// is still being given its first objects, or what it was given went by labels of
+	// namespaces that are not known any more.
+	Owed bool `json:"owed,omitempty"`
 }
 
 // same reports whether both select the same, in whatever version of the resource.
 func (s Selected) Same(other Selected) bool {
 	s.Resource = other.Resource
 	return reflect.DeepEqual(s, other)
+}
+
+// Put adds the rules by which a watch was given the objects of a feed to the batch.
+func (s Selected) Put(b *outbox.Batch, watch, id string) {
+	value, err := json.Marshal(s)
+	if err != nil { // text always marshals
+		panic(fmt.Sprintf("ledger: marshal selection: %v", err))
+	}
+	b.PutMeta(SelectionKey(watch, id), value)
 }
 
 func SelectionKey(watch, id string) string { return selectedMeta + watch + "/" + id }
@@ -60,4 +76,36 @@ func DropSelections(b *outbox.Batch, id string, watches map[string]Selected) {
 	for name := range watches {
 		b.DeleteMeta(SelectionKey(name, id))
 	}
+}
+
+// Watch returns next by the rules by which it judged the objects of a part of the ledger,
+// nil if it did not.
+func (all Selections) Watch(partition string, next *plan.Watch) (*plan.Watch, error) {
+	for _, id := range slices.Sorted(maps.Keys(all)) { // those of one part are alike but for their namespaces
+		rules, ok := all[id][next.Name]
+		if !ok || rules.Owed && rules.Rules.Namespaces.Selector != "" || !strings.HasPrefix(id, FeedID(partition, "")) {
+			continue
+		}
+		filter, err := rules.Rules.Filter()
+		if err != nil {
+			return nil, fmt.Errorf("rules of watch %s: %w", next.Name, err)
+		}
+		w := *next
+		w.Namespaces, w.Selection, w.Filter = rules.Namespaces, rules.Rules, filter
+		w.Fingerprint += " former"
+		return &w, nil
+	}
+	return nil, nil
+}
+
+// Parted reports whether feeds of parts of a partition's namespaces were the last to record
+// them.
+func (all Selections) Parted(partition string) bool {
+	whole := FeedID(partition, "")
+	for id := range all {
+		if id != whole && strings.HasPrefix(id, whole) {
+			return true
+		}
+	}
+	return false
 }

@@ -175,10 +175,7 @@ func (b *Batch) delta(q *Queue) *queueDelta {
 			return &b.queues[i]
 		}
 	}
-	q.mu.Lock()
-	purged := q.purged
-	q.mu.Unlock()
-	if purged {
+	if q.isPurged() {
 		b.misuse(fmt.Errorf("%w %q", ErrUnknownSink, q.name))
 		return nil
 	}

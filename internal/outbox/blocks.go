@@ -81,7 +81,7 @@ func scanReadable(db *pebble.DB, lower, upper []byte, f func(key, value []byte) 
 		if last != nil {
 			from = append(bytes.Clone(last), 0)
 		}
-		if ok, err = seekReadable(db, it, from, upper); err != nil {
+		if ok, err = seekReadable(db, it, from, upper, damage); err != nil {
 			return err
 		}
 		span := lostSpan{after: bytes.Clone(last), err: damage}
@@ -98,14 +98,15 @@ func scanReadable(db *pebble.DB, lower, upper []byte, f func(key, value []byte) 
 }
 
 // seekReadable moves an iterator to the first key after from that lies in another
-// block than from and can be read; false if there is none below upper.
-func seekReadable(db *pebble.DB, it *pebble.Iterator, from, upper []byte) (bool, error) {
+// block than from, or behind the table if that cannot be read at all, and can be read;
+// false if there is none below upper. damage is what was met at from.
+func seekReadable(db *pebble.DB, it *pebble.Iterator, from, upper []byte, damage error) (bool, error) {
 	for {
-		block, err := nextBlock(db.EstimateDiskUsage, from, upper)
-		if err != nil {
-			block, err = nextTable(db, from, upper) // the index is damaged
+		block, err := tableEnd(db, from, damage)
+		if err == nil && block == nil {
+			block, err = nextBlock(db.EstimateDiskUsage, from, upper)
 		}
-		if err != nil || block == nil {
+		if err != nil || block == nil || bytes.Compare(block, upper) >= 0 {
 			return false, err
 		}
 		ok := it.SeekGE(block)
@@ -117,8 +118,53 @@ func seekReadable(db *pebble.DB, it *pebble.Iterator, from, upper []byte) (bool,
 		if err = readError(err); !errors.Is(err, ErrUnreadable) {
 			return ok, err
 		}
-		from = block
+		from, damage = block, err
 	}
+}
+
+// tableEnd returns the first key behind the table that damage is about, if its index is
+// damaged: nothing of it can be read then, and each try is expensive. nil if not.
+func tableEnd(db *pebble.DB, from []byte, damage error) ([]byte, error) {
+	info := pebble.ExtractDataCorruptionInfo(damage)
+	if info == nil {
+		return nil, nil
+	}
+	first, last := info.Bounds.Start, info.Bounds.End.Key
+	end := append(bytes.Clone(last), 0)
+	// The size of a part of a table comes from its index, and is 0 if that cannot be
+	// read; that of the whole does not.
+	almost := bytes.Clone(last)
+	if n := len(last) - 1; n < 0 || last[n] == 0 {
+		almost = almost[:max(n, 0)]
+	} else {
+		almost[n]--
+		almost = append(almost, 0xff, 0xff, 0xff, 0xff)
+	}
+	if bytes.Compare(end, from) <= 0 || bytes.Compare(almost, first) <= 0 {
+		return nil, nil
+	}
+	levels, err := db.SSTables()
+	if err != nil {
+		return nil, err
+	}
+	for _, tables := range levels {
+		for i := range tables {
+			t := &tables[i]
+			if !bytes.Equal(t.Smallest.UserKey, first) || !bytes.Equal(t.Largest.UserKey, last) {
+				continue
+			}
+			whole, err := db.EstimateDiskUsage(first, last)
+			if err != nil {
+				return nil, err
+			}
+			part, err := db.EstimateDiskUsage(first, almost)
+			if err == nil && whole >= part+t.Size {
+				return end, nil
+			}
+			return nil, err
+		}
+	}
+	return nil, nil
 }
 
 // nextBlock finds the smallest key greater than from at which another block
@@ -167,35 +213,15 @@ func nextBlock(size func(from, to []byte) (uint64, error), from, upper []byte) (
 	return key, nil
 }
 
-// nextTable finds the smallest key greater than from at which a table begins or
-// behind which one ends; nil if there is none below upper.
-func nextTable(db *pebble.DB, from, upper []byte) ([]byte, error) {
-	levels, err := db.SSTables()
-	if err != nil {
-		return nil, err
-	}
-	var next []byte
-	for _, tables := range levels {
-		for i := range tables {
-			for _, key := range [][]byte{tables[i].Smallest.UserKey, append(bytes.Clone(tables[i].Largest.UserKey), 0)} {
-				if bytes.Compare(key, from) > 0 && bytes.Compare(key, upper) < 0 && (next == nil || bytes.Compare(key, next) < 0) {
-					next = key
-				}
-			}
-		}
-	}
-	return next, nil
-}
-
 // nextReadable is the position or sequence of the first key at or after from in
-// another block, below upper, that can be read.
-func (s *Store) nextReadable(from, upper []byte) (uint64, bool, error) {
+// another block, below upper, that can be read. damage is what was met at from.
+func (s *Store) nextReadable(from, upper []byte, damage error) (uint64, bool, error) {
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: upper})
 	if err != nil {
 		return 0, false, readError(err)
 	}
 	defer func() { _ = it.Close() }() // its errors were seen while reading
-	ok, err := seekReadable(s.db, it, from, upper)
+	ok, err := seekReadable(s.db, it, from, upper, damage)
 	if err != nil || !ok {
 		return 0, false, err
 	}

@@ -94,15 +94,11 @@ func check(fsys vfs.FS, dir string) (r Report, err error) {
 
 // checkFiles verifies the checksum of every block of every table.
 func checkFiles(i *inspection, r *Report) error {
-	names, err := i.fs.List(i.dataPath())
+	names, err := i.tables()
 	if err != nil {
 		return err
 	}
-	slices.Sort(names)
 	for _, name := range names {
-		if !strings.HasSuffix(name, ".sst") {
-			continue
-		}
 		r.Files++
 		if err := withTable(i.fs, i.fs.PathJoin(i.dataPath(), name), (*sstable.Reader).ValidateBlockChecksums); err != nil {
 			r.Damaged = append(r.Damaged, FileDamage{File: name, Err: err.Error()})

@@ -85,7 +85,7 @@ func (s *Store) noteDamage(sequence uint64, cause error) error {
 	s.log.mu.Lock()
 	tail := s.log.tail
 	s.log.mu.Unlock()
-	next, ok, err := s.nextReadable(appendLogKey(nil, sequence), appendLogKey(nil, tail+1))
+	next, ok, err := s.nextReadable(appendLogKey(nil, sequence), appendLogKey(nil, tail+1), cause)
 	if err != nil {
 		return err
 	}
@@ -105,12 +105,17 @@ func (s *Store) noteDamage(sequence uint64, cause error) error {
 // reading continues after it. It returns the last position that is lost.
 func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 	end := appendSinkKey(nil, prefixQueue, q.id, tail+1)
-	next, ok, err := q.s.nextReadable(appendSinkKey(nil, prefixQueue, q.id, from), end)
+	next, ok, err := q.s.nextReadable(appendSinkKey(nil, prefixQueue, q.id, from), end, cause)
 	if err != nil {
 		return 0, err
 	}
 	if !ok {
 		next = tail + 1
+	}
+	q.settling.Lock()
+	defer q.settling.Unlock()
+	if q.isPurged() {
+		return tail, nil
 	}
 	q.s.metrics.unreadable.Inc()
 	q.s.opts.Logger.Error("a part of a queue cannot be read; one dead letter stands for it",
@@ -122,8 +127,6 @@ func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 		last:     now,
 		reason:   fmt.Sprintf("%s: queue entries %d to %d are lost", ReasonUnreadable, from, next-1),
 	}
-	q.settling.Lock()
-	defer q.settling.Unlock()
 	b := q.s.db.NewBatch()
 	letter := counter{count: 1}
 	if err := errors.Join(

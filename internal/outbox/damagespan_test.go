@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
@@ -58,24 +60,24 @@ func (l *logLines) like(text string) (lines []string) {
 	return lines
 }
 
-// TestBetweenTwoDamages wants everything that lies between two bad bytes, from the
-// ledger, an export and a check.
-func TestBetweenTwoDamages(t *testing.T) {
-	fs := vfs.NewMem()
+// damagedThrice makes a closed store of n records and states, in tables of which three
+// blocks of either are damaged. At most so many are lost of each.
+func damagedThrice(t *testing.T) (fs *vfs.MemFS, n, most int) {
+	t.Helper()
+	fs = vfs.NewMem()
 	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
 	ensure(t, s, "a")
-	const n = 600
+	n = 600
 	payload := noise(2000)
-	name := func(i int) string { return fmt.Sprintf("object-%04d|", i) }
 	for i := range n {
 		b := s.NewBatch()
-		b.Append(Record{Time: testEpoch, Payload: append([]byte("record-"+name(i)), payload...)}, []Route{{Sink: "a"}})
-		b.PutState("objects", name(i), append([]byte("state-"+name(i)), payload...))
+		b.Append(Record{Time: testEpoch, Payload: append([]byte("record-"+thriceName(i)), payload...)}, []Route{{Sink: "a"}})
+		b.PutState("objects", thriceName(i), append([]byte("state-"+thriceName(i)), payload...))
 		if err := s.Commit(b); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := reclaim(s, 1, n); err != nil {
+	if err := reclaim(s, 1, uint64(n)); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
@@ -83,12 +85,141 @@ func TestBetweenTwoDamages(t *testing.T) {
 	}
 	for _, i := range []int{40, 300, 560} {
 		for _, what := range []string{"record-", "state-"} {
-			if !damageKeys(t, fs, []byte(what+name(i)), 0) {
-				t.Fatalf("%s%s is nowhere", what, name(i))
+			if !damageKeys(t, fs, []byte(what+thriceName(i)), 0) {
+				t.Fatalf("%s%s is nowhere", what, thriceName(i))
 			}
 		}
 	}
-	const most = 3 * 4 // a block of 4 KiB has two, or parts of three
+	return fs, n, 3 * 4 // a block of 4 KiB has two, or parts of three
+}
+
+func thriceName(i int) string { return fmt.Sprintf("object-%04d|", i) }
+
+// TestExportOfFilesBetweenDamages wants everything that lies between bad bytes from the
+// export of a store that cannot be opened.
+func TestExportOfFilesBetweenDamages(t *testing.T) {
+	fs, n, most := damagedThrice(t)
+	// Nor is anything left in write-ahead logs that were kept to be written over.
+	for _, name := range append(dataFiles(t, fs, "MANIFEST-"), dataFiles(t, fs, ".log")...) {
+		if err := fs.Remove("store/db/" + name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lines := exportLines(t, fs)
+	records := distinct(lines["record"], func(l exported) string { return fmt.Sprint(l.Sequence) })
+	states := distinct(lines["state"], func(l exported) string { return l.Key })
+	if records < n-most || records == n || states < n-most || states == n {
+		t.Errorf("export has %d records and %d states of %d", records, states, n)
+	}
+	spans := 0
+	for _, l := range lines["damage"] {
+		if strings.Contains(l.Name, ".sst: log records after") || strings.Contains(l.Name, ".sst: ledger entries after") {
+			spans++
+		}
+	}
+	if spans != 6 || len(lines["damage"]) != 7 { // and the store as a whole
+		t.Errorf("%d spans in %+v", spans, lines["damage"])
+	}
+}
+
+// TestExportWithoutIndex wants the records of a table of which the index, or the end of
+// the file, is lost.
+func TestExportWithoutIndex(t *testing.T) {
+	fs, n, most := damagedThrice(t)
+	for _, name := range append(dataFiles(t, fs, "MANIFEST-"), dataFiles(t, fs, ".log")...) {
+		if err := fs.Remove("store/db/" + name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := dataFiles(t, fs, ".sst")
+	for _, name := range names {
+		b := content(t, fs, name)
+		overwrite(t, fs, name, b[:len(b)-1000])
+	}
+	lines := exportLines(t, fs)
+	records := distinct(lines["record"], func(l exported) string { return fmt.Sprint(l.Sequence) })
+	states := distinct(lines["state"], func(l exported) string { return l.Key })
+	if records < n-most || records == n || states < n-most || states == n {
+		t.Errorf("export has %d records and %d states of %d", records, states, n)
+	}
+	for _, l := range lines["record"] {
+		if !bytes.HasPrefix(l.Payload, []byte("record-"+thriceName(int(l.Sequence)-1))) {
+			t.Fatalf("record %d has payload %.40q", l.Sequence, l.Payload)
+		}
+	}
+	if len(lines["damage"]) != 1+len(names) {
+		t.Errorf("damage %+v", lines["damage"])
+	}
+}
+
+// damageIndex flips a byte of the index of a table.
+func damageIndex(t *testing.T, fs vfs.FS, name string) {
+	t.Helper()
+	b := content(t, fs, name)
+	if err := withTableContent(b, func(r *sstable.Reader) error {
+		layout, err := r.Layout()
+		if err == nil {
+			b[layout.Index[0].Offset+10] ^= 0x55
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	overwrite(t, fs, name, b)
+}
+
+// TestExportBesideTheIndex wants the same of a store that opens.
+func TestExportBesideTheIndex(t *testing.T) {
+	fs, n, most := damagedThrice(t)
+	names := dataFiles(t, fs, ".sst")
+	name := slices.MaxFunc(names, func(a, b string) int { return len(content(t, fs, a)) - len(content(t, fs, b)) })
+	damageIndex(t, fs, name)
+	lines := exportLines(t, fs)
+	records := distinct(lines["record"], func(l exported) string { return fmt.Sprint(l.Sequence) })
+	states := distinct(lines["state"], func(l exported) string { return l.Key })
+	if records < n-most || records == n || states < n-most || states == n {
+		t.Errorf("export has %d records and %d states of %d", records, states, n)
+	}
+	if !slices.ContainsFunc(lines["damage"], func(l exported) bool { return strings.Contains(l.Name, name) }) {
+		t.Errorf("%s is not named: %+v", name, lines["damage"])
+	}
+}
+
+// TestExportOfLogBetweenDamages wants the commits on both sides of bad bytes in a
+// write-ahead log.
+func TestExportOfLogBetweenDamages(t *testing.T) {
+	fs := storeFiles(t, false)
+	names := dataFiles(t, fs, ".log")
+	name := names[len(names)-1]
+	b := content(t, fs, name)
+	const damaged = 3
+	for _, record := range []int{90, 110, 130} {
+		at := bytes.Index(b, fmt.Appendf(nil, "%d:", record))
+		if at < 0 {
+			t.Fatalf("record %d is not in the log", record)
+		}
+		b[at+100] ^= 0x55
+	}
+	overwrite(t, fs, name, b)
+	if _, err := Open("store", Options{FS: fs, firstSequence: 1}); !errors.Is(err, ErrDamaged) {
+		t.Fatalf("open: %v", err)
+	}
+	lines := exportLines(t, fs)
+	records := distinct(lines["record"], func(l exported) string { return fmt.Sprint(l.Sequence) })
+	states := distinct(lines["state"], func(l exported) string { return l.Key })
+	if records != damageRecords-damaged || states != damageRecords-damaged {
+		t.Errorf("export has %d records and %d states of %d", records, states, damageRecords)
+	}
+	if len(lines["damage"]) != 1+damaged {
+		t.Errorf("damage: %+v", lines["damage"])
+	}
+}
+
+// TestBetweenTwoDamages wants everything that lies between two bad bytes, from the
+// ledger, an export and a check.
+func TestBetweenTwoDamages(t *testing.T) {
+	fs, n, most := damagedThrice(t)
+	name := thriceName
 	lines := exportLines(t, fs)
 	records := distinct(lines["record"], func(l exported) string { return fmt.Sprint(l.Sequence) })
 	if states := len(lines["state"]); records < n-most || records == n || states < n-most || states == n {
@@ -103,12 +234,12 @@ func TestBetweenTwoDamages(t *testing.T) {
 		}
 	}
 	report, err := check(fs, "store")
-	if err != nil || report.Records != int64(records) || report.Partitions[0].Entries < n-most {
+	if err != nil || report.Records != int64(records) || report.Partitions[0].Entries < int64(n-most) {
 		t.Errorf("check: %v, %d records, %d states", err, report.Records, report.Partitions[0].Entries)
 	}
 
 	var logged logLines
-	s = openTest(t, "store", Options{FS: fs, firstSequence: 1, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 	seen, last := 0, ""
 	err = s.ScanState("objects", "", func(key string, _ []byte) error {
 		if key <= last {
@@ -125,6 +256,13 @@ func TestBetweenTwoDamages(t *testing.T) {
 	}
 	if _, ok, err := s.State("objects", name(200), nil); !ok || err != nil {
 		t.Errorf("another entry: %v %v", ok, err)
+	}
+	// A replay by time, which looks for its beginning from the damage on.
+	if from, to, err := s.bounds(ReplayRange{FromTime: testEpoch}); from != 1 || to != uint64(n) || err != nil {
+		t.Errorf("replay from %d to %d, %v", from, to, err)
+	}
+	if from, _, err := s.bounds(ReplayRange{FromTime: testEpoch.Add(1)}); from != uint64(n)+1 || err != nil {
+		t.Errorf("replay of later ones from %d, %v", from, err)
 	}
 	// The log, as who follows it reads it.
 	got, holes := 0, 0

@@ -17,6 +17,18 @@ type Letter struct {
 	Time  time.Time
 }
 
+// without notes that the payload is missing as its record is unreadable. Any other
+// error is returned.
+func (l *Letter) without(err error) error {
+	if !errors.Is(err, ErrUnreadable) {
+		return err
+	}
+	if !strings.HasPrefix(l.Reason, ReasonUnreadable) {
+		l.Reason = ReasonUnreadable + ": " + l.Reason
+	}
+	return nil
+}
+
 // ReasonClass is a letter's reason without its text.
 func ReasonClass(reason string) string {
 	class, _, _ := strings.Cut(reason, ":")
@@ -51,7 +63,7 @@ func (q *Queue) DeadLetter(position uint64, l Letter) error {
 	}
 	rewrites := q.s.rewrites.Load()
 	value, err := q.payload(sl)
-	if err != nil && !errors.Is(err, ErrUnreadable) {
+	if err = l.without(err); err != nil {
 		return err
 	}
 	if most := q.s.limits().deadLetterBytes(); most > 0 && q.s.letterBytes.Load()+int64(len(value.payload)) > most {
@@ -112,7 +124,8 @@ func (q *Queue) setAside(sl slot, value logValue, rewrites uint64, l Letter) err
 	defer q.settling.RUnlock()
 	if rewrites != q.s.rewrites.Load() {
 		var err error
-		if value, err = q.payload(sl); err != nil && !errors.Is(err, ErrUnreadable) {
+		value, err = q.payload(sl)
+		if err = l.without(err); err != nil {
 			return err
 		}
 	}

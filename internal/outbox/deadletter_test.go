@@ -150,6 +150,22 @@ func TestPurgedSink(t *testing.T) {
 	if _, moved, err := q.detach(); moved || err != nil {
 		t.Errorf("detached: %v", err)
 	}
+	// What was begun before the purge and takes the queue afterwards.
+	if err := s.setMembership(q, membership{state: memberLeft, time: testEpoch}); !errors.Is(err, ErrUnknownSink) {
+		t.Errorf("a purged sink leaves: %v", err)
+	}
+	if err := q.PutNote([]byte("note")); err != nil {
+		t.Errorf("a note of a purged sink: %v", err)
+	}
+	if _, ok, err := q.Note(); ok || err != nil {
+		t.Errorf("a note is left: %v", err)
+	}
+	if _, err := q.skipDamage(1, q.tail, errMalformed); err != nil {
+		t.Error(err)
+	}
+	if st := q.Stats(); st.Length != 0 || st.DeadLetters != 0 {
+		t.Errorf("stats %+v", st)
+	}
 	for range 2 {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
@@ -158,6 +174,9 @@ func TestPurgedSink(t *testing.T) {
 			t.Errorf("%v %q", err, report.Problems)
 		}
 		s = openTest(t, "store", Options{FS: fs, firstSequence: 1})
+		if s.sinks.get("a") != nil {
+			t.Error("the purged sink is back")
+		}
 		next := ensure(t, s, fmt.Sprint("b", strings.Repeat("b", len(s.Sinks()))))
 		if next.id <= q.id || next.Stats().Length != 0 {
 			t.Errorf("number %d after %d, stats %+v", next.id, q.id, next.Stats())

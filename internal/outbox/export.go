@@ -50,8 +50,8 @@ type exported struct {
 // daemon to be stopped (ErrLocked). Damaged places become lines of the type
 // damage; the error is about reading the directory or writing to w.
 //
-// A store that cannot be opened is read file by file. Lines then carry the file
-// and a version: of lines about the same thing the highest version counts, and
+// A store that cannot be opened is read file by file, and so is a table without its
+// index. Lines then carry the file and a version: of lines about the same thing the highest version counts, and
 // deleted says that it was removed.
 //
 // veil, unless it is nil, decides what is shown of payloads.
@@ -145,6 +145,7 @@ func (e *exporter) database(i *inspection) error {
 			return err
 		}
 	}
+	damaged := false
 	for _, prefix := range []byte{
 		prefixName, prefixMeta, prefixNote, prefixState, prefixLog, prefixQueue, prefixDeadLetter,
 	} {
@@ -152,13 +153,17 @@ func (e *exporter) database(i *inspection) error {
 		err := scanReadable(i.db, lower, upper, func(key, value []byte) error {
 			return e.line(key, value, exported{})
 		}, func(lost lostSpan) error {
+			damaged = true
 			return e.damage(lost.within(prefix), lost.err)
 		})
 		if err != nil {
 			return err
 		}
 	}
-	return nil
+	if !damaged {
+		return nil
+	}
+	return e.unindexed(i)
 }
 
 // line writes one key with its value; l carries what is known from elsewhere.
@@ -209,7 +214,7 @@ func (e *exporter) show(l *exported) error {
 // deletion has no value.
 func (e *exporter) parse(key, value []byte, l *exported) bool {
 	switch key[0] {
-	case prefixCounter, prefixFormat, prefixMark, prefixPin:
+	case prefixCounter, prefixFormat, prefixMark, prefixPin, prefixRepair:
 		return true
 	case prefixName:
 		return e.parseName(key, value, l)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -56,6 +57,40 @@ func appendNoise(t *testing.T, s *Store, n int) {
 		if err := s.Commit(b); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestHollowReserve wants room behind the files of the reserve, also behind those that a
+// kill has left empty, or a copy of the directory has.
+func TestHollowReserve(t *testing.T) {
+	dir, _, _ := smallDisk(t, "96m")
+	dir = filepath.Join(dir, "store")
+	open := func() (s *Store, room []int64) {
+		t.Helper()
+		s = openTest(t, dir, Options{MaxBytes: 64 << 20})
+		for i := range s.reserve.held {
+			info, err := os.Stat(s.reserve.path(i))
+			if err != nil {
+				t.Fatal(err)
+			}
+			room = append(room, info.Sys().(*syscall.Stat_t).Blocks*512)
+		}
+		return s, room
+	}
+	s, whole := open()
+	if slices.Min(whole) < s.reserve.part {
+		t.Fatalf("room %v at first, part %d", whole, s.reserve.part)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		if err := errors.Join(os.Remove(s.reserve.path(i)), os.WriteFile(s.reserve.path(i), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, again := open(); !slices.Equal(again, whole) {
+		t.Errorf("room %v, was %v", again, whole)
 	}
 }
 

@@ -22,7 +22,7 @@ type logState struct {
 
 	damage damageMap
 
-	holds    map[int]uint64 // guarded by mu; sequences a running replay reads from
+	holds    map[int]uint64 // guarded by mu; sequences from which on nothing is deleted: of replays, fills, rewrites
 	nextHold int            // guarded by mu
 }
 
@@ -239,7 +239,7 @@ func (p *payloads) assign(items []Item) {
 }
 
 // firstAtOrAfter finds the first record whose time is not before t, starting at
-// the segment t lies in. It reads at most a segment.
+// the segment t lies in. It reads at most a segment, and passes over damage.
 func (s *Store) firstAtOrAfter(t time.Time) (uint64, error) {
 	s.log.mu.Lock()
 	i := s.log.marks.before(t)
@@ -250,23 +250,19 @@ func (s *Store) firstAtOrAfter(t time.Time) (uint64, error) {
 		begin = max(begin, s.log.marks[i].sequence)
 	}
 	s.log.mu.Unlock()
-	r, err := s.newRecordReader(begin)
-	if err != nil {
-		return 0, err
-	}
-	defer r.close()
-	for {
-		sequence, value, ok, err := r.next(begin, tail)
+	for after := begin - 1; ; {
+		items, err := s.ReadLog(after, replayChunk)
 		if err != nil {
 			return 0, err
 		}
-		if !ok {
+		if len(items) == 0 {
 			return tail + 1, nil
 		}
-		if !value.time.Before(t) {
-			return sequence, nil
+		for i := range items {
+			if after = items[i].Sequence; !items[i].Unreadable && !items[i].Time.Before(t) {
+				return after, nil
+			}
 		}
-		begin = sequence + 1
 	}
 }
 

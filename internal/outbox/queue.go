@@ -111,6 +111,14 @@ func (q *Queue) load() error {
 	return nil
 }
 
+// isPurged reports whether the sink was purged. It stays so while the caller holds
+// settling, or the right to append.
+func (q *Queue) isPurged() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.purged
+}
+
 // Name is the name of the sink.
 func (q *Queue) Name() string { return q.name }
 
@@ -330,12 +338,17 @@ func (q *Queue) mergeLocked(b *pebble.Batch, total, detached counter) {
 }
 
 // PutNote keeps a small blob for the sink, such as the state of its backoff. It
-// does not wait for the disk, like Ack.
+// does not wait for the disk, like Ack, and does nothing for a purged sink.
 func (q *Queue) PutNote(value []byte) error {
 	if err := q.s.use(); err != nil {
 		return err
 	}
 	defer q.s.life.leave()
+	q.settling.RLock()
+	defer q.settling.RUnlock()
+	if q.isPurged() {
+		return nil
+	}
 	b := q.s.db.NewBatch()
 	if err := b.Set(noteKey(q.id), value, nil); err != nil {
 		return err

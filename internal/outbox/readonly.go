@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"slices"
 	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -58,8 +59,14 @@ func (i *inspection) close() error {
 }
 
 // unlockedFS leaves out Pebble's own lock, which it takes even for reading, so
-// that a store on a read-only filesystem can be inspected.
+// that a store on a read-only filesystem can be inspected, and the files of its
+// settings (see settings.go).
 type unlockedFS struct{ vfs.FS }
+
+func (u unlockedFS) List(dir string) ([]string, error) {
+	names, err := u.FS.List(dir)
+	return slices.DeleteFunc(names, isSettings), err
+}
 
 func (unlockedFS) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }
 

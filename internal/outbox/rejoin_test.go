@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // payloadsOf are the payloads of what a queue holds, in its order.
@@ -165,5 +167,55 @@ func TestRetentionDuringAnAbsence(t *testing.T) {
 	}
 	if !lost() {
 		t.Error("nothing is lost")
+	}
+}
+
+// Retention that has begun when a sink comes back removes nothing of what the sink is
+// told to have in the log.
+func TestRetentionBegunBeforeTheReturn(t *testing.T) {
+	s := openTest(t, "store", Options{FS: vfs.NewMem(), firstSequence: 1})
+	for i := range 3000 { // retention looks at each
+		ensure(t, s, fmt.Sprintf("other-%d", i))
+	}
+	now := testEpoch
+	for round := range 60 {
+		name := fmt.Sprintf("sink-%d", round)
+		q := ensure(t, s, name)
+		if err := s.LeaveSink(name); err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			now = now.Add(2 * segmentAge) // a segment each
+			b := s.NewBatch()
+			b.Append(Record{Time: now, Payload: []byte("payload")}, nil)
+			if err := s.Commit(b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		done := make(chan error, 1)
+		begun := make(chan struct{})
+		go func() {
+			close(begun)
+			_, err := s.retain(now, Limits{}, 1<<30)
+			done <- err
+		}()
+		<-begun
+		if err := s.RejoinSink(name, FromNow); err != nil {
+			t.Fatal(err)
+		}
+		a, ok := q.Absence()
+		if err := <-done; err != nil || !ok {
+			t.Fatal(err, ok)
+		}
+		n, err := s.Fill(t.Context(), name, always(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n < 5 && !a.Lost {
+			t.Fatalf("round %d: %d of 5 records are filled, and nothing is said to be lost", round, n)
+		}
+		if err := s.PurgeSink(name); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

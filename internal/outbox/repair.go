@@ -523,7 +523,7 @@ func (s *Store) relieveLevel0(ctx context.Context) error {
 		return nil
 	}
 	if cause := s.damaged.cause(); cause != nil && sublevels >= stop*3/4 {
-		s.fail(fmt.Errorf("writes stand still: %w", cause))
+		s.fail(fmt.Errorf("writes stand still: %w; `watcherd store export` copies out what is there, for a new store to begin", cause))
 		return nil
 	}
 	lower, upper := prefixRange(prefixCounter)

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 )
 
 // smallTables makes memtables and tables of 256 KiB, and writes stop at 12 tables
@@ -307,5 +310,59 @@ func TestInterruptedRepair(t *testing.T) {
 			t.Errorf("%d delivered, %d letters", delivered, lostLetters)
 		}
 		reopened(t, s, fs)
+	}
+}
+
+// TestScanOverADamagedIndex scans the ledger where the index of a table is damaged that
+// newer tables overlap: each try to read it is expensive, so it is passed over as a whole.
+func TestScanOverADamagedIndex(t *testing.T) {
+	pristine := vfs.NewMem()
+	payload := noise(2000)
+	name := func(i int) string { return fmt.Sprintf("object-%05d|", i) }
+	s := openTest(t, "store", Options{FS: pristine, firstSequence: 1, MaxBytes: smallTables})
+	ensure(t, s, "a")
+	for i := range 400 {
+		commitOne(t, s, name(i), payload)
+	}
+	if err := errors.Join(flush(s), s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false)); err != nil {
+		t.Fatal(err)
+	}
+	levels, err := s.db.SSTables()
+	if err = errors.Join(err, s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	// A table with states alone: without others the store cannot be opened.
+	tables := slices.DeleteFunc(slices.Concat(levels...), func(i pebble.SSTableInfo) bool { return i.Smallest.UserKey[0] != prefixState })
+	if len(tables) < 2 {
+		t.Fatalf("%d tables of states", len(tables))
+	}
+	table := tables[0].BackingSSTNum.String() + ".sst"
+	fs := copyFS(t, pristine)
+	damageIndex(t, fs, table)
+	var reads atomic.Int64
+	counted := errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, table) {
+			reads.Add(1)
+		}
+		return nil
+	}))
+	s = openTest(t, "store", Options{FS: counted, firstSequence: 1, MaxBytes: smallTables})
+	for i := 0; i < 400; i += 10 {
+		commitOne(t, s, name(i), payload)
+	}
+	if err := flush(s); err != nil {
+		t.Fatal(err)
+	}
+	reads.Store(0)
+	seen := 0
+	err = s.ScanState("objects", "", func(string, []byte) error {
+		seen++
+		return nil
+	})
+	if !errors.Is(err, ErrUnreadable) || seen < 200 {
+		t.Errorf("%d states of 400, %v", seen, err)
+	}
+	if n := reads.Load(); n > 30 {
+		t.Errorf("the table was read %d times", n)
 	}
 }

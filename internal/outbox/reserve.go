@@ -83,7 +83,7 @@ func (r *reserve) fill(free int64) error {
 		if r.held[i] {
 			continue
 		}
-		if err := r.allocate(r.path(i)); err != nil {
+		if err := r.allocate(r.path(i), r.create); err != nil {
 			if !errors.Is(err, syscall.ENOSPC) {
 				r.part = 0
 			}
@@ -94,8 +94,23 @@ func (r *reserve) fill(free int64) error {
 	return nil
 }
 
-func (r *reserve) allocate(path string) error {
-	f, err := r.fs.Create(path, vfs.WriteCategoryUnspecified)
+// firm allocates the files that are there again, which costs nothing where they have
+// their room: those of a copied directory have none, as those that a kill left
+// behind. A file that gets no room is removed.
+func (r *reserve) firm() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.held {
+		if r.held[i] && r.allocate(r.path(i), r.fs.OpenReadWrite) != nil {
+			r.held[i] = false
+			_ = r.fs.Remove(r.path(i)) // fill makes it new
+		}
+	}
+}
+
+// allocate opens a file and gives it its room.
+func (r *reserve) allocate(path string, open func(string, vfs.DiskWriteCategory, ...vfs.OpenOption) (vfs.File, error)) error {
+	f, err := open(path, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
 	}
@@ -103,6 +118,10 @@ func (r *reserve) allocate(path string) error {
 		err = f.Sync()
 	}
 	return errors.Join(err, f.Close())
+}
+
+func (r *reserve) create(path string, c vfs.DiskWriteCategory, _ ...vfs.OpenOption) (vfs.File, error) {
+	return r.fs.Create(path, c)
 }
 
 func ignoreAbsent(err error) error {

@@ -9,15 +9,11 @@ const (
 	deletedBudget = "budget"
 )
 
-// needed is the smallest sequence that must stay: some queue has an entry for
-// it, or a replay is reading it.
+// needed is the smallest sequence that must stay as some queue has an entry for it.
 func (s *Store) needed() uint64 {
 	// The log's end first: an entry committed after this is above it.
 	s.log.mu.Lock()
 	low := s.log.tail + 1
-	for _, sequence := range s.log.holds {
-		low = min(low, sequence)
-	}
 	s.log.mu.Unlock()
 	for _, q := range s.sinks.all() {
 		need, _ := q.needs()
@@ -36,6 +32,10 @@ func (s *Store) retain(now time.Time, limits Limits, excess int64) (int64, error
 	needed := s.needed()
 	l := s.log
 	l.mu.Lock()
+	// Who takes a hold finds afterwards what it holds, or that it is gone.
+	for _, sequence := range l.holds {
+		needed = min(needed, sequence)
+	}
 	n, reason := l.expiredLocked(needed, now, limits, excess)
 	if n == 0 {
 		l.mu.Unlock()

@@ -1,9 +1,10 @@
 package outbox
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -19,12 +20,10 @@ func (e *exporter) files(i *inspection) error {
 	if err := e.damage("the store as a whole", i.openErr); err != nil {
 		return err
 	}
-	tables, err := i.fs.List(i.dataPath())
+	tables, err := i.tables()
 	if err != nil {
 		return err
 	}
-	tables = slices.DeleteFunc(tables, func(name string) bool { return !strings.HasSuffix(name, ".sst") })
-	slices.Sort(tables)
 	passes := []func(key []byte) bool{isName, isNotName}
 	if e.veil != nil {
 		passes = slices.Insert(passes, 0, isMeta)
@@ -53,25 +52,93 @@ type errWrite struct{ error }
 
 func (e errWrite) Unwrap() error { return e.error }
 
-// table exports one table, from the beginning up to the damage and from the end
-// down to it.
-func (e *exporter) table(i *inspection, name string, wanted func(key []byte) bool) error {
-	err := withTable(i.fs, i.fs.PathJoin(i.dataPath(), name), func(r *sstable.Reader) error {
-		last, damage, err := e.tableWay(r, name, nil, wanted)
-		if err != nil || damage == nil {
+// unindexed exports, by itself, each table of which the indexes are damaged: a store
+// that can be opened shows nothing of it.
+func (e *exporter) unindexed(i *inspection) error {
+	tables, err := i.tables()
+	if err != nil {
+		return err
+	}
+	for _, name := range tables {
+		content, err := readFile(i.fs, i.fs.PathJoin(i.dataPath(), name))
+		if err == nil {
+			_, err = findPatches(content, keyRange{upper: []byte{0xff}})
+		}
+		if err == nil {
+			continue
+		}
+		if err := e.table(i, name, func([]byte) bool { return true }); err != nil {
 			return err
 		}
-		if last == nil {
-			last = []byte{}
-		}
-		if _, _, err = e.tableWay(r, name, last, wanted); err != nil {
-			return err
-		}
-		return damage
-	})
-	return e.fileDamage(name, err, wanted)
+	}
+	return nil
 }
 
+// tables are the names of the table files, sorted.
+func (i *inspection) tables() ([]string, error) {
+	names, err := i.fs.List(i.dataPath())
+	if err != nil {
+		return nil, err
+	}
+	names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasSuffix(name, ".sst") })
+	slices.Sort(names)
+	return names, nil
+}
+
+// table exports one table but for its damaged blocks. Where the indexes do not say
+// which these are, every data block that is found is exported.
+func (e *exporter) table(i *inspection, name string, wanted func(key []byte) bool) error {
+	content, err := readFile(i.fs, i.fs.PathJoin(i.dataPath(), name))
+	if err != nil {
+		return e.fileDamage(name, err, wanted)
+	}
+	version := func(kind pebble.InternalKeyKind, key, value []byte, version uint64) error {
+		if !wanted(key) {
+			return nil
+		}
+		if err := e.version(kind, key, value, name, version); err != nil {
+			return errWrite{err}
+		}
+		return nil
+	}
+	patches, err := findPatches(content, keyRange{upper: []byte{0xff}})
+	if err != nil {
+		if err := e.fileDamage(name, err, wanted); err != nil {
+			return err
+		}
+		return e.fileDamage(name, dataBlocks(content, func(data []byte) error { return blockKeys(data, version) }), wanted)
+	}
+	for _, p := range patches {
+		copy(content[p.offset:], p.data)
+		if err := e.fileDamage(name+": "+p.lost.String(), errBlock, wanted); err != nil {
+			return err
+		}
+	}
+	return e.fileDamage(name, withTableContent(content, func(r *sstable.Reader) error {
+		it, err := r.NewIter(sstable.NoTransforms, nil, nil, sstable.AssertNoBlobHandles)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = it.Close() }() // repeats the damage
+		for at := it.First(); at != nil; at = it.Next() {
+			if at.K.Trailer == tombstoneTrailer {
+				continue // of a block that was taken out
+			}
+			value, _, err := at.Value(nil)
+			if err != nil {
+				return err
+			}
+			if err := version(at.K.Kind(), at.K.UserKey, value, uint64(at.K.SeqNum())); err != nil {
+				return err
+			}
+		}
+		return it.Error()
+	}), wanted)
+}
+
+var errBlock = errors.New("the block fails its checksum")
+
+// fileDamage writes a line about the damage to a file. It returns errors of writing.
 func (e *exporter) fileDamage(name string, err error, wanted func(key []byte) bool) error {
 	if write := (errWrite{}); errors.As(err, &write) {
 		return write.error
@@ -82,73 +149,102 @@ func (e *exporter) fileDamage(name string, err error, wanted func(key []byte) bo
 	return nil
 }
 
-// tableWay walks a table up, or, if downTo is not nil, from its end down to that
-// key.
-func (e *exporter) tableWay(r *sstable.Reader, name string, downTo []byte, wanted func(key []byte) bool) (last []byte, damage, err error) {
-	it, err := r.NewIter(sstable.NoTransforms, nil, nil, sstable.AssertNoBlobHandles)
-	if err != nil {
-		return nil, err, nil
-	}
-	defer func() { _ = it.Close() }() // repeats the damage
-	kv := it.First
-	step := it.Next
-	if downTo != nil {
-		kv, step = it.Last, it.Prev
-	}
-	for at := kv(); at != nil; at = step() {
-		key := at.K.UserKey
-		if downTo != nil && pebble.DefaultComparer.Compare(key, downTo) <= 0 {
-			return nil, nil, nil
-		}
-		if wanted(key) {
-			value, _, damage := at.Value(nil)
-			if damage != nil {
-				return last, damage, nil
-			}
-			err := e.version(at.K.Kind(), key, value, name, uint64(at.K.SeqNum()))
-			if err != nil {
-				return last, nil, errWrite{err}
-			}
-		}
-		last = append(last[:0], key...)
-	}
-	return last, it.Error(), nil
-}
-
-// logs exports the write-ahead logs, each up to its damage.
+// logs exports the write-ahead logs.
 func (e *exporter) logs(i *inspection, wanted func(key []byte) bool) error {
 	logs, err := wal.Scan(wal.Dir{FS: i.fs, Dirname: i.dataPath()})
 	if err != nil {
 		return e.fileDamage("write-ahead logs", err, wanted)
 	}
 	for _, l := range logs {
-		_, name := l.SegmentLocation(0)
-		if err := e.fileDamage(name, e.log(l, name, wanted), wanted); err != nil {
-			return err
+		for n := range l.NumSegments() {
+			_, path := l.SegmentLocation(n)
+			if err := e.log(i, path, uint32(l.Num), wanted); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-func (e *exporter) log(l wal.LogicalLog, name string, wanted func(key []byte) bool) (err error) {
-	r := l.OpenForRead()
-	defer func() { err = errors.Join(err, r.Close()) }()
+// log exports what is readable of a write-ahead log: what follows damage too.
+func (e *exporter) log(i *inspection, path string, num uint32, wanted func(key []byte) bool) error {
+	name := i.fs.PathBase(path)
+	content, err := readFile(i.fs, path)
+	if err != nil {
+		return e.fileDamage(name, err, wanted)
+	}
+	r := logSalvage{content: content, num: num}
 	for {
-		record, _, err := r.NextRecord()
-		if errors.Is(err, io.EOF) {
+		batch, damaged := r.next()
+		if damaged {
+			if err := e.fileDamage(fmt.Sprintf("%s before byte %d", name, r.at), errMalformed, wanted); err != nil {
+				return err
+			}
+		}
+		if batch == nil {
 			return nil
 		}
-		if err != nil {
-			return err
-		}
-		batch, err := io.ReadAll(record)
-		if err != nil {
-			return err
-		}
 		if err := e.batch(batch, name, wanted); err != nil {
-			return err
+			if err := e.fileDamage(fmt.Sprintf("%s at byte %d", name, r.at), err, wanted); err != nil {
+				return err
+			}
 		}
 	}
+}
+
+// logSalvage reads the records of a write-ahead log, also behind damage.
+type logSalvage struct {
+	content []byte
+	num     uint32
+	at      int
+}
+
+// next returns the next whole record, nil if there is none, and whether something
+// before it is damaged.
+func (r *logSalvage) next() (record []byte, damaged bool) {
+	begun := false
+	for {
+		kind, payload, skipped := r.chunk()
+		damaged = damaged || begun && (skipped || kind == firstChunk || kind == fullChunk) || skipped && kind != 0
+		if skipped {
+			begun = false
+		}
+		switch kind {
+		case 0:
+			return nil, damaged
+		case fullChunk:
+			return payload, damaged
+		case firstChunk:
+			record, begun = bytes.Clone(payload), true
+		case middleChunk, lastChunk:
+			if !begun {
+				damaged = true
+				continue
+			}
+			if record = append(record, payload...); kind == lastChunk {
+				return record, damaged
+			}
+		}
+	}
+}
+
+// chunk returns the kind and the payload of the next chunk that is valid, 0 if there
+// is none, and whether anything was in the way.
+func (r *logSalvage) chunk() (kind byte, payload []byte, skipped bool) {
+	for r.at+syncChunkHeader < len(r.content) {
+		if left := recordBlock - r.at%recordBlock; left < syncChunkHeader {
+			r.at += left // padding
+			continue
+		}
+		if b := r.content[r.at:]; isSyncChunk(b, r.num) {
+			n := syncChunkHeader + int(binary.LittleEndian.Uint16(b[4:]))
+			r.at += n
+			return b[6] - syncKinds, b[syncChunkHeader:n], skipped
+		}
+		r.at++
+		skipped = true
+	}
+	return 0, nil, skipped
 }
 
 func (e *exporter) batch(batch []byte, name string, wanted func(key []byte) bool) error {

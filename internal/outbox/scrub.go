@@ -31,6 +31,7 @@ func (s *Store) RewriteLog(after uint64, rewrite Rewrite) (last uint64, rewritte
 		return after, 0, false, err
 	}
 	defer s.life.leave()
+	defer s.log.hold(after + 1)() // what is deleted meanwhile would come back
 	items, err := s.ReadLog(after, rewriteItems)
 	if err != nil {
 		return after, 0, false, err
@@ -59,22 +60,7 @@ func (s *Store) RewriteLog(after uint64, rewrite Rewrite) (last uint64, rewritte
 	if err := s.applyRewritten(b); err != nil {
 		return after, 0, false, err
 	}
-	return last, rewritten, false, s.deleteRevived(items[0].Sequence, last)
-}
-
-// deleteRevived deletes again what retention deleted while it was rewritten. The log's
-// low bound rises before its records are deleted, so that what was written before the
-// deletion goes with it, and what was written after it shows here.
-func (s *Store) deleteRevived(from, last uint64) error {
-	low := s.LogStats().First
-	if from >= low {
-		return nil
-	}
-	b := s.db.NewBatch()
-	if err := b.DeleteRange(appendLogKey(nil, from), appendLogKey(nil, min(low, last+1)), nil); err != nil {
-		return err
-	}
-	return s.applyRewritten(b)
+	return last, rewritten, false, nil
 }
 
 func (s *Store) applyRewritten(b *pebble.Batch) error {

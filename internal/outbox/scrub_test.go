@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 const canary = "plaintext-canary"
@@ -253,5 +255,37 @@ func TestRewriteDuringCopy(t *testing.T) {
 	}
 	if st := q.Stats(); st.DeadLetterBytes != int64(len(letters[0].Payload)) {
 		t.Errorf("dead letters of %d bytes count as %d", len(letters[0].Payload), st.DeadLetterBytes)
+	}
+}
+
+// Retention leaves alone what is being rewritten: written again after its deletion, it
+// would lie below the log's beginning, and a kill would leave it there.
+func TestRetentionDuringARewrite(t *testing.T) {
+	s := openTest(t, "store", Options{FS: vfs.NewMem(), firstSequence: 1})
+	for i := range 6 {
+		b := s.NewBatch()
+		b.Append(Record{Time: testEpoch.Add(time.Duration(i) * 2 * segmentAge), Payload: []byte(canary)}, nil)
+		if err := s.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	retain := func() (records int64) {
+		t.Helper()
+		if _, err := s.retain(testEpoch, Limits{}, 1<<30); err != nil {
+			t.Fatal(err)
+		}
+		return s.LogStats().Records
+	}
+	_, n, _, err := s.RewriteLog(2, func(payload []byte) ([]byte, bool) {
+		if records := retain(); records != 4 {
+			t.Errorf("%d records are left while 4 are rewritten", records)
+		}
+		return hide(payload)
+	})
+	if err != nil || n != 4 {
+		t.Fatalf("%d rewritten, %v", n, err)
+	}
+	if records := retain(); records != 1 {
+		t.Errorf("%d records are left after the rewrite", records)
 	}
 }

@@ -117,6 +117,11 @@ func (s *Store) saveSink(q *Queue) error {
 		return err
 	}
 	defer s.life.leave()
+	q.settling.RLock()
+	defer q.settling.RUnlock()
+	if q.isPurged() {
+		return fmt.Errorf("%w %q", ErrUnknownSink, q.name)
+	}
 	b := s.db.NewBatch()
 	if err := errors.Join(
 		b.Set(nameKey(kindSink, q.name), q.member.append(id32(q.id)), nil),

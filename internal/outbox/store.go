@@ -96,6 +96,7 @@ func (s *Store) open() (err error) {
 	if err != nil {
 		return s.fullError(err)
 	}
+	s.reserve.firm()
 	s.fence = newFence(s.opts.FS, s.fail, s.hasFailed, s.owner.check, s.reserve)
 	if err := s.create(); err != nil {
 		return fmt.Errorf("create a store in %s: %w", s.dir, err)
@@ -103,6 +104,13 @@ func (s *Store) open() (err error) {
 	data := s.opts.FS.PathJoin(s.dir, dataDir)
 	if err := verifyLogs(s.opts.FS, data); err != nil {
 		return openError(s.dir, err)
+	}
+	dropped, err := dropSettings(s.opts.FS, data, s.pebbleOptions())
+	if err != nil {
+		return openError(s.dir, err)
+	}
+	if len(dropped) > 0 {
+		s.opts.Logger.Warn("damaged settings of the storage engine were removed; they are written again", "files", dropped)
 	}
 	db, err := pebble.Open(data, s.pebbleOptions())
 	if failure := s.Err(); err != nil && failure != nil {

@@ -95,8 +95,11 @@ const (
 	syncChunkHeader = chunkHeader + 4 + 8
 	recordBlock     = 32 << 10
 
-	fullChunk  = 1 // a record in one piece
-	firstChunk = 2 // of one that crosses a block; 3 and 4 are its middle and its last
+	fullChunk   = 1 // a record in one piece
+	firstChunk  = 2 // of one that crosses a block
+	middleChunk = 3
+	lastChunk   = 4
+	syncKinds   = 8 // is added to these in write-ahead logs
 )
 
 // validChunk reports whether a record begins after the one that is torn at end:
@@ -121,14 +124,18 @@ func syncedChunk(content []byte, end int64, num uint32) bool {
 		end += left // padding
 	}
 	for i := int(end) + 1; i+syncChunkHeader < len(content); i++ {
-		if kind := content[i+6]; kind >= 9 && kind <= 12 &&
-			binary.LittleEndian.Uint32(content[i+7:]) == num &&
-			binary.LittleEndian.Uint64(content[i+11:]) > uint64(end) &&
-			chunkAt(content[i:], syncChunkHeader) {
+		if binary.LittleEndian.Uint64(content[i+11:]) > uint64(end) && isSyncChunk(content[i:], num) {
 			return true
 		}
 	}
 	return false
+}
+
+// isSyncChunk reports whether b begins with a valid chunk of a write-ahead log.
+func isSyncChunk(b []byte, num uint32) bool {
+	kind := b[6]
+	return kind > syncKinds && kind <= syncKinds+lastChunk &&
+		binary.LittleEndian.Uint32(b[7:]) == num && chunkAt(b, syncChunkHeader)
 }
 
 // chunkAt reports whether b begins with a chunk whose checksum is right.
@@ -138,8 +145,11 @@ func chunkAt(b []byte, header int) bool {
 		return false
 	}
 	c := crc32.Checksum(b[6:header+length], crc32.MakeTable(crc32.Castagnoli))
-	return binary.LittleEndian.Uint32(b) == (c>>15|c<<17)+0xa282ead8
+	return binary.LittleEndian.Uint32(b) == maskedChecksum(c)
 }
+
+// maskedChecksum is the form in which checksums are stored.
+func maskedChecksum(c uint32) uint32 { return (c>>15 | c<<17) + 0xa282ead8 }
 
 // withNum calls f with the number in the type it wants, which has no name
 // outside of Pebble.

@@ -149,7 +149,9 @@ func (m *Manager) reconcile(ctx context.Context) {
 	if err := m.startScrub(ctx); err != nil {
 		m.fail(err)
 	}
-	_ = m.resumeRelabels() // the only error is the committer's end, which ends everything
+	if err := m.resumeRelabels(); errors.Is(err, ledger.ErrStore) {
+		m.fail(err)
+	}
 }
 
 // follow makes the running sources those of d, and adopts a new state if there is one.
@@ -272,7 +274,7 @@ func (m *Manager) resumeRelabels() error {
 	if m.undiscovered {
 		return nil
 	}
-	return m.committer.ResumeRelabels()
+	return m.committer.ResumeRelabels(m.currentState().Watches)
 }
 
 func (m *Manager) closeSources() {

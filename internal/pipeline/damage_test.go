@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/outbox"
 )
@@ -140,5 +142,34 @@ func TestDamagedCheckpoint(t *testing.T) {
 	}
 	if gaps := fmt.Sprint(h[""]); gaps != "[gap unreadable]" {
 		t.Errorf("gaps of the resource: %s", gaps)
+	}
+}
+
+// TestKillAmidTheListOfADamagedCheckpoint ends the process in the middle of the list
+// that takes the place of a position that cannot be read: the gap is not lost.
+func TestKillAmidTheListOfADamagedCheckpoint(t *testing.T) {
+	const n = 3 * maxGroup
+	api, _ := podServer(t, n)
+	fs := vfs.NewCrashableMem()
+	l := runLive(t, "store", outbox.Options{FS: fs}, api, served{pods})
+	l.apply(l.state(podWatch()))
+	l.synced()
+	if err := ledger.PutMeta(l.store, ledger.CheckpointMeta("pods#"), []byte("{")); err != nil {
+		t.Fatal(err)
+	}
+	l.stop()
+	for i := range n {
+		api.Put(podPath, "ns", fmt.Sprintf("pod-%05d", i), phase("1"))
+	}
+	l = runLive(t, "store", outbox.Options{FS: fs}, api, served{pods})
+	l.apply(l.state(podWatch()))
+	eventually(t, "a part of the list", func() bool { return l.committed() > n })
+	fs = fs.CrashClone(vfs.CrashCloneCfg{})
+	l.stop()
+	l = runLive(t, "store", outbox.Options{FS: fs}, api, served{pods})
+	l.apply(l.state(podWatch()))
+	l.synced()
+	if gaps := fmt.Sprint(l.log()[""]); gaps != "[gap unreadable]" {
+		t.Errorf("the gaps are %s", gaps)
 	}
 }

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -8,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -60,17 +62,19 @@ func (m *Manager) desire(st *plan.State) (desired, error) {
 	var claims plan.Claims
 	var errs []error
 	for i := range st.Watches {
-		w, blind := &st.Watches[i], false // blind: it cannot judge objects yet
+		w := &st.Watches[i]
+		rules := func(string) (*plan.Watch, error) { return w, nil }
 		if w.Filter.NeedsNamespaces() && !m.committer.NamespacesReady() {
 			d.missing[w.Name] = query.Missing{Watch: w.Name, Pattern: "namespaces", Err: errNamespacesUnknown}
-			if w = m.inForce(&st.Watches[i]); w == nil {
-				w, blind = &st.Watches[i], true
+			if running := m.inForce(w); running != nil {
+				w = running
 			}
+			rules = m.formerRules(w)
 		}
 		excluded := m.excluded(w)
 		for _, pattern := range w.Resources {
 			resources, err := m.resolve(d, w, pattern)
-			if err != nil && !blind {
+			if err != nil {
 				if w.FailOnMissing && !errors.Is(err, dynamicfactory.ErrNotReady) {
 					errs = append(errs, fmt.Errorf("watch %s: resource %s: %w", w.Name, pattern, err))
 				}
@@ -78,18 +82,26 @@ func (m *Manager) desire(st *plan.State) (desired, error) {
 			}
 			for _, r := range resources {
 				gr := r.GVR.GroupResource()
-				if excluded(gr) || len(w.Namespaces) > 0 && !r.Namespaced {
-					continue // or the watch is about namespaces and the resource is not in any
+				if excluded(gr) {
+					continue
 				}
-				if err := claims.Add(w, gr); err != nil {
+				fed, err := rules(ledger.Partition(gr, ledger.ScopeOf(commit.PinnedVersion(pattern, gr.Group), w.ServerLabels, w.ServerFields)))
+				if err != nil {
+					return d, err
+				}
+				named := cmp.Or(fed, w)
+				if len(named.Namespaces) > 0 && !r.Namespaced {
+					continue // the watch is about namespaces and the resource is not in any
+				}
+				if err := claims.Add(named, gr); err != nil {
 					d.overlaps = append(d.overlaps, err)
 					d.missing[patternKey(w.Name, gr.String())] = query.Missing{Watch: w.Name, Pattern: gr.String(), Err: err}
 					continue
 				}
-				if blind {
-					continue
+				if fed == nil {
+					continue // it cannot judge objects yet
 				}
-				if err := m.want(d, w, pattern, r); err != nil {
+				if err := m.want(d, fed, pattern, r); err != nil {
 					errs = append(errs, err)
 				}
 			}
@@ -104,18 +116,49 @@ func (m *Manager) desire(st *plan.State) (desired, error) {
 // new one selects, are not known. Only its selection is: edits do not wait.
 func (m *Manager) inForce(next *plan.Watch) *plan.Watch {
 	for _, s := range m.sourceList() {
-		h, ok := s.WatchNamed(next.Name)
-		if !ok {
-			continue
+		if h, ok := s.WatchNamed(next.Name); ok {
+			return edited(h.Watch, next)
 		}
-		if reflect.DeepEqual(h.Watch.Edits, next.Edits) && h.Watch.MetadataOnly == next.MetadataOnly {
-			return h.Watch
-		}
-		w := *h.Watch
-		w.Edits, w.MetadataOnly = next.Edits, next.MetadataOnly
-		return &w
 	}
 	return nil
+}
+
+// formerRules returns a function that gives the watch by which a watch judges the objects
+// of a part of the ledger until the labels of namespaces are known: that of a running
+// source, or the one by which it was given them in an earlier life. nil: it was given
+// none.
+func (m *Manager) formerRules(next *plan.Watch) func(partition string) (*plan.Watch, error) {
+	found := map[string]*plan.Watch{} // one for each part, however many patterns mean it
+	var given ledger.Selections
+	return func(partition string) (*plan.Watch, error) {
+		if w, ok := found[partition]; ok {
+			return w, nil
+		}
+		for _, s := range m.sourceList() {
+			if h, ok := s.WatchNamed(next.Name); ok && s.Partition == partition {
+				found[partition] = edited(h.Watch, next)
+				return found[partition], nil
+			}
+		}
+		var err error
+		if given == nil {
+			if given, err = m.ledger.Selections(); err != nil {
+				return nil, err
+			}
+		}
+		found[partition], err = given.Watch(partition, next)
+		return found[partition], err
+	}
+}
+
+// edited is a watch with the edits of the next one.
+func edited(w, next *plan.Watch) *plan.Watch {
+	if reflect.DeepEqual(w.Edits, next.Edits) && w.MetadataOnly == next.MetadataOnly {
+		return w
+	}
+	c := *w
+	c.Edits, c.MetadataOnly = next.Edits, next.MetadataOnly
+	return &c
 }
 
 // want adds the sources that feed watch w with resource r, which pattern means.

@@ -2,9 +2,11 @@ package pipeline
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -126,4 +128,38 @@ func TestStopInAFullStore(t *testing.T) {
 			t.Fatalf("%s: %q", n, h[n])
 		}
 	}
+}
+
+// TestReloadDuringAFarewell renames a watch while the deletions that came with a
+// definition wait for room: they reach the sink under the new name.
+func TestReloadDuringAFarewell(t *testing.T) {
+	api := apitest.New(t)
+	api.Serve(widgetPath, "example.com/v1", "Widget")
+	for i := range 3 {
+		api.Put(widgetPath, "ns", fmt.Sprint("widget-", i), nil)
+	}
+	resolver := serving(widgets)
+	l := runLive(t, t.TempDir(), outbox.Options{}, api, resolver).withX()
+	watch := func(name string) plan.Watch {
+		w := podWatch(named(name))
+		w.Resources = []string{"widgets.example.com"}
+		return w
+	}
+	l.apply(l.routed(watch("w")))
+	eventually(t, "the objects are recorded", func() bool { return len(l.queued()) == 3 })
+	full := l.routed(watch("w"))
+	full.Store.MinFree = noRoom
+	l.apply(full)
+	eventually(t, "the store is full", func() bool { return l.store.Health().Paused })
+	api.Unserve(widgetPath)
+	resolver.set()
+	eventually(t, "the watch has stopped", func() bool { return len(l.m.sourceList()) == 0 })
+	renamed := l.routed(watch("renamed"))
+	renamed.Store.MinFree = noRoom
+	l.within(renamed)
+	l.within(l.routed(watch("renamed")))
+	eventually(t, "the deletions", func() bool {
+		h := l.queued()
+		return h.types("widget-0") == "sync deleted" && h.types("widget-1") == "sync deleted" && h.types("widget-2") == "sync deleted"
+	})
 }

@@ -273,3 +273,11 @@ func (l *live) metric(name string) (sum float64) {
 	}
 	return sum
 }
+
+func (l *live) withX() *live {
+	l.Helper()
+	if _, err := l.store.EnsureSink("x", outbox.FromNow); err != nil {
+		l.Fatal(err)
+	}
+	return l
+}

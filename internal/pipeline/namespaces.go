@@ -62,7 +62,7 @@ func (m *Manager) followNamespaces(ctx context.Context, st *plan.State) error {
 	case !needed && (n.sub != nil || m.committer.NamespacesReady()):
 		n.close()
 		m.committer.Flush() // nothing of the informer is on its way
-		return m.committer.ForgetNamespaces()
+		return m.committer.ForgetNamespaces(st.Watches)
 	}
 	return nil
 }

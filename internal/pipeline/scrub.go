@@ -105,6 +105,9 @@ func (m *Manager) startScrub(ctx context.Context) error {
 		})
 		slices.Sort(state.Retired)
 		state.Dictionaries = true
+		if err := m.committer.AtBarrier(func(commit.Barrier) {}); err != nil { // what is being committed may have one of them
+			return err
+		}
 		if err := ledger.PutMeta(m.store, ledger.ScrubMeta, state.Encode()); err != nil {
 			return fmt.Errorf("%w: keep the retired dictionaries: %w", ledger.ErrStore, err)
 		}
@@ -319,7 +322,9 @@ func (r *scrubRun) files(ctx context.Context) error {
 		b := r.m.store.NewBatch()
 		defer b.Discard()
 		for _, id := range r.state.Retired {
-			b.DeleteMeta(ledger.DictionaryKey(id))
+			if r.m.dicts.Retired(id) { // or an earlier life has removed it, and the same content is in use again
+				b.DeleteMeta(ledger.DictionaryKey(id))
+			}
 		}
 		if err := r.m.store.Commit(b); err != nil {
 			return err

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/redact"
@@ -213,5 +215,47 @@ func TestScrubGoesOn(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestDictionaryIsInUseAgain goes on with a scrub that has removed its dictionaries and
+// was killed before that was noted. What is recorded since, with a dictionary of the same
+// content, stays readable.
+func TestDictionaryIsInUseAgain(t *testing.T) {
+	dir := t.TempDir()
+	var dictionary uint32
+	for _, dir := range []string{t.TempDir(), dir} { // the first shows which dictionary comes of the objects
+		if dictionary != 0 {
+			store, err := outbox.Open(dir, outbox.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			left := ledger.Scrub{Resources: []string{"pods"}, Began: time.Unix(1_700_000_000, 0), Dictionaries: true, Retired: []uint32{dictionary}, Stage: scrubFiles}
+			if err := errors.Join(ledger.PutMeta(store, ledger.ScrubMeta, left.Encode()), store.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := newRig(t, dir, podWatch())
+		r.adopt([]plan.Watch{podWatch()})
+		s := r.source(pods)
+		var last *compact.Object
+		for i := range 20 {
+			last = r.edited(s, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"%d"}}`, i+1))
+		}
+		if dictionary == 0 {
+			dictionary = last.Body().Dict
+			continue
+		}
+		if last.Body().Dict != dictionary {
+			t.Fatal("the dictionary is another one")
+		}
+		r.commit(addedTo(s, last))
+		if err := r.m.startScrub(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.scrubbed()
+		if _, ok, err := r.store.Meta(ledger.DictionaryKey(dictionary)); err != nil || !ok {
+			t.Errorf("the dictionary is gone, %v", err)
+		}
 	}
 }

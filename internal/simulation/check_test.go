@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/watcherd/watcherd/pkg/event"
@@ -53,7 +54,7 @@ func (w *world) faults(name string) []string {
 	first := map[string]received{}    // by id
 	reached := map[string]int{}       // by path: the index of the last new event
 	seen := map[string]map[int]bool{} // by path: the indices delivered
-	gaps := map[string]bool{}         // resources of which history was lost
+	gaps := map[string][]received{}   // by resource
 	for _, e := range events {
 		if before, again := first[e.ID]; again {
 			if before.Type != e.Type || before.UID != e.UID || before.Version != e.Version {
@@ -63,7 +64,7 @@ func (w *world) faults(name string) []string {
 		}
 		first[e.ID] = e
 		if e.Type == event.Gap {
-			gaps[resourceOf(e.Path)] = true
+			gaps[resourceOf(e.Path)] = append(gaps[resourceOf(e.Path)], e)
 			continue
 		}
 		history := w.cluster.history[e.Path]
@@ -72,7 +73,7 @@ func (w *world) faults(name string) []string {
 		case at < 0:
 			fault(e, "there was no such state")
 			continue
-		case e.Type != event.Deleted && history[at].n != e.N:
+		case e.Type != event.Deleted && e.N != 0 && history[at].n != e.N:
 			fault(e, "the object is of state %d, want %d", e.N, history[at].n)
 		case e.Type == event.Added && history[at].verb != "added" && !w.lost(e.Path) && e.Selection == "":
 			fault(e, "it was updated then")
@@ -92,14 +93,14 @@ func (w *world) faults(name string) []string {
 		seen[e.Path][at] = true
 	}
 	if name == "chosen" {
-		return faults
+		return append(faults, w.behindChosen()...)
 	}
 	faults = append(faults, w.behind(name)...)
 	for p, history := range w.cluster.history {
 		began := false
 		for i, h := range history {
 			began = began || seen[p][i]
-			if seen[p][i] || !began || w.lost(p) || gaps[resourceOf(p)] {
+			if seen[p][i] || !began || covered(gaps[resourceOf(p)], p, h) || w.gone && resourceOf(p) == "widgets.example.com" || w.lossy && unseen(history, seen[p], h.uid) || w.config.fresh {
 				continue
 			}
 			fault(received{Path: p, UID: h.uid, Version: h.version, Type: event.Type(h.verb)}, "it is missing, and no gap is told")
@@ -111,6 +112,66 @@ func (w *world) faults(name string) []string {
 // lost reports whether states of an object path may have been beyond reach.
 func (w *world) lost(path string) bool {
 	return w.lossy || w.gone && resourceOf(path) == "widgets.example.com"
+}
+
+// covered reports whether a gap says that a state may be missing.
+func covered(gaps []received, path string, h write) bool {
+	version, _ := strconv.ParseUint(h.version, 10, 64)
+	return slices.ContainsFunc(gaps, func(g received) bool {
+		return g.From < version && (g.To == 0 || version <= g.To) && (g.In == "" || g.In == strings.Split(path, "/")[1])
+	})
+}
+
+// unseen reports whether nothing of an object was seen.
+func unseen(history []write, seen map[int]bool, uid string) bool {
+	for i, h := range history {
+		if h.uid == uid && seen[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// behindChosen are the objects that the receiver of some pods should have and has not, or
+// has and should not.
+func (w *world) behindChosen() []string {
+	if !w.config.chosen {
+		return nil
+	}
+	last := map[string]received{}
+	r := w.receivers["chosen"]
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	first := map[string]bool{}
+	for _, e := range r.events {
+		if e.Type != event.Gap && !first[e.ID] {
+			last[e.Path] = e
+		}
+		first[e.ID] = true
+	}
+	var faults []string
+	for p, history := range w.cluster.history {
+		resource, namespace := resourceOf(p), strings.Split(p, "/")[1]
+		if resource == "nodes" {
+			continue
+		}
+		is := w.cluster.labels[namespace] == "x"
+		if w.config.byName {
+			is = namespace == "a"
+		}
+		want := history[len(history)-1]
+		is = is && want.verb != "deleted"
+		got, ok := last[p]
+		has := ok && got.Type != event.Deleted && got.Selection != event.Left
+		switch {
+		case is && (!has || got.Version != want.version):
+			faults = append(faults, fmt.Sprintf("%s is at %s, the last event of the chosen is %s@%s %s", p, want.version, got.Type, got.Version, got.Selection))
+		case !is && has && !w.config.rechosen:
+			faults = append(faults, fmt.Sprintf("%s is not of the chosen, the last event is %s@%s %s", p, got.Type, got.Version, got.Selection))
+		}
+	}
+	slices.Sort(faults)
+	return faults
 }
 
 // behind are the objects whose last state a receiver does not have.
@@ -133,7 +194,7 @@ func (w *world) behind(name string) []string {
 		got, ok := last[p]
 		switch {
 		case want.verb == "deleted" && !ok: // never seen: no one is to know
-		case want.verb == "deleted" && got.Type != event.Deleted:
+		case want.verb == "deleted" && got.Type != event.Deleted && !w.config.fresh:
 			faults = append(faults, fmt.Sprintf("%s was deleted at %s, the last event is %s@%s", p, want.version, got.Type, got.Version))
 		case want.verb != "deleted" && (!ok || got.Version != want.version || got.Type == event.Deleted):
 			faults = append(faults, fmt.Sprintf("%s is at %s, the last event is %s@%s; written %s", p, want.version, got.Type, got.Version, trailOf(history)))

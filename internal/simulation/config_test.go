@@ -7,26 +7,45 @@ import (
 )
 
 // settings are what a reload changes. Sinks main and flaky are to get everything,
-// whatever the settings are; sink chosen gets the pods of namespaces of tier x.
+// whatever the settings are; sink chosen gets the pods of namespaces of tier x, or of
+// namespace a.
 type settings struct {
-	names   int  // of the watches: a reload renames them
-	split   bool // the one watch of everything is two
-	noise   bool // noise is dropped
-	secret  bool // the secret is redacted
-	chosen  bool // the watch by namespace selector exists
-	lonely  bool // a route that nothing comes through exists
-	allows  bool // the watches of everything have a namespace selector that matches all
-	reverse bool // the order of the watches in the file
+	names    int  // of the watches: a reload renames them
+	layout   int  // which watch has which resources
+	spaces   int  // 0: all namespaces; 1: both by name; 2: a watch for each
+	wild     bool // a pattern means the widgets
+	noise    bool // noise is dropped
+	secret   bool // the secret is redacted
+	metadata bool // metadata alone is watched
+	chosen   bool // the watch of some pods exists
+	byName   bool // it is of namespace a
+	rechosen bool // it was taken away or selected otherwise
+	lonely   bool // a route that nothing comes through exists
+	allows   bool // the watches of everything have a namespace selector that matches all
+	reverse  bool // the order of the watches in the file
+
+	// fresh: watches were renamed when nothing could be judged by them, so that they began
+	// as new ones, after others had recorded changes.
+	fresh bool
 }
 
+// change makes a change, or several.
 func (s *settings) change(r *rand.Rand) string {
-	switch r.IntN(8) {
+	what := s.changeOne(r)
+	for r.IntN(3) == 0 {
+		what += ", " + s.changeOne(r)
+	}
+	return what
+}
+
+func (s *settings) changeOne(r *rand.Rand) string {
+	switch r.IntN(12) {
 	case 0:
 		s.names++
 		return "rename the watches"
 	case 1:
-		s.split = !s.split
-		return fmt.Sprint("split ", s.split)
+		s.layout = r.IntN(3)
+		return fmt.Sprint("layout ", s.layout)
 	case 2:
 		s.noise = !s.noise
 		return fmt.Sprint("drop noise ", s.noise)
@@ -34,14 +53,29 @@ func (s *settings) change(r *rand.Rand) string {
 		s.secret = !s.secret
 		return fmt.Sprint("redact the secret ", s.secret)
 	case 4:
+		s.rechosen = s.rechosen || s.chosen
 		s.chosen = !s.chosen
-		return fmt.Sprint("watch by namespace selector ", s.chosen)
+		return fmt.Sprint("watch of some pods ", s.chosen)
 	case 5:
 		s.lonely = !s.lonely
 		return fmt.Sprint("lonely route ", s.lonely)
 	case 6:
 		s.reverse = !s.reverse
 		return fmt.Sprint("reverse ", s.reverse)
+	case 7, 8:
+		s.spaces = r.IntN(3)
+		return fmt.Sprint("namespaces ", s.spaces)
+	case 9:
+		s.wild = !s.wild
+		return fmt.Sprint("wildcard ", s.wild)
+	case 10:
+		if r.IntN(2) == 0 {
+			s.rechosen = s.rechosen || s.chosen
+			s.byName = !s.byName
+			return fmt.Sprint("watch of some pods by name ", s.byName)
+		}
+		s.metadata = !s.metadata
+		return fmt.Sprint("metadata only ", s.metadata)
 	default:
 		s.allows = !s.allows
 		return fmt.Sprint("namespace selector that matches all ", s.allows)
@@ -63,27 +97,55 @@ admin: {listen: ""}
 	if s.secret {
 		edits += "  redact: [spec.secret]\n"
 	}
-	all := ""
-	if s.allows {
-		all = "  namespaces: {selector: \"tier in (x, y)\"}\n"
+	if s.metadata {
+		edits += "  metadataOnly: true\n"
 	}
-	// Nodes are in no namespace, which a watch with a namespace selector leaves out.
-	list := [][2]string{{"n", "[nodes]"}, {"w", "[pods, widgets.example.com]"}}
-	if s.split {
-		list = [][2]string{{"n", "[nodes]"}, {"w", "[widgets.example.com]"}, {"p", "[pods]"}}
+	things := "widgets.example.com"
+	if s.wild {
+		things = "'*.example.com'"
+	}
+	// Nodes are in no namespace, which a watch with namespaces leaves out.
+	list := [][2]string{{"n", "nodes"}, {"w", "pods, " + things}}
+	switch s.layout {
+	case 1:
+		list = [][2]string{{"n", "nodes"}, {"w", things}, {"p", "pods"}}
+	case 2:
+		list = [][2]string{{"n", "nodes, " + things}, {"w", "pods"}}
 	}
 	var watches, names []string
-	for _, w := range list {
-		name := fmt.Sprintf("%s%d", w[0], s.names)
+	add := func(name, resources, namespaces string) {
+		name = fmt.Sprintf("%s%d", name, s.names)
 		names = append(names, name)
-		text := fmt.Sprintf("- name: %s\n  resources: %s\n%s", name, w[1], edits)
-		if w[0] != "n" {
-			text += all
+		text := fmt.Sprintf("- name: %s\n  resources: [%s]\n%s", name, resources, edits)
+		if s.wild && strings.Contains(resources, things) {
+			text += "  excludeResources: [gadgets.example.com]\n"
+		}
+		if namespaces != "" {
+			text += "  namespaces: {" + namespaces + "}\n"
 		}
 		watches = append(watches, text)
 	}
+	for _, w := range list {
+		switch {
+		case w[0] == "n":
+			add(w[0], w[1], "")
+		case s.spaces == 1:
+			add(w[0], w[1], "include: [a, b]")
+		case s.spaces == 2:
+			add(w[0]+"a", w[1], "include: [a]")
+			add(w[0]+"b", w[1], "include: [b]")
+		case s.allows:
+			add(w[0], w[1], `selector: "tier in (x, y)"`)
+		default:
+			add(w[0], w[1], "")
+		}
+	}
 	if s.chosen {
-		watches = append(watches, "- name: chosen\n  resources: [pods]\n  namespaces: {selector: tier=x}\n"+edits)
+		namespaces := "selector: tier=x"
+		if s.byName {
+			namespaces = "include: [a]"
+		}
+		watches = append(watches, "- name: chosen\n  resources: [pods, widgets.example.com]\n  namespaces: {"+namespaces+"}\n"+edits)
 	}
 	if s.reverse {
 		for i, j := 0, len(watches)-1; i < j; i, j = i+1, j-1 {
@@ -98,7 +160,7 @@ admin: {listen: ""}
 		b.WriteString("- {name: chosen, watches: [chosen], sinks: [chosen]}\n")
 	}
 	if s.lonely {
-		fmt.Fprintf(&b, "- {name: lonely, watches: [%s], events: [deleted], when: object.spec.n < 0, sinks: [main]}\n", names[0])
+		fmt.Fprintf(&b, "- {name: lonely, watches: [%s], events: [deleted], when: object.metadata.name == \"nobody\", sinks: [main]}\n", names[0])
 	}
 	b.WriteString("sinks:\n- {name: main, sim: {}}\n- {name: flaky, sim: {}, retry: {initial: 100ms, max: 2s}}\n")
 	if s.chosen {

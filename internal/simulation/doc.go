@@ -4,8 +4,8 @@
 // A history is a seed. It drives a fake API server, the real factory, feed, store and
 // delivery, and sinks that fail, through about a hundred random steps: writes, lost
 // connections, compactions, refused requests, outages, reloads, relabelled
-// namespaces, a full disk, stops and kills. A kill keeps of the disk what a power
-// cut keeps. At the end all is well again, and what every sink was given is compared
+// namespaces, a full disk, starts without discovery, stops, and kills amid any of these. A
+// kill keeps of the disk what a power cut keeps. At the end all is well again, and what every sink was given is compared
 // with what the writer wrote, object path by object path: each event is possible,
 // none is missing, the order is that of the writes, and a change has one id.
 //

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -31,6 +33,9 @@ type disk struct {
 	mem  *vfs.MemFS
 	full atomic.Bool
 	fail atomic.Bool
+
+	left   atomic.Int64 // syncs until onSync is called; 0: it is not
+	onSync func()
 }
 
 func newDisk(mem *vfs.MemFS) *disk {
@@ -41,6 +46,9 @@ func newDisk(mem *vfs.MemFS) *disk {
 		}
 		if d.fail.Load() {
 			return syscall.EIO
+		}
+		if d.left.Load() > 0 && d.left.Add(-1) == 0 {
+			d.onSync()
 		}
 		return nil
 	}))
@@ -61,6 +69,7 @@ type resolver struct {
 	mu      sync.Mutex
 	widgets bool
 	beta    bool // the older version of widgets is the preferred one
+	away    bool // discovery has not succeeded in this life
 	changed chan struct{}
 }
 
@@ -76,11 +85,13 @@ func (r *resolver) Resolve(pattern string) ([]dynamicfactory.Resource, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
+	case r.away:
+		return nil, dynamicfactory.ErrNotReady
 	case pattern == "pods":
 		return []dynamicfactory.Resource{pods}, nil
 	case pattern == "nodes":
 		return []dynamicfactory.Resource{nodes}, nil
-	case pattern == "widgets.example.com" && r.widgets:
+	case (pattern == "widgets.example.com" || pattern == "*.example.com") && r.widgets:
 		w := widgets
 		if r.beta {
 			w.GVR.Version = "v1beta1"
@@ -106,7 +117,8 @@ type life struct {
 	world   *world
 	store   *outbox.Store
 	manager *pipeline.Manager
-	killed  bool // guarded by the receivers' locks, all of them
+	killed  bool       // guarded by the receivers' locks, all of them
+	after   *vfs.MemFS // what the disk held when it was killed
 
 	stop      context.CancelFunc
 	stopStore context.CancelFunc
@@ -157,21 +169,35 @@ func (l *life) end() error {
 	return err
 }
 
-// kill ends the process as kill -9 or a power cut does. A share of what was not
-// synced survives. What the process still does is seen by nobody.
-func (l *life) kill(r *rand.Rand) {
+// cut is the moment of a kill -9 or a power cut. A share of what was not synced
+// survives. What the process still does is seen by nobody.
+func (l *life) cut(r *rand.Rand) {
 	w := l.world
-	for _, receiver := range w.receivers {
-		receiver.mu.Lock()
+	for _, name := range slices.Sorted(maps.Keys(w.receivers)) { // in order, as two may be at it
+		w.receivers[name].mu.Lock()
+		defer w.receivers[name].mu.Unlock()
+	}
+	if l.killed {
+		return
 	}
 	l.killed = true
-	after := w.disk.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: []int{0, 50, 100}[r.IntN(3)], RNG: r})
-	for _, receiver := range w.receivers {
-		receiver.mu.Unlock()
-	}
+	l.after = w.disk.mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: []int{0, 50, 100}[r.IntN(3)], RNG: r})
+}
+
+// kill cuts the process off, unless that has happened, and buries it.
+func (l *life) kill(r *rand.Rand) {
+	w := l.world
+	w.disk.left.Store(0)
+	l.cut(r)
 	w.disk.full.Store(false) // lets the dead process come to its end
 	_ = l.end()
-	w.disk = newDisk(after)
+	w.disk = newDisk(l.after)
+}
+
+// killAt has the process cut off by the n-th sync of the disk from now on.
+func (l *life) killAt(n int, seed uint64) {
+	l.world.disk.onSync = func() { l.cut(rand.New(rand.NewPCG(seed, 2))) }
+	l.world.disk.left.Store(int64(n))
 }
 
 // apply has the process follow the present configuration.

@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
+	"strconv"
 	"sync"
 	"time"
 
@@ -20,11 +23,14 @@ type received struct {
 	N                      int
 	Unknown, Repair        bool
 	Gap                    string // the cause
+	From, To               uint64 // versions, of a gap
+	In                     string // its namespace
 }
 
 // receiver is what stands behind one sink. It outlives the processes that deliver to
 // it. Its fields are guarded by mu.
 type receiver struct {
+	name   string
 	mu     sync.Mutex
 	mode   string
 	poison string // the object path that mode picky refuses
@@ -79,6 +85,9 @@ func (s sink) Write(ctx context.Context, batch []*event.Event) error {
 			failed[i], held[got.Path] = errDown, true
 		default:
 			s.events = append(s.events, got)
+			if s.life.world.verbose {
+				fmt.Fprintf(os.Stderr, "%s      %s: %s %s@%s %s %s %d-%d\n", time.Now().Format("15:04:05.000"), s.name, got.Type, got.Path, got.Version, got.Selection, got.Gap, got.From, got.To)
+			}
 		}
 	}
 	if len(failed) > 0 {
@@ -99,7 +108,9 @@ func receive(e *event.Event) received {
 		Selection: e.Selection, Sequence: e.Sequence, Unknown: e.FinalStateUnknown, Repair: e.Repair,
 	}
 	if e.Gap != nil {
-		got.Gap = e.Gap.Cause
+		got.Gap, got.In = e.Gap.Cause, e.Gap.Namespace
+		got.From, _ = strconv.ParseUint(e.Gap.FromResourceVersion, 10, 64)
+		got.To, _ = strconv.ParseUint(e.Gap.ToResourceVersion, 10, 64)
 	}
 	var object struct {
 		Spec struct{ N int } `json:"spec"`

@@ -44,7 +44,7 @@ func newWorld(t *testing.T, seed uint64, verbose bool) *world {
 		t: t, without: strings.Split(os.Getenv("WATCHERD_SIM_WITHOUT"), ","), r: rand.New(rand.NewPCG(seed, 1)), verbose: verbose,
 		cluster: newCluster(), resolver: &resolver{widgets: true, changed: make(chan struct{}, 1)},
 		disk:      newDisk(vfs.NewCrashableMem()),
-		receivers: map[string]*receiver{"main": {mode: well}, "flaky": {mode: well}, "chosen": {mode: well}},
+		receivers: map[string]*receiver{"main": {name: "main", mode: well}, "flaky": {name: "flaky", mode: well}, "chosen": {name: "chosen", mode: well}},
 		widgets:   true,
 	}
 	var turn atomic.Int64
@@ -107,8 +107,51 @@ func (w *world) steps() []step {
 		{"server well", 3, func() error { w.refuse.Store(0); return nil }},
 		{"reload", 6, func() error {
 			what := w.config.change(r)
+			if w.config.names > 0 && (w.config.allows || w.resolver.away || !w.widgets) {
+				w.config.fresh = true
+			}
 			w.say(what)
-			return w.apply()
+			if r.IntN(2) == 0 {
+				w.life.killAt(1+r.IntN(12), r.Uint64())
+			}
+			err := w.apply()
+			if w.isKilled() {
+				w.life.kill(r)
+				return w.begin()
+			}
+			w.disk.left.Store(0)
+			return err
+		}},
+		{"kill soon", 3, func() error { // amid whatever the next steps have it do
+			if w.disk.left.Load() == 0 {
+				w.life.killAt(1+r.IntN(12), r.Uint64())
+			}
+			return nil
+		}},
+		{"bury", 6, func() error {
+			if w.isKilled() {
+				w.life.kill(r)
+				return w.begin()
+			}
+			return nil
+		}},
+		{"start without discovery", 1, func() error {
+			if r.IntN(2) == 0 {
+				if err := w.stop(); err != nil {
+					return err
+				}
+			} else {
+				w.life.kill(r)
+			}
+			w.resolver.set(func() { w.resolver.away = true })
+			for range r.IntN(8) {
+				c.write(r, w.widgets)
+			}
+			return w.begin()
+		}},
+		{"discovery", 4, func() error {
+			w.resolver.set(func() { w.resolver.away = false })
+			return nil
 		}},
 		{"relabel", 2, func() error {
 			ns := []string{"a", "b"}[r.IntN(2)]
@@ -149,8 +192,8 @@ func (w *world) steps() []step {
 			return nil
 		}},
 		{"stop and start", 2, func() error {
-			if err := w.life.end(); err != nil {
-				return fmt.Errorf("stop: %w", err)
+			if err := w.stop(); err != nil {
+				return err
 			}
 			for range r.IntN(8) {
 				c.write(r, w.widgets)
@@ -184,9 +227,29 @@ func (w *world) steps() []step {
 	}
 }
 
+// stop ends the process in its own time.
+func (w *world) stop() error {
+	if w.isKilled() {
+		w.life.kill(w.r)
+		return nil
+	}
+	if err := w.life.end(); err != nil {
+		return fmt.Errorf("stop: %w", err)
+	}
+	return nil
+}
+
+// isKilled reports whether the process was cut off.
+func (w *world) isKilled() bool {
+	main := w.receivers["main"]
+	main.mu.Lock()
+	defer main.mu.Unlock()
+	return w.life.killed
+}
+
 func (w *world) say(what string) {
 	if w.verbose {
-		w.t.Log(time.Now().Format("15:04:05.000"), what)
+		fmt.Fprintln(os.Stderr, time.Now().Format("15:04:05.000"), "====", what, "version", w.cluster.Version())
 	}
 }
 
@@ -246,7 +309,16 @@ func play(t *testing.T, r *rand.Rand, n int, steps []step, say func(string)) {
 func (w *world) heal() {
 	w.say("heal")
 	w.refuse.Store(0)
+	w.disk.left.Store(0)
 	w.disk.full.Store(false)
+	if w.isKilled() {
+		w.life.kill(w.r)
+		if err := w.begin(); err != nil {
+			w.t.Errorf("begin: %v", err)
+			return
+		}
+	}
+	w.resolver.set(func() { w.resolver.away = false })
 	for _, r := range w.receivers {
 		r.mu.Lock()
 		r.mode = well
@@ -288,5 +360,5 @@ func (w *world) quiet() bool {
 			return false
 		}
 	}
-	return true
+	return len(w.behindChosen()) == 0
 }

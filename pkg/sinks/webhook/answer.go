@@ -35,6 +35,9 @@ func (s *sink) answer(resp *http.Response, events int, hidden []string) error {
 		_ = resp.Body.Close()
 		return nil
 	}
+	if status == http.StatusSwitchingProtocols {
+		rest = http.NoBody // its body is the connection, which no timeout ends
+	}
 	body, readErr := io.ReadAll(rest)
 	closeErr := resp.Body.Close()
 	err := fmt.Errorf("post to %s: status %d%s", s.request.Host, status, excerpt(body, mask(s.confidential(hidden))))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -233,6 +234,31 @@ func TestEndlessAnswer(t *testing.T) {
 	})
 	if err := open(t, e.config()).Write(t.Context(), sinktest.Events(1, 1)); err == nil || !has(err.Error(), "status 500") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestSwitchOfProtocols: an endpoint that goes over to another protocol, as one for
+// WebSockets does, gives an answer whose body the transport never ends.
+func TestSwitchOfProtocols(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		_, _ = io.Copy(io.Discard, conn) // until the client goes away
+		_ = conn.Close()
+	}))
+	defer server.Close()
+	c := webhook.NewConfig()
+	c.URL, c.Timeout = server.URL, sinks.Duration(200*time.Millisecond)
+	s := open(t, c)
+	// It ends by itself, or by the test's own timeout.
+	err := s.Write(t.Context(), sinktest.Events(1, 1))
+	if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassPause || !has(err.Error(), "status 101") {
+		t.Errorf("class %s: %v", class, err)
 	}
 }
 

@@ -1,0 +1,76 @@
+package pipeline
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+)
+
+// inProd is a watch of namespaces with env=prod, by rules that are recorded.
+func inProd(w *plan.Watch) {
+	prodPods(w)
+	w.Selection.Namespaces.Selector = "env=prod"
+	w.Fingerprint += "prod"
+}
+
+// TestSelectorWaitsOverARestart gives a watch a namespace selector while namespaces
+// cannot be listed, and restarts: it keeps the selection that it had.
+func TestSelectorWaitsOverARestart(t *testing.T) {
+	api, names := podServer(t, 4)
+	api.Intercept(func(w http.ResponseWriter, req *http.Request) bool {
+		if req.URL.Path != "/api/v1/namespaces" || strings.Contains(req.URL.RawQuery, "kube-system") {
+			return false
+		}
+		apitest.Fail(w, http.StatusForbidden, "Forbidden")
+		return true
+	})
+	dir := t.TempDir()
+	other := podWatch(named("other"))
+	l := runLive(t, dir, outbox.Options{}, api, served{pods}).withX()
+	l.apply(l.routed(podWatch(), other))
+	l.synced()
+	l.apply(l.routed(podWatch(inProd), other))
+	l.stop()
+	l = runLive(t, dir, outbox.Options{}, api, served{pods})
+	l.apply(l.routed(podWatch(inProd), other))
+	api.Put(podPath, "ns", names[0], phase("1"))
+	api.Delete(podPath, "ns", names[1])
+	l.caughtUp()
+	h := l.queued()
+	if got := h.types(names[0]) + ", " + h.types(names[1]); got != "sync updated, sync deleted" {
+		t.Errorf("the watch was given %s", got)
+	}
+}
+
+// TestWatchComesBackAfterParts takes a watch of all namespaces away while another one
+// reads two of them, and puts it back: it is given what was recorded meanwhile.
+func TestWatchComesBackAfterParts(t *testing.T) {
+	api, _ := podServer(t, 1)
+	l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods}).withX()
+	l.apply(l.routed(podWatch()))
+	l.synced()
+	l.apply(l.state(podWatch(named("other"), only("ns"))))
+	api.Put(podPath, "ns", "made-meanwhile", nil)
+	eventually(t, "the new pod", func() bool { return l.log().types("made-meanwhile") == "added" })
+	l.apply(l.routed(podWatch(), podWatch(named("other"))))
+	l.caughtUp()
+	eventually(t, "the watch is given the new pod", func() bool { return l.queued().types("made-meanwhile") == "sync" })
+}
+
+// sourcesOf are the sources that watches ask for.
+func (r *rig) sourcesOf(watches ...plan.Watch) (list []*commit.Feed) {
+	r.Helper()
+	d, err := r.m.desire(&plan.State{Watches: watches})
+	if err != nil {
+		r.Fatal(err)
+	}
+	for _, s := range d.sources {
+		list = append(list, s)
+	}
+	return list
+}
