@@ -13,6 +13,7 @@ import (
 
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // causeAudit is the cause of the gap that an audit's finding leaves.
@@ -211,7 +212,7 @@ func (a *audit) page(ctx context.Context) (more bool, err error) {
 	var last string
 	begin := func() { a.keys, a.heads, last = a.keys[:0], a.heads[:0], a.after }
 	begin()
-	page, err := a.sub.Heads(ctx, a.token, begin, func(o *compact.Meta) error {
+	page, err := a.sub.Heads(ctx, a.token, begin, func(o *rawjson.Meta) error {
 		key := stateKey(string(o.Namespace), string(o.Name))
 		if key <= last {
 			return errUnordered
@@ -290,7 +291,7 @@ func (a *audit) confirm(ctx context.Context) error {
 		return cmp.Or(ctx.Err(), errNotCaughtUp)
 	}
 	err := a.review(func(x *suspect) (lost bool, err error) {
-		err = a.sub.Head(ctx, x.namespace, x.name, func(o *compact.Meta) { lost = string(o.UID) == x.listed.uid })
+		err = a.sub.Head(ctx, x.namespace, x.name, func(o *rawjson.Meta) { lost = string(o.UID) == x.listed.uid })
 		return lost, err
 	})
 	if err != nil {

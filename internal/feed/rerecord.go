@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // A change of edits, or of the API version, changes the form in which states are
@@ -34,11 +35,11 @@ func (m *Manager) formed(s *source, codec **compact.Codec, o *compact.Object) (*
 		return nil, fmt.Errorf("recorded state of %s: %w", stateKey(o.GetNamespace(), o.GetName()), err)
 	}
 	if s.key.MetadataOnly && o.Kind() != "PartialObjectMetadata" {
-		path, err := compact.ParsePath("metadata")
+		path, err := rawjson.ParsePath("metadata")
 		if err != nil {
 			return nil, err
 		}
-		if metadata, ok := compact.Lookup(raw, path); ok {
+		if metadata, ok := rawjson.Lookup(raw, path); ok {
 			raw = fmt.Appendf(nil, `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":%s}`, metadata)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/route"
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 func (k *compiler) watch(i int) Watch {
@@ -110,12 +110,12 @@ func (k *compiler) unseen(at string, c *config.Watch, what, path string) {
 
 // removedBy is the first of paths that names the value at path or one that holds it.
 func removedBy(paths []string, path string) string {
-	value, err := compact.ParsePath(path)
+	value, err := rawjson.ParsePath(path)
 	if err != nil {
 		return "" // reported with the filter
 	}
 	for _, p := range paths {
-		if parsed, err := compact.ParsePath(p); err == nil && parsed.Covers(value) {
+		if parsed, err := rawjson.ParsePath(p); err == nil && parsed.Covers(value) {
 			return p
 		}
 	}
@@ -138,12 +138,12 @@ func (k *compiler) edits(path string, e route.Edits) {
 
 func (k *compiler) keepsIdentity(path string, paths []string) {
 	for i, p := range paths {
-		parsed, err := compact.ParsePath(p)
+		parsed, err := rawjson.ParsePath(p)
 		if err != nil {
 			continue // reported
 		}
 		for _, id := range identity {
-			if value, err := compact.ParsePath(id); err == nil && parsed.Covers(value) {
+			if value, err := rawjson.ParsePath(id); err == nil && parsed.Covers(value) {
 				k.fault(item(path, i), "%s tells objects apart and has to stay", id)
 				break
 			}

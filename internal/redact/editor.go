@@ -3,11 +3,11 @@ package redact
 import (
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // editor is a compiled set of edits.
-type editor struct{ *compact.Editor }
+type editor struct{ *rawjson.Editor }
 
 var (
 	_ record.Edit = editor{}

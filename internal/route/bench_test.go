@@ -9,8 +9,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // benchPods are a pod of 5.5 KB as API servers send it, less its managedFields, and
@@ -131,7 +131,7 @@ func BenchmarkWatchFilter(b *testing.B) {
 
 func BenchmarkDiffers(b *testing.B) {
 	before, after := benchPods(b)
-	p, err := compact.ParsePath("spec.containers[*].image")
+	p, err := rawjson.ParsePath("spec.containers[*].image")
 	if err != nil {
 		b.Fatal(err)
 	}

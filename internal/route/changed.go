@@ -6,17 +6,17 @@ import (
 
 	"sigs.k8s.io/json"
 
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // changedPath is a path of `changed`: the plain keys it begins with, and the rest.
 type changedPath struct {
 	keys []string
-	rest compact.Path
+	rest rawjson.Path
 }
 
 func parseChanged(s string) (changedPath, error) {
-	p, err := compact.ParsePath(s)
+	p, err := rawjson.ParsePath(s)
 	if err != nil {
 		return changedPath{}, err
 	}
@@ -53,26 +53,26 @@ func (p changedPath) differs(a, b *rawObject) bool {
 // differs tells whether what a path names is not the same in two JSON objects: a
 // value that is another, or that only one has. With wildcards, items are compared
 // by index and members by key.
-func differs(a, b []byte, p compact.Path) bool {
+func differs(a, b []byte, p rawjson.Path) bool {
 	if bytes.Equal(a, b) {
 		return false
 	}
 	if !p.Wildcard() {
-		x, _ := compact.Lookup(a, p)
-		y, _ := compact.Lookup(b, p)
+		x, _ := rawjson.Lookup(a, p)
+		y, _ := rawjson.Lookup(b, p)
 		return !sameJSON(x, y)
 	}
 	first, rest, _ := p.Cut()
 	if !first.Wildcard() {
-		x, _ := compact.Lookup(a, first)
-		y, _ := compact.Lookup(b, first)
+		x, _ := rawjson.Lookup(a, first)
+		y, _ := rawjson.Lookup(b, first)
 		return differsBelow(x, y, rest)
 	}
 	return memberDiffers(a, b, rest) || itemDiffers(a, b, rest)
 }
 
 // differsBelow is differs for what remains of a path, which may be nothing.
-func differsBelow(a, b []byte, rest compact.Path) bool {
+func differsBelow(a, b []byte, rest rawjson.Path) bool {
 	if _, _, more := rest.Cut(); more {
 		return differs(a, b, rest)
 	}
@@ -80,12 +80,12 @@ func differsBelow(a, b []byte, rest compact.Path) bool {
 }
 
 // memberDiffers compares the members of two objects; what is no object has none.
-func memberDiffers(a, b []byte, rest compact.Path) bool {
+func memberDiffers(a, b []byte, rest rawjson.Path) bool {
 	others := make(map[string][]byte)
-	for key, value := range compact.Members(b) {
+	for key, value := range rawjson.Members(b) {
 		others[string(key)] = value
 	}
-	for key, value := range compact.Members(a) {
+	for key, value := range rawjson.Members(a) {
 		if differsBelow(value, others[string(key)], rest) {
 			return true
 		}
@@ -100,13 +100,13 @@ func memberDiffers(a, b []byte, rest compact.Path) bool {
 }
 
 // itemDiffers compares the items of two arrays; what is no array has none.
-func itemDiffers(a, b []byte, rest compact.Path) bool {
+func itemDiffers(a, b []byte, rest rawjson.Path) bool {
 	var others [][]byte
-	for item := range compact.Items(b) {
+	for item := range rawjson.Items(b) {
 		others = append(others, item)
 	}
 	n := 0
-	for item := range compact.Items(a) {
+	for item := range rawjson.Items(a) {
 		var other []byte
 		if n < len(others) {
 			other = others[n]

@@ -3,7 +3,7 @@ package route
 import (
 	"testing"
 
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 func TestDiffers(t *testing.T) {
@@ -39,7 +39,7 @@ func TestDiffers(t *testing.T) {
 		{`data.*.x[*]`, `{"data":{"a":{"x":[1,2]}}}`, `{"data":{"a":{"x":[2,1]}}}`, true},
 		{`*`, `{"a":1}`, `{"a":1,"b":2}`, true},
 	} {
-		p, err := compact.ParsePath(tc.path)
+		p, err := rawjson.ParsePath(tc.path)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,14 +5,14 @@ import (
 	"encoding/json"
 	"strings"
 
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // EditPatch is what the editor's rules leave of an RFC 6902 patch between two objects
 // that are not at hand: operations on what is dropped are left out, values are edited.
 // It is not ok if that cannot be told, as of an operation within a value that is
 // replaced as a whole; then nothing of the patch may be shown.
-func EditPatch(e *compact.Editor, patch []byte) (edited []byte, ok bool) {
+func EditPatch(e *rawjson.Editor, patch []byte) (edited []byte, ok bool) {
 	var ops []struct {
 		Op    string          `json:"op"`
 		Path  string          `json:"path"`
@@ -36,10 +36,10 @@ func EditPatch(e *compact.Editor, patch []byte) (edited []byte, ok bool) {
 			return nil, false
 		}
 		value, fate, err := e.AppendAt(nil, pointerTokens(op.Path), op.Value)
-		if err != nil || fate == compact.Unknown {
+		if err != nil || fate == rawjson.Unknown {
 			return nil, false
 		}
-		if fate == compact.Dropped {
+		if fate == rawjson.Dropped {
 			continue
 		}
 		if len(out) > 1 {

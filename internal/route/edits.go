@@ -13,11 +13,11 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // Edits is what a watch changes about objects before anything else sees them.
-// Paths are those of compact.ParsePath.
+// Paths are those of rawjson.ParsePath.
 type Edits struct {
 	Drop   []string // values that go, with their keys
 	Redact []string // values of any kind that a keyed hash takes the place of
@@ -53,7 +53,7 @@ func (e Edits) Validate() error {
 		paths []string
 	}{{"drop", e.Drop}, {"redact", e.Redact}} {
 		for i, p := range list.paths {
-			parsed, err := compact.ParsePath(p)
+			parsed, err := rawjson.ParsePath(p)
 			if err == nil && list.key == "drop" && parsed.Indexed() {
 				// Edits are applied again to what they made, where the next item has its number.
 				err = fmt.Errorf("path %q drops one item of an array by its number, which the next item then has: drop all by [*], or a key within them", p)
@@ -64,7 +64,7 @@ func (e Edits) Validate() error {
 		}
 	}
 	if len(errs) == 0 {
-		if _, err := compact.NewEditor(e.paths(nil)...); err != nil {
+		if _, err := rawjson.NewEditor(e.paths(nil)...); err != nil {
 			errs = append(errs, &SpecError{Index: -1, Path: cmp.Or(wide(e.Drop, "drop"), "redact"), Msg: err.Error()})
 		}
 	}
@@ -117,7 +117,7 @@ func (e Edits) Differ(other Edits, gr schema.GroupResource) (keys []string) {
 func canonicalPaths(paths []string) []string {
 	out := make([]string, 0, len(paths))
 	for _, p := range paths {
-		if parsed, err := compact.ParsePath(p); err == nil {
+		if parsed, err := rawjson.ParsePath(p); err == nil {
 			p = parsed.String()
 		}
 		out = append(out, p)
@@ -192,11 +192,11 @@ func (e Edits) Func(gvr schema.GroupVersionResource, key []byte) (func(dst, raw 
 }
 
 // Editor compiles the edits for one resource.
-func (e Edits) Editor(gr schema.GroupResource, key []byte) (*compact.Editor, error) {
+func (e Edits) Editor(gr schema.GroupResource, key []byte) (*rawjson.Editor, error) {
 	if len(key) < minKey {
 		return nil, errors.New("route: the redaction key is shorter than " + strconv.Itoa(minKey) + " bytes")
 	}
-	editor, err := compact.NewEditor(e.rules(gr, newHasher(key))...)
+	editor, err := rawjson.NewEditor(e.rules(gr, newHasher(key))...)
 	if err != nil {
 		return nil, fmt.Errorf("route: edits of %s: %w", gr, err)
 	}
@@ -205,8 +205,8 @@ func (e Edits) Editor(gr schema.GroupResource, key []byte) (*compact.Editor, err
 
 // RouteEditor compiles the edits of routes: the paths alone, without the rules that
 // watches have for secrets.
-func (e Edits) RouteEditor(key []byte) (*compact.Editor, error) {
-	editor, err := compact.NewEditor(e.paths(newHasher(key))...)
+func (e Edits) RouteEditor(key []byte) (*rawjson.Editor, error) {
+	editor, err := rawjson.NewEditor(e.paths(newHasher(key))...)
 	if err != nil {
 		return nil, fmt.Errorf("route: edits: %w", err)
 	}
@@ -215,31 +215,31 @@ func (e Edits) RouteEditor(key []byte) (*compact.Editor, error) {
 
 // rules are given in the order in which they win over one another on one value;
 // a drop wins over them all.
-func (e Edits) rules(gr schema.GroupResource, h *hasher) []compact.Rule {
+func (e Edits) rules(gr schema.GroupResource, h *hasher) []rawjson.Rule {
 	rules := e.paths(h)
 	if isSecrets(gr) {
 		if e.ExposeSecrets {
 			return rules
 		}
 		rules = append(rules,
-			compact.Rule{Path: "data[*]", Replace: h.replace},
-			compact.Rule{Path: "stringData[*]", Replace: h.replace},
+			rawjson.Rule{Path: "data[*]", Replace: h.replace},
+			rawjson.Rule{Path: "stringData[*]", Replace: h.replace},
 		)
 	}
 	for _, name := range appliedManifests() {
-		rules = append(rules, compact.Rule{Path: `metadata.annotations["` + name + `"]`, Replace: h.replace})
+		rules = append(rules, rawjson.Rule{Path: `metadata.annotations["` + name + `"]`, Replace: h.replace})
 	}
-	return append(rules, compact.Rule{Path: "metadata.annotations[*]", Replace: h.replaceManifests})
+	return append(rules, rawjson.Rule{Path: "metadata.annotations[*]", Replace: h.replaceManifests})
 }
 
 // paths are the rules for the configured paths.
-func (e Edits) paths(h *hasher) []compact.Rule {
-	var rules []compact.Rule
+func (e Edits) paths(h *hasher) []rawjson.Rule {
+	var rules []rawjson.Rule
 	for _, p := range e.Drop {
-		rules = append(rules, compact.Rule{Path: p})
+		rules = append(rules, rawjson.Rule{Path: p})
 	}
 	for _, p := range e.Redact {
-		rules = append(rules, compact.Rule{Path: p, Replace: h.replace})
+		rules = append(rules, rawjson.Rule{Path: p, Replace: h.replace})
 	}
 	return rules
 }

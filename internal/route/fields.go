@@ -7,13 +7,14 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // fieldRule is one requirement of a field selector. A field that the object lacks
 // is the empty string, as it is to the API server.
 type fieldRule struct {
 	meta  func(o *compact.Object) string // reads the field without inflating; nil: at path
-	path  compact.Path
+	path  rawjson.Path
 	value string
 	equal bool
 }
@@ -25,7 +26,7 @@ func parseFields(selector string) ([]fieldRule, error) {
 	}
 	var rules []fieldRule
 	for _, r := range parsed.Requirements() {
-		p, err := compact.ParsePath(r.Field)
+		p, err := rawjson.ParsePath(r.Field)
 		if err != nil {
 			return nil, err
 		}
@@ -76,7 +77,7 @@ func (f *WatchFilter) matchFields(o *compact.Object) bool {
 		if rules[i].meta != nil {
 			continue
 		}
-		value, _ := compact.Lookup(raw, rules[i].path)
+		value, _ := rawjson.Lookup(raw, rules[i].path)
 		if (fieldText(value) == rules[i].value) != rules[i].equal {
 			return false
 		}

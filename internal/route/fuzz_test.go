@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // No text makes compiling or evaluating panic, and what compiles is bounded.
@@ -59,15 +59,15 @@ func FuzzSecretEdits(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, raw string) {
 		if out, err := edits(nil, []byte(raw)); err == nil {
-			if _, err := compact.Scan(out); err != nil && !strings.Contains(err.Error(), "wrong type") && !strings.Contains(err.Error(), "metadata") {
+			if _, err := rawjson.Scan(out); err != nil && !strings.Contains(err.Error(), "wrong type") && !strings.Contains(err.Error(), "metadata") {
 				t.Errorf("%q becomes what is no object: %q: %v", raw, out, err)
 			}
 			for _, part := range []string{"data", "stringData"} {
-				p, err := compact.ParsePath(part + "[*]")
+				p, err := rawjson.ParsePath(part + "[*]")
 				if err != nil {
 					t.Fatal(err)
 				}
-				for v := range compact.Values(out, p) {
+				for v := range rawjson.Values(out, p) {
 					if !strings.HasPrefix(string(v), `"`+redactedPrefix) {
 						t.Errorf("%q leaves %q", raw, v)
 					}

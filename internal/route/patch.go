@@ -9,7 +9,7 @@ import (
 
 	"github.com/wI2L/jsondiff"
 
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // Patch is the RFC 6902 JSON Patch that leads from one JSON object to another: add,
@@ -104,7 +104,7 @@ func reduce(dstA, dstB, a, b []byte) (reducedA, reducedB []byte) {
 // texts yields an object's members with keys of their own memory.
 func texts(raw []byte) iter.Seq2[string, []byte] {
 	return func(yield func(string, []byte) bool) {
-		for key, value := range compact.Members(raw) {
+		for key, value := range rawjson.Members(raw) {
 			if !yield(string(key), value) {
 				return
 			}

@@ -8,7 +8,7 @@ import (
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/common/types/traits"
 
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // rawArray is a JSON array as a CEL list.
@@ -34,7 +34,7 @@ func (a *rawArray) scan() {
 		return
 	}
 	a.scanned = true
-	for raw := range compact.Items(a.raw) {
+	for raw := range rawjson.Items(a.raw) {
 		a.items = append(a.items, rawItem{raw: raw})
 	}
 }

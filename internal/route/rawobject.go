@@ -6,7 +6,7 @@ import (
 
 	"cel.dev/cel-go/common/types/ref"
 
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // rawObject is a JSON object. Its members are found in one pass over it, once.
@@ -37,7 +37,7 @@ func (o *rawObject) scan() {
 	if o.members == nil {
 		o.members = make([]rawMember, 0, 8)
 	}
-	for key, value := range compact.Members(o.raw) {
+	for key, value := range rawjson.Members(o.raw) {
 		o.members = append(o.members, rawMember{key: key, raw: value})
 	}
 	o.members = lastOfEach(o.members)

@@ -16,7 +16,7 @@ type Spec struct {
 	Resources []string // patterns, see [ResourcePattern]
 	Events    []event.Type
 	When      string   // a CEL expression; empty is true
-	Changed   []string // paths in the syntax of compact.ParsePath
+	Changed   []string // paths in the syntax of rawjson.ParsePath
 	Drop      []string // paths; what the route's sinks do not get
 	Redact    []string // paths; what they get hashes of
 	Payload   []string // object, oldObject, patch

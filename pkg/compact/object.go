@@ -8,6 +8,8 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // Object is one Kubernetes object, held small: what keys, indexes and selectors ask for is at hand, the rest is
@@ -102,8 +104,8 @@ func (o *Object) headAndLabels() (h head, labels string) {
 }
 
 // pack fills in the object's metadata and its body.
-func (o *Object) pack(d *Dictionaries, raw []byte, m *Meta) error {
-	h, err := m.head(len(raw))
+func (o *Object) pack(d *Dictionaries, raw []byte, m *rawjson.Meta) error {
+	h, err := newHead(m, len(raw))
 	if err != nil {
 		return err
 	}
@@ -131,7 +133,8 @@ func (o *Object) pack(d *Dictionaries, raw []byte, m *Meta) error {
 	return nil
 }
 
-func (m *Meta) head(rawLen int) (head, error) {
+// newHead returns the head of an object with rawLen bytes of JSON.
+func newHead(m *rawjson.Meta, rawLen int) (head, error) {
 	h := head{rawLen: rawLen, generation: m.Generation}
 	var err error
 	if len(m.CreationTimestamp) > 0 {
@@ -146,7 +149,7 @@ func (m *Meta) head(rawLen int) (head, error) {
 			return h, fmt.Errorf("compact: metadata.deletionTimestamp: %w", err)
 		}
 	}
-	if !m.Annotations.empty() {
+	if !m.Annotations.Empty() {
 		h.flags |= hasAnnotations
 	}
 	if len(m.OwnerReferences) > len("[]") {

@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 var (
@@ -72,23 +74,23 @@ func (o *Object) GetAnnotations() map[string]string {
 		return nil
 	}
 	var m map[string]string
-	o.inflated(func(meta *Meta) { m = meta.Annotations.Map() })
+	o.inflated(func(meta *rawjson.Meta) { m = meta.Annotations.Map() })
 	return m
 }
 
 // GetFinalizers inflates the object unless it has none.
 func (o *Object) GetFinalizers() []string {
-	return inflatedSlice[string](o, hasFinalizers, func(m *Meta) []byte { return m.Finalizers })
+	return inflatedSlice[string](o, hasFinalizers, func(m *rawjson.Meta) []byte { return m.Finalizers })
 }
 
 // GetOwnerReferences inflates the object unless it has none.
 func (o *Object) GetOwnerReferences() []metav1.OwnerReference {
-	return inflatedSlice[metav1.OwnerReference](o, hasOwners, func(m *Meta) []byte { return m.OwnerReferences })
+	return inflatedSlice[metav1.OwnerReference](o, hasOwners, func(m *rawjson.Meta) []byte { return m.OwnerReferences })
 }
 
 // GetManagedFields inflates the object unless it has none (they are dropped by default).
 func (o *Object) GetManagedFields() []metav1.ManagedFieldsEntry {
-	return inflatedSlice[metav1.ManagedFieldsEntry](o, hasManagedFields, func(m *Meta) []byte { return m.ManagedFields })
+	return inflatedSlice[metav1.ManagedFieldsEntry](o, hasManagedFields, func(m *rawjson.Meta) []byte { return m.ManagedFields })
 }
 
 // GetGenerateName inflates the object unless it has none.
@@ -97,7 +99,7 @@ func (o *Object) GetGenerateName() string {
 		return ""
 	}
 	var name string
-	o.inflated(func(m *Meta) { name = string(m.GenerateName) })
+	o.inflated(func(m *rawjson.Meta) { name = string(m.GenerateName) })
 	return name
 }
 
@@ -110,7 +112,7 @@ func (o *Object) GetDeletionGracePeriodSeconds() *int64 {
 		return nil
 	}
 	var seconds *int64
-	o.inflated(func(m *Meta) {
+	o.inflated(func(m *rawjson.Meta) {
 		if m.HasDeletionGracePeriod {
 			n := m.DeletionGracePeriodSeconds
 			seconds = &n
@@ -123,10 +125,10 @@ func (o *Object) GetDeletionGracePeriodSeconds() *int64 {
 func (o *Object) has(flag byte) bool { return o.head().flags&flag != 0 }
 
 // inflated hands the metadata of the inflated object to use, which must keep none of it.
-func (o *Object) inflated(use func(*Meta)) {
+func (o *Object) inflated(use func(*rawjson.Meta)) {
 	// Without the JSON there is nothing to hand on; see Object for why that does not happen.
 	_ = o.withJSON(func(raw []byte) error {
-		m, err := ScanHead(raw)
+		m, err := rawjson.ScanHead(raw)
 		if err == nil {
 			use(&m)
 		}
@@ -134,12 +136,12 @@ func (o *Object) inflated(use func(*Meta)) {
 	})
 }
 
-func inflatedSlice[T any](o *Object, flag byte, field func(*Meta) []byte) []T {
+func inflatedSlice[T any](o *Object, flag byte, field func(*rawjson.Meta) []byte) []T {
 	if !o.has(flag) {
 		return nil
 	}
 	var out []T
-	o.inflated(func(m *Meta) {
+	o.inflated(func(m *rawjson.Meta) {
 		if json.Unmarshal(field(m), &out) != nil {
 			out = nil
 		}

@@ -1,4 +1,4 @@
-package compact
+package apitest
 
 import (
 	"bytes"
@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// podGen writes pods the way an API server sends them: compact JSON, keys in the order of the Go types, managedFields
-// of three managers, and the variation a real cluster shows (many owners, images, nodes, phases; every uid, IP, name
-// and timestamp its own). A pod is about 5.5 KB.
-type podGen struct {
+// Pods generates pods as an API server sends them: compact JSON with managedFields
+// of two managers and the variation of a real cluster (many owners, images, nodes
+// and phases; unique uids, IPs, names and timestamps). A pod is about 5.5 KB.
+type Pods struct {
 	rand     *rand.Rand
 	apps     []podApp
 	revision uint64
@@ -25,8 +25,9 @@ type podApp struct {
 	env                                                                []string
 }
 
-func newPodGen(seed uint64) *podGen {
-	g := &podGen{rand: rand.New(rand.NewPCG(seed, 42)), revision: 91_000_000}
+// NewPods returns a generator; equal seeds give equal pods.
+func NewPods(seed uint64) *Pods {
+	g := &Pods{rand: rand.New(rand.NewPCG(seed, 42)), revision: 91_000_000}
 	words := []string{"billing", "checkout", "search", "ingest", "mailer", "gateway", "ledger", "session", "render", "notify"}
 	for i := range 60 {
 		a := podApp{
@@ -50,7 +51,7 @@ func newPodGen(seed uint64) *podGen {
 	return g
 }
 
-func (g *podGen) hex(n int) string {
+func (g *Pods) hex(n int) string {
 	b := make([]byte, n)
 	for i := range b {
 		b[i] = byte(g.rand.Uint32())
@@ -58,7 +59,7 @@ func (g *podGen) hex(n int) string {
 	return hex.EncodeToString(b)
 }
 
-func (g *podGen) letters(n int) string {
+func (g *Pods) letters(n int) string {
 	b := make([]byte, n)
 	for i := range b {
 		b[i] = "bcdfghjklmnpqrstvwxz2456789"[g.rand.IntN(27)]
@@ -66,13 +67,13 @@ func (g *podGen) letters(n int) string {
 	return string(b)
 }
 
-func (g *podGen) uid() string {
+func (g *Pods) uid() string {
 	h := g.hex(16)
 	return h[:8] + "-" + h[8:12] + "-4" + h[13:16] + "-a" + h[17:20] + "-" + h[20:]
 }
 
 // clock starts a pod's life and returns the times of it: each is up to some seconds after the one before.
-func (g *podGen) clock() func() string {
+func (g *Pods) clock() func() string {
 	at := 1_790_000_000 + g.rand.Int64N(9_000_000)
 	return func() string {
 		at += g.rand.Int64N(4)
@@ -85,8 +86,8 @@ type (
 	jarr = []any
 )
 
-// pod returns one pod as an item of a watch event (with apiVersion and kind).
-func (g *podGen) pod() []byte {
+// Next returns a pod with apiVersion and kind, as a watch event has it.
+func (g *Pods) Next() []byte {
 	a := g.apps[g.rand.IntN(len(g.apps))]
 	g.revision += 1 + uint64(g.rand.IntN(9))
 	name, owner, ownerName := a.name+"-"+a.hash+"-"+g.letters(5), "ReplicaSet", a.name+"-"+a.hash
@@ -166,7 +167,7 @@ func (g *podGen) pod() []byte {
 }
 
 // managedFields copies the shape server-side field tracking gives a pod: the controller's entry and the kubelet's.
-func (g *podGen) managedFields(a podApp, labels jmap, created, updated string) jarr {
+func (g *Pods) managedFields(a podApp, labels jmap, created, updated string) jarr {
 	fl := jmap{".": jmap{}}
 	for k := range labels {
 		fl["f:"+k] = jmap{}
@@ -197,8 +198,8 @@ func (g *podGen) managedFields(a podApp, labels jmap, created, updated string) j
 	}
 }
 
-// listItem strips what items of a built-in type lack in a list response.
-func listItem(pod []byte) []byte {
+// ListItem returns a pod without apiVersion and kind, as a list response has it.
+func ListItem(pod []byte) []byte {
 	item := bytes.Replace(pod, []byte(`"apiVersion":"v1","kind":"Pod",`), nil, 1)
 	if len(item) == len(pod) {
 		panic("the pod does not start with apiVersion and kind")

@@ -1,4 +1,4 @@
-package compact
+package rawjson
 
 import (
 	"errors"
@@ -167,4 +167,21 @@ func (p Path) Wildcard() bool {
 		}
 	}
 	return false
+}
+
+// Cut splits off the path's first step; ok is false if there is none.
+func (p Path) Cut() (first, rest Path, ok bool) {
+	if len(p.steps) == 0 {
+		return Path{}, Path{}, false
+	}
+	return Path{p.steps[:1]}, Path{p.steps[1:]}, true
+}
+
+// Key returns the key that the path's first step names; ok is false if there is no step, or if it names an item or a
+// wildcard.
+func (p Path) Key() (key string, ok bool) {
+	if len(p.steps) == 0 || p.steps[0].kind != stepKey {
+		return "", false
+	}
+	return p.steps[0].key, true
 }

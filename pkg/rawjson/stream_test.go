@@ -1,4 +1,4 @@
-package compact
+package rawjson
 
 import (
 	"bytes"
@@ -12,6 +12,8 @@ import (
 	"testing/iotest"
 
 	kjson "sigs.k8s.io/json"
+
+	"github.com/watcherd/watcherd/internal/apitest"
 )
 
 func TestSplitWatchLine(t *testing.T) {
@@ -99,10 +101,10 @@ func collect(r io.Reader) (items []string, meta ListMeta, err error) {
 }
 
 func TestScanList(t *testing.T) {
-	pods := newPodGen(1)
+	pods := apitest.NewPods(1)
 	var many []string
 	for range 40 {
-		many = append(many, string(listItem(pods.pod())))
+		many = append(many, string(apitest.ListItem(pods.Next())))
 	}
 	huge := []string{`{"a":1}`, `{"data":"` + strings.Repeat("x", 3<<20) + `"}`, `{"b":2}`}
 	for name, test := range map[string]struct {
@@ -186,7 +188,7 @@ func (silent) Read([]byte) (int, error) { return 0, nil }
 
 // TestScanListHoldsOneItem reads a long list: what is held does not grow with it.
 func TestScanListHoldsOneItem(t *testing.T) {
-	pod := string(newPodGen(1).pod())
+	pod := string(apitest.NewPods(1).Next())
 	list := io.MultiReader(strings.NewReader(listHead+pod), strings.NewReader(strings.Repeat(","+pod, 2000)), strings.NewReader("]}"))
 	s := listScanner{r: list, buf: make([]byte, 0, listBuffer), item: func([]byte) error { return nil }}
 	if err := s.list(); err != nil {

@@ -1,4 +1,4 @@
-package compact
+package rawjson
 
 import (
 	"encoding/binary"
@@ -17,7 +17,7 @@ type SyntaxError struct {
 }
 
 func (e *SyntaxError) Error() string {
-	return fmt.Sprintf("compact: not valid JSON at byte %d", e.Offset)
+	return fmt.Sprintf("rawjson: not valid JSON at byte %d", e.Offset)
 }
 
 // The functions below walk JSON by index. They return the index after what they read, or ^i (always negative) where

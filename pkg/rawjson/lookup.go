@@ -1,4 +1,4 @@
-package compact
+package rawjson
 
 import "iter"
 
@@ -79,4 +79,51 @@ func (s step) matches(key []byte, index int) bool {
 		return index == s.index
 	}
 	return true
+}
+
+// Members yields every member of a JSON object in the order sent: its key, unescaped, and its value, as sent and aliasing
+// raw. Anything but an object has none. JSON that is not valid ends it early; give it what Scan or an Editor has accepted.
+// A key that occurs twice is yielded twice: the last one counts.
+func Members(raw []byte) iter.Seq2[[]byte, []byte] {
+	return func(yield func(key, value []byte) bool) {
+		i := skipSpace(raw, 0)
+		if i >= len(raw) || raw[i] != '{' {
+			return
+		}
+		for more := true; more; {
+			key, at := readKey(raw, skipSpace(raw, i+1))
+			if at < 0 {
+				return
+			}
+			end := skipValue(raw, at, 0)
+			if end < 0 || !yield(key, raw[at:end]) {
+				return
+			}
+			i = skipSpace(raw, end)
+			more = i < len(raw) && raw[i] == ','
+		}
+	}
+}
+
+// Items yields every item of a JSON array in order, as Members does for objects.
+func Items(raw []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		i := skipSpace(raw, 0)
+		if i >= len(raw) || raw[i] != '[' {
+			return
+		}
+		if i = skipSpace(raw, i+1); i < len(raw) && raw[i] == ']' {
+			return
+		}
+		for {
+			end := skipValue(raw, i, 0)
+			if end < 0 || !yield(raw[i:end]) {
+				return
+			}
+			if i = skipSpace(raw, end); i >= len(raw) || raw[i] != ',' {
+				return
+			}
+			i = skipSpace(raw, i+1)
+		}
+	}
 }

@@ -1,4 +1,4 @@
-package compact
+package rawjson
 
 import (
 	"bytes"
@@ -285,45 +285,5 @@ func TestAppendAt(t *testing.T) {
 		if out, _, err := e.AppendAt([]byte("."), []string{"a"}, []byte(value)); err == nil || string(out) != "." {
 			t.Errorf("%q: %s, %v", value, out, err)
 		}
-	}
-}
-
-// What was encoded with a retired dictionary can be read; nothing is encoded with it any more.
-func TestRetiredDictionaries(t *testing.T) {
-	d := NewDictionaries(nil)
-	mine, other := NewCodecFor(d, "mine"), NewCodecFor(d, "other")
-	encode := func(c *Codec) *Object {
-		t.Helper()
-		o, err := c.Encode([]byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","labels":{"long-enough-for-a-dictionary":"to be of use"}}}`), nil, 7)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return o
-	}
-	var old, untouched *Object
-	for range firstObjects + 1 {
-		old, untouched = encode(mine), encode(other)
-	}
-	ids := d.Retire(func(resource string, _ uint32) bool { return resource == "mine" })
-	if !slices.Contains(ids, old.Body().Dict) || !d.Retired(old.Body().Dict) || d.Retired(untouched.Body().Dict) {
-		t.Fatalf("retired %d, the objects have %d and %d", ids, old.Body().Dict, untouched.Body().Dict)
-	}
-	if raw, err := old.AppendJSON(nil); err != nil || !bytes.Contains(raw, []byte(`"name":"a"`)) {
-		t.Errorf("%s, %v", raw, err)
-	}
-	for range 3 * firstObjects {
-		if o := encode(mine); d.Retired(o.Body().Dict) {
-			t.Fatal("a retired dictionary is used")
-		}
-	}
-	if o := encode(mine); o.Body().Dict <= dense {
-		t.Error("no dictionary took its place")
-	}
-	fresh, err := mine.Refresh(old)
-	if err != nil || d.Retired(fresh.Body().Dict) || fresh.Position() != 7 || fresh.GetName() != "a" {
-		t.Errorf("%+v, %v", fresh, err)
-	}
-	if same, err := other.Refresh(untouched); err != nil || same != untouched {
-		t.Errorf("encoded again for nothing, %v", err)
 	}
 }

@@ -1,8 +1,10 @@
-package compact
+package rawjson
 
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"unicode/utf8"
 )
 
 // Rule says what to do with every value at a path.
@@ -53,7 +55,7 @@ func NewEditor(rules ...Rule) (*Editor, error) {
 	for i, r := range rules {
 		p, err := ParsePath(r.Path)
 		if err != nil {
-			return nil, fmt.Errorf("compact: %w", err)
+			return nil, fmt.Errorf("rawjson: %w", err)
 		}
 		n := root
 		for _, st := range p.steps {
@@ -64,7 +66,7 @@ func NewEditor(rules ...Rule) (*Editor, error) {
 	room := maxNodes
 	e := &Editor{root: spread(root, &room)}
 	if room < 0 {
-		return nil, fmt.Errorf("compact: the paths have too many wildcards beside named keys: together they name more than %d places", maxNodes)
+		return nil, fmt.Errorf("rawjson: the paths have too many wildcards beside named keys: together they name more than %d places", maxNodes)
 	}
 	return e, nil
 }
@@ -216,7 +218,7 @@ type edit struct {
 	hasAPIVersion, hasKind bool
 }
 
-var errReplacement = errors.New("compact: a rule's replacement is not one JSON value")
+var errReplacement = errors.New("rawjson: a rule's replacement is not one JSON value")
 
 // container edits the object or array that starts at i and returns the index after it. depth is how many containers
 // are open around it.
@@ -374,4 +376,49 @@ func isIndex(token string) bool {
 		}
 	}
 	return token != ""
+}
+
+// insertType puts kind and apiVersion, as far as they are not empty, in front of the members of the object at dst[at:].
+func insertType(dst []byte, at int, apiVersion, kind string) []byte {
+	if apiVersion == "" && kind == "" {
+		return dst
+	}
+	var space [128]byte
+	head := space[:0]
+	if kind != "" {
+		head = appendString(append(head, `"kind":`...), kind)
+		head = append(head, ',')
+	}
+	if apiVersion != "" {
+		head = appendString(append(head, `"apiVersion":`...), apiVersion)
+		head = append(head, ',')
+	}
+	if first := skipSpace(dst, at+1); dst[first] == '}' {
+		head = head[:len(head)-1]
+	}
+	return slices.Insert(dst, at+1, head...)
+}
+
+// appendString appends s as a JSON string. Bytes that are not UTF-8 become U+FFFD, as encoding/json has it.
+func appendString(dst []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	dst = append(dst, '"')
+	for i := 0; i < len(s); {
+		c := s[i]
+		switch {
+		case c == '"' || c == '\\':
+			dst = append(dst, '\\', c)
+		case c < ' ':
+			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		case c < utf8.RuneSelf:
+			dst = append(dst, c)
+		default:
+			r, size := utf8.DecodeRuneInString(s[i:])
+			dst = utf8.AppendRune(dst, r)
+			i += size
+			continue
+		}
+		i++
+	}
+	return append(dst, '"')
 }

@@ -1,4 +1,4 @@
-package compact
+package rawjson
 
 import (
 	"bytes"
@@ -66,8 +66,8 @@ func (p Pairs) first() int {
 	return skipSpace(p, 1)
 }
 
-// empty tells that there is not a single pair.
-func (p Pairs) empty() bool {
+// Empty reports whether there are no pairs.
+func (p Pairs) Empty() bool {
 	i := p.first()
 	return i >= len(p) || p[i] != '"'
 }
@@ -84,7 +84,7 @@ func (p Pairs) Get(key string) (value []byte, ok bool) {
 
 // Map returns the pairs as a new map that shares no memory with the JSON; nil if there are none.
 func (p Pairs) Map() map[string]string {
-	if p.empty() {
+	if p.Empty() {
 		return nil
 	}
 	m := make(map[string]string, 8)
@@ -261,7 +261,7 @@ func readInt(b []byte, at int, field string, to *int64) (has bool, end int, err 
 		return false, 0, syntaxError(end)
 	}
 	if *to, err = strconv.ParseInt(string(b[at:end]), 10, 64); err != nil {
-		return false, 0, fmt.Errorf("compact: %s: %w", field, err)
+		return false, 0, fmt.Errorf("rawjson: %s: %w", field, err)
 	}
 	return true, end, nil
 }
@@ -302,7 +302,7 @@ func readNull(b []byte, at int, field string) (int, error) {
 		return 0, syntaxError(end)
 	}
 	if !bytes.Equal(b[at:end], []byte("null")) {
-		return 0, fmt.Errorf("compact: %s has a value of the wrong type", field)
+		return 0, fmt.Errorf("rawjson: %s has a value of the wrong type", field)
 	}
 	return end, nil
 }

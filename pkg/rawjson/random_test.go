@@ -1,4 +1,4 @@
-package compact
+package rawjson
 
 import (
 	"encoding/json"
