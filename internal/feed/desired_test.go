@@ -6,14 +6,14 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/plan"
-	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/redact"
 )
 
 // TestDesiredSources shows which informers a set of watches makes, and which
 // watches each feeds.
 func TestDesiredSources(t *testing.T) {
 	watch := func(name string, edit func(*plan.Watch), resources ...string) plan.Watch {
-		w := plan.Watch{Name: name, Resources: resources, Edits: route.DefaultEdits()}
+		w := plan.Watch{Name: name, Resources: resources, Edits: redact.DefaultEdits()}
 		if edit != nil {
 			edit(&w)
 		}
@@ -122,7 +122,7 @@ func TestMissingResourceCanFail(t *testing.T) {
 func TestCheckpointsAreHandedOver(t *testing.T) {
 	r := newRig(t, t.TempDir())
 	st := func(namespaces ...string) *plan.State {
-		return &plan.State{Watches: []plan.Watch{{Name: "a", Resources: []string{"pods"}, Namespaces: namespaces, Edits: route.DefaultEdits()}}}
+		return &plan.State{Watches: []plan.Watch{{Name: "a", Resources: []string{"pods"}, Namespaces: namespaces, Edits: redact.DefaultEdits()}}}
 	}
 	save := func(id, version string) {
 		if err := putMeta(r.store, checkpointMeta(id), encodeCheckpoint(checkpoint{ResourceVersion: version, Synced: true})); err != nil {

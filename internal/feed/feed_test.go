@@ -14,6 +14,7 @@ import (
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -178,7 +179,7 @@ func (r *rig) expect(want ...string) []*event.Event {
 }
 
 func podWatch(edit ...func(*plan.Watch)) plan.Watch {
-	w := plan.Watch{Name: "w", Resources: []string{"pods"}, Snapshot: true, Edits: route.DefaultEdits()}
+	w := plan.Watch{Name: "w", Resources: []string{"pods"}, Snapshot: true, Edits: redact.DefaultEdits()}
 	for _, f := range edit {
 		f(&w)
 	}

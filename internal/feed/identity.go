@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/plan"
-	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
@@ -51,7 +51,7 @@ func sourceID(partition, namespace string) string { return partition + "#" + nam
 // pinnedVersion is the version that a watch's pattern insists on for a resource that
 // it means, "" if it leaves the choice to the cluster.
 func pinnedVersion(pattern, group string) string {
-	p, err := route.ParseResource(pattern)
+	p, err := selector.ParseResource(pattern)
 	if err != nil {
 		return ""
 	}

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/watcherd/watcherd/internal/plan"
-	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -121,7 +121,7 @@ func TestSnapshotNever(t *testing.T) {
 }
 
 func TestClientSideSelector(t *testing.T) {
-	filter, err := route.NewWatchFilter(route.NamespaceRules{}, "tier=web", "")
+	filter, err := selector.NewFilter(selector.Namespaces{}, "tier=web", "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,9 @@ import (
 
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -18,20 +20,20 @@ var comparable = cmp.Options{
 	cmpopts.IgnoreFields(plan.Watch{}, "Fingerprint", "Selection"),
 	cmpopts.EquateEmpty(),
 	cmpopts.IgnoreFields(plan.Sink{}, "Fingerprint"),
-	cmp.Transformer("filter", func(f *route.WatchFilter) bool { return f != nil }),
+	cmp.Transformer("filter", func(f *selector.Filter) bool { return f != nil }),
 }
 
 func TestWatches(t *testing.T) {
 	defaults := plan.Watch{
 		Name: "w", Resources: []string{"pods"}, Snapshot: true,
-		Edits: route.Edits{Drop: []string{"metadata.managedFields"}},
+		Edits: redact.Edits{Drop: []string{"metadata.managedFields"}},
 	}
 	with := func(change func(w *plan.Watch)) plan.Watch {
 		w := defaults
 		change(&w)
 		return w
 	}
-	filtered := with(func(w *plan.Watch) { w.Filter = &route.WatchFilter{} })
+	filtered := with(func(w *plan.Watch) { w.Filter = &selector.Filter{} })
 	for text, want := range map[string]plan.Watch{
 		"":                defaults,
 		"snapshot: never": with(func(w *plan.Watch) { w.Snapshot = false }),
@@ -43,7 +45,7 @@ func TestWatches(t *testing.T) {
 			w.ExcludeResources = []string{"secrets", "*.example.com", "deployments.v1.apps"}
 		}),
 		"labelSelector: a": filtered,
-		"fieldSelector: metadata.name=a, metadataOnly: true":    with(func(w *plan.Watch) { w.MetadataOnly = true; w.Filter = &route.WatchFilter{} }),
+		"fieldSelector: metadata.name=a, metadataOnly: true":    with(func(w *plan.Watch) { w.MetadataOnly = true; w.Filter = &selector.Filter{} }),
 		"fieldSelector: spec.nodeName!=a":                       filtered,
 		"namespaces: {include: [b, a]}":                         with(func(w *plan.Watch) { w.Namespaces = []string{"a", "b"} }),
 		"namespaces: {include: [b, a], exclude: [c]}":           filtered,
@@ -51,7 +53,7 @@ func TestWatches(t *testing.T) {
 		"namespaces: {include: [b, a-*]}":                       filtered,
 		"namespaces: {exclude: [kube-system]}":                  filtered,
 		"namespaces: {selector: env=prod}":                      filtered,
-		"namespaces: {include: [a]}, labelSelector: x":          with(func(w *plan.Watch) { w.Namespaces = []string{"a"}; w.Filter = &route.WatchFilter{} }),
+		"namespaces: {include: [a]}, labelSelector: x":          with(func(w *plan.Watch) { w.Namespaces = []string{"a"}; w.Filter = &selector.Filter{} }),
 		"selectorSide: server":                                  defaults,
 		"selectorSide: server, labelSelector: 'b  in (y,x) ,a'": with(func(w *plan.Watch) { w.ServerLabels = "a,b in (x,y)" }),
 		"selectorSide: server, fieldSelector: 'spec.nodeName==n', metadataOnly: true": with(func(w *plan.Watch) {

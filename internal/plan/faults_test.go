@@ -56,19 +56,19 @@ func TestFaults(t *testing.T) {
 		},
 		"label selector, client": {
 			watch("labelSelector: a in (b"),
-			`6:18: watches[0].labelSelector: "a in (b" is no label selector; write it as for kubectl get -l, such as app=web,tier in (a, b): unable to parse requirement: found '', expected: ',' or ')'`,
+			`6:18: watches[0].labelSelector: "a in (b" is not a label selector; use the syntax of kubectl get -l, such as app=web,tier in (a, b): unable to parse requirement: found '', expected: ',' or ')'`,
 		},
 		"label selector, server": {
 			watch("labelSelector: a==b=c\n  selectorSide: server"),
-			`6:18: watches[0].labelSelector: "a==b=c" is no label selector; write it as for kubectl get -l, such as app=web,tier in (a, b): found '=', expected: ',' or 'end of string'`,
+			`6:18: watches[0].labelSelector: "a==b=c" is not a label selector; use the syntax of kubectl get -l, such as app=web,tier in (a, b): found '=', expected: ',' or 'end of string'`,
 		},
 		"field selector, client": {
 			watch("fieldSelector: spec.nodeName"),
-			`6:18: watches[0].fieldSelector: "spec.nodeName" is no field selector; write it as for kubectl get --field-selector, such as spec.nodeName=node-1: invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'`,
+			`6:18: watches[0].fieldSelector: "spec.nodeName" is not a field selector; use the syntax of kubectl get --field-selector, such as spec.nodeName=node-1: invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'`,
 		},
 		"field selector, server": {
 			watch("fieldSelector: spec.nodeName\n  selectorSide: server"),
-			`6:18: watches[0].fieldSelector: "spec.nodeName" is no field selector; write it as for kubectl get --field-selector, such as spec.nodeName=node-1: invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'`,
+			`6:18: watches[0].fieldSelector: "spec.nodeName" is not a field selector; use the syntax of kubectl get --field-selector, such as spec.nodeName=node-1: invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'`,
 		},
 		"field selector of metadata": {
 			watch("fieldSelector: spec.nodeName=a,metadata.name=b\n  metadataOnly: true"),
@@ -98,7 +98,7 @@ func TestFaults(t *testing.T) {
 			watch("namespaces: {include: [\"[a\"], exclude: [\"\"], selector: \"a in\"}"),
 			`6:26: watches[0].namespaces.include[0]: "[a" is not a namespace or glob
 6:43: watches[0].namespaces.exclude[0]: "" is not a namespace or glob
-6:58: watches[0].namespaces.selector: "a in" is no label selector; write it as for kubectl get -l, such as app=web,tier in (a, b): unable to parse requirement: found '' expected: '('`,
+6:58: watches[0].namespaces.selector: "a in" is not a label selector; use the syntax of kubectl get -l, such as app=web,tier in (a, b): unable to parse requirement: found '' expected: '('`,
 		},
 		"paths": {
 			watch("drop: [\"a b\", metadata.]\n  redact: [\"spec[x]\"]"),
@@ -108,7 +108,7 @@ func TestFaults(t *testing.T) {
 		},
 		"an item that is dropped by number": {
 			watch("drop: [\"spec.list[0]\", \"spec.list[*].a\"]\n  redact: [\"spec.list[0]\"]"),
-			`6:10: watches[0].drop[0]: path "spec.list[0]" drops one item of an array by its number, which the next item then has: drop all by [*], or a key within them`,
+			`6:10: watches[0].drop[0]: path "spec.list[0]" drops an array item by index, which the next item then takes: drop all items with [*], or a key of each item`,
 		},
 		"a route's paths": {
 			routes("drop: [\"a b\", metadata]\n  redact: [\"spec[x]\", metadata.uid, \"metadata.labels[*]\"]"),
@@ -189,7 +189,7 @@ func TestFaults(t *testing.T) {
 			`3:33: watches[0].resources[0]: "A" is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps
 3:44: watches[0].drop[0]: kind tells objects apart and has to stay
 3:74: watches[1].resources[0]: "B" is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps
-3:93: watches[1].labelSelector: "=" is no label selector; write it as for kubectl get -l, such as app=web,tier in (a, b): found '=', expected: !, identifier, or 'end of string'
+3:93: watches[1].labelSelector: "=" is not a label selector; use the syntax of kubectl get -l, such as app=web,tier in (a, b): found '=', expected: !, identifier, or 'end of string'
 5:38: routes[0].when: undeclared reference to 'x'...`,
 		},
 	} {

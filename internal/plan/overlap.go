@@ -7,7 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/selector"
 )
 
 // OverlapError says that two watches of the same objects edit them differently. One
@@ -96,11 +96,11 @@ func (k *compiler) overlapOf(i int, w, earlier *Watch) {
 // shared are resources that two patterns of two watches both mean, for certain. What
 // is left of a wildcard from which something is excluded only discovery knows.
 func shared(w, earlier *Watch, own, other string) []schema.GroupResource {
-	p, err := route.ParseResource(own)
+	p, err := selector.ParseResource(own)
 	if err != nil {
 		return nil
 	}
-	q, err := route.ParseResource(other)
+	q, err := selector.ParseResource(other)
 	if err != nil {
 		return nil
 	}

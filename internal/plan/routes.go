@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -44,7 +45,7 @@ func (k *compiler) routes() []route.Spec {
 		for _, t := range r.Events {
 			specs[i].Events = append(specs[i].Events, event.Type(t))
 		}
-		k.edits(item("routes", i), route.Edits{Drop: r.Drop, Redact: r.Redact})
+		k.edits(item("routes", i), redact.Edits{Drop: r.Drop, Redact: r.Redact})
 	}
 	return specs
 }

@@ -4,7 +4,9 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
@@ -88,13 +90,13 @@ type Watch struct {
 	// Selection is what watcherd selects itself, and Filter is made of it; nil lets
 	// everything pass.
 	Selection Selection
-	Filter    *route.WatchFilter
+	Filter    *selector.Filter
 	// ServerLabels and ServerFields are what the API server selects.
 	ServerLabels, ServerFields string
 
 	Snapshot      bool // objects found at the first start become Sync events
 	MetadataOnly  bool
-	Edits         route.Edits
+	Edits         redact.Edits
 	FailOnMissing bool // a resource that is not served makes the state unusable
 
 	Fingerprint string
@@ -102,18 +104,18 @@ type Watch struct {
 
 // Selection are the rules by which watcherd selects objects itself, as data.
 type Selection struct {
-	Namespaces route.NamespaceRules `json:"namespaces,omitzero"`
-	Labels     string               `json:"labels,omitempty"`
-	Fields     string               `json:"fields,omitempty"`
+	Namespaces selector.Namespaces `json:"namespaces,omitzero"`
+	Labels     string              `json:"labels,omitempty"`
+	Fields     string              `json:"fields,omitempty"`
 }
 
 // Filter compiles the rules; nil lets everything pass. The error joins a
-// *route.SpecError for every fault.
-func (s *Selection) Filter() (*route.WatchFilter, error) {
+// *field.Error for every fault.
+func (s *Selection) Filter() (*selector.Filter, error) {
 	if len(s.Namespaces.Include)+len(s.Namespaces.Exclude) == 0 && s.Namespaces.Selector+s.Labels+s.Fields == "" {
 		return nil, nil
 	}
-	return route.NewWatchFilter(s.Namespaces, s.Labels, s.Fields)
+	return selector.NewFilter(s.Namespaces, s.Labels, s.Fields)
 }
 
 // Sink is one sink, ready to open.

@@ -3,6 +3,7 @@ package route
 import (
 	"testing"
 
+	"github.com/watcherd/watcherd/internal/celjson"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
@@ -52,7 +53,7 @@ func TestDiffers(t *testing.T) {
 			if got := differs(a, b, p); got != tc.want {
 				t.Errorf("%s of %s and %s differs: %t", tc.path, a, b, got)
 			}
-			if got := c.differs(&rawObject{raw: a}, &rawObject{raw: b}); got != tc.want {
+			if got := c.differs(celjson.NewObject(a), celjson.NewObject(b)); got != tc.want {
 				t.Errorf("%s of %s and %s differs on the way down: %t", tc.path, a, b, got)
 			}
 		}

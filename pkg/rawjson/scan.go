@@ -378,3 +378,30 @@ func readHex(s []byte) rune {
 	}
 	return r
 }
+
+// Unquote returns the text of a valid JSON string.
+func Unquote(value []byte) string { return string(unescape(value[1 : len(value)-1])) }
+
+// AppendString appends s as a JSON string. U+FFFD replaces bytes that are not UTF-8, as in encoding/json.
+func AppendString(dst []byte, s string) []byte {
+	const hex = "0123456789abcdef"
+	dst = append(dst, '"')
+	for i := 0; i < len(s); {
+		c := s[i]
+		switch {
+		case c == '"' || c == '\\':
+			dst = append(dst, '\\', c)
+		case c < ' ':
+			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		case c < utf8.RuneSelf:
+			dst = append(dst, c)
+		default:
+			r, size := utf8.DecodeRuneInString(s[i:])
+			dst = utf8.AppendRune(dst, r)
+			i += size
+			continue
+		}
+		i++
+	}
+	return append(dst, '"')
+}

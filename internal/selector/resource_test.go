@@ -1,4 +1,4 @@
-package route
+package selector
 
 import (
 	"testing"
@@ -6,7 +6,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-func TestResourcePattern(t *testing.T) {
+func TestResource(t *testing.T) {
 	metrics := event.Resource{Group: "metrics.k8s.io", Version: "v1beta1", Resource: "pods", Kind: "PodMetrics"}
 	widgets := event.Resource{Group: "example.com", Version: "v1beta1", Resource: "widgets", Kind: "Widget"}
 	for pattern, want := range map[string][]bool{
@@ -33,7 +33,7 @@ func TestResourcePattern(t *testing.T) {
 			t.Errorf("ParseResource(%q): %v", pattern, err)
 			continue
 		}
-		for i, r := range []event.Resource{pods(), metrics, deployments(), widgets} {
+		for i, r := range []event.Resource{{Version: "v1", Resource: "pods", Kind: "Pod"}, metrics, {Group: "apps", Version: "v1", Resource: "deployments", Kind: "Deployment"}, widgets} {
 			if got := p.Matches(r); got != want[i] {
 				t.Errorf("%q matches %s: %t, want %t", pattern, r, got, want[i])
 			}

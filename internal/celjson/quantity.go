@@ -1,4 +1,4 @@
-package route
+package celjson
 
 import (
 	"fmt"
@@ -10,14 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// maxQuantity bounds the text of a quantity, whose parsing the cost limit does not see.
+// maxQuantity bounds the text of a quantity: the cost limit does not count parsing.
 const maxQuantity = 64
 
-// quantityOptions declare Kubernetes quantities with the names and meanings they
-// have in Kubernetes' own CEL: quantity("100Mi"), isQuantity(text), and on a
+// QuantityOptions declares Kubernetes quantities with the names and semantics of
+// Kubernetes' CEL: quantity("100Mi"), isQuantity(text), and on a
 // quantity isLessThan, isGreaterThan, compareTo, isInteger, asInteger and
 // asApproximateFloat. Equality compares amounts: quantity("1") == quantity("1000m").
-func quantityOptions() []cel.EnvOption {
+func QuantityOptions() []cel.EnvOption {
 	q := quantityType()
 	unary := func(name, id string, arg, result *cel.Type, f func(ref.Val) ref.Val) cel.EnvOption {
 		return cel.Function(name, cel.Overload(id, []*cel.Type{arg}, result, cel.UnaryBinding(f)))
@@ -63,7 +63,7 @@ func quantityOptions() []cel.EnvOption {
 		method("asInteger", cel.IntType, func(v *resource.Quantity) ref.Val {
 			n, ok := v.AsInt64()
 			if !ok {
-				return types.NewErr("quantity %s is no 64-bit integer", v)
+				return types.NewErr("quantity %s is not a 64-bit integer", v)
 			}
 			return types.Int(n)
 		}),
@@ -84,7 +84,7 @@ type quantity struct{ *resource.Quantity }
 func parseQuantity(v ref.Val) (quantity, error) {
 	s, ok := v.(types.String)
 	if !ok {
-		return quantity{}, fmt.Errorf("a quantity is made of a string, not %s", v.Type().TypeName())
+		return quantity{}, fmt.Errorf("a quantity is parsed from a string, not %s", v.Type().TypeName())
 	}
 	if len(s) > maxQuantity {
 		return quantity{}, fmt.Errorf("a quantity has at most %d characters", maxQuantity)
@@ -96,12 +96,12 @@ func parseQuantity(v ref.Val) (quantity, error) {
 	return quantity{&q}, nil
 }
 
-// ConvertToNative gives the amount as apimachinery has it.
+// ConvertToNative returns the *resource.Quantity.
 func (q quantity) ConvertToNative(t reflect.Type) (any, error) {
 	if reflect.TypeOf(q.Quantity).AssignableTo(t) {
 		return q.Quantity, nil
 	}
-	return nil, fmt.Errorf("a quantity has no form as %s", t)
+	return nil, fmt.Errorf("a quantity does not convert to %s", t)
 }
 
 // ConvertToType converts to its own type, to string and to type.
@@ -121,8 +121,8 @@ func (q quantity) Equal(other ref.Val) ref.Val {
 	return types.Bool(ok && q.Cmp(*o.Quantity) == 0)
 }
 
-// Type is kubernetes.Quantity.
+// Type returns kubernetes.Quantity.
 func (q quantity) Type() ref.Type { return quantityType() }
 
-// Value is the amount as apimachinery has it.
+// Value returns the *resource.Quantity.
 func (q quantity) Value() any { return q.Quantity }

@@ -1,4 +1,5 @@
-package route
+// Package jsonpatch computes JSON Patches (RFC 6902) between two states of an object.
+package jsonpatch
 
 import (
 	"bytes"
@@ -12,23 +13,23 @@ import (
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// Patch is the RFC 6902 JSON Patch that leads from one JSON object to another: add,
-// remove and replace only, `[]` if they are the same. Numbers are compared and
-// written digit by digit. Arrays are compared index by index.
-func Patch(before, after []byte) ([]byte, error) {
+// Diff returns the RFC 6902 JSON Patch from one JSON object to another, `[]` if they
+// are equal. The patch has add, remove and replace operations only. Numbers are
+// compared and written digit by digit, arrays are compared by index.
+func Diff(before, after []byte) ([]byte, error) {
 	if bytes.Equal(before, after) {
 		return []byte("[]"), nil
 	}
 	before, after = reduce(nil, nil, before, after)
 	patch, err := jsondiff.CompareJSON(before, after, jsondiff.UnmarshalFunc(unmarshalNumbers))
 	if err != nil {
-		return nil, fmt.Errorf("route: patch: %w", err)
+		return nil, fmt.Errorf("jsonpatch: patch: %w", err)
 	}
 	return appendPatch(nil, patch)
 }
 
-// appendPatch writes the operations in the order of the standard's examples: op,
-// path, value.
+// appendPatch writes the members of an operation in the order of the RFC's examples:
+// op, path, value.
 func appendPatch(dst []byte, patch jsondiff.Patch) ([]byte, error) {
 	var text bytes.Buffer
 	enc := json.NewEncoder(&text)
@@ -36,7 +37,7 @@ func appendPatch(dst []byte, patch jsondiff.Patch) ([]byte, error) {
 	appendValue := func(v any) error {
 		text.Reset()
 		if err := enc.Encode(v); err != nil {
-			return fmt.Errorf("route: patch: %w", err)
+			return fmt.Errorf("jsonpatch: patch: %w", err)
 		}
 		dst = append(dst, bytes.TrimSuffix(text.Bytes(), []byte("\n"))...)
 		return nil
@@ -63,18 +64,18 @@ func appendPatch(dst []byte, patch jsondiff.Patch) ([]byte, error) {
 	return append(dst, ']'), nil
 }
 
-// unmarshalNumbers decodes with numbers as they are written: as a float64 a
-// resource's large integer would lose its last digits.
+// unmarshalNumbers keeps numbers as sent: a float64 would lose the last digits of a
+// large integer.
 func unmarshalNumbers(data []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(data))
 	d.UseNumber()
 	return d.Decode(v)
 }
 
-// reduce appends two JSON objects without the members that are the same bytes in
-// both, at any depth of objects. The patch between what is left is the patch between
-// the whole: equal members take no part in it, and leaving them out moves no other.
-// An update changes little of an object, and decoding the rest is most of the work.
+// reduce appends two JSON objects without the members whose bytes are equal in both,
+// at any depth of objects. Equal members are not part of a patch, so the patch between
+// the reduced objects is the patch between the originals. An update changes a small
+// part of an object, and decoding the rest is most of the work.
 func reduce(dstA, dstB, a, b []byte) (reducedA, reducedB []byte) {
 	before, after := maps.Collect(texts(a)), maps.Collect(texts(b))
 	dstA, dstB = append(dstA, '{'), append(dstB, '{')
@@ -101,7 +102,7 @@ func reduce(dstA, dstB, a, b []byte) (reducedA, reducedB []byte) {
 	return append(dstA, '}'), append(dstB, '}')
 }
 
-// texts yields an object's members with keys of their own memory.
+// texts yields an object's members with copied keys.
 func texts(raw []byte) iter.Seq2[string, []byte] {
 	return func(yield func(string, []byte) bool) {
 		for key, value := range rawjson.Members(raw) {
@@ -112,18 +113,10 @@ func texts(raw []byte) iter.Seq2[string, []byte] {
 	}
 }
 
-// appendKey appends a member's key, and a comma unless it is the first at start.
+// appendKey appends a member's key, after a comma unless it is the first at start.
 func appendKey(dst []byte, start int, key string) []byte {
 	if len(dst) > start {
 		dst = append(dst, ',')
 	}
-	return append(append(dst, quote(key)...), ':')
-}
-
-func quote(s string) []byte {
-	quoted, err := json.Marshal(s)
-	if err != nil { // a string always marshals
-		panic(fmt.Sprintf("route: marshal string: %v", err))
-	}
-	return quoted
+	return append(rawjson.AppendString(dst, key), ':')
 }

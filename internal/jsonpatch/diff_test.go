@@ -1,8 +1,10 @@
-package route
+package jsonpatch
 
 import (
 	"bytes"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -11,7 +13,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func TestPatch(t *testing.T) {
+func TestDiff(t *testing.T) {
 	for _, tc := range []struct{ a, b, want string }{
 		{`{"a":1}`, `{"a":1}`, `[]`},
 		{`{"a":1,"b":{"c":2}}`, `{ "b":{"c":2},"a":1 }`, `[]`},
@@ -23,20 +25,20 @@ func TestPatch(t *testing.T) {
 		{`{"a":[1]}`, `{"a":[1,{"b":2}]}`, `[{"op":"add","path":"/a/-","value":{"b":2}}]`},
 		{`{}`, `{"":{"":1}}`, `[{"op":"add","path":"/","value":{"":1}}]`},
 	} {
-		got, err := Patch([]byte(tc.a), []byte(tc.b))
+		got, err := Diff([]byte(tc.a), []byte(tc.b))
 		if err != nil || string(got) != tc.want {
 			t.Errorf("from %s to %s: %v\n got %s\nwant %s", tc.a, tc.b, err, got, tc.want)
 		}
 	}
 	for _, bad := range []string{`{"a":`, `{"a":1}}`} {
-		if got, err := Patch([]byte(`{"a":{"b":1}}`), []byte(bad)); err == nil && string(got) == "[]" {
+		if got, err := Diff([]byte(`{"a":{"b":1}}`), []byte(bad)); err == nil && string(got) == "[]" {
 			t.Errorf("to %s there is a patch: %s", bad, got)
 		}
 	}
 }
 
 // A patch leads from one object to the other.
-func TestPatchApplies(t *testing.T) {
+func TestDiffApplies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := object(t, "a", 3)
 		b := object(t, "b", 3)
@@ -44,7 +46,7 @@ func TestPatchApplies(t *testing.T) {
 			b = mutate(t, a, 3)
 		}
 		before, after := encode(t, a), encode(t, b)
-		text, err := Patch(before, after)
+		text, err := Diff(before, after)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -139,4 +141,18 @@ func mutate(t *rapid.T, m map[string]any, depth int) map[string]any {
 		}
 	}
 	return out
+}
+
+func BenchmarkDiff(b *testing.B) {
+	before, err := os.ReadFile(filepath.Join("..", "route", "testdata", "pod.json"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	after := bytes.Replace(before, []byte(`"phase":"Running"`), []byte(`"phase":"Failed"`), 1)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := Diff(before, after); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

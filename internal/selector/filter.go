@@ -1,4 +1,4 @@
-package route
+package selector
 
 import (
 	"errors"
@@ -7,35 +7,36 @@ import (
 	"sync"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 
-// NamespaceRules choose namespaces by name and label.
-type NamespaceRules struct {
+// Namespaces selects namespaces by name and labels.
+type Namespaces struct {
 	Include  []string `json:"include,omitempty"`  // globs (*, ?, [a-z]); none: all
-	Exclude  []string `json:"exclude,omitempty"`  // globs; wins over Include
+	Exclude  []string `json:"exclude,omitempty"`  // globs; takes precedence over Include
 	Selector string   `json:"selector,omitempty"` // label selector over the namespace's labels
 }
 
-// WatchFilter is what watcherd itself filters of a watch's objects. It is immutable
-// and safe for concurrent use; a nil filter lets everything pass.
-type WatchFilter struct {
-	namespaces        NamespaceRules
+// Filter is the client-side selection of a watch's objects. It is immutable and safe
+// for concurrent use. A nil Filter matches every object.
+type Filter struct {
+	namespaces        Namespaces
 	namespaceSelector labels.Selector // nil: any labels
 	labels            labels.Selector // nil: any labels
 	fields            []fieldRule
 	buffers           sync.Pool // of *[]byte, for inflating
 }
 
-// NewWatchFilter compiles the rules. Faults are *SpecError with a Path relative to
-// the watch (`namespaces.include[0]`), joined. Field selectors may name any path
-// without wildcards.
-func NewWatchFilter(ns NamespaceRules, labelSelector, fieldSelector string) (*WatchFilter, error) {
-	f := &WatchFilter{namespaces: ns}
+// NewFilter compiles the rules. It returns a *field.Error for every fault, joined. Its
+// Field is relative to the watch: `namespaces.include[0]`. Field selectors may name any
+// path without wildcards.
+func NewFilter(ns Namespaces, labelSelector, fieldSelector string) (*Filter, error) {
+	f := &Filter{namespaces: ns}
 	var errs []error
-	fault := func(path string, err error) {
-		errs = append(errs, &SpecError{Index: -1, Path: path, Msg: err.Error()})
+	fault := func(path, value string, err error) {
+		errs = append(errs, &field.Error{Type: field.ErrorTypeInvalid, Field: path, BadValue: value, Detail: err.Error()})
 	}
 	checkGlobs("namespaces.include", ns.Include, fault)
 	checkGlobs("namespaces.exclude", ns.Exclude, fault)
@@ -44,7 +45,7 @@ func NewWatchFilter(ns NamespaceRules, labelSelector, fieldSelector string) (*Wa
 	if fieldSelector != "" {
 		rules, err := parseFields(fieldSelector)
 		if err != nil {
-			fault("fieldSelector", err)
+			fault("fieldSelector", fieldSelector, err)
 		}
 		f.fields = rules
 	}
@@ -54,21 +55,21 @@ func NewWatchFilter(ns NamespaceRules, labelSelector, fieldSelector string) (*Wa
 	return f, nil
 }
 
-func checkGlobs(key string, globs []string, fault func(string, error)) {
+func checkGlobs(key string, globs []string, fault func(path, value string, err error)) {
 	for i, g := range globs {
 		if _, err := path.Match(g, ""); err != nil || g == "" {
-			fault(fmt.Sprintf("%s[%d]", key, i), fmt.Errorf("%q is not a namespace or glob", g))
+			fault(fmt.Sprintf("%s[%d]", key, i), g, fmt.Errorf("%q is not a namespace or glob", g))
 		}
 	}
 }
 
-func parseLabels(key, selector string, fault func(string, error)) labels.Selector {
+func parseLabels(key, selector string, fault func(path, value string, err error)) labels.Selector {
 	if selector == "" {
 		return nil
 	}
 	s, err := ParseLabels(selector)
 	if err != nil {
-		fault(key, err)
+		fault(key, selector, err)
 		return nil
 	}
 	if s.Empty() {
@@ -77,19 +78,18 @@ func parseLabels(key, selector string, fault func(string, error)) labels.Selecto
 	return s
 }
 
-// NeedsNamespaces tells whether Match asks for the labels of namespaces.
-func (f *WatchFilter) NeedsNamespaces() bool { return f != nil && f.namespaceSelector != nil }
+// NeedsNamespaces reports whether Match reads the labels of namespaces.
+func (f *Filter) NeedsNamespaces() bool { return f != nil && f.namespaceSelector != nil }
 
-// Match tells whether the watch covers the object in this state.
+// Match reports whether the watch covers the object in this state.
 //
-// nsLabels gives the labels of a namespace; of one it does not know no object
-// matches. As an object's deletion may be seen after its namespace's, it should
-// remember the labels of namespaces for some time after they are gone. It is called
-// only if NeedsNamespaces.
+// nsLabels returns the labels of a namespace. Objects in an unknown namespace do not
+// match. An object's deletion can arrive after its namespace's, so nsLabels should keep
+// the labels of deleted namespaces for some time. It is called only if NeedsNamespaces.
 //
-// A Namespace counts as being in itself. Other cluster-scoped objects are in no
-// namespace: they pass unless Include or Selector asks for certain ones.
-func (f *WatchFilter) Match(o *compact.Object, nsLabels func(ns string) (labels.Set, bool)) bool {
+// A Namespace is inside itself. Other cluster-scoped objects match unless Include or
+// Selector is set.
+func (f *Filter) Match(o *compact.Object, nsLabels func(ns string) (labels.Set, bool)) bool {
 	if f == nil {
 		return true
 	}
@@ -102,7 +102,7 @@ func (f *WatchFilter) Match(o *compact.Object, nsLabels func(ns string) (labels.
 	return f.matchFields(o)
 }
 
-func (f *WatchFilter) matchNamespace(o *compact.Object, nsLabels func(ns string) (labels.Set, bool)) bool {
+func (f *Filter) matchNamespace(o *compact.Object, nsLabels func(ns string) (labels.Set, bool)) bool {
 	if len(f.namespaces.Include) == 0 && len(f.namespaces.Exclude) == 0 && f.namespaceSelector == nil {
 		return true
 	}
@@ -126,7 +126,7 @@ func (f *WatchFilter) matchNamespace(o *compact.Object, nsLabels func(ns string)
 	return ok && f.namespaceSelector.Matches(set)
 }
 
-// matchGlobs tells whether one of the globs, checked before, matches.
+// matchGlobs reports whether one of the valid globs matches.
 func matchGlobs(globs []string, name string) bool {
 	for _, g := range globs {
 		if ok, err := path.Match(g, name); ok && err == nil {

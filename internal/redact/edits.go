@@ -1,34 +1,33 @@
-package route
+package redact
 
 import (
-	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// Edits is what a watch changes about objects before anything else sees them.
-// Paths are those of rawjson.ParsePath.
+// Edits removes and replaces values of objects before they are stored. Paths have the
+// syntax of rawjson.ParsePath.
 type Edits struct {
-	Drop   []string // values that go, with their keys
-	Redact []string // values of any kind that a keyed hash takes the place of
+	Drop   []string // values removed with their keys
+	Redact []string // values of any kind replaced by a keyed hash
 
-	// ExposeSecrets turns off the rules for core Secrets, and for nothing else.
+	// ExposeSecrets turns off the rules for core Secrets only.
 	ExposeSecrets bool
 }
 
-// appliedManifests are the annotations in which tools keep the whole manifest that
-// they applied, in text or compressed: a Secret's values are in them a second time
-// (CVE-2019-10223, CVE-2019-17110 in kube-state-metrics), and so is all else that a
+// appliedManifests returns the annotations in which tools store the manifest that they
+// applied, as text or compressed. The manifest repeats a Secret's values
+// (CVE-2019-10223, CVE-2019-17110 in kube-state-metrics) and every other value that a
 // watch redacts.
 func appliedManifests() []string {
 	return []string{
@@ -39,13 +38,13 @@ func appliedManifests() []string {
 	}
 }
 
-// DefaultEdits are those of a watch that configures none.
+// DefaultEdits returns the edits of a watch that configures none.
 func DefaultEdits() Edits {
 	return Edits{Drop: []string{"metadata.managedFields"}}
 }
 
-// Validate reports every path that is not valid, as a *SpecError whose Path is
-// relative to the watch (`drop[0]`), joined.
+// Validate returns a *field.Error for every invalid path, joined. Its Field is relative
+// to the watch or route: `drop[0]`.
 func (e Edits) Validate() error {
 	var errs []error
 	for _, list := range []struct {
@@ -55,33 +54,28 @@ func (e Edits) Validate() error {
 		for i, p := range list.paths {
 			parsed, err := rawjson.ParsePath(p)
 			if err == nil && list.key == "drop" && parsed.Indexed() {
-				// Edits are applied again to what they made, where the next item has its number.
-				err = fmt.Errorf("path %q drops one item of an array by its number, which the next item then has: drop all by [*], or a key within them", p)
+				// Edits are applied again to their own result, in which the next item has the index.
+				err = fmt.Errorf("path %q drops an array item by index, which the next item then takes: drop all items with [*], or a key of each item", p)
 			}
 			if err != nil {
-				errs = append(errs, &SpecError{Index: -1, Path: fmt.Sprintf("%s[%d]", list.key, i), Msg: err.Error()})
+				errs = append(errs, field.Invalid(field.NewPath(list.key).Index(i), p, err.Error()))
 			}
 		}
 	}
 	if len(errs) == 0 {
 		if _, err := rawjson.NewEditor(e.paths(nil)...); err != nil {
-			errs = append(errs, &SpecError{Index: -1, Path: cmp.Or(wide(e.Drop, "drop"), "redact"), Msg: err.Error()})
+			key, paths := "redact", e.Redact
+			if slices.ContainsFunc(e.Drop, func(p string) bool { return strings.Contains(p, "*") }) {
+				key, paths = "drop", e.Drop
+			}
+			errs = append(errs, field.Invalid(field.NewPath(key), paths, err.Error()))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// wide is key if one of its paths has a wildcard.
-func wide(paths []string, key string) string {
-	if slices.ContainsFunc(paths, func(p string) bool { return strings.Contains(p, "*") }) {
-		return key
-	}
-	return ""
-}
-
-// Variant tells apart the forms in which different edits leave objects of one
-// resource: it is the same for the same outcome, whatever the order or spelling of
-// the paths, and empty for the default edits.
+// Variant identifies the form in which the edits leave objects of a resource. The order
+// and spelling of the paths do not change it. It is empty for the default edits.
 func (e Edits) Variant(gr schema.GroupResource) string {
 	own, standard := e.canonical(gr), DefaultEdits().canonical(gr)
 	if own == standard {
@@ -99,8 +93,7 @@ func (e Edits) canonical(gr schema.GroupResource) string {
 	return s
 }
 
-// Differ are the keys of a watch in which the outcome of e and other differs for a
-// resource.
+// Differ returns the configuration keys in which e and other differ for a resource.
 func (e Edits) Differ(other Edits, gr schema.GroupResource) (keys []string) {
 	if !slices.Equal(canonicalPaths(e.Drop), canonicalPaths(other.Drop)) {
 		keys = append(keys, "drop")
@@ -126,8 +119,8 @@ func canonicalPaths(paths []string) []string {
 	return slices.Compact(out)
 }
 
-// Fingerprint identifies what the edits make of objects of one resource. It is never
-// 0, and changes with the rules that every watch has, too.
+// Fingerprint identifies the effective rules for a resource, built-in rules included.
+// It is never 0.
 func (e Edits) Fingerprint(gr schema.GroupResource) uint64 {
 	h := sha256.New()
 	for _, r := range e.effective(gr) {
@@ -136,8 +129,8 @@ func (e Edits) Fingerprint(gr schema.GroupResource) uint64 {
 	return binary.BigEndian.Uint64(h.Sum(nil)) | 1
 }
 
-// Tightens reports whether the edits hide anything of a resource's objects that the
-// ones before do not.
+// Tightens reports whether the edits hide values of a resource's objects that before
+// does not hide.
 func (e Edits) Tightens(gr schema.GroupResource, before Edits) bool {
 	known := before.effective(gr)
 	for _, r := range e.effective(gr) {
@@ -148,7 +141,7 @@ func (e Edits) Tightens(gr schema.GroupResource, before Edits) bool {
 	return false
 }
 
-// effective lists the rules for a resource as text, sorted.
+// effective returns the rules for a resource as sorted text.
 func (e Edits) effective(gr schema.GroupResource) []string {
 	var list []string
 	for i, r := range e.rules(gr, nil) {
@@ -165,7 +158,7 @@ func (e Edits) effective(gr schema.GroupResource) []string {
 	return slices.Compact(list)
 }
 
-// Union are edits that hide what either hides.
+// Union returns edits that hide every value that e or other hides.
 func (e Edits) Union(other Edits) Edits {
 	return Edits{
 		Drop:          canonicalPaths(slices.Concat(e.Drop, other.Drop)),
@@ -174,15 +167,15 @@ func (e Edits) Union(other Edits) Edits {
 	}
 }
 
-// minKey is how many bytes a redaction key must have.
+// minKey is the minimum length of a redaction key in bytes.
 const minKey = 16
 
-// Func compiles the edits for one resource. The function appends the edited JSON
-// of one object to dst, is safe for concurrent use and fails only on what is not
-// one JSON object; then nothing of the object may be used.
+// Func compiles the edits for one resource. The function appends the edited JSON of
+// one object to dst and is safe for concurrent use. It fails if raw is not exactly one
+// JSON object.
 //
-// key is the secret of the keyed hashes: at least 16 random bytes, kept as long as
-// the store, or every redacted value seems to change.
+// key is the secret of the keyed hashes: at least 16 random bytes. With another key
+// every redacted value appears to change.
 func (e Edits) Func(gvr schema.GroupVersionResource, key []byte) (func(dst, raw []byte) ([]byte, error), error) {
 	editor, err := e.Editor(gvr.GroupResource(), key)
 	if err != nil {
@@ -194,27 +187,27 @@ func (e Edits) Func(gvr schema.GroupVersionResource, key []byte) (func(dst, raw 
 // Editor compiles the edits for one resource.
 func (e Edits) Editor(gr schema.GroupResource, key []byte) (*rawjson.Editor, error) {
 	if len(key) < minKey {
-		return nil, errors.New("route: the redaction key is shorter than " + strconv.Itoa(minKey) + " bytes")
+		return nil, fmt.Errorf("redact: the redaction key has %d bytes, the minimum is %d", len(key), minKey)
 	}
 	editor, err := rawjson.NewEditor(e.rules(gr, newHasher(key))...)
 	if err != nil {
-		return nil, fmt.Errorf("route: edits of %s: %w", gr, err)
+		return nil, fmt.Errorf("redact: edits of %s: %w", gr, err)
 	}
 	return editor, nil
 }
 
-// RouteEditor compiles the edits of routes: the paths alone, without the rules that
-// watches have for secrets.
+// RouteEditor compiles the edits of routes: the configured paths without the built-in
+// rules.
 func (e Edits) RouteEditor(key []byte) (*rawjson.Editor, error) {
 	editor, err := rawjson.NewEditor(e.paths(newHasher(key))...)
 	if err != nil {
-		return nil, fmt.Errorf("route: edits: %w", err)
+		return nil, fmt.Errorf("redact: edits of routes: %w", err)
 	}
 	return editor, nil
 }
 
-// rules are given in the order in which they win over one another on one value;
-// a drop wins over them all.
+// rules returns the rules in order of precedence on one value. A drop precedes them
+// all.
 func (e Edits) rules(gr schema.GroupResource, h *hasher) []rawjson.Rule {
 	rules := e.paths(h)
 	if isSecrets(gr) {
@@ -232,7 +225,7 @@ func (e Edits) rules(gr schema.GroupResource, h *hasher) []rawjson.Rule {
 	return append(rules, rawjson.Rule{Path: "metadata.annotations[*]", Replace: h.replaceManifests})
 }
 
-// paths are the rules for the configured paths.
+// paths returns the rules for the configured paths.
 func (e Edits) paths(h *hasher) []rawjson.Rule {
 	var rules []rawjson.Rule
 	for _, p := range e.Drop {
@@ -244,7 +237,7 @@ func (e Edits) paths(h *hasher) []rawjson.Rule {
 	return rules
 }
 
-// isSecrets tells the one resource whose content is secret by definition.
+// isSecrets reports whether a resource is the core Secret.
 func isSecrets(gr schema.GroupResource) bool {
 	return gr.Group == "" && gr.Resource == "secrets"
 }

@@ -1,19 +1,20 @@
-package route
+package selector
 
 import (
-	"encoding/json"
 	"fmt"
 
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/selection"
 
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// fieldRule is one requirement of a field selector. A field that the object lacks
-// is the empty string, as it is to the API server.
+// fieldRule is one requirement of a field selector. A missing field is the empty
+// string, as in the API server.
 type fieldRule struct {
-	meta  func(o *compact.Object) string // reads the field without inflating; nil: at path
+	meta  func(o *compact.Object) string // reads the field without inflating; nil: Lookup of path
 	path  rawjson.Path
 	value string
 	equal bool
@@ -45,10 +46,13 @@ func parseFields(selector string) ([]fieldRule, error) {
 	return rules, nil
 }
 
-// matchFields tells whether the object meets all the rules. The body is inflated
-// only if the rules on metadata are met. A body that cannot be read matches: the
-// fault is for those to report who must read it to go on.
-func (f *WatchFilter) matchFields(o *compact.Object) bool {
+// maxBuffer is the size of the largest buffer kept for the next object.
+const maxBuffer = 1 << 20
+
+// matchFields reports whether the object meets all rules. The body is inflated only if
+// the rules on metadata are met. An unreadable body matches: a later reader reports the
+// error.
+func (f *Filter) matchFields(o *compact.Object) bool {
 	rules := f.fields
 	inflate := false
 	for i := range rules {
@@ -70,7 +74,7 @@ func (f *WatchFilter) matchFields(o *compact.Object) bool {
 	if err != nil {
 		return true
 	}
-	if cap(raw) <= maxKept {
+	if cap(raw) <= maxBuffer {
 		*buf = raw
 	}
 	for i := range rules {
@@ -85,10 +89,10 @@ func (f *WatchFilter) matchFields(o *compact.Object) bool {
 	return true
 }
 
-// fieldText is a JSON value as a field selector sees it.
+// fieldText returns the text of a JSON value that a field selector compares.
 func fieldText(raw []byte) string {
 	if len(raw) > 0 && raw[0] == '"' {
-		return unquote(raw)
+		return rawjson.Unquote(raw)
 	}
 	if string(raw) == "null" {
 		return ""
@@ -96,16 +100,20 @@ func fieldText(raw []byte) string {
 	return string(raw)
 }
 
-// unquote is the text of a JSON string, valid by what read it before.
-func unquote(raw []byte) string {
-	for i := 1; i < len(raw)-1; i++ {
-		if c := raw[i]; c == '\\' || c >= 0x80 {
-			var s string
-			if json.Unmarshal(raw, &s) != nil {
-				return ""
-			}
-			return s
-		}
+// ParseLabels parses a label selector. The error shows the syntax.
+func ParseLabels(selector string) (labels.Selector, error) {
+	s, err := labels.Parse(selector)
+	if err != nil {
+		return nil, fmt.Errorf("%q is not a label selector; use the syntax of kubectl get -l, such as app=web,tier in (a, b): %w", selector, err)
 	}
-	return string(raw[1 : len(raw)-1])
+	return s, nil
+}
+
+// ParseFields parses a field selector. The error shows the syntax.
+func ParseFields(selector string) (fields.Selector, error) {
+	s, err := fields.ParseSelector(selector)
+	if err != nil {
+		return nil, fmt.Errorf("%q is not a field selector; use the syntax of kubectl get --field-selector, such as spec.nodeName=node-1: %w", selector, err)
+	}
+	return s, nil
 }
