@@ -15,22 +15,23 @@ import (
 //	head         see head.appendTo
 //	uvarint      number of labels
 //	2 texts each key, value
-//	uint32       id of the dictionary or how else it is compressed, little endian
+//	uint32       dictionary ID or compression without one, little endian
 //	...          body, up to the checksum
 //	uint32       CRC-32C of all before it, little endian
 //
-// where a text is its length as an uvarint and its bytes. The version tells a later form from damage.
+// A text is its length as an uvarint and its bytes. The version distinguishes a newer form
+// from damage.
 const (
 	binaryVersion = 1
 	checksumLen   = 4
 )
 
 func checksum(b []byte) uint32 {
-	return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) // the table is made once a process
+	return crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)) // the table is cached
 }
 
-// AppendBinary appends the form of the object that is kept on disk. Codec.Decode reads it back, given the dictionary that
-// Body names. The position is not part of it.
+// AppendBinary appends the object's form on disk. Codec.Decode reads it, given the
+// dictionary that Body names. The position is not included.
 func (o *Object) AppendBinary(dst []byte) []byte {
 	start := len(dst)
 	dst = append(dst, binaryVersion)
@@ -57,16 +58,17 @@ func appendText(dst []byte, text string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
 }
 
-// Decode reads what AppendBinary wrote; the object shares no memory with it. An error wraps ErrCorrupt, or
-// ErrNoDictionary if the dictionary of the body is not there.
+// Decode reads the result of AppendBinary. The object shares no memory with data.
+// An error wraps ErrCorrupt, or ErrNoDictionary if the body's dictionary is
+// missing.
 func (c *Codec) Decode(data []byte) (*Object, error) {
 	n := len(data) - checksumLen
 	if n < 0 || checksum(data[:n]) != binary.LittleEndian.Uint32(data[n:]) {
-		return nil, fmt.Errorf("%w: the checksum of an object", ErrCorrupt)
+		return nil, fmt.Errorf("%w: checksum mismatch of an object", ErrCorrupt)
 	}
 	r := packedReader{s: string(data[:n]), ok: true}
 	if v := r.byte(); v != binaryVersion {
-		return nil, fmt.Errorf("%w: an object in format %d", ErrCorrupt, v)
+		return nil, fmt.Errorf("%w: object format %d is unknown", ErrCorrupt, v)
 	}
 	o := &Object{kind: c.dicts.types.of([]byte(r.text()), []byte(r.text()))}
 	packed := make([]byte, 0, len(r.s))
@@ -87,7 +89,7 @@ func (c *Codec) Decode(data []byte) (*Object, error) {
 	}
 	dict := r.take(4)
 	if !r.ok || h.rawLen == 0 || h.rawLen > MaxRawLen {
-		return nil, fmt.Errorf("%w: the metadata of an object", ErrCorrupt)
+		return nil, fmt.Errorf("%w: invalid metadata of an object", ErrCorrupt)
 	}
 	o.dict, o.bodyAt = binary.LittleEndian.Uint32([]byte(dict)), uint32(len(packed))
 	if o.dict != noDictionary && o.dict != dense && c.dicts.dictionary(o.dict) == nil {
@@ -97,7 +99,7 @@ func (c *Codec) Decode(data []byte) (*Object, error) {
 	return o, nil
 }
 
-// Flags of a head: what the object has.
+// Flags of a head.
 const (
 	hasCreation = 1 << iota
 	hasDeletion
@@ -108,7 +110,7 @@ const (
 	hasManagedFields
 )
 
-// head is an object's metadata that is not text.
+// head is the metadata that is not text.
 type head struct {
 	rawLen           int
 	flags            byte
@@ -116,7 +118,7 @@ type head struct {
 	created, deleted int64 // seconds since 1970
 }
 
-// appendTo packs the head: numbers as varints, times only if there are any.
+// appendTo packs the head: numbers as varints, times only if set.
 func (h head) appendTo(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(h.rawLen))
 	dst = append(dst, h.flags)
@@ -130,8 +132,8 @@ func (h head) appendTo(dst []byte) []byte {
 	return dst
 }
 
-// packedReader reads packed fields off the front of s. Once something is missing ok is false, s is empty and all that
-// it returns is zero.
+// packedReader reads packed fields from the front of s. After a missing field ok is
+// false, s is empty and all results are zero.
 type packedReader struct {
 	s  string
 	ok bool
@@ -179,7 +181,7 @@ func (r *packedReader) take(n uint64) string {
 	return s
 }
 
-// text reads a text prefixed with its length.
+// text reads a length-prefixed text.
 func (r *packedReader) text() string {
 	return r.take(r.uvarint())
 }

@@ -24,12 +24,12 @@ var (
 // GetObjectKind returns the object itself.
 func (o *Object) GetObjectKind() schema.ObjectKind { return o }
 
-// GroupVersionKind is the object's apiVersion and kind.
+// GroupVersionKind returns the object's apiVersion and kind.
 func (o *Object) GroupVersionKind() schema.GroupVersionKind {
 	return schema.FromAPIVersionAndKind(o.kind.apiVersion, o.kind.kind)
 }
 
-// DeepCopyObject returns the object itself: nobody can change it.
+// DeepCopyObject returns the object itself, which is immutable.
 func (o *Object) DeepCopyObject() runtime.Object { return o }
 
 // GetNamespace does not allocate; the string points into the object.
@@ -103,7 +103,7 @@ func (o *Object) GetGenerateName() string {
 	return name
 }
 
-// GetSelfLink is always empty: API servers ceased to send it with Kubernetes 1.20.
+// GetSelfLink returns "": API servers do not send it since Kubernetes 1.20.
 func (o *Object) GetSelfLink() string { return "" }
 
 // GetDeletionGracePeriodSeconds inflates the object if it is being deleted.
@@ -121,12 +121,13 @@ func (o *Object) GetDeletionGracePeriodSeconds() *int64 {
 	return seconds
 }
 
-// has tells whether the object has what the flag says.
+// has reports whether a flag is set.
 func (o *Object) has(flag byte) bool { return o.head().flags&flag != 0 }
 
-// inflated hands the metadata of the inflated object to use, which must keep none of it.
+// inflated calls use with the metadata of the inflated object. use must not retain
+// it.
 func (o *Object) inflated(use func(*rawjson.Meta)) {
-	// Without the JSON there is nothing to hand on; see Object for why that does not happen.
+	// An object made by Encode inflates; see Object.
 	_ = o.withJSON(func(raw []byte) error {
 		m, err := rawjson.ScanHead(raw)
 		if err == nil {
@@ -149,9 +150,10 @@ func inflatedSlice[T any](o *Object, flag byte, field func(*rawjson.Meta) []byte
 	return out
 }
 
-// readOnly is what every setter does: an object is shared by caches, queues and handlers.
+// readOnly is the body of every setter: caches, queues and handlers share an
+// object.
 func readOnly(setter string) {
-	panic(fmt.Sprintf("compact: %s on an object that is read only; Unstructured makes a copy to change", setter))
+	panic(fmt.Sprintf("compact: %s on a read-only object; modify a copy from Unstructured", setter))
 }
 
 // SetGroupVersionKind panics, as all setters do.

@@ -6,31 +6,32 @@ import (
 	"slices"
 )
 
-// Rule says what to do with every value at a path.
+// Rule drops or replaces every value at a path.
 type Rule struct {
 	Path string
 
-	// Replace appends to dst the JSON that takes the value's place and returns the extended slice; nil drops the value,
-	// with its key or as an item of its array. It gets the value as sent, may keep neither slice, and is called from
-	// every goroutine that edits. What it appends is checked to be one JSON value.
+	// Replace appends the JSON that replaces the value to dst and returns the
+	// extended slice. nil drops the value with its key, or as an item of its array.
+	// Replace must not retain its arguments and must be safe for concurrent use.
+	// Its result is checked to be one JSON value.
 	Replace func(dst, value []byte) []byte
 }
 
-// Editor applies rules to JSON objects in one pass, copying what stays byte for byte. It is immutable and safe for
-// concurrent use.
+// Editor applies rules to JSON objects in one pass and copies everything else byte
+// for byte. It is immutable and safe for concurrent use.
 //
-// Where rules meet: a rule on a value ends the matter for everything inside it; on one value drop wins over Replace, and
-// of two Replace the one given first.
+// A rule on a value takes precedence over rules inside it. On one value, a drop
+// takes precedence over Replace, and the first Replace over later ones.
 type Editor struct {
 	root *node
 }
 
-// node is what the rules say about one place of the object.
+// node holds the rules for one place of the object.
 type node struct {
 	action *action
 	keys   []keyEdge
 	items  []itemEdge
-	any    *node // every member or item that no edge names; the edges' nodes include its rules
+	any    *node // members and items without an edge; the nodes of edges include its rules
 }
 
 type keyEdge struct {
@@ -44,11 +45,11 @@ type itemEdge struct {
 }
 
 type action struct {
-	rule    int // position among the rules given
+	rule    int // index in the rules of NewEditor
 	replace func(dst, value []byte) []byte
 }
 
-// NewEditor compiles rules. Without any, the Editor only checks and copies.
+// NewEditor compiles rules. An Editor without rules validates and copies.
 func NewEditor(rules ...Rule) (*Editor, error) {
 	root := &node{}
 	for i, r := range rules {
@@ -65,15 +66,16 @@ func NewEditor(rules ...Rule) (*Editor, error) {
 	room := maxNodes
 	e := &Editor{root: spread(root, &room)}
 	if room < 0 {
-		return nil, fmt.Errorf("rawjson: the paths have too many wildcards beside named keys: together they name more than %d places", maxNodes)
+		return nil, fmt.Errorf("rawjson: too many wildcards beside named keys: the paths expand to more than %d places", maxNodes)
 	}
 	return e, nil
 }
 
-// maxNodes bounds an Editor. Each wildcard can double what there is below its siblings.
+// maxNodes bounds an Editor. Each wildcard can double the number of nodes below its
+// siblings.
 const maxNodes = 1 << 16
 
-// child returns the node a step leads to, making it if need be.
+// child returns the node of a step and creates it if it is missing.
 func (n *node) child(st step) *node {
 	switch st.kind {
 	case stepKey:
@@ -99,7 +101,7 @@ func (n *node) child(st step) *node {
 	return n.any
 }
 
-// stronger returns the action that wins on one value.
+// stronger returns the action that takes precedence on one value.
 func stronger(a, b *action) *action {
 	if a == nil || b != nil && b.replace == nil && a.replace != nil {
 		return b
@@ -110,9 +112,9 @@ func stronger(a, b *action) *action {
 	return b
 }
 
-// spread returns the tree with the rules of each wildcard added to its named siblings, so that one node holds all
-// there is to say about a value. It takes a place of room for every node that it makes,
-// and stops short when there is none left.
+// spread returns the tree with the rules of each wildcard added to its named
+// siblings, so that one node holds all rules for a value. Every new node decrements
+// room. spread stops when room is used up.
 func spread(n *node, room *int) *node {
 	out := &node{action: n.action}
 	if *room--; *room < 0 {
@@ -130,7 +132,7 @@ func spread(n *node, room *int) *node {
 	return out
 }
 
-// union returns a tree of the rules of both.
+// union returns a tree with the rules of a and b.
 func union(a, b *node, room *int) *node {
 	if b == nil {
 		return a
@@ -156,8 +158,8 @@ func union(a, b *node, room *int) *node {
 	return out
 }
 
-// at returns what the rules say about a member or an item, nil for nothing. An object's member comes with its key, an
-// array's item with its index.
+// at returns the node of an object's member, by key, or of an array's item, by
+// index. It returns nil if no rule applies.
 func (n *node) at(object bool, key []byte, index int) *node {
 	if object {
 		for i := range n.keys {
@@ -175,14 +177,16 @@ func (n *node) at(object bool, key []byte, index int) *node {
 	return n.any
 }
 
-// Append appends raw, one JSON object, with the rules applied. The result is valid JSON whenever err is nil; raw that is
-// not exactly one JSON object is a *SyntaxError, with dst returned as it was. White space around the object goes.
+// Append appends raw, one JSON object, with the rules applied and without
+// surrounding white space. If err is nil the result is valid JSON. If raw is not
+// exactly one JSON object, Append returns a *SyntaxError and dst unchanged.
 func (e *Editor) Append(dst, raw []byte) ([]byte, error) {
 	return e.append(dst, raw, "", "")
 }
 
-// AppendTyped is Append for objects that may lack their type, as the items of a list of a built-in kind do: apiVersion
-// and kind are put in front, in the API server's order, if the object has none of its own.
+// AppendTyped is Append for objects that may lack their type, such as the items of
+// a list of a built-in kind. It inserts missing apiVersion and kind first, in the
+// API server's order.
 func (e *Editor) AppendTyped(dst, raw []byte, apiVersion, kind string) ([]byte, error) {
 	return e.append(dst, raw, apiVersion, kind)
 }
@@ -210,7 +214,7 @@ func (e *Editor) append(dst, raw []byte, apiVersion, kind string) ([]byte, error
 	return insertType(out, len(dst), apiVersion, kind), nil
 }
 
-// edit is one run of an Editor: raw[from:] is not copied to dst yet.
+// edit is one run of an Editor. raw[from:] is not copied to dst yet.
 type edit struct {
 	raw, dst               []byte
 	from                   int
@@ -219,8 +223,8 @@ type edit struct {
 
 var errReplacement = errors.New("rawjson: a rule's replacement is not one JSON value")
 
-// container edits the object or array that starts at i and returns the index after it. depth is how many containers
-// are open around it.
+// container edits the object or array that starts at i and returns the index after
+// it. depth is the number of open containers around it.
 func (ed *edit) container(n *node, i, depth int) (int, error) {
 	raw := ed.raw
 	if depth >= maxDepth {
@@ -271,7 +275,8 @@ func (n *node) drops() bool {
 	return n != nil && n.action != nil && n.action.replace == nil
 }
 
-// value edits the value at i and returns the index after it; what is to be dropped is only passed over.
+// value edits the value at i and returns the index after it. The caller removes
+// dropped values.
 func (ed *edit) value(n *node, i, depth int) (int, error) {
 	if n != nil && n.action == nil && i < len(ed.raw) && (ed.raw[i] == '{' || ed.raw[i] == '[') {
 		return ed.container(n, i, depth)
@@ -293,8 +298,9 @@ func (ed *edit) value(n *node, i, depth int) (int, error) {
 	return end, nil
 }
 
-// cut leaves out raw[start:end], a member or item with the comma after it. If none follows but some were kept, the
-// comma before it is the one too many.
+// cut removes raw[start:end], a member or item with the comma after it. The last
+// member or item has no comma after it; then cut removes the comma before it, if
+// anything was kept.
 func (ed *edit) cut(start, end int, commaBefore bool) {
 	ed.dst = append(ed.dst, ed.raw[ed.from:start]...)
 	ed.from = end
@@ -308,7 +314,7 @@ func (ed *edit) cut(start, end int, commaBefore bool) {
 	ed.dst = ed.dst[:i]
 }
 
-// note remembers which parts of its type the object has.
+// note records which type fields the object has.
 func (ed *edit) note(key []byte) {
 	switch string(key) {
 	case "kind":
@@ -318,19 +324,20 @@ func (ed *edit) note(key []byte) {
 	}
 }
 
-// Fate is what rules make of one value.
+// Fate is the effect of the rules on one value.
 type Fate uint8
 
 // The fates.
 const (
-	Kept    Fate = iota // it stays, edited
-	Dropped             // it goes
-	Unknown             // it is part of a value that a rule replaces, or its place cannot be told
+	Kept    Fate = iota // kept, edited
+	Dropped             // removed
+	Unknown             // part of a value that a rule replaces, or at an unknown index
 )
 
-// AppendAt appends value, the JSON at the place that the tokens of a JSON Pointer name, with the rules applied. Of an
-// index in an array that rules name by number the place cannot be told: a patch moves items. Without a value it tells
-// the fate only. Nothing is appended unless the fate is Kept.
+// AppendAt appends value, the JSON at a JSON Pointer, with the rules applied. The
+// fate of an item is Unknown if rules name items of its array by index, because a
+// patch moves items. If value is nil, AppendAt returns only the fate. It appends
+// nothing unless the fate is Kept.
 func (e *Editor) AppendAt(dst []byte, tokens []string, value []byte) ([]byte, Fate, error) {
 	n := e.root
 	for _, token := range tokens {
@@ -377,7 +384,8 @@ func isIndex(token string) bool {
 	return token != ""
 }
 
-// insertType puts kind and apiVersion, as far as they are not empty, in front of the members of the object at dst[at:].
+// insertType inserts kind and apiVersion, unless empty, before the members of the
+// object at dst[at:].
 func insertType(dst []byte, at int, apiVersion, kind string) []byte {
 	if apiVersion == "" && kind == "" {
 		return dst

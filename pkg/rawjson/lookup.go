@@ -2,9 +2,9 @@ package rawjson
 
 import "iter"
 
-// Lookup returns the first value at a path, as sent and aliasing raw; ok is false if there is none. It reads no further
-// than it must, so it checks the grammar only of what it passes; give it JSON that Scan or an Editor has accepted. If
-// a key occurs twice in one object the first one counts here.
+// Lookup returns the first value at a path. The value aliases raw. Lookup stops at
+// the value and validates only the JSON before it, so raw should be valid. If a key
+// occurs twice in one object, Lookup takes the first.
 func Lookup(raw []byte, p Path) (value []byte, ok bool) {
 	for v := range Values(raw, p) {
 		return v, true
@@ -12,7 +12,8 @@ func Lookup(raw []byte, p Path) (value []byte, ok bool) {
 	return nil, false
 }
 
-// Values yields every value at a path in the order sent, as Lookup would. JSON that is not valid ends it early.
+// Values yields every value at a path in the order sent, as Lookup does. It stops
+// at invalid JSON.
 func Values(raw []byte, p Path) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		if len(p.steps) > 0 {
@@ -21,7 +22,8 @@ func Values(raw []byte, p Path) iter.Seq[[]byte] {
 	}
 }
 
-// walk yields the values at steps under the value at i and returns the index after it; a negative one ends the walk.
+// walk yields the values at steps below the value at i and returns the index after
+// it. A negative index stops the walk.
 func walk(b []byte, i int, steps []step, yield func([]byte) bool) int {
 	if len(steps) == 0 {
 		end := skipValue(b, i, 0)
@@ -60,7 +62,7 @@ func walk(b []byte, i int, steps []step, yield func([]byte) bool) int {
 	}
 }
 
-// enters tells whether a value that starts with c may hold what the step names.
+// enters reports whether a value that starts with c can contain the step.
 func (s step) enters(c byte) bool {
 	switch s.kind {
 	case stepKey:
@@ -81,9 +83,10 @@ func (s step) matches(key []byte, index int) bool {
 	return true
 }
 
-// Members yields every member of a JSON object in the order sent: its key, unescaped, and its value, as sent and aliasing
-// raw. Anything but an object has none. JSON that is not valid ends it early; give it what Scan or an Editor has accepted.
-// A key that occurs twice is yielded twice: the last one counts.
+// Members yields every member of a JSON object in the order sent: its unescaped key
+// and its value, which aliases raw. Other values have no members. Members stops at
+// invalid JSON. A key that occurs twice is yielded twice; the last value is the
+// valid one.
 func Members(raw []byte) iter.Seq2[[]byte, []byte] {
 	return func(yield func(key, value []byte) bool) {
 		i := skipSpace(raw, 0)

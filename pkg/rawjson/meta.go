@@ -8,28 +8,31 @@ import (
 	"strconv"
 )
 
-// Meta is what Scan reads of an object: its type and its metadata. Text is unescaped; the byte slices alias the scanned
-// JSON wherever that stands for itself, so a Meta lives as long as those bytes stay unchanged. What the object does not
-// have, or has as null, is nil or 0.
+// Meta is an object's type and metadata. Text is unescaped. The byte slices alias
+// the scanned JSON where no unescaping was needed, so a Meta is valid as long as
+// the JSON is not modified. Missing and null fields are nil or 0.
 //
-// If a key occurs twice in one JSON object the last one counts, as for encoding/json decoding into a map.
+// If a key occurs twice in one JSON object, the last value counts, as in
+// encoding/json.
 type Meta struct {
 	APIVersion, Kind                                    []byte
 	Namespace, Name, GenerateName, UID, ResourceVersion []byte
 	CreationTimestamp, DeletionTimestamp                []byte // RFC 3339, as sent
 	Generation                                          int64
 	DeletionGracePeriodSeconds                          int64
-	HasDeletionGracePeriod                              bool // tells a grace period of 0 from none
+	HasDeletionGracePeriod                              bool // distinguishes a grace period of 0 from none
 	Labels, Annotations                                 Pairs
 	OwnerReferences, Finalizers                         []byte // JSON arrays, as sent
 	ManagedFields                                       []byte // JSON array, as sent
 }
 
-// Pairs is a JSON object whose values are all strings (labels, annotations), as sent. Scan has checked it.
+// Pairs is a validated JSON object whose values are strings (labels, annotations),
+// as sent.
 type Pairs []byte
 
-// All yields every key and its value, unescaped, in the order sent. It allocates only for text with escapes or
-// characters beyond ASCII. A key that occurs twice is yielded twice: the last one counts.
+// All yields every key and its value, unescaped, in the order sent. It allocates
+// only for escaped and non-ASCII text. A key that occurs twice is yielded twice;
+// the last value is the valid one.
 func (p Pairs) All() iter.Seq2[[]byte, []byte] {
 	return func(yield func(key, value []byte) bool) {
 		i := p.first()
@@ -58,7 +61,8 @@ func (p Pairs) All() iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// first is the index of the first key, or of the closing brace, or len(p) if there is no object.
+// first returns the index of the first key or of the closing brace, len(p) if there
+// is no object.
 func (p Pairs) first() int {
 	if len(p) == 0 || p[0] != '{' {
 		return len(p)
@@ -82,7 +86,8 @@ func (p Pairs) Get(key string) (value []byte, ok bool) {
 	return value, ok
 }
 
-// Map returns the pairs as a new map that shares no memory with the JSON; nil if there are none.
+// Map returns the pairs as a new map that shares no memory with the JSON, nil if
+// there are none.
 func (p Pairs) Map() map[string]string {
 	if p.Empty() {
 		return nil
@@ -94,11 +99,12 @@ func (p Pairs) Map() map[string]string {
 	return m
 }
 
-// Scan reads the type and the metadata of one object in one pass over its JSON, checking the grammar of all of it. It
-// fails with a *SyntaxError if raw is not exactly one JSON object, and with another error if a field of the metadata it
-// reads has the wrong type. Unknown fields are passed over. It allocates only for text with escapes or beyond ASCII.
+// Scan reads the type and the metadata of one object and validates all of its JSON
+// in the same pass. It returns a *SyntaxError if raw is not exactly one JSON
+// object, and another error if a metadata field has the wrong type. Unknown fields
+// are skipped. It allocates only for escaped and non-ASCII text.
 //
-// Keys are compared exactly (as the API server does), not case-insensitively as encoding/json does.
+// Keys are case-sensitive as in the API server, unlike in encoding/json.
 func Scan(raw []byte) (Meta, error) {
 	var m Meta
 	i := skipSpace(raw, 0)
@@ -114,9 +120,9 @@ func Scan(raw []byte) (Meta, error) {
 	return m, nil
 }
 
-// ScanHead is Scan for JSON that is known to be valid, such as what an Editor appended or AppendJSON gave back: it reads
-// no further than it must to have seen apiVersion, kind and metadata, which API servers send first. If a key occurs
-// twice, the first one counts here where the second one is beyond that point.
+// ScanHead is Scan for valid JSON, such as the result of an Editor. It stops after
+// apiVersion, kind and metadata, which API servers send first. If one of these keys
+// occurs again after that point, the first value counts.
 func ScanHead(raw []byte) (Meta, error) {
 	var m Meta
 	missing := 3
@@ -136,11 +142,11 @@ func ScanHead(raw []byte) (Meta, error) {
 	return m, nil
 }
 
-// errSeenAll ends ScanHead's walk.
+// errSeenAll stops ScanHead.
 var errSeenAll = errors.New("seen all")
 
-// scanObject reads the JSON object at i and calls member at the first byte of each value; member returns the index
-// after the value.
+// scanObject reads the JSON object at i and calls member at the first byte of each
+// value. member returns the index after the value.
 func scanObject(b []byte, i, depth int, member func(key []byte, at int) (int, error)) (int, error) {
 	if depth >= maxDepth || i >= len(b) || b[i] != '{' {
 		return 0, syntaxError(^i)
@@ -172,7 +178,7 @@ func scanObject(b []byte, i, depth int, member func(key []byte, at int) (int, er
 	}
 }
 
-// scanTop reads the value at `at` of a member of the object itself.
+// scanTop reads the value at index at of a member of the object.
 func (m *Meta) scanTop(raw, key []byte, at int) (int, error) {
 	switch string(key) {
 	case "apiVersion":
@@ -191,7 +197,7 @@ func (m *Meta) scanTop(raw, key []byte, at int) (int, error) {
 	return skipOther(raw, at, 1)
 }
 
-// scanMetadata reads the value at `at` of a member of metadata.
+// scanMetadata reads the value at index at of a member of metadata.
 func (m *Meta) scanMetadata(raw, key []byte, at int) (int, error) {
 	switch string(key) {
 	case "name":
@@ -250,7 +256,7 @@ func readText(b []byte, at int, field string, to *[]byte) (int, error) {
 	return end, nil
 }
 
-// readInt reads a whole number; has is false if there is null instead.
+// readInt reads an integer. has is false if the value is null.
 func readInt(b []byte, at int, field string, to *int64) (has bool, end int, err error) {
 	*to = 0
 	if at >= len(b) || b[at] != '-' && (b[at] < '0' || b[at] > '9') {
@@ -295,7 +301,7 @@ func readArray(b []byte, at int, field string, to *[]byte) (int, error) {
 	return end, nil
 }
 
-// readNull reads a null where a field may have none of the values it should have.
+// readNull reads the null of an unset field.
 func readNull(b []byte, at int, field string) (int, error) {
 	end := skipValue(b, at, 0)
 	if end < 0 {

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// Path names values inside an object. Its syntax, the one of `drop`, `redact` and `changed`:
+// Path names values in an object. It has the syntax of the configuration's `drop`,
+// `redact` and `changed`:
 //
 //	metadata.managedFields                     keys, separated by dots
 //	metadata.annotations["example.com/a.b"]    a key with dots or brackets; \" and \\ stand for " and \
@@ -16,7 +17,8 @@ import (
 //	data[*]  or  data.*                        every value of an object
 //	spec.containers[0].image                   one item of an array, counted from 0
 //
-// A step that meets a value of another kind (a key in an array, say) matches nothing. The zero Path names nothing.
+// A step that does not fit the value, such as a key in an array, matches nothing. The
+// zero Path names nothing.
 type Path struct {
 	steps []step
 }
@@ -35,7 +37,7 @@ const (
 	stepAny
 )
 
-// ParsePath reads a path.
+// ParsePath parses a path.
 func ParsePath(s string) (Path, error) {
 	var p Path
 	rest := s
@@ -76,7 +78,7 @@ func parseStep(s string, first bool) (step, string, error) {
 	return step{kind: stepKey, key: key}, rest, nil
 }
 
-// parseBracket reads what follows an opening bracket.
+// parseBracket parses the part after an opening bracket.
 func parseBracket(s string) (step, string, error) {
 	if strings.HasPrefix(s, `"`) {
 		return parseQuoted(s[1:])
@@ -118,7 +120,7 @@ func parseQuoted(s string) (step, string, error) {
 
 var keyEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
 
-// String is the path in its plainest spelling; ParsePath of it gives the same path.
+// String returns the canonical spelling of the path.
 func (p Path) String() string {
 	var b strings.Builder
 	for i, st := range p.steps {
@@ -141,7 +143,7 @@ func (p Path) String() string {
 	return b.String()
 }
 
-// Covers reports whether p names a value that q names, or one that holds it.
+// Covers reports whether p names a value that q names, or one that contains it.
 func (p Path) Covers(q Path) bool {
 	if len(p.steps) == 0 || len(p.steps) > len(q.steps) {
 		return false
@@ -154,22 +156,17 @@ func (p Path) Covers(q Path) bool {
 	return true
 }
 
-// Indexed reports whether p counts the items of an array.
+// Indexed reports whether p names an array item by index.
 func (p Path) Indexed() bool {
 	return slices.ContainsFunc(p.steps, func(st step) bool { return st.kind == stepIndex })
 }
 
-// Wildcard tells whether the path may name more than one value.
+// Wildcard reports whether the path can name more than one value.
 func (p Path) Wildcard() bool {
-	for _, st := range p.steps {
-		if st.kind == stepAny {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.steps, func(st step) bool { return st.kind == stepAny })
 }
 
-// Cut splits off the path's first step; ok is false if there is none.
+// Cut splits off the path's first step. ok is false if the path is empty.
 func (p Path) Cut() (first, rest Path, ok bool) {
 	if len(p.steps) == 0 {
 		return Path{}, Path{}, false
@@ -177,8 +174,8 @@ func (p Path) Cut() (first, rest Path, ok bool) {
 	return Path{p.steps[:1]}, Path{p.steps[1:]}, true
 }
 
-// Key returns the key that the path's first step names; ok is false if there is no step, or if it names an item or a
-// wildcard.
+// Key returns the key of the path's first step. ok is false if the path is empty or
+// starts with an index or a wildcard.
 func (p Path) Key() (key string, ok bool) {
 	if len(p.steps) == 0 || p.steps[0].kind != stepKey {
 		return "", false

@@ -8,26 +8,28 @@ import (
 	"unicode/utf8"
 )
 
-// maxDepth is how many arrays and objects may nest: encoding/json's limit.
+// maxDepth is the maximum nesting of arrays and objects, as in encoding/json.
 const maxDepth = 10_000
 
-// SyntaxError says that bytes given as JSON are none, or break off early.
+// SyntaxError reports JSON that is invalid or truncated.
 type SyntaxError struct {
-	Offset int // of the byte that does not belong, or the length of the input if it breaks off
+	Offset int // of the first invalid byte, or the length of truncated input
 }
 
 func (e *SyntaxError) Error() string {
 	return fmt.Sprintf("rawjson: not valid JSON at byte %d", e.Offset)
 }
 
-// The functions below walk JSON by index. They return the index after what they read, or ^i (always negative) where
-// byte i does not belong; i is len(b) where the input breaks off. Plain functions over ints keep the walk in registers.
+// The functions below walk JSON by index. They return the index after the part they
+// read, or ^i (always negative) if byte i is invalid; i is len(b) if the input is
+// truncated. Plain functions over ints keep the walk in registers.
 
 func syntaxError(bad int) error {
 	return &SyntaxError{Offset: ^bad}
 }
 
-// skipSpace returns the index of the first byte at or after i that is no white space.
+// skipSpace returns the index of the first byte at or after i that is not white
+// space.
 func skipSpace(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\r' || b[i] == '\t') {
 		i++
@@ -51,8 +53,10 @@ const (
 // skipString reads a string whose opening quote is at i-1.
 func skipString(b []byte, i int) int {
 	for {
-		// Eight bytes at a time. A byte below 0x21 once its second bit is flipped was a quote or a control character; the
-		// other test finds backslashes. Borrows make false hits above the lowest true one alone, and that is all we use.
+		// Eight bytes at a time. A byte that is below 0x21 with its second bit
+		// flipped is a quote or a control character; the other test finds
+		// backslashes. Borrows cause false hits only above the lowest true hit, which
+		// is the one used.
 		for i+8 <= len(b) {
 			w := binary.LittleEndian.Uint64(b[i:])
 			flipped, slash := w^2*eachByte, w^'\\'*eachByte
@@ -147,7 +151,7 @@ func skipNumber(b []byte, i int) int {
 	return i
 }
 
-// skipDigits reads one digit or more.
+// skipDigits reads one or more digits.
 func skipDigits(b []byte, i int) int {
 	start := i
 	for i < len(b) && '0' <= b[i] && b[i] <= '9' {
@@ -191,9 +195,10 @@ func skipScalar(b []byte, i int) int {
 	return ^i
 }
 
-// skipValue reads a whole value that starts at i (no white space before it), checking the grammar of all it passes.
-// It does not recurse a level per nesting: the kinds of up to 64 open containers are the bits of one word (1 = object),
-// and only every 64th level is a call. depth is how many containers are open around the value.
+// skipValue reads and validates the value that starts at i, without white space
+// before it. It does not recurse per level: the kinds of up to 64 open containers
+// are the bits of one word (1 = object), and only every 64th level is a call. depth
+// is the number of open containers around the value.
 func skipValue(b []byte, i, depth int) int {
 	if i >= len(b) {
 		return ^len(b)
@@ -241,7 +246,7 @@ func skipValue(b []byte, i, depth int) int {
 		if i < 0 {
 			return i
 		}
-		// A value has ended: close what ends with it, then on to the next value.
+		// The value has ended. Close the containers that end here, then read the next value.
 		for {
 			if open == 0 {
 				return i
@@ -274,7 +279,8 @@ func skipValue(b []byte, i, depth int) int {
 	}
 }
 
-// skipKey reads `"key":` and the white space around it, up to the first byte of the value.
+// skipKey reads `"key":` with surrounding white space, up to the first byte of the
+// value.
 func skipKey(b []byte, i int) int {
 	if i >= len(b) {
 		return ^len(b)
@@ -301,7 +307,7 @@ func skipColon(b []byte, i int) int {
 	return skipSpace(b, i+1)
 }
 
-// readKey reads `"key":` as skipKey does and returns the key, unescaped.
+// readKey is skipKey and returns the unescaped key.
 func readKey(b []byte, i int) (key []byte, next int) {
 	if i >= len(b) {
 		return nil, ^len(b)
@@ -316,8 +322,9 @@ func readKey(b []byte, i int) (key []byte, next int) {
 	return unescape(b[i+1 : next-1]), skipColon(b, next)
 }
 
-// unescape returns the text that the inside of a valid JSON string stands for: the slice itself if it stands for itself,
-// else new memory. Like encoding/json it puts U+FFFD in place of lone surrogates and of bytes that are not UTF-8.
+// unescape returns the text of the content of a valid JSON string: s itself if it
+// contains no escapes and only ASCII, otherwise a copy. U+FFFD replaces lone
+// surrogates and bytes that are not UTF-8, as in encoding/json.
 func unescape(s []byte) []byte {
 	plain := 0
 	for plain < len(s) && s[plain] != '\\' && s[plain] < utf8.RuneSelf {
@@ -341,7 +348,8 @@ func unescape(s []byte) []byte {
 	return out
 }
 
-// readEscape returns the character of a valid escape whose backslash is at i-1, and the index after it.
+// readEscape returns the character of a valid escape whose backslash is at i-1, and
+// the index after it.
 func readEscape(s []byte, i int) (rune, int) {
 	switch s[i] {
 	case 'b':
@@ -382,7 +390,8 @@ func readHex(s []byte) rune {
 // Unquote returns the text of a valid JSON string.
 func Unquote(value []byte) string { return string(unescape(value[1 : len(value)-1])) }
 
-// AppendString appends s as a JSON string. U+FFFD replaces bytes that are not UTF-8, as in encoding/json.
+// AppendString appends s as a JSON string. U+FFFD replaces bytes that are not
+// UTF-8, as in encoding/json.
 func AppendString(dst []byte, s string) []byte {
 	const hex = "0123456789abcdef"
 	dst = append(dst, '"')

@@ -8,29 +8,32 @@ import (
 	"strconv"
 )
 
-// ListMeta is what a list response says of itself.
+// ListMeta is the type and the metadata of a list response.
 type ListMeta struct {
 	Kind, APIVersion          string
 	ResourceVersion, Continue string
-	RemainingItemCount        *int64 // nil if the server does not say
+	RemainingItemCount        *int64 // nil if not sent
 }
 
-// ErrNoList says that a response was JSON but no list: it had no items at all. Its ListMeta tells the kind (a Status, say).
+// ErrNoList reports valid JSON without items. The ListMeta has the kind, for
+// example Status.
 var ErrNoList = errors.New("rawjson: the response has no items")
 
 const (
-	listBuffer    = 64 << 10 // what ScanList reads at once; it grows to hold the largest item
-	maxEmptyReads = 100      // in a row, before a reader counts as stuck
+	listBuffer    = 64 << 10 // initial size; it grows to hold the largest item
+	maxEmptyReads = 100      // in a row, before io.ErrNoProgress
 )
 
-// ScanList reads a list response from r to its end and calls item with the JSON of every object in it, in order. It
-// holds one item at a time, so a page of any size costs the memory of its largest item. raw is valid during the call
-// alone; it is checked to be valid JSON and an object. Items of built-in types carry neither apiVersion nor kind: see
+// ScanList reads a list response to its end and calls item with the JSON of every
+// object, in order. It buffers one item at a time, so the memory of a page is that
+// of its largest item. raw is a valid JSON object and must not be used after item
+// returns. Items of built-in types have no apiVersion and kind: see
 // Editor.AppendTyped.
 //
-// An error of item ends the reading and is returned as it is. On any other error (r's own, wrapped; a *SyntaxError with
-// an offset into the response; ErrNoList) items may already have been handed on, and the caller must not take them for
-// a whole page. The list's metadata may come before or after its items.
+// An error of item stops ScanList and is returned unchanged. On any other error (of
+// r, wrapped; a *SyntaxError with an offset into the response; ErrNoList) item may
+// have been called already, and the caller must discard the page. The list's
+// metadata can follow its items.
 func ScanList(r io.Reader, item func(raw []byte) error) (ListMeta, error) {
 	s := listScanner{r: r, buf: make([]byte, 0, listBuffer), item: item}
 	if err := s.list(); err != nil {
@@ -42,7 +45,8 @@ func ScanList(r io.Reader, item func(raw []byte) error) (ListMeta, error) {
 	return s.meta, nil
 }
 
-// listScanner holds the part of the response that is being read: buf[at:] is unread.
+// listScanner buffers the part of the response that is being read. buf[at:] is
+// unread.
 type listScanner struct {
 	r        io.Reader
 	buf      []byte
@@ -54,8 +58,8 @@ type listScanner struct {
 	hasItems bool
 }
 
-// fill reads at least n bytes more into buf, giving up what is before at. It reports false if the response ends first;
-// what there was is in buf then.
+// fill discards buf[:at] and reads at least n more bytes. It returns false if the
+// response ends before; buf then holds the bytes read.
 func (s *listScanner) fill(n int) (bool, error) {
 	s.passed += s.at
 	s.buf = s.buf[:copy(s.buf, s.buf[s.at:])]
@@ -86,7 +90,7 @@ func (s *listScanner) syntaxError(bad int) error {
 	return &SyntaxError{Offset: s.passed + ^bad}
 }
 
-// next returns the first byte that is no white space, without passing it.
+// next returns the first byte that is not white space, without consuming it.
 func (s *listScanner) next() (byte, error) {
 	for {
 		if s.at = skipSpace(s.buf, s.at); s.at < len(s.buf) {
@@ -102,7 +106,7 @@ func (s *listScanner) next() (byte, error) {
 	}
 }
 
-// expect passes the byte c.
+// expect consumes the byte c.
 func (s *listScanner) expect(c byte) error {
 	got, err := s.next()
 	if err != nil {
@@ -115,8 +119,9 @@ func (s *listScanner) expect(c byte) error {
 	return nil
 }
 
-// value passes one whole value and returns it; it is valid until the next read. A value that goes beyond what has been
-// read is scanned again from its start, but only once there is twice as much of it: all in all that costs as much again.
+// value consumes one value and returns it, valid until the next read. A value
+// beyond the buffered bytes is scanned again from its start after the buffer has
+// doubled, so each byte is scanned about twice.
 func (s *listScanner) value(depth int) ([]byte, error) {
 	if _, err := s.next(); err != nil {
 		return nil, err
@@ -131,7 +136,7 @@ func (s *listScanner) value(depth int) ([]byte, error) {
 		if end < 0 && ^end < len(s.buf) {
 			return nil, s.syntaxError(end)
 		}
-		n, before := 1, s.passed+len(s.buf) // a number might go on
+		n, before := 1, s.passed+len(s.buf) // a number may continue
 		if end < 0 {
 			n = max(len(s.buf)-s.at, 1)
 		}
@@ -158,7 +163,7 @@ func (s *listScanner) list() error {
 	}
 }
 
-// members reads the list's object.
+// members reads the members of the list.
 func (s *listScanner) members() error {
 	if err := s.expect('{'); err != nil {
 		return err
@@ -215,7 +220,7 @@ func (s *listScanner) member(key string) error {
 	return nil
 }
 
-// items reads the array of items; null counts as none.
+// items reads the array of items. null is an empty array.
 func (s *listScanner) items() error {
 	s.hasItems = true
 	c, err := s.next()
@@ -225,7 +230,7 @@ func (s *listScanner) items() error {
 	if c != '[' {
 		v, err := s.value(1)
 		if err == nil && string(v) != "null" {
-			err = errors.New("rawjson: items is no array")
+			err = errors.New("rawjson: items is not an array")
 		}
 		return err
 	}
@@ -240,7 +245,7 @@ func (s *listScanner) items() error {
 			return err
 		}
 		if v[0] != '{' {
-			return errors.New("rawjson: an item of the list is no object")
+			return errors.New("rawjson: an item of the list is not an object")
 		}
 		if err := s.item(v); err != nil {
 			return err
@@ -259,7 +264,7 @@ func (s *listScanner) items() error {
 	}
 }
 
-// read takes the list's metadata from its JSON, which is valid.
+// read reads the list's metadata from valid JSON.
 func (m *ListMeta) read(raw []byte) error {
 	if string(raw) == "null" {
 		return nil
@@ -298,13 +303,15 @@ func textTo(to *string, v []byte, field string) error {
 	return nil
 }
 
-var errWatchLine = errors.New("rawjson: a watch line without a type and an object")
+var errWatchLine = errors.New("rawjson: the watch line has no type or no object")
 
-// SplitWatchLine takes apart one line of a watch response, `{"type":"MODIFIED","object":{...}}`: BOOKMARK and ERROR (whose
-// object is a Status) as well as the three kinds of change. The object aliases line.
+// SplitWatchLine splits one line of a watch response,
+// `{"type":"MODIFIED","object":{...}}`. The object aliases line; that of an ERROR
+// is a Status.
 //
-// On the usual form it looks at the ends of the line alone: whether the object is valid JSON is for Scan or an Editor to
-// say, and one of them must be asked. Other orders of the keys, other white space and further keys are read in full.
+// For a line in the API server's usual form only its start and end are examined, so
+// the caller must validate the object with Scan or an Editor. Lines with another
+// key order, white space or further keys are read completely.
 func SplitWatchLine(line []byte) (typ string, object []byte, err error) {
 	if typ, object, ok := splitUsual(line); ok {
 		return typ, object, nil
@@ -335,7 +342,7 @@ func SplitWatchLine(line []byte) (typ string, object []byte, err error) {
 	return watchType(text), object, nil
 }
 
-// splitUsual splits a line of the form the API server writes.
+// splitUsual splits a line in the API server's usual form.
 func splitUsual(line []byte) (typ string, object []byte, ok bool) {
 	rest, ok := bytes.CutPrefix(line, []byte(`{"type":"`))
 	if !ok {
@@ -359,7 +366,7 @@ func splitUsual(line []byte) (typ string, object []byte, ok bool) {
 	return watchType(rest[:quote]), object[:len(object)-1], true
 }
 
-// watchType is the text as a string, without allocating for the types there are.
+// watchType returns the type as a string without allocating for known types.
 func watchType(text []byte) string {
 	switch string(text) {
 	case "ADDED":
