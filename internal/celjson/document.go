@@ -153,7 +153,7 @@ func (s *objectSource) whole() ref.Val {
 	return body.whole()
 }
 
-func (s *objectSource) json() []byte {
+func (s *objectSource) JSON() []byte {
 	body, err := (*Document)(s).Body()
 	if err != nil {
 		return nil
@@ -210,9 +210,9 @@ func (s *metadataSource) whole() ref.Val {
 	return types.NewStringInterfaceMap(types.DefaultTypeAdapter, nil)
 }
 
-func (s *metadataSource) json() []byte {
+func (s *metadataSource) JSON() []byte {
 	if _, m := (*Document)(s).jsonMetadata(); m != nil {
-		return m.json()
+		return m.JSON()
 	}
 	return nil
 }
@@ -247,6 +247,6 @@ func (s *labelSource) whole() ref.Val {
 	return types.NewStringStringMap(types.DefaultTypeAdapter, (*Document)(s).labelsInPlace().Map())
 }
 
-func (s *labelSource) json() []byte { return nil }
+func (s *labelSource) JSON() []byte { return nil }
 
 func (s *labelSource) rawSize() int { return s.obj.RawLen() }

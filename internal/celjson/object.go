@@ -154,8 +154,6 @@ func (o *Object) whole() ref.Val {
 	return o.decoded
 }
 
-func (o *Object) json() []byte { return o.raw }
-
 // JSON returns the object as sent, nil for a nil Object.
 func (o *Object) JSON() []byte {
 	if o == nil {
@@ -176,7 +174,7 @@ type mapSource interface {
 	keys() ([]string, error)
 	count() (int, error)
 	whole() ref.Val // the map, decoded
-	json() []byte   // the map as sent; nil if not available
+	JSON() []byte   // the map as sent; nil if not available
 	rawSize() int   // upper bound of the length of the JSON
 }
 
@@ -238,7 +236,7 @@ func (m *lazyMap) Iterator() traits.Iterator {
 // Equal compares the bytes first, then member by member.
 func (m *lazyMap) Equal(other ref.Val) ref.Val {
 	if o, ok := other.(*lazyMap); ok {
-		if raw := m.json(); raw != nil && bytes.Equal(raw, o.json()) {
+		if raw := m.JSON(); raw != nil && bytes.Equal(raw, o.JSON()) {
 			return types.True
 		}
 		return m.whole().Equal(o.whole())

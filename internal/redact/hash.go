@@ -56,15 +56,8 @@ func (h *hasher) replace(dst, value []byte) []byte {
 // isRedacted reports whether a JSON value is a result of replace.
 func isRedacted(value []byte) bool {
 	digits, ok := bytes.CutPrefix(value, []byte(`"`+redactedPrefix))
-	if !ok || len(digits) != hashDigits+1 || digits[hashDigits] != '"' {
-		return false
-	}
-	for _, c := range digits[:hashDigits] {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return false
-		}
-	}
-	return true
+	return ok && len(digits) == hashDigits+1 && digits[hashDigits] == '"' &&
+		len(bytes.Trim(digits[:hashDigits], "0123456789abcdef")) == 0
 }
 
 // replaceManifests replaces a value whose text contains a Secret's manifest and copies

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 )
 
 // Rule drops or replaces every value at a path.
@@ -181,17 +182,13 @@ func (n *node) at(object bool, key []byte, index int) *node {
 // surrounding white space. If err is nil the result is valid JSON. If raw is not
 // exactly one JSON object, Append returns a *SyntaxError and dst unchanged.
 func (e *Editor) Append(dst, raw []byte) ([]byte, error) {
-	return e.append(dst, raw, "", "")
+	return e.AppendTyped(dst, raw, "", "")
 }
 
 // AppendTyped is Append for objects that may lack their type, such as the items of
 // a list of a built-in kind. It inserts missing apiVersion and kind first, in the
 // API server's order.
 func (e *Editor) AppendTyped(dst, raw []byte, apiVersion, kind string) ([]byte, error) {
-	return e.append(dst, raw, apiVersion, kind)
-}
-
-func (e *Editor) append(dst, raw []byte, apiVersion, kind string) ([]byte, error) {
 	start := skipSpace(raw, 0)
 	if start >= len(raw) || raw[start] != '{' {
 		return dst, syntaxError(^start)
@@ -373,15 +370,7 @@ func (e *Editor) AppendAt(dst []byte, tokens []string, value []byte) ([]byte, Fa
 
 // isIndex reports whether a token of a JSON Pointer can name an item of an array.
 func isIndex(token string) bool {
-	if token == "-" {
-		return true
-	}
-	for _, c := range []byte(token) {
-		if c < '0' || c > '9' {
-			return false
-		}
-	}
-	return token != ""
+	return token == "-" || token != "" && strings.Trim(token, "0123456789") == ""
 }
 
 // insertType inserts kind and apiVersion, unless empty, before the members of the
