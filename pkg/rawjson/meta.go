@@ -61,8 +61,8 @@ func (p Pairs) All() iter.Seq2[[]byte, []byte] {
 	}
 }
 
-// first returns the index of the first key or of the closing brace, len(p) if there
-// is no object.
+// first returns the index of the first key or of the closing brace, len(p) for any
+// other value.
 func (p Pairs) first() int {
 	if len(p) == 0 || p[0] != '{' {
 		return len(p)
