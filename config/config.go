@@ -26,10 +26,10 @@ type Config struct {
 	KubeAPI KubeAPI `json:"kubeAPI"`
 	// The store on disk: recorded states, the event log, and what sinks have yet to take.
 	Store Store `json:"store"`
-	// The HTTP listeners. Changes take effect at a restart; the contents of the files named here are read anew.
+	// The HTTP listeners. Changes take effect at a restart; the contents of the files named here are read again.
 	Admin Admin `json:"admin"`
 	// The periodic comparison of the recorded states with the cluster.
-	Audit Audit `json:"audit"`
+	ConsistencyCheck ConsistencyCheck `json:"consistencyCheck"`
 	// What to watch; at least one watch.
 	Watches []Watch `json:"watches" jsonschema:"required,minItems=1"`
 	// Which change goes to which sink. Without routes every watch goes to every sink.
@@ -112,12 +112,12 @@ type AdminTLS struct {
 	ClientCAFile string `json:"clientCAFile"`
 }
 
-// Audit is a periodic comparison of the recorded states with a fresh list. What it
-// finds is delivered as an event with "repair": true.
-type Audit struct {
-	// Whether to audit.
+// ConsistencyCheck is a periodic comparison of the recorded states with a fresh list.
+// Each difference is delivered as an event with "repair": true.
+type ConsistencyCheck struct {
+	// Whether to run the check.
 	Enabled bool `json:"enabled"`
-	// Time between two audits of a watch, with some jitter.
+	// Time between two checks of a watch, with some jitter.
 	Interval time.Duration `json:"interval"`
 }
 

@@ -19,10 +19,10 @@ type Sink struct {
 	Retry Retry `json:"retry"`
 	// Lanes working in parallel, by object: order per object holds. Default: the kind's own.
 	Concurrency *int `json:"concurrency,omitempty" jsonschema:"minimum=1,maximum=256"`
-	// What becomes of an event larger than the destination takes. deadLetter: it is set aside. truncate: it is cut, to the metadata of its object if need be, and marked as truncated.
-	Oversize string `json:"oversize" jsonschema:"enum=deadLetter,enum=truncate"`
-	// Where a sink starts that was not there before. now: with the next change. snapshot: with the current state of what it is routed, as sync events. start: with the oldest event still in the log, of those that went through routes that lead to it now. At watcherd's very first start there is no difference, as the watches' own first sync reaches every sink.
-	From string `json:"from" jsonschema:"enum=now,enum=snapshot,enum=start"`
+	// Handling of an event that exceeds the destination's size limit. deadLetter: it becomes a dead letter. truncate: it is cut, to the metadata of its object if necessary, and marked as truncated.
+	OnOversize string `json:"onOversize" jsonschema:"enum=deadLetter,enum=truncate"`
+	// Position at which a new sink starts. latest: the next change. snapshot: the current state of all objects routed to it, as sync events, then changes. earliest: the oldest event in the log that passed a route to this sink. At the first start with an empty store all three are the same: the initial sync of the watches reaches every sink.
+	StartFrom string `json:"startFrom" jsonschema:"enum=latest,enum=snapshot,enum=earliest"`
 
 	// Kind is the sink's kind: the key its settings stand under.
 	Kind string `json:"-"`
@@ -61,7 +61,7 @@ const (
 	OversizeDeadLetter = "deadLetter"
 	OversizeTruncate   = "truncate"
 
-	FromNow      = "now"
-	FromSnapshot = "snapshot"
-	FromStart    = "start"
+	StartLatest   = "latest"
+	StartSnapshot = "snapshot"
+	StartEarliest = "earliest"
 )

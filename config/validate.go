@@ -21,7 +21,7 @@ func (c *Config) problems() []*Error {
 	k.cluster()
 	k.store()
 	k.admin()
-	k.audit()
+	k.consistencyCheck()
 	k.watches()
 	k.sinks()
 	k.routes()
@@ -155,8 +155,8 @@ func (k *checker) store() {
 // minStore is the least budget a store can work with.
 const minStore = 16 << 20
 
-func (k *checker) audit() {
-	if a := k.config.Audit; a.Enabled {
-		k.require(a.Interval > 0, "audit.interval", "must be above 0; to turn the audit off set audit.enabled: false")
+func (k *checker) consistencyCheck() {
+	if c := k.config.ConsistencyCheck; c.Enabled {
+		k.require(c.Interval > 0, "consistencyCheck.interval", "must be above 0; to turn the check off set consistencyCheck.enabled: false")
 	}
 }

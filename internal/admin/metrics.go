@@ -46,8 +46,8 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Help: "Events sent on event streams.",
 		}),
 		cut: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "watcherd_admin_streams_cut_total",
-			Help: "Event streams ended because their reader did not read.",
+			Name: "watcherd_admin_streams_disconnected_total",
+			Help: "Event streams disconnected because the client read too slowly.",
 		}),
 	}
 	for _, code := range []int{http.StatusUnauthorized, http.StatusForbidden} {

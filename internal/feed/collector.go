@@ -67,9 +67,9 @@ var (
 		{"errors", func(r *status.Route) uint64 { return r.Errors }},
 	}
 
-	keptDesc     = prometheus.NewDesc("watcherd_sink_dead_letters", "Dead letters that are kept.", []string{"sink"}, nil)
+	keptDesc     = prometheus.NewDesc("watcherd_sink_dead_letters_kept", "Dead letters currently kept.", []string{"sink"}, nil)
 	orphanedDesc = prometheus.NewDesc("watcherd_sink_orphaned_events", "Events kept for a sink that is not configured any more; 0 for one that is.", []string{"sink"}, nil)
-	beatDesc     = prometheus.NewDesc("watcherd_committer_last_beat_timestamp_seconds", "When the committer last turned to its queue.", nil, nil)
+	beatDesc     = prometheus.NewDesc("watcherd_committer_last_iteration_timestamp_seconds", "Time of the committer's last iteration.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

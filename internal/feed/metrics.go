@@ -39,8 +39,8 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Events made durable in the event log, by type.",
 		}, []string{"type"}),
 		filteredTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_events_filtered_total",
-			Help: "Changes recorded in the ledger that no route asked for.",
+			Name: "watcherd_events_unrouted_total",
+			Help: "Changes recorded in the ledger that no route matched.",
 		}, []string{"type"}),
 		gapsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_gaps_total",
@@ -55,20 +55,20 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Stretches of history that were lost at the API server, and in which a list shows that nothing was missed: no gap is reported.",
 		}, []string{"resource"}),
 		repairsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_audit_repairs_total",
-			Help: "Changes that only the periodic audit found.",
+			Name: "watcherd_consistency_repairs_total",
+			Help: "Changes that the watch missed and the consistency check found.",
 		}, []string{"resource"}),
 		staleTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_stale_states_total",
 			Help: "States of objects that were handed over again, older than the recorded ones: they are no change.",
 		}, []string{"resource"}),
 		auditsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_audits_total",
-			Help: "Comparisons of a resource's recorded states with the cluster: clean, repaired (a difference made the resource be listed again) or unfinished.",
+			Name: "watcherd_consistency_checks_total",
+			Help: "Consistency checks of a resource by result: clean, repaired (a difference caused a relist) or unfinished.",
 		}, []string{"resource", "result"}),
 		forgottenTotal: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "watcherd_ledger_forgotten_total",
-			Help: "Feeds whose recorded states were forgotten, as no watch had read them for longer than events are kept.",
+			Name: "watcherd_ledger_partitions_deleted_total",
+			Help: "Ledger partitions deleted because no watch had read them for longer than the retention.",
 		}),
 	}
 	m.scrubbedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{

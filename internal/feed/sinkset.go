@@ -26,7 +26,7 @@ type sinkWorker struct {
 func (m *Manager) prepareSinks(next *plan.State, diff plan.Plan) error {
 	for _, name := range slices.Concat(diff.Sinks.Add, diff.Sinks.Replace) {
 		from := outbox.FromNow
-		if next.Sink(name).From == plan.FromStart {
+		if next.Sink(name).StartFrom == plan.StartEarliest {
 			from = outbox.FromLogStart
 		}
 		if _, err := m.store.Queue(name); err != nil { // new to the store
@@ -91,7 +91,7 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 		Hidden:       m.editsTightened.Load,
 		Delivery:     spec.Delivery,
 		Retry:        delivery.Retry{Initial: spec.Retry.Initial, Max: spec.Retry.Max, PoisonAttempts: spec.Retry.PoisonAttempts},
-		Oversize:     delivery.Oversize(spec.Oversize),
+		Oversize:     delivery.Oversize(spec.OnOversize),
 		DrainTimeout: m.cfg.Drain / 2,
 		CloseTimeout: m.cfg.Drain / 8, // it is waited for up to twice
 		Logger:       log,

@@ -83,7 +83,7 @@ type Event struct {
 	Selection         Selection
 	FinalStateUnknown bool // the deletion was found by comparison: Object may not be the very last state
 	Replay            bool // delivered again on an operator's request
-	Repair            bool // found by the periodic audit
+	Repair            bool // found by the consistency check
 	Truncated         bool // too large for the sink: OldObject, Patch and all of Object, or of it but its metadata, may be left out
 
 	Gap *GapData // only in a Gap

@@ -40,7 +40,7 @@ type Sink interface {
 
 // Limits is what a destination can take. The worker never hands Write more.
 type Limits struct {
-	MaxEventBytes int // largest encoded event in bytes; 0: no limit. A larger one follows the oversize policy.
+	MaxEventBytes int // largest encoded event in bytes; 0: no limit. A larger one follows the onOversize setting.
 	MaxBatch      int // most events in one Write; 0: no limit
 }
 

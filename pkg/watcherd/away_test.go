@@ -140,7 +140,7 @@ kind: WatcherConfig
 cluster: {name: test}
 store: {path: %s}
 admin: {listen: %q}
-audit: {enabled: false}
+consistencyCheck: {enabled: false}
 watches: [{name: w, %s}]
 sinks: [{name: hook, webhook: {url: %q}, retry: {initial: 50ms, max: 100ms}}]
 `, filepath.Join(p.dir, "data"), p.admin, watch, sink.URL)

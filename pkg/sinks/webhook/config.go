@@ -51,7 +51,7 @@ type Config struct {
 	Compress string `json:"compress,omitempty" jsonschema:"enum=none,enum=gzip,default=none"`
 
 	// MaxEventBytes is the largest event that the endpoint takes, before compression.
-	// A larger one follows the sink's oversize policy. 0: no limit.
+	// A larger one follows the sink's onOversize setting. 0: no limit.
 	MaxEventBytes sinks.Bytes `json:"maxEventBytes,omitempty" jsonschema:"oneof_type=string;integer"`
 
 	// Results reads the body of a 2xx answer as a results document, which says of each
