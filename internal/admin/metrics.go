@@ -9,21 +9,23 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watcherd/watcherd/internal/prom"
 )
 
 type metrics struct {
-	registerer prometheus.Registerer
-	requests   *prometheus.CounterVec
-	duration   *prometheus.HistogramVec
-	denied     *prometheus.CounterVec
-	streams    prometheus.Gauge
-	sent       prometheus.Counter
-	cut        prometheus.Counter
+	group        *prom.Group
+	requests     *prometheus.CounterVec
+	duration     *prometheus.HistogramVec
+	denied       *prometheus.CounterVec
+	streams      prometheus.Gauge
+	sent         prometheus.Counter
+	disconnected prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
-		registerer: r,
+		group: prom.NewGroup(r),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_admin_requests_total",
 			Help: "Requests answered, by handler and status code.",
@@ -45,7 +47,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "watcherd_admin_stream_events_total",
 			Help: "Events sent on event streams.",
 		}),
-		cut: prometheus.NewCounter(prometheus.CounterOpts{
+		disconnected: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "watcherd_admin_streams_disconnected_total",
 			Help: "Event streams disconnected because the client read too slowly.",
 		}),
@@ -53,27 +55,15 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	for _, code := range []int{http.StatusUnauthorized, http.StatusForbidden} {
 		m.denied.WithLabelValues(http.StatusText(code))
 	}
-	for i, c := range m.collectors() {
-		if err := r.Register(c); err != nil {
-			for _, done := range m.collectors()[:i] {
-				r.Unregister(done)
-			}
-			return nil, fmt.Errorf("metrics of the admin listener: %w", err)
-		}
+	if err := m.group.RegisterAll(m.requests, m.duration, m.denied, m.streams, m.sent, m.disconnected); err != nil {
+		return nil, fmt.Errorf("register metrics of the admin listener: %w", err)
 	}
 	return m, nil
 }
 
-func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.duration, m.denied, m.streams, m.sent, m.cut}
-}
-
 func (m *metrics) unregister() {
-	if m == nil {
-		return
-	}
-	for _, c := range m.collectors() {
-		m.registerer.Unregister(c)
+	if m != nil {
+		m.group.Close()
 	}
 }
 

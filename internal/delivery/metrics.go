@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/watcherd/watcherd/internal/prom"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -12,8 +13,7 @@ import (
 // metrics are one worker's series. All carry the sink's name as a constant
 // label, so that workers sharing a registry never touch each other's.
 type metrics struct {
-	registerer prometheus.Registerer
-	registered []prometheus.Collector
+	group *prom.Group
 
 	types     map[event.Type]prometheus.Counter
 	delivery  prometheus.Histogram
@@ -39,8 +39,8 @@ const (
 
 func newMetrics(cfg *Config) (*metrics, error) {
 	m := &metrics{
-		registerer: prometheus.WrapRegistererWith(prometheus.Labels{"sink": cfg.Name}, cfg.Registerer),
-		types:      map[event.Type]prometheus.Counter{},
+		group: prom.NewGroup(prometheus.WrapRegistererWith(prometheus.Labels{"sink": cfg.Name}, cfg.Registerer)),
+		types: map[event.Type]prometheus.Counter{},
 		delivery: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "watcherd_sink_delivery_duration_seconds",
 			Help:    "How long the sink took for one write, failed ones included.",
@@ -98,29 +98,10 @@ func newMetrics(cfg *Config) (*metrics, error) {
 	for _, s := range states {
 		m.states.WithLabelValues(string(s))
 	}
-	return m, m.register(
+	return m, m.group.RegisterAll(
 		delivered, m.delivery, m.batch, m.errors, m.letters, m.retries, m.truncated, m.states, m.blocked, m.stalled,
 		newQueueCollector(cfg.Queue),
 	)
-}
-
-// register registers all or none.
-func (m *metrics) register(cs ...prometheus.Collector) error {
-	for _, c := range cs {
-		if err := m.registerer.Register(c); err != nil {
-			m.unregister()
-			return err
-		}
-		m.registered = append(m.registered, c)
-	}
-	return nil
-}
-
-func (m *metrics) unregister() {
-	for _, c := range m.registered {
-		m.registerer.Unregister(c)
-	}
-	m.registered = nil
 }
 
 // written counts a write that came back.

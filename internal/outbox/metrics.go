@@ -1,11 +1,12 @@
 package outbox
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watcherd/watcherd/internal/prom"
 )
 
 // metrics are the store's own; what concerns a sink's queue is exported by its
@@ -20,11 +21,13 @@ type metrics struct {
 	expired       prometheus.Counter
 	repaired      prometheus.Counter
 	collectors    []prometheus.Collector
+	group         *prom.Group
 }
 
 func newMetrics(s *Store) *metrics {
 	name := func(n string) string { return prometheus.BuildFQName("watcherd", "store", n) }
 	m := &metrics{
+		group: prom.NewGroup(s.opts.Registerer),
 		commitSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    name("commit_duration_seconds"),
 			Help:    "Time a commit took, fsync included.",
@@ -96,29 +99,10 @@ func (m *metrics) deleted(reason string, gone counter) {
 // register makes the metrics and registers them, all or none.
 func (s *Store) register() error {
 	s.metrics = newMetrics(s)
-	r := s.opts.Registerer
-	if r == nil {
-		return nil
-	}
-	var errs []error
-	for _, c := range s.metrics.collectors {
-		if err := r.Register(c); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("register the store's metrics: %w", err)
+	if err := s.metrics.group.RegisterAll(s.metrics.collectors...); err != nil {
+		return fmt.Errorf("register metrics of the store: %w", err)
 	}
 	return nil
-}
-
-func (s *Store) unregister() {
-	if s.opts.Registerer == nil {
-		return
-	}
-	for _, c := range s.metrics.collectors {
-		s.opts.Registerer.Unregister(c)
-	}
 }
 
 // heldCollector shows what of the log each queue holds back, those of sinks that

@@ -25,7 +25,7 @@ func (d *daemon) listenAdmin(ctx context.Context, p *parts) (*admin.Server, erro
 		Listen: a.Listen, Probes: a.Probes,
 		TokenFile: a.TokenFile, CertFile: a.CertFile, KeyFile: a.KeyFile, ClientCAFile: a.ClientCAFile,
 		Status: p.status, Objects: p, Log: p, Commands: p, Sinks: p, Letters: letters{p},
-		Stopping: p.stopping, Gatherer: d.Registerer, Registerer: d.Registerer, Logger: d.log,
+		Stopping: p.stopping, Gatherer: d.Gatherer, Registerer: d.Registerer, Logger: d.log,
 	})
 }
 
