@@ -10,7 +10,7 @@ import (
 	"github.com/watcherd/watcherd/config/internal/strict"
 )
 
-// Validate checks everything that needs nobody else. Parse and Load have done so;
+// Validate checks everything that needs no cluster and no sink. Parse and Load have done so;
 // it is for a Config made by a program. An error is an *[Errors].
 func (c *Config) Validate() error { return NewErrors(c.problems()...) }
 
@@ -52,7 +52,7 @@ func (k *checker) require(ok bool, path, format string, args ...any) {
 	}
 }
 
-// oneOf reports a value that is none of those allowed.
+// oneOf reports a value that is not one of those allowed.
 func (k *checker) oneOf(path, value string, allowed ...string) {
 	if slices.Contains(allowed, value) {
 		return

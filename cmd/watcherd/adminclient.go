@@ -245,7 +245,7 @@ func (c *adminClient) unreachable(ctx context.Context, err error) error {
 	return fmt.Errorf("the daemon at %s cannot be reached: %w", c.base, err)
 }
 
-// refused reads what the daemon says is wrong.
+// refused reads the daemon's error message.
 func (c *adminClient) refused(resp *http.Response) error {
 	b, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	p := &admin.Problem{}

@@ -24,7 +24,7 @@ func newDeadLettersCommand() *cobra.Command {
 	cmd.AddCommand(
 		newLettersListCommand(&flags),
 		newLettersActCommand(&flags, "retry", "Deliver dead letters again",
-			"Retry puts dead letters at the end of the sink's queue: those at the given positions, or all.", "put back into the queue of"),
+			"Retry puts dead letters at the end of the sink's queue: those at the given positions, or all.", "requeued for"),
 		newLettersActCommand(&flags, "drop", "Delete dead letters",
 			"Drop deletes dead letters for good: those at the given positions, or all.", "dropped from"),
 	)

@@ -90,7 +90,7 @@ func newReloadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "reload",
 		Short:   "Have the configuration read and applied now",
-		Long:    "Reload does at once what the daemon does when its file changes, and says what became of it.",
+		Long:    "Reload reloads the configuration file now instead of waiting for a change, and prints the outcome.",
 		Example: "  watcherd reload",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -103,7 +103,7 @@ func newReloadCommand() *cobra.Command {
 				return err
 			}
 			if c.LastError != "" {
-				return errors.New("the former configuration goes on: " + c.LastError)
+				return errors.New("reload failed; the previous configuration is still active: " + c.LastError)
 			}
 			for _, key := range c.NeedsRestart {
 				fmt.Fprintf(cmd.ErrOrStderr(), "watcherd: the change of %s takes effect at a restart\n", key)

@@ -74,7 +74,7 @@ func newRBACCommand() *cobra.Command {
 	return cmd
 }
 
-// given tells whether a cluster was chosen on the command line.
+// given reports whether the command line names a cluster.
 func (f *kubeFlags) given() bool { return f.kubeconfig != "" || f.context != "" }
 
 // servedBy asks a cluster what it serves.

@@ -136,7 +136,7 @@ func exportFile(cmd *cobra.Command, dir, output string) (err error) {
 	return exportError(feed.Export(dir, w))
 }
 
-// exportError tells a store that cannot be opened from a disk that is full.
+// exportError distinguishes a store that cannot be opened from a full disk.
 func exportError(err error) error {
 	if errors.Is(err, outbox.ErrLocked) || errors.Is(err, outbox.ErrNewerFormat) || errors.Is(err, outbox.ErrDamaged) {
 		return fmt.Errorf("%w: %w", watcherd.ErrStoreOpen, err)

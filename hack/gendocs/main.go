@@ -147,7 +147,7 @@ func (p *page) block(s *schema) (definition string, list bool) {
 	return d, false
 }
 
-// kind says in words what is written there.
+// kind describes the type of a value.
 func (p *page) kind(s *schema) string {
 	switch {
 	case s.Items != nil:

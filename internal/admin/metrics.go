@@ -28,20 +28,20 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 		group: prom.NewGroup(r),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_admin_requests_total",
-			Help: "Requests answered, by handler and status code.",
+			Help: "Requests by handler and status code.",
 		}, []string{"handler", "code"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "watcherd_admin_request_duration_seconds",
-			Help:    "How long answers took, streams aside.",
+			Help:    "Duration of requests except event streams.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
 		}, []string{"handler"}),
 		denied: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_admin_denied_total",
-			Help: "Requests that were not let through, by reason.",
+			Help: "Requests rejected, by reason.",
 		}, []string{"reason"}),
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "watcherd_admin_event_streams",
-			Help: "Event streams that are open.",
+			Help: "Open event streams.",
 		}),
 		sent: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "watcherd_admin_stream_events_total",
@@ -84,7 +84,7 @@ func (m *metrics) instrument(pattern string, next http.Handler) http.Handler {
 	})
 }
 
-// handlerName is a pattern's path; what is not found shares one.
+// handlerName is a pattern's path; unknown paths share one.
 func handlerName(pattern string) string {
 	_, path, ok := strings.Cut(pattern, " ")
 	if !ok {
@@ -119,5 +119,5 @@ func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 type promLogger struct{ log *slog.Logger }
 
 func (l promLogger) Println(v ...any) {
-	l.log.Error("some metrics could not be collected", "error", strings.TrimSpace(fmt.Sprintln(v...)))
+	l.log.Error("metrics collection failed", "error", strings.TrimSpace(fmt.Sprintln(v...)))
 }

@@ -28,7 +28,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		observedTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_notifications_observed_total",
-			Help: "Informer notifications taken, before they are compared with the ledger.",
+			Help: "Informer notifications received, before the comparison with the ledger.",
 		}, []string{"resource"}),
 		watchedTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_watch_changes_total",
@@ -44,15 +44,15 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}, []string{"type"}),
 		gapsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_gaps_total",
-			Help: "Stretches of history that were lost at the API server.",
+			Help: "Gaps: periods whose history the API server no longer has.",
 		}, []string{"watch", "resource", "cause"}),
 		gapSeconds: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_gap_seconds_total",
-			Help: "How long the stretches of history were that were lost at the API server.",
+			Help: "Total duration of the gaps.",
 		}, []string{"watch", "resource", "cause"}),
 		quietTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_quiet_gaps_total",
-			Help: "Stretches of history that were lost at the API server, and in which a list shows that nothing was missed: no gap is reported.",
+			Help: "Periods without history in which, by a list, no change was missed; no gap is reported.",
 		}, []string{"resource"}),
 		repairsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_consistency_repairs_total",
@@ -60,7 +60,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		}, []string{"resource"}),
 		staleTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_stale_states_total",
-			Help: "States of objects that were handed over again, older than the recorded ones: they are no change.",
+			Help: "Object states received that are older than the recorded ones; they are ignored.",
 		}, []string{"resource"}),
 		auditsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_consistency_checks_total",
@@ -73,15 +73,15 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	}
 	m.scrubbedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watcherd_scrub_items_total",
-		Help: "Recorded events and states that were rewritten because the configuration hides more than before, or could not be (failed).",
+		Help: "Recorded events and states by result of the scrub: rewritten to hide what the configuration hides now, or failed.",
 	}, []string{"result"})
 	m.scrubbing = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "watcherd_scrub_pending",
-		Help: "1 while recorded events or states hold something that the configuration hides.",
+		Help: "1 while recorded events or states contain values that the configuration hides.",
 	})
 	m.scrubbed = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "watcherd_scrub_done_timestamp_seconds",
-		Help: "When the store was last rewritten because the configuration hides more than before.",
+		Help: "Time of the last completed scrub.",
 	})
 	for _, result := range []string{"rewritten", "failed"} {
 		m.scrubbedTotal.WithLabelValues(result)

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Plan is what leads from one state to another.
+// Plan is the difference between two states.
 type Plan struct {
 	Watches, Sinks Change
 
@@ -32,7 +32,7 @@ func (p Plan) Empty() bool {
 	return p.Watches.Empty() && p.Sinks.Empty() && !p.RoutesChanged && !p.StoreChanged && !p.ConsistencyCheckChanged
 }
 
-// Diff tells what leads from old to new; old may be nil, for nothing at all.
+// Diff returns the plan from old to new. A nil old is the empty state.
 func Diff(old, new *State) Plan {
 	if old == nil {
 		old = &State{Cluster: new.Cluster, KubeAPI: new.KubeAPI, Store: new.Store, Admin: new.Admin, ConsistencyCheck: new.ConsistencyCheck}

@@ -122,7 +122,7 @@ func removedBy(paths []string, path string) string {
 	return ""
 }
 
-// identity are the paths by which objects and their versions are told apart.
+// identity are the paths that identify an object and its version.
 var identity = []string{
 	"apiVersion", "kind", "metadata.name", "metadata.namespace", "metadata.uid",
 	"metadata.resourceVersion",
@@ -144,7 +144,7 @@ func (k *compiler) keepsIdentity(path string, paths []string) {
 		}
 		for _, id := range identity {
 			if value, err := compact.ParsePath(id); err == nil && parsed.Covers(value) {
-				k.fault(item(path, i), "%s tells objects apart and has to stay", id)
+				k.fault(item(path, i), "%s identifies objects and cannot be removed", id)
 				break
 			}
 		}

@@ -72,7 +72,7 @@ func (r *Resource) same(other *Resource) bool {
 	return r.GroupResource() == other.GroupResource() && r.Namespace == other.Namespace
 }
 
-// Keep adds what before has and a says nothing of. now gives the edits that
+// Keep adds what before has and a does not name. now gives the edits that
 // such a resource is to have at present in a namespace, or in all if that is empty; not
 // ok means those that it had.
 func (a *Accepted) Keep(before Accepted, now func(gr schema.GroupResource, namespace string) (route.Edits, bool)) {

@@ -20,16 +20,16 @@ func (f *follower) succeeded(next *plan.State) {
 	f.setStatus(func(s *Status) { *s = status })
 }
 
-// mended records that the file says what runs already.
-func (f *follower) mended() {
+// restored records that the file equals the active configuration again.
+func (f *follower) restored() {
 	f.retry = false
 	if f.Status().LastError != nil {
-		f.log.Info("the config file says again what is running")
+		f.log.Info("config file matches the active configuration again")
 	}
 	f.succeeded(f.running)
 }
 
-// rejected records that the file is not what runs, and says it unless it was the
+// rejected records that the file could not be applied, and logs it unless it was the
 // last thing said.
 func (f *follower) rejected(r result, err error) {
 	f.metrics.count(r)

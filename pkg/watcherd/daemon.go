@@ -28,13 +28,13 @@ import (
 // watches start when discovery succeeds.
 const contactTimeout = 5 * time.Second
 
-// Options are what Run needs besides the configuration file.
+// Options are the inputs of Run in addition to the configuration file.
 type Options struct {
 	// ConfigFile is the path of the configuration; it is watched for changes.
 	ConfigFile string
 	// State is the result of [Load] for ConfigFile; if nil, Run loads the file.
 	State *State
-	// REST says how to reach the API server. Its rate limits are replaced by the
+	// REST is the connection to the API server. Its rate limits are replaced by the
 	// configuration's.
 	REST *rest.Config
 	// ClusterName is the name of the cluster if the configuration gives none;
@@ -57,7 +57,7 @@ type Options struct {
 	// InformerName names the daemon's informers in the metrics of [ExportClientGo];
 	// unique in the process, "" for none.
 	InformerName string
-	// Version is what the daemon says of itself in its status and metrics.
+	// Version is the daemon's version in its status and metrics.
 	Version string
 	// ReloadInterval is the least time from one reload to the next; 5 s if 0.
 	ReloadInterval time.Duration
@@ -86,9 +86,9 @@ func (o *Options) setDefaults() error {
 
 // Run runs the daemon until ctx is done, which is a clean end and returns nil, or
 // until it cannot keep its promises any more. [ErrConfig], [ErrStoreOpen] and
-// [ErrStore] tell the causes apart that need different acts; any other error is
+// [ErrStore] distinguish the causes that need different actions; any other error is
 // of the start: a port is taken, the API server is another cluster than the store's.
-// An API server that is away ends nothing.
+// An unavailable API server is not an error.
 func Run(ctx context.Context, o Options) error {
 	if err := o.setDefaults(); err != nil {
 		return err
@@ -172,9 +172,9 @@ type daemon struct {
 //
 // The order of the end: with ctx, the reload watcher and the resolver stop, and the
 // admin listener ends its event streams and commands and is no longer ready; the
-// feed stops its informers, commits what they handed over and drains its sinks
+// feed stops its informers, commits what they delivered and drains its sinks
 // (see feed.Manager.Run); the admin listener, which shows all that, and the store's
-// upkeep go on until then, and the store is closed last.
+// upkeep continue until then, and the store is closed last.
 func (d *daemon) run(ctx context.Context, st *plan.State) error {
 	if err := registerProcess(d.Registerer, d.Version); err != nil {
 		return err

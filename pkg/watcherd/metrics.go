@@ -55,7 +55,7 @@ func newRequestMetrics(r prometheus.Registerer) (*requestMetrics, error) {
 		}, []string{"code", "method", "host"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "rest_client_request_duration_seconds",
-			Help:    "Time until the API server began to answer, by verb and host.",
+			Help:    "Time to the response headers of the API server, by verb and host.",
 			Buckets: prometheus.ExponentialBuckets(0.002, 4, 8),
 		}, []string{"verb", "host"}),
 	}

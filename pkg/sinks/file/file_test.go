@@ -189,7 +189,7 @@ func destination(format sinks.Format) func(t *testing.T) sinktest.Destination {
 			},
 			Break:  disturb(false),
 			Refuse: disturb(true),
-			Mend: func(*testing.T) {
+			Repair: func(*testing.T) {
 				must(os.RemoveAll(folder))
 				must(os.Rename(aside, folder))
 			},

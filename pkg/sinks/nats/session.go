@@ -18,13 +18,13 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// session is a connection, which mends itself, and what is known about it.
+// session is a connection, which reconnects by itself, and its state.
 type session struct {
 	conn    *client.Conn
 	line    *line
 	js      jetstream.JetStream // nil for core NATS
-	alarm   *alarm              // rung by what the server says out of turn
-	closed  chan struct{}       // closed when the connection's goroutines have been told so
+	alarm   *alarm              // rung by unsolicited messages of the server
+	closed  chan struct{}       // closed when the connection's goroutines have to stop
 	checked atomic.Bool         // the stream was looked at since the last failure
 	maxMsg  atomic.Int64        // the stream's own limit; 0: none or not known
 	payload atomic.Int64        // the server's limit

@@ -11,7 +11,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
 )
 
-// Pretty says when to write the form for people instead of JSON.
+// Pretty defines when to write the form for people instead of JSON.
 type Pretty string
 
 // The values of `pretty`.

@@ -152,7 +152,7 @@ func (c *clients) close() {
 }
 
 // fingerprint is of the contents: a mounted volume is swapped by a link, and the
-// times of its files tell little.
+// times of its files prove little.
 func (c *clients) fingerprint() [sha256.Size]byte {
 	h := sha256.New()
 	for _, path := range [...]string{c.tls.CAFile, c.tls.CertFile, c.tls.KeyFile} {
