@@ -174,7 +174,7 @@ func decodeQuantity(d *strict.Decoder, n strict.Node, into *resource.Quantity) {
 		return
 	}
 	if !quantity.MatchString(text) {
-		d.Report(n, "%q is no quantity; %s", strict.Shorten(text), want)
+		d.Report(n, "%q is not a quantity; %s", strict.Shorten(text), want)
 		return
 	}
 	q, err := resource.ParseQuantity(text)

@@ -128,7 +128,7 @@ func (f *adminFlags) tls() (*tls.Config, error) {
 		}
 		cfg.RootCAs = x509.NewCertPool()
 		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--ca-file: there is no PEM certificate in %s", f.caFile)
+			return nil, fmt.Errorf("--ca-file: no PEM certificate in %s", f.caFile)
 		}
 	}
 	if (f.certFile == "") != (f.keyFile == "") {

@@ -31,8 +31,8 @@ func newGetCommand() *cobra.Command {
 	var o getOptions
 	cmd := &cobra.Command{
 		Use:   "get RESOURCE [NAME]",
-		Short: "Show the objects that the watches see",
-		Long: "Get prints objects as a running daemon knows them, from its caches: what its watches do not see is not there,\n" +
+		Short: "Show objects of the watches",
+		Long: "Get prints objects from the caches of a running daemon. Objects outside its watches are missing,\n" +
 			"dropped and redacted fields are not there either, and the API server is not asked. RESOURCE is what kubectl\n" +
 			"takes: a plural, singular, short name or kind, with version and group if necessary. Without -n all namespaces\n" +
 			"are shown.",

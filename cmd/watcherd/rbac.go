@@ -66,8 +66,8 @@ func newRBACCommand() *cobra.Command {
 	}
 	addConfigFlag(cmd, &file)
 	flags := cmd.Flags()
-	flags.BoolVar(&server, "server", false, "ask the cluster which resources names and wildcards mean")
-	flags.BoolVar(&optional, "optional", true, "include rules that the daemon can do without")
+	flags.BoolVar(&server, "server", false, "resolve names and wildcards with the cluster")
+	flags.BoolVar(&optional, "optional", true, "include optional rules")
 	flags.StringVar(&to.Name, "service-account", "watcherd", "name of the daemon's service account, and part of the roles' names")
 	flags.StringVarP(&to.Namespace, "namespace", "n", "watcherd", "namespace of the service account")
 	kube.bind(flags)

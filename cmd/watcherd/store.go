@@ -35,7 +35,7 @@ func newStoreCommand() *cobra.Command {
 	var flags storeFlags
 	cmd := &cobra.Command{
 		Use:   "store",
-		Short: "Check or export the store of a daemon that does not run",
+		Short: "Check or export the store of a stopped daemon",
 		Args:  usageArgs(cobra.NoArgs),
 		RunE:  helpOnly,
 	}
@@ -48,8 +48,8 @@ func newStoreCommand() *cobra.Command {
 func newStoreCheckCommand(flags *storeFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:     "check (--store DIR | --config FILE)",
-		Short:   "Read the whole store and report what is wrong with it",
-		Long:    "Check reads everything in the store and compares what belongs together. It changes nothing. The daemon must not run.",
+		Short:   "Read the whole store and report damage",
+		Long:    "Check reads and cross-checks everything in the store. It changes nothing. The daemon must be stopped.",
 		Example: "  watcherd store check --config watcherd.yaml",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

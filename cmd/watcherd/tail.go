@@ -49,14 +49,14 @@ func newTailCommand() *cobra.Command {
 	}
 	o.admin.bind(cmd)
 	flags := cmd.Flags()
-	flags.StringSliceVar(&o.routes, "route", nil, "only events that this route took")
+	flags.StringSliceVar(&o.routes, "route", nil, "only events that this route matched")
 	flags.StringSliceVar(&o.resources, "resource", nil, "only events of this resource, as kubectl names it; *.GROUP for a group")
 	flags.StringSliceVarP(&o.namespaces, "namespace", "n", nil, "only events of this namespace")
 	flags.StringSliceVar(&o.types, "type", nil, "only events of this type: added, updated, deleted, sync or gap")
-	flags.StringVar(&o.since, "since", "", "begin in the past: how long ago (15m, 2h, 3d), a time, or a sequence")
+	flags.StringVar(&o.since, "since", "", "start in the past: how long ago (15m, 2h, 3d), a time, or a sequence")
 	flags.StringVarP(&o.output, "output", "o", "pretty", "pretty or json (CloudEvents, one per line)")
-	flags.BoolVar(&o.noFollow, "no-follow", false, "end at the end of the log")
-	flags.IntVar(&o.limit, "limit", 0, "end after as many events")
+	flags.BoolVar(&o.noFollow, "no-follow", false, "stop at the end of the log")
+	flags.IntVar(&o.limit, "limit", 0, "stop after this number of events")
 	return cmd
 }
 

@@ -70,7 +70,7 @@ func (s *Server) checkRoutes(names []string) error {
 	}
 	for _, name := range names {
 		if !slices.Contains(known, name) {
-			return problemf(http.StatusNotFound, "there is no route %q; there are %s", name, strings.Join(known, ", "))
+			return problemf(http.StatusNotFound, "unknown route %q; known are %s", name, strings.Join(known, ", "))
 		}
 	}
 	return nil

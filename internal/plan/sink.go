@@ -22,7 +22,7 @@ func (k *compiler) sink(i int) Sink {
 	}
 	settings, ok := c.Settings.(sinks.Config)
 	if !ok {
-		k.fault(item("sinks", i), "%q is no kind of sink", c.Kind)
+		k.fault(item("sinks", i), "unknown kind of sink %q", c.Kind)
 		return s
 	}
 	s.Config = settings

@@ -172,10 +172,10 @@ func badResource(name string) string {
 	case strings.ToLower(name) != name:
 		return "is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps"
 	case !resourcePattern.MatchString(name):
-		return "is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *"
+		return "is not a resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *"
 	}
 	if _, err := route.ParseResource(name); err != nil {
-		return "is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *"
+		return "is not a resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *"
 	}
 	return ""
 }

@@ -48,11 +48,11 @@ func (w *Watcher) Run(ctx context.Context) error {
 		f.warn(w.cfg.Running)
 	}
 	if ownMount(w.cfg.Path) {
-		w.log.Warn("the config file is a mount of its own: when it is replaced outside, this process will not see it; mount its folder instead")
+		w.log.Warn("config file is a mount point: its replacement outside is not detected; mount its folder instead")
 	}
 	folder, err := w.watchDir(filepath.Dir(w.cfg.Path))
 	if err != nil {
-		w.log.Warn("no notifications for the config file; it is polled", "every", w.timing.poll, "error", err)
+		w.log.Warn("no notifications for the config file; polling", "every", w.timing.poll, "error", err)
 	}
 	defer folder.close()
 	return f.loop(ctx, folder)
@@ -71,7 +71,7 @@ func (f *follower) loop(ctx context.Context, folder *folder) error {
 				f.look()
 			}
 		case err := <-folder.losses():
-			f.log.Debug("notifications for the config file were lost; it is read", "error", err)
+			f.log.Debug("notifications for the config file lost; reading it", "error", err)
 			f.look()
 		case <-poll.C:
 			folder.renew()
@@ -174,6 +174,6 @@ func (f *follower) apply(ctx context.Context, s fileContent, next *plan.State) {
 // warn logs what the state allows and looks like a mistake.
 func (f *follower) warn(s *plan.State) {
 	for _, warning := range s.Warnings {
-		f.log.Warn("the configuration looks like a mistake", "problem", warning)
+		f.log.Warn("configuration warning", "problem", warning)
 	}
 }

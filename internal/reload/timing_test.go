@@ -209,7 +209,7 @@ func TestBadFilesChangeNothingAndAreReportedOnce(t *testing.T) {
 				if !d.successful() {
 					t.Errorf("still %v", d.watcher.Status().LastError)
 				}
-				if n := d.logged("says again what is running"); n != 1 {
+				if n := d.logged("matches the active configuration again"); n != 1 {
 					t.Errorf("the end of it was said %d times", n)
 				}
 				d.write(content("c"))

@@ -226,7 +226,7 @@ func (a *archivist) work() {
 
 		if err := a.tidy(j); err != nil && a.stop.Err() == nil {
 			a.metrics.archiveErrors.Inc()
-			a.log.Warn("tidy rotated files; tried again after the next rotation", "file", j.name, "error", err)
+			a.log.Warn("compress or delete rotated files; retry after the next rotation", "file", j.name, "error", err)
 		}
 	}
 }

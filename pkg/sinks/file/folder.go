@@ -43,7 +43,7 @@ func (d *folder) prepare() (replaced bool, err error) {
 		}
 		d.log.Warn("folder of the file sink was replaced or removed; reopening its files", "path", d.path)
 		if err := d.close(); err != nil {
-			d.log.Warn("close files of a folder that is gone", "path", d.path, "error", err)
+			d.log.Warn("close files of a removed folder", "path", d.path, "error", err)
 		}
 	}
 	if err := makeFolder(d.path); err != nil {
@@ -104,7 +104,7 @@ func (d *folder) open(name string) (*logFile, error) {
 			return f, nil
 		}
 		if err := d.drop(f); err != nil {
-			d.log.Warn("close a file that was moved away", "file", name, "error", err)
+			d.log.Warn("close a moved file", "file", name, "error", err)
 		}
 	}
 	d.trim()
@@ -122,7 +122,7 @@ func (d *folder) trim() {
 	for len(d.files) >= d.maxOpen {
 		f, _ := d.recent.Back().Value.(*logFile)
 		if err := d.drop(f); err != nil {
-			d.log.Warn("close the least used file", "file", f.name, "error", err)
+			d.log.Warn("close the least recently used file", "file", f.name, "error", err)
 		}
 	}
 }
@@ -199,9 +199,9 @@ func (d *folder) adopt(f *logFile, created bool) error {
 	switch {
 	case cut > 0:
 		d.metrics.repairs.Inc()
-		d.log.Warn("cut off a torn end, which a crash had left; its events come again", "file", f.name, "bytes", cut)
+		d.log.Warn("removed an incomplete last line; its events are delivered again", "file", f.name, "bytes", cut)
 	case f.size > size:
-		d.log.Warn("ended the last line of a file that another program wrote", "file", f.name)
+		d.log.Warn("terminated the last line of another program's file", "file", f.name)
 	}
 	return nil
 }

@@ -136,7 +136,7 @@ func (s *sink) fail(groups []*group, g *group, err error) {
 			continue
 		}
 		if undo := s.undo(other); undo != nil {
-			s.log.Warn("cannot cut off a batch again; its events will be there twice", "file", other.name, "error", undo)
+			s.log.Warn("rollback of a batch failed; its events will be duplicated", "file", other.name, "error", undo)
 		}
 	}
 }

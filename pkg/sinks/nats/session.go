@@ -134,7 +134,7 @@ func (s *sink) options(c *session) ([]client.Option, error) {
 			c.checked.Store(false)
 			c.payload.Store(nc.MaxPayload())
 			s.metrics.connected.Set(1)
-			s.log.Info("connection to NATS made again", "server", nc.ConnectedAddr())
+			s.log.Info("connection to NATS restored", "server", nc.ConnectedAddr())
 		}),
 		client.ClosedHandler(func(*client.Conn) { close(c.closed) }),
 		client.ErrorHandler(func(_ *client.Conn, _ *client.Subscription, err error) {
@@ -201,7 +201,7 @@ func (s *sink) rereader(what string, secret sinks.Secret) (func() string, error)
 		if v, err := secret.Value(); err == nil {
 			last = v
 		} else {
-			s.log.Warn("secret cannot be read again; its last value stays in use", "secret", what, "error", err)
+			s.log.Warn("secret could not be read; its last value stays in use", "secret", what, "error", err)
 		}
 		return last
 	}, nil

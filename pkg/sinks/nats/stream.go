@@ -29,7 +29,7 @@ func (s *sink) check(ctx context.Context, c *session) error {
 	stream, err := c.js.Stream(hearing, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) && s.stream.Create {
 		if stream, err = c.js.CreateStream(hearing, s.newStream()); err == nil {
-			s.log.Info("stream made", "stream", name, "subjects", s.stream.Subjects)
+			s.log.Info("stream created", "stream", name, "subjects", s.stream.Subjects)
 		}
 	}
 	if hearing.Err() != nil && ctx.Err() == nil {

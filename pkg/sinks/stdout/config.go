@@ -77,7 +77,7 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 		return nil, err
 	}
 	if o.Stdout == nil {
-		return nil, errors.New("there is no standard output to write to")
+		return nil, errors.New("no standard output to write to")
 	}
 	s := &sink{out: o.Stdout, io: solo.New(), encode: o.Format.AppendLine}
 	if c.Pretty == Always || c.Pretty == Auto && pretty.IsTerminal(o.Stdout) {
