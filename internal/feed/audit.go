@@ -17,7 +17,7 @@ import (
 )
 
 // causeAudit is the cause of the gap that an audit's finding leaves.
-const causeAudit = "audit"
+const causeAudit = "consistencyCheck"
 
 const (
 	// auditPause is how often the audit looks whether one is due.
@@ -60,18 +60,18 @@ func (m *Manager) auditLoop(ctx context.Context) {
 		case <-tick.C:
 		}
 		st := m.currentState()
-		if st == nil || !st.Audit.Enabled || m.cfg.Now().Sub(last) < time.Duration(float64(st.Audit.Interval)*jitter) {
+		if st == nil || !st.ConsistencyCheck.Enabled || m.cfg.Now().Sub(last) < time.Duration(float64(st.ConsistencyCheck.Interval)*jitter) {
 			continue
 		}
 		last = m.cfg.Now()
 		jitter = 1 + rand.Float64()/4
 		sources := m.sourceList()
-		pause := auditPace(st.Audit.Interval, sources)
+		pause := auditPace(st.ConsistencyCheck.Interval, sources)
 		for _, s := range sources {
 			err := m.audit(ctx, s, pause)
 			if err != nil && ctx.Err() == nil {
 				m.metrics.audited(s, auditUnfinished)
-				s.log.Warn("audit did not finish; the next one starts over", "error", err)
+				s.log.Warn("consistency check did not finish; the next one starts over", "error", err)
 			}
 		}
 	}
@@ -167,11 +167,11 @@ func (m *Manager) audit(ctx context.Context, s *source, pause time.Duration) err
 	}
 	switch {
 	case a.rollback != nil:
-		s.log.Warn("the audit found an object at an earlier version than the recorded one: the cluster was restored, listing again", "namespace", a.rollback.namespace, "name", a.rollback.name, "resourceVersion", a.rollback.listed.version)
+		s.log.Warn("consistency check found an object at an earlier version than recorded: the cluster was restored; relisting", "namespace", a.rollback.namespace, "name", a.rollback.name, "resourceVersion", a.rollback.listed.version)
 		m.metrics.audited(s, auditRepaired)
 		sub.Relist(dynamicfactory.CauseRollback)
 	case a.lost > 0:
-		s.log.Warn("the audit found changes that the watch did not report: listing again, the differences are delivered as repairs", "objects", a.lost)
+		s.log.Warn("consistency check found missed changes; relisting and delivering them as repairs", "objects", a.lost)
 		m.metrics.audited(s, auditRepaired)
 		sub.Relist(causeAudit)
 	default:

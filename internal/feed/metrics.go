@@ -28,7 +28,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		observedTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_notifications_observed_total",
-			Help: "Informer notifications taken, before they are compared with the ledger.",
+			Help: "Informer notifications received, before the comparison with the ledger.",
 		}, []string{"resource"}),
 		watchedTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_watch_changes_total",
@@ -39,49 +39,49 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Events made durable in the event log, by type.",
 		}, []string{"type"}),
 		filteredTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_events_filtered_total",
-			Help: "Changes recorded in the ledger that no route asked for.",
+			Name: "watcherd_events_unrouted_total",
+			Help: "Changes recorded in the ledger that no route matched.",
 		}, []string{"type"}),
 		gapsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_gaps_total",
-			Help: "Stretches of history that were lost at the API server.",
+			Help: "Gaps: periods whose history the API server no longer has.",
 		}, []string{"watch", "resource", "cause"}),
 		gapSeconds: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_gap_seconds_total",
-			Help: "How long the stretches of history were that were lost at the API server.",
+			Help: "Total duration of the gaps.",
 		}, []string{"watch", "resource", "cause"}),
 		quietTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_quiet_gaps_total",
-			Help: "Stretches of history that were lost at the API server, and in which a list shows that nothing was missed: no gap is reported.",
+			Help: "Periods without history in which, by a list, no change was missed; no gap is reported.",
 		}, []string{"resource"}),
 		repairsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_audit_repairs_total",
-			Help: "Changes that only the periodic audit found.",
+			Name: "watcherd_consistency_repairs_total",
+			Help: "Changes that the watch missed and the consistency check found.",
 		}, []string{"resource"}),
 		staleTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_stale_states_total",
-			Help: "States of objects that were handed over again, older than the recorded ones: they are no change.",
+			Help: "Object states received that are older than the recorded ones; they are ignored.",
 		}, []string{"resource"}),
 		auditsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_audits_total",
-			Help: "Comparisons of a resource's recorded states with the cluster: clean, repaired (a difference made the resource be listed again) or unfinished.",
+			Name: "watcherd_consistency_checks_total",
+			Help: "Consistency checks of a resource by result: clean, repaired (a difference caused a relist) or unfinished.",
 		}, []string{"resource", "result"}),
 		forgottenTotal: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "watcherd_ledger_forgotten_total",
-			Help: "Feeds whose recorded states were forgotten, as no watch had read them for longer than events are kept.",
+			Name: "watcherd_ledger_partitions_deleted_total",
+			Help: "Ledger partitions deleted because no watch had read them for longer than the retention.",
 		}),
 	}
 	m.scrubbedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watcherd_scrub_items_total",
-		Help: "Recorded events and states that were rewritten because the configuration hides more than before, or could not be (failed).",
+		Help: "Recorded events and states by result of the scrub: rewritten to hide what the configuration hides now, or failed.",
 	}, []string{"result"})
 	m.scrubbing = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "watcherd_scrub_pending",
-		Help: "1 while recorded events or states hold something that the configuration hides.",
+		Help: "1 while recorded events or states contain values that the configuration hides.",
 	})
 	m.scrubbed = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "watcherd_scrub_done_timestamp_seconds",
-		Help: "When the store was last rewritten because the configuration hides more than before.",
+		Help: "Time of the last completed scrub.",
 	})
 	for _, result := range []string{"rewritten", "failed"} {
 		m.scrubbedTotal.WithLabelValues(result)

@@ -214,7 +214,7 @@ const dueMeta = "snapshot-due/"
 
 // oweSnapshot notes that a sink begins with a snapshot, if it does.
 func (m *Manager) oweSnapshot(sink *plan.Sink) error {
-	if sink.From != plan.FromSnapshot {
+	if sink.StartFrom != plan.StartSnapshot {
 		return nil
 	}
 	if err := putMeta(m.store, dueMeta+sink.Name, []byte("{}")); err != nil {
@@ -227,7 +227,7 @@ func (m *Manager) oweSnapshot(sink *plan.Sink) error {
 func (m *Manager) dueSnapshots(st *plan.State) (due []string, err error) {
 	for i := range st.Sinks {
 		s := &st.Sinks[i]
-		if s.From != plan.FromSnapshot {
+		if s.StartFrom != plan.StartSnapshot {
 			continue
 		}
 		_, ok, err := m.store.Meta(dueMeta + s.Name)

@@ -28,8 +28,8 @@ func Compile(c *config.Config) (*State, error) {
 			DeadLetterMaxBytes: c.Store.DeadLetters.MaxBytes.Value(),
 			DeadLetterMaxAge:   c.Store.DeadLetters.MaxAge,
 		},
-		Admin: compileAdmin(c.Admin),
-		Audit: Audit{Enabled: c.Audit.Enabled, Interval: c.Audit.Interval},
+		Admin:            compileAdmin(c.Admin),
+		ConsistencyCheck: ConsistencyCheck{Enabled: c.ConsistencyCheck.Enabled, Interval: c.ConsistencyCheck.Interval},
 	}
 	for i := range c.Watches {
 		s.Watches = append(s.Watches, k.watch(i))

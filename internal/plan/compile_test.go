@@ -89,25 +89,25 @@ sinks:
   batch: {maxEvents: 1, maxBytes: 1Ki, maxWait: 0s}
   concurrency: 9
   retry: {initial: 1s, max: 2s, poisonAttempts: 7}
-  oversize: truncate
-  from: snapshot
+  onOversize: truncate
+  startFrom: snapshot
 - {name: c, console: {}, batch: {maxEvents: 2}}
 `)
 	want := []plan.Sink{{
 		Name: "a", Kind: "post", Config: &post{URL: "x"}, Format: sinks.CloudEvents,
-		Delivery: sinks.Delivery{MaxEvents: 50, MaxBytes: 2 << 20, MaxWait: time.Second, Concurrency: 3},
-		Retry:    plan.Retry{Initial: 500 * time.Millisecond, Max: 5 * time.Minute, PoisonAttempts: 3},
-		Oversize: plan.OversizeDeadLetter, From: plan.FromNow,
+		Delivery:   sinks.Delivery{MaxEvents: 50, MaxBytes: 2 << 20, MaxWait: time.Second, Concurrency: 3},
+		Retry:      plan.Retry{Initial: 500 * time.Millisecond, Max: 5 * time.Minute, PoisonAttempts: 3},
+		OnOversize: plan.OversizeDeadLetter, StartFrom: plan.StartLatest,
 	}, {
 		Name: "b", Kind: "post", Config: &post{URL: "y"}, Format: sinks.JSON,
-		Delivery: sinks.Delivery{MaxEvents: 1, MaxBytes: 1024, Concurrency: 9},
-		Retry:    plan.Retry{Initial: time.Second, Max: 2 * time.Second, PoisonAttempts: 7},
-		Oversize: plan.OversizeTruncate, From: plan.FromSnapshot,
+		Delivery:   sinks.Delivery{MaxEvents: 1, MaxBytes: 1024, Concurrency: 9},
+		Retry:      plan.Retry{Initial: time.Second, Max: 2 * time.Second, PoisonAttempts: 7},
+		OnOversize: plan.OversizeTruncate, StartFrom: plan.StartSnapshot,
 	}, {
 		Name: "c", Kind: "console", Config: &console{}, Format: sinks.CloudEvents, BatchMode: true,
-		Delivery: sinks.Delivery{MaxEvents: 2, MaxBytes: 1 << 20, Concurrency: 1},
-		Retry:    plan.Retry{Initial: 500 * time.Millisecond, Max: 5 * time.Minute, PoisonAttempts: 3},
-		Oversize: plan.OversizeDeadLetter, From: plan.FromNow,
+		Delivery:   sinks.Delivery{MaxEvents: 2, MaxBytes: 1 << 20, Concurrency: 1},
+		Retry:      plan.Retry{Initial: 500 * time.Millisecond, Max: 5 * time.Minute, PoisonAttempts: 3},
+		OnOversize: plan.OversizeDeadLetter, StartFrom: plan.StartLatest,
 	}}
 	if diff := cmp.Diff(want, s.Sinks, comparable, cmp.AllowUnexported(console{})); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -120,15 +120,15 @@ cluster: {name: prod}
 kubeAPI: {qps: 1.5, burst: 2}
 store: {path: /data, maxBytes: 1Gi, retention: {maxAge: 1h, maxBytes: 1Mi}, minFree: 1Ki, deadLetters: {maxAge: 2h, maxBytes: 3Mi}}
 admin: {listen: ":1", probes: ":2", auth: {tokenFile: t}, tls: {certFile: c, keyFile: k, clientCAFile: ca}}
-audit: {enabled: false, interval: 2h}
+consistencyCheck: {enabled: false, interval: 2h}
 watches: [{name: w, resources: [pods]}]
 `)
 	s.Watches, s.Router, s.Hash = nil, nil, ""
 	want := &plan.State{
 		Cluster: "prod", KubeAPI: plan.KubeAPI{QPS: 1.5, Burst: 2},
-		Store: plan.Store{Path: "/data", MaxBytes: 1 << 30, RetentionMaxAge: time.Hour, RetentionMaxBytes: 1 << 20, MinFree: 1 << 10, DeadLetterMaxAge: 2 * time.Hour, DeadLetterMaxBytes: 3 << 20},
-		Admin: plan.Admin{Listen: ":1", Probes: ":2", TokenFile: "t", CertFile: "c", KeyFile: "k", ClientCAFile: "ca"},
-		Audit: plan.Audit{Interval: 2 * time.Hour},
+		Store:            plan.Store{Path: "/data", MaxBytes: 1 << 30, RetentionMaxAge: time.Hour, RetentionMaxBytes: 1 << 20, MinFree: 1 << 10, DeadLetterMaxAge: 2 * time.Hour, DeadLetterMaxBytes: 3 << 20},
+		Admin:            plan.Admin{Listen: ":1", Probes: ":2", TokenFile: "t", CertFile: "c", KeyFile: "k", ClientCAFile: "ca"},
+		ConsistencyCheck: plan.ConsistencyCheck{Interval: 2 * time.Hour},
 	}
 	if diff := cmp.Diff(want, s, comparable); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

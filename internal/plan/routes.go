@@ -62,7 +62,7 @@ func (k *compiler) router(specs []route.Spec) *route.Router {
 	return r
 }
 
-// warnings are what looks like a mistake: watches nobody gets, sinks nothing
+// warnings are probable mistakes: watches that no route takes, sinks that nothing
 // reaches, resources that a route waits for in vain.
 func (k *compiler) warnings(specs []route.Spec) []*config.Error {
 	c := k.config

@@ -15,10 +15,10 @@ type State struct {
 	Hash    string // of the whole configuration; equal for files that say the same
 	Cluster string // name of the cluster; empty: the kubeconfig's
 
-	KubeAPI KubeAPI
-	Store   Store
-	Admin   Admin
-	Audit   Audit
+	KubeAPI          KubeAPI
+	Store            Store
+	Admin            Admin
+	ConsistencyCheck ConsistencyCheck
 
 	Watches []Watch
 	Sinks   []Sink
@@ -71,8 +71,8 @@ type Admin struct {
 	CertFile, KeyFile, ClientCAFile string
 }
 
-// Audit is the periodic comparison with the cluster.
-type Audit struct {
+// ConsistencyCheck is the periodic comparison with the cluster.
+type ConsistencyCheck struct {
 	Enabled  bool
 	Interval time.Duration
 }
@@ -126,8 +126,8 @@ type Sink struct {
 	Delivery   sinks.Delivery // the block's settings over the kind's defaults
 	BatchMode  bool           // several events may go out as one message
 	Retry      Retry
-	Oversize   string // OversizeDeadLetter or OversizeTruncate
-	From       string // FromNow, FromSnapshot or FromStart
+	OnOversize string // OversizeDeadLetter or OversizeTruncate
+	StartFrom  string // StartLatest, StartSnapshot or StartEarliest
 
 	Fingerprint string
 }
@@ -138,12 +138,12 @@ type Retry struct {
 	PoisonAttempts int
 }
 
-// The values of Oversize and From.
+// The values of OnOversize and StartFrom.
 const (
 	OversizeDeadLetter = config.OversizeDeadLetter
 	OversizeTruncate   = config.OversizeTruncate
 
-	FromNow      = config.FromNow
-	FromSnapshot = config.FromSnapshot
-	FromStart    = config.FromStart
+	StartLatest   = config.StartLatest
+	StartSnapshot = config.StartSnapshot
+	StartEarliest = config.StartEarliest
 )

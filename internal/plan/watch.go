@@ -123,7 +123,7 @@ func removedBy(paths []string, path string) string {
 	return ""
 }
 
-// identity are the paths by which objects and their versions are told apart.
+// identity are the paths that identify an object and its version.
 var identity = []string{
 	"apiVersion", "kind", "metadata.name", "metadata.namespace", "metadata.uid",
 	"metadata.resourceVersion",
@@ -145,7 +145,7 @@ func (k *compiler) keepsIdentity(path string, paths []string) {
 		}
 		for _, id := range identity {
 			if value, err := rawjson.ParsePath(id); err == nil && parsed.Covers(value) {
-				k.fault(item(path, i), "%s tells objects apart and has to stay", id)
+				k.fault(item(path, i), "%s identifies objects and cannot be removed", id)
 				break
 			}
 		}
@@ -173,10 +173,10 @@ func badResource(name string) string {
 	case strings.ToLower(name) != name:
 		return "is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps"
 	case !resourcePattern.MatchString(name):
-		return "is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *"
+		return "is not a resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *"
 	}
 	if _, err := selector.ParseResource(name); err != nil {
-		return "is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *"
+		return "is not a resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *"
 	}
 	return ""
 }

@@ -11,15 +11,15 @@ import (
 	"github.com/watcherd/watcherd/config"
 )
 
-// snapshot is what a look at the file found: content, or why there is none.
-type snapshot struct {
+// fileContent is the result of reading the file: its content or an error.
+type fileContent struct {
 	data []byte
 	sum  [sha256.Size]byte
 	err  error
 }
 
 // same reports whether two looks found the same.
-func (s snapshot) same(other snapshot) bool {
+func (s fileContent) same(other fileContent) bool {
 	if s.err != nil || other.err != nil {
 		return s.err != nil && other.err != nil && s.err.Error() == other.err.Error()
 	}
@@ -30,26 +30,26 @@ var errEmpty = errors.New("the config file is empty")
 
 // read looks at the file. What is larger than a configuration may be is cut right
 // above that, so that it is refused as such.
-func read(path string) snapshot {
+func read(path string) fileContent {
 	info, err := os.Stat(path)
 	if err != nil {
-		return snapshot{err: err}
+		return fileContent{err: err}
 	}
 	if !info.Mode().IsRegular() {
 		// Opening a pipe would block.
-		return snapshot{err: fmt.Errorf("%s is not a regular file", path)}
+		return fileContent{err: fmt.Errorf("%s is not a regular file", path)}
 	}
 	file, err := os.Open(path)
 	if err != nil {
-		return snapshot{err: err}
+		return fileContent{err: err}
 	}
 	defer file.Close()
 	data, err := io.ReadAll(io.LimitReader(file, config.MaxSize+1))
 	if err != nil {
-		return snapshot{err: err}
+		return fileContent{err: err}
 	}
 	if len(bytes.TrimSpace(data)) == 0 {
-		return snapshot{err: errEmpty}
+		return fileContent{err: errEmpty}
 	}
-	return snapshot{data: data, sum: sha256.Sum256(data)}
+	return fileContent{data: data, sum: sha256.Sum256(data)}
 }

@@ -106,9 +106,9 @@ users: [{name: proxy, user: {}}]
 	return name
 }
 
-// TestAuditFindsWhatTheWatchDidNotTell loses an update, a creation and a deletion
+// TestConsistencyCheckFindsMissedChanges loses an update, a creation and a deletion
 // between server and daemon.
-func TestAuditFindsWhatTheWatchDidNotTell(t *testing.T) {
+func TestConsistencyCheckFindsMissedChanges(t *testing.T) {
 	c := testcluster.Shared(t)
 	c.Apply(t, widgetCRD)
 	ns := c.Namespace(t)
@@ -120,7 +120,7 @@ apiVersion: watcherd.dev/v1alpha1
 kind: WatcherConfig
 store: {path: ./data}
 admin: {listen: ""}
-audit: {interval: 3s}
+consistencyCheck: {interval: 3s}
 watches: [{name: all, resources: [widgets.example.com], namespaces: {include: [%s]}}]
 routes: [{name: all, payload: [object, oldObject], sinks: [archive]}]
 sinks: [{name: archive, file: {path: "./events/{resource}.jsonl"}}]
@@ -160,7 +160,7 @@ sinks: [{name: archive, file: {path: "./events/{resource}.jsonl"}}]
 		}
 		return m
 	}
-	// The audit waits until the watch has come as far as its list. Further writes
+	// The check waits until the watch has come as far as its list. Further writes
 	// show that sooner than the next bookmark.
 	eventually(t, func() bool {
 		w.settleAll(d.path("events"), widget)
@@ -173,7 +173,7 @@ sinks: [{name: archive, file: {path: "./events/{resource}.jsonl"}}]
 		t.Errorf("repairs are %v, want %v", got, want)
 	}
 	checkExact(t, w.history, readEvents(t, d.path("events")))
-	if !strings.Contains(d.log.String(), "audit") {
-		t.Error("the log doesn't mention the audit")
+	if !strings.Contains(d.log.String(), "consistency check") {
+		t.Error("the log doesn't mention the consistency check")
 	}
 }
