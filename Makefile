@@ -1,4 +1,4 @@
-# Few targets, each one command. CONTRIBUTING.md says what you need: Go and make.
+# Few targets, each one command. Requirements: CONTRIBUTING.md.
 SHELL := /bin/bash
 
 # Not affected by the GOFLAGS that the playground is linted with.

@@ -8,7 +8,7 @@ import (
 	"github.com/watcherd/watcherd/config/internal/strict"
 )
 
-// What a configuration file says of itself.
+// The type metadata of a configuration file.
 const (
 	APIVersion = "watcherd.dev/v1alpha1"
 	Kind       = "WatcherConfig"
@@ -22,19 +22,19 @@ type Config struct {
 	Kind string `json:"kind" jsonschema:"required,enum=WatcherConfig"`
 	// The cluster that is watched.
 	Cluster Cluster `json:"cluster"`
-	// How fast the API server may be asked. Takes effect at a restart.
+	// Rate limit of requests to the API server. Takes effect at a restart.
 	KubeAPI KubeAPI `json:"kubeAPI"`
-	// The store on disk: recorded states, the event log, and what sinks have yet to take.
+	// The store on disk: recorded states, the event log, and the pending events of each sink.
 	Store Store `json:"store"`
-	// The HTTP listeners. Changes take effect at a restart; the contents of the files named here are read anew.
+	// The HTTP listeners. Changes take effect at a restart; the contents of the files named here are read again.
 	Admin Admin `json:"admin"`
 	// The periodic comparison of the recorded states with the cluster.
-	Audit Audit `json:"audit"`
+	ConsistencyCheck ConsistencyCheck `json:"consistencyCheck"`
 	// What to watch; at least one watch.
 	Watches []Watch `json:"watches" jsonschema:"required,minItems=1"`
 	// Which change goes to which sink. Without routes every watch goes to every sink.
 	Routes []Route `json:"routes"`
-	// Where changes are delivered. Without sinks they are only kept in the event log, for tail and replay.
+	// Destinations of the changes. Without sinks they are only kept in the event log, for tail and replay.
 	Sinks []Sink `json:"sinks"`
 
 	source source
@@ -62,15 +62,15 @@ type Store struct {
 	MaxBytes resource.Quantity `json:"maxBytes"`
 	// How long delivered events are kept for replay.
 	Retention Retention `json:"retention"`
-	// How many events that sinks refused for good are kept, and for how long.
+	// Limits of the dead letters: events that sinks rejected for good.
 	DeadLetters DeadLetters `json:"deadLetters"`
 	// Free disk space below which the watches pause.
 	MinFree resource.Quantity `json:"minFree"`
 }
 
-// Retention says how long delivered events are kept: until one of the two is reached.
+// Retention limits the delivered events that are kept, by age and by size.
 type Retention struct {
-	// Age at which a delivered event is forgotten.
+	// Age at which a delivered event expires.
 	MaxAge time.Duration `json:"maxAge"`
 	// Bytes of delivered events to keep. Default: 4Gi, but no more than half of store.maxBytes.
 	MaxBytes resource.Quantity `json:"maxBytes"`
@@ -90,7 +90,7 @@ type Admin struct {
 	Listen string `json:"listen"`
 	// Address of a second listener with /livez, /readyz and /metrics only, for kubelet and Prometheus; empty for none.
 	Probes string `json:"probes"`
-	// Who may use the listener.
+	// Authentication of the listener's clients.
 	Auth *AdminAuth `json:"auth,omitempty"`
 	// TLS of the listener.
 	TLS *AdminTLS `json:"tls,omitempty"`
@@ -112,12 +112,12 @@ type AdminTLS struct {
 	ClientCAFile string `json:"clientCAFile"`
 }
 
-// Audit is a periodic comparison of the recorded states with a fresh list. What it
-// finds is delivered as an event with "repair": true.
-type Audit struct {
-	// Whether to audit.
+// ConsistencyCheck is a periodic comparison of the recorded states with a fresh list.
+// Each difference is delivered as an event with "repair": true.
+type ConsistencyCheck struct {
+	// Whether to run the check.
 	Enabled bool `json:"enabled"`
-	// Time between two audits of a watch, with some jitter.
+	// Time between two checks of a watch, with some jitter.
 	Interval time.Duration `json:"interval"`
 }
 

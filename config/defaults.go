@@ -19,8 +19,8 @@ func Default() Config {
 			DeadLetters: DeadLetters{MaxAge: 7 * 24 * time.Hour, MaxBytes: resource.MustParse("1Gi")},
 			MinFree:     resource.MustParse("512Mi"),
 		},
-		Admin: Admin{Listen: "127.0.0.1:8080"},
-		Audit: Audit{Enabled: true, Interval: time.Hour},
+		Admin:            Admin{Listen: "127.0.0.1:8080"},
+		ConsistencyCheck: ConsistencyCheck{Enabled: true, Interval: time.Hour},
 	}
 }
 
@@ -45,10 +45,10 @@ func DefaultRoute() Route {
 // up to the kind.
 func DefaultSink() Sink {
 	return Sink{
-		Format:   FormatCloudEvents,
-		Retry:    Retry{Initial: 500 * time.Millisecond, Max: 5 * time.Minute, PoisonAttempts: 3},
-		Oversize: OversizeDeadLetter,
-		From:     FromNow,
+		Format:     FormatCloudEvents,
+		Retry:      Retry{Initial: 500 * time.Millisecond, Max: 5 * time.Minute, PoisonAttempts: 3},
+		OnOversize: OversizeDeadLetter,
+		StartFrom:  StartLatest,
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package config holds the types of watcherd's configuration file, reads it
-// strictly, and checks what can be checked without asking anybody.
+// strictly, and checks what can be checked without a cluster or a sink.
 //
 // Guarantees:
 //
@@ -8,7 +8,7 @@
 //   - Parsing is pure: no environment, no other file, no network. Nothing in the
 //     file is expanded; secrets are named ({env: NAME} or {file: PATH}), never
 //     written down, so a Config and its raw blocks hold none.
-//   - Whatever the input, time and memory stay proportional to it ([MaxSize]).
+//   - Time and memory are proportional to the input ([MaxSize]).
 //
 // Selectors, CEL expressions, key paths and resource names are only carried
 // here; internal/plan compiles them and reports at the same places ([Config.ErrorAt]).

@@ -82,7 +82,7 @@ func TestHostileInputIsCheap(t *testing.T) {
 		"tags":               fill(header+"x: [", "!!int a,", "]"),
 		"tabs":               fill(header+"x:", "\t", "1"),
 		"indents":            indented(),
-		"long durations":     fill(header+"audit: {interval: ", "9", "s}\n"),
+		"long durations":     fill(header+"consistencyCheck: {interval: ", "9", "s}\n"),
 		"long quantity":      fill(header+"store: {maxBytes: ", "9", "}\n"),
 		"long number":        fill(header+"kubeAPI: {burst: ", "9", "}\n"),
 		"ors":                fill(header+"x: ", "a b ", ""),

@@ -24,7 +24,7 @@ const MaxSize = 1 << 20
 // constructor of its settings: a pointer to a struct with json tags that holds
 // the kind's defaults. If it has a method Validate() error, that is called; the
 // errors joined in its result may have a method Field() (path, msg string) that
-// says which key of the block is meant.
+// names the key of the block.
 type Kinds = map[string]func() any
 
 // Load reads the file at path. An error is an *[Errors] unless the file cannot be
@@ -66,7 +66,7 @@ func Parse(name string, data []byte, kinds Kinds) (*Config, error) {
 		}
 	}
 	for _, e := range c.problems() {
-		// That a value is missing is no news when it could not be decoded, nor is
+		// A missing value is not reported when it could not be decoded, nor is
 		// the kind when its key is misspelt.
 		if !within(e.Path, lost) && !l.misnamed[e.Path] {
 			list = append(list, e)
@@ -96,7 +96,7 @@ type loader struct {
 	kinds   Kinds
 	decoder *strict.Decoder
 
-	misnamed map[string]bool // paths of sinks whose kind probably is a key nobody knows
+	misnamed map[string]bool // paths of sinks whose kind probably is an unknown key
 }
 
 func (l *loader) decode() {
@@ -155,7 +155,7 @@ func (l *loader) settings(kind string, block strict.Node) any {
 	return made
 }
 
-// explainText says what to write instead of a plain value for a secret, which is
+// explainText describes what to write instead of a plain value for a secret, which is
 // a type that fetches its value itself.
 func explainText(t reflect.Type) string {
 	if reflect.PointerTo(t).Implements(reflect.TypeFor[interface{ Value() (string, error) }]()) {
@@ -174,7 +174,7 @@ func decodeQuantity(d *strict.Decoder, n strict.Node, into *resource.Quantity) {
 		return
 	}
 	if !quantity.MatchString(text) {
-		d.Report(n, "%q is no quantity; %s", strict.Shorten(text), want)
+		d.Report(n, "%q is not a quantity; %s", strict.Shorten(text), want)
 		return
 	}
 	q, err := resource.ParseQuantity(text)

@@ -68,7 +68,7 @@ admin:
   probes: :8081
   auth: {tokenFile: /token}
   tls: {certFile: c, keyFile: k, clientCAFile: ca}
-audit: {enabled: false, interval: 30m}
+consistencyCheck: {enabled: false, interval: 30m}
 watches:
 - name: w
   resources: [deployments.apps, "*.example.com", {group: apps, version: v1, resource: deployments}]
@@ -117,8 +117,8 @@ sinks:
   batch: {maxEvents: 100, maxBytes: 1Mi, maxWait: 200ms}
   retry: {initial: 1s, max: 10m, poisonAttempts: 9}
   concurrency: 4
-  oversize: truncate
-  from: start
+  onOversize: truncate
+  startFrom: earliest
 `)
 	q := resource.MustParse
 	batchBytes, events, lanes, wait := q("1Mi"), 100, 4, 200*time.Millisecond
@@ -136,7 +136,7 @@ sinks:
 			Auth: &config.AdminAuth{TokenFile: "/token"},
 			TLS:  &config.AdminTLS{CertFile: "c", KeyFile: "k", ClientCAFile: "ca"},
 		},
-		Audit: config.Audit{Interval: 30 * time.Minute},
+		ConsistencyCheck: config.ConsistencyCheck{Interval: 30 * time.Minute},
 		Watches: []config.Watch{{
 			Name: "w",
 			Resources: []config.Resource{
@@ -159,7 +159,7 @@ sinks:
 			Name: "s", Kind: "lake", Format: config.FormatJSON,
 			Batch:       config.Batch{MaxEvents: &events, MaxBytes: &batchBytes, MaxWait: &wait},
 			Retry:       config.Retry{Initial: time.Second, Max: 10 * time.Minute, PoisonAttempts: 9},
-			Concurrency: &lanes, Oversize: config.OversizeTruncate, From: config.FromStart,
+			Concurrency: &lanes, OnOversize: config.OversizeTruncate, StartFrom: config.StartEarliest,
 			Settings: &lakeConfig{
 				URL: "https://lake.example.com", Token: &secret{Env: "TOKEN"}, Headers: map[string]secret{"Authorization": {File: "/auth"}},
 				Labels: map[string]string{"a": "b"}, Timeout: time.Minute, MaxBytes: q("1Mi"), Level: -5, Port: 443, Ratio: 2,
@@ -301,13 +301,13 @@ func TestConfigOfAProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Watches[0].Name = "No Good"
-	c.Audit.Interval = -1
+	c.ConsistencyCheck.Interval = -1
 	err := c.Validate()
 	list, ok := errors.AsType[*config.Errors](err)
 	if !ok || len(list.List) != 2 || list.List[0].Line != 0 {
 		t.Fatalf("%v", err)
 	}
-	if got := list.List[0].Error(); got != "audit.interval: must be above 0; to turn the audit off set audit.enabled: false" {
+	if got := list.List[0].Error(); got != "consistencyCheck.interval: must be above 0; to turn the check off set consistencyCheck.enabled: false" {
 		t.Error(got)
 	}
 	if one, ok := errors.AsType[*config.Error](err); !ok || one != list.List[0] {

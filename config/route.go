@@ -1,6 +1,6 @@
 package config
 
-// Route says which changes go to which sinks, and with what.
+// Route maps changes to sinks and defines the payload.
 type Route struct {
 	// Name of the route: lower-case letters, digits and dashes, unique among routes.
 	Name string `json:"name" jsonschema:"required"`
@@ -12,7 +12,7 @@ type Route struct {
 	Events []string `json:"events" jsonschema:"enum=added,enum=updated,enum=deleted,enum=sync"`
 	// CEL expression that must be true; it sees object, oldObject, metadata and event.
 	When string `json:"when"`
-	// What to do with an event on which the expression fails. pass: deliver it. drop: don't. Default: an object without a field that the expression reads is no match; any other failure delivers.
+	// Handling of an event on which the expression fails. pass: deliver it. drop: do not deliver it. Default: an object that lacks a field of the expression does not match; any other failure delivers the event.
 	OnError string `json:"onError" jsonschema:"enum=pass,enum=drop"`
 	// Key paths; an update counts only if one of these changed. Other types of events are not affected.
 	Changed []string `json:"changed"`

@@ -6,25 +6,25 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Sink says where to deliver. Beside the keys below it holds exactly one key
+// Sink is a destination of events. In addition to the keys below it has exactly one key
 // that names its kind.
 type Sink struct {
 	// Name of the sink: lower-case letters, digits and dashes, unique among sinks. A sink's queue belongs to its name.
 	Name string `json:"name" jsonschema:"required"`
 	// Encoding of events.
 	Format string `json:"format" jsonschema:"enum=cloudevents,enum=cloudevents-binary,enum=json"`
-	// How many events go out together; the kind's own defaults where left out.
+	// Limits of a batch of events. Default: the kind's own.
 	Batch Batch `json:"batch"`
-	// How failures are retried.
+	// Retry policy.
 	Retry Retry `json:"retry"`
-	// Lanes working in parallel, by object: order per object holds. Default: the kind's own.
+	// Number of parallel lanes. Each object belongs to one lane, so its order holds. Default: the kind's own.
 	Concurrency *int `json:"concurrency,omitempty" jsonschema:"minimum=1,maximum=256"`
-	// What becomes of an event larger than the destination takes. deadLetter: it is set aside. truncate: it is cut, to the metadata of its object if need be, and marked as truncated.
-	Oversize string `json:"oversize" jsonschema:"enum=deadLetter,enum=truncate"`
-	// Where a sink starts that was not there before. now: with the next change. snapshot: with the current state of what it is routed, as sync events. start: with the oldest event still in the log, of those that went through routes that lead to it now. At watcherd's very first start there is no difference, as the watches' own first sync reaches every sink.
-	From string `json:"from" jsonschema:"enum=now,enum=snapshot,enum=start"`
+	// Handling of an event that exceeds the destination's size limit. deadLetter: it becomes a dead letter. truncate: it is cut, to the metadata of its object if necessary, and marked as truncated.
+	OnOversize string `json:"onOversize" jsonschema:"enum=deadLetter,enum=truncate"`
+	// Position at which a new sink starts. latest: the next change. snapshot: the current state of all objects routed to it, as sync events, then changes. earliest: the oldest event in the log that passed a route to this sink. At the first start with an empty store all three are the same: the initial sync of the watches reaches every sink.
+	StartFrom string `json:"startFrom" jsonschema:"enum=latest,enum=snapshot,enum=earliest"`
 
-	// Kind is the sink's kind: the key its settings stand under.
+	// Kind is the sink's kind: the key of its settings.
 	Kind string `json:"-"`
 	// Settings is the decoded block of the kind, made by the kind's constructor.
 	Settings any `json:"-"`
@@ -36,19 +36,19 @@ type Sink struct {
 type Batch struct {
 	// Most events in one request. More than 1 lets a kind put several events into one message.
 	MaxEvents *int `json:"maxEvents,omitempty" jsonschema:"minimum=1,maximum=10000"`
-	// Bytes in one request, about.
+	// Approximate bytes in one request.
 	MaxBytes *resource.Quantity `json:"maxBytes,omitempty"`
-	// How long an incomplete batch waits for more events.
+	// Time that an incomplete batch waits for more events.
 	MaxWait *time.Duration `json:"maxWait,omitempty"`
 }
 
-// Retry is how failures are retried. Nothing is given up for its age.
+// Retry is the retry policy. No event is given up because of its age.
 type Retry struct {
-	// Wait after the first failure. It doubles with each one that follows, with jitter.
+	// Delay after the first failure. It doubles with each further failure, with jitter.
 	Initial time.Duration `json:"initial"`
-	// Longest wait between two tries.
+	// Longest delay between two attempts.
 	Max time.Duration `json:"max"`
-	// Tries for an event that the destination refuses as such, before it becomes a dead letter.
+	// Attempts for an event that the destination rejects as invalid, before it becomes a dead letter.
 	PoisonAttempts int `json:"poisonAttempts" jsonschema:"minimum=1"`
 }
 
@@ -61,7 +61,7 @@ const (
 	OversizeDeadLetter = "deadLetter"
 	OversizeTruncate   = "truncate"
 
-	FromNow      = "now"
-	FromSnapshot = "snapshot"
-	FromStart    = "start"
+	StartLatest   = "latest"
+	StartSnapshot = "snapshot"
+	StartEarliest = "earliest"
 )

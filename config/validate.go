@@ -10,7 +10,7 @@ import (
 	"github.com/watcherd/watcherd/config/internal/strict"
 )
 
-// Validate checks everything that needs nobody else. Parse and Load have done so;
+// Validate checks everything that needs no cluster and no sink. Parse and Load have done so;
 // it is for a Config made by a program. An error is an *[Errors].
 func (c *Config) Validate() error { return NewErrors(c.problems()...) }
 
@@ -21,7 +21,7 @@ func (c *Config) problems() []*Error {
 	k.cluster()
 	k.store()
 	k.admin()
-	k.audit()
+	k.consistencyCheck()
 	k.watches()
 	k.sinks()
 	k.routes()
@@ -52,7 +52,7 @@ func (k *checker) require(ok bool, path, format string, args ...any) {
 	}
 }
 
-// oneOf reports a value that is none of those allowed.
+// oneOf reports a value that is not one of those allowed.
 func (k *checker) oneOf(path, value string, allowed ...string) {
 	if slices.Contains(allowed, value) {
 		return
@@ -155,8 +155,8 @@ func (k *checker) store() {
 // minStore is the least budget a store can work with.
 const minStore = 16 << 20
 
-func (k *checker) audit() {
-	if a := k.config.Audit; a.Enabled {
-		k.require(a.Interval > 0, "audit.interval", "must be above 0; to turn the audit off set audit.enabled: false")
+func (k *checker) consistencyCheck() {
+	if c := k.config.ConsistencyCheck; c.Enabled {
+		k.require(c.Interval > 0, "consistencyCheck.interval", "must be above 0; to turn the check off set consistencyCheck.enabled: false")
 	}
 }

@@ -34,11 +34,11 @@ func (k *checker) admin() {
 func (k *checker) address(path, address string) (host string, ok bool) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
-		k.report(path, "%s is no address; write host:port, such as 127.0.0.1:8080 or :8081", quoted(address))
+		k.report(path, "%s is not an address; write host:port, such as 127.0.0.1:8080 or :8081", quoted(address))
 		return "", false
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil {
-		k.report(path, "%s is no port number", quoted(port))
+		k.report(path, "%s is not a port number", quoted(port))
 		return "", false
 	} else if n == 0 && !loopback(host) {
 		k.report(path, "port 0 would be a random one")

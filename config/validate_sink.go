@@ -20,8 +20,8 @@ func (k *checker) sinks() {
 	for i := range c.Sinks {
 		s, path := &c.Sinks[i], strict.Index("sinks", i)
 		k.oneOf(path+".format", s.Format, FormatCloudEvents, FormatCloudEventsBinary, FormatJSON)
-		k.oneOf(path+".oversize", s.Oversize, OversizeDeadLetter, OversizeTruncate)
-		k.oneOf(path+".from", s.From, FromNow, FromSnapshot, FromStart)
+		k.oneOf(path+".onOversize", s.OnOversize, OversizeDeadLetter, OversizeTruncate)
+		k.oneOf(path+".startFrom", s.StartFrom, StartLatest, StartSnapshot, StartEarliest)
 		k.delivery(path, s)
 		k.settings(path, s)
 	}

@@ -2,7 +2,7 @@ package config
 
 import "slices"
 
-// Watch says what to observe.
+// Watch selects the objects to observe.
 type Watch struct {
 	// Name of the watch: lower-case letters, digits and dashes, unique among watches.
 	Name string `json:"name" jsonschema:"required"`
@@ -18,11 +18,11 @@ type Watch struct {
 	FieldSelector string `json:"fieldSelector"`
 	// Who selects. client: watcherd does, so that an object leaving the selection is not taken for deleted. server: the API server does, which is cheaper.
 	SelectorSide string `json:"selectorSide" jsonschema:"enum=client,enum=server"`
-	// What becomes of objects found when the watch first starts, or that a reload has it cover. initial: each is delivered as a sync event. never: they are only recorded.
+	// Handling of objects that exist when the watch first starts, or that a reload adds to it. initial: each is delivered as a sync event. never: they are only recorded.
 	Snapshot string `json:"snapshot" jsonschema:"enum=initial,enum=never"`
 	// Watch metadata only, which is much cheaper. Events then carry no spec or status.
 	MetadataOnly bool `json:"metadataOnly"`
-	// Key paths that are removed before anything else sees the object, besides metadata.managedFields. A change in them alone is no event. Items of an array are dropped all ([*]), not by number.
+	// Key paths that are removed before any other processing, in addition to metadata.managedFields. A change in them alone is not an event. Items of an array are dropped all ([*]), not by number.
 	Drop []string `json:"drop"`
 	// Key paths that stay although they are dropped by default: metadata.managedFields.
 	Keep []string `json:"keep"`

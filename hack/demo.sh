@@ -13,7 +13,7 @@ say() { printf 'demo: %s\n' "$*" >&2; }
 die() { say "$@"; exit 1; }
 
 # Each job gets a process group of its own: Ctrl-C reaches only this script, which
-# then stops the jobs in the right order, whatever they have started themselves.
+# then stops the jobs in the right order, with their child processes.
 set -m
 work=
 pid_daemon= pid_churn= pid_server= pid_build=
@@ -77,7 +77,7 @@ await() {
 
 command -v go >/dev/null || die "needs the go command in PATH: see https://go.dev/dl"
 [ -x "$daemon" ] || die "$daemon is missing: run make build"
-# The daemon would say so too, but only after everything else has been started.
+# The daemon would report it too, but only after everything else has been started.
 port=$(sed -n 's/^ *listen: *"\{0,1\}[^:]*:\([0-9]\{1,\}\).*/\1/p' "$config" | head -n 1)
 port=${port:-8080}
 if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then

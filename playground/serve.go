@@ -76,7 +76,7 @@ func serve(ctx context.Context, args []string) (err error) {
 	store, err := etcd.Start(ctx, dir.Layout, etcd.Options{Fsync: *fsync, QuotaBytes: *quota})
 	if err != nil {
 		if ctx.Err() != nil {
-			return nil // told to stop before the start was through
+			return nil // stopped before the start was complete
 		}
 		return fmt.Errorf("etcd: %w", err)
 	}

@@ -16,7 +16,7 @@ import (
 
 const compactLimit = time.Minute
 
-// kubeconfig makes a kubeconfig for anybody, so that a test can be someone with
+// kubeconfig makes a kubeconfig for any user, so that a test can be one with
 // few rights.
 func kubeconfig(args []string) error {
 	fs := command.Flags("playground kubeconfig", "--dir DIR --user NAME [--groups A,B] [--out FILE]")

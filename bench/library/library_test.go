@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // objects is how many pods of 5.5 KB the caches hold.
@@ -75,7 +75,7 @@ func BenchmarkCache(b *testing.B) {
 			return f
 		}
 	}
-	editor, err := compact.NewEditor(compact.Rule{Path: "metadata.managedFields"})
+	editor, err := rawjson.NewEditor(rawjson.Rule{Path: "metadata.managedFields"})
 	if err != nil {
 		b.Fatal(err)
 	}

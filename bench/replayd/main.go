@@ -52,7 +52,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	h := &http.Server{Handler: s, ReadHeaderTimeout: 10 * time.Second, BaseContext: func(net.Listener) context.Context { return ctx }}
-	closed := context.AfterFunc(ctx, func() { _ = h.Close() }) // Serve returns, whatever it says
+	closed := context.AfterFunc(ctx, func() { _ = h.Close() }) // Serve returns; its error does not matter
 	defer closed()
 	fmt.Printf("ready http://%s\n", l.Addr())
 	if err := h.Serve(l); !errors.Is(err, http.ErrServerClosed) {

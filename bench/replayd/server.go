@@ -161,7 +161,7 @@ func watchContext(r *http.Request) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(r.Context(), timeout)
 }
 
-// discovery is what the server says it serves, in the form that predates aggregated
+// discovery is the server's discovery document, in the form that predates aggregated
 // discovery; clients take either.
 func discovery() map[string]string {
 	group := func(name string) string {

@@ -38,7 +38,7 @@ type cluster struct {
 	maps       dynamic.ResourceInterface
 }
 
-// startCluster starts the playground, which is built if need be.
+// startCluster starts the playground, which is built if necessary.
 func startCluster(ctx context.Context, dir string) (*cluster, error) {
 	path := exec.CommandContext(ctx, "go", "run", "./hack/playground")
 	path.Stderr = os.Stderr

@@ -101,7 +101,7 @@ func (b *bench) measure(ctx context.Context, part string, alone bool) error {
 	case "latency":
 		return b.latencies(ctx, alone)
 	default:
-		return fmt.Errorf("-only: %q is none of cpu, latency, sync, memory", part)
+		return fmt.Errorf("-only: unknown part %q; known are cpu, latency, sync, memory", part)
 	}
 }
 

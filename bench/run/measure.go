@@ -20,7 +20,7 @@ type bench struct {
 	results *results
 }
 
-// sizes says how much is measured.
+// sizes is how much is measured.
 type sizes struct {
 	runs                     int // of everything, the programs in turn
 	pods                     int // that the updates are spread over

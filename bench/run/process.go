@@ -51,7 +51,7 @@ func (p *process) stop() error {
 	case <-p.done:
 		return nil
 	case <-time.After(stopTimeout):
-		_ = p.cmd.Process.Kill() // the error below says enough
+		_ = p.cmd.Process.Kill() // the error below is enough
 		return fmt.Errorf("%s did not end within %v", p.name, stopTimeout)
 	}
 }

@@ -54,9 +54,9 @@ marshals type and object with encoding/json into a file (bench/baseline). Writte
 in turn, %d times, on the same machine; medians (smallest to largest).
 
 watcherd is the real binary with its durable store (every commit fsynced) and a file sink (fsynced too), defaults
-otherwise. The baseline has neither: it forgets everything when it ends.
+otherwise. The baseline has neither: it loses everything when it ends.
 
-A load average well above the number of cores says that other programs were at work: then CPU times and memory still
+A load average well above the number of cores means that other programs were at work: then CPU times and memory still
 hold, but rates, durations and, as every event waits for the disk, latencies do not.
 
 %s
@@ -71,7 +71,7 @@ two commits with benchstat (golang.org/x/perf/cmd/benchstat) on -count 10.
 `, "`make bench`", s.runs, machine(ctx, b.dir, b.commit), b.results.render(rows), s.pods, s.updates, s.baselineUpdates, latencyRate, s.latencySeconds, b.million())
 }
 
-// million says what the slope comes to.
+// million formats the slope per million objects.
 func (b *bench) million() string {
 	slope, ok := b.results.median(metricSlope, ours)
 	settled, _ := b.results.median(metricSettled(b.size.many), ours)

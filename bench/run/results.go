@@ -120,7 +120,7 @@ func (r *results) derive(c contender, s sizes) {
 
 const metricSlope = "slope"
 
-// machine says where and with what it was measured.
+// machine describes where and with what it was measured.
 func machine(ctx context.Context, dir, commit string) string {
 	var b strings.Builder
 	cpu := "unknown CPU"

@@ -128,7 +128,7 @@ func (f *adminFlags) tls() (*tls.Config, error) {
 		}
 		cfg.RootCAs = x509.NewCertPool()
 		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--ca-file: there is no PEM certificate in %s", f.caFile)
+			return nil, fmt.Errorf("--ca-file: no PEM certificate in %s", f.caFile)
 		}
 	}
 	if (f.certFile == "") != (f.keyFile == "") {
@@ -245,7 +245,7 @@ func (c *adminClient) unreachable(ctx context.Context, err error) error {
 	return fmt.Errorf("the daemon at %s cannot be reached: %w", c.base, err)
 }
 
-// refused reads what the daemon says is wrong.
+// refused reads the daemon's error message.
 func (c *adminClient) refused(resp *http.Response) error {
 	b, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	p := &admin.Problem{}

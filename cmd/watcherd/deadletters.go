@@ -16,7 +16,7 @@ func newDeadLettersCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "deadletters",
 		Aliases: []string{"deadletter", "dl"},
-		Short:   "List, retry or drop the events that a sink refused",
+		Short:   "List, retry or drop the dead letters of a sink",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE:    helpOnly,
 	}
@@ -24,7 +24,7 @@ func newDeadLettersCommand() *cobra.Command {
 	cmd.AddCommand(
 		newLettersListCommand(&flags),
 		newLettersActCommand(&flags, "retry", "Deliver dead letters again",
-			"Retry puts dead letters at the end of the sink's queue: those at the given positions, or all.", "put back into the queue of"),
+			"Retry puts dead letters at the end of the sink's queue: those at the given positions, or all.", "requeued for"),
 		newLettersActCommand(&flags, "drop", "Delete dead letters",
 			"Drop deletes dead letters for good: those at the given positions, or all.", "dropped from"),
 	)
@@ -93,7 +93,7 @@ func newLettersActCommand(flags *adminFlags, verb, short, long, done string) *co
 			for _, a := range args {
 				position, err := strconv.ParseUint(a, 10, 64)
 				if err != nil {
-					return &usageError{fmt.Errorf("%q is no position; 'watcherd deadletters list' shows them", a)}
+					return &usageError{fmt.Errorf("%q is not a position; 'watcherd deadletters list' shows them", a)}
 				}
 				r.Positions = append(r.Positions, position)
 			}

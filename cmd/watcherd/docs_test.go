@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -78,6 +79,39 @@ func checkCommands(t *testing.T, text string) {
 			short, isShort := strings.CutPrefix(name, "-")
 			if isLong && cmd.Flag(long) == nil || !isLong && isShort && cmd.Flags().ShorthandLookup(short) == nil {
 				t.Errorf("watcherd %s: there is no flag %s", m[1], name)
+			}
+		}
+	}
+}
+
+var metricName = regexp.MustCompile(`\bwatcherd_[a-z_]+`)
+
+// TestMetricNames checks that the pages, the alerts and the dashboard name metrics that
+// the reference has. A page may name a family by its prefix.
+func TestMetricNames(t *testing.T) {
+	const docs, deploy = "../../docs", "../../deploy"
+	reference, err := os.ReadFile(filepath.Join(docs, "metrics.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := metricName.FindAllString(string(reference), -1)
+	pages, err := filepath.Glob(filepath.Join(docs, "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range append(pages, filepath.Join(deploy, "prometheus", "alerts.yaml"), filepath.Join(deploy, "grafana", "watcherd.json"), "../../CHANGELOG.md") {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range metricName.FindAllString(string(text), -1) {
+			base := name
+			for _, suffix := range []string{"_bucket", "_count", "_sum"} {
+				base = strings.TrimSuffix(base, suffix)
+			}
+			prefix := strings.HasSuffix(name, "_")
+			if !slices.ContainsFunc(known, func(k string) bool { return k == name || k == base || prefix && strings.HasPrefix(k, name) }) {
+				t.Errorf("%s: there is no metric %s", file, name)
 			}
 		}
 	}

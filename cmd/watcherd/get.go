@@ -31,10 +31,10 @@ func newGetCommand() *cobra.Command {
 	var o getOptions
 	cmd := &cobra.Command{
 		Use:   "get RESOURCE [NAME]",
-		Short: "Show the objects that the watches see",
-		Long: "Get prints objects as a running daemon knows them, from its caches: what its watches do not see is not there,\n" +
+		Short: "Show objects of the watches",
+		Long: "Get prints objects from the caches of a running daemon. Objects outside its watches are missing,\n" +
 			"dropped and redacted fields are not there either, and the API server is not asked. RESOURCE is what kubectl\n" +
-			"takes: a plural, singular, short name or kind, with version and group if need be. Without -n all namespaces\n" +
+			"takes: a plural, singular, short name or kind, with version and group if necessary. Without -n all namespaces\n" +
 			"are shown.",
 		Example: "  watcherd get pods\n  watcherd get deploy -n prod -l tier=web -o wide\n  watcherd get widgets.example.com blue -n prod -o yaml\n" +
 			"  watcherd get configmaps -o name",

@@ -108,7 +108,7 @@ func newRootCommand(stdout, stderr io.Writer) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "watcherd",
 		Short:         "Change data capture for Kubernetes",
-		Long:          "watcherd watches the Kubernetes resources that a configuration names and delivers every change,\ndescribed exactly once and never lost, to webhooks, NATS, files and more.",
+		Long:          "watcherd watches the configured Kubernetes resources and delivers every change,\ndescribed exactly once and never lost, to webhooks, NATS, files and more.",
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}

@@ -25,7 +25,7 @@ func limitMemory(log *slog.Logger) {
 		return
 	}
 	if limit > 0 && limit < math.MaxInt64 { // the latter stands for none
-		log.Info("memory limit taken from the container's", "GOMEMLIMIT", limit)
+		log.Info("memory limit set from the container's limit", "GOMEMLIMIT", limit)
 	}
 }
 

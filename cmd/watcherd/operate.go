@@ -15,7 +15,7 @@ func newSinksCommand() *cobra.Command {
 	var flags adminFlags
 	cmd := &cobra.Command{
 		Use:   "sinks",
-		Short: "Resume a sink that waits, skip an event, or purge a removed sink",
+		Short: "Resume a waiting sink, skip an event, or purge a removed sink",
 		Args:  usageArgs(cobra.NoArgs),
 		RunE:  helpOnly,
 	}
@@ -24,7 +24,7 @@ func newSinksCommand() *cobra.Command {
 		newSinkActCommand(&flags, "resume", "Try a sink that is paused or backing off now",
 			"Resume makes the next attempt at once, for instance after the receiver is fixed.", "sink %s is tried now\n"),
 		newSinkSkipCommand(&flags),
-		newSinkActCommand(&flags, "purge", "Delete what is kept for a sink that is no longer configured",
+		newSinkActCommand(&flags, "purge", "Delete the backlog and dead letters of a removed sink",
 			"Purge deletes the backlog and the dead letters that are kept for a sink which was removed from the configuration.\n"+
 				"A sink that is configured cannot be purged.", "sink %s is purged\n"),
 	)
@@ -89,8 +89,8 @@ func newReloadCommand() *cobra.Command {
 	var flags adminFlags
 	cmd := &cobra.Command{
 		Use:     "reload",
-		Short:   "Have the configuration read and applied now",
-		Long:    "Reload does at once what the daemon does when its file changes, and says what became of it.",
+		Short:   "Reload the configuration now",
+		Long:    "Reload reloads the configuration file now instead of waiting for a change, and prints the outcome.",
 		Example: "  watcherd reload",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -103,7 +103,7 @@ func newReloadCommand() *cobra.Command {
 				return err
 			}
 			if c.LastError != "" {
-				return errors.New("the former configuration goes on: " + c.LastError)
+				return errors.New("reload failed; the previous configuration is still active: " + c.LastError)
 			}
 			for _, key := range c.NeedsRestart {
 				fmt.Fprintf(cmd.ErrOrStderr(), "watcherd: the change of %s takes effect at a restart\n", key)

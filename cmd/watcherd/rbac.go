@@ -66,15 +66,15 @@ func newRBACCommand() *cobra.Command {
 	}
 	addConfigFlag(cmd, &file)
 	flags := cmd.Flags()
-	flags.BoolVar(&server, "server", false, "ask the cluster which resources names and wildcards mean")
-	flags.BoolVar(&optional, "optional", true, "include rules that the daemon can do without")
+	flags.BoolVar(&server, "server", false, "resolve names and wildcards with the cluster")
+	flags.BoolVar(&optional, "optional", true, "include optional rules")
 	flags.StringVar(&to.Name, "service-account", "watcherd", "name of the daemon's service account, and part of the roles' names")
 	flags.StringVarP(&to.Namespace, "namespace", "n", "watcherd", "namespace of the service account")
 	kube.bind(flags)
 	return cmd
 }
 
-// given tells whether a cluster was chosen on the command line.
+// given reports whether the command line names a cluster.
 func (f *kubeFlags) given() bool { return f.kubeconfig != "" || f.context != "" }
 
 // servedBy asks a cluster what it serves.

@@ -48,9 +48,9 @@ func newReplayCommand() *cobra.Command {
 	}
 	flags.bind(cmd)
 	flags.addSinkFlag(cmd, cmd.Flags(), &sink)
-	cmd.Flags().StringVar(&since, "since", "", "events from then on: how long ago (15m, 2h, 3d) or a time (RFC 3339)")
+	cmd.Flags().StringVar(&since, "since", "", "events since: how long ago (15m, 2h, 3d) or a time (RFC 3339)")
 	cmd.Flags().Uint64Var(&from, "from-sequence", 0, "events from this sequence on")
-	cmd.Flags().StringVar(&until, "until", "", "events before then: how long ago or a time")
+	cmd.Flags().StringVar(&until, "until", "", "events until: how long ago or a time")
 	cmd.MarkFlagsOneRequired("since", "from-sequence")
 	cmd.MarkFlagsMutuallyExclusive("since", "from-sequence")
 	return cmd

@@ -26,7 +26,7 @@ func newRunCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "run --config FILE",
 		Short:   "Run the daemon",
-		Long:    "Run watches what the configuration names and delivers the changes until it is told to stop.\nThe configuration is reloaded when the file changes, and on SIGHUP.",
+		Long:    "Run watches the configured resources and delivers their changes until SIGTERM or SIGINT.\nIt reloads the configuration when the file changes and on SIGHUP.",
 		Example: "  watcherd run --config watcherd.yaml\n  watcherd run --config watcherd.yaml --context prod --log-format json",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -34,7 +34,7 @@ func newRunCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			// A broken configuration is told before a missing kubeconfig.
+			// An invalid configuration is reported before a missing kubeconfig.
 			state, err := watcherd.Load(configFile, watcherd.Kinds())
 			if err != nil {
 				return err
@@ -63,14 +63,14 @@ func newRunCommand() *cobra.Command {
 	addConfigFlag(cmd, &configFile)
 	kube.bind(cmd.Flags())
 	logs.bind(cmd.Flags())
-	cmd.Flags().DurationVar(&shutdown, "shutdown-timeout", 20*time.Second, "how long deliveries in flight may take after SIGTERM")
-	cmd.Flags().DurationVar(&interval, "reload-interval", 5*time.Second, "the least time from one reload of the configuration to the next")
+	cmd.Flags().DurationVar(&shutdown, "shutdown-timeout", 20*time.Second, "time for deliveries in flight to finish after SIGTERM")
+	cmd.Flags().DurationVar(&interval, "reload-interval", 5*time.Second, "minimum time between two reloads of the configuration")
 	mustMark(cmd.Flags().MarkHidden("reload-interval"))
 	return cmd
 }
 
 // catchBrokenPipes keeps a closed standard output or standard error from ending the
-// process: a write to it fails instead, which is the affair of one sink or of the log.
+// process: a write to it fails instead, which concerns one sink or the log.
 // The signal is caught and not ignored, since child processes inherit what is ignored.
 func catchBrokenPipes() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }
 

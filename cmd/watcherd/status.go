@@ -19,8 +19,8 @@ func newStatusCommand() *cobra.Command {
 	)
 	cmd := &cobra.Command{
 		Use:     "status",
-		Short:   "Show how watches, routes and sinks are doing",
-		Long:    "Status shows what a running daemon watches, what it delivers, how far behind it is, and what is wrong.",
+		Short:   "Show the state of watches, routes and sinks",
+		Long:    "Status shows the watches, routes and sinks of a running daemon, with their lag and their errors.",
 		Example: "  watcherd status\n  watcherd status -o json | jq '.sinks[] | {name, state, queued}'",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -35,7 +35,7 @@ func newStoreCommand() *cobra.Command {
 	var flags storeFlags
 	cmd := &cobra.Command{
 		Use:   "store",
-		Short: "Check or export the store of a daemon that does not run",
+		Short: "Check or export the store of a stopped daemon",
 		Args:  usageArgs(cobra.NoArgs),
 		RunE:  helpOnly,
 	}
@@ -48,8 +48,8 @@ func newStoreCommand() *cobra.Command {
 func newStoreCheckCommand(flags *storeFlags) *cobra.Command {
 	return &cobra.Command{
 		Use:     "check (--store DIR | --config FILE)",
-		Short:   "Read the whole store and report what is wrong with it",
-		Long:    "Check reads everything in the store and compares what belongs together. It changes nothing. The daemon must not run.",
+		Short:   "Read the whole store and report damage",
+		Long:    "Check reads and cross-checks everything in the store. It changes nothing. The daemon must be stopped.",
 		Example: "  watcherd store check --config watcherd.yaml",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -136,7 +136,7 @@ func exportFile(cmd *cobra.Command, dir, output string) (err error) {
 	return exportError(query.Export(dir, w))
 }
 
-// exportError tells a store that cannot be opened from a disk that is full.
+// exportError distinguishes a store that cannot be opened from a full disk.
 func exportError(err error) error {
 	if errors.Is(err, outbox.ErrLocked) || errors.Is(err, outbox.ErrNewerFormat) || errors.Is(err, outbox.ErrDamaged) {
 		return fmt.Errorf("%w: %w", watcherd.ErrStoreOpen, err)

@@ -39,8 +39,8 @@ func newTailCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "tail",
 		Short: "Follow the events of a running daemon",
-		Long: "Tail prints events from the daemon's event log as they are recorded: what at least one route takes, whatever\n" +
-			"has become of the sinks. It resumes where it was when the connection is lost or the daemon restarts.",
+		Long: "Tail prints events from the daemon's event log as they are recorded: every event that at least one route matches,\n" +
+			"regardless of the state of the sinks. It resumes at its position after a lost connection or a restart of the daemon.",
 		Example: "  watcherd tail\n  watcherd tail --resource pods -n prod --type deleted\n  watcherd tail --since 1h --no-follow -o json | jq .data.name",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -49,14 +49,14 @@ func newTailCommand() *cobra.Command {
 	}
 	o.admin.bind(cmd)
 	flags := cmd.Flags()
-	flags.StringSliceVar(&o.routes, "route", nil, "only events that this route took")
+	flags.StringSliceVar(&o.routes, "route", nil, "only events that this route matched")
 	flags.StringSliceVar(&o.resources, "resource", nil, "only events of this resource, as kubectl names it; *.GROUP for a group")
 	flags.StringSliceVarP(&o.namespaces, "namespace", "n", nil, "only events of this namespace")
 	flags.StringSliceVar(&o.types, "type", nil, "only events of this type: added, updated, deleted, sync or gap")
-	flags.StringVar(&o.since, "since", "", "begin in the past: how long ago (15m, 2h, 3d), a time, or a sequence")
+	flags.StringVar(&o.since, "since", "", "start in the past: how long ago (15m, 2h, 3d), a time, or a sequence")
 	flags.StringVarP(&o.output, "output", "o", "pretty", "pretty or json (CloudEvents, one per line)")
-	flags.BoolVar(&o.noFollow, "no-follow", false, "end at the end of the log")
-	flags.IntVar(&o.limit, "limit", 0, "end after as many events")
+	flags.BoolVar(&o.noFollow, "no-follow", false, "stop at the end of the log")
+	flags.IntVar(&o.limit, "limit", 0, "stop after this number of events")
 	return cmd
 }
 
@@ -146,7 +146,7 @@ type tail struct {
 	done       bool
 }
 
-// connect prints what one connection brings. began tells whether there was one.
+// connect prints what one connection brings. began reports whether there was one.
 func (t *tail) connect(ctx context.Context, c *adminClient, query url.Values) (began bool, err error) {
 	header := http.Header{"Accept": {"text/event-stream"}}
 	if t.lastID != "" {
@@ -228,7 +228,7 @@ func (t *tail) print(name string, data []byte) error {
 	return nil
 }
 
-// note tells of what is no event, apart from the events.
+// note prints a message that is not an event to standard error.
 func (t *tail) note(name string, data []byte) error {
 	var d struct {
 		FirstSequence, Sequence uint64

@@ -31,10 +31,10 @@ func newValidateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate --config FILE",
 		Short: "Check a configuration",
-		Long: "Validate reports everything that is wrong with a configuration, each with its place in the file.\n\n" +
-			"With --server it also asks the cluster whether the resources are served, can be watched, and may be watched\n" +
-			"by this user, or by another with --as. It starts nothing and contacts no sink. Exit code 1 means that a\n" +
-			"watch would not run; a resource that is not served yet is none of that, unless the watch has onMissing: fail.",
+		Long: "Validate reports every error in a configuration with its file, line and column.\n\n" +
+			"With --server it also checks with the cluster that the resources are served and watchable, and that this user\n" +
+			"(or the one given with --as) may watch them. It starts nothing and contacts no sink. Exit code 1: a watch would\n" +
+			"not run. A resource that is not served is an error only with onMissing: fail.",
 		Example: "  watcherd validate --config watcherd.yaml\n" +
 			"  watcherd validate --config watcherd.yaml --server --as system:serviceaccount:watcherd:watcherd",
 		Args: usageArgs(cobra.NoArgs),
@@ -65,14 +65,14 @@ func newValidateCommand() *cobra.Command {
 	}
 	addConfigFlag(cmd, &file)
 	flags := cmd.Flags()
-	flags.BoolVar(&server, "server", false, "also ask the cluster")
-	flags.StringVar(&as, "as", "", "user to ask for, such as the daemon's service account; needs the right to impersonate")
+	flags.BoolVar(&server, "server", false, "also check against the cluster")
+	flags.StringVar(&as, "as", "", "user to check for, such as the daemon's service account; requires the impersonate permission")
 	kube.bind(flags)
 	return cmd
 }
 
-// validateServer reports how a cluster meets a configuration. The error says that
-// a watch would not run.
+// validateServer checks a configuration against a cluster. It returns an error if a
+// watch would not run.
 func validateServer(ctx context.Context, out io.Writer, cfg *rest.Config, st *plan.State) error {
 	resolver, err := servedBy(ctx, cfg)
 	if err != nil {
@@ -99,7 +99,7 @@ func validateServer(ctx context.Context, out io.Writer, cfg *rest.Config, st *pl
 	return r.write(out, st, missing)
 }
 
-// identity says for whom the cluster is asked, if it tells.
+// identity describes the user of the requests, if the cluster reports it.
 func identity(ctx context.Context, cfg *rest.Config) string {
 	client, err := authenticationclient.NewForConfig(cfg)
 	if err != nil {

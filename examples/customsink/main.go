@@ -44,7 +44,7 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 	body := bytes.NewReader(event.AppendCloudEvent(nil, batch[0]))
 	req, err := http.NewRequestWithContext(ctx, http.MethodPut, s.index+"/_create/"+batch[0].ID, body)
 	if err != nil {
-		return sinks.Pause(err) // no retry helps: somebody has to change the config
+		return sinks.Pause(err) // no retry helps: the configuration has to change
 	}
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := (&http.Client{Timeout: 15 * time.Second}).Do(req)

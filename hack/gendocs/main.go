@@ -1,33 +1,37 @@
-// Command gendocs writes the reference of the configuration from its JSON Schema,
-// which is itself made from the types that read it.
+// Command gendocs writes the reference pages: configuration.md from the JSON Schema,
+// which is itself generated from the configuration's types, and metrics.md from what a
+// daemon registers.
 //
-//	go run ./hack/gendocs docs/configuration.md
+//	go run ./hack/gendocs docs
 package main
 
 import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/watcherd/watcherd/config"
 )
 
-//go:generate go run . ../../docs/configuration.md
+//go:generate go run . ../../docs
 
 func main() {
 	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: gendocs FILE")
+		fmt.Fprintln(os.Stderr, "usage: gendocs FOLDER")
 		os.Exit(2)
 	}
-	text, err := reference(config.Schema())
-	if err == nil {
-		err = os.WriteFile(os.Args[1], []byte(text), 0o644) //nolint:gosec // it is a source file
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "gendocs:", err)
-		os.Exit(1)
+	for file, page := range map[string]func() (string, error){"configuration.md": configurationPage, "metrics.md": metricsPage} {
+		text, err := page()
+		if err == nil {
+			err = os.WriteFile(filepath.Join(os.Args[1], file), []byte(text), 0o644) //nolint:gosec // it is a source file
+		}
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "gendocs: %s: %v\n", file, err)
+			os.Exit(1)
+		}
 	}
 }
 
@@ -78,9 +82,9 @@ as a JSON Schema for editors: ` + "`watcherd schema`" + `.
 - Names of watches, routes and sinks are lower-case letters, digits and dashes.
 `
 
-func reference(raw []byte) (string, error) {
+func configurationPage() (string, error) {
 	var root schema
-	if err := json.Unmarshal(raw, &root); err != nil {
+	if err := json.Unmarshal(config.Schema(), &root); err != nil {
 		return "", err
 	}
 	p := &page{defs: root.Defs, shown: map[string]bool{}}
@@ -143,7 +147,7 @@ func (p *page) block(s *schema) (definition string, list bool) {
 	return d, false
 }
 
-// kind says in words what is written there.
+// kind describes the type of a value.
 func (p *page) kind(s *schema) string {
 	switch {
 	case s.Items != nil:

@@ -61,7 +61,7 @@ func TestReferenceShowsDefaults(t *testing.T) {
 	d := config.Default()
 	d.Admin.Probes = c.Admin.Probes
 	for name, pair := range map[string][2]any{
-		"kubeAPI": {d.KubeAPI, c.KubeAPI}, "admin": {d.Admin, c.Admin}, "audit": {d.Audit, c.Audit},
+		"kubeAPI": {d.KubeAPI, c.KubeAPI}, "admin": {d.Admin, c.Admin}, "consistencyCheck": {d.ConsistencyCheck, c.ConsistencyCheck},
 		"retry": {config.DefaultSink().Retry, c.Sinks[0].Retry},
 		"store": {spelled(d.Store), spelled(c.Store)},
 	} {
@@ -192,8 +192,8 @@ func TestSchemaRefuses(t *testing.T) {
 		head + watches + "colour: red\n",
 		head + watches + "store: {maxBytes: lots}\n",
 		head + watches + "store: {maxBytes: -1}\n",
-		head + watches + "audit: {interval: 1d}\n",
-		head + watches + "audit: {interval: 60}\n",
+		head + watches + "consistencyCheck: {interval: 1d}\n",
+		head + watches + "consistencyCheck: {interval: 60}\n",
 		head + watches + "kubeAPI: {qps: 0}\n",
 		head + watches + "sinks: [{name: s}]\n",
 		head + watches + "sinks: [{name: s, stdout: {}, file: {path: x}}]\n",

@@ -11,7 +11,7 @@ import (
 // maxCommands is how many replays, snapshots and the like may run at a time.
 const maxCommands = 4
 
-// progressInterval is how often a running command says how far it is.
+// progressInterval is how often a running command reports its progress.
 const progressInterval = 500 * time.Millisecond
 
 // ContentTypeProgress asks for lines of [Progress] while a command runs. Without it
@@ -47,7 +47,7 @@ func (s *Server) snapshot(w http.ResponseWriter, r *http.Request) error {
 	})
 }
 
-// command runs something that may take long, tells the client how far it is if that
+// command runs a long operation, reports its progress to the client if that
 // asked for it, and ends with the request or the daemon.
 func (s *Server) command(w http.ResponseWriter, r *http.Request, run func(context.Context, func(int)) (int, error)) error {
 	select {
@@ -124,7 +124,7 @@ func (a *progressAnswer) end(count int, err error) error {
 	return answer(a.w, Progress{Count: count, Done: true})
 }
 
-// untilStopping returns a context that also ends when the daemon is told to stop.
+// untilStopping returns a context that also ends when the daemon starts to stop.
 func (s *Server) untilStopping(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {

@@ -31,7 +31,7 @@ type Config struct {
 	Sinks    Sinks
 	Letters  Letters
 
-	// Stopping is closed when the daemon has been told to stop: streams and commands
+	// Stopping is closed when the daemon starts to stop: streams and commands
 	// end, everything else is answered until Run's context is done.
 	Stopping <-chan struct{}
 
@@ -48,7 +48,7 @@ type Objects interface {
 
 // View reads one resource.
 type View interface {
-	// About says what is read, and whether it is all there yet.
+	// About describes the watch of a resource and whether it is synced.
 	About() (resource event.Resource, namespaced, synced bool)
 	// List returns the matching objects of a namespace, or of all if it is empty,
 	// sorted by namespace and name. The slice is the caller's.
@@ -71,7 +71,7 @@ type Log interface {
 	// TimeOf is when the first event at or after the sequence was recorded; ok is false
 	// if there is none.
 	TimeOf(sequence uint64) (t time.Time, at uint64, ok bool)
-	// Follow tells the log that somebody follows its end, until release is called.
+	// Follow marks the end of the log as followed, until release is called.
 	Follow() (release func())
 }
 
@@ -82,12 +82,12 @@ type Logged struct {
 	Err      error        // the record cannot be read
 }
 
-// Commands are what an operator may ask for. progress is called now and then with
+// Commands are the operations for operators. progress is called repeatedly with
 // the count so far.
 type Commands interface {
 	Replay(ctx context.Context, r ReplayRequest, progress func(int)) (int, error)
 	Snapshot(ctx context.Context, r SnapshotRequest, progress func(int)) (int, error)
-	// Reload has the configuration file read and returns what became of it.
+	// Reload reads the configuration file and returns the outcome.
 	Reload(ctx context.Context) (status.Config, error)
 }
 
@@ -98,7 +98,7 @@ type Sinks interface {
 	// Skip moves an event of a sink to its dead letters: the one with this sequence,
 	// or with 0 the one that blocks the sink.
 	Skip(ctx context.Context, sink string, sequence uint64) (Skipped, error)
-	// Purge forgets a sink that is not configured any more, with its backlog.
+	// Purge deletes a sink that is no longer configured, with its backlog.
 	Purge(ctx context.Context, sink string) error
 }
 

@@ -20,7 +20,7 @@
 // What is served is read from caches and the log; the API server is never asked.
 //
 // Caveats: addresses, TLS and token settings take effect at a restart (their files'
-// contents at once). Pages of a list are not of one moment. Whoever may ask the
+// contents at once). Pages of a list are not of one moment. A client that may read the
 // listener reads every object that a watch sees, with what the watch does not
 // redact.
 package admin

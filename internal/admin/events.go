@@ -192,7 +192,7 @@ func (st *stream) flush() {
 			st.err = st.rc.Flush()
 		}
 		if st.err != nil {
-			st.metrics.cut.Inc()
+			st.metrics.disconnected.Inc()
 		}
 	}
 	st.buf = st.buf[:0]

@@ -27,7 +27,7 @@ func (s *Server) guarded(bound net.Addr, next http.Handler) http.Handler {
 			}
 		}
 		if open && isLoopback(bound) && !localHost(r.Host, host) {
-			// A name that somebody made point here: a web page reached us under it.
+			// A foreign name resolves to this host: DNS rebinding by a web page.
 			return problemf(http.StatusForbidden, "this listener is for this machine: ask it as localhost or 127.0.0.1, not as %q", r.Host)
 		}
 		if origin := r.Header.Get("Origin"); origin != "" && !sameOrigin(origin, r.Host) {
@@ -56,14 +56,14 @@ func (s *Server) guarded(bound net.Addr, next http.Handler) http.Handler {
 func (s *Server) authenticate(r *http.Request) *Problem {
 	want, err := readToken(s.cfg.TokenFile)
 	if err != nil {
-		s.log.Error("nobody can use the admin listener: its token cannot be read", "error", err)
+		s.log.Error("admin listener rejects all requests: token file is not readable", "error", err)
 		return problemf(http.StatusUnauthorized, "the daemon cannot read its token file; see its log")
 	}
 	scheme, got, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if !strings.EqualFold(scheme, "Bearer") || got == "" {
 		return problemf(http.StatusUnauthorized, "send the token of admin.auth.tokenFile as 'Authorization: Bearer TOKEN' (--token-file)")
 	}
-	// Hashes have one length, so that the comparison tells nothing of the token's.
+	// Hashes have one length, so that the comparison does not reveal the token's.
 	a, b := sha256.Sum256([]byte(want)), sha256.Sum256([]byte(got))
 	if subtle.ConstantTimeCompare(a[:], b[:]) != 1 {
 		return problemf(http.StatusUnauthorized, "the token is not the one in admin.auth.tokenFile")

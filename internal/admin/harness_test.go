@@ -22,6 +22,7 @@ import (
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // fixture is what a server under test serves: a real log, real compact objects, and
@@ -212,7 +213,7 @@ func (f *fixture) add(raws ...string) {
 	f.t.Helper()
 	codec := compact.NewCodec(compact.NewDictionaries(func(uint32, []byte) error { return nil }))
 	for _, raw := range raws {
-		meta, err := compact.Scan([]byte(raw))
+		meta, err := rawjson.Scan([]byte(raw))
 		if err != nil {
 			f.t.Fatal(err)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/watcherd/watcherd/internal/status"
 )
 
-// livez fails if the process should be restarted. With reasons it says why.
+// livez fails if the process should be restarted. reasons includes the causes.
 func (s *Server) livez(reasons bool) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		now := time.Now()
@@ -87,8 +87,7 @@ func covers(given, check string) bool {
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
-// ignoreGone drops the error of a write: the client is gone, and there is nobody to
-// tell.
+// ignoreGone drops the error of a write: the client is gone.
 func ignoreGone(error) error { return nil }
 
 func (s *Server) status(w http.ResponseWriter, _ *http.Request) error {

@@ -9,71 +9,61 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watcherd/watcherd/internal/prom"
 )
 
 type metrics struct {
-	registerer prometheus.Registerer
-	requests   *prometheus.CounterVec
-	duration   *prometheus.HistogramVec
-	denied     *prometheus.CounterVec
-	streams    prometheus.Gauge
-	sent       prometheus.Counter
-	cut        prometheus.Counter
+	group        *prom.Group
+	requests     *prometheus.CounterVec
+	duration     *prometheus.HistogramVec
+	denied       *prometheus.CounterVec
+	streams      prometheus.Gauge
+	sent         prometheus.Counter
+	disconnected prometheus.Counter
 }
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
-		registerer: r,
+		group: prom.NewGroup(r),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_admin_requests_total",
-			Help: "Requests answered, by handler and status code.",
+			Help: "Requests by handler and status code.",
 		}, []string{"handler", "code"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "watcherd_admin_request_duration_seconds",
-			Help:    "How long answers took, streams aside.",
+			Help:    "Duration of requests except event streams.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
 		}, []string{"handler"}),
 		denied: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_admin_denied_total",
-			Help: "Requests that were not let through, by reason.",
+			Help: "Requests rejected, by reason.",
 		}, []string{"reason"}),
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "watcherd_admin_event_streams",
-			Help: "Event streams that are open.",
+			Help: "Open event streams.",
 		}),
 		sent: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "watcherd_admin_stream_events_total",
 			Help: "Events sent on event streams.",
 		}),
-		cut: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "watcherd_admin_streams_cut_total",
-			Help: "Event streams ended because their reader did not read.",
+		disconnected: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "watcherd_admin_streams_disconnected_total",
+			Help: "Event streams disconnected because the client read too slowly.",
 		}),
 	}
 	for _, code := range []int{http.StatusUnauthorized, http.StatusForbidden} {
 		m.denied.WithLabelValues(http.StatusText(code))
 	}
-	for i, c := range m.collectors() {
-		if err := r.Register(c); err != nil {
-			for _, done := range m.collectors()[:i] {
-				r.Unregister(done)
-			}
-			return nil, fmt.Errorf("metrics of the admin listener: %w", err)
-		}
+	if err := m.group.RegisterAll(m.requests, m.duration, m.denied, m.streams, m.sent, m.disconnected); err != nil {
+		return nil, fmt.Errorf("register metrics of the admin listener: %w", err)
 	}
 	return m, nil
 }
 
-func (m *metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.duration, m.denied, m.streams, m.sent, m.cut}
-}
-
 func (m *metrics) unregister() {
-	if m == nil {
-		return
-	}
-	for _, c := range m.collectors() {
-		m.registerer.Unregister(c)
+	if m != nil {
+		m.group.Close()
 	}
 }
 
@@ -94,7 +84,7 @@ func (m *metrics) instrument(pattern string, next http.Handler) http.Handler {
 	})
 }
 
-// handlerName is a pattern's path; what is not found shares one.
+// handlerName is a pattern's path; unknown paths share one.
 func handlerName(pattern string) string {
 	_, path, ok := strings.Cut(pattern, " ")
 	if !ok {
@@ -129,5 +119,5 @@ func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
 type promLogger struct{ log *slog.Logger }
 
 func (l promLogger) Println(v ...any) {
-	l.log.Error("some metrics could not be collected", "error", strings.TrimSpace(fmt.Sprintln(v...)))
+	l.log.Error("metrics collection failed", "error", strings.TrimSpace(fmt.Sprintln(v...)))
 }

@@ -129,7 +129,7 @@ type ObjectList struct {
 	Items      []json.RawMessage `json:"items"`
 }
 
-// ListMeta says what follows a page.
+// ListMeta describes what follows a page.
 type ListMeta struct {
 	Continue           string `json:"continue,omitempty"`
 	RemainingItemCount int    `json:"remainingItemCount,omitempty"`

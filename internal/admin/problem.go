@@ -23,7 +23,7 @@ func (p *Problem) Error() string {
 }
 
 // Refuse makes an error of an interface one that the request is to blame for, or the
-// moment, with an HTTP status code that says how. All other errors are the daemon's
+// moment, with an HTTP status code. All other errors are the daemon's
 // own.
 func Refuse(code int, err error) error { return problemf(code, "%v", err) }
 
@@ -45,8 +45,7 @@ func (p *Problem) write(w http.ResponseWriter) {
 	writeJSON(w, p)
 }
 
-// writeJSON writes v. An error means that the client is gone, and there is nobody
-// to tell.
+// writeJSON writes v. An error means that the client is gone.
 func writeJSON(w http.ResponseWriter, v any) {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)

@@ -39,7 +39,7 @@ func (s *Server) parseStream(r *http.Request) (*streamQuery, error) {
 	}
 	for _, t := range q.types {
 		if !slices.Contains([]event.Type{event.Added, event.Updated, event.Deleted, event.Sync, event.Gap}, event.Type(t)) {
-			return nil, problemf(http.StatusBadRequest, "type %q is none of added, updated, deleted, sync, gap", t)
+			return nil, problemf(http.StatusBadRequest, "unknown type %q; known are added, updated, deleted, sync, gap", t)
 		}
 	}
 	if err := s.checkRoutes(q.routes); err != nil {
@@ -70,7 +70,7 @@ func (s *Server) checkRoutes(names []string) error {
 	}
 	for _, name := range names {
 		if !slices.Contains(known, name) {
-			return problemf(http.StatusNotFound, "there is no route %q; there are %s", name, strings.Join(known, ", "))
+			return problemf(http.StatusNotFound, "unknown route %q; known are %s", name, strings.Join(known, ", "))
 		}
 	}
 	return nil

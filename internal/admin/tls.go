@@ -59,13 +59,13 @@ func (c *certificates) latest() *tls.Config {
 		var next *tls.Config
 		if next, err = c.read(); err == nil {
 			c.current, c.stamp = next, stamp
-			c.log.Info("the admin listener's certificates were read again")
+			c.log.Info("certificates of the admin listener reloaded")
 			return next
 		}
 	}
 	if c.stamp != "broken "+stamp {
 		c.stamp = "broken " + stamp
-		c.log.Error("the admin listener keeps its former certificates: the files cannot be used", "error", err)
+		c.log.Error("certificates of the admin listener not reloaded; the previous ones stay in use", "error", err)
 	}
 	return c.current
 }
@@ -108,4 +108,4 @@ func (c *certificates) read() (*tls.Config, error) {
 	return cfg, nil
 }
 
-var errNoCertificates = errors.New("there is no PEM certificate in it")
+var errNoCertificates = errors.New("no PEM certificate in the file")

@@ -89,7 +89,7 @@ func (s *Server) list(w http.ResponseWriter, collection, namespace string, query
 		}
 		version, _ = strconv.ParseUint(at, 10, 64)
 		after = key
-		if version == 0 { // the list goes on at the present version
+		if version == 0 { // the list continues at the present version
 			version = s.version
 		}
 	} else if query["resourceVersionMatch"] == "Exact" {

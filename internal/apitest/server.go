@@ -1,6 +1,6 @@
 // Package apitest is an API server for tests that need one to misbehave: it lists
 // and watches as kube-apiserver does, at versions that the test moves, and fails as
-// it is told to. Its connections are pipes, so that it works in a synctest bubble,
+// a test asks for it. Its connections are pipes, so that it works in a synctest bubble,
 // where a test of minutes takes no time.
 package apitest
 
@@ -52,7 +52,7 @@ type object map[string]any
 
 type event struct {
 	version uint64
-	muted   bool // watches are not told
+	muted   bool // watches get no events
 	typ     string
 	object  object
 
@@ -170,7 +170,7 @@ func (s *Server) Intercept(f func(w http.ResponseWriter, r *http.Request) bool) 
 	s.intercept = f
 }
 
-// Spoil has lists show the objects of a name in a form that nobody can read; "" ends that.
+// Spoil has lists show the objects of a name in an unreadable form; "" ends that.
 func (s *Server) Spoil(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -296,7 +296,7 @@ func (s *Server) Inject(path, typ, object string) {
 	s.emitLocked(path, event{version: s.version, typ: typ, raw: object})
 }
 
-// Compact forgets the history, for watches that begin from now on.
+// Compact deletes the history, for watches that begin from now on.
 func (s *Server) Compact() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -292,7 +292,7 @@ func (r *rig) edited(s *Feed, raw string) *compact.Object {
 }
 
 func podWatch(edit ...func(*plan.Watch)) plan.Watch {
-	w := plan.Watch{Name: "w", Resources: []string{"pods"}, Snapshot: true, Edits: route.DefaultEdits()}
+	w := plan.Watch{Name: "w", Resources: []string{"pods"}, Snapshot: true, Edits: redact.DefaultEdits()}
 	for _, f := range edit {
 		f(&w)
 	}

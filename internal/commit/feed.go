@@ -14,7 +14,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
-	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -359,7 +359,7 @@ func (s *Feed) AddWatch(h WatchRef) {
 // pinnedVersion is the version that a watch's pattern insists on for a resource that
 // it means, "" if it leaves the choice to the cluster.
 func PinnedVersion(pattern, group string) string {
-	p, err := route.ParseResource(pattern)
+	p, err := selector.ParseResource(pattern)
 	if err != nil {
 		return ""
 	}

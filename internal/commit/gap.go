@@ -179,7 +179,7 @@ func (g *group) gap(s *Feed, at time.Time, gap *dynamicfactory.Gap, o *compact.O
 }
 
 // causeAudit is the cause of the gap that an audit's finding leaves.
-const CauseAudit = "audit"
+const CauseAudit = "consistencyCheck"
 
 // causeRemoved is the cause of the gap that is told to a sink that was not configured for
 // a time.

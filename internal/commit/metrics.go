@@ -23,7 +23,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		observedTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_notifications_observed_total",
-			Help: "Informer notifications taken, before they are compared with the ledger.",
+			Help: "Informer notifications received, before the comparison with the ledger.",
 		}, []string{"resource"}),
 		watchedTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_watch_changes_total",
@@ -34,28 +34,28 @@ func newMetrics(r prometheus.Registerer) *metrics {
 			Help: "Events made durable in the event log, by type.",
 		}, []string{"type"}),
 		filteredTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_events_filtered_total",
-			Help: "Changes recorded in the ledger that no route asked for.",
+			Name: "watcherd_events_unrouted_total",
+			Help: "Changes recorded in the ledger that no route matched.",
 		}, []string{"type"}),
 		gapsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_gaps_total",
-			Help: "Stretches of history that were lost at the API server.",
+			Help: "Gaps: periods whose history the API server no longer has.",
 		}, []string{"watch", "resource", "cause"}),
 		gapSeconds: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_gap_seconds_total",
-			Help: "How long the stretches of history were that were lost at the API server.",
+			Help: "Total duration of the gaps.",
 		}, []string{"watch", "resource", "cause"}),
 		quietTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_quiet_gaps_total",
-			Help: "Stretches of history that were lost at the API server, and in which a list shows that nothing was missed: no gap is reported.",
+			Help: "Periods without history in which, by a list, no change was missed; no gap is reported.",
 		}, []string{"resource"}),
 		repairsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_audit_repairs_total",
-			Help: "Changes that only the periodic audit found.",
+			Name: "watcherd_consistency_repairs_total",
+			Help: "Changes that the watch missed and the consistency check found.",
 		}, []string{"resource"}),
 		staleTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_stale_states_total",
-			Help: "States of objects that were handed over again, older than the recorded ones: they are no change.",
+			Help: "Object states received that are older than the recorded ones; they are ignored.",
 		}, []string{"resource"}),
 	}
 	r.MustRegister(m.observedTotal, m.watchedTotal, m.committedTotal, m.filteredTotal, m.gapsTotal, m.gapSeconds, m.quietTotal, m.repairsTotal, m.staleTotal)

@@ -10,14 +10,14 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watcherd/watcherd/internal/plan"
-	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // prodPods watches the pods of namespaces with env=prod.
 func prodPods(w *plan.Watch) {
-	filter, err := route.NewWatchFilter(route.NamespaceRules{Selector: "env=prod"}, "", "")
+	filter, err := selector.NewFilter(selector.Namespaces{Selector: "env=prod"}, "", "")
 	if err != nil {
 		panic(err)
 	}

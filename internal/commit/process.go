@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"github.com/watcherd/watcherd/internal/jsonpatch"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/record"
@@ -420,7 +421,7 @@ func patchOf(old, obj *compact.Object) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return route.Patch(before, after)
+	return jsonpatch.Diff(before, after)
 }
 
 func flagsOf(t route.Target) record.Flags {

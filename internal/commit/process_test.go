@@ -11,6 +11,7 @@ import (
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -125,7 +126,7 @@ func TestSnapshotNever(t *testing.T) {
 }
 
 func TestClientSideSelector(t *testing.T) {
-	filter, err := route.NewWatchFilter(route.NamespaceRules{}, "tier=web", "")
+	filter, err := selector.NewFilter(selector.Namespaces{}, "tier=web", "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // sweepLook is how many ledger entries a group looks at.
@@ -281,11 +282,11 @@ func (c *Committer) formed(s *Feed, codec **compact.Codec, o *compact.Object) (*
 		return nil, fmt.Errorf("recorded state of %s: %w", ledger.Key(o.GetNamespace(), o.GetName()), err)
 	}
 	if s.Key.MetadataOnly && o.Kind() != "PartialObjectMetadata" {
-		path, err := compact.ParsePath("metadata")
+		path, err := rawjson.ParsePath("metadata")
 		if err != nil {
 			return nil, err
 		}
-		if metadata, ok := compact.Lookup(raw, path); ok {
+		if metadata, ok := rawjson.Lookup(raw, path); ok {
 			raw = fmt.Appendf(nil, `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":%s}`, metadata)
 		}
 	}

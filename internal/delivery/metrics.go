@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/watcherd/watcherd/internal/prom"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -12,8 +13,7 @@ import (
 // metrics are one worker's series. All carry the sink's name as a constant
 // label, so that workers sharing a registry never touch each other's.
 type metrics struct {
-	registerer prometheus.Registerer
-	registered []prometheus.Collector
+	group *prom.Group
 
 	types     map[event.Type]prometheus.Counter
 	delivery  prometheus.Histogram
@@ -39,11 +39,11 @@ const (
 
 func newMetrics(cfg *Config) (*metrics, error) {
 	m := &metrics{
-		registerer: prometheus.WrapRegistererWith(prometheus.Labels{"sink": cfg.Name}, cfg.Registerer),
-		types:      map[event.Type]prometheus.Counter{},
+		group: prom.NewGroup(prometheus.WrapRegistererWith(prometheus.Labels{"sink": cfg.Name}, cfg.Registerer)),
+		types: map[event.Type]prometheus.Counter{},
 		delivery: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "watcherd_sink_delivery_duration_seconds",
-			Help:    "How long the sink took for one write, failed ones included.",
+			Help:    "Duration of one write, failed ones included.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 9),
 		}),
 		batch: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -53,36 +53,36 @@ func newMetrics(cfg *Config) (*metrics, error) {
 		}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_sink_errors_total",
-			Help: "Writes that failed in whole or in part, by what the failure means: retry, poison, pause, panic; and failures to open the sink.",
+			Help: "Failed or partly failed writes by class: retry, poison, pause, panic, open (the sink could not be opened).",
 		}, []string{"class"}),
 		letters: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_sink_dead_letters_total",
-			Help: "Events set aside for good, by reason.",
+			Help: "Events that became dead letters, by reason.",
 		}, []string{"reason"}),
 		retries: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "watcherd_sink_retries_total",
-			Help: "Events put back after a failed write, to be written again.",
+			Help: "Events requeued after a failed write.",
 		}),
 		truncated: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "watcherd_sink_truncated_events_total",
-			Help: "Events cut because they were larger than the sink's limit.",
+			Help: "Events truncated to the sink's size limit.",
 		}),
 		states: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "watcherd_sink_state",
-			Help: "1 for the state the sink is in.",
+			Help: "1 for the current state of the sink.",
 		}, []string{"state"}),
 		blocked: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "watcherd_sink_blocked_events",
-			Help: "Events that wait for a retry of their own or behind one of the same object.",
+			Help: "Events that wait for a retry, or behind an event of the same object that does.",
 		}),
 		stalled: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "watcherd_sink_stalled",
-			Help: "1 while so many events wait behind objects that fail that no more are read.",
+			Help: "1 while reading is stopped because too many events wait behind failing objects.",
 		}),
 	}
 	delivered := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watcherd_sink_events_delivered_total",
-		Help: "Events the sink accepted, by type.",
+		Help: "Events that the sink accepted, by type.",
 	}, []string{"type"})
 	for _, t := range eventTypes {
 		m.types[t] = delivered.WithLabelValues(string(t))
@@ -98,29 +98,10 @@ func newMetrics(cfg *Config) (*metrics, error) {
 	for _, s := range states {
 		m.states.WithLabelValues(string(s))
 	}
-	return m, m.register(
+	return m, m.group.RegisterAll(
 		delivered, m.delivery, m.batch, m.errors, m.letters, m.retries, m.truncated, m.states, m.blocked, m.stalled,
 		newQueueCollector(cfg.Queue),
 	)
-}
-
-// register registers all or none.
-func (m *metrics) register(cs ...prometheus.Collector) error {
-	for _, c := range cs {
-		if err := m.registerer.Register(c); err != nil {
-			m.unregister()
-			return err
-		}
-		m.registered = append(m.registered, c)
-	}
-	return nil
-}
-
-func (m *metrics) unregister() {
-	for _, c := range m.registered {
-		m.registerer.Unregister(c)
-	}
-	m.registered = nil
 }
 
 // written counts a write that came back.
@@ -175,7 +156,7 @@ func (m *metrics) setStalled(stalled bool) {
 	}
 }
 
-// queueCollector reads the queue's figures when somebody asks.
+// queueCollector reads the queue's figures at each scrape.
 type queueCollector struct {
 	queue                 Queue
 	length, bytes, oldest *prometheus.Desc
@@ -184,10 +165,10 @@ type queueCollector struct {
 func newQueueCollector(q Queue) *queueCollector {
 	return &queueCollector{
 		queue:  q,
-		length: prometheus.NewDesc("watcherd_sink_queue_length", "Events the sink has yet to accept.", nil, nil),
-		bytes:  prometheus.NewDesc("watcherd_sink_queue_bytes", "Bytes of the events the sink has yet to accept, as stored.", nil, nil),
+		length: prometheus.NewDesc("watcherd_sink_queue_length", "Pending events of the sink.", nil, nil),
+		bytes:  prometheus.NewDesc("watcherd_sink_queue_bytes", "Stored bytes of the sink's pending events.", nil, nil),
 		oldest: prometheus.NewDesc("watcherd_sink_queue_oldest_age_seconds",
-			"Age of the oldest event the sink has yet to accept; 0 if there is none.", nil, nil),
+			"Age of the oldest pending event of the sink; 0 for none.", nil, nil),
 	}
 }
 

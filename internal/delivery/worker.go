@@ -61,7 +61,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("delivery: register the metrics of sink %s: %w", w.cfg.Name, err)
 	}
-	defer m.unregister()
+	defer m.group.Close()
 	w.mu.Lock()
 	w.metrics = m
 	w.mu.Unlock()

@@ -190,7 +190,7 @@ func TestCanary(t *testing.T) {
 	}
 	// deadLettered waits for what the refusing sink refuses.
 	deadLettered := func(n float64) {
-		eventually(t, func() bool { return scrape(t, admin)[`watcherd_sink_dead_letters{sink="refusing"}`] >= n },
+		eventually(t, func() bool { return scrape(t, admin)[`watcherd_sink_dead_letters_kept{sink="refusing"}`] >= n },
 			func() string { return "what is refused is no dead letter" })
 	}
 	secretEvents := func() []json.RawMessage { return objectsOf(t, d.path("events/secrets.jsonl")) }

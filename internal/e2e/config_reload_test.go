@@ -250,12 +250,12 @@ func (r *reloads) returns(base samples) {
 	within := func(series string, factor, slack float64) bool { return now[series] <= base[series]*factor+slack }
 	eventually(r.t, func() bool {
 		now = scrape(r.t, r.admin)
-		return within("go_goroutines", 1, 5) && within("process_open_fds", 1, 5) && within("go_memstats_heap_alloc_bytes", 1.5, 32<<20)
+		return within("go_goroutines", 1, 5) && within("process_open_fds", 1, 5) && within("go_memory_classes_heap_objects_bytes", 1.5, 32<<20)
 	}, func() string {
 		return fmt.Sprintf("goroutines %v → %v, files %v → %v, heap %v → %v",
 			base["go_goroutines"], now["go_goroutines"], base["process_open_fds"], now["process_open_fds"],
-			base["go_memstats_heap_alloc_bytes"], now["go_memstats_heap_alloc_bytes"])
+			base["go_memory_classes_heap_objects_bytes"], now["go_memory_classes_heap_objects_bytes"])
 	})
 	r.t.Logf("goroutines %v → %v, files %v → %v, heap %.1f → %.1f MB", base["go_goroutines"], now["go_goroutines"],
-		base["process_open_fds"], now["process_open_fds"], base["go_memstats_heap_alloc_bytes"]/1e6, now["go_memstats_heap_alloc_bytes"]/1e6)
+		base["process_open_fds"], now["process_open_fds"], base["go_memory_classes_heap_objects_bytes"]/1e6, now["go_memory_classes_heap_objects_bytes"]/1e6)
 }

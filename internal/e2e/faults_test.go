@@ -156,7 +156,7 @@ func (n *night) faults() []fault {
 			},
 			check: "sink/hook", reason: "dead letters are kept: 1",
 			status: func(s *status.Status) bool { return sinkOf(s, "hook").DeadLetters == 1 },
-			series: `watcherd_sink_dead_letters{sink="hook"}`,
+			series: `watcherd_sink_dead_letters_kept{sink="hook"}`,
 			alert:  "WatcherdDeadLetters", label: `sink="hook"`,
 			says: `an event became a dead letter.* sink=hook`,
 		},

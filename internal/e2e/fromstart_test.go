@@ -16,12 +16,12 @@ func lateSinks(namespace string, names ...string) string {
 	all := strings.Join(append([]string{"archive"}, names...), ", ")
 	config := strings.Replace(feedConfig(namespace), "sinks: [archive]", "sinks: ["+all+"]", 1)
 	for _, name := range names {
-		config += fmt.Sprintf("- {name: %s, from: start, file: {path: './%s/all.jsonl'}}\n", name, name)
+		config += fmt.Sprintf("- {name: %s, startFrom: earliest, file: {path: './%s/all.jsonl'}}\n", name, name)
 	}
 	return config
 }
 
-// TestSinkFromStart adds sinks with `from: start` in a sustained stream of writes: one
+// TestSinkFromStart adds sinks with `startFrom: earliest` in a sustained stream of writes: one
 // to a daemon that runs, one to a daemon that is killed over it and started again.
 // They end up with what the sink has that was there from the beginning, in the log's
 // order and byte for byte.

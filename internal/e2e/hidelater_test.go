@@ -39,7 +39,7 @@ sinks:
 - {name: stuck, webhook: {url: %q}, batch: {maxEvents: 10}, retry: {initial: 50ms, max: 200ms}}
 `, admin, namespace, edits, strings.Join(append([]string{"stuck"}, late...), ", "), url)
 	for _, name := range late {
-		config += fmt.Sprintf("- {name: %s, from: start, file: {path: './%s/all.jsonl'}}\n", name, name)
+		config += fmt.Sprintf("- {name: %s, startFrom: earliest, file: {path: './%s/all.jsonl'}}\n", name, name)
 	}
 	return config
 }

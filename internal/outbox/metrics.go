@@ -1,11 +1,12 @@
 package outbox
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watcherd/watcherd/internal/prom"
 )
 
 // metrics are the store's own; what concerns a sink's queue is exported by its
@@ -20,39 +21,41 @@ type metrics struct {
 	expired       prometheus.Counter
 	repaired      prometheus.Counter
 	collectors    []prometheus.Collector
+	group         *prom.Group
 }
 
 func newMetrics(s *Store) *metrics {
 	name := func(n string) string { return prometheus.BuildFQName("watcherd", "store", n) }
 	m := &metrics{
+		group: prom.NewGroup(s.opts.Registerer),
 		commitSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    name("commit_duration_seconds"),
-			Help:    "Time a commit took, fsync included.",
+			Help:    "Duration of a commit, fsync included.",
 			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15),
 		}),
 		groupSize: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    name("commit_group_size"),
-			Help:    "Records committed together.",
+			Help:    "Records per commit.",
 			Buckets: prometheus.ExponentialBuckets(1, 2, 11),
 		}),
 		commits: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: name("commits_total"), Help: "Commits that succeeded.",
+			Name: name("commits_total"), Help: "Successful commits.",
 		}),
 		commitErrors: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: name("commit_errors_total"), Help: "Commits that failed; the first one ends the process.",
+			Name: name("commit_errors_total"), Help: "Failed commits; the first one ends the process.",
 		}),
 		unreadable: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: name("unreadable_records_total"), Help: "Queue entries set aside because their record is damaged.",
+			Name: name("unreadable_records_total"), Help: "Queue entries whose record is damaged; each becomes a dead letter.",
 		}),
 		deletions: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: name("retention_deletions_total"), Help: "Delivered records deleted from the log, by reason.",
 		}, []string{"reason"}),
 	}
 	m.expired = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: name("dead_letters_expired_total"), Help: "Dead letters deleted because of their age.",
+		Name: name("dead_letters_expired_total"), Help: "Dead letters deleted at their maximum age.",
 	})
 	m.repaired = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: name("repaired_blocks_total"), Help: "Damaged blocks taken out of tables.",
+		Name: name("repaired_blocks_total"), Help: "Damaged blocks removed from tables.",
 	})
 	for _, reason := range []string{deletedAge, deletedBytes, deletedBudget} {
 		m.deletions.WithLabelValues(reason)
@@ -96,29 +99,10 @@ func (m *metrics) deleted(reason string, gone counter) {
 // register makes the metrics and registers them, all or none.
 func (s *Store) register() error {
 	s.metrics = newMetrics(s)
-	r := s.opts.Registerer
-	if r == nil {
-		return nil
-	}
-	var errs []error
-	for _, c := range s.metrics.collectors {
-		if err := r.Register(c); err != nil {
-			errs = append(errs, err)
-		}
-	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("register the store's metrics: %w", err)
+	if err := s.metrics.group.RegisterAll(s.metrics.collectors...); err != nil {
+		return fmt.Errorf("register metrics of the store: %w", err)
 	}
 	return nil
-}
-
-func (s *Store) unregister() {
-	if s.opts.Registerer == nil {
-		return
-	}
-	for _, c := range s.metrics.collectors {
-		s.opts.Registerer.Unregister(c)
-	}
 }
 
 // heldCollector shows what of the log each queue holds back, those of sinks that
@@ -127,9 +111,9 @@ type heldCollector struct{ s *Store }
 
 var (
 	heldBytesDesc = prometheus.NewDesc("watcherd_store_held_bytes",
-		"Bytes of the event log that cannot be deleted because the sink has not taken all of its events in them.", []string{"sink"}, nil)
+		"Bytes of the event log that are kept because of the sink's pending events.", []string{"sink"}, nil)
 	heldSinceDesc = prometheus.NewDesc("watcherd_store_held_since_timestamp_seconds",
-		"Time from which on the event log is held back by the sink; 0 if it is not.", []string{"sink"}, nil)
+		"Time of the oldest event that is kept because of the sink; 0 for none.", []string{"sink"}, nil)
 )
 
 func (c heldCollector) Describe(ch chan<- *prometheus.Desc) {

@@ -307,7 +307,7 @@ func (s *Store) Close() error {
 	if !s.life.end() {
 		return nil
 	}
-	s.unregister()
+	s.metrics.group.Close()
 	if s.Err() != nil {
 		return s.closeFailed()
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 const (
@@ -57,18 +58,18 @@ func (m *Manager) auditLoop(ctx context.Context) {
 		case <-tick.C:
 		}
 		st := m.currentState()
-		if st == nil || !st.Audit.Enabled || m.cfg.Now().Sub(last) < time.Duration(float64(st.Audit.Interval)*jitter) {
+		if st == nil || !st.ConsistencyCheck.Enabled || m.cfg.Now().Sub(last) < time.Duration(float64(st.ConsistencyCheck.Interval)*jitter) {
 			continue
 		}
 		last = m.cfg.Now()
 		jitter = 1 + rand.Float64()/4
 		sources := m.sourceList()
-		pause := auditPace(st.Audit.Interval, sources)
+		pause := auditPace(st.ConsistencyCheck.Interval, sources)
 		for _, s := range sources {
 			err := m.audit(ctx, s, pause)
 			if err != nil && ctx.Err() == nil {
 				m.metrics.audited(s, auditUnfinished)
-				s.Log.Warn("audit did not finish; the next one starts over", "error", err)
+				s.Log.Warn("consistency check did not finish; the next one starts over", "error", err)
 			}
 		}
 	}
@@ -164,11 +165,11 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration) e
 	}
 	switch {
 	case a.rollback != nil:
-		s.Log.Warn("the audit found an object at an earlier version than the recorded one: the cluster was restored, listing again", "namespace", a.rollback.namespace, "name", a.rollback.name, "resourceVersion", a.rollback.listed.version)
+		s.Log.Warn("consistency check found an object at an earlier version than recorded: the cluster was restored; relisting", "namespace", a.rollback.namespace, "name", a.rollback.name, "resourceVersion", a.rollback.listed.version)
 		m.metrics.audited(s, auditRepaired)
 		sub.Relist(dynamicfactory.CauseRollback)
 	case a.lost > 0:
-		s.Log.Warn("the audit found changes that the watch did not report: listing again, the differences are delivered as repairs", "objects", a.lost)
+		s.Log.Warn("consistency check found missed changes; relisting and delivering them as repairs", "objects", a.lost)
 		m.metrics.audited(s, auditRepaired)
 		sub.Relist(commit.CauseAudit)
 	default:
@@ -209,7 +210,7 @@ func (a *audit) page(ctx context.Context) (more bool, err error) {
 	var last string
 	begin := func() { a.keys, a.heads, last = a.keys[:0], a.heads[:0], a.after }
 	begin()
-	page, err := a.sub.Heads(ctx, a.token, begin, func(o *compact.Meta) error {
+	page, err := a.sub.Heads(ctx, a.token, begin, func(o *rawjson.Meta) error {
 		key := ledger.Key(string(o.Namespace), string(o.Name))
 		if key <= last {
 			return errUnordered
@@ -288,7 +289,7 @@ func (a *audit) confirm(ctx context.Context) error {
 		return cmp.Or(ctx.Err(), errNotCaughtUp)
 	}
 	err := a.review(func(x *suspect) (lost bool, err error) {
-		err = a.sub.Head(ctx, x.namespace, x.name, func(o *compact.Meta) { lost = string(o.UID) == x.listed.uid })
+		err = a.sub.Head(ctx, x.namespace, x.name, func(o *rawjson.Meta) { lost = string(o.UID) == x.listed.uid })
 		return lost, err
 	})
 	if err != nil {

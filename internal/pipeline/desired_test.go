@@ -6,14 +6,14 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/plan"
-	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/redact"
 )
 
 // TestDesiredSources shows which informers a set of watches makes, and which
 // watches each feeds.
 func TestDesiredSources(t *testing.T) {
 	watch := func(name string, edit func(*plan.Watch), resources ...string) plan.Watch {
-		w := plan.Watch{Name: name, Resources: resources, Edits: route.DefaultEdits()}
+		w := plan.Watch{Name: name, Resources: resources, Edits: redact.DefaultEdits()}
 		if edit != nil {
 			edit(&w)
 		}

@@ -11,7 +11,6 @@ import (
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
-	"github.com/watcherd/watcherd/internal/route"
 )
 
 // loadEdits puts the edits in place that were accepted last, for readers that come
@@ -52,9 +51,9 @@ func (m *Manager) revise(next *plan.State, d desired) (revision, error) {
 	for _, spec := range next.Routes {
 		r.accepted.Routes = append(r.accepted.Routes, redact.Route{Name: spec.Name, Drop: spec.Drop, Redact: spec.Redact})
 	}
-	r.accepted.Keep(m.accepted, func(gr schema.GroupResource, namespace string) (route.Edits, bool) {
+	r.accepted.Keep(m.accepted, func(gr schema.GroupResource, namespace string) (redact.Edits, bool) {
 		if next.Hash != "" && next.Hash == m.applied {
-			return route.Edits{}, false // what is kept was made of this state
+			return redact.Edits{}, false // what is kept was made of this state
 		}
 		return m.editsAwaiting(next, gr, namespace)
 	})
@@ -112,7 +111,7 @@ func (m *Manager) adoptEdits(r *revision) {
 
 // editsAwaiting are the edits that watches which wait for a resource would give it in
 // a namespace, or in all if that is empty.
-func (m *Manager) editsAwaiting(st *plan.State, gr schema.GroupResource, namespace string) (edits route.Edits, ok bool) {
+func (m *Manager) editsAwaiting(st *plan.State, gr schema.GroupResource, namespace string) (edits redact.Edits, ok bool) {
 	for i := range st.Watches {
 		w := &st.Watches[i]
 		if namespace != "" && len(w.Namespaces) > 0 && !slices.Contains(w.Namespaces, namespace) || m.excluded(w)(gr) ||

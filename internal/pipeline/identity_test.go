@@ -19,7 +19,8 @@ import (
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
-	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
@@ -56,7 +57,7 @@ func (n *names) Resolve(pattern string) ([]dynamicfactory.Resource, error) {
 	if full, ok := n.other[pattern]; ok {
 		pattern = full
 	}
-	p, err := route.ParseResource(pattern)
+	p, err := selector.ParseResource(pattern)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +87,7 @@ func resource(group, name string) dynamicfactory.Resource {
 }
 
 func watchOf(name string, edit func(*plan.Watch), resources ...string) plan.Watch {
-	w := plan.Watch{Name: name, Resources: resources, Snapshot: true, Edits: route.DefaultEdits()}
+	w := plan.Watch{Name: name, Resources: resources, Snapshot: true, Edits: redact.DefaultEdits()}
 	if edit != nil {
 		edit(&w)
 	}

@@ -17,25 +17,25 @@ type metrics struct {
 func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
 		auditsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_audits_total",
-			Help: "Comparisons of a resource's recorded states with the cluster: clean, repaired (a difference made the resource be listed again) or unfinished.",
+			Name: "watcherd_consistency_checks_total",
+			Help: "Consistency checks of a resource by result: clean, repaired (a difference caused a relist) or unfinished.",
 		}, []string{"resource", "result"}),
 		forgottenTotal: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "watcherd_ledger_forgotten_total",
-			Help: "Feeds whose recorded states were forgotten, as no watch had read them for longer than events are kept.",
+			Name: "watcherd_ledger_partitions_deleted_total",
+			Help: "Ledger partitions deleted because no watch had read them for longer than the retention.",
 		}),
 	}
 	m.scrubbedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watcherd_scrub_items_total",
-		Help: "Recorded events and states that were rewritten because the configuration hides more than before, or could not be (failed).",
+		Help: "Recorded events and states by result of the scrub: rewritten to hide what the configuration hides now, or failed.",
 	}, []string{"result"})
 	m.scrubbing = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "watcherd_scrub_pending",
-		Help: "1 while recorded events or states hold something that the configuration hides.",
+		Help: "1 while recorded events or states contain values that the configuration hides.",
 	})
 	m.scrubbed = prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "watcherd_scrub_done_timestamp_seconds",
-		Help: "When the store was last rewritten because the configuration hides more than before.",
+		Help: "Time of the last completed scrub.",
 	})
 	for _, result := range []string{"rewritten", "failed"} {
 		m.scrubbedTotal.WithLabelValues(result)

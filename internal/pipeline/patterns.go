@@ -12,7 +12,7 @@ import (
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
-	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
@@ -39,7 +39,7 @@ func (a *ambiguity) String() string {
 // is installed later under the same name in another group does not move the watch.
 func (m *Manager) resolve(d desired, w *plan.Watch, pattern string) ([]dynamicfactory.Resource, error) {
 	found, err := m.cfg.Resolver.Resolve(pattern)
-	if p, perr := route.ParseResource(pattern); perr != nil || p.Wildcard() {
+	if p, perr := selector.ParseResource(pattern); perr != nil || p.Wildcard() {
 		return found, err
 	}
 	key := patternKey(w.Name, pattern)
@@ -163,7 +163,7 @@ func (m *Manager) means(w *plan.Watch, pattern string, gr schema.GroupResource) 
 	if means, ok := m.resolved[patternKey(w.Name, pattern)]; ok {
 		return means == gr.String()
 	}
-	p, err := route.ParseResource(pattern)
+	p, err := selector.ParseResource(pattern)
 	return err == nil && p.Names(gr)
 }
 

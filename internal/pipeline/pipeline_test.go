@@ -18,7 +18,9 @@ import (
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -227,7 +229,7 @@ func (r *rig) expect(want ...string) []*event.Event {
 }
 
 func podWatch(edit ...func(*plan.Watch)) plan.Watch {
-	w := plan.Watch{Name: "w", Resources: []string{"pods"}, Snapshot: true, Edits: route.DefaultEdits()}
+	w := plan.Watch{Name: "w", Resources: []string{"pods"}, Snapshot: true, Edits: redact.DefaultEdits()}
 	for _, f := range edit {
 		f(&w)
 	}
@@ -236,7 +238,7 @@ func podWatch(edit ...func(*plan.Watch)) plan.Watch {
 
 // prodPods watches the pods of namespaces with env=prod.
 func prodPods(w *plan.Watch) {
-	filter, err := route.NewWatchFilter(route.NamespaceRules{Selector: "env=prod"}, "", "")
+	filter, err := selector.NewFilter(selector.Namespaces{Selector: "env=prod"}, "", "")
 	if err != nil {
 		panic(err)
 	}

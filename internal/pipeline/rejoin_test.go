@@ -58,7 +58,7 @@ func (l *life) apply(routes []route.Spec, edit ...func(*plan.Sink)) {
 	}
 	for _, name := range []string{"a", "b"} {
 		if slices.ContainsFunc(routes, func(r route.Spec) bool { return slices.Contains(r.Sinks, name) }) {
-			s := plan.Sink{Name: name, Config: closedSink{}, From: plan.FromNow, Fingerprint: name}
+			s := plan.Sink{Name: name, Config: closedSink{}, StartFrom: plan.StartLatest, Fingerprint: name}
 			for _, f := range edit {
 				f(&s)
 			}
@@ -131,36 +131,36 @@ func TestSinkIsPutBack(t *testing.T) {
 		from         string
 		want         string
 	}{
-		{"its route stays", both, one, nil, plan.FromNow, "added v 1, " + meanwhile + ", added x 5"},
-		{"it was the only one", []route.Spec{leadTo("default", "", "a")}, nil, nil, plan.FromNow, "added v 1, " + meanwhile + ", added x 5"},
+		{"its route stays", both, one, nil, plan.StartLatest, "added v 1, " + meanwhile + ", added x 5"},
+		{"it was the only one", []route.Spec{leadTo("default", "", "a")}, nil, nil, plan.StartLatest, "added v 1, " + meanwhile + ", added x 5"},
 		{
 			"its route goes, and others take what it took",
 			[]route.Spec{leadTo("mine", "true", "a"), leadTo("all", "", "b")},
-			one, nil, plan.FromNow,
+			one, nil, plan.StartLatest,
 			"added v 1, gap removed, added x 5",
 		},
 		{
 			"its route becomes another", both, one,
 			[]route.Spec{leadTo("all", `metadata.name != "z"`, "a", "b")},
-			plan.FromNow,
+			plan.StartLatest,
 			"added v 1, " + meanwhile + ", added x 5",
 		},
 		{
 			"its route was another", both,
 			[]route.Spec{leadTo("all", `metadata.name != "w"`, "b")},
-			nil, plan.FromNow,
+			nil, plan.StartLatest,
 			"added v 1, gap removed, added x 5",
 		},
-		{"another route leads to it", both, one, []route.Spec{one[0], leadTo("new", "", "a")}, plan.FromNow, "added v 1, gap removed, added x 5"},
-		{"from the start", both, one, nil, plan.FromStart, "added v 1, added v 1 again, " + meanwhile + ", added x 5"},
-		{"from a snapshot", both, one, nil, plan.FromSnapshot, "added v 1, " + meanwhile + ", sync v 1, added x 5"},
-		{"a new route leads to it, too", both, one, []route.Spec{both[0], leadTo("new", "", "a")}, plan.FromNow, "added v 1, " + meanwhile + ", added x 5"},
+		{"another route leads to it", both, one, []route.Spec{one[0], leadTo("new", "", "a")}, plan.StartLatest, "added v 1, gap removed, added x 5"},
+		{"from the start", both, one, nil, plan.StartEarliest, "added v 1, added v 1 again, " + meanwhile + ", added x 5"},
+		{"from a snapshot", both, one, nil, plan.StartSnapshot, "added v 1, " + meanwhile + ", sync v 1, added x 5"},
+		{"a new route leads to it, too", both, one, []route.Spec{both[0], leadTo("new", "", "a")}, plan.StartLatest, "added v 1, " + meanwhile + ", added x 5"},
 	} {
 		then := tc.then
 		if then == nil {
 			then = tc.with
 		}
-		from := func(s *plan.Sink) { s.From = tc.from }
+		from := func(s *plan.Sink) { s.StartFrom = tc.from }
 		t.Run(tc.name, func(t *testing.T) {
 			expect := func(l *life) {
 				l.Helper()

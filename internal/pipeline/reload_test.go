@@ -13,6 +13,7 @@ import (
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/selector"
 )
 
 func named(name string) func(*plan.Watch) {
@@ -44,7 +45,7 @@ func TestReloadUnderChurn(t *testing.T) {
 	nsFilter := func(include ...string) func(*plan.Watch) {
 		return func(w *plan.Watch) {
 			var err error
-			if w.Filter, err = route.NewWatchFilter(route.NamespaceRules{Include: include}, "", ""); err != nil {
+			if w.Filter, err = selector.NewFilter(selector.Namespaces{Include: include}, "", ""); err != nil {
 				t.Fatal(err)
 			}
 			w.Fingerprint += fmt.Sprint(include)
@@ -143,7 +144,7 @@ func TestNamespaceSelectorIsAdded(t *testing.T) {
 			l.apply(l.routed(w, other))
 			eventually(t, "sync", func() bool { return q.Stats().Length == int64(len(names)) })
 			w.Fingerprint = "selecting"
-			if w.Filter, err = route.NewWatchFilter(route.NamespaceRules{Selector: "!excluded"}, "", ""); err != nil {
+			if w.Filter, err = selector.NewFilter(selector.Namespaces{Selector: "!excluded"}, "", ""); err != nil {
 				t.Fatal(err)
 			}
 			l.apply(l.routed(w, other))

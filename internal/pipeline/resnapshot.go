@@ -27,7 +27,7 @@ func (m *Manager) Snapshot(ctx context.Context, sink, watch string, progress fun
 
 // oweSnapshot notes that a sink begins with a snapshot, if it does.
 func (m *Manager) oweSnapshot(sink *plan.Sink) error {
-	if sink.From != plan.FromSnapshot {
+	if sink.StartFrom != plan.StartSnapshot {
 		return nil
 	}
 	if err := ledger.PutMeta(m.store, commit.DueMeta+sink.Name, []byte("{}")); err != nil {
@@ -40,7 +40,7 @@ func (m *Manager) oweSnapshot(sink *plan.Sink) error {
 func (m *Manager) dueSnapshots(st *plan.State) (due []string, err error) {
 	for i := range st.Sinks {
 		s := &st.Sinks[i]
-		if s.From != plan.FromSnapshot {
+		if s.StartFrom != plan.StartSnapshot {
 			continue
 		}
 		_, ok, err := m.store.Meta(commit.DueMeta + s.Name)

@@ -11,6 +11,7 @@ import (
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/prom"
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
@@ -29,7 +30,7 @@ type sinkWorker struct {
 func (m *Manager) prepareSinks(next *plan.State, diff plan.Plan) error {
 	for _, name := range slices.Concat(diff.Sinks.Add, diff.Sinks.Replace) {
 		from := outbox.FromNow
-		if next.Sink(name).From == plan.FromStart {
+		if next.Sink(name).StartFrom == plan.StartEarliest {
 			from = outbox.FromLogStart
 		}
 		if _, err := m.store.Queue(name); err != nil { // new to the store
@@ -77,6 +78,7 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 		return
 	}
 	log := m.log.With("sink", spec.Name)
+	kind := prom.NewGroup(prometheus.WrapRegistererWith(prometheus.Labels{"sink": spec.Name}, m.cfg.Registerer))
 	w := delivery.New(delivery.Config{
 		Name:  spec.Name,
 		Queue: queue,
@@ -84,7 +86,7 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 			return spec.Config.Open(ctx, sinks.Options{
 				Name: spec.Name, Cluster: m.cfg.Cluster, Format: spec.Format, BatchMode: spec.BatchMode,
 				Logger: log, Stdout: m.cfg.Stdout, Dir: m.cfg.Dir,
-				Registerer: prometheus.WrapRegistererWith(prometheus.Labels{"sink": spec.Name}, m.cfg.Registerer),
+				Registerer: kind,
 			})
 		},
 		Fingerprint:  spec.Fingerprint,
@@ -94,7 +96,7 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 		Hidden:       m.editsTightened.Load,
 		Delivery:     spec.Delivery,
 		Retry:        delivery.Retry{Initial: spec.Retry.Initial, Max: spec.Retry.Max, PoisonAttempts: spec.Retry.PoisonAttempts},
-		Oversize:     delivery.Oversize(spec.Oversize),
+		Oversize:     delivery.Oversize(spec.OnOversize),
 		DrainTimeout: m.cfg.Drain / 2,
 		CloseTimeout: m.cfg.Drain / 8, // it is waited for up to twice
 		Logger:       log,
@@ -104,6 +106,7 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 	sw := &sinkWorker{worker: w, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(sw.done)
+		defer kind.Close()
 		if err := w.Run(ctx); err != nil {
 			m.fail(fmt.Errorf("%w: sink %s: %w", ledger.ErrStore, spec.Name, err))
 		}

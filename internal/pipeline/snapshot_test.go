@@ -14,7 +14,7 @@ import (
 func (l *live) fromSnapshot(watches ...plan.Watch) *plan.State {
 	l.Helper()
 	st := l.routed(watches...)
-	st.Sinks = []plan.Sink{{Name: "x", Config: closedSink{}, From: plan.FromSnapshot, Fingerprint: "x"}}
+	st.Sinks = []plan.Sink{{Name: "x", Config: closedSink{}, StartFrom: plan.StartSnapshot, Fingerprint: "x"}}
 	return st
 }
 

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/route"
 )
@@ -26,8 +28,8 @@ func Compile(c *config.Config) (*State, error) {
 			DeadLetterMaxBytes: c.Store.DeadLetters.MaxBytes.Value(),
 			DeadLetterMaxAge:   c.Store.DeadLetters.MaxAge,
 		},
-		Admin: compileAdmin(c.Admin),
-		Audit: Audit{Enabled: c.Audit.Enabled, Interval: c.Audit.Interval},
+		Admin:            compileAdmin(c.Admin),
+		ConsistencyCheck: ConsistencyCheck{Enabled: c.ConsistencyCheck.Enabled, Interval: c.ConsistencyCheck.Interval},
 	}
 	for i := range c.Watches {
 		s.Watches = append(s.Watches, k.watch(i))
@@ -56,11 +58,14 @@ func (k *compiler) fault(path, format string, args ...any) {
 	k.faults = append(k.faults, k.config.ErrorAt(path, format, args...))
 }
 
-// faultsBelow reports what package route found, whose paths start below path. What
-// has been said of a value already is not said twice.
+// faultsBelow reports the faults that packages route, redact and selector found, whose
+// paths are relative to path. A value is reported once.
 func (k *compiler) faultsBelow(path string, err error) {
 	for _, e := range joined(err) {
 		spec, ok := errors.AsType[*route.SpecError](e)
+		if f, other := errors.AsType[*field.Error](e); other {
+			spec, ok = &route.SpecError{Path: f.Field, Msg: f.Detail}, true
+		}
 		if !ok {
 			k.fault(path, "%v", e)
 			continue

@@ -9,7 +9,9 @@ import (
 
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -18,20 +20,20 @@ var comparable = cmp.Options{
 	cmpopts.IgnoreFields(plan.Watch{}, "Fingerprint", "Selection"),
 	cmpopts.EquateEmpty(),
 	cmpopts.IgnoreFields(plan.Sink{}, "Fingerprint"),
-	cmp.Transformer("filter", func(f *route.WatchFilter) bool { return f != nil }),
+	cmp.Transformer("filter", func(f *selector.Filter) bool { return f != nil }),
 }
 
 func TestWatches(t *testing.T) {
 	defaults := plan.Watch{
 		Name: "w", Resources: []string{"pods"}, Snapshot: true,
-		Edits: route.Edits{Drop: []string{"metadata.managedFields"}},
+		Edits: redact.Edits{Drop: []string{"metadata.managedFields"}},
 	}
 	with := func(change func(w *plan.Watch)) plan.Watch {
 		w := defaults
 		change(&w)
 		return w
 	}
-	filtered := with(func(w *plan.Watch) { w.Filter = &route.WatchFilter{} })
+	filtered := with(func(w *plan.Watch) { w.Filter = &selector.Filter{} })
 	for text, want := range map[string]plan.Watch{
 		"":                defaults,
 		"snapshot: never": with(func(w *plan.Watch) { w.Snapshot = false }),
@@ -43,7 +45,7 @@ func TestWatches(t *testing.T) {
 			w.ExcludeResources = []string{"secrets", "*.example.com", "deployments.v1.apps"}
 		}),
 		"labelSelector: a": filtered,
-		"fieldSelector: metadata.name=a, metadataOnly: true":    with(func(w *plan.Watch) { w.MetadataOnly = true; w.Filter = &route.WatchFilter{} }),
+		"fieldSelector: metadata.name=a, metadataOnly: true":    with(func(w *plan.Watch) { w.MetadataOnly = true; w.Filter = &selector.Filter{} }),
 		"fieldSelector: spec.nodeName!=a":                       filtered,
 		"namespaces: {include: [b, a]}":                         with(func(w *plan.Watch) { w.Namespaces = []string{"a", "b"} }),
 		"namespaces: {include: [b, a], exclude: [c]}":           filtered,
@@ -51,7 +53,7 @@ func TestWatches(t *testing.T) {
 		"namespaces: {include: [b, a-*]}":                       filtered,
 		"namespaces: {exclude: [kube-system]}":                  filtered,
 		"namespaces: {selector: env=prod}":                      filtered,
-		"namespaces: {include: [a]}, labelSelector: x":          with(func(w *plan.Watch) { w.Namespaces = []string{"a"}; w.Filter = &route.WatchFilter{} }),
+		"namespaces: {include: [a]}, labelSelector: x":          with(func(w *plan.Watch) { w.Namespaces = []string{"a"}; w.Filter = &selector.Filter{} }),
 		"selectorSide: server":                                  defaults,
 		"selectorSide: server, labelSelector: 'b  in (y,x) ,a'": with(func(w *plan.Watch) { w.ServerLabels = "a,b in (x,y)" }),
 		"selectorSide: server, fieldSelector: 'spec.nodeName==n', metadataOnly: true": with(func(w *plan.Watch) {
@@ -87,25 +89,25 @@ sinks:
   batch: {maxEvents: 1, maxBytes: 1Ki, maxWait: 0s}
   concurrency: 9
   retry: {initial: 1s, max: 2s, poisonAttempts: 7}
-  oversize: truncate
-  from: snapshot
+  onOversize: truncate
+  startFrom: snapshot
 - {name: c, console: {}, batch: {maxEvents: 2}}
 `)
 	want := []plan.Sink{{
 		Name: "a", Kind: "post", Config: &post{URL: "x"}, Format: sinks.CloudEvents,
-		Delivery: sinks.Delivery{MaxEvents: 50, MaxBytes: 2 << 20, MaxWait: time.Second, Concurrency: 3},
-		Retry:    plan.Retry{Initial: 500 * time.Millisecond, Max: 5 * time.Minute, PoisonAttempts: 3},
-		Oversize: plan.OversizeDeadLetter, From: plan.FromNow,
+		Delivery:   sinks.Delivery{MaxEvents: 50, MaxBytes: 2 << 20, MaxWait: time.Second, Concurrency: 3},
+		Retry:      plan.Retry{Initial: 500 * time.Millisecond, Max: 5 * time.Minute, PoisonAttempts: 3},
+		OnOversize: plan.OversizeDeadLetter, StartFrom: plan.StartLatest,
 	}, {
 		Name: "b", Kind: "post", Config: &post{URL: "y"}, Format: sinks.JSON,
-		Delivery: sinks.Delivery{MaxEvents: 1, MaxBytes: 1024, Concurrency: 9},
-		Retry:    plan.Retry{Initial: time.Second, Max: 2 * time.Second, PoisonAttempts: 7},
-		Oversize: plan.OversizeTruncate, From: plan.FromSnapshot,
+		Delivery:   sinks.Delivery{MaxEvents: 1, MaxBytes: 1024, Concurrency: 9},
+		Retry:      plan.Retry{Initial: time.Second, Max: 2 * time.Second, PoisonAttempts: 7},
+		OnOversize: plan.OversizeTruncate, StartFrom: plan.StartSnapshot,
 	}, {
 		Name: "c", Kind: "console", Config: &console{}, Format: sinks.CloudEvents, BatchMode: true,
-		Delivery: sinks.Delivery{MaxEvents: 2, MaxBytes: 1 << 20, Concurrency: 1},
-		Retry:    plan.Retry{Initial: 500 * time.Millisecond, Max: 5 * time.Minute, PoisonAttempts: 3},
-		Oversize: plan.OversizeDeadLetter, From: plan.FromNow,
+		Delivery:   sinks.Delivery{MaxEvents: 2, MaxBytes: 1 << 20, Concurrency: 1},
+		Retry:      plan.Retry{Initial: 500 * time.Millisecond, Max: 5 * time.Minute, PoisonAttempts: 3},
+		OnOversize: plan.OversizeDeadLetter, StartFrom: plan.StartLatest,
 	}}
 	if diff := cmp.Diff(want, s.Sinks, comparable, cmp.AllowUnexported(console{})); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -118,15 +120,15 @@ cluster: {name: prod}
 kubeAPI: {qps: 1.5, burst: 2}
 store: {path: /data, maxBytes: 1Gi, retention: {maxAge: 1h, maxBytes: 1Mi}, minFree: 1Ki, deadLetters: {maxAge: 2h, maxBytes: 3Mi}}
 admin: {listen: ":1", probes: ":2", auth: {tokenFile: t}, tls: {certFile: c, keyFile: k, clientCAFile: ca}}
-audit: {enabled: false, interval: 2h}
+consistencyCheck: {enabled: false, interval: 2h}
 watches: [{name: w, resources: [pods]}]
 `)
 	s.Watches, s.Router, s.Hash = nil, nil, ""
 	want := &plan.State{
 		Cluster: "prod", KubeAPI: plan.KubeAPI{QPS: 1.5, Burst: 2},
-		Store: plan.Store{Path: "/data", MaxBytes: 1 << 30, RetentionMaxAge: time.Hour, RetentionMaxBytes: 1 << 20, MinFree: 1 << 10, DeadLetterMaxAge: 2 * time.Hour, DeadLetterMaxBytes: 3 << 20},
-		Admin: plan.Admin{Listen: ":1", Probes: ":2", TokenFile: "t", CertFile: "c", KeyFile: "k", ClientCAFile: "ca"},
-		Audit: plan.Audit{Interval: 2 * time.Hour},
+		Store:            plan.Store{Path: "/data", MaxBytes: 1 << 30, RetentionMaxAge: time.Hour, RetentionMaxBytes: 1 << 20, MinFree: 1 << 10, DeadLetterMaxAge: 2 * time.Hour, DeadLetterMaxBytes: 3 << 20},
+		Admin:            plan.Admin{Listen: ":1", Probes: ":2", TokenFile: "t", CertFile: "c", KeyFile: "k", ClientCAFile: "ca"},
+		ConsistencyCheck: plan.ConsistencyCheck{Interval: 2 * time.Hour},
 	}
 	if diff := cmp.Diff(want, s, comparable); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// Plan is what leads from one state to another.
+// Plan is the difference between two states.
 type Plan struct {
 	Watches, Sinks Change
 
-	RoutesChanged bool // the router is another one
-	StoreChanged  bool // limits of the store
-	AuditChanged  bool
+	RoutesChanged           bool // the router is another one
+	StoreChanged            bool // limits of the store
+	ConsistencyCheckChanged bool
 
 	// NeedsRestart are key paths that changed and take effect at a restart only.
 	NeedsRestart []string
@@ -29,13 +29,13 @@ func (c Change) Empty() bool { return len(c.Add)+len(c.Remove)+len(c.Replace) ==
 
 // Empty reports whether there is nothing to do.
 func (p Plan) Empty() bool {
-	return p.Watches.Empty() && p.Sinks.Empty() && !p.RoutesChanged && !p.StoreChanged && !p.AuditChanged
+	return p.Watches.Empty() && p.Sinks.Empty() && !p.RoutesChanged && !p.StoreChanged && !p.ConsistencyCheckChanged
 }
 
-// Diff tells what leads from old to new; old may be nil, for nothing at all.
+// Diff returns the plan from old to new. A nil old is the empty state.
 func Diff(old, new *State) Plan {
 	if old == nil {
-		old = &State{Cluster: new.Cluster, KubeAPI: new.KubeAPI, Store: new.Store, Admin: new.Admin, Audit: new.Audit}
+		old = &State{Cluster: new.Cluster, KubeAPI: new.KubeAPI, Store: new.Store, Admin: new.Admin, ConsistencyCheck: new.ConsistencyCheck}
 	}
 	p := Plan{
 		Watches: diffNamed(
@@ -46,8 +46,8 @@ func Diff(old, new *State) Plan {
 			index(old.Sinks, func(s Sink) (string, string) { return s.Name, s.Fingerprint }),
 			index(new.Sinks, func(s Sink) (string, string) { return s.Name, s.Fingerprint }),
 		),
-		RoutesChanged: !bytes.Equal(mustJSON(old.Routes), mustJSON(new.Routes)),
-		AuditChanged:  old.Audit != new.Audit,
+		RoutesChanged:           !bytes.Equal(mustJSON(old.Routes), mustJSON(new.Routes)),
+		ConsistencyCheckChanged: old.ConsistencyCheck != new.ConsistencyCheck,
 	}
 	limits := new.Store
 	limits.Path = old.Store.Path
@@ -120,7 +120,7 @@ func (p Plan) String() string {
 	for _, part := range []struct {
 		changed bool
 		name    string
-	}{{p.RoutesChanged, "routes"}, {p.StoreChanged, "store limits"}, {p.AuditChanged, "audit"}} {
+	}{{p.RoutesChanged, "routes"}, {p.StoreChanged, "store limits"}, {p.ConsistencyCheckChanged, "consistency check"}} {
 		if part.changed {
 			fmt.Fprintf(&b, "%s changed\n", part.name)
 		}

@@ -6,7 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/config"
-	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/selector"
 )
 
 // excludes checks what a watch leaves out.
@@ -14,12 +14,12 @@ func (k *compiler) excludes(path string, c *config.Watch, w *Watch) {
 	path += ".excludeResources"
 	w.ExcludeResources = k.resources(path, c.ExcludeResources)
 	for i, text := range w.ExcludeResources {
-		excluded, err := route.ParseResource(text)
+		excluded, err := selector.ParseResource(text)
 		if err != nil {
 			continue // reported
 		}
 		for _, own := range w.Resources {
-			named, err := route.ParseResource(own)
+			named, err := selector.ParseResource(own)
 			switch {
 			case err != nil:
 			case named.Wildcard() && excludesAll(excluded, named):
@@ -32,14 +32,14 @@ func (k *compiler) excludes(path string, c *config.Watch, w *Watch) {
 }
 
 // excludesAll reports whether a pattern excludes everything that a wildcard names.
-func excludesAll(excluded, wildcard route.ResourcePattern) bool {
+func excludesAll(excluded, wildcard selector.Resource) bool {
 	_, ok := excluded.Shared(wildcard)
 	return ok && excluded.Wildcard() && (excluded.Bare() || !wildcard.Bare())
 }
 
 // excludesNamed reports whether a pattern may exclude what another one names
 // without a wildcard.
-func excludesNamed(excluded, named route.ResourcePattern) bool {
+func excludesNamed(excluded, named selector.Resource) bool {
 	if _, ok := excluded.Shared(named); ok {
 		return true
 	}
@@ -52,10 +52,10 @@ func excludesNamed(excluded, named route.ResourcePattern) bool {
 // means gives what a name without a wildcard stands for where the cluster serves it,
 // such as a short name.
 func (w *Watch) Excluder(means func(name string) (schema.GroupResource, bool)) func(schema.GroupResource) bool {
-	var patterns []route.ResourcePattern
+	var patterns []selector.Resource
 	var resolved []schema.GroupResource
 	for _, text := range w.ExcludeResources {
-		p, err := route.ParseResource(text)
+		p, err := selector.ParseResource(text)
 		if err != nil {
 			continue // Compile has refused it
 		}
@@ -69,6 +69,6 @@ func (w *Watch) Excluder(means func(name string) (schema.GroupResource, bool)) f
 	}
 	return func(gr schema.GroupResource) bool {
 		return slices.Contains(resolved, gr) ||
-			slices.ContainsFunc(patterns, func(p route.ResourcePattern) bool { return p.Names(gr) })
+			slices.ContainsFunc(patterns, func(p selector.Resource) bool { return p.Names(gr) })
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 func overlapping(watch, earlier, resource, keys string) string {
 	return "watch " + watch + " and watch " + earlier + " both watch " + resource + ", and their " + keys +
-		" differ, but an object is recorded in one form: edit alike and put the difference in routes[].drop or routes[].redact, or keep them apart by excludeResources or by plain namespaces that have none in common"
+		" differ, but an object is recorded in one form: use the same edits and put the difference in routes[].drop or routes[].redact, or keep them apart by excludeResources or by plain namespaces that have none in common"
 }
 
 // TestWatchesThatDoNotOverlap are watches that may edit differently, as far as is
@@ -44,11 +44,11 @@ func TestFaults(t *testing.T) {
 			"watches:\n- {name: w, resources: [pods/log, Pods, \"pods*\", \"a b\", .apps, \"*.*\", deployments..apps]}\n",
 			`4:25: watches[0].resources[0]: "pods/log" has a slash; write RESOURCE[.VERSION][.GROUP], such as deployments.apps. Subresources cannot be watched
 4:35: watches[0].resources[1]: "Pods" is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps
-4:41: watches[0].resources[2]: "pods*" is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *
-4:50: watches[0].resources[3]: "a b" is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *
-4:57: watches[0].resources[4]: ".apps" is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *
-4:64: watches[0].resources[5]: "*.*" is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *
-4:71: watches[0].resources[6]: "deployments..apps" is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *`,
+4:41: watches[0].resources[2]: "pods*" is not a resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *
+4:50: watches[0].resources[3]: "a b" is not a resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *
+4:57: watches[0].resources[4]: ".apps" is not a resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *
+4:64: watches[0].resources[5]: "*.*" is not a resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *
+4:71: watches[0].resources[6]: "deployments..apps" is not a resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *`,
 		},
 		"resource mapping": {
 			"watches:\n- name: w\n  resources:\n  - {resource: Deployment, group: apps}\n",
@@ -56,19 +56,19 @@ func TestFaults(t *testing.T) {
 		},
 		"label selector, client": {
 			watch("labelSelector: a in (b"),
-			`6:18: watches[0].labelSelector: "a in (b" is no label selector; write it as for kubectl get -l, such as app=web,tier in (a, b): unable to parse requirement: found '', expected: ',' or ')'`,
+			`6:18: watches[0].labelSelector: "a in (b" is not a label selector; use the syntax of kubectl get -l, such as app=web,tier in (a, b): unable to parse requirement: found '', expected: ',' or ')'`,
 		},
 		"label selector, server": {
 			watch("labelSelector: a==b=c\n  selectorSide: server"),
-			`6:18: watches[0].labelSelector: "a==b=c" is no label selector; write it as for kubectl get -l, such as app=web,tier in (a, b): found '=', expected: ',' or 'end of string'`,
+			`6:18: watches[0].labelSelector: "a==b=c" is not a label selector; use the syntax of kubectl get -l, such as app=web,tier in (a, b): found '=', expected: ',' or 'end of string'`,
 		},
 		"field selector, client": {
 			watch("fieldSelector: spec.nodeName"),
-			`6:18: watches[0].fieldSelector: "spec.nodeName" is no field selector; write it as for kubectl get --field-selector, such as spec.nodeName=node-1: invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'`,
+			`6:18: watches[0].fieldSelector: "spec.nodeName" is not a field selector; use the syntax of kubectl get --field-selector, such as spec.nodeName=node-1: invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'`,
 		},
 		"field selector, server": {
 			watch("fieldSelector: spec.nodeName\n  selectorSide: server"),
-			`6:18: watches[0].fieldSelector: "spec.nodeName" is no field selector; write it as for kubectl get --field-selector, such as spec.nodeName=node-1: invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'`,
+			`6:18: watches[0].fieldSelector: "spec.nodeName" is not a field selector; use the syntax of kubectl get --field-selector, such as spec.nodeName=node-1: invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'`,
 		},
 		"field selector of metadata": {
 			watch("fieldSelector: spec.nodeName=a,metadata.name=b\n  metadataOnly: true"),
@@ -98,7 +98,7 @@ func TestFaults(t *testing.T) {
 			watch("namespaces: {include: [\"[a\"], exclude: [\"\"], selector: \"a in\"}"),
 			`6:26: watches[0].namespaces.include[0]: "[a" is not a namespace or glob
 6:43: watches[0].namespaces.exclude[0]: "" is not a namespace or glob
-6:58: watches[0].namespaces.selector: "a in" is no label selector; write it as for kubectl get -l, such as app=web,tier in (a, b): unable to parse requirement: found '' expected: '('`,
+6:58: watches[0].namespaces.selector: "a in" is not a label selector; use the syntax of kubectl get -l, such as app=web,tier in (a, b): unable to parse requirement: found '' expected: '('`,
 		},
 		"paths": {
 			watch("drop: [\"a b\", metadata.]\n  redact: [\"spec[x]\"]"),
@@ -108,24 +108,24 @@ func TestFaults(t *testing.T) {
 		},
 		"an item that is dropped by number": {
 			watch("drop: [\"spec.list[0]\", \"spec.list[*].a\"]\n  redact: [\"spec.list[0]\"]"),
-			`6:10: watches[0].drop[0]: path "spec.list[0]" drops one item of an array by its number, which the next item then has: drop all by [*], or a key within them`,
+			`6:10: watches[0].drop[0]: path "spec.list[0]" drops an array item by index, which the next item then takes: drop all items with [*], or a key of each item`,
 		},
 		"a route's paths": {
 			routes("drop: [\"a b\", metadata]\n  redact: [\"spec[x]\", metadata.uid, \"metadata.labels[*]\"]"),
 			`8:10: routes[0].drop[0]: path "a b" at byte 0: a key with ' ' must be written as ["key"]
-8:17: routes[0].drop[1]: metadata.name tells objects apart and has to stay
+8:17: routes[0].drop[1]: metadata.name identifies objects and cannot be removed
 9:12: routes[0].redact[0]: path "spec[x]" at byte 4: [x] is neither [*], a number nor ["key"]
-9:23: routes[0].redact[1]: metadata.uid tells objects apart and has to stay`,
+9:23: routes[0].redact[1]: metadata.uid identifies objects and cannot be removed`,
 		},
 		"identity": {
 			watch("drop: [metadata, \"metadata[*]\", \"metadata[\\\"uid\\\"]\", \"[*].name\", kind, metadata.labels]\n  redact: [metadata.resourceVersion, spec, \"*\", metadata.name.x]"),
-			`6:10: watches[0].drop[0]: metadata.name tells objects apart and has to stay
-6:20: watches[0].drop[1]: metadata.name tells objects apart and has to stay
-6:35: watches[0].drop[2]: metadata.uid tells objects apart and has to stay
-6:56: watches[0].drop[3]: metadata.name tells objects apart and has to stay
-6:68: watches[0].drop[4]: kind tells objects apart and has to stay
-7:12: watches[0].redact[0]: metadata.resourceVersion tells objects apart and has to stay
-7:44: watches[0].redact[2]: apiVersion tells objects apart and has to stay`,
+			`6:10: watches[0].drop[0]: metadata.name identifies objects and cannot be removed
+6:20: watches[0].drop[1]: metadata.name identifies objects and cannot be removed
+6:35: watches[0].drop[2]: metadata.uid identifies objects and cannot be removed
+6:56: watches[0].drop[3]: metadata.name identifies objects and cannot be removed
+6:68: watches[0].drop[4]: kind identifies objects and cannot be removed
+7:12: watches[0].redact[0]: metadata.resourceVersion identifies objects and cannot be removed
+7:44: watches[0].redact[2]: apiVersion identifies objects and cannot be removed`,
 		},
 		"expressions": {
 			routes("when: object.a =="),
@@ -142,7 +142,7 @@ func TestFaults(t *testing.T) {
 		"routes": {
 			routes("resources: [Pods, \"pods*\"]\n  changed: [spec., \"\"]"),
 			`8:15: routes[0].resources[0]: "Pods" is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps
-8:21: routes[0].resources[1]: "pods*" is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *
+8:21: routes[0].resources[1]: "pods*" is not a resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *
 9:13: routes[0].changed[0]: path "spec." at byte 4: a key is missing (write keys with dots as ["key"])
 9:20: routes[0].changed[1]: path "" at byte 0: a key is missing (write keys with dots as ["key"])`,
 		},
@@ -182,14 +182,14 @@ func TestFaults(t *testing.T) {
 		},
 		"a kind that is none": {
 			"watches: [{name: w, resources: [pods]}]\nsinks: [{name: s, broken: {}}]\n",
-			`4:9: sinks[0]: "broken" is no kind of sink`,
+			`4:9: sinks[0]: unknown kind of sink "broken"`,
 		},
 		"all at once": {
 			"watches: [{name: w, resources: [A], drop: [kind]}, {name: v, resources: [B], labelSelector: \"=\"}]\n" + sink + "routes: [{name: r, sinks: [s], when: x}]\n",
 			`3:33: watches[0].resources[0]: "A" is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps
-3:44: watches[0].drop[0]: kind tells objects apart and has to stay
+3:44: watches[0].drop[0]: kind identifies objects and cannot be removed
 3:74: watches[1].resources[0]: "B" is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps
-3:93: watches[1].labelSelector: "=" is no label selector; write it as for kubectl get -l, such as app=web,tier in (a, b): found '=', expected: !, identifier, or 'end of string'
+3:93: watches[1].labelSelector: "=" is not a label selector; use the syntax of kubectl get -l, such as app=web,tier in (a, b): found '=', expected: !, identifier, or 'end of string'
 5:38: routes[0].when: undeclared reference to 'x'...`,
 		},
 	} {

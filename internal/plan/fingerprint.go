@@ -19,7 +19,7 @@ func fingerprint(raw []byte, values ...any) string {
 
 // hashOf is the fingerprint of everything a state was made of.
 func hashOf(s *State) string {
-	parts := []any{s.Cluster, s.KubeAPI, s.Store, s.Admin, s.Audit, s.Routes}
+	parts := []any{s.Cluster, s.KubeAPI, s.Store, s.Admin, s.ConsistencyCheck, s.Routes}
 	for _, w := range s.Watches {
 		parts = append(parts, "watch", w.Fingerprint)
 	}

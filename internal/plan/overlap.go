@@ -7,10 +7,10 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/selector"
 )
 
-// OverlapError says that two watches of the same objects edit them differently. One
+// OverlapError reports two watches of the same objects with different edits. One
 // object has one recorded state, so it can be edited in one way only.
 type OverlapError struct {
 	Watch, Earlier string // names
@@ -20,7 +20,7 @@ type OverlapError struct {
 
 func (e *OverlapError) Error() string {
 	return fmt.Sprintf("watch %s and watch %s both watch %s, and their %s differ, but an object is recorded in one form: "+
-		"edit alike and put the difference in routes[].drop or routes[].redact, or keep them apart by excludeResources or by plain namespaces that have none in common",
+		"use the same edits and put the difference in routes[].drop or routes[].redact, or keep them apart by excludeResources or by plain namespaces that have none in common",
 		e.Watch, e.Earlier, e.Resource, strings.Join(e.Keys, ", "))
 }
 
@@ -68,7 +68,7 @@ func overlap(w, earlier *Watch, gr schema.GroupResource) error {
 	return &OverlapError{Watch: w.Name, Earlier: earlier.Name, Resource: name, Keys: keys}
 }
 
-// overlaps reports the watches that certainly watch the same objects, whatever the
+// overlaps reports the watches that certainly watch the same objects, independent of what the
 // cluster serves, and edit them differently.
 func (k *compiler) overlaps(watches []Watch) {
 	for i := range watches {
@@ -96,11 +96,11 @@ func (k *compiler) overlapOf(i int, w, earlier *Watch) {
 // shared are resources that two patterns of two watches both mean, for certain. What
 // is left of a wildcard from which something is excluded only discovery knows.
 func shared(w, earlier *Watch, own, other string) []schema.GroupResource {
-	p, err := route.ParseResource(own)
+	p, err := selector.ParseResource(own)
 	if err != nil {
 		return nil
 	}
-	q, err := route.ParseResource(other)
+	q, err := selector.ParseResource(other)
 	if err != nil {
 		return nil
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -44,7 +45,7 @@ func (k *compiler) routes() []route.Spec {
 		for _, t := range r.Events {
 			specs[i].Events = append(specs[i].Events, event.Type(t))
 		}
-		k.edits(item("routes", i), route.Edits{Drop: r.Drop, Redact: r.Redact})
+		k.edits(item("routes", i), redact.Edits{Drop: r.Drop, Redact: r.Redact})
 	}
 	return specs
 }
@@ -61,7 +62,7 @@ func (k *compiler) router(specs []route.Spec) *route.Router {
 	return r
 }
 
-// warnings are what looks like a mistake: watches nobody gets, sinks nothing
+// warnings are probable mistakes: watches that no route takes, sinks that nothing
 // reaches, resources that a route waits for in vain.
 func (k *compiler) warnings(specs []route.Spec) []*config.Error {
 	c := k.config

@@ -16,13 +16,13 @@ func (k *compiler) sink(i int) Sink {
 		Format:      sinks.Format(c.Format),
 		BatchMode:   c.Batch.MaxEvents != nil && *c.Batch.MaxEvents > 1,
 		Retry:       Retry{Initial: c.Retry.Initial, Max: c.Retry.Max, PoisonAttempts: c.Retry.PoisonAttempts},
-		Oversize:    c.Oversize,
-		From:        c.From,
+		OnOversize:  c.OnOversize,
+		StartFrom:   c.StartFrom,
 		Fingerprint: fingerprint(c.Raw, c, c.Kind, c.Settings),
 	}
 	settings, ok := c.Settings.(sinks.Config)
 	if !ok {
-		k.fault(item("sinks", i), "%q is no kind of sink", c.Kind)
+		k.fault(item("sinks", i), "unknown kind of sink %q", c.Kind)
 		return s
 	}
 	s.Config = settings

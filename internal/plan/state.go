@@ -4,7 +4,9 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
@@ -13,10 +15,10 @@ type State struct {
 	Hash    string // of the whole configuration; equal for files that say the same
 	Cluster string // name of the cluster; empty: the kubeconfig's
 
-	KubeAPI KubeAPI
-	Store   Store
-	Admin   Admin
-	Audit   Audit
+	KubeAPI          KubeAPI
+	Store            Store
+	Admin            Admin
+	ConsistencyCheck ConsistencyCheck
 
 	Watches []Watch
 	Sinks   []Sink
@@ -69,8 +71,8 @@ type Admin struct {
 	CertFile, KeyFile, ClientCAFile string
 }
 
-// Audit is the periodic comparison with the cluster.
-type Audit struct {
+// ConsistencyCheck is the periodic comparison with the cluster.
+type ConsistencyCheck struct {
 	Enabled  bool
 	Interval time.Duration
 }
@@ -88,13 +90,13 @@ type Watch struct {
 	// Selection is what watcherd selects itself, and Filter is made of it; nil lets
 	// everything pass.
 	Selection Selection
-	Filter    *route.WatchFilter
+	Filter    *selector.Filter
 	// ServerLabels and ServerFields are what the API server selects.
 	ServerLabels, ServerFields string
 
 	Snapshot      bool // objects found at the first start become Sync events
 	MetadataOnly  bool
-	Edits         route.Edits
+	Edits         redact.Edits
 	FailOnMissing bool // a resource that is not served makes the state unusable
 
 	Fingerprint string
@@ -102,18 +104,18 @@ type Watch struct {
 
 // Selection are the rules by which watcherd selects objects itself, as data.
 type Selection struct {
-	Namespaces route.NamespaceRules `json:"namespaces,omitzero"`
-	Labels     string               `json:"labels,omitempty"`
-	Fields     string               `json:"fields,omitempty"`
+	Namespaces selector.Namespaces `json:"namespaces,omitzero"`
+	Labels     string              `json:"labels,omitempty"`
+	Fields     string              `json:"fields,omitempty"`
 }
 
 // Filter compiles the rules; nil lets everything pass. The error joins a
-// *route.SpecError for every fault.
-func (s *Selection) Filter() (*route.WatchFilter, error) {
+// *field.Error for every fault.
+func (s *Selection) Filter() (*selector.Filter, error) {
 	if len(s.Namespaces.Include)+len(s.Namespaces.Exclude) == 0 && s.Namespaces.Selector+s.Labels+s.Fields == "" {
 		return nil, nil
 	}
-	return route.NewWatchFilter(s.Namespaces, s.Labels, s.Fields)
+	return selector.NewFilter(s.Namespaces, s.Labels, s.Fields)
 }
 
 // Sink is one sink, ready to open.
@@ -124,8 +126,8 @@ type Sink struct {
 	Delivery   sinks.Delivery // the block's settings over the kind's defaults
 	BatchMode  bool           // several events may go out as one message
 	Retry      Retry
-	Oversize   string // OversizeDeadLetter or OversizeTruncate
-	From       string // FromNow, FromSnapshot or FromStart
+	OnOversize string // OversizeDeadLetter or OversizeTruncate
+	StartFrom  string // StartLatest, StartSnapshot or StartEarliest
 
 	Fingerprint string
 }
@@ -136,12 +138,12 @@ type Retry struct {
 	PoisonAttempts int
 }
 
-// The values of Oversize and From.
+// The values of OnOversize and StartFrom.
 const (
 	OversizeDeadLetter = config.OversizeDeadLetter
 	OversizeTruncate   = config.OversizeTruncate
 
-	FromNow      = config.FromNow
-	FromSnapshot = config.FromSnapshot
-	FromStart    = config.FromStart
+	StartLatest   = config.StartLatest
+	StartSnapshot = config.StartSnapshot
+	StartEarliest = config.StartEarliest
 )

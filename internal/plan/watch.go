@@ -8,8 +8,9 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 
 	"github.com/watcherd/watcherd/config"
-	"github.com/watcherd/watcherd/internal/route"
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/internal/selector"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 func (k *compiler) watch(i int) Watch {
@@ -19,7 +20,7 @@ func (k *compiler) watch(i int) Watch {
 		Resources:     k.resources(path+".resources", c.Resources),
 		Snapshot:      c.Snapshot == config.SnapshotInitial,
 		MetadataOnly:  c.MetadataOnly,
-		Edits:         route.Edits{Drop: c.Dropped(), Redact: c.Redact, ExposeSecrets: c.ExposeSecrets},
+		Edits:         redact.Edits{Drop: c.Dropped(), Redact: c.Redact, ExposeSecrets: c.ExposeSecrets},
 		FailOnMissing: c.OnMissing == config.MissingFail,
 		Fingerprint:   fingerprint(c.Raw, c),
 	}
@@ -31,10 +32,10 @@ func (k *compiler) watch(i int) Watch {
 
 // selection decides who selects what: the API server, or the watch's filter.
 func (k *compiler) selection(path string, c *config.Watch, w *Watch) {
-	rules := route.NamespaceRules{Include: c.Namespaces.Include, Exclude: c.Namespaces.Exclude, Selector: c.Namespaces.Selector}
+	rules := selector.Namespaces{Include: c.Namespaces.Include, Exclude: c.Namespaces.Exclude, Selector: c.Namespaces.Selector}
 	if plainNamespaces(c.Namespaces) {
 		w.Namespaces = slices.Sorted(slices.Values(c.Namespaces.Include))
-		rules = route.NamespaceRules{}
+		rules = selector.Namespaces{}
 	}
 	labelSelector, fieldSelector := c.LabelSelector, c.FieldSelector
 	if c.SelectorSide == config.SideServer {
@@ -62,12 +63,12 @@ func plainNamespaces(n config.Namespaces) bool {
 // serverSelectors checks the selectors and spells them one way, so that watches
 // that ask for the same share an informer.
 func (k *compiler) serverSelectors(path string, c *config.Watch) (labelSelector, fieldSelector string) {
-	l, err := route.ParseLabels(c.LabelSelector)
+	l, err := selector.ParseLabels(c.LabelSelector)
 	if err != nil {
 		k.fault(path+".labelSelector", "%v", err)
 		return "", ""
 	}
-	f, err := route.ParseFields(c.FieldSelector)
+	f, err := selector.ParseFields(c.FieldSelector)
 	if err != nil {
 		k.fault(path+".fieldSelector", "%v", err)
 		return "", ""
@@ -78,7 +79,7 @@ func (k *compiler) serverSelectors(path string, c *config.Watch) (labelSelector,
 // selectable reports labels and fields that watcherd is to select by and never gets to
 // see.
 func (k *compiler) selectable(path string, c *config.Watch, labelSelector, fieldSelector string) {
-	byLabel, err := route.ParseLabels(labelSelector)
+	byLabel, err := selector.ParseLabels(labelSelector)
 	if err != nil {
 		return // reported with the filter
 	}
@@ -110,25 +111,25 @@ func (k *compiler) unseen(at string, c *config.Watch, what, path string) {
 
 // removedBy is the first of paths that names the value at path or one that holds it.
 func removedBy(paths []string, path string) string {
-	value, err := compact.ParsePath(path)
+	value, err := rawjson.ParsePath(path)
 	if err != nil {
 		return "" // reported with the filter
 	}
 	for _, p := range paths {
-		if parsed, err := compact.ParsePath(p); err == nil && parsed.Covers(value) {
+		if parsed, err := rawjson.ParsePath(p); err == nil && parsed.Covers(value) {
 			return p
 		}
 	}
 	return ""
 }
 
-// identity are the paths by which objects and their versions are told apart.
+// identity are the paths that identify an object and its version.
 var identity = []string{
 	"apiVersion", "kind", "metadata.name", "metadata.namespace", "metadata.uid",
 	"metadata.resourceVersion",
 }
 
-func (k *compiler) edits(path string, e route.Edits) {
+func (k *compiler) edits(path string, e redact.Edits) {
 	if err := e.Validate(); err != nil {
 		k.faultsBelow(path, err)
 	}
@@ -138,13 +139,13 @@ func (k *compiler) edits(path string, e route.Edits) {
 
 func (k *compiler) keepsIdentity(path string, paths []string) {
 	for i, p := range paths {
-		parsed, err := compact.ParsePath(p)
+		parsed, err := rawjson.ParsePath(p)
 		if err != nil {
 			continue // reported
 		}
 		for _, id := range identity {
-			if value, err := compact.ParsePath(id); err == nil && parsed.Covers(value) {
-				k.fault(item(path, i), "%s tells objects apart and has to stay", id)
+			if value, err := rawjson.ParsePath(id); err == nil && parsed.Covers(value) {
+				k.fault(item(path, i), "%s identifies objects and cannot be removed", id)
 				break
 			}
 		}
@@ -172,10 +173,10 @@ func badResource(name string) string {
 	case strings.ToLower(name) != name:
 		return "is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps"
 	case !resourcePattern.MatchString(name):
-		return "is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *"
+		return "is not a resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *"
 	}
-	if _, err := route.ParseResource(name); err != nil {
-		return "is no resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *"
+	if _, err := selector.ParseResource(name); err != nil {
+		return "is not a resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *"
 	}
 	return ""
 }

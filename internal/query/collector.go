@@ -27,34 +27,34 @@ func watchDesc(name, help string, labels ...string) *prometheus.Desc {
 }
 
 var (
-	stateDesc   = watchDesc("state", "1 for the state the watch of a resource is in.", "state")
-	contactDesc = watchDesc("last_contact_timestamp_seconds", "When the API server last sent something to the watch.")
-	syncedDesc  = watchDesc("synced", "1 once everything that existed at the start has been seen.")
+	stateDesc   = watchDesc("state", "1 for the current state of the watch of a resource.", "state")
+	contactDesc = watchDesc("last_contact_timestamp_seconds", "Time of the last event or bookmark from the API server.")
+	syncedDesc  = watchDesc("synced", "1 once the initial list is complete.")
 
 	watchCounters = []struct {
 		desc *prometheus.Desc
 		get  func(*status.Source) uint64
 	}{
-		{watchDesc("events_total", "Events that the API server sent."), func(s *status.Source) uint64 { return s.Events }},
-		{watchDesc("bookmarks_total", "Bookmarks that the API server sent."), func(s *status.Source) uint64 { return s.Bookmarks }},
+		{watchDesc("events_total", "Events received from the API server."), func(s *status.Source) uint64 { return s.Events }},
+		{watchDesc("bookmarks_total", "Bookmarks received from the API server."), func(s *status.Source) uint64 { return s.Bookmarks }},
 		{watchDesc("relists_total", "Lists after the first."), func(s *status.Source) uint64 { return s.Relists }},
-		{watchDesc("expired_total", "Times that the API server no longer had the history (410)."), func(s *status.Source) uint64 { return s.Expired }},
-		{watchDesc("forbidden_total", "Requests that the API server refused (401, 403)."), func(s *status.Source) uint64 { return s.Forbidden }},
+		{watchDesc("expired_total", "Watches and lists that failed because the history has expired (410)."), func(s *status.Source) uint64 { return s.Expired }},
+		{watchDesc("forbidden_total", "Requests that the API server rejected (401, 403)."), func(s *status.Source) uint64 { return s.Forbidden }},
 		{watchDesc("not_found_total", "Requests for a resource that is not served (404)."), func(s *status.Source) uint64 { return s.NotFound }},
 		{watchDesc("decode_errors_total", "Events, objects and lists that could not be read."), func(s *status.Source) uint64 { return s.DecodeErrors }},
-		{watchDesc("skipped_total", "Objects and events left out because they could not be read."), func(s *status.Source) uint64 { return s.Skipped }},
+		{watchDesc("skipped_total", "Objects and events skipped because they could not be read."), func(s *status.Source) uint64 { return s.Skipped }},
 		{watchDesc("restarts_total", "Watches established after the first."), func(s *status.Source) uint64 { return s.Restarts }},
 	}
 
 	inFlightDesc = watchDesc("in_flight_events", "Events read from the watch and not committed yet.")
 
 	objectsDesc = prometheus.NewDesc("watcherd_cached_objects", "Objects in the caches.", []string{"resource"}, nil)
-	bytesDesc   = prometheus.NewDesc("watcherd_cached_bytes", "Memory that the objects in the caches take.", []string{"resource"}, nil)
+	bytesDesc   = prometheus.NewDesc("watcherd_cached_bytes", "Memory of the objects in the caches.", []string{"resource"}, nil)
 
-	// They begin anew with every configuration that is applied, as counters may.
+	// These counters restart from zero with every configuration that is applied.
 	routeEventsDesc = prometheus.NewDesc("watcherd_route_events_total",
-		"What became of the changes that a route looked at: matched (sent on), filtered (refused by its expression), "+
-			"unchanged (nothing in its changed list changed); and evaluations that lacked a field (missing) or failed otherwise (errors).",
+		"Changes that a route evaluated, by result: matched (forwarded), filtered (rejected by its expression), "+
+			"unchanged (no path of its changed list changed); and evaluations that lacked a field (missing) or failed otherwise (errors).",
 		[]string{"route", "result"}, nil)
 	routeResults = []struct {
 		name string
@@ -67,9 +67,9 @@ var (
 		{"errors", func(r *status.Route) uint64 { return r.Errors }},
 	}
 
-	keptDesc     = prometheus.NewDesc("watcherd_sink_dead_letters", "Dead letters that are kept.", []string{"sink"}, nil)
-	orphanedDesc = prometheus.NewDesc("watcherd_sink_orphaned_events", "Events kept for a sink that is not configured any more; 0 for one that is.", []string{"sink"}, nil)
-	beatDesc     = prometheus.NewDesc("watcherd_committer_last_beat_timestamp_seconds", "When the committer last turned to its queue.", nil, nil)
+	keptDesc     = prometheus.NewDesc("watcherd_sink_dead_letters_kept", "Dead letters currently kept.", []string{"sink"}, nil)
+	orphanedDesc = prometheus.NewDesc("watcherd_sink_orphaned_events", "Pending events of a sink that is no longer configured; 0 for a configured sink.", []string{"sink"}, nil)
+	beatDesc     = prometheus.NewDesc("watcherd_committer_last_iteration_timestamp_seconds", "Time of the committer's last iteration.", nil, nil)
 )
 
 // Describe implements prometheus.Collector.

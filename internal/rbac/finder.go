@@ -10,12 +10,12 @@ import (
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
-// Finder tells which resources a pattern of a configuration means.
+// Finder resolves a pattern of a configuration to resources.
 type Finder interface {
 	Find(pattern string) ([]Resource, error)
 }
 
-// ErrUnknownGroup says that the group of a resource cannot be told from its name.
+// ErrUnknownGroup means that the group of a resource does not follow from its name.
 var ErrUnknownGroup = errors.New("its group is not known")
 
 // Offline is a Finder that asks no server.

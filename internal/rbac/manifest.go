@@ -12,7 +12,7 @@ import (
 // ServiceAccount is whom the permissions are for.
 type ServiceAccount struct{ Namespace, Name string }
 
-// roleName is the name of all its roles and bindings. It tells the namespace, so
+// roleName is the name of all its roles and bindings. It contains the namespace, so
 // that two daemons of one cluster do not share any.
 func (s ServiceAccount) roleName() string {
 	if s.Name == s.Namespace {
@@ -138,7 +138,7 @@ func joins(a, b *Need) bool {
 	return a.Group == b.Group && a.Name == b.Name && slices.Equal(a.Verbs, b.Verbs) && commentOf(a) == commentOf(b)
 }
 
-// commentOf says what a need is for.
+// commentOf describes the purpose of a need.
 func commentOf(n *Need) string {
 	what := n.Reason
 	if len(n.Watches) > 0 {

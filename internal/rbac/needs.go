@@ -15,7 +15,7 @@ const (
 	reasonWildcard = "excludes some of it, which a wildcard cannot express: with --server the resources are listed one by one"
 	reasonSelector = "selects namespaces by label"
 	reasonProbe    = "guards the store against another cluster, and notices one that was restored from a backup"
-	reasonGone     = "tells a kind that was deleted from one that is not served at present, and reports its objects as deleted"
+	reasonGone     = "distinguishes a deleted kind from one that is not served at present, and reports its objects as deleted"
 	reasonFollow   = "notices new and removed kinds at once rather than within half a minute"
 )
 
@@ -70,7 +70,7 @@ func Needs(st *plan.State, find Finder) ([]Need, error) {
 	return least(needs), errors.Join(errs...)
 }
 
-// meaning tells what a name without a wildcard stands for, as find reads it.
+// meaning resolves a name without a wildcard.
 func meaning(find Finder) func(name string) (schema.GroupResource, bool) {
 	return func(name string) (schema.GroupResource, bool) {
 		found, err := find.Find(name)

@@ -21,10 +21,10 @@ type Need struct {
 	Rule
 	Watches  []string // names of the watches that need it, sorted
 	Reason   string   // why, where a watch does not say it all; "": its watches read the resource
-	Optional bool     // the daemon does without, as Reason says
+	Optional bool     // the daemon works without it; see Reason
 }
 
-// covers tells whether whoever has r has other too.
+// covers reports whether r grants everything that other grants.
 func (r *Rule) covers(other *Rule) bool {
 	return (r.Namespace == "" || r.Namespace == other.Namespace) &&
 		(r.Group == wildcard || r.Group == other.Group) &&
@@ -97,7 +97,7 @@ func compareBool(a, b bool) int {
 	return -1
 }
 
-// String says the rule as the server does when it refuses.
+// String formats the rule as the server does in a refusal.
 func (r *Rule) String() string {
 	s := strings.Join(r.Verbs, ", ") + " on " + r.Resource
 	if r.Group != "" {

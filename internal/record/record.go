@@ -31,7 +31,7 @@ type Record struct {
 	Object    compact.Body
 	OldObject compact.Body
 	Patch     []byte // RFC 6902, JSON
-	// PatchOmitted says that there was a patch, of which nothing may be kept.
+	// PatchOmitted means that there was a patch, and nothing of it may be kept.
 	PatchOmitted bool
 
 	Targets []Target

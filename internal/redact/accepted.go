@@ -7,12 +7,10 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/watcherd/watcherd/internal/route"
 )
 
-// Accepted are the edits of a configuration, and of what earlier ones watched and
-// routed and it does not: recorded events of those are still there.
+// Accepted are the edits of a configuration, plus those of resources and routes that
+// only earlier configurations had and whose events are still stored.
 type Accepted struct {
 	Resources []Resource `json:"resources,omitempty"`
 	Routes    []Route    `json:"routes,omitempty"`
@@ -20,10 +18,10 @@ type Accepted struct {
 
 // Resource are the edits of one resource's objects.
 type Resource struct {
-	Group     string      `json:"group,omitempty"`
-	Resource  string      `json:"resource"`
-	Namespace string      `json:"namespace,omitempty"` // empty: all that have no edits of their own
-	Edits     route.Edits `json:"edits"`
+	Group     string `json:"group,omitempty"`
+	Resource  string `json:"resource"`
+	Namespace string `json:"namespace,omitempty"` // empty: all without edits of their own
+	Edits     Edits  `json:"edits"`
 }
 
 // Route are the edits of what one route delivers.
@@ -33,12 +31,12 @@ type Route struct {
 	Redact []string `json:"redact,omitempty"`
 }
 
-// GroupResource names the resource.
+// GroupResource returns the resource.
 func (r *Resource) GroupResource() schema.GroupResource {
 	return schema.GroupResource{Group: r.Group, Resource: r.Resource}
 }
 
-// Parse reads what [Accepted.Marshal] wrote.
+// Parse decodes the result of [Accepted.Marshal].
 func Parse(b []byte) (Accepted, error) {
 	var a Accepted
 	if err := json.Unmarshal(b, &a); err != nil {
@@ -47,7 +45,7 @@ func Parse(b []byte) (Accepted, error) {
 	return a, nil
 }
 
-// Marshal is the form that is stored.
+// Marshal encodes the edits for the store.
 func (a Accepted) Marshal() []byte {
 	b, err := json.Marshal(a)
 	if err != nil { // strings and booleans always marshal
@@ -56,8 +54,7 @@ func (a Accepted) Marshal() []byte {
 	return b
 }
 
-// Add adds the edits of a resource. Where there are some already, what either hides
-// is hidden.
+// Add adds the edits of a resource. Existing edits of the resource are united with them.
 func (a *Accepted) Add(r Resource) {
 	for i := range a.Resources {
 		if known := &a.Resources[i]; known.same(&r) {
@@ -72,10 +69,10 @@ func (r *Resource) same(other *Resource) bool {
 	return r.GroupResource() == other.GroupResource() && r.Namespace == other.Namespace
 }
 
-// Keep adds what before has and a says nothing of. now gives the edits that
-// such a resource is to have at present in a namespace, or in all if that is empty; not
-// ok means those that it had.
-func (a *Accepted) Keep(before Accepted, now func(gr schema.GroupResource, namespace string) (route.Edits, bool)) {
+// Keep adds the resources and routes of before that a does not name. now returns the
+// current edits of such a resource in a namespace, or in all if it is empty. If now
+// returns false, the resource keeps its edits.
+func (a *Accepted) Keep(before Accepted, now func(gr schema.GroupResource, namespace string) (Edits, bool)) {
 	named := len(a.Resources)
 	for _, r := range before.Resources {
 		if slices.ContainsFunc(a.Resources[:named], func(n Resource) bool {
@@ -98,7 +95,7 @@ func (a *Accepted) Keep(before Accepted, now func(gr schema.GroupResource, names
 	})
 }
 
-// Tightened lists the resources of which a hides something that before does not, in
+// Tightened returns the resources of which a hides values that before does not hide, in
 // a namespace in which both have edits.
 func (a *Accepted) Tightened(before *Accepted) []schema.GroupResource {
 	var list []schema.GroupResource
@@ -113,8 +110,8 @@ func (a *Accepted) Tightened(before *Accepted) []schema.GroupResource {
 	return list
 }
 
-// in are the edits of a resource in a namespace.
-func (a *Accepted) in(gr schema.GroupResource, namespace string) (edits route.Edits, ok bool) {
+// in returns the edits of a resource in a namespace.
+func (a *Accepted) in(gr schema.GroupResource, namespace string) (edits Edits, ok bool) {
 	for i := range a.Resources {
 		r := &a.Resources[i]
 		if r.GroupResource() != gr {

@@ -1,10 +1,15 @@
-// Package redact applies the edits of the configuration that runs to what was
-// recorded under an earlier one, when it is read and when the store is rewritten.
+// Package redact drops and redacts values of objects.
 //
-// [Accepted] are the edits as they are kept in the store: paths, no secrets. A
-// [Table] is their compiled form. A record carries the fingerprint of the edits it
-// was made with; where it is that of the table, nothing is done.
+// [Edits] are the rules of a watch or route. A watch's edits apply to the raw JSON before
+// an object is stored. A [Table] applies the edits of the running configuration to
+// records and states stored under an earlier one, when they are read and when the store
+// is rewritten. [Accepted] is the form of the edits in the store: paths, no secrets.
 //
-// Edits can be applied again to their own result: a hash that stands for a value
-// stays as it is, and no item of an array is dropped by its number. Looser edits bring nothing back.
+// Guarantees:
+//
+//   - No value of a core Secret is stored unless its watch sets ExposeSecrets.
+//   - Edits are idempotent: a hash stays as it is, and no array item is dropped by
+//     index. Looser edits restore nothing.
+//   - A record carries the fingerprint of its edits. A record with the fingerprint of the
+//     table is not edited again.
 package redact

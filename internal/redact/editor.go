@@ -1,13 +1,17 @@
 package redact
 
 import (
+	"bytes"
+	"encoding/json"
+	"strings"
+
+	"github.com/watcherd/watcherd/internal/jsonpatch"
 	"github.com/watcherd/watcherd/internal/record"
-	"github.com/watcherd/watcherd/internal/route"
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // editor is a compiled set of edits.
-type editor struct{ *compact.Editor }
+type editor struct{ *rawjson.Editor }
 
 var (
 	_ record.Edit = editor{}
@@ -20,13 +24,13 @@ func (e editor) Object(dst, raw []byte) ([]byte, error) { return e.Append(dst, r
 // Patch implements record.Edit.
 func (e editor) Patch(patch, before, after []byte) ([]byte, bool) {
 	if before != nil && after != nil {
-		patch, err := route.Patch(before, after)
+		patch, err := jsonpatch.Diff(before, after)
 		return patch, err == nil
 	}
-	return route.EditPatch(e.Editor, patch)
+	return editPatch(e.Editor, patch)
 }
 
-// chain is one set of edits after another.
+// chain applies edits in sequence.
 type chain []record.Edit
 
 // Object implements record.Edit.
@@ -49,4 +53,63 @@ func (c chain) Patch(patch, before, after []byte) (left []byte, ok bool) {
 		}
 	}
 	return patch, true
+}
+
+// editPatch applies the editor's rules to a JSON Patch whose two objects are not known.
+// Operations on dropped values are removed, values are edited. ok is false if the
+// result is unknown, for example for an operation inside a value that is replaced as a
+// whole. Then the patch must not be shown.
+func editPatch(e *rawjson.Editor, patch []byte) (edited []byte, ok bool) {
+	var ops []struct {
+		Op    string          `json:"op"`
+		Path  string          `json:"path"`
+		Value json.RawMessage `json:"value"`
+	}
+	d := json.NewDecoder(bytes.NewReader(patch))
+	d.DisallowUnknownFields() // of other operations
+	if d.Decode(&ops) != nil {
+		return nil, false
+	}
+	out := []byte{'['}
+	for _, op := range ops {
+		switch op.Op {
+		case "add", "replace":
+			if op.Value == nil {
+				return nil, false
+			}
+		case "remove":
+			op.Value = nil
+		default:
+			return nil, false
+		}
+		value, fate, err := e.AppendAt(nil, pointerTokens(op.Path), op.Value)
+		if err != nil || fate == rawjson.Unknown {
+			return nil, false
+		}
+		if fate == rawjson.Dropped {
+			continue
+		}
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(out, `{"op":"`+op.Op+`","path":`...)
+		out = rawjson.AppendString(out, op.Path)
+		if op.Value != nil {
+			out = append(append(out, `,"value":`...), value...)
+		}
+		out = append(out, '}')
+	}
+	return append(out, ']'), true
+}
+
+// pointerTokens returns the tokens of a JSON Pointer, none for the whole document.
+func pointerTokens(pointer string) []string {
+	if pointer == "" {
+		return nil
+	}
+	tokens := strings.Split(strings.TrimPrefix(pointer, "/"), "/")
+	for i, t := range tokens {
+		tokens[i] = strings.ReplaceAll(strings.ReplaceAll(t, "~1", "/"), "~0", "~")
+	}
+	return tokens
 }

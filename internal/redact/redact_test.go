@@ -9,37 +9,34 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/record"
-	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
 var pods = schema.GroupResource{Resource: "pods"}
 
-func key() []byte { return []byte("0123456789abcdef") }
-
 func of(namespace string, redact ...string) Resource {
-	return Resource{Resource: "pods", Namespace: namespace, Edits: route.Edits{Redact: redact}}
+	return Resource{Resource: "pods", Namespace: namespace, Edits: Edits{Redact: redact}}
 }
 
 // What earlier configurations hid stays hidden until a later one says otherwise of the
 // same resource, or a watch waits for it.
 func TestAcceptedKeepsWhatIsNotNamed(t *testing.T) {
 	before := Accepted{Resources: []Resource{of("", "a"), of("x", "b")}, Routes: []Route{{Name: "gone", Drop: []string{"spec"}}, {Name: "stays", Drop: []string{"spec"}}}}
-	none := func(schema.GroupResource, string) (route.Edits, bool) { return route.Edits{}, false }
+	none := func(schema.GroupResource, string) (Edits, bool) { return Edits{}, false }
 	for _, tc := range []struct {
 		name   string
 		now    Accepted
-		awaits func(schema.GroupResource, string) (route.Edits, bool)
+		awaits func(schema.GroupResource, string) (Edits, bool)
 		want   []Resource
 	}{
 		{"nothing is named", Accepted{}, none, []Resource{of("", "a"), of("x", "b")}},
 		{"one namespace", Accepted{Resources: []Resource{of("x", "c")}}, none, []Resource{of("", "a"), of("x", "c")}},
 		{"all namespaces", Accepted{Resources: []Resource{of("", "c")}}, none, []Resource{of("", "c")}},
-		{"a watch waits", Accepted{}, func(schema.GroupResource, string) (route.Edits, bool) {
-			return route.Edits{Redact: []string{"d"}}, true
+		{"a watch waits", Accepted{}, func(schema.GroupResource, string) (Edits, bool) {
+			return Edits{Redact: []string{"d"}}, true
 		}, []Resource{of("", "d"), of("x", "d")}},
-		{"a watch of a namespace waits", Accepted{}, func(_ schema.GroupResource, namespace string) (route.Edits, bool) {
-			return route.Edits{Redact: []string{"d"}}, namespace == "x"
+		{"a watch of a namespace waits", Accepted{}, func(_ schema.GroupResource, namespace string) (Edits, bool) {
+			return Edits{Redact: []string{"d"}}, namespace == "x"
 		}, []Resource{of("", "a"), of("x", "d")}},
 	} {
 		tc.now.Routes = []Route{{Name: "stays"}}
@@ -90,7 +87,7 @@ func TestManyRoutesToOneSink(t *testing.T) {
 		names = append(names, steps[i])
 	}
 	routes[0].Drop = []string{"spec.owna"}
-	table, err := Compile(Accepted{Routes: routes}, map[string][]string{"s": names}, key())
+	table, err := Compile(Accepted{Routes: routes}, map[string][]string{"s": names}, testKey())
 	if err != nil {
 		t.Fatal(err)
 	}

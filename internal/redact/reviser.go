@@ -10,21 +10,20 @@ import (
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 
-// Reviser rewrites stored records and states as the table wants them, and without
-// retired dictionaries. It is for one goroutine at a time.
+// Reviser rewrites stored records and states with the table's edits and without retired
+// dictionaries. It is for one goroutine at a time.
 type Reviser struct {
 	table  *Table
 	dicts  *compact.Dictionaries
 	codecs map[schema.GroupResource]*compact.Codec
 }
 
-// NewReviser makes a Reviser. Its dictionaries are those of dicts, new ones included.
+// NewReviser returns a Reviser that compresses with dicts and adds new dictionaries to it.
 func NewReviser(t *Table, dicts *compact.Dictionaries) *Reviser {
 	return &Reviser{table: t, dicts: dicts, codecs: map[schema.GroupResource]*compact.Codec{}}
 }
 
-// Record returns the stored form that a record is to have; it is not changed if that
-// is the one it has.
+// Record returns the revised form of a stored record and whether it differs.
 func (v *Reviser) Record(payload []byte) (revised []byte, changed bool, err error) {
 	r, err := record.Decode(payload)
 	if err != nil {

@@ -8,19 +8,18 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/record"
-	"github.com/watcherd/watcherd/internal/route"
 )
 
-// Table are compiled edits. It is immutable and safe for concurrent use; a nil Table
+// Table holds compiled edits. It is immutable and safe for concurrent use. A nil Table
 // edits nothing.
 type Table struct {
 	resources map[schema.GroupResource][]*rules
 
 	key      []byte
-	routes   map[string]route.Edits // by name; only those with edits
-	single   map[string]editor      // the same, compiled
-	leading  map[string][]string    // sink → those of routes that lead to it now
-	combined sync.Map               // names of routes → record.Edit of all their edits
+	routes   map[string]Edits    // by name; only those with edits
+	single   map[string]editor   // the same, compiled
+	leading  map[string][]string // sink → those of routes that lead to it now
+	combined sync.Map            // names of routes → record.Edit of all their edits
 }
 
 // rules are the edits of a resource, in one namespace or all.
@@ -30,10 +29,10 @@ type rules struct {
 	editor
 }
 
-// Compile makes a Table. leading are the routes that lead to each sink now. key is
-// that of the hashes.
+// Compile returns a Table. leading maps each sink to its current routes. key is the
+// redaction key.
 func Compile(a Accepted, leading map[string][]string, key []byte) (*Table, error) {
-	t := &Table{resources: map[schema.GroupResource][]*rules{}, key: key, routes: map[string]route.Edits{}, single: map[string]editor{}, leading: map[string][]string{}}
+	t := &Table{resources: map[schema.GroupResource][]*rules{}, key: key, routes: map[string]Edits{}, single: map[string]editor{}, leading: map[string][]string{}}
 	for i := range a.Resources {
 		r := &a.Resources[i]
 		compiled, err := compile(r.Edits, r.GroupResource(), key)
@@ -45,7 +44,7 @@ func Compile(a Accepted, leading map[string][]string, key []byte) (*Table, error
 	}
 	for _, r := range a.Routes {
 		if len(r.Drop)+len(r.Redact) > 0 {
-			t.routes[r.Name] = route.Edits{Drop: r.Drop, Redact: r.Redact}
+			t.routes[r.Name] = Edits{Drop: r.Drop, Redact: r.Redact}
 		}
 	}
 	for sink, names := range leading {
@@ -65,7 +64,7 @@ func Compile(a Accepted, leading map[string][]string, key []byte) (*Table, error
 	return t, nil
 }
 
-func compile(e route.Edits, gr schema.GroupResource, key []byte) (*rules, error) {
+func compile(e Edits, gr schema.GroupResource, key []byte) (*rules, error) {
 	compiled, err := e.Editor(gr, key)
 	if err != nil {
 		return nil, err
@@ -99,12 +98,11 @@ func (t *Table) pending(r *record.Record) *rules {
 	return rules
 }
 
-// Concerns reports whether the table hides something of a resource's record that was
-// made with other edits.
+// Concerns reports whether a record was made with other edits than the table's.
 func (t *Table) Concerns(r *record.Record) bool { return t.pending(r) != nil }
 
-// Edit is what has to be done with the content of a record before a sink sees it, nil
-// for nothing. The empty sink is an onlooker, whom no route's edits concern.
+// Edit returns the edit of a record's content for a sink, nil if there is none. The
+// empty sink stands for a reader without routes, such as the HTTP interface.
 func (t *Table) Edit(r *record.Record, sink string) record.Edit {
 	if t == nil {
 		return nil
@@ -122,8 +120,8 @@ func (t *Table) Edit(r *record.Record, sink string) record.Edit {
 	}
 }
 
-// routed are the edits of the routes by which a record reaches a sink: those that it
-// took when it was recorded, and those of them that lead there now.
+// routed returns the edits of the routes by which a record reaches a sink: the routes
+// that matched when it was recorded, and those of them that lead to the sink now.
 func (t *Table) routed(r *record.Record, sink string) record.Edit {
 	if len(t.routes) == 0 || sink == "" {
 		return nil
@@ -154,10 +152,10 @@ func (t *Table) routed(r *record.Record, sink string) record.Edit {
 	return known.(record.Edit)
 }
 
-// combine makes one of the edits of several routes. Where they are too much for one,
-// it is one after another.
+// combine merges the edits of several routes into one. If they exceed the limit of an
+// Editor, it applies them one after another.
 func (t *Table) combine(names []string) record.Edit {
-	var all route.Edits
+	var all Edits
 	for _, name := range names {
 		all = all.Union(t.routes[name])
 	}

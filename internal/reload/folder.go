@@ -9,9 +9,9 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// folder tells of changes in a folder. The file itself is not watched: a watch
+// folder reports changes in a folder. The file itself is not watched: a watch
 // follows the inode, which the first rename or symlink swap takes away. A nil
-// folder never tells anything.
+// folder never reports anything.
 type folder struct {
 	dir      string
 	notifier *fsnotify.Watcher
@@ -34,7 +34,7 @@ func (f *folder) events() <-chan fsnotify.Event {
 	return f.notifier.Events
 }
 
-// losses tells that events may have been lost.
+// losses signals that events may have been lost.
 func (f *folder) losses() <-chan error {
 	if f == nil {
 		return nil
@@ -43,7 +43,7 @@ func (f *folder) losses() <-chan error {
 }
 
 // renew watches the folder that now has the name, which may be another than
-// before. If there is none, the next poll tries again.
+// before. If there is none, the next poll retries.
 func (f *folder) renew() {
 	if f == nil {
 		return
@@ -65,7 +65,7 @@ func concerns(name, path string) bool {
 }
 
 // ownMount reports whether a file is a mount point itself. Where the system does
-// not tell, it is not.
+// not report it, it is not.
 func ownMount(path string) bool {
 	full, err := filepath.Abs(path)
 	if err != nil {

@@ -1,10 +1,11 @@
 package reload
 
 import (
-	"errors"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watcherd/watcherd/internal/prom"
 )
 
 // result is the outcome of a reload, as the metric's label has it.
@@ -28,15 +29,15 @@ func newMetrics() *metrics {
 	m := &metrics{
 		successful: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "watcherd_config_last_reload_successful",
-			Help: "1 if the configuration file is what runs, 0 if it was refused.",
+			Help: "1 if the last reload succeeded, 0 if it failed.",
 		}),
 		successAt: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "watcherd_config_last_reload_success_timestamp_seconds",
-			Help: "When the configuration file last was found to be, or made, what runs.",
+			Help: "Time of the last successful reload.",
 		}),
 		hash: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "watcherd_config_hash",
-			Help: "1 for the hash of the configuration that runs.",
+			Help: "1 for the hash of the active configuration.",
 		}, []string{"hash"}),
 		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "watcherd_config_reloads_total",
@@ -51,23 +52,10 @@ func newMetrics() *metrics {
 
 func (m *metrics) count(r result) { m.reloads.WithLabelValues(string(r)).Inc() }
 
-// register adds the metrics; the function it returns removes them.
+// register registers the metrics; unregister removes them.
 func (m *metrics) register(r prometheus.Registerer) (unregister func(), err error) {
-	all := []prometheus.Collector{m.successful, m.successAt, m.hash, m.reloads}
-	unregister = func() {
-		for _, c := range all {
-			r.Unregister(c)
-		}
-	}
-	var errs []error
-	for _, c := range all {
-		errs = append(errs, r.Register(c))
-	}
-	if err := errors.Join(errs...); err != nil {
-		unregister()
-		return nil, err
-	}
-	return unregister, nil
+	group := prom.NewGroup(r)
+	return group.Close, group.RegisterAll(m.successful, m.successAt, m.hash, m.reloads)
 }
 
 func (m *metrics) succeeded(hash string, at time.Time) {

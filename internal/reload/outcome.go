@@ -20,16 +20,16 @@ func (f *follower) succeeded(next *plan.State) {
 	f.setStatus(func(s *Status) { *s = status })
 }
 
-// mended records that the file says what runs already.
-func (f *follower) mended() {
+// restored records that the file equals the active configuration again.
+func (f *follower) restored() {
 	f.retry = false
 	if f.Status().LastError != nil {
-		f.log.Info("the config file says again what is running")
+		f.log.Info("config file matches the active configuration again")
 	}
 	f.succeeded(f.running)
 }
 
-// rejected records that the file is not what runs, and says it unless it was the
+// rejected records that the file could not be applied, and logs it unless it was the
 // last thing said.
 func (f *follower) rejected(r result, err error) {
 	f.metrics.count(r)
@@ -45,20 +45,20 @@ func (f *follower) rejected(r result, err error) {
 func (f *follower) complain(r result, err error) {
 	switch r {
 	case resultUnreadable:
-		f.log.Error("no config file to read; the running configuration stays", "error", err)
+		f.log.Error("config file not readable; the active configuration stays", "error", err)
 	case resultFailed:
-		f.log.Error("the new configuration could not be applied; the old one still runs", "error", err, "retry", f.timing.poll)
+		f.log.Error("configuration could not be applied; the previous one stays active", "error", err, "retry", f.timing.poll)
 	default:
 		problems, ok := errors.AsType[*config.Errors](err)
 		if !ok {
-			f.log.Error("the config file is not valid; the running configuration stays", "error", err)
+			f.log.Error("config file is not valid; the active configuration stays", "error", err)
 			return
 		}
 		if len(problems.List) == 1 {
-			f.log.Error("the config file is not valid; the running configuration stays", "problem", problems.List[0])
+			f.log.Error("config file is not valid; the active configuration stays", "problem", problems.List[0])
 			return
 		}
-		f.log.Error("the config file is not valid; the running configuration stays", "problems", len(problems.List))
+		f.log.Error("config file is not valid; the active configuration stays", "problems", len(problems.List))
 		for _, p := range problems.List {
 			f.log.Error("config file", "problem", p)
 		}

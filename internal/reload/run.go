@@ -16,16 +16,16 @@ type follower struct {
 	first   *plan.State // what ran at the start, whose fixed keys are in force
 	running *plan.State
 
-	handled    snapshot // the content whose outcome is known
+	handled    fileContent // the content whose outcome is known
 	hasHandled bool
-	inForce    snapshot // the content that runs, once it was read
+	inForce    fileContent // the content that runs, once it was read
 	hasInForce bool
 
 	forced   bool // Trigger was called
 	retry    bool // the last apply failed, and nothing has changed since
-	retryNow bool // the poll says it is time for another try
+	retryNow bool // the poll is due for another attempt
 
-	pending   snapshot    // content that has to prove stable
+	pending   fileContent // content that has to prove stable
 	settling  bool        // settle will fire
 	settle    *time.Timer // for pending
 	nextApply time.Time
@@ -48,11 +48,11 @@ func (w *Watcher) Run(ctx context.Context) error {
 		f.warn(w.cfg.Running)
 	}
 	if ownMount(w.cfg.Path) {
-		w.log.Warn("the config file is a mount of its own: when it is replaced outside, this process will not see it; mount its folder instead")
+		w.log.Warn("config file is a mount point: its replacement outside is not detected; mount its folder instead")
 	}
 	folder, err := w.watchDir(filepath.Dir(w.cfg.Path))
 	if err != nil {
-		w.log.Warn("no notifications for the config file; it is polled", "every", w.timing.poll, "error", err)
+		w.log.Warn("no notifications for the config file; polling", "every", w.timing.poll, "error", err)
 	}
 	defer folder.close()
 	return f.loop(ctx, folder)
@@ -71,7 +71,7 @@ func (f *follower) loop(ctx context.Context, folder *folder) error {
 				f.look()
 			}
 		case err := <-folder.losses():
-			f.log.Debug("notifications for the config file were lost; it is read", "error", err)
+			f.log.Debug("notifications for the config file lost; reading it", "error", err)
 			f.look()
 		case <-poll.C:
 			folder.renew()
@@ -99,7 +99,7 @@ func (f *follower) look() {
 	f.await(now, f.timing.settle)
 }
 
-func (f *follower) await(s snapshot, d time.Duration) {
+func (f *follower) await(s fileContent, d time.Duration) {
 	f.pending, f.settling = s, true
 	f.settle.Reset(d)
 }
@@ -122,13 +122,13 @@ func (f *follower) settled(ctx context.Context) {
 }
 
 // handle decides what stable content means.
-func (f *follower) handle(ctx context.Context, s snapshot, forced bool) {
+func (f *follower) handle(ctx context.Context, s fileContent, forced bool) {
 	if s.err != nil {
 		f.rejected(resultUnreadable, s.err)
 		return
 	}
 	if f.hasInForce && s.same(f.inForce) && !forced && !f.retry {
-		f.mended()
+		f.restored()
 		return
 	}
 	next, err := f.cfg.Load(s.data)
@@ -139,13 +139,13 @@ func (f *follower) handle(ctx context.Context, s snapshot, forced bool) {
 	}
 	if f.running != nil && next.Hash == f.running.Hash && !forced && !f.retry {
 		f.inForce, f.hasInForce = s, true
-		f.mended()
+		f.restored()
 		return
 	}
 	f.apply(ctx, s, next)
 }
 
-func (f *follower) apply(ctx context.Context, s snapshot, next *plan.State) {
+func (f *follower) apply(ctx context.Context, s fileContent, next *plan.State) {
 	diff := plan.Diff(f.running, next)
 	f.nextApply = time.Now().Add(f.timing.apply)
 	if err := f.cfg.Apply(ctx, next); err != nil {
@@ -174,6 +174,6 @@ func (f *follower) apply(ctx context.Context, s snapshot, next *plan.State) {
 // warn logs what the state allows and looks like a mistake.
 func (f *follower) warn(s *plan.State) {
 	for _, warning := range s.Warnings {
-		f.log.Warn("the configuration looks like a mistake", "problem", warning)
+		f.log.Warn("configuration warning", "problem", warning)
 	}
 }

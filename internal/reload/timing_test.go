@@ -209,7 +209,7 @@ func TestBadFilesChangeNothingAndAreReportedOnce(t *testing.T) {
 				if !d.successful() {
 					t.Errorf("still %v", d.watcher.Status().LastError)
 				}
-				if n := d.logged("says again what is running"); n != 1 {
+				if n := d.logged("matches the active configuration again"); n != 1 {
 					t.Errorf("the end of it was said %d times", n)
 				}
 				d.write(content("c"))
@@ -360,10 +360,10 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("%+v then %+v", start, now)
 		}
 		want := `
-# HELP watcherd_config_hash 1 for the hash of the configuration that runs.
+# HELP watcherd_config_hash 1 for the hash of the active configuration.
 # TYPE watcherd_config_hash gauge
 watcherd_config_hash{hash="` + now.Hash + `"} 1
-# HELP watcherd_config_last_reload_successful 1 if the configuration file is what runs, 0 if it was refused.
+# HELP watcherd_config_last_reload_successful 1 if the last reload succeeded, 0 if it failed.
 # TYPE watcherd_config_last_reload_successful gauge
 watcherd_config_last_reload_successful 0
 # HELP watcherd_config_reloads_total Reloads of the configuration file by outcome.

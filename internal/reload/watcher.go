@@ -34,7 +34,7 @@ type Config struct {
 	// touches nothing.
 	Load func(data []byte) (*plan.State, error)
 	// Apply makes the daemon run the state. After an error the old one still runs.
-	// It is called by one goroutine, and again now and then after an error.
+	// It is called by one goroutine, and repeatedly after an error.
 	Apply func(ctx context.Context, next *plan.State) error
 	// Interval is the least time from one apply to the next; 5 s if 0.
 	Interval time.Duration
@@ -58,7 +58,7 @@ type Watcher struct {
 	status Status
 }
 
-// Status is what became of the configuration file. Its slices are shared: read only.
+// Status is the state of the configuration file. Its slices are shared: read only.
 type Status struct {
 	Hash        string    // of the configuration that runs; "" before the first
 	LastSuccess time.Time // when the file last was what runs, freshly applied or found so
@@ -96,7 +96,7 @@ func (w *Watcher) Trigger() {
 	}
 }
 
-// Status tells how the file stands to what runs.
+// Status compares the file with the active configuration.
 func (w *Watcher) Status() Status {
 	w.mu.Lock()
 	defer w.mu.Unlock()

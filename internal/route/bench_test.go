@@ -7,10 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
-	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // benchPods are a pod of 5.5 KB as API servers send it, less its managedFields, and
@@ -21,11 +19,11 @@ func benchPods(b *testing.B) (before, after []byte) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	edits, err := DefaultEdits().Func(schema.GroupVersionResource{Version: "v1", Resource: "pods"}, testKey())
+	drop, err := rawjson.NewEditor(rawjson.Rule{Path: "metadata.managedFields"})
 	if err != nil {
 		b.Fatal(err)
 	}
-	if raw, err = edits(nil, raw); err != nil {
+	if raw, err = drop.Append(nil, raw); err != nil {
 		b.Fatal(err)
 	}
 	return raw, []byte(strings.Replace(string(raw), `"phase":"Running"`, `"phase":"Failed"`, 1))
@@ -81,57 +79,9 @@ func BenchmarkRoute(b *testing.B) {
 	}
 }
 
-func BenchmarkPatch(b *testing.B) {
-	before, after := benchPods(b)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := Patch(before, after); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func BenchmarkEdits(b *testing.B) {
-	before, _ := benchPods(b)
-	for name, bc := range map[string]struct {
-		gvr schema.GroupVersionResource
-		raw []byte
-	}{
-		"pod":    {schema.GroupVersionResource{Version: "v1", Resource: "pods"}, before},
-		"secret": {secrets(), []byte(secretWith("value"))},
-	} {
-		b.Run(name, func(b *testing.B) {
-			f, err := DefaultEdits().Func(bc.gvr, testKey())
-			if err != nil {
-				b.Fatal(err)
-			}
-			dst := make([]byte, 0, 2*len(bc.raw))
-			b.ReportAllocs()
-			b.SetBytes(int64(len(bc.raw)))
-			for b.Loop() {
-				if dst, err = f(dst[:0], bc.raw); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
-	}
-}
-
-func BenchmarkWatchFilter(b *testing.B) {
-	c := benchChange(b)
-	f, err := NewWatchFilter(NamespaceRules{Include: []string{"team-*"}, Exclude: []string{"kube-*"}}, "app.kubernetes.io/name", "metadata.name!=x")
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.ReportAllocs()
-	for b.Loop() {
-		f.Match(c.New, nil)
-	}
-}
-
 func BenchmarkDiffers(b *testing.B) {
 	before, after := benchPods(b)
-	p, err := compact.ParsePath("spec.containers[*].image")
+	p, err := rawjson.ParsePath("spec.containers[*].image")
 	if err != nil {
 		b.Fatal(err)
 	}

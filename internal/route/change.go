@@ -7,26 +7,26 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-// Change is one observed change, as a Router is asked about it.
+// Change is an observed change, the input of a Router.
 type Change struct {
 	Type     event.Type
 	Resource event.Resource
 	Cluster  string
-	Time     time.Time // when it was observed
+	Time     time.Time // of the observation
 
 	New *compact.Object // state after; nil on Deleted
 	Old *compact.Object // recorded state before; nil on Added and Sync, the last known state on Deleted
 
-	Watches []Hit // the watches it concerns
+	Watches []Hit // watches that cover the object before or after
 }
 
-// Hit is a watch that a change concerns, and how the object stands to its selector.
+// Hit is a watch of a change and the object's relation to its selection.
 type Hit struct {
 	Watch     string
 	Selection event.Selection
 }
 
-// object is the state that an event of this change carries as `object`.
+// object returns the state that the event carries as `object`.
 func (c *Change) object() *compact.Object {
 	if c.New == nil {
 		return c.Old
@@ -34,7 +34,7 @@ func (c *Change) object() *compact.Object {
 	return c.New
 }
 
-// oldObject is the state that an event of this change carries as `oldObject`.
+// oldObject returns the state that the event carries as `oldObject`.
 func (c *Change) oldObject() *compact.Object {
 	if c.Type == event.Updated {
 		return c.Old
@@ -42,7 +42,7 @@ func (c *Change) oldObject() *compact.Object {
 	return nil
 }
 
-// Payload is the set of an event's parts that a route asks for.
+// Payload is the set of event parts that a route selects.
 type Payload uint8
 
 // The parts of an event.
@@ -55,14 +55,14 @@ const (
 // Target is a sink that gets the event.
 type Target struct {
 	Sink      string
-	Payload   Payload // union over the sink's routes that match
+	Payload   Payload // union over the sink's matching routes
 	Selection event.Selection
-	Routes    string // the sink's routes that match, in their order, separated by commas
+	Routes    string // the sink's matching routes in order, separated by commas
 }
 
-// mergeSelections says how an object stands to several watches of one receiver.
-// Whoever sees it through one watch before and after sees an ordinary change;
-// so does one to whom it enters through one watch and leaves through another.
+// mergeSelections combines an object's relations to the selections of several watches
+// of one receiver. An object that one watch covers before and after is Inside for the
+// receiver. So is an object that enters one watch and leaves another.
 func mergeSelections(a, b event.Selection) event.Selection {
 	switch {
 	case a == b:

@@ -6,17 +6,18 @@ import (
 
 	"sigs.k8s.io/json"
 
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/internal/celjson"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// changedPath is a path of `changed`: the plain keys it begins with, and the rest.
+// changedPath is a path of `changed`, split into its leading plain keys and the rest.
 type changedPath struct {
 	keys []string
-	rest compact.Path
+	rest rawjson.Path
 }
 
 func parseChanged(s string) (changedPath, error) {
-	p, err := compact.ParsePath(s)
+	p, err := rawjson.ParsePath(s)
 	if err != nil {
 		return changedPath{}, err
 	}
@@ -31,61 +32,60 @@ func parseChanged(s string) (changedPath, error) {
 	}
 }
 
-// differs is as the function of that name. It goes down the two objects together
-// and stops where they are the same bytes, which is nearly always and at once. The
-// members found on the way stay with the objects, for other paths to pass.
-func (p changedPath) differs(a, b *rawObject) bool {
+// differs reports whether the values at the path differ. It descends both objects
+// together and stops at equal bytes, usually at the first key. The objects keep the
+// members found on the way for other paths.
+func (p changedPath) differs(a, b *celjson.Object) bool {
 	for i, key := range p.keys {
-		x, y := a.member(key), b.member(key)
-		if bytes.Equal(x.json(), y.json()) {
+		x, y := a.Member(key), b.Member(key)
+		if bytes.Equal(x.JSON(), y.JSON()) {
 			return false
 		}
 		if i == len(p.keys)-1 {
-			return differsBelow(x.json(), y.json(), p.rest)
+			return differsBelow(x.JSON(), y.JSON(), p.rest)
 		}
-		if a, b = x.object(), y.object(); a == nil && b == nil {
+		if a, b = x.Object(), y.Object(); a == nil && b == nil {
 			return false
 		}
 	}
-	return differs(a.json(), b.json(), p.rest)
+	return differs(a.JSON(), b.JSON(), p.rest)
 }
 
-// differs tells whether what a path names is not the same in two JSON objects: a
-// value that is another, or that only one has. With wildcards, items are compared
-// by index and members by key.
-func differs(a, b []byte, p compact.Path) bool {
+// differs reports whether the values at a path differ between two JSON objects, or only
+// one has a value. Under a wildcard, items are compared by index and members by key.
+func differs(a, b []byte, p rawjson.Path) bool {
 	if bytes.Equal(a, b) {
 		return false
 	}
 	if !p.Wildcard() {
-		x, _ := compact.Lookup(a, p)
-		y, _ := compact.Lookup(b, p)
+		x, _ := rawjson.Lookup(a, p)
+		y, _ := rawjson.Lookup(b, p)
 		return !sameJSON(x, y)
 	}
 	first, rest, _ := p.Cut()
 	if !first.Wildcard() {
-		x, _ := compact.Lookup(a, first)
-		y, _ := compact.Lookup(b, first)
+		x, _ := rawjson.Lookup(a, first)
+		y, _ := rawjson.Lookup(b, first)
 		return differsBelow(x, y, rest)
 	}
 	return memberDiffers(a, b, rest) || itemDiffers(a, b, rest)
 }
 
-// differsBelow is differs for what remains of a path, which may be nothing.
-func differsBelow(a, b []byte, rest compact.Path) bool {
+// differsBelow is differs for the rest of a path, which may be empty.
+func differsBelow(a, b []byte, rest rawjson.Path) bool {
 	if _, _, more := rest.Cut(); more {
 		return differs(a, b, rest)
 	}
 	return !sameJSON(a, b)
 }
 
-// memberDiffers compares the members of two objects; what is no object has none.
-func memberDiffers(a, b []byte, rest compact.Path) bool {
+// memberDiffers compares the members of two objects. Other values have none.
+func memberDiffers(a, b []byte, rest rawjson.Path) bool {
 	others := make(map[string][]byte)
-	for key, value := range compact.Members(b) {
+	for key, value := range rawjson.Members(b) {
 		others[string(key)] = value
 	}
-	for key, value := range compact.Members(a) {
+	for key, value := range rawjson.Members(a) {
 		if differsBelow(value, others[string(key)], rest) {
 			return true
 		}
@@ -99,14 +99,14 @@ func memberDiffers(a, b []byte, rest compact.Path) bool {
 	return false
 }
 
-// itemDiffers compares the items of two arrays; what is no array has none.
-func itemDiffers(a, b []byte, rest compact.Path) bool {
+// itemDiffers compares the items of two arrays. Other values have none.
+func itemDiffers(a, b []byte, rest rawjson.Path) bool {
 	var others [][]byte
-	for item := range compact.Items(b) {
+	for item := range rawjson.Items(b) {
 		others = append(others, item)
 	}
 	n := 0
-	for item := range compact.Items(a) {
+	for item := range rawjson.Items(a) {
 		var other []byte
 		if n < len(others) {
 			other = others[n]
@@ -124,8 +124,8 @@ func itemDiffers(a, b []byte, rest compact.Path) bool {
 	return false
 }
 
-// sameJSON tells whether two values mean the same, whatever their spelling and the
-// order of their keys; nil is no value.
+// sameJSON reports whether two JSON values are equal, regardless of escapes and key
+// order. nil is a missing value.
 func sameJSON(a, b []byte) bool {
 	if bytes.Equal(a, b) {
 		return true

@@ -3,7 +3,8 @@ package route
 import (
 	"testing"
 
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/internal/celjson"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 func TestDiffers(t *testing.T) {
@@ -39,7 +40,7 @@ func TestDiffers(t *testing.T) {
 		{`data.*.x[*]`, `{"data":{"a":{"x":[1,2]}}}`, `{"data":{"a":{"x":[2,1]}}}`, true},
 		{`*`, `{"a":1}`, `{"a":1,"b":2}`, true},
 	} {
-		p, err := compact.ParsePath(tc.path)
+		p, err := rawjson.ParsePath(tc.path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +53,7 @@ func TestDiffers(t *testing.T) {
 			if got := differs(a, b, p); got != tc.want {
 				t.Errorf("%s of %s and %s differs: %t", tc.path, a, b, got)
 			}
-			if got := c.differs(&rawObject{raw: a}, &rawObject{raw: b}); got != tc.want {
+			if got := c.differs(celjson.NewObject(a), celjson.NewObject(b)); got != tc.want {
 				t.Errorf("%s of %s and %s differs on the way down: %t", tc.path, a, b, got)
 			}
 		}

@@ -1,46 +1,43 @@
-// Package route decides what a change is worth: which watches it concerns, which
-// sinks get it and in what form, and what of an object nobody may ever see.
+// Package route decides which sinks get a change and in which form.
 //
 // Guarantees:
 //
-//   - Everything is compiled and checked when a configuration is loaded: an
-//     expression that does not parse, names an unknown variable or is no bool
-//     never reaches a running router.
-//   - Decisions are pure: they depend on the change alone, never on time, load,
-//     I/O or the order of events. The same change is routed the same way again.
-//   - An object is inflated at most once per change, however many routes look at
-//     it, and only if one looks beyond its type and metadata; of what is inflated
-//     only the parts an expression touches are decoded.
-//   - Evaluation is bounded in cost and memory, by proof at load where possible
-//     and by metering where not.
-//   - Redaction happens on the raw bytes before anything else sees the object. No
-//     value of a core Secret passes unless its watch opts out by name.
+//   - Everything is compiled and checked when a configuration is loaded. An
+//     expression that does not parse, names an unknown variable or is not a bool never
+//     reaches a running router.
+//   - Decisions depend on the change alone, not on time, load, I/O or the order of
+//     events. Routing the same change again gives the same result.
+//   - An object is inflated at most once per change for all routes, and only if a route
+//     reads more than its type and metadata. Only the members on an expression's path
+//     are decoded.
+//   - Evaluation is bounded in cost and memory: by an estimate at load where possible,
+//     otherwise by metering.
 //
 // # Expressions
 //
 // A `when` is CEL (https://cel.dev) and must be a bool. Its variables:
 //
-//   - object: the state after the change, the last known one in a deletion; as
-//     JSON, unchecked
-//   - oldObject: the state before an update, else null
-//   - metadata: of object, with types: name, namespace, uid, resourceVersion,
-//     generateName, generation, labels, annotations, finalizers, ownerReferences,
-//     and creationTimestamp and deletionTimestamp as timestamps. What is not set is
-//     empty, save deletionTimestamp; has() tells
+//   - object: the state after the change, the last known state of a deleted object, as
+//     untyped JSON
+//   - oldObject: the state before an update, otherwise null
+//   - metadata: the typed metadata of object: name, namespace, uid, resourceVersion,
+//     generateName, generation, labels, annotations, finalizers, ownerReferences, and
+//     creationTimestamp and deletionTimestamp as timestamps. Unset fields are empty,
+//     except deletionTimestamp; has() reports whether a field is set
 //   - event: type (added, updated, deleted or sync), time, cluster
 //   - resource: group, version, resource, kind
 //
-// Beyond CEL's own there are optional values, the strings, lists, math, encoders,
-// regex, network, bindings and two-variable comprehension extensions, and quantity()
-// with the methods it has in Kubernetes. Not offered is what could take a machine
-// down in one call: replace, join, format, distinct, transformMap, the sets
-// extension, and patterns that are not literals.
+// Besides CEL's own functions there are optional values, the strings, lists, math,
+// encoders, regex, network, bindings and two-variable comprehension extensions, and
+// quantity() with its Kubernetes methods. Functions of unbounded cost are not supported:
+// replace, join, format, distinct, transformMap, the sets extension, and patterns that
+// are not literals.
 //
 // # Caveats
 //
-// An expression that reads a field the object does not have is false,
-// as absence is the usual case (`object.status.phase` before there is a status);
-// use has() or optional selection (`object.?status.?phase`) to decide otherwise.
-// Any other failure passes the event on, because losing it would be worse; both
-// are counted by route, and [Spec.OnError] changes both.
+// An expression that reads a missing field is false, as absence is the usual case
+// (`object.status.phase` before there is a status). Use has() or optional selection
+// (`object.?status.?phase`) to decide otherwise. Any other failure forwards the event,
+// because losing it would be worse. Both are counted per route, and [Spec.OnError]
+// changes both.
 package route

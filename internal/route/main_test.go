@@ -8,6 +8,7 @@ import (
 
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -25,7 +26,7 @@ func newObjects(t testing.TB) *objects {
 
 func (o *objects) from(raw string) *compact.Object {
 	o.t.Helper()
-	meta, err := compact.Scan([]byte(raw))
+	meta, err := rawjson.Scan([]byte(raw))
 	if err != nil {
 		o.t.Fatal(err)
 	}

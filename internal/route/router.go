@@ -20,9 +20,9 @@ type Router struct {
 
 	evaluations sync.Pool // of *evaluation
 
-	// index holds the rules that a single watch and resource can match, made when
-	// first asked for. Most routers have many rules of which few concern any one
-	// change. The map is replaced, never changed; mu guards replacing.
+	// index caches the rules that a watch and resource can match. Most routers have
+	// many rules, of which few concern a change. The map is replaced, never modified; mu
+	// guards the replacement.
 	index atomic.Pointer[map[indexKey][]*rule]
 	mu    sync.Mutex
 }
@@ -32,8 +32,8 @@ type indexKey struct {
 	resource event.Resource
 }
 
-// Compile compiles all the specs. Its error joins a *SpecError for every fault of
-// every spec. Names of watches and sinks are not looked up: the caller knows them.
+// Compile compiles the specs. Its error joins a *SpecError for every fault of every
+// spec. Names of watches and sinks are not checked.
 func Compile(specs []Spec) (*Router, error) {
 	x, err := ordinary()
 	if err != nil {
@@ -68,12 +68,12 @@ func Compile(specs []Spec) (*Router, error) {
 	return r, nil
 }
 
-// OnError sets a function that is told, once for every route, of the first failure
-// of its expression that is more than a missing field. It is called within Route
-// and must be set before the first.
+// OnError sets the function that receives, once per route, the first failure of its
+// expression other than a missing field. It is called within Route and must be set
+// before the first call.
 func (r *Router) OnError(f func(route string, err error)) { r.onError = f }
 
-// Stats are the counts of every route, in the order compiled.
+// Stats returns the counts of every route in the order compiled.
 func (r *Router) Stats() []Stats {
 	out := make([]Stats, len(r.rules))
 	for i, rule := range r.rules {
@@ -82,9 +82,8 @@ func (r *Router) Stats() []Stats {
 	return out
 }
 
-// Route appends a Target for every sink that gets the change, in the order in which
-// the routes name them, and returns the extended slice. It keeps nothing of the
-// change.
+// Route appends a Target for every sink that gets the change, in the order of the
+// routes, and returns the extended slice. It does not retain the change.
 func (r *Router) Route(dst []Target, c *Change) []Target {
 	candidates := r.candidates(c)
 	if len(candidates) == 0 {
@@ -117,8 +116,8 @@ func (r *Router) Route(dst []Target, c *Change) []Target {
 	return dst
 }
 
-// Sinks appends every sink that some route leads to from the watch's changes of the
-// resource, whatever the change: those that a gap concerns.
+// Sinks appends every sink that a change of the watch's resource can reach: the sinks
+// of a gap.
 func (r *Router) Sinks(dst []string, watch string, res event.Resource) []string {
 	first := len(dst)
 	for _, rule := range r.lookup(indexKey{watch, res}) {
@@ -131,8 +130,8 @@ func (r *Router) Sinks(dst []string, watch string, res event.Resource) []string 
 	return dst
 }
 
-// candidates are the rules that may match. Of a change that concerns several
-// watches they are those about the resource; else those about the watch as well.
+// candidates returns the rules that may match, by resource and, if the change concerns a
+// single watch, by watch.
 func (r *Router) candidates(c *Change) []*rule {
 	switch len(c.Watches) {
 	case 0:
@@ -161,7 +160,7 @@ func (r *Router) lookup(k indexKey) []*rule {
 	return rules
 }
 
-// matches does a rule's tests, the cheap ones first.
+// matches runs a rule's tests, the cheap ones first.
 func (r *Router) matches(rule *rule, e *evaluation, s event.Selection) bool {
 	if rule.events&eventBit(e.change.Type) == 0 {
 		return false
@@ -179,7 +178,7 @@ func (r *Router) matches(rule *rule, e *evaluation, s event.Selection) bool {
 	return rule.when == nil || !rule.when.inflate || r.evaluate(rule, e)
 }
 
-// evaluate evaluates a rule's expression and does with its errors as configured.
+// evaluate evaluates a rule's expression and applies its OnError policy.
 func (r *Router) evaluate(rule *rule, e *evaluation) bool {
 	match, missing, err := rule.when.eval(e)
 	switch {
@@ -201,4 +200,36 @@ func (r *Router) failed(rule *rule, err error) {
 	if rule.counters.first.CompareAndSwap(nil, &err) && r.onError != nil {
 		r.onError(rule.name, err)
 	}
+}
+
+// Stats are a route's counts since it was compiled.
+type Stats struct {
+	Route     string
+	Matched   uint64 // changes forwarded
+	Filtered  uint64 // changes that the expression rejected, including Missing
+	Unchanged uint64 // updates without a difference at the `changed` paths
+	Missing   uint64 // evaluations that read a missing key, field or item
+	Errors    uint64 // evaluations that failed otherwise
+
+	FirstError error // the first of Errors, nil if there is none
+}
+
+type counters struct {
+	matched, filtered, unchanged, missing, errors atomic.Uint64
+	first                                         atomic.Pointer[error]
+}
+
+func (c *counters) read(route string) Stats {
+	s := Stats{
+		Route:     route,
+		Matched:   c.matched.Load(),
+		Filtered:  c.filtered.Load(),
+		Unchanged: c.unchanged.Load(),
+		Missing:   c.missing.Load(),
+		Errors:    c.errors.Load(),
+	}
+	if err := c.first.Load(); err != nil {
+		s.FirstError = *err
+	}
+	return s
 }

@@ -4,7 +4,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -13,19 +15,19 @@ import (
 type Spec struct {
 	Name      string
 	Watches   []string
-	Resources []string // patterns, see [ResourcePattern]
+	Resources []string // patterns, see [selector.Resource]
 	Events    []event.Type
 	When      string   // a CEL expression; empty is true
-	Changed   []string // paths in the syntax of compact.ParsePath
-	Drop      []string // paths; what the route's sinks do not get
-	Redact    []string // paths; what they get hashes of
+	Changed   []string // paths in the syntax of rawjson.ParsePath
+	Drop      []string // paths removed for the route's sinks
+	Redact    []string // paths hashed for the route's sinks
 	Payload   []string // object, oldObject, patch
 	Sinks     []string
 	OnError   OnError
 }
 
-// Matching identifies the changes that the route takes: it is the same for routes that
-// differ in what they deliver only, and to whom.
+// Matching identifies the changes that the route takes. It is equal for routes that
+// differ only in payload, edits and sinks.
 func (s Spec) Matching() string {
 	s.Name, s.Payload, s.Sinks, s.Drop, s.Redact = "", nil, nil, nil, nil
 	text := fmt.Appendf(nil, "%q", s)
@@ -33,11 +35,11 @@ func (s Spec) Matching() string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// OnError says what becomes of an event on which a route's expression fails.
+// OnError is the policy for an event on which a route's expression fails.
 type OnError string
 
-// The policies. By default a missing key, field or item means the route does not
-// match, and any other failure (limits, types, conversions) that it does.
+// The policies. By default a route does not match on a missing key, field or item, and
+// matches on any other failure (limits, types, conversions).
 const (
 	OnErrorDefault OnError = ""
 	OnErrorDrop    OnError = "drop" // any failure: no match
@@ -77,14 +79,14 @@ func parsePayload(names []string, fault func(i int, msg string)) Payload {
 		case "patch":
 			p |= PayloadPatch
 		default:
-			fault(i, fmt.Sprintf("%q is none of object, oldObject, patch", name))
+			fault(i, fmt.Sprintf("%q is not object, oldObject or patch", name))
 		}
 	}
 	return p
 }
 
-// eventSet is a set of event types that a route can name. A gap is none of them:
-// it goes to every sink it concerns.
+// eventSet is a set of event types that a route can name. Gaps are not routed by type:
+// a gap goes to every sink of its watch and resource.
 type eventSet uint8
 
 const allEvents eventSet = 1<<4 - 1
@@ -111,9 +113,110 @@ func parseEvents(names []event.Type, fault func(i int, msg string)) eventSet {
 	for i, t := range names {
 		bit := eventBit(t)
 		if bit == 0 {
-			fault(i, fmt.Sprintf("%q is none of added, updated, deleted, sync", string(t)))
+			fault(i, fmt.Sprintf("%q is not added, updated, deleted or sync", string(t)))
 		}
 		s |= bit
 	}
 	return s
+}
+
+// rule is a compiled Spec.
+type rule struct {
+	name      string
+	watches   []string // none: all
+	resources []selector.Resource
+	events    eventSet
+	when      *condition // nil: true
+	changed   []changedPath
+	payload   Payload
+	sinks     []int // positions in the router's table
+	onError   OnError
+
+	counters counters
+}
+
+// compileRule compiles a Spec and passes every fault to fault.
+func compileRule(s *Spec, x *expressions, fault func(SpecError)) *rule {
+	at := func(key string) func(i int, msg string) {
+		return func(i int, msg string) { fault(SpecError{Path: fmt.Sprintf("%s[%d]", key, i), Msg: msg}) }
+	}
+	r := &rule{
+		name:    s.Name,
+		watches: slices.Clone(s.Watches),
+		events:  parseEvents(s.Events, at("events")),
+		payload: parsePayload(s.Payload, at("payload")),
+		onError: s.OnError,
+	}
+	for i, pattern := range s.Resources {
+		p, err := selector.ParseResource(pattern)
+		if err != nil {
+			at("resources")(i, err.Error())
+		}
+		r.resources = append(r.resources, p)
+	}
+	for i, path := range s.Changed {
+		p, err := parseChanged(path)
+		if err != nil {
+			at("changed")(i, err.Error())
+		}
+		r.changed = append(r.changed, p)
+	}
+	if s.When != "" {
+		when, faults := x.compile(s.When)
+		for _, f := range faults {
+			fault(SpecError{Path: "when", Msg: f.msg, Line: f.line, Column: f.column})
+		}
+		r.when = when
+	}
+	switch s.OnError {
+	case OnErrorDefault, OnErrorDrop, OnErrorPass:
+	default:
+		fault(SpecError{Path: "onError", Msg: fmt.Sprintf("%q is not drop or pass", string(s.OnError))})
+	}
+	if len(s.Sinks) == 0 {
+		fault(SpecError{Path: "sinks", Msg: "a route needs at least one sink"})
+	}
+	return r
+}
+
+// covers reports whether the rule takes changes of a resource.
+func (r *rule) covers(res event.Resource) bool {
+	return len(r.resources) == 0 || slices.ContainsFunc(r.resources, func(p selector.Resource) bool { return p.Matches(res) })
+}
+
+func (r *rule) takes(watch string) bool {
+	return len(r.watches) == 0 || slices.Contains(r.watches, watch)
+}
+
+// selection returns the object's relation to the selections of the hit watches that the
+// rule takes. ok is false if it takes none of them.
+func (r *rule) selection(hits []Hit) (s event.Selection, ok bool) {
+	for _, h := range hits {
+		switch {
+		case !r.takes(h.Watch):
+		case !ok:
+			s, ok = h.Selection, true
+		default:
+			s = mergeSelections(s, h.Selection)
+		}
+	}
+	return s, ok
+}
+
+// unchanged reports whether the values at all `changed` paths are equal before and
+// after. Additions and deletions have nothing to compare. For the receiver, an object
+// that enters or leaves a selection is added or deleted.
+func (r *rule) unchanged(e *evaluation, s event.Selection) (bool, error) {
+	if len(r.changed) == 0 || e.oldObject.Source() == nil || s == event.Entered || s == event.Left {
+		return false, nil
+	}
+	before, err := e.oldObject.Body()
+	if err != nil {
+		return false, err
+	}
+	after, err := e.object.Body()
+	if err != nil {
+		return false, err
+	}
+	return !slices.ContainsFunc(r.changed, func(p changedPath) bool { return p.differs(before, after) }), nil
 }

@@ -9,48 +9,50 @@ import (
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/ext"
+
+	"github.com/watcherd/watcherd/internal/celjson"
 )
 
-// limits are those of one evaluation.
+// limits bound one evaluation.
 type limits struct {
-	cost   uint64 // in units of about 100 ns of work
+	cost   uint64 // in units of about 100 ns
 	memory uint32 // bytes of one value
 }
 
-// defaultLimits allow about a tenth of a second, as Kubernetes' admission does.
+// defaultLimits allows about 100 ms, as Kubernetes admission does.
 func defaultLimits() limits { return limits{cost: 1_000_000, memory: 16 << 20} }
 
 const (
 
-	// measureEvery is how many rounds of a loop pass between two looks at the size of
-	// what it builds up.
+	// measureEvery is the number of loop iterations between two measurements of the
+	// accumulated value.
 	measureEvery = 64
 
-	// provenCost is a worst case, known at load, below which metering an expression
-	// costs more than it could save.
+	// provenCost is the estimated worst-case cost below which metering costs more than
+	// it saves.
 	provenCost = 100_000
 )
 
-// Limits of an expression, checked at load.
+// Limits of an expression at load.
 const (
 	maxExpression = 16 << 10 // characters
 	maxDepth      = 100
 	maxRegex      = 5_000 // instructions of a compiled regular expression
 )
 
-// expressions compiles expressions in one environment, whose making is dear.
+// expressions compiles expressions in one environment, which is expensive to create.
 type expressions struct {
 	env    *cel.Env
 	views  *views
 	limits limits
 }
 
-// ordinary is the environment of all routers: it has no state.
+// ordinary is the environment of all routers. It has no state.
 var ordinary = sync.OnceValues(func() (*expressions, error) { return newExpressions(defaultLimits()) })
 
 func newExpressions(l limits) (*expressions, error) {
 	v := newViews()
-	opts := append(quantityOptions(),
+	opts := append(celjson.QuantityOptions(),
 		cel.OptionalTypes(),
 		ext.Strings(),
 		ext.Lists(),
@@ -84,8 +86,8 @@ func newExpressions(l limits) (*expressions, error) {
 // condition is a compiled `when`.
 type condition struct {
 	program cel.Program
-	inflate bool // it may look beyond type and metadata
-	metered bool // its cost is not bounded beforehand
+	inflate bool // it may read more than type and metadata
+	metered bool // its cost is not bounded at load
 }
 
 // expressionError is one fault of an expression.
@@ -94,7 +96,7 @@ type expressionError struct {
 	msg          string
 }
 
-// compile compiles one expression, or says all that is wrong with it.
+// compile compiles an expression or returns all its faults.
 func (x *expressions) compile(text string) (*condition, []expressionError) {
 	ast, issues := x.env.Compile(text)
 	if issues.Err() != nil {
@@ -108,7 +110,7 @@ func (x *expressions) compile(text string) (*condition, []expressionError) {
 		}
 		return nil, faults
 	}
-	if faults := x.refused(ast); len(faults) > 0 {
+	if faults := x.denied(ast); len(faults) > 0 {
 		return nil, faults
 	}
 	if out := ast.OutputType(); !out.IsExactType(types.BoolType) && !out.IsExactType(types.DynType) {
@@ -116,8 +118,8 @@ func (x *expressions) compile(text string) (*condition, []expressionError) {
 	}
 	c := &condition{inflate: needsBody(ast.NativeRep()), metered: true}
 	if cost, err := x.env.EstimateCost(ast, sizes{}); err == nil && cost.Max <= min(provenCost, x.limits.cost) {
-		// A loop or a bound value can hold one list many times over, which the
-		// estimate does not see.
+		// A loop or a bound value can hold one list many times, which the estimate does
+		// not count.
 		c.metered = hasComprehension(ast.NativeRep())
 	}
 	opts := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize)}
@@ -135,32 +137,32 @@ func (x *expressions) compile(text string) (*condition, []expressionError) {
 	return c, nil
 }
 
-// memoryOptions limit the size of every value that an expression makes.
+// memoryOptions bounds the size of every value that an expression creates.
 func (l limits) memoryOptions() []cel.ProgramOption {
-	elements := l.memory / sizeUnit
+	elements := l.memory / celjson.SizeUnit
 	return []cel.ProgramOption{cel.MemoryLimit(elements), cel.MemoryTracking(
 		types.MemoryTrackerSampleInterval(measureEvery),
 		types.MemoryTrackerSizeCalculator(types.NewSizeCalculator(
-			types.SizeCalculatorStringUnitLength(sizeUnit),
+			types.SizeCalculatorStringUnitLength(celjson.SizeUnit),
 			types.SizeCalculatorMaxDepth(maxDepth),
 			types.SizeCalculatorMaxTraversal(int(elements)),
 		)),
 	)}
 }
 
-// withoutContainer takes out a remark on a CEL feature that watcherd does not use.
+// withoutContainer removes a remark on CEL containers, which watcherd does not use.
 func withoutContainer(msg string) string {
 	return strings.ReplaceAll(msg, " (in container '')", "")
 }
 
-// errNotBool is the failure of an expression whose type was not known at load.
-var errNotBool = errors.New("the expression's value is no bool")
+// errNotBool is the error of an expression whose type is not known at load.
+var errNotBool = errors.New("the expression's value must be a bool")
 
-// noSuchKey is how every error of a missing key or field begins.
+// noSuchKey is the prefix of errors of a missing key or field.
 const noSuchKey = "no such key: "
 
-// eval evaluates the expression. missing tells an error that means no more than that
-// the object lacks a key, a field or an item.
+// eval evaluates the expression. missing reports an error that only means that the
+// object lacks a key, a field or an item.
 func (c *condition) eval(e *evaluation) (match, missing bool, err error) {
 	v, _, err := c.program.Eval(e)
 	if err != nil {
@@ -168,18 +170,18 @@ func (c *condition) eval(e *evaluation) (match, missing bool, err error) {
 	}
 	b, ok := v.(types.Bool)
 	if !ok {
-		return false, false, fmt.Errorf("%w but %s", errNotBool, v.Type().TypeName())
+		return false, false, fmt.Errorf("%w, not %s", errNotBool, v.Type().TypeName())
 	}
 	return bool(b), false, nil
 }
 
-// isMissing goes by the text, as CEL has no type for these errors.
+// isMissing matches the text, as CEL has no type for these errors.
 func isMissing(err error) bool {
 	msg := err.Error()
 	return strings.HasPrefix(msg, noSuchKey) || strings.HasPrefix(msg, "index out of bounds: ")
 }
 
-// maxError bounds the text of an error, which may quote any value of an object.
+// maxError bounds the text of an error, which can quote any value of an object.
 const maxError = 256
 
 func shortened(err error) error {

@@ -5,7 +5,7 @@
 // delivery, and sinks that fail, through about a hundred random steps: writes, lost
 // connections, compactions, refused requests, outages, reloads, relabelled
 // namespaces, a full disk, starts without discovery, stops, and kills amid any of these. A
-// kill keeps of the disk what a power cut keeps. At the end all is well again, and what every sink was given is compared
+// kill keeps of the disk what a power cut keeps. At the end every fault is over, and what every sink was given is compared
 // with what the writer wrote, object path by object path: each event is possible,
 // none is missing, the order is that of the writes, and a change has one id.
 //

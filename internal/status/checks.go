@@ -44,8 +44,8 @@ type Check struct {
 	Reason  string // why it is not OK
 }
 
-// Live says why the process should be restarted; nothing if it should not. A
-// failing sink, store budget or API server is no reason: a restart mends none.
+// Live returns the reasons to restart the process; none if it should keep running. A
+// failing sink, store budget or API server is not one: a restart would not fix it.
 func (s *Status) Live(now time.Time) []Check {
 	commit := Check{Name: "commit"}
 	if s.Store.CommitStuck > stuck {
@@ -58,7 +58,7 @@ func (s *Status) Live(now time.Time) []Check {
 	return []Check{commit, committer}
 }
 
-// Checks says of every part how it is doing at a time.
+// Checks returns the condition of every part at a time.
 func (s *Status) Checks(now time.Time) []Check {
 	list := []Check{s.checkStopping(), s.checkStore(), s.checkConfig(), s.checkPipeline(), s.checkDiscovery()}
 	for i := range s.Watches {
@@ -106,7 +106,7 @@ func (s *Status) checkStore() Check {
 	case s.Store.CommitStuck > stuck:
 		c.fail("a commit hangs for %s", s.Store.CommitStuck.Round(time.Second))
 	case s.Store.Paused:
-		c.degrade("ingest is paused: %s; deliveries go on", s.Store.Reason)
+		c.degrade("ingest is paused: %s; deliveries continue", s.Store.Reason)
 	}
 	return c
 }

@@ -40,7 +40,7 @@ func TestChecks(t *testing.T) {
 		"store failed":       {func(s *status.Status) { s.Store.Failed = "EIO" }, status.Check{Name: "store", Verdict: status.Failed, Reason: "EIO"}},
 		"commit hangs":       {func(s *status.Status) { s.Store.CommitStuck = 3 * time.Minute }, status.Check{Name: "store", Verdict: status.Failed, Reason: "a commit hangs for 3m0s"}},
 		"disk is slow":       {func(s *status.Status) { s.Store.CommitStuck = time.Minute }, status.Check{}},
-		"store paused":       {func(s *status.Status) { s.Store.Paused, s.Store.Reason = true, "disk nearly full" }, status.Check{Name: "store", Verdict: status.Degraded, Reason: "ingest is paused: disk nearly full; deliveries go on"}},
+		"store paused":       {func(s *status.Status) { s.Store.Paused, s.Store.Reason = true, "disk nearly full" }, status.Check{Name: "store", Verdict: status.Degraded, Reason: "ingest is paused: disk nearly full; deliveries continue"}},
 		"bad reload":         {func(s *status.Status) { s.Config.LastError = "w.yaml:1:1: x" }, status.Check{Name: "config", Verdict: status.Degraded, Reason: "the file is not what runs: w.yaml:1:1: x"}},
 		"needs a restart":    {func(s *status.Status) { s.Config.NeedsRestart = []string{"store.path"} }, status.Check{Name: "config", Verdict: status.Degraded, Reason: "changes of store.path take effect at a restart"}},
 		"first list":         {func(s *status.Status) { s.Watches[0].Sources[0].Synced = false }, status.Check{Name: "watch/w/pods.v1", Verdict: status.Failed, Reason: "watching: the first list is not complete"}},

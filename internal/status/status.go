@@ -8,7 +8,7 @@ type Status struct {
 	Cluster   string    `json:"cluster"`   // its name, part of every event
 	APIServer string    `json:"apiServer"` // its URL
 	Started   time.Time `json:"started"`
-	Stopping  bool      `json:"stopping,omitempty"` // told to stop; what is in flight is finished
+	Stopping  bool      `json:"stopping,omitempty"` // stopping; deliveries in flight finish
 
 	// Undiscovered is true until the API server has said for the first time which
 	// resources it serves.
@@ -21,7 +21,7 @@ type Status struct {
 	Pipeline
 }
 
-// Config is what became of the configuration file.
+// Config is the state of the configuration file.
 type Config struct {
 	File         string    `json:"file"`
 	Hash         string    `json:"hash"`                   // of the configuration that runs
@@ -168,7 +168,7 @@ type Sink struct {
 	HeldBytes   int64     `json:"heldBytes"`   // of the event log, that cannot be deleted because of this queue
 	HeldSince   time.Time `json:"heldSince,omitzero"`
 
-	FailingObjects int       `json:"failingObjects"`    // with an event that failed and waits for another try
+	FailingObjects int       `json:"failingObjects"`    // with an event that failed and waits for a retry
 	Failing        []Failing `json:"failing,omitempty"` // those that fail for the longest time
 }
 

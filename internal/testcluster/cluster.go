@@ -160,7 +160,7 @@ func (c *Cluster) end(s os.Signal) error {
 }
 
 // logTail is the end of what the API server has logged, for a message about its
-// failure: by the time somebody reads that, the directory is gone.
+// failure: by the time it is read, the directory is gone.
 func (c *Cluster) logTail() string {
 	const limit = 4 << 10
 	b, err := os.ReadFile(filepath.Join(c.Dir, "apiserver.log"))

@@ -15,7 +15,7 @@
 //   - A cluster ends with the test that started it, or with the test binary if it
 //     is the shared one, and also when the test binary is killed.
 //   - It listens on loopback only, on a port that a restart keeps.
-//   - A cluster that ends without being told to fails the test.
+//   - A cluster that ends by itself fails the test.
 //   - With -short, tests that ask for a cluster are skipped.
 //
 // Caveats: RBAC is on and namespaces are deleted for good, but nothing else runs:

@@ -8,7 +8,7 @@ import (
 
 // Compact removes etcd's history older than the revision, or than now if it is 0.
 //
-// A server with a watch cache, as it is by default, goes on answering watches from
+// A server with a watch cache, as it is by default, continues to answer watches from
 // what its cache knows. To see 410 Gone, restart it after compacting, or run it
 // with --watch-cache=false.
 func (c *Cluster) Compact(t testing.TB, revision int64) {

@@ -14,7 +14,7 @@ import (
 )
 
 // Requests counts what the server was asked of one resource since it started, by
-// anybody: it reads configmaps, secrets, namespaces and some others itself.
+// anyone: it reads configmaps, secrets, namespaces and some others itself.
 type Requests struct {
 	List      int // lists, each page of one
 	Watch     int // watches, those that still run included

@@ -25,7 +25,7 @@ func (o *Output) String() string {
 	return o.buf.String()
 }
 
-// Reset forgets the output so far.
+// Reset discards the output so far.
 func (o *Output) Reset() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

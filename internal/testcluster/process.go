@@ -73,7 +73,7 @@ func startProcess(ctx context.Context, binary string, args []string) (*process, 
 	}
 }
 
-// signal sends a signal, waits until the process is gone and says how it ended.
+// signal sends a signal, waits until the process has ended and returns its error.
 // That it ended by that signal is no error.
 func (p *process) signal(s os.Signal) error {
 	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
@@ -108,7 +108,7 @@ func (p *process) ending() error {
 	return errors.New("exit status 0")
 }
 
-// running says whether the process is still there.
+// running reports whether the process still runs.
 func (p *process) running() bool {
 	select {
 	case <-p.exited:

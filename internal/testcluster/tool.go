@@ -11,7 +11,7 @@ import (
 	"github.com/watcherd/watcherd/internal/testcluster/playground"
 )
 
-// Tool is the path of one of hack/tools' programs, which is built if need be.
+// Tool is the path of one of hack/tools' programs, which is built if necessary.
 func Tool(t testing.TB, name string) string {
 	t.Helper()
 	if testing.Short() {

@@ -1,37 +1,46 @@
 package compact
 
-import "fmt"
+import (
+	"fmt"
+	"sync"
 
-// Codec makes objects of one resource, whose JSON is much alike, and reads objects back. It makes a dictionary of the
-// first objects it encodes and a better one of many (see trainer), or goes on with the dictionary that another codec of
-// the same resource, or an earlier process, has made.
+	"github.com/watcherd/watcherd/pkg/rawjson"
+)
+
+// Codec encodes the objects of one resource and decodes objects of any. It builds a
+// dictionary from the first objects and later trains a better one (see trainer), or
+// uses the newer dictionary of another codec of the resource or of an earlier
+// process.
 //
-// Encode may be called by one goroutine at a time; Decode, which serves objects of any resource, by any number, also
-// meanwhile.
+// Encode is for one goroutine at a time. Decode is safe for concurrent use, also
+// during Encode.
 type Codec struct {
 	dicts   *Dictionaries
-	trainer trainer // Encode's
+	trainer trainer // of Encode
 }
 
-// NewCodec makes a codec whose dictionaries go to d, for the resource that the first object it encodes names by its
-// apiVersion and kind. That is the wrong name for metadata alone, which is a PartialObjectMetadata whatever it is of.
+// NewCodec returns a codec that adds its dictionaries to d. It names the resource
+// by apiVersion and kind of the first object, which is wrong for metadata alone:
+// every PartialObjectMetadata has the same type.
 func NewCodec(d *Dictionaries) *Codec { return NewCodecFor(d, "") }
 
-// NewCodecFor is NewCodec with a name for the resource. Codecs whose objects look alike should share one, as those of
-// one resource in several namespaces; the name should mean the same in the next process.
+// NewCodecFor is NewCodec with a name for the resource. Codecs of similar objects,
+// such as one resource in several namespaces, should share a name. The name must be
+// the same in the next process.
 func NewCodecFor(d *Dictionaries, resource string) *Codec {
 	return &Codec{dicts: d, trainer: trainer{dicts: d, resource: resource}}
 }
 
-// Encode makes an object of raw, one object's JSON, and m, which Scan read from it; nil has Encode scan it. position is
-// the object's place in its stream, 0 for none. Neither raw nor m is kept. It fails if m holds times that are none, or
-// with ErrDictionary if a new dictionary cannot be saved.
-func (c *Codec) Encode(raw []byte, m *Meta, position uint64) (*Object, error) {
+// Encode encodes raw, the JSON of one object. m is the result of rawjson.Scan, nil
+// to scan raw here. position is the object's place in its stream, 0 for none.
+// Encode retains neither raw nor m. It fails if m has invalid times, or with
+// ErrDictionary if a new dictionary cannot be saved.
+func (c *Codec) Encode(raw []byte, m *rawjson.Meta, position uint64) (*Object, error) {
 	if len(raw) == 0 || len(raw) > MaxRawLen {
-		return nil, fmt.Errorf("compact: an object of %d bytes", len(raw))
+		return nil, fmt.Errorf("compact: an object of %d bytes is empty or too large", len(raw))
 	}
 	if m == nil {
-		scanned, err := Scan(raw)
+		scanned, err := rawjson.Scan(raw)
 		if err != nil {
 			return nil, err
 		}
@@ -50,4 +59,38 @@ func (c *Codec) Encode(raw []byte, m *Meta, position uint64) (*Object, error) {
 	}
 	c.trainer.observe(o)
 	return o, nil
+}
+
+// typeMeta is the data shared by all objects of a type.
+type typeMeta struct {
+	apiVersion, kind string
+	labelKeys        keyTable
+	dicts            *Dictionaries
+}
+
+// typeTable interns types. They are few and never removed.
+type typeTable struct {
+	dicts *Dictionaries
+
+	mu   sync.RWMutex // guards byID
+	byID map[typeID]*typeMeta
+}
+
+type typeID struct{ apiVersion, kind string }
+
+// of returns a type. It retains neither argument.
+func (t *typeTable) of(apiVersion, kind []byte) *typeMeta {
+	t.mu.RLock()
+	found := t.byID[typeID{string(apiVersion), string(kind)}]
+	t.mu.RUnlock()
+	if found != nil {
+		return found
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	id := typeID{string(apiVersion), string(kind)}
+	if t.byID[id] == nil {
+		t.byID[id] = &typeMeta{apiVersion: id.apiVersion, kind: id.kind, dicts: t.dicts}
+	}
+	return t.byID[id]
 }

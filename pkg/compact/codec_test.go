@@ -11,6 +11,9 @@ import (
 	"slices"
 	"sync"
 	"testing"
+
+	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // bank saves dictionaries as a store would.
@@ -50,13 +53,15 @@ func (b *bank) reopen(t testing.TB) *Dictionaries {
 	return d
 }
 
-func editedPods(t testing.TB, g *podGen, n int) [][]byte {
+func editedPods(t testing.TB, g *apitest.Pods, n int) [][]byte {
 	t.Helper()
-	e := mustEditor(t, Rule{Path: "metadata.managedFields"})
+	e, err := rawjson.NewEditor(rawjson.Rule{Path: "metadata.managedFields"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	pods := make([][]byte, n)
 	for i := range pods {
-		var err error
-		if pods[i], err = e.Append(nil, g.pod()); err != nil {
+		if pods[i], err = e.Append(nil, g.Next()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -67,7 +72,7 @@ func editedPods(t testing.TB, g *podGen, n int) [][]byte {
 func TestDictionariesOfACodec(t *testing.T) {
 	var b bank
 	codec := NewCodec(NewDictionaries(b.save))
-	pods := editedPods(t, newPodGen(1), laterObjects+200)
+	pods := editedPods(t, apitest.NewPods(1), laterObjects+200)
 	var objects []*Object
 	size := map[uint32][2]int{}
 	for _, raw := range pods {
@@ -125,7 +130,7 @@ func TestDictionariesOfACodec(t *testing.T) {
 func TestFirstDictionaryIsReplacedAfterRestart(t *testing.T) {
 	var b bank
 	codec := NewCodec(NewDictionaries(b.save))
-	pods := editedPods(t, newPodGen(1), laterObjects+60)
+	pods := editedPods(t, apitest.NewPods(1), laterObjects+60)
 	for _, raw := range pods[:50] {
 		mustEncode(t, codec, raw)
 	}
@@ -142,7 +147,7 @@ func TestFirstDictionaryIsReplacedAfterRestart(t *testing.T) {
 func TestCodecsShareDictionaries(t *testing.T) {
 	var b bank
 	dicts := NewDictionaries(b.save)
-	pods := editedPods(t, newPodGen(1), laterObjects+60)
+	pods := editedPods(t, apitest.NewPods(1), laterObjects+60)
 	one, other := NewCodecFor(dicts, "pods"), NewCodecFor(dicts, "pods")
 	for _, raw := range pods[:firstObjects] {
 		mustEncode(t, one, raw)
@@ -198,12 +203,16 @@ func TestDrift(t *testing.T) {
 	codec := NewCodec(NewDictionaries(b.save))
 	var o *Object
 	world := func(seed uint64, n int) {
-		g := newPodGen(seed)
-		kind := g.letters(12)
+		random := rand.New(rand.NewPCG(seed, 42))
+		kind := fmt.Sprintf("%012x", random.Uint64()>>16)
+		var keys [6]string
+		for j := range keys {
+			keys[j] = fmt.Sprintf("%s-%d-%016x%016x", kind, j, random.Uint64(), random.Uint64())
+		}
 		for i := range n {
 			raw := fmt.Appendf(nil, `{"kind":"%s","metadata":{"name":"n%d"},"spec":{`, kind, i)
-			for j := range 6 {
-				raw = fmt.Appendf(raw, `"%s-%d-%s":%d,`, kind, j, g.apps[j].ownerUID, i%7)
+			for _, key := range keys {
+				raw = fmt.Appendf(raw, `"%s":%d,`, key, i%7)
 			}
 			raw = append(raw, `"end":true}}`...)
 			o = mustEncode(t, codec, raw)
@@ -240,7 +249,7 @@ func checkObjectJSON(t *testing.T, o *Object, raw []byte) {
 func TestSaveFails(t *testing.T) {
 	b := bank{failing: errors.New("disk full")}
 	codec := NewCodec(NewDictionaries(b.save))
-	pods := editedPods(t, newPodGen(1), 2*firstObjects)
+	pods := editedPods(t, apitest.NewPods(1), 2*firstObjects)
 	failed := 0
 	for _, raw := range pods {
 		if _, err := codec.Encode(raw, nil, 0); err != nil {
@@ -333,7 +342,7 @@ func TestInflateErrors(t *testing.T) {
 	var b bank
 	codec := NewCodec(NewDictionaries(b.save))
 	var o *Object
-	for _, raw := range editedPods(t, newPodGen(1), 20) {
+	for _, raw := range editedPods(t, apitest.NewPods(1), 20) {
 		o = mustEncode(t, codec, raw)
 	}
 	body := o.Body()
@@ -377,7 +386,7 @@ func TestDecodeErrors(t *testing.T) {
 	var b bank
 	codec := NewCodec(NewDictionaries(b.save))
 	var data []byte
-	for _, raw := range editedPods(t, newPodGen(1), 20) {
+	for _, raw := range editedPods(t, apitest.NewPods(1), 20) {
 		data = mustEncode(t, codec, raw).AppendBinary(data[:0])
 	}
 	if _, err := NewCodec(NewDictionaries(nil)).Decode(data); !errors.Is(err, ErrNoDictionary) {
@@ -478,7 +487,7 @@ func FuzzBody(f *testing.F) {
 
 // FuzzEncode holds the one promise that matters most: what goes in comes out.
 func FuzzEncode(f *testing.F) {
-	pods := editedPods(f, newPodGen(1), 40)
+	pods := editedPods(f, apitest.NewPods(1), 40)
 	codecs := map[string]*Codec{"none": NewCodec(NewDictionaries(nil)), "first": NewCodec(NewDictionaries(nil)), "trained": NewCodec(NewDictionaries(nil))}
 	var objects []*Object
 	for _, raw := range pods {
@@ -496,7 +505,7 @@ func FuzzEncode(f *testing.F) {
 		raw = append(append(raw, pods[len(part)%len(pods)]...), part...)
 		for name, codec := range codecs {
 			codec.trainer.collecting, codec.trainer.samples, codec.trainer.sampled = false, nil, 0
-			o, err := codec.Encode(raw, &Meta{Name: []byte("n")}, 0)
+			o, err := codec.Encode(raw, &rawjson.Meta{Name: []byte("n")}, 0)
 			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
@@ -518,7 +527,7 @@ func TestConcurrentUse(t *testing.T) {
 	}
 	objects := make(chan made, 64)
 	for i := range 20 {
-		pods := editedPods(t, newPodGen(uint64(i)), 24)
+		pods := editedPods(t, apitest.NewPods(uint64(i)), 24)
 		encoders.Go(func() {
 			codec := NewCodec(dicts)
 			for _, raw := range pods {
@@ -551,4 +560,44 @@ func TestConcurrentUse(t *testing.T) {
 	encoders.Wait()
 	close(objects)
 	readers.Wait()
+}
+
+// What was encoded with a retired dictionary can be read; nothing is encoded with it any more.
+func TestRetiredDictionaries(t *testing.T) {
+	d := NewDictionaries(nil)
+	mine, other := NewCodecFor(d, "mine"), NewCodecFor(d, "other")
+	encode := func(c *Codec) *Object {
+		t.Helper()
+		o, err := c.Encode([]byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a","labels":{"long-enough-for-a-dictionary":"to be of use"}}}`), nil, 7)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	var old, untouched *Object
+	for range firstObjects + 1 {
+		old, untouched = encode(mine), encode(other)
+	}
+	ids := d.Retire(func(resource string, _ uint32) bool { return resource == "mine" })
+	if !slices.Contains(ids, old.Body().Dict) || !d.Retired(old.Body().Dict) || d.Retired(untouched.Body().Dict) {
+		t.Fatalf("retired %d, the objects have %d and %d", ids, old.Body().Dict, untouched.Body().Dict)
+	}
+	if raw, err := old.AppendJSON(nil); err != nil || !bytes.Contains(raw, []byte(`"name":"a"`)) {
+		t.Errorf("%s, %v", raw, err)
+	}
+	for range 3 * firstObjects {
+		if o := encode(mine); d.Retired(o.Body().Dict) {
+			t.Fatal("a retired dictionary is used")
+		}
+	}
+	if o := encode(mine); o.Body().Dict <= dense {
+		t.Error("no dictionary took its place")
+	}
+	fresh, err := mine.Refresh(old)
+	if err != nil || d.Retired(fresh.Body().Dict) || fresh.Position() != 7 || fresh.GetName() != "a" {
+		t.Errorf("%+v, %v", fresh, err)
+	}
+	if same, err := other.Refresh(untouched); err != nil || same != untouched {
+		t.Errorf("encoded again for nothing, %v", err)
+	}
 }

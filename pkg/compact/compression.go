@@ -9,34 +9,35 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// An object is compressed with S2 and its resource's dictionary: an encoder of zstd has its tables to copy for each
-// object and makes codes for it, which takes it five times as long, and the decoder ten times, for bodies a quarter
-// smaller. That is different where the dictionary has little of an object: most of a long text, or of what is encoded
-// in base64, has to be held as it is. Such objects are given to zstd.
+// Objects are compressed with S2 and their resource's dictionary. zstd copies its tables
+// and builds codes for each object: encoding takes five times as long, decoding ten times,
+// for bodies a quarter smaller. zstd is used for large bodies of which the dictionary has
+// little, such as long text or base64.
 const (
-	// denseFrom is the length of a body, compressed with S2, from which on zstd is tried.
+	// denseFrom is the size of an S2 body from which zstd is tried.
 	denseFrom = 4 << 10
 
-	// window is how far back zstd looks. It keeps this much for an encoder, and no more of an object of any size.
+	// window is zstd's window and bounds the memory of an encoder.
 	window = 512 << 10
 
-	// maxIdleBuffer bounds the buffers that are kept for reuse: one huge object must not hold its size for good.
+	// maxIdleBuffer bounds the buffers kept for reuse, so that one huge object does
+	// not hold its memory.
 	maxIdleBuffer = 256 << 10
 )
 
-// What stands in place of a dictionary's id, which is never one of these.
+// Dictionary IDs of bodies without a dictionary.
 const (
 	noDictionary = 0 // S2 alone
 	dense        = 1 // zstd
 )
 
-// dictionary is what S2 compresses with, immutable and safe for concurrent use.
+// dictionary is an S2 dictionary. It is immutable and safe for concurrent use.
 type dictionary struct {
 	content []byte
 	s2      *s2.Dict
 }
 
-// newDictionary returns nil if the content is too short to be of use.
+// newDictionary returns nil if the content is too short.
 func newDictionary(content []byte) *dictionary {
 	d := &dictionary{content: content, s2: s2.MakeDict(content, nil)}
 	if d.s2 == nil {
@@ -45,9 +46,9 @@ func newDictionary(content []byte) *dictionary {
 	return d
 }
 
-// newZstd makes the encoder and decoder of dense bodies.
+// newZstd returns the encoder and decoder of dense bodies.
 func newZstd() (*zstd.Encoder, *zstd.Decoder) {
-	// The options are constants, valid by construction; no error of theirs depends on input.
+	// The options are constants, so an error cannot depend on input.
 	e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
 		zstd.WithWindowSize(window), zstd.WithLowerEncoderMem(true), zstd.WithAllLitEntropyCompression(true), zstd.WithEncoderCRC(false))
 	if err != nil {
@@ -60,8 +61,8 @@ func newZstd() (*zstd.Encoder, *zstd.Decoder) {
 	return e, d
 }
 
-// compress appends the body of raw to dst, with the dictionary of an id if it is not noDictionary. It returns what
-// Inflate needs to be told: the id, or dense.
+// compress appends the body of raw to dst, with the dictionary of id unless it is
+// noDictionary. It returns the ID that Inflate needs: id, or dense.
 func (d *Dictionaries) compress(dst, raw []byte, id uint32) ([]byte, uint32, error) {
 	start := len(dst)
 	room := slices.Grow(dst, s2.MaxEncodedLen(len(raw)))
@@ -86,14 +87,14 @@ func (d *Dictionaries) compress(dst, raw []byte, id uint32) ([]byte, uint32, err
 	return append(dst[:start], smaller...), dense, nil
 }
 
-// Inflate appends the JSON of a body to dst. It allocates only if dst lacks room. An error wraps ErrNoDictionary or
-// ErrCorrupt and returns dst as it was.
+// Inflate appends the JSON of a body to dst. It allocates only if dst lacks
+// capacity. An error wraps ErrNoDictionary or ErrCorrupt and returns dst unchanged.
 func (d *Dictionaries) Inflate(dst []byte, b Body) ([]byte, error) {
 	if b.RawLen <= 0 || b.RawLen > MaxRawLen {
 		return dst, fmt.Errorf("%w: a body of %d bytes of JSON", ErrCorrupt, b.RawLen)
 	}
 	if b.Dict == dense {
-		const beyond = 32 // bytes that the decoder may write after the last one
+		const beyond = 32 // bytes that the decoder may write past the end
 		all, err := d.decoder.DecodeAll(b.Data, grow(dst, b.RawLen+beyond))
 		if err != nil {
 			return dst, fmt.Errorf("%w: %w", ErrCorrupt, err)
@@ -122,7 +123,7 @@ func (d *Dictionaries) Inflate(dst []byte, b Body) ([]byte, error) {
 	return out[:end], nil
 }
 
-// grow makes room for n bytes, and no more: what is inflated is not added to.
+// grow adds capacity for exactly n bytes: the result is not appended to.
 func grow(dst []byte, n int) []byte {
 	if cap(dst)-len(dst) >= n {
 		return dst
@@ -130,5 +131,5 @@ func grow(dst []byte, n int) []byte {
 	return append(make([]byte, 0, len(dst)+n), dst...)
 }
 
-// same tells whether a dictionary has this content.
+// same reports whether the dictionary has this content.
 func (d *dictionary) same(content []byte) bool { return bytes.Equal(d.content, content) }

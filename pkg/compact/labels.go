@@ -8,8 +8,9 @@ import (
 	"sync/atomic"
 )
 
-// Labels is an object's labels, read in place. It implements labels.Labels, so that a selector can be matched without
-// building a map. A key that was sent twice has its last value.
+// Labels reads an object's labels in place. It implements labels.Labels, so a
+// selector matches without building a map. If a key occurs twice, the last value
+// counts.
 type Labels struct {
 	packed string
 	keys   []string // by number, see keyTable
@@ -21,7 +22,8 @@ func (o *Object) Labels() Labels {
 	return Labels{packed, o.kind.labelKeys.all()}
 }
 
-// All yields every label in the order sent. A key that was sent twice is yielded twice: the last one counts.
+// All yields every label in the order sent. A key that occurs twice is yielded
+// twice; the last value is the valid one.
 func (l Labels) All() iter.Seq2[string, string] {
 	return func(yield func(key, value string) bool) {
 		r := packedReader{s: l.packed, ok: true}
@@ -39,7 +41,7 @@ func (l Labels) All() iter.Seq2[string, string] {
 	}
 }
 
-// Lookup returns the value of a label and whether there is one.
+// Lookup returns the value of a label and whether it is set.
 func (l Labels) Lookup(key string) (value string, ok bool) {
 	for k, v := range l.All() {
 		if k == key {
@@ -49,13 +51,13 @@ func (l Labels) Lookup(key string) (value string, ok bool) {
 	return value, ok
 }
 
-// Has tells whether there is such a label.
+// Has reports whether a label is set.
 func (l Labels) Has(key string) bool {
 	_, ok := l.Lookup(key)
 	return ok
 }
 
-// Get returns the value of a label, "" if there is none.
+// Get returns the value of a label, "" if it is not set.
 func (l Labels) Get(key string) string {
 	value, _ := l.Lookup(key)
 	return value
@@ -69,20 +71,21 @@ func (l Labels) Map() map[string]string {
 	return maps.Collect(l.All())
 }
 
-// In memory a label is the number of its key, or literalKey and the key, then the value; texts are prefixed with their
-// length. The keys, which are most of the bytes and the same on all objects of a resource, are kept once.
+// A packed label is the number of its key, or literalKey and the key, then the value.
+// Texts are length-prefixed. The keys of a resource's objects are alike and most of the
+// bytes, so they are stored once.
 const (
-	literalKey     = 255 // as the number: not in the table
-	longestTabled  = 128 // longer keys are not worth a place in the table
+	literalKey     = 255 // number of keys that are not in the table
+	longestTabled  = 128 // longer keys are not in the table
 	maxTabledLabel = literalKey
 )
 
-// keyTable numbers the label keys of a resource in the order they are first seen, until it is full. It only grows: a
-// number means the same as long as the table lives.
+// keyTable numbers the label keys of a resource in order of appearance until it is
+// full. It only grows, so a number never changes its meaning.
 type keyTable struct {
-	keys atomic.Pointer[[]string] // by number; the slice is appended to, what it holds never changes
+	keys atomic.Pointer[[]string] // by number; append only
 
-	mu      sync.Mutex // guards the rest, and stores to keys
+	mu      sync.Mutex // guards numbers, and stores to keys
 	numbers map[string]byte
 }
 
@@ -93,7 +96,8 @@ func (t *keyTable) all() []string {
 	return nil
 }
 
-// number returns the number of a key, giving it one if there is room, else literalKey.
+// number returns the number of a key and assigns one if there is room, else
+// literalKey.
 func (t *keyTable) number(key []byte) byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -8,19 +8,25 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// Object is one Kubernetes object, held small: what keys, indexes and selectors ask for is at hand, the rest is
-// compressed. It is immutable and safe for concurrent use; it implements runtime.Object and metav1.Object, whose setters
-// panic and whose DeepCopyObject returns the object itself.
+// Object is one Kubernetes object. The fields of keys, indexes and selectors are
+// readable in place, the rest is compressed. It is immutable and safe for
+// concurrent use. It implements runtime.Object and metav1.Object; its setters
+// panic, and DeepCopyObject returns the object itself.
 //
-// GetNamespace, GetName, GetUID, GetResourceVersion, GetGeneration, the timestamps and Labels read fields; their strings
-// point into the object. GetLabels builds a map. GetAnnotations, GetOwnerReferences, GetFinalizers, GetGenerateName,
-// GetManagedFields and GetDeletionGracePeriodSeconds inflate the object if it has any, which costs some microseconds a
-// call; they return nothing if that fails, as it can't for what Encode made (AppendJSON returns the error).
+// GetNamespace, GetName, GetUID, GetResourceVersion, GetGeneration, the timestamps
+// and Labels do not inflate; their strings point into the object. GetLabels builds
+// a map. GetAnnotations, GetOwnerReferences, GetFinalizers, GetGenerateName,
+// GetManagedFields and GetDeletionGracePeriodSeconds inflate the object if the
+// field is set, which takes some microseconds. They return nothing if inflating
+// fails, which does not happen to an object made by Encode; AppendJSON returns the
+// error.
 type Object struct {
-	// packed is all that is the object's own in one allocation: namespace, name, uid, resourceVersion, the head, the
-	// labels and the body.
+	// packed holds the object's own data in one allocation: namespace, name, uid,
+	// resourceVersion, head, labels and body.
 	packed   string
 	kind     *typeMeta
 	position uint64
@@ -29,38 +35,39 @@ type Object struct {
 	ends     [4]uint16 // where namespace, name, uid and resourceVersion end
 }
 
-// APIVersion is the object's group and version as it names them: apps/v1.
+// APIVersion returns the apiVersion, such as apps/v1.
 func (o *Object) APIVersion() string { return o.kind.apiVersion }
 
-// Kind is the object's kind.
+// Kind returns the kind.
 func (o *Object) Kind() string { return o.kind.kind }
 
-// Position is the place in the stream of its informer that the object came from; 0 means none.
+// Position returns the object's place in its informer's stream, 0 for none.
 func (o *Object) Position() uint64 { return o.position }
 
-// WithPosition returns the same object, sharing its memory, at another position.
+// WithPosition returns the object with another position. It shares the memory.
 func (o *Object) WithPosition(position uint64) *Object {
 	c := *o
 	c.position = position
 	return &c
 }
 
-// Body is the compressed JSON, shared with the object: read only.
+// Body returns the compressed JSON, shared with the object: read only.
 func (o *Object) Body() Body {
 	body := o.packed[o.bodyAt:]
-	data := unsafe.Slice(unsafe.StringData(body), len(body)) //nolint:gosec // read only, as Body says: they are a string's
+	data := unsafe.Slice(unsafe.StringData(body), len(body)) //nolint:gosec // read only: the bytes of a string
 	return Body{Dict: o.dict, RawLen: o.RawLen(), Data: data}
 }
 
-// RawLen is the length of the JSON that AppendJSON appends.
+// RawLen returns the length of the object's JSON.
 func (o *Object) RawLen() int { return o.head().rawLen }
 
-// AppendJSON appends the object's JSON, byte for byte as Encode was given it. Errors as those of Dictionaries.Inflate.
+// AppendJSON appends the object's JSON, byte for byte as encoded. Its errors are
+// those of Dictionaries.Inflate.
 func (o *Object) AppendJSON(dst []byte) ([]byte, error) {
 	return o.kind.dicts.Inflate(dst, o.Body())
 }
 
-// Unstructured inflates the object into a new map of its own.
+// Unstructured decodes the object into a new map.
 func (o *Object) Unstructured() (*unstructured.Unstructured, error) {
 	u := &unstructured.Unstructured{}
 	err := o.withJSON(func(raw []byte) error { return json.Unmarshal(raw, &u.Object) })
@@ -70,7 +77,7 @@ func (o *Object) Unstructured() (*unstructured.Unstructured, error) {
 	return u, nil
 }
 
-// withJSON inflates the object into memory that is used again afterwards.
+// withJSON inflates the object into a pooled buffer.
 func (o *Object) withJSON(use func(raw []byte) error) error {
 	buf := o.kind.dicts.buffers.Get().(*[]byte)
 	defer o.kind.dicts.buffers.Put(buf)
@@ -84,7 +91,8 @@ func (o *Object) withJSON(use func(raw []byte) error) error {
 	return use(raw)
 }
 
-// Size is how many bytes of memory the object holds, apart from what all objects of its codec share.
+// Size returns the object's memory in bytes, without the data shared by its codec's
+// objects.
 func (o *Object) Size() int {
 	return int(unsafe.Sizeof(*o)) + len(o.packed)
 }
@@ -101,9 +109,9 @@ func (o *Object) headAndLabels() (h head, labels string) {
 	return h, r.s
 }
 
-// pack fills in the object's metadata and its body.
-func (o *Object) pack(d *Dictionaries, raw []byte, m *Meta) error {
-	h, err := m.head(len(raw))
+// pack sets the object's metadata and body.
+func (o *Object) pack(d *Dictionaries, raw []byte, m *rawjson.Meta) error {
+	h, err := newHead(m, len(raw))
 	if err != nil {
 		return err
 	}
@@ -120,7 +128,7 @@ func (o *Object) pack(d *Dictionaries, raw []byte, m *Meta) error {
 	for key, value := range m.Labels.All() {
 		b = o.kind.labelKeys.append(b, key, value)
 	}
-	o.bodyAt = uint32(len(b)) // the labels are part of raw, whose length is bounded
+	o.bodyAt = uint32(len(b)) // the labels are part of raw, which is bounded
 	if b, o.dict, err = d.compress(b, raw, o.dict); err != nil {
 		return err
 	}
@@ -131,7 +139,8 @@ func (o *Object) pack(d *Dictionaries, raw []byte, m *Meta) error {
 	return nil
 }
 
-func (m *Meta) head(rawLen int) (head, error) {
+// newHead returns the head of an object with rawLen bytes of JSON.
+func newHead(m *rawjson.Meta, rawLen int) (head, error) {
 	h := head{rawLen: rawLen, generation: m.Generation}
 	var err error
 	if len(m.CreationTimestamp) > 0 {
@@ -146,7 +155,7 @@ func (m *Meta) head(rawLen int) (head, error) {
 			return h, fmt.Errorf("compact: metadata.deletionTimestamp: %w", err)
 		}
 	}
-	if !m.Annotations.empty() {
+	if !m.Annotations.Empty() {
 		h.flags |= hasAnnotations
 	}
 	if len(m.OwnerReferences) > len("[]") {
@@ -164,7 +173,7 @@ func (m *Meta) head(rawLen int) (head, error) {
 	return h, nil
 }
 
-// unixSeconds reads an RFC 3339 time as metav1.Time does, down to the second.
+// unixSeconds parses an RFC 3339 time to the second, as metav1.Time does.
 func unixSeconds(text []byte) (int64, error) {
 	t, err := time.Parse(time.RFC3339, string(text))
 	return t.Unix(), err

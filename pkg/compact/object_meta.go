@@ -10,6 +10,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 var (
@@ -22,12 +24,12 @@ var (
 // GetObjectKind returns the object itself.
 func (o *Object) GetObjectKind() schema.ObjectKind { return o }
 
-// GroupVersionKind is the object's apiVersion and kind.
+// GroupVersionKind returns the object's apiVersion and kind.
 func (o *Object) GroupVersionKind() schema.GroupVersionKind {
 	return schema.FromAPIVersionAndKind(o.kind.apiVersion, o.kind.kind)
 }
 
-// DeepCopyObject returns the object itself: nobody can change it.
+// DeepCopyObject returns the object itself, which is immutable.
 func (o *Object) DeepCopyObject() runtime.Object { return o }
 
 // GetNamespace does not allocate; the string points into the object.
@@ -72,23 +74,23 @@ func (o *Object) GetAnnotations() map[string]string {
 		return nil
 	}
 	var m map[string]string
-	o.inflated(func(meta *Meta) { m = meta.Annotations.Map() })
+	o.inflated(func(meta *rawjson.Meta) { m = meta.Annotations.Map() })
 	return m
 }
 
 // GetFinalizers inflates the object unless it has none.
 func (o *Object) GetFinalizers() []string {
-	return inflatedSlice[string](o, hasFinalizers, func(m *Meta) []byte { return m.Finalizers })
+	return inflatedSlice[string](o, hasFinalizers, func(m *rawjson.Meta) []byte { return m.Finalizers })
 }
 
 // GetOwnerReferences inflates the object unless it has none.
 func (o *Object) GetOwnerReferences() []metav1.OwnerReference {
-	return inflatedSlice[metav1.OwnerReference](o, hasOwners, func(m *Meta) []byte { return m.OwnerReferences })
+	return inflatedSlice[metav1.OwnerReference](o, hasOwners, func(m *rawjson.Meta) []byte { return m.OwnerReferences })
 }
 
 // GetManagedFields inflates the object unless it has none (they are dropped by default).
 func (o *Object) GetManagedFields() []metav1.ManagedFieldsEntry {
-	return inflatedSlice[metav1.ManagedFieldsEntry](o, hasManagedFields, func(m *Meta) []byte { return m.ManagedFields })
+	return inflatedSlice[metav1.ManagedFieldsEntry](o, hasManagedFields, func(m *rawjson.Meta) []byte { return m.ManagedFields })
 }
 
 // GetGenerateName inflates the object unless it has none.
@@ -97,11 +99,11 @@ func (o *Object) GetGenerateName() string {
 		return ""
 	}
 	var name string
-	o.inflated(func(m *Meta) { name = string(m.GenerateName) })
+	o.inflated(func(m *rawjson.Meta) { name = string(m.GenerateName) })
 	return name
 }
 
-// GetSelfLink is always empty: API servers ceased to send it with Kubernetes 1.20.
+// GetSelfLink returns "": API servers do not send it since Kubernetes 1.20.
 func (o *Object) GetSelfLink() string { return "" }
 
 // GetDeletionGracePeriodSeconds inflates the object if it is being deleted.
@@ -110,7 +112,7 @@ func (o *Object) GetDeletionGracePeriodSeconds() *int64 {
 		return nil
 	}
 	var seconds *int64
-	o.inflated(func(m *Meta) {
+	o.inflated(func(m *rawjson.Meta) {
 		if m.HasDeletionGracePeriod {
 			n := m.DeletionGracePeriodSeconds
 			seconds = &n
@@ -119,14 +121,15 @@ func (o *Object) GetDeletionGracePeriodSeconds() *int64 {
 	return seconds
 }
 
-// has tells whether the object has what the flag says.
+// has reports whether a flag is set.
 func (o *Object) has(flag byte) bool { return o.head().flags&flag != 0 }
 
-// inflated hands the metadata of the inflated object to use, which must keep none of it.
-func (o *Object) inflated(use func(*Meta)) {
-	// Without the JSON there is nothing to hand on; see Object for why that does not happen.
+// inflated calls use with the metadata of the inflated object. use must not retain
+// it.
+func (o *Object) inflated(use func(*rawjson.Meta)) {
+	// An object made by Encode inflates; see Object.
 	_ = o.withJSON(func(raw []byte) error {
-		m, err := ScanHead(raw)
+		m, err := rawjson.ScanHead(raw)
 		if err == nil {
 			use(&m)
 		}
@@ -134,12 +137,12 @@ func (o *Object) inflated(use func(*Meta)) {
 	})
 }
 
-func inflatedSlice[T any](o *Object, flag byte, field func(*Meta) []byte) []T {
+func inflatedSlice[T any](o *Object, flag byte, field func(*rawjson.Meta) []byte) []T {
 	if !o.has(flag) {
 		return nil
 	}
 	var out []T
-	o.inflated(func(m *Meta) {
+	o.inflated(func(m *rawjson.Meta) {
 		if json.Unmarshal(field(m), &out) != nil {
 			out = nil
 		}
@@ -147,9 +150,10 @@ func inflatedSlice[T any](o *Object, flag byte, field func(*Meta) []byte) []T {
 	return out
 }
 
-// readOnly is what every setter does: an object is shared by caches, queues and handlers.
+// readOnly is the body of every setter: caches, queues and handlers share an
+// object.
 func readOnly(setter string) {
-	panic(fmt.Sprintf("compact: %s on an object that is read only; Unstructured makes a copy to change", setter))
+	panic(fmt.Sprintf("compact: %s on a read-only object; modify a copy from Unstructured", setter))
 }
 
 // SetGroupVersionKind panics, as all setters do.

@@ -2,7 +2,9 @@ package compact
 
 import (
 	"bytes"
+	"encoding/hex"
 	"fmt"
+	"math/rand/v2"
 	"reflect"
 	"strings"
 	"testing"
@@ -12,6 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/watcherd/watcherd/internal/apitest"
 )
 
 // checkObject fails unless an object gives back raw and its getters say what raw says as unstructured.
@@ -78,9 +82,9 @@ func TestObject(t *testing.T) {
 	} {
 		checkObject(t, mustEncode(t, codec, []byte(raw)), []byte(raw))
 	}
-	g := newPodGen(2)
+	g := apitest.NewPods(2)
 	for range 40 {
-		raw := g.pod()
+		raw := g.Next()
 		checkObject(t, mustEncode(t, codec, raw), raw)
 	}
 }
@@ -101,11 +105,13 @@ func TestObjectRefusesMetadata(t *testing.T) {
 // without a dictionary, compressible or not.
 func TestLargeObjects(t *testing.T) {
 	codec := NewCodec(NewDictionaries(nil))
-	g := newPodGen(3)
+	random := rand.NewChaCha8([32]byte{})
 	sizes := []int{1, 1 << 10, 64 << 10, 128<<10 - 300, 128<<10 + 1, 3 << 20}
 	for round := range 2 {
 		for _, size := range sizes {
-			for kind, data := range map[string]string{"random": g.hex(size / 2), "even": strings.Repeat("abcdefgh", size/8)} {
+			noise := make([]byte, size/2)
+			_, _ = random.Read(noise)
+			for kind, data := range map[string]string{"random": hex.EncodeToString(noise), "even": strings.Repeat("abcdefgh", size/8)} {
 				raw := fmt.Appendf(nil, `{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"%s-%d"},"data":{"x":"%s"}}`, kind, size, data)
 				o := mustEncode(t, codec, raw)
 				if got, err := o.AppendJSON(nil); err != nil || !bytes.Equal(got, raw) {
@@ -168,7 +174,7 @@ func TestManyLabelKeys(t *testing.T) {
 }
 
 func TestObjectIsReadOnly(t *testing.T) {
-	o := mustEncode(t, NewCodec(NewDictionaries(nil)), newPodGen(1).pod())
+	o := mustEncode(t, NewCodec(NewDictionaries(nil)), apitest.NewPods(1).Next())
 	v := reflect.ValueOf(o)
 	setters := 0
 	for i := range v.NumMethod() {
@@ -199,7 +205,7 @@ func TestObjectIsReadOnly(t *testing.T) {
 
 func TestPosition(t *testing.T) {
 	codec := NewCodec(NewDictionaries(nil))
-	raw := newPodGen(1).pod()
+	raw := apitest.NewPods(1).Next()
 	o, err := codec.Encode(raw, nil, 7)
 	if err != nil {
 		t.Fatal(err)
@@ -215,7 +221,7 @@ func TestPosition(t *testing.T) {
 }
 
 func TestGettersDoNotAllocate(t *testing.T) {
-	o := mustEncode(t, NewCodec(NewDictionaries(nil)), newPodGen(1).pod())
+	o := mustEncode(t, NewCodec(NewDictionaries(nil)), apitest.NewPods(1).Next())
 	selector, err := labels.Parse("app.kubernetes.io/name!=x")
 	if err != nil {
 		t.Fatal(err)

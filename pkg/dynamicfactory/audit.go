@@ -3,8 +3,8 @@ package dynamicfactory
 import (
 	"context"
 
-	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/rawwatch"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // HeadsPage is what a page of heads says besides the heads: the version at which it
@@ -20,7 +20,7 @@ type HeadsPage = rawwatch.HeadsPage
 // after again has been called.
 //
 // The error is ErrNotRaw without NewForConfig, and ErrStopped after the informer's end.
-func (s *Subscription) Heads(ctx context.Context, token string, again func(), visit func(*compact.Meta) error) (HeadsPage, error) {
+func (s *Subscription) Heads(ctx context.Context, token string, again func(), visit func(*rawjson.Meta) error) (HeadsPage, error) {
 	if s.informer.source == nil {
 		return HeadsPage{}, ErrNotRaw
 	}
@@ -29,7 +29,7 @@ func (s *Subscription) Heads(ctx context.Context, token string, again func(), vi
 
 // Head calls visit with the metadata of one object, as Heads does, unless the server
 // does not have it.
-func (s *Subscription) Head(ctx context.Context, namespace, name string, visit func(*compact.Meta)) error {
+func (s *Subscription) Head(ctx context.Context, namespace, name string, visit func(*rawjson.Meta)) error {
 	if s.informer.source == nil {
 		return ErrNotRaw
 	}

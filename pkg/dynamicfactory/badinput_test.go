@@ -15,8 +15,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/watcherd/watcherd/internal/apitest"
-	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // Bad input gives typed errors, and nothing runs for it.
@@ -167,7 +167,7 @@ func TestUseAfterShutdown(t *testing.T) {
 			asked := lists(s) + watches(s)
 
 			if sub != nil {
-				if _, err := sub.Heads(t.Context(), "", func() {}, func(*compact.Meta) error { return nil }); !errors.Is(err, dynamicfactory.ErrStopped) && !errors.Is(err, dynamicfactory.ErrNotRaw) {
+				if _, err := sub.Heads(t.Context(), "", func() {}, func(*rawjson.Meta) error { return nil }); !errors.Is(err, dynamicfactory.ErrStopped) && !errors.Is(err, dynamicfactory.ErrNotRaw) {
 					t.Errorf("heads: %v", err)
 				}
 				sub.Relist("test")

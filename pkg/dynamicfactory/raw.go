@@ -15,10 +15,11 @@ import (
 
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/rawwatch"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // EditFunc appends an object's JSON to dst, edited, and returns the extended slice,
-// as compact.Editor.Append does. What it appends has to be one valid JSON object. An
+// as rawjson.Editor.Append does. What it appends has to be one valid JSON object. An
 // error makes the object unreadable. It may be called from several goroutines.
 type EditFunc func(dst, raw []byte) ([]byte, error)
 
@@ -126,7 +127,7 @@ type maker struct {
 	bookmarks *bookmarks
 }
 
-func (m *maker) make(raw []byte, meta *compact.Meta, position uint64) (runtime.Object, error) {
+func (m *maker) make(raw []byte, meta *rawjson.Meta, position uint64) (runtime.Object, error) {
 	if m.codec == nil {
 		return decode(raw)
 	}

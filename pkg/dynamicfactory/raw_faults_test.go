@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/apitest"
-	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // isList reports whether a request reads a list of config maps, not their version.
@@ -171,7 +171,7 @@ func TestRefusedPages(t *testing.T) {
 				for page := (dynamicfactory.HeadsPage{}); ; {
 					ofPage := 0
 					var err error
-					page, err = sub.Heads(t.Context(), page.Continue, func() { ofPage = 0 }, func(*compact.Meta) error { ofPage++; return nil })
+					page, err = sub.Heads(t.Context(), page.Continue, func() { ofPage = 0 }, func(*rawjson.Meta) error { ofPage++; return nil })
 					if err != nil {
 						t.Fatal(err)
 					}

@@ -17,6 +17,7 @@ import (
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // Without WithCompactStore the objects are what client-go's dynamic informers have,
@@ -143,7 +144,7 @@ func TestHeadsAndRelist(t *testing.T) {
 		is(t, "listed", len(j.take()), 700)
 		var names []string
 		page := func(token string) dynamicfactory.HeadsPage {
-			p, err := sub.Heads(t.Context(), token, func() {}, func(m *compact.Meta) error {
+			p, err := sub.Heads(t.Context(), token, func() {}, func(m *rawjson.Meta) error {
 				names = append(names, string(m.Name))
 				return nil
 			})
@@ -178,7 +179,7 @@ func TestHeadsAndRelist(t *testing.T) {
 		is(t, "an object", head(t, sub, "cm-00003"), "cm-00003")
 		is(t, "no object", head(t, sub, "cm"), "")
 		enough := errors.New("enough")
-		if _, err := sub.Heads(t.Context(), "", func() {}, func(*compact.Meta) error { return enough }); !errors.Is(err, enough) {
+		if _, err := sub.Heads(t.Context(), "", func() {}, func(*rawjson.Meta) error { return enough }); !errors.Is(err, enough) {
 			t.Errorf("an error of the visitor: %v", err)
 		}
 		s.Cut()
@@ -200,7 +201,7 @@ func TestHeadsAndRelist(t *testing.T) {
 func head(t *testing.T, sub *dynamicfactory.Subscription, name string) string {
 	t.Helper()
 	got := ""
-	if err := sub.Head(t.Context(), "ns", name, func(m *compact.Meta) { got = string(m.Name) }); err != nil {
+	if err := sub.Head(t.Context(), "ns", name, func(m *rawjson.Meta) { got = string(m.Name) }); err != nil {
 		t.Error(err)
 	}
 	return got

@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/apitest"
-	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 func TestWatchHandsOnEveryChange(t *testing.T) {
@@ -371,7 +371,7 @@ func TestLongLines(t *testing.T) {
 // The edit sees and changes every object before anything is made of it.
 func TestEdit(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
-		editor, err := compact.NewEditor(compact.Rule{Path: "data"})
+		editor, err := rawjson.NewEditor(rawjson.Rule{Path: "data"})
 		if err != nil {
 			t.Fatal(err)
 		}

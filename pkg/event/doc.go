@@ -10,6 +10,6 @@
 //     object's JSON as it was observed (after dropping and redaction), without
 //     decoding it.
 //
-// Caveats: an Event and the JSON it carries are shared between sinks. Whoever
+// Caveats: an Event and the JSON it carries are shared between sinks. A consumer that
 // receives one must not change it.
 package event

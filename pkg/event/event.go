@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// Type says what happened to an object. Its text is what routes name in
+// Type is the kind of a change. Its text is what routes name in
 // `events:` and what the CloudEvents type ends in.
 type Type string
 
 // The types. Sync is an object that already existed when a watch first started;
-// Gap is not a change but a stretch of history that nobody can recover.
+// Gap is not a change but a period of history that cannot be recovered.
 const (
 	Added   Type = "added"
 	Updated Type = "updated"
@@ -28,12 +28,12 @@ func (t Type) CloudEvent() string {
 	return "dev.watcherd.resource." + string(t)
 }
 
-// Selection says how an object stands to a watch's selector, where that matters.
+// Selection is how a change affects an object's match with the watch's selector.
 type Selection string
 
 // The selections. With a client-side selector an object that comes to match, or
 // ceases to, is an update marked Entered or Left; with a server-side one the API
-// server's ADDED and DELETED cannot be told from real ones and are marked Unknown.
+// server's ADDED and DELETED cannot be distinguished from real ones and are marked Unknown.
 const (
 	Inside  Selection = ""
 	Entered Selection = "entered"
@@ -63,7 +63,7 @@ type Event struct {
 	Type     Type
 	Time     time.Time // when watcherd observed the change, UTC
 	Sequence uint64    // position in watcherd's event log
-	Position uint64    // place in the sink's queue, which tells deliveries of one event apart; not encoded
+	Position uint64    // place in the sink's queue, which distinguishes deliveries of one event; not encoded
 	Cluster  string    // name of the cluster, from the config
 
 	Resource        Resource
@@ -76,20 +76,20 @@ type Event struct {
 	OldObject json.RawMessage // state before an Updated, where the route asks for it
 	Patch     json.RawMessage // RFC 6902 patch from OldObject to Object, where the route asks for it
 
-	// PatchOmitted says that the route asks for a patch, of which nothing can be shown:
+	// PatchOmitted means that the route asks for a patch, and nothing of it can be shown:
 	// it was recorded before what it leads through was redacted.
 	PatchOmitted bool
 
 	Selection         Selection
 	FinalStateUnknown bool // the deletion was found by comparison: Object may not be the very last state
 	Replay            bool // delivered again on an operator's request
-	Repair            bool // found by the periodic audit
+	Repair            bool // found by the consistency check
 	Truncated         bool // too large for the sink: OldObject, Patch and all of Object, or of it but its metadata, may be left out
 
 	Gap *GapData // only in a Gap
 }
 
-// GapData tells of a stretch of history that is lost: what happened to Resource
+// GapData describes a lost period of history: what happened to Resource
 // between the two versions was not observed. The final states have been
 // delivered all the same.
 type GapData struct {
@@ -123,8 +123,8 @@ func (e *Event) appendSource(dst []byte) []byte {
 
 // PartitionKey names the object whose events are in order: RESOURCE[.GROUP]/[NAMESPACE/]NAME,
 // for example deployments.apps/prod/web or nodes/n1. Neither the uid nor the version
-// of the API takes part, so that a deletion comes before the next object of that name,
-// whatever version it is watched in. The key of a Gap that concerns no single object
+// of the API is not part of it, so that a deletion comes before the next object of that name,
+// in any version that it is watched in. The key of a Gap that concerns no single object
 // ends before the name: pods, or pods/prod for a watch of one namespace.
 func (e *Event) PartitionKey() string { return string(e.AppendPartitionKey(nil)) }
 

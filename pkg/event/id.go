@@ -6,10 +6,10 @@ import (
 )
 
 // ID derives an event's identity from what makes the change itself: nothing of
-// when or how often it was observed takes part. Its form is 32 hexadecimal
+// when or how often it was observed is not part of it. Its form is 32 hexadecimal
 // digits; the dot that Standard Webhooks reserves never occurs.
 //
-// An update, an addition and a sync are told apart by the resourceVersion they
+// An update, an addition and a sync are distinguished by the resourceVersion they
 // led to; a deletion by the last recorded version of the object that is gone, so
 // that a deletion seen in the stream and the same deletion found by comparison
 // after a restart have one ID.

@@ -46,7 +46,7 @@ func Parse(data []byte) (*Event, error) {
 	}
 	kind, ok := parseType(in.Type)
 	if !ok {
-		return nil, fmt.Errorf("read a CloudEvent: type %q is none of watcherd's", in.Type)
+		return nil, fmt.Errorf("read a CloudEvent: unknown type %q", in.Type)
 	}
 	cluster, err := url.PathUnescape(strings.TrimPrefix(in.Source, sourcePrefix))
 	if err != nil {

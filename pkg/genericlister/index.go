@@ -8,7 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// ErrNoIndex says that an index was asked for that the indexer does not have, or of
+// ErrNoIndex means that the indexer does not have the requested index, or of
 // a lister that New has not made.
 var ErrNoIndex = errors.New("genericlister: no such index")
 

@@ -27,7 +27,7 @@ type Struct[T any] interface {
 	runtime.Object
 }
 
-// KindError says that an object is of another kind than the view's type.
+// KindError reports an object of another kind than the view's type.
 type KindError struct {
 	Namespace, Name string
 	Want            string // the kind, with group and version if ForKind was given them

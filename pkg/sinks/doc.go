@@ -9,14 +9,14 @@
 //
 //   - Write is called with events in order. A batch may hold several events of one
 //     object; two Writes at the same time never do, and the later Write comes only
-//     after every event of the earlier one was accepted, or was set aside as a dead
+//     after every event of the earlier one was accepted, or became a dead
 //     letter.
 //   - Behind a failed event of a batch the later ones of its object count as failed,
-//     whatever the sink says of them, and come again behind it.
+//     for any result of the sink, and come again behind it.
 //   - An event is written again after a crash or an unclear failure, always with
 //     the same ID.
 //   - What a sink refuses stays in watcherd's outbox. A sink keeps no queue and
-//     makes no retries of its own; it says what kind of failure it was
+//     makes no retries of its own; it classifies the failure
 //     ([Poison], [TooLarge], [Pause], [RetryAfter]) and the worker in front of it decides.
 //
 // Caveats: events are shared between sinks and must not be changed. Errors,

@@ -15,7 +15,7 @@ type Class int
 const (
 	ClassRetry  Class = iota // try again with backoff, for as long as it takes
 	ClassPoison              // this event will never be accepted: dead letter after a few tries
-	ClassPause               // nothing will be accepted until somebody acts: stop, keep the backlog
+	ClassPause               // nothing will be accepted until an operator acts: stop, keep the backlog
 )
 
 func (c Class) String() string {
@@ -57,8 +57,8 @@ func IsTooLarge(err error) bool {
 
 // Pause marks err as one that no retry fixes: credentials, a missing stream, an
 // endpoint that is gone (HTTP 401, 403, 404, 410). The sink stops and keeps its
-// backlog once another object's event is answered so too; it is tried again now and
-// then, and after a reload. Where events of other objects are accepted, the error
+// backlog once another object's event is answered the same; it is retried
+// periodically, and after a reload. Where events of other objects are accepted, the error
 // counts as a refusal of this event.
 func Pause(err error) error { return &classified{class: ClassPause, err: err} }
 
@@ -71,7 +71,7 @@ func RetryAfter(err error, d time.Duration) error {
 
 // Held is the failure of an event that was not tried because another one of the batch
 // failed with err: an earlier one of its object, or one that seems to concern the
-// destination. Whatever that one's class and delay are, this is a retry: the event
+// destination. This is a retry, independent of that one's class and delay: the event
 // itself was blamed for nothing.
 func Held(err error) error {
 	return errors.New("not sent, since another event failed: " + err.Error())
@@ -86,7 +86,7 @@ func Classify(err error) (Class, time.Duration) {
 	return ClassRetry, 0
 }
 
-// BatchError says which events of a batch failed; those it does not name were
+// BatchError names the events of a batch that failed; all others were
 // accepted.
 type BatchError struct {
 	Failed map[int]error // index in the batch → why
@@ -109,5 +109,5 @@ type FieldError struct {
 func (e *FieldError) Error() string { return e.Path + ": " + e.Msg }
 
 // Field returns the two parts of the problem, for a loader that knows where the
-// block stands in its file.
+// block has in its file.
 func (e *FieldError) Field() (path, msg string) { return e.Path, e.Msg }

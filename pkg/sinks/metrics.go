@@ -7,12 +7,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Register registers a kind's metric, or returns the one that is registered
-// already: while a changed sink replaces its predecessor both are open at once, and
-// they count in one series.
+// Register registers a metric of a kind, or returns the one that is registered
+// already: a sink that is opened again continues its series.
 //
-// A kind does not unregister: the program drops a sink's series when the sink is
-// removed.
+// A kind never unregisters. The program deletes the series of a sink that is removed
+// or changed.
 func Register[C prometheus.Collector](reg prometheus.Registerer, c C) (C, error) {
 	err := reg.Register(c)
 	if already, ok := errors.AsType[prometheus.AlreadyRegisteredError](err); ok {

@@ -163,7 +163,7 @@ func (p *resultsParser) result() (r Result, err error) {
 	switch r.Status {
 	case StatusAccepted, StatusRetry, StatusPoison, StatusHeld, StatusPause:
 	default:
-		return r, fmt.Errorf("status %.40q is none of accepted, retry, poison, held, pause", r.Status)
+		return r, fmt.Errorf("unknown status %.40q; known are accepted, retry, poison, held, pause", r.Status)
 	}
 	if seconds < 0 || seconds > 0 && r.Status != StatusRetry {
 		return r, fmt.Errorf("retryAfter %v with status %s", seconds, r.Status)

@@ -16,7 +16,7 @@ type Sink interface {
 	// Write delivers the batch, which is never empty, in order. It returns nil
 	// only when the destination has durably accepted every event.
 	//
-	// A *[BatchError] says which events failed; all others were accepted. Any
+	// A *[BatchError] names the events that failed; all others were accepted. Any
 	// other error means that no event is known to be accepted. The error's class
 	// ([Classify]) decides what happens next; an error without one is retried.
 	//
@@ -40,12 +40,12 @@ type Sink interface {
 
 // Limits is what a destination can take. The worker never hands Write more.
 type Limits struct {
-	MaxEventBytes int // largest encoded event in bytes; 0: no limit. A larger one follows the oversize policy.
+	MaxEventBytes int // largest encoded event in bytes; 0: no limit. A larger one follows the onOversize setting.
 	MaxBatch      int // most events in one Write; 0: no limit
 }
 
 // Limited is implemented by sinks whose destination has limits. Limits is called
-// before each batch and may change, for instance when a server tells its own.
+// before each batch and may change, for instance when a server reports its own.
 type Limited interface {
 	Limits() Limits
 }
@@ -72,7 +72,7 @@ type Config interface {
 // constructor of its Config with all defaults set.
 type Kinds map[string]func() Config
 
-// Options is what a sink gets besides its own Config.
+// Options is what a sink gets in addition to its own Config.
 type Options struct {
 	Name       string                // the sink's name in the configuration
 	Cluster    string                // the cluster's name

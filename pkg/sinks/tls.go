@@ -17,7 +17,7 @@ type TLS struct {
 	ServerName string `json:"serverName,omitempty"` // name to verify instead of the host's
 }
 
-// IsZero reports whether the block says nothing.
+// IsZero reports whether the block is empty.
 func (t TLS) IsZero() bool { return t == TLS{} }
 
 // Validate reports every problem below path, joined.

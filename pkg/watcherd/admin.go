@@ -27,7 +27,7 @@ func (d *daemon) listenAdmin(ctx context.Context, p *parts) (*admin.Server, erro
 		Listen: a.Listen, Probes: a.Probes,
 		TokenFile: a.TokenFile, CertFile: a.CertFile, KeyFile: a.KeyFile, ClientCAFile: a.ClientCAFile,
 		Status: p.status, Objects: p, Log: p, Commands: p, Sinks: p, Letters: letters{p},
-		Stopping: p.stopping, Gatherer: d.Registerer, Registerer: d.Registerer, Logger: d.log,
+		Stopping: p.stopping, Gatherer: d.Gatherer, Registerer: d.Registerer, Logger: d.log,
 	})
 }
 
@@ -39,7 +39,7 @@ type parts struct {
 	started  time.Time
 	stopping <-chan struct{}
 
-	// Set before anybody asks.
+	// Set before the first request.
 	resolver *dynamicfactory.Resolver
 	manager  *pipeline.Manager
 	reader   *query.Reader
@@ -173,7 +173,7 @@ const (
 	reloadPoll    = 20 * time.Millisecond
 )
 
-var errReloading = errors.New("the reload is not through yet and goes on; see the status")
+var errReloading = errors.New("the reload is still running; see the status")
 
 // Reload implements admin.Commands.
 func (p *parts) Reload(ctx context.Context) (status.Config, error) {
@@ -231,7 +231,7 @@ func (l letters) List(sink string, after uint64, most int) ([]admin.DeadLetter, 
 			Position: k.Position, Sequence: k.Sequence, Reason: l.p.reader.LetterReason(k), Attempts: k.Attempts,
 			First: k.First, Last: k.Letter.Time, Time: k.Item.Time,
 		}
-		if e, err := l.p.reader.LetterEvent(sink, k.Item); err == nil { // else its reason says so
+		if e, err := l.p.reader.LetterEvent(sink, k.Item); err == nil { // otherwise its reason has the cause
 			out[i].Type, out[i].Subject, out[i].ID = string(e.Type), e.Subject(), e.ID
 		}
 	}

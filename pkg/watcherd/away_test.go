@@ -121,6 +121,7 @@ type process struct {
 	*testing.T
 	dir, admin string
 	api        *cluster
+	options    func(*watcherd.Options) // optional
 	log        *lines
 	stop       context.CancelFunc
 	ended      chan error
@@ -140,7 +141,7 @@ kind: WatcherConfig
 cluster: {name: test}
 store: {path: %s}
 admin: {listen: %q}
-audit: {enabled: false}
+consistencyCheck: {enabled: false}
 watches: [{name: w, %s}]
 sinks: [{name: hook, webhook: {url: %q}, retry: {initial: 50ms, max: 100ms}}]
 `, filepath.Join(p.dir, "data"), p.admin, watch, sink.URL)
@@ -156,10 +157,14 @@ func (p *process) start() {
 	p.Helper()
 	ctx, cancel := context.WithCancel(p.Context())
 	p.log, p.stop, p.ended = &lines{}, cancel, make(chan error, 1)
+	o := watcherd.Options{
+		ConfigFile: p.config(), REST: p.api.Config(), Logger: slog.New(slog.NewTextHandler(p.log, nil)), ShutdownTimeout: time.Second,
+	}
+	if p.options != nil {
+		p.options(&o)
+	}
 	go func() {
-		p.ended <- watcherd.Run(ctx, watcherd.Options{
-			ConfigFile: p.config(), REST: p.api.Config(), Logger: slog.New(slog.NewTextHandler(p.log, nil)), ShutdownTimeout: time.Second,
-		})
+		p.ended <- watcherd.Run(ctx, o)
 	}()
 	p.Cleanup(cancel)
 }

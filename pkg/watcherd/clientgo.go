@@ -19,16 +19,16 @@ func ExportClientGo(r prometheus.Registerer) error {
 	p := &informerMetrics{
 		queued: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "informer_queued_items",
-			Help: "Changes that wait in an informer's queue.",
+			Help: "Pending changes in an informer's queue.",
 		}, labels),
 		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "informer_processing_latency_seconds",
-			Help:    "How long an informer took to store a change and to hand it to its listeners.",
+			Help:    "Time an informer took to store a change and notify its listeners.",
 			Buckets: prometheus.ExponentialBuckets(0.00001, 10, 7),
 		}, labels),
 		version: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "informer_store_resource_version",
-			Help: "Newest resourceVersion in an informer's store, as far as a float can say.",
+			Help: "Newest resourceVersion in an informer's store, rounded to a float.",
 		}, labels),
 	}
 	for _, c := range []prometheus.Collector{p.queued, p.latency, p.version} {

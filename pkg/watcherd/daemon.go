@@ -18,6 +18,7 @@ import (
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/pipeline"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/prom"
 	"github.com/watcherd/watcherd/internal/reload"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/sinks"
@@ -28,14 +29,13 @@ import (
 // watches start when discovery succeeds.
 const contactTimeout = 5 * time.Second
 
-// Options are what Run needs besides the configuration file.
+// Options are the inputs of Run in addition to the configuration file.
 type Options struct {
 	// ConfigFile is the path of the configuration; it is watched for changes.
 	ConfigFile string
-	// State is what [Load] returned for ConfigFile, if that has been called; nil has
-	// Run load the file.
-	State *plan.State
-	// REST says how to reach the API server. Its rate limits are replaced by the
+	// State is the result of [Load] for ConfigFile; if nil, Run loads the file.
+	State *State
+	// REST is the connection to the API server. Its rate limits are replaced by the
 	// configuration's.
 	REST *rest.Config
 	// ClusterName is the name of the cluster if the configuration gives none;
@@ -45,8 +45,11 @@ type Options struct {
 	Kinds sinks.Kinds
 	// Logger takes the daemon's log; required.
 	Logger *slog.Logger
-	// Registerer takes the daemon's metrics; a new registry if nil.
-	Registerer *prometheus.Registry
+	// Registerer takes the daemon's metrics until Run returns; a new registry if nil.
+	Registerer prometheus.Registerer
+	// Gatherer is what /metrics serves; Registerer if nil, which must then be a
+	// prometheus.Gatherer too, as a registry is.
+	Gatherer prometheus.Gatherer
 	// Stdout is where stdout sinks write; required if there are any.
 	Stdout io.Writer
 	// ShutdownTimeout bounds how long deliveries in flight may take once ctx is
@@ -55,7 +58,7 @@ type Options struct {
 	// InformerName names the daemon's informers in the metrics of [ExportClientGo];
 	// unique in the process, "" for none.
 	InformerName string
-	// Version is what the daemon says of itself in its status and metrics.
+	// Version is the daemon's version in its status and metrics.
 	Version string
 	// ReloadInterval is the least time from one reload to the next; 5 s if 0.
 	ReloadInterval time.Duration
@@ -63,25 +66,37 @@ type Options struct {
 	Reload <-chan struct{}
 }
 
-func (o *Options) setDefaults() {
+func (o *Options) setDefaults() error {
 	if o.Kinds == nil {
 		o.Kinds = Kinds()
 	}
 	if o.Registerer == nil {
 		o.Registerer = prometheus.NewRegistry()
 	}
+	if o.Gatherer == nil {
+		var ok bool
+		if o.Gatherer, ok = o.Registerer.(prometheus.Gatherer); !ok {
+			return errors.New("options: Gatherer is required with a Registerer that is not a Gatherer")
+		}
+	}
 	if o.ShutdownTimeout == 0 {
 		o.ShutdownTimeout = 20 * time.Second
 	}
+	return nil
 }
 
 // Run runs the daemon until ctx is done, which is a clean end and returns nil, or
 // until it cannot keep its promises any more. [ErrConfig], [ErrStoreOpen] and
-// [ErrStore] tell the causes apart that need different acts; any other error is
+// [ErrStore] distinguish the causes that need different actions; any other error is
 // of the start: a port is taken, the API server is another cluster than the store's.
-// An API server that is away ends nothing.
+// An unavailable API server is not an error.
 func Run(ctx context.Context, o Options) error {
-	o.setDefaults()
+	if err := o.setDefaults(); err != nil {
+		return err
+	}
+	group := prom.NewGroup(o.Registerer)
+	defer group.Close()
+	o.Registerer = group
 	st := o.State
 	if st == nil {
 		var err error
@@ -158,9 +173,9 @@ type daemon struct {
 //
 // The order of the end: with ctx, the reload watcher and the resolver stop, and the
 // admin listener ends its event streams and commands and is no longer ready; the
-// pipeline stops its informers, commits what they handed over and drains its sinks
+// pipeline stops its informers, commits what they delivered and drains its sinks
 // (see pipeline.Manager.Run); the admin listener, which shows all that, and the store's
-// upkeep go on until then, and the store is closed last.
+// upkeep continue until then, and the store is closed last.
 func (d *daemon) run(ctx context.Context, st *plan.State) error {
 	if err := registerProcess(d.Registerer, d.Version); err != nil {
 		return err
@@ -169,7 +184,6 @@ func (d *daemon) run(ctx context.Context, st *plan.State) error {
 	if err != nil {
 		return err
 	}
-	defer requests.unregister(d.Registerer)
 	kube := rest.CopyConfig(d.REST)
 	kube.QPS, kube.Burst = st.KubeAPI.QPS, st.KubeAPI.Burst
 	kube.Wrap(requests.wrap)

@@ -5,6 +5,7 @@
 //	kinds["mylake"] = func() sinks.Config { return &mylake.Config{} }
 //	err := watcherd.Run(ctx, watcherd.Options{ConfigFile: "watcherd.yaml", Kinds: kinds})
 //
-// Run blocks and owns every goroutine and file it opens; it changes no process
-// globals but client-go's logger, which is one by design.
+// Run blocks, owns every goroutine and file that it opens, and changes no process
+// globals. [ExportClientGo] does: client-go's hook for informer metrics is
+// process-wide. So is client-go's logger, klog, which stays the program's to set.
 package watcherd

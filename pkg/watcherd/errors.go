@@ -6,7 +6,7 @@ import (
 	"github.com/watcherd/watcherd/internal/outbox"
 )
 
-// The errors that callers tell apart; the command turns each into an exit code.
+// The errors that callers distinguish; the command turns each into an exit code.
 var (
 	// ErrConfig: the configuration is not valid. Nothing was started.
 	ErrConfig = errors.New("configuration is not valid")

@@ -9,9 +9,13 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
+// State is a checked configuration, ready to run. Callers outside this module treat it
+// as opaque.
+type State = plan.State
+
 // Load reads and checks a configuration file without starting anything; see
 // [Options.State]. Its errors wrap [ErrConfig] and name file, line and key.
-func Load(file string, kinds sinks.Kinds) (*plan.State, error) {
+func Load(file string, kinds sinks.Kinds) (*State, error) {
 	return compile(config.Load(file, blocks(kinds)))
 }
 

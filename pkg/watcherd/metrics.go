@@ -13,16 +13,22 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// registerProcess adds what every Go program exports, unless the caller has.
+// registerProcess registers the build information and the collectors of the Go runtime
+// and the process, unless the caller has registered them.
 func registerProcess(r prometheus.Registerer, version string) error {
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name:        "watcherd_build_info",
-		Help:        "1, with the version of watcherd and of Go.",
+		Help:        "1, with the versions of watcherd and Go.",
 		ConstLabels: prometheus.Labels{"version": version, "goversion": runtime.Version()},
 	})
 	info.Set(1)
+	// Two of the memory statistics that the Go collector has by default share a name
+	// under OpenMetrics; the runtime's own metrics do not, and reading them stops nothing.
+	goRuntime := collectors.NewGoCollector(
+		collectors.WithGoCollectorMemStatsMetricsDisabled(),
+		collectors.WithGoCollectorRuntimeMetrics(collectors.MetricsGC, collectors.MetricsMemory))
 	for _, c := range []prometheus.Collector{
-		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), info,
+		goRuntime, collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), info,
 	} {
 		var known prometheus.AlreadyRegisteredError
 		if err := r.Register(c); err != nil && !errors.As(err, &known) {
@@ -49,7 +55,7 @@ func newRequestMetrics(r prometheus.Registerer) (*requestMetrics, error) {
 		}, []string{"code", "method", "host"}),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "rest_client_request_duration_seconds",
-			Help:    "Time until the API server began to answer, by verb and host.",
+			Help:    "Time to the response headers of the API server, by verb and host.",
 			Buckets: prometheus.ExponentialBuckets(0.002, 4, 8),
 		}, []string{"verb", "host"}),
 	}
@@ -59,11 +65,6 @@ func newRequestMetrics(r prometheus.Registerer) (*requestMetrics, error) {
 		}
 	}
 	return m, nil
-}
-
-func (m *requestMetrics) unregister(r prometheus.Registerer) {
-	r.Unregister(m.requests)
-	r.Unregister(m.duration)
 }
 
 // wrap is for rest.Config.Wrap.

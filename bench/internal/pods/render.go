@@ -45,7 +45,7 @@ type mark struct {
 
 var markTexts = [...]string{markSuffix, markVolume, markUID, markVersion, markIP, markNode, markContainer}
 
-// New makes a Renderer. All are alike.
+// New makes a Renderer. All render the same.
 func New() (*Renderer, error) {
 	r := rand.New(rand.NewPCG(seed, seed))
 	out := &Renderer{}

@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// What stands in a template where a pod has something of its own. Each is as wide
+// Placeholders of a template for what differs between pods. Each is as wide
 // as what takes its place, and occurs nowhere else.
 const (
 	markSuffix    = "~sfx~"

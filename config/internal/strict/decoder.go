@@ -33,7 +33,7 @@ func NewDecoder(d *Document) *Decoder {
 	return &Decoder{doc: d, handlers: map[reflect.Type]func(Node, reflect.Value){}, fields: map[reflect.Type]fields{}}
 }
 
-// Handle gives values of type T, wherever they stand, to f. The node is not null.
+// Handle decodes every value of type T with f. The node is not null.
 func Handle[T any](d *Decoder, f func(n Node, into *T)) {
 	d.handlers[reflect.TypeFor[T]()] = func(n Node, into reflect.Value) {
 		f(n, into.Addr().Interface().(*T))

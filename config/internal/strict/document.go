@@ -96,7 +96,7 @@ func problemAt(data []byte, offset int, msg string) *Problem {
 var lineOfError = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 
 // syntaxProblem gives the parser's complaint the column where its line's text
-// starts, the nearest the parser tells.
+// starts, the nearest that the parser reports.
 func syntaxProblem(data []byte, err error) *Problem {
 	p := &Problem{Line: 1, Column: 1, Msg: "not valid YAML: " + err.Error()}
 	m := lineOfError.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " "))
@@ -153,7 +153,7 @@ type measure struct {
 func (m *measure) node(n *yaml.Node) (extent, *Problem) {
 	if e, ok := m.seen[n]; ok {
 		if e == (extent{}) {
-			return e, &Problem{Line: n.Line, Column: n.Column, Msg: "an alias refers to the value it stands in"}
+			return e, &Problem{Line: n.Line, Column: n.Column, Msg: "an alias refers to a value that contains it"}
 		}
 		return e, nil
 	}

@@ -27,7 +27,7 @@ func (d *Decoder) duration(n Node, v reflect.Value) {
 	}
 	value, err := time.ParseDuration(text)
 	if err != nil {
-		d.Report(n, "%q is no duration; write it like 500ms, 30s, 5m or 24h", shorten(text))
+		d.Report(n, "%q is not a duration; write it like 500ms, 30s, 5m or 24h", shorten(text))
 		return
 	}
 	v.SetInt(int64(value))

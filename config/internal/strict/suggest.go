@@ -6,7 +6,7 @@ import "strings"
 const maxCandidates = 256
 
 // Nearest is the candidate that s was most likely meant to be, or "" when none
-// is near or there are too many to tell. Letter case counts for nothing.
+// is near or too many are. Letter case is ignored.
 func Nearest(s string, candidates []string) string {
 	if len(s) > maxShown || len(candidates) > maxCandidates {
 		return ""

@@ -36,7 +36,7 @@ func (p Program) fingerprint(source string) (string, error) {
 	return hex.EncodeToString(h.Sum(nil))[:16], nil
 }
 
-// isSource says whether a change of the file may change the program.
+// isSource reports whether a change of the file may change the program.
 func isSource(path string) bool {
 	switch {
 	case strings.HasSuffix(path, "_test.go"):

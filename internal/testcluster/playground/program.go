@@ -35,7 +35,7 @@ func Churn() Program {
 	return Program{name: "churn", pkg: "./cmd/churn", ldflags: "-s -w", notice: "this may take a minute the first time"}
 }
 
-// kubernetesVersion is what the server says it is. Without it, it would call
+// kubernetesVersion is the version that the server reports. Without it, it would call
 // itself "v0.0.0-master+$Format:%H$", which clients cannot parse.
 const kubernetesVersion = "v1.37.1"
 
@@ -81,7 +81,7 @@ func (p Program) Path(ctx context.Context, source string, report io.Writer) (str
 		return "", err
 	}
 	defer unlock()
-	if used(path) { // somebody else has built it while we waited
+	if used(path) { // another process built it while this one waited
 		return path, nil
 	}
 	fmt.Fprintf(report, "building %s into %s: %s\n", p.name, path, p.notice)
@@ -147,10 +147,10 @@ func Source(from string) (string, error) {
 	}
 }
 
-// keepUnused is how long a program stays in the cache that nobody asks for.
+// keepUnused is how long a program stays in the cache unused.
 const keepUnused = 14 * 24 * time.Hour
 
-// used says whether the program is there, and notes that it is still wanted.
+// used reports whether the program exists, and marks it as used.
 func used(path string) bool {
 	if info, err := os.Stat(path); err != nil || !info.Mode().IsRegular() {
 		return false
@@ -161,7 +161,7 @@ func used(path string) bool {
 	return true
 }
 
-// prune removes older builds that nobody has asked for in a while: one may be
+// prune removes older builds that have not been used for some time: one may be
 // over 100 MB, and each change of the sources makes another.
 func (p Program) prune(cache string) error {
 	builds, err := filepath.Glob(filepath.Join(cache, p.name+"-*"))

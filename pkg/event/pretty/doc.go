@@ -3,7 +3,7 @@
 //
 // Guarantees:
 //
-//   - What an object says cannot drive the terminal: control characters, escape
+//   - The contents of an object cannot control the terminal: control characters, escape
 //     sequences and line breaks are shown as text.
 //   - A line stays short: at most three changes are spelled out, each cut to a few
 //     dozen characters, the rest is counted.

@@ -29,7 +29,7 @@ type change struct {
 // missing stands for a field that is not there.
 type missing struct{}
 
-// appendSummary appends how the object changed, as far as the payload tells.
+// appendSummary appends how the object changed, as far as the payload shows it.
 func (p Printer) appendSummary(dst []byte, e *event.Event) []byte {
 	changes, known := diffObjects(e.OldObject, e.Object)
 	if !known {
@@ -145,7 +145,7 @@ func diffMaps(out *[]change, path string, a, b map[string]any) {
 	}
 }
 
-// bookkeeping are fields that change with every write and tell a reader nothing.
+// bookkeeping are fields that change with every write and are of no interest to a reader.
 func bookkeeping(path string) bool {
 	return path == "metadata.resourceVersion" || path == "metadata.generation" ||
 		strings.HasPrefix(path, "metadata.managedFields")

@@ -103,7 +103,7 @@ func (a *archivist) newest(root *os.Root, name string) (string, error) {
 	return "", nil
 }
 
-// rotated is called when a file was set aside under a stamp.
+// rotated is called when a file was renamed with a stamp.
 func (a *archivist) rotated(name, at string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -113,7 +113,7 @@ func (a *archivist) rotated(name, at string) {
 	}
 }
 
-// reset forgets what is known: another folder stands in the place of the root.
+// reset discards the state: another folder has replaced the root.
 func (a *archivist) reset() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -159,7 +159,7 @@ func (a *archivist) list(root *os.Root, dir string) error {
 	for name, h := range found {
 		slices.Sort(h.stamps)
 		h.stamps = slices.Compact(h.stamps)
-		// Nobody may ever write to that path again.
+		// No event may ever be written to that path again.
 		if h.undone && a.own.MatchString(name) {
 			a.tidyLocked(job{name: name})
 		}
@@ -226,7 +226,7 @@ func (a *archivist) work() {
 
 		if err := a.tidy(j); err != nil && a.stop.Err() == nil {
 			a.metrics.archiveErrors.Inc()
-			a.log.Warn("tidy rotated files; tried again after the next rotation", "file", j.name, "error", err)
+			a.log.Warn("compress or delete rotated files; retry after the next rotation", "file", j.name, "error", err)
 		}
 	}
 }
@@ -254,7 +254,7 @@ func (a *archivist) tidy(j job) (err error) {
 			errs = append(errs, err)
 			continue
 		}
-		if len(r.endings) == 0 { // somebody took it away
+		if len(r.endings) == 0 { // another program removed it
 			done[at] = true
 			continue
 		}
@@ -271,11 +271,11 @@ func (a *archivist) tidy(j job) (err error) {
 		}
 		errs = append(errs, err)
 	}
-	a.forget(j.name, done)
+	a.remove(j.name, done)
 	return errors.Join(append(errs, syncDir(root, filepath.Dir(j.name)))...)
 }
 
-func (a *archivist) forget(name string, stamps map[string]bool) {
+func (a *archivist) remove(name string, stamps map[string]bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if h := a.known[name]; h != nil {
@@ -302,7 +302,7 @@ func (r *rotatedFile) remove(root *os.Root) error {
 	return errors.Join(errs...)
 }
 
-// findRotated looks for the file that was set aside from name under a stamp.
+// findRotated looks for the rotated file of a name and stamp.
 func findRotated(root *os.Root, name, at string) (*rotatedFile, error) {
 	stem, ext := split(name)
 	r := &rotatedFile{name: stem + mark + at + ext}
@@ -323,7 +323,7 @@ func findRotated(root *os.Root, name, at string) (*rotatedFile, error) {
 // on the file keeps another archivist, whose names may overlap, from doing the same.
 func (a *archivist) compress(root *os.Root, r *rotatedFile) (err error) {
 	if !r.has("") {
-		if r.has(gz + partial) { // left by a crash, or by somebody who removed the file
+		if r.has(gz + partial) { // left by a crash, or by removal of the file
 			return root.Remove(r.name + gz + partial)
 		}
 		return nil

@@ -18,7 +18,7 @@ type Config struct {
 	// process's working directory.
 	Path string `json:"path"`
 
-	// Rotate says when a file is set aside and a new one begun.
+	// Rotate defines when a file is rotated: renamed, and a new one begun.
 	Rotate Rotate `json:"rotate,omitzero"`
 
 	// MaxOpenFiles bounds the files that are open at once.

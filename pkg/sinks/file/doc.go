@@ -17,18 +17,18 @@
 //   - A file that was renamed, deleted or truncated from outside (logrotate) is
 //     noticed at the next batch: a new one is begun, a truncated one continued.
 //   - The sink leaves minFree of its disk to others. Batches wait while there is less.
-//   - No more than maxOpenFiles are open at once, whatever a batch holds.
+//   - No more than maxOpenFiles are open at once, for any batch.
 //   - The rotated files of a path sort in the order of its rotations, also when the
 //     clock goes back; `keep` deletes the oldest.
 //   - Two sinks, or two processes, never write one file at once (where the system
 //     has flock): the second one's batches wait until the first lets go.
 //
 // Caveats: files are 0600 in folders 0700. Rotation happens when the next batch
-// arrives; a file nobody writes to is not rotated. A file may grow beyond
+// arrives; a file without writes is not rotated. A file may grow beyond
 // rotate.maxBytes by one batch. `keep` counts the rotated files of one path: files
 // that differ by {date} are different paths and none of them is ever deleted. What a
 // crash left undone is done when the path is next opened: rotated files are deleted and
-// compressed then. Those of a path that nobody writes to any more are compressed when
+// compressed then. Those of a path without further writes are compressed when
 // another file in their folder is opened, and not deleted. Files and folders of objects
 // that are gone stay.
 //

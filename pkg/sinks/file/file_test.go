@@ -189,7 +189,7 @@ func destination(format sinks.Format) func(t *testing.T) sinktest.Destination {
 			},
 			Break:  disturb(false),
 			Refuse: disturb(true),
-			Mend: func(*testing.T) {
+			Repair: func(*testing.T) {
 				must(os.RemoveAll(folder))
 				must(os.Rename(aside, folder))
 			},
@@ -298,7 +298,7 @@ func TestRepairsTornLine(t *testing.T) {
 		}
 		f.write(f.open("all.jsonl"), events[1:]...)
 		f.expect("all.jsonl", events...)
-		if !strings.Contains(f.logs.String(), "torn end") {
+		if !strings.Contains(f.logs.String(), "incomplete last line") {
 			t.Errorf("nothing was said about the repair: %s", f.logs)
 		}
 	}

@@ -41,9 +41,9 @@ func (d *folder) prepare() (replaced bool, err error) {
 		if now, err := os.Stat(d.path); err == nil && os.SameFile(now, d.info) {
 			return false, nil
 		}
-		d.log.Warn("folder of the file sink was replaced or removed; files in it are opened anew", "path", d.path)
+		d.log.Warn("folder of the file sink was replaced or removed; reopening its files", "path", d.path)
 		if err := d.close(); err != nil {
-			d.log.Warn("close files of a folder that is gone", "path", d.path, "error", err)
+			d.log.Warn("close files of a removed folder", "path", d.path, "error", err)
 		}
 	}
 	if err := makeFolder(d.path); err != nil {
@@ -103,8 +103,8 @@ func (d *folder) open(name string) (*logFile, error) {
 			d.recent.MoveToFront(el)
 			return f, nil
 		}
-		if err := d.forget(f); err != nil {
-			d.log.Warn("close a file that was moved away", "file", name, "error", err)
+		if err := d.drop(f); err != nil {
+			d.log.Warn("close a moved file", "file", name, "error", err)
 		}
 	}
 	d.trim()
@@ -121,14 +121,14 @@ func (d *folder) open(name string) (*logFile, error) {
 func (d *folder) trim() {
 	for len(d.files) >= d.maxOpen {
 		f, _ := d.recent.Back().Value.(*logFile)
-		if err := d.forget(f); err != nil {
-			d.log.Warn("close the least used file", "file", f.name, "error", err)
+		if err := d.drop(f); err != nil {
+			d.log.Warn("close the least recently used file", "file", f.name, "error", err)
 		}
 	}
 }
 
-// forget closes a file.
-func (d *folder) forget(f *logFile) error {
+// drop closes a file.
+func (d *folder) drop(f *logFile) error {
 	if el, ok := d.files[f.name]; ok {
 		d.recent.Remove(el)
 		delete(d.files, f.name)
@@ -142,7 +142,7 @@ func (d *folder) close() error {
 	var errs []error
 	for d.recent.Len() > 0 {
 		f, _ := d.recent.Front().Value.(*logFile)
-		errs = append(errs, d.forget(f))
+		errs = append(errs, d.drop(f))
 	}
 	if d.root != nil {
 		errs = append(errs, d.root.Close())
@@ -199,9 +199,9 @@ func (d *folder) adopt(f *logFile, created bool) error {
 	switch {
 	case cut > 0:
 		d.metrics.repairs.Inc()
-		d.log.Warn("cut off a torn end, which a crash had left; its events come again", "file", f.name, "bytes", cut)
+		d.log.Warn("removed an incomplete last line; its events are delivered again", "file", f.name, "bytes", cut)
 	case f.size > size:
-		d.log.Warn("ended the last line of a file that another program wrote", "file", f.name)
+		d.log.Warn("terminated the last line of another program's file", "file", f.name)
 	}
 	return nil
 }
@@ -242,7 +242,7 @@ func (d *folder) regular(name string) (fs.FileInfo, error) {
 	return info, nil
 }
 
-// refusedError says that something stands in the path that this sink does not
+// refusedError reports something at the path that this sink does not
 // write to or through.
 type refusedError struct{ name, what string }
 

@@ -39,7 +39,7 @@ func (f *logFile) refresh(root *os.Root) (same bool, err error) {
 }
 
 // append writes buf at the end. On failure it cuts the file back to where it was;
-// if that fails too, the error says so and the file must not be used again.
+// if that fails too, the error reports it and the file must not be used again.
 func (f *logFile) append(buf []byte) error {
 	n, err := f.file.Write(buf)
 	if err == nil && n == len(buf) {

@@ -30,9 +30,9 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	errs = append(errs, err)
 	m := &metrics{
 		open:          open,
-		rotations:     counter("rotations_total", "Files set aside by size or age."),
-		repairs:       counter("repairs_total", "Files whose torn end was cut off when they were opened."),
-		rollbacks:     counter("rollbacks_total", "Batches cut off again because a write or sync failed."),
+		rotations:     counter("rotations_total", "Files rotated by size or age."),
+		repairs:       counter("repairs_total", "Files whose incomplete last line was cut off when they were opened."),
+		rollbacks:     counter("rollbacks_total", "Batches rolled back because a write or sync failed."),
 		archiveErrors: counter("archive_errors_total", "Failures to compress or delete rotated files."),
 	}
 	return m, errors.Join(errs...)

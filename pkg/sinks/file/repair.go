@@ -15,7 +15,7 @@ const repairWindow = 16 << 20
 // own. A hole is a run of zeros where a page was lost, since JSON holds no zero byte;
 // deep also looks for those. What follows a hole, and a last line without its newline,
 // was never accepted if it is a line of this package: it is cut off. A last line of
-// anybody else's gets its newline.
+// another program's file gets its newline.
 func (f *logFile) repair(deep bool) (cut int64, err error) {
 	end := f.size
 	if deep {
@@ -56,7 +56,7 @@ func wholeUntil(r io.ReaderAt, size int64) (int64, error) {
 		return 0, err
 	}
 	at := start
-	if start == hole { // the line's beginning is lost: the line before tells
+	if start == hole { // the line's beginning is lost: the line before decides
 		if start == 0 {
 			return whole(r, size)
 		}

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// due reports whether f must be set aside before n more bytes are written.
+// due reports whether f must be rotated before n more bytes are written.
 func (r Rotate) due(f *logFile, n int) bool {
 	if f.size == 0 {
 		return false
@@ -21,7 +21,7 @@ func (r Rotate) due(f *logFile, n int) bool {
 	return age > 0 && interval(f.written, age) != interval(time.Now(), age)
 }
 
-// interval numbers the stretches of length d since 1970. Counting from there, and
+// interval numbers the periods of length d since 1970. Counting from there, and
 // not from a start that would have to be remembered, survives restarts.
 func interval(t time.Time, d time.Duration) int64 { return t.UnixNano() / int64(d) }
 
@@ -39,7 +39,7 @@ func (s *sink) rotate(f *logFile) (*logFile, error) {
 	if err := root.Rename(f.name, aside); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(s.folder.forget(f), syncDir(root, filepath.Dir(f.name))); err != nil {
+	if err := errors.Join(s.folder.drop(f), syncDir(root, filepath.Dir(f.name))); err != nil {
 		return nil, err
 	}
 	s.metrics.rotations.Inc()
@@ -56,7 +56,7 @@ const stamp = "20060102T150405.000Z"
 const mark = "@"
 
 // freeName returns a name for a rotated file that is not taken, and its stamp. The
-// stamp comes after the newest one of the path, whatever the clock says.
+// stamp comes after the newest one of the path, independent of the clock.
 func freeName(root *os.Root, name, newest string) (aside, at string, err error) {
 	stem, ext := split(name)
 	t := time.Now().UTC()
@@ -89,7 +89,7 @@ func split(name string) (stem, ext string) {
 	return strings.TrimSuffix(name, ext), ext
 }
 
-// parseRotated takes the base name of a rotated file apart: the path it was set aside
+// parseRotated takes the base name of a rotated file apart: the path it was renamed
 // from, the stamp, and the ending after that: nothing, gz, or gz and partial.
 func parseRotated(entry string) (base, at, ending string, ok bool) {
 	rest := entry

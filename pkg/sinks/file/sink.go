@@ -120,7 +120,7 @@ func (s *sink) writeGroup(g *group) error {
 	s.metrics.rollbacks.Inc()
 	// After a failed sync the descriptor may never report it again: the next
 	// attempt starts from a new one.
-	return errors.Join(err, s.folder.forget(f))
+	return errors.Join(err, s.folder.drop(f))
 }
 
 // fail marks a group as failed, and with it every group that shares an object
@@ -136,7 +136,7 @@ func (s *sink) fail(groups []*group, g *group, err error) {
 			continue
 		}
 		if undo := s.undo(other); undo != nil {
-			s.log.Warn("cannot cut off a batch again; its events will be there twice", "file", other.name, "error", undo)
+			s.log.Warn("rollback of a batch failed; its events will be duplicated", "file", other.name, "error", undo)
 		}
 	}
 }
@@ -147,13 +147,13 @@ func (s *sink) undo(g *group) error {
 		return err
 	}
 	if f.size != g.start+int64(len(g.buf)) {
-		return errors.New("the file was changed by somebody else")
+		return errors.New("the file was changed by another program")
 	}
 	s.metrics.rollbacks.Inc()
 	return errors.Join(f.cut(g.start), f.file.Sync())
 }
 
-// Close ends the compression of rotated files, which goes on after the next start, and
+// Close ends the compression of rotated files, which continues after the next start, and
 // closes the files. The archivist goes first: the locks on the files are what keeps the
 // next sink from rotating them meanwhile.
 func (s *sink) Close(ctx context.Context) error {
@@ -168,7 +168,7 @@ func (s *sink) Close(ctx context.Context) error {
 	return nil
 }
 
-// classify says what a failure means: what only a person can mend pauses the
+// classify returns the class of a failure: what only an operator can fix pauses the
 // sink; a full, slow or missing disk is retried.
 func classify(err error) error {
 	_, refused := errors.AsType[*refusedError](err)

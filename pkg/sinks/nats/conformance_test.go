@@ -55,12 +55,12 @@ func (b *backend) destination(t *testing.T, p *proxy, js bool) sinktest.Destinat
 		},
 		Break:   func(*testing.T) { p.cut() },
 		Hang:    func(*testing.T) { p.hang() },
-		Mend:    func(*testing.T) { p.mend() },
+		Repair:  func(*testing.T) { p.mend() },
 		Secrets: []string{canary},
 	}
 	if b.node != nil {
 		d.Hang = func(*testing.T) { b.node.freeze() }
-		d.Mend = func(*testing.T) {
+		d.Repair = func(*testing.T) {
 			b.node.thaw()
 			p.mend()
 		}
@@ -88,8 +88,8 @@ func TestConformanceJetStream(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				mend := d.Mend
-				d.Mend = func(t *testing.T) {
+				mend := d.Repair
+				d.Repair = func(t *testing.T) {
 					mend(t)
 					if _, err := js.Stream(t.Context(), "K8S"); errors.Is(err, jetstream.ErrStreamNotFound) {
 						makeStream(t, js, stream)

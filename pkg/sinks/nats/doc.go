@@ -16,12 +16,12 @@
 //     `create` asks for it.
 //
 // Guarantees without a stream: accepted means that the server has processed the
-// batch on the connection it was written to. Whether anybody listened nobody knows.
+// batch on the connection it was written to. Whether there was a subscriber is unknown.
 //
 // In both, Write fails at once while the connection is down, and the connection is
-// made again for ever, with secrets and files read anew each time. What only a
-// person can mend (credentials, permissions, a missing stream, JetStream not
-// enabled) pauses the sink with a message that says which.
+// made again without limit, with secrets and files read each time. What only an
+// operator can fix (credentials, permissions, a missing stream, JetStream not
+// enabled) pauses the sink with a message that names it.
 //
 // Two installations that watch one cluster and publish into one stream need sink names
 // or subjects of their own. The sink counts and logs a duplicate of an event that it has
@@ -30,5 +30,5 @@
 // Caveats: what a stream acknowledges is as safe as the stream. One that is kept in
 // memory, or has one replica in a cluster, or remembers ids for less than two
 // minutes, is warned about once. A file stream, too, syncs every two minutes unless
-// the server is told otherwise.
+// the server is configured otherwise.
 package nats

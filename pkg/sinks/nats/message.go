@@ -13,7 +13,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// Headers of the CloudEvents binding. That of the content type tells structured
+// Headers of the CloudEvents binding. That of the content type distinguishes structured
 // mode from binary, in which the data's type is an attribute like others.
 // See https://github.com/cloudevents/spec/blob/main/cloudevents/bindings/nats-protocol-binding.md.
 const (
@@ -65,7 +65,7 @@ func (s *sink) messages(batch []*event.Event) []*client.Msg {
 // messageID identifies one delivery of e, on every attempt at it. A stream's duplicate
 // window spans all its subjects, so the id holds the sink's name and the subject: two
 // sinks may feed one stream. Each replay and each snapshot of an object is a delivery of
-// its own, told by its position in the queue. The form is the event's id, a dot and a short hash.
+// its own, identified by its position in the queue. The form is the event's id, a dot and a short hash.
 func (s *sink) messageID(e *event.Event, subject string) string {
 	var scratch [256]byte
 	b := append(scratch[:0], s.name...)

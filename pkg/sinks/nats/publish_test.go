@@ -520,7 +520,7 @@ func TestWarnings(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, want := range []string{"kept in memory", "forgets ids soon"} {
+	for _, want := range []string{"kept in memory", "duplicate window of the stream is short"} {
 		if n := strings.Count(log.String(), want); n != 1 {
 			t.Errorf("%q was said %d times:\n%s", want, n, &log)
 		}

@@ -18,13 +18,13 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// session is a connection, which mends itself, and what is known about it.
+// session is a connection, which reconnects by itself, and its state.
 type session struct {
 	conn    *client.Conn
 	line    *line
 	js      jetstream.JetStream // nil for core NATS
-	alarm   *alarm              // rung by what the server says out of turn
-	closed  chan struct{}       // closed when the connection's goroutines have been told so
+	alarm   *alarm              // rung by unsolicited messages of the server
+	closed  chan struct{}       // closed when the connection's goroutines have to stop
 	checked atomic.Bool         // the stream was looked at since the last failure
 	maxMsg  atomic.Int64        // the stream's own limit; 0: none or not known
 	payload atomic.Int64        // the server's limit
@@ -134,7 +134,7 @@ func (s *sink) options(c *session) ([]client.Option, error) {
 			c.checked.Store(false)
 			c.payload.Store(nc.MaxPayload())
 			s.metrics.connected.Set(1)
-			s.log.Info("connection to NATS made again", "server", nc.ConnectedAddr())
+			s.log.Info("connection to NATS restored", "server", nc.ConnectedAddr())
 		}),
 		client.ClosedHandler(func(*client.Conn) { close(c.closed) }),
 		client.ErrorHandler(func(_ *client.Conn, _ *client.Subscription, err error) {
@@ -201,7 +201,7 @@ func (s *sink) rereader(what string, secret sinks.Secret) (func() string, error)
 		if v, err := secret.Value(); err == nil {
 			last = v
 		} else {
-			s.log.Warn("secret cannot be read again; its last value stays in use", "secret", what, "error", err)
+			s.log.Warn("secret could not be read; its last value stays in use", "secret", what, "error", err)
 		}
 		return last
 	}, nil

@@ -107,7 +107,7 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 	return err
 }
 
-// publication is one batch on its way.
+// publication is one batch in flight.
 type publication struct {
 	sink     *sink
 	session  *session
@@ -166,7 +166,7 @@ func (p *publication) stream(ctx context.Context) error {
 			}
 		}
 		if err := p.round(ctx, round); err != nil {
-			// Not the fault of single events: the rest would fail alike.
+			// Not the fault of single events: the rest would fail too.
 			for _, i := range later {
 				p.failed[i] = sinks.Held(err)
 			}
@@ -178,7 +178,7 @@ func (p *publication) stream(ctx context.Context) error {
 }
 
 // round publishes events of different objects together and waits for all
-// acknowledgements. It returns an error that makes going on pointless; every
+// acknowledgements. It returns an error that makes continuing pointless; every
 // failure is recorded.
 func (p *publication) round(ctx context.Context, indexes []int) (stop error) {
 	futures := make(map[int]jetstream.PubAckFuture, len(indexes))
@@ -299,7 +299,7 @@ func (p *publication) core(ctx context.Context) error {
 		}
 		return classify(fmt.Errorf("publish: %w", err))
 	}
-	// A refusal was read before the sign of life, and is told by the error's
+	// A refusal was read before the sign of life, and is recognized by the error's
 	// identity; a new connection has nothing of what was written to the old one.
 	if err := conn.LastError(); err != before && errors.Is(err, client.ErrPermissionViolation) { //nolint:errorlint // identity is meant
 		return classify(fmt.Errorf("publish: %w", err))

@@ -29,7 +29,7 @@ func (s *sink) check(ctx context.Context, c *session) error {
 	stream, err := c.js.Stream(hearing, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) && s.stream.Create {
 		if stream, err = c.js.CreateStream(hearing, s.newStream()); err == nil {
-			s.log.Info("stream made", "stream", name, "subjects", s.stream.Subjects)
+			s.log.Info("stream created", "stream", name, "subjects", s.stream.Subjects)
 		}
 	}
 	if hearing.Err() != nil && ctx.Err() == nil {
@@ -38,7 +38,7 @@ func (s *sink) check(ctx context.Context, c *session) error {
 	switch {
 	case err == nil:
 	case errors.Is(err, client.ErrPermissionViolation):
-		// Publishing is all that is needed; whoever grants only that is right.
+		// Publishing is all that is needed; a user with only that permission is right.
 		s.warnOnce("the stream cannot be looked at, so that what it may lose is not known", "stream", name, "error", err)
 		c.checked.Store(true)
 		return nil
@@ -60,7 +60,7 @@ func (s *sink) check(ctx context.Context, c *session) error {
 // errNoAnswer is the cause of a context that ended by the sink's own timeout.
 var errNoAnswer = errors.New("no answer in time")
 
-// explain says why no stream answered a publish: in a cluster that elects a leader
+// explain returns the reason why no stream answered a publish: in a cluster that elects a leader
 // one soon will; otherwise the stream is gone or does not take the subject. It asks
 // about the stream once a batch.
 func (p *publication) explain(ctx context.Context, subject string, err error) error {
@@ -98,7 +98,7 @@ func (s *sink) accept(c *session, info *jetstream.StreamInfo) error {
 		s.warnOnce("the stream has one replica in a cluster: what it acknowledges may be lost with a server", "stream", cfg.Name)
 	}
 	if cfg.Duplicates < 2*time.Minute {
-		s.warnOnce("the stream forgets ids soon: an event that is sent again later than this is stored twice", "stream", cfg.Name, "duplicateWindow", cfg.Duplicates)
+		s.warnOnce("duplicate window of the stream is short: an event that is sent again later than that is stored twice", "stream", cfg.Name, "duplicateWindow", cfg.Duplicates)
 	}
 	c.maxMsg.Store(int64(max(cfg.MaxMsgSize, 0)))
 	c.subjects.Store(&cfg.Subjects)
@@ -146,7 +146,7 @@ const (
 	codeStoreFailed    jetstream.ErrorCode = 10077 // among others: the stream is full and discards new messages
 )
 
-// classify says what an error of the client or the server means.
+// classify returns the class of an error of the client or the server.
 func classify(err error) error {
 	for _, target := range [...]error{
 		client.ErrAuthorization, client.ErrAuthExpired, client.ErrAuthRevoked, client.ErrAccountAuthExpired,

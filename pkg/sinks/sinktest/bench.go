@@ -31,7 +31,7 @@ type bench struct {
 	reg  *prometheus.Registry // one, as in a program that replaces a sink
 }
 
-// newBench starts a destination. Whatever is left of the sinks at the end of the
+// newBench starts a destination. Everything left of the sinks at the end of the
 // test fails it.
 func newBench(t *testing.T, start func(t *testing.T) Destination) *bench {
 	t.Helper()

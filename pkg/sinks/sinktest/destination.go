@@ -26,9 +26,9 @@ type Destination struct {
 	Received func(t *testing.T) []string
 
 	// Break makes the destination fail every attempt in a way that must be retried,
-	// accepting nothing; Mend ends that, and ends Hang and Reject too.
-	Break func(t *testing.T)
-	Mend  func(t *testing.T)
+	// accepting nothing; Repair ends that, and ends Hang and Reject too.
+	Break  func(t *testing.T)
+	Repair func(t *testing.T)
 
 	// Hang makes the destination stop answering, so that a Write blocks. Best is to stop
 	// a real server's process (SIGSTOP), which stops reading too.
@@ -38,8 +38,8 @@ type Destination struct {
 	// again with what it has accepted, at the same address.
 	Restart func(t *testing.T)
 
-	// Idempotent says that the destination keeps one copy of an event that is written
-	// again, whatever batches it comes in.
+	// Idempotent means that the destination keeps one copy of an event that is written
+	// again, in any batch.
 	Idempotent bool
 
 	// Refuse makes the destination fail in a way that must pause the sink.

@@ -10,7 +10,7 @@
 // sink leaves behind goes unnoticed.
 //
 // Caveats: what a server had in its socket buffers when it was stopped may still arrive
-// when it goes on; no client can prevent that, and an idempotent destination does not
+// when it resumes; no client can prevent that, and an idempotent destination does not
 // mind. The suite is about the contract. What a kind promises beyond it, such as
 // signatures or rotation, is tested by the kind. Nothing may run in parallel with
 // it in the same process, because of the count of goroutines.

@@ -27,9 +27,9 @@ func Run(t *testing.T, start func(t *testing.T) Destination) {
 		{"keeps an object apart from the next one of its name", checkRecreated},
 		{"takes values that are odd", checkOdd},
 		{"holds back what follows a refused event of its object", checkHeld},
-		{"goes on after it is opened again", checkReopen},
+		{"continues after it is opened again", checkReopen},
 		{"opens while the destination is down", checkOpenWhileDown},
-		{"fails with a retry and then goes on", checkBreak},
+		{"fails with a retry and then continues", checkBreak},
 		{"delivers nothing after a failure and its end", checkNothingLate},
 		{"delivers everything over a restart of the destination", checkRestart},
 		{"returns soon after cancellation", checkCancel},
@@ -86,7 +86,7 @@ func (b *bench) expectPerObject(events []*event.Event) {
 	for _, id := range b.received(len(events)) {
 		e := byID[id]
 		if e == nil {
-			b.t.Errorf("the destination has event %s, which nobody sent or which was refused", id)
+			b.t.Errorf("the destination has event %s, which was not sent or was refused", id)
 			continue
 		}
 		if !seen[id] {
@@ -149,11 +149,11 @@ func checkHotObject(b *bench) {
 }
 
 // checkHeld writes six events of one object, the third of which is refused for
-// good: the three after it must not be there before somebody decides about it.
+// good: the three after it must not be there before it is settled.
 func checkHeld(b *bench) {
 	s := b.open()
 	events := Events(6, 1)
-	s.mustWrite(events[:1]) // some destinations tell their limits only then
+	s.mustWrite(events[:1]) // some destinations report their limits only then
 	const bad = 2
 	limited, _ := s.Sink.(sinks.Limited)
 	switch {
@@ -200,7 +200,7 @@ func checkOpenWhileDown(b *bench) {
 	}
 	b.dest.Break(b.t)
 	s := b.open()
-	b.dest.Mend(b.t)
+	b.dest.Repair(b.t)
 	events := Events(5, 2)
 	s.deliver(events)
 	b.expectPerObject(events)
@@ -223,14 +223,14 @@ func checkBreak(b *bench) {
 			b.t.Errorf("event %d: class %s, retry is wanted: %v", i, class, why)
 		}
 	}
-	b.dest.Mend(b.t)
+	b.dest.Repair(b.t)
 	s.deliver(events[4:8])
 	s.deliver(events[8:])
 	b.expectPerObject(events)
 }
 
 // checkNothingLate fails a Write, closes the sink and lets the destination recover: what
-// failed must not arrive then. A client that goes on in the background would deliver it
+// failed must not arrive then. A client that continues in the background would deliver it
 // behind what its successor has written since.
 func checkNothingLate(b *bench) {
 	if b.dest.Break == nil {
@@ -244,7 +244,7 @@ func checkNothingLate(b *bench) {
 		b.t.Fatal("a write to a broken destination succeeded")
 	}
 	s.close()
-	b.dest.Mend(b.t)
+	b.dest.Repair(b.t)
 	next := b.open()
 	next.deliver(events[6:])
 	b.expectPerObject(slices.Concat(events[:3], events[6:]))
@@ -282,7 +282,7 @@ func checkRestart(b *bench) {
 func checkRecreated(b *bench) {
 	events := Recreated(1)
 	s := b.open()
-	s.mustWrite(Recreated(0)[:1]) // some destinations tell their limits only then
+	s.mustWrite(Recreated(0)[:1]) // some destinations report their limits only then
 	if b.dest.Reject == nil {
 		s.mustWrite(events)
 		b.expect(append(Recreated(0)[:1], events...))
@@ -296,7 +296,7 @@ func checkRecreated(b *bench) {
 			b.t.Errorf("event %d of another uid was accepted although an earlier one of its name failed", e.Sequence)
 		}
 	}
-	b.dest.Mend(b.t)
+	b.dest.Repair(b.t)
 	var again []*event.Event
 	for i, e := range events {
 		if failed[i] != nil {
@@ -343,7 +343,7 @@ func checkCancel(b *bench) { b.cancelled(Events(6, 2)) }
 func checkCancelMuch(b *bench) {
 	s := b.open()
 	first := Event(0, 0)
-	s.mustWrite([]*event.Event{first}) // some destinations tell their limits only then
+	s.mustWrite([]*event.Event{first}) // some destinations report their limits only then
 	size := 1 << 20
 	if limited, ok := s.Sink.(sinks.Limited); ok && limited.Limits().MaxEventBytes > 0 {
 		size = min(size, limited.Limits().MaxEventBytes-1024)
@@ -366,7 +366,7 @@ func (b *bench) cancelled(events []*event.Event) {
 	s.deliver(events[:1])
 	b.dest.Hang(b.t)
 	s.mustHang(events[1:])
-	b.dest.Mend(b.t)
+	b.dest.Repair(b.t)
 	s.deliver(events[1:])
 	b.expectPerObject(events)
 }
@@ -395,12 +395,12 @@ func (s *opened) mustHang(events []*event.Event) {
 			}
 		}
 	case <-time.After(patience):
-		s.t.Fatal("the write goes on after cancellation")
+		s.t.Fatal("the write continues after cancellation")
 	}
 }
 
 // checkCloseHung closes the sink of a destination that hangs: Close ends with its
-// context, and says so if something is left.
+// context, and reports what is left.
 func checkCloseHung(b *bench) {
 	if b.dest.Hang == nil {
 		b.t.Skip("the destination cannot hang")
@@ -420,9 +420,9 @@ func checkCloseHung(b *bench) {
 	select {
 	case <-closed:
 	case <-time.After(patience):
-		b.t.Error("close goes on after its context")
+		b.t.Error("close continues after its context")
 	}
-	b.dest.Mend(b.t)
+	b.dest.Repair(b.t)
 	<-closed
 }
 
@@ -460,7 +460,7 @@ func checkRefuse(b *bench) {
 			b.t.Errorf("event %d: class %s, pause is wanted: %v", i, class, why)
 		}
 	}
-	b.dest.Mend(b.t)
+	b.dest.Repair(b.t)
 	s.deliver(events)
 	b.expectPerObject(events)
 }
@@ -482,7 +482,7 @@ func checkReject(b *bench) {
 func checkLimits(b *bench) {
 	s := b.open()
 	events := Events(3, 3)
-	s.mustWrite(events[:1]) // some destinations tell their limits only then
+	s.mustWrite(events[:1]) // some destinations report their limits only then
 	limited, ok := s.Sink.(sinks.Limited)
 	if !ok {
 		b.t.Skip("the sink has no limits")

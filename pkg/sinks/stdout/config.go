@@ -11,7 +11,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
 )
 
-// Pretty says when to write the form for people instead of JSON.
+// Pretty defines when to write the form for people instead of JSON.
 type Pretty string
 
 // The values of `pretty`.
@@ -77,7 +77,7 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 		return nil, err
 	}
 	if o.Stdout == nil {
-		return nil, errors.New("there is no standard output to write to")
+		return nil, errors.New("no standard output to write to")
 	}
 	s := &sink{out: o.Stdout, io: solo.New(), encode: o.Format.AppendLine}
 	if c.Pretty == Always || c.Pretty == Auto && pretty.IsTerminal(o.Stdout) {

@@ -14,5 +14,5 @@
 // as `watcherd run` does; writes then fail with EPIPE instead.
 //
 // Caveats: accepted means that the operating system took the bytes. What a
-// reader of a pipe does with them nobody knows.
+// reader of a pipe does with them is unknown.
 package stdout

@@ -75,10 +75,10 @@ func (s *sink) write(buf []byte, ends []int) error {
 }
 
 // failure classifies the error of a write: a pipe without a reader stays so until
-// somebody opens it again.
+// it is opened again.
 func failure(err error) error {
 	if errors.Is(err, syscall.EPIPE) {
-		return sinks.Pause(fmt.Errorf("write to standard output, which nobody reads: %w", err))
+		return sinks.Pause(fmt.Errorf("write to standard output, which has no reader: %w", err))
 	}
 	return fmt.Errorf("write to standard output: %w", err)
 }

@@ -97,7 +97,7 @@ func TestConformance(t *testing.T) {
 						o.set(func() { o.fail = func([]byte) (int, error) { return 0, syscall.EPIPE } })
 					},
 					Hang: func(*testing.T) { o.set(func() { o.gate = hung }) },
-					Mend: func(*testing.T) {
+					Repair: func(*testing.T) {
 						o.set(func() {
 							o.fail = nil
 							select {

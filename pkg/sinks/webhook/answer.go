@@ -102,7 +102,7 @@ func classOf(status int) sinks.Class {
 	if status >= 500 {
 		return sinks.ClassRetry
 	}
-	// Everything else is the fault of neither the event nor the moment: somebody
+	// Everything else is the fault of neither the event nor the moment: an operator
 	// has to change the sink or the endpoint.
 	return sinks.ClassPause
 }

@@ -106,7 +106,7 @@ func (c *clients) reloadLocked() error {
 	if err != nil {
 		c.metrics.reload("failed")
 		if c.current != nil {
-			c.log.Warn("changed TLS files cannot be used; the old ones stay in use", "error", err)
+			c.log.Warn("TLS files not reloaded; the previous ones stay in use", "error", err)
 		}
 		return err
 	}
@@ -122,7 +122,7 @@ func (c *clients) reloadLocked() error {
 	c.current = next
 	if old != nil {
 		c.metrics.reload("succeeded")
-		c.log.Info("changed TLS files are in use")
+		c.log.Info("TLS files reloaded")
 		old.retired = true
 		if old.using == 0 {
 			old.CloseIdleConnections()
@@ -152,7 +152,7 @@ func (c *clients) close() {
 }
 
 // fingerprint is of the contents: a mounted volume is swapped by a link, and the
-// times of its files tell little.
+// times of its files prove little.
 func (c *clients) fingerprint() [sha256.Size]byte {
 	h := sha256.New()
 	for _, path := range [...]string{c.tls.CAFile, c.tls.CertFile, c.tls.KeyFile} {

@@ -51,10 +51,10 @@ type Config struct {
 	Compress string `json:"compress,omitempty" jsonschema:"enum=none,enum=gzip,default=none"`
 
 	// MaxEventBytes is the largest event that the endpoint takes, before compression.
-	// A larger one follows the sink's oversize policy. 0: no limit.
+	// A larger one follows the sink's onOversize setting. 0: no limit.
 	MaxEventBytes sinks.Bytes `json:"maxEventBytes,omitempty" jsonschema:"oneof_type=string;integer"`
 
-	// Results reads the body of a 2xx answer as a results document, which says of each
+	// Results reads the body of a 2xx answer as a results document, which reports for each
 	// event of the request whether it was accepted.
 	Results bool `json:"results,omitempty"`
 }
@@ -81,7 +81,7 @@ func NewConfig() *Config {
 	return &Config{Timeout: sinks.Duration(15 * time.Second), Compress: "none"}
 }
 
-// minMaxEventBytes leaves room for what says which object an event is about.
+// minMaxEventBytes leaves room for the identity of an event's object.
 const minMaxEventBytes = 4 << 10
 
 // Validate checks the block.

@@ -47,7 +47,7 @@ func TestConformance(t *testing.T) {
 					Refuse:    func(*testing.T) { e.set(echo(http.StatusUnauthorized)) },
 					Hang:      func(*testing.T) { e.gates.freeze() },
 					Restart:   e.restart,
-					Mend: func(*testing.T) {
+					Repair: func(*testing.T) {
 						e.gates.thaw()
 						e.set(nil)
 					},

@@ -14,13 +14,13 @@
 //     `webhook-id` and `Idempotency-Key`. A batch's is derived from its events', so it
 //     is the same as long as the batch is.
 //   - No redirect is followed, no proxy of the environment used, and with denyPrivate
-//     no connection made to an address that is not public, whatever DNS says.
+//     no connection made to an address that is not public, for any DNS answer.
 //   - Secrets and TLS files are read again when they change. While new ones cannot
 //     be read or do not fit together, the old ones stay in use.
 //   - Errors name the host and the status and quote at most 256 characters of the
 //     answer, with every secret in it masked. They hold no path, query or header.
 //
-// Caveats: an endpoint that accepted an event and then failed to say so gets it again.
+// Caveats: an endpoint that accepted an event and failed to respond gets it again.
 // One that works on a request after its client has gone may accept its events late. A
 // batch that is refused with 400, 413 or 422 is refused as a whole; the worker takes it
 // apart. Accepted means that the endpoint said so.

@@ -17,10 +17,10 @@ type metrics struct {
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	responses, err1 := sinks.Register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "watcherd_webhook_sink_responses_total", Help: "Answers by HTTP status; 0 when there was none.",
+		Name: "watcherd_webhook_sink_responses_total", Help: "Responses by HTTP status; 0 for no response.",
 	}, []string{"code"}))
 	reloads, err2 := sinks.Register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "watcherd_webhook_sink_tls_reloads_total", Help: "Changes of the TLS files, by whether they could be used.",
+		Name: "watcherd_webhook_sink_tls_reloads_total", Help: "Reloads of the TLS files by result.",
 	}, []string{"result"}))
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, err

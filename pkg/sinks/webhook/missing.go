@@ -17,7 +17,7 @@ const (
 	missingQuiet = 10 * time.Minute
 )
 
-// missing tells a 404 that passes from one that stays.
+// missing distinguishes a temporary 404 from a permanent one.
 type missing struct {
 	mu          sync.Mutex // guards what follows
 	began, last time.Time  // of the present incident

@@ -9,13 +9,13 @@ import (
 	"sync/atomic"
 )
 
-// payload is the body of a request. A large one's buffer is used again when nobody
+// payload is the body of a request. A large one's buffer is reused when no one
 // can read it any more, which is not when the answer has come: a transport may
 // still be sending then. So every reader counts as a user until it is closed, as
 // the transport promises to do.
 //
 // A small one is left to the garbage collector: net/http sends a body that it
-// knows to be in memory together with the headers, and only then can it tell, on
+// knows to be in memory together with the headers, and only then can it know, on
 // a connection that the peer has closed, that nothing was sent.
 type payload struct {
 	buf   []byte

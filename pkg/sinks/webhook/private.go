@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// privateError says that denyPrivate kept a connection from being made.
+// privateError means that denyPrivate prevented a connection.
 type privateError struct{ addr netip.Addr }
 
 func (e *privateError) Error() string {

@@ -141,7 +141,7 @@ func TestRotation(t *testing.T) {
 	replaceFile(t, path("cert.pem"), string(secondCert)) // half of it
 	eventually(t, "the half-rotated pair is seen", func() bool {
 		write()
-		return strings.Contains(log.String(), "cannot be used")
+		return strings.Contains(log.String(), "not reloaded")
 	})
 	if got := s.last(); got != "first" {
 		t.Errorf("with a pair that does not match: client %q", got)

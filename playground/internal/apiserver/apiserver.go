@@ -23,7 +23,7 @@ import (
 	"github.com/watcherd/watcherd/playground/internal/pki"
 )
 
-// Config says how to run a server.
+// Config is the configuration of a server.
 type Config struct {
 	Listener net.Listener // TCP on loopback; the server closes it
 	EtcdURL  string
@@ -31,7 +31,7 @@ type Config struct {
 	Flags    []string     // kube-apiserver's own, e.g. --watch-cache=false
 	Log      io.Writer    // what the server logs
 	Admin    *rest.Config // cluster administrator
-	Ready    func()       // called once, when /readyz says ok and the controller runs
+	Ready    func()       // called once, when /readyz is ok and the controller runs
 }
 
 // startGrace is how long an order to stop waits for a server that is starting.

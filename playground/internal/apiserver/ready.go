@@ -15,7 +15,7 @@ const (
 	readyPoll  = 50 * time.Millisecond
 )
 
-// waitReady returns when /readyz says ok, or ctx's error, or the last answer
+// waitReady returns when /readyz is ok, or ctx's error, or the last answer
 // when that takes too long.
 func waitReady(ctx context.Context, admin *rest.Config) error {
 	limited, cancel := context.WithTimeout(ctx, readyLimit)

@@ -18,7 +18,7 @@ type Options struct {
 	Namespace string
 	Rate      float64   // changes per second, above 0
 	Cleanup   bool      // delete what was made before returning
-	Report    io.Writer // a few lines for whoever watches
+	Report    io.Writer // a few lines for the user
 }
 
 // retryPause is how long to leave a cluster alone that answers with errors.
@@ -60,7 +60,7 @@ func Run(ctx context.Context, cfg *rest.Config, o Options) (err error) {
 	return nil
 }
 
-// reach says early, and in one line, that a cluster doesn't answer.
+// reach fails early, with one line, for a cluster that doesn't answer.
 func reach(ctx context.Context, cfg *rest.Config) error {
 	quick := rest.CopyConfig(cfg)
 	quick.Timeout = reachLimit
@@ -129,7 +129,7 @@ func (c *churner) churn(ctx context.Context) {
 // deleteShare is the part of all steps on an existing object that delete it.
 const deleteShare = 0.15
 
-// step creates the slot's object, changes it or deletes it. That somebody else
+// step creates the slot's object, changes it or deletes it. That another program
 // created or deleted it meanwhile is taken note of and no error.
 func (c *churner) step(ctx context.Context, s *slot) error {
 	switch {

@@ -37,15 +37,15 @@ var (
 )
 
 // prepare makes the namespace, the widgets' definition and one object in every
-// slot. A namespace of somebody else's is refused: its objects are not ours to
-// change. Somebody else's widgets are left alone.
+// slot. The namespace of another program is refused: its objects are not ours to
+// change. Widgets of other programs are left alone.
 func (c *churner) prepare(ctx context.Context) error {
 	ours, err := c.own(ctx, namespaces, c.options.Namespace, map[string]any{"apiVersion": "v1", "kind": "Namespace"})
 	if err != nil {
 		return err
 	}
 	if !ours {
-		return fmt.Errorf("namespace %s exists and is somebody else's: choose another one", c.options.Namespace)
+		return fmt.Errorf("namespace %s exists and was not created by this program: choose another one", c.options.Namespace)
 	}
 	var definition map[string]any
 	if err := yaml.Unmarshal(widgetsYAML, &definition); err != nil {
@@ -74,8 +74,8 @@ func (c *churner) prepare(ctx context.Context) error {
 	return nil
 }
 
-// own creates a cluster-wide object, if it is missing, and says whether the one
-// that is now there is ours. One that is on its way out is waited for.
+// own creates a cluster-wide object, if it is missing, and reports whether the one
+// that is now there is ours. One that is being deleted is waited for.
 func (c *churner) own(
 	ctx context.Context, r schema.GroupVersionResource, name string, object map[string]any,
 ) (bool, error) {

@@ -3,8 +3,8 @@
 //
 // Guarantees: it writes to one namespace and to one CustomResourceDefinition,
 // widgets.example.com, and labels what it makes. Nothing ever runs because of it:
-// its pods carry a scheduling gate that nobody removes. What it did not make it
+// its pods carry a scheduling gate that is never removed. What it did not make it
 // neither changes nor deletes.
 //
-// Caveat: it writes as fast as it is told to, one request after the other.
+// Caveat: it writes at the given rate, one request after the other.
 package churn

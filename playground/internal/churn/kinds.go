@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// kind says how objects of one resource are made and changed.
+// kind is how objects of one resource are made and changed.
 type kind struct {
 	resource schema.GroupVersionResource
 	count    int // objects at most
@@ -26,7 +26,7 @@ var (
 	configMapResource  = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 )
 
-// kinds are the resources that take part. Widgets do only if the cluster serves
+// kinds are the resources to change. Widgets are only if the cluster serves
 // the definition that is ours.
 func kinds(widgets bool) []kind {
 	list := []kind{

@@ -19,7 +19,7 @@ const (
 	exitUsage  = 2
 )
 
-// UsageError says that the command line makes no sense.
+// UsageError means that the command line is not valid.
 type UsageError struct{ Err error }
 
 func (e *UsageError) Error() string { return e.Err.Error() }

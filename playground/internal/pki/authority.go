@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// lifetimeYears outlives any state directory somebody forgot about.
+// lifetimeYears outlives any abandoned state directory.
 const lifetimeYears = 10
 
 // Authority signs certificates. Its methods may be called concurrently.

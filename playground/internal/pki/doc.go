@@ -4,6 +4,6 @@
 // kubeconfigs written before a restart stay valid after it. Every file is
 // readable by its owner only.
 //
-// Caveat: the authority's key lies next to its certificates, unencrypted. Whoever
+// Caveat: the authority's key lies next to its certificates, unencrypted. A user who
 // reads the directory is the cluster's administrator.
 package pki

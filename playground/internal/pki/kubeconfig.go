@@ -10,7 +10,7 @@ import (
 // clusterName is what kubeconfigs call the cluster.
 const clusterName = "playground"
 
-// Kubeconfig is a kubeconfig whose client certificate says that its owner is
+// Kubeconfig is a kubeconfig whose client certificate identifies its owner as
 // user, a member of groups.
 func (a *Authority) Kubeconfig(server, user string, groups []string) ([]byte, error) {
 	t := template(user, groups)

@@ -14,7 +14,7 @@ import (
 	"syscall"
 )
 
-// ErrInUse says that another process has the directory open.
+// ErrInUse means that another process has the directory open.
 var ErrInUse = errors.New("in use by another playground")
 
 // Layout names what a state directory holds. It is a value: making one touches

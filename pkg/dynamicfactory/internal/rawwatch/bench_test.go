@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // podLine is a watch event of a pod of about 5.5 KB, a fifth of it managedFields.
@@ -36,14 +37,14 @@ func podLine(version int) string {
 
 // BenchmarkEvent is what an event costs between the stream and the reflector.
 func BenchmarkEvent(b *testing.B) {
-	editor, err := compact.NewEditor(compact.Rule{Path: "metadata.managedFields"})
+	editor, err := rawjson.NewEditor(rawjson.Rule{Path: "metadata.managedFields"})
 	if err != nil {
 		b.Fatal(err)
 	}
 	codec := compact.NewCodec(compact.NewDictionaries(nil))
 	s := NewSource(Config{
 		GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Edit: editor.Append,
-		Make: func(raw []byte, m *compact.Meta, position uint64) (runtime.Object, error) {
+		Make: func(raw []byte, m *rawjson.Meta, position uint64) (runtime.Object, error) {
 			return codec.Encode(raw, m, position)
 		},
 		Window: 4096,

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
 
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 const (
@@ -44,10 +44,10 @@ type Client struct {
 	lists   chan struct{}           // a token for each page being read
 	streams atomic.Int64            // watches that the client's sources keep up
 
-	typer    *compact.Editor // changes nothing
-	kindPath compact.Path
+	typer    *rawjson.Editor // changes nothing
+	kindPath rawjson.Path
 
-	namespacePath, namePath, uidPath, versionPath compact.Path
+	namespacePath, namePath, uidPath, versionPath rawjson.Path
 }
 
 // NewClient makes a client for what cfg names, with its TLS, authentication,
@@ -68,16 +68,16 @@ func NewClient(cfg *rest.Config, concurrentLists int) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("http client: %w", err)
 	}
-	typer, err := compact.NewEditor()
+	typer, err := rawjson.NewEditor()
 	if err != nil {
 		return nil, err
 	}
 	c := &Client{http: h, base: base, limiter: limiterFor(cfg), lists: make(chan struct{}, max(1, concurrentLists)), typer: typer}
-	for text, path := range map[string]*compact.Path{
+	for text, path := range map[string]*rawjson.Path{
 		"kind": &c.kindPath, "metadata.namespace": &c.namespacePath, "metadata.name": &c.namePath,
 		"metadata.uid": &c.uidPath, "metadata.resourceVersion": &c.versionPath,
 	} {
-		if *path, err = compact.ParsePath(text); err != nil {
+		if *path, err = rawjson.ParsePath(text); err != nil {
 			return nil, err
 		}
 	}

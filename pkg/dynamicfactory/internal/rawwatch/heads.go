@@ -8,7 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // HeadsPage is what a page of heads says besides the heads.
@@ -22,7 +22,7 @@ type HeadsPage struct {
 // names. When the version of the earlier pages has expired, the page is the same part
 // of the resource at the present version. The informer takes no part. The metadata is
 // valid during the call only. When a page breaks off it is read again, after again.
-func (s *Source) Heads(ctx context.Context, token string, again func(), visit func(*compact.Meta) error) (HeadsPage, error) {
+func (s *Source) Heads(ctx context.Context, token string, again func(), visit func(*rawjson.Meta) error) (HeadsPage, error) {
 	if err := s.enter(); err != nil {
 		return HeadsPage{}, err
 	}
@@ -32,7 +32,7 @@ func (s *Source) Heads(ctx context.Context, token string, again func(), visit fu
 	q := pageRequest{
 		path: s.path, query: query, accept: acceptMetadataList, silence: pageTimeout, timeout: pageTimeout,
 		item: func(raw []byte) error {
-			m, err := compact.Scan(raw)
+			m, err := rawjson.Scan(raw)
 			if err != nil {
 				return &unreadable{err}
 			}
@@ -68,7 +68,7 @@ func continuation(err error) string {
 }
 
 // Head calls visit with the metadata of one object, unless it does not exist.
-func (s *Source) Head(ctx context.Context, namespace, name string, visit func(*compact.Meta)) error {
+func (s *Source) Head(ctx context.Context, namespace, name string, visit func(*rawjson.Meta)) error {
 	if err := s.enter(); err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func (s *Source) Head(ctx context.Context, namespace, name string, visit func(*c
 	_, err := s.cfg.Client.retried(ctx, pageRequest{
 		path: resourcePath(s.cfg.GVR, namespace), query: query, accept: acceptMetadataList, silence: probeTimeout, timeout: probeTimeout,
 		item: func(raw []byte) error {
-			m, err := compact.Scan(raw)
+			m, err := rawjson.Scan(raw)
 			if err == nil && string(m.Name) == name && string(m.Namespace) == namespace {
 				visit(&m)
 			}

@@ -16,7 +16,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 const (
@@ -151,7 +151,7 @@ func readError(l *lines) error {
 	if err != nil {
 		return err
 	}
-	_, raw, err := compact.SplitWatchLine(line)
+	_, raw, err := rawjson.SplitWatchLine(line)
 	if err != nil {
 		return &unreadable{err}
 	}

@@ -16,7 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 const (
@@ -127,7 +127,7 @@ func (s *Source) paged(ctx context.Context, version string, limit int) (_ *objec
 }
 
 // page reads one page into b.
-func (s *Source) page(ctx context.Context, query url.Values, b *listBuilder) (compact.ListMeta, error) {
+func (s *Source) page(ctx context.Context, query url.Values, b *listBuilder) (rawjson.ListMeta, error) {
 	q := pageRequest{
 		path: s.path, query: query, accept: acceptObjects, silence: pageTimeout, timeout: pageTimeout,
 		head: func(head []byte) { b.apiVersion, b.kind = itemType(head) }, item: b.add,
@@ -171,7 +171,7 @@ func (s *Source) page(ctx context.Context, query url.Values, b *listBuilder) (co
 // retried reads one page. One that the server refuses for the moment, or that breaks
 // off, is asked for again, after again has undone what the attempt had brought; an
 // error of again ends that.
-func (c *Client) retried(ctx context.Context, q pageRequest, again func(attempt int, err error) error) (compact.ListMeta, error) {
+func (c *Client) retried(ctx context.Context, q pageRequest, again func(attempt int, err error) error) (rawjson.ListMeta, error) {
 	began := time.Now()
 	var wait backoff
 	for attempt := 1; ; attempt++ {
@@ -189,10 +189,10 @@ func (c *Client) retried(ctx context.Context, q pageRequest, again func(attempt 
 }
 
 // listPage reads one page when there is a place for it.
-func (c *Client) listPage(ctx context.Context, q pageRequest) (compact.ListMeta, error) {
+func (c *Client) listPage(ctx context.Context, q pageRequest) (rawjson.ListMeta, error) {
 	release, err := c.acquireList(ctx)
 	if err != nil {
-		return compact.ListMeta{}, err
+		return rawjson.ListMeta{}, err
 	}
 	defer release()
 	return c.page(ctx, q)
@@ -248,7 +248,7 @@ func (b *listBuilder) flush(position uint64) error {
 	b.holding = false
 	raw := b.held
 	if b.typed == nil {
-		_, has := compact.Lookup(raw, b.source.cfg.Client.kindPath)
+		_, has := rawjson.Lookup(raw, b.source.cfg.Client.kindPath)
 		b.typed = &has
 	}
 	if !*b.typed && b.kind != "" {
@@ -285,9 +285,9 @@ type pageRequest struct {
 }
 
 // page reads one page of a list. Its time begins when the rate limit lets it pass.
-func (c *Client) page(ctx context.Context, q pageRequest) (compact.ListMeta, error) {
+func (c *Client) page(ctx context.Context, q pageRequest) (rawjson.ListMeta, error) {
 	if err := c.wait(ctx); err != nil {
-		return compact.ListMeta{}, err
+		return rawjson.ListMeta{}, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, q.timeout, fmt.Errorf("a list took more than %v", q.timeout))
 	defer cancel()
@@ -295,18 +295,18 @@ func (c *Client) page(ctx context.Context, q pageRequest) (compact.ListMeta, err
 	defer done()
 	resp, err := c.get(ctx, q.path, q.query, q.accept)
 	if err != nil {
-		return compact.ListMeta{}, err
+		return rawjson.ListMeta{}, err
 	}
 	defer resp.Body.Close()
 	r := bufio.NewReaderSize(&reporter{resp.Body, alive}, listHead)
 	if q.head != nil {
 		start, err := r.Peek(listHead)
 		if err != nil && !errors.Is(err, io.EOF) {
-			return compact.ListMeta{}, fmt.Errorf("read list: %w", err)
+			return rawjson.ListMeta{}, fmt.Errorf("read list: %w", err)
 		}
 		q.head(start)
 	}
-	meta, err := compact.ScanList(r, func(raw []byte) error {
+	meta, err := rawjson.ScanList(r, func(raw []byte) error {
 		if err := q.item(raw); err != nil {
 			return &itemError{err}
 		}
@@ -316,8 +316,8 @@ func (c *Client) page(ctx context.Context, q pageRequest) (compact.ListMeta, err
 		if cause := context.Cause(ctx); cause != nil {
 			return meta, cause
 		}
-		var syntax *compact.SyntaxError
-		if errors.As(err, &syntax) || errors.Is(err, compact.ErrNoList) {
+		var syntax *rawjson.SyntaxError
+		if errors.As(err, &syntax) || errors.Is(err, rawjson.ErrNoList) {
 			return meta, &unreadable{err}
 		}
 		return meta, err

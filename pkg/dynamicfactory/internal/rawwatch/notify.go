@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // Notifier tells that something of a resource has changed, without knowing what: it
@@ -83,7 +83,7 @@ func (n *Notifier) request(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		typ, raw, err := compact.SplitWatchLine(line)
+		typ, raw, err := rawjson.SplitWatchLine(line)
 		if err != nil {
 			return err
 		}

@@ -11,7 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // probeTimeout is how long a probe may take. It reads one small object.
@@ -113,7 +113,7 @@ func (p *Prober) request(ctx context.Context) (version, uid string, err error) {
 		path:  resourcePath(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, ""),
 		query: query, accept: acceptMetadataList, timeout: probeTimeout,
 		item: func(raw []byte) error {
-			m, err := compact.Scan(raw)
+			m, err := rawjson.Scan(raw)
 			if err == nil && string(m.Name) == "kube-system" {
 				uid = string(m.UID)
 			}

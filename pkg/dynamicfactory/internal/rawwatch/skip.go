@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // maxSkipped bounds how many skipped objects are remembered, to report each once.
@@ -29,8 +29,8 @@ func (c *Client) identify(raw []byte, cause error) (id objectID, ok bool) {
 	if errors.Is(cause, ErrMaker) {
 		return objectID{}, false
 	}
-	text := func(p compact.Path) (s string) {
-		if v, ok := compact.Lookup(raw, p); !ok || json.Unmarshal(v, &s) != nil {
+	text := func(p rawjson.Path) (s string) {
+		if v, ok := rawjson.Lookup(raw, p); !ok || json.Unmarshal(v, &s) != nil {
 			return ""
 		}
 		return s

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // Config says what a Source watches and what it makes of it.
@@ -37,7 +37,7 @@ type Config struct {
 	// Make makes the object that is handed on of its JSON, which Scan has read m
 	// from. It may keep neither. It is called by one goroutine at a time. An object
 	// for which it fails is left out, unless the error wraps ErrMaker.
-	Make func(raw []byte, m *compact.Meta, position uint64) (runtime.Object, error)
+	Make func(raw []byte, m *rawjson.Meta, position uint64) (runtime.Object, error)
 	// Bookmark makes an object of the kind that Make makes with nothing but a
 	// resourceVersion.
 	Bookmark func(resourceVersion string) (runtime.Object, error)
@@ -120,7 +120,7 @@ type Source struct {
 	edited  []byte
 	skipped map[[2]string]string                        // namespace and name → version of objects that could not be read
 	known   func(namespace, name string) runtime.Object // in place of cfg.Known until the first list is complete; may be nil
-	meta    compact.Meta
+	meta    rawjson.Meta
 }
 
 var (
@@ -411,7 +411,7 @@ func (s *Source) object(raw []byte, position uint64) (runtime.Object, error) {
 }
 
 // make makes an object of JSON that scan has returned.
-func (s *Source) make(raw []byte, m *compact.Meta, position uint64) (runtime.Object, error) {
+func (s *Source) make(raw []byte, m *rawjson.Meta, position uint64) (runtime.Object, error) {
 	o, err := s.cfg.Make(raw, m, position)
 	if err != nil {
 		return nil, &unreadable{fmt.Errorf("%s %s/%s: %w", s.cfg.GVR.Resource, m.Namespace, m.Name, err)}
@@ -420,10 +420,10 @@ func (s *Source) make(raw []byte, m *compact.Meta, position uint64) (runtime.Obj
 }
 
 // scan applies the edit and reads the metadata. Both are valid until the next call.
-func (s *Source) scan(raw []byte) (*compact.Meta, []byte, error) {
-	read := compact.Scan
+func (s *Source) scan(raw []byte) (*rawjson.Meta, []byte, error) {
+	read := rawjson.Scan
 	if s.cfg.Edit != nil {
-		read = compact.ScanHead // the edit has checked the rest
+		read = rawjson.ScanHead // the edit has checked the rest
 		edited, err := s.cfg.Edit(s.edited[:0], raw)
 		if err != nil {
 			return nil, nil, &unreadable{fmt.Errorf("edit: %w", err)}

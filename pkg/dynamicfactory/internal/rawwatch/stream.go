@@ -18,7 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 const (
@@ -351,7 +351,7 @@ func (w *stream) read(ctx context.Context, body io.Reader, dog *watchdog) error 
 
 // line hands on one line of the stream.
 func (w *stream) line(ctx context.Context, line []byte) error {
-	typ, raw, err := compact.SplitWatchLine(line)
+	typ, raw, err := rawjson.SplitWatchLine(line)
 	if err != nil {
 		return &unreadable{err}
 	}
@@ -407,7 +407,7 @@ func (w *stream) handOn(e watch.Event, position uint64, v version, id uint64) er
 // bookmark notes how far the stream has come.
 func (w *stream) bookmark(raw []byte) error {
 	s := w.source
-	m, err := compact.Scan(raw)
+	m, err := rawjson.Scan(raw)
 	if err == nil && len(m.ResourceVersion) == 0 {
 		err = errors.New("a bookmark without resourceVersion")
 	}

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/watcherd/watcherd/internal/apitest"
-	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // A request ends while the reflector is busy, so that an event of it waits to be taken.
@@ -30,7 +30,7 @@ func TestEventOfAnEndedRequest(t *testing.T) {
 				}
 				s := NewSource(Config{
 					Client: client, Prober: NewProber(client, nil), GVR: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
-					Make: func(raw []byte, _ *compact.Meta, _ uint64) (runtime.Object, error) {
+					Make: func(raw []byte, _ *rawjson.Meta, _ uint64) (runtime.Object, error) {
 						o := &unstructured.Unstructured{}
 						return o, o.UnmarshalJSON(raw)
 					},

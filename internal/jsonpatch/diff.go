@@ -1,0 +1,122 @@
+// Package jsonpatch computes JSON Patches (RFC 6902) between two states of an object.
+package jsonpatch
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"maps"
+
+	"github.com/wI2L/jsondiff"
+
+	"github.com/watcherd/watcherd/pkg/rawjson"
+)
+
+// Diff returns the RFC 6902 JSON Patch from one JSON object to another, `[]` if they
+// are equal. The patch has add, remove and replace operations only. Numbers are
+// compared and written digit by digit, arrays are compared by index.
+func Diff(before, after []byte) ([]byte, error) {
+	if bytes.Equal(before, after) {
+		return []byte("[]"), nil
+	}
+	before, after = reduce(nil, nil, before, after)
+	patch, err := jsondiff.CompareJSON(before, after, jsondiff.UnmarshalFunc(unmarshalNumbers))
+	if err != nil {
+		return nil, fmt.Errorf("jsonpatch: patch: %w", err)
+	}
+	return appendPatch(nil, patch)
+}
+
+// appendPatch writes the members of an operation in the order of the RFC's examples:
+// op, path, value.
+func appendPatch(dst []byte, patch jsondiff.Patch) ([]byte, error) {
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false)
+	appendValue := func(v any) error {
+		text.Reset()
+		if err := enc.Encode(v); err != nil {
+			return fmt.Errorf("jsonpatch: patch: %w", err)
+		}
+		dst = append(dst, bytes.TrimSuffix(text.Bytes(), []byte("\n"))...)
+		return nil
+	}
+	dst = append(dst, '[')
+	for i, op := range patch {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, `{"op":"`...)
+		dst = append(dst, op.Type...)
+		dst = append(dst, `","path":`...)
+		if err := appendValue(op.Path); err != nil {
+			return nil, err
+		}
+		if op.Type != jsondiff.OperationRemove {
+			dst = append(dst, `,"value":`...)
+			if err := appendValue(op.Value); err != nil {
+				return nil, err
+			}
+		}
+		dst = append(dst, '}')
+	}
+	return append(dst, ']'), nil
+}
+
+// unmarshalNumbers keeps numbers as sent: a float64 would lose the last digits of a
+// large integer.
+func unmarshalNumbers(data []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	return d.Decode(v)
+}
+
+// reduce appends two JSON objects without the members whose bytes are equal in both,
+// at any depth of objects. Equal members are not part of a patch, so the patch between
+// the reduced objects is the patch between the originals. An update changes a small
+// part of an object, and decoding the rest is most of the work.
+func reduce(dstA, dstB, a, b []byte) (reducedA, reducedB []byte) {
+	before, after := maps.Collect(texts(a)), maps.Collect(texts(b))
+	dstA, dstB = append(dstA, '{'), append(dstB, '{')
+	startA, startB := len(dstA), len(dstB)
+	for key, value := range before {
+		other, kept := after[key]
+		delete(after, key)
+		if kept && bytes.Equal(value, other) {
+			continue
+		}
+		dstA = appendKey(dstA, startA, key)
+		if kept {
+			dstB = appendKey(dstB, startB, key)
+		}
+		if kept && value[0] == '{' && other[0] == '{' {
+			dstA, dstB = reduce(dstA, dstB, value, other)
+			continue
+		}
+		dstA, dstB = append(dstA, value...), append(dstB, other...)
+	}
+	for key, value := range after {
+		dstB = append(appendKey(dstB, startB, key), value...)
+	}
+	return append(dstA, '}'), append(dstB, '}')
+}
+
+// texts yields an object's members with copied keys.
+func texts(raw []byte) iter.Seq2[string, []byte] {
+	return func(yield func(string, []byte) bool) {
+		for key, value := range rawjson.Members(raw) {
+			if !yield(string(key), value) {
+				return
+			}
+		}
+	}
+}
+
+// appendKey appends a member's key, after a comma unless it is the first at start.
+func appendKey(dst []byte, start int, key string) []byte {
+	if len(dst) > start {
+		dst = append(dst, ',')
+	}
+	return append(rawjson.AppendString(dst, key), ':')
+}

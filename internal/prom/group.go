@@ -1,0 +1,100 @@
+// Package prom registers Prometheus collectors in groups, so that the owner of a group
+// can unregister all of it at once.
+package prom
+
+import (
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Group is a Registerer that remembers what was registered through it. It is safe for
+// concurrent use.
+type Group struct {
+	to prometheus.Registerer
+
+	mu      sync.Mutex
+	members map[string]prometheus.Collector // by the first of its descriptors
+}
+
+var _ prometheus.Registerer = (*Group)(nil)
+
+// NewGroup returns an empty group of collectors of a registerer; nil discards them.
+func NewGroup(to prometheus.Registerer) *Group {
+	return &Group{to: to, members: map[string]prometheus.Collector{}}
+}
+
+// Register implements prometheus.Registerer.
+func (g *Group) Register(c prometheus.Collector) error {
+	if g.to == nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.to.Register(c); err != nil {
+		return err
+	}
+	g.members[key(c)] = c
+	return nil
+}
+
+// RegisterAll registers all collectors, or none of them and returns the first error.
+func (g *Group) RegisterAll(cs ...prometheus.Collector) error {
+	for i, c := range cs {
+		if err := g.Register(c); err != nil {
+			for _, registered := range cs[:i] {
+				g.Unregister(registered)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// MustRegister implements prometheus.Registerer.
+func (g *Group) MustRegister(cs ...prometheus.Collector) {
+	if err := g.RegisterAll(cs...); err != nil {
+		panic(err)
+	}
+}
+
+// Unregister implements prometheus.Registerer.
+func (g *Group) Unregister(c prometheus.Collector) bool {
+	if g.to == nil {
+		return false
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.members, key(c))
+	return g.to.Unregister(c)
+}
+
+// Close unregisters every member. A nil group has none.
+func (g *Group) Close() {
+	if g == nil {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range g.members {
+		g.to.Unregister(c)
+	}
+	clear(g.members)
+}
+
+// key identifies a collector, also where a wrapped registerer makes another value of it.
+// A registry has each descriptor once.
+func key(c prometheus.Collector) string {
+	descs := make(chan *prometheus.Desc)
+	go func() {
+		defer close(descs)
+		c.Describe(descs)
+	}()
+	first := ""
+	for d := range descs {
+		if first == "" {
+			first = d.String()
+		}
+	}
+	return first
+}

@@ -1,0 +1,243 @@
+package redact
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	"github.com/watcherd/watcherd/pkg/rawjson"
+)
+
+// Edits removes and replaces values of objects before they are stored. Paths have the
+// syntax of rawjson.ParsePath.
+type Edits struct {
+	Drop   []string // values removed with their keys
+	Redact []string // values of any kind replaced by a keyed hash
+
+	// ExposeSecrets turns off the rules for core Secrets only.
+	ExposeSecrets bool
+}
+
+// appliedManifests returns the annotations in which tools store the manifest that they
+// applied, as text or compressed. The manifest repeats a Secret's values
+// (CVE-2019-10223, CVE-2019-17110 in kube-state-metrics) and every other value that a
+// watch redacts.
+func appliedManifests() []string {
+	return []string{
+		"kubectl.kubernetes.io/last-applied-configuration",
+		"kapp.k14s.io/original",
+		"objectset.rio.cattle.io/applied",
+		"banzaicloud.com/last-applied",
+	}
+}
+
+// DefaultEdits returns the edits of a watch that configures none.
+func DefaultEdits() Edits {
+	return Edits{Drop: []string{"metadata.managedFields"}}
+}
+
+// Validate returns a *field.Error for every invalid path, joined. Its Field is relative
+// to the watch or route: `drop[0]`.
+func (e Edits) Validate() error {
+	var errs []error
+	for _, list := range []struct {
+		key   string
+		paths []string
+	}{{"drop", e.Drop}, {"redact", e.Redact}} {
+		for i, p := range list.paths {
+			parsed, err := rawjson.ParsePath(p)
+			if err == nil && list.key == "drop" && parsed.Indexed() {
+				// Edits are applied again to their own result, in which the next item has the index.
+				err = fmt.Errorf("path %q drops an array item by index, which the next item then takes: drop all items with [*], or a key of each item", p)
+			}
+			if err != nil {
+				errs = append(errs, field.Invalid(field.NewPath(list.key).Index(i), p, err.Error()))
+			}
+		}
+	}
+	if len(errs) == 0 {
+		if _, err := rawjson.NewEditor(e.paths(nil)...); err != nil {
+			key, paths := "redact", e.Redact
+			if slices.ContainsFunc(e.Drop, func(p string) bool { return strings.Contains(p, "*") }) {
+				key, paths = "drop", e.Drop
+			}
+			errs = append(errs, field.Invalid(field.NewPath(key), paths, err.Error()))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Variant identifies the form in which the edits leave objects of a resource. The order
+// and spelling of the paths do not change it. It is empty for the default edits.
+func (e Edits) Variant(gr schema.GroupResource) string {
+	own, standard := e.canonical(gr), DefaultEdits().canonical(gr)
+	if own == standard {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(own))
+	return hex.EncodeToString(sum[:6])
+}
+
+func (e Edits) canonical(gr schema.GroupResource) string {
+	s := fmt.Sprintf("drop=%q redact=%q", canonicalPaths(e.Drop), canonicalPaths(e.Redact))
+	if e.ExposeSecrets && isSecrets(gr) {
+		s += " exposed"
+	}
+	return s
+}
+
+// Differ returns the configuration keys in which e and other differ for a resource.
+func (e Edits) Differ(other Edits, gr schema.GroupResource) (keys []string) {
+	if !slices.Equal(canonicalPaths(e.Drop), canonicalPaths(other.Drop)) {
+		keys = append(keys, "drop")
+	}
+	if !slices.Equal(canonicalPaths(e.Redact), canonicalPaths(other.Redact)) {
+		keys = append(keys, "redact")
+	}
+	if isSecrets(gr) && e.ExposeSecrets != other.ExposeSecrets {
+		keys = append(keys, "exposeSecrets")
+	}
+	return keys
+}
+
+func canonicalPaths(paths []string) []string {
+	out := make([]string, 0, len(paths))
+	for _, p := range paths {
+		if parsed, err := rawjson.ParsePath(p); err == nil {
+			p = parsed.String()
+		}
+		out = append(out, p)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// Fingerprint identifies the effective rules for a resource, built-in rules included.
+// It is never 0.
+func (e Edits) Fingerprint(gr schema.GroupResource) uint64 {
+	h := sha256.New()
+	for _, r := range e.effective(gr) {
+		fmt.Fprintf(h, "%q\n", r)
+	}
+	return binary.BigEndian.Uint64(h.Sum(nil)) | 1
+}
+
+// Tightens reports whether the edits hide values of a resource's objects that before
+// does not hide.
+func (e Edits) Tightens(gr schema.GroupResource, before Edits) bool {
+	known := before.effective(gr)
+	for _, r := range e.effective(gr) {
+		if !slices.Contains(known, r) {
+			return true
+		}
+	}
+	return false
+}
+
+// effective returns the rules for a resource as sorted text.
+func (e Edits) effective(gr schema.GroupResource) []string {
+	var list []string
+	for i, r := range e.rules(gr, nil) {
+		kind := "standard "
+		switch {
+		case i < len(e.Drop):
+			kind = "drop "
+		case i < len(e.Drop)+len(e.Redact):
+			kind = "redact "
+		}
+		list = append(list, kind+canonicalPaths([]string{r.Path})[0])
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// Union returns edits that hide every value that e or other hides.
+func (e Edits) Union(other Edits) Edits {
+	return Edits{
+		Drop:          canonicalPaths(slices.Concat(e.Drop, other.Drop)),
+		Redact:        canonicalPaths(slices.Concat(e.Redact, other.Redact)),
+		ExposeSecrets: e.ExposeSecrets && other.ExposeSecrets,
+	}
+}
+
+// minKey is the minimum length of a redaction key in bytes.
+const minKey = 16
+
+// Func compiles the edits for one resource. The function appends the edited JSON of
+// one object to dst and is safe for concurrent use. It fails if raw is not exactly one
+// JSON object.
+//
+// key is the secret of the keyed hashes: at least 16 random bytes. With another key
+// every redacted value appears to change.
+func (e Edits) Func(gvr schema.GroupVersionResource, key []byte) (func(dst, raw []byte) ([]byte, error), error) {
+	editor, err := e.Editor(gvr.GroupResource(), key)
+	if err != nil {
+		return nil, err
+	}
+	return editor.Append, nil
+}
+
+// Editor compiles the edits for one resource.
+func (e Edits) Editor(gr schema.GroupResource, key []byte) (*rawjson.Editor, error) {
+	if len(key) < minKey {
+		return nil, fmt.Errorf("redact: the redaction key has %d bytes, the minimum is %d", len(key), minKey)
+	}
+	editor, err := rawjson.NewEditor(e.rules(gr, newHasher(key))...)
+	if err != nil {
+		return nil, fmt.Errorf("redact: edits of %s: %w", gr, err)
+	}
+	return editor, nil
+}
+
+// RouteEditor compiles the edits of routes: the configured paths without the built-in
+// rules.
+func (e Edits) RouteEditor(key []byte) (*rawjson.Editor, error) {
+	editor, err := rawjson.NewEditor(e.paths(newHasher(key))...)
+	if err != nil {
+		return nil, fmt.Errorf("redact: edits of routes: %w", err)
+	}
+	return editor, nil
+}
+
+// rules returns the rules in order of precedence on one value. A drop precedes them
+// all.
+func (e Edits) rules(gr schema.GroupResource, h *hasher) []rawjson.Rule {
+	rules := e.paths(h)
+	if isSecrets(gr) {
+		if e.ExposeSecrets {
+			return rules
+		}
+		rules = append(rules,
+			rawjson.Rule{Path: "data[*]", Replace: h.replace},
+			rawjson.Rule{Path: "stringData[*]", Replace: h.replace},
+		)
+	}
+	for _, name := range appliedManifests() {
+		rules = append(rules, rawjson.Rule{Path: `metadata.annotations["` + name + `"]`, Replace: h.replace})
+	}
+	return append(rules, rawjson.Rule{Path: "metadata.annotations[*]", Replace: h.replaceManifests})
+}
+
+// paths returns the rules for the configured paths.
+func (e Edits) paths(h *hasher) []rawjson.Rule {
+	var rules []rawjson.Rule
+	for _, p := range e.Drop {
+		rules = append(rules, rawjson.Rule{Path: p})
+	}
+	for _, p := range e.Redact {
+		rules = append(rules, rawjson.Rule{Path: p, Replace: h.replace})
+	}
+	return rules
+}
+
+// isSecrets reports whether a resource is the core Secret.
+func isSecrets(gr schema.GroupResource) bool {
+	return gr.Group == "" && gr.Resource == "secrets"
+}

@@ -1,0 +1,102 @@
+package selector
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// Resource is a pattern of resource names in kubectl's spelling:
+//
+//	pods                          the resource pods of any group
+//	pods.v1, pods.v1., pods.      of the core group
+//	deployments.apps              of a group
+//	deployments.v1.apps           of a group and version
+//	*.apps, *.v1.apps             every resource of a group
+//	*                             every resource
+//
+// A second part in the form of a version (v1, v2beta1) is a version.
+type Resource struct {
+	resource string // empty: any
+	version  string // empty: any
+	group    string
+	anyGroup bool
+	rest     string // everything after the first dot: the group, unless it starts with a version
+}
+
+// version is the form of a Kubernetes API version.
+var version = regexp.MustCompile(`^v[0-9]+((alpha|beta)[0-9]+)?$`)
+
+// ParseResource parses a pattern.
+func ParseResource(s string) (Resource, error) {
+	resource, rest, dotted := strings.Cut(s, ".")
+	if resource == "" || strings.ContainsAny(s, " /?[]{}") || strings.Contains(s[1:], "*") || resource[0] == '*' && resource != "*" {
+		return Resource{}, fmt.Errorf("%q is not RESOURCE[.VERSION][.GROUP], *.GROUP or *", s)
+	}
+	p := Resource{resource: resource, anyGroup: !dotted, group: rest, rest: rest}
+	if resource == "*" {
+		p.resource = ""
+	}
+	if v, group, _ := strings.Cut(rest, "."); version.MatchString(v) {
+		p.version, p.group = v, group
+	}
+	p.group = strings.TrimSuffix(p.group, ".")
+	return p, nil
+}
+
+// Matches reports whether the pattern names r.
+func (p Resource) Matches(r event.Resource) bool {
+	return (p.resource == "" || p.resource == r.Resource) &&
+		(p.version == "" || p.version == r.Version) &&
+		(p.anyGroup || p.group == r.Group)
+}
+
+// Wildcard reports whether the pattern names every resource, or every one of a group.
+func (p Resource) Wildcard() bool { return p.resource == "" }
+
+// Bare reports whether the pattern names no group.
+func (p Resource) Bare() bool { return p.anyGroup }
+
+// Names reports whether the pattern may name gr in any version. A part in the form of a
+// version can also be the start of the group's name.
+func (p Resource) Names(gr schema.GroupResource) bool {
+	return (p.resource == "" || p.resource == gr.Resource) &&
+		(p.anyGroup || p.group == gr.Group || p.groupOfRest() == gr.Group)
+}
+
+// Version returns the version that the pattern names for a resource of group, or "".
+func (p Resource) Version(group string) string {
+	if p.version == "" || p.group != group {
+		return ""
+	}
+	return p.version
+}
+
+func (p Resource) groupOfRest() string { return strings.TrimSuffix(p.rest, ".") }
+
+// Shared returns a resource that both patterns name regardless of what the cluster
+// serves. Its name is * if they share every resource of a group, and its group is empty
+// if they share every resource of the cluster.
+func (p Resource) Shared(q Resource) (gr schema.GroupResource, ok bool) {
+	if p.resource == "" {
+		p, q = q, p // q is the wider one, if any is
+	}
+	gr = schema.GroupResource{Group: p.group, Resource: p.resource}
+	switch {
+	case p.resource == "" && q.resource == "":
+		gr.Resource = "*"
+		if p.anyGroup {
+			gr.Group = q.group
+		}
+		return gr, p.anyGroup || q.anyGroup || p.group == q.group
+	case q.resource == "" && q.anyGroup:
+		return gr, p.group != "events.k8s.io" || p.resource != "events"
+	case q.resource == "":
+		return gr, !p.anyGroup && p.group == q.group
+	}
+	return gr, p.resource == q.resource && p.anyGroup == q.anyGroup && p.group == q.group
+}

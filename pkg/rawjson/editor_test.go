@@ -1,0 +1,289 @@
+package rawjson
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// wrap replaces a value by an object that holds it, so that a test sees what a rule was given.
+func wrap(dst, value []byte) []byte {
+	return append(append(append(dst, `{"was":`...), value...), '}')
+}
+
+func stars(dst, _ []byte) []byte { return append(dst, `"***"`...) }
+
+func mustEditor(t testing.TB, rules ...Rule) *Editor {
+	t.Helper()
+	e, err := NewEditor(rules...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func TestEditor(t *testing.T) {
+	for _, test := range []struct {
+		raw, want string
+		rules     []Rule
+	}{
+		{`{"a":1,"b":2}`, `{"a":1,"b":2}`, nil},
+		{" {\"a\": [1 ,2]}\n", `{"a": [1 ,2]}`, nil},
+		{`{"a":1,"b":2,"c":3}`, `{"b":2,"c":3}`, []Rule{{Path: "a"}}},
+		{`{"a":1,"b":2,"c":3}`, `{"a":1,"c":3}`, []Rule{{Path: "b"}}},
+		{`{"a":1,"b":2,"c":3}`, `{"a":1,"b":2}`, []Rule{{Path: "c"}}},
+		{`{"a":1,"b":2,"c":3}`, `{"a":1}`, []Rule{{Path: "b"}, {Path: "c"}}},
+		{`{"a":1,"b":2,"c":3}`, `{}`, []Rule{{Path: "b"}, {Path: "c"}, {Path: "a"}}},
+		{`{"a":1,"b":2,"c":3}`, `{}`, []Rule{{Path: "*"}}},
+		{`{ "a" : 1 , "b" : 2 , "c" : 3 }`, `{ "a" : 1 }`, []Rule{{Path: "b"}, {Path: "c"}}},
+		{`{"a":{"b":{"c":1},"d":2}}`, `{"a":{"d":2}}`, []Rule{{Path: "a.b"}}},
+		{`{"a":[{"x":1,"y":2},{"y":3},4,[]]}`, `{"a":[{"x":1},{},4,[]]}`, []Rule{{Path: "a[*].y"}}},
+		{`{"a":[1,2,3]}`, `{"a":[1,3]}`, []Rule{{Path: "a[1]"}}},
+		{`{"a":[1,2,3]}`, `{"a":[2]}`, []Rule{{Path: "a[0]"}, {Path: "a[2]"}}},
+		{`{"a":[1,2,3]}`, `{"a":[]}`, []Rule{{Path: "a[*]"}}},
+		{`{"a":{"0":1}}`, `{"a":{"0":1}}`, []Rule{{Path: "a[0]"}}},
+		{`{"a":[1]}`, `{"a":[1]}`, []Rule{{Path: `a["0"]`}}},
+		{`{"a":1}`, `{"a":1}`, []Rule{{Path: "a.b.c"}}},
+		{`{"\u0061":{"b.c":"d"},"e":1}`, `{"\u0061":{},"e":1}`, []Rule{{Path: `a["b.c"]`}}},
+		{`{"a":1,"a":2,"b":3}`, `{"b":3}`, []Rule{{Path: "a"}}},
+		{`{"a":"x","b":[true,null]}`, `{"a":{"was":"x"},"b":{"was":[true,null]}}`, []Rule{{"a", wrap}, {"b", wrap}}},
+		{`{"data":{"p":"1","q":"2"}}`, `{"data":{"p":"***","q":"***"}}`, []Rule{{"data[*]", stars}}},
+		{`{"data":{"p":"1","q":"2"}}`, `{"data":{"p":"***","q":"***"}}`, []Rule{{"data.*", stars}}},
+		// A named step and a wildcard, in either order, and with more below.
+		{`{"data":{"p":"1","q":"2"}}`, `{"data":{"q":"***"}}`, []Rule{{"data[*]", stars}, {Path: "data.p"}}},
+		{`{"data":{"p":"1","q":"2"}}`, `{"data":{"q":"***"}}`, []Rule{{Path: "data.p"}, {"data[*]", stars}}},
+		{`{"a":{"p":{"x":1,"y":2},"q":{"x":3,"y":4}}}`, `{"a":{"p":{},"q":{"y":4}}}`, []Rule{{Path: "a.p.y"}, {Path: "a[*].x"}}},
+		{`{"a":[{"x":1,"y":2},{"x":3,"y":4}]}`, `{"a":[{},{"y":4}]}`, []Rule{{Path: "a[0].y"}, {Path: "a[*].x"}}},
+		// Outer over inner, drop over Replace, first over second.
+		{`{"a":{"b":1,"c":2}}`, `{"a":{"was":{"b":1,"c":2}}}`, []Rule{{Path: "a.b"}, {"a", wrap}}},
+		{`{"a":{"b":1,"c":2}}`, `{}`, []Rule{{"a.b", wrap}, {"a", wrap}, {Path: "a"}}},
+		{`{"a":1}`, `{"a":"***"}`, []Rule{{"a", stars}, {"a", wrap}}},
+		{`{"a":1}`, `{"a":"***"}`, []Rule{{"a", stars}, {"*", wrap}}},
+		{`{"a":1}`, `{"a":{"was":1}}`, []Rule{{"*", wrap}, {"a", stars}}},
+	} {
+		got, err := mustEditor(t, test.rules...).Append([]byte("kept"), []byte(test.raw))
+		if err != nil || string(got) != "kept"+test.want {
+			t.Errorf("%s with %v:\n got %s, %v\nwant kept%s", test.raw, paths(test.rules), got, err, test.want)
+		}
+	}
+}
+
+func paths(rules []Rule) []string {
+	var out []string
+	for _, r := range rules {
+		out = append(out, r.Path)
+	}
+	return out
+}
+
+func TestEditorRefuses(t *testing.T) {
+	e := mustEditor(t, Rule{Path: "a.b"}, Rule{Path: "c[*]"})
+	for _, raw := range []string{``, `[]`, `1`, `{`, `{"a":{"b":1}`, `{"a":{"b":}}`, `{"a":{"b":1,}}`, `{"a":{"b":1]}`, `{"c":[1}`, `{"c":[1,]}`, `{"c":[,]}`, `{}}`, `{} x`} {
+		got, err := e.Append([]byte("kept"), []byte(raw))
+		var syntax *SyntaxError
+		if !errors.As(err, &syntax) || string(got) != "kept" {
+			t.Errorf("%s: got %s, %v", raw, got, err)
+		}
+	}
+	for name, replace := range map[string]func(dst, value []byte) []byte{
+		"nothing":      func(dst, _ []byte) []byte { return dst },
+		"two values":   func(dst, _ []byte) []byte { return append(dst, "1 2"...) },
+		"no JSON":      func(dst, _ []byte) []byte { return append(dst, "x"...) },
+		"cuts off dst": func([]byte, []byte) []byte { return nil },
+	} {
+		if got, err := mustEditor(t, Rule{"a", replace}).Append(nil, []byte(`{"a":1}`)); !errors.Is(err, errReplacement) || len(got) != 0 {
+			t.Errorf("%s: got %s, %v", name, got, err)
+		}
+	}
+	if _, err := NewEditor(Rule{Path: "a..b"}); err == nil {
+		t.Error("took a path that is none")
+	}
+}
+
+func TestAppendTyped(t *testing.T) {
+	for raw, want := range map[string]string{
+		`{"metadata":{}}`: `{"kind":"Pod","apiVersion":"v1","metadata":{}}`,
+		`{}`:              `{"kind":"Pod","apiVersion":"v1"}`,
+		` { } `:           `{"kind":"Pod","apiVersion":"v1" }`,
+		`{"drop":1}`:      `{"kind":"Pod","apiVersion":"v1"}`,
+		`{"apiVersion":"v2","metadata":{},"drop":1}`: `{"kind":"Pod","apiVersion":"v2","metadata":{}}`,
+		`{"metadata":{},"kind":"Node"}`:              `{"apiVersion":"v1","metadata":{},"kind":"Node"}`,
+		`{"metadata":{"kind":"x","apiVersion":"y"}}`: `{"kind":"Pod","apiVersion":"v1","metadata":{"kind":"x","apiVersion":"y"}}`,
+	} {
+		got, err := mustEditor(t, Rule{Path: "drop"}).AppendTyped([]byte("kept"), []byte(raw), "v1", "Pod")
+		if err != nil || string(got) != "kept"+want {
+			t.Errorf("%s:\n got %s, %v\nwant kept%s", raw, got, err, want)
+		}
+	}
+	// An item of a list becomes, byte for byte, what the watch sends of the same object.
+	item := []byte(`{"metadata":{"name":"a"},"spec":{}}`)
+	watched := []byte(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"},"spec":{}}`)
+	if got, err := mustEditor(t).AppendTyped(nil, item, "v1", "Pod"); err != nil || !bytes.Equal(got, watched) {
+		t.Errorf("got %s, %v", got, err)
+	}
+	got, err := mustEditor(t).AppendTyped(nil, []byte(`{}`), "a/\"\\\x01ü\xff", "")
+	var decoded map[string]string
+	if err != nil || json.Unmarshal(got, &decoded) != nil || decoded["apiVersion"] != "a/\"\\\x01ü\ufffd" {
+		t.Errorf("got %s, %v", got, err)
+	}
+}
+
+// oracle applies rules to decoded JSON, rule by rule at each value, with none of the Editor's machinery.
+type oracle struct {
+	rules []Rule
+	paths []Path
+}
+
+var gone = new(int)
+
+func (o *oracle) edit(v any, at []step) any {
+	var replace func(dst, value []byte) []byte
+	for i, p := range o.paths {
+		if !matches(p, at) {
+			continue
+		}
+		if o.rules[i].Replace == nil {
+			return gone
+		}
+		if replace == nil {
+			replace = o.rules[i].Replace
+		}
+	}
+	if replace != nil {
+		text, err := json.Marshal(v)
+		if err != nil {
+			panic(err)
+		}
+		return decodeJSON(replace(nil, text))
+	}
+	switch v := v.(type) {
+	case map[string]any:
+		out := map[string]any{}
+		for k, x := range v {
+			if y := o.edit(x, append(slices.Clip(at), step{kind: stepKey, key: k})); y != any(gone) {
+				out[k] = y
+			}
+		}
+		return out
+	case []any:
+		out := []any{}
+		for i, x := range v {
+			if y := o.edit(x, append(slices.Clip(at), step{kind: stepIndex, index: i})); y != any(gone) {
+				out = append(out, y)
+			}
+		}
+		return out
+	}
+	return v
+}
+
+func matches(p Path, at []step) bool {
+	if len(p.steps) != len(at) {
+		return false
+	}
+	for i, s := range p.steps {
+		if s.kind != stepAny && s != at[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// decodeJSON decodes with numbers as they are written; nil if raw is not one JSON value.
+func decodeJSON(raw []byte) any {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	var v any
+	if d.Decode(&v) != nil {
+		return nil
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil
+	}
+	return v
+}
+
+func FuzzEditor(f *testing.F) {
+	f.Add([]byte(`{"metadata":{"managedFields":[{}],"annotations":{"a.b/c":"d"}},"spec":{"containers":[{"env":[{"name":"N","value":"v"}]}]}}`),
+		"metadata.managedFields\n"+`metadata.annotations["a.b/c"]`+"\n=spec.containers[*].env[*].value")
+	f.Add([]byte(`{"a":{"b":[1,{"c":2}],"\u0062":3},"b":null}`), "a.b\n=a[*]\na.b[1].c")
+	f.Add([]byte(`{ "a" : 1 , "b" : [ 1 , 2 ] }`), "*\n=b[0]")
+	f.Add([]byte(`{"a":[{"x":1,"y":2},{"x":3}]}`), "a[0].y\n=a[*].x")
+	f.Fuzz(func(t *testing.T, raw []byte, lines string) {
+		var o oracle
+		for line := range strings.SplitSeq(lines, "\n") {
+			r := Rule{Path: strings.TrimPrefix(line, "=")}
+			if r.Path != line {
+				r.Replace = wrap
+			}
+			if p, err := ParsePath(r.Path); err == nil {
+				o.rules, o.paths = append(o.rules, r), append(o.paths, p)
+			}
+		}
+		got, err := mustEditor(t, o.rules...).AppendTyped(nil, raw, "", "")
+		decoded, object := decodeJSON(raw).(map[string]any)
+		if (err == nil) != (object && json.Valid(raw)) {
+			t.Fatalf("%q: %v", raw, err)
+		}
+		if err != nil {
+			return
+		}
+		if want := o.edit(decoded, nil); !reflect.DeepEqual(decodeJSON(got), want) {
+			t.Errorf("%q with %q: got %s, want %v", raw, paths(o.rules), got, want)
+		}
+	})
+}
+
+// Wildcards beside named keys multiply what an editor has to know; it is refused before it is made.
+func TestTooManyWildcardsAreRefused(t *testing.T) {
+	var rules []Rule
+	for i := range 24 {
+		steps := slices.Repeat([]string{"*"}, 24)
+		steps[i] = "key"
+		rules = append(rules, Rule{Path: strings.Join(steps, ".")})
+	}
+	if _, err := NewEditor(rules...); err == nil || !strings.Contains(err.Error(), "wildcards") {
+		t.Errorf("error is %v", err)
+	}
+}
+
+func TestAppendAt(t *testing.T) {
+	e := mustEditor(t, Rule{Path: "a.drop"}, Rule{"a.hash", stars}, Rule{"b[*].v", stars}, Rule{"c[1].v", stars})
+	for _, test := range []struct {
+		tokens, value, want string
+		fate                Fate
+	}{
+		{"a x", `1`, `1`, Kept},
+		{"a", `{"drop":1,"hash":2,"x":3}`, `{"hash":"***","x":3}`, Kept},
+		{"a drop", `1`, ``, Dropped},
+		{"a drop deep er", `1`, ``, Dropped},
+		{"a hash", `{"x":1}`, `"***"`, Kept},
+		{"a hash x", `1`, ``, Unknown},
+		{"b -", `{"v":1}`, `{"v":"***"}`, Kept},
+		{"b 7 v", `1`, `"***"`, Kept},
+		{"c 7 v", `1`, ``, Unknown},
+		{"c x", `1`, `1`, Kept},
+		{"z y x", `[1]`, `[1]`, Kept},
+		{"a drop", ``, ``, Dropped},
+		{"a hash", ``, ``, Kept},
+	} {
+		var value []byte
+		if test.value != "" {
+			value = []byte(test.value)
+		}
+		out, fate, err := e.AppendAt([]byte("."), strings.Fields(test.tokens), value)
+		if err != nil || fate != test.fate || string(out) != "."+test.want {
+			t.Errorf("%s = %s: %s, fate %d, %v", test.tokens, test.value, out, fate, err)
+		}
+	}
+	for _, value := range []string{`{"drop"`, `1 2`, ``} {
+		if out, _, err := e.AppendAt([]byte("."), []string{"a"}, []byte(value)); err == nil || string(out) != "." {
+			t.Errorf("%q: %s, %v", value, out, err)
+		}
+	}
+}

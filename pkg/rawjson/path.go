@@ -1,0 +1,184 @@
+package rawjson
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Path names values in an object. It has the syntax of the configuration's `drop`,
+// `redact` and `changed`:
+//
+//	metadata.managedFields                     keys, separated by dots
+//	metadata.annotations["example.com/a.b"]    a key with dots or brackets; \" and \\ stand for " and \
+//	spec.containers[*].env[*].value            every item of an array
+//	data[*]  or  data.*                        every value of an object
+//	spec.containers[0].image                   one item of an array, counted from 0
+//
+// A step that does not fit the value, such as a key in an array, matches nothing. The
+// zero Path names nothing.
+type Path struct {
+	steps []step
+}
+
+type step struct {
+	kind  stepKind
+	key   string
+	index int
+}
+
+type stepKind uint8
+
+const (
+	stepKey stepKind = iota
+	stepIndex
+	stepAny
+)
+
+// ParsePath parses a path.
+func ParsePath(s string) (Path, error) {
+	var p Path
+	rest := s
+	for first := true; first || rest != ""; first = false {
+		st, after, err := parseStep(rest, first)
+		if err != nil {
+			return Path{}, fmt.Errorf("path %q at byte %d: %w", s, len(s)-len(rest), err)
+		}
+		p.steps = append(p.steps, st)
+		rest = after
+	}
+	return p, nil
+}
+
+func parseStep(s string, first bool) (step, string, error) {
+	if strings.HasPrefix(s, "[") {
+		return parseBracket(s[1:])
+	}
+	if !first {
+		if s[0] != '.' {
+			return step{}, "", fmt.Errorf("expected . or [, not %q", s[0])
+		}
+		s = s[1:]
+	}
+	end := strings.IndexAny(s, `.[]" `)
+	if end < 0 {
+		end = len(s)
+	}
+	key, rest := s[:end], s[end:]
+	switch {
+	case key == "":
+		return step{}, "", errors.New("a key is missing (write keys with dots as [\"key\"])")
+	case rest != "" && rest[0] != '.' && rest[0] != '[':
+		return step{}, "", fmt.Errorf("a key with %q must be written as [\"key\"]", rest[0])
+	case key == "*":
+		return step{kind: stepAny}, rest, nil
+	}
+	return step{kind: stepKey, key: key}, rest, nil
+}
+
+// parseBracket parses the part after an opening bracket.
+func parseBracket(s string) (step, string, error) {
+	if strings.HasPrefix(s, `"`) {
+		return parseQuoted(s[1:])
+	}
+	inside, rest, ok := strings.Cut(s, "]")
+	if !ok {
+		return step{}, "", errors.New("a closing ] is missing")
+	}
+	if inside == "*" {
+		return step{kind: stepAny}, rest, nil
+	}
+	index, err := strconv.ParseUint(inside, 10, 31)
+	if err != nil {
+		return step{}, "", fmt.Errorf(`[%s] is neither [*], a number nor ["key"]`, inside)
+	}
+	return step{kind: stepIndex, index: int(index)}, rest, nil
+}
+
+func parseQuoted(s string) (step, string, error) {
+	var key strings.Builder
+	for i := 0; i < len(s); i++ {
+		switch c := s[i]; c {
+		case '"':
+			if !strings.HasPrefix(s[i+1:], "]") {
+				return step{}, "", errors.New("a closing ] is missing")
+			}
+			return step{kind: stepKey, key: key.String()}, s[i+2:], nil
+		case '\\':
+			if i++; i == len(s) || s[i] != '"' && s[i] != '\\' {
+				return step{}, "", errors.New(`a backslash must be followed by " or \`)
+			}
+			key.WriteByte(s[i])
+		default:
+			key.WriteByte(c)
+		}
+	}
+	return step{}, "", errors.New(`a closing " is missing`)
+}
+
+var keyEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
+// String returns the canonical spelling of the path.
+func (p Path) String() string {
+	var b strings.Builder
+	for i, st := range p.steps {
+		switch st.kind {
+		case stepAny:
+			b.WriteString("[*]")
+		case stepIndex:
+			fmt.Fprintf(&b, "[%d]", st.index)
+		case stepKey:
+			if st.key == "" || st.key == "*" || strings.ContainsAny(st.key, `.[]"\ `) {
+				b.WriteString(`["` + keyEscapes.Replace(st.key) + `"]`)
+				continue
+			}
+			if i > 0 {
+				b.WriteByte('.')
+			}
+			b.WriteString(st.key)
+		}
+	}
+	return b.String()
+}
+
+// Covers reports whether p names a value that q names, or one that contains it.
+func (p Path) Covers(q Path) bool {
+	if len(p.steps) == 0 || len(p.steps) > len(q.steps) {
+		return false
+	}
+	for i, st := range p.steps {
+		if st.kind != stepAny && q.steps[i].kind != stepAny && st != q.steps[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Indexed reports whether p names an array item by index.
+func (p Path) Indexed() bool {
+	return slices.ContainsFunc(p.steps, func(st step) bool { return st.kind == stepIndex })
+}
+
+// Wildcard reports whether the path can name more than one value.
+func (p Path) Wildcard() bool {
+	return slices.ContainsFunc(p.steps, func(st step) bool { return st.kind == stepAny })
+}
+
+// Cut splits off the path's first step. ok is false if the path is empty.
+func (p Path) Cut() (first, rest Path, ok bool) {
+	if len(p.steps) == 0 {
+		return Path{}, Path{}, false
+	}
+	return Path{p.steps[:1]}, Path{p.steps[1:]}, true
+}
+
+// Key returns the key of the path's first step. ok is false if the path is empty or
+// starts with an index or a wildcard.
+func (p Path) Key() (key string, ok bool) {
+	if len(p.steps) == 0 || p.steps[0].kind != stepKey {
+		return "", false
+	}
+	return p.steps[0].key, true
+}
