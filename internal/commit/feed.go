@@ -290,7 +290,7 @@ func (h WatchRef) reads(namespace string) bool {
 	return ok
 }
 
-// covers reports whether the object belongs to the watch at all.
+// Covers reports whether the object belongs to the watch at all.
 func (h WatchRef) Covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool {
 	if o == nil || !h.reads(o.GetNamespace()) {
 		return false
@@ -356,7 +356,7 @@ func (s *Feed) AddWatch(h WatchRef) {
 	s.watches.Store(&hits)
 }
 
-// pinnedVersion is the version that a watch's pattern insists on for a resource that
+// PinnedVersion is the version that a watch's pattern insists on for a resource that
 // it means, "" if it leaves the choice to the cluster.
 func PinnedVersion(pattern, group string) string {
 	p, err := selector.ParseResource(pattern)
@@ -366,7 +366,7 @@ func PinnedVersion(pattern, group string) string {
 	return p.Version(group)
 }
 
-// keyOf is the informer's key of a watch for a resource in a namespace.
+// KeyOf is the informer's key of a watch for a resource in a namespace.
 func KeyOf(w *plan.Watch, gvr schema.GroupVersionResource, pinned, namespace string) dynamicfactory.Key {
 	variant := w.Edits.Variant(gvr.GroupResource())
 	if pinned != "" {

@@ -178,9 +178,9 @@ func (g *group) gap(s *Feed, at time.Time, gap *dynamicfactory.Gap, o *compact.O
 	return nil
 }
 
-// causeAudit is the cause of the gap that an audit's finding leaves.
+// CauseAudit is the cause of the gap that an audit's finding leaves.
 const CauseAudit = "consistencyCheck"
 
-// causeRemoved is the cause of the gap that is told to a sink that was not configured for
+// CauseRemoved is the cause of the gap that is told to a sink that was not configured for
 // a time.
 const CauseRemoved = "removed"

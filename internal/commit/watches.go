@@ -235,7 +235,7 @@ func (c *Committer) noteSelections(rules given) error {
 	return nil
 }
 
-// dueMeta and the name of a sink say that the sink begins with a snapshot, which has not
+// DueMeta and the name of a sink say that the sink begins with a snapshot, which has not
 // begun.
 const DueMeta = "snapshot-due/"
 

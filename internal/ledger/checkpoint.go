@@ -12,7 +12,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
-// checkpoint is how far a source has come.
+// Checkpoint is how far a source has come.
 type Checkpoint struct {
 	ResourceVersion string              `json:"resourceVersion"`
 	Synced          bool                `json:"synced"`
@@ -30,12 +30,12 @@ type Checkpoint struct {
 	Ahead map[string]string `json:"ahead,omitempty"`
 }
 
-// resumable reports whether the ledger and a watch from the version are everything.
+// Resumable reports whether the ledger and a watch from the version are everything.
 func (c Checkpoint) Resumable() bool {
 	return c.Synced && !c.Sweeping && c.Listing == nil && c.ResourceVersion != ""
 }
 
-// same reports whether both say the same, whenever they did.
+// Same reports whether both say the same, whenever they did.
 func (c Checkpoint) Same(other Checkpoint) bool {
 	if (c.Listing == nil) != (other.Listing == nil) || c.Listing != nil && *c.Listing != *other.Listing {
 		return false
@@ -43,7 +43,7 @@ func (c Checkpoint) Same(other Checkpoint) bool {
 	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && c.Form == other.Form && c.Gap == other.Gap && c.Forgot == other.Forgot && len(c.Ahead) == len(other.Ahead)
 }
 
-// listVersion is the version whose list shows everything that is recorded, and of
+// ListVersion is the version whose list shows everything that is recorded, and of
 // which everything is recorded after it: a list, in contrast to a watch, does not send
 // again what has been recorded of a version that may not be complete.
 func (c Checkpoint) ListVersion() string {
@@ -57,7 +57,7 @@ func (c Checkpoint) ListVersion() string {
 	}
 }
 
-// recordedUpTo is the newest version of which anything is recorded.
+// RecordedUpTo is the newest version of which anything is recorded.
 func (c Checkpoint) RecordedUpTo() string {
 	newest := Later(c.ResourceVersion, c.Recorded)
 	if c.Listing != nil {
@@ -66,7 +66,7 @@ func (c Checkpoint) RecordedUpTo() string {
 	return newest
 }
 
-// later returns b if it is certainly later than a, or a is none.
+// Later returns b if it is certainly later than a, or a is none.
 func Later(a, b string) string {
 	if a == "" || Newer(b, a) {
 		return b
@@ -84,7 +84,7 @@ func EncodeCheckpoint(c Checkpoint) []byte {
 	return b
 }
 
-// checkpoint returns a source's checkpoint; ok is false if there is none. A damaged
+// Checkpoint returns a source's checkpoint; ok is false if there is none. A damaged
 // one is outbox.ErrUnreadable.
 func (l *Ledger) Checkpoint(sourceID string) (c Checkpoint, ok bool, err error) {
 	b, ok, err := l.store.Meta(CheckpointMeta(sourceID))
@@ -102,14 +102,14 @@ func (l *Ledger) Checkpoint(sourceID string) (c Checkpoint, ok bool, err error) 
 	return c, true, nil
 }
 
-// listing marks a list in a checkpoint: a start that finds it begins with the list of
+// Listing marks a list in a checkpoint: a start that finds it begins with the list of
 // that version.
 type Listing struct {
 	ResourceVersion string `json:"resourceVersion"`
 	Rewound         bool   `json:"rewound,omitempty"` // it is the first after a rollback
 }
 
-// newer reports whether version a is certainly later than b.
+// Newer reports whether version a is certainly later than b.
 func Newer(a, b string) bool {
 	c, err := resourceversion.CompareResourceVersion(a, b)
 	return err == nil && c > 0

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// scrubMeta is where the store keeps how far the rewriting of its contents has come.
+// ScrubMeta is where the store keeps how far the rewriting of its contents has come.
 const ScrubMeta = "scrub"
 
 // scrubState is a scrub: the task to rewrite what the store holds of some resources as
@@ -44,6 +44,6 @@ func (s Scrub) Encode() []byte {
 	return b
 }
 
-// acceptedMeta is where the store keeps the edits of the configuration that was
+// AcceptedMeta is where the store keeps the edits of the configuration that was
 // applied last.
 const AcceptedMeta = "edits"

@@ -29,7 +29,7 @@ func New(store Store, dicts *compact.Dictionaries) *Ledger {
 	return &Ledger{store, compact.NewCodec(dicts)}
 }
 
-// state returns a committed entry of the ledger, nil if there is none. The error is
+// State returns a committed entry of the ledger, nil if there is none. The error is
 // outbox.ErrUnreadable if the entry is damaged, any other is an [ErrStore].
 func (l *Ledger) State(partition, key string) (*compact.Object, error) {
 	value, ok, err := l.store.State(partition, key, nil)
@@ -53,7 +53,7 @@ func (l *Ledger) decode(partition, key string, value []byte) (*compact.Object, e
 	return o, nil
 }
 
-// empty reports whether a partition has no committed entry whose key begins with prefix.
+// Empty reports whether a partition has no committed entry whose key begins with prefix.
 func (l *Ledger) Empty(partition, prefix string) (bool, error) {
 	errFound := errors.New("found one")
 	err := l.store.ScanStateAfter(partition, prefix, "", func(string, []byte) error { return errFound })
@@ -66,10 +66,10 @@ func (l *Ledger) Empty(partition, prefix string) (bool, error) {
 	return true, nil
 }
 
-// errEnough ends a scan that is gone on with later.
+// ErrEnough ends a scan that is gone on with later.
 var ErrEnough = errors.New("enough for now")
 
-// scan calls fn for the committed entries of a partition whose keys begin with prefix and
+// Scan calls fn for the committed entries of a partition whose keys begin with prefix and
 // sort after a key, in their order. Damaged entries are left out; the error then is
 // outbox.ErrUnreadable, and may be errEnough as well.
 func (l *Ledger) Scan(partition, prefix, after string, fn func(key string, o *compact.Object) error) error {
@@ -99,7 +99,7 @@ func IgnoreUnreadable(err error) error {
 // the process has to end.
 var ErrStore = errors.New("the store failed")
 
-// feedIDs are the IDs of feeds in which keys of the store end that begin with prefix. The
+// FeedIDs are the IDs of feeds in which keys of the store end that begin with prefix. The
 // prefix ends in the ID of a feed of all namespaces.
 func (l *Ledger) FeedIDs(prefix string) (map[string]bool, error) {
 	skip := strings.IndexByte(prefix, '/') + 1
@@ -122,7 +122,7 @@ type Writer interface {
 	Commit(b *outbox.Batch) error
 }
 
-// putMeta makes one value durable.
+// PutMeta makes one value durable.
 func PutMeta(store Writer, key string, value []byte) error {
 	b := store.NewBatch()
 	defer b.Discard()

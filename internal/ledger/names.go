@@ -14,7 +14,7 @@ import (
 // part in either: the version that the cluster prefers, and the edits. Those make up
 // the form in which states are recorded; see rerecord.go.
 
-// scopeOf is what makes a feed's content differ from the default one. It begins the
+// ScopeOf is what makes a feed's content differ from the default one. It begins the
 // version parts of event IDs. pinned is the version that a watch names, if any.
 func ScopeOf(pinned, labelSelector, fieldSelector string) string {
 	scope := ""
@@ -31,7 +31,7 @@ func ScopeOf(pinned, labelSelector, fieldSelector string) string {
 // belong to. Two running sources share one only if their namespaces differ.
 func Partition(gr schema.GroupResource, scope string) string { return gr.String() + scope }
 
-// splitPartition is the inverse of partitionOf.
+// SplitPartition is the inverse of partitionOf.
 func SplitPartition(partition string) (gr schema.GroupResource, scope string) {
 	name := partition
 	if i := strings.IndexAny(partition, "@|"); i >= 0 {

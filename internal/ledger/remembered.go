@@ -23,7 +23,7 @@ const (
 	ClusterMeta    = "cluster-uid"
 )
 
-// loadDictionaries returns the dictionaries of earlier lives. A new one is
+// LoadDictionaries returns the dictionaries of earlier lives. A new one is
 // durable before anything is compressed with it.
 func LoadDictionaries(store *outbox.Store) (*compact.Dictionaries, error) {
 	dicts := compact.NewDictionaries(func(id uint32, content []byte) error {
@@ -44,7 +44,7 @@ func LoadDictionaries(store *outbox.Store) (*compact.Dictionaries, error) {
 
 func DictionaryKey(id uint32) string { return DictionaryMeta + strconv.FormatUint(uint64(id), 10) }
 
-// loadRedactKey returns the key of the hashes that stand for redacted values. It
+// LoadRedactKey returns the key of the hashes that stand for redacted values. It
 // is made once for a store: a value's hash must stay the same, or every restart
 // would look like a change.
 func LoadRedactKey(store *outbox.Store) ([]byte, error) {

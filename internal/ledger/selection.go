@@ -19,7 +19,7 @@ import (
 // source that has been stopped stays, as nothing of its objects is recorded without it.
 const selectedMeta = "selected/"
 
-// selected are the rules by which a watch was given the objects of a source.
+// Selected are the rules by which a watch was given the objects of a source.
 type Selected struct {
 	Resource   event.Resource `json:"resource"`
 	Namespaces []string       `json:"namespaces,omitempty"` // none: all
@@ -31,7 +31,7 @@ type Selected struct {
 	Owed bool `json:"owed,omitempty"`
 }
 
-// same reports whether both select the same, in whatever version of the resource.
+// Same reports whether both select the same, in whatever version of the resource.
 func (s Selected) Same(other Selected) bool {
 	s.Resource = other.Resource
 	return reflect.DeepEqual(s, other)
@@ -48,10 +48,10 @@ func (s Selected) Put(b *outbox.Batch, watch, id string) {
 
 func SelectionKey(watch, id string) string { return selectedMeta + watch + "/" + id }
 
-// selections are the rules of watches, by id of the source and name of the watch.
+// Selections are the rules of watches, by id of the source and name of the watch.
 type Selections map[string]map[string]Selected
 
-// selections returns the rules by which watches were given objects.
+// Selections returns the rules by which watches were given objects.
 func (l *Ledger) Selections() (Selections, error) {
 	all := Selections{}
 	err := l.store.ScanMeta(selectedMeta, func(key string, value []byte) error {

@@ -1,4 +1,4 @@
-// Package record is the durable form of an event: what the feed writes to the
+// Package record is the durable form of an event: what the committer writes to the
 // event log and what delivery, replay and the event stream read back.
 //
 // Bodies stay compressed as the informer's cache holds them; they are inflated

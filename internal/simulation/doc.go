@@ -1,7 +1,7 @@
 // Package simulation tests the pipeline from the API server to the sinks as a
 // whole, on fake time, in memory.
 //
-// A history is a seed. It drives a fake API server, the real factory, feed, store and
+// A history is a seed. It drives a fake API server, the real factory, pipeline, store and
 // delivery, and sinks that fail, through about a hundred random steps: writes, lost
 // connections, compactions, refused requests, outages, reloads, relabelled
 // namespaces, a full disk, starts without discovery, stops, and kills amid any of these. A

@@ -1,5 +1,5 @@
 // Package status is what an operator asks of a running daemon, as values: what the
-// feed, the store and the rest fill in, what the admin listener serves, and what
+// pipeline, the store and the rest fill in, what the admin listener serves, and what
 // `watcherd status` prints.
 //
 // [Status.Checks] is the one place that judges: each part is healthy,
