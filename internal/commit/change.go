@@ -10,7 +10,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
-// change is one thing for the committer to do. Changes of one source arrive in
+// change is one thing for the committer to do. Changes of one feed arrive in
 // the order in which its informer made them.
 type change interface {
 	// process decides what the change means and adds its consequences to the batch.
@@ -19,7 +19,7 @@ type change interface {
 
 // sighting is what a notification about an object says.
 type sighting struct {
-	src     *Feed
+	feed    *Feed
 	obj     *compact.Object // the state after the change; in a deletion the last one known
 	unknown bool            // a deletion found by comparison
 	at      time.Time       // when it was observed
@@ -34,21 +34,21 @@ type (
 	// objectSeen is an object that exists: added, updated, or found by a list.
 	objectSeen struct {
 		sighting
-		old     *compact.Object // in an update the state before, which this source had recorded
+		old     *compact.Object // in an update the state before, which this feed had recorded
 		initial bool            // part of the informer's initial list
 	}
 	// objectGone is an object that exists no more.
 	objectGone struct{ sighting }
-	// feedSynced is the end of a source's initial list: all of it was handed over before.
+	// feedSynced is the end of a feed's initial list: all of it was handed over before.
 	feedSynced struct {
-		src *Feed
-		at  time.Time
+		feed *Feed
+		at   time.Time
 	}
 	// gapFound is a loss of history.
 	gapFound struct {
-		src *Feed
-		gap *dynamicfactory.Gap
-		at  time.Time
+		feed *Feed
+		gap  *dynamicfactory.Gap
+		at   time.Time
 	}
 	// namespaceSeen is a namespace as it is now.
 	namespaceSeen struct {
@@ -72,28 +72,28 @@ type (
 // handler hands an informer's notifications to the committer. It blocks when the
 // committer is behind; the factory's window then stops the watch.
 type handler struct {
-	src *Feed
-	c   *Committer
+	feed *Feed
+	c    *Committer
 }
 
 // Handler hands what the feed's informer reports to the committer.
 func (c *Committer) Handler(s *Feed) cache.ResourceEventHandler { return handler{s, c} }
 
 // Synced tells the committer that the informer's initial list has been handed over.
-func (c *Committer) Synced(s *Feed) { c.send(s.stopped, &feedSynced{src: s, at: c.cfg.Now()}) }
+func (c *Committer) Synced(s *Feed) { c.send(s.stopped, &feedSynced{feed: s, at: c.cfg.Now()}) }
 
 // HistoryLost tells the committer of a loss of history.
 func (c *Committer) HistoryLost(s *Feed, gap dynamicfactory.Gap) {
-	c.send(s.stopped, &gapFound{src: s, gap: &gap, at: c.cfg.Now()})
+	c.send(s.stopped, &gapFound{feed: s, gap: &gap, at: c.cfg.Now()})
 }
 
 func (h handler) send(c change) {
-	<-h.src.ready
-	h.c.send(h.src.stopped, c)
+	<-h.feed.ready
+	h.c.send(h.feed.stopped, c)
 }
 
 func (h handler) sighting(o *compact.Object) sighting {
-	return sighting{src: h.src, obj: o, at: h.c.cfg.Now()}
+	return sighting{feed: h.feed, obj: o, at: h.c.cfg.Now()}
 }
 
 var _ cache.ResourceEventHandler = handler{}
@@ -173,10 +173,13 @@ func (h *NamespaceHandler) handle(obj any, what func(*compact.Object, time.Time)
 	}
 }
 
+// OnAdd implements cache.ResourceEventHandler.
 func (h *NamespaceHandler) OnAdd(obj any, _ bool) { h.handle(obj, seenNamespace) }
 
+// OnUpdate implements cache.ResourceEventHandler.
 func (h *NamespaceHandler) OnUpdate(_, obj any) { h.handle(obj, seenNamespace) }
 
+// OnDelete implements cache.ResourceEventHandler.
 func (h *NamespaceHandler) OnDelete(obj any) { h.handle(obj, goneNamespace) }
 
 func seenNamespace(o *compact.Object, at time.Time) change { return &namespaceSeen{o, at} }

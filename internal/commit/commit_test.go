@@ -180,25 +180,25 @@ func (r *rig) now(c change) change {
 }
 
 func addedTo(s *Feed, o *compact.Object) *objectSeen {
-	return &objectSeen{sighting: sighting{src: s, obj: o}}
+	return &objectSeen{sighting: sighting{feed: s, obj: o}}
 }
 
 func updatedIn(s *Feed, o, old *compact.Object) *objectSeen {
-	return &objectSeen{sighting: sighting{src: s, obj: o}, old: old}
+	return &objectSeen{sighting: sighting{feed: s, obj: o}, old: old}
 }
 
 // listedBy is of the source's first list.
 func listedBy(s *Feed, o *compact.Object) *objectSeen {
-	return &objectSeen{sighting: sighting{src: s, obj: o}, initial: true}
+	return &objectSeen{sighting: sighting{feed: s, obj: o}, initial: true}
 }
 
 func deletedFrom(s *Feed, o *compact.Object) *objectGone {
-	return &objectGone{sighting{src: s, obj: o}}
+	return &objectGone{sighting{feed: s, obj: o}}
 }
 
 // missingFrom is a deletion that a comparison found.
 func missingFrom(s *Feed, o *compact.Object) *objectGone {
-	return &objectGone{sighting{src: s, obj: o, unknown: true}}
+	return &objectGone{sighting{feed: s, obj: o, unknown: true}}
 }
 
 // step commits one group.

@@ -26,7 +26,7 @@ const (
 	// objects how much memory a group takes.
 	maxGroup = 512
 
-	// checkpointInterval is how often an idle source's checkpoint is written.
+	// checkpointInterval is how often an idle feed's checkpoint is written.
 	// Bookmarks come about once a minute.
 	checkpointInterval = 10 * time.Second
 )
@@ -233,7 +233,7 @@ func (c *Committer) drain(g *group) error {
 type group struct {
 	c       *Committer
 	changes []change
-	touched map[*Feed]struct{} // sources whose checkpoint may have moved
+	touched map[*Feed]struct{} // feeds whose checkpoint may have moved
 	waiters []chan<- struct{}
 
 	jobs     []job // work of many objects, in turns; they outlive the group
@@ -343,8 +343,8 @@ func (g *group) work() error {
 	return err
 }
 
-// putCheckpoints adds the versions from which the touched sources can resume once
-// this group is durable. A source that found nothing has no version yet; that it
+// putCheckpoints adds the versions from which the touched feeds can resume once
+// this group is durable. A feed that found nothing has no version yet; that it
 // has looked is remembered all the same.
 func (g *group) putCheckpoints() error {
 	for s := range g.touched {
@@ -463,7 +463,7 @@ func (c *Committer) Flush() {
 }
 
 // send hands a change to the committer. Once stopped is closed, or after the
-// committer has ended, it drops the change: nothing later of its source is committed
+// committer has ended, it drops the change: nothing later of its feed is committed
 // then, and both are read again by whoever resumes from what is.
 func (c *Committer) send(stopped <-chan struct{}, x change) {
 	select {

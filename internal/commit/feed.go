@@ -181,20 +181,20 @@ const (
 	warm                // the ledger's objects, at resume's version
 )
 
-// list is a list that a source's objects come from. Its mark is in the checkpoint as
+// list is a list that a feed's objects come from. Its mark is in the checkpoint as
 // long as only a part of it is committed.
 type list struct {
 	mark *ledger.Listing
 	end  uint64 // the position of its last object
 }
 
-// hit is a watch that a source feeds.
+// WatchRef is a watch that a feed feeds.
 type WatchRef struct {
 	Watch      *plan.Watch
 	namespaces map[string]struct{} // nil: all
 }
 
-// newHit is a watch by its rules.
+// NewWatchRef is a watch by its rules.
 func NewWatchRef(w *plan.Watch) WatchRef {
 	h := WatchRef{Watch: w}
 	if len(w.Namespaces) > 0 {
@@ -208,7 +208,7 @@ func NewWatchRef(w *plan.Watch) WatchRef {
 
 func (h WatchRef) sameWatch(other WatchRef) bool { return h.Watch.Name == other.Watch.Name }
 
-// hit is the source's watch of that name.
+// WatchNamed is the feed's watch of that name.
 func (s *Feed) WatchNamed(watch string) (h WatchRef, ok bool) {
 	for _, h := range s.Watches() {
 		if h.Watch.Name == watch {
@@ -218,7 +218,7 @@ func (s *Feed) WatchNamed(watch string) (h WatchRef, ok bool) {
 	return h, false
 }
 
-// isRecorded reports whether the object's state belongs to history that another source
+// isRecorded reports whether the object's state belongs to history that another feed
 // has recorded.
 func (s *Feed) isRecorded(o *compact.Object) bool {
 	version := ledger.Later(s.ahead[o.GetNamespace()], s.ahead[""])
@@ -238,7 +238,7 @@ func (s *Feed) recorded(complete string) string {
 	return version
 }
 
-// caughtUp reports whether the source has come as far as all that it has taken over.
+// caughtUp reports whether the feed has come as far as all that it has taken over.
 func (s *Feed) caughtUp(version string) bool {
 	for _, v := range s.ahead {
 		if ledger.Newer(v, version) {
@@ -248,7 +248,7 @@ func (s *Feed) caughtUp(version string) bool {
 	return s.synced
 }
 
-// ended reports whether the owner has stopped the source.
+// ended reports whether the owner has stopped the feed.
 func (s *Feed) ended() bool { return isClosed(s.stopped) }
 
 func isClosed(c <-chan struct{}) bool {
@@ -260,7 +260,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// logger returns l with what names the source to people.
+// logger returns l with what names the feed to people.
 func (s *Feed) logger(l *slog.Logger) *slog.Logger {
 	l = l.With("resource", s.Resource.String())
 	if s.Key.Namespace != "" {
@@ -327,7 +327,7 @@ func (h WatchRef) selection(t event.Type, before, after *compact.Object, nsLabel
 	return event.Inside, true
 }
 
-// statePrefix begins the keys of the ledger entries in the source's scope.
+// KeyPrefix begins the keys of the ledger entries in the feed's scope.
 func (s *Identity) KeyPrefix() string {
 	if s.Key.Namespace == "" {
 		return ""
@@ -344,7 +344,7 @@ func (s *Feed) idScope() string {
 	return s.Scope + "#" + strconv.Itoa(s.epoch)
 }
 
-// addHit adds a watch to the source, once. Only for sources that do not run yet.
+// AddWatch adds a watch to a feed that does not run, once.
 func (s *Feed) AddWatch(h WatchRef) {
 	hits := s.Watches()
 	for _, known := range hits {
@@ -378,7 +378,7 @@ func KeyOf(w *plan.Watch, gvr schema.GroupVersionResource, pinned, namespace str
 	}
 }
 
-// formOf is the form in which a source records states: the API version, and what the
+// formOf is the form in which a feed records states: the API version, and what the
 // watches' edits leave.
 func formOf(w *plan.Watch, gvr schema.GroupVersionResource) string {
 	form := gvr.Version

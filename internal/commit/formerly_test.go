@@ -16,7 +16,7 @@ func TestEventsOfRecordedStatesAreEdited(t *testing.T) {
 	for name, make := range map[string]func(r *rig, s *Feed){
 		"a deletion that the first list shows": func(r *rig, s *Feed) {
 			s.listed = map[uint64]struct{}{}
-			r.commit(&feedSynced{src: s})
+			r.commit(&feedSynced{feed: s})
 		},
 		"a namespace gets other labels": func(r *rig, s *Feed) {
 			r.running = append(r.running, s)
@@ -36,7 +36,7 @@ func TestEventsOfRecordedStatesAreEdited(t *testing.T) {
 			if err != nil {
 				r.Fatal(err)
 			}
-			Barrier{r.group}.add(&Farewell{src: former, notify: make(chan struct{}, 1)})
+			Barrier{r.group}.add(&Farewell{feed: former, notify: make(chan struct{}, 1)})
 			r.commit()
 		},
 	} {

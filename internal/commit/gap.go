@@ -22,7 +22,7 @@ const quietGap = 5 * time.Minute
 // process notes a loss of history. It may come before changes that the informer
 // handed over earlier, so that it is taken up with the list that makes up for it.
 func (c *gapFound) process(g *group) error {
-	s := c.src
+	s := c.feed
 	if c.gap.Name != "" { // it concerns one object, and no list makes up for it
 		return g.gap(s, c.at, c.gap, nil)
 	}
@@ -37,7 +37,7 @@ func (c *gapFound) process(g *group) error {
 // takeUp begins the gaps of the list that a change belongs to. The change has the
 // position p, or is one of a list's that have none of their own.
 func (g *group) takeUp(c *sighting, p uint64, ofList bool) error {
-	s := c.src
+	s := c.feed
 	if s.open != nil && !ofList && p > s.open.Position && s.listed == nil {
 		g.unharmed(s)
 	}
@@ -102,7 +102,7 @@ func (g *group) unharmed(s *Feed) {
 	s.open = nil
 }
 
-// report logs a gap and delivers it to every watch of the source.
+// report logs a gap and delivers it to every watch of the feed.
 func (g *group) report(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 	s.open = nil
 	s.Log.Warn("history was lost: what happened in between was not observed, the final states are delivered",
@@ -140,7 +140,7 @@ func (q *quietGaps) log(l *slog.Logger) {
 	clear(q.resources)
 }
 
-// gap delivers a gap to every watch of the source; one that concerns an object o, to
+// gap delivers a gap to every watch of the feed; one that concerns an object o, to
 // those that cover it.
 func (g *group) gap(s *Feed, at time.Time, gap *dynamicfactory.Gap, o *compact.Object) error {
 	namespace, name := gap.Namespace, gap.Name

@@ -17,7 +17,7 @@ func TestGapWaitsForItsList(t *testing.T) {
 	r.commit(addedTo(s, r.object("a", "u1", "6").WithPosition(1)))
 	before := r.expect("added a u1 6")[0]
 	r.commit(
-		&gapFound{src: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "7", To: "6", Position: 3}},
+		&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "7", To: "6", Position: 3}},
 		updatedIn(s, r.object("a", "u1", "7").WithPosition(2), nil),
 	)
 	r.expect("updated a u1 7")
@@ -51,7 +51,7 @@ func TestGapOfAnUnknownStretch(t *testing.T) {
 			if tc.blind >= 0 {
 				gap.FromTime = now.Add(-tc.blind)
 			}
-			r.commit(&gapFound{src: s, gap: gap}, updatedIn(s, r.object("a", "u1", tc.listed).WithPosition(2), nil))
+			r.commit(&gapFound{feed: s, gap: gap}, updatedIn(s, r.object("a", "u1", tc.listed).WithPosition(2), nil))
 			events := r.expect(tc.want...)
 			if len(events) > 0 {
 				g := events[0].Gap
@@ -100,12 +100,12 @@ func TestUnreadableObjectLeavesAnOpenGap(t *testing.T) {
 	r.commit(addedTo(s, r.object("a", "u1", "1").WithPosition(1)))
 	r.expect("added a u1 1")
 	r.commit(
-		&gapFound{src: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9", FromTime: now, ToTime: now, Position: 3}},
+		&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9", FromTime: now, ToTime: now, Position: 3}},
 		addedTo(s, r.object("b", "u2", "1").WithPosition(2)),
 	)
 	r.expect("added b u2 1")
 	s.open, s.pending = s.pending[0], nil // its list is being taken in
-	r.commit(&gapFound{src: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseUnreadable, Namespace: "ns", Name: "x", To: "8", FromTime: now, ToTime: now}})
+	r.commit(&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseUnreadable, Namespace: "ns", Name: "x", To: "8", FromTime: now, ToTime: now}})
 	r.expect("gap x  ")
 	r.commit(updatedIn(s, r.object("a", "u1", "5").WithPosition(3), nil))
 	r.expect("gap   ", "updated a u1 5")
@@ -117,7 +117,7 @@ func TestGapsOfNamespaces(t *testing.T) {
 	r := newRig(t, disk(), podWatch())
 	for _, ns := range []string{"a", "b"} {
 		s := r.feedIn(pods, ns)
-		r.commit(&gapFound{src: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9"}})
+		r.commit(&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9"}})
 	}
 	gaps := r.events()
 	if len(gaps) != 2 || gaps[0].ID == gaps[1].ID {

@@ -11,7 +11,7 @@ import (
 )
 
 // HandOverCheckpoints keeps the checkpoints of a partition true: at any time they
-// belong to sources that do not overlap, or an old one might be resumed from
+// belong to feeds that do not overlap, or an old one might be resumed from
 // although the ledger has moved on. active are the IDs of the feeds that run from now on.
 func (c *Committer) HandOverCheckpoints(start []*Feed, active map[string]bool) error {
 	b := c.store.NewBatch()
@@ -38,7 +38,7 @@ func (c *Committer) HandOverCheckpoints(start []*Feed, active map[string]bool) e
 	return nil
 }
 
-// gather gives a source that is wider than others were before what they had recorded:
+// gather gives a feed that is wider than others were before what they had recorded:
 // a list of the oldest version that one of them was at, the watch from there, and how
 // far each of them was ahead of it. Where one had recorded a part of a list again, that
 // is not known, and the list is of the newest version: if it shows a difference, there is a

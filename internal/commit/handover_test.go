@@ -123,7 +123,7 @@ func TestUnreadablePositionIsHandedOver(t *testing.T) {
 			if err := r.c.Prepare(s); err != nil {
 				t.Fatal(err)
 			}
-			r.commit(&feedSynced{src: s})
+			r.commit(&feedSynced{feed: s})
 			if gaps := r.events(); len(gaps) != 1 || gaps[0].Type != event.Gap || gaps[0].Gap.Cause != dynamicfactory.CauseUnreadable {
 				t.Errorf("the gaps are %v", gaps)
 			}

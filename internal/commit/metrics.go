@@ -67,12 +67,12 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return m
 }
 
-// observed is the counter of a source's notifications.
+// observed is the counter of a feed's notifications.
 func (m *metrics) observed(s *Feed) prometheus.Counter {
 	return m.observedTotal.WithLabelValues(s.Key.GVR.GroupResource().String())
 }
 
-// repaired is the counter of what audits found in a source.
+// repaired is the counter of what audits found in a feed.
 func (m *metrics) repaired(s *Feed) prometheus.Counter {
 	return m.repairsTotal.WithLabelValues(s.Key.GVR.GroupResource().String())
 }
@@ -85,7 +85,7 @@ func (m *metrics) stale(s *Feed) {
 // gapCauses are those of the factory's gaps, and the audit's.
 var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRollback, dynamicfactory.CauseUnreadable, CauseAudit, CauseRemoved}
 
-// feeds notes that a source feeds a watch. Series begin at zero, so that their
+// feeds notes that a feed feeds a watch. Series begin at zero, so that their
 // first increase is one.
 func (m *metrics) feeds(watch string, s *Feed) {
 	for _, cause := range gapCauses {

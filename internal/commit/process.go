@@ -26,16 +26,16 @@ func (c *barrier) process(g *group) error {
 }
 
 func (c *objectSeen) process(g *group) error {
-	if err := g.seen(&c.sighting, c.initial && c.src.start == warm); err != nil {
+	if err := g.seen(&c.sighting, c.initial && c.feed.start == warm); err != nil {
 		return err
 	}
-	if c.initial && c.src.fromLedger(c.obj) {
+	if c.initial && c.feed.fromLedger(c.obj) {
 		return nil
 	}
-	if c.src.listed != nil {
-		c.src.listed[g.hashOf(c.obj)] = struct{}{}
+	if c.feed.listed != nil {
+		c.feed.listed[g.hashOf(c.obj)] = struct{}{}
 	}
-	if c.src.ahead != nil && c.src.isRecorded(c.obj) {
+	if c.feed.ahead != nil && c.feed.isRecorded(c.obj) {
 		return nil
 	}
 	before, err := g.before(c)
@@ -44,7 +44,7 @@ func (c *objectSeen) process(g *group) error {
 		if err := g.unreadable(&c.sighting, err); err != nil {
 			return err
 		}
-		if err := g.record(c.src, c.obj); err != nil {
+		if err := g.record(c.feed, c.obj); err != nil {
 			return err
 		}
 		return g.emit(&c.sighting, transition{t: event.Sync, after: c.obj})
@@ -52,10 +52,10 @@ func (c *objectSeen) process(g *group) error {
 		return err
 	case before == nil:
 		t := event.Added
-		if c.initial && !c.src.synced {
+		if c.initial && !c.feed.synced {
 			t = event.Sync
 		}
-		if err := g.record(c.src, c.obj); err != nil {
+		if err := g.record(c.feed, c.obj); err != nil {
 			return err
 		}
 		return g.emit(&c.sighting, transition{t: t, after: c.obj})
@@ -67,23 +67,23 @@ func (c *objectSeen) process(g *group) error {
 		if err := g.emit(&c.sighting, transition{t: event.Deleted, before: before, last: before, unknown: true}); err != nil {
 			return err
 		}
-		if err := g.record(c.src, c.obj); err != nil {
+		if err := g.record(c.feed, c.obj); err != nil {
 			return err
 		}
 		return g.emit(&c.sighting, transition{t: event.Added, after: c.obj})
 	case before.GetResourceVersion() == c.obj.GetResourceVersion():
-		if c.src.rerecord() {
-			return g.record(c.src, c.obj)
+		if c.feed.rerecord() {
+			return g.record(c.feed, c.obj)
 		}
 		return nil // a resync, a relist or a re-read: nothing happened
 	case !c.rewound && ledger.Newer(before.GetResourceVersion(), c.obj.GetResourceVersion()):
-		g.c.metrics.stale(c.src)
+		g.c.metrics.stale(c.feed)
 		return nil // history that is read again
 	default:
 		if before, err = g.formerOf(c, before); err != nil {
 			return err
 		}
-		if err := g.record(c.src, c.obj); err != nil {
+		if err := g.record(c.feed, c.obj); err != nil {
 			return err
 		}
 		return g.emit(&c.sighting, transition{t: event.Updated, before: before, after: c.obj})
@@ -96,7 +96,7 @@ func (g *group) formerOf(c *objectSeen, before *compact.Object) (*compact.Object
 	if before == c.old {
 		return before, nil
 	}
-	return g.former(c.src, before)
+	return g.former(c.feed, before)
 }
 
 func (c *objectGone) process(g *group) error {
@@ -108,7 +108,7 @@ func (c *objectGone) process(g *group) error {
 
 // deleted removes an object from the ledger, if that has it.
 func (g *group) deleted(c *sighting) error {
-	before, err := g.recorded(c.src, c.obj)
+	before, err := g.recorded(c.feed, c.obj)
 	switch {
 	case errors.Is(err, outbox.ErrUnreadable):
 		if err := g.unreadable(c, err); err != nil {
@@ -120,17 +120,17 @@ func (g *group) deleted(c *sighting) error {
 	case before == nil || before.GetUID() != c.obj.GetUID():
 		return nil // recorded already, or never seen
 	}
-	if before, err = g.former(c.src, before); err != nil {
+	if before, err = g.former(c.feed, before); err != nil {
 		return err
 	}
-	g.forget(c.src, c.obj)
+	g.forget(c.feed, c.obj)
 	return g.emit(c, transition{t: event.Deleted, before: c.obj, last: before, unknown: c.unknown})
 }
 
 // unreadable tells that the recorded state of a change's object is damaged, so that
 // what happened to the object since then is not known.
 func (g *group) unreadable(c *sighting, cause error) error {
-	s := c.src
+	s := c.feed
 	if !s.damaged {
 		s.damaged = true
 		s.Log.Error("recorded states are damaged: the objects concerned are delivered as sync events, behind a gap each", "error", cause)
@@ -141,10 +141,10 @@ func (g *group) unreadable(c *sighting, cause error) error {
 	}, c.obj)
 }
 
-// seen notes that the source has come as far as the change's object, which may be one
+// seen notes that the feed has come as far as the change's object, which may be one
 // that the informer was given to start with.
 func (g *group) seen(c *sighting, given bool) error {
-	s := c.src
+	s := c.feed
 	s.observed.Inc()
 	p := c.obj.Position()
 	ofList := c.unknown || p == 0 && !given
@@ -213,7 +213,7 @@ func (o *transition) identity() *compact.Object {
 // sink wants it, to the batch.
 func (g *group) emit(c *sighting, o transition) error {
 	if o.t == event.Added || o.t == event.Sync {
-		for _, j := range c.src.gaining {
+		for _, j := range c.feed.gaining {
 			j.delivered[ledger.Key(o.after.GetNamespace(), o.after.GetName())] = struct{}{}
 		}
 	}
@@ -222,17 +222,17 @@ func (g *group) emit(c *sighting, o transition) error {
 		if o.last != nil {
 			recorded = o.last // before is what the deletion itself shows
 		}
-		if err := g.takeAhead(c.src, o.subject(), recorded); err != nil {
+		if err := g.takeAhead(c.feed, o.subject(), recorded); err != nil {
 			return err
 		}
 	}
-	if c.src.open != nil { // the first difference that its list shows
-		if err := g.report(c.src, c.src.open, c.at); err != nil {
+	if c.feed.open != nil { // the first difference that its list shows
+		if err := g.report(c.feed, c.feed.open, c.at); err != nil {
 			return err
 		}
 	}
 	var hits []route.Hit
-	for _, h := range c.src.Watches() {
+	for _, h := range c.feed.Watches() {
 		if o.t == event.Sync && !h.Watch.Snapshot {
 			continue
 		}
@@ -242,9 +242,9 @@ func (g *group) emit(c *sighting, o transition) error {
 		}
 	}
 	if o.repair = c.repair; o.repair {
-		c.src.repaired.Inc()
+		c.feed.repaired.Inc()
 	}
-	return g.deliver(c.src, c.at, o, hits, nil)
+	return g.deliver(c.feed, c.at, o, hits, nil)
 }
 
 // deliver appends the event to the log and to the queues of the sinks that the
@@ -288,13 +288,13 @@ func keepTargets(targets []route.Target, only func(sink string) bool) []route.Ta
 // holds, and no read is needed. Of history that an earlier life may have recorded, the
 // ledger is ahead of the informer.
 func (g *group) before(c *objectSeen) (*compact.Object, error) {
-	if c.old != nil && (c.src.floor == "" || c.src.pastFloor(c.obj)) {
+	if c.old != nil && (c.feed.floor == "" || c.feed.pastFloor(c.obj)) {
 		return c.old, nil
 	}
-	return g.recorded(c.src, c.obj)
+	return g.recorded(c.feed, c.obj)
 }
 
-// pastFloor reports whether o is newer than all that was recorded when the source
+// pastFloor reports whether o is newer than all that was recorded when the feed
 // started, and so is everything after it.
 func (s *Feed) pastFloor(o *compact.Object) bool {
 	if order, err := resourceversion.CompareResourceVersion(o.GetResourceVersion(), s.floor); err == nil && order <= 0 {

@@ -21,7 +21,7 @@ func TestOnlyWhatChangedIsAnEvent(t *testing.T) {
 	r := newRig(t, disk(), podWatch())
 	s := r.feed(pods)
 	first := r.object("a", "u1", "1")
-	r.commit(listedBy(s, first), &feedSynced{src: s})
+	r.commit(listedBy(s, first), &feedSynced{feed: s})
 	r.expect("sync a u1 1")
 
 	r.commit(listedBy(s, first))
@@ -119,7 +119,7 @@ func TestLedgerSurvivesRestart(t *testing.T) {
 func TestSnapshotNever(t *testing.T) {
 	r := newRig(t, disk(), podWatch(func(w *plan.Watch) { w.Snapshot = false }))
 	s := r.feed(pods)
-	r.commit(listedBy(s, r.object("a", "u1", "1")), &feedSynced{src: s})
+	r.commit(listedBy(s, r.object("a", "u1", "1")), &feedSynced{feed: s})
 	r.expect()
 	r.commit(missingFrom(s, r.object("a", "u1", "1")))
 	r.expect("deleted a u1 1")
@@ -168,7 +168,7 @@ func TestGapReachesTheSinks(t *testing.T) {
 	r := newRig(t, disk(), podWatch())
 	s := r.feed(pods)
 	gap := &dynamicfactory.Gap{Cause: "expired", From: "10", To: "99", ToTime: now}
-	r.commit(&gapFound{src: s, gap: gap})
+	r.commit(&gapFound{feed: s, gap: gap})
 	e := r.expect("gap   ")[0]
 	if e.Gap == nil || e.Gap.Watch != "w" || e.Gap.FromResourceVersion != "10" || e.Gap.ToResourceVersion != "99" || e.Gap.Cause != "expired" {
 		t.Errorf("gap %+v", e.Gap)
@@ -184,7 +184,7 @@ func TestRollbackMakesNewIDs(t *testing.T) {
 	s := r.feed(pods)
 	add := addedTo(s, r.object("a", "u1", "5"))
 	r.commit(add, deletedFrom(s, r.object("a", "u1", "8")))
-	r.commit(&gapFound{src: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "8", To: "6"}}, add)
+	r.commit(&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "8", To: "6"}}, add)
 	events := r.events()
 	if first, again := events[0], events[len(events)-1]; first.ID == again.ID {
 		t.Error("the addition after the rollback has the id of the one before it")

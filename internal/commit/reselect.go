@@ -61,13 +61,13 @@ func (r *relabel) before(string) (labels.Set, bool) { return r.Before, r.Known }
 func (r *relabel) after(string) (labels.Set, bool)  { return r.After, true }
 
 // relabelling is what a namespace's objects have yet to be given of the changes of its
-// labels: a group takes a part of them, in the order of sources and keys. A change of
+// labels: a group takes a part of them, in the order of feeds and keys. A change of
 // an object takes that object ahead, so that it is judged by the new labels after it
 // has entered or left.
 type relabelling struct {
 	Moves  []relabel // in order; the first is under way
 	Base   int       // how many are complete
-	Source string    // how far the first has come: the id of a source
+	Source string    // how far the first has come: the id of a feed
 	Key    string    // and the key of an object
 
 	ahead map[string]int // objects taken ahead: how many moves they have been given
@@ -81,13 +81,13 @@ const (
 // resume adds the job of a namespace's relabelling.
 func (g *group) resume(namespace string) { g.jobs = append(g.jobs, &reselection{namespace: namespace}) }
 
-// HoldRelabels has the changes of namespaces' labels wait while sources do not run whose
+// HoldRelabels has the changes of namespaces' labels wait while feeds do not run whose
 // objects they concern.
 func (c *Committer) HoldRelabels() error {
 	return c.AtBarrier(func(Barrier) { c.relabelsHeld = true })
 }
 
-// ResumeRelabels continues, once sources run, what waits or an earlier life has left.
+// ResumeRelabels continues, once feeds run, what waits or an earlier life has left.
 func (c *Committer) ResumeRelabels(watches []plan.Watch) error {
 	resting, err := c.restingFeeds(watches)
 	if err != nil {
@@ -275,12 +275,12 @@ func (j *reselection) step(g *group) (more bool, err error) {
 
 func (j *reselection) end() {}
 
-// selecting are the watches of the source that select namespaces by label.
+// selecting are the watches of the feed that select namespaces by label.
 func (s *Feed) selecting() []WatchRef {
 	return slices.DeleteFunc(slices.Clone(s.Watches()), func(h WatchRef) bool { return !h.Watch.Filter.NeedsNamespaces() })
 }
 
-// reselect delivers an object to those of one source's watches for which a change of
+// reselect delivers an object to those of one feed's watches for which a change of
 // its namespace's labels makes a difference.
 func (g *group) reselect(s *Feed, move *relabel, o *compact.Object) error {
 	if !move.Known {

@@ -67,9 +67,9 @@ func (c *Committer) await(ctx context.Context, j *snapshot, progress func(object
 }
 
 // snapshot delivers the recorded state of every object that a watch sees through a
-// source as Sync events. It is the committer's, but for objects, more and done.
+// feed as Sync events. It is the committer's, but for objects, more and done.
 type snapshot struct {
-	src   *Feed
+	feed  *Feed
 	watch WatchRef
 	was   coverage               // leave out what the watch covered before; nil: nothing
 	quit  <-chan struct{}        // closed when the caller who waits gives up; nil: nobody waits
@@ -89,7 +89,7 @@ type snapshot struct {
 }
 
 func newSnapshot(s *Feed, h WatchRef) *snapshot {
-	return &snapshot{src: s, watch: h, more: make(chan struct{}, 1), done: make(chan struct{})}
+	return &snapshot{feed: s, watch: h, more: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
 // forSink has only one sink given the snapshot.
@@ -100,14 +100,14 @@ func (j *snapshot) forSink(name string) {
 // begin adds a snapshot that leaves out what is delivered from now on.
 func (g *group) begin(j *snapshot) {
 	j.delivered = map[string]struct{}{}
-	j.src.gaining = append(j.src.gaining, j)
+	j.feed.gaining = append(j.feed.gaining, j)
 	g.jobs = append(g.jobs, j)
 }
 
 var errNotWatched = errors.New("the watch does not cover the resource any more")
 
 func (j *snapshot) step(g *group) (more bool, err error) {
-	s := j.src
+	s := j.feed
 	now, ok := s.WatchNamed(j.watch.Watch.Name)
 	switch {
 	case s.ended(): // it may be that the process ends
@@ -192,7 +192,7 @@ type unfinished struct {
 
 func (j *snapshot) remember() []byte {
 	b, err := json.Marshal(unfinished{
-		Source: j.src.ID, Watch: j.watch.Watch.Name, Sink: j.sink, Rules: j.watch.Watch.Fingerprint, Widened: j.was != nil, Cursor: j.cursor,
+		Source: j.feed.ID, Watch: j.watch.Watch.Name, Sink: j.sink, Rules: j.watch.Watch.Fingerprint, Widened: j.was != nil, Cursor: j.cursor,
 	})
 	if err != nil { // strings always marshal
 		panic("feed: marshal snapshot: " + err.Error())
@@ -216,7 +216,7 @@ func (c *Committer) durable(jobs []*snapshot, due []string) error {
 		if j.was != nil {
 			former = "widened"
 		}
-		j.meta = snapshotMeta + strings.Join([]string{j.src.ID, j.watch.Watch.Name, j.sink, former}, "/")
+		j.meta = snapshotMeta + strings.Join([]string{j.feed.ID, j.watch.Watch.Name, j.sink, former}, "/")
 		b.PutMeta(j.meta, j.remember())
 	}
 	if err := c.oweSelections(b, jobs); err != nil {
@@ -228,8 +228,8 @@ func (c *Committer) durable(jobs []*snapshot, due []string) error {
 	return nil
 }
 
-// unfinished are the snapshots that the end of a source, or of the process, cut short,
-// of sources that are about to start. Those of a selection that was widened begin again:
+// unfinished are the snapshots that the end of a feed, or of the process, cut short,
+// of feeds that are about to start. Those of a selection that was widened begin again:
 // see addedBefore. What a sink is due goes on under the rules that its watch has now.
 func (c *Committer) unfinished(st *plan.State, start []*Feed) ([]*snapshot, error) {
 	b := c.store.NewBatch()
@@ -278,11 +278,11 @@ func (j *snapshot) covers(c *Committer, o *compact.Object, now WatchRef) bool {
 }
 
 func (j *snapshot) end() {
-	s := j.src
+	s := j.feed
 	s.gaining = slices.DeleteFunc(s.gaining, func(other *snapshot) bool { return other == j })
 	switch n := j.objects.Load(); {
 	case j.quit != nil: // the caller is told
-	case s.ended(): // it goes on with the source's successor
+	case s.ended(): // it goes on with the feed's successor
 	case j.err != nil:
 		s.Log.Warn("a watch was not given all that it covered: it does not cover the resource any more", "watch", j.watch.Watch.Name)
 	case n > 0:

@@ -43,7 +43,7 @@ func (c *Committer) Begin(s *Feed) (*dynamicfactory.Snapshot, error) {
 	return snap, nil
 }
 
-// recordedFor returns the recorded states of the source's objects, in the form of now.
+// recordedFor returns the recorded states of the feed's objects, in the form of now.
 func (c *Committer) recordedFor(s *Feed) func(namespace, name string) *compact.Object {
 	var codec *compact.Codec
 	return func(namespace, name string) *compact.Object {
@@ -60,7 +60,7 @@ func (c *Committer) recordedFor(s *Feed) func(namespace, name string) *compact.O
 	}
 }
 
-// Prepare decides what the source's informer begins with.
+// Prepare decides what the feed's informer begins with.
 func (c *Committer) Prepare(s *Feed) error {
 	cp, ok, err := c.ledger.Checkpoint(s.ID)
 	switch {

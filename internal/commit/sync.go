@@ -19,16 +19,16 @@ import (
 // sweepLook is how many ledger entries a group looks at.
 const sweepLook = 8 * maxGroup
 
-// process handles the end of a source's initial list: every object of the list is
+// process handles the end of a feed's initial list: every object of the list is
 // before this in the queue.
 func (c *feedSynced) process(g *group) error {
-	s := c.src
+	s := c.feed
 	s.warmObjects = nil
 	if s.listed != nil {
 		if sub := s.informer(); sub != nil && s.first == "" && s.position == 0 {
 			s.first = sub.Checkpoint(0) // of a list without objects
 		}
-		g.jobs = append(g.jobs, &sweep{src: s, at: c.at})
+		g.jobs = append(g.jobs, &sweep{feed: s, at: c.at})
 		return nil
 	}
 	return g.synced(s, c.at)
@@ -53,20 +53,20 @@ func (g *group) synced(s *Feed, at time.Time) error {
 }
 
 // sweep finds the deletions that an informer which started from a list cannot see:
-// objects that the ledger has in the source's scope and the informer has not handed
+// objects that the ledger has in the feed's scope and the informer has not handed
 // over. (An informer that started from the ledger finds them itself.) The informer's
 // store is no measure: it is ahead of what is committed.
 //
-// The checkpoint of a source whose sweep is not finished says so, and its next start
+// The checkpoint of a feed whose sweep is not finished says so, and its next start
 // begins with a list again.
 type sweep struct {
-	src    *Feed
+	feed   *Feed
 	at     time.Time
 	cursor string // the last key looked at
 }
 
 func (j *sweep) step(g *group) (more bool, err error) {
-	s := j.src
+	s := j.feed
 	if s.ended() {
 		return false, nil
 	}
@@ -85,7 +85,7 @@ func (j *sweep) step(g *group) (more bool, err error) {
 		if err != nil {
 			return err
 		}
-		return g.deleted(&sighting{src: s, obj: o, unknown: true, at: j.at})
+		return g.deleted(&sighting{feed: s, obj: o, unknown: true, at: j.at})
 	})
 	if errors.Is(err, outbox.ErrUnreadable) {
 		s.Log.Error("a part of the recorded states cannot be read: deletions of objects in it are not told", "error", err)
@@ -101,7 +101,7 @@ func (j *sweep) step(g *group) (more bool, err error) {
 
 func (j *sweep) end() {}
 
-// objects is the number of objects in the source's cache.
+// objects is the number of objects in the feed's cache.
 func (s *Feed) objects() int {
 	sub := s.informer()
 	if sub == nil {
@@ -113,7 +113,7 @@ func (s *Feed) objects() int {
 // Farewell reports all recorded objects of a part of the ledger as deleted to the
 // watches that were given them. It is the committer's, but for over.
 type Farewell struct {
-	src    *Feed // does not run
+	feed   *Feed // does not run
 	cursor string
 	at     time.Time
 	total  int
@@ -150,7 +150,7 @@ func (c *Committer) BeginFarewell(partition string, watches []plan.Watch, wants 
 	if err := c.store.Commit(b); err != nil {
 		return nil, fmt.Errorf("%w: remove checkpoints of %s: %w", ledger.ErrStore, partition, err)
 	}
-	j := &Farewell{src: s, at: c.cfg.Now(), notify: notify}
+	j := &Farewell{feed: s, at: c.cfg.Now(), notify: notify}
 	return j, c.AtBarrier(func(b Barrier) { b.add(j) })
 }
 
@@ -219,25 +219,25 @@ func (j *Farewell) Over() bool {
 	if !j.over.Load() {
 		return false
 	}
-	j.src.Log.Info("the definition of a resource is gone: its recorded objects are reported as deleted", "objects", j.total)
+	j.feed.Log.Info("the definition of a resource is gone: its recorded objects are reported as deleted", "objects", j.total)
 	return true
 }
 
 // Stop ends it: the resource is served again. It is called at a barrier.
-func (j *Farewell) Stop() { j.src.Stop() }
+func (j *Farewell) Stop() { j.feed.Stop() }
 
 func (j *Farewell) step(g *group) (more bool, err error) {
-	if j.src.ended() {
+	if j.feed.ended() {
 		return false, nil // the resource is served again
 	}
 	n := 0
-	err = g.c.ledger.Scan(j.src.Partition, "", j.cursor, func(key string, o *compact.Object) error {
+	err = g.c.ledger.Scan(j.feed.Partition, "", j.cursor, func(key string, o *compact.Object) error {
 		if n == maxGroup {
 			return ledger.ErrEnough
 		}
 		n++
 		j.cursor = key
-		return g.deleted(&sighting{src: j.src, obj: o, unknown: true, at: j.at})
+		return g.deleted(&sighting{feed: j.feed, obj: o, unknown: true, at: j.at})
 	})
 	j.total += n
 	if errors.Is(err, ledger.ErrEnough) {
@@ -255,17 +255,17 @@ func (j *Farewell) end() {
 }
 
 // A change of edits, or of the API version, changes the form in which states are
-// recorded and nothing about the objects. A source whose checkpoint names another
+// recorded and nothing about the objects. A feed whose checkpoint names another
 // form begins with a list of the resource as it was at the newest version that is
 // recorded. Objects of equal version are recorded again without an event. What the
 // recorded states are needed for until then, such as the oldObject of an update, sees
 // them in the new form. The checkpoint names the new form once the list is committed,
 // so that a stop in between has the list taken again.
 
-// rerecord reports whether recorded states may be in another form than the source's.
+// rerecord reports whether recorded states may be in another form than the feed's.
 func (s *Feed) rerecord() bool { return s.recordedForm != s.Form }
 
-// former returns a state of the ledger in the form that the source records now. The
+// former returns a state of the ledger in the form that the feed records now. The
 // edits are those of now: what they do not remove but those of the recording did is
 // gone.
 func (g *group) former(s *Feed, o *compact.Object) (*compact.Object, error) {

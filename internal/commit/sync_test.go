@@ -27,7 +27,7 @@ func TestSweep(t *testing.T) {
 	s := r.feed(pods)
 	s.listed, s.first = map[uint64]struct{}{}, "5"
 	r.add(listedBy(s, r.object("a-listed", "u", "3")))
-	r.add(&feedSynced{src: s})
+	r.add(&feedSynced{feed: s})
 	deleted := 0
 	for i := 0; i == 0 || len(r.group.jobs) > 0; i++ {
 		if i == 1 {

@@ -42,7 +42,7 @@ func TestWarmStartReadsTheLedgerOnce(t *testing.T) {
 		listedBy(s, r.object("d", "u4", "4")), // of the watch
 		listedBy(s, given[1]),
 		listedBy(s, last),
-		&feedSynced{src: s},
+		&feedSynced{feed: s},
 	)
 	r.expect("added d u4 4")
 	r.commit(updatedIn(s, r.object("c", "u3", "5"), last))

@@ -16,7 +16,7 @@ import (
 
 // addedWatch is a watch that a feed now feeds too, or feeds by other rules.
 type addedWatch struct {
-	src   *Feed
+	feed  *Feed
 	watch WatchRef
 	was   coverage // what it covered before; nil: nothing
 }
@@ -26,7 +26,7 @@ type coverage interface {
 	Covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool
 }
 
-// added are those of next that are not among the watches of the source, or are by
+// added are those of next that are not among the watches of the feed, or are by
 // another definition.
 func (s *Feed) added(next []WatchRef) []addedWatch {
 	var gained []addedWatch
@@ -34,9 +34,9 @@ func (s *Feed) added(next []WatchRef) []addedWatch {
 	for _, h := range next {
 		switch i := slices.IndexFunc(before, h.sameWatch); {
 		case i < 0:
-			gained = append(gained, addedWatch{src: s, watch: h})
+			gained = append(gained, addedWatch{feed: s, watch: h})
 		case before[i].Watch.Fingerprint != h.Watch.Fingerprint:
-			gained = append(gained, addedWatch{src: s, watch: h, was: &before[i]})
+			gained = append(gained, addedWatch{feed: s, watch: h, was: &before[i]})
 		}
 	}
 	return gained
@@ -62,11 +62,11 @@ func watchRef(s *ledger.Selected, watch string) (WatchRef, error) {
 	return h, nil
 }
 
-// formerly is what a watch covered of a part of the ledger, by id of the source that
+// formerly is what a watch covered of a part of the ledger, by id of the feed that
 // was the last to record a namespace.
 type formerly struct {
-	all string               // the id of a source of all namespaces
-	ids map[string]*WatchRef // nil: the watch was not given what that source recorded
+	all string               // the id of a feed of all namespaces
+	ids map[string]*WatchRef // nil: the watch was not given what that feed recorded
 }
 
 // known are the ids, none if nothing is known.
@@ -108,7 +108,7 @@ func formerlyCovered(all ledger.Selections, partition, watch string) (*formerly,
 	return f, nil
 }
 
-// addedBefore are the watches of sources that are about to start which may cover
+// addedBefore are the watches of feeds that are about to start which may cover
 // recorded objects that they were not given.
 func (c *Committer) addedBefore(start []*Feed) ([]addedWatch, error) {
 	if len(start) == 0 {
@@ -129,18 +129,18 @@ func (c *Committer) addedBefore(start []*Feed) ([]addedWatch, error) {
 			case err != nil:
 				return nil, err
 			case was != nil:
-				gained = append(gained, addedWatch{src: s, watch: h, was: was})
+				gained = append(gained, addedWatch{feed: s, watch: h, was: was})
 			}
 		}
 	}
 	return gained, nil
 }
 
-// given are rules to make durable, by id of the source and name of the watch; nil for
+// given are rules to make durable, by id of the feed and name of the watch; nil for
 // a watch that is still being given what it gained.
 type given map[string]map[string]*ledger.Selected
 
-// givenBy are the rules of the sources' watches. The committer calls it.
+// givenBy are the rules of the feeds' watches. The committer calls it.
 func givenBy(sources []*Feed) given {
 	rules := given{}
 	for _, s := range sources {
@@ -168,14 +168,14 @@ func (c *Committer) oweSelections(b *outbox.Batch, jobs []*snapshot) error {
 		if j.sink != "" {
 			continue
 		}
-		_, own := known[j.src.ID][j.watch.Watch.Name]
-		_, wider := known[ledger.FeedID(j.src.Partition, "")][j.watch.Watch.Name]
+		_, own := known[j.feed.ID][j.watch.Watch.Name]
+		_, wider := known[ledger.FeedID(j.feed.Partition, "")][j.watch.Watch.Name]
 		if own || wider {
 			continue
 		}
-		rules := selectedBy(j.src, j.watch.Watch)
+		rules := selectedBy(j.feed, j.watch.Watch)
 		rules.Owed = true
-		rules.Put(b, j.watch.Watch.Name, j.src.ID)
+		rules.Put(b, j.watch.Watch.Name, j.feed.ID)
 	}
 	return nil
 }
@@ -202,8 +202,8 @@ func (c *Committer) oweLabels(b *outbox.Batch, watches []plan.Watch) error {
 	return nil
 }
 
-// noteSelections makes the rules of running sources durable. Those of parts of a
-// source are of no use any more.
+// noteSelections makes the rules of running feeds durable. Those of parts of a
+// feed are of no use any more.
 func (c *Committer) noteSelections(rules given) error {
 	known, err := c.ledger.Selections()
 	if err != nil {
@@ -282,7 +282,7 @@ func (c *Committer) PrepareChange(st *plan.State, start []*Feed, stay map[*Feed]
 	}
 	gained = slices.DeleteFunc(gained, func(a addedWatch) bool {
 		return slices.ContainsFunc(resumed, func(j *snapshot) bool {
-			return j.src == a.src && j.sink == "" && j.watch.Watch.Name == a.watch.Watch.Name
+			return j.feed == a.feed && j.sink == "" && j.watch.Watch.Name == a.watch.Watch.Name
 		})
 	})
 	for s, watches := range stay {
@@ -291,7 +291,7 @@ func (c *Committer) PrepareChange(st *plan.State, start []*Feed, stay map[*Feed]
 	}
 	for _, a := range gained {
 		if a.watch.Watch.Snapshot {
-			j := newSnapshot(a.src, a.watch)
+			j := newSnapshot(a.feed, a.watch)
 			j.was = a.was
 			x.snapshots = append(x.snapshots, j)
 		}

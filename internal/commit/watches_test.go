@@ -50,7 +50,7 @@ func TestSelectorGoesWithTheDefinition(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	Barrier{r.group}.add(&Farewell{src: former, notify: make(chan struct{}, 1)})
+	Barrier{r.group}.add(&Farewell{feed: former, notify: make(chan struct{}, 1)})
 	r.commit()
 	r.expect("deleted a u1 2")
 }

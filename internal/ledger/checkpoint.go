@@ -12,7 +12,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
-// Checkpoint is how far a source has come.
+// Checkpoint is how far a feed has come.
 type Checkpoint struct {
 	ResourceVersion string              `json:"resourceVersion"`
 	Synced          bool                `json:"synced"`
@@ -74,8 +74,10 @@ func Later(a, b string) string {
 	return a
 }
 
+// CheckpointMeta is the key of a feed's checkpoint.
 func CheckpointMeta(sourceID string) string { return "checkpoint/" + sourceID }
 
+// EncodeCheckpoint is the form in which a checkpoint is stored.
 func EncodeCheckpoint(c Checkpoint) []byte {
 	b, err := json.Marshal(c)
 	if err != nil { // strings, a bool and a time always marshal
@@ -84,7 +86,7 @@ func EncodeCheckpoint(c Checkpoint) []byte {
 	return b
 }
 
-// Checkpoint returns a source's checkpoint; ok is false if there is none. A damaged
+// Checkpoint returns a feed's checkpoint; ok is false if there is none. A damaged
 // one is outbox.ErrUnreadable.
 func (l *Ledger) Checkpoint(sourceID string) (c Checkpoint, ok bool, err error) {
 	b, ok, err := l.store.Meta(CheckpointMeta(sourceID))

@@ -10,7 +10,7 @@ import (
 // ScrubMeta is where the store keeps how far the rewriting of its contents has come.
 const ScrubMeta = "scrub"
 
-// scrubState is a scrub: the task to rewrite what the store holds of some resources as
+// Scrub is a scrub: the task to rewrite what the store holds of some resources as
 // the accepted edits want it, and how far it has come. It goes through its stages in
 // order, and through what a stage covers by name and position.
 type Scrub struct {
@@ -32,10 +32,13 @@ type Scrub struct {
 	Failed    int64 `json:"failed,omitempty"` // could not be read or edited, and stay as they are
 }
 
+// Pending reports whether the scrub is not done.
 func (s *Scrub) Pending() bool { return !s.Began.IsZero() && s.Done.IsZero() }
 
+// Concerns reports whether the scrub is about a resource.
 func (s *Scrub) Concerns(resource string) bool { return slices.Contains(s.Resources, resource) }
 
+// Encode is the form in which the scrub is stored.
 func (s Scrub) Encode() []byte {
 	b, err := json.Marshal(s)
 	if err != nil { // text, numbers and times always marshal

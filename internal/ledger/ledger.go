@@ -24,7 +24,7 @@ type Ledger struct {
 	codec *compact.Codec
 }
 
-// newLedger returns the ledger of a store, whose entries need the dictionaries.
+// New returns the ledger of a store, whose entries need the dictionaries.
 func New(store Store, dicts *compact.Dictionaries) *Ledger {
 	return &Ledger{store, compact.NewCodec(dicts)}
 }
@@ -88,6 +88,7 @@ func (l *Ledger) Scan(partition, prefix, after string, fn func(key string, o *co
 	return fmt.Errorf("%w: scan %s: %w", ErrStore, partition, err)
 }
 
+// IgnoreUnreadable is err, or nil if err only means that something is damaged.
 func IgnoreUnreadable(err error) error {
 	if errors.Is(err, outbox.ErrUnreadable) {
 		return nil

@@ -7,7 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// A source has two names. Its partition is the part of the ledger that holds the
+// A feed has two names. Its partition is the part of the ledger that holds the
 // states of its objects: the resource and its scope, which is what the API server
 // selects by and the version that a watch insists on. Its id adds the namespace and
 // names the checkpoint. What may change without another object being meant takes no
@@ -27,8 +27,8 @@ func ScopeOf(pinned, labelSelector, fieldSelector string) string {
 	return scope
 }
 
-// partitionOf names the part of the ledger that a resource's objects in a scope
-// belong to. Two running sources share one only if their namespaces differ.
+// Partition names the part of the ledger that a resource's objects in a scope
+// belong to. Two running feeds share one only if their namespaces differ.
 func Partition(gr schema.GroupResource, scope string) string { return gr.String() + scope }
 
 // SplitPartition is the inverse of partitionOf.
@@ -40,9 +40,9 @@ func SplitPartition(partition string) (gr schema.GroupResource, scope string) {
 	return schema.ParseGroupResource(name), scope
 }
 
-// sourceID names a source in the store; namespace is empty for all namespaces.
+// FeedID names a feed in the store; namespace is empty for all namespaces.
 func FeedID(partition, namespace string) string { return partition + "#" + namespace }
 
-// stateKey names an object within its partition. Cluster-scoped objects have an
+// Key names an object within its partition. Cluster-scoped objects have an
 // empty namespace.
 func Key(namespace, name string) string { return namespace + "/" + name }

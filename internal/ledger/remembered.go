@@ -15,6 +15,7 @@ import (
 // values. With it, short values can be found out.
 const RedactKeyMeta = "redact-key"
 
+// RedactKeyLen is the key's length in bytes.
 const RedactKeyLen = 32
 
 // Keys of what else the store remembers besides checkpoints.
@@ -42,6 +43,7 @@ func LoadDictionaries(store *outbox.Store) (*compact.Dictionaries, error) {
 	return dicts, nil
 }
 
+// DictionaryKey is the key of a dictionary.
 func DictionaryKey(id uint32) string { return DictionaryMeta + strconv.FormatUint(uint64(id), 10) }
 
 // LoadRedactKey returns the key of the hashes that stand for redacted values. It

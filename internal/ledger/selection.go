@@ -13,13 +13,13 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-// selectedMeta, the name of a watch and the id of a source say by which rules the
-// watch was given the source's objects. What it covers in addition after a restart
+// selectedMeta, the name of a watch and the id of a feed say by which rules the
+// watch was given the feed's objects. What it covers in addition after a restart
 // comes as after a reload. An entry is written with the last of the objects; that of a
-// source that has been stopped stays, as nothing of its objects is recorded without it.
+// feed that has been stopped stays, as nothing of its objects is recorded without it.
 const selectedMeta = "selected/"
 
-// Selected are the rules by which a watch was given the objects of a source.
+// Selected are the rules by which a watch was given the objects of a feed.
 type Selected struct {
 	Resource   event.Resource `json:"resource"`
 	Namespaces []string       `json:"namespaces,omitempty"` // none: all
@@ -46,9 +46,10 @@ func (s Selected) Put(b *outbox.Batch, watch, id string) {
 	b.PutMeta(SelectionKey(watch, id), value)
 }
 
+// SelectionKey is the key of the rules by which a watch was given a feed's objects.
 func SelectionKey(watch, id string) string { return selectedMeta + watch + "/" + id }
 
-// Selections are the rules of watches, by id of the source and name of the watch.
+// Selections are the rules of watches, by id of the feed and name of the watch.
 type Selections map[string]map[string]Selected
 
 // Selections returns the rules by which watches were given objects.
@@ -72,6 +73,7 @@ func (l *Ledger) Selections() (Selections, error) {
 	return all, nil
 }
 
+// DropSelections removes the rules by which watches were given a feed's objects.
 func DropSelections(b *outbox.Batch, id string, watches map[string]Selected) {
 	for name := range watches {
 		b.DeleteMeta(SelectionKey(name, id))

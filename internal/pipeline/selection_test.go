@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/apitest"
-	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 )
@@ -60,17 +59,4 @@ func TestWatchComesBackAfterParts(t *testing.T) {
 	l.apply(l.routed(podWatch(), podWatch(named("other"))))
 	l.caughtUp()
 	eventually(t, "the watch is given the new pod", func() bool { return l.queued().types("made-meanwhile") == "sync" })
-}
-
-// sourcesOf are the sources that watches ask for.
-func (r *rig) sourcesOf(watches ...plan.Watch) (list []*commit.Feed) {
-	r.Helper()
-	d, err := r.m.desire(&plan.State{Watches: watches})
-	if err != nil {
-		r.Fatal(err)
-	}
-	for _, s := range d.sources {
-		list = append(list, s)
-	}
-	return list
 }

@@ -14,14 +14,14 @@ import (
 // it; nil if keep refuses it, which is given the event without its objects and the
 // routes that took it when it was recorded. Of a recent update the state before is
 // there too if somebody followed the stream by then.
-func (x *Reader) LogEvent(item outbox.Item, keep func(e *event.Event, routes []string) bool) (*event.Event, error) {
-	r, err := record.Decode(item.Payload)
+func (r *Reader) LogEvent(item outbox.Item, keep func(e *event.Event, routes []string) bool) (*event.Event, error) {
+	rec, err := record.Decode(item.Payload)
 	if err != nil {
 		return nil, fmt.Errorf("event %d: %w", item.Sequence, err)
 	}
 	flags := record.Object | record.OldObject | record.Patch
 	var routes []string
-	for i, t := range r.Targets {
+	for i, t := range rec.Targets {
 		if i == 0 {
 			flags = flags.WithSelection(t.Flags.Selection())
 		}
@@ -29,16 +29,16 @@ func (x *Reader) LogEvent(item outbox.Item, keep func(e *event.Event, routes []s
 			routes = append(routes, strings.Split(t.Routes, ",")...)
 		}
 	}
-	if !keep(&r.Event, routes) {
+	if !keep(&rec.Event, routes) {
 		return nil, nil //nolint:nilnil // refused, which is no error
 	}
-	e, err := x.inflater.Event(item.Sequence, flags, item.Payload, "")
+	e, err := r.inflater.Event(item.Sequence, flags, item.Payload, "")
 	if err != nil {
 		return nil, err
 	}
 	if e.Type == event.Updated && e.OldObject == nil {
-		if old := x.committer.Former(item.Sequence); old != nil {
-			if e.OldObject, err = x.formerState(r, old); err != nil {
+		if old := r.committer.Former(item.Sequence); old != nil {
+			if e.OldObject, err = r.formerState(rec, old); err != nil {
 				return nil, fmt.Errorf("event %d: old object: %w", item.Sequence, err)
 			}
 		}
@@ -48,28 +48,28 @@ func (x *Reader) LogEvent(item outbox.Item, keep func(e *event.Event, routes []s
 
 // formerState is the JSON of the state before an update, which was edited as the
 // update's record was.
-func (x *Reader) formerState(r *record.Record, old *compact.Object) ([]byte, error) {
+func (r *Reader) formerState(rec *record.Record, old *compact.Object) ([]byte, error) {
 	raw, err := old.AppendJSON(nil)
-	if edit := x.cfg.Edits().Edit(r, ""); edit != nil && err == nil {
+	if edit := r.cfg.Edits().Edit(rec, ""); edit != nil && err == nil {
 		return edit.Object(nil, raw)
 	}
 	return raw, err
 }
 
 // LetterEvent returns the event of a sink's dead letter, as the sink would get it now.
-func (x *Reader) LetterEvent(sink string, item outbox.Item) (*event.Event, error) {
-	return Decode(x.inflater, sink, item)
+func (r *Reader) LetterEvent(sink string, item outbox.Item) (*event.Event, error) {
+	return Decode(r.inflater, sink, item)
 }
 
 // Follow has [Reader.LogEvent] know more of the updates to come, until release is
 // called.
-func (x *Reader) Follow() (release func()) { return x.committer.Follow() }
+func (r *Reader) Follow() (release func()) { return r.committer.Follow() }
 
 // LetterReason is the reason of a dead letter, without its text if that may quote what
 // is hidden by now.
-func (x *Reader) LetterReason(l *outbox.DeadLetter) string {
-	r, err := record.Decode(l.Payload)
-	if err == nil && x.cfg.Edits().Concerns(r) {
+func (r *Reader) LetterReason(l *outbox.DeadLetter) string {
+	rec, err := record.Decode(l.Payload)
+	if err == nil && r.cfg.Edits().Concerns(rec) {
 		return outbox.ReasonClass(l.Reason)
 	}
 	return l.Reason
