@@ -1,0 +1,323 @@
+package commit
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// save makes a checkpoint of the feed's durable.
+func (r *rig) save(s *Feed, cp ledger.Checkpoint) {
+	r.Helper()
+	if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(s.ID), ledger.EncodeCheckpoint(cp)); err != nil {
+		r.Fatal(err)
+	}
+}
+
+func (r *rig) saved(s *Feed) ledger.Checkpoint {
+	r.Helper()
+	cp, _, err := r.c.ledger.Checkpoint(s.ID)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return cp
+}
+
+// TestPrepare decides by the checkpoint and the ledger what an informer begins with.
+func TestPrepare(t *testing.T) {
+	form := newRig(t, disk(), podWatch()).feed(pods).Form
+	for _, tc := range []struct {
+		name     string
+		saved    *ledger.Checkpoint
+		damaged  bool
+		recorded bool // the ledger has an object
+		start    start
+		sweeps   bool // deletions are looked for behind the list
+		check    func(t *testing.T, s *Feed)
+	}{
+		{name: "nothing is recorded", start: cold},
+		{name: "no checkpoint", recorded: true, start: cold, sweeps: true},
+		{name: "damaged checkpoint", damaged: true, recorded: true, start: cold, sweeps: true, check: func(t *testing.T, s *Feed) {
+			if !s.forgot {
+				t.Error("the loss is not reported")
+			}
+		}},
+		{name: "resumable", saved: &ledger.Checkpoint{ResourceVersion: "5", Synced: true, Form: form}, recorded: true, start: warm},
+		{name: "another form", saved: &ledger.Checkpoint{ResourceVersion: "5", Synced: true, Form: "v0"}, recorded: true, start: relist, sweeps: true},
+		{name: "sweep under way", saved: &ledger.Checkpoint{ResourceVersion: "5", Synced: true, Sweeping: true, Form: form}, recorded: true, start: relist, sweeps: true},
+		{name: "first list under way", saved: &ledger.Checkpoint{Listing: &ledger.Listing{ResourceVersion: "5"}}, recorded: true, start: relist, sweeps: true},
+		{
+			name:  "list after a rollback under way",
+			saved: &ledger.Checkpoint{ResourceVersion: "9", Synced: true, Form: form, Epoch: 2, Listing: &ledger.Listing{ResourceVersion: "5", Rewound: true}}, recorded: true, start: relist, sweeps: true,
+			check: func(t *testing.T, s *Feed) {
+				if !s.rewind || s.epoch != 2 || s.floor != "9" {
+					t.Errorf("rewind %t, epoch %d, floor %q", s.rewind, s.epoch, s.floor)
+				}
+			},
+		},
+		{
+			name:  "open gap",
+			saved: &ledger.Checkpoint{ResourceVersion: "5", Synced: true, Form: form, Listing: &ledger.Listing{ResourceVersion: "9"}, Gap: &dynamicfactory.Gap{From: "5", To: "9", Position: 77}}, recorded: true, start: relist, sweeps: true,
+			check: func(t *testing.T, s *Feed) {
+				if s.open == nil || s.open.From != "5" || s.open.Position != 1 {
+					t.Errorf("the gap is %+v", s.open)
+				}
+			},
+		},
+		{
+			name: "taken over from feeds of namespaces", saved: &ledger.Checkpoint{ResourceVersion: "5", Sweeping: true, Form: form, Ahead: map[string]string{"ns": "9"}}, recorded: true, start: relist, sweeps: true,
+			check: func(t *testing.T, s *Feed) {
+				if diff := cmp.Diff(map[string]string{"ns": "9", "": "5"}, s.ahead); diff != "" {
+					t.Errorf("ahead (-want +got):\n%s", diff)
+				}
+			},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), podWatch())
+			s := r.feed(pods)
+			if tc.recorded {
+				r.recorded(s, r.object("a", "u", "4"))
+			}
+			if tc.saved != nil {
+				r.save(s, *tc.saved)
+			}
+			if tc.damaged {
+				if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(s.ID), []byte("{")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := r.c.Prepare(s); err != nil {
+				t.Fatal(err)
+			}
+			if s.start != tc.start || (s.listed != nil) != tc.sweeps {
+				t.Errorf("start %d, sweeps %t; want %d, %t", s.start, s.listed != nil, tc.start, tc.sweeps)
+			}
+			if tc.check != nil {
+				tc.check(t, s)
+			}
+		})
+	}
+}
+
+// TestBegin gives an informer what its feed was prepared for.
+func TestBegin(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		start   start
+		damaged bool
+		relist  bool
+		version string
+		objects int
+	}{
+		{"cold", cold, false, true, "", 0},
+		{"relist", relist, false, true, "5", 0},
+		{"warm", warm, false, false, "5", 1},
+		{"warm, from a damaged ledger", warm, true, true, "5", 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), podWatch())
+			s := r.feed(pods)
+			r.recorded(s, r.object("a", "u", "4"))
+			if tc.damaged {
+				r.damaged(s, "b")
+			}
+			s.start, s.resume.ResourceVersion = tc.start, "5"
+			got, err := r.c.Begin(s)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.Relist != tc.relist || got.ResourceVersion != tc.version || len(got.Objects) != tc.objects || !s.begun.Load() {
+				t.Errorf("begins with %+v", got)
+			}
+			if tc.damaged && (s.start != relist || s.listed == nil) {
+				t.Error("nothing is swept behind the list")
+			}
+			if got.Known != nil {
+				if o := got.Known("ns", "a"); o == nil || o.GetResourceVersion() != "4" {
+					t.Errorf("the recorded state is %v", o)
+				}
+				if tc.damaged && got.Known("ns", "b") != nil {
+					t.Error("a damaged state is given")
+				}
+			}
+		})
+	}
+}
+
+// TestPutCheckpoints moves a feed's checkpoint as its informer says, with each commit.
+func TestPutCheckpoints(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		informer informer
+		with     func(r *rig, s *Feed)
+		position uint64 // of the object that is committed
+		want     ledger.Checkpoint
+		acked    uint64
+	}{
+		{
+			name: "a version is complete", informer: informer{checkpoints: map[uint64]string{2: "9"}}, position: 2,
+			with: func(_ *rig, s *Feed) { s.synced, s.recordedForm = true, "v1" },
+			want: ledger.Checkpoint{ResourceVersion: "9", Synced: true, Form: "v1"}, acked: 2,
+		},
+		{
+			name: "no version is complete yet", position: 2,
+			with: func(_ *rig, s *Feed) { s.saved.ResourceVersion = "3" },
+			want: ledger.Checkpoint{ResourceVersion: "3", Recorded: "9"}, acked: 2,
+		},
+		{
+			name: "a version is committed in part", informer: informer{checkpoints: map[uint64]string{2: "8"}}, position: 2,
+			want: ledger.Checkpoint{ResourceVersion: "8", Recorded: "9"}, acked: 2,
+		},
+		{
+			name: "in the middle of a list", informer: informer{list: &listAnswer{"20", 5}}, position: 0,
+			want: ledger.Checkpoint{Listing: &ledger.Listing{ResourceVersion: "20"}}, acked: 0,
+		},
+		{
+			name: "at the end of a list", informer: informer{checkpoints: map[uint64]string{5: "20"}}, position: 5,
+			with: func(_ *rig, s *Feed) { s.list = list{&ledger.Listing{ResourceVersion: "20"}, 5} },
+			want: ledger.Checkpoint{ResourceVersion: "20"}, acked: 5,
+		},
+		{
+			name: "swept", informer: informer{checkpoints: map[uint64]string{2: "9"}}, position: 2,
+			with: func(_ *rig, s *Feed) { s.listed = map[uint64]struct{}{} },
+			want: ledger.Checkpoint{ResourceVersion: "9", Sweeping: true}, acked: 2,
+		},
+		{
+			name: "caught up with what was taken over", informer: informer{checkpoints: map[uint64]string{2: "9"}}, position: 2,
+			with: func(_ *rig, s *Feed) { s.synced, s.ahead = true, map[string]string{"other": "8"} },
+			want: ledger.Checkpoint{ResourceVersion: "9", Synced: true}, acked: 2,
+		},
+		{
+			name: "behind what was taken over", informer: informer{checkpoints: map[uint64]string{2: "9"}}, position: 2,
+			with: func(_ *rig, s *Feed) { s.synced, s.ahead = true, map[string]string{"other": "10"} },
+			want: ledger.Checkpoint{ResourceVersion: "9", Synced: true, Ahead: map[string]string{"other": "10"}}, acked: 2,
+		},
+		{
+			name: "a part of history cannot be read", informer: informer{checkpoints: map[uint64]string{2: "9"}}, position: 2,
+			with: func(_ *rig, s *Feed) { s.forgot = true },
+			want: ledger.Checkpoint{ResourceVersion: "9", Forgot: true}, acked: 2,
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), podWatch())
+			s := r.feed(pods)
+			s.Subscribed(&tc.informer)
+			if tc.with != nil {
+				tc.with(r, s)
+			}
+			r.commit(addedTo(s, r.object("a", "u", "9").WithPosition(tc.position)))
+			tc.want.Time = now
+			if diff := cmp.Diff(tc.want, r.saved(s)); diff != "" {
+				t.Errorf("checkpoint (-want +got):\n%s", diff)
+			}
+			if tc.informer.acked != tc.acked {
+				t.Errorf("acknowledged up to %d, want %d", tc.informer.acked, tc.acked)
+			}
+			if got := s.Complete(); got != tc.want.ResourceVersion {
+				t.Errorf("complete is %q", got)
+			}
+		})
+	}
+}
+
+// TestUnchangedCheckpointIsNotWritten commits a second time without news of the feed.
+func TestUnchangedCheckpointIsNotWritten(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	s.Subscribed(&informer{checkpoints: map[uint64]string{0: "9"}})
+	s.begun.Store(true)
+	r.group.touchAll([]*Feed{s})
+	r.step()
+	first := r.saved(s)
+	r.save(s, ledger.Checkpoint{ResourceVersion: "of the test"})
+	r.group.touchAll([]*Feed{s})
+	r.step()
+	if got := r.saved(s).ResourceVersion; first.ResourceVersion != "9" || got != "of the test" {
+		t.Errorf("the checkpoint was at %q, and is written again: %q", first.ResourceVersion, got)
+	}
+}
+
+// TestEmptyList moves past a list without objects only if the ledger has none either:
+// otherwise its deletions have yet to come.
+func TestEmptyList(t *testing.T) {
+	for name, recorded := range map[string]bool{"nothing is recorded": false, "deletions have yet to come": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), podWatch())
+			s := r.feed(pods)
+			i := &informer{empty: map[uint64]uint64{0: 3}, checkpoints: map[uint64]string{3: "9"}}
+			s.Subscribed(i)
+			if recorded {
+				r.recorded(s, r.object("a", "u", "4"))
+			}
+			r.group.touched[s] = struct{}{}
+			r.step()
+			want := uint64(3)
+			if recorded {
+				want = 0
+			}
+			if s.position != want || i.acked != want {
+				t.Errorf("position %d, acknowledged %d, want %d", s.position, i.acked, want)
+			}
+		})
+	}
+}
+
+// TestBeginGap puts gaps of every cause in force.
+func TestBeginGap(t *testing.T) {
+	gap := func(cause string, blind time.Duration) *dynamicfactory.Gap {
+		return &dynamicfactory.Gap{Cause: cause, From: "1", To: "9", FromTime: now.Add(-blind), ToTime: now, Position: 2}
+	}
+	for _, tc := range []struct {
+		name  string
+		open  *dynamicfactory.Gap
+		gap   *dynamicfactory.Gap
+		want  []told
+		check func(s *Feed) bool
+	}{
+		{
+			name: "rollback", gap: gap(dynamicfactory.CauseRollback, time.Minute),
+			want: []told{{Type: event.Gap, Cause: "rollback"}}, check: func(s *Feed) bool { return s.epoch == 1 && s.rewind },
+		},
+		{name: "consistency check", gap: gap(CauseAudit, time.Minute), check: func(s *Feed) bool { return s.repair == 2 && s.open != nil }},
+		{name: "short", gap: gap(dynamicfactory.CauseExpired, time.Minute), check: func(s *Feed) bool { return s.open != nil }},
+		{
+			name: "long", gap: gap(dynamicfactory.CauseExpired, time.Hour),
+			want: []told{{Type: event.Gap, Cause: "expired"}}, check: func(s *Feed) bool { return s.open == nil },
+		},
+		{
+			name: "behind one that is open", open: gap(dynamicfactory.CauseExpired, time.Hour), gap: gap(dynamicfactory.CauseExpired, time.Minute),
+			want: []told{{Type: event.Gap, Cause: "expired"}}, check: func(s *Feed) bool { return s.open == nil },
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), podWatch())
+			s := r.feed(pods)
+			s.open = tc.open
+			r.group.batch = r.store.NewBatch()
+			if err := r.group.beginGap(s, tc.gap, now); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.store.Commit(r.group.batch); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, r.told()); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+			if !tc.check(s) {
+				t.Errorf("open %+v, repair %d, epoch %d", s.open, s.repair, s.epoch)
+			}
+		})
+	}
+}

@@ -1,0 +1,317 @@
+package commit
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
+
+// pausing is a store that tests pause as one without room, and whose commits they fail.
+type pausing struct {
+	*outbox.Store
+	mu      sync.Mutex
+	room    chan struct{} // closed when there is room; nil: there is
+	broken  error         // of WaitIngest
+	refused error         // of Commit
+}
+
+func (p *pausing) Health() outbox.Health {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := p.Store.Health()
+	h.Paused = p.room != nil && !isClosed(p.room)
+	return h
+}
+
+func (p *pausing) WaitIngest(ctx context.Context) error {
+	p.mu.Lock()
+	room, broken := p.room, p.broken
+	p.mu.Unlock()
+	if broken != nil {
+		return broken
+	}
+	if room != nil {
+		select {
+		case <-room:
+		case <-ctx.Done():
+		}
+	}
+	return ctx.Err()
+}
+
+func (p *pausing) Commit(b *outbox.Batch) error {
+	if p.refused != nil {
+		return p.refused
+	}
+	return p.Store.Commit(b)
+}
+
+// loop is a rig whose committer runs.
+type loop struct {
+	*rig
+	store *pausing
+	s     *Feed
+	stop  func() // the pipeline's context
+	end   func() // no more changes come
+	done  chan error
+}
+
+func newLoop(t *testing.T, store *pausing) *loop {
+	t.Helper()
+	l := &loop{rig: newRig(t, disk(), podWatch()), store: store, done: make(chan error, 1)}
+	store.Store = l.rig.store
+	l.c.store = store
+	l.s = l.feed(pods)
+	l.s.Subscribed(nil)
+	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
+	ended, end := context.WithCancel(context.WithoutCancel(t.Context()))
+	l.stop, l.end = stop, end
+	go func() { l.done <- l.c.Run(ctx, ended) }()
+	t.Cleanup(func() { stop(); end(); <-l.c.Done() })
+	return l
+}
+
+func (l *loop) add(name, version string) {
+	l.c.Handler(l.s).OnAdd(l.object(name, "u", version), false)
+}
+
+// TestRun commits what handlers report; a flush returns when it is durable.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	l := newLoop(t, &pausing{})
+	l.add("a", "1")
+	l.c.Flush()
+	l.expect("added a u 1")
+	if l.c.Heartbeat().IsZero() {
+		t.Error("the loop has no heartbeat")
+	}
+	l.end()
+	if err := <-l.done; err != nil {
+		t.Error(err)
+	}
+	l.c.Flush() // returns although the committer has ended
+	if err := l.c.AtBarrier(func(Barrier) { t.Error("called after the end") }); !errors.Is(err, ErrEnded) {
+		t.Errorf("a barrier after the end: %v", err)
+	}
+	l.add("b", "2") // is dropped
+}
+
+// TestIngestPause takes nothing while the store has no room, but a flush, and acts at
+// barriers all the same.
+func TestIngestPause(t *testing.T) {
+	t.Parallel()
+	room := make(chan struct{})
+	l := newLoop(t, &pausing{room: room})
+	l.add("a", "1")
+	reached := make(chan struct{})
+	if err := l.c.AtBarrier(func(Barrier) { close(reached) }); err != nil {
+		t.Fatal(err)
+	}
+	<-reached
+	l.expect()
+	l.c.Flush()
+	l.expect("added a u 1")
+	l.add("b", "2")
+	close(room)
+	l.c.Flush()
+	l.expect("added b u 2")
+}
+
+// TestEndWhileIngestIsPaused ends the loop without what it has taken: that is read again.
+func TestEndWhileIngestIsPaused(t *testing.T) {
+	t.Parallel()
+	l := newLoop(t, &pausing{room: make(chan struct{})})
+	l.add("a", "1")
+	l.stop()
+	if err := <-l.done; err != nil {
+		t.Error(err)
+	}
+	l.expect()
+}
+
+// TestWaitForRoomFails ends the loop with the store's error.
+func TestWaitForRoomFails(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("broken")
+	l := newLoop(t, &pausing{broken: broken})
+	l.add("a", "1")
+	if err := <-l.done; !errors.Is(err, broken) || !errors.Is(err, ledger.ErrStore) {
+		t.Errorf("the loop ends with %v", err)
+	}
+}
+
+// TestCommitFails ends the loop, and acknowledges nothing.
+func TestCommitFails(t *testing.T) {
+	t.Parallel()
+	refused := errors.New("refused")
+	l := newLoop(t, &pausing{refused: refused})
+	second := l.feed(pods)
+	i := &informer{}
+	second.Subscribed(i)
+	l.c.Handler(second).OnAdd(l.object("a", "u", "1").WithPosition(7), false)
+	if err := <-l.done; !errors.Is(err, refused) || !errors.Is(err, ledger.ErrStore) {
+		t.Errorf("the loop ends with %v", err)
+	}
+	if i.acked != 0 {
+		t.Errorf("acknowledged up to %d", i.acked)
+	}
+}
+
+// TestDrain commits what was handed over before the end, unless the store has no room.
+func TestDrain(t *testing.T) {
+	for name, paused := range map[string]bool{"room": false, "no room": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), podWatch())
+			store := &pausing{Store: r.store}
+			if paused {
+				store.room = make(chan struct{})
+			}
+			r.c.store = store
+			s := r.feed(pods)
+			for i := range 5 {
+				r.c.changes <- r.now(addedTo(s, r.object("a", "u", string(rune('1'+i)))))
+			}
+			r.group.touched[s] = struct{}{}
+			if err := r.c.drain(r.group); err != nil {
+				t.Fatal(err)
+			}
+			events := r.events()
+			if paused && len(events) > 0 || !paused && len(events) != 5 {
+				t.Errorf("%d events", len(events))
+			}
+		})
+	}
+}
+
+// TestSendAfterStop drops what a stopped feed's informer still reports.
+func TestSendAfterStop(t *testing.T) {
+	t.Parallel()
+	l := newLoop(t, &pausing{})
+	l.add("a", "1")
+	l.s.Stop()
+	l.add("b", "2")
+	l.c.Synced(l.s)
+	l.c.HistoryLost(l.s, dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback})
+	l.c.Flush()
+	l.expect("added a u 1")
+	if l.s.synced || l.s.epoch != 0 {
+		t.Error("the stopped feed goes on")
+	}
+}
+
+// TestFirstList ends a first list through every branch of feedSynced.process and sweep.
+func TestFirstList(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		with   func(r *rig, s *Feed)
+		want   []string
+		synced bool
+	}{
+		{name: "nothing to sweep", synced: true},
+		{
+			name: "deletions", synced: true, want: []string{"deleted gone u 1"},
+			with: func(r *rig, s *Feed) {
+				r.recorded(s, r.object("gone", "u", "1"))
+				s.listed, s.first = map[uint64]struct{}{}, "5"
+			},
+		},
+		{
+			name: "recorded after the list", synced: true,
+			with: func(r *rig, s *Feed) {
+				r.recorded(s, r.object("new", "u", "9"))
+				s.listed, s.first = map[uint64]struct{}{}, "5"
+			},
+		},
+		{
+			name: "a list without objects", synced: true, want: []string{"deleted gone u 1"},
+			with: func(r *rig, s *Feed) {
+				r.recorded(s, r.object("gone", "u", "1"))
+				s.listed = map[uint64]struct{}{}
+				s.Subscribed(&informer{checkpoints: map[uint64]string{0: "5"}})
+			},
+		},
+		{
+			name: "stopped",
+			with: func(r *rig, s *Feed) {
+				r.recorded(s, r.object("gone", "u", "1"))
+				s.listed, s.first = map[uint64]struct{}{}, "5"
+				s.Stop()
+			},
+		},
+		{
+			name: "history that cannot be read", synced: true, want: []string{"gap   "},
+			with: func(_ *rig, s *Feed) { s.forgot = true },
+		},
+		{
+			name: "deletions that cannot be read", synced: true, want: []string{"gap   "},
+			with: func(r *rig, s *Feed) { r.damaged(s, "gone"); s.listed, s.first = map[uint64]struct{}{}, "5" },
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), podWatch())
+			s := r.feed(pods)
+			s.recordedForm = s.Form
+			if tc.with != nil {
+				tc.with(r, s)
+			}
+			r.commit(&feedSynced{feed: s})
+			r.expect(tc.want...)
+			if s.synced != tc.synced || tc.synced && (s.listed != nil || s.forgot) {
+				t.Errorf("synced %t, listed %v, forgot %t", s.synced, s.listed, s.forgot)
+			}
+		})
+	}
+}
+
+// TestSnapshotStep ends and skips in every branch of snapshot.step.
+func TestSnapshotStep(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		with func(r *rig, s *Feed, j *snapshot)
+		want []string
+		err  error
+	}{
+		{name: "all", want: []string{"sync a u 1", "sync b u 2"}},
+		{name: "delivered meanwhile", with: func(_ *rig, _ *Feed, j *snapshot) { j.delivered = map[string]struct{}{"ns/a": {}} }, want: []string{"sync b u 2"}},
+		{name: "covered before", with: func(r *rig, s *Feed, j *snapshot) { w := s.Watches()[0]; j.was = &w }},
+		{name: "from the cursor", with: func(_ *rig, _ *Feed, j *snapshot) { j.cursor = "ns/a" }, want: []string{"sync b u 2"}},
+		{name: "the feed has stopped", with: func(_ *rig, s *Feed, _ *snapshot) { s.Stop() }, err: errNotWatched},
+		{name: "the watch is gone", with: func(_ *rig, s *Feed, _ *snapshot) { s.watches.Store(&[]WatchRef{}) }, err: errNotWatched},
+		{
+			name: "the caller has given up", err: context.Canceled,
+			with: func(_ *rig, _ *Feed, j *snapshot) { quit := make(chan struct{}); close(quit); j.quit = quit },
+		},
+		{name: "to a sink that no route leads to", with: func(_ *rig, _ *Feed, j *snapshot) { j.forSink("other") }},
+		{
+			name: "a state cannot be read", want: []string{"sync b u 2"},
+			with: func(r *rig, s *Feed, _ *snapshot) { r.damaged(s, "a") },
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), podWatch())
+			s := r.feed(pods)
+			s.recordedForm = s.Form
+			r.recorded(s, r.object("a", "u", "1"))
+			r.recorded(s, r.object("b", "u", "2"))
+			j := newSnapshot(s, s.Watches()[0])
+			if tc.with != nil {
+				tc.with(r, s, j)
+			}
+			Barrier{r.group}.add(j)
+			r.commit()
+			r.expect(tc.want...)
+			<-j.done
+			if !errors.Is(j.err, tc.err) {
+				t.Errorf("the snapshot ends with %v, want %v", j.err, tc.err)
+			}
+		})
+	}
+}

@@ -1,0 +1,224 @@
+package commit
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// recorded makes o the ledger's state of its object, without an event.
+func (r *rig) recorded(s *Feed, o *compact.Object) {
+	r.Helper()
+	b := r.store.NewBatch()
+	b.PutState(s.Partition, ledger.Key(o.GetNamespace(), o.GetName()), o.AppendBinary(nil))
+	if err := r.store.Commit(b); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// damaged makes the ledger's state of an object unreadable.
+func (r *rig) damaged(s *Feed, name string) {
+	r.Helper()
+	b := r.store.NewBatch()
+	b.PutState(s.Partition, ledger.Key("ns", name), []byte("damaged"))
+	if err := r.store.Commit(b); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// told is what a test compares of an event.
+type told struct {
+	Type              event.Type
+	UID, Version      string
+	Old               bool // it has the state before
+	FinalStateUnknown bool
+	Repair            bool
+	Cause             string // of a gap
+}
+
+func (r *rig) told() []told {
+	r.Helper()
+	var list []told
+	for _, e := range r.events() {
+		x := told{Type: e.Type, UID: e.UID, Version: e.ResourceVersion, Old: e.OldObject != nil, FinalStateUnknown: e.FinalStateUnknown, Repair: e.Repair}
+		if e.Gap != nil {
+			x.Cause = e.Gap.Cause
+		}
+		list = append(list, x)
+	}
+	return list
+}
+
+// version is the ledger's version of object a; "": it has none.
+func (r *rig) version(s *Feed) string {
+	r.Helper()
+	o, err := r.c.ledger.State(s.Partition, ledger.Key("ns", "a"))
+	if err != nil {
+		r.Fatal(err)
+	}
+	if o == nil {
+		return ""
+	}
+	return o.GetResourceVersion()
+}
+
+// TestObjectSeen takes an object that exists through every branch of objectSeen.process.
+func TestObjectSeen(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		recorded string // the version in the ledger; "": none
+		uid      string // recorded; "": the object's
+		with     func(r *rig, s *Feed)
+		initial  bool
+		seen     string // the version
+		want     []told
+		kept     string // the ledger's version in the end
+	}{
+		{name: "first list", initial: true, seen: "5", want: []told{{Type: event.Sync, UID: "u", Version: "5"}}, kept: "5"},
+		{
+			name: "later list", with: func(_ *rig, s *Feed) { s.synced = true }, initial: true, seen: "5",
+			want: []told{{Type: event.Added, UID: "u", Version: "5"}}, kept: "5",
+		},
+		{name: "watch", seen: "5", want: []told{{Type: event.Added, UID: "u", Version: "5"}}, kept: "5"},
+		{name: "same version", recorded: "5", seen: "5", kept: "5"},
+		{name: "update", recorded: "4", seen: "5", want: []told{{Type: event.Updated, UID: "u", Version: "5", Old: true}}, kept: "5"},
+		{name: "older than recorded", recorded: "6", seen: "5", kept: "6"},
+		{
+			name: "older than recorded, after a rollback", recorded: "6", seen: "5",
+			with: func(_ *rig, s *Feed) { s.list.mark = &ledger.Listing{Rewound: true} },
+			want: []told{{Type: event.Updated, UID: "u", Version: "5", Old: true}}, kept: "5",
+		},
+		{name: "opaque versions", recorded: "x6", seen: "x5", want: []told{{Type: event.Updated, UID: "u", Version: "x5", Old: true}}, kept: "x5"},
+		{
+			name: "another life", recorded: "4", uid: "former", seen: "5",
+			want: []told{{Type: event.Deleted, UID: "former", Version: "4", FinalStateUnknown: true}, {Type: event.Added, UID: "u", Version: "5"}}, kept: "5",
+		},
+		{
+			name: "recorded by a feed of its namespace", seen: "5",
+			with: func(_ *rig, s *Feed) { s.ahead = map[string]string{"ns": "5"} },
+		},
+		{
+			name: "past what a feed of its namespace recorded", seen: "6",
+			with: func(_ *rig, s *Feed) { s.ahead = map[string]string{"ns": "5"} },
+			want: []told{{Type: event.Added, UID: "u", Version: "6"}}, kept: "6",
+		},
+		{
+			name: "damaged state", seen: "5", with: func(r *rig, s *Feed) { r.damaged(s, "a") },
+			want: []told{{Type: event.Gap, Cause: "unreadable"}, {Type: event.Sync, UID: "u", Version: "5"}}, kept: "5",
+		},
+		{
+			name: "found by the consistency check", recorded: "4", seen: "5",
+			with: func(_ *rig, s *Feed) { s.repair = 9 },
+			want: []told{{Type: event.Updated, UID: "u", Version: "5", Old: true, Repair: true}}, kept: "5",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), podWatch())
+			s := r.feed(pods)
+			s.recordedForm = s.Form
+			if tc.recorded != "" {
+				uid := tc.uid
+				if uid == "" {
+					uid = "u"
+				}
+				r.recorded(s, r.object("a", uid, tc.recorded))
+			}
+			if tc.with != nil {
+				tc.with(r, s)
+			}
+			c := addedTo(s, r.object("a", "u", tc.seen))
+			c.initial = tc.initial
+			r.commit(c)
+			if diff := cmp.Diff(tc.want, r.told()); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+			if got := r.version(s); got != tc.kept {
+				t.Errorf("the ledger has version %q, want %q", got, tc.kept)
+			}
+		})
+	}
+}
+
+// TestSameVersionInAnotherForm records an object again, without an event, while recorded
+// states may be in another form than the feed's.
+func TestSameVersionInAnotherForm(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	r.recorded(s, r.object("a", "u", "5", "before"))
+	s.recordedForm = "v0"
+	r.commit(listedBy(s, r.object("a", "u", "5", "after")))
+	r.expect()
+	o, err := r.c.ledger.State(s.Partition, ledger.Key("ns", "a"))
+	if err != nil || o.GetLabels()["tier"] != "after" {
+		t.Errorf("the ledger has %v, %v", o.GetLabels(), err)
+	}
+}
+
+// TestObjectGone takes an object that is gone through every branch of group.deleted.
+func TestObjectGone(t *testing.T) {
+	for _, tc := range []struct {
+		name    string
+		with    func(r *rig, s *Feed)
+		unknown bool
+		want    []told
+	}{
+		{name: "never recorded"},
+		{
+			name: "another life is recorded", with: func(r *rig, s *Feed) { r.recorded(s, r.object("a", "later", "9")) },
+		},
+		{
+			name: "watch", with: func(r *rig, s *Feed) { r.recorded(s, r.object("a", "u", "4")) },
+			want: []told{{Type: event.Deleted, UID: "u", Version: "5"}},
+		},
+		{
+			name: "comparison", with: func(r *rig, s *Feed) { r.recorded(s, r.object("a", "u", "4")) }, unknown: true,
+			want: []told{{Type: event.Deleted, UID: "u", Version: "5", FinalStateUnknown: true}},
+		},
+		{
+			name: "damaged state", with: func(r *rig, s *Feed) { r.damaged(s, "a") },
+			want: []told{{Type: event.Gap, Cause: "unreadable"}, {Type: event.Deleted, UID: "u", Version: "5"}},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), podWatch())
+			s := r.feed(pods)
+			s.recordedForm = s.Form
+			if tc.with != nil {
+				tc.with(r, s)
+			}
+			c := deletedFrom(s, r.object("a", "u", "5"))
+			c.unknown = tc.unknown
+			r.commit(c)
+			if diff := cmp.Diff(tc.want, r.told()); diff != "" {
+				t.Errorf("events (-want +got):\n%s", diff)
+			}
+			if tc.name != "another life is recorded" {
+				if got := r.version(s); got != "" {
+					t.Errorf("the ledger has version %q", got)
+				}
+			}
+		})
+	}
+}
+
+// TestDamageIsLoggedOnce reports each damaged state by a gap of its own.
+func TestDamageIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	for _, name := range []string{"a", "b"} {
+		r.damaged(s, name)
+		r.commit(addedTo(s, r.object(name, "u-"+name, "5")))
+	}
+	r.expect("gap a  ", "sync a u-a 5", "gap b  ", "sync b u-b 5")
+	if !s.damaged {
+		t.Error("the feed does not know that its ledger is damaged")
+	}
+}
