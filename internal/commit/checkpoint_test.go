@@ -14,7 +14,7 @@ import (
 // save makes a checkpoint of the feed's durable.
 func (r *rig) save(s *Feed, cp ledger.Checkpoint) {
 	r.Helper()
-	if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(s.ID), ledger.EncodeCheckpoint(cp)); err != nil {
+	if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(s.ID), ledger.Encode(cp)); err != nil {
 		r.Fatal(err)
 	}
 }

@@ -381,7 +381,7 @@ func (g *group) putCheckpoints() error {
 		}
 		now.Time = g.c.cfg.Now()
 		s.saved = now
-		g.batch.PutMeta(ledger.CheckpointMeta(s.ID), ledger.EncodeCheckpoint(s.saved))
+		g.batch.PutMeta(ledger.CheckpointMeta(s.ID), ledger.Encode(s.saved))
 	}
 	return nil
 }

@@ -151,7 +151,7 @@ func (g *group) gap(s *Feed, at time.Time, gap *dynamicfactory.Gap, o *compact.O
 		if o != nil && !h.Covers(o, g.c.namespaces.labels) || name != "" && !h.reads(namespace) {
 			continue
 		}
-		g.c.metrics.gap(h.Watch.Name, s, gap)
+		g.c.CountGap(h.Watch.Name, s, gap)
 		g.routes = g.routes[:0]
 		g.stored = g.stored[:0]
 		for _, sink := range g.c.router.Sinks(nil, h.Watch.Name, s.Resource) {

@@ -74,7 +74,7 @@ func TestGapOutlivesAStop(t *testing.T) {
 	now := now
 	gap := &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9", FromTime: now.Add(-time.Minute), ToTime: now}
 	b := r.store.NewBatch()
-	b.PutMeta(ledger.CheckpointMeta(s.ID), ledger.EncodeCheckpoint(ledger.Checkpoint{
+	b.PutMeta(ledger.CheckpointMeta(s.ID), ledger.Encode(ledger.Checkpoint{
 		ResourceVersion: "2", Synced: true, Gap: gap, Listing: &ledger.Listing{ResourceVersion: "9"},
 	}))
 	if err := r.store.Commit(b); err != nil {

@@ -14,7 +14,7 @@ import (
 func TestCheckpointsAreHandedOver(t *testing.T) {
 	r := newRig(t, disk(), podWatch())
 	save := func(id, version string) {
-		if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(id), ledger.EncodeCheckpoint(ledger.Checkpoint{ResourceVersion: version, Synced: true})); err != nil {
+		if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(id), ledger.Encode(ledger.Checkpoint{ResourceVersion: version, Synced: true})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -64,7 +64,7 @@ func TestGatheredTimeIsOfTheOldest(t *testing.T) {
 		"pods#a": {ResourceVersion: "100", Synced: true, Time: now.Add(-time.Hour)},
 		"pods#b": {ResourceVersion: "200", Synced: true, Time: now},
 	} {
-		if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(id), ledger.EncodeCheckpoint(cp)); err != nil {
+		if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(id), ledger.Encode(cp)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -84,7 +84,7 @@ func TestCheckpointBeforeTheFirstContact(t *testing.T) {
 	r := newRig(t, disk(), podWatch())
 	s := r.feed(pods)
 	saved := ledger.Checkpoint{ResourceVersion: "10", Recorded: "20", Synced: true, Form: s.Form}
-	if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(s.ID), ledger.EncodeCheckpoint(saved)); err != nil {
+	if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(s.ID), ledger.Encode(saved)); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.c.Prepare(s); err != nil {
@@ -139,7 +139,7 @@ func TestGatheredLists(t *testing.T) {
 		"pods#a": {ResourceVersion: "100", Synced: true, Time: now.Add(-time.Hour)},
 		"pods#b": {ResourceVersion: "150", Synced: true, Time: now, Listing: &ledger.Listing{ResourceVersion: "200"}},
 	} {
-		if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(id), ledger.EncodeCheckpoint(cp)); err != nil {
+		if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(id), ledger.Encode(cp)); err != nil {
 			t.Fatal(err)
 		}
 	}

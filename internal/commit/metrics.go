@@ -20,45 +20,22 @@ type metrics struct {
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
-	m := &metrics{
-		observedTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_notifications_observed_total",
-			Help: "Informer notifications received, before the comparison with the ledger.",
-		}, []string{"resource"}),
-		watchedTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_watch_changes_total",
-			Help: "Changes of objects that a watch saw, before routing, by type.",
-		}, []string{"watch", "type"}),
-		committedTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_events_committed_total",
-			Help: "Events made durable in the event log, by type.",
-		}, []string{"type"}),
-		filteredTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_events_unrouted_total",
-			Help: "Changes recorded in the ledger that no route matched.",
-		}, []string{"type"}),
-		gapsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_gaps_total",
-			Help: "Gaps: periods whose history the API server no longer has.",
-		}, []string{"watch", "resource", "cause"}),
-		gapSeconds: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_gap_seconds_total",
-			Help: "Total duration of the gaps.",
-		}, []string{"watch", "resource", "cause"}),
-		quietTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_quiet_gaps_total",
-			Help: "Periods without history in which, by a list, no change was missed; no gap is reported.",
-		}, []string{"resource"}),
-		repairsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_consistency_repairs_total",
-			Help: "Changes that the watch missed and the consistency check found.",
-		}, []string{"resource"}),
-		staleTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_stale_states_total",
-			Help: "Object states received that are older than the recorded ones; they are ignored.",
-		}, []string{"resource"}),
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+		r.MustRegister(c)
+		return c
 	}
-	r.MustRegister(m.observedTotal, m.watchedTotal, m.committedTotal, m.filteredTotal, m.gapsTotal, m.gapSeconds, m.quietTotal, m.repairsTotal, m.staleTotal)
+	m := &metrics{
+		observedTotal:  counter("watcherd_notifications_observed_total", "Informer notifications received, before the comparison with the ledger.", "resource"),
+		watchedTotal:   counter("watcherd_watch_changes_total", "Changes of objects that a watch saw, before routing, by type.", "watch", "type"),
+		committedTotal: counter("watcherd_events_committed_total", "Events made durable in the event log, by type.", "type"),
+		filteredTotal:  counter("watcherd_events_unrouted_total", "Changes recorded in the ledger that no route matched.", "type"),
+		gapsTotal:      counter("watcherd_gaps_total", "Gaps: periods whose history the API server no longer has.", "watch", "resource", "cause"),
+		gapSeconds:     counter("watcherd_gap_seconds_total", "Total duration of the gaps.", "watch", "resource", "cause"),
+		quietTotal:     counter("watcherd_quiet_gaps_total", "Periods without history in which, by a list, no change was missed; no gap is reported.", "resource"),
+		repairsTotal:   counter("watcherd_consistency_repairs_total", "Changes that the watch missed and the consistency check found.", "resource"),
+		staleTotal:     counter("watcherd_stale_states_total", "Object states received that are older than the recorded ones; they are ignored.", "resource"),
+	}
 	for _, t := range []event.Type{event.Added, event.Updated, event.Deleted, event.Sync} {
 		m.filteredTotal.WithLabelValues(string(t))
 		m.committedTotal.WithLabelValues(string(t))
@@ -69,42 +46,21 @@ func newMetrics(r prometheus.Registerer) *metrics {
 
 // observed is the counter of a feed's notifications.
 func (m *metrics) observed(s *Feed) prometheus.Counter {
-	return m.observedTotal.WithLabelValues(s.Key.GVR.GroupResource().String())
+	return m.observedTotal.WithLabelValues(s.groupResource())
 }
 
 // repaired is the counter of what audits found in a feed.
 func (m *metrics) repaired(s *Feed) prometheus.Counter {
-	return m.repairsTotal.WithLabelValues(s.Key.GVR.GroupResource().String())
+	return m.repairsTotal.WithLabelValues(s.groupResource())
 }
 
 // stale counts a state that is older than the recorded one.
 func (m *metrics) stale(s *Feed) {
-	m.staleTotal.WithLabelValues(s.Key.GVR.GroupResource().String()).Inc()
+	m.staleTotal.WithLabelValues(s.groupResource()).Inc()
 }
 
 // gapCauses are those of the factory's gaps, and the audit's.
 var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRollback, dynamicfactory.CauseUnreadable, CauseAudit, CauseRemoved}
-
-// feeds notes that a feed feeds a watch. Series begin at zero, so that their
-// first increase is one.
-func (m *metrics) feeds(watch string, s *Feed) {
-	for _, cause := range gapCauses {
-		m.gapsTotal.WithLabelValues(watch, s.Key.GVR.GroupResource().String(), cause)
-		m.gapSeconds.WithLabelValues(watch, s.Key.GVR.GroupResource().String(), cause)
-	}
-	m.quietTotal.WithLabelValues(s.Key.GVR.GroupResource().String())
-	m.staleTotal.WithLabelValues(s.Key.GVR.GroupResource().String())
-	for _, t := range [...]event.Type{event.Added, event.Updated, event.Deleted, event.Sync} {
-		m.watchedTotal.WithLabelValues(watch, string(t))
-	}
-}
-
-// forget ends the series of a watch that is not configured any more.
-func (m *metrics) forget(watch string) {
-	m.gapsTotal.DeletePartialMatch(prometheus.Labels{"watch": watch})
-	m.gapSeconds.DeletePartialMatch(prometheus.Labels{"watch": watch})
-	m.watchedTotal.DeletePartialMatch(prometheus.Labels{"watch": watch})
-}
 
 func (m *metrics) watched(watch string, t event.Type) {
 	m.watchedTotal.WithLabelValues(watch, string(t)).Inc()
@@ -118,25 +74,40 @@ func (m *metrics) committed(events map[event.Type]int) {
 
 func (m *metrics) filtered(t event.Type) { m.filteredTotal.WithLabelValues(string(t)).Inc() }
 
-func (m *metrics) gap(watch string, s *Feed, gap *dynamicfactory.Gap) {
-	resource := s.Key.GVR.GroupResource().String()
-	m.gapsTotal.WithLabelValues(watch, resource, gap.Cause).Inc()
-	if !gap.FromTime.IsZero() {
-		m.gapSeconds.WithLabelValues(watch, resource, gap.Cause).Add(max(0, gap.ToTime.Sub(gap.FromTime).Seconds()))
+func (m *metrics) unharmed(s *Feed) {
+	m.quietTotal.WithLabelValues(s.groupResource()).Inc()
+}
+
+// Feeds notes that a feed feeds a watch. Series begin at zero, so that their
+// first increase is one.
+func (c *Committer) Feeds(watch string, s *Feed) {
+	m, resource := c.metrics, s.groupResource()
+	for _, cause := range gapCauses {
+		m.gapsTotal.WithLabelValues(watch, resource, cause)
+		m.gapSeconds.WithLabelValues(watch, resource, cause)
+	}
+	m.quietTotal.WithLabelValues(resource)
+	m.staleTotal.WithLabelValues(resource)
+	for _, t := range [...]event.Type{event.Added, event.Updated, event.Deleted, event.Sync} {
+		m.watchedTotal.WithLabelValues(watch, string(t))
 	}
 }
 
-func (m *metrics) unharmed(s *Feed) {
-	m.quietTotal.WithLabelValues(s.Key.GVR.GroupResource().String()).Inc()
-}
-
-// Feeds notes that a feed feeds a watch.
-func (c *Committer) Feeds(watch string, s *Feed) { c.metrics.feeds(watch, s) }
-
 // ForgetWatch ends the series of a watch that is not configured any more.
-func (c *Committer) ForgetWatch(watch string) { c.metrics.forget(watch) }
+func (c *Committer) ForgetWatch(watch string) {
+	labels := prometheus.Labels{"watch": watch}
+	c.metrics.gapsTotal.DeletePartialMatch(labels)
+	c.metrics.gapSeconds.DeletePartialMatch(labels)
+	c.metrics.watchedTotal.DeletePartialMatch(labels)
+}
 
 // CountGap counts a gap that a watch of a feed has.
 func (c *Committer) CountGap(watch string, s *Feed, gap *dynamicfactory.Gap) {
-	c.metrics.gap(watch, s, gap)
+	resource := s.groupResource()
+	c.metrics.gapsTotal.WithLabelValues(watch, resource, gap.Cause).Inc()
+	if !gap.FromTime.IsZero() {
+		c.metrics.gapSeconds.WithLabelValues(watch, resource, gap.Cause).Add(max(0, gap.ToTime.Sub(gap.FromTime).Seconds()))
+	}
 }
+
+func (s *Feed) groupResource() string { return s.Key.GVR.GroupResource().String() }

@@ -169,11 +169,7 @@ func (r *relabelling) setAhead(object string, moves int) {
 }
 
 func (g *group) putRelabelling(namespace string, r *relabelling) {
-	value, err := json.Marshal(r)
-	if err != nil { // strings, numbers and times always marshal
-		panic(fmt.Sprintf("feed: marshal relabelling: %v", err))
-	}
-	g.batch.PutMeta(relabelMeta+namespace, value)
+	g.batch.PutMeta(relabelMeta+namespace, ledger.Encode(r))
 }
 
 // takeAhead gives an object that changes what its namespace's relabelling still has
@@ -358,11 +354,7 @@ func (c *namespacesSynced) process(g *group) error {
 }
 
 func (g *group) putNamespace(name string, n namespace) {
-	value, err := json.Marshal(n)
-	if err != nil { // strings and a time always marshal
-		panic(fmt.Sprintf("feed: marshal namespace: %v", err))
-	}
-	g.batch.PutMeta(namespaceMeta+name, value)
+	g.batch.PutMeta(namespaceMeta+name, ledger.Encode(n))
 	for _, old := range g.c.namespaces.put(name, n) {
 		g.batch.DeleteMeta(namespaceMeta + old)
 	}

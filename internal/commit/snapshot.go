@@ -191,13 +191,9 @@ type unfinished struct {
 }
 
 func (j *snapshot) remember() []byte {
-	b, err := json.Marshal(unfinished{
+	return ledger.Encode(unfinished{
 		Source: j.feed.ID, Watch: j.watch.Watch.Name, Sink: j.sink, Rules: j.watch.Watch.Fingerprint, Widened: j.was != nil, Cursor: j.cursor,
 	})
-	if err != nil { // strings always marshal
-		panic("feed: marshal snapshot: " + err.Error())
-	}
-	return b
 }
 
 // durable makes snapshots outlive the process, in the place of the notes that sinks are

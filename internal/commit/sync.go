@@ -145,7 +145,7 @@ func (c *Committer) BeginFarewell(partition string, watches []plan.Watch, wants 
 		b.DeleteMeta(ledger.CheckpointMeta(id))
 	}
 	if s.epoch > 0 {
-		b.PutMeta(ledger.CheckpointMeta(s.ID), ledger.EncodeCheckpoint(ledger.Checkpoint{Epoch: s.epoch}))
+		b.PutMeta(ledger.CheckpointMeta(s.ID), ledger.Encode(ledger.Checkpoint{Epoch: s.epoch}))
 	}
 	if err := c.store.Commit(b); err != nil {
 		return nil, fmt.Errorf("%w: remove checkpoints of %s: %w", ledger.ErrStore, partition, err)

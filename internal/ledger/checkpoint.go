@@ -77,15 +77,6 @@ func Later(a, b string) string {
 // CheckpointMeta is the key of a feed's checkpoint.
 func CheckpointMeta(sourceID string) string { return "checkpoint/" + sourceID }
 
-// EncodeCheckpoint is the form in which a checkpoint is stored.
-func EncodeCheckpoint(c Checkpoint) []byte {
-	b, err := json.Marshal(c)
-	if err != nil { // strings, a bool and a time always marshal
-		panic(fmt.Sprintf("feed: marshal checkpoint: %v", err))
-	}
-	return b
-}
-
 // Checkpoint returns a feed's checkpoint; ok is false if there is none. A damaged
 // one is outbox.ErrUnreadable.
 func (l *Ledger) Checkpoint(sourceID string) (c Checkpoint, ok bool, err error) {

@@ -39,11 +39,7 @@ func (s Selected) Same(other Selected) bool {
 
 // Put adds the rules by which a watch was given the objects of a feed to the batch.
 func (s Selected) Put(b *outbox.Batch, watch, id string) {
-	value, err := json.Marshal(s)
-	if err != nil { // text always marshals
-		panic(fmt.Sprintf("ledger: marshal selection: %v", err))
-	}
-	b.PutMeta(SelectionKey(watch, id), value)
+	b.PutMeta(SelectionKey(watch, id), Encode(s))
 }
 
 // SelectionKey is the key of the rules by which a watch was given a feed's objects.

@@ -56,7 +56,7 @@ func TestColdStartFindsDeletions(t *testing.T) {
 		"no checkpoint": func(b *outbox.Batch, _ string) { b.DeleteMeta(ledger.CheckpointMeta("pods#")) },
 		"a list that was cut short": func(b *outbox.Batch, version string) {
 			w := podWatch()
-			b.PutMeta(ledger.CheckpointMeta("pods#"), ledger.EncodeCheckpoint(ledger.Checkpoint{
+			b.PutMeta(ledger.CheckpointMeta("pods#"), ledger.Encode(ledger.Checkpoint{
 				ResourceVersion: version, Synced: true, Form: formOf(t, &w, pods), Listing: &ledger.Listing{ResourceVersion: version},
 			}))
 		},

@@ -3,7 +3,6 @@ package pipeline
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -103,12 +102,8 @@ func (m *Manager) meta(key string, into any) (found bool, err error) {
 
 // putChanged keeps a value as JSON, if it is another than before.
 func putChanged(b *outbox.Batch, key string, before, now any) {
-	was, err := json.Marshal(before)
-	is, errNow := json.Marshal(now)
-	if err := errors.Join(err, errNow); err != nil { // text always marshals
-		panic(fmt.Sprintf("feed: marshal %s: %v", key, err))
-	}
-	if !bytes.Equal(was, is) {
+	is := ledger.Encode(now)
+	if !bytes.Equal(ledger.Encode(before), is) {
 		b.PutMeta(key, is)
 	}
 }

@@ -85,7 +85,7 @@ func (m *Manager) needScrub(b *outbox.Batch, tightened []schema.GroupResource) l
 		}
 	}
 	slices.Sort(next.Resources)
-	b.PutMeta(ledger.ScrubMeta, next.Encode())
+	b.PutMeta(ledger.ScrubMeta, ledger.Encode(next))
 	return next
 }
 
@@ -108,7 +108,7 @@ func (m *Manager) startScrub(ctx context.Context) error {
 		if err := m.committer.AtBarrier(func(commit.Barrier) {}); err != nil { // what is being committed may have one of them
 			return err
 		}
-		if err := ledger.PutMeta(m.store, ledger.ScrubMeta, state.Encode()); err != nil {
+		if err := ledger.PutMeta(m.store, ledger.ScrubMeta, ledger.Encode(state)); err != nil {
 			return fmt.Errorf("%w: keep the retired dictionaries: %w", ledger.ErrStore, err)
 		}
 		m.scrub.set(state)
@@ -201,7 +201,7 @@ func (r *scrubRun) stage(ctx context.Context, stage string) error {
 func (r *scrubRun) keep() error {
 	r.kept = time.Now()
 	r.m.scrub.set(r.state)
-	return ledger.PutMeta(r.m.store, ledger.ScrubMeta, r.state.Encode())
+	return ledger.PutMeta(r.m.store, ledger.ScrubMeta, ledger.Encode(r.state))
 }
 
 const (

@@ -231,7 +231,7 @@ func TestDictionaryIsInUseAgain(t *testing.T) {
 				t.Fatal(err)
 			}
 			left := ledger.Scrub{Resources: []string{"pods"}, Began: time.Unix(1_700_000_000, 0), Dictionaries: true, Retired: []uint32{dictionary}, Stage: scrubFiles}
-			if err := errors.Join(ledger.PutMeta(store, ledger.ScrubMeta, left.Encode()), store.Close()); err != nil {
+			if err := errors.Join(ledger.PutMeta(store, ledger.ScrubMeta, ledger.Encode(left)), store.Close()); err != nil {
 				t.Fatal(err)
 			}
 		}

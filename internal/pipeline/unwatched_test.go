@@ -21,7 +21,7 @@ func TestUnwatchedIsForgotten(t *testing.T) {
 	s := r.source(pods)
 	r.commit(addedTo(s, r.object("a", "u1", "1")))
 	b := r.store.NewBatch()
-	b.PutMeta(ledger.CheckpointMeta(s.ID), ledger.EncodeCheckpoint(ledger.Checkpoint{ResourceVersion: "1", Synced: true}))
+	b.PutMeta(ledger.CheckpointMeta(s.ID), ledger.Encode(ledger.Checkpoint{ResourceVersion: "1", Synced: true}))
 	if err := r.store.Commit(b); err != nil {
 		t.Fatal(err)
 	}

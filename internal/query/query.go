@@ -1,6 +1,9 @@
 package query
 
 import (
+	"cmp"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -78,4 +81,120 @@ type Reader struct {
 func New(cfg Config) (*Reader, error) {
 	r := &Reader{cfg, cfg.Committer, cfg.Store, cfg.Inflater}
 	return r, cfg.Registerer.Register(collector{r})
+}
+
+// Status tells how the pipeline is doing. It looks at every cached object, so it
+// is for people, probes and scrapes, every few seconds. It may be called at any
+// time, from any goroutine.
+func (r *Reader) Status() status.Pipeline {
+	now := r.cfg.Pipeline.Running()
+	st := now.State
+	p := status.Pipeline{Applied: st != nil, Caches: []status.Cache{}, Watches: []status.Watch{}, Routes: []status.Route{}, Scrub: now.Scrub}
+	p.Beat = r.committer.Heartbeat()
+	p.Sinks = r.sinkStatuses(st, now.Workers)
+	if st == nil {
+		return p
+	}
+	byWatch := map[string][]status.Source{}
+	caches := map[string]*status.Cache{}
+	for _, s := range now.Feeds {
+		one := s.status()
+		for _, h := range s.Watches() {
+			byWatch[h.Watch.Name] = append(byWatch[h.Watch.Name], one)
+		}
+		name := s.Key.GVR.GroupResource().String()
+		if caches[name] == nil {
+			caches[name] = &status.Cache{Resource: name}
+		}
+		caches[name].Objects += one.Objects
+		caches[name].Bytes += one.Bytes
+	}
+	for _, name := range slices.Sorted(maps.Keys(caches)) {
+		p.Caches = append(p.Caches, *caches[name])
+	}
+	for i := range st.Watches {
+		w := status.Watch{Name: st.Watches[i].Name, Sources: byWatch[st.Watches[i].Name]}
+		slices.SortFunc(w.Sources, func(a, b status.Source) int {
+			return cmp.Or(cmp.Compare(a.Resource, b.Resource), cmp.Compare(a.Namespace, b.Namespace))
+		})
+		for _, x := range now.Missing {
+			if x.Watch == w.Name {
+				w.Missing = append(w.Missing, status.Missing{Resource: x.Pattern, Reason: x.Reason()})
+			}
+		}
+		slices.SortFunc(w.Missing, func(a, b status.Missing) int { return cmp.Compare(a.Resource, b.Resource) })
+		w.Warnings = slices.Sorted(slices.Values(now.Warnings[w.Name]))
+		p.Watches = append(p.Watches, w)
+	}
+	p.Routes = routeStatuses(st)
+	return p
+}
+
+func (s Source) status() status.Source {
+	out := status.Source{Resource: s.Resource.String(), Namespace: s.Key.Namespace, State: "waiting"}
+	sub := s.Informer
+	if sub == nil {
+		return out
+	}
+	t := sub.Status()
+	select {
+	case <-sub.Synced():
+		out.Synced = true
+	default:
+	}
+	out.State, out.Reason, out.Message, out.Since, out.LastContact = t.State, t.Reason, t.Message, t.Since, t.LastContact
+	out.ResourceVersion, out.Objects, out.Bytes, out.InFlight = t.ResourceVersion, t.Objects, t.Bytes, t.InFlight
+	out.Events, out.Bookmarks, out.Relists, out.Expired = t.Events, t.Bookmarks, t.Relists, t.Expired410
+	out.Forbidden, out.NotFound, out.DecodeErrors, out.Restarts = t.Forbidden, t.NotFound, t.DecodeErrors, t.WatchRestarts
+	out.Skipped, out.PausedSince = t.Skipped, t.PausedSince
+	return out
+}
+
+func routeStatuses(st *plan.State) []status.Route {
+	out := make([]status.Route, 0, len(st.Routes))
+	stats := st.Router.Stats()
+	for i, spec := range st.Routes {
+		r := status.Route{Name: spec.Name, Watches: spec.Watches, Sinks: spec.Sinks}
+		if i < len(stats) {
+			s := stats[i]
+			r.Matched, r.Filtered, r.Unchanged, r.Missing, r.Errors = s.Matched, s.Filtered, s.Unchanged, s.Missing, s.Errors
+			if s.FirstError != nil {
+				r.FirstError = s.FirstError.Error()
+			}
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// sinkStatuses are the configured sinks and those that only have a backlog left.
+func (r *Reader) sinkStatuses(st *plan.State, workers map[string]*delivery.Worker) []status.Sink {
+	out := []status.Sink{}
+	for _, name := range r.store.Sinks() {
+		s := status.Sink{Name: name, State: "stopped"}
+		if st != nil {
+			if spec := st.Sink(name); spec != nil {
+				s.Kind, s.Configured = spec.Kind, true
+			}
+		}
+		if w, ok := workers[name]; ok {
+			t := w.Status()
+			s.State, s.Reason, s.Since, s.Attempts, s.NextAttempt = string(t.State), t.Reason, t.Since, t.Attempts, t.NextAttempt
+			s.LastError, s.LastErrorTime, s.LastSuccess = t.LastError, t.LastErrorTime, t.LastSuccess
+			s.InFlight, s.Blocked, s.Stalled, s.Delivered = t.InFlight, t.Blocked, t.Stalled, t.Delivered
+			s.FailingObjects = t.FailingObjects
+			for _, f := range t.Failing {
+				s.Failing = append(s.Failing, status.Failing(f))
+			}
+		}
+		queue, err := r.store.Queue(name)
+		if err != nil {
+			continue // purged this moment
+		}
+		q := queue.Stats()
+		s.Queued, s.QueuedBytes, s.Oldest, s.DeadLetters = q.Length, q.Bytes, q.OldestTime, q.DeadLetters
+		s.HeldBytes, s.HeldSince = q.HeldBytes, q.HeldSince
+		out = append(out, s)
+	}
+	return out
 }

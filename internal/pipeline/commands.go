@@ -1,0 +1,225 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/delivery"
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/route"
+)
+
+// UnknownError says that nothing of a name is configured.
+type UnknownError struct{ What, Name string }
+
+func (e *UnknownError) Error() string {
+	return fmt.Sprintf("no %s named %q is configured", e.What, e.Name)
+}
+
+// ErrConfigured means that something cannot be removed because it is in use.
+var ErrConfigured = errors.New("it is configured")
+
+// call asks the owner goroutine to run something between two changes of state.
+type call struct {
+	run  func() error
+	done chan error
+}
+
+// call runs f in the owner goroutine.
+func (m *Manager) call(ctx context.Context, f func() error) error {
+	c := call{run: f, done: make(chan error, 1)}
+	select {
+	case m.calls <- c:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-m.committer.Done():
+		return commit.ErrEnded
+	}
+	select {
+	case err := <-c.done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// PurgeSink forgets a sink that is not configured any more, with its backlog and
+// its dead letters. It fails with [ErrConfigured] if the sink is.
+func (m *Manager) PurgeSink(ctx context.Context, name string) error {
+	return m.call(ctx, func() error {
+		if st := m.currentState(); st != nil && st.Sink(name) != nil {
+			return fmt.Errorf("sink %s: %w; remove it from the configuration first", name, ErrConfigured)
+		}
+		if err := m.store.PurgeSink(name); err != nil {
+			return err
+		}
+		m.log.Warn("sink purged: its backlog and its dead letters are gone", "sink", name)
+		return nil
+	})
+}
+
+// SkipEvent moves a sink past the event with this sequence, or with 0 past the one
+// that blocks it: it becomes a dead letter.
+func (m *Manager) SkipEvent(ctx context.Context, name string, sequence uint64) (delivery.Skipped, error) {
+	m.mu.Lock()
+	sw, ok := m.sinks[name]
+	m.mu.Unlock()
+	if !ok {
+		return delivery.Skipped{}, &UnknownError{"sink", name}
+	}
+	s, err := sw.worker.Skip(ctx, sequence)
+	if err != nil {
+		return s, fmt.Errorf("sink %s: %w", name, err)
+	}
+	return s, nil
+}
+
+// ResumeSink has a sink that waits for its next attempt tried now.
+func (m *Manager) ResumeSink(name string) error {
+	m.mu.Lock()
+	sw, ok := m.sinks[name]
+	m.mu.Unlock()
+	if !ok {
+		return &UnknownError{"sink", name}
+	}
+	sw.worker.Resume()
+	return nil
+}
+
+// Snapshot delivers the recorded state of every object as Sync events to one
+// sink; of one watch only, unless watch is empty. It returns the number of
+// objects once their events are committed. Changes that happen meanwhile are
+// delivered in order with it, object by object. progress, if not nil, is called
+// with the number of objects so far.
+func (m *Manager) Snapshot(ctx context.Context, sink, watch string, progress func(objects int)) (int, error) {
+	st := m.currentState()
+	if st == nil || st.Sink(sink) == nil {
+		return 0, &UnknownError{"sink", sink}
+	}
+	if watch != "" && st.Watch(watch) == nil {
+		return 0, &UnknownError{"watch", watch}
+	}
+	return m.committer.Snapshot(ctx, m.running(), sink, watch, progress)
+}
+
+// oweSnapshot notes that a sink begins with a snapshot, if it does.
+func (m *Manager) oweSnapshot(sink *plan.Sink) error {
+	if sink.StartFrom != plan.StartSnapshot {
+		return nil
+	}
+	if err := ledger.PutMeta(m.store, commit.DueMeta+sink.Name, []byte("{}")); err != nil {
+		return fmt.Errorf("%w: note the snapshot of sink %s: %w", ledger.ErrStore, sink.Name, err)
+	}
+	return nil
+}
+
+// dueSnapshots are the sinks of a state whose first snapshot has not begun.
+func (m *Manager) dueSnapshots(st *plan.State) (due []string, err error) {
+	for i := range st.Sinks {
+		s := &st.Sinks[i]
+		if s.StartFrom != plan.StartSnapshot {
+			continue
+		}
+		_, ok, err := m.store.Meta(commit.DueMeta + s.Name)
+		if err != nil {
+			return nil, fmt.Errorf("%w: snapshot of sink %s: %w", ledger.ErrStore, s.Name, err)
+		}
+		if ok {
+			due = append(due, s.Name)
+		}
+	}
+	return due, nil
+}
+
+// Replay delivers recorded events to a sink again, in their order, marked as a
+// replay: those that were routed to it when they were recorded, and those that went
+// through a route that leads to it now. It returns how many were queued, and calls
+// progress, if not nil, with the number so far.
+func (m *Manager) Replay(ctx context.Context, sink string, r outbox.ReplayRange, progress func(events int)) (int, error) {
+	st := m.currentState()
+	if st == nil || st.Sink(sink) == nil {
+		return 0, &UnknownError{"sink", sink}
+	}
+	pick := pickFor(st, sink)
+	count := 0
+	n, err := m.store.ReplaySelected(ctx, sink, r, func(payload []byte) (uint32, bool) {
+		flags, ok := pick(payload)
+		if ok {
+			count++
+			if progress != nil {
+				progress(count)
+			}
+		}
+		return uint32(flags | record.Replay), ok
+	})
+	if err != nil {
+		return n, fmt.Errorf("replay to sink %s: %w", sink, err)
+	}
+	return n, nil
+}
+
+// pickFor decides which records a sink gets, and what of them.
+func pickFor(st *plan.State, sink string) func(payload []byte) (record.Flags, bool) {
+	leading := leadingFlags(st, sink)
+	return func(payload []byte) (record.Flags, bool) {
+		r, err := record.Decode(payload)
+		if err != nil {
+			return 0, false // the stream of events tells of it
+		}
+		flags, _, ok := pick(r, sink, leading)
+		return flags, ok
+	}
+}
+
+// leadingFlags are the routes that lead to a sink, with what they ask for.
+func leadingFlags(st *plan.State, sink string) map[string]record.Flags {
+	leading := map[string]record.Flags{}
+	for _, spec := range st.Routes {
+		if slices.Contains(spec.Sinks, sink) {
+			leading[spec.Name] = payloadFlags(spec)
+		}
+	}
+	return leading
+}
+
+// pick says what a sink gets of a record, and whether it was given it when it was
+// recorded.
+func pick(r *record.Record, sink string, leading map[string]record.Flags) (flags record.Flags, given, ok bool) {
+	for _, t := range r.Targets {
+		if t.Sink == sink {
+			return t.Flags, true, true
+		}
+		for name := range strings.SplitSeq(t.Routes, ",") {
+			if asked, leads := leading[name]; leads {
+				flags |= asked.WithSelection(t.Flags.Selection())
+				ok = true
+			}
+		}
+	}
+	return flags, false, ok
+}
+
+func payloadFlags(spec route.Spec) record.Flags {
+	if len(spec.Payload) == 0 {
+		return record.Object
+	}
+	var f record.Flags
+	for _, part := range spec.Payload {
+		switch part {
+		case "object":
+			f |= record.Object
+		case "oldObject":
+			f |= record.OldObject
+		case "patch":
+			f |= record.Patch
+		}
+	}
+	return f
+}
