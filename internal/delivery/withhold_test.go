@@ -104,7 +104,10 @@ func TestDecodingChangesMeanwhile(t *testing.T) {
 		synctest.Wait()
 		decoding.Add(1)
 		answering <- sinks.Poison(errors.New(quoted))
-		answering <- nil
+		answering <- nil      // the other object's event: the receiver does not refuse everything
+		time.Sleep(time.Hour) // the refused event is written again
+		decoding.Add(1)
+		answering <- sinks.Poison(errors.New(quoted))
 		synctest.Wait()
 		if letters := s.letters(); len(letters) != 1 || letters[0].Reason != "refused: "+textWithheld {
 			t.Errorf("dead letters %+v", letters)

@@ -31,7 +31,8 @@ func (s *Store) RewriteLog(after uint64, rewrite Rewrite) (last uint64, rewritte
 		return after, 0, false, err
 	}
 	defer s.life.leave()
-	defer s.log.hold(after + 1)() // what is deleted meanwhile would come back
+	release := s.log.hold(after + 1) // what is deleted meanwhile would come back
+	defer release()
 	items, err := s.ReadLog(after, rewriteItems)
 	if err != nil {
 		return after, 0, false, err
