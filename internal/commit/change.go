@@ -17,7 +17,7 @@ type change interface {
 	process(g *group) error
 }
 
-// sighting is what a notification about an object says.
+// sighting is a notification about an object.
 type sighting struct {
 	feed    *Feed
 	obj     *compact.Object // the state after the change; in a deletion the last one known
@@ -25,7 +25,7 @@ type sighting struct {
 	at      time.Time       // when it was observed
 
 	// Set by the committer.
-	repair  bool // what an audit found
+	repair  bool // found by the consistency check
 	rewound bool // of a list after a rollback
 }
 
@@ -39,7 +39,7 @@ type (
 	}
 	// objectGone is an object that exists no more.
 	objectGone struct{ sighting }
-	// feedSynced is the end of a feed's initial list: all of it was handed over before.
+	// feedSynced is the end of a feed's initial list: all of its objects came before.
 	feedSynced struct {
 		feed *Feed
 		at   time.Time
@@ -69,20 +69,20 @@ type (
 	barrier struct{ done chan<- struct{} }
 )
 
-// handler hands an informer's notifications to the committer. It blocks when the
+// handler forwards an informer's notifications to the committer. It blocks when the
 // committer is behind; the factory's window then stops the watch.
 type handler struct {
 	feed *Feed
 	c    *Committer
 }
 
-// Handler hands what the feed's informer reports to the committer.
+// Handler forwards the notifications of the feed's informer to the committer.
 func (c *Committer) Handler(s *Feed) cache.ResourceEventHandler { return handler{s, c} }
 
-// Synced tells the committer that the informer's initial list has been handed over.
+// Synced reports the end of the informer's initial list.
 func (c *Committer) Synced(s *Feed) { c.send(s.stopped, &feedSynced{feed: s, at: c.cfg.Now()}) }
 
-// HistoryLost tells the committer of a loss of history.
+// HistoryLost reports a loss of history.
 func (c *Committer) HistoryLost(s *Feed, gap dynamicfactory.Gap) {
 	c.send(s.stopped, &gapFound{feed: s, gap: &gap, at: c.cfg.Now()})
 }
@@ -125,9 +125,8 @@ func (h handler) OnDelete(obj any) {
 	}
 }
 
-// NamespaceHandler hands namespaces to the committer. What it hands over counts as
-// done for the informer: a namespace that did not get into the store is found
-// different by the next list.
+// NamespaceHandler forwards namespaces to the committer, and acknowledges them at once: a
+// namespace that did not get into the store is found different by the next list.
 type NamespaceHandler struct {
 	c       *Committer
 	stopped <-chan struct{}
@@ -142,13 +141,12 @@ func (c *Committer) NamespaceHandler(stopped <-chan struct{}) *NamespaceHandler 
 	return &NamespaceHandler{c: c, stopped: stopped}
 }
 
-// Synced tells the committer the names of the namespaces that exist, once all of them have
-// been handed over.
+// Synced reports the names of the namespaces that exist, after all of them.
 func (h *NamespaceHandler) Synced(names map[string]struct{}) {
 	h.c.send(h.stopped, &namespacesSynced{names, h.c.cfg.Now()})
 }
 
-// Subscribed tells the handler its informer.
+// Subscribed sets the handler's informer.
 func (h *NamespaceHandler) Subscribed(sub windowed) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

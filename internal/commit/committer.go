@@ -211,7 +211,7 @@ func (c *Committer) fill(g *group) {
 	}
 }
 
-// drain commits what the informers handed over before they stopped. A store that
+// drain commits the changes that informers sent before they stopped. A store that
 // is over its budget is given no more: those changes are read again.
 func (c *Committer) drain(g *group) error {
 	for {
@@ -464,7 +464,7 @@ func (c *Committer) Flush() {
 
 // send hands a change to the committer. Once stopped is closed, or after the
 // committer has ended, it drops the change: nothing later of its feed is committed
-// then, and both are read again by whoever resumes from what is.
+// then, and both are read again after a resume from there.
 func (c *Committer) send(stopped <-chan struct{}, x change) {
 	select {
 	case <-stopped: // of what comes after a dropped change, nothing may be taken

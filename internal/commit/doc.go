@@ -6,7 +6,7 @@
 //
 //   - An event is emitted if and only if an object's recorded state changed (uid or
 //     resourceVersion). Relists, resyncs and restarts are silent where nothing changed,
-//     and deletions that nobody saw are found.
+//     and missed deletions are found.
 //   - Events, the ledger and the version that a watch may resume from move together or
 //     not at all. What is not committed is read again from the API server.
 //   - A state that is older than the recorded one of the same object is no change. The

@@ -49,7 +49,7 @@ type Feed struct {
 
 	acks    Acknowledger  // set before ready is closed; nil: the informer could not be subscribed
 	ready   chan struct{} // closed by the owner, as is stopped
-	stopped chan struct{} // what is handed over from then on is dropped
+	stopped chan struct{} // later notifications are dropped
 
 	progress
 }
@@ -100,8 +100,7 @@ func (c *Committer) NewFeed(id Identity, watches ...WatchRef) *Feed {
 	return s
 }
 
-// Subscribed tells the feed its informer, nil if there is none. What the informer reports
-// waits for it.
+// Subscribed sets the feed's informer, nil if there is none. Notifications wait for it.
 func (s *Feed) Subscribed(a Acknowledger) {
 	s.acks = a
 	close(s.ready)
@@ -143,7 +142,7 @@ type progress struct {
 	// order in which it hands them on, without those that have come.
 	warmObjects []*compact.Object
 
-	// listed are the hashes of the keys that the informer has handed over, for the sweep
+	// listed are the hashes of the keys that the informer has listed, for the sweep
 	// behind the first list; nil if there is nothing to sweep.
 	listed map[uint64]struct{}
 	// floor is the highest version that was recorded when the informer began, "" once it is
@@ -160,7 +159,7 @@ type progress struct {
 	epoch        int                   // how often the cluster was set back; part of event IDs
 	pending      []*dynamicfactory.Gap // gaps whose lists have not begun
 	open         *dynamicfactory.Gap   // a gap whose list has shown no difference yet
-	repair       uint64                // the position of the list that an audit asked for; 0: none
+	repair       uint64                // the position of the list that the consistency check asked for; 0: none
 	list         list                  // the list that is being taken in
 	first        string                // the version of the first list
 	rewind       bool                  // the next list is the first after a rollback
@@ -271,8 +270,8 @@ func (s *Feed) logger(l *slog.Logger) *slog.Logger {
 
 // fromLedger reports whether o is the very object that the ledger gave the informer
 // to start with, so that nothing can have happened to it and the ledger need not be
-// read again. An object that the watch tells of meanwhile is another one. A no says
-// nothing: it is that of the last object too, which the factory copies.
+// read again. An object that the watch reports meanwhile is another one. false is
+// inconclusive: the last object is a copy.
 func (s *Feed) fromLedger(o *compact.Object) bool {
 	if len(s.warmObjects) == 0 || s.warmObjects[0] != o {
 		return false
@@ -298,8 +297,7 @@ func (h WatchRef) Covers(o *compact.Object, nsLabels func(string) (labels.Set, b
 	return h.Watch.Filter.Match(o, nsLabels)
 }
 
-// selection tells what an observation means to the watch. ok is false if it
-// means nothing.
+// selection is the meaning of an observation to the watch. ok is false if it has none.
 func (h WatchRef) selection(t event.Type, before, after *compact.Object, nsLabels func(string) (labels.Set, bool)) (s event.Selection, ok bool) {
 	if t == event.Updated {
 		was, is := h.Covers(before, nsLabels), h.Covers(after, nsLabels)

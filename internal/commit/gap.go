@@ -20,7 +20,7 @@ import (
 const quietGap = 5 * time.Minute
 
 // process notes a loss of history. It may come before changes that the informer
-// handed over earlier, so that it is taken up with the list that makes up for it.
+// reported earlier, so that it is taken up with the list that makes up for it.
 func (c *gapFound) process(g *group) error {
 	s := c.feed
 	if c.gap.Name != "" { // it concerns one object, and no list makes up for it
@@ -60,7 +60,7 @@ func (g *group) takeUp(c *sighting, p uint64, ofList bool) error {
 
 // beginGap puts a gap in force: what comes next is its list, or comes after that.
 func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
-	if s.open != nil { // nobody knows what that list would have shown
+	if s.open != nil { // the rest of its list is unknown
 		longer := *gap
 		longer.From, longer.FromTime = s.open.From, s.open.FromTime
 		gap, s.open = &longer, nil
@@ -135,7 +135,7 @@ func (q *quietGaps) log(l *slog.Logger) {
 	}
 	const most = 20
 	names := slices.Sorted(maps.Keys(q.resources))
-	l.Info("the API server had forgotten a stretch of history, and lists show that nothing was missed",
+	l.Info("history had expired at the API server; relists found no missed change",
 		"resources", len(names), "names", names[:min(most, len(names))], "from", q.from)
 	clear(q.resources)
 }
@@ -178,9 +178,9 @@ func (g *group) gap(s *Feed, at time.Time, gap *dynamicfactory.Gap, o *compact.O
 	return nil
 }
 
-// CauseAudit is the cause of the gap that an audit's finding leaves.
+// CauseAudit is the cause of the gap of a finding of the consistency check.
 const CauseAudit = "consistencyCheck"
 
-// CauseRemoved is the cause of the gap that is told to a sink that was not configured for
+// CauseRemoved is the cause of the gap that is delivered to a sink that was not configured for
 // a time.
 const CauseRemoved = "removed"

@@ -15,7 +15,7 @@ type metrics struct {
 	gapsTotal      *prometheus.CounterVec // by watch, resource and cause
 	gapSeconds     *prometheus.CounterVec // by watch, resource and cause
 	quietTotal     *prometheus.CounterVec // by resource: nothing was missed in them
-	repairsTotal   *prometheus.CounterVec // by resource: found by the audit
+	repairsTotal   *prometheus.CounterVec // by resource: found by the consistency check
 	staleTotal     *prometheus.CounterVec // by resource: older than what is recorded
 }
 
@@ -49,7 +49,7 @@ func (m *metrics) observed(s *Feed) prometheus.Counter {
 	return m.observedTotal.WithLabelValues(s.groupResource())
 }
 
-// repaired is the counter of what audits found in a feed.
+// repaired is the counter of what the consistency check found in a feed.
 func (m *metrics) repaired(s *Feed) prometheus.Counter {
 	return m.repairsTotal.WithLabelValues(s.groupResource())
 }
@@ -59,7 +59,7 @@ func (m *metrics) stale(s *Feed) {
 	m.staleTotal.WithLabelValues(s.groupResource()).Inc()
 }
 
-// gapCauses are those of the factory's gaps, and the audit's.
+// gapCauses are those of the factory's gaps, and the committer's.
 var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRollback, dynamicfactory.CauseUnreadable, CauseAudit, CauseRemoved}
 
 func (m *metrics) watched(watch string, t event.Type) {

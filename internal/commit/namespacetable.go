@@ -63,7 +63,7 @@ func (t *namespaceTable) get(name string) (namespace, bool) {
 	return n, ok
 }
 
-// put records a namespace. It returns the names of those that are forgotten for it.
+// put records a namespace. It returns the names of those that it deletes for it.
 func (t *namespaceTable) put(name string, n namespace) (forgotten []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -142,7 +142,7 @@ func (c *Committer) LoadNamespaces() error {
 	return nil
 }
 
-// ForgetNamespaces empties the table: labels that nobody follows become untrue. None of
+// ForgetNamespaces empties the table: labels without an informer become untrue. None of
 // the present watches needs them.
 func (c *Committer) ForgetNamespaces(watches []plan.Watch) error {
 	b := c.store.NewBatch()
@@ -159,7 +159,7 @@ func (c *Committer) ForgetNamespaces(watches []plan.Watch) error {
 		err = c.store.Commit(b)
 	}
 	if err != nil {
-		return fmt.Errorf("%w: forget namespaces: %w", ledger.ErrStore, err)
+		return fmt.Errorf("%w: delete namespaces: %w", ledger.ErrStore, err)
 	}
 	c.namespaces.clear()
 	return nil

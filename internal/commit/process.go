@@ -124,11 +124,11 @@ func (g *group) deleted(c *sighting) error {
 	if before, err = g.former(c.feed, before); err != nil {
 		return err
 	}
-	g.forget(c.feed, c.obj)
+	g.remove(c.feed, c.obj)
 	return g.emit(c, transition{t: event.Deleted, before: c.obj, last: before, unknown: c.unknown})
 }
 
-// unreadable tells that the recorded state of a change's object is damaged, so that
+// unreadable reports that the recorded state of a change's object is damaged, so that
 // what happened to the object since then is not known.
 func (g *group) unreadable(c *sighting, cause error) error {
 	s := c.feed
@@ -202,7 +202,7 @@ func (o *transition) subject() *compact.Object {
 	return o.before
 }
 
-// identity is the version that takes part in the event's ID.
+// identity has the version in the event's ID.
 func (o *transition) identity() *compact.Object {
 	if o.last != nil {
 		return o.last
@@ -350,8 +350,8 @@ func (g *group) refresh(about event.Resource, o *compact.Object) (*compact.Objec
 	return codec.Refresh(o)
 }
 
-// forget removes the object with o's name from the ledger.
-func (g *group) forget(src *Feed, o *compact.Object) {
+// remove deletes the object with o's name from the ledger.
+func (g *group) remove(src *Feed, o *compact.Object) {
 	id := stateID{src.Partition, ledger.Key(o.GetNamespace(), o.GetName())}
 	g.overlay[id] = nil
 	g.batch.DeleteState(id.partition, id.key)
@@ -460,8 +460,8 @@ func idOf(o *compact.Object) string {
 // the event stream.
 const recentSize = 1024
 
-// recent remembers the former states of the last updates while somebody follows
-// the event stream: the log has them only where a route asks for them, and people
+// recent remembers the former states of the last updates while the event stream
+// is followed: the log has them only where a route asks for them, and people
 // want to see what changed. One goroutine puts; any may get.
 type recent struct {
 	followers atomic.Int32
@@ -501,7 +501,7 @@ func (r *recent) follow() (release func()) {
 }
 
 // Former is the state that the update recorded under a sequence followed on, nil unless
-// somebody followed the event stream by then.
+// the event stream was followed by then.
 func (c *Committer) Former(sequence uint64) *compact.Object { return c.recent.get(sequence) }
 
 // Follow has former states remembered until release is called.

@@ -60,7 +60,7 @@ type relabel struct {
 func (r *relabel) before(string) (labels.Set, bool) { return r.Before, r.Known }
 func (r *relabel) after(string) (labels.Set, bool)  { return r.After, true }
 
-// relabelling is what a namespace's objects have yet to be given of the changes of its
+// relabelling is what remains to be delivered of a namespace's objects for the changes of its
 // labels: a group takes a part of them, in the order of feeds and keys. A change of
 // an object takes that object ahead, so that it is judged by the new labels after it
 // has entered or left.
@@ -286,7 +286,7 @@ func (g *group) reselect(s *Feed, move *relabel, o *compact.Object) error {
 }
 
 // move delivers an object to the watches that it enters or leaves. Its version has
-// been delivered before, so that the namespace's takes part in the event's ID.
+// been delivered before, so that the namespace's is part of the event's ID.
 func (g *group) move(s *Feed, move *relabel, o *compact.Object, hits []WatchRef) error {
 	var changed []route.Hit
 	for _, h := range hits {
@@ -347,7 +347,7 @@ func (c *namespacesSynced) process(g *group) error {
 	if g.c.namespaces.markComplete() {
 		select {
 		case g.c.namespacesKnown <- struct{}{}:
-		default: // told already
+		default: // there is a value
 		}
 	}
 	return nil

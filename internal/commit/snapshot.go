@@ -72,11 +72,11 @@ type snapshot struct {
 	feed  *Feed
 	watch WatchRef
 	was   coverage               // leave out what the watch covered before; nil: nothing
-	quit  <-chan struct{}        // closed when the caller who waits gives up; nil: nobody waits
+	quit  <-chan struct{}        // closed when the waiting caller gives up; nil: there is none
 	only  func(sink string) bool // nil: every sink the watch leads to
 	sink  string                 // the one that only admits; "": there is none
 
-	// told are the objects of which the watch was told since the snapshot began. They are
+	// delivered are the objects that the watch was given since the snapshot began. They are
 	// left out. nil: nothing is.
 	delivered map[string]struct{}
 	cursor    string // the last key looked at
@@ -226,7 +226,7 @@ func (c *Committer) durable(jobs []*snapshot, due []string) error {
 
 // unfinished are the snapshots that the end of a feed, or of the process, cut short,
 // of feeds that are about to start. Those of a selection that was widened begin again:
-// see addedBefore. What a sink is due goes on under the rules that its watch has now.
+// see addedBefore. The first snapshot of a sink continues under the rules that its watch has now.
 func (c *Committer) unfinished(st *plan.State, start []*Feed) ([]*snapshot, error) {
 	b := c.store.NewBatch()
 	defer b.Discard()
@@ -277,8 +277,8 @@ func (j *snapshot) end() {
 	s := j.feed
 	s.gaining = slices.DeleteFunc(s.gaining, func(other *snapshot) bool { return other == j })
 	switch n := j.objects.Load(); {
-	case j.quit != nil: // the caller is told
-	case s.ended(): // it goes on with the feed's successor
+	case j.quit != nil: // the caller logs it
+	case s.ended(): // it continues with the feed's successor
 	case j.err != nil:
 		s.Log.Warn("a watch was not given all that it covered: it does not cover the resource any more", "watch", j.watch.Watch.Name)
 	case n > 0:

@@ -135,7 +135,7 @@ func (c *Committer) HandOverCheckpoints(start []*Feed, active map[string]bool) e
 		}
 	}
 	if err := c.store.Commit(b); err != nil {
-		return fmt.Errorf("%w: hand over checkpoints: %w", ledger.ErrStore, err)
+		return fmt.Errorf("%w: inherit checkpoints: %w", ledger.ErrStore, err)
 	}
 	return nil
 }

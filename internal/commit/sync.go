@@ -53,11 +53,11 @@ func (g *group) synced(s *Feed, at time.Time) error {
 }
 
 // sweep finds the deletions that an informer which started from a list cannot see:
-// objects that the ledger has in the feed's scope and the informer has not handed
-// over. (An informer that started from the ledger finds them itself.) The informer's
+// objects that the ledger has in the feed's scope and the informer has not
+// listed. (An informer that started from the ledger finds them itself.) The informer's
 // store is no measure: it is ahead of what is committed.
 //
-// The checkpoint of a feed whose sweep is not finished says so, and its next start
+// The checkpoint of a feed marks a sweep that is not finished, and its next start
 // begins with a list again.
 type sweep struct {
 	feed   *Feed
@@ -88,7 +88,7 @@ func (j *sweep) step(g *group) (more bool, err error) {
 		return g.deleted(&sighting{feed: s, obj: o, unknown: true, at: j.at})
 	})
 	if errors.Is(err, outbox.ErrUnreadable) {
-		s.Log.Error("a part of the recorded states cannot be read: deletions of objects in it are not told", "error", err)
+		s.Log.Error("a part of the recorded states cannot be read: deletions of its objects are not reported", "error", err)
 		s.forgot = true
 	} else if err != nil && !errors.Is(err, ledger.ErrEnough) {
 		return false, err
@@ -188,7 +188,7 @@ func (c *Committer) formerFeed(partition string, watches []plan.Watch, ungiven f
 			hits = append(hits, *h)
 		}
 		if ungiven != nil && !given && ungiven(w) {
-			hits = append(hits, NewWatchRef(w)) // it may have been given a part, or all under another name, or by labels that nobody knows any more
+			hits = append(hits, NewWatchRef(w)) // it may have been given a part, or all under another name, or by labels that are not known any more
 		}
 	}
 	if id.Resource.Version == "" {

@@ -1,4 +1,4 @@
-// Package ledger is what the store remembers besides events, in its forms and under its
+// Package ledger is what the store keeps in addition to events, in its forms and under its
 // names: the last recorded states of objects, the checkpoints of feeds, the rules by which
 // watches were given objects, dictionaries, and what the configuration hides.
 //

@@ -81,7 +81,7 @@ func (l *Ledger) Scan(partition, prefix, after string, fn func(key string, o *co
 		o, err := l.decode(partition, key, value)
 		if err != nil {
 			damage = err
-			return nil //nolint:nilerr // the scan goes on, and ends with it
+			return nil //nolint:nilerr // the scan continues, and ends with it
 		}
 		return fn(key, o)
 	})
@@ -146,8 +146,8 @@ func Encode(v any) []byte {
 // A feed has two names. Its partition is the part of the ledger that holds the
 // states of its objects: the resource and its scope, which is what the API server
 // selects by and the version that a watch insists on. Its id adds the namespace and
-// names the checkpoint. What may change without another object being meant takes no
-// part in either: the version that the cluster prefers, and the edits. Those make up
+// names the checkpoint. What may change without another object being meant is no
+// part of either: the version that the cluster prefers, and the edits. Those make up
 // the form in which states are recorded; see rerecord.go.
 
 // ScopeOf is what makes a feed's content differ from the default one. It begins the

@@ -20,7 +20,7 @@ const RedactKeyMeta = "redact-key"
 // RedactKeyLen is the key's length in bytes.
 const RedactKeyLen = 32
 
-// Keys of what else the store remembers besides checkpoints.
+// Keys of single values in the store.
 const (
 	DictionaryMeta = "dictionary/" // and the id
 	ClusterMeta    = "cluster-uid"

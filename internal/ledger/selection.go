@@ -31,7 +31,7 @@ type Selected struct {
 	Owed bool `json:"owed,omitempty"`
 }
 
-// Same reports whether both select the same, in whatever version of the resource.
+// Same reports whether both select the same, in any version of the resource.
 func (s Selected) Same(other Selected) bool {
 	s.Resource = other.Resource
 	return reflect.DeepEqual(s, other)

@@ -48,7 +48,7 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	if err := m.acceptEdits(&rev); err != nil {
 		return err
 	}
-	if err := m.tellAbsences(next, d); err != nil {
+	if err := m.reportAbsences(next, d); err != nil {
 		return err
 	}
 	// From here on nothing fails for reasons of the new state, only with the store.
@@ -129,7 +129,7 @@ func (m *Manager) reconcile(ctx context.Context) {
 		return
 	}
 	if err != nil {
-		m.log.Warn("a watch insists on a resource that is not served any more; the others go on", "error", err)
+		m.log.Warn("required resource is no longer served; other watches continue", "error", err)
 	}
 	if err := m.reviseServed(st, d); err != nil {
 		m.fail(err)
@@ -157,7 +157,7 @@ func (m *Manager) reconcile(ctx context.Context) {
 // follow makes the running sources those of d, and adopts a new state if there is one.
 //
 // No change is judged by a part of the old rules and a part of the new ones: sources
-// that go have all that they handed over committed under the old ones, then routes,
+// that stop have all their changes committed under the old ones, then routes,
 // sinks and the watches of the sources that stay change in one step, and only then new
 // sources start. One that takes over another's objects resumes from what that one had
 // committed.
@@ -283,7 +283,7 @@ func (m *Manager) closeSources() {
 	}
 }
 
-// noteMissing keeps why patterns have no informer, and says so once for each.
+// noteMissing keeps why patterns have no informer, and logs each reason once.
 func (m *Manager) noteMissing(now map[string]query.Missing) {
 	m.mu.Lock()
 	before := m.missing

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// auditPause is how often the audit looks whether one is due.
+	// auditPause is how often the loop looks for a check that is due.
 	auditPause = time.Second
 
 	// auditPatience is how long the watch may take to catch up with the list that
@@ -36,15 +36,15 @@ const (
 	maxSuspects = 10_000
 )
 
-// Errors that end the audit of a source.
+// Errors that end the consistency check of a feed.
 var (
 	errUnordered    = errors.New("the API server's list is not in the order of namespace and name")
 	errUncomparable = errors.New("the API server's resource versions cannot be compared")
 	errNotCaughtUp  = errors.New("the watch did not catch up with the list")
 )
 
-// auditLoop compares the ledger with the cluster, one source after the other, as
-// often as the configuration says. API servers do lose watch events now and then
+// auditLoop compares the ledger with the cluster, one source after the other, at
+// the configured interval. API servers do lose watch events
 // (kubernetes/kubernetes#123072, etcd-io/etcd#18089); nothing else would notice.
 func (m *Manager) auditLoop(ctx context.Context) {
 	last := m.cfg.Now()
@@ -75,7 +75,7 @@ func (m *Manager) auditLoop(ctx context.Context) {
 	}
 }
 
-// auditPace is the pause after each page with which an audit of the sources takes
+// auditPace is the pause after each page with which a check of the feeds takes
 // half of the interval.
 func auditPace(interval time.Duration, sources []*informer) time.Duration {
 	pages := 0
@@ -88,7 +88,7 @@ func auditPace(interval time.Duration, sources []*informer) time.Duration {
 	return min(max(interval/2/time.Duration(max(pages, 1)), minAuditPause), maxAuditPause)
 }
 
-// head is what an audit compares of an object: its identity and its version. The
+// head is what a check compares of an object: its identity and its version. The
 // zero head stands for no object.
 type head struct{ uid, version string }
 
@@ -189,7 +189,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// audit is the audit of one source.
+// audit is the consistency check of one feed.
 type audit struct {
 	m   *Manager
 	s   *informer

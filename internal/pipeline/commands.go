@@ -16,7 +16,7 @@ import (
 	"github.com/watcherd/watcherd/internal/route"
 )
 
-// UnknownError says that nothing of a name is configured.
+// UnknownError means that nothing of a name is configured.
 type UnknownError struct{ What, Name string }
 
 func (e *UnknownError) Error() string {
@@ -50,7 +50,7 @@ func (m *Manager) call(ctx context.Context, f func() error) error {
 	}
 }
 
-// PurgeSink forgets a sink that is not configured any more, with its backlog and
+// PurgeSink deletes a sink that is not configured any more, with its backlog and
 // its dead letters. It fails with [ErrConfigured] if the sink is.
 func (m *Manager) PurgeSink(ctx context.Context, name string) error {
 	return m.call(ctx, func() error {
@@ -171,7 +171,7 @@ func pickFor(st *plan.State, sink string) func(payload []byte) (record.Flags, bo
 	return func(payload []byte) (record.Flags, bool) {
 		r, err := record.Decode(payload)
 		if err != nil {
-			return 0, false // the stream of events tells of it
+			return 0, false // the event stream reports it
 		}
 		flags, _, ok := pick(r, sink, leading)
 		return flags, ok
@@ -189,7 +189,7 @@ func leadingFlags(st *plan.State, sink string) map[string]record.Flags {
 	return leading
 }
 
-// pick says what a sink gets of a record, and whether it was given it when it was
+// pick decides what a sink gets of a record, and whether it was given it when it was
 // recorded.
 func pick(r *record.Record, sink string, leading map[string]record.Flags) (flags record.Flags, given, ok bool) {
 	for _, t := range r.Targets {

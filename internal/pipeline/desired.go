@@ -39,7 +39,7 @@ func (d desired) ids() map[string]bool {
 }
 
 // undiscovered reports whether the cluster's resources are not known yet, so that d
-// says nothing about them.
+// has nothing about them.
 func (d desired) undiscovered() bool {
 	for _, x := range d.missing {
 		if errors.Is(x.Err, dynamicfactory.ErrNotReady) {

@@ -8,7 +8,7 @@
 //   - Applying a configuration is a diff of values: what did not change keeps its
 //     connection, its queue and its sink. Routes, sinks and the watches of running feeds
 //     change in one step between two commits.
-//   - Whatever can fail for reasons of the new state fails before anything is changed. A
+//   - What can fail for reasons of the new state fails before anything is changed. A
 //     store that fails later ends Run.
 //   - A scrub of the store and the consistency check run beside it; both end with Run.
 //

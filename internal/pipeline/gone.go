@@ -19,15 +19,15 @@ import (
 )
 
 // A custom resource whose definition is deleted takes its objects along, and their
-// deletions may not have been read when the watch ends, or happen while nobody
-// watches. The recorded objects of a resource are reported as deleted once it is
+// deletions may not have been read when the watch ends, or happen while nothing
+// is watched. The recorded objects of a resource are reported as deleted once it is
 // certain that its definition is gone: complete discovery does not have the resource,
 // and the API server has no such definition. A version that is not served, discovery
 // that fails and a server that does not answer prove nothing.
 
 const (
 	// unservedMeta and the name of a part of the ledger say since when its resource is
-	// not served, where the API server does not tell about definitions.
+	// not served, where the API server may not be asked about definitions.
 	unservedMeta = "unserved/"
 
 	// goneRetry is how soon a definition is looked for again that was still there, or
@@ -41,7 +41,7 @@ const (
 var definitions = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 
 // reportGone reports the objects of resources whose definitions are gone as deleted.
-// again says that a definition has to be looked for again soon. Only the owner
+// again reports that a definition has to be looked for again soon. Only the owner
 // goroutine calls it.
 func (m *Manager) reportGone(ctx context.Context) (again bool, err error) {
 	st := m.currentState()
@@ -69,7 +69,7 @@ func (m *Manager) reportGone(ctx context.Context) (again bool, err error) {
 			continue // it expires
 		}
 		if m.blind(st, p) {
-			again = true // nobody knows yet who is to be told
+			again = true // the watches concerned are not known yet
 			continue
 		}
 		if _, err := m.cfg.Resolver.Resolve(gr.String()); !notServed(err) {

@@ -28,7 +28,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
-// window is how many watch events of one informer may be on their way between
+// window is how many watch events of one informer may be pending between
 // the stream and the commit. Behind it the TCP stream of the watch fills up, and
 // then the API server's buffer for it.
 const window = 2048
@@ -37,7 +37,7 @@ const window = 2048
 // *dynamicfactory.Resolver implements it.
 type Resolver interface {
 	// Resolve returns the resources that a kubectl-style name or wildcard means,
-	// or an error that says why there are none.
+	// or the reason why there are none.
 	Resolve(pattern string) ([]dynamicfactory.Resource, error)
 	// Changed delivers a value when Resolve's answers may have changed.
 	Changed() <-chan struct{}
@@ -200,10 +200,10 @@ func New(cfg Config) (*Manager, error) {
 //
 // The order of the end, and why:
 //
-//  1. The audit and a scrub of the store end, and informers stop and are joined, so nothing new arrives.
-//  2. The committer commits what they handed over and how far they had come, so that
+//  1. The consistency check and a scrub end, and informers stop and are joined, so nothing new arrives.
+//  2. The committer commits their last changes and how far they had come, so that
 //     it need not be read again, and ends. In a full store it ends at once.
-//  3. The sinks' workers finish or put back what is in flight. They come last
+//  3. The sinks' workers finish or requeue what is in flight. They come last
 //     because the backlog is safe in the store, whose owner closes it after Run.
 func (m *Manager) Run(ctx context.Context) error {
 	ended, end := context.WithCancel(context.WithoutCancel(ctx)) // of the informers
@@ -217,7 +217,7 @@ func (m *Manager) Run(ctx context.Context) error {
 
 	err := m.own(ctx)
 	if errors.Is(err, commit.ErrEnded) {
-		err = nil // the committer's error says why
+		err = nil // the committer's error has the cause
 	}
 
 	stop()

@@ -44,7 +44,7 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return m
 }
 
-// Results of an audit.
+// Results of a consistency check.
 const (
 	auditClean      = "clean"
 	auditRepaired   = "repaired"

@@ -19,7 +19,7 @@ var namespaceKey = dynamicfactory.Key{
 }
 
 // errNamespacesUnknown keeps a watch that selects namespaces by label from judging
-// objects before the labels are known. Until then it goes on by the selection that it had.
+// objects before the labels are known. Until then the selection that it had stays.
 var errNamespacesUnknown = errors.New("the watch selects namespaces by label, and they are not listed yet (it needs list and watch on namespaces); until then a selection that it had stays in force")
 
 // namespaces is the informer of namespaces, while a watch needs their labels.
@@ -31,7 +31,7 @@ type namespaces struct {
 }
 
 // followNamespaces starts or stops the informer as the state needs. It does not
-// wait for its first list: Committer.NamespacesKnown says when it is there.
+// wait for its first list: Committer.NamespacesKnown reports it.
 //
 // It is called after the state's sources have started: what their watches had
 // selected in an earlier life goes by the labels of that time, and a label that
@@ -61,7 +61,7 @@ func (m *Manager) followNamespaces(ctx context.Context, st *plan.State) error {
 		})
 	case !needed && (n.sub != nil || m.committer.NamespacesReady()):
 		n.close()
-		m.committer.Flush() // nothing of the informer is on its way
+		m.committer.Flush() // nothing of the informer is pending
 		return m.committer.ForgetNamespaces(st.Watches)
 	}
 	return nil

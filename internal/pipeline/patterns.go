@@ -97,7 +97,7 @@ func loadResolved(store *outbox.Store) (map[string]string, error) {
 	return resolved, nil
 }
 
-// noteResolved makes durable what the patterns of the state mean, and says once what
+// noteResolved makes durable what the patterns of the state mean, and logs once what
 // is ambiguous about it. Only the owner goroutine calls it.
 func (m *Manager) noteResolved(d desired) error {
 	b := m.store.NewBatch()
@@ -167,7 +167,7 @@ func (m *Manager) means(w *plan.Watch, pattern string, gr schema.GroupResource) 
 	return err == nil && p.Names(gr)
 }
 
-// notServed reports whether an error of the resolver says for certain that the
+// notServed reports whether an error of the resolver proves that the
 // cluster does not serve a resource.
 func notServed(err error) bool {
 	return errors.Is(err, dynamicfactory.ErrNotServed) && !errors.Is(err, dynamicfactory.ErrUncertain)

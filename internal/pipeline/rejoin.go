@@ -22,7 +22,7 @@ import (
 
 // A sink that is taken out of the configuration keeps its queue. When it comes back, it
 // is filled from the log with what its routes led on meanwhile. What the log does not
-// have of that time is told to it as a gap: what retention removed, and, if a route that
+// have of that time is reported to it as a gap: what retention removed, and, if a route that
 // led to it was not there all the time, what that one would have taken. A route that
 // leads to it only now starts now.
 
@@ -43,7 +43,7 @@ type routePrint struct {
 	Sinks    []string `json:"sinks,omitempty"`
 }
 
-// absence is what became of a sink's routes since it left.
+// absence is the fate of a sink's routes since it left.
 type absence struct {
 	// Routes led to the sink when it left, and are there and the same ever since.
 	Routes routePrints `json:"routes"`
@@ -147,9 +147,9 @@ func (m *Manager) noteRoutes(next *plan.State) error {
 	return nil
 }
 
-// tellAbsences tells the sinks that are back what they have missed for good, before
+// reportAbsences reports to the sinks that are back what they have missed for good, before
 // they are given the rest.
-func (m *Manager) tellAbsences(next *plan.State, d desired) error {
+func (m *Manager) reportAbsences(next *plan.State, d desired) error {
 	now := printRoutes(next)
 	for i := range next.Sinks {
 		name := next.Sinks[i].Name
@@ -159,7 +159,7 @@ func (m *Manager) tellAbsences(next *plan.State, d desired) error {
 		}
 		a, ok := q.Absence()
 		if !ok || a.Begun {
-			continue // it was not away, or is told
+			continue // it was not away, or has its gap
 		}
 		var away absence
 		known, err := m.meta(leftMeta+name, &away)
@@ -175,19 +175,19 @@ func (m *Manager) tellAbsences(next *plan.State, d desired) error {
 			lost, to = true, m.cfg.Now()
 		}
 		if !lost {
-			m.log.Info("a sink is back: it goes on with its backlog and with what was recorded meanwhile", "sink", name, "since", a.Since)
+			m.log.Info("sink is back: resuming its backlog and what was recorded meanwhile", "sink", name, "since", a.Since)
 			continue
 		}
-		m.log.Warn("a sink is back, and not everything was recorded that happened meanwhile: it is told a gap", "sink", name, "from", a.Since, "to", to)
-		if err := m.tellAbsence(next, d, name, a.Since, to); err != nil {
+		m.log.Warn("sink is back, and not everything was recorded meanwhile: reporting a gap to it", "sink", name, "from", a.Since, "to", to)
+		if err := m.reportAbsence(next, d, name, a.Since, to); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// tellAbsence queues a gap for every resource and watch that a route leads to the sink.
-func (m *Manager) tellAbsence(next *plan.State, d desired, sink string, from, to time.Time) error {
+// reportAbsence queues a gap for every resource and watch that a route leads to the sink.
+func (m *Manager) reportAbsence(next *plan.State, d desired, sink string, from, to time.Time) error {
 	sources := slices.SortedFunc(maps.Values(d.sources), func(a, b *commit.Feed) int { return strings.Compare(a.ID, b.ID) })
 	b := m.store.NewBatch()
 	defer b.Discard()

@@ -20,7 +20,7 @@ import (
 	"github.com/watcherd/watcherd/internal/status"
 )
 
-// The stages. What a sink sets aside while it is looked at may move from the log to its
+// The stages. What a sink moves while it is looked at may move from the log to its
 // queue and on to its dead letters, which is the order of the stages; what moved in
 // between is found when they are looked at again.
 const (
@@ -71,7 +71,7 @@ func (m *Manager) loadScrub() error {
 	return nil
 }
 
-// needScrub adds resources to the task. It begins anew: what it has looked at may hold
+// needScrub adds resources to the task. It starts over: what it has looked at may hold
 // something that is to be hidden now.
 func (m *Manager) needScrub(b *outbox.Batch, tightened []schema.GroupResource) ledger.Scrub {
 	state := m.scrub.load()
@@ -427,7 +427,7 @@ func (r *scrubRun) write(partition string, gr schema.GroupResource, changed []re
 	return err
 }
 
-// scrubStatus tells of the last scrub, nil if there never was one.
+// scrubStatus is the status of the last scrub, nil if there never was one.
 func (m *Manager) scrubStatus() *status.Scrub {
 	s := m.scrub.load()
 	if s.Began.IsZero() {

@@ -132,11 +132,11 @@ func (m *Manager) stopSink(name string) {
 }
 
 // removeSinks ends the workers of sinks that are no longer configured. Their
-// backlog is kept until somebody purges it.
+// backlog is kept until it is purged.
 func (m *Manager) removeSinks(names []string) {
 	for _, name := range names {
 		m.stopSink(name)
-		m.log.Warn("sink removed from the configuration: its backlog is kept until it is purged, and it goes on where it stopped when it is put back", "sink", name)
+		m.log.Warn("sink removed from the configuration: its backlog is kept until it is purged, and resumed if it returns", "sink", name)
 	}
 }
 
@@ -172,7 +172,7 @@ func (m *Manager) fillSinks(ctx context.Context, next *plan.State, names []strin
 		}
 		return nil
 	}
-	// Most of it while the watches go on.
+	// Most of it while the watches continue.
 	if err := fill(); err != nil {
 		return err
 	}
@@ -210,7 +210,7 @@ func fromLog(st *plan.State, sink string) outbox.Selector {
 		r, err := record.Decode(payload)
 		switch {
 		case err != nil:
-			return 0, false // the stream of events tells of it
+			return 0, false // the event stream reports it
 		case r.Event.Gap != nil && r.Event.Gap.Cause == commit.CauseRemoved:
 			return 0, false // queued for the sink that it is for
 		case len(r.Targets) == 0:

@@ -26,7 +26,7 @@ const (
 	forgetInterval = 10 * time.Minute
 
 	// leastKept is how long they are kept at least, so that a watch which was removed
-	// by mistake can be put back.
+	// by mistake can return.
 	leastKept = time.Hour
 
 	// forgetBatch is how many states are removed at a time.
@@ -35,7 +35,7 @@ const (
 
 // forgetUnwatched expires the recorded states that no watch asks for any more, when
 // that has been so for as long as delivered events are kept. A watch that comes back
-// before is told what changed meanwhile, deletions included; after that it starts
+// before is given what changed meanwhile, deletions included; after that it starts
 // like a new one.
 //
 // What a watch waits for, as the cluster does not serve it at present, is kept.

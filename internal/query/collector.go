@@ -9,7 +9,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
-// collector exports what [Reader.Status] knows whenever somebody scrapes: series
+// collector exports what [Reader.Status] knows at each scrape: series
 // come and go with what is configured, and no counter is kept twice.
 //
 // Namespaces are no label. Where a watch reads several one by one its figures are

@@ -28,7 +28,7 @@ type veil struct {
 	dicts *compact.Dictionaries
 	added []outbox.Shown // dictionaries that were made for what was rewritten
 	v     *redact.Reviser
-	err   error // why nothing recorded can be shown
+	err   error // the reason that nothing recorded can be shown
 }
 
 // Learn implements outbox.Veil.
@@ -50,7 +50,7 @@ func (v *veil) prepare() error {
 			if err == nil {
 				err = v.dicts.Load(uint32(id), content)
 			}
-			_ = err // what needs it cannot be shown, and says so
+			_ = err // what needs it is withheld
 		}
 	}
 	stored, ok := v.meta[ledger.AcceptedMeta]
@@ -117,7 +117,7 @@ func (v *veil) show(it outbox.Shown) ([]byte, error) {
 	return shown, err
 }
 
-// metadata says whether a value is withheld.
+// metadata returns an error for a withheld value.
 func (v *veil) metadata(key string) error {
 	if key == ledger.RedactKeyMeta {
 		return errWithheld

@@ -13,7 +13,7 @@ import (
 // LogEvent returns the event of a record of the log, with all that was recorded of
 // it; nil if keep refuses it, which is given the event without its objects and the
 // routes that took it when it was recorded. Of a recent update the state before is
-// there too if somebody followed the stream by then.
+// there too if the stream was followed by then.
 func (r *Reader) LogEvent(item outbox.Item, keep func(e *event.Event, routes []string) bool) (*event.Event, error) {
 	rec, err := record.Decode(item.Payload)
 	if err != nil {

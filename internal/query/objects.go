@@ -28,14 +28,14 @@ type View struct {
 	sources    []Source // the fullest first
 }
 
-// About says what is read, whether it is in namespaces, and whether the caches are
+// About returns what is read, whether it is in namespaces, and whether the caches are
 // complete: before that objects may be missing.
 func (v *View) About() (resource event.Resource, namespaced, synced bool) {
 	return v.about, v.namespaced, v.synced()
 }
 
 // View returns a view of the resource that a name means, as kubectl takes names:
-// plural, singular, short name or kind, with version and group if need be. It fails
+// plural, singular, short name or kind, with version and group where needed. It fails
 // with an error that wraps [ErrNotWatched], or with the resolver's.
 func (r *Reader) View(name string) (*View, error) {
 	resources, err := r.cfg.Resolver.Resolve(name)

@@ -49,8 +49,8 @@ type Missing struct {
 // Reason is the cause in words for users.
 func (x *Missing) Reason() string { return strings.TrimPrefix(x.Err.Error(), factoryPrefix) }
 
-// factoryPrefix begins the errors of names that cannot be resolved. It tells users
-// nothing.
+// factoryPrefix begins the errors of names that cannot be resolved. It means
+// nothing to users.
 const factoryPrefix = "dynamicfactory: "
 
 // Resolver finds the resources that a name means.
@@ -83,7 +83,7 @@ func New(cfg Config) (*Reader, error) {
 	return r, cfg.Registerer.Register(collector{r})
 }
 
-// Status tells how the pipeline is doing. It looks at every cached object, so it
+// Status returns the state of the pipeline. It looks at every cached object, so it
 // is for people, probes and scrapes, every few seconds. It may be called at any
 // time, from any goroutine.
 func (r *Reader) Status() status.Pipeline {
