@@ -29,12 +29,12 @@
 //
 // # Where to look
 //
-// feed.go has an informer and its watches, start.go and handover.go what it begins with.
+// feed.go has an informer and its watches, start.go what it begins with.
 // change.go has the kinds of changes, committer.go the loop and the group of one commit.
 // process.go judges objects, gap.go lost history, sync.go the end of a first list, its
-// deletions and states in a former form, reselect.go and namespacetable.go labels of
+// deletions and states in a former form, namespacechange.go and namespacetable.go labels of
 // namespaces. Work of many objects is a job, of which each group does a part: sweeps and
-// farewells (sync.go), snapshots (snapshot.go), relabelled namespaces (reselect.go).
+// farewells (sync.go), snapshots (snapshot.go), relabelled namespaces (namespacechange.go).
 // watches.go finds what watches come to cover.
 //
 // The package is larger than others, because it is one goroutine: its chapters are the

@@ -167,14 +167,14 @@ func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 		return err
 	}
 	m.noteMissing(d.missing)
-	for _, s := range d.sources {
+	for _, s := range d.feeds {
 		m.metrics.watches(s)
 		for _, h := range s.Watches() {
 			m.committer.Feeds(h.Watch.Name, s)
 		}
 	}
 	for _, s := range stop {
-		m.stopSource(s)
+		m.stopInformer(s)
 	}
 	if len(stop) > 0 {
 		m.committer.Flush()
@@ -198,7 +198,7 @@ func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 	}
 	var errs []error
 	for _, s := range start {
-		if err := m.startSource(ctx, s); err != nil {
+		if err := m.startInformer(ctx, s); err != nil {
 			errs = append(errs, fmt.Errorf("watch %s: %w", s.ID, err))
 		}
 	}
@@ -210,15 +210,15 @@ func (m *Manager) compare(d desired) (start []*commit.Feed, stop []*informer, st
 	stay = map[*commit.Feed][]commit.WatchRef{}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for k, s := range m.sources {
-		if want, ok := d.sources[k]; ok {
+	for k, s := range m.informers {
+		if want, ok := d.feeds[k]; ok {
 			stay[s.Feed] = want.Watches()
 		} else {
 			stop = append(stop, s)
 		}
 	}
-	for k, s := range d.sources {
-		if _, ok := m.sources[k]; !ok {
+	for k, s := range d.feeds {
+		if _, ok := m.informers[k]; !ok {
 			start = append(start, s)
 		}
 	}
@@ -227,17 +227,17 @@ func (m *Manager) compare(d desired) (start []*commit.Feed, stop []*informer, st
 }
 
 // startSource subscribes the feed to its informer.
-func (m *Manager) startSource(ctx context.Context, f *commit.Feed) error {
+func (m *Manager) startInformer(ctx context.Context, f *commit.Feed) error {
 	s := &informer{Feed: f}
 	resumed, rerecords := f.Resumes()
 	m.mu.Lock()
-	m.sources[s.Key] = s
+	m.informers[s.Key] = s
 	m.mu.Unlock()
 	sub, err := m.factory.Subscribe(context.WithoutCancel(ctx), s.Key, m.committer.Handler(f))
 	if err != nil {
 		f.Subscribed(nil)
 		m.mu.Lock()
-		delete(m.sources, s.Key)
+		delete(m.informers, s.Key)
 		m.mu.Unlock()
 		return err
 	}
@@ -258,12 +258,12 @@ func (m *Manager) startSource(ctx context.Context, f *commit.Feed) error {
 }
 
 // stopSource ends the feed's informer and returns after its last notification.
-func (m *Manager) stopSource(s *informer) {
+func (m *Manager) stopInformer(s *informer) {
 	s.Stop()
 	s.waiting.Wait()
 	s.sub.Load().Close()
 	m.mu.Lock()
-	delete(m.sources, s.Key)
+	delete(m.informers, s.Key)
 	m.mu.Unlock()
 	s.Log.Info("watch stopped")
 }
@@ -277,9 +277,9 @@ func (m *Manager) resumeRelabels() error {
 	return m.committer.ResumeRelabels(m.currentState().Watches)
 }
 
-func (m *Manager) closeSources() {
-	for _, s := range m.sourceList() {
-		m.stopSource(s)
+func (m *Manager) closeInformers() {
+	for _, s := range m.informerList() {
+		m.stopInformer(s)
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 // desired is the set of sources that a state asks for, given what the cluster
 // serves.
 type desired struct {
-	sources map[dynamicfactory.Key]*commit.Feed
+	feeds map[dynamicfactory.Key]*commit.Feed
 	missing map[string]query.Missing
 
 	// resolved are the resources that patterns without a wildcard mean, by watch and
@@ -31,8 +31,8 @@ type desired struct {
 
 // ids are those of the feeds.
 func (d desired) ids() map[string]bool {
-	ids := make(map[string]bool, len(d.sources))
-	for _, s := range d.sources {
+	ids := make(map[string]bool, len(d.feeds))
+	for _, s := range d.feeds {
 		ids[s.ID] = true
 	}
 	return ids
@@ -56,7 +56,7 @@ func (d desired) undiscovered() bool {
 // not get the resource.
 func (m *Manager) desire(st *plan.State) (desired, error) {
 	d := desired{
-		sources: map[dynamicfactory.Key]*commit.Feed{}, missing: map[string]query.Missing{},
+		feeds: map[dynamicfactory.Key]*commit.Feed{}, missing: map[string]query.Missing{},
 		resolved: map[string]string{}, ambiguous: map[string]ambiguity{},
 	}
 	var claims plan.Claims
@@ -107,7 +107,7 @@ func (m *Manager) desire(st *plan.State) (desired, error) {
 			}
 		}
 	}
-	widen(d.sources)
+	widen(d.feeds)
 	return d, errors.Join(errs...)
 }
 
@@ -115,7 +115,7 @@ func (m *Manager) desire(st *plan.State) (desired, error) {
 // none. It is an older one than the state's while the labels of namespaces, by which the
 // new one selects, are not known. Only its selection is: edits do not wait.
 func (m *Manager) inForce(next *plan.Watch) *plan.Watch {
-	for _, s := range m.sourceList() {
+	for _, s := range m.informerList() {
 		if h, ok := s.WatchNamed(next.Name); ok {
 			return edited(h.Watch, next)
 		}
@@ -134,7 +134,7 @@ func (m *Manager) formerRules(next *plan.Watch) func(partition string) (*plan.Wa
 		if w, ok := found[partition]; ok {
 			return w, nil
 		}
-		for _, s := range m.sourceList() {
+		for _, s := range m.informerList() {
 			if h, ok := s.WatchNamed(next.Name); ok && s.Partition == partition {
 				found[partition] = edited(h.Watch, next)
 				return found[partition], nil
@@ -170,14 +170,14 @@ func (m *Manager) want(d desired, w *plan.Watch, pattern string, r dynamicfactor
 	fed := commit.NewWatchRef(w)
 	pinned := commit.PinnedVersion(pattern, r.GVR.Group)
 	for _, ns := range namespaces {
-		s, ok := d.sources[commit.KeyOf(w, r.GVR, pinned, ns)]
+		s, ok := d.feeds[commit.KeyOf(w, r.GVR, pinned, ns)]
 		if !ok {
 			id, err := commit.IdentityOf(w, r, pinned, ns, m.redactKey)
 			if err != nil {
 				return fmt.Errorf("watch %s: %w", w.Name, err)
 			}
 			s = m.committer.NewFeed(id)
-			d.sources[id.Key] = s
+			d.feeds[id.Key] = s
 		}
 		s.AddWatch(fed)
 	}

@@ -88,7 +88,7 @@ func TestDesiredSources(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got []string
-			for _, s := range d.sources {
+			for _, s := range d.feeds {
 				var names []string
 				for _, h := range s.Watches() {
 					names = append(names, h.Watch.Name)

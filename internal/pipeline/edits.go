@@ -41,7 +41,7 @@ type revision struct {
 // revise works out the edits of a state. It changes nothing.
 func (m *Manager) revise(next *plan.State, d desired) (revision, error) {
 	var r revision
-	for _, s := range d.sources {
+	for _, s := range d.feeds {
 		for _, h := range s.Watches() {
 			r.accepted.Add(redact.Resource{
 				Group: s.Key.GVR.Group, Resource: s.Key.GVR.Resource, Namespace: s.Key.Namespace, Edits: h.Watch.Edits,

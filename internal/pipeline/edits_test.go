@@ -269,7 +269,7 @@ func TestStartWithoutDiscoveryKeepsEditsByNamespace(t *testing.T) {
 	t.Run("first life", func(t *testing.T) {
 		r := newRig(t, dir)
 		r.adopt(watches)
-		for _, s := range mustDesire(r).sources {
+		for _, s := range mustDesire(r).feeds {
 			if s.Key.Namespace == "ns" {
 				canaryPods(r, s, 1)
 			}

@@ -77,7 +77,7 @@ func TestResourceGoesInAFullStore(t *testing.T) {
 	l.apply(full)
 	l.blocked()
 	resolver.set()
-	eventually(t, "the watch has stopped", func() bool { return len(l.m.sourceList()) == 0 })
+	eventually(t, "the watch has stopped", func() bool { return len(l.m.informerList()) == 0 })
 	l.within(l.state(podWatch())) // raises the limit
 	eventually(t, "resumed", func() bool { return !l.store.Health().Paused })
 }
@@ -153,7 +153,7 @@ func TestReloadDuringAFarewell(t *testing.T) {
 	eventually(t, "the store is full", func() bool { return l.store.Health().Paused })
 	api.Unserve(widgetPath)
 	resolver.set()
-	eventually(t, "the watch has stopped", func() bool { return len(l.m.sourceList()) == 0 })
+	eventually(t, "the watch has stopped", func() bool { return len(l.m.informerList()) == 0 })
 	renamed := l.routed(watch("renamed"))
 	renamed.Store.MinFree = noRoom
 	l.within(renamed)

@@ -28,7 +28,7 @@ func TestHistoryExpiresQuietly(t *testing.T) {
 			l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods})
 			l.apply(l.state(podWatch()))
 			l.synced()
-			s := l.m.sourceList()[0]
+			s := l.m.informerList()[0]
 			eventually(t, "a watch", func() bool { return api.Watches(podPath) == 1 })
 			api.Mute(true)
 			api.Advance(5)

@@ -283,7 +283,7 @@ func TestNewPreferredVersion(t *testing.T) {
 		}
 		eventually(t, "two sources run", func() bool {
 			ids := map[string]bool{}
-			for _, s := range l.m.sourceList() {
+			for _, s := range l.m.informerList() {
 				if s.sub.Load() != nil && s.Key.GVR.Version == list[0].GVR.Version || s.Scope != "" {
 					ids[s.ID] = true
 				}
@@ -380,7 +380,7 @@ func TestOverlapsThatDiscoveryShows(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "watch b and watch a both watch pods") {
 		t.Errorf("error is %v", err)
 	}
-	if l.m.currentState() != nil || len(l.m.sourceList()) != 0 {
+	if l.m.currentState() != nil || len(l.m.informerList()) != 0 {
 		t.Error("something runs")
 	}
 	st := l.state(watchOf("a", nil, "pods", "*.example.com"), watchOf("b", drop, "wd"))
@@ -420,7 +420,7 @@ func TestExcludedResources(t *testing.T) {
 			t.Errorf("%s: %v, %v", excluded, err, d.overlaps)
 		}
 		var ids []string
-		for _, s := range d.sources {
+		for _, s := range d.feeds {
 			ids = append(ids, s.ID)
 		}
 		slices.Sort(ids)
@@ -689,7 +689,7 @@ func TestDefinitionGone(t *testing.T) {
 					api.Unserve(widgetPath)
 					resolver.set()
 				}
-				eventually(t, "nothing is watched", func() bool { return len(l.m.sourceList()) == 0 })
+				eventually(t, "nothing is watched", func() bool { return len(l.m.informerList()) == 0 })
 				if tc.resolve == nil {
 					eventually(t, "the definition is looked for", func() bool { return len(asked) > 0 })
 				}
@@ -744,7 +744,7 @@ func TestWaitingWatchKeepsItsStates(t *testing.T) {
 			l.apply(l.state(watchOf("w", nil, pattern), watchOf("v", func(w *plan.Watch) { w.Namespaces = []string{"else"} }, "pods")))
 			l.checkpointed("widgets.example.com#", "v1")
 			resolver.set(pods)
-			eventually(t, "the resource is waited for", func() bool { return len(l.m.sourceList()) == 1 })
+			eventually(t, "the resource is waited for", func() bool { return len(l.m.informerList()) == 1 })
 			for range 3 {
 				l.forget()
 				l.age("unwatched", 100*time.Hour)

@@ -99,7 +99,7 @@ type Manager struct {
 	// mu guards what is below. It is held for map accesses only.
 	mu        sync.Mutex
 	state     *plan.State
-	sources   map[dynamicfactory.Key]*informer
+	informers   map[dynamicfactory.Key]*informer
 	sinks     map[string]*sinkWorker
 	missing   map[string]query.Missing // watch and pattern → why there is no informer
 	ambiguous map[string]ambiguity     // by watch and pattern
@@ -132,7 +132,7 @@ func New(cfg Config) (*Manager, error) {
 		requests:     make(chan request),
 		calls:        make(chan call),
 		fatal:        make(chan error, 1),
-		sources:      map[dynamicfactory.Key]*informer{},
+		informers:      map[dynamicfactory.Key]*informer{},
 		sinks:        map[string]*sinkWorker{},
 		missing:      map[string]query.Missing{},
 		farewells:    map[string]*commit.Farewell{},
@@ -224,7 +224,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.stopScrub()
 	audit.Wait()
 	feeds := m.running()
-	m.closeSources()
+	m.closeInformers()
 	m.namespaces.close()
 	m.factory.Shutdown()
 	_ = m.committer.AtBarrier(func(b commit.Barrier) { b.Touch(feeds) }) // the only error is the committer's end
@@ -341,7 +341,7 @@ func (m *Manager) checkCluster(_ context.Context, uid string) error {
 
 // editFor gives an informer the edit that its watches ask for.
 func (m *Manager) editFor(k dynamicfactory.Key) dynamicfactory.EditFunc {
-	s := m.source(k)
+	s := m.informer(k)
 	if s == nil {
 		return nil
 	}
@@ -350,7 +350,7 @@ func (m *Manager) editFor(k dynamicfactory.Key) dynamicfactory.EditFunc {
 
 // snapshotFor gives a starting informer what the ledger knows.
 func (m *Manager) snapshotFor(_ context.Context, k dynamicfactory.Key) (*dynamicfactory.Snapshot, error) {
-	s := m.source(k)
+	s := m.informer(k)
 	if s == nil {
 		return nil, nil
 	}
@@ -359,22 +359,22 @@ func (m *Manager) snapshotFor(_ context.Context, k dynamicfactory.Key) (*dynamic
 
 // onGap hands a loss of history to the committer.
 func (m *Manager) onGap(k dynamicfactory.Key, g dynamicfactory.Gap) {
-	if s := m.source(k); s != nil {
+	if s := m.informer(k); s != nil {
 		m.committer.HistoryLost(s.Feed, g)
 	}
 }
 
-func (m *Manager) source(k dynamicfactory.Key) *informer {
+func (m *Manager) informer(k dynamicfactory.Key) *informer {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.sources[k]
+	return m.informers[k]
 }
 
-func (m *Manager) sourceList() []*informer {
+func (m *Manager) informerList() []*informer {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	list := make([]*informer, 0, len(m.sources))
-	for _, s := range m.sources {
+	list := make([]*informer, 0, len(m.informers))
+	for _, s := range m.informers {
 		list = append(list, s)
 	}
 	return list
@@ -384,8 +384,8 @@ func (m *Manager) sourceList() []*informer {
 func (m *Manager) running() []*commit.Feed {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	list := make([]*commit.Feed, 0, len(m.sources))
-	for _, s := range m.sources {
+	list := make([]*commit.Feed, 0, len(m.informers))
+	for _, s := range m.informers {
 		list = append(list, s.Feed)
 	}
 	return list
@@ -403,7 +403,7 @@ func (m *Manager) Running() query.Running {
 		State: m.state, Missing: slices.Collect(maps.Values(m.missing)), Warnings: map[string][]string{},
 		Workers: map[string]*delivery.Worker{}, Scrub: scrub,
 	}
-	for _, s := range m.sources {
+	for _, s := range m.informers {
 		r.Feeds = append(r.Feeds, query.Source{Feed: s.Feed, Informer: s.sub.Load()})
 	}
 	for _, a := range m.ambiguous {

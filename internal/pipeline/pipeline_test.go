@@ -161,7 +161,7 @@ func (r *rig) commit(reports ...report) {
 }
 
 // run has the pipeline know the feed as one that runs.
-func (r *rig) run(s *commit.Feed) { r.m.sources[s.Key] = &informer{Feed: s} }
+func (r *rig) run(s *commit.Feed) { r.m.informers[s.Key] = &informer{Feed: s} }
 
 // source is the source that the rig's state has for a resource.
 func (r *rig) source(res dynamicfactory.Resource) *commit.Feed {
@@ -170,12 +170,12 @@ func (r *rig) source(res dynamicfactory.Resource) *commit.Feed {
 	if err != nil {
 		r.Fatal(err)
 	}
-	for k, s := range d.sources {
+	for k, s := range d.feeds {
 		if k.GVR == res.GVR {
 			return s
 		}
 	}
-	r.Fatalf("no source for %v among %d", res.GVR, len(d.sources))
+	r.Fatalf("no source for %v among %d", res.GVR, len(d.feeds))
 	return nil
 }
 

@@ -188,7 +188,7 @@ func (m *Manager) reportAbsences(next *plan.State, d desired) error {
 
 // reportAbsence queues a gap for every resource and watch that a route leads to the sink.
 func (m *Manager) reportAbsence(next *plan.State, d desired, sink string, from, to time.Time) error {
-	sources := slices.SortedFunc(maps.Values(d.sources), func(a, b *commit.Feed) int { return strings.Compare(a.ID, b.ID) })
+	sources := slices.SortedFunc(maps.Values(d.feeds), func(a, b *commit.Feed) int { return strings.Compare(a.ID, b.ID) })
 	b := m.store.NewBatch()
 	defer b.Discard()
 	at := m.cfg.Now()

@@ -73,7 +73,7 @@ func (l *life) apply(routes []route.Spec, edit ...func(*plan.Sink)) {
 // put has a pod change, and returns when that is committed.
 func (l *life) put(name, version string) {
 	l.Helper()
-	for _, s := range l.m.sourceList() {
+	for _, s := range l.m.informerList() {
 		addedTo(s.Feed, l.object(name, "uid-"+name, version)).to(l.m.committer.Handler(s.Feed))
 	}
 	l.m.committer.Flush()
@@ -81,7 +81,7 @@ func (l *life) put(name, version string) {
 
 func (l *life) delete(name, version string) {
 	l.Helper()
-	for _, s := range l.m.sourceList() {
+	for _, s := range l.m.informerList() {
 		deletedFrom(s.Feed, l.object(name, "uid-"+name, version)).to(l.m.committer.Handler(s.Feed))
 	}
 	l.m.committer.Flush()

@@ -78,7 +78,7 @@ func (r *relisting) run(l *live, notifications int) (release func()) {
 			<-released
 		})
 	}()
-	l.m.sourceList()[0].sub.Load().Relist(commit.CauseAudit)
+	l.m.informerList()[0].sub.Load().Relist(commit.CauseAudit)
 	if err := <-taken; err != nil {
 		l.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestStopDuringRelist(t *testing.T) {
 					if killed {
 						fs = fs.CrashClone(vfs.CrashCloneCfg{})
 					}
-					s := l.m.sourceList()[0]
+					s := l.m.informerList()[0]
 					stopped := make(chan struct{})
 					go func() {
 						l.stop()

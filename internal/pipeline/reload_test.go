@@ -178,7 +178,7 @@ func TestRefusedStateChangesNothing(t *testing.T) {
 	}
 	l.apply(l.routed(podWatch()))
 	l.synced()
-	before := l.m.sourceList()[0]
+	before := l.m.informerList()[0]
 	for name, bad := range map[string]func(*plan.Watch){
 		"a selector that cannot be watched": func(w *plan.Watch) { w.ServerLabels = "!!" },
 		"a resource that is insisted on":    func(w *plan.Watch) { w.Resources = []string{"gadgets"}; w.FailOnMissing = true },
@@ -188,7 +188,7 @@ func TestRefusedStateChangesNothing(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	if after := l.m.sourceList(); len(after) != 1 || after[0] != before || l.m.currentState().Watch("w") == nil {
+	if after := l.m.informerList(); len(after) != 1 || after[0] != before || l.m.currentState().Watch("w") == nil {
 		t.Errorf("sources %v run after states that were refused", after)
 	}
 	api.Delete(podPath, "ns", names...)

@@ -25,7 +25,7 @@ func (l *live) audited(relists uint64, meanwhile func()) {
 		return false
 	})
 	defer l.api.Intercept(nil)
-	s := l.m.sourceList()[0]
+	s := l.m.informerList()[0]
 	before := s.sub.Load().Status().Relists
 	done := make(chan error, 1)
 	go func() { done <- l.m.audit(l.Context(), s, 0) }()
@@ -151,7 +151,7 @@ func TestAuditFindsOvertakenRollback(t *testing.T) {
 	api.Advance(100)
 	l.audited(1, func() {})
 	eventually(t, "the state of the restored server", func() bool { return l.log().types(names[600]) == "sync updated updated" })
-	if s := l.m.sourceList()[0]; s.sub.Load().Status().State != dynamicfactory.StateWatching {
+	if s := l.m.informerList()[0]; s.sub.Load().Status().State != dynamicfactory.StateWatching {
 		t.Errorf("the watch is %s", s.sub.Load().Status().State)
 	}
 }
@@ -170,7 +170,7 @@ func TestAuditOfAnUnorderedList(t *testing.T) {
 			`{"metadata":{"namespace":"ns","name":"b","uid":"b","resourceVersion":"1"}}`, `{"metadata":{"namespace":"ns","name":"a","uid":"a","resourceVersion":"1"}}`)
 		return true
 	})
-	s := l.m.sourceList()[0]
+	s := l.m.informerList()[0]
 	if err := l.m.audit(t.Context(), s, 0); err == nil || s.sub.Load().Status().Relists != 0 {
 		t.Errorf("the audit ended with %v and %d lists", err, s.sub.Load().Status().Relists)
 	}

@@ -51,7 +51,7 @@ func TestUnwatchedIsForgotten(t *testing.T) {
 	r.run(s) // it is watched
 	state("pods")
 	after(100*time.Hour, true)
-	delete(r.m.sources, s.Key) // it is waited for
+	delete(r.m.informers, s.Key) // it is waited for
 	after(100*time.Hour, true)
 	after(100*time.Hour, true)
 	state("nodes", "*")
@@ -62,7 +62,7 @@ func TestUnwatchedIsForgotten(t *testing.T) {
 	after(23*time.Hour, true)
 	r.run(s) // but then it came back
 	after(2*time.Hour, true)
-	delete(r.m.sources, s.Key)
+	delete(r.m.informers, s.Key)
 	after(time.Hour, true)
 	after(23*time.Hour, true)
 	if n := testutil.ToFloat64(r.m.metrics.forgottenTotal); n != 0 {

@@ -124,7 +124,7 @@ func (m *Manager) markNamespaces(b *outbox.Batch, partition string, watched map[
 // runningIn are the namespaces of the running sources, by part of the ledger.
 func (m *Manager) runningIn() map[string]map[string]bool {
 	running := map[string]map[string]bool{}
-	for _, s := range m.sourceList() {
+	for _, s := range m.informerList() {
 		if running[s.Partition] == nil {
 			running[s.Partition] = map[string]bool{}
 		}

@@ -63,7 +63,7 @@ func (m *Manager) auditLoop(ctx context.Context) {
 		}
 		last = m.cfg.Now()
 		jitter = 1 + rand.Float64()/4
-		sources := m.sourceList()
+		sources := m.informerList()
 		pause := auditPace(st.ConsistencyCheck.Interval, sources)
 		for _, s := range sources {
 			err := m.audit(ctx, s, pause)
