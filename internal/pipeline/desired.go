@@ -18,7 +18,7 @@ import (
 // desired is the set of sources that a state asks for, given what the cluster
 // serves.
 type desired struct {
-	feeds map[dynamicfactory.Key]*commit.Feed
+	feeds   map[dynamicfactory.Key]*commit.Feed
 	missing map[string]query.Missing
 
 	// resolved are the resources that patterns without a wildcard mean, by watch and

@@ -99,7 +99,7 @@ type Manager struct {
 	// mu guards what is below. It is held for map accesses only.
 	mu        sync.Mutex
 	state     *plan.State
-	informers   map[dynamicfactory.Key]*informer
+	informers map[dynamicfactory.Key]*informer
 	sinks     map[string]*sinkWorker
 	missing   map[string]query.Missing // watch and pattern → why there is no informer
 	ambiguous map[string]ambiguity     // by watch and pattern
@@ -132,7 +132,7 @@ func New(cfg Config) (*Manager, error) {
 		requests:     make(chan request),
 		calls:        make(chan call),
 		fatal:        make(chan error, 1),
-		informers:      map[dynamicfactory.Key]*informer{},
+		informers:    map[dynamicfactory.Key]*informer{},
 		sinks:        map[string]*sinkWorker{},
 		missing:      map[string]query.Missing{},
 		farewells:    map[string]*commit.Farewell{},
