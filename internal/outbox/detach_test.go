@@ -164,7 +164,7 @@ func TestIngestGoesOnBesideADeadSink(t *testing.T) {
 	}
 	put(Route{Sink: "live"}, Route{Sink: "dead"})
 	if err := testutil.GatherAndCompare(r, strings.NewReader(`
-# HELP watcherd_store_held_bytes Bytes of the event log that cannot be deleted because the sink has not taken all of its events in them.
+# HELP watcherd_store_held_bytes Bytes of the event log that are kept because of the sink's pending events.
 # TYPE watcherd_store_held_bytes gauge
 watcherd_store_held_bytes{sink="dead"} 40960
 watcherd_store_held_bytes{sink="live"} 40960

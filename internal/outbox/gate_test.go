@@ -28,10 +28,10 @@ func running(t *testing.T, s *Store) {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for !ok() {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not after 30 s", what)
+			t.Fatalf("%s: gave up waiting", what)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

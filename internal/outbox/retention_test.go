@@ -289,7 +289,7 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := testutil.GatherAndCompare(r, strings.NewReader(`
-# HELP watcherd_store_commits_total Commits that succeeded.
+# HELP watcherd_store_commits_total Successful commits.
 # TYPE watcherd_store_commits_total counter
 watcherd_store_commits_total 10
 # HELP watcherd_store_log_records Records in the event log.

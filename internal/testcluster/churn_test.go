@@ -53,7 +53,7 @@ func TestChurnKeepsOutOfOthersNamespaces(t *testing.T) {
 	ns := c.Namespace(t)
 	output, err := exec.CommandContext(t.Context(), testcluster.Binary(t), "churn",
 		"--kubeconfig", c.Kubeconfig, "--namespace", ns, "--cleanup").CombinedOutput()
-	if err == nil || !strings.Contains(string(output), "somebody else's") {
+	if err == nil || !strings.Contains(string(output), "was not created by this program") {
 		t.Fatalf("got %v, %s", err, output)
 	}
 	u, err := c.Dynamic(t).Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}).
