@@ -165,7 +165,11 @@ func (f *fence) create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	large := strings.HasSuffix(name, ".sst") || strings.HasSuffix(name, ".log")
 	if large && c != compactionCategory && f.isFull() {
 		if part, ok := f.reserve.pop(vital(name)); ok {
-			return f.FS.ReuseForWrite(part, name, c)
+			file, err := f.FS.ReuseForWrite(part, name, c)
+			if err == nil && !vital(name) {
+				file = roomyTable{file, name}
+			}
+			return file, err
 		}
 	}
 	file, err := f.FS.Create(name, c)
@@ -173,6 +177,20 @@ func (f *fence) create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 		file, err = f.FS.Create(name, c)
 	}
 	return file, err
+}
+
+// roomyTable is a table with a part of the reserve behind its end, which it gives back: a
+// flush may write many that are small.
+type roomyTable struct {
+	vfs.File
+	name string
+}
+
+func (t roomyTable) Close() error {
+	if info, err := t.Stat(); err == nil && t.Fd() != vfs.InvalidFd {
+		_ = os.Truncate(t.name, info.Size()) // or the room comes back with the table's end
+	}
+	return t.File.Close()
 }
 
 // mayTouch reports whether an operation that changes the directory may go
