@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -106,25 +105,6 @@ func checkFiles(i *inspection, r *Report) error {
 		}
 	}
 	return nil
-}
-
-// withTable opens one table file for f.
-func withTable(fsys vfs.FS, path string, f func(*sstable.Reader) error) error {
-	file, err := fsys.Open(path)
-	if err != nil {
-		return err
-	}
-	readable, err := sstable.NewSimpleReadable(file)
-	if err != nil {
-		return errors.Join(err, file.Close())
-	}
-	o := pebbleOptions(fsys, nil, nil, 0)
-	o.EnsureDefaults()
-	reader, err := sstable.NewReader(context.Background(), readable, o.MakeReaderOptions())
-	if err != nil {
-		return errors.Join(err, readable.Close())
-	}
-	return errors.Join(f(reader), reader.Close())
 }
 
 // checker walks the keyspaces in an order in which each can be compared with

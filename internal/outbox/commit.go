@@ -83,7 +83,7 @@ func (s *Store) write(b *Batch) error {
 	size := int64(b.pb.Len())
 	err := s.apply(b.pb, pebble.Sync)
 	if err == nil {
-		if err = s.owner.check(); err != nil {
+		if err = s.files.CheckOwner(); err != nil {
 			s.fail(err)
 			err = s.failure
 		}

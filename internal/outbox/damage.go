@@ -199,3 +199,19 @@ func (q *Queue) recount(b *pebble.Batch, lost func(lostSpan) error) (missing int
 	q.mergeLocked(b, change, changeDetached)
 	return missing, nil
 }
+
+// nextReadable is the position or sequence of the first key at or after from in
+// another block, below upper, that can be read. damage is what was met at from.
+func (s *Store) nextReadable(from, upper []byte, damage error) (uint64, bool, error) {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: upper})
+	if err != nil {
+		return 0, false, readError(err)
+	}
+	defer func() { _ = it.Close() }() // its errors were seen while reading
+	ok, err := seekReadable(s.db, it, from, upper, damage)
+	if err != nil || !ok {
+		return 0, false, err
+	}
+	position, ok := positionOfKey(it.Key())
+	return position, ok, nil
+}

@@ -2,11 +2,9 @@ package outbox
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"slices"
 	"strings"
 	"testing"
@@ -393,44 +391,5 @@ func TestNewerFormat(t *testing.T) {
 	}
 	if _, err := Open("store", Options{firstSequence: 1, FS: fs}); !errors.Is(err, ErrNewerFormat) {
 		t.Errorf("a newer format of the engine: %v", err)
-	}
-}
-
-// TestTornAcrossABlock cuts the first part of a MANIFEST's last record, which
-// crosses a block, as a power cut may that has kept the later block.
-func TestTornAcrossABlock(t *testing.T) {
-	chunk := func(kind byte, payload []byte) []byte {
-		b := make([]byte, chunkHeader, chunkHeader+len(payload))
-		binary.LittleEndian.PutUint16(b[4:], uint16(len(payload)))
-		b[6] = kind
-		b = append(b, payload...)
-		c := crc32.Checksum(b[6:], crc32.MakeTable(crc32.Castagnoli))
-		binary.LittleEndian.PutUint32(b, (c>>15|c<<17)+0xa282ead8)
-		return b
-	}
-	whole := chunk(fullChunk, noise(recordBlock-1000))
-	first, last := chunk(firstChunk, noise(1000-2*chunkHeader)), chunk(4, noise(500))
-	torn := append(append(bytes.Clone(whole), make([]byte, len(first))...), last...)
-	if len(torn) != recordBlock+len(last) {
-		t.Fatalf("%d bytes", len(torn))
-	}
-	for _, c := range []struct {
-		name    string
-		content []byte
-		damaged bool
-	}{
-		{"whole", append(append(bytes.Clone(whole), first...), last...), false},
-		{"torn", torn, false},
-		{"torn at the padding", append(append(chunk(fullChunk, noise(recordBlock-3-chunkHeader)), 0, 0, 0), first...), false},
-		{"damaged, as another record follows", append(bytes.Clone(torn), chunk(fullChunk, noise(100))...), true},
-	} {
-		fs := vfs.NewMem()
-		if err := fs.MkdirAll("store/db", 0o700); err != nil {
-			t.Fatal(err)
-		}
-		overwrite(t, fs, "M", c.content)
-		if err := verifyLog(fs, "store/db/M", 0, validChunk); (err != nil) != c.damaged {
-			t.Errorf("%s: %v", c.name, err)
-		}
 	}
 }

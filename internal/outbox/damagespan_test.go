@@ -157,9 +157,9 @@ func damageIndex(t *testing.T, fs vfs.FS, name string) {
 	t.Helper()
 	b := content(t, fs, name)
 	if err := withTableContent(b, func(r *sstable.Reader) error {
-		layout, err := r.Layout()
+		l, err := r.Layout()
 		if err == nil {
-			b[layout.Index[0].Offset+10] ^= 0x55
+			b[l.Index[0].Offset+10] ^= 0x55
 		}
 		return err
 	}); err != nil {

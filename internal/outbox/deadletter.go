@@ -30,10 +30,7 @@ func (l *Letter) without(err error) error {
 }
 
 // ReasonClass is a letter's reason without its text.
-func ReasonClass(reason string) string {
-	class, _, _ := strings.Cut(reason, ":")
-	return class
-}
+func ReasonClass(reason string) string { return reasonClass(reason) }
 
 // ReasonUnreadable begins the reason of a dead letter whose record, or queue
 // entry, is damaged; it has no payload.

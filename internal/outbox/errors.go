@@ -6,7 +6,7 @@ import "errors"
 var (
 	// ErrLocked: another process (or another Store of this one) has the
 	// directory open.
-	ErrLocked = errors.New("the store is in use by another process")
+	ErrLocked = errLocked
 	// ErrDamaged: files of the store are missing or unreadable. No data was
 	// removed. (Damage inside a table shows only after the storage engine has
 	// turned its log into tables, so files may have been renewed.)
@@ -21,11 +21,11 @@ var (
 	ErrFailed = errors.New("the store failed")
 	// ErrStolen is an ErrFailed whose cause is another process that opened the
 	// same directory.
-	ErrStolen = errors.New("another process took over the store")
+	ErrStolen = errStolen
 	// ErrClosed: the call came after Close.
 	ErrClosed = errors.New("the store is closed")
 	// ErrUnreadable: the value is there, but its bytes fail their checksum.
-	ErrUnreadable = errors.New("unreadable record")
+	ErrUnreadable = errUnreadable
 	// ErrClock: the clock is before this program was made, or in the next century;
 	// sequences are taken from it.
 	ErrClock = errors.New("set the clock, sequences of events are taken from it")

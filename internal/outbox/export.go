@@ -201,7 +201,7 @@ func (e *exporter) show(l *exported) error {
 		}
 	}
 	if !ok || !bytes.Equal(payload, l.Payload) {
-		l.Reason = ReasonClass(l.Reason) // its text may quote what is not shown
+		l.Reason = reasonClass(l.Reason) // its text may quote what is not shown
 	}
 	l.Payload, l.Withheld = payload, !ok
 	if !ok {

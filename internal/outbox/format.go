@@ -60,14 +60,6 @@ func (s *Store) appendGet(dst, key []byte) ([]byte, bool, error) {
 	return dst, true, closer.Close()
 }
 
-// readError marks what will not get better by reading it again.
-func readError(err error) error {
-	if pebble.IsCorruptionError(err) || errors.Is(err, syscall.EIO) {
-		return fmt.Errorf("%w: %w", ErrUnreadable, err)
-	}
-	return err
-}
-
 func (s *Store) counter(kind byte, id uint32) (counter, error) {
 	value, ok, err := s.get(counterKey(kind, id))
 	if err != nil || !ok {

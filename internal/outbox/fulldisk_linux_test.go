@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -68,8 +69,12 @@ func TestHollowReserve(t *testing.T) {
 	open := func() (s *Store, room []int64) {
 		t.Helper()
 		s = openTest(t, dir, Options{MaxBytes: 64 << 20})
-		for i := range s.reserve.held {
-			info, err := os.Stat(s.reserve.path(i))
+		files, err := filepath.Glob(filepath.Join(dir, "RESERVE-*"))
+		if err != nil || len(files) != 8 {
+			t.Fatalf("files of the reserve: %q (%v)", files, err)
+		}
+		for _, file := range files {
+			info, err := os.Stat(file)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -78,14 +83,15 @@ func TestHollowReserve(t *testing.T) {
 		return s, room
 	}
 	s, whole := open()
-	if slices.Min(whole) < s.reserve.part {
-		t.Fatalf("room %v at first, part %d", whole, s.reserve.part)
+	if part := int64(96<<20) / 16 / 8; slices.Min(whole) < part {
+		t.Fatalf("room %v at first, part %d", whole, part)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {
-		if err := errors.Join(os.Remove(s.reserve.path(i)), os.WriteFile(s.reserve.path(i), nil, 0o600)); err != nil {
+		file := filepath.Join(dir, fmt.Sprintf("RESERVE-%d", i))
+		if err := errors.Join(os.Remove(file), os.WriteFile(file, nil, 0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -123,7 +129,7 @@ func TestOthersFillTheDisk(t *testing.T) {
 		usage, err := s.opts.FS.GetDiskUsage(dir)
 		return err == nil && usage.AvailBytes > 8<<20
 	})
-	eventually(t, "ingest resumes", func() bool { return !s.Health().Paused && s.reserve.missing() == 0 })
+	eventually(t, "ingest resumes", func() bool { return !s.Health().Paused && !s.files.Short() })
 	appendNoise(t, s, 10)
 	stop()
 	if err := <-done; err != nil {
@@ -155,7 +161,7 @@ func TestOpenOnAFullDisk(t *testing.T) {
 	fill()
 
 	s = openTest(t, path, Options{MaxBytes: 24 << 20})
-	if h := s.Health(); h.Paused != (s.reserve.missing() > 0) || h.Paused && h.Reason != ReasonDiskFree {
+	if h := s.Health(); h.Paused != s.files.Short() || h.Paused && h.Reason != ReasonDiskFree {
 		t.Errorf("health %+v", h)
 	}
 	q := ensure(t, s, "a")

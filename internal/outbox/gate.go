@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -165,25 +164,17 @@ func (s *Store) measure() error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.bytes, g.free, g.written = bytes, free, g.written-before
-	g.short = s.reserve.missing() > 0
+	g.short = s.files.Short()
 	g.decideLocked()
 	return nil
 }
 
 // refill completes the reserve if the disk has the room.
 func (s *Store) refill(free int64) {
-	missing := s.reserve.missing()
-	if missing == 0 || s.Err() != nil {
+	if !s.files.Short() || s.Err() != nil {
 		return
 	}
-	err := s.reserve.fill(free)
-	switch {
-	case err == nil && s.reserve.missing() == 0:
-		s.fence.roomy()
-	case err == nil:
-	case errors.Is(err, syscall.ENOSPC):
-		// Others were faster.
-	default:
+	if err := s.files.Refill(free); err != nil {
 		if suppressed, ok := s.limit.allow("reserve"); ok {
 			s.opts.Logger.Warn("no room is reserved on the disk", "error", firstLine(err), "suppressed", suppressed)
 		}

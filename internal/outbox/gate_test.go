@@ -120,15 +120,5 @@ func TestNoRoomForTheReserve(t *testing.T) {
 	}
 	running(t, s)
 	disk(100 << 20)
-	eventually(t, "ingest goes on", func() bool { return !s.Health().Paused && s.reserve.missing() == 0 })
-	tables := 0
-	for _, ok := s.reserve.pop(false); ok; _, ok = s.reserve.pop(false) {
-		tables++
-	}
-	if tables != reserveParts-reserveVital {
-		t.Errorf("tables can take %d parts of %d", tables, reserveParts)
-	}
-	if _, ok := s.reserve.pop(true); !ok {
-		t.Error("nothing is left for the write-ahead log")
-	}
+	eventually(t, "ingest goes on", func() bool { return !s.Health().Paused && !s.files.Short() })
 }

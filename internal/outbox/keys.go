@@ -146,3 +146,6 @@ func successor(prefix []byte) []byte {
 	}
 	return end
 }
+
+// id32 encodes the number of a sink or a partition.
+func id32(id uint32) []byte { return binary.BigEndian.AppendUint32(nil, id) }

@@ -3,7 +3,6 @@ package outbox
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -228,7 +227,7 @@ func (s *Store) repairTable(path string, bounds keyRange) ([]keyRange, error) {
 
 // overwrite writes patches into a table and syncs it.
 func (s *Store) overwrite(path string, patches []patch) error {
-	f, err := s.fence.OpenReadWrite(path, vfs.WriteCategoryUnspecified)
+	f, err := s.files.FS().OpenReadWrite(path, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
 	}
@@ -528,83 +527,4 @@ func (s *Store) relieveLevel0(ctx context.Context) error {
 	}
 	lower, upper := prefixRange(prefixCounter)
 	return s.db.Compact(ctx, lower, upper, false)
-}
-
-// repairKey is where the ranges of a repair in progress are kept.
-func repairKey() []byte { return []byte{prefixRepair} }
-
-// appendRanges is the value of a note: the lengths and bytes of all bounds.
-func appendRanges(dst []byte, ranges []keyRange) []byte {
-	for _, r := range ranges {
-		for _, key := range [][]byte{r.lower, r.upper} {
-			dst = binary.AppendUvarint(dst, uint64(len(key)))
-			dst = append(dst, key...)
-		}
-	}
-	return dst
-}
-
-func parseRanges(value []byte) ([]keyRange, error) {
-	var keys [][]byte
-	for len(value) > 0 {
-		n, size := binary.Uvarint(value)
-		if size <= 0 || n > uint64(len(value)-size) {
-			return nil, errMalformed
-		}
-		keys = append(keys, value[size:size+int(n)])
-		value = value[size+int(n):]
-	}
-	if len(keys)%2 != 0 {
-		return nil, errMalformed
-	}
-	var ranges []keyRange
-	for pair := range slices.Chunk(keys, 2) {
-		ranges = append(ranges, keyRange{lower: pair[0], upper: pair[1]})
-	}
-	return ranges, nil
-}
-
-// positions is the part of a range in one sink's keys, as positions; false if there is
-// none.
-func (r keyRange) positions(prefix byte, sink uint32) (first, last uint64, ok bool) {
-	lower, upper := sinkRange(prefix, sink)
-	if !r.overlaps(lower, upper) {
-		return 0, 0, false
-	}
-	last = ^uint64(0)
-	position := func(key []byte) uint64 {
-		var b [8]byte
-		copy(b[:], key[len(lower):])
-		return binary.BigEndian.Uint64(b[:])
-	}
-	if bytes.HasPrefix(r.lower, lower) {
-		first = position(r.lower)
-	}
-	if bytes.HasPrefix(r.upper, lower) {
-		last = position(r.upper)
-	}
-	return first, last, true
-}
-
-// String describes what may be lost.
-func (r keyRange) String() string {
-	var parts []byte
-	for _, prefix := range keyspaceOrder {
-		lower, upper := prefixRange(prefix)
-		if !r.overlaps(lower, upper) {
-			continue
-		}
-		span := lostSpan{after: r.lower, before: r.upper}
-		if bytes.Compare(r.lower, lower) <= 0 {
-			span.after = nil
-		}
-		if bytes.Compare(r.upper, upper) >= 0 {
-			span.before = nil
-		}
-		if len(parts) > 0 {
-			parts = append(parts, "; "...)
-		}
-		parts = append(parts, span.within(prefix)...)
-	}
-	return string(parts)
 }

@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/sstable/block"
+
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -227,16 +230,24 @@ func damageBlock(t *testing.T, fs vfs.FS, nth int) bool {
 	t.Helper()
 	for _, name := range dataFiles(t, fs, ".sst") {
 		b := content(t, fs, name)
-		f := tableFile{content: b}
-		if err := withTableContent(b, f.open); err != nil {
+		var blocks []block.Handle
+		if err := withTableContent(b, func(r *sstable.Reader) error {
+			l, err := r.Layout()
+			if err == nil {
+				for i := range l.Data {
+					blocks = append(blocks, l.Data[i].Handle)
+				}
+			}
+			return err
+		}); err != nil {
 			t.Fatal(err)
 		}
-		if nth < len(f.data) {
-			b[f.data[nth].Offset+f.data[nth].Length/2] ^= 0x55
+		if nth < len(blocks) {
+			b[blocks[nth].Offset+blocks[nth].Length/2] ^= 0x55
 			patchFile(t, fs, name, b)
 			return true
 		}
-		nth -= len(f.data)
+		nth -= len(blocks)
 	}
 	return false
 }

@@ -157,34 +157,3 @@ func (r *reserve) drop(vital bool) bool {
 	path, ok := r.pop(vital)
 	return ok && r.fs.Remove(path) == nil
 }
-
-// fullError says what a store needs that cannot be opened on a full disk.
-func (s *Store) fullError(err error) error {
-	if !errors.Is(err, syscall.ENOSPC) {
-		return err
-	}
-	free := int64(-1)
-	if usage, uerr := s.opts.FS.GetDiskUsage(s.dir); uerr == nil {
-		free = int64(usage.AvailBytes)
-	}
-	return fmt.Errorf("the disk of %s is full: %d bytes are free, opening the store needs about %d: %w", s.dir, free, s.openingNeeds(), err)
-}
-
-// openingNeeds is about how much room it takes to open the store: the write-ahead
-// logs become tables, and new files are begun.
-func (s *Store) openingNeeds() int64 {
-	need := int64(4 << 20)
-	data := s.opts.FS.PathJoin(s.dir, dataDir)
-	names, err := s.opts.FS.List(data)
-	if err != nil {
-		return need
-	}
-	for _, name := range names {
-		if s.opts.FS.PathBase(name) == name && len(name) > 4 && name[len(name)-4:] == ".log" {
-			if info, err := s.opts.FS.Stat(s.opts.FS.PathJoin(data, name)); err == nil {
-				need += info.Size()
-			}
-		}
-	}
-	return need
-}

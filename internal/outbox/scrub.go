@@ -207,8 +207,8 @@ func (s *Store) EraseObsolete(ctx context.Context) (err error) {
 // renewLogs writes into new write-ahead logs until none of those that there were is
 // left: Pebble keeps some to write over.
 func (s *Store) renewLogs(ctx context.Context) error {
-	s.fence.renew.Store(true)
-	defer s.fence.renew.Store(false)
+	s.files.RenewLogs(true)
+	defer s.files.RenewLogs(false)
 	for range memTables + 3 {
 		if err := ctx.Err(); err != nil {
 			return err

@@ -85,8 +85,6 @@ func (s *Store) scan(lower, upper []byte, f func(key, value []byte) error) error
 	return readError(it.Error())
 }
 
-func id32(id uint32) []byte { return binary.BigEndian.AppendUint32(nil, id) }
-
 // State appends the ledger entry of key to dst and returns the extended slice;
 // false if there is none. It sees every batch whose Commit has returned. The
 // error is ErrUnreadable if the entry is damaged.

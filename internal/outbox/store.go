@@ -3,7 +3,6 @@ package outbox
 import (
 	"errors"
 	"fmt"
-	"io"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -15,14 +14,11 @@ import (
 // Store is an open store. All methods may be called from any goroutine, with
 // the restriction on appending that the package comment states.
 type Store struct {
-	dir     string
-	opts    Options
-	fence   *fence
-	reserve *reserve
-	owner   *owner
-	lock    io.Closer
-	db      *pebble.DB
-	life    *lifetime
+	dir   string
+	opts  Options
+	files *Dir
+	db    *pebble.DB
+	life  *lifetime
 
 	failOnce sync.Once
 	failure  error         // written once, before failed is closed
@@ -66,63 +62,44 @@ func Open(dir string, o Options) (*Store, error) {
 			return nil, fmt.Errorf("open the store %s: %w", dir, err)
 		}
 	}
-	if err := makeDir(o.FS, dir); err != nil {
-		return nil, fmt.Errorf("create the store's directory: %w", err)
-	}
-	lock, err := lockDir(o.FS, dir)
-	if err != nil {
-		return nil, err
-	}
 	s := &Store{
 		dir:       dir,
 		opts:      o,
-		lock:      lock,
 		life:      newLifetime(),
 		failed:    make(chan struct{}),
 		appending: make(chan struct{}, 1),
 	}
+	var err error
+	s.files, err = OpenDir(dir, DirOptions{
+		FS: o.FS, MaxBytes: o.MaxBytes, Logger: o.Logger, Fail: s.fail, Failure: s.Err,
+	})
+	if err != nil {
+		return nil, err
+	}
 	if err := s.open(); err != nil {
-		return nil, errors.Join(err, lock.Close())
+		return nil, errors.Join(err, s.files.Close())
 	}
 	return s, nil
 }
 
 func (s *Store) open() (err error) {
-	s.reserve = openReserve(s.opts.FS, s.dir, s.opts.MaxBytes)
-	s.owner, err = takeOwnership(s.opts.FS, s.dir)
-	for errors.Is(err, syscall.ENOSPC) && s.reserve.drop(true) {
-		s.owner, err = takeOwnership(s.opts.FS, s.dir)
+	if err := s.files.Take(); err != nil {
+		return err
 	}
+	err = s.files.Create(s.pebbleOptions(), func(db *pebble.DB) error {
+		return db.Set(formatKey(), id32(layoutVersion), pebble.Sync)
+	})
 	if err != nil {
-		return s.fullError(err)
-	}
-	s.reserve.firm()
-	s.fence = newFence(s.opts.FS, s.fail, s.hasFailed, s.owner.check, s.reserve)
-	if err := s.create(); err != nil {
 		return fmt.Errorf("create a store in %s: %w", s.dir, err)
 	}
-	data := s.opts.FS.PathJoin(s.dir, dataDir)
-	if err := verifyLogs(s.opts.FS, data); err != nil {
-		return openError(s.dir, err)
-	}
-	dropped, err := dropSettings(s.opts.FS, data, s.pebbleOptions())
+	db, err := s.files.Open(s.pebbleOptions)
 	if err != nil {
 		return openError(s.dir, err)
-	}
-	if len(dropped) > 0 {
-		s.opts.Logger.Warn("damaged settings of the storage engine were removed; they are written again", "files", dropped)
-	}
-	db, err := pebble.Open(data, s.pebbleOptions())
-	if failure := s.Err(); err != nil && failure != nil {
-		err = failure // the other follows from it
-	}
-	if err != nil {
-		return openError(s.dir, s.fullError(err))
 	}
 	s.db = db
 	defer func() {
 		if err != nil {
-			s.fence.release()
+			s.files.Release()
 			err = errors.Join(err, db.Close())
 		}
 	}()
@@ -133,9 +110,9 @@ func (s *Store) open() (err error) {
 		return openError(s.dir, err)
 	}
 	if err := s.Err(); err != nil {
-		return s.fullError(err)
+		return s.files.FullError(err)
 	}
-	s.fence.opened()
+	s.files.Opened()
 	if err := s.register(); err != nil {
 		return err
 	}
@@ -164,7 +141,7 @@ func (s *Store) load() error {
 }
 
 func (s *Store) pebbleOptions() *pebble.Options {
-	return pebbleOptions(s.fence, pebbleLogger{log: s.opts.Logger, limit: &s.limit, fatal: s.fail}, s.listener(), s.opts.MaxBytes)
+	return pebbleOptions(s.files.FS(), pebbleLogger{log: s.opts.Logger, limit: &s.limit, fatal: s.fail}, s.listener(), s.opts.MaxBytes)
 }
 
 // listener watches Pebble's background work.
@@ -220,8 +197,6 @@ func (s *Store) Err() error {
 		return nil
 	}
 }
-
-func (s *Store) hasFailed() bool { return s.Err() != nil }
 
 // use begins a call that touches Pebble; the caller ends it with s.life.leave.
 func (s *Store) use() error {
@@ -316,13 +291,13 @@ func (s *Store) Close() error {
 	case <-s.failed:
 		return s.closeFailed()
 	}
-	return errors.Join(s.db.Close(), s.lock.Close())
+	return errors.Join(s.db.Close(), s.files.Close())
 }
 
 // closeFailed lets Pebble unwind against the fence. If it does not in
 // good time it is left alone: the process is about to exit.
 func (s *Store) closeFailed() error {
-	s.fence.release()
+	s.files.Release()
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
@@ -338,5 +313,5 @@ func (s *Store) closeFailed() error {
 	case <-timer.C:
 		s.opts.Logger.Warn("a failed store did not close in time")
 	}
-	return s.lock.Close()
+	return s.files.Close()
 }

@@ -3,6 +3,7 @@ package outbox
 import (
 	"encoding/binary"
 	"errors"
+	"strings"
 	"time"
 )
 
@@ -187,4 +188,10 @@ func parseDeadLetter(value []byte) (deadLetterValue, error) {
 	}
 	d.reason, d.payload = string(rest[:n]), rest[n:]
 	return d, nil
+}
+
+// reasonClass returns the reason of a dead letter without its text.
+func reasonClass(reason string) string {
+	class, _, _ := strings.Cut(reason, ":")
+	return class
 }

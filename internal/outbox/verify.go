@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -155,4 +156,59 @@ func maskedChecksum(c uint32) uint32 { return (c>>15 | c<<17) + 0xa282ead8 }
 // outside of Pebble.
 func withNum[N ~uint64](f func(io.Reader, N) *record.Reader, r io.Reader, num wal.NumWAL) *record.Reader {
 	return f(r, N(num))
+}
+
+// logSalvage reads the records of a write-ahead log, also behind damage.
+type logSalvage struct {
+	content []byte
+	num     uint32
+	at      int
+}
+
+// next returns the next whole record, nil if there is none, and whether something
+// before it is damaged.
+func (r *logSalvage) next() (record []byte, damaged bool) {
+	begun := false
+	for {
+		kind, payload, skipped := r.chunk()
+		damaged = damaged || begun && (skipped || kind == firstChunk || kind == fullChunk) || skipped && kind != 0
+		if skipped {
+			begun = false
+		}
+		switch kind {
+		case 0:
+			return nil, damaged
+		case fullChunk:
+			return payload, damaged
+		case firstChunk:
+			record, begun = bytes.Clone(payload), true
+		case middleChunk, lastChunk:
+			if !begun {
+				damaged = true
+				continue
+			}
+			if record = append(record, payload...); kind == lastChunk {
+				return record, damaged
+			}
+		}
+	}
+}
+
+// chunk returns the kind and the payload of the next chunk that is valid, 0 if there
+// is none, and whether anything was in the way.
+func (r *logSalvage) chunk() (kind byte, payload []byte, skipped bool) {
+	for r.at+syncChunkHeader < len(r.content) {
+		if left := recordBlock - r.at%recordBlock; left < syncChunkHeader {
+			r.at += left // padding
+			continue
+		}
+		if b := r.content[r.at:]; isSyncChunk(b, r.num) {
+			n := syncChunkHeader + int(binary.LittleEndian.Uint16(b[4:]))
+			r.at += n
+			return b[6] - syncKinds, b[syncChunkHeader:n], skipped
+		}
+		r.at++
+		skipped = true
+	}
+	return 0, nil, skipped
 }

@@ -25,7 +25,7 @@ type inspection struct {
 }
 
 func inspect(fsys vfs.FS, dir string) (*inspection, error) {
-	if _, err := fsys.Stat(fsys.PathJoin(dir, dataDir)); err != nil {
+	if _, err := fsys.Stat(dataPath(fsys, dir)); err != nil {
 		return nil, fmt.Errorf("%s is not a store: %w", dir, err)
 	}
 	lock, err := lockDir(fsys, dir)
@@ -45,7 +45,7 @@ func inspect(fsys vfs.FS, dir string) (*inspection, error) {
 	return i, nil
 }
 
-func (i *inspection) dataPath() string { return i.fs.PathJoin(i.dir, dataDir) }
+func (i *inspection) dataPath() string { return dataPath(i.fs, i.dir) }
 
 func (i *inspection) close() error {
 	var errs []error

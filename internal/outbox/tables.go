@@ -2,9 +2,11 @@ package outbox
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/sstable"
@@ -19,14 +21,6 @@ import (
 // that holds nothing: the indexes, the other blocks and the size of the file, which the
 // MANIFEST names, stay as they are. A crash in between leaves a damaged block, as
 // before.
-
-// keyRange is the keys from lower to upper, both included.
-type keyRange struct{ lower, upper []byte }
-
-// overlaps reports whether the range reaches into [from, to).
-func (r keyRange) overlaps(from, to []byte) bool {
-	return bytes.Compare(r.lower, to) < 0 && bytes.Compare(r.upper, from) >= 0
-}
 
 // patch replaces a block of a table file.
 type patch struct {
@@ -233,4 +227,92 @@ func withTableContent(content []byte, f func(*sstable.Reader) error) error {
 		return err
 	}
 	return withTable(fs, "table", f)
+}
+
+// withTable opens one table file for f.
+func withTable(fsys vfs.FS, path string, f func(*sstable.Reader) error) error {
+	file, err := fsys.Open(path)
+	if err != nil {
+		return err
+	}
+	readable, err := sstable.NewSimpleReadable(file)
+	if err != nil {
+		return errors.Join(err, file.Close())
+	}
+	o := pebbleOptions(fsys, nil, nil, 0)
+	o.EnsureDefaults()
+	reader, err := sstable.NewReader(context.Background(), readable, o.MakeReaderOptions())
+	if err != nil {
+		return errors.Join(err, readable.Close())
+	}
+	return errors.Join(f(reader), reader.Close())
+}
+
+// dataBlocks finds the data blocks of a table without its indexes: those where the
+// beginning looks like one and a checksum is right some bytes later.
+func dataBlocks(content []byte, f func(data []byte) error) error {
+	// What all data blocks have in common, behind the length of the longest key.
+	schema := colblk.DefaultKeySchema(pebble.DefaultComparer, 16)
+	sample, err := emptyBlock(1<<10, nil)
+	if err != nil {
+		return err
+	}
+	at := int(schema.HeaderSize) + 4
+	common := sample[at : at+3] // version, number of columns
+	for begin := 0; ; {
+		next := bytes.Index(content[min(begin+at, len(content)):], common)
+		if next < 0 {
+			return nil
+		}
+		begin += next
+		n := checkedLen(content[begin:])
+		if n == 0 {
+			begin++
+			continue
+		}
+		if err := f(bytes.Clone(content[begin : begin+n])); err != nil { // a copy is aligned
+			return err
+		}
+		begin += n + block.TrailerLen
+	}
+}
+
+// checkedLen is the length of the block that b begins with; 0 if there is none.
+func checkedLen(b []byte) int {
+	table := crc32.MakeTable(crc32.Castagnoli)
+	c := ^uint32(0)
+	for n := range max(len(b)-block.TrailerLen+1, 0) {
+		c = table[byte(c)^b[n]] ^ c>>8 // b[n] would be the kind of compression
+		if maskedChecksum(^c) == binary.LittleEndian.Uint32(b[n+1:]) && b[n] == byte(block.NoCompressionIndicator) {
+			return n
+		}
+	}
+	return 0
+}
+
+// blockKeys calls f for every version of a key in a data block.
+func blockKeys(data []byte, f func(kind pebble.InternalKeyKind, key, value []byte, version uint64) error) (err error) {
+	defer func() {
+		// The decoder trusts what it reads, and blocks beside it hold no values here.
+		if r := recover(); r != nil {
+			err = fmt.Errorf("%w: %v", errMalformed, r)
+		}
+	}()
+	schema := colblk.DefaultKeySchema(pebble.DefaultComparer, 16)
+	var d colblk.DataBlockDecoder
+	d.Init(&schema, data)
+	var it colblk.DataBlockIter
+	it.InitOnce(&schema, pebble.DefaultComparer, nil)
+	if err := it.Init(&d, block.NoTransforms); err != nil {
+		return err
+	}
+	for kv := it.First(); kv != nil; kv = it.Next() {
+		if kv.K.Trailer == tombstoneTrailer {
+			continue // of a block that was taken out
+		}
+		if err := f(kv.K.Kind(), kv.K.UserKey, kv.InPlaceValue(), uint64(kv.K.SeqNum())); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -2,12 +2,11 @@ package outbox
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
 )
@@ -17,6 +16,9 @@ import (
 // know. Pebble shows them only through the size of a range, which grows where the
 // range reaches another block.
 
+// errUnreadable: the bytes of a value fail their checksum.
+var errUnreadable = errors.New("unreadable record")
+
 // lostSpan is a stretch of keys that cannot be read: those greater than after and
 // smaller than before. A nil bound is that of the scan.
 type lostSpan struct {
@@ -24,31 +26,8 @@ type lostSpan struct {
 	err           error
 }
 
-// within describes a stretch of a keyspace.
-func (l *lostSpan) within(prefix byte) string {
-	bound := func(key []byte, otherwise string) string {
-		if key == nil {
-			return otherwise
-		}
-		if n, ok := positionOfKey(key); ok && prefix != prefixState && prefix != prefixMeta && prefix != prefixName {
-			if len(key) == queueKeyLen {
-				return fmt.Sprintf("%d of sink number %d", n, binary.BigEndian.Uint32(key[1:]))
-			}
-			return fmt.Sprint(n)
-		}
-		return fmt.Sprintf("%q", key[1:])
-	}
-	return fmt.Sprintf("%s after %s and before %s", keyspaces[prefix], bound(l.after, "the beginning"), bound(l.before, "the end"))
-}
-
-// keyspaces names what an operator may lose.
-var keyspaces = map[byte]string{
-	prefixCounter: "counters", prefixDeadLetter: "dead letters", prefixMark: "marks of the log", prefixLog: "log records",
-	prefixFormat: "the format", prefixMeta: "metadata", prefixName: "names", prefixNote: "notes of sinks", prefixPin: "pins of replays", prefixRepair: "a repair in progress", prefixQueue: "queue entries", prefixState: "ledger entries",
-}
-
-// keyspaceOrder are the keyspaces as they lie on disk.
-var keyspaceOrder = slices.Sorted(maps.Keys(keyspaces))
+// within describes the lost keys of a keyspace.
+func (l *lostSpan) within(prefix byte) string { return describeSpan(prefix, l.after, l.before) }
 
 // scanReadable calls f for every readable key in [lower, upper), in order, and lost
 // for every stretch between them that is not. key and value are valid during the
@@ -74,7 +53,7 @@ func scanReadable(db *pebble.DB, lower, upper []byte, f func(key, value []byte) 
 				continue
 			}
 		}
-		if damage = readError(damage); !errors.Is(damage, ErrUnreadable) {
+		if damage = readError(damage); !errors.Is(damage, errUnreadable) {
 			return damage // nil at the end
 		}
 		from := lower
@@ -115,7 +94,7 @@ func seekReadable(db *pebble.DB, it *pebble.Iterator, from, upper []byte, damage
 		} else {
 			err = it.Error()
 		}
-		if err = readError(err); !errors.Is(err, ErrUnreadable) {
+		if err = readError(err); !errors.Is(err, errUnreadable) {
 			return ok, err
 		}
 		from, damage = block, err
@@ -213,25 +192,17 @@ func nextBlock(size func(from, to []byte) (uint64, error), from, upper []byte) (
 	return key, nil
 }
 
-// nextReadable is the position or sequence of the first key at or after from in
-// another block, below upper, that can be read. damage is what was met at from.
-func (s *Store) nextReadable(from, upper []byte, damage error) (uint64, bool, error) {
-	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: upper})
-	if err != nil {
-		return 0, false, readError(err)
-	}
-	defer func() { _ = it.Close() }() // its errors were seen while reading
-	ok, err := seekReadable(s.db, it, from, upper, damage)
-	if err != nil || !ok {
-		return 0, false, err
-	}
-	position, ok := positionOfKey(it.Key())
-	return position, ok, nil
-}
-
 // firstLine is an error's text without what the storage engine adds to it for
 // its developers.
 func firstLine(err error) string {
 	text, _, _ := strings.Cut(err.Error(), "\n")
 	return text
+}
+
+// readError marks what will not get better by reading it again.
+func readError(err error) error {
+	if pebble.IsCorruptionError(err) || errors.Is(err, syscall.EIO) {
+		return fmt.Errorf("%w: %w", errUnreadable, err)
+	}
+	return err
 }

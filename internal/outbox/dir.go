@@ -1,0 +1,328 @@
+package outbox
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// The files of a store directory. Pebble's own lie in dataDir.
+const (
+	lockFile  = "LOCK"
+	ownerFile = "OWNER"
+	dataDir   = "db"
+)
+
+var (
+	errLocked = errors.New("the store is in use by another process")
+	errStolen = errors.New("another process took over the store")
+)
+
+// A Dir is the directory of a store, held by this process: its lock, its owner
+// token, the reserve of disk room, and the filesystem that Pebble sees. Its methods
+// may be called from any goroutine once Open has returned.
+type Dir struct {
+	o       DirOptions
+	path    string
+	lock    io.Closer
+	owner   *owner
+	reserve *reserve
+	fence   *fence
+}
+
+// DirOptions are the settings of [OpenDir]; all are required.
+type DirOptions struct {
+	FS       vfs.FS
+	MaxBytes int64 // the store's budget, which the reserve is sized by; 0 = none
+	Logger   *slog.Logger
+	// Fail is called with an error after which nothing may be written.
+	Fail func(error)
+	// Failure returns the reason why nothing may be written; nil before Fail.
+	Failure func() error
+}
+
+// OpenDir makes the directory if it is absent, and locks it. It fails with ErrLocked
+// if another process has the lock. Close releases it.
+func OpenDir(path string, o DirOptions) (*Dir, error) {
+	if err := makeDir(o.FS, path); err != nil {
+		return nil, fmt.Errorf("create the store's directory: %w", err)
+	}
+	lock, err := lockDir(o.FS, path)
+	if err != nil {
+		return nil, err
+	}
+	return &Dir{o: o, path: path, lock: lock}, nil
+}
+
+// Take writes the owner token and finds the reserve. Before it, nothing of the
+// directory is read or written; after it, FS may be used.
+func (d *Dir) Take() (err error) {
+	d.reserve = openReserve(d.o.FS, d.path, d.o.MaxBytes)
+	d.owner, err = takeOwnership(d.o.FS, d.path)
+	for errors.Is(err, syscall.ENOSPC) && d.reserve.drop(true) {
+		d.owner, err = takeOwnership(d.o.FS, d.path)
+	}
+	if err != nil {
+		return d.FullError(err)
+	}
+	d.reserve.firm()
+	down := func() bool { return d.o.Failure() != nil }
+	d.fence = newFence(d.o.FS, d.o.Fail, down, d.owner.check, d.reserve)
+	return nil
+}
+
+// FS returns the filesystem for Pebble: it stops writing when the store has failed.
+func (d *Dir) FS() vfs.FS { return d.fence }
+
+// Create makes an empty store, with the contents that initialize writes, if there is
+// none in the directory.
+func (d *Dir) Create(o *pebble.Options, initialize func(*pebble.DB) error) error {
+	fsys := d.o.FS
+	data, unfinished := dataPath(fsys, d.path), fsys.PathJoin(d.path, unfinishedDir)
+	if _, err := fsys.Stat(data); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := fsys.RemoveAll(unfinished); err != nil {
+		return err
+	}
+	db, err := pebble.Open(unfinished, o)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(initialize(db), db.Close())
+	if failure := d.o.Failure(); failure != nil {
+		return failure // the others follow from it
+	}
+	if err != nil {
+		return err
+	}
+	if err := fsys.Rename(unfinished, data); err != nil {
+		return err
+	}
+	return syncDir(fsys, d.path)
+}
+
+// Open verifies the engine's files and opens them. Until Opened is called, a full
+// disk fails the store rather than making Pebble wait for room.
+func (d *Dir) Open(o func() *pebble.Options) (*pebble.DB, error) {
+	data := dataPath(d.o.FS, d.path)
+	if err := verifyLogs(d.o.FS, data); err != nil {
+		return nil, err
+	}
+	dropped, err := dropSettings(d.o.FS, data, o())
+	if err != nil {
+		return nil, err
+	}
+	if len(dropped) > 0 {
+		d.o.Logger.Warn("damaged settings of the storage engine were removed; they are written again", "files", dropped)
+	}
+	db, err := pebble.Open(data, o())
+	if failure := d.o.Failure(); err != nil && failure != nil {
+		err = failure // the other follows from it
+	}
+	return db, d.FullError(err)
+}
+
+// Opened ends the opening.
+func (d *Dir) Opened() { d.fence.opened() }
+
+// CheckOwner fails with ErrStolen if another process has taken the directory. It costs
+// an open and a read of a few bytes.
+func (d *Dir) CheckOwner() error { return d.owner.check() }
+
+// RenewLogs specifies whether Pebble's write-ahead logs are new files, rather than
+// old ones that are written over.
+func (d *Dir) RenewLogs(renew bool) { d.fence.renew.Store(renew) }
+
+// Short reports whether the reserve of disk room is incomplete.
+func (d *Dir) Short() bool { return d.reserve.missing() > 0 }
+
+// Refill completes the reserve if the disk has the room; free is its free space. A disk
+// that is full again is not an error.
+func (d *Dir) Refill(free int64) error {
+	err := d.reserve.fill(free)
+	if errors.Is(err, syscall.ENOSPC) {
+		return nil // others were faster
+	}
+	if err == nil && !d.Short() {
+		d.fence.roomy()
+	}
+	return err
+}
+
+// Release ends every wait of a failed store, so that Pebble can be closed.
+func (d *Dir) Release() { d.fence.release() }
+
+// Close releases the lock, after Pebble is closed.
+func (d *Dir) Close() error { return d.lock.Close() }
+
+// dataPath returns the directory of Pebble's files in that of a store.
+func dataPath(fsys vfs.FS, dir string) string { return fsys.PathJoin(dir, dataDir) }
+
+// lockDir takes the lock that keeps other processes out, for as long as the
+// process lives or until the closer is closed.
+func lockDir(fsys vfs.FS, dir string) (io.Closer, error) {
+	lock, err := fsys.Lock(fsys.PathJoin(dir, lockFile))
+	if err == nil {
+		return lock, nil
+	}
+	// A lock that is held is reported as a bare errno or text; a file that
+	// cannot be made, with its path.
+	if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
+		return nil, fmt.Errorf("lock %s: %w", dir, err)
+	}
+	return nil, fmt.Errorf("%s: %w (%w)", dir, errLocked, err)
+}
+
+// owner is the random token in the directory that says which process opened it
+// last. It matters where locks do not work.
+type owner struct {
+	fs    vfs.FS
+	path  string
+	token string
+}
+
+// takeOwnership writes a new token, durably, before anything else of the
+// directory is read or written.
+func takeOwnership(fsys vfs.FS, dir string) (*owner, error) {
+	var random [16]byte
+	rand.Read(random[:])
+	o := &owner{
+		fs:    fsys,
+		path:  fsys.PathJoin(dir, ownerFile),
+		token: fmt.Sprintf("%s pid %d\n", hex.EncodeToString(random[:]), os.Getpid()),
+	}
+	if err := replaceFile(fsys, dir, o.path, []byte(o.token)); err != nil {
+		return nil, fmt.Errorf("write owner token: %w", err)
+	}
+	return o, nil
+}
+
+// check reads the token back; it costs an open and a read of a few bytes.
+func (o *owner) check() error {
+	token, err := readFile(o.fs, o.path)
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+		return nil // out of file descriptors says nothing about the owner
+	}
+	if err != nil {
+		return fmt.Errorf("read owner token: %w", err)
+	}
+	if string(token) != o.token {
+		return fmt.Errorf("%w: %s now contains %q", errStolen, o.path, token)
+	}
+	return nil
+}
+
+// replaceFile writes a file so that after a crash it has either the old or the
+// new content.
+func replaceFile(fsys vfs.FS, dir, path string, content []byte) error {
+	tmp := path + ".tmp"
+	f, err := fsys.Create(tmp, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	if _, err = f.Write(content); err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := fsys.Rename(tmp, path); err != nil {
+		return err
+	}
+	return syncDir(fsys, dir)
+}
+
+func syncDir(fsys vfs.FS, dir string) error {
+	d, err := fsys.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func readFile(fsys vfs.FS, path string) ([]byte, error) {
+	f, err := fsys.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	b, err := io.ReadAll(f)
+	return b, errors.Join(err, f.Close())
+}
+
+// unfinishedDir is where a new store is made. It becomes dataDir by one rename
+// once it is complete, so a crash while it was made leaves nothing that looks
+// like a damaged store; what is found under this name never held anything.
+const unfinishedDir = "db.unfinished"
+
+// makeDir makes dir, and makes it and its new parents durable.
+func makeDir(fsys vfs.FS, dir string) error {
+	var made []string
+	for at := dir; ; {
+		if _, err := fsys.Stat(at); err == nil {
+			break
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		made = append(made, at)
+		parent := fsys.PathDir(at)
+		if parent == at {
+			break
+		}
+		at = parent
+	}
+	if len(made) == 0 {
+		return nil
+	}
+	if err := fsys.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	for _, path := range made {
+		if err := syncDir(fsys, fsys.PathDir(path)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// FullError adds to an error of opening a store on a full disk how much room it needs.
+// It returns any other error unchanged.
+func (d *Dir) FullError(err error) error {
+	if !errors.Is(err, syscall.ENOSPC) {
+		return err
+	}
+	free := int64(-1)
+	if usage, uerr := d.o.FS.GetDiskUsage(d.path); uerr == nil {
+		free = int64(usage.AvailBytes)
+	}
+	return fmt.Errorf("the disk of %s is full: %d bytes are free, opening the store needs about %d: %w", d.path, free, d.openingNeeds(), err)
+}
+
+// openingNeeds is about how much room it takes to open the store: the write-ahead
+// logs become tables, and new files are begun.
+func (d *Dir) openingNeeds() int64 {
+	need := int64(4 << 20)
+	data := dataPath(d.o.FS, d.path)
+	names, err := d.o.FS.List(data)
+	if err != nil {
+		return need
+	}
+	for _, name := range names {
+		if d.o.FS.PathBase(name) == name && strings.HasSuffix(name, ".log") {
+			if info, err := d.o.FS.Stat(d.o.FS.PathJoin(data, name)); err == nil {
+				need += info.Size()
+			}
+		}
+	}
+	return need
+}

@@ -1,0 +1,176 @@
+package outbox
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// pebbleFormat is the version of Pebble's files. Raising it keeps older
+// releases out; it is named rather than left to the library so that this is
+// our decision. This one frames the WAL so that a torn tail can be told from
+// damage, and checks the footers of tables.
+const pebbleFormat = pebble.FormatTableFormatV6
+
+const (
+	memTables       = 4 // and one more is the number of write-ahead logs that are kept to be written over
+	memTableSize    = 8 << 20
+	minMemTableSize = 256 << 10
+	tableSize       = 8 << 20
+	minTableSize    = 256 << 10
+	baseSize        = 64 << 20
+	minBaseSize     = 1 << 20
+	blockCacheSize  = 16 << 20
+	maxOpenFiles    = 256
+)
+
+// pebbleOptions are sized for one small daemon. Payloads arrive compressed, so
+// blocks are not compressed again. Ledger reads mostly hit, so filters spare
+// them the levels above the last, where they would only be in the way.
+func pebbleOptions(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListener, maxBytes int64) *pebble.Options {
+	o := &pebble.Options{
+		FS:                          fs,
+		Logger:                      logger,
+		EventListener:               listener,
+		Merger:                      newMerger(),
+		FormatMajorVersion:          pebbleFormat,
+		CacheSize:                   blockCacheSize,
+		MemTableSize:                uint64(sizeFor(maxBytes, 64, minMemTableSize, memTableSize)),
+		MemTableStopWritesThreshold: memTables,
+		L0CompactionThreshold:       4,
+		L0StopWritesThreshold:       level0StopWrites(maxBytes),
+		LBaseMaxBytes:               sizeFor(maxBytes, 16, minBaseSize, baseSize),
+		MaxOpenFiles:                maxOpenFiles,
+		MaxManifestFileSize:         8 << 20,
+		CompactionConcurrencyRange:  func() (int, int) { return 1, int(sizeFor(maxBytes, 512<<20, 1, 2)) },
+	}
+	// Small files everywhere: a file whose records are all deleted is dropped
+	// whole, and a damaged index costs one file.
+	for i := range o.TargetFileSizes {
+		o.TargetFileSizes[i] = sizeFor(maxBytes, 64, minTableSize, tableSize)
+	}
+	o.Experimental.FileCacheShards = 2
+	for i := range o.Levels {
+		o.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.NoCompression }
+		if i < len(o.Levels)-1 {
+			o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+		} else {
+			o.Levels[i].FilterPolicy = pebble.NoFilterPolicy
+		}
+	}
+	return o
+}
+
+// level0StopWrites is how many tables may lie above each other in level 0.
+func level0StopWrites(maxBytes int64) int { return int(sizeFor(maxBytes, 32<<20, 12, 24)) }
+
+// sizeFor is a part of the budget, within bounds; the upper one without a budget.
+//
+// A small budget gets small parts, for what the engine rewrites exists twice for as
+// long as that takes: a flush the memtable, whose write-ahead log is as large and is
+// kept to be written over; a compaction up to 25 tables, and one into the base level
+// all of that, as tables of level 0 span every keyspace.
+func sizeFor(maxBytes, part, least, most int64) int64 {
+	if maxBytes <= 0 {
+		return most
+	}
+	return min(max(maxBytes/part, least), most)
+}
+
+// pebbleLogger hands Pebble's words on. Pebble calls Fatalf where it expects the
+// process to end; here the store ends instead.
+type pebbleLogger struct {
+	log   *slog.Logger
+	limit *logLimit
+	fatal func(error)
+}
+
+func (l pebbleLogger) Infof(string, ...any) {}
+
+func (l pebbleLogger) Errorf(format string, args ...any) {
+	if suppressed, ok := l.limit.allow(format); ok {
+		message, _, _ := strings.Cut(fmt.Sprintf(format, args...), "\n")
+		l.log.Warn("storage engine", "message", message, "suppressed", suppressed)
+	}
+}
+
+func (l pebbleLogger) Fatalf(format string, args ...any) {
+	l.fatal(fmt.Errorf(format, args...))
+}
+
+// Pebble notes its settings in files that it compares with those it is given. They hold
+// nothing else, and all of it is in pebbleOptions, so a damaged one is removed.
+
+func isSettings(name string) bool { return strings.HasPrefix(name, "OPTIONS-") }
+
+// dropSettings removes the files of settings in dir that Pebble would refuse. What keeps
+// an older release from opening the store is in other places: see format.go.
+func dropSettings(fsys vfs.FS, dir string, o *pebble.Options) (dropped []string, err error) {
+	names, err := fsys.List(dir)
+	if err != nil {
+		return nil, err
+	}
+	o.EnsureDefaults()
+	for _, name := range names {
+		if !isSettings(name) {
+			continue
+		}
+		path := fsys.PathJoin(dir, name)
+		content, err := readFile(fsys, path)
+		if err == nil && o.CheckCompatibility(dir, string(content)) == nil {
+			continue
+		}
+		if err := fsys.Remove(path); err != nil {
+			return dropped, err
+		}
+		dropped = append(dropped, name)
+	}
+	return dropped, nil
+}
+
+// logLimit keeps what the storage engine reports several times a second from
+// filling a log: a line a subject, and then one in a while.
+type logLimit struct {
+	mu       sync.Mutex
+	subjects map[string]*limited // guarded by mu
+}
+
+type limited struct {
+	last       time.Time
+	suppressed int
+}
+
+const (
+	logEvery         = time.Minute
+	maxLimitSubjects = 1024
+)
+
+// allow reports whether a line about the subject is due, and how many were left
+// out since the last.
+func (l *logLimit) allow(subject string) (suppressed int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	s := l.subjects[subject]
+	if s == nil {
+		if l.subjects == nil || len(l.subjects) >= maxLimitSubjects {
+			l.subjects = make(map[string]*limited)
+		}
+		l.subjects[subject] = &limited{last: now}
+		return 0, true
+	}
+	if now.Sub(s.last) < logEvery {
+		s.suppressed++
+		return 0, false
+	}
+	suppressed = s.suppressed
+	s.last, s.suppressed = now, 0
+	return suppressed, true
+}
