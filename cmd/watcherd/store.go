@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/outbox/inspect"
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/pkg/watcherd"
 )
@@ -57,7 +58,7 @@ func newStoreCheckCommand(flags *storeFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			report, err := outbox.Check(dir)
+			report, err := inspect.Check(dir)
 			if err != nil {
 				return fmt.Errorf("%w: %w", watcherd.ErrStoreOpen, err)
 			}
@@ -72,7 +73,7 @@ func newStoreCheckCommand(flags *storeFlags) *cobra.Command {
 	}
 }
 
-func printReport(w io.Writer, dir string, r *outbox.Report) error {
+func printReport(w io.Writer, dir string, r *inspect.Report) error {
 	fmt.Fprintf(w, "store    %s, layout %d, %d files\n", clean(dir), r.Layout, r.Files)
 	fmt.Fprintf(w, "log      %s, %s, sequences %d to %d\n", plural(int(r.Records), "event"), size(r.RecordBytes), r.First, r.Last)
 	objects, bytes := int64(0), int64(0)

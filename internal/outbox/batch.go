@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
 )
 
 // Record is one entry of the event log.
@@ -57,7 +59,7 @@ type queueDelta struct {
 	first     uint64
 	last      uint64
 	firstTime time.Time
-	detached  counter // those that carry their payload
+	detached  layout.Counter // those that carry their payload
 }
 
 // NewBatch begins a batch.
@@ -105,20 +107,20 @@ func (b *Batch) Append(r Record, routes []Route) uint64 {
 	b.records++
 	b.bytes += int64(len(r.Payload))
 
-	op := b.pb.SetDeferred(logKeyLen, logHeaderLen+len(r.Payload))
-	appendLogKey(op.Key[:0], sequence)
-	putLogHeader(op.Value, r.Time, r.Lane, uint32(len(r.Payload)))
-	copy(op.Value[logHeaderLen:], r.Payload)
+	op := b.pb.SetDeferred(layout.LogKeyLen, layout.LogHeaderLen+len(r.Payload))
+	layout.AppendLogKey(op.Key[:0], sequence)
+	layout.PutLogHeader(op.Value, r.Time, r.Lane, uint32(len(r.Payload)))
+	copy(op.Value[layout.LogHeaderLen:], r.Payload)
 	b.misuseIf(op.Finish())
 
-	e := entry{kind: entryNew, size: uint32(len(r.Payload)), time: r.Time}
+	e := layout.Entry{Kind: layout.EntryNew, Size: uint32(len(r.Payload)), Time: r.Time}
 	for _, route := range routes {
 		q := b.s.sinks.get(route.Sink)
 		if q == nil {
 			b.misuse(fmt.Errorf("%w %q", ErrUnknownSink, route.Sink))
 			return sequence
 		}
-		e.flags = route.Flags
+		e.Flags = route.Flags
 		b.enqueue(q, sequence, &e)
 	}
 	return sequence
@@ -146,24 +148,24 @@ func (b *Batch) misuseIf(err error) {
 }
 
 // enqueue writes a queue entry and counts it; the batch holds the right to append.
-func (b *Batch) enqueue(q *Queue, position uint64, e *entry) {
+func (b *Batch) enqueue(q *Queue, position uint64, e *layout.Entry) {
 	d := b.delta(q)
 	if d == nil {
 		return
 	}
-	op := b.pb.SetDeferred(queueKeyLen, e.encodedLen())
-	appendSinkKey(op.Key[:0], prefixQueue, q.id, position)
-	e.encode(op.Value)
+	op := b.pb.SetDeferred(layout.QueueKeyLen, e.EncodedLen())
+	layout.AppendSinkKey(op.Key[:0], layout.PrefixQueue, q.id, position)
+	e.Encode(op.Value)
 	b.misuseIf(op.Finish())
 
 	if d.count == 0 {
-		d.first, d.firstTime = position, e.time
+		d.first, d.firstTime = position, e.Time
 	}
 	d.count++
-	d.bytes += int64(e.size)
+	d.bytes += int64(e.Size)
 	d.last = position
-	if e.kind == entryInline {
-		d.detached = d.detached.plus(counter{count: 1, bytes: int64(e.size)})
+	if e.Kind == layout.EntryInline {
+		d.detached = d.detached.Plus(layout.Counter{Count: 1, Bytes: int64(e.Size)})
 	}
 }
 
@@ -190,7 +192,7 @@ func (b *Batch) PutState(partition, key string, value []byte) {
 	}
 	p := b.s.partitions.ensure(partition)
 	b.use(p)
-	b.key = appendStateKey(b.key[:0], p.id, key)
+	b.key = layout.AppendStateKey(b.key[:0], p.id, key)
 	b.misuseIf(b.pb.Set(b.key, value, nil))
 }
 
@@ -203,7 +205,7 @@ func (b *Batch) DeleteState(partition, key string) {
 	if p == nil {
 		return
 	}
-	b.key = appendStateKey(b.key[:0], p.id, key)
+	b.key = layout.AppendStateKey(b.key[:0], p.id, key)
 	b.misuseIf(b.pb.Delete(b.key, nil))
 }
 
@@ -216,20 +218,20 @@ func (b *Batch) use(p *partition) {
 		return
 	}
 	b.partitions = append(b.partitions, p)
-	b.misuseIf(b.pb.Set(nameKey(kindPartition, p.name), id32(p.id), nil))
+	b.misuseIf(b.pb.Set(layout.NameKey(layout.KindPartition, p.name), layout.ID32(p.id), nil))
 }
 
 // PutMeta sets a value of the caller's metadata. The value is copied.
 func (b *Batch) PutMeta(key string, value []byte) {
 	if b.usable() {
-		b.misuseIf(b.pb.Set(metaKey(key), value, nil))
+		b.misuseIf(b.pb.Set(layout.MetaKey(key), value, nil))
 	}
 }
 
 // DeleteMeta removes a value of the caller's metadata, if there is one.
 func (b *Batch) DeleteMeta(key string) {
 	if b.usable() {
-		b.misuseIf(b.pb.Delete(metaKey(key), nil))
+		b.misuseIf(b.pb.Delete(layout.MetaKey(key), nil))
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
 )
 
 // Commit writes the batch atomically and returns when it is synced to disk. The
@@ -41,15 +43,15 @@ func (b *Batch) seal() {
 			b.misuse(errNoSequences)
 			return
 		}
-		b.merge(counterKey(kindPosition, 0), counter{high: b.s.next - 1})
+		b.merge(layout.CounterKey(layout.KindPosition, 0), layout.Counter{High: b.s.next - 1})
 	}
 	if b.records > 0 {
 		b.sealLog()
 	}
 	for _, d := range b.queues {
-		b.merge(counterKey(kindQueue, d.queue.id), counter{count: d.count, bytes: d.bytes})
-		if d.detached.count != 0 {
-			b.merge(counterKey(kindDetached, d.queue.id), d.detached)
+		b.merge(layout.CounterKey(layout.KindQueue, d.queue.id), layout.Counter{Count: d.count, Bytes: d.bytes})
+		if d.detached.Count != 0 {
+			b.merge(layout.CounterKey(layout.KindDetached, d.queue.id), d.detached)
 		}
 	}
 }
@@ -63,14 +65,14 @@ func (b *Batch) sealLog() {
 	l.mu.Unlock()
 	if due {
 		b.mark = m
-		b.misuseIf(b.pb.Set(markKey(m.sequence), m.append(nil), nil))
+		b.misuseIf(b.pb.Set(layout.MarkKey(m.sequence), m.append(nil), nil))
 	}
-	b.merge(counterKey(kindLog, 0), counter{count: int64(b.records), bytes: b.bytes})
+	b.merge(layout.CounterKey(layout.KindLog, 0), layout.Counter{Count: int64(b.records), Bytes: b.bytes})
 }
 
-func (b *Batch) merge(key []byte, c counter) {
-	var value [counterLen]byte
-	b.misuseIf(b.pb.Merge(key, c.append(value[:0]), nil))
+func (b *Batch) merge(key []byte, c layout.Counter) {
+	var value [layout.CounterLen]byte
+	b.misuseIf(b.pb.Merge(key, c.Append(value[:0]), nil))
 }
 
 // write applies the batch with fsync and makes sure that the directory was
@@ -113,8 +115,8 @@ func (b *Batch) publish() {
 		if b.mark.sequence != 0 {
 			l.marks = l.marks.add(b.mark)
 		}
-		l.live.count += int64(b.records)
-		l.live.bytes += b.bytes
+		l.live.Count += int64(b.records)
+		l.live.Bytes += b.bytes
 		l.tail = b.last
 		l.mu.Unlock()
 		l.news.notify()

@@ -15,6 +15,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/watcherd/watcherd/internal/outbox/inspect"
 )
 
 // facts are what the script was told, or asked for, up to some moment.
@@ -250,7 +252,7 @@ func verify(t *testing.T, fs *vfs.MemFS, f facts) {
 		if failed {
 			return
 		}
-		report, err := check(fs, "store")
+		report, err := inspect.CheckFS(fs, "store")
 		if err != nil || !report.OK() {
 			t.Errorf("check: %v %v", err, report.Problems)
 		}

@@ -6,6 +6,9 @@ import (
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
+	"github.com/watcherd/watcherd/internal/outbox/salvage"
 )
 
 // damageMap remembers which records of the log cannot be read. Reading damage is
@@ -85,7 +88,7 @@ func (s *Store) noteDamage(sequence uint64, cause error) error {
 	s.log.mu.Lock()
 	tail := s.log.tail
 	s.log.mu.Unlock()
-	next, ok, err := s.nextReadable(appendLogKey(nil, sequence), appendLogKey(nil, tail+1), cause)
+	next, ok, err := s.nextReadable(layout.AppendLogKey(nil, sequence), layout.AppendLogKey(nil, tail+1), cause)
 	if err != nil {
 		return err
 	}
@@ -95,7 +98,7 @@ func (s *Store) noteDamage(sequence uint64, cause error) error {
 	span := damagedSpan{first: sequence, last: max(next-1, sequence), err: fmt.Errorf("%w: the log from %d up to %d", ErrUnreadable, sequence, next)}
 	if s.log.damage.add(span) {
 		s.opts.Logger.Error("a part of the log cannot be read; entries of queues for it become dead letters",
-			"from", span.first, "to", span.last, "error", firstLine(cause))
+			"from", span.first, "to", span.last, "error", salvage.FirstLine(cause))
 	}
 	return span.err
 }
@@ -104,8 +107,8 @@ func (s *Store) noteDamage(sequence uint64, cause error) error {
 // not known any more, so one dead letter stands for the range of positions, and
 // reading continues after it. It returns the last position that is lost.
 func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
-	end := appendSinkKey(nil, prefixQueue, q.id, tail+1)
-	next, ok, err := q.s.nextReadable(appendSinkKey(nil, prefixQueue, q.id, from), end, cause)
+	end := layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, tail+1)
+	next, ok, err := q.s.nextReadable(layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), end, cause)
 	if err != nil {
 		return 0, err
 	}
@@ -119,20 +122,20 @@ func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 	}
 	q.s.metrics.unreadable.Inc()
 	q.s.opts.Logger.Error("a part of a queue cannot be read; one dead letter stands for it",
-		"sink", q.name, "from", from, "to", next-1, "error", firstLine(cause))
+		"sink", q.name, "from", from, "to", next-1, "error", salvage.FirstLine(cause))
 	now := q.s.opts.Now()
-	d := deadLetterValue{
-		sequence: from,
-		first:    now,
-		last:     now,
-		reason:   fmt.Sprintf("%s: queue entries %d to %d are lost", ReasonUnreadable, from, next-1),
+	d := layout.DeadLetter{
+		Sequence: from,
+		First:    now,
+		Last:     now,
+		Reason:   fmt.Sprintf("%s: queue entries %d to %d are lost", ReasonUnreadable, from, next-1),
 	}
 	b := q.s.db.NewBatch()
-	letter := counter{count: 1}
+	letter := layout.Counter{Count: 1}
 	if err := errors.Join(
-		b.DeleteRange(appendSinkKey(nil, prefixQueue, q.id, from), appendSinkKey(nil, prefixQueue, q.id, next), nil),
-		b.Set(appendSinkKey(nil, prefixDeadLetter, q.id, from), d.encode(), nil),
-		b.Merge(counterKey(kindDeadLetter, q.id), letter.append(nil), nil),
+		b.DeleteRange(layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, next), nil),
+		b.Set(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, from), d.Encode(), nil),
+		b.Merge(layout.CounterKey(layout.KindDeadLetter, q.id), letter.Append(nil), nil),
 		q.loseEntries(b, from, next),
 	); err != nil {
 		return 0, err
@@ -151,38 +154,38 @@ func (q *Queue) loseEntries(b *pebble.Batch, from, next uint64) error {
 	q.window.lose(from, next)
 	q.window.readTo = max(q.window.readTo, next-1)
 	q.mu.Unlock()
-	_, err := q.recount(b, func(lostSpan) error { return nil }) // counted again when the reader gets there
+	_, err := q.recount(b, func(salvage.LostSpan) error { return nil }) // counted again when the reader gets there
 	return err
 }
 
 // recount corrects the counters, in memory and with b, after a loss of entries of
 // which nobody knows how many they were: what is left is counted. It returns how many
 // are missing. Entries may be added meanwhile; the caller holds settling.
-func (q *Queue) recount(b *pebble.Batch, lost func(lostSpan) error) (missing int64, err error) {
+func (q *Queue) recount(b *pebble.Batch, lost func(salvage.LostSpan) error) (missing int64, err error) {
 	q.mu.Lock()
-	var total, detached counter // in flight, then all
+	var total, detached layout.Counter // in flight, then all
 	for _, s := range q.window.slots {
 		if s.acked {
 			continue
 		}
-		total = total.plus(counter{count: 1, bytes: int64(s.size)})
-		if s.kind == entryInline {
-			detached = detached.plus(counter{count: 1, bytes: int64(s.size)})
+		total = total.Plus(layout.Counter{Count: 1, Bytes: int64(s.size)})
+		if s.kind == layout.EntryInline {
+			detached = detached.Plus(layout.Counter{Count: 1, Bytes: int64(s.size)})
 		}
 	}
 	readTo, tail := q.window.readTo, q.tail
-	change, changeDetached := q.total.negative(), q.detached.negative()
+	change, changeDetached := q.total.Negative(), q.detached.Negative()
 	q.mu.Unlock()
-	err = scanReadable(q.s.db,
-		appendSinkKey(nil, prefixQueue, q.id, readTo+1), appendSinkKey(nil, prefixQueue, q.id, max(tail, readTo)+1),
+	err = salvage.Scan(q.s.db,
+		layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, readTo+1), layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, max(tail, readTo)+1),
 		func(_, value []byte) error {
-			e, err := parseEntry(0, value)
+			e, err := layout.ParseEntry(0, value)
 			if err != nil {
 				return nil //nolint:nilerr // as the spans that are lost
 			}
-			total = total.plus(counter{count: 1, bytes: int64(e.size)})
-			if e.kind == entryInline {
-				detached = detached.plus(counter{count: 1, bytes: int64(e.size)})
+			total = total.Plus(layout.Counter{Count: 1, Bytes: int64(e.Size)})
+			if e.Kind == layout.EntryInline {
+				detached = detached.Plus(layout.Counter{Count: 1, Bytes: int64(e.Size)})
 			}
 			return nil
 		},
@@ -193,9 +196,9 @@ func (q *Queue) recount(b *pebble.Batch, lost func(lostSpan) error) (missing int
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	// What was added meanwhile is counted; nothing else has changed.
-	change, changeDetached = change.plus(total), changeDetached.plus(detached)
-	change.high = q.window.head()
-	missing = -change.count
+	change, changeDetached = change.Plus(total), changeDetached.Plus(detached)
+	change.High = q.window.head()
+	missing = -change.Count
 	q.mergeLocked(b, change, changeDetached)
 	return missing, nil
 }
@@ -205,13 +208,13 @@ func (q *Queue) recount(b *pebble.Batch, lost func(lostSpan) error) (missing int
 func (s *Store) nextReadable(from, upper []byte, damage error) (uint64, bool, error) {
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: upper})
 	if err != nil {
-		return 0, false, readError(err)
+		return 0, false, salvage.ReadError(err)
 	}
 	defer func() { _ = it.Close() }() // its errors were seen while reading
-	ok, err := seekReadable(s.db, it, from, upper, damage)
+	ok, err := salvage.Seek(s.db, it, from, upper, damage)
 	if err != nil || !ok {
 		return 0, false, err
 	}
-	position, ok := positionOfKey(it.Key())
+	position, ok := layout.PositionOfKey(it.Key())
 	return position, ok, nil
 }

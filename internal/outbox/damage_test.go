@@ -10,6 +10,10 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/outbox/engine"
+	"github.com/watcherd/watcherd/internal/outbox/inspect"
+	"github.com/watcherd/watcherd/internal/outbox/layout"
 )
 
 const damageRecords = 150
@@ -65,7 +69,7 @@ func dataFiles(t *testing.T, fs vfs.FS, like string) []string {
 
 func content(t *testing.T, fs vfs.FS, name string) []byte {
 	t.Helper()
-	b, err := readFile(fs, "store/db/"+name)
+	b, err := engine.ReadFile(fs, "store/db/"+name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,15 +97,15 @@ func copyFS(t *testing.T, fs *vfs.MemFS) *vfs.MemFS {
 }
 
 // exportLines returns the lines of an export by type.
-func exportLines(t *testing.T, fs vfs.FS) map[string][]exported {
+func exportLines(t *testing.T, fs vfs.FS) map[string][]inspect.Line {
 	t.Helper()
 	var out bytes.Buffer
-	if err := export(fs, "store", &out, nil); err != nil {
+	if err := inspect.ExportFS(fs, "store", &out, nil); err != nil {
 		t.Fatalf("export: %v", err)
 	}
-	lines := make(map[string][]exported)
+	lines := make(map[string][]inspect.Line)
 	for d := json.NewDecoder(&out); d.More(); {
-		var l exported
+		var l inspect.Line
 		if err := d.Decode(&l); err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +114,7 @@ func exportLines(t *testing.T, fs vfs.FS) map[string][]exported {
 	return lines
 }
 
-func distinct(lines []exported, key func(exported) string) int {
+func distinct(lines []inspect.Line, key func(inspect.Line) string) int {
 	seen := make(map[string]bool)
 	for _, l := range lines {
 		seen[key(l)] = true
@@ -136,7 +140,7 @@ func TestDamageAnywhere(t *testing.T) {
 			b[offset] ^= 0x55
 			overwrite(t, fs, name, b)
 
-			report, err := check(fs, "store")
+			report, err := inspect.CheckFS(fs, "store")
 			if err != nil || (report.OK() && len(report.Damaged) > 0) {
 				t.Fatalf("%s at %d: check: %v, %d problems", name, offset, err, len(report.Problems))
 			}
@@ -161,11 +165,11 @@ func TestDamageAnywhere(t *testing.T) {
 			if lost > damageRecords/3 {
 				tables++ // the index of the table is hit
 			}
-			records := distinct(lines["record"], func(l exported) string { return fmt.Sprint(l.Sequence) })
+			records := distinct(lines["record"], func(l inspect.Line) string { return fmt.Sprint(l.Sequence) })
 			if records < damageRecords-damageRecords/3 {
 				t.Errorf("%s at %d: export has %d records", name, offset, records)
 			}
-			if states := distinct(lines["state"], func(l exported) string { return l.Key }); states < damageRecords-damageRecords/3 {
+			if states := distinct(lines["state"], func(l inspect.Line) string { return l.Key }); states < damageRecords-damageRecords/3 {
 				t.Errorf("%s at %d: export has %d states", name, offset, states)
 			}
 			if err := s.Close(); err != nil {
@@ -267,12 +271,12 @@ func TestVitalDamage(t *testing.T) {
 				t.Fatalf("open: %v", err)
 			}
 			t.Log(err)
-			report, err := check(fs, "store")
+			report, err := inspect.CheckFS(fs, "store")
 			if err != nil || report.OK() {
 				t.Errorf("check: %v %+v", err, report)
 			}
 			lines := exportLines(t, fs)
-			if n := distinct(lines["record"], func(l exported) string { return fmt.Sprint(l.Sequence) }); n < c.records {
+			if n := distinct(lines["record"], func(l inspect.Line) string { return fmt.Sprint(l.Sequence) }); n < c.records {
 				t.Errorf("export has %d records, want %d", n, c.records)
 			}
 			if len(lines["damage"]) == 0 {
@@ -352,7 +356,7 @@ func TestDamagedOptions(t *testing.T) {
 		b := content(t, fs, name)
 		b[offset] ^= 0x55
 		overwrite(t, fs, name, b)
-		if report, err := check(fs, "store"); err != nil || !report.OK() {
+		if report, err := inspect.CheckFS(fs, "store"); err != nil || !report.OK() {
 			t.Errorf("byte %d: check: %v %q", offset, err, report.Problems)
 		}
 		s, err := Open("store", Options{firstSequence: 1, FS: fs})
@@ -377,7 +381,7 @@ func TestNewerFormat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(s.db.Set(formatKey(), id32(layoutVersion+1), nil), s.Close()); err != nil {
+	if err := errors.Join(s.db.Set(layout.FormatKey(), layout.ID32(layout.Version+1), nil), s.Close()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Open("store", Options{firstSequence: 1, FS: fs}); !errors.Is(err, ErrNewerFormat) {

@@ -13,6 +13,10 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/outbox/inspect"
+	"github.com/watcherd/watcherd/internal/outbox/layout"
+	"github.com/watcherd/watcherd/internal/outbox/salvage"
 )
 
 // damageKeys flips a byte behind the nth of the places where a key, or what else
@@ -106,8 +110,8 @@ func TestExportOfFilesBetweenDamages(t *testing.T) {
 		}
 	}
 	lines := exportLines(t, fs)
-	records := distinct(lines["record"], func(l exported) string { return fmt.Sprint(l.Sequence) })
-	states := distinct(lines["state"], func(l exported) string { return l.Key })
+	records := distinct(lines["record"], func(l inspect.Line) string { return fmt.Sprint(l.Sequence) })
+	states := distinct(lines["state"], func(l inspect.Line) string { return l.Key })
 	if records < n-most || records == n || states < n-most || states == n {
 		t.Errorf("export has %d records and %d states of %d", records, states, n)
 	}
@@ -137,8 +141,8 @@ func TestExportWithoutIndex(t *testing.T) {
 		overwrite(t, fs, name, b[:len(b)-1000])
 	}
 	lines := exportLines(t, fs)
-	records := distinct(lines["record"], func(l exported) string { return fmt.Sprint(l.Sequence) })
-	states := distinct(lines["state"], func(l exported) string { return l.Key })
+	records := distinct(lines["record"], func(l inspect.Line) string { return fmt.Sprint(l.Sequence) })
+	states := distinct(lines["state"], func(l inspect.Line) string { return l.Key })
 	if records < n-most || records == n || states < n-most || states == n {
 		t.Errorf("export has %d records and %d states of %d", records, states, n)
 	}
@@ -156,7 +160,7 @@ func TestExportWithoutIndex(t *testing.T) {
 func damageIndex(t *testing.T, fs vfs.FS, name string) {
 	t.Helper()
 	b := content(t, fs, name)
-	if err := withTableContent(b, func(r *sstable.Reader) error {
+	if err := salvage.WithTableContent(b, func(r *sstable.Reader) error {
 		l, err := r.Layout()
 		if err == nil {
 			b[l.Index[0].Offset+10] ^= 0x55
@@ -175,12 +179,12 @@ func TestExportBesideTheIndex(t *testing.T) {
 	name := slices.MaxFunc(names, func(a, b string) int { return len(content(t, fs, a)) - len(content(t, fs, b)) })
 	damageIndex(t, fs, name)
 	lines := exportLines(t, fs)
-	records := distinct(lines["record"], func(l exported) string { return fmt.Sprint(l.Sequence) })
-	states := distinct(lines["state"], func(l exported) string { return l.Key })
+	records := distinct(lines["record"], func(l inspect.Line) string { return fmt.Sprint(l.Sequence) })
+	states := distinct(lines["state"], func(l inspect.Line) string { return l.Key })
 	if records < n-most || records == n || states < n-most || states == n {
 		t.Errorf("export has %d records and %d states of %d", records, states, n)
 	}
-	if !slices.ContainsFunc(lines["damage"], func(l exported) bool { return strings.Contains(l.Name, name) }) {
+	if !slices.ContainsFunc(lines["damage"], func(l inspect.Line) bool { return strings.Contains(l.Name, name) }) {
 		t.Errorf("%s is not named: %+v", name, lines["damage"])
 	}
 }
@@ -205,8 +209,8 @@ func TestExportOfLogBetweenDamages(t *testing.T) {
 		t.Fatalf("open: %v", err)
 	}
 	lines := exportLines(t, fs)
-	records := distinct(lines["record"], func(l exported) string { return fmt.Sprint(l.Sequence) })
-	states := distinct(lines["state"], func(l exported) string { return l.Key })
+	records := distinct(lines["record"], func(l inspect.Line) string { return fmt.Sprint(l.Sequence) })
+	states := distinct(lines["state"], func(l inspect.Line) string { return l.Key })
 	if records != damageRecords-damaged || states != damageRecords-damaged {
 		t.Errorf("export has %d records and %d states of %d", records, states, damageRecords)
 	}
@@ -221,7 +225,7 @@ func TestBetweenTwoDamages(t *testing.T) {
 	fs, n, most := damagedThrice(t)
 	name := thriceName
 	lines := exportLines(t, fs)
-	records := distinct(lines["record"], func(l exported) string { return fmt.Sprint(l.Sequence) })
+	records := distinct(lines["record"], func(l inspect.Line) string { return fmt.Sprint(l.Sequence) })
 	if states := len(lines["state"]); records < n-most || records == n || states < n-most || states == n {
 		t.Errorf("export has %d records and %d states of %d", records, states, n)
 	}
@@ -233,7 +237,7 @@ func TestBetweenTwoDamages(t *testing.T) {
 			t.Errorf("damage %+v", l)
 		}
 	}
-	report, err := check(fs, "store")
+	report, err := inspect.CheckFS(fs, "store")
 	if err != nil || report.Records != int64(records) || report.Partitions[0].Entries < int64(n-most) {
 		t.Errorf("check: %v, %d records, %d states", err, report.Records, report.Partitions[0].Entries)
 	}
@@ -381,7 +385,7 @@ func damagedQueue(t *testing.T, fs vfs.FS) (entries int) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if !damageKeys(t, fs, append(sinkPrefix(prefixQueue, 1), 0), 20) {
+	if !damageKeys(t, fs, append(layout.SinkPrefix(layout.PrefixQueue, 1), 0), 20) {
 		t.Fatal("no block of the queue")
 	}
 	return n
@@ -454,7 +458,7 @@ func TestCompactionOverDamage(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		lower, upper := sinkRange(prefixQueue, q.id)
+		lower, upper := layout.SinkRange(layout.PrefixQueue, q.id)
 		if err := s.db.Compact(t.Context(), lower, upper, false); err == nil && delivered == 0 {
 			t.Error("nothing is damaged")
 		}

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
+	"github.com/watcherd/watcherd/internal/outbox/salvage"
 )
 
 // Letter says why and after what an entry was given up.
@@ -30,7 +33,7 @@ func (l *Letter) without(err error) error {
 }
 
 // ReasonClass is a letter's reason without its text.
-func ReasonClass(reason string) string { return reasonClass(reason) }
+func ReasonClass(reason string) string { return layout.ReasonClass(reason) }
 
 // ReasonUnreadable begins the reason of a dead letter whose record, or queue
 // entry, is damaged; it has no payload.
@@ -63,15 +66,15 @@ func (q *Queue) DeadLetter(position uint64, l Letter) error {
 	if err = l.without(err); err != nil {
 		return err
 	}
-	if most := q.s.limits().deadLetterBytes(); most > 0 && q.s.letterBytes.Load()+int64(len(value.payload)) > most {
+	if most := q.s.limits().deadLetterBytes(); most > 0 && q.s.letterBytes.Load()+int64(len(value.Payload)) > most {
 		return fmt.Errorf("%w (%d bytes)", ErrDeadLettersFull, most)
 	}
 	return q.setAside(sl, value, rewrites, l)
 }
 
 // payload reads the record of an entry in flight.
-func (q *Queue) payload(sl slot) (logValue, error) {
-	if sl.kind == entryInline {
+func (q *Queue) payload(sl slot) (layout.LogRecord, error) {
+	if sl.kind == layout.EntryInline {
 		return q.carried(sl.position, nil)
 	}
 	value, ok, err := q.s.recordAt(sl.sequence)
@@ -87,17 +90,17 @@ func (q *Queue) payload(sl slot) (logValue, error) {
 // carried returns the payload of an entry that carries it itself. If it does
 // not, the error is the one given: an entry whose record is not there may have
 // been rewritten (detach.go) since it was read.
-func (q *Queue) carried(position uint64, otherwise error) (logValue, error) {
+func (q *Queue) carried(position uint64, otherwise error) (layout.LogRecord, error) {
 	e, err := q.entryAt(position)
 	switch {
-	case err == nil && e.kind == entryInline:
-		return logValue{time: e.time, lane: e.lane, payload: e.payload}, nil
+	case err == nil && e.Kind == layout.EntryInline:
+		return layout.LogRecord{Time: e.Time, Lane: e.Lane, Payload: e.Payload}, nil
 	case otherwise != nil:
-		return logValue{}, otherwise
+		return layout.LogRecord{}, otherwise
 	case err == nil:
-		err = fmt.Errorf("%w: entry %d: %w", ErrUnreadable, position, errMalformed)
+		err = fmt.Errorf("%w: entry %d: %w", ErrUnreadable, position, layout.ErrMalformed)
 	}
-	return logValue{}, err
+	return layout.LogRecord{}, err
 }
 
 // setUnreadable makes a dead letter of an entry whose record is damaged; noteDamage
@@ -111,12 +114,12 @@ func (q *Queue) setUnreadable(position uint64) error {
 	}
 	q.s.metrics.unreadable.Inc()
 	now := q.s.opts.Now()
-	return q.setAside(sl, logValue{}, q.s.rewrites.Load(), Letter{Reason: ReasonUnreadable, First: now, Time: now})
+	return q.setAside(sl, layout.LogRecord{}, q.s.rewrites.Load(), Letter{Reason: ReasonUnreadable, First: now, Time: now})
 }
 
 // setAside moves an entry in flight to the dead letters, with a payload that was read
 // when there had been so many rewrites.
-func (q *Queue) setAside(sl slot, value logValue, rewrites uint64, l Letter) error {
+func (q *Queue) setAside(sl slot, value layout.LogRecord, rewrites uint64, l Letter) error {
 	q.settling.RLock()
 	defer q.settling.RUnlock()
 	if rewrites != q.s.rewrites.Load() {
@@ -128,25 +131,25 @@ func (q *Queue) setAside(sl slot, value logValue, rewrites uint64, l Letter) err
 	}
 	b := q.s.db.NewBatch()
 	taken := q.take(b, []uint64{sl.position})
-	if taken.count == 0 {
+	if taken.Count == 0 {
 		return b.Close()
 	}
-	d := deadLetterValue{
-		sequence: sl.sequence,
-		lane:     value.lane,
-		time:     sl.time,
-		flags:    sl.flags,
-		attempts: uint32(l.Attempts),
-		first:    l.First,
-		last:     l.Time,
-		reason:   l.Reason,
-		payload:  value.payload,
+	d := layout.DeadLetter{
+		Sequence: sl.sequence,
+		Lane:     value.Lane,
+		Time:     sl.time,
+		Flags:    sl.flags,
+		Attempts: uint32(l.Attempts),
+		First:    l.First,
+		Last:     l.Time,
+		Reason:   l.Reason,
+		Payload:  value.Payload,
 	}
-	if err := b.Set(appendSinkKey(nil, prefixDeadLetter, q.id, sl.position), d.encode(), nil); err != nil {
+	if err := b.Set(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, sl.position), d.Encode(), nil); err != nil {
 		return err
 	}
-	change := counter{count: 1, bytes: int64(len(value.payload))}
-	if err := b.Merge(counterKey(kindDeadLetter, q.id), change.append(nil), nil); err != nil {
+	change := layout.Counter{Count: 1, Bytes: int64(len(value.Payload))}
+	if err := b.Merge(layout.CounterKey(layout.KindDeadLetter, q.id), change.Append(nil), nil); err != nil {
 		return err
 	}
 	if err := q.s.applyLazily(b); err != nil {
@@ -158,32 +161,33 @@ func (q *Queue) setAside(sl slot, value logValue, rewrites uint64, l Letter) err
 
 // countDead counts dead letters that were added, with the time of the oldest, or
 // removed, with the zero time.
-func (q *Queue) countDead(change counter, oldest time.Time) {
-	q.s.letterBytes.Add(change.bytes)
+func (q *Queue) countDead(change layout.Counter, oldest time.Time) {
+	q.s.letterBytes.Add(change.Bytes)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.dead.count == 0 {
+	if q.dead.Count == 0 {
 		q.deadAge = letterAge{known: true}
 	}
-	q.dead = q.dead.plus(change)
-	if change.count > 0 {
+	q.dead = q.dead.Plus(change)
+	if change.Count > 0 {
 		q.deadAge.add(oldest)
 	} else {
 		q.deadAge.known = false
 	}
 }
 
-func (d *deadLetterValue) unreadable() bool {
-	return strings.HasPrefix(d.reason, ReasonUnreadable) && len(d.payload) == 0
+// withoutPayload reports whether the record of a dead letter was unreadable.
+func withoutPayload(d *layout.DeadLetter) bool {
+	return strings.HasPrefix(d.Reason, ReasonUnreadable) && len(d.Payload) == 0
 }
 
-func deadLetter(position uint64, d deadLetterValue) DeadLetter {
+func deadLetter(position uint64, d layout.DeadLetter) DeadLetter {
 	return DeadLetter{
 		Item: Item{
-			Position: position, Sequence: d.sequence, Flags: d.flags, Lane: d.lane, Time: d.time, Payload: d.payload,
-			Unreadable: d.unreadable(),
+			Position: position, Sequence: d.Sequence, Flags: d.Flags, Lane: d.Lane, Time: d.Time, Payload: d.Payload,
+			Unreadable: withoutPayload(&d),
 		},
-		Letter: Letter{Reason: d.reason, Attempts: int(d.attempts), First: d.first, Time: d.last},
+		Letter: Letter{Reason: d.Reason, Attempts: int(d.Attempts), First: d.First, Time: d.Last},
 	}
 }
 
@@ -195,20 +199,20 @@ func (q *Queue) DeadLetters(after uint64, max int) ([]DeadLetter, error) {
 	}
 	defer q.s.life.leave()
 	var letters []DeadLetter
-	lower := appendSinkKey(nil, prefixDeadLetter, q.id, after+1)
-	_, upper := sinkRange(prefixDeadLetter, q.id)
-	err := scanReadable(q.s.db, lower, upper, func(key, value []byte) error {
+	lower := layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, after+1)
+	_, upper := layout.SinkRange(layout.PrefixDeadLetter, q.id)
+	err := salvage.Scan(q.s.db, lower, upper, func(key, value []byte) error {
 		if len(letters) >= max {
 			return errEnough
 		}
-		position, ok := positionOfKey(key)
-		d, err := parseDeadLetter(append([]byte(nil), value...))
+		position, ok := layout.PositionOfKey(key)
+		d, err := layout.ParseDeadLetter(append([]byte(nil), value...))
 		if !ok || err != nil {
-			return errMalformed
+			return layout.ErrMalformed
 		}
 		letters = append(letters, deadLetter(position, d))
 		return nil
-	}, func(lostSpan) error { return nil }) // DataCorruption has logged it
+	}, func(salvage.LostSpan) error { return nil }) // DataCorruption has logged it
 	if errors.Is(err, errEnough) {
 		err = nil
 	}
@@ -231,12 +235,12 @@ func (q *Queue) FindDeadLetter(position uint64) (DeadLetter, bool, error) {
 	return deadLetter(position, d), true, nil
 }
 
-func (q *Queue) deadLetterAt(position uint64) (deadLetterValue, bool, error) {
-	raw, ok, err := q.s.get(appendSinkKey(nil, prefixDeadLetter, q.id, position))
+func (q *Queue) deadLetterAt(position uint64) (layout.DeadLetter, bool, error) {
+	raw, ok, err := q.s.get(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, position))
 	if err != nil || !ok {
-		return deadLetterValue{}, false, err
+		return layout.DeadLetter{}, false, err
 	}
-	d, err := parseDeadLetter(raw)
+	d, err := layout.ParseDeadLetter(raw)
 	return d, err == nil, err
 }
 
@@ -245,25 +249,25 @@ func (q *Queue) deadLetterAt(position uint64) (deadLetterValue, bool, error) {
 // order, with flags added to their own. Positions without one are ignored, and so
 // are letters whose record is still unreadable.
 func (q *Queue) RetryDeadLetters(flags uint32, positions ...uint64) (int, error) {
-	return q.settle(positions, func(b *Batch, position uint64, d *deadLetterValue) (bool, error) {
-		if d.unreadable() {
-			value, ok, err := q.s.recordAt(d.sequence)
+	return q.settle(positions, func(b *Batch, position uint64, d *layout.DeadLetter) (bool, error) {
+		if withoutPayload(d) {
+			value, ok, err := q.s.recordAt(d.Sequence)
 			if errors.Is(err, ErrUnreadable) || (err == nil && !ok) {
 				return false, nil
 			}
 			if err != nil {
 				return false, err
 			}
-			d.payload, d.lane, d.time = value.payload, value.lane, value.time
+			d.Payload, d.Lane, d.Time = value.Payload, value.Lane, value.Time
 		}
-		e := entry{
-			kind:     entryInline,
-			flags:    d.flags | flags,
-			size:     uint32(len(d.payload)),
-			time:     d.time,
-			sequence: d.sequence,
-			lane:     d.lane,
-			payload:  d.payload,
+		e := layout.Entry{
+			Kind:     layout.EntryInline,
+			Flags:    d.Flags | flags,
+			Size:     uint32(len(d.Payload)),
+			Time:     d.Time,
+			Sequence: d.Sequence,
+			Lane:     d.Lane,
+			Payload:  d.Payload,
 		}
 		b.enqueue(q, b.position(), &e)
 		return true, nil
@@ -272,19 +276,19 @@ func (q *Queue) RetryDeadLetters(flags uint32, positions ...uint64) (int, error)
 
 // DropDeadLetters deletes dead letters, durably, and returns how many.
 func (q *Queue) DropDeadLetters(positions ...uint64) (int, error) {
-	return q.settle(positions, func(*Batch, uint64, *deadLetterValue) (bool, error) { return true, nil })
+	return q.settle(positions, func(*Batch, uint64, *layout.DeadLetter) (bool, error) { return true, nil })
 }
 
 // settle removes the letters that f accepts, in one commit with what f adds.
 // The right to append keeps two callers from settling the same letter.
-func (q *Queue) settle(positions []uint64, f func(*Batch, uint64, *deadLetterValue) (bool, error)) (int, error) {
+func (q *Queue) settle(positions []uint64, f func(*Batch, uint64, *layout.DeadLetter) (bool, error)) (int, error) {
 	b := q.s.NewBatch()
 	defer b.Discard()
 	if b.err != nil {
 		return 0, b.err
 	}
 	b.hold()
-	var change counter
+	var change layout.Counter
 	positions = slices.Compact(slices.Sorted(slices.Values(positions)))
 	for _, position := range positions {
 		d, ok, err := q.deadLetterAt(position)
@@ -294,23 +298,23 @@ func (q *Queue) settle(positions []uint64, f func(*Batch, uint64, *deadLetterVal
 		if !ok {
 			continue
 		}
-		size := int64(len(d.payload))
+		size := int64(len(d.Payload))
 		if ok, err = f(b, position, &d); err != nil {
 			return 0, err
 		}
 		if !ok {
 			continue
 		}
-		b.misuseIf(b.pb.Delete(appendSinkKey(nil, prefixDeadLetter, q.id, position), nil))
-		change = change.plus(counter{count: -1, bytes: -size})
+		b.misuseIf(b.pb.Delete(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, position), nil))
+		change = change.Plus(layout.Counter{Count: -1, Bytes: -size})
 	}
-	if change.count == 0 {
+	if change.Count == 0 {
 		return 0, nil
 	}
-	b.merge(counterKey(kindDeadLetter, q.id), change)
+	b.merge(layout.CounterKey(layout.KindDeadLetter, q.id), change)
 	b.committed = append(b.committed, func() { q.countDead(change, time.Time{}) })
 	if err := q.s.Commit(b); err != nil {
 		return 0, err
 	}
-	return int(-change.count), nil
+	return int(-change.Count), nil
 }

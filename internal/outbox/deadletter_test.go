@@ -9,6 +9,9 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/watcherd/watcherd/internal/outbox/inspect"
+	"github.com/watcherd/watcherd/internal/outbox/layout"
 )
 
 // TestDeadLettersAreBounded fills the share of dead letters: the next one stays in
@@ -140,7 +143,7 @@ func TestPurgedSink(t *testing.T) {
 	}
 	b := s.NewBatch()
 	b.hold()
-	b.enqueue(q, b.position(), &entry{kind: entryInline})
+	b.enqueue(q, b.position(), &layout.Entry{Kind: layout.EntryInline})
 	if err := s.Commit(b); !errors.Is(err, ErrUnknownSink) {
 		t.Errorf("an entry for a purged sink: %v", err)
 	}
@@ -160,7 +163,7 @@ func TestPurgedSink(t *testing.T) {
 	if _, ok, err := q.Note(); ok || err != nil {
 		t.Errorf("a note is left: %v", err)
 	}
-	if _, err := q.skipDamage(1, q.tail, errMalformed); err != nil {
+	if _, err := q.skipDamage(1, q.tail, layout.ErrMalformed); err != nil {
 		t.Error(err)
 	}
 	if st := q.Stats(); st.Length != 0 || st.DeadLetters != 0 {
@@ -170,7 +173,7 @@ func TestPurgedSink(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if report, err := check(fs, "store"); err != nil || !report.OK() {
+		if report, err := inspect.CheckFS(fs, "store"); err != nil || !report.OK() {
 			t.Errorf("%v %q", err, report.Problems)
 		}
 		s = openTest(t, "store", Options{FS: fs, firstSequence: 1})

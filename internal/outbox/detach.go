@@ -5,6 +5,10 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/outbox/engine"
+	"github.com/watcherd/watcherd/internal/outbox/layout"
+	"github.com/watcherd/watcherd/internal/outbox/salvage"
 )
 
 // A queue refers to the log, and the log is deleted from its beginning only. So one
@@ -20,7 +24,7 @@ const (
 
 // holdBound is how many bytes of other sinks' records a queue may hold back, and
 // how many of its own are detached at a time.
-func (l Limits) holdBound() int64 { return sizeFor(l.MaxBytes, 64, segmentBytes, 16<<20) }
+func (l Limits) holdBound() int64 { return engine.SizeFor(l.MaxBytes, 64, segmentBytes, 16<<20) }
 
 // relieve detaches the entries that hold back records which retention, or the
 // budget's excess, would delete. It reports whether some are left for another call.
@@ -137,7 +141,7 @@ func (q *Queue) carry(c attachedChunk) (copied int64, moved bool, err error) {
 	}
 	entries, last := c.entries, c.last
 	b := q.s.db.NewBatch()
-	change := counter{high: last}
+	change := layout.Counter{High: last}
 	q.mu.Lock()
 	if q.purged {
 		q.mu.Unlock()
@@ -147,37 +151,37 @@ func (q *Queue) carry(c attachedChunk) (copied int64, moved bool, err error) {
 	for i := range entries {
 		if e := &entries[i]; e.position > q.window.readTo || q.window.find(e.position) >= 0 {
 			left = append(left, *e)
-			change.count++
-			change.bytes += int64(e.size)
+			change.Count++
+			change.Bytes += int64(e.Size)
 		}
 	}
 	pins := q.passedLocked(max(q.window.needed(), last+1))
 	q.mu.Unlock()
 	for i := range left {
-		b2 := b.SetDeferred(queueKeyLen, left[i].encodedLen())
-		appendSinkKey(b2.Key[:0], prefixQueue, q.id, left[i].position)
-		left[i].encode(b2.Value)
+		b2 := b.SetDeferred(layout.QueueKeyLen, left[i].EncodedLen())
+		layout.AppendSinkKey(b2.Key[:0], layout.PrefixQueue, q.id, left[i].position)
+		left[i].Encode(b2.Value)
 		if err := b2.Finish(); err != nil {
 			return 0, false, err
 		}
 	}
 	if err := errors.Join(
 		q.deletePins(b, pins),
-		b.Merge(counterKey(kindDetached, q.id), change.append(nil), nil),
+		b.Merge(layout.CounterKey(layout.KindDetached, q.id), change.Append(nil), nil),
 		q.s.applyLazily(b),
 	); err != nil {
 		return 0, false, err
 	}
 	q.mu.Lock()
-	q.detached = q.detached.plus(change)
+	q.detached = q.detached.Plus(change)
 	for i := range left {
 		if at := q.window.find(left[i].position); at >= 0 {
-			q.window.slots[at].kind = entryInline
+			q.window.slots[at].kind = layout.EntryInline
 		}
 	}
 	q.pins = q.pins[len(pins):]
 	q.mu.Unlock()
-	return change.bytes, true, b.Close()
+	return change.Bytes, true, b.Close()
 }
 
 // attachedChunk is a chunk of entries with the payloads they refer to.
@@ -193,7 +197,7 @@ type attachedChunk struct {
 func (q *Queue) attached() (c attachedChunk, err error) {
 	c.rewrites = q.s.rewrites.Load()
 	q.mu.Lock()
-	from, tail := max(q.detached.high+1, q.window.head()), q.tail
+	from, tail := max(q.detached.High+1, q.window.head()), q.tail
 	q.mu.Unlock()
 	if from > tail {
 		return c, nil
@@ -201,33 +205,33 @@ func (q *Queue) attached() (c attachedChunk, err error) {
 	records := recordFinder{s: q.s}
 	defer records.close()
 	size := 0
-	err = scanReadable(q.s.db,
-		appendSinkKey(nil, prefixQueue, q.id, from), appendSinkKey(nil, prefixQueue, q.id, tail+1),
+	err = salvage.Scan(q.s.db,
+		layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, tail+1),
 		func(key, value []byte) error {
-			position, ok := positionOfKey(key)
-			e, err := parseEntry(position, value)
+			position, ok := layout.PositionOfKey(key)
+			e, err := layout.ParseEntry(position, value)
 			if !ok || err != nil {
 				return nil //nolint:nilerr // passed over
 			}
 			c.last = position
-			if e.kind != entryInline {
-				record, err := records.find(e.sequence)
+			if e.Kind != layout.EntryInline {
+				record, err := records.find(e.Sequence)
 				if errors.Is(err, ErrUnreadable) {
 					return nil
 				}
 				if err != nil {
 					return err
 				}
-				e.kind, e.lane, e.payload = entryInline, record.lane, append([]byte(nil), record.payload...)
+				e.Kind, e.Lane, e.Payload = layout.EntryInline, record.Lane, append([]byte(nil), record.Payload...)
 				c.entries = append(c.entries, entryAt{position, e})
-				size += len(e.payload)
+				size += len(e.Payload)
 			}
 			if len(c.entries) >= detachEntries || size >= detachBytes {
 				return errEnough
 			}
 			return nil
 		},
-		func(lostSpan) error { return nil })
+		func(salvage.LostSpan) error { return nil })
 	if errors.Is(err, errEnough) {
 		return c, nil
 	}
@@ -247,27 +251,27 @@ func (q *Queue) passedLocked(needed uint64) []pin {
 func (q *Queue) deletePins(b *pebble.Batch, pins []pin) error {
 	var errs []error
 	for _, p := range pins {
-		errs = append(errs, b.Delete(appendSinkKey(nil, prefixPin, q.id, p.first), nil))
+		errs = append(errs, b.Delete(layout.AppendSinkKey(nil, layout.PrefixPin, q.id, p.first), nil))
 	}
 	return errors.Join(errs...)
 }
 
 // neededLocked is the smallest position whose entry may refer to the log.
-func (q *Queue) neededLocked() uint64 { return max(q.window.needed(), q.detached.high+1) }
+func (q *Queue) neededLocked() uint64 { return max(q.window.needed(), q.detached.High+1) }
 
 // needs returns the smallest sequence the queue still needs, the largest number
 // there is if it needs none, and how many bytes of the log are its own.
 func (q *Queue) needs() (low uint64, own int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.total.count == q.detached.count {
+	if q.total.Count == q.detached.Count {
 		return ^uint64(0), 0
 	}
 	low = q.neededLocked()
 	for _, p := range q.pins {
 		low = min(low, p.sequence)
 	}
-	return low, q.total.bytes - q.detached.bytes
+	return low, q.total.Bytes - q.detached.Bytes
 }
 
 // holds is how much of the log the queue holds back, and from when on.

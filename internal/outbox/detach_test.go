@@ -13,6 +13,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/watcherd/watcherd/internal/outbox/inspect"
+	"github.com/watcherd/watcherd/internal/outbox/layout"
 )
 
 // TestDeadSinkHoldsNoLog keeps a sink from taking its few events, in every way there
@@ -98,7 +101,7 @@ func TestDeadSinkHoldsNoLog(t *testing.T) {
 				if err := s.Close(); err != nil {
 					t.Fatal(err)
 				}
-				if report, err := check(fs, "store"); err != nil || !report.OK() {
+				if report, err := inspect.CheckFS(fs, "store"); err != nil || !report.OK() {
 					t.Fatalf("check: %v %q", err, report.Problems)
 				}
 				s = openTest(t, "store", Options{FS: fs, firstSequence: 1})
@@ -121,13 +124,13 @@ func TestOwnBacklogIsNotCopied(t *testing.T) {
 		if more, err := s.relieve(testEpoch, limits, excess); more || err != nil {
 			t.Fatal(more, err)
 		}
-		if q.detached != (counter{}) {
+		if q.detached != (layout.Counter{}) {
 			t.Errorf("detached %+v", q.detached)
 		}
 	}
 	// Without pressure also where a small part is another's.
 	minutes(t, s, 20, 5, 1<<20)
-	if _, err := s.relieve(testEpoch, limits, 0); err != nil || q.detached != (counter{}) {
+	if _, err := s.relieve(testEpoch, limits, 0); err != nil || q.detached != (layout.Counter{}) {
 		t.Errorf("detached %+v, %v", q.detached, err)
 	}
 	relieve(t, s, testEpoch, limits, 1<<40)
@@ -233,7 +236,7 @@ func TestAckWhileDetaching(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if report, err := check(fs, "store"); err != nil || !report.OK() {
+	if report, err := inspect.CheckFS(fs, "store"); err != nil || !report.OK() {
 		t.Fatalf("check: %v %q", err, report.Problems)
 	}
 	s = openTest(t, "store", Options{FS: fs, firstSequence: 1})

@@ -1,12 +1,17 @@
 package outbox
 
-import "errors"
+import (
+	"errors"
+
+	"github.com/watcherd/watcherd/internal/outbox/engine"
+	"github.com/watcherd/watcherd/internal/outbox/salvage"
+)
 
 // The errors a caller decides by. All are wrapped with what went wrong.
 var (
 	// ErrLocked: another process (or another Store of this one) has the
 	// directory open.
-	ErrLocked = errLocked
+	ErrLocked = engine.ErrLocked
 	// ErrDamaged: files of the store are missing or unreadable. No data was
 	// removed. (Damage inside a table shows only after the storage engine has
 	// turned its log into tables, so files may have been renewed.)
@@ -21,11 +26,11 @@ var (
 	ErrFailed = errors.New("the store failed")
 	// ErrStolen is an ErrFailed whose cause is another process that opened the
 	// same directory.
-	ErrStolen = errStolen
+	ErrStolen = engine.ErrStolen
 	// ErrClosed: the call came after Close.
 	ErrClosed = errors.New("the store is closed")
 	// ErrUnreadable: the value is there, but its bytes fail their checksum.
-	ErrUnreadable = errUnreadable
+	ErrUnreadable = salvage.ErrUnreadable
 	// ErrClock: the clock is before this program was made, or in the next century;
 	// sequences are taken from it.
 	ErrClock = errors.New("set the clock, sequences of events are taken from it")

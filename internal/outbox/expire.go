@@ -3,6 +3,9 @@ package outbox
 import (
 	"context"
 	"time"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
+	"github.com/watcherd/watcherd/internal/outbox/salvage"
 )
 
 // letterAge is the time of the oldest dead letter of a queue. Removing letters
@@ -31,7 +34,7 @@ func (s *Store) expireLoop(ctx context.Context) {
 				if ended(ctx, err) == nil || s.Err() != nil {
 					return
 				}
-				s.opts.Logger.Warn("dead letters were not looked through for their age", "sink", q.name, "error", firstLine(err))
+				s.opts.Logger.Warn("dead letters were not looked through for their age", "sink", q.name, "error", salvage.FirstLine(err))
 			}
 		}
 		select {
@@ -48,7 +51,7 @@ func (s *Store) expireLoop(ctx context.Context) {
 // maxAge, if that is not zero, and finds the time of the oldest of the others.
 func (q *Queue) expireLetters(ctx context.Context, now time.Time, maxAge time.Duration) error {
 	q.mu.Lock()
-	due := q.dead.count > 0 && (!q.deadAge.known || (maxAge > 0 && now.Sub(q.deadAge.oldest) > maxAge))
+	due := q.dead.Count > 0 && (!q.deadAge.known || (maxAge > 0 && now.Sub(q.deadAge.oldest) > maxAge))
 	if due {
 		q.deadAge = letterAge{known: true} // what is added meanwhile adds to this
 	}
@@ -58,11 +61,11 @@ func (q *Queue) expireLetters(ctx context.Context, now time.Time, maxAge time.Du
 	}
 	var expired []uint64
 	var oldest time.Time
-	if err := q.scanLetters(ctx, func(position uint64, d *deadLetterValue) {
-		if maxAge > 0 && now.Sub(d.last) > maxAge {
+	if err := q.scanLetters(ctx, func(position uint64, d *layout.DeadLetter) {
+		if maxAge > 0 && now.Sub(d.Last) > maxAge {
 			expired = append(expired, position)
-		} else if oldest.IsZero() || d.last.Before(oldest) {
-			oldest = d.last
+		} else if oldest.IsZero() || d.Last.Before(oldest) {
+			oldest = d.Last
 		}
 	}); err != nil {
 		q.mu.Lock()
@@ -95,18 +98,18 @@ func (q *Queue) expireLetters(ctx context.Context, now time.Time, maxAge time.Du
 	return ctx.Err()
 }
 
-func (q *Queue) scanLetters(ctx context.Context, f func(position uint64, d *deadLetterValue)) error {
+func (q *Queue) scanLetters(ctx context.Context, f func(position uint64, d *layout.DeadLetter)) error {
 	if err := q.s.use(); err != nil {
 		return err
 	}
 	defer q.s.life.leave()
-	lower, upper := sinkRange(prefixDeadLetter, q.id)
-	return scanReadable(q.s.db, lower, upper, func(key, value []byte) error {
-		position, ok := positionOfKey(key)
-		d, err := parseDeadLetter(value)
+	lower, upper := layout.SinkRange(layout.PrefixDeadLetter, q.id)
+	return salvage.Scan(q.s.db, lower, upper, func(key, value []byte) error {
+		position, ok := layout.PositionOfKey(key)
+		d, err := layout.ParseDeadLetter(value)
 		if ok && err == nil {
 			f(position, &d)
 		}
 		return ctx.Err()
-	}, func(lostSpan) error { return nil })
+	}, func(salvage.LostSpan) error { return nil })
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/watcherd/watcherd/internal/outbox/engine"
 )
 
 // faulty counts the operations that change the filesystem and lets some fail.
@@ -224,7 +226,7 @@ func TestFullDiskInFlush(t *testing.T) {
 	flushed := make(chan error, 1)
 	go func() { flushed <- flush(s) }()
 	eventually(t, "the flush is tried four times", func() bool { return tried.Load() >= 4 })
-	if took := time.Since(began); took < 2*fullDiskPause {
+	if took := time.Since(began); took < 2*engine.FullDiskPause {
 		t.Errorf("four times within %v", took)
 	}
 	appendN(t, s, 3, "a")
@@ -279,7 +281,7 @@ func TestPebbleFatalf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pebbleLogger{log: s.opts.Logger, limit: &logLimit{}, fatal: s.fail}.Fatalf("broken: %d", 7)
+	engine.Logger{Log: s.opts.Logger, Limit: &engine.LogLimit{}, Fatal: s.fail}.Fatalf("broken: %d", 7)
 	if err := s.Err(); !errors.Is(err, ErrFailed) || !strings.Contains(err.Error(), "broken: 7") {
 		t.Errorf("got %v", err)
 	}

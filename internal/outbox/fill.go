@@ -55,7 +55,7 @@ func (q *Queue) fillFrom() (uint64, error) {
 	if err != nil {
 		return 0, err
 	}
-	return last.sequence + 1, nil
+	return last.Sequence + 1, nil
 }
 
 // Filled makes a sink that is Filling one like all others, durably.

@@ -8,6 +8,9 @@ import (
 	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
+	"github.com/watcherd/watcherd/internal/outbox/salvage"
 )
 
 // openError classes an error of opening Pebble or of reading the tables: what
@@ -26,21 +29,21 @@ func openError(dir string, err error) error {
 
 // checkFormat refuses a store in another layout than this release's.
 func (s *Store) checkFormat() error {
-	value, ok, err := s.get(formatKey())
+	value, ok, err := s.get(layout.FormatKey())
 	if err != nil {
 		return openError(s.dir, err)
 	}
 	if !ok || len(value) != 4 {
-		return openError(s.dir, errMalformed)
+		return openError(s.dir, layout.ErrMalformed)
 	}
 	v, other := binary.BigEndian.Uint32(value), ErrNewerFormat
-	if v == layoutVersion {
+	if v == layout.Version {
 		return nil
 	}
-	if v < layoutVersion {
+	if v < layout.Version {
 		other = ErrOlderFormat
 	}
-	return fmt.Errorf("%s: %w: its layout is version %d, this release knows %d", s.dir, other, v, layoutVersion)
+	return fmt.Errorf("%s: %w: its layout is version %d, this release knows %d", s.dir, other, v, layout.Version)
 }
 
 // get returns a copy of the value of key.
@@ -54,20 +57,20 @@ func (s *Store) appendGet(dst, key []byte) ([]byte, bool, error) {
 		return dst, false, nil
 	}
 	if err != nil {
-		return dst, false, readError(err)
+		return dst, false, salvage.ReadError(err)
 	}
 	dst = append(dst, value...)
 	return dst, true, closer.Close()
 }
 
-func (s *Store) counter(kind byte, id uint32) (counter, error) {
-	value, ok, err := s.get(counterKey(kind, id))
+func (s *Store) counter(kind byte, id uint32) (layout.Counter, error) {
+	value, ok, err := s.get(layout.CounterKey(kind, id))
 	if err != nil || !ok {
-		return counter{}, err
+		return layout.Counter{}, err
 	}
-	c, err := parseCounter(value)
+	c, err := layout.ParseCounter(value)
 	if err != nil {
-		return counter{}, fmt.Errorf("%w: %w", errMalformed, err)
+		return layout.Counter{}, fmt.Errorf("%w: %w", layout.ErrMalformed, err)
 	}
 	return c, nil
 }

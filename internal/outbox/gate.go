@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/outbox/salvage"
 )
 
 // gate decides whether ingest may go on. It works from the last measurement of
@@ -35,7 +37,7 @@ func newGate(l Limits) *gate { return &gate{limits: l, free: -1} }
 const maxReserve = 256 << 20
 
 // pauseBytes is below the budget: memtables on their way to tables and the tables
-// a compaction replaces exist twice for a while (see sizeFor), old write-ahead logs
+// a compaction replaces exist twice for a while (see SizeFor), old write-ahead logs
 // are kept, and the batch that was let in last comes on top.
 func (l Limits) pauseBytes() int64 { return l.MaxBytes - min(l.MaxBytes*3/8, maxReserve) }
 
@@ -175,8 +177,8 @@ func (s *Store) refill(free int64) {
 		return
 	}
 	if err := s.files.Refill(free); err != nil {
-		if suppressed, ok := s.limit.allow("reserve"); ok {
-			s.opts.Logger.Warn("no room is reserved on the disk", "error", firstLine(err), "suppressed", suppressed)
+		if suppressed, ok := s.limit.Allow("reserve"); ok {
+			s.opts.Logger.Warn("no room is reserved on the disk", "error", salvage.FirstLine(err), "suppressed", suppressed)
 		}
 	}
 }

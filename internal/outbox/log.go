@@ -9,15 +9,18 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
+	"github.com/watcherd/watcherd/internal/outbox/salvage"
 )
 
 // logState is what is known of the log without reading it.
 type logState struct {
 	mu    sync.Mutex
-	low   uint64  // guarded by mu; every record below is deleted
-	tail  uint64  // guarded by mu; the last committed record, 0 = none ever
-	live  counter // guarded by mu; what the log holds
-	marks marks   // guarded by mu
+	low   uint64         // guarded by mu; every record below is deleted
+	tail  uint64         // guarded by mu; the last committed record, 0 = none ever
+	live  layout.Counter // guarded by mu; what the log holds
+	marks marks          // guarded by mu
 	news  signal
 
 	damage damageMap
@@ -27,23 +30,23 @@ type logState struct {
 }
 
 func (s *Store) loadLog() (*logState, error) {
-	c, err := s.counter(kindLog, 0)
+	c, err := s.counter(layout.KindLog, 0)
 	if err != nil {
 		return nil, err
 	}
-	l := &logState{low: max(c.high, 1), live: c}
+	l := &logState{low: max(c.High, 1), live: c}
 	it, err := s.db.NewIter(&pebble.IterOptions{
-		LowerBound: markKey(l.low),
-		UpperBound: markKey(^uint64(0)),
+		LowerBound: layout.MarkKey(l.low),
+		UpperBound: layout.MarkKey(^uint64(0)),
 	})
 	if err != nil {
-		return nil, readError(err)
+		return nil, salvage.ReadError(err)
 	}
 	defer it.Close()
 	for it.First(); it.Valid(); it.Next() {
-		sequence, ok := positionOfKey(it.Key())
+		sequence, ok := layout.PositionOfKey(it.Key())
 		if !ok {
-			return nil, errMalformed
+			return nil, layout.ErrMalformed
 		}
 		m, err := parseMark(sequence, it.Value())
 		if err != nil {
@@ -52,7 +55,7 @@ func (s *Store) loadLog() (*logState, error) {
 		l.marks = append(l.marks, m)
 	}
 	if err := it.Error(); err != nil {
-		return nil, readError(err)
+		return nil, salvage.ReadError(err)
 	}
 	l.marks.date()
 	if len(l.marks) == 0 {
@@ -65,19 +68,19 @@ func (s *Store) loadLog() (*logState, error) {
 // lastRecord finds the end of the log, 0 if it is empty; one seek.
 func (s *Store) lastRecord(low uint64) (uint64, error) {
 	it, err := s.db.NewIter(&pebble.IterOptions{
-		LowerBound: appendLogKey(nil, low),
-		UpperBound: appendLogKey(nil, ^uint64(0)),
+		LowerBound: layout.AppendLogKey(nil, low),
+		UpperBound: layout.AppendLogKey(nil, ^uint64(0)),
 	})
 	if err != nil {
-		return 0, readError(err)
+		return 0, salvage.ReadError(err)
 	}
 	defer it.Close()
 	if !it.Last() {
-		return 0, readError(it.Error())
+		return 0, salvage.ReadError(it.Error())
 	}
-	sequence, ok := positionOfKey(it.Key())
+	sequence, ok := layout.PositionOfKey(it.Key())
 	if !ok {
-		return 0, errMalformed
+		return 0, layout.ErrMalformed
 	}
 	return sequence, nil
 }
@@ -87,7 +90,7 @@ func (l *logState) totalLocked() (count, bytes int64) {
 	if len(l.marks) > 0 {
 		count, bytes = l.marks[0].count, l.marks[0].bytes
 	}
-	return count + l.live.count, bytes + l.live.bytes
+	return count + l.live.Count, bytes + l.live.Bytes
 }
 
 // LogStats describe the log.
@@ -104,7 +107,7 @@ func (s *Store) LogStats() LogStats {
 	l := s.log
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return LogStats{First: l.low, Last: l.tail, Records: l.live.count, Bytes: l.live.bytes}
+	return LogStats{First: l.low, Last: l.tail, Records: l.live.Count, Bytes: l.live.Bytes}
 }
 
 // readLogBytes is about how much payload one ReadLog returns at most.
@@ -148,8 +151,8 @@ func (s *Store) ReadLog(after uint64, max int) ([]Item, error) {
 		if err != nil || !ok {
 			break
 		}
-		items = append(items, Item{Position: sequence, Sequence: sequence, Lane: value.lane, Time: value.time, size: value.size})
-		buf.add(value.payload)
+		items = append(items, Item{Position: sequence, Sequence: sequence, Lane: value.Lane, Time: value.Time, size: value.Size})
+		buf.add(value.Payload)
 		after = sequence
 	}
 	buf.assign(items)
@@ -162,7 +165,7 @@ func (s *Store) unreadableAt(from, last uint64, cause error) ([]Item, error) {
 	value, ok, err := s.recordAt(from)
 	switch {
 	case err == nil && ok:
-		return []Item{{Position: from, Sequence: from, Lane: value.lane, Time: value.time, Payload: value.payload, size: value.size}}, nil
+		return []Item{{Position: from, Sequence: from, Lane: value.Lane, Time: value.Time, Payload: value.Payload, size: value.Size}}, nil
 	case err != nil && !errors.Is(err, ErrUnreadable):
 		return nil, err
 	}
@@ -174,14 +177,14 @@ func (s *Store) unreadableAt(from, last uint64, cause error) ([]Item, error) {
 }
 
 // recordAt looks one record up; the payload is a copy.
-func (s *Store) recordAt(sequence uint64) (logValue, bool, error) {
-	raw, ok, err := s.get(appendLogKey(nil, sequence))
+func (s *Store) recordAt(sequence uint64) (layout.LogRecord, bool, error) {
+	raw, ok, err := s.get(layout.AppendLogKey(nil, sequence))
 	if err != nil || !ok {
-		return logValue{}, false, err
+		return layout.LogRecord{}, false, err
 	}
-	value, err := parseLogValue(raw)
+	value, err := layout.ParseLogRecord(raw)
 	if err != nil {
-		return logValue{}, false, fmt.Errorf("%w: %w", ErrUnreadable, err)
+		return layout.LogRecord{}, false, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
 	return value, true, nil
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"sort"
 	"time"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
 )
 
 // The log is cut into segments by marks, so that retention and replay by time
@@ -28,19 +30,19 @@ const (
 const markLen = 24
 
 func (m mark) append(dst []byte) []byte {
-	dst = binary.BigEndian.AppendUint64(dst, nanos(m.clock))
+	dst = binary.BigEndian.AppendUint64(dst, layout.Nanos(m.clock))
 	dst = binary.BigEndian.AppendUint64(dst, uint64(m.count))
 	return binary.BigEndian.AppendUint64(dst, uint64(m.bytes))
 }
 
 func parseMark(sequence uint64, value []byte) (mark, error) {
 	if len(value) != markLen {
-		return mark{}, errMalformed
+		return mark{}, layout.ErrMalformed
 	}
 	return mark{
 		sequence: sequence,
-		clock:    unixNano(value),
-		time:     unixNano(value),
+		clock:    layout.UnixNano(value),
+		time:     layout.UnixNano(value),
 		count:    int64(binary.BigEndian.Uint64(value[8:])),
 		bytes:    int64(binary.BigEndian.Uint64(value[16:])),
 	}, nil

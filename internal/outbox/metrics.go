@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/watcherd/watcherd/internal/outbox/layout"
 	"github.com/watcherd/watcherd/internal/prom"
 )
 
@@ -92,8 +93,8 @@ func (m *metrics) committed(d time.Duration, records int, err error) {
 	}
 }
 
-func (m *metrics) deleted(reason string, gone counter) {
-	m.deletions.WithLabelValues(reason).Add(float64(gone.count))
+func (m *metrics) deleted(reason string, gone layout.Counter) {
+	m.deletions.WithLabelValues(reason).Add(float64(gone.Count))
 }
 
 // register makes the metrics and registers them, all or none.

@@ -12,6 +12,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/watcherd/watcherd/internal/outbox/inspect"
 )
 
 // model is the obvious implementation of a store.
@@ -310,7 +312,7 @@ func (x *machine) detach(t *rapid.T) {
 	_, _, err := q.detach()
 	x.must(t, err)
 	for i := range x.m.Queues[name].Entries {
-		if e := &x.m.Queues[name].Entries[i]; e.Position <= q.detached.high {
+		if e := &x.m.Queues[name].Entries[i]; e.Position <= q.detached.High {
 			e.Reason = "detached"
 		}
 	}
@@ -444,7 +446,7 @@ func TestModel(t *testing.T) {
 		x := newMachine(t)
 		defer func() {
 			x.must(t, x.s.Close())
-			report, err := check(x.fs, "store")
+			report, err := inspect.CheckFS(x.fs, "store")
 			x.must(t, err)
 			if !report.OK() {
 				t.Fatalf("check: %q", report.Problems)

@@ -1,6 +1,10 @@
 package outbox
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
+)
 
 // pin keeps old records in the log for entries of a replay, one chunk of them: those
 // at the positions first to last refer to records from sequence on.
@@ -11,11 +15,11 @@ type pin struct {
 
 func (s *Store) loadPins(sink uint32) ([]pin, error) {
 	var pins []pin
-	lower, upper := sinkRange(prefixPin, sink)
+	lower, upper := layout.SinkRange(layout.PrefixPin, sink)
 	err := s.scan(lower, upper, func(key, value []byte) error {
-		first, ok := positionOfKey(key)
+		first, ok := layout.PositionOfKey(key)
 		if !ok || len(value) != 16 {
-			return errMalformed
+			return layout.ErrMalformed
 		}
 		pins = append(pins, pin{
 			first:    first,
@@ -34,7 +38,7 @@ func (p pin) append(dst []byte) []byte {
 
 // pin writes p with the batch.
 func (b *Batch) pin(q *Queue, p pin) {
-	b.misuseIf(b.pb.Set(appendSinkKey(nil, prefixPin, q.id, p.first), p.append(nil), nil))
+	b.misuseIf(b.pb.Set(layout.AppendSinkKey(nil, layout.PrefixPin, q.id, p.first), p.append(nil), nil))
 	b.committed = append(b.committed, func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()

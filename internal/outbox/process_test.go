@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/outbox/inspect"
 )
 
 // childEnv makes the test binary a process that writes to the store it names.
@@ -118,7 +120,7 @@ func TestKill(t *testing.T) {
 			said = last
 		}
 
-		report, err := Check(dir)
+		report, err := inspect.Check(dir)
 		if err != nil || !report.OK() {
 			t.Fatalf("round %d: %v %q", round, err, report.Problems)
 		}
@@ -162,10 +164,10 @@ func TestSecondProcessIsLockedOut(t *testing.T) {
 	for what, open := range map[string]func() error{
 		"open": func() error { _, err := Open(dir, Options{firstSequence: 1}); return err },
 		"check": func() error {
-			_, err := Check(dir)
+			_, err := inspect.Check(dir)
 			return err
 		},
-		"export": func() error { return Export(dir, io.Discard, nil) },
+		"export": func() error { return inspect.Export(dir, io.Discard, nil) },
 	} {
 		if err := open(); !errors.Is(err, ErrLocked) {
 			t.Errorf("%s: %v", what, err)

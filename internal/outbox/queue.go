@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
 )
 
 // Queue is what one sink has yet to take. Its methods may be called from any
@@ -30,15 +32,15 @@ type Queue struct {
 	settling sync.RWMutex
 
 	mu       sync.Mutex
-	purged   bool      // guarded by mu; nothing is queued any more
-	total    counter   // guarded by mu; count and bytes not acknowledged
-	detached counter   // guarded by mu; those of total that carry their payload; up to high, none refers to the log
-	tail     uint64    // guarded by mu; position of the last entry
-	window   window    // guarded by mu
-	pins     []pin     // guarded by mu; in order of position
-	dead     counter   // guarded by mu; dead letters
-	deadAge  letterAge // guarded by mu
-	nextAge  struct {  // guarded by mu; the first entry after the window, if position is greater than readTo
+	purged   bool           // guarded by mu; nothing is queued any more
+	total    layout.Counter // guarded by mu; count and bytes not acknowledged
+	detached layout.Counter // guarded by mu; those of total that carry their payload; up to high, none refers to the log
+	tail     uint64         // guarded by mu; position of the last entry
+	window   window         // guarded by mu
+	pins     []pin          // guarded by mu; in order of position
+	dead     layout.Counter // guarded by mu; dead letters
+	deadAge  letterAge      // guarded by mu
+	nextAge  struct {       // guarded by mu; the first entry after the window, if position is greater than readTo
 		position uint64
 		time     time.Time
 	}
@@ -93,20 +95,20 @@ type Stats struct {
 // load reads the queue's counters and finds its ends; two seeks.
 func (q *Queue) load() error {
 	var err error
-	if q.total, err = q.s.counter(kindQueue, q.id); err != nil {
+	if q.total, err = q.s.counter(layout.KindQueue, q.id); err != nil {
 		return err
 	}
-	if q.detached, err = q.s.counter(kindDetached, q.id); err != nil {
+	if q.detached, err = q.s.counter(layout.KindDetached, q.id); err != nil {
 		return err
 	}
-	if q.dead, err = q.s.counter(kindDeadLetter, q.id); err != nil {
+	if q.dead, err = q.s.counter(layout.KindDeadLetter, q.id); err != nil {
 		return err
 	}
-	q.s.letterBytes.Add(q.dead.bytes)
+	q.s.letterBytes.Add(q.dead.Bytes)
 	if q.pins, err = q.s.loadPins(q.id); err != nil {
 		return err
 	}
-	q.window.readTo = max(q.total.high, 1) - 1
+	q.window.readTo = max(q.total.High, 1) - 1
 	q.tail = q.s.next - 1
 	return nil
 }
@@ -125,11 +127,11 @@ func (q *Queue) Name() string { return q.name }
 // added counts committed entries.
 func (q *Queue) added(d queueDelta) {
 	q.mu.Lock()
-	if q.total.count == 0 {
+	if q.total.Count == 0 {
 		q.nextAge.position, q.nextAge.time = d.first, d.firstTime
 	}
-	q.total = q.total.plus(counter{count: d.count, bytes: d.bytes})
-	q.detached = q.detached.plus(d.detached)
+	q.total = q.total.Plus(layout.Counter{Count: d.count, Bytes: d.bytes})
+	q.detached = q.detached.Plus(d.detached)
 	q.tail = max(q.tail, d.last)
 	q.mu.Unlock()
 	q.news.notify()
@@ -141,7 +143,7 @@ func (q *Queue) Wait(ctx context.Context, after uint64) error {
 	for {
 		news := q.news.wait()
 		q.mu.Lock()
-		ready := q.total.count > 0 && q.tail > after
+		ready := q.total.Count > 0 && q.tail > after
 		q.mu.Unlock()
 		if ready {
 			return nil
@@ -163,14 +165,14 @@ func (q *Queue) Stats() Stats {
 	st := Stats{
 		HeldBytes:       heldBytes,
 		HeldSince:       heldSince,
-		Length:          q.total.count,
-		Bytes:           q.total.bytes,
+		Length:          q.total.Count,
+		Bytes:           q.total.Bytes,
 		Head:            q.window.head(),
 		Tail:            q.tail,
-		DeadLetters:     q.dead.count,
-		DeadLetterBytes: q.dead.bytes,
+		DeadLetters:     q.dead.Count,
+		DeadLetterBytes: q.dead.Bytes,
 	}
-	if q.dead.count > 0 && q.deadAge.known {
+	if q.dead.Count > 0 && q.deadAge.known {
 		st.DeadLetterOldest = q.deadAge.oldest
 	}
 	switch {
@@ -187,15 +189,15 @@ func (q *Queue) Stats() Stats {
 // oldest and unknown.
 func (q *Queue) lookAhead() {
 	q.mu.Lock()
-	known := q.total.count == 0 || len(q.window.slots) > 0 || q.nextAge.position > q.window.readTo
+	known := q.total.Count == 0 || len(q.window.slots) > 0 || q.nextAge.position > q.window.readTo
 	from := q.window.readTo + 1
 	q.mu.Unlock()
 	if known || q.s.use() != nil {
 		return
 	}
 	defer q.s.life.leave()
-	_, upper := sinkRange(prefixQueue, q.id)
-	it, err := q.s.db.NewIter(&pebble.IterOptions{LowerBound: appendSinkKey(nil, prefixQueue, q.id, from), UpperBound: upper})
+	_, upper := layout.SinkRange(layout.PrefixQueue, q.id)
+	it, err := q.s.db.NewIter(&pebble.IterOptions{LowerBound: layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), UpperBound: upper})
 	if err != nil {
 		return
 	}
@@ -203,13 +205,13 @@ func (q *Queue) lookAhead() {
 	if !it.First() {
 		return
 	}
-	position, ok := positionOfKey(it.Key())
-	e, err := parseEntry(position, it.Value())
+	position, ok := layout.PositionOfKey(it.Key())
+	e, err := layout.ParseEntry(position, it.Value())
 	if !ok || err != nil {
 		return
 	}
 	q.mu.Lock()
-	q.nextAge.position, q.nextAge.time = position, e.time
+	q.nextAge.position, q.nextAge.time = position, e.Time
 	q.mu.Unlock()
 }
 
@@ -259,19 +261,19 @@ func (q *Queue) Read(after uint64, max, maxBytes int) (items []Item, err error) 
 }
 
 // entryAt looks one entry up.
-func (q *Queue) entryAt(position uint64) (entry, error) {
+func (q *Queue) entryAt(position uint64) (layout.Entry, error) {
 	if err := q.s.use(); err != nil {
-		return entry{}, err
+		return layout.Entry{}, err
 	}
 	defer q.s.life.leave()
-	raw, ok, err := q.s.get(appendSinkKey(nil, prefixQueue, q.id, position))
+	raw, ok, err := q.s.get(layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, position))
 	if err == nil && !ok {
 		err = fmt.Errorf("%w: entry %d is missing", ErrUnreadable, position)
 	}
 	if err != nil {
-		return entry{}, err
+		return layout.Entry{}, err
 	}
-	return parseEntry(position, raw)
+	return layout.ParseEntry(position, raw)
 }
 
 // Ack removes entries that Read returned, in any order. Positions that are not
@@ -286,7 +288,7 @@ func (q *Queue) Ack(positions ...uint64) error {
 	defer q.settling.RUnlock()
 	b := q.s.db.NewBatch()
 	acked := q.take(b, positions)
-	if acked.count == 0 {
+	if acked.Count == 0 {
 		return b.Close()
 	}
 	if err := q.s.applyLazily(b); err != nil {
@@ -297,9 +299,9 @@ func (q *Queue) Ack(positions ...uint64) error {
 
 // take removes entries from the window and writes their deletion, with the
 // counters, into b. The caller holds settling until b is written.
-func (q *Queue) take(b *pebble.Batch, positions []uint64) counter {
-	var acked, detached counter
-	var key [queueKeyLen]byte
+func (q *Queue) take(b *pebble.Batch, positions []uint64) layout.Counter {
+	var acked, detached layout.Counter
+	var key [layout.QueueKeyLen]byte
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, position := range positions {
@@ -307,18 +309,18 @@ func (q *Queue) take(b *pebble.Batch, positions []uint64) counter {
 		if !ok {
 			continue
 		}
-		acked = acked.plus(counter{count: -1, bytes: -int64(s.size)})
-		if s.kind == entryInline {
-			detached = detached.plus(counter{count: -1, bytes: -int64(s.size)})
+		acked = acked.Plus(layout.Counter{Count: -1, Bytes: -int64(s.size)})
+		if s.kind == layout.EntryInline {
+			detached = detached.Plus(layout.Counter{Count: -1, Bytes: -int64(s.size)})
 		}
-		appendSinkKey(key[:0], prefixQueue, q.id, position)
+		layout.AppendSinkKey(key[:0], layout.PrefixQueue, q.id, position)
 		// Not SingleDelete: a compaction that meets damage below one panics.
 		_ = b.Delete(key[:], nil) // fails only for an indexed batch
 	}
-	if acked.count == 0 {
+	if acked.Count == 0 {
 		return acked
 	}
-	acked.high = q.window.head()
+	acked.High = q.window.head()
 	q.mergeLocked(b, acked, detached)
 	pins := q.passedLocked(q.neededLocked())
 	_ = q.deletePins(b, pins) // as above
@@ -327,13 +329,13 @@ func (q *Queue) take(b *pebble.Batch, positions []uint64) counter {
 }
 
 // mergeLocked changes the queue's counters, and writes that into b.
-func (q *Queue) mergeLocked(b *pebble.Batch, total, detached counter) {
-	var value [counterLen]byte
-	q.total = q.total.plus(total)
-	_ = b.Merge(counterKey(kindQueue, q.id), total.append(value[:0]), nil) // fails only for an indexed batch
-	if detached != (counter{}) {
-		q.detached = q.detached.plus(detached)
-		_ = b.Merge(counterKey(kindDetached, q.id), detached.append(value[:0]), nil)
+func (q *Queue) mergeLocked(b *pebble.Batch, total, detached layout.Counter) {
+	var value [layout.CounterLen]byte
+	q.total = q.total.Plus(total)
+	_ = b.Merge(layout.CounterKey(layout.KindQueue, q.id), total.Append(value[:0]), nil) // fails only for an indexed batch
+	if detached != (layout.Counter{}) {
+		q.detached = q.detached.Plus(detached)
+		_ = b.Merge(layout.CounterKey(layout.KindDetached, q.id), detached.Append(value[:0]), nil)
 	}
 }
 
@@ -350,7 +352,7 @@ func (q *Queue) PutNote(value []byte) error {
 		return nil
 	}
 	b := q.s.db.NewBatch()
-	if err := b.Set(noteKey(q.id), value, nil); err != nil {
+	if err := b.Set(layout.NoteKey(q.id), value, nil); err != nil {
 		return err
 	}
 	if err := q.s.applyLazily(b); err != nil {
@@ -365,5 +367,5 @@ func (q *Queue) Note() ([]byte, bool, error) {
 		return nil, false, err
 	}
 	defer q.s.life.leave()
-	return q.s.get(noteKey(q.id))
+	return q.s.get(layout.NoteKey(q.id))
 }

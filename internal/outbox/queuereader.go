@@ -5,6 +5,9 @@ import (
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
+	"github.com/watcherd/watcherd/internal/outbox/salvage"
 )
 
 // queueReader is one Queue.Read: it takes the entries first, so that their
@@ -21,7 +24,7 @@ type queueReader struct {
 
 type entryAt struct {
 	position uint64
-	entry
+	layout.Entry
 }
 
 // entries reads entries after from, up to and including tail, and returns the
@@ -45,27 +48,27 @@ func (r *queueReader) entries(from, tail uint64) (reached uint64, err error) {
 // has read.
 func (r *queueReader) entriesFrom(from, tail uint64) (next uint64, err error) {
 	it, err := r.q.s.db.NewIter(&pebble.IterOptions{
-		LowerBound: appendSinkKey(nil, prefixQueue, r.q.id, from),
-		UpperBound: appendSinkKey(nil, prefixQueue, r.q.id, tail+1),
+		LowerBound: layout.AppendSinkKey(nil, layout.PrefixQueue, r.q.id, from),
+		UpperBound: layout.AppendSinkKey(nil, layout.PrefixQueue, r.q.id, tail+1),
 	})
 	if err != nil {
-		return from, readError(err)
+		return from, salvage.ReadError(err)
 	}
 	defer func() { _ = it.Close() }() // its error was seen while reading
 	for it.First(); it.Valid(); it.Next() {
-		position, ok := positionOfKey(it.Key())
+		position, ok := layout.PositionOfKey(it.Key())
 		if !ok {
-			return from, fmt.Errorf("%w: %w", ErrUnreadable, errMalformed)
+			return from, fmt.Errorf("%w: %w", ErrUnreadable, layout.ErrMalformed)
 		}
 		value, err := it.ValueAndErr()
 		if err != nil {
-			return from, readError(err)
+			return from, salvage.ReadError(err)
 		}
-		e, err := parseEntry(position, value)
+		e, err := layout.ParseEntry(position, value)
 		if err != nil {
 			return from, fmt.Errorf("%w: %w", ErrUnreadable, err)
 		}
-		if len(r.taken) > 0 && r.bytes+int(e.size) > r.maxBytes {
+		if len(r.taken) > 0 && r.bytes+int(e.Size) > r.maxBytes {
 			return from, nil
 		}
 		if err := r.take(position, e); err != nil {
@@ -76,17 +79,17 @@ func (r *queueReader) entriesFrom(from, tail uint64) (next uint64, err error) {
 			return from, nil
 		}
 	}
-	if err := readError(it.Error()); err != nil {
+	if err := salvage.ReadError(it.Error()); err != nil {
 		return from, err
 	}
 	return tail + 1, nil
 }
 
 // take adds an entry, unless it was acknowledged since the iterator was made.
-func (r *queueReader) take(position uint64, e entry) error {
+func (r *queueReader) take(position uint64, e layout.Entry) error {
 	q := r.q
 	q.mu.Lock()
-	if e.kind != entryInline && position <= q.detached.high {
+	if e.Kind != layout.EntryInline && position <= q.detached.High {
 		// Perhaps rewritten since the iterator was made.
 		q.mu.Unlock()
 		now, err := q.entryAt(position)
@@ -99,13 +102,13 @@ func (r *queueReader) take(position uint64, e entry) error {
 		q.mu.Lock()
 	}
 	inFlight := q.window.add(slot{
-		position: position, sequence: e.sequence, time: e.time, size: e.size, kind: e.kind, flags: e.flags,
+		position: position, sequence: e.Sequence, time: e.Time, size: e.Size, kind: e.Kind, flags: e.Flags,
 	})
 	q.mu.Unlock()
 	if inFlight {
-		e.payload = append([]byte(nil), e.payload...)
+		e.Payload = append([]byte(nil), e.Payload...)
 		r.taken = append(r.taken, entryAt{position, e})
-		r.bytes += int(e.size)
+		r.bytes += int(e.Size)
 	}
 	return nil
 }
@@ -122,10 +125,10 @@ func (r *queueReader) records() error {
 	buf := make([]byte, 0, r.bytes)
 	for i := range r.taken {
 		e := &r.taken[i]
-		item := Item{Position: e.position, Sequence: e.sequence, Flags: e.flags, Lane: e.lane, Time: e.time}
-		payload := e.payload
-		if e.kind != entryInline {
-			value, err := log.find(e.sequence)
+		item := Item{Position: e.position, Sequence: e.Sequence, Flags: e.Flags, Lane: e.Lane, Time: e.Time}
+		payload := e.Payload
+		if e.Kind != layout.EntryInline {
+			value, err := log.find(e.Sequence)
 			if errors.Is(err, ErrUnreadable) {
 				value, err = r.q.carried(e.position, err)
 			}
@@ -137,7 +140,7 @@ func (r *queueReader) records() error {
 			if err != nil {
 				return err
 			}
-			item.Lane, payload = value.lane, value.payload
+			item.Lane, payload = value.Lane, value.Payload
 		}
 		begin := len(buf)
 		buf = append(buf, payload...)

@@ -3,6 +3,8 @@ package outbox
 import (
 	"errors"
 	"fmt"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
 )
 
 // recordFinder reads the log records of queue entries, mostly in order.
@@ -14,9 +16,9 @@ type recordFinder struct {
 
 // find returns a record; the payload is valid until the next call. The error is
 // ErrUnreadable also for a record that is not there, which cannot come back.
-func (f *recordFinder) find(sequence uint64) (logValue, error) {
+func (f *recordFinder) find(sequence uint64) (layout.LogRecord, error) {
 	if err := f.s.log.damage.at(sequence); err != nil {
-		return logValue{}, err
+		return layout.LogRecord{}, err
 	}
 	if !f.damaged {
 		value, ok, err := f.iterate(sequence)
@@ -37,11 +39,11 @@ func (f *recordFinder) find(sequence uint64) (logValue, error) {
 	return value, err
 }
 
-func (f *recordFinder) iterate(sequence uint64) (logValue, bool, error) {
+func (f *recordFinder) iterate(sequence uint64) (layout.LogRecord, bool, error) {
 	if f.log == nil {
 		var err error
 		if f.log, err = f.s.newRecordReader(0); err != nil {
-			return logValue{}, false, err
+			return layout.LogRecord{}, false, err
 		}
 	}
 	value, ok, err := f.log.exact(sequence)

@@ -4,6 +4,9 @@ import (
 	"fmt"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
+	"github.com/watcherd/watcherd/internal/outbox/salvage"
 )
 
 // recordReader reads log records with one iterator: for a queue that takes most
@@ -16,47 +19,47 @@ type recordReader struct {
 // newRecordReader reads no record below low. The caller closes it.
 func (s *Store) newRecordReader(low uint64) (*recordReader, error) {
 	it, err := s.db.NewIter(&pebble.IterOptions{
-		LowerBound: appendLogKey(nil, low),
-		UpperBound: appendLogKey(nil, ^uint64(0)),
+		LowerBound: layout.AppendLogKey(nil, low),
+		UpperBound: layout.AppendLogKey(nil, ^uint64(0)),
 	})
 	if err != nil {
-		return nil, readError(err)
+		return nil, salvage.ReadError(err)
 	}
-	return &recordReader{it: it, key: make([]byte, 0, logKeyLen)}, nil
+	return &recordReader{it: it, key: make([]byte, 0, layout.LogKeyLen)}, nil
 }
 
 func (r *recordReader) close() { _ = r.it.Close() } // its error was seen while reading
 
 // next returns the first record from sequence from up to and including last.
 // The value is valid until the next call.
-func (r *recordReader) next(from, last uint64) (uint64, logValue, bool, error) {
+func (r *recordReader) next(from, last uint64) (uint64, layout.LogRecord, bool, error) {
 	if at, ok := r.position(); ok && at < from && from-at <= 2 {
 		// Usually the very next one.
 		r.it.Next()
 	}
 	if at, ok := r.position(); !ok || at < from {
-		r.key = appendLogKey(r.key[:0], from)
+		r.key = layout.AppendLogKey(r.key[:0], from)
 		r.it.SeekGE(r.key)
 	}
 	at, ok := r.position()
 	if !ok || at > last {
-		return 0, logValue{}, false, readError(r.it.Error())
+		return 0, layout.LogRecord{}, false, salvage.ReadError(r.it.Error())
 	}
 	raw, err := r.it.ValueAndErr()
 	if err != nil {
-		return 0, logValue{}, false, readError(err)
+		return 0, layout.LogRecord{}, false, salvage.ReadError(err)
 	}
-	value, err := parseLogValue(raw)
+	value, err := layout.ParseLogRecord(raw)
 	if err != nil {
-		return 0, logValue{}, false, fmt.Errorf("%w: %w", ErrUnreadable, err)
+		return 0, layout.LogRecord{}, false, fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
 	return at, value, true, nil
 }
 
 // exact returns the record with this sequence.
-func (r *recordReader) exact(sequence uint64) (logValue, bool, error) {
+func (r *recordReader) exact(sequence uint64) (layout.LogRecord, bool, error) {
 	if at, ok := r.position(); ok && at > sequence {
-		r.key = appendLogKey(r.key[:0], sequence)
+		r.key = layout.AppendLogKey(r.key[:0], sequence)
 		r.it.SeekGE(r.key)
 	}
 	_, value, ok, err := r.next(sequence, sequence)
@@ -67,5 +70,5 @@ func (r *recordReader) position() (uint64, bool) {
 	if !r.it.Valid() {
 		return 0, false
 	}
-	return positionOfKey(r.it.Key())
+	return layout.PositionOfKey(r.it.Key())
 }

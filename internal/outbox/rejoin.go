@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"time"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
 )
 
 // membership is whether records are queued for a sink as they are appended.
@@ -36,7 +38,7 @@ func (m *membership) append(dst []byte) []byte {
 	dst = append(dst, m.state)
 	dst = binary.BigEndian.AppendUint64(dst, m.after)
 	dst = binary.BigEndian.AppendUint64(dst, uint64(m.count))
-	dst = binary.BigEndian.AppendUint64(dst, nanos(m.time))
+	dst = binary.BigEndian.AppendUint64(dst, layout.Nanos(m.time))
 	return binary.BigEndian.AppendUint64(dst, m.position)
 }
 
@@ -49,7 +51,7 @@ func parseMembership(b []byte) (m membership, ok bool) {
 	}
 	return membership{
 		state: b[0], after: binary.BigEndian.Uint64(b[1:]), count: int64(binary.BigEndian.Uint64(b[9:])),
-		time: unixNano(b[17:]), position: binary.BigEndian.Uint64(b[25:]),
+		time: layout.UnixNano(b[17:]), position: binary.BigEndian.Uint64(b[25:]),
 	}, true
 }
 

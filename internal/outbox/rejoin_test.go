@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/outbox/inspect"
 )
 
 // payloadsOf are the payloads of what a queue holds, in its order.
@@ -95,7 +97,7 @@ func TestSinkLeavesAndComesBack(t *testing.T) {
 			t.Error("it is filled for ever")
 		}
 	})
-	report, err := Check(dir)
+	report, err := inspect.Check(dir)
 	if err != nil || !report.OK() {
 		t.Errorf("%v, %v", report.Problems, err)
 	}

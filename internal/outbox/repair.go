@@ -14,6 +14,10 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/outbox/engine"
+	"github.com/watcherd/watcherd/internal/outbox/layout"
+	"github.com/watcherd/watcherd/internal/outbox/salvage"
 )
 
 // Repair of tables. A damaged block costs what was in it. Left in its table it would
@@ -50,11 +54,11 @@ type damagedTables struct {
 	tables map[string]*damagedTable // guarded by mu; by path
 	shun   time.Time                // guarded by mu; until then, Pebble may leave tables alone
 
-	uncounted []keyRange // ranges to count when no other damage is in the way; of Run
+	uncounted []layout.Range // ranges to count when no other damage is in the way; of Run
 }
 
 type damagedTable struct {
-	bounds   keyRange
+	bounds   layout.Range
 	failed   error         // of the repair
 	repaired chan struct{} // closed when the table need not be waited for
 }
@@ -71,7 +75,7 @@ func (d *damagedTables) add(info *pebble.DataCorruptionInfo) {
 		d.tables = make(map[string]*damagedTable)
 	}
 	d.tables[info.Path] = &damagedTable{
-		bounds:   keyRange{lower: bytes.Clone(info.Bounds.Start), upper: bytes.Clone(info.Bounds.End.Key)},
+		bounds:   layout.Range{Lower: bytes.Clone(info.Bounds.Start), Upper: bytes.Clone(info.Bounds.End.Key)},
 		repaired: make(chan struct{}),
 	}
 	d.news.notify()
@@ -184,7 +188,7 @@ func (s *Store) repairTables() error {
 		s.damaged.done(path, err)
 		if err != nil {
 			s.opts.Logger.Error("a damaged table cannot be repaired and is not compacted; export the store and begin a new one",
-				"file", filepath.Base(path), "error", firstLine(err))
+				"file", filepath.Base(path), "error", salvage.FirstLine(err))
 			continue
 		}
 		for _, r := range lost {
@@ -196,25 +200,25 @@ func (s *Store) repairTables() error {
 }
 
 // repairTable takes the damaged blocks out of a table and returns what was lost.
-func (s *Store) repairTable(path string, bounds keyRange) ([]keyRange, error) {
-	content, err := readFile(s.opts.FS, path)
+func (s *Store) repairTable(path string, bounds layout.Range) ([]layout.Range, error) {
+	content, err := engine.ReadFile(s.opts.FS, path)
 	if err != nil {
 		return nil, err
 	}
-	patches, err := findPatches(content, bounds)
+	patches, err := salvage.FindPatches(content, bounds)
 	if err != nil || len(patches) == 0 {
 		return nil, err
 	}
-	lost := make([]keyRange, len(patches))
+	lost := make([]layout.Range, len(patches))
 	for i := range patches {
-		lost[i] = patches[i].lost
+		lost[i] = patches[i].Lost
 	}
 	uncounted := append(s.damaged.uncounted, lost...)
 	steps := []func() error{
 		func() error { return s.restate(lost, uncounted) },
 		func() error { return s.overwrite(path, patches) },
 	}
-	if int(s.db.Metrics().Levels[0].Sublevels) >= level0StopWrites(s.opts.MaxBytes) {
+	if int(s.db.Metrics().Levels[0].Sublevels) >= engine.Level0StopWrites(s.opts.MaxBytes) {
 		slices.Reverse(steps) // nothing can be written before
 	}
 	for _, step := range steps {
@@ -226,13 +230,13 @@ func (s *Store) repairTable(path string, bounds keyRange) ([]keyRange, error) {
 }
 
 // overwrite writes patches into a table and syncs it.
-func (s *Store) overwrite(path string, patches []patch) error {
+func (s *Store) overwrite(path string, patches []salvage.Patch) error {
 	f, err := s.files.FS().OpenReadWrite(path, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
 	}
 	for _, p := range patches {
-		if _, err := f.WriteAt(p.data, p.offset); err != nil {
+		if _, err := f.WriteAt(p.Data, p.Offset); err != nil {
 			return errors.Join(err, f.Close())
 		}
 	}
@@ -240,10 +244,12 @@ func (s *Store) overwrite(path string, patches []patch) error {
 }
 
 // restate writes again what memory knows of lost keys, with a note of the loss.
-func (s *Store) restate(lost, uncounted []keyRange) error {
+func (s *Store) restate(lost, uncounted []layout.Range) error {
 	// Nothing that changes what is restated goes on meanwhile. Counters and names need
 	// all locks; others are left alone, as a Fill holds them for long.
-	if slices.ContainsFunc(lost, func(r keyRange) bool { return r.overlaps([]byte{prefixCounter}, []byte{prefixName + 1}) }) {
+	if slices.ContainsFunc(lost, func(r layout.Range) bool {
+		return r.Overlaps([]byte{layout.PrefixCounter}, []byte{layout.PrefixName + 1})
+	}) {
 		s.sinks.ensuring.Lock()
 		defer s.sinks.ensuring.Unlock()
 		select {
@@ -263,7 +269,7 @@ func (s *Store) restate(lost, uncounted []keyRange) error {
 		}
 	}()
 	b := s.db.NewBatch()
-	if err := b.Set(repairKey(), appendRanges(nil, uncounted), nil); err != nil {
+	if err := b.Set(layout.RepairKey(), layout.AppendRanges(nil, uncounted), nil); err != nil {
 		return err
 	}
 	for _, r := range lost {
@@ -277,73 +283,73 @@ func (s *Store) restate(lost, uncounted []keyRange) error {
 	return b.Close()
 }
 
-func (s *Store) restateRange(b *pebble.Batch, r keyRange, queues []*Queue) error {
+func (s *Store) restateRange(b *pebble.Batch, r layout.Range, queues []*Queue) error {
 	var errs []error
 	set := func(key, value []byte) {
-		if r.overlaps(key, append(slices.Clip(key), 0)) {
+		if r.Overlaps(key, append(slices.Clip(key), 0)) {
 			errs = append(errs, b.Set(key, value, nil))
 		}
 	}
-	setCounter := func(kind byte, id uint32, c counter) { set(counterKey(kind, id), c.append(nil)) }
+	setCounter := func(kind byte, id uint32, c layout.Counter) { set(layout.CounterKey(kind, id), c.Append(nil)) }
 	for _, q := range queues {
 		q.restate(b, r, set, setCounter)
 	}
-	if !r.overlaps([]byte{prefixCounter}, []byte{prefixName + 1}) {
+	if !r.Overlaps([]byte{layout.PrefixCounter}, []byte{layout.PrefixName + 1}) {
 		return errors.Join(errs...)
 	}
-	set(formatKey(), id32(layoutVersion))
-	setCounter(kindPosition, 0, counter{high: s.next - 1})
+	set(layout.FormatKey(), layout.ID32(layout.Version))
+	setCounter(layout.KindPosition, 0, layout.Counter{High: s.next - 1})
 	s.log.restate(set, setCounter)
 	s.sinks.mu.RLock()
 	lastID := s.sinks.lastID
 	s.sinks.mu.RUnlock()
-	setCounter(kindSinkNumber, 0, counter{high: uint64(lastID)})
+	setCounter(layout.KindSinkNumber, 0, layout.Counter{High: uint64(lastID)})
 	for _, q := range queues {
-		set(nameKey(kindSink, q.name), q.member.append(id32(q.id)))
+		set(layout.NameKey(layout.KindSink, q.name), q.member.append(layout.ID32(q.id)))
 	}
 	s.partitions.mu.Lock()
 	defer s.partitions.mu.Unlock()
 	for name, p := range s.partitions.byName {
 		if p.saved.Load() {
-			set(nameKey(kindPartition, name), id32(p.id))
+			set(layout.NameKey(layout.KindPartition, name), layout.ID32(p.id))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (l *logState) restate(set func(key, value []byte), setCounter func(kind byte, id uint32, c counter)) {
+func (l *logState) restate(set func(key, value []byte), setCounter func(kind byte, id uint32, c layout.Counter)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	live := l.live
-	live.high = max(live.high, l.low)
-	setCounter(kindLog, 0, live)
+	live.High = max(live.High, l.low)
+	setCounter(layout.KindLog, 0, live)
 	for _, m := range l.marks {
-		set(markKey(m.sequence), m.append(nil))
+		set(layout.MarkKey(m.sequence), m.append(nil))
 	}
 }
 
 // restate writes the queue's counters, pins and entries in flight that lie in a
 // range, and deletes the positions between these, which are acknowledged: their
 // tombstones may be lost.
-func (q *Queue) restate(b *pebble.Batch, r keyRange, set func(key, value []byte), setCounter func(kind byte, id uint32, c counter)) {
+func (q *Queue) restate(b *pebble.Batch, r layout.Range, set func(key, value []byte), setCounter func(kind byte, id uint32, c layout.Counter)) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	total := q.total
-	total.high = max(total.high, q.window.head())
-	setCounter(kindQueue, q.id, total)
-	setCounter(kindDetached, q.id, q.detached)
-	setCounter(kindDeadLetter, q.id, q.dead)
+	total.High = max(total.High, q.window.head())
+	setCounter(layout.KindQueue, q.id, total)
+	setCounter(layout.KindDetached, q.id, q.detached)
+	setCounter(layout.KindDeadLetter, q.id, q.dead)
 	for _, p := range q.pins {
-		set(appendSinkKey(nil, prefixPin, q.id, p.first), p.append(nil))
+		set(layout.AppendSinkKey(nil, layout.PrefixPin, q.id, p.first), p.append(nil))
 	}
-	first, last, ok := r.positions(prefixQueue, q.id)
+	first, last, ok := r.Positions(layout.PrefixQueue, q.id)
 	last = min(last, q.window.readTo)
 	if !ok || first > last {
 		return
 	}
 	acked := func(from, to uint64) { // [from, to)
 		if from < to {
-			_ = b.DeleteRange(appendSinkKey(nil, prefixQueue, q.id, from), appendSinkKey(nil, prefixQueue, q.id, to), nil) // fails only for an indexed batch
+			_ = b.DeleteRange(layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, to), nil) // fails only for an indexed batch
 		}
 	}
 	for _, sl := range q.window.slots {
@@ -352,11 +358,11 @@ func (q *Queue) restate(b *pebble.Batch, r keyRange, set func(key, value []byte)
 		}
 		acked(first, sl.position)
 		first = sl.position + 1
-		if sl.kind != entryInline {
-			e := entry{kind: sl.kind, flags: sl.flags, size: sl.size, time: sl.time, sequence: sl.sequence}
-			value := make([]byte, e.encodedLen())
-			e.encode(value)
-			set(appendSinkKey(nil, prefixQueue, q.id, sl.position), value)
+		if sl.kind != layout.EntryInline {
+			e := layout.Entry{Kind: sl.kind, Flags: sl.flags, Size: sl.size, Time: sl.time, Sequence: sl.sequence}
+			value := make([]byte, e.EncodedLen())
+			e.Encode(value)
+			set(layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, sl.position), value)
 		}
 	}
 	acked(first, last+1)
@@ -364,7 +370,7 @@ func (q *Queue) restate(b *pebble.Batch, r keyRange, set func(key, value []byte)
 
 // recountLost corrects the counters of what was lost and removes the note. Where
 // other damage is in the way, it has that repaired, and leaves the counting to then.
-func (s *Store) recountLost(lost []keyRange) error {
+func (s *Store) recountLost(lost []layout.Range) error {
 	s.damaged.uncounted = lost
 	for _, q := range s.sinks.all() {
 		for _, r := range lost {
@@ -380,7 +386,7 @@ func (s *Store) recountLost(lost []keyRange) error {
 	}
 	s.damaged.uncounted = nil
 	b := s.db.NewBatch()
-	if err := b.Delete(repairKey(), nil); err != nil {
+	if err := b.Delete(layout.RepairKey(), nil); err != nil {
 		return err
 	}
 	if err := s.apply(b, pebble.Sync); err != nil {
@@ -395,17 +401,17 @@ func (s *Store) resumeRepair() error {
 		return err
 	}
 	defer s.life.leave()
-	value, ok, err := s.get(repairKey())
+	value, ok, err := s.get(layout.RepairKey())
 	if err == nil && !ok {
 		return nil
 	}
-	var lost []keyRange
+	var lost []layout.Range
 	if err == nil {
-		lost, err = parseRanges(value)
+		lost, err = layout.ParseRanges(value)
 	}
-	if errors.Is(err, ErrUnreadable) || errors.Is(err, errMalformed) {
+	if errors.Is(err, ErrUnreadable) || errors.Is(err, layout.ErrMalformed) {
 		// Whatever it was, everything is counted, after the repair of this damage.
-		s.damaged.uncounted = []keyRange{{lower: []byte{0}, upper: []byte{0xff}}}
+		s.damaged.uncounted = []layout.Range{{Lower: []byte{0}, Upper: []byte{0xff}}}
 		s.damaged.report(err)
 		return nil
 	}
@@ -417,8 +423,8 @@ func (s *Store) resumeRepair() error {
 
 // recountEntries counts a queue whose entries in a range may be lost. One dead letter
 // stands for those that are missing.
-func (q *Queue) recountEntries(r keyRange) error {
-	first, last, ok := r.positions(prefixQueue, q.id)
+func (q *Queue) recountEntries(r layout.Range) error {
+	first, last, ok := r.Positions(layout.PrefixQueue, q.id)
 	if !ok {
 		return nil
 	}
@@ -426,27 +432,27 @@ func (q *Queue) recountEntries(r keyRange) error {
 	defer q.settling.Unlock()
 	b := q.s.db.NewBatch()
 	q.mu.Lock()
-	before, head, tail := q.total.count, q.window.head(), q.tail
+	before, head, tail := q.total.Count, q.window.head(), q.tail
 	q.mu.Unlock()
 	first, last = max(first, head), min(last, tail)
 	if first > last {
 		return b.Close()
 	}
-	missing, err := q.recount(b, func(l lostSpan) error { return l.err })
+	missing, err := q.recount(b, func(l salvage.LostSpan) error { return l.Err })
 	if err != nil {
 		return errors.Join(err, b.Close())
 	}
-	var letter counter
+	var letter layout.Counter
 	now := q.s.opts.Now()
 	if missing > 0 {
-		letter.count = 1
-		d := deadLetterValue{
-			sequence: first, first: now, last: now,
-			reason: fmt.Sprintf("%s: %d of the queue entries %d to %d are lost", ReasonUnreadable, missing, first, last),
+		letter.Count = 1
+		d := layout.DeadLetter{
+			Sequence: first, First: now, Last: now,
+			Reason: fmt.Sprintf("%s: %d of the queue entries %d to %d are lost", ReasonUnreadable, missing, first, last),
 		}
 		if err := errors.Join(
-			b.Set(appendSinkKey(nil, prefixDeadLetter, q.id, first), d.encode(), nil),
-			b.Merge(counterKey(kindDeadLetter, q.id), letter.append(nil), nil),
+			b.Set(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, first), d.Encode(), nil),
+			b.Merge(layout.CounterKey(layout.KindDeadLetter, q.id), letter.Append(nil), nil),
 		); err != nil {
 			return err
 		}
@@ -457,15 +463,15 @@ func (q *Queue) recountEntries(r keyRange) error {
 	if err := q.s.applyLazily(b); err != nil {
 		return err
 	}
-	if letter.count > 0 {
+	if letter.Count > 0 {
 		q.countDead(letter, now)
 	}
 	return b.Close()
 }
 
 // recountLetters counts dead letters, of which some in a range may be lost.
-func (q *Queue) recountLetters(r keyRange) error {
-	if _, _, ok := r.positions(prefixDeadLetter, q.id); !ok {
+func (q *Queue) recountLetters(r layout.Range) error {
+	if _, _, ok := r.Positions(layout.PrefixDeadLetter, q.id); !ok {
 		return nil
 	}
 	select { // letters are settled by who has the right to append
@@ -476,26 +482,26 @@ func (q *Queue) recountLetters(r keyRange) error {
 	defer func() { <-q.s.appending }()
 	q.settling.Lock()
 	defer q.settling.Unlock()
-	var found counter
-	lower, upper := sinkRange(prefixDeadLetter, q.id)
-	err := scanReadable(q.s.db, lower, upper, func(_, value []byte) error {
-		if d, err := parseDeadLetter(value); err == nil {
-			found = found.plus(counter{count: 1, bytes: int64(len(d.payload))})
+	var found layout.Counter
+	lower, upper := layout.SinkRange(layout.PrefixDeadLetter, q.id)
+	err := salvage.Scan(q.s.db, lower, upper, func(_, value []byte) error {
+		if d, err := layout.ParseDeadLetter(value); err == nil {
+			found = found.Plus(layout.Counter{Count: 1, Bytes: int64(len(d.Payload))})
 		}
 		return nil
-	}, func(l lostSpan) error { return l.err })
+	}, func(l salvage.LostSpan) error { return l.Err })
 	if err != nil {
 		return err
 	}
 	q.mu.Lock()
-	change := q.dead.negative().plus(found)
+	change := q.dead.Negative().Plus(found)
 	q.mu.Unlock()
-	if change.count == 0 {
+	if change.Count == 0 {
 		return nil
 	}
-	q.s.opts.Logger.Error("dead letters are lost", "sink", q.name, "missing", -change.count)
+	q.s.opts.Logger.Error("dead letters are lost", "sink", q.name, "missing", -change.Count)
 	b := q.s.db.NewBatch()
-	if err := b.Merge(counterKey(kindDeadLetter, q.id), change.append(nil), nil); err != nil {
+	if err := b.Merge(layout.CounterKey(layout.KindDeadLetter, q.id), change.Append(nil), nil); err != nil {
 		return err
 	}
 	if err := q.s.applyLazily(b); err != nil {
@@ -516,7 +522,7 @@ func (s *Store) relieveLevel0(ctx context.Context) error {
 		return err
 	}
 	defer s.life.leave()
-	stop := level0StopWrites(s.opts.MaxBytes)
+	stop := engine.Level0StopWrites(s.opts.MaxBytes)
 	sublevels := int(s.db.Metrics().Levels[0].Sublevels)
 	if sublevels < stop/2 {
 		return nil
@@ -525,6 +531,6 @@ func (s *Store) relieveLevel0(ctx context.Context) error {
 		s.fail(fmt.Errorf("writes stand still: %w; `watcherd store export` copies out what is there, for a new store to begin", cause))
 		return nil
 	}
-	lower, upper := prefixRange(prefixCounter)
+	lower, upper := layout.PrefixRange(layout.PrefixCounter)
 	return s.db.Compact(ctx, lower, upper, false)
 }

@@ -12,12 +12,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/sstable/block"
-
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/watcherd/watcherd/internal/outbox/engine"
+	"github.com/watcherd/watcherd/internal/outbox/inspect"
+	"github.com/watcherd/watcherd/internal/outbox/layout"
+	"github.com/watcherd/watcherd/internal/outbox/salvage"
 )
 
 // smallTables makes memtables and tables of 256 KiB, and writes stop at 12 tables
@@ -111,7 +115,7 @@ func TestWritesGoOnOverDamage(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	report, err := check(fs, "store")
+	report, err := inspect.CheckFS(fs, "store")
 	if err != nil || len(report.Damaged) > 0 {
 		t.Errorf("check: %v, %v", err, report.Damaged)
 	}
@@ -149,7 +153,7 @@ func reopened(t *testing.T, s *Store, fs vfs.FS) *Store {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	report, err := check(fs, "store")
+	report, err := inspect.CheckFS(fs, "store")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +235,7 @@ func damageBlock(t *testing.T, fs vfs.FS, nth int) bool {
 	for _, name := range dataFiles(t, fs, ".sst") {
 		b := content(t, fs, name)
 		var blocks []block.Handle
-		if err := withTableContent(b, func(r *sstable.Reader) error {
+		if err := salvage.WithTableContent(b, func(r *sstable.Reader) error {
 			l, err := r.Layout()
 			if err == nil {
 				for i := range l.Data {
@@ -279,20 +283,20 @@ func TestInterruptedRepair(t *testing.T) {
 		path, table := s.damaged.next()
 		if table == nil { // the tables lie where nothing has to be compacted
 			b := content(t, fs, dataFiles(t, fs, ".sst")[0])
-			path, table = "store/db/"+dataFiles(t, fs, ".sst")[0], &damagedTable{bounds: keyRange{lower: []byte{0}, upper: []byte{0xff}}}
-			if f, err := findPatches(b, table.bounds); err != nil || len(f) == 0 {
+			path, table = "store/db/"+dataFiles(t, fs, ".sst")[0], &damagedTable{bounds: layout.Range{Lower: []byte{0}, Upper: []byte{0xff}}}
+			if f, err := salvage.FindPatches(b, table.bounds); err != nil || len(f) == 0 {
 				t.Fatalf("%d patches, %v", len(f), err)
 			}
 		}
-		b, err := readFile(fs, path)
+		b, err := engine.ReadFile(fs, path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		patches, err := findPatches(b, table.bounds)
+		patches, err := salvage.FindPatches(b, table.bounds)
 		if err != nil || len(patches) == 0 {
 			t.Fatalf("%d patches, %v", len(patches), err)
 		}
-		lost := []keyRange{patches[0].lost}
+		lost := []layout.Range{patches[0].Lost}
 		if err := s.restate(lost, lost); err != nil {
 			t.Fatal(err)
 		}
@@ -309,7 +313,7 @@ func TestInterruptedRepair(t *testing.T) {
 		compactAll(t, s)
 		q := ensure(t, s, "a")
 		eventually(t, "the repair is finished", func() bool {
-			_, noted, err := s.get(repairKey())
+			_, noted, err := s.get(layout.RepairKey())
 			return err == nil && !noted
 		})
 		stop()
@@ -343,7 +347,7 @@ func TestScanOverADamagedIndex(t *testing.T) {
 		t.Fatal(err)
 	}
 	// A table with states alone: without others the store cannot be opened.
-	tables := slices.DeleteFunc(slices.Concat(levels...), func(i pebble.SSTableInfo) bool { return i.Smallest.UserKey[0] != prefixState })
+	tables := slices.DeleteFunc(slices.Concat(levels...), func(i pebble.SSTableInfo) bool { return i.Smallest.UserKey[0] != layout.PrefixState })
 	if len(tables) < 2 {
 		t.Fatalf("%d tables of states", len(tables))
 	}

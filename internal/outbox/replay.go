@@ -3,6 +3,8 @@ package outbox
 import (
 	"context"
 	"time"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
 )
 
 // ReplayRange says which records to replay. Zero bounds are open.
@@ -125,12 +127,12 @@ func (s *Store) enqueueChunk(q *Queue, items []Item, to uint64, selected Selecto
 			p.first, p.sequence = position, items[i].Sequence
 		}
 		p.last = position
-		e := entry{
-			kind:     entryReplay,
-			flags:    flags,
-			size:     items[i].size,
-			time:     items[i].Time,
-			sequence: items[i].Sequence,
+		e := layout.Entry{
+			Kind:     layout.EntryReplay,
+			Flags:    flags,
+			Size:     items[i].size,
+			Time:     items[i].Time,
+			Sequence: items[i].Sequence,
 		}
 		b.enqueue(q, position, &e)
 		n++

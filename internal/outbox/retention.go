@@ -1,6 +1,10 @@
 package outbox
 
-import "time"
+import (
+	"time"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
+)
 
 // The reasons for which records leave the log, as the metrics name them.
 const (
@@ -42,12 +46,12 @@ func (s *Store) retain(now time.Time, limits Limits, excess int64) (int64, error
 		return 0, nil
 	}
 	low, end := l.low, l.marks[n]
-	gone := counter{count: end.count - l.marks[0].count, bytes: end.bytes - l.marks[0].bytes}
+	gone := layout.Counter{Count: end.count - l.marks[0].count, Bytes: end.bytes - l.marks[0].bytes}
 	// Readers stop seeing the records before they go.
 	l.low = end.sequence
 	l.dropMarksLocked(n)
-	l.live.count -= gone.count
-	l.live.bytes -= gone.bytes
+	l.live.Count -= gone.Count
+	l.live.Bytes -= gone.Bytes
 	l.mu.Unlock()
 
 	if err := s.deleteLog(low, end.sequence, gone); err != nil {
@@ -55,7 +59,7 @@ func (s *Store) retain(now time.Time, limits Limits, excess int64) (int64, error
 	}
 	s.metrics.deleted(reason, gone)
 	l.damage.forget(end.sequence)
-	return gone.bytes, nil
+	return gone.Bytes, nil
 }
 
 // expiredLocked counts the segments to delete from the front. The last segment
@@ -84,16 +88,16 @@ func (l *logState) expiredLocked(needed uint64, now time.Time, limits Limits, ex
 }
 
 // deleteLog removes the records and marks in [from, to).
-func (s *Store) deleteLog(from, to uint64, gone counter) error {
+func (s *Store) deleteLog(from, to uint64, gone layout.Counter) error {
 	b := s.db.NewBatch()
-	if err := b.DeleteRange(appendLogKey(nil, from), appendLogKey(nil, to), nil); err != nil {
+	if err := b.DeleteRange(layout.AppendLogKey(nil, from), layout.AppendLogKey(nil, to), nil); err != nil {
 		return err
 	}
-	if err := b.DeleteRange(markKey(from), markKey(to), nil); err != nil {
+	if err := b.DeleteRange(layout.MarkKey(from), layout.MarkKey(to), nil); err != nil {
 		return err
 	}
-	change := counter{count: -gone.count, bytes: -gone.bytes, high: to}
-	if err := b.Merge(counterKey(kindLog, 0), change.append(nil), nil); err != nil {
+	change := layout.Counter{Count: -gone.Count, Bytes: -gone.Bytes, High: to}
+	if err := b.Merge(layout.CounterKey(layout.KindLog, 0), change.Append(nil), nil); err != nil {
 		return err
 	}
 	if err := s.applyLazily(b); err != nil {

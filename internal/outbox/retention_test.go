@@ -11,6 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"github.com/watcherd/watcherd/internal/outbox/inspect"
 )
 
 // minutes appends one record a minute, each a segment of its own, with a
@@ -212,7 +214,7 @@ func TestStuckEntryLetsTheLogGo(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if report, err := check(fs, "store"); err != nil || !report.OK() {
+	if report, err := inspect.CheckFS(fs, "store"); err != nil || !report.OK() {
 		t.Errorf("%v %q", err, report.Problems)
 	}
 }
@@ -276,7 +278,7 @@ func TestFromLogStart(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if report, err := check(fs, "store"); err != nil || !report.OK() {
+	if report, err := inspect.CheckFS(fs, "store"); err != nil || !report.OK() {
 		t.Errorf("%v %q", err, report.Problems)
 	}
 }

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"sync"
 	"time"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
+	"github.com/watcherd/watcherd/internal/outbox/salvage"
 )
 
 const (
@@ -99,8 +102,8 @@ func (s *Store) relieveLoop(ctx context.Context) {
 			return
 		}
 		if err := s.relieveLevel0(ctx); err != nil && ctx.Err() == nil && s.Err() == nil {
-			if suppressed, ok := s.limit.allow("level0"); ok {
-				s.opts.Logger.Warn("a compaction failed", "error", firstLine(err), "suppressed", suppressed)
+			if suppressed, ok := s.limit.Allow("level0"); ok {
+				s.opts.Logger.Warn("a compaction failed", "error", salvage.FirstLine(err), "suppressed", suppressed)
 			}
 		}
 	}
@@ -160,8 +163,8 @@ func (s *Store) reclaimLoop(ctx context.Context, requests <-chan uint64) {
 		case to := <-requests:
 			if err := s.reclaim(ctx, from, to); err != nil {
 				if ctx.Err() == nil && s.Err() == nil {
-					if suppressed, ok := s.limit.allow("reclaim"); ok {
-						s.opts.Logger.Warn("deleted records still take disk space", "error", firstLine(err), "suppressed", suppressed)
+					if suppressed, ok := s.limit.Allow("reclaim"); ok {
+						s.opts.Logger.Warn("deleted records still take disk space", "error", salvage.FirstLine(err), "suppressed", suppressed)
 					}
 				}
 				continue
@@ -188,7 +191,7 @@ func (s *Store) reclaim(ctx context.Context, from, to uint64) (err error) {
 		return err
 	}
 	if s.gate.pressed() > 0 {
-		lower, upper := prefixRange(prefixQueue)
+		lower, upper := layout.PrefixRange(layout.PrefixQueue)
 		if err := s.db.Compact(ctx, lower, upper, false); err != nil {
 			return err
 		}
@@ -197,5 +200,5 @@ func (s *Store) reclaim(ctx context.Context, from, to uint64) (err error) {
 	if from >= to {
 		return nil
 	}
-	return s.db.Compact(ctx, appendLogKey(nil, from), appendLogKey(nil, to), false)
+	return s.db.Compact(ctx, layout.AppendLogKey(nil, from), layout.AppendLogKey(nil, to), false)
 }

@@ -7,6 +7,10 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/outbox/engine"
+	"github.com/watcherd/watcherd/internal/outbox/layout"
+	"github.com/watcherd/watcherd/internal/outbox/salvage"
 )
 
 // Rewrite returns the payload that is to be in the place of another; it is not
@@ -52,9 +56,9 @@ func (s *Store) RewriteLog(after uint64, rewrite Rewrite) (last uint64, rewritte
 			continue
 		}
 		rewritten++
-		value := make([]byte, logHeaderLen, logHeaderLen+len(payload))
-		putLogHeader(value, it.Time, it.Lane, it.size)
-		if err := b.Set(appendLogKey(nil, it.Sequence), append(value, payload...), nil); err != nil {
+		value := make([]byte, layout.LogHeaderLen, layout.LogHeaderLen+len(payload))
+		layout.PutLogHeader(value, it.Time, it.Lane, it.size)
+		if err := b.Set(layout.AppendLogKey(nil, it.Sequence), append(value, payload...), nil); err != nil {
 			return after, 0, false, err
 		}
 	}
@@ -90,34 +94,34 @@ func (q *Queue) RewriteQueue(after uint64, rewrite Rewrite) (last uint64, rewrit
 	q.settling.Lock() // nothing is removed until it is written
 	defer q.settling.Unlock()
 	q.mu.Lock()
-	lower := appendSinkKey(nil, prefixQueue, q.id, max(after+1, q.window.head()))
+	lower := layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, max(after+1, q.window.head()))
 	q.mu.Unlock()
-	_, upper := sinkRange(prefixQueue, q.id)
+	_, upper := layout.SinkRange(layout.PrefixQueue, q.id)
 	size, entries := 0, 0
-	err = scanReadable(s.db, lower, upper, func(key, value []byte) error {
+	err = salvage.Scan(s.db, lower, upper, func(key, value []byte) error {
 		if size > rewriteBytes || entries >= rewriteItems*rewriteItems {
 			end = false
 			return errEnough
 		}
-		position, ok := positionOfKey(key)
-		e, err := parseEntry(position, value)
+		position, ok := layout.PositionOfKey(key)
+		e, err := layout.ParseEntry(position, value)
 		last = max(last, position)
 		entries++
-		if !ok || err != nil || e.kind != entryInline {
+		if !ok || err != nil || e.Kind != layout.EntryInline {
 			return nil //nolint:nilerr // what is damaged is for the queue's reader to report
 		}
-		size += len(e.payload)
-		payload, changed := rewrite(e.payload)
+		size += len(e.Payload)
+		payload, changed := rewrite(e.Payload)
 		if !changed {
 			return nil
 		}
 		rewritten++
-		e.payload = payload
-		op := b.SetDeferred(len(key), e.encodedLen())
+		e.Payload = payload
+		op := b.SetDeferred(len(key), e.EncodedLen())
 		copy(op.Key, key)
-		e.encode(op.Value)
+		e.Encode(op.Value)
 		return op.Finish()
-	}, func(lostSpan) error { return nil }) // the queue's reader reports it
+	}, func(salvage.LostSpan) error { return nil }) // the queue's reader reports it
 	if err != nil && !errors.Is(err, errEnough) {
 		return after, 0, false, err
 	}
@@ -145,38 +149,38 @@ func (q *Queue) RewriteDeadLetters(after uint64, rewrite Rewrite) (last uint64, 
 	q.settling.Lock()
 	defer q.settling.Unlock()
 	last, end = after, true
-	var change counter
+	var change layout.Counter
 	size := 0
-	lower := appendSinkKey(nil, prefixDeadLetter, q.id, after+1)
-	_, upper := sinkRange(prefixDeadLetter, q.id)
-	err = scanReadable(q.s.db, lower, upper, func(key, value []byte) error {
+	lower := layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, after+1)
+	_, upper := layout.SinkRange(layout.PrefixDeadLetter, q.id)
+	err = salvage.Scan(q.s.db, lower, upper, func(key, value []byte) error {
 		if size > rewriteBytes {
 			end = false
 			return errEnough
 		}
-		position, ok := positionOfKey(key)
-		d, err := parseDeadLetter(value)
+		position, ok := layout.PositionOfKey(key)
+		d, err := layout.ParseDeadLetter(value)
 		last = max(last, position)
-		if !ok || err != nil || len(d.payload) == 0 {
+		if !ok || err != nil || len(d.Payload) == 0 {
 			return nil //nolint:nilerr // listing them reports what is damaged
 		}
-		size += len(d.payload)
-		payload, changed := rewrite(d.payload)
+		size += len(d.Payload)
+		payload, changed := rewrite(d.Payload)
 		if !changed {
 			return nil
 		}
 		rewritten++
-		change.bytes += int64(len(payload) - len(d.payload))
-		d.payload, d.reason = payload, ReasonClass(d.reason)
-		return b.pb.Set(append([]byte(nil), key...), d.encode(), nil)
-	}, func(lostSpan) error { return nil }) // listing them reports it
+		change.Bytes += int64(len(payload) - len(d.Payload))
+		d.Payload, d.Reason = payload, ReasonClass(d.Reason)
+		return b.pb.Set(append([]byte(nil), key...), d.Encode(), nil)
+	}, func(salvage.LostSpan) error { return nil }) // listing them reports it
 	if err != nil && !errors.Is(err, errEnough) {
 		return after, 0, false, err
 	}
 	if rewritten == 0 {
 		return last, 0, end, nil
 	}
-	b.merge(counterKey(kindDeadLetter, q.id), change)
+	b.merge(layout.CounterKey(layout.KindDeadLetter, q.id), change)
 	b.committed = append(b.committed, func() { q.countDead(change, time.Time{}) })
 	return last, rewritten, end, q.s.Commit(b)
 }
@@ -209,12 +213,12 @@ func (s *Store) EraseObsolete(ctx context.Context) (err error) {
 func (s *Store) renewLogs(ctx context.Context) error {
 	s.files.RenewLogs(true)
 	defer s.files.RenewLogs(false)
-	for range memTables + 3 {
+	for range engine.MemTables + 3 {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		b := s.db.NewBatch()
-		if err := b.Set(formatKey(), id32(layoutVersion), nil); err != nil {
+		if err := b.Set(layout.FormatKey(), layout.ID32(layout.Version), nil); err != nil {
 			return err
 		}
 		if err := s.apply(b, pebble.Sync); err != nil {

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/outbox/inspect"
 )
 
 const canary = "plaintext-canary"
@@ -140,7 +142,7 @@ func TestRewriteEverything(t *testing.T) {
 			t.Fatal(err)
 		}
 	}()
-	report, err := Check(dir)
+	report, err := inspect.Check(dir)
 	if err != nil || !report.OK() {
 		t.Errorf("%v, %v", report.Problems, err)
 	}
@@ -217,7 +219,7 @@ func TestRewriteDuringTraffic(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	report, err := Check(dir)
+	report, err := inspect.Check(dir)
 	if err != nil || !report.OK() {
 		t.Errorf("%v, %v", report.Problems, err)
 	}

@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
 )
 
 // Start says what a new sink's queue begins with.
@@ -52,15 +54,15 @@ func (t *sinkTable) all() []*Queue {
 }
 
 func (s *Store) loadSinks() (*sinkTable, error) {
-	numbers, err := s.counter(kindSinkNumber, 0)
+	numbers, err := s.counter(layout.KindSinkNumber, 0)
 	if err != nil {
 		return nil, err
 	}
-	t := &sinkTable{byName: make(map[string]*Queue), lastID: uint32(numbers.high)}
-	err = s.scanNames(kindSink, func(name string, id uint32, rest []byte) error {
+	t := &sinkTable{byName: make(map[string]*Queue), lastID: uint32(numbers.High)}
+	err = s.scanNames(layout.KindSink, func(name string, id uint32, rest []byte) error {
 		member, ok := parseMembership(rest)
 		if !ok {
-			return fmt.Errorf("%w: sink %q", errMalformed, name)
+			return fmt.Errorf("%w: sink %q", layout.ErrMalformed, name)
 		}
 		q := &Queue{s: s, id: id, name: name, member: member}
 		q.filling.Store(member.state == memberFilling)
@@ -124,8 +126,8 @@ func (s *Store) saveSink(q *Queue) error {
 	}
 	b := s.db.NewBatch()
 	if err := errors.Join(
-		b.Set(nameKey(kindSink, q.name), q.member.append(id32(q.id)), nil),
-		b.Merge(counterKey(kindSinkNumber, 0), counter{high: uint64(q.id)}.append(nil), nil),
+		b.Set(layout.NameKey(layout.KindSink, q.name), q.member.append(layout.ID32(q.id)), nil),
+		b.Merge(layout.CounterKey(layout.KindSinkNumber, 0), layout.Counter{High: uint64(q.id)}.Append(nil), nil),
 	); err != nil {
 		return err
 	}
@@ -170,13 +172,13 @@ func (s *Store) PurgeSink(name string) error {
 	b.hold()
 	q.settling.Lock()
 	defer q.settling.Unlock()
-	for _, prefix := range []byte{prefixQueue, prefixDeadLetter, prefixPin} {
-		lower, upper := sinkRange(prefix, q.id)
+	for _, prefix := range []byte{layout.PrefixQueue, layout.PrefixDeadLetter, layout.PrefixPin} {
+		lower, upper := layout.SinkRange(prefix, q.id)
 		b.misuseIf(b.pb.DeleteRange(lower, upper, nil))
 	}
 	for _, key := range [][]byte{
-		nameKey(kindSink, name), noteKey(q.id),
-		counterKey(kindQueue, q.id), counterKey(kindDetached, q.id), counterKey(kindDeadLetter, q.id),
+		layout.NameKey(layout.KindSink, name), layout.NoteKey(q.id),
+		layout.CounterKey(layout.KindQueue, q.id), layout.CounterKey(layout.KindDetached, q.id), layout.CounterKey(layout.KindDeadLetter, q.id),
 	} {
 		b.misuseIf(b.pb.Delete(key, nil))
 	}
@@ -194,7 +196,7 @@ func (q *Queue) purge() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.purged = true
-	q.s.letterBytes.Add(-q.dead.bytes)
-	q.total, q.detached, q.dead, q.pins = counter{}, counter{}, counter{}, nil
+	q.s.letterBytes.Add(-q.dead.Bytes)
+	q.total, q.detached, q.dead, q.pins = layout.Counter{}, layout.Counter{}, layout.Counter{}, nil
 	q.window = window{readTo: q.tail}
 }

@@ -9,6 +9,9 @@ import (
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
+	"github.com/watcherd/watcherd/internal/outbox/salvage"
 )
 
 // partition is a part of the ledger with a name; on disk it is a small number.
@@ -44,7 +47,7 @@ func (t *partitionTable) ensure(name string) *partition {
 
 func (s *Store) loadPartitions() (*partitionTable, error) {
 	t := &partitionTable{byName: make(map[string]*partition)}
-	err := s.scanNames(kindPartition, func(name string, id uint32, _ []byte) error {
+	err := s.scanNames(layout.KindPartition, func(name string, id uint32, _ []byte) error {
 		p := &partition{name: name, id: id}
 		p.saved.Store(true)
 		t.byName[name] = p
@@ -56,10 +59,10 @@ func (s *Store) loadPartitions() (*partitionTable, error) {
 
 // scanNames calls f for every name of a kind, with what follows its number.
 func (s *Store) scanNames(kind byte, f func(name string, id uint32, rest []byte) error) error {
-	lower := nameKey(kind, "")
-	return s.scan(lower, successor(lower), func(key, value []byte) error {
+	lower := layout.NameKey(kind, "")
+	return s.scan(lower, layout.Successor(lower), func(key, value []byte) error {
 		if len(value) < 4 {
-			return fmt.Errorf("%w: name %q", errMalformed, key)
+			return fmt.Errorf("%w: name %q", layout.ErrMalformed, key)
 		}
 		return f(string(key[len(lower):]), binary.BigEndian.Uint32(value), value[4:])
 	})
@@ -70,19 +73,19 @@ func (s *Store) scanNames(kind byte, f func(name string, id uint32, rest []byte)
 func (s *Store) scan(lower, upper []byte, f func(key, value []byte) error) error {
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
-		return readError(err)
+		return salvage.ReadError(err)
 	}
 	defer it.Close()
 	for it.First(); it.Valid(); it.Next() {
 		value, err := it.ValueAndErr()
 		if err != nil {
-			return readError(err)
+			return salvage.ReadError(err)
 		}
 		if err := f(it.Key(), value); err != nil {
 			return err
 		}
 	}
-	return readError(it.Error())
+	return salvage.ReadError(it.Error())
 }
 
 // State appends the ledger entry of key to dst and returns the extended slice;
@@ -98,7 +101,7 @@ func (s *Store) State(partition, key string, dst []byte) ([]byte, bool, error) {
 		return dst, false, nil
 	}
 	var buf [96]byte
-	return s.appendGet(dst, appendStateKey(buf[:0], p.id, key))
+	return s.appendGet(dst, layout.AppendStateKey(buf[:0], p.id, key))
 }
 
 // ScanState calls f for every ledger entry of the partition whose key begins
@@ -122,16 +125,16 @@ func (s *Store) ScanStateAfter(partition, prefix, after string, f func(key strin
 	if p == nil {
 		return nil
 	}
-	lower, upper := stateRange(p.id, prefix)
+	lower, upper := layout.StateRange(p.id, prefix)
 	name := len(lower) - len(prefix)
 	if after != "" {
-		lower = append(appendStateKey(nil, p.id, after), 0)
+		lower = append(layout.AppendStateKey(nil, p.id, after), 0)
 	}
 	var damage error
-	err := scanReadable(s.db, lower, upper, func(key, value []byte) error {
+	err := salvage.Scan(s.db, lower, upper, func(key, value []byte) error {
 		return f(string(key[name:]), value)
-	}, func(lost lostSpan) error {
-		damage = fmt.Errorf("ledger partition %s: %w", partition, lost.err)
+	}, func(lost salvage.LostSpan) error {
+		damage = fmt.Errorf("ledger partition %s: %w", partition, lost.Err)
 		return nil
 	})
 	if damage == nil {
@@ -166,12 +169,12 @@ func (s *Store) DeletePartition(name string) error {
 	if p == nil || !p.saved.Load() {
 		return nil
 	}
-	lower, upper := stateRange(p.id, "")
+	lower, upper := layout.StateRange(p.id, "")
 	b := s.db.NewBatch()
 	if err := b.DeleteRange(lower, upper, nil); err != nil {
 		return err
 	}
-	if err := b.Delete(nameKey(kindPartition, name), nil); err != nil {
+	if err := b.Delete(layout.NameKey(layout.KindPartition, name), nil); err != nil {
 		return err
 	}
 	if err := s.apply(b, pebble.Sync); err != nil {
@@ -189,7 +192,7 @@ func (s *Store) Meta(key string) ([]byte, bool, error) {
 		return nil, false, err
 	}
 	defer s.life.leave()
-	return s.get(metaKey(key))
+	return s.get(layout.MetaKey(key))
 }
 
 // ScanMeta calls f for every metadata value whose key begins with prefix, in
@@ -199,8 +202,8 @@ func (s *Store) ScanMeta(prefix string, f func(key string, value []byte) error) 
 		return err
 	}
 	defer s.life.leave()
-	lower := metaKey(prefix)
-	return s.scan(lower, successor(lower), func(key, value []byte) error {
+	lower := layout.MetaKey(prefix)
+	return s.scan(lower, layout.Successor(lower), func(key, value []byte) error {
 		return f(string(key[1:]), value)
 	})
 }

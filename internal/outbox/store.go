@@ -9,6 +9,10 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/outbox/engine"
+	"github.com/watcherd/watcherd/internal/outbox/layout"
+	"github.com/watcherd/watcherd/internal/outbox/salvage"
 )
 
 // Store is an open store. All methods may be called from any goroutine, with
@@ -16,7 +20,7 @@ import (
 type Store struct {
 	dir   string
 	opts  Options
-	files *Dir
+	files *engine.Dir
 	db    *pebble.DB
 	life  *lifetime
 
@@ -35,7 +39,7 @@ type Store struct {
 	gate       *gate
 	metrics    *metrics
 
-	limit       logLimit
+	limit       engine.LogLimit
 	damaged     damagedTables
 	letterBytes atomic.Int64 // payloads of all dead letters
 
@@ -70,7 +74,7 @@ func Open(dir string, o Options) (*Store, error) {
 		appending: make(chan struct{}, 1),
 	}
 	var err error
-	s.files, err = OpenDir(dir, DirOptions{
+	s.files, err = engine.OpenDir(dir, engine.DirOptions{
 		FS: o.FS, MaxBytes: o.MaxBytes, Logger: o.Logger, Fail: s.fail, Failure: s.Err,
 	})
 	if err != nil {
@@ -87,7 +91,7 @@ func (s *Store) open() (err error) {
 		return err
 	}
 	err = s.files.Create(s.pebbleOptions(), func(db *pebble.DB) error {
-		return db.Set(formatKey(), id32(layoutVersion), pebble.Sync)
+		return db.Set(layout.FormatKey(), layout.ID32(layout.Version), pebble.Sync)
 	})
 	if err != nil {
 		return fmt.Errorf("create a store in %s: %w", s.dir, err)
@@ -121,11 +125,11 @@ func (s *Store) open() (err error) {
 
 // load reads the tables and counters into memory.
 func (s *Store) load() error {
-	position, err := s.counter(kindPosition, 0)
+	position, err := s.counter(layout.KindPosition, 0)
 	if err != nil {
 		return err
 	}
-	s.next = position.high + 1
+	s.next = position.High + 1
 	s.next = max(s.next, s.opts.firstSequence)
 	if s.partitions, err = s.loadPartitions(); err != nil {
 		return err
@@ -141,7 +145,7 @@ func (s *Store) load() error {
 }
 
 func (s *Store) pebbleOptions() *pebble.Options {
-	return pebbleOptions(s.files.FS(), pebbleLogger{log: s.opts.Logger, limit: &s.limit, fatal: s.fail}, s.listener(), s.opts.MaxBytes)
+	return engine.Options(s.files.FS(), engine.Logger{Log: s.opts.Logger, Limit: &s.limit, Fatal: s.fail}, s.listener(), s.opts.MaxBytes)
 }
 
 // listener watches Pebble's background work.
@@ -151,8 +155,8 @@ func (s *Store) listener() *pebble.EventListener {
 		// Damage concerns the records in it, not the store: readers report what
 		// they cannot read, and Run repairs a table on which a compaction failed.
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
-			if suppressed, ok := s.limit.allow(info.Path); ok {
-				s.opts.Logger.Error("part of the store is unreadable", "file", info.Path, "error", firstLine(info.Details), "suppressed", suppressed)
+			if suppressed, ok := s.limit.Allow(info.Path); ok {
+				s.opts.Logger.Error("part of the store is unreadable", "file", info.Path, "error", salvage.FirstLine(info.Details), "suppressed", suppressed)
 			}
 			s.waitForRepair(info.Path)
 		},
@@ -167,8 +171,8 @@ func (s *Store) backgroundError(err error) {
 		// Reported by DataCorruption.
 		s.damaged.report(err)
 	case errors.Is(err, syscall.ENOSPC):
-		if suppressed, ok := s.limit.allow("full"); ok {
-			s.opts.Logger.Warn("the disk is full; the store tries again", "error", firstLine(err), "suppressed", suppressed)
+		if suppressed, ok := s.limit.Allow("full"); ok {
+			s.opts.Logger.Warn("the disk is full; the store tries again", "error", salvage.FirstLine(err), "suppressed", suppressed)
 		}
 	default:
 		s.fail(err)

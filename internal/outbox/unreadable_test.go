@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
 )
 
 // A Read whose entries are all unreadable goes on to those behind them: no items
@@ -54,9 +56,9 @@ func TestDeadLetterOfALostRecord(t *testing.T) {
 	q := ensure(t, s, "a")
 	appendN(t, s, 2, "a")
 	read(t, q, 0, 10)
-	record, _, err := s.get(appendLogKey(nil, 1))
+	record, _, err := s.get(layout.AppendLogKey(nil, 1))
 	if err == nil {
-		err = s.db.Delete(appendLogKey(nil, 1), nil)
+		err = s.db.Delete(layout.AppendLogKey(nil, 1), nil)
 	}
 	if err = errors.Join(err, q.DeadLetter(1, Letter{Reason: "refused: 400", Time: testEpoch})); err != nil {
 		t.Fatal(err)
@@ -68,7 +70,7 @@ func TestDeadLetterOfALostRecord(t *testing.T) {
 	if n, err := q.RetryDeadLetters(0, 1); n != 0 || err != nil {
 		t.Errorf("%d retried without content, %v", n, err)
 	}
-	if err := s.db.Set(appendLogKey(nil, 1), record, nil); err != nil {
+	if err := s.db.Set(layout.AppendLogKey(nil, 1), record, nil); err != nil {
 		t.Fatal(err)
 	}
 	if n, err := q.RetryDeadLetters(0, 1); n != 1 || err != nil {

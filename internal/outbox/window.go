@@ -3,6 +3,8 @@ package outbox
 import (
 	"sort"
 	"time"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
 )
 
 // window holds the entries of a queue that were read and not acknowledged. Its
@@ -111,7 +113,7 @@ func (w *window) head() uint64 {
 // needed is the smallest position whose entry may refer to the log.
 func (w *window) needed() uint64 {
 	for i := range w.slots {
-		if !w.slots[i].acked && w.slots[i].kind != entryInline {
+		if !w.slots[i].acked && w.slots[i].kind != layout.EntryInline {
 			return w.slots[i].position
 		}
 	}

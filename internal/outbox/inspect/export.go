@@ -1,4 +1,4 @@
-package outbox
+package inspect
 
 import (
 	"bufio"
@@ -11,11 +11,14 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
+	"github.com/watcherd/watcherd/internal/outbox/salvage"
 )
 
-// exported is one line of an Export. Type is one of record, entry, deadletter,
+// Line is one line of an Export. Type is one of record, entry, deadletter,
 // state, meta, note, sink, partition, damage.
-type exported struct {
+type Line struct {
 	Type string `json:"type"`
 
 	Sink      string `json:"sink,omitempty"`
@@ -56,7 +59,7 @@ type exported struct {
 //
 // veil, unless it is nil, decides what is shown of payloads.
 func Export(dir string, w io.Writer, veil Veil) error {
-	return export(vfs.Default, dir, w, veil)
+	return ExportFS(vfs.Default, dir, w, veil)
 }
 
 // A Veil decides what an [Export] shows. It is called by one goroutine.
@@ -87,8 +90,8 @@ const (
 	ShownMeta
 )
 
-func export(fsys vfs.FS, dir string, w io.Writer, veil Veil) (err error) {
-	i, err := inspect(fsys, dir)
+func ExportFS(fsys vfs.FS, dir string, w io.Writer, veil Veil) (err error) {
+	i, err := open(fsys, dir)
 	if err != nil {
 		return err
 	}
@@ -96,7 +99,7 @@ func export(fsys vfs.FS, dir string, w io.Writer, veil Veil) (err error) {
 	buffered := bufio.NewWriterSize(w, 64<<10)
 	e := exporter{
 		out:   json.NewEncoder(buffered),
-		names: map[byte]map[uint32]string{kindSink: {}, kindPartition: {}},
+		names: map[byte]map[uint32]string{layout.KindSink: {}, layout.KindPartition: {}},
 		veil:  veil,
 	}
 	if i.db != nil {
@@ -130,31 +133,31 @@ func (e *exporter) learn(key string, value []byte, version uint64) {
 }
 
 func (e *exporter) damage(where string, err error) error {
-	return e.out.Encode(exported{Type: "damage", Name: where, Error: firstLine(err)})
+	return e.out.Encode(Line{Type: "damage", Name: where, Error: salvage.FirstLine(err)})
 }
 
 // database exports a store that could be opened.
 func (e *exporter) database(i *inspection) error {
 	if e.veil != nil {
-		lower, upper := prefixRange(prefixMeta)
-		err := scanReadable(i.db, lower, upper, func(key, value []byte) error {
+		lower, upper := layout.PrefixRange(layout.PrefixMeta)
+		err := salvage.Scan(i.db, lower, upper, func(key, value []byte) error {
 			e.veil.Learn(string(key[1:]), value)
 			return nil
-		}, func(lostSpan) error { return nil }) // reported when it is exported
+		}, func(salvage.LostSpan) error { return nil }) // reported when it is exported
 		if err != nil {
 			return err
 		}
 	}
 	damaged := false
 	for _, prefix := range []byte{
-		prefixName, prefixMeta, prefixNote, prefixState, prefixLog, prefixQueue, prefixDeadLetter,
+		layout.PrefixName, layout.PrefixMeta, layout.PrefixNote, layout.PrefixState, layout.PrefixLog, layout.PrefixQueue, layout.PrefixDeadLetter,
 	} {
-		lower, upper := prefixRange(prefix)
-		err := scanReadable(i.db, lower, upper, func(key, value []byte) error {
-			return e.line(key, value, exported{})
-		}, func(lost lostSpan) error {
+		lower, upper := layout.PrefixRange(prefix)
+		err := salvage.Scan(i.db, lower, upper, func(key, value []byte) error {
+			return e.line(key, value, Line{})
+		}, func(lost salvage.LostSpan) error {
 			damaged = true
-			return e.damage(lost.within(prefix), lost.err)
+			return e.damage(lost.Within(prefix), lost.Err)
 		})
 		if err != nil {
 			return err
@@ -168,9 +171,9 @@ func (e *exporter) database(i *inspection) error {
 
 // line writes one key with its value; l carries what is known from elsewhere.
 // Bookkeeping (counters, marks, pins) is left out.
-func (e *exporter) line(key, value []byte, l exported) error {
+func (e *exporter) line(key, value []byte, l Line) error {
 	if !e.parse(key, value, &l) {
-		l = exported{Type: "damage", Name: fmt.Sprintf("key %q", key), Error: errMalformed.Error(), File: l.File, Version: l.Version}
+		l = Line{Type: "damage", Name: fmt.Sprintf("key %q", key), Error: layout.ErrMalformed.Error(), File: l.File, Version: l.Version}
 	}
 	if l.Type == "" {
 		return nil
@@ -184,7 +187,7 @@ func (e *exporter) line(key, value []byte, l exported) error {
 }
 
 // show has the veil decide on a line's payload.
-func (e *exporter) show(l *exported) error {
+func (e *exporter) show(l *Line) error {
 	it := Shown{Kind: ShownRecord, Key: l.Key, Partition: l.Partition, Payload: l.Payload}
 	switch l.Type {
 	case "meta":
@@ -196,12 +199,12 @@ func (e *exporter) show(l *exported) error {
 	}
 	payload, before, ok := e.veil.Show(it)
 	for _, m := range before {
-		if err := e.out.Encode(exported{Type: "meta", Key: m.Key, Payload: m.Payload}); err != nil {
+		if err := e.out.Encode(Line{Type: "meta", Key: m.Key, Payload: m.Payload}); err != nil {
 			return err
 		}
 	}
 	if !ok || !bytes.Equal(payload, l.Payload) {
-		l.Reason = reasonClass(l.Reason) // its text may quote what is not shown
+		l.Reason = layout.ReasonClass(l.Reason) // its text may quote what is not shown
 	}
 	l.Payload, l.Withheld = payload, !ok
 	if !ok {
@@ -212,16 +215,16 @@ func (e *exporter) show(l *exported) error {
 
 // parse fills l from a key and its value; false if they make no sense. A
 // deletion has no value.
-func (e *exporter) parse(key, value []byte, l *exported) bool {
+func (e *exporter) parse(key, value []byte, l *Line) bool {
 	switch key[0] {
-	case prefixCounter, prefixFormat, prefixMark, prefixPin, prefixRepair:
+	case layout.PrefixCounter, layout.PrefixFormat, layout.PrefixMark, layout.PrefixPin, layout.PrefixRepair:
 		return true
-	case prefixName:
+	case layout.PrefixName:
 		return e.parseName(key, value, l)
-	case prefixMeta:
+	case layout.PrefixMeta:
 		l.Type, l.Key, l.Payload = "meta", string(key[1:]), value
 		return true
-	case prefixLog:
+	case layout.PrefixLog:
 		return parseExportedRecord(key, value, l)
 	}
 	if len(key) < 5 {
@@ -229,28 +232,28 @@ func (e *exporter) parse(key, value []byte, l *exported) bool {
 	}
 	id := binary.BigEndian.Uint32(key[1:])
 	switch key[0] {
-	case prefixState:
-		l.Type, l.Partition, l.Key, l.Payload = "state", e.name(kindPartition, id), string(key[5:]), value
+	case layout.PrefixState:
+		l.Type, l.Partition, l.Key, l.Payload = "state", e.name(layout.KindPartition, id), string(key[5:]), value
 		return true
-	case prefixNote:
-		l.Type, l.Sink, l.Payload = "note", e.name(kindSink, id), value
+	case layout.PrefixNote:
+		l.Type, l.Sink, l.Payload = "note", e.name(layout.KindSink, id), value
 		return true
-	case prefixQueue:
-		l.Type, l.Sink = "entry", e.name(kindSink, id)
+	case layout.PrefixQueue:
+		l.Type, l.Sink = "entry", e.name(layout.KindSink, id)
 		return parseExportedEntry(key, value, l)
-	case prefixDeadLetter:
-		l.Type, l.Sink = "deadletter", e.name(kindSink, id)
+	case layout.PrefixDeadLetter:
+		l.Type, l.Sink = "deadletter", e.name(layout.KindSink, id)
 		return parseExportedLetter(key, value, l)
 	}
 	return false
 }
 
-func (e *exporter) parseName(key, value []byte, l *exported) bool {
+func (e *exporter) parseName(key, value []byte, l *Line) bool {
 	if len(key) < 3 || e.names[key[1]] == nil {
 		return false
 	}
 	l.Type, l.Name = "sink", string(key[2:])
-	if key[1] == kindPartition {
+	if key[1] == layout.KindPartition {
 		l.Type = "partition"
 	}
 	if l.Deleted {
@@ -272,36 +275,36 @@ func (e *exporter) name(kind byte, id uint32) string {
 	return fmt.Sprintf("[%d]", id)
 }
 
-func parseExportedRecord(key, value []byte, l *exported) bool {
-	sequence, ok := positionOfKey(key)
+func parseExportedRecord(key, value []byte, l *Line) bool {
+	sequence, ok := layout.PositionOfKey(key)
 	l.Type, l.Sequence = "record", sequence
 	if l.Deleted || !ok {
 		return ok
 	}
-	v, err := parseLogValue(value)
-	l.Time, l.Lane, l.Payload = &v.time, v.lane, v.payload
+	v, err := layout.ParseLogRecord(value)
+	l.Time, l.Lane, l.Payload = &v.Time, v.Lane, v.Payload
 	return err == nil
 }
 
-func parseExportedEntry(key, value []byte, l *exported) bool {
-	position, ok := positionOfKey(key)
+func parseExportedEntry(key, value []byte, l *Line) bool {
+	position, ok := layout.PositionOfKey(key)
 	l.Position = position
 	if l.Deleted || !ok {
 		return ok
 	}
-	v, err := parseEntry(position, value)
-	l.Sequence, l.Time, l.Flags, l.Lane, l.Payload = v.sequence, &v.time, v.flags, v.lane, v.payload
+	v, err := layout.ParseEntry(position, value)
+	l.Sequence, l.Time, l.Flags, l.Lane, l.Payload = v.Sequence, &v.Time, v.Flags, v.Lane, v.Payload
 	return err == nil
 }
 
-func parseExportedLetter(key, value []byte, l *exported) bool {
-	position, ok := positionOfKey(key)
+func parseExportedLetter(key, value []byte, l *Line) bool {
+	position, ok := layout.PositionOfKey(key)
 	l.Position = position
 	if l.Deleted || !ok {
 		return ok
 	}
-	v, err := parseDeadLetter(value)
-	l.Sequence, l.Time, l.Flags, l.Lane, l.Payload = v.sequence, &v.time, v.flags, v.lane, v.payload
-	l.Reason, l.Attempts = v.reason, v.attempts
+	v, err := layout.ParseDeadLetter(value)
+	l.Sequence, l.Time, l.Flags, l.Lane, l.Payload = v.Sequence, &v.Time, v.Flags, v.Lane, v.Payload
+	l.Reason, l.Attempts = v.Reason, v.Attempts
 	return err == nil
 }

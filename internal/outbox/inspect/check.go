@@ -1,4 +1,4 @@
-package outbox
+package inspect
 
 import (
 	"encoding/binary"
@@ -10,6 +10,9 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
+	"github.com/watcherd/watcherd/internal/outbox/salvage"
 )
 
 // Report is what Check found.
@@ -65,10 +68,10 @@ func (r *Report) problem(format string, args ...any) {
 // Check reads the whole store in dir and compares what belongs together. It
 // changes nothing, and needs the daemon to be stopped (ErrLocked). The error is
 // about Check itself; what is wrong with the store is in the Report.
-func Check(dir string) (Report, error) { return check(vfs.Default, dir) }
+func Check(dir string) (Report, error) { return CheckFS(vfs.Default, dir) }
 
-func check(fsys vfs.FS, dir string) (r Report, err error) {
-	i, err := inspect(fsys, dir)
+func CheckFS(fsys vfs.FS, dir string) (r Report, err error) {
+	i, err := open(fsys, dir)
 	if err != nil {
 		return Report{}, err
 	}
@@ -84,8 +87,8 @@ func check(fsys vfs.FS, dir string) (r Report, err error) {
 		db:       i.db,
 		report:   &r,
 		names:    make(map[byte]map[uint32]string),
-		counters: make(map[string]counter),
-		counted:  make(map[string]counter),
+		counters: make(map[string]layout.Counter),
+		counted:  make(map[string]layout.Counter),
 	}
 	c.run()
 	return r, nil
@@ -99,7 +102,7 @@ func checkFiles(i *inspection, r *Report) error {
 	}
 	for _, name := range names {
 		r.Files++
-		if err := withTable(i.fs, i.fs.PathJoin(i.dataPath(), name), (*sstable.Reader).ValidateBlockChecksums); err != nil {
+		if err := salvage.WithTable(i.fs, i.fs.PathJoin(i.dataPath(), name), (*sstable.Reader).ValidateBlockChecksums); err != nil {
 			r.Damaged = append(r.Damaged, FileDamage{File: name, Err: err.Error()})
 			r.problem("file %s: %v", name, err)
 		}
@@ -113,24 +116,24 @@ type checker struct {
 	db       *pebble.DB
 	report   *Report
 	names    map[byte]map[uint32]string
-	counters map[string]counter // as stored
-	counted  map[string]counter // as found
-	highest  uint64             // position
+	counters map[string]layout.Counter // as stored
+	counted  map[string]layout.Counter // as found
+	highest  uint64                    // position
 }
 
 func (c *checker) run() {
 	c.format()
-	c.scan(prefixCounter, func(key, value []byte) error {
-		n, err := parseCounter(value)
+	c.scan(layout.PrefixCounter, func(key, value []byte) error {
+		n, err := layout.ParseCounter(value)
 		c.counters[string(key)] = n
 		return err
 	})
-	for _, kind := range []byte{kindSink, kindPartition} {
+	for _, kind := range []byte{layout.KindSink, layout.KindPartition} {
 		c.names[kind] = make(map[uint32]string)
 	}
-	c.scan(prefixName, func(key, value []byte) error {
+	c.scan(layout.PrefixName, func(key, value []byte) error {
 		if len(key) < 3 || len(value) < 4 || c.names[key[1]] == nil {
-			return errMalformed
+			return layout.ErrMalformed
 		}
 		c.names[key[1]][binary.BigEndian.Uint32(value)] = string(key[2:])
 		return nil
@@ -139,20 +142,20 @@ func (c *checker) run() {
 	c.queues()
 	c.deadLetters()
 	c.states()
-	c.scan(prefixMeta, func(_, _ []byte) error { c.report.Meta++; return nil })
+	c.scan(layout.PrefixMeta, func(_, _ []byte) error { c.report.Meta++; return nil })
 	c.compare()
 }
 
 // scan walks one keyspace; what cannot be read or parsed is a problem.
 func (c *checker) scan(prefix byte, f func(key, value []byte) error) {
-	lower, upper := prefixRange(prefix)
-	err := scanReadable(c.db, lower, upper, func(key, value []byte) error {
+	lower, upper := layout.PrefixRange(prefix)
+	err := salvage.Scan(c.db, lower, upper, func(key, value []byte) error {
 		if err := f(key, value); err != nil {
 			c.report.problem("key %q: %v", key, err)
 		}
 		return nil
-	}, func(lost lostSpan) error {
-		c.report.problem("%s: %v", lost.within(prefix), firstLine(lost.err))
+	}, func(lost salvage.LostSpan) error {
+		c.report.problem("%s: %v", lost.Within(prefix), salvage.FirstLine(lost.Err))
 		return nil
 	})
 	if err != nil {
@@ -161,7 +164,7 @@ func (c *checker) scan(prefix byte, f func(key, value []byte) error) {
 }
 
 func (c *checker) format() {
-	value, closer, err := c.db.Get(formatKey())
+	value, closer, err := c.db.Get(layout.FormatKey())
 	if err != nil {
 		c.report.problem("layout version: %v", err)
 		return
@@ -170,23 +173,23 @@ func (c *checker) format() {
 		c.report.Layout = binary.BigEndian.Uint32(value)
 	}
 	_ = closer.Close() // only frees memory
-	if c.report.Layout != layoutVersion {
-		c.report.problem("layout version %d, this release knows %d", c.report.Layout, layoutVersion)
+	if c.report.Layout != layout.Version {
+		c.report.problem("layout version %d, this release knows %d", c.report.Layout, layout.Version)
 	}
 }
 
 func (c *checker) count(kind byte, id uint32, bytes int64) {
-	key := string(counterKey(kind, id))
-	c.counted[key] = c.counted[key].plus(counter{count: 1, bytes: bytes})
+	key := string(layout.CounterKey(kind, id))
+	c.counted[key] = c.counted[key].Plus(layout.Counter{Count: 1, Bytes: bytes})
 }
 
 func (c *checker) records() {
-	low := c.counters[string(counterKey(kindLog, 0))].high
-	c.scan(prefixLog, func(key, value []byte) error {
-		sequence, ok := positionOfKey(key)
-		v, err := parseLogValue(value)
+	low := c.counters[string(layout.CounterKey(layout.KindLog, 0))].High
+	c.scan(layout.PrefixLog, func(key, value []byte) error {
+		sequence, ok := layout.PositionOfKey(key)
+		v, err := layout.ParseLogRecord(value)
 		if !ok || err != nil {
-			return errMalformed
+			return layout.ErrMalformed
 		}
 		r := c.report
 		if r.Records == 0 || sequence < r.First {
@@ -194,9 +197,9 @@ func (c *checker) records() {
 		}
 		r.Last = max(r.Last, sequence)
 		r.Records++
-		r.RecordBytes += int64(v.size)
+		r.RecordBytes += int64(v.Size)
 		c.highest = max(c.highest, sequence)
-		c.count(kindLog, 0, int64(v.size))
+		c.count(layout.KindLog, 0, int64(v.Size))
 		if sequence < low {
 			return fmt.Errorf("record below the log's beginning %d", low)
 		}
@@ -206,22 +209,22 @@ func (c *checker) records() {
 
 func (c *checker) queues() {
 	missing := make(map[uint32]int)
-	c.scan(prefixQueue, func(key, value []byte) error {
-		position, ok := positionOfKey(key)
-		e, err := parseEntry(position, value)
+	c.scan(layout.PrefixQueue, func(key, value []byte) error {
+		position, ok := layout.PositionOfKey(key)
+		e, err := layout.ParseEntry(position, value)
 		if !ok || err != nil {
-			return errMalformed
+			return layout.ErrMalformed
 		}
 		sink := binary.BigEndian.Uint32(key[1:])
 		c.highest = max(c.highest, position)
-		c.count(kindQueue, sink, int64(e.size))
-		if e.kind == entryInline {
-			c.count(kindDetached, sink, int64(e.size))
+		c.count(layout.KindQueue, sink, int64(e.Size))
+		if e.Kind == layout.EntryInline {
+			c.count(layout.KindDetached, sink, int64(e.Size))
 		}
-		if head := c.counters[string(counterKey(kindQueue, sink))].high; position < head {
+		if head := c.counters[string(layout.CounterKey(layout.KindQueue, sink))].High; position < head {
 			return fmt.Errorf("entry before the queue's head %d", head)
 		}
-		if e.kind != entryInline && !c.hasRecord(e.sequence) {
+		if e.Kind != layout.EntryInline && !c.hasRecord(e.Sequence) {
 			missing[sink]++
 		}
 		return nil
@@ -232,7 +235,7 @@ func (c *checker) queues() {
 }
 
 func (c *checker) hasRecord(sequence uint64) bool {
-	_, closer, err := c.db.Get(appendLogKey(nil, sequence))
+	_, closer, err := c.db.Get(layout.AppendLogKey(nil, sequence))
 	if err != nil {
 		return false
 	}
@@ -241,35 +244,35 @@ func (c *checker) hasRecord(sequence uint64) bool {
 }
 
 func (c *checker) sink(id uint32) string {
-	if name, ok := c.names[kindSink][id]; ok {
+	if name, ok := c.names[layout.KindSink][id]; ok {
 		return name
 	}
 	return fmt.Sprintf("number %d, which has no name", id)
 }
 
 func (c *checker) deadLetters() {
-	c.scan(prefixDeadLetter, func(key, value []byte) error {
-		position, ok := positionOfKey(key)
-		d, err := parseDeadLetter(value)
+	c.scan(layout.PrefixDeadLetter, func(key, value []byte) error {
+		position, ok := layout.PositionOfKey(key)
+		d, err := layout.ParseDeadLetter(value)
 		if !ok || err != nil {
-			return errMalformed
+			return layout.ErrMalformed
 		}
 		c.highest = max(c.highest, position)
-		c.count(kindDeadLetter, binary.BigEndian.Uint32(key[1:]), int64(len(d.payload)))
+		c.count(layout.KindDeadLetter, binary.BigEndian.Uint32(key[1:]), int64(len(d.Payload)))
 		return nil
 	})
 }
 
 func (c *checker) states() {
 	partitions := make(map[uint32]*PartitionReport)
-	c.scan(prefixState, func(key, value []byte) error {
+	c.scan(layout.PrefixState, func(key, value []byte) error {
 		if len(key) < 5 {
-			return errMalformed
+			return layout.ErrMalformed
 		}
 		id := binary.BigEndian.Uint32(key[1:])
 		p := partitions[id]
 		if p == nil {
-			p = &PartitionReport{Name: c.names[kindPartition][id]}
+			p = &PartitionReport{Name: c.names[layout.KindPartition][id]}
 			partitions[id] = p
 			if p.Name == "" {
 				c.report.problem("ledger partition %d has no name", id)
@@ -287,25 +290,25 @@ func (c *checker) states() {
 
 // compare holds the counters against what was counted.
 func (c *checker) compare() {
-	if high := c.counters[string(counterKey(kindPosition, 0))].high; high < c.highest {
+	if high := c.counters[string(layout.CounterKey(layout.KindPosition, 0))].High; high < c.highest {
 		c.report.problem("position %d is in use, but the counter stands at %d", c.highest, high)
 	}
 	for key := range c.counted {
 		if _, ok := c.counters[key]; !ok {
-			c.counters[key] = counter{}
+			c.counters[key] = layout.Counter{}
 		}
 	}
 	for key, stored := range c.counters {
 		found := c.counted[key]
-		if key[1] != kindPosition && (stored.count != found.count || stored.bytes != found.bytes) {
+		if key[1] != layout.KindPosition && (stored.Count != found.Count || stored.Bytes != found.Bytes) {
 			c.report.problem("counter %q: says %d entries with %d bytes, there are %d with %d",
-				key, stored.count, stored.bytes, found.count, found.bytes)
+				key, stored.Count, stored.Bytes, found.Count, found.Bytes)
 		}
 	}
-	for id, name := range c.names[kindSink] {
-		queue, dead := c.counted[string(counterKey(kindQueue, id))], c.counted[string(counterKey(kindDeadLetter, id))]
+	for id, name := range c.names[layout.KindSink] {
+		queue, dead := c.counted[string(layout.CounterKey(layout.KindQueue, id))], c.counted[string(layout.CounterKey(layout.KindDeadLetter, id))]
 		c.report.Queues = append(c.report.Queues, QueueReport{
-			Sink: name, Length: queue.count, Bytes: queue.bytes, DeadLetters: dead.count, DeadLetterBytes: dead.bytes,
+			Sink: name, Length: queue.Count, Bytes: queue.Bytes, DeadLetters: dead.Count, DeadLetterBytes: dead.Bytes,
 		})
 	}
 	slices.SortFunc(c.report.Queues, func(a, b QueueReport) int { return strings.Compare(a.Sink, b.Sink) })

@@ -1,4 +1,4 @@
-package outbox
+package salvage
 
 import (
 	"bytes"
@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
 )
 
 // A damaged block hides the keys in it and nothing else. An iterator stops there;
@@ -16,26 +18,26 @@ import (
 // know. Pebble shows them only through the size of a range, which grows where the
 // range reaches another block.
 
-// errUnreadable: the bytes of a value fail their checksum.
-var errUnreadable = errors.New("unreadable record")
+// ErrUnreadable: the bytes of a value fail their checksum.
+var ErrUnreadable = errors.New("unreadable record")
 
-// lostSpan is a stretch of keys that cannot be read: those greater than after and
+// LostSpan is a stretch of keys that cannot be read: those greater than after and
 // smaller than before. A nil bound is that of the scan.
-type lostSpan struct {
+type LostSpan struct {
 	after, before []byte
-	err           error
+	Err           error
 }
 
-// within describes the lost keys of a keyspace.
-func (l *lostSpan) within(prefix byte) string { return describeSpan(prefix, l.after, l.before) }
+// Within describes the lost keys of a keyspace.
+func (l *LostSpan) Within(prefix byte) string { return layout.DescribeSpan(prefix, l.after, l.before) }
 
-// scanReadable calls f for every readable key in [lower, upper), in order, and lost
+// Scan calls f for every readable key in [lower, upper), in order, and lost
 // for every stretch between them that is not. key and value are valid during the
 // call only. An error of f or lost ends the scan and is returned.
-func scanReadable(db *pebble.DB, lower, upper []byte, f func(key, value []byte) error, lost func(lostSpan) error) error {
+func Scan(db *pebble.DB, lower, upper []byte, f func(key, value []byte) error, lost func(LostSpan) error) error {
 	it, err := db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
-		return readError(err)
+		return ReadError(err)
 	}
 	defer func() { _ = it.Close() }() // its errors were seen while reading
 	var last []byte
@@ -53,17 +55,17 @@ func scanReadable(db *pebble.DB, lower, upper []byte, f func(key, value []byte) 
 				continue
 			}
 		}
-		if damage = readError(damage); !errors.Is(damage, errUnreadable) {
+		if damage = ReadError(damage); !errors.Is(damage, ErrUnreadable) {
 			return damage // nil at the end
 		}
 		from := lower
 		if last != nil {
 			from = append(bytes.Clone(last), 0)
 		}
-		if ok, err = seekReadable(db, it, from, upper, damage); err != nil {
+		if ok, err = Seek(db, it, from, upper, damage); err != nil {
 			return err
 		}
-		span := lostSpan{after: bytes.Clone(last), err: damage}
+		span := LostSpan{after: bytes.Clone(last), Err: damage}
 		if ok {
 			span.before = bytes.Clone(it.Key())
 		}
@@ -76,10 +78,10 @@ func scanReadable(db *pebble.DB, lower, upper []byte, f func(key, value []byte) 
 	}
 }
 
-// seekReadable moves an iterator to the first key after from that lies in another
+// Seek moves an iterator to the first key after from that lies in another
 // block than from, or behind the table if that cannot be read at all, and can be read;
 // false if there is none below upper. damage is what was met at from.
-func seekReadable(db *pebble.DB, it *pebble.Iterator, from, upper []byte, damage error) (bool, error) {
+func Seek(db *pebble.DB, it *pebble.Iterator, from, upper []byte, damage error) (bool, error) {
 	for {
 		block, err := tableEnd(db, from, damage)
 		if err == nil && block == nil {
@@ -94,7 +96,7 @@ func seekReadable(db *pebble.DB, it *pebble.Iterator, from, upper []byte, damage
 		} else {
 			err = it.Error()
 		}
-		if err = readError(err); !errors.Is(err, errUnreadable) {
+		if err = ReadError(err); !errors.Is(err, ErrUnreadable) {
 			return ok, err
 		}
 		from, damage = block, err
@@ -192,17 +194,17 @@ func nextBlock(size func(from, to []byte) (uint64, error), from, upper []byte) (
 	return key, nil
 }
 
-// firstLine is an error's text without what the storage engine adds to it for
+// FirstLine is an error's text without what the storage engine adds to it for
 // its developers.
-func firstLine(err error) string {
+func FirstLine(err error) string {
 	text, _, _ := strings.Cut(err.Error(), "\n")
 	return text
 }
 
-// readError marks what will not get better by reading it again.
-func readError(err error) error {
+// ReadError marks what will not get better by reading it again.
+func ReadError(err error) error {
 	if pebble.IsCorruptionError(err) || errors.Is(err, syscall.EIO) {
-		return fmt.Errorf("%w: %w", errUnreadable, err)
+		return fmt.Errorf("%w: %w", ErrUnreadable, err)
 	}
 	return err
 }

@@ -1,4 +1,4 @@
-package outbox
+package engine
 
 import (
 	"crypto/rand"
@@ -24,8 +24,8 @@ const (
 )
 
 var (
-	errLocked = errors.New("the store is in use by another process")
-	errStolen = errors.New("another process took over the store")
+	ErrLocked = errors.New("the store is in use by another process")
+	ErrStolen = errors.New("another process took over the store")
 )
 
 // A Dir is the directory of a store, held by this process: its lock, its owner
@@ -57,7 +57,7 @@ func OpenDir(path string, o DirOptions) (*Dir, error) {
 	if err := makeDir(o.FS, path); err != nil {
 		return nil, fmt.Errorf("create the store's directory: %w", err)
 	}
-	lock, err := lockDir(o.FS, path)
+	lock, err := LockDir(o.FS, path)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func (d *Dir) FS() vfs.FS { return d.fence }
 // none in the directory.
 func (d *Dir) Create(o *pebble.Options, initialize func(*pebble.DB) error) error {
 	fsys := d.o.FS
-	data, unfinished := dataPath(fsys, d.path), fsys.PathJoin(d.path, unfinishedDir)
+	data, unfinished := DataPath(fsys, d.path), fsys.PathJoin(d.path, unfinishedDir)
 	if _, err := fsys.Stat(data); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -115,8 +115,8 @@ func (d *Dir) Create(o *pebble.Options, initialize func(*pebble.DB) error) error
 // Open verifies the engine's files and opens them. Until Opened is called, a full
 // disk fails the store rather than making Pebble wait for room.
 func (d *Dir) Open(o func() *pebble.Options) (*pebble.DB, error) {
-	data := dataPath(d.o.FS, d.path)
-	if err := verifyLogs(d.o.FS, data); err != nil {
+	data := DataPath(d.o.FS, d.path)
+	if err := VerifyLogs(d.o.FS, data); err != nil {
 		return nil, err
 	}
 	dropped, err := dropSettings(d.o.FS, data, o())
@@ -166,12 +166,12 @@ func (d *Dir) Release() { d.fence.release() }
 // Close releases the lock, after Pebble is closed.
 func (d *Dir) Close() error { return d.lock.Close() }
 
-// dataPath returns the directory of Pebble's files in that of a store.
-func dataPath(fsys vfs.FS, dir string) string { return fsys.PathJoin(dir, dataDir) }
+// DataPath returns the directory of Pebble's files in that of a store.
+func DataPath(fsys vfs.FS, dir string) string { return fsys.PathJoin(dir, dataDir) }
 
-// lockDir takes the lock that keeps other processes out, for as long as the
+// LockDir takes the lock that keeps other processes out, for as long as the
 // process lives or until the closer is closed.
-func lockDir(fsys vfs.FS, dir string) (io.Closer, error) {
+func LockDir(fsys vfs.FS, dir string) (io.Closer, error) {
 	lock, err := fsys.Lock(fsys.PathJoin(dir, lockFile))
 	if err == nil {
 		return lock, nil
@@ -181,7 +181,7 @@ func lockDir(fsys vfs.FS, dir string) (io.Closer, error) {
 	if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
-	return nil, fmt.Errorf("%s: %w (%w)", dir, errLocked, err)
+	return nil, fmt.Errorf("%s: %w (%w)", dir, ErrLocked, err)
 }
 
 // owner is the random token in the directory that says which process opened it
@@ -210,7 +210,7 @@ func takeOwnership(fsys vfs.FS, dir string) (*owner, error) {
 
 // check reads the token back; it costs an open and a read of a few bytes.
 func (o *owner) check() error {
-	token, err := readFile(o.fs, o.path)
+	token, err := ReadFile(o.fs, o.path)
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
 		return nil // out of file descriptors says nothing about the owner
 	}
@@ -218,7 +218,7 @@ func (o *owner) check() error {
 		return fmt.Errorf("read owner token: %w", err)
 	}
 	if string(token) != o.token {
-		return fmt.Errorf("%w: %s now contains %q", errStolen, o.path, token)
+		return fmt.Errorf("%w: %s now contains %q", ErrStolen, o.path, token)
 	}
 	return nil
 }
@@ -251,7 +251,7 @@ func syncDir(fsys vfs.FS, dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-func readFile(fsys vfs.FS, path string) ([]byte, error) {
+func ReadFile(fsys vfs.FS, path string) ([]byte, error) {
 	f, err := fsys.Open(path)
 	if err != nil {
 		return nil, err
@@ -312,7 +312,7 @@ func (d *Dir) FullError(err error) error {
 // logs become tables, and new files are begun.
 func (d *Dir) openingNeeds() int64 {
 	need := int64(4 << 20)
-	data := dataPath(d.o.FS, d.path)
+	data := DataPath(d.o.FS, d.path)
 	names, err := d.o.FS.List(data)
 	if err != nil {
 		return need

@@ -1,4 +1,4 @@
-package outbox
+package inspect
 
 import (
 	"errors"
@@ -11,6 +11,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/outbox/engine"
 )
 
 // inspection is a store directory opened for reading only, healthy or not. It
@@ -24,28 +26,28 @@ type inspection struct {
 	openErr error
 }
 
-func inspect(fsys vfs.FS, dir string) (*inspection, error) {
-	if _, err := fsys.Stat(dataPath(fsys, dir)); err != nil {
+func open(fsys vfs.FS, dir string) (*inspection, error) {
+	if _, err := fsys.Stat(engine.DataPath(fsys, dir)); err != nil {
 		return nil, fmt.Errorf("%s is not a store: %w", dir, err)
 	}
-	lock, err := lockDir(fsys, dir)
+	lock, err := engine.LockDir(fsys, dir)
 	if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
 		return nil, err
 	}
 	i := &inspection{fs: fsys, dir: dir, lock: lock}
-	logger := pebbleLogger{log: slog.New(slog.DiscardHandler), limit: &logLimit{}, fatal: func(error) {}}
-	o := pebbleOptions(unlockedFS{fsys}, logger, &pebble.EventListener{
+	logger := engine.Logger{Log: slog.New(slog.DiscardHandler), Limit: &engine.LogLimit{}, Fatal: func(error) {}}
+	o := engine.Options(unlockedFS{fsys}, logger, &pebble.EventListener{
 		DataCorruption: func(pebble.DataCorruptionInfo) {}, // shows up where it is read
 	}, 0)
 	o.ReadOnly = true
 	o.FormatMajorVersion = pebble.FormatMinSupported // whatever it has
-	if i.openErr = verifyLogs(fsys, i.dataPath()); i.openErr == nil {
+	if i.openErr = engine.VerifyLogs(fsys, i.dataPath()); i.openErr == nil {
 		i.db, i.openErr = pebble.Open(i.dataPath(), o)
 	}
 	return i, nil
 }
 
-func (i *inspection) dataPath() string { return dataPath(i.fs, i.dir) }
+func (i *inspection) dataPath() string { return engine.DataPath(i.fs, i.dir) }
 
 func (i *inspection) close() error {
 	var errs []error
@@ -65,7 +67,7 @@ type unlockedFS struct{ vfs.FS }
 
 func (u unlockedFS) List(dir string) ([]string, error) {
 	names, err := u.FS.List(dir)
-	return slices.DeleteFunc(names, isSettings), err
+	return slices.DeleteFunc(names, engine.IsSettings), err
 }
 
 func (unlockedFS) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }

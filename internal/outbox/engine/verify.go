@@ -1,4 +1,4 @@
-package outbox
+package engine
 
 import (
 	"bytes"
@@ -13,14 +13,16 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/atomicfs"
 	"github.com/cockroachdb/pebble/v2/wal"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
 )
 
-// verifyLogs refuses a MANIFEST or a write-ahead log that is damaged before its
+// VerifyLogs refuses a MANIFEST or a write-ahead log that is damaged before its
 // end. Pebble takes the first record it cannot read for the torn end of an
 // interrupted write and goes on from there, for a MANIFEST always, for a
 // write-ahead log if the damage is in its last block: with an old list of
 // tables, removing those it does not list, or without the commits that follow.
-func verifyLogs(fsys vfs.FS, dir string) error {
+func VerifyLogs(fsys vfs.FS, dir string) error {
 	name, err := atomicfs.ReadMarker(fsys, dir, "manifest")
 	if err != nil || name == "" {
 		return err // Pebble says what is wrong with an absent MANIFEST
@@ -51,12 +53,12 @@ func verifyLog(fsys vfs.FS, path string, num wal.NumWAL, proof func(content []by
 	if err != nil || torn == nil {
 		return err
 	}
-	content, err := readFile(fsys, path)
+	content, err := ReadFile(fsys, path)
 	if err != nil {
 		return err
 	}
 	if proof(content, end) {
-		return fmt.Errorf("%w: %s at byte %d: %w", errMalformed, path, end, torn)
+		return fmt.Errorf("%w: %s at byte %d: %w", layout.ErrMalformed, path, end, torn)
 	}
 	return nil
 }
@@ -146,11 +148,11 @@ func chunkAt(b []byte, header int) bool {
 		return false
 	}
 	c := crc32.Checksum(b[6:header+length], crc32.MakeTable(crc32.Castagnoli))
-	return binary.LittleEndian.Uint32(b) == maskedChecksum(c)
+	return binary.LittleEndian.Uint32(b) == MaskedChecksum(c)
 }
 
-// maskedChecksum is the form in which checksums are stored.
-func maskedChecksum(c uint32) uint32 { return (c>>15 | c<<17) + 0xa282ead8 }
+// MaskedChecksum is the form in which checksums are stored.
+func MaskedChecksum(c uint32) uint32 { return (c>>15 | c<<17) + 0xa282ead8 }
 
 // withNum calls f with the number in the type it wants, which has no name
 // outside of Pebble.
@@ -158,16 +160,16 @@ func withNum[N ~uint64](f func(io.Reader, N) *record.Reader, r io.Reader, num wa
 	return f(r, N(num))
 }
 
-// logSalvage reads the records of a write-ahead log, also behind damage.
-type logSalvage struct {
-	content []byte
-	num     uint32
-	at      int
+// WALReader reads the records of a write-ahead log, also behind damage.
+type WALReader struct {
+	Content []byte
+	Num     uint32
+	At      int
 }
 
-// next returns the next whole record, nil if there is none, and whether something
+// Next returns the next whole record, nil if there is none, and whether something
 // before it is damaged.
-func (r *logSalvage) next() (record []byte, damaged bool) {
+func (r *WALReader) Next() (record []byte, damaged bool) {
 	begun := false
 	for {
 		kind, payload, skipped := r.chunk()
@@ -196,18 +198,18 @@ func (r *logSalvage) next() (record []byte, damaged bool) {
 
 // chunk returns the kind and the payload of the next chunk that is valid, 0 if there
 // is none, and whether anything was in the way.
-func (r *logSalvage) chunk() (kind byte, payload []byte, skipped bool) {
-	for r.at+syncChunkHeader < len(r.content) {
-		if left := recordBlock - r.at%recordBlock; left < syncChunkHeader {
-			r.at += left // padding
+func (r *WALReader) chunk() (kind byte, payload []byte, skipped bool) {
+	for r.At+syncChunkHeader < len(r.Content) {
+		if left := recordBlock - r.At%recordBlock; left < syncChunkHeader {
+			r.At += left // padding
 			continue
 		}
-		if b := r.content[r.at:]; isSyncChunk(b, r.num) {
+		if b := r.Content[r.At:]; isSyncChunk(b, r.Num) {
 			n := syncChunkHeader + int(binary.LittleEndian.Uint16(b[4:]))
-			r.at += n
+			r.At += n
 			return b[6] - syncKinds, b[syncChunkHeader:n], skipped
 		}
-		r.at++
+		r.At++
 		skipped = true
 	}
 	return 0, nil, skipped

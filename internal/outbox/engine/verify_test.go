@@ -1,4 +1,4 @@
-package outbox
+package engine
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-func noiseBytes(n int) []byte {
+func noise(n int) []byte {
 	p := make([]byte, 0, n+8)
 	rng := rand.New(rand.NewPCG(1, 2))
 	for len(p) < n {
@@ -31,8 +31,8 @@ func TestTornAcrossABlock(t *testing.T) {
 		binary.LittleEndian.PutUint32(b, (c>>15|c<<17)+0xa282ead8)
 		return b
 	}
-	whole := chunk(fullChunk, noiseBytes(recordBlock-1000))
-	first, last := chunk(firstChunk, noiseBytes(1000-2*chunkHeader)), chunk(4, noiseBytes(500))
+	whole := chunk(fullChunk, noise(recordBlock-1000))
+	first, last := chunk(firstChunk, noise(1000-2*chunkHeader)), chunk(4, noise(500))
 	torn := append(append(bytes.Clone(whole), make([]byte, len(first))...), last...)
 	if len(torn) != recordBlock+len(last) {
 		t.Fatalf("%d bytes", len(torn))
@@ -44,8 +44,8 @@ func TestTornAcrossABlock(t *testing.T) {
 	}{
 		{"whole", append(append(bytes.Clone(whole), first...), last...), false},
 		{"torn", torn, false},
-		{"torn at the padding", append(append(chunk(fullChunk, noiseBytes(recordBlock-3-chunkHeader)), 0, 0, 0), first...), false},
-		{"damaged, as another record follows", append(bytes.Clone(torn), chunk(fullChunk, noiseBytes(100))...), true},
+		{"torn at the padding", append(append(chunk(fullChunk, noise(recordBlock-3-chunkHeader)), 0, 0, 0), first...), false},
+		{"damaged, as another record follows", append(bytes.Clone(torn), chunk(fullChunk, noise(100))...), true},
 	} {
 		fs := vfs.NewMem()
 		if err := fs.MkdirAll("store/db", 0o700); err != nil {

@@ -1,4 +1,4 @@
-package outbox
+package salvage
 
 import (
 	"bytes"
@@ -13,6 +13,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/sstable/block"
 	"github.com/cockroachdb/pebble/v2/sstable/colblk"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/outbox/engine"
+	"github.com/watcherd/watcherd/internal/outbox/layout"
 )
 
 // A compaction fails on a block whose checksum is wrong, and everything above the
@@ -22,29 +25,29 @@ import (
 // MANIFEST names, stay as they are. A crash in between leaves a damaged block, as
 // before.
 
-// patch replaces a block of a table file.
-type patch struct {
-	offset int64
-	data   []byte
-	lost   keyRange // the keys that the damaged block may have held
+// Patch replaces a block of a table file.
+type Patch struct {
+	Offset int64
+	Data   []byte
+	Lost   layout.Range // the keys that the damaged block may have held
 }
 
 // errNoPatch: the damage is not in a data block.
 var errNoPatch = errors.New("the index or the footer of the table is damaged")
 
-// findPatches reads a table file, whose keys lie in bounds, and returns a patch for
+// FindPatches reads a table file, whose keys lie in bounds, and returns a patch for
 // each damaged data block.
-func findPatches(content []byte, bounds keyRange) (patches []patch, err error) {
+func FindPatches(content []byte, bounds layout.Range) (patches []Patch, err error) {
 	t := tableFile{content: content}
-	err = withTableContent(content, func(r *sstable.Reader) error { return t.open(r) })
+	err = WithTableContent(content, func(r *sstable.Reader) error { return t.open(r) })
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoPatch, err)
 	}
-	lower := bounds.lower
+	lower := bounds.Lower
 	for _, d := range t.data {
 		upper := d.separator
-		if bytes.Compare(upper, bounds.upper) > 0 {
-			upper = bounds.upper
+		if bytes.Compare(upper, bounds.Upper) > 0 {
+			upper = bounds.Upper
 		}
 		if !t.valid(d.Handle) {
 			data, err := emptyBlock(int(d.Length), lower)
@@ -52,7 +55,7 @@ func findPatches(content []byte, bounds keyRange) (patches []patch, err error) {
 				return nil, err
 			}
 			t.seal(data)
-			patches = append(patches, patch{offset: int64(d.Offset), data: data, lost: keyRange{lower: lower, upper: upper}})
+			patches = append(patches, Patch{Offset: int64(d.Offset), Data: data, Lost: layout.Range{Lower: lower, Upper: upper}})
 		}
 		lower = d.separator
 	}
@@ -87,7 +90,7 @@ func (t *tableFile) open(r *sstable.Reader) error {
 	_, n := block.DecodeHandle(footer[1:])
 	index, m := block.DecodeHandle(footer[1+n:])
 	if n == 0 || m == 0 {
-		return errMalformed
+		return layout.ErrMalformed
 	}
 	if !r.Attributes.Has(sstable.AttributeTwoLevelIndex) {
 		t.data, err = t.index(nil, index)
@@ -105,7 +108,7 @@ func (t *tableFile) open(r *sstable.Reader) error {
 // index appends the entries of an index block.
 func (t *tableFile) index(blocks []dataBlock, h block.Handle) ([]dataBlock, error) {
 	if !t.valid(h) {
-		return blocks, fmt.Errorf("index block at %d: %w", h.Offset, errMalformed)
+		return blocks, fmt.Errorf("index block at %d: %w", h.Offset, layout.ErrMalformed)
 	}
 	var it colblk.IndexIter
 	// A copy is aligned.
@@ -152,15 +155,15 @@ func (t *tableFile) seal(b []byte) {
 }
 
 // verify reads the whole table with its patches.
-func (t *tableFile) verify(patches []patch) error {
+func (t *tableFile) verify(patches []Patch) error {
 	if len(patches) == 0 {
 		return nil
 	}
 	content := bytes.Clone(t.content)
 	for _, p := range patches {
-		copy(content[p.offset:], p.data)
+		copy(content[p.Offset:], p.Data)
 	}
-	return withTableContent(content, func(r *sstable.Reader) error {
+	return WithTableContent(content, func(r *sstable.Reader) error {
 		it, err := r.NewIter(sstable.NoTransforms, nil, nil, sstable.AssertNoBlobHandles)
 		if err != nil {
 			return err
@@ -169,7 +172,7 @@ func (t *tableFile) verify(patches []patch) error {
 		var last []byte
 		for kv := it.First(); kv != nil; kv = it.Next() {
 			if last != nil && bytes.Compare(kv.K.UserKey, last) < 0 {
-				return fmt.Errorf("%w: %q after %q", errMalformed, kv.K.UserKey, last)
+				return fmt.Errorf("%w: %q after %q", layout.ErrMalformed, kv.K.UserKey, last)
 			}
 			last = append(last[:0], kv.K.UserKey...)
 		}
@@ -191,7 +194,7 @@ func emptyBlock(length int, lower []byte) ([]byte, error) {
 	encode := func(zeros, fill int) {
 		e.Reset()
 		key := append(bytes.Clone(lower), make([]byte, zeros)...)
-		tombstone := pebble.InternalKey{UserKey: key, Trailer: tombstoneTrailer}
+		tombstone := pebble.InternalKey{UserKey: key, Trailer: TombstoneTrailer}
 		e.Add(tombstone, make([]byte, fill), block.InPlaceValuePrefix(false), e.KeyWriter.ComparePrev(key), false)
 	}
 	// The size grows with the value, in steps where its length takes another byte.
@@ -212,11 +215,11 @@ func emptyBlock(length int, lower []byte) ([]byte, error) {
 	return nil, fmt.Errorf("%w: no room for a key in a block of %d bytes", errNoPatch, length)
 }
 
-// tombstoneTrailer is a deletion with sequence number 0.
-const tombstoneTrailer = 0<<8 | pebble.InternalKeyTrailer(pebble.InternalKeyKindDelete)
+// TombstoneTrailer is a deletion with sequence number 0.
+const TombstoneTrailer = 0<<8 | pebble.InternalKeyTrailer(pebble.InternalKeyKindDelete)
 
-// withTableContent opens a table in memory for f.
-func withTableContent(content []byte, f func(*sstable.Reader) error) error {
+// WithTableContent opens a table in memory for f.
+func WithTableContent(content []byte, f func(*sstable.Reader) error) error {
 	fs := vfs.NewMem()
 	file, err := fs.Create("table", vfs.WriteCategoryUnspecified)
 	if err != nil {
@@ -226,11 +229,11 @@ func withTableContent(content []byte, f func(*sstable.Reader) error) error {
 	if err = errors.Join(err, file.Close()); err != nil {
 		return err
 	}
-	return withTable(fs, "table", f)
+	return WithTable(fs, "table", f)
 }
 
-// withTable opens one table file for f.
-func withTable(fsys vfs.FS, path string, f func(*sstable.Reader) error) error {
+// WithTable opens one table file for f.
+func WithTable(fsys vfs.FS, path string, f func(*sstable.Reader) error) error {
 	file, err := fsys.Open(path)
 	if err != nil {
 		return err
@@ -239,7 +242,7 @@ func withTable(fsys vfs.FS, path string, f func(*sstable.Reader) error) error {
 	if err != nil {
 		return errors.Join(err, file.Close())
 	}
-	o := pebbleOptions(fsys, nil, nil, 0)
+	o := engine.Options(fsys, nil, nil, 0)
 	o.EnsureDefaults()
 	reader, err := sstable.NewReader(context.Background(), readable, o.MakeReaderOptions())
 	if err != nil {
@@ -248,9 +251,9 @@ func withTable(fsys vfs.FS, path string, f func(*sstable.Reader) error) error {
 	return errors.Join(f(reader), reader.Close())
 }
 
-// dataBlocks finds the data blocks of a table without its indexes: those where the
+// DataBlocks finds the data blocks of a table without its indexes: those where the
 // beginning looks like one and a checksum is right some bytes later.
-func dataBlocks(content []byte, f func(data []byte) error) error {
+func DataBlocks(content []byte, f func(data []byte) error) error {
 	// What all data blocks have in common, behind the length of the longest key.
 	schema := colblk.DefaultKeySchema(pebble.DefaultComparer, 16)
 	sample, err := emptyBlock(1<<10, nil)
@@ -283,19 +286,19 @@ func checkedLen(b []byte) int {
 	c := ^uint32(0)
 	for n := range max(len(b)-block.TrailerLen+1, 0) {
 		c = table[byte(c)^b[n]] ^ c>>8 // b[n] would be the kind of compression
-		if maskedChecksum(^c) == binary.LittleEndian.Uint32(b[n+1:]) && b[n] == byte(block.NoCompressionIndicator) {
+		if engine.MaskedChecksum(^c) == binary.LittleEndian.Uint32(b[n+1:]) && b[n] == byte(block.NoCompressionIndicator) {
 			return n
 		}
 	}
 	return 0
 }
 
-// blockKeys calls f for every version of a key in a data block.
-func blockKeys(data []byte, f func(kind pebble.InternalKeyKind, key, value []byte, version uint64) error) (err error) {
+// BlockKeys calls f for every version of a key in a data block.
+func BlockKeys(data []byte, f func(kind pebble.InternalKeyKind, key, value []byte, version uint64) error) (err error) {
 	defer func() {
 		// The decoder trusts what it reads, and blocks beside it hold no values here.
 		if r := recover(); r != nil {
-			err = fmt.Errorf("%w: %v", errMalformed, r)
+			err = fmt.Errorf("%w: %v", layout.ErrMalformed, r)
 		}
 	}()
 	schema := colblk.DefaultKeySchema(pebble.DefaultComparer, 16)
@@ -307,7 +310,7 @@ func blockKeys(data []byte, f func(kind pebble.InternalKeyKind, key, value []byt
 		return err
 	}
 	for kv := it.First(); kv != nil; kv = it.Next() {
-		if kv.K.Trailer == tombstoneTrailer {
+		if kv.K.Trailer == TombstoneTrailer {
 			continue // of a block that was taken out
 		}
 		if err := f(kv.K.Kind(), kv.K.UserKey, kv.InPlaceValue(), uint64(kv.K.SeqNum())); err != nil {

@@ -1,4 +1,4 @@
-package outbox
+package engine
 
 import (
 	"errors"
@@ -55,9 +55,9 @@ type fence struct {
 	once     sync.Once
 }
 
-// fullDiskPause keeps Pebble from trying flushes in a tight loop while the disk
+// FullDiskPause keeps Pebble from trying flushes in a tight loop while the disk
 // is full.
-const fullDiskPause = 250 * time.Millisecond
+const FullDiskPause = 250 * time.Millisecond
 
 func newFence(fs vfs.FS, failed func(error), down func() bool, owned func() error, r *reserve) *fence {
 	return &fence{
@@ -111,7 +111,7 @@ func (f *fence) tableFull(err error) {
 	f.mu.Lock()
 	again, opening := f.full, f.opening
 	f.full = true
-	f.fullTill = time.Now().Add(fullDiskPause)
+	f.fullTill = time.Now().Add(FullDiskPause)
 	f.mu.Unlock()
 	if !again {
 		return
@@ -132,7 +132,7 @@ func (f *fence) noRoom(name string, compaction bool, err error) {
 	case vital(name) || !errors.Is(err, syscall.ENOSPC):
 	case compaction:
 		f.mu.Lock()
-		f.fullTill = time.Now().Add(fullDiskPause)
+		f.fullTill = time.Now().Add(FullDiskPause)
 		f.mu.Unlock()
 	default:
 		f.tableFull(err)

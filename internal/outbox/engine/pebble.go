@@ -1,4 +1,4 @@
-package outbox
+package engine
 
 import (
 	"fmt"
@@ -11,6 +11,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/outbox/layout"
 )
 
 // pebbleFormat is the version of Pebble's files. Raising it keeps older
@@ -20,7 +22,7 @@ import (
 const pebbleFormat = pebble.FormatTableFormatV6
 
 const (
-	memTables       = 4 // and one more is the number of write-ahead logs that are kept to be written over
+	MemTables       = 4 // and one more is the number of write-ahead logs that are kept to be written over
 	memTableSize    = 8 << 20
 	minMemTableSize = 256 << 10
 	tableSize       = 8 << 20
@@ -31,30 +33,30 @@ const (
 	maxOpenFiles    = 256
 )
 
-// pebbleOptions are sized for one small daemon. Payloads arrive compressed, so
+// Options are sized for one small daemon. Payloads arrive compressed, so
 // blocks are not compressed again. Ledger reads mostly hit, so filters spare
 // them the levels above the last, where they would only be in the way.
-func pebbleOptions(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListener, maxBytes int64) *pebble.Options {
+func Options(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListener, maxBytes int64) *pebble.Options {
 	o := &pebble.Options{
 		FS:                          fs,
 		Logger:                      logger,
 		EventListener:               listener,
-		Merger:                      newMerger(),
+		Merger:                      layout.NewMerger(),
 		FormatMajorVersion:          pebbleFormat,
 		CacheSize:                   blockCacheSize,
-		MemTableSize:                uint64(sizeFor(maxBytes, 64, minMemTableSize, memTableSize)),
-		MemTableStopWritesThreshold: memTables,
+		MemTableSize:                uint64(SizeFor(maxBytes, 64, minMemTableSize, memTableSize)),
+		MemTableStopWritesThreshold: MemTables,
 		L0CompactionThreshold:       4,
-		L0StopWritesThreshold:       level0StopWrites(maxBytes),
-		LBaseMaxBytes:               sizeFor(maxBytes, 16, minBaseSize, baseSize),
+		L0StopWritesThreshold:       Level0StopWrites(maxBytes),
+		LBaseMaxBytes:               SizeFor(maxBytes, 16, minBaseSize, baseSize),
 		MaxOpenFiles:                maxOpenFiles,
 		MaxManifestFileSize:         8 << 20,
-		CompactionConcurrencyRange:  func() (int, int) { return 1, int(sizeFor(maxBytes, 512<<20, 1, 2)) },
+		CompactionConcurrencyRange:  func() (int, int) { return 1, int(SizeFor(maxBytes, 512<<20, 1, 2)) },
 	}
 	// Small files everywhere: a file whose records are all deleted is dropped
 	// whole, and a damaged index costs one file.
 	for i := range o.TargetFileSizes {
-		o.TargetFileSizes[i] = sizeFor(maxBytes, 64, minTableSize, tableSize)
+		o.TargetFileSizes[i] = SizeFor(maxBytes, 64, minTableSize, tableSize)
 	}
 	o.Experimental.FileCacheShards = 2
 	for i := range o.Levels {
@@ -68,47 +70,47 @@ func pebbleOptions(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListen
 	return o
 }
 
-// level0StopWrites is how many tables may lie above each other in level 0.
-func level0StopWrites(maxBytes int64) int { return int(sizeFor(maxBytes, 32<<20, 12, 24)) }
+// Level0StopWrites is how many tables may lie above each other in level 0.
+func Level0StopWrites(maxBytes int64) int { return int(SizeFor(maxBytes, 32<<20, 12, 24)) }
 
-// sizeFor is a part of the budget, within bounds; the upper one without a budget.
+// SizeFor is a part of the budget, within bounds; the upper one without a budget.
 //
 // A small budget gets small parts, for what the engine rewrites exists twice for as
 // long as that takes: a flush the memtable, whose write-ahead log is as large and is
 // kept to be written over; a compaction up to 25 tables, and one into the base level
 // all of that, as tables of level 0 span every keyspace.
-func sizeFor(maxBytes, part, least, most int64) int64 {
+func SizeFor(maxBytes, part, least, most int64) int64 {
 	if maxBytes <= 0 {
 		return most
 	}
 	return min(max(maxBytes/part, least), most)
 }
 
-// pebbleLogger hands Pebble's words on. Pebble calls Fatalf where it expects the
+// Logger hands Pebble's words on. Pebble calls Fatalf where it expects the
 // process to end; here the store ends instead.
-type pebbleLogger struct {
-	log   *slog.Logger
-	limit *logLimit
-	fatal func(error)
+type Logger struct {
+	Log   *slog.Logger
+	Limit *LogLimit
+	Fatal func(error)
 }
 
-func (l pebbleLogger) Infof(string, ...any) {}
+func (l Logger) Infof(string, ...any) {}
 
-func (l pebbleLogger) Errorf(format string, args ...any) {
-	if suppressed, ok := l.limit.allow(format); ok {
+func (l Logger) Errorf(format string, args ...any) {
+	if suppressed, ok := l.Limit.Allow(format); ok {
 		message, _, _ := strings.Cut(fmt.Sprintf(format, args...), "\n")
-		l.log.Warn("storage engine", "message", message, "suppressed", suppressed)
+		l.Log.Warn("storage engine", "message", message, "suppressed", suppressed)
 	}
 }
 
-func (l pebbleLogger) Fatalf(format string, args ...any) {
-	l.fatal(fmt.Errorf(format, args...))
+func (l Logger) Fatalf(format string, args ...any) {
+	l.Fatal(fmt.Errorf(format, args...))
 }
 
 // Pebble notes its settings in files that it compares with those it is given. They hold
-// nothing else, and all of it is in pebbleOptions, so a damaged one is removed.
+// nothing else, and all of it is in Options, so a damaged one is removed.
 
-func isSettings(name string) bool { return strings.HasPrefix(name, "OPTIONS-") }
+func IsSettings(name string) bool { return strings.HasPrefix(name, "OPTIONS-") }
 
 // dropSettings removes the files of settings in dir that Pebble would refuse. What keeps
 // an older release from opening the store is in other places: see format.go.
@@ -119,11 +121,11 @@ func dropSettings(fsys vfs.FS, dir string, o *pebble.Options) (dropped []string,
 	}
 	o.EnsureDefaults()
 	for _, name := range names {
-		if !isSettings(name) {
+		if !IsSettings(name) {
 			continue
 		}
 		path := fsys.PathJoin(dir, name)
-		content, err := readFile(fsys, path)
+		content, err := ReadFile(fsys, path)
 		if err == nil && o.CheckCompatibility(dir, string(content)) == nil {
 			continue
 		}
@@ -135,9 +137,9 @@ func dropSettings(fsys vfs.FS, dir string, o *pebble.Options) (dropped []string,
 	return dropped, nil
 }
 
-// logLimit keeps what the storage engine reports several times a second from
+// LogLimit keeps what the storage engine reports several times a second from
 // filling a log: a line a subject, and then one in a while.
-type logLimit struct {
+type LogLimit struct {
 	mu       sync.Mutex
 	subjects map[string]*limited // guarded by mu
 }
@@ -152,9 +154,9 @@ const (
 	maxLimitSubjects = 1024
 )
 
-// allow reports whether a line about the subject is due, and how many were left
+// Allow reports whether a line about the subject is due, and how many were left
 // out since the last.
-func (l *logLimit) allow(subject string) (suppressed int, ok bool) {
+func (l *LogLimit) Allow(subject string) (suppressed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()

@@ -1,4 +1,4 @@
-package outbox
+package inspect
 
 import (
 	"errors"
@@ -10,6 +10,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/batchrepr"
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/wal"
+
+	"github.com/watcherd/watcherd/internal/outbox/engine"
+	"github.com/watcherd/watcherd/internal/outbox/layout"
+	"github.com/watcherd/watcherd/internal/outbox/salvage"
 )
 
 // files exports a store that cannot be opened: every table and every
@@ -40,9 +44,9 @@ func (e *exporter) files(i *inspection) error {
 	return nil
 }
 
-func isName(key []byte) bool    { return len(key) > 0 && key[0] == prefixName }
-func isNotName(key []byte) bool { return len(key) > 0 && key[0] != prefixName }
-func isMeta(key []byte) bool    { return len(key) > 0 && key[0] == prefixMeta }
+func isName(key []byte) bool    { return len(key) > 0 && key[0] == layout.PrefixName }
+func isNotName(key []byte) bool { return len(key) > 0 && key[0] != layout.PrefixName }
+func isMeta(key []byte) bool    { return len(key) > 0 && key[0] == layout.PrefixMeta }
 
 // errWrite is an error of the reader's side: it ends the export, while one of
 // the files only ends that file.
@@ -58,9 +62,9 @@ func (e *exporter) unindexed(i *inspection) error {
 		return err
 	}
 	for _, name := range tables {
-		content, err := readFile(i.fs, i.fs.PathJoin(i.dataPath(), name))
+		content, err := engine.ReadFile(i.fs, i.fs.PathJoin(i.dataPath(), name))
 		if err == nil {
-			_, err = findPatches(content, keyRange{upper: []byte{0xff}})
+			_, err = salvage.FindPatches(content, layout.Range{Upper: []byte{0xff}})
 		}
 		if err == nil {
 			continue
@@ -86,7 +90,7 @@ func (i *inspection) tables() ([]string, error) {
 // table exports one table but for its damaged blocks. Where the indexes do not say
 // which these are, every data block that is found is exported.
 func (e *exporter) table(i *inspection, name string, wanted func(key []byte) bool) error {
-	content, err := readFile(i.fs, i.fs.PathJoin(i.dataPath(), name))
+	content, err := engine.ReadFile(i.fs, i.fs.PathJoin(i.dataPath(), name))
 	if err != nil {
 		return e.fileDamage(name, err, wanted)
 	}
@@ -99,27 +103,27 @@ func (e *exporter) table(i *inspection, name string, wanted func(key []byte) boo
 		}
 		return nil
 	}
-	patches, err := findPatches(content, keyRange{upper: []byte{0xff}})
+	patches, err := salvage.FindPatches(content, layout.Range{Upper: []byte{0xff}})
 	if err != nil {
 		if err := e.fileDamage(name, err, wanted); err != nil {
 			return err
 		}
-		return e.fileDamage(name, dataBlocks(content, func(data []byte) error { return blockKeys(data, version) }), wanted)
+		return e.fileDamage(name, salvage.DataBlocks(content, func(data []byte) error { return salvage.BlockKeys(data, version) }), wanted)
 	}
 	for _, p := range patches {
-		copy(content[p.offset:], p.data)
-		if err := e.fileDamage(name+": "+p.lost.String(), errBlock, wanted); err != nil {
+		copy(content[p.Offset:], p.Data)
+		if err := e.fileDamage(name+": "+p.Lost.String(), errBlock, wanted); err != nil {
 			return err
 		}
 	}
-	return e.fileDamage(name, withTableContent(content, func(r *sstable.Reader) error {
+	return e.fileDamage(name, salvage.WithTableContent(content, func(r *sstable.Reader) error {
 		it, err := r.NewIter(sstable.NoTransforms, nil, nil, sstable.AssertNoBlobHandles)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = it.Close() }() // repeats the damage
 		for at := it.First(); at != nil; at = it.Next() {
-			if at.K.Trailer == tombstoneTrailer {
+			if at.K.Trailer == salvage.TombstoneTrailer {
 				continue // of a block that was taken out
 			}
 			value, _, err := at.Value(nil)
@@ -141,7 +145,7 @@ func (e *exporter) fileDamage(name string, err error, wanted func(key []byte) bo
 	if write := (errWrite{}); errors.As(err, &write) {
 		return write.error
 	}
-	if err != nil && wanted([]byte{prefixLog}) { // say it once
+	if err != nil && wanted([]byte{layout.PrefixLog}) { // say it once
 		return e.damage("file "+name, err)
 	}
 	return nil
@@ -167,15 +171,15 @@ func (e *exporter) logs(i *inspection, wanted func(key []byte) bool) error {
 // log exports what is readable of a write-ahead log: what follows damage too.
 func (e *exporter) log(i *inspection, path string, num uint32, wanted func(key []byte) bool) error {
 	name := i.fs.PathBase(path)
-	content, err := readFile(i.fs, path)
+	content, err := engine.ReadFile(i.fs, path)
 	if err != nil {
 		return e.fileDamage(name, err, wanted)
 	}
-	r := logSalvage{content: content, num: num}
+	r := engine.WALReader{Content: content, Num: num}
 	for {
-		batch, damaged := r.next()
+		batch, damaged := r.Next()
 		if damaged {
-			if err := e.fileDamage(fmt.Sprintf("%s before byte %d", name, r.at), errMalformed, wanted); err != nil {
+			if err := e.fileDamage(fmt.Sprintf("%s before byte %d", name, r.At), layout.ErrMalformed, wanted); err != nil {
 				return err
 			}
 		}
@@ -183,7 +187,7 @@ func (e *exporter) log(i *inspection, path string, num uint32, wanted func(key [
 			return nil
 		}
 		if err := e.batch(batch, name, wanted); err != nil {
-			if err := e.fileDamage(fmt.Sprintf("%s at byte %d", name, r.at), err, wanted); err != nil {
+			if err := e.fileDamage(fmt.Sprintf("%s at byte %d", name, r.At), err, wanted); err != nil {
 				return err
 			}
 		}
@@ -192,7 +196,7 @@ func (e *exporter) log(i *inspection, path string, num uint32, wanted func(key [
 
 func (e *exporter) batch(batch []byte, name string, wanted func(key []byte) bool) error {
 	if _, ok := batchrepr.ReadHeader(batch); !ok {
-		return errMalformed
+		return layout.ErrMalformed
 	}
 	version := uint64(batchrepr.ReadSeqNum(batch))
 	for r := batchrepr.Read(batch); ; version++ {
@@ -217,13 +221,13 @@ func (e *exporter) version(kind pebble.InternalKeyKind, key, value []byte, name 
 		}
 		return nil
 	}
-	l := exported{File: name, Version: version}
+	l := Line{File: name, Version: version}
 	switch kind {
 	case pebble.InternalKeyKindSet, pebble.InternalKeyKindSetWithDelete:
 	case pebble.InternalKeyKindDelete, pebble.InternalKeyKindSingleDelete, pebble.InternalKeyKindDeleteSized:
 		l.Deleted, value = true, nil
 	case pebble.InternalKeyKindRangeDelete:
-		return e.out.Encode(exported{
+		return e.out.Encode(Line{
 			Type: "deleted-range", Name: fmt.Sprintf("from %q up to %q", key, value), File: name, Version: version,
 		})
 	default:

@@ -1,4 +1,4 @@
-package outbox
+package layout
 
 import "encoding/binary"
 
@@ -33,110 +33,110 @@ import "encoding/binary"
 // never at the start of a keyspace whose beginning is tombstones
 // (cockroachdb/pebble#3744).
 const (
-	prefixCounter    = 'c'
-	prefixDeadLetter = 'd'
-	prefixFormat     = 'f'
-	prefixMark       = 'k'
-	prefixLog        = 'l'
-	prefixMeta       = 'm'
-	prefixName       = 'n'
-	prefixNote       = 'o'
-	prefixPin        = 'p'
-	prefixQueue      = 'q'
-	prefixRepair     = 'r'
-	prefixState      = 's'
+	PrefixCounter    = 'c'
+	PrefixDeadLetter = 'd'
+	PrefixFormat     = 'f'
+	PrefixMark       = 'k'
+	PrefixLog        = 'l'
+	PrefixMeta       = 'm'
+	PrefixName       = 'n'
+	PrefixNote       = 'o'
+	PrefixPin        = 'p'
+	PrefixQueue      = 'q'
+	PrefixRepair     = 'r'
+	PrefixState      = 's'
 )
 
 // The kinds of counters and names.
 const (
-	kindPosition   = 'p'
-	kindLog        = 'l'
-	kindQueue      = 'q'
-	kindDetached   = 'i'
-	kindDeadLetter = 'd'
-	kindSinkNumber = 'n'
+	KindPosition   = 'p'
+	KindLog        = 'l'
+	KindQueue      = 'q'
+	KindDetached   = 'i'
+	KindDeadLetter = 'd'
+	KindSinkNumber = 'n'
 
-	kindSink      = 's'
-	kindPartition = 'p'
+	KindSink      = 's'
+	KindPartition = 'p'
 )
 
-// layoutVersion is the version of the layout above. Raise it when an older
+// Version is the version of the layout above. Raise it when an older
 // release could no longer read what this one writes.
-const layoutVersion = 2
+const Version = 2
 
 const (
-	logKeyLen   = 1 + 8
-	queueKeyLen = 1 + 4 + 8
+	LogKeyLen   = 1 + 8
+	QueueKeyLen = 1 + 4 + 8
 )
 
 func appendSequenceKey(dst []byte, prefix byte, sequence uint64) []byte {
 	return binary.BigEndian.AppendUint64(append(dst, prefix), sequence)
 }
 
-func appendLogKey(dst []byte, sequence uint64) []byte {
-	return appendSequenceKey(dst, prefixLog, sequence)
+func AppendLogKey(dst []byte, sequence uint64) []byte {
+	return appendSequenceKey(dst, PrefixLog, sequence)
 }
 
-func markKey(sequence uint64) []byte { return appendSequenceKey(nil, prefixMark, sequence) }
+func MarkKey(sequence uint64) []byte { return appendSequenceKey(nil, PrefixMark, sequence) }
 
-// appendSinkKey is for the keyspaces sorted by sink and position: queue
+// AppendSinkKey is for the keyspaces sorted by sink and position: queue
 // entries, dead letters and pins.
-func appendSinkKey(dst []byte, prefix byte, sink uint32, position uint64) []byte {
+func AppendSinkKey(dst []byte, prefix byte, sink uint32, position uint64) []byte {
 	dst = binary.BigEndian.AppendUint32(append(dst, prefix), sink)
 	return binary.BigEndian.AppendUint64(dst, position)
 }
 
-// positionOfKey is the inverse of appendSinkKey and appendSequenceKey for the
+// PositionOfKey is the inverse of AppendSinkKey and appendSequenceKey for the
 // last eight bytes.
-func positionOfKey(key []byte) (uint64, bool) {
-	if len(key) != logKeyLen && len(key) != queueKeyLen {
+func PositionOfKey(key []byte) (uint64, bool) {
+	if len(key) != LogKeyLen && len(key) != QueueKeyLen {
 		return 0, false
 	}
 	return binary.BigEndian.Uint64(key[len(key)-8:]), true
 }
 
-// sinkRange is every key of a sink in a keyspace: [lower, upper).
-func sinkRange(prefix byte, sink uint32) (lower, upper []byte) {
-	return sinkPrefix(prefix, sink), sinkPrefix(prefix, sink+1)
+// SinkRange is every key of a sink in a keyspace: [lower, upper).
+func SinkRange(prefix byte, sink uint32) (lower, upper []byte) {
+	return SinkPrefix(prefix, sink), SinkPrefix(prefix, sink+1)
 }
 
-func sinkPrefix(prefix byte, sink uint32) []byte {
+func SinkPrefix(prefix byte, sink uint32) []byte {
 	return binary.BigEndian.AppendUint32([]byte{prefix}, sink)
 }
 
-func counterKey(kind byte, id uint32) []byte {
-	return binary.BigEndian.AppendUint32([]byte{prefixCounter, kind}, id)
+func CounterKey(kind byte, id uint32) []byte {
+	return binary.BigEndian.AppendUint32([]byte{PrefixCounter, kind}, id)
 }
 
-func nameKey(kind byte, name string) []byte {
-	return append([]byte{prefixName, kind}, name...)
+func NameKey(kind byte, name string) []byte {
+	return append([]byte{PrefixName, kind}, name...)
 }
 
-func metaKey(key string) []byte { return append([]byte{prefixMeta}, key...) }
+func MetaKey(key string) []byte { return append([]byte{PrefixMeta}, key...) }
 
-func noteKey(sink uint32) []byte { return sinkPrefix(prefixNote, sink) }
+func NoteKey(sink uint32) []byte { return SinkPrefix(PrefixNote, sink) }
 
-func formatKey() []byte { return append([]byte{prefixFormat}, "format"...) }
+func FormatKey() []byte { return append([]byte{PrefixFormat}, "format"...) }
 
-func appendStateKey(dst []byte, partition uint32, key string) []byte {
-	dst = binary.BigEndian.AppendUint32(append(dst, prefixState), partition)
+func AppendStateKey(dst []byte, partition uint32, key string) []byte {
+	dst = binary.BigEndian.AppendUint32(append(dst, PrefixState), partition)
 	return append(dst, key...)
 }
 
-// stateRange is every ledger entry of a partition whose key begins with prefix.
-func stateRange(partition uint32, prefix string) (lower, upper []byte) {
-	lower = appendStateKey(nil, partition, prefix)
-	return lower, successor(lower)
+// StateRange is every ledger entry of a partition whose key begins with prefix.
+func StateRange(partition uint32, prefix string) (lower, upper []byte) {
+	lower = AppendStateKey(nil, partition, prefix)
+	return lower, Successor(lower)
 }
 
-// prefixRange is the whole of a keyspace: [lower, upper).
-func prefixRange(prefix byte) (lower, upper []byte) {
+// PrefixRange is the whole of a keyspace: [lower, upper).
+func PrefixRange(prefix byte) (lower, upper []byte) {
 	return []byte{prefix}, []byte{prefix + 1}
 }
 
-// successor is the smallest key greater than every key that begins with prefix.
+// Successor is the smallest key greater than every key that begins with prefix.
 // Keyspace letters are far below 0xff, so there always is one.
-func successor(prefix []byte) []byte {
+func Successor(prefix []byte) []byte {
 	end := append([]byte(nil), prefix...)
 	for i := len(end) - 1; i >= 0; i-- {
 		end[i]++
@@ -147,5 +147,5 @@ func successor(prefix []byte) []byte {
 	return end
 }
 
-// id32 encodes the number of a sink or a partition.
-func id32(id uint32) []byte { return binary.BigEndian.AppendUint32(nil, id) }
+// ID32 encodes the number of a sink or a partition.
+func ID32(id uint32) []byte { return binary.BigEndian.AppendUint32(nil, id) }

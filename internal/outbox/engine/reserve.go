@@ -1,4 +1,4 @@
-package outbox
+package engine
 
 import (
 	"errors"
@@ -40,7 +40,7 @@ func openReserve(fsys vfs.FS, dir string, maxBytes int64) *reserve {
 	if err != nil {
 		return r
 	}
-	part := sizeFor(maxBytes, 64, minReservePart, maxReservePart) // as a table
+	part := SizeFor(maxBytes, 64, minReservePart, maxReservePart) // as a table
 	r.part = min(part, int64(usage.TotalBytes)/16/reserveParts)
 	for i := range r.held {
 		_, err := fsys.Stat(r.path(i))

@@ -1,0 +1,197 @@
+package layout
+
+import (
+	"encoding/binary"
+	"errors"
+	"strings"
+	"time"
+)
+
+var ErrMalformed = errors.New("malformed value")
+
+// A log record's value is its time (Unix nanoseconds), its lane, the size that the
+// payload had when it was appended, by which it counts, and the payload.
+const LogHeaderLen = 20
+
+func PutLogHeader(dst []byte, t time.Time, lane uint64, size uint32) {
+	binary.BigEndian.PutUint64(dst, Nanos(t))
+	binary.BigEndian.PutUint64(dst[8:], lane)
+	binary.BigEndian.PutUint32(dst[16:], size)
+}
+
+type LogRecord struct {
+	Time    time.Time
+	Lane    uint64
+	Size    uint32
+	Payload []byte // part of the value it was parsed from
+}
+
+func ParseLogRecord(value []byte) (LogRecord, error) {
+	if len(value) < LogHeaderLen {
+		return LogRecord{}, ErrMalformed
+	}
+	return LogRecord{
+		Time:    UnixNano(value),
+		Lane:    binary.BigEndian.Uint64(value[8:]),
+		Size:    binary.BigEndian.Uint32(value[16:]),
+		Payload: value[LogHeaderLen:],
+	}, nil
+}
+
+// Nanos is t in Unix nanoseconds, and 0 for the zero time.
+func Nanos(t time.Time) uint64 {
+	if t.IsZero() {
+		return 0
+	}
+	return uint64(t.UnixNano())
+}
+
+func UnixNano(b []byte) time.Time {
+	n := binary.BigEndian.Uint64(b)
+	if n == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, int64(n)).UTC()
+}
+
+// The kinds of queue entries.
+const (
+	EntryNew    = 0 // refers to the log record whose sequence is the position
+	EntryReplay = 1 // refers to an older log record
+	EntryInline = 2 // carries its payload: a retried dead letter, or see detach.go
+)
+
+// Entry is a queue entry:
+//
+//	kind8 flags32 size32 time64 [sequence64 [lane64 payload]]
+//
+// size is the payload's length, so that a queue's bytes can be counted without
+// the log; time is the record's, so that a queue's age can.
+type Entry struct {
+	Kind     byte
+	Flags    uint32
+	Size     uint32
+	Time     time.Time
+	Sequence uint64
+	Lane     uint64 // EntryInline only
+	Payload  []byte // EntryInline only; part of the value it was parsed from
+}
+
+const (
+	entryLen       = 1 + 4 + 4 + 8
+	entryReplayLen = entryLen + 8
+	entryInlineLen = entryReplayLen + 8
+)
+
+func (e *Entry) EncodedLen() int {
+	switch e.Kind {
+	case EntryReplay:
+		return entryReplayLen
+	case EntryInline:
+		return entryInlineLen + len(e.Payload)
+	default:
+		return entryLen
+	}
+}
+
+// Encode fills dst, which has encodedLen bytes.
+func (e *Entry) Encode(dst []byte) {
+	dst[0] = e.Kind
+	binary.BigEndian.PutUint32(dst[1:], e.Flags)
+	binary.BigEndian.PutUint32(dst[5:], e.Size)
+	binary.BigEndian.PutUint64(dst[9:], Nanos(e.Time))
+	if e.Kind == EntryNew {
+		return
+	}
+	binary.BigEndian.PutUint64(dst[entryLen:], e.Sequence)
+	if e.Kind == EntryInline {
+		binary.BigEndian.PutUint64(dst[entryReplayLen:], e.Lane)
+		copy(dst[entryInlineLen:], e.Payload)
+	}
+}
+
+func ParseEntry(position uint64, value []byte) (Entry, error) {
+	if len(value) < entryLen {
+		return Entry{}, ErrMalformed
+	}
+	e := Entry{
+		Kind:     value[0],
+		Flags:    binary.BigEndian.Uint32(value[1:]),
+		Size:     binary.BigEndian.Uint32(value[5:]),
+		Time:     UnixNano(value[9:]),
+		Sequence: position,
+	}
+	if e.Kind == EntryNew {
+		return e, nil
+	}
+	if e.Kind > EntryInline || len(value) < entryReplayLen {
+		return Entry{}, ErrMalformed
+	}
+	e.Sequence = binary.BigEndian.Uint64(value[entryLen:])
+	if e.Kind == EntryInline {
+		if len(value) < entryInlineLen {
+			return Entry{}, ErrMalformed
+		}
+		e.Lane = binary.BigEndian.Uint64(value[entryReplayLen:])
+		e.Payload = value[entryInlineLen:]
+	}
+	return e, nil
+}
+
+// DeadLetter is a dead letter:
+//
+//	sequence64 lane64 time64 flags32 attempts32 first64 last64 reasonlen32 reason payload
+type DeadLetter struct {
+	Sequence uint64
+	Lane     uint64
+	Time     time.Time
+	Flags    uint32
+	Attempts uint32
+	First    time.Time
+	Last     time.Time
+	Reason   string
+	Payload  []byte
+}
+
+const deadLetterHeaderLen = 8*3 + 4*2 + 8*2 + 4
+
+func (d *DeadLetter) Encode() []byte {
+	dst := binary.BigEndian.AppendUint64(nil, d.Sequence)
+	dst = binary.BigEndian.AppendUint64(dst, d.Lane)
+	dst = binary.BigEndian.AppendUint64(dst, Nanos(d.Time))
+	dst = binary.BigEndian.AppendUint32(dst, d.Flags)
+	dst = binary.BigEndian.AppendUint32(dst, d.Attempts)
+	dst = binary.BigEndian.AppendUint64(dst, Nanos(d.First))
+	dst = binary.BigEndian.AppendUint64(dst, Nanos(d.Last))
+	dst = binary.BigEndian.AppendUint32(dst, uint32(len(d.Reason)))
+	dst = append(dst, d.Reason...)
+	return append(dst, d.Payload...)
+}
+
+func ParseDeadLetter(value []byte) (DeadLetter, error) {
+	if len(value) < deadLetterHeaderLen {
+		return DeadLetter{}, ErrMalformed
+	}
+	d := DeadLetter{
+		Sequence: binary.BigEndian.Uint64(value),
+		Lane:     binary.BigEndian.Uint64(value[8:]),
+		Time:     UnixNano(value[16:]),
+		Flags:    binary.BigEndian.Uint32(value[24:]),
+		Attempts: binary.BigEndian.Uint32(value[28:]),
+		First:    UnixNano(value[32:]),
+		Last:     UnixNano(value[40:]),
+	}
+	n := int(binary.BigEndian.Uint32(value[48:]))
+	rest := value[deadLetterHeaderLen:]
+	if n > len(rest) {
+		return DeadLetter{}, ErrMalformed
+	}
+	d.Reason, d.Payload = string(rest[:n]), rest[n:]
+	return d, nil
+}
+
+// ReasonClass returns the reason of a dead letter without its text.
+func ReasonClass(reason string) string {
+	class, _, _ := strings.Cut(reason, ":")
+	return class
+}
