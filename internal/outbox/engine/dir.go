@@ -23,6 +23,7 @@ const (
 	dataDir   = "db"
 )
 
+// The errors of a directory that belongs to another process.
 var (
 	ErrLocked = errors.New("the store is in use by another process")
 	ErrStolen = errors.New("another process took over the store")
@@ -169,8 +170,7 @@ func (d *Dir) Close() error { return d.lock.Close() }
 // DataPath returns the directory of Pebble's files in that of a store.
 func DataPath(fsys vfs.FS, dir string) string { return fsys.PathJoin(dir, dataDir) }
 
-// LockDir takes the lock that keeps other processes out, for as long as the
-// process lives or until the closer is closed.
+// LockDir locks a directory until the closer is closed or the process ends.
 func LockDir(fsys vfs.FS, dir string) (io.Closer, error) {
 	lock, err := fsys.Lock(fsys.PathJoin(dir, lockFile))
 	if err == nil {
@@ -184,8 +184,8 @@ func LockDir(fsys vfs.FS, dir string) (io.Closer, error) {
 	return nil, fmt.Errorf("%s: %w (%w)", dir, ErrLocked, err)
 }
 
-// owner is the random token in the directory that says which process opened it
-// last. It matters where locks do not work.
+// owner is the random token of the process that opened the directory last. It
+// protects a store where locks do not work.
 type owner struct {
 	fs    vfs.FS
 	path  string
@@ -223,8 +223,7 @@ func (o *owner) check() error {
 	return nil
 }
 
-// replaceFile writes a file so that after a crash it has either the old or the
-// new content.
+// replaceFile replaces the contents of a file atomically and durably.
 func replaceFile(fsys vfs.FS, dir, path string, content []byte) error {
 	tmp := path + ".tmp"
 	f, err := fsys.Create(tmp, vfs.WriteCategoryUnspecified)
@@ -251,6 +250,7 @@ func syncDir(fsys vfs.FS, dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
+// ReadFile reads a whole file.
 func ReadFile(fsys vfs.FS, path string) ([]byte, error) {
 	f, err := fsys.Open(path)
 	if err != nil {
@@ -308,7 +308,7 @@ func (d *Dir) FullError(err error) error {
 	return fmt.Errorf("the disk of %s is full: %d bytes are free, opening the store needs about %d: %w", d.path, free, d.openingNeeds(), err)
 }
 
-// openingNeeds is about how much room it takes to open the store: the write-ahead
+// openingNeeds estimates the room that opening the store takes: the write-ahead
 // logs become tables, and new files are begun.
 func (d *Dir) openingNeeds() int64 {
 	need := int64(4 << 20)

@@ -12,30 +12,29 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// fence stands between Pebble and the filesystem so that a failed store stops
-// touching its directory at once, as if the process had died there.
+// fence is the filesystem that Pebble sees. A failed store stops touching its
+// directory at once, as if the process had died.
 //
 // Pebble answers a failed WAL or MANIFEST write with Logger.Fatalf or a panic
 // and expects the process to be gone: what it would do afterwards is undefined
 // (it may remove a table that a MANIFEST record, perhaps on disk after all,
-// names). So the fence sees such an error first, reports it, and from then on
-// pretends: writes to the directory go nowhere and succeed, new files are made
-// in memory, and Pebble unwinds in peace while every caller of the Store gets
-// ErrFailed. Memory is bounded: what is flushed was in memory before, and
+// names). So the fence reports such an error first. From then on writes to the
+// directory succeed without effect and new files are made in memory, while every
+// caller of the store gets its failure. Memory is bounded: what is flushed was in memory before, and
 // compactions are held.
 //
-// Errors while writing a table are given to Pebble: flushes and compactions are
-// tried again, and nothing committed depends on them.
+// Errors of writing a table are returned to Pebble: flushes and compactions are
+// retried, and nothing committed depends on them.
 type fence struct {
 	vfs.FS
 
-	// failed is called with a fatal error.
+	// failed takes a fatal error.
 	failed func(error)
-	// down reports whether the store has failed. A caller of the store has to see
-	// the failure as soon as one write is pretended: there is one state for both.
+	// down reports whether the store has failed. It is the state that callers of the
+	// store see, so no caller gets a result of a write without effect.
 	down func() bool
-	// owned reports whether the directory is still ours; asked before a file
-	// is created, renamed or removed.
+	// owned returns an error if another process has taken the directory. It is
+	// called before a file is created, renamed or removed.
 	owned func() error
 	// reserve is room to use when the disk is full; nil if there is none.
 	reserve *reserve
@@ -73,17 +72,17 @@ func newFence(fs vfs.FS, failed func(error), down func() bool, owned func() erro
 	}
 }
 
-// release lets go what a failed store holds.
+// release ends every wait of a failed store.
 func (f *fence) release() { f.once.Do(func() { close(f.released) }) }
 
-// vital reports whether Pebble cannot go on after an error with this file:
-// everything but tables, blobs and temporary files.
+// vital reports whether Pebble depends on the named file: every file but tables,
+// blobs and temporary files.
 func vital(name string) bool {
 	return !strings.HasSuffix(name, ".sst") && !strings.HasSuffix(name, ".blob") && !strings.HasSuffix(name, ".dbtmp")
 }
 
-// check turns the outcome of an operation on the named file into what Pebble
-// is told.
+// check reports a fatal error of the named file, and returns the error that Pebble
+// gets.
 func (f *fence) check(name string, err error) error {
 	if err == nil || !vital(name) {
 		return err
@@ -92,7 +91,7 @@ func (f *fence) check(name string, err error) error {
 	return nil
 }
 
-// fatal ends the store. One that is being opened waits for nothing more.
+// fatal fails the store, and ends every wait of one that is being opened.
 func (f *fence) fatal(err error) {
 	f.failed(err)
 	f.mu.Lock()
@@ -103,10 +102,10 @@ func (f *fence) fatal(err error) {
 	}
 }
 
-// tableFull is told when there was no room for the table of a flush. The first time, the next
-// table gets a part of the reserve; if that is too small, it gets all of it.
-// Pebble would try for ever, and Open wait for that, so a store that is being opened
-// fails when nothing is left.
+// tableFull handles a flush without room for its table. After the first such error,
+// the next table gets a part of the reserve; after a second, the whole reserve is
+// freed. Pebble retries forever and Open waits for it, so a store that is being opened
+// fails when the reserve is empty.
 func (f *fence) tableFull(err error) {
 	f.mu.Lock()
 	again, opening := f.full, f.opening
@@ -125,8 +124,8 @@ func (f *fence) tableFull(err error) {
 	}
 }
 
-// noRoom looks at an error of the named file. What a compaction cannot write is tried
-// again when there is room: flushes come first.
+// noRoom handles a full disk on a write of the named file. Compactions wait for room,
+// so that flushes come first.
 func (f *fence) noRoom(name string, compaction bool, err error) {
 	switch {
 	case vital(name) || !errors.Is(err, syscall.ENOSPC):
@@ -146,7 +145,7 @@ func (f *fence) opened() {
 	f.mu.Unlock()
 }
 
-// roomy is told when the disk has room again.
+// roomy ends the use of the reserve: the disk has room again.
 func (f *fence) roomy() {
 	f.mu.Lock()
 	f.full = false
@@ -179,8 +178,8 @@ func (f *fence) create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	return file, err
 }
 
-// roomyTable is a table with a part of the reserve behind its end, which it gives back: a
-// flush may write many that are small.
+// roomyTable is a table in a part of the reserve. Close frees the rest of that part: a
+// flush may write many small tables.
 type roomyTable struct {
 	vfs.File
 	name string
@@ -193,8 +192,8 @@ func (t roomyTable) Close() error {
 	return t.File.Close()
 }
 
-// mayTouch reports whether an operation that changes the directory may go
-// ahead; if not, it is to succeed without effect.
+// mayTouch reports whether an operation may change the directory. If not, it succeeds
+// without effect.
 func (f *fence) mayTouch() bool {
 	if f.down() {
 		return false
@@ -225,7 +224,7 @@ func (f *fence) waitForSpace(name string) {
 	}
 }
 
-// errFenced is what a compaction gets when the failed store is being closed.
+// errFenced is the error of a compaction while a failed store is closed.
 var errFenced = errors.New("the store failed")
 
 // imagine makes a file in memory.
@@ -246,10 +245,10 @@ func (f *fence) imagine(name string, c vfs.DiskWriteCategory) (vfs.File, error) 
 	return file, err
 }
 
-// compactionCategory is how Pebble marks the tables a compaction writes.
+// compactionCategory is the category of tables that a compaction writes.
 const compactionCategory = "pebble-compaction"
 
-// at is where the named file is to be read.
+// at returns the filesystem that has the named file.
 func (f *fence) at(name string) vfs.FS {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -333,8 +332,7 @@ func (f *fence) Rename(oldname, newname string) error {
 	return f.check(newname, f.FS.Rename(oldname, newname))
 }
 
-// Remove gives its error to Pebble, which logs it: a file too many harms
-// nobody.
+// Remove returns its error to Pebble, which logs it: a file that stays is harmless.
 func (f *fence) Remove(name string) error {
 	if !f.mayTouch() {
 		return nil
@@ -381,7 +379,7 @@ type fencedFile struct {
 	compaction bool // a table that a compaction writes
 }
 
-// done is what Pebble is told of the outcome of an operation.
+// done returns the error of an operation that Pebble gets.
 func (w *fencedFile) done(err error) error {
 	if err != nil {
 		w.fence.noRoom(w.name, w.compaction, err)
@@ -389,8 +387,8 @@ func (w *fencedFile) done(err error) error {
 	return w.fence.check(w.name, err)
 }
 
-// cut reports whether the file may no longer be written, and what Pebble is told:
-// that a write of a table failed, that any other succeeded.
+// cut reports whether the file may no longer be written, with the error that Pebble
+// gets: a table fails, any other file succeeds without effect.
 func (w *fencedFile) cut() (bool, error) {
 	if !w.fence.down() {
 		return false, nil
@@ -406,7 +404,7 @@ func (w *fencedFile) Write(p []byte) (int, error) {
 		return len(p), err
 	}
 	n, err := w.File.Write(p)
-	// Nothing of what was refused is in the file, so the rest may be tried again.
+	// The rejected rest is not in the file, so it may be written again.
 	for errors.Is(err, syscall.ENOSPC) && vital(w.name) && w.fence.reserve.drop(true) {
 		var more int
 		more, err = w.File.Write(p[n:])
@@ -451,8 +449,7 @@ func (w *fencedFile) SyncTo(length int64) (bool, error) {
 	return full, w.done(err)
 }
 
-// Preallocate only makes later writes faster; the write itself tells whether
-// there is room.
+// Preallocate only makes later writes faster; a write reports a full disk itself.
 func (w *fencedFile) Preallocate(offset, length int64) error {
 	if cut, err := w.cut(); cut {
 		return err

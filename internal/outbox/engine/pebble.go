@@ -21,8 +21,10 @@ import (
 // damage, and checks the footers of tables.
 const pebbleFormat = pebble.FormatTableFormatV6
 
+// MemTables is the number of memtables after which writes stop; see Options.
+const MemTables = 4
+
 const (
-	MemTables       = 4 // and one more is the number of write-ahead logs that are kept to be written over
 	memTableSize    = 8 << 20
 	minMemTableSize = 256 << 10
 	tableSize       = 8 << 20
@@ -70,10 +72,12 @@ func Options(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListener, ma
 	return o
 }
 
-// Level0StopWrites is how many tables may lie above each other in level 0.
+// Level0StopWrites returns the number of overlapping tables in level 0 at which
+// writes stop.
 func Level0StopWrites(maxBytes int64) int { return int(SizeFor(maxBytes, 32<<20, 12, 24)) }
 
-// SizeFor is a part of the budget, within bounds; the upper one without a budget.
+// SizeFor returns a part of the budget, within bounds; the upper bound without a
+// budget.
 //
 // A small budget gets small parts, for what the engine rewrites exists twice for as
 // long as that takes: a flush the memtable, whose write-ahead log is as large and is
@@ -86,16 +90,18 @@ func SizeFor(maxBytes, part, least, most int64) int64 {
 	return min(max(maxBytes/part, least), most)
 }
 
-// Logger hands Pebble's words on. Pebble calls Fatalf where it expects the
-// process to end; here the store ends instead.
+// Logger forwards Pebble's messages. Pebble calls Fatalf where it expects the process
+// to exit; the store fails instead.
 type Logger struct {
 	Log   *slog.Logger
 	Limit *LogLimit
-	Fatal func(error)
+	Fatal func(error) // fails the store
 }
 
+// Infof implements pebble.Logger. It drops the message.
 func (l Logger) Infof(string, ...any) {}
 
+// Errorf implements pebble.Logger.
 func (l Logger) Errorf(format string, args ...any) {
 	if suppressed, ok := l.Limit.Allow(format); ok {
 		message, _, _ := strings.Cut(fmt.Sprintf(format, args...), "\n")
@@ -103,17 +109,17 @@ func (l Logger) Errorf(format string, args ...any) {
 	}
 }
 
+// Fatalf implements pebble.Logger.
 func (l Logger) Fatalf(format string, args ...any) {
 	l.Fatal(fmt.Errorf(format, args...))
 }
 
-// Pebble notes its settings in files that it compares with those it is given. They hold
-// nothing else, and all of it is in Options, so a damaged one is removed.
-
+// IsSettings reports whether the named file has Pebble's settings. Pebble compares them
+// with the Options that it gets, which contain all of them.
 func IsSettings(name string) bool { return strings.HasPrefix(name, "OPTIONS-") }
 
-// dropSettings removes the files of settings in dir that Pebble would refuse. What keeps
-// an older release from opening the store is in other places: see format.go.
+// dropSettings removes the files of settings in dir that Pebble would reject: they are
+// damaged. An older release is kept out by the layout's version and by pebbleFormat.
 func dropSettings(fsys vfs.FS, dir string, o *pebble.Options) (dropped []string, err error) {
 	names, err := fsys.List(dir)
 	if err != nil {
@@ -137,8 +143,7 @@ func dropSettings(fsys vfs.FS, dir string, o *pebble.Options) (dropped []string,
 	return dropped, nil
 }
 
-// LogLimit keeps what the storage engine reports several times a second from
-// filling a log: a line a subject, and then one in a while.
+// LogLimit limits repeated messages to one line a subject and minute.
 type LogLimit struct {
 	mu       sync.Mutex
 	subjects map[string]*limited // guarded by mu
@@ -154,8 +159,8 @@ const (
 	maxLimitSubjects = 1024
 )
 
-// Allow reports whether a line about the subject is due, and how many were left
-// out since the last.
+// Allow reports whether a line about the subject is due, and the number of lines that
+// were suppressed since the last.
 func (l *LogLimit) Allow(subject string) (suppressed int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,13 +10,13 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// reserve is room on the disk that the store keeps for itself: when others have
-// filled the disk, acknowledged entries still have to be written and turned into
-// free space, or nothing would ever get better. It is a few allocated files. A new
-// table or log takes one over under its own name, so that nobody else gets the room.
+// reserve is room on the disk that is allocated as a few files. When other programs
+// have filled the disk, acknowledgements still have to be written before entries
+// become free space. A new table or log takes a file over under its own name, so that
+// no other program gets the room.
 //
-// There is none where the filesystem cannot allocate, or does not know its free
-// space.
+// There is no reserve on a filesystem that cannot allocate, or does not report its
+// free space.
 type reserve struct {
 	fs  vfs.FS
 	dir string
@@ -33,7 +33,7 @@ const (
 	maxReservePart = 8 << 20
 )
 
-// openReserve finds the files that are there. It makes none.
+// openReserve finds the existing files. It makes none.
 func openReserve(fsys vfs.FS, dir string, maxBytes int64) *reserve {
 	r := &reserve{fs: fsys, dir: dir}
 	usage, err := fsys.GetDiskUsage(dir)
@@ -53,7 +53,7 @@ func (r *reserve) path(i int) string {
 	return r.fs.PathJoin(r.dir, fmt.Sprintf("RESERVE-%d", i))
 }
 
-// missing is how many bytes the reserve lacks.
+// missing returns the bytes that the reserve lacks.
 func (r *reserve) missing() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,7 +70,7 @@ func (r *reserve) missingLocked() int64 {
 	return n * r.part
 }
 
-// fill makes the files that are missing, if the disk has the room and some more. A
+// fill makes the missing files if the disk has the room for one more than these. A
 // filesystem that cannot allocate gets no reserve.
 func (r *reserve) fill(free int64) error {
 	r.mu.Lock()
@@ -94,9 +94,8 @@ func (r *reserve) fill(free int64) error {
 	return nil
 }
 
-// firm allocates the files that are there again, which costs nothing where they have
-// their room: those of a copied directory have none, as those that a kill left
-// behind. A file that gets no room is removed.
+// firm allocates the existing files again. Those of a copied directory, and those
+// that a killed process left, have no room. A file that gets no room is removed.
 func (r *reserve) firm() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,8 +130,8 @@ func ignoreAbsent(err error) error {
 	return err
 }
 
-// pop gives up one file, the path of which it returns. The last ones are only for
-// what the store cannot go on without.
+// pop takes one file out of the reserve and returns its path. The last files are
+// only for those that Pebble depends on.
 func (r *reserve) pop(vital bool) (path string, ok bool) {
 	if r == nil {
 		return "", false
@@ -152,7 +151,7 @@ func (r *reserve) pop(vital bool) (path string, ok bool) {
 	return "", false
 }
 
-// drop removes one file; false if there is none.
+// drop removes one file, and reports whether there was one.
 func (r *reserve) drop(vital bool) bool {
 	path, ok := r.pop(vital)
 	return ok && r.fs.Remove(path) == nil

@@ -17,11 +17,11 @@ import (
 	"github.com/watcherd/watcherd/internal/outbox/layout"
 )
 
-// VerifyLogs refuses a MANIFEST or a write-ahead log that is damaged before its
-// end. Pebble takes the first record it cannot read for the torn end of an
-// interrupted write and goes on from there, for a MANIFEST always, for a
-// write-ahead log if the damage is in its last block: with an old list of
-// tables, removing those it does not list, or without the commits that follow.
+// VerifyLogs fails on a MANIFEST or a write-ahead log that is damaged before its
+// end. Pebble takes the first unreadable record for the torn end of an interrupted
+// write, in a MANIFEST always, in a write-ahead log if the damage is in its last
+// block. It then continues with an old list of tables and removes the others, or
+// without the commits that follow.
 func VerifyLogs(fsys vfs.FS, dir string) error {
 	name, err := atomicfs.ReadMarker(fsys, dir, "manifest")
 	if err != nil || name == "" {
@@ -47,7 +47,7 @@ func VerifyLogs(fsys vfs.FS, dir string) error {
 }
 
 // verifyLog reads the records of a file. If they end before the file does, proof
-// decides whether what follows shows that there was more.
+// decides whether the rest of the file proves that there were more records.
 func verifyLog(fsys vfs.FS, path string, num wal.NumWAL, proof func(content []byte, end int64) bool) error {
 	end, torn, err := validEnd(fsys, path, num)
 	if err != nil || torn == nil {
@@ -63,8 +63,8 @@ func verifyLog(fsys vfs.FS, path string, num wal.NumWAL, proof func(content []by
 	return nil
 }
 
-// validEnd is how far a file consists of valid records, and why no further; nil
-// if up to a proper end.
+// validEnd returns the end of the valid records of a file, and the error of the next
+// record; nil at the end of the file.
 func validEnd(fsys vfs.FS, path string, num wal.NumWAL) (end int64, torn, err error) {
 	f, err := fsys.Open(path)
 	if err != nil {
@@ -160,11 +160,11 @@ func withNum[N ~uint64](f func(io.Reader, N) *record.Reader, r io.Reader, num wa
 	return f(r, N(num))
 }
 
-// WALReader reads the records of a write-ahead log, also behind damage.
+// WALReader reads the records of a write-ahead log, and continues after damage.
 type WALReader struct {
-	Content []byte
-	Num     uint32
-	At      int
+	Content []byte // of the file
+	Num     uint32 // the log's number
+	At      int    // the position in Content
 }
 
 // Next returns the next whole record, nil if there is none, and whether something
@@ -196,8 +196,8 @@ func (r *WALReader) Next() (record []byte, damaged bool) {
 	}
 }
 
-// chunk returns the kind and the payload of the next chunk that is valid, 0 if there
-// is none, and whether anything was in the way.
+// chunk returns the kind and the payload of the next valid chunk, 0 at the end, and
+// whether it skipped invalid bytes.
 func (r *WALReader) chunk() (kind byte, payload []byte, skipped bool) {
 	for r.At+syncChunkHeader < len(r.Content) {
 		if left := recordBlock - r.At%recordBlock; left < syncChunkHeader {

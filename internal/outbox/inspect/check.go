@@ -15,7 +15,7 @@ import (
 	"github.com/watcherd/watcherd/internal/outbox/salvage"
 )
 
-// Report is what Check found.
+// Report is the result of a Check.
 type Report struct {
 	// Layout is the version of the store's layout; 0 if it cannot be read.
 	Layout uint32
@@ -32,8 +32,7 @@ type Report struct {
 	// Files is the number of table files, Damaged those that fail a checksum.
 	Files   int
 	Damaged []FileDamage
-	// Problems are everything that is not as it should be, in words. A store
-	// without any is fine.
+	// Problems describe every inconsistency. A healthy store has none.
 	Problems []string
 }
 
@@ -58,18 +57,19 @@ type FileDamage struct {
 	Err  string
 }
 
-// OK reports whether nothing was found wrong.
+// OK reports whether there are no problems.
 func (r *Report) OK() bool { return len(r.Problems) == 0 }
 
 func (r *Report) problem(format string, args ...any) {
 	r.Problems = append(r.Problems, fmt.Sprintf(format, args...))
 }
 
-// Check reads the whole store in dir and compares what belongs together. It
-// changes nothing, and needs the daemon to be stopped (ErrLocked). The error is
-// about Check itself; what is wrong with the store is in the Report.
+// Check reads the whole store in dir and compares its counters with its contents. It
+// changes nothing. The daemon must be stopped ([engine.ErrLocked]). The error is about
+// reading the directory; damage to the store is in the Report.
 func Check(dir string) (Report, error) { return CheckFS(vfs.Default, dir) }
 
+// CheckFS is [Check] of a store on another filesystem.
 func CheckFS(fsys vfs.FS, dir string) (r Report, err error) {
 	i, err := open(fsys, dir)
 	if err != nil {
@@ -146,7 +146,7 @@ func (c *checker) run() {
 	c.compare()
 }
 
-// scan walks one keyspace; what cannot be read or parsed is a problem.
+// scan reads one keyspace; an unreadable or malformed value is a problem.
 func (c *checker) scan(prefix byte, f func(key, value []byte) error) {
 	lower, upper := layout.PrefixRange(prefix)
 	err := salvage.Scan(c.db, lower, upper, func(key, value []byte) error {
@@ -288,7 +288,7 @@ func (c *checker) states() {
 	slices.SortFunc(c.report.Partitions, func(a, b PartitionReport) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// compare holds the counters against what was counted.
+// compare compares the stored counters with those found.
 func (c *checker) compare() {
 	if high := c.counters[string(layout.CounterKey(layout.KindPosition, 0))].High; high < c.highest {
 		c.report.problem("position %d is in use, but the counter stands at %d", c.highest, high)

@@ -49,20 +49,19 @@ type Line struct {
 
 // Export writes everything that can be read from the store in dir to w, as JSON
 // lines: log records, queue entries, dead letters, ledger entries, metadata and
-// notes, payloads and values as base64. It changes nothing, and needs the
-// daemon to be stopped (ErrLocked). Damaged places become lines of the type
-// damage; the error is about reading the directory or writing to w.
+// notes, payloads and values as base64. It changes nothing. The daemon must be
+// stopped ([engine.ErrLocked]). Damage becomes lines of the type damage; the error is about reading the directory or writing to w.
 //
 // A store that cannot be opened is read file by file, and so is a table without its
 // index. Lines then carry the file and a version: of lines about the same thing the highest version counts, and
-// deleted says that it was removed.
+// deleted means that it was removed.
 //
-// veil, unless it is nil, decides what is shown of payloads.
+// veil, unless it is nil, decides which payloads are shown.
 func Export(dir string, w io.Writer, veil Veil) error {
 	return ExportFS(vfs.Default, dir, w, veil)
 }
 
-// A Veil decides what an [Export] shows. It is called by one goroutine.
+// A Veil decides which payloads an [Export] shows. It is called by one goroutine.
 type Veil interface {
 	// Learn is called with each metadata value first, in no order, and again with a
 	// newer one; the value is valid during the call. What is damaged is missing.
@@ -80,7 +79,7 @@ type Shown struct {
 	Payload   []byte
 }
 
-// ShownKind says what a payload is of.
+// ShownKind is the kind of a payload.
 type ShownKind uint8
 
 // The kinds.
@@ -90,6 +89,7 @@ const (
 	ShownMeta
 )
 
+// ExportFS is [Export] of a store on another filesystem.
 func ExportFS(fsys vfs.FS, dir string, w io.Writer, veil Veil) (err error) {
 	i, err := open(fsys, dir)
 	if err != nil {

@@ -48,14 +48,14 @@ func isName(key []byte) bool    { return len(key) > 0 && key[0] == layout.Prefix
 func isNotName(key []byte) bool { return len(key) > 0 && key[0] != layout.PrefixName }
 func isMeta(key []byte) bool    { return len(key) > 0 && key[0] == layout.PrefixMeta }
 
-// errWrite is an error of the reader's side: it ends the export, while one of
-// the files only ends that file.
+// errWrite is an error of writing, which ends the export. An error of reading ends
+// only one file.
 type errWrite struct{ error }
 
 func (e errWrite) Unwrap() error { return e.error }
 
-// unindexed exports, by itself, each table of which the indexes are damaged: a store
-// that can be opened shows nothing of it.
+// unindexed exports each table with damaged indexes by itself: the open database
+// cannot read it.
 func (e *exporter) unindexed(i *inspection) error {
 	tables, err := i.tables()
 	if err != nil {
@@ -87,8 +87,8 @@ func (i *inspection) tables() ([]string, error) {
 	return names, nil
 }
 
-// table exports one table but for its damaged blocks. Where the indexes do not say
-// which these are, every data block that is found is exported.
+// table exports one table without its damaged blocks. If the indexes are damaged, it
+// exports every data block that it finds.
 func (e *exporter) table(i *inspection, name string, wanted func(key []byte) bool) error {
 	content, err := engine.ReadFile(i.fs, i.fs.PathJoin(i.dataPath(), name))
 	if err != nil {

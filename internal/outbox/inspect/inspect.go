@@ -15,14 +15,14 @@ import (
 	"github.com/watcherd/watcherd/internal/outbox/engine"
 )
 
-// inspection is a store directory opened for reading only, healthy or not. It
-// holds the directory's lock, so it excludes a running daemon.
+// inspection is a store directory opened for reading only, damaged or not. It holds
+// the directory's lock, which excludes a running daemon.
 type inspection struct {
 	fs   vfs.FS
 	dir  string
 	lock io.Closer // nil on a read-only filesystem
 	db   *pebble.DB
-	// openErr says why db is nil.
+	// openErr is the reason why db is nil.
 	openErr error
 }
 
@@ -60,9 +60,8 @@ func (i *inspection) close() error {
 	return errors.Join(errs...)
 }
 
-// unlockedFS leaves out Pebble's own lock, which it takes even for reading, so
-// that a store on a read-only filesystem can be inspected, and the files of its
-// settings (see settings.go).
+// unlockedFS has no lock for Pebble, which would need to write even for reading,
+// and none of the files of its settings (see engine.IsSettings).
 type unlockedFS struct{ vfs.FS }
 
 func (u unlockedFS) List(dir string) ([]string, error) {

@@ -9,8 +9,8 @@ import (
 )
 
 // Counter is a running total that is kept exact without reading it back: each
-// batch merges the difference it makes, in the same atomic write. count and
-// bytes add up; high only rises. Opening a store reads a handful of counters
+// batch merges its difference in the same atomic write. Count and Bytes add up;
+// High only rises. Opening a store reads a handful of counters
 // instead of scanning queues.
 type Counter struct {
 	Count int64
@@ -18,18 +18,21 @@ type Counter struct {
 	High  uint64
 }
 
+// CounterLen is the length of an encoded counter.
 const CounterLen = 24
 
 // mergerName is stored by Pebble in the directory; a store cannot be opened
 // with a merger of another name.
 const mergerName = "watcherd.outbox.counter"
 
+// Append appends the encoded counter.
 func (c Counter) Append(dst []byte) []byte {
 	dst = binary.BigEndian.AppendUint64(dst, uint64(c.Count))
 	dst = binary.BigEndian.AppendUint64(dst, uint64(c.Bytes))
 	return binary.BigEndian.AppendUint64(dst, c.High)
 }
 
+// ParseCounter decodes a counter.
 func ParseCounter(value []byte) (Counter, error) {
 	if len(value) != CounterLen {
 		return Counter{}, fmt.Errorf("counter of %d bytes", len(value))
@@ -41,13 +44,15 @@ func ParseCounter(value []byte) (Counter, error) {
 	}, nil
 }
 
+// Plus returns the sum of two counters, with the higher High.
 func (c Counter) Plus(d Counter) Counter {
 	return Counter{Count: c.Count + d.Count, Bytes: c.Bytes + d.Bytes, High: max(c.High, d.High)}
 }
 
-// Negative takes count and bytes away.
+// Negative returns what Plus subtracts Count and Bytes with.
 func (c Counter) Negative() Counter { return Counter{Count: -c.Count, Bytes: -c.Bytes} }
 
+// NewMerger makes Pebble add the merged counters of a key.
 func NewMerger() *pebble.Merger {
 	return &pebble.Merger{
 		Name: mergerName,

@@ -6,7 +6,7 @@ import "encoding/binary"
 // width, so that byte order is number order. The first byte names the keyspace;
 // the keyspaces are listed here in the order in which they lie on disk.
 //
-//	c kind id32            counter{count, bytes, high}, kept by merging (counter.go)
+//	c kind id32            counter{count, bytes, high}, kept by merging (see Counter)
 //	                         kind p (id 0): high = highest position handed out
 //	                         kind l (id 0): count, bytes of the log; high = lowest sequence kept
 //	                         kind q (id sink): count, bytes of a queue; high = its head
@@ -22,7 +22,7 @@ import "encoding/binary"
 //	n kind name            id32 of a ledger partition (kind p) or a sink (kind s), of a sink its membership, too
 //	o sink32               note of a sink
 //	p sink32 position64    pin: entries of a replay that refer to old records
-//	q sink32 position64    queue entry (values.go)
+//	q sink32 position64    queue entry (see Entry)
 //	r                      ranges of keys lost by a repair in progress (repair.go)
 //	s partition32 key      ledger entry
 //
@@ -64,6 +64,7 @@ const (
 // release could no longer read what this one writes.
 const Version = 2
 
+// The lengths of keys with a sequence, and with a sink and a position.
 const (
 	LogKeyLen   = 1 + 8
 	QueueKeyLen = 1 + 4 + 8
@@ -73,21 +74,22 @@ func appendSequenceKey(dst []byte, prefix byte, sequence uint64) []byte {
 	return binary.BigEndian.AppendUint64(append(dst, prefix), sequence)
 }
 
+// AppendLogKey appends the key of a log record.
 func AppendLogKey(dst []byte, sequence uint64) []byte {
 	return appendSequenceKey(dst, PrefixLog, sequence)
 }
 
+// MarkKey returns the key of a mark.
 func MarkKey(sequence uint64) []byte { return appendSequenceKey(nil, PrefixMark, sequence) }
 
-// AppendSinkKey is for the keyspaces sorted by sink and position: queue
-// entries, dead letters and pins.
+// AppendSinkKey appends a key of a keyspace that is sorted by sink and position:
+// queue entries, dead letters and pins.
 func AppendSinkKey(dst []byte, prefix byte, sink uint32, position uint64) []byte {
 	dst = binary.BigEndian.AppendUint32(append(dst, prefix), sink)
 	return binary.BigEndian.AppendUint64(dst, position)
 }
 
-// PositionOfKey is the inverse of AppendSinkKey and appendSequenceKey for the
-// last eight bytes.
+// PositionOfKey returns the position or sequence at the end of a key.
 func PositionOfKey(key []byte) (uint64, bool) {
 	if len(key) != LogKeyLen && len(key) != QueueKeyLen {
 		return 0, false
@@ -95,46 +97,53 @@ func PositionOfKey(key []byte) (uint64, bool) {
 	return binary.BigEndian.Uint64(key[len(key)-8:]), true
 }
 
-// SinkRange is every key of a sink in a keyspace: [lower, upper).
+// SinkRange returns the bounds of every key of a sink in a keyspace: [lower, upper).
 func SinkRange(prefix byte, sink uint32) (lower, upper []byte) {
 	return SinkPrefix(prefix, sink), SinkPrefix(prefix, sink+1)
 }
 
+// SinkPrefix returns what all keys of a sink in a keyspace begin with.
 func SinkPrefix(prefix byte, sink uint32) []byte {
 	return binary.BigEndian.AppendUint32([]byte{prefix}, sink)
 }
 
+// CounterKey returns the key of a counter.
 func CounterKey(kind byte, id uint32) []byte {
 	return binary.BigEndian.AppendUint32([]byte{PrefixCounter, kind}, id)
 }
 
+// NameKey returns the key of the name of a partition or a sink.
 func NameKey(kind byte, name string) []byte {
 	return append([]byte{PrefixName, kind}, name...)
 }
 
+// MetaKey returns the key of a metadata value.
 func MetaKey(key string) []byte { return append([]byte{PrefixMeta}, key...) }
 
+// NoteKey returns the key of a sink's note.
 func NoteKey(sink uint32) []byte { return SinkPrefix(PrefixNote, sink) }
 
+// FormatKey returns the key of the layout's version.
 func FormatKey() []byte { return append([]byte{PrefixFormat}, "format"...) }
 
+// AppendStateKey appends the key of a ledger entry.
 func AppendStateKey(dst []byte, partition uint32, key string) []byte {
 	dst = binary.BigEndian.AppendUint32(append(dst, PrefixState), partition)
 	return append(dst, key...)
 }
 
-// StateRange is every ledger entry of a partition whose key begins with prefix.
+// StateRange returns the bounds of every ledger entry of a partition whose key begins with prefix.
 func StateRange(partition uint32, prefix string) (lower, upper []byte) {
 	lower = AppendStateKey(nil, partition, prefix)
 	return lower, Successor(lower)
 }
 
-// PrefixRange is the whole of a keyspace: [lower, upper).
+// PrefixRange returns the bounds of a keyspace: [lower, upper).
 func PrefixRange(prefix byte) (lower, upper []byte) {
 	return []byte{prefix}, []byte{prefix + 1}
 }
 
-// Successor is the smallest key greater than every key that begins with prefix.
+// Successor returns the smallest key greater than every key that begins with prefix.
 // Keyspace letters are far below 0xff, so there always is one.
 func Successor(prefix []byte) []byte {
 	end := append([]byte(nil), prefix...)

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Range is the keys from lower to upper, both included.
+// Range is the keys from Lower to Upper, both included.
 type Range struct{ Lower, Upper []byte }
 
 // Overlaps reports whether the range reaches into [from, to).
@@ -16,10 +16,10 @@ func (r Range) Overlaps(from, to []byte) bool {
 	return bytes.Compare(r.Lower, to) < 0 && bytes.Compare(r.Upper, from) >= 0
 }
 
-// RepairKey is where the ranges of a repair in progress are kept.
+// RepairKey returns the key of the note of a repair in progress.
 func RepairKey() []byte { return []byte{PrefixRepair} }
 
-// AppendRanges is the value of a note: the lengths and bytes of all bounds.
+// AppendRanges appends the note of a repair: the lengths and bytes of all bounds.
 func AppendRanges(dst []byte, ranges []Range) []byte {
 	for _, r := range ranges {
 		for _, key := range [][]byte{r.Lower, r.Upper} {
@@ -30,6 +30,7 @@ func AppendRanges(dst []byte, ranges []Range) []byte {
 	return dst
 }
 
+// ParseRanges decodes the note of a repair.
 func ParseRanges(value []byte) ([]Range, error) {
 	var keys [][]byte
 	for len(value) > 0 {
@@ -50,7 +51,7 @@ func ParseRanges(value []byte) ([]Range, error) {
 	return ranges, nil
 }
 
-// Positions is the part of a range in one sink's keys, as positions; false if there is
+// Positions returns the part of a range in one sink's keys, as positions; false if there is
 // none.
 func (r Range) Positions(prefix byte, sink uint32) (first, last uint64, ok bool) {
 	lower, upper := SinkRange(prefix, sink)
@@ -113,7 +114,7 @@ func DescribeSpan(prefix byte, after, before []byte) string {
 	return fmt.Sprintf("%s after %s and before %s", keyspaces[prefix], bound(after, "the beginning"), bound(before, "the end"))
 }
 
-// keyspaces names what an operator may lose.
+// keyspaces are the names of the keyspaces in messages.
 var keyspaces = map[byte]string{
 	PrefixCounter: "counters", PrefixDeadLetter: "dead letters", PrefixMark: "marks of the log", PrefixLog: "log records",
 	PrefixFormat: "the format", PrefixMeta: "metadata", PrefixName: "names", PrefixNote: "notes of sinks", PrefixPin: "pins of replays", PrefixRepair: "a repair in progress", PrefixQueue: "queue entries", PrefixState: "ledger entries",

@@ -7,18 +7,22 @@ import (
 	"time"
 )
 
+// ErrMalformed: a key or a value does not have the format of its keyspace.
 var ErrMalformed = errors.New("malformed value")
 
-// A log record's value is its time (Unix nanoseconds), its lane, the size that the
-// payload had when it was appended, by which it counts, and the payload.
+// LogHeaderLen is the length of a log record before its payload: its time (Unix
+// nanoseconds), its lane, and the payload's size when it was appended, by which the
+// record counts.
 const LogHeaderLen = 20
 
+// PutLogHeader writes the header of a log record into dst.
 func PutLogHeader(dst []byte, t time.Time, lane uint64, size uint32) {
 	binary.BigEndian.PutUint64(dst, Nanos(t))
 	binary.BigEndian.PutUint64(dst[8:], lane)
 	binary.BigEndian.PutUint32(dst[16:], size)
 }
 
+// LogRecord is the value of a log record.
 type LogRecord struct {
 	Time    time.Time
 	Lane    uint64
@@ -26,6 +30,7 @@ type LogRecord struct {
 	Payload []byte // part of the value it was parsed from
 }
 
+// ParseLogRecord decodes a log record.
 func ParseLogRecord(value []byte) (LogRecord, error) {
 	if len(value) < LogHeaderLen {
 		return LogRecord{}, ErrMalformed
@@ -38,7 +43,7 @@ func ParseLogRecord(value []byte) (LogRecord, error) {
 	}, nil
 }
 
-// Nanos is t in Unix nanoseconds, and 0 for the zero time.
+// Nanos returns t in Unix nanoseconds, and 0 for the zero time.
 func Nanos(t time.Time) uint64 {
 	if t.IsZero() {
 		return 0
@@ -46,6 +51,7 @@ func Nanos(t time.Time) uint64 {
 	return uint64(t.UnixNano())
 }
 
+// UnixNano is the inverse of Nanos.
 func UnixNano(b []byte) time.Time {
 	n := binary.BigEndian.Uint64(b)
 	if n == 0 {
@@ -110,6 +116,7 @@ func (e *Entry) Encode(dst []byte) {
 	}
 }
 
+// ParseEntry decodes the queue entry at a position.
 func ParseEntry(position uint64, value []byte) (Entry, error) {
 	if len(value) < entryLen {
 		return Entry{}, ErrMalformed
@@ -155,6 +162,7 @@ type DeadLetter struct {
 
 const deadLetterHeaderLen = 8*3 + 4*2 + 8*2 + 4
 
+// Encode returns the value of a dead letter.
 func (d *DeadLetter) Encode() []byte {
 	dst := binary.BigEndian.AppendUint64(nil, d.Sequence)
 	dst = binary.BigEndian.AppendUint64(dst, d.Lane)
@@ -168,6 +176,7 @@ func (d *DeadLetter) Encode() []byte {
 	return append(dst, d.Payload...)
 }
 
+// ParseDeadLetter decodes a dead letter.
 func ParseDeadLetter(value []byte) (DeadLetter, error) {
 	if len(value) < deadLetterHeaderLen {
 		return DeadLetter{}, ErrMalformed

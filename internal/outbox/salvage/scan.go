@@ -13,27 +13,26 @@ import (
 	"github.com/watcherd/watcherd/internal/outbox/layout"
 )
 
-// A damaged block hides the keys in it and nothing else. An iterator stops there;
-// it can go on at the first key of the next block, which the indexes of the tables
-// know. Pebble shows them only through the size of a range, which grows where the
-// range reaches another block.
+// A damaged block hides its own keys only. An iterator stops there and can continue at
+// the first key of the next block. That key is in the indexes of the tables, which
+// Pebble exposes through the size of a range: it grows where the range reaches another
+// block.
 
 // ErrUnreadable: the bytes of a value fail their checksum.
 var ErrUnreadable = errors.New("unreadable record")
 
-// LostSpan is a stretch of keys that cannot be read: those greater than after and
-// smaller than before. A nil bound is that of the scan.
+// LostSpan is a span of unreadable keys: those greater than after and smaller than
+// before. A nil bound is that of the scan.
 type LostSpan struct {
 	after, before []byte
 	Err           error
 }
 
-// Within describes the lost keys of a keyspace.
+// Within names the lost keys of a keyspace.
 func (l *LostSpan) Within(prefix byte) string { return layout.DescribeSpan(prefix, l.after, l.before) }
 
-// Scan calls f for every readable key in [lower, upper), in order, and lost
-// for every stretch between them that is not. key and value are valid during the
-// call only. An error of f or lost ends the scan and is returned.
+// Scan calls f for every readable key in [lower, upper), in order, and lost for every
+// unreadable span between them. key and value are valid during the call only. An error of f or lost ends the scan and is returned.
 func Scan(db *pebble.DB, lower, upper []byte, f func(key, value []byte) error, lost func(LostSpan) error) error {
 	it, err := db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
@@ -78,9 +77,9 @@ func Scan(db *pebble.DB, lower, upper []byte, f func(key, value []byte) error, l
 	}
 }
 
-// Seek moves an iterator to the first key after from that lies in another
-// block than from, or behind the table if that cannot be read at all, and can be read;
-// false if there is none below upper. damage is what was met at from.
+// Seek moves an iterator to the first readable key after from in another block, or
+// after the table if its index is damaged. It returns false if there is none below
+// upper. damage is the error of reading at from.
 func Seek(db *pebble.DB, it *pebble.Iterator, from, upper []byte, damage error) (bool, error) {
 	for {
 		block, err := tableEnd(db, from, damage)
@@ -103,8 +102,8 @@ func Seek(db *pebble.DB, it *pebble.Iterator, from, upper []byte, damage error) 
 	}
 }
 
-// tableEnd returns the first key behind the table that damage is about, if its index is
-// damaged: nothing of it can be read then, and each try is expensive. nil if not.
+// tableEnd returns the first key after the table that damage is about, if its index is
+// damaged; else nil. Such a table is unreadable, and each attempt is expensive.
 func tableEnd(db *pebble.DB, from []byte, damage error) ([]byte, error) {
 	info := pebble.ExtractDataCorruptionInfo(damage)
 	if info == nil {
@@ -194,14 +193,14 @@ func nextBlock(size func(from, to []byte) (uint64, error), from, upper []byte) (
 	return key, nil
 }
 
-// FirstLine is an error's text without what the storage engine adds to it for
-// its developers.
+// FirstLine returns an error's text without the details that Pebble adds for its
+// developers.
 func FirstLine(err error) string {
 	text, _, _ := strings.Cut(err.Error(), "\n")
 	return text
 }
 
-// ReadError marks what will not get better by reading it again.
+// ReadError wraps an error that a second read would repeat in ErrUnreadable.
 func ReadError(err error) error {
 	if pebble.IsCorruptionError(err) || errors.Is(err, syscall.EIO) {
 		return fmt.Errorf("%w: %w", ErrUnreadable, err)

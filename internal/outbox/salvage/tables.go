@@ -18,16 +18,15 @@ import (
 	"github.com/watcherd/watcherd/internal/outbox/layout"
 )
 
-// A compaction fails on a block whose checksum is wrong, and everything above the
-// table then waits for that compaction. Pebble has no way to take a block out of a
-// table. So the block is overwritten in place with a valid block of the same length
-// that holds nothing: the indexes, the other blocks and the size of the file, which the
-// MANIFEST names, stay as they are. A crash in between leaves a damaged block, as
-// before.
+// A compaction fails on a block whose checksum is wrong, and all tables above then wait
+// for that compaction. Pebble cannot take a block out of a table. So the block is
+// overwritten in place with an empty one of the same length: the indexes, the other
+// blocks and the size of the file, which is in the MANIFEST, do not change. A crash
+// in between leaves a damaged block.
 
-// Patch replaces a block of a table file.
+// Patch is an empty block in place of a damaged one of a table file.
 type Patch struct {
-	Offset int64
+	Offset int64 // in the file
 	Data   []byte
 	Lost   layout.Range // the keys that the damaged block may have held
 }
@@ -62,7 +61,7 @@ func FindPatches(content []byte, bounds layout.Range) (patches []Patch, err erro
 	return patches, t.verify(patches)
 }
 
-// tableFile is what the indexes of a table say of its data blocks.
+// tableFile is a table's contents with the index of its data blocks.
 type tableFile struct {
 	content  []byte
 	checksum block.Checksummer
@@ -215,7 +214,7 @@ func emptyBlock(length int, lower []byte) ([]byte, error) {
 	return nil, fmt.Errorf("%w: no room for a key in a block of %d bytes", errNoPatch, length)
 }
 
-// TombstoneTrailer is a deletion with sequence number 0.
+// TombstoneTrailer is a deletion with sequence number 0: the key of an empty block.
 const TombstoneTrailer = 0<<8 | pebble.InternalKeyTrailer(pebble.InternalKeyKindDelete)
 
 // WithTableContent opens a table in memory for f.
@@ -232,7 +231,7 @@ func WithTableContent(content []byte, f func(*sstable.Reader) error) error {
 	return WithTable(fs, "table", f)
 }
 
-// WithTable opens one table file for f.
+// WithTable opens a table file for f.
 func WithTable(fsys vfs.FS, path string, f func(*sstable.Reader) error) error {
 	file, err := fsys.Open(path)
 	if err != nil {
@@ -251,8 +250,8 @@ func WithTable(fsys vfs.FS, path string, f func(*sstable.Reader) error) error {
 	return errors.Join(f(reader), reader.Close())
 }
 
-// DataBlocks finds the data blocks of a table without its indexes: those where the
-// beginning looks like one and a checksum is right some bytes later.
+// DataBlocks calls f for each data block of a table without using its indexes: bytes
+// that begin like a block and end with a valid checksum.
 func DataBlocks(content []byte, f func(data []byte) error) error {
 	// What all data blocks have in common, behind the length of the longest key.
 	schema := colblk.DefaultKeySchema(pebble.DefaultComparer, 16)
@@ -280,7 +279,7 @@ func DataBlocks(content []byte, f func(data []byte) error) error {
 	}
 }
 
-// checkedLen is the length of the block that b begins with; 0 if there is none.
+// checkedLen returns the length of the block at the beginning of b; 0 if there is none.
 func checkedLen(b []byte) int {
 	table := crc32.MakeTable(crc32.Castagnoli)
 	c := ^uint32(0)
