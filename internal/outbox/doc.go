@@ -49,15 +49,15 @@
 // rewrites and keeps meanwhile comes on top; its memtables, tables and base level
 // are sized after the budget (SizeFor), and the reserve below MaxBytes holds them.
 //
-// A full disk. Some room is kept as allocated files (reserve.go), so that others who
-// fill the disk do not keep acknowledged entries from being turned into free space.
+// A full disk. Some room is kept as allocated files, so that acknowledged entries still
+// become free space when other programs fill the disk.
 // Open does not wait for room: it fails, with the operating system's ENOSPC wrapped.
 //
 // Bounded dead letters. They take a share of the budget; then [Queue.DeadLetter]
 // fails with [ErrDeadLettersFull] and the entry stays. They expire with an age.
 //
 // Never wiped. A directory that cannot be opened is left as it is
-// ([ErrDamaged]); [Check] and [Export] read what can be read, block by block. A
+// ([ErrDamaged]); package inspect reads what can be read, block by block. A
 // record that turns out to be unreadable later becomes a dead letter with the reason
 // "unreadable", and the records after it go on.
 //
@@ -89,6 +89,14 @@
 // Times in records are the caller's. Retention and replay by time go by those that are
 // in order with most others; a record from a moment when the clock was wrong counts as
 // old as the next one after it (marks.go).
+//
+// # Packages
+//
+// Package layout has the keys and values, engine the directory and Pebble's options,
+// salvage the reading around damage, inspect the commands for a store that may be
+// damaged. The package itself is larger than its neighbours: its queues, log, ledger
+// and repair share one batch, one counter of positions and the locks of [Queue] and
+// [Store], so a boundary between them would export these.
 //
 // # Order of shutting down
 //

@@ -37,7 +37,7 @@ func newGate(l Limits) *gate { return &gate{limits: l, free: -1} }
 const maxReserve = 256 << 20
 
 // pauseBytes is below the budget: memtables on their way to tables and the tables
-// a compaction replaces exist twice for a while (see SizeFor), old write-ahead logs
+// a compaction replaces exist twice for a while (see engine.SizeFor), old write-ahead logs
 // are kept, and the batch that was let in last comes on top.
 func (l Limits) pauseBytes() int64 { return l.MaxBytes - min(l.MaxBytes*3/8, maxReserve) }
 

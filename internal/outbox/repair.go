@@ -22,7 +22,7 @@ import (
 
 // Repair of tables. A damaged block costs what was in it. Left in its table it would
 // cost more: every compaction of the table fails, level 0 grows, and writes stop. So
-// Run takes the damaged blocks out of a table (tablerepair.go) once a compaction has
+// Run takes the damaged blocks out of a table (package salvage) once a compaction has
 // failed on it:
 //
 //  1. One synced write restates what memory knows of the lost keys (counters, names,

@@ -180,7 +180,7 @@ func (t *tableFile) verify(patches []Patch) error {
 }
 
 // holeLen is how many zeros follow the lower bound in the key of an empty block. No
-// key of the store ends with as many (keys.go), and those of fixed length are shorter.
+// key of the store ends with as many (package layout), and those of fixed length are shorter.
 const holeLen = 14
 
 // emptyBlock returns a data block of a length, with room for its trailer. A block
