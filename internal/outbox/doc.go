@@ -47,7 +47,7 @@
 // the disk (four a second) every committed byte is counted, so callers that ask
 // WaitIngest before each batch overshoot by at most that one batch. What Pebble
 // rewrites and keeps meanwhile comes on top; its memtables, tables and base level
-// are sized after the budget (SizeFor), and the reserve below MaxBytes holds them.
+// are sized after the budget (engine.SizeFor), and the reserve below MaxBytes holds them.
 //
 // A full disk. Some room is kept as allocated files, so that acknowledged entries still
 // become free space when other programs fill the disk.
