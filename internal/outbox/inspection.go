@@ -6,12 +6,14 @@ import (
 	"github.com/watcherd/watcherd/internal/outbox/inspect"
 )
 
-// The names by which the pipeline inspects a store; see package inspect.
-type (
-	Veil      = inspect.Veil
-	Shown     = inspect.Shown
-	ShownKind = inspect.ShownKind
-)
+// Veil is [inspect.Veil].
+type Veil = inspect.Veil
+
+// Shown is [inspect.Shown].
+type Shown = inspect.Shown
+
+// ShownKind is [inspect.ShownKind].
+type ShownKind = inspect.ShownKind
 
 // The kinds of what is shown.
 const (

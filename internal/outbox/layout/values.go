@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// ErrMalformed: a key or a value does not have the format of its keyspace.
+// ErrMalformed means that a key or a value does not have the format of its keyspace.
 var ErrMalformed = errors.New("malformed value")
 
 // LogHeaderLen is the length of a log record before its payload: its time (Unix
@@ -89,6 +89,7 @@ const (
 	entryInlineLen = entryReplayLen + 8
 )
 
+// EncodedLen returns the length of the encoded entry.
 func (e *Entry) EncodedLen() int {
 	switch e.Kind {
 	case EntryReplay:

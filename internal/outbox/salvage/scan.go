@@ -18,7 +18,7 @@ import (
 // Pebble exposes through the size of a range: it grows where the range reaches another
 // block.
 
-// ErrUnreadable: the bytes of a value fail their checksum.
+// ErrUnreadable means that the bytes of a value fail their checksum.
 var ErrUnreadable = errors.New("unreadable record")
 
 // LostSpan is a span of unreadable keys: those greater than after and smaller than
