@@ -15,6 +15,7 @@ import (
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/outbox/inspect"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/pkg/compact"
@@ -155,7 +156,7 @@ func TestScrub(t *testing.T) {
 			t.Errorf("scrub %+v", s)
 		}
 	})
-	report, err := outbox.Check(dir)
+	report, err := inspect.Check(dir)
 	if err != nil || !report.OK() {
 		t.Errorf("%v, %v", report.Problems, err)
 	}

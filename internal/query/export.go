@@ -10,28 +10,28 @@ import (
 	"strings"
 
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/outbox/inspect"
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 
 // Export writes everything that can be read from the store in dir to w, as
-// [outbox.Export] does, without what the configuration that was accepted last hides,
+// [inspect.Export] does, without what the configuration that was accepted last hides,
 // and without the key of the hashes.
 func Export(dir string, w io.Writer) error {
-	return outbox.Export(dir, w, &veil{meta: map[string][]byte{}})
+	return inspect.Export(dir, w, &veil{meta: map[string][]byte{}})
 }
 
 // veil shows what an export may show.
 type veil struct {
 	meta  map[string][]byte // what Show needs, as learnt
 	dicts *compact.Dictionaries
-	added []outbox.Shown // dictionaries that were made for what was rewritten
+	added []inspect.Shown // dictionaries that were made for what was rewritten
 	v     *redact.Reviser
 	err   error // the reason that nothing recorded can be shown
 }
 
-// Learn implements outbox.Veil.
+// Learn implements inspect.Veil.
 func (v *veil) Learn(key string, value []byte) {
 	if key == ledger.AcceptedMeta || key == ledger.ScrubMeta || key == ledger.RedactKeyMeta || strings.HasPrefix(key, ledger.DictionaryMeta) {
 		v.meta[key] = slices.Clone(value)
@@ -41,7 +41,7 @@ func (v *veil) Learn(key string, value []byte) {
 // prepare makes the means to show what is recorded of what was learnt.
 func (v *veil) prepare() error {
 	v.dicts = compact.NewDictionaries(func(id uint32, content []byte) error {
-		v.added = append(v.added, outbox.Shown{Key: ledger.DictionaryKey(id), Payload: slices.Clone(content)})
+		v.added = append(v.added, inspect.Shown{Key: ledger.DictionaryKey(id), Payload: slices.Clone(content)})
 		return nil
 	})
 	for key, content := range v.meta {
@@ -91,8 +91,8 @@ func (v *veil) prepare() error {
 // errWithheld is for what is not shown at all.
 var errWithheld = errors.New("withheld")
 
-// Show implements outbox.Veil.
-func (v *veil) Show(it outbox.Shown) (payload []byte, before []outbox.Shown, ok bool) {
+// Show implements inspect.Veil.
+func (v *veil) Show(it inspect.Shown) (payload []byte, before []inspect.Shown, ok bool) {
 	if v.dicts == nil {
 		v.err = v.prepare()
 	}
@@ -101,14 +101,14 @@ func (v *veil) Show(it outbox.Shown) (payload []byte, before []outbox.Shown, ok 
 	return payload, before, err == nil
 }
 
-func (v *veil) show(it outbox.Shown) ([]byte, error) {
-	if it.Kind == outbox.ShownMeta {
+func (v *veil) show(it inspect.Shown) ([]byte, error) {
+	if it.Kind == inspect.ShownMeta {
 		return it.Payload, v.metadata(it.Key)
 	}
 	if v.err != nil || len(it.Payload) == 0 {
 		return it.Payload, v.err
 	}
-	if it.Kind == outbox.ShownState {
+	if it.Kind == inspect.ShownState {
 		gr, _ := ledger.SplitPartition(it.Partition)
 		shown, _, err := v.v.State(gr, it.Payload)
 		return shown, err
