@@ -46,7 +46,7 @@ sinks: [{name: archive, file: {path: "./events/{resource}.jsonl"}}]
 		t.Fatal(err)
 	}
 	c.Restart(t)
-	eventually(t, func() bool { return strings.Contains(d.log.String(), "lists show that nothing was missed") }, func() string { return "the list is not logged" })
+	eventually(t, func() bool { return strings.Contains(d.log.String(), "relists found no missed change") }, func() string { return "the list is not logged" })
 	d.stop()
 
 	asked := c.RequestCounts(t, widget.gvr)

@@ -333,7 +333,7 @@ func (n *night) removeCRD() {
 // it shows that nothing was missed.
 func (n *night) restoreCRD() {
 	n.cluster.Apply(n.t, gadgetCRD())
-	eventually(n.t, func() bool { return strings.Contains(n.log.String(), "lists show that nothing was missed") }, n.log.Tail)
+	eventually(n.t, func() bool { return strings.Contains(n.log.String(), "relists found no missed change") }, n.log.Tail)
 }
 
 func answering(code int) behaviour {

@@ -35,7 +35,7 @@ type disk struct {
 	fail atomic.Bool
 
 	left   atomic.Int64 // syncs until onSync is called; 0: it is not
-	onSync func()
+	onSync atomic.Pointer[func()]
 }
 
 func newDisk(mem *vfs.MemFS) *disk {
@@ -48,7 +48,7 @@ func newDisk(mem *vfs.MemFS) *disk {
 			return syscall.EIO
 		}
 		if d.left.Load() > 0 && d.left.Add(-1) == 0 {
-			d.onSync()
+			(*d.onSync.Load())()
 		}
 		return nil
 	}))
@@ -196,7 +196,8 @@ func (l *life) kill(r *rand.Rand) {
 
 // killAt has the process cut off by the n-th sync of the disk from now on.
 func (l *life) killAt(n int, seed uint64) {
-	l.world.disk.onSync = func() { l.cut(rand.New(rand.NewPCG(seed, 2))) }
+	cut := func() { l.cut(rand.New(rand.NewPCG(seed, 2))) }
+	l.world.disk.onSync.Store(&cut)
 	l.world.disk.left.Store(int64(n))
 }
 
