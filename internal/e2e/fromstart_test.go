@@ -34,7 +34,7 @@ func TestSinkFromStart(t *testing.T) {
 	d.start()
 	taps := []*tap{tapFiles("archive", d.path("events/*.jsonl"))}
 	awaitAll(t, taps, w.mark()) // from here on nothing is part of the first list
-	writers := w.sustain(2)
+	writers := w.sustain(2, 20, 200*time.Millisecond)
 	pause(t, time.Second)
 
 	for i, names := range [][]string{{"late"}, {"late", "later"}} {

@@ -10,11 +10,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
 )
@@ -80,18 +77,7 @@ func TestKillLoop(t *testing.T) {
 	w.settleAll(d.path("events"), kinds...) // from here on nothing is part of the first list
 	d.kill()
 
-	var stop atomic.Bool
-	var group errgroup.Group
-	for i := range 2 {
-		group.Go(func() error {
-			for round := 0; !stop.Load(); round++ {
-				if err := w.churn(t.Context(), fmt.Sprintf("w%d-%d", i, round), uint64(i*1000+round), 60); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
+	writers := w.sustain(2, 60, 0)
 	rng := rand.New(rand.NewPCG(7, 7))
 	for range kills {
 		before := len(r.all())
@@ -101,8 +87,7 @@ func TestKillLoop(t *testing.T) {
 		pause(t, time.Duration(rng.Int64N(int64(1200*time.Millisecond))))
 		d.kill()
 	}
-	stop.Store(true)
-	if err := group.Wait(); err != nil {
+	if err := writers(); err != nil {
 		t.Fatal(err)
 	}
 	d.start()

@@ -74,7 +74,7 @@ func TestSinksInTrouble(t *testing.T) {
 	d.start()
 	awaitAll(t, taps, w.mark()) // from here on nothing is part of the first list
 
-	writers := w.sustain(2)
+	writers := w.sustain(2, 20, 200*time.Millisecond)
 	become := func(b behaviour) func() { return func() { e.become(b) } }
 	troubles := []trouble{
 		{"down", "webhook", true, long, e.down, e.up},
@@ -119,18 +119,20 @@ func TestSinksInTrouble(t *testing.T) {
 	checkAlike(t, taps, func(t testing.TB, events []got) { checkExact(t, w.history, events) })
 }
 
-// sustain starts n writers that go on until the function returned is called, with
-// pauses that leave the sinks the time to keep pace.
-func (c *client) sustain(n int) (stop func() error) {
+// sustain starts n writers that write until the returned function is called: that many
+// objects a round, and after each a random pause below most, in which the sinks catch up.
+func (c *client) sustain(n, objects int, most time.Duration) (stop func() error) {
 	var stopped atomic.Bool
 	var group errgroup.Group
 	for i := range n {
 		group.Go(func() error {
 			for round := 0; !stopped.Load(); round++ {
-				if err := c.churn(c.t.Context(), fmt.Sprintf("w%d-%d", i, round), uint64(i*1000+round), 20); err != nil {
+				if err := c.churn(c.t.Context(), fmt.Sprintf("w%d-%d", i, round), uint64(i*1000+round), objects); err != nil {
 					return err
 				}
-				pause(c.t, rand.N(200*time.Millisecond))
+				if most > 0 {
+					pause(c.t, rand.N(most))
+				}
 			}
 			return nil
 		})

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"github.com/watcherd/watcherd/internal/testcluster"
 )
 
@@ -125,18 +123,7 @@ func TestTurmoil(t *testing.T) {
 	start()
 	w.settleAll(d.path("events"), kinds...) // from here on nothing is part of the first list
 
-	var stop atomic.Bool
-	var group errgroup.Group
-	for i := range 2 {
-		group.Go(func() error {
-			for round := 0; !stop.Load(); round++ {
-				if err := w.churn(t.Context(), fmt.Sprintf("w%d-%d", i, round), uint64(i*1000+round), 60); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
+	writers := w.sustain(2, 60, 0)
 	rng := rand.New(rand.NewPCG(8, 8))
 	for step := 0; kills > 0 || reloads > 0 || w.history.count() < writes; step++ {
 		pause(t, time.Duration(rng.Int64N(int64(1500*time.Millisecond))))
@@ -156,8 +143,7 @@ func TestTurmoil(t *testing.T) {
 			kills--
 		}
 	}
-	stop.Store(true)
-	if err := group.Wait(); err != nil {
+	if err := writers(); err != nil {
 		t.Fatal(err)
 	}
 	down.Store(false)

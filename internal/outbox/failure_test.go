@@ -169,23 +169,7 @@ func TestStuckCommit(t *testing.T) {
 	if h := s.Health(); h.LastCommit.IsZero() || h.CommitStuck != 0 {
 		t.Errorf("health %+v", h)
 	}
-	release := make(chan struct{})
-	held := make(chan struct{})
-	var once sync.Once
-	f.set(func(op errorfs.Op) error {
-		if syncOf(op, ".log") {
-			once.Do(func() { close(held) })
-			<-release
-		}
-		return nil
-	})
-	done := make(chan error, 1)
-	go func() {
-		b := s.NewBatch()
-		b.PutMeta("k", nil)
-		done <- s.Commit(b)
-	}()
-	<-held
+	release, done := heldCommit(s, f)
 	if h := s.Health(); h.CommitStuck <= 0 {
 		t.Errorf("health %+v", h)
 	}
@@ -240,15 +224,9 @@ func TestFullDiskInFlush(t *testing.T) {
 	}
 }
 
-// TestAckDuringACommit acknowledges an entry while a commit is being synced: that sync
-// does not cover it, the next one does.
-func TestAckDuringACommit(t *testing.T) {
-	mem := vfs.NewCrashableMem()
-	f := &faulty{}
-	s := openTest(t, "store", Options{firstSequence: 1, FS: errorfs.Wrap(mem, f)})
-	q := ensure(t, s, "a")
-	appendN(t, s, 3, "a")
-	items := read(t, q, 0, 10)
+// heldCommit begins a commit and returns when its sync hangs: until release is closed.
+// done gets the commit's error.
+func heldCommit(s *Store, f *faulty) (release chan struct{}, done chan error) {
 	release, held := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	f.set(func(op errorfs.Op) error {
@@ -258,13 +236,26 @@ func TestAckDuringACommit(t *testing.T) {
 		}
 		return nil
 	})
-	done := make(chan error, 1)
+	done = make(chan error, 1)
 	go func() {
 		b := s.NewBatch()
 		b.PutMeta("k", nil)
 		done <- s.Commit(b)
 	}()
 	<-held
+	return release, done
+}
+
+// TestAckDuringACommit acknowledges an entry while a commit is being synced: that sync
+// does not cover it, the next one does.
+func TestAckDuringACommit(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	f := &faulty{}
+	s := openTest(t, "store", Options{firstSequence: 1, FS: errorfs.Wrap(mem, f)})
+	q := ensure(t, s, "a")
+	appendN(t, s, 3, "a")
+	items := read(t, q, 0, 10)
+	release, done := heldCommit(s, f)
 	acked := q.Ack(items[0].Position)
 	close(release)
 	if err := errors.Join(acked, <-done, s.syncLazy()); err != nil {

@@ -178,6 +178,7 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration) e
 	return sleep(ctx, pause)
 }
 
+// sleep waits for d. It returns ctx's error if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

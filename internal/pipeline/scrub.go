@@ -236,14 +236,7 @@ func (r *scrubRun) rest(ctx context.Context, worked time.Duration) error {
 			return err
 		}
 	}
-	timer := time.NewTimer(min(scrubRest*worked, scrubMost))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return sleep(ctx, min(scrubRest*worked, scrubMost))
 }
 
 // step is one call of a method of the store that rewrites records.

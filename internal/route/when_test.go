@@ -6,17 +6,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-const failedPod = `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"web-1","namespace":"prod","uid":"u-1","resourceVersion":"41","generation":3,` +
-	`"creationTimestamp":"2026-01-02T03:04:05Z","deletionTimestamp":"2026-02-02T03:04:05Z","generateName":"web-","labels":{"app":"web","tier":"front"},` +
-	`"annotations":{"note":"a \"quoted\" one","example.com/x":"y"},"finalizers":["example.com/keep"],` +
-	`"ownerReferences":[{"apiVersion":"apps/v1","kind":"ReplicaSet","name":"web","uid":"u-0","controller":true}]},` +
-	`"spec":{"nodeName":"node-1","priority":9007199254740993,"ratio":1.5,"host":false,"none":null,"containers":[{"name":"a","image":"img:1","resources":{"limits":{"memory":"200Mi","cpu":"500m"}}},{"name":"b","image":"img:2"}]},` +
-	`"status":{"phase":"Failed","text":"caf\u00e9 \u2603 <&>","conditions":[{"type":"Ready","status":"False"},{"type":"Initialized","status":"True"}]}}`
-
-const barePod = `{"kind":"Pod","apiVersion":"v1","metadata":{"name":"bare"}}`
+const failedPod, barePod = apitest.FailedPod, apitest.BarePod
 
 func TestWhen(t *testing.T) {
 	o := newObjects(t)
