@@ -34,8 +34,34 @@ type disk struct {
 	full atomic.Bool
 	fail atomic.Bool
 
-	left   atomic.Int64 // syncs until onSync is called; 0: it is not
-	onSync atomic.Pointer[func()]
+	mu     sync.Mutex
+	left   int // guarded by mu; syncs until onSync is called; 0: it is not
+	onSync func()
+}
+
+// atSync has the n-th sync from now on call f; none does if n is 0. A call that has begun
+// is over when it returns.
+func (d *disk) atSync(n int, f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.left, d.onSync = n, f
+}
+
+// counting reports whether a sync is to call something.
+func (d *disk) counting() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.left > 0
+}
+
+func (d *disk) synced() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.left > 0 {
+		if d.left--; d.left == 0 {
+			d.onSync()
+		}
+	}
 }
 
 func newDisk(mem *vfs.MemFS) *disk {
@@ -47,9 +73,7 @@ func newDisk(mem *vfs.MemFS) *disk {
 		if d.fail.Load() {
 			return syscall.EIO
 		}
-		if d.left.Load() > 0 && d.left.Add(-1) == 0 {
-			(*d.onSync.Load())()
-		}
+		d.synced()
 		return nil
 	}))
 	return d
@@ -187,7 +211,7 @@ func (l *life) cut(r *rand.Rand) {
 // kill cuts the process off, unless that has happened, and buries it.
 func (l *life) kill(r *rand.Rand) {
 	w := l.world
-	w.disk.left.Store(0)
+	w.disk.atSync(0, nil)
 	l.cut(r)
 	w.disk.full.Store(false) // lets the dead process come to its end
 	_ = l.end()
@@ -196,9 +220,7 @@ func (l *life) kill(r *rand.Rand) {
 
 // killAt has the process cut off by the n-th sync of the disk from now on.
 func (l *life) killAt(n int, seed uint64) {
-	cut := func() { l.cut(rand.New(rand.NewPCG(seed, 2))) }
-	l.world.disk.onSync.Store(&cut)
-	l.world.disk.left.Store(int64(n))
+	l.world.disk.atSync(n, func() { l.cut(rand.New(rand.NewPCG(seed, 2))) })
 }
 
 // apply has the process follow the present configuration.

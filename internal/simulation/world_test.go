@@ -115,15 +115,15 @@ func (w *world) steps() []step {
 				w.life.killAt(1+r.IntN(12), r.Uint64())
 			}
 			err := w.apply()
+			w.disk.atSync(0, nil)
 			if w.isKilled() {
 				w.life.kill(r)
 				return w.begin()
 			}
-			w.disk.left.Store(0)
 			return err
 		}},
 		{"kill soon", 3, func() error { // amid whatever the next steps have it do
-			if w.disk.left.Load() == 0 {
+			if !w.disk.counting() {
 				w.life.killAt(1+r.IntN(12), r.Uint64())
 			}
 			return nil
@@ -309,7 +309,7 @@ func play(t *testing.T, r *rand.Rand, n int, steps []step, say func(string)) {
 func (w *world) heal() {
 	w.say("heal")
 	w.refuse.Store(0)
-	w.disk.left.Store(0)
+	w.disk.atSync(0, nil)
 	w.disk.full.Store(false)
 	if w.isKilled() {
 		w.life.kill(w.r)
