@@ -31,7 +31,7 @@ image: ## the container image
 	docker build -t watcherd .
 
 soak: playground ## the long forms of the tests: hours
-	WATCHERD_SOAK=1 go test -race -v -count 1 -timeout 12h ./internal/e2e ./internal/outbox ./internal/simulation ./pkg/dynamicfactory
+	WATCHERD_SOAK=1 go test -race -v -count 1 -timeout 12h ./internal/e2e ./internal/store ./internal/simulation ./pkg/dynamicfactory
 
 playground: ## the API server of the demo and the tests; builds it once, prints where
 	@go run ./hack/playground

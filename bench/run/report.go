@@ -66,7 +66,7 @@ CPU is user and system time of the process, from before the first update until i
 start of the process until the last line is in the file. Latency: a real API server with etcd, %d writes a second
 for %d s, both programs at once.
 
-%sStages alone: go test -run '^$' -bench . ./pkg/compact ./internal/outbox ./internal/delivery ./internal/route; compare
+%sStages alone: go test -run '^$' -bench . ./pkg/compact ./internal/store ./internal/delivery ./internal/route; compare
 two commits with benchstat (golang.org/x/perf/cmd/benchstat) on -count 10.
 `, "`make bench`", s.runs, machine(ctx, b.dir, b.commit), b.results.render(rows), s.pods, s.updates, s.baselineUpdates, latencyRate, s.latencySeconds, b.million())
 }

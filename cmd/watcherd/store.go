@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/watcherd/watcherd/internal/outbox"
-	"github.com/watcherd/watcherd/internal/outbox/inspect"
 	"github.com/watcherd/watcherd/internal/query"
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/store/inspect"
 	"github.com/watcherd/watcherd/pkg/watcherd"
 )
 
@@ -139,7 +139,7 @@ func exportFile(cmd *cobra.Command, dir, output string) (err error) {
 
 // exportError distinguishes a store that cannot be opened from a full disk.
 func exportError(err error) error {
-	if errors.Is(err, outbox.ErrLocked) || errors.Is(err, outbox.ErrNewerFormat) || errors.Is(err, outbox.ErrDamaged) {
+	if errors.Is(err, store.ErrLocked) || errors.Is(err, store.ErrNewerFormat) || errors.Is(err, store.ErrDamaged) {
 		return fmt.Errorf("%w: %w", watcherd.ErrStoreOpen, err)
 	}
 	return err

@@ -18,8 +18,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
 
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/rawjson"
@@ -30,7 +30,7 @@ import (
 type fixture struct {
 	t        *testing.T
 	cfg      Config
-	store    *outbox.Store
+	store    *store.Store
 	objects  []*compact.Object
 	state    atomic.Pointer[status.Status]
 	stopping chan struct{}
@@ -42,16 +42,16 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T) *fixture {
-	store, err := outbox.Open(t.TempDir(), outbox.Options{})
+	st, err := store.Open(t.TempDir(), store.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := store.Close(); err != nil {
+		if err := st.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	f := &fixture{t: t, store: store, stopping: make(chan struct{})}
+	f := &fixture{t: t, store: st, stopping: make(chan struct{})}
 	f.state.Store(&status.Status{Pipeline: status.Pipeline{Applied: true, Routes: []status.Route{{Name: "all"}, {Name: "blue"}}}})
 	r := prometheus.NewRegistry()
 	f.cfg = Config{
@@ -151,7 +151,7 @@ func (f *fixture) record(events ...event.Event) {
 		if err != nil {
 			f.t.Fatal(err)
 		}
-		b.Append(outbox.Record{Time: events[i].Time, Payload: payload}, nil)
+		b.Append(store.Record{Time: events[i].Time, Payload: payload}, nil)
 	}
 	if err := f.store.Commit(b); err != nil {
 		f.t.Fatal(err)

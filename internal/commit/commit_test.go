@@ -13,11 +13,11 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -32,7 +32,7 @@ var pods = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1
 type rig struct {
 	*testing.T
 	c       *Committer
-	store   *outbox.Store
+	store   *store.Store
 	group   *group
 	running []*Feed
 	watches []plan.Watch
@@ -51,32 +51,32 @@ var now = time.Unix(1_800_000_000, 0)
 
 func newRig(t *testing.T, disk vfs.FS, watches ...plan.Watch) *rig {
 	t.Helper()
-	store, err := outbox.Open("store", outbox.Options{FS: disk})
+	st, err := store.Open("store", store.Options{FS: disk})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := store.Close(); err != nil {
+		if err := st.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	dicts, err := ledger.LoadDictionaries(store)
+	dicts, err := ledger.LoadDictionaries(st)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := &rig{
-		T: t, store: store, watches: watches, codec: compact.NewCodec(dicts), codecs: map[string]*compact.Codec{},
+		T: t, store: st, watches: watches, codec: compact.NewCodec(dicts), codecs: map[string]*compact.Codec{},
 		in: &record.Inflater{Cluster: "test", Dictionaries: dicts},
 	}
 	r.c, err = New(Config{
-		Cluster: "test", Store: store, Ledger: ledger.New(store, dicts), Dictionaries: dicts,
+		Cluster: "test", Store: st, Ledger: ledger.New(st, dicts), Dictionaries: dicts,
 		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		Now: func() time.Time { return now }, Running: func() []*Feed { return r.running },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.EnsureSink("sink", outbox.FromNow); err != nil {
+	if _, err := st.EnsureSink("sink", store.FromNow); err != nil {
 		t.Fatal(err)
 	}
 	r.route(route.Spec{Name: "all", Payload: []string{"object", "oldObject"}, Sinks: []string{"sink"}})
@@ -244,7 +244,7 @@ func (r *rig) expect(want ...string) []*event.Event {
 }
 
 // queued are the items of the sink's queue.
-func (r *rig) queued() []outbox.Item {
+func (r *rig) queued() []store.Item {
 	r.Helper()
 	q, err := r.store.Queue("sink")
 	if err != nil {

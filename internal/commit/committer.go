@@ -14,9 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -31,12 +31,12 @@ const (
 	checkpointInterval = 10 * time.Second
 )
 
-// Store is the durable store as the committer uses it. *outbox.Store implements it.
+// Store is the durable store as the committer uses it. *store.Store implements it.
 type Store interface {
 	ledger.Store
 	ledger.Writer
 	// Health reports whether ingest is paused, for lack of room.
-	Health() outbox.Health
+	Health() store.Health
 	// Partitions are the parts of the ledger.
 	Partitions() []string
 	// WaitIngest returns when ingest is not paused.
@@ -240,12 +240,12 @@ type group struct {
 	finished []job // those that end with this group
 
 	overlay map[stateID]*compact.Object // the ledger as this group will leave it; nil: deleted
-	batch   *outbox.Batch
+	batch   *store.Batch
 	events  map[event.Type]int
 
 	// Scratch, reused between changes.
 	targets []route.Target
-	routes  []outbox.Route
+	routes  []store.Route
 	stored  []record.Target
 	buf     []byte
 }

@@ -7,20 +7,20 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
 // pausing is a store that tests pause as one without room, and whose commits they fail.
 type pausing struct {
-	*outbox.Store
+	*store.Store
 	mu      sync.Mutex
 	room    chan struct{} // closed when there is room; nil: there is
 	broken  error         // of WaitIngest
 	refused error         // of Commit
 }
 
-func (p *pausing) Health() outbox.Health {
+func (p *pausing) Health() store.Health {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h := p.Store.Health()
@@ -44,7 +44,7 @@ func (p *pausing) WaitIngest(ctx context.Context) error {
 	return ctx.Err()
 }
 
-func (p *pausing) Commit(b *outbox.Batch) error {
+func (p *pausing) Commit(b *store.Batch) error {
 	if p.refused != nil {
 		return p.refused
 	}
@@ -168,11 +168,11 @@ func TestDrain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, disk(), podWatch())
-			store := &pausing{Store: r.store}
+			st := &pausing{Store: r.store}
 			if paused {
-				store.room = make(chan struct{})
+				st.room = make(chan struct{})
 			}
-			r.c.store = store
+			r.c.store = st
 			s := r.feed(pods)
 			for i := range 5 {
 				r.c.changes <- r.now(addedTo(s, r.object("a", "u", string(rune('1'+i)))))

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -155,7 +155,7 @@ func (g *group) gap(s *Feed, at time.Time, gap *dynamicfactory.Gap, o *compact.O
 		g.routes = g.routes[:0]
 		g.stored = g.stored[:0]
 		for _, sink := range g.c.router.Sinks(nil, h.Watch.Name, s.Resource) {
-			g.routes = append(g.routes, outbox.Route{Sink: sink})
+			g.routes = append(g.routes, store.Route{Sink: sink})
 			g.stored = append(g.stored, record.Target{Sink: sink})
 		}
 		if len(g.routes) == 0 && !g.c.keepUnrouted {

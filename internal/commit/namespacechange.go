@@ -13,9 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -250,7 +250,7 @@ func (j *reselection) step(g *group) (more bool, err error) {
 		case errors.Is(err, ledger.ErrEnough):
 			g.putRelabelling(j.namespace, r)
 			return true, nil
-		case errors.Is(err, outbox.ErrUnreadable):
+		case errors.Is(err, store.ErrUnreadable):
 			s.Log.Error("a part of the recorded states cannot be read: its objects do not enter or leave with their namespace's labels", "namespace", j.namespace, "error", err)
 		case err != nil:
 			return false, err

@@ -13,9 +13,9 @@ import (
 
 	"github.com/watcherd/watcherd/internal/jsonpatch"
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -41,7 +41,7 @@ func (c *objectSeen) process(g *group) error {
 	}
 	before, err := g.before(c)
 	switch {
-	case errors.Is(err, outbox.ErrUnreadable):
+	case errors.Is(err, store.ErrUnreadable):
 		if err := g.unreadable(&c.sighting, err); err != nil {
 			return err
 		}
@@ -111,7 +111,7 @@ func (c *objectGone) process(g *group) error {
 func (g *group) deleted(c *sighting) error {
 	before, err := g.recorded(c.feed, c.obj)
 	switch {
-	case errors.Is(err, outbox.ErrUnreadable):
+	case errors.Is(err, store.ErrUnreadable):
 		if err := g.unreadable(c, err); err != nil {
 			return err
 		}
@@ -306,7 +306,7 @@ func (s *Feed) pastFloor(o *compact.Object) bool {
 }
 
 // recorded returns the ledger's state of the object with o's name, as this group
-// will leave it; nil if there is none. The error is outbox.ErrUnreadable if the entry is
+// will leave it; nil if there is none. The error is store.ErrUnreadable if the entry is
 // damaged, any other is an ErrStore.
 func (g *group) recorded(src *Feed, o *compact.Object) (*compact.Object, error) {
 	id := stateID{src.Partition, ledger.Key(o.GetNamespace(), o.GetName())}
@@ -369,7 +369,7 @@ func (g *group) append(e *event.Event, edits uint64, obj, old *compact.Object) e
 	for _, t := range g.targets {
 		want |= t.Payload
 		flags := flagsOf(t)
-		g.routes = append(g.routes, outbox.Route{Sink: t.Sink, Flags: uint32(flags)})
+		g.routes = append(g.routes, store.Route{Sink: t.Sink, Flags: uint32(flags)})
 		g.stored = append(g.stored, record.Target{Sink: t.Sink, Flags: flags, Routes: t.Routes})
 	}
 	r := record.Record{Event: *e, Edits: edits, Targets: g.stored}
@@ -410,7 +410,7 @@ func (g *group) appendRecord(r *record.Record) (sequence uint64, err error) {
 	}
 	g.buf = payload
 	g.events[r.Event.Type]++
-	return g.batch.Append(outbox.Record{Time: r.Event.Time, Lane: lane, Payload: payload}, g.routes), nil
+	return g.batch.Append(store.Record{Time: r.Event.Time, Lane: lane, Payload: payload}, g.routes), nil
 }
 
 func patchOf(old, obj *compact.Object) ([]byte, error) {

@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -153,7 +153,7 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 		default: // there is a value
 		}
 	}
-	if errors.Is(err, outbox.ErrUnreadable) {
+	if errors.Is(err, store.ErrUnreadable) {
 		s.Log.Error("a part of the recorded states cannot be read: a snapshot leaves it out", "watch", j.watch.Watch.Name, "error", err)
 	} else if err != nil && !errors.Is(err, ledger.ErrEnough) {
 		return false, err
@@ -171,7 +171,7 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 	return false, nil
 }
 
-func (j *snapshot) forget(b *outbox.Batch) {
+func (j *snapshot) forget(b *store.Batch) {
 	if j.meta != "" {
 		b.DeleteMeta(j.meta)
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
@@ -34,7 +34,7 @@ func (c *Committer) Begin(s *Feed) (*dynamicfactory.Snapshot, error) {
 		return nil
 	})
 	switch {
-	case errors.Is(err, outbox.ErrUnreadable):
+	case errors.Is(err, store.ErrUnreadable):
 		s.Log.Error("a part of the recorded states cannot be read: the watch starts with a list", "error", err)
 		s.start, s.floor, s.listed = relist, floor, map[uint64]struct{}{}
 		return listed, nil
@@ -66,7 +66,7 @@ func (c *Committer) recordedFor(s *Feed) func(namespace, name string) *compact.O
 func (c *Committer) Prepare(s *Feed) error {
 	cp, ok, err := c.ledger.Checkpoint(s.ID)
 	switch {
-	case errors.Is(err, outbox.ErrUnreadable):
+	case errors.Is(err, store.ErrUnreadable):
 		s.Log.Error("the position of a watch cannot be read: it starts with a list", "error", err)
 		s.forgot = true
 	case err != nil:
@@ -145,7 +145,7 @@ func (c *Committer) HandOverCheckpoints(start []*Feed, active map[string]bool) e
 // far each of them was ahead of it. Where one had recorded a part of a list again, that
 // is not known, and the list is of the newest version: if it shows a difference, there is a
 // gap.
-func (c *Committer) gather(b *outbox.Batch, s *Feed) error {
+func (c *Committer) gather(b *store.Batch, s *Feed) error {
 	whole := ledger.Checkpoint{Sweeping: true, Ahead: map[string]string{}}
 	newest, partial := "", false
 	err := c.store.ScanMeta(ledger.CheckpointMeta(s.ID), func(key string, _ []byte) error {
@@ -198,14 +198,14 @@ func (c *Committer) gather(b *outbox.Batch, s *Feed) error {
 	return nil
 }
 
-func (c *Committer) inherit(b *outbox.Batch, s *Feed, wide string) error {
+func (c *Committer) inherit(b *store.Batch, s *Feed, wide string) error {
 	// A damaged checkpoint is for prepareSource to report.
 	if _, ok, err := c.ledger.Checkpoint(s.ID); err != nil || ok {
 		return ledger.IgnoreUnreadable(err)
 	}
 	cp, ok, err := c.ledger.Checkpoint(wide)
 	switch {
-	case errors.Is(err, outbox.ErrUnreadable):
+	case errors.Is(err, store.ErrUnreadable):
 		cp.Forgot = true
 	case err != nil || !ok:
 		return err

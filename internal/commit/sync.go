@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -87,7 +87,7 @@ func (j *sweep) step(g *group) (more bool, err error) {
 		}
 		return g.deleted(&sighting{feed: s, obj: o, unknown: true, at: j.at})
 	})
-	if errors.Is(err, outbox.ErrUnreadable) {
+	if errors.Is(err, store.ErrUnreadable) {
 		s.Log.Error("a part of the recorded states cannot be read: deletions of its objects are not reported", "error", err)
 		s.forgot = true
 	} else if err != nil && !errors.Is(err, ledger.ErrEnough) {

@@ -9,8 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 
@@ -159,7 +159,7 @@ func givenBy(sources []*Feed) given {
 // oweSelections notes of watches that are about to be given objects, and of which no
 // rules are known, that they were not: an end before they are must not look like the
 // first start.
-func (c *Committer) oweSelections(b *outbox.Batch, jobs []*snapshot) error {
+func (c *Committer) oweSelections(b *store.Batch, jobs []*snapshot) error {
 	known, err := c.ledger.Selections()
 	if err != nil {
 		return err
@@ -182,7 +182,7 @@ func (c *Committer) oweSelections(b *outbox.Batch, jobs []*snapshot) error {
 
 // oweLabels notes that rules by labels of namespaces cannot be judged by any more. None
 // of the present watches has such rules.
-func (c *Committer) oweLabels(b *outbox.Batch, watches []plan.Watch) error {
+func (c *Committer) oweLabels(b *store.Batch, watches []plan.Watch) error {
 	all, err := c.ledger.Selections()
 	if err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
@@ -241,11 +241,11 @@ func TestRefusedEventsGoAlone(t *testing.T) {
 	e := newEngine(&cfg, newReceiver(t, accept), m, newJournal(cfg.Logger), newNote(s.queue, ""))
 	l, now := e.lanes[0], time.Now()
 	for i, alone := range []bool{true, false, false, true} {
-		ev, err := decodeChange(outbox.Item{Payload: fmt.Appendf(nil, `{"object":%d}`, i)})
+		ev, err := decodeChange(store.Item{Payload: fmt.Appendf(nil, `{"object":%d}`, i)})
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.detached.add(&entry{event: ev, item: outbox.Item{Lane: uint64(i)}}, now.Add(time.Duration(i)-10), alone, 0)
+		l.detached.add(&entry{event: ev, item: store.Item{Lane: uint64(i)}}, now.Add(time.Duration(i)-10), alone, 0)
 	}
 	for i, want := range []int{1, 2, 1, 0} {
 		if err := e.form(l, now, 100, []source{ordinary, free, due}); err != nil || len(l.batch.entries) != want {
@@ -261,7 +261,7 @@ type counted struct {
 	items, bytes atomic.Int64
 }
 
-func (c *counted) Read(after uint64, max, maxBytes int) ([]outbox.Item, error) {
+func (c *counted) Read(after uint64, max, maxBytes int) ([]store.Item, error) {
 	items, err := c.Queue.Read(after, max, maxBytes)
 	for _, it := range items {
 		c.items.Add(1)

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -96,16 +96,16 @@ func (f *flaky) Write(ctx context.Context, batch []*event.Event) error {
 func deliverAfterFailures(b *testing.B, events, objects int) {
 	b.Helper()
 	b.StopTimer()
-	store, err := outbox.Open(filepath.Join(b.TempDir(), "store"), outbox.Options{})
+	st, err := store.Open(filepath.Join(b.TempDir(), "store"), store.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer store.Close()
-	queue, err := store.EnsureSink(sinkName, outbox.FromNow)
+	defer st.Close()
+	queue, err := st.EnsureSink(sinkName, store.FromNow)
 	if err != nil {
 		b.Fatal(err)
 	}
-	fill(b, store, events, objects)
+	fill(b, st, events, objects)
 	f, err := os.Create(filepath.Join(b.TempDir(), "events.jsonl"))
 	if err != nil {
 		b.Fatal(err)
@@ -137,16 +137,16 @@ func deliverAfterFailures(b *testing.B, events, objects int) {
 
 func deliverBacklog(b *testing.B, d sinks.Delivery, objects int, sync bool) {
 	b.Helper()
-	store, err := outbox.Open(filepath.Join(b.TempDir(), "store"), outbox.Options{})
+	st, err := store.Open(filepath.Join(b.TempDir(), "store"), store.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer store.Close()
-	queue, err := store.EnsureSink(sinkName, outbox.FromNow)
+	defer st.Close()
+	queue, err := st.EnsureSink(sinkName, store.FromNow)
 	if err != nil {
 		b.Fatal(err)
 	}
-	fill(b, store, b.N, objects)
+	fill(b, st, b.N, objects)
 	f, err := os.Create(filepath.Join(b.TempDir(), "events.jsonl"))
 	if err != nil {
 		b.Fatal(err)
@@ -170,7 +170,7 @@ func deliverBacklog(b *testing.B, d sinks.Delivery, objects int, sync bool) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
 }
 
-func decodeBench(item outbox.Item) (*event.Event, error) {
+func decodeBench(item store.Item) (*event.Event, error) {
 	return &event.Event{
 		ID: "0123456789abcdef0123456789abcdef", Type: event.Updated, Time: item.Time, Sequence: item.Sequence, Cluster: "bench",
 		Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Namespace: "default", Name: "a-pod", UID: "a-uid",
@@ -179,15 +179,15 @@ func decodeBench(item outbox.Item) (*event.Event, error) {
 }
 
 // fill commits events of that many objects, in turns.
-func fill(b *testing.B, store *outbox.Store, events, objects int) {
+func fill(b *testing.B, st *store.Store, events, objects int) {
 	b.Helper()
 	payload := bytes.Repeat([]byte("x"), 1024)
 	for n := 0; n < events; {
-		batch := store.NewBatch()
+		batch := st.NewBatch()
 		for end := min(n+1000, events); n < end; n++ {
-			batch.Append(outbox.Record{Lane: uint64(n % objects), Payload: payload}, []outbox.Route{{Sink: sinkName}})
+			batch.Append(store.Record{Lane: uint64(n % objects), Payload: payload}, []store.Route{{Sink: sinkName}})
 		}
-		if err := store.Commit(batch); err != nil {
+		if err := st.Commit(batch); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -25,7 +25,7 @@ type Config struct {
 	// Decode makes the event of an item; an error makes the item a dead letter.
 	// It is called from one goroutine at a time, may keep the item's payload,
 	// and may be called again for an item that has to be read again.
-	Decode func(item outbox.Item) (*event.Event, error)
+	Decode func(item store.Item) (*event.Event, error)
 	// Decoding changes when Decode would make something else of an item: what was
 	// decoded before and not written yet is then decoded again. nil: it never does.
 	Decoding func() uint64

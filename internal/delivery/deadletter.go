@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
@@ -37,14 +37,14 @@ func letterReason(cause error) string {
 const maxReason = 512
 
 // deadLetter moves an event to the dead letters and releases its entry. With
-// [outbox.ErrDeadLettersFull] the entry is as it was.
+// [store.ErrDeadLettersFull] the entry is as it was.
 func (e *engine) deadLetter(en *entry, reason string, cause error) error {
 	now := time.Now()
 	text := excerpt(cause)
 	if en.event != nil && en.decoded != e.decoding() {
 		text = textWithheld // what was sent may show more than the event does now
 	}
-	letter := outbox.Letter{Reason: reason + ": " + text, Attempts: en.tries, First: en.first, Time: now}
+	letter := store.Letter{Reason: reason + ": " + text, Attempts: en.tries, First: en.first, Time: now}
 	if letter.First.IsZero() {
 		letter.First = now
 	}

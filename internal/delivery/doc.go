@@ -1,4 +1,4 @@
-// Package delivery stands between a queue of the outbox and a sink: one [Worker]
+// Package delivery stands between a queue of the store and a sink: one [Worker]
 // per sink reads, decodes, batches, writes, retries and acknowledges.
 //
 // Guarantees:
@@ -7,7 +7,7 @@
 //     or after it became a dead letter. Crashes, cancellations and failed writes
 //     leave it where it is.
 //   - Order per object, which is its path. A batch holds any number of events of
-//     one object (one [outbox.Item] Lane), in order; two Writes at the same time
+//     one object (one [store.Item] Lane), in order; two Writes at the same time
 //     never do. After a failed event the later ones of its object are held back,
 //     those of the same batch included, until it was accepted or became a dead
 //     letter.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
@@ -191,7 +191,7 @@ func (e *engine) stalled() bool { return len(e.away) >= maxSetAside }
 
 // admit hands items that were read to their lanes. Those of detached objects
 // too: earlier ones of the same object may still be in the lane.
-func (e *engine) admit(items []outbox.Item, now time.Time) {
+func (e *engine) admit(items []store.Item, now time.Time) {
 	for i := range items {
 		en := e.newEntry()
 		en.item, en.arrived = items[i], now

@@ -4,13 +4,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // entry is one queue item on its way through the engine.
 type entry struct {
-	item    outbox.Item  // without payload once decoded
+	item    store.Item   // without payload once decoded
 	event   *event.Event // nil until decoded
 	decoded uint64       // what Config.Decoding was then
 	size    int          // of the encoded event, about; set with event

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
@@ -46,7 +46,7 @@ func (e *engine) dispatchFrom(now time.Time, from ...source) error {
 		}
 		err := e.form(l, now, limit, from)
 		switch {
-		case errors.Is(err, outbox.ErrDeadLettersFull):
+		case errors.Is(err, store.ErrDeadLettersFull):
 			e.pause(e.circuit.start(), now, err, true)
 			e.circuit.probing = false // nothing is in flight
 			return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -50,7 +50,7 @@ func changeOf(t testing.TB, e *event.Event) change {
 	return c
 }
 
-func decodeChange(item outbox.Item) (*event.Event, error) {
+func decodeChange(item store.Item) (*event.Event, error) {
 	var c change
 	if err := json.Unmarshal(item.Payload, &c); err != nil {
 		return nil, err
@@ -71,12 +71,12 @@ func decodeChange(item outbox.Item) (*event.Event, error) {
 	}, nil
 }
 
-// storage is an outbox in memory with one sink's queue.
+// storage is a store in memory with one sink's queue.
 type storage struct {
 	t     testing.TB
 	fs    vfs.FS
-	store *outbox.Store
-	queue *outbox.Queue
+	store *store.Store
+	queue *store.Queue
 }
 
 const sinkName = "ops"
@@ -93,12 +93,12 @@ func now() time.Time { return time.Now().AddDate(30, 0, 0) }
 
 func (s *storage) open() {
 	s.t.Helper()
-	store, err := outbox.Open("store", outbox.Options{FS: s.fs, Now: now})
+	st, err := store.Open("store", store.Options{FS: s.fs, Now: now})
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	s.store = store
-	if s.queue, err = store.EnsureSink(sinkName, outbox.FromNow); err != nil {
+	s.store = st
+	if s.queue, err = st.EnsureSink(sinkName, store.FromNow); err != nil {
 		s.t.Fatal(err)
 	}
 }
@@ -119,7 +119,7 @@ func (s *storage) add(changes ...change) {
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		b.Append(outbox.Record{Time: time.Now(), Lane: uint64(c.Object), Payload: payload}, []outbox.Route{{Sink: sinkName}})
+		b.Append(store.Record{Time: time.Now(), Lane: uint64(c.Object), Payload: payload}, []store.Route{{Sink: sinkName}})
 	}
 	if err := s.store.Commit(b); err != nil {
 		s.t.Fatal(err)
@@ -127,7 +127,7 @@ func (s *storage) add(changes ...change) {
 }
 
 // letters returns the dead letters, oldest first.
-func (s *storage) letters() []outbox.DeadLetter {
+func (s *storage) letters() []store.DeadLetter {
 	s.t.Helper()
 	letters, err := s.queue.DeadLetters(0, 1<<20)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 )
 
 const (
@@ -67,7 +67,7 @@ func newNote(q Queue, fingerprint string) *note {
 // Every time in it is brought into [now, now+most].
 func (n *note) load(now time.Time, most time.Duration) (c noteContent, ok bool, unusable, err error) {
 	raw, found, err := n.queue.Note()
-	if errors.Is(err, outbox.ErrUnreadable) {
+	if errors.Is(err, store.ErrUnreadable) {
 		return c, false, err, nil
 	}
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
@@ -64,7 +64,7 @@ func (e *engine) refuse(b *batch, i int, cause error, v *verdict, now time.Time)
 	e.lastError, e.lastErrorTime = excerpt(cause), now
 	if en.refusals >= e.cfg.Retry.PoisonAttempts && (suspect || e.convicts(en, now)) {
 		err := e.deadLetter(en, letterReason(cause), cause)
-		if !errors.Is(err, outbox.ErrDeadLettersFull) {
+		if !errors.Is(err, store.ErrDeadLettersFull) {
 			b.leave(i)
 			return err
 		}

@@ -7,7 +7,7 @@ import (
 	"runtime/debug"
 	"time"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -95,7 +95,7 @@ func (e *engine) wanted(en *entry) bool {
 	return o != nil && (o.free() || o.queue.len() > 0 && o.queue.at(0) == en && !o.due.After(time.Now()))
 }
 
-func (e *engine) refill(en *entry, item outbox.Item) {
+func (e *engine) refill(en *entry, item store.Item) {
 	delete(e.away, item.Position)
 	en.item, en.away, en.fetched = item, false, true
 	en.payload = len(item.Payload)
@@ -131,7 +131,7 @@ func (e *engine) decoding() uint64 {
 	return e.cfg.Decoding()
 }
 
-func decode(f func(outbox.Item) (*event.Event, error), item outbox.Item) (ev *event.Event, err error) {
+func decode(f func(store.Item) (*event.Event, error), item store.Item) (ev *event.Event, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &panicError{value: v, stack: debug.Stack(), hash: stackHash()}

@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 )
 
 // chunk is what one Read returned, or why there will be no more.
 type chunk struct {
-	items []outbox.Item
+	items []store.Item
 	err   error
 }
 

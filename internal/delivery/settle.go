@@ -46,7 +46,7 @@ func (e *engine) settle(b *batch, now time.Time) error {
 	}
 	v, err := e.judge(b, named, whole, now)
 	if err != nil || e.cancelled {
-		return err // what is left stays in the queue of the outbox
+		return err // what is left stays in the queue of the store
 	}
 	e.conclude(b, &v, now)
 	e.putBack(b, now)

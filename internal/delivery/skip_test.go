@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
@@ -137,9 +137,9 @@ type full struct {
 	is bool
 }
 
-func (f *full) DeadLetter(position uint64, l outbox.Letter) error {
+func (f *full) DeadLetter(position uint64, l store.Letter) error {
 	if f.is {
-		return outbox.ErrDeadLettersFull
+		return store.ErrDeadLettersFull
 	}
 	return f.Queue.DeadLetter(position, l)
 }
@@ -166,12 +166,12 @@ func TestDeadLettersAreFull(t *testing.T) {
 					for range 60 {
 						time.Sleep(time.Second)
 						st := w.Status()
-						paused = paused || st.State == Paused && strings.Contains(st.Reason, outbox.ErrDeadLettersFull.Error())
+						paused = paused || st.State == Paused && strings.Contains(st.Reason, store.ErrDeadLettersFull.Error())
 					}
 					if n := len(s.letters()); !paused || n != 0 {
 						t.Errorf("paused: %v, %d dead letters", paused, n)
 					}
-					if _, err := w.Skip(t.Context(), s.sequence(3)); !errors.Is(err, outbox.ErrDeadLettersFull) {
+					if _, err := w.Skip(t.Context(), s.sequence(3)); !errors.Is(err, store.ErrDeadLettersFull) {
 						t.Errorf("skipped: %v", err)
 					}
 					q.is = false

@@ -3,7 +3,7 @@ package delivery
 import (
 	"time"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 )
 
 // State is how a worker stands, in one word.
@@ -47,7 +47,7 @@ type Status struct {
 	FailingObjects int       `json:"failingObjects"`    // with an event that failed, 1,024 at most
 	Failing        []Failure `json:"failing,omitempty"` // those that fail for the longest time
 
-	Queue outbox.Stats `json:"queue"`
+	Queue store.Stats `json:"queue"`
 }
 
 // failingShown is the length of Status.Failing.

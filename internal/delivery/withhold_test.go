@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -92,7 +92,7 @@ func TestDecodingChangesMeanwhile(t *testing.T) {
 		w := start(t, s, r, func(c *Config) {
 			c.Retry.PoisonAttempts = 1
 			c.Decoding = decoding.Load
-			c.Decode = func(item outbox.Item) (*event.Event, error) {
+			c.Decode = func(item store.Item) (*event.Event, error) {
 				e, err := decodeChange(item)
 				if err == nil {
 					e.Cluster = fmt.Sprint("decoded ", decoding.Load())

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/testcluster"
 )
 
@@ -207,18 +207,18 @@ func TestRejectedObject(t *testing.T) {
 
 // deadLetters reads the dead letters of a sink from the store of a daemon that
 // does not run.
-func deadLetters(t testing.TB, dir, sink string) []outbox.DeadLetter {
+func deadLetters(t testing.TB, dir, sink string) []store.DeadLetter {
 	t.Helper()
-	store, err := outbox.Open(dir, outbox.Options{})
+	st, err := store.Open(dir, store.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() {
-		if err := store.Close(); err != nil {
+		if err := st.Close(); err != nil {
 			t.Error(err)
 		}
 	}()
-	queue, err := store.EnsureSink(sink, outbox.FromNow)
+	queue, err := st.EnsureSink(sink, store.FromNow)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,7 +8,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
@@ -78,11 +78,11 @@ func Later(a, b string) string {
 func CheckpointMeta(sourceID string) string { return "checkpoint/" + sourceID }
 
 // Checkpoint returns a feed's checkpoint; ok is false if there is none. A damaged
-// one is outbox.ErrUnreadable.
+// one is store.ErrUnreadable.
 func (l *Ledger) Checkpoint(sourceID string) (c Checkpoint, ok bool, err error) {
 	b, ok, err := l.store.Meta(CheckpointMeta(sourceID))
 	switch {
-	case errors.Is(err, outbox.ErrUnreadable):
+	case errors.Is(err, store.ErrUnreadable):
 		return c, false, fmt.Errorf("checkpoint of %s: %w", sourceID, err)
 	case err != nil:
 		return c, false, fmt.Errorf("%w: checkpoint of %s: %w", ErrStore, sourceID, err)
@@ -90,7 +90,7 @@ func (l *Ledger) Checkpoint(sourceID string) (c Checkpoint, ok bool, err error) 
 		return c, false, nil
 	}
 	if err := json.Unmarshal(b, &c); err != nil {
-		return Checkpoint{}, false, fmt.Errorf("%w: checkpoint of %s: %w", outbox.ErrUnreadable, sourceID, err)
+		return Checkpoint{}, false, fmt.Errorf("%w: checkpoint of %s: %w", store.ErrUnreadable, sourceID, err)
 	}
 	return c, true, nil
 }

@@ -4,7 +4,7 @@
 //
 // Guarantees:
 //
-//   - A damaged entry is [outbox.ErrUnreadable], never a guess; every other error of the
+//   - A damaged entry is [store.ErrUnreadable], never a guess; every other error of the
 //     store is an [ErrStore], after which the process has to end.
 //   - Names hold nothing that may change without another object being meant: neither the
 //     preferred API version nor the edits.

@@ -8,11 +8,11 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 
-// Store is what of the durable store is read here. *outbox.Store implements it.
+// Store is what of the durable store is read here. *store.Store implements it.
 type Store interface {
 	State(partition, key string, dst []byte) ([]byte, bool, error)
 	ScanStateAfter(partition, prefix, after string, f func(key string, value []byte) error) error
@@ -33,11 +33,11 @@ func New(store Store, dicts *compact.Dictionaries) *Ledger {
 }
 
 // State returns a committed entry of the ledger, nil if there is none. The error is
-// outbox.ErrUnreadable if the entry is damaged, any other is an [ErrStore].
+// store.ErrUnreadable if the entry is damaged, any other is an [ErrStore].
 func (l *Ledger) State(partition, key string) (*compact.Object, error) {
 	value, ok, err := l.store.State(partition, key, nil)
 	switch {
-	case errors.Is(err, outbox.ErrUnreadable):
+	case errors.Is(err, store.ErrUnreadable):
 		return nil, fmt.Errorf("state of %s in %s: %w", key, partition, err)
 	case err != nil:
 		return nil, fmt.Errorf("%w: read state of %s in %s: %w", ErrStore, key, partition, err)
@@ -51,7 +51,7 @@ func (l *Ledger) State(partition, key string) (*compact.Object, error) {
 func (l *Ledger) decode(partition, key string, value []byte) (*compact.Object, error) {
 	o, err := l.codec.Decode(value)
 	if err != nil {
-		return nil, fmt.Errorf("%w: state of %s in %s: %w", outbox.ErrUnreadable, key, partition, err)
+		return nil, fmt.Errorf("%w: state of %s in %s: %w", store.ErrUnreadable, key, partition, err)
 	}
 	return o, nil
 }
@@ -60,7 +60,7 @@ func (l *Ledger) decode(partition, key string, value []byte) (*compact.Object, e
 func (l *Ledger) Empty(partition, prefix string) (bool, error) {
 	errFound := errors.New("found one")
 	err := l.store.ScanStateAfter(partition, prefix, "", func(string, []byte) error { return errFound })
-	if errors.Is(err, errFound) || errors.Is(err, outbox.ErrUnreadable) {
+	if errors.Is(err, errFound) || errors.Is(err, store.ErrUnreadable) {
 		return false, nil
 	}
 	if err != nil {
@@ -74,7 +74,7 @@ var ErrEnough = errors.New("enough for now")
 
 // Scan calls fn for the committed entries of a partition whose keys begin with prefix and
 // sort after a key, in their order. Damaged entries are left out; the error then is
-// outbox.ErrUnreadable, and may be errEnough as well.
+// store.ErrUnreadable, and may be errEnough as well.
 func (l *Ledger) Scan(partition, prefix, after string, fn func(key string, o *compact.Object) error) error {
 	var damage error
 	err := l.store.ScanStateAfter(partition, prefix, after, func(key string, value []byte) error {
@@ -85,7 +85,7 @@ func (l *Ledger) Scan(partition, prefix, after string, fn func(key string, o *co
 		}
 		return fn(key, o)
 	})
-	if err == nil || errors.Is(err, ErrEnough) || errors.Is(err, outbox.ErrUnreadable) {
+	if err == nil || errors.Is(err, ErrEnough) || errors.Is(err, store.ErrUnreadable) {
 		return errors.Join(err, damage)
 	}
 	return fmt.Errorf("%w: scan %s: %w", ErrStore, partition, err)
@@ -93,7 +93,7 @@ func (l *Ledger) Scan(partition, prefix, after string, fn func(key string, o *co
 
 // IgnoreUnreadable is err, or nil if err only means that something is damaged.
 func IgnoreUnreadable(err error) error {
-	if errors.Is(err, outbox.ErrUnreadable) {
+	if errors.Is(err, store.ErrUnreadable) {
 		return nil
 	}
 	return err
@@ -120,10 +120,10 @@ func (l *Ledger) FeedIDs(prefix string) (map[string]bool, error) {
 	return ids, nil
 }
 
-// Writer commits batches. *outbox.Store implements it.
+// Writer commits batches. *store.Store implements it.
 type Writer interface {
-	NewBatch() *outbox.Batch
-	Commit(b *outbox.Batch) error
+	NewBatch() *store.Batch
+	Commit(b *store.Batch) error
 }
 
 // PutMeta makes one value durable.

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -38,7 +38,7 @@ func (s Selected) Same(other Selected) bool {
 }
 
 // Put adds the rules by which a watch was given the objects of a feed to the batch.
-func (s Selected) Put(b *outbox.Batch, watch, id string) {
+func (s Selected) Put(b *store.Batch, watch, id string) {
 	b.PutMeta(SelectionKey(watch, id), Encode(s))
 }
 
@@ -70,7 +70,7 @@ func (l *Ledger) Selections() (Selections, error) {
 }
 
 // DropSelections removes the rules by which watches were given a feed's objects.
-func DropSelections(b *outbox.Batch, id string, watches map[string]Selected) {
+func DropSelections(b *store.Batch, id string, watches map[string]Selected) {
 	for name := range watches {
 		b.DeleteMeta(SelectionKey(name, id))
 	}

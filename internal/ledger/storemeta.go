@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 
@@ -28,11 +28,11 @@ const (
 
 // LoadDictionaries returns the dictionaries of earlier lives. A new one is
 // durable before anything is compressed with it.
-func LoadDictionaries(store *outbox.Store) (*compact.Dictionaries, error) {
+func LoadDictionaries(st *store.Store) (*compact.Dictionaries, error) {
 	dicts := compact.NewDictionaries(func(id uint32, content []byte) error {
-		return PutMeta(store, DictionaryKey(id), content)
+		return PutMeta(st, DictionaryKey(id), content)
 	})
-	err := store.ScanMeta(DictionaryMeta, func(key string, content []byte) error {
+	err := st.ScanMeta(DictionaryMeta, func(key string, content []byte) error {
 		id, err := strconv.ParseUint(strings.TrimPrefix(key, DictionaryMeta), 10, 32)
 		if err != nil {
 			return fmt.Errorf("dictionary %q: %w", key, err)
@@ -51,8 +51,8 @@ func DictionaryKey(id uint32) string { return DictionaryMeta + strconv.FormatUin
 // LoadRedactKey returns the key of the hashes that stand for redacted values. It
 // is made once for a store: a value's hash must stay the same, or every restart
 // would look like a change.
-func LoadRedactKey(store *outbox.Store) ([]byte, error) {
-	key, ok, err := store.Meta(RedactKeyMeta)
+func LoadRedactKey(st *store.Store) ([]byte, error) {
+	key, ok, err := st.Meta(RedactKeyMeta)
 	if err != nil {
 		return nil, fmt.Errorf("load redaction key: %w", err)
 	}
@@ -63,7 +63,7 @@ func LoadRedactKey(store *outbox.Store) ([]byte, error) {
 	if _, err := rand.Read(key); err != nil {
 		return nil, fmt.Errorf("make redaction key: %w", err)
 	}
-	return key, PutMeta(store, RedactKeyMeta, key)
+	return key, PutMeta(st, RedactKeyMeta, key)
 }
 
 // ScrubMeta is where the store keeps how far the rewriting of its contents has come.

@@ -9,10 +9,10 @@ import (
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
@@ -52,7 +52,7 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 		return err
 	}
 	// From here on nothing fails for reasons of the new state, only with the store.
-	m.store.SetLimits(outbox.Limits{
+	m.store.SetLimits(store.Limits{
 		MaxBytes: next.Store.MaxBytes, MinFree: next.Store.MinFree,
 		RetentionMaxAge: next.Store.RetentionMaxAge, RetentionMaxBytes: next.Store.RetentionMaxBytes,
 		DeadLetterMaxAge: next.Store.DeadLetterMaxAge, DeadLetterMaxBytes: next.Store.DeadLetterMaxBytes,

@@ -7,14 +7,14 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 )
 
 // TestFirstStartUnderChurn changes and deletes pods while the first list of them is
 // being committed.
 func TestFirstStartUnderChurn(t *testing.T) {
 	api, names := podServer(t, 1500)
-	l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods})
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
 	busy := names[:300]
 	var once sync.Once
 	changed := make(chan struct{})
@@ -52,9 +52,9 @@ func TestFirstStartUnderChurn(t *testing.T) {
 // life, as there is no version to resume from or another list was cut short: what is gone
 // is deleted once, and stops in between neither repeat nor lose anything.
 func TestColdStartFindsDeletions(t *testing.T) {
-	for name, spoil := range map[string]func(b *outbox.Batch, version string){
-		"no checkpoint": func(b *outbox.Batch, _ string) { b.DeleteMeta(ledger.CheckpointMeta("pods#")) },
-		"a list that was cut short": func(b *outbox.Batch, version string) {
+	for name, spoil := range map[string]func(b *store.Batch, version string){
+		"no checkpoint": func(b *store.Batch, _ string) { b.DeleteMeta(ledger.CheckpointMeta("pods#")) },
+		"a list that was cut short": func(b *store.Batch, version string) {
 			w := podWatch()
 			b.PutMeta(ledger.CheckpointMeta("pods#"), ledger.Encode(ledger.Checkpoint{
 				ResourceVersion: version, Synced: true, Form: formOf(t, &w, pods), Listing: &ledger.Listing{ResourceVersion: version},
@@ -64,11 +64,11 @@ func TestColdStartFindsDeletions(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			api, names := podServer(t, 3000)
 			dir := t.TempDir()
-			l := runLive(t, dir, outbox.Options{}, api, served{pods})
+			l := runLive(t, dir, store.Options{}, api, served{pods})
 			l.apply(l.state(podWatch()))
 			l.synced()
 			l.stop()
-			between(t, dir, func(b *outbox.Batch) { spoil(b, api.Version()) })
+			between(t, dir, func(b *store.Batch) { spoil(b, api.Version()) })
 
 			gone, left := names[:2500], names[2500:]
 			api.Delete(podPath, "ns", gone...)
@@ -82,12 +82,12 @@ func TestColdStartFindsDeletions(t *testing.T) {
 				return n
 			}
 			for _, stopAt := range []int{1, 1200, 2500} {
-				l = runLive(t, dir, outbox.Options{}, api, served{pods})
+				l = runLive(t, dir, store.Options{}, api, served{pods})
 				l.apply(l.state(podWatch()))
 				eventually(t, fmt.Sprintf("%d deletions", stopAt), func() bool { return deleted(l) >= stopAt })
 				l.stop()
 			}
-			l = runLive(t, dir, outbox.Options{}, api, served{pods})
+			l = runLive(t, dir, store.Options{}, api, served{pods})
 			l.apply(l.state(podWatch()))
 			l.caughtUp()
 			h := l.log()
@@ -107,22 +107,22 @@ func TestColdStartFindsDeletions(t *testing.T) {
 
 func forgetCheckpoint(t *testing.T, dir, id string) {
 	t.Helper()
-	between(t, dir, func(b *outbox.Batch) { b.DeleteMeta(ledger.CheckpointMeta(id)) })
+	between(t, dir, func(b *store.Batch) { b.DeleteMeta(ledger.CheckpointMeta(id)) })
 }
 
 // between changes what is in the store between two lives.
-func between(t *testing.T, dir string, change func(*outbox.Batch)) {
+func between(t *testing.T, dir string, change func(*store.Batch)) {
 	t.Helper()
-	store, err := outbox.Open(dir, outbox.Options{})
+	st, err := store.Open(dir, store.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := store.NewBatch()
+	b := st.NewBatch()
 	change(b)
-	if err := store.Commit(b); err != nil {
+	if err := st.Commit(b); err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Close(); err != nil {
+	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}
 }

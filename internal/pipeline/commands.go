@@ -10,10 +10,10 @@ import (
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/store"
 )
 
 // UnknownError means that nothing of a name is configured.
@@ -142,7 +142,7 @@ func (m *Manager) dueSnapshots(st *plan.State) (due []string, err error) {
 // replay: those that were routed to it when they were recorded, and those that went
 // through a route that leads to it now. It returns how many were queued, and calls
 // progress, if not nil, with the number so far.
-func (m *Manager) Replay(ctx context.Context, sink string, r outbox.ReplayRange, progress func(events int)) (int, error) {
+func (m *Manager) Replay(ctx context.Context, sink string, r store.ReplayRange, progress func(events int)) (int, error) {
 	st := m.currentState()
 	if st == nil || st.Sink(sink) == nil {
 		return 0, &UnknownError{"sink", sink}

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/apitest"
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
@@ -74,7 +74,7 @@ func TestAuditOfAHealthyWatch(t *testing.T) {
 	for name, change := range changes {
 		t.Run(name, func(t *testing.T) {
 			api, _ := podServer(t, 1200)
-			l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods})
+			l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
 			l.apply(l.state(podWatch()))
 			l.synced()
 			l.audited(0, func() { change(l); l.caughtUp() })
@@ -101,7 +101,7 @@ func TestAuditFindsLosses(t *testing.T) {
 	for name, tc := range losses {
 		t.Run(name, func(t *testing.T) {
 			api, names := podServer(t, 1200)
-			l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods})
+			l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
 			l.apply(l.state(podWatch()))
 			l.synced()
 			api.Mute(true)
@@ -141,7 +141,7 @@ func TestAuditFindsLosses(t *testing.T) {
 // older than recorded.
 func TestAuditFindsOvertakenRollback(t *testing.T) {
 	api, names := podServer(t, 700)
-	l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods})
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
 	l.apply(l.state(podWatch()))
 	l.synced()
 	saved := api.Save()
@@ -159,7 +159,7 @@ func TestAuditFindsOvertakenRollback(t *testing.T) {
 // TestAuditOfAnUnorderedList refuses to judge by a list whose order it does not know.
 func TestAuditOfAnUnorderedList(t *testing.T) {
 	api, _ := podServer(t, 3)
-	l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods})
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
 	l.apply(l.state(podWatch()))
 	l.synced()
 	api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {

@@ -11,18 +11,18 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 )
 
 // damageLedger flips a bit in the middle of the recorded states of pods on disk. The
 // store must be closed.
 func damageLedger(t *testing.T, dir string) {
 	t.Helper()
-	store, err := outbox.Open(dir, outbox.Options{}) // its log becomes tables
+	st, err := store.Open(dir, store.Options{}) // its log becomes tables
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := store.Close(); err != nil {
+	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}
 	files, err := filepath.Glob(filepath.Join(dir, "db", "*.sst"))
@@ -62,7 +62,7 @@ func TestDamagedLedger(t *testing.T) {
 		t.Run(fmt.Sprintf("compacted=%t", compacted), func(t *testing.T) {
 			api, names := podServer(t, 300)
 			dir := t.TempDir()
-			l := runLive(t, dir, outbox.Options{}, api, served{pods})
+			l := runLive(t, dir, store.Options{}, api, served{pods})
 			l.apply(l.state(podWatch()))
 			l.synced()
 			l.stop()
@@ -78,7 +78,7 @@ func TestDamagedLedger(t *testing.T) {
 			if compacted {
 				api.Compact()
 			}
-			l = runLive(t, dir, outbox.Options{}, api, served{pods})
+			l = runLive(t, dir, store.Options{}, api, served{pods})
 			l.apply(l.state(podWatch()))
 			l.caughtUp()
 			l.synced()
@@ -117,7 +117,7 @@ func TestDamagedLedger(t *testing.T) {
 func TestDamagedCheckpoint(t *testing.T) {
 	api, names := podServer(t, 10)
 	dir := t.TempDir()
-	l := runLive(t, dir, outbox.Options{}, api, served{pods})
+	l := runLive(t, dir, store.Options{}, api, served{pods})
 	l.apply(l.state(podWatch()))
 	l.synced()
 	b := l.store.NewBatch()
@@ -127,7 +127,7 @@ func TestDamagedCheckpoint(t *testing.T) {
 	}
 	l.stop()
 	api.Delete(podPath, "ns", names[0])
-	l = runLive(t, dir, outbox.Options{}, api, served{pods})
+	l = runLive(t, dir, store.Options{}, api, served{pods})
 	l.apply(l.state(podWatch()))
 	l.synced()
 	h := l.log()
@@ -151,7 +151,7 @@ func TestKillAmidTheListOfADamagedCheckpoint(t *testing.T) {
 	const n = 3 * maxGroup
 	api, _ := podServer(t, n)
 	fs := vfs.NewCrashableMem()
-	l := runLive(t, "store", outbox.Options{FS: fs}, api, served{pods})
+	l := runLive(t, "store", store.Options{FS: fs}, api, served{pods})
 	l.apply(l.state(podWatch()))
 	l.synced()
 	if err := ledger.PutMeta(l.store, ledger.CheckpointMeta("pods#"), []byte("{")); err != nil {
@@ -161,12 +161,12 @@ func TestKillAmidTheListOfADamagedCheckpoint(t *testing.T) {
 	for i := range n {
 		api.Put(podPath, "ns", fmt.Sprintf("pod-%05d", i), phase("1"))
 	}
-	l = runLive(t, "store", outbox.Options{FS: fs}, api, served{pods})
+	l = runLive(t, "store", store.Options{FS: fs}, api, served{pods})
 	l.apply(l.state(podWatch()))
 	eventually(t, "a part of the list", func() bool { return l.committed() > n })
 	fs = fs.CrashClone(vfs.CrashCloneCfg{})
 	l.stop()
-	l = runLive(t, "store", outbox.Options{FS: fs}, api, served{pods})
+	l = runLive(t, "store", store.Options{FS: fs}, api, served{pods})
 	l.apply(l.state(podWatch()))
 	l.synced()
 	if gaps := fmt.Sprint(l.log()[""]); gaps != "[gap unreadable]" {

@@ -8,10 +8,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/commit"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -169,7 +169,7 @@ func TestTightenedEditsReachWhatIsRecorded(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := q.DeadLetter(items[0].Position, outbox.Letter{Reason: "refused: status 422: no " + plaintext}); err != nil {
+				if err := q.DeadLetter(items[0].Position, store.Letter{Reason: "refused: status 422: no " + plaintext}); err != nil {
 					t.Fatal(err)
 				}
 				if text, _ := r.everything(); strings.Count(text, plaintext) < 8 {
@@ -197,7 +197,7 @@ func TestEditsOfRoutes(t *testing.T) {
 		return `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"` + version + `"},"spec":{"a":"` + a + `","b":"` + b + `"}}`
 	}
 	r := newRig(t, t.TempDir(), podWatch())
-	if _, err := r.store.EnsureSink("open", outbox.FromNow); err != nil {
+	if _, err := r.store.EnsureSink("open", store.FromNow); err != nil {
 		t.Fatal(err)
 	}
 	one, two, open := allParts("one"), allParts("two"), allParts("open")

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/apitest"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
@@ -46,8 +46,8 @@ func (l *live) committed() (n int) {
 func TestReloadAndPurgeInAFullStore(t *testing.T) {
 	api, _ := podServer(t, 4000)
 	api.Serve("/api/v1/nodes", "v1", "Node")
-	l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods, nodes})
-	if _, err := l.store.EnsureSink("dead", outbox.FromNow); err != nil {
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods, nodes})
+	if _, err := l.store.EnsureSink("dead", store.FromNow); err != nil {
 		t.Fatal(err)
 	}
 	full := l.state(podWatch())
@@ -71,7 +71,7 @@ func TestReloadAndPurgeInAFullStore(t *testing.T) {
 func TestResourceGoesInAFullStore(t *testing.T) {
 	api, _ := podServer(t, 4000)
 	resolver := &changing{changed: make(chan struct{}), list: []dynamicfactory.Resource{pods}}
-	l := runLive(t, t.TempDir(), outbox.Options{}, api, resolver)
+	l := runLive(t, t.TempDir(), store.Options{}, api, resolver)
 	full := l.state(podWatch())
 	full.Store.MinFree = noRoom
 	l.apply(full)
@@ -85,15 +85,15 @@ func TestResourceGoesInAFullStore(t *testing.T) {
 // A watch is added to a resource with recorded objects. They come once there is room.
 func TestReloadAddsAWatchInAFullStore(t *testing.T) {
 	api, names := podServer(t, 3000)
-	l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods})
-	if _, err := l.store.EnsureSink("x", outbox.FromNow); err != nil {
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+	if _, err := l.store.EnsureSink("x", store.FromNow); err != nil {
 		t.Fatal(err)
 	}
 	second := podWatch(func(w *plan.Watch) { w.Name = "second" })
 	l.apply(l.state(podWatch()))
 	l.synced()
 	before := l.committed()
-	l.store.SetLimits(outbox.Limits{MinFree: noRoom})
+	l.store.SetLimits(store.Limits{MinFree: noRoom})
 	eventually(t, "paused", func() bool { return l.store.Health().Paused })
 	full := l.routed(second, podWatch())
 	full.Store.MinFree = noRoom
@@ -113,13 +113,13 @@ func TestReloadAddsAWatchInAFullStore(t *testing.T) {
 func TestStopInAFullStore(t *testing.T) {
 	api, names := podServer(t, 4000)
 	dir := t.TempDir()
-	l := runLive(t, dir, outbox.Options{}, api, served{pods})
+	l := runLive(t, dir, store.Options{}, api, served{pods})
 	full := l.state(podWatch())
 	full.Store.MinFree = noRoom
 	l.apply(full)
 	l.blocked()
 	l.stop()
-	l = runLive(t, dir, outbox.Options{}, api, served{pods})
+	l = runLive(t, dir, store.Options{}, api, served{pods})
 	l.apply(l.state(podWatch()))
 	l.synced()
 	h := l.log()
@@ -139,7 +139,7 @@ func TestReloadDuringAFarewell(t *testing.T) {
 		api.Put(widgetPath, "ns", fmt.Sprint("widget-", i), nil)
 	}
 	resolver := serving(widgets)
-	l := runLive(t, t.TempDir(), outbox.Options{}, api, resolver).withX()
+	l := runLive(t, t.TempDir(), store.Options{}, api, resolver).withX()
 	watch := func(name string) plan.Watch {
 		w := podWatch(named(name))
 		w.Resources = []string{"widgets.example.com"}

@@ -5,8 +5,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/store"
 )
 
 // TestStopDuringSnapshot ends watcherd while a watch that came to a running source is
@@ -16,8 +16,8 @@ func TestStopDuringSnapshot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			api, names := podServer(t, 3000)
 			fs := vfs.NewCrashableMem()
-			l := runLive(t, "store", outbox.Options{FS: fs}, api, served{pods})
-			q, err := l.store.EnsureSink("x", outbox.FromNow)
+			l := runLive(t, "store", store.Options{FS: fs}, api, served{pods})
+			q, err := l.store.EnsureSink("x", store.FromNow)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -30,7 +30,7 @@ func TestStopDuringSnapshot(t *testing.T) {
 				fs = fs.CrashClone(vfs.CrashCloneCfg{})
 			}
 			l.stop()
-			l = runLive(t, "store", outbox.Options{FS: fs}, api, served{pods})
+			l = runLive(t, "store", store.Options{FS: fs}, api, served{pods})
 			if q, err = l.store.Queue("x"); err != nil {
 				t.Fatal(err)
 			}

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -25,7 +25,7 @@ func TestHistoryExpiresQuietly(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			api, _ := podServer(t, 3)
-			l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods})
+			l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
 			l.apply(l.state(podWatch()))
 			l.synced()
 			s := l.m.informerList()[0]

@@ -16,11 +16,11 @@ import (
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/selector"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
@@ -178,7 +178,7 @@ func TestEditsAreNotIdentity(t *testing.T) {
 				dir := t.TempDir()
 				before, after := watchOf("w", tc.before, "pods"), watchOf("w", tc.after, "pods")
 				after.Fingerprint = "other"
-				l := runLive(t, dir, outbox.Options{}, api, served{pods})
+				l := runLive(t, dir, store.Options{}, api, served{pods})
 				l.apply(l.state(before))
 				l.checkpointed("pods#", formOf(t, &before, pods))
 				want := history{
@@ -193,7 +193,7 @@ func TestEditsAreNotIdentity(t *testing.T) {
 				api.Put(podPath, "ns", "changes", spec("2", "secret"))
 				api.Delete(podPath, "ns", "goes")
 				if restart {
-					l = runLive(t, dir, outbox.Options{}, api, served{pods})
+					l = runLive(t, dir, store.Options{}, api, served{pods})
 				} else {
 					l.checkpointed("pods#", formOf(t, &before, pods))
 				}
@@ -231,7 +231,7 @@ func TestRecordedAgainAfterAStop(t *testing.T) {
 	dir := t.TempDir()
 	before := watchOf("w", nil, "pods")
 	after := watchOf("w", func(w *plan.Watch) { w.Edits.Drop = append(w.Edits.Drop, "spec.b") }, "pods")
-	l := runLive(t, dir, outbox.Options{}, api, served{pods})
+	l := runLive(t, dir, store.Options{}, api, served{pods})
 	l.apply(l.state(before))
 	l.checkpointed("pods#", "v1")
 	l.stop()
@@ -246,13 +246,13 @@ func TestRecordedAgainAfterAStop(t *testing.T) {
 		apitest.Fail(w, http.StatusForbidden, "Forbidden")
 		return true
 	})
-	l = runLive(t, dir, outbox.Options{}, api, served{pods})
+	l = runLive(t, dir, store.Options{}, api, served{pods})
 	l.apply(l.state(after))
 	<-refused
 	l.stop()
 
 	api.Intercept(nil)
-	l = runLive(t, dir, outbox.Options{}, api, served{pods})
+	l = runLive(t, dir, store.Options{}, api, served{pods})
 	l.apply(l.state(after))
 	l.checkpointed("pods#", formOf(t, &after, pods))
 	h := l.log()
@@ -275,7 +275,7 @@ func TestNewPreferredVersion(t *testing.T) {
 		do("/apis/example.com/v2beta1/widgets")
 	}
 	resolver := serving(widgetsV2)
-	l := runLive(t, t.TempDir(), outbox.Options{}, api, resolver)
+	l := runLive(t, t.TempDir(), store.Options{}, api, resolver)
 	l.apply(l.state(watchOf("pinned", nil, "widgets.v2beta1.example.com"), watchOf("any", nil, "widgets.example.com")))
 	for _, list := range [][]dynamicfactory.Resource{{widgetsV2}, {widgets, widgetsV2}} {
 		if len(list) > 1 {
@@ -339,7 +339,7 @@ func TestPreferredVersionChangesWhileAway(t *testing.T) {
 				}
 			}
 			dir := t.TempDir()
-			l := runLive(t, dir, outbox.Options{}, api, serving(widgetsV2))
+			l := runLive(t, dir, store.Options{}, api, serving(widgetsV2))
 			l.apply(l.state(watchOf("w", nil, tc.pattern)))
 			id := "widgets.example.com#"
 			if tc.before == tc.after {
@@ -355,7 +355,7 @@ func TestPreferredVersionChangesWhileAway(t *testing.T) {
 				api.Move(from, to)
 				api.Delete(to, "ns", "goes")
 			}
-			l = runLive(t, dir, outbox.Options{}, api, serving(widgets, widgetsV2))
+			l = runLive(t, dir, store.Options{}, api, serving(widgets, widgetsV2))
 			l.apply(l.state(watchOf("w", nil, tc.pattern)))
 			l.checkpointed(id, tc.after)
 			want := history{"stays": {"sync 101"}, "goes": {"sync 102", "deleted 103"}}
@@ -375,7 +375,7 @@ func TestOverlapsThatDiscoveryShows(t *testing.T) {
 	resolver.other["wd"] = "widgets.example.com"
 	drop := func(w *plan.Watch) { w.Edits.Drop = []string{"spec"} }
 	dir := t.TempDir()
-	l := runLive(t, dir, outbox.Options{}, api, resolver)
+	l := runLive(t, dir, store.Options{}, api, resolver)
 	err := l.m.Apply(t.Context(), l.state(watchOf("a", nil, "pods"), watchOf("b", drop, "po")))
 	if err == nil || !strings.Contains(err.Error(), "watch b and watch a both watch pods") {
 		t.Errorf("error is %v", err)
@@ -402,7 +402,7 @@ func TestOverlapsThatDiscoveryShows(t *testing.T) {
 	resolver.set(pods, widgets)
 	waiting()
 	l.stop()
-	l = runLive(t, dir, outbox.Options{}, api, resolver) // what was accepted does not end the daemon
+	l = runLive(t, dir, store.Options{}, api, resolver) // what was accepted does not end the daemon
 	l.apply(st)
 	waiting()
 }
@@ -440,7 +440,7 @@ func TestBareNameStays(t *testing.T) {
 	}
 	resolver := serving(first)
 	dir := t.TempDir()
-	l := runLive(t, dir, outbox.Options{}, api, resolver)
+	l := runLive(t, dir, store.Options{}, api, resolver)
 	st := l.state(watchOf("w", nil, "gateways"))
 	l.apply(st)
 	if got := l.m.reader.Status().Watches[0].Warnings; len(got) != 0 {
@@ -459,7 +459,7 @@ func TestBareNameStays(t *testing.T) {
 	resolver.set(second, first)
 	stays()
 	l.stop()
-	l = runLive(t, dir, outbox.Options{}, api, resolver)
+	l = runLive(t, dir, store.Options{}, api, resolver)
 	l.apply(st)
 	stays()
 	resolver.set(second) // the first is gone
@@ -515,7 +515,7 @@ func TestNamespaceTakenOut(t *testing.T) {
 					api.Put(podPath, "other", "b", nil)
 					api.Put(podPath, "other", "c", nil)
 					dir := t.TempDir()
-					l := runLive(t, dir, outbox.Options{}, api, served{pods})
+					l := runLive(t, dir, store.Options{}, api, served{pods})
 					l.apply(l.state(tc.wide))
 					eventually(t, "sync", func() bool { return len(l.log()) == 3 })
 					l.apply(l.state(tc.slim))
@@ -525,7 +525,7 @@ func TestNamespaceTakenOut(t *testing.T) {
 					late := away > time.Hour
 					if restart {
 						l.stop()
-						l = runLive(t, dir, outbox.Options{}, api, served{pods})
+						l = runLive(t, dir, store.Options{}, api, served{pods})
 					} else if late {
 						l.forget()
 						if states := l.states("pods"); len(states) != 1 {
@@ -598,12 +598,12 @@ func TestSelectionChangedWhileAway(t *testing.T) {
 				put("ns", "db")
 				put("else", "other")
 				dir := t.TempDir()
-				l := runLive(t, dir, outbox.Options{}, api, served{pods})
+				l := runLive(t, dir, store.Options{}, api, served{pods})
 				l.apply(l.state(tc.before...))
 				eventually(t, "all are recorded", func() bool { return len(l.states("pods")) == 3 })
 				if restart {
 					l.stop()
-					l = runLive(t, dir, outbox.Options{}, api, served{pods})
+					l = runLive(t, dir, store.Options{}, api, served{pods})
 				}
 				for range 2 {
 					l.apply(l.state(tc.after...))
@@ -651,7 +651,7 @@ func TestDefinitionGone(t *testing.T) {
 				}
 				resolver := serving(widgets)
 				dir := t.TempDir()
-				l := runLive(t, dir, outbox.Options{}, api, resolver)
+				l := runLive(t, dir, store.Options{}, api, resolver)
 				st := l.state(watchOf("w", nil, tc.pattern))
 				l.apply(st)
 				eventually(t, "sync", func() bool { return len(l.log()) == 600 })
@@ -683,7 +683,7 @@ func TestDefinitionGone(t *testing.T) {
 					api.Unserve(widgetPath)
 					resolver = serving()
 					resolver.err = tc.resolve
-					l = runLive(t, dir, outbox.Options{}, api, resolver)
+					l = runLive(t, dir, store.Options{}, api, resolver)
 					l.apply(st)
 				} else {
 					api.Unserve(widgetPath)
@@ -739,7 +739,7 @@ func TestWaitingWatchKeepsItsStates(t *testing.T) {
 			for _, name := range []string{"widget", "wd", "wd.example.com"} {
 				resolver.other[name] = "widgets.example.com"
 			}
-			l := runLive(t, t.TempDir(), outbox.Options{}, api, resolver)
+			l := runLive(t, t.TempDir(), store.Options{}, api, resolver)
 			// Another version of the resource is watched all the time.
 			l.apply(l.state(watchOf("w", nil, pattern), watchOf("v", func(w *plan.Watch) { w.Namespaces = []string{"else"} }, "pods")))
 			l.checkpointed("widgets.example.com#", "v1")

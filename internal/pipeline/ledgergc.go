@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/store"
 )
 
 const (
@@ -91,7 +91,7 @@ func (m *Manager) markUnwatched(st *plan.State) error {
 
 // markNamespaces is markUnwatched for the namespaces of a part that is watched in
 // some; "" among them stands for all.
-func (m *Manager) markNamespaces(b *outbox.Batch, partition string, watched map[string]bool, now []byte) error {
+func (m *Manager) markNamespaces(b *store.Batch, partition string, watched map[string]bool, now []byte) error {
 	all := ledger.FeedID(partition, "")
 	unwatched := map[string]bool{}
 	if !watched[""] {

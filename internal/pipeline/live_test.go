@@ -12,10 +12,10 @@ import (
 
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -28,20 +28,20 @@ type live struct {
 	*testing.T
 	api     *apitest.Server
 	m       *Manager
-	store   *outbox.Store
+	store   *store.Store
 	metrics *prometheus.Registry
 	stop    func() // as SIGTERM does
 }
 
-func runLive(t *testing.T, dir string, opts outbox.Options, api *apitest.Server, resolver Resolver) *live {
+func runLive(t *testing.T, dir string, opts store.Options, api *apitest.Server, resolver Resolver) *live {
 	t.Helper()
-	store, err := outbox.Open(dir, opts)
+	st, err := store.Open(dir, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	metrics := prometheus.NewRegistry()
 	m, err := New(Config{
-		Cluster: "test", REST: api.Config(), Store: store, Resolver: resolver,
+		Cluster: "test", REST: api.Config(), Store: st, Resolver: resolver,
 		Logger: slog.New(slog.DiscardHandler), Registerer: metrics, Drain: time.Second,
 	})
 	if err != nil {
@@ -50,19 +50,19 @@ func runLive(t *testing.T, dir string, opts outbox.Options, api *apitest.Server,
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	storeCtx, stopStore := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running, storing sync.WaitGroup
-	storing.Go(func() { _ = store.Run(storeCtx) })
+	storing.Go(func() { _ = st.Run(storeCtx) })
 	running.Go(func() {
 		if err := m.Run(ctx); err != nil {
 			t.Errorf("run: %v", err)
 		}
 	})
-	l := &live{T: t, api: api, m: m, store: store, metrics: metrics}
+	l := &live{T: t, api: api, m: m, store: st, metrics: metrics}
 	l.stop = sync.OnceFunc(func() {
 		cancel()
 		running.Wait()
 		stopStore()
 		storing.Wait()
-		if err := store.Close(); err != nil {
+		if err := st.Close(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -276,7 +276,7 @@ func (l *live) metric(name string) (sum float64) {
 
 func (l *live) withX() *live {
 	l.Helper()
-	if _, err := l.store.EnsureSink("x", outbox.FromNow); err != nil {
+	if _, err := l.store.EnsureSink("x", store.FromNow); err != nil {
 		l.Fatal(err)
 	}
 	return l

@@ -19,11 +19,11 @@ import (
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
@@ -45,11 +45,11 @@ type Resolver interface {
 
 // Config is what a Manager works with.
 type Config struct {
-	Cluster    string        // the cluster's name in events
-	REST       *rest.Config  // how to reach the API server
-	Resolver   Resolver      // must be running
-	Store      *outbox.Store // must be running
-	Logger     *slog.Logger  // never nil
+	Cluster    string       // the cluster's name in events
+	REST       *rest.Config // how to reach the API server
+	Resolver   Resolver     // must be running
+	Store      *store.Store // must be running
+	Logger     *slog.Logger // never nil
 	Registerer prometheus.Registerer
 	Stdout     io.Writer // for sinks that write to standard output
 	Dir        string    // what relative paths in sinks' configs are relative to
@@ -66,7 +66,7 @@ type Config struct {
 type Manager struct {
 	cfg       Config
 	log       *slog.Logger
-	store     *outbox.Store
+	store     *store.Store
 	factory   *dynamicfactory.Factory
 	committer *commit.Committer
 	ledger    *ledger.Ledger

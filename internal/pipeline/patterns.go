@@ -10,9 +10,9 @@ import (
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/selector"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
@@ -85,9 +85,9 @@ func (m *Manager) excluded(w *plan.Watch) func(schema.GroupResource) bool {
 }
 
 // loadResolved returns what patterns meant in earlier lives.
-func loadResolved(store *outbox.Store) (map[string]string, error) {
+func loadResolved(st *store.Store) (map[string]string, error) {
 	resolved := map[string]string{}
-	err := store.ScanMeta(resolvedMeta, func(key string, value []byte) error {
+	err := st.ScanMeta(resolvedMeta, func(key string, value []byte) error {
 		resolved[strings.TrimPrefix(key, resolvedMeta)] = string(value)
 		return nil
 	})

@@ -15,12 +15,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/watcherd/watcherd/internal/commit"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/selector"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -57,7 +57,7 @@ var (
 type rig struct {
 	*testing.T
 	m      *Manager
-	store  *outbox.Store
+	store  *store.Store
 	read   uint64 // sequence of the last event looked at
 	stop   func() // the committer
 	joined map[*commit.Feed]bool
@@ -86,12 +86,12 @@ func newRig(t *testing.T, dir string, watches ...plan.Watch) *rig {
 
 func idleRig(t *testing.T, dir string, watches ...plan.Watch) *rig {
 	t.Helper()
-	store, err := outbox.Open(dir, outbox.Options{})
+	st, err := store.Open(dir, store.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	m, err := New(Config{
-		Cluster: "test", REST: &rest.Config{Host: "https://127.0.0.1:1"}, Store: store,
+		Cluster: "test", REST: &rest.Config{Host: "https://127.0.0.1:1"}, Store: st,
 		Resolver: served{pods, nodes, widgets, widgetsV2, secretResource},
 		Logger:   slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		Now: func() time.Time { return time.Unix(1_800_000_000, 0) },
@@ -99,7 +99,7 @@ func idleRig(t *testing.T, dir string, watches ...plan.Watch) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.EnsureSink("sink", outbox.FromNow); err != nil {
+	if _, err := st.EnsureSink("sink", store.FromNow); err != nil {
 		t.Fatal(err)
 	}
 	router, err := route.Compile([]route.Spec{{Name: "all", Payload: []string{"object", "oldObject"}, Sinks: []string{"sink"}}})
@@ -109,11 +109,11 @@ func idleRig(t *testing.T, dir string, watches ...plan.Watch) *rig {
 	m.setState(&plan.State{Watches: watches, Router: router})
 	t.Cleanup(func() {
 		m.factory.Shutdown()
-		if err := store.Close(); err != nil {
+		if err := st.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return &rig{T: t, m: m, store: store, joined: map[*commit.Feed]bool{}, codecs: map[string]*compact.Codec{}}
+	return &rig{T: t, m: m, store: st, joined: map[*commit.Feed]bool{}, codecs: map[string]*compact.Codec{}}
 }
 
 // adoptRouter has the committer route by the router from now on.

@@ -13,9 +13,9 @@ import (
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -101,7 +101,7 @@ func (m *Manager) meta(key string, into any) (found bool, err error) {
 }
 
 // putChanged keeps a value as JSON, if it is another than before.
-func putChanged(b *outbox.Batch, key string, before, now any) {
+func putChanged(b *store.Batch, key string, before, now any) {
 	is := ledger.Encode(now)
 	if !bytes.Equal(ledger.Encode(before), is) {
 		b.PutMeta(key, is)
@@ -210,7 +210,7 @@ func (m *Manager) reportAbsence(next *plan.State, d desired, sink string, from, 
 			if err != nil {
 				return fmt.Errorf("gap for sink %s: %w", sink, err)
 			}
-			b.Append(outbox.Record{Time: at, Lane: xxhash.Sum64(r.Event.AppendPartitionKey(nil)), Payload: payload}, []outbox.Route{{Sink: sink}})
+			b.Append(store.Record{Time: at, Lane: xxhash.Sum64(r.Event.AppendPartitionKey(nil)), Payload: payload}, []store.Route{{Sink: sink}})
 			m.committer.CountGap(h.Watch.Name, s, &dynamicfactory.Gap{Cause: commit.CauseRemoved, FromTime: from, ToTime: to})
 		}
 	}

@@ -9,10 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -227,7 +227,7 @@ func TestGapOfAnAbsence(t *testing.T) {
 		t.Errorf("the other sink gets %q", queued)
 	}
 	// Replaying the log tells the gap to nobody else.
-	if n, err := l.m.Replay(t.Context(), "b", outbox.ReplayRange{}, nil); n != 0 || err != nil {
+	if n, err := l.m.Replay(t.Context(), "b", store.ReplayRange{}, nil); n != 0 || err != nil {
 		t.Errorf("%d replayed, %v", n, err)
 	}
 }

@@ -6,8 +6,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/store"
 )
 
 const namespacePath = "/api/v1/namespaces"
@@ -49,9 +49,9 @@ func TestRelabelledNamespaceWithoutItsSource(t *testing.T) {
 			api, pod := podServer(t, 3000)
 			api.Put(namespacePath, "", "ns", label("dev"))
 			fs := vfs.NewCrashableMem()
-			again := func(r Resolver) *live { return runLive(t, "store", outbox.Options{FS: fs}, api, r) }
+			again := func(r Resolver) *live { return runLive(t, "store", store.Options{FS: fs}, api, r) }
 			l := again(served{pods})
-			if _, err := l.store.EnsureSink("x", outbox.FromNow); err != nil {
+			if _, err := l.store.EnsureSink("x", store.FromNow); err != nil {
 				t.Fatal(err)
 			}
 			l.apply(l.routed(prod))

@@ -12,7 +12,7 @@ import (
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 )
 
 // relisting is a cluster whose watch of pods lists again, while pods change and go.
@@ -96,7 +96,7 @@ func TestStopDuringRelist(t *testing.T) {
 					t.Parallel()               // they wait for client-go to try again
 					r := newRelisting(t, 3000) // more than a committer takes that ends
 					fs := vfs.NewCrashableMem()
-					l := runLive(t, "store", outbox.Options{FS: fs}, r.api, served{pods})
+					l := runLive(t, "store", store.Options{FS: fs}, r.api, served{pods})
 					release := r.run(l, stopAt)
 					if killed {
 						fs = fs.CrashClone(vfs.CrashCloneCfg{})
@@ -114,7 +114,7 @@ func TestStopDuringRelist(t *testing.T) {
 					if compacted {
 						r.api.Compact()
 					}
-					l = runLive(t, "store", outbox.Options{FS: fs}, r.api, served{pods})
+					l = runLive(t, "store", store.Options{FS: fs}, r.api, served{pods})
 					l.apply(l.state(podWatch()))
 					l.caughtUp()
 					l.synced() // the sweep, too
@@ -174,7 +174,7 @@ func TestRollbackIsFollowed(t *testing.T) {
 		t.Run(fmt.Sprintf("stopped=%t", stopped), func(t *testing.T) {
 			api, names := podServer(t, 1500)
 			dir := t.TempDir()
-			l := runLive(t, dir, outbox.Options{}, api, served{pods})
+			l := runLive(t, dir, store.Options{}, api, served{pods})
 			l.apply(l.state(podWatch()))
 			l.synced()
 			saved := api.Save()
@@ -188,7 +188,7 @@ func TestRollbackIsFollowed(t *testing.T) {
 			eventually(t, "the first of the older states", func() bool { return l.committed() > before+1 })
 			if stopped {
 				l.stop()
-				l = runLive(t, dir, outbox.Options{}, api, served{pods})
+				l = runLive(t, dir, store.Options{}, api, served{pods})
 				l.apply(l.state(podWatch()))
 			}
 			eventually(t, "the older states", func() bool { return l.committed() >= before+2+len(names) })

@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/selector"
+	"github.com/watcherd/watcherd/internal/store"
 )
 
 func named(name string) func(*plan.Watch) {
@@ -67,8 +67,8 @@ func TestReloadUnderChurn(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			api, names := podServer(t, 1000)
 			api.Serve("/api/v1/nodes", "v1", "Node")
-			l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods, nodes})
-			q, err := l.store.EnsureSink("x", outbox.FromNow)
+			l := runLive(t, t.TempDir(), store.Options{}, api, served{pods, nodes})
+			q, err := l.store.EnsureSink("x", store.FromNow)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -134,8 +134,8 @@ func TestNamespaceSelectorIsAdded(t *testing.T) {
 				<-listed
 				return false
 			})
-			l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods})
-			q, err := l.store.EnsureSink("x", outbox.FromNow)
+			l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+			q, err := l.store.EnsureSink("x", store.FromNow)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -172,8 +172,8 @@ func TestNamespaceSelectorIsAdded(t *testing.T) {
 // TestRefusedStateChangesNothing applies states that cannot run: what runs goes on.
 func TestRefusedStateChangesNothing(t *testing.T) {
 	api, names := podServer(t, 3)
-	l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods})
-	if _, err := l.store.EnsureSink("x", outbox.FromNow); err != nil {
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+	if _, err := l.store.EnsureSink("x", store.FromNow); err != nil {
 		t.Fatal(err)
 	}
 	l.apply(l.routed(podWatch()))

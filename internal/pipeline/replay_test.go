@@ -3,11 +3,11 @@ package pipeline
 import (
 	"testing"
 
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -55,7 +55,7 @@ func TestReplayHasPosition(t *testing.T) {
 	r := newRig(t, t.TempDir(), podWatch())
 	r.commit(addedTo(r.source(pods), r.object("a", "u1", "1")))
 	for range 2 {
-		if _, err := r.store.Replay(t.Context(), "sink", outbox.ReplayRange{}, uint32(record.Replay|record.Object)); err != nil {
+		if _, err := r.store.Replay(t.Context(), "sink", store.ReplayRange{}, uint32(record.Replay|record.Object)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -15,9 +15,9 @@ import (
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/internal/store"
 )
 
 // The stages. What a sink moves while it is looked at may move from the log to its
@@ -73,7 +73,7 @@ func (m *Manager) loadScrub() error {
 
 // needScrub adds resources to the task. It starts over: what it has looked at may hold
 // something that is to be hidden now.
-func (m *Manager) needScrub(b *outbox.Batch, tightened []schema.GroupResource) ledger.Scrub {
+func (m *Manager) needScrub(b *store.Batch, tightened []schema.GroupResource) ledger.Scrub {
 	state := m.scrub.load()
 	next := ledger.Scrub{Began: m.cfg.Now()}
 	if state.Pending() {
@@ -122,7 +122,7 @@ func (m *Manager) startScrub(ctx context.Context) error {
 		err := m.runScrub(ctx)
 		switch {
 		case ctx.Err() != nil || errors.Is(err, commit.ErrEnded):
-		case errors.Is(err, outbox.ErrFailed):
+		case errors.Is(err, store.ErrFailed):
 			m.fail(fmt.Errorf("%w: rewrite the store: %w", ledger.ErrStore, err))
 		case err != nil:
 			m.log.Error("what the store holds could not be rewritten; it is tried again at the next reload or start", "error", err)
@@ -240,7 +240,7 @@ func (r *scrubRun) rest(ctx context.Context, worked time.Duration) error {
 }
 
 // step is one call of a method of the store that rewrites records.
-func (r *scrubRun) step(rewrite func(uint64, outbox.Rewrite) (uint64, int, bool, error)) (end bool, err error) {
+func (r *scrubRun) step(rewrite func(uint64, store.Rewrite) (uint64, int, bool, error)) (end bool, err error) {
 	last, n, end, err := rewrite(r.state.After, func(payload []byte) ([]byte, bool) {
 		revised, changed, err := r.revise.Record(payload)
 		if err != nil {
@@ -381,7 +381,7 @@ func (r *scrubRun) partition(ctx context.Context, partition string, gr schema.Gr
 		began = time.Now()
 		return err
 	})
-	if err != nil && !errors.Is(err, outbox.ErrUnreadable) {
+	if err != nil && !errors.Is(err, store.ErrUnreadable) {
 		return err
 	}
 	return r.write(partition, gr, changed)

@@ -14,10 +14,10 @@ import (
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
-	"github.com/watcherd/watcherd/internal/outbox/inspect"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/store/inspect"
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 
@@ -57,7 +57,7 @@ func canaryPods(r *rig, s *commit.Feed, n int) {
 		r.Fatal(err)
 	}
 	for _, it := range items {
-		if err := q.DeadLetter(it.Position, outbox.Letter{Reason: "refused: status 422: no " + plaintext}); err != nil {
+		if err := q.DeadLetter(it.Position, store.Letter{Reason: "refused: status 422: no " + plaintext}); err != nil {
 			r.Fatal(err)
 		}
 	}
@@ -227,12 +227,12 @@ func TestDictionaryIsInUseAgain(t *testing.T) {
 	var dictionary uint32
 	for _, dir := range []string{t.TempDir(), dir} { // the first shows which dictionary comes of the objects
 		if dictionary != 0 {
-			store, err := outbox.Open(dir, outbox.Options{})
+			st, err := store.Open(dir, store.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			left := ledger.Scrub{Resources: []string{"pods"}, Began: time.Unix(1_700_000_000, 0), Dictionaries: true, Retired: []uint32{dictionary}, Stage: scrubFiles}
-			if err := errors.Join(ledger.PutMeta(store, ledger.ScrubMeta, ledger.Encode(left)), store.Close()); err != nil {
+			if err := errors.Join(ledger.PutMeta(st, ledger.ScrubMeta, ledger.Encode(left)), st.Close()); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/apitest"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/store"
 )
 
 // inProd is a watch of namespaces with env=prod, by rules that are recorded.
@@ -30,12 +30,12 @@ func TestSelectorWaitsOverARestart(t *testing.T) {
 	})
 	dir := t.TempDir()
 	other := podWatch(named("other"))
-	l := runLive(t, dir, outbox.Options{}, api, served{pods}).withX()
+	l := runLive(t, dir, store.Options{}, api, served{pods}).withX()
 	l.apply(l.routed(podWatch(), other))
 	l.synced()
 	l.apply(l.routed(podWatch(inProd), other))
 	l.stop()
-	l = runLive(t, dir, outbox.Options{}, api, served{pods})
+	l = runLive(t, dir, store.Options{}, api, served{pods})
 	l.apply(l.routed(podWatch(inProd), other))
 	api.Put(podPath, "ns", names[0], phase("1"))
 	api.Delete(podPath, "ns", names[1])
@@ -50,7 +50,7 @@ func TestSelectorWaitsOverARestart(t *testing.T) {
 // reads two of them, and puts it back: it is given what was recorded meanwhile.
 func TestWatchComesBackAfterParts(t *testing.T) {
 	api, _ := podServer(t, 1)
-	l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods}).withX()
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods}).withX()
 	l.apply(l.routed(podWatch()))
 	l.synced()
 	l.apply(l.state(podWatch(named("other"), only("ns"))))

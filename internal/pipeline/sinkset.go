@@ -11,11 +11,11 @@ import (
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/prom"
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -32,9 +32,9 @@ type sinkWorker struct {
 // of a change of sinks; a queue without a worker does no harm.
 func (m *Manager) prepareSinks(next *plan.State, diff plan.Plan) error {
 	for _, name := range slices.Concat(diff.Sinks.Add, diff.Sinks.Replace) {
-		from := outbox.FromNow
+		from := store.FromNow
 		if next.Sink(name).StartFrom == plan.StartEarliest {
-			from = outbox.FromLogStart
+			from = store.FromLogStart
 		}
 		if _, err := m.store.Queue(name); err != nil { // new to the store
 			if err := m.oweSnapshot(next.Sink(name)); err != nil {
@@ -75,7 +75,7 @@ func (m *Manager) startSinks(ctx context.Context, next *plan.State, diff plan.Pl
 }
 
 func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
-	queue, err := m.store.EnsureSink(spec.Name, outbox.FromNow) // made by prepareSinks
+	queue, err := m.store.EnsureSink(spec.Name, store.FromNow) // made by prepareSinks
 	if err != nil {
 		m.fail(fmt.Errorf("%w: queue of sink %s: %w", ledger.ErrStore, spec.Name, err))
 		return
@@ -94,7 +94,7 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 		},
 		Fingerprint:  spec.Fingerprint,
 		Format:       spec.Format,
-		Decode:       func(it outbox.Item) (*event.Event, error) { return query.Decode(m.inflater, spec.Name, it) },
+		Decode:       func(it store.Item) (*event.Event, error) { return query.Decode(m.inflater, spec.Name, it) },
 		Decoding:     m.editsChanged.Load,
 		Hidden:       m.editsTightened.Load,
 		Delivery:     spec.Delivery,
@@ -201,7 +201,7 @@ func (m *Manager) fillSinks(ctx context.Context, next *plan.State, names []strin
 // fromLog selects what of the log a sink gets that is new or back, as if it had been
 // there: also what was recorded while there were no sinks, if it gets everything. What
 // it was given before it left, if it starts from the log's beginning, is a replay.
-func fromLog(st *plan.State, sink string) outbox.Selector {
+func fromLog(st *plan.State, sink string) store.Selector {
 	leading := leadingFlags(st, sink)
 	all := plan.DefaultRoute()
 	everything, takesAll := leading[all.Name]

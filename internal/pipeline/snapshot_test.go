@@ -5,8 +5,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
@@ -64,7 +64,7 @@ func TestSnapshotOfASinkIsFinished(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			api, pod := podServer(t, 3000)
 			fs := vfs.NewCrashableMem()
-			again := func(r Resolver) *live { return runLive(t, "store", outbox.Options{FS: fs}, api, r) }
+			again := func(r Resolver) *live { return runLive(t, "store", store.Options{FS: fs}, api, r) }
 			l := again(served{pods})
 			l.apply(l.state(podWatch()))
 			l.synced()
@@ -83,14 +83,14 @@ func TestSnapshotOfASinkIsFinished(t *testing.T) {
 func TestNewSinkWithoutTheAPIServer(t *testing.T) {
 	api, pod := podServer(t, 10)
 	dir := t.TempDir()
-	l := runLive(t, dir, outbox.Options{}, api, served{pods})
+	l := runLive(t, dir, store.Options{}, api, served{pods})
 	l.apply(l.state(podWatch()))
 	l.synced()
 	l.stop()
-	l = runLive(t, dir, outbox.Options{}, api, unfound())
+	l = runLive(t, dir, store.Options{}, api, unfound())
 	l.apply(l.fromSnapshot(podWatch()))
 	l.stop()
-	l = runLive(t, dir, outbox.Options{}, api, served{pods})
+	l = runLive(t, dir, store.Options{}, api, served{pods})
 	l.apply(l.fromSnapshot(podWatch()))
 	eventually(t, "all objects", func() bool { return len(l.queued()) == len(pod) })
 }

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/store"
 )
 
 // TestFirstListWithAnUnreadableObject starts with a list in which a recorded object
@@ -25,14 +25,14 @@ func TestFirstListWithAnUnreadableObject(t *testing.T) {
 				api, names := podServer(t, 3)
 				bad := names[1]
 				dir := t.TempDir()
-				l := runLive(t, dir, outbox.Options{}, api, served{pods})
+				l := runLive(t, dir, store.Options{}, api, served{pods})
 				api.Put(podPath, "ns", bad, spec("secret", "b"))
 				l.apply(l.state(podWatch()))
 				l.synced()
 				l.stop()
 				tc.away(t, dir)
 				api.Spoil(bad)
-				l = runLive(t, dir, outbox.Options{}, api, served{pods})
+				l = runLive(t, dir, store.Options{}, api, served{pods})
 				watch := podWatch(func(w *plan.Watch) {
 					if tc.edited {
 						w.Edits.Drop = append(w.Edits.Drop, "spec.a")

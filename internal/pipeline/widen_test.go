@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/apitest"
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 )
 
 // TestWidenedWatchListsFewObjects widens a watch of two namespaces, one of which is
@@ -18,7 +18,7 @@ func TestWidenedWatchListsFewObjects(t *testing.T) {
 			for _, n := range existing {
 				api.Put(podPath, "a", n, nil)
 			}
-			l := runLive(t, t.TempDir(), outbox.Options{}, api, served{pods})
+			l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
 			l.apply(l.state(podWatch(only("a", "b"))))
 			for _, id := range []string{"pods#a", "pods#b"} {
 				eventually(t, id, func() bool {

@@ -10,8 +10,8 @@ import (
 	"strings"
 
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox/inspect"
 	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/internal/store/inspect"
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 

@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -14,7 +14,7 @@ import (
 // it; nil if keep refuses it, which is given the event without its objects and the
 // routes that took it when it was recorded. Of a recent update the state before is
 // there too if the stream was followed by then.
-func (r *Reader) LogEvent(item outbox.Item, keep func(e *event.Event, routes []string) bool) (*event.Event, error) {
+func (r *Reader) LogEvent(item store.Item, keep func(e *event.Event, routes []string) bool) (*event.Event, error) {
 	rec, err := record.Decode(item.Payload)
 	if err != nil {
 		return nil, fmt.Errorf("event %d: %w", item.Sequence, err)
@@ -57,7 +57,7 @@ func (r *Reader) formerState(rec *record.Record, old *compact.Object) ([]byte, e
 }
 
 // LetterEvent returns the event of a sink's dead letter, as the sink would get it now.
-func (r *Reader) LetterEvent(sink string, item outbox.Item) (*event.Event, error) {
+func (r *Reader) LetterEvent(sink string, item store.Item) (*event.Event, error) {
 	return Decode(r.inflater, sink, item)
 }
 
@@ -67,16 +67,16 @@ func (r *Reader) Follow() (release func()) { return r.committer.Follow() }
 
 // LetterReason is the reason of a dead letter, without its text if that may quote what
 // is hidden by now.
-func (r *Reader) LetterReason(l *outbox.DeadLetter) string {
+func (r *Reader) LetterReason(l *store.DeadLetter) string {
 	rec, err := record.Decode(l.Payload)
 	if err == nil && r.cfg.Edits().Concerns(rec) {
-		return outbox.ReasonClass(l.Reason)
+		return store.ReasonClass(l.Reason)
 	}
 	return l.Reason
 }
 
 // Decode makes the event that a sink's item stands for.
-func Decode(in *record.Inflater, sink string, it outbox.Item) (*event.Event, error) {
+func Decode(in *record.Inflater, sink string, it store.Item) (*event.Event, error) {
 	e, err := in.Event(it.Sequence, record.Flags(it.Flags), it.Payload, sink)
 	if err == nil {
 		e.Position = it.Position

@@ -10,11 +10,11 @@ import (
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/delivery"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
@@ -62,7 +62,7 @@ type Resolver interface {
 type Config struct {
 	Pipeline   Pipeline
 	Committer  *commit.Committer
-	Store      *outbox.Store
+	Store      *store.Store
 	Resolver   Resolver
 	Inflater   *record.Inflater
 	Edits      func() *redact.Table // in force
@@ -73,7 +73,7 @@ type Config struct {
 type Reader struct {
 	cfg       Config
 	committer *commit.Committer
-	store     *outbox.Store
+	store     *store.Store
 	inflater  *record.Inflater
 }
 

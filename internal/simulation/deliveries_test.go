@@ -23,7 +23,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/watcherd/watcherd/internal/delivery"
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -47,7 +47,7 @@ type depot struct {
 	ahead atomic.Int64 // nanoseconds; of the store's clock
 	boxes map[string]*box
 
-	store   *outbox.Store
+	store   *store.Store
 	stop    context.CancelFunc
 	ended   chan error
 	workers map[string]*worker
@@ -56,7 +56,7 @@ type depot struct {
 	n       map[int]int // by object: its changes so far
 	killed  bool
 	damaged bool
-	limits  outbox.Limits
+	limits  store.Limits
 }
 
 // box is the receiver behind a sink, and what was committed for it.
@@ -202,7 +202,7 @@ func newDepot(t *testing.T, seed uint64, verbose bool) *depot {
 		t: t, r: rand.New(rand.NewPCG(seed, 3)), verbose: verbose, without: strings.Split(os.Getenv("WATCHERD_SIM_WITHOUT"), ","),
 		disk: newDisk(vfs.NewCrashableMem()), boxes: map[string]*box{}, workers: map[string]*worker{}, n: map[int]int{},
 	}
-	d.limits = outbox.Limits{
+	d.limits = store.Limits{
 		MinFree: minFree, RetentionMaxAge: time.Hour, RetentionMaxBytes: 1 << 20,
 		MaxBytes: []int64{12 << 20, 24 << 20, 64 << 20}[d.r.IntN(3)], DeadLetterMaxBytes: []int64{0, 1000, 100_000}[d.r.IntN(3)],
 	}
@@ -218,22 +218,22 @@ func (d *depot) begin(names ...string) error {
 	if d.verbose {
 		log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 	}
-	store, err := outbox.Open("store", outbox.Options{
+	st, err := store.Open("store", store.Options{
 		FS: d.disk, Logger: log, MinFree: d.limits.MinFree, RetentionMaxAge: d.limits.RetentionMaxAge,
 		RetentionMaxBytes: d.limits.RetentionMaxBytes, MaxBytes: d.limits.MaxBytes, DeadLetterMaxBytes: d.limits.DeadLetterMaxBytes,
 		Now: d.now,
 	})
-	if d.damaged && errors.Is(err, outbox.ErrDamaged) {
+	if d.damaged && errors.Is(err, store.ErrDamaged) {
 		d.store = nil
 		return errOver // what holds the store together was hit: it refuses, and an export reads the rest
 	}
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
-	d.store, d.dead, d.ended = store, new(bool), make(chan error, 1)
+	d.store, d.dead, d.ended = st, new(bool), make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	d.stop = cancel
-	go func() { d.ended <- store.Run(ctx) }()
+	go func() { d.ended <- st.Run(ctx) }()
 	for _, name := range names {
 		if err := d.work(name); err != nil {
 			return err
@@ -243,7 +243,7 @@ func (d *depot) begin(names ...string) error {
 }
 
 func (d *depot) work(name string) error {
-	queue, err := d.store.EnsureSink(name, outbox.FromNow)
+	queue, err := d.store.EnsureSink(name, store.FromNow)
 	if err != nil {
 		return fmt.Errorf("queue %s: %w", name, err)
 	}
@@ -260,7 +260,7 @@ func (d *depot) work(name string) error {
 	return nil
 }
 
-func decode(it outbox.Item) (*event.Event, error) {
+func decode(it store.Item) (*event.Event, error) {
 	p, err := unpack(it.Payload)
 	if err != nil {
 		return nil, err
@@ -326,15 +326,15 @@ func (d *depot) commit(count, pad int, to func() bool) error {
 		object := d.r.IntN(30)
 		d.n[object]++
 		p := parcel{object, d.n[object]}
-		var routes []outbox.Route
+		var routes []store.Route
 		for _, name := range []string{live, moody, fickle} {
 			_, configured := d.workers[name]
 			if configured && (name == live || to()) {
-				routes = append(routes, outbox.Route{Sink: name})
+				routes = append(routes, store.Route{Sink: name})
 				chosen[name] = append(chosen[name], p)
 			}
 		}
-		b.Append(outbox.Record{Time: d.now(), Lane: uint64(object), Payload: p.pack(pad)}, routes)
+		b.Append(store.Record{Time: d.now(), Lane: uint64(object), Payload: p.pack(pad)}, routes)
 	}
 	if err := d.store.Commit(b); err != nil {
 		return fmt.Errorf("commit: %w", err)
@@ -402,7 +402,7 @@ func (d *depot) steps() []step {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			_, err := d.workers[moody].Skip(ctx, 0)
-			if errors.Is(err, delivery.ErrNothingToSkip) || errors.Is(err, delivery.ErrInFlight) || errors.Is(err, delivery.ErrNotDelivering) || errors.Is(err, outbox.ErrDeadLettersFull) {
+			if errors.Is(err, delivery.ErrNothingToSkip) || errors.Is(err, delivery.ErrInFlight) || errors.Is(err, delivery.ErrNotDelivering) || errors.Is(err, store.ErrDeadLettersFull) {
 				return nil
 			}
 			return err
@@ -483,7 +483,7 @@ func hide(payload []byte) ([]byte, bool) {
 // scrub rewrites what the store holds, while all sinks go on, in so many calls at most,
 // or to its end if that is negative, and then looks for what is left.
 func (d *depot) scrub(calls int) error {
-	type rewriter func(uint64, outbox.Rewrite) (uint64, int, bool, error)
+	type rewriter func(uint64, store.Rewrite) (uint64, int, bool, error)
 	edit := hide
 	walk := func(rewrite rewriter) (n int, err error) {
 		for after, end := uint64(0), false; !end && calls != 0; calls-- {

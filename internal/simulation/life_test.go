@@ -20,9 +20,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/config"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/pipeline"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
@@ -139,7 +139,7 @@ func (r *resolver) set(change func()) {
 // life is one process of the daemon, from the opening of its store to its end.
 type life struct {
 	world   *world
-	store   *outbox.Store
+	store   *store.Store
 	manager *pipeline.Manager
 	killed  bool       // guarded by the receivers' locks, all of them
 	after   *vfs.MemFS // what the disk held when it was killed
@@ -158,7 +158,7 @@ func (w *world) begin() error {
 		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	}
 	var err error
-	if l.store, err = outbox.Open("store", outbox.Options{FS: w.disk, Logger: log, MinFree: minFree, Now: today}); err != nil {
+	if l.store, err = store.Open("store", store.Options{FS: w.disk, Logger: log, MinFree: minFree, Now: today}); err != nil {
 		return fmt.Errorf("open the store: %w", err)
 	}
 	l.manager, err = pipeline.New(pipeline.Config{

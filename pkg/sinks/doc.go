@@ -15,7 +15,7 @@
 //     for any result of the sink, and come again behind it.
 //   - An event is written again after a crash or an unclear failure, always with
 //     the same ID.
-//   - What a sink refuses stays in watcherd's outbox. A sink keeps no queue and
+//   - What a sink refuses stays in watcherd's store. A sink keeps no queue and
 //     makes no retries of its own; it classifies the failure
 //     ([Poison], [TooLarge], [Pause], [RetryAfter]) and the worker in front of it decides.
 //

@@ -9,13 +9,13 @@ import (
 	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/delivery"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/pipeline"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/reload"
 	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -131,7 +131,7 @@ func (p *parts) Read(after uint64, keep func(*event.Event, []string) bool) ([]ad
 	for i, it := range items {
 		out[i].Sequence = it.Sequence
 		if it.Unreadable {
-			out[i].Err = outbox.ErrUnreadable
+			out[i].Err = store.ErrUnreadable
 			continue
 		}
 		out[i].Event, out[i].Err = p.reader.LogEvent(it, keep)
@@ -156,7 +156,7 @@ func (p *parts) Follow() func() { return p.reader.Follow() }
 
 // Replay implements admin.Commands.
 func (p *parts) Replay(ctx context.Context, r admin.ReplayRequest, progress func(int)) (int, error) {
-	n, err := p.manager.Replay(ctx, r.Sink, outbox.ReplayRange{
+	n, err := p.manager.Replay(ctx, r.Sink, store.ReplayRange{
 		FromSequence: r.FromSequence, ToSequence: r.ToSequence, FromTime: r.FromTime, ToTime: r.ToTime,
 	}, progress)
 	return n, translate(err)
@@ -263,12 +263,12 @@ func translate(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &unknown), errors.Is(err, outbox.ErrUnknownSink):
+	case errors.As(err, &unknown), errors.Is(err, store.ErrUnknownSink):
 		return admin.Refuse(http.StatusNotFound, err)
 	case errors.Is(err, delivery.ErrNothingToSkip), errors.Is(err, delivery.ErrNotSkippable):
 		return admin.Refuse(http.StatusNotFound, err)
 	case errors.Is(err, pipeline.ErrConfigured), errors.Is(err, delivery.ErrNotDelivering), errors.Is(err, delivery.ErrInFlight),
-		errors.Is(err, outbox.ErrDeadLettersFull):
+		errors.Is(err, store.ErrDeadLettersFull):
 		return admin.Refuse(http.StatusConflict, err)
 	case errors.Is(err, commit.ErrEnded):
 		return admin.Refuse(http.StatusServiceUnavailable, err)

@@ -15,11 +15,11 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/internal/ledger"
-	"github.com/watcherd/watcherd/internal/outbox"
 	"github.com/watcherd/watcherd/internal/pipeline"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/prom"
 	"github.com/watcherd/watcherd/internal/reload"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -112,25 +112,25 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("working directory: %w", err)
 	}
-	store, err := openStore(st, o)
+	opened, err := openStore(st, o)
 	if err != nil {
 		return err
 	}
 	d := &daemon{
-		Options: o, cluster: cluster, dir: dir, store: store, log: o.Logger,
+		Options: o, cluster: cluster, dir: dir, store: opened, log: o.Logger,
 		spool: filepath.Join(st.Store.Path, spoolDir),
 	}
 	if err = emptyDir(d.spool); err == nil {
 		err = d.run(ctx, st)
 	}
-	if cerr := store.Close(); cerr != nil && !errors.Is(err, ErrStore) {
+	if cerr := opened.Close(); cerr != nil && !errors.Is(err, ErrStore) {
 		err = errors.Join(err, fmt.Errorf("%w: close: %w", ErrStore, cerr))
 	}
 	return err
 }
 
-func openStore(st *plan.State, o Options) (*outbox.Store, error) {
-	store, err := outbox.Open(st.Store.Path, outbox.Options{
+func openStore(st *plan.State, o Options) (*store.Store, error) {
+	opened, err := store.Open(st.Store.Path, store.Options{
 		MaxBytes: st.Store.MaxBytes, MinFree: st.Store.MinFree,
 		RetentionMaxAge: st.Store.RetentionMaxAge, RetentionMaxBytes: st.Store.RetentionMaxBytes,
 		DeadLetterMaxAge: st.Store.DeadLetterMaxAge, DeadLetterMaxBytes: st.Store.DeadLetterMaxBytes,
@@ -139,7 +139,7 @@ func openStore(st *plan.State, o Options) (*outbox.Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrStoreOpen, err)
 	}
-	return store, nil
+	return opened, nil
 }
 
 // spoolDir is the folder, below the store's path, of what watches bring while their
@@ -164,7 +164,7 @@ type daemon struct {
 	cluster string
 	dir     string
 	spool   string
-	store   *outbox.Store
+	store   *store.Store
 	log     *slog.Logger
 }
 

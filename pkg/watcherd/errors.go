@@ -3,7 +3,7 @@ package watcherd
 import (
 	"errors"
 
-	"github.com/watcherd/watcherd/internal/outbox"
+	"github.com/watcherd/watcherd/internal/store"
 )
 
 // The errors that callers distinguish; the command turns each into an exit code.
@@ -14,5 +14,5 @@ var (
 	ErrStoreOpen = errors.New("the store cannot be opened")
 	// ErrStore: the store failed while running. What was acknowledged is safe;
 	// the rest is read again after a restart.
-	ErrStore = outbox.ErrFailed
+	ErrStore = store.ErrFailed
 )

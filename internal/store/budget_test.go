@@ -1,0 +1,138 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestBudget fills and drains a store several times over, with a ledger that is
+// written anew all the while. However fast that goes, what the store takes on disk
+// never passes the budget, and each time ingest goes on by itself.
+func TestBudget(t *testing.T) {
+	budgets := []int64{32 << 20}
+	if os.Getenv("WATCHERD_SOAK") != "" {
+		budgets = append(budgets, 16<<20, 64<<20, 256<<20, 1<<30)
+	}
+	for _, budget := range budgets {
+		t.Run(fmt.Sprintf("%dMiB", budget>>20), func(t *testing.T) { testBudget(t, budget) })
+	}
+}
+
+func testBudget(t *testing.T, budget int64) {
+	dir := t.TempDir()
+	s := openTest(t, dir, Options{firstSequence: 1, MaxBytes: budget})
+	running(t, s)
+	q := ensure(t, s, "a")
+	peak := watchDisk(t, dir)
+	after := uint64(0)
+	for round := range 2 {
+		written := fill(t, s, budget)
+		h := s.Health()
+		t.Logf("round %d: paused after %d MiB of payload at %d MiB, at most %d MiB were on disk", round, written>>20, h.Bytes>>20, peak()>>20)
+		if !h.Paused || h.Reason != ReasonBudget {
+			t.Errorf("round %d: %+v", round, h)
+		}
+		if round == 0 && written < budget/4 { // later, some of what was drained is still on disk
+			t.Errorf("paused after only %d bytes", written)
+		}
+		for q.Stats().Length > 0 { // acks go on in a pause
+			var positions []uint64
+			for _, item := range read(t, q, after, 1000) {
+				positions = append(positions, item.Position)
+			}
+			after = positions[len(positions)-1]
+			if err := q.Ack(positions...); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(t, "ingest goes on", func() bool { return !s.Health().Paused })
+	}
+	if most := peak(); most > budget {
+		t.Errorf("%d bytes were on disk, of a budget of %d", most, budget)
+	}
+}
+
+// fill commits groups of events and ledger entries until ingest pauses for good,
+// and returns how many bytes of payload that took.
+func fill(t *testing.T, s *Store, budget int64) (written int64) {
+	t.Helper()
+	payload, entry := noise(4<<10), noise(600)
+	for n := 0; written < 4*budget; {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		err := s.WaitIngest(ctx)
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) {
+			return written
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := s.NewBatch()
+		for range 64 {
+			n++
+			b.Append(Record{Time: time.Now(), Payload: payload}, []Route{{Sink: "a"}})
+			b.PutState("things", fmt.Sprintf("ns/%d", n*7919%2000), entry)
+			written += int64(len(payload))
+		}
+		if err := s.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal("ingest never pauses")
+	return 0
+}
+
+// watchDisk looks at what dir takes on disk until the test ends. The function that
+// it returns tells the most so far.
+func watchDisk(t *testing.T, dir string) (peak func() int64) {
+	t.Helper()
+	var most atomic.Int64
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			most.Store(max(most.Load(), diskUsage(t, dir)))
+			select {
+			case <-done:
+				return
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	})
+	t.Cleanup(func() {
+		close(done)
+		wg.Wait()
+	})
+	return most.Load
+}
+
+// diskUsage is what the files below dir take on disk, as du counts.
+func diskUsage(t *testing.T, dir string) (total int64) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() {
+			var info fs.FileInfo
+			if info, err = d.Info(); err == nil {
+				const block = 512 // the unit, whatever the file system's own
+				total += info.Sys().(*syscall.Stat_t).Blocks * block
+			}
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // removed meanwhile
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	return total
+}

@@ -1,0 +1,130 @@
+package store
+
+import (
+	"errors"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/store/layout"
+)
+
+// Commit writes the batch atomically and returns when it is synced to disk. The
+// batch is at its end whatever happens.
+//
+// An error that is ErrFailed means that it is unknown whether the batch is on
+// disk, and that the store is of no more use. Any other error (a route to an
+// unknown sink, ErrClosed) means that nothing was written and the store goes on.
+func (s *Store) Commit(b *Batch) error {
+	if b.s != s || b.done {
+		return errors.New("commit of a batch that is at its end")
+	}
+	defer b.Discard()
+	if b.err == nil {
+		b.seal()
+	}
+	if b.err != nil {
+		return b.err
+	}
+	if b.pb.Empty() {
+		return nil
+	}
+	if err := s.write(b); err != nil {
+		return err
+	}
+	b.publish()
+	return nil
+}
+
+// seal adds what is known only now: counters and a mark.
+func (b *Batch) seal() {
+	if b.appending {
+		if b.s.next-1 > maxSequence {
+			b.misuse(errNoSequences)
+			return
+		}
+		b.merge(layout.CounterKey(layout.KindPosition, 0), layout.Counter{High: b.s.next - 1})
+	}
+	if b.records > 0 {
+		b.sealLog()
+	}
+	for _, d := range b.queues {
+		b.merge(layout.CounterKey(layout.KindQueue, d.queue.id), layout.Counter{Count: d.count, Bytes: d.bytes})
+		if d.detached.Count != 0 {
+			b.merge(layout.CounterKey(layout.KindDetached, d.queue.id), d.detached)
+		}
+	}
+}
+
+func (b *Batch) sealLog() {
+	l := b.s.log
+	l.mu.Lock()
+	count, bytes := l.totalLocked()
+	due := l.marks.due(b.firstTime, bytes)
+	m := mark{sequence: b.first, clock: b.firstTime, time: b.firstTime, count: count, bytes: bytes}
+	l.mu.Unlock()
+	if due {
+		b.mark = m
+		b.misuseIf(b.pb.Set(layout.MarkKey(m.sequence), m.append(nil), nil))
+	}
+	b.merge(layout.CounterKey(layout.KindLog, 0), layout.Counter{Count: int64(b.records), Bytes: b.bytes})
+}
+
+func (b *Batch) merge(key []byte, c layout.Counter) {
+	var value [layout.CounterLen]byte
+	b.misuseIf(b.pb.Merge(key, c.Append(value[:0]), nil))
+}
+
+// write applies the batch with fsync and makes sure that the directory was
+// still ours after that: a process that took over later has read what we wrote.
+func (s *Store) write(b *Batch) error {
+	began := time.Now()
+	s.commitBegan.Store(began.UnixNano())
+	defer s.commitBegan.Store(0)
+	s.lazy.Store(false) // what was written before is in the log before us
+	size := int64(b.pb.Len())
+	err := s.apply(b.pb, pebble.Sync)
+	if err == nil {
+		if err = s.files.CheckOwner(); err != nil {
+			s.fail(err)
+			err = s.failure
+		}
+	}
+	s.metrics.committed(time.Since(began), b.records, err)
+	if err != nil {
+		b.pb = nil // Pebble may still be busy with it
+		return err
+	}
+	s.lastCommit.Store(s.opts.Now().UnixNano())
+	s.gate.wrote(size)
+	return nil
+}
+
+// publish makes the committed batch visible to readers who wait.
+func (b *Batch) publish() {
+	for _, p := range b.partitions {
+		p.saved.Store(true)
+	}
+	// Queues before the log's tail: retention reads them in the other order.
+	for _, d := range b.queues {
+		d.queue.added(d)
+	}
+	if b.records > 0 {
+		l := b.s.log
+		l.mu.Lock()
+		if b.mark.sequence != 0 {
+			l.marks = l.marks.add(b.mark)
+		}
+		l.live.Count += int64(b.records)
+		l.live.Bytes += b.bytes
+		l.tail = b.last
+		l.mu.Unlock()
+		l.news.notify()
+	}
+	for _, f := range b.committed {
+		f()
+	}
+	if b.appending {
+		b.first = b.s.next // keep the positions
+	}
+}

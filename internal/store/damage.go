@@ -1,0 +1,220 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/store/layout"
+	"github.com/watcherd/watcherd/internal/store/salvage"
+)
+
+// damageMap remembers which records of the log cannot be read. Reading damage is
+// expensive, as the storage engine searches for the bit that flipped, so it is done
+// once a block.
+type damageMap struct {
+	mu    sync.Mutex
+	spans []damagedSpan // guarded by mu
+}
+
+// damagedSpan is the records from first to last.
+type damagedSpan struct {
+	first, last uint64
+	err         error
+}
+
+// maxDamagedSpans bounds what is remembered; later damage is found again each time.
+const maxDamagedSpans = 1024
+
+// at returns the error of a record that is known to be damaged, else nil.
+func (m *damageMap) at(sequence uint64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range m.spans {
+		if s := &m.spans[i]; s.first <= sequence && sequence <= s.last {
+			return s.err
+		}
+	}
+	return nil
+}
+
+// end returns the last record of the span that a damaged one is in.
+func (m *damageMap) end(sequence uint64) uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range m.spans {
+		if s := &m.spans[i]; s.first <= sequence && sequence <= s.last {
+			return s.last
+		}
+	}
+	return sequence
+}
+
+// add remembers a span and reports whether it is a new one: a part of the same
+// block that was found from another record is not.
+func (m *damageMap) add(span damagedSpan) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range m.spans {
+		if s := &m.spans[i]; s.last == span.last {
+			s.first = min(s.first, span.first)
+			return false
+		}
+	}
+	if len(m.spans) < maxDamagedSpans {
+		m.spans = append(m.spans, span)
+	}
+	return true
+}
+
+// forget drops what lies before low.
+func (m *damageMap) forget(low uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	kept := m.spans[:0]
+	for _, s := range m.spans {
+		if s.last >= low {
+			kept = append(kept, s)
+		}
+	}
+	m.spans = kept
+}
+
+// noteDamage remembers that a record cannot be read, and with it all up to the next
+// one that can. It returns the error to report for each.
+func (s *Store) noteDamage(sequence uint64, cause error) error {
+	s.log.mu.Lock()
+	tail := s.log.tail
+	s.log.mu.Unlock()
+	next, ok, err := s.nextReadable(layout.AppendLogKey(nil, sequence), layout.AppendLogKey(nil, tail+1), cause)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		next = tail + 1
+	}
+	span := damagedSpan{first: sequence, last: max(next-1, sequence), err: fmt.Errorf("%w: the log from %d up to %d", ErrUnreadable, sequence, next)}
+	if s.log.damage.add(span) {
+		s.opts.Logger.Error("a part of the log cannot be read; entries of queues for it become dead letters",
+			"from", span.first, "to", span.last, "error", salvage.FirstLine(cause))
+	}
+	return span.err
+}
+
+// skipDamage deals with queue entries that cannot be read: which they were is
+// not known any more, so one dead letter stands for the range of positions, and
+// reading continues after it. It returns the last position that is lost.
+func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
+	end := layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, tail+1)
+	next, ok, err := q.s.nextReadable(layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), end, cause)
+	if err != nil {
+		return 0, err
+	}
+	if !ok {
+		next = tail + 1
+	}
+	q.settling.Lock()
+	defer q.settling.Unlock()
+	if q.isPurged() {
+		return tail, nil
+	}
+	q.s.metrics.unreadable.Inc()
+	q.s.opts.Logger.Error("a part of a queue cannot be read; one dead letter stands for it",
+		"sink", q.name, "from", from, "to", next-1, "error", salvage.FirstLine(cause))
+	now := q.s.opts.Now()
+	d := layout.DeadLetter{
+		Sequence: from,
+		First:    now,
+		Last:     now,
+		Reason:   fmt.Sprintf("%s: queue entries %d to %d are lost", ReasonUnreadable, from, next-1),
+	}
+	b := q.s.db.NewBatch()
+	letter := layout.Counter{Count: 1}
+	if err := errors.Join(
+		b.DeleteRange(layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, next), nil),
+		b.Set(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, from), d.Encode(), nil),
+		b.Merge(layout.CounterKey(layout.KindDeadLetter, q.id), letter.Append(nil), nil),
+		q.loseEntries(b, from, next),
+	); err != nil {
+		return 0, err
+	}
+	if err := q.s.applyLazily(b); err != nil {
+		return 0, err
+	}
+	q.countDead(letter, now)
+	return next - 1, b.Close()
+}
+
+// loseEntries takes the entries in [from, next) off the window and counts the rest
+// with b; the caller holds settling.
+func (q *Queue) loseEntries(b *pebble.Batch, from, next uint64) error {
+	q.mu.Lock()
+	q.window.lose(from, next)
+	q.window.readTo = max(q.window.readTo, next-1)
+	q.mu.Unlock()
+	_, err := q.recount(b, func(salvage.LostSpan) error { return nil }) // counted again when the reader gets there
+	return err
+}
+
+// recount corrects the counters, in memory and with b, after a loss of entries of
+// which nobody knows how many they were: what is left is counted. It returns how many
+// are missing. Entries may be added meanwhile; the caller holds settling.
+func (q *Queue) recount(b *pebble.Batch, lost func(salvage.LostSpan) error) (missing int64, err error) {
+	q.mu.Lock()
+	var total, detached layout.Counter // in flight, then all
+	for _, s := range q.window.slots {
+		if s.acked {
+			continue
+		}
+		total = total.Plus(layout.Counter{Count: 1, Bytes: int64(s.size)})
+		if s.kind == layout.EntryInline {
+			detached = detached.Plus(layout.Counter{Count: 1, Bytes: int64(s.size)})
+		}
+	}
+	readTo, tail := q.window.readTo, q.tail
+	change, changeDetached := q.total.Negative(), q.detached.Negative()
+	q.mu.Unlock()
+	err = salvage.Scan(q.s.db,
+		layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, readTo+1), layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, max(tail, readTo)+1),
+		func(_, value []byte) error {
+			e, err := layout.ParseEntry(0, value)
+			if err != nil {
+				return nil //nolint:nilerr // as the spans that are lost
+			}
+			total = total.Plus(layout.Counter{Count: 1, Bytes: int64(e.Size)})
+			if e.Kind == layout.EntryInline {
+				detached = detached.Plus(layout.Counter{Count: 1, Bytes: int64(e.Size)})
+			}
+			return nil
+		},
+		lost)
+	if err != nil {
+		return 0, err
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	// What was added meanwhile is counted; nothing else has changed.
+	change, changeDetached = change.Plus(total), changeDetached.Plus(detached)
+	change.High = q.window.head()
+	missing = -change.Count
+	q.mergeLocked(b, change, changeDetached)
+	return missing, nil
+}
+
+// nextReadable is the position or sequence of the first key at or after from in
+// another block, below upper, that can be read. damage is what was met at from.
+func (s *Store) nextReadable(from, upper []byte, damage error) (uint64, bool, error) {
+	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: upper})
+	if err != nil {
+		return 0, false, salvage.ReadError(err)
+	}
+	defer func() { _ = it.Close() }() // its errors were seen while reading
+	ok, err := salvage.Seek(s.db, it, from, upper, damage)
+	if err != nil || !ok {
+		return 0, false, err
+	}
+	position, ok := layout.PositionOfKey(it.Key())
+	return position, ok, nil
+}

@@ -1,0 +1,478 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/store/inspect"
+	"github.com/watcherd/watcherd/internal/store/layout"
+	"github.com/watcherd/watcherd/internal/store/salvage"
+)
+
+// damageKeys flips a byte behind the nth of the places where a key, or what else
+// identifies a block, is written in the tables; it reports whether there is one.
+func damageKeys(t *testing.T, fs vfs.FS, key []byte, nth int) bool {
+	t.Helper()
+	for _, name := range dataFiles(t, fs, ".sst") {
+		b := content(t, fs, name)
+		for i := 0; ; i++ {
+			at := bytes.Index(b[i:], key)
+			if at < 0 {
+				break
+			}
+			i += at
+			if nth--; nth < 0 {
+				b[i+len(key)+24] ^= 0x55
+				overwrite(t, fs, name, b)
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// logLines counts the lines of a log that contain a text.
+type logLines struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logLines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logLines) like(text string) (lines []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for line := range strings.Lines(l.buf.String()) {
+		if strings.Contains(line, text) {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// damagedThrice makes a closed store of n records and states, in tables of which three
+// blocks of either are damaged. At most so many are lost of each.
+func damagedThrice(t *testing.T) (fs *vfs.MemFS, n, most int) {
+	t.Helper()
+	fs = vfs.NewMem()
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+	ensure(t, s, "a")
+	n = 600
+	payload := noise(2000)
+	for i := range n {
+		b := s.NewBatch()
+		b.Append(Record{Time: testEpoch, Payload: append([]byte("record-"+thriceName(i)), payload...)}, []Route{{Sink: "a"}})
+		b.PutState("objects", thriceName(i), append([]byte("state-"+thriceName(i)), payload...))
+		if err := s.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := reclaim(s, 1, uint64(n)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []int{40, 300, 560} {
+		for _, what := range []string{"record-", "state-"} {
+			if !damageKeys(t, fs, []byte(what+thriceName(i)), 0) {
+				t.Fatalf("%s%s is nowhere", what, thriceName(i))
+			}
+		}
+	}
+	return fs, n, 3 * 4 // a block of 4 KiB has two, or parts of three
+}
+
+func thriceName(i int) string { return fmt.Sprintf("object-%04d|", i) }
+
+// TestExportOfFilesBetweenDamages wants everything that lies between bad bytes from the
+// export of a store that cannot be opened.
+func TestExportOfFilesBetweenDamages(t *testing.T) {
+	fs, n, most := damagedThrice(t)
+	// Nor is anything left in write-ahead logs that were kept to be written over.
+	for _, name := range append(dataFiles(t, fs, "MANIFEST-"), dataFiles(t, fs, ".log")...) {
+		if err := fs.Remove("store/db/" + name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lines := exportLines(t, fs)
+	records := distinct(lines["record"], func(l inspect.Line) string { return fmt.Sprint(l.Sequence) })
+	states := distinct(lines["state"], func(l inspect.Line) string { return l.Key })
+	if records < n-most || records == n || states < n-most || states == n {
+		t.Errorf("export has %d records and %d states of %d", records, states, n)
+	}
+	spans := 0
+	for _, l := range lines["damage"] {
+		if strings.Contains(l.Name, ".sst: log records after") || strings.Contains(l.Name, ".sst: ledger entries after") {
+			spans++
+		}
+	}
+	if spans != 6 || len(lines["damage"]) != 7 { // and the store as a whole
+		t.Errorf("%d spans in %+v", spans, lines["damage"])
+	}
+}
+
+// TestExportWithoutIndex wants the records of a table of which the index, or the end of
+// the file, is lost.
+func TestExportWithoutIndex(t *testing.T) {
+	fs, n, most := damagedThrice(t)
+	for _, name := range append(dataFiles(t, fs, "MANIFEST-"), dataFiles(t, fs, ".log")...) {
+		if err := fs.Remove("store/db/" + name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := dataFiles(t, fs, ".sst")
+	for _, name := range names {
+		b := content(t, fs, name)
+		overwrite(t, fs, name, b[:len(b)-1000])
+	}
+	lines := exportLines(t, fs)
+	records := distinct(lines["record"], func(l inspect.Line) string { return fmt.Sprint(l.Sequence) })
+	states := distinct(lines["state"], func(l inspect.Line) string { return l.Key })
+	if records < n-most || records == n || states < n-most || states == n {
+		t.Errorf("export has %d records and %d states of %d", records, states, n)
+	}
+	for _, l := range lines["record"] {
+		if !bytes.HasPrefix(l.Payload, []byte("record-"+thriceName(int(l.Sequence)-1))) {
+			t.Fatalf("record %d has payload %.40q", l.Sequence, l.Payload)
+		}
+	}
+	if len(lines["damage"]) != 1+len(names) {
+		t.Errorf("damage %+v", lines["damage"])
+	}
+}
+
+// damageIndex flips a byte of the index of a table.
+func damageIndex(t *testing.T, fs vfs.FS, name string) {
+	t.Helper()
+	b := content(t, fs, name)
+	if err := salvage.WithTableContent(b, func(r *sstable.Reader) error {
+		l, err := r.Layout()
+		if err == nil {
+			b[l.Index[0].Offset+10] ^= 0x55
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	overwrite(t, fs, name, b)
+}
+
+// TestExportBesideTheIndex wants the same of a store that opens.
+func TestExportBesideTheIndex(t *testing.T) {
+	fs, n, most := damagedThrice(t)
+	names := dataFiles(t, fs, ".sst")
+	name := slices.MaxFunc(names, func(a, b string) int { return len(content(t, fs, a)) - len(content(t, fs, b)) })
+	damageIndex(t, fs, name)
+	lines := exportLines(t, fs)
+	records := distinct(lines["record"], func(l inspect.Line) string { return fmt.Sprint(l.Sequence) })
+	states := distinct(lines["state"], func(l inspect.Line) string { return l.Key })
+	if records < n-most || records == n || states < n-most || states == n {
+		t.Errorf("export has %d records and %d states of %d", records, states, n)
+	}
+	if !slices.ContainsFunc(lines["damage"], func(l inspect.Line) bool { return strings.Contains(l.Name, name) }) {
+		t.Errorf("%s is not named: %+v", name, lines["damage"])
+	}
+}
+
+// TestExportOfLogBetweenDamages wants the commits on both sides of bad bytes in a
+// write-ahead log.
+func TestExportOfLogBetweenDamages(t *testing.T) {
+	fs := storeFiles(t, false)
+	names := dataFiles(t, fs, ".log")
+	name := names[len(names)-1]
+	b := content(t, fs, name)
+	const damaged = 3
+	for _, record := range []int{90, 110, 130} {
+		at := bytes.Index(b, fmt.Appendf(nil, "%d:", record))
+		if at < 0 {
+			t.Fatalf("record %d is not in the log", record)
+		}
+		b[at+100] ^= 0x55
+	}
+	overwrite(t, fs, name, b)
+	if _, err := Open("store", Options{FS: fs, firstSequence: 1}); !errors.Is(err, ErrDamaged) {
+		t.Fatalf("open: %v", err)
+	}
+	lines := exportLines(t, fs)
+	records := distinct(lines["record"], func(l inspect.Line) string { return fmt.Sprint(l.Sequence) })
+	states := distinct(lines["state"], func(l inspect.Line) string { return l.Key })
+	if records != damageRecords-damaged || states != damageRecords-damaged {
+		t.Errorf("export has %d records and %d states of %d", records, states, damageRecords)
+	}
+	if len(lines["damage"]) != 1+damaged {
+		t.Errorf("damage: %+v", lines["damage"])
+	}
+}
+
+// TestBetweenTwoDamages wants everything that lies between two bad bytes, from the
+// ledger, an export and a check.
+func TestBetweenTwoDamages(t *testing.T) {
+	fs, n, most := damagedThrice(t)
+	name := thriceName
+	lines := exportLines(t, fs)
+	records := distinct(lines["record"], func(l inspect.Line) string { return fmt.Sprint(l.Sequence) })
+	if states := len(lines["state"]); records < n-most || records == n || states < n-most || states == n {
+		t.Errorf("export has %d records and %d states of %d", records, states, n)
+	}
+	if got := len(lines["damage"]); got != 6 {
+		t.Errorf("export has %d lines of damage: %+v", got, lines["damage"])
+	}
+	for _, l := range lines["damage"] {
+		if !strings.Contains(l.Name, "after") || !strings.Contains(l.Name, "before") || strings.Contains(l.Error, "\n") {
+			t.Errorf("damage %+v", l)
+		}
+	}
+	report, err := inspect.CheckFS(fs, "store")
+	if err != nil || report.Records != int64(records) || report.Partitions[0].Entries < int64(n-most) {
+		t.Errorf("check: %v, %d records, %d states", err, report.Records, report.Partitions[0].Entries)
+	}
+
+	var logged logLines
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	seen, last := 0, ""
+	err = s.ScanState("objects", "", func(key string, _ []byte) error {
+		if key <= last {
+			t.Errorf("%s after %s", key, last)
+		}
+		seen, last = seen+1, key
+		return nil
+	})
+	if !errors.Is(err, ErrUnreadable) || seen != len(lines["state"]) {
+		t.Errorf("scan: %d, %v", seen, err)
+	}
+	if _, _, err := s.State("objects", name(300), nil); !errors.Is(err, ErrUnreadable) {
+		t.Errorf("a damaged entry: %v", err)
+	}
+	if _, ok, err := s.State("objects", name(200), nil); !ok || err != nil {
+		t.Errorf("another entry: %v %v", ok, err)
+	}
+	// A replay by time, which looks for its beginning from the damage on.
+	if from, to, err := s.bounds(ReplayRange{FromTime: testEpoch}); from != 1 || to != uint64(n) || err != nil {
+		t.Errorf("replay from %d to %d, %v", from, to, err)
+	}
+	if from, _, err := s.bounds(ReplayRange{FromTime: testEpoch.Add(1)}); from != uint64(n)+1 || err != nil {
+		t.Errorf("replay of later ones from %d, %v", from, err)
+	}
+	// The log, as who follows it reads it.
+	got, holes := 0, 0
+	for after := uint64(0); ; {
+		items, err := s.ReadLog(after, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(items) == 0 {
+			break
+		}
+		for _, item := range items {
+			after = item.Sequence
+			if item.Unreadable {
+				holes++
+			} else {
+				got++
+			}
+		}
+	}
+	if got != records || holes != 3 {
+		t.Errorf("read %d records with %d holes", got, holes)
+	}
+	delivered, lost := drainDamagedOf(t, s, n)
+	if delivered != records || delivered+lost != n {
+		t.Errorf("%d delivered, %d lost", delivered, lost)
+	}
+	if lines := logged.like("part of the log cannot be read"); len(lines) != 3 {
+		t.Errorf("%d lines of log: %q", len(lines), lines)
+	}
+}
+
+// drainDamagedOf acknowledges all entries of the queue and counts them and the
+// dead letters.
+func drainDamagedOf(t *testing.T, s *Store, n int) (delivered, lost int) {
+	t.Helper()
+	q, err := s.Queue("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := uint64(0)
+	for items := read(t, q, 0, 64); len(items) > 0; items = read(t, q, after, 64) {
+		for _, item := range items {
+			after = item.Position
+			delivered++
+			if err := q.Ack(after); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	letters, err := q.DeadLetters(0, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st := q.Stats(); st.Length != 0 || st.DeadLetters != int64(len(letters)) {
+		t.Errorf("stats %+v", st)
+	}
+	return delivered, len(letters)
+}
+
+// TestLongDamage reads past more unreadable records than one Read takes.
+func TestLongDamage(t *testing.T) {
+	fs := vfs.NewMem()
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+	ensure(t, s, "a")
+	const n, bad = 1200, 1000
+	for i := range n {
+		b := s.NewBatch()
+		b.Append(Record{Time: testEpoch, Payload: fmt.Appendf(nil, "record-%04d|%s", i, noise(300))}, []Route{{Sink: "a"}})
+		if err := s.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := reclaim(s, 1, n); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range bad { // but for the first ones, which share a block with what is vital
+		damageKeys(t, fs, fmt.Appendf(nil, "record-%04d|", i+30), 0)
+	}
+	var logged logLines
+	s = openTest(t, "store", Options{FS: fs, firstSequence: 1, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	q := ensure(t, s, "a")
+	if items := read(t, q, 0, 64); len(items) == 0 {
+		t.Errorf("the first read returns none; %+v", q.Stats())
+	}
+	delivered, lost := drainDamagedOf(t, s, n)
+	if delivered < n-bad-50 || delivered+lost != n {
+		t.Errorf("%d delivered, %d lost", delivered, lost)
+	}
+	if lines := logged.like(""); len(lines) > 20 {
+		t.Errorf("%d lines of log, the first: %s", len(lines), lines[0])
+	}
+}
+
+// damagedQueue makes a store in which a block of the queue is damaged.
+func damagedQueue(t *testing.T, fs vfs.FS) (entries int) {
+	t.Helper()
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+	ensure(t, s, "a")
+	const n = 30_000
+	for range n / 1000 {
+		b := s.NewBatch()
+		for range 1000 {
+			b.Append(Record{Time: testEpoch, Payload: []byte("0123456789")}, []Route{{Sink: "a"}})
+		}
+		if err := s.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := reclaim(s, 1, 2); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !damageKeys(t, fs, append(layout.SinkPrefix(layout.PrefixQueue, 1), 0), 20) {
+		t.Fatal("no block of the queue")
+	}
+	return n
+}
+
+// TestRecountWhileCommitting damages a block of a queue that grows: its length is
+// exact afterwards.
+func TestRecountWhileCommitting(t *testing.T) {
+	fs := vfs.NewMem()
+	damagedQueue(t, fs)
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+	q := ensure(t, s, "a")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		for ctx.Err() == nil {
+			b := s.NewBatch()
+			b.Append(Record{Time: testEpoch, Payload: []byte("0123456789")}, []Route{{Sink: "a"}})
+			if err := s.Commit(b); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	after := uint64(0)
+	for q.Stats().DeadLetters == 0 {
+		items := read(t, q, after, 512)
+		if len(items) == 0 && q.Stats().DeadLetters == 0 {
+			t.Fatal("no damage was met")
+		}
+		if len(items) > 0 {
+			after = items[len(items)-1].Position
+		}
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	length, total := q.Stats().Length, 0
+	for items := read(t, q, 0, 4096); len(items) > 0; items = read(t, q, items[len(items)-1].Position, 4096) {
+		total += len(items)
+	}
+	if length != int64(total) {
+		t.Errorf("length %d, but %d entries are there", length, total)
+	}
+}
+
+// TestCompactionOverDamage acknowledges what it can of a damaged queue on a real
+// disk, while compactions run into the damage, and opens the store again and again.
+func TestCompactionOverDamage(t *testing.T) {
+	t.Chdir(t.TempDir())
+	n := damagedQueue(t, vfs.Default)
+	var logged logLines
+	delivered := 0
+	for range 3 {
+		s := openTest(t, "store", Options{firstSequence: 1, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+		q := ensure(t, s, "a")
+		after := uint64(0)
+		for range 20 {
+			items := read(t, q, after, 512)
+			for _, item := range items {
+				after = item.Position
+				if err := q.Ack(after); err != nil {
+					t.Fatal(err)
+				}
+			}
+			delivered += len(items)
+			if err := flush(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		lower, upper := layout.SinkRange(layout.PrefixQueue, q.id)
+		if err := s.db.Compact(t.Context(), lower, upper, false); err == nil && delivered == 0 {
+			t.Error("nothing is damaged")
+		}
+		if err := s.Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if delivered < n-1000 {
+		t.Errorf("%d of %d delivered", delivered, n)
+	}
+	if len(logged.buf.String()) > 20_000 {
+		t.Errorf("%d bytes of log: %.2000s", logged.buf.Len(), logged.buf.String())
+	}
+}

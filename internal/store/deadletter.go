@@ -1,0 +1,320 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/store/layout"
+	"github.com/watcherd/watcherd/internal/store/salvage"
+)
+
+// Letter says why and after what an entry was given up.
+type Letter struct {
+	Reason   string // a class and, behind a colon, a text
+	Attempts int
+	// First and Time are when the first and the last attempt were made.
+	First time.Time
+	Time  time.Time
+}
+
+// without notes that the payload is missing as its record is unreadable. Any other
+// error is returned.
+func (l *Letter) without(err error) error {
+	if !errors.Is(err, ErrUnreadable) {
+		return err
+	}
+	if !strings.HasPrefix(l.Reason, ReasonUnreadable) {
+		l.Reason = ReasonUnreadable + ": " + l.Reason
+	}
+	return nil
+}
+
+// ReasonClass is a letter's reason without its text.
+func ReasonClass(reason string) string { return layout.ReasonClass(reason) }
+
+// ReasonUnreadable begins the reason of a dead letter whose record, or queue
+// entry, is damaged; it has no payload.
+const ReasonUnreadable = "unreadable"
+
+// DeadLetter is an entry that was set aside. Its Position is the one it had in
+// the queue, and names it.
+type DeadLetter struct {
+	Item
+	Letter
+}
+
+// DeadLetter moves an entry in flight from the queue to the dead letters, with
+// its payload, in one write. Like Ack it does not wait for the disk, and does
+// nothing if the entry is not in flight. It fails with ErrDeadLettersFull when all
+// dead letters together would exceed Limits.DeadLetterMaxBytes.
+func (q *Queue) DeadLetter(position uint64, l Letter) error {
+	if err := q.s.use(); err != nil {
+		return err
+	}
+	defer q.s.life.leave()
+	q.mu.Lock()
+	sl, ok := q.window.get(position)
+	q.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	rewrites := q.s.rewrites.Load()
+	value, err := q.payload(sl)
+	if err = l.without(err); err != nil {
+		return err
+	}
+	if most := q.s.limits().deadLetterBytes(); most > 0 && q.s.letterBytes.Load()+int64(len(value.Payload)) > most {
+		return fmt.Errorf("%w (%d bytes)", ErrDeadLettersFull, most)
+	}
+	return q.setAside(sl, value, rewrites, l)
+}
+
+// payload reads the record of an entry in flight.
+func (q *Queue) payload(sl slot) (layout.LogRecord, error) {
+	if sl.kind == layout.EntryInline {
+		return q.carried(sl.position, nil)
+	}
+	value, ok, err := q.s.recordAt(sl.sequence)
+	if err == nil && !ok {
+		err = fmt.Errorf("%w: record %d is missing", ErrUnreadable, sl.sequence)
+	}
+	if errors.Is(err, ErrUnreadable) {
+		return q.carried(sl.position, err)
+	}
+	return value, err
+}
+
+// carried returns the payload of an entry that carries it itself. If it does
+// not, the error is the one given: an entry whose record is not there may have
+// been rewritten (detach.go) since it was read.
+func (q *Queue) carried(position uint64, otherwise error) (layout.LogRecord, error) {
+	e, err := q.entryAt(position)
+	switch {
+	case err == nil && e.Kind == layout.EntryInline:
+		return layout.LogRecord{Time: e.Time, Lane: e.Lane, Payload: e.Payload}, nil
+	case otherwise != nil:
+		return layout.LogRecord{}, otherwise
+	case err == nil:
+		err = fmt.Errorf("%w: entry %d: %w", ErrUnreadable, position, layout.ErrMalformed)
+	}
+	return layout.LogRecord{}, err
+}
+
+// setUnreadable makes a dead letter of an entry whose record is damaged; noteDamage
+// has logged it.
+func (q *Queue) setUnreadable(position uint64) error {
+	q.mu.Lock()
+	sl, ok := q.window.get(position)
+	q.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	q.s.metrics.unreadable.Inc()
+	now := q.s.opts.Now()
+	return q.setAside(sl, layout.LogRecord{}, q.s.rewrites.Load(), Letter{Reason: ReasonUnreadable, First: now, Time: now})
+}
+
+// setAside moves an entry in flight to the dead letters, with a payload that was read
+// when there had been so many rewrites.
+func (q *Queue) setAside(sl slot, value layout.LogRecord, rewrites uint64, l Letter) error {
+	q.settling.RLock()
+	defer q.settling.RUnlock()
+	if rewrites != q.s.rewrites.Load() {
+		var err error
+		value, err = q.payload(sl)
+		if err = l.without(err); err != nil {
+			return err
+		}
+	}
+	b := q.s.db.NewBatch()
+	taken := q.take(b, []uint64{sl.position})
+	if taken.Count == 0 {
+		return b.Close()
+	}
+	d := layout.DeadLetter{
+		Sequence: sl.sequence,
+		Lane:     value.Lane,
+		Time:     sl.time,
+		Flags:    sl.flags,
+		Attempts: uint32(l.Attempts),
+		First:    l.First,
+		Last:     l.Time,
+		Reason:   l.Reason,
+		Payload:  value.Payload,
+	}
+	if err := b.Set(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, sl.position), d.Encode(), nil); err != nil {
+		return err
+	}
+	change := layout.Counter{Count: 1, Bytes: int64(len(value.Payload))}
+	if err := b.Merge(layout.CounterKey(layout.KindDeadLetter, q.id), change.Append(nil), nil); err != nil {
+		return err
+	}
+	if err := q.s.applyLazily(b); err != nil {
+		return err
+	}
+	q.countDead(change, l.Time)
+	return b.Close()
+}
+
+// countDead counts dead letters that were added, with the time of the oldest, or
+// removed, with the zero time.
+func (q *Queue) countDead(change layout.Counter, oldest time.Time) {
+	q.s.letterBytes.Add(change.Bytes)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.dead.Count == 0 {
+		q.deadAge = letterAge{known: true}
+	}
+	q.dead = q.dead.Plus(change)
+	if change.Count > 0 {
+		q.deadAge.add(oldest)
+	} else {
+		q.deadAge.known = false
+	}
+}
+
+// withoutPayload reports whether the record of a dead letter was unreadable.
+func withoutPayload(d *layout.DeadLetter) bool {
+	return strings.HasPrefix(d.Reason, ReasonUnreadable) && len(d.Payload) == 0
+}
+
+func deadLetter(position uint64, d layout.DeadLetter) DeadLetter {
+	return DeadLetter{
+		Item: Item{
+			Position: position, Sequence: d.Sequence, Flags: d.Flags, Lane: d.Lane, Time: d.Time, Payload: d.Payload,
+			Unreadable: withoutPayload(&d),
+		},
+		Letter: Letter{Reason: d.Reason, Attempts: int(d.Attempts), First: d.First, Time: d.Last},
+	}
+}
+
+// DeadLetters returns at most max dead letters with positions greater than
+// after, in order, without those that cannot be read. Payloads belong to the caller.
+func (q *Queue) DeadLetters(after uint64, max int) ([]DeadLetter, error) {
+	if err := q.s.use(); err != nil {
+		return nil, err
+	}
+	defer q.s.life.leave()
+	var letters []DeadLetter
+	lower := layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, after+1)
+	_, upper := layout.SinkRange(layout.PrefixDeadLetter, q.id)
+	err := salvage.Scan(q.s.db, lower, upper, func(key, value []byte) error {
+		if len(letters) >= max {
+			return errEnough
+		}
+		position, ok := layout.PositionOfKey(key)
+		d, err := layout.ParseDeadLetter(append([]byte(nil), value...))
+		if !ok || err != nil {
+			return layout.ErrMalformed
+		}
+		letters = append(letters, deadLetter(position, d))
+		return nil
+	}, func(salvage.LostSpan) error { return nil }) // DataCorruption has logged it
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	return letters, err
+}
+
+// errEnough ends a scan.
+var errEnough = errors.New("enough")
+
+// FindDeadLetter returns the dead letter of a position.
+func (q *Queue) FindDeadLetter(position uint64) (DeadLetter, bool, error) {
+	if err := q.s.use(); err != nil {
+		return DeadLetter{}, false, err
+	}
+	defer q.s.life.leave()
+	d, ok, err := q.deadLetterAt(position)
+	if err != nil || !ok {
+		return DeadLetter{}, false, err
+	}
+	return deadLetter(position, d), true, nil
+}
+
+func (q *Queue) deadLetterAt(position uint64) (layout.DeadLetter, bool, error) {
+	raw, ok, err := q.s.get(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, position))
+	if err != nil || !ok {
+		return layout.DeadLetter{}, false, err
+	}
+	d, err := layout.ParseDeadLetter(raw)
+	return d, err == nil, err
+}
+
+// RetryDeadLetters puts dead letters back at the end of the queue, durably, and
+// returns how many: in order of position, so that letters of one object keep their
+// order, with flags added to their own. Positions without one are ignored, and so
+// are letters whose record is still unreadable.
+func (q *Queue) RetryDeadLetters(flags uint32, positions ...uint64) (int, error) {
+	return q.settle(positions, func(b *Batch, position uint64, d *layout.DeadLetter) (bool, error) {
+		if withoutPayload(d) {
+			value, ok, err := q.s.recordAt(d.Sequence)
+			if errors.Is(err, ErrUnreadable) || (err == nil && !ok) {
+				return false, nil
+			}
+			if err != nil {
+				return false, err
+			}
+			d.Payload, d.Lane, d.Time = value.Payload, value.Lane, value.Time
+		}
+		e := layout.Entry{
+			Kind:     layout.EntryInline,
+			Flags:    d.Flags | flags,
+			Size:     uint32(len(d.Payload)),
+			Time:     d.Time,
+			Sequence: d.Sequence,
+			Lane:     d.Lane,
+			Payload:  d.Payload,
+		}
+		b.enqueue(q, b.position(), &e)
+		return true, nil
+	})
+}
+
+// DropDeadLetters deletes dead letters, durably, and returns how many.
+func (q *Queue) DropDeadLetters(positions ...uint64) (int, error) {
+	return q.settle(positions, func(*Batch, uint64, *layout.DeadLetter) (bool, error) { return true, nil })
+}
+
+// settle removes the letters that f accepts, in one commit with what f adds.
+// The right to append keeps two callers from settling the same letter.
+func (q *Queue) settle(positions []uint64, f func(*Batch, uint64, *layout.DeadLetter) (bool, error)) (int, error) {
+	b := q.s.NewBatch()
+	defer b.Discard()
+	if b.err != nil {
+		return 0, b.err
+	}
+	b.hold()
+	var change layout.Counter
+	positions = slices.Compact(slices.Sorted(slices.Values(positions)))
+	for _, position := range positions {
+		d, ok, err := q.deadLetterAt(position)
+		if err != nil {
+			return 0, err
+		}
+		if !ok {
+			continue
+		}
+		size := int64(len(d.Payload))
+		if ok, err = f(b, position, &d); err != nil {
+			return 0, err
+		}
+		if !ok {
+			continue
+		}
+		b.misuseIf(b.pb.Delete(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, position), nil))
+		change = change.Plus(layout.Counter{Count: -1, Bytes: -size})
+	}
+	if change.Count == 0 {
+		return 0, nil
+	}
+	b.merge(layout.CounterKey(layout.KindDeadLetter, q.id), change)
+	b.committed = append(b.committed, func() { q.countDead(change, time.Time{}) })
+	if err := q.s.Commit(b); err != nil {
+		return 0, err
+	}
+	return int(-change.Count), nil
+}

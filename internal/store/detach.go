@@ -1,0 +1,281 @@
+package store
+
+import (
+	"errors"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/store/engine"
+	"github.com/watcherd/watcherd/internal/store/layout"
+	"github.com/watcherd/watcherd/internal/store/salvage"
+)
+
+// A queue refers to the log, and the log is deleted from its beginning only. So one
+// entry of a sink that is down, or gone from the configuration, would keep every
+// later record of every other sink, until the budget is reached and ingest pauses
+// for all. Where a queue holds back more of the log than its own records, its first
+// entries are detached: their payloads are copied into the queue, oldest first, in
+// chunks. What that takes is bounded by the sink's own backlog.
+const (
+	detachEntries = 1024    // of one chunk
+	detachBytes   = 4 << 20 // of one chunk, give or take one payload
+)
+
+// holdBound is how many bytes of other sinks' records a queue may hold back, and
+// how many of its own are detached at a time.
+func (l Limits) holdBound() int64 { return engine.SizeFor(l.MaxBytes, 64, segmentBytes, 16<<20) }
+
+// relieve detaches the entries that hold back records which retention, or the
+// budget's excess, would delete. It reports whether some are left for another call.
+func (s *Store) relieve(now time.Time, limits Limits, excess int64) (more bool, err error) {
+	end := s.log.unneeded(now, limits, excess)
+	for _, q := range s.sinks.all() {
+		if q.filling.Load() {
+			continue // Fill continues behind its last entry, and a pin holds the log for it
+		}
+		for copied := int64(0); s.holdsBack(q, end, limits.holdBound(), excess > 0); {
+			if copied >= limits.holdBound() {
+				more = true
+				break
+			}
+			n, moved, err := q.detach()
+			if err != nil {
+				return false, err
+			}
+			if !moved {
+				break
+			}
+			copied += n
+		}
+	}
+	return more, nil
+}
+
+// holdsBack reports whether a queue keeps too much of the log before end that is
+// not its own. Without pressure, a queue that most of the log is for is left alone:
+// a copy of its records would take as much as they do.
+func (s *Store) holdsBack(q *Queue, end uint64, bound int64, pressed bool) bool {
+	low, own := q.needs()
+	if s.log.between(low, end) < bound {
+		return false
+	}
+	foreign := s.log.since(low) - own
+	return foreign > bound && (pressed || foreign > own)
+}
+
+// unneeded is the sequence before which the log would be deleted if no queue
+// needed it.
+func (l *logState) unneeded(now time.Time, limits Limits, excess int64) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n, _ := l.expiredLocked(l.tail+1, now, limits, excess)
+	if n == 0 {
+		return 0
+	}
+	return l.marks[n].sequence
+}
+
+// between is how many bytes of payload lie between two sequences, give or take
+// a segment.
+func (l *logState) between(from, to uint64) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i, j := l.marks.segmentOf(max(from, l.low)), l.marks.segmentOf(to)
+	if i < 0 || j < i {
+		return 0
+	}
+	return l.marks[j].bytes - l.marks[i].bytes
+}
+
+// since is how many bytes of payload the log holds from a sequence on, give or take
+// a segment.
+func (l *logState) since(from uint64) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := l.marks.segmentOf(max(from, l.low))
+	if i < 0 || from > l.tail {
+		return 0
+	}
+	_, end := l.totalLocked()
+	return end - l.marks[i].bytes
+}
+
+// timeOf is when the segment of a sequence began; zero if there is none.
+func (l *logState) timeOf(sequence uint64) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := l.marks.segmentOf(max(sequence, l.low))
+	if i < 0 || sequence > l.tail {
+		return time.Time{}
+	}
+	return l.marks[i].time
+}
+
+// detach copies the payloads of the next chunk of entries into the queue and
+// returns their size; moved is false if there are no more entries.
+//
+// The chunk is read without a lock. Acks wait for the write, as for any of their
+// own: one that is written between the look at an entry and its rewrite would come
+// undone.
+func (q *Queue) detach() (copied int64, moved bool, err error) {
+	if err := q.s.use(); err != nil {
+		return 0, false, err
+	}
+	defer q.s.life.leave()
+	c, err := q.attached()
+	if err != nil || c.last == 0 {
+		return 0, false, err
+	}
+	return q.carry(c)
+}
+
+// carry writes the payloads of a chunk into the queue.
+func (q *Queue) carry(c attachedChunk) (copied int64, moved bool, err error) {
+	q.settling.Lock()
+	defer q.settling.Unlock()
+	if c.rewrites != q.s.rewrites.Load() {
+		if c, err = q.attached(); err != nil || c.last == 0 {
+			return 0, false, err
+		}
+	}
+	entries, last := c.entries, c.last
+	b := q.s.db.NewBatch()
+	change := layout.Counter{High: last}
+	q.mu.Lock()
+	if q.purged {
+		q.mu.Unlock()
+		return 0, false, b.Close()
+	}
+	left := entries[:0]
+	for i := range entries {
+		if e := &entries[i]; e.position > q.window.readTo || q.window.find(e.position) >= 0 {
+			left = append(left, *e)
+			change.Count++
+			change.Bytes += int64(e.Size)
+		}
+	}
+	pins := q.passedLocked(max(q.window.needed(), last+1))
+	q.mu.Unlock()
+	for i := range left {
+		b2 := b.SetDeferred(layout.QueueKeyLen, left[i].EncodedLen())
+		layout.AppendSinkKey(b2.Key[:0], layout.PrefixQueue, q.id, left[i].position)
+		left[i].Encode(b2.Value)
+		if err := b2.Finish(); err != nil {
+			return 0, false, err
+		}
+	}
+	if err := errors.Join(
+		q.deletePins(b, pins),
+		b.Merge(layout.CounterKey(layout.KindDetached, q.id), change.Append(nil), nil),
+		q.s.applyLazily(b),
+	); err != nil {
+		return 0, false, err
+	}
+	q.mu.Lock()
+	q.detached = q.detached.Plus(change)
+	for i := range left {
+		if at := q.window.find(left[i].position); at >= 0 {
+			q.window.slots[at].kind = layout.EntryInline
+		}
+	}
+	q.pins = q.pins[len(pins):]
+	q.mu.Unlock()
+	return change.Bytes, true, b.Close()
+}
+
+// attachedChunk is a chunk of entries with the payloads they refer to.
+type attachedChunk struct {
+	entries  []entryAt
+	last     uint64 // the last position that was read; 0: none
+	rewrites uint64 // Store.rewrites before the payloads were read
+}
+
+// attached reads the next entries that refer to the log, with their payloads. An entry that cannot be read, or
+// whose record cannot, is passed over: the log need not be held for it, and the
+// queue's reader deals with it.
+func (q *Queue) attached() (c attachedChunk, err error) {
+	c.rewrites = q.s.rewrites.Load()
+	q.mu.Lock()
+	from, tail := max(q.detached.High+1, q.window.head()), q.tail
+	q.mu.Unlock()
+	if from > tail {
+		return c, nil
+	}
+	records := recordFinder{s: q.s}
+	defer records.close()
+	size := 0
+	err = salvage.Scan(q.s.db,
+		layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, tail+1),
+		func(key, value []byte) error {
+			position, ok := layout.PositionOfKey(key)
+			e, err := layout.ParseEntry(position, value)
+			if !ok || err != nil {
+				return nil //nolint:nilerr // passed over
+			}
+			c.last = position
+			if e.Kind != layout.EntryInline {
+				record, err := records.find(e.Sequence)
+				if errors.Is(err, ErrUnreadable) {
+					return nil
+				}
+				if err != nil {
+					return err
+				}
+				e.Kind, e.Lane, e.Payload = layout.EntryInline, record.Lane, append([]byte(nil), record.Payload...)
+				c.entries = append(c.entries, entryAt{position, e})
+				size += len(e.Payload)
+			}
+			if len(c.entries) >= detachEntries || size >= detachBytes {
+				return errEnough
+			}
+			return nil
+		},
+		func(salvage.LostSpan) error { return nil })
+	if errors.Is(err, errEnough) {
+		return c, nil
+	}
+	c.last = tail
+	return c, err
+}
+
+// passedLocked returns the pins whose entries all lie before needed.
+func (q *Queue) passedLocked(needed uint64) []pin {
+	n := 0
+	for n < len(q.pins) && q.pins[n].last < needed {
+		n++
+	}
+	return q.pins[:n]
+}
+
+func (q *Queue) deletePins(b *pebble.Batch, pins []pin) error {
+	var errs []error
+	for _, p := range pins {
+		errs = append(errs, b.Delete(layout.AppendSinkKey(nil, layout.PrefixPin, q.id, p.first), nil))
+	}
+	return errors.Join(errs...)
+}
+
+// neededLocked is the smallest position whose entry may refer to the log.
+func (q *Queue) neededLocked() uint64 { return max(q.window.needed(), q.detached.High+1) }
+
+// needs returns the smallest sequence the queue still needs, the largest number
+// there is if it needs none, and how many bytes of the log are its own.
+func (q *Queue) needs() (low uint64, own int64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.total.Count == q.detached.Count {
+		return ^uint64(0), 0
+	}
+	low = q.neededLocked()
+	for _, p := range q.pins {
+		low = min(low, p.sequence)
+	}
+	return low, q.total.Bytes - q.detached.Bytes
+}
+
+// holds is how much of the log the queue holds back, and from when on.
+func (q *Queue) holds() (bytes int64, since time.Time) {
+	low, _ := q.needs()
+	return q.s.log.since(low), q.s.log.timeOf(low)
+}

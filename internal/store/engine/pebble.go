@@ -1,0 +1,183 @@
+package engine
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/store/layout"
+)
+
+// pebbleFormat is the version of Pebble's files. Raising it keeps older
+// releases out; it is named rather than left to the library so that this is
+// our decision. This one frames the WAL so that a torn tail can be told from
+// damage, and checks the footers of tables.
+const pebbleFormat = pebble.FormatTableFormatV6
+
+// MemTables is the number of memtables after which writes stop; see Options.
+const MemTables = 4
+
+const (
+	memTableSize    = 8 << 20
+	minMemTableSize = 256 << 10
+	tableSize       = 8 << 20
+	minTableSize    = 256 << 10
+	baseSize        = 64 << 20
+	minBaseSize     = 1 << 20
+	blockCacheSize  = 16 << 20
+	maxOpenFiles    = 256
+)
+
+// Options are sized for one small daemon. Payloads arrive compressed, so
+// blocks are not compressed again. Ledger reads mostly hit, so filters spare
+// them the levels above the last, where they would only be in the way.
+func Options(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListener, maxBytes int64) *pebble.Options {
+	o := &pebble.Options{
+		FS:                          fs,
+		Logger:                      logger,
+		EventListener:               listener,
+		Merger:                      layout.NewMerger(),
+		FormatMajorVersion:          pebbleFormat,
+		CacheSize:                   blockCacheSize,
+		MemTableSize:                uint64(SizeFor(maxBytes, 64, minMemTableSize, memTableSize)),
+		MemTableStopWritesThreshold: MemTables,
+		L0CompactionThreshold:       4,
+		L0StopWritesThreshold:       Level0StopWrites(maxBytes),
+		LBaseMaxBytes:               SizeFor(maxBytes, 16, minBaseSize, baseSize),
+		MaxOpenFiles:                maxOpenFiles,
+		MaxManifestFileSize:         8 << 20,
+		CompactionConcurrencyRange:  func() (int, int) { return 1, int(SizeFor(maxBytes, 512<<20, 1, 2)) },
+	}
+	// Small files everywhere: a file whose records are all deleted is dropped
+	// whole, and a damaged index costs one file.
+	for i := range o.TargetFileSizes {
+		o.TargetFileSizes[i] = SizeFor(maxBytes, 64, minTableSize, tableSize)
+	}
+	o.Experimental.FileCacheShards = 2
+	for i := range o.Levels {
+		o.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.NoCompression }
+		if i < len(o.Levels)-1 {
+			o.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+		} else {
+			o.Levels[i].FilterPolicy = pebble.NoFilterPolicy
+		}
+	}
+	return o
+}
+
+// Level0StopWrites returns the number of overlapping tables in level 0 at which
+// writes stop.
+func Level0StopWrites(maxBytes int64) int { return int(SizeFor(maxBytes, 32<<20, 12, 24)) }
+
+// SizeFor returns a part of the budget, within bounds; the upper bound without a
+// budget.
+//
+// A small budget gets small parts, for what the engine rewrites exists twice for as
+// long as that takes: a flush the memtable, whose write-ahead log is as large and is
+// kept to be written over; a compaction up to 25 tables, and one into the base level
+// all of that, as tables of level 0 span every keyspace.
+func SizeFor(maxBytes, part, least, most int64) int64 {
+	if maxBytes <= 0 {
+		return most
+	}
+	return min(max(maxBytes/part, least), most)
+}
+
+// Logger forwards Pebble's messages. Pebble calls Fatalf where it expects the process
+// to exit; the store fails instead.
+type Logger struct {
+	Log   *slog.Logger
+	Limit *LogLimit
+	Fatal func(error) // fails the store
+}
+
+// Infof implements pebble.Logger. It drops the message.
+func (l Logger) Infof(string, ...any) {}
+
+// Errorf implements pebble.Logger.
+func (l Logger) Errorf(format string, args ...any) {
+	if suppressed, ok := l.Limit.Allow(format); ok {
+		message, _, _ := strings.Cut(fmt.Sprintf(format, args...), "\n")
+		l.Log.Warn("storage engine", "message", message, "suppressed", suppressed)
+	}
+}
+
+// Fatalf implements pebble.Logger.
+func (l Logger) Fatalf(format string, args ...any) {
+	l.Fatal(fmt.Errorf(format, args...))
+}
+
+// IsSettings reports whether the named file has Pebble's settings. Pebble compares them
+// with the Options that it gets, which contain all of them.
+func IsSettings(name string) bool { return strings.HasPrefix(name, "OPTIONS-") }
+
+// dropSettings removes the files of settings in dir that Pebble would reject: they are
+// damaged. An older release is kept out by the layout's version and by pebbleFormat.
+func dropSettings(fsys vfs.FS, dir string, o *pebble.Options) (dropped []string, err error) {
+	names, err := fsys.List(dir)
+	if err != nil {
+		return nil, err
+	}
+	o.EnsureDefaults()
+	for _, name := range names {
+		if !IsSettings(name) {
+			continue
+		}
+		path := fsys.PathJoin(dir, name)
+		content, err := ReadFile(fsys, path)
+		if err == nil && o.CheckCompatibility(dir, string(content)) == nil {
+			continue
+		}
+		if err := fsys.Remove(path); err != nil {
+			return dropped, err
+		}
+		dropped = append(dropped, name)
+	}
+	return dropped, nil
+}
+
+// LogLimit limits repeated messages to one line a subject and minute.
+type LogLimit struct {
+	mu       sync.Mutex
+	subjects map[string]*limited // guarded by mu
+}
+
+type limited struct {
+	last       time.Time
+	suppressed int
+}
+
+const (
+	logEvery         = time.Minute
+	maxLimitSubjects = 1024
+)
+
+// Allow reports whether a line about the subject is due, and the number of lines that
+// were suppressed since the last.
+func (l *LogLimit) Allow(subject string) (suppressed int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	s := l.subjects[subject]
+	if s == nil {
+		if l.subjects == nil || len(l.subjects) >= maxLimitSubjects {
+			l.subjects = make(map[string]*limited)
+		}
+		l.subjects[subject] = &limited{last: now}
+		return 0, true
+	}
+	if now.Sub(s.last) < logEvery {
+		s.suppressed++
+		return 0, false
+	}
+	suppressed = s.suppressed
+	s.last, s.suppressed = now, 0
+	return suppressed, true
+}

@@ -1,0 +1,312 @@
+package store
+
+import (
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/watcherd/watcherd/internal/store/engine"
+)
+
+// faulty counts the operations that change the filesystem and lets some fail.
+type faulty struct {
+	changes atomic.Int64
+	fail    atomic.Pointer[func(errorfs.Op) error]
+}
+
+func (f *faulty) MaybeError(op errorfs.Op) error {
+	if op.Kind.ReadOrWrite() == errorfs.OpIsWrite && op.Kind != errorfs.OpFileClose {
+		f.changes.Add(1)
+	}
+	if fail := f.fail.Load(); fail != nil {
+		return (*fail)(op)
+	}
+	return nil
+}
+
+func (f *faulty) String() string { return "faulty" }
+
+func (f *faulty) set(fail func(errorfs.Op) error) { f.fail.Store(&fail) }
+
+func syncOf(op errorfs.Op, suffix string) bool {
+	return (op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData) && strings.HasSuffix(op.Path, suffix)
+}
+
+// TestFailedStoreTouchesNothing fails one fsync of the write-ahead log: that
+// commit fails, so does everything after it, and nothing is written any more.
+func TestFailedStoreTouchesNothing(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	f := &faulty{}
+	s, err := Open("store", Options{firstSequence: 1, FS: errorfs.Wrap(mem, f)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := ensure(t, s, "a")
+	appendN(t, s, 3, "a")
+	items := read(t, q, 0, 10)
+
+	var syncs atomic.Int64
+	f.set(func(op errorfs.Op) error {
+		if syncOf(op, ".log") {
+			syncs.Add(1)
+			return syscall.EIO
+		}
+		return nil
+	})
+	b := s.NewBatch()
+	b.PutMeta("k", noise(100<<10))
+	if err := s.Commit(b); !errors.Is(err, ErrFailed) || !errors.Is(err, syscall.EIO) {
+		t.Fatalf("commit: %v", err)
+	}
+	select {
+	case <-s.Failed():
+	default:
+		t.Fatal("Failed is not closed")
+	}
+	before := f.changes.Load()
+	ctx := t.Context()
+	for what, call := range map[string]func() error{
+		"commit": func() error {
+			b := s.NewBatch()
+			b.PutMeta("k", nil)
+			return s.Commit(b)
+		},
+		"ack":         func() error { return q.Ack(items[0].Position) },
+		"dead letter": func() error { return q.DeadLetter(items[0].Position, Letter{}) },
+		"read":        func() error { _, err := q.Read(0, 1, 1); return err },
+		"state":       func() error { _, _, err := s.State("p", "k", nil); return err },
+		"wait":        func() error { return q.Wait(ctx, 100) },
+		"wait log":    func() error { return s.WaitLog(ctx, 100) },
+		"wait ingest": func() error { return s.WaitIngest(ctx) },
+		"run":         func() error { return s.Run(ctx) },
+		"replay":      func() error { _, err := s.Replay(ctx, "a", ReplayRange{}, 0); return err },
+		"ensure":      func() error { _, err := s.EnsureSink("b", FromNow); return err },
+		"purge":       func() error { return s.PurgeSink("a") },
+		"flush":       func() error { return flush(s) },
+	} {
+		if err := call(); !errors.Is(err, ErrFailed) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if h := s.Health(); !errors.Is(h.Failed, ErrFailed) {
+		t.Errorf("health %+v", h)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := syncs.Load(); n != 1 {
+		t.Errorf("%d fsyncs after one failed", n-1)
+	}
+	if after := f.changes.Load(); after != before {
+		t.Errorf("%d changes to the filesystem after the failure", after-before)
+	}
+	// The commit may or may not be there; what was there before is.
+	s = openTest(t, "store", Options{firstSequence: 1, FS: mem.CrashClone(vfs.CrashCloneCfg{})})
+	if st := s.LogStats(); st.Records != 3 {
+		t.Errorf("log %+v", st)
+	}
+}
+
+// during is an error that does something while its text is made.
+type during struct {
+	once sync.Once
+	do   func()
+}
+
+func (d *during) Error() string {
+	d.once.Do(d.do)
+	return "failure"
+}
+
+// TestCommitWhileTheStoreFails: a commit that meets a failure halfway is on disk or
+// returns ErrFailed. The store forms the text of the failure before it is over.
+func TestCommitWhileTheStoreFails(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	s, err := Open("store", Options{firstSequence: 1, FS: mem})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var committed error
+	s.fail(&during{do: func() {
+		b := s.NewBatch()
+		b.PutMeta("k", []byte("v"))
+		committed = s.Commit(b)
+	}})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if committed != nil && !errors.Is(committed, ErrFailed) {
+		t.Fatalf("commit: %v", committed)
+	}
+	s, err = Open("store", Options{FS: mem.CrashClone(vfs.CrashCloneCfg{})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	if _, ok, err := s.Meta("k"); err != nil || !ok && committed == nil {
+		t.Errorf("an acknowledged commit is lost: %v", err)
+	}
+}
+
+// TestStuckCommit holds an fsync: readers and the liveness figures go on.
+func TestStuckCommit(t *testing.T) {
+	f := &faulty{}
+	s := openTest(t, "store", Options{firstSequence: 1, FS: errorfs.Wrap(vfs.NewMem(), f)})
+	q := ensure(t, s, "a")
+	appendN(t, s, 3, "a")
+	if h := s.Health(); h.LastCommit.IsZero() || h.CommitStuck != 0 {
+		t.Errorf("health %+v", h)
+	}
+	release, done := heldCommit(s, f)
+	if h := s.Health(); h.CommitStuck <= 0 {
+		t.Errorf("health %+v", h)
+	}
+	for _, item := range read(t, q, 0, 10) {
+		if err := q.Ack(item.Position); err != nil {
+			t.Error(err)
+		}
+	}
+	close(release)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if h := s.Health(); h.CommitStuck != 0 {
+		t.Errorf("health %+v", h)
+	}
+}
+
+// TestFullDiskInFlush lets tables fail for want of space: the store tries again with
+// pauses, says so once, and recovers by itself.
+func TestFullDiskInFlush(t *testing.T) {
+	f := &faulty{}
+	var logged logLines
+	s := openTest(t, "store", Options{firstSequence: 1, FS: errorfs.Wrap(vfs.NewMem(), f), Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	ensure(t, s, "a")
+	var tried atomic.Int64
+	f.set(func(op errorfs.Op) error {
+		switch {
+		case !strings.HasSuffix(op.Path, ".sst"):
+		case op.Kind == errorfs.OpCreate:
+			tried.Add(1)
+		case op.Kind == errorfs.OpFileWrite:
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+	appendN(t, s, 3, "a")
+	began := time.Now()
+	flushed := make(chan error, 1)
+	go func() { flushed <- flush(s) }()
+	eventually(t, "the flush is tried four times", func() bool { return tried.Load() >= 4 })
+	if took := time.Since(began); took < 2*engine.FullDiskPause {
+		t.Errorf("four times within %v", took)
+	}
+	appendN(t, s, 3, "a")
+	f.set(func(errorfs.Op) error { return nil })
+	if err := <-flushed; err != nil {
+		t.Error(err)
+	}
+	appendN(t, s, 3, "a")
+	if lines := logged.like("the disk is full"); len(lines) != 1 {
+		t.Errorf("%d lines of log: %q", len(lines), lines)
+	}
+}
+
+// heldCommit begins a commit and returns when its sync hangs: until release is closed.
+// done gets the commit's error.
+func heldCommit(s *Store, f *faulty) (release chan struct{}, done chan error) {
+	release, held := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	f.set(func(op errorfs.Op) error {
+		if syncOf(op, ".log") {
+			once.Do(func() { close(held) })
+			<-release
+		}
+		return nil
+	})
+	done = make(chan error, 1)
+	go func() {
+		b := s.NewBatch()
+		b.PutMeta("k", nil)
+		done <- s.Commit(b)
+	}()
+	<-held
+	return release, done
+}
+
+// TestAckDuringACommit acknowledges an entry while a commit is being synced: that sync
+// does not cover it, the next one does.
+func TestAckDuringACommit(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	f := &faulty{}
+	s := openTest(t, "store", Options{firstSequence: 1, FS: errorfs.Wrap(mem, f)})
+	q := ensure(t, s, "a")
+	appendN(t, s, 3, "a")
+	items := read(t, q, 0, 10)
+	release, done := heldCommit(s, f)
+	acked := q.Ack(items[0].Position)
+	close(release)
+	if err := errors.Join(acked, <-done, s.syncLazy()); err != nil {
+		t.Fatal(err)
+	}
+	clone := openTest(t, "store", Options{firstSequence: 1, FS: mem.CrashClone(vfs.CrashCloneCfg{})})
+	if st := ensure(t, clone, "a").Stats(); st.Length != 2 {
+		t.Errorf("after a power cut: %+v", st)
+	}
+}
+
+func TestPebbleFatalf(t *testing.T) {
+	s, err := Open("store", Options{firstSequence: 1, FS: vfs.NewMem()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	engine.Logger{Log: s.opts.Logger, Limit: &engine.LogLimit{}, Fatal: s.fail}.Fatalf("broken: %d", 7)
+	if err := s.Err(); !errors.Is(err, ErrFailed) || !strings.Contains(err.Error(), "broken: 7") {
+		t.Errorf("got %v", err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestClosed(t *testing.T) {
+	s, err := Open("store", Options{firstSequence: 1, FS: vfs.NewMem()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := ensure(t, s, "a")
+	waiting := make(chan error, 1)
+	go func() { waiting <- q.Wait(t.Context(), 0) }()
+	b := s.NewBatch()
+	b.PutMeta("k", nil)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Errorf("second close: %v", err)
+	}
+	for what, err := range map[string]error{
+		"wait":   <-waiting,
+		"commit": s.Commit(b),
+		"ack":    q.Ack(1),
+	} {
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := s.Run(t.Context()); err != nil {
+		t.Errorf("run: %v", err)
+	}
+}

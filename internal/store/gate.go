@@ -1,0 +1,223 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/store/salvage"
+)
+
+// gate decides whether ingest may go on. It works from the last measurement of
+// the disk plus every byte written since.
+type gate struct {
+	news signal
+
+	mu      sync.Mutex
+	limits  Limits // guarded by mu
+	bytes   int64  // guarded by mu; size of the store when measured
+	free    int64  // guarded by mu; free disk when measured; -1 = unknown
+	written int64  // guarded by mu; bytes written since
+	short   bool   // guarded by mu; the disk has no room for the reserve
+	reason  string // guarded by mu; why ingest is paused; "" = it is not
+}
+
+// Reasons of a pause, as Health and the metrics name them.
+const (
+	ReasonBudget   = "store budget reached"
+	ReasonDiskFree = "disk nearly full"
+)
+
+func newGate(l Limits) *gate { return &gate{limits: l, free: -1} }
+
+// maxReserve is the most of the budget that is kept for what Pebble rewrites.
+const maxReserve = 256 << 20
+
+// pauseBytes is below the budget: memtables on their way to tables and the tables
+// a compaction replaces exist twice for a while (see engine.SizeFor), old write-ahead logs
+// are kept, and the batch that was let in last comes on top.
+func (l Limits) pauseBytes() int64 { return l.MaxBytes - min(l.MaxBytes*3/8, maxReserve) }
+
+// Ingest resumes only when there is some room again, lest it flap.
+func (l Limits) resumeBytes() int64 { return l.pauseBytes() - l.pauseBytes()/16 }
+func (l Limits) resumeFree() int64  { return l.MinFree + l.MinFree/5 }
+
+// pressure is where the store begins to give up delivered records that are kept
+// only for replay, before ingest has to pause.
+func (l Limits) pressureBytes() int64 { return l.pauseBytes() - l.pauseBytes()/8 }
+func (l Limits) pressureFree() int64  { return l.MinFree + l.MinFree/4 }
+
+func (g *gate) wrote(n int64) {
+	g.mu.Lock()
+	g.written += n
+	g.mu.Unlock()
+}
+
+// decideLocked brings reason up to date and reports whether ingest is paused.
+func (g *gate) decideLocked() bool {
+	l := g.limits
+	maxBytes, minFree := l.pauseBytes(), l.MinFree
+	if g.reason != "" {
+		maxBytes, minFree = l.resumeBytes(), l.resumeFree()
+	}
+	was := g.reason
+	switch {
+	case l.MaxBytes > 0 && g.bytes+g.written >= maxBytes:
+		g.reason = ReasonBudget
+	case g.short, l.MinFree > 0 && g.free >= 0 && g.free-g.written < minFree:
+		g.reason = ReasonDiskFree
+	default:
+		g.reason = ""
+	}
+	if was != "" && g.reason == "" {
+		g.news.notify()
+	}
+	return g.reason != ""
+}
+
+func (g *gate) paused() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.decideLocked()
+}
+
+// pressed reports whether delivered records should be given up, and how many
+// bytes too many there are.
+func (g *gate) pressed() (excess int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l := g.limits
+	if l.MaxBytes > 0 {
+		excess = g.bytes + g.written - l.pressureBytes()
+	}
+	if l.MinFree > 0 && g.free >= 0 {
+		excess = max(excess, l.pressureFree()-(g.free-g.written))
+	}
+	if g.short {
+		excess = max(excess, 1<<20)
+	}
+	return max(excess, 0)
+}
+
+// SetLimits replaces the limits given to Open.
+func (s *Store) SetLimits(l Limits) {
+	s.gate.mu.Lock()
+	s.gate.limits = l
+	s.gate.decideLocked()
+	s.gate.mu.Unlock()
+	s.gate.news.notify()
+}
+
+// WaitIngest returns when ingest may go on: the store is under its budget and
+// the disk has room. It returns the context's error, ErrFailed or ErrClosed
+// otherwise. Ask before each batch. Run must be running.
+func (s *Store) WaitIngest(ctx context.Context) error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	if !s.gate.paused() {
+		return ctx.Err()
+	}
+	// The estimate counts what was rewritten meanwhile twice: look again.
+	if err := s.measure(); err != nil {
+		return err
+	}
+	for {
+		news := s.gate.news.wait()
+		if !s.gate.paused() {
+			return ctx.Err()
+		}
+		if err := s.await(ctx, news); err != nil {
+			return err
+		}
+	}
+}
+
+// measure asks Pebble and the filesystem how much is used.
+func (s *Store) measure() error {
+	if err := s.use(); err != nil {
+		return err
+	}
+	defer s.life.leave()
+	g := s.gate
+	g.mu.Lock()
+	before := g.written
+	g.mu.Unlock()
+
+	m := s.db.Metrics()
+	// Pebble knows the physical size of the WAL in use only from when it was
+	// created. Old WALs that it keeps (five at most) are written over by the
+	// next ones, so they are no reason to wait: they would stay forever.
+	bytes := int64(m.DiskSpaceUsage() - m.WAL.ObsoletePhysicalSize - m.WAL.PhysicalSize + max(m.WAL.PhysicalSize, m.WAL.Size))
+	free := int64(-1)
+	usage, err := s.opts.FS.GetDiskUsage(s.dir)
+	switch {
+	case err == nil:
+		free = int64(usage.AvailBytes)
+	case !errors.Is(err, vfs.ErrUnsupported):
+		s.opts.Logger.Warn("free disk space is unknown", "error", err)
+	}
+
+	s.refill(free)
+
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.bytes, g.free, g.written = bytes, free, g.written-before
+	g.short = s.files.Short()
+	g.decideLocked()
+	return nil
+}
+
+// refill completes the reserve if the disk has the room.
+func (s *Store) refill(free int64) {
+	if !s.files.Short() || s.Err() != nil {
+		return
+	}
+	if err := s.files.Refill(free); err != nil {
+		if suppressed, ok := s.limit.Allow("reserve"); ok {
+			s.opts.Logger.Warn("no room is reserved on the disk", "error", salvage.FirstLine(err), "suppressed", suppressed)
+		}
+	}
+}
+
+// Health is what an operator or a liveness probe asks.
+type Health struct {
+	// Failed is nil while the store works.
+	Failed error
+	// Paused tells that ingest waits, Reason why.
+	Paused bool
+	Reason string
+	// Bytes is the size of the store on disk, with MaxBytes its budget (0 = none).
+	Bytes    int64
+	MaxBytes int64
+	// DiskFree is the free space of the disk, -1 if unknown, with MinFree its
+	// floor (0 = none).
+	DiskFree int64
+	MinFree  int64
+	// LastCommit is when a commit last succeeded; zero if none did since Open.
+	LastCommit time.Time
+	// CommitStuck is how long the commit in progress takes already; 0 if none is.
+	CommitStuck time.Duration
+}
+
+// Health returns the state of the store, from memory.
+func (s *Store) Health() Health {
+	h := Health{Failed: s.Err()}
+	if at := s.lastCommit.Load(); at != 0 {
+		h.LastCommit = time.Unix(0, at)
+	}
+	if began := s.commitBegan.Load(); began != 0 {
+		h.CommitStuck = max(time.Duration(time.Now().UnixNano()-began), 1)
+	}
+	g := s.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	h.Paused = g.decideLocked()
+	h.Reason = g.reason
+	h.Bytes, h.MaxBytes = g.bytes+g.written, g.limits.MaxBytes
+	h.DiskFree, h.MinFree = g.free, g.limits.MinFree
+	return h
+}

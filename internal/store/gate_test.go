@@ -1,0 +1,124 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// running runs s.Run until the test or the returned function ends it.
+func running(t *testing.T, s *Store) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.Run(ctx); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	t.Cleanup(func() {
+		cancel()
+		wg.Wait()
+	})
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(2 * time.Minute)
+	for !ok() {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: gave up waiting", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func TestMinFree(t *testing.T) {
+	mem := vfs.NewMem()
+	disk := func(free uint64) {
+		mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: free, TotalBytes: 1 << 40})
+	}
+	disk(100 << 20)
+	s := openTest(t, "store", Options{firstSequence: 1, FS: mem, MinFree: 50 << 20})
+	running(t, s)
+	eventually(t, "free space is known", func() bool { return s.Health().DiskFree == 100<<20 })
+	if err := s.WaitIngest(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	disk(49 << 20)
+	eventually(t, "ingest pauses", func() bool { return s.Health().Paused })
+	if h := s.Health(); h.Reason != ReasonDiskFree {
+		t.Errorf("health %+v", h)
+	}
+	// A little more is not enough to go on.
+	disk(55 << 20)
+	eventually(t, "free space is known", func() bool { return s.Health().DiskFree == 55<<20 })
+	ctx, cancel := context.WithCancel(t.Context())
+	waited := make(chan error, 1)
+	go func() { waited <- s.WaitIngest(ctx) }()
+	if h := s.Health(); !h.Paused {
+		t.Errorf("health %+v", h)
+	}
+	cancel()
+	if err := <-waited; !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled wait returns %v", err)
+	}
+	go func() { waited <- s.WaitIngest(t.Context()) }()
+	disk(70 << 20)
+	if err := <-waited; err != nil {
+		t.Error(err)
+	}
+	// The floor can be moved.
+	s.SetLimits(Limits{MinFree: 80 << 20})
+	eventually(t, "ingest pauses", func() bool { return s.Health().Paused })
+	s.SetLimits(Limits{})
+	if err := s.WaitIngest(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestBurstIsCounted commits faster than the disk is measured.
+func TestBurstIsCounted(t *testing.T) {
+	mem := vfs.NewMem()
+	mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 100 << 20, TotalBytes: 1 << 40})
+	s := openTest(t, "store", Options{firstSequence: 1, FS: mem, MinFree: 90 << 20})
+	if err := s.measure(); err != nil {
+		t.Fatal(err)
+	}
+	payload := noise(1 << 20)
+	commits := 0
+	for ; commits < 100; commits++ {
+		if s.gate.paused() {
+			break
+		}
+		b := s.NewBatch()
+		b.Append(Record{Time: testEpoch, Payload: payload}, nil)
+		if err := s.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if commits != 10 {
+		t.Errorf("paused after %d commits of 1 MiB with 10 MiB to go", commits)
+	}
+}
+
+// TestNoRoomForTheReserve pauses ingest while the disk cannot hold the reserve, whatever
+// the limits.
+func TestNoRoomForTheReserve(t *testing.T) {
+	mem := vfs.NewMem()
+	disk := func(free uint64) {
+		mem.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: free, TotalBytes: 1 << 40})
+	}
+	disk(0)
+	s := openTest(t, "store", Options{firstSequence: 1, FS: mem, MaxBytes: 64 << 20})
+	if h := s.Health(); !h.Paused || h.Reason != ReasonDiskFree {
+		t.Errorf("health %+v", h)
+	}
+	running(t, s)
+	disk(100 << 20)
+	eventually(t, "ingest goes on", func() bool { return !s.Health().Paused && !s.files.Short() })
+}

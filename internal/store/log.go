@@ -1,0 +1,275 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/store/layout"
+	"github.com/watcherd/watcherd/internal/store/salvage"
+)
+
+// logState is what is known of the log without reading it.
+type logState struct {
+	mu    sync.Mutex
+	low   uint64         // guarded by mu; every record below is deleted
+	tail  uint64         // guarded by mu; the last committed record, 0 = none ever
+	live  layout.Counter // guarded by mu; what the log holds
+	marks marks          // guarded by mu
+	news  signal
+
+	damage damageMap
+
+	holds    map[int]uint64 // guarded by mu; sequences from which on nothing is deleted: of replays, fills, rewrites
+	nextHold int            // guarded by mu
+}
+
+func (s *Store) loadLog() (*logState, error) {
+	c, err := s.counter(layout.KindLog, 0)
+	if err != nil {
+		return nil, err
+	}
+	l := &logState{low: max(c.High, 1), live: c}
+	it, err := s.db.NewIter(&pebble.IterOptions{
+		LowerBound: layout.MarkKey(l.low),
+		UpperBound: layout.MarkKey(^uint64(0)),
+	})
+	if err != nil {
+		return nil, salvage.ReadError(err)
+	}
+	defer it.Close()
+	for it.First(); it.Valid(); it.Next() {
+		sequence, ok := layout.PositionOfKey(it.Key())
+		if !ok {
+			return nil, layout.ErrMalformed
+		}
+		m, err := parseMark(sequence, it.Value())
+		if err != nil {
+			return nil, err
+		}
+		l.marks = append(l.marks, m)
+	}
+	if err := it.Error(); err != nil {
+		return nil, salvage.ReadError(err)
+	}
+	l.marks.date()
+	if len(l.marks) == 0 {
+		l.low = max(l.low, s.next) // the log is empty
+	}
+	l.tail, err = s.lastRecord(l.low)
+	return l, err
+}
+
+// lastRecord finds the end of the log, 0 if it is empty; one seek.
+func (s *Store) lastRecord(low uint64) (uint64, error) {
+	it, err := s.db.NewIter(&pebble.IterOptions{
+		LowerBound: layout.AppendLogKey(nil, low),
+		UpperBound: layout.AppendLogKey(nil, ^uint64(0)),
+	})
+	if err != nil {
+		return 0, salvage.ReadError(err)
+	}
+	defer it.Close()
+	if !it.Last() {
+		return 0, salvage.ReadError(it.Error())
+	}
+	sequence, ok := layout.PositionOfKey(it.Key())
+	if !ok {
+		return 0, layout.ErrMalformed
+	}
+	return sequence, nil
+}
+
+// total is how much has been appended since the store was made.
+func (l *logState) totalLocked() (count, bytes int64) {
+	if len(l.marks) > 0 {
+		count, bytes = l.marks[0].count, l.marks[0].bytes
+	}
+	return count + l.live.Count, bytes + l.live.Bytes
+}
+
+// LogStats describe the log.
+type LogStats struct {
+	// First and Last are the bounds of the sequences in the log. Last is 0 when
+	// nothing was ever appended; First is greater than Last when nothing is left.
+	First, Last uint64
+	// Records and Bytes are what the log holds; Bytes are those of payloads.
+	Records, Bytes int64
+}
+
+// LogStats returns what the log holds, from memory.
+func (s *Store) LogStats() LogStats {
+	l := s.log
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return LogStats{First: l.low, Last: l.tail, Records: l.live.Count, Bytes: l.live.Bytes}
+}
+
+// readLogBytes is about how much payload one ReadLog returns at most.
+const readLogBytes = 4 << 20
+
+// ReadLog returns at most max records with sequences greater than after, in
+// order, and stops after about 4 MiB of payload. Records retention removed are skipped: LogStats.First tells whether
+// some were. Unreadable records end the result before them; if they are the
+// first, one item with Unreadable set stands for a run of them, whose last sequence
+// it has. Payloads belong to the
+// caller; those of one call share an allocation.
+func (s *Store) ReadLog(after uint64, max int) ([]Item, error) {
+	if err := s.use(); err != nil {
+		return nil, err
+	}
+	defer s.life.leave()
+	s.log.mu.Lock()
+	low, tail := s.log.low, s.log.tail
+	s.log.mu.Unlock()
+	if after+1 < low {
+		after = low - 1
+	}
+	if after >= tail || max <= 0 {
+		return nil, nil
+	}
+	r, err := s.newRecordReader(low)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+	var items []Item
+	var buf payloads
+	for len(items) < max && len(buf.data) < readLogBytes {
+		sequence, value, ok, err := r.next(after+1, tail)
+		if errors.Is(err, ErrUnreadable) && len(items) == 0 {
+			return s.unreadableAt(after+1, tail, err)
+		}
+		if err != nil && !errors.Is(err, ErrUnreadable) {
+			return nil, err
+		}
+		if err != nil || !ok {
+			break
+		}
+		items = append(items, Item{Position: sequence, Sequence: sequence, Lane: value.Lane, Time: value.Time, size: value.Size})
+		buf.add(value.Payload)
+		after = sequence
+	}
+	buf.assign(items)
+	return items, nil
+}
+
+// unreadableAt returns the item for a record, at or after from, that stands in the
+// way of reading on: it may be readable by itself, as only the next block is damaged.
+func (s *Store) unreadableAt(from, last uint64, cause error) ([]Item, error) {
+	value, ok, err := s.recordAt(from)
+	switch {
+	case err == nil && ok:
+		return []Item{{Position: from, Sequence: from, Lane: value.Lane, Time: value.Time, Payload: value.Payload, size: value.Size}}, nil
+	case err != nil && !errors.Is(err, ErrUnreadable):
+		return nil, err
+	}
+	if err := s.noteDamage(from, cause); !errors.Is(err, ErrUnreadable) {
+		return nil, err
+	}
+	end := min(s.log.damage.end(from), last)
+	return []Item{{Position: end, Sequence: end, Unreadable: true}}, nil
+}
+
+// recordAt looks one record up; the payload is a copy.
+func (s *Store) recordAt(sequence uint64) (layout.LogRecord, bool, error) {
+	raw, ok, err := s.get(layout.AppendLogKey(nil, sequence))
+	if err != nil || !ok {
+		return layout.LogRecord{}, false, err
+	}
+	value, err := layout.ParseLogRecord(raw)
+	if err != nil {
+		return layout.LogRecord{}, false, fmt.Errorf("%w: %w", ErrUnreadable, err)
+	}
+	return value, true, nil
+}
+
+// WaitLog returns when the log has a record with a sequence greater than after,
+// or with the context's error, ErrClosed or ErrFailed.
+func (s *Store) WaitLog(ctx context.Context, after uint64) error {
+	for {
+		news := s.log.news.wait()
+		if s.LogStats().Last > after {
+			return nil
+		}
+		if err := s.await(ctx, news); err != nil {
+			return err
+		}
+	}
+}
+
+// await waits for news, the end of the context or of the store.
+func (s *Store) await(ctx context.Context, news <-chan struct{}) error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	select {
+	case <-news:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-s.failed:
+		return s.failure
+	case <-s.life.ended:
+		return ErrClosed
+	}
+}
+
+// payloads collects the payloads of items in one allocation that the caller
+// will own.
+type payloads struct {
+	data []byte
+	ends []int
+}
+
+func (p *payloads) add(payload []byte) {
+	p.data = append(p.data, payload...)
+	p.ends = append(p.ends, len(p.data))
+}
+
+// assign gives every item its payload; there was one add an item.
+func (p *payloads) assign(items []Item) {
+	begin := 0
+	for i, end := range p.ends {
+		items[i].Payload = p.data[begin:end:end]
+		begin = end
+	}
+}
+
+// firstAtOrAfter finds the first record whose time is not before t, starting at
+// the segment t lies in. It reads at most a segment, and passes over damage.
+func (s *Store) firstAtOrAfter(t time.Time) (uint64, error) {
+	s.log.mu.Lock()
+	i := s.log.marks.before(t)
+	// A record slightly out of order may lie one segment earlier.
+	i = max(i-1, 0)
+	begin, tail := s.log.low, s.log.tail
+	if i < len(s.log.marks) {
+		begin = max(begin, s.log.marks[i].sequence)
+	}
+	s.log.mu.Unlock()
+	for after := begin - 1; ; {
+		items, err := s.ReadLog(after, replayChunk)
+		if err != nil {
+			return 0, err
+		}
+		if len(items) == 0 {
+			return tail + 1, nil
+		}
+		for i := range items {
+			if after = items[i].Sequence; !items[i].Unreadable && !items[i].Time.Before(t) {
+				return after, nil
+			}
+		}
+	}
+}
+
+// dropMarksLocked forgets the marks of deleted segments.
+func (l *logState) dropMarksLocked(n int) {
+	l.marks = slices.Delete(l.marks, 0, n)
+}

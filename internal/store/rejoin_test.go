@@ -1,0 +1,223 @@
+package store
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/store/inspect"
+)
+
+// payloadsOf are the payloads of what a queue holds, in its order.
+func payloadsOf(t *testing.T, q *Queue) (list []string) {
+	t.Helper()
+	for _, it := range read(t, q, 0, 1000) {
+		list = append(list, string(it.Payload))
+	}
+	return list
+}
+
+// A sink that comes back is filled from where it left, also if the store was opened
+// again in between, and in the middle of the fill.
+func TestSinkLeavesAndComesBack(t *testing.T) {
+	dir := t.TempDir()
+	step := 0
+	again := func(f func(s *Store)) {
+		step++
+		t.Run(fmt.Sprintf("life %d", step), func(t *testing.T) {
+			f(openTest(t, dir, Options{Now: func() time.Time { return testEpoch }}))
+		})
+	}
+	all := always(7)
+	var want []string
+	first := uint64(0)
+	put := func(t *testing.T, s *Store, n int, sinks ...string) {
+		for _, sequence := range appendN(t, s, n, sinks...) {
+			if first == 0 {
+				first = sequence
+			}
+			want = append(want, fmt.Sprintf("payload %d", sequence))
+		}
+	}
+	again(func(s *Store) {
+		ensure(t, s, "sink")
+		put(t, s, 3, "sink")
+		// An earlier replay has a pin of its own.
+		if _, err := s.Replay(t.Context(), "sink", ReplayRange{ToSequence: first}, 1); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, want[0])
+		if err := s.LeaveSink("sink"); err != nil {
+			t.Fatal(err)
+		}
+		put(t, s, 3)
+	})
+	again(func(s *Store) {
+		q := ensure(t, s, "sink")
+		if _, ok := q.Absence(); ok || q.Filling() {
+			t.Error("it is filled before it is back")
+		}
+		if err := s.LeaveSink("sink"); err != nil { // it has
+			t.Fatal(err)
+		}
+		put(t, s, 2)
+		if err := s.RejoinSink("sink", FromNow); err != nil {
+			t.Fatal(err)
+		}
+		a, ok := q.Absence()
+		if !ok || a.Begun || a.Lost || !a.Since.Equal(testEpoch) || !q.Filling() {
+			t.Errorf("absence %+v, %t", a, ok)
+		}
+		if n, err := s.Fill(t.Context(), "sink", all); n != 5 || err != nil {
+			t.Errorf("%d filled, %v", n, err)
+		}
+		put(t, s, 1)
+	})
+	again(func(s *Store) {
+		q := ensure(t, s, "sink")
+		if err := s.RejoinSink("sink", FromNow); err != nil {
+			t.Fatal(err)
+		}
+		if a, ok := q.Absence(); !ok || !a.Begun {
+			t.Errorf("absence %+v, %t", a, ok)
+		}
+		if n, err := s.Fill(t.Context(), "sink", all); n != 1 || err != nil {
+			t.Errorf("%d filled, %v", n, err)
+		}
+		if err := s.Filled("sink"); err != nil {
+			t.Fatal(err)
+		}
+		put(t, s, 1, "sink")
+		if got := payloadsOf(t, q); fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("the queue has\n%q, want\n%q", got, want)
+		}
+		if _, ok := q.Absence(); ok || q.Filling() {
+			t.Error("it is filled for ever")
+		}
+	})
+	report, err := inspect.Check(dir)
+	if err != nil || !report.OK() {
+		t.Errorf("%v, %v", report.Problems, err)
+	}
+}
+
+// What retention removed of the time without the sink is known; what it has not when
+// the sink comes back it leaves alone until the sink has it.
+func TestRetentionDuringAnAbsence(t *testing.T) {
+	s := openTest(t, t.TempDir(), Options{})
+	q := ensure(t, s, "sink")
+	segment := func() { // a segment of the log
+		t.Helper()
+		b := s.NewBatch()
+		defer b.Discard()
+		b.Append(Record{Time: testEpoch, Payload: make([]byte, segmentBytes)}, nil)
+		if err := s.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
+	retain := func() {
+		t.Helper()
+		if _, err := s.retain(testEpoch.Add(time.Hour), Limits{RetentionMaxAge: time.Second}, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lost := func() bool {
+		t.Helper()
+		a, ok := q.Absence()
+		if !ok {
+			t.Fatal("it did not leave")
+		}
+		return a.Lost
+	}
+	segment()
+	segment()
+	if err := s.LeaveSink("sink"); err != nil {
+		t.Fatal(err)
+	}
+	segment()
+	if err := s.RejoinSink("sink", FromNow); err != nil {
+		t.Fatal(err)
+	}
+	segment()
+	segment()
+	retain() // the first two, which it had
+	if lost() {
+		t.Error("something is lost")
+	}
+	if n, err := s.Fill(t.Context(), "sink", always(0)); n != 3 || err != nil {
+		t.Errorf("%d filled, %v", n, err)
+	}
+	if err := s.Filled("sink"); err != nil {
+		t.Fatal(err)
+	}
+	for _, it := range read(t, q, 0, 10) {
+		if err := q.Ack(it.Position); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.LeaveSink("sink"); err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		segment()
+	}
+	retain()
+	if err := s.RejoinSink("sink", FromNow); err != nil {
+		t.Fatal(err)
+	}
+	if !lost() {
+		t.Error("nothing is lost")
+	}
+}
+
+// Retention that has begun when a sink comes back removes nothing of what the sink is
+// told to have in the log.
+func TestRetentionBegunBeforeTheReturn(t *testing.T) {
+	s := openTest(t, "store", Options{FS: vfs.NewMem(), firstSequence: 1})
+	for i := range 3000 { // retention looks at each
+		ensure(t, s, fmt.Sprintf("other-%d", i))
+	}
+	now := testEpoch
+	for round := range 60 {
+		name := fmt.Sprintf("sink-%d", round)
+		q := ensure(t, s, name)
+		if err := s.LeaveSink(name); err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			now = now.Add(2 * segmentAge) // a segment each
+			b := s.NewBatch()
+			b.Append(Record{Time: now, Payload: []byte("payload")}, nil)
+			if err := s.Commit(b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		done := make(chan error, 1)
+		begun := make(chan struct{})
+		go func() {
+			close(begun)
+			_, err := s.retain(now, Limits{}, 1<<30)
+			done <- err
+		}()
+		<-begun
+		if err := s.RejoinSink(name, FromNow); err != nil {
+			t.Fatal(err)
+		}
+		a, ok := q.Absence()
+		if err := <-done; err != nil || !ok {
+			t.Fatal(err, ok)
+		}
+		n, err := s.Fill(t.Context(), name, always(0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n < 5 && !a.Lost {
+			t.Fatalf("round %d: %d of 5 records are filled, and nothing is said to be lost", round, n)
+		}
+		if err := s.PurgeSink(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,536 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/store/engine"
+	"github.com/watcherd/watcherd/internal/store/layout"
+	"github.com/watcherd/watcherd/internal/store/salvage"
+)
+
+// Repair of tables. A damaged block costs what was in it. Left in its table it would
+// cost more: every compaction of the table fails, level 0 grows, and writes stop. So
+// Run takes the damaged blocks out of a table (package salvage) once a compaction has
+// failed on it:
+//
+//  1. One synced write restates what memory knows of the lost keys (counters, names,
+//     marks, pins, entries in flight, positions that are acknowledged), and notes the
+//     lost ranges.
+//  2. The blocks are overwritten and synced.
+//  3. One synced write recounts the queues and dead letters in the lost ranges, adds a
+//     dead letter for the entries that are missing, and removes the note.
+//
+// After a crash between 1 and 3 the note makes the next Run do the last step; a block
+// that is still damaged is found again.
+
+// compactionPause is how long a compaction waits before it reads a table again on
+// which one failed, unless the table is repaired earlier.
+const compactionPause = time.Second
+
+// compactionShun is how long Pebble leaves tables alone after a compaction of them
+// failed on damage, repaired or not, unless asked.
+const compactionShun = 5 * time.Minute
+
+// maxDamagedTables bounds the tables that wait for a repair; others are reported again.
+const maxDamagedTables = 64
+
+// damagedTables are the tables on which compactions failed.
+type damagedTables struct {
+	news signal
+
+	mu     sync.Mutex
+	tables map[string]*damagedTable // guarded by mu; by path
+	shun   time.Time                // guarded by mu; until then, Pebble may leave tables alone
+
+	uncounted []layout.Range // ranges to count when no other damage is in the way; of Run
+}
+
+type damagedTable struct {
+	bounds   layout.Range
+	failed   error         // of the repair
+	repaired chan struct{} // closed when the table need not be waited for
+}
+
+// add notes a failed compaction.
+func (d *damagedTables) add(info *pebble.DataCorruptionInfo) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.shun = time.Now().Add(compactionShun)
+	if d.tables[info.Path] != nil || len(d.tables) >= maxDamagedTables {
+		return
+	}
+	if d.tables == nil {
+		d.tables = make(map[string]*damagedTable)
+	}
+	d.tables[info.Path] = &damagedTable{
+		bounds:   layout.Range{Lower: bytes.Clone(info.Bounds.Start), Upper: bytes.Clone(info.Bounds.End.Key)},
+		repaired: make(chan struct{}),
+	}
+	d.news.notify()
+}
+
+// report notes the table that an error of reading is about.
+func (d *damagedTables) report(err error) {
+	if info := pebble.ExtractDataCorruptionInfo(err); info != nil {
+		d.add(info)
+	}
+}
+
+// next returns a table to repair.
+func (d *damagedTables) next() (string, *damagedTable) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for path, t := range d.tables {
+		if t.failed == nil {
+			return path, t
+		}
+	}
+	return "", nil
+}
+
+// done ends the repair of a table.
+func (d *damagedTables) done(path string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil {
+		d.tables[path].failed = fmt.Errorf("table %s: %w", filepath.Base(path), err) // readers and compactions of it stay slow
+		return
+	}
+	close(d.tables[path].repaired)
+	delete(d.tables, path)
+}
+
+// cause is why a table cannot be repaired; nil if all can.
+func (d *damagedTables) cause() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, t := range d.tables {
+		if t.failed != nil {
+			return t.failed
+		}
+	}
+	return nil
+}
+
+// shunned reports whether Pebble may leave tables alone that it should compact.
+func (d *damagedTables) shunned() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Now().Before(d.shun)
+}
+
+// waitForRepair delays a compaction that reads damage in a table on which one failed:
+// Pebble tries such a compaction again at once, and each try is expensive. Other readers
+// hold locks that the repair needs.
+func (s *Store) waitForRepair(path string) {
+	if !inBackground() {
+		return
+	}
+	s.damaged.mu.Lock()
+	t := s.damaged.tables[path]
+	s.damaged.mu.Unlock()
+	if t == nil {
+		return
+	}
+	timer := time.NewTimer(compactionPause)
+	defer timer.Stop()
+	select {
+	case <-t.repaired:
+	case <-timer.C:
+	case <-s.failed:
+	case <-s.life.ended:
+	}
+}
+
+// inBackground reports whether the caller is one of Pebble's own goroutines. Pebble does
+// not tell who reads; the stack does.
+func inBackground() bool {
+	var callers [64]uintptr
+	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers[:])])
+	for {
+		frame, more := frames.Next()
+		if strings.HasSuffix(frame.Function, "pebble/v2.(*DB).runCompaction") || strings.HasSuffix(frame.Function, "pebble/v2.(*DB).collectTableStats") {
+			return true
+		}
+		if !more {
+			return false
+		}
+	}
+}
+
+// repairTables repairs what compactions have failed on. Called by Run.
+func (s *Store) repairTables() error {
+	if err := s.use(); err != nil {
+		return err
+	}
+	defer s.life.leave()
+	for {
+		path, table := s.damaged.next()
+		if table == nil {
+			return nil
+		}
+		lost, err := s.repairTable(path, table.bounds)
+		if failure := s.Err(); failure != nil {
+			return failure
+		}
+		s.damaged.done(path, err)
+		if err != nil {
+			s.opts.Logger.Error("a damaged table cannot be repaired and is not compacted; export the store and begin a new one",
+				"file", filepath.Base(path), "error", salvage.FirstLine(err))
+			continue
+		}
+		for _, r := range lost {
+			s.metrics.repaired.Inc()
+			s.opts.Logger.Error("a damaged block was taken out of a table; what only it held is lost",
+				"file", filepath.Base(path), "lost", r.String())
+		}
+	}
+}
+
+// repairTable takes the damaged blocks out of a table and returns what was lost.
+func (s *Store) repairTable(path string, bounds layout.Range) ([]layout.Range, error) {
+	content, err := engine.ReadFile(s.opts.FS, path)
+	if err != nil {
+		return nil, err
+	}
+	patches, err := salvage.FindPatches(content, bounds)
+	if err != nil || len(patches) == 0 {
+		return nil, err
+	}
+	lost := make([]layout.Range, len(patches))
+	for i := range patches {
+		lost[i] = patches[i].Lost
+	}
+	uncounted := append(s.damaged.uncounted, lost...)
+	steps := []func() error{
+		func() error { return s.restate(lost, uncounted) },
+		func() error { return s.overwrite(path, patches) },
+	}
+	if int(s.db.Metrics().Levels[0].Sublevels) >= engine.Level0StopWrites(s.opts.MaxBytes) {
+		slices.Reverse(steps) // nothing can be written before
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return nil, err
+		}
+	}
+	return lost, s.recountLost(uncounted)
+}
+
+// overwrite writes patches into a table and syncs it.
+func (s *Store) overwrite(path string, patches []salvage.Patch) error {
+	f, err := s.files.FS().OpenReadWrite(path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	for _, p := range patches {
+		if _, err := f.WriteAt(p.Data, p.Offset); err != nil {
+			return errors.Join(err, f.Close())
+		}
+	}
+	return errors.Join(f.Sync(), f.Close())
+}
+
+// restate writes again what memory knows of lost keys, with a note of the loss.
+func (s *Store) restate(lost, uncounted []layout.Range) error {
+	// Nothing that changes what is restated goes on meanwhile. Counters and names need
+	// all locks; others are left alone, as a Fill holds them for long.
+	if slices.ContainsFunc(lost, func(r layout.Range) bool {
+		return r.Overlaps([]byte{layout.PrefixCounter}, []byte{layout.PrefixName + 1})
+	}) {
+		s.sinks.ensuring.Lock()
+		defer s.sinks.ensuring.Unlock()
+		select {
+		case s.appending <- struct{}{}:
+		case <-s.failed:
+			return s.failure
+		}
+		defer func() { <-s.appending }()
+	}
+	queues := s.sinks.all()
+	for _, q := range queues {
+		q.settling.Lock()
+	}
+	defer func() {
+		for _, q := range queues {
+			q.settling.Unlock()
+		}
+	}()
+	b := s.db.NewBatch()
+	if err := b.Set(layout.RepairKey(), layout.AppendRanges(nil, uncounted), nil); err != nil {
+		return err
+	}
+	for _, r := range lost {
+		if err := s.restateRange(b, r, queues); err != nil {
+			return err
+		}
+	}
+	if err := s.apply(b, pebble.Sync); err != nil {
+		return err
+	}
+	return b.Close()
+}
+
+func (s *Store) restateRange(b *pebble.Batch, r layout.Range, queues []*Queue) error {
+	var errs []error
+	set := func(key, value []byte) {
+		if r.Overlaps(key, append(slices.Clip(key), 0)) {
+			errs = append(errs, b.Set(key, value, nil))
+		}
+	}
+	setCounter := func(kind byte, id uint32, c layout.Counter) { set(layout.CounterKey(kind, id), c.Append(nil)) }
+	for _, q := range queues {
+		q.restate(b, r, set, setCounter)
+	}
+	if !r.Overlaps([]byte{layout.PrefixCounter}, []byte{layout.PrefixName + 1}) {
+		return errors.Join(errs...)
+	}
+	set(layout.FormatKey(), layout.ID32(layout.Version))
+	setCounter(layout.KindPosition, 0, layout.Counter{High: s.next - 1})
+	s.log.restate(set, setCounter)
+	s.sinks.mu.RLock()
+	lastID := s.sinks.lastID
+	s.sinks.mu.RUnlock()
+	setCounter(layout.KindSinkNumber, 0, layout.Counter{High: uint64(lastID)})
+	for _, q := range queues {
+		set(layout.NameKey(layout.KindSink, q.name), q.member.append(layout.ID32(q.id)))
+	}
+	s.partitions.mu.Lock()
+	defer s.partitions.mu.Unlock()
+	for name, p := range s.partitions.byName {
+		if p.saved.Load() {
+			set(layout.NameKey(layout.KindPartition, name), layout.ID32(p.id))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (l *logState) restate(set func(key, value []byte), setCounter func(kind byte, id uint32, c layout.Counter)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	live := l.live
+	live.High = max(live.High, l.low)
+	setCounter(layout.KindLog, 0, live)
+	for _, m := range l.marks {
+		set(layout.MarkKey(m.sequence), m.append(nil))
+	}
+}
+
+// restate writes the queue's counters, pins and entries in flight that lie in a
+// range, and deletes the positions between these, which are acknowledged: their
+// tombstones may be lost.
+func (q *Queue) restate(b *pebble.Batch, r layout.Range, set func(key, value []byte), setCounter func(kind byte, id uint32, c layout.Counter)) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	total := q.total
+	total.High = max(total.High, q.window.head())
+	setCounter(layout.KindQueue, q.id, total)
+	setCounter(layout.KindDetached, q.id, q.detached)
+	setCounter(layout.KindDeadLetter, q.id, q.dead)
+	for _, p := range q.pins {
+		set(layout.AppendSinkKey(nil, layout.PrefixPin, q.id, p.first), p.append(nil))
+	}
+	first, last, ok := r.Positions(layout.PrefixQueue, q.id)
+	last = min(last, q.window.readTo)
+	if !ok || first > last {
+		return
+	}
+	acked := func(from, to uint64) { // [from, to)
+		if from < to {
+			_ = b.DeleteRange(layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, to), nil) // fails only for an indexed batch
+		}
+	}
+	for _, sl := range q.window.slots {
+		if sl.acked || sl.position < first || sl.position > last {
+			continue
+		}
+		acked(first, sl.position)
+		first = sl.position + 1
+		if sl.kind != layout.EntryInline {
+			e := layout.Entry{Kind: sl.kind, Flags: sl.flags, Size: sl.size, Time: sl.time, Sequence: sl.sequence}
+			value := make([]byte, e.EncodedLen())
+			e.Encode(value)
+			set(layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, sl.position), value)
+		}
+	}
+	acked(first, last+1)
+}
+
+// recountLost corrects the counters of what was lost and removes the note. Where
+// other damage is in the way, it has that repaired, and leaves the counting to then.
+func (s *Store) recountLost(lost []layout.Range) error {
+	s.damaged.uncounted = lost
+	for _, q := range s.sinks.all() {
+		for _, r := range lost {
+			err := errors.Join(q.recountEntries(r), q.recountLetters(r))
+			if errors.Is(err, ErrUnreadable) {
+				s.damaged.report(err)
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	s.damaged.uncounted = nil
+	b := s.db.NewBatch()
+	if err := b.Delete(layout.RepairKey(), nil); err != nil {
+		return err
+	}
+	if err := s.apply(b, pebble.Sync); err != nil {
+		return err
+	}
+	return b.Close()
+}
+
+// resumeRepair does the last step of a repair that a crash interrupted.
+func (s *Store) resumeRepair() error {
+	if err := s.use(); err != nil {
+		return err
+	}
+	defer s.life.leave()
+	value, ok, err := s.get(layout.RepairKey())
+	if err == nil && !ok {
+		return nil
+	}
+	var lost []layout.Range
+	if err == nil {
+		lost, err = layout.ParseRanges(value)
+	}
+	if errors.Is(err, ErrUnreadable) || errors.Is(err, layout.ErrMalformed) {
+		// Whatever it was, everything is counted, after the repair of this damage.
+		s.damaged.uncounted = []layout.Range{{Lower: []byte{0}, Upper: []byte{0xff}}}
+		s.damaged.report(err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return s.recountLost(lost)
+}
+
+// recountEntries counts a queue whose entries in a range may be lost. One dead letter
+// stands for those that are missing.
+func (q *Queue) recountEntries(r layout.Range) error {
+	first, last, ok := r.Positions(layout.PrefixQueue, q.id)
+	if !ok {
+		return nil
+	}
+	q.settling.Lock()
+	defer q.settling.Unlock()
+	b := q.s.db.NewBatch()
+	q.mu.Lock()
+	before, head, tail := q.total.Count, q.window.head(), q.tail
+	q.mu.Unlock()
+	first, last = max(first, head), min(last, tail)
+	if first > last {
+		return b.Close()
+	}
+	missing, err := q.recount(b, func(l salvage.LostSpan) error { return l.Err })
+	if err != nil {
+		return errors.Join(err, b.Close())
+	}
+	var letter layout.Counter
+	now := q.s.opts.Now()
+	if missing > 0 {
+		letter.Count = 1
+		d := layout.DeadLetter{
+			Sequence: first, First: now, Last: now,
+			Reason: fmt.Sprintf("%s: %d of the queue entries %d to %d are lost", ReasonUnreadable, missing, first, last),
+		}
+		if err := errors.Join(
+			b.Set(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, first), d.Encode(), nil),
+			b.Merge(layout.CounterKey(layout.KindDeadLetter, q.id), letter.Append(nil), nil),
+		); err != nil {
+			return err
+		}
+		q.s.metrics.unreadable.Add(float64(missing))
+		q.s.opts.Logger.Error("entries of a queue are lost; one dead letter stands for them",
+			"sink", q.name, "missing", missing, "of", before, "from", first, "to", last)
+	}
+	if err := q.s.applyLazily(b); err != nil {
+		return err
+	}
+	if letter.Count > 0 {
+		q.countDead(letter, now)
+	}
+	return b.Close()
+}
+
+// recountLetters counts dead letters, of which some in a range may be lost.
+func (q *Queue) recountLetters(r layout.Range) error {
+	if _, _, ok := r.Positions(layout.PrefixDeadLetter, q.id); !ok {
+		return nil
+	}
+	select { // letters are settled by who has the right to append
+	case q.s.appending <- struct{}{}:
+	case <-q.s.failed:
+		return q.s.failure
+	}
+	defer func() { <-q.s.appending }()
+	q.settling.Lock()
+	defer q.settling.Unlock()
+	var found layout.Counter
+	lower, upper := layout.SinkRange(layout.PrefixDeadLetter, q.id)
+	err := salvage.Scan(q.s.db, lower, upper, func(_, value []byte) error {
+		if d, err := layout.ParseDeadLetter(value); err == nil {
+			found = found.Plus(layout.Counter{Count: 1, Bytes: int64(len(d.Payload))})
+		}
+		return nil
+	}, func(l salvage.LostSpan) error { return l.Err })
+	if err != nil {
+		return err
+	}
+	q.mu.Lock()
+	change := q.dead.Negative().Plus(found)
+	q.mu.Unlock()
+	if change.Count == 0 {
+		return nil
+	}
+	q.s.opts.Logger.Error("dead letters are lost", "sink", q.name, "missing", -change.Count)
+	b := q.s.db.NewBatch()
+	if err := b.Merge(layout.CounterKey(layout.KindDeadLetter, q.id), change.Append(nil), nil); err != nil {
+		return err
+	}
+	if err := q.s.applyLazily(b); err != nil {
+		return err
+	}
+	q.countDead(change, time.Time{})
+	return b.Close()
+}
+
+// relieveLevel0 compacts level 0 while Pebble does not do it by itself, which it
+// leaves for minutes after damage in the level below, repaired or not. All tables of
+// level 0 have counters, so a compaction of these takes them all.
+func (s *Store) relieveLevel0(ctx context.Context) error {
+	if !s.damaged.shunned() {
+		return nil
+	}
+	if err := s.use(); err != nil {
+		return err
+	}
+	defer s.life.leave()
+	stop := engine.Level0StopWrites(s.opts.MaxBytes)
+	sublevels := int(s.db.Metrics().Levels[0].Sublevels)
+	if sublevels < stop/2 {
+		return nil
+	}
+	if cause := s.damaged.cause(); cause != nil && sublevels >= stop*3/4 {
+		s.fail(fmt.Errorf("writes stand still: %w; `watcherd store export` copies out what is there, for a new store to begin", cause))
+		return nil
+	}
+	lower, upper := layout.PrefixRange(layout.PrefixCounter)
+	return s.db.Compact(ctx, lower, upper, false)
+}

@@ -1,0 +1,383 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/sstable/block"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/watcherd/watcherd/internal/store/engine"
+	"github.com/watcherd/watcherd/internal/store/inspect"
+	"github.com/watcherd/watcherd/internal/store/layout"
+	"github.com/watcherd/watcherd/internal/store/salvage"
+)
+
+// smallTables makes memtables and tables of 256 KiB, and writes stop at 12 tables
+// that wait for a compaction.
+const smallTables = 16 << 20
+
+// commitOne commits a record for sink a with a ledger entry.
+func commitOne(t *testing.T, s *Store, name string, payload []byte) {
+	t.Helper()
+	b := s.NewBatch()
+	b.Append(Record{Time: testEpoch, Payload: append([]byte("record-"+name), payload...)}, []Route{{Sink: "a"}})
+	b.PutState("objects", name, append([]byte("state-"+name), payload...))
+	if err := s.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// runStore runs a store until the end of the test.
+func runStore(t *testing.T, s *Store) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if err := s.Run(ctx); err != nil {
+			t.Errorf("run: %v", err)
+		}
+	})
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// TestWritesGoOnOverDamage damages blocks of records and of the ledger, and writes so
+// much that compactions have to take in the damaged tables.
+func TestWritesGoOnOverDamage(t *testing.T) {
+	fs := vfs.NewMem()
+	const n, more = 400, 4000
+	name := func(i int) string { return fmt.Sprintf("object-%05d|", i) }
+	payload := noise(2000)
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: smallTables})
+	ensure(t, s, "a")
+	for i := range n {
+		commitOne(t, s, name(i), payload)
+	}
+	if err := flush(s); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range []int{40, 41, 150, 300} {
+		for _, what := range []string{"record-", "state-"} {
+			if !damageKeys(t, fs, []byte(what+name(i)), 0) {
+				t.Fatalf("%s%s is nowhere", what, name(i))
+			}
+		}
+	}
+	var logged logLines
+	s = openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: smallTables, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	stop := runStore(t, s)
+	q := ensure(t, s, "a")
+	delivered, after := 0, uint64(0)
+	for i := range more {
+		commitOne(t, s, name(i%n), payload)
+		if i%50 > 0 {
+			continue
+		}
+		for items := read(t, q, after, 64); len(items) > 0; items = read(t, q, after, 64) {
+			for _, item := range items {
+				after = item.Position
+				delivered++
+				if err := q.Ack(after); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	compactAll(t, s)
+	stop()
+	if failed := s.db.Metrics().Compact.FailedCount; failed == 0 || failed > 20 {
+		t.Errorf("%d failed compactions", failed)
+	}
+	more1, lost := drainDamagedOf(t, s, n+more)
+	if delivered += more1; lost == 0 || lost > 20 || delivered+lost != n+more {
+		t.Errorf("%d delivered, %d lost of %d", delivered, lost, n+more)
+	}
+	if lines := logged.like("taken out of a table"); len(lines) == 0 || len(lines) > 8 {
+		t.Errorf("%d lines of log: %q", len(lines), lines)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	report, err := inspect.CheckFS(fs, "store")
+	if err != nil || len(report.Damaged) > 0 {
+		t.Errorf("check: %v, %v", err, report.Damaged)
+	}
+	for _, p := range report.Problems { // the log is counted with its lost records
+		if !strings.Contains(p, `counter "cl`) {
+			t.Error(p)
+		}
+	}
+}
+
+// compactAll compacts a running store until no damage is left in it.
+func compactAll(t *testing.T, s *Store) {
+	t.Helper()
+	for tries := 0; ; tries++ {
+		err := s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false)
+		if err == nil {
+			return
+		}
+		if !pebble.IsCorruptionError(err) || tries > 20 {
+			t.Fatal(err)
+		}
+		for _, table := s.damaged.next(); table != nil && t.Context().Err() == nil; _, table = s.damaged.next() {
+			select {
+			case <-table.repaired:
+			case <-time.After(compactionPause):
+			}
+		}
+	}
+}
+
+// reopened closes a store and opens it again; a check finds nothing but the counter
+// of the log wrong.
+func reopened(t *testing.T, s *Store, fs vfs.FS) *Store {
+	t.Helper()
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	report, err := inspect.CheckFS(fs, "store")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range report.Problems {
+		if !strings.Contains(p, `counter "cl`) && !strings.Contains(p, "without a readable record") {
+			t.Error(p)
+		}
+	}
+	return openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: smallTables})
+}
+
+// TestRepairOfVitalBlocks damages every block of a small store in turn, the one of the
+// counters and names included, which memory knows, while the store runs. It opens
+// again, and all entries are delivered or accounted for.
+func TestRepairOfVitalBlocks(t *testing.T) {
+	const n = 40
+	for nth := 0; ; nth++ {
+		fs := vfs.NewMem()
+		s := openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: smallTables, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+		q := ensure(t, s, "a")
+		ensure(t, s, "b")
+		for i := range n {
+			commitOne(t, s, fmt.Sprintf("object-%05d|", i), noise(300))
+		}
+		for _, item := range read(t, q, 0, 10) {
+			if item.Position%2 == 0 {
+				if err := q.Ack(item.Position); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := flush(s); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "nothing is compacted", func() bool {
+			m := s.db.Metrics()
+			return m.Compact.NumInProgress == 0 && m.Flush.NumInProgress == 0
+		})
+		stop := runStore(t, s)
+		ok := damageBlock(t, fs, nth)
+		commitOne(t, s, "object-00000|", noise(300)) // so that a compaction has something to do
+		length := q.Stats().Length
+		compactAll(t, s)
+		stop()
+		if !ok {
+			if nth < 4 {
+				t.Errorf("only %d blocks", nth)
+			}
+			return
+		}
+		s = reopened(t, s, fs)
+		if names := s.Sinks(); len(names) != 2 {
+			t.Fatalf("block %d: sinks %q", nth, names)
+		}
+		if q, _ = s.Queue("a"); q.Stats().Length > length {
+			t.Errorf("block %d: %d entries, there were %d", nth, q.Stats().Length, length)
+		}
+		delivered, lost := drainDamagedOf(t, s, n+1)
+		// One letter may stand for all entries that were not in flight.
+		if delivered+lost > int(length) || delivered < 5 || (delivered < int(length)-20 && lost == 0) {
+			t.Errorf("block %d: %d delivered, %d letters of %d", nth, delivered, lost, length)
+		}
+		b := s.NewBatch()
+		if got := b.Append(Record{Time: testEpoch, Payload: []byte("next")}, []Route{{Sink: "a"}}); got <= n {
+			t.Errorf("block %d: sequence %d again", nth, got)
+		}
+		if err := s.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// damageBlock flips a byte in the nth data block of all tables.
+func damageBlock(t *testing.T, fs vfs.FS, nth int) bool {
+	t.Helper()
+	for _, name := range dataFiles(t, fs, ".sst") {
+		b := content(t, fs, name)
+		var blocks []block.Handle
+		if err := salvage.WithTableContent(b, func(r *sstable.Reader) error {
+			l, err := r.Layout()
+			if err == nil {
+				for i := range l.Data {
+					blocks = append(blocks, l.Data[i].Handle)
+				}
+			}
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if nth < len(blocks) {
+			b[blocks[nth].Offset+blocks[nth].Length/2] ^= 0x55
+			patchFile(t, fs, name, b)
+			return true
+		}
+		nth -= len(blocks)
+	}
+	return false
+}
+
+// patchFile overwrites a file that a store may have open.
+func patchFile(t *testing.T, fs vfs.FS, name string, b []byte) {
+	t.Helper()
+	f, err := fs.OpenReadWrite("store/db/"+name, vfs.WriteCategoryUnspecified)
+	if err == nil {
+		_, err = f.WriteAt(b, 0)
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestInterruptedRepair ends the process after each step of a repair. The next one
+// finishes it.
+func TestInterruptedRepair(t *testing.T) {
+	for _, overwritten := range []bool{false, true} {
+		fs := vfs.NewMem()
+		n := damagedQueue(t, fs)
+		s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+		err := s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false)
+		if err != nil && !pebble.IsCorruptionError(err) {
+			t.Fatal(err)
+		}
+		s.damaged.report(err)
+		path, table := s.damaged.next()
+		if table == nil { // the tables lie where nothing has to be compacted
+			b := content(t, fs, dataFiles(t, fs, ".sst")[0])
+			path, table = "store/db/"+dataFiles(t, fs, ".sst")[0], &damagedTable{bounds: layout.Range{Lower: []byte{0}, Upper: []byte{0xff}}}
+			if f, err := salvage.FindPatches(b, table.bounds); err != nil || len(f) == 0 {
+				t.Fatalf("%d patches, %v", len(f), err)
+			}
+		}
+		b, err := engine.ReadFile(fs, path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		patches, err := salvage.FindPatches(b, table.bounds)
+		if err != nil || len(patches) == 0 {
+			t.Fatalf("%d patches, %v", len(patches), err)
+		}
+		lost := []layout.Range{patches[0].Lost}
+		if err := s.restate(lost, lost); err != nil {
+			t.Fatal(err)
+		}
+		if overwritten {
+			if err := s.overwrite(path, patches); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = openTest(t, "store", Options{FS: fs, firstSequence: 1})
+		stop := runStore(t, s)
+		compactAll(t, s)
+		q := ensure(t, s, "a")
+		eventually(t, "the repair is finished", func() bool {
+			_, noted, err := s.get(layout.RepairKey())
+			return err == nil && !noted
+		})
+		stop()
+		if overwritten && q.Stats().DeadLetters != 1 {
+			t.Errorf("stats %+v", q.Stats())
+		}
+		delivered, lostLetters := drainDamagedOf(t, s, n)
+		if delivered < n-1000 || delivered == n || lostLetters != 1 {
+			t.Errorf("%d delivered, %d letters", delivered, lostLetters)
+		}
+		reopened(t, s, fs)
+	}
+}
+
+// TestScanOverADamagedIndex scans the ledger where the index of a table is damaged that
+// newer tables overlap: each try to read it is expensive, so it is passed over as a whole.
+func TestScanOverADamagedIndex(t *testing.T) {
+	pristine := vfs.NewMem()
+	payload := noise(2000)
+	name := func(i int) string { return fmt.Sprintf("object-%05d|", i) }
+	s := openTest(t, "store", Options{FS: pristine, firstSequence: 1, MaxBytes: smallTables})
+	ensure(t, s, "a")
+	for i := range 400 {
+		commitOne(t, s, name(i), payload)
+	}
+	if err := errors.Join(flush(s), s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false)); err != nil {
+		t.Fatal(err)
+	}
+	levels, err := s.db.SSTables()
+	if err = errors.Join(err, s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	// A table with states alone: without others the store cannot be opened.
+	tables := slices.DeleteFunc(slices.Concat(levels...), func(i pebble.SSTableInfo) bool { return i.Smallest.UserKey[0] != layout.PrefixState })
+	if len(tables) < 2 {
+		t.Fatalf("%d tables of states", len(tables))
+	}
+	table := tables[0].BackingSSTNum.String() + ".sst"
+	fs := copyFS(t, pristine)
+	damageIndex(t, fs, table)
+	var reads atomic.Int64
+	counted := errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileReadAt && strings.HasSuffix(op.Path, table) {
+			reads.Add(1)
+		}
+		return nil
+	}))
+	s = openTest(t, "store", Options{FS: counted, firstSequence: 1, MaxBytes: smallTables})
+	for i := 0; i < 400; i += 10 {
+		commitOne(t, s, name(i), payload)
+	}
+	if err := flush(s); err != nil {
+		t.Fatal(err)
+	}
+	reads.Store(0)
+	seen := 0
+	err = s.ScanState("objects", "", func(string, []byte) error {
+		seen++
+		return nil
+	})
+	if !errors.Is(err, ErrUnreadable) || seen < 200 {
+		t.Errorf("%d states of 400, %v", seen, err)
+	}
+	if n := reads.Load(); n > 30 {
+		t.Errorf("the table was read %d times", n)
+	}
+}

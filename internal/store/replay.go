@@ -1,0 +1,203 @@
+package store
+
+import (
+	"context"
+	"encoding/binary"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/store/layout"
+)
+
+// ReplayRange says which records to replay. Zero bounds are open.
+type ReplayRange struct {
+	FromSequence uint64    // the first record
+	FromTime     time.Time // records not before this
+	ToSequence   uint64    // the last record
+	ToTime       time.Time // records before this
+}
+
+// replayChunk is how many entries one commit of a replay enqueues.
+const replayChunk = 2048
+
+// Replay enqueues records of the log again, for one sink, with new positions
+// after everything queued so far and the given flags, and returns how many.
+// Records that retention removed are not replayed: LogStats.First says where
+// the log begins. The records stay in the log until the entries are
+// acknowledged.
+//
+// Replay commits every few thousand entries: after an error or a crash a first
+// part of them is queued. It waits while ingest is paused.
+func (s *Store) Replay(ctx context.Context, sink string, r ReplayRange, flags uint32) (int, error) {
+	return s.ReplaySelected(ctx, sink, r, always(flags))
+}
+
+// Selector decides whether a record is replayed, and with which flags, by its
+// payload, which it must not keep. The payload of an unreadable record is nil.
+type Selector func(payload []byte) (flags uint32, ok bool)
+
+func always(flags uint32) Selector {
+	return func([]byte) (uint32, bool) { return flags, true }
+}
+
+// ReplaySelected is Replay of the records that selected accepts, each with the
+// flags it says.
+func (s *Store) ReplaySelected(ctx context.Context, sink string, r ReplayRange, selected Selector) (int, error) {
+	q, err := s.Queue(sink)
+	if err != nil {
+		return 0, err
+	}
+	from, to, err := s.bounds(r)
+	if err != nil {
+		return 0, err
+	}
+	return s.enqueueSelected(q, from, to, selected, func() error { return s.WaitIngest(ctx) })
+}
+
+// bounds turns a range into sequences, both included.
+func (s *Store) bounds(r ReplayRange) (from, to uint64, err error) {
+	if err := s.use(); err != nil {
+		return 0, 0, err
+	}
+	defer s.life.leave()
+	from, to = r.FromSequence, s.LogStats().Last
+	if r.ToSequence != 0 {
+		to = min(to, r.ToSequence)
+	}
+	if !r.FromTime.IsZero() {
+		first, err := s.firstAtOrAfter(r.FromTime)
+		if err != nil {
+			return 0, 0, err
+		}
+		from = max(from, first)
+	}
+	if !r.ToTime.IsZero() {
+		end, err := s.firstAtOrAfter(r.ToTime)
+		if err != nil {
+			return 0, 0, err
+		}
+		to = min(to, end-1)
+	}
+	return max(from, 1), to, nil
+}
+
+// enqueueSelected enqueues those of the records from and to included that are selected.
+// It calls wait before each chunk.
+func (s *Store) enqueueSelected(q *Queue, from, to uint64, selected Selector, wait func() error) (int, error) {
+	release := s.log.hold(from)
+	defer release()
+	total := 0
+	for after := from - 1; after < to; {
+		if err := wait(); err != nil {
+			return total, err
+		}
+		items, err := s.ReadLog(after, replayChunk)
+		if err != nil || len(items) == 0 || items[0].Sequence > to {
+			return total, err
+		}
+		n, err := s.enqueueChunk(q, items, to, selected)
+		if err != nil {
+			return total, err
+		}
+		total += n
+		after = items[len(items)-1].Sequence
+	}
+	return total, nil
+}
+
+// enqueueChunk commits entries for the selected items up to the sequence to, with a
+// pin. An unreadable record may be among them: the reader of the queue reports it.
+func (s *Store) enqueueChunk(q *Queue, items []Item, to uint64, selected Selector) (int, error) {
+	b := s.NewBatch()
+	defer b.Discard()
+	if b.err != nil {
+		return 0, b.err
+	}
+	b.hold()
+	var p pin
+	n := 0
+	for i := range items {
+		if items[i].Sequence > to {
+			break
+		}
+		flags, ok := selected(items[i].Payload)
+		if !ok {
+			continue
+		}
+		position := b.position()
+		if p.first == 0 {
+			p.first, p.sequence = position, items[i].Sequence
+		}
+		p.last = position
+		e := layout.Entry{
+			Kind:     layout.EntryReplay,
+			Flags:    flags,
+			Size:     items[i].size,
+			Time:     items[i].Time,
+			Sequence: items[i].Sequence,
+		}
+		b.enqueue(q, position, &e)
+		n++
+	}
+	if n == 0 {
+		return 0, nil
+	}
+	b.pin(q, p)
+	return n, s.Commit(b)
+}
+
+// hold keeps the log from the given sequence on until release is called.
+func (l *logState) hold(sequence uint64) (release func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	id := l.nextHold
+	l.nextHold++
+	if l.holds == nil {
+		l.holds = make(map[int]uint64)
+	}
+	l.holds[id] = sequence
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		delete(l.holds, id)
+	}
+}
+
+// pin keeps old records in the log for entries of a replay, one chunk of them: those
+// at the positions first to last refer to records from sequence on.
+type pin struct {
+	first, last uint64
+	sequence    uint64
+}
+
+func (s *Store) loadPins(sink uint32) ([]pin, error) {
+	var pins []pin
+	lower, upper := layout.SinkRange(layout.PrefixPin, sink)
+	err := s.scan(lower, upper, func(key, value []byte) error {
+		first, ok := layout.PositionOfKey(key)
+		if !ok || len(value) != 16 {
+			return layout.ErrMalformed
+		}
+		pins = append(pins, pin{
+			first:    first,
+			last:     binary.BigEndian.Uint64(value),
+			sequence: binary.BigEndian.Uint64(value[8:]),
+		})
+		return nil
+	})
+	return pins, err
+}
+
+func (p pin) append(dst []byte) []byte {
+	dst = binary.BigEndian.AppendUint64(dst, p.last)
+	return binary.BigEndian.AppendUint64(dst, p.sequence)
+}
+
+// pin writes p with the batch.
+func (b *Batch) pin(q *Queue, p pin) {
+	b.misuseIf(b.pb.Set(layout.AppendSinkKey(nil, layout.PrefixPin, q.id, p.first), p.append(nil), nil))
+	b.committed = append(b.committed, func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.pins = append(q.pins, p)
+	})
+}

@@ -1,0 +1,204 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/store/layout"
+	"github.com/watcherd/watcherd/internal/store/salvage"
+)
+
+const (
+	measureEvery = 250 * time.Millisecond
+	retainEvery  = 10 * time.Second
+	syncEvery    = 50 * time.Millisecond
+	// reclaimAfter is how much has to be deleted without pressure before the
+	// deletions are flushed for the space's sake.
+	reclaimAfter = 32 << 20
+	// reclaimPause is the time between two attempts to gain space under pressure.
+	reclaimPause = 5 * time.Second
+)
+
+// Run measures the disk, applies retention and makes acks durable, until the
+// context ends or the store fails. It returns nil in the first case and Err in
+// the second.
+func (s *Store) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	reclaim := make(chan uint64, 1)
+	wg.Go(func() { s.reclaimLoop(ctx, reclaim) })
+	wg.Go(func() { s.syncLoop(ctx) })
+	wg.Go(func() { s.expireLoop(ctx) })
+	wg.Go(func() { s.relieveLoop(ctx) })
+	defer wg.Wait()
+	defer cancel()
+	if err := s.resumeRepair(); err != nil {
+		return ended(ctx, err)
+	}
+
+	ticker := time.NewTicker(measureEvery)
+	defer ticker.Stop()
+	var unflushed int64
+	var retained, reclaimed time.Time
+	var paused bool
+	for {
+		damaged := s.damaged.news.wait()
+		if err := s.repairTables(); err != nil { //nolint:contextcheck // a repair that has begun is completed
+			return ended(ctx, err)
+		}
+		if err := s.measure(); err != nil {
+			return ended(ctx, err)
+		}
+		paused = s.tellPause(paused)
+		excess := s.gate.pressed()
+		if excess > 0 || time.Since(retained) >= retainEvery {
+			retained = time.Now()
+			more, err := s.relieve(s.opts.Now(), s.limits(), excess)
+			if err != nil {
+				return ended(ctx, err)
+			}
+			if more {
+				retained = time.Time{} // continue at the next tick
+			}
+			gone, err := s.retain(s.opts.Now(), s.limits(), excess)
+			if err != nil {
+				return ended(ctx, err)
+			}
+			unflushed += gone
+			// Under pressure also what acknowledgements have deleted: no later write pushes
+			// it down while ingest is paused.
+			pressed := excess > 0 && (unflushed > 0 || time.Since(reclaimed) >= reclaimPause)
+			if unflushed >= reclaimAfter || pressed {
+				select {
+				case reclaim <- s.LogStats().First:
+					unflushed, reclaimed = 0, time.Now()
+				default: // the last one is not done yet
+				}
+			}
+		}
+		select {
+		case <-ticker.C:
+		case <-damaged:
+		case <-ctx.Done():
+			return nil
+		case <-s.failed:
+			return s.failure
+		}
+	}
+}
+
+// relieveLoop compacts level 0 after damage, while Pebble does not.
+func (s *Store) relieveLoop(ctx context.Context) {
+	ticker := time.NewTicker(measureEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		case <-s.failed:
+			return
+		}
+		if err := s.relieveLevel0(ctx); err != nil && ctx.Err() == nil && s.Err() == nil {
+			if suppressed, ok := s.limit.Allow("level0"); ok {
+				s.opts.Logger.Warn("a compaction failed", "error", salvage.FirstLine(err), "suppressed", suppressed)
+			}
+		}
+	}
+}
+
+// tellPause logs when ingest pauses and when it goes on, and returns whether it
+// is paused. A pause that falls between two measurements is too short to tell.
+func (s *Store) tellPause(was bool) bool {
+	h := s.Health()
+	switch {
+	case h.Paused && !was:
+		s.opts.Logger.Warn("ingest is paused until there is room again; deliveries go on", "reason", h.Reason,
+			"bytes", h.Bytes, "maxBytes", h.MaxBytes, "diskFree", h.DiskFree, "minFree", h.MinFree)
+	case was && !h.Paused:
+		s.opts.Logger.Info("ingest goes on", "bytes", h.Bytes, "diskFree", h.DiskFree)
+	}
+	return h.Paused
+}
+
+// ended is what Run returns for an error: that of a store which was closed, or
+// that came after the context ended, is none.
+func ended(ctx context.Context, err error) error {
+	if ctx.Err() == nil && !errors.Is(err, ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+func (s *Store) limits() Limits {
+	s.gate.mu.Lock()
+	defer s.gate.mu.Unlock()
+	return s.gate.limits
+}
+
+// syncLoop makes acks durable while no commits do. An error fails the store.
+func (s *Store) syncLoop(ctx context.Context) {
+	ticker := time.NewTicker(syncEvery)
+	defer ticker.Stop()
+	for s.syncLazy() == nil {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// reclaimLoop turns deleted ranges into free disk, one at a time.
+func (s *Store) reclaimLoop(ctx context.Context, requests <-chan uint64) {
+	from := uint64(0)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.failed:
+			return
+		case to := <-requests:
+			if err := s.reclaim(ctx, from, to); err != nil {
+				if ctx.Err() == nil && s.Err() == nil {
+					if suppressed, ok := s.limit.Allow("reclaim"); ok {
+						s.opts.Logger.Warn("deleted records still take disk space", "error", salvage.FirstLine(err), "suppressed", suppressed)
+					}
+				}
+				continue
+			}
+			from = to
+		}
+	}
+}
+
+// reclaim flushes the deletions and compacts the dead part of the log. Without
+// it the space would come back only as later writes push the deletions down.
+func (s *Store) reclaim(ctx context.Context, from, to uint64) (err error) {
+	if err := s.use(); err != nil {
+		return err
+	}
+	defer s.life.leave()
+	defer func() {
+		if r := recover(); r != nil { // see applyNow
+			s.fail(errors.New("storage engine panicked in a flush"))
+			err = s.Err()
+		}
+	}()
+	if err := s.db.Flush(); err != nil {
+		return err
+	}
+	if s.gate.pressed() > 0 {
+		lower, upper := layout.PrefixRange(layout.PrefixQueue)
+		if err := s.db.Compact(ctx, lower, upper, false); err != nil {
+			return err
+		}
+		from = 0
+	}
+	if from >= to {
+		return nil
+	}
+	return s.db.Compact(ctx, layout.AppendLogKey(nil, from), layout.AppendLogKey(nil, to), false)
+}

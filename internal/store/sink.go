@@ -1,0 +1,274 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/store/layout"
+)
+
+// Start says what a new sink's queue begins with.
+type Start uint8
+
+const (
+	// FromNow is with the records appended after EnsureSink.
+	FromNow Start = iota
+	// FromLogStart is with records still in the log: those that [Store.Fill]
+	// selects. Until [Store.Filled] the queue is not to be read or routed to.
+	FromLogStart
+)
+
+type sinkTable struct {
+	mu     sync.RWMutex
+	byName map[string]*Queue // guarded by mu
+	lastID uint32            // guarded by mu; numbers of purged sinks are not given out again
+
+	ensuring sync.Mutex // held while a sink is created or filled: one at a time
+}
+
+func (t *sinkTable) get(name string) *Queue {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.byName[name]
+}
+
+// all returns the queues, sorted by name.
+func (t *sinkTable) all() []*Queue {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	queues := make([]*Queue, 0, len(t.byName))
+	for _, q := range t.byName {
+		queues = append(queues, q)
+	}
+	slices.SortFunc(queues, func(a, b *Queue) int {
+		if a.name < b.name {
+			return -1
+		}
+		return 1
+	})
+	return queues
+}
+
+func (s *Store) loadSinks() (*sinkTable, error) {
+	numbers, err := s.counter(layout.KindSinkNumber, 0)
+	if err != nil {
+		return nil, err
+	}
+	t := &sinkTable{byName: make(map[string]*Queue), lastID: uint32(numbers.High)}
+	err = s.scanNames(layout.KindSink, func(name string, id uint32, rest []byte) error {
+		member, ok := parseMembership(rest)
+		if !ok {
+			return fmt.Errorf("%w: sink %q", layout.ErrMalformed, name)
+		}
+		q := &Queue{s: s, id: id, name: name, member: member}
+		q.filling.Store(member.state == memberFilling)
+		t.byName[name] = q
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	for _, q := range t.byName {
+		if err := q.load(); err != nil {
+			return nil, fmt.Errorf("queue of sink %s: %w", q.name, err)
+		}
+	}
+	return t, nil
+}
+
+// EnsureSink returns the queue of a sink, which it creates, durably, if there is
+// none. from matters only then. There is one Queue a sink: every call with the
+// same name returns the same one.
+func (s *Store) EnsureSink(name string, from Start) (*Queue, error) {
+	if name == "" {
+		return nil, fmt.Errorf("%w: empty name", ErrUnknownSink)
+	}
+	s.sinks.ensuring.Lock()
+	defer s.sinks.ensuring.Unlock()
+	q := s.sinks.get(name)
+	if q != nil {
+		return q, nil
+	}
+	return s.createSink(name, from == FromLogStart)
+}
+
+func (s *Store) createSink(name string, filling bool) (*Queue, error) {
+	s.sinks.mu.Lock()
+	s.sinks.lastID++
+	q := &Queue{s: s, id: s.sinks.lastID, name: name}
+	if filling {
+		q.member.state = memberFilling
+		q.filling.Store(true)
+	}
+	s.sinks.mu.Unlock()
+	if err := s.saveSink(q); err != nil {
+		return nil, err
+	}
+	s.sinks.mu.Lock()
+	defer s.sinks.mu.Unlock()
+	s.sinks.byName[name] = q
+	return q, nil
+}
+
+func (s *Store) saveSink(q *Queue) error {
+	if err := s.use(); err != nil {
+		return err
+	}
+	defer s.life.leave()
+	q.settling.RLock()
+	defer q.settling.RUnlock()
+	if q.isPurged() {
+		return fmt.Errorf("%w %q", ErrUnknownSink, q.name)
+	}
+	b := s.db.NewBatch()
+	if err := errors.Join(
+		b.Set(layout.NameKey(layout.KindSink, q.name), q.member.append(layout.ID32(q.id)), nil),
+		b.Merge(layout.CounterKey(layout.KindSinkNumber, 0), layout.Counter{High: uint64(q.id)}.Append(nil), nil),
+	); err != nil {
+		return err
+	}
+	if err := s.apply(b, pebble.Sync); err != nil {
+		return err
+	}
+	return b.Close()
+}
+
+// Sinks returns the names of all sinks that have a queue, sorted: also of those
+// that nobody ensured since the store was opened.
+func (s *Store) Sinks() []string {
+	queues := s.sinks.all()
+	names := make([]string, len(queues))
+	for i, q := range queues {
+		names[i] = q.name
+	}
+	return names
+}
+
+// Queue returns the queue of an existing sink.
+func (s *Store) Queue(name string) (*Queue, error) {
+	if q := s.sinks.get(name); q != nil {
+		return q, nil
+	}
+	return nil, fmt.Errorf("%w %q", ErrUnknownSink, name)
+}
+
+// PurgeSink forgets a sink: its queue, dead letters and note, durably. It waits for
+// a batch in progress. What a Queue of the sink that is still in use adds later
+// fails with ErrUnknownSink.
+func (s *Store) PurgeSink(name string) error {
+	q, err := s.Queue(name)
+	if err != nil {
+		return err
+	}
+	b := s.NewBatch()
+	defer b.Discard()
+	if b.err != nil {
+		return b.err
+	}
+	b.hold()
+	q.settling.Lock()
+	defer q.settling.Unlock()
+	for _, prefix := range []byte{layout.PrefixQueue, layout.PrefixDeadLetter, layout.PrefixPin} {
+		lower, upper := layout.SinkRange(prefix, q.id)
+		b.misuseIf(b.pb.DeleteRange(lower, upper, nil))
+	}
+	for _, key := range [][]byte{
+		layout.NameKey(layout.KindSink, name), layout.NoteKey(q.id),
+		layout.CounterKey(layout.KindQueue, q.id), layout.CounterKey(layout.KindDetached, q.id), layout.CounterKey(layout.KindDeadLetter, q.id),
+	} {
+		b.misuseIf(b.pb.Delete(key, nil))
+	}
+	b.committed = append(b.committed, func() {
+		s.sinks.mu.Lock()
+		delete(s.sinks.byName, name)
+		s.sinks.mu.Unlock()
+		q.purge()
+	})
+	return s.Commit(b)
+}
+
+// purge empties the queue in memory.
+func (q *Queue) purge() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.purged = true
+	q.s.letterBytes.Add(-q.dead.Bytes)
+	q.total, q.detached, q.dead, q.pins = layout.Counter{}, layout.Counter{}, layout.Counter{}, nil
+	q.window = window{readTo: q.tail}
+}
+
+// Filling reports whether the queue was ensured FromLogStart, or its sink came back,
+// and it is not filled yet.
+func (q *Queue) Filling() bool {
+	return q.filling.Load()
+}
+
+// Fill queues for a sink that is Filling the records that selected accepts, each
+// with the flags it says, from the log's start, or the one after which the sink
+// left, to its present end, and returns how many. The next Fill goes on from there, so that a log that grows meanwhile is
+// caught up with: call it once more when nothing is appended, and then Filled.
+//
+// An end of ctx or a crash leaves a first part of them queued, and the sink
+// Filling; Fill then goes on behind that part. It does not wait while ingest is
+// paused: entries are small beside the records, which are there already. No other
+// method of the queue may be used meanwhile.
+func (s *Store) Fill(ctx context.Context, sink string, selected Selector) (int, error) {
+	q, err := s.Queue(sink)
+	if err != nil {
+		return 0, err
+	}
+	s.sinks.ensuring.Lock()
+	defer s.sinks.ensuring.Unlock()
+	if !q.filling.Load() {
+		return 0, nil
+	}
+	from, err := q.fillFrom()
+	if err != nil {
+		return 0, err
+	}
+	to := s.LogStats().Last
+	n, err := s.enqueueSelected(q, max(from, q.filled+1), to, selected, ctx.Err)
+	if err == nil {
+		q.filled = to
+	}
+	return n, err
+}
+
+// fillFrom returns the first sequence after what is filled already.
+func (q *Queue) fillFrom() (uint64, error) {
+	q.mu.Lock()
+	pins := slices.Clone(q.pins)
+	q.mu.Unlock()
+	pins = slices.DeleteFunc(pins, func(p pin) bool { return p.first <= q.member.position })
+	if len(pins) == 0 {
+		return q.member.after + 1, nil
+	}
+	last, err := q.entryAt(pins[len(pins)-1].last)
+	if err != nil {
+		return 0, err
+	}
+	return last.Sequence + 1, nil
+}
+
+// Filled makes a sink that is Filling one like all others, durably.
+func (s *Store) Filled(sink string) error {
+	q, err := s.Queue(sink)
+	if err != nil {
+		return err
+	}
+	s.sinks.ensuring.Lock()
+	defer s.sinks.ensuring.Unlock()
+	if q.member.state != memberFilling {
+		return nil
+	}
+	if err := s.setMembership(q, membership{}); err != nil {
+		return err
+	}
+	q.unhold()
+	return nil
+}

@@ -1,0 +1,385 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"github.com/watcherd/watcherd/internal/store/engine"
+	"github.com/watcherd/watcherd/internal/store/layout"
+	"github.com/watcherd/watcherd/internal/store/salvage"
+)
+
+// Store is an open store. All methods may be called from any goroutine, with
+// the restriction on appending that the package comment states.
+type Store struct {
+	dir   string
+	opts  Options
+	files *engine.Dir
+	db    *pebble.DB
+	life  *lifetime
+
+	failOnce sync.Once
+	failure  error         // written once, before failed is closed
+	failed   chan struct{} // closed when the store has failed
+
+	// appending is held (a token taken) from the first Append of a batch to its
+	// Commit or Discard. It guards next and the tail of marks.
+	appending chan struct{}
+	next      uint64 // the next position to hand out
+
+	log        *logState
+	sinks      *sinkTable
+	partitions *partitionTable
+	gate       *gate
+	metrics    *metrics
+
+	limit       engine.LogLimit
+	damaged     damagedTables
+	letterBytes atomic.Int64 // payloads of all dead letters
+
+	// rewrites counts the rewrites of the log and of queues. A payload that is to be
+	// copied out of either is read again if it was rewritten meanwhile.
+	rewrites atomic.Uint64
+
+	lazy        atomic.Bool  // something was written since the last sync began
+	lastCommit  atomic.Int64 // Unix nanoseconds; 0 = none yet
+	commitBegan atomic.Int64 // Unix nanoseconds of the commit in progress; 0 = none
+}
+
+// Open opens or creates the store in dir, which is made with mode 0700. It
+// fails with ErrClock, ErrLocked, ErrDamaged, ErrOlderFormat or ErrNewerFormat
+// (wrapped), or with the error of the filesystem; it never removes data. Opening reads a few keys a
+// sink and one mark a MiB of log, whatever the backlog.
+//
+// Pebble's background goroutines run until Close.
+func Open(dir string, o Options) (*Store, error) {
+	o = o.withDefaults()
+	if o.firstSequence == 0 {
+		var err error
+		if o.firstSequence, err = firstSequence(o.Now(), buildTime()); err != nil {
+			return nil, fmt.Errorf("open the store %s: %w", dir, err)
+		}
+	}
+	s := &Store{
+		dir:       dir,
+		opts:      o,
+		life:      newLifetime(),
+		failed:    make(chan struct{}),
+		appending: make(chan struct{}, 1),
+	}
+	var err error
+	s.files, err = engine.OpenDir(dir, engine.DirOptions{
+		FS: o.FS, MaxBytes: o.MaxBytes, Logger: o.Logger, Fail: s.fail, Failure: s.Err,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := s.open(); err != nil {
+		return nil, errors.Join(err, s.files.Close())
+	}
+	return s, nil
+}
+
+func (s *Store) open() (err error) {
+	if err := s.files.Take(); err != nil {
+		return err
+	}
+	err = s.files.Create(s.pebbleOptions(), func(db *pebble.DB) error {
+		return db.Set(layout.FormatKey(), layout.ID32(layout.Version), pebble.Sync)
+	})
+	if err != nil {
+		return fmt.Errorf("create a store in %s: %w", s.dir, err)
+	}
+	db, err := s.files.Open(s.pebbleOptions)
+	if err != nil {
+		return openError(s.dir, err)
+	}
+	s.db = db
+	defer func() {
+		if err != nil {
+			s.files.Release()
+			err = errors.Join(err, db.Close())
+		}
+	}()
+	if err := s.checkFormat(); err != nil {
+		return err
+	}
+	if err := s.load(); err != nil {
+		return openError(s.dir, err)
+	}
+	if err := s.Err(); err != nil {
+		return s.files.FullError(err)
+	}
+	s.files.Opened()
+	if err := s.register(); err != nil {
+		return err
+	}
+	return s.measure()
+}
+
+// load reads the tables and counters into memory.
+func (s *Store) load() error {
+	position, err := s.counter(layout.KindPosition, 0)
+	if err != nil {
+		return err
+	}
+	s.next = position.High + 1
+	s.next = max(s.next, s.opts.firstSequence)
+	if s.partitions, err = s.loadPartitions(); err != nil {
+		return err
+	}
+	if s.log, err = s.loadLog(); err != nil {
+		return err
+	}
+	if s.sinks, err = s.loadSinks(); err != nil {
+		return err
+	}
+	s.gate = newGate(s.opts.limits())
+	return nil
+}
+
+func (s *Store) pebbleOptions() *pebble.Options {
+	return engine.Options(s.files.FS(), engine.Logger{Log: s.opts.Logger, Limit: &s.limit, Fatal: s.fail}, s.listener(), s.opts.MaxBytes)
+}
+
+// listener watches Pebble's background work.
+func (s *Store) listener() *pebble.EventListener {
+	return &pebble.EventListener{
+		BackgroundError: s.backgroundError,
+		// Damage concerns the records in it, not the store: readers report what
+		// they cannot read, and Run repairs a table on which a compaction failed.
+		DataCorruption: func(info pebble.DataCorruptionInfo) {
+			if suppressed, ok := s.limit.Allow(info.Path); ok {
+				s.opts.Logger.Error("part of the store is unreadable", "file", info.Path, "error", salvage.FirstLine(info.Details), "suppressed", suppressed)
+			}
+			s.waitForRepair(info.Path)
+		},
+	}
+}
+
+// backgroundError classes an error of a flush or a compaction.
+func (s *Store) backgroundError(err error) {
+	switch {
+	case s.Err() != nil, errors.Is(err, pebble.ErrCancelledCompaction), errors.Is(err, pebble.ErrClosed):
+	case pebble.IsCorruptionError(err):
+		// Reported by DataCorruption.
+		s.damaged.report(err)
+	case errors.Is(err, syscall.ENOSPC):
+		if suppressed, ok := s.limit.Allow("full"); ok {
+			s.opts.Logger.Warn("the disk is full; the store tries again", "error", salvage.FirstLine(err), "suppressed", suppressed)
+		}
+	default:
+		s.fail(err)
+	}
+}
+
+// fail ends the store. Only the first cause counts. Closing failed is the one
+// moment of the failure, for the fence and for callers.
+func (s *Store) fail(cause error) {
+	s.failOnce.Do(func() {
+		s.failure = fmt.Errorf("%w: %w", ErrFailed, cause)
+		close(s.failed)
+		s.opts.Logger.Error("the store failed and takes nothing more; the process has to restart", "error", cause)
+	})
+}
+
+// Failed is closed when the store has failed. Err then says why.
+func (s *Store) Failed() <-chan struct{} { return s.failed }
+
+// Err is nil while the store works, else an ErrFailed that wraps the cause.
+func (s *Store) Err() error {
+	select {
+	case <-s.failed:
+		return s.failure
+	default:
+		return nil
+	}
+}
+
+// use begins a call that touches Pebble; the caller ends it with s.life.leave.
+func (s *Store) use() error {
+	if err := s.Err(); err != nil {
+		return err
+	}
+	if !s.life.enter() {
+		return ErrClosed
+	}
+	return nil
+}
+
+// apply writes a batch and returns when it is written (and synced, if asked).
+// It returns ErrFailed as soon as the store fails, even if Pebble is still
+// stuck in the write; the batch must not be touched after an error.
+func (s *Store) apply(b *pebble.Batch, wo *pebble.WriteOptions) error {
+	if err := s.use(); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer s.life.leave()
+		done <- s.applyNow(b, wo)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-s.failed:
+		return s.failure
+	}
+}
+
+// applyLazily writes a batch that may be lost in a crash, but for no longer than
+// until the next commit, or the next tick of Run.
+func (s *Store) applyLazily(b *pebble.Batch) error {
+	err := s.apply(b, pebble.NoSync)
+	s.lazy.Store(true)
+	return err
+}
+
+// syncLazy makes what applyLazily wrote durable.
+func (s *Store) syncLazy() error {
+	if !s.lazy.Swap(false) {
+		return nil
+	}
+	if err := s.use(); err != nil {
+		return err
+	}
+	defer s.life.leave()
+	b := s.db.NewBatch()
+	if err := b.LogData(nil, nil); err != nil {
+		return err
+	}
+	if err := s.apply(b, pebble.Sync); err != nil {
+		return err
+	}
+	return b.Close()
+}
+
+func (s *Store) applyNow(b *pebble.Batch, wo *pebble.WriteOptions) (err error) {
+	defer func() {
+		// Pebble panics where it cannot go on writing the WAL.
+		if r := recover(); r != nil {
+			s.fail(fmt.Errorf("storage engine: %v", r))
+			err = s.Err()
+		}
+	}()
+	if err := s.db.Apply(b, wo); err != nil {
+		s.fail(err)
+	}
+	// A failed write is reported through fail, not by Apply.
+	return s.Err()
+}
+
+// closeFailedWait bounds how long Close waits for what a failed store has in
+// flight.
+const closeFailedWait = 5 * time.Second
+
+// Close waits for calls in progress and releases the directory. What was acked
+// is synced. A second Close returns nil. Close of a failed store returns
+// nothing of the failure: Err has it.
+func (s *Store) Close() error {
+	if !s.life.end() {
+		return nil
+	}
+	s.metrics.group.Close()
+	if s.Err() != nil {
+		return s.closeFailed()
+	}
+	select {
+	case <-s.life.idle:
+	case <-s.failed:
+		return s.closeFailed()
+	}
+	return errors.Join(s.db.Close(), s.files.Close())
+}
+
+// closeFailed lets Pebble unwind against the fence. If it does not in
+// good time it is left alone: the process is about to exit.
+func (s *Store) closeFailed() error {
+	s.files.Release()
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		<-s.life.idle
+		if err := s.db.Close(); err != nil {
+			s.opts.Logger.Debug("closing a failed store", "error", err)
+		}
+	}()
+	timer := time.NewTimer(closeFailedWait)
+	defer timer.Stop()
+	select {
+	case <-closed:
+	case <-timer.C:
+		s.opts.Logger.Warn("a failed store did not close in time")
+	}
+	return s.files.Close()
+}
+
+// openError classes an error of opening Pebble or of reading the tables: what
+// the operating system refuses is told as it is, all else is damage.
+func openError(dir string, err error) error {
+	var errno syscall.Errno
+	switch {
+	case strings.Contains(err.Error(), "unknown format major version"):
+		return fmt.Errorf("%s: %w: %w", dir, ErrNewerFormat, err)
+	case errors.Is(err, ErrFailed), errors.As(err, &errno) && errno != syscall.ENOENT && !errors.Is(err, ErrUnreadable):
+		return fmt.Errorf("open the store %s: %w", dir, err)
+	default:
+		return fmt.Errorf("%s: %w: %w; no data was removed: `watcherd store check` says what is readable, `watcherd store export` copies it out", dir, ErrDamaged, err)
+	}
+}
+
+// checkFormat refuses a store in another layout than this release's.
+func (s *Store) checkFormat() error {
+	value, ok, err := s.get(layout.FormatKey())
+	if err != nil {
+		return openError(s.dir, err)
+	}
+	if !ok || len(value) != 4 {
+		return openError(s.dir, layout.ErrMalformed)
+	}
+	v, other := binary.BigEndian.Uint32(value), ErrNewerFormat
+	if v == layout.Version {
+		return nil
+	}
+	if v < layout.Version {
+		other = ErrOlderFormat
+	}
+	return fmt.Errorf("%s: %w: its layout is version %d, this release knows %d", s.dir, other, v, layout.Version)
+}
+
+// get returns a copy of the value of key.
+func (s *Store) get(key []byte) ([]byte, bool, error) { return s.appendGet(nil, key) }
+
+// appendGet appends the value of key to dst. A value whose checksum is wrong is
+// ErrUnreadable.
+func (s *Store) appendGet(dst, key []byte) ([]byte, bool, error) {
+	value, closer, err := s.db.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return dst, false, nil
+	}
+	if err != nil {
+		return dst, false, salvage.ReadError(err)
+	}
+	dst = append(dst, value...)
+	return dst, true, closer.Close()
+}
+
+func (s *Store) counter(kind byte, id uint32) (layout.Counter, error) {
+	value, ok, err := s.get(layout.CounterKey(kind, id))
+	if err != nil || !ok {
+		return layout.Counter{}, err
+	}
+	c, err := layout.ParseCounter(value)
+	if err != nil {
+		return layout.Counter{}, fmt.Errorf("%w: %w", layout.ErrMalformed, err)
+	}
+	return c, nil
+}

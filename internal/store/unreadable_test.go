@@ -1,0 +1,82 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/store/layout"
+)
+
+// A Read whose entries are all unreadable goes on to those behind them: no items
+// mean that nothing is left.
+func TestReadPastARunOfDamage(t *testing.T) {
+	fs := storeFiles(t, true)
+	hit := 0
+	for _, name := range dataFiles(t, fs, ".sst") {
+		b := content(t, fs, name)
+		for n := 20; n < 90; n++ {
+			if at := bytes.Index(b, fmt.Appendf(nil, "%d:", n)); at >= 0 {
+				b[at+50] ^= 0x55
+				hit++
+			}
+		}
+		overwrite(t, fs, name, b)
+	}
+	s := openTest(t, "store", Options{FS: fs})
+	q, err := s.Queue("a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := 0
+	for after := uint64(0); ; {
+		items, err := q.Read(after, 10, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(items) == 0 {
+			break
+		}
+		read += len(items)
+		after = items[len(items)-1].Position
+	}
+	if dead := int(q.Stats().DeadLetters); dead < 50 || read+dead != damageRecords {
+		t.Errorf("%d entries were read and %d are dead letters, of %d; %d were damaged", read, dead, damageRecords, hit)
+	}
+}
+
+// A dead letter whose record became unreadable while its event was with the sink says
+// so, and is not retried as an event without content.
+func TestDeadLetterOfALostRecord(t *testing.T) {
+	s := openTest(t, "store", Options{FS: vfs.NewMem(), firstSequence: 1})
+	q := ensure(t, s, "a")
+	appendN(t, s, 2, "a")
+	read(t, q, 0, 10)
+	record, _, err := s.get(layout.AppendLogKey(nil, 1))
+	if err == nil {
+		err = s.db.Delete(layout.AppendLogKey(nil, 1), nil)
+	}
+	if err = errors.Join(err, q.DeadLetter(1, Letter{Reason: "refused: 400", Time: testEpoch})); err != nil {
+		t.Fatal(err)
+	}
+	letters, err := q.DeadLetters(0, 10)
+	if err != nil || len(letters) != 1 || !letters[0].Unreadable || !strings.Contains(letters[0].Reason, "refused: 400") {
+		t.Fatalf("%+v, %v", letters, err)
+	}
+	if n, err := q.RetryDeadLetters(0, 1); n != 0 || err != nil {
+		t.Errorf("%d retried without content, %v", n, err)
+	}
+	if err := s.db.Set(layout.AppendLogKey(nil, 1), record, nil); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := q.RetryDeadLetters(0, 1); n != 1 || err != nil {
+		t.Errorf("%d retried, %v", n, err)
+	}
+	if items := read(t, q, 2, 10); len(items) != 1 || string(items[0].Payload) != "payload 1" {
+		t.Errorf("%+v", items)
+	}
+}
