@@ -16,13 +16,14 @@ import (
 type gate struct {
 	news signal
 
-	mu      sync.Mutex
-	limits  Limits // guarded by mu
-	bytes   int64  // guarded by mu; size of the store when measured
-	free    int64  // guarded by mu; free disk when measured; -1 = unknown
-	written int64  // guarded by mu; bytes written since
-	short   bool   // guarded by mu; the disk has no room for the reserve
-	reason  string // guarded by mu; why ingest is paused; "" = it is not
+	mu       sync.Mutex
+	limits   Limits    // guarded by mu
+	bytes    int64     // guarded by mu; size of the store when measured
+	measured time.Time // guarded by mu
+	free     int64     // guarded by mu; free disk when measured; -1 = unknown
+	written  int64     // guarded by mu; bytes written since
+	short    bool      // guarded by mu; the disk has no room for the reserve
+	reason   string    // guarded by mu; why ingest is paused; "" = it is not
 }
 
 // Reasons of a pause, as Health and the metrics name them.
@@ -136,7 +137,8 @@ func (s *Store) WaitIngest(ctx context.Context) error {
 	}
 }
 
-// measure asks Pebble and the filesystem how much is used.
+// measure asks Pebble how much is used, unless its files seem to be as they were, and the
+// filesystem how much is free.
 func (s *Store) measure() error {
 	if err := s.use(); err != nil {
 		return err
@@ -144,14 +146,20 @@ func (s *Store) measure() error {
 	defer s.life.leave()
 	g := s.gate
 	g.mu.Lock()
-	before := g.written
+	before, bytes, measured := g.written, g.bytes, g.measured
 	g.mu.Unlock()
 
-	m := s.db.Metrics()
-	// Pebble knows the physical size of the WAL in use only from when it was
-	// created. Old WALs that it keeps (five at most) are written over by the
-	// next ones, so they are no reason to wait: they would stay forever.
-	bytes := int64(m.DiskSpaceUsage() - m.WAL.ObsoletePhysicalSize - m.WAL.PhysicalSize + max(m.WAL.PhysicalSize, m.WAL.Size))
+	if now := time.Now(); s.moved.Swap(false) || now.Sub(measured) >= remeasureEvery {
+		measured = now
+		m := s.db.Metrics()
+		// Pebble knows the physical size of the WAL in use only from when it was
+		// created. Old WALs that it keeps (five at most) are written over by the
+		// next ones, so they are no reason to wait: they would stay forever.
+		bytes = int64(m.DiskSpaceUsage() - m.WAL.ObsoletePhysicalSize - m.WAL.PhysicalSize + max(m.WAL.PhysicalSize, m.WAL.Size))
+		if m.Compact.NumInProgress > 0 {
+			s.moved.Store(true)
+		}
+	}
 	free := int64(-1)
 	usage, err := s.opts.FS.GetDiskUsage(s.dir)
 	switch {
@@ -165,7 +173,7 @@ func (s *Store) measure() error {
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.bytes, g.free, g.written = bytes, free, g.written-before
+	g.bytes, g.measured, g.free, g.written = bytes, measured, free, g.written-before
 	g.short = s.files.Short()
 	g.decideLocked()
 	return nil

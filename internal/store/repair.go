@@ -67,7 +67,11 @@ type damagedTable struct {
 func (d *damagedTables) add(info *pebble.DataCorruptionInfo) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.shun = time.Now().Add(compactionShun)
+	now := time.Now()
+	if !now.Before(d.shun) {
+		d.news.notify()
+	}
+	d.shun = now.Add(compactionShun)
 	if d.tables[info.Path] != nil || len(d.tables) >= maxDamagedTables {
 		return
 	}
@@ -515,9 +519,6 @@ func (q *Queue) recountLetters(r layout.Range) error {
 // leaves for minutes after damage in the level below, repaired or not. All tables of
 // level 0 have counters, so a compaction of these takes them all.
 func (s *Store) relieveLevel0(ctx context.Context) error {
-	if !s.damaged.shunned() {
-		return nil
-	}
 	if err := s.use(); err != nil {
 		return err
 	}

@@ -13,7 +13,10 @@ import (
 const (
 	measureEvery = 250 * time.Millisecond
 	retainEvery  = 10 * time.Second
-	syncEvery    = 50 * time.Millisecond
+	// remeasureEvery is how often Pebble is asked for its size even if it told of no
+	// change: it may tell of a deleted file before it counts it.
+	remeasureEvery = 10 * time.Second
+	syncEvery      = 50 * time.Millisecond
 	// reclaimAfter is how much has to be deleted without pressure before the
 	// deletions are flushed for the space's sake.
 	reclaimAfter = 32 << 20
@@ -91,11 +94,16 @@ func (s *Store) Run(ctx context.Context) error {
 
 // relieveLoop compacts level 0 after damage, while Pebble does not.
 func (s *Store) relieveLoop(ctx context.Context) {
-	ticker := time.NewTicker(measureEvery)
-	defer ticker.Stop()
 	for {
+		damaged := s.damaged.news.wait()
+		var next <-chan time.Time
+		if s.damaged.shunned() {
+			next = time.After(measureEvery)
+		}
 		select {
-		case <-ticker.C:
+		case <-damaged:
+			continue
+		case <-next:
 		case <-ctx.Done():
 			return
 		case <-s.failed:
@@ -140,11 +148,14 @@ func (s *Store) limits() Limits {
 
 // syncLoop makes acks durable while no commits do. An error fails the store.
 func (s *Store) syncLoop(ctx context.Context) {
-	ticker := time.NewTicker(syncEvery)
-	defer ticker.Stop()
 	for s.syncLazy() == nil {
 		select {
-		case <-ticker.C:
+		case <-s.unsynced:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-time.After(syncEvery): // one sync for all acks of this time
 		case <-ctx.Done():
 			return
 		}

@@ -49,9 +49,11 @@ type Store struct {
 	// copied out of either is read again if it was rewritten meanwhile.
 	rewrites atomic.Uint64
 
-	lazy        atomic.Bool  // something was written since the last sync began
-	lastCommit  atomic.Int64 // Unix nanoseconds; 0 = none yet
-	commitBegan atomic.Int64 // Unix nanoseconds of the commit in progress; 0 = none
+	lazy        atomic.Bool   // something was written since the last sync began
+	unsynced    chan struct{} // holds a token when lazy has become true
+	moved       atomic.Bool   // files may have changed since the last measurement
+	lastCommit  atomic.Int64  // Unix nanoseconds; 0 = none yet
+	commitBegan atomic.Int64  // Unix nanoseconds of the commit in progress; 0 = none
 }
 
 // Open opens or creates the store in dir, which is made with mode 0700. It
@@ -72,6 +74,7 @@ func Open(dir string, o Options) (*Store, error) {
 		dir:       dir,
 		opts:      o,
 		life:      newLifetime(),
+		unsynced:  make(chan struct{}, 1),
 		failed:    make(chan struct{}),
 		appending: make(chan struct{}, 1),
 	}
@@ -154,6 +157,12 @@ func (s *Store) pebbleOptions() *pebble.Options {
 func (s *Store) listener() *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: s.backgroundError,
+		WALCreated:      func(pebble.WALCreateInfo) { s.moved.Store(true) },
+		WALDeleted:      func(pebble.WALDeleteInfo) { s.moved.Store(true) },
+		FlushEnd:        func(pebble.FlushInfo) { s.moved.Store(true) },
+		CompactionBegin: func(pebble.CompactionInfo) { s.moved.Store(true) },
+		CompactionEnd:   func(pebble.CompactionInfo) { s.moved.Store(true) },
+		TableDeleted:    func(pebble.TableDeleteInfo) { s.moved.Store(true) },
 		// Damage concerns the records in it, not the store: readers report what
 		// they cannot read, and Run repairs a table on which a compaction failed.
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
@@ -239,7 +248,12 @@ func (s *Store) apply(b *pebble.Batch, wo *pebble.WriteOptions) error {
 // until the next commit, or the next tick of Run.
 func (s *Store) applyLazily(b *pebble.Batch) error {
 	err := s.apply(b, pebble.NoSync)
-	s.lazy.Store(true)
+	if !s.lazy.Swap(true) {
+		select {
+		case s.unsynced <- struct{}{}:
+		default:
+		}
+	}
 	return err
 }
 
@@ -270,6 +284,7 @@ func (s *Store) applyNow(b *pebble.Batch, wo *pebble.WriteOptions) (err error) {
 			err = s.Err()
 		}
 	}()
+	s.moved.Store(true)
 	if err := s.db.Apply(b, wo); err != nil {
 		s.fail(err)
 	}
