@@ -52,7 +52,7 @@ func newLettersListCommand(flags *adminFlags) *cobra.Command {
 			all := admin.DeadLetterList{Items: []admin.DeadLetter{}}
 			for query := (url.Values{"limit": {"1000"}}); ; {
 				var page admin.DeadLetterList
-				if err := client.get(cmd.Context(), "/api/v1/deadletters/"+url.PathEscape(sink), query, &page); err != nil {
+				if err := client.Get(cmd.Context(), "/api/v1/deadletters/"+url.PathEscape(sink), query, &page); err != nil {
 					return err
 				}
 				all.Items = append(all.Items, page.Items...)
@@ -102,7 +102,7 @@ func newLettersActCommand(flags *adminFlags, verb, short, long, done string) *co
 				return err
 			}
 			var out admin.Progress
-			if err := client.post(cmd.Context(), "/api/v1/deadletters/"+url.PathEscape(sink)+"/"+verb, r, &out); err != nil {
+			if err := client.Post(cmd.Context(), "/api/v1/deadletters/"+url.PathEscape(sink)+"/"+verb, r, &out); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s sink %s\n", plural(out.Count, "dead letter"), done, sink)

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/admin"
+	"github.com/watcherd/watcherd/internal/admin/client"
 )
 
 // getOptions are the flags of get.
@@ -103,11 +104,11 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 }
 
 // listObjects reads all the pages.
-func listObjects(ctx context.Context, c *adminClient, resource string, query url.Values) (*admin.ObjectList, error) {
+func listObjects(ctx context.Context, c *client.Client, resource string, query url.Values) (*admin.ObjectList, error) {
 	var all *admin.ObjectList
 	for {
 		var page admin.ObjectList
-		if err := c.get(ctx, "/api/v1/objects/"+url.PathEscape(resource), query, &page); err != nil {
+		if err := c.Get(ctx, "/api/v1/objects/"+url.PathEscape(resource), query, &page); err != nil {
 			return nil, err
 		}
 		next := page.Metadata.Continue

@@ -44,7 +44,7 @@ func newSinkActCommand(flags *adminFlags, verb, short, long, done string) *cobra
 			if err != nil {
 				return err
 			}
-			if err := client.post(cmd.Context(), sinkPath(args[0], verb), struct{}{}, &struct{}{}); err != nil {
+			if err := client.Post(cmd.Context(), sinkPath(args[0], verb), struct{}{}, &struct{}{}); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), done, args[0])
@@ -69,7 +69,7 @@ func newSinkSkipCommand(flags *adminFlags) *cobra.Command {
 				return err
 			}
 			var s admin.Skipped
-			if err := client.post(cmd.Context(), sinkPath(args[0], "skip"), r, &s); err != nil {
+			if err := client.Post(cmd.Context(), sinkPath(args[0], "skip"), r, &s); err != nil {
 				return err
 			}
 			_, err = fmt.Fprintf(cmd.OutOrStdout(), "event %d skipped, now dead letter %d of sink %s: %s %s: %s\n",
@@ -99,7 +99,7 @@ func newReloadCommand() *cobra.Command {
 				return err
 			}
 			var c status.Config
-			if err := client.post(cmd.Context(), "/api/v1/reload", struct{}{}, &c); err != nil {
+			if err := client.Post(cmd.Context(), "/api/v1/reload", struct{}{}, &c); err != nil {
 				return err
 			}
 			if c.LastError != "" {

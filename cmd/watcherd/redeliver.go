@@ -85,7 +85,7 @@ func (f *adminFlags) deliver(cmd *cobra.Command, path string, request any, sink 
 		return err
 	}
 	p := newProgress(cmd.ErrOrStderr())
-	n, err := client.run(cmd.Context(), path, request, func(n int) { p.show(plural(n, "event")) })
+	n, err := client.Run(cmd.Context(), path, request, func(n int) { p.show(plural(n, "event")) })
 	p.clear()
 	if err != nil {
 		return err

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"github.com/watcherd/watcherd/internal/heap"
 	"github.com/watcherd/watcherd/pkg/watcherd"
 )
 
@@ -43,9 +44,8 @@ func newRunCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			limitMemory(log)
-			stopMemoryCare := startMemoryCare(cmd.Context())
-			defer stopMemoryCare()
+			heap.Limit(log)
+			defer heap.Start(cmd.Context())()
 			metrics := prometheus.NewRegistry()
 			if err := watcherd.ExportClientGo(metrics); err != nil {
 				return err

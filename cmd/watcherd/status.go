@@ -32,7 +32,7 @@ func newStatusCommand() *cobra.Command {
 				return err
 			}
 			var st status.Status
-			if err := client.get(cmd.Context(), "/api/v1/status", nil, &st); err != nil {
+			if err := client.Get(cmd.Context(), "/api/v1/status", nil, &st); err != nil {
 				return err
 			}
 			if output != "table" {

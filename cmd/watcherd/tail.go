@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/watcherd/watcherd/internal/admin"
+	"github.com/watcherd/watcherd/internal/admin/client"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/event/pretty"
 )
@@ -147,12 +148,12 @@ type tail struct {
 }
 
 // connect prints what one connection brings. began reports whether there was one.
-func (t *tail) connect(ctx context.Context, c *adminClient, query url.Values) (began bool, err error) {
+func (t *tail) connect(ctx context.Context, c *client.Client, query url.Values) (began bool, err error) {
 	header := http.Header{"Accept": {"text/event-stream"}}
 	if t.lastID != "" {
 		header.Set("Last-Event-ID", t.lastID)
 	}
-	resp, err := c.do(ctx, http.MethodGet, "/api/v1/events", query, nil, header)
+	resp, err := c.Do(ctx, http.MethodGet, "/api/v1/events", query, nil, header)
 	if err != nil {
 		return false, err
 	}

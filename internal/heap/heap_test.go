@@ -1,23 +1,23 @@
-package main
+package heap
 
 import (
 	"runtime"
 	"testing"
 )
 
-// TestReadHeap keeps the names of the metrics honest: an unknown one panics.
-func TestReadHeap(t *testing.T) {
-	before := readHeap()
+// TestRead keeps the names of the metrics honest: an unknown one panics.
+func TestRead(t *testing.T) {
+	before := read()
 	garbage := make([]byte, 32<<20)
 	runtime.KeepAlive(garbage)
-	after := readHeap()
+	after := read()
 	if after.allocated < before.allocated+32<<20 || after.resident == 0 {
 		t.Errorf("heap before %+v and after 32 MiB %+v", before, after)
 	}
-	if got := (heap{resident: 100, live: 30}).excess(); got != 70 {
+	if got := (state{resident: 100, live: 30}).excess(); got != 70 {
 		t.Errorf("excess %d, want 70", got)
 	}
-	if got := (heap{resident: 100, live: 130}).excess(); got != 0 {
+	if got := (state{resident: 100, live: 130}).excess(); got != 0 {
 		t.Errorf("excess %d of a heap that shrank, want 0", got)
 	}
 }
@@ -25,7 +25,7 @@ func TestReadHeap(t *testing.T) {
 // TestPace: a small heap may double, a large one grow by about a half.
 func TestPace(t *testing.T) {
 	for live, want := range map[uint64]int{0: 100, 8 << 20: 100, 64 << 20: 100, 128 << 20: 70, 1 << 30: 50, 1 << 40: 50} {
-		if got := (heap{live: live}).pace(); got != want {
+		if got := (state{live: live}).pace(); got != want {
 			t.Errorf("pace of %d MiB in use: %d %%, want %d", live>>20, got, want)
 		}
 	}

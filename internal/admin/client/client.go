@@ -1,0 +1,153 @@
+// Package client talks to the admin listener of a daemon, for the commands.
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/admin"
+)
+
+// Client is safe for concurrent use. Its errors are for the user to read: what a daemon
+// refuses is an *admin.Problem.
+type Client struct {
+	base  string
+	token string
+	http  *http.Client
+}
+
+// New returns a client of the admin listener at base, a URL with scheme and host, which
+// sends token if there is one. Nothing is connected yet.
+func New(base, token string, tlsConfig *tls.Config) *Client {
+	return &Client{base: strings.TrimSuffix(base, "/"), token: token, http: &http.Client{
+		Transport: &http.Transport{
+			Proxy: http.ProxyFromEnvironment, TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true,
+			DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, TLSHandshakeTimeout: 10 * time.Second,
+		},
+		// A token goes to the daemon alone.
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}}
+}
+
+// Get decodes the answer to a GET into out.
+func (c *Client) Get(ctx context.Context, path string, query url.Values, out any) error {
+	resp, err := c.Do(ctx, http.MethodGet, path, query, nil, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	return decodeAnswer(resp, out)
+}
+
+// Post sends in as JSON and decodes the answer into out.
+func (c *Client) Post(ctx context.Context, path string, in, out any) error {
+	resp, err := c.Do(ctx, http.MethodPost, path, nil, in, nil)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	return decodeAnswer(resp, out)
+}
+
+func decodeAnswer(resp *http.Response, out any) error {
+	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
+		return fmt.Errorf("the answer of the daemon is not understood: %w", err)
+	}
+	return nil
+}
+
+// Run posts a command, calls progress on the way, and returns the count.
+func (c *Client) Run(ctx context.Context, path string, in any, progress func(int)) (int, error) {
+	resp, err := c.Do(ctx, http.MethodPost, path, nil, in, http.Header{"Accept": {admin.ContentTypeProgress}})
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	count := 0
+	for d := json.NewDecoder(resp.Body); ; {
+		var p admin.Progress
+		if err := d.Decode(&p); err != nil {
+			return count, fmt.Errorf("the connection to the daemon was lost after %d events: %w", count, err)
+		}
+		count = p.Count
+		switch {
+		case p.Error != "":
+			return count, errors.New(p.Error)
+		case p.Done:
+			return count, nil
+		}
+		progress(count)
+	}
+}
+
+// Do returns a response with status 200, whose body the caller closes.
+func (c *Client) Do(ctx context.Context, method, path string, query url.Values, in any, header http.Header) (*http.Response, error) {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return nil, err
+		}
+		body = bytes.NewReader(b)
+	}
+	target := c.base + path
+	if len(query) > 0 {
+		target += "?" + query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, body)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(req.Header, header)
+	if in != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	if c.token != "" {
+		req.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, c.unreachable(ctx, err)
+	}
+	if resp.StatusCode == http.StatusOK {
+		return resp, nil
+	}
+	defer resp.Body.Close()
+	return nil, c.refused(resp)
+}
+
+func (c *Client) unreachable(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("no daemon answers at %s: is 'watcherd run' running? Say where its admin listener is with --admin or --config", c.base)
+	}
+	// The url.Error around it repeats the method and the URL.
+	if u, ok := errors.AsType[*url.Error](err); ok {
+		err = u.Err
+	}
+	return fmt.Errorf("the daemon at %s cannot be reached: %w", c.base, err)
+}
+
+// refused reads the daemon's error message.
+func (c *Client) refused(resp *http.Response) error {
+	b, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	p := &admin.Problem{}
+	if err != nil || json.Unmarshal(b, p) != nil || p.Status == 0 {
+		return fmt.Errorf("%s does not answer like watcherd (%s): is it its admin listener?", c.base, resp.Status)
+	}
+	return p
+}
