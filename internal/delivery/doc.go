@@ -59,4 +59,15 @@
 //     status names the objects.
 //   - One event answered with a long Retry-After delays its sink once by that time,
 //     capped by Retry.AfterMax, if no other event is accepted beside it.
+//
+// # Where to look
+//
+// worker.go opens a sink and runs engine.go, the loop of one goroutine: reader.go reads
+// ahead, prepare.go and oversize.go make events of records, form.go batches (lane.go,
+// object.go), write.go writes, settle.go and outcome.go judge the results. What a failure
+// means is in circuit.go (the sink), doubt.go, failures.go and panic.go (an event), what
+// remains of it in deadletter.go, skip.go and note.go.
+//
+// The package is larger than others, because it is one state machine: every chapter
+// reads and writes the same objects, attempts and circuit, on the loop's goroutine.
 package delivery
