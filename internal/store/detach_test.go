@@ -27,17 +27,21 @@ func TestDeadSinkHoldsNoLog(t *testing.T) {
 		first int // events for the dead sink, before all others
 		every int // and then one of this many; 0 = none
 		read  int // so many of them are in flight
+
+		reopened bool // before the others, the log being as it was first written
 	}{
-		{"one event, nobody reads", 1, 0, 0},
-		{"one event in flight", 1, 0, 1},
-		{"many in flight", 300, 0, 1000},
-		{"some in flight", 300, 0, 10},
-		{"few among all", 1, 20, 0},
-		{"few among all, some in flight", 1, 20, 7},
+		{name: "one event, nobody reads", first: 1},
+		{name: "one event, nobody reads, reopened", first: 1, reopened: true},
+		{name: "one event in flight", first: 1, read: 1},
+		{name: "many in flight", first: 300, read: 1000},
+		{name: "some in flight", first: 300, read: 10},
+		{name: "few among all", first: 1, every: 20},
+		{name: "few among all, some in flight", first: 1, every: 20, read: 7},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			fs := vfs.NewMem()
-			s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+			const firstSequence = 1000 // the log does not begin with the smallest number
+			s := openTest(t, "store", Options{FS: fs, firstSequence: firstSequence})
 			dead, live := ensure(t, s, "dead"), ensure(t, s, "live")
 			limits := Limits{MaxBytes: 64 << 20, RetentionMaxBytes: 1 << 20}
 			bound := limits.holdBound()
@@ -62,6 +66,16 @@ func TestDeadSinkHoldsNoLog(t *testing.T) {
 			l, d := Route{Sink: "live"}, Route{Sink: "dead", Flags: 3}
 			for i := range c.first {
 				put(i, l, d)
+			}
+			if c.reopened {
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				s = openTest(t, "store", Options{FS: fs, firstSequence: firstSequence})
+				dead, live = ensure(t, s, "dead"), ensure(t, s, "live")
+			}
+			if st := dead.Stats(); st.HeldBytes < st.Bytes || !st.HeldSince.Equal(testEpoch) {
+				t.Errorf("with all of the log for it: %+v", st)
 			}
 			if c.read > 0 {
 				read(t, dead, 0, c.read)
@@ -104,7 +118,7 @@ func TestDeadSinkHoldsNoLog(t *testing.T) {
 				if report, err := inspect.CheckFS(fs, "store"); err != nil || !report.OK() {
 					t.Fatalf("check: %v %q", err, report.Problems)
 				}
-				s = openTest(t, "store", Options{FS: fs, firstSequence: 1})
+				s = openTest(t, "store", Options{FS: fs, firstSequence: firstSequence})
 				dead = ensure(t, s, "dead")
 				if st := dead.Stats(); st.HeldBytes > 3*bound {
 					t.Errorf("reopened: %+v", st)
