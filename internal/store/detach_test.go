@@ -313,3 +313,46 @@ func TestStatsDuringAStall(t *testing.T) {
 	}
 	<-answered
 }
+
+// TestDetachDuringARead detaches the entries of a read, and deletes their records, before
+// the read has come to these.
+func TestDetachDuringARead(t *testing.T) {
+	s := openTest(t, "store", Options{FS: vfs.NewMem(), firstSequence: 1})
+	q := ensure(t, s, "a")
+	minutes(t, s, 0, 5, 10, "a")
+	r := queueReader{q: q, max: 10, maxBytes: 1 << 20}
+	if _, err := r.entries(0, q.tail); err != nil {
+		t.Fatal(err)
+	}
+	relieveAll(t, s, q)
+	if err := r.records(); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.items) != 5 || q.Stats().DeadLetters > 0 {
+		t.Errorf("%d items; %+v", len(r.items), q.Stats())
+	}
+	for _, item := range r.items {
+		if !bytes.Equal(item.Payload, noise(10)) {
+			t.Errorf("entry %d: %q", item.Position, item.Payload)
+		}
+	}
+}
+
+// relieveAll detaches all entries of a queue and deletes their records.
+func relieveAll(t *testing.T, s *Store, q *Queue) {
+	t.Helper()
+	for moved := true; moved; {
+		var err error
+		if _, moved, err = q.detach(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last := s.LogStats().Last
+	minutes(t, s, 1000, 1, 10) // the last segment stays
+	if _, err := s.retain(testEpoch, Limits{}, 1<<30); err != nil {
+		t.Fatal(err)
+	}
+	if st := s.LogStats(); st.First <= last {
+		t.Fatalf("log %+v", st)
+	}
+}
