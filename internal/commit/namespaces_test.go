@@ -274,3 +274,14 @@ func TestRelabelWhileNotServed(t *testing.T) {
 		t.Errorf("selections are %v", got)
 	}
 }
+
+// TestRelabelOverADamagedState passes over a recorded state that cannot be read.
+func TestRelabelOverADamagedState(t *testing.T) {
+	r := newRig(t, disk(), podWatch(inProd))
+	s := r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
+	r.commit(addedTo(s, r.object("a", "u1", "2")), addedTo(s, r.object("b", "u2", "2")))
+	r.expect("added a u1 2", "added b u2 2")
+	r.damaged(s, "a")
+	r.commit(&namespaceSeen{obj: r.namespace("3", "dev")})
+	r.expect("updated b u2 2")
+}

@@ -22,6 +22,10 @@ type Config struct {
 	// never while a sink it made is still open. The sink is closed by the worker.
 	Open func(ctx context.Context) (sinks.Sink, error)
 
+	// Previous is Closed of the last worker of this queue in the process: the sink is
+	// opened after it. nil: there was none.
+	Previous <-chan struct{}
+
 	// Decode makes the event of an item; an error makes the item a dead letter.
 	// It is called from one goroutine at a time, may keep the item's payload,
 	// and may be called again for an item that has to be read again.

@@ -237,12 +237,16 @@ func TestRefusalsAtAnySpeed(t *testing.T) {
 					s := newStorage(t)
 					defer s.close()
 					var mended atomic.Bool
-					r := newReceiver(t, func(context.Context, []change) error {
+					r := newReceiver(t, func(ctx context.Context, _ []change) error {
 						if mended.Load() {
 							return nil
 						}
-						time.Sleep(c.took)
-						return sinks.Poison(errors.New("400"))
+						select {
+						case <-time.After(c.took):
+							return sinks.Poison(errors.New("400"))
+						case <-ctx.Done():
+							return ctx.Err()
+						}
 					})
 					s.add(numbered(3, upTo(c.objects)...)...)
 					tune := func(c *Config) { c.Delivery = d }

@@ -14,6 +14,9 @@ import (
 // or paused sink. It returns nil when ctx is done first.
 func (w *Worker) open(ctx context.Context, log *journal) sinks.Sink {
 	w.publish(Status{State: Opening})
+	if !w.follow(ctx, log) {
+		return nil
+	}
 	c := circuit{retry: &w.cfg.Retry}
 	for {
 		sink, err := w.openOnce(ctx)
@@ -45,6 +48,27 @@ func (w *Worker) open(ctx context.Context, log *journal) sinks.Sink {
 		if !w.sleep(ctx, c.until.Sub(now)) {
 			return nil
 		}
+	}
+}
+
+// follow waits for the last worker's writes. It reports whether ctx is still alive.
+func (w *Worker) follow(ctx context.Context, log *journal) bool {
+	if w.cfg.Previous == nil {
+		return true
+	}
+	select {
+	case <-w.cfg.Previous:
+		return true
+	default:
+	}
+	const reason = "a write of the sink's last configuration has not returned"
+	log.Warn("the sink waits until a write of its last configuration returns")
+	w.publish(Status{State: Opening, Reason: reason})
+	select {
+	case <-w.cfg.Previous:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 

@@ -3,6 +3,8 @@ package delivery
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -135,6 +137,48 @@ func TestRestartKeepsPoisonAttempts(t *testing.T) {
 		}
 		r.checkOrder()
 	})
+}
+
+// After a kill an event that failed may stand behind one of its object that was accepted,
+// the acknowledgement of which was lost. It waits for its retry behind that one, and not
+// before it, if the earlier one fails now.
+func TestKnownEventStaysBehindEarlierOnes(t *testing.T) {
+	for _, others := range []int{0, 3} {
+		for _, alone := range []bool{false, true} {
+			t.Run(fmt.Sprintf("others=%d,alone=%t", others, alone), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := newStorage(t)
+					defer s.close()
+					s.add(numbered(3, upTo(1+others)...)...)
+					items, err := s.queue.Read(0, 100, 1<<20)
+					if err != nil {
+						t.Fatal(err)
+					}
+					second := items[1+others].Position // of object 0
+					note := fmt.Sprintf(`{"version":1,"events":[{"position":%d,"tries":1,"next":%q,"alone":%t}]}`,
+						second, time.Now().Add(10*time.Second).Format(time.RFC3339), alone)
+					if err := s.queue.PutNote([]byte(note)); err != nil {
+						t.Fatal(err)
+					}
+					failed := false
+					r := newReceiver(t, func(_ context.Context, batch []change) error {
+						if i := slices.Index(batch, change{Object: 0, N: 1}); i >= 0 && !failed {
+							failed = true
+							return &sinks.BatchError{Failed: map[int]error{i: sinks.RetryAfter(errors.New("down"), time.Minute)}}
+						}
+						return nil
+					})
+					w := start(t, s, r, func(c *Config) { c.Delivery.MaxEvents = 10 })
+					time.Sleep(5 * time.Minute)
+					w.stop()
+					if got := len(r.got()); got != 3*(1+others) {
+						t.Errorf("%d events arrived: %v", got, r.got())
+					}
+					r.checkOrder()
+				})
+			})
+		}
+	}
 }
 
 // Whatever a note holds, everything is delivered, and soon.

@@ -112,6 +112,48 @@ func TestStuckSinkIsLeftBehind(t *testing.T) {
 			t.Error("the sink was closed during a Write")
 		}
 		close(release)
+		synctest.Wait()
+		if r.closed != 1 {
+			t.Errorf("the sink was closed %d times after its last Write", r.closed)
+		}
+	})
+}
+
+// The worker that follows delivers nothing while a write of the last one may still
+// reach the receiver: the older event would come after the newer ones of its object.
+func TestNextWorkerWaitsForWritesLeftBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(3, upTo(4)...)...)
+		release := make(chan struct{})
+		var after atomic.Bool
+		r := newReceiver(t, func(context.Context, []change) error {
+			if !after.Load() {
+				<-release
+			}
+			return nil
+		})
+		first := start(t, s, r, nil)
+		synctest.Wait()
+		first.stop()
+		after.Store(true)
+		follow := func(last *running) *running {
+			return start(t, s, r, func(c *Config) { c.Previous = last.Closed() })
+		}
+		second := follow(first)
+		time.Sleep(time.Hour)
+		if st := second.Status(); st.State != Opening || st.Reason == "" || len(r.got()) > 0 || r.opened != 1 {
+			t.Errorf("%d events arrived, opened %d times, status %+v", len(r.got()), r.opened, st)
+		}
+		second.stop() // it can be stopped meanwhile
+		third := follow(first)
+		close(release)
+		synctest.Wait()
+		third.stop()
+		if got := len(r.got()); got != 13 || r.opened != 2 || r.closed != 2 { // one event came twice
+			t.Errorf("%d events arrived, opened %d times, closed %d times", got, r.opened, r.closed)
+		}
 	})
 }
 

@@ -17,6 +17,8 @@ type Worker struct {
 	resume  chan struct{} // holds at most one wish
 	skips   chan skipRequest
 	ended   chan struct{} // closed when the engine takes no more requests
+	closed  chan struct{} // see Closed
+	left    bool          // of Run: a Write was left behind
 
 	mu       sync.Mutex
 	status   Status    // guarded by mu
@@ -32,6 +34,7 @@ func New(cfg Config) *Worker {
 		resume: make(chan struct{}, 1),
 		skips:  make(chan skipRequest),
 		ended:  make(chan struct{}),
+		closed: make(chan struct{}),
 		status: Status{Name: cfg.Name, State: Stopped, Since: time.Now()},
 	}
 }
@@ -52,11 +55,16 @@ func (w *Worker) Resume() {
 // metrics cannot be registered. Failures of the sink are never a reason to
 // return: they are in the status, the metrics and the log. A Write or a Close
 // that does not return though its context is done for CloseTimeout is logged
-// and left behind, with its goroutine.
+// and left behind, with its goroutine; see [Worker.Closed].
 func (w *Worker) Run(ctx context.Context) (err error) {
 	if !w.started.CompareAndSwap(false, true) {
 		return errors.New("delivery: Run was called before")
 	}
+	defer func() {
+		if !w.left {
+			close(w.closed)
+		}
+	}()
 	m, err := newMetrics(&w.cfg)
 	if err != nil {
 		return fmt.Errorf("delivery: register the metrics of sink %s: %w", w.cfg.Name, err)
@@ -78,6 +86,11 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	}
 	return nil
 }
+
+// Closed is closed when Run has returned and no Write of the sink is in progress.
+// Until then nobody else may deliver the queue: a Write that was left behind could
+// put an older event after a newer one of its object.
+func (w *Worker) Closed() <-chan struct{} { return w.closed }
 
 func (w *Worker) lastStatus() Status {
 	w.mu.Lock()
@@ -134,7 +147,13 @@ func (w *Worker) run(ctx context.Context, e *engine) error {
 		close(l.work)
 	}
 	if e.inFlight > 0 {
-		e.log.Error("writes did not return after they were cancelled; the sink is left open", "writes", e.inFlight)
+		e.log.Error("writes did not return after they were cancelled; the sink stays open until they do", "writes", e.inFlight)
+		w.left = true
+		go func() { // the next worker of the sink waits for it
+			lanes.Wait()
+			e.close(ctx)
+			close(w.closed)
+		}()
 		return err
 	}
 	lanes.Wait()

@@ -175,12 +175,21 @@ func TestTightenedEditsReachWhatIsRecorded(t *testing.T) {
 				if text, _ := r.everything(); strings.Count(text, plaintext) < 8 {
 					t.Fatalf("the plaintext is not where it should be: %s", text)
 				}
+				changed, tightened := r.m.editsChanged.Load(), r.m.editsTightened.Load()
 				r.adopt([]plan.Watch{podWatch(tc.after)})
 				check(r)
+				// Workers decode again what they have, and show no error of before.
+				if r.m.editsChanged.Load() == changed || r.m.editsTightened.Load() == tightened {
+					t.Error("the workers are not notified")
+				}
+				changed, tightened = r.m.editsChanged.Load(), r.m.editsTightened.Load()
 				// Looser edits bring back only what is recorded; here nothing was rewritten.
 				r.adopt([]plan.Watch{podWatch(tc.before)})
 				if text, _ := r.everything(); !strings.Contains(text, plaintext) {
 					t.Errorf("nothing is seen any more: %s", text)
+				}
+				if r.m.editsChanged.Load() == changed || r.m.editsTightened.Load() != tightened {
+					t.Error("the workers are not notified, or withhold errors that quote nothing hidden")
 				}
 				r.adopt([]plan.Watch{podWatch(tc.after)})
 			})

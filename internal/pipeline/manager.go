@@ -101,8 +101,9 @@ type Manager struct {
 	state     *plan.State
 	informers map[dynamicfactory.Key]*informer
 	sinks     map[string]*sinkWorker
-	missing   map[string]query.Missing // watch and pattern → why there is no informer
-	ambiguous map[string]ambiguity     // by watch and pattern
+	leaving   map[string]<-chan struct{} // by sink: Closed of a stopped worker that left a write behind
+	missing   map[string]query.Missing   // watch and pattern → why there is no informer
+	ambiguous map[string]ambiguity       // by watch and pattern
 }
 
 // informer is the owner's half of a running feed.
@@ -134,6 +135,7 @@ func New(cfg Config) (*Manager, error) {
 		fatal:        make(chan error, 1),
 		informers:    map[dynamicfactory.Key]*informer{},
 		sinks:        map[string]*sinkWorker{},
+		leaving:      map[string]<-chan struct{}{},
 		missing:      map[string]query.Missing{},
 		farewells:    map[string]*commit.Farewell{},
 		farewellOver: make(chan struct{}, 1),

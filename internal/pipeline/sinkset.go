@@ -92,6 +92,7 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 				Registerer: kind,
 			})
 		},
+		Previous:     m.previous(spec.Name),
 		Fingerprint:  spec.Fingerprint,
 		Format:       spec.Format,
 		Decode:       func(it store.Item) (*event.Event, error) { return query.Decode(m.inflater, spec.Name, it) },
@@ -119,15 +120,31 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 	m.mu.Unlock()
 }
 
+// previous is closed when no write of the sink's last worker is in progress; nil:
+// there was none.
+func (m *Manager) previous(name string) <-chan struct{} {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.leaving[name]
+}
+
 // stopSink ends a worker and waits for it. Its queue stays.
 func (m *Manager) stopSink(name string) {
 	m.mu.Lock()
 	sw, ok := m.sinks[name]
 	delete(m.sinks, name)
 	m.mu.Unlock()
-	if ok {
-		sw.cancel()
-		<-sw.done
+	if !ok {
+		return
+	}
+	sw.cancel()
+	<-sw.done
+	select {
+	case <-sw.worker.Closed():
+	default:
+		m.mu.Lock()
+		m.leaving[name] = sw.worker.Closed()
+		m.mu.Unlock()
 	}
 }
 

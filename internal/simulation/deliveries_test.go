@@ -76,10 +76,11 @@ type parcel struct{ Object, N int }
 
 func (p parcel) id() string { return fmt.Sprintf("%d/%d", p.Object, p.N) }
 
-// pack is the parcel as the store keeps it, with that many bytes to carry.
+// pack is the parcel as the store keeps it, with that many bytes to carry, which a scrub
+// hides.
 func (p parcel) pack(load int) []byte {
 	b := binary.AppendUvarint(binary.AppendUvarint(nil, uint64(p.Object)), uint64(p.N))
-	return append(b, make([]byte, load)...)
+	return append(append(b, 0), bytes.Repeat([]byte("x"), load)...)
 }
 
 func unpack(b []byte) (parcel, error) {

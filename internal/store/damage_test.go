@@ -82,7 +82,7 @@ func overwrite(t *testing.T, fs vfs.FS, name string, b []byte) {
 	if err == nil {
 		_, err = f.Write(b)
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
 		t.Fatal(err)
 	}
 }

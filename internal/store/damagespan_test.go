@@ -169,7 +169,7 @@ func damageIndex(t *testing.T, fs vfs.FS, name string) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	overwrite(t, fs, name, b)
+	patchFile(t, fs, name, b)
 }
 
 // TestExportBesideTheIndex wants the same of a store that opens.

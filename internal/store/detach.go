@@ -81,7 +81,7 @@ func (l *logState) unneeded(now time.Time, limits Limits, excess int64) uint64 {
 func (l *logState) between(from, to uint64) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i, j := l.marks.segmentOf(max(from, l.low)), l.marks.segmentOf(to)
+	i, j := l.marks.segmentFrom(from), l.marks.segmentOf(to)
 	if i < 0 || j < i {
 		return 0
 	}
@@ -93,7 +93,7 @@ func (l *logState) between(from, to uint64) int64 {
 func (l *logState) since(from uint64) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i := l.marks.segmentOf(max(from, l.low))
+	i := l.marks.segmentFrom(from)
 	if i < 0 || from > l.tail {
 		return 0
 	}
@@ -105,7 +105,7 @@ func (l *logState) since(from uint64) int64 {
 func (l *logState) timeOf(sequence uint64) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i := l.marks.segmentOf(max(sequence, l.low))
+	i := l.marks.segmentFrom(sequence)
 	if i < 0 || sequence > l.tail {
 		return time.Time{}
 	}

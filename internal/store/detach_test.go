@@ -27,17 +27,21 @@ func TestDeadSinkHoldsNoLog(t *testing.T) {
 		first int // events for the dead sink, before all others
 		every int // and then one of this many; 0 = none
 		read  int // so many of them are in flight
+
+		reopened bool // before the others, the log being as it was first written
 	}{
-		{"one event, nobody reads", 1, 0, 0},
-		{"one event in flight", 1, 0, 1},
-		{"many in flight", 300, 0, 1000},
-		{"some in flight", 300, 0, 10},
-		{"few among all", 1, 20, 0},
-		{"few among all, some in flight", 1, 20, 7},
+		{name: "one event, nobody reads", first: 1},
+		{name: "one event, nobody reads, reopened", first: 1, reopened: true},
+		{name: "one event in flight", first: 1, read: 1},
+		{name: "many in flight", first: 300, read: 1000},
+		{name: "some in flight", first: 300, read: 10},
+		{name: "few among all", first: 1, every: 20},
+		{name: "few among all, some in flight", first: 1, every: 20, read: 7},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			fs := vfs.NewMem()
-			s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+			const firstSequence = 1000 // the log does not begin with the smallest number
+			s := openTest(t, "store", Options{FS: fs, firstSequence: firstSequence})
 			dead, live := ensure(t, s, "dead"), ensure(t, s, "live")
 			limits := Limits{MaxBytes: 64 << 20, RetentionMaxBytes: 1 << 20}
 			bound := limits.holdBound()
@@ -62,6 +66,16 @@ func TestDeadSinkHoldsNoLog(t *testing.T) {
 			l, d := Route{Sink: "live"}, Route{Sink: "dead", Flags: 3}
 			for i := range c.first {
 				put(i, l, d)
+			}
+			if c.reopened {
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				s = openTest(t, "store", Options{FS: fs, firstSequence: firstSequence})
+				dead, live = ensure(t, s, "dead"), ensure(t, s, "live")
+			}
+			if st := dead.Stats(); st.HeldBytes < st.Bytes || !st.HeldSince.Equal(testEpoch) {
+				t.Errorf("with all of the log for it: %+v", st)
 			}
 			if c.read > 0 {
 				read(t, dead, 0, c.read)
@@ -104,7 +118,7 @@ func TestDeadSinkHoldsNoLog(t *testing.T) {
 				if report, err := inspect.CheckFS(fs, "store"); err != nil || !report.OK() {
 					t.Fatalf("check: %v %q", err, report.Problems)
 				}
-				s = openTest(t, "store", Options{FS: fs, firstSequence: 1})
+				s = openTest(t, "store", Options{FS: fs, firstSequence: firstSequence})
 				dead = ensure(t, s, "dead")
 				if st := dead.Stats(); st.HeldBytes > 3*bound {
 					t.Errorf("reopened: %+v", st)
@@ -298,4 +312,47 @@ func TestStatsDuringAStall(t *testing.T) {
 		t.Error(err)
 	}
 	<-answered
+}
+
+// TestDetachDuringARead detaches the entries of a read, and deletes their records, before
+// the read has come to these.
+func TestDetachDuringARead(t *testing.T) {
+	s := openTest(t, "store", Options{FS: vfs.NewMem(), firstSequence: 1})
+	q := ensure(t, s, "a")
+	minutes(t, s, 0, 5, 10, "a")
+	r := queueReader{q: q, max: 10, maxBytes: 1 << 20}
+	if _, err := r.entries(0, q.tail); err != nil {
+		t.Fatal(err)
+	}
+	relieveAll(t, s, q)
+	if err := r.records(); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.items) != 5 || q.Stats().DeadLetters > 0 {
+		t.Errorf("%d items; %+v", len(r.items), q.Stats())
+	}
+	for _, item := range r.items {
+		if !bytes.Equal(item.Payload, noise(10)) {
+			t.Errorf("entry %d: %q", item.Position, item.Payload)
+		}
+	}
+}
+
+// relieveAll detaches all entries of a queue and deletes their records.
+func relieveAll(t *testing.T, s *Store, q *Queue) {
+	t.Helper()
+	for moved := true; moved; {
+		var err error
+		if _, moved, err = q.detach(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last := s.LogStats().Last
+	minutes(t, s, 1000, 1, 10) // the last segment stays
+	if _, err := s.retain(testEpoch, Limits{}, 1<<30); err != nil {
+		t.Fatal(err)
+	}
+	if st := s.LogStats(); st.First <= last {
+		t.Fatalf("log %+v", st)
+	}
 }

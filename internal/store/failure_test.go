@@ -10,10 +10,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/watcherd/watcherd/internal/store/engine"
+	"github.com/watcherd/watcherd/internal/store/layout"
 )
 
 // faulty counts the operations that change the filesystem and lets some fail.
@@ -160,6 +162,26 @@ func TestCommitWhileTheStoreFails(t *testing.T) {
 	}
 }
 
+// TestWriteThatFailsTheStore: Pebble returns no error for a write whose sync fails, but
+// calls its logger, which fails the store.
+func TestWriteThatFailsTheStore(t *testing.T) {
+	f := &faulty{}
+	s := openTest(t, "store", Options{firstSequence: 1, FS: errorfs.Wrap(vfs.NewMem(), f)})
+	f.set(func(op errorfs.Op) error {
+		if syncOf(op, ".log") {
+			return syscall.EIO
+		}
+		return nil
+	})
+	b := s.db.NewBatch()
+	if err := b.Set(layout.MetaKey("k"), nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.applyNow(b, pebble.Sync); !errors.Is(err, ErrFailed) || !errors.Is(err, syscall.EIO) {
+		t.Errorf("a write that is not on disk: %v", err)
+	}
+}
+
 // TestStuckCommit holds an fsync: readers and the liveness figures go on.
 func TestStuckCommit(t *testing.T) {
 	f := &faulty{}
@@ -169,7 +191,7 @@ func TestStuckCommit(t *testing.T) {
 	if h := s.Health(); h.LastCommit.IsZero() || h.CommitStuck != 0 {
 		t.Errorf("health %+v", h)
 	}
-	release, done := heldCommit(s, f)
+	release, done := heldCommit(s, f, putMeta)
 	if h := s.Health(); h.CommitStuck <= 0 {
 		t.Errorf("health %+v", h)
 	}
@@ -224,9 +246,11 @@ func TestFullDiskInFlush(t *testing.T) {
 	}
 }
 
-// heldCommit begins a commit and returns when its sync hangs: until release is closed.
-// done gets the commit's error.
-func heldCommit(s *Store, f *faulty) (release chan struct{}, done chan error) {
+func putMeta(b *Batch) { b.PutMeta("k", nil) }
+
+// heldCommit begins a commit of what fill adds and returns when its sync hangs: until
+// release is closed. done gets the commit's error.
+func heldCommit(s *Store, f *faulty, fill func(*Batch)) (release chan struct{}, done chan error) {
 	release, held := make(chan struct{}), make(chan struct{})
 	var once sync.Once
 	f.set(func(op errorfs.Op) error {
@@ -239,7 +263,7 @@ func heldCommit(s *Store, f *faulty) (release chan struct{}, done chan error) {
 	done = make(chan error, 1)
 	go func() {
 		b := s.NewBatch()
-		b.PutMeta("k", nil)
+		fill(b)
 		done <- s.Commit(b)
 	}()
 	<-held
@@ -255,7 +279,7 @@ func TestAckDuringACommit(t *testing.T) {
 	q := ensure(t, s, "a")
 	appendN(t, s, 3, "a")
 	items := read(t, q, 0, 10)
-	release, done := heldCommit(s, f)
+	release, done := heldCommit(s, f, putMeta)
 	acked := q.Ack(items[0].Position)
 	close(release)
 	if err := errors.Join(acked, <-done, s.syncLazy()); err != nil {
@@ -264,6 +288,28 @@ func TestAckDuringACommit(t *testing.T) {
 	clone := openTest(t, "store", Options{firstSequence: 1, FS: mem.CrashClone(vfs.CrashCloneCfg{})})
 	if st := ensure(t, clone, "a").Stats(); st.Length != 2 {
 		t.Errorf("after a power cut: %+v", st)
+	}
+}
+
+// TestQueuesAreAheadOfTheLog: a record that retention sees in the log is in the queues
+// already, or its segment could be deleted as delivered.
+func TestQueuesAreAheadOfTheLog(t *testing.T) {
+	f := &faulty{}
+	s := openTest(t, "store", Options{firstSequence: 1, FS: errorfs.Wrap(vfs.NewMem(), f)})
+	q := ensure(t, s, "a")
+	release, done := heldCommit(s, f, func(b *Batch) {
+		b.Append(Record{Time: testEpoch}, []Route{{Sink: "a"}})
+	})
+	s.log.mu.Lock()
+	close(release)
+	eventually(t, "the queue has the entry while the log has not", func() bool {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		return q.total.Count == 1
+	})
+	s.log.mu.Unlock()
+	if err := <-done; err != nil {
+		t.Error(err)
 	}
 }
 

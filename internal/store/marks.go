@@ -112,6 +112,12 @@ func (m marks) segmentOf(sequence uint64) int {
 	return sort.Search(len(m), func(i int) bool { return m[i].sequence > sequence }) - 1
 }
 
+// segmentFrom is the index of the first segment with records at or after the sequence;
+// -1 if there is no segment.
+func (m marks) segmentFrom(sequence uint64) int {
+	return max(m.segmentOf(sequence), min(len(m), 1)-1)
+}
+
 // before is the index of the last segment that began at or before t; -1 if
 // none did. Records at or after t are in it or in later ones.
 func (m marks) before(t time.Time) int {

@@ -1,6 +1,8 @@
 package store
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -169,6 +171,46 @@ func TestRetentionDuringAnAbsence(t *testing.T) {
 	}
 	if !lost() {
 		t.Error("nothing is lost")
+	}
+}
+
+// Pressure on the log amid a fill that is interrupted makes nothing come twice.
+func TestPressureDuringAFill(t *testing.T) {
+	s := openTest(t, "store", Options{FS: vfs.NewMem()})
+	q := ensure(t, s, "sink")
+	if err := s.LeaveSink("sink"); err != nil {
+		t.Fatal(err)
+	}
+	const n = 20
+	minutes(t, s, 0, n, 1<<20)
+	if err := s.RejoinSink("sink", FromNow); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	first, err := s.Fill(ctx, "sink", func([]byte) (uint32, bool) { cancel(); return 0, true })
+	if !errors.Is(err, context.Canceled) || first == 0 || first == n {
+		t.Fatalf("%d filled, %v", first, err)
+	}
+	minutes(t, s, n, n, 1<<20) // others' traffic
+	if _, err := s.relieve(testEpoch, Limits{MaxBytes: 16 << 20}, 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.retain(testEpoch, Limits{MaxBytes: 16 << 20}, 1<<40); err != nil {
+		t.Fatal(err)
+	}
+	if more, err := s.Fill(t.Context(), "sink", always(0)); first+more != 2*n || err != nil {
+		t.Errorf("%d and then %d filled, %v; want %d", first, more, err, 2*n)
+	}
+	if err := s.Filled("sink"); err != nil {
+		t.Fatal(err)
+	}
+	last := uint64(0)
+	for _, it := range read(t, q, 0, 100) {
+		if it.Sequence <= last {
+			t.Errorf("%d comes after %d", it.Sequence, last)
+		}
+		last = it.Sequence
 	}
 }
 

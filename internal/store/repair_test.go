@@ -10,6 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -229,10 +230,123 @@ func TestRepairOfVitalBlocks(t *testing.T) {
 	}
 }
 
+// TestLostAcknowledgements damages each block of a table with the tombstones of
+// acknowledged entries in turn, over a table that has the entries. None comes back.
+func TestLostAcknowledgements(t *testing.T) {
+	const n = 40
+	for nth := 0; ; nth++ {
+		fs := vfs.NewMem()
+		s := openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: smallTables})
+		q := ensure(t, s, "a")
+		appendN(t, s, n, "a")
+		if err := errors.Join(flush(s), s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false)); err != nil {
+			t.Fatal(err)
+		}
+		below := dataFiles(t, fs, ".sst")
+		acked := map[uint64]bool{}
+		for _, item := range read(t, q, 0, n/2) {
+			if item.Position%2 == 0 {
+				acked[item.Position] = true
+				if err := q.Ack(item.Position); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := flush(s); err != nil {
+			t.Fatal(err)
+		}
+		tables := slices.DeleteFunc(dataFiles(t, fs, ".sst"), func(name string) bool { return slices.Contains(below, name) })
+		ok := damageBlockOf(t, fs, nth, tables...)
+		stop := runStore(t, s)
+		compactAll(t, s)
+		stop()
+		s = reopened(t, s, fs)
+		if q, err := s.Queue("a"); err != nil || q.Stats().Length != int64(n-len(acked)) {
+			t.Errorf("block %d: %+v, %v", nth, q.Stats(), err)
+		} else {
+			for _, item := range read(t, q, 0, 2*n) {
+				if acked[item.Position] {
+					t.Errorf("block %d: %d was acknowledged and comes again", nth, item.Position)
+				}
+			}
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			if nth == 0 {
+				t.Error("nothing is damaged")
+			}
+			return
+		}
+	}
+}
+
+// TestRepairIsNotedFirst cuts the power when a repair begins to overwrite a block: what
+// is lost with it is noted on disk.
+func TestRepairIsNotedFirst(t *testing.T) {
+	mem := vfs.NewCrashableMem()
+	damagedQueue(t, mem)
+	f := &faulty{}
+	var crashed atomic.Pointer[vfs.MemFS]
+	f.set(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileWriteAt && strings.HasSuffix(op.Path, ".sst") {
+			crashed.CompareAndSwap(nil, mem.CrashClone(vfs.CrashCloneCfg{}))
+		}
+		return nil
+	})
+	s := openTest(t, "store", Options{FS: errorfs.Wrap(mem, f), firstSequence: 1})
+	for _, name := range dataFiles(t, mem, ".sst") {
+		if _, err := s.repairTable("store/db/"+name, layout.Range{Lower: []byte{0}, Upper: []byte{0xff}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if crashed.Load() == nil {
+		t.Fatal("nothing was overwritten")
+	}
+	s = openTest(t, "store", Options{FS: crashed.Load(), firstSequence: 1})
+	if _, noted, err := s.get(layout.RepairKey()); !noted || err != nil {
+		t.Errorf("no note of the repair: %v", err)
+	}
+}
+
+// TestDamagedTableIsNotReadInALoop asks for compactions of a table that cannot be
+// repaired: each try but the first waits.
+func TestDamagedTableIsNotReadInALoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs := vfs.NewMem()
+		now := func() time.Time { return testEpoch }
+		s := openTest(t, "store", Options{FS: fs, firstSequence: 1, Now: now})
+		ensure(t, s, "a")
+		for range 2 { // tables that overlap
+			appendN(t, s, 40, "a")
+			if err := flush(s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		damageIndex(t, fs, dataFiles(t, fs, ".sst")[0])
+		const tries = 4
+		began := time.Now()
+		for range tries {
+			if err := s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false); !pebble.IsCorruptionError(err) {
+				t.Fatal(err)
+			}
+		}
+		if took := time.Since(began); took < (tries-1)*compactionPause {
+			t.Errorf("%d tries within %v", tries, took)
+		}
+	})
+}
+
 // damageBlock flips a byte in the nth data block of all tables.
 func damageBlock(t *testing.T, fs vfs.FS, nth int) bool {
 	t.Helper()
-	for _, name := range dataFiles(t, fs, ".sst") {
+	return damageBlockOf(t, fs, nth, dataFiles(t, fs, ".sst")...)
+}
+
+func damageBlockOf(t *testing.T, fs vfs.FS, nth int, tables ...string) bool {
+	t.Helper()
+	for _, name := range tables {
 		b := content(t, fs, name)
 		var blocks []block.Handle
 		if err := salvage.WithTableContent(b, func(r *sstable.Reader) error {

@@ -159,8 +159,46 @@ func TestReplayHoldsTheLog(t *testing.T) {
 	s = openTest(t, "store", Options{firstSequence: 1, FS: fs})
 	q = ensure(t, s, "a")
 	retain(20)
+	for _, item := range read(t, q, 0, 11) { // the replay; the others wait
+		if err := q.Ack(item.Position); err != nil {
+			t.Fatal(err)
+		}
+	}
+	retain(62)
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = openTest(t, "store", Options{firstSequence: 1, FS: fs})
+	q = ensure(t, s, "a")
+	if len(q.pins) > 0 {
+		t.Errorf("pins of a replay that is through: %+v", q.pins)
+	}
 	ackAll()
 	retain(s.LogStats().Last)
+}
+
+// TestDetachedReplayHoldsNothing: the queue carries the payloads of a replay itself, and
+// only what came later holds the log.
+func TestDetachedReplayHoldsNothing(t *testing.T) {
+	s := openTest(t, "store", Options{firstSequence: 1, FS: vfs.NewMem()})
+	q := ensure(t, s, "a")
+	minutes(t, s, 0, 50, 10)
+	if n, err := s.Replay(t.Context(), "a", ReplayRange{FromSequence: 20, ToSequence: 30}, 1); n != 11 || err != nil {
+		t.Fatal(n, err)
+	}
+	if _, moved, err := q.detach(); !moved || err != nil {
+		t.Fatal(moved, err)
+	}
+	minutes(t, s, 50, 2, 10, "a")
+	if _, err := s.retain(testEpoch, Limits{}, 1<<30); err != nil {
+		t.Fatal(err)
+	}
+	if st := s.LogStats(); st.First != 62 {
+		t.Errorf("the log begins at %d, want 62", st.First)
+	}
+	if items := read(t, q, 0, 100); len(items) != 13 {
+		t.Errorf("%d items", len(items))
+	}
 }
 
 // relieve does what Run does, until there is no more to do.

@@ -91,7 +91,7 @@ func TestRewriteEverything(t *testing.T) {
 		appendCanaries(t, s, 600, "sink")
 		items := read(t, q, 0, 6)
 		for _, it := range items {
-			if err := q.DeadLetter(it.Position, Letter{Reason: "test"}); err != nil {
+			if err := q.DeadLetter(it.Position, Letter{Reason: "refused: no " + canary}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -79,6 +79,11 @@ func TestConformanceJetStream(t *testing.T) {
 				nc, js := observe(t, b)
 				stream := func(c *jetstream.StreamConfig) { c.Storage = jetstream.FileStorage }
 				makeStream(t, js, stream)
+				// After it has answered the deletion of the last stream, the server removes
+				// the folder of all streams, in which a new one may be beginning.
+				makeStream(t, js, func(c *jetstream.StreamConfig) {
+					c.Name, c.Subjects, c.Storage = "OTHER", []string{"other"}, jetstream.FileStorage
+				})
 				p := newProxy(t, strings.TrimPrefix(b.url, "nats://"))
 				d := b.destination(t, p, true)
 				d.Format, d.Idempotent = mode.format, true
