@@ -37,7 +37,7 @@ type Running struct {
 // Source is a feed and its informer.
 type Source struct {
 	*commit.Feed
-	Informer *dynamicfactory.Subscription // nil: it is not subscribed yet
+	Informer *dynamicfactory.DurableSubscription // nil: it is not subscribed yet
 }
 
 // Missing is why a watch's pattern has no informer.

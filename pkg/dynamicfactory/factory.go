@@ -22,17 +22,27 @@ import (
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/rawwatch"
 )
 
+var (
+	// ErrShutdown reports that the factory has been shut down.
+	ErrShutdown = errors.New("dynamicfactory: the factory is shut down")
+	// ErrNoClient reports that the factory was made without a client.
+	ErrNoClient = errors.New("dynamicfactory: no client")
+	// ErrNoHandler reports a subscription without a handler.
+	ErrNoHandler = errors.New("dynamicfactory: no handler")
+	// ErrStopped reports that the informer of a subscription has stopped.
+	ErrStopped = rawwatch.ErrStopped
+	// ErrForeignCluster reports that the API server belongs to another cluster than the
+	// recorded state. Informers then neither list nor resume, and keep retrying.
+	ErrForeignCluster = rawwatch.ErrForeign
+)
+
 // Factory makes shared informers. It is safe for concurrent use.
 type Factory struct {
 	client       dynamic.Interface
 	opts         *options
 	dictionaries *compact.Dictionaries
 	bookmarks    *bookmarks
-	name         *cache.InformerName // nil: none
-
-	raw    *rawwatch.Client // nil: New made the factory
-	prober *rawwatch.Prober
-	spool  *rawwatch.Spool
+	rest         *restAccess // nil: New made the factory
 
 	running sync.WaitGroup // informers, and what waits for their stop channels
 
@@ -44,7 +54,23 @@ type Factory struct {
 	shuttingDown bool
 }
 
-var _ dynamicinformer.DynamicSharedInformerFactory = (*Factory)(nil)
+// restAccess is what all sources of a RESTFactory share.
+type restAccess struct {
+	client *rawwatch.Client
+	prober *rawwatch.Prober
+	spool  *rawwatch.Spool
+}
+
+// RESTFactory is a Factory that sends its own list and watch requests and reads raw
+// JSON. It also makes durable subscriptions.
+type RESTFactory struct {
+	*Factory
+}
+
+var (
+	_ dynamicinformer.DynamicSharedInformerFactory = (*Factory)(nil)
+	_ dynamicinformer.DynamicSharedInformerFactory = (*RESTFactory)(nil)
+)
 
 // New makes a factory that lists and watches through client, just as client-go's
 // dynamic informers do. A nil client gives a factory whose subscriptions fail with
@@ -52,65 +78,36 @@ var _ dynamicinformer.DynamicSharedInformerFactory = (*Factory)(nil)
 func New(client dynamic.Interface, opts ...Option) *Factory {
 	f := newFactory(newOptions(opts))
 	f.client = client
-	if f.opts.name != "" {
-		f.name, _ = cache.NewInformerName(f.opts.name) // documented: without, if it is taken
-	}
 	return f
 }
 
-// NewForConfig makes a factory that lists and watches the API server that cfg
-// names by itself, reading raw JSON. It starts nothing and contacts nobody.
-func NewForConfig(cfg *rest.Config, opts ...Option) (*Factory, error) {
+// NewForConfig makes a factory for the API server of cfg. It starts nothing and sends
+// nothing.
+func NewForConfig(cfg *rest.Config, opts ...RESTOption) (*RESTFactory, error) {
 	if cfg == nil {
 		return nil, ErrNoClient
 	}
-	o := newOptions(opts)
-	if err := o.validate(); err != nil {
-		return nil, err
-	}
-	f := newFactory(o)
+	f := newFactory(newOptions(opts))
 	var err error
 	if f.client, err = dynamic.NewForConfig(cfg); err != nil {
 		return nil, fmt.Errorf("dynamicfactory: %w", err)
 	}
-	if f.raw, err = rawwatch.NewClient(cfg, o.concurrentLists); err != nil {
+	client, err := rawwatch.NewClient(cfg, f.opts.concurrentLists)
+	if err != nil {
 		return nil, fmt.Errorf("dynamicfactory: %w", err)
 	}
-	f.prober = rawwatch.NewProber(f.raw, o.raw.ClusterUID)
-	f.spool = rawwatch.NewSpool(o.raw.SpoolDir)
-	if o.name != "" {
-		if f.name, err = cache.NewInformerName(o.name); err != nil {
-			return nil, fmt.Errorf("dynamicfactory: %w", err)
-		}
-	}
-	return f, nil
+	f.rest = &restAccess{client, rawwatch.NewProber(client, f.opts.checkCluster), rawwatch.NewSpool(f.opts.spoolDir)}
+	return &RESTFactory{f}, nil
 }
 
 func newFactory(o *options) *Factory {
-	f := &Factory{
-		opts: o, dictionaries: o.raw.Dictionaries, bookmarks: newBookmarks(),
+	return &Factory{
+		opts: o, dictionaries: compact.NewDictionaries(nil), bookmarks: newBookmarks(),
 		informers:  map[Key]*informer{},
 		custom:     map[schema.GroupVersionResource]*informer{},
 		identified: map[schema.GroupVersionResource]bool{},
 		subs:       map[*Subscription]struct{}{},
 	}
-	if f.dictionaries == nil {
-		f.dictionaries = compact.NewDictionaries(nil)
-	}
-	return f
-}
-
-// validate returns an error for options that exclude each other.
-func (o *options) validate() error {
-	var errs []error
-	if (o.raw.Window > 0 || o.raw.Snapshot != nil) && !o.compact {
-		errs = append(errs, errors.New("dynamicfactory: Window and Snapshot need WithCompactStore, whose objects carry positions"))
-	}
-	resyncs := append(slices.Collect(maps.Values(o.resync.own)), o.resync.all)
-	if o.raw.Window > 0 && slices.Max(resyncs) > 0 {
-		errs = append(errs, errors.New("dynamicfactory: Window and a resync period exclude each other"))
-	}
-	return errors.Join(errs...)
 }
 
 // ForResource returns the informer of a resource, in the factory's namespace and
@@ -130,7 +127,7 @@ func (f *Factory) informer(k Key, afresh bool, own func(*informer)) *informer {
 		return i
 	}
 	f.mu.Unlock()
-	made := f.newInformer(k) // asks the options' functions, so not under mu
+	made := f.newInformer(k, nil) // asks the options' functions, so not under mu
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	i := f.informers[k]
@@ -284,16 +281,16 @@ func (f *Factory) Shutdown() {
 		s.Close()
 	}
 	f.running.Wait()
-	f.name.Release()
+	f.opts.name.Release()
 }
 
 // identifier registers the resource for client-go's metrics, once.
 func (f *Factory) identifier(k Key) cache.InformerNameAndResource {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.name == nil || f.identified[k.GVR] {
+	if f.opts.name == nil || f.identified[k.GVR] {
 		return cache.InformerNameAndResource{}
 	}
 	f.identified[k.GVR] = true
-	return f.name.WithResource(k.GVR)
+	return f.opts.name.WithResource(k.GVR)
 }

@@ -2,7 +2,6 @@ package dynamicfactory
 
 import (
 	"context"
-	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -20,9 +19,7 @@ import (
 type informer struct {
 	key    Key
 	shared cache.SharedIndexInformer
-	source *rawwatch.Source // nil without NewForConfig
-
-	joining sync.Mutex // held while a subscription adds its handler and starts the informer
+	source *rawwatch.Source // nil in a factory made by New
 
 	// Guarded by Factory.mu.
 	pinned  bool // ForResource has handed it out: it is never forgotten
@@ -43,26 +40,29 @@ func (i *informer) Lister() cache.GenericLister {
 	return genericlister.New(i.shared.GetIndexer(), i.key.GVR)
 }
 
-// newInformer makes the informer of a key.
-func (f *Factory) newInformer(k Key) *informer {
+// newInformer makes an informer: a shared one, or that of a durable subscription.
+func (f *Factory) newInformer(k Key, d *DurableOptions) *informer {
 	i := &informer{key: k}
 	var lw cache.ListerWatcher
 	var example runtime.Object = &unstructured.Unstructured{}
-	transform := f.opts.transform.of(k.GVR)
-	if f.raw != nil {
-		i.source = f.newSource(i)
+	transform, resync := f.opts.transform.of(k.GVR), f.opts.resync.of(k.GVR)
+	if d != nil {
+		resync = 0 // client-go's resync may drop an event
+	}
+	if f.rest != nil {
+		i.source = f.newSource(i, d)
 		lw = i.source
-		if f.opts.compact {
-			example, transform = &compact.Object{}, nil // the source sees to both
+		if d != nil || f.opts.compact {
+			example, transform = &compact.Object{}, nil // the source transforms
 		}
 	} else {
 		lw = f.newListerWatcher(k)
 		if f.opts.compact {
-			transform = compactTransform(transform, k.codec(f.dictionaries))
+			transform = compactTransform(transform, f.codec(k, false))
 		}
 	}
 	i.shared = cache.NewSharedIndexInformerWithOptions(lw, example, cache.SharedIndexInformerOptions{
-		ResyncPeriod:      f.opts.resync.of(k.GVR),
+		ResyncPeriod:      resync,
 		Indexers:          f.opts.indexersFor(k.GVR),
 		ObjectDescription: k.String(),
 		Identifier:        f.identifier(k),
@@ -71,13 +71,13 @@ func (f *Factory) newInformer(k Key) *informer {
 		_ = i.shared.SetTransform(transform) // fails only after the start
 	}
 	if i.source != nil {
-		_ = i.shared.SetWatchErrorHandlerWithContext(noted) // fails only after the start
+		_ = i.shared.SetWatchErrorHandlerWithContext(ignoreListError) // fails only after the start
 	}
 	return i
 }
 
-// noted is the handler of list errors that the source has counted and logged.
-func noted(context.Context, *cache.Reflector, error) {}
+// ignoreListError handles list errors. The source has counted and logged them.
+func ignoreListError(context.Context, *cache.Reflector, error) {}
 
 // compactTransform makes compact objects of what the transform, if there is one,
 // returns. The reflector calls it from one goroutine.

@@ -10,20 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// Key names one informer: what it watches and in which form. Subscriptions with
-// equal keys share an informer.
+// Key selects the objects of an informer.
 type Key struct {
 	GVR           schema.GroupVersionResource
 	Namespace     string // "": all namespaces, or a cluster-scoped resource
 	LabelSelector string // evaluated by the API server
 	FieldSelector string // evaluated by the API server
-
-	// MetadataOnly asks the API server for metadata alone. The objects then are of
-	// kind PartialObjectMetadata. Only a factory made by NewForConfig can.
-	MetadataOnly bool
-	// Variant tells apart informers whose objects are edited differently (see
-	// RawOptions.Edit). It means nothing to the factory.
-	Variant string
 }
 
 // String is the key for logs: pods.v1. in namespace a with l=…
@@ -31,14 +23,11 @@ func (k Key) String() string {
 	var b strings.Builder
 	b.WriteString(k.GVR.Resource + "." + k.GVR.Version + "." + k.GVR.Group)
 	for _, part := range [...]struct{ name, value string }{
-		{"namespace", k.Namespace}, {"labels", k.LabelSelector}, {"fields", k.FieldSelector}, {"variant", k.Variant},
+		{"namespace", k.Namespace}, {"labels", k.LabelSelector}, {"fields", k.FieldSelector},
 	} {
 		if part.value != "" {
 			b.WriteString(" " + part.name + "=" + part.value)
 		}
-	}
-	if k.MetadataOnly {
-		b.WriteString(" metadata only")
 	}
 	return b.String()
 }
@@ -65,3 +54,13 @@ func (k Key) Validate() error {
 	}
 	return nil
 }
+
+// KeyError reports a key that selects nothing that can be watched.
+type KeyError struct {
+	Key Key
+	Err error
+}
+
+func (e *KeyError) Error() string { return "dynamicfactory: " + e.Key.String() + ": " + e.Err.Error() }
+
+func (e *KeyError) Unwrap() error { return e.Err }

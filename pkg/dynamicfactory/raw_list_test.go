@@ -208,9 +208,7 @@ func TestListWithAnItemWithoutName(t *testing.T) {
 
 func TestMetadataOnly(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
-		k := configMapKey
-		k.MetadataOnly = true
-		subscribe(t, factory(t, s), k)
+		subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{MetadataOnly: true})
 		is(t, "list", s.Requests("configmaps", false)[0].Header.Get("Accept"), "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1")
 		is(t, "watch", s.Requests("configmaps", true)[0].Header.Get("Accept"), "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")
 	})
@@ -250,12 +248,10 @@ func TestListsShareASemaphore(t *testing.T) {
 }
 
 // listing begins n informers.
-func listing(t *testing.T, f *dynamicfactory.Factory, n int) {
+func listing(t *testing.T, f *dynamicfactory.RESTFactory, n int) {
 	t.Helper()
-	for i := range n {
-		k := configMapKey
-		k.Variant = fmt.Sprint(i)
-		if _, err := f.Subscribe(t.Context(), k, newJournal()); err != nil {
+	for range n {
+		if _, err := f.SubscribeDurable(t.Context(), configMapKey, newJournal(), dynamicfactory.DurableOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

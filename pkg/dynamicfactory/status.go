@@ -47,22 +47,22 @@ type Status struct {
 // few seconds, not for a loop.
 func (f *Factory) Statuses() []Status {
 	f.mu.Lock()
-	list := make([]*informer, 0, len(f.informers)+len(f.custom))
-	subs := map[*informer]int{}
+	subscriptions := map[*informer]int{}
 	for _, i := range f.informers {
-		list = append(list, i)
+		subscriptions[i] = 0
 	}
 	for _, i := range f.custom {
-		list = append(list, i)
+		subscriptions[i] = 0
 	}
 	for s := range f.subs {
-		subs[s.informer]++
+		subscriptions[s.informer]++
 	}
 	f.mu.Unlock()
-	statuses := make([]Status, len(list))
-	for n, i := range list {
-		statuses[n] = i.status()
-		statuses[n].Subscriptions = subs[i]
+	statuses := make([]Status, 0, len(subscriptions))
+	for i, n := range subscriptions {
+		s := i.status()
+		s.Subscriptions = n
+		statuses = append(statuses, s)
 	}
 	slices.SortFunc(statuses, func(a, b Status) int { return cmp.Compare(a.Key.String(), b.Key.String()) })
 	return statuses

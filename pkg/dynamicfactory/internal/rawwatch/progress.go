@@ -6,11 +6,11 @@ import (
 	"sync"
 )
 
-// maxMarks bounds what is remembered for subscribers that never acknowledge.
+// maxMarks bounds the marks of a subscriber that never acknowledges.
 const maxMarks = 4096
 
-// maxLists bounds the lists that are remembered for them. A subscriber that
-// acknowledges has one or two that it has not made safe.
+// maxLists bounds its lists. A subscriber that acknowledges has one or two lists that
+// are not acknowledged.
 const maxLists = 16
 
 // progress numbers what a source hands on, and knows which versions are complete.
@@ -32,7 +32,7 @@ type progress struct {
 	openUpTo uint64
 	openSeen []uint64 // which events of the open version were handed on
 	marks    []mark   // ascending in upTo
-	lists    []listed // that some subscriber has not made safe; ascending in end
+	lists    []listed // not acknowledged; ascending in end
 }
 
 // listed is a list: its version, and the position that is its end.
@@ -52,10 +52,9 @@ type mark struct {
 func newProgress() *progress { return &progress{seed: maphash.MakeSeed()} }
 
 // list notes a list of n objects at a version. It is at next's position, which its
-// last object carries. Nothing carries the position of an empty list. If anything
-// was handed on before, such a list is a deletion of all that, and is made safe with
-// the next event or by who knows that it is (emptyAfter); if not, there is nothing to
-// make safe.
+// last object carries. No object carries the position of an empty list. Such a list
+// deletes everything that was forwarded before, if anything was. It is acknowledged with
+// the next event, or by a subscriber without recorded objects (nextList).
 //
 // The result is the list's position, or that of the last thing before it if the list
 // is empty and has none.
@@ -79,17 +78,25 @@ func (p *progress) list(v version, n int) uint64 {
 	return p.last
 }
 
-// after returns the first list that ends behind a position: what comes next and is no
-// event is of that list. An empty one has deletions only.
-func (p *progress) after(position uint64, objects bool) (l listed, ok bool) {
+// List is a list within the sequence of positions.
+type List struct {
+	ResourceVersion string
+	End             uint64 // the position of its last object; of an empty list, a position that no object carries
+	Last            bool   // an empty list that no event has followed yet
+}
+
+// nextList returns the first list that ends after a position. A notification that
+// follows the position and is not an event belongs to that list; an empty list has
+// deletions only.
+func (p *progress) nextList(position uint64, withObjects bool) (_ List, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, l := range p.lists {
-		if l.end > position && !(objects && l.empty) {
-			return l, true
+		if l.end > position && !(withObjects && l.empty) {
+			return List{l.version.String(), l.end, l.empty && l.end == p.empty}, true
 		}
 	}
-	return l, false
+	return List{}, false
 }
 
 // next is the position that the next event, or a list that is not empty, gets.
@@ -212,16 +219,7 @@ func (p *progress) checkpoint(position uint64) string {
 	return ""
 }
 
-// emptyAfter tells whether all that came after a position is an empty list, and the
-// position of that.
-func (p *progress) emptyAfter(position uint64) (next uint64, ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.empty, p.empty > 0 && p.empty == position+1
-}
-
-// forget drops the marks that no subscriber asks for any more, all of them being
-// at a position or beyond.
+// forget drops the marks before an acknowledged position.
 func (p *progress) forget(position uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -72,13 +72,20 @@ type Snapshot struct {
 	Objects func(position uint64) []runtime.Object
 }
 
-// Gap is a stretch of history that was lost.
+// Gap is a stretch of lost history: only the result of the changes in it is known.
 type Gap struct {
-	Cause            string
-	Namespace, Name  string // of the only object that it concerns; Name is "" if that may be any
-	From, To         string // resourceVersions
+	Cause string // one of the Cause constants, or that of a Relist
+	// Namespace and Name are of the one object that the gap concerns, if it was skipped as
+	// unreadable. From is then its version in the cache, "" if there is none, and To the
+	// skipped version. Name is "" in all other gaps.
+	Namespace, Name string
+	From, To        string // resourceVersions: the last one known to be complete, and that of the list
+	// FromTime is the time up to which nothing was missed, zero if unknown. ToTime is the
+	// time at which the list was complete.
 	FromTime, ToTime time.Time
-	// Position is that of the list that makes up for the loss: of its last object.
+	// Position is that of the list that makes up for the loss: of its last object, or of
+	// the notification before it if the list is empty. Notifications from before the list
+	// may come after OnGap.
 	Position uint64
 }
 
@@ -149,8 +156,25 @@ func (s *Source) Stats() Stats { return s.stats.get() }
 // ResourceVersion is the version that a watch would be resumed from.
 func (s *Source) ResourceVersion() string { return s.progress.resume() }
 
-// InFlight is how many events are handed on and not acknowledged.
+// InFlight is the number of events forwarded and not acknowledged.
 func (s *Source) InFlight() int { return s.window.inFlight() }
+
+// Ack acknowledges everything up to a position, and opens the window.
+func (s *Source) Ack(position uint64) {
+	if s.window.ack(position) {
+		s.progress.forget(position)
+	}
+}
+
+// Checkpoint returns the newest version that is complete once everything up to a
+// position is durable; "" if there is none.
+func (s *Source) Checkpoint(position uint64) string { return s.progress.checkpoint(position) }
+
+// NextList returns the first list that ends after a position. withObjects skips empty
+// lists.
+func (s *Source) NextList(position uint64, withObjects bool) (List, bool) {
+	return s.progress.nextList(position, withObjects)
+}
 
 // Wait returns when everything that the reflector began has ended. The reflector
 // must have been stopped; whatever it still begins fails at once.

@@ -160,7 +160,7 @@ func (s *Source) unchangedAt(ctx context.Context) (string, error) {
 	version, token, listed, same := "", "", 0, true
 	for range askPages {
 		onPage := 0
-		page, err := s.Heads(ctx, token, func() { onPage = 0 }, func(m *rawjson.Meta) error {
+		page, err := s.ListMetadata(ctx, token, func() { onPage = 0 }, func(m *rawjson.Meta) error {
 			onPage++
 			known, ok := s.cfg.Known(string(m.Namespace), string(m.Name)).(metav1.Object)
 			same = same && ok && known.GetResourceVersion() == string(m.ResourceVersion) && string(known.GetUID()) == string(m.UID)

@@ -5,26 +5,25 @@ import (
 	"sync"
 )
 
-// window bounds how many events are handed on and not acknowledged. It remembers
-// the positions that are out, so acknowledging a position frees everything up to
-// it: an event that the informer swallows holds a place no longer than until the
-// next acknowledgement.
+// window bounds the events that are forwarded and not acknowledged. It records their
+// positions, and an acknowledgement frees all positions up to its own: an event that the
+// informer drops holds a place until the next acknowledgement.
 //
 // It is safe for concurrent use.
 type window struct {
 	limit int // 0: no bound
 
-	mu      sync.Mutex
-	out     []uint64           // ascending
-	readers map[*Reader]uint64 // how far each has acknowledged
-	room    chan struct{}      // closed and replaced when places become free
+	mu    sync.Mutex
+	out   []uint64      // ascending
+	acked uint64        // the position acknowledged last
+	room  chan struct{} // closed and replaced when places become free
 }
 
 func newWindow(limit int) *window {
-	return &window{limit: limit, readers: map[*Reader]uint64{}, room: make(chan struct{})}
+	return &window{limit: limit, room: make(chan struct{})}
 }
 
-// free tells whether there is a place.
+// free reports whether there is a place.
 func (w *window) free() bool {
 	if w.limit <= 0 {
 		return true
@@ -34,8 +33,7 @@ func (w *window) free() bool {
 	return len(w.out) < w.limit
 }
 
-// wait returns when there is a place. Without readers there is always one: leave
-// and take see to that.
+// wait returns when there is a place.
 func (w *window) wait(ctx context.Context) error {
 	for {
 		w.mu.Lock()
@@ -52,69 +50,38 @@ func (w *window) wait(ctx context.Context) error {
 	}
 }
 
-// take notes that the event at a position is handed on.
+// take notes that the event at a position is forwarded.
 func (w *window) take(position uint64) {
 	if w.limit <= 0 {
 		return
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.readers) > 0 {
-		w.out = append(w.out, position)
-	}
+	w.out = append(w.out, position)
 }
 
-// join adds a reader that has nothing to acknowledge up to a position.
-func (w *window) join(r *Reader, position uint64) {
+// ack frees the places up to a position. It reports whether the position is a later one
+// than before.
+func (w *window) ack(position uint64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.readers[r] = position
-}
-
-func (w *window) leave(r *Reader) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.readers, r)
-	w.freeLocked()
-}
-
-// ack notes how far a reader has come, and returns how far all have.
-func (w *window) ack(r *Reader, position uint64) (all uint64, ok bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if before, ok := w.readers[r]; !ok || before >= position {
-		return 0, false
+	if position <= w.acked {
+		return false
 	}
-	w.readers[r] = position
-	w.freeLocked()
-	return w.ackedLocked()
-}
-
-// ackedLocked is what every reader has acknowledged; ok is false without readers.
-func (w *window) ackedLocked() (position uint64, ok bool) {
-	for _, p := range w.readers {
-		if !ok || p < position {
-			position, ok = p, true
-		}
-	}
-	return position, ok
-}
-
-func (w *window) freeLocked() {
-	acked, ok := w.ackedLocked()
+	w.acked = position
 	n := 0
-	for n < len(w.out) && (!ok || w.out[n] <= acked) {
+	for n < len(w.out) && w.out[n] <= position {
 		n++
 	}
-	if n == 0 && ok {
-		return
+	if n > 0 {
+		w.out = w.out[:copy(w.out, w.out[n:])]
+		close(w.room)
+		w.room = make(chan struct{})
 	}
-	w.out = w.out[:copy(w.out, w.out[n:])]
-	close(w.room)
-	w.room = make(chan struct{})
+	return true
 }
 
-// inFlight is how many events are handed on and not acknowledged.
+// inFlight is the number of events forwarded and not acknowledged.
 func (w *window) inFlight() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -11,20 +11,20 @@ import (
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// HeadsPage is what a page of heads says besides the heads.
-type HeadsPage struct {
-	ResourceVersion string // at which the page was read
+// MetadataPage describes a page of ListMetadata.
+type MetadataPage struct {
+	ResourceVersion string // of the page
 	Continue        string // the token of the next page; "" after the last
 }
 
-// Heads calls visit with the metadata of the objects of one page of the resource: of
-// the first page without a token, else of the page that the token of the previous one
-// names. When the version of the earlier pages has expired, the page is the same part
-// of the resource at the present version. The informer takes no part. The metadata is
-// valid during the call only. When a page breaks off it is read again, after again.
-func (s *Source) Heads(ctx context.Context, token string, again func(), visit func(*rawjson.Meta) error) (HeadsPage, error) {
+// ListMetadata calls visit with the metadata of each object of one page of the resource.
+// An empty token requests the first page, and the token of a page the following one.
+// Once the version of the earlier pages has expired, the page is the same part of the
+// resource at the present version. The informer is not involved. The metadata is valid
+// during the call. A page that breaks off is read again, after a call of again.
+func (s *Source) ListMetadata(ctx context.Context, token string, again func(), visit func(*rawjson.Meta) error) (MetadataPage, error) {
 	if err := s.enter(); err != nil {
-		return HeadsPage{}, err
+		return MetadataPage{}, err
 	}
 	defer s.running.Done()
 	query := s.query()
@@ -49,12 +49,12 @@ func (s *Source) Heads(ctx context.Context, token string, again func(), visit fu
 		meta, err = s.cfg.Client.retried(ctx, q, restart)
 	}
 	if err != nil {
-		return HeadsPage{}, fmt.Errorf("list of %s: %w", s.cfg.GVR.Resource, err)
+		return MetadataPage{}, fmt.Errorf("list of %s: %w", s.cfg.GVR.Resource, err)
 	}
 	if meta.ResourceVersion == "" {
-		return HeadsPage{}, &unreadable{errors.New("the list has no resourceVersion")}
+		return MetadataPage{}, &unreadable{errors.New("the list has no resourceVersion")}
 	}
-	return HeadsPage{ResourceVersion: meta.ResourceVersion, Continue: meta.Continue}, nil
+	return MetadataPage{ResourceVersion: meta.ResourceVersion, Continue: meta.Continue}, nil
 }
 
 // continuation is the token that the server gives with an expired one: it continues
@@ -67,8 +67,8 @@ func continuation(err error) string {
 	return status.Status().Continue
 }
 
-// Head calls visit with the metadata of one object, unless it does not exist.
-func (s *Source) Head(ctx context.Context, namespace, name string, visit func(*rawjson.Meta)) error {
+// GetMetadata calls visit with the metadata of one object, if it exists.
+func (s *Source) GetMetadata(ctx context.Context, namespace, name string, visit func(*rawjson.Meta)) error {
 	if err := s.enter(); err != nil {
 		return err
 	}
