@@ -29,7 +29,7 @@ type Key struct {
 }
 
 // Codec returns a codec for the objects of a feed. Those of one resource and form share
-// dictionaries, in whatever namespace they are.
+// dictionaries across namespaces.
 func (k *Key) Codec(d *compact.Dictionaries) *compact.Codec {
 	name := k.GVR.GroupResource().String()
 	if k.MetadataOnly {

@@ -141,7 +141,7 @@ func TestBlockedHandlerCostsItsWindow(t *testing.T) {
 		return true
 	})
 	status := sub.Status()
-	t.Logf("told %d times afterwards; %d watches broken off, %d relists", len(j.take()), status.WatchRestarts, status.Relists)
+	t.Logf("told %d times afterwards; %d watches broken off, %d relists", len(j.take()), status.Restarts, status.Relists)
 	is(t, "relists", status.Relists, 0)
 }
 

@@ -164,8 +164,8 @@ func TestStartAndStopBesideOthers(t *testing.T) {
 		t.Errorf("the heap has %d bytes, it had %d", now, bytes)
 	}
 	for _, s := range f.Statuses() {
-		if s.Relists+s.WatchRestarts > 0 {
-			t.Errorf("%v: %d relists, %d restarts", s.Key, s.Relists, s.WatchRestarts)
+		if s.Relists+s.Restarts > 0 {
+			t.Errorf("%v: %d relists, %d restarts", s.Key, s.Relists, s.Restarts)
 		}
 	}
 }

@@ -85,7 +85,7 @@ func TestListExpiresWhileItIsPaged(t *testing.T) {
 				last := requests[len(requests)-1].Query
 				_, limited := last["limit"]
 				is(t, "the last request has a limit", limited, expirations < 4)
-				is(t, "expirations counted", sub.Status().Expired410, uint64(min(expirations, 4)))
+				is(t, "expirations counted", sub.Status().Expired, uint64(min(expirations, 4)))
 			})
 		})
 	}
@@ -94,9 +94,10 @@ func TestListExpiresWhileItIsPaged(t *testing.T) {
 // Failing lists are tried again until they succeed, and meanwhile tell why.
 func TestListFails(t *testing.T) {
 	for _, tc := range []struct {
-		code          int
-		reason        string
-		state, counts string
+		code   int
+		reason string
+		state  dynamicfactory.State
+		counts string
 	}{
 		{http.StatusForbidden, "Forbidden", dynamicfactory.StateForbidden, "forbidden"},
 		{http.StatusUnauthorized, "Unauthorized", dynamicfactory.StateForbidden, "forbidden"},
@@ -194,7 +195,7 @@ func TestListWithAnItemWithoutName(t *testing.T) {
 		j.expect(t)
 		st := sub.Status()
 		is(t, "cached", st.Objects, 2)
-		is(t, "state", st.State+" "+st.Reason, "backing-off Unreadable")
+		is(t, "state", string(st.State)+" "+st.Reason, "backing-off Unreadable")
 		if st.DecodeErrors < 2 {
 			t.Errorf("%d lists that could not be read in a minute", st.DecodeErrors)
 		}

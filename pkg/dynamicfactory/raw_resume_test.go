@@ -323,7 +323,7 @@ func TestForeignClusterAtTheStart(t *testing.T) {
 		j.expect(t)
 		is(t, "asked about", asked.Load().(string), "cluster-2")
 		st := sub.Status()
-		is(t, "state", st.State+" "+st.Reason, "foreign ForeignCluster")
+		is(t, "state", string(st.State)+" "+st.Reason, "foreign ForeignCluster")
 		if !strings.Contains(st.Message, dynamicfactory.ErrForeignCluster.Error()) || !strings.Contains(st.Message, "not ours") {
 			t.Errorf("message: %s", st.Message)
 		}

@@ -61,7 +61,7 @@ func TestWatchResumes(t *testing.T) {
 				j.expect(t, "add a", "add b")
 				is(t, "lists", lists(s), 1)
 				is(t, "probes", len(s.Requests("namespaces", false)), tc.asks)
-				if n := sub.Status().WatchRestarts; n < 1 || n > 2 {
+				if n := sub.Status().Restarts; n < 1 || n > 2 {
 					t.Errorf("%d restarts of the watch", n)
 				}
 			})
@@ -74,7 +74,7 @@ func TestWatchRefused(t *testing.T) {
 	for _, tc := range []struct {
 		code   int
 		reason string
-		state  string
+		state  dynamicfactory.State
 	}{
 		{http.StatusForbidden, "Forbidden", dynamicfactory.StateForbidden},
 		{http.StatusUnauthorized, "Unauthorized", dynamicfactory.StateForbidden},
@@ -142,7 +142,7 @@ func TestServerIsAway(t *testing.T) {
 			return false
 		})
 		s.Cut()
-		state := func() string { return sub.Status().State + " " + sub.Status().Reason }
+		state := func() string { return string(sub.Status().State) + " " + sub.Status().Reason }
 		synctest.Wait()
 		is(t, "state at once", state(), "backing-off Disconnected")
 		time.Sleep(time.Hour)
@@ -203,7 +203,7 @@ func TestHistoryIsLost(t *testing.T) {
 				is(t, "gaps", strings.Join(told, "; "), "expired104107 after true []")
 				st := sub.Status()
 				is(t, "relists", st.Relists, 1)
-				is(t, "410s", st.Expired410, 1)
+				is(t, "410s", st.Expired, 1)
 				put(s, "e")
 				synctest.Wait()
 				j.expect(t, "add e")

@@ -71,7 +71,7 @@ func (s *Source) list(ctx context.Context) (*objects, error) {
 	for range pagedAttempts {
 		list, err := s.paged(ctx, "", pageSize)
 		if isExpired(err) {
-			s.stats.contact(func(t *Stats) { t.Expired410++ })
+			s.stats.contact(func(t *Counters) { t.Expired++ })
 			continue // the version of the first page is gone: a page from a newer one would not fit
 		}
 		return list, err
@@ -163,7 +163,7 @@ func (s *Source) page(ctx context.Context, query url.Values, b *listBuilder) (ra
 		return nil
 	})
 	if err == nil && failed {
-		s.stats.well(Listing)
+		s.stats.healthy(Listing)
 	}
 	return meta, err
 }

@@ -42,7 +42,7 @@ func (c *Client) identify(raw []byte, cause error) (id objectID, ok bool) {
 // skip does without an object that cannot be made. It counts it, and reports each of
 // its versions once. It returns the object that is known under the name, nil if none is.
 func (s *Source) skip(ctx context.Context, id objectID, cause error) (known runtime.Object) {
-	s.stats.contact(func(t *Stats) { t.DecodeErrors++; t.Skipped++ })
+	s.stats.contact(func(t *Counters) { t.DecodeErrors++; t.Skipped++ })
 	ask := s.known
 	if ask == nil {
 		ask = s.cfg.Known

@@ -150,14 +150,12 @@ func NewSource(cfg Config) *Source {
 // lists: a list here is paged, resumed from a snapshot, and made of raw JSON.
 func (s *Source) IsWatchListSemanticsUnSupported() bool { return true }
 
-// Stats returns what the source has been through.
-func (s *Source) Stats() Stats { return s.stats.get() }
-
-// ResourceVersion is the version that a watch would be resumed from.
-func (s *Source) ResourceVersion() string { return s.progress.resume() }
-
-// InFlight is the number of events forwarded and not acknowledged.
-func (s *Source) InFlight() int { return s.window.inFlight() }
+// Status returns the status of the source.
+func (s *Source) Status() Status {
+	t, _ := s.stats.get()
+	t.ResourceVersion, t.InFlight = s.progress.resume(), s.window.inFlight()
+	return t
+}
 
 // Ack acknowledges everything up to a position, and opens the window.
 func (s *Source) Ack(position uint64) {
@@ -184,7 +182,7 @@ func (s *Source) Wait() {
 	s.mu.Unlock()
 	s.keepHeld(nil)
 	s.running.Wait()
-	s.stats.well(Stopped)
+	s.stats.healthy(Stopped)
 }
 
 // keepHeld keeps a watch for the next stream and closes the one kept before.
@@ -298,7 +296,7 @@ func (s *Source) relist(ctx context.Context, snapshot *Snapshot) (*objects, erro
 			gap = nil
 		case err == nil: // a server that knows no exact lists
 		case isExpired(err) || apierrors.IsBadRequest(err):
-			s.stats.contact(func(t *Stats) { t.Expired410++ })
+			s.stats.contact(func(t *Counters) { t.Expired++ })
 		default:
 			return nil, err
 		}
@@ -325,9 +323,7 @@ func (s *Source) resume(snapshot *Snapshot) *objects {
 	s.begun = true
 	s.suspect = time.Now().Add(-probeFresh)
 	if !snapshot.Time.IsZero() {
-		s.stats.mu.Lock()
-		s.stats.s.LastContact, s.stats.s.Known = snapshot.Time, snapshot.Time
-		s.stats.mu.Unlock()
+		s.stats.knownUntil(snapshot.Time)
 	}
 	return list
 }
@@ -339,7 +335,7 @@ func (s *Source) listed(list *objects) {
 	gap, relist := s.loss, s.begun
 	s.loss, s.begun, s.suspect, s.asked = nil, true, time.Time{}, ""
 	s.mu.Unlock()
-	s.stats.heard(func(t *Stats) {
+	s.stats.current(func(t *Counters) {
 		if relist {
 			t.Relists++
 		}
@@ -352,7 +348,8 @@ func (s *Source) listed(list *objects) {
 
 // lost notes that the history from the version to resume from on is lost.
 func (s *Source) lost(cause string) {
-	from, since := s.progress.resume(), s.stats.get().Known
+	from := s.progress.resume()
+	_, since := s.stats.get()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.loss == nil {
@@ -377,13 +374,13 @@ func (s *Source) failed(ctx context.Context, what string, err error) {
 		state, reason = Foreign, "ForeignCluster"
 	case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
 		state = Forbidden
-		s.stats.contact(func(t *Stats) { t.Forbidden++ })
+		s.stats.contact(func(t *Counters) { t.Forbidden++ })
 	case apierrors.IsNotFound(err):
 		state = Waiting
-		s.stats.contact(func(t *Stats) { t.NotFound++ })
+		s.stats.contact(func(t *Counters) { t.NotFound++ })
 	case errors.As(err, &bad):
 		reason = "Unreadable"
-		s.stats.contact(func(t *Stats) { t.DecodeErrors++ })
+		s.stats.contact(func(t *Counters) { t.DecodeErrors++ })
 	case reason == "":
 		reason = "Unreachable"
 		if errors.As(err, new(*disconnected)) {

@@ -186,7 +186,7 @@ func (w *stream) needsList(err error) bool {
 func (w *stream) end(ctx context.Context, cause string, err error) {
 	w.source.lost(cause) // before anything counts as a contact
 	if isExpired(err) {
-		w.source.stats.contact(func(t *Stats) { t.Expired410++ })
+		w.source.stats.contact(func(t *Counters) { t.Expired++ })
 	}
 	klog.FromContext(ctx).Info("Informer lost a part of its resource's history and lists it again",
 		"resource", w.source.cfg.GVR.String(), "namespace", w.source.cfg.Namespace, "cause", cause, "err", err)
@@ -320,12 +320,12 @@ func (w *stream) established(ctx context.Context) {
 	w.requests++
 	w.invalid, w.source.invalid = 0, 0
 	first := w.requests == 1
-	w.source.stats.contact(func(t *Stats) {
+	w.source.stats.contact(func(t *Counters) {
 		if !first {
-			t.WatchRestarts++
+			t.Restarts++
 		}
 	})
-	if w.source.stats.well(Watching) {
+	if w.source.stats.healthy(Watching) {
 		klog.FromContext(ctx).Info("Informer watches its resource again", "resource", w.source.cfg.GVR.String(), "namespace", w.source.cfg.Namespace)
 	}
 }
@@ -384,7 +384,7 @@ func (w *stream) change(ctx context.Context, typ watch.EventType, raw []byte) er
 	}
 	v, id := versionOf(m.ResourceVersion), s.progress.eventID(string(typ), m.UID, m.Namespace, m.Name)
 	if s.progress.repeated(v, id) {
-		s.stats.contact(func(t *Stats) { t.Repeated++ })
+		s.stats.contact(func(t *Counters) { t.Repeated++ })
 		return nil
 	}
 	position := s.progress.next()
@@ -400,7 +400,7 @@ func (w *stream) handOn(e watch.Event, position uint64, v version, id uint64) er
 	s := w.source
 	s.progress.event(v, id)
 	s.window.take(position)
-	s.stats.heard(func(t *Stats) { t.Events++ })
+	s.stats.current(func(t *Counters) { t.Events++ })
 	return w.send(e)
 }
 
@@ -421,7 +421,7 @@ func (w *stream) bookmark(raw []byte) error {
 	}
 	w.bookmarks = true
 	s.progress.bookmark(parseVersion(rv))
-	s.stats.heard(func(t *Stats) { t.Bookmarks++ })
+	s.stats.current(func(t *Counters) { t.Bookmarks++ })
 	return w.send(watch.Event{Type: watch.Bookmark, Object: o})
 }
 

@@ -64,7 +64,7 @@ type answer struct {
 }
 
 func newWatchdog(s *Source, cancel context.CancelCauseFunc, life time.Duration) *watchdog {
-	return &watchdog{source: s, cancel: cancel, life: life, began: time.Now(), bookmarks: s.stats.get().Bookmarks}
+	return &watchdog{source: s, cancel: cancel, life: life, began: time.Now(), bookmarks: s.stats.bookmarks()}
 }
 
 // busy notes that a line came and is being handed on, which may take any time.
@@ -116,7 +116,8 @@ func (d *watchdog) run(ctx context.Context) {
 
 // mindPause logs a pause once that has become long.
 func (d *watchdog) mindPause(ctx context.Context) {
-	since := d.source.stats.get().PausedSince
+	s, _ := d.source.stats.get()
+	since := s.PausedSince
 	if since.IsZero() || since.Equal(d.paused) || time.Since(since) < pausePatience {
 		return
 	}
@@ -139,7 +140,7 @@ func (d *watchdog) keepFresh(ctx context.Context, quiet time.Duration) {
 		s.progress.caughtUp(a.position, a.version)
 		d.answer = nil
 	}
-	if d.answer != nil || quiet < askAfter || time.Since(d.asked) < askEvery || s.stats.get().Bookmarks > 0 {
+	if d.answer != nil || quiet < askAfter || time.Since(d.asked) < askEvery || s.stats.bookmarks() > 0 {
 		return
 	}
 	d.asked = time.Now()
@@ -201,8 +202,8 @@ func (d *watchdog) look(ctx context.Context) error {
 	case back:
 		return errRolledBack
 	}
-	s.stats.heard(nil)
-	if s.stats.get().Bookmarks > d.bookmarks {
+	s.stats.current(nil)
+	if s.stats.bookmarks() > d.bookmarks {
 		return errSilent // this request has had bookmarks, and now has none
 	}
 	return nil
