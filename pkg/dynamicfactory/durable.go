@@ -8,6 +8,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/progress"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/rawwatch"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
@@ -59,7 +60,7 @@ type Snapshot struct {
 	Known func(namespace, name string) *compact.Object
 }
 
-// Gap is a stretch of lost history: only the result of the changes in it is known.
+// Gap is a period of lost history: only the result of the changes in it is known.
 type Gap = rawwatch.Gap
 
 // Causes of gaps that the factory finds itself.
@@ -70,7 +71,7 @@ const (
 )
 
 // List is a list of the resource within the sequence of positions.
-type List = rawwatch.List
+type List = progress.List
 
 // DurableSubscription is a subscription with an informer of its own, whose position a
 // program records together with its objects, and resumes from after a restart.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/rawwatch"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/spool"
 )
 
 var (
@@ -58,7 +59,7 @@ type Factory struct {
 type restAccess struct {
 	client *rawwatch.Client
 	prober *rawwatch.Prober
-	spool  *rawwatch.Spool
+	spool  *spool.Pool
 }
 
 // RESTFactory is a Factory that sends its own list and watch requests and reads raw
@@ -96,7 +97,7 @@ func NewForConfig(cfg *rest.Config, opts ...RESTOption) (*RESTFactory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dynamicfactory: %w", err)
 	}
-	f.rest = &restAccess{client, rawwatch.NewProber(client, f.opts.checkCluster), rawwatch.NewSpool(f.opts.spoolDir)}
+	f.rest = &restAccess{client, rawwatch.NewProber(client, f.opts.checkCluster), spool.NewPool(f.opts.spoolDir)}
 	return &RESTFactory{f}, nil
 }
 

@@ -1,11 +1,13 @@
 package rawwatch
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -19,6 +21,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
 
+	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
@@ -211,4 +214,134 @@ func retryAfter(err error) time.Duration {
 		return time.Duration(s) * time.Second
 	}
 	return 0
+}
+
+const (
+	backoffFirst = 500 * time.Millisecond
+	backoffMax   = 30 * time.Second
+
+	// backoffAbsent is the longest wait for a resource that is not served, or may
+	// not be read: a CRD that comes back, or a grant, shows soon.
+	backoffAbsent = 10 * time.Second
+
+	// spreadLeast, spreadEach and spreadMost bound the time over which streams that
+	// fail together begin again: spreadEach for each of them.
+	spreadLeast = 250 * time.Millisecond
+	spreadEach  = 2 * time.Millisecond
+	spreadMost  = 10 * time.Second
+
+	// backoffReset is how long a stream must have lived for the next failure to
+	// count as the first.
+	backoffReset = 10 * time.Second
+)
+
+// backoff is the wait before the next attempt: it doubles from attempt to attempt
+// and has a jitter of half of it. The first wait is short for one stream, and random
+// over a time that grows with the number of streams: they lose their connections
+// together, and keep the distance that the first wait gives them. It is used by one
+// goroutine.
+type backoff struct {
+	next    time.Duration
+	streams *atomic.Int64 // how many there are; nil: one
+}
+
+func (b *backoff) reset() { b.next = 0 }
+
+// wait waits for the next attempt: at least atLeast, and as long as the doubling
+// has come to, but no longer than most. It returns ctx's error if ctx ends first.
+func (b *backoff) wait(ctx context.Context, atLeast, most time.Duration) error {
+	var d time.Duration
+	if b.next == 0 {
+		b.next = min(backoffFirst, most)
+		d = atLeast + rand.N(b.spread())
+	} else {
+		b.next = min(b.next*2, most)
+		d = max(b.next/2+rand.N(b.next/2+1), atLeast)
+	}
+	return sleep(ctx, d)
+}
+
+func (b *backoff) spread() time.Duration {
+	n := int64(1)
+	if b.streams != nil {
+		n = b.streams.Load()
+	}
+	return min(max(time.Duration(n*int64(spreadEach)), spreadLeast), spreadMost)
+}
+
+// sleep waits for d. It returns ctx's error if ctx ends first.
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+const (
+	// readBuffer holds most lines whole, so that they need no copy.
+	readBuffer = 32 << 10
+
+	// keepBuffer is the largest buffer kept from one long line to the next.
+	keepBuffer = 1 << 20
+
+	// maxLine bounds a line: an object and what a watch event puts around it.
+	maxLine = compact.MaxRawLen + 1<<10
+)
+
+// lines splits a watch stream into lines.
+type lines struct {
+	r    *bufio.Reader
+	long []byte // a line that did not fit in r's buffer
+	max  int    // the longest line
+}
+
+func newLines(r io.Reader) *lines {
+	return &lines{r: bufio.NewReaderSize(r, readBuffer), max: maxLine}
+}
+
+// next returns the next line that is not empty, without its end, valid until the
+// following call. A last line without an end counts as a line; then comes io.EOF.
+func (l *lines) next() ([]byte, error) {
+	for {
+		line, err := l.line()
+		if err != nil && (len(line) == 0 || !errors.Is(err, io.EOF)) {
+			return nil, err
+		}
+		if line = trim(line); len(line) > 0 {
+			return line, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (l *lines) line() ([]byte, error) {
+	line, err := l.r.ReadSlice('\n')
+	if !errors.Is(err, bufio.ErrBufferFull) {
+		return line, err
+	}
+	if cap(l.long) > keepBuffer {
+		l.long = nil
+	}
+	l.long = append(l.long[:0], line...)
+	for errors.Is(err, bufio.ErrBufferFull) {
+		if len(l.long) > l.max {
+			return nil, &unreadable{fmt.Errorf("a watch event of more than %d bytes", l.max)}
+		}
+		line, err = l.r.ReadSlice('\n')
+		l.long = append(l.long, line...)
+	}
+	return l.long, err
+}
+
+func trim(line []byte) []byte {
+	for n := len(line); n > 0 && (line[n-1] == '\n' || line[n-1] == '\r'); n = len(line) {
+		line = line[:n-1]
+	}
+	return line
 }

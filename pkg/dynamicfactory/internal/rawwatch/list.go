@@ -90,7 +90,7 @@ func (s *Source) paged(ctx context.Context, version string, limit int) (_ *objec
 		}
 		s.keepHeld(watch)
 	}()
-	b := listBuilder{ctx: ctx, source: s, position: s.progress.next()}
+	b := listBuilder{ctx: ctx, source: s, position: s.progress.Next()}
 	query := s.query()
 	if limit > 0 {
 		query.Set("limit", strconv.Itoa(limit))

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/progress"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
@@ -99,7 +100,7 @@ func (b *listBuilder) unmade(raw []byte, position uint64, cause error) error {
 // as others, and then skipped; of a deletion the object that is known is handed on.
 func (w *stream) unmade(ctx context.Context, typ watch.EventType, raw []byte, cause error) error {
 	s := w.source
-	if w.unreadable < unreadableAttempts-1 || w.unreadAt != s.progress.resume() {
+	if w.unreadable < unreadableAttempts-1 || w.unreadAt != s.progress.Resume() {
 		return cause
 	}
 	id, ok := s.cfg.Client.identify(raw, cause)
@@ -107,14 +108,14 @@ func (w *stream) unmade(ctx context.Context, typ watch.EventType, raw []byte, ca
 		return cause
 	}
 	known := s.skip(ctx, id, cause)
-	version := parseVersion(id.version)
-	event := s.progress.eventID(string(typ), []byte(id.uid), []byte(id.namespace), []byte(id.name))
+	version := progress.ParseVersion(id.version)
+	event := s.progress.EventID(string(typ), []byte(id.uid), []byte(id.namespace), []byte(id.name))
 	if typ == watch.Deleted && known != nil {
-		position := s.progress.next()
+		position := s.progress.Next()
 		return w.handOn(watch.Event{Type: typ, Object: s.at(known, position)}, position, version, event)
 	}
-	if !version.none() {
-		s.progress.skip(version, event)
+	if !version.None() {
+		s.progress.Skip(version, event)
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/progress"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
@@ -113,12 +114,12 @@ func (w *stream) run(ctx context.Context) {
 			return
 		}
 		var bad *unreadable
-		var asked errAsked
+		var requested errRelistRequested
 		switch {
 		case err == nil:
 			continue // the server ended it, as asked
-		case errors.As(err, &asked):
-			w.end(ctx, asked.cause, err)
+		case errors.As(err, &requested):
+			w.end(ctx, requested.cause, err)
 			return
 		case isExpired(err):
 			w.end(ctx, CauseExpired, err)
@@ -152,7 +153,7 @@ func (w *stream) run(ctx context.Context) {
 // givesUp counts events that make no sense, and tells whether to list instead of
 // reading them again.
 func (w *stream) givesUp() bool {
-	at := w.source.progress.resume()
+	at := w.source.progress.Resume()
 	if at != w.unreadAt {
 		w.unreadAt, w.unreadable = at, 0
 	}
@@ -243,7 +244,7 @@ func (w *stream) request(ctx context.Context) error {
 	switch {
 	case errors.Is(err, io.EOF) && lived >= resp.timeout-timeoutGrace/2:
 		return nil
-	case isExpired(err) || errors.Is(err, errRolledBack) || errors.As(err, new(errAsked)):
+	case isExpired(err) || errors.Is(err, errRolledBack) || errors.As(err, new(errRelistRequested)):
 		return err
 	case errors.Is(err, io.EOF):
 		err = &disconnected{fmt.Errorf("the watch ended after %v, before its time", lived.Round(time.Millisecond))}
@@ -265,7 +266,7 @@ func (w *stream) open(ctx context.Context, cancel context.CancelCauseFunc) (resp
 	if h := s.takeHeld(); h != nil {
 		context.AfterFunc(ctx, func() { h.cancel(context.Cause(ctx)) })
 		err := h.takeOver(ctx)
-		if err == nil && h.version == s.progress.resume() {
+		if err == nil && h.version == s.progress.Resume() {
 			return response{h, h.began, h.timeout}, nil
 		}
 		h.close()
@@ -279,7 +280,7 @@ func (w *stream) open(ctx context.Context, cancel context.CancelCauseFunc) (resp
 	}
 	timeout = s.watchTimeout(timeout)
 	began := time.Now()
-	body, err := s.getWatch(ctx, cancel, s.progress.resume(), timeout)
+	body, err := s.getWatch(ctx, cancel, s.progress.Resume(), timeout)
 	if err != nil {
 		return response{}, err
 	}
@@ -370,9 +371,9 @@ func (w *stream) line(ctx context.Context, line []byte) error {
 // change hands on an object that was added, modified or deleted.
 func (w *stream) change(ctx context.Context, typ watch.EventType, raw []byte) error {
 	s := w.source
-	if !s.window.free() {
+	if !s.window.Free() {
 		s.stats.pause()
-		err := s.window.wait(ctx)
+		err := s.window.Wait(ctx)
 		s.stats.unpause()
 		if err != nil {
 			return err
@@ -382,12 +383,12 @@ func (w *stream) change(ctx context.Context, typ watch.EventType, raw []byte) er
 	if err != nil {
 		return w.unmade(ctx, typ, raw, err)
 	}
-	v, id := versionOf(m.ResourceVersion), s.progress.eventID(string(typ), m.UID, m.Namespace, m.Name)
-	if s.progress.repeated(v, id) {
+	v, id := progress.VersionOf(m.ResourceVersion), s.progress.EventID(string(typ), m.UID, m.Namespace, m.Name)
+	if s.progress.Repeated(v, id) {
 		s.stats.contact(func(t *Counters) { t.Repeated++ })
 		return nil
 	}
-	position := s.progress.next()
+	position := s.progress.Next()
 	o, err := s.make(edited, m, position)
 	if err != nil {
 		return w.unmade(ctx, typ, raw, err)
@@ -396,10 +397,10 @@ func (w *stream) change(ctx context.Context, typ watch.EventType, raw []byte) er
 }
 
 // handOn hands on an event at next's position.
-func (w *stream) handOn(e watch.Event, position uint64, v version, id uint64) error {
+func (w *stream) handOn(e watch.Event, position uint64, v progress.Version, id uint64) error {
 	s := w.source
-	s.progress.event(v, id)
-	s.window.take(position)
+	s.progress.Event(v, id)
+	s.window.Take(position)
 	s.stats.current(func(t *Counters) { t.Events++ })
 	return w.send(e)
 }
@@ -420,7 +421,7 @@ func (w *stream) bookmark(raw []byte) error {
 		return &unreadable{err}
 	}
 	w.bookmarks = true
-	s.progress.bookmark(parseVersion(rv))
+	s.progress.Bookmark(progress.ParseVersion(rv))
 	s.stats.current(func(t *Counters) { t.Bookmarks++ })
 	return w.send(watch.Event{Type: watch.Bookmark, Object: o})
 }

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/progress"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
@@ -57,7 +58,7 @@ type watchdog struct {
 
 // answer is a version of the resource, and how far the source had come by then.
 type answer struct {
-	version  version
+	version  progress.Version
 	position uint64
 	lastLine int64
 	at       time.Time
@@ -137,7 +138,7 @@ func (d *watchdog) keepFresh(ctx context.Context, quiet time.Duration) {
 		a, d.answer = nil, nil
 	}
 	if a != nil && time.Since(a.at) >= askTrial {
-		s.progress.caughtUp(a.position, a.version)
+		s.progress.CaughtUp(a.position, a.version)
 		d.answer = nil
 	}
 	if d.answer != nil || quiet < askAfter || time.Since(d.asked) < askEvery || s.stats.bookmarks() > 0 {
@@ -146,9 +147,9 @@ func (d *watchdog) keepFresh(ctx context.Context, quiet time.Duration) {
 	d.asked = time.Now()
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	position, line := s.progress.position(), d.lastLine.Load()
+	position, line := s.progress.Position(), d.lastLine.Load()
 	if v, err := s.unchangedAt(ctx); err == nil && v != "" {
-		d.answer = &answer{parseVersion(v), position, line, time.Now()}
+		d.answer = &answer{progress.ParseVersion(v), position, line, time.Now()}
 	}
 }
 
@@ -191,7 +192,7 @@ func (s *Source) unchangedAt(ctx context.Context) (string, error) {
 // because nothing happens.
 func (d *watchdog) look(ctx context.Context) error {
 	s := d.source
-	back, err := s.behind(ctx, time.Now().Add(-silenceCheck), s.progress.resume())
+	back, err := s.behind(ctx, time.Now().Add(-silenceCheck), s.progress.Resume())
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
@@ -218,7 +219,7 @@ func (s *Source) sameServer(ctx context.Context) error {
 	if suspect.IsZero() {
 		return nil
 	}
-	back, err := s.behind(ctx, suspect, s.progress.resume())
+	back, err := s.behind(ctx, suspect, s.progress.Resume())
 	if err != nil {
 		return err
 	}
@@ -240,7 +241,7 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 	if err != nil {
 		return false, err
 	}
-	if now != "" && !older(now, seen) && s.cfg.GVR.Resource != "events" {
+	if now != "" && !progress.Older(now, seen) && s.cfg.GVR.Resource != "events" {
 		return false, nil
 	}
 	// The storage's version may not be asked, or does not fit this resource, which
@@ -248,7 +249,7 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 	// counts if it is given twice: a server in a group may be behind for a moment.
 	for range 2 {
 		now, err := s.ownVersion(ctx)
-		if err != nil || !older(now, seen) {
+		if err != nil || !progress.Older(now, seen) {
 			return false, err
 		}
 	}

@@ -1,16 +1,16 @@
-package rawwatch
+package progress
 
 import (
 	"context"
 	"sync"
 )
 
-// window bounds the events that are forwarded and not acknowledged. It records their
+// Window bounds the events that are forwarded and not acknowledged. It records their
 // positions, and an acknowledgement frees all positions up to its own: an event that the
 // informer drops holds a place until the next acknowledgement.
 //
 // It is safe for concurrent use.
-type window struct {
+type Window struct {
 	limit int // 0: no bound
 
 	mu    sync.Mutex
@@ -19,12 +19,13 @@ type window struct {
 	room  chan struct{} // closed and replaced when places become free
 }
 
-func newWindow(limit int) *window {
-	return &window{limit: limit, room: make(chan struct{})}
+// NewWindow returns a window of a limit; 0: no bound.
+func NewWindow(limit int) *Window {
+	return &Window{limit: limit, room: make(chan struct{})}
 }
 
-// free reports whether there is a place.
-func (w *window) free() bool {
+// Free reports whether there is a place.
+func (w *Window) Free() bool {
 	if w.limit <= 0 {
 		return true
 	}
@@ -33,8 +34,8 @@ func (w *window) free() bool {
 	return len(w.out) < w.limit
 }
 
-// wait returns when there is a place.
-func (w *window) wait(ctx context.Context) error {
+// Wait returns when there is a place.
+func (w *Window) Wait(ctx context.Context) error {
 	for {
 		w.mu.Lock()
 		free, room := len(w.out) < w.limit, w.room
@@ -50,8 +51,8 @@ func (w *window) wait(ctx context.Context) error {
 	}
 }
 
-// take notes that the event at a position is forwarded.
-func (w *window) take(position uint64) {
+// Take notes that the event at a position is forwarded.
+func (w *Window) Take(position uint64) {
 	if w.limit <= 0 {
 		return
 	}
@@ -60,9 +61,9 @@ func (w *window) take(position uint64) {
 	w.out = append(w.out, position)
 }
 
-// ack frees the places up to a position. It reports whether the position is a later one
+// Ack frees the places up to a position. It reports whether the position is a later one
 // than before.
-func (w *window) ack(position uint64) bool {
+func (w *Window) Ack(position uint64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if position <= w.acked {
@@ -81,8 +82,8 @@ func (w *window) ack(position uint64) bool {
 	return true
 }
 
-// inFlight is the number of events forwarded and not acknowledged.
-func (w *window) inFlight() int {
+// InFlight is the number of events forwarded and not acknowledged.
+func (w *Window) InFlight() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.out)
