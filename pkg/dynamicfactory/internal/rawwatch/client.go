@@ -30,10 +30,10 @@ const (
 	acceptMetadata     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	acceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-	// acceptAnyList is for lists of which only the version counts.
+	// acceptAnyList is for lists of which only the version is read.
 	acceptAnyList = acceptMetadataList + "," + acceptObjects
 
-	// maxErrorBody is how much of an error response is read.
+	// maxErrorBody bounds the body of an error response.
 	maxErrorBody = 64 << 10
 )
 
@@ -45,18 +45,18 @@ type Client struct {
 	base    *url.URL
 	limiter flowcontrol.RateLimiter // nil: none
 	lists   chan struct{}           // a token for each page being read
-	streams atomic.Int64            // watches that the client's sources keep up
+	streams atomic.Int64            // watches of the client's sources
 
-	typer    *rawjson.Editor // changes nothing
+	typer    *rawjson.Editor // without rules
 	kindPath rawjson.Path
 
 	namespacePath, namePath, uidPath, versionPath rawjson.Path
 }
 
-// NewClient makes a client for what cfg names, with its TLS, authentication,
-// impersonation, user agent, proxy, wrappers and, for lists, its rate limit.
-// cfg.Timeout is not used: it would end watches. At most concurrentLists pages are
-// read at the same time.
+// NewClient makes a client for the server of cfg, with its TLS, authentication,
+// impersonation, user agent, proxy, wrappers and, for lists, its rate limit. It ignores
+// cfg.Timeout, which would end watches. It reads at most concurrentLists pages at the same
+// time.
 func NewClient(cfg *rest.Config, concurrentLists int) (*Client, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Timeout = 0
@@ -105,8 +105,8 @@ func limiterFor(cfg *rest.Config) flowcontrol.RateLimiter {
 	return flowcontrol.NewTokenBucketRateLimiter(qps, burst)
 }
 
-// resourcePath is where a resource's collection is served. An empty namespace
-// means all of them, or a cluster-scoped resource.
+// resourcePath is the URL path of a resource's collection. An empty namespace stands for
+// all namespaces, or a cluster-scoped resource.
 func resourcePath(gvr schema.GroupVersionResource, namespace string) string {
 	var b strings.Builder
 	if gvr.Group == "" {
@@ -122,7 +122,7 @@ func resourcePath(gvr schema.GroupVersionResource, namespace string) string {
 	return b.String()
 }
 
-// wait waits for the rate limit, which watches are exempt from.
+// wait waits for the rate limit, from which watches are exempt.
 func (c *Client) wait(ctx context.Context) error {
 	if c.limiter == nil {
 		return nil
@@ -130,7 +130,7 @@ func (c *Client) wait(ctx context.Context) error {
 	return c.limiter.Wait(ctx)
 }
 
-// acquireList waits for a place among the lists; release gives it back.
+// acquireList waits for one of the places of lists. The caller calls release.
 func (c *Client) acquireList(ctx context.Context) (release func(), err error) {
 	select {
 	case c.lists <- struct{}{}:
@@ -165,13 +165,13 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, accept 
 	return resp, nil
 }
 
-// responseError reads the error that a response other than 200 stands for.
+// responseError reads the error of a response other than 200.
 func responseError(resp *http.Response) error {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	if err != nil {
-		body = nil // the status line alone says enough
+		body = nil // the status line is enough
 	}
-	retryAfter, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // a date, or none, counts as none
+	retryAfter, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // a date counts as 0
 	var status metav1.Status
 	if json.Unmarshal(body, &status) == nil && status.Kind == "Status" && status.Status != metav1.StatusSuccess {
 		if status.Code == 0 {
@@ -190,11 +190,11 @@ func responseError(resp *http.Response) error {
 	return apierrors.NewGenericServerResponse(resp.StatusCode, "get", schema.GroupResource{}, "", strings.TrimSpace(string(body)), retryAfter, true)
 }
 
-// isExpired tells whether history was lost: 410 in either of its spellings.
+// isExpired reports whether history was lost: 410 in either of its spellings.
 func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
-// permanent tells whether the same request is going to fail again: the server
-// understood it and refuses it.
+// permanent reports whether a retry would fail too: the server understood the request and
+// rejected it.
 func permanent(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -208,7 +208,7 @@ func permanent(err error) bool {
 	}
 }
 
-// retryAfter is how long the server asks to wait, 0 if it does not.
+// retryAfter is the wait that the server requests, or 0.
 func retryAfter(err error) time.Duration {
 	if s, ok := apierrors.SuggestsClientDelay(err); ok {
 		return time.Duration(s) * time.Second
@@ -220,35 +220,34 @@ const (
 	backoffFirst = 500 * time.Millisecond
 	backoffMax   = 30 * time.Second
 
-	// backoffAbsent is the longest wait for a resource that is not served, or may
-	// not be read: a CRD that comes back, or a grant, shows soon.
+	// backoffAbsent is the maximum wait for a resource that is not served or not allowed: a
+	// restored CRD, or a new grant, takes effect soon.
 	backoffAbsent = 10 * time.Second
 
-	// spreadLeast, spreadEach and spreadMost bound the time over which streams that
-	// fail together begin again: spreadEach for each of them.
+	// spreadLeast, spreadEach and spreadMost bound the time over which streams that fail
+	// together reconnect: spreadEach for each stream.
 	spreadLeast = 250 * time.Millisecond
 	spreadEach  = 2 * time.Millisecond
 	spreadMost  = 10 * time.Second
 
-	// backoffReset is how long a stream must have lived for the next failure to
-	// count as the first.
+	// backoffReset is the lifetime of a stream after which the next failure counts as the
+	// first one.
 	backoffReset = 10 * time.Second
 )
 
-// backoff is the wait before the next attempt: it doubles from attempt to attempt
-// and has a jitter of half of it. The first wait is short for one stream, and random
-// over a time that grows with the number of streams: they lose their connections
-// together, and keep the distance that the first wait gives them. It is used by one
-// goroutine.
+// backoff is the wait before the next attempt. It doubles with each attempt, and half of
+// it is jitter. The first wait is random over a time that grows with the number of
+// streams: they lose their connections together, and keep the distance that the first wait
+// gives them. It belongs to one goroutine.
 type backoff struct {
 	next    time.Duration
-	streams *atomic.Int64 // how many there are; nil: one
+	streams *atomic.Int64 // the number of streams; nil: one
 }
 
 func (b *backoff) reset() { b.next = 0 }
 
-// wait waits for the next attempt: at least atLeast, and as long as the doubling
-// has come to, but no longer than most. It returns ctx's error if ctx ends first.
+// wait waits for the next attempt, at least for atLeast. most bounds the doubled wait. It
+// returns ctx's error if ctx ends first.
 func (b *backoff) wait(ctx context.Context, atLeast, most time.Duration) error {
 	var d time.Duration
 	if b.next == 0 {
@@ -282,29 +281,29 @@ func sleep(ctx context.Context, d time.Duration) error {
 }
 
 const (
-	// readBuffer holds most lines whole, so that they need no copy.
+	// readBuffer holds most lines as a whole, without a copy.
 	readBuffer = 32 << 10
 
-	// keepBuffer is the largest buffer kept from one long line to the next.
+	// keepBuffer is the maximum size of a buffer that is reused.
 	keepBuffer = 1 << 20
 
-	// maxLine bounds a line: an object and what a watch event puts around it.
+	// maxLine bounds a line: an object within its watch event.
 	maxLine = compact.MaxRawLen + 1<<10
 )
 
 // lines splits a watch stream into lines.
 type lines struct {
 	r    *bufio.Reader
-	long []byte // a line that did not fit in r's buffer
-	max  int    // the longest line
+	long []byte // a line longer than r's buffer
+	max  int    // the maximum length of a line
 }
 
 func newLines(r io.Reader) *lines {
 	return &lines{r: bufio.NewReaderSize(r, readBuffer), max: maxLine}
 }
 
-// next returns the next line that is not empty, without its end, valid until the
-// following call. A last line without an end counts as a line; then comes io.EOF.
+// next returns the next non-empty line without its line break, valid until the following
+// call. The last line may lack the line break. io.EOF follows it.
 func (l *lines) next() ([]byte, error) {
 	for {
 		line, err := l.line()
@@ -331,7 +330,7 @@ func (l *lines) line() ([]byte, error) {
 	l.long = append(l.long[:0], line...)
 	for errors.Is(err, bufio.ErrBufferFull) {
 		if len(l.long) > l.max {
-			return nil, &unreadable{fmt.Errorf("a watch event of more than %d bytes", l.max)}
+			return nil, &unreadable{fmt.Errorf("watch event of more than %d bytes", l.max)}
 		}
 		line, err = l.r.ReadSlice('\n')
 		l.long = append(l.long, line...)

@@ -57,8 +57,8 @@ func (s *Source) ListMetadata(ctx context.Context, token string, again func(), v
 	return MetadataPage{ResourceVersion: meta.ResourceVersion, Continue: meta.Continue}, nil
 }
 
-// continuation is the token that the server gives with an expired one: it continues
-// the list at the present version.
+// continuation returns the token in the error of an expired one. It continues the list at
+// the present version.
 func continuation(err error) string {
 	var status apierrors.APIStatus
 	if !isExpired(err) || !errors.As(err, &status) {
@@ -74,7 +74,7 @@ func (s *Source) GetMetadata(ctx context.Context, namespace, name string, visit 
 	}
 	defer s.running.Done()
 	query := s.query()
-	selector := "metadata.name=" + name // names hold none of a selector's special characters
+	selector := "metadata.name=" + name // a name has no special characters of selectors
 	if s.cfg.FieldSelector != "" {
 		selector += "," + s.cfg.FieldSelector
 	}

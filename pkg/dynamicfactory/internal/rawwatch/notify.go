@@ -15,8 +15,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// Notifier tells that something of a resource has changed, without knowing what: it
-// neither lists the resource nor keeps anything of it.
+// Notifier reports that any object of a resource has changed. It neither lists the
+// resource nor caches it.
 type Notifier struct {
 	client  *Client
 	prober  *Prober
@@ -25,17 +25,16 @@ type Notifier struct {
 	live    atomic.Bool
 }
 
-// NewNotifier makes a Notifier that calls changed for every change, and whenever
-// changes may have been missed.
+// NewNotifier makes a Notifier that calls changed for every change, and when changes may
+// have been missed.
 func NewNotifier(c *Client, p *Prober, gvr schema.GroupVersionResource, changed func()) *Notifier {
 	return &Notifier{client: c, prober: p, path: resourcePath(gvr, ""), changed: changed}
 }
 
-// Live tells whether the watch is established.
+// Live reports whether the watch is established.
 func (n *Notifier) Live() bool { return n.live.Load() }
 
-// Run watches until ctx is done. A watch that ends soon counts as a failure, however
-// it ended.
+// Run watches until ctx is done. A short watch counts as a failure, regardless of its end.
 func (n *Notifier) Run(ctx context.Context) {
 	var b backoff
 	for ctx.Err() == nil {
@@ -54,7 +53,8 @@ func (n *Notifier) Run(ctx context.Context) {
 	}
 }
 
-// request watches from now on until the stream ends, as it should if err is nil.
+// request watches from the present version until the stream ends. The error is nil for a
+// regular end.
 func (n *Notifier) request(ctx context.Context) error {
 	timeout := watchTimeout
 	ctx, cancel := context.WithTimeout(ctx, timeout+timeoutGrace)
@@ -65,7 +65,7 @@ func (n *Notifier) request(ctx context.Context) error {
 	}
 	query := url.Values{"watch": {"true"}, "timeoutSeconds": {strconv.Itoa(int(timeout / time.Second))}}
 	if version != "" {
-		query.Set("resourceVersion", version) // or else everything would be sent first
+		query.Set("resourceVersion", version) // without it, all objects would be sent first
 	}
 	resp, err := n.client.get(ctx, n.path, query, acceptMetadata)
 	if err != nil {

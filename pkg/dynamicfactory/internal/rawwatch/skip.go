@@ -15,17 +15,17 @@ import (
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// maxSkipped bounds how many skipped objects are remembered, to report each once.
+// maxSkipped bounds the record of skipped objects, by which each is reported once.
 const maxSkipped = 1024
 
-// objectID is what is needed of an object to do without the rest of it.
+// objectID identifies an object that is otherwise unreadable.
 type objectID struct {
 	namespace, name string
-	uid, version    string // "" if they cannot be read
+	uid, version    string // "" if unreadable
 }
 
-// identify reads an object's id from JSON of which no object can be made, if that is
-// the JSON's fault.
+// identify reads the id of an unreadable object from its JSON. It fails for an error that
+// is not the object's.
 func (c *Client) identify(raw []byte, cause error) (id objectID, ok bool) {
 	if errors.Is(cause, ErrMaker) {
 		return objectID{}, false
@@ -40,26 +40,26 @@ func (c *Client) identify(raw []byte, cause error) (id objectID, ok bool) {
 	return id, id.name != ""
 }
 
-// skip does without an object that cannot be made. It counts it, and reports each of
-// its versions once. It returns the object that is known under the name, nil if none is.
+// skip counts an unreadable object and reports each of its versions once. It returns the
+// known object of that name, nil if there is none.
 func (s *Source) skip(ctx context.Context, id objectID, cause error) (known runtime.Object) {
 	s.stats.contact(func(t *Counters) { t.DecodeErrors++; t.Skipped++ })
-	ask := s.known
-	if ask == nil {
-		ask = s.cfg.Known
+	lookup := s.known
+	if lookup == nil {
+		lookup = s.cfg.Known
 	}
-	if ask != nil {
-		known = ask(id.namespace, id.name)
+	if lookup != nil {
+		known = lookup(id.namespace, id.name)
 	}
 	key := [2]string{id.namespace, id.name}
-	if version, told := s.skipped[key]; told && version == id.version {
+	if version, reported := s.skipped[key]; reported && version == id.version {
 		return known
 	}
 	if s.skipped == nil || len(s.skipped) >= maxSkipped {
 		s.skipped = map[[2]string]string{}
 	}
 	s.skipped[key] = id.version
-	klog.FromContext(ctx).Error(cause, "Informer cannot read an object, and goes on without it", "resource", s.cfg.GVR.String(),
+	klog.FromContext(ctx).Error(cause, "informer skips an unreadable object", "resource", s.cfg.GVR.String(),
 		"namespace", id.namespace, "name", id.name, "resourceVersion", id.version)
 	if s.cfg.OnGap != nil {
 		now := time.Now()
@@ -80,8 +80,7 @@ func (s *Source) at(o runtime.Object, position uint64) runtime.Object {
 	return s.cfg.At(o, position)
 }
 
-// unmade deals with an item of a list that no object can be made of: the object that
-// is known keeps its place.
+// unmade handles an unreadable item of a list: the known object stays in its place.
 func (b *listBuilder) unmade(raw []byte, position uint64, cause error) error {
 	s := b.source
 	id, ok := s.cfg.Client.identify(raw, cause)
@@ -96,8 +95,8 @@ func (b *listBuilder) unmade(raw []byte, position uint64, cause error) error {
 	return nil
 }
 
-// unmade deals with an event that no object can be made of. It is read again as often
-// as others, and then skipped; of a deletion the object that is known is handed on.
+// unmade handles an unreadable event. The watch retries it like any failure, and then
+// skips it. A deletion is forwarded with the known object.
 func (w *stream) unmade(ctx context.Context, typ watch.EventType, raw []byte, cause error) error {
 	s := w.source
 	if w.unreadable < unreadableAttempts-1 || w.unreadAt != s.progress.Resume() {
@@ -112,7 +111,7 @@ func (w *stream) unmade(ctx context.Context, typ watch.EventType, raw []byte, ca
 	event := s.progress.EventID(string(typ), []byte(id.uid), []byte(id.namespace), []byte(id.name))
 	if typ == watch.Deleted && known != nil {
 		position := s.progress.Next()
-		return w.handOn(watch.Event{Type: typ, Object: s.at(known, position)}, position, version, event)
+		return w.forward(watch.Event{Type: typ, Object: s.at(known, position)}, position, version, event)
 	}
 	if !version.None() {
 		s.progress.Skip(version, event)
