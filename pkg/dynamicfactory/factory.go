@@ -45,9 +45,9 @@ type Factory struct {
 	bookmarks    *bookmarks
 	rest         *restAccess // nil: New made the factory
 
-	running sync.WaitGroup // informers, and what waits for their stop channels
+	running sync.WaitGroup // informers, and goroutines that wait for their stop channels
 
-	mu           sync.Mutex // guards what is below
+	mu           sync.Mutex // guards the fields below
 	informers    map[Key]*informer
 	custom       map[schema.GroupVersionResource]*informer // by InformerFor
 	identified   map[schema.GroupVersionResource]bool      // registered under name
@@ -55,7 +55,7 @@ type Factory struct {
 	shuttingDown bool
 }
 
-// restAccess is what all sources of a RESTFactory share.
+// restAccess is shared by all sources of a RESTFactory.
 type restAccess struct {
 	client *rawwatch.Client
 	prober *rawwatch.Prober
@@ -73,9 +73,8 @@ var (
 	_ dynamicinformer.DynamicSharedInformerFactory = (*RESTFactory)(nil)
 )
 
-// New makes a factory that lists and watches through client, just as client-go's
-// dynamic informers do. A nil client gives a factory whose subscriptions fail with
-// ErrNoClient. It starts nothing.
+// New makes a factory that lists and watches through client, as client-go's dynamic
+// informers do. Subscriptions fail with ErrNoClient if client is nil. It starts nothing.
 func New(client dynamic.Interface, opts ...Option) *Factory {
 	f := newFactory(newOptions(opts))
 	f.client = client
@@ -111,16 +110,16 @@ func newFactory(o *options) *Factory {
 	}
 }
 
-// ForResource returns the informer of a resource, in the factory's namespace and
-// under its options: always the same one. It runs after Start.
+// ForResource returns the informer of a resource in the factory's namespace and with its
+// options: always the same one. Start starts it.
 func (f *Factory) ForResource(gvr schema.GroupVersionResource) informers.GenericInformer {
 	return f.informer(Key{GVR: gvr, Namespace: f.opts.namespace}, false, func(i *informer) { i.pinned = true })
 }
 
-// informer returns the informer of a key, making it if there is none, or if afresh
-// and it has ended. own is called with mu held.
-func (f *Factory) informer(k Key, afresh bool, own func(*informer)) *informer {
-	usable := func(i *informer) bool { return i != nil && (!i.ended || !afresh) }
+// informer returns the informer of a key, and makes it if necessary; fresh: also in place
+// of one that has ended. own is called with mu held.
+func (f *Factory) informer(k Key, fresh bool, own func(*informer)) *informer {
+	usable := func(i *informer) bool { return i != nil && (!i.ended || !fresh) }
 	f.mu.Lock()
 	if i := f.informers[k]; usable(i) {
 		own(i)
@@ -128,7 +127,7 @@ func (f *Factory) informer(k Key, afresh bool, own func(*informer)) *informer {
 		return i
 	}
 	f.mu.Unlock()
-	made := f.newInformer(k, nil) // asks the options' functions, so not under mu
+	made := f.newInformer(k, nil) // without mu: it calls functions of the options
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	i := f.informers[k]
@@ -140,12 +139,11 @@ func (f *Factory) informer(k Key, afresh bool, own func(*informer)) *informer {
 	return i
 }
 
-// NewInformerFunc makes an informer for InformerFor. It must not start it.
+// NewInformerFunc makes an informer for InformerFor, without a start.
 type NewInformerFunc func(client dynamic.Interface, resync time.Duration) cache.SharedIndexInformer
 
-// InformerFor returns the informer that newInformer has made for a resource, always
-// the same one, under the resource's transform. It runs after Start. It is not the
-// one that ForResource returns.
+// InformerFor returns the informer that newInformer makes for a resource, always the same
+// one, with the resource's transform. Start starts it. ForResource returns another one.
 func (f *Factory) InformerFor(gvr schema.GroupVersionResource, newInformer NewInformerFunc) cache.SharedIndexInformer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -160,14 +158,14 @@ func (f *Factory) InformerFor(gvr schema.GroupVersionResource, newInformer NewIn
 	return i.shared
 }
 
-// Start starts the informers that ForResource and InformerFor have returned and
-// that do not run yet. They run until stopCh is closed. It does not block, and may
-// be called again when there are more.
+// Start starts the informers that ForResource and InformerFor have returned and that do
+// not run. They run until stopCh is closed. It does not block, and may be called again for
+// further informers.
 func (f *Factory) Start(stopCh <-chan struct{}) {
 	f.StartWithContext(wait.ContextForChannel(stopCh))
 }
 
-// StartWithContext is Start with a context in place of the channel.
+// StartWithContext is Start with a context instead of the channel.
 func (f *Factory) StartWithContext(ctx context.Context) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -187,7 +185,7 @@ func (f *Factory) StartWithContext(ctx context.Context) {
 	}
 }
 
-// startableLocked returns what Start has to start.
+// startableLocked returns the informers that Start starts.
 func (f *Factory) startableLocked() []*informer {
 	var list []*informer
 	for _, i := range f.informers {
@@ -203,19 +201,19 @@ func (f *Factory) startableLocked() []*informer {
 	return list
 }
 
-// WaitForCacheSync blocks until the informers that Start has started have their
-// first list, or stopCh is closed, and tells which have.
+// WaitForCacheSync blocks until the informers that Start has started have their first
+// list, or stopCh is closed. It reports which have.
 func (f *Factory) WaitForCacheSync(stopCh <-chan struct{}) map[schema.GroupVersionResource]bool {
 	return f.WaitForCacheSyncWithContext(wait.ContextForChannel(stopCh)).Synced
 }
 
-// SyncResult is what WaitForCacheSyncWithContext returns.
+// SyncResult is the result of WaitForCacheSyncWithContext.
 type SyncResult struct {
-	Err    error // nil if all have synced, or else why the waiting ended
+	Err    error // the cause of an incomplete result; nil if all have synced
 	Synced map[schema.GroupVersionResource]bool
 }
 
-// AsError returns an error that names what has not synced, nil if all have.
+// AsError returns an error with the resources that have not synced, nil if all have.
 func (r SyncResult) AsError() error {
 	if r.Err == nil {
 		return nil
@@ -230,8 +228,7 @@ func (r SyncResult) AsError() error {
 	return fmt.Errorf("dynamicfactory: not synced: %s: %w", strings.Join(missing, "; "), r.Err)
 }
 
-// WaitForCacheSyncWithContext is WaitForCacheSync with a context in place of the
-// channel.
+// WaitForCacheSyncWithContext is WaitForCacheSync with a context instead of the channel.
 func (f *Factory) WaitForCacheSyncWithContext(ctx context.Context) SyncResult {
 	f.mu.Lock()
 	var started []*informer
@@ -264,10 +261,9 @@ func (f *Factory) WaitForCacheSyncWithContext(ctx context.Context) SyncResult {
 	return r
 }
 
-// Shutdown marks the factory as shut down: nothing starts any more. It closes all
-// subscriptions and returns when every goroutine of the factory has ended. The
-// stop channels given to Start have to be closed for that, before or meanwhile. It
-// may be called several times, also concurrently.
+// Shutdown prevents further starts, closes all subscriptions, and returns when every
+// goroutine of the factory has ended. The caller closes the stop channels of Start before
+// or during the call. It may be called several times, also concurrently.
 func (f *Factory) Shutdown() {
 	f.mu.Lock()
 	f.shuttingDown = true

@@ -36,7 +36,7 @@ type options struct {
 	tweak            byResource[dynamicinformer.TweakListOptionsFunc]
 	transform        byResource[cache.TransformFunc]
 	indexers         cache.Indexers
-	indexersOf       map[schema.GroupVersionResource]cache.Indexers // on top of indexers
+	indexersOf       map[schema.GroupVersionResource]cache.Indexers // in addition to indexers
 	noNamespaceIndex bool
 	name             *cache.InformerName // nil: none
 	compact          bool
@@ -48,7 +48,7 @@ type options struct {
 	checkCluster    func(ctx context.Context, uid string) error
 }
 
-// byResource is an option that a resource may have to itself.
+// byResource is an option with values of single resources.
 type byResource[T any] struct {
 	all T
 	own map[schema.GroupVersionResource]T
@@ -61,7 +61,7 @@ func (b *byResource[T]) set(gvr schema.GroupVersionResource, v T) {
 	b.own[gvr] = v
 }
 
-// of returns a resource's own value, or else that of all.
+// of returns a resource's own value, or that of all.
 func (b *byResource[T]) of(gvr schema.GroupVersionResource) T {
 	if v, ok := b.own[gvr]; ok {
 		return v
@@ -69,7 +69,7 @@ func (b *byResource[T]) of(gvr schema.GroupVersionResource) T {
 	return b.all
 }
 
-// defaultConcurrentLists is how many pages of lists a factory reads at once.
+// defaultConcurrentLists is the default of WithListConcurrency.
 const defaultConcurrentLists = 4
 
 func newOptions[O RESTOption](opts []O) *options {
@@ -95,56 +95,54 @@ func (o *options) indexersFor(gvr schema.GroupVersionResource) cache.Indexers {
 	return ix
 }
 
-// WithDefaultResync sets how often handlers are given every cached object again;
-// 0, the default, is never.
+// WithDefaultResync sets the period after which handlers receive every cached object
+// again. The default is 0: never. Durable subscriptions ignore it.
 func WithDefaultResync(d time.Duration) Option {
 	return option(func(o *options) { o.resync.all = d })
 }
 
-// WithResync sets the resync period of one resource, in place of the default.
+// WithResync sets the resync period of one resource, instead of the default.
 func WithResync(gvr schema.GroupVersionResource, d time.Duration) Option {
 	return option(func(o *options) { o.resync.set(gvr, d) })
 }
 
-// WithNamespace limits the factory's informers to a namespace. A Key may name
-// another one.
+// WithNamespace sets the namespace of informers whose Key has none.
 func WithNamespace(ns string) Option {
 	return option(func(o *options) { o.namespace = ns })
 }
 
-// WithTweakListOptions has f change the options of every list and watch. In a
-// factory made by NewForConfig its selectors and TimeoutSeconds count, the rest is
-// the factory's own business.
+// WithTweakListOptions calls f to change the options of every list and watch. A
+// RESTFactory uses the selectors and TimeoutSeconds, and sets the other options itself.
 func WithTweakListOptions(f dynamicinformer.TweakListOptionsFunc) Option {
 	return option(func(o *options) { o.tweak.all = f })
 }
 
-// WithTweakListOptionsFor is WithTweakListOptions for one resource, in place of what
-// was set for all. nil changes nothing of that resource's options.
+// WithTweakListOptionsFor is WithTweakListOptions for one resource, instead of the function
+// for all. nil leaves the resource's options unchanged.
 func WithTweakListOptionsFor(gvr schema.GroupVersionResource, f dynamicinformer.TweakListOptionsFunc) Option {
 	return option(func(o *options) { o.tweak.set(gvr, f) })
 }
 
-// WithTransform has f change every object before it is cached. It is given an
-// *unstructured.Unstructured, also with WithCompactStore, where it has to return one
-// too. See cache.TransformFunc.
+// WithTransform calls f to change every object before it is cached. f receives an
+// *unstructured.Unstructured, also with WithCompactStore, which requires one as the result.
+// See cache.TransformFunc.
 func WithTransform(f cache.TransformFunc) Option {
 	return option(func(o *options) { o.transform.all = f })
 }
 
-// WithTransformFor is WithTransform for one resource, in place of what was set for
-// all. nil leaves that resource's objects as they are.
+// WithTransformFor is WithTransform for one resource, instead of the function for all. nil
+// leaves the resource's objects unchanged.
 func WithTransformFor(gvr schema.GroupVersionResource, f cache.TransformFunc) Option {
 	return option(func(o *options) { o.transform.set(gvr, f) })
 }
 
-// WithIndexers adds indexes to every informer. The namespace index exists anyway.
+// WithIndexers adds indexes to every informer, in addition to the namespace index.
 func WithIndexers(ix cache.Indexers) Option {
 	return option(func(o *options) { maps.Copy(o.indexers, ix) })
 }
 
-// WithIndexersFor adds indexes to the informers of one resource, beside those of
-// all; one of the same name takes that one's place.
+// WithIndexersFor adds indexes to the informers of one resource, in addition to those of
+// all. It replaces an index of the same name.
 func WithIndexersFor(gvr schema.GroupVersionResource, ix cache.Indexers) Option {
 	return option(func(o *options) {
 		if o.indexersOf[gvr] == nil {
@@ -154,8 +152,8 @@ func WithIndexersFor(gvr schema.GroupVersionResource, ix cache.Indexers) Option 
 	})
 }
 
-// WithoutNamespaceIndex does without the index by namespace, which costs some 70
-// bytes for each object. Listers then find a namespace's objects by looking at all.
+// WithoutNamespaceIndex removes the index by namespace, which costs about 70 bytes an
+// object. Listers of one namespace then visit all objects.
 func WithoutNamespaceIndex() Option {
 	return option(func(o *options) { o.noNamespaceIndex = true })
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// maker makes what an informer stores of raw JSON. Make is called by one goroutine
-// at a time.
+// maker makes the cached objects of an informer from raw JSON. One goroutine at a time
+// calls make.
 type maker struct {
 	codec     *compact.Codec // nil: *unstructured.Unstructured
 	transform func(any) (any, error)
@@ -63,11 +63,11 @@ func decode(raw []byte) (*unstructured.Unstructured, error) {
 	return u, nil
 }
 
-// encode makes a compact object of what a transform returned.
+// encode makes a compact object of the result of a transform.
 func encode(c *compact.Codec, obj any, position uint64) (*compact.Object, error) {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {
-		return nil, errors.New("the transform did not return an *unstructured.Unstructured")
+		return nil, errors.New("transform did not return an *unstructured.Unstructured")
 	}
 	raw, err := json.Marshal(u.Object)
 	if err != nil {
@@ -85,8 +85,7 @@ func (m *maker) bookmark(resourceVersion string) (runtime.Object, error) {
 	return m.bookmarks.make(resourceVersion)
 }
 
-// bookmarks makes compact objects for the reflector, which reads their version and
-// drops them.
+// bookmarks makes compact objects of which the reflector reads the version.
 type bookmarks struct {
 	mu    sync.Mutex // guards codec
 	codec *compact.Codec
@@ -146,7 +145,7 @@ func (f *Factory) newSource(i *informer, d *DurableOptions) *rawwatch.Source {
 }
 
 // codec returns a codec for the objects of a key. Those of one resource share
-// dictionaries, wherever they are.
+// dictionaries across namespaces.
 func (f *Factory) codec(k Key, metadataOnly bool) *compact.Codec {
 	name := k.GVR.GroupResource().String()
 	if metadataOnly {
@@ -155,7 +154,7 @@ func (f *Factory) codec(k Key, metadataOnly bool) *compact.Codec {
 	return compact.NewCodecFor(f.dictionaries, name)
 }
 
-// placed returns an object at a position, if it is one that carries it.
+// placed returns a compact object at a position, and any other object unchanged.
 func placed(o runtime.Object, position uint64) runtime.Object {
 	if c, ok := o.(*compact.Object); ok {
 		return c.WithPosition(position)
@@ -163,8 +162,8 @@ func placed(o runtime.Object, position uint64) runtime.Object {
 	return o
 }
 
-// newListerWatcher makes the lister and watcher of an informer through the dynamic
-// client, as client-go's own dynamic informers do it, streaming lists included.
+// newListerWatcher returns the ListerWatcher of an informer of New. It uses the dynamic
+// client as client-go's dynamic informers do, streaming lists included.
 func (f *Factory) newListerWatcher(k Key) cache.ListerWatcher {
 	if f.client == nil {
 		return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
@@ -201,7 +200,7 @@ func (f *Factory) newListerWatcher(k Key) cache.ListerWatcher {
 	}, f.client)
 }
 
-// noWatchList keeps the reflector from asking for streaming lists.
+// noWatchList prevents streaming lists.
 type noWatchList struct{}
 
 func (noWatchList) IsWatchListSemanticsUnSupported() bool { return true }
