@@ -19,6 +19,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apiclient"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/rawwatch"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/spool"
 )
@@ -34,7 +35,7 @@ var (
 	ErrStopped = rawwatch.ErrStopped
 	// ErrForeignCluster reports that the API server belongs to another cluster than the
 	// recorded state. Informers then neither list nor resume, and keep retrying.
-	ErrForeignCluster = rawwatch.ErrForeign
+	ErrForeignCluster = apiclient.ErrForeign
 )
 
 // Factory makes shared informers. It is safe for concurrent use.
@@ -57,8 +58,8 @@ type Factory struct {
 
 // restAccess is shared by all sources of a RESTFactory.
 type restAccess struct {
-	client *rawwatch.Client
-	prober *rawwatch.Prober
+	client *apiclient.Client
+	prober *apiclient.Prober
 	spool  *spool.Pool
 }
 
@@ -92,11 +93,11 @@ func NewForConfig(cfg *rest.Config, opts ...RESTOption) (*RESTFactory, error) {
 	if f.client, err = dynamic.NewForConfig(cfg); err != nil {
 		return nil, fmt.Errorf("dynamicfactory: %w", err)
 	}
-	client, err := rawwatch.NewClient(cfg, f.opts.concurrentLists)
+	client, err := apiclient.NewClient(cfg, f.opts.concurrentLists)
 	if err != nil {
 		return nil, fmt.Errorf("dynamicfactory: %w", err)
 	}
-	f.rest = &restAccess{client, rawwatch.NewProber(client, f.opts.checkCluster), spool.NewPool(f.opts.spoolDir)}
+	f.rest = &restAccess{client, apiclient.NewProber(client, f.opts.checkCluster), spool.NewPool(f.opts.spoolDir)}
 	return &RESTFactory{f}, nil
 }
 

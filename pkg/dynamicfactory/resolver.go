@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/rawwatch"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apiclient"
 )
 
 const (
@@ -53,8 +53,8 @@ type Resource struct {
 type Resolver struct {
 	host      string
 	client    discovery.DiscoveryInterfaceWithContext
-	notifiers []*rawwatch.Notifier // of CustomResourceDefinitions and APIServices
-	trigger   chan struct{}        // receives a value when one of those changes
+	notifiers []*apiclient.Notifier // of CustomResourceDefinitions and APIServices
+	trigger   chan struct{}         // receives a value when one of those changes
 	changed   chan struct{}
 
 	mu    sync.RWMutex // guards the fields below
@@ -74,7 +74,7 @@ func NewResolver(cfg *rest.Config) (*Resolver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dynamicfactory: %w", err)
 	}
-	raw, err := rawwatch.NewClient(cfg, defaultConcurrentLists)
+	raw, err := apiclient.NewClient(cfg, defaultConcurrentLists)
 	if err != nil {
 		return nil, fmt.Errorf("dynamicfactory: %w", err)
 	}
@@ -82,12 +82,12 @@ func NewResolver(cfg *rest.Config) (*Resolver, error) {
 		host: cfg.Host, client: client,
 		trigger: make(chan struct{}, 1), changed: make(chan struct{}, 1), tried: make(chan struct{}),
 	}
-	prober := rawwatch.NewProber(raw, nil)
+	prober := apiclient.NewProber(raw, nil)
 	for _, gvr := range []schema.GroupVersionResource{
 		{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"},
 		{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"},
 	} {
-		r.notifiers = append(r.notifiers, rawwatch.NewNotifier(raw, prober, gvr, func() { notify(r.trigger) }))
+		r.notifiers = append(r.notifiers, apiclient.NewNotifier(raw, prober, gvr, func() { notify(r.trigger) }))
 	}
 	return r, nil
 }

@@ -29,10 +29,9 @@
 //
 // # Layout
 //
-// The position arithmetic (package progress) and the buffers of held watches (package
-// spool) are separate. The rest is one package, because its parts share the state of one
-// Source: a list leaves a held watch for the stream, a stream and its watchdog decide from
-// the same status and progress, and both skip unreadable objects by the same rules. Client,
-// Prober and Notifier do not use a Source, but a dozen helpers of requests and errors that
-// the Source needs as well.
+// The requests (package apiclient), the position arithmetic (package progress) and the
+// buffers of held watches (package spool) are separate packages. The rest is one package,
+// because its parts share the state of one Source: a list leaves a held watch for the
+// stream, a stream and its watchdog decide by the same status and progress, and lists and
+// streams skip unreadable objects by the same rules.
 package rawwatch

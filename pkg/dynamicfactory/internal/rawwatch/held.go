@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apiclient"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/spool"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
@@ -44,9 +45,9 @@ func (s *Source) hold(ctx context.Context, h *held, version string) (*held, erro
 	if h != nil {
 		err := h.rejected()
 		switch {
-		case isExpired(err):
+		case apiclient.IsExpired(err):
 			return h, err
-		case err == nil || permanent(err):
+		case err == nil || apiclient.IsPermanent(err):
 			return h, nil
 		}
 		h.close()
@@ -77,7 +78,7 @@ func (h *held) run(ctx context.Context, s *Source, version string) {
 	h.body, h.closer = r, body
 	close(h.opened)
 	if start, err := r.Peek(len(errorLine)); err == nil && bytes.Equal(start, errorLine) {
-		h.reject(readError(newLines(r)))
+		h.reject(readError(apiclient.NewLines(r)))
 		return
 	}
 	buf := make([]byte, spool.Chunk)
@@ -100,16 +101,16 @@ func (h *held) run(ctx context.Context, s *Source, version string) {
 }
 
 // readError reads the error of an ERROR line.
-func readError(l *lines) error {
-	line, err := l.next()
+func readError(l *apiclient.Lines) error {
+	line, err := l.Next()
 	if err != nil {
 		return err
 	}
 	_, raw, err := rawjson.SplitWatchLine(line)
 	if err != nil {
-		return &unreadable{err}
+		return &apiclient.UnreadableError{Err: err}
 	}
-	return statusError(raw)
+	return apiclient.StatusError(raw)
 }
 
 // reject notes the error with which the server rejected the request.

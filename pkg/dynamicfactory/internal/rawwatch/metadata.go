@@ -8,6 +8,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apiclient"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
@@ -29,12 +30,12 @@ func (s *Source) ListMetadata(ctx context.Context, token string, again func(), v
 	defer s.running.Done()
 	query := s.query()
 	query.Set("limit", strconv.Itoa(pageSize))
-	q := pageRequest{
-		path: s.path, query: query, accept: acceptMetadataList, silence: pageTimeout, timeout: pageTimeout,
-		item: func(raw []byte) error {
+	q := apiclient.PageRequest{
+		Path: s.path, Query: query, Accept: apiclient.AcceptMetadataList, Silence: pageTimeout, Timeout: pageTimeout,
+		Item: func(raw []byte) error {
 			m, err := rawjson.Scan(raw)
 			if err != nil {
-				return &unreadable{err}
+				return &apiclient.UnreadableError{Err: err}
 			}
 			return visit(&m)
 		},
@@ -43,16 +44,16 @@ func (s *Source) ListMetadata(ctx context.Context, token string, again func(), v
 		query.Set("continue", token)
 	}
 	restart := func(int, error) error { again(); return nil }
-	meta, err := s.cfg.Client.retried(ctx, q, restart)
+	meta, err := s.cfg.Client.RetryPage(ctx, q, restart)
 	if next := continuation(err); next != "" {
 		query.Set("continue", next)
-		meta, err = s.cfg.Client.retried(ctx, q, restart)
+		meta, err = s.cfg.Client.RetryPage(ctx, q, restart)
 	}
 	if err != nil {
 		return MetadataPage{}, fmt.Errorf("list of %s: %w", s.cfg.GVR.Resource, err)
 	}
 	if meta.ResourceVersion == "" {
-		return MetadataPage{}, &unreadable{errors.New("the list has no resourceVersion")}
+		return MetadataPage{}, &apiclient.UnreadableError{Err: errors.New("the list has no resourceVersion")}
 	}
 	return MetadataPage{ResourceVersion: meta.ResourceVersion, Continue: meta.Continue}, nil
 }
@@ -61,7 +62,7 @@ func (s *Source) ListMetadata(ctx context.Context, token string, again func(), v
 // the present version.
 func continuation(err error) string {
 	var status apierrors.APIStatus
-	if !isExpired(err) || !errors.As(err, &status) {
+	if !apiclient.IsExpired(err) || !errors.As(err, &status) {
 		return ""
 	}
 	return status.Status().Continue
@@ -79,9 +80,9 @@ func (s *Source) GetMetadata(ctx context.Context, namespace, name string, visit 
 		selector += "," + s.cfg.FieldSelector
 	}
 	query.Set("fieldSelector", selector)
-	_, err := s.cfg.Client.retried(ctx, pageRequest{
-		path: resourcePath(s.cfg.GVR, namespace), query: query, accept: acceptMetadataList, silence: probeTimeout, timeout: probeTimeout,
-		item: func(raw []byte) error {
+	_, err := s.cfg.Client.RetryPage(ctx, apiclient.PageRequest{
+		Path: apiclient.ResourcePath(s.cfg.GVR, namespace), Query: query, Accept: apiclient.AcceptMetadataList, Silence: apiclient.ProbeTimeout, Timeout: apiclient.ProbeTimeout,
+		Item: func(raw []byte) error {
 			m, err := rawjson.Scan(raw)
 			if err == nil && string(m.Name) == name && string(m.Namespace) == namespace {
 				visit(&m)

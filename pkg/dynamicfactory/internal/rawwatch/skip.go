@@ -18,6 +18,23 @@ import (
 // maxSkipped bounds the record of skipped objects, by which each is reported once.
 const maxSkipped = 1024
 
+// Fields that are read without the rest of an object.
+var (
+	kindPath      = must(rawjson.ParsePath("kind"))
+	namespacePath = must(rawjson.ParsePath("metadata.namespace"))
+	namePath      = must(rawjson.ParsePath("metadata.name"))
+	uidPath       = must(rawjson.ParsePath("metadata.uid"))
+	versionPath   = must(rawjson.ParsePath("metadata.resourceVersion"))
+)
+
+// must returns the value of a function whose arguments are constants.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 // objectID identifies an object that is otherwise unreadable.
 type objectID struct {
 	namespace, name string
@@ -26,7 +43,7 @@ type objectID struct {
 
 // identify reads the id of an unreadable object from its JSON. It fails for an error that
 // is not the object's.
-func (c *Client) identify(raw []byte, cause error) (id objectID, ok bool) {
+func identify(raw []byte, cause error) (id objectID, ok bool) {
 	if errors.Is(cause, ErrMaker) {
 		return objectID{}, false
 	}
@@ -36,7 +53,7 @@ func (c *Client) identify(raw []byte, cause error) (id objectID, ok bool) {
 		}
 		return s
 	}
-	id = objectID{text(c.namespacePath), text(c.namePath), text(c.uidPath), text(c.versionPath)}
+	id = objectID{text(namespacePath), text(namePath), text(uidPath), text(versionPath)}
 	return id, id.name != ""
 }
 
@@ -83,7 +100,7 @@ func (s *Source) at(o runtime.Object, position uint64) runtime.Object {
 // unmade handles an unreadable item of a list: the known object stays in its place.
 func (b *listBuilder) unmade(raw []byte, position uint64, cause error) error {
 	s := b.source
-	id, ok := s.cfg.Client.identify(raw, cause)
+	id, ok := identify(raw, cause)
 	if !ok {
 		return cause
 	}
@@ -102,7 +119,7 @@ func (w *stream) unmade(ctx context.Context, typ watch.EventType, raw []byte, ca
 	if w.unreadable < unreadableAttempts-1 || w.unreadAt != s.progress.Resume() {
 		return cause
 	}
-	id, ok := s.cfg.Client.identify(raw, cause)
+	id, ok := identify(raw, cause)
 	if !ok {
 		return cause
 	}

@@ -16,6 +16,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apiclient"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/progress"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/spool"
 	"github.com/watcherd/watcherd/pkg/rawjson"
@@ -23,8 +24,8 @@ import (
 
 // Config specifies what a Source watches, and how it makes objects.
 type Config struct {
-	Client *Client
-	Prober *Prober
+	Client *apiclient.Client
+	Prober *apiclient.Prober
 
 	GVR            schema.GroupVersionResource
 	Namespace      string // "" for all, or for a cluster-scoped resource
@@ -141,7 +142,7 @@ func NewSource(cfg Config) *Source {
 		cfg.Spool = spool.NewPool("")
 	}
 	return &Source{
-		cfg: cfg, path: resourcePath(cfg.GVR, cfg.Namespace),
+		cfg: cfg, path: apiclient.ResourcePath(cfg.GVR, cfg.Namespace),
 		progress: progress.New(), window: progress.NewWindow(cfg.Window), stats: newStats(),
 	}
 }
@@ -248,9 +249,9 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 	first, suspect := !s.begun, s.suspect
 	s.mu.Unlock()
 	s.stats.attempt(Listing)
-	if first && s.cfg.Prober.guarded() || !suspect.IsZero() {
+	if first && s.cfg.Prober.Guarded() || !suspect.IsZero() {
 		// No object of a foreign cluster may enter the cache, neither by a list nor by a watch.
-		if _, err := s.cfg.Prober.version(ctx, time.Now().Add(-probeFresh)); err != nil {
+		if _, err := s.cfg.Prober.Version(ctx, time.Now().Add(-probeFresh)); err != nil {
 			return nil, err
 		}
 	}
@@ -295,7 +296,7 @@ func (s *Source) relist(ctx context.Context, snapshot *Snapshot) (*objects, erro
 		case err == nil && list.ResourceVersion == snapshot.ResourceVersion:
 			gap = nil
 		case err == nil: // a server without exact lists
-		case isExpired(err) || apierrors.IsBadRequest(err):
+		case apiclient.IsExpired(err) || apierrors.IsBadRequest(err):
 			s.stats.contact(func(t *Counters) { t.Expired++ })
 		default:
 			return nil, err
@@ -368,9 +369,9 @@ func (s *Source) suspectSince(t time.Time) {
 // failed counts a failure, and logs a new one.
 func (s *Source) failed(ctx context.Context, what string, err error) {
 	state, reason := BackingOff, string(apierrors.ReasonForError(err))
-	var bad *unreadable
+	var bad *apiclient.UnreadableError
 	switch {
-	case errors.Is(err, ErrForeign):
+	case errors.Is(err, apiclient.ErrForeign):
 		state, reason = Foreign, "ForeignCluster"
 	case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
 		state = Forbidden
@@ -464,7 +465,7 @@ func (s *Source) object(raw []byte, position uint64) (runtime.Object, error) {
 func (s *Source) make(raw []byte, m *rawjson.Meta, position uint64) (runtime.Object, error) {
 	o, err := s.cfg.Make(raw, m, position)
 	if err != nil {
-		return nil, &unreadable{fmt.Errorf("%s %s/%s: %w", s.cfg.GVR.Resource, m.Namespace, m.Name, err)}
+		return nil, &apiclient.UnreadableError{Err: fmt.Errorf("%s %s/%s: %w", s.cfg.GVR.Resource, m.Namespace, m.Name, err)}
 	}
 	return o, nil
 }
@@ -476,9 +477,9 @@ func (s *Source) scan(raw []byte) (*rawjson.Meta, []byte, error) {
 		read = rawjson.ScanHead // the editor checks the rest
 		edited, err := s.cfg.Edit(s.edited[:0], raw)
 		if err != nil {
-			return nil, nil, &unreadable{fmt.Errorf("edit: %w", err)}
+			return nil, nil, &apiclient.UnreadableError{Err: fmt.Errorf("edit: %w", err)}
 		}
-		if s.edited = edited; cap(edited) > keepBuffer {
+		if s.edited = edited; cap(edited) > apiclient.KeepBuffer {
 			s.edited = nil
 		}
 		raw = edited
@@ -490,7 +491,7 @@ func (s *Source) scan(raw []byte) (*rawjson.Meta, []byte, error) {
 		err = errors.New("object has no name or no resourceVersion")
 	}
 	if err != nil {
-		return nil, nil, &unreadable{err}
+		return nil, nil, &apiclient.UnreadableError{Err: err}
 	}
 	return m, raw, nil
 }

@@ -2,7 +2,6 @@ package rawwatch
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,27 +13,22 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apiclient"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/progress"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 const (
-	// watchTimeout is the minimum of the timeouts that watches request; the maximum is
-	// twice that, so that informers do not reconnect at the same time. The server checks
-	// the authorization of every request.
-	watchTimeout = 5 * time.Minute
-
-	// quietTimeout replaces it for sources without bookmarks: there, the version of a
+	// quietTimeout replaces apiclient.WatchTimeout for sources without bookmarks: there, the version of a
 	// request after a quiet time has most likely expired.
 	quietTimeout = 30 * time.Minute
 
-	// timeoutGrace is the time after the requested timeout at which a watch counts as a
-	// broken connection.
-	timeoutGrace = 30 * time.Second
+	// backoffAbsent is the maximum wait for a resource that is not served or not allowed: a
+	// restored CRD, or a new grant, takes effect soon.
+	backoffAbsent = 10 * time.Second
 
 	// probeFresh bounds the age of a probe that a starting source uses.
 	probeFresh = 5 * time.Second
@@ -65,7 +59,7 @@ type stream struct {
 	events chan watch.Event
 
 	done       <-chan struct{} // closed when the reflector stops the watch
-	backoff    backoff
+	backoff    apiclient.Backoff
 	requests   int    // watches established
 	bookmarks  bool   // the current request has had a bookmark
 	quiet      bool   // the source sends no bookmarks
@@ -85,12 +79,12 @@ func (s *Source) WatchWithContext(ctx context.Context, _ metav1.ListOptions) (wa
 	ctx, cancel := context.WithCancel(ctx)
 	w := &stream{
 		source: s, cancel: cancel, done: ctx.Done(), events: make(chan watch.Event),
-		quiet: s.cfg.GVR.Resource == "events", backoff: backoff{streams: &s.cfg.Client.streams},
+		quiet: s.cfg.GVR.Resource == "events", backoff: apiclient.Backoff{Streams: &s.cfg.Client.Streams},
 	}
-	s.cfg.Client.streams.Add(1)
+	s.cfg.Client.Streams.Add(1)
 	go func() {
 		defer s.running.Done()
-		defer s.cfg.Client.streams.Add(-1)
+		defer s.cfg.Client.Streams.Add(-1)
 		defer cancel()
 		defer close(w.events)
 		w.run(ctx)
@@ -112,7 +106,7 @@ func (w *stream) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		var bad *unreadable
+		var bad *apiclient.UnreadableError
 		var requested errRelistRequested
 		switch {
 		case err == nil:
@@ -120,7 +114,7 @@ func (w *stream) run(ctx context.Context) {
 		case errors.As(err, &requested):
 			w.end(ctx, requested.cause, err)
 			return
-		case isExpired(err):
+		case apiclient.IsExpired(err):
 			w.end(ctx, CauseExpired, err)
 			return
 		case errors.Is(err, errRolledBack):
@@ -139,11 +133,11 @@ func (w *stream) run(ctx context.Context) {
 		default:
 			s.failed(ctx, "watch", err)
 		}
-		most := backoffMax
+		most := apiclient.MaxBackoff
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 			most = backoffAbsent
 		}
-		if w.backoff.wait(ctx, retryAfter(err), most) != nil {
+		if w.backoff.Wait(ctx, apiclient.RetryAfter(err), most) != nil {
 			return
 		}
 	}
@@ -184,7 +178,7 @@ func (w *stream) needsList(err error) bool {
 // end makes the reflector list again.
 func (w *stream) end(ctx context.Context, cause string, err error) {
 	w.source.lost(cause) // before anything counts as a contact
-	if isExpired(err) {
+	if apiclient.IsExpired(err) {
 		w.source.stats.contact(func(t *Counters) { t.Expired++ })
 	}
 	klog.FromContext(ctx).Info("informer lost history; relisting",
@@ -224,7 +218,7 @@ func (w *stream) request(ctx context.Context) error {
 	defer resp.body.Close()
 	w.established(ctx)
 
-	dog := newWatchdog(s, cancel, resp.timeout-time.Since(resp.began)+timeoutGrace)
+	dog := newWatchdog(s, cancel, resp.timeout-time.Since(resp.began)+apiclient.TimeoutGrace)
 	var guard sync.WaitGroup
 	guard.Go(func() { dog.run(ctx) })
 	err = w.read(ctx, resp.body, dog)
@@ -235,14 +229,14 @@ func (w *stream) request(ctx context.Context) error {
 	guard.Wait()
 
 	lived := time.Since(resp.began)
-	if lived >= backoffReset {
-		w.backoff.reset()
+	if lived >= apiclient.BackoffReset {
+		w.backoff.Reset()
 	}
 	w.quiet = w.quiet && !w.bookmarks || !w.bookmarks && lived > 4*time.Minute
 	switch {
-	case errors.Is(err, io.EOF) && lived >= resp.timeout-timeoutGrace/2:
+	case errors.Is(err, io.EOF) && lived >= resp.timeout-apiclient.TimeoutGrace/2:
 		return nil
-	case isExpired(err) || errors.Is(err, errRolledBack) || errors.As(err, new(errRelistRequested)):
+	case apiclient.IsExpired(err) || errors.Is(err, errRolledBack) || errors.As(err, new(errRelistRequested)):
 		return err
 	case errors.Is(err, io.EOF):
 		err = &disconnected{fmt.Errorf("watch ended after %v, before its timeout", lived.Round(time.Millisecond))}
@@ -268,11 +262,11 @@ func (w *stream) open(ctx context.Context, cancel context.CancelCauseFunc) (resp
 			return response{h, h.began, h.timeout}, nil
 		}
 		h.close()
-		if ctx.Err() != nil || isExpired(err) {
+		if ctx.Err() != nil || apiclient.IsExpired(err) {
 			return response{}, err
 		}
 	}
-	timeout := watchTimeout
+	timeout := apiclient.WatchTimeout
 	if w.quiet {
 		timeout = quietTimeout
 	}
@@ -292,13 +286,13 @@ func (s *Source) getWatch(ctx context.Context, cancel context.CancelCauseFunc, v
 	query.Set("allowWatchBookmarks", "true")
 	query.Set("resourceVersion", version)
 	query.Set("timeoutSeconds", strconv.FormatInt(int64(timeout/time.Second), 10))
-	accept := acceptObjects
+	accept := apiclient.AcceptObjects
 	if s.cfg.MetadataOnly {
-		accept = acceptMetadata
+		accept = apiclient.AcceptMetadata
 	}
 	headers := time.AfterFunc(silence, func() { cancel(errNoHeaders) })
 	defer headers.Stop()
-	resp, err := s.cfg.Client.get(ctx, s.path, query, accept) //nolint:bodyclose // the caller closes it
+	resp, err := s.cfg.Client.Get(ctx, s.path, query, accept) //nolint:bodyclose // the caller closes it
 	if err != nil {
 		return nil, err
 	}
@@ -331,10 +325,10 @@ func (w *stream) established(ctx context.Context) {
 
 // read forwards the events of the stream until it ends.
 func (w *stream) read(ctx context.Context, body io.Reader, dog *watchdog) error {
-	l := newLines(body)
+	l := apiclient.NewLines(body)
 	for {
-		line, err := l.next()
-		if errors.As(err, new(*unreadable)) {
+		line, err := l.Next()
+		if errors.As(err, new(*apiclient.UnreadableError)) {
 			return err
 		}
 		if err != nil {
@@ -352,7 +346,7 @@ func (w *stream) read(ctx context.Context, body io.Reader, dog *watchdog) error 
 func (w *stream) line(ctx context.Context, line []byte) error {
 	typ, raw, err := rawjson.SplitWatchLine(line)
 	if err != nil {
-		return &unreadable{err}
+		return &apiclient.UnreadableError{Err: err}
 	}
 	switch watch.EventType(typ) {
 	case watch.Added, watch.Modified, watch.Deleted:
@@ -360,9 +354,9 @@ func (w *stream) line(ctx context.Context, line []byte) error {
 	case watch.Bookmark:
 		return w.bookmark(raw)
 	case watch.Error:
-		return statusError(raw)
+		return apiclient.StatusError(raw)
 	default:
-		return &unreadable{fmt.Errorf("watch event of unknown type %q", typ)}
+		return &apiclient.UnreadableError{Err: fmt.Errorf("watch event of unknown type %q", typ)}
 	}
 }
 
@@ -411,24 +405,15 @@ func (w *stream) bookmark(raw []byte) error {
 		err = errors.New("bookmark has no resourceVersion")
 	}
 	if err != nil {
-		return &unreadable{err}
+		return &apiclient.UnreadableError{Err: err}
 	}
 	rv := string(m.ResourceVersion)
 	o, err := s.cfg.Bookmark(rv)
 	if err != nil {
-		return &unreadable{err}
+		return &apiclient.UnreadableError{Err: err}
 	}
 	w.bookmarks = true
 	s.progress.Bookmark(progress.ParseVersion(rv))
 	s.stats.current(func(t *Counters) { t.Bookmarks++ })
 	return w.send(watch.Event{Type: watch.Bookmark, Object: o})
-}
-
-// statusError returns the error in the object of an ERROR event.
-func statusError(raw []byte) error {
-	var status metav1.Status
-	if err := json.Unmarshal(raw, &status); err != nil || status.Kind != "Status" {
-		return &unreadable{fmt.Errorf("error event without a status: %.200s", raw)}
-	}
-	return apierrors.FromObject(runtime.Object(&status))
 }

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apiclient"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/progress"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
@@ -95,7 +96,7 @@ func (d *watchdog) run(ctx context.Context) {
 		d.keepFresh(ctx, now-time.Duration(d.lastLine.Load()))
 		quiet := now - max(time.Duration(d.lastLine.Load()), probed)
 		switch {
-		case now > d.life && quiet > timeoutGrace:
+		case now > d.life && quiet > apiclient.TimeoutGrace:
 			d.cancel(errOverdue)
 			return
 		case quiet < silence:
@@ -143,7 +144,7 @@ func (d *watchdog) keepFresh(ctx context.Context, quiet time.Duration) {
 		return
 	}
 	d.listed = time.Now()
-	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, apiclient.ProbeTimeout)
 	defer cancel()
 	position, line := s.progress.Position(), d.lastLine.Load()
 	if v, err := s.unchangedAt(ctx); err == nil && v != "" {
@@ -234,7 +235,7 @@ func (s *Source) sameServer(ctx context.Context) error {
 // behind reports whether the server's version, at a time after notBefore, was older than
 // one that was seen before.
 func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (bool, error) {
-	now, err := s.cfg.Prober.version(ctx, notBefore)
+	now, err := s.cfg.Prober.Version(ctx, notBefore)
 	if err != nil {
 		return false, err
 	}
@@ -257,9 +258,9 @@ func (s *Source) behind(ctx context.Context, notBefore time.Time, seen string) (
 func (s *Source) ownVersion(ctx context.Context) (string, error) {
 	query := s.query()
 	query.Set("limit", "1")
-	list, err := s.cfg.Client.page(ctx, pageRequest{
-		path: s.path, query: query, accept: acceptAnyList, timeout: probeTimeout,
-		item: func([]byte) error { return nil },
+	list, err := s.cfg.Client.Page(ctx, apiclient.PageRequest{
+		Path: s.path, Query: query, Accept: apiclient.AcceptAnyList, Timeout: apiclient.ProbeTimeout,
+		Item: func([]byte) error { return nil },
 	})
 	return list.ResourceVersion, err
 }

@@ -1,4 +1,4 @@
-package rawwatch
+package apiclient
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// probeTimeout bounds a probe, which reads one small object.
-const probeTimeout = 30 * time.Second
+// ProbeTimeout bounds a probe, which reads one small object.
+const ProbeTimeout = 30 * time.Second
 
 // ErrForeign reports that the API server belongs to another cluster than the recorded
 // state.
@@ -53,13 +53,13 @@ type probe struct {
 	err     error
 }
 
-// guarded reports whether the first contact must be a probe.
-func (p *Prober) guarded() bool { return p.check != nil }
+// Guarded reports whether the first contact must be a probe.
+func (p *Prober) Guarded() bool { return p.check != nil }
 
-// version returns the server's version at some time after notBefore, "" if the request is
+// Version returns the server's version at some time after notBefore, "" if the request is
 // rejected. An error that wraps ErrForeign is final for the attempt; other errors are
 // failures to reach the server.
-func (p *Prober) version(ctx context.Context, notBefore time.Time) (string, error) {
+func (p *Prober) Version(ctx context.Context, notBefore time.Time) (string, error) {
 	for {
 		q, mine := p.join(notBefore)
 		if mine {
@@ -108,10 +108,10 @@ func (p *Prober) ask(ctx context.Context, q *probe) {
 
 func (p *Prober) request(ctx context.Context) (version, uid string, err error) {
 	query := url.Values{"limit": {"1"}, "fieldSelector": {"metadata.name=kube-system"}}
-	list, err := p.client.page(ctx, pageRequest{
-		path:  resourcePath(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, ""),
-		query: query, accept: acceptMetadataList, timeout: probeTimeout,
-		item: func(raw []byte) error {
+	list, err := p.client.Page(ctx, PageRequest{
+		Path:  ResourcePath(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, ""),
+		Query: query, Accept: AcceptMetadataList, Timeout: ProbeTimeout,
+		Item: func(raw []byte) error {
 			m, err := rawjson.Scan(raw)
 			if err == nil && string(m.Name) == "kube-system" {
 				uid = string(m.UID)

@@ -1,4 +1,4 @@
-package rawwatch
+package apiclient
 
 import (
 	"bufio"
@@ -22,16 +22,24 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 
 	"github.com/watcherd/watcherd/pkg/compact"
-	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 const (
-	acceptObjects      = "application/json"
-	acceptMetadata     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
-	acceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+	AcceptObjects      = "application/json"
+	AcceptMetadata     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	AcceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
-	// acceptAnyList is for lists of which only the version is read.
-	acceptAnyList = acceptMetadataList + "," + acceptObjects
+	// AcceptAnyList is for lists of which only the version is read.
+	AcceptAnyList = AcceptMetadataList + "," + AcceptObjects
+
+	// WatchTimeout is the minimum of the timeouts that watches request; the maximum is
+	// twice that, so that informers do not reconnect at the same time. The server checks
+	// the authorization of every request.
+	WatchTimeout = 5 * time.Minute
+
+	// TimeoutGrace is the time after the requested timeout at which a watch counts as a
+	// broken connection.
+	TimeoutGrace = 30 * time.Second
 
 	// maxErrorBody bounds the body of an error response.
 	maxErrorBody = 64 << 10
@@ -45,12 +53,7 @@ type Client struct {
 	base    *url.URL
 	limiter flowcontrol.RateLimiter // nil: none
 	lists   chan struct{}           // a token for each page being read
-	streams atomic.Int64            // watches of the client's sources
-
-	typer    *rawjson.Editor // without rules
-	kindPath rawjson.Path
-
-	namespacePath, namePath, uidPath, versionPath rawjson.Path
+	Streams atomic.Int64            // watches of the client's informers
 }
 
 // NewClient makes a client for the server of cfg, with its TLS, authentication,
@@ -71,20 +74,7 @@ func NewClient(cfg *rest.Config, concurrentLists int) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("http client: %w", err)
 	}
-	typer, err := rawjson.NewEditor()
-	if err != nil {
-		return nil, err
-	}
-	c := &Client{http: h, base: base, limiter: limiterFor(cfg), lists: make(chan struct{}, max(1, concurrentLists)), typer: typer}
-	for text, path := range map[string]*rawjson.Path{
-		"kind": &c.kindPath, "metadata.namespace": &c.namespacePath, "metadata.name": &c.namePath,
-		"metadata.uid": &c.uidPath, "metadata.resourceVersion": &c.versionPath,
-	} {
-		if *path, err = rawjson.ParsePath(text); err != nil {
-			return nil, err
-		}
-	}
-	return c, nil
+	return &Client{http: h, base: base, limiter: limiterFor(cfg), lists: make(chan struct{}, max(1, concurrentLists))}, nil
 }
 
 // limiterFor follows rest.RESTClientFor.
@@ -105,9 +95,9 @@ func limiterFor(cfg *rest.Config) flowcontrol.RateLimiter {
 	return flowcontrol.NewTokenBucketRateLimiter(qps, burst)
 }
 
-// resourcePath is the URL path of a resource's collection. An empty namespace stands for
+// ResourcePath is the URL path of a resource's collection. An empty namespace stands for
 // all namespaces, or a cluster-scoped resource.
-func resourcePath(gvr schema.GroupVersionResource, namespace string) string {
+func ResourcePath(gvr schema.GroupVersionResource, namespace string) string {
 	var b strings.Builder
 	if gvr.Group == "" {
 		b.WriteString("/api/")
@@ -140,9 +130,9 @@ func (c *Client) acquireList(ctx context.Context) (release func(), err error) {
 	}
 }
 
-// get sends a request and returns a response with status 200, whose body the
+// Get sends a request and returns a response with status 200, whose body the
 // caller closes. Any other status is an *apierrors.StatusError.
-func (c *Client) get(ctx context.Context, path string, query url.Values, accept string) (*http.Response, error) {
+func (c *Client) Get(ctx context.Context, path string, query url.Values, accept string) (*http.Response, error) {
 	u := *c.base
 	u.Path = strings.TrimSuffix(u.Path, "/") + path
 	u.RawQuery = query.Encode()
@@ -190,15 +180,15 @@ func responseError(resp *http.Response) error {
 	return apierrors.NewGenericServerResponse(resp.StatusCode, "get", schema.GroupResource{}, "", strings.TrimSpace(string(body)), retryAfter, true)
 }
 
-// isExpired reports whether history was lost: 410 in either of its spellings.
-func isExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
+// IsExpired reports whether history was lost: 410 in either of its spellings.
+func IsExpired(err error) bool { return apierrors.IsResourceExpired(err) || apierrors.IsGone(err) }
 
-// permanent reports whether a retry would fail too: the server understood the request and
+// IsPermanent reports whether a retry would fail too: the server understood the request and
 // rejected it.
-func permanent(err error) bool {
+func IsPermanent(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
-		return errors.As(err, new(*unreadable)) || errors.As(err, new(*itemError))
+		return errors.As(err, new(*UnreadableError)) || errors.As(err, new(*itemError))
 	}
 	switch code := status.Status().Code; code {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
@@ -209,7 +199,7 @@ func permanent(err error) bool {
 }
 
 // retryAfter is the wait that the server requests, or 0.
-func retryAfter(err error) time.Duration {
+func RetryAfter(err error) time.Duration {
 	if s, ok := apierrors.SuggestsClientDelay(err); ok {
 		return time.Duration(s) * time.Second
 	}
@@ -218,11 +208,7 @@ func retryAfter(err error) time.Duration {
 
 const (
 	backoffFirst = 500 * time.Millisecond
-	backoffMax   = 30 * time.Second
-
-	// backoffAbsent is the maximum wait for a resource that is not served or not allowed: a
-	// restored CRD, or a new grant, takes effect soon.
-	backoffAbsent = 10 * time.Second
+	MaxBackoff   = 30 * time.Second
 
 	// spreadLeast, spreadEach and spreadMost bound the time over which streams that fail
 	// together reconnect: spreadEach for each stream.
@@ -230,25 +216,26 @@ const (
 	spreadEach  = 2 * time.Millisecond
 	spreadMost  = 10 * time.Second
 
-	// backoffReset is the lifetime of a stream after which the next failure counts as the
+	// BackoffReset is the lifetime of a stream after which the next failure counts as the
 	// first one.
-	backoffReset = 10 * time.Second
+	BackoffReset = 10 * time.Second
 )
 
-// backoff is the wait before the next attempt. It doubles with each attempt, and half of
+// Backoff is the wait before the next attempt. It doubles with each attempt, and half of
 // it is jitter. The first wait is random over a time that grows with the number of
 // streams: they lose their connections together, and keep the distance that the first wait
 // gives them. It belongs to one goroutine.
-type backoff struct {
+type Backoff struct {
 	next    time.Duration
-	streams *atomic.Int64 // the number of streams; nil: one
+	Streams *atomic.Int64 // the number of streams; nil: one
 }
 
-func (b *backoff) reset() { b.next = 0 }
+// Reset makes the next wait the first one again.
+func (b *Backoff) Reset() { b.next = 0 }
 
-// wait waits for the next attempt, at least for atLeast. most bounds the doubled wait. It
+// Wait waits for the next attempt, at least for atLeast. most bounds the doubled wait. It
 // returns ctx's error if ctx ends first.
-func (b *backoff) wait(ctx context.Context, atLeast, most time.Duration) error {
+func (b *Backoff) Wait(ctx context.Context, atLeast, most time.Duration) error {
 	var d time.Duration
 	if b.next == 0 {
 		b.next = min(backoffFirst, most)
@@ -257,19 +244,19 @@ func (b *backoff) wait(ctx context.Context, atLeast, most time.Duration) error {
 		b.next = min(b.next*2, most)
 		d = max(b.next/2+rand.N(b.next/2+1), atLeast)
 	}
-	return sleep(ctx, d)
+	return Sleep(ctx, d)
 }
 
-func (b *backoff) spread() time.Duration {
+func (b *Backoff) spread() time.Duration {
 	n := int64(1)
-	if b.streams != nil {
-		n = b.streams.Load()
+	if b.Streams != nil {
+		n = b.Streams.Load()
 	}
 	return min(max(time.Duration(n*int64(spreadEach)), spreadLeast), spreadMost)
 }
 
-// sleep waits for d. It returns ctx's error if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) error {
+// Sleep waits for d. It returns ctx's error if ctx ends first.
+func Sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
@@ -284,27 +271,28 @@ const (
 	// readBuffer holds most lines as a whole, without a copy.
 	readBuffer = 32 << 10
 
-	// keepBuffer is the maximum size of a buffer that is reused.
-	keepBuffer = 1 << 20
+	// KeepBuffer is the maximum size of a buffer that is reused.
+	KeepBuffer = 1 << 20
 
 	// maxLine bounds a line: an object within its watch event.
 	maxLine = compact.MaxRawLen + 1<<10
 )
 
-// lines splits a watch stream into lines.
-type lines struct {
+// Lines splits a watch stream into lines.
+type Lines struct {
 	r    *bufio.Reader
 	long []byte // a line longer than r's buffer
 	max  int    // the maximum length of a line
 }
 
-func newLines(r io.Reader) *lines {
-	return &lines{r: bufio.NewReaderSize(r, readBuffer), max: maxLine}
+// NewLines returns the lines of r.
+func NewLines(r io.Reader) *Lines {
+	return &Lines{r: bufio.NewReaderSize(r, readBuffer), max: maxLine}
 }
 
-// next returns the next non-empty line without its line break, valid until the following
+// Next returns the next non-empty line without its line break, valid until the following
 // call. The last line may lack the line break. io.EOF follows it.
-func (l *lines) next() ([]byte, error) {
+func (l *Lines) Next() ([]byte, error) {
 	for {
 		line, err := l.line()
 		if err != nil && (len(line) == 0 || !errors.Is(err, io.EOF)) {
@@ -319,18 +307,18 @@ func (l *lines) next() ([]byte, error) {
 	}
 }
 
-func (l *lines) line() ([]byte, error) {
+func (l *Lines) line() ([]byte, error) {
 	line, err := l.r.ReadSlice('\n')
 	if !errors.Is(err, bufio.ErrBufferFull) {
 		return line, err
 	}
-	if cap(l.long) > keepBuffer {
+	if cap(l.long) > KeepBuffer {
 		l.long = nil
 	}
 	l.long = append(l.long[:0], line...)
 	for errors.Is(err, bufio.ErrBufferFull) {
 		if len(l.long) > l.max {
-			return nil, &unreadable{fmt.Errorf("watch event of more than %d bytes", l.max)}
+			return nil, &UnreadableError{Err: fmt.Errorf("watch event of more than %d bytes", l.max)}
 		}
 		line, err = l.r.ReadSlice('\n')
 		l.long = append(l.long, line...)
