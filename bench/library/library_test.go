@@ -66,7 +66,7 @@ func heap() int64 {
 // namespace index included, and the time until all are.
 func BenchmarkCache(b *testing.B) {
 	cfg := serve(b)
-	factory := func(opts ...dynamicfactory.Option) func(*testing.B) dynamicinformer.DynamicSharedInformerFactory {
+	factory := func(opts ...dynamicfactory.RESTOption) func(*testing.B) dynamicinformer.DynamicSharedInformerFactory {
 		return func(b *testing.B) dynamicinformer.DynamicSharedInformerFactory {
 			f, err := dynamicfactory.NewForConfig(cfg, opts...)
 			if err != nil {
@@ -92,9 +92,7 @@ func BenchmarkCache(b *testing.B) {
 		}},
 		{"factory", factory()},
 		{"compact", factory(dynamicfactory.WithCompactStore())},
-		{"compact,no-managedFields", factory(dynamicfactory.WithCompactStore(), dynamicfactory.WithRaw(dynamicfactory.RawOptions{
-			Edit: func(dynamicfactory.Key) dynamicfactory.EditFunc { return editor.Append },
-		}))},
+		{"compact,no-managedFields", factory(dynamicfactory.WithCompactStore(), dynamicfactory.WithEdit(editor.Append))},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
 			var used int64

@@ -119,7 +119,7 @@ func (p *statusPrinter) watches(watches []status.Watch) {
 	p.table(func(t *table) {
 		for _, w := range watches {
 			for _, s := range w.Sources {
-				state := s.State
+				state := string(s.State)
 				if s.State == "watching" && !s.Synced {
 					state = "syncing"
 				}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
 func TestHealth(t *testing.T) {
@@ -17,7 +18,7 @@ func TestHealth(t *testing.T) {
 	set := func(change func(*status.Status)) {
 		s := &status.Status{Pipeline: status.Pipeline{
 			Applied: true, Beat: time.Now(),
-			Watches: []status.Watch{{Name: "w", Sources: []status.Source{{Resource: "pods.v1", State: "watching", Synced: true, LastContact: time.Now()}}}},
+			Watches: []status.Watch{{Name: "w", Sources: []status.Source{pods(dynamicfactory.WatchStatus{State: "watching", LastContact: time.Now()})}}},
 			Sinks:   []status.Sink{{Name: "ops", Configured: true, State: "idle"}},
 		}}
 		change(s)
@@ -33,7 +34,7 @@ func TestHealth(t *testing.T) {
 		{"all is well", func(*status.Status) {}, 200, 200, []string{"[+]watch/w/pods.v1 ok", "[+]sink/ops ok", "readyz check passed\n"}},
 		{"a sink is down", func(s *status.Status) { s.Sinks[0].State, s.Sinks[0].Reason = "paused", "status 401" }, 200, 200, []string{"[-]sink/ops degraded: paused: status 401", "1 degraded"}},
 		{"a watch is forbidden", func(s *status.Status) {
-			s.Watches[0].Sources[0] = status.Source{Resource: "pods.v1", State: "forbidden", Message: "you\nmay not"}
+			s.Watches[0].Sources[0] = pods(dynamicfactory.WatchStatus{State: "forbidden", Message: "you\nmay not"})
 		}, 200, 200, []string{"[-]watch/w/pods.v1 degraded: forbidden: you may not\n"}},
 		{"a watch is silent", func(s *status.Status) { s.Watches[0].Sources[0].LastContact = time.Now().Add(-time.Hour) }, 200, 200, []string{"[-]watch/w/pods.v1 degraded: watching: nothing was heard"}},
 		{"a resource is not there", func(s *status.Status) {
@@ -78,4 +79,9 @@ func TestHealth(t *testing.T) {
 	f.expect(code, body, 404, "no check")
 	code, body = f.ask(http.MethodGet, probes+"/api/v1/status", "")
 	f.expect(code, body, 404)
+}
+
+// pods is an informer of pods that has synced.
+func pods(w dynamicfactory.WatchStatus) status.Source {
+	return status.Source{Resource: "pods.v1", Synced: true, Status: dynamicfactory.Status{WatchStatus: w}}
 }

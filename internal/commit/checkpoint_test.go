@@ -177,7 +177,7 @@ func TestPutCheckpoints(t *testing.T) {
 			want: ledger.Checkpoint{ResourceVersion: "8", Recorded: "9"}, acked: 2,
 		},
 		{
-			name: "in the middle of a list", informer: informer{list: &listAnswer{"20", 5}}, position: 0,
+			name: "in the middle of a list", informer: informer{list: &dynamicfactory.List{ResourceVersion: "20", End: 5}}, position: 0,
 			want: ledger.Checkpoint{Listing: &ledger.Listing{ResourceVersion: "20"}}, acked: 0,
 		},
 		{
@@ -255,14 +255,14 @@ func TestEmptyList(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, disk(), podWatch())
 			s := r.feed(pods)
-			i := &informer{empty: map[uint64]uint64{0: 3}, checkpoints: map[uint64]string{3: "9"}}
+			i := &informer{list: &dynamicfactory.List{ResourceVersion: "9", End: 1, Last: true}, checkpoints: map[uint64]string{1: "9"}}
 			s.Subscribed(i)
 			if recorded {
 				r.recorded(s, r.object("a", "u", "4"))
 			}
 			r.group.touched[s] = struct{}{}
 			r.step()
-			want := uint64(3)
+			want := uint64(1)
 			if recorded {
 				want = 0
 			}

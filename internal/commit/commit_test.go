@@ -302,14 +302,8 @@ func podWatch(edit ...func(*plan.Watch)) plan.Watch {
 // informer is what the committer sees of an informer. Its fields are what it answers.
 type informer struct {
 	checkpoints map[uint64]string // by the position from which on they hold
-	empty       map[uint64]uint64
-	list        *listAnswer
+	list        *dynamicfactory.List
 	acked       uint64
-}
-
-type listAnswer struct {
-	version string
-	end     uint64
 }
 
 func (i *informer) Ack(position uint64) { i.acked = position }
@@ -323,16 +317,11 @@ func (i *informer) Checkpoint(position uint64) (version string) {
 	return version
 }
 
-func (i *informer) EmptyAfter(position uint64) (uint64, bool) {
-	next, ok := i.empty[position]
-	return next, ok
-}
-
-func (i *informer) ListAfter(position uint64, _ bool) (string, uint64, bool) {
-	if i.list == nil || position >= i.list.end {
-		return "", 0, false
+func (i *informer) NextList(position uint64, _ bool) (dynamicfactory.List, bool) {
+	if i.list == nil || position >= i.list.End {
+		return dynamicfactory.List{}, false
 	}
-	return i.list.version, i.list.end, true
+	return *i.list, true
 }
 
 func (i *informer) Informer() cache.SharedIndexInformer { return emptyInformer{} }

@@ -352,13 +352,13 @@ func (g *group) putCheckpoints() error {
 		if sub == nil {
 			continue
 		}
-		if next, ok := sub.EmptyAfter(s.position); ok && len(g.overlay) == 0 {
+		if next, ok := sub.NextList(s.position, false); ok && next.Last && next.End == s.position+1 && len(g.overlay) == 0 {
 			empty, err := g.c.ledger.Empty(s.Partition, s.KeyPrefix())
 			if err != nil {
 				return err
 			}
 			if empty {
-				s.position = next
+				s.position = next.End
 			}
 		}
 		if err := g.settle(s); err != nil {

@@ -20,9 +20,30 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
+// Key identifies a feed among those that run: the objects that its informer watches, and
+// their form.
+type Key struct {
+	dynamicfactory.Key
+	MetadataOnly bool
+	Variant      string // of the edits; "" for the default edits
+}
+
+// Codec returns a codec for the objects of a feed. Those of one resource and form share
+// dictionaries across namespaces.
+func (k *Key) Codec(d *compact.Dictionaries) *compact.Codec {
+	name := k.GVR.GroupResource().String()
+	if k.MetadataOnly {
+		name += " metadata"
+	}
+	if k.Variant != "" {
+		name += " " + k.Variant
+	}
+	return compact.NewCodecFor(d, name)
+}
+
 // Identity is what a feed is. It does not change.
 type Identity struct {
-	Key       dynamicfactory.Key
+	Key       Key
 	ID        string // names the feed in the store
 	Partition string // the part of the ledger that the feed's objects are recorded in
 	Scope     string // what makes this feed's content differ from the default; part of event IDs
@@ -55,18 +76,16 @@ type Feed struct {
 }
 
 // Acknowledger is the informer of a feed as the committer sees it.
-// *dynamicfactory.Subscription implements it.
+// *dynamicfactory.DurableSubscription implements it.
 type Acknowledger interface {
 	// Ack opens the informer's window: everything up to the position is durable.
 	Ack(position uint64)
 	// Checkpoint returns the version to resume from when everything up to the position
 	// is committed; "": there is none yet.
 	Checkpoint(position uint64) string
-	// EmptyAfter returns the position behind a list without objects that follows.
-	EmptyAfter(position uint64) (next uint64, ok bool)
-	// ListAfter returns the version of the list that follows a position, and the position
-	// of its last object.
-	ListAfter(position uint64, objects bool) (resourceVersion string, end uint64, ok bool)
+	// NextList returns the first list that ends after the position; withObjects: the first
+	// that has any.
+	NextList(position uint64, withObjects bool) (dynamicfactory.List, bool)
 	// Informer has the cache of the objects.
 	Informer() cache.SharedIndexInformer
 }
@@ -365,13 +384,13 @@ func PinnedVersion(pattern, group string) string {
 }
 
 // KeyOf is the informer's key of a watch for a resource in a namespace.
-func KeyOf(w *plan.Watch, gvr schema.GroupVersionResource, pinned, namespace string) dynamicfactory.Key {
+func KeyOf(w *plan.Watch, gvr schema.GroupVersionResource, pinned, namespace string) Key {
 	variant := w.Edits.Variant(gvr.GroupResource())
 	if pinned != "" {
 		variant = strings.TrimSpace("pinned " + variant) // a feed of its own beside the preferred version's
 	}
-	return dynamicfactory.Key{
-		GVR: gvr, Namespace: namespace, LabelSelector: w.ServerLabels, FieldSelector: w.ServerFields,
+	return Key{
+		Key:          dynamicfactory.Key{GVR: gvr, Namespace: namespace, LabelSelector: w.ServerLabels, FieldSelector: w.ServerFields},
 		MetadataOnly: w.MetadataOnly, Variant: variant,
 	}
 }

@@ -44,7 +44,8 @@ func (g *group) takeUp(c *sighting, p uint64, ofList bool) error {
 	for len(s.pending) > 0 {
 		end := p
 		if sub := s.informer(); ofList && sub != nil {
-			_, end, _ = sub.ListAfter(s.position, !c.unknown)
+			next, _ := sub.NextList(s.position, !c.unknown)
+			end = next.End
 		}
 		if end < s.pending[0].Position {
 			return nil

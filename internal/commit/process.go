@@ -174,10 +174,10 @@ func (s *Feed) listing(objects bool) {
 	if sub == nil || s.position < s.list.end {
 		return
 	}
-	if version, end, ok := sub.ListAfter(s.position, objects); ok {
-		s.list = list{&ledger.Listing{ResourceVersion: version, Rewound: s.rewind}, end}
+	if next, ok := sub.NextList(s.position, objects); ok {
+		s.list = list{&ledger.Listing{ResourceVersion: next.ResourceVersion, Rewound: s.rewind}, next.End}
 		if s.first == "" && !s.rewind {
-			s.first = version
+			s.first = next.ResourceVersion
 		}
 		s.rewind = false
 	}

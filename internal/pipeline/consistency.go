@@ -194,7 +194,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 type audit struct {
 	m   *Manager
 	s   *informer
-	sub *dynamicfactory.Subscription
+	sub *dynamicfactory.DurableSubscription
 
 	token string // of the next page
 	after string // the key of the last object of the earlier pages; "": none
@@ -211,7 +211,7 @@ func (a *audit) page(ctx context.Context) (more bool, err error) {
 	var last string
 	begin := func() { a.keys, a.heads, last = a.keys[:0], a.heads[:0], a.after }
 	begin()
-	page, err := a.sub.Heads(ctx, a.token, begin, func(o *rawjson.Meta) error {
+	page, err := a.sub.ListMetadata(ctx, a.token, begin, func(o *rawjson.Meta) error {
 		key := ledger.Key(string(o.Namespace), string(o.Name))
 		if key <= last {
 			return errUnordered
@@ -290,7 +290,7 @@ func (a *audit) confirm(ctx context.Context) error {
 		return cmp.Or(ctx.Err(), errNotCaughtUp)
 	}
 	err := a.review(func(x *suspect) (lost bool, err error) {
-		err = a.sub.Head(ctx, x.namespace, x.name, func(o *rawjson.Meta) { lost = string(o.UID) == x.listed.uid })
+		err = a.sub.GetMetadata(ctx, x.namespace, x.name, func(o *rawjson.Meta) { lost = string(o.UID) == x.listed.uid })
 		return lost, err
 	})
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 // desired is the set of sources that a state asks for, given what the cluster
 // serves.
 type desired struct {
-	feeds   map[dynamicfactory.Key]*commit.Feed
+	feeds   map[commit.Key]*commit.Feed
 	missing map[string]query.Missing
 
 	// resolved are the resources that patterns without a wildcard mean, by watch and
@@ -56,7 +56,7 @@ func (d desired) undiscovered() bool {
 // not get the resource.
 func (m *Manager) desire(st *plan.State) (desired, error) {
 	d := desired{
-		feeds: map[dynamicfactory.Key]*commit.Feed{}, missing: map[string]query.Missing{},
+		feeds: map[commit.Key]*commit.Feed{}, missing: map[string]query.Missing{},
 		resolved: map[string]string{}, ambiguous: map[string]ambiguity{},
 	}
 	var claims plan.Claims
@@ -187,7 +187,7 @@ func (m *Manager) want(d desired, w *plan.Watch, pattern string, r dynamicfactor
 // widen drops the namespaced sources beside which a source of the whole cluster
 // exists, and gives it their watches: sources of one partition must not overlap,
 // or one would find in the ledger what the other recorded and stay silent.
-func widen(sources map[dynamicfactory.Key]*commit.Feed) {
+func widen(sources map[commit.Key]*commit.Feed) {
 	for _, k := range slices.Collect(maps.Keys(sources)) {
 		if k.Namespace == "" {
 			continue

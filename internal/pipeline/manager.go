@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/delivery"
@@ -53,7 +54,7 @@ type Config struct {
 	Registerer prometheus.Registerer
 	Stdout     io.Writer // for sinks that write to standard output
 	Dir        string    // what relative paths in sinks' configs are relative to
-	SpoolDir   string    // for watches that wait for their lists; see dynamicfactory.RawOptions
+	SpoolDir   string    // for watches that wait for their lists; see dynamicfactory.WithSpoolDir
 	// InformerName names the informers in client-go's metrics; "" keeps them out. It
 	// must be unique in the process.
 	InformerName string
@@ -67,7 +68,7 @@ type Manager struct {
 	cfg       Config
 	log       *slog.Logger
 	store     *store.Store
-	factory   *dynamicfactory.Factory
+	factory   *dynamicfactory.RESTFactory
 	committer *commit.Committer
 	ledger    *ledger.Ledger
 	dicts     *compact.Dictionaries
@@ -99,7 +100,7 @@ type Manager struct {
 	// mu guards what is below. It is held for map accesses only.
 	mu        sync.Mutex
 	state     *plan.State
-	informers map[dynamicfactory.Key]*informer
+	informers map[commit.Key]*informer
 	sinks     map[string]*sinkWorker
 	leaving   map[string]<-chan struct{} // by sink: Closed of a stopped worker that left a write behind
 	missing   map[string]query.Missing   // watch and pattern → why there is no informer
@@ -109,7 +110,7 @@ type Manager struct {
 // informer is the owner's half of a running feed.
 type informer struct {
 	*commit.Feed
-	sub     atomic.Pointer[dynamicfactory.Subscription]
+	sub     atomic.Pointer[dynamicfactory.DurableSubscription]
 	waiting sync.WaitGroup // for the first list
 }
 
@@ -133,7 +134,7 @@ func New(cfg Config) (*Manager, error) {
 		requests:     make(chan request),
 		calls:        make(chan call),
 		fatal:        make(chan error, 1),
-		informers:    map[dynamicfactory.Key]*informer{},
+		informers:    map[commit.Key]*informer{},
 		sinks:        map[string]*sinkWorker{},
 		leaving:      map[string]<-chan struct{}{},
 		missing:      map[string]query.Missing{},
@@ -175,18 +176,15 @@ func New(cfg Config) (*Manager, error) {
 	if err := m.loadScrub(); err != nil {
 		return nil, err
 	}
-	m.factory, err = dynamicfactory.NewForConfig(cfg.REST,
-		dynamicfactory.WithName(cfg.InformerName),
-		dynamicfactory.WithCompactStore(),
-		dynamicfactory.WithRaw(dynamicfactory.RawOptions{
-			Dictionaries: m.dicts,
-			Edit:         m.editFor,
-			Snapshot:     m.snapshotFor,
-			Window:       window,
-			SpoolDir:     cfg.SpoolDir,
-			OnGap:        m.onGap,
-			ClusterUID:   m.checkCluster,
-		}))
+	opts := []dynamicfactory.RESTOption{dynamicfactory.WithSpoolDir(cfg.SpoolDir), dynamicfactory.WithClusterCheck(m.checkCluster)}
+	if cfg.InformerName != "" {
+		name, err := cache.NewInformerName(cfg.InformerName)
+		if err != nil {
+			return nil, err
+		}
+		opts = append(opts, dynamicfactory.WithInformerName(name))
+	}
+	m.factory, err = dynamicfactory.NewForConfig(cfg.REST, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("informer factory: %w", err)
 	}
@@ -339,37 +337,6 @@ func (m *Manager) checkCluster(_ context.Context, uid string) error {
 	err = fmt.Errorf("%w: it was filled from the cluster whose kube-system namespace has uid %s, this one's has %s; use another store.path, or correct the kubeconfig", ErrForeignCluster, known, uid)
 	m.fail(err)
 	return err
-}
-
-// editFor gives an informer the edit that its watches ask for.
-func (m *Manager) editFor(k dynamicfactory.Key) dynamicfactory.EditFunc {
-	s := m.informer(k)
-	if s == nil {
-		return nil
-	}
-	return s.Edit
-}
-
-// snapshotFor gives a starting informer what the ledger knows.
-func (m *Manager) snapshotFor(_ context.Context, k dynamicfactory.Key) (*dynamicfactory.Snapshot, error) {
-	s := m.informer(k)
-	if s == nil {
-		return nil, nil
-	}
-	return m.committer.Begin(s.Feed)
-}
-
-// onGap hands a loss of history to the committer.
-func (m *Manager) onGap(k dynamicfactory.Key, g dynamicfactory.Gap) {
-	if s := m.informer(k); s != nil {
-		m.committer.HistoryLost(s.Feed, g)
-	}
-}
-
-func (m *Manager) informer(k dynamicfactory.Key) *informer {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.informers[k]
 }
 
 func (m *Manager) informerList() []*informer {

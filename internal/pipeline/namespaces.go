@@ -9,14 +9,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
-// namespaceKey is the informer for watches that select namespaces by label. Its
-// variant keeps it apart from a watch on namespaces that a user configures.
-var namespaceKey = dynamicfactory.Key{
-	GVR: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, MetadataOnly: true, Variant: "selector",
-}
+// namespaceKey selects the objects of the informer for watches that select namespaces by
+// label.
+var namespaceKey = dynamicfactory.Key{GVR: schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}}
 
 // errNamespacesUnknown keeps a watch that selects namespaces by label from judging
 // objects before the labels are known. Until then the selection that it had stays.
@@ -25,7 +24,7 @@ var errNamespacesUnknown = errors.New("the watch selects namespaces by label, an
 // namespaces is the informer of namespaces, while a watch needs their labels.
 type namespaces struct {
 	loaded  bool // the committer knows what the store remembers
-	sub     *dynamicfactory.Subscription
+	sub     *dynamicfactory.DurableSubscription
 	stopped chan struct{}
 	waiting sync.WaitGroup
 }
@@ -46,7 +45,9 @@ func (m *Manager) followNamespaces(ctx context.Context, st *plan.State) error {
 	case needed && n.sub == nil:
 		stopped := make(chan struct{})
 		h := m.committer.NamespaceHandler(stopped)
-		sub, err := m.factory.Subscribe(context.WithoutCancel(ctx), namespaceKey, h)
+		sub, err := m.factory.SubscribeDurable(context.WithoutCancel(ctx), namespaceKey, h, dynamicfactory.DurableOptions{
+			MetadataOnly: true, Codec: compact.NewCodecFor(m.dicts, "namespaces metadata"), Window: window,
+		})
 		if err != nil {
 			return err
 		}

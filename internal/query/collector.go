@@ -17,7 +17,7 @@ import (
 type collector struct{ r *Reader }
 
 // sourceStates from good to bad. A pattern without an informer is waiting.
-var sourceStates = [...]string{
+var sourceStates = [...]dynamicfactory.State{
 	dynamicfactory.StateWatching, dynamicfactory.StateListing, dynamicfactory.StateWaiting, dynamicfactory.StateBackingOff,
 	dynamicfactory.StateForbidden, dynamicfactory.StateForeign, dynamicfactory.StateStopped,
 }
@@ -33,17 +33,17 @@ var (
 
 	watchCounters = []struct {
 		desc *prometheus.Desc
-		get  func(*status.Source) uint64
+		get  func(*dynamicfactory.Counters) uint64
 	}{
-		{watchDesc("events_total", "Events received from the API server."), func(s *status.Source) uint64 { return s.Events }},
-		{watchDesc("bookmarks_total", "Bookmarks received from the API server."), func(s *status.Source) uint64 { return s.Bookmarks }},
-		{watchDesc("relists_total", "Lists after the first."), func(s *status.Source) uint64 { return s.Relists }},
-		{watchDesc("expired_total", "Watches and lists that failed because the history has expired (410)."), func(s *status.Source) uint64 { return s.Expired }},
-		{watchDesc("forbidden_total", "Requests that the API server rejected (401, 403)."), func(s *status.Source) uint64 { return s.Forbidden }},
-		{watchDesc("not_found_total", "Requests for a resource that is not served (404)."), func(s *status.Source) uint64 { return s.NotFound }},
-		{watchDesc("decode_errors_total", "Events, objects and lists that could not be read."), func(s *status.Source) uint64 { return s.DecodeErrors }},
-		{watchDesc("skipped_total", "Objects and events skipped because they could not be read."), func(s *status.Source) uint64 { return s.Skipped }},
-		{watchDesc("restarts_total", "Watches established after the first."), func(s *status.Source) uint64 { return s.Restarts }},
+		{watchDesc("events_total", "Events received from the API server."), func(c *dynamicfactory.Counters) uint64 { return c.Events }},
+		{watchDesc("bookmarks_total", "Bookmarks received from the API server."), func(c *dynamicfactory.Counters) uint64 { return c.Bookmarks }},
+		{watchDesc("relists_total", "Lists after the first."), func(c *dynamicfactory.Counters) uint64 { return c.Relists }},
+		{watchDesc("expired_total", "Watches and lists that failed because the history has expired (410)."), func(c *dynamicfactory.Counters) uint64 { return c.Expired }},
+		{watchDesc("forbidden_total", "Requests that the API server rejected (401, 403)."), func(c *dynamicfactory.Counters) uint64 { return c.Forbidden }},
+		{watchDesc("not_found_total", "Requests for a resource that is not served (404)."), func(c *dynamicfactory.Counters) uint64 { return c.NotFound }},
+		{watchDesc("decode_errors_total", "Events, objects and lists that could not be read."), func(c *dynamicfactory.Counters) uint64 { return c.DecodeErrors }},
+		{watchDesc("skipped_total", "Objects and events skipped because they could not be read."), func(c *dynamicfactory.Counters) uint64 { return c.Skipped }},
+		{watchDesc("restarts_total", "Watches established after the first."), func(c *dynamicfactory.Counters) uint64 { return c.Restarts }},
 	}
 
 	inFlightDesc = watchDesc("in_flight_events", "Events read from the watch and not committed yet.")
@@ -118,11 +118,13 @@ func collectWatch(ch chan<- prometheus.Metric, w *status.Watch) {
 		merge(merged, &w.Sources[i])
 	}
 	for _, x := range w.Missing {
-		merge(merged, &status.Source{Resource: x.Resource, State: dynamicfactory.StateWaiting})
+		missing := status.Source{Resource: x.Resource}
+		missing.State = dynamicfactory.StateWaiting
+		merge(merged, &missing)
 	}
 	for resource, s := range merged {
 		for _, state := range sourceStates {
-			ch <- gauge(stateDesc, number(s.State == state), w.Name, resource, state)
+			ch <- gauge(stateDesc, number(s.State == state), w.Name, resource, string(state))
 		}
 		ch <- gauge(syncedDesc, number(s.Synced), w.Name, resource)
 		ch <- gauge(inFlightDesc, float64(s.InFlight), w.Name, resource)
@@ -130,7 +132,7 @@ func collectWatch(ch chan<- prometheus.Metric, w *status.Watch) {
 			ch <- gauge(contactDesc, seconds(s.LastContact), w.Name, resource)
 		}
 		for _, x := range watchCounters {
-			ch <- prometheus.MustNewConstMetric(x.desc, prometheus.CounterValue, float64(x.get(s)), w.Name, resource)
+			ch <- prometheus.MustNewConstMetric(x.desc, prometheus.CounterValue, float64(x.get(&s.Counters)), w.Name, resource)
 		}
 	}
 }
@@ -151,18 +153,10 @@ func merge(known map[string]*status.Source, s *status.Source) {
 	}
 	all.Synced = all.Synced && s.Synced
 	all.InFlight += s.InFlight
-	all.Events += s.Events
-	all.Bookmarks += s.Bookmarks
-	all.Relists += s.Relists
-	all.Expired += s.Expired
-	all.Forbidden += s.Forbidden
-	all.NotFound += s.NotFound
-	all.DecodeErrors += s.DecodeErrors
-	all.Restarts += s.Restarts
-	all.Skipped += s.Skipped
+	all.Add(&s.Counters)
 }
 
-func badness(state string) int {
+func badness(state dynamicfactory.State) int {
 	for i, s := range sourceStates {
 		if s == state {
 			return i

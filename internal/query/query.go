@@ -37,7 +37,7 @@ type Running struct {
 // Source is a feed and its informer.
 type Source struct {
 	*commit.Feed
-	Informer *dynamicfactory.Subscription // nil: it is not subscribed yet
+	Informer *dynamicfactory.DurableSubscription // nil: it is not subscribed yet
 }
 
 // Missing is why a watch's pattern has no informer.
@@ -131,22 +131,17 @@ func (r *Reader) Status() status.Pipeline {
 }
 
 func (s Source) status() status.Source {
-	out := status.Source{Resource: s.Resource.String(), Namespace: s.Key.Namespace, State: "waiting"}
-	sub := s.Informer
-	if sub == nil {
+	out := status.Source{Resource: s.Resource.String(), Namespace: s.Key.Namespace}
+	out.State = dynamicfactory.StateWaiting
+	if s.Informer == nil {
 		return out
 	}
-	t := sub.Status()
+	out.Status = s.Informer.Status()
 	select {
-	case <-sub.Synced():
+	case <-s.Informer.Synced():
 		out.Synced = true
 	default:
 	}
-	out.State, out.Reason, out.Message, out.Since, out.LastContact = t.State, t.Reason, t.Message, t.Since, t.LastContact
-	out.ResourceVersion, out.Objects, out.Bytes, out.InFlight = t.ResourceVersion, t.Objects, t.Bytes, t.InFlight
-	out.Events, out.Bookmarks, out.Relists, out.Expired = t.Events, t.Bookmarks, t.Relists, t.Expired410
-	out.Forbidden, out.NotFound, out.DecodeErrors, out.Restarts = t.Forbidden, t.NotFound, t.DecodeErrors, t.WatchRestarts
-	out.Skipped, out.PausedSince = t.Skipped, t.PausedSince
 	return out
 }
 

@@ -5,16 +5,19 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
 var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 // healthy is a daemon that has nothing to complain of.
 func healthy() *status.Status {
+	pods := status.Source{Resource: "pods.v1", Synced: true}
+	pods.State, pods.LastContact = dynamicfactory.StateWatching, now
 	return &status.Status{Pipeline: status.Pipeline{
 		Applied: true,
 		Beat:    now,
-		Watches: []status.Watch{{Name: "w", Sources: []status.Source{{Resource: "pods.v1", State: "watching", Synced: true, LastContact: now}}}},
+		Watches: []status.Watch{{Name: "w", Sources: []status.Source{pods}}},
 		Routes:  []status.Route{{Name: "r"}},
 		Sinks:   []status.Sink{{Name: "s", Configured: true, State: "idle"}},
 	}}

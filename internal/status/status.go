@@ -1,6 +1,10 @@
 package status
 
-import "time"
+import (
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+)
 
 // Status is how the daemon is doing.
 type Status struct {
@@ -103,29 +107,10 @@ type Missing struct {
 
 // Source is an informer that feeds a watch; other watches may share it.
 type Source struct {
-	Resource        string    `json:"resource"`            // such as deployments.v1.apps
-	Namespace       string    `json:"namespace,omitempty"` // empty: all
-	State           string    `json:"state"`               // waiting, listing, watching, forbidden, backing-off, foreign or stopped
-	Reason          string    `json:"reason,omitempty"`    // why it is not watching, in a word
-	Message         string    `json:"message,omitempty"`   // and in full
-	Since           time.Time `json:"since,omitzero"`      // when it came into that state
-	Synced          bool      `json:"synced"`              // everything that existed at the start has been seen
-	LastContact     time.Time `json:"lastContact,omitzero"`
-	ResourceVersion string    `json:"resourceVersion,omitempty"`
-	Objects         int       `json:"objects"`
-	Bytes           int64     `json:"bytes"` // the objects take in memory
-	InFlight        int       `json:"inFlight"`
-	PausedSince     time.Time `json:"pausedSince,omitzero"` // since when the watch has not been read, because the store does not keep up
-
-	Events       uint64 `json:"events"` // the counters are of this process
-	Bookmarks    uint64 `json:"bookmarks"`
-	Relists      uint64 `json:"relists"`
-	Expired      uint64 `json:"expired"` // the API server no longer had the history (410)
-	Forbidden    uint64 `json:"forbidden"`
-	NotFound     uint64 `json:"notFound"`
-	DecodeErrors uint64 `json:"decodeErrors"`
-	Skipped      uint64 `json:"skipped"` // objects and events left out because they could not be read
-	Restarts     uint64 `json:"restarts"`
+	Resource  string `json:"resource"`            // such as deployments.v1.apps
+	Namespace string `json:"namespace,omitempty"` // empty: all
+	Synced    bool   `json:"synced"`              // everything that existed at the start has been seen
+	dynamicfactory.Status
 }
 
 // Route is a configured route, and what it did since its configuration was loaded.

@@ -41,9 +41,6 @@ func TestBadInput(t *testing.T) {
 	if _, err := f.Subscribe(t.Context(), configMapKey, nil); !errors.Is(err, dynamicfactory.ErrNoHandler) {
 		t.Errorf("no handler: %v", err)
 	}
-	if _, err := f.Subscribe(t.Context(), dynamicfactory.Key{GVR: configMaps, MetadataOnly: true}, h); !errors.Is(err, dynamicfactory.ErrNotRaw) {
-		t.Errorf("metadata only: %v", err)
-	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := f.Subscribe(ended, configMapKey, h); !errors.Is(err, context.Canceled) {
@@ -59,17 +56,6 @@ func TestBadInput(t *testing.T) {
 	}
 	if _, err := dynamicfactory.NewResolver(nil); !errors.Is(err, dynamicfactory.ErrNoClient) {
 		t.Errorf("no config for a resolver: %v", err)
-	}
-	cfg := &rest.Config{Host: "127.0.0.1:1"}
-	for what, opts := range map[string][]dynamicfactory.Option{
-		"window without compact store": {dynamicfactory.WithRaw(dynamicfactory.RawOptions{Window: 1})},
-		"window with resync": {
-			dynamicfactory.WithRaw(dynamicfactory.RawOptions{Window: 1}), dynamicfactory.WithCompactStore(), dynamicfactory.WithDefaultResync(time.Hour),
-		},
-	} {
-		if _, err := dynamicfactory.NewForConfig(cfg, opts...); err == nil {
-			t.Errorf("%s: no error", what)
-		}
 	}
 	if _, err := dynamicfactory.NewForConfig(&rest.Config{Host: "://"}); err == nil {
 		t.Error("a host that is none: no error")
@@ -99,24 +85,6 @@ func TestInformerWithoutClient(t *testing.T) {
 	is(t, "synced", i.Informer().HasSynced(), false)
 	cancel()
 	f.Shutdown()
-}
-
-// What resuming needs is refused where it cannot be had, rather than ignored.
-func TestRawOptionsWithoutConfig(t *testing.T) {
-	h := cache.ResourceEventHandlerFuncs{}
-	for what, r := range map[string]dynamicfactory.RawOptions{
-		"edit":     {Edit: func(dynamicfactory.Key) dynamicfactory.EditFunc { return nil }},
-		"snapshot": {Snapshot: func(context.Context, dynamicfactory.Key) (*dynamicfactory.Snapshot, error) { return nil, nil }},
-		"window":   {Window: 1},
-		"gaps":     {OnGap: func(dynamicfactory.Key, dynamicfactory.Gap) {}},
-		"cluster":  {ClusterUID: func(context.Context, string) error { return nil }},
-	} {
-		f := dynamicfactory.New(fakeClient(), dynamicfactory.WithRaw(r), dynamicfactory.WithCompactStore())
-		if _, err := f.Subscribe(t.Context(), configMapKey, h); !errors.Is(err, dynamicfactory.ErrNotRaw) {
-			t.Errorf("%s: %v", what, err)
-		}
-		f.Shutdown()
-	}
 }
 
 // An informer of something that is not served, or that is no resource at all, waits;
@@ -158,8 +126,10 @@ func TestUnknownResources(t *testing.T) {
 func TestUseAfterShutdown(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
 		put(s, "a")
+		requests := must(dynamicfactory.NewForConfig(s.Config()))(t)
+		_, durable := subscribe(t, requests, configMapKey)
 		for _, f := range []*dynamicfactory.Factory{
-			must(dynamicfactory.NewForConfig(s.Config()))(t), dynamicfactory.New(fakeClient(configMap("a", nil))), dynamicfactory.New(nil),
+			requests.Factory, dynamicfactory.New(fakeClient(configMap("a", nil))), dynamicfactory.New(nil),
 		} {
 			sub, _ := f.Subscribe(t.Context(), configMapKey, cache.ResourceEventHandlerFuncs{}) // none without a client
 			synctest.Wait()
@@ -167,12 +137,6 @@ func TestUseAfterShutdown(t *testing.T) {
 			asked := lists(s) + watches(s)
 
 			if sub != nil {
-				if _, err := sub.Heads(t.Context(), "", func() {}, func(*rawjson.Meta) error { return nil }); !errors.Is(err, dynamicfactory.ErrStopped) && !errors.Is(err, dynamicfactory.ErrNotRaw) {
-					t.Errorf("heads: %v", err)
-				}
-				sub.Relist("test")
-				sub.Ack(1)
-				sub.Checkpoint(1)
 				sub.Close()
 				is(t, "the cache can still be read", len(must(sub.Lister().List(nil))(t)), 1)
 				is(t, "state", sub.Status().State, dynamicfactory.StateStopped)
@@ -190,6 +154,18 @@ func TestUseAfterShutdown(t *testing.T) {
 			f.Shutdown()
 			synctest.Wait()
 			is(t, "requests", lists(s)+watches(s), asked)
+		}
+		if _, err := durable.ListMetadata(t.Context(), "", func() {}, func(*rawjson.Meta) error { return nil }); !errors.Is(err, dynamicfactory.ErrStopped) {
+			t.Errorf("metadata: %v", err)
+		}
+		durable.Relist("test")
+		durable.Ack(1)
+		is(t, "checkpoint", durable.Checkpoint(1), s.Version())
+		durable.Close()
+		is(t, "the cache can still be read", len(must(durable.Lister().List(nil))(t)), 1)
+		is(t, "state", durable.Status().State, dynamicfactory.StateStopped)
+		if _, err := requests.SubscribeDurable(t.Context(), configMapKey, newJournal(), dynamicfactory.DurableOptions{}); !errors.Is(err, dynamicfactory.ErrShutdown) {
+			t.Errorf("a durable subscription: %v", err)
 		}
 	})
 }

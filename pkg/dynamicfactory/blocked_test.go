@@ -84,8 +84,8 @@ func TestBlockedHandlerCostsItsWindow(t *testing.T) {
 	c := testcluster.Shared(t)
 	ns := c.Namespace(t)
 	const window = 4
-	f := realFactory(t, c.Config(t), dynamicfactory.WithRaw(dynamicfactory.RawOptions{Window: window}))
-	j, sub := join(t, f, dynamicfactory.Key{GVR: configMaps, Namespace: ns})
+	f, o := realFactory(t, c.Config(t)), dynamicfactory.DurableOptions{Window: window}
+	j, sub := join(t, f, dynamicfactory.Key{GVR: configMaps, Namespace: ns}, o)
 	var open sync.RWMutex // held for writing while the handler blocks
 	j.mu.Lock()
 	j.acks = func(position uint64) {
@@ -141,7 +141,7 @@ func TestBlockedHandlerCostsItsWindow(t *testing.T) {
 		return true
 	})
 	status := sub.Status()
-	t.Logf("told %d times afterwards; %d watches broken off, %d relists", len(j.take()), status.WatchRestarts, status.Relists)
+	t.Logf("told %d times afterwards; %d watches broken off, %d relists", len(j.take()), status.Restarts, status.Relists)
 	is(t, "relists", status.Relists, 0)
 }
 

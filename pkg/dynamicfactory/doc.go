@@ -1,67 +1,66 @@
-// Package dynamicfactory makes shared informers for any resource, built-in or
-// custom, and lets a program stop each of them on its own.
+// Package dynamicfactory makes shared informers for any resource, built-in or custom,
+// each of which a program can stop on its own.
 //
-// A [Factory] satisfies dynamicinformer.DynamicSharedInformerFactory and does what
-// client-go's own does: ForResource, Start, WaitForCacheSync and Shutdown mean the
-// same, the informers are cache.SharedIndexInformer, and a program that uses one can
-// use the other. What it adds:
+// A [Factory] implements dynamicinformer.DynamicSharedInformerFactory with client-go's
+// semantics: ForResource, Start, WaitForCacheSync and Shutdown have the same meaning, the
+// informers are cache.SharedIndexInformer, and either factory can replace the other. It
+// adds:
 //
-//   - [Factory.Subscribe]: an informer for a [Key], which may have a namespace and
-//     selectors of its own. Subscriptions with equal keys share one; the last one
-//     that is closed stops it, joins its goroutines and frees its cache, and touches
-//     nobody else's.
+//   - [Factory.Subscribe]: an informer for a [Key], which may have its own namespace and
+//     selectors. Subscriptions with equal keys share an informer. Closing the last one
+//     stops the informer, joins its goroutines, frees its cache, and leaves the others
+//     alone.
 //   - [WithResync], [WithTransformFor], [WithIndexersFor], [WithTweakListOptionsFor]:
-//     options of one resource, beside those of all.
-//   - [WithCompactStore]: caches that hold compressed objects (package compact) in a
-//     small fraction of the memory. Listers (package genericlister) return what they
-//     always did, and handlers inflate what they need.
-//   - [NewForConfig]: lists and watches that this package makes itself, reading raw
-//     JSON, through every failure that a cluster has to offer. With [WithRaw] they
-//     begin where a program's last run ended, slow down with their subscribers, and
-//     say so when history was lost.
-//   - [Resolver]: the names that kubectl takes, and wildcards, as a live list of
-//     resources.
+//     options of one resource, beside those of all resources.
+//   - [WithCompactStore]: caches of compressed objects (package compact) in a small
+//     fraction of the memory. Listers (package genericlister) return inflated objects, and
+//     handlers inflate what they need.
+//   - [Resolver]: the resource names and wildcards that kubectl accepts, resolved to a
+//     live list of resources.
+//
+// A [RESTFactory], which [NewForConfig] makes, is a Factory that sends its own list and
+// watch requests and reads raw JSON. It survives the failures of an API server, and adds:
+//
+//   - [RESTFactory.SubscribeDurable]: a subscription that resumes after a restart where
+//     the program's record ends, applies back-pressure, and reports lost history.
+//   - [WithEdit]: edits of the raw JSON.
 //
 // # Guarantees
 //
-// What client-go says of informers holds: a handler sees the states of an object in
-// order, though perhaps not every state, and no order between objects; delete and
-// recreate of a name may look like one update with another uid.
+// Those of client-go's informers: a handler receives the states of an object in order,
+// but not necessarily every state. There is no order between objects. Deletion and
+// recreation of a name may appear as one update with another uid.
 //
-// Nothing but the server's word makes an object go. A refusal, a resource that is
-// not served (any more), a broken connection or a list with an object that cannot
-// be named leaves the cache as it was, changes [Status], and is tried again.
+// Only the server's response deletes an object. A rejected request, a resource that is not
+// served, a broken connection or a list with an object without a name leaves the cache
+// unchanged, changes [Status], and is retried.
 //
-// With NewForConfig, lists are consistent (never from a server's stale cache), a
-// watch resumes where it ended after any interruption, and a list follows only when
-// the server no longer has the history or its versions went backwards; what
-// vanished meanwhile is then handed on as cache.DeletedFinalStateUnknown. A list of
-// several pages may take as long as it needs: its watch begins with the first page.
-// An object that cannot be read is left out, keeps its place in the cache if it has
-// one, and is reported as a gap with its name.
+// With NewForConfig, lists are consistent (never from a server's stale cache), and a watch
+// resumes where it ended after any interruption. A new list follows only when the server
+// no longer has the history or its versions went backwards. Objects that vanished in
+// between are then reported as cache.DeletedFinalStateUnknown. A list of several pages has
+// no time limit: its watch begins with the first page. An unreadable object is skipped,
+// keeps its cached state if there is one, and is reported as a gap with its name.
 //
-// Shutdown and Close return when the goroutines have ended. Constructors start
-// nothing.
+// Shutdown and Close return when the goroutines have ended. Constructors start nothing.
 //
 // # Caveats
 //
-// NewForConfig asks for JSON whatever the config says of content types, and for
-// lists paged at the version of the first page. It finds out about a cluster that
-// was restored from a backup by asking for the resourceVersion of the namespaces
-// (narrowed to kube-system) after a lost connection, once for all informers; the
-// client should be allowed to list namespaces, and if it is not, each informer asks
-// by a list of one of its own objects, as informers of events do anyway. Versions that
-// are not numbers are compared for equality alone, and such rollbacks are not found;
-// nor are those of another resource that has a storage of its own whose versions are
-// behind the rest's.
+// NewForConfig requests JSON regardless of the content types in the config, and lists in
+// pages at the version of the first page. It detects a cluster that was restored from a
+// backup by the resourceVersion of the namespaces (narrowed to kube-system), which it
+// requests after a lost connection, once for all informers. The client needs permission to
+// list namespaces for this. Without it each informer lists one of its own objects instead,
+// as informers of events always do. Versions that are not numbers are only compared for
+// equality, and such rollbacks are not detected. Nor are those of a resource with a
+// storage of its own whose versions are behind the others.
 //
-// A source that has had no bookmarks and is quiet for two minutes lists the metadata
-// of its resource once a minute, ten pages at most. If the list shows exactly the
-// objects that the informer has, and the same watch brings nothing for another half a
-// minute, the source resumes from the version of the list. What a stalled watch
-// withholds therefore still comes, unless it left no trace in the list: an object that
-// was made and deleted in between.
+// A source without bookmarks that is quiet for two minutes lists the metadata of its
+// resource once a minute, ten pages at most. If the list has exactly the cached objects,
+// and the same watch stays quiet for another half a minute, the source resumes from the
+// version of the list. A stalled watch thus still delivers withheld events, except those
+// of an object that was both created and deleted in between.
 //
-// In a factory made by NewForConfig, handlers set with SetWatchErrorHandler hear of
-// lists that fail; watches are re-established without them, and Status tells.
+// In a RESTFactory, handlers set with SetWatchErrorHandler receive the errors of lists
+// only. Watches are re-established without them; Status has their errors.
 package dynamicfactory

@@ -184,32 +184,32 @@ func ExampleWithTransformFor() {
 	// Output: blue
 }
 
-// A program that keeps what it is told, together with the checkpoint, resumes
-// there: its next run lists nothing and misses nothing.
-func ExampleWithRaw() {
+// A program that records the objects together with the checkpoint resumes there: its next
+// run needs no list and misses nothing.
+func ExampleRESTFactory_SubscribeDurable() {
 	cfg, stop := exampleCluster()
 	defer stop()
 	key := dynamicfactory.Key{GVR: settings}
 
-	// What a real program would keep on disk.
-	kept := dynamicfactory.Snapshot{}
+	// A real program keeps this on disk.
+	recorded := dynamicfactory.Snapshot{}
 
-	run := func(verb string, handled chan<- *compact.Object) (*dynamicfactory.Factory, *dynamicfactory.Subscription) {
-		factory, err := dynamicfactory.NewForConfig(cfg, dynamicfactory.WithCompactStore(),
-			dynamicfactory.WithRaw(dynamicfactory.RawOptions{
-				Snapshot: func(context.Context, dynamicfactory.Key) (*dynamicfactory.Snapshot, error) {
-					if kept.ResourceVersion == "" {
-						return nil, nil // the first run
-					}
-					return &kept, nil
-				},
-				OnGap: func(_ dynamicfactory.Key, g dynamicfactory.Gap) { fmt.Println("history lost:", g.Cause) },
-			}))
+	run := func(verb string, handled chan<- *compact.Object) (*dynamicfactory.RESTFactory, *dynamicfactory.DurableSubscription) {
+		factory, err := dynamicfactory.NewForConfig(cfg)
 		if err != nil {
 			panic(err)
 		}
-		sub, err := factory.Subscribe(context.Background(), key, cache.ResourceEventHandlerFuncs{
+		handler := cache.ResourceEventHandlerFuncs{
 			AddFunc: func(obj any) { handled <- obj.(*compact.Object) },
+		}
+		sub, err := factory.SubscribeDurable(context.Background(), key, handler, dynamicfactory.DurableOptions{
+			Snapshot: func(context.Context) (*dynamicfactory.Snapshot, error) {
+				if recorded.ResourceVersion == "" {
+					return nil, nil // the first run
+				}
+				return &recorded, nil
+			},
+			OnGap: func(g dynamicfactory.Gap) { fmt.Println("history lost:", g.Cause) },
 		})
 		if err != nil {
 			panic(err)
@@ -224,10 +224,10 @@ func ExampleWithRaw() {
 	position := uint64(0)
 	for range 2 {
 		o := <-handled
-		kept.Objects = append(kept.Objects, o)
+		recorded.Objects = append(recorded.Objects, o)
 		position = max(position, o.Position())
 	}
-	kept.ResourceVersion = sub.Checkpoint(position) // as of what is safe
+	recorded.ResourceVersion = sub.Checkpoint(position) // as of what is safe
 	first.Shutdown()
 
 	second, sub := run("resumed", handled)

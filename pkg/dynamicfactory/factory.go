@@ -19,7 +19,23 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apiclient"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/rawwatch"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/spool"
+)
+
+var (
+	// ErrShutdown reports that the factory has been shut down.
+	ErrShutdown = errors.New("dynamicfactory: the factory is shut down")
+	// ErrNoClient reports that the factory was made without a client.
+	ErrNoClient = errors.New("dynamicfactory: no client")
+	// ErrNoHandler reports a subscription without a handler.
+	ErrNoHandler = errors.New("dynamicfactory: no handler")
+	// ErrStopped reports that the informer of a subscription has stopped.
+	ErrStopped = rawwatch.ErrStopped
+	// ErrForeignCluster reports that the API server belongs to another cluster than the
+	// recorded state. Informers then neither list nor resume, and keep retrying.
+	ErrForeignCluster = apiclient.ErrForeign
 )
 
 // Factory makes shared informers. It is safe for concurrent use.
@@ -28,15 +44,11 @@ type Factory struct {
 	opts         *options
 	dictionaries *compact.Dictionaries
 	bookmarks    *bookmarks
-	name         *cache.InformerName // nil: none
+	rest         *restAccess // nil: New made the factory
 
-	raw    *rawwatch.Client // nil: New made the factory
-	prober *rawwatch.Prober
-	spool  *rawwatch.Spool
+	running sync.WaitGroup // informers, and goroutines that wait for their stop channels
 
-	running sync.WaitGroup // informers, and what waits for their stop channels
-
-	mu           sync.Mutex // guards what is below
+	mu           sync.Mutex // guards the fields below
 	informers    map[Key]*informer
 	custom       map[schema.GroupVersionResource]*informer // by InformerFor
 	identified   map[schema.GroupVersionResource]bool      // registered under name
@@ -44,85 +56,71 @@ type Factory struct {
 	shuttingDown bool
 }
 
-var _ dynamicinformer.DynamicSharedInformerFactory = (*Factory)(nil)
+// restAccess is shared by all sources of a RESTFactory.
+type restAccess struct {
+	client *apiclient.Client
+	prober *apiclient.Prober
+	spool  *spool.Pool
+}
 
-// New makes a factory that lists and watches through client, just as client-go's
-// dynamic informers do. A nil client gives a factory whose subscriptions fail with
-// ErrNoClient. It starts nothing.
+// RESTFactory is a Factory that sends its own list and watch requests and reads raw
+// JSON. It also makes durable subscriptions.
+type RESTFactory struct {
+	*Factory
+}
+
+var (
+	_ dynamicinformer.DynamicSharedInformerFactory = (*Factory)(nil)
+	_ dynamicinformer.DynamicSharedInformerFactory = (*RESTFactory)(nil)
+)
+
+// New makes a factory that lists and watches through client, as client-go's dynamic
+// informers do. Subscriptions fail with ErrNoClient if client is nil. It starts nothing.
 func New(client dynamic.Interface, opts ...Option) *Factory {
 	f := newFactory(newOptions(opts))
 	f.client = client
-	if f.opts.name != "" {
-		f.name, _ = cache.NewInformerName(f.opts.name) // documented: without, if it is taken
-	}
 	return f
 }
 
-// NewForConfig makes a factory that lists and watches the API server that cfg
-// names by itself, reading raw JSON. It starts nothing and contacts nobody.
-func NewForConfig(cfg *rest.Config, opts ...Option) (*Factory, error) {
+// NewForConfig makes a factory for the API server of cfg. It starts nothing and sends
+// nothing.
+func NewForConfig(cfg *rest.Config, opts ...RESTOption) (*RESTFactory, error) {
 	if cfg == nil {
 		return nil, ErrNoClient
 	}
-	o := newOptions(opts)
-	if err := o.validate(); err != nil {
-		return nil, err
-	}
-	f := newFactory(o)
+	f := newFactory(newOptions(opts))
 	var err error
 	if f.client, err = dynamic.NewForConfig(cfg); err != nil {
 		return nil, fmt.Errorf("dynamicfactory: %w", err)
 	}
-	if f.raw, err = rawwatch.NewClient(cfg, o.concurrentLists); err != nil {
+	client, err := apiclient.NewClient(cfg, f.opts.concurrentLists)
+	if err != nil {
 		return nil, fmt.Errorf("dynamicfactory: %w", err)
 	}
-	f.prober = rawwatch.NewProber(f.raw, o.raw.ClusterUID)
-	f.spool = rawwatch.NewSpool(o.raw.SpoolDir)
-	if o.name != "" {
-		if f.name, err = cache.NewInformerName(o.name); err != nil {
-			return nil, fmt.Errorf("dynamicfactory: %w", err)
-		}
-	}
-	return f, nil
+	f.rest = &restAccess{client, apiclient.NewProber(client, f.opts.checkCluster), spool.NewPool(f.opts.spoolDir)}
+	return &RESTFactory{f}, nil
 }
 
 func newFactory(o *options) *Factory {
-	f := &Factory{
-		opts: o, dictionaries: o.raw.Dictionaries, bookmarks: newBookmarks(),
+	return &Factory{
+		opts: o, dictionaries: compact.NewDictionaries(nil), bookmarks: newBookmarks(),
 		informers:  map[Key]*informer{},
 		custom:     map[schema.GroupVersionResource]*informer{},
 		identified: map[schema.GroupVersionResource]bool{},
 		subs:       map[*Subscription]struct{}{},
 	}
-	if f.dictionaries == nil {
-		f.dictionaries = compact.NewDictionaries(nil)
-	}
-	return f
 }
 
-// validate returns an error for options that exclude each other.
-func (o *options) validate() error {
-	var errs []error
-	if (o.raw.Window > 0 || o.raw.Snapshot != nil) && !o.compact {
-		errs = append(errs, errors.New("dynamicfactory: Window and Snapshot need WithCompactStore, whose objects carry positions"))
-	}
-	resyncs := append(slices.Collect(maps.Values(o.resync.own)), o.resync.all)
-	if o.raw.Window > 0 && slices.Max(resyncs) > 0 {
-		errs = append(errs, errors.New("dynamicfactory: Window and a resync period exclude each other"))
-	}
-	return errors.Join(errs...)
-}
-
-// ForResource returns the informer of a resource, in the factory's namespace and
-// under its options: always the same one. It runs after Start.
+// ForResource returns the informer of a resource in the factory's namespace and with its
+// options: always the same one. Start starts it.
 func (f *Factory) ForResource(gvr schema.GroupVersionResource) informers.GenericInformer {
 	return f.informer(Key{GVR: gvr, Namespace: f.opts.namespace}, false, func(i *informer) { i.pinned = true })
 }
 
-// informer returns the informer of a key, making it if there is none, or if afresh
-// and it has ended. own is called with mu held.
-func (f *Factory) informer(k Key, afresh bool, own func(*informer)) *informer {
-	usable := func(i *informer) bool { return i != nil && (!i.ended || !afresh) }
+// informer returns the informer of a key, and makes it if necessary; fresh: also in place
+// of one that has ended. own is called with mu held.
+func (f *Factory) informer(k Key, fresh bool, own func(*informer)) *informer {
+	usable := func(i *informer) bool { return i != nil && (!i.ended || !fresh) }
 	f.mu.Lock()
 	if i := f.informers[k]; usable(i) {
 		own(i)
@@ -130,7 +128,7 @@ func (f *Factory) informer(k Key, afresh bool, own func(*informer)) *informer {
 		return i
 	}
 	f.mu.Unlock()
-	made := f.newInformer(k) // asks the options' functions, so not under mu
+	made := f.newInformer(k, nil) // without mu: it calls functions of the options
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	i := f.informers[k]
@@ -142,12 +140,11 @@ func (f *Factory) informer(k Key, afresh bool, own func(*informer)) *informer {
 	return i
 }
 
-// NewInformerFunc makes an informer for InformerFor. It must not start it.
+// NewInformerFunc makes an informer for InformerFor, without a start.
 type NewInformerFunc func(client dynamic.Interface, resync time.Duration) cache.SharedIndexInformer
 
-// InformerFor returns the informer that newInformer has made for a resource, always
-// the same one, under the resource's transform. It runs after Start. It is not the
-// one that ForResource returns.
+// InformerFor returns the informer that newInformer makes for a resource, always the same
+// one, with the resource's transform. Start starts it. ForResource returns another one.
 func (f *Factory) InformerFor(gvr schema.GroupVersionResource, newInformer NewInformerFunc) cache.SharedIndexInformer {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -162,14 +159,14 @@ func (f *Factory) InformerFor(gvr schema.GroupVersionResource, newInformer NewIn
 	return i.shared
 }
 
-// Start starts the informers that ForResource and InformerFor have returned and
-// that do not run yet. They run until stopCh is closed. It does not block, and may
-// be called again when there are more.
+// Start starts the informers that ForResource and InformerFor have returned and that do
+// not run. They run until stopCh is closed. It does not block, and may be called again for
+// further informers.
 func (f *Factory) Start(stopCh <-chan struct{}) {
 	f.StartWithContext(wait.ContextForChannel(stopCh))
 }
 
-// StartWithContext is Start with a context in place of the channel.
+// StartWithContext is Start with a context instead of the channel.
 func (f *Factory) StartWithContext(ctx context.Context) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -189,7 +186,7 @@ func (f *Factory) StartWithContext(ctx context.Context) {
 	}
 }
 
-// startableLocked returns what Start has to start.
+// startableLocked returns the informers that Start starts.
 func (f *Factory) startableLocked() []*informer {
 	var list []*informer
 	for _, i := range f.informers {
@@ -205,19 +202,19 @@ func (f *Factory) startableLocked() []*informer {
 	return list
 }
 
-// WaitForCacheSync blocks until the informers that Start has started have their
-// first list, or stopCh is closed, and tells which have.
+// WaitForCacheSync blocks until the informers that Start has started have their first
+// list, or stopCh is closed. It reports which have.
 func (f *Factory) WaitForCacheSync(stopCh <-chan struct{}) map[schema.GroupVersionResource]bool {
 	return f.WaitForCacheSyncWithContext(wait.ContextForChannel(stopCh)).Synced
 }
 
-// SyncResult is what WaitForCacheSyncWithContext returns.
+// SyncResult is the result of WaitForCacheSyncWithContext.
 type SyncResult struct {
-	Err    error // nil if all have synced, or else why the waiting ended
+	Err    error // the cause of an incomplete result; nil if all have synced
 	Synced map[schema.GroupVersionResource]bool
 }
 
-// AsError returns an error that names what has not synced, nil if all have.
+// AsError returns an error with the resources that have not synced, nil if all have.
 func (r SyncResult) AsError() error {
 	if r.Err == nil {
 		return nil
@@ -232,8 +229,7 @@ func (r SyncResult) AsError() error {
 	return fmt.Errorf("dynamicfactory: not synced: %s: %w", strings.Join(missing, "; "), r.Err)
 }
 
-// WaitForCacheSyncWithContext is WaitForCacheSync with a context in place of the
-// channel.
+// WaitForCacheSyncWithContext is WaitForCacheSync with a context instead of the channel.
 func (f *Factory) WaitForCacheSyncWithContext(ctx context.Context) SyncResult {
 	f.mu.Lock()
 	var started []*informer
@@ -266,10 +262,9 @@ func (f *Factory) WaitForCacheSyncWithContext(ctx context.Context) SyncResult {
 	return r
 }
 
-// Shutdown marks the factory as shut down: nothing starts any more. It closes all
-// subscriptions and returns when every goroutine of the factory has ended. The
-// stop channels given to Start have to be closed for that, before or meanwhile. It
-// may be called several times, also concurrently.
+// Shutdown prevents further starts, closes all subscriptions, and returns when every
+// goroutine of the factory has ended. The caller closes the stop channels of Start before
+// or during the call. It may be called several times, also concurrently.
 func (f *Factory) Shutdown() {
 	f.mu.Lock()
 	f.shuttingDown = true
@@ -284,16 +279,16 @@ func (f *Factory) Shutdown() {
 		s.Close()
 	}
 	f.running.Wait()
-	f.name.Release()
+	f.opts.name.Release()
 }
 
 // identifier registers the resource for client-go's metrics, once.
 func (f *Factory) identifier(k Key) cache.InformerNameAndResource {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.name == nil || f.identified[k.GVR] {
+	if f.opts.name == nil || f.identified[k.GVR] {
 		return cache.InformerNameAndResource{}
 	}
 	f.identified[k.GVR] = true
-	return f.name.WithResource(k.GVR)
+	return f.opts.name.WithResource(k.GVR)
 }

@@ -2,7 +2,6 @@ package dynamicfactory
 
 import (
 	"context"
-	"sync"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -14,22 +13,19 @@ import (
 	"github.com/watcherd/watcherd/pkg/genericlister"
 )
 
-// informer is a shared informer, the source that feeds it, and its life. It runs
-// while it has an owner: the stop channel that it was started with, or a
-// subscription.
+// informer is a SharedIndexInformer with its source and lifetime. It runs while it has an
+// owner: the stop channel of its start, or a subscription.
 type informer struct {
 	key    Key
 	shared cache.SharedIndexInformer
-	source *rawwatch.Source // nil without NewForConfig
-
-	joining sync.Mutex // held while a subscription adds its handler and starts the informer
+	source *rawwatch.Source // nil in a factory made by New
 
 	// Guarded by Factory.mu.
-	pinned  bool // ForResource has handed it out: it is never forgotten
+	pinned  bool // ForResource has returned it: it stays in the factory
 	started bool // Start has been called
 	owners  int
-	cancel  context.CancelFunc // nil: has not run
-	ended   bool               // has been told to stop
+	cancel  context.CancelFunc // nil: not started
+	ended   bool               // cancel was called
 	done    chan struct{}      // closed when all goroutines have ended
 }
 
@@ -43,26 +39,29 @@ func (i *informer) Lister() cache.GenericLister {
 	return genericlister.New(i.shared.GetIndexer(), i.key.GVR)
 }
 
-// newInformer makes the informer of a key.
-func (f *Factory) newInformer(k Key) *informer {
+// newInformer makes an informer: a shared one, or that of a durable subscription.
+func (f *Factory) newInformer(k Key, d *DurableOptions) *informer {
 	i := &informer{key: k}
 	var lw cache.ListerWatcher
 	var example runtime.Object = &unstructured.Unstructured{}
-	transform := f.opts.transform.of(k.GVR)
-	if f.raw != nil {
-		i.source = f.newSource(i)
+	transform, resync := f.opts.transform.of(k.GVR), f.opts.resync.of(k.GVR)
+	if d != nil {
+		resync = 0 // client-go's resync may drop an event
+	}
+	if f.rest != nil {
+		i.source = f.newSource(i, d)
 		lw = i.source
-		if f.opts.compact {
-			example, transform = &compact.Object{}, nil // the source sees to both
+		if d != nil || f.opts.compact {
+			example, transform = &compact.Object{}, nil // the source transforms
 		}
 	} else {
 		lw = f.newListerWatcher(k)
 		if f.opts.compact {
-			transform = compactTransform(transform, k.codec(f.dictionaries))
+			transform = compactTransform(transform, f.codec(k, false))
 		}
 	}
 	i.shared = cache.NewSharedIndexInformerWithOptions(lw, example, cache.SharedIndexInformerOptions{
-		ResyncPeriod:      f.opts.resync.of(k.GVR),
+		ResyncPeriod:      resync,
 		Indexers:          f.opts.indexersFor(k.GVR),
 		ObjectDescription: k.String(),
 		Identifier:        f.identifier(k),
@@ -71,20 +70,20 @@ func (f *Factory) newInformer(k Key) *informer {
 		_ = i.shared.SetTransform(transform) // fails only after the start
 	}
 	if i.source != nil {
-		_ = i.shared.SetWatchErrorHandlerWithContext(noted) // fails only after the start
+		_ = i.shared.SetWatchErrorHandlerWithContext(ignoreListError) // fails only after the start
 	}
 	return i
 }
 
-// noted is the handler of list errors that the source has counted and logged.
-func noted(context.Context, *cache.Reflector, error) {}
+// ignoreListError handles list errors, which the source has counted and logged.
+func ignoreListError(context.Context, *cache.Reflector, error) {}
 
-// compactTransform makes compact objects of what the transform, if there is one,
-// returns. The reflector calls it from one goroutine.
+// compactTransform makes compact objects of the results of a transform, which may be nil.
+// The reflector calls it from one goroutine.
 func compactTransform(transform cache.TransformFunc, codec *compact.Codec) cache.TransformFunc {
 	return func(obj any) (any, error) {
 		if _, ok := obj.(*compact.Object); ok {
-			return obj, nil // out of the cache again
+			return obj, nil // from the cache
 		}
 		if transform != nil {
 			var err error
@@ -110,8 +109,8 @@ func (f *Factory) run(ctx context.Context, i *informer) error {
 	return nil
 }
 
-// runLocked starts the informer unless it runs. ctx gives values, not an end. The
-// factory must not be shutting down.
+// runLocked starts the informer unless it runs. The informer has the values of ctx, and
+// ignores its end. The factory must not be shutting down.
 func (f *Factory) runLocked(ctx context.Context, i *informer) {
 	if i.cancel != nil {
 		return
@@ -127,8 +126,8 @@ func (f *Factory) runLocked(ctx context.Context, i *informer) {
 	})
 }
 
-// releaseLocked takes one owner away. With the last one it stops and forgets the
-// informer, unless somebody may hold it from ForResource; then it reports true, and
+// releaseLocked removes one owner. Without owners it stops the informer, unless a client
+// may have it from ForResource, and removes it from the factory. It then reports true, and
 // the caller waits for done.
 func (f *Factory) releaseLocked(i *informer) (stopped bool) {
 	i.owners--

@@ -107,9 +107,9 @@ func put(s *apitest.Server, names ...string) {
 }
 
 // factory makes a factory of compact informers that ends with the test.
-func factory(t *testing.T, s *apitest.Server, opts ...dynamicfactory.Option) *dynamicfactory.Factory {
+func factory(t *testing.T, s *apitest.Server, opts ...dynamicfactory.RESTOption) *dynamicfactory.RESTFactory {
 	t.Helper()
-	f, err := dynamicfactory.NewForConfig(s.Config(), append([]dynamicfactory.Option{dynamicfactory.WithCompactStore()}, opts...)...)
+	f, err := dynamicfactory.NewForConfig(s.Config(), append([]dynamicfactory.RESTOption{dynamicfactory.WithCompactStore()}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,11 +117,23 @@ func factory(t *testing.T, s *apitest.Server, opts ...dynamicfactory.Option) *dy
 	return f
 }
 
-// subscribe subscribes a new journal and waits until nothing moves.
-func subscribe(t *testing.T, f *dynamicfactory.Factory, k dynamicfactory.Key) (*journal, *dynamicfactory.Subscription) {
+// share subscribes a new journal to a shared informer and waits until nothing moves.
+func share(t *testing.T, f *dynamicfactory.RESTFactory, k dynamicfactory.Key) (*journal, *dynamicfactory.Subscription) {
 	t.Helper()
 	j := newJournal()
 	sub, err := f.Subscribe(t.Context(), k, j)
+	if err != nil {
+		t.Fatal(err)
+	}
+	synctest.Wait()
+	return j, sub
+}
+
+// subscribe makes a durable subscription for a new journal and waits until nothing moves.
+func subscribe(t *testing.T, f *dynamicfactory.RESTFactory, k dynamicfactory.Key, opts ...dynamicfactory.DurableOptions) (*journal, *dynamicfactory.DurableSubscription) {
+	t.Helper()
+	j := newJournal()
+	sub, err := f.SubscribeDurable(t.Context(), k, j, append(opts, dynamicfactory.DurableOptions{})[0])
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,10 +165,10 @@ func snapshotOf(version string, objs map[string]*compact.Object) *dynamicfactory
 	return snap
 }
 
-// remember makes the raw option that has informers begin with a snapshot.
-func remember(snap *dynamicfactory.Snapshot, r dynamicfactory.RawOptions) dynamicfactory.Option {
-	r.Snapshot = func(context.Context, dynamicfactory.Key) (*dynamicfactory.Snapshot, error) { return snap, nil }
-	return dynamicfactory.WithRaw(r)
+// remember adds a snapshot to the options.
+func remember(snap *dynamicfactory.Snapshot, o dynamicfactory.DurableOptions) dynamicfactory.DurableOptions {
+	o.Snapshot = func(context.Context) (*dynamicfactory.Snapshot, error) { return snap, nil }
+	return o
 }
 
 func is[T comparable](t *testing.T, what string, got, want T) {

@@ -1,6 +1,7 @@
 package dynamicfactory
 
 import (
+	"context"
 	"maps"
 	"time"
 
@@ -9,8 +10,25 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Option changes how a factory makes informers.
-type Option func(*options)
+// Option configures the informers of a factory that New or NewForConfig makes.
+type Option interface {
+	RESTOption
+	anyFactory()
+}
+
+// RESTOption configures a factory that NewForConfig makes.
+type RESTOption interface {
+	apply(*options)
+}
+
+type option func(*options)
+
+func (o option) apply(opts *options) { o(opts) }
+func (option) anyFactory()           {}
+
+type restOption func(*options)
+
+func (o restOption) apply(opts *options) { o(opts) }
 
 type options struct {
 	namespace        string
@@ -18,15 +36,19 @@ type options struct {
 	tweak            byResource[dynamicinformer.TweakListOptionsFunc]
 	transform        byResource[cache.TransformFunc]
 	indexers         cache.Indexers
-	indexersOf       map[schema.GroupVersionResource]cache.Indexers // on top of indexers
+	indexersOf       map[schema.GroupVersionResource]cache.Indexers // in addition to indexers
 	noNamespaceIndex bool
-	name             string
+	name             *cache.InformerName // nil: none
 	compact          bool
-	raw              RawOptions
-	concurrentLists  int
+
+	// Of a RESTFactory.
+	edit            EditFunc
+	concurrentLists int
+	spoolDir        string
+	checkCluster    func(ctx context.Context, uid string) error
 }
 
-// byResource is an option that a resource may have to itself.
+// byResource is an option with values of single resources.
 type byResource[T any] struct {
 	all T
 	own map[schema.GroupVersionResource]T
@@ -39,7 +61,7 @@ func (b *byResource[T]) set(gvr schema.GroupVersionResource, v T) {
 	b.own[gvr] = v
 }
 
-// of returns a resource's own value, or else that of all.
+// of returns a resource's own value, or that of all.
 func (b *byResource[T]) of(gvr schema.GroupVersionResource) T {
 	if v, ok := b.own[gvr]; ok {
 		return v
@@ -47,19 +69,17 @@ func (b *byResource[T]) of(gvr schema.GroupVersionResource) T {
 	return b.all
 }
 
-// defaultConcurrentLists is how many pages of lists a factory reads at once.
+// defaultConcurrentLists is the default of WithListConcurrency.
 const defaultConcurrentLists = 4
 
-func newOptions(opts []Option) *options {
+func newOptions[O RESTOption](opts []O) *options {
 	o := &options{
 		indexers:        cache.Indexers{},
 		indexersOf:      map[schema.GroupVersionResource]cache.Indexers{},
 		concurrentLists: defaultConcurrentLists,
 	}
 	for _, opt := range opts {
-		if opt != nil {
-			opt(o)
-		}
+		opt.apply(o)
 	}
 	if !o.noNamespaceIndex {
 		o.indexers[cache.NamespaceIndex] = cache.MetaNamespaceIndexFunc
@@ -75,93 +95,105 @@ func (o *options) indexersFor(gvr schema.GroupVersionResource) cache.Indexers {
 	return ix
 }
 
-// WithDefaultResync sets how often handlers are given every cached object again;
-// 0, the default, is never.
+// WithDefaultResync sets the period after which handlers receive every cached object
+// again. The default is 0: never. Durable subscriptions ignore it.
 func WithDefaultResync(d time.Duration) Option {
-	return func(o *options) { o.resync.all = d }
+	return option(func(o *options) { o.resync.all = d })
 }
 
-// WithResync sets the resync period of one resource, in place of the default.
+// WithResync sets the resync period of one resource, instead of the default.
 func WithResync(gvr schema.GroupVersionResource, d time.Duration) Option {
-	return func(o *options) { o.resync.set(gvr, d) }
+	return option(func(o *options) { o.resync.set(gvr, d) })
 }
 
-// WithNamespace limits the factory's informers to a namespace. A Key may name
-// another one.
+// WithNamespace sets the namespace of informers whose Key has none.
 func WithNamespace(ns string) Option {
-	return func(o *options) { o.namespace = ns }
+	return option(func(o *options) { o.namespace = ns })
 }
 
-// WithTweakListOptions has f change the options of every list and watch. In a
-// factory made by NewForConfig its selectors and TimeoutSeconds count, the rest is
-// the factory's own business.
+// WithTweakListOptions calls f to change the options of every list and watch. A
+// RESTFactory uses the selectors and TimeoutSeconds, and sets the other options itself.
 func WithTweakListOptions(f dynamicinformer.TweakListOptionsFunc) Option {
-	return func(o *options) { o.tweak.all = f }
+	return option(func(o *options) { o.tweak.all = f })
 }
 
-// WithTweakListOptionsFor is WithTweakListOptions for one resource, in place of what
-// was set for all. nil changes nothing of that resource's options.
+// WithTweakListOptionsFor is WithTweakListOptions for one resource, instead of the function
+// for all. nil leaves the resource's options unchanged.
 func WithTweakListOptionsFor(gvr schema.GroupVersionResource, f dynamicinformer.TweakListOptionsFunc) Option {
-	return func(o *options) { o.tweak.set(gvr, f) }
+	return option(func(o *options) { o.tweak.set(gvr, f) })
 }
 
-// WithTransform has f change every object before it is cached. It is given an
-// *unstructured.Unstructured, also with WithCompactStore, where it has to return one
-// too. See cache.TransformFunc.
+// WithTransform calls f to change every object before it is cached. f receives an
+// *unstructured.Unstructured, also with WithCompactStore, which requires one as the result.
+// See cache.TransformFunc.
 func WithTransform(f cache.TransformFunc) Option {
-	return func(o *options) { o.transform.all = f }
+	return option(func(o *options) { o.transform.all = f })
 }
 
-// WithTransformFor is WithTransform for one resource, in place of what was set for
-// all. nil leaves that resource's objects as they are.
+// WithTransformFor is WithTransform for one resource, instead of the function for all. nil
+// leaves the resource's objects unchanged.
 func WithTransformFor(gvr schema.GroupVersionResource, f cache.TransformFunc) Option {
-	return func(o *options) { o.transform.set(gvr, f) }
+	return option(func(o *options) { o.transform.set(gvr, f) })
 }
 
-// WithIndexers adds indexes to every informer. The namespace index exists anyway.
+// WithIndexers adds indexes to every informer, in addition to the namespace index.
 func WithIndexers(ix cache.Indexers) Option {
-	return func(o *options) { maps.Copy(o.indexers, ix) }
+	return option(func(o *options) { maps.Copy(o.indexers, ix) })
 }
 
-// WithIndexersFor adds indexes to the informers of one resource, beside those of
-// all; one of the same name takes that one's place.
+// WithIndexersFor adds indexes to the informers of one resource, in addition to those of
+// all. It replaces an index of the same name.
 func WithIndexersFor(gvr schema.GroupVersionResource, ix cache.Indexers) Option {
-	return func(o *options) {
+	return option(func(o *options) {
 		if o.indexersOf[gvr] == nil {
 			o.indexersOf[gvr] = cache.Indexers{}
 		}
 		maps.Copy(o.indexersOf[gvr], ix)
-	}
+	})
 }
 
-// WithoutNamespaceIndex does without the index by namespace, which costs some 70
-// bytes for each object. Listers then find a namespace's objects by looking at all.
+// WithoutNamespaceIndex removes the index by namespace, which costs about 70 bytes an
+// object. Listers of one namespace then visit all objects.
 func WithoutNamespaceIndex() Option {
-	return func(o *options) { o.noNamespaceIndex = true }
+	return option(func(o *options) { o.noNamespaceIndex = true })
 }
 
-// WithName gives the factory a name for client-go's informer metrics. It has to be
-// unique in the process (see cache.NewInformerName); if it is not, NewForConfig
-// fails, and New goes on without.
-func WithName(name string) Option {
-	return func(o *options) { o.name = name }
+// WithInformerName sets the name of the factory's informers in client-go's metrics, as
+// informers.WithInformerName does. Shutdown releases the name.
+func WithInformerName(name *cache.InformerName) Option {
+	return option(func(o *options) { o.name = name })
 }
 
-// WithCompactStore has the informers hold *compact.Object, which takes a fraction
-// of the memory. Handlers and index functions are given those; listers inflate
-// what they return, so that they return what they always did.
+// WithCompactStore makes the caches hold *compact.Object, which needs a fraction of the
+// memory. Handlers and index functions receive these objects. Listers return inflated
+// objects, as without the option.
 func WithCompactStore() Option {
-	return func(o *options) { o.compact = true }
+	return option(func(o *options) { o.compact = true })
 }
 
-// WithListConcurrency sets how many pages of lists the factory reads at once, all
-// informers together; 4 is the default. It counts in a factory made by NewForConfig.
-func WithListConcurrency(n int) Option {
-	return func(o *options) { o.concurrentLists = n }
+// WithEdit edits the JSON of every object before anything else sees it, with less work
+// than a transform.
+func WithEdit(f EditFunc) RESTOption {
+	return restOption(func(o *options) { o.edit = f })
 }
 
-// WithRaw sets what only a factory made by NewForConfig can do. One that New has
-// made refuses subscriptions with ErrNotRaw, unless Dictionaries is all that is set.
-func WithRaw(r RawOptions) Option {
-	return func(o *options) { o.raw = r }
+// WithListConcurrency limits the pages of lists that the factory reads at the same time,
+// over all informers. The default is 4.
+func WithListConcurrency(n int) RESTOption {
+	return restOption(func(o *options) { o.concurrentLists = n })
+}
+
+// WithSpoolDir sets the folder for events that arrive while their resource is being
+// listed, once they exceed the limit in memory (64 MiB over all informers). The default
+// is the system's folder for temporary files. The files are encrypted, and have no names
+// where the system allows that. Elsewhere, files of a killed process may be deleted.
+func WithSpoolDir(dir string) RESTOption {
+	return restOption(func(o *options) { o.spoolDir = dir })
+}
+
+// WithClusterCheck calls check at the first contact, before any list or resumption, with
+// the uid of the namespace kube-system, "" if the client may not read it. An error
+// rejects the cluster (ErrForeignCluster).
+func WithClusterCheck(check func(ctx context.Context, uid string) error) RESTOption {
+	return restOption(func(o *options) { o.checkCluster = check })
 }

@@ -129,7 +129,11 @@ func TestOptionsPerResource(t *testing.T) {
 				s.Serve(path, kind[0], kind[1])
 				s.Put(path, "ns", "a", nil)
 			}
-			checkPerResource(t, must(dynamicfactory.NewForConfig(s.Config(), opts...))(t), func(gvr schema.GroupVersionResource) (fields []string) {
+			var restOpts []dynamicfactory.RESTOption
+			for _, opt := range opts {
+				restOpts = append(restOpts, opt)
+			}
+			checkPerResource(t, must(dynamicfactory.NewForConfig(s.Config(), restOpts...))(t).Factory, func(gvr schema.GroupVersionResource) (fields []string) {
 				for _, r := range s.Requests(gvr.Resource, false) {
 					fields = append(fields, r.Query["fieldSelector"])
 				}

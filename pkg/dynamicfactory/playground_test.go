@@ -47,18 +47,18 @@ func eventually(t *testing.T, what string, holds func() bool) {
 }
 
 // realFactory makes a factory of compact informers that ends with the test.
-func realFactory(t *testing.T, cfg *rest.Config, opts ...dynamicfactory.Option) *dynamicfactory.Factory {
+func realFactory(t *testing.T, cfg *rest.Config, opts ...dynamicfactory.RESTOption) *dynamicfactory.RESTFactory {
 	t.Helper()
-	f := must(dynamicfactory.NewForConfig(cfg, append([]dynamicfactory.Option{dynamicfactory.WithCompactStore()}, opts...)...))(t)
+	f := must(dynamicfactory.NewForConfig(cfg, append([]dynamicfactory.RESTOption{dynamicfactory.WithCompactStore()}, opts...)...))(t)
 	t.Cleanup(f.Shutdown)
 	return f
 }
 
 // join subscribes a new journal that acknowledges at once, and waits for the list.
-func join(t *testing.T, f *dynamicfactory.Factory, k dynamicfactory.Key) (*journal, *dynamicfactory.Subscription) {
+func join(t *testing.T, f *dynamicfactory.RESTFactory, k dynamicfactory.Key, opts ...dynamicfactory.DurableOptions) (*journal, *dynamicfactory.DurableSubscription) {
 	t.Helper()
 	j := newJournal()
-	sub := must(f.Subscribe(t.Context(), k, j))(t)
+	sub := must(f.SubscribeDurable(t.Context(), k, j, append(opts, dynamicfactory.DurableOptions{})[0]))(t)
 	receive(t, sub.Synced())
 	return j, sub
 }
@@ -116,8 +116,8 @@ func TestStartAndStopBesideOthers(t *testing.T) {
 	create(t, client, "first")
 	f := realFactory(t, c.Config(t))
 	var others []*journal
-	for i := range 20 {
-		j, _ := join(t, f, dynamicfactory.Key{GVR: configMaps, Namespace: ns, Variant: fmt.Sprint(i)})
+	for range 20 {
+		j, _ := join(t, f, dynamicfactory.Key{GVR: configMaps, Namespace: ns})
 		others = append(others, j)
 	}
 	one := dynamicfactory.Key{GVR: secrets, Namespace: ns}
@@ -164,8 +164,8 @@ func TestStartAndStopBesideOthers(t *testing.T) {
 		t.Errorf("the heap has %d bytes, it had %d", now, bytes)
 	}
 	for _, s := range f.Statuses() {
-		if s.Relists+s.WatchRestarts > 0 {
-			t.Errorf("%v: %d relists, %d restarts", s.Key, s.Relists, s.WatchRestarts)
+		if s.Relists+s.Restarts > 0 {
+			t.Errorf("%v: %d relists, %d restarts", s.Key, s.Relists, s.Restarts)
 		}
 	}
 }
@@ -198,10 +198,10 @@ func TestRestartNeedsNoList(t *testing.T) {
 	before := c.RequestCounts(t, deployments)
 	remove(t, client, "a")
 	deploy("d")
-	f = realFactory(t, c.Config(t), remember(snap, dynamicfactory.RawOptions{
-		OnGap: func(_ dynamicfactory.Key, g dynamicfactory.Gap) { t.Errorf("a gap: %v", g) },
+	f = realFactory(t, c.Config(t))
+	j, sub = join(t, f, k, remember(snap, dynamicfactory.DurableOptions{
+		OnGap: func(g dynamicfactory.Gap) { t.Errorf("a gap: %v", g) },
 	}))
-	j, sub = join(t, f, k)
 	lines := told(t, j, 6)
 	slices.Sort(lines[:3]) // the snapshot is in no order
 	// c's own event comes again: the checkpoint could not know that it had no company.
@@ -258,9 +258,9 @@ func TestCompactionWhileCutOff(t *testing.T) {
 	cfg := c.Config(t)
 	cfg.Dial = g.dial
 	var gaps []string
-	j, sub := join(t, realFactory(t, cfg, dynamicfactory.WithRaw(dynamicfactory.RawOptions{
-		OnGap: func(_ dynamicfactory.Key, gap dynamicfactory.Gap) { gaps = append(gaps, gap.Cause) },
-	})), dynamicfactory.Key{GVR: configMaps, Namespace: ns})
+	j, sub := join(t, realFactory(t, cfg), dynamicfactory.Key{GVR: configMaps, Namespace: ns}, dynamicfactory.DurableOptions{
+		OnGap: func(gap dynamicfactory.Gap) { gaps = append(gaps, gap.Cause) },
+	})
 	is(t, "initially", len(told(t, j, 4)), 4)
 	uid := j.objects["recreated"].GetUID()
 
@@ -301,9 +301,9 @@ func TestRestoreFromBackup(t *testing.T) {
 	remove(t, client, "restored")
 	create(t, client, "lost")
 	var gaps []string
-	j, _ := join(t, realFactory(t, c.Config(t), dynamicfactory.WithRaw(dynamicfactory.RawOptions{
-		OnGap: func(_ dynamicfactory.Key, gap dynamicfactory.Gap) { gaps = append(gaps, gap.Cause) },
-	})), dynamicfactory.Key{GVR: configMaps, Namespace: ns})
+	j, _ := join(t, realFactory(t, c.Config(t)), dynamicfactory.Key{GVR: configMaps, Namespace: ns}, dynamicfactory.DurableOptions{
+		OnGap: func(gap dynamicfactory.Gap) { gaps = append(gaps, gap.Cause) },
+	})
 	is(t, "initially", fmt.Sprint(told(t, j, 2)), "[initial kept initial lost]")
 	c.RestoreEtcd(t, backup)
 	is(t, "told", fmt.Sprint(told(t, j, 3)), "[delete? lost update kept add restored]")
@@ -411,10 +411,10 @@ func TestExactListOfARealServer(t *testing.T) {
 	at := must(client.List(t.Context(), metav1.ListOptions{}))(t).GetResourceVersion()
 	remove(t, client, names[0])
 	create(t, client, "new")
-	f := realFactory(t, c.Config(t), remember(&dynamicfactory.Snapshot{ResourceVersion: at, Relist: true}, dynamicfactory.RawOptions{
-		OnGap: func(_ dynamicfactory.Key, g dynamicfactory.Gap) { t.Errorf("a gap: %v", g) },
-	}))
-	j, _ := join(t, f, dynamicfactory.Key{GVR: configMaps, Namespace: ns})
+	f, o := realFactory(t, c.Config(t)), remember(&dynamicfactory.Snapshot{ResourceVersion: at, Relist: true}, dynamicfactory.DurableOptions{
+		OnGap: func(g dynamicfactory.Gap) { t.Errorf("a gap: %v", g) },
+	})
+	j, _ := join(t, f, dynamicfactory.Key{GVR: configMaps, Namespace: ns}, o)
 	lines := told(t, j, 602)
 	is(t, "listed", strings.Count(strings.Join(lines, ","), "initial"), 600)
 	is(t, "since then", strings.Join(lines[600:], ","), "delete "+names[0]+",add new")

@@ -20,9 +20,9 @@ func TestFirstListAtAnExactVersion(t *testing.T) {
 		at := s.Version()
 		s.Delete(configMapPath, "ns", "cm-00000")
 		put(s, "cm-00001", "new")
-		j, sub := subscribe(t, factory(t, s, remember(&dynamicfactory.Snapshot{ResourceVersion: at, Relist: true}, dynamicfactory.RawOptions{
-			OnGap: func(_ dynamicfactory.Key, g dynamicfactory.Gap) { t.Errorf("a gap: %v", g) },
-		})), configMapKey)
+		j, sub := subscribe(t, factory(t, s), configMapKey, remember(&dynamicfactory.Snapshot{ResourceVersion: at, Relist: true}, dynamicfactory.DurableOptions{
+			OnGap: func(g dynamicfactory.Gap) { t.Errorf("a gap: %v", g) },
+		}))
 		told := j.take()
 		is(t, "listed", strings.Count(strings.Join(told, ","), "initial"), 700)
 		is(t, "since then", strings.Join(told[700:], ","), "delete cm-00000,update cm-00001,add new")
@@ -71,12 +71,12 @@ func TestFirstListAtAVersionThatIsGone(t *testing.T) {
 				s.Delete(configMapPath, "ns", "c")
 				tc.spoil(s, backup)
 				var gaps []string
-				j, sub := subscribe(t, factory(t, s, remember(snap, dynamicfactory.RawOptions{
-					OnGap: func(_ dynamicfactory.Key, g dynamicfactory.Gap) {
+				j, sub := subscribe(t, factory(t, s), configMapKey, remember(snap, dynamicfactory.DurableOptions{
+					OnGap: func(g dynamicfactory.Gap) {
 						gaps = append(gaps, fmt.Sprint(g.Cause, " ", g.From, " ", g.To))
 						is(t, "known until", g.FromTime, snap.Time)
 					},
-				})), configMapKey)
+				}))
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				j.expect(t, "initial a", "initial b")

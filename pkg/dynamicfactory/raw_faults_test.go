@@ -53,7 +53,7 @@ func TestStallAndBurst(t *testing.T) {
 				}
 				return false
 			})
-			j, _ := subscribe(t, factory(t, s, window(2048)), configMapKey)
+			j, _ := subscribe(t, factory(t, s), configMapKey, window(2048))
 			s.Bookmark()
 			synctest.Wait()
 			armed.Store(true)
@@ -168,10 +168,10 @@ func TestRefusedPages(t *testing.T) {
 				n.Store(0)
 				seen, before := 0, len(s.Requests("configmaps", false))
 				refused.Store(0)
-				for page := (dynamicfactory.HeadsPage{}); ; {
+				for page := (dynamicfactory.MetadataPage{}); ; {
 					ofPage := 0
 					var err error
-					page, err = sub.Heads(t.Context(), page.Continue, func() { ofPage = 0 }, func(*rawjson.Meta) error { ofPage++; return nil })
+					page, err = sub.ListMetadata(t.Context(), page.Continue, func() { ofPage = 0 }, func(*rawjson.Meta) error { ofPage++; return nil })
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -288,9 +288,9 @@ func TestWatchRefusedAsInvalid(t *testing.T) {
 			bubble(t, func(t *testing.T, s *apitest.Server) {
 				put(s, "a")
 				var gaps []string
-				j, _ := subscribe(t, factory(t, s, dynamicfactory.WithRaw(dynamicfactory.RawOptions{
-					OnGap: func(_ dynamicfactory.Key, g dynamicfactory.Gap) { gaps = append(gaps, g.Cause) },
-				})), configMapKey)
+				j, _ := subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{
+					OnGap: func(g dynamicfactory.Gap) { gaps = append(gaps, g.Cause) },
+				})
 				old := s.Version()
 				s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
 					if !isWatch(r) || !forGood && r.URL.Query().Get("resourceVersion") != old {
@@ -367,13 +367,11 @@ func TestListGoesOnWithTheSameCluster(t *testing.T) {
 			}
 			return false
 		})
-		j, sub := subscribe(t, factory(t, s, dynamicfactory.WithRaw(dynamicfactory.RawOptions{
-			ClusterUID: func(_ context.Context, uid string) error {
-				if uid != "cluster-1" {
-					return errors.New("another cluster")
-				}
-				return nil
-			},
+		j, sub := subscribe(t, factory(t, s, dynamicfactory.WithClusterCheck(func(_ context.Context, uid string) error {
+			if uid != "cluster-1" {
+				return errors.New("another cluster")
+			}
+			return nil
 		})), configMapKey)
 		time.Sleep(time.Minute)
 		synctest.Wait()

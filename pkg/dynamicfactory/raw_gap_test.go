@@ -15,11 +15,11 @@ import (
 func TestGapTimes(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
 		var gaps []dynamicfactory.Gap
-		f := factory(t, s, dynamicfactory.WithRaw(dynamicfactory.RawOptions{
-			OnGap: func(_ dynamicfactory.Key, g dynamicfactory.Gap) { gaps = append(gaps, g) },
-		}))
+		f, o := factory(t, s), dynamicfactory.DurableOptions{
+			OnGap: func(g dynamicfactory.Gap) { gaps = append(gaps, g) },
+		}
 		put(s, "a")
-		j, sub := subscribe(t, f, configMapKey)
+		j, sub := subscribe(t, f, configMapKey, o)
 		time.Sleep(10 * time.Second)
 		put(s, "b")
 		synctest.Wait()

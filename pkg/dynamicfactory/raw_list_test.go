@@ -85,7 +85,7 @@ func TestListExpiresWhileItIsPaged(t *testing.T) {
 				last := requests[len(requests)-1].Query
 				_, limited := last["limit"]
 				is(t, "the last request has a limit", limited, expirations < 4)
-				is(t, "expirations counted", sub.Status().Expired410, uint64(min(expirations, 4)))
+				is(t, "expirations counted", sub.Status().Expired, uint64(min(expirations, 4)))
 			})
 		})
 	}
@@ -94,9 +94,10 @@ func TestListExpiresWhileItIsPaged(t *testing.T) {
 // Failing lists are tried again until they succeed, and meanwhile tell why.
 func TestListFails(t *testing.T) {
 	for _, tc := range []struct {
-		code          int
-		reason        string
-		state, counts string
+		code   int
+		reason string
+		state  dynamicfactory.State
+		counts string
 	}{
 		{http.StatusForbidden, "Forbidden", dynamicfactory.StateForbidden, "forbidden"},
 		{http.StatusUnauthorized, "Unauthorized", dynamicfactory.StateForbidden, "forbidden"},
@@ -194,7 +195,7 @@ func TestListWithAnItemWithoutName(t *testing.T) {
 		j.expect(t)
 		st := sub.Status()
 		is(t, "cached", st.Objects, 2)
-		is(t, "state", st.State+" "+st.Reason, "backing-off Unreadable")
+		is(t, "state", string(st.State)+" "+st.Reason, "backing-off Unreadable")
 		if st.DecodeErrors < 2 {
 			t.Errorf("%d lists that could not be read in a minute", st.DecodeErrors)
 		}
@@ -208,9 +209,7 @@ func TestListWithAnItemWithoutName(t *testing.T) {
 
 func TestMetadataOnly(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
-		k := configMapKey
-		k.MetadataOnly = true
-		subscribe(t, factory(t, s), k)
+		subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{MetadataOnly: true})
 		is(t, "list", s.Requests("configmaps", false)[0].Header.Get("Accept"), "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1")
 		is(t, "watch", s.Requests("configmaps", true)[0].Header.Get("Accept"), "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1")
 	})
@@ -250,12 +249,10 @@ func TestListsShareASemaphore(t *testing.T) {
 }
 
 // listing begins n informers.
-func listing(t *testing.T, f *dynamicfactory.Factory, n int) {
+func listing(t *testing.T, f *dynamicfactory.RESTFactory, n int) {
 	t.Helper()
-	for i := range n {
-		k := configMapKey
-		k.Variant = fmt.Sprint(i)
-		if _, err := f.Subscribe(t.Context(), k, newJournal()); err != nil {
+	for range n {
+		if _, err := f.SubscribeDurable(t.Context(), configMapKey, newJournal(), dynamicfactory.DurableOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -42,15 +42,13 @@ func TestSnapshotNeedsNoList(t *testing.T) {
 		s.Delete(configMapPath, "ns", "a")
 		time.Sleep(time.Hour) // whoever is away loses nothing while the history lasts
 
-		f := factory(t, s, remember(snap, dynamicfactory.RawOptions{
-			OnGap: func(_ dynamicfactory.Key, g dynamicfactory.Gap) { t.Errorf("a gap: %v", g) },
-		}))
-		var subs []*dynamicfactory.Subscription
+		f, o := factory(t, s), remember(snap, dynamicfactory.DurableOptions{
+			OnGap: func(g dynamicfactory.Gap) { t.Errorf("a gap: %v", g) },
+		})
+		var subs []*dynamicfactory.DurableSubscription
 		var journals []*journal
-		for i := range 20 {
-			k := configMapKey
-			k.Variant = fmt.Sprint(i)
-			j, sub := subscribe(t, f, k)
+		for range 20 {
+			j, sub := subscribe(t, f, configMapKey, o)
 			journals, subs = append(journals, j), append(subs, sub)
 		}
 		for i, j := range journals {
@@ -72,7 +70,7 @@ func TestSnapshotNeedsNoList(t *testing.T) {
 
 func TestEmptySnapshot(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
-		j, sub := subscribe(t, factory(t, s, remember(&dynamicfactory.Snapshot{ResourceVersion: "100"}, dynamicfactory.RawOptions{})), configMapKey)
+		j, sub := subscribe(t, factory(t, s), configMapKey, remember(&dynamicfactory.Snapshot{ResourceVersion: "100"}, dynamicfactory.DurableOptions{}))
 		select {
 		case <-sub.Synced():
 		default:
@@ -98,9 +96,9 @@ func TestSnapshotIsTooOld(t *testing.T) {
 		s.Delete(configMapPath, "ns", "c")
 		s.Compact()
 		var gap dynamicfactory.Gap
-		j, _ := subscribe(t, factory(t, s, remember(snap, dynamicfactory.RawOptions{
-			OnGap: func(_ dynamicfactory.Key, g dynamicfactory.Gap) { gap = g },
-		})), configMapKey)
+		j, _ := subscribe(t, factory(t, s), configMapKey, remember(snap, dynamicfactory.DurableOptions{
+			OnGap: func(g dynamicfactory.Gap) { gap = g },
+		}))
 		is(t, "known at first", len(j.take()), 3)
 		time.Sleep(time.Minute)
 		j.expect(t, "delete? c", "update a", "update b", "add d") // a's is the relist's: its version is the same
@@ -113,13 +111,11 @@ func TestSnapshotIsTooOld(t *testing.T) {
 func TestEmptyListAfterObjects(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
 		j, sub := subscribe(t, factory(t, s), configMapKey)
-		_, ok := sub.EmptyAfter(j.seen())
-		is(t, "empty before anything came", ok, false) // and nothing to make safe
+		is(t, "list after the empty first one", nextList(sub, j.seen()), dynamicfactory.List{}) // nothing to acknowledge
 		is(t, "checkpoint", sub.Checkpoint(j.seen()), s.Version())
 		put(s, "a")
 		synctest.Wait()
-		_, ok = sub.EmptyAfter(j.seen())
-		is(t, "empty after an event", ok, false)
+		is(t, "list after an event", nextList(sub, j.seen()), dynamicfactory.List{})
 
 		s.Delete(configMapPath, "ns", "a")
 		synctest.Wait()
@@ -130,17 +126,22 @@ func TestEmptyListAfterObjects(t *testing.T) {
 			s.Cut()
 			time.Sleep(time.Minute)
 			is(t, "checkpoint of the last event", sub.Checkpoint(j.seen()), behind)
-			_, ok = sub.EmptyAfter(j.seen() - 1)
-			is(t, "empty after the event before", ok, false)
-			next, ok := sub.EmptyAfter(j.seen())
-			is(t, "empty after the last event", ok, true)
-			is(t, "checkpoint of the list", sub.Checkpoint(next), s.Version())
+			next := nextList(sub, j.seen())
+			next.ResourceVersion = "" // that of the first one, while neither is acknowledged
+			is(t, "list after the last event", next, dynamicfactory.List{End: j.seen() + 1, Last: true})
+			is(t, "checkpoint of the list", sub.Checkpoint(next.End), s.Version())
+			_, ok := sub.NextList(j.seen(), true)
+			is(t, "list with objects", ok, false)
 		}
 		put(s, "b")
 		synctest.Wait()
-		_, ok = sub.EmptyAfter(j.seen() - 1)
-		is(t, "empty when something has come after it", ok, false)
+		is(t, "last after an event", nextList(sub, j.seen()-2).Last, false)
 	})
+}
+
+func nextList(sub *dynamicfactory.DurableSubscription, position uint64) dynamicfactory.List {
+	list, _ := sub.NextList(position, false)
+	return list
 }
 
 // A server whose versions went back is not resumed from, at the start as little as
@@ -154,8 +155,8 @@ func TestRollback(t *testing.T) {
 				put(s, "a", "c")
 				s.Delete(configMapPath, "ns", "b")
 				var gaps []string
-				opts := dynamicfactory.RawOptions{
-					OnGap: func(_ dynamicfactory.Key, g dynamicfactory.Gap) {
+				opts := dynamicfactory.DurableOptions{
+					OnGap: func(g dynamicfactory.Gap) {
 						gaps = append(gaps, fmt.Sprint(g.Cause, g.From, " ", g.To))
 					},
 				}
@@ -163,10 +164,10 @@ func TestRollback(t *testing.T) {
 				if when == "while stopped" {
 					snap := life(t, s)
 					s.Restore(backup)
-					j, _ = subscribe(t, factory(t, s, remember(snap, opts)), configMapKey)
+					j, _ = subscribe(t, factory(t, s), configMapKey, remember(snap, opts))
 					is(t, "known at first", len(j.take()), 2)
 				} else {
-					j, _ = subscribe(t, factory(t, s, dynamicfactory.WithRaw(opts)), configMapKey)
+					j, _ = subscribe(t, factory(t, s), configMapKey, opts)
 					j.expect(t, "initial a", "initial c")
 					s.Cut()
 					s.Restore(backup)
@@ -310,21 +311,19 @@ func TestForeignClusterAtTheStart(t *testing.T) {
 		before := lists(s) + watches(s)
 		s.SetUID("cluster-2")
 		var asked atomic.Value
-		f := factory(t, s, remember(snap, dynamicfactory.RawOptions{
-			ClusterUID: func(_ context.Context, uid string) error {
-				asked.Store(uid)
-				if uid != "cluster-1" {
-					return errors.New("not ours")
-				}
-				return nil
-			},
+		f := factory(t, s, dynamicfactory.WithClusterCheck(func(_ context.Context, uid string) error {
+			asked.Store(uid)
+			if uid != "cluster-1" {
+				return errors.New("not ours")
+			}
+			return nil
 		}))
-		j, sub := subscribe(t, f, configMapKey)
+		j, sub := subscribe(t, f, configMapKey, remember(snap, dynamicfactory.DurableOptions{}))
 		time.Sleep(time.Hour)
 		j.expect(t)
 		is(t, "asked about", asked.Load().(string), "cluster-2")
 		st := sub.Status()
-		is(t, "state", st.State+" "+st.Reason, "foreign ForeignCluster")
+		is(t, "state", string(st.State)+" "+st.Reason, "foreign ForeignCluster")
 		if !strings.Contains(st.Message, dynamicfactory.ErrForeignCluster.Error()) || !strings.Contains(st.Message, "not ours") {
 			t.Errorf("message: %s", st.Message)
 		}
@@ -338,9 +337,7 @@ func TestForeignClusterAtTheStart(t *testing.T) {
 func TestForeignClusterLater(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
 		put(s, "a")
-		j, sub := subscribe(t, factory(t, s, dynamicfactory.WithRaw(dynamicfactory.RawOptions{
-			ClusterUID: func(context.Context, string) error { return nil },
-		})), configMapKey)
+		j, sub := subscribe(t, factory(t, s, dynamicfactory.WithClusterCheck(func(context.Context, string) error { return nil })), configMapKey)
 		s.SetUID("cluster-2")
 		s.Cut()
 		s.Delete(configMapPath, "ns", "a")
@@ -360,15 +357,15 @@ func TestSnapshotFails(t *testing.T) {
 		put(s, "a")
 		var fail atomic.Bool
 		fail.Store(true)
-		f := factory(t, s, dynamicfactory.WithRaw(dynamicfactory.RawOptions{
-			Snapshot: func(context.Context, dynamicfactory.Key) (*dynamicfactory.Snapshot, error) {
+		f, o := factory(t, s), dynamicfactory.DurableOptions{
+			Snapshot: func(context.Context) (*dynamicfactory.Snapshot, error) {
 				if fail.Load() {
 					return nil, errors.New("the disk")
 				}
 				return nil, nil
 			},
-		}))
-		j, sub := subscribe(t, f, configMapKey)
+		}
+		j, sub := subscribe(t, f, configMapKey, o)
 		time.Sleep(time.Minute)
 		j.expect(t)
 		is(t, "lists", lists(s), 0)

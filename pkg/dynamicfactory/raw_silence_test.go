@@ -83,9 +83,9 @@ func TestRollbackUnderAStandingWatch(t *testing.T) {
 		backup := s.Save()
 		put(s, "b", "c")
 		var gaps []string
-		j, _ := subscribe(t, factory(t, s, dynamicfactory.WithRaw(dynamicfactory.RawOptions{
-			OnGap: func(_ dynamicfactory.Key, g dynamicfactory.Gap) { gaps = append(gaps, g.Cause) },
-		})), configMapKey)
+		j, _ := subscribe(t, factory(t, s), configMapKey, dynamicfactory.DurableOptions{
+			OnGap: func(g dynamicfactory.Gap) { gaps = append(gaps, g.Cause) },
+		})
 		j.expect(t, "initial a", "initial b", "initial c")
 		s.Restore(backup)
 		time.Sleep(5 * time.Minute)

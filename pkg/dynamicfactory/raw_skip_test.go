@@ -16,11 +16,11 @@ import (
 )
 
 // gapsOf collects what OnGap is told.
-func gapsOf(gaps *[]string, r dynamicfactory.RawOptions) dynamicfactory.Option {
-	r.OnGap = func(_ dynamicfactory.Key, g dynamicfactory.Gap) {
+func gapsOf(gaps *[]string, o dynamicfactory.DurableOptions) dynamicfactory.DurableOptions {
+	o.OnGap = func(g dynamicfactory.Gap) {
 		*gaps = append(*gaps, fmt.Sprintf("%s %s/%s %s-%s", g.Cause, g.Namespace, g.Name, g.From, g.To))
 	}
-	return dynamicfactory.WithRaw(r)
+	return o
 }
 
 // One object that cannot be read does not keep its resource from being listed: what
@@ -47,7 +47,7 @@ func TestListWithAnUnreadableObject(t *testing.T) {
 					return true
 				})
 				var gaps []string
-				j, sub := subscribe(t, factory(t, s, gapsOf(&gaps, dynamicfactory.RawOptions{})), configMapKey)
+				j, sub := subscribe(t, factory(t, s), configMapKey, gapsOf(&gaps, dynamicfactory.DurableOptions{}))
 				known := j.objects[bad].GetResourceVersion()
 				j.take()
 				broken.Store(true)
@@ -86,7 +86,7 @@ func TestEventOfAnUnreadableObject(t *testing.T) {
 			bubble(t, func(t *testing.T, s *apitest.Server) {
 				put(s, "a", "b")
 				var gaps []string
-				j, sub := subscribe(t, factory(t, s, gapsOf(&gaps, dynamicfactory.RawOptions{})), configMapKey)
+				j, sub := subscribe(t, factory(t, s), configMapKey, gapsOf(&gaps, dynamicfactory.DurableOptions{}))
 				j.expect(t, "initial a", "initial b")
 				s.Advance(1)
 				s.Inject(configMapPath, typ, `{"metadata":{"name":"b","namespace":"ns","uid":"u","resourceVersion":"103","creationTimestamp":"yesterday"}}`)
@@ -116,7 +116,7 @@ func TestEventOfAnUnreadableObject(t *testing.T) {
 // A watch that is paused for long says so while its history still lasts.
 func TestPausedWatchSaysSo(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
-		j, sub := subscribe(t, factory(t, s, window(1)), configMapKey)
+		j, sub := subscribe(t, factory(t, s), configMapKey, window(1))
 		is(t, "not paused", sub.Status().PausedSince.IsZero(), true)
 		put(s, "a", "b")
 		synctest.Wait()
@@ -220,14 +220,14 @@ func TestDictionaryCannotBeSaved(t *testing.T) {
 		var full atomic.Bool
 		full.Store(true)
 		var gaps []string
-		j, sub := subscribe(t, factory(t, s, gapsOf(&gaps, dynamicfactory.RawOptions{
-			Dictionaries: compact.NewDictionaries(func(uint32, []byte) error {
+		j, sub := subscribe(t, factory(t, s), configMapKey, gapsOf(&gaps, dynamicfactory.DurableOptions{
+			Codec: compact.NewCodec(compact.NewDictionaries(func(uint32, []byte) error {
 				if full.Load() {
 					return errors.New("no space left")
 				}
 				return nil
-			}),
-		})), configMapKey)
+			})),
+		}))
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		is(t, "told", len(j.take()), 0)

@@ -52,11 +52,11 @@ func TestListSlowerThanTheHistory(t *testing.T) {
 				for _, name := range numbered(4000) { // 8 pages
 					put(name, 10)
 				}
-				opts := dynamicfactory.RawOptions{OnGap: func(_ dynamicfactory.Key, g dynamicfactory.Gap) { t.Errorf("a gap: %v", g) }}
+				opts := dynamicfactory.DurableOptions{OnGap: func(g dynamicfactory.Gap) { t.Errorf("a gap: %v", g) }}
 				if paused {
 					opts.Window = 10
 				}
-				j, sub := subscribe(t, factory(t, s, dynamicfactory.WithRaw(opts)), configMapKey)
+				j, sub := subscribe(t, factory(t, s), configMapKey, opts)
 				time.Sleep(12500 * time.Millisecond) // the first page is read
 				for i := range 200 {                 // a change a second
 					time.Sleep(time.Second)
@@ -102,7 +102,7 @@ func TestSlowListOfABusyResource(t *testing.T) {
 				for _, name := range numbered(1100) { // 3 pages
 					put(name, 10)
 				}
-				j, sub := subscribe(t, factory(t, s, dynamicfactory.WithRaw(dynamicfactory.RawOptions{SpoolDir: dir})), configMapKey)
+				j, sub := subscribe(t, factory(t, s, dynamicfactory.WithSpoolDir(dir)), configMapKey)
 				time.Sleep(15 * time.Second) // the first page is read
 				const n, size = 100, 1 << 20
 				for i := range n {

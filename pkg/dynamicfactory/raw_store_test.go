@@ -64,7 +64,7 @@ func TestRawPathWithTransform(t *testing.T) {
 		t.Run(fmt.Sprint(compactStore), func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *apitest.Server) {
 				put(s, "a")
-				opts := []dynamicfactory.Option{dynamicfactory.WithTransform(func(obj any) (any, error) {
+				opts := []dynamicfactory.RESTOption{dynamicfactory.WithTransform(func(obj any) (any, error) {
 					u, ok := obj.(*unstructured.Unstructured)
 					if !ok {
 						return nil, fmt.Errorf("got a %T", obj)
@@ -117,34 +117,34 @@ func TestTransformFails(t *testing.T) {
 	})
 }
 
-// A name goes with one factory at a time.
-func TestName(t *testing.T) {
+// Shutdown releases the informer name of either factory.
+func TestInformerName(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
-		first := must(dynamicfactory.NewForConfig(s.Config(), dynamicfactory.WithName("watched")))(t)
-		first.ForResource(configMaps)
-		if _, err := dynamicfactory.NewForConfig(s.Config(), dynamicfactory.WithName("watched")); err == nil {
-			t.Error("two factories of one name")
+		requests := must(dynamicfactory.NewForConfig(s.Config(), dynamicfactory.WithInformerName(must(cache.NewInformerName("watched"))(t))))(t).Factory
+		for _, f := range []*dynamicfactory.Factory{requests, dynamicfactory.New(fakeClient(), dynamicfactory.WithInformerName(must(cache.NewInformerName("listed"))(t)))} {
+			f.ForResource(configMaps)
+			f.Shutdown()
 		}
-		first.Shutdown()
-		second := must(dynamicfactory.NewForConfig(s.Config(), dynamicfactory.WithName("watched")))(t)
-		second.Shutdown()
+		for _, name := range []string{"watched", "listed"} {
+			must(cache.NewInformerName(name))(t).Release()
+		}
 	})
 }
 
 // A subscriber that doubts its informer compares what the server has, and has it
 // listed again.
-func TestHeadsAndRelist(t *testing.T) {
+func TestMetadataAndRelist(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
 		put(s, numbered(700)...)
 		var gaps []string
-		f := factory(t, s, dynamicfactory.WithRaw(dynamicfactory.RawOptions{
-			OnGap: func(_ dynamicfactory.Key, g dynamicfactory.Gap) { gaps = append(gaps, g.Cause) },
-		}))
-		j, sub := subscribe(t, f, configMapKey)
+		f, o := factory(t, s), dynamicfactory.DurableOptions{
+			OnGap: func(g dynamicfactory.Gap) { gaps = append(gaps, g.Cause) },
+		}
+		j, sub := subscribe(t, f, configMapKey, o)
 		is(t, "listed", len(j.take()), 700)
 		var names []string
-		page := func(token string) dynamicfactory.HeadsPage {
-			p, err := sub.Heads(t.Context(), token, func() {}, func(m *rawjson.Meta) error {
+		page := func(token string) dynamicfactory.MetadataPage {
+			p, err := sub.ListMetadata(t.Context(), token, func() {}, func(m *rawjson.Meta) error {
 				names = append(names, string(m.Name))
 				return nil
 			})
@@ -179,7 +179,7 @@ func TestHeadsAndRelist(t *testing.T) {
 		is(t, "an object", head(t, sub, "cm-00003"), "cm-00003")
 		is(t, "no object", head(t, sub, "cm"), "")
 		enough := errors.New("enough")
-		if _, err := sub.Heads(t.Context(), "", func() {}, func(*rawjson.Meta) error { return enough }); !errors.Is(err, enough) {
+		if _, err := sub.ListMetadata(t.Context(), "", func() {}, func(*rawjson.Meta) error { return enough }); !errors.Is(err, enough) {
 			t.Errorf("an error of the visitor: %v", err)
 		}
 		s.Cut()
@@ -198,10 +198,10 @@ func TestHeadsAndRelist(t *testing.T) {
 }
 
 // head is the name of a config map, read from the server; "" if there is none.
-func head(t *testing.T, sub *dynamicfactory.Subscription, name string) string {
+func head(t *testing.T, sub *dynamicfactory.DurableSubscription, name string) string {
 	t.Helper()
 	got := ""
-	if err := sub.Head(t.Context(), "ns", name, func(m *rawjson.Meta) { got = string(m.Name) }); err != nil {
+	if err := sub.GetMetadata(t.Context(), "ns", name, func(m *rawjson.Meta) { got = string(m.Name) }); err != nil {
 		t.Error(err)
 	}
 	return got

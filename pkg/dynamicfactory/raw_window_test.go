@@ -10,8 +10,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
-func window(n int) dynamicfactory.Option {
-	return dynamicfactory.WithRaw(dynamicfactory.RawOptions{Window: n})
+func window(n int) dynamicfactory.DurableOptions {
+	return dynamicfactory.DurableOptions{Window: n}
 }
 
 // No more events are handed on than the window allows, and every acknowledgement
@@ -19,7 +19,7 @@ func window(n int) dynamicfactory.Option {
 func TestWindow(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
 		put(s, numbered(30)...) // a list is not bounded
-		j, sub := subscribe(t, factory(t, s, window(10)), configMapKey)
+		j, sub := subscribe(t, factory(t, s), configMapKey, window(10))
 		is(t, "listed", len(j.take()), 30)
 		for i := range 100 {
 			put(s, fmt.Sprint(i))
@@ -45,7 +45,7 @@ func TestWindow(t *testing.T) {
 // Bookmarks take no place, however many there are.
 func TestBookmarksTakeNoPlaceInTheWindow(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
-		j, _ := subscribe(t, factory(t, s, window(2)), configMapKey)
+		j, _ := subscribe(t, factory(t, s), configMapKey, window(2))
 		for range 100 {
 			s.Advance(1)
 			s.Bookmark()
@@ -57,31 +57,10 @@ func TestBookmarksTakeNoPlaceInTheWindow(t *testing.T) {
 	})
 }
 
-// The slowest subscriber counts, until it goes.
-func TestWindowOfSeveralSubscribers(t *testing.T) {
-	bubble(t, func(t *testing.T, s *apitest.Server) {
-		f := factory(t, s, window(2))
-		fast, fastSub := subscribe(t, f, configMapKey)
-		slow, slowSub := subscribe(t, f, configMapKey)
-		fast.mu.Lock()
-		fast.acks = fastSub.Ack
-		fast.mu.Unlock()
-		put(s, numbered(9)...)
-		synctest.Wait()
-		is(t, "the fast one was told", len(fast.take()), 2)
-		slowSub.Ack(slow.seen())
-		synctest.Wait()
-		is(t, "after the slow one has come along", len(fast.take()), 2)
-		slowSub.Close()
-		synctest.Wait()
-		is(t, "after the slow one has gone", len(fast.take()), 5)
-	})
-}
-
 // A watch that waits for its subscriber is not taken for a silent one.
 func TestFullWindowIsNotSilence(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
-		j, sub := subscribe(t, factory(t, s, window(1)), configMapKey)
+		j, sub := subscribe(t, factory(t, s), configMapKey, window(1))
 		s.Bookmark() // of a watch that has had one, more are expected
 		put(s, "a", "b")
 		time.Sleep(4 * time.Minute)
@@ -97,7 +76,7 @@ func TestFullWindowIsNotSilence(t *testing.T) {
 // Closing does not wait for an acknowledgement.
 func TestCloseWithAFullWindow(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
-		_, sub := subscribe(t, factory(t, s, window(1)), configMapKey)
+		_, sub := subscribe(t, factory(t, s), configMapKey, window(1))
 		put(s, "a", "b")
 		synctest.Wait()
 		sub.Close()

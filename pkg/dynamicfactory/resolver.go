@@ -13,59 +13,59 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 
-	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/rawwatch"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apiclient"
 )
 
 const (
-	// resolverPoll is how often discovery is read when nothing tells of changes.
+	// resolverPoll is the interval of discovery without a watch of the definitions.
 	resolverPoll = 30 * time.Second
 
-	// resolverPollWatched is how often it is read although something does: the
-	// built-in resources change with an upgrade of the API server.
+	// resolverPollWatched is the interval with such a watch: the built-in resources change
+	// with an upgrade of the API server.
 	resolverPollWatched = 5 * time.Minute
 
-	// resolverRetry is the wait after discovery failed altogether; it doubles up to
+	// resolverRetry is the wait after a complete failure of discovery; it doubles up to
 	// resolverRetryMax.
 	resolverRetry    = time.Second
 	resolverRetryMax = 10 * time.Second
 
-	// settleMost is the longest wait for definitions to stop changing.
+	// settleMost bounds the wait for definitions to stop changing.
 	settleMost = 5 * time.Second
 )
 
-// Resource is something that can be listed and watched.
+// Resource is a resource that can be listed and watched.
 type Resource struct {
 	GVR        schema.GroupVersionResource
 	Kind       string
 	Namespaced bool
 
-	// Also are resources of later groups that go by the same name, if it was resolved
+	// Also has the resources of later groups with the same name, if the name was resolved
 	// without a group. Only Resolve sets it.
 	Also []schema.GroupResource
 }
 
-// Resolver knows which resources a cluster serves, and finds them by the names that
-// kubectl takes. It follows changes within seconds: it watches the
-// CustomResourceDefinitions and APIServices, and reads discovery now and then in
-// case it may not. A group whose discovery fails keeps the resources it last had.
+// Resolver resolves the names that kubectl accepts to the resources that a cluster serves.
+// It follows changes within seconds: it watches the CustomResourceDefinitions and
+// APIServices, and reads discovery periodically for clients without that permission. A
+// group whose discovery fails keeps its last resources.
 //
 // Resolve and Changed are safe for concurrent use.
 type Resolver struct {
 	host      string
 	client    discovery.DiscoveryInterfaceWithContext
-	notifiers []*rawwatch.Notifier // of CustomResourceDefinitions and APIServices
-	trigger   chan struct{}        // filled when one of those changes
+	notifiers []*apiclient.Notifier // of CustomResourceDefinitions and APIServices
+	trigger   chan struct{}         // receives a value when one of those changes
 	changed   chan struct{}
 
-	mu    sync.RWMutex // guards what is below
+	mu    sync.RWMutex // guards the fields below
 	table *table       // nil: discovery has not succeeded yet
 	err   error        // of the last reading
 
 	tried chan struct{} // closed after Run's first reading
 }
 
-// NewResolver makes a Resolver for the cluster that cfg names. It contacts nobody
-// before Run or Refresh.
+// NewResolver makes a Resolver for the cluster of cfg. It sends nothing before Run or
+// Refresh.
 func NewResolver(cfg *rest.Config) (*Resolver, error) {
 	if cfg == nil {
 		return nil, ErrNoClient
@@ -74,7 +74,7 @@ func NewResolver(cfg *rest.Config) (*Resolver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dynamicfactory: %w", err)
 	}
-	raw, err := rawwatch.NewClient(cfg, defaultConcurrentLists)
+	raw, err := apiclient.NewClient(cfg, defaultConcurrentLists)
 	if err != nil {
 		return nil, fmt.Errorf("dynamicfactory: %w", err)
 	}
@@ -82,17 +82,17 @@ func NewResolver(cfg *rest.Config) (*Resolver, error) {
 		host: cfg.Host, client: client,
 		trigger: make(chan struct{}, 1), changed: make(chan struct{}, 1), tried: make(chan struct{}),
 	}
-	prober := rawwatch.NewProber(raw, nil)
+	prober := apiclient.NewProber(raw, nil)
 	for _, gvr := range []schema.GroupVersionResource{
 		{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"},
 		{Group: "apiregistration.k8s.io", Version: "v1", Resource: "apiservices"},
 	} {
-		r.notifiers = append(r.notifiers, rawwatch.NewNotifier(raw, prober, gvr, func() { notify(r.trigger) }))
+		r.notifiers = append(r.notifiers, apiclient.NewNotifier(raw, prober, gvr, func() { notify(r.trigger) }))
 	}
 	return r, nil
 }
 
-// notify fills a channel with room for one value, unless it is full.
+// notify sends to a channel of capacity one, unless it is full.
 func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -100,27 +100,25 @@ func notify(c chan<- struct{}) {
 	}
 }
 
-// Changed delivers a value when the answers of Resolve may have changed, for the
-// first time when there are any. Changes that nobody has taken notice of are one.
-// There is one receiver.
+// Changed receives a value when the results of Resolve may have changed, the first time
+// after the first discovery. Pending changes are coalesced. There is one receiver.
 func (r *Resolver) Changed() <-chan struct{} { return r.changed }
 
-// Tried is closed once Run has read discovery for the first time, or failed to.
+// Tried is closed after Run's first attempt to read discovery.
 func (r *Resolver) Tried() <-chan struct{} { return r.tried }
 
-// Ready reports whether discovery has succeeded, so that Resolve gives answers.
+// Ready reports whether discovery has succeeded.
 func (r *Resolver) Ready() bool { return r.current() != nil }
 
-// Err is the error of the last reading of discovery; nil if it succeeded, or if there
-// was none.
+// Err returns the error of the last attempt to read discovery, nil before the first.
 func (r *Resolver) Err() error {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return r.err
 }
 
-// Run keeps the Resolver up to date until ctx is done, and returns when everything
-// it has started has ended. Call it once. It returns nil.
+// Run keeps the Resolver up to date until ctx is done. It returns nil when its goroutines
+// have ended. Call it once.
 func (r *Resolver) Run(ctx context.Context) error {
 	var watching sync.WaitGroup
 	defer watching.Wait()
@@ -140,9 +138,9 @@ func (r *Resolver) Run(ctx context.Context) error {
 		}
 		switch {
 		case err != nil && !failing:
-			logger.Error(err, "Discovery of the served resources fails, retrying")
+			logger.Error(err, "discovery failed; retrying")
 		case err == nil && failing:
-			logger.Info("Discovery of the served resources succeeds again")
+			logger.Info("discovery recovered")
 		}
 		failing = err != nil
 		pause := r.pause()
@@ -156,7 +154,7 @@ func (r *Resolver) Run(ctx context.Context) error {
 	return nil
 }
 
-// pause is how long to wait for a trigger.
+// pause is the maximum wait for a trigger.
 func (r *Resolver) pause() time.Duration {
 	for _, n := range r.notifiers {
 		if !n.Live() {
@@ -166,15 +164,15 @@ func (r *Resolver) pause() time.Duration {
 	return resolverPollWatched
 }
 
-// settle lists the waits before each of the readings that follow a change of a
-// definition: the API server takes a moment to publish it.
+// settle returns the waits before each of the readings after a change of a definition,
+// which the API server publishes with a delay.
 func settle() []time.Duration {
 	return []time.Duration{200 * time.Millisecond, time.Second, 3 * time.Second}
 }
 
-// await waits until discovery is due: after the first of the waits in further, or
-// after pause. A trigger starts the waits of settle over, but never moves the next
-// reading beyond settleMost. The result is the waits of the readings after that.
+// await waits until discovery is due: after the first wait of further, or after pause. A
+// trigger restarts the waits of settle, but settleMost bounds the delay of the next
+// reading. It returns the waits of the readings after that.
 func (r *Resolver) await(ctx context.Context, further []time.Duration, pause time.Duration) []time.Duration {
 	if len(further) > 0 {
 		pause = min(pause, further[0])
@@ -201,8 +199,8 @@ func (r *Resolver) await(ctx context.Context, further []time.Duration, pause tim
 	}
 }
 
-// Refresh reads discovery now. Groups that fail keep what they had; an error means
-// that nothing could be read.
+// Refresh reads discovery now. A group that fails keeps its last resources. An error
+// reports a complete failure.
 func (r *Resolver) Refresh(ctx context.Context) error {
 	err := r.read(ctx)
 	r.mu.Lock()
@@ -218,27 +216,27 @@ func (r *Resolver) read(ctx context.Context) error {
 		return r.contactError(err)
 	}
 	if len(groups) == 0 {
-		return fmt.Errorf("the API server at %s names no groups", r.host)
+		return fmt.Errorf("the API server at %s serves no groups", r.host)
 	}
 	r.mu.Lock()
 	before := r.table
 	r.table = newTable(groups, lists, failed, before)
-	news := !r.table.equal(before)
+	differs := !r.table.equal(before)
 	r.mu.Unlock()
-	if news {
+	if differs {
 		notify(r.changed)
 	}
 	return nil
 }
 
-// contactError names the server and the kind of the failure.
+// contactError adds the server and the kind of the failure.
 func (r *Resolver) contactError(err error) error {
 	what := "cannot be reached"
 	switch {
 	case apierrors.IsUnauthorized(err):
-		what = "refused the credentials (401)"
+		what = "rejected the credentials (401)"
 	case apierrors.IsForbidden(err):
-		what = "refused discovery (403)"
+		what = "rejected discovery (403)"
 	case apierrors.ReasonForError(err) != metav1.StatusReasonUnknown:
 		what = "fails at discovery"
 	}
@@ -251,7 +249,7 @@ func (r *Resolver) current() *table {
 	return r.table
 }
 
-// watchable tells whether a resource can be listed and watched.
+// watchable reports whether a resource can be listed and watched.
 func watchable(r *metav1.APIResource) bool {
 	list, watch := false, false
 	for _, verb := range r.Verbs {

@@ -11,24 +11,24 @@ import (
 )
 
 var (
-	// ErrNotReady says that discovery has not succeeded yet.
+	// ErrNotReady reports that discovery has not succeeded yet.
 	ErrNotReady = errors.New("dynamicfactory: the served resources are not known yet")
-	// ErrNotServed says that the cluster does not serve a resource, at present.
+	// ErrNotServed reports that the cluster does not serve a resource at present.
 	ErrNotServed = errors.New("dynamicfactory: not served")
-	// ErrUncertain comes with ErrNotServed if discovery of a group fails that may have
-	// the resource.
+	// ErrUncertain accompanies ErrNotServed if the discovery of a group that may have the
+	// resource fails.
 	ErrUncertain = errors.New("discovery of its group fails")
-	// ErrNotWatchable says that a resource is served but cannot be listed and watched.
+	// ErrNotWatchable reports that a resource is served but cannot be listed and watched.
 	ErrNotWatchable = errors.New("dynamicfactory: cannot be listed and watched")
-	// ErrBadPattern says that something is no name of a resource.
+	// ErrBadPattern reports an invalid resource name.
 	ErrBadPattern = errors.New("dynamicfactory: not a resource name")
 )
 
-// pattern is a parsed name: RESOURCE[.VERSION][.GROUP] or with * for RESOURCE.
+// pattern is a parsed name: RESOURCE[.VERSION][.GROUP], where RESOURCE may be *.
 type pattern struct {
 	text     string
 	resource string     // lower case; * for all
-	readings []selector // in order: the first one that is served counts
+	readings []selector // possible meanings: the first one that is served applies
 }
 
 // selector narrows the search. Nil fields match everything.
@@ -60,18 +60,18 @@ func parsePattern(text string) (pattern, error) {
 	return p, nil
 }
 
-// Resolve returns the resources that a name means, as kubectl reads it:
+// Resolve returns the resources of a name, as kubectl interprets it:
 //
 //	pods  pod  po  Pod            by plural, singular, short name or kind
 //	deployments.apps              in a group, in its preferred version
-//	deployments.v1.apps  pods.v1  in a version; it counts as one only if it is served
-//	*.example.com                 everything of a group that can be watched
-//	*                             everything of the cluster that can be watched
+//	deployments.v1.apps  pods.v1  in a version, if that version is served
+//	*.example.com                 every watchable resource of a group
+//	*                             every watchable resource of the cluster
 //
-// The group of a bare name is the first that has it, in the server's order. A
-// resource that the preferred version of its group lacks is found in the first
-// version that has it. Subresources do not count. * leaves out events.events.k8s.io,
-// which are the objects of events again.
+// A name without a group is resolved in the first group that has it, in the server's
+// order. A resource that the preferred version of its group lacks is resolved in the first
+// version that has it. Subresources are ignored. * excludes events.events.k8s.io, which
+// has the same objects as events.
 //
 // Errors wrap ErrBadPattern, ErrNotServed, ErrNotWatchable or ErrNotReady.
 func (r *Resolver) Resolve(name string) ([]Resource, error) {
@@ -112,8 +112,8 @@ func (t *table) resolve(p pattern) ([]Resource, error) {
 	return nil, fmt.Errorf("%w: %q", ErrNotServed, p.text)
 }
 
-// also returns the resources that a name without a group means in groups other than
-// the first that has it.
+// also returns the resources of a name without a group in groups after the first one that
+// has it.
 func (t *table) also(resource, first string) []schema.GroupResource {
 	var list []schema.GroupResource
 	for g := range t.groups {
@@ -128,8 +128,7 @@ func (t *table) also(resource, first string) []schema.GroupResource {
 	return list
 }
 
-// names are the kinds of names that a resource goes by, in the order in which they
-// count.
+// names returns the comparisons with each kind of name, in the order of precedence.
 func names(name string) []func(*servedResource) bool {
 	return []func(*servedResource) bool{
 		func(r *servedResource) bool { return r.GVR.Resource == name },
@@ -139,7 +138,7 @@ func names(name string) []func(*servedResource) bool {
 	}
 }
 
-// find returns the resources that a reading of a name means.
+// find returns the resources of one meaning of a name.
 func (t *table) find(resource string, s selector) []servedResource {
 	if resource == "*" {
 		return t.all(s)
@@ -187,8 +186,8 @@ func (s selector) matches(group, version string) bool {
 	return (s.group == nil || *s.group == group) && (s.version == nil || *s.version == version)
 }
 
-// failing returns why discovery of a group that the name may mean fails, "" if it
-// does not.
+// failing returns the error of the discovery of a group that may have the name, "" without
+// a failure.
 func (t *table) failing(p pattern) string {
 	for _, g := range t.groups {
 		for _, v := range g.versions {

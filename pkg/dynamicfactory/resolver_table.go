@@ -9,10 +9,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
-// table is what discovery said, in the server's order of groups. It is immutable.
+// table is the result of discovery, in the server's order of groups. It is immutable.
 type table struct {
 	groups  []servedGroup
-	reasons map[schema.GroupVersion]error // why discovery of some versions fails
+	reasons map[schema.GroupVersion]error // of versions whose discovery fails
 }
 
 // servedGroup is a group with its versions, the preferred one first.
@@ -24,10 +24,10 @@ type servedGroup struct {
 type servedVersion struct {
 	name      string
 	resources []servedResource
-	failing   bool // discovery of it fails at present; resources then are older
+	failing   bool // its discovery fails; resources are those of the last success
 }
 
-// servedResource is a resource and the names it goes by, in lower case.
+// servedResource is a resource with its names in lower case.
 type servedResource struct {
 	Resource
 	watchable  bool
@@ -63,8 +63,8 @@ func newTable(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, failed
 }
 
 // versionsOf returns the names of a group's versions, the preferred one first.
-// Aggregated discovery leaves out those that fail: they come first if they were
-// preferred before, and last if not.
+// Aggregated discovery omits versions that fail: a formerly preferred one comes first, and
+// the others last.
 func versionsOf(g *metav1.APIGroup, failed map[schema.GroupVersion]error, before *table) []string {
 	var names []string
 	if v := g.PreferredVersion.Version; v != "" {
@@ -111,7 +111,7 @@ func resourcesOf(gv schema.GroupVersion, list []metav1.APIResource) []servedReso
 	return out
 }
 
-// resources returns what a version serves. t may be nil.
+// resources returns the resources of a version. t may be nil.
 func (t *table) resources(gv schema.GroupVersion) []servedResource {
 	if t == nil {
 		return nil
@@ -129,7 +129,7 @@ func (t *table) resources(gv schema.GroupVersion) []servedResource {
 	return nil
 }
 
-// prefers tells whether a version was its group's first. t may be nil.
+// prefers reports whether a version is the first of its group. t may be nil.
 func (t *table) prefers(group, version string) bool {
 	if t == nil {
 		return false
@@ -138,7 +138,7 @@ func (t *table) prefers(group, version string) bool {
 	return i >= 0 && len(t.groups[i].versions) > 0 && t.groups[i].versions[0].name == version
 }
 
-// equal tells whether both give the same answers. other may be nil.
+// equal reports whether both resolve names alike. other may be nil.
 func (t *table) equal(other *table) bool {
 	return other != nil && reflect.DeepEqual(t.groups, other.groups)
 }

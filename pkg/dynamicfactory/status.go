@@ -3,66 +3,61 @@ package dynamicfactory
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/rawwatch"
 )
 
+// State is the activity of an informer.
+type State = rawwatch.State
+
 // The states of an informer.
 const (
-	StateWaiting    = string(rawwatch.Waiting)    // not started, or the resource is not served
-	StateListing    = string(rawwatch.Listing)    // its first list, or one after lost history
-	StateWatching   = string(rawwatch.Watching)   // live
-	StateForbidden  = string(rawwatch.Forbidden)  // refused with 401 or 403; asked again
-	StateBackingOff = string(rawwatch.BackingOff) // another failure; tried again
-	StateForeign    = string(rawwatch.Foreign)    // see ErrForeignCluster; asked again
-	StateStopped    = string(rawwatch.Stopped)
+	StateWaiting    = rawwatch.Waiting    // not started, or the resource is not served
+	StateListing    = rawwatch.Listing    // the first list, or one after lost history
+	StateWatching   = rawwatch.Watching   // live
+	StateForbidden  = rawwatch.Forbidden  // rejected with 401 or 403; retried
+	StateBackingOff = rawwatch.BackingOff // another failure; retried
+	StateForeign    = rawwatch.Foreign    // ErrForeignCluster; retried
+	StateStopped    = rawwatch.Stopped
 )
 
-// Status tells how an informer is doing. Without NewForConfig only Key, State,
-// ResourceVersion, Objects and Bytes are known, and State is waiting, listing,
-// watching or stopped.
-type Status struct {
-	Key             Key
-	State           string
-	Reason, Message string    // why it is not watching
-	Since           time.Time // when it came into that state
-	LastContact     time.Time // when the server last answered or sent something
-	ResourceVersion string    // where a watch would be resumed
-	Subscriptions   int
-	Objects         int   // in the cache
-	Bytes           int64 // of compact objects in the cache, 0 for others
-	InFlight        int   // events handed on and not acknowledged, if there is a window
-	// PausedSince is since when the watch has not been read because the window is full;
-	// zero if it is read. A watch that is paused for long may lose its history.
-	PausedSince time.Time
+// WatchStatus is the status of an informer's lists and watches. An informer of New has
+// State (waiting, listing, watching or stopped) and ResourceVersion alone.
+type WatchStatus = rawwatch.Status
 
-	// Counters since the informer was made.
-	Relists, Expired410, Forbidden, NotFound, DecodeErrors, Skipped, WatchRestarts, Repeated, Events, Bookmarks uint64
+// Counters count since the start of an informer.
+type Counters = rawwatch.Counters
+
+// Status is the status of an informer.
+type Status struct {
+	Key           Key   `json:"-"`
+	Subscriptions int   `json:"-"`
+	Objects       int   `json:"objects"` // in the cache
+	Bytes         int64 `json:"bytes"`   // of compact objects in the cache; 0 for others
+	WatchStatus
 }
 
-// Statuses returns the status of every informer that runs or was asked for, in the
-// order of their keys. It looks at every cached object, so it is for a scrape every
-// few seconds, not for a loop.
+// Statuses returns the status of every informer, in the order of their keys. It visits
+// every cached object: call it every few seconds at most.
 func (f *Factory) Statuses() []Status {
 	f.mu.Lock()
-	list := make([]*informer, 0, len(f.informers)+len(f.custom))
-	subs := map[*informer]int{}
+	subscriptions := map[*informer]int{}
 	for _, i := range f.informers {
-		list = append(list, i)
+		subscriptions[i] = 0
 	}
 	for _, i := range f.custom {
-		list = append(list, i)
+		subscriptions[i] = 0
 	}
 	for s := range f.subs {
-		subs[s.informer]++
+		subscriptions[s.informer]++
 	}
 	f.mu.Unlock()
-	statuses := make([]Status, len(list))
-	for n, i := range list {
-		statuses[n] = i.status()
-		statuses[n].Subscriptions = subs[i]
+	statuses := make([]Status, 0, len(subscriptions))
+	for i, n := range subscriptions {
+		s := i.status()
+		s.Subscriptions = n
+		statuses = append(statuses, s)
 	}
 	slices.SortFunc(statuses, func(a, b Status) int { return cmp.Compare(a.Key.String(), b.Key.String()) })
 	return statuses
@@ -90,11 +85,6 @@ func (i *informer) status() Status {
 		}
 		return s
 	}
-	t := i.source.Stats()
-	s.State, s.Reason, s.Message, s.Since, s.LastContact = string(t.State), t.Reason, t.Message, t.Since, t.LastContact
-	s.ResourceVersion, s.InFlight = i.source.ResourceVersion(), i.source.InFlight()
-	s.Relists, s.Expired410, s.Forbidden, s.NotFound = t.Relists, t.Expired410, t.Forbidden, t.NotFound
-	s.DecodeErrors, s.WatchRestarts, s.Repeated = t.DecodeErrors, t.WatchRestarts, t.Repeated
-	s.Events, s.Bookmarks, s.Skipped, s.PausedSince = t.Events, t.Bookmarks, t.Skipped, t.PausedSince
+	s.WatchStatus = i.source.Status()
 	return s
 }

@@ -1,6 +1,7 @@
 package genericlister
 
 import (
+	"errors"
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -13,8 +14,11 @@ import (
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 
-// lister reads one resource from an indexer. As a namespace lister it sees the
-// objects of one namespace.
+// ErrNoIndex reports that the indexer lacks the requested index, or that New has not made
+// the lister.
+var ErrNoIndex = errors.New("genericlister: no such index")
+
+// lister reads one resource from an indexer. A namespace lister reads one namespace.
 type lister struct {
 	indexer   cache.Indexer
 	gvr       schema.GroupVersionResource
@@ -26,9 +30,9 @@ var (
 	_ cache.GenericNamespaceLister = (*lister)(nil)
 )
 
-// New returns a lister over an informer's indexer. gvr names the resource in
-// errors. What it returns belongs to the caller: *unstructured.Unstructured if the
-// indexer holds those or compact objects, and copies of anything else.
+// New returns a lister over an informer's indexer. gvr names the resource in errors. The
+// returned objects belong to the caller: *unstructured.Unstructured from an indexer of
+// those or of compact objects, and copies of all other types.
 func New(indexer cache.Indexer, gvr schema.GroupVersionResource) cache.GenericLister {
 	return &lister{indexer: indexer, gvr: gvr}
 }
@@ -44,7 +48,7 @@ func (l *lister) List(selector labels.Selector) ([]runtime.Object, error) {
 }
 
 // Get returns the object of a name (namespace/name, in a lister of all namespaces),
-// or an error that apierrors.IsNotFound recognises.
+// or an error that apierrors.IsNotFound recognizes.
 func (l *lister) Get(name string) (runtime.Object, error) {
 	obj, err := l.get(name)
 	if err != nil {
@@ -68,8 +72,7 @@ func (l *lister) get(name string) (any, error) {
 	return obj, nil
 }
 
-// each calls f with every cached object that the lister sees and the selector
-// matches.
+// each calls f with every cached object of the lister that the selector matches.
 func (l *lister) each(selector labels.Selector, f func(obj any) error) error {
 	if selector == nil {
 		selector = labels.Everything()
@@ -96,8 +99,8 @@ func (l *lister) each(selector labels.Selector, f func(obj any) error) error {
 	return nil
 }
 
-// candidates returns the cached objects of the lister's namespace, by the index if
-// there is one; otherwise all, and inNamespace is false.
+// candidates returns the cached objects of the lister's namespace by the index. Without an
+// index it returns all objects, and inNamespace is false.
 func (l *lister) candidates() (objs []any, inNamespace bool) {
 	if l.namespace == "" {
 		return l.indexer.List(), true
@@ -121,7 +124,7 @@ func (l *lister) matches(obj any, selector labels.Selector, inNamespace bool) (b
 	return (inNamespace || m.GetNamespace() == l.namespace) && selector.Matches(labels.Set(m.GetLabels())), nil
 }
 
-// collect makes a slice of what convert makes of the matching objects.
+// collect converts the matching objects.
 func collect[T any](l *lister, selector labels.Selector, convert func(any) (T, error)) ([]T, error) {
 	var list []T
 	err := l.each(selector, func(obj any) error {
@@ -133,6 +136,46 @@ func collect[T any](l *lister, selector labels.Selector, convert func(any) (T, e
 	})
 	if err != nil {
 		return nil, err
+	}
+	return list, nil
+}
+
+// ByIndex returns the objects with a value in an index of the lister's indexer, in the
+// lister's namespace if it has one. They belong to the caller. The lister must be from New,
+// or from its ByNamespace.
+func ByIndex(from Lister, index, value string) ([]runtime.Object, error) {
+	l, ok := from.(*lister)
+	if !ok {
+		return nil, fmt.Errorf("%w: the lister is a %T", ErrNoIndex, from)
+	}
+	return collectIndex(l, index, value, own)
+}
+
+// collectIndex converts the objects with a value in an index.
+func collectIndex[T any](l *lister, index, value string, convert func(any) (T, error)) ([]T, error) {
+	if _, ok := l.indexer.GetIndexers()[index]; !ok {
+		return nil, fmt.Errorf("%w: %q of %s", ErrNoIndex, index, l.gvr.GroupResource())
+	}
+	cached, err := l.indexer.ByIndex(index, value)
+	if err != nil {
+		return nil, err
+	}
+	list := make([]T, 0, len(cached))
+	for _, obj := range cached {
+		if l.namespace != "" {
+			in, err := l.matches(obj, labels.Everything(), false)
+			if err != nil {
+				return nil, err
+			}
+			if !in {
+				continue
+			}
+		}
+		t, err := convert(obj)
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, t)
 	}
 	return list, nil
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 
-// Lister is what a view needs of a lister: cache.GenericLister and
-// cache.GenericNamespaceLister have it.
+// Lister is the part of a lister that a view uses. cache.GenericLister and
+// cache.GenericNamespaceLister implement it.
 type Lister interface {
 	List(selector labels.Selector) ([]runtime.Object, error)
 	Get(name string) (runtime.Object, error)
@@ -47,11 +47,11 @@ type View[T any] struct {
 // NamespaceView is a View of one namespace.
 type NamespaceView[T any] struct {
 	from Lister
-	want schema.GroupVersionKind // without a version: the kind alone counts
+	want schema.GroupVersionKind // without a version: only the kind is checked
 }
 
-// For returns a view of a lister's objects as T, decoded from the compact form
-// without a detour:
+// For returns a view of a lister's objects as T, which it decodes from the compact form
+// directly:
 //
 //	pods, err := genericlister.For[corev1.Pod](lister).List(labels.Everything())
 //
@@ -61,7 +61,7 @@ func For[T any, P Struct[T]](from cache.GenericLister) View[T] {
 	return ForKind[T, P](from, schema.GroupVersionKind{Kind: reflect.TypeFor[T]().Name()})
 }
 
-// ForKind is For that insists on a kind, with its group and version.
+// ForKind is For with a check of the group and version.
 func ForKind[T any, P Struct[T]](from cache.GenericLister, kind schema.GroupVersionKind) View[T] {
 	return View[T]{NamespaceView[T]{from, kind}, from}
 }
@@ -91,8 +91,7 @@ func (v NamespaceView[T]) List(selector labels.Selector) ([]*T, error) {
 	return list, nil
 }
 
-// Get returns the object of a name, or an error that apierrors.IsNotFound
-// recognises.
+// Get returns the object of a name, or an error that apierrors.IsNotFound recognizes.
 func (v NamespaceView[T]) Get(name string) (*T, error) {
 	var obj any
 	var err error
@@ -107,8 +106,7 @@ func (v NamespaceView[T]) Get(name string) (*T, error) {
 	return v.convert(obj)
 }
 
-// ByIndex returns the objects that an index of the lister's indexer holds under a
-// value.
+// ByIndex returns the objects with a value in an index of the lister's indexer.
 func (v NamespaceView[T]) ByIndex(index, value string) ([]*T, error) {
 	l, ok := v.from.(*lister)
 	if !ok {
@@ -117,7 +115,7 @@ func (v NamespaceView[T]) ByIndex(index, value string) ([]*T, error) {
 	return collectIndex(l, index, value, v.convert)
 }
 
-// convert makes a T of a cached object, sharing nothing with it.
+// convert makes a T of a cached object, without shared memory.
 func (v NamespaceView[T]) convert(obj any) (*T, error) {
 	switch o := obj.(type) {
 	case *compact.Object:
@@ -138,7 +136,7 @@ func (v NamespaceView[T]) convert(obj any) (*T, error) {
 			return nil, err
 		}
 		t := new(T)
-		// The converter shares what it takes for opaque, so it gets a copy.
+		// The converter shares opaque values with its input.
 		if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.DeepCopy().Object, t); err != nil {
 			return nil, fmt.Errorf("genericlister: %s/%s: %w", o.GetNamespace(), o.GetName(), err)
 		}

@@ -209,7 +209,7 @@ func TestServerAwayAtStart(t *testing.T) {
 		says   string
 	}{
 		{http.StatusServiceUnavailable, "fails at discovery"},
-		{http.StatusUnauthorized, "refused the credentials (401)"},
+		{http.StatusUnauthorized, "rejected the credentials (401)"},
 	} {
 		t.Run(fmt.Sprint(tc.status), func(t *testing.T) {
 			api, sink := newCluster(t), newReceiver(t)

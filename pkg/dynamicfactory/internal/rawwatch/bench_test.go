@@ -49,7 +49,6 @@ func BenchmarkEvent(b *testing.B) {
 		},
 		Window: 4096,
 	})
-	r := s.NewReader()
 	ctx, cancel := context.WithCancel(b.Context())
 	w := &stream{source: s, events: make(chan watch.Event)}
 	done := make(chan struct{})
@@ -58,7 +57,7 @@ func BenchmarkEvent(b *testing.B) {
 		for {
 			select {
 			case e := <-w.events:
-				r.Ack(e.Object.(*compact.Object).Position())
+				s.Ack(e.Object.(*compact.Object).Position())
 			case <-ctx.Done():
 				return
 			}

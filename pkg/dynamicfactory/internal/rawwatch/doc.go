@@ -1,31 +1,37 @@
 // Package rawwatch lists and watches one resource of an API server for a client-go
-// reflector, reading the responses as raw JSON.
+// reflector, and reads the responses as raw JSON.
 //
-// A [Source] is a cache.ListerWatcher of which the reflector sees a simple world:
-// one list, then one watch that never ends. Broken connections, server timeouts,
-// refusals and silence are dealt with inside; the watch ends with an "expired"
-// error, upon which the reflector lists again, only if history is lost for good:
-// after HTTP 410, after the server's versions went backwards, or when an object
-// cannot be read although it was sent three times.
+// A [Source] is a cache.ListerWatcher that shows the reflector one list and then one
+// endless watch. It handles broken connections, server timeouts, rejections and silence
+// itself. The watch ends with an "expired" error, which makes the reflector list again,
+// only if history is lost for good: after HTTP 410, after the server's versions went
+// backwards, or after three attempts to read an object.
 //
-// What it promises:
+// Guarantees:
 //
-//   - A list is consistent and complete, or it is an error. A page that is refused
-//     for the moment is read again by itself. Nothing but a list or a DELETED event
-//     makes an object go.
-//   - An object that cannot be read is left out of a list, and its event out of the
-//     watch after three attempts; what the informer has of it stays, and the gap is
-//     told once. One that cannot even be named makes the whole list an error.
-//   - A list may take longer than the server's history lasts: with its first page,
-//     the watch begins, whose events are kept until the list is done.
-//   - A watch is resumed from a version known to be complete. Several events may
-//     share one version, so the version of the last event is not: events that come
-//     twice because of that are recognised and handed on once.
-//   - At most so many events are handed on and not acknowledged as the window
-//     allows; beyond that the stream is not read, and TCP slows the server down.
-//   - Every list and every event has a position, and [Source.Checkpoint] says which
-//     version is complete once everything up to a position is safe.
+//   - A list is consistent and complete, or it is an error. A page that fails for the
+//     moment is retried on its own. Only a list or a DELETED event deletes an object.
+//   - An unreadable object is skipped in a list, and its event in the watch after three
+//     attempts. Its cached state stays, and the gap is reported once. An object without a
+//     readable name makes the whole list an error.
+//   - A list may take longer than the server keeps its history: the watch begins with the
+//     first page, and its events are buffered until the list is complete.
+//   - A watch resumes from a version known to be complete. Several events may share one
+//     version, so the version of the last event is not complete. Events that are therefore
+//     received again are recognized and forwarded once.
+//   - The window bounds the events forwarded and not acknowledged. A full window stops
+//     reading, and TCP slows the server down.
+//   - Every list and every event has a position, and [Source.Checkpoint] returns the
+//     version that is complete once everything up to a position is durable.
 //
-// A Source runs no goroutine before its first watch, and [Source.Wait] returns when
-// there is none left.
+// A Source runs no goroutine before its first list, and [Source.Wait] returns when there
+// is none left.
+//
+// # Layout
+//
+// The requests (package apiclient), the position arithmetic (package progress) and the
+// buffers of held watches (package spool) are separate packages. The rest is one package,
+// because its parts share the state of one Source: a list leaves a held watch for the
+// stream, a stream and its watchdog decide by the same status and progress, and lists and
+// streams skip unreadable objects by the same rules.
 package rawwatch

@@ -1,13 +1,8 @@
 package rawwatch
 
 import (
-	"bufio"
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"net/url"
 	"strconv"
 	"time"
@@ -16,33 +11,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apiclient"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 const (
-	// pageSize is how many objects a page has. The server reads a consistent,
-	// paged list from its storage; larger pages cost it memory, smaller ones time.
+	// pageSize is the number of objects of a page. The server reads a consistent list in
+	// pages from its storage: larger pages cost memory, smaller ones time.
 	pageSize = 500
 
-	// pageTimeout is how long a page may take, headers and body. A list without
-	// pages may take wholeTimeout, with silences of pageTimeout.
+	// pageTimeout bounds the time of a page, headers and body. wholeTimeout bounds a list
+	// without pages, and pageTimeout its pauses.
 	pageTimeout  = 2 * time.Minute
 	wholeTimeout = time.Hour
 
-	// pageAttempts and pagePatience bound how often, and how long, a page is asked
-	// for: the server keeps the version of a list for some five minutes.
-	pageAttempts = 10
-	pagePatience = 5 * time.Minute
-
-	// maxRetryAfter is the longest wait that a server may ask for between them.
-	maxRetryAfter = time.Minute
-
-	// pagedAttempts is how often a list is begun anew because the version of its
-	// first page expired; after that one list is read without pages.
+	// pagedAttempts bounds the attempts of a list whose first page's version expires. The
+	// list is then read without pages.
 	pagedAttempts = 4
-
-	// listHead is how much of a list is searched for its kind.
-	listHead = 4 << 10
 )
 
 // objects is the list that the reflector gets.
@@ -52,35 +37,29 @@ type objects struct {
 	Items []runtime.Object
 }
 
-// DeepCopyObject returns a list of the same objects, which are never changed.
+// DeepCopyObject returns a list of the same objects, which are immutable.
 func (l *objects) DeepCopyObject() runtime.Object {
 	c := *l
 	c.Items = append([]runtime.Object(nil), l.Items...)
 	return &c
 }
 
-// unreadable marks an object or a response that makes no sense.
-type unreadable struct{ err error }
-
-func (u *unreadable) Error() string { return u.err.Error() }
-func (u *unreadable) Unwrap() error { return u.err }
-
-// list reads the whole resource at one consistent version, page by page, making
-// objects of a page while it comes in.
+// list reads the whole resource at one consistent version, page by page. It makes the
+// objects of a page while it reads the page.
 func (s *Source) list(ctx context.Context) (*objects, error) {
 	for range pagedAttempts {
 		list, err := s.paged(ctx, "", pageSize)
-		if isExpired(err) {
-			s.stats.contact(func(t *Stats) { t.Expired410++ })
-			continue // the version of the first page is gone: a page from a newer one would not fit
+		if apiclient.IsExpired(err) {
+			s.stats.contact(func(t *Counters) { t.Expired++ })
+			continue // a page of a newer version would be inconsistent with the first one
 		}
 		return list, err
 	}
 	return s.paged(ctx, "", 0)
 }
 
-// paged reads a list at exactly a version, or at the present one if that is "".
-// If there is more than one page, it leaves a watch for the stream that follows.
+// paged reads a list at exactly a version; "": at the present one. If the list has several
+// pages, paged leaves a watch for the following stream.
 func (s *Source) paged(ctx context.Context, version string, limit int) (_ *objects, err error) {
 	var watch *held
 	defer func() {
@@ -90,7 +69,7 @@ func (s *Source) paged(ctx context.Context, version string, limit int) (_ *objec
 		}
 		s.keepHeld(watch)
 	}()
-	b := listBuilder{ctx: ctx, source: s, position: s.progress.next()}
+	b := listBuilder{ctx: ctx, source: s, position: s.progress.Next()}
 	query := s.query()
 	if limit > 0 {
 		query.Set("limit", strconv.Itoa(limit))
@@ -105,7 +84,7 @@ func (s *Source) paged(ctx context.Context, version string, limit int) (_ *objec
 			return nil, err
 		}
 		if b.list.ResourceVersion == "" {
-			b.list.ResourceVersion = meta.ResourceVersion // the watch brings what later pages are newer by
+			b.list.ResourceVersion = meta.ResourceVersion // the watch has the changes that later pages already show
 		}
 		if meta.Continue == "" {
 			break
@@ -114,11 +93,11 @@ func (s *Source) paged(ctx context.Context, version string, limit int) (_ *objec
 			return nil, err
 		}
 		query.Set("continue", meta.Continue)
-		query.Del("resourceVersion") // the token has it; the server refuses both
+		query.Del("resourceVersion") // the token contains it; the server rejects both
 		query.Del("resourceVersionMatch")
 	}
 	if b.list.ResourceVersion == "" {
-		return nil, &unreadable{errors.New("the list has no resourceVersion")}
+		return nil, &apiclient.UnreadableError{Err: errors.New("the list has no resourceVersion")}
 	}
 	if err := b.flush(b.position); err != nil {
 		return nil, err
@@ -128,107 +107,80 @@ func (s *Source) paged(ctx context.Context, version string, limit int) (_ *objec
 
 // page reads one page into b.
 func (s *Source) page(ctx context.Context, query url.Values, b *listBuilder) (rawjson.ListMeta, error) {
-	q := pageRequest{
-		path: s.path, query: query, accept: acceptObjects, silence: pageTimeout, timeout: pageTimeout,
-		head: func(head []byte) { b.apiVersion, b.kind = itemType(head) }, item: b.add,
+	q := apiclient.PageRequest{
+		Path: s.path, Query: query, Accept: apiclient.AcceptObjects, Silence: pageTimeout, Timeout: pageTimeout,
+		Head: func(head []byte) { b.apiVersion, b.kind = apiclient.ItemType(head) }, Item: b.add,
 	}
 	if s.cfg.MetadataOnly {
-		q.accept = acceptMetadataList
+		q.Accept = apiclient.AcceptMetadataList
 	}
 	if !query.Has("limit") {
-		q.timeout = wholeTimeout
+		q.Timeout = wholeTimeout
 	}
 	b.begin()
-	if !query.Has("continue") { // nothing is gained yet: the caller begins again
-		meta, err := s.cfg.Client.listPage(ctx, q)
-		if d := min(retryAfter(err), maxRetryAfter); d > 0 && !permanent(err) {
+	if !query.Has("continue") { // the first page: the caller begins again
+		meta, err := s.cfg.Client.ListPage(ctx, q)
+		if d := min(apiclient.RetryAfter(err), apiclient.MaxRetryAfter); d > 0 && !apiclient.IsPermanent(err) {
 			s.failed(ctx, "list", err)
-			_ = sleep(ctx, d) // the error is the list's
+			_ = apiclient.Sleep(ctx, d) // the error is the list's
 		}
 		return meta, err
 	}
 	failed := false
-	meta, err := s.cfg.Client.retried(ctx, q, func(attempt int, err error) error {
-		if attempt > 1 { // a refusal now and then is no trouble
+	meta, err := s.cfg.Client.RetryPage(ctx, q, func(attempt int, err error) error {
+		if attempt > 1 { // a single failure is not reported
 			s.failed(ctx, "list", err)
 			failed = true
 		}
 		b.again()
 		var status apierrors.APIStatus
 		if !errors.As(err, &status) { // the next connection may lead elsewhere
-			if _, err := s.cfg.Prober.version(ctx, time.Now()); errors.Is(err, ErrForeign) {
+			if _, err := s.cfg.Prober.Version(ctx, time.Now()); errors.Is(err, apiclient.ErrForeign) {
 				return err
 			}
 		}
 		return nil
 	})
 	if err == nil && failed {
-		s.stats.well(Listing)
+		s.stats.healthy(Listing)
 	}
 	return meta, err
 }
 
-// retried reads one page. One that the server refuses for the moment, or that breaks
-// off, is asked for again, after again has undone what the attempt had brought; an
-// error of again ends that.
-func (c *Client) retried(ctx context.Context, q pageRequest, again func(attempt int, err error) error) (rawjson.ListMeta, error) {
-	began := time.Now()
-	var wait backoff
-	for attempt := 1; ; attempt++ {
-		meta, err := c.listPage(ctx, q)
-		if err == nil || permanent(err) || ctx.Err() != nil || attempt == pageAttempts || time.Since(began) > pagePatience {
-			return meta, err
-		}
-		if wait.wait(ctx, min(retryAfter(err), maxRetryAfter), backoffMax) != nil {
-			return meta, err
-		}
-		if err := again(attempt, err); err != nil {
-			return meta, err
-		}
-	}
-}
+// typer adds types to objects.
+var typer = must(rawjson.NewEditor())
 
-// listPage reads one page when there is a place for it.
-func (c *Client) listPage(ctx context.Context, q pageRequest) (rawjson.ListMeta, error) {
-	release, err := c.acquireList(ctx)
-	if err != nil {
-		return rawjson.ListMeta{}, err
-	}
-	defer release()
-	return c.page(ctx, q)
-}
-
-// listBuilder makes objects of the items of a list. It keeps one item back, since
-// the last one of all carries the list's position.
+// listBuilder makes objects of the items of a list. It delays each item until the next
+// one, because the last item of all carries the list's position.
 type listBuilder struct {
 	ctx      context.Context //nolint:containedctx // the list's own
 	source   *Source
 	position uint64
 	list     objects
-	held     []byte
-	holding  bool
+	item     []byte // delayed
+	hasItem  bool
 
-	// What there was when the page began, in case it has to be read again.
+	// The state at the start of the page, for another attempt.
 	before     int
-	heldBefore []byte
-	hadHeld    bool
+	itemBefore []byte
+	hadItem    bool
 
-	apiVersion, kind string // what the items are, by the list's own kind; "" if it does not say
-	typed            *bool  // whether the page's items say so themselves
+	apiVersion, kind string // of the items, by the list's kind; "" if unknown
+	typed            *bool  // the page's items contain their type
 	buf              []byte
 }
 
-// begin begins a page, and again begins it once more.
+// begin begins a page, and again restarts it.
 func (b *listBuilder) begin() {
-	b.before, b.hadHeld = len(b.list.Items), b.holding
-	b.heldBefore = append(b.heldBefore[:0], b.held...)
+	b.before, b.hadItem = len(b.list.Items), b.hasItem
+	b.itemBefore = append(b.itemBefore[:0], b.item...)
 	b.typed = nil
 }
 
 func (b *listBuilder) again() {
 	clear(b.list.Items[b.before:])
 	b.list.Items = b.list.Items[:b.before]
-	b.held, b.holding = append(b.held[:0], b.heldBefore...), b.hadHeld
+	b.item, b.hasItem = append(b.item[:0], b.itemBefore...), b.hadItem
 	b.typed = nil
 }
 
@@ -236,26 +188,26 @@ func (b *listBuilder) add(raw []byte) error {
 	if err := b.flush(0); err != nil {
 		return err
 	}
-	b.held, b.holding = append(b.held[:0], raw...), true
+	b.item, b.hasItem = append(b.item[:0], raw...), true
 	return nil
 }
 
-// flush makes an object of the item kept back.
+// flush makes an object of the delayed item.
 func (b *listBuilder) flush(position uint64) error {
-	if !b.holding {
+	if !b.hasItem {
 		return nil
 	}
-	b.holding = false
-	raw := b.held
+	b.hasItem = false
+	raw := b.item
 	if b.typed == nil {
-		_, has := rawjson.Lookup(raw, b.source.cfg.Client.kindPath)
+		_, has := rawjson.Lookup(raw, kindPath)
 		b.typed = &has
 	}
 	if !*b.typed && b.kind != "" {
-		// Items of built-in kinds do not say what they are; watch events do.
+		// Items of built-in kinds lack their type, unlike watch events.
 		var err error
-		if b.buf, err = b.source.cfg.Client.typer.AppendTyped(b.buf[:0], raw, b.apiVersion, b.kind); err != nil {
-			return b.unmade(raw, position, &unreadable{err})
+		if b.buf, err = typer.AppendTyped(b.buf[:0], raw, b.apiVersion, b.kind); err != nil {
+			return b.unmade(raw, position, &apiclient.UnreadableError{Err: err})
 		}
 		raw = b.buf
 	}
@@ -265,117 +217,4 @@ func (b *listBuilder) flush(position uint64) error {
 	}
 	b.list.Items = append(b.list.Items, o)
 	return nil
-}
-
-// itemError is an error of pageRequest.item, which is not the server's.
-type itemError struct{ err error }
-
-func (e *itemError) Error() string { return e.err.Error() }
-func (e *itemError) Unwrap() error { return e.err }
-
-// pageRequest asks for one page of a list.
-type pageRequest struct {
-	path    string
-	query   url.Values
-	accept  string
-	silence time.Duration // between two pieces of the response; 0: no bound of its own
-	timeout time.Duration
-	head    func([]byte)           // shown the beginning of the response; may be nil
-	item    func(raw []byte) error // called for each item
-}
-
-// page reads one page of a list. Its time begins when the rate limit lets it pass.
-func (c *Client) page(ctx context.Context, q pageRequest) (rawjson.ListMeta, error) {
-	if err := c.wait(ctx); err != nil {
-		return rawjson.ListMeta{}, err
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, q.timeout, fmt.Errorf("a list took more than %v", q.timeout))
-	defer cancel()
-	ctx, alive, done := lively(ctx, q.silence)
-	defer done()
-	resp, err := c.get(ctx, q.path, q.query, q.accept)
-	if err != nil {
-		return rawjson.ListMeta{}, err
-	}
-	defer resp.Body.Close()
-	r := bufio.NewReaderSize(&reporter{resp.Body, alive}, listHead)
-	if q.head != nil {
-		start, err := r.Peek(listHead)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return rawjson.ListMeta{}, fmt.Errorf("read list: %w", err)
-		}
-		q.head(start)
-	}
-	meta, err := rawjson.ScanList(r, func(raw []byte) error {
-		if err := q.item(raw); err != nil {
-			return &itemError{err}
-		}
-		return nil
-	})
-	if err != nil {
-		if cause := context.Cause(ctx); cause != nil {
-			return meta, cause
-		}
-		var syntax *rawjson.SyntaxError
-		if errors.As(err, &syntax) || errors.Is(err, rawjson.ErrNoList) {
-			return meta, &unreadable{err}
-		}
-		return meta, err
-	}
-	return meta, nil
-}
-
-// lively returns a context that ends when alive has not been called for a time; done
-// ends it. A time of 0 is no bound.
-func lively(ctx context.Context, silence time.Duration) (_ context.Context, alive, done func()) {
-	if silence == 0 {
-		return ctx, func() {}, func() {}
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	timer := time.AfterFunc(silence, func() { cancel(fmt.Errorf("a list brought nothing for %v", silence)) })
-	return ctx, func() { timer.Reset(silence) }, func() { timer.Stop(); cancel(nil) }
-}
-
-// reporter calls alive whenever something was read.
-type reporter struct {
-	io.Reader
-	alive func()
-}
-
-func (r *reporter) Read(p []byte) (int, error) {
-	n, err := r.Reader.Read(p)
-	if n > 0 {
-		r.alive()
-	}
-	return n, err
-}
-
-// itemType reads from the beginning of a list what its items are: PodList means
-// Pod. A server that puts the items first gets no answer, and needs none: it
-// writes the items' types too.
-func itemType(head []byte) (apiVersion, kind string) {
-	d := json.NewDecoder(bytes.NewReader(head))
-	if t, err := d.Token(); err != nil || t != json.Delim('{') {
-		return "", ""
-	}
-	for d.More() {
-		key, err := d.Token()
-		if err != nil || key == "items" {
-			break
-		}
-		var value any
-		if err := d.Decode(&value); err != nil {
-			break
-		}
-		switch text, _ := value.(string); key {
-		case "kind":
-			kind = text
-		case "apiVersion":
-			apiVersion = text
-		}
-	}
-	if n := len(kind) - len("List"); n > 0 && kind[n:] == "List" {
-		return apiVersion, kind[:n]
-	}
-	return "", ""
 }

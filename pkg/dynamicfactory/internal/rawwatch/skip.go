@@ -11,21 +11,39 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/progress"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// maxSkipped bounds how many skipped objects are remembered, to report each once.
+// maxSkipped bounds the record of skipped objects, by which each is reported once.
 const maxSkipped = 1024
 
-// objectID is what is needed of an object to do without the rest of it.
-type objectID struct {
-	namespace, name string
-	uid, version    string // "" if they cannot be read
+// Fields that are read without the rest of an object.
+var (
+	kindPath      = must(rawjson.ParsePath("kind"))
+	namespacePath = must(rawjson.ParsePath("metadata.namespace"))
+	namePath      = must(rawjson.ParsePath("metadata.name"))
+	uidPath       = must(rawjson.ParsePath("metadata.uid"))
+	versionPath   = must(rawjson.ParsePath("metadata.resourceVersion"))
+)
+
+// must returns the value of a function whose arguments are constants.
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
-// identify reads an object's id from JSON of which no object can be made, if that is
-// the JSON's fault.
-func (c *Client) identify(raw []byte, cause error) (id objectID, ok bool) {
+// objectID identifies an object that is otherwise unreadable.
+type objectID struct {
+	namespace, name string
+	uid, version    string // "" if unreadable
+}
+
+// identify reads the id of an unreadable object from its JSON. It fails for an error that
+// is not the object's.
+func identify(raw []byte, cause error) (id objectID, ok bool) {
 	if errors.Is(cause, ErrMaker) {
 		return objectID{}, false
 	}
@@ -35,30 +53,30 @@ func (c *Client) identify(raw []byte, cause error) (id objectID, ok bool) {
 		}
 		return s
 	}
-	id = objectID{text(c.namespacePath), text(c.namePath), text(c.uidPath), text(c.versionPath)}
+	id = objectID{text(namespacePath), text(namePath), text(uidPath), text(versionPath)}
 	return id, id.name != ""
 }
 
-// skip does without an object that cannot be made. It counts it, and reports each of
-// its versions once. It returns the object that is known under the name, nil if none is.
+// skip counts an unreadable object and reports each of its versions once. It returns the
+// known object of that name, nil if there is none.
 func (s *Source) skip(ctx context.Context, id objectID, cause error) (known runtime.Object) {
-	s.stats.contact(func(t *Stats) { t.DecodeErrors++; t.Skipped++ })
-	ask := s.known
-	if ask == nil {
-		ask = s.cfg.Known
+	s.stats.contact(func(t *Counters) { t.DecodeErrors++; t.Skipped++ })
+	lookup := s.known
+	if lookup == nil {
+		lookup = s.cfg.Known
 	}
-	if ask != nil {
-		known = ask(id.namespace, id.name)
+	if lookup != nil {
+		known = lookup(id.namespace, id.name)
 	}
 	key := [2]string{id.namespace, id.name}
-	if version, told := s.skipped[key]; told && version == id.version {
+	if version, reported := s.skipped[key]; reported && version == id.version {
 		return known
 	}
 	if s.skipped == nil || len(s.skipped) >= maxSkipped {
 		s.skipped = map[[2]string]string{}
 	}
 	s.skipped[key] = id.version
-	klog.FromContext(ctx).Error(cause, "Informer cannot read an object, and goes on without it", "resource", s.cfg.GVR.String(),
+	klog.FromContext(ctx).Error(cause, "informer skips an unreadable object", "resource", s.cfg.GVR.String(),
 		"namespace", id.namespace, "name", id.name, "resourceVersion", id.version)
 	if s.cfg.OnGap != nil {
 		now := time.Now()
@@ -79,11 +97,10 @@ func (s *Source) at(o runtime.Object, position uint64) runtime.Object {
 	return s.cfg.At(o, position)
 }
 
-// unmade deals with an item of a list that no object can be made of: the object that
-// is known keeps its place.
+// unmade handles an unreadable item of a list: the known object stays in its place.
 func (b *listBuilder) unmade(raw []byte, position uint64, cause error) error {
 	s := b.source
-	id, ok := s.cfg.Client.identify(raw, cause)
+	id, ok := identify(raw, cause)
 	if !ok {
 		return cause
 	}
@@ -95,26 +112,26 @@ func (b *listBuilder) unmade(raw []byte, position uint64, cause error) error {
 	return nil
 }
 
-// unmade deals with an event that no object can be made of. It is read again as often
-// as others, and then skipped; of a deletion the object that is known is handed on.
+// unmade handles an unreadable event. The watch retries it like any failure, and then
+// skips it. A deletion is forwarded with the known object.
 func (w *stream) unmade(ctx context.Context, typ watch.EventType, raw []byte, cause error) error {
 	s := w.source
-	if w.unreadable < unreadableAttempts-1 || w.unreadAt != s.progress.resume() {
+	if w.unreadable < unreadableAttempts-1 || w.unreadAt != s.progress.Resume() {
 		return cause
 	}
-	id, ok := s.cfg.Client.identify(raw, cause)
+	id, ok := identify(raw, cause)
 	if !ok {
 		return cause
 	}
 	known := s.skip(ctx, id, cause)
-	version := parseVersion(id.version)
-	event := s.progress.eventID(string(typ), []byte(id.uid), []byte(id.namespace), []byte(id.name))
+	version := progress.ParseVersion(id.version)
+	event := s.progress.EventID(string(typ), []byte(id.uid), []byte(id.namespace), []byte(id.name))
 	if typ == watch.Deleted && known != nil {
-		position := s.progress.next()
-		return w.handOn(watch.Event{Type: typ, Object: s.at(known, position)}, position, version, event)
+		position := s.progress.Next()
+		return w.forward(watch.Event{Type: typ, Object: s.at(known, position)}, position, version, event)
 	}
-	if !version.none() {
-		s.progress.skip(version, event)
+	if !version.None() {
+		s.progress.Skip(version, event)
 	}
 	return nil
 }

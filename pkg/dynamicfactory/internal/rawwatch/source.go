@@ -16,13 +16,16 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apiclient"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/progress"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/spool"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// Config says what a Source watches and what it makes of it.
+// Config specifies what a Source watches, and how it makes objects.
 type Config struct {
-	Client *Client
-	Prober *Prober
+	Client *apiclient.Client
+	Prober *apiclient.Prober
 
 	GVR            schema.GroupVersionResource
 	Namespace      string // "" for all, or for a cluster-scoped resource
@@ -31,54 +34,59 @@ type Config struct {
 	TimeoutSeconds int64 // of a watch request; 0: between 5 and 10 minutes
 	MetadataOnly   bool
 
-	// Edit changes an object's JSON before anything is made of it; nil for nothing.
-	// What it returns without an error is taken for valid JSON.
+	// Edit changes an object's JSON before Make; it may be nil. Its result is not checked.
 	Edit func(dst, raw []byte) ([]byte, error)
-	// Make makes the object that is handed on of its JSON, which Scan has read m
-	// from. It may keep neither. It is called by one goroutine at a time. An object
-	// for which it fails is left out, unless the error wraps ErrMaker.
+	// Make makes an object of its JSON and metadata, and retains neither. One goroutine
+	// at a time calls it. Its errors are those of the object, which is skipped, unless they
+	// wrap ErrMaker.
 	Make func(raw []byte, m *rawjson.Meta, position uint64) (runtime.Object, error)
-	// Bookmark makes an object of the kind that Make makes with nothing but a
-	// resourceVersion.
+	// Bookmark makes an object of Make's type with a resourceVersion alone.
 	Bookmark func(resourceVersion string) (runtime.Object, error)
-	// Known returns the object that the informer has under a name, nil if it has none,
-	// Count the number of its objects, and At an object at a position. They are for
-	// objects that cannot be read and for watches without bookmarks; all may be nil. Until
-	// the first list is complete, Snapshot.Known is asked in the place of Known.
+	// Known returns the cached object of a name, nil if there is none, Count the number of
+	// cached objects, and At an object at a position. They serve unreadable objects and
+	// watches without bookmarks. All may be nil. Snapshot.Known replaces Known until the
+	// first list is complete.
 	Known func(namespace, name string) runtime.Object
 	Count func() int
 	At    func(o runtime.Object, position uint64) runtime.Object
-	// Snapshot, if not nil, is asked for the first list; it returns nil if it has none.
+	// Snapshot returns the first list, nil for a list from the server. It may be nil.
 	Snapshot func(ctx context.Context) (*Snapshot, error)
-	// OnGap, if not nil, is told of lost history once its end is known.
+	// OnGap reports lost history once its end is known. It may be nil.
 	OnGap func(Gap)
-	// Spool keeps what watches bring while their lists are read; nil for one of its own.
-	Spool *Spool
-	// Window is how many events may be handed on and not acknowledged; 0: any number.
+	// Spool buffers the events of watches while their lists are read; nil: a new one.
+	Spool *spool.Pool
+	// Window bounds the events forwarded and not acknowledged; 0: no bound.
 	Window int
 }
 
 // Snapshot is a list that was complete at a version.
 type Snapshot struct {
 	ResourceVersion string
-	Time            time.Time // when that was; may be zero
-	// Relist has the server list the resource as it was at ResourceVersion, in place
-	// of Objects; as it is now, if that is "".
+	Time            time.Time // of the version; may be zero
+	// Relist requests a list at ResourceVersion from the server, in place of Objects; at
+	// the present version, if ResourceVersion is "".
 	Relist bool
-	// Known returns what is known of an object that this list cannot read, nil if that
-	// is nothing. It may be nil.
+	// Known returns the recorded state of an object that this list cannot read, nil if
+	// there is none. It may be nil.
 	Known func(namespace, name string) runtime.Object
-	// Objects makes the list's objects, of which the last one carries the position.
+	// Objects returns the list's objects. The last one carries the position.
 	Objects func(position uint64) []runtime.Object
 }
 
-// Gap is a stretch of history that was lost.
+// Gap is a period of lost history: only the result of the changes in it is known.
 type Gap struct {
-	Cause            string
-	Namespace, Name  string // of the only object that it concerns; Name is "" if that may be any
-	From, To         string // resourceVersions
+	Cause string // one of the Cause constants, or that of a Relist
+	// Namespace and Name are of the one object that the gap concerns, if it was skipped as
+	// unreadable. From is then its version in the cache, "" if there is none, and To the
+	// skipped version. Name is "" in all other gaps.
+	Namespace, Name string
+	From, To        string // resourceVersions: the last one known to be complete, and that of the list
+	// FromTime is the time up to which nothing was missed, zero if unknown. ToTime is the
+	// time at which the list was complete.
 	FromTime, ToTime time.Time
-	// Position is that of the list that makes up for the loss: of its last object.
+	// Position is that of the list that makes up for the loss: of its last object, or of
+	// the notification before it if the list is empty. Notifications from before the list
+	// may come after OnGap.
 	Position uint64
 }
 
@@ -86,40 +94,40 @@ type Gap struct {
 const (
 	CauseExpired    = "expired"    // the server no longer had the history
 	CauseRollback   = "rollback"   // the server's versions went backwards
-	CauseUnreadable = "unreadable" // an event or an object could not be read, again and again
+	CauseUnreadable = "unreadable" // an event or an object repeatedly could not be read
 )
 
-// ErrMaker marks an error of Config.Make that is not the object's: it is not left out.
+// ErrMaker marks an error of Config.Make that is not the object's.
 var ErrMaker = errors.New("objects cannot be made")
 
-// ErrStopped says that a Source is used after its end.
+// ErrStopped reports the use of a Source after its end.
 var ErrStopped = errors.New("the informer has stopped")
 
-// Source lists and watches one resource for one reflector. See the package's
-// comment for what it promises.
+// Source lists and watches one resource for one reflector. The package's comment has its
+// guarantees.
 type Source struct {
 	cfg      Config
 	path     string
-	progress *progress
-	window   *window
+	progress *progress.Progress
+	window   *progress.Window
 	stats    *stats
 
 	mu      sync.Mutex // guards what is below
 	closed  bool
 	running sync.WaitGroup
 	begun   bool      // a list has succeeded
-	loss    *Gap      // history lost and not yet made up for by a list
-	suspect time.Time // the server may be another one than before this time; zero: it is not
+	loss    *Gap      // lost history before the list that makes up for it
+	suspect time.Time // the server may differ from the one before this time; zero: it is the same
 
-	asked     string                  // why to list again; "" if nobody asked
-	interrupt context.CancelCauseFunc // ends the watch request that runs
-	held      *held                   // a watch from the last list's version on; nil: none
+	relistCause string                  // of a requested relist; "": none
+	interrupt   context.CancelCauseFunc // ends the watch request that runs
+	held        *held                   // a watch from the last list's version on; nil: none
 
 	// Scratch of the goroutine that lists or watches; there is one at a time.
-	invalid int // lists in a row after watches refused as invalid
+	invalid int // successive lists after watches rejected as invalid
 	edited  []byte
-	skipped map[[2]string]string                        // namespace and name → version of objects that could not be read
-	known   func(namespace, name string) runtime.Object // in place of cfg.Known until the first list is complete; may be nil
+	skipped map[[2]string]string                        // namespace and name → version of unreadable objects
+	known   func(namespace, name string) runtime.Object // replaces cfg.Known until the first list is complete; may be nil
 	meta    rawjson.Meta
 }
 
@@ -128,42 +136,57 @@ var (
 	_ cache.ListerWatcher            = (*Source)(nil)
 )
 
-// NewSource makes a Source, which does nothing before it is asked to.
+// NewSource makes a Source. It starts nothing.
 func NewSource(cfg Config) *Source {
 	if cfg.Spool == nil {
-		cfg.Spool = NewSpool("")
+		cfg.Spool = spool.NewPool("")
 	}
 	return &Source{
-		cfg: cfg, path: resourcePath(cfg.GVR, cfg.Namespace),
-		progress: newProgress(), window: newWindow(cfg.Window), stats: newStats(),
+		cfg: cfg, path: apiclient.ResourcePath(cfg.GVR, cfg.Namespace),
+		progress: progress.New(), window: progress.NewWindow(cfg.Window), stats: newStats(),
 	}
 }
 
-// IsWatchListSemanticsUnSupported keeps the reflector from asking for streaming
-// lists: a list here is paged, resumed from a snapshot, and made of raw JSON.
+// IsWatchListSemanticsUnSupported prevents streaming lists: a list here has pages,
+// resumes from a snapshot, and is raw JSON.
 func (s *Source) IsWatchListSemanticsUnSupported() bool { return true }
 
-// Stats returns what the source has been through.
-func (s *Source) Stats() Stats { return s.stats.get() }
+// Status returns the status of the source.
+func (s *Source) Status() Status {
+	t, _ := s.stats.get()
+	t.ResourceVersion, t.InFlight = s.progress.Resume(), s.window.InFlight()
+	return t
+}
 
-// ResourceVersion is the version that a watch would be resumed from.
-func (s *Source) ResourceVersion() string { return s.progress.resume() }
+// Ack acknowledges everything up to a position, and opens the window.
+func (s *Source) Ack(position uint64) {
+	if s.window.Ack(position) {
+		s.progress.Acknowledged(position)
+	}
+}
 
-// InFlight is how many events are handed on and not acknowledged.
-func (s *Source) InFlight() int { return s.window.inFlight() }
+// Checkpoint returns the newest version that is complete once everything up to a
+// position is durable; "" if there is none.
+func (s *Source) Checkpoint(position uint64) string { return s.progress.Checkpoint(position) }
 
-// Wait returns when everything that the reflector began has ended. The reflector
-// must have been stopped; whatever it still begins fails at once.
+// NextList returns the first list that ends after a position. withObjects skips empty
+// lists.
+func (s *Source) NextList(position uint64, withObjects bool) (progress.List, bool) {
+	return s.progress.NextList(position, withObjects)
+}
+
+// Wait stops the source and returns when its goroutines have ended. The reflector must
+// have been stopped; a new list or watch fails with ErrStopped.
 func (s *Source) Wait() {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
 	s.keepHeld(nil)
 	s.running.Wait()
-	s.stats.well(Stopped)
+	s.stats.healthy(Stopped)
 }
 
-// keepHeld keeps a watch for the next stream and closes the one kept before.
+// keepHeld keeps a watch for the next stream and closes the previous one.
 func (s *Source) keepHeld(h *held) {
 	s.mu.Lock()
 	if !s.closed || h == nil {
@@ -173,7 +196,7 @@ func (s *Source) keepHeld(h *held) {
 	h.close()
 }
 
-// takeHeld returns the watch that was kept, which is the caller's to close.
+// takeHeld returns the kept watch, nil if there is none. The caller closes it.
 func (s *Source) takeHeld() *held {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,7 +205,8 @@ func (s *Source) takeHeld() *held {
 	return h
 }
 
-// enter notes that something runs; the caller calls s.running.Done at its end.
+// enter counts an operation that Wait waits for. The caller calls s.running.Done at its
+// end.
 func (s *Source) enter() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -193,19 +217,18 @@ func (s *Source) enter() error {
 	return nil
 }
 
-// List is ListWithContext for the older interface.
+// List implements cache.ListerWatcher.
 func (s *Source) List(o metav1.ListOptions) (runtime.Object, error) {
 	return s.ListWithContext(context.Background(), o)
 }
 
-// Watch is WatchWithContext for the older interface.
+// Watch implements cache.ListerWatcher.
 func (s *Source) Watch(o metav1.ListOptions) (watch.Interface, error) {
 	return s.WatchWithContext(context.Background(), o)
 }
 
-// ListWithContext returns the snapshot, if it is the first list and there is one,
-// and otherwise what the server has. The options do not matter: a list is always
-// consistent and whole.
+// ListWithContext returns the snapshot as the first list, if there is one, and a list from
+// the server otherwise. It ignores the options: a list is always consistent and whole.
 func (s *Source) ListWithContext(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
 	if err := s.enter(); err != nil {
 		return nil, err
@@ -226,9 +249,9 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 	first, suspect := !s.begun, s.suspect
 	s.mu.Unlock()
 	s.stats.attempt(Listing)
-	if first && s.cfg.Prober.guarded() || !suspect.IsZero() {
-		// Nothing of a foreign cluster may get in, by a list as little as by a watch.
-		if _, err := s.cfg.Prober.version(ctx, time.Now().Add(-probeFresh)); err != nil {
+	if first && s.cfg.Prober.Guarded() || !suspect.IsZero() {
+		// No object of a foreign cluster may enter the cache, neither by a list nor by a watch.
+		if _, err := s.cfg.Prober.Version(ctx, time.Now().Add(-probeFresh)); err != nil {
 			return nil, err
 		}
 	}
@@ -257,8 +280,8 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 	return list, nil
 }
 
-// relist reads the first list at the snapshot's version. If the server no longer has
-// that version, it reads a list of now and reports the history from there on as lost.
+// relist reads the first list at the snapshot's version. If that version has expired, it
+// reads a list at the present version and reports the history in between as lost.
 func (s *Source) relist(ctx context.Context, snapshot *Snapshot) (*objects, error) {
 	back, err := s.behind(ctx, time.Now().Add(-probeFresh), snapshot.ResourceVersion)
 	if err != nil {
@@ -272,9 +295,9 @@ func (s *Source) relist(ctx context.Context, snapshot *Snapshot) (*objects, erro
 		switch {
 		case err == nil && list.ResourceVersion == snapshot.ResourceVersion:
 			gap = nil
-		case err == nil: // a server that knows no exact lists
-		case isExpired(err) || apierrors.IsBadRequest(err):
-			s.stats.contact(func(t *Stats) { t.Expired410++ })
+		case err == nil: // a server without exact lists
+		case apiclient.IsExpired(err) || apierrors.IsBadRequest(err):
+			s.stats.contact(func(t *Counters) { t.Expired++ })
 		default:
 			return nil, err
 		}
@@ -291,31 +314,29 @@ func (s *Source) relist(ctx context.Context, snapshot *Snapshot) (*objects, erro
 	return list, nil
 }
 
-// resume takes a snapshot for the first list.
+// resume makes the first list of a snapshot.
 func (s *Source) resume(snapshot *Snapshot) *objects {
-	list := &objects{Items: snapshot.Objects(s.progress.next())}
+	list := &objects{Items: snapshot.Objects(s.progress.Next())}
 	list.ResourceVersion = snapshot.ResourceVersion
-	s.progress.list(parseVersion(list.ResourceVersion), len(list.Items))
+	s.progress.List(progress.ParseVersion(list.ResourceVersion), len(list.Items))
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.begun = true
 	s.suspect = time.Now().Add(-probeFresh)
 	if !snapshot.Time.IsZero() {
-		s.stats.mu.Lock()
-		s.stats.s.LastContact, s.stats.s.Known = snapshot.Time, snapshot.Time
-		s.stats.mu.Unlock()
+		s.stats.knownUntil(snapshot.Time)
 	}
 	return list
 }
 
-// listed notes a list from the server, which makes up for lost history.
+// listed notes a list from the server, which closes a gap.
 func (s *Source) listed(list *objects) {
-	position := s.progress.list(parseVersion(list.ResourceVersion), len(list.Items))
+	position := s.progress.List(progress.ParseVersion(list.ResourceVersion), len(list.Items))
 	s.mu.Lock()
 	gap, relist := s.loss, s.begun
-	s.loss, s.begun, s.suspect, s.asked = nil, true, time.Time{}, ""
+	s.loss, s.begun, s.suspect, s.relistCause = nil, true, time.Time{}, ""
 	s.mu.Unlock()
-	s.stats.heard(func(t *Stats) {
+	s.stats.current(func(t *Counters) {
 		if relist {
 			t.Relists++
 		}
@@ -326,9 +347,10 @@ func (s *Source) listed(list *objects) {
 	}
 }
 
-// lost notes that the history from the version to resume from on is lost.
+// lost notes that the history after the version to resume from is lost.
 func (s *Source) lost(cause string) {
-	from, since := s.progress.resume(), s.stats.get().Known
+	from := s.progress.Resume()
+	_, since := s.stats.get()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.loss == nil {
@@ -336,30 +358,30 @@ func (s *Source) lost(cause string) {
 	}
 }
 
-// suspectSince notes that the connection was lost: before anything is resumed, the
-// server has to show that it is still the one it was.
+// suspectSince notes a lost connection. Before a watch resumes, the server must prove
+// that it is the same one.
 func (s *Source) suspectSince(t time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.suspect = t
 }
 
-// failed counts a failure, and logs it if it is a new one.
+// failed counts a failure, and logs a new one.
 func (s *Source) failed(ctx context.Context, what string, err error) {
 	state, reason := BackingOff, string(apierrors.ReasonForError(err))
-	var bad *unreadable
+	var bad *apiclient.UnreadableError
 	switch {
-	case errors.Is(err, ErrForeign):
+	case errors.Is(err, apiclient.ErrForeign):
 		state, reason = Foreign, "ForeignCluster"
 	case apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err):
 		state = Forbidden
-		s.stats.contact(func(t *Stats) { t.Forbidden++ })
+		s.stats.contact(func(t *Counters) { t.Forbidden++ })
 	case apierrors.IsNotFound(err):
 		state = Waiting
-		s.stats.contact(func(t *Stats) { t.NotFound++ })
+		s.stats.contact(func(t *Counters) { t.NotFound++ })
 	case errors.As(err, &bad):
 		reason = "Unreadable"
-		s.stats.contact(func(t *Stats) { t.DecodeErrors++ })
+		s.stats.contact(func(t *Counters) { t.DecodeErrors++ })
 	case reason == "":
 		reason = "Unreachable"
 		if errors.As(err, new(*disconnected)) {
@@ -372,24 +394,53 @@ func (s *Source) failed(ctx context.Context, what string, err error) {
 	}
 	log := klog.FromContext(ctx).WithValues("resource", s.cfg.GVR.String(), "namespace", s.cfg.Namespace, "reason", reason)
 	if reason == reasonDisconnected {
-		log.Info("Informer lost its connection, trying again", "err", err)
+		log.Info("informer lost its connection; retrying", "err", err)
 		return
 	}
-	log.Error(err, "Informer cannot "+what+" its resource, trying again until it can")
+	log.Error(err, "informer cannot "+what+" its resource; retrying")
 }
 
-// reasonDisconnected is that of an established watch whose connection ended. It
-// happens, at the restart of a server or a balancer for one, and is trouble only if
-// the next request fails, which then has another reason.
+// reasonDisconnected is the reason of an established watch whose connection ended, as at
+// the restart of a server or a load balancer. A failure of the next request has another
+// reason.
 const reasonDisconnected = "Disconnected"
 
-// disconnected marks the end of an established watch that is not the server's word.
+// disconnected marks the end of an established watch without a response from the server.
 type disconnected struct{ err error }
 
 func (d *disconnected) Error() string { return d.err.Error() }
 func (d *disconnected) Unwrap() error { return d.err }
 
-// query is what list and watch requests have in common.
+// errRelistRequested ends a watch in favour of a list.
+type errRelistRequested struct{ cause string }
+
+func (e errRelistRequested) Error() string { return "relist requested: " + e.cause }
+
+// Relist makes the reflector list the resource again, as after a loss of history with
+// that cause. It ends an established watch. A watch that cannot be established is
+// followed by the list once a request succeeds.
+func (s *Source) Relist(cause string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.relistCause = cause
+	if s.interrupt != nil {
+		s.interrupt(errRelistRequested{cause})
+	}
+}
+
+// interruptible lets Relist end a request by its context; nil ends that. It returns the
+// error of a Relist that came before.
+func (s *Source) interruptible(cancel context.CancelCauseFunc) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.interrupt = cancel
+	if cancel != nil && s.relistCause != "" {
+		return errRelistRequested{s.relistCause}
+	}
+	return nil
+}
+
+// query returns the parameters that list and watch requests share.
 func (s *Source) query() url.Values {
 	q := url.Values{}
 	if s.cfg.LabelSelector != "" {
@@ -401,7 +452,7 @@ func (s *Source) query() url.Values {
 	return q
 }
 
-// object makes an object of JSON as the server sent it.
+// object makes an object of the server's JSON.
 func (s *Source) object(raw []byte, position uint64) (runtime.Object, error) {
 	m, raw, err := s.scan(raw)
 	if err != nil {
@@ -410,25 +461,25 @@ func (s *Source) object(raw []byte, position uint64) (runtime.Object, error) {
 	return s.make(raw, m, position)
 }
 
-// make makes an object of JSON that scan has returned.
+// make makes an object of the result of scan.
 func (s *Source) make(raw []byte, m *rawjson.Meta, position uint64) (runtime.Object, error) {
 	o, err := s.cfg.Make(raw, m, position)
 	if err != nil {
-		return nil, &unreadable{fmt.Errorf("%s %s/%s: %w", s.cfg.GVR.Resource, m.Namespace, m.Name, err)}
+		return nil, &apiclient.UnreadableError{Err: fmt.Errorf("%s %s/%s: %w", s.cfg.GVR.Resource, m.Namespace, m.Name, err)}
 	}
 	return o, nil
 }
 
-// scan applies the edit and reads the metadata. Both are valid until the next call.
+// scan applies the edit and reads the metadata. The results are valid until the next call.
 func (s *Source) scan(raw []byte) (*rawjson.Meta, []byte, error) {
 	read := rawjson.Scan
 	if s.cfg.Edit != nil {
-		read = rawjson.ScanHead // the edit has checked the rest
+		read = rawjson.ScanHead // the editor checks the rest
 		edited, err := s.cfg.Edit(s.edited[:0], raw)
 		if err != nil {
-			return nil, nil, &unreadable{fmt.Errorf("edit: %w", err)}
+			return nil, nil, &apiclient.UnreadableError{Err: fmt.Errorf("edit: %w", err)}
 		}
-		if s.edited = edited; cap(edited) > keepBuffer {
+		if s.edited = edited; cap(edited) > apiclient.KeepBuffer {
 			s.edited = nil
 		}
 		raw = edited
@@ -437,10 +488,10 @@ func (s *Source) scan(raw []byte) (*rawjson.Meta, []byte, error) {
 	var err error
 	*m, err = read(raw)
 	if err == nil && (len(m.Name) == 0 || len(m.ResourceVersion) == 0) {
-		err = errors.New("an object without name or resourceVersion")
+		err = errors.New("object has no name or no resourceVersion")
 	}
 	if err != nil {
-		return nil, nil, &unreadable{err}
+		return nil, nil, &apiclient.UnreadableError{Err: err}
 	}
 	return m, raw, nil
 }

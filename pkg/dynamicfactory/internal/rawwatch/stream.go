@@ -2,7 +2,6 @@ package rawwatch
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,70 +13,65 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/klog/v2"
 
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apiclient"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/progress"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 const (
-	// watchTimeout is the shortest time after which the server is asked to end a
-	// watch; the longest is twice that, so that informers do not reconnect all at
-	// once. Authorisation is checked anew with every request.
-	watchTimeout = 5 * time.Minute
-
-	// quietTimeout takes its place for sources that send no bookmarks: there, a
-	// request after a quiet time most likely finds its version expired.
+	// quietTimeout replaces apiclient.WatchTimeout for sources without bookmarks: there, the version of a
+	// request after a quiet time has most likely expired.
 	quietTimeout = 30 * time.Minute
 
-	// timeoutGrace is how much longer than asked for the server may take to end a
-	// watch before that is taken for a broken connection.
-	timeoutGrace = 30 * time.Second
+	// backoffAbsent is the maximum wait for a resource that is not served or not allowed: a
+	// restored CRD, or a new grant, takes effect soon.
+	backoffAbsent = 10 * time.Second
 
-	// probeFresh is how old the answer of a probe may be that a source goes by
-	// when it begins.
+	// probeFresh bounds the age of a probe that a starting source uses.
 	probeFresh = 5 * time.Second
 
-	// unreadableAttempts is how often events after one version are read again when
-	// one of them makes no sense.
+	// unreadableAttempts bounds the attempts to read the events after one version when one
+	// of them is unreadable.
 	unreadableAttempts = 3
 
-	// invalidAttempts is how often a watch is refused as invalid before a list is
-	// made. It doubles with each list that does not help, invalidDoublings times.
+	// invalidAttempts is the number of watches rejected as invalid after which a list
+	// follows. It doubles with each list that does not help, invalidDoublings times.
 	invalidAttempts  = 3
 	invalidDoublings = 6
 )
 
-// What ends a watch request, besides what the server says.
+// Errors that end a watch request, in addition to the server's.
 var (
-	errSilent     = errors.New("the watch fell silent")
-	errNoHeaders  = errors.New("the server does not answer the watch request")
-	errOverdue    = errors.New("the watch did not end when it should have")
-	errProbe      = errors.New("the server does not answer")
+	errSilent     = errors.New("watch stopped sending bookmarks")
+	errNoHeaders  = errors.New("no response to the watch request")
+	errOverdue    = errors.New("watch did not end at its timeout")
+	errProbe      = errors.New("no response to a probe")
 	errRolledBack = errors.New("the server's resource versions went backwards")
 )
 
-// stream is the one endless watch that the reflector sees.
+// stream is the endless watch of the reflector.
 type stream struct {
 	source *Source
 	cancel context.CancelFunc
 	events chan watch.Event
 
 	done       <-chan struct{} // closed when the reflector stops the watch
-	backoff    backoff
+	backoff    apiclient.Backoff
 	requests   int    // watches established
 	bookmarks  bool   // the current request has had a bookmark
-	quiet      bool   // the source sends none
-	unreadable int    // events in a row that made no sense
-	unreadAt   string // the version after which
-	invalid    int    // requests in a row that were refused as invalid
+	quiet      bool   // the source sends no bookmarks
+	unreadable int    // successive attempts with an unreadable event
+	unreadAt   string // the version that they resumed from
+	invalid    int    // successive requests rejected as invalid
 }
 
 var _ watch.Interface = (*stream)(nil)
 
-// WatchWithContext returns a watch that goes on until ctx is done or history is
-// lost. The options do not matter: it begins where the last list ended.
+// WatchWithContext returns a watch that ends when ctx is done or history is lost. It
+// ignores the options: the watch begins where the last list ended.
 func (s *Source) WatchWithContext(ctx context.Context, _ metav1.ListOptions) (watch.Interface, error) {
 	if err := s.enter(); err != nil {
 		return nil, err
@@ -85,12 +79,12 @@ func (s *Source) WatchWithContext(ctx context.Context, _ metav1.ListOptions) (wa
 	ctx, cancel := context.WithCancel(ctx)
 	w := &stream{
 		source: s, cancel: cancel, done: ctx.Done(), events: make(chan watch.Event),
-		quiet: s.cfg.GVR.Resource == "events", backoff: backoff{streams: &s.cfg.Client.streams},
+		quiet: s.cfg.GVR.Resource == "events", backoff: apiclient.Backoff{Streams: &s.cfg.Client.Streams},
 	}
-	s.cfg.Client.streams.Add(1)
+	s.cfg.Client.Streams.Add(1)
 	go func() {
 		defer s.running.Done()
-		defer s.cfg.Client.streams.Add(-1)
+		defer s.cfg.Client.Streams.Add(-1)
 		defer cancel()
 		defer close(w.events)
 		w.run(ctx)
@@ -104,7 +98,7 @@ func (w *stream) ResultChan() <-chan watch.Event { return w.events }
 // Stop ends the watch. It does not wait; Source.Wait does.
 func (w *stream) Stop() { w.cancel() }
 
-// run makes one request after the other.
+// run sends one request after the other.
 func (w *stream) run(ctx context.Context) {
 	s := w.source
 	for ctx.Err() == nil {
@@ -112,15 +106,15 @@ func (w *stream) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		var bad *unreadable
-		var asked errAsked
+		var bad *apiclient.UnreadableError
+		var requested errRelistRequested
 		switch {
 		case err == nil:
-			continue // the server ended it, as asked
-		case errors.As(err, &asked):
-			w.end(ctx, asked.cause, err)
+			continue // its timeout
+		case errors.As(err, &requested):
+			w.end(ctx, requested.cause, err)
 			return
-		case isExpired(err):
+		case apiclient.IsExpired(err):
 			w.end(ctx, CauseExpired, err)
 			return
 		case errors.Is(err, errRolledBack):
@@ -139,20 +133,20 @@ func (w *stream) run(ctx context.Context) {
 		default:
 			s.failed(ctx, "watch", err)
 		}
-		most := backoffMax
+		most := apiclient.MaxBackoff
 		if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) || apierrors.IsUnauthorized(err) {
 			most = backoffAbsent
 		}
-		if w.backoff.wait(ctx, retryAfter(err), most) != nil {
+		if w.backoff.Wait(ctx, apiclient.RetryAfter(err), most) != nil {
 			return
 		}
 	}
 }
 
-// givesUp counts events that make no sense, and tells whether to list instead of
-// reading them again.
+// givesUp counts an attempt with an unreadable event. It reports whether to list instead
+// of another attempt.
 func (w *stream) givesUp() bool {
-	at := w.source.progress.resume()
+	at := w.source.progress.Resume()
 	if at != w.unreadAt {
 		w.unreadAt, w.unreadable = at, 0
 	}
@@ -160,10 +154,9 @@ func (w *stream) givesUp() bool {
 	return w.unreadable >= unreadableAttempts
 }
 
-// needsList counts requests in a row that the server refuses as invalid, and tells
-// whether to list: a version that another server has given may be no version of this
-// one. A server that refuses the version of its own list as well is listed ever more
-// seldom.
+// needsList counts successive requests that the server rejects as invalid, and reports
+// whether to list: the version may be of another server. The interval grows for a server
+// that rejects the version of its own list.
 func (w *stream) needsList(err error) bool {
 	var status apierrors.APIStatus
 	if !errors.As(err, &status) {
@@ -182,20 +175,20 @@ func (w *stream) needsList(err error) bool {
 	return true
 }
 
-// end has the reflector list again.
+// end makes the reflector list again.
 func (w *stream) end(ctx context.Context, cause string, err error) {
 	w.source.lost(cause) // before anything counts as a contact
-	if isExpired(err) {
-		w.source.stats.contact(func(t *Stats) { t.Expired410++ })
+	if apiclient.IsExpired(err) {
+		w.source.stats.contact(func(t *Counters) { t.Expired++ })
 	}
-	klog.FromContext(ctx).Info("Informer lost a part of its resource's history and lists it again",
+	klog.FromContext(ctx).Info("informer lost history; relisting",
 		"resource", w.source.cfg.GVR.String(), "namespace", w.source.cfg.Namespace, "cause", cause, "err", err)
 	status := apierrors.NewResourceExpired(err.Error()).Status()
-	_ = w.send(watch.Event{Type: watch.Error, Object: &status}) // who has stopped does not list again
+	_ = w.send(watch.Event{Type: watch.Error, Object: &status}) // a stopped reflector does not list
 }
 
-// send hands an event to the reflector. It fails only if the reflector has stopped: an
-// event that progress counts as received is not lost with the request that brought it.
+// send forwards an event to the reflector. It fails only if the reflector has stopped: an
+// event that progress counts as received must not be lost with its request.
 func (w *stream) send(e watch.Event) error {
 	select {
 	case w.events <- e:
@@ -205,8 +198,8 @@ func (w *stream) send(e watch.Event) error {
 	}
 }
 
-// request makes one watch request and reads it to its end, which is nil if the
-// server ended it in its time.
+// request sends one watch request and reads it to its end. The error is nil for an end at
+// the timeout.
 func (w *stream) request(ctx context.Context) error {
 	s := w.source
 	if err := s.sameServer(ctx); err != nil {
@@ -217,7 +210,7 @@ func (w *stream) request(ctx context.Context) error {
 	if err := s.interruptible(cancel); err != nil {
 		return err
 	}
-	defer func() { _ = s.interruptible(nil) }() // only a beginning can be refused
+	defer func() { _ = s.interruptible(nil) }() // fails with a cancel function only
 	resp, err := w.open(ctx, cancel)
 	if err != nil {
 		return err
@@ -225,7 +218,7 @@ func (w *stream) request(ctx context.Context) error {
 	defer resp.body.Close()
 	w.established(ctx)
 
-	dog := newWatchdog(s, cancel, resp.timeout-time.Since(resp.began)+timeoutGrace)
+	dog := newWatchdog(s, cancel, resp.timeout-time.Since(resp.began)+apiclient.TimeoutGrace)
 	var guard sync.WaitGroup
 	guard.Go(func() { dog.run(ctx) })
 	err = w.read(ctx, resp.body, dog)
@@ -236,50 +229,50 @@ func (w *stream) request(ctx context.Context) error {
 	guard.Wait()
 
 	lived := time.Since(resp.began)
-	if lived >= backoffReset {
-		w.backoff.reset()
+	if lived >= apiclient.BackoffReset {
+		w.backoff.Reset()
 	}
 	w.quiet = w.quiet && !w.bookmarks || !w.bookmarks && lived > 4*time.Minute
 	switch {
-	case errors.Is(err, io.EOF) && lived >= resp.timeout-timeoutGrace/2:
+	case errors.Is(err, io.EOF) && lived >= resp.timeout-apiclient.TimeoutGrace/2:
 		return nil
-	case isExpired(err) || errors.Is(err, errRolledBack) || errors.As(err, new(errAsked)):
+	case apiclient.IsExpired(err) || errors.Is(err, errRolledBack) || errors.As(err, new(errRelistRequested)):
 		return err
 	case errors.Is(err, io.EOF):
-		err = &disconnected{fmt.Errorf("the watch ended after %v, before its time", lived.Round(time.Millisecond))}
+		err = &disconnected{fmt.Errorf("watch ended after %v, before its timeout", lived.Round(time.Millisecond))}
 	}
 	s.suspectSince(time.Now())
 	return err
 }
 
-// response is a watch that the server has answered.
+// response is an established watch.
 type response struct {
 	body    io.ReadCloser
 	began   time.Time
-	timeout time.Duration // after which the server ends it
+	timeout time.Duration // after which the server ends the watch
 }
 
-// open takes over the watch that was sent while the list was read, or sends one.
+// open takes over the watch that was sent during the list, or sends one.
 func (w *stream) open(ctx context.Context, cancel context.CancelCauseFunc) (response, error) {
 	s := w.source
 	if h := s.takeHeld(); h != nil {
 		context.AfterFunc(ctx, func() { h.cancel(context.Cause(ctx)) })
 		err := h.takeOver(ctx)
-		if err == nil && h.version == s.progress.resume() {
+		if err == nil && h.version == s.progress.Resume() {
 			return response{h, h.began, h.timeout}, nil
 		}
 		h.close()
-		if ctx.Err() != nil || isExpired(err) {
+		if ctx.Err() != nil || apiclient.IsExpired(err) {
 			return response{}, err
 		}
 	}
-	timeout := watchTimeout
+	timeout := apiclient.WatchTimeout
 	if w.quiet {
 		timeout = quietTimeout
 	}
 	timeout = s.watchTimeout(timeout)
 	began := time.Now()
-	body, err := s.getWatch(ctx, cancel, s.progress.resume(), timeout)
+	body, err := s.getWatch(ctx, cancel, s.progress.Resume(), timeout)
 	if err != nil {
 		return response{}, err
 	}
@@ -293,21 +286,21 @@ func (s *Source) getWatch(ctx context.Context, cancel context.CancelCauseFunc, v
 	query.Set("allowWatchBookmarks", "true")
 	query.Set("resourceVersion", version)
 	query.Set("timeoutSeconds", strconv.FormatInt(int64(timeout/time.Second), 10))
-	accept := acceptObjects
+	accept := apiclient.AcceptObjects
 	if s.cfg.MetadataOnly {
-		accept = acceptMetadata
+		accept = apiclient.AcceptMetadata
 	}
 	headers := time.AfterFunc(silence, func() { cancel(errNoHeaders) })
 	defer headers.Stop()
-	resp, err := s.cfg.Client.get(ctx, s.path, query, accept) //nolint:bodyclose // the caller closes it
+	resp, err := s.cfg.Client.Get(ctx, s.path, query, accept) //nolint:bodyclose // the caller closes it
 	if err != nil {
 		return nil, err
 	}
 	return resp.Body, nil
 }
 
-// watchTimeout is what a watch asks for, at least and at most twice that, unless
-// there is one for all.
+// watchTimeout is the timeout that a watch requests: the configured one, or between least
+// and twice that.
 func (s *Source) watchTimeout(least time.Duration) time.Duration {
 	if t := s.cfg.TimeoutSeconds; t > 0 {
 		return time.Duration(t) * time.Second
@@ -320,22 +313,22 @@ func (w *stream) established(ctx context.Context) {
 	w.requests++
 	w.invalid, w.source.invalid = 0, 0
 	first := w.requests == 1
-	w.source.stats.contact(func(t *Stats) {
+	w.source.stats.contact(func(t *Counters) {
 		if !first {
-			t.WatchRestarts++
+			t.Restarts++
 		}
 	})
-	if w.source.stats.well(Watching) {
-		klog.FromContext(ctx).Info("Informer watches its resource again", "resource", w.source.cfg.GVR.String(), "namespace", w.source.cfg.Namespace)
+	if w.source.stats.healthy(Watching) {
+		klog.FromContext(ctx).Info("informer recovered", "resource", w.source.cfg.GVR.String(), "namespace", w.source.cfg.Namespace)
 	}
 }
 
-// read hands on what the stream brings until it ends.
+// read forwards the events of the stream until it ends.
 func (w *stream) read(ctx context.Context, body io.Reader, dog *watchdog) error {
-	l := newLines(body)
+	l := apiclient.NewLines(body)
 	for {
-		line, err := l.next()
-		if errors.As(err, new(*unreadable)) {
+		line, err := l.Next()
+		if errors.As(err, new(*apiclient.UnreadableError)) {
 			return err
 		}
 		if err != nil {
@@ -349,11 +342,11 @@ func (w *stream) read(ctx context.Context, body io.Reader, dog *watchdog) error 
 	}
 }
 
-// line hands on one line of the stream.
+// line forwards one line of the stream.
 func (w *stream) line(ctx context.Context, line []byte) error {
 	typ, raw, err := rawjson.SplitWatchLine(line)
 	if err != nil {
-		return &unreadable{err}
+		return &apiclient.UnreadableError{Err: err}
 	}
 	switch watch.EventType(typ) {
 	case watch.Added, watch.Modified, watch.Deleted:
@@ -361,18 +354,18 @@ func (w *stream) line(ctx context.Context, line []byte) error {
 	case watch.Bookmark:
 		return w.bookmark(raw)
 	case watch.Error:
-		return statusError(raw)
+		return apiclient.StatusError(raw)
 	default:
-		return &unreadable{fmt.Errorf("watch event of unknown type %q", typ)}
+		return &apiclient.UnreadableError{Err: fmt.Errorf("watch event of unknown type %q", typ)}
 	}
 }
 
-// change hands on an object that was added, modified or deleted.
+// change forwards an object that was added, modified or deleted.
 func (w *stream) change(ctx context.Context, typ watch.EventType, raw []byte) error {
 	s := w.source
-	if !s.window.free() {
+	if !s.window.Free() {
 		s.stats.pause()
-		err := s.window.wait(ctx)
+		err := s.window.Wait(ctx)
 		s.stats.unpause()
 		if err != nil {
 			return err
@@ -382,54 +375,45 @@ func (w *stream) change(ctx context.Context, typ watch.EventType, raw []byte) er
 	if err != nil {
 		return w.unmade(ctx, typ, raw, err)
 	}
-	v, id := versionOf(m.ResourceVersion), s.progress.eventID(string(typ), m.UID, m.Namespace, m.Name)
-	if s.progress.repeated(v, id) {
-		s.stats.contact(func(t *Stats) { t.Repeated++ })
+	v, id := progress.VersionOf(m.ResourceVersion), s.progress.EventID(string(typ), m.UID, m.Namespace, m.Name)
+	if s.progress.Repeated(v, id) {
+		s.stats.contact(func(t *Counters) { t.Repeated++ })
 		return nil
 	}
-	position := s.progress.next()
+	position := s.progress.Next()
 	o, err := s.make(edited, m, position)
 	if err != nil {
 		return w.unmade(ctx, typ, raw, err)
 	}
-	return w.handOn(watch.Event{Type: typ, Object: o}, position, v, id)
+	return w.forward(watch.Event{Type: typ, Object: o}, position, v, id)
 }
 
-// handOn hands on an event at next's position.
-func (w *stream) handOn(e watch.Event, position uint64, v version, id uint64) error {
+// forward forwards an event at the next position.
+func (w *stream) forward(e watch.Event, position uint64, v progress.Version, id uint64) error {
 	s := w.source
-	s.progress.event(v, id)
-	s.window.take(position)
-	s.stats.heard(func(t *Stats) { t.Events++ })
+	s.progress.Event(v, id)
+	s.window.Take(position)
+	s.stats.current(func(t *Counters) { t.Events++ })
 	return w.send(e)
 }
 
-// bookmark notes how far the stream has come.
+// bookmark notes the version that the stream has reached.
 func (w *stream) bookmark(raw []byte) error {
 	s := w.source
 	m, err := rawjson.Scan(raw)
 	if err == nil && len(m.ResourceVersion) == 0 {
-		err = errors.New("a bookmark without resourceVersion")
+		err = errors.New("bookmark has no resourceVersion")
 	}
 	if err != nil {
-		return &unreadable{err}
+		return &apiclient.UnreadableError{Err: err}
 	}
 	rv := string(m.ResourceVersion)
 	o, err := s.cfg.Bookmark(rv)
 	if err != nil {
-		return &unreadable{err}
+		return &apiclient.UnreadableError{Err: err}
 	}
 	w.bookmarks = true
-	s.progress.bookmark(parseVersion(rv))
-	s.stats.heard(func(t *Stats) { t.Bookmarks++ })
+	s.progress.Bookmark(progress.ParseVersion(rv))
+	s.stats.current(func(t *Counters) { t.Bookmarks++ })
 	return w.send(watch.Event{Type: watch.Bookmark, Object: o})
-}
-
-// statusError makes an error of the object of an ERROR event.
-func statusError(raw []byte) error {
-	var status metav1.Status
-	if err := json.Unmarshal(raw, &status); err != nil || status.Kind != "Status" {
-		return &unreadable{fmt.Errorf("error event without a status: %.200s", raw)}
-	}
-	return apierrors.FromObject(runtime.Object(&status))
 }

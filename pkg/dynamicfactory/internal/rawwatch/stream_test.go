@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 
 	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apiclient"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
@@ -24,12 +25,12 @@ func TestEventOfAnEndedRequest(t *testing.T) {
 				const path = "/api/v1/configmaps"
 				api := apitest.New(t)
 				api.Serve(path, "v1", "ConfigMap")
-				client, err := NewClient(api.Config(), 1)
+				client, err := apiclient.NewClient(api.Config(), 1)
 				if err != nil {
 					t.Fatal(err)
 				}
 				s := NewSource(Config{
-					Client: client, Prober: NewProber(client, nil), GVR: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
+					Client: client, Prober: apiclient.NewProber(client, nil), GVR: schema.GroupVersionResource{Version: "v1", Resource: "configmaps"},
 					Make: func(raw []byte, _ *rawjson.Meta, _ uint64) (runtime.Object, error) {
 						o := &unstructured.Unstructured{}
 						return o, o.UnmarshalJSON(raw)
@@ -46,7 +47,6 @@ func TestEventOfAnEndedRequest(t *testing.T) {
 				defer func() {
 					w.Stop()
 					s.Wait()
-					client.http.CloseIdleConnections()
 				}()
 				for _, name := range []string{"a", "b", "c"} {
 					api.Put(path, "ns", name, nil)

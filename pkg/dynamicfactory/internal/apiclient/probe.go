@@ -1,4 +1,4 @@
-package rawwatch
+package apiclient
 
 import (
 	"context"
@@ -14,22 +14,21 @@ import (
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// probeTimeout is how long a probe may take. It reads one small object.
-const probeTimeout = 30 * time.Second
+// ProbeTimeout bounds a probe, which reads one small object.
+const ProbeTimeout = 30 * time.Second
 
-// ErrForeign says that the API server belongs to another cluster than the state
-// that is to be resumed.
+// ErrForeign reports that the API server belongs to another cluster than the recorded
+// state.
 var ErrForeign = errors.New("the API server belongs to another cluster")
 
-// Prober asks the server, on behalf of all sources, which cluster it is and at
-// which version: one consistent list of namespaces, narrowed to kube-system, tells
-// both, and costs the server next to nothing. Sources that lose their connections
-// together share one probe, and no source has to list its own resource to find out
-// that it may resume.
+// Prober requests the identity and the version of the cluster for all sources: one
+// consistent list of namespaces, narrowed to kube-system, has both at little cost. Sources
+// that lose their connections together share one probe, and a source resumes without a
+// list of its own resource.
 //
-// The version is that of the storage as a whole, for all resources that share it,
-// which is all of them unless --etcd-servers-overrides or an aggregated API server
-// keep some elsewhere: for what looks wrong, a source asks about its own resource.
+// The version is that of the storage, for all resources that share it: every resource,
+// except with --etcd-servers-overrides or an aggregated API server. A source therefore
+// confirms a suspicion with its own resource.
 type Prober struct {
 	client *Client
 	check  func(ctx context.Context, uid string) error
@@ -40,27 +39,27 @@ type Prober struct {
 	last    *probe
 }
 
-// NewProber makes a Prober. check, which may be nil, is asked at the first contact
-// whether the cluster with this uid is the right one; "" if nobody may know.
+// NewProber makes a Prober. At the first contact it calls check, which may be nil, with the
+// cluster's uid, "" if it cannot be read. An error rejects the cluster.
 func NewProber(c *Client, check func(ctx context.Context, uid string) error) *Prober {
 	return &Prober{client: c, check: check}
 }
 
-// probe is one question to the server. done is closed when the rest is set.
+// probe is one request. done is closed when the other fields are set.
 type probe struct {
 	started time.Time
 	done    chan struct{}
-	version string // "" if it may not be asked
+	version string // "" if not allowed
 	err     error
 }
 
-// guarded tells whether the first contact has to be a probe.
-func (p *Prober) guarded() bool { return p.check != nil }
+// Guarded reports whether the first contact must be a probe.
+func (p *Prober) Guarded() bool { return p.check != nil }
 
-// version returns what the server's version is, or was at some time after notBefore.
-// It is "" if the question is refused. An error that wraps ErrForeign is final for
-// the attempt; others are failures to reach the server.
-func (p *Prober) version(ctx context.Context, notBefore time.Time) (string, error) {
+// Version returns the server's version at some time after notBefore, "" if the request is
+// rejected. An error that wraps ErrForeign is final for the attempt; other errors are
+// failures to reach the server.
+func (p *Prober) Version(ctx context.Context, notBefore time.Time) (string, error) {
 	for {
 		q, mine := p.join(notBefore)
 		if mine {
@@ -72,14 +71,14 @@ func (p *Prober) version(ctx context.Context, notBefore time.Time) (string, erro
 			return "", ctx.Err()
 		}
 		if !mine && errors.Is(q.err, context.Canceled) && ctx.Err() == nil {
-			notBefore = time.Now() // whoever asked has stopped; this source has not
+			notBefore = time.Now() // the source that probed has stopped; this one has not
 			continue
 		}
 		return q.version, q.err
 	}
 }
 
-// join returns the probe to wait for; mine tells that the caller has to ask.
+// join returns the probe to wait for. mine reports that the caller must send it.
 func (p *Prober) join(notBefore time.Time) (q *probe, mine bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -90,7 +89,7 @@ func (p *Prober) join(notBefore time.Time) (q *probe, mine bool) {
 	return p.last, true
 }
 
-// ask sends the question. A failure is not shared with those who come later.
+// ask sends a probe. Later callers do not share its failure.
 func (p *Prober) ask(ctx context.Context, q *probe) {
 	var uid string
 	q.version, uid, q.err = p.request(ctx)
@@ -109,10 +108,10 @@ func (p *Prober) ask(ctx context.Context, q *probe) {
 
 func (p *Prober) request(ctx context.Context) (version, uid string, err error) {
 	query := url.Values{"limit": {"1"}, "fieldSelector": {"metadata.name=kube-system"}}
-	list, err := p.client.page(ctx, pageRequest{
-		path:  resourcePath(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, ""),
-		query: query, accept: acceptMetadataList, timeout: probeTimeout,
-		item: func(raw []byte) error {
+	list, err := p.client.Page(ctx, PageRequest{
+		Path:  ResourcePath(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}, ""),
+		Query: query, Accept: AcceptMetadataList, Timeout: ProbeTimeout,
+		Item: func(raw []byte) error {
 			m, err := rawjson.Scan(raw)
 			if err == nil && string(m.Name) == "kube-system" {
 				uid = string(m.UID)
@@ -122,7 +121,7 @@ func (p *Prober) request(ctx context.Context) (version, uid string, err error) {
 	})
 	switch {
 	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotAcceptable(err):
-		return "", "", nil // nobody may know; what the answer means for a resource shows there
+		return "", "", nil // not allowed; requests for a resource report their own failures
 	case err != nil:
 		return "", "", fmt.Errorf("probe of the API server: %w", err)
 	}

@@ -1,4 +1,4 @@
-package rawwatch
+package spool
 
 import (
 	"bytes"
@@ -7,11 +7,11 @@ import (
 	"testing"
 )
 
-// What a spool file holds is not to be read on the disk, and comes back as it was.
-func TestSpoolFile(t *testing.T) {
+// A file does not show its contents on the disk, and returns them unchanged.
+func TestFile(t *testing.T) {
 	dir := t.TempDir()
-	s := NewSpool(dir)
-	f, err := newSpoolFile(s)
+	s := NewPool(dir)
+	f, err := newFile(s)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestSpoolFile(t *testing.T) {
 	if !bytes.Equal(got, want) {
 		t.Errorf("%d bytes come back, not the %d that were written", len(got), len(want))
 	}
-	s.disk.Store(heldDisk - 10)
+	s.disk.Store(maxDisk - 10)
 	if n, err := f.write(make([]byte, 11)); err == nil || n != 0 {
 		t.Errorf("%d bytes are written beyond the bound: %v", n, err)
 	}

@@ -1,4 +1,4 @@
-package rawwatch
+package apiclient
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// Notifier tells that something of a resource has changed, without knowing what: it
-// neither lists the resource nor keeps anything of it.
+// Notifier reports that any object of a resource has changed. It neither lists the
+// resource nor caches it.
 type Notifier struct {
 	client  *Client
 	prober  *Prober
@@ -25,58 +25,58 @@ type Notifier struct {
 	live    atomic.Bool
 }
 
-// NewNotifier makes a Notifier that calls changed for every change, and whenever
-// changes may have been missed.
+// NewNotifier makes a Notifier that calls changed for every change, and when changes may
+// have been missed.
 func NewNotifier(c *Client, p *Prober, gvr schema.GroupVersionResource, changed func()) *Notifier {
-	return &Notifier{client: c, prober: p, path: resourcePath(gvr, ""), changed: changed}
+	return &Notifier{client: c, prober: p, path: ResourcePath(gvr, ""), changed: changed}
 }
 
-// Live tells whether the watch is established.
+// Live reports whether the watch is established.
 func (n *Notifier) Live() bool { return n.live.Load() }
 
-// Run watches until ctx is done. A watch that ends soon counts as a failure, however
-// it ended.
+// Run watches until ctx is done. A short watch counts as a failure, regardless of its end.
 func (n *Notifier) Run(ctx context.Context) {
-	var b backoff
+	var b Backoff
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := n.request(ctx)
 		n.live.Store(false)
-		if time.Since(began) >= backoffReset {
-			b.reset()
+		if time.Since(began) >= BackoffReset {
+			b.Reset()
 			if err == nil {
 				continue
 			}
 		}
-		if b.wait(ctx, retryAfter(err), backoffMax) != nil {
+		if b.Wait(ctx, RetryAfter(err), MaxBackoff) != nil {
 			return
 		}
 	}
 }
 
-// request watches from now on until the stream ends, as it should if err is nil.
+// request watches from the present version until the stream ends. The error is nil for a
+// regular end.
 func (n *Notifier) request(ctx context.Context) error {
-	timeout := watchTimeout
-	ctx, cancel := context.WithTimeout(ctx, timeout+timeoutGrace)
+	timeout := WatchTimeout
+	ctx, cancel := context.WithTimeout(ctx, timeout+TimeoutGrace)
 	defer cancel()
-	version, err := n.prober.version(ctx, time.Now())
+	version, err := n.prober.Version(ctx, time.Now())
 	if err != nil {
 		return err
 	}
 	query := url.Values{"watch": {"true"}, "timeoutSeconds": {strconv.Itoa(int(timeout / time.Second))}}
 	if version != "" {
-		query.Set("resourceVersion", version) // or else everything would be sent first
+		query.Set("resourceVersion", version) // without it, all objects would be sent first
 	}
-	resp, err := n.client.get(ctx, n.path, query, acceptMetadata)
+	resp, err := n.client.Get(ctx, n.path, query, AcceptMetadata)
 	if err != nil {
 		return err
 	}
 	defer resp.Body.Close()
 	n.live.Store(true)
 	n.changed()
-	l := newLines(resp.Body)
+	l := NewLines(resp.Body)
 	for {
-		line, err := l.next()
+		line, err := l.Next()
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
@@ -88,7 +88,7 @@ func (n *Notifier) request(ctx context.Context) error {
 			return err
 		}
 		if watch.EventType(typ) == watch.Error {
-			return statusError(raw)
+			return StatusError(raw)
 		}
 		n.changed()
 	}

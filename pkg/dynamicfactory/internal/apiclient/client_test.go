@@ -1,4 +1,4 @@
-package rawwatch
+package apiclient
 
 import (
 	"net/http"
@@ -25,7 +25,7 @@ func TestResourcePath(t *testing.T) {
 		{deployments, "", "/apis/apps/v1/deployments"},
 		{deployments, "a", "/apis/apps/v1/namespaces/a/deployments"},
 	} {
-		if got := resourcePath(tc.gvr, tc.namespace); got != tc.want {
+		if got := ResourcePath(tc.gvr, tc.namespace); got != tc.want {
 			t.Errorf("got %s, want %s", got, tc.want)
 		}
 	}
@@ -39,7 +39,7 @@ func TestClientHonoursTheConfig(t *testing.T) {
 			t.Errorf("%s %s", r.Proto, r.URL.Path)
 		}
 		for header, want := range map[string]string{
-			"Authorization": "Bearer token", "Impersonate-User": "eve", "User-Agent": "test", "Accept": acceptObjects,
+			"Authorization": "Bearer token", "Impersonate-User": "eve", "User-Agent": "test", "Accept": AcceptObjects,
 		} {
 			if got := r.Header.Get(header); got != want {
 				t.Errorf("%s: %q, want %q", header, got, want)
@@ -60,7 +60,7 @@ func TestClientHonoursTheConfig(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := c.get(t.Context(), "/api/v1/pods", url.Values{}, acceptObjects)
+	resp, err := c.Get(t.Context(), "/api/v1/pods", url.Values{}, AcceptObjects)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,13 +75,13 @@ func TestResponseError(t *testing.T) {
 		is           func(error) bool
 		delay        time.Duration
 	}{
-		"a status":               {410, "", `{"kind":"Status","status":"Failure","reason":"Expired","code":410}`, isExpired, 0},
+		"a status":               {410, "", `{"kind":"Status","status":"Failure","reason":"Expired","code":410}`, IsExpired, 0},
 		"a status with a delay":  {429, "", `{"kind":"Status","status":"Failure","reason":"TooManyRequests","code":429,"details":{"retryAfterSeconds":7}}`, apierrors.IsTooManyRequests, 7 * time.Second},
 		"a status and a header":  {429, "9", `{"kind":"Status","status":"Failure","reason":"TooManyRequests","code":429}`, apierrors.IsTooManyRequests, 9 * time.Second},
 		"no status but a header": {503, "3", "busy", apierrors.IsServiceUnavailable, 3 * time.Second},
 		"a proxy's page":         {403, "", "<html>", apierrors.IsForbidden, 0},
 		"nothing":                {404, "", "", apierrors.IsNotFound, 0},
-		"gone without a word":    {410, "", "", isExpired, 0},
+		"gone without a word":    {410, "", "", IsExpired, 0},
 	} {
 		w := httptest.NewRecorder()
 		if tc.header != "" {
@@ -90,8 +90,8 @@ func TestResponseError(t *testing.T) {
 		w.WriteHeader(tc.code)
 		_, _ = w.WriteString(tc.body)
 		err := responseError(w.Result())
-		if !tc.is(err) || retryAfter(err) != tc.delay {
-			t.Errorf("%s: got %v (%v), delay %v", name, err, apierrors.ReasonForError(err), retryAfter(err))
+		if !tc.is(err) || RetryAfter(err) != tc.delay {
+			t.Errorf("%s: got %v (%v), delay %v", name, err, apierrors.ReasonForError(err), RetryAfter(err))
 		}
 	}
 }

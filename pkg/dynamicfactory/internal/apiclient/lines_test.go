@@ -1,4 +1,4 @@
-package rawwatch
+package apiclient
 
 import (
 	"bufio"
@@ -27,14 +27,14 @@ func TestLines(t *testing.T) {
 		for kind, r := range map[string]io.Reader{
 			"whole": strings.NewReader(tc.stream), "by bytes": iotest.OneByteReader(strings.NewReader(tc.stream)),
 		} {
-			l := newLines(r)
+			l := NewLines(r)
 			for _, want := range tc.want {
-				line, err := l.next()
+				line, err := l.Next()
 				if err != nil || string(line) != want {
 					t.Fatalf("%s, %s: got %.20q, %v, want %.20q", name, kind, line, err, want)
 				}
 			}
-			if line, err := l.next(); !errors.Is(err, io.EOF) {
+			if line, err := l.Next(); !errors.Is(err, io.EOF) {
 				t.Errorf("%s, %s: at the end: %q, %v", name, kind, line, err)
 			}
 		}
@@ -44,11 +44,11 @@ func TestLines(t *testing.T) {
 // A line that breaks off because the connection did is no line.
 func TestLineBreaksOff(t *testing.T) {
 	broken := errors.New("connection reset")
-	l := newLines(io.MultiReader(strings.NewReader("a\nhalf of "), iotest.ErrReader(broken)))
-	if line, err := l.next(); err != nil || string(line) != "a" {
+	l := NewLines(io.MultiReader(strings.NewReader("a\nhalf of "), iotest.ErrReader(broken)))
+	if line, err := l.Next(); err != nil || string(line) != "a" {
 		t.Fatalf("got %q, %v", line, err)
 	}
-	if line, err := l.next(); !errors.Is(err, broken) || line != nil {
+	if line, err := l.Next(); !errors.Is(err, broken) || line != nil {
 		t.Errorf("got %q, %v", line, err)
 	}
 }
@@ -63,9 +63,9 @@ func (endless) Read(p []byte) (int, error) {
 }
 
 func TestLineWithoutEnd(t *testing.T) {
-	l := newLines(endless{})
+	l := NewLines(endless{})
 	l.max = 1 << 20
-	if line, err := l.next(); err == nil || cap(l.long) > 4<<20 {
+	if line, err := l.Next(); err == nil || cap(l.long) > 4<<20 {
 		t.Errorf("got a line of %d bytes", len(line))
 	}
 }
@@ -85,10 +85,10 @@ func FuzzLines(f *testing.F) {
 		for name, r := range map[string]io.Reader{
 			"whole": strings.NewReader(stream), "by bytes": iotest.OneByteReader(strings.NewReader(stream)), "with its end": iotest.DataErrReader(strings.NewReader(stream)),
 		} {
-			l := &lines{r: bufio.NewReaderSize(r, 16), max: maxLine}
+			l := &Lines{r: bufio.NewReaderSize(r, 16), max: maxLine}
 			var got []string
 			for {
-				line, err := l.next()
+				line, err := l.Next()
 				if err != nil {
 					if !errors.Is(err, io.EOF) {
 						t.Fatal(err)
@@ -116,7 +116,7 @@ func TestItemType(t *testing.T) {
 		`{"kind":`:                                                                                     " ",
 		`{"kind":7,"items":[`:                                                                          " ",
 	} {
-		apiVersion, kind := itemType([]byte(head))
+		apiVersion, kind := ItemType([]byte(head))
 		if got := apiVersion + " " + kind; got != want {
 			t.Errorf("%s: got %q, want %q", head, got, want)
 		}

@@ -1,0 +1,166 @@
+package rawwatch
+
+import (
+	"sync"
+	"time"
+)
+
+// State is the activity of a source.
+type State string
+
+// The states of a source.
+const (
+	Waiting    State = "waiting"     // not started, or the resource is not served
+	Listing    State = "listing"     // reading a list
+	Watching   State = "watching"    // the watch is established
+	Forbidden  State = "forbidden"   // rejected with 401 or 403; retried
+	BackingOff State = "backing-off" // another failure; retried
+	Foreign    State = "foreign"     // the server belongs to another cluster than the recorded state; retried
+	Stopped    State = "stopped"
+)
+
+// Status is the status of a source.
+type Status struct {
+	State           State     `json:"state"`
+	Reason          string    `json:"reason,omitempty"`          // of a failure, in one word
+	Message         string    `json:"message,omitempty"`         // of a failure, in full
+	Since           time.Time `json:"since,omitzero"`            // start of the state
+	LastContact     time.Time `json:"lastContact,omitzero"`      // the last answer or event from the server
+	ResourceVersion string    `json:"resourceVersion,omitempty"` // from which a watch resumes
+	InFlight        int       `json:"inFlight"`                  // events forwarded and not acknowledged, with a window
+	// PausedSince is the time since which the watch is not read because the window is full;
+	// zero: it is read. A watch that is paused for long may lose its history.
+	PausedSince time.Time `json:"pausedSince,omitzero"`
+
+	Counters
+}
+
+// Counters count since the start of a source.
+type Counters struct {
+	Events       uint64 `json:"events"`       // events received
+	Bookmarks    uint64 `json:"bookmarks"`    // bookmarks received
+	Repeated     uint64 `json:"repeated"`     // events received again and forwarded once
+	Relists      uint64 `json:"relists"`      // lists after the first
+	Restarts     uint64 `json:"restarts"`     // watches established after the first
+	Expired      uint64 `json:"expired"`      // requests whose history the server no longer had (410)
+	Forbidden    uint64 `json:"forbidden"`    // requests rejected with 401 or 403
+	NotFound     uint64 `json:"notFound"`     // requests rejected with 404
+	DecodeErrors uint64 `json:"decodeErrors"` // unreadable events, objects and lists
+	Skipped      uint64 `json:"skipped"`      // objects and events skipped as unreadable
+}
+
+// Add adds the counters of another source.
+func (c *Counters) Add(o *Counters) {
+	c.Events += o.Events
+	c.Bookmarks += o.Bookmarks
+	c.Repeated += o.Repeated
+	c.Relists += o.Relists
+	c.Restarts += o.Restarts
+	c.Expired += o.Expired
+	c.Forbidden += o.Forbidden
+	c.NotFound += o.NotFound
+	c.DecodeErrors += o.DecodeErrors
+	c.Skipped += o.Skipped
+}
+
+// stats guards a source's Status, without the fields that Source.Status adds.
+type stats struct {
+	mu      sync.Mutex
+	s       Status
+	failing bool
+	known   time.Time // up to which nothing can have been missed: the last event, bookmark, list or check of a quiet watch
+}
+
+func newStats() *stats {
+	return &stats{s: Status{State: Waiting, Since: time.Now()}}
+}
+
+// healthy moves to a state without a failure. It reports whether there was one.
+func (t *stats) healthy(state State) (recovered bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	recovered, t.failing = t.failing, false
+	t.moveLocked(state, "", "")
+	return recovered
+}
+
+// attempt moves to a state unless the last attempt failed: that failure stays until a
+// success, or the state would alternate.
+func (t *stats) attempt(state State) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.failing {
+		t.moveLocked(state, "", "")
+	}
+}
+
+// fail moves to the state of a failure. It reports whether the failure is a new one,
+// which is logged.
+func (t *stats) fail(state State, reason, message string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	changed := !t.failing || t.s.State != state || t.s.Reason != reason
+	t.failing = true
+	t.moveLocked(state, reason, message)
+	return changed
+}
+
+func (t *stats) moveLocked(state State, reason, message string) {
+	if t.s.State != state {
+		t.s.Since = time.Now()
+	}
+	t.s.State, t.s.Reason, t.s.Message = state, reason, message
+}
+
+// contact notes an answer of the server. count may change the counters.
+func (t *stats) contact(count func(*Counters)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.contactLocked(count)
+}
+
+// current is contact by which the source has everything that happened until now.
+func (t *stats) current(count func(*Counters)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.contactLocked(count)
+	t.known = t.s.LastContact
+}
+
+func (t *stats) contactLocked(count func(*Counters)) {
+	t.s.LastContact = time.Now()
+	if count != nil {
+		count(&t.s.Counters)
+	}
+}
+
+// knownUntil sets the time up to which nothing was missed.
+func (t *stats) knownUntil(at time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.s.LastContact, t.known = at, at
+}
+
+// pause notes that the window is full and the stream is not read.
+func (t *stats) pause() { t.setPaused(time.Now()) }
+
+func (t *stats) unpause() { t.setPaused(time.Time{}) }
+
+func (t *stats) setPaused(since time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.s.PausedSince = since
+}
+
+// get returns the status and the time up to which nothing was missed.
+func (t *stats) get() (Status, time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.s, t.known
+}
+
+// bookmarks is the number of bookmarks received.
+func (t *stats) bookmarks() uint64 {
+	s, _ := t.get()
+	return s.Bookmarks
+}
