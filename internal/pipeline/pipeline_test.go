@@ -68,7 +68,7 @@ type rig struct {
 // newRig makes a rig whose committer runs.
 func newRig(t *testing.T, dir string, watches ...plan.Watch) *rig {
 	t.Helper()
-	r := idleRig(t, dir, watches...)
+	r := idleRig(t, dir, store.Options{}, watches...)
 	ended, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- r.m.committer.Run(context.WithoutCancel(t.Context()), ended) }()
@@ -84,9 +84,9 @@ func newRig(t *testing.T, dir string, watches ...plan.Watch) *rig {
 	return r
 }
 
-func idleRig(t *testing.T, dir string, watches ...plan.Watch) *rig {
+func idleRig(t *testing.T, dir string, opts store.Options, watches ...plan.Watch) *rig {
 	t.Helper()
-	st, err := store.Open(dir, store.Options{})
+	st, err := store.Open(dir, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
