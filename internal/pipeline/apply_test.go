@@ -179,7 +179,7 @@ func TestApplyThatTheStoreFails(t *testing.T) {
 				disk, fault := vfs.NewCrashableMem(), &brittle{}
 				fault.left.Store(never)
 				t.Run("fail", func(t *testing.T) {
-					l := lifeOn(t, "store", store.Options{FS: errorfs.Wrap(disk, fault)})
+					l := lifeOn(t, "store", store.Options{FS: errorfs.Wrap(disk, fault)}, allServed)
 					l.apply(before)
 					l.put("v", "1")
 					fault.left.Store(n)
@@ -198,7 +198,7 @@ func TestApplyThatTheStoreFails(t *testing.T) {
 				})
 				disk = disk.CrashClone(vfs.CrashCloneCfg{})
 				t.Run("start", func(t *testing.T) {
-					l := lifeOn(t, "store", store.Options{FS: disk})
+					l := lifeOn(t, "store", store.Options{FS: disk}, allServed)
 					next := reshaped(l, tc.from)
 					if tc.returns {
 						next = l.state(before)

@@ -34,13 +34,13 @@ type life struct {
 
 func newLife(t *testing.T, dir string) *life {
 	t.Helper()
-	return lifeOn(t, dir, store.Options{})
+	return lifeOn(t, dir, store.Options{}, allServed)
 }
 
-func lifeOn(t *testing.T, dir string, opts store.Options) *life {
+func lifeOn(t *testing.T, dir string, opts store.Options, resolver Resolver) *life {
 	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context())) // it ends before the store is closed
-	l := &life{rig: idleRig(t, dir, opts), ended: make(chan error, 1), stop: stop}
+	l := &life{rig: idleRig(t, dir, opts, resolver), ended: make(chan error, 1), stop: stop}
 	l.m.setState(nil)
 	go func() { l.ended <- l.m.Run(ctx) }()
 	t.Cleanup(func() {
