@@ -12,7 +12,6 @@ import (
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
-	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/store"
 )
 
@@ -159,7 +158,7 @@ func leadingFlags(st *plan.State, sink string) map[string]record.Flags {
 	leading := map[string]record.Flags{}
 	for _, spec := range st.Routes {
 		if slices.Contains(spec.Sinks, sink) {
-			leading[spec.Name] = payloadFlags(spec)
+			leading[spec.Name], _, _ = spec.Parts() // they compile
 		}
 	}
 	return leading
@@ -180,22 +179,4 @@ func pick(r *record.Record, sink string, leading map[string]record.Flags) (flags
 		}
 	}
 	return flags, false, ok
-}
-
-func payloadFlags(spec route.Spec) record.Flags {
-	if len(spec.Payload) == 0 {
-		return record.Object
-	}
-	var f record.Flags
-	for _, part := range spec.Payload {
-		switch part {
-		case "object":
-			f |= record.Object
-		case "oldObject":
-			f |= record.OldObject
-		case "patch":
-			f |= record.Patch
-		}
-	}
-	return f
 }

@@ -97,8 +97,8 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 		Decoding:     m.editsChanged.Load,
 		Hidden:       m.editsTightened.Load,
 		Delivery:     spec.Delivery,
-		Retry:        delivery.Retry{Initial: spec.Retry.Initial, Max: spec.Retry.Max, PoisonAttempts: spec.Retry.PoisonAttempts},
-		Oversize:     delivery.Oversize(spec.OnOversize),
+		Retry:        spec.Retry,
+		Oversize:     spec.OnOversize,
 		DrainTimeout: m.cfg.Drain / 2,
 		CloseTimeout: m.cfg.Drain / 8, // it is waited for up to twice
 		Logger:       log,
