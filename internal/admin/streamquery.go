@@ -8,6 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -18,7 +21,7 @@ type streamQuery struct {
 	follow   bool
 	limit    int // 0: none
 
-	resources  []resourceName
+	resources  []selector.Resource
 	namespaces []string
 	routes     []string
 	types      []string
@@ -31,7 +34,7 @@ func (s *Server) parseStream(r *http.Request) (*streamQuery, error) {
 		namespaces: values(query, "namespace"), routes: values(query, "route"), types: values(query, "type"),
 	}
 	for _, name := range values(query, "resource") {
-		resource, err := s.resourceName(name)
+		resource, err := s.resource(name)
 		if err != nil {
 			return nil, err
 		}
@@ -145,36 +148,23 @@ func ParseSince(text string, now time.Time) (time.Time, error) {
 func (q *streamQuery) keep(e *event.Event, routes []string) bool {
 	return allows(q.types, string(e.Type)) &&
 		(len(q.namespaces) == 0 || slices.Contains(q.namespaces, e.Namespace)) &&
-		(len(q.resources) == 0 || slices.ContainsFunc(q.resources, func(n resourceName) bool { return n.means(e.Resource) })) &&
+		(len(q.resources) == 0 || slices.ContainsFunc(q.resources, func(p selector.Resource) bool { return p.Matches(e.Resource) })) &&
 		(len(q.routes) == 0 || e.Type == event.Gap || slices.ContainsFunc(q.routes, func(r string) bool { return slices.Contains(routes, r) }))
 }
 
 func allows(list []string, value string) bool { return len(list) == 0 || slices.Contains(list, value) }
 
-// resourceName is a resource, or the resources of a group, or all.
-type resourceName struct {
-	resource, group string
-	anyGroup        bool
-}
-
-// resourceName resolves a name as kubectl takes it. Wildcards are taken as they are.
-func (s *Server) resourceName(name string) (resourceName, error) {
-	if name == "*" {
-		return resourceName{resource: "*", anyGroup: true}, nil
-	}
-	if group, ok := strings.CutPrefix(name, "*."); ok {
-		return resourceName{resource: "*", group: group}, nil
+// resource resolves a name as kubectl takes it. Wildcards are taken as they are.
+func (s *Server) resource(name string) (selector.Resource, error) {
+	if p, err := selector.ParseResource(name); err == nil && p.Wildcard() {
+		return p, nil
 	}
 	view, err := s.cfg.Objects.View(name)
 	if err != nil {
-		return resourceName{}, err
+		return selector.Resource{}, err
 	}
 	r, _, _ := view.About()
-	return resourceName{resource: r.Resource, group: r.Group}, nil
-}
-
-func (n resourceName) means(r event.Resource) bool {
-	return (n.resource == "*" || n.resource == r.Resource) && (n.anyGroup || n.group == r.Group)
+	return selector.ResourceOf(schema.GroupResource{Group: r.Group, Resource: r.Resource}), nil
 }
 
 // values are a parameter's, given several times or with commas.

@@ -46,7 +46,7 @@ type Store interface {
 // Router decides which sinks are given a change. *route.Router implements it. Only the
 // committer's goroutine calls it.
 type Router interface {
-	Route(dst []route.Target, c *route.Change) []route.Target
+	Route(dst []record.Target, c *route.Change) []record.Target
 	// Sinks appends the sinks to which a watch's events of a resource may lead.
 	Sinks(dst []string, watch string, resource event.Resource) []string
 }
@@ -244,9 +244,8 @@ type group struct {
 	events  map[event.Type]int
 
 	// Scratch, reused between changes.
-	targets []route.Target
+	targets []record.Target
 	routes  []store.Route
-	stored  []record.Target
 	buf     []byte
 }
 

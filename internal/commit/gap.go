@@ -154,10 +154,10 @@ func (g *group) gap(s *Feed, at time.Time, gap *dynamicfactory.Gap, o *compact.O
 		}
 		g.c.CountGap(h.Watch.Name, s, gap)
 		g.routes = g.routes[:0]
-		g.stored = g.stored[:0]
+		g.targets = g.targets[:0]
 		for _, sink := range g.c.router.Sinks(nil, h.Watch.Name, s.Resource) {
 			g.routes = append(g.routes, store.Route{Sink: sink})
-			g.stored = append(g.stored, record.Target{Sink: sink})
+			g.targets = append(g.targets, record.Target{Sink: sink})
 		}
 		if len(g.routes) == 0 && !g.c.keepUnrouted {
 			continue
@@ -171,7 +171,7 @@ func (g *group) gap(s *Feed, at time.Time, gap *dynamicfactory.Gap, o *compact.O
 		r := record.Record{Event: event.Event{
 			ID:   event.ID(g.c.cfg.Cluster, event.Gap, s.Resource, scope, gap.From, gap.To),
 			Type: event.Gap, Time: at, Resource: s.Resource, Namespace: namespace, Name: name, Gap: data,
-		}, Targets: g.stored}
+		}, Targets: g.targets}
 		if _, err := g.appendRecord(&r); err != nil {
 			return fmt.Errorf("record gap of %s: %w", s.ID, err)
 		}

@@ -280,8 +280,8 @@ func (g *group) deliver(src *Feed, at time.Time, o transition, hits []route.Hit,
 }
 
 // keepTargets keeps the targets whose sink only admits, in place.
-func keepTargets(targets []route.Target, only func(sink string) bool) []route.Target {
-	return slices.DeleteFunc(targets, func(t route.Target) bool { return !only(t.Sink) })
+func keepTargets(targets []record.Target, only func(sink string) bool) []record.Target {
+	return slices.DeleteFunc(targets, func(t record.Target) bool { return !only(t.Sink) })
 }
 
 // before returns the recorded state that c follows on. For an update that is the
@@ -360,34 +360,31 @@ func (g *group) remove(src *Feed, o *compact.Object) {
 // append adds the event to the log and to the queues of g.targets. The record
 // holds the parts that at least one of them asks for, which edits made what they are.
 func (g *group) append(e *event.Event, edits uint64, obj, old *compact.Object) error {
-	var want route.Payload
+	var want record.Flags
 	if len(g.targets) == 0 {
-		want = route.PayloadObject // for those who read the log itself
+		want = record.Object // for those who read the log itself
 	}
 	g.routes = g.routes[:0]
-	g.stored = g.stored[:0]
 	for _, t := range g.targets {
-		want |= t.Payload
-		flags := flagsOf(t)
-		g.routes = append(g.routes, store.Route{Sink: t.Sink, Flags: uint32(flags)})
-		g.stored = append(g.stored, record.Target{Sink: t.Sink, Flags: flags, Routes: t.Routes})
+		want |= t.Flags
+		g.routes = append(g.routes, store.Route{Sink: t.Sink, Flags: uint32(t.Flags)})
 	}
-	r := record.Record{Event: *e, Edits: edits, Targets: g.stored}
-	if want&route.PayloadObject != 0 {
+	r := record.Record{Event: *e, Edits: edits, Targets: g.targets}
+	if want&record.Object != 0 {
 		fresh, err := g.refresh(e.Resource, obj)
 		if err != nil {
 			return err
 		}
 		r.Object = fresh.Body()
 	}
-	if e.Type == event.Updated && want&route.PayloadOldObject != 0 {
+	if e.Type == event.Updated && want&record.OldObject != 0 {
 		fresh, err := g.refresh(e.Resource, old)
 		if err != nil {
 			return err
 		}
 		r.OldObject = fresh.Body()
 	}
-	if e.Type == event.Updated && want&route.PayloadPatch != 0 {
+	if e.Type == event.Updated && want&record.Patch != 0 {
 		patch, err := patchOf(old, obj)
 		if err != nil {
 			return err
@@ -423,20 +420,6 @@ func patchOf(old, obj *compact.Object) ([]byte, error) {
 		return nil, err
 	}
 	return jsonpatch.Diff(before, after)
-}
-
-func flagsOf(t route.Target) record.Flags {
-	var f record.Flags
-	if t.Payload&route.PayloadObject != 0 {
-		f |= record.Object
-	}
-	if t.Payload&route.PayloadOldObject != 0 {
-		f |= record.OldObject
-	}
-	if t.Payload&route.PayloadPatch != 0 {
-		f |= record.Patch
-	}
-	return f.WithSelection(t.Selection)
 }
 
 // laneOf spreads objects over a sink's lanes by what is in order. It is stored with

@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"encoding/json"
 	"fmt"
 	"reflect"
 	"slices"
@@ -299,6 +300,25 @@ func (c *Committer) PrepareChange(st *plan.State, start []*Feed, stay map[*Feed]
 	x.snapshots = append(x.snapshots, firstSnapshots(due, x.feeds, stay)...)
 	x.snapshots = append(x.snapshots, resumed...)
 	return x, c.durable(x.snapshots, due)
+}
+
+// ReadNotes reads what the store remembers of watches and snapshots and a change goes by,
+// so that a damaged note is found before the change begins.
+func (c *Committer) ReadNotes() error {
+	_, err := c.ledger.Selections()
+	if err != nil {
+		return err
+	}
+	err = c.store.ScanMeta(snapshotMeta, func(key string, value []byte) error {
+		if err := json.Unmarshal(value, new(unfinished)); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("%w: unfinished snapshots: %w", ledger.ErrStore, err)
+	}
+	return nil
 }
 
 // Change puts a change in place.

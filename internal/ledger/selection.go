@@ -48,12 +48,16 @@ func SelectionKey(watch, id string) string { return selectedMeta + watch + "/" +
 // Selections are the rules of watches, by id of the feed and name of the watch.
 type Selections map[string]map[string]Selected
 
-// Selections returns the rules by which watches were given objects.
+// Selections returns the rules by which watches were given objects. Each compiles.
 func (l *Ledger) Selections() (Selections, error) {
 	all := Selections{}
 	err := l.store.ScanMeta(selectedMeta, func(key string, value []byte) error {
 		var s Selected
-		if err := json.Unmarshal(value, &s); err != nil {
+		err := json.Unmarshal(value, &s)
+		if err == nil {
+			_, err = s.Rules.Filter()
+		}
+		if err != nil {
 			return fmt.Errorf("%s: %w", key, err)
 		}
 		watch, id, _ := strings.Cut(strings.TrimPrefix(key, selectedMeta), "/")

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,42 +17,88 @@ import (
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
-// apply carries out a new state: build, start, swap, then stop. A sink's queue
-// exists before a route leads to it, and a route no longer leads to a sink before
-// its worker stops. Only the owner goroutine calls it.
+// apply carries out a new state, in two steps: prepare finds out whether it can run, and
+// changes nothing; carryOut then fails only with the store, or because the pipeline ends.
+// Only the owner goroutine calls it.
 func (m *Manager) apply(ctx context.Context, next *plan.State) error {
-	if !m.namespaces.loaded {
-		if err := m.committer.LoadNamespaces(); err != nil {
-			return err
-		}
-		m.namespaces.loaded = true
-	}
-	if err := m.expireUnwatched(next); err != nil {
+	p, err := m.prepare(next)
+	if err != nil {
 		return err
+	}
+	return m.ends(ctx, m.carryOut(ctx, p))
+}
+
+// ends has an error of a change that is half carried out end Run, and marks it as the end.
+func (m *Manager) ends(ctx context.Context, err error) error {
+	if err == nil || errors.Is(err, commit.ErrEnded) {
+		return err
+	}
+	if ctx.Err() == nil {
+		m.fail(err)
+	}
+	return fmt.Errorf("%w: %w", commit.ErrEnded, err)
+}
+
+// prepared is a state that can run.
+type prepared struct {
+	state   *plan.State
+	desired desired
+	edits   revision
+	diff    plan.Plan
+}
+
+// prepare does everything of a new state that can fail for its own reasons, or because of
+// what the store remembers.
+func (m *Manager) prepare(next *plan.State) (*prepared, error) {
+	before := m.currentState()
+	if before == nil {
+		if err := m.committer.LoadNamespaces(); err != nil {
+			return nil, err
+		}
+	}
+	if err := m.expireUnwatched(cmp.Or(before, next)); err != nil { // it does not wait for the state that returns to it
+		return nil, err
 	}
 	d, err := m.desire(next)
 	if err == nil && (next.Hash == "" || next.Hash != m.applied) {
 		err = errors.Join(d.overlaps...) // of an accepted state, what the cluster serves has changed
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	diff := plan.Diff(m.currentState(), next)
 	rev, err := m.revise(next, d)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := m.prepareSinks(next, diff); err != nil {
+	if err := m.readNotes(next); err != nil {
+		return nil, err
+	}
+	return &prepared{next, d, rev, plan.Diff(before, next)}, nil
+}
+
+// readNotes reads what the store remembers and carryOut goes by, so that a damaged note
+// is found before anything has changed.
+func (m *Manager) readNotes(next *plan.State) error {
+	_, due := m.dueSnapshots(next)
+	_, routes := m.loadRoutes()
+	return errors.Join(due, routes, m.committer.ReadNotes())
+}
+
+// carryOut puts a state in place: build, start, swap, then stop. A sink's queue exists
+// before a route leads to it, and a route no longer leads to a sink before its worker
+// stops.
+func (m *Manager) carryOut(ctx context.Context, p *prepared) error {
+	next, d, diff := p.state, p.desired, p.diff
+	if err := m.makeQueues(next, diff); err != nil {
 		return err
 	}
 	m.stopScrub() // it may have to do more now, or by other edits
-	if err := m.acceptEdits(&rev); err != nil {
+	if err := m.acceptEdits(&p.edits); err != nil {
 		return err
 	}
 	if err := m.reportAbsences(next, d); err != nil {
 		return err
 	}
-	// From here on nothing fails for reasons of the new state, only with the store.
 	m.store.SetLimits(store.Limits{
 		MaxBytes: next.Store.MaxBytes, MinFree: next.Store.MinFree,
 		RetentionMaxAge: next.Store.RetentionMaxAge, RetentionMaxBytes: next.Store.RetentionMaxBytes,
@@ -59,7 +106,7 @@ func (m *Manager) apply(ctx context.Context, next *plan.State) error {
 	})
 	unfilled := m.startSinks(ctx, next, diff)
 	m.undiscovered = d.undiscovered()
-	if err := m.follow(ctx, d, &adoption{state: next, edits: &rev, unfilled: unfilled}); err != nil {
+	if err := m.follow(ctx, d, &adoption{state: next, edits: &p.edits, unfilled: unfilled}); err != nil {
 		return err
 	}
 	if err := m.startScrub(ctx); err != nil {
@@ -140,18 +187,14 @@ func (m *Manager) reconcile(ctx context.Context) {
 		a = &adoption{state: st}
 		m.undiscovered = false
 	}
-	if err := m.follow(ctx, d, a); errors.Is(err, ledger.ErrStore) {
-		m.fail(err)
-		return
-	} else if err != nil {
-		m.log.Error("could not follow a change of the served resources", "error", err)
+	err = m.follow(ctx, d, a)
+	if err == nil {
+		err = m.startScrub(ctx)
 	}
-	if err := m.startScrub(ctx); err != nil {
-		m.fail(err)
+	if err == nil {
+		err = m.resumeRelabels()
 	}
-	if err := m.resumeRelabels(); errors.Is(err, ledger.ErrStore) {
-		m.fail(err)
-	}
+	_ = m.ends(ctx, err)
 }
 
 // follow makes the running sources those of d, and adopts a new state if there is one.
@@ -196,13 +239,12 @@ func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 	if err := m.adopt(ctx, a, start, stay); err != nil {
 		return err
 	}
-	var errs []error
 	for _, s := range start {
 		if err := m.startInformer(ctx, s); err != nil {
-			errs = append(errs, fmt.Errorf("watch %s: %w", s.ID, err))
+			return fmt.Errorf("watch %s: %w", s.ID, err)
 		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // compare sorts the sources into those that start, stop, and stay with new watches.
@@ -226,7 +268,7 @@ func (m *Manager) compare(d desired) (start []*commit.Feed, stop []*informer, st
 	return start, stop, stay
 }
 
-// startSource subscribes the feed to its informer.
+// startInformer subscribes the feed to its informer.
 func (m *Manager) startInformer(ctx context.Context, f *commit.Feed) error {
 	s := &informer{Feed: f}
 	resumed, rerecords := f.Resumes()
@@ -261,7 +303,7 @@ func (m *Manager) startInformer(ctx context.Context, f *commit.Feed) error {
 	return nil
 }
 
-// stopSource ends the feed's informer and returns after its last notification.
+// stopInformer ends the feed's informer and returns after its last notification.
 func (m *Manager) stopInformer(s *informer) {
 	s.Stop()
 	s.waiting.Wait()
@@ -360,8 +402,8 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, start []*commit.Feed, 
 	}
 	if a == nil {
 		err = m.committer.AtBarrier(func(b commit.Barrier) { _ = put(b) }) // only a new state can fail
-	} else if err = m.fillSinks(ctx, a.state, a.unfilled, put); err != nil && ctx.Err() == nil && !errors.Is(err, commit.ErrEnded) {
-		m.fail(err)
+	} else {
+		err = m.fillSinks(ctx, a.state, a.unfilled, put)
 	}
 	if err != nil {
 		return err

@@ -12,7 +12,6 @@ import (
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
-	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/store"
 )
 
@@ -26,34 +25,10 @@ func (e *UnknownError) Error() string {
 // ErrConfigured means that something cannot be removed because it is in use.
 var ErrConfigured = errors.New("it is configured")
 
-// call asks the owner goroutine to run something between two changes of state.
-type call struct {
-	run  func() error
-	done chan error
-}
-
-// call runs f in the owner goroutine.
-func (m *Manager) call(ctx context.Context, f func() error) error {
-	c := call{run: f, done: make(chan error, 1)}
-	select {
-	case m.calls <- c:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-m.committer.Done():
-		return commit.ErrEnded
-	}
-	select {
-	case err := <-c.done:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 // PurgeSink deletes a sink that is not configured any more, with its backlog and
 // its dead letters. It fails with [ErrConfigured] if the sink is.
 func (m *Manager) PurgeSink(ctx context.Context, name string) error {
-	return m.call(ctx, func() error {
+	return m.call(ctx, func(context.Context) error {
 		if st := m.currentState(); st != nil && st.Sink(name) != nil {
 			return fmt.Errorf("sink %s: %w; remove it from the configuration first", name, ErrConfigured)
 		}
@@ -183,7 +158,7 @@ func leadingFlags(st *plan.State, sink string) map[string]record.Flags {
 	leading := map[string]record.Flags{}
 	for _, spec := range st.Routes {
 		if slices.Contains(spec.Sinks, sink) {
-			leading[spec.Name] = payloadFlags(spec)
+			leading[spec.Name], _, _ = spec.Parts() // they compile
 		}
 	}
 	return leading
@@ -204,22 +179,4 @@ func pick(r *record.Record, sink string, leading map[string]record.Flags) (flags
 		}
 	}
 	return flags, false, ok
-}
-
-func payloadFlags(spec route.Spec) record.Flags {
-	if len(spec.Payload) == 0 {
-		return record.Object
-	}
-	var f record.Flags
-	for _, part := range spec.Payload {
-		switch part {
-		case "object":
-			f |= record.Object
-		case "oldObject":
-			f |= record.OldObject
-		case "patch":
-			f |= record.Patch
-		}
-	}
-	return f
 }

@@ -8,8 +8,8 @@
 //   - Applying a configuration is a diff of values: what did not change keeps its
 //     connection, its queue and its sink. Routes, sinks and the watches of running feeds
 //     change in one step between two commits.
-//   - What can fail for reasons of the new state fails before anything is changed. A
-//     store that fails later ends Run.
+//   - What can fail for reasons of the new state, or because of a damaged note in the
+//     store, fails before anything is changed. A store that fails later ends Run.
 //   - A scrub of the store and the consistency check run beside it; both end with Run.
 //
 // # Where to look

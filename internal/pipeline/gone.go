@@ -125,7 +125,7 @@ func (m *Manager) definitionGone(ctx context.Context, st *plan.State, partition 
 		return false, err
 	}
 	if !marked {
-		if err := ledger.PutMeta(m.store, unservedMeta+partition, []byte(m.cfg.Now().UTC().Format(time.RFC3339))); err != nil {
+		if err := ledger.PutMeta(m.store, unservedMeta+partition, noteTime(m.cfg.Now())); err != nil {
 			return false, fmt.Errorf("%w: note %s: %w", ledger.ErrStore, partition, err)
 		}
 		return false, nil
@@ -136,7 +136,7 @@ func (m *Manager) definitionGone(ctx context.Context, st *plan.State, partition 
 // beginFarewell has the committer report the objects of a part of the ledger as deleted.
 func (m *Manager) beginFarewell(st *plan.State, partition string) error {
 	gr, scope := ledger.SplitPartition(partition)
-	j, err := m.committer.BeginFarewell(partition, st.Watches, func(w *plan.Watch) bool { return m.wants(w, gr, scope) }, m.farewellOver)
+	j, err := m.committer.BeginFarewell(partition, st.Watches, func(w *plan.Watch) bool { return m.wants(w, gr, scope) }, m.goneDue)
 	if err != nil {
 		return err
 	}

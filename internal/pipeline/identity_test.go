@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -486,7 +487,7 @@ func (l *live) age(prefix string, by time.Duration) {
 
 func (l *live) forget() {
 	l.Helper()
-	if err := l.m.call(l.Context(), l.m.forgetUnwatched); err != nil {
+	if err := l.m.call(l.Context(), func(context.Context) error { return l.m.forgetUnwatched() }); err != nil {
 		l.Fatal(err)
 	}
 }
@@ -694,13 +695,13 @@ func TestDefinitionGone(t *testing.T) {
 					eventually(t, "the definition is looked for", func() bool { return len(asked) > 0 })
 				}
 				begun := 0
-				_ = l.m.call(t.Context(), func() error { begun = len(l.m.farewells); return nil }) // it has been dealt with
+				_ = l.m.call(t.Context(), func(context.Context) error { begun = len(l.m.farewells); return nil }) // it has been dealt with
 				if begun > 0 && (!tc.deleted || tc.aged > 0) {
 					t.Error("the objects are being reported as deleted")
 				}
 				if tc.aged > 0 {
 					l.age("unserved/", tc.aged)
-					if err := l.m.call(t.Context(), func() error { _, err := l.m.reportGone(t.Context()); return err }); err != nil {
+					if err := l.m.call(t.Context(), func(context.Context) error { _, err := l.m.reportGone(t.Context()); return err }); err != nil {
 						t.Fatal(err)
 					}
 				}

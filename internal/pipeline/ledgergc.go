@@ -57,7 +57,7 @@ func (m *Manager) markUnwatched(st *plan.State) error {
 	running := m.runningIn()
 	b := m.store.NewBatch()
 	defer b.Discard()
-	now := []byte(m.cfg.Now().UTC().Format(time.RFC3339))
+	now := noteTime(m.cfg.Now())
 	for _, p := range m.store.Partitions() {
 		namespaces, needed := m.wantedOf(st, p)
 		for ns := range running[p] {
@@ -282,15 +282,21 @@ func (m *Manager) expired(key string, kept time.Duration) (since time.Time, late
 	return since, marked && m.cfg.Now().Sub(since) > kept, err
 }
 
+// unwatchedSince reads a note. The time begins again with one that is damaged.
 func (m *Manager) unwatchedSince(key string) (since time.Time, marked bool, err error) {
 	value, marked, err := m.store.Meta(key)
-	if err != nil {
-		return since, false, fmt.Errorf("%w: read %s: %w", ledger.ErrStore, key, err)
+	if err == nil && marked {
+		since, err = time.Parse(time.RFC3339, string(value))
 	}
-	if marked {
-		if since, err = time.Parse(time.RFC3339, string(value)); err != nil {
-			return since, false, fmt.Errorf("%s: %w", key, err)
-		}
+	if err == nil {
+		return since, marked, nil
 	}
-	return since, marked, nil
+	m.log.Error("a note of the store is damaged: the time that it keeps begins again", "note", key, "error", err)
+	since = m.cfg.Now()
+	if err := ledger.PutMeta(m.store, key, noteTime(since)); err != nil {
+		return since, true, fmt.Errorf("%w: write %s: %w", ledger.ErrStore, key, err)
+	}
+	return since, true, nil
 }
+
+func noteTime(t time.Time) []byte { return []byte(t.UTC().Format(time.RFC3339)) }

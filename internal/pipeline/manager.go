@@ -84,10 +84,9 @@ type Manager struct {
 	editsTightened atomic.Uint64                // how often more was hidden than before
 	scrub          scrubber
 
-	requests     chan request
-	calls        chan call
-	farewellOver chan struct{} // gets a value when one of farewells is over
-	fatal        chan error    // an error that ends Run; holds one
+	calls   chan call
+	goneDue chan struct{} // gets a value when a look for deleted definitions is due
+	fatal   chan error    // an error that ends Run; holds one
 
 	// Owned by the goroutine that applies states.
 	namespaces   namespaces
@@ -114,12 +113,6 @@ type informer struct {
 	waiting sync.WaitGroup // for the first list
 }
 
-// request asks the owner goroutine to apply a state.
-type request struct {
-	state *plan.State
-	done  chan error
-}
-
 // ErrForeignCluster means that the store's contents are of another cluster.
 var ErrForeignCluster = errors.New("this store belongs to another cluster")
 
@@ -130,16 +123,15 @@ func New(cfg Config) (*Manager, error) {
 	}
 	m := &Manager{
 		cfg: cfg, log: cfg.Logger, store: cfg.Store,
-		metrics:      newMetrics(cfg.Registerer),
-		requests:     make(chan request),
-		calls:        make(chan call),
-		fatal:        make(chan error, 1),
-		informers:    map[commit.Key]*informer{},
-		sinks:        map[string]*sinkWorker{},
-		leaving:      map[string]<-chan struct{}{},
-		missing:      map[string]query.Missing{},
-		farewells:    map[string]*commit.Farewell{},
-		farewellOver: make(chan struct{}, 1),
+		metrics:   newMetrics(cfg.Registerer),
+		calls:     make(chan call),
+		goneDue:   make(chan struct{}, 1),
+		fatal:     make(chan error, 1),
+		informers: map[commit.Key]*informer{},
+		sinks:     map[string]*sinkWorker{},
+		leaving:   map[string]<-chan struct{}{},
+		missing:   map[string]query.Missing{},
+		farewells: map[string]*commit.Farewell{},
 	}
 	var err error
 	if m.dicts, err = ledger.LoadDictionaries(cfg.Store); err != nil {
@@ -247,68 +239,79 @@ func (m *Manager) own(ctx context.Context) error {
 		return err
 	}
 	for {
+		var err error
 		select {
-		case <-ctx.Done():
-			return nil
-		case <-m.committer.Done():
-			return nil // its error is Run's
-		case err := <-m.fatal:
+		case err = <-m.fatal: // before anything else
+		case <-m.goneDue:
+			err = report()
+		default:
+			select {
+			case <-ctx.Done():
+				return nil
+			case <-m.committer.Done():
+				return nil // its error is Run's
+			case err = <-m.fatal:
+			case c := <-m.calls:
+				c.done <- c.run(ctx)
+			case <-forget.C:
+				err = errors.Join(m.forgetUnwatched(), report())
+			case <-m.goneDue:
+				err = report()
+			case <-goneAgain:
+				err = report()
+			case <-m.cfg.Resolver.Changed():
+				m.reconcile(ctx)
+				err = report()
+			case <-m.committer.NamespacesKnown():
+				m.reconcile(ctx)
+			}
+		}
+		if err != nil {
 			return err
-		case r := <-m.requests:
-			err := m.apply(ctx, r.state)
-			r.done <- err
-			if errors.Is(err, ledger.ErrStore) {
-				return err // half of the state may be in place
-			}
-			if err == nil {
-				if err := report(); err != nil {
-					return err
-				}
-			}
-		case c := <-m.calls:
-			c.done <- c.run()
-		case <-forget.C:
-			if err := errors.Join(m.forgetUnwatched(), report()); err != nil {
-				return err
-			}
-		case <-m.farewellOver:
-			if err := report(); err != nil {
-				return err
-			}
-		case <-goneAgain:
-			if err := report(); err != nil {
-				return err
-			}
-		case <-m.cfg.Resolver.Changed():
-			m.reconcile(ctx)
-			if err := report(); err != nil {
-				return err
-			}
-		case <-m.committer.NamespacesKnown():
-			m.reconcile(ctx)
 		}
 	}
 }
 
-// Apply makes the running pipeline match the desired state. Everything that can
-// fail is done first: after an error the old state runs on untouched. It may be
-// called from any goroutine while Run runs; calls are carried out one by one. When
-// ctx ends it returns, but what has begun is carried out all the same.
-func (m *Manager) Apply(ctx context.Context, s *plan.State) error {
-	r := request{state: s, done: make(chan error, 1)}
+// call is something for the owner goroutine to do between two others.
+type call struct {
+	run  func(context.Context) error
+	done chan error
+}
+
+// call runs f in the owner goroutine, with Run's context. When ctx ends it returns, but
+// what has begun is carried out all the same. [commit.ErrEnded] means that Run ends.
+func (m *Manager) call(ctx context.Context, f func(context.Context) error) error {
+	c := call{run: f, done: make(chan error, 1)}
 	select {
-	case m.requests <- r:
+	case m.calls <- c:
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-m.committer.Done():
 		return commit.ErrEnded
 	}
 	select {
-	case err := <-r.done:
+	case err := <-c.done:
 		return err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// Apply makes the running pipeline match the desired state. After an error the old state
+// runs on untouched, unless it is [commit.ErrEnded]: then Run ends, with the reason. It may
+// be called from any goroutine while Run runs; calls are carried out one by one. When ctx
+// ends it returns, but what has begun is carried out all the same.
+func (m *Manager) Apply(ctx context.Context, s *plan.State) error {
+	return m.call(ctx, func(ctx context.Context) error {
+		err := m.apply(ctx, s)
+		if err == nil {
+			select {
+			case m.goneDue <- struct{}{}:
+			default: // it is due already
+			}
+		}
+		return err
+	})
 }
 
 // fail ends Run with err; only the first counts.

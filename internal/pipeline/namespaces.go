@@ -23,7 +23,6 @@ var errNamespacesUnknown = errors.New("the watch selects namespaces by label, an
 
 // namespaces is the informer of namespaces, while a watch needs their labels.
 type namespaces struct {
-	loaded  bool // the committer knows what the store remembers
 	sub     *dynamicfactory.DurableSubscription
 	stopped chan struct{}
 	waiting sync.WaitGroup

@@ -52,6 +52,8 @@ var (
 	widgetsV2 = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Group: "example.com", Version: "v2beta1", Resource: "widgets"}, Kind: "Widget", Namespaced: true}
 )
 
+var allServed = served{pods, nodes, widgets, widgetsV2, secretResource}
+
 // rig is a Manager whose informers never start: tests hand its committer the
 // notifications.
 type rig struct {
@@ -68,7 +70,7 @@ type rig struct {
 // newRig makes a rig whose committer runs.
 func newRig(t *testing.T, dir string, watches ...plan.Watch) *rig {
 	t.Helper()
-	r := idleRig(t, dir, watches...)
+	r := idleRig(t, dir, store.Options{}, allServed, watches...)
 	ended, end := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- r.m.committer.Run(context.WithoutCancel(t.Context()), ended) }()
@@ -84,15 +86,15 @@ func newRig(t *testing.T, dir string, watches ...plan.Watch) *rig {
 	return r
 }
 
-func idleRig(t *testing.T, dir string, watches ...plan.Watch) *rig {
+func idleRig(t *testing.T, dir string, opts store.Options, resolver Resolver, watches ...plan.Watch) *rig {
 	t.Helper()
-	st, err := store.Open(dir, store.Options{})
+	st, err := store.Open(dir, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m, err := New(Config{
 		Cluster: "test", REST: &rest.Config{Host: "https://127.0.0.1:1"}, Store: st,
-		Resolver: served{pods, nodes, widgets, widgetsV2, secretResource},
+		Resolver: resolver,
 		Logger:   slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
 		Now: func() time.Time { return time.Unix(1_800_000_000, 0) },
 	})

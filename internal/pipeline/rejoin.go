@@ -108,41 +108,64 @@ func putChanged(b *store.Batch, key string, before, now any) {
 	}
 }
 
+// routeNotes are what the store remembers of routes.
+type routeNotes struct {
+	adopted routePrints        // nil: nothing is known
+	left    map[string]absence // by sink
+}
+
+func (m *Manager) loadRoutes() (n routeNotes, err error) {
+	if _, err := m.meta(routesMeta, &n.adopted); err != nil {
+		return n, err
+	}
+	n.left = map[string]absence{}
+	for _, sink := range m.store.Sinks() {
+		var a absence
+		left, err := m.meta(leftMeta+sink, &a)
+		if err != nil {
+			return n, err
+		}
+		if left {
+			n.left[sink] = a
+		}
+	}
+	return n, nil
+}
+
 // noteRoutes notes which routes there are from now on, and which sinks nothing is
 // queued for any more. Nothing is appended meanwhile.
 func (m *Manager) noteRoutes(next *plan.State) error {
 	now := printRoutes(next)
-	var before routePrints
-	if _, err := m.meta(routesMeta, &before); err != nil {
+	before, err := m.loadRoutes()
+	if err != nil {
 		return err
 	}
 	b := m.store.NewBatch()
 	defer b.Discard()
+	var leaving []string
 	for _, sink := range m.store.Sinks() {
-		var away absence
-		left, err := m.meta(leftMeta+sink, &away)
-		if err != nil {
-			return err
-		}
+		away, left := before.left[sink]
 		if next.Sink(sink) != nil {
 			if left {
 				b.DeleteMeta(leftMeta + sink)
 			}
 			continue
 		}
+		if left {
+			putChanged(b, leftMeta+sink, away, away.under(now))
+		} else {
+			putChanged(b, leftMeta+sink, nil, before.adopted.leave(sink).under(now))
+		}
+		leaving = append(leaving, sink)
+	}
+	putChanged(b, routesMeta, before.adopted, now)
+	if err := m.store.Commit(b); err != nil {
+		return fmt.Errorf("%w: note the routes: %w", ledger.ErrStore, err)
+	}
+	for _, sink := range leaving { // one that left without a note would have to report a gap
 		if err := m.store.LeaveSink(sink); err != nil {
 			return fmt.Errorf("%w: %w", ledger.ErrStore, err)
 		}
-		if !left {
-			away = before.leave(sink)
-			putChanged(b, leftMeta+sink, nil, away.under(now))
-			continue
-		}
-		putChanged(b, leftMeta+sink, away, away.under(now))
-	}
-	putChanged(b, routesMeta, before, now)
-	if err := m.store.Commit(b); err != nil {
-		return fmt.Errorf("%w: note the routes: %w", ledger.ErrStore, err)
 	}
 	return nil
 }
@@ -151,6 +174,10 @@ func (m *Manager) noteRoutes(next *plan.State) error {
 // they are given the rest.
 func (m *Manager) reportAbsences(next *plan.State, d desired) error {
 	now := printRoutes(next)
+	before, err := m.loadRoutes()
+	if err != nil {
+		return err
+	}
 	for i := range next.Sinks {
 		name := next.Sinks[i].Name
 		q, err := m.store.Queue(name)
@@ -161,11 +188,7 @@ func (m *Manager) reportAbsences(next *plan.State, d desired) error {
 		if !ok || a.Begun {
 			continue // it was not away, or has its gap
 		}
-		var away absence
-		known, err := m.meta(leftMeta+name, &away)
-		if err != nil {
-			return err
-		}
+		away, known := before.left[name]
 		away.Broken = away.Broken || !known
 		lost, to := a.Lost, a.LostTo
 		for route := range away.Routes {

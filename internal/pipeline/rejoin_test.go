@@ -34,8 +34,13 @@ type life struct {
 
 func newLife(t *testing.T, dir string) *life {
 	t.Helper()
+	return lifeOn(t, dir, store.Options{}, allServed)
+}
+
+func lifeOn(t *testing.T, dir string, opts store.Options, resolver Resolver) *life {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context())) // it ends before the store is closed
-	l := &life{rig: idleRig(t, dir), ended: make(chan error, 1), stop: stop}
+	l := &life{rig: idleRig(t, dir, opts, resolver), ended: make(chan error, 1), stop: stop}
 	l.m.setState(nil)
 	go func() { l.ended <- l.m.Run(ctx) }()
 	t.Cleanup(func() {
@@ -51,12 +56,19 @@ func newLife(t *testing.T, dir string) *life {
 // name.
 func (l *life) apply(routes []route.Spec, edit ...func(*plan.Sink)) {
 	l.Helper()
+	if err := l.m.Apply(l.Context(), l.state(routes, edit...)); err != nil {
+		l.Fatal(err)
+	}
+}
+
+func (l *life) state(routes []route.Spec, edit ...func(*plan.Sink)) *plan.State {
+	l.Helper()
 	st := &plan.State{Watches: []plan.Watch{podWatch()}, Routes: routes, Store: plan.Store{RetentionMaxAge: time.Hour}}
 	var err error
 	if st.Router, err = route.Compile(routes); err != nil {
 		l.Fatal(err)
 	}
-	for _, name := range []string{"a", "b"} {
+	for _, name := range []string{"a", "b", "c"} {
 		if slices.ContainsFunc(routes, func(r route.Spec) bool { return slices.Contains(r.Sinks, name) }) {
 			s := plan.Sink{Name: name, Config: closedSink{}, StartFrom: plan.StartLatest, Fingerprint: name}
 			for _, f := range edit {
@@ -65,9 +77,7 @@ func (l *life) apply(routes []route.Spec, edit ...func(*plan.Sink)) {
 			st.Sinks = append(st.Sinks, s)
 		}
 	}
-	if err := l.m.Apply(l.Context(), st); err != nil {
-		l.Fatal(err)
-	}
+	return st
 }
 
 // put has a pod change, and returns when that is committed.

@@ -1,7 +1,6 @@
 package pipeline
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -9,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/selector"
@@ -167,54 +165,4 @@ func TestNamespaceSelectorIsAdded(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestRefusedStateChangesNothing applies states that cannot run: what runs goes on.
-func TestRefusedStateChangesNothing(t *testing.T) {
-	api, names := podServer(t, 3)
-	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
-	if _, err := l.store.EnsureSink("x", store.FromNow); err != nil {
-		t.Fatal(err)
-	}
-	l.apply(l.routed(podWatch()))
-	l.synced()
-	before := l.m.informerList()[0]
-	for name, bad := range map[string]func(*plan.Watch){
-		"a selector that cannot be watched": func(w *plan.Watch) { w.ServerLabels = "!!" },
-		"a resource that is insisted on":    func(w *plan.Watch) { w.Resources = []string{"gadgets"}; w.FailOnMissing = true },
-	} {
-		w := podWatch(named("new"), bad)
-		if err := l.m.Apply(t.Context(), l.routed(w)); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-	}
-	if after := l.m.informerList(); len(after) != 1 || after[0] != before || l.m.currentState().Watch("w") == nil {
-		t.Errorf("sources %v run after states that were refused", after)
-	}
-	api.Delete(podPath, "ns", names...)
-	l.caughtUp()
-	if h := l.queued(); h.types(names[0]) != "sync deleted" {
-		t.Errorf("%q", h[names[0]])
-	}
-}
-
-// TestReloadThatTheStoreFails has a reload find a damaged note in the store when the old
-// source is stopped already. The process ends, for nothing would be watched otherwise.
-func TestReloadThatTheStoreFails(t *testing.T) {
-	l := newLife(t, t.TempDir())
-	l.apply([]route.Spec{leadTo("r", "", "a")})
-	if err := ledger.PutMeta(l.store, ledger.SelectionKey("w", "pods#"), []byte("damaged")); err != nil {
-		t.Fatal(err)
-	}
-	st := l.m.currentState()
-	next := *st
-	next.Watches = []plan.Watch{podWatch(func(w *plan.Watch) { w.Edits.Drop = append(w.Edits.Drop, "spec.a") })}
-	if err := l.m.Apply(t.Context(), &next); !errors.Is(err, ledger.ErrStore) {
-		t.Errorf("the reload ends with %v", err)
-	}
-	<-l.m.committer.Done()
-	if err := <-l.ended; !errors.Is(err, ledger.ErrStore) {
-		t.Errorf("the process ends with %v", err)
-	}
-	l.ended <- nil
 }

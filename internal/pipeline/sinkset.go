@@ -27,10 +27,9 @@ type sinkWorker struct {
 	done   chan struct{} // closed when the worker's Run has returned
 }
 
-// prepareSinks makes the queues of the sinks that are new to the store, and has those
-// that are back filled. Of both it notes which begin with a snapshot. It is what can fail
-// of a change of sinks; a queue without a worker does no harm.
-func (m *Manager) prepareSinks(next *plan.State, diff plan.Plan) error {
+// makeQueues makes the queues of the sinks that are new to the store, and has those
+// that are back filled. Of both it notes which begin with a snapshot.
+func (m *Manager) makeQueues(next *plan.State, diff plan.Plan) error {
 	for _, name := range slices.Concat(diff.Sinks.Add, diff.Sinks.Replace) {
 		from := store.FromNow
 		if next.Sink(name).StartFrom == plan.StartEarliest {
@@ -43,10 +42,10 @@ func (m *Manager) prepareSinks(next *plan.State, diff plan.Plan) error {
 		}
 		q, err := m.store.EnsureSink(name, from)
 		if err != nil {
-			return fmt.Errorf("sink %s: %w", name, err)
+			return fmt.Errorf("%w: sink %s: %w", ledger.ErrStore, name, err)
 		}
 		if err := m.store.RejoinSink(name, from); err != nil {
-			return err
+			return fmt.Errorf("%w: sink %s: %w", ledger.ErrStore, name, err)
 		}
 		if _, back := q.Absence(); back {
 			if err := m.oweSnapshot(next.Sink(name)); err != nil {
@@ -75,7 +74,7 @@ func (m *Manager) startSinks(ctx context.Context, next *plan.State, diff plan.Pl
 }
 
 func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
-	queue, err := m.store.EnsureSink(spec.Name, store.FromNow) // made by prepareSinks
+	queue, err := m.store.EnsureSink(spec.Name, store.FromNow) // made by makeQueues
 	if err != nil {
 		m.fail(fmt.Errorf("%w: queue of sink %s: %w", ledger.ErrStore, spec.Name, err))
 		return
@@ -99,8 +98,8 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 		Decoding:     m.editsChanged.Load,
 		Hidden:       m.editsTightened.Load,
 		Delivery:     spec.Delivery,
-		Retry:        delivery.Retry{Initial: spec.Retry.Initial, Max: spec.Retry.Max, PoisonAttempts: spec.Retry.PoisonAttempts},
-		Oversize:     delivery.Oversize(spec.OnOversize),
+		Retry:        spec.Retry,
+		Oversize:     spec.OnOversize,
 		DrainTimeout: m.cfg.Drain / 2,
 		CloseTimeout: m.cfg.Drain / 8, // it is waited for up to twice
 		Logger:       log,
@@ -200,6 +199,7 @@ func (m *Manager) fillSinks(ctx context.Context, next *plan.State, names []strin
 		}
 		for _, name := range names {
 			if err = m.store.Filled(name); err != nil {
+				err = fmt.Errorf("%w: sink %s: %w", ledger.ErrStore, name, err)
 				return
 			}
 		}

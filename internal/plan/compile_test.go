@@ -8,7 +8,9 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/selector"
@@ -96,18 +98,18 @@ sinks:
 	want := []plan.Sink{{
 		Name: "a", Kind: "post", Config: &post{URL: "x"}, Format: sinks.CloudEvents,
 		Delivery:   sinks.Delivery{MaxEvents: 50, MaxBytes: 2 << 20, MaxWait: time.Second, Concurrency: 3},
-		Retry:      plan.Retry{Initial: 500 * time.Millisecond, Max: 5 * time.Minute, PoisonAttempts: 3},
-		OnOversize: plan.OversizeDeadLetter, StartFrom: plan.StartLatest,
+		Retry:      delivery.Retry{Initial: 500 * time.Millisecond, Max: 5 * time.Minute, PoisonAttempts: 3},
+		OnOversize: delivery.OversizeDeadLetter, StartFrom: plan.StartLatest,
 	}, {
 		Name: "b", Kind: "post", Config: &post{URL: "y"}, Format: sinks.JSON,
 		Delivery:   sinks.Delivery{MaxEvents: 1, MaxBytes: 1024, Concurrency: 9},
-		Retry:      plan.Retry{Initial: time.Second, Max: 2 * time.Second, PoisonAttempts: 7},
-		OnOversize: plan.OversizeTruncate, StartFrom: plan.StartSnapshot,
+		Retry:      delivery.Retry{Initial: time.Second, Max: 2 * time.Second, PoisonAttempts: 7},
+		OnOversize: delivery.OversizeTruncate, StartFrom: plan.StartSnapshot,
 	}, {
 		Name: "c", Kind: "console", Config: &console{}, Format: sinks.CloudEvents, BatchMode: true,
 		Delivery:   sinks.Delivery{MaxEvents: 2, MaxBytes: 1 << 20, Concurrency: 1},
-		Retry:      plan.Retry{Initial: 500 * time.Millisecond, Max: 5 * time.Minute, PoisonAttempts: 3},
-		OnOversize: plan.OversizeDeadLetter, StartFrom: plan.StartLatest,
+		Retry:      delivery.Retry{Initial: 500 * time.Millisecond, Max: 5 * time.Minute, PoisonAttempts: 3},
+		OnOversize: delivery.OversizeDeadLetter, StartFrom: plan.StartLatest,
 	}}
 	if diff := cmp.Diff(want, s.Sinks, comparable, cmp.AllowUnexported(console{})); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
@@ -155,9 +157,9 @@ func TestWithoutRoutesEverythingGoesEverywhere(t *testing.T) {
 		t.Errorf("a gap is no change: %v", targets)
 	}
 	targets = s.Router.Route(nil, &route.Change{Type: event.Added, Resource: pods, Watches: []route.Hit{{Watch: "w"}}})
-	want := []route.Target{
-		{Sink: "a", Payload: route.PayloadObject, Routes: "default"},
-		{Sink: "b", Payload: route.PayloadObject, Routes: "default"},
+	want := []record.Target{
+		{Sink: "a", Flags: record.Object, Routes: "default"},
+		{Sink: "b", Flags: record.Object, Routes: "default"},
 	}
 	if diff := cmp.Diff(want, targets); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
@@ -15,8 +16,8 @@ func (k *compiler) sink(i int) Sink {
 		Kind:        c.Kind,
 		Format:      sinks.Format(c.Format),
 		BatchMode:   c.Batch.MaxEvents != nil && *c.Batch.MaxEvents > 1,
-		Retry:       Retry{Initial: c.Retry.Initial, Max: c.Retry.Max, PoisonAttempts: c.Retry.PoisonAttempts},
-		OnOversize:  c.OnOversize,
+		Retry:       delivery.Retry{Initial: c.Retry.Initial, Max: c.Retry.Max, PoisonAttempts: c.Retry.PoisonAttempts},
+		OnOversize:  delivery.Oversize(c.OnOversize),
 		StartFrom:   c.StartFrom,
 		Fingerprint: fingerprint(c.Raw, c, c.Kind, c.Settings),
 	}
@@ -26,12 +27,12 @@ func (k *compiler) sink(i int) Sink {
 		return s
 	}
 	s.Config = settings
-	s.Delivery = delivery(settings.Defaults(), c)
+	s.Delivery = settingsOf(settings.Defaults(), c)
 	return s
 }
 
-// delivery lays the block's settings over the kind's defaults.
-func delivery(d sinks.Delivery, c *config.Sink) sinks.Delivery {
+// settingsOf lays the block's settings over the kind's defaults.
+func settingsOf(d sinks.Delivery, c *config.Sink) sinks.Delivery {
 	if n := c.Batch.MaxEvents; n != nil {
 		d.MaxEvents = *n
 	}

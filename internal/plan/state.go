@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/selector"
@@ -125,24 +126,15 @@ type Sink struct {
 	Format     sinks.Format
 	Delivery   sinks.Delivery // the block's settings over the kind's defaults
 	BatchMode  bool           // several events may go out as one message
-	Retry      Retry
-	OnOversize string // OversizeDeadLetter or OversizeTruncate
+	Retry      delivery.Retry
+	OnOversize delivery.Oversize
 	StartFrom  string // StartLatest, StartSnapshot or StartEarliest
 
 	Fingerprint string
 }
 
-// Retry is how a sink's failures are retried.
-type Retry struct {
-	Initial, Max   time.Duration
-	PoisonAttempts int
-}
-
-// The values of OnOversize and StartFrom.
+// The values of StartFrom.
 const (
-	OversizeDeadLetter = config.OversizeDeadLetter
-	OversizeTruncate   = config.OversizeTruncate
-
 	StartLatest   = config.StartLatest
 	StartSnapshot = config.StartSnapshot
 	StartEarliest = config.StartEarliest

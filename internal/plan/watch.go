@@ -164,16 +164,12 @@ func (k *compiler) resources(path string, list []config.Resource) []string {
 	return names
 }
 
-var resourcePattern = regexp.MustCompile(`^(\*|[a-z]([a-z0-9-]*[a-z0-9])?)(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*\.?$`)
-
 func badResource(name string) string {
 	switch {
 	case strings.Contains(name, "/"):
 		return "has a slash; write RESOURCE[.VERSION][.GROUP], such as deployments.apps. Subresources cannot be watched"
 	case strings.ToLower(name) != name:
 		return "is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps"
-	case !resourcePattern.MatchString(name):
-		return "is not a resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *"
 	}
 	if _, err := selector.ParseResource(name); err != nil {
 		return "is not a resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *"

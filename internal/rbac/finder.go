@@ -3,10 +3,10 @@ package rbac
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
@@ -23,36 +23,33 @@ type Offline struct{}
 
 var _ Finder = Offline{}
 
-var versionForm = regexp.MustCompile(`^v[0-9]+((alpha|beta)[0-9]+)?$`)
-
 // Find reads RESOURCE[.VERSION][.GROUP], *.GROUP and *. A name that is not one of
 // Kubernetes itself is taken for a plural; without a group it is refused with an
 // error that wraps [ErrUnknownGroup].
 func (Offline) Find(pattern string) ([]Resource, error) {
-	name, rest, qualified := strings.Cut(pattern, ".")
-	if version, inner, _ := strings.Cut(rest, "."); versionForm.MatchString(version) {
-		rest = inner
+	p, err := selector.ParseResource(pattern)
+	if err != nil {
+		return nil, err
 	}
-	rest = strings.TrimSuffix(rest, ".")
-	if name == wildcard {
-		if !qualified {
+	if p.Wildcard() {
+		if p.Bare() {
 			return []Resource{{Group: wildcard, Name: wildcard, Custom: true}}, nil
 		}
-		return []Resource{{Group: rest, Name: wildcard, Custom: true}}, nil
+		return []Resource{{Group: p.Group(), Name: wildcard, Custom: true}}, nil
 	}
 	groups := builtin()
-	if qualified {
-		groups = slices.DeleteFunc(groups, func(g group) bool { return g.name != rest })
+	if !p.Bare() {
+		groups = slices.DeleteFunc(groups, func(g group) bool { return g.name != p.Group() })
 	}
 	for i := range groups {
-		if r, ok := groups[i].find(name); ok {
+		if r, ok := groups[i].find(p.Name()); ok {
 			return []Resource{r}, nil
 		}
 	}
-	if !qualified {
-		return nil, fmt.Errorf("resource %s: %w; write %s.GROUP, or give a cluster to ask", pattern, ErrUnknownGroup, name)
+	if p.Bare() {
+		return nil, fmt.Errorf("resource %s: %w; write %s.GROUP, or give a cluster to ask", pattern, ErrUnknownGroup, p.Name())
 	}
-	return []Resource{{Group: rest, Name: name, Custom: true}}, nil
+	return []Resource{{Group: p.Group(), Name: p.Name(), Custom: true}}, nil
 }
 
 // Resolver finds served resources. *dynamicfactory.Resolver implements it.

@@ -13,6 +13,20 @@ const (
 	Patch     Flags = 1 << 2
 )
 
+// Part is the bit of a part by its name in a configuration; not ok if there is none.
+func Part(name string) (part Flags, ok bool) {
+	switch name {
+	case "object":
+		return Object, true
+	case "oldObject":
+		return OldObject, true
+	case "patch":
+		return Patch, true
+	default:
+		return 0, false
+	}
+}
+
 const (
 	selectionShift       = 3
 	selectionMask  Flags = 3 << selectionShift

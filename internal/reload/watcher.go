@@ -33,8 +33,8 @@ type Config struct {
 	// Load reads and compiles a file's content, at most config.MaxSize+1 bytes. It
 	// touches nothing.
 	Load func(data []byte) (*plan.State, error)
-	// Apply makes the daemon run the state. After an error the old one still runs.
-	// It is called by one goroutine, and repeatedly after an error.
+	// Apply makes the daemon run the state. After an error the old one still runs, or
+	// ctx is done. It is called by one goroutine, and repeatedly after an error.
 	Apply func(ctx context.Context, next *plan.State) error
 	// Interval is the least time from one apply to the next; 5 s if 0.
 	Interval time.Duration

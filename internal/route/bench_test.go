@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
@@ -64,7 +65,7 @@ func BenchmarkRoute(b *testing.B) {
 				}
 				r := compile(b, specs...)
 				c := benchChange(b)
-				targets := make([]Target, 0, n)
+				targets := make([]record.Target, 0, n)
 				b.ReportAllocs()
 				for b.Loop() {
 					targets = r.Route(targets[:0], c)

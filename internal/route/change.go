@@ -42,24 +42,6 @@ func (c *Change) oldObject() *compact.Object {
 	return nil
 }
 
-// Payload is the set of event parts that a route selects.
-type Payload uint8
-
-// The parts of an event.
-const (
-	PayloadObject Payload = 1 << iota
-	PayloadOldObject
-	PayloadPatch
-)
-
-// Target is a sink that gets the event.
-type Target struct {
-	Sink      string
-	Payload   Payload // union over the sink's matching routes
-	Selection event.Selection
-	Routes    string // the sink's matching routes in order, separated by commas
-}
-
 // mergeSelections combines an object's relations to the selections of several watches
 // of one receiver. An object that one watch covers before and after is Inside for the
 // receiver. So is an object that enters one watch and leaves another.

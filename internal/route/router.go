@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -82,9 +83,10 @@ func (r *Router) Stats() []Stats {
 	return out
 }
 
-// Route appends a Target for every sink that gets the change, in the order of the
-// routes, and returns the extended slice. It does not retain the change.
-func (r *Router) Route(dst []Target, c *Change) []Target {
+// Route appends a target for every sink that gets the change, in the order of the
+// routes, and returns the extended slice. Its flags are the union over the sink's matching
+// routes. It does not retain the change.
+func (r *Router) Route(dst []record.Target, c *Change) []record.Target {
 	candidates := r.candidates(c)
 	if len(candidates) == 0 {
 		return dst
@@ -101,14 +103,13 @@ func (r *Router) Route(dst []Target, c *Change) []Target {
 		for _, sink := range rule.sinks {
 			at := e.targets[sink]
 			if at == 0 {
-				dst = append(dst, Target{Sink: r.sinks[sink], Payload: rule.payload, Selection: s, Routes: rule.name})
+				dst = append(dst, record.Target{Sink: r.sinks[sink], Flags: rule.parts.WithSelection(s), Routes: rule.name})
 				e.targets[sink] = len(dst) - first
 				continue
 			}
 			t := &dst[first+at-1]
-			t.Payload |= rule.payload
 			t.Routes += "," + rule.name
-			t.Selection = mergeSelections(t.Selection, s)
+			t.Flags = (t.Flags | rule.parts).WithSelection(mergeSelections(t.Flags.Selection(), s))
 		}
 	}
 	e.release()

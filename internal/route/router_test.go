@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -27,7 +28,7 @@ func compile(t testing.TB, specs ...Spec) *Router {
 }
 
 // sinksOf are the sinks that get a change, in order.
-func sinksOf(targets []Target) []string {
+func sinksOf(targets []record.Target) []string {
 	var names []string
 	for _, t := range targets {
 		names = append(names, t.Sink)
@@ -111,14 +112,14 @@ func TestTargets(t *testing.T) {
 		Spec{Name: "three", Watches: []string{"w"}, Payload: []string{"patch"}, Sinks: []string{"c", "b"}},
 		Spec{Name: "four", Sinks: []string{"d"}},
 	)
-	before := []Target{{Sink: "b", Routes: "not ours"}}
+	before := []record.Target{{Sink: "b", Routes: "not ours"}}
 	got := r.Route(before, c)
-	want := []Target{
+	want := []record.Target{
 		before[0],
-		{"a", PayloadOldObject, event.Entered, "one"},
-		{"b", PayloadOldObject | PayloadPatch, event.Inside, "one,three"},
-		{"c", PayloadPatch, event.Inside, "three"},
-		{"d", PayloadObject, event.Inside, "four"},
+		{Sink: "a", Flags: record.OldObject.WithSelection(event.Entered), Routes: "one"},
+		{Sink: "b", Flags: record.OldObject | record.Patch, Routes: "one,three"},
+		{Sink: "c", Flags: record.Patch, Routes: "three"},
+		{Sink: "d", Flags: record.Object, Routes: "four"},
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("targets %+v\nwant    %+v", got, want)
@@ -204,7 +205,7 @@ func TestRouteConcurrently(t *testing.T) {
 		Spec{Name: "labels", When: `metadata.labels.exists(k, k == "app")`},
 	)
 	var changes []*Change
-	var want [][]Target
+	var want [][]record.Target
 	for i := range 8 {
 		c := change(event.Updated, o.from(failedPod), o.from(strings.ReplaceAll(failedPod, "Failed", []string{"Failed", "Running"}[i%2])))
 		c.Resource.Resource = fmt.Sprint("pods", i)
@@ -214,7 +215,7 @@ func TestRouteConcurrently(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 4 {
 		wg.Go(func() {
-			var got []Target
+			var got []record.Target
 			for i := range 400 {
 				got = r.Route(got[:0], changes[i%8])
 				if !reflect.DeepEqual(got, want[i%8]) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -65,24 +66,20 @@ func (e *SpecError) Error() string {
 	return fmt.Sprintf("route %q: %s: line %d, column %d: %s", e.Route, e.Path, e.Line, e.Column, e.Msg)
 }
 
-func parsePayload(names []string, fault func(i int, msg string)) Payload {
-	if len(names) == 0 {
-		return PayloadObject
+// Parts are the parts of an event that the route selects. The error names the first of
+// Payload that is none, by its index.
+func (s *Spec) Parts() (parts record.Flags, unknown int, err error) {
+	if len(s.Payload) == 0 {
+		return record.Object, 0, nil
 	}
-	var p Payload
-	for i, name := range names {
-		switch name {
-		case "object":
-			p |= PayloadObject
-		case "oldObject":
-			p |= PayloadOldObject
-		case "patch":
-			p |= PayloadPatch
-		default:
-			fault(i, fmt.Sprintf("%q is not object, oldObject or patch", name))
+	for i, name := range s.Payload {
+		part, ok := record.Part(name)
+		if !ok {
+			return parts, i, fmt.Errorf("%q is not object, oldObject or patch", name)
 		}
+		parts |= part
 	}
-	return p
+	return parts, 0, nil
 }
 
 // eventSet is a set of event types that a route can name. Gaps are not routed by type:
@@ -128,7 +125,7 @@ type rule struct {
 	events    eventSet
 	when      *condition // nil: true
 	changed   []changedPath
-	payload   Payload
+	parts     record.Flags
 	sinks     []int // positions in the router's table
 	onError   OnError
 
@@ -144,9 +141,13 @@ func compileRule(s *Spec, x *expressions, fault func(SpecError)) *rule {
 		name:    s.Name,
 		watches: slices.Clone(s.Watches),
 		events:  parseEvents(s.Events, at("events")),
-		payload: parsePayload(s.Payload, at("payload")),
 		onError: s.OnError,
 	}
+	parts, i, err := s.Parts()
+	if err != nil {
+		at("payload")(i, err.Error())
+	}
+	r.parts = parts
 	for i, pattern := range s.Resources {
 		p, err := selector.ParseResource(pattern)
 		if err != nil {

@@ -1,6 +1,7 @@
 package selector
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"strings"
@@ -28,15 +29,18 @@ type Resource struct {
 	rest     string // everything after the first dot: the group, unless it starts with a version
 }
 
-// version is the form of a Kubernetes API version.
-var version = regexp.MustCompile(`^v[0-9]+((alpha|beta)[0-9]+)?$`)
+var (
+	form    = regexp.MustCompile(`^(\*|[a-z]([a-z0-9-]*[a-z0-9])?)(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*\.?$`)
+	version = regexp.MustCompile(`^v[0-9]+((alpha|beta)[0-9]+)?$`) // of the API
+)
 
-// ParseResource parses a pattern.
+// ParseResource parses a pattern. Kinds and other names in upper case count as lower case.
 func ParseResource(s string) (Resource, error) {
-	resource, rest, dotted := strings.Cut(s, ".")
-	if resource == "" || strings.ContainsAny(s, " /?[]{}") || strings.Contains(s[1:], "*") || resource[0] == '*' && resource != "*" {
+	s = strings.ToLower(s)
+	if !form.MatchString(s) {
 		return Resource{}, fmt.Errorf("%q is not RESOURCE[.VERSION][.GROUP], *.GROUP or *", s)
 	}
+	resource, rest, dotted := strings.Cut(s, ".")
 	p := Resource{resource: resource, anyGroup: !dotted, group: rest, rest: rest}
 	if resource == "*" {
 		p.resource = ""
@@ -46,6 +50,11 @@ func ParseResource(s string) (Resource, error) {
 	}
 	p.group = strings.TrimSuffix(p.group, ".")
 	return p, nil
+}
+
+// ResourceOf is the pattern that names gr in any version.
+func ResourceOf(gr schema.GroupResource) Resource {
+	return Resource{resource: gr.Resource, group: gr.Group, rest: gr.Group}
 }
 
 // Matches reports whether the pattern names r.
@@ -60,6 +69,12 @@ func (p Resource) Wildcard() bool { return p.resource == "" }
 
 // Bare reports whether the pattern names no group.
 func (p Resource) Bare() bool { return p.anyGroup }
+
+// Name is the resource that the pattern names, * for a wildcard.
+func (p Resource) Name() string { return cmp.Or(p.resource, "*") }
+
+// Group is the group that the pattern names, "" for the core group and for a bare name.
+func (p Resource) Group() string { return p.group }
 
 // Names reports whether the pattern may name gr in any version. A part in the form of a
 // version can also be the start of the group's name.

@@ -3,6 +3,8 @@ package selector
 import (
 	"testing"
 
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -39,9 +41,36 @@ func TestResource(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []string{"", ".apps", "dep*", "*ments", "**", "pods/log", "pods.*", "po ds", "[a-z]"} {
+	for _, bad := range []string{"", ".apps", "dep*", "*ments", "**", "pods/log", "pods.*", "po ds", "[a-z]", "pods-", "pods..v1", "9s"} {
 		if p, err := ParseResource(bad); err == nil {
 			t.Errorf("ParseResource(%q) = %+v, want an error", bad, p)
 		}
+	}
+}
+
+func TestResourceParts(t *testing.T) {
+	for pattern, want := range map[string]struct {
+		name, group    string
+		bare, wildcard bool
+	}{
+		"Pods":                {"pods", "", true, false},
+		"pods.v1":             {"pods", "", false, false},
+		"deployments.apps":    {"deployments", "apps", false, false},
+		"deployments.v1.apps": {"deployments", "apps", false, false},
+		"*.apps":              {"*", "apps", false, true},
+		"*":                   {"*", "", true, true},
+	} {
+		p, err := ParseResource(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Name() != want.name || p.Group() != want.group || p.Bare() != want.bare || p.Wildcard() != want.wildcard {
+			t.Errorf("%q has the name %q and group %q, bare %t, a wildcard %t", pattern, p.Name(), p.Group(), p.Bare(), p.Wildcard())
+		}
+	}
+	gateways := schema.GroupResource{Group: "v1.example.com", Resource: "gateways"} // a group that begins like a version
+	p := ResourceOf(gateways)
+	if !p.Names(gateways) || !p.Matches(event.Resource{Group: gateways.Group, Version: "v2", Resource: "gateways"}) || p.Matches(event.Resource{Group: "example.com", Version: "v1", Resource: "gateways"}) {
+		t.Errorf("%v is not what it was made of", p)
 	}
 }

@@ -25,19 +25,11 @@ func Attributes(e *Event) []Attribute {
 	}
 }
 
+var inHeader = charset(func(c byte) bool { return c > ' ' && c < 0x7f && c != '"' && c != '%' })
+
 // HeaderValue encodes an attribute for a header, as the HTTP and NATS bindings want
 // it: UTF-8, percent-encoded but for printable ASCII without quote and percent.
 // See https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/http-protocol-binding.md#3132-http-header-values.
 func HeaderValue(s string) string {
-	const hexdigits = "0123456789ABCDEF"
-	s = strings.ToValidUTF8(s, "\uFFFD")
-	out := make([]byte, 0, len(s))
-	for i := range len(s) {
-		if c := s[i]; c > ' ' && c < 0x7f && c != '"' && c != '%' {
-			out = append(out, c)
-		} else {
-			out = append(out, '%', hexdigits[c>>4], hexdigits[c&15])
-		}
-	}
-	return string(out)
+	return string(appendEscaped(make([]byte, 0, len(s)), strings.ToValidUTF8(s, "\uFFFD"), inHeader))
 }

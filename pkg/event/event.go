@@ -175,14 +175,28 @@ func (e *Event) appendSubject(dst []byte) []byte {
 	return dst
 }
 
-// appendPath appends s as a part of a URI's path.
-func appendPath(dst []byte, s string) []byte {
+// inPath are the characters of a part of a URI's path.
+var inPath = charset(func(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~:/@!$&'()*+,;=", c) >= 0
+})
+
+func appendPath(dst []byte, s string) []byte { return appendEscaped(dst, s, inPath) }
+
+func charset(has func(c byte) bool) *[256]bool {
+	var set [256]bool
+	for c := range set {
+		set[c] = has(byte(c))
+	}
+	return &set
+}
+
+// appendEscaped appends s with %XX for the characters that are not among plain.
+func appendEscaped(dst []byte, s string, plain *[256]bool) []byte {
 	const hexdigits = "0123456789ABCDEF"
 	for i := range len(s) {
-		switch c := s[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', strings.IndexByte("-._~:/@!$&'()*+,;=", c) >= 0:
+		if c := s[i]; plain[c] {
 			dst = append(dst, c)
-		default:
+		} else {
 			dst = append(dst, '%', hexdigits[c>>4], hexdigits[c&15])
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
+	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/pipeline"
 	"github.com/watcherd/watcherd/internal/plan"
@@ -245,7 +246,7 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 	p.watcher = reload.New(reload.Config{
 		Path: d.ConfigFile, Running: st,
 		Load:     func(data []byte) (*plan.State, error) { return parse(d.ConfigFile, data, d.Kinds) },
-		Apply:    p.manager.Apply,
+		Apply:    func(ctx context.Context, next *plan.State) error { return apply(ctx, p.manager, next) },
 		Interval: d.ReloadInterval,
 		Logger:   d.log, Registerer: d.Registerer,
 	})
@@ -263,12 +264,23 @@ func (d *daemon) start(ctx context.Context, resolver *dynamicfactory.Resolver, m
 	case <-ctx.Done():
 		return nil
 	}
-	if err := manager.Apply(ctx, st); err != nil {
+	if err := apply(ctx, manager, st); err != nil {
 		return fmt.Errorf("start: %w", err)
 	}
 	d.log.Info("watcherd is running", "cluster", d.cluster, "config", d.ConfigFile,
 		"watches", len(st.Watches), "sinks", len(st.Sinks), "store", st.Store.Path)
 	return nil
+}
+
+// apply has the pipeline run a state. If the pipeline ends instead, the reason is its own
+// error, which ends the others.
+func apply(ctx context.Context, manager *pipeline.Manager, st *plan.State) error {
+	err := manager.Apply(ctx, st)
+	if errors.Is(err, commit.ErrEnded) {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return err
 }
 
 func (d *daemon) forwardReloads(ctx context.Context, w *reload.Watcher) error {

@@ -1,0 +1,231 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// diary is what happens to the sinks of a test, in order.
+type diary struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (d *diary) write(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.lines = append(d.lines, fmt.Sprintf(format, args...))
+}
+
+func (d *diary) of() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Clone(d.lines)
+}
+
+// noted is the settings of a sink that writes into a diary; as a Sink, the opened one.
+type noted struct {
+	*diary
+	name   string
+	broken bool // it does not open
+}
+
+func (noted) Validate() error          { return nil }
+func (noted) Defaults() sinks.Delivery { return sinks.Delivery{} }
+
+func (n noted) Open(context.Context, sinks.Options) (sinks.Sink, error) {
+	if n.broken {
+		n.write("%s does not open", n.name)
+		return nil, errors.New("broken")
+	}
+	n.write("%s opens", n.name)
+	return n, nil
+}
+
+func (n noted) Write(_ context.Context, batch []*event.Event) error {
+	for _, e := range batch {
+		n.write("%s gets %s %s", n.name, e.Type, e.Name)
+	}
+	return nil
+}
+
+func (n noted) Close(context.Context) error {
+	n.write("%s closes", n.name)
+	return nil
+}
+
+// TestSinkSet changes the sinks of a running pipeline.
+func TestSinkSet(t *testing.T) {
+	const worker, other = "first", "second"
+	for _, tc := range []struct {
+		name   string
+		before []string // settings of sink a, in force when v is added
+		after  []string // then, when w is added
+		from   string
+		want   []string
+	}{
+		{
+			name: "added, from now", after: []string{worker},
+			want: []string{"first opens", "first gets added w"},
+		},
+		{
+			name: "added, from the log", after: []string{worker}, from: plan.StartEarliest,
+			want: []string{"first opens", "first gets added v", "first gets added w"},
+		},
+		{
+			name: "added, from a snapshot", after: []string{worker}, from: plan.StartSnapshot,
+			want: []string{"first opens", "first gets sync v", "first gets added w"},
+		},
+		{
+			name: "kept", before: []string{worker}, after: []string{worker},
+			want: []string{"first opens", "first gets added v", "first gets added w"},
+		},
+		{
+			name: "replaced", before: []string{worker}, after: []string{other},
+			want: []string{"first opens", "first gets added v", "first closes", "second opens", "second gets added w"},
+		},
+		{
+			name: "replaced, from the log", before: []string{worker}, after: []string{other}, from: plan.StartEarliest,
+			want: []string{"first opens", "first gets added v", "first closes", "second opens", "second gets added w"},
+		},
+		{
+			name: "removed", before: []string{worker},
+			want: []string{"first opens", "first gets added v", "first closes"},
+		},
+		{
+			name: "replaced by one that does not open, and put back", before: []string{worker}, after: []string{"broken", worker},
+			want: []string{"first opens", "first gets added v", "first closes", "broken does not open", "first opens", "first gets added w"},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			l := newLife(t, t.TempDir())
+			d := &diary{}
+			state := func(settings string) *plan.State {
+				to := []string{"b"}
+				if settings != "" {
+					to = append(to, "a")
+				}
+				return l.state([]route.Spec{leadTo("r", "", to...)}, func(s *plan.Sink) {
+					if s.Name == "a" {
+						s.Config, s.Fingerprint, s.StartFrom = noted{d, settings, settings == "broken"}, settings, tc.from
+					}
+				})
+			}
+			for i, settings := range []([]string){tc.before, tc.after} {
+				if len(settings) == 0 {
+					settings = []string{""}
+				}
+				for j, one := range settings {
+					if err := l.m.Apply(t.Context(), state(one)); err != nil {
+						t.Fatal(err)
+					}
+					if j == 0 {
+						l.put([]string{"v", "w"}[i], fmt.Sprint(i+1))
+					}
+					switch one {
+					case "":
+					case "broken":
+						eventually(t, "an attempt", func() bool { return slices.Contains(d.of(), "broken does not open") })
+					default:
+						eventually(t, "an empty queue", func() bool {
+							q, err := l.store.Queue("a")
+							return err == nil && q.Stats().Length == 0 && !q.Filling()
+						})
+					}
+				}
+			}
+			got := slices.CompactFunc(d.of(), func(a, b string) bool { return a == b && a == "broken does not open" })
+			got = slices.DeleteFunc(got, func(line string) bool { return line == "broken closes" })
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestFromLog selects what of the log a sink gets that is new or back.
+func TestFromLog(t *testing.T) {
+	t.Parallel()
+	specs := func(all ...route.Spec) *plan.State { return &plan.State{Routes: all, Sinks: []plan.Sink{{Name: "a"}}} }
+	patches := leadTo("mine", "", "a")
+	patches.Payload = []string{"patch"}
+	whole := plan.DefaultRoute()
+	whole.Sinks = []string{"a"}
+	target := func(sink, routes string, flags record.Flags) []record.Target {
+		return []record.Target{{Sink: sink, Routes: routes, Flags: flags}}
+	}
+	for _, tc := range []struct {
+		name    string
+		st      *plan.State
+		targets []record.Target
+		gap     string
+		want    record.Flags
+		ok      bool
+	}{
+		{"it was given it", specs(), target("a", "gone", record.Object), "", record.Object | record.Replay, true},
+		{"its route led on", specs(patches), target("b", "other,mine", record.Object), "", record.Patch, true},
+		{"with the selection of that time", specs(patches), target("b", "mine", record.Flags(0).WithSelection(event.Left)), "", record.Patch.WithSelection(event.Left), true},
+		{"another route led on", specs(patches), target("b", "other", record.Object), "", 0, false},
+		{"no route led on, and it takes everything", specs(whole), nil, "", record.Object, true},
+		{"no route led on", specs(patches), nil, "", 0, false},
+		{"a gap of a sink", specs(whole), target("b", "", 0), commit.CauseRemoved, 0, false},
+	} {
+		r := record.Record{Event: event.Event{ID: "00ff", Type: event.Added, Time: time.Unix(1, 0), Resource: event.Resource{Version: "v1", Resource: "pods"}}, Targets: tc.targets}
+		if tc.gap != "" {
+			r.Event.Type, r.Event.Gap = event.Gap, &event.GapData{Cause: tc.gap}
+		}
+		payload, err := record.Append(nil, &r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if flags, ok := fromLog(tc.st, "a")(payload); record.Flags(flags) != tc.want || ok != tc.ok {
+			t.Errorf("%s: flags %b, %t; want %b, %t", tc.name, flags, ok, tc.want, tc.ok)
+		}
+	}
+	if _, ok := fromLog(specs(whole), "a")([]byte("damaged")); ok {
+		t.Error("a damaged record is selected")
+	}
+}
+
+// TestAbsence follows the routes of a sink that is not configured.
+func TestAbsence(t *testing.T) {
+	t.Parallel()
+	before := routePrints{"r": {"x", []string{"a", "b"}}, "other": {"y", []string{"b"}}}
+	left := absence{Routes: routePrints{"r": before["r"]}}
+	for _, tc := range []struct {
+		name string
+		now  routePrints
+		want absence
+	}{
+		{"its route stays", routePrints{"r": {"x", []string{"b"}}}, left},
+		{"its route leads nowhere", routePrints{"r": {"x", nil}}, left},
+		{"its route takes others", routePrints{"r": {"z", []string{"b"}}}, absence{Routes: routePrints{}, Broken: true}},
+		{"its route goes", routePrints{"other": before["other"]}, absence{Routes: routePrints{}, Broken: true}},
+	} {
+		if diff := cmp.Diff(tc.want, before.leave("a").under(tc.now)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", tc.name, diff)
+		}
+	}
+	if unknown := routePrints(nil).leave("a"); !unknown.Broken {
+		t.Error("nothing was known of its routes, and nothing is missing")
+	}
+	broken := absence{Routes: routePrints{}, Broken: true}
+	if diff := cmp.Diff(broken, broken.under(before)); diff != "" {
+		t.Errorf("what is broken stays so (-want +got):\n%s", diff)
+	}
+}
