@@ -253,24 +253,34 @@ func TestRelabelledNamespaceInParts(t *testing.T) {
 }
 
 // TestRelabelWhileNotServed gives a namespace other labels while a resource is not
-// served: its recorded objects leave.
+// served: its recorded objects leave, also a watch that was still being given them.
 func TestRelabelWhileNotServed(t *testing.T) {
-	r := newRig(t, disk(), podWatch(inProd))
-	s := r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
-	r.commit(addedTo(s, r.object("a", "u1", "2")))
-	if err := r.c.noteSelections(givenBy([]*Feed{s})); err != nil {
-		t.Fatal(err)
-	}
-	r.expect("added a u1 2")
-	r.running = nil
-	resting, err := r.c.restingFeeds(r.watches)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.c.resting = resting
-	r.commit(&namespaceSeen{obj: r.namespace("3", "dev")})
-	r.expect("updated a u1 2")
-	if got := r.selections(1); !slices.Equal(got, []event.Selection{event.Left}) {
-		t.Errorf("selections are %v", got)
+	for name, note := range map[string]func(r *rig, s *Feed) error{
+		"given": func(r *rig, s *Feed) error { return r.c.noteSelections(givenBy([]*Feed{s})) },
+		"being given": func(r *rig, s *Feed) error {
+			return r.c.durable([]*snapshot{newSnapshot(s, s.Watches()[0])}, nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), podWatch(inProd))
+			s := r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
+			r.commit(addedTo(s, r.object("a", "u1", "2")))
+			if err := note(r, s); err != nil {
+				t.Fatal(err)
+			}
+			r.expect("added a u1 2")
+			r.running = nil
+			resting, err := r.c.restingFeeds(r.watches)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.c.resting = resting
+			r.commit(&namespaceSeen{obj: r.namespace("3", "dev")})
+			r.expect("updated a u1 2")
+			if got := r.selections(1); !slices.Equal(got, []event.Selection{event.Left}) {
+				t.Errorf("selections are %v", got)
+			}
+		})
 	}
 }
