@@ -9,6 +9,9 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
@@ -133,7 +136,7 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 		return false, nil
 	}
 	looked, delivered := 0, 0
-	at, cause := g.c.cfg.Now(), j.cause()
+	at := g.c.cfg.Now()
 	err = g.c.ledger.Scan(s.Partition, s.KeyPrefix(), j.cursor, func(key string, o *compact.Object) error {
 		if looked == sweepLook || delivered == maxGroup {
 			return ledger.ErrEnough
@@ -143,19 +146,14 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 		if newer, ok := g.overlay[stateID{s.Partition, key}]; ok {
 			o = newer
 		}
-		if _, told := j.delivered[key]; told || o == nil || !j.covers(g.c, o, now) {
-			return nil
-		}
-		selection, ok := j.watch.selection(event.Sync, nil, o, g.c.namespaces.labels)
-		if !ok {
+		if _, told := j.delivered[key]; told || o == nil || !j.covers(o, now, g.c.labelsOf(s, o)) {
 			return nil
 		}
 		delivered++
 		if o, err = g.former(s, o); err != nil {
 			return err
 		}
-		hits := []route.Hit{{Watch: j.watch.Watch.Name, Selection: selection}}
-		return g.deliver(s, at, transition{t: event.Sync, after: o, cause: cause}, hits, j.only)
+		return j.give(g, o, at)
 	})
 	if delivered > 0 {
 		j.objects.Add(int64(delivered))
@@ -181,6 +179,28 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 	}
 	j.forget(g.batch)
 	return false, nil
+}
+
+// give delivers a recorded state.
+func (j *snapshot) give(g *group, o *compact.Object, at time.Time) error {
+	hits := []route.Hit{{Watch: j.watch.Watch.Name, Selection: event.Inside}}
+	return g.deliver(j.feed, at, transition{t: event.Sync, after: o, cause: j.cause()}, hits, j.only)
+}
+
+// takeAhead gives an object that is about to be taken through a change of its namespace's
+// labels, if it is due: what the watch covered before cannot be judged by the new ones.
+func (j *snapshot) takeAhead(g *group, move *relabel, o *compact.Object) error {
+	key := ledger.Key(o.GetNamespace(), o.GetName())
+	now, ok := j.feed.WatchNamed(j.watch.Watch.Name)
+	if _, told := j.delivered[key]; told || !ok || key <= j.cursor {
+		return nil
+	}
+	j.delivered[key] = struct{}{}
+	if !j.covers(o, now, move.before) {
+		return nil
+	}
+	j.objects.Add(1)
+	return j.give(g, o, move.At)
 }
 
 func (j *snapshot) forget(b *store.Batch) {
@@ -292,10 +312,9 @@ func (c *Committer) unfinished(st *plan.State, start []*Feed) (jobs []*snapshot,
 }
 
 // covers reports whether the object is for the snapshot, and still for the watch
-// whose rules are now.
-func (j *snapshot) covers(c *Committer, o *compact.Object, now WatchRef) bool {
-	labels := c.namespaces.labels
-	return !(j.was != nil && j.was.Covers(o, labels)) && j.watch.Covers(o, labels) && (now.Watch == j.watch.Watch || now.Covers(o, labels))
+// whose rules are now, by labels of namespaces.
+func (j *snapshot) covers(o *compact.Object, now WatchRef, nsLabels func(namespace string) (labels.Set, bool)) bool {
+	return !(j.was != nil && j.was.Covers(o, nsLabels)) && j.watch.Covers(o, nsLabels) && (now.Watch == j.watch.Watch || now.Covers(o, nsLabels))
 }
 
 func (j *snapshot) end() {
