@@ -280,6 +280,8 @@ func TestForgottenRelabel(t *testing.T) {
 			r.c.relabelsHeld = false
 			r.commit(&namespaceSeen{obj: r.namespace("5", "prod")}, &namespacesSynced{names: map[string]struct{}{"ns": {}}})
 			r.expect()
+			r.commit(updatedIn(s, r.object("a", "u1", "6"), r.object("a", "u1", "2")))
+			r.expect("updated a u1 6")
 			if err := r.c.loadRelabels(); err != nil || len(r.c.relabels) > 0 {
 				t.Errorf("remembered are %v, %v", r.c.relabels, err)
 			}
@@ -299,13 +301,16 @@ func TestRelabelAndOtherRules(t *testing.T) {
 		narrows    bool   // a feed of the namespace takes the place of that of all
 		first      int    // groups before the rules change, of the job
 		afterRules int    // groups of the snapshot before the labels change; 0: they change before the rules
+		overtakes  bool   // the objects are taken through before the snapshot comes to them
 		syncs      int    // objects that the new rules give
 		others     int    // objects that have left or entered
 	}{
 		{name: "entering", from: "dev", to: "prod", syncs: n},
+		{name: "entering, before they are given", from: "dev", to: "prod", overtakes: true, syncs: n},
 		{name: "entering, in part", from: "dev", to: "prod", first: 2, syncs: n - maxGroup, others: maxGroup},
 		{name: "entering, when the rules have changed", from: "dev", to: "prod", afterRules: 1, syncs: n},
 		{name: "leaving", from: "prod", to: "dev"},
+		{name: "leaving, before they are given", from: "prod", to: "dev", overtakes: true},
 		{name: "leaving, in part", from: "prod", to: "dev", first: 2, syncs: maxGroup, others: maxGroup},
 		{name: "leaving, in part, to a feed of the namespace", from: "prod", to: "dev", first: 2, narrows: true, syncs: maxGroup, others: maxGroup},
 		{name: "leaving, when the rules have changed", from: "prod", to: "dev", afterRules: 1},
@@ -347,10 +352,18 @@ func TestRelabelAndOtherRules(t *testing.T) {
 			for range tc.afterRules {
 				r.step()
 			}
+			snapshots := r.group.jobs
+			if tc.overtakes {
+				r.group.jobs = nil
+			}
 			if tc.afterRules > 0 {
 				relabel()
 			} else {
 				r.group.resume("ns")
+			}
+			r.commit()
+			if tc.overtakes {
+				r.group.jobs = snapshots
 			}
 			r.commit()
 			syncs, others := map[string]int{}, 0

@@ -46,12 +46,15 @@ func (r *rig) begin(s *Feed, starts bool, watches ...plan.Watch) {
 	}
 }
 
-// syncs are the IDs of the sync events of pod a since the last call, without repetitions.
-func (r *rig) syncs() []string {
+// syncs are the IDs of the sync events of the first pod since the last call, without
+// repetitions.
+func (r *rig) syncs() []string { return r.syncsOf("a") }
+
+func (r *rig) syncsOf(name string) []string {
 	r.Helper()
 	var ids []string
 	for _, e := range r.events() {
-		if e.Type == event.Sync && e.Name == "a" && !slices.Contains(ids, e.ID) {
+		if e.Type == event.Sync && e.Name == name && !slices.Contains(ids, e.ID) {
 			ids = append(ids, e.ID)
 		}
 	}
@@ -102,6 +105,23 @@ func TestIDsOfSnapshots(t *testing.T) {
 				t.Errorf("%d events after the restart, want 100", n)
 			}
 			return [][]string{first, r.syncs()}
+		}},
+		"a kill amid the snapshot of one of two new watches": {ids: 1, with: func(t *testing.T, r *rig, fs vfs.FS, s *Feed) [][]string {
+			second := watchOf("second", "ns")
+			r.begin(s, false, here, second)
+			for range 3 {
+				r.step()
+			}
+			last := fmt.Sprintf("b%03d", maxGroup+99)
+			first := r.syncsOf(last)
+			r, s = killed(t, fs)
+			r.begin(s, true, here, second)
+			r.commit()
+			again := r.syncsOf(last)
+			if len(first) != 1 || len(again) != 1 {
+				t.Errorf("the last pod was given %d times, and %d times after the restart", len(first), len(again))
+			}
+			return [][]string{first, again}
 		}},
 		"a kill amid the snapshot of a wider watch": {ids: 1, with: func(t *testing.T, r *rig, fs vfs.FS, s *Feed) [][]string {
 			r.begin(s, false, elsewhere)
