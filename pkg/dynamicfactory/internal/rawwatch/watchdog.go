@@ -2,7 +2,6 @@ package rawwatch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -101,12 +100,7 @@ func (d *watchdog) run(ctx context.Context) {
 		case quiet < silence:
 			continue
 		}
-		before := d.lastLine.Load()
-		err := d.look(ctx)
-		if err != nil && !errors.Is(err, errRolledBack) && (d.busySince.Load() != 0 || d.lastLine.Load() != before) {
-			continue // meanwhile the stream has brought something
-		}
-		if err != nil {
+		if err := d.look(ctx); err != nil {
 			d.cancel(err)
 			return
 		}
