@@ -38,18 +38,15 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	s.requests = append(s.requests, Request{
 		Resource: path.Base(collection), Namespace: namespace, Watch: isWatch, Query: query, Header: r.Header.Clone(),
 	})
-	intercept, known := s.intercept, s.resources[collection] != nil
+	intercept := s.intercept
 	s.mu.Unlock()
 	if intercept != nil && intercept(w, r) {
 		return
 	}
 	query = queryOf(r) // intercept may have changed it
-	switch {
-	case !known:
-		Fail(w, http.StatusNotFound, "NotFound")
-	case isWatch:
+	if isWatch {
 		s.watch(w, r, collection, namespace, query)
-	default:
+	} else {
 		s.list(w, collection, namespace, query)
 	}
 }
@@ -78,6 +75,11 @@ func (o object) metadata() object {
 func (s *Server) list(w http.ResponseWriter, collection, namespace string, query map[string]string) {
 	s.mu.Lock()
 	r := s.resources[collection]
+	if r == nil {
+		s.mu.Unlock()
+		Fail(w, http.StatusNotFound, "NotFound")
+		return
+	}
 	version, after := s.version, ""
 	if token := query["continue"]; token != "" {
 		decoded, err := base64.StdEncoding.DecodeString(token)
@@ -236,6 +238,11 @@ func (s *Server) watch(rw http.ResponseWriter, req *http.Request, collection, na
 	w := &watch{path: collection, namespace: namespace, metadata: query[metadataOnly] != "", more: make(chan struct{}, 1)}
 	s.mu.Lock()
 	r := s.resources[collection]
+	if r == nil {
+		s.mu.Unlock()
+		Fail(rw, http.StatusNotFound, "NotFound")
+		return
+	}
 	if from < r.oldest && query["resourceVersion"] != "" {
 		s.mu.Unlock()
 		Fail(rw, http.StatusGone, "Expired")

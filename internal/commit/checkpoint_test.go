@@ -163,7 +163,7 @@ func TestPutCheckpoints(t *testing.T) {
 		acked    uint64
 	}{
 		{
-			name: "a version is complete", informer: informer{checkpoints: map[uint64]string{2: "9"}}, position: 2,
+			name: "a version is complete", informer: informer{checkpoints: map[uint64]string{2: "9", 3: "10"}}, position: 2,
 			with: func(_ *rig, s *Feed) { s.synced, s.recordedForm = true, "v1" },
 			want: ledger.Checkpoint{ResourceVersion: "9", Synced: true, Form: "v1"}, acked: 2,
 		},
@@ -179,6 +179,22 @@ func TestPutCheckpoints(t *testing.T) {
 		{
 			name: "in the middle of a list", informer: informer{list: &dynamicfactory.List{ResourceVersion: "20", End: 5}}, position: 0,
 			want: ledger.Checkpoint{Listing: &ledger.Listing{ResourceVersion: "20"}}, acked: 0,
+		},
+		{
+			name: "in the middle of the list after a rollback", informer: informer{list: &dynamicfactory.List{ResourceVersion: "20", End: 5}}, position: 0,
+			with: func(_ *rig, s *Feed) { s.rewind = true },
+			want: ledger.Checkpoint{Listing: &ledger.Listing{ResourceVersion: "20", Rewound: true}}, acked: 0,
+		},
+		{
+			name: "in the middle of a list after a gap", informer: informer{list: &dynamicfactory.List{ResourceVersion: "20", End: 5}}, position: 0,
+			with: func(r *rig, s *Feed) {
+				r.recorded(s, r.object("a", "u", "9"))
+				s.open = &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "5", To: "20", Position: 5}
+			},
+			want: ledger.Checkpoint{
+				Listing: &ledger.Listing{ResourceVersion: "20"},
+				Gap:     &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "5", To: "20", Position: 5},
+			}, acked: 0,
 		},
 		{
 			name: "at the end of a list", informer: informer{checkpoints: map[uint64]string{5: "20"}}, position: 5,
@@ -226,6 +242,32 @@ func TestPutCheckpoints(t *testing.T) {
 				t.Errorf("complete is %q", got)
 			}
 		})
+	}
+}
+
+// TestListBehindADeletion ends a life that has recorded a deletion of a version that may
+// have had more, and records the objects again in another form: the list shows what is
+// recorded, and not the object that is gone.
+func TestListBehindADeletion(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	s.synced, s.recordedForm = true, s.Form
+	s.Subscribed(&informer{checkpoints: map[uint64]string{1: "8"}})
+	r.commit(
+		addedTo(s, r.object("a", "u", "8").WithPosition(1)),
+		deletedFrom(s, r.object("a", "u", "9").WithPosition(2)),
+	)
+	r.expect("added a u 8", "deleted a u 9")
+	beta := pods
+	beta.GVR.Version = "v2"
+	next := r.feed(beta)
+	if err := r.c.Prepare(next); err != nil {
+		t.Fatal(err)
+	}
+	begin, err := r.c.Begin(next)
+	if err != nil || !begin.Relist || begin.ResourceVersion != "9" {
+		t.Errorf("the informer begins with %+v, %v", begin, err)
 	}
 }
 

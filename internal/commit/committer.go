@@ -35,6 +35,8 @@ const (
 type Store interface {
 	ledger.Store
 	ledger.Writer
+	// LogStats has the last sequence.
+	LogStats() store.LogStats
 	// Health reports whether ingest is paused, for lack of room.
 	Health() store.Health
 	// Partitions are the parts of the ledger.

@@ -122,6 +122,38 @@ func TestIngestPause(t *testing.T) {
 	l.expect("added b u 2")
 }
 
+// counted is a job that is never over.
+type counted struct{ steps chan struct{} }
+
+func (j *counted) step(*group) (more bool, err error) {
+	select {
+	case j.steps <- struct{}{}:
+	default: // there is a value
+	}
+	return true, nil
+}
+
+func (*counted) end() {}
+
+// TestJobsWaitForRoom commits what a flush waits for without room, and nothing of a job.
+func TestJobsWaitForRoom(t *testing.T) {
+	t.Parallel()
+	room := make(chan struct{})
+	l := newLoop(t, &pausing{room: room})
+	j := &counted{make(chan struct{}, 1)}
+	if err := l.c.AtBarrier(func(b Barrier) { b.add(j) }); err != nil {
+		t.Fatal(err)
+	}
+	l.add("a", "1")
+	l.c.Flush()
+	l.expect("added a u 1")
+	if len(j.steps) > 0 {
+		t.Error("a part of the job was committed")
+	}
+	close(room)
+	<-j.steps
+}
+
 // TestEndWhileIngestIsPaused ends the loop without what it has taken: that is read again.
 func TestEndWhileIngestIsPaused(t *testing.T) {
 	t.Parallel()
@@ -195,7 +227,9 @@ func TestSendAfterStop(t *testing.T) {
 	l := newLoop(t, &pausing{})
 	l.add("a", "1")
 	l.s.Stop()
-	l.add("b", "2")
+	for range 20 { // there is room in the queue
+		l.add("b", "2")
+	}
 	l.c.Synced(l.s)
 	l.c.HistoryLost(l.s, dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback})
 	l.c.Flush()

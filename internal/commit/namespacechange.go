@@ -61,21 +61,21 @@ func (r *relabel) before(string) (labels.Set, bool) { return r.Before, r.Known }
 func (r *relabel) after(string) (labels.Set, bool)  { return r.After, true }
 
 // relabelling is what remains to be delivered of a namespace's objects for the changes of its
-// labels: a group takes a part of them, in the order of feeds and keys. A change of
+// labels: a group takes a part of them, in the order of partitions and keys. A change of
 // an object takes that object ahead, so that it is judged by the new labels after it
 // has entered or left.
 type relabelling struct {
-	Moves  []relabel // in order; the first is under way
-	Base   int       // how many are complete
-	Source string    // how far the first has come: the id of a feed
-	Key    string    // and the key of an object
+	Moves     []relabel // in order; the first is under way
+	Base      int       // how many are complete
+	Partition string    // how far the first has come: a part of the ledger
+	Key       string    // and the key of an object
 
 	ahead map[string]int // objects taken ahead: how many moves they have been given
 }
 
 const (
 	relabelMeta = "relabel/"       // and the namespace
-	aheadMeta   = "relabel-ahead/" // and the namespace, the source's id and the key
+	aheadMeta   = "relabel-ahead/" // and the namespace, the part of the ledger and the key
 )
 
 // resume adds the job of a namespace's relabelling.
@@ -180,13 +180,8 @@ func (g *group) takeAhead(s *Feed, o, before *compact.Object) error {
 		return nil
 	}
 	key := ledger.Key(o.GetNamespace(), o.GetName())
-	object := s.ID + "/" + key
-	next := r.Base
-	if s.ID < r.Source || s.ID == r.Source && key <= r.Key {
-		next++
-	}
-	next = max(next, r.ahead[object])
-	end := r.Base + len(r.Moves)
+	object := s.Partition + "/" + key
+	next, end := r.next(s, key), r.end()
 	if next >= end {
 		return nil
 	}
@@ -200,6 +195,29 @@ func (g *group) takeAhead(s *Feed, o, before *compact.Object) error {
 	return nil
 }
 
+// next is how many changes of labels an object has been taken through.
+func (r *relabelling) next(s *Feed, key string) int {
+	next := r.Base
+	if s.Partition < r.Partition || s.Partition == r.Partition && key <= r.Key {
+		next++
+	}
+	return max(next, r.ahead[s.Partition+"/"+key])
+}
+
+// end is how many there are.
+func (r *relabelling) end() int { return r.Base + len(r.Moves) }
+
+// labelsOf returns the labels of namespaces by which an object was judged last: those
+// before the changes that it has yet to be taken through.
+func (c *Committer) labelsOf(s *Feed, o *compact.Object) func(namespace string) (labels.Set, bool) {
+	if r := c.relabels[o.GetNamespace()]; r != nil {
+		if next := r.next(s, ledger.Key(o.GetNamespace(), o.GetName())); next < r.end() {
+			return r.Moves[next-r.Base].before
+		}
+	}
+	return c.namespaces.labels
+}
+
 // reselection is the job of a relabelling.
 type reselection struct {
 	namespace string
@@ -211,19 +229,22 @@ func (j *reselection) step(g *group) (more bool, err error) {
 		return false, nil // ResumeRelabels adds another one
 	}
 	r := g.c.relabels[j.namespace]
+	if r == nil {
+		return false, nil // the labels are of no use any more
+	}
 	if !j.begun { // the group's own objects are not in the ledger yet
 		j.begun = true
 		return true, nil
 	}
 	sources := append(g.c.cfg.Running(), g.c.resting...)
-	slices.SortFunc(sources, func(a, b *Feed) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(sources, func(a, b *Feed) int { return strings.Compare(a.Partition, b.Partition) })
 	looked := 0
 	for _, s := range sources {
-		if s.ID < r.Source || s.Key.Namespace != "" && s.Key.Namespace != j.namespace || len(s.selecting()) == 0 {
+		if s.Partition < r.Partition || s.Key.Namespace != "" && s.Key.Namespace != j.namespace || len(s.selecting()) == 0 && len(s.gaining) == 0 {
 			continue
 		}
-		if s.ID > r.Source {
-			r.Source, r.Key = s.ID, ""
+		if s.Partition > r.Partition {
+			r.Partition, r.Key = s.Partition, ""
 		}
 		err := g.c.ledger.Scan(s.Partition, ledger.Key(j.namespace, ""), r.Key, func(key string, o *compact.Object) error {
 			if looked == maxGroup {
@@ -235,7 +256,7 @@ func (j *reselection) step(g *group) (more bool, err error) {
 			if ok {
 				o = newer
 			}
-			if o == nil || r.ahead[s.ID+"/"+key] > r.Base {
+			if o == nil || r.ahead[s.Partition+"/"+key] > r.Base {
 				return nil
 			}
 			if !ok {
@@ -256,7 +277,7 @@ func (j *reselection) step(g *group) (more bool, err error) {
 			return false, err
 		}
 	}
-	r.Moves, r.Base, r.Source, r.Key = r.Moves[1:], r.Base+1, "", ""
+	r.Moves, r.Base, r.Partition, r.Key = r.Moves[1:], r.Base+1, "", ""
 	if len(r.Moves) > 0 {
 		g.putRelabelling(j.namespace, r)
 		return true, nil
@@ -277,8 +298,14 @@ func (s *Feed) selecting() []WatchRef {
 }
 
 // reselect delivers an object to those of one feed's watches for which a change of
-// its namespace's labels makes a difference.
+// its namespace's labels makes a difference. Snapshots that have yet to come to it give
+// it before that, as their watches and those they took the place of saw it.
 func (g *group) reselect(s *Feed, move *relabel, o *compact.Object) error {
+	for _, j := range s.gaining {
+		if err := j.takeAhead(g, move, o); err != nil {
+			return err
+		}
+	}
 	if !move.Known {
 		return g.addLate(s, move, o, s.selecting())
 	}

@@ -160,7 +160,7 @@ func TestNamespacesAreForgotten(t *testing.T) {
 	dir := disk()
 	r := newRig(t, dir, podWatch(prodPods))
 	r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
-	if err := r.c.ForgetNamespaces(r.watches); err != nil {
+	if err := (Barrier{r.group}).ForgetNamespaces(r.watches); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.c.LoadNamespaces(); err != nil {
@@ -252,26 +252,170 @@ func TestRelabelledNamespaceInParts(t *testing.T) {
 	}
 }
 
+// TestForgottenRelabel takes the last namespace selector out of the watches while a
+// relabelled namespace waits, and puts it back when the namespace has other labels again:
+// objects move by the labels of now.
+func TestForgottenRelabel(t *testing.T) {
+	for name, begin := range map[string]func(r *rig){
+		"waits": func(r *rig) { r.c.relabelsHeld = true },
+		"is taken through": func(r *rig) {
+			r.add(&namespaceSeen{obj: r.namespace("3", "dev")})
+			r.step()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fs := disk()
+			r := newRig(t, fs, podWatch(inProd))
+			s := r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
+			r.commit(addedTo(s, r.object("a", "u1", "2")))
+			r.expect("added a u1 2")
+			begin(r)
+			r.add(&namespaceSeen{obj: r.namespace("4", "test")})
+			r.step()
+			r.events()
+			if err := (Barrier{r.group}).ForgetNamespaces([]plan.Watch{podWatch()}); err != nil {
+				t.Fatal(err)
+			}
+			r.c.relabelsHeld = false
+			r.commit(&namespaceSeen{obj: r.namespace("5", "prod")}, &namespacesSynced{names: map[string]struct{}{"ns": {}}})
+			r.expect()
+			r.commit(updatedIn(s, r.object("a", "u1", "6"), r.object("a", "u1", "2")))
+			r.expect("updated a u1 6")
+			if err := r.c.loadRelabels(); err != nil || len(r.c.relabels) > 0 {
+				t.Errorf("remembered are %v, %v", r.c.relabels, err)
+			}
+		})
+	}
+}
+
+// TestRelabelAndOtherRules gives a namespace other labels, and the watch other rules, which
+// mean the namespace by name, before, while and after the objects are taken through: each
+// is given once more by the rules if, and only if, it had left or not entered.
+func TestRelabelAndOtherRules(t *testing.T) {
+	const n = maxGroup + 100
+	byName := watchOf("w", "ns")
+	for _, tc := range []struct {
+		name       string
+		from, to   string // labels
+		narrows    bool   // a feed of the namespace takes the place of that of all
+		first      int    // groups before the rules change, of the job
+		afterRules int    // groups of the snapshot before the labels change; 0: they change before the rules
+		overtakes  bool   // the objects are taken through before the snapshot comes to them
+		syncs      int    // objects that the new rules give
+		others     int    // objects that have left or entered
+	}{
+		{name: "entering", from: "dev", to: "prod", syncs: n},
+		{name: "entering, before they are given", from: "dev", to: "prod", overtakes: true, syncs: n},
+		{name: "entering, in part", from: "dev", to: "prod", first: 2, syncs: n - maxGroup, others: maxGroup},
+		{name: "entering, when the rules have changed", from: "dev", to: "prod", afterRules: 1, syncs: n},
+		{name: "leaving", from: "prod", to: "dev"},
+		{name: "leaving, before they are given", from: "prod", to: "dev", overtakes: true},
+		{name: "leaving, in part", from: "prod", to: "dev", first: 2, syncs: maxGroup, others: maxGroup},
+		{name: "leaving, in part, to a feed of the namespace", from: "prod", to: "dev", first: 2, narrows: true, syncs: maxGroup, others: maxGroup},
+		{name: "leaving, when the rules have changed", from: "prod", to: "dev", afterRules: 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), podWatch(inProd))
+			s := r.know(&namespaceSeen{obj: r.namespace("1", tc.from)})
+			s.recordedForm = s.Form
+			for i := range n {
+				r.add(addedTo(s, r.object(fmt.Sprintf("pod-%05d", i), fmt.Sprint("u", i), "2")))
+			}
+			r.commit()
+			if err := r.c.noteSelections(givenBy([]*Feed{s})); err != nil {
+				t.Fatal(err)
+			}
+			r.events()
+			relabel := func() { r.add(&namespaceSeen{obj: r.namespace("3", tc.to)}) }
+			if tc.afterRules == 0 {
+				relabel()
+				r.c.relabelsHeld = true
+				r.step()
+				r.c.relabelsHeld = false
+				if tc.first > 0 {
+					r.group.resume("ns")
+				}
+				for range tc.first {
+					r.step()
+				}
+			}
+			r.group.jobs = nil
+			if tc.narrows {
+				r.watches = []plan.Watch{byName}
+				s = r.feedIn(pods, "ns")
+				s.synced, s.recordedForm = true, s.Form
+				r.running = []*Feed{s}
+			}
+			r.begin(s, tc.narrows, byName)
+			for range tc.afterRules {
+				r.step()
+			}
+			snapshots := r.group.jobs
+			if tc.overtakes {
+				r.group.jobs = nil
+			}
+			if tc.afterRules > 0 {
+				relabel()
+			} else {
+				r.group.resume("ns")
+			}
+			r.commit()
+			if tc.overtakes {
+				r.group.jobs = snapshots
+			}
+			r.commit()
+			syncs, others := map[string]int{}, 0
+			for _, e := range r.events() {
+				if e.Type == event.Sync {
+					syncs[e.Name]++
+				} else {
+					others++
+				}
+			}
+			if len(syncs) != tc.syncs || others != tc.others {
+				t.Errorf("%d objects are given by the rules, want %d; %d left or entered, want %d", len(syncs), tc.syncs, others, tc.others)
+			}
+			for name, times := range syncs {
+				if times != 1 {
+					t.Errorf("%s came %d times", name, times)
+				}
+			}
+		})
+	}
+}
+
 // TestRelabelWhileNotServed gives a namespace other labels while a resource is not
-// served: its recorded objects leave.
+// served: its recorded objects leave, also a watch that was still being given them.
 func TestRelabelWhileNotServed(t *testing.T) {
-	r := newRig(t, disk(), podWatch(inProd))
-	s := r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
-	r.commit(addedTo(s, r.object("a", "u1", "2")))
-	if err := r.c.noteSelections(givenBy([]*Feed{s})); err != nil {
-		t.Fatal(err)
-	}
-	r.expect("added a u1 2")
-	r.running = nil
-	resting, err := r.c.restingFeeds(r.watches)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.c.resting = resting
-	r.commit(&namespaceSeen{obj: r.namespace("3", "dev")})
-	r.expect("updated a u1 2")
-	if got := r.selections(1); !slices.Equal(got, []event.Selection{event.Left}) {
-		t.Errorf("selections are %v", got)
+	for name, note := range map[string]func(r *rig, s *Feed) error{
+		"given": func(r *rig, s *Feed) error { return r.c.noteSelections(givenBy([]*Feed{s})) },
+		"being given": func(r *rig, s *Feed) error {
+			return r.c.durable([]*snapshot{newSnapshot(s, s.Watches()[0])}, nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), podWatch(inProd))
+			s := r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
+			r.commit(addedTo(s, r.object("a", "u1", "2")))
+			if err := note(r, s); err != nil {
+				t.Fatal(err)
+			}
+			r.expect("added a u1 2")
+			r.running = nil
+			resting, err := r.c.restingFeeds(r.watches)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.c.resting = resting
+			r.commit(&namespaceSeen{obj: r.namespace("3", "dev")})
+			r.expect("updated a u1 2")
+			if got := r.selections(1); !slices.Equal(got, []event.Selection{event.Left}) {
+				t.Errorf("selections are %v", got)
+			}
+		})
 	}
 }
 

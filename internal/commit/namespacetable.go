@@ -2,6 +2,7 @@ package commit
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -142,26 +143,31 @@ func (c *Committer) LoadNamespaces() error {
 	return nil
 }
 
-// ForgetNamespaces empties the table: labels without an informer become untrue. None of
-// the present watches needs them.
-func (c *Committer) ForgetNamespaces(watches []plan.Watch) error {
-	b := c.store.NewBatch()
-	defer b.Discard()
-	b.DeleteMeta(namespacesKnownKey)
-	err := c.store.ScanMeta(namespaceMeta, func(key string, _ []byte) error {
-		b.DeleteMeta(key)
-		return nil
-	})
-	if err == nil {
-		err = c.oweLabels(b, watches)
+// ForgetNamespaces empties the table: labels without an informer become untrue, and what
+// was to be delivered for changes of them is not. None of the present watches needs them.
+func (b Barrier) ForgetNamespaces(watches []plan.Watch) error {
+	c := b.g.c
+	batch := c.store.NewBatch()
+	defer batch.Discard()
+	batch.DeleteMeta(namespacesKnownKey)
+	var err error
+	for _, prefix := range [...]string{namespaceMeta, relabelMeta, aheadMeta} {
+		err = errors.Join(err, c.store.ScanMeta(prefix, func(key string, _ []byte) error {
+			batch.DeleteMeta(key)
+			return nil
+		}))
 	}
 	if err == nil {
-		err = c.store.Commit(b)
+		err = c.oweLabels(batch, watches)
+	}
+	if err == nil {
+		err = c.store.Commit(batch)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: delete namespaces: %w", ledger.ErrStore, err)
 	}
 	c.namespaces.clear()
+	clear(c.relabels)
 	return nil
 }
 

@@ -191,7 +191,7 @@ type transition struct {
 	last    *compact.Object // in a deletion: the last recorded state, which names it
 	unknown bool
 	repair  bool
-	cause   string // of an update that is not of the object; part of the event's ID
+	cause   string // of an event that no change of the object led to; part of the event's ID
 }
 
 // subject is the object that the event is about and whose state it carries.

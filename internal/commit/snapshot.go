@@ -6,8 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
+
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
@@ -22,7 +26,7 @@ import (
 // their events are committed. Changes that happen meanwhile are delivered in order with
 // it, object by object. progress, if not nil, is called with the number of objects so far.
 func (c *Committer) Snapshot(ctx context.Context, feeds []*Feed, sink, watch string, progress func(objects int)) (int, error) {
-	total := 0
+	total, began := 0, c.store.LogStats().Last+1
 	for _, s := range feeds {
 		for _, h := range s.Watches() {
 			if watch != "" && h.Watch.Name != watch {
@@ -30,7 +34,7 @@ func (c *Committer) Snapshot(ctx context.Context, feeds []*Feed, sink, watch str
 			}
 			j := newSnapshot(s, h)
 			j.forSink(sink)
-			j.quit = ctx.Done()
+			j.began, j.quit = began, ctx.Done()
 			err := c.await(ctx, j, func(n int) {
 				if progress != nil {
 					progress(total + n)
@@ -75,6 +79,7 @@ type snapshot struct {
 	quit  <-chan struct{}        // closed when the waiting caller gives up; nil: there is none
 	only  func(sink string) bool // nil: every sink the watch leads to
 	sink  string                 // the one that only admits; "": there is none
+	began uint64                 // the first sequence that its events may have; a part of their IDs
 
 	// delivered are the objects that the watch was given since the snapshot began. They are
 	// left out. nil: nothing is.
@@ -102,6 +107,15 @@ func (g *group) begin(j *snapshot) {
 	j.delivered = map[string]struct{}{}
 	j.feed.gaining = append(j.feed.gaining, j)
 	g.jobs = append(g.jobs, j)
+}
+
+// cause tells the events of a snapshot from those of an earlier one: since then, an object
+// of the same version may have left the watch. A snapshot that is interrupted keeps it.
+func (j *snapshot) cause() string { return "snapshot " + strconv.FormatUint(j.began, 10) }
+
+// gives reports whether the snapshot gives a watch what it has come to cover.
+func (j *snapshot) gives(watch string) bool {
+	return j.delivered != nil && j.only == nil && j.watch.Watch.Name == watch
 }
 
 var errNotWatched = errors.New("the watch does not cover the resource any more")
@@ -132,19 +146,14 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 		if newer, ok := g.overlay[stateID{s.Partition, key}]; ok {
 			o = newer
 		}
-		if _, told := j.delivered[key]; told || o == nil || !j.covers(g.c, o, now) {
-			return nil
-		}
-		selection, ok := j.watch.selection(event.Sync, nil, o, g.c.namespaces.labels)
-		if !ok {
+		if _, told := j.delivered[key]; told || o == nil || !j.covers(o, now, g.c.labelsOf(s, o)) {
 			return nil
 		}
 		delivered++
 		if o, err = g.former(s, o); err != nil {
 			return err
 		}
-		hits := []route.Hit{{Watch: j.watch.Watch.Name, Selection: selection}}
-		return g.deliver(s, at, transition{t: event.Sync, after: o}, hits, j.only)
+		return j.give(g, o, at)
 	})
 	if delivered > 0 {
 		j.objects.Add(int64(delivered))
@@ -160,15 +169,38 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 	}
 	if errors.Is(err, ledger.ErrEnough) {
 		if j.meta != "" {
-			g.batch.PutMeta(j.meta, j.remember())
+			g.batch.PutMeta(j.meta, ledger.Encode(j.remember()))
 		}
 		return true, nil
 	}
-	if err == nil && j.delivered != nil && j.sink == "" && j.only == nil {
-		selectedBy(s, j.watch.Watch).Put(g.batch, j.watch.Watch.Name, s.ID)
+	if name := now.Watch.Name; err == nil && j.gives(name) &&
+		!slices.ContainsFunc(s.gaining, func(other *snapshot) bool { return other != j && other.gives(name) }) {
+		selectedBy(s, now.Watch).Put(g.batch, name, s.ID)
 	}
 	j.forget(g.batch)
 	return false, nil
+}
+
+// give delivers a recorded state.
+func (j *snapshot) give(g *group, o *compact.Object, at time.Time) error {
+	hits := []route.Hit{{Watch: j.watch.Watch.Name, Selection: event.Inside}}
+	return g.deliver(j.feed, at, transition{t: event.Sync, after: o, cause: j.cause()}, hits, j.only)
+}
+
+// takeAhead gives an object that is about to be taken through a change of its namespace's
+// labels, if it is due: what the watch covered before cannot be judged by the new ones.
+func (j *snapshot) takeAhead(g *group, move *relabel, o *compact.Object) error {
+	key := ledger.Key(o.GetNamespace(), o.GetName())
+	now, ok := j.feed.WatchNamed(j.watch.Watch.Name)
+	if _, told := j.delivered[key]; told || !ok || key <= j.cursor {
+		return nil
+	}
+	j.delivered[key] = struct{}{}
+	if !j.covers(o, now, move.before) {
+		return nil
+	}
+	j.objects.Add(1)
+	return j.give(g, o, move.At)
 }
 
 func (j *snapshot) forget(b *store.Batch) {
@@ -187,13 +219,24 @@ type unfinished struct {
 	Sink    string `json:"sink,omitempty"`
 	Rules   string `json:"rules"` // the fingerprint of the watch
 	Widened bool   `json:"widened,omitempty"`
+	Began   uint64 `json:"began,omitempty"`
 	Cursor  string `json:"cursor"`
 }
 
-func (j *snapshot) remember() []byte {
-	return ledger.Encode(unfinished{
-		Source: j.feed.ID, Watch: j.watch.Watch.Name, Sink: j.sink, Rules: j.watch.Watch.Fingerprint, Widened: j.was != nil, Cursor: j.cursor,
-	})
+// key is where the store remembers it.
+func (u *unfinished) key() string {
+	former := ""
+	if u.Widened {
+		former = "widened"
+	}
+	return snapshotMeta + strings.Join([]string{u.Source, u.Watch, u.Sink, former}, "/")
+}
+
+func (j *snapshot) remember() *unfinished {
+	return &unfinished{
+		Source: j.feed.ID, Watch: j.watch.Watch.Name, Sink: j.sink, Rules: j.watch.Watch.Fingerprint, Widened: j.was != nil,
+		Began: j.began, Cursor: j.cursor,
+	}
 }
 
 // durable makes snapshots outlive the process, in the place of the notes that sinks are
@@ -208,12 +251,9 @@ func (c *Committer) durable(jobs []*snapshot, due []string) error {
 		b.DeleteMeta(DueMeta + sink)
 	}
 	for _, j := range jobs {
-		former := ""
-		if j.was != nil {
-			former = "widened"
-		}
-		j.meta = snapshotMeta + strings.Join([]string{j.feed.ID, j.watch.Watch.Name, j.sink, former}, "/")
-		b.PutMeta(j.meta, j.remember())
+		u := j.remember()
+		j.meta = u.key()
+		b.PutMeta(j.meta, ledger.Encode(u))
 	}
 	if err := c.oweSelections(b, jobs); err != nil {
 		return err
@@ -226,12 +266,13 @@ func (c *Committer) durable(jobs []*snapshot, due []string) error {
 
 // unfinished are the snapshots that the end of a feed, or of the process, cut short,
 // of feeds that are about to start. Those of a selection that was widened begin again:
-// see addedBefore. The first snapshot of a sink continues under the rules that its watch has now.
-func (c *Committer) unfinished(st *plan.State, start []*Feed) ([]*snapshot, error) {
+// see addedBefore; began has by key when they began. The first snapshot of a sink continues
+// under the rules that its watch has now.
+func (c *Committer) unfinished(st *plan.State, start []*Feed) (jobs []*snapshot, began map[string]uint64, err error) {
 	b := c.store.NewBatch()
 	defer b.Discard()
-	var jobs []*snapshot
-	err := c.store.ScanMeta(snapshotMeta, func(key string, value []byte) error {
+	began = map[string]uint64{}
+	err = c.store.ScanMeta(snapshotMeta, func(key string, value []byte) error {
 		var u unfinished
 		if err := json.Unmarshal(value, &u); err != nil {
 			return fmt.Errorf("%s: %w", key, err)
@@ -245,12 +286,16 @@ func (c *Committer) unfinished(st *plan.State, start []*Feed) ([]*snapshot, erro
 			return nil // it is under way, or waits for the resource
 		}
 		h, ok := start[i].WatchNamed(u.Watch)
-		if !ok || u.Widened || u.Sink == "" && h.Watch.Fingerprint != u.Rules {
+		same := ok && h.Watch.Fingerprint == u.Rules
+		if !ok || u.Widened || u.Sink == "" && !same {
 			b.DeleteMeta(key) // what the watch covers and was not given is found by its rules
+			if same {
+				began[key] = u.Began
+			}
 			return nil
 		}
 		j := newSnapshot(start[i], h)
-		j.cursor = u.Cursor
+		j.began, j.cursor = u.Began, u.Cursor
 		if u.Sink != "" {
 			j.forSink(u.Sink)
 		}
@@ -261,16 +306,15 @@ func (c *Committer) unfinished(st *plan.State, start []*Feed) ([]*snapshot, erro
 		err = c.store.Commit(b)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: unfinished snapshots: %w", ledger.ErrStore, err)
+		return nil, nil, fmt.Errorf("%w: unfinished snapshots: %w", ledger.ErrStore, err)
 	}
-	return jobs, nil
+	return jobs, began, nil
 }
 
 // covers reports whether the object is for the snapshot, and still for the watch
-// whose rules are now.
-func (j *snapshot) covers(c *Committer, o *compact.Object, now WatchRef) bool {
-	labels := c.namespaces.labels
-	return !(j.was != nil && j.was.Covers(o, labels)) && j.watch.Covers(o, labels) && (now.Watch == j.watch.Watch || now.Covers(o, labels))
+// whose rules are now, by labels of namespaces.
+func (j *snapshot) covers(o *compact.Object, now WatchRef, nsLabels func(namespace string) (labels.Set, bool)) bool {
+	return !(j.was != nil && j.was.Covers(o, nsLabels)) && j.watch.Covers(o, nsLabels) && (now.Watch == j.watch.Watch || now.Covers(o, nsLabels))
 }
 
 func (j *snapshot) end() {

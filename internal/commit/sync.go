@@ -155,8 +155,9 @@ func (c *Committer) BeginFarewell(partition string, watches []plan.Watch, wants 
 }
 
 // formerFeed is the feed that a part of the ledger had, with the watches that mean it, by
-// the rules by which they were given its objects. ungiven, if not nil, selects those that
-// are added by their own rules if none are known. It does not run.
+// the rules by which they were given its objects. Where none are known, a watch that was
+// still being given objects judges by its own rules, and so do those that ungiven, if not
+// nil, selects. It does not run.
 func (c *Committer) formerFeed(partition string, watches []plan.Watch, ungiven func(*plan.Watch) bool) (*Feed, error) {
 	gr, scope := ledger.SplitPartition(partition)
 	id := Identity{
@@ -174,8 +175,9 @@ func (c *Committer) formerFeed(partition string, watches []plan.Watch, ungiven f
 		if err != nil {
 			return nil, err
 		}
-		given := false
+		given, begun := false, false
 		for feed, h := range was.known() {
+			begun = begun || all[feed][w.Name].Owed
 			if h == nil || h.Watch.Filter.NeedsNamespaces() && !c.NamespacesReady() {
 				continue
 			}
@@ -187,7 +189,7 @@ func (c *Committer) formerFeed(partition string, watches []plan.Watch, ungiven f
 			}
 			hits = append(hits, *h)
 		}
-		if ungiven != nil && !given && ungiven(w) {
+		if !given && (begun || ungiven != nil && ungiven(w)) {
 			hits = append(hits, NewWatchRef(w)) // it may have been given a part, or all under another name, or by labels that are not known any more
 		}
 	}

@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"reflect"
@@ -148,7 +149,7 @@ func givenBy(sources []*Feed) given {
 		rules[s.ID] = map[string]*ledger.Selected{}
 		for _, h := range s.Watches() {
 			rules[s.ID][h.Watch.Name] = nil
-			if !slices.ContainsFunc(s.gaining, func(j *snapshot) bool { return j.only == nil && j.watch.Watch.Name == h.Watch.Name }) {
+			if !slices.ContainsFunc(s.gaining, func(j *snapshot) bool { return j.gives(h.Watch.Name) }) {
 				now := selectedBy(s, h.Watch)
 				rules[s.ID][h.Watch.Name] = &now
 			}
@@ -272,7 +273,7 @@ type WatchesChange struct {
 // watches come to cover, and a first snapshot to each of the sinks that are due one.
 func (c *Committer) PrepareChange(st *plan.State, start []*Feed, stay map[*Feed][]WatchRef, due []string) (*WatchesChange, error) {
 	x := &WatchesChange{feeds: slices.Clone(start), stay: stay}
-	resumed, err := c.unfinished(st, start)
+	resumed, began, err := c.unfinished(st, start)
 	if err != nil {
 		return nil, err
 	}
@@ -294,6 +295,7 @@ func (c *Committer) PrepareChange(st *plan.State, start []*Feed, stay map[*Feed]
 		if a.watch.Watch.Snapshot {
 			j := newSnapshot(a.feed, a.watch)
 			j.was = a.was
+			j.began = began[j.remember().key()]
 			x.snapshots = append(x.snapshots, j)
 		}
 	}
@@ -326,7 +328,9 @@ func (b Barrier) Change(x *WatchesChange) {
 	for s, watches := range x.stay {
 		s.watches.Store(&watches)
 	}
+	next := b.g.c.store.LogStats().Last + 1
 	for _, j := range x.snapshots {
+		j.began = cmp.Or(j.began, next)
 		b.g.begin(j)
 	}
 	x.rules = givenBy(x.feeds)

@@ -43,7 +43,7 @@ func TestSelectorGoesWithTheDefinition(t *testing.T) {
 	}
 	r.expect("added a u1 2")
 	r.watches = []plan.Watch{podWatch()}
-	if err := r.c.ForgetNamespaces(r.watches); err != nil {
+	if err := (Barrier{r.group}).ForgetNamespaces(r.watches); err != nil {
 		t.Fatal(err)
 	}
 	former, err := r.c.formerFeed(s.Partition, r.watches, func(*plan.Watch) bool { return true })
@@ -66,7 +66,7 @@ func TestSelectorComesAndGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.watches = []plan.Watch{podWatch()}
-	if err := r.c.ForgetNamespaces(r.watches); err != nil {
+	if err := (Barrier{r.group}).ForgetNamespaces(r.watches); err != nil {
 		t.Fatal(err)
 	}
 	given, err := r.c.ledger.Selections()

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -62,7 +63,9 @@ func (m *Manager) followNamespaces(ctx context.Context, st *plan.State) error {
 	case !needed && (n.sub != nil || m.committer.NamespacesReady()):
 		n.close()
 		m.committer.Flush() // nothing of the informer is pending
-		return m.committer.ForgetNamespaces(st.Watches)
+		var err error
+		ended := m.committer.AtBarrier(func(b commit.Barrier) { err = b.ForgetNamespaces(st.Watches) })
+		return errors.Join(err, ended)
 	}
 	return nil
 }

@@ -29,6 +29,14 @@ func TestRelabelledNamespaceWithoutItsSource(t *testing.T) {
 			l.apply(l.routed(edited))
 			return l
 		},
+		"a stop": func(l *live, again func(Resolver) *live) *live {
+			l.api.Put(namespacePath, "", "ns", label("prod"))
+			eventually(l.T, "the first pods", func() bool { return len(l.queued()) > 0 })
+			l.stop()
+			l = again(served{pods})
+			l.apply(l.routed(prod))
+			return l
+		},
 		"a start that discovers nothing at first": func(l *live, again func(Resolver) *live) *live {
 			l.stop()
 			l.api.Put(namespacePath, "", "ns", label("prod"))

@@ -196,19 +196,26 @@ func TestQuietSourceThatIsBehind(t *testing.T) {
 // A server that answers lists while it holds back what watches are to bring: the answer
 // does not count, or a restart would resume behind the events.
 func TestQuietSourceOfAStalledWatch(t *testing.T) {
-	bubble(t, func(t *testing.T, s *apitest.Server) {
-		put(s, "a")
-		j, sub := subscribe(t, factory(t, s), configMapKey)
-		time.Sleep(time.Minute)
-		before := sub.Checkpoint(j.seen())
-		s.Stall(true)
-		put(s, "b")
-		time.Sleep(20 * time.Minute)
-		is(t, "checkpoint during the stall", sub.Checkpoint(j.seen()), before)
-		s.Stall(false)
-		synctest.Wait()
-		j.expect(t, "initial a", "add b")
-	})
+	for _, tc := range []struct{ name, written, want string }{
+		{"as many objects as before", "a", "update a"},
+		{"one more", "b", "add b"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				put(s, "a")
+				j, sub := subscribe(t, factory(t, s), configMapKey)
+				time.Sleep(time.Minute)
+				before := sub.Checkpoint(j.seen())
+				s.Stall(true)
+				put(s, tc.written)
+				time.Sleep(20 * time.Minute)
+				is(t, "checkpoint during the stall", sub.Checkpoint(j.seen()), before)
+				s.Stall(false)
+				synctest.Wait()
+				j.expect(t, "initial a", tc.want)
+			})
+		})
+	}
 }
 
 // A dictionary that cannot be saved is no fault of the objects: none is left out.

@@ -2,7 +2,6 @@ package rawwatch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -102,12 +101,7 @@ func (d *watchdog) run(ctx context.Context) {
 		case quiet < silence:
 			continue
 		}
-		before := d.lastLine.Load()
-		err := d.probe(ctx)
-		if err != nil && !errors.Is(err, errRolledBack) && (d.busySince.Load() != 0 || d.lastLine.Load() != before) {
-			continue // an event came in between
-		}
-		if err != nil {
+		if err := d.probe(ctx); err != nil {
 			d.cancel(err)
 			return
 		}

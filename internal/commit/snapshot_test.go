@@ -1,0 +1,221 @@
+package commit
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// watchOf is a watch of the pods of one namespace.
+func watchOf(name, namespace string) plan.Watch {
+	return podWatch(func(w *plan.Watch) {
+		w.Name, w.Namespaces, w.Fingerprint = name, []string{namespace}, namespace
+	})
+}
+
+// begin puts a change of the feed's watches in place, as for a feed that runs, or that
+// starts, and does nothing of its snapshots.
+func (r *rig) begin(s *Feed, starts bool, watches ...plan.Watch) {
+	r.Helper()
+	st := &plan.State{Watches: watches}
+	var refs []WatchRef
+	for i := range watches {
+		refs = append(refs, NewWatchRef(&watches[i]))
+	}
+	var start []*Feed
+	stay := map[*Feed][]WatchRef{}
+	if starts {
+		s.watches.Store(&refs)
+		start = append(start, s)
+	} else {
+		stay[s] = refs
+	}
+	x, err := r.c.PrepareChange(st, start, stay, nil)
+	if err != nil {
+		r.Fatal(err)
+	}
+	Barrier{r.group}.Change(x)
+	if err := r.c.FinishChange(x); err != nil {
+		r.Fatal(err)
+	}
+}
+
+// syncs are the IDs of the sync events of the first pod since the last call, without
+// repetitions.
+func (r *rig) syncs() []string { return r.syncsOf("a") }
+
+func (r *rig) syncsOf(name string) []string {
+	r.Helper()
+	var ids []string
+	for _, e := range r.events() {
+		if e.Type == event.Sync && e.Name == name && !slices.Contains(ids, e.ID) {
+			ids = append(ids, e.ID)
+		}
+	}
+	return ids
+}
+
+// TestIDsOfSnapshots tells the events of one snapshot from those of another: an object of
+// the same version may have left the watch in between. Those of one change have one ID for
+// an object, also over a restart amid them.
+func TestIDsOfSnapshots(t *testing.T) {
+	here, elsewhere := watchOf("w", "ns"), watchOf("w", "elsewhere")
+	// killed returns a rig of the next life, which ended amid the snapshot of a change.
+	killed := func(t *testing.T, fs vfs.FS) (*rig, *Feed) {
+		r := newRig(t, fs.(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{}), here)
+		r.events()
+		s := r.feed(pods)
+		s.recordedForm = s.Form
+		r.running = []*Feed{s}
+		return r, s
+	}
+	for name, tc := range map[string]struct {
+		ids  int
+		with func(t *testing.T, r *rig, fs vfs.FS, s *Feed) [][]string
+	}{
+		"two changes": {ids: 2, with: func(_ *testing.T, r *rig, _ vfs.FS, s *Feed) [][]string {
+			r.begin(s, false, here)
+			r.commit()
+			first := r.syncs()
+			r.begin(s, false, elsewhere)
+			r.commit()
+			r.begin(s, false, here)
+			r.commit()
+			return [][]string{first, r.syncs()}
+		}},
+		"two watches of one change": {ids: 1, with: func(_ *testing.T, r *rig, _ vfs.FS, s *Feed) [][]string {
+			r.begin(s, false, here, watchOf("second", "ns"))
+			r.commit()
+			return [][]string{r.syncs()}
+		}},
+		"a kill amid the snapshot of a new watch": {ids: 1, with: func(t *testing.T, r *rig, fs vfs.FS, s *Feed) [][]string {
+			r.begin(s, false, here)
+			r.step()
+			first := r.syncs()
+			r, s = killed(t, fs)
+			r.begin(s, true, here)
+			r.commit()
+			if n := len(r.events()); n != 100 {
+				t.Errorf("%d events after the restart, want 100", n)
+			}
+			return [][]string{first, r.syncs()}
+		}},
+		"a kill amid the snapshot of one of two new watches": {ids: 1, with: func(t *testing.T, r *rig, fs vfs.FS, s *Feed) [][]string {
+			second := watchOf("second", "ns")
+			r.begin(s, false, here, second)
+			for range 3 {
+				r.step()
+			}
+			last := fmt.Sprintf("b%03d", maxGroup+99)
+			first := r.syncsOf(last)
+			r, s = killed(t, fs)
+			r.begin(s, true, here, second)
+			r.commit()
+			again := r.syncsOf(last)
+			if len(first) != 1 || len(again) != 1 {
+				t.Errorf("the last pod was given %d times, and %d times after the restart", len(first), len(again))
+			}
+			return [][]string{first, again}
+		}},
+		"a kill amid the snapshot of a wider watch": {ids: 1, with: func(t *testing.T, r *rig, fs vfs.FS, s *Feed) [][]string {
+			r.begin(s, false, elsewhere)
+			r.commit()
+			r.begin(s, false, here)
+			r.step()
+			first := r.syncs()
+			r, s = killed(t, fs)
+			r.begin(s, true, here)
+			r.commit()
+			again := r.syncs()
+			if len(again) != 1 {
+				t.Errorf("the rest has no event of the first pod")
+			}
+			return [][]string{first, again}
+		}},
+		"a kill, and other rules": {ids: 2, with: func(t *testing.T, r *rig, fs vfs.FS, s *Feed) [][]string {
+			r.begin(s, false, elsewhere)
+			r.commit()
+			r.begin(s, false, here)
+			r.step()
+			first := r.syncs()
+			r, s = killed(t, fs)
+			all := podWatch(func(w *plan.Watch) { w.Fingerprint = "all" })
+			r.begin(s, true, all)
+			r.commit()
+			return [][]string{first, r.syncs()}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			fs := disk()
+			r := newRig(t, fs, here)
+			r.watches = nil
+			id, err := IdentityOf(&here, pods, "", "", redactKey)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := r.c.NewFeed(id)
+			s.recordedForm = s.Form
+			r.running = []*Feed{s}
+			for i := range maxGroup + 100 {
+				name := "a"
+				if i > 0 {
+					name = fmt.Sprintf("b%03d", i)
+				}
+				r.group.add(addedTo(s, r.object(name, "u", "1")))
+			}
+			r.commit()
+			r.events()
+			ids := map[string]bool{}
+			for _, some := range tc.with(t, r, fs, s) {
+				for _, id := range some {
+					ids[id] = true
+				}
+			}
+			if len(ids) != tc.ids {
+				t.Errorf("%d ids, want %d: %q", len(ids), tc.ids, slices.Collect(maps.Keys(ids)))
+			}
+		})
+	}
+}
+
+// TestSelectionIsNotedByTheLastSnapshot has a watch come to cover objects twice while it is
+// still given those of the first time: until both are over, nothing counts as given by the
+// rules.
+func TestSelectionIsNotedByTheLastSnapshot(t *testing.T) {
+	t.Parallel()
+	here, elsewhere := watchOf("w", "ns"), watchOf("w", "elsewhere")
+	r := newRig(t, disk(), elsewhere)
+	s := r.feed(pods)
+	s.recordedForm = s.Form
+	for i := range 2*maxGroup + 100 {
+		r.group.add(addedTo(s, r.object(fmt.Sprintf("a%04d", i), "u", "1")))
+	}
+	r.commit()
+	r.begin(s, false, elsewhere)
+	r.begin(s, false, here)
+	r.step()
+	r.step()
+	r.begin(s, false, elsewhere)
+	r.begin(s, false, here)
+	for len(s.gaining) > 0 {
+		noted, err := r.c.ledger.Selections()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rules := noted[s.ID]["w"]; !slices.Equal(rules.Namespaces, elsewhere.Namespaces) {
+			t.Fatalf("%d snapshots are under way, and the rules noted are %+v", len(s.gaining), rules)
+		}
+		r.step()
+	}
+	noted, err := r.c.ledger.Selections()
+	if rules := noted[s.ID]["w"]; err != nil || !slices.Equal(rules.Namespaces, here.Namespaces) {
+		t.Errorf("the rules noted at the end are %+v, %v", rules, err)
+	}
+}
