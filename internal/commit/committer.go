@@ -82,6 +82,7 @@ type Committer struct {
 	force           chan struct{} // has a committer that waits for room commit once without
 	done            chan struct{} // closed when Run has returned
 	namespacesKnown chan struct{} // gets a value when the labels have become known
+	relabelsHeld    atomic.Bool   // feeds are being replaced, or stopped
 	heartbeat       atomic.Int64  // when the loop began its last turn, Unix nanoseconds
 
 	// What follows belongs to the goroutine of Run, and before it to the caller of
@@ -92,7 +93,6 @@ type Committer struct {
 	quiet        quietGaps
 	relabels     map[string]*relabelling // by namespace
 	resting      []*Feed                 // of resources that are not served, for those changes
-	relabelsHeld bool                    // feeds are being replaced, or are not known yet
 }
 
 // New prepares a Committer: it reads what the store remembers and starts nothing.

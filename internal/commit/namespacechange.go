@@ -82,10 +82,8 @@ const (
 func (g *group) resume(namespace string) { g.jobs = append(g.jobs, &reselection{namespace: namespace}) }
 
 // HoldRelabels has the changes of namespaces' labels wait while feeds do not run whose
-// objects they concern.
-func (c *Committer) HoldRelabels() error {
-	return c.AtBarrier(func(Barrier) { c.relabelsHeld = true })
-}
+// objects they concern. Call it before a feed ends. It waits for nothing.
+func (c *Committer) HoldRelabels() { c.relabelsHeld.Store(true) }
 
 // ResumeRelabels continues, once feeds run, what waits or an earlier life has left.
 func (c *Committer) ResumeRelabels(watches []plan.Watch) error {
@@ -95,7 +93,8 @@ func (c *Committer) ResumeRelabels(watches []plan.Watch) error {
 	}
 	return c.AtBarrier(func(b Barrier) {
 		g := b.g
-		c.relabelsHeld, c.resting = false, resting
+		c.relabelsHeld.Store(false)
+		c.resting = resting
 		for name := range c.relabels {
 			if !slices.ContainsFunc(g.jobs, func(j job) bool { r, ok := j.(*reselection); return ok && r.namespace == name }) {
 				g.resume(name)
@@ -208,7 +207,7 @@ func (r *relabelling) next(s *Feed, key string) int {
 func (r *relabelling) end() int { return r.Base + len(r.Moves) }
 
 // labelsOf returns the labels of namespaces by which an object was judged last: those
-// before the changes that it has yet to be taken through.
+// before the changes that it must still be taken through.
 func (c *Committer) labelsOf(s *Feed, o *compact.Object) func(namespace string) (labels.Set, bool) {
 	if r := c.relabels[o.GetNamespace()]; r != nil {
 		if next := r.next(s, ledger.Key(o.GetNamespace(), o.GetName())); next < r.end() {
@@ -225,7 +224,8 @@ type reselection struct {
 }
 
 func (j *reselection) step(g *group) (more bool, err error) {
-	if g.c.relabelsHeld {
+	running := g.c.cfg.Running()
+	if g.c.relabelsHeld.Load() { // else they are all that run: see HoldRelabels
 		return false, nil // ResumeRelabels adds another one
 	}
 	r := g.c.relabels[j.namespace]
@@ -236,7 +236,7 @@ func (j *reselection) step(g *group) (more bool, err error) {
 		j.begun = true
 		return true, nil
 	}
-	sources := append(g.c.cfg.Running(), g.c.resting...)
+	sources := append(running, g.c.resting...)
 	slices.SortFunc(sources, func(a, b *Feed) int { return strings.Compare(a.Partition, b.Partition) })
 	looked := 0
 	for _, s := range sources {
@@ -298,7 +298,7 @@ func (s *Feed) selecting() []WatchRef {
 }
 
 // reselect delivers an object to those of one feed's watches for which a change of
-// its namespace's labels makes a difference. Snapshots that have yet to come to it give
+// its namespace's labels makes a difference. Snapshots that must still come to it give
 // it before that, as their watches and those they took the place of saw it.
 func (g *group) reselect(s *Feed, move *relabel, o *compact.Object) error {
 	for _, j := range s.gaining {

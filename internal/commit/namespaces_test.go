@@ -257,7 +257,7 @@ func TestRelabelledNamespaceInParts(t *testing.T) {
 // objects move by the labels of now.
 func TestForgottenRelabel(t *testing.T) {
 	for name, begin := range map[string]func(r *rig){
-		"waits": func(r *rig) { r.c.relabelsHeld = true },
+		"waits": func(r *rig) { r.c.relabelsHeld.Store(true) },
 		"is taken through": func(r *rig) {
 			r.add(&namespaceSeen{obj: r.namespace("3", "dev")})
 			r.step()
@@ -277,7 +277,7 @@ func TestForgottenRelabel(t *testing.T) {
 			if err := (Barrier{r.group}).ForgetNamespaces([]plan.Watch{podWatch()}); err != nil {
 				t.Fatal(err)
 			}
-			r.c.relabelsHeld = false
+			r.c.relabelsHeld.Store(false)
 			r.commit(&namespaceSeen{obj: r.namespace("5", "prod")}, &namespacesSynced{names: map[string]struct{}{"ns": {}}})
 			r.expect()
 			r.commit(updatedIn(s, r.object("a", "u1", "6"), r.object("a", "u1", "2")))
@@ -331,9 +331,9 @@ func TestRelabelAndOtherRules(t *testing.T) {
 			relabel := func() { r.add(&namespaceSeen{obj: r.namespace("3", tc.to)}) }
 			if tc.afterRules == 0 {
 				relabel()
-				r.c.relabelsHeld = true
+				r.c.relabelsHeld.Store(true)
 				r.step()
-				r.c.relabelsHeld = false
+				r.c.relabelsHeld.Store(false)
 				if tc.first > 0 {
 					r.group.resume("ns")
 				}

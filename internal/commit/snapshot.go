@@ -109,7 +109,7 @@ func (g *group) begin(j *snapshot) {
 	g.jobs = append(g.jobs, j)
 }
 
-// cause tells the events of a snapshot from those of an earlier one: since then, an object
+// cause distinguishes the events of a snapshot from those of an earlier one: since then, an object
 // of the same version may have left the watch. A snapshot that is interrupted keeps it.
 func (j *snapshot) cause() string { return "snapshot " + strconv.FormatUint(j.began, 10) }
 

@@ -206,9 +206,7 @@ func (m *Manager) reconcile(ctx context.Context) {
 // committed.
 func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 	start, stop, stay := m.compare(d)
-	if err := m.committer.HoldRelabels(); err != nil {
-		return err
-	}
+	m.committer.HoldRelabels()
 	m.noteMissing(d.missing)
 	for _, s := range d.feeds {
 		m.metrics.watches(s)

@@ -216,7 +216,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.stopScrub()
 	audit.Wait()
 	feeds := m.running()
-	_ = m.committer.HoldRelabels() // as for the barrier below; they continue with the next start
+	m.committer.HoldRelabels() // they continue with the next start
 	m.closeInformers()
 	m.namespaces.close()
 	m.factory.Shutdown()
