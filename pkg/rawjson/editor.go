@@ -30,6 +30,7 @@ type Editor struct {
 // node holds the rules for one place of the object.
 type node struct {
 	action *action
+	fields bool // the place of the managed fields
 	keys   []keyEdge
 	items  []itemEdge
 	any    *node // members and items without an edge; the nodes of edges include its rules
@@ -53,6 +54,7 @@ type action struct {
 // NewEditor compiles rules. An Editor without rules validates and copies.
 func NewEditor(rules ...Rule) (*Editor, error) {
 	root := &node{}
+	root.child(step{kind: stepKey, key: "metadata"}).child(step{kind: stepKey, key: "managedFields"}).fields = true
 	for i, r := range rules {
 		p, err := ParsePath(r.Path)
 		if err != nil {
@@ -117,7 +119,7 @@ func stronger(a, b *action) *action {
 // siblings, so that one node holds all rules for a value. Every new node decrements
 // room. spread stops when room is used up.
 func spread(n *node, room *int) *node {
-	out := &node{action: n.action}
+	out := &node{action: n.action, fields: n.fields}
 	if *room--; *room < 0 {
 		return out
 	}
@@ -141,7 +143,7 @@ func union(a, b *node, room *int) *node {
 	if a == nil {
 		return b
 	}
-	out := &node{action: stronger(a.action, b.action)}
+	out := &node{action: stronger(a.action, b.action), fields: a.fields || b.fields}
 	if *room--; *room < 0 {
 		return out
 	}
@@ -189,11 +191,21 @@ func (e *Editor) Append(dst, raw []byte) ([]byte, error) {
 // a list of a built-in kind. It inserts missing apiVersion and kind first, in the
 // API server's order.
 func (e *Editor) AppendTyped(dst, raw []byte, apiVersion, kind string) ([]byte, error) {
+	return e.append(dst, raw, apiVersion, kind, nil)
+}
+
+// AppendChange is Append, and reads the managed fields of raw into by, dropped or not.
+func (e *Editor) AppendChange(dst, raw []byte, by *Change) ([]byte, error) {
+	*by = Change{Managers: by.Managers[:0]}
+	return e.append(dst, raw, "", "", by)
+}
+
+func (e *Editor) append(dst, raw []byte, apiVersion, kind string, by *Change) ([]byte, error) {
 	start := skipSpace(raw, 0)
 	if start >= len(raw) || raw[start] != '{' {
 		return dst, syntaxError(^start)
 	}
-	ed := edit{raw: raw, dst: dst, from: start}
+	ed := edit{raw: raw, dst: dst, from: start, by: by}
 	end, err := ed.container(e.root, start, 0)
 	if err != nil {
 		return dst, err
@@ -215,6 +227,7 @@ func (e *Editor) AppendTyped(dst, raw []byte, apiVersion, kind string) ([]byte, 
 type edit struct {
 	raw, dst               []byte
 	from                   int
+	by                     *Change // if it is asked for
 	hasAPIVersion, hasKind bool
 }
 
@@ -268,6 +281,11 @@ func (ed *edit) container(n *node, i, depth int) (int, error) {
 	}
 }
 
+// enters reports whether there are rules inside the value.
+func (n *node) enters() bool {
+	return n != nil && n.action == nil && (n.any != nil || len(n.keys) > 0 || len(n.items) > 0)
+}
+
 func (n *node) drops() bool {
 	return n != nil && n.action != nil && n.action.replace == nil
 }
@@ -275,12 +293,20 @@ func (n *node) drops() bool {
 // value edits the value at i and returns the index after it. The caller removes
 // dropped values.
 func (ed *edit) value(n *node, i, depth int) (int, error) {
-	if n != nil && n.action == nil && i < len(ed.raw) && (ed.raw[i] == '{' || ed.raw[i] == '[') {
+	var end int
+	if n != nil && n.fields && ed.by != nil {
+		var err error
+		if end, err = ed.by.scan(ed.raw, i, depth); err != nil {
+			return 0, err
+		}
+	}
+	if n.enters() && i < len(ed.raw) && (ed.raw[i] == '{' || ed.raw[i] == '[') {
 		return ed.container(n, i, depth)
 	}
-	end := skipValue(ed.raw, i, depth)
-	if end < 0 {
-		return 0, syntaxError(end)
+	if end == 0 {
+		if end = skipValue(ed.raw, i, depth); end < 0 {
+			return 0, syntaxError(end)
+		}
 	}
 	if n == nil || n.action == nil || n.action.replace == nil {
 		return end, nil
