@@ -92,7 +92,7 @@ func BenchmarkCache(b *testing.B) {
 		}},
 		{"factory", factory()},
 		{"compact", factory(dynamicfactory.WithCompactStore())},
-		{"compact,no-managedFields", factory(dynamicfactory.WithCompactStore(), dynamicfactory.WithEdit(editor.Append))},
+		{"compact,no-managedFields", factory(dynamicfactory.WithCompactStore(), dynamicfactory.WithEdit(editor.AppendChange))},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
 			var used int64

@@ -21,6 +21,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -275,16 +276,22 @@ func (r *rig) selections(n int) []event.Selection {
 // edited is an object as the feed's informer would hold it.
 func (r *rig) edited(s *Feed, raw string) *compact.Object {
 	r.Helper()
-	out, err := s.Edit(nil, []byte(raw))
+	var by rawjson.Change
+	out, err := s.Edit(nil, []byte(raw), &by)
 	if err != nil {
 		r.Fatal(err)
 	}
+	meta, err := rawjson.Scan(out)
+	if err != nil {
+		r.Fatal(err)
+	}
+	meta.Change = &by
 	codec := r.codecs[s.Partition]
 	if codec == nil {
 		codec = compact.NewCodecFor(r.c.dicts, s.Key.GVR.GroupResource().String())
 		r.codecs[s.Partition] = codec
 	}
-	o, err := codec.Encode(out, nil, 0)
+	o, err := codec.Encode(out, &meta, 0)
 	if err != nil {
 		r.Fatal(err)
 	}

@@ -97,7 +97,7 @@ func IdentityOf(w *plan.Watch, r dynamicfactory.Resource, pinned, namespace stri
 	if err := k.Validate(); err != nil {
 		return Identity{}, err
 	}
-	edit, err := w.Edits.Func(r.GVR, redactKey)
+	editor, err := w.Edits.Editor(r.GVR.GroupResource(), redactKey)
 	if err != nil {
 		return Identity{}, err
 	}
@@ -105,7 +105,7 @@ func IdentityOf(w *plan.Watch, r dynamicfactory.Resource, pinned, namespace stri
 	partition := ledger.Partition(r.GVR.GroupResource(), scope)
 	return Identity{
 		Key: k, Partition: partition, ID: ledger.FeedID(partition, namespace), Scope: scope, Form: formOf(w, r.GVR),
-		Edit: edit, Edits: w.Edits.Fingerprint(r.GVR.GroupResource()),
+		Edit: editor.AppendChange, Edits: w.Edits.Fingerprint(r.GVR.GroupResource()),
 		Resource: event.Resource{Group: r.GVR.Group, Version: r.GVR.Version, Resource: r.GVR.Resource, Kind: r.Kind},
 	}, nil
 }

@@ -202,6 +202,11 @@ func (o *transition) subject() *compact.Object {
 	return o.before
 }
 
+// changes reports whether a change of the object led to the event, and left a state.
+func (o *transition) changes() bool {
+	return (o.t == event.Added || o.t == event.Updated) && o.cause == ""
+}
+
 // identity has the version in the event's ID.
 func (o *transition) identity() *compact.Object {
 	if o.last != nil {
@@ -256,7 +261,7 @@ func (g *group) deliver(src *Feed, at time.Time, o transition, hits []route.Hit,
 	}
 	rc := route.Change{
 		Type: o.t, Resource: src.Resource, Cluster: g.c.cfg.Cluster, Time: at,
-		New: o.after, Old: o.before, Watches: hits,
+		New: o.after, Old: o.before, Changed: o.changes(), Watches: hits,
 	}
 	g.targets = g.c.router.Route(g.targets[:0], &rc)
 	if only != nil {
@@ -272,6 +277,11 @@ func (g *group) deliver(src *Feed, at time.Time, o transition, hits []route.Hit,
 		Type: o.t, Time: at, Resource: src.Resource,
 		Namespace: obj.GetNamespace(), Name: obj.GetName(), UID: string(obj.GetUID()), ResourceVersion: obj.GetResourceVersion(),
 		FinalStateUnknown: o.unknown, Repair: o.repair,
+	}
+	if o.changes() {
+		if by := o.after.LastChange(); by.Manager != "" {
+			e.ChangedBy = (*event.ChangedBy)(&by)
+		}
 	}
 	if err := g.append(&e, src.Edits, obj, o.before); err != nil {
 		return fmt.Errorf("record %s %s: %w", e.Type, e.Subject(), err)

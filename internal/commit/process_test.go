@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/watcherd/watcherd/internal/plan"
@@ -114,6 +116,43 @@ func TestLedgerSurvivesRestart(t *testing.T) {
 			t.Errorf("old object is %s", e.OldObject)
 		}
 	})
+}
+
+// TestChangedBy reports who made a change that an object went through, of additions and
+// updates alone.
+func TestChangedBy(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	at := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
+	by := func(version, manager string, at time.Time) *compact.Object {
+		return r.edited(s, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":%q,
+			"managedFields":[{"manager":"first","operation":"Update","time":"2026-11-22T09:00:00Z"},
+				{"manager":%q,"operation":"Apply","subresource":"status","fieldsV1":{"f:a":{}},"time":%q}]}}`, version, manager, at.Format(time.RFC3339)))
+	}
+	one, two, nobody := by("1", "kubectl", at), by("2", "kubelet", at.Add(time.Second)), r.object("a", "u", "3")
+	for _, step := range []struct {
+		c    change
+		want *event.ChangedBy
+	}{
+		{listedBy(s, one), nil}, // a sync
+		{updatedIn(s, two, one), &event.ChangedBy{Manager: "kubelet", Operation: "Apply", Subresource: "status", Time: at.Add(time.Second)}},
+		{updatedIn(s, nobody, two), nil},
+		{updatedIn(s, by("4", "kubelet", at), nobody), &event.ChangedBy{Manager: "kubelet", Operation: "Apply", Subresource: "status", Time: at}},
+		{deletedFrom(s, by("5", "kubectl", at)), nil},
+		{addedTo(s, by("6", "kubectl", at)), &event.ChangedBy{Manager: "kubectl", Operation: "Apply", Subresource: "status", Time: at}},
+	} {
+		r.commit(step.c)
+		events := r.events()
+		if len(events) != 1 {
+			t.Fatalf("%d events", len(events))
+		}
+		if diff := cmp.Diff(step.want, events[0].ChangedBy); diff != "" {
+			t.Errorf("%s at %s (-want +got):\n%s", events[0].Type, events[0].ResourceVersion, diff)
+		}
+		if strings.Contains(string(events[0].Object), "managedFields") {
+			t.Errorf("they are in the event: %s", events[0].Object)
+		}
+	}
 }
 
 func TestSnapshotNever(t *testing.T) {

@@ -292,7 +292,7 @@ func (c *Committer) formed(s *Feed, codec **compact.Codec, o *compact.Object) (*
 			raw = fmt.Appendf(nil, `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":%s}`, metadata)
 		}
 	}
-	edited, err := s.Edit(nil, raw)
+	edited, err := s.Edit(nil, raw, new(rawjson.Change))
 	if err != nil {
 		return nil, fmt.Errorf("edit recorded state of %s: %w", ledger.Key(o.GetNamespace(), o.GetName()), err)
 	}

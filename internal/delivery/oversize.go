@@ -17,6 +17,10 @@ func estimate(ev *event.Event) int {
 	n += len(ev.ID) + len(ev.Cluster) + len(ev.ResourceVersion) + len(ev.Resource.Kind) + 2*len(ev.UID)
 	// In the data, and in the subject.
 	n += 2 * (len(ev.Resource.Group) + len(ev.Resource.Version) + len(ev.Resource.Resource) + len(ev.Namespace) + len(ev.Name))
+	if c := ev.ChangedBy; c != nil {
+		const escaped = 6 // bytes at most for one of a name that a client chose
+		n += 128 + escaped*len(c.Manager)
+	}
 	if g := ev.Gap; g != nil {
 		n += len(g.Watch) + len(g.FromResourceVersion) + len(g.ToResourceVersion) + len(g.Cause)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // plaintext is what must not be seen once it is redacted.
@@ -56,16 +57,22 @@ func allParts(name string) route.Spec {
 // edited is an object as the source's informer would hold it.
 func (r *rig) edited(s *commit.Feed, raw string) *compact.Object {
 	r.Helper()
-	out, err := s.Edit(nil, []byte(raw))
+	var by rawjson.Change
+	out, err := s.Edit(nil, []byte(raw), &by)
 	if err != nil {
 		r.Fatal(err)
 	}
+	meta, err := rawjson.Scan(out)
+	if err != nil {
+		r.Fatal(err)
+	}
+	meta.Change = &by
 	codec := r.codecs[s.Partition]
 	if codec == nil {
 		codec = compact.NewCodecFor(r.m.dicts, s.Key.GVR.GroupResource().String())
 		r.codecs[s.Partition] = codec
 	}
-	o, err := codec.Encode(out, nil, 0)
+	o, err := codec.Encode(out, &meta, 0)
 	if err != nil {
 		r.Fatal(err)
 	}

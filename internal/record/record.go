@@ -13,7 +13,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-const version = 2
+const version = 3
 
 // ErrMalformed is wrapped by every decoding error.
 var ErrMalformed = errors.New("malformed event record")
@@ -51,6 +51,7 @@ const (
 	markGap
 	markTargets // a list of targets follows
 	markPatchOmitted
+	markChangedBy
 )
 
 // Append appends the stored form of r to dst. The event's ID must be hexadecimal,
@@ -77,6 +78,9 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 	if r.PatchOmitted {
 		marks |= markPatchOmitted
 	}
+	if e.ChangedBy != nil {
+		marks |= markChangedBy
+	}
 	dst = append(dst, version, marks, byte(len(id)))
 	dst = append(dst, id...)
 	dst = binary.BigEndian.AppendUint64(dst, uint64(e.Time.UnixNano()))
@@ -90,6 +94,12 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 	dst = appendBody(dst, r.Object)
 	dst = appendBody(dst, r.OldObject)
 	dst = appendBytes(dst, r.Patch)
+	if c := e.ChangedBy; c != nil {
+		for _, s := range [...]string{c.Manager, c.Operation, c.Subresource} {
+			dst = appendBytes(dst, s)
+		}
+		dst = binary.BigEndian.AppendUint64(dst, uint64(c.Time.Unix()))
+	}
 	if e.Gap != nil {
 		gap, err := json.Marshal(e.Gap)
 		if err != nil {
@@ -129,6 +139,9 @@ func Decode(payload []byte) (*Record, error) {
 	e.FinalStateUnknown = marks&markFinalStateUnknown != 0
 	e.Repair = marks&markRepair != 0
 	r.PatchOmitted = marks&markPatchOmitted != 0
+	if marks&markChangedBy != 0 {
+		e.ChangedBy = &event.ChangedBy{Manager: in.text(), Operation: in.text(), Subresource: in.text(), Time: time.Unix(int64(in.uint64()), 0).UTC()}
+	}
 	if marks&markGap != 0 {
 		e.Gap = &event.GapData{}
 		if err := json.Unmarshal(in.bytes(), e.Gap); err != nil && !in.short {

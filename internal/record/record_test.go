@@ -24,6 +24,7 @@ func samples() map[string]*Record {
 			Event: event.Event{
 				ID: id, Type: event.Updated, Time: at, Resource: resource,
 				Namespace: "prod", Name: "web", UID: "uid", ResourceVersion: "7", Repair: true,
+				ChangedBy: &event.ChangedBy{Manager: "kubectl-edit", Operation: "Update", Subresource: "status", Time: at.Truncate(time.Second)},
 			},
 			Object: body("after"), OldObject: body("before"), Patch: []byte(`[{"op":"add"}]`),
 			Targets: []Target{{Sink: "a", Flags: Object | Patch, Routes: "one,two"}, {Sink: "b"}},

@@ -170,21 +170,11 @@ func (e Edits) Union(other Edits) Edits {
 // minKey is the minimum length of a redaction key in bytes.
 const minKey = 16
 
-// Func compiles the edits for one resource. The function appends the edited JSON of
-// one object to dst and is safe for concurrent use. It fails if raw is not exactly one
+// Editor compiles the edits for one resource. The editor fails on what is not exactly one
 // JSON object.
 //
 // key is the secret of the keyed hashes: at least 16 random bytes. With another key
 // every redacted value appears to change.
-func (e Edits) Func(gvr schema.GroupVersionResource, key []byte) (func(dst, raw []byte) ([]byte, error), error) {
-	editor, err := e.Editor(gvr.GroupResource(), key)
-	if err != nil {
-		return nil, err
-	}
-	return editor.Append, nil
-}
-
-// Editor compiles the edits for one resource.
 func (e Edits) Editor(gr schema.GroupResource, key []byte) (*rawjson.Editor, error) {
 	if len(key) < minKey {
 		return nil, fmt.Errorf("redact: the redaction key has %d bytes, the minimum is %d", len(key), minKey)

@@ -30,11 +30,11 @@ func testKey() []byte { return []byte("0123456789abcdef0123456789abcdef") }
 
 func edit(t *testing.T, e Edits, gvr schema.GroupVersionResource, raw string) string {
 	t.Helper()
-	f, err := e.Func(gvr, testKey())
+	f, err := e.Editor(gvr.GroupResource(), testKey())
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := f([]byte("before"), []byte(raw))
+	out, err := f.Append([]byte("before"), []byte(raw))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,11 +97,11 @@ func TestSecretsAreRedacted(t *testing.T) {
 	if other := edit(t, DefaultEdits(), secrets(), secretWith(canary+"2")); other == out {
 		t.Error("a change of the secret does not show")
 	}
-	f, err := DefaultEdits().Func(secrets(), []byte("another key, as long as need be"))
+	f, err := DefaultEdits().Editor(secrets().GroupResource(), []byte("another key, as long as need be"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if other, err := f(nil, []byte(raw)); err != nil || string(other) == out {
+	if other, err := f.Append(nil, []byte(raw)); err != nil || string(other) == out {
 		t.Errorf("the result does not hang on the key (%v)", err)
 	}
 }
@@ -143,11 +143,11 @@ func TestRedactAndDrop(t *testing.T) {
 }
 
 func TestEditsFuncErrors(t *testing.T) {
-	if _, err := DefaultEdits().Func(secrets(), []byte("short")); err == nil {
+	if _, err := DefaultEdits().Editor(secrets().GroupResource(), []byte("short")); err == nil {
 		t.Error("a short key is taken")
 	}
 	bad := Edits{Drop: []string{"a..b"}, Redact: []string{"ok", "[x"}}
-	if _, err := bad.Func(secrets(), testKey()); err == nil {
+	if _, err := bad.Editor(secrets().GroupResource(), testKey()); err == nil {
 		t.Error("a faulty path is taken")
 	}
 	var paths []string
@@ -161,12 +161,12 @@ func TestEditsFuncErrors(t *testing.T) {
 	if !slices.Equal(paths, []string{"drop[0]", "redact[1]"}) {
 		t.Errorf("faults at %q", paths)
 	}
-	f, err := DefaultEdits().Func(secrets(), testKey())
+	f, err := DefaultEdits().Editor(secrets().GroupResource(), testKey())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, raw := range []string{``, `null`, `[]`, `{"data":{"a":"b"}`, `{"data":{"a":"b"}}}`} {
-		if out, err := f(nil, []byte(raw)); err == nil {
+		if out, err := f.Append(nil, []byte(raw)); err == nil {
 			t.Errorf("%s becomes %s", raw, out)
 		}
 	}
@@ -234,12 +234,12 @@ func FuzzSecretEdits(f *testing.F) {
 	f.Add(secretWith("x"))
 	f.Add(`{"data":{"a":["x"]}}`)
 	f.Add(`{"data":null,"stringData":[1,{"a":2}]}`)
-	edits, err := DefaultEdits().Func(secrets(), testKey())
+	edits, err := DefaultEdits().Editor(secrets().GroupResource(), testKey())
 	if err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, raw string) {
-		if out, err := edits(nil, []byte(raw)); err == nil {
+		if out, err := edits.Append(nil, []byte(raw)); err == nil {
 			if _, err := rawjson.Scan(out); err != nil && !strings.Contains(err.Error(), "wrong type") && !strings.Contains(err.Error(), "metadata") {
 				t.Errorf("%q becomes what is no object: %q: %v", raw, out, err)
 			}
@@ -271,7 +271,7 @@ func BenchmarkEdits(b *testing.B) {
 		"secret": {secrets(), []byte(secretWith("value"))},
 	} {
 		b.Run(name, func(b *testing.B) {
-			f, err := DefaultEdits().Func(bc.gvr, testKey())
+			f, err := DefaultEdits().Editor(bc.gvr.GroupResource(), testKey())
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -279,7 +279,7 @@ func BenchmarkEdits(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(len(bc.raw)))
 			for b.Loop() {
-				if dst, err = f(dst[:0], bc.raw); err != nil {
+				if dst, err = f.Append(dst[:0], bc.raw); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -12,6 +12,7 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 
 	"github.com/watcherd/watcherd/internal/celjson"
+	"github.com/watcherd/watcherd/pkg/compact"
 )
 
 // evaluation caches one change's decoded state for all routes. It is used by one
@@ -21,7 +22,7 @@ type evaluation struct {
 	object    celjson.Document
 	oldObject celjson.Document
 
-	metadata, event, resource view
+	metadata, event, changedBy, resource view
 
 	// targets holds the position of each sink of the router among the targets,
 	// counted from 1; 0 means no target.
@@ -34,6 +35,7 @@ func newEvaluation(views *views) *evaluation {
 	e := &evaluation{}
 	e.metadata = view{of: views.metadata, eval: e}
 	e.event = view{of: views.event, eval: e}
+	e.changedBy = view{of: views.changedBy, eval: e}
 	e.resource = view{of: views.resource, eval: e}
 	return e
 }
@@ -52,6 +54,14 @@ func (e *evaluation) release() {
 	e.change = nil
 	e.object.Release()
 	e.oldObject.Release()
+}
+
+// lastChange returns who changed the object, the zero value if nobody is known.
+func (e *evaluation) lastChange() compact.LastChange {
+	if !e.change.Changed {
+		return compact.LastChange{}
+	}
+	return e.change.New.LastChange()
 }
 
 // ResolveName returns a variable.
@@ -77,16 +87,29 @@ func (e *evaluation) Parent() cel.Activation { return nil }
 // views are the types of the typed variables. They describe the state in `object`: the
 // last known one of a deleted object.
 type views struct {
-	metadata, event, resource *viewType
+	metadata, event, changedBy, resource *viewType
 }
 
 func newViews() *views {
+	changedBy := newViewType("watcherd.ChangedBy", map[string]viewField{
+		"manager":     {types.StringType, func(e *evaluation) (ref.Val, bool) { return celjson.Text(e.lastChange().Manager) }},
+		"operation":   {types.StringType, func(e *evaluation) (ref.Val, bool) { return celjson.Text(e.lastChange().Operation) }},
+		"subresource": {types.StringType, func(e *evaluation) (ref.Val, bool) { return celjson.Text(e.lastChange().Subresource) }},
+		"time": {types.TimestampType, func(e *evaluation) (ref.Val, bool) {
+			t := e.lastChange().Time
+			return types.Timestamp{Time: t}, !t.IsZero()
+		}},
+	})
 	return &views{
-		metadata: newViewType("watcherd.Metadata", metadataFields()),
+		changedBy: changedBy,
+		metadata:  newViewType("watcherd.Metadata", metadataFields()),
 		event: newViewType("watcherd.Event", map[string]viewField{
 			"type":    {types.StringType, func(e *evaluation) (ref.Val, bool) { return types.String(e.change.Type), true }},
 			"cluster": {types.StringType, func(e *evaluation) (ref.Val, bool) { return types.String(e.change.Cluster), true }},
 			"time":    {types.TimestampType, func(e *evaluation) (ref.Val, bool) { return types.Timestamp{Time: e.change.Time}, true }},
+			"changedBy": {changedBy.celType, func(e *evaluation) (ref.Val, bool) {
+				return &e.changedBy, e.lastChange().Manager != ""
+			}},
 		}),
 		resource: newViewType("watcherd.Resource", map[string]viewField{
 			"group":    {types.StringType, func(e *evaluation) (ref.Val, bool) { return types.String(e.change.Resource.Group), true }},
@@ -99,8 +122,8 @@ func newViews() *views {
 
 // byName returns the types by name, for the type provider.
 func (v *views) byName() map[string]*viewType {
-	m := make(map[string]*viewType, 3)
-	for _, t := range []*viewType{v.metadata, v.event, v.resource} {
+	m := make(map[string]*viewType, 4)
+	for _, t := range []*viewType{v.metadata, v.event, v.changedBy, v.resource} {
 		m[t.celType.TypeName()] = t
 	}
 	return m

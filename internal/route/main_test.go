@@ -26,9 +26,18 @@ func newObjects(t testing.TB) *objects {
 
 func (o *objects) from(raw string) *compact.Object {
 	o.t.Helper()
+	return o.changedBy(raw, "")
+}
+
+// changedBy makes an object that a manager, if it has a name, has changed.
+func (o *objects) changedBy(raw, manager string) *compact.Object {
+	o.t.Helper()
 	meta, err := rawjson.Scan([]byte(raw))
 	if err != nil {
 		o.t.Fatal(err)
+	}
+	if manager != "" {
+		meta.Change = &rawjson.Change{Managers: [][]byte{[]byte(manager)}, Operation: []byte("Update"), Time: []byte("2026-11-22T10:00:00Z")}
 	}
 	obj, err := o.codec.Encode([]byte(raw), &meta, 0)
 	if err != nil {

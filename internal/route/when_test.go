@@ -17,6 +17,8 @@ func TestWhen(t *testing.T) {
 	failed, bare := o.from(failedPod), o.from(barePod)
 	running := o.from(strings.Replace(failedPod, `"phase":"Failed"`, `"phase":"Running"`, 1))
 	updated := change(event.Updated, running, failed)
+	edited := change(event.Updated, running, o.changedBy(failedPod, "kubectl-edit"))
+	edited.Changed = true
 	for _, tc := range []struct {
 		when   string
 		change *Change
@@ -81,6 +83,13 @@ func TestWhen(t *testing.T) {
 		{`oldObject == null && object.status.phase == "Failed"`, change(event.Deleted, failed, nil), true},
 		{`event.type == "deleted" && metadata.name == "web-1"`, change(event.Deleted, failed, nil), true},
 		{`event.type == "sync"`, change(event.Sync, nil, bare), true},
+
+		{`event.changedBy.manager == "kubectl-edit" && event.changedBy.operation == "Update" && event.changedBy.subresource == ""`, edited, true},
+		{`has(event.changedBy) && !has(event.changedBy.subresource) && event.changedBy.time == timestamp("2026-11-22T10:00:00Z")`, edited, true},
+		{`dyn(event).changedBy.manager.startsWith("kubectl")`, edited, true},
+		{`has(event.changedBy) || has(event.changedBy.manager) || has(event.changedBy.time)`, updated, false},
+		{`event.changedBy.manager == "" && event.changedBy.operation == "" && event.changedBy.subresource == ""`, updated, true},
+		{`event.changedBy.manager == "" && event.changedBy.time < event.time`, change(event.Deleted, failed, nil), true},
 	} {
 		r, err := Compile([]Spec{{Name: "r", When: tc.when, Sinks: []string{"s"}}})
 		if err != nil {

@@ -31,7 +31,7 @@ func checksum(b []byte) uint32 {
 }
 
 // AppendBinary appends the object's form on disk. Codec.Decode reads it, given the
-// dictionary that Body names. The position is not included.
+// dictionary that Body names. Position and LastChange are not included.
 func (o *Object) AppendBinary(dst []byte) []byte {
 	start := len(dst)
 	dst = append(dst, binaryVersion)
@@ -40,7 +40,9 @@ func (o *Object) AppendBinary(dst []byte) []byte {
 	} {
 		dst = appendText(dst, text)
 	}
-	dst = o.head().appendTo(dst)
+	h := o.head()
+	h.flags &^= hasChange
+	dst = h.appendTo(dst)
 	labels, n := o.Labels(), 0
 	for range labels.All() {
 		n++
@@ -79,6 +81,7 @@ func (c *Codec) Decode(data []byte) (*Object, error) {
 		o.ends[i] = uint16(len(packed))
 	}
 	h := r.head()
+	h.flags &^= hasChange
 	packed = h.appendTo(packed)
 	for range r.uvarint() {
 		if key, value := r.text(), r.text(); r.ok {
@@ -108,6 +111,7 @@ const (
 	hasFinalizers
 	hasGenerateName
 	hasManagedFields
+	hasChange // in memory only
 )
 
 // head is the metadata that is not text.

@@ -65,6 +65,7 @@ func (c *Codec) Encode(raw []byte, m *rawjson.Meta, position uint64) (*Object, e
 type typeMeta struct {
 	apiVersion, kind string
 	labelKeys        keyTable
+	changes          keyTable // of changeKey
 	dicts            *Dictionaries
 }
 

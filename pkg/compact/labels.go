@@ -117,11 +117,17 @@ func (t *keyTable) number(key []byte) byte {
 	return byte(n)
 }
 
-// append packs one label.
-func (t *keyTable) append(dst, key, value []byte) []byte {
+// appendNumber packs a key.
+func (t *keyTable) appendNumber(dst, key []byte) []byte {
 	n := t.number(key)
 	if dst = append(dst, n); n == literalKey {
 		dst = append(binary.AppendUvarint(dst, uint64(len(key))), key...)
 	}
+	return dst
+}
+
+// append packs one label.
+func (t *keyTable) append(dst, key, value []byte) []byte {
+	dst = t.appendNumber(dst, key)
 	return append(binary.AppendUvarint(dst, uint64(len(value))), value...)
 }

@@ -26,7 +26,7 @@ import (
 // error.
 type Object struct {
 	// packed holds the object's own data in one allocation: namespace, name, uid,
-	// resourceVersion, head, labels and body.
+	// resourceVersion, head, change, labels and body.
 	packed   string
 	kind     *typeMeta
 	position uint64
@@ -106,6 +106,9 @@ func (o *Object) head() head {
 func (o *Object) headAndLabels() (h head, labels string) {
 	r := packedReader{s: o.packed[o.ends[3]:o.bodyAt], ok: true}
 	h = r.head()
+	if h.flags&hasChange != 0 {
+		o.kind.skipChange(&r)
+	}
 	return h, r.s
 }
 
@@ -124,7 +127,15 @@ func (o *Object) pack(d *Dictionaries, raw []byte, m *rawjson.Meta) error {
 		}
 		o.ends[i] = uint16(len(b))
 	}
-	b = h.appendTo(b)
+	if c := m.Change; c != nil && len(c.Managers) > 0 {
+		if at, err := unixSeconds(c.Time); err == nil {
+			h.flags |= hasChange
+			b = o.kind.appendChange(h.appendTo(b), c, at)
+		}
+	}
+	if h.flags&hasChange == 0 {
+		b = h.appendTo(b)
+	}
 	for key, value := range m.Labels.All() {
 		b = o.kind.labelKeys.append(b, key, value)
 	}

@@ -13,10 +13,11 @@ import (
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// EditFunc appends an object's JSON to dst, edited, and returns the extended slice,
-// as rawjson.Editor.Append does. The appended JSON must be one valid object. An error
-// makes the object unreadable. Several goroutines may call it.
-type EditFunc func(dst, raw []byte) ([]byte, error)
+// EditFunc appends an object's JSON to dst, edited, returns the extended slice, and sets by
+// to who changed the object last, as rawjson.Editor.AppendChange does. The appended JSON
+// must be one valid object. An error makes the object unreadable. Several goroutines may
+// call it.
+type EditFunc func(dst, raw []byte, by *rawjson.Change) ([]byte, error)
 
 // DurableOptions configures a durable subscription. The zero value begins with a list.
 type DurableOptions struct {

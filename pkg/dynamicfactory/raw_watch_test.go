@@ -377,7 +377,7 @@ func TestEdit(t *testing.T) {
 		}
 		put(s, "a")
 		f, o := factory(t, s), dynamicfactory.DurableOptions{
-			Edit: editor.Append,
+			Edit: editor.AppendChange,
 		}
 		j, _ := subscribe(t, f, configMapKey, o)
 		put(s, "b")

@@ -80,6 +80,8 @@ type Event struct {
 	// it was recorded before what it leads through was redacted.
 	PatchOmitted bool
 
+	ChangedBy *ChangedBy // of an Added or an Updated, if the object's managed fields name anybody
+
 	Selection         Selection
 	FinalStateUnknown bool // the deletion was found by comparison: Object may not be the very last state
 	Replay            bool // delivered again on an operator's request
@@ -87,6 +89,15 @@ type Event struct {
 	Truncated         bool // too large for the sink: OldObject, Patch and all of Object, or of it but its metadata, may be left out
 
 	Gap *GapData // only in a Gap
+}
+
+// ChangedBy is who changed an object last, as its metadata.managedFields say: the entry
+// with the newest time. A manager is a name that a client chose for itself, not a user.
+type ChangedBy struct {
+	Manager     string    `json:"manager"`     // of several in the same second, all, separated by commas
+	Operation   string    `json:"operation"`   // Apply or Update; empty if several differ
+	Subresource string    `json:"subresource"` // such as status; empty for the object itself, or if several differ
+	Time        time.Time `json:"time"`        // in seconds, as the API server has it
 }
 
 // GapData describes a lost period of history: what happened to Resource
@@ -150,7 +161,11 @@ func (e *Event) AppendPartitionKey(dst []byte) []byte {
 // are made this large.
 func (e *Event) Size() int {
 	const envelope = 640 // attributes, names and punctuation
-	return envelope + len(e.Object) + len(e.OldObject) + len(e.Patch)
+	n := envelope + len(e.Object) + len(e.OldObject) + len(e.Patch)
+	if c := e.ChangedBy; c != nil {
+		n += 128 + len(c.Manager)
+	}
+	return n
 }
 
 func (e *Event) appendSubject(dst []byte) []byte {

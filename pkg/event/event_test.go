@@ -42,6 +42,7 @@ func samples() map[string]*event.Event {
 			e.OldObject = json.RawMessage(`{"kind":"Deployment","spec":{"replicas":1}}`)
 			e.Patch = json.RawMessage(`[{"op":"replace","path":"/spec/replicas","value":3}]`)
 			e.Selection = event.Entered
+			e.ChangedBy = &event.ChangedBy{Manager: "kubectl-edit", Operation: "Update", Time: at.Truncate(time.Second)}
 		}),
 		"added":        with(func(e *event.Event) { e.Type, e.Resource, e.Sequence = event.Added, pods, 0 }),
 		"sync":         with(func(e *event.Event) { e.Type = event.Sync; e.Replay, e.Repair = true, true }),

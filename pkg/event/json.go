@@ -94,6 +94,7 @@ func appendDataFields(dst []byte, e *Event) []byte {
 	dst = appendRaw(dst, "oldObject", e.OldObject)
 	dst = appendRaw(dst, "patch", e.Patch)
 	dst = appendFlag(dst, "patchOmitted", e.PatchOmitted)
+	dst = appendChangedBy(dst, e.ChangedBy)
 	if e.Selection != Inside {
 		dst = append(dst, `,"selection":"`...)
 		dst = append(dst, e.Selection...)
@@ -103,6 +104,21 @@ func appendDataFields(dst []byte, e *Event) []byte {
 	dst = appendFlag(dst, "replay", e.Replay)
 	dst = appendFlag(dst, "repair", e.Repair)
 	return appendFlag(dst, "truncated", e.Truncated)
+}
+
+func appendChangedBy(dst []byte, c *ChangedBy) []byte {
+	if c == nil {
+		return dst
+	}
+	dst = append(dst, `,"changedBy":{"manager":`...)
+	dst = appendString(dst, c.Manager)
+	dst = append(dst, `,"operation":`...)
+	dst = appendString(dst, c.Operation)
+	dst = append(dst, `,"subresource":`...)
+	dst = appendString(dst, c.Subresource)
+	dst = append(dst, `,"time":"`...)
+	dst = c.Time.UTC().AppendFormat(dst, time.RFC3339)
+	return append(dst, `"}`...)
 }
 
 func appendRaw(dst []byte, name string, raw json.RawMessage) []byte {

@@ -31,6 +31,17 @@ const maxManagers = 8
 // are in the order of their text.
 const timeLen = len("2006-01-02T15:04:05Z")
 
+// ReadChange reads managedFields, the JSON of an object's metadata.managedFields, into by;
+// nil is none.
+func ReadChange(managedFields []byte, by *Change) error {
+	if len(managedFields) == 0 {
+		*by = Change{Managers: by.Managers[:0]}
+		return nil
+	}
+	_, err := by.scan(managedFields, 0, 2)
+	return err
+}
+
 // scan reads the managed fields at i and returns the index after them. A value of
 // another type is skipped.
 func (c *Change) scan(b []byte, i, depth int) (int, error) {

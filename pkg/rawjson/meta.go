@@ -24,6 +24,10 @@ type Meta struct {
 	Labels, Annotations                                 Pairs
 	OwnerReferences, Finalizers                         []byte // JSON arrays, as sent
 	ManagedFields                                       []byte // JSON array, as sent
+
+	// Change is who changed the object last. Scan and ScanHead leave it nil: see
+	// Editor.AppendChange and ReadChange.
+	Change *Change
 }
 
 // Pairs is a validated JSON object whose values are strings (labels, annotations),

@@ -59,6 +59,9 @@ func (p Printer) Append(dst []byte, e *event.Event) []byte {
 		dst = append(dst, '/')
 	}
 	dst = appendClean(dst, e.Name)
+	if e.ChangedBy != nil {
+		dst = appendClean(append(dst, "  by "...), e.ChangedBy.Manager)
+	}
 	for _, note := range notes(e) {
 		dst = append(dst, "  "...)
 		dst = p.styled(dst, dim, note)

@@ -43,7 +43,7 @@ func BenchmarkEvent(b *testing.B) {
 	}
 	codec := compact.NewCodec(compact.NewDictionaries(nil))
 	s := NewSource(Config{
-		GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Edit: editor.Append,
+		GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Edit: editor.AppendChange,
 		Make: func(raw []byte, m *rawjson.Meta, position uint64) (runtime.Object, error) {
 			return codec.Encode(raw, m, position)
 		},

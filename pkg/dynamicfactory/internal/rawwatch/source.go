@@ -35,7 +35,7 @@ type Config struct {
 	MetadataOnly   bool
 
 	// Edit changes an object's JSON before Make; it may be nil. Its result is not checked.
-	Edit func(dst, raw []byte) ([]byte, error)
+	Edit func(dst, raw []byte, by *rawjson.Change) ([]byte, error)
 	// Make makes an object of its JSON and metadata, and retains neither. One goroutine
 	// at a time calls it. Its errors are those of the object, which is skipped, unless they
 	// wrap ErrMaker.
@@ -129,6 +129,7 @@ type Source struct {
 	skipped map[[2]string]string                        // namespace and name → version of unreadable objects
 	known   func(namespace, name string) runtime.Object // replaces cfg.Known until the first list is complete; may be nil
 	meta    rawjson.Meta
+	change  rawjson.Change
 }
 
 var (
@@ -475,7 +476,7 @@ func (s *Source) scan(raw []byte) (*rawjson.Meta, []byte, error) {
 	read := rawjson.Scan
 	if s.cfg.Edit != nil {
 		read = rawjson.ScanHead // the editor checks the rest
-		edited, err := s.cfg.Edit(s.edited[:0], raw)
+		edited, err := s.cfg.Edit(s.edited[:0], raw, &s.change)
 		if err != nil {
 			return nil, nil, &apiclient.UnreadableError{Err: fmt.Errorf("edit: %w", err)}
 		}
@@ -490,8 +491,12 @@ func (s *Source) scan(raw []byte) (*rawjson.Meta, []byte, error) {
 	if err == nil && (len(m.Name) == 0 || len(m.ResourceVersion) == 0) {
 		err = errors.New("object has no name or no resourceVersion")
 	}
+	if err == nil && s.cfg.Edit == nil {
+		err = rawjson.ReadChange(m.ManagedFields, &s.change)
+	}
 	if err != nil {
 		return nil, nil, &apiclient.UnreadableError{Err: err}
 	}
+	m.Change = &s.change
 	return m, raw, nil
 }

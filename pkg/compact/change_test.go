@@ -1,0 +1,77 @@
+package compact
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/watcherd/watcherd/pkg/rawjson"
+)
+
+// encodeChanged encodes an object that by has changed, without its managed fields.
+func encodeChanged(t *testing.T, c *Codec, by *rawjson.Change) *Object {
+	t.Helper()
+	raw := []byte(`{"kind":"A","apiVersion":"g/v1","metadata":{"name":"a","labels":{"k":"v"},"creationTimestamp":"2026-01-02T03:04:05Z"},"data":1}`)
+	m, err := rawjson.Scan(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.Change = by
+	o, err := c.Encode(raw, &m, 7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkObject(t, o, raw)
+	return o
+}
+
+func TestLastChange(t *testing.T) {
+	codec := NewCodec(NewDictionaries(nil))
+	at := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
+	encodeChanged(t, codec, nil) // later ones use its dictionary
+	stamp := []byte(at.Format(time.RFC3339))
+	for name, tc := range map[string]struct {
+		by   *rawjson.Change
+		want LastChange
+	}{
+		"not read":   {nil, LastChange{}},
+		"nobody":     {&rawjson.Change{}, LastChange{}},
+		"one":        {&rawjson.Change{Managers: [][]byte{[]byte("kubectl-edit")}, Operation: []byte("Update"), Time: stamp}, LastChange{"kubectl-edit", "Update", "", at}},
+		"several":    {&rawjson.Change{Managers: [][]byte{[]byte("a"), []byte("b")}, Subresource: []byte("status"), Time: stamp}, LastChange{"a,b", "", "status", at}},
+		"a bad time": {&rawjson.Change{Managers: [][]byte{[]byte("a")}, Time: []byte("2026-99-22T10:00:00Z")}, LastChange{}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := encodeChanged(t, codec, tc.by)
+			if diff := cmp.Diff(tc.want, o.LastChange()); diff != "" {
+				t.Errorf("(-want +got)\n%s", diff)
+			}
+			if diff := cmp.Diff(tc.want, o.WithPosition(8).LastChange()); diff != "" {
+				t.Errorf("at another position (-want +got)\n%s", diff)
+			}
+			if v, ok := o.Labels().Lookup("k"); !ok || v != "v" {
+				t.Errorf("label %q, %t", v, ok)
+			}
+			plain := encodeChanged(t, codec, nil)
+			if got, want := string(o.AppendBinary(nil)), string(plain.AppendBinary(nil)); got != want {
+				t.Errorf("the form on disk is %q, without the change %q", got, want)
+			}
+			if n := o.Size() - plain.Size(); n > 8 {
+				t.Errorf("the change takes %d bytes", n)
+			}
+		})
+	}
+}
+
+// More managers than the table numbers are stored with the object.
+func TestManyManagers(t *testing.T) {
+	codec := NewCodec(NewDictionaries(nil))
+	for i := range 2 * maxTabledLabel {
+		name := fmt.Sprintf("manager-%d", i)
+		o := encodeChanged(t, codec, &rawjson.Change{Managers: [][]byte{[]byte(name)}, Operation: []byte("Apply"), Time: []byte("2026-11-22T10:00:00Z")})
+		if got := o.LastChange(); got.Manager != name || got.Operation != "Apply" || got.Time.Unix() != 1795341600 {
+			t.Fatalf("%+v", got)
+		}
+	}
+}
