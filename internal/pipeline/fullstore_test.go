@@ -187,7 +187,7 @@ func TestServedAgainDuringAFarewell(t *testing.T) {
 		})
 	}
 	farewells := func() (n int) {
-		_ = l.m.call(t.Context(), func() error { n = len(l.m.farewells); return nil })
+		_ = l.m.call(t.Context(), func(context.Context) error { n = len(l.m.farewells); return nil })
 		return n
 	}
 	received("sync")
