@@ -163,3 +163,47 @@ func TestReloadDuringAFarewell(t *testing.T) {
 		return h.types("widget-0") == "sync deleted" && h.types("widget-1") == "sync deleted" && h.types("widget-2") == "sync deleted"
 	})
 }
+
+// TestServedAgainDuringAFarewell has a resource served again while the deletions that came
+// with its definition wait for room, and go once more: each object is deleted twice.
+func TestServedAgainDuringAFarewell(t *testing.T) {
+	api := apitest.New(t)
+	resolver := serving(widgets)
+	serve := func() {
+		api.Serve(widgetPath, "example.com/v1", "Widget")
+		for i := range 3 {
+			api.Put(widgetPath, "ns", fmt.Sprint("widget-", i), nil)
+		}
+	}
+	serve()
+	l := runLive(t, t.TempDir(), store.Options{}, api, resolver).withX()
+	watch := watchOf("w", nil, "widgets.example.com")
+	l.apply(l.routed(watch))
+	received := func(want string) {
+		t.Helper()
+		eventually(t, want, func() bool {
+			h := l.queued()
+			return h.types("widget-0") == want && h.types("widget-1") == want && h.types("widget-2") == want
+		})
+	}
+	farewells := func() (n int) {
+		_ = l.m.call(t.Context(), func(context.Context) error { n = len(l.m.farewells); return nil })
+		return n
+	}
+	received("sync")
+	full := l.routed(watch)
+	full.Store.MinFree = noRoom
+	l.apply(full)
+	eventually(t, "the store is full", func() bool { return l.store.Health().Paused })
+	api.Unserve(widgetPath)
+	resolver.set()
+	eventually(t, "the farewell has begun", func() bool { return farewells() == 1 })
+	serve()
+	resolver.set(widgets)
+	eventually(t, "the watch has started", func() bool { return len(l.m.informerList()) == 1 })
+	l.within(l.routed(watch))
+	received("sync deleted added")
+	api.Unserve(widgetPath)
+	resolver.set()
+	received("sync deleted added deleted")
+}

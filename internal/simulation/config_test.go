@@ -24,8 +24,8 @@ type settings struct {
 	allows   bool // the watches of everything have a namespace selector that matches all
 	reverse  bool // the order of the watches in the file
 
-	// fresh: watches were renamed when nothing could be judged by them, so that they began
-	// as new ones, after others had recorded changes.
+	// fresh: watches were renamed, or resources came to others, when nothing could be judged
+	// by them, so that they began as new ones, after others had recorded changes.
 	fresh bool
 }
 
@@ -81,6 +81,9 @@ func (s *settings) changeOne(r *rand.Rand) string {
 		return fmt.Sprint("namespace selector that matches all ", s.allows)
 	}
 }
+
+// division says which watches have which resources and namespaces.
+func (s *settings) division() string { return fmt.Sprint(s.names, s.layout, s.spaces == 2) }
 
 func (s *settings) yaml() string {
 	var b strings.Builder

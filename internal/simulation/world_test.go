@@ -106,8 +106,9 @@ func (w *world) steps() []step {
 		}},
 		{"server well", 3, func() error { w.refuse.Store(0); return nil }},
 		{"reload", 6, func() error {
+			before := w.config.division()
 			what := w.config.change(r)
-			if w.config.names > 0 && (w.config.allows || w.resolver.away || !w.widgets) {
+			if (w.config.names > 0 || w.config.division() != before) && (w.config.allows || w.resolver.away || !w.widgets) {
 				w.config.fresh = true
 			}
 			w.say(what)
