@@ -20,6 +20,9 @@
 //   - A sink is paused by answers to two objects, not to one. For an event that is
 //     answered so alone, the answer counts as a refusal, with about
 //     Retry.ProbeInterval between two tries.
+//   - One worker at a time. A Write that does not return when it is cancelled is left
+//     behind; the next worker of the queue opens its sink when it has returned
+//     ([Config.Previous]).
 //   - A failing receiver is spared. After a failure of the whole sink one event
 //     at a time is tried, with exponential backoff and jitter or when the
 //     receiver asked for it, until one is accepted; batches then grow back. The

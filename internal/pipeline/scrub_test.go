@@ -162,6 +162,53 @@ func TestScrub(t *testing.T) {
 	}
 }
 
+// TestScrubKeepsLaterStates records a state between the moment a scrub reads the one
+// before and the moment it writes: the later one stays, and is hidden as well.
+func TestScrubKeepsLaterStates(t *testing.T) {
+	r := newRig(t, t.TempDir(), podWatch())
+	r.adopt([]plan.Watch{podWatch()})
+	s := r.source(pods)
+	raw := func(version string) string {
+		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":%q},"spec":{"password":%q}}`, version, plaintext)
+	}
+	first, second := r.edited(s, raw("1")), r.edited(s, raw("2"))
+	r.commit(addedTo(s, first))
+	key := ledger.Key("ns", "a")
+	value, ok, err := r.store.State(s.Partition, key, nil)
+	if err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	r.commit(updatedIn(s, second, first))
+	r.adopt([]plan.Watch{podWatch(hiding)})
+	sr := &scrubRun{m: r.m, state: r.m.scrub.load(), revise: redact.NewReviser(r.m.edits.Load(), r.m.dicts)}
+	gr := s.Key.GVR.GroupResource()
+	revised, differs, err := sr.revise.State(gr, value)
+	if err != nil || !differs {
+		t.Fatal(differs, err)
+	}
+	if err := sr.write(s.Partition, gr, []recordedState{{key, value, revised}}); err != nil {
+		t.Fatal(err)
+	}
+	if states := r.recordedStates(); !strings.Contains(states, `"resourceVersion":"2"`) || strings.Contains(states, plaintext) {
+		t.Errorf("states %s", states)
+	}
+}
+
+// TestScrubStartsOver hides more while a scrub runs: what it has been through is looked at
+// again.
+func TestScrubStartsOver(t *testing.T) {
+	r := newRig(t, t.TempDir(), podWatch())
+	r.adopt([]plan.Watch{podWatch()})
+	r.adopt([]plan.Watch{podWatch(hiding)})
+	state := r.m.scrub.load()
+	state.Stage, state.Name, state.After, state.Key = scrubFiles, "sink", 7, "ns/a"
+	r.m.scrub.set(state)
+	r.adopt([]plan.Watch{podWatch(hiding, func(w *plan.Watch) { w.Edits.Redact = append(w.Edits.Redact, "spec.n") })})
+	if s := r.m.scrub.load(); !s.Pending() || s.Stage != "" || s.Name != "" || s.After != 0 || s.Key != "" || !s.Concerns("pods") {
+		t.Errorf("scrub %+v", s)
+	}
+}
+
 // TestScrubGoesOn is stopped before, between and behind its stages.
 func TestScrubGoesOn(t *testing.T) {
 	for _, stage := range scrubStages {
