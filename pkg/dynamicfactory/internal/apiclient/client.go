@@ -25,8 +25,11 @@ import (
 )
 
 const (
-	AcceptObjects      = "application/json"
-	AcceptMetadata     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	// AcceptObjects is the Accept header of lists and watches of objects.
+	AcceptObjects = "application/json"
+	// AcceptMetadata is that of watches of metadata.
+	AcceptMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	// AcceptMetadataList is that of lists of metadata.
 	AcceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 	// AcceptAnyList is for lists of which only the version is read.
@@ -198,7 +201,7 @@ func IsPermanent(err error) bool {
 	}
 }
 
-// retryAfter is the wait that the server requests, or 0.
+// RetryAfter is the wait that the server requests, or 0.
 func RetryAfter(err error) time.Duration {
 	if s, ok := apierrors.SuggestsClientDelay(err); ok {
 		return time.Duration(s) * time.Second
@@ -208,7 +211,8 @@ func RetryAfter(err error) time.Duration {
 
 const (
 	backoffFirst = 500 * time.Millisecond
-	MaxBackoff   = 30 * time.Second
+	// MaxBackoff bounds the wait between attempts.
+	MaxBackoff = 30 * time.Second
 
 	// spreadLeast, spreadEach and spreadMost bound the time over which streams that fail
 	// together reconnect: spreadEach for each stream.
