@@ -55,6 +55,11 @@ func (m *metrics) audited(s *informer, result string) {
 	m.auditsTotal.WithLabelValues(s.Key.GVR.GroupResource().String(), result).Inc()
 }
 
+func (m *metrics) scrubCounted(rewritten, failed int) {
+	m.scrubbedTotal.WithLabelValues("rewritten").Add(float64(rewritten))
+	m.scrubbedTotal.WithLabelValues("failed").Add(float64(failed))
+}
+
 // watches notes that a feed is compared with the cluster. Series begin at zero.
 func (m *metrics) watches(s *commit.Feed) {
 	for _, result := range [...]string{auditClean, auditRepaired, auditUnfinished} {

@@ -2,7 +2,6 @@ package pipeline
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,7 +14,7 @@ import (
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
-	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/internal/scrub"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/store/inspect"
 	"github.com/watcherd/watcherd/pkg/compact"
@@ -211,7 +210,7 @@ func TestScrubStartsOver(t *testing.T) {
 
 // TestScrubGoesOn is stopped before, between and behind its stages.
 func TestScrubGoesOn(t *testing.T) {
-	for _, stage := range scrubStages {
+	for _, stage := range scrub.Stages {
 		t.Run(stage, func(t *testing.T) {
 			dir := t.TempDir()
 			t.Run("first life", func(t *testing.T) {
@@ -220,27 +219,22 @@ func TestScrubGoesOn(t *testing.T) {
 				canaryPods(r, r.source(pods), 20)
 				stop := r.stop
 				r.adopt([]plan.Watch{podWatch(hiding)})
-				// A scrub that has come to the beginning of the stage.
-				run := func(ctx context.Context) {
-					state := r.m.scrub.load()
-					state.Retired = r.m.dicts.Retire(func(resource string, _ uint32) bool { return true })
-					state.Dictionaries = true
-					r.m.scrub.set(state)
-					sr := &scrubRun{m: r.m, state: state, revise: redact.NewReviser(r.m.edits.Load(), r.m.dicts)}
-					for _, before := range scrubStages {
-						sr.state.Stage, sr.state.Name, sr.state.After, sr.state.Key = before, "", 0, ""
-						if err := sr.keep(); err != nil {
-							t.Fatal(err)
-						}
-						if before == stage {
-							return
-						}
-						if err := sr.stage(ctx, before); err != nil {
-							t.Fatal(err)
-						}
+				state := r.m.scrub.load()
+				state.Retired = r.m.dicts.Retire(func(string, uint32) bool { return true })
+				state.Dictionaries = true
+				run := scrub.New(scrub.Config{
+					Store: r.store, Dictionaries: r.m.dicts, Edits: r.m.edits.Load(), AtBarrier: r.m.committer.AtBarrier,
+					Keep: r.m.keepScrub, Count: r.m.metrics.scrubCounted, Now: r.m.cfg.Now,
+				}, state)
+				for stage != scrub.Log && state.Stage != stage {
+					var err error
+					if state, err = run.Next(t.Context()); err != nil {
+						t.Fatal(err)
 					}
 				}
-				run(t.Context())
+				if err := r.m.keepScrub(state); err != nil {
+					t.Fatal(err)
+				}
 				stop()
 			})
 			t.Run("second life", func(t *testing.T) {
@@ -278,7 +272,7 @@ func TestDictionaryIsInUseAgain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			left := ledger.Scrub{Resources: []string{"pods"}, Began: time.Unix(1_700_000_000, 0), Dictionaries: true, Retired: []uint32{dictionary}, Stage: scrubFiles}
+			left := ledger.Scrub{Resources: []string{"pods"}, Began: time.Unix(1_700_000_000, 0), Dictionaries: true, Retired: []uint32{dictionary}, Stage: scrub.Files}
 			if err := errors.Join(ledger.PutMeta(st, ledger.ScrubMeta, ledger.Encode(left)), st.Close()); err != nil {
 				t.Fatal(err)
 			}

@@ -1,0 +1,339 @@
+// Package scrub rewrites what the store holds as the accepted edits want it.
+//
+// Guarantees:
+//
+//   - A scrub can be stopped at any moment. It goes on from the progress that it kept,
+//     and may look at the same again.
+//   - When it is done, nothing in the log, the queues, the dead letters, the ledger and the
+//     files of the store holds what the edits hide, but what is counted as failed.
+//   - A recorded state is replaced between two commits of the committer: what was recorded
+//     meanwhile counts.
+//   - It rests most of the time, and while the store has no room.
+package scrub
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/compact"
+)
+
+// Stages, in order. What a sink moves while it is looked at may move from the log to its
+// queue and on to its dead letters, which is the order of the stages; what moved in
+// between is found when they are looked at again.
+const (
+	Log     = "log"
+	Queues  = "queues"
+	Letters = "deadLetters"
+	Ledger  = "ledger"
+	Again   = "again"
+	Files   = "files"
+)
+
+// Stages are all of them.
+var Stages = [...]string{Log, Queues, Letters, Ledger, Again, Files}
+
+// Config is what a Run works with.
+type Config struct {
+	Store        *store.Store
+	Dictionaries *compact.Dictionaries
+	Edits        *redact.Table
+	AtBarrier    func(func(commit.Barrier)) error // see [commit.Committer.AtBarrier]
+	Keep         func(ledger.Scrub) error         // makes the progress durable
+	Count        func(rewritten, failed int)
+	Now          func() time.Time
+}
+
+// Run is the work of one scrub. One goroutine uses it.
+type Run struct {
+	Config
+	state   ledger.Scrub
+	revise  *redact.Reviser
+	kept    time.Time // when state was kept last
+	changed int64     // in the stage
+}
+
+// New returns the rest of the work of a scrub.
+func New(cfg Config, state ledger.Scrub) *Run {
+	return &Run{Config: cfg, state: state, revise: redact.NewReviser(cfg.Edits, cfg.Dictionaries)}
+}
+
+// Next carries out the present stage and goes to the one after it. The scrub is done when
+// its state says so.
+func (r *Run) Next(ctx context.Context) (ledger.Scrub, error) {
+	if !slices.Contains(Stages[:], r.state.Stage) {
+		r.begin(Stages[0])
+	}
+	err := r.keep()
+	if err == nil {
+		err = r.stage(ctx)
+	}
+	if err != nil {
+		return r.state, err
+	}
+	if i := slices.Index(Stages[:], r.state.Stage) + 1; i < len(Stages) {
+		r.begin(Stages[i])
+		return r.state, nil
+	}
+	r.state.Done, r.state.Stage = r.Now(), ""
+	if r.state.Failed == 0 {
+		r.state.Retired = nil
+	}
+	return r.state, r.keep()
+}
+
+func (r *Run) begin(stage string) {
+	r.state.Stage, r.state.Name, r.state.After, r.state.Key = stage, "", 0, ""
+}
+
+func (r *Run) stage(ctx context.Context) error {
+	switch r.state.Stage {
+	case Log:
+		return r.walk(ctx, func() (bool, error) { return r.step(r.Store.RewriteLog) })
+	case Queues, Letters:
+		return r.sinks(ctx, r.state.Stage)
+	case Ledger:
+		return r.ledger(ctx)
+	case Again:
+		return r.again(ctx)
+	default:
+		return r.files(ctx)
+	}
+}
+
+func (r *Run) keep() error {
+	r.kept = time.Now()
+	return r.Keep(r.state)
+}
+
+const (
+	keepEvery = time.Second // how often progress is kept
+	// restTimes is how many times as long as it worked a scrub rests, at most
+	// restMost, after each step.
+	restTimes = 3
+	restMost  = time.Second
+)
+
+// walk takes steps until one is the last, and rests in between. It does not work while
+// the store has no room for what it writes.
+func (r *Run) walk(ctx context.Context, step func() (end bool, err error)) error {
+	for {
+		if err := r.Store.WaitIngest(ctx); err != nil {
+			return err
+		}
+		began := time.Now()
+		end, err := step()
+		if err != nil || end {
+			return err
+		}
+		if err := r.rest(ctx, time.Since(began)); err != nil {
+			return err
+		}
+	}
+}
+
+func (r *Run) rest(ctx context.Context, worked time.Duration) error {
+	if time.Since(r.kept) > keepEvery {
+		if err := r.keep(); err != nil {
+			return err
+		}
+	}
+	t := time.NewTimer(min(restTimes*worked, restMost))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// step is one call of a method of the store that rewrites records.
+func (r *Run) step(rewrite func(uint64, store.Rewrite) (uint64, int, bool, error)) (end bool, err error) {
+	last, n, end, err := rewrite(r.state.After, func(payload []byte) ([]byte, bool) {
+		revised, changed, err := r.revise.Record(payload)
+		if err != nil {
+			r.failed()
+		}
+		return revised, changed && err == nil
+	})
+	r.state.After = last
+	r.counted(n)
+	return end, err
+}
+
+func (r *Run) counted(n int) {
+	r.state.Rewritten += int64(n)
+	r.changed += int64(n)
+	r.Count(n, 0)
+}
+
+func (r *Run) failed() {
+	r.state.Failed++
+	r.Count(0, 1)
+}
+
+// sinks goes through what the queues carry themselves, or through the dead letters.
+func (r *Run) sinks(ctx context.Context, stage string) error {
+	for _, name := range r.Store.Sinks() { // sorted
+		if name < r.state.Name {
+			continue
+		}
+		if name != r.state.Name {
+			r.state.Name, r.state.After = name, 0
+		}
+		q, err := r.Store.Queue(name)
+		if err != nil {
+			continue // purged this moment
+		}
+		rewrite := q.RewriteQueue
+		if stage == Letters {
+			rewrite = q.RewriteDeadLetters
+		}
+		if err := r.walk(ctx, func() (bool, error) { return r.step(rewrite) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// rounds bounds how often the queues are looked at again.
+const rounds = 5
+
+// again looks for what a sink moved while it was looked for.
+func (r *Run) again(ctx context.Context) error {
+	for range rounds {
+		r.changed = 0
+		for _, stage := range []string{Queues, Letters} {
+			r.state.Name, r.state.After = "", 0
+			if err := r.sinks(ctx, stage); err != nil {
+				return err
+			}
+		}
+		if r.changed == 0 {
+			return nil
+		}
+	}
+	return errors.New("the sinks' queues keep changing")
+}
+
+// files removes the dictionaries, to which nothing refers now, and then everything
+// that was overwritten or deleted from the store's files.
+func (r *Run) files(ctx context.Context) error {
+	if r.state.Failed == 0 {
+		b := r.Store.NewBatch()
+		defer b.Discard()
+		for _, id := range r.state.Retired {
+			if r.Dictionaries.Retired(id) { // or an earlier life has removed it, and the same content is in use again
+				b.DeleteMeta(ledger.DictionaryKey(id))
+			}
+		}
+		if err := r.Store.Commit(b); err != nil {
+			return err
+		}
+	}
+	return r.Store.EraseObsolete(ctx)
+}
+
+// ledgerStep is how many states are rewritten between two commits.
+const ledgerStep = 64
+
+// recordedState is a state as it was scanned.
+type recordedState struct {
+	key            string
+	value, revised []byte
+}
+
+// ledger goes through the recorded states, those of resources that nothing watches
+// included.
+func (r *Run) ledger(ctx context.Context) error {
+	for _, partition := range r.Store.Partitions() { // sorted
+		gr, _ := ledger.SplitPartition(partition)
+		if partition < r.state.Name || !r.state.Concerns(gr.String()) {
+			continue
+		}
+		if partition != r.state.Name {
+			r.state.Name, r.state.Key = partition, ""
+		}
+		if err := r.partition(ctx, partition, gr); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Run) partition(ctx context.Context, partition string, gr schema.GroupResource) error {
+	var changed []recordedState
+	began := time.Now()
+	looked := 0
+	after := r.state.Key
+	err := r.Store.ScanState(partition, "", func(key string, value []byte) error {
+		if key <= after && after != "" {
+			return nil
+		}
+		revised, differs, err := r.revise.State(gr, value)
+		if err != nil {
+			r.failed()
+		}
+		if differs && err == nil {
+			changed = append(changed, recordedState{key, bytes.Clone(value), revised})
+		}
+		if looked++; looked%ledgerStep > 0 {
+			return nil
+		}
+		if err := r.write(partition, gr, changed); err != nil {
+			return err
+		}
+		changed = changed[:0]
+		r.state.Key = key
+		err = r.rest(ctx, time.Since(began))
+		began = time.Now()
+		return err
+	})
+	if err != nil && !errors.Is(err, store.ErrUnreadable) {
+		return err
+	}
+	return r.write(partition, gr, changed)
+}
+
+// write puts the revised states in place, between two commits of the committer: what it
+// recorded meanwhile counts.
+func (r *Run) write(partition string, gr schema.GroupResource, changed []recordedState) error {
+	if len(changed) == 0 {
+		return nil
+	}
+	var err error
+	ended := r.AtBarrier(func(commit.Barrier) {
+		b := r.Store.NewBatch()
+		defer b.Discard()
+		for i := range changed {
+			c := &changed[i]
+			now, ok, readErr := r.Store.State(partition, c.key, nil)
+			if readErr != nil || !ok {
+				continue
+			}
+			if !bytes.Equal(now, c.value) {
+				revised, differs, reviseErr := r.revise.State(gr, now)
+				if reviseErr != nil || !differs {
+					continue
+				}
+				c.revised = revised
+			}
+			b.PutState(partition, c.key, c.revised)
+		}
+		err = r.Store.Commit(b)
+	})
+	if err = errors.Join(err, ended); err == nil {
+		r.counted(len(changed))
+	}
+	return err
+}
