@@ -172,20 +172,19 @@ func TestScrubKeepsLaterStates(t *testing.T) {
 	}
 	first, second := r.edited(s, raw("1")), r.edited(s, raw("2"))
 	r.commit(addedTo(s, first))
-	key := ledger.Key("ns", "a")
-	value, ok, err := r.store.State(s.Partition, key, nil)
-	if err != nil || !ok {
-		t.Fatal(ok, err)
-	}
-	r.commit(updatedIn(s, second, first))
 	r.adopt([]plan.Watch{podWatch(hiding)})
-	sr := &scrubRun{m: r.m, state: r.m.scrub.load(), revise: redact.NewReviser(r.m.edits.Load(), r.m.dicts)}
-	gr := s.Key.GVR.GroupResource()
-	revised, differs, err := sr.revise.State(gr, value)
-	if err != nil || !differs {
-		t.Fatal(differs, err)
-	}
-	if err := sr.write(s.Partition, gr, []recordedState{{key, value, revised}}); err != nil {
+	state := r.m.scrub.load()
+	state.Stage = scrub.Ledger
+	run := scrub.New(scrub.Config{
+		Store: r.store, Dictionaries: r.m.dicts, Edits: r.m.edits.Load(),
+		AtBarrier: func(do func(commit.Barrier)) error {
+			r.commit(updatedIn(s, second, first))
+			do(commit.Barrier{})
+			return nil
+		},
+		Keep: func(ledger.Scrub) error { return nil }, Count: func(int, int) {}, Now: time.Now,
+	}, state)
+	if _, err := run.Next(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if states := r.recordedStates(); !strings.Contains(states, `"resourceVersion":"2"`) || strings.Contains(states, plaintext) {
@@ -200,7 +199,7 @@ func TestScrubStartsOver(t *testing.T) {
 	r.adopt([]plan.Watch{podWatch()})
 	r.adopt([]plan.Watch{podWatch(hiding)})
 	state := r.m.scrub.load()
-	state.Stage, state.Name, state.After, state.Key = scrubFiles, "sink", 7, "ns/a"
+	state.Stage, state.Name, state.After, state.Key = scrub.Files, "sink", 7, "ns/a"
 	r.m.scrub.set(state)
 	r.adopt([]plan.Watch{podWatch(hiding, func(w *plan.Watch) { w.Edits.Redact = append(w.Edits.Redact, "spec.n") })})
 	if s := r.m.scrub.load(); !s.Pending() || s.Stage != "" || s.Name != "" || s.After != 0 || s.Key != "" || !s.Concerns("pods") {
