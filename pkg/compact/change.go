@@ -9,7 +9,7 @@ import (
 )
 
 // LastChange is who changed an object last, as rawjson.Change has it. The zero value
-// stands for nobody known.
+// means that it is unknown.
 type LastChange struct {
 	Manager     string // several are separated by commas
 	Operation   string // Apply or Update; "" if several differ

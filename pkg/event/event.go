@@ -80,7 +80,7 @@ type Event struct {
 	// it was recorded before what it leads through was redacted.
 	PatchOmitted bool
 
-	ChangedBy *ChangedBy // of an Added or an Updated, if the object's managed fields name anybody
+	ChangedBy *ChangedBy // of an Added or an Updated, if the object's managed fields name a manager
 
 	Selection         Selection
 	FinalStateUnknown bool // the deletion was found by comparison: Object may not be the very last state
