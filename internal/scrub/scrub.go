@@ -2,7 +2,7 @@
 //
 // Guarantees:
 //
-//   - A scrub can be stopped at any moment. It goes on from the progress that it kept,
+//   - A scrub can be stopped at any moment. It continues from the progress that it kept,
 //     and may look at the same again.
 //   - When it is done, nothing in the log, the queues, the dead letters, the ledger and the
 //     files of the store holds what the edits hide, but what is counted as failed.
@@ -67,8 +67,8 @@ func New(cfg Config, state ledger.Scrub) *Run {
 	return &Run{Config: cfg, state: state, revise: redact.NewReviser(cfg.Edits, cfg.Dictionaries)}
 }
 
-// Next carries out the present stage and goes to the one after it. The scrub is done when
-// its state says so.
+// Next carries out the present stage and goes to the one after it. It returns
+// the progress: the scrub is done once that is not pending.
 func (r *Run) Next(ctx context.Context) (ledger.Scrub, error) {
 	if !slices.Contains(Stages[:], r.state.Stage) {
 		r.begin(Stages[0])
