@@ -701,7 +701,7 @@ func TestDefinitionGone(t *testing.T) {
 				}
 				if tc.aged > 0 {
 					l.age("unserved/", tc.aged)
-					if err := l.m.call(t.Context(), func(context.Context) error { _, err := l.m.reportGone(t.Context()); return err }); err != nil {
+					if err := l.m.call(t.Context(), func(ctx context.Context) error { _, err := l.m.reportGone(ctx); return err }); err != nil {
 						t.Fatal(err)
 					}
 				}

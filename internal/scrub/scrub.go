@@ -67,8 +67,8 @@ func New(cfg Config, state ledger.Scrub) *Run {
 	return &Run{Config: cfg, state: state, revise: redact.NewReviser(cfg.Edits, cfg.Dictionaries)}
 }
 
-// Next carries out the present stage and goes to the one after it. The scrub is done when
-// its state is no longer pending.
+// Next carries out the present stage and goes to the one after it. It returns
+// the progress: the scrub is done once that is not pending.
 func (r *Run) Next(ctx context.Context) (ledger.Scrub, error) {
 	if !slices.Contains(Stages[:], r.state.Stage) {
 		r.begin(Stages[0])

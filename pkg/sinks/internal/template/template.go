@@ -111,7 +111,7 @@ func (t Template) Sample(value string) string {
 // Charset is a set of characters.
 type Charset [256]bool
 
-// Charset of the characters that keep reports true for.
+// NewCharset is the set of the characters that keep reports true for.
 func NewCharset(keep func(c byte) bool) *Charset {
 	var s Charset
 	for c := range s {
