@@ -25,6 +25,8 @@ import (
 )
 
 const (
+	// AcceptObjects, AcceptMetadata and AcceptMetadataList are the Accept headers of objects,
+	// of watches of metadata, and of lists of metadata.
 	AcceptObjects      = "application/json"
 	AcceptMetadata     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 	AcceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -198,7 +200,7 @@ func IsPermanent(err error) bool {
 	}
 }
 
-// retryAfter is the wait that the server requests, or 0.
+// RetryAfter is the wait that the server requests, or 0.
 func RetryAfter(err error) time.Duration {
 	if s, ok := apierrors.SuggestsClientDelay(err); ok {
 		return time.Duration(s) * time.Second
@@ -208,7 +210,8 @@ func RetryAfter(err error) time.Duration {
 
 const (
 	backoffFirst = 500 * time.Millisecond
-	MaxBackoff   = 30 * time.Second
+	// MaxBackoff bounds the wait between attempts.
+	MaxBackoff = 30 * time.Second
 
 	// spreadLeast, spreadEach and spreadMost bound the time over which streams that fail
 	// together reconnect: spreadEach for each stream.
