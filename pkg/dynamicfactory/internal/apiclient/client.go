@@ -25,10 +25,11 @@ import (
 )
 
 const (
-	// AcceptObjects, AcceptMetadata and AcceptMetadataList are the Accept headers of objects,
-	// of watches of metadata, and of lists of metadata.
-	AcceptObjects      = "application/json"
-	AcceptMetadata     = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	// AcceptObjects is the Accept header of lists and watches of objects.
+	AcceptObjects = "application/json"
+	// AcceptMetadata is that of watches of metadata.
+	AcceptMetadata = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+	// AcceptMetadataList is that of lists of metadata.
 	AcceptMetadataList = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 	// AcceptAnyList is for lists of which only the version is read.
