@@ -68,7 +68,7 @@ func BenchmarkCache(b *testing.B) {
 	cfg := serve(b)
 	factory := func(opts ...dynamicfactory.RESTOption) func(*testing.B) dynamicinformer.DynamicSharedInformerFactory {
 		return func(b *testing.B) dynamicinformer.DynamicSharedInformerFactory {
-			f, err := dynamicfactory.NewForConfig(cfg, opts...)
+			f, err := dynamicfactory.NewRESTFactory(cfg, opts...)
 			if err != nil {
 				b.Fatal(err)
 			}

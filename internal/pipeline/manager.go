@@ -15,7 +15,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/cache"
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/delivery"
@@ -170,13 +169,9 @@ func New(cfg Config) (*Manager, error) {
 	}
 	opts := []dynamicfactory.RESTOption{dynamicfactory.WithSpoolDir(cfg.SpoolDir), dynamicfactory.WithClusterCheck(m.checkCluster)}
 	if cfg.InformerName != "" {
-		name, err := cache.NewInformerName(cfg.InformerName)
-		if err != nil {
-			return nil, err
-		}
-		opts = append(opts, dynamicfactory.WithInformerName(name))
+		opts = append(opts, dynamicfactory.WithName(cfg.InformerName))
 	}
-	m.factory, err = dynamicfactory.NewForConfig(cfg.REST, opts...)
+	m.factory, err = dynamicfactory.NewRESTFactory(cfg.REST, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("informer factory: %w", err)
 	}

@@ -126,7 +126,7 @@ func TestUnknownResources(t *testing.T) {
 func TestUseAfterShutdown(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
 		put(s, "a")
-		requests := must(dynamicfactory.NewForConfig(s.Config()))(t)
+		requests := must(dynamicfactory.NewRESTFactory(s.Config()))(t)
 		_, durable := subscribe(t, requests, configMapKey)
 		for _, f := range []*dynamicfactory.Factory{
 			requests.Factory, dynamicfactory.New(fakeClient(configMap("a", nil))), dynamicfactory.New(nil),

@@ -18,7 +18,7 @@
 //   - [Resolver]: the resource names and wildcards that kubectl accepts, resolved to a
 //     live list of resources.
 //
-// A [RESTFactory], which [NewForConfig] makes, is a Factory that sends its own list and
+// A [RESTFactory], which [NewRESTFactory] makes, is a Factory that sends its own list and
 // watch requests and reads raw JSON. It survives the failures of an API server, and adds:
 //
 //   - [RESTFactory.SubscribeDurable]: a subscription that resumes after a restart where

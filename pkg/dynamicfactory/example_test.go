@@ -195,7 +195,7 @@ func ExampleRESTFactory_SubscribeDurable() {
 	recorded := dynamicfactory.Snapshot{}
 
 	run := func(verb string, handled chan<- *compact.Object) (*dynamicfactory.RESTFactory, *dynamicfactory.DurableSubscription) {
-		factory, err := dynamicfactory.NewForConfig(cfg)
+		factory, err := dynamicfactory.NewRESTFactory(cfg)
 		if err != nil {
 			panic(err)
 		}

@@ -82,23 +82,40 @@ func New(client dynamic.Interface, opts ...Option) *Factory {
 	return f
 }
 
-// NewForConfig makes a factory for the API server of cfg. It starts nothing and sends
+// NewForConfig makes the Factory of a RESTFactory, for programs that need none of what
+// only that has. It starts nothing and sends nothing.
+func NewForConfig(cfg *rest.Config, opts ...Option) (*Factory, error) {
+	return newRESTFactory(cfg, opts)
+}
+
+// NewRESTFactory makes a factory for the API server of cfg. It starts nothing and sends
 // nothing.
-func NewForConfig(cfg *rest.Config, opts ...RESTOption) (*RESTFactory, error) {
+func NewRESTFactory(cfg *rest.Config, opts ...RESTOption) (*RESTFactory, error) {
+	f, err := newRESTFactory(cfg, opts)
+	if err != nil {
+		return nil, err
+	}
+	return &RESTFactory{f}, nil
+}
+
+func newRESTFactory[O RESTOption](cfg *rest.Config, opts []O) (*Factory, error) {
 	if cfg == nil {
 		return nil, ErrNoClient
 	}
-	f := newFactory(newOptions(opts))
-	var err error
-	if f.client, err = dynamic.NewForConfig(cfg); err != nil {
-		return nil, fmt.Errorf("dynamicfactory: %w", err)
-	}
-	client, err := apiclient.NewClient(cfg, f.opts.concurrentLists)
+	client, err := dynamic.NewForConfig(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("dynamicfactory: %w", err)
 	}
-	f.rest = &restAccess{client, apiclient.NewProber(client, f.opts.checkCluster), spool.NewPool(f.opts.spoolDir)}
-	return &RESTFactory{f}, nil
+	o := newOptions(opts)
+	requests, err := apiclient.NewClient(cfg, o.concurrentLists)
+	if err != nil {
+		o.name.Release()
+		return nil, fmt.Errorf("dynamicfactory: %w", err)
+	}
+	f := newFactory(o)
+	f.client = client
+	f.rest = &restAccess{requests, apiclient.NewProber(requests, o.checkCluster), spool.NewPool(o.spoolDir)}
+	return f, nil
 }
 
 func newFactory(o *options) *Factory {

@@ -109,7 +109,7 @@ func put(s *apitest.Server, names ...string) {
 // factory makes a factory of compact informers that ends with the test.
 func factory(t *testing.T, s *apitest.Server, opts ...dynamicfactory.RESTOption) *dynamicfactory.RESTFactory {
 	t.Helper()
-	f, err := dynamicfactory.NewForConfig(s.Config(), append([]dynamicfactory.RESTOption{dynamicfactory.WithCompactStore()}, opts...)...)
+	f, err := dynamicfactory.NewRESTFactory(s.Config(), append([]dynamicfactory.RESTOption{dynamicfactory.WithCompactStore()}, opts...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

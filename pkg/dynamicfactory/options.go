@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 )
 
 // Option configures the informers of a factory that New or NewForConfig makes.
@@ -158,10 +159,18 @@ func WithoutNamespaceIndex() Option {
 	return option(func(o *options) { o.noNamespaceIndex = true })
 }
 
-// WithInformerName sets the name of the factory's informers in client-go's metrics, as
-// informers.WithInformerName does. Shutdown releases the name.
-func WithInformerName(name *cache.InformerName) Option {
-	return option(func(o *options) { o.name = name })
+// WithName names the factory's informers in client-go's metrics. Shutdown releases the
+// name. While another factory of the process has it, the informers have none, and the log
+// says so (see cache.NewInformerName).
+func WithName(name string) Option {
+	return option(func(o *options) {
+		n, err := cache.NewInformerName(name)
+		if err != nil {
+			klog.Background().Error(err, "Informers have no name in metrics", "name", name)
+			return
+		}
+		o.name = n
+	})
 }
 
 // WithCompactStore makes the caches hold *compact.Object, which needs a fraction of the

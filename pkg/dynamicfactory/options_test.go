@@ -133,7 +133,7 @@ func TestOptionsPerResource(t *testing.T) {
 			for _, opt := range opts {
 				restOpts = append(restOpts, opt)
 			}
-			checkPerResource(t, must(dynamicfactory.NewForConfig(s.Config(), restOpts...))(t).Factory, func(gvr schema.GroupVersionResource) (fields []string) {
+			checkPerResource(t, must(dynamicfactory.NewRESTFactory(s.Config(), restOpts...))(t).Factory, func(gvr schema.GroupVersionResource) (fields []string) {
 				for _, r := range s.Requests(gvr.Resource, false) {
 					fields = append(fields, r.Query["fieldSelector"])
 				}

@@ -49,7 +49,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 // realFactory makes a factory of compact informers that ends with the test.
 func realFactory(t *testing.T, cfg *rest.Config, opts ...dynamicfactory.RESTOption) *dynamicfactory.RESTFactory {
 	t.Helper()
-	f := must(dynamicfactory.NewForConfig(cfg, append([]dynamicfactory.RESTOption{dynamicfactory.WithCompactStore()}, opts...)...))(t)
+	f := must(dynamicfactory.NewRESTFactory(cfg, append([]dynamicfactory.RESTOption{dynamicfactory.WithCompactStore()}, opts...)...))(t)
 	t.Cleanup(f.Shutdown)
 	return f
 }

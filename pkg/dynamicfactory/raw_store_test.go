@@ -64,7 +64,7 @@ func TestRawPathWithTransform(t *testing.T) {
 		t.Run(fmt.Sprint(compactStore), func(t *testing.T) {
 			bubble(t, func(t *testing.T, s *apitest.Server) {
 				put(s, "a")
-				opts := []dynamicfactory.RESTOption{dynamicfactory.WithTransform(func(obj any) (any, error) {
+				opts := []dynamicfactory.Option{dynamicfactory.WithTransform(func(obj any) (any, error) {
 					u, ok := obj.(*unstructured.Unstructured)
 					if !ok {
 						return nil, fmt.Errorf("got a %T", obj)
@@ -120,8 +120,8 @@ func TestTransformFails(t *testing.T) {
 // Shutdown releases the informer name of either factory.
 func TestInformerName(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {
-		requests := must(dynamicfactory.NewForConfig(s.Config(), dynamicfactory.WithInformerName(must(cache.NewInformerName("watched"))(t))))(t).Factory
-		for _, f := range []*dynamicfactory.Factory{requests, dynamicfactory.New(fakeClient(), dynamicfactory.WithInformerName(must(cache.NewInformerName("listed"))(t)))} {
+		requests := must(dynamicfactory.NewForConfig(s.Config(), dynamicfactory.WithName("watched")))(t)
+		for _, f := range []*dynamicfactory.Factory{requests, dynamicfactory.New(fakeClient(), dynamicfactory.WithName("listed"))} {
 			f.ForResource(configMaps)
 			f.Shutdown()
 		}
