@@ -45,7 +45,8 @@ func newRunCommand() *cobra.Command {
 				return err
 			}
 			heap.Limit(log)
-			defer heap.Start(cmd.Context())()
+			stopCare := heap.Start(cmd.Context())
+			defer stopCare()
 			metrics := prometheus.NewRegistry()
 			if err := watcherd.ExportClientGo(metrics); err != nil {
 				return err

@@ -59,7 +59,7 @@ func Parse(data []byte) (*Event, error) {
 		Namespace: in.Data.Namespace, Name: in.Data.Name, UID: in.Data.UID, ResourceVersion: in.Data.ResourceVersion,
 		Object: in.Data.Object, OldObject: in.Data.OldObject, Patch: in.Data.Patch,
 		PatchOmitted: in.Data.PatchOmitted, ChangedBy: in.Data.ChangedBy,
-		Selection:    in.Data.Selection, FinalStateUnknown: in.Data.FinalStateUnknown, Replay: in.Data.Replay, Repair: in.Data.Repair,
+		Selection: in.Data.Selection, FinalStateUnknown: in.Data.FinalStateUnknown, Replay: in.Data.Replay, Repair: in.Data.Repair,
 		Truncated: in.Data.Truncated,
 	}
 	if e.Sequence, err = strconv.ParseUint(in.Sequence, 10, 64); err != nil {
