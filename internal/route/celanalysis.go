@@ -46,9 +46,9 @@ func denial(call ast.CallExpr) string {
 	switch name := call.FunctionName(); name {
 	case "cel.@mapInsert":
 		return "transformMap() and transformMapEntry() are not supported in filters: unbounded cost"
-	case "replace", "regex.replace", "join", "format", "distinct":
+	case "replace", "regex.replace", "regex.extract", "regex.extractAll", "join", "format", "distinct":
 		return name + "() is not supported in filters: unbounded cost"
-	case "matches", "regex.extract", "regex.extractAll":
+	case "matches":
 		args := call.Args()
 		if len(args) == 0 || args[len(args)-1].Kind() != ast.LiteralKind {
 			return name + "() needs a literal pattern, which is checked at load"
@@ -124,6 +124,11 @@ func exprNeedsBody(e ast.NavigableExpr) bool {
 // hasComprehension reports whether the expression has a loop or a bound value.
 func hasComprehension(a *ast.AST) bool {
 	return len(ast.MatchDescendants(ast.NavigateAST(a), ast.KindMatcher(ast.ComprehensionKind))) > 0
+}
+
+// calls reports whether the expression calls a function.
+func calls(a *ast.AST, function string) bool {
+	return len(ast.MatchDescendants(ast.NavigateAST(a), ast.FunctionMatcher(function))) > 0
 }
 
 // buildsValues reports whether an expression may create values larger than its inputs:

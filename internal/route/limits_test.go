@@ -63,6 +63,9 @@ func TestLimits(t *testing.T) {
 		nested("LAST.exists(x, x == LAST)"),
 
 		`object.big.matches(object.big)`,
+		`object.big.matches("(?:a?){500}a{500}$")`,
+		`object.big.matches("([a-z]+){1,60}[0-9]{1,60}z")`,
+		`regex.extract(object.big, "(?:a?){500}a{500}$").hasValue()`,
 		`object.big.replace("a", object.big).size() > 0`,
 		`["a", "b"].join(object.big).size() > 0`,
 		`"%s%s".format([object.big, object.big]).size() > 0`,
@@ -97,6 +100,7 @@ func TestLimitsLeaveRoom(t *testing.T) {
 		`object.list.filter(a, a.n > 100).size() == 4899`,
 		`object.list != oldObject.list && object.big == oldObject.big && object != oldObject`,
 		`object.big.matches("^a+$")`,
+		`!object.big.matches("error|warning") && metadata.name.matches("^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")`,
 		`object.big.contains("aaaa") && !object.big.endsWith("b")`,
 		`{"x": 1} in object.list || true`,
 	} {

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/overloads"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/ext"
 
@@ -123,6 +124,10 @@ func (x *expressions) compile(text string) (*condition, []expressionError) {
 		c.metered = hasComprehension(ast.NativeRep())
 	}
 	opts := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize)}
+	if calls(ast.NativeRep(), overloads.Matches) {
+		c.metered = true
+		opts = append(opts, regexes{}.options()...)
+	}
 	if c.metered {
 		opts = append(opts, cel.CostLimit(x.limits.cost))
 	}
