@@ -160,8 +160,8 @@ func WithoutNamespaceIndex() Option {
 }
 
 // WithName names the factory's informers in client-go's metrics. Shutdown releases the
-// name. While another factory of the process has it, the informers have none, and the log
-// says so (see cache.NewInformerName).
+// name. While another factory of the process has it, the informers have none, and an
+// error is logged (see cache.NewInformerName).
 func WithName(name string) Option {
 	return option(func(o *options) {
 		n, err := cache.NewInformerName(name)
