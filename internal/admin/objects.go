@@ -24,6 +24,9 @@ const (
 	maxPage     = 5000
 	// pageBytes is about how large a page may become; one object is always sent.
 	pageBytes = 16 << 20
+	// maxReads bounds the answers with objects that are written at a time, each of which
+	// holds one in memory. Others wait.
+	maxReads = 32
 )
 
 // objects answers
@@ -39,6 +42,12 @@ func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
 	view, err := s.cfg.Objects.View(r.PathValue("resource"))
 	if err != nil {
 		return err
+	}
+	select {
+	case s.reads <- struct{}{}:
+		defer func() { <-s.reads }()
+	case <-r.Context().Done():
+		return nil // the client is gone
 	}
 	resource, namespaced, synced := view.About()
 	query := r.URL.Query()
@@ -68,7 +77,7 @@ func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
 		}
 		return problemf(http.StatusNotFound, "%s %q%s is not among the objects that the watches see%s", resource, name, where, why)
 	}
-	body, err := encode(o, resource, bare)
+	body, err := appendObject(nil, o, resource, bare)
 	if err != nil {
 		return err
 	}
@@ -100,25 +109,48 @@ func list(w http.ResponseWriter, query url.Values, view View, namespace string, 
 		}
 		all = all[sort.Search(len(all), func(i int) bool { return after.before(all[i]) }):]
 	}
+	return writeList(w, view, all, limit, bare)
+}
+
+// writeList sends a page object by object, as an ObjectList: a reader, however slow, holds
+// one of them in memory. Only before the first one it may fail.
+func writeList(w http.ResponseWriter, view View, all []*compact.Object, limit int, bare bool) error {
 	resource, _, synced := view.About()
-	page := &ObjectList{APIVersion: "v1", Kind: "List", Items: []json.RawMessage{}}
-	page.Metadata.Incomplete = !synced
+	meta := ListMeta{Incomplete: !synced}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	buf := []byte(`{"apiVersion":"v1","kind":"List","items":[`)
 	size := 0
 	for i, o := range all {
 		if i == limit || size > pageBytes {
 			last := all[i-1]
-			page.Metadata.Continue = place{last.GetNamespace(), last.GetName()}.token()
-			page.Metadata.RemainingItemCount = len(all) - i
+			meta.Continue = place{last.GetNamespace(), last.GetName()}.token()
+			meta.RemainingItemCount = len(all) - i
 			break
 		}
-		body, err := encode(o, resource, bare)
-		if err != nil {
+		if i > 0 {
+			buf = append(buf[:0], ',')
+		}
+		before := len(buf)
+		var err error
+		if buf, err = appendObject(buf, o, resource, bare); err != nil {
+			if i > 0 {
+				panic(http.ErrAbortHandler) // what was sent is not a list
+			}
 			return err
 		}
-		size += len(body)
-		page.Items = append(page.Items, body)
+		size += len(buf) - before
+		if _, err := w.Write(buf); err != nil {
+			return ignoreGone(err)
+		}
+		buf = buf[:0]
 	}
-	return answer(w, page)
+	end, err := json.Marshal(meta)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(append(append(buf, `],"metadata":`...), end...), "}\n"...))
+	return ignoreGone(err)
 }
 
 // ObjectList is a page of objects, in the form of a Kubernetes List.
@@ -136,16 +168,16 @@ type ListMeta struct {
 	Incomplete         bool   `json:"incomplete,omitempty"` // the watch is still reading its first list
 }
 
-// encode is an object's JSON, as it was recorded or with its metadata alone.
-func encode(o *compact.Object, resource event.Resource, bare bool) (json.RawMessage, error) {
+// appendObject appends an object's JSON, as it was recorded or with its metadata alone.
+func appendObject(dst []byte, o *compact.Object, resource event.Resource, bare bool) ([]byte, error) {
 	if !bare {
-		return o.AppendJSON(nil)
+		return o.AppendJSON(dst)
 	}
 	kind := metav1.TypeMeta{APIVersion: o.APIVersion(), Kind: o.Kind()}
 	if kind.Kind == "PartialObjectMetadata" { // the watch reads metadata only
 		kind.APIVersion, kind.Kind = schema.GroupVersion{Group: resource.Group, Version: resource.Version}.String(), resource.Kind
 	}
-	return json.Marshal(&metav1.PartialObjectMetadata{
+	metadata, err := json.Marshal(&metav1.PartialObjectMetadata{
 		TypeMeta: kind,
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: o.GetNamespace(), Name: o.GetName(), UID: o.GetUID(), ResourceVersion: o.GetResourceVersion(),
@@ -153,6 +185,7 @@ func encode(o *compact.Object, resource event.Resource, bare bool) (json.RawMess
 			DeletionTimestamp: o.GetDeletionTimestamp(), Labels: o.GetLabels(),
 		},
 	})
+	return append(dst, metadata...), err
 }
 
 // place is where a page ended.

@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/net/netutil"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -34,6 +33,7 @@ type Server struct {
 	listeners []listener
 	streams   chan struct{} // a place for each stream
 	commands  chan struct{} // and for each command
+	reads     chan struct{} // and for each answer with objects
 }
 
 type listener struct {
@@ -46,7 +46,7 @@ type listener struct {
 func Listen(ctx context.Context, cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger,
-		streams: make(chan struct{}, maxStreams), commands: make(chan struct{}, maxCommands),
+		streams: make(chan struct{}, maxStreams), commands: make(chan struct{}, maxCommands), reads: make(chan struct{}, maxReads),
 	}
 	if cfg.Listen == "" && cfg.Probes == "" {
 		return s, nil
@@ -86,7 +86,6 @@ func (s *Server) listen(ctx context.Context, key, address string, certs *certifi
 		return fmt.Errorf("%s: %w", key, err)
 	}
 	bound := l.Addr()
-	l = netutil.LimitListener(l, maxConnections)
 	if certs != nil {
 		l = tls.NewListener(l, certs.config())
 	}
@@ -131,6 +130,7 @@ func (s *Server) Run(ctx context.Context) error {
 			BaseContext:       func(net.Listener) context.Context { return base },
 			ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 		}
+		newConnections(maxConnections).attach(srv)
 		group.Go(func() error {
 			if err := srv.Serve(l.Listener); !errors.Is(err, http.ErrServerClosed) {
 				return fmt.Errorf("admin listener %s: %w", l.Addr(), err)

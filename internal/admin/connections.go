@@ -1,0 +1,90 @@
+package admin
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// connections bounds the connections of one http.Server. A new one that is too many takes
+// the place of the one without a request for the longest time, so a client that holds
+// connections open does not block other clients. Connections that requests are
+// being answered on stay.
+type connections struct {
+	limit int
+
+	mu   sync.Mutex
+	open map[net.Conn]*connection // guarded by mu
+}
+
+// connection is what is known of an open connection. It is guarded by connections.mu.
+type connection struct {
+	requests int       // being answered
+	idle     time.Time // since when there is none
+}
+
+func newConnections(limit int) *connections {
+	return &connections{limit: limit, open: map[net.Conn]*connection{}}
+}
+
+type connectionKey struct{}
+
+// attach has the server tell of its connections. Its Handler has to be set.
+func (c *connections) attach(srv *http.Server) {
+	srv.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
+		return context.WithValue(ctx, connectionKey{}, c.add(conn))
+	}
+	srv.ConnState = func(conn net.Conn, state http.ConnState) {
+		if state == http.StateClosed || state == http.StateHijacked {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			delete(c.open, conn)
+		}
+	}
+	next := srv.Handler
+	srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		known, _ := r.Context().Value(connectionKey{}).(*connection)
+		c.count(known, 1)
+		defer c.count(known, -1)
+		next.ServeHTTP(w, r)
+	})
+}
+
+// add counts a new connection, and closes another one, or itself, if it is too many.
+func (c *connections) add(conn net.Conn) *connection {
+	added := &connection{idle: time.Now()}
+	var victim net.Conn
+	c.mu.Lock()
+	if len(c.open) >= c.limit {
+		victim = conn
+		oldest := added.idle
+		for other, known := range c.open {
+			if known.requests == 0 && !known.idle.After(oldest) {
+				victim, oldest = other, known.idle
+			}
+		}
+		delete(c.open, victim)
+	}
+	if victim != conn {
+		c.open[conn] = added
+	}
+	c.mu.Unlock()
+	if victim != nil {
+		if secure, ok := victim.(*tls.Conn); ok {
+			victim = secure.NetConn() // else it would wait for a farewell to be sent
+		}
+		_ = victim.Close() // nobody waits for it
+	}
+	return added
+}
+
+// count notes that a request begins or ends.
+func (c *connections) count(known *connection, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known.requests += n
+	known.idle = time.Now()
+}

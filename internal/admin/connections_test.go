@@ -1,0 +1,112 @@
+package admin
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"testing"
+	"time"
+)
+
+// TestHeldConnections holds more connections open than the listener has room for: silent
+// ones, some that stop amid a request, and some that were used once. Whoever asks after
+// that is answered, and so is a request that was being answered before.
+func TestHeldConnections(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.Probes = "127.0.0.1:0"
+	f.serve()
+	address := f.srv.Addresses()[1].String()
+	dial := func() net.Conn {
+		var d net.Dialer
+		conn, err := d.DialContext(t.Context(), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	ask := func(conn net.Conn) {
+		t.Helper()
+		if _, err := fmt.Fprintf(conn, "GET /livez HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatal(resp.Status, err)
+		}
+	}
+	for i := range maxConnections + 50 {
+		conn := dial()
+		switch i % 3 {
+		case 1:
+			if _, err := io.WriteString(conn, "GET /livez HTTP/1.1\r\nHost:"); err != nil {
+				t.Fatal(err)
+			}
+		case 2:
+			ask(conn)
+		}
+	}
+	for range 20 {
+		ask(dial())
+	}
+}
+
+// TestBusyConnectionsStay: requests that are being answered are not given up for others.
+func TestBusyConnectionsStay(t *testing.T) {
+	const limit = 3
+	begun, end := make(chan struct{}), make(chan struct{})
+	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/slow" {
+			begun <- struct{}{}
+			<-end
+		}
+	})}
+	newConnections(limit).attach(srv)
+	var lc net.ListenConfig
+	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	get := func(path string) error {
+		client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+l.Addr().String()+path, nil)
+		if err != nil {
+			return err
+		}
+		resp, err := client.Do(req)
+		if err == nil {
+			err = resp.Body.Close()
+		}
+		return err
+	}
+	slow := make(chan error, limit)
+	for range limit {
+		go func() { slow <- get("/slow") }()
+		<-begun
+	}
+	if err := get("/"); err == nil {
+		t.Error("one more than the limit was answered")
+	}
+	close(end)
+	for range limit {
+		if err := <-slow; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := get("/"); err != nil {
+		t.Error(err)
+	}
+	if err := srv.Shutdown(context.WithoutCancel(t.Context())); err != nil {
+		t.Error(err)
+	}
+	<-served
+}
