@@ -3,6 +3,7 @@ package admin
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -108,5 +109,7 @@ func TestBusyConnectionsStay(t *testing.T) {
 	if err := srv.Shutdown(context.WithoutCancel(t.Context())); err != nil {
 		t.Error(err)
 	}
-	<-served
+	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
+		t.Error(err)
+	}
 }
