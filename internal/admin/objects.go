@@ -140,7 +140,7 @@ func writeList(w http.ResponseWriter, view View, all []*compact.Object, limit in
 			return err
 		}
 		size += len(buf) - before
-		if _, err := w.Write(buf); err != nil { //nolint:gosec // JSON, as the header says
+		if _, err := w.Write(buf); err != nil { //nolint:gosec // JSON, like the content type
 			return ignoreGone(err)
 		}
 		buf = buf[:0]
@@ -149,7 +149,7 @@ func writeList(w http.ResponseWriter, view View, all []*compact.Object, limit in
 	if err != nil {
 		return err
 	}
-	_, err = w.Write(append(append(append(buf, `],"metadata":`...), end...), "}\n"...)) //nolint:gosec // JSON, as the header says
+	_, err = w.Write(append(append(append(buf, `],"metadata":`...), end...), "}\n"...)) //nolint:gosec // JSON, like the content type
 	return ignoreGone(err)
 }
 
