@@ -32,7 +32,7 @@ func newConnections(limit int) *connections {
 
 type connectionKey struct{}
 
-// attach has the server tell of its connections. Its Handler has to be set.
+// attach makes the server report its connections. Its Handler has to be set.
 func (c *connections) attach(srv *http.Server) {
 	srv.ConnContext = func(ctx context.Context, conn net.Conn) context.Context {
 		return context.WithValue(ctx, connectionKey{}, c.add(conn))
@@ -76,7 +76,7 @@ func (c *connections) add(conn net.Conn) *connection {
 		if secure, ok := victim.(*tls.Conn); ok {
 			victim = secure.NetConn() // else it would wait for a farewell to be sent
 		}
-		_ = victim.Close() // nobody waits for it
+		_ = victim.Close() // its error has no reader
 	}
 	return added
 }
