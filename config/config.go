@@ -56,7 +56,7 @@ type KubeAPI struct {
 
 // Store is the store on disk.
 type Store struct {
-	// Folder of the store, created with mode 0700. Takes effect at a restart.
+	// Folder of the store, created with mode 0700; an existing one loses the rights of others. Takes effect at a restart.
 	Path string `json:"path"`
 	// Hard budget in bytes. Reaching it pauses the watches until sinks have caught up; nothing is dropped.
 	MaxBytes resource.Quantity `json:"maxBytes"`

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -131,6 +132,9 @@ func Run(ctx context.Context, o Options) error {
 }
 
 func openStore(st *plan.State, o Options) (*store.Store, error) {
+	if err := makePrivate(st.Store.Path, o.Logger); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrStoreOpen, err)
+	}
 	opened, err := store.Open(st.Store.Path, store.Options{
 		MaxBytes: st.Store.MaxBytes, MinFree: st.Store.MinFree,
 		RetentionMaxAge: st.Store.RetentionMaxAge, RetentionMaxBytes: st.Store.RetentionMaxBytes,
@@ -141,6 +145,28 @@ func openStore(st *plan.State, o Options) (*store.Store, error) {
 		return nil, fmt.Errorf("%w: %w", ErrStoreOpen, err)
 	}
 	return opened, nil
+}
+
+// makePrivate takes the rights of others away from a folder that exists: the store makes its
+// own with mode 0700, and holds states and the key of the redaction hashes.
+func makePrivate(path string, log *slog.Logger) error {
+	const others = 0o077
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	mode := info.Mode().Perm()
+	if !info.IsDir() || mode&others == 0 {
+		return nil
+	}
+	if err := os.Chmod(path, mode&^others); err != nil {
+		return fmt.Errorf("others may use the folder %s, whose mode is %04o: change it to 0700, or set store.path to a new folder below it: %w", path, mode, err)
+	}
+	log.Info("the folder of the store was open to others; it is private now", "path", path, "mode", fmt.Sprintf("%04o", mode))
+	return nil
 }
 
 // spoolDir is the folder, below the store's path, of what watches bring while their

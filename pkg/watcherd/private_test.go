@@ -1,0 +1,47 @@
+package watcherd
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestFolderIsMadePrivate: a folder of the store that others may read loses those rights,
+// and one whose mode cannot be changed is refused.
+func TestFolderIsMadePrivate(t *testing.T) {
+	var text bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&text, nil))
+	for _, tc := range []struct {
+		mode, want os.FileMode
+	}{{0o755, 0o700}, {0o770, 0o700}, {0o501, 0o500}, {0o700, 0o700}} {
+		path := filepath.Join(t.TempDir(), "data")
+		if err := os.Mkdir(path, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chmod(path, tc.mode); err != nil {
+			t.Fatal(err)
+		}
+		text.Reset()
+		if err := makePrivate(path, log); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := info.Mode().Perm(); got != tc.want || (tc.mode != tc.want) != strings.Contains(text.String(), path) {
+			t.Errorf("mode %04o becomes %04o, want %04o; log %q", tc.mode, got, tc.want, &text)
+		}
+	}
+	if err := makePrivate(filepath.Join(t.TempDir(), "new"), log); err != nil {
+		t.Error(err)
+	}
+	if err := makePrivate("/proc/self/fdinfo", log); err == nil || !strings.Contains(err.Error(), "store.path") {
+		if _, missing := os.Stat("/proc/self/fdinfo"); missing == nil {
+			t.Errorf("a folder that cannot be changed: %v", err)
+		}
+	}
+}
