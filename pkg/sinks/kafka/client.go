@@ -82,6 +82,7 @@ func (s *sink) options() []kgo.Opt {
 		kgo.RequestTimeoutOverhead(timeout),
 		kgo.RequestRetries(requestRetries),
 		kgo.RetryTimeout(timeout),
+		kgo.MetadataMinAge(metadataAge)
 		kgo.RetryBackoffFn(func(tries int) time.Duration {
 			d := min(50*time.Millisecond<<min(tries, 5), time.Second)
 			return d/2 + rand.N(d/2)

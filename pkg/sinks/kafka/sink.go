@@ -47,6 +47,9 @@ const (
 	// requestRetries is how often a request about a topic is sent again within the timeout.
 	requestRetries = 2
 
+	// metadataAge is the least time between two questions for the leaders of partitions.
+	metadataAge = 250 * time.Millisecond
+
 	// grace is how long a cancelled Write waits for the client to give its records back.
 	grace = time.Second
 )
