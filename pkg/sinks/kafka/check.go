@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -236,7 +237,7 @@ func (s *sink) warnOnce(topic, msg string, args ...any) {
 // refusals are the answers of brokers that only an operator changes.
 var refusals = []error{
 	kerr.TopicAuthorizationFailed, kerr.ClusterAuthorizationFailed, kerr.GroupAuthorizationFailed,
-	kerr.SaslAuthenticationFailed, kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState, kerr.SecurityDisabled,
+	kerr.UnsupportedSaslMechanism, kerr.IllegalSaslState, kerr.SecurityDisabled,
 	kerr.UnknownTopicOrPartition, kerr.InvalidTopicException, kerr.PolicyViolation, kerr.InvalidConfig,
 	kerr.InvalidPartitions, kerr.InvalidReplicationFactor, kerr.UnsupportedVersion, kerr.UnsupportedForMessageFormat,
 	kerr.UnsupportedCompressionType,
@@ -252,6 +253,9 @@ func (s *sink) classify(ctx context.Context, err error) error {
 		return err
 	}
 	switch {
+	case errors.Is(err, kerr.SaslAuthenticationFailed):
+		// Without the broker's text, which may repeat the credentials.
+		return sinks.Pause(fmt.Errorf("the broker refuses the credentials of sasl: %w", kerr.SaslAuthenticationFailed))
 	case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge):
 		return sinks.TooLarge(err)
 	case errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.InvalidTimestamp):
@@ -271,8 +275,8 @@ func (s *sink) classify(ctx context.Context, err error) error {
 	if _, ok := errors.AsType[x509.HostnameError](err); ok {
 		return sinks.Pause(err)
 	}
-	if eof, ok := errors.AsType[*kgo.ErrFirstReadEOF](err); ok {
-		return fmt.Errorf("the broker ended the connection at once; it may want TLS, or no TLS, or another SASL mechanism: %w", eof)
+	if errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: the broker ended the connection; it may want TLS, or no TLS, or other SASL credentials", err)
 	}
 	return err
 }

@@ -66,6 +66,16 @@ func (s *sink) producer() (*kgo.Client, error) {
 	return client, nil
 }
 
+// drop ends a client that cannot write any more. The next Write makes another.
+func (s *sink) drop(c *kgo.Client) {
+	s.clientMu.Lock()
+	defer s.clientMu.Unlock()
+	if s.client == c {
+		s.client = nil
+		s.leaving.Go(c.Close)
+	}
+}
+
 // maxBuffered bounds the records in the client, over all lanes of the sink.
 const maxBuffered = 1 << 20
 
@@ -82,7 +92,7 @@ func (s *sink) options() []kgo.Opt {
 		kgo.RequestTimeoutOverhead(timeout),
 		kgo.RequestRetries(requestRetries),
 		kgo.RetryTimeout(timeout),
-		kgo.MetadataMinAge(metadataAge)
+		kgo.MetadataMinAge(metadataAge),
 		kgo.RetryBackoffFn(func(tries int) time.Duration {
 			d := min(50*time.Millisecond<<min(tries, 5), time.Second)
 			return d/2 + rand.N(d/2)

@@ -32,6 +32,7 @@ type sink struct {
 	clientMu sync.Mutex // guards what follows
 	client   *kgo.Client
 	closed   bool
+	leaving  sync.WaitGroup // clients that drop closes
 
 	mu     sync.Mutex // guards what follows; the client asks for it (batchBytes)
 	topics map[string]*topicState
@@ -279,7 +280,11 @@ func (w *write) explain(ctx context.Context, topic string, err error) error {
 		w.sink.topicLocked(topic).checked = false
 		w.sink.mu.Unlock()
 		if class, _ := sinks.Classify(err); ctx.Err() == nil && class == sinks.ClassRetry {
-			w.topics[topic] = w.sink.check(ctx, w.client, topic)
+			reason := w.sink.check(ctx, w.client, topic)
+			w.topics[topic] = reason
+			if reason == nil && errors.Is(err, errTopicGone) {
+				w.sink.drop(w.client) // it knows another topic of that name
+			}
 		}
 	}
 	if reason := w.topics[topic]; reason != nil {
@@ -329,6 +334,9 @@ func (f *flight) land(at int, err error) {
 	}
 }
 
+// errTopicGone is the failure of a record whose topic was there when it was looked at.
+var errTopicGone = errors.New("the topic or its partition is not there")
+
 // errAcknowledged stands for success while others are in flight.
 var errAcknowledged = errors.New("acknowledged")
 
@@ -357,8 +365,7 @@ func (f *flight) wait(ctx context.Context) []error {
 		case errors.Is(err, kgo.ErrRecordTimeout), errors.Is(err, kgo.ErrRecordRetries):
 			f.errs[at] = fmt.Errorf("%w: %w", errNoAnswer, err)
 		case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID):
-			// It was there when it was looked at: that look, by the next Write, gives the reason.
-			f.errs[at] = errors.New("the topic or its partition is not there")
+			f.errs[at] = errTopicGone
 		}
 	}
 	return f.errs
@@ -370,10 +377,14 @@ func (s *sink) Close(ctx context.Context) error {
 	c := s.client
 	s.client, s.closed = nil, true
 	s.clientMu.Unlock()
-	if c == nil {
+	err := s.closing.Do(ctx, func() error {
+		if c != nil {
+			c.Close()
+		}
+		s.leaving.Wait()
 		return nil
-	}
-	if err := s.closing.Do(ctx, func() error { c.Close(); return nil }); err != nil {
+	})
+	if err != nil {
 		return fmt.Errorf("close Kafka sink: %w", err)
 	}
 	return nil
