@@ -18,6 +18,7 @@ var situations = map[string]func(t *testing.T){
 	"failed-pods.yaml":     failedPods,
 	"image-changes.yaml":   imageChanges,
 	"inventory.yaml":       inventory,
+	"kafka-state.yaml":     kafkaState,
 	"pipe.yaml":            pipe,
 	"quickstart.yaml":      quickstart,
 	"recycle-bin.yaml":     recycleBin,

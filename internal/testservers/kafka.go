@@ -33,6 +33,7 @@ type KafkaSpec struct {
 	Cert          string // PEM; TLS if not empty
 	Key           string
 	ClientCA      string // PEM; client certificates are demanded if not empty
+	Discard       bool   // acknowledge records and keep none
 	CutAfterBytes int64  // each connection ends after so many bytes from the client
 }
 

@@ -35,6 +35,7 @@ type spec struct {
 	Cert          string // PEM; TLS if not empty
 	Key           string
 	ClientCA      string // PEM; client certificates are demanded if not empty
+	Discard       bool   // acknowledge records and keep none
 	CutAfterBytes int64  // each connection ends after so many bytes from the client
 }
 
@@ -80,7 +81,10 @@ func run() error {
 func (s *spec) options() ([]kfake.Opt, error) {
 	options := []kfake.Opt{
 		kfake.NumBrokers(1), kfake.Ports(s.Port), kfake.DefaultNumPartitions(max(s.Partitions, 1)),
-		kfake.BrokerConfigs(s.Config), kfake.ListenFn(s.listen),
+		kfake.BrokerConfigs(s.Config), kfake.ListenFn(s.listen), kfake.AllowAutoTopicCreation(),
+	}
+	if s.Discard {
+		options = append(options, kfake.BlackholeProduce())
 	}
 	if s.Dir != "" {
 		options = append(options, kfake.DataDir(s.Dir))
