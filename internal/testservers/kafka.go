@@ -24,7 +24,7 @@ type KafkaSpec struct {
 	Port          int               // 0: any
 	Partitions    int               // of a new topic; 0: one
 	Config        map[string]string // of the broker
-	Mechanism     string            // PLAIN or SCRAM; "": nobody authenticates
+	Mechanism     string            // PLAIN or SCRAM; "": no authentication
 	User          string
 	Password      string
 	Unprivileged  bool   // User may write to topics and describe them, and nothing else; admin has the same password

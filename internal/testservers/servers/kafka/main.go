@@ -154,8 +154,7 @@ func (c *cut) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// accept stands in for a mechanism that kfake does not know: it looks at the credentials and
-// says yes or no.
+// accept answers for a mechanism that kfake does not know, by what the credentials hold.
 func (s *spec) accept(c *kfake.Cluster) {
 	c.ControlKey(int16(kmsg.SASLHandshake), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
