@@ -45,6 +45,17 @@ func topics(t testing.TB, broker, pattern string) func() []*kgo.Record {
 	}
 }
 
+// tapTopics shows the records of topics.
+func tapTopics(t testing.TB, broker, pattern string) *tap {
+	poll := topics(t, broker, pattern)
+	return newTap("kafka", func() (bodies [][]byte, err error) {
+		for _, r := range poll() {
+			bodies = append(bodies, r.Value)
+		}
+		return bodies, nil
+	})
+}
+
 // TestKillLoopKafka kills the daemon and the broker in turn in a sustained stream of writes. The history has
 // every write in order, and the state topics are the cluster in the end.
 func TestKillLoopKafka(t *testing.T) {
@@ -58,13 +69,7 @@ func TestKillLoopKafka(t *testing.T) {
 	broker := testservers.StartKafka(t, testservers.KafkaSpec{Dir: testservers.DataDir(t)})
 	d := newDaemon(t, c.Kubeconfig, toKafka(ns, broker.Addr))
 	w := newClient(t, c, ns)
-	poll := topics(t, broker.Addr, `^history\..*`)
-	history := newTap("kafka", func() (bodies [][]byte, err error) {
-		for _, r := range poll() {
-			bodies = append(bodies, r.Value)
-		}
-		return bodies, nil
-	})
+	history := tapTopics(t, broker.Addr, `^history\..*`)
 	d.start()
 	awaitAll(t, []*tap{history}, w.mark()) // from here on nothing is part of the first list
 
@@ -82,6 +87,8 @@ func TestKillLoopKafka(t *testing.T) {
 	if err := writers(); err != nil {
 		t.Fatal(err)
 	}
+	awaitAll(t, []*tap{history}, w.history.finals())
+	history = tapTopics(t, broker.Addr, `^history\..*`) // the broker's word counts, not that of a consumer that saw it die
 	awaitAll(t, []*tap{history}, w.history.finals())
 	once := distinct(history.all(t))
 	t.Logf("%d kills, %d writes, %d events, %d of them again", kills, w.history.count(), len(once), len(history.seen)-len(once))

@@ -110,7 +110,7 @@ func (s *sink) bearer(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("fetch the token of sasl.oauth: %w", err)
 	}
 	var answer struct {
-		Token string `json:"access_token"` //nolint:gosec // a field, no credential
+		Token string `json:"access_token"`
 	}
 	if err := json.Unmarshal(body, &answer); err != nil || answer.Token == "" {
 		return "", errors.New("fetch the token of sasl.oauth: the answer holds no access_token")
@@ -132,7 +132,7 @@ func (s *sink) fetch(req *http.Request, trust *tls.Config) ([]byte, error) {
 		Transport: transport, Timeout: s.config.Timeout.Std(),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
-	resp, err := client.Do(req)
+	resp, err := client.Do(req) //nolint:gosec // the addresses are the operator's
 	if err != nil {
 		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err

@@ -71,7 +71,7 @@ func (s *sink) assumeRole(ctx context.Context, tokenFile, role string) (awsKeys,
 		"Action": {"AssumeRoleWithWebIdentity"}, "Version": {"2011-06-15"},
 		"RoleArn": {role}, "RoleSessionName": {"watcherd"}, "WebIdentityToken": {token},
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, strings.NewReader(form.Encode()))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, strings.NewReader(form.Encode())) //nolint:gosec // the address is the operator's
 	if err != nil {
 		return awsKeys{}, errors.New("AWS_ENDPOINT_URL_STS is not a URL")
 	}
@@ -85,7 +85,7 @@ func (s *sink) assumeRole(ctx context.Context, tokenFile, role string) (awsKeys,
 		Secret  string `xml:"AssumeRoleWithWebIdentityResult>Credentials>SecretAccessKey"`
 		Session string `xml:"AssumeRoleWithWebIdentityResult>Credentials>SessionToken"`
 	}
-	if err := xml.Unmarshal(body, &answer); err != nil || answer.ID == "" || answer.Secret == "" {
+	if err := xml.Unmarshal(body, &answer); err != nil || answer.ID == "" || answer.Secret == "" { //nolint:gosec // three texts of a bounded answer
 		return awsKeys{}, errors.New("the answer holds no credentials")
 	}
 	return awsKeys{answer.ID, answer.Secret, answer.Session}, nil
@@ -93,7 +93,7 @@ func (s *sink) assumeRole(ctx context.Context, tokenFile, role string) (awsKeys,
 
 // podIdentity asks the agent on the node.
 func (s *sink) podIdentity(ctx context.Context) (awsKeys, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI"), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI"), nil) //nolint:gosec // the address is the operator's
 	if err != nil {
 		return awsKeys{}, errors.New("AWS_CONTAINER_CREDENTIALS_FULL_URI is not a URL")
 	}

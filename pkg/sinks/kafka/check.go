@@ -126,7 +126,7 @@ func (s *sink) look(ctx context.Context, c *kgo.Client, topic string) (replicas 
 func (s *sink) metadata(ctx context.Context, c *kgo.Client, topic string) (*kmsg.MetadataResponseTopic, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	t := kmsg.NewMetadataRequestTopic()
-	t.Topic = kmsg.StringPtr(topic)
+	t.Topic = new(topic)
 	req.Topics = append(req.Topics, t)
 	resp, err := req.RequestWith(ctx, c)
 	if err != nil {
@@ -200,7 +200,7 @@ func (s *sink) create(ctx context.Context, c *kgo.Client, topic string) error {
 	}
 	set := func(name, value string) {
 		setting := kmsg.NewCreateTopicsRequestTopicConfig()
-		setting.Name, setting.Value = name, kmsg.StringPtr(value)
+		setting.Name, setting.Value = name, new(value)
 		t.Configs = append(t.Configs, setting)
 	}
 	for name, value := range s.config.Create.Config {

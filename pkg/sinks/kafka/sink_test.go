@@ -84,8 +84,8 @@ func murmur2(data []byte) int32 {
 		k ^= k >> 24
 		h = h*m ^ k*m
 	}
-	for i := len(data) - 1; i >= 0; i-- {
-		h ^= uint32(data[i]) << (8 * i)
+	for i, c := range slices.Backward(data) {
+		h ^= uint32(c) << (8 * i)
 	}
 	if len(data) > 0 {
 		h *= m
@@ -320,7 +320,7 @@ func TestClasses(t *testing.T) {
 			defer k.Heal()
 			err := open(t, c).Write(t.Context(), sinktest.Events(1, 1))
 			wantClass(t, err, test.class)
-			if b, _ := errors.AsType[*sinks.BatchError](err); b == nil || sinks.IsTooLarge(b.Failed[0]) != (test.code == kerr.MessageTooLarge) { //nolint:errorlint // identity is meant
+			if b, _ := errors.AsType[*sinks.BatchError](err); b == nil || sinks.IsTooLarge(b.Failed[0]) != (test.code == kerr.MessageTooLarge) {
 				t.Errorf("%v", err)
 			}
 		})
@@ -379,7 +379,7 @@ func TestCreate(t *testing.T) {
 	if len(partitions) != 3 || strings.Contains(log.String(), "not compacted") || !strings.Contains(log.String(), "topic created") {
 		t.Errorf("partitions %v, log\n%s", partitions, &log)
 	}
-	if n := s.(sinks.Limited).Limits().MaxEventBytes; n >= 20000 || n < 10000 { //nolint:errcheck // the type is known
+	if n := s.(sinks.Limited).Limits().MaxEventBytes; n >= 20000 || n < 10000 {
 		t.Errorf("limit %d", n)
 	}
 }

@@ -73,7 +73,7 @@ func parseTopic(text string, mode Mode) (template, error) {
 		rest = next
 	}
 	if text == "." || text == ".." {
-		return nil, errors.New("must not be . or ..")
+		return nil, errors.New("must be more than dots")
 	}
 	return t, nil
 }

@@ -23,7 +23,7 @@ func TestTopic(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"": "required", "a b": "letters", "a}": "letters", "{resource": "without a }", "{type}": "unknown token {type}", "..": "..",
+		"": "required", "a b": "letters", "a}": "letters", "{resource": "without a }", "{type}": "unknown token {type}", "..": "dots",
 		strings.Repeat("x", 200): "at most", strings.Repeat("{group}", 200): "too many",
 	} {
 		if _, err := parseTopic(text, History); err == nil || !strings.Contains(err.Error(), want) {
