@@ -44,7 +44,7 @@ func (s *sink) producer() (*kgo.Client, error) {
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)), // murmur2 of the key, as Java's producer
 		kgo.ProducerBatchCompression(codecs[s.config.Compression]),
 		kgo.ProducerBatchMaxBytesFn(s.batchBytes),
-		kgo.ProducerLinger(0),
+		kgo.ManualFlushing(),
 		kgo.ProduceRequestTimeout(timeout),
 		kgo.RecordDeliveryTimeout(timeout),
 		kgo.UnknownTopicRetries(0),

@@ -289,8 +289,7 @@ func (o *OAuth) validate(p *problems) {
 	*p = append(*p, o.TLS.Validate("sasl.oauth.tls"))
 }
 
-// Defaults are the delivery settings for Kafka: batches in flight together. A
-// partition's records go out in order on one connection, so more lanes gain little.
+// Defaults are the delivery settings for Kafka. One lane: those of a sink take turns.
 func (c *Config) Defaults() sinks.Delivery {
 	return sinks.Delivery{MaxEvents: 500, MaxBytes: 4 << 20, Concurrency: 1}
 }
@@ -307,7 +306,7 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 	}
 	s := &sink{
 		config: c.clone(), name: o.Name, dir: o.Dir, format: o.Format, template: topic,
-		log: o.Logger, metrics: m, closing: solo.New(), reading: solo.New(),
+		log: o.Logger, metrics: m, closing: solo.New(), reading: solo.New(), turn: make(chan struct{}, 1),
 		topics: map[string]*topicState{},
 	}
 	if s.config.Acks == acksLeader {

@@ -5,8 +5,8 @@
 //   - Accepted means that the brokers acknowledged the record: with acks: all, every replica in
 //     sync. Each event has a result of its own.
 //   - The key is the event's partition key, hashed as Java's producer does: the events of an object
-//     are in one partition, in order, as long as the topic keeps its number of partitions. When a
-//     record is refused, the later ones of its object count as failed too and are written again behind it.
+//     are in one partition, in order, as long as the topic keeps its number of partitions. A later event of an
+//     object goes out in the same record batch as an earlier one, or when that one is acknowledged.
 //   - Within the life of the sink, brokers drop what the client sends twice (idempotent), and refuse
 //     what arrives late of a Write that was cancelled. Over a restart of watcherd an event may be
 //     written again, with its id.

@@ -82,15 +82,19 @@ func attributes(e *event.Event) []kgo.RecordHeader {
 	return headers
 }
 
-// checkSize refuses a record that the topic does not take, before a later event of its
-// object goes out. 64 bytes are for lengths.
+// checkSize refuses a record that the topic does not take.
 func checkSize(r *kgo.Record, limit int) error {
+	if size := sizeOf(r); size > limit {
+		return sinks.TooLarge(fmt.Errorf("record of %d bytes is larger than the %d that topic %s takes", size, limit, r.Topic))
+	}
+	return nil
+}
+
+// sizeOf is what a record takes in a batch at most: 64 bytes are for lengths.
+func sizeOf(r *kgo.Record) int {
 	size := 64 + len(r.Key) + len(r.Value)
 	for _, h := range r.Headers {
 		size += 8 + len(h.Key) + len(h.Value)
 	}
-	if size > limit {
-		return sinks.TooLarge(fmt.Errorf("record of %d bytes is larger than the %d that topic %s takes", size, limit, r.Topic))
-	}
-	return nil
+	return size
 }

@@ -27,6 +27,7 @@ type sink struct {
 	metrics  *metrics
 	closing  *solo.Runner
 	reading  *solo.Runner
+	turn     chan struct{} // holds a token while a Write has records in the client
 	warned   sync.Map // what warnOnce has logged
 
 	clientMu sync.Mutex // guards what follows
@@ -117,18 +118,52 @@ type write struct {
 }
 
 // run takes the batch to its end. What is not in failed is accepted then.
+//
+// Nothing overtakes an earlier event of its object, whatever brokers remember of the producer: the
+// events go out in chunks, each at most one record batch for a partition, and a chunk only when the
+// one before it is settled. Writes take turns, as the client flushes for all of them.
 func (w *write) run(ctx context.Context) {
 	due := w.due(ctx)
-	refused := w.produce(ctx, due)
-	if len(refused) > 0 {
-		// A broker refuses a record batch for one of its records, or for their sum: each goes alone now.
-		for _, i := range refused {
+	select {
+	case w.sink.turn <- struct{}{}:
+		defer func() { <-w.sink.turn }()
+	case <-ctx.Done():
+		for _, i := range due {
+			w.fail(i, w.sink.classify(ctx, fmt.Errorf("wait for another write: %w", ctx.Err())))
+		}
+		return
+	}
+	for len(due) > 0 {
+		var chunk []int
+		chunk, due = w.chunk(ctx, due)
+		for _, i := range w.produce(ctx, chunk) {
+			// A broker refuses a record batch for one of its records, or for their sum: each goes alone now.
 			if !w.skip(i) {
 				w.produce(ctx, []int{i})
 			}
 		}
 	}
-	w.hold()
+}
+
+// chunk takes events that fit into one record batch, and leaves out those whose object had a failure.
+func (w *write) chunk(ctx context.Context, due []int) (chunk, rest []int) {
+	size := 0
+	for at, i := range due {
+		if w.skip(i) {
+			continue
+		}
+		r := &w.records[i]
+		if err := w.usable(ctx, r.Topic); err != nil { // it failed in an earlier chunk
+			w.fail(i, err)
+			continue
+		}
+		size += sizeOf(r)
+		if len(chunk) > 0 && size > w.limits[r.Topic] {
+			return chunk, due[at:]
+		}
+		chunk = append(chunk, i)
+	}
+	return chunk, nil
 }
 
 // due returns the events to write, and settles the others.
@@ -212,25 +247,6 @@ func (w *write) skip(i int) bool {
 	return err != nil
 }
 
-// hold marks every event behind a failed one of its object as failed. Some may be written:
-// they come again behind it, so that the topic ends with the latest.
-func (w *write) hold() {
-	if len(w.failed) == 0 {
-		return
-	}
-	stuck := map[string]error{}
-	for i := range w.batch {
-		key := w.records[i].Key
-		if err := w.failed[i]; err != nil {
-			if stuck[string(key)] == nil {
-				stuck[string(key)] = err
-			}
-		} else if err := stuck[string(key)]; err != nil {
-			w.failed[i] = sinks.Held(err)
-		}
-	}
-}
-
 func (w *write) result() error {
 	if len(w.failed) == 0 {
 		return nil
@@ -248,7 +264,12 @@ func (w *write) produce(ctx context.Context, due []int) (refused []int) {
 	for at, i := range due {
 		w.client.Produce(ctx, &w.records[i], func(_ *kgo.Record, err error) { f.land(at, err) })
 	}
+	flush, flushed := context.WithCancel(ctx)
+	var flusher sync.WaitGroup
+	flusher.Go(func() { _ = w.client.Flush(flush) }) // the records have the errors
 	errs := f.wait(ctx)
+	flushed()
+	flusher.Wait()
 	alone := len(due) == 1
 	for at, i := range due {
 		err := errs[at]
