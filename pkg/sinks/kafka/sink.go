@@ -28,7 +28,7 @@ type sink struct {
 	closing  *solo.Runner
 	reading  *solo.Runner
 	turn     chan struct{} // holds a token while a Write has records in the client
-	warned   sync.Map // what warnOnce has logged
+	warned   sync.Map      // what warnOnce has logged
 
 	clientMu sync.Mutex // guards what follows
 	client   *kgo.Client
@@ -119,7 +119,7 @@ type write struct {
 
 // run takes the batch to its end. What is not in failed is accepted then.
 //
-// Nothing overtakes an earlier event of its object, whatever brokers remember of the producer: the
+// Nothing overtakes an earlier event of its object, even if brokers lose the state of the producer: the
 // events go out in chunks, each at most one record batch for a partition, and a chunk only when the
 // one before it is settled. Writes take turns, as the client flushes for all of them.
 func (w *write) run(ctx context.Context) {

@@ -171,7 +171,7 @@ func (s *spec) accept(c *kfake.Cluster) {
 		given := r.(*kmsg.SASLAuthenticateRequest).SASLAuthBytes
 		if !bytes.Contains(given, []byte(s.Expect)) {
 			resp.ErrorCode = kerr.SaslAuthenticationFailed.Code
-			resp.ErrorMessage = kmsg.StringPtr("refused: " + string(given)) // no server is this careless; no client may repeat it
+			resp.ErrorMessage = new("refused: " + string(given)) // no server is this careless; no client may repeat it
 		} else if s.Accept == "AWS_MSK_IAM" {
 			resp.SASLAuthBytes = []byte(`{"version":"2020_10_22"}`)
 		}
@@ -190,7 +190,7 @@ func obey(c *kfake.Cluster) error {
 		}
 		switch cmd.Do {
 		case "fail":
-			code, _ := kerr.ErrorForCode(cmd.Code).(*kerr.Error)
+			code, _ := errors.AsType[*kerr.Error](kerr.ErrorForCode(cmd.Code))
 			faults = append(faults, c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: cmd.Topic, Err: code, Count: cmd.Count}))
 		case "heal":
 			for _, f := range faults {
