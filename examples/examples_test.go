@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
 // situations has a test for each example: what the file says of itself happens.
@@ -17,6 +18,7 @@ var situations = map[string]func(t *testing.T){
 	"failed-pods.yaml":     failedPods,
 	"image-changes.yaml":   imageChanges,
 	"inventory.yaml":       inventory,
+	"kafka-state.yaml":     kafkaState,
 	"pipe.yaml":            pipe,
 	"quickstart.yaml":      quickstart,
 	"recycle-bin.yaml":     recycleBin,
@@ -40,7 +42,7 @@ func TestExamples(t *testing.T) {
 // TestHeads checks that each file is valid as it is and says how to try it.
 func TestHeads(t *testing.T) {
 	for _, file := range files(t) {
-		if _, err := watcherd.Load(file, watcherd.Kinds()); err != nil {
+		if _, err := watcherd.Load(file, kinds.Builtin()); err != nil {
 			t.Error(err)
 		}
 		content, err := os.ReadFile(file)

@@ -2,20 +2,27 @@ package examples
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/watcherd/watcherd/internal/testservers"
 )
 
 func failedPods(t *testing.T) {
@@ -129,6 +136,43 @@ func argocdFeed(t *testing.T) {
 }
 
 // stored are the events of the stream whose subjects match, and belong to the run.
+func kafkaState(t *testing.T) {
+	k := testservers.StartKafka(t, testservers.KafkaSpec{})
+	r := newRun(t, "kafka-state.yaml", map[string]string{"127.0.0.1:9092": k.Addr})
+	r.apply(configMap + "---" + deployment)
+	r.start("deployments.v1.apps", "configmaps.v1")
+	r.patch("configmaps.v1", "settings", `{"data":{"color":"green"}}`)
+	c, err := kgo.NewClient(kgo.SeedBrokers(k.Addr), kgo.ConsumeTopics("state.demo.configmaps", "state.demo.deployments"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	state := map[string][]byte{} // what a consumer makes of it
+	poll := func() []event {
+		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+		defer cancel()
+		c.PollFetches(ctx).EachRecord(func(rec *kgo.Record) {
+			if state[string(rec.Key)] = rec.Value; rec.Value == nil {
+				delete(state, string(rec.Key))
+			}
+		})
+		var lines []byte
+		for _, key := range slices.Sorted(maps.Keys(state)) {
+			lines = append(append(lines, state[key]...), '\n')
+		}
+		return r.filter(lines)
+	}
+	r.eventually(func() (bool, string) {
+		got := poll()
+		return len(got) == 2 && got[0].Type == "updated" && got[1].Name == "web", fmt.Sprint(got)
+	})
+	r.remove("configmaps.v1", "settings")
+	r.eventually(func() (bool, string) {
+		got := poll()
+		return len(got) == 1 && got[0].Name == "web", fmt.Sprint(got)
+	})
+}
+
 func stored(r *run, js jetstream.JetStream, subject string) []event {
 	r.Helper()
 	stream, err := js.Stream(r.Context(), "ARGOCD")

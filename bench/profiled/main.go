@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
 func main() {
@@ -45,7 +46,7 @@ func run(ctx context.Context) error {
 	}()
 	defer profiles.Close()
 	return watcherd.Run(ctx, watcherd.Options{
-		ConfigFile: *config, REST: rest, ClusterName: "bench", Stdout: os.Stdout,
+		ConfigFile: *config, Kinds: kinds.Builtin(), REST: rest, ClusterName: "bench", Stdout: os.Stdout,
 		Logger: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 }

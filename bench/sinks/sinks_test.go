@@ -19,10 +19,13 @@ import (
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/watcherd/watcherd/internal/testservers"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/file"
+	"github.com/watcherd/watcherd/pkg/sinks/kafka"
 	"github.com/watcherd/watcherd/pkg/sinks/nats"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 	"github.com/watcherd/watcherd/pkg/sinks/webhook"
@@ -204,6 +207,35 @@ func BenchmarkJetStream(b *testing.B) {
 				}
 			}
 			return nil
+		}
+	}
+	compare(b, size, sink, plain)
+}
+
+func BenchmarkKafka(b *testing.B) {
+	const size = 500 // the sink's default
+	k := testservers.StartKafka(b, testservers.KafkaSpec{Discard: true, Partitions: 3})
+	sink := func(b *testing.B) loop {
+		c := kafka.NewConfig()
+		c.Brokers, c.Create = []string{k.Addr}, &kafka.Create{}
+		return open(b, c, true)
+	}
+	plain := func(b *testing.B) loop {
+		c, err := kgo.NewClient(kgo.SeedBrokers(k.Addr), kgo.AllowAutoTopicCreation(), kgo.ProducerLinger(0))
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(c.Close)
+		ctx := b.Context()
+		return func(batch []*event.Event) error {
+			records := make([]*kgo.Record, len(batch))
+			for i, e := range batch {
+				records[i] = &kgo.Record{
+					Topic: "plain", Key: []byte(e.PartitionKey()), Value: event.AppendCloudEvent(nil, e),
+					Headers: []kgo.RecordHeader{{Key: "content-type", Value: []byte(event.ContentTypeCloudEvent)}},
+				}
+			}
+			return c.ProduceSync(ctx, records...).FirstErr()
 		}
 	}
 	compare(b, size, sink, plain)

@@ -18,6 +18,7 @@ import (
 	"github.com/watcherd/watcherd/internal/admin/client"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
 const defaultAdmin = "http://127.0.0.1:8080"
@@ -41,7 +42,7 @@ func (f *adminFlags) bind(cmd *cobra.Command) {
 func (f *adminFlags) client() (*client.Client, error) {
 	base, tokenFile := f.url, f.tokenFile
 	if f.config != "" {
-		st, err := watcherd.Load(f.config, watcherd.Kinds())
+		st, err := watcherd.Load(f.config, kinds.Builtin())
 		if err != nil {
 			return nil, err
 		}

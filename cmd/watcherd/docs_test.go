@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
 // TestDocs checks what can be checked of the documentation without running it: links
@@ -129,7 +130,7 @@ func checkConfigs(t *testing.T, text string) {
 		if err := os.WriteFile(file, []byte(m[1]), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := watcherd.Load(file, watcherd.Kinds()); err != nil {
+		if _, err := watcherd.Load(file, kinds.Builtin()); err != nil {
 			t.Error(err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/watcherd/watcherd/internal/rbac"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
 // askTimeout bounds each round of questions to the API server.
@@ -37,7 +38,7 @@ func newRBACCommand() *cobra.Command {
 			"  watcherd rbac --config watcherd.yaml --optional=false",
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			st, err := watcherd.Load(file, watcherd.Kinds())
+			st, err := watcherd.Load(file, kinds.Builtin())
 			if err != nil {
 				return err
 			}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/heap"
 	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
 func newRunCommand() *cobra.Command {
@@ -36,7 +37,7 @@ func newRunCommand() *cobra.Command {
 				return err
 			}
 			// An invalid configuration is reported before a missing kubeconfig.
-			state, err := watcherd.Load(configFile, watcherd.Kinds())
+			state, err := watcherd.Load(configFile, kinds.Builtin())
 			if err != nil {
 				return err
 			}
@@ -55,7 +56,7 @@ func newRunCommand() *cobra.Command {
 			reload, stopReload := hangups(cmd.Context())
 			defer stopReload()
 			return watcherd.Run(cmd.Context(), watcherd.Options{
-				ConfigFile: configFile, State: state, REST: rest, ClusterName: cluster, Logger: log,
+				ConfigFile: configFile, Kinds: kinds.Builtin(), State: state, REST: rest, ClusterName: cluster, Logger: log,
 				Stdout: cmd.OutOrStdout(), ShutdownTimeout: shutdown, Reload: reload, ReloadInterval: interval,
 				Registerer: metrics, InformerName: "watcherd", Version: version(),
 			})

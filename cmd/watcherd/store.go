@@ -13,6 +13,7 @@ import (
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/store/inspect"
 	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
 // storeFlags say where the store is.
@@ -25,7 +26,7 @@ func (f *storeFlags) path() (string, error) {
 	case f.config == "":
 		return "", &usageError{errors.New("say which store: --store DIR or --config FILE")}
 	}
-	st, err := watcherd.Load(f.config, watcherd.Kinds())
+	st, err := watcherd.Load(f.config, kinds.Builtin())
 	if err != nil {
 		return "", err
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/watcherd/watcherd/internal/rbac"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
 func newValidateCommand() *cobra.Command {
@@ -39,7 +40,7 @@ func newValidateCommand() *cobra.Command {
 			"  watcherd validate --config watcherd.yaml --server --as system:serviceaccount:watcherd:watcherd",
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			st, err := watcherd.Load(file, watcherd.Kinds())
+			st, err := watcherd.Load(file, kinds.Builtin())
 			if err != nil {
 				return err
 			}

@@ -18,6 +18,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
 type config struct {
@@ -65,12 +66,12 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	kinds := watcherd.Kinds()
-	kinds["opensearch"] = func() sinks.Config { return &config{} }
+	table := kinds.Builtin()
+	table["opensearch"] = func() sinks.Config { return &config{} }
 	kube, err := clientcmd.BuildConfigFromFlags("", os.Getenv("KUBECONFIG"))
 	if err == nil {
 		log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-		err = watcherd.Run(ctx, watcherd.Options{ConfigFile: "watcherd.yaml", REST: kube, Kinds: kinds, Logger: log, Stdout: os.Stdout})
+		err = watcherd.Run(ctx, watcherd.Options{ConfigFile: "watcherd.yaml", REST: kube, Kinds: table, Logger: log, Stdout: os.Stdout})
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

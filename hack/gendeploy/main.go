@@ -13,6 +13,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/rbac"
 	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
 //go:generate go run . ../../deploy
@@ -33,7 +34,7 @@ func main() {
 func run(dir string) error {
 	chart, base := filepath.Join(dir, "helm", "watcherd", "files"), filepath.Join(dir, "kustomize", "base")
 	config := filepath.Join(chart, "watcherd.yaml")
-	st, err := watcherd.Load(config, watcherd.Kinds())
+	st, err := watcherd.Load(config, kinds.Builtin())
 	if err != nil {
 		return err
 	}

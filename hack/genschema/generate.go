@@ -16,7 +16,7 @@ import (
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/webhook"
-	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
 const (
@@ -32,9 +32,9 @@ func generate(root string) ([]byte, error) {
 		Mapper:                     mapType,
 		Namer:                      nameType,
 	}
-	kinds := watcherd.Kinds()
+	table := kinds.Builtin()
 	packages := []reflect.Type{reflect.TypeFor[config.Config](), reflect.TypeFor[sinks.Secret]()}
-	for _, k := range kinds {
+	for _, k := range table {
 		packages = append(packages, reflect.TypeOf(k()).Elem())
 	}
 	for _, t := range packages {
@@ -47,7 +47,7 @@ func generate(root string) ([]byte, error) {
 
 	// What a kind requires shows in its json tags.
 	r.RequiredFromJSONSchemaTags = false
-	addKinds(r, s.Definitions, kinds)
+	addKinds(r, s.Definitions, table)
 
 	addDefaults(s.Definitions, reflect.ValueOf(config.Default()))
 	for _, v := range []any{config.DefaultWatch(), config.DefaultRoute(), config.DefaultSink()} {

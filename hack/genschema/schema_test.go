@@ -15,14 +15,14 @@ import (
 
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/plan"
-	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
 const reference = "../../config/watcherd.yaml"
 
-func kinds() config.Kinds {
+func blocks() config.Kinds {
 	k := config.Kinds{}
-	for name, newConfig := range watcherd.Kinds() {
+	for name, newConfig := range kinds.Builtin() {
 		k[name] = func() any { return newConfig() }
 	}
 	return k
@@ -39,7 +39,7 @@ func TestSchemaIsUpToDate(t *testing.T) {
 }
 
 func TestReferenceCompiles(t *testing.T) {
-	c, err := config.Load(reference, kinds())
+	c, err := config.Load(reference, blocks())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestReferenceCompiles(t *testing.T) {
 
 // TestReferenceShowsDefaults: what the reference calls a default is one.
 func TestReferenceShowsDefaults(t *testing.T) {
-	c, err := config.Load(reference, kinds())
+	c, err := config.Load(reference, blocks())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -153,7 +153,7 @@ func TestSchemaAccepts(t *testing.T) {
 		if err := check(t, s, text); err != nil {
 			t.Errorf("%s: %v", file, err)
 		}
-		c, err := config.Load(file, kinds())
+		c, err := config.Load(file, blocks())
 		if err != nil {
 			t.Error(err)
 			continue
@@ -209,7 +209,7 @@ func TestSchemaRefuses(t *testing.T) {
 		if err := check(t, s, []byte(bad)); err == nil {
 			t.Errorf("the schema accepts\n%s", bad)
 		}
-		if _, err := config.Parse("bad.yaml", []byte(bad), kinds()); err == nil {
+		if _, err := config.Parse("bad.yaml", []byte(bad), blocks()); err == nil {
 			t.Errorf("Parse accepts\n%s", bad)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -158,7 +159,7 @@ func (p *process) start() {
 	ctx, cancel := context.WithCancel(p.Context())
 	p.log, p.stop, p.ended = &lines{}, cancel, make(chan error, 1)
 	o := watcherd.Options{
-		ConfigFile: p.config(), REST: p.api.Config(), Logger: slog.New(slog.NewTextHandler(p.log, nil)), ShutdownTimeout: time.Second,
+		ConfigFile: p.config(), Kinds: kinds.Builtin(), REST: p.api.Config(), Logger: slog.New(slog.NewTextHandler(p.log, nil)), ShutdownTimeout: time.Second,
 	}
 	if p.options != nil {
 		p.options(&o)

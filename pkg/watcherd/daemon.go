@@ -43,7 +43,7 @@ type Options struct {
 	// ClusterName is the name of the cluster if the configuration gives none;
 	// the kubeconfig's name for it, as a rule.
 	ClusterName string
-	// Kinds are the kinds of sinks; [Kinds] if nil.
+	// Kinds are the kinds of sinks; required. kinds.Builtin has those of the program.
 	Kinds sinks.Kinds
 	// Logger takes the daemon's log; required.
 	Logger *slog.Logger
@@ -69,9 +69,6 @@ type Options struct {
 }
 
 func (o *Options) setDefaults() error {
-	if o.Kinds == nil {
-		o.Kinds = Kinds()
-	}
 	if o.Registerer == nil {
 		o.Registerer = prometheus.NewRegistry()
 	}
@@ -80,6 +77,9 @@ func (o *Options) setDefaults() error {
 		if o.Gatherer, ok = o.Registerer.(prometheus.Gatherer); !ok {
 			return errors.New("options: Gatherer is required with a Registerer that is not a Gatherer")
 		}
+	}
+	if o.Kinds == nil {
+		return errors.New("options: Kinds is required, for example kinds.Builtin() of pkg/watcherd/kinds")
 	}
 	if o.ShutdownTimeout == 0 {
 		o.ShutdownTimeout = 20 * time.Second

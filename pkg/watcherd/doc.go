@@ -1,9 +1,10 @@
 // Package watcherd is the daemon as a library: a Go program can run it with sink
-// kinds of its own beside, or instead of, the built-in ones ([Kinds]).
+// kinds of its own beside, or instead of, the built-in ones of the
+// package kinds. A program links the kinds that it names.
 //
-//	kinds := watcherd.Kinds()
-//	kinds["mylake"] = func() sinks.Config { return &mylake.Config{} }
-//	err := watcherd.Run(ctx, watcherd.Options{ConfigFile: "watcherd.yaml", Kinds: kinds})
+//	table := kinds.Builtin()
+//	table["mylake"] = func() sinks.Config { return &mylake.Config{} }
+//	err := watcherd.Run(ctx, watcherd.Options{ConfigFile: "watcherd.yaml", Kinds: table})
 //
 // Run blocks, owns every goroutine and file that it opens, and changes no process
 // globals. [ExportClientGo] does: client-go's hook for informer metrics is

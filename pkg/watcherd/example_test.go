@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
 // A program that runs the daemon with the built-in kinds of sinks until it is told
@@ -27,6 +28,7 @@ func ExampleRun() {
 	err = watcherd.Run(ctx, watcherd.Options{
 		ConfigFile: "watcherd.yaml",
 		REST:       rest,
+		Kinds:      kinds.Builtin(),
 		Logger:     log,
 		Stdout:     os.Stdout,
 	})

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Program is one of the playground's programs.
+// Program is one of the playground's programs, or a server of the tests.
 type Program struct {
 	name    string
 	pkg     string // in the playground module
@@ -33,6 +33,11 @@ func Server() Program {
 // Churn is the churn command alone, which is quick to build.
 func Churn() Program {
 	return Program{name: "churn", pkg: "./cmd/churn", ldflags: "-s -w", notice: "this may take a minute the first time"}
+}
+
+// Kafka is the Kafka server of the tests, of the module that [ServersSource] finds.
+func Kafka() Program {
+	return Program{name: "kafka", pkg: "./kafka", ldflags: "-s -w", notice: "this may take a minute the first time"}
 }
 
 // kubernetesVersion is the version that the server reports. Without it, it would call
@@ -105,7 +110,7 @@ func (p Program) build(ctx context.Context, source, path string) error {
 	cmd.Stdout, cmd.Stderr = &output, &output
 	if err := cmd.Run(); err != nil {
 		if errors.Is(err, exec.ErrNotFound) {
-			return errors.New("building the playground needs the go command in PATH")
+			return fmt.Errorf("building %s needs the go command in PATH", p.name)
 		}
 		return fmt.Errorf("building %s in %s: %w\n%s", p.name, source, err, output.Bytes())
 	}
@@ -129,19 +134,26 @@ func CacheDir() (string, error) {
 
 // Source is the folder of the playground module, seen from a folder anywhere in
 // the checkout, such as the one a test runs in.
-func Source(from string) (string, error) {
+func Source(from string) (string, error) { return find(from, "playground") }
+
+// ServersSource is the folder of the module of the tests' servers, found as [Source] is.
+func ServersSource(from string) (string, error) {
+	return find(from, filepath.Join("internal", "testservers", "servers"))
+}
+
+func find(from, module string) (string, error) {
 	dir, err := filepath.Abs(from)
 	if err != nil {
 		return "", err
 	}
 	for {
-		candidate := filepath.Join(dir, "playground")
+		candidate := filepath.Join(dir, module)
 		if _, err := os.Stat(filepath.Join(candidate, "go.mod")); err == nil {
 			return candidate, nil
 		}
 		parent := filepath.Dir(dir)
 		if parent == dir {
-			return "", fmt.Errorf("%s: in no checkout that has a playground", from)
+			return "", fmt.Errorf("%s: in no checkout that has a folder %s", from, module)
 		}
 		dir = parent
 	}

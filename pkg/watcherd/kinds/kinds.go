@@ -1,17 +1,23 @@
-package watcherd
+// Package kinds is the table of the built-in kinds of sinks. It links every one of
+// them with its client library. A program that needs a few makes a table of its own:
+//
+//	kinds := sinks.Kinds{"file": func() sinks.Config { return file.NewConfig() }}
+package kinds
 
 import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/file"
+	"github.com/watcherd/watcherd/pkg/sinks/kafka"
 	"github.com/watcherd/watcherd/pkg/sinks/nats"
 	"github.com/watcherd/watcherd/pkg/sinks/stdout"
 	"github.com/watcherd/watcherd/pkg/sinks/webhook"
 )
 
-// Kinds returns the built-in kinds of sinks, a new map at each call.
-func Kinds() sinks.Kinds {
+// Builtin returns the built-in kinds, a new map at each call.
+func Builtin() sinks.Kinds {
 	return sinks.Kinds{
 		"file":    func() sinks.Config { return file.NewConfig() },
+		"kafka":   func() sinks.Config { return kafka.NewConfig() },
 		"nats":    func() sinks.Config { return nats.NewConfig() },
 		"stdout":  func() sinks.Config { return stdout.NewConfig() },
 		"webhook": func() sinks.Config { return webhook.NewConfig() },

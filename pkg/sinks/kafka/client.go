@@ -1,0 +1,174 @@
+package kafka
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// codecs are the values of compression.
+var codecs = map[string]kgo.CompressionCodec{
+	"none":   kgo.NoCompression(),
+	"gzip":   kgo.GzipCompression(),
+	"snappy": kgo.SnappyCompression(),
+	"lz4":    kgo.Lz4Compression(),
+	"zstd":   kgo.ZstdCompression(),
+}
+
+// errClosed is the failure of a Write behind Close.
+var errClosed = errors.New("the sink is closed")
+
+// producer returns the client that writes, made with the first call. It lives as long as
+// the sink: behind a Write that was cancelled it raises the epoch of its producer id, by which brokers
+// refuse what may still arrive of that Write. A new client would have an id of its own.
+func (s *sink) producer() (*kgo.Client, error) {
+	s.clientMu.Lock()
+	defer s.clientMu.Unlock()
+	if s.closed {
+		return nil, errClosed
+	}
+	if s.client != nil {
+		return s.client, nil
+	}
+	timeout := s.config.Timeout.Std()
+	options := append(s.options(),
+		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)), // murmur2 of the key, as Java's producer
+		kgo.ProducerBatchCompression(codecs[s.config.Compression]),
+		kgo.ProducerBatchMaxBytesFn(s.batchBytes),
+		kgo.ManualFlushing(),
+		kgo.ProduceRequestTimeout(timeout),
+		kgo.RecordDeliveryTimeout(timeout),
+		kgo.UnknownTopicRetries(0),
+		kgo.MaxBufferedRecords(maxBuffered),
+	)
+	if s.config.Acks == acksLeader {
+		options = append(options, kgo.RequiredAcks(kgo.LeaderAck()))
+	}
+	if s.config.Idempotent {
+		options = append(options, kgo.AllowIdempotentProduceCancellation())
+	} else {
+		options = append(options, kgo.DisableIdempotentWrite())
+	}
+	client, err := kgo.NewClient(options...)
+	if err != nil {
+		return nil, sinks.Pause(fmt.Errorf("make a client: %w", err))
+	}
+	s.client = client
+	return client, nil
+}
+
+// drop ends a client that cannot write any more. The next Write makes another.
+func (s *sink) drop(c *kgo.Client) {
+	s.clientMu.Lock()
+	defer s.clientMu.Unlock()
+	if s.client == c {
+		s.client = nil
+		s.leaving.Go(c.Close)
+	}
+}
+
+// maxBuffered bounds the records in the client, over all lanes of the sink.
+const maxBuffered = 1 << 20
+
+// options are those of every client of the sink.
+func (s *sink) options() []kgo.Opt {
+	timeout := s.config.Timeout.Std()
+	options := []kgo.Opt{
+		kgo.SeedBrokers(s.config.Brokers...),
+		kgo.ClientID("watcherd-" + s.name),
+		kgo.SoftwareNameAndVersion("watcherd", "1"),
+		kgo.DisableClientMetrics(),
+		kgo.Dialer(s.dial),
+		kgo.ConnIdleTimeout(idle),
+		kgo.RequestTimeoutOverhead(timeout),
+		kgo.RequestRetries(requestRetries),
+		kgo.RetryTimeout(timeout),
+		kgo.MetadataMinAge(metadataAge),
+		kgo.RetryBackoffFn(func(tries int) time.Duration {
+			d := min(50*time.Millisecond<<min(tries, 5), time.Second)
+			return d/2 + rand.N(d/2)
+		}),
+	}
+	if s.config.SASL != nil {
+		options = append(options, kgo.SASL(s.mechanism()))
+	}
+	return options
+}
+
+// dial makes a connection. The files of the tls block are read each time.
+func (s *sink) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.config.Timeout.Std(), errNoAnswer)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	if s.config.TLS != nil {
+		if conn, err = s.secure(ctx, conn, address); err != nil {
+			return nil, err
+		}
+	}
+	s.metrics.connections.Inc()
+	return &line{Conn: conn, sink: s, address: address}, nil
+}
+
+func (s *sink) secure(ctx context.Context, conn net.Conn, address string) (net.Conn, error) {
+	trust, err := s.config.TLS.In(s.dir).Load()
+	if err != nil {
+		_ = conn.Close() // the other error is the one to report
+		return nil, sinks.Pause(fmt.Errorf("tls: %w", err))
+	}
+	if trust.ServerName == "" {
+		if trust.ServerName, _, err = net.SplitHostPort(address); err != nil {
+			trust.ServerName = address
+		}
+	}
+	secured := tls.Client(conn, trust)
+	if err := secured.HandshakeContext(ctx); err != nil {
+		_ = conn.Close() // the other error is the one to report
+		return nil, fmt.Errorf("TLS handshake: %w", err)
+	}
+	return secured, nil
+}
+
+// line is a connection to a broker that is counted.
+type line struct {
+	net.Conn
+	sink    *sink
+	address string
+	ended   atomic.Bool
+	lost    atomic.Bool
+}
+
+// Read counts a connection that the broker ended.
+func (l *line) Read(b []byte) (int, error) {
+	n, err := l.Conn.Read(b)
+	if err == nil || l.ended.Load() {
+		return n, err
+	}
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() {
+		return n, err
+	}
+	if !l.lost.Swap(true) {
+		l.sink.metrics.disconnects.Inc()
+		l.sink.log.Warn("connection to Kafka lost", "broker", l.address, "error", err)
+	}
+	return n, err
+}
+
+// Close ends the connection.
+func (l *line) Close() error {
+	if !l.ended.Swap(true) {
+		l.sink.metrics.connections.Dec()
+	}
+	return l.Conn.Close()
+}
