@@ -79,7 +79,7 @@ func appendValue(dst []byte, value string) []byte {
 	if value[0] == '.' {
 		dst, value = append(dst, "%2E"...), value[1:]
 	}
-	dst = harmless.Escape(dst, value)
+	dst = harmless.Percent(dst, value)
 	if len(dst)-start > maxValue {
 		sum := sha256.Sum256([]byte(whole))
 		dst = hex.AppendEncode(append(dst[:start+maxValue-33], '~'), sum[:16])

@@ -305,7 +305,7 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 		return nil, err
 	}
 	s := &sink{
-		config: c.clone(), name: o.Name, dir: o.Dir, format: o.Format, template: topic,
+		config: c.clone(), name: o.Name, dir: o.Dir, format: o.Format, topic: topic,
 		log: o.Logger, metrics: m, closing: solo.New(), reading: solo.New(), turn: make(chan struct{}, 1),
 		topics: map[string]*topicState{},
 	}

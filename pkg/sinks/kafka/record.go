@@ -37,7 +37,7 @@ func (s *sink) records(batch []*event.Event) []kgo.Record {
 	for i, e := range batch {
 		r := &out[i]
 		start := len(buf)
-		buf = s.template.append(buf, e)
+		buf = s.topic.append(buf, e)
 		if name := buf[start:]; string(name) != last {
 			last = string(name)
 		}

@@ -18,17 +18,17 @@ import (
 
 // sink writes events with one client.
 type sink struct {
-	config   Config
-	name     string
-	dir      string
-	format   sinks.Format
-	template template
-	log      *slog.Logger
-	metrics  *metrics
-	closing  *solo.Runner
-	reading  *solo.Runner
-	turn     chan struct{} // holds a token while a Write has records in the client
-	warned   sync.Map      // what warnOnce has logged
+	config  Config
+	name    string
+	dir     string
+	format  sinks.Format
+	topic   topic
+	log     *slog.Logger
+	metrics *metrics
+	closing *solo.Runner
+	reading *solo.Runner
+	turn    chan struct{} // holds a token while a Write has records in the client
+	warned  sync.Map      // what warnOnce has logged
 
 	clientMu sync.Mutex // guards what follows
 	client   *kgo.Client

@@ -23,7 +23,7 @@ func TestTopic(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"": "required", "a b": "letters", "a}": "letters", "{resource": "without a }", "{type}": "unknown token {type}", "..": "dots",
+		"": "required", "a b": "letters", "a}": "without a {", "{resource": "without a }", "{type}": "unknown token {type}", "..": "dots",
 		strings.Repeat("x", 200): "at most", strings.Repeat("{group}", 200): "too many",
 	} {
 		if _, err := parseTopic(text, History); err == nil || !strings.Contains(err.Error(), want) {
@@ -51,7 +51,7 @@ func FuzzTopic(f *testing.F) {
 			t.Errorf("%q", name)
 		}
 		for i := range len(name) {
-			if !allowed(name[i]) {
+			if !allowed[name[i]] {
 				t.Errorf("%q holds %q", name, name[i])
 			}
 		}

@@ -120,14 +120,18 @@ func NewCharset(keep func(c byte) bool) *Charset {
 	return &s
 }
 
-// Escape appends a value in which characters outside of the set become %XX.
-func (s *Charset) Escape(dst []byte, value string) []byte {
+// Percent appends a value in which characters outside of the set become %XX.
+func (s *Charset) Percent(dst []byte, value string) []byte { return s.Escape(dst, '%', value) }
+
+// Escape appends a value in which characters outside of the set become the mark and their
+// bytes in hexadecimal.
+func (s *Charset) Escape(dst []byte, mark byte, value string) []byte {
 	const hexdigits = "0123456789ABCDEF"
 	for i := range len(value) {
 		if c := value[i]; s[c] {
 			dst = append(dst, c)
 		} else {
-			dst = append(dst, '%', hexdigits[c>>4], hexdigits[c&15])
+			dst = append(dst, mark, hexdigits[c>>4], hexdigits[c&15])
 		}
 	}
 	return dst

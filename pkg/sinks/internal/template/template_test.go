@@ -27,7 +27,7 @@ func TestTemplate(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := string(parsed.Append(nil, e, letters.Escape)); got != want {
+		if got := string(parsed.Append(nil, e, letters.Percent)); got != want {
 			t.Errorf("%q gives %q, want %q", text, got, want)
 		}
 	}
