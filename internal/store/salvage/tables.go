@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/crc32"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/sstable/block"
@@ -42,14 +43,14 @@ func FindPatches(content []byte, bounds layout.Range) (patches []Patch, err erro
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoPatch, err)
 	}
-	lower := bounds.Lower
+	lower, table := bounds.Lower, xxhash.Sum64(content)
 	for _, d := range t.data {
 		upper := d.separator
 		if bytes.Compare(upper, bounds.Upper) > 0 {
 			upper = bounds.Upper
 		}
 		if !t.valid(d.Handle) {
-			data, err := emptyBlock(int(d.Length), lower)
+			data, err := emptyBlock(int(d.Length), lower, upper, table+d.Offset)
 			if err != nil {
 				return nil, err
 			}
@@ -179,25 +180,31 @@ func (t *tableFile) verify(patches []Patch) error {
 	})
 }
 
-// holeLen is how many zeros follow the lower bound in the key of an empty block. No
-// key of the store ends with as many (package layout), and those of fixed length are shorter.
+// holeLen is how many zeros follow the lower bound in the key of an empty block, at
+// least. No key of the store holds as many (package layout), and those of fixed length are
+// shorter.
 const holeLen = 14
 
 // emptyBlock returns a data block of a length, with room for its trailer. A block
 // needs a key. It is a tombstone, as old as can be, of a key just after lower that
-// never exists; its value, which compactions drop, fills the block.
-func emptyBlock(length int, lower []byte) ([]byte, error) {
+// never exists; its value, which compactions drop, fills the block. The key holds unique:
+// Pebble panics if it compacts two tombstones of one key and one age. More zeros bring
+// it below upper, where there is room.
+func emptyBlock(length int, lower, upper []byte, unique uint64) ([]byte, error) {
 	schema := colblk.DefaultKeySchema(pebble.DefaultComparer, 16)
 	var e colblk.DataBlockEncoder
 	e.Init(&schema)
 	encode := func(zeros, fill int) {
 		e.Reset()
-		key := append(bytes.Clone(lower), make([]byte, zeros)...)
+		key := holeKey(lower, zeros, unique)
 		tombstone := pebble.InternalKey{UserKey: key, Trailer: TombstoneTrailer}
 		e.Add(tombstone, make([]byte, fill), block.InPlaceValuePrefix(false), e.KeyWriter.ComparePrev(key), false)
 	}
 	// The size grows with the value, in steps where its length takes another byte.
-	for zeros := holeLen; zeros < holeLen+8; zeros++ {
+	for zeros := holeLen; zeros < holeLen+64; zeros++ {
+		if bytes.Compare(lower, upper) < 0 && bytes.Compare(holeKey(lower, zeros, unique), upper) > 0 {
+			continue
+		}
 		encode(zeros, 0)
 		for fill := max(length-e.Size()-16, 0); fill <= length; fill++ {
 			encode(zeros, fill)
@@ -212,6 +219,11 @@ func emptyBlock(length int, lower []byte) ([]byte, error) {
 		}
 	}
 	return nil, fmt.Errorf("%w: no room for a key in a block of %d bytes", errNoPatch, length)
+}
+
+func holeKey(lower []byte, zeros int, unique uint64) []byte {
+	key := append(bytes.Clone(lower), make([]byte, zeros)...)
+	return binary.BigEndian.AppendUint64(append(key, 1), unique)
 }
 
 // TombstoneTrailer is a deletion with sequence number 0: the key of an empty block.
@@ -255,7 +267,7 @@ func WithTable(fsys vfs.FS, path string, f func(*sstable.Reader) error) error {
 func DataBlocks(content []byte, f func(data []byte) error) error {
 	// What all data blocks have in common, behind the length of the longest key.
 	schema := colblk.DefaultKeySchema(pebble.DefaultComparer, 16)
-	sample, err := emptyBlock(1<<10, nil)
+	sample, err := emptyBlock(1<<10, nil, nil, 0)
 	if err != nil {
 		return err
 	}
