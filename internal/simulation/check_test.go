@@ -75,7 +75,10 @@ func (w *world) faults(name string) []string {
 			continue
 		case e.Type != event.Deleted && e.N != 0 && history[at].n != e.N:
 			fault(e, "the object is of state %d, want %d", e.N, history[at].n)
-		case e.Type == event.Added && history[at].verb != "added" && !w.lost(e.Path) && e.Selection == "":
+		case e.Type == event.Added && history[at].verb != "added" && !w.lost(e.Path) && e.Selection == "" &&
+			!slices.ContainsFunc(history[:at], func(h write) bool {
+				return h.uid == e.UID && h.verb == "added" && covered(gaps[resourceOf(e.Path)], e.Path, h)
+			}):
 			fault(e, "it was updated then")
 		}
 		last, known := reached[e.Path]
