@@ -296,10 +296,10 @@ func keepTargets(targets []record.Target, only func(sink string) bool) []record.
 
 // before returns the recorded state that c follows on. For an update that is the
 // state the informer had: it came through here earlier, so it is what the ledger
-// holds, and no read is needed. Of history that an earlier life may have recorded, the
-// ledger is ahead of the informer.
+// holds, and no read is needed. Of history that an earlier life or other feeds may have
+// recorded, the ledger is ahead of the informer.
 func (g *group) before(c *objectSeen) (*compact.Object, error) {
-	if c.old != nil && (c.feed.floor == "" || c.feed.pastFloor(c.obj)) {
+	if c.old != nil && c.feed.ahead == nil && (c.feed.floor == "" || c.feed.pastFloor(c.obj)) {
 		return c.old, nil
 	}
 	return g.recorded(c.feed, c.obj)
