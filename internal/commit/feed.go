@@ -266,7 +266,7 @@ func (s *Feed) caughtUp(version string) bool {
 			return false
 		}
 	}
-	return s.synced
+	return s.synced && !ledger.Newer(s.resume.RecordedUpTo(), version)
 }
 
 // ended reports whether the owner has stopped the feed.

@@ -69,7 +69,7 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 	if s.ahead != nil {
 		s.listed, s.first, s.relisted, s.swept = map[uint64]struct{}{}, gap.To, gap.Position, false
 		if gap.Cause == dynamicfactory.CauseRollback {
-			s.first = ""
+			s.first, s.ahead = "", nil // versions mean something else
 		}
 	}
 	blind := gap.ToTime.Sub(gap.FromTime)
