@@ -217,6 +217,13 @@ func TestPutCheckpoints(t *testing.T) {
 			want: ledger.Checkpoint{ResourceVersion: "9", Synced: true, Ahead: map[string]string{"other": "10"}}, acked: 2,
 		},
 		{
+			name: "behind a part of what was taken over", informer: informer{checkpoints: map[uint64]string{2: "9"}}, position: 2,
+			with: func(_ *rig, s *Feed) {
+				s.synced, s.ahead, s.resume = true, map[string]string{"other": "8"}, ledger.Checkpoint{Recorded: "10"}
+			},
+			want: ledger.Checkpoint{ResourceVersion: "9", Synced: true, Ahead: map[string]string{"other": "8"}}, acked: 2,
+		},
+		{
 			name: "a part of history cannot be read", informer: informer{checkpoints: map[uint64]string{2: "9"}}, position: 2,
 			with: func(_ *rig, s *Feed) { s.forgot = true },
 			want: ledger.Checkpoint{ResourceVersion: "9", Forgot: true}, acked: 2,

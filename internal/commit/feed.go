@@ -162,8 +162,11 @@ type progress struct {
 	warmObjects []*compact.Object
 
 	// listed are the hashes of the keys that the informer has listed, for the sweep
-	// behind the first list; nil if there is nothing to sweep.
+	// behind a list; nil if there is nothing to sweep.
 	listed map[uint64]struct{}
+	// relisted is where the list ends that listed is of, 0 if that is the first one.
+	relisted uint64
+	swept    bool // the sweep of relisted has begun
 	// floor is the highest version that was recorded when the informer began, "" once it is
 	// past it.
 	floor string
@@ -180,7 +183,7 @@ type progress struct {
 	open         *dynamicfactory.Gap   // a gap whose list has shown no difference yet
 	repair       uint64                // the position of the list that the consistency check asked for; 0: none
 	list         list                  // the list that is being taken in
-	first        string                // the version of the first list
+	first        string                // the version of the list that is swept, the first at first
 	rewind       bool                  // the next list is the first after a rollback
 	forgot       bool                  // a part of what an earlier life recorded cannot be read
 	damaged      bool                  // an unreadable entry of the ledger has been logged
@@ -263,7 +266,7 @@ func (s *Feed) caughtUp(version string) bool {
 			return false
 		}
 	}
-	return s.synced
+	return s.synced && !ledger.Newer(s.resume.RecordedUpTo(), version)
 }
 
 // ended reports whether the owner has stopped the feed.

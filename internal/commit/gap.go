@@ -66,6 +66,12 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 		longer.From, longer.FromTime = s.open.From, s.open.FromTime
 		gap, s.open = &longer, nil
 	}
+	if s.ahead != nil {
+		s.listed, s.first, s.relisted, s.swept = map[uint64]struct{}{}, gap.To, gap.Position, false
+		if gap.Cause == dynamicfactory.CauseRollback {
+			s.first, s.ahead = "", nil // versions mean something else
+		}
+	}
 	blind := gap.ToTime.Sub(gap.FromTime)
 	switch {
 	case gap.Cause == dynamicfactory.CauseRollback:
@@ -92,6 +98,10 @@ func (g *group) settle(s *Feed) error {
 	}
 	if s.open != nil && s.position >= s.open.Position && s.listed == nil {
 		g.unharmed(s)
+	}
+	if s.relisted != 0 && !s.swept && s.position >= s.relisted {
+		s.swept = true
+		g.jobs = append(g.jobs, &sweep{feed: s, list: s.relisted, at: g.c.cfg.Now()})
 	}
 	return nil
 }

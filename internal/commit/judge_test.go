@@ -7,6 +7,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -96,6 +97,19 @@ func TestObjectSeen(t *testing.T) {
 		{
 			name: "another life", recorded: "4", uid: "former", seen: "5",
 			want: []told{{Type: event.Deleted, UID: "former", Version: "4", FinalStateUnknown: true}, {Type: event.Added, UID: "u", Version: "5"}}, kept: "5",
+		},
+		{
+			name: "an earlier life than recorded, of history that is read again", recorded: "6", uid: "later", seen: "5",
+			with: func(_ *rig, s *Feed) { s.ahead = map[string]string{"other": "6"} }, kept: "6",
+		},
+		{
+			name: "recorded by a feed of its namespace, before a rollback", recorded: "8", seen: "5",
+			with: func(r *rig, s *Feed) {
+				s.ahead = map[string]string{"ns": "9"}
+				r.commit(&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "9", To: "6"}})
+				s.list.mark = &ledger.Listing{Rewound: true}
+			},
+			want: []told{{Type: event.Gap, Cause: "rollback"}, {Type: event.Updated, UID: "u", Version: "5", Old: true}}, kept: "5",
 		},
 		{
 			name: "recorded by a feed of its namespace", seen: "5",

@@ -60,6 +60,9 @@ func (c *objectSeen) process(g *group) error {
 			return err
 		}
 		return g.emit(&c.sighting, transition{t: t, after: c.obj})
+	case !c.rewound && (c.feed.ahead != nil || before.GetUID() == c.obj.GetUID()) && ledger.Newer(before.GetResourceVersion(), c.obj.GetResourceVersion()):
+		g.c.metrics.stale(c.feed)
+		return nil // history that is read again
 	case before.GetUID() != c.obj.GetUID():
 		// Deleted and created again under the same name, between two looks.
 		if before, err = g.formerOf(c, before); err != nil {
@@ -77,9 +80,6 @@ func (c *objectSeen) process(g *group) error {
 			return g.record(c.feed, c.obj)
 		}
 		return nil // a resync, a relist or a re-read: nothing happened
-	case !c.rewound && ledger.Newer(before.GetResourceVersion(), c.obj.GetResourceVersion()):
-		g.c.metrics.stale(c.feed)
-		return nil // history that is read again
 	default:
 		if before, err = g.formerOf(c, before); err != nil {
 			return err
@@ -296,10 +296,10 @@ func keepTargets(targets []record.Target, only func(sink string) bool) []record.
 
 // before returns the recorded state that c follows on. For an update that is the
 // state the informer had: it came through here earlier, so it is what the ledger
-// holds, and no read is needed. Of history that an earlier life may have recorded, the
-// ledger is ahead of the informer.
+// holds, and no read is needed. Of history that an earlier life or other feeds may have
+// recorded, the ledger is ahead of the informer, and in the list after a rollback another.
 func (g *group) before(c *objectSeen) (*compact.Object, error) {
-	if c.old != nil && (c.feed.floor == "" || c.feed.pastFloor(c.obj)) {
+	if c.old != nil && c.feed.ahead == nil && !c.rewound && (c.feed.floor == "" || c.feed.pastFloor(c.obj)) {
 		return c.old, nil
 	}
 	return g.recorded(c.feed, c.obj)

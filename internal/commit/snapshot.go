@@ -199,6 +199,9 @@ func (j *snapshot) takeAhead(g *group, move *relabel, o *compact.Object) error {
 	if !j.covers(o, now, move.before) {
 		return nil
 	}
+	if j.cursor == "" && j.meta != "" { // no step has noted yet when it began
+		g.batch.PutMeta(j.meta, ledger.Encode(j.remember()))
+	}
 	j.objects.Add(1)
 	return j.give(g, o, move.At)
 }

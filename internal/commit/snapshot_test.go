@@ -138,6 +138,21 @@ func TestIDsOfSnapshots(t *testing.T) {
 			}
 			return [][]string{first, again}
 		}},
+		"a kill after a relabel that takes objects through before the snapshot comes to them": {ids: 1, with: func(t *testing.T, r *rig, fs vfs.FS, s *Feed) [][]string {
+			r.commit(&namespaceSeen{obj: r.namespace("1", "dev")}, &namespacesSynced{names: map[string]struct{}{"ns": {}}})
+			r.begin(s, false, here)
+			r.group.jobs = nil // the relabel's comes first
+			r.commit(&namespaceSeen{obj: r.namespace("2", "prod")})
+			first := r.syncs()
+			r, s = killed(t, fs)
+			r.begin(s, true, here)
+			r.commit()
+			again := r.syncs()
+			if len(first) != 1 || len(again) != 1 {
+				t.Errorf("the first pod was given %d times, and %d times after the restart", len(first), len(again))
+			}
+			return [][]string{first, again}
+		}},
 		"a kill, and other rules": {ids: 2, with: func(t *testing.T, r *rig, fs vfs.FS, s *Feed) [][]string {
 			r.begin(s, false, elsewhere)
 			r.commit()

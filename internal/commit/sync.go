@@ -24,6 +24,9 @@ const sweepLook = 8 * maxGroup
 func (c *feedSynced) process(g *group) error {
 	s := c.feed
 	s.warmObjects = nil
+	if s.relisted != 0 {
+		return nil // a later list is swept
+	}
 	if s.listed != nil {
 		if sub := s.informer(); sub != nil && s.first == "" && s.position == 0 {
 			s.first = sub.Checkpoint(0) // of a list without objects
@@ -37,7 +40,7 @@ func (c *feedSynced) process(g *group) error {
 // synced notes that the first list is committed with all that it shows.
 func (g *group) synced(s *Feed, at time.Time) error {
 	g.touched[s] = struct{}{}
-	s.synced, s.listed, s.recordedForm = true, nil, s.Form
+	s.synced, s.listed, s.relisted, s.recordedForm = true, nil, 0, s.Form
 	s.Log.Info("watch synced", "objects", s.objects(), "fromLedger", s.start == warm)
 	if !s.forgot {
 		return nil
@@ -59,15 +62,20 @@ func (g *group) synced(s *Feed, at time.Time) error {
 //
 // The checkpoint of a feed marks a sweep that is not finished, and its next start
 // begins with a list again.
+//
+// A feed that has taken over what others recorded after the version of its first list
+// sweeps every list that comes before it has come as far: what was made and deleted in
+// between was never in its informer.
 type sweep struct {
 	feed   *Feed
+	list   uint64 // where the list ends; 0: it is the first
 	at     time.Time
 	cursor string // the last key looked at
 }
 
 func (j *sweep) step(g *group) (more bool, err error) {
 	s := j.feed
-	if s.ended() {
+	if s.ended() || s.relisted != j.list {
 		return false, nil
 	}
 	looked, deleted := 0, 0

@@ -1,6 +1,8 @@
 package pipeline
 
 import (
+	"net/http"
+	"sync"
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/apitest"
@@ -47,5 +49,58 @@ func TestWidenedWatchListsFewObjects(t *testing.T) {
 				t.Errorf("new in the end: %s", got)
 			}
 		})
+	}
+}
+
+// TestWidenedWatchLosesItsHistory widens a watch of two namespaces, one of which is ahead
+// of the other, to all. The list of the older version is followed by one of now, as the
+// watch from there has expired: what the namespace ahead had recorded in between is
+// neither told again nor forgotten.
+func TestWidenedWatchLosesItsHistory(t *testing.T) {
+	api := apitest.New(t)
+	api.Serve(podPath, "v1", "Pod")
+	for _, n := range []string{"changed", "again", "same", "gone"} {
+		api.Put(podPath, "a", n, nil)
+	}
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+	l.apply(l.state(podWatch(only("a", "b"))))
+	for _, id := range []string{"pods#a", "pods#b"} {
+		eventually(t, id, func() bool {
+			cp, ok, err := l.m.ledger.Checkpoint(id)
+			return err == nil && ok && cp.Synced
+		})
+	}
+	api.Put(podPath, "a", "made", nil)
+	api.Put(podPath, "a", "kept", nil)
+	api.Put(podPath, "a", "changed", phase("1"))
+	api.Put(podPath, "a", "same", phase("1"))
+	api.Delete(podPath, "a", "again")
+	api.Put(podPath, "a", "again", nil)
+	api.Delete(podPath, "a", "gone")
+	eventually(t, "the deleted pod", func() bool { return l.log().types("gone") == "sync deleted" })
+	expired := sync.OnceFunc(func() {
+		api.Delete(podPath, "a", "made")
+		api.Put(podPath, "a", "changed", phase("2"))
+		api.Put(podPath, "a", "again", phase("2"))
+		api.Compact()
+	})
+	api.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == podPath && r.URL.Query().Get("watch") != "" {
+			expired()
+		}
+		return false
+	})
+	l.apply(l.state(podWatch()))
+	l.synced()
+	l.caughtUp()
+	api.Put(podPath, "a", "same", phase("2"))
+	l.caughtUp()
+	for n, want := range map[string]string{
+		"made": "added deleted", "kept": "added", "changed": "sync updated updated", "same": "sync updated updated",
+		"again": "sync deleted added updated", "gone": "sync deleted",
+	} {
+		if got := l.log().types(n); got != want {
+			t.Errorf("%s: %q, want %q", n, l.log()[n], want)
+		}
 	}
 }

@@ -3,6 +3,8 @@ package dynamicfactory_test
 import (
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -86,6 +88,45 @@ func TestListExpiresWhileItIsPaged(t *testing.T) {
 				_, limited := last["limit"]
 				is(t, "the last request has a limit", limited, expirations < 4)
 				is(t, "expirations counted", sub.Status().Expired, uint64(min(expirations, 4)))
+			})
+		})
+	}
+}
+
+// A server that lists an object twice lists it once, in its newest state, and the end of the
+// list stays where it is.
+func TestListHasAnObjectTwice(t *testing.T) {
+	for _, items := range []string{"a:101 a:103 b:102", "a:103 a:101 b:102", "b:102 a:101 a:103", "a:103 b:102 a:101"} {
+		t.Run(items, func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				s.Advance(10)
+				put(s, "a")
+				var twice atomic.Bool
+				s.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+					if !twice.Load() || !isList(r) {
+						return false
+					}
+					var list []string
+					for item := range strings.FieldsSeq(items) {
+						name, version, _ := strings.Cut(item, ":")
+						list = append(list, fmt.Sprintf(`{"metadata":{"name":%q,"namespace":"ns","uid":"u","resourceVersion":"1%s"}}`, name, version))
+					}
+					_, _ = fmt.Fprintf(w, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":%q},"items":[%s]}`, s.Version(), strings.Join(list, ","))
+					return true
+				})
+				j, sub := subscribe(t, factory(t, s), configMapKey)
+				j.take()
+				twice.Store(true)
+				s.Advance(1200)
+				s.Compact()
+				s.Cut()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				told := j.take()
+				slices.Sort(told)
+				is(t, "told", strings.Join(told, ", "), "add b, update a")
+				is(t, "version", j.objects["a"].GetResourceVersion(), "1103")
+				is(t, "checkpoint of the list", sub.Checkpoint(j.seen()), s.Version())
 			})
 		})
 	}

@@ -10,8 +10,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/klog/v2"
 
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apiclient"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/progress"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
@@ -102,6 +104,7 @@ func (s *Source) paged(ctx context.Context, version string, limit int) (_ *objec
 	if err := b.flush(b.position); err != nil {
 		return nil, err
 	}
+	b.unite()
 	return &b.list, nil
 }
 
@@ -217,4 +220,73 @@ func (b *listBuilder) flush(position uint64) error {
 	}
 	b.list.Items = append(b.list.Items, o)
 	return nil
+}
+
+// unite leaves one state of each object, the newest, of a server that lists an object
+// twice.
+func (b *listBuilder) unite() {
+	items := b.list.Items
+	if inOrder(items) {
+		return
+	}
+	at := make(map[[2]string]int, len(items))
+	kept := make([]runtime.Object, 0, len(items))
+	for _, item := range items {
+		o, ok := item.(metav1.Object)
+		if !ok {
+			return
+		}
+		key := [2]string{o.GetNamespace(), o.GetName()}
+		i, twice := at[key]
+		if !twice {
+			at[key] = len(kept)
+			kept = append(kept, item)
+		} else if !progress.Older(o.GetResourceVersion(), kept[i].(metav1.Object).GetResourceVersion()) {
+			kept[i] = item
+		}
+	}
+	n := len(items) - len(kept)
+	if n == 0 {
+		return
+	}
+	s, last := b.source, len(kept)-1
+	for i := range last {
+		kept[i] = s.at(kept[i], 0)
+	}
+	kept[last] = s.at(kept[last], b.position)
+	b.list.Items = kept
+	s.stats.contact(func(t *Counters) { t.Repeated += uint64(n) })
+	klog.FromContext(b.ctx).Info("the server lists objects twice; their newest states count",
+		"resource", s.cfg.GVR.String(), "namespace", s.cfg.Namespace, "objects", n)
+}
+
+// inOrder reports whether items are in the order of NAMESPACE/NAME, each once, as API
+// servers list them.
+func inOrder(items []runtime.Object) bool {
+	var namespace, name string
+	for i, item := range items {
+		o, ok := item.(metav1.Object)
+		if !ok {
+			return false
+		}
+		ns, n := o.GetNamespace(), o.GetName()
+		if i > 0 && (ns == namespace && n <= name || ns != namespace && !precedes(namespace, ns)) {
+			return false
+		}
+		namespace, name = ns, n
+	}
+	return true
+}
+
+// precedes reports whether the keys of one namespace come before those of another.
+func precedes(a, b string) bool {
+	n := min(len(a), len(b))
+	switch {
+	case a[:n] != b[:n]:
+		return a < b
+	case len(a) < len(b):
+		return '/' < b[n]
+	default:
+		return a[n] < '/'
+	}
 }

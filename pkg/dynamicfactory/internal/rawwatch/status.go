@@ -39,7 +39,7 @@ type Status struct {
 type Counters struct {
 	Events       uint64 `json:"events"`       // events received
 	Bookmarks    uint64 `json:"bookmarks"`    // bookmarks received
-	Repeated     uint64 `json:"repeated"`     // events received again and forwarded once
+	Repeated     uint64 `json:"repeated"`     // events, or objects of a list, received again and forwarded once
 	Relists      uint64 `json:"relists"`      // lists after the first
 	Restarts     uint64 `json:"restarts"`     // watches established after the first
 	Expired      uint64 `json:"expired"`      // requests whose history the server no longer had (410)
