@@ -92,7 +92,7 @@ routes:
   changed: [spec]
   drop: [status]
   redact: ["data[*]"]
-  payload: [object, oldObject, patch]
+  payload: [object, oldObject, patch, summary]
   sinks: [s]
 sinks:
 - name: s
