@@ -92,7 +92,7 @@ routes:
   changed: [spec]
   drop: [status]
   redact: ["data[*]"]
-  payload: [object, oldObject, patch]
+  payload: [object, oldObject, patch, summary]
   sinks: [s]
 sinks:
 - name: s
@@ -153,7 +153,7 @@ sinks:
 			Name: "r", Watches: []string{"w"}, Resources: []config.Resource{config.ParseResource("pods")},
 			Events: []string{"added", "updated", "deleted", "sync"}, When: `object.status.phase == "Failed"`, OnError: config.ErrorDrop,
 			Changed: []string{"spec"},
-			Drop:    []string{"status"}, Redact: []string{"data[*]"}, Payload: []string{"object", "oldObject", "patch"}, Sinks: []string{"s"},
+			Drop:    []string{"status"}, Redact: []string{"data[*]"}, Payload: []string{"object", "oldObject", "patch", "summary"}, Sinks: []string{"s"},
 		}},
 		Sinks: []config.Sink{{
 			Name: "s", Kind: "lake", Format: config.FormatJSON,

@@ -20,8 +20,8 @@ type Route struct {
 	Drop []string `json:"drop"`
 	// Key paths whose values the events of this route carry as keyed hashes only.
 	Redact []string `json:"redact"`
-	// What the events carry: the state after the change, the state before it, the RFC 6902 patch between them.
-	Payload []string `json:"payload" jsonschema:"enum=object,enum=oldObject,enum=patch"`
+	// What the events carry: the state after the change, the state before it, the RFC 6902 patch between them, a summary of the change in one line that a person reads.
+	Payload []string `json:"payload" jsonschema:"enum=object,enum=oldObject,enum=patch,enum=summary"`
 	// Names of the sinks it delivers to.
 	Sinks []string `json:"sinks" jsonschema:"required,minItems=1"`
 }
@@ -36,6 +36,7 @@ const (
 	PayloadObject    = "object"
 	PayloadOldObject = "oldObject"
 	PayloadPatch     = "patch"
+	PayloadSummary   = "summary"
 
 	ErrorPass = "pass"
 	ErrorDrop = "drop"

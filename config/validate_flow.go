@@ -79,8 +79,8 @@ func (k *checker) routes() {
 		k.distinct(path+".changed", r.Changed)
 		k.distinct(path+".drop", r.Drop)
 		k.distinct(path+".redact", r.Redact)
-		k.require(len(r.Payload) > 0, path+".payload", "must name at least one of object, oldObject, patch")
-		k.values(path+".payload", r.Payload, PayloadObject, PayloadOldObject, PayloadPatch)
+		k.require(len(r.Payload) > 0, path+".payload", "must name at least one of object, oldObject, patch, summary")
+		k.values(path+".payload", r.Payload, PayloadObject, PayloadOldObject, PayloadPatch, PayloadSummary)
 		k.require(len(r.Sinks) > 0, path+".sinks", "at least one sink is required")
 		k.references(path+".sinks", "sink", r.Sinks, sinks)
 	}

@@ -379,6 +379,9 @@ func (g *group) append(e *event.Event, edits uint64, obj, old *compact.Object) e
 		want |= t.Flags
 		g.routes = append(g.routes, store.Route{Sink: t.Sink, Flags: uint32(t.Flags)})
 	}
+	if e.Type == event.Updated && want&record.Summary != 0 {
+		want |= record.Object | record.OldObject // the summary is made from them
+	}
 	r := record.Record{Event: *e, Edits: edits, Targets: g.targets}
 	if want&record.Object != 0 {
 		fresh, err := g.refresh(e.Resource, obj)

@@ -290,7 +290,7 @@ func TestHistoryIsNotReadTwice(t *testing.T) {
 // old object nor the patch shows what is dropped now.
 func TestFormerStatesAreEdited(t *testing.T) {
 	r := newRig(t, disk(), podWatch())
-	r.route(route.Spec{Name: "all", Payload: []string{"object", "oldObject", "patch"}, Sinks: []string{"sink"}})
+	r.route(route.Spec{Name: "all", Payload: []string{"object", "oldObject", "patch", "summary"}, Sinks: []string{"sink"}})
 	encode := func(s *Feed, version, spec string) change {
 		o, err := r.codec.Encode(fmt.Appendf(nil,
 			`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u1","resourceVersion":%q},"spec":%s}`, version, spec), nil, 0)
@@ -312,12 +312,46 @@ func TestFormerStatesAreEdited(t *testing.T) {
 	if err != nil || len(items) != 1 {
 		t.Fatalf("%d events, %v", len(items), err)
 	}
-	e, err := r.in.Event(items[0].Sequence, record.Object|record.OldObject|record.Patch, items[0].Payload, "")
+	e, err := r.in.Event(items[0].Sequence, record.Object|record.OldObject|record.Patch|record.Summary, items[0].Payload, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := string(e.OldObject) + string(e.Patch); strings.Contains(got, "secret") || strings.Contains(got, "/spec/b") || !strings.Contains(got, "/spec/a") {
 		t.Errorf("old object and patch are %s", got)
+	}
+	if want := "a 1 -> 2"; e.Summary != want {
+		t.Errorf("summary is %q, want %q", e.Summary, want)
+	}
+}
+
+// TestSummaryAlone has a route ask for the summary only: an update's record holds both
+// states, which it is made from.
+func TestSummaryAlone(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	r.route(route.Spec{Name: "all", Payload: []string{"summary"}, Sinks: []string{"sink"}})
+	s := r.feed(pods)
+	s.synced = true
+	first, second := r.object("a", "u1", "1", "web"), r.object("a", "u1", "2", "db")
+	r.commit(addedTo(s, first), updatedIn(s, second, first), deletedFrom(s, second))
+	items, err := r.store.ReadLog(0, 10)
+	if err != nil || len(items) != 3 {
+		t.Fatalf("%d events, %v", len(items), err)
+	}
+	for i, want := range []string{"added", "label tier web -> db", "deleted"} {
+		e, err := r.in.Event(items[i].Sequence, record.Summary, items[i].Payload, "sink")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Summary != want || e.Object != nil || e.OldObject != nil || e.Patch != nil {
+			t.Errorf("event %d has the summary %q, want %q; parts %s, %s, %s", i, e.Summary, want, e.Object, e.OldObject, e.Patch)
+		}
+		rec, err := record.Decode(items[i].Payload)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if states := len(rec.Object.Data) > 0 && len(rec.OldObject.Data) > 0; states != (i == 1) || len(rec.Patch) > 0 {
+			t.Errorf("event %d is recorded with both states: %t; patch %s", i, states, rec.Patch)
+		}
 	}
 }
 

@@ -76,8 +76,8 @@ type Retry struct {
 type Oversize string
 
 // The policies. OversizeTruncate marks the event as truncated and leaves out
-// oldObject, then patch, then all of the object but its metadata, then the object,
-// until the event fits; one that never fits becomes a dead letter.
+// oldObject, then patch, then all of the object but its metadata, then the object, then the
+// summary, until the event fits; one that never fits becomes a dead letter.
 const (
 	OversizeDeadLetter Oversize = "deadLetter"
 	OversizeTruncate   Oversize = "truncate"

@@ -17,6 +17,7 @@ func estimate(ev *event.Event) int {
 	n += len(ev.ID) + len(ev.Cluster) + len(ev.ResourceVersion) + len(ev.Resource.Kind) + 2*len(ev.UID)
 	// In the data, and in the subject.
 	n += 2 * (len(ev.Resource.Group) + len(ev.Resource.Version) + len(ev.Resource.Resource) + len(ev.Namespace) + len(ev.Name))
+	n += 2 * len(ev.Summary) // quotes in it are escaped
 	if c := ev.ChangedBy; c != nil {
 		const escaped = 6 // bytes at most for one of a name that a client chose
 		n += 128 + escaped*len(c.Manager)
@@ -51,6 +52,7 @@ func truncate(ev *event.Event, fits func(*event.Event) bool) (smaller *event.Eve
 		func() { c.Patch = nil },
 		func() { c.Object = bare(c.Object) },
 		func() { c.Object = nil },
+		func() { c.Summary = "" },
 	} {
 		if cut(); fits(&c) {
 			return &c, true

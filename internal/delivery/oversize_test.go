@@ -82,6 +82,24 @@ func TestTruncationAfterRefusal(t *testing.T) {
 	}
 }
 
+// The summary is short: it is left out last. The estimate is never too small for it.
+func TestTruncationKeepsTheSummary(t *testing.T) {
+	full := &event.Event{
+		Type: event.Updated, Object: []byte(`{"kind":"Pod","metadata":{"name":"a"},"spec":1}`), OldObject: []byte(`{}`), Patch: []byte(`[]`),
+		Summary: strings.Repeat(`\"`, 2000),
+	}
+	if size := len(event.AppendCloudEvent(nil, full)); size > estimate(full) {
+		t.Errorf("the event takes %d bytes, more than the estimate of %d", size, estimate(full))
+	}
+	var summaries []bool
+	if _, ok := truncate(full, func(e *event.Event) bool {
+		summaries = append(summaries, e.Summary != "")
+		return e.Summary == ""
+	}); !ok || fmt.Sprint(summaries) != "[true true true true false]" {
+		t.Errorf("the event fits: %t; the steps have a summary: %t", ok, summaries)
+	}
+}
+
 // An event that is refused at any size becomes a dead letter, whatever the policy.
 func TestRefusedAtAnySize(t *testing.T) {
 	for _, policy := range []Oversize{OversizeDeadLetter, OversizeTruncate} {

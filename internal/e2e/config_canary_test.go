@@ -101,7 +101,7 @@ watches:
   - spec.template.spec.containers[*].env[*].value
   - spec.keys[*].secret
 routes:
-- {name: all, payload: [object, oldObject, patch], sinks: [archive, plain, console, hook]}
+- {name: all, payload: [object, oldObject, patch, summary], sinks: [archive, plain, console, hook]}
 - {name: failing, when: int(object.data.password) > 0, onError: pass, sinks: [refusing]}
 sinks:
 - {name: archive, file: {path: "./events/{resource}.jsonl"}}
@@ -342,11 +342,11 @@ func storeContents(t testing.TB, d *daemon) (exported, inflated []byte) {
 	for _, l := range lines {
 		switch l.Type {
 		case "record":
-			e, err := inflater.Event(1, record.Object|record.OldObject|record.Patch, l.Payload, "")
+			e, err := inflater.Event(1, record.Object|record.OldObject|record.Patch|record.Summary, l.Payload, "")
 			if err != nil {
 				t.Fatal(err)
 			}
-			fmt.Fprintf(&all, "%s\n%s\n%s\n", e.Object, e.OldObject, e.Patch)
+			fmt.Fprintf(&all, "%s\n%s\n%s\n%s\n", e.Object, e.OldObject, e.Patch, e.Summary)
 			records++
 		case "state":
 			o, err := codec.Decode(l.Payload)

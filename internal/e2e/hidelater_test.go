@@ -34,7 +34,7 @@ admin: {listen: %q}
 watches:
 - {name: all, resources: [secrets, configmaps], namespaces: {include: [%s]}, %s}
 routes:
-- {name: all, payload: [object, oldObject, patch], sinks: [%s]}
+- {name: all, payload: [object, oldObject, patch, summary], sinks: [%s]}
 sinks:
 - {name: stuck, webhook: {url: %q}, batch: {maxEvents: 10}, retry: {initial: 50ms, max: 200ms}}
 `, admin, namespace, edits, strings.Join(append([]string{"stuck"}, late...), ", "), url)

@@ -13,14 +13,15 @@ import (
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// Diff returns the RFC 6902 JSON Patch from one JSON object to another, `[]` if they
+// Diff returns the RFC 6902 JSON Patch from one Kubernetes object to another, `[]` if they
 // are equal. The patch has add, remove and replace operations only. Numbers are
-// compared and written digit by digit, arrays are compared by index.
+// compared and written digit by digit, arrays are compared by index. The patch leaves out
+// metadata.resourceVersion and metadata.managedFields, which every write changes.
 func Diff(before, after []byte) ([]byte, error) {
 	if bytes.Equal(before, after) {
 		return []byte("[]"), nil
 	}
-	before, after = reduce(nil, nil, before, after)
+	before, after = reduce(nil, nil, before, after, root)
 	patch, err := jsondiff.CompareJSON(before, after, jsondiff.UnmarshalFunc(unmarshalNumbers))
 	if err != nil {
 		return nil, fmt.Errorf("jsonpatch: patch: %w", err)
@@ -72,18 +73,40 @@ func unmarshalNumbers(data []byte, v any) error {
 	return d.Decode(v)
 }
 
-// reduce appends two JSON objects without the members whose bytes are equal in both,
-// at any depth of objects. Equal members are not part of a patch, so the patch between
-// the reduced objects is the patch between the originals. An update changes a small
-// part of an object, and decoding the rest is most of the work.
-func reduce(dstA, dstB, a, b []byte) (reducedA, reducedB []byte) {
+// place is where in a Kubernetes object a JSON object is.
+type place int
+
+const (
+	root place = iota
+	metadata
+	elsewhere
+)
+
+// omits reports whether a patch leaves out a member of the object at p.
+func (p place) omits(key string) bool {
+	return p == metadata && (key == "resourceVersion" || key == "managedFields")
+}
+
+// in returns the place of an object's member.
+func (p place) in(key string) place {
+	if p == root && key == "metadata" {
+		return metadata
+	}
+	return elsewhere
+}
+
+// reduce appends two JSON objects at p without the members that a patch leaves out and
+// those whose bytes are equal in both, at any depth of objects. Equal members are not part
+// of a patch, so the patch between the reduced objects is the patch between the originals.
+// An update changes a small part of an object, and decoding the rest is most of the work.
+func reduce(dstA, dstB, a, b []byte, p place) (reducedA, reducedB []byte) {
 	before, after := maps.Collect(texts(a)), maps.Collect(texts(b))
 	dstA, dstB = append(dstA, '{'), append(dstB, '{')
 	startA, startB := len(dstA), len(dstB)
 	for key, value := range before {
 		other, kept := after[key]
 		delete(after, key)
-		if kept && bytes.Equal(value, other) {
+		if kept && bytes.Equal(value, other) || p.omits(key) {
 			continue
 		}
 		dstA = appendKey(dstA, startA, key)
@@ -91,12 +114,15 @@ func reduce(dstA, dstB, a, b []byte) (reducedA, reducedB []byte) {
 			dstB = appendKey(dstB, startB, key)
 		}
 		if kept && value[0] == '{' && other[0] == '{' {
-			dstA, dstB = reduce(dstA, dstB, value, other)
+			dstA, dstB = reduce(dstA, dstB, value, other, p.in(key))
 			continue
 		}
 		dstA, dstB = append(dstA, value...), append(dstB, other...)
 	}
 	for key, value := range after {
+		if p.omits(key) {
+			continue
+		}
 		dstB = append(appendKey(dstB, startB, key), value...)
 	}
 	return append(dstA, '}'), append(dstB, '}')

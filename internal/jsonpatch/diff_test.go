@@ -23,6 +23,9 @@ func TestDiff(t *testing.T) {
 		{`{"a":12345678901234567890}`, `{"a":12345678901234567891}`, `[{"op":"replace","path":"/a","value":12345678901234567891}]`},
 		{`{"a":[1]}`, `{"a":{"b":1}}`, `[{"op":"replace","path":"/a","value":{"b":1}}]`},
 		{`{"a":[1]}`, `{"a":[1,{"b":2}]}`, `[{"op":"add","path":"/a/-","value":{"b":2}}]`},
+		{`{"metadata":{"resourceVersion":"1","managedFields":[1],"name":"a"}}`, `{"metadata":{"resourceVersion":"2","name":"b","managedFields":[2]}}`, `[{"op":"replace","path":"/metadata/name","value":"b"}]`},
+		{`{"metadata":{"resourceVersion":"1"}}`, `{"metadata":{"resourceVersion":"2","managedFields":[]}}`, `[]`},
+		{`{"a":{"metadata":{"resourceVersion":"1"}},"resourceVersion":1}`, `{"a":{"metadata":{"resourceVersion":"2"}},"resourceVersion":2}`, `[{"op":"replace","path":"/a/metadata/resourceVersion","value":"2"},{"op":"replace","path":"/resourceVersion","value":2}]`},
 		{`{}`, `{"":{"":1}}`, `[{"op":"add","path":"/","value":{"":1}}]`},
 	} {
 		got, err := Diff([]byte(tc.a), []byte(tc.b))

@@ -11,6 +11,7 @@ const (
 	Object    Flags = 1 << 0
 	OldObject Flags = 1 << 1
 	Patch     Flags = 1 << 2
+	Summary   Flags = 1 << 6 // made from both states
 )
 
 // Part is the bit of a part by its name in a configuration; not ok if there is none.
@@ -22,6 +23,8 @@ func Part(name string) (part Flags, ok bool) {
 		return OldObject, true
 	case "patch":
 		return Patch, true
+	case "summary":
+		return Summary, true
 	default:
 		return 0, false
 	}

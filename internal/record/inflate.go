@@ -6,7 +6,10 @@ import (
 
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/event/summary"
 )
+
+const states = Object | OldObject
 
 // Edit changes recorded content to what may be seen of it. It is safe for concurrent
 // use, and changes nothing that it made itself.
@@ -47,8 +50,14 @@ func (in *Inflater) Event(sequence uint64, flags Flags, payload []byte, sink str
 		edit = in.Edit(r, sink)
 	}
 	wanted := flags
-	if edit != nil && flags&Patch != 0 && len(r.Patch) > 0 {
-		wanted |= Object | OldObject // the patch follows from them
+	if flags&Summary != 0 && e.Type == event.Updated {
+		wanted |= states
+		if len(r.Object.Data) == 0 || len(r.OldObject.Data) == 0 {
+			wanted |= Patch // the summary follows from it
+		}
+	}
+	if edit != nil && wanted&Patch != 0 && len(r.Patch) > 0 {
+		wanted |= states // the patch follows from them
 	}
 	if wanted&Object != 0 {
 		if e.Object, err = in.inflate(r.Object, edit); err != nil {
@@ -60,7 +69,7 @@ func (in *Inflater) Event(sequence uint64, flags Flags, payload []byte, sink str
 			return nil, fmt.Errorf("event %d: old object: %w", sequence, err)
 		}
 	}
-	if flags&Patch != 0 && len(r.Patch) > 0 {
+	if wanted&Patch != 0 && len(r.Patch) > 0 {
 		patch, ok := r.Patch, true
 		if edit != nil {
 			patch, ok = edit.Patch(patch, e.OldObject, e.Object)
@@ -68,13 +77,19 @@ func (in *Inflater) Event(sequence uint64, flags Flags, payload []byte, sink str
 		if ok {
 			e.Patch = append(json.RawMessage(nil), patch...)
 		}
-		e.PatchOmitted = !ok
+		e.PatchOmitted = !ok && flags&Patch != 0
+	}
+	if flags&Summary != 0 {
+		e.Summary = summary.Of(e)
 	}
 	if flags&Object == 0 {
 		e.Object = nil
 	}
 	if flags&OldObject == 0 {
 		e.OldObject = nil
+	}
+	if flags&Patch == 0 {
+		e.Patch = nil
 	}
 	return e, nil
 }

@@ -3,6 +3,8 @@ package record
 import (
 	"bytes"
 	"errors"
+	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -133,6 +135,69 @@ func TestInflater(t *testing.T) {
 		t.Errorf("parts are %s, %s, %s; the object was not asked for", e.Object, e.OldObject, e.Patch)
 	}
 }
+
+// The summary is made from what the sink may see of the record, whatever else the
+// sink asks for.
+func TestSummary(t *testing.T) {
+	dicts := compact.NewDictionaries(nil)
+	codec := compact.NewCodec(dicts)
+	object := func(spec string) compact.Body {
+		o, err := codec.Encode([]byte(`{"apiVersion":"v1","kind":"Widget","metadata":{"name":"web","uid":"u","resourceVersion":"1"},"spec":`+spec+`}`), nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o.Body()
+	}
+	const patch = `[{"op":"replace","path":"/spec/a","value":2},{"op":"replace","path":"/spec/b","value":"canary"}]`
+	for _, tc := range []struct {
+		name   string
+		change func(r *Record)
+		edit   Edit
+		want   string
+	}{
+		{"both states", func(*Record) {}, nil, "a 1 -> 2, b x -> canary"},
+		{"edited states", func(*Record) {}, hidden{}, "a 1 -> 2"},
+		{"the patch alone", func(r *Record) { r.OldObject = compact.Body{} }, nil, "a set to 2, b set to canary"},
+		{"an edited patch", func(r *Record) { r.OldObject = compact.Body{} }, hidden{}, "no visible change"},
+		{"nothing", func(r *Record) { r.OldObject, r.Patch = compact.Body{}, nil }, nil, ""},
+		{"an addition", func(r *Record) { r.Event.Type = event.Added }, nil, "added"},
+		{"a gap", func(r *Record) { r.Event.Type, r.Event.Gap = event.Gap, &event.GapData{} }, nil, ""},
+	} {
+		r := samples()["update"]
+		r.Object, r.OldObject, r.Patch = object(`{"a":2,"b":"canary"}`), object(`{"a":1,"b":"x"}`), []byte(patch)
+		tc.change(r)
+		payload, err := Append(nil, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := &Inflater{Dictionaries: dicts, Edit: func(*Record, string) Edit { return tc.edit }}
+		for _, others := range []Flags{0, Object, OldObject | Patch, Object | OldObject | Patch} {
+			e, err := in.Event(1, Summary|others, payload, "sink")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e.Summary != tc.want {
+				t.Errorf("%s: with the parts %b the summary is %q, want %q", tc.name, others, e.Summary, tc.want)
+			}
+			plain, err := in.Event(1, others, payload, "sink")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e.Summary = ""; !reflect.DeepEqual(e, plain) {
+				t.Errorf("%s: with a summary the event is %+v, without it %+v", tc.name, e, plain)
+			}
+		}
+	}
+}
+
+// hidden hides the value of spec.b.
+type hidden struct{}
+
+func (hidden) Object(dst, raw []byte) ([]byte, error) {
+	return append(dst, strings.NewReplacer(`"b":"canary"`, `"b":"-"`, `"b":"x"`, `"b":"-"`).Replace(string(raw))...), nil
+}
+
+func (hidden) Patch(_, _, _ []byte) ([]byte, bool) { return []byte("[]"), true }
 
 func FuzzDecode(f *testing.F) {
 	for _, r := range samples() {

@@ -22,7 +22,7 @@ type Spec struct {
 	Changed   []string // paths in the syntax of rawjson.ParsePath
 	Drop      []string // paths removed for the route's sinks
 	Redact    []string // paths hashed for the route's sinks
-	Payload   []string // object, oldObject, patch
+	Payload   []string // object, oldObject, patch, summary
 	Sinks     []string
 	OnError   OnError
 }
@@ -75,7 +75,7 @@ func (s *Spec) Parts() (parts record.Flags, unknown int, err error) {
 	for i, name := range s.Payload {
 		part, ok := record.Part(name)
 		if !ok {
-			return parts, i, fmt.Errorf("%q is not object, oldObject or patch", name)
+			return parts, i, fmt.Errorf("%q is not object, oldObject, patch or summary", name)
 		}
 		parts |= part
 	}

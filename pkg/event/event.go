@@ -80,13 +80,15 @@ type Event struct {
 	// it was recorded before what it leads through was redacted.
 	PatchOmitted bool
 
+	Summary string // what changed, in one line that a person reads, where the route asks for it
+
 	ChangedBy *ChangedBy // of an Added or an Updated, if the object's managed fields name a manager
 
 	Selection         Selection
 	FinalStateUnknown bool // the deletion was found by comparison: Object may not be the very last state
 	Replay            bool // delivered again on an operator's request
 	Repair            bool // found by the consistency check
-	Truncated         bool // too large for the sink: OldObject, Patch and all of Object, or of it but its metadata, may be left out
+	Truncated         bool // too large for the sink: OldObject, Patch, all of Object, or of it but its metadata, and Summary may be left out
 
 	Gap *GapData // only in a Gap
 }
@@ -161,7 +163,7 @@ func (e *Event) AppendPartitionKey(dst []byte) []byte {
 // are made this large.
 func (e *Event) Size() int {
 	const envelope = 640 // attributes, names and punctuation
-	n := envelope + len(e.Object) + len(e.OldObject) + len(e.Patch)
+	n := envelope + len(e.Object) + len(e.OldObject) + len(e.Patch) + len(e.Summary)
 	if c := e.ChangedBy; c != nil {
 		n += 128 + len(c.Manager)
 	}

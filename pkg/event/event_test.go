@@ -41,6 +41,7 @@ func samples() map[string]*event.Event {
 		"updated": with(func(e *event.Event) {
 			e.OldObject = json.RawMessage(`{"kind":"Deployment","spec":{"replicas":1}}`)
 			e.Patch = json.RawMessage(`[{"op":"replace","path":"/spec/replicas","value":3}]`)
+			e.Summary = `replicas 1 -> 3, data k "a\nb…" -> c`
 			e.Selection = event.Entered
 			e.ChangedBy = &event.ChangedBy{Manager: "kubectl-edit", Operation: "Update", Time: at.Truncate(time.Second)}
 		}),

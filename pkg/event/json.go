@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"time"
 	"unicode/utf8"
+
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // Media types of the encodings.
@@ -94,6 +96,7 @@ func appendDataFields(dst []byte, e *Event) []byte {
 	dst = appendRaw(dst, "oldObject", e.OldObject)
 	dst = appendRaw(dst, "patch", e.Patch)
 	dst = appendFlag(dst, "patchOmitted", e.PatchOmitted)
+	dst = appendSummary(dst, e.Summary)
 	dst = appendChangedBy(dst, e.ChangedBy)
 	if e.Selection != Inside {
 		dst = append(dst, `,"selection":"`...)
@@ -104,6 +107,13 @@ func appendDataFields(dst []byte, e *Event) []byte {
 	dst = appendFlag(dst, "replay", e.Replay)
 	dst = appendFlag(dst, "repair", e.Repair)
 	return appendFlag(dst, "truncated", e.Truncated)
+}
+
+func appendSummary(dst []byte, line string) []byte {
+	if line == "" {
+		return dst
+	}
+	return rawjson.AppendString(append(dst, `,"summary":`...), line) // an arrow stays one
 }
 
 func appendChangedBy(dst []byte, c *ChangedBy) []byte {

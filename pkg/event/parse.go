@@ -30,6 +30,7 @@ func Parse(data []byte) (*Event, error) {
 			OldObject         json.RawMessage `json:"oldObject"`
 			Patch             json.RawMessage `json:"patch"`
 			PatchOmitted      bool            `json:"patchOmitted"`
+			Summary           string          `json:"summary"`
 			ChangedBy         *ChangedBy      `json:"changedBy"`
 			Selection         Selection       `json:"selection"`
 			FinalStateUnknown bool            `json:"finalStateUnknown"`
@@ -58,7 +59,7 @@ func Parse(data []byte) (*Event, error) {
 		Cluster:   cluster,
 		Namespace: in.Data.Namespace, Name: in.Data.Name, UID: in.Data.UID, ResourceVersion: in.Data.ResourceVersion,
 		Object: in.Data.Object, OldObject: in.Data.OldObject, Patch: in.Data.Patch,
-		PatchOmitted: in.Data.PatchOmitted, ChangedBy: in.Data.ChangedBy,
+		PatchOmitted: in.Data.PatchOmitted, Summary: in.Data.Summary, ChangedBy: in.Data.ChangedBy,
 		Selection: in.Data.Selection, FinalStateUnknown: in.Data.FinalStateUnknown, Replay: in.Data.Replay, Repair: in.Data.Repair,
 		Truncated: in.Data.Truncated,
 	}

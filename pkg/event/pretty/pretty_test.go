@@ -48,26 +48,23 @@ func TestLines(t *testing.T) {
 		{"long kind", sample(func(e *event.Event) { e.Type, e.Resource.Kind = event.Added, "CustomResourceDefinition" }), "06:07:08.090 ADDED   CustomResourceDefinition prod/web"},
 		{"nothing known", sample(nil), "06:07:08.090 UPDATED Deployment   prod/web  version 42"},
 		{"only the new object", sample(objects("", `{"a":1}`)), "06:07:08.090 UPDATED Deployment   prod/web  version 42"},
-		{"not JSON", sample(objects("{", `{"a":1}`)), "06:07:08.090 UPDATED Deployment   prod/web  version 42"},
+		{"the summary alone", sample(func(e *event.Event) { e.Summary = "left the selection, replicas 3 -> 5" }), "06:07:08.090 UPDATED Deployment   prod/web  left the selection, replicas 3 -> 5"},
 		{
 			"diff",
 			sample(objects(
 				`{"metadata":{"resourceVersion":"1","generation":1,"managedFields":[{"a":1}]},"spec":{"replicas":3,"list":[1,2],"gone":"x"}}`,
 				`{"metadata":{"resourceVersion":"2","generation":2,"managedFields":[{"a":2}]},"spec":{"replicas":5,"list":[1,9],"new":{}}}`)),
-			"06:07:08.090 UPDATED Deployment   prod/web  spec.gone=x→∅  spec.list[1]=2→9  spec.new=∅→{…}  +1 more",
+			"06:07:08.090 UPDATED Deployment   prod/web  gone removed (x), list[1] 2 -> 9, new added, replicas 3 -> 5",
 		},
-		{"lists of other lengths", sample(objects(`{"l":[1]}`, `{"l":[1,2]}`)), "06:07:08.090 UPDATED Deployment   prod/web  l=[1]→[2]"},
-		{"null and empty", sample(objects(`{"a":null,"b":""}`, `{"a":1,"b":true}`)), `06:07:08.090 UPDATED Deployment   prod/web  a=null→1  b=""→true`},
-		{"large numbers", sample(objects(`{"a":9007199254740993}`, `{"a":9007199254740992}`)), "06:07:08.090 UPDATED Deployment   prod/web  a=9007199254740993→9007199254740992"},
+		{"null and empty", sample(objects(`{"a":null,"b":""}`, `{"a":1,"b":true}`)), `06:07:08.090 UPDATED Deployment   prod/web  a null -> 1, b "" -> true`},
 		{"only bookkeeping", sample(objects(`{"metadata":{"resourceVersion":"1"}}`, `{"metadata":{"resourceVersion":"2"}}`)), "06:07:08.090 UPDATED Deployment   prod/web"},
 		{
 			"patch",
 			sample(func(e *event.Event) {
-				e.Patch = json.RawMessage(`[{"op":"replace","path":"/metadata/resourceVersion","value":"2"},{"op":"test","path":"/x"},{"op":"add","path":"/metadata/annotations/a.b~1c","value":"v"},{"op":"remove","path":"/spec/ports/0"},{"op":"move","from":"/a","path":"/b"}]`)
+				e.Patch = json.RawMessage(`[{"op":"replace","path":"/metadata/resourceVersion","value":"2"},{"op":"test","path":"/x"},{"op":"add","path":"/metadata/annotations/a.b~1c","value":"v"},{"op":"remove","path":"/spec/ports/0"}]`)
 			}),
-			"06:07:08.090 UPDATED Deployment   prod/web  metadata.annotations.a.b/c=v  spec.ports[0]=∅  b=move of a",
+			"06:07:08.090 UPDATED Deployment   prod/web  ports[0] removed, annotation a.b/c added (v)",
 		},
-		{"long value", sample(objects(`{"a":"x"}`, `{"a":"`+strings.Repeat("é", 100)+`"}`)), "06:07:08.090 UPDATED Deployment   prod/web  a=x→" + strings.Repeat("é", 39) + "…"},
 		{"gap", sample(func(e *event.Event) {
 			e.Type = event.Gap
 			e.Gap = &event.GapData{Resource: event.Resource{Version: "v1", Resource: "pods"}, FromResourceVersion: "10", ToResourceVersion: "20", Cause: "expired"}
@@ -111,6 +108,7 @@ func TestHarmless(t *testing.T) {
 		sample(func(e *event.Event) {
 			e.Patch = fmt.Appendf(nil, `[{"op":%s,"path":%s,"from":%s,"value":%s},{"op":"move","path":"/a","from":%s}]`, quoted, quoted, quoted, quoted, quoted)
 		}),
+		sample(func(e *event.Event) { e.Summary = evil }),
 		sample(func(e *event.Event) {
 			e.Type, e.Gap = event.Gap, &event.GapData{Resource: event.Resource{Resource: evil}, Cause: evil, FromResourceVersion: evil, ToResourceVersion: evil}
 		}),

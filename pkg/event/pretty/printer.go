@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/event/summary"
 )
 
 // Printer formats events. The zero Printer prints without colour. It may be used
@@ -67,9 +68,23 @@ func (p Printer) Append(dst []byte, e *event.Event) []byte {
 		dst = p.styled(dst, dim, note)
 	}
 	if e.Type == event.Updated {
-		dst = p.appendSummary(dst, e)
+		dst = p.appendChanges(dst, e)
 	}
 	return append(dst, '\n')
+}
+
+// appendChanges appends how the object changed, as far as the payload shows it.
+func (p Printer) appendChanges(dst []byte, e *event.Event) []byte {
+	changes, known := summary.Changes(e)
+	switch {
+	case !known && e.Summary == "":
+		return p.styled(append(dst, "  "...), dim, "version "+string(appendClean(nil, e.ResourceVersion)))
+	case !known:
+		changes = e.Summary
+	case changes == "":
+		return dst
+	}
+	return appendClean(append(dst, "  "...), changes)
 }
 
 func (p Printer) appendGap(dst []byte, g *event.GapData) []byte {

@@ -1,0 +1,239 @@
+package summary
+
+import (
+	"bytes"
+	"slices"
+
+	"github.com/watcherd/watcherd/pkg/rawjson"
+)
+
+// maxDepth bounds the recursion: a value that differs below is a change as a whole.
+const maxDepth = 32
+
+// element is one step of a path: a member of an object, or an item of a list with
+// its name or, without one, its index.
+type element struct {
+	kind  elementKind
+	text  string // of a member its key, of a named item its name
+	index int
+}
+
+type elementKind uint8
+
+const (
+	member elementKind = iota
+	namedItem
+	indexedItem
+)
+
+// entry is a member of an object or a named item of a list.
+type entry struct{ key, value []byte }
+
+// differ compares two states. Values alias the states; nil is a missing value.
+type differ struct {
+	*list
+	path []element
+}
+
+func (d *differ) diff(before, after []byte) {
+	switch {
+	case bytes.Equal(before, after):
+	case d.bothAre('{', before, after):
+		d.merge(member, members(before), members(after))
+	case d.bothAre('[', before, after):
+		d.lists(slices.Collect(rawjson.Items(before)), slices.Collect(rawjson.Items(after)))
+	case isText(before) && isText(after) && rawjson.Unquote(before) == rawjson.Unquote(after):
+	default:
+		d.add(change{old: before, new: after})
+	}
+}
+
+// bothAre reports whether both values are objects, or lists, that are to be compared
+// inside. The missing value of a section is an empty one.
+func (d *differ) bothAre(open byte, before, after []byte) bool {
+	if len(d.path) >= maxDepth {
+		return false
+	}
+	is := func(raw []byte) bool { return len(raw) > 0 && raw[0] == open }
+	if open == '{' && d.inSection() && (before == nil || after == nil) {
+		return is(before) || is(after)
+	}
+	return is(before) && is(after)
+}
+
+// inSection reports whether the members of the object at the path are changes of their own, even
+// if the whole object is added or removed.
+func (d *differ) inSection() bool {
+	if len(d.path) == 1 {
+		return true
+	}
+	if len(d.path) == 0 {
+		return false
+	}
+	last := d.path[len(d.path)-1]
+	return last.kind == member && (last.text == "labels" || last.text == "annotations")
+}
+
+// merge compares two sets of entries by key.
+func (d *differ) merge(kind elementKind, before, after []entry) {
+	for len(before) > 0 || len(after) > 0 {
+		var key, x, y []byte
+		order := 0
+		switch {
+		case len(before) == 0:
+			order = 1
+		case len(after) == 0:
+			order = -1
+		default:
+			order = bytes.Compare(before[0].key, after[0].key)
+		}
+		if order <= 0 {
+			key, x, before = before[0].key, before[0].value, before[1:]
+		}
+		if order >= 0 {
+			key, y, after = after[0].key, after[0].value, after[1:]
+		}
+		if bytes.Equal(x, y) || kind == member && d.isBookkeeping(key) {
+			continue
+		}
+		d.path = append(d.path, element{kind: kind, text: string(key)})
+		if kind != namedItem || !d.condition(x, y) {
+			d.diff(x, y)
+		}
+		d.path = d.path[:len(d.path)-1]
+	}
+}
+
+// isBookkeeping reports whether the member of the object at the path changes with every write.
+func (d *differ) isBookkeeping(key []byte) bool {
+	if len(d.path) != 1 || d.path[0].text != "metadata" {
+		return false
+	}
+	switch string(key) {
+	case "resourceVersion", "generation", "managedFields":
+		return true
+	}
+	return false
+}
+
+// condition adds the change of a condition's status, which its other members explain. It
+// reports false for any other change.
+func (d *differ) condition(before, after []byte) bool {
+	if before == nil || after == nil || listOf(d.path, len(d.path)-1) != "conditions" {
+		return false
+	}
+	x, y := field(before, "status"), field(after, "status")
+	if x == nil || y == nil || bytes.Equal(x, y) {
+		return false
+	}
+	d.add(change{old: x, new: y, note: field(after, "reason")})
+	return true
+}
+
+// lists compares two lists by merge key, otherwise by index: those items that are between
+// the equal ones at the start and at the end.
+func (d *differ) lists(before, after [][]byte) {
+	for _, key := range mergeKeys {
+		x, ok := named(before, key)
+		if !ok {
+			continue
+		}
+		if y, ok := named(after, key); ok {
+			d.merge(namedItem, x, y)
+			return
+		}
+	}
+	first := 0
+	for len(before) > 0 && len(after) > 0 && bytes.Equal(before[0], after[0]) {
+		before, after = before[1:], after[1:]
+		first++
+	}
+	for len(before) > 0 && len(after) > 0 && bytes.Equal(before[len(before)-1], after[len(after)-1]) {
+		before, after = before[:len(before)-1], after[:len(after)-1]
+	}
+	for i := range max(len(before), len(after)) {
+		var x, y []byte
+		if i < len(before) {
+			x = before[i]
+		}
+		if i < len(after) {
+			y = after[i]
+		}
+		d.path = append(d.path, element{kind: indexedItem, index: first + i})
+		d.diff(x, y)
+		d.path = d.path[:len(d.path)-1]
+	}
+}
+
+// mergeKeys are the members that the lists of Kubernetes' kinds are keyed by, those that
+// a reader knows an item by first.
+var mergeKeys = [...]string{
+	"name", "type", "key", "port", "containerPort", "mountPath", "devicePath", "topologyKey", "host", "path", "ip", "uid",
+}
+
+// named returns the items of a list as entries ordered by the value of their merge key. It is
+// not ok if an item lacks the key or shares its value.
+func named(items [][]byte, key string) (entries []entry, ok bool) {
+	entries = make([]entry, 0, len(items))
+	for _, item := range items {
+		name := field(item, key)
+		switch {
+		case len(name) == 0 || name[0] == '{' || name[0] == '[':
+			return nil, false
+		case isText(name):
+			name = []byte(rawjson.Unquote(name))
+		}
+		entries = append(entries, entry{name, item})
+	}
+	sortEntries(entries)
+	for i := range entries {
+		if i > 0 && bytes.Equal(entries[i].key, entries[i-1].key) {
+			return nil, false
+		}
+	}
+	return entries, true
+}
+
+// members returns an object's members in the order of their keys. Of a key that
+// occurs twice the last value counts.
+func members(raw []byte) []entry {
+	var entries []entry
+	for key, value := range rawjson.Members(raw) {
+		entries = append(entries, entry{key, value})
+	}
+	sortEntries(entries)
+	kept := entries[:0]
+	for i, e := range entries {
+		if i+1 == len(entries) || !bytes.Equal(e.key, entries[i+1].key) {
+			kept = append(kept, e)
+		}
+	}
+	return kept
+}
+
+func sortEntries(entries []entry) {
+	slices.SortStableFunc(entries, func(a, b entry) int { return bytes.Compare(a.key, b.key) })
+}
+
+// field returns the value of an object's member, nil if there is none.
+func field(raw []byte, key string) []byte {
+	for k, value := range rawjson.Members(raw) {
+		if string(k) == key {
+			return value
+		}
+	}
+	return nil
+}
+
+func isText(raw []byte) bool { return len(raw) > 0 && raw[0] == '"' }
+
+func trim(raw []byte) []byte { return bytes.TrimSpace(raw) }
+
+// add adds a change at the path, if it is one of the most important.
+func (d *differ) add(c change) {
+	d.total++
+	if c.rank = rankOf(d.path); d.wants(c.rank) {
+		c.path = slices.Clone(d.path)
+		d.insert(c)
+	}
+}
