@@ -218,7 +218,10 @@ func (m *Manager) Run(ctx context.Context) error {
 	_ = m.committer.AtBarrier(func(b commit.Barrier) { b.Touch(feeds) }) // the only error is the committer's end
 	end()
 	commitErr := <-committed
-	m.stopSinks()
+	m.mu.Lock()
+	names := slices.Collect(maps.Keys(m.sinks))
+	m.mu.Unlock()
+	m.stopSinks(names)
 	return errors.Join(err, commitErr)
 }
 

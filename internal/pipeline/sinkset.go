@@ -60,9 +60,7 @@ func (m *Manager) makeQueues(next *plan.State, diff plan.Plan) error {
 // changed: the old worker ends before the new one begins, because two would
 // deliver one queue. Sinks that have to be filled first are returned instead.
 func (m *Manager) startSinks(ctx context.Context, next *plan.State, diff plan.Plan) (unfilled []string) {
-	for _, name := range diff.Sinks.Replace {
-		m.stopSink(name)
-	}
+	m.stopSinks(diff.Sinks.Replace)
 	for _, name := range slices.Concat(diff.Sinks.Add, diff.Sinks.Replace) {
 		if q, err := m.store.Queue(name); err == nil && q.Filling() {
 			unfilled = append(unfilled, name)
@@ -127,46 +125,39 @@ func (m *Manager) previous(name string) <-chan struct{} {
 	return m.leaving[name]
 }
 
-// stopSink ends a worker and waits for it. Its queue stays.
-func (m *Manager) stopSink(name string) {
+// stopSinks ends workers and waits for them, for all at once: each may take as long as a
+// write in flight. Their queues stay.
+func (m *Manager) stopSinks(names []string) {
+	stopped := make(map[string]*sinkWorker, len(names))
 	m.mu.Lock()
-	sw, ok := m.sinks[name]
-	delete(m.sinks, name)
-	m.mu.Unlock()
-	if !ok {
-		return
+	for _, name := range names {
+		if sw, ok := m.sinks[name]; ok {
+			stopped[name] = sw
+			delete(m.sinks, name)
+		}
 	}
-	sw.cancel()
-	<-sw.done
-	select {
-	case <-sw.worker.Closed():
-	default:
-		m.mu.Lock()
-		m.leaving[name] = sw.worker.Closed()
-		m.mu.Unlock()
+	m.mu.Unlock()
+	for _, sw := range stopped {
+		sw.cancel()
+	}
+	for name, sw := range stopped {
+		<-sw.done
+		select {
+		case <-sw.worker.Closed():
+		default:
+			m.mu.Lock()
+			m.leaving[name] = sw.worker.Closed()
+			m.mu.Unlock()
+		}
 	}
 }
 
 // removeSinks ends the workers of sinks that are no longer configured. Their
 // backlog is kept until it is purged.
 func (m *Manager) removeSinks(names []string) {
+	m.stopSinks(names)
 	for _, name := range names {
-		m.stopSink(name)
 		m.log.Warn("sink removed from the configuration: its backlog is kept until it is purged, and resumed if it returns", "sink", name)
-	}
-}
-
-// stopSinks ends all workers at once and waits for all.
-func (m *Manager) stopSinks() {
-	m.mu.Lock()
-	workers := m.sinks
-	m.sinks = map[string]*sinkWorker{}
-	m.mu.Unlock()
-	for _, sw := range workers {
-		sw.cancel()
-	}
-	for _, sw := range workers {
-		<-sw.done
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
@@ -153,6 +155,60 @@ func TestSinkSet(t *testing.T) {
 			got = slices.DeleteFunc(got, func(line string) bool { return line == "broken closes" })
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// slow is the settings of a sink whose writes end when the test says so.
+type slow struct{ writing, release chan struct{} }
+
+func (slow) Validate() error                                           { return nil }
+func (slow) Defaults() sinks.Delivery                                  { return sinks.Delivery{} }
+func (s slow) Open(context.Context, sinks.Options) (sinks.Sink, error) { return s, nil }
+func (slow) Close(context.Context) error                               { return nil }
+
+func (s slow) Write(ctx context.Context, _ []*event.Event) error {
+	s.writing <- struct{}{}
+	select {
+	case <-s.release:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// TestSinksStopTogether changes several sinks with writes in flight: the writes are waited
+// for together, as each may take as long as its timeout.
+func TestSinksStopTogether(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		after []route.Spec
+	}{
+		{"replaced", []route.Spec{leadTo("r", "", "a", "b", "c")}},
+		{"removed", nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			l := newLife(t, t.TempDir())
+			settings := slow{make(chan struct{}, 3), make(chan struct{})}
+			l.apply([]route.Spec{leadTo("r", "", "a", "b", "c")}, func(s *plan.Sink) { s.Config = settings })
+			l.put("v", "1")
+			l.m.mu.Lock()
+			workers := slices.Collect(maps.Values(l.m.sinks))
+			l.m.mu.Unlock()
+			for range workers {
+				<-settings.writing
+			}
+			applied := make(chan error, 1)
+			next := l.state(tc.after, func(s *plan.Sink) { s.Fingerprint = "other" })
+			go func() { applied <- l.m.Apply(t.Context(), next) }()
+			eventually(t, "all sinks wait for their writes", func() bool {
+				return len(workers) == 3 && !slices.ContainsFunc(workers, func(sw *sinkWorker) bool { return sw.worker.Status().State != delivery.Draining })
+			})
+			close(settings.release)
+			if err := <-applied; err != nil {
+				t.Error(err)
 			}
 		})
 	}

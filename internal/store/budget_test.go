@@ -61,6 +61,69 @@ func testBudget(t *testing.T, budget int64) {
 	}
 }
 
+// TestBudgetWithManyDeadSinks lets sinks that take nothing hold the log: their records are
+// copied out of it only where that makes room, and never faster than the log is deleted.
+func TestBudgetWithManyDeadSinks(t *testing.T) {
+	const budget, dead = 64 << 20, 20
+	for _, tc := range []struct {
+		name  string
+		every int   // one event of so many is a dead sink's; others are delivered
+		least int64 // bytes of payload before ingest pauses
+	}{
+		{"all dead", 1, budget / 4},
+		{"others are delivered", 8, budget * 3 / 2},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			dir := t.TempDir()
+			s := openTest(t, dir, Options{firstSequence: 1, MaxBytes: budget, RetentionMaxBytes: 1 << 20})
+			running(t, s)
+			live := ensure(t, s, "live")
+			for i := range dead {
+				ensure(t, s, fmt.Sprint(i))
+			}
+			peak := watchDisk(t, dir)
+			payload := noise(4 << 10)
+			written, n, after := int64(0), 0, uint64(0)
+			for written < 2*budget {
+				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+				err := s.WaitIngest(ctx)
+				cancel()
+				if errors.Is(err, context.DeadlineExceeded) {
+					break
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				b := s.NewBatch()
+				for range 64 {
+					to := "live"
+					if n++; n%tc.every == 0 {
+						to = fmt.Sprint(n / tc.every % dead)
+					}
+					b.Append(Record{Time: time.Now(), Payload: payload}, []Route{{Sink: to}})
+					written += int64(len(payload))
+				}
+				if err := s.Commit(b); err != nil {
+					t.Fatal(err)
+				}
+				for _, item := range read(t, live, after, 100) {
+					after = item.Position
+					if err := live.Ack(after); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			t.Logf("paused after %d MiB of payload, at most %d MiB were on disk", written>>20, peak()>>20)
+			if written < tc.least {
+				t.Errorf("paused after only %d bytes; health %+v, log %+v", written, s.Health(), s.LogStats())
+			}
+			if most := peak(); most > budget {
+				t.Errorf("%d bytes were on disk, of a budget of %d", most, budget)
+			}
+		})
+	}
+}
+
 // fill commits groups of events and ledger entries until ingest pauses for good,
 // and returns how many bytes of payload that took.
 func fill(t *testing.T, s *Store, budget int64) (written int64) {

@@ -231,7 +231,7 @@ func reclaim(s *Store, from, to uint64) error {
 		case <-ctx.Done():
 		}
 	}()
-	err := s.reclaim(ctx, from, to)
+	err := s.reclaim(ctx, from, reclaimable{log: to})
 	cancel()
 	<-done
 	return err

@@ -1,7 +1,9 @@
 package store
 
 import (
+	"cmp"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -14,54 +16,91 @@ import (
 // A queue refers to the log, and the log is deleted from its beginning only. So one
 // entry of a sink that is down, or gone from the configuration, would keep every
 // later record of every other sink, until the budget is reached and ingest pauses
-// for all. Where a queue holds back more of the log than its own records, its first
-// entries are detached: their payloads are copied into the queue, oldest first, in
-// chunks. What that takes is bounded by the sink's own backlog.
+// for all. Where queues hold back more of the log than their own records, their first
+// entries are detached: the payloads are copied into the queues, oldest first, in
+// chunks, and the log is deleted up to there before more is copied. What that takes is
+// bounded by the sinks' own backlogs. Sinks that most of the log is for, one or many
+// together, are left alone: the copies would take as much as the log does.
 const (
 	detachEntries = 1024    // of one chunk
-	detachBytes   = 4 << 20 // of one chunk, give or take one payload
+	detachBytes   = 1 << 20 // of one chunk, give or take one payload
 )
 
-// holdBound is how many bytes of other sinks' records a queue may hold back, and
-// how many of its own are detached at a time.
+// holdBound is how many bytes of the log queues may hold back, and how many of their
+// own are detached at a time.
 func (l Limits) holdBound() int64 { return engine.SizeFor(l.MaxBytes, 64, segmentBytes, 16<<20) }
 
 // relieve detaches the entries that hold back records which retention, or the
 // budget's excess, would delete. It reports whether some are left for another call.
 func (s *Store) relieve(now time.Time, limits Limits, excess int64) (more bool, err error) {
 	end := s.log.unneeded(now, limits, excess)
-	for _, q := range s.sinks.all() {
-		if q.filling.Load() {
-			continue // Fill continues behind its last entry, and a pin holds the log for it
+	bound := limits.holdBound()
+	var fixed []*Queue // of which nothing can be detached
+	for copied := int64(0); copied < bound; {
+		q := s.holder(end, bound, excess > 0, fixed)
+		if q == nil {
+			return false, nil
 		}
-		for copied := int64(0); s.holdsBack(q, end, limits.holdBound(), excess > 0); {
-			if copied >= limits.holdBound() {
-				more = true
-				break
-			}
-			n, moved, err := q.detach()
-			if err != nil {
-				return false, err
-			}
-			if !moved {
-				break
-			}
-			copied += n
+		n, moved, err := q.detach()
+		if err != nil {
+			return false, err
 		}
+		if !moved {
+			fixed = append(fixed, q)
+		}
+		copied += n
 	}
-	return more, nil
+	return true, nil
 }
 
-// holdsBack reports whether a queue keeps too much of the log before end that is
-// not its own. Without pressure, a queue that most of the log is for is left alone:
-// a copy of its records would take as much as they do.
-func (s *Store) holdsBack(q *Queue, end uint64, bound int64, pressed bool) bool {
-	low, own := q.needs()
-	if s.log.between(low, end) < bound {
-		return false
+// holder returns the queue that holds back the oldest part of the log before end; nil
+// if too little is held back, or most of it is the own records of those that hold it: of
+// this queue, and of those that would hold back the rest after it.
+func (s *Store) holder(end uint64, bound int64, pressed bool, fixed []*Queue) *Queue {
+	type holding struct {
+		q     *Queue
+		low   uint64
+		at    int64   // of low, in bytes
+		share float64 // of the log from there on that is the queue's own
 	}
-	foreign := s.log.since(low) - own
-	return foreign > bound && (pressed || foreign > own)
+	total := s.log.offset(^uint64(0))
+	var held []holding
+	for _, q := range s.sinks.all() {
+		low, own := q.needs()
+		switch {
+		case low >= end:
+		case q.filling.Load(), slices.Contains(fixed, q): // Fill continues behind its last entry, and a pin holds the log for it
+			end = low
+		default:
+			at := s.log.offset(low)
+			held = append(held, holding{q, low, at, float64(own) / float64(max(total-at, 1))})
+		}
+	}
+	slices.SortFunc(held, func(a, b holding) int { return cmp.Compare(a.low, b.low) })
+	var shares, before float64 // of the queues so far: the sums of share, and of share*at
+	for i, h := range held {
+		shares += h.share
+		before += h.share * float64(h.at)
+		to := end
+		if i+1 < len(held) {
+			to = min(end, held[i+1].low)
+		}
+		upTo := s.log.offset(to)
+		freed := upTo - held[0].at
+		copied := int64(shares*float64(upTo) - before)
+		if freed >= bound && worthwhile(freed, copied, pressed) {
+			return held[0].q
+		}
+	}
+	return nil
+}
+
+// worthwhile reports whether so many bytes are to be copied for so many to be deleted.
+func worthwhile(freed, copied int64, pressed bool) bool {
+	if pressed {
+		return copied < freed-freed/8
+	}
+	return copied < freed/2
 }
 
 // unneeded is the sequence before which the log would be deleted if no queue
@@ -76,29 +115,23 @@ func (l *logState) unneeded(now time.Time, limits Limits, excess int64) uint64 {
 	return l.marks[n].sequence
 }
 
-// between is how many bytes of payload lie between two sequences, give or take
-// a segment.
-func (l *logState) between(from, to uint64) int64 {
+// offset is how many bytes of payload had been appended before a sequence since the store
+// was made, give or take a segment.
+func (l *logState) offset(sequence uint64) int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i, j := l.marks.segmentFrom(from), l.marks.segmentOf(to)
-	if i < 0 || j < i {
-		return 0
+	i := l.marks.segmentFrom(sequence)
+	if i < 0 || sequence > l.tail {
+		_, end := l.totalLocked()
+		return end
 	}
-	return l.marks[j].bytes - l.marks[i].bytes
+	return l.marks[i].bytes
 }
 
 // since is how many bytes of payload the log holds from a sequence on, give or take
 // a segment.
-func (l *logState) since(from uint64) int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	i := l.marks.segmentFrom(from)
-	if i < 0 || from > l.tail {
-		return 0
-	}
-	_, end := l.totalLocked()
-	return end - l.marks[i].bytes
+func (l *logState) since(sequence uint64) int64 {
+	return l.offset(^uint64(0)) - l.offset(sequence)
 }
 
 // timeOf is when the segment of a sequence began; zero if there is none.
@@ -168,10 +201,14 @@ func (q *Queue) carry(c attachedChunk) (copied int64, moved bool, err error) {
 	if err := errors.Join(
 		q.deletePins(b, pins),
 		b.Merge(layout.CounterKey(layout.KindDetached, q.id), change.Append(nil), nil),
-		q.s.applyLazily(b),
 	); err != nil {
 		return 0, false, err
 	}
+	size := int64(b.Len())
+	if err := q.s.applyLazily(b); err != nil {
+		return 0, false, err
+	}
+	q.s.gate.wrote(size)
 	q.mu.Lock()
 	q.detached = q.detached.Plus(change)
 	for i := range left {

@@ -320,7 +320,7 @@ func (x *machine) detach(t *rapid.T) {
 }
 
 func (x *machine) flush(t *rapid.T) {
-	x.must(t, x.s.reclaim(context.Background(), 0, 0))
+	x.must(t, x.s.reclaim(context.Background(), 0, reclaimable{queues: true}))
 }
 
 func (x *machine) syncLazy(t *rapid.T) {

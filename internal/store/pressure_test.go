@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -55,6 +56,38 @@ func TestAcknowledgedEntriesMakeRoom(t *testing.T) {
 		}
 		if paused() {
 			t.Errorf("with nothing to deliver: %+v, log %+v", s.Health(), s.LogStats())
+		}
+	})
+}
+
+// TestReplayInAFullStore replays a log whose beginning has to be deleted before there is
+// room again.
+func TestReplayInAFullStore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := openTest(t, "store", Options{FS: vfs.NewMem(), firstSequence: 1, Now: func() time.Time { return testEpoch }, MaxBytes: 16 << 20})
+		ensure(t, s, "a")
+		for s.Health().Bytes < 15<<20 {
+			b := s.NewBatch()
+			b.Append(Record{Time: testEpoch, Payload: noise(64 << 10)}, nil)
+			if err := s.Commit(b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		replayed := make(chan int, 1)
+		go func() {
+			n, err := s.Replay(ctx, "a", ReplayRange{}, 0)
+			if err != nil {
+				t.Error(err)
+			}
+			replayed <- n
+		}()
+		synctest.Wait()
+		stop := runStore(t, s)
+		defer stop()
+		if n, records := <-replayed, s.LogStats().Records; n == 0 || int64(n) != records {
+			t.Errorf("%d records were replayed of %d; %+v", n, records, s.Health())
 		}
 	})
 }

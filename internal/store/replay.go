@@ -81,27 +81,35 @@ func (s *Store) bounds(r ReplayRange) (from, to uint64, err error) {
 }
 
 // enqueueSelected enqueues those of the records from and to included that are selected.
-// It calls wait before each chunk.
+// It calls wait before each chunk, and keeps no part of the log meanwhile: the wait may be
+// for the room that the log takes.
 func (s *Store) enqueueSelected(q *Queue, from, to uint64, selected Selector, wait func() error) (int, error) {
-	release := s.log.hold(from)
-	defer release()
 	total := 0
 	for after := from - 1; after < to; {
 		if err := wait(); err != nil {
 			return total, err
 		}
-		items, err := s.ReadLog(after, replayChunk)
-		if err != nil || len(items) == 0 || items[0].Sequence > to {
-			return total, err
-		}
-		n, err := s.enqueueChunk(q, items, to, selected)
-		if err != nil {
-			return total, err
-		}
+		n, last, err := s.enqueueNext(q, after, to, selected)
 		total += n
-		after = items[len(items)-1].Sequence
+		if err != nil || last == 0 {
+			return total, err
+		}
+		after = last
 	}
 	return total, nil
+}
+
+// enqueueNext enqueues a chunk of the records after one sequence, up to another, and
+// returns the last that it looked at, 0 if there are none.
+func (s *Store) enqueueNext(q *Queue, after, to uint64, selected Selector) (n int, last uint64, err error) {
+	release := s.log.hold(after + 1)
+	defer release()
+	items, err := s.ReadLog(after, replayChunk)
+	if err != nil || len(items) == 0 || items[0].Sequence > to {
+		return 0, 0, err
+	}
+	n, err = s.enqueueChunk(q, items, to, selected)
+	return n, items[len(items)-1].Sequence, err
 }
 
 // enqueueChunk commits entries for the selected items up to the sequence to, with a

@@ -30,7 +30,7 @@ const (
 func (s *Store) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	reclaim := make(chan uint64, 1)
+	reclaim := make(chan reclaimable, 1)
 	wg.Go(func() { s.reclaimLoop(ctx, reclaim) })
 	wg.Go(func() { s.syncLoop(ctx) })
 	wg.Go(func() { s.expireLoop(ctx) })
@@ -44,7 +44,7 @@ func (s *Store) Run(ctx context.Context) error {
 	ticker := time.NewTicker(measureEvery)
 	defer ticker.Stop()
 	var unflushed int64
-	var retained, reclaimed time.Time
+	var retained, reclaimed, pausedAt time.Time
 	var paused bool
 	for {
 		damaged := s.damaged.news.wait()
@@ -54,7 +54,9 @@ func (s *Store) Run(ctx context.Context) error {
 		if err := s.measure(); err != nil {
 			return ended(ctx, err)
 		}
-		paused = s.tellPause(paused)
+		if paused = s.tellPause(paused); !paused {
+			pausedAt = time.Now()
+		}
 		excess := s.gate.pressed()
 		if excess > 0 || time.Since(retained) >= retainEvery {
 			retained = time.Now()
@@ -75,7 +77,7 @@ func (s *Store) Run(ctx context.Context) error {
 			pressed := excess > 0 && (unflushed > 0 || time.Since(reclaimed) >= reclaimPause)
 			if unflushed >= reclaimAfter || pressed {
 				select {
-				case reclaim <- s.LogStats().First:
+				case reclaim <- reclaimable{log: s.LogStats().First, queues: time.Since(pausedAt) >= reclaimPause}:
 					unflushed, reclaimed = 0, time.Now()
 				default: // the last one is not done yet
 				}
@@ -162,8 +164,14 @@ func (s *Store) syncLoop(ctx context.Context) {
 	}
 }
 
+// reclaimable is what is to become free disk.
+type reclaimable struct {
+	log    uint64 // the log before this sequence
+	queues bool   // what has left queues
+}
+
 // reclaimLoop turns deleted ranges into free disk, one at a time.
-func (s *Store) reclaimLoop(ctx context.Context, requests <-chan uint64) {
+func (s *Store) reclaimLoop(ctx context.Context, requests <-chan reclaimable) {
 	from := uint64(0)
 	for {
 		select {
@@ -171,8 +179,8 @@ func (s *Store) reclaimLoop(ctx context.Context, requests <-chan uint64) {
 			return
 		case <-s.failed:
 			return
-		case to := <-requests:
-			if err := s.reclaim(ctx, from, to); err != nil {
+		case r := <-requests:
+			if err := s.reclaim(ctx, from, r); err != nil {
 				if ctx.Err() == nil && s.Err() == nil {
 					if suppressed, ok := s.limit.Allow("reclaim"); ok {
 						s.opts.Logger.Warn("deleted records still take disk space", "error", salvage.FirstLine(err), "suppressed", suppressed)
@@ -180,20 +188,22 @@ func (s *Store) reclaimLoop(ctx context.Context, requests <-chan uint64) {
 				}
 				continue
 			}
-			from = to
+			from = r.log
 		}
 	}
 }
 
 // reclaim flushes the deletions and compacts the dead part of the log. Without
-// it the space would come back only as later writes push the deletions down.
-func (s *Store) reclaim(ctx context.Context, from, to uint64) (err error) {
+// it the space would come back only as later writes push the deletions down. It does
+// the same with queues while ingest stays paused, as there are no such writes then. Not
+// earlier: what queues carry takes its space twice while it is rewritten.
+func (s *Store) reclaim(ctx context.Context, from uint64, r reclaimable) (err error) {
 	if err := s.use(); err != nil {
 		return err
 	}
 	defer s.life.leave()
 	defer func() {
-		if r := recover(); r != nil { // see applyNow
+		if v := recover(); v != nil { // see applyNow
 			s.fail(errors.New("storage engine panicked in a flush"))
 			err = s.Err()
 		}
@@ -202,14 +212,17 @@ func (s *Store) reclaim(ctx context.Context, from, to uint64) (err error) {
 		return err
 	}
 	if s.gate.pressed() > 0 {
-		lower, upper := layout.PrefixRange(layout.PrefixQueue)
-		if err := s.db.Compact(ctx, lower, upper, false); err != nil {
-			return err
-		}
 		from = 0
 	}
-	if from >= to {
+	if r.queues && s.shrunk.Swap(false) {
+		lower, upper := layout.PrefixRange(layout.PrefixQueue)
+		if err := s.db.Compact(ctx, lower, upper, false); err != nil {
+			s.shrunk.Store(true)
+			return err
+		}
+	}
+	if from >= r.log {
 		return nil
 	}
-	return s.db.Compact(ctx, layout.AppendLogKey(nil, from), layout.AppendLogKey(nil, to), false)
+	return s.db.Compact(ctx, layout.AppendLogKey(nil, from), layout.AppendLogKey(nil, r.log), false)
 }

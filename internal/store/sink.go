@@ -194,6 +194,7 @@ func (s *Store) PurgeSink(name string) error {
 
 // purge empties the queue in memory.
 func (q *Queue) purge() {
+	q.s.shrunk.Store(true)
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.purged = true

@@ -51,6 +51,7 @@ type Store struct {
 
 	lazy        atomic.Bool   // something was written since the last sync began
 	unsynced    chan struct{} // holds a token when lazy has become true
+	shrunk      atomic.Bool   // entries may have left queues since these were compacted
 	moved       atomic.Bool   // files may have changed since the last measurement
 	lastCommit  atomic.Int64  // Unix nanoseconds; 0 = none yet
 	commitBegan atomic.Int64  // Unix nanoseconds of the commit in progress; 0 = none
@@ -78,6 +79,7 @@ func Open(dir string, o Options) (*Store, error) {
 		failed:    make(chan struct{}),
 		appending: make(chan struct{}, 1),
 	}
+	s.shrunk.Store(true) // perhaps in an earlier life
 	var err error
 	s.files, err = engine.OpenDir(dir, engine.DirOptions{
 		FS: o.FS, MaxBytes: o.MaxBytes, Logger: o.Logger, Fail: s.fail, Failure: s.Err,
@@ -248,6 +250,7 @@ func (s *Store) apply(b *pebble.Batch, wo *pebble.WriteOptions) error {
 // until the next commit, or the next tick of Run.
 func (s *Store) applyLazily(b *pebble.Batch) error {
 	err := s.apply(b, pebble.NoSync)
+	s.shrunk.Store(true)
 	if !s.lazy.Swap(true) {
 		select {
 		case s.unsynced <- struct{}{}:

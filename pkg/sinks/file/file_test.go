@@ -250,6 +250,31 @@ func TestNamesStayInside(t *testing.T) {
 	}
 }
 
+// TestLongNames gives a file name of several values, each as long as it may be: the name
+// has room for what a rotation adds.
+func TestLongNames(t *testing.T) {
+	f := newTree(t)
+	s := f.open("{group}/{group}.{resource}.{namespace}.{name}.jsonl", func(c *file.Config) {
+		c.Rotate = file.Rotate{MaxBytes: 1, Compress: "gzip"}
+	})
+	events := sinktest.Events(4, 2)
+	for i, e := range events {
+		e.Resource.Group, e.Resource.Resource = strings.Repeat("g", 63)+".example.com", strings.Repeat("r", 63)
+		e.Namespace, e.Name = strings.Repeat("n", 63), strings.Repeat("o", 250)+"12"[i%2:i%2+1]
+	}
+	f.write(s, events[:2]...)
+	f.write(s, events[2:]...)
+	eventually(t, "a compressed file of each object", func() bool {
+		n := 0
+		for _, name := range f.names() {
+			if strings.HasSuffix(name, ".gz") {
+				n++
+			}
+		}
+		return n == 2
+	})
+}
+
 func TestValidate(t *testing.T) {
 	for _, test := range []struct{ path, bad string }{
 		{"./events/{resource}.jsonl", ""},

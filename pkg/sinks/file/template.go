@@ -44,7 +44,39 @@ func parseTemplate(path string) (*template, error) {
 
 // append appends the name of e's file, relative to the root.
 func (t *template) append(dst []byte, e *event.Event) []byte {
-	return t.name.Append(dst, e, appendValue)
+	start := len(dst)
+	dst = t.name.Append(dst, e, appendValue)
+	if len(dst)-start > maxPart {
+		dst = append(dst[:start], shorten(string(dst[start:]))...)
+	}
+	return dst
+}
+
+// maxPart bounds a part of a name: file systems take 255 bytes, and a rotated file's name
+// is longer by a time and endings.
+const maxPart = 255 - len(mark+stamp+gz+partial)
+
+// shorten returns the name with a hash in the place of what is too long of each part.
+func shorten(name string) string {
+	const hash, longestExt = 1 + 32, 32
+	parts := strings.Split(name, string(filepath.Separator))
+	for i, part := range parts {
+		if len(part) <= maxPart {
+			continue
+		}
+		ext := filepath.Ext(part)
+		if len(ext) > longestExt {
+			ext = ""
+		}
+		parts[i] = string(appendHash([]byte(part[:maxPart-hash-len(ext)]), part)) + ext
+	}
+	return strings.Join(parts, string(filepath.Separator))
+}
+
+// appendHash appends what takes the place of the rest of a text. No value holds a tilde.
+func appendHash(dst []byte, whole string) []byte {
+	sum := sha256.Sum256([]byte(whole))
+	return hex.AppendEncode(append(dst, '~'), sum[:16])
 }
 
 // matcher returns an expression for the names, relative to the root, that t gives.
@@ -62,8 +94,7 @@ func (t *template) matcher() *regexp.Regexp {
 	return regexp.MustCompile(b.String())
 }
 
-// maxValue bounds one value in a name: file systems take 255 bytes for a part,
-// and a rotated file's name is longer by a time and a suffix.
+// maxValue bounds one value, so that in most names others and the text between them stay.
 const maxValue = 160
 
 var harmless = tokens.NewCharset(func(c byte) bool {
@@ -81,8 +112,7 @@ func appendValue(dst []byte, value string) []byte {
 	}
 	dst = harmless.Percent(dst, value)
 	if len(dst)-start > maxValue {
-		sum := sha256.Sum256([]byte(whole))
-		dst = hex.AppendEncode(append(dst[:start+maxValue-33], '~'), sum[:16])
+		dst = appendHash(dst[:start+maxValue-33], whole)
 	}
 	return dst
 }
