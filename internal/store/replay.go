@@ -85,9 +85,14 @@ func (s *Store) bounds(r ReplayRange) (from, to uint64, err error) {
 // for the room that the log takes.
 func (s *Store) enqueueSelected(q *Queue, from, to uint64, selected Selector, wait func() error) (int, error) {
 	total := 0
+	deleted := false
 	for after := from - 1; after < to; {
 		if err := wait(); err != nil {
 			return total, err
+		}
+		if first := s.LogStats().First; first > after+1 && after >= from && !deleted {
+			deleted = true
+			s.opts.Logger.Warn("records were deleted while a replay waited for room", "sink", q.name, "after", after, "before", first)
 		}
 		n, last, err := s.enqueueNext(q, after, to, selected)
 		total += n
