@@ -78,7 +78,7 @@ func (d *differ) inSection() bool {
 func (d *differ) merge(kind elementKind, before, after []entry) {
 	for len(before) > 0 || len(after) > 0 {
 		var key, x, y []byte
-		order := 0
+		var order int
 		switch {
 		case len(before) == 0:
 			order = 1
