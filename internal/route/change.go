@@ -17,7 +17,7 @@ type Change struct {
 	New *compact.Object // state after; nil on Deleted
 	Old *compact.Object // recorded state before; nil on Added and Sync, the last known state on Deleted
 
-	// Changed means that a change of the object led to the event, and New says who made it.
+	// Changed means that a change of the object led to the event, and New has its author.
 	Changed bool
 
 	Watches []Hit // watches that cover the object before or after

@@ -27,7 +27,7 @@
 //   - event: type (added, updated, deleted or sync), time, cluster
 //   - resource: group, version, resource, kind
 //
-// Besides CEL's own functions there are optional values, the strings, lists, math,
+// In addition to CEL's own functions there are optional values, the strings, lists, math,
 // encoders, regex, network, bindings and two-variable comprehension extensions, and
 // quantity() with its Kubernetes methods. Functions of unbounded cost are not supported:
 // replace, join, format, distinct, transformMap, the sets extension, and patterns that

@@ -56,7 +56,7 @@ func (e *evaluation) release() {
 	e.oldObject.Release()
 }
 
-// lastChange returns who changed the object, the zero value if nobody is known.
+// lastChange returns who changed the object, the zero value if that is unknown.
 func (e *evaluation) lastChange() compact.LastChange {
 	if !e.change.Changed {
 		return compact.LastChange{}
