@@ -40,7 +40,6 @@ type sink struct{ index string }
 
 func (s *sink) Limits() sinks.Limits        { return sinks.Limits{MaxBatch: 1} }
 func (s *sink) Close(context.Context) error { return nil }
-
 func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 	body := bytes.NewReader(event.AppendCloudEvent(nil, batch[0]))
 	req, err := http.NewRequestWithContext(ctx, http.MethodPut, s.index+"/_create/"+batch[0].ID, body)

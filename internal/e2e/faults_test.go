@@ -302,6 +302,14 @@ func (n *night) well() {
 		said, _ = httpGet(n.t, "http://"+n.admin+"/readyz?verbose")
 		return strings.HasSuffix(said, "readyz check passed\n")
 	}, func() string { return "readyz still says:\n" + said })
+	// What failed is delivered, too: it may still wait for its next attempt.
+	blocked := regexp.MustCompile(`(?m)^watcherd_sink_blocked_events\{.*\} [^0]`)
+	eventually(n.t, func() bool {
+		said, _ = httpGet(n.t, "http://"+n.admin+"/metrics")
+		return !blocked.MatchString(said)
+	}, func() string {
+		return "events are still blocked:\n" + strings.Join(blocked.FindAllString(said, -1), "\n")
+	})
 }
 
 // write makes a change that is watched.

@@ -117,7 +117,8 @@ func TestBudgetWithManyDeadSinks(t *testing.T) {
 			if written < tc.least {
 				t.Errorf("paused after only %d bytes; health %+v, log %+v", written, s.Health(), s.LogStats())
 			}
-			if most := peak(); most > budget {
+			// A compaction may pass it for a moment, by what it rewrites.
+			if most := peak(); most > budget+budget/16 {
 				t.Errorf("%d bytes were on disk, of a budget of %d", most, budget)
 			}
 		})
