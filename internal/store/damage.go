@@ -30,26 +30,28 @@ const maxDamagedSpans = 1024
 
 // at returns the error of a record that is known to be damaged, else nil.
 func (m *damageMap) at(sequence uint64) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i := range m.spans {
-		if s := &m.spans[i]; s.first <= sequence && sequence <= s.last {
-			return s.err
-		}
-	}
-	return nil
+	span, _ := m.find(sequence)
+	return span.err
 }
 
 // end returns the last record of the span that a damaged one is in.
 func (m *damageMap) end(sequence uint64) uint64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i := range m.spans {
-		if s := &m.spans[i]; s.first <= sequence && sequence <= s.last {
-			return s.last
-		}
+	if span, ok := m.find(sequence); ok {
+		return span.last
 	}
 	return sequence
+}
+
+// find returns the span that a record is in.
+func (m *damageMap) find(sequence uint64) (damagedSpan, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.spans {
+		if s.first <= sequence && sequence <= s.last {
+			return s, true
+		}
+	}
+	return damagedSpan{}, false
 }
 
 // add remembers a span and reports whether it is a new one: a part of the same

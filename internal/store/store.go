@@ -247,7 +247,7 @@ func (s *Store) apply(b *pebble.Batch, wo *pebble.WriteOptions) error {
 }
 
 // applyLazily writes a batch that may be lost in a crash, but for no longer than
-// until the next commit, or the next tick of Run.
+// until the next commit, or the next sync of Run.
 func (s *Store) applyLazily(b *pebble.Batch) error {
 	err := s.apply(b, pebble.NoSync)
 	s.shrunk.Store(true)
