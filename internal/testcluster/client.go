@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"path/filepath"
 	"strings"
@@ -15,7 +16,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
@@ -28,11 +31,14 @@ import (
 const fieldManager = "testcluster"
 
 // servedLimit is how long Apply waits for a kind to be served, and servedPoll how
-// often it looks: a CustomResourceDefinition takes a moment to become an API.
+// often it polls: a CustomResourceDefinition takes a moment to become an API.
 const (
 	servedLimit = 30 * time.Second
 	servedPoll  = 50 * time.Millisecond
 )
+
+// definitionKind is the kind that makes other kinds.
+var definitionKind = schema.GroupKind{Group: "apiextensions.k8s.io", Kind: "CustomResourceDefinition"}
 
 // Config is a new client config of the cluster's administrator, without a limit
 // on requests.
@@ -105,8 +111,8 @@ func (c *Cluster) Namespace(t testing.TB) string {
 }
 
 // Apply applies the YAML documents in their order, server-side and with force, and
-// returns what the server has made of them. A kind that is not served yet, because
-// its definition was applied a moment ago, is waited for.
+// returns what the server has made of them. Each CustomResourceDefinition is served
+// when Apply returns.
 func (c *Cluster) Apply(t testing.TB, manifests string) []*unstructured.Unstructured {
 	t.Helper()
 	cfg := c.Config(t)
@@ -193,8 +199,47 @@ func (a *applier) apply(ctx context.Context, u *unstructured.Unstructured) (*uns
 	case namespace == "":
 		namespace = metav1.NamespaceDefault
 	}
-	return a.client.Resource(mapping.Resource).Namespace(namespace).
+	applied, err := a.client.Resource(mapping.Resource).Namespace(namespace).
 		Apply(ctx, u.GetName(), u, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+	if err != nil || mapping.GroupVersionKind.GroupKind() != definitionKind {
+		return applied, err
+	}
+	return applied, a.served(ctx, applied)
+}
+
+// served waits until every served version of a CustomResourceDefinition answers a
+// list: until then a write may be answered 404.
+func (a *applier) served(ctx context.Context, definition *unstructured.Unstructured) error {
+	var crd struct {
+		Spec struct {
+			Group    string                  `json:"group"`
+			Names    struct{ Plural string } `json:"names"`
+			Versions []struct {
+				Name   string `json:"name"`
+				Served bool   `json:"served"`
+			} `json:"versions"`
+		} `json:"spec"`
+	}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(definition.Object, &crd); err != nil {
+		return err
+	}
+	for _, version := range crd.Spec.Versions {
+		if !version.Served {
+			continue
+		}
+		resource := a.client.Resource(schema.GroupVersionResource{Group: crd.Spec.Group, Version: version.Name, Resource: crd.Spec.Names.Plural})
+		err := wait.PollUntilContextTimeout(ctx, servedPoll, servedLimit, true, func(ctx context.Context) (bool, error) {
+			_, err := resource.List(ctx, metav1.ListOptions{Limit: 1})
+			if apierrors.IsNotFound(err) || apierrors.IsServiceUnavailable(err) {
+				return false, nil
+			}
+			return err == nil, err
+		})
+		if err != nil {
+			return fmt.Errorf("wait for version %s to be served: %w", version.Name, err)
+		}
+	}
+	return nil
 }
 
 func (a *applier) mapping(ctx context.Context, kind schema.GroupVersionKind) (*meta.RESTMapping, error) {
