@@ -54,7 +54,12 @@ func (w *world) faults(name string) []string {
 	first := map[string]received{}    // by id
 	reached := map[string]int{}       // by path: the index of the last new event
 	seen := map[string]map[int]bool{} // by path: the indices delivered
-	gaps := map[string][]received{}   // by resource
+	gaps := map[string][]received{}   // by resource; one may arrive behind the events that it explains
+	for _, e := range events {
+		if e.Type == event.Gap {
+			gaps[resourceOf(e.Path)] = append(gaps[resourceOf(e.Path)], e)
+		}
+	}
 	for _, e := range events {
 		if before, again := first[e.ID]; again {
 			if before.Type != e.Type || before.UID != e.UID || before.Version != e.Version {
@@ -64,7 +69,6 @@ func (w *world) faults(name string) []string {
 		}
 		first[e.ID] = e
 		if e.Type == event.Gap {
-			gaps[resourceOf(e.Path)] = append(gaps[resourceOf(e.Path)], e)
 			continue
 		}
 		history := w.cluster.history[e.Path]
