@@ -60,7 +60,7 @@ type Store struct {
 	Path string `json:"path"`
 	// Hard budget in bytes. Reaching it pauses the watches until sinks have caught up; nothing is dropped.
 	MaxBytes resource.Quantity `json:"maxBytes"`
-	// How long delivered events are kept for replay.
+	// How long the history is kept: every recorded change, for replay and for questions about the past.
 	Retention Retention `json:"retention"`
 	// Limits of the dead letters: events that sinks rejected for good.
 	DeadLetters DeadLetters `json:"deadLetters"`
@@ -68,11 +68,12 @@ type Store struct {
 	MinFree resource.Quantity `json:"minFree"`
 }
 
-// Retention limits the delivered events that are kept, by age and by size.
+// Retention limits the recorded changes that are kept, by age and by size. What a sink has
+// yet to take is kept for longer.
 type Retention struct {
-	// Age at which a delivered event expires.
+	// Age up to which the history is complete. Changes stay in it for a third longer, so that the state before each of them is known.
 	MaxAge time.Duration `json:"maxAge"`
-	// Bytes of delivered events to keep. Default: 4Gi, but no more than half of store.maxBytes.
+	// Bytes of recorded changes to keep, of which a quarter explains the others. Default: 4Gi, but no more than half of store.maxBytes.
 	MaxBytes resource.Quantity `json:"maxBytes"`
 }
 

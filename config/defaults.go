@@ -15,7 +15,7 @@ func Default() Config {
 		Store: Store{
 			Path:        "./watcherd-data",
 			MaxBytes:    resource.MustParse("10Gi"),
-			Retention:   Retention{MaxAge: 24 * time.Hour, MaxBytes: resource.MustParse("4Gi")},
+			Retention:   Retention{MaxAge: 7 * 24 * time.Hour, MaxBytes: resource.MustParse("4Gi")},
 			DeadLetters: DeadLetters{MaxAge: 7 * 24 * time.Hour, MaxBytes: resource.MustParse("1Gi")},
 			MinFree:     resource.MustParse("512Mi"),
 		},
@@ -32,6 +32,7 @@ func DefaultWatch() Watch {
 	return Watch{
 		SelectorSide: SideClient,
 		Snapshot:     SnapshotInitial,
+		History:      true,
 		OnMissing:    MissingWait,
 	}
 }

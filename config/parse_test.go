@@ -77,6 +77,7 @@ watches:
   fieldSelector: spec.nodeName=node-1
   selectorSide: server
   snapshot: never
+  history: false
   metadataOnly: true
   drop: []
   redact: ["spec.template.spec.containers[*].env[*].value"]

@@ -71,8 +71,6 @@ type Log interface {
 	// TimeOf is when the first event at or after the sequence was recorded; ok is false
 	// if there is none.
 	TimeOf(sequence uint64) (t time.Time, at uint64, ok bool)
-	// Follow marks the end of the log as followed, until release is called.
-	Follow() (release func())
 }
 
 // Logged is an event of the log.

@@ -63,10 +63,6 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	h.Set("X-Accel-Buffering", "no") // nginx would hold events back
 	st := &stream{w: w, rc: http.NewResponseController(w), metrics: s.metrics}
 	_ = st.rc.SetReadDeadline(time.Time{}) // the request is read; see limited
-	if q.follow {
-		release := s.cfg.Log.Follow()
-		defer release()
-	}
 	st.run(ctx, s.cfg.Log, q)
 	if ctx.Err() != nil && r.Context().Err() == nil {
 		st.send(0, StreamEnd, []byte(`{"reason":"the daemon is stopping"}`))

@@ -206,8 +206,6 @@ func (f *fixture) TimeOf(sequence uint64) (t time.Time, at uint64, ok bool) {
 	return items[0].Time, items[0].Sequence, true
 }
 
-func (f *fixture) Follow() func() { return func() {} }
-
 // add puts objects into the view of pods.
 func (f *fixture) add(raws ...string) {
 	f.t.Helper()

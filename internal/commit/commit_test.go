@@ -219,12 +219,15 @@ func (r *rig) events() []*event.Event {
 	}
 	var list []*event.Event
 	for _, it := range items {
+		r.read = it.Sequence
+		if rec, err := record.Decode(it.Payload); err == nil && rec.Rerecorded {
+			continue
+		}
 		e, err := r.in.Event(it.Sequence, record.Object|record.OldObject, it.Payload, "")
 		if err != nil {
 			r.Fatal(err)
 		}
 		list = append(list, e)
-		r.read = it.Sequence
 	}
 	return list
 }
@@ -299,7 +302,7 @@ func (r *rig) edited(s *Feed, raw string) *compact.Object {
 }
 
 func podWatch(edit ...func(*plan.Watch)) plan.Watch {
-	w := plan.Watch{Name: "w", Resources: []string{"pods"}, Snapshot: true, Edits: redact.DefaultEdits()}
+	w := plan.Watch{Name: "w", Resources: []string{"pods"}, Snapshot: true, History: true, Edits: redact.DefaultEdits()}
 	for _, f := range edit {
 		f(&w)
 	}

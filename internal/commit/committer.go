@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watcherd/watcherd/internal/headline"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
@@ -35,6 +36,8 @@ const (
 type Store interface {
 	ledger.Store
 	ledger.Writer
+	// Old is the sequence below which records may leave the log long before the next ones.
+	Old(now time.Time) uint64
 	// LogStats has the last sequence.
 	LogStats() store.LogStats
 	// Health reports whether ingest is paused, for lack of room.
@@ -75,7 +78,6 @@ type Committer struct {
 	dicts      *compact.Dictionaries
 	metrics    *metrics
 	namespaces namespaceTable
-	recent     recent
 
 	changes         chan change
 	barriers        chan barrierCall
@@ -87,12 +89,11 @@ type Committer struct {
 
 	// What follows belongs to the goroutine of Run, and before it to the caller of
 	// New.
-	router       Router
-	keepUnrouted bool                                    // no sinks are configured: the event log is what users read
-	refreshers   map[schema.GroupResource]*compact.Codec // encode again what has a retired dictionary
-	quiet        quietGaps
-	relabels     map[string]*relabelling // by namespace
-	resting      []*Feed                 // of resources that are not served, for those changes
+	router     Router
+	refreshers map[schema.GroupResource]*compact.Codec // encode again what has a retired dictionary
+	quiet      quietGaps
+	relabels   map[string]*relabelling // by namespace
+	resting    []*Feed                 // of resources that are not served, for those changes
 }
 
 // New prepares a Committer: it reads what the store remembers and starts nothing.
@@ -241,9 +242,11 @@ type group struct {
 	jobs     []job // work of many objects, in turns; they outlive the group
 	finished []job // those that end with this group
 
-	overlay map[stateID]*compact.Object // the ledger as this group will leave it; nil: deleted
-	batch   *store.Batch
-	events  map[event.Type]int
+	overlay   map[stateID]*compact.Object // the ledger as this group will leave it; nil: deleted
+	batch     *store.Batch
+	headlines headline.Block // of the batch
+	old       uint64         // see store.Store.Old
+	events    map[event.Type]int
 
 	// Scratch, reused between changes.
 	targets []record.Target
@@ -287,6 +290,8 @@ type job interface {
 func (g *group) commit(work bool) error {
 	g.batch = g.c.store.NewBatch()
 	defer g.batch.Discard()
+	g.headlines.Reset()
+	g.old = g.c.store.Old(g.c.cfg.Now())
 	for i := range g.changes {
 		if err := g.changes[i].process(g); err != nil {
 			return err
@@ -299,6 +304,9 @@ func (g *group) commit(work bool) error {
 	}
 	if err := g.putCheckpoints(); err != nil {
 		return err
+	}
+	if block := g.headlines.Bytes(); block != nil {
+		g.batch.PutHeadlines(block)
 	}
 	if err := g.c.store.Commit(g.batch); err != nil {
 		return fmt.Errorf("%w: commit %d changes: %w", ledger.ErrStore, len(g.changes), err)
@@ -391,11 +399,8 @@ func (g *group) putCheckpoints() error {
 // valid during the call that it is given to, in the committer's goroutine.
 type Barrier struct{ g *group }
 
-// Adopt replaces the router. Unless keepUnrouted is set, changes that it leads to no sink
-// are not logged.
-func (b Barrier) Adopt(r Router, keepUnrouted bool) {
-	b.g.c.router, b.g.c.keepUnrouted = r, keepUnrouted
-}
+// Adopt replaces the router.
+func (b Barrier) Adopt(r Router) { b.g.c.router = r }
 
 // Touch has the checkpoints of feeds written with the next commit.
 func (b Barrier) Touch(feeds []*Feed) { b.g.touchAll(feeds) }

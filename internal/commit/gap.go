@@ -9,7 +9,6 @@ import (
 
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/record"
-	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -163,13 +162,11 @@ func (g *group) gap(s *Feed, at time.Time, gap *dynamicfactory.Gap, o *compact.O
 			continue
 		}
 		g.c.CountGap(h.Watch.Name, s, gap)
-		g.routes = g.routes[:0]
 		g.targets = g.targets[:0]
 		for _, sink := range g.c.router.Sinks(nil, h.Watch.Name, s.Resource) {
-			g.routes = append(g.routes, store.Route{Sink: sink})
 			g.targets = append(g.targets, record.Target{Sink: sink})
 		}
-		if len(g.routes) == 0 && !g.c.keepUnrouted {
+		if len(g.targets) == 0 && !h.Watch.History {
 			continue
 		}
 		data := &event.GapData{
@@ -182,7 +179,7 @@ func (g *group) gap(s *Feed, at time.Time, gap *dynamicfactory.Gap, o *compact.O
 			ID:   event.ID(g.c.cfg.Cluster, event.Gap, s.Resource, scope, gap.From, gap.To),
 			Type: event.Gap, Time: at, Resource: s.Resource, Namespace: namespace, Name: name, Gap: data,
 		}, Targets: g.targets}
-		if _, err := g.appendRecord(&r); err != nil {
+		if _, err := g.appendRecord(&r, event.Inside); err != nil {
 			return fmt.Errorf("record gap of %s: %w", s.ID, err)
 		}
 	}

@@ -315,6 +315,7 @@ func (g *group) reselect(s *Feed, move *relabel, o *compact.Object) error {
 // move delivers an object to the watches that it enters or leaves. Its version has
 // been delivered before, so that the namespace's is part of the event's ID.
 func (g *group) move(s *Feed, move *relabel, o *compact.Object, hits []WatchRef) error {
+	keep := false
 	var changed []route.Hit
 	for _, h := range hits {
 		was, is := h.Covers(o, move.before), h.Covers(o, move.after)
@@ -327,8 +328,10 @@ func (g *group) move(s *Feed, move *relabel, o *compact.Object, hits []WatchRef)
 		}
 		g.c.metrics.watched(h.Watch.Name, event.Updated)
 		changed = append(changed, route.Hit{Watch: h.Watch.Name, Selection: selection})
+		keep = keep || h.Watch.History
 	}
-	return g.deliver(s, move.At, transition{t: event.Updated, before: o, after: o, cause: "namespace " + move.Version}, changed, nil)
+	_, err := g.deliver(s, move.At, &transition{t: event.Updated, before: o, after: o, cause: "namespace " + move.Version, keep: keep}, changed, nil)
+	return err
 }
 
 // addLate delivers an object as it would have been if the namespace had been known.
@@ -337,6 +340,7 @@ func (g *group) addLate(s *Feed, move *relabel, o *compact.Object, hits []WatchR
 	if !s.synced {
 		t = event.Sync
 	}
+	keep := false
 	var covered []route.Hit
 	for _, h := range hits {
 		if t == event.Sync && !h.Watch.Snapshot {
@@ -345,9 +349,11 @@ func (g *group) addLate(s *Feed, move *relabel, o *compact.Object, hits []WatchR
 		if selection, ok := h.selection(t, nil, o, move.after); ok {
 			g.c.metrics.watched(h.Watch.Name, t)
 			covered = append(covered, route.Hit{Watch: h.Watch.Name, Selection: selection})
+			keep = keep || h.Watch.History
 		}
 	}
-	return g.deliver(s, move.At, transition{t: t, after: o}, covered, nil)
+	_, err := g.deliver(s, move.At, &transition{t: t, after: o, keep: keep}, covered, nil)
+	return err
 }
 
 func (c *namespaceGone) process(g *group) error {

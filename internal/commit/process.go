@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
@@ -45,10 +44,7 @@ func (c *objectSeen) process(g *group) error {
 		if err := g.unreadable(&c.sighting, err); err != nil {
 			return err
 		}
-		if err := g.record(c.feed, c.obj); err != nil {
-			return err
-		}
-		return g.emit(&c.sighting, transition{t: event.Sync, after: c.obj})
+		return g.enter(&c.sighting, transition{t: event.Sync, after: c.obj})
 	case err != nil:
 		return err
 	case before == nil:
@@ -56,10 +52,7 @@ func (c *objectSeen) process(g *group) error {
 		if c.initial && !c.feed.synced {
 			t = event.Sync
 		}
-		if err := g.record(c.feed, c.obj); err != nil {
-			return err
-		}
-		return g.emit(&c.sighting, transition{t: t, after: c.obj})
+		return g.enter(&c.sighting, transition{t: t, after: c.obj})
 	case !c.rewound && (c.feed.ahead != nil || before.GetUID() == c.obj.GetUID()) && ledger.Newer(before.GetResourceVersion(), c.obj.GetResourceVersion()):
 		g.c.metrics.stale(c.feed)
 		return nil // history that is read again
@@ -68,26 +61,21 @@ func (c *objectSeen) process(g *group) error {
 		if before, err = g.formerOf(c, before); err != nil {
 			return err
 		}
-		if err := g.emit(&c.sighting, transition{t: event.Deleted, before: before, last: before, unknown: true}); err != nil {
+		if _, err := g.emit(&c.sighting, transition{t: event.Deleted, before: before, last: before, unknown: true}); err != nil {
 			return err
 		}
-		if err := g.record(c.feed, c.obj); err != nil {
-			return err
-		}
-		return g.emit(&c.sighting, transition{t: event.Added, after: c.obj})
+		return g.enter(&c.sighting, transition{t: event.Added, after: c.obj})
 	case before.GetResourceVersion() == c.obj.GetResourceVersion():
 		if c.feed.rerecord() {
-			return g.record(c.feed, c.obj)
+			return g.rerecord(&c.sighting, before)
 		}
+		c.obj.RecordedAs(before.Sequence())
 		return nil // a resync, a relist or a re-read: nothing happened
 	default:
 		if before, err = g.formerOf(c, before); err != nil {
 			return err
 		}
-		if err := g.record(c.feed, c.obj); err != nil {
-			return err
-		}
-		return g.emit(&c.sighting, transition{t: event.Updated, before: before, after: c.obj})
+		return g.enter(&c.sighting, transition{t: event.Updated, before: before, after: c.obj})
 	}
 }
 
@@ -115,7 +103,7 @@ func (g *group) deleted(c *sighting) error {
 		if err := g.unreadable(c, err); err != nil {
 			return err
 		}
-		before = c.obj
+		before = nil
 	case err != nil:
 		return err
 	case before == nil || before.GetUID() != c.obj.GetUID():
@@ -125,7 +113,8 @@ func (g *group) deleted(c *sighting) error {
 		return err
 	}
 	g.remove(c.feed, c.obj)
-	return g.emit(c, transition{t: event.Deleted, before: c.obj, last: before, unknown: c.unknown})
+	_, err = g.emit(c, transition{t: event.Deleted, before: c.obj, last: before, unknown: c.unknown})
+	return err
 }
 
 // unreadable reports that the recorded state of a change's object is damaged, so that
@@ -188,10 +177,12 @@ type transition struct {
 	t       event.Type
 	before  *compact.Object // nil when there was nothing before
 	after   *compact.Object // nil in a deletion
-	last    *compact.Object // in a deletion: the last recorded state, which names it
+	last    *compact.Object // in a deletion: the last recorded state, which names it; nil if that is damaged
 	unknown bool
 	repair  bool
 	cause   string // of an event that no change of the object led to; part of the event's ID
+	keep    bool   // the history has it, whether a sink takes it or not
+	state   bool   // it leads to a state of the object's history
 }
 
 // subject is the object that the event is about and whose state it carries.
@@ -215,9 +206,38 @@ func (o *transition) identity() *compact.Object {
 	return o.subject()
 }
 
-// emit routes an occurrence to the watches it concerns and adds the event, if any
-// sink wants it, to the batch.
-func (g *group) emit(c *sighting, o transition) error {
+// enter emits a transition, and makes the state that it leads to the ledger's.
+func (g *group) enter(c *sighting, o transition) error {
+	sequence, err := g.emit(c, o)
+	if err != nil {
+		return err
+	}
+	return g.record(c.feed, o.after, sequence)
+}
+
+// rerecord makes a state that is recorded the ledger's in the form of now. The history
+// gets that form too, so that what the next change does is seen against it.
+func (g *group) rerecord(c *sighting, before *compact.Object) error {
+	sequence := before.Sequence()
+	if sequence > unlogged {
+		r := g.newRecord(c.feed, c.at, &transition{t: event.Sync, after: c.obj, cause: "/form"})
+		r.State, r.Rerecorded, r.Prev = true, true, sequence
+		fresh, err := g.refresh(c.feed.Resource, c.obj)
+		if err != nil {
+			return err
+		}
+		r.Object = fresh.Body()
+		if sequence, err = g.appendRecord(&r, event.Inside); err != nil {
+			return err
+		}
+	}
+	return g.record(c.feed, c.obj, sequence)
+}
+
+// emit routes a transition to the watches it concerns and adds the event to the batch, if
+// any sink is to have it or its history is kept. It returns the sequence of the state in
+// the object's history, 0 if it is in none.
+func (g *group) emit(c *sighting, o transition) (sequence uint64, err error) {
 	if o.t == event.Added || o.t == event.Sync {
 		for _, j := range c.feed.gaining {
 			j.delivered[ledger.Key(o.after.GetNamespace(), o.after.GetName())] = struct{}{}
@@ -229,12 +249,12 @@ func (g *group) emit(c *sighting, o transition) error {
 			recorded = o.last // before is what the deletion itself shows
 		}
 		if err := g.takeAhead(c.feed, o.subject(), recorded); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	if c.feed.open != nil { // the first difference that its list shows
 		if err := g.report(c.feed, c.feed.open, c.at); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	var hits []route.Hit
@@ -245,19 +265,25 @@ func (g *group) emit(c *sighting, o transition) error {
 		if s, ok := h.selection(o.t, o.before, o.after, g.c.namespaces.labels); ok {
 			g.c.metrics.watched(h.Watch.Name, o.t)
 			hits = append(hits, route.Hit{Watch: h.Watch.Name, Selection: s})
+			o.keep = o.keep || h.Watch.History
 		}
 	}
 	if o.repair = c.repair; o.repair {
 		c.feed.repaired.Inc()
 	}
-	return g.deliver(c.feed, c.at, o, hits, nil)
+	o.state = o.keep
+	sequence, err = g.deliver(c.feed, c.at, &o, hits, nil)
+	if !o.state {
+		sequence = 0
+	}
+	return sequence, err
 }
 
 // deliver appends the event to the log and to the queues of the sinks that the
 // router names, or of those that only admits.
-func (g *group) deliver(src *Feed, at time.Time, o transition, hits []route.Hit, only func(sink string) bool) error {
+func (g *group) deliver(src *Feed, at time.Time, o *transition, hits []route.Hit, only func(sink string) bool) (sequence uint64, err error) {
 	if len(hits) == 0 {
-		return nil
+		return 0, nil
 	}
 	rc := route.Change{
 		Type: o.t, Resource: src.Resource, Cluster: g.c.cfg.Cluster, Time: at,
@@ -267,26 +293,44 @@ func (g *group) deliver(src *Feed, at time.Time, o transition, hits []route.Hit,
 	if only != nil {
 		g.targets = keepTargets(g.targets, only)
 	}
-	if len(g.targets) == 0 && !g.c.keepUnrouted {
+	if len(g.targets) == 0 {
 		g.c.metrics.filtered(o.t)
-		return nil
+		if !o.keep {
+			return 0, nil
+		}
 	}
+	r := g.newRecord(src, at, o)
+	r.Targets = g.targets
+	if r.State = o.state; r.State {
+		r.Prev = o.prev()
+	}
+	if err := g.addBodies(&r, src.Resource, o); err != nil {
+		return 0, fmt.Errorf("record %s %s: %w", r.Event.Type, r.Event.Subject(), err)
+	}
+	selection := hits[0].Selection
+	for _, h := range hits {
+		if h.Selection == event.Inside {
+			selection = event.Inside
+		}
+	}
+	return g.appendRecord(&r, selection)
+}
+
+// newRecord is a record without its bodies.
+func (g *group) newRecord(src *Feed, at time.Time, o *transition) record.Record {
 	obj, id := o.subject(), o.identity()
-	e := event.Event{
+	r := record.Record{Edits: src.Edits, Event: event.Event{
 		ID:   event.ID(g.c.cfg.Cluster, o.t, src.Resource, src.idScope()+o.cause, idOf(id), id.GetResourceVersion()),
 		Type: o.t, Time: at, Resource: src.Resource,
 		Namespace: obj.GetNamespace(), Name: obj.GetName(), UID: string(obj.GetUID()), ResourceVersion: obj.GetResourceVersion(),
 		FinalStateUnknown: o.unknown, Repair: o.repair,
-	}
+	}}
 	if o.changes() {
 		if by := o.after.LastChange(); by.Manager != "" {
-			e.ChangedBy = (*event.ChangedBy)(&by)
+			r.Event.ChangedBy = (*event.ChangedBy)(&by)
 		}
 	}
-	if err := g.append(&e, src.Edits, obj, o.before); err != nil {
-		return fmt.Errorf("record %s %s: %w", e.Type, e.Subject(), err)
-	}
-	return nil
+	return r
 }
 
 // keepTargets keeps the targets whose sink only admits, in place.
@@ -299,7 +343,7 @@ func keepTargets(targets []record.Target, only func(sink string) bool) []record.
 // holds, and no read is needed. Of history that an earlier life or other feeds may have
 // recorded, the ledger is ahead of the informer, and in the list after a rollback another.
 func (g *group) before(c *objectSeen) (*compact.Object, error) {
-	if c.old != nil && c.feed.ahead == nil && !c.rewound && (c.feed.floor == "" || c.feed.pastFloor(c.obj)) {
+	if c.old != nil && c.old.Sequence() != 0 && c.feed.ahead == nil && !c.rewound && (c.feed.floor == "" || c.feed.pastFloor(c.obj)) {
 		return c.old, nil
 	}
 	return g.recorded(c.feed, c.obj)
@@ -332,8 +376,13 @@ func (g *group) hashOf(o *compact.Object) uint64 {
 	return xxhash.Sum64(g.buf)
 }
 
-// record makes o the ledger's state of its object.
-func (g *group) record(src *Feed, o *compact.Object) error {
+// unlogged is the sequence of a recorded state that is in no record of the log.
+const unlogged = 1
+
+// record makes o the ledger's state of its object. It is in the log under the sequence, 0
+// for none.
+func (g *group) record(src *Feed, o *compact.Object, sequence uint64) error {
+	o.RecordedAs(max(sequence, unlogged))
 	fresh, err := g.refresh(src.Resource, o)
 	if err != nil {
 		return fmt.Errorf("record %s/%s in %s: %w", o.GetNamespace(), o.GetName(), src.Partition, err)
@@ -367,60 +416,91 @@ func (g *group) remove(src *Feed, o *compact.Object) {
 	g.batch.DeleteState(id.partition, id.key)
 }
 
-// append adds the event to the log and to the queues of g.targets. The record
-// holds the parts that at least one of them asks for, which edits made what they are.
-func (g *group) append(e *event.Event, edits uint64, obj, old *compact.Object) error {
+// prev is the sequence of the state that the transition follows on, 0 for none.
+func (o *transition) prev() uint64 {
+	before := o.former()
+	if before == nil || before.Sequence() <= unlogged {
+		return 0
+	}
+	return before.Sequence()
+}
+
+// former is the recorded state that the transition follows on, nil if there is none.
+func (o *transition) former() *compact.Object {
+	switch o.t {
+	case event.Updated:
+		return o.before
+	case event.Deleted:
+		return o.last
+	default:
+		return nil
+	}
+}
+
+// addBodies adds the parts that at least one sink asks for, and those of a history: the
+// state, and the one before if its own record may leave the log long before this one.
+func (g *group) addBodies(r *record.Record, about event.Resource, o *transition) error {
 	var want record.Flags
-	if len(g.targets) == 0 {
-		want = record.Object // for those who read the log itself
+	if o.keep {
+		want = record.Object
 	}
-	g.routes = g.routes[:0]
-	for _, t := range g.targets {
+	for _, t := range r.Targets {
 		want |= t.Flags
-		g.routes = append(g.routes, store.Route{Sink: t.Sink, Flags: uint32(t.Flags)})
 	}
-	if e.Type == event.Updated && want&record.Summary != 0 {
+	if o.t == event.Updated && want&record.Summary != 0 {
 		want |= record.Object | record.OldObject // the summary is made from them
 	}
-	r := record.Record{Event: *e, Edits: edits, Targets: g.targets}
+	before := o.former()
+	if before == nil || o.t == event.Deleted {
+		want &^= record.OldObject | record.Patch
+	}
+	if before != nil && o.state && r.Prev < g.old {
+		want |= record.OldObject
+	}
 	if want&record.Object != 0 {
-		fresh, err := g.refresh(e.Resource, obj)
+		fresh, err := g.refresh(about, o.subject())
 		if err != nil {
 			return err
 		}
 		r.Object = fresh.Body()
 	}
-	if e.Type == event.Updated && want&record.OldObject != 0 {
-		fresh, err := g.refresh(e.Resource, old)
+	if want&record.OldObject != 0 {
+		fresh, err := g.refresh(about, before)
 		if err != nil {
 			return err
 		}
 		r.OldObject = fresh.Body()
 	}
-	if e.Type == event.Updated && want&record.Patch != 0 {
-		patch, err := patchOf(old, obj)
+	if want&record.Patch != 0 {
+		patch, err := patchOf(before, o.after)
 		if err != nil {
 			return err
 		}
 		r.Patch = patch
 	}
-	sequence, err := g.appendRecord(&r)
-	if err == nil && e.Type == event.Updated {
-		g.c.recent.put(sequence, old)
-	}
-	return err
+	return nil
 }
 
-// appendRecord adds r to the log and to the queues of g.routes.
-func (g *group) appendRecord(r *record.Record) (sequence uint64, err error) {
+// appendRecord adds r to the log and to the queues of its targets. selection is what
+// the event is to the watches.
+func (g *group) appendRecord(r *record.Record, selection event.Selection) (sequence uint64, err error) {
+	g.routes = g.routes[:0]
+	for _, t := range r.Targets {
+		g.routes = append(g.routes, store.Route{Sink: t.Sink, Flags: uint32(t.Flags)})
+	}
 	lane := g.laneOf(&r.Event)
 	payload, err := record.Append(g.buf[:0], r)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("record %s %s: %w", r.Event.Type, r.Event.Subject(), err)
 	}
 	g.buf = payload
-	g.events[r.Event.Type]++
-	return g.batch.Append(store.Record{Time: r.Event.Time, Lane: lane, Payload: payload}, g.routes), nil
+	if !r.Rerecorded {
+		g.events[r.Event.Type]++
+	}
+	sequence = g.batch.Append(store.Record{Time: r.Event.Time, Lane: lane, Payload: payload}, g.routes)
+	row := r.Headline(sequence, selection)
+	g.headlines.Add(&row)
+	return sequence, nil
 }
 
 func patchOf(old, obj *compact.Object) ([]byte, error) {
@@ -451,54 +531,3 @@ func idOf(o *compact.Object) string {
 	}
 	return ledger.Key(o.GetNamespace(), o.GetName())
 }
-
-// recentSize is how many updates' former states are at hand for those who follow
-// the event stream.
-const recentSize = 1024
-
-// recent remembers the former states of the last updates while the event stream
-// is followed: the log has them only where a route asks for them, and people
-// want to see what changed. One goroutine puts; any may get.
-type recent struct {
-	followers atomic.Int32
-	ring      [recentSize]atomic.Pointer[former]
-}
-
-// former is the state that the update recorded under a sequence followed on.
-type former struct {
-	sequence uint64
-	old      *compact.Object
-}
-
-func (r *recent) put(sequence uint64, old *compact.Object) {
-	if r.followers.Load() > 0 {
-		r.ring[sequence%recentSize].Store(&former{sequence, old})
-	}
-}
-
-func (r *recent) get(sequence uint64) *compact.Object {
-	if f := r.ring[sequence%recentSize].Load(); f != nil && f.sequence == sequence {
-		return f.old
-	}
-	return nil
-}
-
-// follow has states remembered until release is called.
-func (r *recent) follow() (release func()) {
-	r.followers.Add(1)
-	return func() {
-		if r.followers.Add(-1) > 0 {
-			return
-		}
-		for i := range r.ring {
-			r.ring[i].Store(nil)
-		}
-	}
-}
-
-// Former is the state that the update recorded under a sequence followed on, nil unless
-// the event stream was followed by then.
-func (c *Committer) Former(sequence uint64) *compact.Object { return c.recent.get(sequence) }
-
-// Follow has former states remembered until release is called.
-func (c *Committer) Follow() (release func()) { return c.recent.follow() }

@@ -184,7 +184,9 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 // give delivers a recorded state.
 func (j *snapshot) give(g *group, o *compact.Object, at time.Time) error {
 	hits := []route.Hit{{Watch: j.watch.Watch.Name, Selection: event.Inside}}
-	return g.deliver(j.feed, at, transition{t: event.Sync, after: o, cause: j.cause()}, hits, j.only)
+	given := transition{t: event.Sync, after: o, cause: j.cause(), keep: j.only == nil && j.watch.Watch.History}
+	_, err := g.deliver(j.feed, at, &given, hits, j.only)
+	return err
 }
 
 // takeAhead gives an object that is about to be taken through a change of its namespace's

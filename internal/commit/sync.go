@@ -191,7 +191,7 @@ func (c *Committer) formerFeed(partition string, watches []plan.Watch, ungiven f
 			}
 			given = true
 			id.Resource = all[feed][w.Name].Resource
-			h.Watch.ServerLabels, h.Watch.ServerFields = w.ServerLabels, w.ServerFields
+			h.Watch.ServerLabels, h.Watch.ServerFields, h.Watch.History = w.ServerLabels, w.ServerFields, w.History
 			if ns := strings.TrimPrefix(feed, was.all); ns != "" {
 				h.namespaces = map[string]struct{}{ns: {}}
 			}
@@ -307,5 +307,9 @@ func (c *Committer) formed(s *Feed, codec **compact.Codec, o *compact.Object) (*
 	if *codec == nil {
 		*codec = compact.NewCodecFor(c.dicts, s.Key.GVR.GroupResource().String()+" former")
 	}
-	return (*codec).Encode(edited, nil, 0)
+	formed, err := (*codec).Encode(edited, nil, 0)
+	if err == nil {
+		formed.RecordedAs(o.Sequence())
+	}
+	return formed, err
 }

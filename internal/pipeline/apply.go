@@ -389,7 +389,7 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, start []*commit.Feed, 
 				m.adoptEdits(a.edits)
 			}
 			m.logFailures(a.state.Router)
-			b.Adopt(a.state.Router, len(a.state.Sinks) == 0)
+			b.Adopt(a.state.Router)
 			m.setState(a.state)
 			for _, j := range m.farewells { // they begin again, by the watches of the new state
 				j.Stop()

@@ -74,7 +74,7 @@ func (l *live) repairs() []string {
 			if err != nil {
 				l.Fatal(err)
 			}
-			if e.Repair && e.Type != event.Gap {
+			if e != nil && e.Repair && e.Type != event.Gap {
 				names = append(names, e.Name)
 			}
 		}

@@ -88,7 +88,7 @@ func resource(group, name string) dynamicfactory.Resource {
 }
 
 func watchOf(name string, edit func(*plan.Watch), resources ...string) plan.Watch {
-	w := plan.Watch{Name: name, Resources: resources, Snapshot: true, Edits: redact.DefaultEdits()}
+	w := plan.Watch{Name: name, Resources: resources, Snapshot: true, History: true, Edits: redact.DefaultEdits()}
 	if edit != nil {
 		edit(&w)
 	}

@@ -110,6 +110,9 @@ func (h history) add(payload []byte) error {
 	if err != nil {
 		return err
 	}
+	if r.Rerecorded {
+		return nil
+	}
 	e := &r.Event
 	line := string(e.Type) + " " + e.ResourceVersion
 	if e.FinalStateUnknown {

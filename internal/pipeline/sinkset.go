@@ -221,6 +221,8 @@ func fromLog(st *plan.State, sink string) store.Selector {
 			return 0, false // the event stream reports it
 		case r.Event.Gap != nil && r.Event.Gap.Cause == commit.CauseRemoved:
 			return 0, false // queued for the sink that it is for
+		case r.Rerecorded:
+			return 0, false // no event
 		case len(r.Targets) == 0:
 			return uint32(everything), takesAll
 		}

@@ -27,7 +27,7 @@ var comparable = cmp.Options{
 
 func TestWatches(t *testing.T) {
 	defaults := plan.Watch{
-		Name: "w", Resources: []string{"pods"}, Snapshot: true,
+		Name: "w", Resources: []string{"pods"}, Snapshot: true, History: true,
 		Edits: redact.Edits{Drop: []string{"metadata.managedFields"}},
 	}
 	with := func(change func(w *plan.Watch)) plan.Watch {
@@ -38,6 +38,7 @@ func TestWatches(t *testing.T) {
 	filtered := with(func(w *plan.Watch) { w.Filter = &selector.Filter{} })
 	for text, want := range map[string]plan.Watch{
 		"":                defaults,
+		"history: false":  with(func(w *plan.Watch) { w.History = false }),
 		"snapshot: never": with(func(w *plan.Watch) { w.Snapshot = false }),
 		"onMissing: fail": with(func(w *plan.Watch) { w.FailOnMissing = true }),
 		"drop: []":        defaults,

@@ -96,6 +96,7 @@ type Watch struct {
 	ServerLabels, ServerFields string
 
 	Snapshot      bool // objects found at the first start become Sync events
+	History       bool // every change is recorded, whether a route takes it or not
 	MetadataOnly  bool
 	Edits         redact.Edits
 	FailOnMissing bool // a resource that is not served makes the state unusable

@@ -19,6 +19,7 @@ func (k *compiler) watch(i int) Watch {
 		Name:          c.Name,
 		Resources:     k.resources(path+".resources", c.Resources),
 		Snapshot:      c.Snapshot == config.SnapshotInitial,
+		History:       c.History,
 		MetadataOnly:  c.MetadataOnly,
 		Edits:         redact.Edits{Drop: c.Dropped(), Redact: c.Redact, ExposeSecrets: c.ExposeSecrets},
 		FailOnMissing: c.OnMissing == config.MissingFail,

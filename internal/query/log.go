@@ -6,14 +6,13 @@ import (
 
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/store"
-	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/event/summary"
 )
 
 // LogEvent returns the event of a record of the log, with all that was recorded of
-// it; nil if keep refuses it, which is given the event without its objects and the
-// routes that took it when it was recorded. Of a recent update the state before is
-// there too if the stream was followed by then.
+// it and of the state before; nil if it is no event, or keep refuses it, which is given the
+// event without its objects and the routes that took it when it was recorded.
 func (r *Reader) LogEvent(item store.Item, keep func(e *event.Event, routes []string) bool) (*event.Event, error) {
 	rec, err := record.Decode(item.Payload)
 	if err != nil {
@@ -29,41 +28,40 @@ func (r *Reader) LogEvent(item store.Item, keep func(e *event.Event, routes []st
 			routes = append(routes, strings.Split(t.Routes, ",")...)
 		}
 	}
-	if !keep(&rec.Event, routes) {
-		return nil, nil //nolint:nilnil // refused, which is no error
+	if rec.Rerecorded || !keep(&rec.Event, routes) {
+		return nil, nil //nolint:nilnil // left out, which is no error
 	}
 	e, err := r.inflater.Event(item.Sequence, flags, item.Payload, "")
 	if err != nil {
 		return nil, err
 	}
-	if e.Type == event.Updated && e.OldObject == nil {
-		if old := r.committer.Former(item.Sequence); old != nil {
-			if e.OldObject, err = r.formerState(rec, old); err != nil {
-				return nil, fmt.Errorf("event %d: old object: %w", item.Sequence, err)
-			}
+	if e.Type == event.Updated && e.OldObject == nil && rec.Prev != 0 {
+		if e.OldObject, err = r.stateOf(rec.Prev); err != nil {
+			return nil, fmt.Errorf("event %d: old object: %w", item.Sequence, err)
 		}
 	}
+	e.Summary = summary.Of(e)
 	return e, nil
 }
 
-// formerState is the JSON of the state before an update, which was edited as the
-// update's record was.
-func (r *Reader) formerState(rec *record.Record, old *compact.Object) ([]byte, error) {
-	raw, err := old.AppendJSON(nil)
-	if edit := r.cfg.Edits().Edit(rec, ""); edit != nil && err == nil {
-		return edit.Object(nil, raw)
+// stateOf returns the object of a record of the log, nil if it is not there any more or
+// cannot be read.
+func (r *Reader) stateOf(sequence uint64) ([]byte, error) {
+	items, err := r.store.ReadLog(sequence-1, 1)
+	if err != nil || len(items) == 0 || items[0].Sequence != sequence || items[0].Unreadable {
+		return nil, err
 	}
-	return raw, err
+	e, err := r.inflater.Event(sequence, record.Object, items[0].Payload, "")
+	if err != nil {
+		return nil, err
+	}
+	return e.Object, nil
 }
 
 // LetterEvent returns the event of a sink's dead letter, as the sink would get it now.
 func (r *Reader) LetterEvent(sink string, item store.Item) (*event.Event, error) {
 	return Decode(r.inflater, sink, item)
 }
-
-// Follow has [Reader.LogEvent] know more of the updates to come, until release is
-// called.
-func (r *Reader) Follow() (release func()) { return r.committer.Follow() }
 
 // LetterReason is the reason of a dead letter, without its text if that may quote what
 // is hidden by now.

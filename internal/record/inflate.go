@@ -49,6 +49,9 @@ func (in *Inflater) Event(sequence uint64, flags Flags, payload []byte, sink str
 	if in.Edit != nil {
 		edit = in.Edit(r, sink)
 	}
+	if e.Type != event.Updated {
+		flags &^= OldObject // it may be recorded, for the history
+	}
 	wanted := flags
 	if flags&Summary != 0 && e.Type == event.Updated {
 		wanted |= states

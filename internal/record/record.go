@@ -9,11 +9,15 @@ import (
 	"math"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/headline"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-const version = 3
+const (
+	version   = 4
+	headerLen = 4 // version, marks and the length of the ID
+)
 
 // ErrMalformed is wrapped by every decoding error.
 var ErrMalformed = errors.New("malformed event record")
@@ -34,6 +38,17 @@ type Record struct {
 	// PatchOmitted means that there was a patch, and nothing of it may be kept.
 	PatchOmitted bool
 
+	// State means that the record is one of the states in its object's history: Object
+	// is what the object became, or was last when it was deleted.
+	State bool
+	// Prev is the sequence of the record with the object's state before, 0 if there was
+	// none or it is not known. If the log may lose that record long before this one,
+	// OldObject is that state, whatever the sinks ask for.
+	Prev uint64
+	// Rerecorded marks an unchanged state in the form that other edits give it: no
+	// event, and for no sink.
+	Rerecorded bool
+
 	Targets []Target
 }
 
@@ -52,6 +67,8 @@ const (
 	markTargets // a list of targets follows
 	markPatchOmitted
 	markChangedBy
+	markState // with the sequence of the state before
+	markRerecorded
 )
 
 // Append appends the stored form of r to dst. The event's ID must be hexadecimal,
@@ -62,7 +79,7 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 	if err != nil || len(id) > math.MaxUint8 {
 		return nil, fmt.Errorf("event id %q is not short hexadecimal", e.ID)
 	}
-	var marks byte
+	var marks uint16
 	if e.FinalStateUnknown {
 		marks |= markFinalStateUnknown
 	}
@@ -81,10 +98,20 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 	if e.ChangedBy != nil {
 		marks |= markChangedBy
 	}
-	dst = append(dst, version, marks, byte(len(id)))
+	if r.State {
+		marks |= markState
+	}
+	if r.Rerecorded {
+		marks |= markRerecorded
+	}
+	dst = binary.BigEndian.AppendUint16(append(dst, version), marks)
+	dst = append(dst, byte(len(id)))
 	dst = append(dst, id...)
 	dst = binary.BigEndian.AppendUint64(dst, uint64(e.Time.UnixNano()))
 	dst = binary.BigEndian.AppendUint64(dst, r.Edits)
+	if r.State {
+		dst = binary.BigEndian.AppendUint64(dst, r.Prev)
+	}
 	for _, s := range [...]string{
 		string(e.Type), e.Resource.Group, e.Resource.Version, e.Resource.Resource, e.Resource.Kind,
 		e.Namespace, e.Name, e.UID, e.ResourceVersion,
@@ -116,16 +143,20 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 // Decode reads a stored record. Bodies and patch alias payload; all else is
 // copied.
 func Decode(payload []byte) (*Record, error) {
-	if len(payload) < 3 || payload[0] != version {
+	if len(payload) < headerLen || payload[0] != version {
 		return nil, fmt.Errorf("%w: unknown version", ErrMalformed)
 	}
-	marks, idLen := payload[1], int(payload[2])
-	in := reader{buf: payload[3:]}
+	marks, idLen := binary.BigEndian.Uint16(payload[1:]), int(payload[3])
+	in := reader{buf: payload[headerLen:]}
 	r := &Record{}
 	e := &r.Event
 	e.ID = hex.EncodeToString(in.take(idLen))
 	e.Time = time.Unix(0, int64(in.uint64())).UTC()
 	r.Edits = in.uint64()
+	if r.State = marks&markState != 0; r.State {
+		r.Prev = in.uint64()
+	}
+	r.Rerecorded = marks&markRerecorded != 0
 	e.Type = event.Type(in.text())
 	for _, f := range [...]*string{
 		&e.Resource.Group, &e.Resource.Version, &e.Resource.Resource, &e.Resource.Kind,
@@ -239,4 +270,30 @@ func (r *reader) targets() []Target {
 		list = append(list, t)
 	}
 	return list
+}
+
+// Headline returns the headline of the record. selection is what the event was to the
+// watches that it concerned.
+func (r *Record) Headline(sequence uint64, selection event.Selection) headline.Row {
+	e := &r.Event
+	row := headline.Row{Sequence: sequence, Time: e.Time, Type: e.Type, Resource: e.Resource, Namespace: e.Namespace, Name: e.Name}
+	if e.ChangedBy != nil {
+		row.Manager = e.ChangedBy.Manager
+	}
+	for _, f := range [...]struct {
+		flag headline.Flags
+		set  bool
+	}{
+		{headline.State, r.State},
+		{headline.Rerecorded, r.Rerecorded},
+		{headline.Unknown, e.FinalStateUnknown},
+		{headline.Repair, e.Repair},
+		{headline.Left, selection == event.Left},
+		{headline.Entered, selection == event.Entered},
+	} {
+		if f.set {
+			row.Flags |= f.flag
+		}
+	}
+	return row
 }

@@ -97,10 +97,12 @@ func (v *Reviser) State(gr schema.GroupResource, value []byte) (revised []byte, 
 	if !v.dicts.Retired(o.Body().Dict) && bytes.Equal(raw, edited) {
 		return value, false, nil
 	}
-	if o, err = codec.Encode(edited, nil, 0); err != nil {
+	fresh, err := codec.Encode(edited, nil, 0)
+	if err != nil {
 		return nil, false, err
 	}
-	return o.AppendBinary(nil), true, nil
+	fresh.RecordedAs(o.Sequence())
+	return fresh.AppendBinary(nil), true, nil
 }
 
 func (v *Reviser) codec(gr schema.GroupResource) *compact.Codec {

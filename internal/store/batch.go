@@ -126,6 +126,14 @@ func (b *Batch) Append(r Record, routes []Route) uint64 {
 	return sequence
 }
 
+// PutHeadlines adds the headlines of the records appended so far, of which there are some:
+// opaque bytes, which the store may join with those of other batches.
+func (b *Batch) PutHeadlines(block []byte) {
+	if b.usable() {
+		b.misuseIf(b.pb.Set(layout.HeadlineKey(b.last), block, nil))
+	}
+}
+
 // hold waits for the right to append, until the end of the batch.
 func (b *Batch) hold() {
 	if !b.appending {

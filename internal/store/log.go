@@ -23,6 +23,8 @@ type logState struct {
 	marks marks          // guarded by mu
 	news  signal
 
+	joined uint64 // the goroutine of Run's; headlines below are joined
+
 	damage damageMap
 
 	holds    map[int]uint64 // guarded by mu; sequences from which on nothing is deleted: of replays, fills, rewrites
@@ -58,6 +60,9 @@ func (s *Store) loadLog() (*logState, error) {
 		return nil, salvage.ReadError(err)
 	}
 	l.marks.date()
+	if n := len(l.marks); n > 0 {
+		l.joined = l.marks[n-1].sequence
+	}
 	if len(l.marks) == 0 {
 		l.low = max(l.low, s.next) // the log is empty
 	}

@@ -17,7 +17,8 @@ type Limits struct {
 	// MinFree is the free space of the disk, in bytes, below which ingest
 	// pauses.
 	MinFree int64
-	// RetentionMaxAge is how long delivered records are kept for replay.
+	// RetentionMaxAge is how long delivered records are kept, for replay and as history;
+	// in fact they are for a third longer, see Store.Old.
 	RetentionMaxAge time.Duration
 	// RetentionMaxBytes is how many bytes of delivered records are kept for
 	// replay.

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"sort"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/store/layout"
@@ -12,6 +13,36 @@ const (
 	deletedBytes  = "bytes"
 	deletedBudget = "budget"
 )
+
+// The log keeps records for longer than RetentionMaxAge, by one part in historyLag, and
+// Old is as far back as that: so the state before any record of the retention time is in
+// that record or in one that is still in the log. Of RetentionMaxBytes, which bounds the
+// disk, one part in historyLag+1 serves for it.
+const historyLag = 3
+
+// Old returns the sequence below which a record may have left the log while one that is
+// appended now must still be explained.
+func (s *Store) Old(now time.Time) uint64 {
+	limits := s.limits()
+	l := s.log
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if limits.RetentionMaxAge > 0 && limits.RetentionMaxAge < segmentAge {
+		return l.low // nothing is kept for long
+	}
+	from := 0 // the first segment that is new
+	if limits.RetentionMaxAge > 0 {
+		from = l.marks.before(now.Add(-limits.RetentionMaxAge/historyLag)) + 1
+	}
+	if most := limits.RetentionMaxBytes / (historyLag + 1); most > 0 {
+		_, bytes := l.totalLocked()
+		from = max(from, sort.Search(len(l.marks), func(i int) bool { return bytes-l.marks[i].bytes <= most }))
+	}
+	if from < len(l.marks) {
+		return max(l.low, l.marks[from].sequence)
+	}
+	return max(l.low, l.tail+1)
+}
 
 // needed is the smallest sequence that must stay as some queue has an entry for it.
 func (s *Store) needed() uint64 {
@@ -73,7 +104,7 @@ func (l *logState) expiredLocked(needed uint64, now time.Time, limits Limits, ex
 	for n < delivered {
 		end := l.marks[n+1]
 		switch {
-		case limits.RetentionMaxAge > 0 && now.Sub(end.time) > limits.RetentionMaxAge:
+		case limits.RetentionMaxAge > 0 && now.Sub(end.time) > limits.RetentionMaxAge+limits.RetentionMaxAge/historyLag:
 			reason = deletedAge
 		case limits.RetentionMaxBytes > 0 && l.marks[delivered].bytes-l.marks[n].bytes > limits.RetentionMaxBytes:
 			reason = deletedBytes
@@ -94,6 +125,9 @@ func (s *Store) deleteLog(from, to uint64, gone layout.Counter) error {
 		return err
 	}
 	if err := b.DeleteRange(layout.MarkKey(from), layout.MarkKey(to), nil); err != nil {
+		return err
+	}
+	if err := b.DeleteRange(layout.HeadlineKey(from), layout.HeadlineKey(to), nil); err != nil {
 		return err
 	}
 	change := layout.Counter{Count: -gone.Count, Bytes: -gone.Bytes, High: to}

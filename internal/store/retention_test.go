@@ -42,7 +42,7 @@ func TestRetention(t *testing.T) {
 		first  uint64 // of 100 records of 1000 bytes, 80 of them acknowledged
 	}{
 		{"no limits", Limits{}, 0, 1},
-		{"by age", Limits{RetentionMaxAge: 30 * time.Minute}, 0, 70},
+		{"by age", Limits{RetentionMaxAge: 30 * time.Minute * historyLag / (historyLag + 1)}, 0, 70},
 		{"by age, but not delivered", Limits{RetentionMaxAge: 5 * time.Minute}, 0, 81},
 		{"by size", Limits{RetentionMaxBytes: 20_000}, 0, 61},
 		{"by the budget", Limits{}, 10_000, 11},

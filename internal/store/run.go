@@ -67,6 +67,9 @@ func (s *Store) Run(ctx context.Context) error {
 			if more {
 				retained = time.Time{} // continue at the next tick
 			}
+			if err := s.joinHeadlines(); err != nil {
+				return ended(ctx, err)
+			}
 			gone, err := s.retain(s.opts.Now(), s.limits(), excess)
 			if err != nil {
 				return ended(ctx, err)

@@ -10,6 +10,7 @@ import (
 // The binary form of an object:
 //
 //	byte         version
+//	uvarint      sequence
 //	2 texts      apiVersion, kind
 //	4 texts      namespace, name, uid, resourceVersion
 //	head         see head.appendTo
@@ -22,7 +23,7 @@ import (
 // A text is its length as an uvarint and its bytes. The version distinguishes a newer form
 // from damage.
 const (
-	binaryVersion = 1
+	binaryVersion = 2
 	checksumLen   = 4
 )
 
@@ -34,7 +35,7 @@ func checksum(b []byte) uint32 {
 // dictionary that Body names. Position and LastChange are not included.
 func (o *Object) AppendBinary(dst []byte) []byte {
 	start := len(dst)
-	dst = append(dst, binaryVersion)
+	dst = binary.AppendUvarint(append(dst, binaryVersion), o.Sequence())
 	for _, text := range [...]string{
 		o.kind.apiVersion, o.kind.kind, o.GetNamespace(), o.GetName(), string(o.GetUID()), o.GetResourceVersion(),
 	} {
@@ -72,7 +73,9 @@ func (c *Codec) Decode(data []byte) (*Object, error) {
 	if v := r.byte(); v != binaryVersion {
 		return nil, fmt.Errorf("%w: object format %d is unknown", ErrCorrupt, v)
 	}
+	sequence := r.uvarint()
 	o := &Object{kind: c.dicts.types.of([]byte(r.text()), []byte(r.text()))}
+	o.RecordedAs(sequence)
 	packed := make([]byte, 0, len(r.s))
 	for i := range o.ends {
 		if packed = append(packed, r.text()...); len(packed) > math.MaxUint16 {

@@ -226,7 +226,11 @@ func (c *Codec) Refresh(o *Object) (*Object, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.Encode(raw, nil, o.position)
+	fresh, err := c.Encode(raw, nil, o.position)
+	if err == nil {
+		fresh.RecordedAs(o.Sequence())
+	}
+	return fresh, err
 }
 
 func keepNewest(byResource map[string]dictRef, resource string, d dictRef) {

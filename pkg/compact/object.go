@@ -3,6 +3,7 @@ package compact
 import (
 	"fmt"
 	"math"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -30,6 +31,7 @@ type Object struct {
 	packed   string
 	kind     *typeMeta
 	position uint64
+	sequence atomic.Uint64
 	dict     uint32
 	bodyAt   uint32
 	ends     [4]uint16 // where namespace, name, uid and resourceVersion end
@@ -46,10 +48,17 @@ func (o *Object) Position() uint64 { return o.position }
 
 // WithPosition returns the object with another position. It shares the memory.
 func (o *Object) WithPosition(position uint64) *Object {
-	c := *o
-	c.position = position
-	return &c
+	c := &Object{packed: o.packed, kind: o.kind, position: position, dict: o.dict, bodyAt: o.bodyAt, ends: o.ends}
+	c.RecordedAs(o.Sequence())
+	return c
 }
+
+// Sequence returns the number under which the state was recorded, 0 for none.
+func (o *Object) Sequence() uint64 { return o.sequence.Load() }
+
+// RecordedAs notes the number under which the state was recorded. Unlike everything
+// else of an Object it may change while others read.
+func (o *Object) RecordedAs(sequence uint64) { o.sequence.Store(sequence) }
 
 // Body returns the compressed JSON, shared with the object: read only.
 func (o *Object) Body() Body {

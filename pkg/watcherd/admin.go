@@ -151,9 +151,6 @@ func (p *parts) TimeOf(sequence uint64) (t time.Time, at uint64, ok bool) {
 	return items[0].Time, items[0].Sequence, true
 }
 
-// Follow implements admin.Log.
-func (p *parts) Follow() func() { return p.reader.Follow() }
-
 // Replay implements admin.Commands.
 func (p *parts) Replay(ctx context.Context, r admin.ReplayRequest, progress func(int)) (int, error) {
 	n, err := p.manager.Replay(ctx, r.Sink, store.ReplayRange{

@@ -16,6 +16,8 @@ import "encoding/binary"
 //	                         kind n (id 0): high = highest number ever given to a sink
 //	d sink32 position64    dead letter, payload included
 //	f "format"             version of this layout (uint32)
+//	h sequence64           headlines of the caller's: of the records up to the sequence, after
+//	                         the key before (headlines.go)
 //	k sequence64           mark: a segment of the log begins (marks.go)
 //	l sequence64           log record: time64 lane64 size32 payload
 //	m key                  metadata of the caller
@@ -36,6 +38,7 @@ const (
 	PrefixCounter    = 'c'
 	PrefixDeadLetter = 'd'
 	PrefixFormat     = 'f'
+	PrefixHeadline   = 'h'
 	PrefixMark       = 'k'
 	PrefixLog        = 'l'
 	PrefixMeta       = 'm'
@@ -62,7 +65,7 @@ const (
 
 // Version is the version of the layout above. Raise it when an older
 // release could no longer read what this one writes.
-const Version = 2
+const Version = 3
 
 // The lengths of keys with a sequence, and with a sink and a position.
 const (
@@ -81,6 +84,9 @@ func AppendLogKey(dst []byte, sequence uint64) []byte {
 
 // MarkKey returns the key of a mark.
 func MarkKey(sequence uint64) []byte { return appendSequenceKey(nil, PrefixMark, sequence) }
+
+// HeadlineKey returns the key of headlines.
+func HeadlineKey(sequence uint64) []byte { return appendSequenceKey(nil, PrefixHeadline, sequence) }
 
 // AppendSinkKey appends a key of a keyspace that is sorted by sink and position:
 // queue entries, dead letters and pins.

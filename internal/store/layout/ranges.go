@@ -117,7 +117,7 @@ func DescribeSpan(prefix byte, after, before []byte) string {
 // keyspaces are the names of the keyspaces in messages.
 var keyspaces = map[byte]string{
 	PrefixCounter: "counters", PrefixDeadLetter: "dead letters", PrefixMark: "marks of the log", PrefixLog: "log records",
-	PrefixFormat: "the format", PrefixMeta: "metadata", PrefixName: "names", PrefixNote: "notes of sinks", PrefixPin: "pins of replays", PrefixRepair: "a repair in progress", PrefixQueue: "queue entries", PrefixState: "ledger entries",
+	PrefixFormat: "the format", PrefixHeadline: "headlines", PrefixMeta: "metadata", PrefixName: "names", PrefixNote: "notes of sinks", PrefixPin: "pins of replays", PrefixRepair: "a repair in progress", PrefixQueue: "queue entries", PrefixState: "ledger entries",
 }
 
 // keyspaceOrder are the keyspaces as they lie on disk.

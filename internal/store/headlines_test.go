@@ -1,0 +1,156 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"math"
+	"slices"
+	"testing"
+	"time"
+)
+
+// appendTitled appends n records at a time, in one batch, whose headlines are their
+// sequences.
+func appendTitled(t *testing.T, s *Store, at time.Time, n, size int) (sequences []uint64) {
+	t.Helper()
+	b := s.NewBatch()
+	defer b.Discard()
+	var block []byte
+	for range n {
+		sequence := b.Append(Record{Time: at, Payload: make([]byte, size)}, nil)
+		sequences = append(sequences, sequence)
+		block = binary.BigEndian.AppendUint64(block, sequence)
+	}
+	b.PutHeadlines(block)
+	if err := s.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	return sequences
+}
+
+// headlines are the sequences that a scan shows, within its bounds.
+func headlines(t *testing.T, s *Store, from, to uint64, newestFirst bool) (got []uint64, values int) {
+	t.Helper()
+	err := s.ScanHeadlines(from, to, newestFirst, func(blocks []byte) error {
+		values++
+		var rows []uint64
+		for ; len(blocks) > 0; blocks = blocks[8:] {
+			if sequence := binary.BigEndian.Uint64(blocks); sequence >= from && sequence <= to {
+				rows = append(rows, sequence)
+			}
+		}
+		if newestFirst {
+			slices.Reverse(rows)
+		}
+		got = append(got, rows...)
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return got, values
+}
+
+func TestHeadlines(t *testing.T) {
+	s := openTest(t, t.TempDir(), Options{})
+	now := testEpoch
+	var want []uint64
+	for i := range 200 {
+		want = append(want, appendTitled(t, s, now, 1+i%3, 100)...)
+		now = now.Add(10 * time.Second)
+	}
+	check := func() (values int) {
+		t.Helper()
+		for _, bounds := range [][2]int{{0, len(want) - 1}, {17, 17}, {5, 300}, {100, len(want) - 1}, {0, 0}} {
+			from, to := want[bounds[0]], want[bounds[1]]
+			got, _ := headlines(t, s, from, to, false)
+			if !slices.Equal(got, want[bounds[0]:bounds[1]+1]) {
+				t.Errorf("from %d to %d: %d headlines, want %d", from, to, len(got), bounds[1]+1-bounds[0])
+			}
+			back, _ := headlines(t, s, from, to, true)
+			slices.Reverse(back)
+			if !slices.Equal(back, got) {
+				t.Errorf("from %d to %d, the newest first: %d headlines, want %d", from, to, len(back), len(got))
+			}
+		}
+		_, values = headlines(t, s, 0, math.MaxUint64, false)
+		return values
+	}
+	before := check()
+	for range 200 {
+		if err := s.joinHeadlines(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if after := check(); after > before/4 {
+		t.Errorf("%d values after they were joined, %d before", after, before)
+	}
+	// Trimmed with the records.
+	if _, err := s.retain(now, Limits{RetentionMaxAge: 10 * time.Minute}, 0); err != nil {
+		t.Fatal(err)
+	}
+	first := s.LogStats().First
+	i, ok := slices.BinarySearch(want, first)
+	if !ok || i == 0 {
+		t.Fatalf("the log begins at %d", first)
+	}
+	if got, _ := headlines(t, s, 0, math.MaxUint64, false); !slices.Equal(got, want[i:]) {
+		t.Errorf("%d headlines of %d records", len(got), len(want)-i)
+	}
+}
+
+// The state before each record of the retention time is in the log or in the record, if
+// those older than Old are.
+func TestOldRecordsLeaveNoGap(t *testing.T) {
+	const age = 30 * time.Minute
+	for name, limits := range map[string]Limits{"by age": {RetentionMaxAge: age}, "by bytes": {RetentionMaxBytes: 8 << 20}} {
+		t.Run(name, func(t *testing.T) {
+			s := openTest(t, t.TempDir(), Options{RetentionMaxAge: limits.RetentionMaxAge, RetentionMaxBytes: limits.RetentionMaxBytes})
+			now := testEpoch
+			type appended struct {
+				at       time.Time
+				sequence uint64
+				old      uint64 // what Old said
+			}
+			var all []appended
+			for i := range 600 {
+				old := s.Old(now)
+				for _, sequence := range appendTitled(t, s, now, 1, (1+i%7)*10_000) {
+					all = append(all, appended{now, sequence, old})
+				}
+				now = now.Add(time.Duration(1+i%13) * 5 * time.Second)
+				if _, err := s.retain(now, limits, 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+			first, begin := s.LogStats().First, now.Add(-age)
+			if limits.RetentionMaxBytes > 0 {
+				half := all[slices.IndexFunc(all, func(a appended) bool { return a.sequence >= first })]
+				begin = half.at.Add(now.Sub(half.at) / 4) // a quarter of what is kept
+			}
+			covered := 0
+			for _, a := range all {
+				if a.at.Before(begin) {
+					continue
+				}
+				covered++
+				if a.sequence < first || a.old < first {
+					t.Fatalf("record %d of %v: the log begins at %d, and what is older than %d was not explained", a.sequence, now.Sub(a.at), first, a.old)
+				}
+			}
+			if covered == 0 || first == all[0].sequence {
+				t.Errorf("%d records in the time, the log begins at %d", covered, first)
+			}
+		})
+	}
+}
+
+func TestHeadlinesOfClosedStore(t *testing.T) {
+	s := openTest(t, t.TempDir(), Options{})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.ScanHeadlines(0, 1, false, func([]byte) error { return nil }); !errors.Is(err, ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+}
