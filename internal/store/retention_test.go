@@ -98,7 +98,8 @@ func TestWrongClock(t *testing.T) {
 				minutes(t, s, 10+marks, 30, 10)
 				expire := func(age, first int) {
 					t.Helper()
-					if _, err := s.retain(testEpoch.Add(40*time.Minute), Limits{RetentionMaxAge: time.Duration(age) * time.Minute}, 0); err != nil {
+					limits := Limits{RetentionMaxAge: time.Duration(age) * time.Minute * historyLag / (historyLag + 1)}
+					if _, err := s.retain(testEpoch.Add(40*time.Minute), limits, 0); err != nil {
 						t.Fatal(err)
 					}
 					if st := s.LogStats(); st.First != uint64(first) {
