@@ -186,7 +186,7 @@ func (n *night) faults() []fault {
 			status: func(s *status.Status) bool { return s.Store.Paused && s.Store.DiskFree < s.Store.MinFree },
 			series: "watcherd_store_ingest_paused",
 			alert:  "WatcherdIngestPaused",
-			says:   `ingest is paused until there is room again.*disk nearly full`,
+			says:   `ingest is paused until there is room.*disk nearly full`,
 		},
 		{
 			name:  "the configuration is broken",
