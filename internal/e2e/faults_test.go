@@ -144,7 +144,7 @@ func (n *night) faults() []fault {
 			status: func(s *status.Status) bool { return sinkOf(s, "hook").State == "paused" },
 			series: `watcherd_sink_state{sink="hook",state="paused"}`,
 			alert:  "WatcherdSinkPaused", label: `sink="hook"`,
-			says: `the sink is paused until somebody acts.* sink=hook`,
+			says: `the sink is paused until its cause is fixed.* sink=hook`,
 		},
 		{
 			name:  "an event is refused",
