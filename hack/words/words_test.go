@@ -17,12 +17,6 @@ import (
 
 const root = "../.."
 
-// exempt are the folders whose text does not follow the glossary yet, with all below
-// them. The list only gets shorter.
-var exempt = []string{
-	"internal/delivery", "internal/store",
-}
-
 // checked are the files with text, besides Go.
 var checked = regexp.MustCompile(`(\.(md|ya?ml|sh|txt)|/NOTES\.txt|Makefile|Dockerfile|\.ci/run)$`)
 
@@ -45,7 +39,7 @@ func TestWords(t *testing.T) {
 	for name := range strings.Lines(string(out)) {
 		name = strings.TrimSuffix(name, "\n")
 		isGo := strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go")
-		if !isGo && !checked.MatchString(name) || strings.Contains(name, "/testdata/") || isExempt(name) {
+		if !isGo && !checked.MatchString(name) || strings.Contains(name, "/testdata/") {
 			continue
 		}
 		source, err := os.ReadFile(filepath.Join(root, name))
@@ -66,10 +60,6 @@ func TestWords(t *testing.T) {
 			t.Errorf("%s:%d: %q: CONTRIBUTING.md has the term to use", name, 1+strings.Count(text[:at[0]], "\n"), text[at[0]:at[1]])
 		}
 	}
-}
-
-func isExempt(name string) bool {
-	return slices.ContainsFunc(exempt, func(dir string) bool { return strings.HasPrefix(name, dir+"/") })
 }
 
 var quoted = regexp.MustCompile("`([^`]+)`")

@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// delay is how long to wait after the attempt-th failure in a row, counted from
-// 1: a random share of a ceiling that doubles from Initial to Max. Half of
-// Initial is the least, so that full jitter never means no delay at all.
+// delay returns the wait after the attempt-th failure in a row, counted from 1: a random
+// share of a ceiling that doubles from Initial to Max, at least half of Initial.
 func (r *Retry) delay(attempt int) time.Duration {
 	ceiling := r.Initial
 	for ; attempt > 1 && ceiling < r.Max; attempt-- {
@@ -21,16 +20,16 @@ func (r *Retry) delay(attempt int) time.Duration {
 	return floor + rand.N(max(ceiling-floor, 1))
 }
 
-// asked is the delay a receiver asked for, capped, and a little more, so that
-// many senders told the same don't return in the same instant.
+// asked returns the delay that a receiver asked for, capped, with some jitter for other
+// senders with the same answer.
 func (r *Retry) asked(d time.Duration) time.Duration {
 	d = min(d, r.AfterMax)
 	return d + rand.N(max(d/10, 1))
 }
 
-// probe is how long a paused sink is left alone before its n-th probe, counted
-// from 1: four times as long as before the last one, up to about ProbeInterval.
-// What heals by itself, such as a roll-out, is noticed soon.
+// probe returns the wait of a paused sink before its n-th probe, counted from 1: four
+// times the last wait, up to about ProbeInterval. A cause that passes, such as a
+// roll-out, is noticed soon.
 func (r *Retry) probe(n int) time.Duration {
 	d := r.ProbeFirst
 	for ; n > 1 && d < r.ProbeInterval; n-- {
@@ -48,8 +47,8 @@ func (r *Retry) spread() time.Duration {
 	return r.ProbeInterval - d + rand.N(max(2*d, 1))
 }
 
-// longest is the longest delay any failure leads to. What a note on disk says
-// beyond it comes from a clock that was wrong.
+// longest returns the longest delay after any failure. A longer one in a note comes
+// from a wrong clock.
 func (r *Retry) longest() time.Duration {
 	return max(r.Max, r.AfterMax+r.AfterMax/10)
 }

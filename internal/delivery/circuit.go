@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// phase is how the sink as a whole stands.
+// phase is the state of the sink as a whole.
 type phase int
 
 const (
@@ -14,31 +14,30 @@ const (
 	paused
 )
 
-// circuit decides how much may be written now. It knows nothing of events; the
-// engine tells it what became of each write. It is not safe for concurrent use.
+// circuit bounds the size of the next write by the outcomes of earlier ones. It is not
+// safe for concurrent use.
 //
-// While the sink flows, everything may be written. After a failure of the whole
-// sink nothing is written until a delay has passed, then one event at a time (a
-// probe). The first one the sink answers for closes the circuit, and batches
-// double from there, so that a receiver that was down is not met with
-// everything at once and one that can't bear large batches still gets on.
+// While the sink flows, there is no bound. After a failure of the whole sink nothing is
+// written for a delay, then one event at a time (a probe). The first answered probe
+// closes the circuit. Batches then double from there: a receiver that restarts gets a
+// gradual load, and one that fails on large batches still makes progress.
 type circuit struct {
 	retry *Retry
 
 	phase    phase
-	reason   string    // why it doesn't flow
+	reason   string    // of a phase other than flowing
 	since    time.Time // when the phase began
 	until    time.Time // nothing is written before
 	attempts int       // failures, or refused probes, in a row
-	probing  bool      // the one write allowed is in flight
+	probing  bool      // the probe is in flight
 	ramp     int       // most events in one write; 0: no limit
 
-	// epoch numbers the outages. Writes of several lanes that fail together were
-	// all sent in one epoch, and count as one failure.
+	// epoch numbers the outages. Writes of several lanes that fail together belong to
+	// one epoch, and count as one failure.
 	epoch uint64
 }
 
-// ticket is what a write has to show for itself when it returns.
+// ticket is the state of the circuit at the start of a write.
 type ticket struct {
 	epoch uint64
 	probe bool
@@ -64,19 +63,18 @@ func (c *circuit) start() ticket {
 	return ticket{epoch: c.epoch, probe: c.probing}
 }
 
-// end notes that a write has returned. One of success, fail and pause follows,
-// unless nothing was learned.
+// end notes that a write has returned. One of answered, fail and pause follows, if the
+// outcome shows anything about the sink.
 func (c *circuit) end(t ticket) {
 	if t.probe {
 		c.probing = false
 	}
 }
 
-// answered notes that the destination dealt with a write of this many events,
-// if only to refuse some. It reports whether that ended a phase in which
-// nothing flowed. full is the size from which the ramp is no limit.
+// answered notes that the destination accepted or refused events. It reports whether
+// that ended an outage. full is the size from which the ramp is no limit.
 //
-// A write sent before the outage proves nothing about the time after.
+// A write sent before the outage proves nothing about the time after it.
 func (c *circuit) answered(t ticket, now time.Time, full int) bool {
 	if t.epoch != c.epoch {
 		return false
@@ -95,8 +93,8 @@ func (c *circuit) answered(t ticket, now time.Time, full int) bool {
 	return true
 }
 
-// fail notes a failure of the whole sink that time may mend. after is the delay
-// the destination asked for; 0: none. It reports whether the phase changed.
+// fail notes a failure of the whole sink that may pass. after is the delay that the
+// destination asked for; 0: none. It reports whether the phase changed.
 func (c *circuit) fail(t ticket, now time.Time, after time.Duration, reason string) bool {
 	late := t.epoch != c.epoch && c.phase != flowing
 	if late {
@@ -116,8 +114,7 @@ func (c *circuit) fail(t ticket, now time.Time, after time.Duration, reason stri
 	return changed
 }
 
-// pause notes a failure that a person has to mend. It reports whether the phase
-// changed.
+// pause notes a failure that an operator must fix. It reports whether the phase changed.
 func (c *circuit) pause(t ticket, now time.Time, reason string) bool {
 	if t.epoch != c.epoch && c.phase == paused {
 		return false
@@ -145,8 +142,8 @@ func (c *circuit) resume(now time.Time) {
 	}
 }
 
-// restore takes over what a note of an earlier run says. A paused sink is
-// probed at once: a restart is how many an operator says "try now".
+// restore continues the schedule of an earlier run. A paused sink is probed at once:
+// operators restart to force an attempt.
 func (c *circuit) restore(p phase, now time.Time, attempts int, next time.Time, reason string) {
 	if p == flowing {
 		return

@@ -9,7 +9,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// Why an event became a dead letter: values of a metric's label.
+// The reasons of dead letters: values of a metric's label.
 const (
 	letterRefused     = "refused"
 	letterPanic       = "panic"
@@ -20,7 +20,7 @@ const (
 
 var letterReasons = [...]string{letterRefused, letterPanic, letterOversize, letterUndecodable, letterSkipped}
 
-// letterReason is the reason for an event that was refused for this cause.
+// letterReason returns the reason for an event that was refused.
 func letterReason(cause error) string {
 	switch {
 	case isPanic(cause):
@@ -32,24 +32,23 @@ func letterReason(cause error) string {
 	}
 }
 
-// maxReason bounds the text kept with a dead letter and shown in a status, in
-// bytes.
+// maxReason bounds the text of a dead letter and of a status, in bytes.
 const maxReason = 512
 
-// deadLetter moves an event to the dead letters and releases its entry. With
-// [store.ErrDeadLettersFull] the entry is as it was.
+// deadLetter moves an event to the dead letters and releases its entry. On
+// [store.ErrDeadLettersFull] the entry is unchanged.
 func (e *engine) deadLetter(en *entry, reason string, cause error) error {
 	now := time.Now()
 	text := excerpt(cause)
 	if en.event != nil && en.decoded != e.decoding() {
-		text = textWithheld // what was sent may show more than the event does now
+		text = textWithheld // the event that was sent may have more
 	}
 	letter := store.Letter{Reason: reason + ": " + text, Attempts: en.tries, First: en.first, Time: now}
 	if letter.First.IsZero() {
 		letter.First = now
 	}
 	if err := e.cfg.Queue.DeadLetter(en.item.Position, letter); err != nil {
-		return fmt.Errorf("set an event aside: %w", err)
+		return fmt.Errorf("move an event to the dead letters: %w", err)
 	}
 	e.deadLetters++
 	e.metrics.letters.WithLabelValues(reason).Inc()
@@ -62,7 +61,7 @@ func (e *engine) deadLetter(en *entry, reason string, cause error) error {
 	return nil
 }
 
-// excerpt is an error's text, bounded and valid UTF-8.
+// excerpt returns an error's text, bounded and valid UTF-8.
 func excerpt(err error) string {
 	return cut(err.Error(), maxReason)
 }

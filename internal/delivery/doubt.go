@@ -9,21 +9,20 @@ import (
 )
 
 const (
-	// panicsInARow is how many different events may make the sink panic, with none
-	// accepted in between, before the sink is taken to be at fault and paused.
+	// panicsInARow is the number of events that may panic, with none accepted in
+	// between, before the sink pauses.
 	panicsInARow = 3
 
-	// refusedInARow is the same for objects of which an event is refused.
+	// refusedInARow is the same for objects with a refused event.
 	refusedInARow = 20
 
-	// doubtTime is how long refused events of several objects are tried, with none
-	// accepted in between and no other object left to try, before they become dead
-	// letters all the same.
+	// doubtTime is how long refused events of several objects are retried, with none
+	// accepted in between and no other object to try, before they become dead letters.
 	doubtTime = 20 * time.Second
 )
 
-// doubt counts a refusal that may be the sink's fault: nothing was accepted since
-// the event failed first.
+// doubt counts a refusal that may be the sink's fault: no event was accepted since this
+// one failed first.
 func (e *engine) doubt(en *entry, cause error) {
 	e.heard[en.item.Lane] = struct{}{}
 	if !isPanic(cause) {
@@ -39,7 +38,7 @@ func (e *engine) broken() bool {
 	return e.panics >= panicsInARow || len(e.refused) >= refusedInARow
 }
 
-// tripped is why the sink has to pause after failures in a row, or nil.
+// tripped returns the reason to pause after failures in a row, or nil.
 func (e *engine) tripped() error {
 	switch {
 	case e.panics >= panicsInARow:
@@ -50,8 +49,8 @@ func (e *engine) tripped() error {
 	return nil
 }
 
-// foresee counts the refusals of a batch of which nothing was accepted, before its
-// events are judged one by one. Those for size may yet lead to smaller events.
+// foresee counts the refusals of a batch without an accepted event, before its events
+// are judged. Refusals for size do not count: the event may be truncated.
 func (e *engine) foresee(b *batch, named map[int]error) {
 	for i, en := range b.entries {
 		o, err := b.object(i), failure(i, named, nil)
@@ -61,15 +60,14 @@ func (e *engine) foresee(b *batch, named map[int]error) {
 	}
 }
 
-// convicts reports whether an event that was refused often enough becomes a dead
-// letter though nothing was accepted since: no event of another object is left to
-// try, and it is the only one, or time is up.
+// convicts reports whether a refused event becomes a dead letter although no other was
+// accepted since: no other object is left to try, and it is the only one or time is up.
 func (e *engine) convicts(en *entry, now time.Time) bool {
 	return (len(e.refused) <= 1 || now.Sub(en.first) >= doubtTime) && !e.unheard()
 }
 
-// unheard reports whether an event waits, or is in flight, of an object of which the
-// sink has refused none since it last accepted one.
+// unheard reports whether there is an event of an object without a refusal since the
+// last acceptance.
 func (e *engine) unheard() bool {
 	is := func(lane uint64) bool {
 		_, heard := e.heard[lane]

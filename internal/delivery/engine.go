@@ -10,9 +10,9 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// engine is one Run of a worker with an open sink. Everything in it belongs to
-// the goroutine of run, which decides; lanes only write and the reader only
-// reads. A write is known to the engine from send to settle.
+// engine is one Run of a worker with an open sink. All of it belongs to the goroutine of
+// run; lanes only write and the reader only reads. A write is in flight from send to
+// settle.
 type engine struct {
 	cfg     *Config
 	sink    sinks.Sink
@@ -24,38 +24,38 @@ type engine struct {
 	circuit circuit
 	lanes   []*lane
 	turn    int
-	results chan *batch // room for a batch a lane, so that no lane ever waits
+	results chan *batch // buffered for all lanes, so that no lane waits
 
 	held      int               // entries with a payload or an event in memory
 	heldBytes int               // of their payloads
 	away      map[uint64]*entry // by position: entries held as positions
 	spare     []*entry
 
-	fetched      int // entries that were read again and have not been written since
+	fetched      int // entries read again and not yet written
 	fetchedBytes int
 	span         int // items in the next read of such entries
 
 	inFlight       int // writes
 	inFlightEvents int
-	cancelled      bool // writes in flight were told to give up
+	cancelled      bool // the context of writes is cancelled
 
-	acks      []uint64  // accepted, and not yet acknowledged to the queue
+	acks      []uint64  // accepted and not yet acknowledged
 	sent      int64     // writes
-	fruitful  int64     // number of the last write of which an event was accepted
-	fruitless int       // retries of suspects in a row, nothing accepted in between
-	retryHold time.Time // objects that fail wait until then
+	fruitful  int64     // number of the last write with an accepted event
+	fruitless int       // retries in a row without an acceptance
+	retryHold time.Time // failing objects wait until then
 
 	// Since the last acceptance:
-	panics  int                 // events that made the sink panic
-	refused map[uint64]struct{} // objects of which an event was refused, by lane
-	heard   map[uint64]struct{} // the same, and those that made the sink panic
+	panics  int                 // events that panicked
+	refused map[uint64]struct{} // lanes of objects with a refused event
+	heard   map[uint64]struct{} // the same, and those that panicked
 
 	refusedErr error // of the last of them
 
 	stacks   map[string]struct{}
 	failures *failures
 
-	hidden        uint64 // what Config.Hidden was when texts were withheld last
+	hidden        uint64 // Config.Hidden when texts were last withheld
 	lastError     string
 	lastErrorTime time.Time
 	lastSuccess   time.Time
@@ -64,7 +64,7 @@ type engine struct {
 
 	scratch []byte              // for measuring
 	retries []failed            // for judge
-	failing map[uint64]struct{} // objects of which an event failed in the batch being settled
+	failing map[uint64]struct{} // lanes with a failed event in the batch being settled
 	back    []*entry            // for putBack
 }
 
@@ -124,7 +124,7 @@ func (e *engine) loop(ctx context.Context, w *Worker, chunks <-chan chunk) error
 				return err
 			}
 		case <-w.resume:
-			e.hurry(time.Now())
+			e.force(time.Now())
 		case r := <-w.skips:
 			r.answer(e.skip(r.sequence, time.Now()))
 		case <-timer.C:
@@ -133,9 +133,8 @@ func (e *engine) loop(ctx context.Context, w *Worker, chunks <-chan chunk) error
 	return nil
 }
 
-// step does what can be done without waiting. New batches go out before the
-// last ones are acknowledged: the order of the two matters to no one, and the
-// sink is busy meanwhile.
+// step does all work that is due. New batches are sent before the last ones are
+// acknowledged, to keep the sink busy.
 func (e *engine) step(now time.Time) error {
 	if err := e.dispatch(now); err != nil {
 		return err
@@ -160,7 +159,7 @@ func (e *engine) settleAll(b *batch) error {
 		if err := e.settle(b, now); err != nil {
 			return err
 		}
-		e.hidden = min(e.hidden, hidden) // an answer to what is hidden now is withheld too
+		e.hidden = min(e.hidden, hidden) // an answer to an older write is withheld too
 		select {
 		case b = <-e.results:
 		default:
@@ -180,17 +179,16 @@ func (e *engine) acknowledge() error {
 	return nil
 }
 
-// full reports whether enough was read ahead.
+// full reports whether reading ahead has reached its bounds.
 func (e *engine) full() bool {
 	return e.held >= e.cfg.readAhead() || e.heldBytes >= readAheadBytes || e.stalled()
 }
 
-// stalled reports whether reading has stopped because so many events wait behind
-// objects that fail.
+// stalled reports whether reading has stopped for the events behind failing objects.
 func (e *engine) stalled() bool { return len(e.away) >= maxSetAside }
 
-// admit hands items that were read to their lanes. Those of detached objects
-// too: earlier ones of the same object may still be in the lane.
+// admit adds read items to their lanes. Those of detached objects too: the lane may have
+// earlier ones of the same object.
 func (e *engine) admit(items []store.Item, now time.Time) {
 	for i := range items {
 		en := e.newEntry()
@@ -202,7 +200,7 @@ func (e *engine) admit(items []store.Item, now time.Time) {
 	}
 }
 
-// laneOf is the lane of the entry's object.
+// laneOf returns the lane of the entry's object.
 func (e *engine) laneOf(en *entry) *lane { return e.lanes[en.item.Lane%uint64(len(e.lanes))] }
 
 func (e *engine) newEntry() *entry {
@@ -214,7 +212,7 @@ func (e *engine) newEntry() *entry {
 	return &entry{}
 }
 
-// unhold takes an entry off the account of what was read ahead.
+// unhold removes an entry from the read-ahead account.
 func (e *engine) unhold(en *entry) {
 	if en.held {
 		en.held = false
@@ -223,7 +221,7 @@ func (e *engine) unhold(en *entry) {
 	}
 }
 
-// release forgets an entry that left the queue.
+// release frees an entry that left the queue.
 func (e *engine) release(en *entry) {
 	e.unhold(en)
 	e.unfetch(en)
@@ -236,8 +234,7 @@ func (e *engine) release(en *entry) {
 	}
 }
 
-// wake is when something is to be done next that nobody will call for; not ok:
-// never.
+// wake returns the time of the next step without an event; not ok: there is none.
 func (e *engine) wake() (at time.Time, ok bool) {
 	sooner := func(t time.Time) {
 		if !ok || t.Before(at) {
@@ -272,23 +269,23 @@ func latest(times ...time.Time) time.Time {
 	return slices.MaxFunc(times, time.Time.Compare)
 }
 
-// hurry makes everything due that waits for a time.
-func (e *engine) hurry(now time.Time) {
+// force makes every scheduled attempt due.
+func (e *engine) force(now time.Time) {
 	e.circuit.resume(now)
 	e.retryHold, e.fruitless, e.panics = time.Time{}, 0, 0
 	for _, l := range e.lanes {
-		l.detached.hurry(now)
+		l.detached.force(now)
 	}
 }
 
-// limits asks the sink what it can take.
+// limits returns the sink's limits.
 func (e *engine) limits() (l sinks.Limits) {
 	if e.limited == nil {
 		return sinks.Limits{}
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			e.log.repeat("the sink panicked telling its limits", fmt.Errorf("%v", v))
+			e.log.repeat("the sink panicked in Limits", fmt.Errorf("%v", v))
 			l = sinks.Limits{}
 		}
 	}()

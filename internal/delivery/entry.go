@@ -8,22 +8,22 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-// entry is one queue item on its way through the engine.
+// entry is one queue item in the engine.
 type entry struct {
 	item    store.Item   // without payload once decoded
 	event   *event.Event // nil until decoded
-	decoded uint64       // what Config.Decoding was then
-	size    int          // of the encoded event, about; set with event
+	decoded uint64       // Config.Decoding then
+	size    int          // estimate of the encoded event; set with event
 	payload int          // bytes of payload as read
 	held    bool         // counts as read ahead
-	arrived time.Time    // when it was read from the queue
+	arrived time.Time    // when it was read
 	away    bool         // held as a position only, to be read again
 	fetched bool         // was read again
-	limit   int          // bytes to cut the event to, since the sink refused more; 0: none
+	limit   int          // bytes to truncate the event to, after a refusal; 0: none
 
-	tries    int       // writes that failed because of this event, as far as is known
-	refusals int       // those of them where it was refused
-	first    time.Time // when the first of them was
+	tries    int       // writes that failed because of this event
+	refusals int       // those that refused it
+	first    time.Time // of the first of them
 }
 
 // failed counts a write that failed because of this event.
@@ -32,7 +32,7 @@ func (e *entry) failed(now time.Time) {
 	e.met(now)
 }
 
-// met notes when a write with this event failed first.
+// met notes the time of the event's first failed write.
 func (e *entry) met(now time.Time) {
 	if e.first.IsZero() {
 		e.first = now
@@ -72,7 +72,7 @@ func (f *fifo) cut(n int) {
 	}
 }
 
-// unshift puts entries back before all others.
+// unshift inserts entries before all others.
 func (f *fifo) unshift(es ...*entry) {
 	if f.head < len(es) {
 		grown := make([]*entry, len(es)+f.len(), 2*len(es)+f.len())

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Failure is an object of which an event failed and waits for another try.
+// Failure is an object with a failed event that waits for a retry.
 type Failure struct {
-	Subject   string    `json:"subject,omitempty"` // empty: not known yet, after a restart
+	Subject   string    `json:"subject,omitempty"` // empty: not yet known, after a restart
 	Sequence  uint64    `json:"sequence"`          // of the event
 	Since     time.Time `json:"since"`             // when the event failed first
 	Attempts  int       `json:"attempts"`          // of the event, failed ones
@@ -22,8 +22,8 @@ const (
 	maxFailureError = 256
 )
 
-// failures is what a status tells of objects that fail. The engine writes it, and
-// anyone reads it.
+// failures are the failing objects of a status. The engine writes them, any goroutine
+// reads them.
 type failures struct {
 	mu     sync.Mutex
 	byLane map[uint64]*Failure // guarded by mu for others than the engine
@@ -60,7 +60,7 @@ func (f *failures) follow(lane uint64) {
 	}
 }
 
-// remove notes that the event that failed is through.
+// remove notes that a failed event was delivered or became a dead letter.
 func (f *failures) remove(en *entry) {
 	if len(f.byLane) == 0 {
 		return
@@ -72,7 +72,7 @@ func (f *failures) remove(en *entry) {
 	}
 }
 
-// longest returns how many objects fail, and those that fail for the longest time.
+// longest returns the number of failing objects, and those that fail the longest.
 func (f *failures) longest(most int) (n int, list []Failure) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -8,24 +8,24 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// source is where a lane's events stand. A batch is taken from one.
+// source is where a lane's events wait. A batch comes from one of them.
 type source int
 
 const (
 	ordinary source = iota // the lane's own order
-	free                   // behind an event that failed and is through
-	due                    // failed, and due for another try
+	free                   // behind an event that failed and was settled
+	due                    // failed, and due for a retry
 	sources
 )
 
-// dispatch sends a batch on every idle lane that has one to send and may.
+// dispatch sends a batch on every idle lane that has one, within the circuit's bound.
 func (e *engine) dispatch(now time.Time) error {
-	// Lanes take turns in being first, for the sake of the single probes.
+	// Lanes take turns in being first, so that each gets probes.
 	e.turn++
 	if e.circuit.phase == flowing {
 		return e.dispatchFrom(now, ordinary, free, due)
 	}
-	// A probe of an event that failed tells less than one of another object's.
+	// A probe with an event that failed shows less than one with another object's.
 	for s := range sources {
 		if err := e.dispatchFrom(now, s); err != nil {
 			return err
@@ -86,7 +86,7 @@ func (e *engine) form(l *lane, now time.Time, limit int, from []source) error {
 		err := takes[s](l, now, limit, limits)
 		if len(l.batch.entries) > 0 {
 			l.turn = int(s) + 1
-			return nil // an error is met again
+			return nil // the error recurs
 		}
 		if err != nil {
 			return err
@@ -119,7 +119,7 @@ func (e *engine) takePending(l *lane, now time.Time, limit int, limits sinks.Lim
 			continue
 		}
 		if e.note.knows(en.item.Position) && l.batch.holds(en.item.Lane) {
-			break // it may have to wait, and what is before it must be through by then
+			break // it may have to wait for the events of its object in this batch
 		}
 		if e.recall(l, en, now) {
 			continue
@@ -141,8 +141,8 @@ func (e *engine) takePending(l *lane, now time.Time, limit int, limits sinks.Lim
 	return nil
 }
 
-// pendingReady says from when on the lane's order has a batch; not ok: it has
-// none. A full batch never waits.
+// pendingReady returns when the lane's order has a batch to send; not ok: it is empty. A
+// full batch does not wait.
 func (e *engine) pendingReady(l *lane, limit int) (time.Time, bool) {
 	n := l.pending.len()
 	if n == 0 {
@@ -155,8 +155,8 @@ func (e *engine) pendingReady(l *lane, limit int) (time.Time, bool) {
 	return l.pending.at(0).arrived.Add(wait), true
 }
 
-// takeDue fills the batch with events that failed and are due. One that the sink
-// refused without naming it goes alone.
+// takeDue fills the batch with failed events that are due. One that the sink refused
+// without naming it is sent alone.
 func (e *engine) takeDue(l *lane, now time.Time, limit int, limits sinks.Limits) error {
 	if now.Before(e.retryHold) {
 		return nil
@@ -179,9 +179,8 @@ func (e *engine) takeDue(l *lane, now time.Time, limit int, limits sinks.Limits)
 	return nil
 }
 
-// takeFree fills the batch with events of objects against which nothing is known,
-// the oldest first: events that stand near each other in the queue are read again
-// together.
+// takeFree fills the batch with events of free objects, the oldest first: neighbours in
+// the queue are read again together.
 func (e *engine) takeFree(l *lane, _ time.Time, limit int, limits sinks.Limits) error {
 	for len(l.batch.entries) < limit {
 		o := l.detached.nextFree()
@@ -228,14 +227,14 @@ func (e *engine) takeObject(l *lane, o *object, limit int, limits sinks.Limits) 
 	return false, nil
 }
 
-// follow sets an event aside behind those of its detached object.
+// follow moves an event behind those of its detached object.
 func (e *engine) follow(o *object, en *entry) {
 	e.setAside(en)
 	o.queue.push(en)
 	e.failures.follow(o.lane)
 }
 
-// setAside keeps of an event its position and what is known of it.
+// setAside drops an entry's payload and event; they are read again later.
 func (e *engine) setAside(en *entry) {
 	en.item.Payload, en.event = nil, nil
 	e.unhold(en)
@@ -246,8 +245,8 @@ func (e *engine) setAside(en *entry) {
 	}
 }
 
-// decodeAhead decodes what the lane's next batch will hold, and returns its
-// size. It stops at an event that has no size; the taking deals with that one.
+// decodeAhead decodes the lane's next batch and returns its size. It stops at an event
+// that cannot be decoded; prepare makes a dead letter of it.
 func (e *engine) decodeAhead(l *lane, limit int) (bytes int) {
 	for i := range min(l.pending.len(), limit) {
 		en := l.pending.at(i)

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// A journal logs each change of state and, of what repeats, so much in a while;
-// what it leaves out it counts. It belongs to one goroutine.
+// A journal logs each change of state, and limits repeated messages; the next line has
+// the number of skipped ones. It belongs to one goroutine.
 type journal struct {
 	*slog.Logger
 
 	repeats map[string]*repeated // by message
 }
 
-// quota is how many lines of one message are logged in a time.
+// quota limits the lines of one message per time.
 type quota struct {
 	lines int
 	per   time.Duration
@@ -24,15 +24,15 @@ var (
 	letterQuota  = quota{20, time.Minute}
 )
 
-// What repeats while a sink is in trouble.
+// Messages that repeat during an outage.
 const (
 	stillFails  = "the sink still fails"
 	stillPaused = "the sink is still paused"
 )
 
-// repeated is what became of one message's quota.
+// repeated is the use of one message's quota.
 type repeated struct {
-	since   time.Time // when the quota's time began
+	since   time.Time // begin of the quota's time
 	lines   int       // since then
 	skipped int       // since the last line
 }
@@ -41,8 +41,8 @@ func newJournal(l *slog.Logger) *journal {
 	return &journal{Logger: l, repeats: map[string]*repeated{}}
 }
 
-// allow reports whether message may be logged, and how often it was not since
-// it last was.
+// allow reports whether message may be logged, and the number of lines skipped since its
+// last one.
 func (j *journal) allow(message string, q quota) (skipped int, ok bool) {
 	r := j.repeats[message]
 	if r == nil {
@@ -61,8 +61,7 @@ func (j *journal) allow(message string, q quota) (skipped int, ok bool) {
 	return skipped, true
 }
 
-// repeat logs a failure that is likely not the last of its kind. Failures of one
-// kind have one message, a constant.
+// repeat logs a failure that may repeat, with a constant message.
 func (j *journal) repeat(message string, err error) {
 	if skipped, ok := j.allow(message, failureQuota); ok {
 		j.Warn(message, "error", err, "skippedLines", skipped) //nolint:sloglint // callers pass constants
@@ -77,8 +76,8 @@ func (j *journal) letter(args ...any) {
 	}
 }
 
-// backingOff and paused log that trouble begins, which is said once: the first line
-// that says it lasts comes when that has become news.
+// backingOff and paused log the begin of an outage. They use up the quota of the message
+// that repeats, so its first line comes later.
 
 func (j *journal) backingOff(cause error, retryIn time.Duration) {
 	j.allow(stillFails, failureQuota)
@@ -87,7 +86,7 @@ func (j *journal) backingOff(cause error, retryIn time.Duration) {
 
 func (j *journal) paused(cause error, retryIn time.Duration) {
 	j.allow(stillPaused, failureQuota)
-	j.Error("the sink is paused until somebody acts; its backlog is kept", "error", cause, "probeIn", retryIn)
+	j.Error("the sink is paused until its cause is fixed; its backlog is kept", "error", cause, "probeIn", retryIn)
 }
 
 func (j *journal) recovered() { j.Info("the sink answers again") }

@@ -11,14 +11,14 @@ import (
 // objects, and at most one write in flight. All fields but work belong to the
 // engine's goroutine.
 type lane struct {
-	pending  fifo     // events in queue order, but those of detached objects
-	detached detached // objects that fell out of that order
+	pending  fifo     // events in queue order, without those of detached objects
+	detached detached // objects outside of that order
 
-	batch batch // the write in flight, reused from write to write
+	batch batch // the write in flight; reused
 	busy  bool  // batch is in flight
 
-	cut  int // most events in a write while looking for a refused one; 0: no limit
-	turn int // the source of events that the next write is tried with first
+	cut  int // most events in a write during the search for a refused one; 0: no limit
+	turn int // the first source for the next write
 
 	work chan *batch // to the lane's goroutine; closed by the engine at the end
 }
@@ -32,18 +32,17 @@ func newLane() *lane {
 	return l
 }
 
-// batch is one Write. While it is in flight only the lane's goroutine touches
-// it. Its entries stand in no queue; when it is settled those that are still
-// there go back to where they came from.
+// batch is one Write. While it is in flight only the lane's goroutine uses it. Its
+// entries are in no queue; settle requeues those that are left.
 type batch struct {
 	lane    *lane
-	entries []*entry       // nil: accepted, a dead letter, or detached since
+	entries []*entry       // nil: accepted, a dead letter, or detached
 	events  []*event.Event // of the entries
-	objects []*object      // of the entries, if they came from detached objects, each in one stretch; else empty
+	objects []*object      // of the entries, each in one run, if they came from detached objects; else empty
 	bytes   int
 	ticket  ticket
-	number  int64  // counts the writes of all lanes
-	hidden  uint64 // what Config.Hidden was when it was made
+	number  int64  // among the writes of all lanes
+	hidden  uint64 // Config.Hidden when it was sent
 
 	began time.Time
 	took  time.Duration
@@ -73,7 +72,7 @@ func (b *batch) holds(lane uint64) bool {
 	return slices.ContainsFunc(b.entries, func(e *entry) bool { return e.item.Lane == lane })
 }
 
-// leave takes out the i-th event, which was accepted or became a dead letter.
+// leave removes the i-th event, which was accepted or became a dead letter.
 func (b *batch) leave(i int) {
 	b.entries[i] = nil
 	if o := b.object(i); o != nil {
@@ -81,7 +80,7 @@ func (b *batch) leave(i int) {
 	}
 }
 
-// object is the detached object of the i-th event, or nil.
+// object returns the detached object of the i-th event, or nil.
 func (b *batch) object(i int) *object {
 	if len(b.objects) == 0 {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// metrics are one worker's series. All carry the sink's name as a constant
-// label, so that workers sharing a registry never touch each other's.
+// metrics are one worker's series. The sink's name is a constant label, so workers can
+// share a registry.
 type metrics struct {
 	group *prom.Group
 
@@ -26,7 +26,7 @@ type metrics struct {
 	blocked   prometheus.Gauge
 	stalled   prometheus.Gauge
 
-	state State // whose series is 1
+	state State // the one with value 1
 }
 
 var eventTypes = [...]event.Type{event.Added, event.Updated, event.Deleted, event.Sync, event.Gap}

@@ -12,29 +12,28 @@ import (
 
 const (
 	noteVersion  = 1
-	noteEvents   = 1024        // most events remembered
-	noteInterval = time.Second // least time between two writes, but for the sink's own schedule
+	noteEvents   = 1024        // most events in a note
+	noteInterval = time.Second // between two writes, unless the sink's own schedule changes
 )
 
-// note keeps the schedule of retries with the queue, so that a restart does not
-// hammer a receiver that asked for time, nor start counting refusals anew.
+// note keeps the schedule of retries with the queue, so that a restart neither ignores a
+// receiver's Retry-After nor resets the count of refusals.
 //
-// It is an optimisation of behaviour and never a condition of delivery: a note
-// that cannot be read, is of another configuration or names events that are
-// gone is ignored, and every time in it is bounded by what the worker itself
-// would have waited.
+// Delivery does not depend on it: an unreadable note, one of another configuration and
+// events that left the queue are ignored. Every time in it is bounded by the longest
+// delay of the worker.
 type note struct {
 	queue       Queue
 	fingerprint string
 
-	events   map[uint64]noteEvent // by position: events set aside now
-	restored map[uint64]noteEvent // by position: of an earlier run, not met again yet
+	events   map[uint64]noteEvent // by position: events that wait for a retry
+	restored map[uint64]noteEvent // by position: of an earlier run, not yet read again
 	dirty    bool
 	urgent   bool // to be written at once
 	written  time.Time
 }
 
-// noteEvent is what is known of one event that failed on its own.
+// noteEvent is one event that failed on its own.
 type noteEvent struct {
 	Position uint64    `json:"position"`
 	Tries    int       `json:"tries,omitempty"`
@@ -61,10 +60,9 @@ func newNote(q Queue, fingerprint string) *note {
 	}
 }
 
-// load reads what an earlier run left. Not ok means there is nothing to go by;
-// unusable says why, if a note was there.
-//
-// Every time in it is brought into [now, now+most].
+// load reads the note of an earlier run; not ok if there is none for this configuration.
+// unusable is the reason for ignoring an unreadable one. Every time in it is brought
+// into [now, now+most].
 func (n *note) load(now time.Time, most time.Duration) (c noteContent, ok bool, unusable, err error) {
 	raw, found, err := n.queue.Note()
 	if errors.Is(err, store.ErrUnreadable) {
@@ -92,7 +90,7 @@ func (n *note) load(now time.Time, most time.Duration) (c noteContent, ok bool, 
 	return c, true, nil, nil
 }
 
-// met returns what an earlier run knew of an event, the first time it is asked.
+// met returns an event of an earlier run, on the first call for it.
 func (n *note) met(position uint64) (noteEvent, bool) {
 	if len(n.restored) == 0 {
 		return noteEvent{}, false
@@ -105,7 +103,7 @@ func (n *note) met(position uint64) (noteEvent, bool) {
 	return ev, ok
 }
 
-// remember notes an event that was set aside.
+// remember adds an event that waits for a retry.
 func (n *note) remember(en *entry, next time.Time, alone bool) {
 	position := en.item.Position
 	if _, known := n.events[position]; !known && len(n.events)+len(n.restored) >= noteEvents {
@@ -117,7 +115,7 @@ func (n *note) remember(en *entry, next time.Time, alone bool) {
 	n.dirty = true
 }
 
-// forget drops an event that left the queue.
+// Events that leave the queue leave the note.
 func (n *note) forget(en *entry) {
 	if len(n.events) == 0 {
 		return
@@ -128,12 +126,12 @@ func (n *note) forget(en *entry) {
 	}
 }
 
-// due is when the note has to be written next, if it has to.
+// due returns the time of the next write; false if there is nothing to write.
 func (n *note) due() (time.Time, bool) {
 	return n.written.Add(noteInterval), n.dirty
 }
 
-// flush writes the note if it is time.
+// flush writes the note if that is due.
 func (n *note) flush(now time.Time, c *circuit) error {
 	at, due := n.due()
 	if !n.urgent && (!due || now.Before(at)) {
@@ -171,8 +169,7 @@ func (n *note) write(now time.Time, c *circuit) error {
 	return nil
 }
 
-// forgetGone drops events of an earlier run that are no longer in the queue, so
-// that they take no room forever.
+// forgetGone removes events of an earlier run that are no longer in the queue.
 func (n *note) forgetGone() {
 	if len(n.restored) == 0 {
 		return
@@ -185,14 +182,14 @@ func (n *note) forgetGone() {
 	}
 }
 
-// restore lets the engine go on where an earlier run stopped.
+// restore resumes the schedule of an earlier run.
 func (e *engine) restore(now time.Time) error {
 	c, ok, unusable, err := e.note.load(now, e.cfg.Retry.longest())
 	if err != nil {
 		return err
 	}
 	if unusable != nil {
-		e.log.Warn("the schedule of retries of an earlier run is not readable; starting without", "error", unusable)
+		e.log.Warn("the schedule of retries of an earlier run is unreadable; starting without it", "error", unusable)
 	}
 	if ok {
 		e.circuit.restore(c.State.phase(), now, c.Attempts, c.Next, textOfBefore)
@@ -200,14 +197,14 @@ func (e *engine) restore(now time.Time) error {
 	return nil
 }
 
-// knows reports whether an earlier run knew an event that was not met again yet.
+// knows reports whether a restored event is not yet read again.
 func (n *note) knows(position uint64) bool {
 	_, ok := n.restored[position]
 	return ok
 }
 
-// recall reports whether an earlier run knew the entry's event, now set aside
-// again, to be tried when it is due.
+// recall reports whether the entry's event waits for a retry by the schedule of an
+// earlier run.
 func (e *engine) recall(l *lane, en *entry, now time.Time) bool {
 	ev, ok := e.note.met(en.item.Position)
 	if !ok {

@@ -6,34 +6,32 @@ import (
 	"time"
 )
 
-// object is a queue of its own for the events of one object, from the moment
-// one of them failed until all of them are through. Its lane goes on without it.
+// object is the queue of one object from the failure of an event until all of them are
+// settled. Its lane continues without it.
 type object struct {
 	lane  uint64 // the Item.Lane of its events
 	queue fifo   // not in flight; empty only while the rest of them are
 	due   time.Time
 
-	// alone: the sink refused the first event without naming it, so it must not
-	// take others down again.
+	// alone: the sink refused the first event without naming it, so it is sent alone.
 	alone bool
 
-	// The first event failed when the engine had sent so many writes; -1: nothing
-	// is known against it.
+	// failedAt is the number of writes sent when the first event failed; -1: it has
+	// not failed.
 	failedAt int64
 }
 
-// passed notes that the first event was accepted or given up: nothing is known
-// against the one after it.
+// passed notes that the first event was settled; the next one has not failed.
 func (o *object) passed() { o.alone, o.failedAt = false, -1 }
 
-// free reports whether nothing is known against the first event.
+// free reports whether the first event has not failed.
 func (o *object) free() bool { return !o.alone && o.failedAt < 0 }
 
-// position is that of the first event.
+// position returns that of the first event.
 func (o *object) position() uint64 { return o.queue.at(0).item.Position }
 
-// most is how many events of the object may go out in one write. While the first
-// one's fate is open the others have no business in it.
+// most returns the number of events of the object for one write: a failed event is sent
+// without later ones.
 func (o *object) most(limit int) int {
 	if o.free() {
 		return limit
@@ -41,17 +39,17 @@ func (o *object) most(limit int) int {
 	return 1
 }
 
-// suspect reports whether a write that was sent after the first event failed was
-// fruitful: then the failure is likely the event's own and not the sink's.
+// suspect reports whether events of a write sent after the failure of the first event
+// were accepted: the cause is then likely the event, not the sink.
 func (o *object) suspect(fruitful int64) bool {
 	return o.failedAt >= 0 && o.failedAt < fruitful
 }
 
-// detached holds a lane's objects with queues of their own. Those of which no event
-// is in flight are in one of the heaps.
+// detached has a lane's objects with queues of their own. Those without an event in
+// flight are in one of the heaps.
 type detached struct {
 	byLane map[uint64]*object
-	due    objectHeap // first event failed; by when it is due, then by position
+	due    objectHeap // first event failed; by due time, then by position
 	free   objectHeap // the others; by the position of the first event
 }
 
@@ -75,7 +73,7 @@ func (d *detached) add(e *entry, due time.Time, alone bool, failedAt int64) {
 	d.back(o)
 }
 
-// nextDue takes the object that is due first out of its heap, if it is due.
+// nextDue removes the object that is due first from its heap, if it is due.
 func (d *detached) nextDue(now time.Time) *object {
 	if d.due.Len() == 0 || d.due.objects[0].due.After(now) {
 		return nil
@@ -83,7 +81,7 @@ func (d *detached) nextDue(now time.Time) *object {
 	return heap.Pop(&d.due).(*object)
 }
 
-// nextFree takes the free object with the oldest event out of its heap.
+// nextFree removes the free object with the oldest event from its heap.
 func (d *detached) nextFree() *object {
 	if d.free.Len() == 0 {
 		return nil
@@ -96,8 +94,7 @@ func (d *detached) older(en *entry) bool {
 	return d.free.Len() > 0 && d.free.objects[0].position() < en.item.Position
 }
 
-// back takes in an object that is in no heap. One of which nothing is left to
-// deliver returns to its lane.
+// back adds an object that is in no heap. One without events returns to its lane.
 func (d *detached) back(o *object) {
 	switch {
 	case o.queue.len() == 0:
@@ -109,7 +106,7 @@ func (d *detached) back(o *object) {
 	}
 }
 
-// take takes an object out of its heap. Not ok: an event of it is in flight.
+// take removes an object from its heap. Not ok: an event of it is in flight.
 func (d *detached) take(o *object) (ok bool) {
 	for _, h := range [...]*objectHeap{&d.due, &d.free} {
 		if i := slices.Index(h.objects, o); i >= 0 {
@@ -120,8 +117,8 @@ func (d *detached) take(o *object) (ok bool) {
 	return false
 }
 
-// hurry makes every object due.
-func (d *detached) hurry(now time.Time) {
+// force makes every object due.
+func (d *detached) force(now time.Time) {
 	for _, o := range d.due.objects {
 		o.due = now
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// open opens the sink, again and again if it must, on the schedule of a failing
-// or paused sink. It returns nil when ctx is done first.
+// open opens the sink, with retries on the schedule of a failing or paused sink. It
+// returns nil when ctx is done first.
 func (w *Worker) open(ctx context.Context, log *journal) sinks.Sink {
 	w.publish(Status{State: Opening})
 	if !w.follow(ctx, log) {
@@ -51,7 +51,7 @@ func (w *Worker) open(ctx context.Context, log *journal) sinks.Sink {
 	}
 }
 
-// follow waits for the last worker's writes. It reports whether ctx is still alive.
+// follow waits for the last worker's writes; false if ctx is done first.
 func (w *Worker) follow(ctx context.Context, log *journal) bool {
 	if w.cfg.Previous == nil {
 		return true
@@ -72,7 +72,7 @@ func (w *Worker) follow(ctx context.Context, log *journal) bool {
 	}
 }
 
-// openOnce calls Open. A panic in it is an error like any other.
+// openOnce calls Open. A panic becomes an error.
 func (w *Worker) openOnce(ctx context.Context) (sink sinks.Sink, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -86,8 +86,7 @@ func (w *Worker) openOnce(ctx context.Context) (sink sinks.Sink, err error) {
 	return sink, err
 }
 
-// sleep waits, but not when somebody calls Resume. It reports whether ctx is
-// still alive.
+// sleep waits for d or Resume; false if ctx is done first.
 func (w *Worker) sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -100,7 +99,7 @@ func (w *Worker) sleep(ctx context.Context, d time.Duration) bool {
 	return true
 }
 
-// close closes the sink, for at most CloseTimeout and a moment.
+// close closes the sink within CloseTimeout and a second.
 func (e *engine) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.cfg.CloseTimeout)
 	defer cancel()
@@ -117,13 +116,13 @@ func (e *engine) close(ctx context.Context) {
 	select {
 	case err = <-done:
 	case <-ctx.Done():
-		// Close was told; it has a moment to say what it left undone.
+		// A cancelled Close has a moment to return its error.
 		timer := time.NewTimer(time.Second)
 		defer timer.Stop()
 		select {
 		case err = <-done:
 		case <-timer.C:
-			err = errors.New("it did not return; left behind")
+			err = errors.New("it did not return and was abandoned")
 		}
 	}
 	if err != nil {

@@ -9,9 +9,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// strikes is how many retries of detached objects in a row, with nothing
-// accepted in between, make further ones wait: as often as not it is the sink
-// after all.
+// strikes is the number of retries of detached objects in a row without an acceptance
+// after which further ones wait: the cause may be the sink.
 const strikes = 8
 
 // strike counts a fruitless retry of detached objects.
@@ -21,7 +20,7 @@ func (e *engine) strike(now time.Time) {
 	}
 }
 
-// accept records that the sink has the i-th event.
+// accept records that the sink accepted the i-th event.
 func (e *engine) accept(b *batch, i int) {
 	en := b.entries[i]
 	e.acks = append(e.acks, en.item.Position)
@@ -31,15 +30,15 @@ func (e *engine) accept(b *batch, i int) {
 	b.leave(i)
 }
 
-// forget drops all that is known of an entry that leaves the queue.
+// An entry that leaves the queue leaves the note, the failures and the engine.
 func (e *engine) forget(en *entry) {
 	e.note.forget(en)
 	e.failures.remove(en)
 	e.release(en)
 }
 
-// refuse counts the sink's refusal of the i-th event, and sets it aside for
-// another try or for good.
+// refuse counts a refusal of the i-th event, and schedules a retry or makes it a dead
+// letter.
 func (e *engine) refuse(b *batch, i int, cause error, v *verdict, now time.Time) error {
 	v.refused++
 	if v.refuseErr == nil {
@@ -72,15 +71,15 @@ func (e *engine) refuse(b *batch, i int, cause error, v *verdict, now time.Time)
 	}
 	delay := e.cfg.Retry.delay(en.refusals)
 	if class, _ := sinks.Classify(cause); class == sinks.ClassPause {
-		delay = e.cfg.Retry.spread() // what a person mends takes its time
+		delay = e.cfg.Retry.spread() // a fix by an operator takes time
 	}
 	e.detach(b, i, v.whole, now.Add(delay), e.sent, cause)
-	e.log.repeat("an event was refused and will be tried again", cause)
+	e.log.repeat("an event was refused; retrying later", cause)
 	return nil
 }
 
-// detach lets the i-th event of a batch wait for a try of its own, and its
-// object's later events behind it.
+// detach schedules a retry of the i-th event of a batch. The later events of its object
+// wait behind it.
 func (e *engine) detach(b *batch, i int, alone bool, due time.Time, failedAt int64, cause error) {
 	en, behind := b.entries[i], 0
 	if o := b.object(i); o != nil {
@@ -101,8 +100,8 @@ func (e *engine) detach(b *batch, i int, alone bool, due time.Time, failedAt int
 	e.note.remember(en, due, alone)
 }
 
-// putBack returns what is left of a batch to where it was taken from, to go
-// first. What follows a detached event of its object is found to do so there.
+// putBack requeues the rest of a batch, before all other events. takePending moves those
+// behind a detached event of their object.
 func (e *engine) putBack(b *batch, now time.Time) {
 	if len(b.objects) > 0 {
 		e.putBackObjects(b, now)
@@ -138,24 +137,22 @@ func (e *engine) putBackObjects(b *batch, now time.Time) {
 	}
 }
 
-// bisect puts a batch back that was refused as a whole, to be tried in halves
-// until the refused events stand alone.
+// bisect requeues a batch that was refused as a whole; it is sent in halves until the
+// refused events are alone.
 func (e *engine) bisect(b *batch, cause error, now time.Time) {
 	e.metrics.errors.WithLabelValues(errorClass(cause)).Inc()
 	e.lastError, e.lastErrorTime = excerpt(cause), now
 	b.lane.cut = len(b.entries) / 2
 	e.putBack(b, now)
-	e.log.repeat("a batch was refused, looking for the event", cause)
+	e.log.repeat("a batch was refused; searching for the event", cause)
 }
 
-// grow doubles the size of batches again after a search for a refused event.
+// grow doubles the size of batches after a search for a refused event.
 func (l *lane) grow(full int) {
 	if l.cut *= 2; l.cut >= full {
 		l.cut = 0
 	}
 }
-
-// fail and pause tell the circuit and whoever watches.
 
 func (e *engine) fail(t ticket, now time.Time, after time.Duration, cause error) {
 	changed := e.circuit.fail(t, now, after, excerpt(cause))
@@ -168,14 +165,14 @@ func (e *engine) fail(t ticket, now time.Time, after time.Duration, cause error)
 	e.log.repeat(stillFails, cause)
 }
 
-// pause tells the circuit of a failure that a person has to mend. sure: it is known
-// to be the sink's. Otherwise the circuit asks for a second opinion first.
+// pause pauses the sink. Unless the failure is surely the sink's, another event is tried
+// first.
 func (e *engine) pause(t ticket, now time.Time, cause error, sure bool) {
 	if !sure && e.circuit.phase == flowing {
 		e.circuit.fail(t, now, 0, excerpt(cause))
 		e.lastError, e.lastErrorTime = excerpt(cause), now
 		e.note.urgent = true
-		e.log.Info("an answer that asks the sink to pause: another event is tried first", "error", cause)
+		e.log.Info("an answer asks the sink to pause; trying another event first", "error", cause)
 		return
 	}
 	changed := e.circuit.pause(t, now, excerpt(cause))

@@ -6,12 +6,12 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-// frame is more than the member names and the fixed-length values of an encoded
-// event take in any format.
+// frame exceeds the size of the member names and fixed-length values of an encoded event
+// in any format.
 const frame = 768
 
-// estimate is an upper bound of the event's encoded size for the plain ASCII
-// that the API server's names consist of, a few hundred bytes above it at most.
+// estimate returns an upper bound of the event's encoded size, at most a few hundred
+// bytes above it. It relies on the API server's names being plain ASCII.
 func estimate(ev *event.Event) int {
 	n := frame + len(ev.Object) + len(ev.OldObject) + len(ev.Patch)
 	n += len(ev.ID) + len(ev.Cluster) + len(ev.ResourceVersion) + len(ev.Resource.Kind) + 2*len(ev.UID)
@@ -28,8 +28,8 @@ func estimate(ev *event.Event) int {
 	return n
 }
 
-// shrink has an event cut to half its size before it is sent again, where the policy
-// allows it. It reports whether the event can still become smaller.
+// shrink limits an event to half its size for the next attempt, if the policy truncates
+// events. It reports whether the event can become that small.
 func (e *engine) shrink(en *entry) bool {
 	if e.cfg.Oversize != OversizeTruncate {
 		return false
@@ -42,8 +42,8 @@ func (e *engine) shrink(en *entry) bool {
 	return true
 }
 
-// truncate makes a copy of the event smaller, step by step, until it fits: what can
-// be had elsewhere goes first. ok says whether it fits in the end.
+// truncate reduces a copy of the event step by step until it fits. It first removes
+// parts that are available elsewhere.
 func truncate(ev *event.Event, fits func(*event.Event) bool) (smaller *event.Event, ok bool) {
 	c := *ev // an event may be shared
 	c.Truncated = true
@@ -61,7 +61,7 @@ func truncate(ev *event.Event, fits func(*event.Event) bool) (smaller *event.Eve
 	return nil, false
 }
 
-// bare is of an object what says which one it is: apiVersion, kind and metadata.
+// bare returns the apiVersion, kind and metadata of an object.
 func bare(object json.RawMessage) json.RawMessage {
 	var kept struct {
 		APIVersion json.RawMessage `json:"apiVersion,omitempty"`
@@ -69,7 +69,7 @@ func bare(object json.RawMessage) json.RawMessage {
 		Metadata   json.RawMessage `json:"metadata,omitempty"`
 	}
 	if json.Unmarshal(object, &kept) != nil {
-		return nil // there is none
+		return nil
 	}
 	out, err := json.Marshal(kept)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 type panicError struct {
 	value any
 	stack []byte
-	hash  string // tells apart the places panics come from
+	hash  string // identifies the place of the panic
 }
 
 func (p *panicError) Error() string { return fmt.Sprintf("panic at %s: %v", p.hash, p.value) }
@@ -21,8 +21,8 @@ func isPanic(err error) bool {
 	return ok
 }
 
-// stackHash names the calling goroutine's stack by its functions and lines, so
-// that one bug has one name whatever the addresses. Call it while recovering.
+// stackHash hashes the functions and lines of the calling goroutine's stack, so that one
+// bug has one hash in every process. Call it while recovering.
 func stackHash() string {
 	var pcs [32]uintptr
 	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
@@ -36,7 +36,7 @@ func stackHash() string {
 	}
 }
 
-// meetPanic logs where a panic came from, with the stack the first time.
+// meetPanic logs a panic, with the stack the first time.
 func (e *engine) meetPanic(err error) {
 	p, ok := errors.AsType[*panicError](err)
 	if !ok {

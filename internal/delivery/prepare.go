@@ -12,10 +12,9 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// prepare makes an entry ready to be written: read again if it was set aside,
-// decoded, and within the sink's limit. Not ok means that there is nothing to
-// write: the entry became a dead letter or is no longer in the queue, and is
-// released. The caller takes it out of wherever it stood.
+// prepare makes an entry ready to be written: read again if necessary, decoded, and
+// within the sink's limit. Not ok: it became a dead letter or left the queue, and is
+// released. The caller removes it from its fifo.
 func (e *engine) prepare(en *entry, limits sinks.Limits) (ok bool, err error) {
 	if en.event != nil && en.decoded != e.decoding() {
 		e.setAside(en)
@@ -44,7 +43,7 @@ func (e *engine) prepare(en *entry, limits sinks.Limits) (ok bool, err error) {
 	return true, nil
 }
 
-// smallest is the smaller of two limits, of which 0 is none.
+// smallest returns the smaller of two limits; 0 is no limit.
 func smallest(a, b int) int {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -52,9 +51,8 @@ func smallest(a, b int) int {
 	return min(a, b)
 }
 
-// fetch reads the item of an entry again, and with it those of entries behind it
-// that are to be delivered soon. How many it reads at once follows how many of
-// the last it could use.
+// fetch reads the item of an entry again, and those of later entries that are wanted
+// soon. The size of the read follows the share that the last one could use.
 func (e *engine) fetch(en *entry) (found bool, err error) {
 	items, err := e.cfg.Queue.Read(en.item.Position-1, e.span, readBytes)
 	if err != nil {
@@ -85,8 +83,7 @@ func (e *engine) fetch(en *entry) (found bool, err error) {
 	return found, nil
 }
 
-// wanted reports whether an entry that is away is to be delivered soon, and there
-// is room for it.
+// wanted reports whether an entry without payload is due soon, and there is room for it.
 func (e *engine) wanted(en *entry) bool {
 	if e.fetched >= fetchItems || e.fetchedBytes >= readAheadBytes {
 		return false
@@ -103,7 +100,7 @@ func (e *engine) refill(en *entry, item store.Item) {
 	e.fetchedBytes += en.payload
 }
 
-// unfetch takes an entry off the account of what was read again.
+// unfetch removes an entry from the account of fetch.
 func (e *engine) unfetch(en *entry) {
 	if en.fetched {
 		en.fetched = false
@@ -114,7 +111,7 @@ func (e *engine) unfetch(en *entry) {
 
 // decode sets the entry's event and size.
 func (e *engine) decode(en *entry) (err error) {
-	decoding := e.decoding() // first: a change meanwhile shows
+	decoding := e.decoding() // first, so that a later change is noticed
 	ev, err := decode(e.cfg.Decode, en.item)
 	if err != nil {
 		return err
@@ -144,13 +141,13 @@ func decode(f func(store.Item) (*event.Event, error), item store.Item) (ev *even
 	return ev, err
 }
 
-// fit applies the oversize policy. It changes en.event at most for a smaller
-// copy; an error means that the event cannot be made to fit.
+// fit applies the oversize policy. It may replace en.event with a smaller copy; an error
+// means that none fits.
 func (e *engine) fit(en *entry, limit int) error {
 	if en.size <= limit {
 		return nil
 	}
-	// The estimate is on the safe side. What it calls too large is measured.
+	// The estimate is an upper bound.
 	size := e.measure(en.event)
 	if size > limit && e.cfg.Oversize == OversizeTruncate {
 		var left int
@@ -168,7 +165,7 @@ func (e *engine) fit(en *entry, limit int) error {
 	return nil
 }
 
-// measure is the exact size of the event as the sink will encode it.
+// measure returns the size of the event in the sink's encoding.
 func (e *engine) measure(ev *event.Event) int {
 	switch e.cfg.Format {
 	case sinks.JSON:

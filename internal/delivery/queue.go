@@ -6,8 +6,8 @@ import (
 	"github.com/watcherd/watcherd/internal/store"
 )
 
-// Queue is what a worker needs of its sink's queue in the store. An error of
-// any method but Wait means that the store failed and ends the worker.
+// Queue is a sink's queue in the store. An error of any method but Wait means that the
+// store failed, and ends the worker.
 type Queue interface {
 	// Read returns items after the position, oldest first: at most max of them
 	// and about maxBytes of payload, but at least one if there is any.
@@ -18,7 +18,7 @@ type Queue interface {
 	Ack(positions ...uint64) error
 	// DeadLetter moves one item to the dead letters.
 	DeadLetter(position uint64, letter store.Letter) error
-	// Note and PutNote keep a small blob with the queue.
+	// Note and PutNote read and write a small blob of the queue.
 	Note() (note []byte, found bool, err error)
 	PutNote(note []byte) error
 	// Stats is cheap and may be called from any goroutine.

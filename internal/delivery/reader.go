@@ -7,19 +7,19 @@ import (
 	"github.com/watcherd/watcherd/internal/store"
 )
 
-// chunk is what one Read returned, or why there will be no more.
+// chunk is the result of one Read. An error ends the reader.
 type chunk struct {
 	items []store.Item
 	err   error
 }
 
-// read hands on the queue's items in order until ctx is done or the store
-// fails, and holds at most one chunk.
+// read sends the queue's items in order until ctx is done or the store fails. It holds at
+// most one chunk.
 func read(ctx context.Context, q Queue, chunks chan<- chunk) {
 	var after uint64
 	for {
-		// Read returns nothing only if nothing up to the tail is left: it was
-		// acknowledged, or set aside as unreadable.
+		// Read returns nothing only if every entry up to the tail is acknowledged or a
+		// dead letter.
 		tail := q.Stats().Tail
 		items, err := q.Read(after, readItems, readBytes)
 		switch {

@@ -8,17 +8,17 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// verdict sums up what a write did to its events. Of an event that follows a
-// failed one of its object it knows nothing.
+// verdict sums up the outcome of a write. It ignores events that follow a failed one of
+// their object.
 type verdict struct {
 	accepted, refused int
 	failed            []failed      // neither accepted nor refused
-	retryErr          error         // of the first of them that is to be retried
+	retryErr          error         // of the first of them to retry
 	pauseErr          error         // of the first of them that asks the sink to pause
 	after             time.Duration // longest delay asked for
-	refuseErr         error         // why the first refused event was
-	haltErr           error         // the sink has to pause, whatever became of the events
-	whole             bool          // one error for all events: the sink named none
+	refuseErr         error         // of the first refused event
+	haltErr           error         // pauses the sink for any outcome of the events
+	whole             bool          // one error for all events
 }
 
 // failed is the failure of one event of a batch.
@@ -29,7 +29,7 @@ type failed struct {
 	err   error
 }
 
-// settle takes in a batch that came back.
+// settle handles a batch whose write has returned.
 func (e *engine) settle(b *batch, now time.Time) error {
 	l := b.lane
 	l.busy = false
@@ -46,16 +46,15 @@ func (e *engine) settle(b *batch, now time.Time) error {
 	}
 	v, err := e.judge(b, named, whole, now)
 	if err != nil || e.cancelled {
-		return err // what is left stays in the queue of the store
+		return err // the rest stays in the store's queue
 	}
 	e.conclude(b, &v, now)
 	e.putBack(b, now)
 	return nil
 }
 
-// reasons returns why each event failed, by index, or the one reason for all.
-// A BatchError that names events which were not there cannot be believed about
-// the others either.
+// reasons returns the errors of failed events by index, or one error for all. A
+// BatchError with an invalid index is an error for all.
 func reasons(b *batch) (failed map[int]error, whole error) {
 	if b.err == nil {
 		return nil, nil
@@ -72,7 +71,7 @@ func reasons(b *batch) (failed map[int]error, whole error) {
 	return named.Failed, nil
 }
 
-// failure is why the i-th event failed; nil: it was accepted.
+// failure returns the error of the i-th event; nil: it was accepted.
 func failure(i int, failed map[int]error, whole error) error {
 	if whole != nil {
 		return whole
@@ -84,12 +83,12 @@ func failure(i int, failed map[int]error, whole error) error {
 	return err
 }
 
-// judge deals with every event of the batch that is accepted or refused, and
-// collects those to be tried again.
+// judge settles the accepted and refused events of the batch, and collects those to
+// retry.
 //
-// After a failed event the object's later ones count as not written, whatever the
-// sink says of them: written again after it, they leave the receiver with the
-// latest state even if it has had them before.
+// After a failed event the object's later ones count as not written, even if the sink
+// accepted them: they are repeated after it, and leave the receiver with the latest
+// state.
 func (e *engine) judge(b *batch, named map[int]error, whole error, now time.Time) (verdict, error) {
 	v := verdict{whole: whole != nil, failed: e.retries[:0]}
 	clear(e.failing)
@@ -108,7 +107,7 @@ func (e *engine) judge(b *batch, named map[int]error, whole error, now time.Time
 		}
 		e.failing[en.item.Lane] = struct{}{}
 		if e.cancelled {
-			continue // told to give up: what it did not get done is no failure
+			continue // a cancelled write is not a failure
 		}
 		class, after := sinks.Classify(err)
 		if class == sinks.ClassPoison || class == sinks.ClassPause && e.blamed(b, i, v.whole) {
@@ -130,9 +129,9 @@ func (e *engine) judge(b *batch, named map[int]error, whole error, now time.Time
 	return v, nil
 }
 
-// blamed reports whether an answer that asks the sink to pause is about the i-th
-// event alone: it failed before, and the sink has accepted others since and is not
-// in trouble now. Such an answer is a refusal.
+// blamed reports whether an error of [sinks.ClassPause] concerns the i-th event alone: the
+// event failed before, others were accepted since, and the sink flows. It then counts as
+// a refusal.
 func (e *engine) blamed(b *batch, i int, whole bool) bool {
 	if whole && len(b.entries) > 1 {
 		return false
@@ -141,7 +140,7 @@ func (e *engine) blamed(b *batch, i int, whole bool) bool {
 	return e.circuit.phase == flowing && o != nil && o.suspect(e.fruitful)
 }
 
-// conclude decides what the write means for the sink as a whole.
+// conclude applies the outcome of the write to the whole sink.
 func (e *engine) conclude(b *batch, v *verdict, now time.Time) {
 	e.metrics.failed(v)
 	if v.accepted > 0 {
@@ -153,8 +152,8 @@ func (e *engine) conclude(b *batch, v *verdict, now time.Time) {
 		e.lastSuccess = now
 		b.lane.grow(e.cfg.Delivery.MaxEvents)
 	}
-	// A failure is the whole sink's unless others were accepted: in this write, or
-	// since the events failed before.
+	// A failure is the whole sink's unless others were accepted, in this write or since
+	// an earlier failure of the events.
 	sinkWide := len(v.failed) > 0 && v.accepted == 0 && !e.suspects(b, v.failed)
 	e.keep(b, v, sinkWide, now)
 
@@ -178,17 +177,16 @@ func (e *engine) conclude(b *batch, v *verdict, now time.Time) {
 	}
 }
 
-// keep has events that failed on their own wait for a retry of their own. All
-// others go back to where they were.
+// keep schedules retries of events that failed on their own. putBack requeues all others.
 func (e *engine) keep(b *batch, v *verdict, sinkWide bool, now time.Time) {
-	// An event that fails on its own is set aside even when its failure may be
-	// the whole sink's: the next probe is then of another object, and tells.
+	// A single event is detached even when the failure may be the whole sink's: the
+	// next probe then has another object, and shows which it is.
 	if len(v.failed) == 0 || sinkWide && len(b.entries) > 1 {
 		return
 	}
 	failedAt := e.sent
 	if v.accepted > 0 {
-		failedAt = b.number - 1 // others of its batch were accepted: that tells enough
+		failedAt = b.number - 1 // others of its batch were accepted
 	}
 	for _, f := range v.failed {
 		en := b.entries[f.index]
@@ -205,12 +203,12 @@ func (e *engine) keep(b *batch, v *verdict, sinkWide bool, now time.Time) {
 	if !sinkWide {
 		err := v.failed[0].err
 		e.lastError, e.lastErrorTime = excerpt(err), now
-		e.log.repeat("events failed and wait for a retry of their own", err)
+		e.log.repeat("events failed; retrying each later", err)
 	}
 }
 
-// suspects reports whether all these events failed before while others were
-// accepted: then it is likely them and not the sink.
+// suspects reports whether all these events failed before while others were accepted:
+// the cause is then likely the events, not the sink.
 func (e *engine) suspects(b *batch, fs []failed) bool {
 	for _, f := range fs {
 		if o := b.object(f.index); o == nil || !o.suspect(e.fruitful) {

@@ -11,18 +11,18 @@ import (
 var (
 	ErrNotDelivering = errors.New("the sink is not open")
 	ErrNothingToSkip = errors.New("no event blocks the sink")
-	ErrNotSkippable  = errors.New("no such event waits in the sink's queue, as far as it was read")
-	ErrInFlight      = errors.New("the event is being written; try again when the write has ended")
+	ErrNotSkippable  = errors.New("no such event among those read from the sink's queue")
+	ErrInFlight      = errors.New("the event is being written; retry when the write has ended")
 )
 
-// Skipped is an event that was moved past.
+// Skipped is an event that became a dead letter on request.
 type Skipped struct {
 	Sequence uint64 `json:"sequence"`
 	Position uint64 `json:"position"` // of the dead letter
 	ID       string `json:"id,omitempty"`
 	Type     string `json:"type,omitempty"`
 	Subject  string `json:"subject,omitempty"`
-	Reason   string `json:"reason"` // why it did not get through
+	Reason   string `json:"reason"` // of its failure
 }
 
 // skipRequest asks the engine to skip an event.
@@ -38,10 +38,9 @@ type skipOutcome struct {
 
 func (r *skipRequest) answer(s Skipped, err error) { r.outcome <- skipOutcome{s, err} }
 
-// Skip moves an event to the dead letters: the one with this sequence, or with 0 the
-// one that has been failing for the longest time. While no event fails and the sink
-// is paused or backing off, that is the first of the queue. The events behind it
-// are then tried.
+// Skip moves the event with this sequence to the dead letters. 0 is the event that has
+// been failing for the longest time; if there is none and the sink is paused or backing
+// off, the first of the queue. The events behind it are then tried.
 func (w *Worker) Skip(ctx context.Context, sequence uint64) (Skipped, error) {
 	if s := w.lastStatus().State; s == Stopped || s == Opening {
 		return Skipped{}, ErrNotDelivering
@@ -54,7 +53,7 @@ func (w *Worker) Skip(ctx context.Context, sequence uint64) (Skipped, error) {
 	case <-ctx.Done():
 		return Skipped{}, ctx.Err()
 	}
-	out := <-r.outcome // the engine answers what it took
+	out := <-r.outcome // the engine answers every request
 	return out.skipped, out.err
 }
 
@@ -88,8 +87,8 @@ func (e *engine) skip(sequence uint64, now time.Time) (Skipped, error) {
 	return s, nil
 }
 
-// find looks for the event to skip: its lane, its detached object if it has one, and
-// its place in the queue of the one or the other.
+// find returns the lane of the event to skip, its detached object if it has one, and its
+// index in the queue of either.
 func (e *engine) find(sequence uint64) (l *lane, o *object, i int, err error) {
 	if sequence == 0 {
 		return e.blocking()
@@ -116,8 +115,8 @@ func (e *engine) find(sequence uint64) (l *lane, o *object, i int, err error) {
 	return nil, nil, 0, fmt.Errorf("sequence %d: %w", sequence, ErrNotSkippable)
 }
 
-// blocking finds the event that has been failing for the longest time, or the first
-// of the queue while the sink takes none.
+// blocking finds the event that has been failing for the longest time, or the first of
+// the queue while the sink does not flow.
 func (e *engine) blocking() (l *lane, o *object, i int, err error) {
 	err = ErrNothingToSkip
 	var first time.Time
@@ -140,7 +139,7 @@ func (e *engine) blocking() (l *lane, o *object, i int, err error) {
 	return l, nil, 0, err
 }
 
-// describe says which event an entry is, and why it did not get through.
+// describe returns the identity of an entry's event and the reason of its failure.
 func (e *engine) describe(en *entry) (Skipped, error) {
 	s := Skipped{Sequence: en.item.Sequence, Position: en.item.Position, Reason: "skipped on request"}
 	if e.lastError != "" {

@@ -6,18 +6,18 @@ import (
 	"github.com/watcherd/watcherd/internal/store"
 )
 
-// State is how a worker stands, in one word.
+// State is the state of a worker.
 type State string
 
-// The states. BackingOff and Paused last until the sink has answered again: a
-// probe under way does not end them.
+// The states. BackingOff and Paused last until the sink answers, not only until a probe
+// is sent.
 const (
 	Stopped    State = "stopped"     // Run has not been called, or has returned
-	Opening    State = "opening"     // the sink could not be opened yet
+	Opening    State = "opening"     // the sink is not yet open
 	Idle       State = "idle"        // nothing to deliver
 	Running    State = "running"     // delivering
-	BackingOff State = "backing-off" // the sink fails; it is tried again by itself
-	Paused     State = "paused"      // the sink fails in a way that a person has to mend; probed now and then
+	BackingOff State = "backing-off" // the sink fails; retries are scheduled
+	Paused     State = "paused"      // the sink fails until an operator fixes it; probed occasionally
 	Draining   State = "draining"    // Run is about to return
 )
 
@@ -27,25 +27,25 @@ var states = [...]State{Stopped, Opening, Idle, Running, BackingOff, Paused, Dra
 type Status struct {
 	Name   string    `json:"name"`
 	State  State     `json:"state"`
-	Reason string    `json:"reason,omitempty"` // why it is BackingOff or Paused
+	Reason string    `json:"reason,omitempty"` // of BackingOff or Paused
 	Since  time.Time `json:"since"`            // when the state began
 
 	Attempts    int       `json:"attempts,omitempty"`   // failures in a row of the sink as a whole
-	NextAttempt time.Time `json:"nextAttempt,omitzero"` // when it is tried next, while BackingOff or Paused
+	NextAttempt time.Time `json:"nextAttempt,omitzero"` // while BackingOff or Paused
 
-	LastError     string    `json:"lastError,omitempty"` // of any write, mended or not
+	LastError     string    `json:"lastError,omitempty"` // of any write, fixed or not
 	LastErrorTime time.Time `json:"lastErrorTime,omitzero"`
-	hidden        uint64    // what Config.Hidden was at the texts
+	hidden        uint64    // Config.Hidden at the time of the texts
 	LastSuccess   time.Time `json:"lastSuccess,omitzero"` // when the sink last accepted an event
 
 	InFlight    int    `json:"inFlight"`    // events being written
-	Blocked     int    `json:"blocked"`     // events that wait for a retry of their own or behind one
-	Stalled     bool   `json:"stalled"`     // so many are blocked that no more are read
+	Blocked     int    `json:"blocked"`     // events that wait for a retry, or behind one that does
+	Stalled     bool   `json:"stalled"`     // reading is stopped because too many are blocked
 	Delivered   uint64 `json:"delivered"`   // events accepted since Run was called
-	DeadLetters uint64 `json:"deadLetters"` // events set aside since Run was called
+	DeadLetters uint64 `json:"deadLetters"` // since Run was called
 
-	FailingObjects int       `json:"failingObjects"`    // with an event that failed, 1,024 at most
-	Failing        []Failure `json:"failing,omitempty"` // those that fail for the longest time
+	FailingObjects int       `json:"failingObjects"`    // 1,024 at most
+	Failing        []Failure `json:"failing,omitempty"` // those that fail the longest
 
 	Queue store.Stats `json:"queue"`
 }
@@ -75,7 +75,7 @@ func (s State) phase() phase {
 	}
 }
 
-// status is the engine's part of a Status.
+// status returns the engine's part of a Status.
 func (e *engine) status() Status {
 	s := Status{
 		State:       e.circuit.phase.state(),
@@ -111,7 +111,7 @@ func (w *Worker) publish(s Status) {
 	}
 }
 
-// Status returns how the worker stands. It may be called at any time.
+// Status returns the worker's status. It may be called at any time.
 func (w *Worker) Status() Status {
 	w.mu.Lock()
 	s, f := w.status, w.failures

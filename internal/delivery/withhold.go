@@ -1,12 +1,12 @@
 package delivery
 
-// A receiver's answer may quote the event that it is about, and errors carry its text.
-// When more is to be hidden than before, the texts of earlier errors are withheld. None
-// is in the schedule of retries, which outlives the process.
+// The text of an error may quote the event. When Config.Hidden changes, the texts of
+// earlier errors are withheld. The schedule of retries, which outlives the process, has
+// none.
 
 const (
 	textWithheld = "the text is withheld, since the configuration hides more than it did then"
-	textOfBefore = "as before the restart; the next attempt shows why"
+	textOfBefore = "as before the restart; the next attempt has the reason"
 )
 
 func (c *Config) hiddenNow() uint64 {
@@ -16,7 +16,7 @@ func (c *Config) hiddenNow() uint64 {
 	return c.Hidden()
 }
 
-// withhold replaces the texts of errors if more is hidden since.
+// withhold replaces the texts of errors after a change of Config.Hidden.
 func (e *engine) withhold() {
 	now := e.cfg.hiddenNow()
 	if now == e.hidden {
@@ -42,7 +42,7 @@ func (f *failures) withhold() {
 	}
 }
 
-// withhold is that of the engine for a status that is older.
+// withhold replaces the texts of errors in an older status.
 func (s *Status) withhold() {
 	withholdText(&s.Reason)
 	withholdText(&s.LastError)

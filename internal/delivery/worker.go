@@ -9,24 +9,24 @@ import (
 	"time"
 )
 
-// Worker delivers one sink's queue. Make it with New, give it a goroutine with
-// Run, once. Status and Resume may be called from any goroutine at any time.
+// Worker delivers one sink's queue. Call Run once; the other methods may be called from
+// any goroutine at any time.
 type Worker struct {
 	cfg     Config
 	started atomic.Bool
-	resume  chan struct{} // holds at most one wish
+	resume  chan struct{} // holds at most one request
 	skips   chan skipRequest
 	ended   chan struct{} // closed when the engine takes no more requests
 	closed  chan struct{} // see Closed
-	left    bool          // of Run: a Write was left behind
+	left    bool          // used by Run only; a Write was abandoned
 
 	mu       sync.Mutex
 	status   Status    // guarded by mu
 	failures *failures // guarded by mu; of the last Run
-	metrics  *metrics  // set by Run before anybody uses it
+	metrics  *metrics  // set by Run before its first use
 }
 
-// New returns a worker that does nothing yet.
+// New returns a worker. Run starts it.
 func New(cfg Config) *Worker {
 	cfg.setDefaults()
 	return &Worker{
@@ -39,23 +39,22 @@ func New(cfg Config) *Worker {
 	}
 }
 
-// Resume has the sink tried now, whatever it waits for.
+// Resume forces an attempt now.
 func (w *Worker) Resume() {
 	select {
 	case w.resume <- struct{}{}:
-	default: // one is under way
+	default: // one is pending
 	}
 }
 
-// Run opens the sink and delivers until ctx is done. It then stops reading,
-// gives writes in flight DrainTimeout to finish, cancels what is left, closes
-// the sink and returns nil; what was not accepted stays in the queue.
+// Run opens the sink and delivers until ctx is done. It then stops reading, gives writes
+// in flight DrainTimeout to finish, cancels the rest, closes the sink and returns nil.
+// Events that were not accepted stay in the queue.
 //
-// An error means that the store failed, or that Run was called twice or the
-// metrics cannot be registered. Failures of the sink are never a reason to
-// return: they are in the status, the metrics and the log. A Write or a Close
-// that does not return though its context is done for CloseTimeout is logged
-// and left behind, with its goroutine; see [Worker.Closed].
+// An error means that the store failed, that Run was called twice, or that the metrics
+// cannot be registered. Failures of the sink do not end Run: they are in the status, the
+// metrics and the log. A Write or Close that does not return within CloseTimeout of its
+// cancellation is logged and abandoned, with its goroutine; see [Worker.Closed].
 func (w *Worker) Run(ctx context.Context) (err error) {
 	if !w.started.CompareAndSwap(false, true) {
 		return errors.New("delivery: Run was called before")
@@ -87,9 +86,9 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	return nil
 }
 
-// Closed is closed when Run has returned and no Write of the sink is in progress.
-// Until then nobody else may deliver the queue: a Write that was left behind could
-// put an older event after a newer one of its object.
+// Closed is closed when Run has returned and no Write of the sink is in progress. Until
+// then no other worker may deliver the queue: an abandoned Write could deliver an older
+// event after a newer one of its object.
 func (w *Worker) Closed() <-chan struct{} { return w.closed }
 
 func (w *Worker) lastStatus() Status {
@@ -98,7 +97,7 @@ func (w *Worker) lastStatus() Status {
 	return w.status
 }
 
-// deliver is Run from the opening of the sink to its closing.
+// deliver opens the sink, delivers and closes it.
 func (w *Worker) deliver(ctx context.Context) error {
 	log := newJournal(w.cfg.Logger)
 	sink := w.open(ctx, log)
@@ -119,13 +118,13 @@ func (w *Worker) deliver(ctx context.Context) error {
 
 // run starts the lanes and the reader, and ends them in this order:
 //
-//  1. the reader, so that nothing new comes in;
-//  2. writes in flight: they may finish, are then cancelled, and are accounted
-//     for, so that what was accepted is acknowledged;
-//  3. the lanes, which have nothing left to write;
-//  4. the sink, which no Write uses any more.
+//  1. the reader, so that no events are added;
+//  2. writes in flight: they may finish, are then cancelled, and are settled, so that
+//     accepted events are acknowledged;
+//  3. the lanes, which are idle;
+//  4. the sink, which no Write uses.
 func (w *Worker) run(ctx context.Context, e *engine) error {
-	// Writes outlive ctx for as long as draining may take.
+	// Writes outlive ctx while they drain.
 	writing, cancelWrites := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancelWrites()
 	var lanes sync.WaitGroup

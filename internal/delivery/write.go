@@ -20,16 +20,15 @@ func (e *engine) writeAll(ctx context.Context, l *lane) {
 func (e *engine) write(ctx context.Context, b *batch) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			// By default it is the fault of an event: see engine.refuse.
+			// The event counts as the cause first: see engine.refuse.
 			err = sinks.Poison(&panicError{value: v, stack: debug.Stack(), hash: stackHash()})
 		}
 	}()
 	return e.sink.Write(ctx, b.events)
 }
 
-// drain waits for the writes in flight and accounts for them. After a failure
-// of the store, which is what failed and the result say, there is nothing to
-// account with, so they are cancelled at once.
+// drain settles the writes in flight. After a failure of the store, which failed and the
+// result are, no outcome can be recorded, so they are cancelled at once.
 func (e *engine) drain(w *Worker, cancelWrites context.CancelFunc, failed error) error {
 	s := e.status()
 	s.State = Draining
@@ -50,8 +49,8 @@ func (e *engine) drain(w *Worker, cancelWrites context.CancelFunc, failed error)
 	return e.note.write(time.Now(), &e.circuit)
 }
 
-// await settles writes until none is in flight or the time is over, and
-// acknowledges what they delivered.
+// await settles writes until none is in flight or the time is over, and acknowledges
+// accepted events.
 func (e *engine) await(most time.Duration) error {
 	timer := time.NewTimer(most)
 	defer timer.Stop()

@@ -144,7 +144,7 @@ func (n *night) faults() []fault {
 			status: func(s *status.Status) bool { return sinkOf(s, "hook").State == "paused" },
 			series: `watcherd_sink_state{sink="hook",state="paused"}`,
 			alert:  "WatcherdSinkPaused", label: `sink="hook"`,
-			says: `the sink is paused until somebody acts.* sink=hook`,
+			says: `the sink is paused until its cause is fixed.* sink=hook`,
 		},
 		{
 			name:  "an event is refused",
@@ -186,7 +186,7 @@ func (n *night) faults() []fault {
 			status: func(s *status.Status) bool { return s.Store.Paused && s.Store.DiskFree < s.Store.MinFree },
 			series: "watcherd_store_ingest_paused",
 			alert:  "WatcherdIngestPaused",
-			says:   `ingest is paused until there is room again.*disk nearly full`,
+			says:   `ingest is paused until there is room.*disk nearly full`,
 		},
 		{
 			name:  "the configuration is broken",

@@ -74,7 +74,7 @@ func TestEverySinkDown(t *testing.T) {
 	console.drain()
 	taps := []*tap{tapFiles("file", d.path("events/*.jsonl")), e.tap(), b.tap(), console.tap()}
 	drainAll(t, taps, w.history.finals())
-	if strings.Count(d.log.String(), "ingest goes on") == 0 {
+	if strings.Count(d.log.String(), "ingest resumed") == 0 {
 		t.Error("the log doesn't say that ingest went on")
 	}
 	d.stop()
@@ -244,7 +244,7 @@ func TestDiskNearlyFull(t *testing.T) {
 	awaitAll(t, archive, w.mark())
 
 	disk.fillBut(16 << 20)
-	eventually(t, func() bool { return strings.Contains(d.log.String(), "ingest is paused") }, func() string { return "ingest goes on" })
+	eventually(t, func() bool { return strings.Contains(d.log.String(), "ingest is paused") }, func() string { return "ingest resumes" })
 	before := d.rss()
 	writes := 600
 	if soak() {

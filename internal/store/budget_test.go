@@ -16,7 +16,7 @@ import (
 
 // TestBudget fills and drains a store several times over, with a ledger that is
 // written anew all the while. However fast that goes, what the store takes on disk
-// never passes the budget, and each time ingest goes on by itself.
+// never passes the budget, and each time ingest resumes by itself.
 func TestBudget(t *testing.T) {
 	budgets := []int64{32 << 20}
 	if os.Getenv("WATCHERD_SOAK") != "" {
@@ -54,7 +54,7 @@ func testBudget(t *testing.T, budget int64) {
 				t.Fatal(err)
 			}
 		}
-		eventually(t, "ingest goes on", func() bool { return !s.Health().Paused })
+		eventually(t, "ingest resumes", func() bool { return !s.Health().Paused })
 	}
 	if most := peak(); most > budget {
 		t.Errorf("%d bytes were on disk, of a budget of %d", most, budget)

@@ -9,15 +9,15 @@ import (
 	"github.com/watcherd/watcherd/internal/store/layout"
 )
 
-// Commit writes the batch atomically and returns when it is synced to disk. The
-// batch is at its end whatever happens.
+// Commit writes the batch atomically and returns after the fsync. It ends the batch,
+// with an error too.
 //
-// An error that is ErrFailed means that it is unknown whether the batch is on
-// disk, and that the store is of no more use. Any other error (a route to an
-// unknown sink, ErrClosed) means that nothing was written and the store goes on.
+// After ErrFailed it is unknown whether the batch is on disk, and the store is unusable.
+// After any other error (a route to an unknown sink, ErrClosed) nothing was written and
+// the store still works.
 func (s *Store) Commit(b *Batch) error {
 	if b.s != s || b.done {
-		return errors.New("commit of a batch that is at its end")
+		return errors.New("commit of a batch that has ended")
 	}
 	defer b.Discard()
 	if b.err == nil {
@@ -36,7 +36,7 @@ func (s *Store) Commit(b *Batch) error {
 	return nil
 }
 
-// seal adds what is known only now: counters and a mark.
+// seal adds counters and a mark.
 func (b *Batch) seal() {
 	if b.appending {
 		if b.s.next-1 > maxSequence {
@@ -75,13 +75,13 @@ func (b *Batch) merge(key []byte, c layout.Counter) {
 	b.misuseIf(b.pb.Merge(key, c.Append(value[:0]), nil))
 }
 
-// write applies the batch with fsync and makes sure that the directory was
-// still ours after that: a process that took over later has read what we wrote.
+// write applies the batch with fsync, then checks that this process still owned the
+// directory: a process that takes over later reads the batch.
 func (s *Store) write(b *Batch) error {
 	began := time.Now()
 	s.commitBegan.Store(began.UnixNano())
 	defer s.commitBegan.Store(0)
-	s.lazy.Store(false) // what was written before is in the log before us
+	s.lazy.Store(false) // earlier writes precede this one in the write-ahead log
 	size := int64(b.pb.Len())
 	err := s.apply(b.pb, pebble.Sync)
 	if err == nil {
@@ -100,7 +100,7 @@ func (s *Store) write(b *Batch) error {
 	return nil
 }
 
-// publish makes the committed batch visible to readers who wait.
+// publish makes the committed batch visible to readers.
 func (b *Batch) publish() {
 	for _, p := range b.partitions {
 		p.saved.Store(true)

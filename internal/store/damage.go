@@ -11,9 +11,8 @@ import (
 	"github.com/watcherd/watcherd/internal/store/salvage"
 )
 
-// damageMap remembers which records of the log cannot be read. Reading damage is
-// expensive, as the storage engine searches for the bit that flipped, so it is done
-// once a block.
+// damageMap has the unreadable records of the log. Reading damage is expensive, as the
+// storage engine searches for the flipped bit, so it is done once a block.
 type damageMap struct {
 	mu    sync.Mutex
 	spans []damagedSpan // guarded by mu
@@ -25,16 +24,16 @@ type damagedSpan struct {
 	err         error
 }
 
-// maxDamagedSpans bounds what is remembered; later damage is found again each time.
+// maxDamagedSpans bounds the map; damage beyond it is found again by each read.
 const maxDamagedSpans = 1024
 
-// at returns the error of a record that is known to be damaged, else nil.
+// at returns the error of a record in a known span, else nil.
 func (m *damageMap) at(sequence uint64) error {
 	span, _ := m.find(sequence)
 	return span.err
 }
 
-// end returns the last record of the span that a damaged one is in.
+// end returns the last record of the span of a damaged one.
 func (m *damageMap) end(sequence uint64) uint64 {
 	if span, ok := m.find(sequence); ok {
 		return span.last
@@ -42,7 +41,6 @@ func (m *damageMap) end(sequence uint64) uint64 {
 	return sequence
 }
 
-// find returns the span that a record is in.
 func (m *damageMap) find(sequence uint64) (damagedSpan, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -54,8 +52,8 @@ func (m *damageMap) find(sequence uint64) (damagedSpan, bool) {
 	return damagedSpan{}, false
 }
 
-// add remembers a span and reports whether it is a new one: a part of the same
-// block that was found from another record is not.
+// add reports whether the span is new: a part of a known block, found from another
+// record, is not.
 func (m *damageMap) add(span damagedSpan) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -71,7 +69,7 @@ func (m *damageMap) add(span damagedSpan) bool {
 	return true
 }
 
-// forget drops what lies before low.
+// Spans that end before low are removed.
 func (m *damageMap) forget(low uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -84,8 +82,8 @@ func (m *damageMap) forget(low uint64) {
 	m.spans = kept
 }
 
-// noteDamage remembers that a record cannot be read, and with it all up to the next
-// one that can. It returns the error to report for each.
+// noteDamage records a span of damage, from an unreadable record to the next readable
+// one, and returns the error for each record in it.
 func (s *Store) noteDamage(sequence uint64, cause error) error {
 	s.log.mu.Lock()
 	tail := s.log.tail
@@ -105,9 +103,8 @@ func (s *Store) noteDamage(sequence uint64, cause error) error {
 	return span.err
 }
 
-// skipDamage deals with queue entries that cannot be read: which they were is
-// not known any more, so one dead letter stands for the range of positions, and
-// reading continues after it. It returns the last position that is lost.
+// skipDamage replaces unreadable queue entries with one dead letter for their range of
+// positions, and returns the last position in it.
 func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 	end := layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, tail+1)
 	next, ok, err := q.s.nextReadable(layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), end, cause)
@@ -149,8 +146,8 @@ func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 	return next - 1, b.Close()
 }
 
-// loseEntries takes the entries in [from, next) off the window and counts the rest
-// with b; the caller holds settling.
+// loseEntries removes the entries in [from, next) from the window and corrects the
+// counters with b; the caller holds settling.
 func (q *Queue) loseEntries(b *pebble.Batch, from, next uint64) error {
 	q.mu.Lock()
 	q.window.lose(from, next)
@@ -160,9 +157,9 @@ func (q *Queue) loseEntries(b *pebble.Batch, from, next uint64) error {
 	return err
 }
 
-// recount corrects the counters, in memory and with b, after a loss of entries of
-// which nobody knows how many they were: what is left is counted. It returns how many
-// are missing. Entries may be added meanwhile; the caller holds settling.
+// recount corrects the counters, in memory and with b, after a loss of entries: it
+// counts those left and returns the number of missing ones. Entries may be added
+// meanwhile; the caller holds settling.
 func (q *Queue) recount(b *pebble.Batch, lost func(salvage.LostSpan) error) (missing int64, err error) {
 	q.mu.Lock()
 	var total, detached layout.Counter // in flight, then all
@@ -197,7 +194,7 @@ func (q *Queue) recount(b *pebble.Batch, lost func(salvage.LostSpan) error) (mis
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	// What was added meanwhile is counted; nothing else has changed.
+	// Entries added meanwhile are counted; settling excludes other changes.
 	change, changeDetached = change.Plus(total), changeDetached.Plus(detached)
 	change.High = q.window.head()
 	missing = -change.Count
@@ -205,8 +202,8 @@ func (q *Queue) recount(b *pebble.Batch, lost func(salvage.LostSpan) error) (mis
 	return missing, nil
 }
 
-// nextReadable is the position or sequence of the first key at or after from in
-// another block, below upper, that can be read. damage is what was met at from.
+// nextReadable returns the position or sequence of the first readable key after from in
+// another block, below upper. damage is the error of reading at from.
 func (s *Store) nextReadable(from, upper []byte, damage error) (uint64, bool, error) {
 	it, err := s.db.NewIter(&pebble.IterOptions{LowerBound: from, UpperBound: upper})
 	if err != nil {

@@ -11,17 +11,17 @@ import (
 	"github.com/watcherd/watcherd/internal/store/salvage"
 )
 
-// Letter says why and after what an entry was given up.
+// Letter is the reason and the attempts of a dead letter.
 type Letter struct {
-	Reason   string // a class and, behind a colon, a text
+	Reason   string // a class, or "class: text"
 	Attempts int
-	// First and Time are when the first and the last attempt were made.
+	// First and Time are the times of the first and the last attempt.
 	First time.Time
 	Time  time.Time
 }
 
-// without notes that the payload is missing as its record is unreadable. Any other
-// error is returned.
+// without marks the letter as unreadable if err is ErrUnreadable; it returns any other
+// error.
 func (l *Letter) without(err error) error {
 	if !errors.Is(err, ErrUnreadable) {
 		return err
@@ -39,17 +39,17 @@ func ReasonClass(reason string) string { return layout.ReasonClass(reason) }
 // entry, is damaged; it has no payload.
 const ReasonUnreadable = "unreadable"
 
-// DeadLetter is an entry that was set aside. Its Position is the one it had in
-// the queue, and names it.
+// DeadLetter is an entry that its sink rejected for good. Its Position is the one it
+// had in the queue, and identifies it.
 type DeadLetter struct {
 	Item
 	Letter
 }
 
-// DeadLetter moves an entry in flight from the queue to the dead letters, with
-// its payload, in one write. Like Ack it does not wait for the disk, and does
-// nothing if the entry is not in flight. It fails with ErrDeadLettersFull when all
-// dead letters together would exceed Limits.DeadLetterMaxBytes.
+// DeadLetter moves an entry in flight, with its payload, to the dead letters in one
+// write. Like Ack it does not wait for the disk, and ignores an entry that is not in
+// flight. It fails with ErrDeadLettersFull when all dead letters together would exceed
+// Limits.DeadLetterMaxBytes.
 func (q *Queue) DeadLetter(position uint64, l Letter) error {
 	if err := q.s.use(); err != nil {
 		return err
@@ -87,9 +87,8 @@ func (q *Queue) payload(sl slot) (layout.LogRecord, error) {
 	return value, err
 }
 
-// carried returns the payload of an entry that carries it itself. If it does
-// not, the error is the one given: an entry whose record is not there may have
-// been rewritten (detach.go) since it was read.
+// carried returns the payload of an entry that carries it, else the error otherwise: a
+// missing record may mean that the entry was detached (detach.go) after it was read.
 func (q *Queue) carried(position uint64, otherwise error) (layout.LogRecord, error) {
 	e, err := q.entryAt(position)
 	switch {
@@ -103,8 +102,8 @@ func (q *Queue) carried(position uint64, otherwise error) (layout.LogRecord, err
 	return layout.LogRecord{}, err
 }
 
-// setUnreadable makes a dead letter of an entry whose record is damaged; noteDamage
-// has logged it.
+// setUnreadable makes a dead letter of an entry whose record is damaged. noteDamage
+// logs it.
 func (q *Queue) setUnreadable(position uint64) error {
 	q.mu.Lock()
 	sl, ok := q.window.get(position)
@@ -117,8 +116,8 @@ func (q *Queue) setUnreadable(position uint64) error {
 	return q.setAside(sl, layout.LogRecord{}, q.s.rewrites.Load(), Letter{Reason: ReasonUnreadable, First: now, Time: now})
 }
 
-// setAside moves an entry in flight to the dead letters, with a payload that was read
-// when there had been so many rewrites.
+// setAside moves an entry in flight to the dead letters. rewrites is the value of
+// Store.rewrites before its payload was read.
 func (q *Queue) setAside(sl slot, value layout.LogRecord, rewrites uint64, l Letter) error {
 	q.settling.RLock()
 	defer q.settling.RUnlock()
@@ -159,8 +158,8 @@ func (q *Queue) setAside(sl slot, value layout.LogRecord, rewrites uint64, l Let
 	return b.Close()
 }
 
-// countDead counts dead letters that were added, with the time of the oldest, or
-// removed, with the zero time.
+// countDead counts dead letters: added ones with the time of the oldest, removed ones
+// with the zero time.
 func (q *Queue) countDead(change layout.Counter, oldest time.Time) {
 	q.s.letterBytes.Add(change.Bytes)
 	q.mu.Lock()
@@ -244,10 +243,10 @@ func (q *Queue) deadLetterAt(position uint64) (layout.DeadLetter, bool, error) {
 	return d, err == nil, err
 }
 
-// RetryDeadLetters puts dead letters back at the end of the queue, durably, and
-// returns how many: in order of position, so that letters of one object keep their
-// order, with flags added to their own. Positions without one are ignored, and so
-// are letters whose record is still unreadable.
+// RetryDeadLetters moves dead letters to the end of the queue, durably, and returns
+// their number. They keep their order by position, so letters of one object stay in
+// order; flags are added to their own. It ignores positions without a letter, and
+// letters whose record is still unreadable.
 func (q *Queue) RetryDeadLetters(flags uint32, positions ...uint64) (int, error) {
 	return q.settle(positions, func(b *Batch, position uint64, d *layout.DeadLetter) (bool, error) {
 		if withoutPayload(d) {
@@ -274,7 +273,7 @@ func (q *Queue) RetryDeadLetters(flags uint32, positions ...uint64) (int, error)
 	})
 }
 
-// DropDeadLetters deletes dead letters, durably, and returns how many.
+// DropDeadLetters deletes dead letters, durably, and returns their number.
 func (q *Queue) DropDeadLetters(positions ...uint64) (int, error) {
 	return q.settle(positions, func(*Batch, uint64, *layout.DeadLetter) (bool, error) { return true, nil })
 }

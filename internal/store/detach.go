@@ -228,9 +228,9 @@ type attachedChunk struct {
 	rewrites uint64 // Store.rewrites before the payloads were read
 }
 
-// attached reads the next entries that refer to the log, with their payloads. An entry that cannot be read, or
-// whose record cannot, is passed over: the log need not be held for it, and the
-// queue's reader deals with it.
+// attached reads the next entries that refer to the log, with their payloads. It skips
+// unreadable entries and records: they do not hold the log, and the queue's reader
+// reports them.
 func (q *Queue) attached() (c attachedChunk, err error) {
 	c.rewrites = q.s.rewrites.Load()
 	q.mu.Lock()

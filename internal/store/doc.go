@@ -1,78 +1,77 @@
-// Package store is the one durable store of the daemon: the ledger (the last
-// recorded state of every object), the event log, one queue a sink over that
-// log, dead letters, and small metadata such as checkpoints. Everything it
-// stores is opaque bytes; it knows neither Kubernetes nor events.
+// Package store is the daemon's only durable store: the ledger (the last recorded
+// state of every object), the event log, one queue per sink over that log, dead
+// letters, and small metadata such as checkpoints. It stores opaque bytes and knows
+// neither Kubernetes nor events.
 //
 // # What may be relied on
 //
-// Atomic and durable commits. A Batch is one Pebble batch with fsync: log
-// records, their queue entries, ledger changes and metadata of one Commit are
-// all there after any crash or none is. Commit returns nil only after the
-// fsync, and after a check that the store still belongs to this process.
+// Atomic and durable commits. A Batch is one Pebble batch with fsync. After a crash,
+// all log records, queue entries, ledger changes and metadata of a Commit exist, or
+// none. Commit returns nil only after the fsync, and after a check that the store
+// still belongs to this process.
 //
-// Fail-stop. The first write or fsync that fails ends the Store for good:
-// [Store.Failed] is closed, every later call returns [ErrFailed] with the
-// cause, and from that moment nothing of the directory is written, renamed or
-// removed, whatever Pebble still has in flight. An fsync is never repeated over
-// data whose first fsync failed. The process is expected to exit; opening the
-// directory again recovers what was committed. (A full disk met by a background
-// flush or compaction is not such a failure: nothing committed depends on it,
-// so ingest is paused and the work is tried again.)
+// Fail-stop. The first failed write or fsync ends the Store: [Store.Failed] is closed
+// and every later call returns [ErrFailed] with the cause. From that moment no file of
+// the directory is written, renamed or removed, even by writes that Pebble has in
+// flight. A failed fsync is never repeated over the same data. The process is expected
+// to exit; the next Open recovers every commit. (A full disk met by a background flush
+// or compaction is not such a failure, as no commit depends on it: ingest pauses and
+// the work is retried.)
 //
-// No loss between queue and log. A record stays in the log while any queue has
-// an entry for it that is not acknowledged, replays included; after that it is
-// kept for replay as retention says. A sink that was removed from the
-// configuration keeps its backlog until [Store.PurgeSink]. A queue that holds much of
-// the log back that is not for it gets copies of its own records instead (detach.go),
-// so a sink that takes nothing costs its own backlog, and [Stats] says what it holds.
+// No loss between queue and log. A record stays in the log while any queue has an
+// unacknowledged entry for it, replays included; afterwards retention decides. A sink
+// that was removed from the configuration keeps its backlog until [Store.PurgeSink]. A
+// queue that holds back much of the log for few records gets copies of its own records
+// instead (detach.go), so a sink that is down costs only its own backlog; [Stats]
+// reports how much.
 //
-// Acks are cheap. They are not synced one by one: the next commit makes them
-// durable, or else [Store.Run] within 50 ms. After a crash, entries acknowledged in
-// the last moments before it may be read again, under the same sequence. (Pebble
-// keeps unsynced writes in its own memory, so this holds for kill -9 too.)
+// Acks are cheap. The next commit makes them durable, or [Store.Run] within 50 ms.
+// After a crash, the last acknowledged entries may be read again, under the same
+// sequence. (Pebble keeps unsynced writes in its own memory, so this holds for kill -9
+// too.)
 //
-// Entries are acknowledged in any order. Only what was not acknowledged is read
-// again after a restart.
+// Entries are acknowledged in any order. Only unacknowledged ones are read again after
+// a restart.
 //
-// Positions. Sequences of log records and positions of queue entries come from
-// one counter, so the entry of a new record has the record's sequence as its
-// position. Replays and retried dead letters get new positions for old
-// sequences. Within a queue, positions become visible in increasing order. They only
-// rise, for lost and restored directories too, as each Open continues from the later
-// of the last one and the clock (sequence.go); so they are not dense.
+// Positions. Sequences of log records and positions of queue entries come from one
+// counter; the entry of a new record has the record's sequence as its position.
+// Replays and retried dead letters get new positions for old sequences. Within a queue,
+// positions become visible in increasing order. They only rise, for lost and restored
+// directories too: each Open continues from the later of the last one and the clock
+// (sequence.go), which leaves gaps.
 //
-// Bounded disk. Coming near Limits.MaxBytes, or falling below Limits.MinFree,
-// makes [Store.WaitIngest] block; reads, acks and dead letters go on. Delivered
-// records kept only for replay are given up first. Between two measurements of
-// the disk (four a second) every committed byte is counted, so callers that ask
-// WaitIngest before each batch overshoot by at most that one batch. What Pebble
-// rewrites and keeps meanwhile comes on top; its memtables, tables and base level
-// are sized after the budget (engine.SizeFor), and the reserve below MaxBytes holds them.
+// Bounded disk. [Store.WaitIngest] blocks near Limits.MaxBytes and below
+// Limits.MinFree; reads, acks and dead letters continue. Delivered records kept only
+// for replay are deleted first. Every byte committed between two measurements of the
+// disk (four a second) is counted, so callers that call WaitIngest before each batch
+// overshoot by at most that batch. The reserve below MaxBytes holds the files that
+// Pebble rewrites; its memtables, tables and base level are sized by the budget
+// (engine.SizeFor).
 //
-// A full disk. Some room is kept as allocated files, so that acknowledged entries still
-// become free space when other programs fill the disk.
-// Open does not wait for room: it fails, with the operating system's ENOSPC wrapped.
+// A full disk. Allocated files reserve some room, so that acknowledged entries still
+// become free space when other programs fill the disk. Open fails with the operating
+// system's ENOSPC, wrapped; it does not wait for room.
 //
-// Bounded dead letters. They take a share of the budget; then [Queue.DeadLetter]
-// fails with [ErrDeadLettersFull] and the entry stays. They expire with an age.
+// Bounded dead letters. They have a share of the budget. When it is used up,
+// [Queue.DeadLetter] fails with [ErrDeadLettersFull] and the entry stays. They expire.
 //
-// Never wiped. A directory that cannot be opened is left as it is
-// ([ErrDamaged]); package inspect reads what can be read, block by block. A
-// record that turns out to be unreadable later becomes a dead letter with the reason
-// "unreadable", and the records after it go on.
+// Never wiped. Open leaves a directory that it cannot open unchanged ([ErrDamaged]);
+// package inspect reads around the damage, block by block. A record that becomes
+// unreadable later turns into a dead letter with the reason "unreadable"; the records
+// after it are delivered.
 //
 // Rewriting. [Store.RewriteLog], [Queue.RewriteQueue] and [Queue.RewriteDeadLetters]
-// replace payloads in place while everything else goes on; positions and order
-// stay. [Store.EraseObsolete] then leaves nothing in the files of what was
-// overwritten or deleted before it.
+// replace payloads in place without stopping other calls. Positions and order stay.
+// [Store.EraseObsolete] then removes from the files everything that was overwritten or
+// deleted before it.
 //
-// Repaired while it runs. Where a compaction fails on a damaged block, [Store.Run]
-// overwrites the block with an empty one (repair.go), as all writes would stop otherwise.
-// Entries whose record was in it become dead letters, and one dead letter stands for lost
-// entries. Counters, names and marks are restated from memory. A lost ledger entry is
-// absent or has an older value, a lost value of metadata or a note likewise; the line of
-// log names the range. A lost tombstone of the ledger brings the entry back. Damage to the
-// index or footer of a table is not repaired: the store fails when it stops writes.
+// Repaired while it runs. When a compaction fails on a damaged block, [Store.Run]
+// overwrites the block with an empty one (repair.go), as all writes would stop
+// otherwise. Entries whose record was in it become dead letters; one dead letter stands
+// for lost entries. Counters, names and marks are restored from memory. A lost ledger
+// entry, metadata value or note is absent or has an older value; the log line names the
+// range. A lost tombstone of the ledger brings the entry back. Damage to the index or
+// footer of a table is not repaired: the store fails before it blocks writes.
 //
 // # What may not
 //
@@ -80,26 +79,25 @@
 // network filesystems) an owner token makes the older process fail with
 // [ErrStolen] at its next commit, before that commit is reported as done.
 //
-// Appending is for one goroutine at a time: from the first Batch.Append until
-// Commit or Discard the batch holds the right to number records, and another
-// batch's Append, [Store.Replay] and [Queue.RetryDeadLetters] wait for it. Do not
-// wait for anything that may take long (WaitIngest included) in between.
-// Everything else may be called from any goroutine.
+// One batch appends at a time: from its first Append until Commit or Discard it holds
+// the right to number records, and Append of another batch, [Store.Replay] and
+// [Queue.RetryDeadLetters] wait. Do not block in between, in WaitIngest neither. All
+// other methods may be called from any goroutine.
 //
-// Times in records are the caller's. Retention and replay by time go by those that are
-// in order with most others; a record from a moment when the clock was wrong counts as
-// old as the next one after it (marks.go).
+// Times in records are the caller's. Retention and replay by time use those that are in
+// order with most others; a record written under a wrong clock counts as old as the
+// next one after it (marks.go).
 //
 // # Packages
 //
 // Package layout has the keys and values, engine the directory and Pebble's options,
-// salvage the reading around damage, inspect the commands for a store that may be
-// damaged. The package itself is larger than its neighbours: its queues, log, ledger
-// and repair share one batch, one counter of positions and the locks of [Queue] and
-// [Store], so a boundary between them would export these.
+// salvage the reading around damage, inspect the commands for a damaged store. This
+// package is larger than its neighbours: queues, log, ledger and repair share one
+// batch, one counter of positions and the locks of [Queue] and [Store], which a
+// boundary between them would export.
 //
 // # Order of shutting down
 //
-// Cancel Run's context and the workers' first, then Close: it waits for calls
-// in progress, so a callback of ScanState must not call Close.
+// Cancel the contexts of Run and the workers, then call Close. It waits for calls in
+// progress, so a callback of ScanState must not call it.
 package store

@@ -11,8 +11,8 @@ import (
 	"github.com/watcherd/watcherd/internal/store/salvage"
 )
 
-// gate decides whether ingest may go on. It works from the last measurement of
-// the disk plus every byte written since.
+// gate pauses ingest. It decides by the last measurement of the disk plus every byte
+// written since.
 type gate struct {
 	news signal
 
@@ -23,7 +23,7 @@ type gate struct {
 	free     int64     // guarded by mu; free disk when measured; -1 = unknown
 	written  int64     // guarded by mu; bytes written since
 	short    bool      // guarded by mu; the disk has no room for the reserve
-	reason   string    // guarded by mu; why ingest is paused; "" = it is not
+	reason   string    // guarded by mu; of the pause; "" = none
 }
 
 // Reasons of a pause, as Health and the metrics name them.
@@ -34,20 +34,20 @@ const (
 
 func newGate(l Limits) *gate { return &gate{limits: l, free: -1} }
 
-// maxReserve is the most of the budget that is kept for what Pebble rewrites.
+// maxReserve bounds the part of the budget that is kept for Pebble's rewrites.
 const maxReserve = 256 << 20
 
-// pauseBytes is below the budget: memtables on their way to tables and the tables
-// a compaction replaces exist twice for a while (see engine.SizeFor), old write-ahead logs
-// are kept, and the batch that was let in last comes on top.
+// pauseBytes is below the budget: flushed memtables and compacted tables exist twice
+// for a while (see engine.SizeFor), old write-ahead logs are kept, and the last admitted
+// batch comes on top.
 func (l Limits) pauseBytes() int64 { return l.MaxBytes - min(l.MaxBytes*3/8, maxReserve) }
 
-// Ingest resumes only when there is some room again, lest it flap.
+// Ingest resumes with some room to spare, so that it does not flap.
 func (l Limits) resumeBytes() int64 { return l.pauseBytes() - l.pauseBytes()/16 }
 func (l Limits) resumeFree() int64  { return l.MinFree + l.MinFree/5 }
 
-// pressure is where the store begins to give up delivered records that are kept
-// only for replay, before ingest has to pause.
+// Pressure comes before a pause: from here on, delivered records that are kept only for
+// replay are deleted.
 func (l Limits) pressureBytes() int64 { return l.pauseBytes() - l.pauseBytes()/8 }
 func (l Limits) pressureFree() int64  { return l.MinFree + l.MinFree/4 }
 
@@ -57,7 +57,7 @@ func (g *gate) wrote(n int64) {
 	g.mu.Unlock()
 }
 
-// decideLocked brings reason up to date and reports whether ingest is paused.
+// decideLocked updates reason and reports whether ingest is paused.
 func (g *gate) decideLocked() bool {
 	l := g.limits
 	maxBytes, minFree := l.pauseBytes(), l.MinFree
@@ -85,8 +85,7 @@ func (g *gate) paused() bool {
 	return g.decideLocked()
 }
 
-// pressed reports whether delivered records should be given up, and how many
-// bytes too many there are.
+// pressed returns the bytes of delivered records to delete; 0 without pressure.
 func (g *gate) pressed() (excess int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -112,9 +111,9 @@ func (s *Store) SetLimits(l Limits) {
 	s.gate.news.notify()
 }
 
-// WaitIngest returns when ingest may go on: the store is under its budget and
-// the disk has room. It returns the context's error, ErrFailed or ErrClosed
-// otherwise. Ask before each batch. Run must be running.
+// WaitIngest returns nil once the store is below its budget and the disk has room, else
+// the context's error, ErrFailed or ErrClosed. Call it before each batch, while Run
+// runs.
 func (s *Store) WaitIngest(ctx context.Context) error {
 	if err := s.Err(); err != nil {
 		return err
@@ -122,7 +121,7 @@ func (s *Store) WaitIngest(ctx context.Context) error {
 	if !s.gate.paused() {
 		return ctx.Err()
 	}
-	// The estimate counts what was rewritten meanwhile twice: look again.
+	// The estimate counts rewritten bytes twice.
 	if err := s.measure(); err != nil {
 		return err
 	}
@@ -137,8 +136,8 @@ func (s *Store) WaitIngest(ctx context.Context) error {
 	}
 }
 
-// measure asks Pebble how much is used, unless its files seem to be as they were, and the
-// filesystem how much is free.
+// measure reads the size of the store from Pebble, if its files may have changed, and
+// the free space from the filesystem.
 func (s *Store) measure() error {
 	if err := s.use(); err != nil {
 		return err
@@ -152,9 +151,8 @@ func (s *Store) measure() error {
 	if now := time.Now(); s.moved.Swap(false) || now.Sub(measured) >= remeasureEvery {
 		measured = now
 		m := s.db.Metrics()
-		// Pebble knows the physical size of the WAL in use only from when it was
-		// created. Old WALs that it keeps (five at most) are written over by the
-		// next ones, so they are no reason to wait: they would stay forever.
+		// Pebble knows the physical size of the WAL in use as of its creation. Old WALs
+		// (five at most) do not count: Pebble keeps them and writes over them.
 		bytes = int64(m.DiskSpaceUsage() - m.WAL.ObsoletePhysicalSize - m.WAL.PhysicalSize + max(m.WAL.PhysicalSize, m.WAL.Size))
 		if m.Compact.NumInProgress > 0 {
 			s.moved.Store(true)
@@ -191,23 +189,23 @@ func (s *Store) refill(free int64) {
 	}
 }
 
-// Health is what an operator or a liveness probe asks.
+// Health is the state of the store for operators and liveness probes.
 type Health struct {
 	// Failed is nil while the store works.
 	Failed error
-	// Paused tells that ingest waits, Reason why.
+	// Paused reports whether ingest waits, Reason is the cause.
 	Paused bool
 	Reason string
-	// Bytes is the size of the store on disk, with MaxBytes its budget (0 = none).
+	// Bytes is the size of the store on disk, MaxBytes its budget (0 = none).
 	Bytes    int64
 	MaxBytes int64
-	// DiskFree is the free space of the disk, -1 if unknown, with MinFree its
-	// floor (0 = none).
+	// DiskFree is the free space of the disk (-1 = unknown), MinFree its lower bound
+	// (0 = none).
 	DiskFree int64
 	MinFree  int64
-	// LastCommit is when a commit last succeeded; zero if none did since Open.
+	// LastCommit is the time of the last successful commit since Open; zero for none.
 	LastCommit time.Time
-	// CommitStuck is how long the commit in progress takes already; 0 if none is.
+	// CommitStuck is the age of the commit in progress; 0 for none.
 	CommitStuck time.Duration
 }
 

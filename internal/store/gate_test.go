@@ -120,5 +120,5 @@ func TestNoRoomForTheReserve(t *testing.T) {
 	}
 	running(t, s)
 	disk(100 << 20)
-	eventually(t, "ingest goes on", func() bool { return !s.Health().Paused && !s.files.Short() })
+	eventually(t, "ingest resumes", func() bool { return !s.Health().Paused && !s.files.Short() })
 }

@@ -119,8 +119,8 @@ func (s *Store) LogStats() LogStats {
 const readLogBytes = 4 << 20
 
 // ReadLog returns at most max records with sequences greater than after, in
-// order, and stops after about 4 MiB of payload. Records retention removed are skipped: LogStats.First tells whether
-// some were. Unreadable records end the result before them; if they are the
+// order, and stops after about 4 MiB of payload. Records retention removed are skipped: LogStats.First is greater
+// than after+1 if some were. Unreadable records end the result before them; if they are the
 // first, one item with Unreadable set stands for a run of them, whose last sequence
 // it has. Payloads belong to the
 // caller; those of one call share an allocation.
@@ -164,8 +164,8 @@ func (s *Store) ReadLog(after uint64, max int) ([]Item, error) {
 	return items, nil
 }
 
-// unreadableAt returns the item for a record, at or after from, that stands in the
-// way of reading on: it may be readable by itself, as only the next block is damaged.
+// unreadableAt returns the item for the record at or after from at which a reader
+// failed. It may be readable by itself, as only the next block is damaged.
 func (s *Store) unreadableAt(from, last uint64, cause error) ([]Item, error) {
 	value, ok, err := s.recordAt(from)
 	switch {
@@ -274,7 +274,7 @@ func (s *Store) firstAtOrAfter(t time.Time) (uint64, error) {
 	}
 }
 
-// dropMarksLocked forgets the marks of deleted segments.
+// dropMarksLocked removes the marks of the first n segments.
 func (l *logState) dropMarksLocked(n int) {
 	l.marks = slices.Delete(l.marks, 0, n)
 }

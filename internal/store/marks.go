@@ -9,7 +9,7 @@ import (
 )
 
 // The log is cut into segments by marks, so that retention and replay by time
-// need not read it. A mark tells where a segment begins, when, and how much had
+// need not read it. A mark has where a segment begins, when, and how much had
 // been appended before it since the store was made; the size of a segment is
 // the difference of two marks.
 type mark struct {

@@ -12,29 +12,29 @@ import (
 	"github.com/watcherd/watcherd/internal/store/layout"
 )
 
-// Queue is what one sink has yet to take. Its methods may be called from any
-// goroutine. A queue belongs to one worker at a time: Read hands the same
-// entries to everyone who asks.
+// Queue has the pending events of one sink. Its methods may be called from any
+// goroutine. One worker at a time uses it: Read returns the same entries to every
+// caller.
 type Queue struct {
 	s    *Store
 	id   uint32
 	name string
 	news signal
 
-	filling atomic.Bool // written under sinkTable.ensuring; old records are still to be queued
+	filling atomic.Bool // written under sinkTable.ensuring; Filled is still to come
 	member  membership  // guarded by sinkTable.ensuring
-	filled  uint64      // guarded by sinkTable.ensuring; it is filled up to this sequence, in this process's life
-	release func()      // guarded by sinkTable.ensuring; ends what keeps the log for the fill; nil: nothing
+	filled  uint64      // guarded by sinkTable.ensuring; the last sequence of Fill in this process
+	release func()      // guarded by sinkTable.ensuring; ends the hold on the log for the fill; nil = none
 
-	// settling is held while entries are removed, for reading, and while they are
-	// rewritten or removed unread, for writing: from the look at the window to the
-	// end of the write. Taken before mu.
+	// settling is held from the read of the window to the end of the write: for
+	// reading while entries are removed, for writing while they are rewritten or
+	// removed unread. Taken before mu.
 	settling sync.RWMutex
 
 	mu       sync.Mutex
-	purged   bool           // guarded by mu; nothing is queued any more
-	total    layout.Counter // guarded by mu; count and bytes not acknowledged
-	detached layout.Counter // guarded by mu; those of total that carry their payload; up to high, none refers to the log
+	purged   bool           // guarded by mu; the sink was purged
+	total    layout.Counter // guarded by mu; unacknowledged entries
+	detached layout.Counter // guarded by mu; those of total with their own payload; up to High there are no others
 	tail     uint64         // guarded by mu; position of the last entry
 	window   window         // guarded by mu
 	pins     []pin          // guarded by mu; in order of position
@@ -53,7 +53,7 @@ type Item struct {
 	// Sequence is the record's place in the log; it stays the same when a
 	// record is replayed.
 	Sequence uint64
-	// Flags are those of the Route, or of the Replay.
+	// Flags are those of the Route or the Replay.
 	Flags uint32
 	// Lane and Time are the record's.
 	Lane uint64
@@ -61,33 +61,33 @@ type Item struct {
 	// Payload belongs to the caller.
 	Payload []byte
 
-	size uint32 // by which a record of the log counts
-	// Unreadable is set by ReadLog for a record whose bytes are damaged. Read
-	// never returns such an item: it makes a dead letter of it.
+	size uint32 // that a record of the log counts with
+	// Unreadable marks a damaged record in the result of ReadLog. Read makes a dead
+	// letter of such a record instead.
 	Unreadable bool
 }
 
 // Stats describe a queue.
 type Stats struct {
-	// Length is the number of entries not acknowledged, Bytes the size of their
+	// Length is the number of unacknowledged entries, Bytes the size of their
 	// payloads.
 	Length int64
 	Bytes  int64
 	// OldestTime is the time of the record at the head; zero for an empty queue.
 	OldestTime time.Time
-	// Head is the smallest position that may be not acknowledged, Tail the
-	// largest that was ever queued.
+	// Head is the smallest position that may be unacknowledged, Tail the largest
+	// ever queued.
 	Head uint64
 	Tail uint64
-	// DeadLetters and DeadLetterBytes count what was set aside.
+	// DeadLetterBytes is the size of the dead letters' payloads.
 	DeadLetters     int64
 	DeadLetterBytes int64
-	// DeadLetterOldest is the last attempt of the oldest dead letter; zero without
-	// any, and until Run has looked.
+	// DeadLetterOldest is the last attempt of the oldest dead letter; zero if there
+	// is none, or before Run finds it.
 	DeadLetterOldest time.Time
-	// HeldBytes is how much of the log cannot be deleted because of this queue, in
-	// bytes of payload, other sinks' records included; HeldSince is when that part
-	// of the log begins. Both are zero for a queue that needs none of it.
+	// HeldBytes are the payload bytes of the log that cannot be deleted because of
+	// this queue, other sinks' records included; HeldSince is the time of the first.
+	// Both are zero for a queue that needs none.
 	HeldBytes int64
 	HeldSince time.Time
 }
@@ -113,8 +113,8 @@ func (q *Queue) load() error {
 	return nil
 }
 
-// isPurged reports whether the sink was purged. It stays so while the caller holds
-// settling, or the right to append.
+// isPurged reports whether the sink was purged. The result holds while the caller has
+// settling or the right to append.
 func (q *Queue) isPurged() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -154,9 +154,8 @@ func (q *Queue) Wait(ctx context.Context, after uint64) error {
 	}
 }
 
-// Stats returns the queue's figures. They come from memory, but for OldestTime
-// when nothing of a backlog was read yet: then the first entry is looked up,
-// once.
+// Stats returns the queue's figures from memory. Only OldestTime of an unread backlog
+// takes one read of its first entry.
 func (q *Queue) Stats() Stats {
 	q.lookAhead()
 	heldBytes, heldSince := q.holds()
@@ -185,8 +184,7 @@ func (q *Queue) Stats() Stats {
 	return st
 }
 
-// lookAhead finds the time of the first entry that was not read, if it is the
-// oldest and unknown.
+// lookAhead finds the time of the first unread entry, if it is the oldest and unknown.
 func (q *Queue) lookAhead() {
 	q.mu.Lock()
 	known := q.total.Count == 0 || len(q.window.slots) > 0 || q.nextAge.position > q.window.readTo
@@ -215,26 +213,25 @@ func (q *Queue) lookAhead() {
 	q.mu.Unlock()
 }
 
-// Read returns at most max unacknowledged entries with positions greater than
-// after, in order, and stops early when their payloads exceed maxBytes (the
-// first is returned whatever its size). It returns none only at the end of the
-// queue, and never blocks for new entries.
+// Read returns at most max unacknowledged entries with positions greater than after, in
+// order, and stops early when their payloads exceed maxBytes (the first is always
+// returned). It returns none only at the end of the queue, and does not wait for new
+// entries.
 //
-// Begin with after = 0 and continue with the last position returned. An entry
-// not acknowledged is returned again by a Read that begins before it.
+// Begin with after = 0 and continue with the last position returned. A Read that begins
+// before an unacknowledged entry returns it again.
 //
-// Payloads belong to the caller; those of one call share an allocation, so
-// keeping one keeps all.
+// Payloads belong to the caller; those of one call share an allocation, so keeping one
+// keeps all.
 //
-// Entries whose record is damaged become dead letters with the reason
-// "unreadable" and are skipped.
+// Entries whose record is damaged become dead letters with the reason "unreadable".
 func (q *Queue) Read(after uint64, max, maxBytes int) (items []Item, err error) {
 	if err := q.s.use(); err != nil {
 		return nil, err
 	}
 	defer q.s.life.leave()
 	q.mu.Lock()
-	// What lies behind the last read has to be read first: see window.
+	// There may be no gap after the last read: see window.
 	from := min(after, q.window.readTo)
 	head, tail := q.window.head(), q.tail
 	q.mu.Unlock()
@@ -255,12 +252,10 @@ func (q *Queue) Read(after uint64, max, maxBytes int) (items []Item, err error) 
 		if len(r.items) > 0 {
 			return r.items, nil
 		}
-		// All of them became dead letters, or there were none.
 	}
 	return nil, nil
 }
 
-// entryAt looks one entry up.
 func (q *Queue) entryAt(position uint64) (layout.Entry, error) {
 	if err := q.s.use(); err != nil {
 		return layout.Entry{}, err
@@ -276,9 +271,9 @@ func (q *Queue) entryAt(position uint64) (layout.Entry, error) {
 	return layout.ParseEntry(position, raw)
 }
 
-// Ack removes entries that Read returned, in any order. Positions that are not
-// in flight (acknowledged before, or never read) are ignored. Ack does not wait
-// for the disk: see the package comment.
+// Ack removes entries that Read returned, in any order. It ignores positions that are
+// not in flight (acknowledged before, or never read), and does not wait for the disk:
+// see the package comment.
 func (q *Queue) Ack(positions ...uint64) error {
 	if err := q.s.use(); err != nil {
 		return err
@@ -328,7 +323,7 @@ func (q *Queue) take(b *pebble.Batch, positions []uint64) layout.Counter {
 	return acked
 }
 
-// mergeLocked changes the queue's counters, and writes that into b.
+// mergeLocked changes the queue's counters, in memory and in b.
 func (q *Queue) mergeLocked(b *pebble.Batch, total, detached layout.Counter) {
 	var value [layout.CounterLen]byte
 	q.total = q.total.Plus(total)
@@ -361,7 +356,7 @@ func (q *Queue) PutNote(value []byte) error {
 	return b.Close()
 }
 
-// Note returns a copy of what PutNote wrote last.
+// Note returns a copy of the last value of PutNote.
 func (q *Queue) Note() ([]byte, bool, error) {
 	if err := q.s.use(); err != nil {
 		return nil, false, err

@@ -8,24 +8,24 @@ import (
 	"github.com/watcherd/watcherd/internal/store/layout"
 )
 
-// membership is whether records are queued for a sink as they are appended.
+// membership is the state of a sink's queue: which records are queued for it.
 type membership struct {
 	state byte
 
-	// Of a sink that left: the log's end then, how much had ever been appended, and
-	// when. Of one that is filled: what it left with; zero if it is new.
+	// When the sink left: the end of the log, the number of records ever appended, and
+	// the time. Kept while it is filled; zero for a new sink.
 	after uint64
 	count int64
 	time  time.Time
 
-	// Of a sink that is filled: the entries after this position are of the fill.
+	// The entries of the fill come after this position.
 	position uint64
 }
 
 // The states of a membership. They are stored.
 const (
 	memberJoined  = 0
-	memberFilling = 1 // old records are still to be queued
+	memberFilling = 1 // Fill queues old records
 	memberLeft    = 2 // nothing is queued
 )
 
@@ -55,9 +55,8 @@ func parseMembership(b []byte) (m membership, ok bool) {
 	}, true
 }
 
-// LeaveSink notes, durably, that from now on no records are queued for a sink. The
-// caller appends nothing meanwhile. A sink that has left already, or is not filled yet,
-// stays as it is.
+// LeaveSink ends the queueing of records for a sink, durably. The caller appends nothing
+// meanwhile. A sink that has left, or is not filled yet, stays unchanged.
 func (s *Store) LeaveSink(name string) error {
 	q, err := s.Queue(name)
 	if err != nil {
@@ -76,9 +75,9 @@ func (s *Store) LeaveSink(name string) error {
 	return s.setMembership(q, left)
 }
 
-// RejoinSink has a sink that left filled with what was recorded since, or from the
-// log's beginning, by [Store.Fill] and [Store.Filled]. Until then the log is kept. A
-// sink that did not leave stays as it is.
+// RejoinSink makes a sink that left Filling: [Store.Fill] queues the records since it
+// left, or those from the log's beginning. The log is kept until [Store.Filled]. A sink
+// that did not leave stays unchanged.
 func (s *Store) RejoinSink(name string, from Start) error {
 	q, err := s.Queue(name)
 	if err != nil {
@@ -106,15 +105,15 @@ func (s *Store) RejoinSink(name string, from Start) error {
 	return nil
 }
 
-// Absence is what is known of the time in which a sink that is filled was not there.
+// Absence is the time between LeaveSink and RejoinSink.
 type Absence struct {
-	Since  time.Time // when it left
-	Begun  bool      // the fill has queued something already
+	Since  time.Time // when the sink left
+	Begun  bool      // the fill has queued some records
 	Lost   bool      // retention has removed records of that time
 	LostTo time.Time // when the log begins; only if Lost
 }
 
-// Absence tells what a sink that is being filled missed; not ok if it did not leave.
+// Absence returns what a sink that is Filling missed; not ok if it did not leave.
 func (q *Queue) Absence() (a Absence, ok bool) {
 	s := q.s
 	s.sinks.ensuring.Lock()
@@ -137,7 +136,7 @@ func (q *Queue) Absence() (a Absence, ok bool) {
 	return a, true
 }
 
-// setMembership changes it, durably first; the caller holds sinkTable.ensuring.
+// setMembership writes a membership, durably; the caller holds sinkTable.ensuring.
 func (s *Store) setMembership(q *Queue, m membership) error {
 	before := q.member
 	q.member = m
@@ -149,7 +148,7 @@ func (s *Store) setMembership(q *Queue, m membership) error {
 	return nil
 }
 
-// unhold lets retention have the log again; the caller holds sinkTable.ensuring.
+// unhold ends the hold on the log; the caller holds sinkTable.ensuring.
 func (q *Queue) unhold() {
 	if q.release != nil {
 		q.release()

@@ -20,27 +20,25 @@ import (
 	"github.com/watcherd/watcherd/internal/store/salvage"
 )
 
-// Repair of tables. A damaged block costs what was in it. Left in its table it would
-// cost more: every compaction of the table fails, level 0 grows, and writes stop. So
-// Run takes the damaged blocks out of a table (package salvage) once a compaction has
-// failed on it:
+// Repair of tables. A damaged block fails every compaction of its table: level 0 grows,
+// and writes stop. So Run removes the damaged blocks (package salvage) from a table on
+// which a compaction failed:
 //
-//  1. One synced write restates what memory knows of the lost keys (counters, names,
-//     marks, pins, entries in flight, positions that are acknowledged), and notes the
-//     lost ranges.
+//  1. One synced write restores the lost keys that memory has (counters, names, marks,
+//     pins, entries in flight, acknowledged positions), and notes the lost ranges.
 //  2. The blocks are overwritten and synced.
 //  3. One synced write recounts the queues and dead letters in the lost ranges, adds a
-//     dead letter for the entries that are missing, and removes the note.
+//     dead letter for missing entries, and removes the note.
 //
-// After a crash between 1 and 3 the note makes the next Run do the last step; a block
-// that is still damaged is found again.
+// After a crash between 1 and 3, the next Run finds the note and does the last step; a
+// block that is still damaged is found again.
 
-// compactionPause is how long a compaction waits before it reads a table again on
-// which one failed, unless the table is repaired earlier.
+// compactionPause is how long a compaction waits for the repair of a table on which an
+// earlier one failed.
 const compactionPause = time.Second
 
-// compactionShun is how long Pebble leaves tables alone after a compaction of them
-// failed on damage, repaired or not, unless asked.
+// compactionShun is how long Pebble does not compact tables by itself after a
+// compaction of them failed on damage, repaired or not.
 const compactionShun = 5 * time.Minute
 
 // maxDamagedTables bounds the tables that wait for a repair; others are reported again.
@@ -52,15 +50,15 @@ type damagedTables struct {
 
 	mu     sync.Mutex
 	tables map[string]*damagedTable // guarded by mu; by path
-	shun   time.Time                // guarded by mu; until then, Pebble may leave tables alone
+	shun   time.Time                // guarded by mu; until then, Pebble may postpone compactions
 
-	uncounted []layout.Range // ranges to count when no other damage is in the way; of Run
+	uncounted []layout.Range // used by Run only; lost ranges that are not counted yet, for other damage
 }
 
 type damagedTable struct {
 	bounds   layout.Range
-	failed   error         // of the repair
-	repaired chan struct{} // closed when the table need not be waited for
+	failed   error         // the error of the repair
+	repaired chan struct{} // closed after the repair
 }
 
 // add notes a failed compaction.
@@ -85,7 +83,7 @@ func (d *damagedTables) add(info *pebble.DataCorruptionInfo) {
 	d.news.notify()
 }
 
-// report notes the table that an error of reading is about.
+// report adds the table that a read error is about.
 func (d *damagedTables) report(err error) {
 	if info := pebble.ExtractDataCorruptionInfo(err); info != nil {
 		d.add(info)
@@ -109,14 +107,14 @@ func (d *damagedTables) done(path string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if err != nil {
-		d.tables[path].failed = fmt.Errorf("table %s: %w", filepath.Base(path), err) // readers and compactions of it stay slow
+		d.tables[path].failed = fmt.Errorf("table %s: %w", filepath.Base(path), err) // its reads and compactions stay slow
 		return
 	}
 	close(d.tables[path].repaired)
 	delete(d.tables, path)
 }
 
-// cause is why a table cannot be repaired; nil if all can.
+// cause returns the error of a failed repair, nil if there is none.
 func (d *damagedTables) cause() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -128,16 +126,15 @@ func (d *damagedTables) cause() error {
 	return nil
 }
 
-// shunned reports whether Pebble may leave tables alone that it should compact.
+// shunned reports whether Pebble may postpone due compactions.
 func (d *damagedTables) shunned() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return time.Now().Before(d.shun)
 }
 
-// waitForRepair delays a compaction that reads damage in a table on which one failed:
-// Pebble tries such a compaction again at once, and each try is expensive. Other readers
-// hold locks that the repair needs.
+// waitForRepair delays a compaction that reads known damage: Pebble retries it at once,
+// and each attempt is expensive. Other readers hold locks that the repair needs.
 func (s *Store) waitForRepair(path string) {
 	if !inBackground() {
 		return
@@ -158,8 +155,8 @@ func (s *Store) waitForRepair(path string) {
 	}
 }
 
-// inBackground reports whether the caller is one of Pebble's own goroutines. Pebble does
-// not tell who reads; the stack does.
+// inBackground reports whether the caller is one of Pebble's own goroutines. Only the
+// stack shows it.
 func inBackground() bool {
 	var callers [64]uintptr
 	frames := runtime.CallersFrames(callers[:runtime.Callers(2, callers[:])])
@@ -174,7 +171,7 @@ func inBackground() bool {
 	}
 }
 
-// repairTables repairs what compactions have failed on. Called by Run.
+// repairTables repairs the tables on which compactions failed. Called by Run.
 func (s *Store) repairTables() error {
 	if err := s.use(); err != nil {
 		return err
@@ -191,19 +188,19 @@ func (s *Store) repairTables() error {
 		}
 		s.damaged.done(path, err)
 		if err != nil {
-			s.opts.Logger.Error("a damaged table cannot be repaired and is not compacted; export the store and begin a new one",
+			s.opts.Logger.Error("a damaged table cannot be repaired and is not compacted; export the store and start a new one",
 				"file", filepath.Base(path), "error", salvage.FirstLine(err))
 			continue
 		}
 		for _, r := range lost {
 			s.metrics.repaired.Inc()
-			s.opts.Logger.Error("a damaged block was taken out of a table; what only it held is lost",
+			s.opts.Logger.Error("removed a damaged block from a table; keys that only it held are lost",
 				"file", filepath.Base(path), "lost", r.String())
 		}
 	}
 }
 
-// repairTable takes the damaged blocks out of a table and returns what was lost.
+// repairTable removes the damaged blocks from a table and returns the lost ranges.
 func (s *Store) repairTable(path string, bounds layout.Range) ([]layout.Range, error) {
 	content, err := engine.ReadFile(s.opts.FS, path)
 	if err != nil {
@@ -223,7 +220,7 @@ func (s *Store) repairTable(path string, bounds layout.Range) ([]layout.Range, e
 		func() error { return s.overwrite(path, patches) },
 	}
 	if int(s.db.Metrics().Levels[0].Sublevels) >= engine.Level0StopWrites(s.opts.MaxBytes) {
-		slices.Reverse(steps) // nothing can be written before
+		slices.Reverse(steps) // writes are blocked until the overwrite
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -247,10 +244,10 @@ func (s *Store) overwrite(path string, patches []salvage.Patch) error {
 	return errors.Join(f.Sync(), f.Close())
 }
 
-// restate writes again what memory knows of lost keys, with a note of the loss.
+// restate writes the lost keys that memory has, with a note of the loss.
 func (s *Store) restate(lost, uncounted []layout.Range) error {
-	// Nothing that changes what is restated goes on meanwhile. Counters and names need
-	// all locks; others are left alone, as a Fill holds them for long.
+	// The locks exclude changes of the restated keys. Only counters and names need
+	// those that a Fill holds for long.
 	if slices.ContainsFunc(lost, func(r layout.Range) bool {
 		return r.Overlaps([]byte{layout.PrefixCounter}, []byte{layout.PrefixName + 1})
 	}) {
@@ -332,9 +329,8 @@ func (l *logState) restate(set func(key, value []byte), setCounter func(kind byt
 	}
 }
 
-// restate writes the queue's counters, pins and entries in flight that lie in a
-// range, and deletes the positions between these, which are acknowledged: their
-// tombstones may be lost.
+// restate writes the queue's counters, pins and entries in flight in a range. It deletes
+// the acknowledged positions between them again: their tombstones may be lost.
 func (q *Queue) restate(b *pebble.Batch, r layout.Range, set func(key, value []byte), setCounter func(kind byte, id uint32, c layout.Counter)) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -372,8 +368,8 @@ func (q *Queue) restate(b *pebble.Batch, r layout.Range, set func(key, value []b
 	acked(first, last+1)
 }
 
-// recountLost corrects the counters of what was lost and removes the note. Where
-// other damage is in the way, it has that repaired, and leaves the counting to then.
+// recountLost corrects the counters after a loss and removes the note. If it meets other
+// damage, it reports that, and the next repair counts.
 func (s *Store) recountLost(lost []layout.Range) error {
 	s.damaged.uncounted = lost
 	for _, q := range s.sinks.all() {
@@ -414,7 +410,7 @@ func (s *Store) resumeRepair() error {
 		lost, err = layout.ParseRanges(value)
 	}
 	if errors.Is(err, ErrUnreadable) || errors.Is(err, layout.ErrMalformed) {
-		// Whatever it was, everything is counted, after the repair of this damage.
+		// The ranges are lost: everything is counted, after the repair of this damage.
 		s.damaged.uncounted = []layout.Range{{Lower: []byte{0}, Upper: []byte{0xff}}}
 		s.damaged.report(err)
 		return nil
@@ -425,8 +421,8 @@ func (s *Store) resumeRepair() error {
 	return s.recountLost(lost)
 }
 
-// recountEntries counts a queue whose entries in a range may be lost. One dead letter
-// stands for those that are missing.
+// recountEntries counts the queue after a loss of entries in a range. One dead letter
+// stands for the missing ones.
 func (q *Queue) recountEntries(r layout.Range) error {
 	first, last, ok := r.Positions(layout.PrefixQueue, q.id)
 	if !ok {
@@ -473,12 +469,12 @@ func (q *Queue) recountEntries(r layout.Range) error {
 	return b.Close()
 }
 
-// recountLetters counts dead letters, of which some in a range may be lost.
+// recountLetters counts the dead letters after a loss in a range.
 func (q *Queue) recountLetters(r layout.Range) error {
 	if _, _, ok := r.Positions(layout.PrefixDeadLetter, q.id); !ok {
 		return nil
 	}
-	select { // letters are settled by who has the right to append
+	select { // the right to append excludes settle
 	case q.s.appending <- struct{}{}:
 	case <-q.s.failed:
 		return q.s.failure
@@ -515,9 +511,9 @@ func (q *Queue) recountLetters(r layout.Range) error {
 	return b.Close()
 }
 
-// relieveLevel0 compacts level 0 while Pebble does not do it by itself, which it
-// leaves for minutes after damage in the level below, repaired or not. All tables of
-// level 0 have counters, so a compaction of these takes them all.
+// relieveLevel0 compacts level 0, which Pebble postpones for minutes after damage in the
+// level below, repaired or not. Every table of level 0 has counters, so a compaction of
+// the counters takes them all.
 func (s *Store) relieveLevel0(ctx context.Context) error {
 	if err := s.use(); err != nil {
 		return err
@@ -529,7 +525,7 @@ func (s *Store) relieveLevel0(ctx context.Context) error {
 		return nil
 	}
 	if cause := s.damaged.cause(); cause != nil && sublevels >= stop*3/4 {
-		s.fail(fmt.Errorf("writes stand still: %w; `watcherd store export` copies out what is there, for a new store to begin", cause))
+		s.fail(fmt.Errorf("writes are about to stop: %w; copy the data out with `watcherd store export` and start a new store", cause))
 		return nil
 	}
 	lower, upper := layout.PrefixRange(layout.PrefixCounter)

@@ -110,7 +110,7 @@ func TestWritesGoOnOverDamage(t *testing.T) {
 	if delivered += more1; lost == 0 || lost > 20 || delivered+lost != n+more {
 		t.Errorf("%d delivered, %d lost of %d", delivered, lost, n+more)
 	}
-	if lines := logged.like("taken out of a table"); len(lines) == 0 || len(lines) > 8 {
+	if lines := logged.like("removed a damaged block"); len(lines) == 0 || len(lines) > 8 {
 		t.Errorf("%d lines of log: %q", len(lines), lines)
 	}
 	if err := s.Close(); err != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/watcherd/watcherd/internal/store/layout"
 )
 
-// ReplayRange says which records to replay. Zero bounds are open.
+// ReplayRange is the range of records to replay. Zero bounds are open.
 type ReplayRange struct {
 	FromSequence uint64    // the first record
 	FromTime     time.Time // records not before this
@@ -21,8 +21,8 @@ const replayChunk = 2048
 
 // Replay enqueues records of the log again, for one sink, with new positions
 // after everything queued so far and the given flags, and returns how many.
-// Records that retention removed are not replayed: LogStats.First says where
-// the log begins. The records stay in the log until the entries are
+// Records that retention removed are not replayed: the log begins at
+// LogStats.First. The records stay in the log until the entries are
 // acknowledged.
 //
 // Replay commits every few thousand entries: after an error or a crash a first
@@ -39,8 +39,7 @@ func always(flags uint32) Selector {
 	return func([]byte) (uint32, bool) { return flags, true }
 }
 
-// ReplaySelected is Replay of the records that selected accepts, each with the
-// flags it says.
+// ReplaySelected is Replay of the records that selected accepts, with its flags.
 func (s *Store) ReplaySelected(ctx context.Context, sink string, r ReplayRange, selected Selector) (int, error) {
 	q, err := s.Queue(sink)
 	if err != nil {

@@ -57,8 +57,8 @@ func (s *Store) needed() uint64 {
 	return low
 }
 
-// retain deletes the segments that are delivered and that age, size or the
-// budget's excess says to delete. It returns how many bytes of payload went.
+// retain deletes delivered segments for age, size or the budget's excess. It returns
+// how many bytes of payload went.
 func (s *Store) retain(now time.Time, limits Limits, excess int64) (int64, error) {
 	if err := s.use(); err != nil {
 		return 0, err

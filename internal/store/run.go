@@ -13,20 +13,18 @@ import (
 const (
 	measureEvery = 250 * time.Millisecond
 	retainEvery  = 10 * time.Second
-	// remeasureEvery is how often Pebble is asked for its size even if it told of no
-	// change: it may tell of a deleted file before it counts it.
+	// remeasureEvery is how often the size is read without an event of a change: Pebble
+	// may report a deleted file before it counts it.
 	remeasureEvery = 10 * time.Second
 	syncEvery      = 50 * time.Millisecond
-	// reclaimAfter is how much has to be deleted without pressure before the
-	// deletions are flushed for the space's sake.
+	// reclaimAfter is how many deleted bytes are worth a flush without pressure.
 	reclaimAfter = 32 << 20
-	// reclaimPause is the time between two attempts to gain space under pressure.
+	// reclaimPause is the time between two reclaims under pressure.
 	reclaimPause = 5 * time.Second
 )
 
-// Run measures the disk, applies retention and makes acks durable, until the
-// context ends or the store fails. It returns nil in the first case and Err in
-// the second.
+// Run measures the disk, applies retention, repairs tables and makes acks durable. It
+// returns nil when the context ends, and Err when the store fails.
 func (s *Store) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -54,7 +52,7 @@ func (s *Store) Run(ctx context.Context) error {
 		if err := s.measure(); err != nil {
 			return ended(ctx, err)
 		}
-		if paused = s.tellPause(paused); !paused {
+		if paused = s.logPause(paused); !paused {
 			pausedAt = time.Now()
 		}
 		excess := s.gate.pressed()
@@ -75,14 +73,14 @@ func (s *Store) Run(ctx context.Context) error {
 				return ended(ctx, err)
 			}
 			unflushed += gone
-			// Under pressure also what acknowledgements have deleted: no later write pushes
-			// it down while ingest is paused.
+			// Under pressure, acknowledged entries count too: no later write pushes their
+			// deletions down while ingest is paused.
 			pressed := excess > 0 && (unflushed > 0 || time.Since(reclaimed) >= reclaimPause)
 			if unflushed >= reclaimAfter || pressed {
 				select {
 				case reclaim <- reclaimable{log: s.LogStats().First, queues: time.Since(pausedAt) >= reclaimPause}:
 					unflushed, reclaimed = 0, time.Now()
-				default: // the last one is not done yet
+				default: // the last one is in progress
 				}
 			}
 		}
@@ -97,7 +95,7 @@ func (s *Store) Run(ctx context.Context) error {
 	}
 }
 
-// relieveLoop compacts level 0 after damage, while Pebble does not.
+// relieveLoop compacts level 0 while Pebble postpones it after damage.
 func (s *Store) relieveLoop(ctx context.Context) {
 	for {
 		damaged := s.damaged.news.wait()
@@ -122,22 +120,21 @@ func (s *Store) relieveLoop(ctx context.Context) {
 	}
 }
 
-// tellPause logs when ingest pauses and when it goes on, and returns whether it
-// is paused. A pause that falls between two measurements is too short to tell.
-func (s *Store) tellPause(was bool) bool {
+// logPause logs changes of the pause of ingest and reports whether it is paused. It
+// misses a pause between two measurements.
+func (s *Store) logPause(was bool) bool {
 	h := s.Health()
 	switch {
 	case h.Paused && !was:
-		s.opts.Logger.Warn("ingest is paused until there is room again; deliveries go on", "reason", h.Reason,
+		s.opts.Logger.Warn("ingest is paused until there is room; deliveries continue", "reason", h.Reason,
 			"bytes", h.Bytes, "maxBytes", h.MaxBytes, "diskFree", h.DiskFree, "minFree", h.MinFree)
 	case was && !h.Paused:
-		s.opts.Logger.Info("ingest goes on", "bytes", h.Bytes, "diskFree", h.DiskFree)
+		s.opts.Logger.Info("ingest resumed", "bytes", h.Bytes, "diskFree", h.DiskFree)
 	}
 	return h.Paused
 }
 
-// ended is what Run returns for an error: that of a store which was closed, or
-// that came after the context ended, is none.
+// ended returns nil for ErrClosed and for errors after the end of the context.
 func ended(ctx context.Context, err error) error {
 	if ctx.Err() == nil && !errors.Is(err, ErrClosed) {
 		return err
@@ -151,7 +148,7 @@ func (s *Store) limits() Limits {
 	return s.gate.limits
 }
 
-// syncLoop makes acks durable while no commits do. An error fails the store.
+// syncLoop makes acks durable when no commit does. An error fails the store.
 func (s *Store) syncLoop(ctx context.Context) {
 	for s.syncLazy() == nil {
 		select {
@@ -160,17 +157,17 @@ func (s *Store) syncLoop(ctx context.Context) {
 			return
 		}
 		select {
-		case <-time.After(syncEvery): // one sync for all acks of this time
+		case <-time.After(syncEvery): // one sync for many acks
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// reclaimable is what is to become free disk.
+// reclaimable are deleted ranges whose space is still used.
 type reclaimable struct {
 	log    uint64 // the log before this sequence
-	queues bool   // what has left queues
+	queues bool   // entries removed from queues
 }
 
 // reclaimLoop turns deleted ranges into free disk, one at a time.
@@ -196,10 +193,9 @@ func (s *Store) reclaimLoop(ctx context.Context, requests <-chan reclaimable) {
 	}
 }
 
-// reclaim flushes the deletions and compacts the dead part of the log. Without
-// it the space would come back only as later writes push the deletions down. It does
-// the same with queues while ingest stays paused, as there are no such writes then. Not
-// earlier: what queues carry takes its space twice while it is rewritten.
+// reclaim flushes the deletions and compacts the deleted part of the log; otherwise only
+// later writes would push the deletions down. Queues are compacted only while ingest
+// stays paused and such writes are missing: their payloads take space twice meanwhile.
 func (s *Store) reclaim(ctx context.Context, from uint64, r reclaimable) (err error) {
 	if err := s.use(); err != nil {
 		return err

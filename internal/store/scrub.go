@@ -13,29 +13,27 @@ import (
 	"github.com/watcherd/watcherd/internal/store/salvage"
 )
 
-// Rewrite returns the payload that is to be in the place of another; it is not
-// changed if that is the one that is there. It must not keep the payload, and not
-// return it changed in place.
+// Rewrite returns the replacement of a payload; changed is false if it stays. It must
+// neither keep the payload nor modify it in place.
 type Rewrite func(payload []byte) (rewritten []byte, changed bool)
 
-// What one call of a Rewrite method looks at, at most.
+// The bounds of one call of a Rewrite method.
 const (
 	rewriteItems = 256
 	rewriteBytes = 1 << 20
 )
 
-// RewriteLog rewrites records with sequences greater than after, a few hundred, and
-// returns the last one that it looked at, how many of them were rewritten, and whether
-// it came to the log's end. Records keep their place, and count with the size that
-// they were appended with.
+// RewriteLog rewrites a few hundred records with sequences greater than after. It
+// returns the last sequence that it read, the number of rewritten records, and whether
+// the log ends there. Records keep their sequence, and the size that they count with.
 //
-// Like acks, what is rewritten is durable with the next commit.
+// Like an ack, a rewrite is durable with the next commit.
 func (s *Store) RewriteLog(after uint64, rewrite Rewrite) (last uint64, rewritten int, end bool, err error) {
 	if err := s.use(); err != nil {
 		return after, 0, false, err
 	}
 	defer s.life.leave()
-	release := s.log.hold(after + 1) // what is deleted meanwhile would come back
+	release := s.log.hold(after + 1) // a deleted record would come back
 	defer release()
 	items, err := s.ReadLog(after, rewriteItems)
 	if err != nil {
@@ -81,8 +79,8 @@ func (s *Store) applyRewritten(b *pebble.Batch) error {
 	return b.Close()
 }
 
-// RewriteQueue is [Store.RewriteLog] for those entries of a queue that carry their
-// payload, by position.
+// RewriteQueue is [Store.RewriteLog] for the queue entries that carry their payload, by
+// position.
 func (q *Queue) RewriteQueue(after uint64, rewrite Rewrite) (last uint64, rewritten int, end bool, err error) {
 	s := q.s
 	if err := s.use(); err != nil {
@@ -91,7 +89,7 @@ func (q *Queue) RewriteQueue(after uint64, rewrite Rewrite) (last uint64, rewrit
 	defer s.life.leave()
 	last, end = after, true
 	b := s.db.NewBatch()
-	q.settling.Lock() // nothing is removed until it is written
+	q.settling.Lock() // entries are not removed before the write
 	defer q.settling.Unlock()
 	q.mu.Lock()
 	lower := layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, max(after+1, q.window.head()))
@@ -108,7 +106,7 @@ func (q *Queue) RewriteQueue(after uint64, rewrite Rewrite) (last uint64, rewrit
 		last = max(last, position)
 		entries++
 		if !ok || err != nil || e.Kind != layout.EntryInline {
-			return nil //nolint:nilerr // what is damaged is for the queue's reader to report
+			return nil //nolint:nilerr // the queue's reader reports damage
 		}
 		size += len(e.Payload)
 		payload, changed := rewrite(e.Payload)
@@ -131,9 +129,8 @@ func (q *Queue) RewriteQueue(after uint64, rewrite Rewrite) (last uint64, rewrit
 	return last, rewritten, end, nil
 }
 
-// RewriteDeadLetters is [Store.RewriteLog] for a sink's dead letters, by position. Of
-// the reason of one that is rewritten only the class stays: its text may quote what was
-// in the payload.
+// RewriteDeadLetters is [Store.RewriteLog] for a sink's dead letters, by position. A
+// rewritten letter keeps only the class of its reason: the text may quote the payload.
 func (q *Queue) RewriteDeadLetters(after uint64, rewrite Rewrite) (last uint64, rewritten int, end bool, err error) {
 	if err := q.s.use(); err != nil {
 		return after, 0, false, err
@@ -144,8 +141,8 @@ func (q *Queue) RewriteDeadLetters(after uint64, rewrite Rewrite) (last uint64, 
 	if b.err != nil {
 		return after, 0, false, b.err
 	}
-	b.hold() // so that nobody settles the letters meanwhile
-	// What is being set aside with a payload of before the rewrite of the log is there first.
+	b.hold() // excludes settle
+	// Letters made with a payload from before the rewrite of the log come first.
 	q.settling.Lock()
 	defer q.settling.Unlock()
 	last, end = after, true
@@ -162,7 +159,7 @@ func (q *Queue) RewriteDeadLetters(after uint64, rewrite Rewrite) (last uint64, 
 		d, err := layout.ParseDeadLetter(value)
 		last = max(last, position)
 		if !ok || err != nil || len(d.Payload) == 0 {
-			return nil //nolint:nilerr // listing them reports what is damaged
+			return nil //nolint:nilerr // listing them reports damage
 		}
 		size += len(d.Payload)
 		payload, changed := rewrite(d.Payload)
@@ -185,9 +182,8 @@ func (q *Queue) RewriteDeadLetters(after uint64, rewrite Rewrite) (last uint64, 
 	return last, rewritten, end, q.s.Commit(b)
 }
 
-// EraseObsolete rewrites the store's files so that nothing is left of what was
-// deleted or overwritten before the call, in tables or write-ahead logs. It takes as
-// long as reading and writing the whole store does.
+// EraseObsolete rewrites tables and write-ahead logs, so that they have no data that was
+// deleted or overwritten before the call. It reads and writes the whole store.
 func (s *Store) EraseObsolete(ctx context.Context) (err error) {
 	if err := s.use(); err != nil {
 		return err
@@ -208,8 +204,8 @@ func (s *Store) EraseObsolete(ctx context.Context) (err error) {
 	return s.awaitRemoval(ctx)
 }
 
-// renewLogs writes into new write-ahead logs until none of those that there were is
-// left: Pebble keeps some to write over.
+// renewLogs writes into new write-ahead logs until the old ones are gone: Pebble keeps
+// some to write over.
 func (s *Store) renewLogs(ctx context.Context) error {
 	s.files.RenewLogs(true)
 	defer s.files.RenewLogs(false)
@@ -234,8 +230,8 @@ func (s *Store) renewLogs(ctx context.Context) error {
 	return nil
 }
 
-// removalPoll is how often the removal of files is looked at. Readers hold files
-// back; they end.
+// removalPoll is how often the removal of files is checked. Files stay while readers
+// use them.
 const removalPoll = 50 * time.Millisecond
 
 func (s *Store) awaitRemoval(ctx context.Context) error {

@@ -12,23 +12,23 @@ import (
 	"github.com/watcherd/watcherd/internal/store/layout"
 )
 
-// Start says what a new sink's queue begins with.
+// Start is the point of the log at which a new sink's queue begins.
 type Start uint8
 
 const (
-	// FromNow is with the records appended after EnsureSink.
+	// FromNow begins with the records appended after EnsureSink.
 	FromNow Start = iota
-	// FromLogStart is with records still in the log: those that [Store.Fill]
-	// selects. Until [Store.Filled] the queue is not to be read or routed to.
+	// FromLogStart begins with records still in the log: those that [Store.Fill]
+	// selects. Until [Store.Filled] the queue must not be read or routed to.
 	FromLogStart
 )
 
 type sinkTable struct {
 	mu     sync.RWMutex
 	byName map[string]*Queue // guarded by mu
-	lastID uint32            // guarded by mu; numbers of purged sinks are not given out again
+	lastID uint32            // guarded by mu; IDs of purged sinks are not reused
 
-	ensuring sync.Mutex // held while a sink is created or filled: one at a time
+	ensuring sync.Mutex // held while a sink is created or filled
 }
 
 func (t *sinkTable) get(name string) *Queue {
@@ -81,9 +81,8 @@ func (s *Store) loadSinks() (*sinkTable, error) {
 	return t, nil
 }
 
-// EnsureSink returns the queue of a sink, which it creates, durably, if there is
-// none. from matters only then. There is one Queue a sink: every call with the
-// same name returns the same one.
+// EnsureSink returns the queue of a sink. If there is none, it creates one, durably,
+// that begins at from. Every call with the same name returns the same Queue.
 func (s *Store) EnsureSink(name string, from Start) (*Queue, error) {
 	if name == "" {
 		return nil, fmt.Errorf("%w: empty name", ErrUnknownSink)
@@ -138,8 +137,8 @@ func (s *Store) saveSink(q *Queue) error {
 	return b.Close()
 }
 
-// Sinks returns the names of all sinks that have a queue, sorted: also of those
-// that nobody ensured since the store was opened.
+// Sinks returns the sorted names of all sinks that have a queue, ensured since Open or
+// not.
 func (s *Store) Sinks() []string {
 	queues := s.sinks.all()
 	names := make([]string, len(queues))
@@ -157,9 +156,8 @@ func (s *Store) Queue(name string) (*Queue, error) {
 	return nil, fmt.Errorf("%w %q", ErrUnknownSink, name)
 }
 
-// PurgeSink forgets a sink: its queue, dead letters and note, durably. It waits for
-// a batch in progress. What a Queue of the sink that is still in use adds later
-// fails with ErrUnknownSink.
+// PurgeSink deletes a sink's queue, dead letters and note, durably. It waits for a batch
+// in progress. Later additions through a Queue of the sink fail with ErrUnknownSink.
 func (s *Store) PurgeSink(name string) error {
 	q, err := s.Queue(name)
 	if err != nil {
@@ -203,21 +201,20 @@ func (q *Queue) purge() {
 	q.window = window{readTo: q.tail}
 }
 
-// Filling reports whether the queue was ensured FromLogStart, or its sink came back,
-// and it is not filled yet.
+// Filling reports whether the sink was ensured FromLogStart or rejoined, and Filled has
+// not been called.
 func (q *Queue) Filling() bool {
 	return q.filling.Load()
 }
 
-// Fill queues for a sink that is Filling the records that selected accepts, each
-// with the flags it says, from the log's start, or the one after which the sink
-// left, to its present end, and returns how many. The next Fill goes on from there, so that a log that grows meanwhile is
-// caught up with: call it once more when nothing is appended, and then Filled.
+// Fill queues, for a sink that is Filling, the records that selected accepts, with its
+// flags, and returns their number. It begins at the start of the log, or where the sink
+// left, and stops at the present end; the next Fill continues from there. Call it once
+// more while nothing is appended, then Filled.
 //
-// An end of ctx or a crash leaves a first part of them queued, and the sink
-// Filling; Fill then goes on behind that part. It does not wait while ingest is
-// paused: entries are small beside the records, which are there already. No other
-// method of the queue may be used meanwhile.
+// After a cancelled context or a crash, the first part is queued and the next Fill
+// continues behind it. It does not wait while ingest is paused: entries are small beside
+// the records, which exist already. No other method of the queue may be used meanwhile.
 func (s *Store) Fill(ctx context.Context, sink string, selected Selector) (int, error) {
 	q, err := s.Queue(sink)
 	if err != nil {
@@ -240,7 +237,7 @@ func (s *Store) Fill(ctx context.Context, sink string, selected Selector) (int, 
 	return n, err
 }
 
-// fillFrom returns the first sequence after what is filled already.
+// fillFrom returns the first sequence that is not filled yet.
 func (q *Queue) fillFrom() (uint64, error) {
 	q.mu.Lock()
 	pins := slices.Clone(q.pins)
@@ -256,7 +253,7 @@ func (q *Queue) fillFrom() (uint64, error) {
 	return last.Sequence + 1, nil
 }
 
-// Filled makes a sink that is Filling one like all others, durably.
+// Filled ends the Filling of a sink, durably.
 func (s *Store) Filled(sink string) error {
 	q, err := s.Queue(sink)
 	if err != nil {

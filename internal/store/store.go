@@ -17,8 +17,8 @@ import (
 	"github.com/watcherd/watcherd/internal/store/salvage"
 )
 
-// Store is an open store. All methods may be called from any goroutine, with
-// the restriction on appending that the package comment states.
+// Store is an open store. All methods may be called from any goroutine; the package
+// comment restricts appending.
 type Store struct {
 	dir   string
 	opts  Options
@@ -33,7 +33,7 @@ type Store struct {
 	// appending is held (a token taken) from the first Append of a batch to its
 	// Commit or Discard. It guards next and the tail of marks.
 	appending chan struct{}
-	next      uint64 // the next position to hand out
+	next      uint64 // the next position
 
 	log        *logState
 	sinks      *sinkTable
@@ -45,11 +45,11 @@ type Store struct {
 	damaged     damagedTables
 	letterBytes atomic.Int64 // payloads of all dead letters
 
-	// rewrites counts the rewrites of the log and of queues. A payload that is to be
-	// copied out of either is read again if it was rewritten meanwhile.
+	// rewrites counts rewrites of the log and of queues. A copy of a payload is made
+	// again if it has changed.
 	rewrites atomic.Uint64
 
-	lazy        atomic.Bool   // something was written since the last sync began
+	lazy        atomic.Bool   // there are writes since the last sync began
 	unsynced    chan struct{} // holds a token when lazy has become true
 	shrunk      atomic.Bool   // entries may have left queues since these were compacted
 	moved       atomic.Bool   // files may have changed since the last measurement
@@ -57,10 +57,10 @@ type Store struct {
 	commitBegan atomic.Int64  // Unix nanoseconds of the commit in progress; 0 = none
 }
 
-// Open opens or creates the store in dir, which is made with mode 0700. It
-// fails with ErrClock, ErrLocked, ErrDamaged, ErrOlderFormat or ErrNewerFormat
-// (wrapped), or with the error of the filesystem; it never removes data. Opening reads a few keys a
-// sink and one mark a MiB of log, whatever the backlog.
+// Open opens or creates the store in dir, which is made with mode 0700. It fails with
+// ErrClock, ErrLocked, ErrDamaged, ErrOlderFormat, ErrNewerFormat (wrapped) or the error
+// of the filesystem, and never removes data. It reads a few keys per sink and one mark
+// per MiB of log.
 //
 // Pebble's background goroutines run until Close.
 func Open(dir string, o Options) (*Store, error) {
@@ -79,7 +79,7 @@ func Open(dir string, o Options) (*Store, error) {
 		failed:    make(chan struct{}),
 		appending: make(chan struct{}, 1),
 	}
-	s.shrunk.Store(true) // perhaps in an earlier life
+	s.shrunk.Store(true) // perhaps in an earlier process
 	var err error
 	s.files, err = engine.OpenDir(dir, engine.DirOptions{
 		FS: o.FS, MaxBytes: o.MaxBytes, Logger: o.Logger, Fail: s.fail, Failure: s.Err,
@@ -165,8 +165,8 @@ func (s *Store) listener() *pebble.EventListener {
 		CompactionBegin: func(pebble.CompactionInfo) { s.moved.Store(true) },
 		CompactionEnd:   func(pebble.CompactionInfo) { s.moved.Store(true) },
 		TableDeleted:    func(pebble.TableDeleteInfo) { s.moved.Store(true) },
-		// Damage concerns the records in it, not the store: readers report what
-		// they cannot read, and Run repairs a table on which a compaction failed.
+		// Damage does not fail the store: readers report unreadable records, and Run
+		// repairs a table on which a compaction failed.
 		DataCorruption: func(info pebble.DataCorruptionInfo) {
 			if suppressed, ok := s.limit.Allow(info.Path); ok {
 				s.opts.Logger.Error("part of the store is unreadable", "file", info.Path, "error", salvage.FirstLine(info.Details), "suppressed", suppressed)
@@ -176,7 +176,7 @@ func (s *Store) listener() *pebble.EventListener {
 	}
 }
 
-// backgroundError classes an error of a flush or a compaction.
+// backgroundError classifies an error of a flush or a compaction.
 func (s *Store) backgroundError(err error) {
 	switch {
 	case s.Err() != nil, errors.Is(err, pebble.ErrCancelledCompaction), errors.Is(err, pebble.ErrClosed):
@@ -185,27 +185,27 @@ func (s *Store) backgroundError(err error) {
 		s.damaged.report(err)
 	case errors.Is(err, syscall.ENOSPC):
 		if suppressed, ok := s.limit.Allow("full"); ok {
-			s.opts.Logger.Warn("the disk is full; the store tries again", "error", salvage.FirstLine(err), "suppressed", suppressed)
+			s.opts.Logger.Warn("the disk is full; the store retries", "error", salvage.FirstLine(err), "suppressed", suppressed)
 		}
 	default:
 		s.fail(err)
 	}
 }
 
-// fail ends the store. Only the first cause counts. Closing failed is the one
-// moment of the failure, for the fence and for callers.
+// fail ends the store, with the first cause. Closing failed is the one moment of the
+// failure, for the fence and for callers.
 func (s *Store) fail(cause error) {
 	s.failOnce.Do(func() {
 		s.failure = fmt.Errorf("%w: %w", ErrFailed, cause)
 		close(s.failed)
-		s.opts.Logger.Error("the store failed and takes nothing more; the process has to restart", "error", cause)
+		s.opts.Logger.Error("the store failed; the process must restart", "error", cause)
 	})
 }
 
-// Failed is closed when the store has failed. Err then says why.
+// Failed is closed when the store has failed. Err then returns the cause.
 func (s *Store) Failed() <-chan struct{} { return s.failed }
 
-// Err is nil while the store works, else an ErrFailed that wraps the cause.
+// Err returns nil while the store works, else ErrFailed with the cause, wrapped.
 func (s *Store) Err() error {
 	select {
 	case <-s.failed:
@@ -226,9 +226,8 @@ func (s *Store) use() error {
 	return nil
 }
 
-// apply writes a batch and returns when it is written (and synced, if asked).
-// It returns ErrFailed as soon as the store fails, even if Pebble is still
-// stuck in the write; the batch must not be touched after an error.
+// apply writes a batch. It returns ErrFailed as soon as the store fails, even if Pebble
+// hangs in the write; the batch must not be used after an error.
 func (s *Store) apply(b *pebble.Batch, wo *pebble.WriteOptions) error {
 	if err := s.use(); err != nil {
 		return err
@@ -246,8 +245,8 @@ func (s *Store) apply(b *pebble.Batch, wo *pebble.WriteOptions) error {
 	}
 }
 
-// applyLazily writes a batch that may be lost in a crash, but for no longer than
-// until the next commit, or the next sync of Run.
+// applyLazily writes a batch that a crash may undo until the next commit, or the next
+// sync of Run.
 func (s *Store) applyLazily(b *pebble.Batch) error {
 	err := s.apply(b, pebble.NoSync)
 	s.shrunk.Store(true)
@@ -260,7 +259,7 @@ func (s *Store) applyLazily(b *pebble.Batch) error {
 	return err
 }
 
-// syncLazy makes what applyLazily wrote durable.
+// syncLazy makes the writes of applyLazily durable.
 func (s *Store) syncLazy() error {
 	if !s.lazy.Swap(false) {
 		return nil
@@ -281,7 +280,7 @@ func (s *Store) syncLazy() error {
 
 func (s *Store) applyNow(b *pebble.Batch, wo *pebble.WriteOptions) (err error) {
 	defer func() {
-		// Pebble panics where it cannot go on writing the WAL.
+		// Pebble panics when it cannot write the WAL.
 		if r := recover(); r != nil {
 			s.fail(fmt.Errorf("storage engine: %v", r))
 			err = s.Err()
@@ -291,17 +290,15 @@ func (s *Store) applyNow(b *pebble.Batch, wo *pebble.WriteOptions) (err error) {
 	if err := s.db.Apply(b, wo); err != nil {
 		s.fail(err)
 	}
-	// A failed write is reported through fail, not by Apply.
+	// Apply does not return every failed write; fail has it.
 	return s.Err()
 }
 
-// closeFailedWait bounds how long Close waits for what a failed store has in
-// flight.
+// closeFailedWait bounds the wait for calls in progress when a failed store is closed.
 const closeFailedWait = 5 * time.Second
 
-// Close waits for calls in progress and releases the directory. What was acked
-// is synced. A second Close returns nil. Close of a failed store returns
-// nothing of the failure: Err has it.
+// Close waits for calls in progress, syncs acks and releases the directory. A second
+// Close returns nil. The cause of a failed store is in Err only.
 func (s *Store) Close() error {
 	if !s.life.end() {
 		return nil
@@ -318,8 +315,8 @@ func (s *Store) Close() error {
 	return errors.Join(s.db.Close(), s.files.Close())
 }
 
-// closeFailed lets Pebble unwind against the fence. If it does not in
-// good time it is left alone: the process is about to exit.
+// closeFailed closes Pebble behind the fence. After closeFailedWait it gives up: the
+// process is about to exit.
 func (s *Store) closeFailed() error {
 	s.files.Release()
 	closed := make(chan struct{})
@@ -340,8 +337,8 @@ func (s *Store) closeFailed() error {
 	return s.files.Close()
 }
 
-// openError classes an error of opening Pebble or of reading the tables: what
-// the operating system refuses is told as it is, all else is damage.
+// openError classifies an error of opening Pebble or of reading the tables: an error of
+// the operating system stays, all else is damage.
 func openError(dir string, err error) error {
 	var errno syscall.Errno
 	switch {
@@ -350,11 +347,11 @@ func openError(dir string, err error) error {
 	case errors.Is(err, ErrFailed), errors.As(err, &errno) && errno != syscall.ENOENT && !errors.Is(err, ErrUnreadable):
 		return fmt.Errorf("open the store %s: %w", dir, err)
 	default:
-		return fmt.Errorf("%s: %w: %w; no data was removed: `watcherd store check` says what is readable, `watcherd store export` copies it out", dir, ErrDamaged, err)
+		return fmt.Errorf("%s: %w: %w; no data was removed: `watcherd store check` lists the damage, `watcherd store export` copies out what is readable", dir, ErrDamaged, err)
 	}
 }
 
-// checkFormat refuses a store in another layout than this release's.
+// checkFormat rejects a store with another layout than this release's.
 func (s *Store) checkFormat() error {
 	value, ok, err := s.get(layout.FormatKey())
 	if err != nil {
@@ -370,7 +367,7 @@ func (s *Store) checkFormat() error {
 	if v < layout.Version {
 		other = ErrOlderFormat
 	}
-	return fmt.Errorf("%s: %w: its layout is version %d, this release knows %d", s.dir, other, v, layout.Version)
+	return fmt.Errorf("%s: %w: its layout is version %d, this release reads %d", s.dir, other, v, layout.Version)
 }
 
 // get returns a copy of the value of key.

@@ -3,7 +3,7 @@ package store
 import "sync"
 
 // lifetime counts the calls that are using Pebble, so that Close can wait for
-// them and refuse new ones. Pebble panics when used after its Close.
+// them and reject new ones. Pebble panics when used after its Close.
 type lifetime struct {
 	mu     sync.Mutex
 	users  int           // guarded by mu
@@ -35,7 +35,7 @@ func (l *lifetime) leave() {
 	}
 }
 
-// end refuses new users; false if it was called before. idle is closed when
+// end rejects new users; it returns false if it was called before. idle is closed when
 // the last user has left.
 func (l *lifetime) end() bool {
 	l.mu.Lock()
@@ -51,14 +51,14 @@ func (l *lifetime) end() bool {
 	return true
 }
 
-// signal wakes everyone who waits. The zero value is ready.
+// signal wakes all waiters. The zero value is ready.
 type signal struct {
 	mu sync.Mutex
-	ch chan struct{} // guarded by mu; nil while nobody waits
+	ch chan struct{} // guarded by mu; nil without a waiter
 }
 
-// wait returns a channel that the next notify closes. Take it before looking at
-// the condition.
+// wait returns a channel that the next notify closes. Take it before checking the
+// condition.
 func (g *signal) wait() <-chan struct{} {
 	g.mu.Lock()
 	defer g.mu.Unlock()

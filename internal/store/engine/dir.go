@@ -48,7 +48,7 @@ type DirOptions struct {
 	Logger   *slog.Logger
 	// Fail is called with an error after which nothing may be written.
 	Fail func(error)
-	// Failure returns the reason why nothing may be written; nil before Fail.
+	// Failure returns the cause of the failure, nil before Fail.
 	Failure func() error
 }
 
@@ -212,7 +212,7 @@ func takeOwnership(fsys vfs.FS, dir string) (*owner, error) {
 func (o *owner) check() error {
 	token, err := ReadFile(o.fs, o.path)
 	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
-		return nil // out of file descriptors says nothing about the owner
+		return nil // unknown: no file descriptor is free
 	}
 	if err != nil {
 		return fmt.Errorf("read owner token: %w", err)

@@ -20,8 +20,8 @@ import (
 // (it may remove a table that a MANIFEST record, perhaps on disk after all,
 // names). So the fence reports such an error first. From then on writes to the
 // directory succeed without effect and new files are made in memory, while every
-// caller of the store gets its failure. Memory is bounded: what is flushed was in memory before, and
-// compactions are held.
+// caller of the store gets its failure. Memory is bounded: flushed data was in memory
+// before, and compactions wait.
 //
 // Errors of writing a table are returned to Pebble: flushes and compactions are
 // retried, and nothing committed depends on them.

@@ -15,10 +15,9 @@ import (
 	"github.com/watcherd/watcherd/internal/store/layout"
 )
 
-// pebbleFormat is the version of Pebble's files. Raising it keeps older
-// releases out; it is named rather than left to the library so that this is
-// our decision. This one frames the WAL so that a torn tail can be told from
-// damage, and checks the footers of tables.
+// pebbleFormat is the version of Pebble's files. Raising it keeps older releases out, so
+// it is not left to the library's default. This one distinguishes a torn tail of the WAL
+// from damage, and checks the footers of tables.
 const pebbleFormat = pebble.FormatTableFormatV6
 
 // MemTables is the number of memtables after which writes stop; see Options.

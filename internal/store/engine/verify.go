@@ -25,7 +25,7 @@ import (
 func VerifyLogs(fsys vfs.FS, dir string) error {
 	name, err := atomicfs.ReadMarker(fsys, dir, "manifest")
 	if err != nil || name == "" {
-		return err // Pebble says what is wrong with an absent MANIFEST
+		return err // Pebble reports an absent MANIFEST
 	}
 	if err := verifyLog(fsys, fsys.PathJoin(dir, name), 0, validChunk); err != nil {
 		return err

@@ -174,7 +174,7 @@ func (c *checker) format() {
 	}
 	_ = closer.Close() // only frees memory
 	if c.report.Layout != layout.Version {
-		c.report.problem("layout version %d, this release knows %d", c.report.Layout, layout.Version)
+		c.report.problem("layout version %d, this release reads %d", c.report.Layout, layout.Version)
 	}
 }
 
@@ -291,7 +291,7 @@ func (c *checker) states() {
 // compare compares the stored counters with those found.
 func (c *checker) compare() {
 	if high := c.counters[string(layout.CounterKey(layout.KindPosition, 0))].High; high < c.highest {
-		c.report.problem("position %d is in use, but the counter stands at %d", c.highest, high)
+		c.report.problem("position %d is in use, but the counter is %d", c.highest, high)
 	}
 	for key := range c.counted {
 		if _, ok := c.counters[key]; !ok {
@@ -301,7 +301,7 @@ func (c *checker) compare() {
 	for key, stored := range c.counters {
 		found := c.counted[key]
 		if key[1] != layout.KindPosition && (stored.Count != found.Count || stored.Bytes != found.Bytes) {
-			c.report.problem("counter %q: says %d entries with %d bytes, there are %d with %d",
+			c.report.problem("counter %q is at %d entries and %d bytes; the store has %d and %d",
 				key, stored.Count, stored.Bytes, found.Count, found.Bytes)
 		}
 	}

@@ -50,11 +50,12 @@ type Line struct {
 // Export writes everything that can be read from the store in dir to w, as JSON
 // lines: log records, queue entries, dead letters, ledger entries, metadata and
 // notes, payloads and values as base64. It changes nothing. The daemon must be
-// stopped ([engine.ErrLocked]). Damage becomes lines of the type damage; the error is about reading the directory or writing to w.
+// stopped ([engine.ErrLocked]). Damage becomes lines of the type damage; the error is
+// about reading the directory or writing to w.
 //
 // A store that cannot be opened is read file by file, and so is a table without its
-// index. Lines then carry the file and a version: of lines about the same thing the highest version counts, and
-// deleted means that it was removed.
+// index. Lines then carry the file and a version: the highest version of a key counts,
+// and deleted means that it was removed.
 //
 // veil, unless it is nil, decides which payloads are shown.
 func Export(dir string, w io.Writer, veil Veil) error {
@@ -119,8 +120,8 @@ type exporter struct {
 	learnt   map[string]uint64 // the versions that the veil was given
 }
 
-// learn gives the veil the newest version of a metadata value, whatever the order of
-// the files.
+// learn gives the veil a metadata value unless it has had a newer version: files are
+// read in any order.
 func (e *exporter) learn(key string, value []byte, version uint64) {
 	if known, ok := e.learnt[key]; ok && known >= version {
 		return

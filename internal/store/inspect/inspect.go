@@ -22,7 +22,7 @@ type inspection struct {
 	dir  string
 	lock io.Closer // nil on a read-only filesystem
 	db   *pebble.DB
-	// openErr is the reason why db is nil.
+	// openErr is the reason of a nil db.
 	openErr error
 }
 
@@ -40,7 +40,7 @@ func open(fsys vfs.FS, dir string) (*inspection, error) {
 		DataCorruption: func(pebble.DataCorruptionInfo) {}, // shows up where it is read
 	}, 0)
 	o.ReadOnly = true
-	o.FormatMajorVersion = pebble.FormatMinSupported // whatever it has
+	o.FormatMajorVersion = pebble.FormatMinSupported // any version is readable
 	if i.openErr = engine.VerifyLogs(fsys, i.dataPath()); i.openErr == nil {
 		i.db, i.openErr = pebble.Open(i.dataPath(), o)
 	}

@@ -21,7 +21,7 @@ import "encoding/binary"
 //	k sequence64           mark: a segment of the log begins (marks.go)
 //	l sequence64           log record: time64 lane64 size32 payload
 //	m key                  metadata of the caller
-//	n kind name            id32 of a ledger partition (kind p) or a sink (kind s), of a sink its membership, too
+//	n kind name            id32 of a ledger partition (kind p), or of a sink (kind s) with its membership
 //	o sink32               note of a sink
 //	p sink32 position64    pin: entries of a replay that refer to old records
 //	q sink32 position64    queue entry (see Entry)

@@ -32,7 +32,8 @@ type LostSpan struct {
 func (l *LostSpan) Within(prefix byte) string { return layout.DescribeSpan(prefix, l.after, l.before) }
 
 // Scan calls f for every readable key in [lower, upper), in order, and lost for every
-// unreadable span between them. key and value are valid during the call only. An error of f or lost ends the scan and is returned.
+// unreadable span between them. key and value are valid during the call only. An error
+// of f or lost ends the scan and is returned.
 func Scan(db *pebble.DB, lower, upper []byte, f func(key, value []byte) error, lost func(LostSpan) error) error {
 	it, err := db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
