@@ -68,8 +68,8 @@ type Store struct {
 	MinFree resource.Quantity `json:"minFree"`
 }
 
-// Retention limits the recorded changes that are kept, by age and by size. What a sink has
-// yet to take is kept for longer.
+// Retention limits the recorded changes that are kept, by age and by size. Pending events are
+// kept for longer.
 type Retention struct {
 	// Age up to which the history is complete. Changes stay in it for a third longer, so that the state before each of them is known.
 	MaxAge time.Duration `json:"maxAge"`

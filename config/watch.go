@@ -20,7 +20,7 @@ type Watch struct {
 	SelectorSide string `json:"selectorSide" jsonschema:"enum=client,enum=server"`
 	// Handling of objects that exist when the watch first starts, or that a reload adds to it. initial: each is delivered as a sync event. never: they are only recorded.
 	Snapshot string `json:"snapshot" jsonschema:"enum=initial,enum=never"`
-	// Keep every change in the history, whether a route takes it or not, for as long as store.retention says. false: only what routes take, as they take it.
+	// Record every change for the time of store.retention, whether a route takes it or not. false: only what routes take, as they take it.
 	History bool `json:"history"`
 	// Watch metadata only, which is much cheaper. Events then carry no spec or status.
 	MetadataOnly bool `json:"metadataOnly"`

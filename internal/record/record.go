@@ -43,7 +43,7 @@ type Record struct {
 	State bool
 	// Prev is the sequence of the record with the object's state before, 0 if there was
 	// none or it is not known. If the log may lose that record long before this one,
-	// OldObject is that state, whatever the sinks ask for.
+	// OldObject is that state, even if no sink asks for it.
 	Prev uint64
 	// Rerecorded marks an unchanged state in the form that other edits give it: no
 	// event, and for no sink.

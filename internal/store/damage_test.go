@@ -375,6 +375,17 @@ func TestDamagedOptions(t *testing.T) {
 	}
 }
 
+func TestOlderFormat(t *testing.T) {
+	fs := storeFiles(t, true)
+	s := openTest(t, "store", Options{firstSequence: 1, FS: fs})
+	if err := errors.Join(s.db.Set(layout.FormatKey(), layout.ID32(layout.Version-1), nil), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open("store", Options{firstSequence: 1, FS: fs}); !errors.Is(err, ErrOlderFormat) || !strings.Contains(err.Error(), "`mv store store.old`") {
+		t.Errorf("an older layout: %v", err)
+	}
+}
+
 func TestNewerFormat(t *testing.T) {
 	fs := storeFiles(t, true)
 	s, err := Open("store", Options{firstSequence: 1, FS: fs})

@@ -365,7 +365,8 @@ func (s *Store) checkFormat() error {
 		return nil
 	}
 	if v < layout.Version {
-		other = ErrOlderFormat
+		return fmt.Errorf("%s: %w: its layout is version %d, this release reads %d; `mv %s %s.old` moves it away, and every watch then begins anew",
+			s.dir, ErrOlderFormat, v, layout.Version, s.dir, s.dir)
 	}
 	return fmt.Errorf("%s: %w: its layout is version %d, this release reads %d", s.dir, other, v, layout.Version)
 }
