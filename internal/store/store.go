@@ -365,7 +365,7 @@ func (s *Store) checkFormat() error {
 		return nil
 	}
 	if v < layout.Version {
-		return fmt.Errorf("%s: %w: its layout is version %d, this release reads %d; `mv %s %s.old` moves it away, and every watch then begins anew",
+		return fmt.Errorf("%s: %w: its layout is version %d, this release reads %d; `mv %s %s.old` moves it away, and every watch then starts like a new one",
 			s.dir, ErrOlderFormat, v, layout.Version, s.dir, s.dir)
 	}
 	return fmt.Errorf("%s: %w: its layout is version %d, this release reads %d", s.dir, other, v, layout.Version)
