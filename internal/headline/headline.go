@@ -35,9 +35,6 @@ const (
 	Repair                       // found by the consistency check
 	Left                         // the object left the selection of a watch, or entered it
 	Entered
-	Content  // of an update: something outside of metadata and status differs
-	Metadata // of an update: labels, annotations, owners, finalizers or the deletion differ
-	Status   // of an update: the status differs
 )
 
 // ErrMalformed is wrapped by the errors of Read.
