@@ -517,7 +517,9 @@ func (q *Queue) recountLetters(r layout.Range) error {
 
 // relieveLevel0 compacts level 0 while Pebble does not do it by itself, which it
 // leaves for minutes after damage in the level below, repaired or not. All tables of
-// level 0 have counters, so a compaction of these takes them all.
+// level 0 have counters and keys above them, so a compaction between takes them all. No
+// key lies there: Pebble flushes a memtable with keys of the range first, and for that
+// waits for a write which waits for this compaction.
 func (s *Store) relieveLevel0(ctx context.Context) error {
 	if err := s.use(); err != nil {
 		return err
@@ -532,6 +534,5 @@ func (s *Store) relieveLevel0(ctx context.Context) error {
 		s.fail(fmt.Errorf("writes stand still: %w; `watcherd store export` copies out what is there, for a new store to begin", cause))
 		return nil
 	}
-	lower, upper := layout.PrefixRange(layout.PrefixCounter)
-	return s.db.Compact(ctx, lower, upper, false)
+	return s.db.Compact(ctx, []byte{layout.PrefixCounter, 0xff}, []byte{layout.PrefixCounter, 0xff, 0xff}, false)
 }
