@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -132,6 +133,9 @@ func (e Edits) Fingerprint(gr schema.GroupResource) uint64 {
 // Tightens reports whether the edits hide values of a resource's objects that before
 // does not hide.
 func (e Edits) Tightens(gr schema.GroupResource, before Edits) bool {
+	if reflect.DeepEqual(e, before) {
+		return false
+	}
 	known := before.effective(gr)
 	for _, r := range e.effective(gr) {
 		if !slices.Contains(known, r) {
@@ -145,14 +149,14 @@ func (e Edits) Tightens(gr schema.GroupResource, before Edits) bool {
 func (e Edits) effective(gr schema.GroupResource) []string {
 	var list []string
 	for i, r := range e.rules(gr, nil) {
-		kind := "standard "
 		switch {
 		case i < len(e.Drop):
-			kind = "drop "
+			list = append(list, "drop "+canonicalPaths([]string{r.Path})[0])
 		case i < len(e.Drop)+len(e.Redact):
-			kind = "redact "
+			list = append(list, "redact "+canonicalPaths([]string{r.Path})[0])
+		default:
+			list = append(list, "standard "+r.Path)
 		}
-		list = append(list, kind+canonicalPaths([]string{r.Path})[0])
 	}
 	slices.Sort(list)
 	return slices.Compact(list)

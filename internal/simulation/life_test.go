@@ -179,7 +179,7 @@ func (w *world) begin() error {
 
 // today is the clock of the daemon. Fake time begins with the year 2000, which the
 // store takes for a clock that was not set.
-func today() time.Time { return time.Now().AddDate(27, 0, 0) }
+func today() time.Time { return time.Now().Add(27 * 366 * 24 * time.Hour) }
 
 const minFree = 64 << 20
 

@@ -17,7 +17,10 @@ func TestMain(m *testing.M) {
 	if os.Getenv(seedVariable) == "" {
 		klog.SetSlogLogger(slog.New(slog.DiscardHandler)) // client-go tells of every broken connection
 	}
-	debug.SetGCPercent(800) // a history leaves little behind
+	// What sync.Pools refer to, here whole histories, lives for one collection more, so that
+	// the heap would grow with each. Pages that are used again cost less than new ones.
+	debug.SetGCPercent(800)
+	debug.SetMemoryLimit(256 << 20)
 	goleak.VerifyTestMain(m)
 }
 

@@ -356,3 +356,28 @@ func relieveAll(t *testing.T, s *Store, q *Queue) {
 		t.Fatalf("log %+v", st)
 	}
 }
+
+// TestDetachBeforeAnEntryIsTaken detaches entries between the read of one and its entry
+// into the window. Its acknowledgement counts it as one that carries its payload.
+func TestDetachBeforeAnEntryIsTaken(t *testing.T) {
+	s := openTest(t, "store", Options{FS: vfs.NewMem(), firstSequence: 1})
+	q := ensure(t, s, "a")
+	minutes(t, s, 0, 5, 10, "a")
+	first := q.window.head()
+	e, err := q.entryAt(first)
+	if err != nil || e.Kind == layout.EntryInline {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	relieveAll(t, s, q)
+	before := q.detached
+	r := queueReader{q: q, max: 10, maxBytes: 1 << 20}
+	if err := r.take(first, e); err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Ack(first); err != nil {
+		t.Fatal(err)
+	}
+	if before.Count != 5 || q.detached.Count != 4 {
+		t.Errorf("%d entries carry their payload after one of %d was acknowledged", q.detached.Count, before.Count)
+	}
+}

@@ -2,12 +2,15 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/store/layout"
 )
 
 // TestAcknowledgedEntriesMakeRoom fills a store with entries that carry their payloads
@@ -90,4 +93,37 @@ func TestReplayInAFullStore(t *testing.T) {
 			t.Errorf("%d records were replayed of %d; %+v", n, records, s.Health())
 		}
 	})
+}
+
+// TestReclaimOfQueues acknowledges entries that carry their payloads, in a store whose log
+// has nothing to reclaim. Their space is free disk afterwards.
+func TestReclaimOfQueues(t *testing.T) {
+	s := openTest(t, "store", Options{FS: vfs.NewMem(), firstSequence: 1})
+	q := ensure(t, s, "a")
+	minutes(t, s, 0, 50, 64<<10, "a")
+	relieveAll(t, s, q)
+	lower, upper := layout.PrefixRange(layout.PrefixQueue)
+	size := func() uint64 {
+		t.Helper()
+		n, err := s.db.EstimateDiskUsage(lower, upper)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if err := errors.Join(flush(s), s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false)); err != nil {
+		t.Fatal(err)
+	}
+	before := size()
+	for _, item := range read(t, q, 0, 100) {
+		if err := q.Ack(item.Position); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.reclaim(t.Context(), 1, reclaimable{log: 1, queues: true}); err != nil {
+		t.Fatal(err)
+	}
+	if after := size(); before < 3<<20 || after > before/10 {
+		t.Errorf("queues take %d bytes with nothing to deliver, of %d", after, before)
+	}
 }

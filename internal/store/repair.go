@@ -512,8 +512,10 @@ func (q *Queue) recountLetters(r layout.Range) error {
 }
 
 // relieveLevel0 compacts level 0, which Pebble postpones for minutes after damage in the
-// level below, repaired or not. Every table of level 0 has counters, so a compaction of
-// the counters takes them all.
+// level below, repaired or not. All tables of level 0 have counters and keys above them,
+// so a compaction of the range between takes them all. No key lies there: Pebble flushes a
+// memtable with keys of the range first, and for that waits for a write that waits for
+// this compaction.
 func (s *Store) relieveLevel0(ctx context.Context) error {
 	if err := s.use(); err != nil {
 		return err
@@ -528,6 +530,5 @@ func (s *Store) relieveLevel0(ctx context.Context) error {
 		s.fail(fmt.Errorf("writes are about to stop: %w; copy the data out with `watcherd store export` and start a new store", cause))
 		return nil
 	}
-	lower, upper := layout.PrefixRange(layout.PrefixCounter)
-	return s.db.Compact(ctx, lower, upper, false)
+	return s.db.Compact(ctx, []byte{layout.PrefixCounter, 0xff}, []byte{layout.PrefixCounter, 0xff, 0xff}, false)
 }

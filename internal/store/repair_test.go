@@ -502,3 +502,45 @@ func TestScanOverADamagedIndex(t *testing.T) {
 		t.Errorf("the table was read %d times", n)
 	}
 }
+
+// TestWritesResumeAfterRepair lets level 0 grow over a damaged table until writes stop,
+// and repairs the table then. Writes resume long before Pebble compacts by itself.
+func TestWritesResumeAfterRepair(t *testing.T) {
+	fs := vfs.NewMem()
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: smallTables})
+	ensure(t, s, "a")
+	name := func(i int) string { return fmt.Sprintf("object-%05d|", i%400) }
+	payload := noise(2000)
+	for i := range 400 {
+		commitOne(t, s, name(i), payload)
+	}
+	if err := errors.Join(flush(s), s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if !damageKeys(t, fs, []byte("state-"+name(40)), 0) {
+		t.Fatal("nothing is damaged")
+	}
+	s = openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: smallTables})
+	var written atomic.Int64
+	var stop atomic.Bool
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		for i := 0; !stop.Load(); i++ {
+			commitOne(t, s, name(i), payload)
+			written.Add(1)
+		}
+	})
+	still, last := 0, int64(0)
+	eventually(t, "writes stop", func() bool {
+		n := written.Load()
+		if still++; n != last || int(s.db.Metrics().Levels[0].Sublevels) < engine.Level0StopWrites(smallTables) {
+			still, last = 0, n
+		}
+		return still > 20
+	})
+	end := runStore(t, s)
+	eventually(t, "writes resume", func() bool { return written.Load() > last+100 })
+	stop.Store(true)
+	writer.Wait()
+	end()
+}

@@ -2,15 +2,18 @@ package store
 
 import (
 	"bytes"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/watcherd/watcherd/internal/store/inspect"
 )
@@ -289,5 +292,57 @@ func TestRetentionDuringARewrite(t *testing.T) {
 	}
 	if records := retain(); records != 1 {
 		t.Errorf("%d records are left after the rewrite", records)
+	}
+}
+
+// TestEraseReachesTheLowestLevel rewrites one record of many that lie in the lowest level.
+// What a flush brings into a level above leaves the old one where it is.
+func TestEraseReachesTheLowestLevel(t *testing.T) {
+	dir := t.TempDir()
+	s := openTest(t, dir, Options{MaxBytes: smallTables})
+	appendCanaries(t, s, 1)
+	b := s.NewBatch()
+	for range 40 {
+		b.Append(Record{Time: testEpoch, Payload: noise(64 << 10)}, nil)
+	}
+	b.PutState("pods", "ns/a", []byte("state"))
+	if err := errors.Join(s.Commit(b), flush(s), s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false)); err != nil {
+		t.Fatal(err)
+	}
+	if n := rewriteAll(t, s, hide); n != 1 {
+		t.Fatalf("%d payloads rewritten", n)
+	}
+	if err := s.EraseObsolete(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if files := filesWith(t, dir, canary); len(files) > 0 {
+		t.Errorf("the canary is in %v", files)
+	}
+}
+
+// TestEraseAwaitsRemoval delays the removal of tables. They are gone when the erasure is
+// over.
+func TestEraseAwaitsRemoval(t *testing.T) {
+	var f faulty
+	var removed, removing atomic.Int64
+	s := openTest(t, "store", Options{FS: errorfs.Wrap(vfs.NewMem(), &f)})
+	appendCanaries(t, s, 10)
+	if err := flush(s); err != nil {
+		t.Fatal(err)
+	}
+	f.set(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpRemove && strings.HasSuffix(op.Path, ".sst") {
+			removing.Add(1)
+			time.Sleep(100 * time.Millisecond)
+			removed.Add(1)
+		}
+		return nil
+	})
+	rewriteAll(t, s, hide)
+	if err := s.EraseObsolete(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := removed.Load(); n == 0 || n != removing.Load() {
+		t.Errorf("%d tables of %d are removed", n, removing.Load())
 	}
 }

@@ -369,7 +369,7 @@ func (a *archivist) writeGzip(root *os.Root, in io.Reader, name string) (err err
 	if _, err := io.Copy(zip, &stoppable{ctx: a.stop, r: in}); err != nil {
 		return err
 	}
-	return errors.Join(zip.Close(), out.Sync())
+	return errors.Join(zip.Close(), fsync(out))
 }
 
 // stoppable is a reader that fails once its context is done.

@@ -79,7 +79,7 @@ func makeFolder(path string) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(f.Sync(), f.Close())
+	return errors.Join(fsync(f), f.Close())
 }
 
 // room returns an error unless need bytes leave floor free on the folder's disk.
@@ -248,11 +248,14 @@ type refusedError struct{ name, what string }
 
 func (e *refusedError) Error() string { return e.name + " is " + e.what + "; links are refused" }
 
+// fsync is every sync of a file or folder; a test observes them.
+var fsync = (*os.File).Sync
+
 // syncDir makes the names in a folder durable.
 func syncDir(root *os.Root, dir string) error {
 	f, err := root.Open(dir)
 	if err != nil {
 		return err
 	}
-	return errors.Join(f.Sync(), f.Close())
+	return errors.Join(fsync(f), f.Close())
 }

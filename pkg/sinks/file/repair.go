@@ -41,7 +41,7 @@ func (f *logFile) repair(deep bool) (cut int64, err error) {
 	if err := f.cut(end); err != nil {
 		return 0, err
 	}
-	return cut, f.file.Sync()
+	return cut, fsync(f.file)
 }
 
 // wholeUntil returns where the line with the first hole near the end begins, or size

@@ -111,7 +111,7 @@ func (s *sink) writeGroup(g *group) error {
 	}
 	g.start = f.size
 	if err = f.append(g.buf); err == nil {
-		if err = f.file.Sync(); err == nil {
+		if err = fsync(f.file); err == nil {
 			g.written = true
 			return nil
 		}
@@ -150,7 +150,7 @@ func (s *sink) undo(g *group) error {
 		return errors.New("the file was changed by another program")
 	}
 	s.metrics.rollbacks.Inc()
-	return errors.Join(f.cut(g.start), f.file.Sync())
+	return errors.Join(f.cut(g.start), fsync(f.file))
 }
 
 // Close ends the compression of rotated files, which continues after the next start, and
