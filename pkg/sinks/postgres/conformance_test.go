@@ -1,0 +1,188 @@
+package postgres_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/watcherd/watcherd/internal/testservers"
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/testca"
+	"github.com/watcherd/watcherd/pkg/sinks/postgres"
+	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const canary = "canary-password-4711"
+
+// TestConformance runs the suite against a server with TLS and SCRAM that is killed, stopped and restarted.
+func TestConformance(t *testing.T) {
+	ca := testca.New(t, "postgres")
+	for _, mode := range []struct {
+		name   string
+		format sinks.Format
+		change func(c *postgres.Config)
+	}{
+		{"both tables", sinks.CloudEvents, nil},
+		{"history", sinks.JSON, func(c *postgres.Config) { c.Tables = []postgres.Table{postgres.History} }},
+	} {
+		t.Run(mode.name, func(t *testing.T) {
+			sinktest.Run(t, func(t *testing.T) sinktest.Destination {
+				dir := t.TempDir()
+				t.Setenv("POSTGRES_TEST_PASSWORD", canary)
+				cert, key := ca.Pair("127.0.0.1", nil)
+				p := testservers.StartPostgres(t, testservers.PostgresSpec{Password: canary, Cert: string(cert), Key: string(key)})
+				write(t, filepath.Join(dir, "ca.pem"), ca.PEM)
+				t.Setenv("POSTGRES_TEST_URL", p.URL())
+				makeTables(p)
+				frozen := false
+				return sinktest.Destination{
+					Config: func() sinks.Config {
+						c := postgres.NewConfig()
+						c.URL, c.Password = sinks.Secret{Env: "POSTGRES_TEST_URL"}, &sinks.Secret{Env: "POSTGRES_TEST_PASSWORD"}
+						c.TLS, c.Timeout = &sinks.TLS{CAFile: "ca.pem"}, sinks.Duration(5*time.Second)
+						if mode.change != nil {
+							mode.change(c)
+						}
+						return c
+					},
+					Options:  func(o *sinks.Options) { o.Dir = dir },
+					Format:   mode.format,
+					Received: func(*testing.T) []string { return history(p) },
+					Break:    func(*testing.T) { p.Kill() },
+					Hang:     func(*testing.T) { p.Freeze(); frozen = true },
+					Refuse:   func(*testing.T) { p.Exec("alter role watcherd nologin") },
+					Reject: func(_ *testing.T, id string) {
+						p.Exec("alter table watcherd.history add constraint refuse check (id <> '" + id + "') not valid")
+					},
+					Repair: func(*testing.T) {
+						if frozen {
+							p.Thaw()
+						}
+						frozen = false
+						p.Start()
+						p.Exec("alter role watcherd login; alter table watcherd.history drop constraint if exists refuse")
+					},
+					Restart:    func(*testing.T) { p.Restart() },
+					Idempotent: true,
+					Secrets:    []string{canary},
+					Stop:       p.Kill,
+				}
+			})
+		})
+	}
+}
+
+// makeTables makes the tables as an operator does.
+func makeTables(p *testservers.Postgres) {
+	p.Exec("set role watcherd; create schema watcherd;" + postgres.Definition("watcherd", postgres.History) + postgres.Definition("watcherd", postgres.Objects))
+}
+
+// history are the ids of table history in the order of their insertion: by transaction, then by place, as
+// nothing is ever removed.
+func history(p *testservers.Postgres) (ids []string) {
+	for _, row := range p.Exec("select id from watcherd.history order by xmin::text::bigint, ctid") {
+		ids = append(ids, row[0])
+	}
+	return ids
+}
+
+func write(t *testing.T, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// configFor is a block for a server that trusts its clients.
+func configFor(t *testing.T, p *testservers.Postgres) *postgres.Config {
+	t.Helper()
+	t.Setenv("POSTGRES_TEST_URL", p.URL()+"?sslmode=disable")
+	c := postgres.NewConfig()
+	c.URL, c.Create = sinks.Secret{Env: "POSTGRES_TEST_URL"}, true
+	return c
+}
+
+// open opens a sink, closed at the end of the test.
+func open(t *testing.T, c *postgres.Config, change ...func(*sinks.Options)) sinks.Sink {
+	t.Helper()
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	o := sinks.Options{Name: "test", Cluster: "test", Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Dir: t.TempDir()}
+	for _, ch := range change {
+		ch(&o)
+	}
+	s, err := c.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// mustWrite writes events that must be accepted.
+func mustWrite(t *testing.T, s sinks.Sink, events ...*event.Event) {
+	t.Helper()
+	if err := s.Write(t.Context(), events); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantClass checks the class of a failure, and what its text has.
+func wantClass(t *testing.T, err error, class sinks.Class, texts ...string) {
+	t.Helper()
+	if b, ok := errors.AsType[*sinks.BatchError](err); ok {
+		for _, err = range b.Failed {
+			break
+		}
+	}
+	got, _ := sinks.Classify(err)
+	if err == nil || got != class {
+		t.Errorf("class %s, want %s: %v", got, class, err)
+	}
+	for _, text := range texts {
+		if !strings.Contains(fmt.Sprint(err), text) {
+			t.Errorf("%q is not in: %v", text, err)
+		}
+	}
+}
+
+// logged collects log lines.
+type logged struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logged) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(p)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func (l *logged) option(o *sinks.Options) {
+	o.Logger = slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}

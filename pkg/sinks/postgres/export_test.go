@@ -1,0 +1,4 @@
+package postgres
+
+// Definition is the SQL that makes a table.
+var Definition = definition

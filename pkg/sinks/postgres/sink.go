@@ -1,0 +1,261 @@
+package postgres
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// sink writes events over a connection for each Write at a time.
+type sink struct {
+	name             string
+	format           sinks.Format
+	log              *slog.Logger
+	metrics          *metrics
+	url              sinks.Secret
+	password         *sinks.Secret
+	tls              *sinks.TLS
+	schema           string
+	history, objects bool // tables to write
+	create           bool
+	timeout          time.Duration
+	warned           sync.Map       // what warnOnce has logged
+	open             sync.WaitGroup // lines
+
+	mu     sync.Mutex // guards what follows
+	idle   []*session
+	lines  map[*line]bool
+	closed bool
+}
+
+var _ sinks.Sink = (*sink)(nil)
+
+// metrics are the sink's own; the registerer adds the sink's name.
+type metrics struct {
+	connections prometheus.Gauge
+	repeated    prometheus.Counter
+	superseded  prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	connections, err1 := sinks.Register(reg, prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "watcherd_postgres_sink_connections", Help: "Open connections to servers.",
+	}))
+	repeated, err2 := sinks.Register(reg, prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "watcherd_postgres_sink_repeated_total", Help: "Events that table history had already.",
+	}))
+	superseded, err3 := sinks.Register(reg, prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "watcherd_postgres_sink_superseded_total", Help: "States that table objects did not take, since it had the same or a later one of the object.",
+	}))
+	return &metrics{connections: connections, repeated: repeated, superseded: superseded}, errors.Join(err1, err2, err3)
+}
+
+// errNoAnswer is the cause of a context that ended by the sink's own timeout.
+var errNoAnswer = errors.New("no answer in time")
+
+// Write writes the batch in one transaction or, where the server refuses one of its events, in several.
+func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	c, err := s.session(ctx)
+	if err != nil {
+		return s.classify(ctx, fmt.Errorf("connect: %w", err))
+	}
+	w := &write{sink: s, session: c, batch: batch, settled: make([]bool, len(batch)), failed: map[int]error{}, stuck: map[string]error{}}
+	all := make([]int, len(batch))
+	for i := range all {
+		all[i] = i
+	}
+	err = w.run(ctx, all)
+	s.release(c, err != nil)
+	if !slices.Contains(w.settled, true) {
+		return err
+	}
+	for i, settled := range w.settled {
+		if !settled {
+			w.failed[i] = err
+		}
+	}
+	if len(w.failed) == 0 {
+		return nil
+	}
+	return &sinks.BatchError{Failed: w.failed}
+}
+
+// write is one batch on its way.
+type write struct {
+	sink    *sink
+	session *session
+	batch   []*event.Event
+	settled []bool // by index in the batch: written, or in failed
+	failed  map[int]error
+	stuck   map[string]error // objects with a failure: none of their later events is written
+}
+
+// run writes the events with these indexes. If the server refuses one for its values, it writes each
+// half, in order, down to the event that is to blame. The error is one that ends the Write.
+func (w *write) run(ctx context.Context, at []int) error {
+	events := make([]*event.Event, 0, len(at))
+	due := at[:0:0]
+	for _, i := range at {
+		e := w.batch[i]
+		if len(w.stuck) > 0 {
+			if err := w.stuck[e.PartitionKey()]; err != nil {
+				w.failed[i], w.settled[i] = sinks.Held(err), true
+				continue
+			}
+		}
+		due, events = append(due, i), append(events, e)
+	}
+	if len(events) == 0 {
+		return nil
+	}
+	err := w.sink.transact(ctx, w.session, events)
+	switch {
+	case err == nil:
+		for _, i := range due {
+			w.settled[i] = true
+		}
+		return nil
+	case !refused(err):
+		return w.sink.classify(ctx, err)
+	case len(due) == 1:
+		err = sinks.Poison(err)
+		w.failed[due[0]], w.settled[due[0]], w.stuck[events[0].PartitionKey()] = err, true, err
+		return nil
+	}
+	if err := w.run(ctx, due[:len(due)/2]); err != nil {
+		return err
+	}
+	return w.run(ctx, due[len(due)/2:])
+}
+
+// transact writes events in one transaction. The statements go out together with the end of
+// the transaction: one round trip, and nothing is committed in part.
+func (s *sink) transact(ctx context.Context, c *session, events []*event.Event) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, errNoAnswer)
+	defer cancel()
+	p := c.StartPipeline(ctx)
+	var counts []counted
+	send := func(table Table, r rows, skipped prometheus.Counter) {
+		values, types, formats := r.values()
+		p.SendQueryParams(c.insert[table], values, types, formats, nil)
+		counts = append(counts, counted{rows: r[0].rows, skipped: skipped})
+	}
+	if s.history {
+		send(History, historyRows(events, s.format), s.metrics.repeated)
+	}
+	if s.objects {
+		if r := objectRows(events); r != nil {
+			send(Objects, r, s.metrics.superseded)
+		}
+	}
+	if len(counts) == 0 {
+		return p.Close()
+	}
+	err := p.Sync()
+	if err == nil {
+		err = results(p, counts)
+	}
+	if end := p.Close(); err == nil {
+		err = end
+	}
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
+		return fmt.Errorf("write: %w", err)
+	}
+	for _, n := range counts {
+		n.skipped.Add(float64(n.rows - n.written))
+	}
+	return nil
+}
+
+// counted is what a statement was to write, and wrote.
+type counted struct {
+	rows, written int
+	skipped       prometheus.Counter
+}
+
+// results reads the answers up to the commit.
+func results(p *pgconn.Pipeline, counts []counted) error {
+	for at := 0; ; {
+		result, err := p.GetResults()
+		if err != nil {
+			return err
+		}
+		switch result := result.(type) {
+		case *pgconn.ResultReader:
+			tag, err := result.Close()
+			if err != nil {
+				return err
+			}
+			counts[at].written = int(tag.RowsAffected())
+			at++
+		case *pgconn.PipelineSync:
+			return nil
+		default:
+			return errors.New("the server ended the answer before the commit")
+		}
+	}
+}
+
+// refused reports whether the server refuses the values of an event: what is not valid for the type
+// (22), too large or too deep (54), or against a check of the table (23514; without a name it is a partition
+// that is missing).
+func refused(err error) bool {
+	p, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (strings.HasPrefix(p.Code, "22") || strings.HasPrefix(p.Code, "54") || p.Code == "23514" && p.ConstraintName != "")
+}
+
+// operators are the classes of SQLSTATE that only an operator changes: features and roles, constraints that the
+// table should not have, authorization, the database, the schema, and what a statement names.
+const operators = " 0A 0L 0P 23 28 3D 3F 42 "
+
+// classify returns the class of an error of the client or the server.
+func (s *sink) classify(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		if cause := context.Cause(ctx); !errors.Is(err, cause) {
+			err = fmt.Errorf("%w: %w", cause, err)
+		}
+		return err
+	}
+	if class, _ := sinks.Classify(err); class != sinks.ClassRetry {
+		return err
+	}
+	if p, ok := errors.AsType[*pgconn.PgError](err); ok {
+		if len(p.Code) == 5 && strings.Contains(operators, " "+p.Code[:2]+" ") {
+			return sinks.Pause(err)
+		}
+		return err
+	}
+	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
+	_, host := errors.AsType[x509.HostnameError](err)
+	_, alert := errors.AsType[tls.AlertError](err)
+	if certificate || host || alert {
+		return sinks.Pause(err)
+	}
+	return err
+}
+
+// warnOnce logs a message the first time in the sink's life.
+func (s *sink) warnOnce(msg string, args ...any) {
+	if _, said := s.warned.LoadOrStore(msg, true); !said {
+		s.log.Warn(msg, args...) //nolint:sloglint // the callers' are constants
+	}
+}
