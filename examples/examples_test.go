@@ -16,6 +16,7 @@ var situations = map[string]func(t *testing.T){
 	"argocd-feed.yaml":     argocdFeed,
 	"cluster-events.yaml":  clusterEvents,
 	"failed-pods.yaml":     failedPods,
+	"history-in-sql.yaml":  historyInSQL,
 	"image-changes.yaml":   imageChanges,
 	"inventory.yaml":       inventory,
 	"kafka-state.yaml":     kafkaState,

@@ -135,7 +135,7 @@ func argocdFeed(t *testing.T) {
 	r.expect(func() []event { return stored(r, js, "argocd.>") }, "added shop", "updated shop", "updated shop")
 }
 
-// stored are the events of the stream whose subjects match, and belong to the run.
+// kafkaState consumes the topics into a table of the last values.
 func kafkaState(t *testing.T) {
 	k := testservers.StartKafka(t, testservers.KafkaSpec{})
 	r := newRun(t, "kafka-state.yaml", map[string]string{"127.0.0.1:9092": k.Addr})
@@ -173,6 +173,39 @@ func kafkaState(t *testing.T) {
 	})
 }
 
+// historyInSQL has what changed in one table and what exists in the other.
+func historyInSQL(t *testing.T) {
+	p := testservers.StartPostgres(t, testservers.PostgresSpec{})
+	r := newRun(t, "history-in-sql.yaml", nil)
+	r.env = append(r.env, "DATABASE_URL="+p.URL())
+	r.apply(configMap + "---" + deployment)
+	r.start("deployments.v1.apps", "configmaps.v1")
+	rows := func(query string) string {
+		if p.Exec("select to_regclass('watcherd.objects') is null")[0][0] == "t" {
+			return ""
+		}
+		var lines []string
+		for _, row := range p.Exec(strings.ReplaceAll(query, "NAMESPACE", r.namespace)) {
+			lines = append(lines, strings.Join(row, " "))
+		}
+		return strings.Join(lines, ", ")
+	}
+	want := func(query, want string) {
+		r.eventually(func() (bool, string) {
+			got := rows(query)
+			return got == want, got
+		})
+	}
+	const now = "select resource, name from watcherd.objects where namespace = 'NAMESPACE' and name in ('web', 'settings') and deleted_at is null order by 1"
+	want(now, "configmaps settings, deployments web")
+	r.patch("configmaps.v1", "settings", `{"data":{"color":"green"}}`)
+	r.remove("configmaps.v1", "settings")
+	want(now, "deployments web")
+	want("select type, event #>> '{data,object,data,color}' from watcherd.history where namespace = 'NAMESPACE' and name = 'settings' and type <> 'sync' order by sequence",
+		"updated green, deleted green")
+}
+
+// stored are the events of the stream whose subjects match, and belong to the run.
 func stored(r *run, js jetstream.JetStream, subject string) []event {
 	r.Helper()
 	stream, err := js.Stream(r.Context(), "ARGOCD")

@@ -11,11 +11,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
@@ -27,6 +29,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/file"
 	"github.com/watcherd/watcherd/pkg/sinks/kafka"
 	"github.com/watcherd/watcherd/pkg/sinks/nats"
+	"github.com/watcherd/watcherd/pkg/sinks/postgres"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 	"github.com/watcherd/watcherd/pkg/sinks/webhook"
 )
@@ -236,6 +239,41 @@ func BenchmarkKafka(b *testing.B) {
 				}
 			}
 			return c.ProduceSync(ctx, records...).FirstErr()
+		}
+	}
+	compare(b, size, sink, plain)
+}
+
+func BenchmarkPostgres(b *testing.B) {
+	const size = 256 // the sink's default
+	p := testservers.StartPostgres(b, testservers.PostgresSpec{Settings: map[string]string{"fsync": "on", "autovacuum": "on", "shared_buffers": "128MB"}})
+	sink := func(b *testing.B) loop {
+		b.Setenv("DATABASE_URL", p.URL()+"?sslmode=disable")
+		c := postgres.NewConfig()
+		c.URL, c.Create = sinks.Secret{Env: "DATABASE_URL"}, true
+		return open(b, c, true)
+	}
+	plain := func(b *testing.B) loop {
+		c, err := pgconn.Connect(b.Context(), p.URL()+"?sslmode=disable")
+		if err != nil {
+			b.Fatal(err)
+		}
+		ctx := context.WithoutCancel(b.Context())
+		b.Cleanup(func() { _ = c.Close(ctx) })
+		if _, err := c.Exec(ctx, `create table if not exists history (id text primary key, sequence bigint, time timestamptz, event jsonb);
+			create table if not exists objects (name text primary key, sequence bigint, object jsonb)`).ReadAll(); err != nil {
+			b.Fatal(err)
+		}
+		return func(batch []*event.Event) error {
+			var all pgconn.Batch
+			for _, e := range batch {
+				sequence := strconv.AppendUint(nil, e.Sequence, 10)
+				all.ExecParams("insert into history values ($1, $2, $3, $4) on conflict do nothing",
+					[][]byte{[]byte(e.ID), sequence, []byte(e.Time.Format(time.RFC3339Nano)), event.AppendCloudEvent(nil, e)}, nil, nil, nil)
+				all.ExecParams("insert into objects as t values ($1, $2, $3) on conflict (name) do update set sequence = excluded.sequence, object = excluded.object where t.sequence < excluded.sequence",
+					[][]byte{[]byte(e.PartitionKey()), sequence, e.Object}, nil, nil, nil)
+			}
+			return c.ExecBatch(ctx, &all).Close()
 		}
 	}
 	compare(b, size, sink, plain)

@@ -199,6 +199,8 @@ func TestSchemaRefuses(t *testing.T) {
 		head + watches + "sinks: [{name: s, stdout: {}, file: {path: x}}]\n",
 		head + watches + "sinks: [{name: s, file: {}}]\n",
 		head + watches + "sinks: [{name: s, kafka: {}}]\n",
+		head + watches + "sinks: [{name: s, postgres: {url: \"postgres://host/database\"}}]\n",
+		head + watches + "sinks: [{name: s, postgres: {url: {env: U}, tables: [events]}}]\n",
 		head + watches + "sinks: [{name: s, stdout: {}, format: xml}]\n",
 		head + watches + "sinks: [{name: s, webhook: {url: x, bearerToken: abc}}]\n",
 		head + watches + "sinks: [{name: s, webhook: {url: x, bearerToken: {}}}]\n",

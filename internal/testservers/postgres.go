@@ -414,3 +414,13 @@ func (p *Postgres) query(database, sql string) ([][]string, error) {
 
 // URL is that of the database watcherd, without a password.
 func (p *Postgres) URL() string { return "postgres://watcherd@" + p.Addr + "/watcherd" }
+
+// URLFile is a file with the URL, as a secret has it.
+func URLFile(t testing.TB, p *Postgres) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "url")
+	if err := os.WriteFile(path, []byte(p.URL()+"?sslmode=disable\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}

@@ -9,6 +9,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/file"
 	"github.com/watcherd/watcherd/pkg/sinks/kafka"
 	"github.com/watcherd/watcherd/pkg/sinks/nats"
+	"github.com/watcherd/watcherd/pkg/sinks/postgres"
 	"github.com/watcherd/watcherd/pkg/sinks/stdout"
 	"github.com/watcherd/watcherd/pkg/sinks/webhook"
 )
@@ -16,10 +17,11 @@ import (
 // Builtin returns the built-in kinds, a new map at each call.
 func Builtin() sinks.Kinds {
 	return sinks.Kinds{
-		"file":    func() sinks.Config { return file.NewConfig() },
-		"kafka":   func() sinks.Config { return kafka.NewConfig() },
-		"nats":    func() sinks.Config { return nats.NewConfig() },
-		"stdout":  func() sinks.Config { return stdout.NewConfig() },
-		"webhook": func() sinks.Config { return webhook.NewConfig() },
+		"file":     func() sinks.Config { return file.NewConfig() },
+		"kafka":    func() sinks.Config { return kafka.NewConfig() },
+		"nats":     func() sinks.Config { return nats.NewConfig() },
+		"postgres": func() sinks.Config { return postgres.NewConfig() },
+		"stdout":   func() sinks.Config { return stdout.NewConfig() },
+		"webhook":  func() sinks.Config { return webhook.NewConfig() },
 	}
 }
