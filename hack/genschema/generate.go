@@ -15,7 +15,6 @@ import (
 
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/pkg/sinks"
-	"github.com/watcherd/watcherd/pkg/sinks/webhook"
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
@@ -101,7 +100,7 @@ func mapType(t reflect.Type) *jsonschema.Schema {
 			{Type: "string", Pattern: bytesPattern},
 			{Type: "integer", Minimum: "0"},
 		}}
-	case reflect.TypeFor[webhook.Header]():
+	case reflect.TypeFor[sinks.Header]():
 		return &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "string"}, {Ref: "#/$defs/Secret"}}}
 	default:
 		return nil

@@ -1,18 +1,9 @@
 package testservers
 
 import (
-	"bufio"
-	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"net"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/testcluster/playground"
@@ -38,111 +29,17 @@ type KafkaSpec struct {
 }
 
 // Kafka is a server with one broker. Its methods may be called from any goroutine, one at a time.
-type Kafka struct {
-	Addr string
-
-	t      testing.TB
-	spec   KafkaSpec
-	cmd    *exec.Cmd
-	input  io.WriteCloser
-	output *bufio.Reader
-}
+type Kafka struct{ *process }
 
 // StartKafka starts a server that is killed at the end of the test.
 func StartKafka(t testing.TB, spec KafkaSpec) *Kafka {
 	t.Helper()
-	k := &Kafka{t: t, spec: spec}
-	t.Cleanup(k.Kill)
-	if k.Start(); t.Failed() {
-		t.FailNow()
-	}
-	return k
-}
-
-// Start starts the server again, with its data, at its address.
-func (k *Kafka) Start() {
-	k.t.Helper()
-	if err := k.start(); err != nil {
-		k.t.Errorf("Kafka server: %v", err)
-	}
-}
-
-func (k *Kafka) start() error {
-	program, err := kafkaProgram(k.t.Context())
-	if err != nil {
-		return err
-	}
-	spec, err := json.Marshal(k.spec)
-	if err != nil {
-		return err
-	}
-	k.cmd = exec.CommandContext(context.WithoutCancel(k.t.Context()), program, string(spec))
-	k.cmd.Stderr = os.Stderr
-	if k.input, err = k.cmd.StdinPipe(); err != nil {
-		return err
-	}
-	stdout, err := k.cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := k.cmd.Start(); err != nil {
-		return err
-	}
-	k.output = bufio.NewReader(stdout)
-	line, err := k.output.ReadString('\n')
-	if err != nil {
-		return err
-	}
-	k.Addr = strings.TrimSpace(line)
-	_, port, err := net.SplitHostPort(k.Addr)
-	if err == nil {
-		k.spec.Port, err = strconv.Atoi(port)
-	}
-	return err
-}
-
-// kafkaProgram is the path of the server, which is built when it is not there.
-func kafkaProgram(ctx context.Context) (string, error) {
-	source, err := playground.ServersSource(".")
-	if err != nil {
-		return "", err
-	}
-	return playground.Kafka().Path(ctx, source, os.Stderr)
-}
-
-// Kill ends the process at once, if it still runs.
-func (k *Kafka) Kill() {
-	if k.cmd == nil || k.cmd.Process == nil {
-		return
-	}
-	_ = k.cmd.Process.Kill()
-	_ = k.cmd.Wait()
-}
-
-// Restart kills the process and starts it again.
-func (k *Kafka) Restart() {
-	k.Kill()
-	k.Start()
-}
-
-// Freeze stops the process, which keeps its connections and reads nothing.
-func (k *Kafka) Freeze() {
-	k.t.Helper()
-	k.signal(syscall.SIGSTOP)
-	var status syscall.WaitStatus
-	if _, err := syscall.Wait4(k.cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
-		k.t.Errorf("the Kafka server is not stopped: %v, %v", status, err)
-	}
-}
-
-// Thaw lets it continue.
-func (k *Kafka) Thaw() { k.signal(syscall.SIGCONT) }
-
-func (k *Kafka) signal(s syscall.Signal) {
-	k.t.Helper()
-	if err := k.cmd.Process.Signal(s); err != nil {
-		k.t.Error(err)
-	}
+	return &Kafka{run(t, playground.Kafka(), func(port int) any {
+		if port != 0 {
+			spec.Port = port
+		}
+		return spec
+	})}
 }
 
 // Fail makes the broker answer count produce requests to a topic with an error code of Kafka.

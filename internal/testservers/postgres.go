@@ -6,10 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -63,7 +63,7 @@ func StartPostgres(t testing.TB, spec PostgresSpec) *Postgres {
 	if err != nil {
 		t.Fatalf("PostgreSQL server: %v", err)
 	}
-	dir, err := os.MkdirTemp("", "watcherd-postgres-") // not that of the test, which only its own user may enter
+	dir, err := os.MkdirTemp("", "watcherd-postgres-") //nolint:usetesting // the server's user must not enter that of the test
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,17 +100,12 @@ func postgresBinaries() string {
 }
 
 // unprivileged is the user of the servers if this one is root, as which PostgreSQL does not run.
-func unprivileged() (*syscall.Credential, error) {
+func unprivileged() *syscall.Credential {
+	const noRights = 65534 // of every Linux
 	if os.Geteuid() != 0 {
-		return nil, nil //nolint:nilnil // as os/exec wants it
+		return nil
 	}
-	u, err := user.Lookup("nobody")
-	if err != nil {
-		return nil, err
-	}
-	uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
-	gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
-	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, errors.Join(err1, err2)
+	return &syscall.Credential{Uid: noRights, Gid: noRights}
 }
 
 // postgresTemplate is a fresh database in the cache folder that servers are copied from.
@@ -123,7 +118,8 @@ func postgresTemplate(bin string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	final := filepath.Join(cache, "initdb-"+strings.Join(strings.Fields(string(out)), "-"))
+	version := strings.Fields(strings.TrimPrefix(string(out), "initdb (PostgreSQL) "))
+	final := filepath.Join(cache, "postgres-"+strings.Join(version[:1], ""))
 	if _, err := os.Stat(final); err == nil {
 		return final, nil
 	}
@@ -136,10 +132,7 @@ func postgresTemplate(bin string) (string, error) {
 		return "", err
 	}
 	data := filepath.Join(dir, "data")
-	cmd, err := server(context.Background(), filepath.Join(bin, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--wal-segsize=1", "--no-sync")
-	if err != nil {
-		return "", err
-	}
+	cmd := server(context.Background(), filepath.Join(bin, "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale=C", "--wal-segsize=1", "--no-sync")
 	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("initdb: %w\n%s", err, out)
@@ -162,23 +155,16 @@ func postgresTemplate(bin string) (string, error) {
 }
 
 // server is a command of the unprivileged user.
-func server(ctx context.Context, program string, args ...string) (*exec.Cmd, error) {
-	credential, err := unprivileged()
-	if err != nil {
-		return nil, err
-	}
+func server(ctx context.Context, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: credential}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: unprivileged()}
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C"}
-	return cmd, nil
+	return cmd
 }
 
 // own gives everything below dir to the unprivileged user alone.
 func own(dir string) error {
-	credential, err := unprivileged()
-	if err != nil {
-		return err
-	}
+	credential := unprivileged()
 	return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -202,7 +188,7 @@ func (p *Postgres) make(template string, spec PostgresSpec) error {
 	if err := os.CopyFS(data, os.DirFS(template)); err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // at once
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
@@ -230,9 +216,7 @@ func (p *Postgres) make(template string, spec PostgresSpec) error {
 		files["ca.crt"], settings["ssl_ca_file"] = spec.ClientCA, "ca.crt"
 		method += " clientcert=verify-ca"
 	}
-	for name, value := range spec.Settings {
-		settings[name] = value
-	}
+	maps.Copy(settings, spec.Settings)
 	var conf bytes.Buffer
 	for name, value := range settings {
 		fmt.Fprintf(&conf, "%s = '%s'\n", name, value)
@@ -273,10 +257,7 @@ func (p *Postgres) Start() {
 }
 
 func (p *Postgres) start() error {
-	cmd, err := server(context.WithoutCancel(p.t.Context()), filepath.Join(p.bin, "postgres"), "-D", filepath.Join(p.dir, "data"))
-	if err != nil {
-		return err
-	}
+	cmd := server(context.WithoutCancel(p.t.Context()), filepath.Join(p.bin, "postgres"), "-D", filepath.Join(p.dir, "data"))
 	log, err := os.Create(filepath.Join(p.dir, "log"))
 	if err != nil {
 		return err
@@ -303,7 +284,7 @@ func (p *Postgres) start() error {
 func (p *Postgres) processes() []int {
 	all := []int{p.cmd.Process.Pid}
 	children, _ := os.ReadFile(fmt.Sprintf("/proc/%[1]d/task/%[1]d/children", all[0])) // none if it has ended
-	for _, child := range strings.Fields(string(children)) {
+	for child := range strings.FieldsSeq(string(children)) {
 		if pid, err := strconv.Atoi(child); err == nil {
 			all = append(all, pid)
 		}

@@ -40,6 +40,11 @@ func Kafka() Program {
 	return Program{name: "kafka", pkg: "./kafka", ldflags: "-s -w", notice: "this may take a minute the first time"}
 }
 
+// Collector is the OTLP receiver of the tests, of the same module.
+func Collector() Program {
+	return Program{name: "collector", pkg: "./collector", ldflags: "-s -w", notice: "this may take a minute the first time"}
+}
+
 // kubernetesVersion is the version that the server reports. Without it, it would call
 // itself "v0.0.0-master+$Format:%H$", which clients cannot parse.
 const kubernetesVersion = "v1.37.1"

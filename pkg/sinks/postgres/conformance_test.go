@@ -31,59 +31,44 @@ const canary = "canary-password-4711"
 // TestConformance runs the suite against a server with TLS and SCRAM that is killed, stopped and restarted.
 func TestConformance(t *testing.T) {
 	ca := testca.New(t, "postgres")
-	for _, mode := range []struct {
-		name   string
-		format sinks.Format
-		change func(c *postgres.Config)
-	}{
-		{"both tables", sinks.CloudEvents, nil},
-		{"history", sinks.JSON, func(c *postgres.Config) { c.Tables = []postgres.Table{postgres.History} }},
-	} {
-		t.Run(mode.name, func(t *testing.T) {
-			sinktest.Run(t, func(t *testing.T) sinktest.Destination {
-				dir := t.TempDir()
-				t.Setenv("POSTGRES_TEST_PASSWORD", canary)
-				cert, key := ca.Pair("127.0.0.1", nil)
-				p := testservers.StartPostgres(t, testservers.PostgresSpec{Password: canary, Cert: string(cert), Key: string(key)})
-				write(t, filepath.Join(dir, "ca.pem"), ca.PEM)
-				t.Setenv("POSTGRES_TEST_URL", p.URL())
-				makeTables(p)
-				frozen := false
-				return sinktest.Destination{
-					Config: func() sinks.Config {
-						c := postgres.NewConfig()
-						c.URL, c.Password = sinks.Secret{Env: "POSTGRES_TEST_URL"}, &sinks.Secret{Env: "POSTGRES_TEST_PASSWORD"}
-						c.TLS, c.Timeout = &sinks.TLS{CAFile: "ca.pem"}, sinks.Duration(5*time.Second)
-						if mode.change != nil {
-							mode.change(c)
-						}
-						return c
-					},
-					Options:  func(o *sinks.Options) { o.Dir = dir },
-					Format:   mode.format,
-					Received: func(*testing.T) []string { return history(p) },
-					Break:    func(*testing.T) { p.Kill() },
-					Hang:     func(*testing.T) { p.Freeze(); frozen = true },
-					Refuse:   func(*testing.T) { p.Exec("alter role watcherd nologin") },
-					Reject: func(_ *testing.T, id string) {
-						p.Exec("alter table watcherd.history add constraint refuse check (id <> '" + id + "') not valid")
-					},
-					Repair: func(*testing.T) {
-						if frozen {
-							p.Thaw()
-						}
-						frozen = false
-						p.Start()
-						p.Exec("alter role watcherd login; alter table watcherd.history drop constraint if exists refuse")
-					},
-					Restart:    func(*testing.T) { p.Restart() },
-					Idempotent: true,
-					Secrets:    []string{canary},
-					Stop:       p.Kill,
+	sinktest.Run(t, func(t *testing.T) sinktest.Destination {
+		dir := t.TempDir()
+		t.Setenv("POSTGRES_TEST_PASSWORD", canary)
+		cert, key := ca.Pair("127.0.0.1", nil)
+		p := testservers.StartPostgres(t, testservers.PostgresSpec{Password: canary, Cert: string(cert), Key: string(key)})
+		write(t, filepath.Join(dir, "ca.pem"), ca.PEM)
+		t.Setenv("POSTGRES_TEST_URL", p.URL())
+		makeTables(p)
+		frozen := false
+		return sinktest.Destination{
+			Config: func() sinks.Config {
+				c := postgres.NewConfig()
+				c.URL, c.Password = sinks.Secret{Env: "POSTGRES_TEST_URL"}, &sinks.Secret{Env: "POSTGRES_TEST_PASSWORD"}
+				c.TLS, c.Timeout = &sinks.TLS{CAFile: "ca.pem"}, sinks.Duration(5*time.Second)
+				return c
+			},
+			Options:  func(o *sinks.Options) { o.Dir = dir },
+			Received: func(*testing.T) []string { return history(p) },
+			Break:    func(*testing.T) { p.Kill() },
+			Hang:     func(*testing.T) { p.Freeze(); frozen = true },
+			Refuse:   func(*testing.T) { p.Exec("alter role watcherd nologin") },
+			Reject: func(_ *testing.T, id string) {
+				p.Exec("alter table watcherd.history add constraint refuse check (id <> '" + id + "') not valid")
+			},
+			Repair: func(*testing.T) {
+				if frozen {
+					p.Thaw()
 				}
-			})
-		})
-	}
+				frozen = false
+				p.Start()
+				p.Exec("alter role watcherd login; alter table watcherd.history drop constraint if exists refuse")
+			},
+			Restart:    func(*testing.T) { p.Restart() },
+			Idempotent: true,
+			Secrets:    []string{canary},
+			Stop:       p.Kill,
+		}
+	})
 }
 
 // makeTables makes the tables as an operator does.
@@ -91,10 +76,10 @@ func makeTables(p *testservers.Postgres) {
 	p.Exec("set role watcherd; create schema watcherd;" + postgres.Definition("watcherd", postgres.History) + postgres.Definition("watcherd", postgres.Objects))
 }
 
-// history are the ids of table history in the order of their insertion: by transaction, then by place, as
+// history are the ids of the events in table history, as their JSON has them, in the order of their insertion: by transaction, then by place, as
 // nothing is ever removed.
 func history(p *testservers.Postgres) (ids []string) {
-	for _, row := range p.Exec("select id from watcherd.history order by xmin::text::bigint, ctid") {
+	for _, row := range p.Exec("select coalesce(event ->> 'id', id) from watcherd.history order by xmin::text::bigint, ctid") {
 		ids = append(ids, row[0])
 	}
 	return ids

@@ -52,7 +52,7 @@ func (s *sink) session(ctx context.Context) (*session, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, errNoAnswer)
 	defer cancel()
 	if err := s.prepare(ctx, c); err != nil {
-		s.end(c)
+		s.end(ctx, c)
 		return nil, err
 	}
 	return c, nil
@@ -65,9 +65,9 @@ func (e oneLine) Error() string { return strings.Join(strings.Fields(e.error.Err
 func (e oneLine) Unwrap() error { return e.error }
 
 // release takes a connection back. One that failed is ended: its server may be no longer the one that takes writes.
-func (s *sink) release(c *session, failed bool) {
+func (s *sink) release(ctx context.Context, c *session, failed bool) {
 	if failed || c.IsClosed() {
-		s.end(c)
+		s.end(ctx, c)
 		return
 	}
 	s.mu.Lock()
@@ -77,7 +77,7 @@ func (s *sink) release(c *session, failed bool) {
 
 // end closes a connection, in short time. One that failed is closed by the client, which cancels what
 // the server does for it first; the server holds its locks for as long.
-func (s *sink) end(c *session) {
+func (s *sink) end(ctx context.Context, c *session) {
 	if c.IsClosed() {
 		s.open.Go(func() {
 			late := time.NewTimer(grace)
@@ -90,7 +90,7 @@ func (s *sink) end(c *session) {
 		})
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	_ = c.Close(ctx) // nothing is lost with it
 }
@@ -207,7 +207,7 @@ func (s *sink) Close(ctx context.Context) error {
 	go func() {
 		defer close(closed)
 		for _, c := range idle {
-			s.end(c)
+			s.end(ctx, c)
 		}
 		s.open.Wait()
 	}()

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/halves"
 )
 
 // sink writes events over a connection for each Write at a time.
@@ -75,73 +75,20 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 	if err != nil {
 		return s.classify(ctx, fmt.Errorf("connect: %w", err))
 	}
-	w := &write{sink: s, session: c, batch: batch, settled: make([]bool, len(batch)), failed: map[int]error{}, stuck: map[string]error{}}
-	all := make([]int, len(batch))
-	for i := range all {
-		all[i] = i
-	}
-	err = w.run(ctx, all)
-	s.release(c, err != nil)
-	if !slices.Contains(w.settled, true) {
-		return err
-	}
-	for i, settled := range w.settled {
-		if !settled {
-			w.failed[i] = err
+	broken := false
+	err = halves.Write(batch, func(events []*event.Event) error {
+		err := s.transact(ctx, c, events)
+		switch {
+		case err == nil:
+			return nil
+		case refused(err):
+			return sinks.Poison(err)
 		}
-	}
-	if len(w.failed) == 0 {
-		return nil
-	}
-	return &sinks.BatchError{Failed: w.failed}
-}
-
-// write is one batch on its way.
-type write struct {
-	sink    *sink
-	session *session
-	batch   []*event.Event
-	settled []bool // by index in the batch: written, or in failed
-	failed  map[int]error
-	stuck   map[string]error // objects with a failure: none of their later events is written
-}
-
-// run writes the events with these indexes. If the server refuses one for its values, it writes each
-// half, in order, down to the event that is to blame. The error is one that ends the Write.
-func (w *write) run(ctx context.Context, at []int) error {
-	events := make([]*event.Event, 0, len(at))
-	due := at[:0:0]
-	for _, i := range at {
-		e := w.batch[i]
-		if len(w.stuck) > 0 {
-			if err := w.stuck[e.PartitionKey()]; err != nil {
-				w.failed[i], w.settled[i] = sinks.Held(err), true
-				continue
-			}
-		}
-		due, events = append(due, i), append(events, e)
-	}
-	if len(events) == 0 {
-		return nil
-	}
-	err := w.sink.transact(ctx, w.session, events)
-	switch {
-	case err == nil:
-		for _, i := range due {
-			w.settled[i] = true
-		}
-		return nil
-	case !refused(err):
-		return w.sink.classify(ctx, err)
-	case len(due) == 1:
-		err = sinks.Poison(err)
-		w.failed[due[0]], w.settled[due[0]], w.stuck[events[0].PartitionKey()] = err, true, err
-		return nil
-	}
-	if err := w.run(ctx, due[:len(due)/2]); err != nil {
-		return err
-	}
-	return w.run(ctx, due[len(due)/2:])
+		broken = true
+		return s.classify(ctx, err)
+	})
+	s.release(ctx, c, broken)
+	return err
 }
 
 // transact writes events in one transaction. The statements go out together with the end of

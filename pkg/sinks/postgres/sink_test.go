@@ -219,7 +219,7 @@ func TestClasses(t *testing.T) {
 			mustWrite(t, s, events...)
 		})
 	}
-	c.Timeout = sinks.Duration(100 * time.Millisecond)
+	c.Timeout = sinks.Duration(3 * time.Second)
 	slow := open(t, c)
 	mustWrite(t, slow, next()...)
 	p.Exec("create function watcherd.wait() returns trigger language plpgsql as 'begin perform pg_sleep(60); return new; end'; create trigger wait before insert on watcherd.history for each row execute function watcherd.wait()")

@@ -48,7 +48,7 @@ func TestForms(t *testing.T) {
 			e := newEndpoint(t)
 			defer e.stop()
 			c := e.config()
-			c.Headers = map[string]webhook.Header{"X-Tenant": {Text: "blue"}}
+			c.Headers = map[string]sinks.Header{"X-Tenant": {Text: "blue"}}
 			s := open(t, c, func(o *sinks.Options) { o.Format, o.BatchMode = test.format, test.batchMode })
 			if err := s.Write(t.Context(), test.events); err != nil {
 				t.Fatal(err)
@@ -154,7 +154,7 @@ func TestAuthorization(t *testing.T) {
 		want   string
 	}{
 		{func(c *webhook.Config) {
-			c.Headers = map[string]webhook.Header{"Authorization": {Secret: sinks.Secret{Env: "WEBHOOK_TEST_TOKEN"}}}
+			c.Headers = map[string]sinks.Header{"Authorization": {Secret: sinks.Secret{Env: "WEBHOOK_TEST_TOKEN"}}}
 		}, "Token abc"},
 		{func(c *webhook.Config) { c.BearerToken = &token }, "Bearer s3cret"},
 		{func(c *webhook.Config) { c.BasicAuth = &webhook.BasicAuth{Username: "me", Password: token} }, "Basic bWU6czNjcmV0"},

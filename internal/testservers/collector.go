@@ -1,0 +1,87 @@
+package testservers
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/watcherd/watcherd/internal/testcluster/playground"
+)
+
+// CollectorSpec is what a Collector is started with.
+type CollectorSpec struct {
+	Dir  string // of what it accepts; "": one of the test
+	Port int    // 0: any
+	Cert string // PEM; TLS if not empty
+	Key  string
+}
+
+// Collector is the OTLP receiver of the OpenTelemetry Collector, over HTTP. Its methods may be called from any goroutine, one at a time.
+type Collector struct {
+	*process
+	dir string
+}
+
+// LogRecord is a record that a Collector has accepted.
+type LogRecord struct {
+	Resource, Attributes map[string]any
+	EventName, Severity  string
+	Time, Observed       int64
+	Body                 any
+}
+
+// StartCollector starts a receiver that is killed at the end of the test.
+func StartCollector(t testing.TB, spec CollectorSpec) *Collector {
+	t.Helper()
+	if spec.Dir == "" {
+		spec.Dir = t.TempDir()
+	}
+	return &Collector{dir: spec.Dir, process: run(t, playground.Collector(), func(port int) any {
+		if port != 0 {
+			spec.Port = port
+		}
+		return spec
+	})}
+}
+
+// Accepted are the records so far, in their order.
+func (c *Collector) Accepted() []LogRecord {
+	c.t.Helper()
+	content, err := os.ReadFile(filepath.Join(c.dir, "accepted"))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	content = content[:bytes.LastIndexByte(content, '\n')+1]
+	var records []LogRecord
+	lines := bufio.NewScanner(bytes.NewReader(content))
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		var r LogRecord
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+			c.t.Fatal(err)
+		}
+		records = append(records, r)
+	}
+	return records
+}
+
+// Refuse makes it refuse every request with a record that holds the text; "" ends that.
+func (c *Collector) Refuse(text string) {
+	c.t.Helper()
+	path := filepath.Join(c.dir, "refuse")
+	err := os.Remove(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if text != "" {
+		err = os.WriteFile(path, []byte(text), 0o600)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}

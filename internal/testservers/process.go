@@ -1,0 +1,122 @@
+package testservers
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/watcherd/watcherd/internal/testcluster/playground"
+)
+
+// process is a server that is a program of the module servers: it takes a spec as its argument and prints its address.
+type process struct {
+	Addr string
+
+	t       testing.TB
+	program playground.Program
+	spec    func(port int) any // 0: any port
+	port    int
+	cmd     *exec.Cmd
+	input   io.WriteCloser
+	output  *bufio.Reader
+}
+
+// run starts a server that is killed at the end of the test.
+func run(t testing.TB, program playground.Program, spec func(port int) any) *process {
+	t.Helper()
+	p := &process{t: t, program: program, spec: spec}
+	t.Cleanup(p.Kill)
+	if p.Start(); t.Failed() {
+		t.FailNow()
+	}
+	return p
+}
+
+// Start starts the server again, with its data, at its address.
+func (p *process) Start() {
+	p.t.Helper()
+	if err := p.start(); err != nil {
+		p.t.Errorf("server of the test: %v", err)
+	}
+}
+
+func (p *process) start() error {
+	source, err := playground.ServersSource(".")
+	if err != nil {
+		return err
+	}
+	program, err := p.program.Path(p.t.Context(), source, os.Stderr)
+	if err != nil {
+		return err
+	}
+	spec, err := json.Marshal(p.spec(p.port))
+	if err != nil {
+		return err
+	}
+	p.cmd = exec.CommandContext(context.WithoutCancel(p.t.Context()), program, string(spec))
+	p.cmd.Stderr = os.Stderr
+	if p.input, err = p.cmd.StdinPipe(); err != nil {
+		return err
+	}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return err
+	}
+	p.output = bufio.NewReader(stdout)
+	line, err := p.output.ReadString('\n')
+	if err != nil {
+		return err
+	}
+	p.Addr = strings.TrimSpace(line)
+	_, port, err := net.SplitHostPort(p.Addr)
+	if err == nil {
+		p.port, err = strconv.Atoi(port)
+	}
+	return err
+}
+
+// Kill ends the process at once, if it still runs.
+func (p *process) Kill() {
+	if p.cmd == nil || p.cmd.Process == nil {
+		return
+	}
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
+// Restart kills the process and starts it again.
+func (p *process) Restart() {
+	p.Kill()
+	p.Start()
+}
+
+// Freeze stops the process, which keeps its connections and reads nothing.
+func (p *process) Freeze() {
+	p.t.Helper()
+	p.signal(syscall.SIGSTOP)
+	var status syscall.WaitStatus
+	if _, err := syscall.Wait4(p.cmd.Process.Pid, &status, syscall.WUNTRACED, nil); err != nil || !status.Stopped() {
+		p.t.Errorf("the server is not stopped: %v, %v", status, err)
+	}
+}
+
+// Thaw lets it continue.
+func (p *process) Thaw() { p.signal(syscall.SIGCONT) }
+
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Error(err)
+	}
+}

@@ -1,0 +1,140 @@
+package otlp
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// Config is the `otlp` block.
+type Config struct {
+	// Endpoint of the receiver, http or https: its base, to which /v1/logs is added, or an address that ends so.
+	Endpoint string `json:"endpoint"`
+
+	// Headers to add: text, or a secret {env: NAME} or {file: PATH}.
+	Headers map[string]sinks.Header `json:"headers,omitempty"`
+
+	// Timestamps of the records: event, when the change was observed, or observed, when the record is sent, for
+	// receivers that refuse old ones.
+	Timestamps Timestamps `json:"timestamps,omitempty" jsonschema:"enum=event,enum=observed"`
+
+	// Structured makes the body of a record a map, from the event's JSON. Left out, it is that JSON as text.
+	Structured bool `json:"structured,omitempty"`
+
+	// Compress is gzip or none.
+	Compress string `json:"compress,omitempty" jsonschema:"enum=none,enum=gzip"`
+
+	// TLS names the files to trust and to present.
+	TLS sinks.TLS `json:"tls,omitzero"`
+
+	// Timeout of one request, from dialling to the end of the answer.
+	Timeout sinks.Duration `json:"timeout,omitempty" jsonschema:"type=string"`
+}
+
+// Timestamps is what the time of a record means.
+type Timestamps string
+
+// The timestamps.
+const (
+	OfEvent  Timestamps = "event"    // when the change was observed
+	Observed Timestamps = "observed" // when the record is sent
+)
+
+// The values of compress.
+const (
+	compressGzip = "gzip"
+	compressNone = "none"
+)
+
+var _ sinks.Config = (*Config)(nil)
+
+// NewConfig returns the block with its defaults.
+func NewConfig() *Config {
+	return &Config{Timestamps: OfEvent, Compress: compressGzip, Timeout: sinks.Duration(15 * time.Second)}
+}
+
+// logsPath is where a receiver takes logs.
+const logsPath = "/v1/logs"
+
+// address is the URL to post to. Errors never repeat the endpoint: it may hold a token.
+func (c *Config) address() (*url.URL, error) {
+	bad := func(msg string) error { return &sinks.FieldError{Path: "endpoint", Msg: msg} }
+	u, err := url.Parse(c.Endpoint)
+	switch {
+	case c.Endpoint == "":
+		return nil, bad("required, for example http://collector:4318")
+	case err != nil:
+		return nil, bad("is not a URL")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, bad("must begin with http:// or https://")
+	case u.Hostname() == "":
+		return nil, bad("names no host")
+	case u.User != nil:
+		return nil, bad("must not hold a user or password: use headers")
+	case u.Fragment != "" || u.RawQuery != "":
+		return nil, bad("must not hold a query or a #fragment")
+	}
+	if !strings.HasSuffix(u.Path, logsPath) {
+		u = u.JoinPath(logsPath)
+	}
+	return u, nil
+}
+
+// Validate checks the block.
+func (c *Config) Validate() error {
+	_, err := c.address()
+	errs := []error{err, c.TLS.Validate("tls")}
+	bad := func(path, msg string) { errs = append(errs, &sinks.FieldError{Path: path, Msg: msg}) }
+	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
+		switch http.CanonicalHeaderKey(name) {
+		case "Content-Type", "Content-Length", "Content-Encoding", "Transfer-Encoding", "Connection", "Host", "Trailer", "Te", "Upgrade":
+			bad("headers."+name, "is set by watcherd")
+		default:
+			errs = append(errs, c.Headers[name].Validate("headers."+name, name))
+		}
+	}
+	if c.Timestamps != OfEvent && c.Timestamps != Observed {
+		bad("timestamps", "must be event or observed")
+	}
+	if c.Compress != compressGzip && c.Compress != compressNone {
+		bad("compress", "must be gzip or none")
+	}
+	if c.Timeout <= 0 {
+		bad("timeout", "must be above 0")
+	}
+	return errors.Join(errs...)
+}
+
+// Defaults are the delivery settings for OTLP. One lane, so that records arrive in their order.
+func (c *Config) Defaults() sinks.Delivery {
+	return sinks.Delivery{MaxEvents: 256, MaxBytes: 1 << 20, Concurrency: 1}
+}
+
+// Open makes the sink. Secrets and files are first read by Write, so one that is missing pauses this sink and no other.
+func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
+	u, err := c.address()
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(o.Registerer)
+	if err != nil {
+		return nil, err
+	}
+	s := &sink{
+		url: u, headers: maps.Clone(c.Headers), dir: o.Dir, tls: c.TLS.In(o.Dir), timeout: c.Timeout.Std(), compress: c.Compress == compressGzip,
+		records: records{format: o.Format, cluster: o.Cluster, now: c.Timestamps == Observed, structured: c.Structured},
+		log:     o.Logger, metrics: m,
+	}
+	s.transport = &http.Transport{
+		DialContext: s.dial, DialTLSContext: s.dialTLS, TLSHandshakeTimeout: s.timeout,
+		MaxIdleConns: maxIdle, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: idle, DisableCompression: true,
+	}
+	return s, nil
+}
