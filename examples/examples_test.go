@@ -20,6 +20,7 @@ var situations = map[string]func(t *testing.T){
 	"image-changes.yaml":   imageChanges,
 	"inventory.yaml":       inventory,
 	"kafka-state.yaml":     kafkaState,
+	"otlp-logs.yaml":       otlpLogs,
 	"pipe.yaml":            pipe,
 	"quickstart.yaml":      quickstart,
 	"recycle-bin.yaml":     recycleBin,

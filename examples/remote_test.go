@@ -173,6 +173,24 @@ func kafkaState(t *testing.T) {
 	})
 }
 
+// otlpLogs has a record for each change, with its summary.
+func otlpLogs(t *testing.T) {
+	c := testservers.StartCollector(t, testservers.CollectorSpec{})
+	r := newRun(t, "otlp-logs.yaml", map[string]string{"http://127.0.0.1:4318": "http://" + c.Addr})
+	r.apply(configMap)
+	r.start("deployments.v1.apps", "configmaps.v1")
+	r.patch("configmaps.v1", "settings", `{"data":{"color":"green"}}`)
+	r.eventually(func() (bool, string) {
+		var got []string
+		for _, record := range c.Accepted() {
+			if a := record.Attributes; a["k8s.namespace.name"] == r.namespace && a["watcherd.name"] == "settings" {
+				got = append(got, fmt.Sprint(record.EventName, a["watcherd.summary"]))
+			}
+		}
+		return len(got) == 2 && strings.Contains(got[1], "updated") && strings.Contains(got[1], "green"), fmt.Sprint(got)
+	})
+}
+
 // historyInSQL has what changed in one table and what exists in the other.
 func historyInSQL(t *testing.T) {
 	p := testservers.StartPostgres(t, testservers.PostgresSpec{})

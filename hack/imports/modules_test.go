@@ -48,7 +48,7 @@ func TestModules(t *testing.T) {
 // that it names, and of no other.
 func TestLibraryLinksNoKind(t *testing.T) {
 	linked := modules(t, "./pkg/watcherd")
-	for _, client := range []string{"github.com/nats-io/nats.go", "github.com/twmb/franz-go", "github.com/twmb/franz-go/pkg/kmsg", "github.com/jackc/pgx/v5"} {
+	for _, client := range []string{"github.com/nats-io/nats.go", "github.com/twmb/franz-go", "github.com/twmb/franz-go/pkg/kmsg", "github.com/jackc/pgx/v5", "go.opentelemetry.io/proto/slim/otlp"} {
 		if slices.Contains(linked, client) {
 			t.Errorf("pkg/watcherd links %s", client)
 		}

@@ -15,6 +15,7 @@ require (
 	go.opentelemetry.io/collector/pdata v1.61.0
 	go.opentelemetry.io/collector/receiver/otlpreceiver v0.155.0
 	go.opentelemetry.io/collector/receiver/receivertest v0.155.0
+	google.golang.org/grpc v1.81.1
 )
 
 require (
@@ -84,6 +85,5 @@ require (
 	golang.org/x/sys v0.46.0 // indirect
 	golang.org/x/text v0.38.0 // indirect
 	google.golang.org/genproto/googleapis/rpc v0.0.0-20260526163538-3dc84a4a5aaa // indirect
-	google.golang.org/grpc v1.81.1 // indirect
 	google.golang.org/protobuf v1.36.11 // indirect
 )

@@ -24,6 +24,8 @@ import (
 	"go.opentelemetry.io/collector/pdata/plog"
 	"go.opentelemetry.io/collector/receiver/otlpreceiver"
 	"go.opentelemetry.io/collector/receiver/receivertest"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 // spec is what internal/testservers calls CollectorSpec.
@@ -115,7 +117,7 @@ func (s *spec) accept(l plog.Logs, accepted io.Writer) error {
 		}
 	}
 	if text, err := os.ReadFile(filepath.Join(s.Dir, "refuse")); err == nil && strings.Contains(lines.String(), string(text)) {
-		return consumererror.NewPermanent(errors.New("a record is refused"))
+		return consumererror.NewPermanent(status.Error(codes.InvalidArgument, "a record is refused")) // else it answers 500
 	}
 	_, err := accepted.Write(lines.Bytes())
 	return err
