@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -38,7 +39,7 @@ func TestConformance(t *testing.T) {
 		p := testservers.StartPostgres(t, testservers.PostgresSpec{Password: canary, Cert: string(cert), Key: string(key)})
 		write(t, filepath.Join(dir, "ca.pem"), ca.PEM)
 		t.Setenv("POSTGRES_TEST_URL", p.URL())
-		makeTables(p)
+		makeTables(t, p)
 		frozen := false
 		return sinktest.Destination{
 			Config: func() sinks.Config {
@@ -71,9 +72,23 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// documented are the blocks of SQL of the kind's page.
+func documented(t *testing.T) (blocks []string) {
+	t.Helper()
+	page, err := os.ReadFile("../../../docs/postgres.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
+		blocks = append(blocks, m[1])
+	}
+	return blocks
+}
+
 // makeTables makes the tables as an operator does.
-func makeTables(p *testservers.Postgres) {
-	p.Exec("set role watcherd; create schema watcherd;" + postgres.Definition("watcherd", postgres.History) + postgres.Definition("watcherd", postgres.Objects))
+func makeTables(t *testing.T, p *testservers.Postgres) {
+	t.Helper()
+	p.Exec("set role watcherd;" + documented(t)[0])
 }
 
 // history are the ids of the events in table history, as their JSON has them, in the order of their insertion: by transaction, then by place, as

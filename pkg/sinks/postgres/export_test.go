@@ -1,4 +1,0 @@
-package postgres
-
-// Definition is the SQL that makes a table.
-var Definition = definition
