@@ -22,6 +22,10 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kgo"
+	collogs "go.opentelemetry.io/proto/slim/otlp/collector/logs/v1"
+	common "go.opentelemetry.io/proto/slim/otlp/common/v1"
+	logs "go.opentelemetry.io/proto/slim/otlp/logs/v1"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/watcherd/watcherd/internal/testservers"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -29,6 +33,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/file"
 	"github.com/watcherd/watcherd/pkg/sinks/kafka"
 	"github.com/watcherd/watcherd/pkg/sinks/nats"
+	"github.com/watcherd/watcherd/pkg/sinks/otlp"
 	"github.com/watcherd/watcherd/pkg/sinks/postgres"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 	"github.com/watcherd/watcherd/pkg/sinks/webhook"
@@ -239,6 +244,49 @@ func BenchmarkKafka(b *testing.B) {
 				}
 			}
 			return c.ProduceSync(ctx, records...).FirstErr()
+		}
+	}
+	compare(b, size, sink, plain)
+}
+
+func BenchmarkOTLP(b *testing.B) {
+	const size = 256 // the sink's default
+	url := receiver(b, "webhook")
+	sink := func(b *testing.B) loop {
+		c := otlp.NewConfig()
+		c.Endpoint, c.Compress = url, "none"
+		return open(b, c, true)
+	}
+	plain := func(b *testing.B) loop {
+		b.Cleanup(http.DefaultClient.CloseIdleConnections)
+		return func(batch []*event.Event) error {
+			records := make([]*logs.LogRecord, len(batch))
+			for i, e := range batch {
+				records[i] = &logs.LogRecord{
+					TimeUnixNano: uint64(e.Time.UnixNano()), EventName: e.Type.CloudEvent(),
+					Body: &common.AnyValue{Value: &common.AnyValue_StringValue{StringValue: string(event.AppendCloudEvent(nil, e))}},
+				}
+				for _, a := range event.Attributes(e) {
+					records[i].Attributes = append(records[i].Attributes, &common.KeyValue{
+						Key: a.Name, Value: &common.AnyValue{Value: &common.AnyValue_StringValue{StringValue: a.Value}},
+					})
+				}
+			}
+			body, err := proto.Marshal(&collogs.ExportLogsServiceRequest{ResourceLogs: []*logs.ResourceLogs{{ScopeLogs: []*logs.ScopeLogs{{LogRecords: records}}}}})
+			if err != nil {
+				return err
+			}
+			resp, err := http.Post(url+"/v1/logs", "application/x-protobuf", bytes.NewReader(body))
+			if err != nil {
+				return err
+			}
+			if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+				return err
+			}
+			if resp.StatusCode != http.StatusOK {
+				return fmt.Errorf("status %s", resp.Status)
+			}
+			return resp.Body.Close()
 		}
 	}
 	compare(b, size, sink, plain)

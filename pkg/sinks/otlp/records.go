@@ -45,64 +45,94 @@ var named = map[string]struct{ group, attribute string }{
 	"horizontalpodautoscalers": {"autoscaling", "k8s.hpa"},
 }
 
+// maxAttributes is how many a record has at most.
+const maxAttributes = 18
+
+// attribute is one with text, in one piece of memory.
+type attribute struct {
+	pair  common.KeyValue
+	value common.AnyValue
+	text  common.AnyValue_StringValue
+}
+
+// slab has the memory of the attributes of a batch.
+type slab struct {
+	attributes []attribute
+	pairs      []*common.KeyValue
+}
+
+// add appends an attribute. Protocol buffers take only valid UTF-8.
+func (s *slab) add(name, value string) {
+	if value == "" {
+		return
+	}
+	a := &s.attributes[0]
+	s.attributes = s.attributes[1:]
+	a.text.StringValue = strings.ToValidUTF8(value, "\uFFFD")
+	a.value.Value = &a.text
+	a.pair.Key, a.pair.Value = name, &a.value
+	s.pairs = append(s.pairs, &a.pair)
+}
+
+// take returns the attributes that were added since the last call.
+func (s *slab) take() []*common.KeyValue {
+	n := len(s.pairs)
+	out := s.pairs[:n:n]
+	s.pairs = s.pairs[n:]
+	return out
+}
+
 // append appends a request with the events.
 func (r *records) append(dst []byte, events []*event.Event) ([]byte, error) {
-	out := make([]*logs.LogRecord, len(events))
+	most := (len(events) + 1) * maxAttributes
+	s := &slab{attributes: make([]attribute, most), pairs: make([]*common.KeyValue, 0, most)}
+	s.add("service.name", "watcherd")
+	s.add("k8s.cluster.name", r.cluster)
+	of := &resource.Resource{Attributes: s.take()}
+	all, out := make([]logs.LogRecord, len(events)), make([]*logs.LogRecord, len(events))
 	sent := time.Now()
 	for i, e := range events {
-		out[i] = r.record(e, sent)
+		out[i] = &all[i]
+		r.fill(out[i], s, e, sent)
 	}
 	return proto.MarshalOptions{}.MarshalAppend(dst, &collogs.ExportLogsServiceRequest{ResourceLogs: []*logs.ResourceLogs{{
-		Resource: &resource.Resource{Attributes: []*common.KeyValue{
-			attribute("service.name", "watcherd"), attribute("k8s.cluster.name", r.cluster),
-		}},
+		Resource:  of,
 		ScopeLogs: []*logs.ScopeLogs{{Scope: &common.InstrumentationScope{Name: "github.com/watcherd/watcherd"}, LogRecords: out}},
 	}}})
 }
 
-func (r *records) record(e *event.Event, sent time.Time) *logs.LogRecord {
-	at := uint64(e.Time.UnixNano())
+// fill makes the record of an event.
+func (r *records) fill(rec *logs.LogRecord, s *slab, e *event.Event, sent time.Time) {
+	rec.TimeUnixNano = uint64(e.Time.UnixNano())
 	if r.now {
-		at = uint64(sent.UnixNano())
+		rec.TimeUnixNano = uint64(sent.UnixNano())
 	}
-	rec := &logs.LogRecord{
-		TimeUnixNano: at, ObservedTimeUnixNano: at, EventName: e.Type.CloudEvent(), Body: r.body(e),
-		SeverityNumber: logs.SeverityNumber_SEVERITY_NUMBER_INFO, SeverityText: "INFO",
-		Attributes: make([]*common.KeyValue, 0, 16),
-	}
+	rec.ObservedTimeUnixNano, rec.EventName, rec.Body = rec.TimeUnixNano, e.Type.CloudEvent(), r.body(e)
+	rec.SeverityNumber, rec.SeverityText = logs.SeverityNumber_SEVERITY_NUMBER_INFO, "INFO"
 	if e.Type == event.Gap {
 		rec.SeverityNumber, rec.SeverityText = logs.SeverityNumber_SEVERITY_NUMBER_WARN, "WARN"
 	}
-	add := func(name, value string) {
-		if value != "" {
-			rec.Attributes = append(rec.Attributes, attribute(name, value))
-		}
-	}
-	add("cloudevents.event_id", e.ID)
-	add("cloudevents.event_source", e.Source())
-	add("cloudevents.event_spec_version", "1.0")
-	add("cloudevents.event_subject", e.Subject())
-	add("cloudevents.event_type", rec.EventName)
-	add("k8s.resource.group", e.Resource.Group)
-	add("k8s.resource.name", e.Resource.Resource)
-	add("k8s.namespace.name", e.Namespace)
+	s.add("cloudevents.event_id", e.ID)
+	s.add("cloudevents.event_source", e.Source())
+	s.add("cloudevents.event_spec_version", "1.0")
+	s.add("cloudevents.event_subject", e.Subject())
+	s.add("cloudevents.event_type", rec.EventName)
+	s.add("k8s.resource.group", e.Resource.Group)
+	s.add("k8s.resource.name", e.Resource.Resource)
+	s.add("k8s.namespace.name", e.Namespace)
 	if n, ok := named[e.Resource.Resource]; ok && n.group == e.Resource.Group && (n.attribute != "k8s.namespace" || e.Namespace == "") {
-		add(n.attribute+".name", e.Name)
-		add(n.attribute+".uid", e.UID)
+		s.add(n.attribute+".name", e.Name)
+		s.add(n.attribute+".uid", e.UID)
 	}
-	add("watcherd.name", e.Name)
-	add("watcherd.uid", e.UID)
-	add("watcherd.resource_version", e.ResourceVersion)
-	add("watcherd.selection", string(e.Selection))
-	add("watcherd.summary", e.Summary)
-	rec.Attributes = append(rec.Attributes, &common.KeyValue{
+	s.add("watcherd.name", e.Name)
+	s.add("watcherd.uid", e.UID)
+	s.add("watcherd.resource_version", e.ResourceVersion)
+	s.add("watcherd.selection", string(e.Selection))
+	s.add("watcherd.summary", e.Summary)
+	s.pairs = append(s.pairs, &common.KeyValue{
 		Key: "watcherd.sequence", Value: &common.AnyValue{Value: &common.AnyValue_IntValue{IntValue: int64(e.Sequence)}},
 	})
-	return rec
-}
-
-func attribute(name, value string) *common.KeyValue {
-	return &common.KeyValue{Key: name, Value: text(value)}
+	rec.Attributes = s.take()
 }
 
 // text is a value. Protocol buffers take only valid UTF-8.
