@@ -1,6 +1,7 @@
 package redact
 
 import (
+	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -170,8 +171,33 @@ func (e Edits) Union(other Edits) Edits {
 	}
 }
 
-// minKey is the minimum length of a redaction key in bytes.
-const minKey = 16
+// MinKey is the minimum length of a redaction key in bytes.
+const MinKey = 16
+
+// KeyID identifies a redaction key.
+func KeyID(key []byte) string {
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte("id of the redaction key"))
+	return hex.EncodeToString(mac.Sum(nil)[:6])
+}
+
+// Usage is how often a configured path named a value.
+type Usage struct {
+	Key, Path string // drop or redact
+	Hits      uint64
+}
+
+// Usage returns the usage of every path in an editor of the edits.
+func (e Edits) Usage(editor *rawjson.Editor) []Usage {
+	list := make([]Usage, 0, len(e.Drop)+len(e.Redact))
+	for i, p := range e.Drop {
+		list = append(list, Usage{"drop", p, editor.Hits(i)})
+	}
+	for i, p := range e.Redact {
+		list = append(list, Usage{"redact", p, editor.Hits(len(e.Drop) + i)})
+	}
+	return list
+}
 
 // Editor compiles the edits for one resource. The editor fails on what is not exactly one
 // JSON object.
@@ -179,8 +205,8 @@ const minKey = 16
 // key is the secret of the keyed hashes: at least 16 random bytes. With another key
 // every redacted value appears to change.
 func (e Edits) Editor(gr schema.GroupResource, key []byte) (*rawjson.Editor, error) {
-	if len(key) < minKey {
-		return nil, fmt.Errorf("redact: the redaction key has %d bytes, the minimum is %d", len(key), minKey)
+	if len(key) < MinKey {
+		return nil, fmt.Errorf("redact: the redaction key has %d bytes, the minimum is %d", len(key), MinKey)
 	}
 	editor, err := rawjson.NewEditor(e.rules(gr, newHasher(gr, key))...)
 	if err != nil {

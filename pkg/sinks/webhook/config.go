@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -36,6 +37,10 @@ type Config struct {
 
 	// TLS names the files to trust and to present.
 	TLS sinks.TLS `json:"tls,omitzero"`
+
+	// Insecure allows credentials in plain text: in a header here, and on the way to an
+	// http:// URL beyond loopback.
+	Insecure bool `json:"insecure,omitempty"`
 
 	// Timeout of one attempt, from dialling to the end of the answer.
 	Timeout sinks.Duration `json:"timeout,omitempty" jsonschema:"type=string,default=15s"`
@@ -94,7 +99,10 @@ func (c *Config) Validate() error {
 	}
 	bad := func(path, msg string) { errs = append(errs, &sinks.FieldError{Path: path, Msg: msg}) }
 	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
-		errs = append(errs, c.Headers[name].validate(name))
+		errs = append(errs, c.Headers[name].validate(name, c.Insecure))
+	}
+	if credentials := c.credentials(); credentials != "" && !c.Insecure && plainText(c.URL) {
+		bad(credentials, "goes out unencrypted, as url is http:// and beyond loopback: use https://, or set insecure: true")
 	}
 	if c.ProxyURL != "" {
 		errs = append(errs, validateURL("proxyURL", c.ProxyURL, false))
@@ -139,6 +147,32 @@ func (c *Config) validateAuth() error {
 		errs = append(errs, &sinks.FieldError{Path: ways[1], Msg: "sets Authorization, as " + ways[0] + " does: keep one"})
 	}
 	return errors.Join(errs...)
+}
+
+// credentials is the path of a secret that requests carry, "" if there is none.
+func (c *Config) credentials() string {
+	switch {
+	case c.BearerToken != nil:
+		return "bearerToken"
+	case c.BasicAuth != nil:
+		return "basicAuth"
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
+		if !c.Headers[name].Secret.IsZero() {
+			return "headers." + name
+		}
+	}
+	return ""
+}
+
+// plainText reports whether requests to a URL leave the machine unencrypted.
+func plainText(text string) bool {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" || u.Hostname() == "localhost" {
+		return false
+	}
+	ip := net.ParseIP(u.Hostname())
+	return ip == nil || !ip.IsLoopback()
 }
 
 func (c *Config) validateSigning() error {
@@ -225,18 +259,15 @@ func reserved(name string) bool {
 	}
 }
 
-// confidential are headers whose value must not stand in the configuration.
+// confidential reports whether the value of a header is a secret, by its name.
 func confidential(name string) bool {
-	switch strings.ToLower(name) {
-	case "authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token":
-		return true
-	default:
-		return false
-	}
+	name = strings.ReplaceAll(strings.ToLower(name), "-", "")
+	return slices.ContainsFunc([]string{"authorization", "cookie", "token", "secret", "password", "passwd", "credential", "apikey", "accesskey", "authkey", "routingkey"},
+		func(word string) bool { return strings.Contains(name, word) })
 }
 
 // validate checks one header.
-func (h Header) validate(name string) error {
+func (h Header) validate(name string, insecure bool) error {
 	path := "headers." + name
 	switch {
 	case !httpguts.ValidHeaderFieldName(name):
@@ -245,8 +276,8 @@ func (h Header) validate(name string) error {
 		return &sinks.FieldError{Path: path, Msg: "is set by watcherd"}
 	case !h.Secret.IsZero():
 		return h.Secret.Validate(path)
-	case confidential(name):
-		return &sinks.FieldError{Path: path, Msg: "is a secret: name where it is to be found, {env: NAME} or {file: PATH}"}
+	case confidential(name) && !insecure:
+		return &sinks.FieldError{Path: path, Msg: "is a secret: name where it is to be found, {env: NAME} or {file: PATH}, or set insecure: true"}
 	case !httpguts.ValidHeaderFieldValue(h.Text):
 		return &sinks.FieldError{Path: path, Msg: "holds a character that no header can carry"}
 	}
