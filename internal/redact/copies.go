@@ -43,6 +43,9 @@ func (h *hasher) replaceMentions(dst, value []byte, at *rawjson.Place) []byte {
 const (
 	// minCopy and minMention are the lengths below which a value is not searched for.
 	minCopy, minMention = 6, 16
+	// maxValue is the length of the part of a long value that is searched for, its
+	// beginning: whole groups of base64.
+	maxValue = 3 * 350
 	// layers bounds base64 and gzip within each other.
 	layers = 3
 	// minEncoded is the length of text from which it is decoded as base64.
@@ -77,7 +80,7 @@ func ownOf(at *rawjson.Place) *ownValues {
 				if v[0] != '"' || isRedacted(v) {
 					continue
 				}
-				text := textOf(v)
+				text := beginning(v)
 				if decoded, err := base64.StdEncoding.AppendDecode(nil, text); err == nil && string(key) == "data" {
 					text = decoded
 				}
@@ -90,9 +93,26 @@ func ownOf(at *rawjson.Place) *ownValues {
 	return own
 }
 
+// beginning returns as much of a JSON string's text as is searched for.
+func beginning(value []byte) []byte {
+	const length = maxValue / 3 * 4
+	if len(value) > length+1 && bytes.IndexByte(value[:length+1], '\\') < 0 {
+		return value[1 : 1+length]
+	}
+	return textOf(value)
+}
+
 // add adds a value in the forms in which it is searched for.
 func (o *ownValues) add(value []byte) {
-	plain := squeezed(unquoted(value))
+	value = value[:min(len(value), maxValue)]
+	whole := value
+	if len(value) == maxValue { // it may end within an escape
+		const longest = len(`\\ud83d\\ude00`)
+		if i := bytes.IndexByte(value[maxValue-longest:], '\\'); i >= 0 {
+			whole = bytes.TrimRight(value[:maxValue-longest+i], `\`)
+		}
+	}
+	plain := squeezed(unquoted(whole))
 	if len(plain) < minCopy {
 		return
 	}

@@ -108,6 +108,20 @@ func TestCopiesInAnnotations(t *testing.T) {
 	}
 }
 
+// A copy of a long value is recognized by its beginning, wherever that is cut off.
+func TestCopiesOfLongValues(t *testing.T) {
+	for shift := range 16 {
+		value := strings.Repeat("x", 1000+shift) + strings.Repeat("\\u00e4 \"\\\\\n ä", 2000)
+		inJSON, _ := json.Marshal(map[string]string{"v": value})
+		for name, text := range map[string]string{"plain": value, "JSON": string(inJSON), "base64": encoded(value), "cut": value[:1100], "cut base64": encoded(value)[:1500]} {
+			out := edit(t, DefaultEdits(), secrets(), annotated(t, "Secret", value, text))
+			if got := annotation(t, out); !isRedacted([]byte(`"` + got + `"`)) {
+				t.Errorf("%s, shifted by %d: %.50s", name, shift, got)
+			}
+		}
+	}
+}
+
 // The values of a Secret whose metadata alone is known may be in any of its annotations.
 func TestCopiesInMetadata(t *testing.T) {
 	out := edit(t, DefaultEdits(), secrets(), annotated(t, "PartialObjectMetadata", "", "anything"))

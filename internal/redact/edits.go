@@ -1,7 +1,6 @@
 package redact
 
 import (
-	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -169,16 +168,6 @@ func (e Edits) Union(other Edits) Edits {
 		Redact:        canonicalPaths(slices.Concat(e.Redact, other.Redact)),
 		ExposeSecrets: e.ExposeSecrets && other.ExposeSecrets,
 	}
-}
-
-// MinKey is the minimum length of a redaction key in bytes.
-const MinKey = 16
-
-// KeyID identifies a redaction key.
-func KeyID(key []byte) string {
-	mac := hmac.New(sha256.New, key)
-	mac.Write([]byte("id of the redaction key"))
-	return hex.EncodeToString(mac.Sum(nil)[:6])
 }
 
 // Usage is how often a configured path named a value.

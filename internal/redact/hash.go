@@ -20,6 +20,16 @@ const redactedPrefix = "redacted:hmac-sha256:"
 // hashDigits is the number of hexadecimal digits after the prefix.
 const hashDigits = 16
 
+// MinKey is the minimum length of a redaction key in bytes.
+const MinKey = 16
+
+// KeyID identifies a redaction key.
+func KeyID(key []byte) string {
+	mac := hmac.New(sha256.New, key)
+	mac.Write([]byte("id of the redaction key"))
+	return hex.EncodeToString(mac.Sum(nil)[:6])
+}
+
 // hasher replaces a value by the first 64 bits of an HMAC-SHA256, in hexadecimal, of
 // the resource, the namespace and name of the object, the path of the value and its JSON.
 // So a change stays visible, and equal values of two objects, or of two keys of one, have
