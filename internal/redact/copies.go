@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"io"
 	"strconv"
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 
@@ -80,12 +81,14 @@ func ownOf(at *rawjson.Place) *ownValues {
 				if v[0] != '"' || isRedacted(v) {
 					continue
 				}
-				text := beginning(v)
-				if decoded, err := base64.StdEncoding.AppendDecode(nil, text); err == nil && string(key) == "data" {
-					text = decoded
-				}
-				if !bytes.Equal(text, namespace) && !bytes.Equal(text, name) {
-					own.add(text)
+				for _, text := range []func([]byte) []byte{beginning, textOf} { // all of it if there are only blanks
+					value := text(v)
+					if decoded, err := base64.StdEncoding.AppendDecode(nil, value); err == nil && string(key) == "data" {
+						value = decoded
+					}
+					if bytes.Equal(value, namespace) || bytes.Equal(value, name) || own.add(value) {
+						break
+					}
 				}
 			}
 		}
@@ -102,25 +105,28 @@ func beginning(value []byte) []byte {
 	return textOf(value)
 }
 
-// add adds a value in the forms in which it is searched for.
-func (o *ownValues) add(value []byte) {
-	value = value[:min(len(value), maxValue)]
+// add adds a value in the forms in which it is searched for. It returns false if the value
+// is too short, without its blanks.
+func (o *ownValues) add(value []byte) bool {
+	blanks := len(value) - len(bytes.TrimLeftFunc(value, func(r rune) bool { return r <= ' ' || strings.ContainsRune(`"'\`, r) }))
+	value = value[:min(len(value), blanks-blanks%3+maxValue)]
 	whole := value
-	if len(value) == maxValue { // it may end within an escape
+	if len(value) >= maxValue { // it may end within an escape
 		const longest = len(`\\ud83d\\ude00`)
-		if i := bytes.IndexByte(value[maxValue-longest:], '\\'); i >= 0 {
-			whole = bytes.TrimRight(value[:maxValue-longest+i], `\`)
+		if i := bytes.IndexByte(value[len(value)-longest:], '\\'); i >= 0 {
+			whole = bytes.TrimRight(value[:len(value)-longest+i], `\`)
 		}
 	}
 	plain := squeezed(unquoted(whole))
 	if len(plain) < minCopy {
-		return
+		return false
 	}
 	encoded := base64.RawStdEncoding.AppendEncode(nil, value)
 	o.list = append(o.list, plain, encoded)
 	if url := base64.RawURLEncoding.AppendEncode(nil, value); !bytes.Equal(url, encoded) {
 		o.list = append(o.list, url)
 	}
+	return true
 }
 
 // spend reports whether n more bytes may be searched.
