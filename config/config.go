@@ -60,12 +60,22 @@ type Store struct {
 	Path string `json:"path"`
 	// Hard budget in bytes. Reaching it pauses the watches until sinks have caught up; nothing is dropped.
 	MaxBytes resource.Quantity `json:"maxBytes"`
+	// Key of the hashes that replace redacted values, at least 16 bytes, read at the start. Default: a random one, made and kept in the store. Another key records the objects again, without events. Takes effect at a restart.
+	RedactionKey *Secret `json:"redactionKey,omitempty"`
 	// How long the history is kept: every recorded change, for replay and for questions about the past.
 	Retention Retention `json:"retention"`
 	// Limits of the dead letters: events that sinks rejected for good.
 	DeadLetters DeadLetters `json:"deadLetters"`
 	// Free disk space below which the watches pause.
 	MinFree resource.Quantity `json:"minFree"`
+}
+
+// Secret names where a secret value is to be found: one of both.
+type Secret struct {
+	// Env is the name of an environment variable.
+	Env string `json:"env,omitempty"`
+	// File is the path of a file; one trailing newline is not part of the value.
+	File string `json:"file,omitempty"`
 }
 
 // Retention limits the recorded changes that are kept, by age and by size. Pending events are

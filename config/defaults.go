@@ -39,7 +39,7 @@ func DefaultWatch() Watch {
 
 // DefaultRoute is what a route is where the file is silent.
 func DefaultRoute() Route {
-	return Route{Payload: []string{PayloadObject}}
+	return Route{Payload: []string{PayloadObject}, OnError: ErrorDrop}
 }
 
 // DefaultSink is what a sink is where the file is silent. Batches and lanes are

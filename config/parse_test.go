@@ -63,6 +63,7 @@ store:
   retention: {maxAge: 72h, maxBytes: "1073741824"}
   deadLetters: {maxAge: 1h, maxBytes: 2Gi}
   minFree: 1G
+  redactionKey: {file: /key}
 admin:
   listen: 0.0.0.0:8080
   probes: :8081
@@ -81,6 +82,7 @@ watches:
   metadataOnly: true
   drop: []
   redact: ["spec.template.spec.containers[*].env[*].value"]
+  redactPresets: [podEnv]
   exposeSecrets: true
   onMissing: fail
 routes:
@@ -129,8 +131,9 @@ sinks:
 		KubeAPI: config.KubeAPI{QPS: 12.5, Burst: 7},
 		Store: config.Store{
 			Path: "/var/lib/watcherd", MaxBytes: q("20Gi"), MinFree: q("1G"),
-			Retention:   config.Retention{MaxAge: 72 * time.Hour, MaxBytes: q("1Gi")},
-			DeadLetters: config.DeadLetters{MaxAge: time.Hour, MaxBytes: q("2Gi")},
+			RedactionKey: &config.Secret{File: "/key"},
+			Retention:    config.Retention{MaxAge: 72 * time.Hour, MaxBytes: q("1Gi")},
+			DeadLetters:  config.DeadLetters{MaxAge: time.Hour, MaxBytes: q("2Gi")},
 		},
 		Admin: config.Admin{
 			Listen: "0.0.0.0:8080", Probes: ":8081",
@@ -148,6 +151,7 @@ sinks:
 			LabelSelector: "tier=web", FieldSelector: "spec.nodeName=node-1", SelectorSide: config.SideServer,
 			Snapshot: config.SnapshotNever, MetadataOnly: true, Drop: []string{},
 			Redact:        []string{"spec.template.spec.containers[*].env[*].value"},
+			RedactPresets: []string{config.PresetPodEnv},
 			ExposeSecrets: true, OnMissing: config.MissingFail,
 		}},
 		Routes: []config.Route{{

@@ -12,7 +12,7 @@ type Route struct {
 	Events []string `json:"events" jsonschema:"enum=added,enum=updated,enum=deleted,enum=sync"`
 	// CEL expression that must be true; it sees object, oldObject, metadata and event.
 	When string `json:"when"`
-	// Handling of an event on which the expression fails. pass: deliver it. drop: do not deliver it. Default: an object that lacks a field of the expression does not match; any other failure delivers the event.
+	// Handling of an event on which the expression fails, as it does on an object that lacks a field of it. drop: the event does not match. pass: it does. Failures are counted; the first of a route that is not about a missing field is logged.
 	OnError string `json:"onError" jsonschema:"enum=pass,enum=drop"`
 	// Key paths; an update counts only if one of these changed. Other types of events are not affected.
 	Changed []string `json:"changed"`

@@ -145,6 +145,9 @@ func (k *checker) store() {
 	s := k.config.Store
 	k.require(s.Path != "", "store.path", "must not be empty")
 	k.require(s.MaxBytes.Value() >= minStore, "store.maxBytes", "must be at least 16Mi")
+	if key := s.RedactionKey; key != nil {
+		k.require((key.Env == "") != (key.File == ""), "store.redactionKey", "name exactly one source: {env: NAME} or {file: PATH}")
+	}
 	k.require(s.Retention.MaxAge >= 0, "store.retention.maxAge", "must not be negative; 0 keeps nothing that every sink has taken")
 	k.require(s.DeadLetters.MaxAge >= 0, "store.deadLetters.maxAge", "must not be negative; 0s keeps dead letters until they are retried or dropped")
 	k.require(s.DeadLetters.MaxBytes.Value() > 0, "store.deadLetters.maxBytes", "must be above 0")

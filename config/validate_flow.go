@@ -28,10 +28,14 @@ func (k *checker) watches() {
 			{".drop", w.Drop},
 			{".keep", w.Keep},
 			{".redact", w.Redact},
+			{".redactPresets", w.RedactPresets},
 		} {
 			k.distinct(path+list.key, list.values)
 		}
 		k.kept(path, w)
+		for j, p := range w.RedactPresets {
+			k.oneOf(strict.Index(path+".redactPresets", j), p, PresetPodEnv)
+		}
 	}
 }
 
@@ -73,9 +77,7 @@ func (k *checker) routes() {
 		k.references(path+".watches", "watch", r.Watches, watches)
 		k.resources(path+".resources", r.Resources)
 		k.values(path+".events", r.Events, EventAdded, EventUpdated, EventDeleted, EventSync)
-		if r.OnError != "" {
-			k.oneOf(path+".onError", r.OnError, ErrorPass, ErrorDrop)
-		}
+		k.oneOf(path+".onError", r.OnError, ErrorPass, ErrorDrop)
 		k.distinct(path+".changed", r.Changed)
 		k.distinct(path+".drop", r.Drop)
 		k.distinct(path+".redact", r.Redact)

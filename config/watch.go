@@ -30,6 +30,8 @@ type Watch struct {
 	Keep []string `json:"keep"`
 	// Key paths whose values are replaced by keyed hashes: a change stays visible, the value does not.
 	Redact []string `json:"redact"`
+	// Lists of key paths to redact in addition. podEnv: values of environment variables of containers, in every kind with a pod template, revisions and custom resources included (**.env[*].value).
+	RedactPresets []string `json:"redactPresets" jsonschema:"enum=podEnv"`
 	// Leave the values of Secrets, and the copies of them in annotations of Secrets, as they are: on disk and in sinks too.
 	ExposeSecrets bool `json:"exposeSecrets"`
 	// What to do about a resource that the API server does not serve. wait: watch it as soon as it does. fail: refuse the configuration; at a start without the API server, end once it answers and lacks the resource.
@@ -71,4 +73,5 @@ const (
 	SnapshotNever   = "never"
 	MissingWait     = "wait"
 	MissingFail     = "fail"
+	PresetPodEnv    = "podEnv"
 )

@@ -78,7 +78,7 @@ as a JSON Schema for editors: ` + "`watcherd schema`" + `.
   folder of the file. In the image and the chart that is ` + "`/var/lib/watcherd`" + `.
 - Durations: ` + "`500ms`, `30s`, `5m`, `24h`" + `. Bytes: ` + "`512Mi`, `10Gi`, `1048576`" + `.
 - Key paths (` + "`drop`, `redact`, `changed`" + `): ` + "`spec.containers[*].env[*].value`, `metadata.annotations[\"example.com/key\"]`" + `;
-  ` + "`[*]`" + ` is every item or key.
+  ` + "`[*]`" + ` is every item or key. In ` + "`drop`" + ` and ` + "`redact`, `**`" + ` is any depth, none included: ` + "`**.env[*].value`" + `.
 - Names of watches, routes and sinks are lower-case letters, digits and dashes.
 `
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -50,7 +51,8 @@ type Identity struct {
 	Form      string // the form in which it records states
 	Resource  event.Resource
 	Edit      dynamicfactory.EditFunc
-	Edits     uint64 // the fingerprint of what edit does; 0: states are passed on as they are recorded
+	Usage     func() []redact.Usage // of the configured paths
+	Edits     uint64                // the fingerprint of what edit does; 0: states are passed on as they are recorded
 }
 
 // Feed is what one informer reports, and the watches that are fed from it.
@@ -104,8 +106,8 @@ func IdentityOf(w *plan.Watch, r dynamicfactory.Resource, pinned, namespace stri
 	scope := ledger.ScopeOf(pinned, w.ServerLabels, w.ServerFields)
 	partition := ledger.Partition(r.GVR.GroupResource(), scope)
 	return Identity{
-		Key: k, Partition: partition, ID: ledger.FeedID(partition, namespace), Scope: scope, Form: formOf(w, r.GVR),
-		Edit: editor.AppendChange, Edits: w.Edits.Fingerprint(r.GVR.GroupResource()),
+		Key: k, Partition: partition, ID: ledger.FeedID(partition, namespace), Scope: scope, Form: formOf(w, r.GVR, redactKey),
+		Edit: editor.AppendChange, Usage: func() []redact.Usage { return w.Edits.Usage(editor) }, Edits: w.Edits.Fingerprint(r.GVR.GroupResource()),
 		Resource: event.Resource{Group: r.GVR.Group, Version: r.GVR.Version, Resource: r.GVR.Resource, Kind: r.Kind},
 	}, nil
 }
@@ -398,9 +400,9 @@ func KeyOf(w *plan.Watch, gvr schema.GroupVersionResource, pinned, namespace str
 	}
 }
 
-// formOf is the form in which a feed records states: the API version, and what the
-// watches' edits leave.
-func formOf(w *plan.Watch, gvr schema.GroupVersionResource) string {
+// formOf is the form in which a feed records states: the API version, what the watches'
+// edits leave, and the key of the hashes.
+func formOf(w *plan.Watch, gvr schema.GroupVersionResource, redactKey []byte) string {
 	form := gvr.Version
 	if w.MetadataOnly {
 		form += " metadata"
@@ -408,5 +410,5 @@ func formOf(w *plan.Watch, gvr schema.GroupVersionResource) string {
 	if variant := w.Edits.Variant(gvr.GroupResource()); variant != "" {
 		form += " edits " + variant
 	}
-	return form
+	return form + " key " + redact.KeyID(redactKey)
 }

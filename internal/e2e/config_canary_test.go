@@ -3,12 +3,14 @@ package e2e
 import (
 	"bufio"
 	"bytes"
+	"compress/gzip"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -47,22 +49,50 @@ func (c canary) in(content []byte) bool {
 	return false
 }
 
-// planted are objects with the canary in every place that is to be redacted, and
-// another value in one that is not.
-func planted(namespace string, hidden, visible canary) []*unstructured.Unstructured {
+// doors are annotations of a Secret that repeat its values in other forms.
+func doors(hidden canary) map[string]any {
+	manifest := fmt.Sprintf(`{"data":{"password":%q},"type":"Opaque"}`, hidden.base64())
+	quoted, _ := json.Marshal(map[string]string{"spec": manifest})
+	var zipped bytes.Buffer
+	w := gzip.NewWriter(&zipped)
+	_, _ = w.Write([]byte(manifest))
+	_ = w.Close()
+	return map[string]any{
+		"kopf.zalando.org/last-handled-configuration": manifest,
+		"example.com/plain":                           "the password is " + hidden.text,
+		"example.com/json":                            fmt.Sprintf(`{"password":%q}`, hidden.text),
+		"example.com/quoted":                          string(quoted),
+		"example.com/base64":                          base64.StdEncoding.EncodeToString([]byte(manifest)),
+		"example.com/release":                         base64.StdEncoding.EncodeToString(zipped.Bytes()),
+		"example.com/cut":                             manifest[:len(manifest)-20],
+	}
+}
+
+// planted are the n-th objects with the canary in every place that is to be redacted, and
+// another value in one that is not. The last is in a namespace of which only metadata is
+// watched.
+func planted(namespace, metadataOnly string, n int, hidden, visible canary) []*unstructured.Unstructured {
 	meta := func(name string) map[string]any {
 		return map[string]any{"namespace": namespace, "name": name, "annotations": map[string]any{
 			"kubectl.kubernetes.io/last-applied-configuration": fmt.Sprintf(`{"data":{"password":%q},"stringData":{"pin":%q}}`, hidden.base64(), hidden.text),
 			"example.com/token": hidden.text,
 		}}
 	}
-	env := []any{map[string]any{"name": "PASSWORD", "value": hidden.text}}
-	return []*unstructured.Unstructured{
-		{Object: map[string]any{
+	secret := func(namespace string) *unstructured.Unstructured {
+		u := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "v1", "kind": "Secret", "metadata": meta("planted"), "type": "Opaque",
 			"data":       map[string]any{"password": hidden.base64()},
 			"stringData": map[string]any{"pin": hidden.text},
-		}},
+		}}
+		u.SetNamespace(namespace)
+		maps.Copy(u.Object["metadata"].(map[string]any)["annotations"].(map[string]any), doors(hidden))
+		return u
+	}
+	mentioned := secret(namespace)
+	mentioned.SetLabels(map[string]string{"planted": hidden.text})
+	env := []any{map[string]any{"name": "PASSWORD", "value": hidden.text}}
+	return []*unstructured.Unstructured{
+		mentioned,
 		{Object: map[string]any{
 			"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("planted"),
 			"data": map[string]any{"password": hidden.text, "user": visible.text},
@@ -78,13 +108,20 @@ func planted(namespace string, hidden, visible canary) []*unstructured.Unstructu
 			},
 		}},
 		{Object: map[string]any{
+			"apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": meta(fmt.Sprint("planted-", n)), "revision": int64(n),
+			"data": map[string]any{"spec": map[string]any{"template": map[string]any{"spec": map[string]any{
+				"containers": []any{map[string]any{"name": "main", "env": env}}, "initContainers": []any{map[string]any{"name": "init", "env": env}},
+			}}}},
+		}},
+		{Object: map[string]any{
 			"apiVersion": "example.com/v1", "kind": "Widget", "metadata": meta("planted"),
 			"spec": map[string]any{"keys": []any{map[string]any{"secret": hidden.text}}, "note": visible.text},
 		}},
+		secret(metadataOnly),
 	}
 }
 
-func canaryConfig(namespace, admin, good, bad string) string {
+func canaryConfig(namespace, metadataOnly, admin, good, bad string) string {
 	return fmt.Sprintf(`
 apiVersion: watcherd.dev/v1alpha1
 kind: WatcherConfig
@@ -93,23 +130,28 @@ store: {path: ./data}
 admin: {listen: %q}
 watches:
 - name: all
-  resources: [secrets, configmaps, deployments.apps, widgets.example.com]
+  resources: [secrets, configmaps, deployments.apps, controllerrevisions.apps, widgets.example.com]
   namespaces: {include: [%s]}
   redact:
   - data.password
   - metadata.annotations["example.com/token"]
-  - spec.template.spec.containers[*].env[*].value
-  - spec.keys[*].secret
+  - "**.keys[*].secret"
+  redactPresets: [podEnv]
+- name: metadata
+  resources: [secrets]
+  namespaces: {include: [%s]}
+  metadataOnly: true
 routes:
-- {name: all, payload: [object, oldObject, patch, summary], sinks: [archive, plain, console, hook]}
-- {name: failing, when: int(object.data.password) > 0, onError: pass, sinks: [refusing]}
+- {name: metadata, watches: [metadata], payload: [object, oldObject, patch, summary], sinks: [plain, hook]}
+- {name: all, watches: [all], payload: [object, oldObject, patch, summary], sinks: [archive, plain, console, hook]}
+- {name: failing, watches: [all], when: int(object.data.password) > 0, onError: pass, sinks: [refusing]}
 sinks:
 - {name: archive, file: {path: "./events/{resource}.jsonl"}}
 - {name: plain, format: json, file: {path: "./plain/{resource}.jsonl"}}
 - {name: console, stdout: {pretty: true}}
 - {name: hook, webhook: {url: %q, headers: {X-Canary: {env: CANARY_KEY}}}}
 - {name: refusing, webhook: {url: %q, headers: {X-Canary: {env: CANARY_KEY}}}, retry: {initial: 10ms, max: 50ms}}
-`, admin, namespace, good, bad)
+`, admin, namespace, metadataOnly, good, bad)
 }
 
 // bodies collects what a webhook gets, and answers with a status. Where it
@@ -149,19 +191,19 @@ func (b *bodies) content() []byte {
 func TestCanary(t *testing.T) {
 	c := testcluster.Shared(t)
 	c.Apply(t, widgetCRD)
-	ns := c.Namespace(t)
+	ns, metadataOnly := c.Namespace(t), c.Namespace(t)
 	key, visible := newCanary(), newCanary()
 	t.Setenv("CANARY_KEY", key.text)
 	var good, bad bodies
 	admin := freeAddress(t)
-	d := newDaemon(t, c.Kubeconfig, canaryConfig(ns, admin, good.serve(t, http.StatusOK), bad.serve(t, http.StatusBadRequest)))
+	d := newDaemon(t, c.Kubeconfig, canaryConfig(ns, metadataOnly, admin, good.serve(t, http.StatusOK), bad.serve(t, http.StatusBadRequest)))
 	dyn := c.Dynamic(t)
 
 	var hidden []canary
 	write := func() { // all objects, with new values
 		hidden = append(hidden, newCanary())
-		for _, u := range planted(ns, hidden[len(hidden)-1], visible) {
-			r := dyn.Resource(resourceOf(u)).Namespace(ns)
+		for _, u := range planted(ns, metadataOnly, len(hidden), hidden[len(hidden)-1], visible) {
+			r := dyn.Resource(resourceOf(u)).Namespace(u.GetNamespace())
 			if old, err := r.Get(t.Context(), u.GetName(), metav1.GetOptions{}); err == nil {
 				u.SetResourceVersion(old.GetResourceVersion())
 				_, err = r.Update(t.Context(), u, metav1.UpdateOptions{})
@@ -283,20 +325,30 @@ func objectsOf(t testing.TB, file string) []json.RawMessage {
 	}
 }
 
-// checkHashes expects that each new value of a Secret has another hash, the same
-// wherever the value is, and that the deletion shows the last one.
+// checkHashes expects that each new value of a Secret has another hash, another one in
+// each place, that the deletion shows the last one, and that all annotations, which
+// repeat the value, are hashes.
 func checkHashes(t testing.TB, objects []json.RawMessage) {
 	t.Helper()
 	var hashes []string
 	for _, raw := range objects {
 		var o struct {
-			Data map[string]string
+			Data     map[string]string
+			Metadata struct{ Annotations, Labels map[string]string }
 		}
 		if err := json.Unmarshal(raw, &o); err != nil {
 			t.Fatal(err)
 		}
-		if o.Data["password"] == "" || o.Data["password"] != o.Data["pin"] {
+		if o.Data["password"] == "" || o.Data["password"] == o.Data["pin"] {
 			t.Errorf("a value has the hashes %q and %q", o.Data["password"], o.Data["pin"])
+		}
+		for name, value := range o.Metadata.Annotations {
+			if !strings.HasPrefix(value, "redacted:") {
+				t.Errorf("annotation %s is %s", name, value)
+			}
+		}
+		if len(o.Metadata.Annotations) != 2+len(doors(canary{})) || !strings.HasPrefix(o.Metadata.Labels["planted"], "redacted:") {
+			t.Errorf("the metadata is %+v", o.Metadata)
 		}
 		hashes = append(hashes, o.Data["password"])
 	}

@@ -274,13 +274,20 @@ func TestSelections(t *testing.T) {
 func TestRedactKey(t *testing.T) {
 	t.Parallel()
 	_, st, _ := open(t)
-	first, err := LoadRedactKey(st)
+	first, err := LoadRedactKey(st, nil)
 	if err != nil || len(first) != RedactKeyLen {
 		t.Fatal(first, err)
 	}
-	second, err := LoadRedactKey(st)
+	second, err := LoadRedactKey(st, nil)
 	if diff := cmp.Diff(first, second); diff != "" || err != nil {
 		t.Errorf("%v (-first +second):\n%s", err, diff)
+	}
+	configured, err := LoadRedactKey(st, []byte("configured"))
+	if err != nil || string(configured) != "configured" {
+		t.Errorf("%q, %v", configured, err)
+	}
+	if _, kept, err := st.Meta(RedactKeyMeta); kept || err != nil {
+		t.Errorf("the store's own key is kept: %t, %v", kept, err)
 	}
 }
 

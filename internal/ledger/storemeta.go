@@ -50,11 +50,20 @@ func DictionaryKey(id uint32) string { return DictionaryMeta + strconv.FormatUin
 
 // LoadRedactKey returns the key of the hashes that stand for redacted values. It
 // is made once for a store: a value's hash must stay the same, or every restart
-// would look like a change.
-func LoadRedactKey(st *store.Store) ([]byte, error) {
+// would look like a change. A configured key takes its place: the store's own is deleted.
+func LoadRedactKey(st *store.Store, configured []byte) ([]byte, error) {
 	key, ok, err := st.Meta(RedactKeyMeta)
 	if err != nil {
 		return nil, fmt.Errorf("load redaction key: %w", err)
+	}
+	if configured != nil {
+		if ok {
+			b := st.NewBatch()
+			defer b.Discard()
+			b.DeleteMeta(RedactKeyMeta)
+			err = st.Commit(b)
+		}
+		return configured, err
 	}
 	if ok {
 		return key, nil

@@ -35,6 +35,12 @@ type live struct {
 
 func runLive(t *testing.T, dir string, opts store.Options, api *apitest.Server, resolver Resolver) *live {
 	t.Helper()
+	return runKeyed(t, dir, opts, api, resolver, testKey)
+}
+
+// runKeyed is runLive with another redaction key.
+func runKeyed(t *testing.T, dir string, opts store.Options, api *apitest.Server, resolver Resolver, key []byte) *live {
+	t.Helper()
 	st, err := store.Open(dir, opts)
 	if err != nil {
 		t.Fatal(err)
@@ -43,6 +49,7 @@ func runLive(t *testing.T, dir string, opts store.Options, api *apitest.Server, 
 	m, err := New(Config{
 		Cluster: "test", REST: api.Config(), Store: st, Resolver: resolver,
 		Logger: slog.New(slog.DiscardHandler), Registerer: metrics, Drain: time.Second,
+		RedactionKey: key,
 	})
 	if err != nil {
 		t.Fatal(err)

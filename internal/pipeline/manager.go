@@ -57,6 +57,7 @@ type Config struct {
 	// InformerName names the informers in client-go's metrics; "" keeps them out. It
 	// must be unique in the process.
 	InformerName string
+	RedactionKey []byte           // nil: the store's own
 	Drain        time.Duration    // how long deliveries in flight may take at the end
 	Now          func() time.Time // nil: time.Now
 }
@@ -136,7 +137,7 @@ func New(cfg Config) (*Manager, error) {
 	if m.dicts, err = ledger.LoadDictionaries(cfg.Store); err != nil {
 		return nil, err
 	}
-	if m.redactKey, err = ledger.LoadRedactKey(cfg.Store); err != nil {
+	if m.redactKey, err = ledger.LoadRedactKey(cfg.Store, cfg.RedactionKey); err != nil {
 		return nil, err
 	}
 	if m.resolved, err = loadResolved(cfg.Store); err != nil {

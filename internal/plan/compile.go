@@ -9,6 +9,7 @@ import (
 
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
 // Compile makes the state that c asks for. c is valid, as config.Load returns it;
@@ -31,6 +32,9 @@ func Compile(c *config.Config) (*State, error) {
 		Admin:            compileAdmin(c.Admin),
 		ConsistencyCheck: ConsistencyCheck{Enabled: c.ConsistencyCheck.Enabled, Interval: c.ConsistencyCheck.Interval},
 	}
+	if key := c.Store.RedactionKey; key != nil {
+		s.Store.RedactionKey = sinks.Secret(*key)
+	}
 	for i := range c.Watches {
 		s.Watches = append(s.Watches, k.watch(i))
 	}
@@ -40,6 +44,7 @@ func Compile(c *config.Config) (*State, error) {
 	}
 	s.Routes = k.routes()
 	s.Router = k.router(s.Routes)
+	k.needs(s)
 	if err := config.NewErrors(k.faults...); err != nil {
 		return nil, err
 	}

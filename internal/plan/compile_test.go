@@ -62,6 +62,9 @@ func TestWatches(t *testing.T) {
 		"selectorSide: server, fieldSelector: 'spec.nodeName==n', metadataOnly: true": with(func(w *plan.Watch) {
 			w.ServerFields, w.MetadataOnly = "spec.nodeName=n", true
 		}),
+		"redact: [spec.x], redactPresets: [podEnv]": with(func(w *plan.Watch) {
+			w.Edits.Redact = []string{"spec.x", "**.env[*].value"}
+		}),
 		"redact: [spec.x], exposeSecrets: true": with(func(w *plan.Watch) {
 			w.Edits.Redact, w.Edits.ExposeSecrets = []string{"spec.x"}, true
 		}),
@@ -71,6 +74,14 @@ func TestWatches(t *testing.T) {
 			t.Errorf("%s (-want +got)\n%s", text, diff)
 		}
 	}
+	// What a route needs, another watch of it leaves, or its expression asks for.
+	compile(t, `
+watches: [{name: w, resources: [pods], drop: [status]}, {name: v, resources: [nodes]}]
+sinks: [{name: s, console: {}}]
+routes:
+- {name: a, sinks: [s], changed: [status], when: object.status.phase == "x"}
+- {name: b, sinks: [s], watches: [w], when: '!has(object.status) || object.status.phase == "x" || object.?status.?phase.orValue("") == "y" || metadata.name == "z"'}
+`)
 	s := compile(t, `watches: [{name: w, resources: ["*", "*.example.com", widgets.v1beta1.example.com, {resource: pods, version: v1}, {group: apps, resource: deployments}]}]`)
 	want := []string{"*", "*.example.com", "widgets.v1beta1.example.com", "pods.v1", "deployments.apps"}
 	if diff := cmp.Diff(want, s.Watches[0].Resources); diff != "" {
@@ -121,7 +132,7 @@ func TestTheRest(t *testing.T) {
 	s := compile(t, `
 cluster: {name: prod}
 kubeAPI: {qps: 1.5, burst: 2}
-store: {path: /data, maxBytes: 1Gi, retention: {maxAge: 1h, maxBytes: 1Mi}, minFree: 1Ki, deadLetters: {maxAge: 2h, maxBytes: 3Mi}}
+store: {path: /data, maxBytes: 1Gi, retention: {maxAge: 1h, maxBytes: 1Mi}, minFree: 1Ki, redactionKey: {env: KEY}, deadLetters: {maxAge: 2h, maxBytes: 3Mi}}
 admin: {listen: ":1", probes: ":2", auth: {tokenFile: t}, tls: {certFile: c, keyFile: k, clientCAFile: ca}}
 consistencyCheck: {enabled: false, interval: 2h}
 watches: [{name: w, resources: [pods]}]
@@ -129,7 +140,7 @@ watches: [{name: w, resources: [pods]}]
 	s.Watches, s.Router, s.Hash = nil, nil, ""
 	want := &plan.State{
 		Cluster: "prod", KubeAPI: plan.KubeAPI{QPS: 1.5, Burst: 2},
-		Store:            plan.Store{Path: "/data", MaxBytes: 1 << 30, RetentionMaxAge: time.Hour, RetentionMaxBytes: 1 << 20, MinFree: 1 << 10, DeadLetterMaxAge: 2 * time.Hour, DeadLetterMaxBytes: 3 << 20},
+		Store:            plan.Store{Path: "/data", MaxBytes: 1 << 30, RedactionKey: sinks.Secret{Env: "KEY"}, RetentionMaxAge: time.Hour, RetentionMaxBytes: 1 << 20, MinFree: 1 << 10, DeadLetterMaxAge: 2 * time.Hour, DeadLetterMaxBytes: 3 << 20},
 		Admin:            plan.Admin{Listen: ":1", Probes: ":2", TokenFile: "t", CertFile: "c", KeyFile: "k", ClientCAFile: "ca"},
 		ConsistencyCheck: plan.ConsistencyCheck{Interval: 2 * time.Hour},
 	}

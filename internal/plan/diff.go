@@ -50,7 +50,7 @@ func Diff(old, new *State) Plan {
 		ConsistencyCheckChanged: old.ConsistencyCheck != new.ConsistencyCheck,
 	}
 	limits := new.Store
-	limits.Path = old.Store.Path
+	limits.Path, limits.RedactionKey = old.Store.Path, old.Store.RedactionKey
 	p.StoreChanged = old.Store != limits
 	p.NeedsRestart = diffFixed(old, new)
 	return p
@@ -71,6 +71,7 @@ func diffFixed(old, new *State) (keys []string) {
 		{"cluster.name", old.Cluster != new.Cluster},
 		{"kubeAPI", old.KubeAPI != new.KubeAPI},
 		{"store.path", old.Store.Path != new.Store.Path},
+		{"store.redactionKey", old.Store.RedactionKey != new.Store.RedactionKey},
 	} {
 		if fixed.changed {
 			keys = append(keys, fixed.key)

@@ -127,6 +127,40 @@ func TestFaults(t *testing.T) {
 7:12: watches[0].redact[0]: metadata.resourceVersion identifies objects and cannot be removed
 7:44: watches[0].redact[2]: apiVersion identifies objects and cannot be removed`,
 		},
+		"redacted metadata": {
+			watch("redact: [metadata.labels, metadata.annotations, metadata.finalizers, metadata.ownerReferences, metadata.managedFields, metadata.generation, metadata.creationTimestamp, \"**.labels\", \"metadata.labels[*]\", \"metadata.ownerReferences[*].name\"]"),
+			`6:12: watches[0].redact[0]: metadata.labels is not text, and a hash in its place makes the object invalid: redact metadata.labels[*]
+6:29: watches[0].redact[1]: metadata.annotations is not text, and a hash in its place makes the object invalid: redact metadata.annotations[*]
+6:51: watches[0].redact[2]: metadata.finalizers is not text, and a hash in its place makes the object invalid: redact metadata.finalizers[*]
+6:72: watches[0].redact[3]: metadata.ownerReferences is not text, and a hash in its place makes the object invalid: redact metadata.ownerReferences[*].name, or drop it
+6:98: watches[0].redact[4]: metadata.managedFields is not text, and a hash in its place makes the object invalid: drop it
+6:122: watches[0].redact[5]: metadata.generation is not text, and a hash in its place makes the object invalid: drop it
+6:143: watches[0].redact[6]: metadata.creationTimestamp is not text, and a hash in its place makes the object invalid: drop it
+6:171: watches[0].redact[7]: metadata.labels is not text, and a hash in its place makes the object invalid: redact metadata.labels[*]`,
+		},
+		"any depth": {
+			watch("drop: [\"spec.**\"]\n  redact: [\"**.name\", \"**.env[*].value\"]"),
+			`6:10: watches[0].drop[0]: path "spec.**" at byte 7: after ** comes the name of a value, such as **.value
+7:12: watches[0].redact[0]: metadata.name identifies objects and cannot be removed`,
+		},
+		"a selector of what is dropped at any depth": {
+			watch("labelSelector: tier=a\n  drop: [\"**.tier\"]"),
+			`6:18: watches[0].labelSelector: label tier is not there to select by, since **.tier is dropped; use selectorSide: server`,
+		},
+		"a route that needs what is dropped": {
+			"watches: [{name: w, resources: [pods], drop: [status, \"metadata.labels\"]}]\n" + sink +
+				"routes:\n- {name: a, sinks: [s], changed: [spec, status.phase, metadata.managedFields]}\n- {name: b, sinks: [s], when: 'object.spec.a == 1 && oldObject.status[\"phase\"] == \"x\"'}\n",
+			`6:41: routes[0].changed[1]: status.phase is never there, since watch w drops status
+6:55: routes[0].changed[2]: metadata.managedFields is never there, since watch w drops metadata.managedFields
+7:31: routes[1].when: status.phase is never there, since watch w drops status`,
+		},
+		"an expression that needs what is dropped": {
+			"watches: [{name: w, resources: [pods], drop: [status, \"metadata.labels\"]}, {name: v, resources: [nodes], metadataOnly: true}]\n" + sink +
+				"routes:\n- {name: b, sinks: [s], when: 'object.metadata.name == \"a\" && oldObject.status[\"phase\"] == \"x\"'}\n- {name: c, sinks: [s], watches: [w], when: metadata.labels.app == \"x\"}\n- {name: d, sinks: [s], watches: [v], changed: [metadata.annotations, spec]}\n",
+			`6:31: routes[0].when: status.phase is never there, since watch v has metadataOnly
+7:45: routes[1].when: metadata.labels.app is never there, since watch w drops metadata.labels
+8:71: routes[2].changed[1]: spec is never there, since watch v has metadataOnly`,
+		},
 		"expressions": {
 			routes("when: object.a =="),
 			`8:20: routes[0].when: Syntax error: ...`,
@@ -140,11 +174,12 @@ func TestFaults(t *testing.T) {
 			`8:9: routes[0].when: ...`,
 		},
 		"routes": {
-			routes("resources: [Pods, \"pods*\"]\n  changed: [spec., \"\"]"),
+			routes("resources: [Pods, \"pods*\"]\n  changed: [spec., \"\", \"**.x\"]"),
 			`8:15: routes[0].resources[0]: "Pods" is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps
 8:21: routes[0].resources[1]: "pods*" is not a resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *
 9:13: routes[0].changed[0]: path "spec." at byte 4: a key is missing (write keys with dots as ["key"])
-9:20: routes[0].changed[1]: path "" at byte 0: a key is missing (write keys with dots as ["key"])`,
+9:20: routes[0].changed[1]: path "" at byte 0: a key is missing (write keys with dots as ["key"])
+9:24: routes[0].changed[2]: path "**.x": ** is for drop and redact`,
 		},
 		"excluded resources": {
 			"watches:\n- {name: w, resources: [pods, deployments.apps, \"*.example.com\"], excludeResources: [pods, deployments, \"*.apps\", Secrets, widgets, \"*.example.com\"]}\n",

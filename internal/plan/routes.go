@@ -2,6 +2,7 @@ package plan
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -9,6 +10,7 @@ import (
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // DefaultRoute takes every change of every watch. It stands for no routes.
@@ -60,6 +62,50 @@ func (k *compiler) router(specs []route.Spec) *route.Router {
 		k.faultsBelow(path, e)
 	}
 	return r
+}
+
+// needs reports what a route compares and all of its watches remove.
+func (k *compiler) needs(s *State) {
+	if s.Router == nil {
+		return // reported
+	}
+	for i := range k.config.Routes {
+		for j, p := range s.Routes[i].Changed {
+			if gone := k.removed(s, i, p); gone != "" {
+				k.fault(item(item("routes", i)+".changed", j), "%s", gone)
+			}
+		}
+		for _, p := range s.Router.Reads(i) {
+			if gone := k.removed(s, i, p); gone != "" {
+				k.fault(item("routes", i)+".when", "%s", gone)
+				break
+			}
+		}
+	}
+}
+
+// removed returns why no event of a route has a value at a path, "" if one may have.
+func (k *compiler) removed(s *State, i int, path string) (reason string) {
+	p, err := rawjson.ParsePath(path)
+	if err != nil {
+		return "" // reported
+	}
+	for j := range s.Watches {
+		w := &s.Watches[j]
+		if !takesFrom(s.Routes[i], w.Name) {
+			continue
+		}
+		key, _ := p.Key()
+		switch gone := removedBy(w.Edits.Drop, path); {
+		case gone != "":
+			reason = fmt.Sprintf("%s is never there, since watch %s drops %s", p, w.Name, gone)
+		case w.MetadataOnly && !slices.Contains([]string{"", "apiVersion", "kind", "metadata"}, key):
+			reason = fmt.Sprintf("%s is never there, since watch %s has metadataOnly", p, w.Name)
+		default:
+			return ""
+		}
+	}
+	return reason
 }
 
 // warnings are probable mistakes: watches that no route takes, sinks that nothing

@@ -59,6 +59,7 @@ type KubeAPI struct {
 // Store is the store's place and limits. Sizes are in bytes.
 type Store struct {
 	Path                                 string
+	RedactionKey                         sinks.Secret // zero: the store's own
 	MaxBytes, RetentionMaxBytes, MinFree int64
 	RetentionMaxAge                      time.Duration
 	DeadLetterMaxBytes                   int64

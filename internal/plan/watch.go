@@ -21,7 +21,7 @@ func (k *compiler) watch(i int) Watch {
 		Snapshot:      c.Snapshot == config.SnapshotInitial,
 		History:       c.History,
 		MetadataOnly:  c.MetadataOnly,
-		Edits:         redact.Edits{Drop: c.Dropped(), Redact: c.Redact, ExposeSecrets: c.ExposeSecrets},
+		Edits:         redact.Edits{Drop: c.Dropped(), Redact: redacted(c), ExposeSecrets: c.ExposeSecrets},
 		FailOnMissing: c.OnMissing == config.MissingFail,
 		Fingerprint:   fingerprint(c.Raw, c),
 	}
@@ -29,6 +29,19 @@ func (k *compiler) watch(i int) Watch {
 	k.edits(path, w.Edits)
 	k.selection(path, c, &w)
 	return w
+}
+
+// redacted are the key paths that a watch redacts.
+func redacted(c *config.Watch) []string {
+	paths := slices.Clone(c.Redact)
+	for _, preset := range c.RedactPresets {
+		for _, p := range redact.Presets()[preset] {
+			if !slices.Contains(paths, p) {
+				paths = append(paths, p)
+			}
+		}
+	}
+	return paths
 }
 
 // selection decides who selects what: the API server, or the watch's filter.
@@ -105,7 +118,7 @@ func (k *compiler) unseen(at string, c *config.Watch, what, path string) {
 	if gone := removedBy(c.Dropped(), path); gone != "" {
 		k.fault(at, "%s is not there to select by, since %s is dropped; use selectorSide: server", what, gone)
 	}
-	if gone := removedBy(c.Redact, path); gone != "" {
+	if gone := removedBy(redacted(c), path); gone != "" {
 		k.fault(at, "%s is not there to select by, since %s is redacted; use selectorSide: server", what, gone)
 	}
 }
@@ -134,23 +147,44 @@ func (k *compiler) edits(path string, e redact.Edits) {
 	if err := e.Validate(); err != nil {
 		k.faultsBelow(path, err)
 	}
-	k.keepsIdentity(path+".drop", e.Drop)
-	k.keepsIdentity(path+".redact", e.Redact)
-}
-
-func (k *compiler) keepsIdentity(path string, paths []string) {
-	for i, p := range paths {
-		parsed, err := rawjson.ParsePath(p)
-		if err != nil {
-			continue // reported
+	for i, p := range e.Drop {
+		k.keepsIdentity(item(path+".drop", i), p)
+	}
+	for i, p := range e.Redact {
+		at := item(path+".redact", i)
+		if !k.keepsIdentity(at, p) {
+			continue
 		}
-		for _, id := range identity {
-			if value, err := rawjson.ParsePath(id); err == nil && parsed.Covers(value) {
-				k.fault(item(path, i), "%s identifies objects and cannot be removed", id)
+		for _, field := range structured {
+			if removedBy([]string{p}, field.path) != "" {
+				k.fault(at, "%s is not text, and a hash in its place makes the object invalid: %s", field.path, field.instead)
 				break
 			}
 		}
 	}
+}
+
+// structured are the parts of an object's metadata whose type matters.
+var structured = []struct{ path, instead string }{
+	{"metadata.labels", "redact metadata.labels[*]"},
+	{"metadata.annotations", "redact metadata.annotations[*]"},
+	{"metadata.finalizers", "redact metadata.finalizers[*]"},
+	{"metadata.ownerReferences", "redact metadata.ownerReferences[*].name, or drop it"},
+	{"metadata.managedFields", "drop it"},
+	{"metadata.generation", "drop it"},
+	{"metadata.creationTimestamp", "drop it"},
+	{"metadata.deletionTimestamp", "drop it"},
+	{"metadata.deletionGracePeriodSeconds", "drop it"},
+}
+
+func (k *compiler) keepsIdentity(at, p string) bool {
+	for _, id := range identity {
+		if removedBy([]string{p}, id) != "" {
+			k.fault(at, "%s identifies objects and cannot be removed", id)
+			return false
+		}
+	}
+	return true
 }
 
 // resources checks the spelling of resource names.

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -48,6 +49,8 @@ var (
 
 	inFlightDesc = watchDesc("in_flight_events", "Events read from the watch and not committed yet.")
 
+	editsDesc = watchDesc("edit_hits_total", "Values that a path of the watch's drop or redact matched, by key (drop, redact) and path. It restarts from zero with the informer.", "key", "path")
+
 	objectsDesc = prometheus.NewDesc("watcherd_cached_objects", "Objects in the caches.", []string{"resource"}, nil)
 	bytesDesc   = prometheus.NewDesc("watcherd_cached_bytes", "Memory of the objects in the caches.", []string{"resource"}, nil)
 
@@ -74,7 +77,7 @@ var (
 
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{stateDesc, contactDesc, syncedDesc, inFlightDesc, objectsDesc, bytesDesc, keptDesc, orphanedDesc, beatDesc, routeEventsDesc} {
+	for _, d := range []*prometheus.Desc{stateDesc, contactDesc, syncedDesc, inFlightDesc, editsDesc, objectsDesc, bytesDesc, keptDesc, orphanedDesc, beatDesc, routeEventsDesc} {
 		ch <- d
 	}
 	for _, x := range watchCounters {
@@ -131,6 +134,9 @@ func collectWatch(ch chan<- prometheus.Metric, w *status.Watch) {
 		if !s.LastContact.IsZero() {
 			ch <- gauge(contactDesc, seconds(s.LastContact), w.Name, resource)
 		}
+		for _, e := range s.Edits {
+			ch <- prometheus.MustNewConstMetric(editsDesc, prometheus.CounterValue, float64(e.Hits), w.Name, resource, e.Key, e.Path)
+		}
 		for _, x := range watchCounters {
 			ch <- prometheus.MustNewConstMetric(x.desc, prometheus.CounterValue, float64(x.get(&s.Counters)), w.Name, resource)
 		}
@@ -142,6 +148,7 @@ func merge(known map[string]*status.Source, s *status.Source) {
 	all, ok := known[s.Resource]
 	if !ok {
 		one := *s
+		one.Edits = slices.Clone(s.Edits)
 		known[s.Resource] = &one
 		return
 	}
@@ -153,6 +160,14 @@ func merge(known map[string]*status.Source, s *status.Source) {
 	}
 	all.Synced = all.Synced && s.Synced
 	all.InFlight += s.InFlight
+	for _, e := range s.Edits {
+		i := slices.IndexFunc(all.Edits, func(known status.Edit) bool { return known.Key == e.Key && known.Path == e.Path })
+		if i < 0 {
+			all.Edits = append(all.Edits, e)
+			continue
+		}
+		all.Edits[i].Hits += e.Hits
+	}
 	all.Add(&s.Counters)
 }
 

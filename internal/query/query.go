@@ -2,6 +2,7 @@ package query
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -123,7 +124,7 @@ func (r *Reader) Status() status.Pipeline {
 			}
 		}
 		slices.SortFunc(w.Missing, func(a, b status.Missing) int { return cmp.Compare(a.Resource, b.Resource) })
-		w.Warnings = slices.Sorted(slices.Values(now.Warnings[w.Name]))
+		w.Warnings = append(slices.Sorted(slices.Values(now.Warnings[w.Name])), unmatched(w.Sources)...)
 		p.Watches = append(p.Watches, w)
 	}
 	p.Routes = routeStatuses(st)
@@ -133,6 +134,9 @@ func (r *Reader) Status() status.Pipeline {
 func (s Source) status() status.Source {
 	out := status.Source{Resource: s.Resource.String(), Namespace: s.Key.Namespace}
 	out.State = dynamicfactory.StateWaiting
+	for _, u := range s.Usage() {
+		out.Edits = append(out.Edits, status.Edit(u))
+	}
 	if s.Informer == nil {
 		return out
 	}
@@ -143,6 +147,32 @@ func (s Source) status() status.Source {
 	default:
 	}
 	return out
+}
+
+// enough is the number of objects after which a path that matched nothing is suspicious.
+const enough = 100
+
+// unmatched returns a warning for each path of a watch that named no value of its objects.
+func unmatched(sources []status.Source) (warnings []string) {
+	hits := map[status.Edit]uint64{}
+	objects := 0
+	for i := range sources {
+		objects += sources[i].Objects
+		for _, e := range sources[i].Edits {
+			of := status.Edit{Key: e.Key, Path: e.Path}
+			hits[of] += e.Hits
+		}
+	}
+	if objects < enough {
+		return nil
+	}
+	for e, n := range hits {
+		if n == 0 && !(e.Key == "drop" && slices.Contains(redact.DefaultEdits().Drop, e.Path)) {
+			warnings = append(warnings, fmt.Sprintf("%s: %s has matched nothing in %d objects", e.Key, e.Path, objects))
+		}
+	}
+	slices.Sort(warnings)
+	return warnings
 }
 
 func routeStatuses(st *plan.State) []status.Route {

@@ -110,7 +110,7 @@ func (r *rig) feed(res dynamicfactory.Resource, w *plan.Watch) {
 func (r *rig) state() *plan.State {
 	r.Helper()
 	st := &plan.State{
-		Watches: []plan.Watch{{Name: "w"}, {Name: "v"}},
+		Watches: []plan.Watch{{Name: "w", Edits: redact.Edits{Redact: []string{"data[*]"}}}, {Name: "v"}},
 		Routes:  []route.Spec{{Name: "r", Watches: []string{"w"}, Sinks: []string{"a"}}},
 		Sinks:   []plan.Sink{{Name: "a", Kind: "file"}},
 	}
@@ -146,7 +146,7 @@ func TestStatus(t *testing.T) {
 		Applied: true,
 		Caches:  []status.Cache{{Resource: "pods"}},
 		Watches: []status.Watch{
-			{Name: "w", Sources: []status.Source{{Resource: "pods.v1", Status: dynamicfactory.Status{WatchStatus: dynamicfactory.WatchStatus{State: dynamicfactory.StateWaiting}}}}},
+			{Name: "w", Sources: []status.Source{{Resource: "pods.v1", Status: dynamicfactory.Status{WatchStatus: dynamicfactory.WatchStatus{State: dynamicfactory.StateWaiting}}, Edits: []status.Edit{{Key: "redact", Path: "data[*]"}}}}},
 			{Name: "v", Missing: []status.Missing{{Resource: "gadgets", Reason: `not served: "gadgets"`}}, Warnings: []string{"b", "z"}},
 		},
 		Routes: []status.Route{{Name: "r", Watches: []string{"w"}, Sinks: []string{"a"}}},
@@ -154,6 +154,30 @@ func TestStatus(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, r.Status()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// TestUnmatched warns of paths that matched nothing of a watch, once that has objects.
+func TestUnmatched(t *testing.T) {
+	t.Parallel()
+	source := func(objects int, edits ...status.Edit) status.Source {
+		s := status.Source{Edits: edits}
+		s.Objects = objects
+		return s
+	}
+	env := func(hits uint64) status.Edit { return status.Edit{Key: "redact", Path: "**.env[*].value", Hits: hits} }
+	managed := status.Edit{Key: "drop", Path: "metadata.managedFields"}
+	for _, tc := range []struct {
+		sources []status.Source
+		want    []string
+	}{
+		{[]status.Source{source(99, env(0))}, nil},
+		{[]status.Source{source(60, env(0), managed), source(40, env(0), managed)}, []string{"redact: **.env[*].value has matched nothing in 100 objects"}},
+		{[]status.Source{source(60, env(0)), source(40, env(1))}, nil},
+	} {
+		if diff := cmp.Diff(tc.want, unmatched(tc.sources)); diff != "" {
+			t.Errorf("%+v (-want +got):\n%s", tc.sources, diff)
+		}
 	}
 }
 

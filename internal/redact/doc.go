@@ -7,7 +7,10 @@
 //
 // Guarantees:
 //
-//   - No value of a core Secret is stored unless its watch sets ExposeSecrets.
+//   - No value of a core Secret is stored unless its watch sets ExposeSecrets, nor a copy
+//     of one in the Secret's other strings, as far as it is recognized: see
+//     docs/security.md. The work for that is bounded.
+//   - Equal values of two objects, or of two keys of one, have different hashes.
 //   - Edits are idempotent: a hash stays as it is, and no array item is dropped by
 //     index. Looser edits restore nothing.
 //   - A record carries the fingerprint of its edits. A record with the fingerprint of the

@@ -10,8 +10,11 @@ import (
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// editor is a compiled set of edits.
-type editor struct{ *rawjson.Editor }
+// editor is a compiled set of edits, for one object.
+type editor struct {
+	*rawjson.Editor
+	namespace, name string
+}
 
 var (
 	_ record.Edit = editor{}
@@ -27,7 +30,7 @@ func (e editor) Patch(patch, before, after []byte) ([]byte, bool) {
 		patch, err := jsonpatch.Diff(before, after)
 		return patch, err == nil
 	}
-	return editPatch(e.Editor, patch)
+	return e.editPatch(patch)
 }
 
 // chain applies edits in sequence.
@@ -59,7 +62,7 @@ func (c chain) Patch(patch, before, after []byte) (left []byte, ok bool) {
 // Operations on dropped values are removed, values are edited. ok is false if the
 // result is unknown, for example for an operation inside a value that is replaced as a
 // whole. Then the patch must not be shown.
-func editPatch(e *rawjson.Editor, patch []byte) (edited []byte, ok bool) {
+func (e editor) editPatch(patch []byte) (edited []byte, ok bool) {
 	var ops []struct {
 		Op    string          `json:"op"`
 		Path  string          `json:"path"`
@@ -82,7 +85,7 @@ func editPatch(e *rawjson.Editor, patch []byte) (edited []byte, ok bool) {
 		default:
 			return nil, false
 		}
-		value, fate, err := e.AppendAt(nil, pointerTokens(op.Path), op.Value)
+		value, fate, err := e.AppendAt(nil, e.namespace, e.name, pointerTokens(op.Path), op.Value)
 		if err != nil || fate == rawjson.Unknown {
 			return nil, false
 		}

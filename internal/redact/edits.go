@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
-	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -39,6 +38,15 @@ func appliedManifests() []string {
 	}
 }
 
+// Presets returns named lists of paths.
+func Presets() map[string][]string {
+	return map[string][]string{
+		// Environment variables of containers of every sort, in every kind with a pod
+		// template: revisions, custom resources and the steps of pipelines included.
+		"podEnv": {"**.env[*].value"},
+	}
+}
+
 // DefaultEdits returns the edits of a watch that configures none.
 func DefaultEdits() Edits {
 	return Edits{Drop: []string{"metadata.managedFields"}}
@@ -61,15 +69,6 @@ func (e Edits) Validate() error {
 			if err != nil {
 				errs = append(errs, field.Invalid(field.NewPath(list.key).Index(i), p, err.Error()))
 			}
-		}
-	}
-	if len(errs) == 0 {
-		if _, err := rawjson.NewEditor(e.paths(nil)...); err != nil {
-			key, paths := "redact", e.Redact
-			if slices.ContainsFunc(e.Drop, func(p string) bool { return strings.Contains(p, "*") }) {
-				key, paths = "drop", e.Drop
-			}
-			errs = append(errs, field.Invalid(field.NewPath(key), paths, err.Error()))
 		}
 	}
 	return errors.Join(errs...)
@@ -171,8 +170,23 @@ func (e Edits) Union(other Edits) Edits {
 	}
 }
 
-// minKey is the minimum length of a redaction key in bytes.
-const minKey = 16
+// Usage is how often a configured path named a value.
+type Usage struct {
+	Key, Path string // drop or redact
+	Hits      uint64
+}
+
+// Usage returns the usage of every path in an editor of the edits.
+func (e Edits) Usage(editor *rawjson.Editor) []Usage {
+	list := make([]Usage, 0, len(e.Drop)+len(e.Redact))
+	for i, p := range e.Drop {
+		list = append(list, Usage{"drop", p, editor.Hits(i)})
+	}
+	for i, p := range e.Redact {
+		list = append(list, Usage{"redact", p, editor.Hits(len(e.Drop) + i)})
+	}
+	return list
+}
 
 // Editor compiles the edits for one resource. The editor fails on what is not exactly one
 // JSON object.
@@ -180,20 +194,20 @@ const minKey = 16
 // key is the secret of the keyed hashes: at least 16 random bytes. With another key
 // every redacted value appears to change.
 func (e Edits) Editor(gr schema.GroupResource, key []byte) (*rawjson.Editor, error) {
-	if len(key) < minKey {
-		return nil, fmt.Errorf("redact: the redaction key has %d bytes, the minimum is %d", len(key), minKey)
+	if len(key) < MinKey {
+		return nil, fmt.Errorf("redact: the redaction key has %d bytes, the minimum is %d", len(key), MinKey)
 	}
-	editor, err := rawjson.NewEditor(e.rules(gr, newHasher(key))...)
+	editor, err := rawjson.NewEditor(e.rules(gr, newHasher(gr, key))...)
 	if err != nil {
 		return nil, fmt.Errorf("redact: edits of %s: %w", gr, err)
 	}
 	return editor, nil
 }
 
-// RouteEditor compiles the edits of routes: the configured paths without the built-in
-// rules.
-func (e Edits) RouteEditor(key []byte) (*rawjson.Editor, error) {
-	editor, err := rawjson.NewEditor(e.paths(newHasher(key))...)
+// RouteEditor compiles the edits of routes for one resource: the configured paths
+// without the built-in rules.
+func (e Edits) RouteEditor(gr schema.GroupResource, key []byte) (*rawjson.Editor, error) {
+	editor, err := rawjson.NewEditor(e.paths(newHasher(gr, key))...)
 	if err != nil {
 		return nil, fmt.Errorf("redact: edits of routes: %w", err)
 	}
@@ -213,10 +227,17 @@ func (e Edits) rules(gr schema.GroupResource, h *hasher) []rawjson.Rule {
 			rawjson.Rule{Path: "stringData[*]", Replace: h.replace},
 		)
 	}
+	annotations := h.replaceManifests
+	if isSecrets(gr) {
+		annotations = h.replaceCopies
+		for _, p := range []string{"metadata.labels[*]", "metadata.finalizers[*]", "metadata.ownerReferences[*][*]", "metadata.generateName", "type"} {
+			rules = append(rules, rawjson.Rule{Path: p, Replace: h.replaceMentions})
+		}
+	}
 	for _, name := range appliedManifests() {
 		rules = append(rules, rawjson.Rule{Path: `metadata.annotations["` + name + `"]`, Replace: h.replace})
 	}
-	return append(rules, rawjson.Rule{Path: "metadata.annotations[*]", Replace: h.replaceManifests})
+	return append(rules, rawjson.Rule{Path: "metadata.annotations[*]", Replace: annotations})
 }
 
 // paths returns the rules for the configured paths.

@@ -42,7 +42,7 @@ func TestEditPatch(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, ok := editPatch(e, []byte(tc.patch))
+			got, ok := editor{Editor: e}.editPatch([]byte(tc.patch))
 			text := string(got)
 			for at := strings.Index(text, hash); at >= 0; {
 				end := at + len(hash) + hashDigits
@@ -56,7 +56,7 @@ func TestEditPatch(t *testing.T) {
 			if text != tc.want || ok != (tc.want != "") {
 				t.Errorf("got %s, %t\nwant %s", text, ok, tc.want)
 			}
-			if again, ok := editPatch(e, got); tc.want != "" && (!ok || string(again) != string(got)) {
+			if again, ok := (editor{Editor: e}).editPatch(got); tc.want != "" && (!ok || string(again) != string(got)) {
 				t.Errorf("edited again: %s, %t\nonce: %s", again, ok, got)
 			}
 		})

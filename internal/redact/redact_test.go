@@ -76,7 +76,7 @@ func TestTightened(t *testing.T) {
 	}
 }
 
-// Edits of routes that are too much together are applied one after another.
+// The edits of all routes to one sink apply together.
 func TestManyRoutesToOneSink(t *testing.T) {
 	var routes []Route
 	var names []string
@@ -93,9 +93,6 @@ func TestManyRoutesToOneSink(t *testing.T) {
 	}
 	r := &record.Record{Event: event.Event{Resource: event.Resource{Resource: "pods"}}, Targets: []record.Target{{Sink: "s", Routes: strings.Join(names, ",")}}}
 	edit := table.Edit(r, "s")
-	if _, chained := edit.(chain); !chained {
-		t.Fatalf("the edits are %T, and the test proves nothing", edit)
-	}
 	out, err := edit.Object(nil, []byte(`{"spec":{"owna":1,"ownt":2,"other":3}}`))
 	if err != nil || string(out) != `{"spec":{"other":3}}` {
 		t.Errorf("%s, %v", out, err)
@@ -106,5 +103,35 @@ func TestManyRoutesToOneSink(t *testing.T) {
 	}
 	if table.Edit(r, "") != nil || table.Edit(r, "another") != nil {
 		t.Error("an onlooker or another sink is concerned")
+	}
+}
+
+// A route's hash is of the object, in its body and in a patch without one.
+func TestRouteHashes(t *testing.T) {
+	table, err := Compile(Accepted{Routes: []Route{{Name: "r", Redact: []string{"spec[*]"}}}}, nil, testKey())
+	if err != nil {
+		t.Fatal(err)
+	}
+	hashes := map[string]string{}
+	for _, of := range []event.Event{
+		{Resource: event.Resource{Resource: "pods"}, Namespace: "a", Name: "b"},
+		{Resource: event.Resource{Resource: "pods"}, Namespace: "a", Name: "c"},
+		{Resource: event.Resource{Resource: "pods", Group: "x"}, Namespace: "a", Name: "b"},
+	} {
+		edit := table.Edit(&record.Record{Event: of, Targets: []record.Target{{Sink: "s", Routes: "r"}}}, "s")
+		out, err := edit.Object(nil, []byte(`{"metadata":{"name":"`+of.Name+`","namespace":"a"},"spec":{"v":1}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := strings.Index(string(out), redactedPrefix)
+		hash := string(out)[i : i+len(redactedPrefix)+hashDigits]
+		patch, ok := edit.Patch([]byte(`[{"op":"replace","path":"/spec/v","value":1}]`), nil, nil)
+		if !ok || !strings.Contains(string(patch), hash) {
+			t.Errorf("the patch is %s, the hash %s", patch, hash)
+		}
+		if other, known := hashes[hash]; known {
+			t.Errorf("%+v has the hash of %s", of, other)
+		}
+		hashes[hash] = of.Name
 	}
 }

@@ -31,7 +31,7 @@ func (v *Reviser) Record(payload []byte) (revised []byte, changed bool, err erro
 	}
 	var edit record.Edit
 	if pending := v.table.pending(r); pending != nil {
-		edit, r.Edits = pending, pending.fingerprint
+		edit, r.Edits = pending.of(&r.Event), pending.fingerprint
 	}
 	if edit == nil && !v.dicts.Retired(r.Object.Dict) && !v.dicts.Retired(r.OldObject.Dict) {
 		return payload, false, nil
@@ -89,7 +89,7 @@ func (v *Reviser) State(gr schema.GroupResource, value []byte) (revised []byte, 
 	edited := raw
 	if v.table != nil {
 		if rules := v.table.of(gr.Group, gr.Resource, o.GetNamespace()); rules != nil {
-			if edited, err = rules.Object(nil, raw); err != nil {
+			if edited, err = rules.Append(nil, raw); err != nil {
 				return nil, false, err
 			}
 		}

@@ -1,6 +1,7 @@
 package redact
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -8,6 +9,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // Table holds compiled edits. It is immutable and safe for concurrent use. A nil Table
@@ -17,22 +20,30 @@ type Table struct {
 
 	key      []byte
 	routes   map[string]Edits    // by name; only those with edits
-	single   map[string]editor   // the same, compiled
 	leading  map[string][]string // sink → those of routes that lead to it now
-	combined sync.Map            // names of routes → record.Edit of all their edits
+	combined sync.Map            // combination → *rawjson.Editor of all their edits
+}
+
+// combination is a resource and the names of routes.
+type combination struct {
+	schema.GroupResource
+	routes string
 }
 
 // rules are the edits of a resource, in one namespace or all.
 type rules struct {
 	namespace   string
 	fingerprint uint64
-	editor
+	*rawjson.Editor
 }
+
+// of returns the edit of a record.
+func (r *rules) of(e *event.Event) editor { return editor{r.Editor, e.Namespace, e.Name} }
 
 // Compile returns a Table. leading maps each sink to its current routes. key is the
 // redaction key.
 func Compile(a Accepted, leading map[string][]string, key []byte) (*Table, error) {
-	t := &Table{resources: map[schema.GroupResource][]*rules{}, key: key, routes: map[string]Edits{}, single: map[string]editor{}, leading: map[string][]string{}}
+	t := &Table{resources: map[schema.GroupResource][]*rules{}, key: key, routes: map[string]Edits{}, leading: map[string][]string{}}
 	for i := range a.Resources {
 		r := &a.Resources[i]
 		compiled, err := compile(r.Edits, r.GroupResource(), key)
@@ -44,7 +55,11 @@ func Compile(a Accepted, leading map[string][]string, key []byte) (*Table, error
 	}
 	for _, r := range a.Routes {
 		if len(r.Drop)+len(r.Redact) > 0 {
-			t.routes[r.Name] = Edits{Drop: r.Drop, Redact: r.Redact}
+			edits := Edits{Drop: r.Drop, Redact: r.Redact}
+			if err := edits.Validate(); err != nil {
+				return nil, fmt.Errorf("redact: edits of route %s: %w", r.Name, err)
+			}
+			t.routes[r.Name] = edits
 		}
 	}
 	for sink, names := range leading {
@@ -54,13 +69,6 @@ func Compile(a Accepted, leading map[string][]string, key []byte) (*Table, error
 			}
 		}
 	}
-	for name, r := range t.routes {
-		compiled, err := r.RouteEditor(key)
-		if err != nil {
-			return nil, err
-		}
-		t.single[name] = editor{compiled}
-	}
 	return t, nil
 }
 
@@ -69,7 +77,7 @@ func compile(e Edits, gr schema.GroupResource, key []byte) (*rules, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &rules{fingerprint: e.Fingerprint(gr), editor: editor{compiled}}, nil
+	return &rules{fingerprint: e.Fingerprint(gr), Editor: compiled}, nil
 }
 
 // of returns the rules for objects of a resource in a namespace, nil if there are none.
@@ -112,17 +120,17 @@ func (t *Table) Edit(r *record.Record, sink string) record.Edit {
 	case pending == nil && routed == nil:
 		return nil
 	case pending == nil:
-		return routed
+		return editor{routed, r.Event.Namespace, r.Event.Name}
 	case routed == nil:
-		return pending
+		return pending.of(&r.Event)
 	default:
-		return chain{pending.editor, routed}
+		return chain{pending.of(&r.Event), editor{routed, r.Event.Namespace, r.Event.Name}}
 	}
 }
 
 // routed returns the edits of the routes by which a record reaches a sink: the routes
 // that matched when it was recorded, and those of them that lead to the sink now.
-func (t *Table) routed(r *record.Record, sink string) record.Edit {
+func (t *Table) routed(r *record.Record, sink string) *rawjson.Editor {
 	if len(t.routes) == 0 || sink == "" {
 		return nil
 	}
@@ -144,27 +152,18 @@ func (t *Table) routed(r *record.Record, sink string) record.Edit {
 		return nil
 	}
 	slices.Sort(names)
-	key := strings.Join(names, ",")
+	key := combination{schema.GroupResource{Group: r.Event.Resource.Group, Resource: r.Event.Resource.Resource}, strings.Join(names, ",")}
 	if known, ok := t.combined.Load(key); ok {
-		return known.(record.Edit)
+		return known.(*rawjson.Editor)
 	}
-	known, _ := t.combined.LoadOrStore(key, t.combine(names))
-	return known.(record.Edit)
-}
-
-// combine merges the edits of several routes into one. If they exceed the limit of an
-// Editor, it applies them one after another.
-func (t *Table) combine(names []string) record.Edit {
 	var all Edits
 	for _, name := range names {
 		all = all.Union(t.routes[name])
 	}
-	if compiled, err := all.RouteEditor(t.key); err == nil {
-		return editor{compiled}
+	compiled, err := all.RouteEditor(key.GroupResource, t.key)
+	if err != nil {
+		panic(err) // Compile has validated the paths
 	}
-	edits := make(chain, len(names))
-	for i, name := range names {
-		edits[i] = t.single[name]
-	}
-	return edits
+	known, _ := t.combined.LoadOrStore(key, compiled)
+	return known.(*rawjson.Editor)
 }

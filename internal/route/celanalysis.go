@@ -3,6 +3,7 @@ package route
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/ast"
@@ -190,6 +191,65 @@ func selectPath(e ast.Expr) ([]string, bool) {
 		return append(path, e.AsSelect().FieldName()), ok
 	}
 	return nil, false
+}
+
+// reads returns the paths that an expression reads in an object without asking whether
+// they are there.
+func reads(a *ast.AST) (paths []string) {
+	var asked []string
+	var visit func(e ast.NavigableExpr)
+	visit = func(e ast.NavigableExpr) {
+		if path, ok := objectPath(e); ok {
+			if e.Kind() == ast.SelectKind && e.AsSelect().IsTestOnly() {
+				asked = append(asked, path)
+			} else {
+				paths = append(paths, path)
+			}
+			return
+		}
+		for _, child := range e.Children() {
+			visit(child)
+		}
+	}
+	visit(ast.NavigateAST(a))
+	return slices.DeleteFunc(paths, func(path string) bool {
+		return slices.ContainsFunc(asked, func(prefix string) bool { return strings.HasPrefix(path, prefix) })
+	})
+}
+
+// objectPath returns the path of a chain of selections and constant keys in an object, in
+// the syntax of rawjson.ParsePath. An optional selection is not part of it.
+func objectPath(e ast.Expr) (string, bool) {
+	var inner ast.Expr
+	var key string
+	switch e.Kind() {
+	case ast.SelectKind:
+		inner, key = e.AsSelect().Operand(), e.AsSelect().FieldName()
+	case ast.CallKind:
+		call := e.AsCall()
+		if call.FunctionName() != operators.Index || call.Args()[1].Kind() != ast.LiteralKind {
+			return "", false
+		}
+		text, ok := call.Args()[1].AsLiteral().(types.String)
+		if !ok {
+			return "", false
+		}
+		inner, key = call.Args()[0], string(text)
+	default:
+		return "", false
+	}
+	step := `["` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(key) + `"]`
+	if inner.Kind() == ast.IdentKind {
+		switch inner.AsIdent() {
+		case "object", "oldObject":
+			return step, true
+		case "metadata":
+			return "metadata" + step, true
+		}
+		return "", false
+	}
+	path, ok := objectPath(inner)
+	return path + step, ok
 }
 
 // sizes bounds the sizes of variables for the cost estimator.

@@ -2,6 +2,7 @@ package route
 
 import (
 	"bytes"
+	"fmt"
 	"reflect"
 
 	"sigs.k8s.io/json"
@@ -20,6 +21,9 @@ func parseChanged(s string) (changedPath, error) {
 	p, err := rawjson.ParsePath(s)
 	if err != nil {
 		return changedPath{}, err
+	}
+	if p.Deep() {
+		return changedPath{}, fmt.Errorf("path %q: ** is for drop and redact", s)
 	}
 	c := changedPath{rest: p}
 	for {

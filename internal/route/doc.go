@@ -37,7 +37,7 @@
 //
 // An expression that reads a missing field is false, as absence is the usual case
 // (`object.status.phase` before there is a status). Use has() or optional selection
-// (`object.?status.?phase`) to decide otherwise. Any other failure forwards the event,
-// because losing it would be worse. Both are counted per route, and [Spec.OnError]
-// changes both.
+// (`object.?status.?phase`) to decide otherwise. So is one that fails in any other way:
+// a filter that is open to what it cannot judge would send objects of one tenant to the
+// sink of another. Both are counted per route, and [Spec.OnError] changes both.
 package route

@@ -74,6 +74,15 @@ func Compile(specs []Spec) (*Router, error) {
 // before the first call.
 func (r *Router) OnError(f func(route string, err error)) { r.onError = f }
 
+// Reads returns paths of values without which the expression of a route, by its position
+// among those compiled, fails. It is not complete.
+func (r *Router) Reads(i int) []string {
+	if when := r.rules[i].when; when != nil {
+		return when.reads
+	}
+	return nil
+}
+
 // Stats returns the counts of every route in the order compiled.
 func (r *Router) Stats() []Stats {
 	out := make([]Stats, len(r.rules))
@@ -185,11 +194,10 @@ func (r *Router) evaluate(rule *rule, e *evaluation) bool {
 	switch {
 	case missing:
 		rule.counters.missing.Add(1)
-		match = rule.onError == OnErrorPass
 	case err != nil:
 		r.failed(rule, err)
-		match = rule.onError != OnErrorDrop
 	}
+	match = match || (missing || err != nil) && rule.onError == OnErrorPass
 	if !match {
 		rule.counters.filtered.Add(1)
 	}

@@ -39,12 +39,10 @@ func (s Spec) Matching() string {
 // OnError is the policy for an event on which a route's expression fails.
 type OnError string
 
-// The policies. By default a route does not match on a missing key, field or item, and
-// matches on any other failure (limits, types, conversions).
+// The policies. A failure is a missing key, field or item, a limit, a type, a conversion.
 const (
-	OnErrorDefault OnError = ""
-	OnErrorDrop    OnError = "drop" // any failure: no match
-	OnErrorPass    OnError = "pass" // any failure: match
+	OnErrorDrop OnError = "drop" // no match; the default
+	OnErrorPass OnError = "pass" // match
 )
 
 // SpecError is a fault in a Spec. Several are joined with errors.Join.
@@ -170,7 +168,7 @@ func compileRule(s *Spec, x *expressions, fault func(SpecError)) *rule {
 		r.when = when
 	}
 	switch s.OnError {
-	case OnErrorDefault, OnErrorDrop, OnErrorPass:
+	case "", OnErrorDrop, OnErrorPass:
 	default:
 		fault(SpecError{Path: "onError", Msg: fmt.Sprintf("%q is not drop or pass", string(s.OnError))})
 	}

@@ -89,6 +89,7 @@ type condition struct {
 	program cel.Program
 	inflate bool // it may read more than type and metadata
 	metered bool // its cost is not bounded at load
+	reads   []string
 }
 
 // expressionError is one fault of an expression.
@@ -117,7 +118,7 @@ func (x *expressions) compile(text string) (*condition, []expressionError) {
 	if out := ast.OutputType(); !out.IsExactType(types.BoolType) && !out.IsExactType(types.DynType) {
 		return nil, []expressionError{{1, 1, "the expression must be a bool, not " + cel.FormatCELType(out)}}
 	}
-	c := &condition{inflate: needsBody(ast.NativeRep()), metered: true}
+	c := &condition{inflate: needsBody(ast.NativeRep()), metered: true, reads: reads(ast.NativeRep())}
 	if cost, err := x.env.EstimateCost(ast, sizes{}); err == nil && cost.Max <= min(provenCost, x.limits.cost) {
 		// A loop or a bound value can hold one list many times, which the estimate does
 		// not count.

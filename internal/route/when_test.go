@@ -156,24 +156,24 @@ func TestOnError(t *testing.T) {
 		match           bool
 		missing, errors uint64
 	}{
-		{`object.status.phase == "Failed"`, OnErrorDefault, false, 1, 0},
+		{`object.status.phase == "Failed"`, "", false, 1, 0},
 		{`object.status.phase == "Failed"`, OnErrorDrop, false, 1, 0},
 		{`object.status.phase == "Failed"`, OnErrorPass, true, 1, 0},
-		{`oldObject.status.phase == "Failed"`, OnErrorDefault, false, 1, 0},
-		{`oldObject.metadata.name == "x"`, OnErrorDefault, false, 1, 0},
-		{`metadata.labels.app == "x"`, OnErrorDefault, false, 1, 0},
-		{`object.metadata.labels.app == "x"`, OnErrorDefault, false, 1, 0},
-		{`metadata.deletionTimestamp < event.time`, OnErrorDefault, false, 1, 0},
-		{`metadata.finalizers[0] == "x"`, OnErrorDefault, false, 1, 0},
-		{`object.metadata.name.size.x == 1`, OnErrorDefault, false, 1, 0},
-		{`object.status.phase == "Failed" || metadata.name == "bare"`, OnErrorDefault, true, 0, 0},
-		{`object.kind`, OnErrorDefault, true, 0, 1},
+		{`oldObject.status.phase == "Failed"`, "", false, 1, 0},
+		{`oldObject.metadata.name == "x"`, "", false, 1, 0},
+		{`metadata.labels.app == "x"`, "", false, 1, 0},
+		{`object.metadata.labels.app == "x"`, "", false, 1, 0},
+		{`metadata.deletionTimestamp < event.time`, "", false, 1, 0},
+		{`metadata.finalizers[0] == "x"`, "", false, 1, 0},
+		{`object.metadata.name.size.x == 1`, "", false, 1, 0},
+		{`object.status.phase == "Failed" || metadata.name == "bare"`, "", true, 0, 0},
+		{`object.kind`, "", false, 0, 1},
 		{`object.kind`, OnErrorDrop, false, 0, 1},
-		{`object.kind > 3`, OnErrorDefault, true, 0, 1},
+		{`object.kind > 3`, "", false, 0, 1},
 		{`int(object.kind) > 3`, OnErrorDrop, false, 0, 1},
 		{`timestamp(object.kind) > event.time`, OnErrorPass, true, 0, 1},
-		{`quantity(object.kind) == quantity("1")`, OnErrorDefault, true, 0, 1},
-		{`quantity("1.5").asInteger() == 1`, OnErrorDefault, true, 0, 1},
+		{`quantity(object.kind) == quantity("1")`, "", false, 0, 1},
+		{`quantity("1.5").asInteger() == 1`, "", false, 0, 1},
 	} {
 		t.Run(fmt.Sprintf("%s/%s", tc.policy, tc.when), func(t *testing.T) {
 			r, err := Compile([]Spec{{Name: "r", When: tc.when, OnError: tc.policy, Sinks: []string{"s"}}})

@@ -96,7 +96,7 @@ type Watch struct {
 	Sources []Source  `json:"sources"`           // one for each resource, and namespace where those are watched one by one
 	Missing []Missing `json:"missing,omitempty"` // what it asks for and cannot be watched
 
-	Warnings []string `json:"warnings,omitempty"` // names that have become ambiguous
+	Warnings []string `json:"warnings,omitempty"` // ambiguous names, and paths that match nothing
 }
 
 // Missing is a part of a watch that is waited for.
@@ -111,6 +111,15 @@ type Source struct {
 	Namespace string `json:"namespace,omitempty"` // empty: all
 	Synced    bool   `json:"synced"`              // everything that existed at the start has been seen
 	dynamicfactory.Status
+	Edits []Edit `json:"edits,omitempty"` // the configured paths
+}
+
+// Edit is a path of a watch's `drop` or `redact`, and how many values it named since the
+// informer started.
+type Edit struct {
+	Key  string `json:"key"` // drop or redact
+	Path string `json:"path"`
+	Hits uint64 `json:"hits"`
 }
 
 // Route is a configured route, and what it did since its configuration was loaded.

@@ -11,7 +11,8 @@
 //     escapes stay as sent.
 //   - JSON that is invalid, truncated or nested deeper than 10,000 levels is an error,
 //     never a panic.
-//   - Editors and Paths are immutable and safe for concurrent use.
+//   - Editors and Paths are safe for concurrent use. The work of an Editor is linear in the
+//     object, with any number of wildcards.
 //
 // Caveats:
 //

@@ -4,7 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
+	"sync"
+	"sync/atomic"
 )
 
 // Rule drops or replaces every value at a path.
@@ -15,25 +16,71 @@ type Rule struct {
 	// extended slice. nil drops the value with its key, or as an item of its array.
 	// Replace must not retain its arguments and must be safe for concurrent use.
 	// Its result is checked to be one JSON value.
-	Replace func(dst, value []byte) []byte
+	Replace func(dst, value []byte, at *Place) []byte
+}
+
+// Place is the place of a value that a rule replaces.
+type Place struct {
+	// Object is the object before the edit, nil if it is not known: see
+	// Editor.AppendAt. It may be invalid JSON; the edit then fails.
+	Object []byte
+	// Memo is for what rules derive from Object: nil at the first value that is
+	// replaced, and what they left in it after that.
+	Memo any
+
+	namespace, name []byte
+	scanned         bool     // namespace and name are known
+	path            [][]byte // keys; nil for an item of an array
+}
+
+// Of returns the namespace and the name of the object.
+func (p *Place) Of() (namespace, name []byte) {
+	if !p.scanned {
+		p.scanned = true
+		if m, err := ScanHead(p.Object); err == nil {
+			p.namespace, p.name = m.Namespace, m.Name
+		}
+	}
+	return p.namespace, p.name
+}
+
+// AppendPath appends an unambiguous form of the value's path. Items of one array have
+// the same form, because items move, and so have keys that look like an index.
+func (p *Place) AppendPath(dst []byte) []byte {
+	for _, key := range p.path {
+		if key == nil || isIndex(key) {
+			dst = append(dst, "[]"...)
+			continue
+		}
+		dst = AppendString(dst, string(key))
+	}
+	return dst
 }
 
 // Editor applies rules to JSON objects in one pass and copies everything else byte
-// for byte. It is immutable and safe for concurrent use.
+// for byte. It is safe for concurrent use.
 //
 // A rule on a value takes precedence over rules inside it. On one value, a drop
 // takes precedence over Replace, and the first Replace over later ones.
+//
+// The paths are a tree, in which wildcards are edges like keys. An edit follows
+// all edges that a value matches, so that a value costs at most as much as there are
+// steps in the paths, and an Editor is no larger than its paths.
 type Editor struct {
-	root *node
+	root  *node
+	hits  []atomic.Uint64 // by rule
+	edits sync.Pool       // of *edit
 }
 
-// node holds the rules for one place of the object.
+// node is a place in the tree of the paths.
 type node struct {
 	action *action
 	fields bool // the place of the managed fields
 	keys   []keyEdge
 	items  []itemEdge
-	any    *node // members and items without an edge; the nodes of edges include its rules
+	any    *node // members and items in addition to their own edges
+	deep   *node // this place and all below it, of a **
+	stays  bool  // the node is the deep of another
 }
 
 type keyEdge struct {
@@ -48,35 +95,31 @@ type itemEdge struct {
 
 type action struct {
 	rule    int // index in the rules of NewEditor
-	replace func(dst, value []byte) []byte
+	replace func(dst, value []byte, at *Place) []byte
 }
 
 // NewEditor compiles rules. An Editor without rules validates and copies.
 func NewEditor(rules ...Rule) (*Editor, error) {
-	root := &node{}
-	root.child(step{kind: stepKey, key: "metadata"}).child(step{kind: stepKey, key: "managedFields"}).fields = true
+	e := &Editor{root: &node{}, hits: make([]atomic.Uint64, len(rules)), edits: sync.Pool{New: func() any { return &edit{} }}}
+	e.root.child(step{kind: stepKey, key: "metadata"}).child(step{kind: stepKey, key: "managedFields"}).fields = true
 	for i, r := range rules {
 		p, err := ParsePath(r.Path)
 		if err != nil {
 			return nil, fmt.Errorf("rawjson: %w", err)
 		}
-		n := root
+		n := e.root
 		for _, st := range p.steps {
 			n = n.child(st)
 		}
 		n.action = stronger(n.action, &action{rule: i, replace: r.Replace})
 	}
-	room := maxNodes
-	e := &Editor{root: spread(root, &room)}
-	if room < 0 {
-		return nil, fmt.Errorf("rawjson: too many wildcards beside named keys: the paths expand to more than %d places", maxNodes)
-	}
 	return e, nil
 }
 
-// maxNodes bounds an Editor. Each wildcard can double the number of nodes below its
-// siblings.
-const maxNodes = 1 << 16
+// Hits returns the number of values that a rule has dropped or replaced, by its index in
+// the rules of NewEditor. Where several rules name one value, it counts for the one that
+// takes precedence.
+func (e *Editor) Hits(rule int) uint64 { return e.hits[rule].Load() }
 
 // child returns the node of a step and creates it if it is missing.
 func (n *node) child(st step) *node {
@@ -97,6 +140,11 @@ func (n *node) child(st step) *node {
 		}
 		n.items = append(n.items, itemEdge{st.index, &node{}})
 		return n.items[len(n.items)-1].to
+	case stepDeep:
+		if n.deep == nil {
+			n.deep = &node{stays: true}
+		}
+		return n.deep
 	}
 	if n.any == nil {
 		n.any = &node{}
@@ -115,69 +163,9 @@ func stronger(a, b *action) *action {
 	return b
 }
 
-// spread returns the tree with the rules of each wildcard added to its named
-// siblings, so that one node holds all rules for a value. Every new node decrements
-// room. spread stops when room is used up.
-func spread(n *node, room *int) *node {
-	out := &node{action: n.action, fields: n.fields}
-	if *room--; *room < 0 {
-		return out
-	}
-	for _, e := range n.keys {
-		out.keys = append(out.keys, keyEdge{e.key, spread(union(e.to, n.any, room), room)})
-	}
-	for _, e := range n.items {
-		out.items = append(out.items, itemEdge{e.index, spread(union(e.to, n.any, room), room)})
-	}
-	if n.any != nil {
-		out.any = spread(n.any, room)
-	}
-	return out
-}
-
-// union returns a tree with the rules of a and b.
-func union(a, b *node, room *int) *node {
-	if b == nil {
-		return a
-	}
-	if a == nil {
-		return b
-	}
-	out := &node{action: stronger(a.action, b.action), fields: a.fields || b.fields}
-	if *room--; *room < 0 {
-		return out
-	}
-	out.any = union(a.any, b.any, room)
-	for _, from := range []*node{a, b} {
-		for _, e := range from.keys {
-			c := out.child(step{kind: stepKey, key: e.key})
-			*c = *union(c, e.to, room)
-		}
-		for _, e := range from.items {
-			c := out.child(step{kind: stepIndex, index: e.index})
-			*c = *union(c, e.to, room)
-		}
-	}
-	return out
-}
-
-// at returns the node of an object's member, by key, or of an array's item, by
-// index. It returns nil if no rule applies.
-func (n *node) at(object bool, key []byte, index int) *node {
-	if object {
-		for i := range n.keys {
-			if n.keys[i].key == string(key) {
-				return n.keys[i].to
-			}
-		}
-		return n.any
-	}
-	for i := range n.items {
-		if n.items[i].index == index {
-			return n.items[i].to
-		}
-	}
-	return n.any
+// inside reports whether a path continues below the node.
+func (n *node) inside() bool {
+	return n.stays || n.any != nil || len(n.keys) > 0 || len(n.items) > 0
 }
 
 // Append appends raw, one JSON object, with the rules applied and without
@@ -205,8 +193,11 @@ func (e *Editor) append(dst, raw []byte, apiVersion, kind string, by *Change) ([
 	if start >= len(raw) || raw[start] != '{' {
 		return dst, syntaxError(^start)
 	}
-	ed := edit{raw: raw, dst: dst, from: start, by: by}
-	end, err := ed.container(e.root, start, 0)
+	ed := e.start(raw, dst)
+	defer e.finish(ed)
+	ed.from, ed.by, ed.Object = start, by, raw
+	ed.enter(e.root, 0)
+	end, err := ed.container(0, start, 0)
 	if err != nil {
 		return dst, err
 	}
@@ -225,17 +216,79 @@ func (e *Editor) append(dst, raw []byte, apiVersion, kind string, by *Change) ([
 
 // edit is one run of an Editor. raw[from:] is not copied to dst yet.
 type edit struct {
+	Place
+	editor                 *Editor
 	raw, dst               []byte
 	from                   int
 	by                     *Change // if it is asked for
 	hasAPIVersion, hasKind bool
+
+	nodes []*node  // of the open containers and the present value, from the outside in
+	keys  [][]byte // of the values around the present one
+}
+
+// maxKept bounds the room for nodes and keys that is kept for the next edit.
+const maxKept = 1 << 10
+
+func (e *Editor) start(raw, dst []byte) *edit {
+	ed := e.edits.Get().(*edit)
+	ed.editor, ed.raw, ed.dst = e, raw, dst
+	return ed
+}
+
+func (e *Editor) finish(ed *edit) {
+	if cap(ed.nodes) > maxKept || cap(ed.keys) > maxKept {
+		return
+	}
+	clear(ed.keys[:cap(ed.keys)])
+	*ed = edit{nodes: ed.nodes[:0], keys: ed.keys[:0]}
+	e.edits.Put(ed)
 }
 
 var errReplacement = errors.New("rawjson: a rule's replacement is not one JSON value")
 
+// enter adds a node, and the one of a ** that begins there, to those of the present
+// value, which are the nodes from first on.
+func (ed *edit) enter(n *node, first int) {
+	ed.nodes = append(ed.nodes, n)
+	if n.deep != nil && !slices.Contains(ed.nodes[first:], n.deep) {
+		ed.nodes = append(ed.nodes, n.deep)
+	}
+}
+
+// follow adds the nodes of a member, by key, or of an item, by index, of the container
+// whose nodes are those of [first:end].
+func (ed *edit) follow(first, end int, object bool, key []byte, index int) {
+	for i := first; i < end; i++ {
+		n := ed.nodes[i]
+		if object {
+			for k := range n.keys {
+				if n.keys[k].key == string(key) {
+					ed.enter(n.keys[k].to, end)
+					break
+				}
+			}
+		} else {
+			for k := range n.items {
+				if n.items[k].index == index {
+					ed.enter(n.items[k].to, end)
+					break
+				}
+			}
+		}
+		if n.any != nil {
+			ed.enter(n.any, end)
+		}
+		if n.stays && !slices.Contains(ed.nodes[end:], n) {
+			ed.nodes = append(ed.nodes, n)
+		}
+	}
+}
+
 // container edits the object or array that starts at i and returns the index after
-// it. depth is the number of open containers around it.
-func (ed *edit) container(n *node, i, depth int) (int, error) {
+// it. Its nodes are those from first on. depth is the number of open containers around
+// it.
+func (ed *edit) container(first, i, depth int) (int, error) {
 	raw := ed.raw
 	if depth >= maxDepth {
 		return 0, syntaxError(^i)
@@ -245,6 +298,7 @@ func (ed *edit) container(n *node, i, depth int) (int, error) {
 	if i < len(raw) && raw[i] == last {
 		return i + 1, nil
 	}
+	inner := len(ed.nodes)
 	for index, kept := 0, false; ; index++ {
 		start, at := i, i
 		var key []byte
@@ -253,10 +307,18 @@ func (ed *edit) container(n *node, i, depth int) (int, error) {
 				return 0, syntaxError(at)
 			}
 		}
-		rules := n.at(object, key, index)
-		end, err := ed.value(rules, at, depth+1)
-		if err != nil {
-			return 0, err
+		ed.follow(first, inner, object, key, index)
+		var end int
+		dropped := false
+		if len(ed.nodes) > inner {
+			var err error
+			ed.keys = append(ed.keys[:depth], key)
+			if end, dropped, err = ed.value(inner, at, depth+1); err != nil {
+				return 0, err
+			}
+			ed.nodes = ed.nodes[:inner]
+		} else if end = skipValue(raw, at, depth+1); end < 0 {
+			return 0, syntaxError(end)
 		}
 		next := skipSpace(raw, end)
 		if next >= len(raw) || raw[next] != ',' && raw[next] != last {
@@ -267,7 +329,7 @@ func (ed *edit) container(n *node, i, depth int) (int, error) {
 		if more {
 			i = skipSpace(raw, next+1)
 		}
-		if rules.drops() {
+		if dropped {
 			ed.cut(start, i, !more && kept)
 		} else {
 			kept = true
@@ -281,44 +343,45 @@ func (ed *edit) container(n *node, i, depth int) (int, error) {
 	}
 }
 
-// enters reports whether there are rules inside the value.
-func (n *node) enters() bool {
-	return n != nil && n.action == nil && (n.any != nil || len(n.keys) > 0 || len(n.items) > 0)
-}
-
-func (n *node) drops() bool {
-	return n != nil && n.action != nil && n.action.replace == nil
-}
-
-// value edits the value at i and returns the index after it. The caller removes
-// dropped values.
-func (ed *edit) value(n *node, i, depth int) (int, error) {
-	var end int
-	if n != nil && n.fields && ed.by != nil {
-		var err error
-		if end, err = ed.by.scan(ed.raw, i, depth); err != nil {
-			return 0, err
+// value edits the value at i, whose nodes are those from first on, and returns the index
+// after it and whether it is dropped. The caller removes dropped values.
+func (ed *edit) value(first, i, depth int) (end int, dropped bool, err error) {
+	var do *action
+	inside := false
+	for _, n := range ed.nodes[first:] {
+		do = stronger(do, n.action)
+		inside = inside || n.inside()
+		if n.fields && ed.by != nil {
+			if end, err = ed.by.scan(ed.raw, i, depth); err != nil {
+				return 0, false, err
+			}
 		}
 	}
-	if n.enters() && i < len(ed.raw) && (ed.raw[i] == '{' || ed.raw[i] == '[') {
-		return ed.container(n, i, depth)
+	if do == nil && inside && i < len(ed.raw) && (ed.raw[i] == '{' || ed.raw[i] == '[') {
+		end, err = ed.container(first, i, depth)
+		return end, false, err
 	}
 	if end == 0 {
 		if end = skipValue(ed.raw, i, depth); end < 0 {
-			return 0, syntaxError(end)
+			return 0, false, syntaxError(end)
 		}
 	}
-	if n == nil || n.action == nil || n.action.replace == nil {
-		return end, nil
+	if do == nil {
+		return end, false, nil
+	}
+	ed.editor.hits[do.rule].Add(1)
+	if do.replace == nil {
+		return end, true, nil
 	}
 	ed.dst = append(ed.dst, ed.raw[ed.from:i]...)
 	before := len(ed.dst)
-	ed.dst = n.action.replace(ed.dst, ed.raw[i:end])
+	ed.path = ed.keys[:depth]
+	ed.dst = do.replace(ed.dst, ed.raw[i:end], &ed.Place)
 	if len(ed.dst) < before || skipValue(ed.dst, before, depth) != len(ed.dst) {
-		return 0, errReplacement
+		return 0, false, errReplacement
 	}
 	ed.from = end
-	return end, nil
+	return end, false, nil
 }
 
 // cut removes raw[start:end], a member or item with the comma after it. The last
@@ -357,35 +420,43 @@ const (
 	Unknown             // part of a value that a rule replaces, or at an unknown index
 )
 
-// AppendAt appends value, the JSON at a JSON Pointer, with the rules applied. The
-// fate of an item is Unknown if rules name items of its array by index, because a
-// patch moves items. If value is nil, AppendAt returns only the fate. It appends
-// nothing unless the fate is Kept.
-func (e *Editor) AppendAt(dst []byte, tokens []string, value []byte) ([]byte, Fate, error) {
-	n := e.root
+// AppendAt appends value, the JSON at a JSON Pointer in the object of that namespace and
+// name, with the rules applied. The fate of an item is Unknown if rules name items of its
+// array by index, because a patch moves items. If value is nil, AppendAt returns only the
+// fate. It appends nothing unless the fate is Kept. Rules do not see the object.
+func (e *Editor) AppendAt(dst []byte, namespace, name string, tokens []string, value []byte) ([]byte, Fate, error) {
+	ed := e.start(value, dst)
+	defer e.finish(ed)
+	ed.namespace, ed.name, ed.scanned = []byte(namespace), []byte(name), true
+	ed.enter(e.root, 0)
+	first := 0
 	for _, token := range tokens {
-		switch {
-		case n == nil:
-			return append(dst, value...), Kept, nil
-		case n.action != nil && n.action.replace == nil:
-			return dst, Dropped, nil
-		case n.action != nil:
-			return dst, Unknown, nil
-		case len(n.items) > 0 && isIndex(token):
-			return dst, Unknown, nil
+		end := len(ed.nodes)
+		for _, n := range ed.nodes[first:] {
+			if n.action != nil && n.action.replace == nil {
+				return dst, Dropped, nil
+			}
 		}
-		n = n.at(true, []byte(token), 0)
-	}
-	if n.drops() {
-		return dst, Dropped, nil
+		for _, n := range ed.nodes[first:] {
+			if n.action != nil || len(n.items) > 0 && isIndex(token) {
+				return dst, Unknown, nil
+			}
+		}
+		ed.keys = append(ed.keys, []byte(token))
+		ed.follow(first, end, true, []byte(token), 0)
+		first = end
 	}
 	if value == nil {
+		if slices.ContainsFunc(ed.nodes[first:], func(n *node) bool { return n.action != nil && n.action.replace == nil }) {
+			return dst, Dropped, nil
+		}
 		return dst, Kept, nil
 	}
-	ed := edit{raw: value, dst: dst}
-	start := skipSpace(value, 0)
-	end, err := ed.value(n, start, len(tokens))
-	if err != nil {
+	end, dropped, err := ed.value(first, skipSpace(value, 0), len(tokens))
+	if err != nil || dropped {
+		if dropped {
+			return dst, Dropped, nil
+		}
 		return dst, Kept, err
 	}
 	if bad := endOfInput(value, end); bad < 0 {
@@ -395,8 +466,13 @@ func (e *Editor) AppendAt(dst []byte, tokens []string, value []byte) ([]byte, Fa
 }
 
 // isIndex reports whether a token of a JSON Pointer can name an item of an array.
-func isIndex(token string) bool {
-	return token == "-" || token != "" && strings.Trim(token, "0123456789") == ""
+func isIndex[T ~string | ~[]byte](token T) bool {
+	for i := range len(token) {
+		if token[i] < '0' || token[i] > '9' {
+			return len(token) == 1 && token[0] == '-'
+		}
+	}
+	return len(token) > 0
 }
 
 // insertType inserts kind and apiVersion, unless empty, before the members of the

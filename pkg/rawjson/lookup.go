@@ -16,7 +16,7 @@ func Lookup(raw []byte, p Path) (value []byte, ok bool) {
 // at invalid JSON.
 func Values(raw []byte, p Path) iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
-		if len(p.steps) > 0 {
+		if len(p.steps) > 0 && !p.Deep() {
 			walk(raw, skipSpace(raw, 0), p.steps, yield)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 //	spec.containers[*].env[*].value            every item of an array
 //	data[*]  or  data.*                        every value of an object
 //	spec.containers[0].image                   one item of an array, counted from 0
+//	spec.**.env[*].value                       at any depth below spec, spec itself included
 //
 // A step that does not fit the value, such as a key in an array, matches nothing. The
 // zero Path names nothing.
@@ -35,6 +36,7 @@ const (
 	stepKey stepKind = iota
 	stepIndex
 	stepAny
+	stepDeep // any number of steps, none included
 )
 
 // ParsePath parses a path.
@@ -45,6 +47,9 @@ func ParsePath(s string) (Path, error) {
 		st, after, err := parseStep(rest, first)
 		if err != nil {
 			return Path{}, fmt.Errorf("path %q at byte %d: %w", s, len(s)-len(rest), err)
+		}
+		if st.kind == stepDeep && (after == "" || len(p.steps) > 0 && p.steps[len(p.steps)-1].kind == stepDeep) {
+			return Path{}, fmt.Errorf("path %q at byte %d: after ** comes the name of a value, such as **.value", s, len(s)-len(after))
 		}
 		p.steps = append(p.steps, st)
 		rest = after
@@ -74,6 +79,8 @@ func parseStep(s string, first bool) (step, string, error) {
 		return step{}, "", fmt.Errorf("a key with %q must be written as [\"key\"]", rest[0])
 	case key == "*":
 		return step{kind: stepAny}, rest, nil
+	case key == "**":
+		return step{kind: stepDeep}, rest, nil
 	}
 	return step{kind: stepKey, key: key}, rest, nil
 }
@@ -129,8 +136,13 @@ func (p Path) String() string {
 			b.WriteString("[*]")
 		case stepIndex:
 			fmt.Fprintf(&b, "[%d]", st.index)
+		case stepDeep:
+			if i > 0 {
+				b.WriteByte('.')
+			}
+			b.WriteString("**")
 		case stepKey:
-			if st.key == "" || st.key == "*" || strings.ContainsAny(st.key, `.[]"\ `) {
+			if st.key == "" || st.key == "*" || st.key == "**" || strings.ContainsAny(st.key, `.[]"\ `) {
 				b.WriteString(`["` + keyEscapes.Replace(st.key) + `"]`)
 				continue
 			}
@@ -143,17 +155,25 @@ func (p Path) String() string {
 	return b.String()
 }
 
-// Covers reports whether p names a value that q names, or one that contains it.
+// Covers reports whether p names a value that q, a path without **, names, or one that
+// contains it.
 func (p Path) Covers(q Path) bool {
-	if len(p.steps) == 0 || len(p.steps) > len(q.steps) {
-		return false
-	}
-	for i, st := range p.steps {
-		if st.kind != stepAny && q.steps[i].kind != stepAny && st != q.steps[i] {
-			return false
+	// reached[i]: the steps of p so far name what the first i steps of q name.
+	reached := make([]bool, len(q.steps)+1)
+	reached[0] = len(p.steps) > 0
+	for _, st := range p.steps {
+		next := make([]bool, len(reached))
+		for i := range next {
+			switch {
+			case st.kind == stepDeep:
+				next[i] = reached[i] || i > 0 && next[i-1]
+			case i > 0:
+				next[i] = reached[i-1] && (st.kind == stepAny || q.steps[i-1].kind == stepAny || st == q.steps[i-1])
+			}
 		}
+		reached = next
 	}
-	return true
+	return slices.Contains(reached, true)
 }
 
 // Indexed reports whether p names an array item by index.
@@ -163,7 +183,12 @@ func (p Path) Indexed() bool {
 
 // Wildcard reports whether the path can name more than one value.
 func (p Path) Wildcard() bool {
-	return slices.ContainsFunc(p.steps, func(st step) bool { return st.kind == stepAny })
+	return p.Deep() || slices.ContainsFunc(p.steps, func(st step) bool { return st.kind == stepAny })
+}
+
+// Deep reports whether the path contains **. Only an [Editor] follows such a path.
+func (p Path) Deep() bool {
+	return slices.ContainsFunc(p.steps, func(st step) bool { return st.kind == stepDeep })
 }
 
 // Cut splits off the path's first step. ok is false if the path is empty.

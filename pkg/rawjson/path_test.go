@@ -11,6 +11,7 @@ func TestParsePath(t *testing.T) {
 	for path, steps := range map[string]int{
 		"a": 1, "metadata.managedFields": 2, `metadata.annotations["a.b/c"]`: 3, "spec.containers[*].env[*].value": 6, "data[*]": 2, "data.*": 2,
 		"*": 1, "[*]": 1, "a[0]": 2, `["a"]`: 1, `["a\"\\b"].c`: 2, `a["*"]`: 2, `a[""]`: 2, "a-b/c:d.e": 2, `a["ü"][12][*]`: 4,
+		"**.a": 2, "a.**.b.**[*].c": 6, `a["**"]`: 2,
 	} {
 		p, err := ParsePath(path)
 		if err != nil || len(p.steps) != steps {
@@ -21,7 +22,7 @@ func TestParsePath(t *testing.T) {
 		if err != nil || !slices.Equal(again.steps, p.steps) {
 			t.Errorf("%s: String gives %s, which is %v, %v", path, p, again.steps, err)
 		}
-		if p.Wildcard() != strings.Contains(strings.ReplaceAll(path, `["*"]`, ""), "*") {
+		if p.Wildcard() != strings.Contains(strings.NewReplacer(`["*"]`, "", `["**"]`, "").Replace(path), "*") {
 			t.Errorf("%s: Wildcard is %t", path, p.Wildcard())
 		}
 	}
@@ -44,10 +45,47 @@ func TestParsePath(t *testing.T) {
 		`a["b"`:                   "closing ] is missing",
 		`a["b\n"]`:                `followed by " or \`,
 		`a["b\`:                   `followed by " or \`,
+		"a.**":                    "after ** comes the name",
+		"a.**.**.b":               "after ** comes the name",
 	} {
 		_, err := ParsePath(path)
 		if err == nil || !strings.Contains(err.Error(), message) {
 			t.Errorf("%q: got %v, want %q", path, err, message)
+		}
+	}
+}
+
+func TestCovers(t *testing.T) {
+	for _, test := range []struct {
+		p, q string
+		want bool
+	}{
+		{"a", "a", true},
+		{"a", "a.b", true},
+		{"a.b", "a", false},
+		{"*", "a.b", true},
+		{"a.c", "a[*]", true},
+		{"b", "a.b", false},
+		{"**.b", "a.b", true},
+		{"**.b", "b", true},
+		{"**.b", "a.b.c", true},
+		{"**.b", "a.c", false},
+		{"a.**.c", "a.b.b.c", true},
+		{"a.**.c", "b.c", false},
+		{"**.a.**.d", "x.a.b.c.d", true},
+		{"**[*]", "a.b", true},
+		{"**.b.*", "a.b", false},
+	} {
+		p, err := ParsePath(test.p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q, err := ParsePath(test.q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := p.Covers(q); got != test.want {
+			t.Errorf("%s covers %s: %t", p, q, got)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"golang.org/x/net/http/httpguts"
@@ -42,14 +43,14 @@ func (h Header) MarshalJSON() ([]byte, error) {
 }
 
 // Validate reports a *[FieldError] at path for a header that HTTP cannot carry, or whose value
-// must not be part of the configuration.
-func (h Header) Validate(path, name string) error {
+// must not be part of the configuration unless insecure is set.
+func (h Header) Validate(path, name string, insecure bool) error {
 	switch {
 	case !httpguts.ValidHeaderFieldName(name):
 		return &FieldError{Path: path, Msg: "is not the name of a header"}
 	case !h.Secret.IsZero():
 		return h.Secret.Validate(path)
-	case confidential(name):
+	case confidential(name) && !insecure:
 		return &FieldError{Path: path, Msg: "is a secret: name where it is to be found, {env: NAME} or {file: PATH}"}
 	case !httpguts.ValidHeaderFieldValue(h.Text):
 		return &FieldError{Path: path, Msg: "holds a character that no header can carry"}
@@ -69,12 +70,9 @@ func (h Header) Value(dir string) (string, error) {
 	return v, err
 }
 
-// confidential are headers whose value must not stand in the configuration.
+// confidential reports whether the value of a header is a secret, by its name.
 func confidential(name string) bool {
-	switch strings.ToLower(name) {
-	case "authorization", "proxy-authorization", "cookie", "x-api-key", "x-auth-token":
-		return true
-	default:
-		return false
-	}
+	name = strings.ReplaceAll(strings.ToLower(name), "-", "")
+	return slices.ContainsFunc([]string{"authorization", "cookie", "token", "secret", "password", "passwd", "credential", "apikey", "accesskey", "authkey", "routingkey"},
+		func(word string) bool { return strings.Contains(name, word) })
 }

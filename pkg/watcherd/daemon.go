@@ -20,6 +20,7 @@ import (
 	"github.com/watcherd/watcherd/internal/pipeline"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/prom"
+	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/reload"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -147,6 +148,21 @@ func openStore(st *plan.State, o Options) (*store.Store, error) {
 	return opened, nil
 }
 
+// redactionKey reads the configured key of the hashes, nil if there is none.
+func redactionKey(from sinks.Secret) ([]byte, error) {
+	if from.IsZero() {
+		return nil, nil
+	}
+	key, err := from.Value()
+	if err == nil && len(key) < redact.MinKey {
+		err = fmt.Errorf("it has %d bytes, the minimum is %d", len(key), redact.MinKey)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: store.redactionKey: %w", ErrConfig, err)
+	}
+	return []byte(key), nil
+}
+
 // makePrivate takes the rights of others away from a folder that exists: the store makes its
 // own with mode 0700, and holds states and the key of the redaction hashes.
 func makePrivate(path string, log *slog.Logger) error {
@@ -260,10 +276,14 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 	if p.resolver, err = dynamicfactory.NewResolver(kube); err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
+	key, err := redactionKey(st.Store.RedactionKey)
+	if err != nil {
+		return err
+	}
 	p.manager, err = pipeline.New(pipeline.Config{
 		Cluster: d.cluster, REST: kube, Resolver: p.resolver, Store: d.store,
 		Logger: d.log, Registerer: d.Registerer, Stdout: d.Stdout, Dir: d.dir, SpoolDir: d.spool,
-		Drain: d.ShutdownTimeout, InformerName: d.InformerName,
+		RedactionKey: key, Drain: d.ShutdownTimeout, InformerName: d.InformerName,
 	})
 	if err != nil {
 		return err

@@ -2,12 +2,31 @@ package watcherd
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
 )
+
+func TestRedactionKey(t *testing.T) {
+	t.Setenv("KEY", "sixteen bytes ok")
+	t.Setenv("SHORT", "fifteen bytes..")
+	if key, err := redactionKey(sinks.Secret{Env: "KEY"}); err != nil || string(key) != "sixteen bytes ok" {
+		t.Errorf("%q, %v", key, err)
+	}
+	if key, err := redactionKey(sinks.Secret{}); key != nil || err != nil {
+		t.Errorf("none: %q, %v", key, err)
+	}
+	for name, want := range map[string]string{"SHORT": "store.redactionKey: it has 15 bytes", "NONE": "store.redactionKey: environment variable NONE"} {
+		if _, err := redactionKey(sinks.Secret{Env: name}); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
 
 // TestFolderIsMadePrivate: a folder of the store that others may read loses those rights,
 // and one whose mode cannot be changed is refused.

@@ -97,7 +97,7 @@ func (c *Config) Validate() error {
 		case "Content-Type", "Content-Length", "Content-Encoding", "Transfer-Encoding", "Connection", "Host", "Trailer", "Te", "Upgrade":
 			bad("headers."+name, "is set by watcherd")
 		default:
-			errs = append(errs, c.Headers[name].Validate("headers."+name, name))
+			errs = append(errs, c.Headers[name].Validate("headers."+name, name, false))
 		}
 	}
 	if c.Timestamps != OfEvent && c.Timestamps != Observed {

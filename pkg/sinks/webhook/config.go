@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -34,6 +35,10 @@ type Config struct {
 
 	// TLS names the files to trust and to present.
 	TLS sinks.TLS `json:"tls,omitzero"`
+
+	// Insecure allows credentials in plain text: in a header here, and on the way to an
+	// http:// URL beyond loopback.
+	Insecure bool `json:"insecure,omitempty"`
 
 	// Timeout of one attempt, from dialling to the end of the answer.
 	Timeout sinks.Duration `json:"timeout,omitempty" jsonschema:"type=string,default=15s"`
@@ -96,7 +101,10 @@ func (c *Config) Validate() error {
 			bad("headers."+name, "is set by watcherd")
 			continue
 		}
-		errs = append(errs, c.Headers[name].Validate("headers."+name, name))
+		errs = append(errs, c.Headers[name].Validate("headers."+name, name, c.Insecure))
+	}
+	if credentials := c.credentials(); credentials != "" && !c.Insecure && plainText(c.URL) {
+		bad(credentials, "goes out unencrypted, as url is http:// and beyond loopback: use https://, or set insecure: true")
 	}
 	if c.ProxyURL != "" {
 		errs = append(errs, validateURL("proxyURL", c.ProxyURL, false))
@@ -141,6 +149,32 @@ func (c *Config) validateAuth() error {
 		errs = append(errs, &sinks.FieldError{Path: ways[1], Msg: "sets Authorization, as " + ways[0] + " does: keep one"})
 	}
 	return errors.Join(errs...)
+}
+
+// credentials is the path of a secret that requests carry, "" if there is none.
+func (c *Config) credentials() string {
+	switch {
+	case c.BearerToken != nil:
+		return "bearerToken"
+	case c.BasicAuth != nil:
+		return "basicAuth"
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
+		if !c.Headers[name].Secret.IsZero() {
+			return "headers." + name
+		}
+	}
+	return ""
+}
+
+// plainText reports whether requests to a URL leave the machine unencrypted.
+func plainText(text string) bool {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" || u.Hostname() == "localhost" {
+		return false
+	}
+	ip := net.ParseIP(u.Hostname())
+	return ip == nil || !ip.IsLoopback()
 }
 
 func (c *Config) validateSigning() error {

@@ -1,0 +1,306 @@
+package redact
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"io"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/watcherd/watcherd/pkg/rawjson"
+)
+
+// replaceManifests replaces an annotation whose text contains a Secret's manifest, and
+// copies every other one.
+func (h *hasher) replaceManifests(dst, value []byte, at *rawjson.Place) []byte {
+	if holdsSecret(value) {
+		return h.replace(dst, value, at)
+	}
+	return append(dst, value...)
+}
+
+// replaceCopies replaces an annotation of a Secret that holds a copy of its values, and
+// copies every other one. Where the values are not known, which is the case of metadata
+// and of a patch alone, it replaces every annotation.
+func (h *hasher) replaceCopies(dst, value []byte, at *rawjson.Place) []byte {
+	if own := ownOf(at); value[0] == '"' && (own.unknown || own.copied(textOf(value), layers)) {
+		return h.replace(dst, value, at)
+	}
+	return append(dst, value...)
+}
+
+// replaceMentions replaces any other string of a Secret that holds one of its longer
+// values. Labels and names repeat user names and the like, by which objects are selected.
+func (h *hasher) replaceMentions(dst, value []byte, at *rawjson.Place) []byte {
+	if value[0] == '"' && ownOf(at).mentioned(unquoted(textOf(value)), minMention) {
+		return h.replace(dst, value, at)
+	}
+	return append(dst, value...)
+}
+
+const (
+	// minCopy and minMention are the lengths below which a value is not searched for.
+	minCopy, minMention = 6, 16
+	// maxValue is the length of the part of a long value that is searched for, its
+	// beginning: whole groups of base64.
+	maxValue = 3 * 350
+	// layers bounds base64 and gzip within each other.
+	layers = 3
+	// minEncoded is the length of text from which it is decoded as base64.
+	minEncoded = 16
+	// maxSearch bounds the bytes that are searched and decoded for one object, and
+	// maxInflated those of one gzip. Text beyond it counts as a copy.
+	maxSearch   = 32 << 20
+	maxInflated = 4 << 20
+)
+
+// ownValues are the values of a Secret, as they are searched for in its other strings.
+type ownValues struct {
+	unknown bool
+	list    [][]byte // as unquoted leaves them, and their base64
+	room    int      // what is left of maxSearch
+}
+
+// ownOf returns the values of the Secret that is edited.
+func ownOf(at *rawjson.Place) *ownValues {
+	if known, ok := at.Memo.(*ownValues); ok {
+		return known
+	}
+	own := &ownValues{unknown: at.Object == nil, room: maxSearch}
+	at.Memo = own
+	namespace, name := at.Of()
+	for key, value := range rawjson.Members(at.Object) {
+		switch string(key) {
+		case "kind":
+			own.unknown = own.unknown || string(value) == `"PartialObjectMetadata"`
+		case "data", "stringData":
+			for _, v := range rawjson.Members(value) {
+				if v[0] != '"' || isRedacted(v) {
+					continue
+				}
+				for _, text := range []func([]byte) []byte{beginning, textOf} { // all of it if there are only blanks
+					value := text(v)
+					if decoded, err := base64.StdEncoding.AppendDecode(nil, value); err == nil && string(key) == "data" {
+						value = decoded
+					}
+					if bytes.Equal(value, namespace) || bytes.Equal(value, name) || own.add(value) {
+						break
+					}
+				}
+			}
+		}
+	}
+	return own
+}
+
+// beginning returns as much of a JSON string's text as is searched for.
+func beginning(value []byte) []byte {
+	const length = maxValue / 3 * 4
+	if len(value) > length+1 && bytes.IndexByte(value[:length+1], '\\') < 0 {
+		return value[1 : 1+length]
+	}
+	return textOf(value)
+}
+
+// add adds a value in the forms in which it is searched for. It returns false if the value
+// is too short, without its blanks.
+func (o *ownValues) add(value []byte) bool {
+	blanks := len(value) - len(bytes.TrimLeftFunc(value, func(r rune) bool { return r <= ' ' || strings.ContainsRune(`"'\`, r) }))
+	value = value[:min(len(value), blanks-blanks%3+maxValue)]
+	whole := value
+	if len(value) >= maxValue { // it may end within an escape
+		const longest = len(`\\ud83d\\ude00`)
+		if i := bytes.IndexByte(value[len(value)-longest:], '\\'); i >= 0 {
+			whole = bytes.TrimRight(value[:len(value)-longest+i], `\`)
+		}
+	}
+	plain := squeezed(unquoted(whole))
+	if len(plain) < minCopy {
+		return false
+	}
+	encoded := base64.RawStdEncoding.AppendEncode(nil, value)
+	o.list = append(o.list, plain, encoded)
+	if url := base64.RawURLEncoding.AppendEncode(nil, value); !bytes.Equal(url, encoded) {
+		o.list = append(o.list, url)
+	}
+	return true
+}
+
+// spend reports whether n more bytes may be searched.
+func (o *ownValues) spend(n int) bool {
+	o.room -= n
+	return o.room >= 0
+}
+
+// mentioned reports whether text, as unquoted leaves it, holds a value of that length.
+func (o *ownValues) mentioned(text []byte, minLen int) bool {
+	text = squeezed(text)
+	for _, v := range o.list {
+		if len(v) < minLen || len(v) > len(text) {
+			continue
+		}
+		if !o.spend(len(text)) || bytes.Contains(text, v) {
+			return true
+		}
+	}
+	return false
+}
+
+// copied reports whether text holds a value or the manifest of a Secret, with or without
+// its kind, as it is or in base64 and gzip.
+func (o *ownValues) copied(text []byte, layers int) bool {
+	if !o.spend(len(text)) {
+		return true
+	}
+	plain := unquoted(text)
+	if hasMember(plain, "data", "") || hasMember(plain, "stringData", "") || o.mentioned(plain, minCopy) {
+		return true
+	}
+	if bytes.HasPrefix(text, []byte("\x1f\x8b")) {
+		return layers == 0 || o.zipped(text, layers-1)
+	}
+	plain = squeezed(plain)
+	for len(plain) > 0 {
+		n := 0
+		for n < len(plain) && isBase64(plain[n]) {
+			n++
+		}
+		// The text may begin within a group of four.
+		for skip := 0; skip < 4 && n-skip >= minEncoded; skip++ {
+			inner := make([]byte, base64.RawStdEncoding.DecodedLen(n-skip))
+			size, _ := base64.RawStdEncoding.Decode(inner, standard(plain[skip:n])) // up to what is cut off
+			if layers == 0 || o.copied(inner[:size], layers-1) {
+				return true
+			}
+		}
+		plain = plain[min(n+1, len(plain)):]
+	}
+	return false
+}
+
+// zipped is copied for gzip. What is damaged or cut off is searched as far as it goes.
+func (o *ownValues) zipped(text []byte, layers int) bool {
+	r, err := gzip.NewReader(bytes.NewReader(text))
+	if err != nil {
+		return false
+	}
+	inner, _ := io.ReadAll(io.LimitReader(r, maxInflated+1))
+	return len(inner) > maxInflated || o.copied(inner, layers)
+}
+
+func isBase64(c byte) bool { return isWord(c) || c == '+' || c == '/' || c == '-' }
+
+// standard returns base64 text of either alphabet in the standard one.
+func standard(text []byte) []byte {
+	return bytes.ReplaceAll(bytes.ReplaceAll(text, []byte("-"), []byte("+")), []byte("_"), []byte("/"))
+}
+
+func textOf(value []byte) []byte { return []byte(rawjson.Unquote(value)) }
+
+// holdsSecret reports whether a JSON value's text contains the manifest of a Secret
+// with values: JSON or YAML, complete or truncated, plain or quoted within other JSON.
+// It searches for a member `kind` with the value Secret and a member `data` or
+// `stringData`. False positives are accepted.
+func holdsSecret(value []byte) bool {
+	if value[0] == '"' && bytes.IndexByte(value, '\\') >= 0 {
+		value = textOf(value)
+	}
+	if !bytes.Contains(value, []byte("Secret")) {
+		return false
+	}
+	plain := unquoted(value)
+	return hasMember(plain, "kind", "Secret") && (hasMember(plain, "data", "") || hasMember(plain, "stringData", ""))
+}
+
+// unquoted removes quotes, blanks and escapes, so that a member reads `key:value` in
+// every notation. An escaped control character becomes a newline, other escapes become
+// the character.
+func unquoted(text []byte) []byte {
+	out := make([]byte, 0, len(text))
+	for i := 0; i < len(text); i++ {
+		c := text[i]
+		if c != '\\' {
+			out = appendUnquoted(out, rune(c), text[i:i+1])
+			continue
+		}
+		for i+1 < len(text) && text[i+1] == '\\' {
+			i++
+		}
+		if i+1 == len(text) {
+			break
+		}
+		switch text[i+1] {
+		case 'n', 't', 'r', 'b', 'f':
+			i++
+			out = append(out, '\n')
+		case 'u':
+			r, size := escapedRune(text[i+1:])
+			if size == 0 {
+				continue
+			}
+			i += size
+			out = appendUnquoted(out, r, utf8.AppendRune(nil, r))
+		}
+	}
+	return out
+}
+
+func appendUnquoted(out []byte, r rune, text []byte) []byte {
+	switch {
+	case r == '"' || r == '\'' || r == '\\' || r <= ' ' && r != '\n':
+		return out
+	}
+	return append(out, text...)
+}
+
+// escapedRune reads uXXXX, or a surrogate pair uXXXX\uXXXX, and returns its length, 0 if
+// it is not one.
+func escapedRune(text []byte) (r rune, size int) {
+	n, ok := hexRune(text)
+	if !ok {
+		return 0, 0
+	}
+	if !utf16.IsSurrogate(n) {
+		return n, 5
+	}
+	rest := bytes.TrimLeft(text[5:], `\`)
+	if low, ok := hexRune(rest); ok && utf16.DecodeRune(n, low) != utf8.RuneError {
+		return utf16.DecodeRune(n, low), len(text) - len(rest) + 5
+	}
+	return utf8.RuneError, 5
+}
+
+func hexRune(text []byte) (rune, bool) {
+	if len(text) < 5 || text[0] != 'u' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(string(text[1:5]), 16, 16)
+	return rune(n), err == nil
+}
+
+// squeezed removes the newlines that unquoted leaves, so that broken lines are whole.
+func squeezed(text []byte) []byte { return bytes.ReplaceAll(text, []byte("\n"), nil) }
+
+// hasMember searches for key:value that is not part of longer words. The empty value
+// matches any.
+func hasMember(text []byte, key, value string) bool {
+	member := []byte(key + ":" + value)
+	for at := 0; ; {
+		i := bytes.Index(text[at:], member)
+		if i < 0 {
+			return false
+		}
+		start, end := at+i, at+i+len(member)
+		if (start == 0 || !isWord(text[start-1])) && (value == "" || end == len(text) || !isWord(text[end])) {
+			return true
+		}
+		at = start + 1
+	}
+}
+
+func isWord(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '_'
+}
