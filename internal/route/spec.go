@@ -165,7 +165,7 @@ func compileRule(s *Spec, x *expressions, fault func(SpecError)) *rule {
 	if s.When != "" {
 		when, faults := x.compile(s.When)
 		for _, f := range faults {
-			fault(SpecError{Path: "when", Msg: f.msg, Line: f.line, Column: f.column})
+			fault(SpecError{Path: "when", Msg: f.Msg, Line: f.Line, Column: f.Column})
 		}
 		r.when = when
 	}
