@@ -1,6 +1,7 @@
 package config
 
 import (
+	"mime"
 	"strings"
 	"time"
 
@@ -22,9 +23,20 @@ func (k *checker) sinks() {
 		k.oneOf(path+".format", s.Format, FormatCloudEvents, FormatCloudEventsBinary, FormatJSON)
 		k.oneOf(path+".onOversize", s.OnOversize, OversizeDeadLetter, OversizeTruncate)
 		k.oneOf(path+".startFrom", s.StartFrom, StartLatest, StartSnapshot, StartEarliest)
+		k.body(path, s)
 		k.delivery(path, s)
 		k.settings(path, s)
 	}
+}
+
+// body checks the content type. The expression is compiled by others.
+func (k *checker) body(path string, s *Sink) {
+	if s.ContentType == "" {
+		return
+	}
+	k.require(s.Body != "", path+".contentType", "is for body; the encodings of format have their own")
+	_, _, err := mime.ParseMediaType(s.ContentType)
+	k.require(err == nil, path+".contentType", "%s is not a media type such as application/json", quoted(s.ContentType))
 }
 
 func (k *checker) delivery(path string, s *Sink) {

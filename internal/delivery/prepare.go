@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"runtime/debug"
 	"time"
 
@@ -32,7 +33,11 @@ func (e *engine) prepare(en *entry, limits sinks.Limits) (ok bool, err error) {
 	}
 	if en.event == nil {
 		if err := e.decode(en); err != nil {
-			return false, e.deadLetter(en, letterUndecodable, err)
+			reason := letterUndecodable
+			if _, ok := errors.AsType[*bodyError](err); ok {
+				reason = letterBody
+			}
+			return false, e.deadLetter(en, reason, err)
 		}
 	}
 	if limit := smallest(limits.MaxEventBytes, en.limit); limit > 0 {
@@ -112,7 +117,7 @@ func (e *engine) unfetch(en *entry) {
 // decode sets the entry's event and size.
 func (e *engine) decode(en *entry) (err error) {
 	decoding := e.decoding() // first, so that a later change is noticed
-	ev, err := decode(e.cfg.Decode, en.item)
+	ev, err := e.eventOf(en.item)
 	if err != nil {
 		return err
 	}
@@ -128,15 +133,28 @@ func (e *engine) decoding() uint64 {
 	return e.cfg.Decoding()
 }
 
-func decode(f func(store.Item) (*event.Event, error), item store.Item) (ev *event.Event, err error) {
+// bodyError is the failure of Config.Render.
+type bodyError struct{ error }
+
+func (e *bodyError) Unwrap() error { return e.error }
+
+func (e *engine) eventOf(item store.Item) (ev *event.Event, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &panicError{value: v, stack: debug.Stack(), hash: stackHash()}
+			if ev != nil {
+				err = &bodyError{err}
+			}
 		}
 	}()
-	ev, err = f(item)
+	ev, err = e.cfg.Decode(item)
 	if err == nil && ev == nil {
 		err = errors.New("no event in the record")
+	}
+	if err == nil && e.cfg.Render != nil {
+		if err = e.cfg.Render(ev); err != nil {
+			err = &bodyError{err}
+		}
 	}
 	return ev, err
 }
@@ -151,7 +169,7 @@ func (e *engine) fit(en *entry, limit int) error {
 	size := e.measure(en.event)
 	if size > limit && e.cfg.Oversize == OversizeTruncate {
 		var left int
-		smaller, ok := truncate(en.event, func(ev *event.Event) bool { left = e.measure(ev); return left <= limit })
+		smaller, ok := truncate(en.event, func(ev *event.Event) bool { left = e.remeasure(ev); return left <= limit })
 		if ok {
 			en.event, en.size = smaller, left
 			e.metrics.truncated.Inc()
@@ -167,13 +185,20 @@ func (e *engine) fit(en *entry, limit int) error {
 
 // measure returns the size of the event in the sink's encoding.
 func (e *engine) measure(ev *event.Event) int {
-	switch e.cfg.Format {
-	case sinks.JSON:
-		e.scratch = event.AppendJSON(e.scratch[:0], ev)
-	case sinks.CloudEventsBinary:
-		e.scratch = event.AppendData(e.scratch[:0], ev)
-	default:
-		e.scratch = event.AppendCloudEvent(e.scratch[:0], ev)
+	if ev.Body != nil {
+		return len(ev.Body)
 	}
+	e.scratch = e.cfg.Format.Append(e.scratch[:0], ev)
 	return len(e.scratch)
+}
+
+// remeasure is measure of an event that was cut, and whose body is another one then. One
+// that has no body does not fit.
+func (e *engine) remeasure(ev *event.Event) int {
+	if e.cfg.Render != nil {
+		if err := e.cfg.Render(ev); err != nil {
+			return math.MaxInt
+		}
+	}
+	return e.measure(ev)
 }

@@ -205,7 +205,7 @@ func (c *Config) Open(ctx context.Context, o sinks.Options) (sinks.Sink, error) 
 	}
 	return &sink{
 		request: request,
-		encoder: newEncoder(o.Format, o.BatchMode, c.Compress == "gzip"),
+		encoder: newEncoder(o, c.Compress == "gzip"),
 		timeout: c.Timeout.Std(),
 		limits:  sinks.Limits{MaxEventBytes: int(c.MaxEventBytes)},
 		results: c.Results,

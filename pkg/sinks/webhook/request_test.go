@@ -3,6 +3,8 @@ package webhook_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -271,5 +273,46 @@ func TestValidate(t *testing.T) {
 	}
 	if d := webhook.NewConfig().Defaults(); d.MaxEvents != 1 {
 		t.Errorf("defaults %+v: batches must be asked for", d)
+	}
+}
+
+// TestBodies: an event with a body is a request of its own, unless bodies are joined.
+func TestBodies(t *testing.T) {
+	events := sinktest.Events(3, 3)
+	for _, ev := range events {
+		ev.Body, ev.ContentType = []byte("body of "+ev.Name), "text/plain; charset=utf-8"
+	}
+	join := func(events []*event.Event) ([]byte, string, error) {
+		if len(events) > 2 {
+			return nil, "", errors.New("line 1, column 2: too much")
+		}
+		return fmt.Appendf(nil, "%d", len(events)), "application/x-count", nil
+	}
+	for _, test := range []struct {
+		name   string
+		join   sinks.Join
+		events []*event.Event
+		want   string // the last body and its type
+		n      int    // requests
+		err    string
+	}{
+		{"alone", nil, events, "body of web-2 text/plain; charset=utf-8", 3, ""},
+		{"joined", join, events[:2], "2 application/x-count", 1, ""},
+		{"one of those that are joined", join, events[:1], "body of web-0 text/plain; charset=utf-8", 1, ""},
+		{"failed", join, events, "", 0, "body: line 1, column 2: too much"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			e := newEndpoint(t)
+			defer e.stop()
+			s := open(t, e.config(), func(o *sinks.Options) { o.BatchMode, o.Join = true, test.join })
+			err := s.Write(t.Context(), test.events)
+			if class, _ := sinks.Classify(err); test.err != "" && (err == nil || err.Error() != test.err || class != sinks.ClassPoison) || test.err == "" && err != nil {
+				t.Errorf("error %v of class %s", err, class)
+			}
+			got, n := e.last()
+			if text := string(got.body) + " " + got.header.Get("Content-Type"); n != test.n || n > 0 && text != test.want {
+				t.Errorf("%d requests, the last %q; %d and %q are wanted", n, text, test.n, test.want)
+			}
+		})
 	}
 }

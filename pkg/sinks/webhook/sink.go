@@ -36,7 +36,7 @@ func (s *sink) Limits() sinks.Limits { return s.limits }
 // Write posts the batch: as one request when batches were asked for, and
 // otherwise one event after the other.
 func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
-	if s.encoder.batch || len(batch) == 1 {
+	if len(batch) == 1 || s.encoder.together(batch) {
 		return s.post(ctx, batch)
 	}
 	failed := map[int]error{}
