@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"mime"
 	"strings"
 	"time"
@@ -75,6 +76,18 @@ func (k *checker) settings(path string, s *Sink) {
 			at += below
 		case below != "":
 			at += "." + below
+		}
+		within, ok := errors.AsType[interface {
+			error
+			Within() (line, column int)
+		}](err)
+		if !ok {
+			k.report(at, "%s", msg)
+			continue
+		}
+		if line, column := within.Within(); line > 0 && !k.full() {
+			k.list = append(k.list, k.config.ErrorWithin(at, line, column, "%s", msg))
+			continue
 		}
 		k.report(at, "%s", msg)
 	}

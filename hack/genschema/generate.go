@@ -101,7 +101,7 @@ func mapType(t reflect.Type) *jsonschema.Schema {
 			{Type: "string", Pattern: bytesPattern},
 			{Type: "integer", Minimum: "0"},
 		}}
-	case reflect.TypeFor[webhook.Header]():
+	case reflect.TypeFor[webhook.Value]():
 		return &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "string"}, {Ref: "#/$defs/Secret"}}}
 	default:
 		return nil

@@ -18,17 +18,23 @@ import (
 
 // Config is the `webhook` block.
 type Config struct {
-	// URL to post to, http or https, without user and password.
-	URL string `json:"url"`
+	// URL to send to, http or https, without user and password: text, or a secret {env: NAME} or {file: PATH}.
+	URL Value `json:"url"`
+
+	// Method of the requests: POST, PUT or PATCH.
+	Method string `json:"method,omitempty" jsonschema:"enum=POST,enum=PUT,enum=PATCH,default=POST"`
 
 	// Headers to add: text, or a secret {env: NAME} or {file: PATH}.
-	Headers map[string]Header `json:"headers,omitempty"`
+	Headers map[string]Value `json:"headers,omitempty"`
 
 	// BearerToken is sent as `Authorization: Bearer`.
 	BearerToken *sinks.Secret `json:"bearerToken,omitempty"`
 
 	// BasicAuth is sent as `Authorization: Basic`.
 	BasicAuth *BasicAuth `json:"basicAuth,omitempty"`
+
+	// OAuth fetches a token that is sent as `Authorization: Bearer`.
+	OAuth *sinks.OAuth `json:"oauth,omitempty"`
 
 	// Signing adds the headers of Standard Webhooks (webhook-id, webhook-timestamp,
 	// webhook-signature).
@@ -57,6 +63,10 @@ type Config struct {
 	// Results reads the body of a 2xx answer as a results document, which reports for each
 	// event of the request whether it was accepted.
 	Results bool `json:"results,omitempty"`
+
+	// Accept is a CEL expression over status, headers and body of an answer that decides whether it accepts
+	// the events: true or false, or accepted, retry, poison or pause. Default: any 2xx accepts.
+	Accept string `json:"accept,omitempty"`
 }
 
 // BasicAuth is a user and a password.
@@ -78,7 +88,7 @@ var _ sinks.Config = (*Config)(nil)
 
 // NewConfig returns the block with its defaults.
 func NewConfig() *Config {
-	return &Config{Timeout: sinks.Duration(15 * time.Second), Compress: "none"}
+	return &Config{Method: http.MethodPost, Timeout: sinks.Duration(15 * time.Second), Compress: "none"}
 }
 
 // minMaxEventBytes leaves room for the identity of an event's object.
@@ -87,10 +97,11 @@ const minMaxEventBytes = 4 << 10
 // Validate checks the block.
 func (c *Config) Validate() error {
 	errs := []error{
-		validateURL("url", c.URL, true),
+		c.validateTarget(),
 		c.TLS.Validate("tls"),
 		c.validateAuth(),
 		c.validateSigning(),
+		c.validateAccept(),
 	}
 	bad := func(path, msg string) { errs = append(errs, &sinks.FieldError{Path: path, Msg: msg}) }
 	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
@@ -128,6 +139,10 @@ func (c *Config) validateAuth() error {
 		ways = append(ways, "bearerToken")
 		errs = append(errs, c.BearerToken.Validate("bearerToken"))
 	}
+	if c.OAuth != nil {
+		ways = append(ways, "oauth")
+		errs = append(errs, c.OAuth.Validate("oauth"))
+	}
 	if c.BasicAuth != nil {
 		ways = append(ways, "basicAuth")
 		errs = append(errs, c.BasicAuth.Password.Validate("basicAuth.password"))
@@ -139,6 +154,33 @@ func (c *Config) validateAuth() error {
 		errs = append(errs, &sinks.FieldError{Path: ways[1], Msg: "sets Authorization, as " + ways[0] + " does: keep one"})
 	}
 	return errors.Join(errs...)
+}
+
+func (c *Config) validateTarget() error {
+	var errs []error
+	switch c.Method {
+	case "", http.MethodPost, http.MethodPut, http.MethodPatch:
+	default:
+		errs = append(errs, &sinks.FieldError{Path: "method", Msg: "POST, PUT or PATCH is wanted"})
+	}
+	if !c.URL.Secret.IsZero() {
+		errs = append(errs, c.URL.Secret.Validate("url"))
+	} else {
+		errs = append(errs, validateURL("url", c.URL.Text, true))
+	}
+	return errors.Join(errs...)
+}
+
+// validateAccept checks the expression, with its place in the text.
+func (c *Config) validateAccept() error {
+	if c.Accept == "" {
+		return nil
+	}
+	if c.Results {
+		return &sinks.FieldError{Path: "accept", Msg: "cannot be used with results, which decides for each event"}
+	}
+	_, err := compileAccept(c.Accept)
+	return err
 }
 
 func (c *Config) validateSigning() error {
@@ -191,9 +233,19 @@ func (c *Config) Open(ctx context.Context, o sinks.Options) (sinks.Sink, error) 
 	if o.BatchMode && o.Format == sinks.CloudEventsBinary {
 		return nil, fmt.Errorf("format %s has no batches: remove batch.maxEvents or use format %s", sinks.CloudEventsBinary, sinks.CloudEvents)
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, http.NoBody)
+	method := c.Method
+	if method == "" {
+		method = http.MethodPost
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "", http.NoBody) // the URL is set later
 	if err != nil {
-		return nil, &sinks.FieldError{Path: "url", Msg: "is not a URL"}
+		return nil, err
+	}
+	var verdict *acceptance
+	if c.Accept != "" {
+		if verdict, err = compileAccept(c.Accept); err != nil {
+			return nil, err
+		}
 	}
 	m, err := newMetrics(o.Registerer)
 	if err != nil {
@@ -209,6 +261,9 @@ func (c *Config) Open(ctx context.Context, o sinks.Options) (sinks.Sink, error) 
 		timeout: c.Timeout.Std(),
 		limits:  sinks.Limits{MaxEventBytes: int(c.MaxEventBytes)},
 		results: c.Results,
+		target:  newTarget(c.URL, o.Dir),
+		accept:  verdict,
+		tokens:  newTokens(c, o.Dir, clients.plain),
 		secrets: newCredentials(c, o.Dir),
 		clients: clients,
 		metrics: m,
@@ -236,18 +291,18 @@ func confidential(name string) bool {
 }
 
 // validate checks one header.
-func (h Header) validate(name string) error {
+func (v Value) validate(name string) error {
 	path := "headers." + name
 	switch {
 	case !httpguts.ValidHeaderFieldName(name):
 		return &sinks.FieldError{Path: path, Msg: "is not the name of a header"}
 	case reserved(name):
 		return &sinks.FieldError{Path: path, Msg: "is set by watcherd"}
-	case !h.Secret.IsZero():
-		return h.Secret.Validate(path)
+	case !v.Secret.IsZero():
+		return v.Secret.Validate(path)
 	case confidential(name):
 		return &sinks.FieldError{Path: path, Msg: "is a secret: name where it is to be found, {env: NAME} or {file: PATH}"}
-	case !httpguts.ValidHeaderFieldValue(h.Text):
+	case !httpguts.ValidHeaderFieldValue(v.Text):
 		return &sinks.FieldError{Path: path, Msg: "holds a character that no header can carry"}
 	}
 	return nil

@@ -50,7 +50,7 @@ func TestForms(t *testing.T) {
 			e := newEndpoint(t)
 			defer e.stop()
 			c := e.config()
-			c.Headers = map[string]webhook.Header{"X-Tenant": {Text: "blue"}}
+			c.Headers = map[string]webhook.Value{"X-Tenant": {Text: "blue"}}
 			s := open(t, c, func(o *sinks.Options) { o.Format, o.BatchMode = test.format, test.batchMode })
 			if err := s.Write(t.Context(), test.events); err != nil {
 				t.Fatal(err)
@@ -82,7 +82,7 @@ func TestForms(t *testing.T) {
 
 func TestBinaryBatchesAreRefused(t *testing.T) {
 	c := webhook.NewConfig()
-	c.URL = "https://example.com"
+	c.URL.Text = "https://example.com"
 	if _, err := c.Open(t.Context(), sinks.Options{Format: sinks.CloudEventsBinary, BatchMode: true}); err == nil || !has(err.Error(), "batch.maxEvents") {
 		t.Errorf("error %v", err)
 	}
@@ -156,7 +156,7 @@ func TestAuthorization(t *testing.T) {
 		want   string
 	}{
 		{func(c *webhook.Config) {
-			c.Headers = map[string]webhook.Header{"Authorization": {Secret: sinks.Secret{Env: "WEBHOOK_TEST_TOKEN"}}}
+			c.Headers = map[string]webhook.Value{"Authorization": {Secret: sinks.Secret{Env: "WEBHOOK_TEST_TOKEN"}}}
 		}, "Token abc"},
 		{func(c *webhook.Config) { c.BearerToken = &token }, "Bearer s3cret"},
 		{func(c *webhook.Config) { c.BasicAuth = &webhook.BasicAuth{Username: "me", Password: token} }, "Basic bWU6czNjcmV0"},
@@ -231,6 +231,15 @@ func TestValidate(t *testing.T) {
 		{`{"url":"https://ops.example.com/k8s"}`, ""},
 		{`{"url":"https://h/p?token=x","headers":{"X-A":"plain","Authorization":{"env":"TOKEN"}},"timeout":"3s","denyPrivate":true,"compress":"gzip"}`, ""},
 		{`{}`, "url: required"},
+		{`{"url":{"env":"HOOK"},"method":"PUT","accept":"status == 200 && body.ok"}`, ""},
+		{`{"url":{"env":"A","file":"b"}}`, "url: name exactly one"},
+		{`{"url":"https://h","method":"GET"}`, "method: POST, PUT or PATCH"},
+		{`{"url":"https://h","accept":"body.ok","results":true}`, "accept: cannot be used with results"},
+		{`{"url":"https://h","accept":"bdy.ok"}`, "accept: undeclared reference to 'bdy'"},
+		{`{"url":"https://h","accept":"status"}`, "accept: the value must be a bool"},
+		{`{"url":"https://h","oauth":{"tokenURL":"https://h/t","clientID":"me","clientSecret":{"env":"A"}}}`, ""},
+		{`{"url":"https://h","oauth":{"tokenURL":"h","clientID":"me","clientSecret":{"env":"A"}}}`, "oauth.tokenURL: required"},
+		{`{"url":"https://h","bearerToken":{"env":"A"},"oauth":{"tokenURL":"https://h/t","clientID":"me","clientSecret":{"env":"A"}}}`, "oauth: sets Authorization, as bearerToken does"},
 		{`{"url":"ftp://h"}`, "url: must begin"},
 		{`{"url":"https://"}`, "url: names no host"},
 		{`{"url":"https://me:pass@h/"}`, "url: must not hold a user"},

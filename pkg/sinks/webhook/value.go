@@ -8,33 +8,33 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// Header is the value of a header: text, or a secret.
-type Header struct {
+// Value is text, or a secret.
+type Value struct {
 	Text   string
 	Secret sinks.Secret
 }
 
 // UnmarshalJSON reads a string, or {"env": ...} or {"file": ...}.
-func (h *Header) UnmarshalJSON(b []byte) error {
-	*h = Header{}
+func (v *Value) UnmarshalJSON(b []byte) error {
+	*v = Value{}
 	if len(b) > 0 && b[0] == '"' {
-		return json.Unmarshal(b, &h.Text)
+		return json.Unmarshal(b, &v.Text)
 	}
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&h.Secret); err != nil {
+	if err := d.Decode(&v.Secret); err != nil {
 		return fmt.Errorf("text, {env: NAME} or {file: PATH} is wanted: %w", err)
 	}
-	if h.Secret.IsZero() {
+	if v.Secret.IsZero() {
 		return fmt.Errorf("text, {env: NAME} or {file: PATH} is wanted, not %s", b)
 	}
 	return nil
 }
 
 // MarshalJSON writes what UnmarshalJSON reads.
-func (h Header) MarshalJSON() ([]byte, error) {
-	if h.Secret.IsZero() {
-		return json.Marshal(h.Text)
+func (v Value) MarshalJSON() ([]byte, error) {
+	if v.Secret.IsZero() {
+		return json.Marshal(v.Text)
 	}
-	return json.Marshal(h.Secret)
+	return json.Marshal(v.Secret)
 }
