@@ -119,6 +119,10 @@ func printBodies(out, notes io.Writer, s *plan.Sink, events []*event.Event) erro
 		if err != nil {
 			return fmt.Errorf("body: %w", err)
 		}
+		if body == nil {
+			fmt.Fprintln(notes, "watcherd: the body is null: nothing is sent")
+			continue
+		}
 		if err := printBody(out, notes, body, contentType); err != nil {
 			return err
 		}

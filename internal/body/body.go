@@ -42,6 +42,10 @@ type Body struct {
 
 // Compile compiles an expression or returns all its faults.
 func Compile(text, contentType string) (*Body, []celexpr.Fault) {
+	return compileWithin(evaluationLimits(), text, contentType)
+}
+
+func compileWithin(limits celexpr.Limits, text, contentType string) (*Body, []celexpr.Fault) {
 	d, err := ordinary()
 	if err != nil {
 		return nil, []celexpr.Fault{{Line: 1, Column: 1, Msg: err.Error()}}
@@ -62,8 +66,8 @@ func Compile(text, contentType string) (*Body, []celexpr.Fault) {
 		return nil, []celexpr.Fault{*fault}
 	}
 	b.ast, b.loops, b.reads = ast, loops(ast), reads(ast)
-	opts := append(evaluationLimits().MemoryOptions(), celexpr.RegexOptions()...)
-	opts = append(opts, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(evaluationLimits().Cost), cel.InterruptCheckFrequency(100), d.guards)
+	opts := append(limits.MemoryOptions(), celexpr.RegexOptions()...)
+	opts = append(opts, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(limits.Cost), cel.InterruptCheckFrequency(100), d.guards)
 	if b.program, err = env.Program(ast, opts...); err != nil {
 		return nil, []celexpr.Fault{{Line: 1, Column: 1, Msg: err.Error()}}
 	}
@@ -76,19 +80,17 @@ func (b *Body) Reads() record.Flags { return b.reads }
 // ReadsList reports whether the expression makes one body of several events.
 func (b *Body) ReadsList() bool { return b.list }
 
-// Render sets the event's body and content type. The event is not shared yet.
-func (b *Body) Render(e *event.Event) (err error) {
-	e.Body, e.ContentType = nil, ""
-	body, contentType, err := b.Join([]*event.Event{e})
-	if err == nil {
-		e.Body, e.ContentType = body, contentType
-	}
-	return err
+// Render sets the event's body and content type. The event is not shared yet. Not send:
+// the expression leaves the event out.
+func (b *Body) Render(e *event.Event) (send bool, err error) {
+	e.Body, e.ContentType, err = b.Join([]*event.Event{e})
+	return e.Body != nil, err
 }
 
 var activations = sync.Pool{New: func() any { return &activation{} }}
 
-// Join makes the body of a message with these events, of one unless ReadsList.
+// Join makes the body of a message with these events, of one unless ReadsList. Nil without
+// an error: there is nothing to send.
 func (b *Body) Join(events []*event.Event) (body []byte, contentType string, err error) {
 	a, _ := activations.Get().(*activation)
 	defer func() {
@@ -112,8 +114,13 @@ func (b *Body) Join(events []*event.Event) (body []byte, contentType string, err
 var errTime = errors.New("the expression takes too long")
 
 func (b *Body) encode(v ref.Val) (body []byte, contentType string, err error) {
-	if o, ok := v.(*types.Optional); ok && o.HasValue() {
-		v = o.GetValue()
+	if o, ok := v.(*types.Optional); ok {
+		if v = types.NullValue; o.HasValue() {
+			v = o.GetValue()
+		}
+	}
+	if v == types.NullValue {
+		return nil, "", nil
 	}
 	if text, ok := v.(types.String); ok {
 		contentType = contentTypeText

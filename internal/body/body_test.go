@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/celexpr"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -65,7 +66,7 @@ func TestRender(t *testing.T) {
 		{`{"count": events.size(), "ids": events.map(e, e.id), "by": events[0].changedBy.manager}`, `{"by":"kubectl-edit","count":1,"ids":["5e0d"]}`},
 	} {
 		e := deployment()
-		if err := compile(t, test.expr).Render(e); err != nil {
+		if _, err := compile(t, test.expr).Render(e); err != nil {
 			t.Errorf("%s: %v", test.expr, err)
 			continue
 		}
@@ -73,7 +74,7 @@ func TestRender(t *testing.T) {
 			t.Errorf("%s:\n got %s\nwant %s", test.expr, e.Body, test.want)
 		}
 		again := deployment()
-		if err := compile(t, test.expr).Render(again); err != nil || string(again.Body) != test.want {
+		if _, err := compile(t, test.expr).Render(again); err != nil || string(again.Body) != test.want {
 			t.Errorf("%s: again %s, %v", test.expr, again.Body, err)
 		}
 	}
@@ -82,12 +83,30 @@ func TestRender(t *testing.T) {
 // TestWhole: an event that is sent as a whole is the CloudEvent.
 func TestWhole(t *testing.T) {
 	e := deployment()
-	if err := compile(t, `{"event": event}`).Render(e); err != nil {
+	if _, err := compile(t, `{"event": event}`).Render(e); err != nil {
 		t.Fatal(err)
 	}
 	want := `{"event":` + string(event.AppendCloudEvent(nil, deployment())) + `}`
 	if string(e.Body) != want {
 		t.Errorf("got %s\nwant %s", e.Body, want)
+	}
+}
+
+// TestNothing: null leaves an event out.
+func TestNothing(t *testing.T) {
+	for expr, sent := range map[string]bool{
+		`event.type == "updated" ? dyn(null) : {"a": 1}`:                  false,
+		`event.type == "updated" ? optional.none() : optional.of("text")`: false,
+		`event.type == "added" ? optional.none() : optional.of("text")`:   true,
+		`object.?status`:         false,
+		`object.?spec.?replicas`: true,
+		`[null]`:                 true,
+		`""`:                     true,
+	} {
+		e := deployment()
+		if send, err := compile(t, expr).Render(e); err != nil || send != sent || (e.Body != nil) != sent {
+			t.Errorf("%s: send %t, body %q, error %v", expr, send, e.Body, err)
+		}
 	}
 }
 
@@ -103,7 +122,7 @@ func TestContentType(t *testing.T) {
 			t.Fatal(faults)
 		}
 		e := deployment()
-		if err := b.Render(e); err != nil || e.ContentType != test.want {
+		if _, err := b.Render(e); err != nil || e.ContentType != test.want {
 			t.Errorf("%s: content type %q, error %v; %q is wanted", test.expr, e.ContentType, err, test.want)
 		}
 	}
@@ -115,7 +134,7 @@ func TestAbsent(t *testing.T) {
 	bare := &event.Event{Type: event.Added, Name: "web", Namespace: "prod", Truncated: true}
 	for _, e := range []*event.Event{gap, bare} {
 		const expr = `{"name": metadata.name, "labels": metadata.labels, "object": object, "old": oldObject, "patch": patch, "by": event.changedBy.manager, "has": has(event.changedBy), "t": event.truncated, "age": metadata.creationTimestamp == timestamp("0001-01-01T00:00:00Z")}`
-		if err := compile(t, expr).Render(e); err != nil {
+		if _, err := compile(t, expr).Render(e); err != nil {
 			t.Fatal(err)
 		}
 		want := fmt.Sprintf(`{"age":true,"by":"","has":false,"labels":{},"name":%q,"object":null,"old":null,"patch":null,"t":%t}`, e.Name, e.Truncated)
@@ -123,7 +142,7 @@ func TestAbsent(t *testing.T) {
 			t.Errorf("got %s\nwant %s", e.Body, want)
 		}
 	}
-	if err := compile(t, `event.data.cause`).Render(gap); err != nil || string(gap.Body) != "expired" {
+	if _, err := compile(t, `event.data.cause`).Render(gap); err != nil || string(gap.Body) != "expired" {
 		t.Errorf("the cause is %q, %v", gap.Body, err)
 	}
 }
@@ -159,7 +178,7 @@ func TestFailures(t *testing.T) {
 		`int(object.spec.text)`:                    "line 1, column 4: ",
 	} {
 		e := deployment()
-		err := compile(t, expr).Render(e)
+		_, err := compile(t, expr).Render(e)
 		if err == nil || !strings.Contains(err.Error(), want) || e.Body != nil {
 			t.Errorf("%s: error %v, body %s; %q is wanted", expr, err, e.Body, want)
 		}
@@ -171,6 +190,13 @@ func TestBounds(t *testing.T) {
 	e := deployment()
 	items := strings.TrimSuffix(strings.Repeat(`"abcdefghij",`, 20_000), ",")
 	e.Object = json.RawMessage(`{"text":"` + strings.Repeat("a", 1<<20) + `","list":[` + items + `]}`)
+	tight := func(expr string) *Body { // a tenth of the real cost
+		b, faults := compileWithin(celexpr.Limits{Cost: 500_000, Memory: 16 << 20}, expr, "")
+		if faults != nil {
+			t.Fatalf("%s: %v", expr, faults)
+		}
+		return b
+	}
 	for _, expr := range []string{
 		`object.text.replace("a", object.text)`,
 		`object.text.replace("", object.text)`,
@@ -191,14 +217,14 @@ func TestBounds(t *testing.T) {
 		`object.text.matches("(?:a?){500}a{500}$")`,
 		`lists.range(1000000000)`,
 	} {
-		if err := compile(t, expr).Render(e); err == nil {
+		if _, err := tight(expr).Render(e); err == nil {
 			t.Errorf("%s: %d bytes and no error", expr, len(e.Body))
 		} else if len(err.Error()) > 400 {
 			t.Errorf("%s: the error has %d bytes", expr, len(err.Error()))
 		}
 	}
 	for _, expr := range []string{`object`, `{"o": object, "e": event.data}`, `object.list.join("\n")`, `object.list.map(i, i + "!")`, `object.list.slice(0, 2000).transformMap(i, v, v)`, `object.text.replace("a", "b")`} {
-		if err := compile(t, expr).Render(e); err != nil {
+		if _, err := compile(t, expr).Render(e); err != nil {
 			t.Errorf("%s: %v", expr, err)
 		}
 	}
@@ -250,7 +276,7 @@ func BenchmarkRender(b *testing.B) {
 			body := compile(b, expr)
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := body.Render(e); err != nil {
+				if _, err := body.Render(e); err != nil {
 					b.Fatal(err)
 				}
 			}

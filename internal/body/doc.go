@@ -14,7 +14,7 @@
 //
 // # Expressions
 //
-// A text is sent as it is, any other value as JSON. The variables of an expression are
+// A text is sent as it is, null and optional.none() not at all, any other value as JSON. The variables of an expression are
 // event, object, oldObject, patch, metadata and resource; fields of event are listed in
 // docs/bodies.md. An expression that names `events` makes one body of all events of a
 // message, and has no other variable.

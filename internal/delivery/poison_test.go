@@ -203,24 +203,27 @@ func TestUndecodableRecords(t *testing.T) {
 	})
 }
 
-// A body that fails makes its event a dead letter, at once and alone.
+// A body that fails makes its event a dead letter, at once and alone. One that is nothing
+// leaves it out.
 func TestFailedBodies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newStorage(t)
 		defer s.close()
-		s.add(change{Object: 1, N: 1}, change{Object: 1, N: 2}, change{Object: 1, N: 3}, change{Object: 2, N: 2}, change{Object: 3, N: 2})
+		s.add(change{Object: 1, N: 1}, change{Object: 1, N: 2}, change{Object: 1, N: 3}, change{Object: 2, N: 1}, change{Object: 2, N: 2}, change{Object: 3, N: 2})
 		r := newReceiver(t, accept)
 		w := start(t, s, r, func(c *Config) {
 			c.Delivery.MaxEvents = 10
-			c.Render = func(e *event.Event) error {
+			c.Render = func(e *event.Event) (send bool, err error) {
 				switch e.ID {
 				case "1/2":
-					return errors.New("line 1, column 7: no such key: spec")
+					return false, errors.New("line 1, column 7: no such key: spec")
 				case "3/2":
 					panic("a fault in an expression")
+				case "2/1":
+					return false, nil
 				}
 				e.Body = []byte("body of " + e.ID)
-				return nil
+				return true, nil
 			}
 		})
 		defer w.stop()
@@ -253,9 +256,9 @@ func TestOversizeBodies(t *testing.T) {
 		w := start(t, s, newReceiver(t, accept), func(c *Config) {
 			c.Open = func(context.Context) (sinks.Sink, error) { return r, nil }
 			c.Oversize, c.Delivery.MaxEvents = OversizeTruncate, 10
-			c.Render = func(e *event.Event) error {
+			c.Render = func(e *event.Event) (send bool, err error) {
 				e.Body = fmt.Appendf(nil, "%s: %s", e.ID, e.Object)
-				return nil
+				return true, nil
 			}
 		})
 		defer w.stop()

@@ -34,6 +34,10 @@ func (e *engine) prepare(en *entry, limits sinks.Limits) (ok bool, err error) {
 	if en.event == nil {
 		if err := e.decode(en); err != nil {
 			reason := letterUndecodable
+			if errors.Is(err, errLeftOut) {
+				e.leaveOut(en)
+				return false, nil
+			}
 			if _, ok := errors.AsType[*bodyError](err); ok {
 				reason = letterBody
 			}
@@ -133,6 +137,16 @@ func (e *engine) decoding() uint64 {
 	return e.cfg.Decoding()
 }
 
+// errLeftOut means that Config.Render leaves an event out.
+var errLeftOut = errors.New("the body leaves the event out")
+
+// leaveOut lets an event leave the queue that is not to be sent.
+func (e *engine) leaveOut(en *entry) {
+	e.acks = append(e.acks, en.item.Position)
+	e.metrics.leftOut.Inc()
+	e.forget(en)
+}
+
 // bodyError is the failure of Config.Render.
 type bodyError struct{ error }
 
@@ -151,12 +165,17 @@ func (e *engine) eventOf(item store.Item) (ev *event.Event, err error) {
 	if err == nil && ev == nil {
 		err = errors.New("no event in the record")
 	}
-	if err == nil && e.cfg.Render != nil {
-		if err = e.cfg.Render(ev); err != nil {
-			err = &bodyError{err}
-		}
+	if err != nil || e.cfg.Render == nil {
+		return ev, err
 	}
-	return ev, err
+	send, err := e.cfg.Render(ev)
+	switch {
+	case err != nil:
+		return nil, &bodyError{err}
+	case !send:
+		return nil, errLeftOut
+	}
+	return ev, nil
 }
 
 // fit applies the oversize policy. It may replace en.event with a smaller copy; an error
@@ -196,7 +215,7 @@ func (e *engine) measure(ev *event.Event) int {
 // that has no body does not fit.
 func (e *engine) remeasure(ev *event.Event) int {
 	if e.cfg.Render != nil {
-		if err := e.cfg.Render(ev); err != nil {
+		if send, err := e.cfg.Render(ev); err != nil || !send {
 			return math.MaxInt
 		}
 	}

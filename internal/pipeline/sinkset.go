@@ -80,7 +80,7 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 	log := m.log.With("sink", spec.Name)
 	kind := prom.NewGroup(prometheus.WrapRegistererWith(prometheus.Labels{"sink": spec.Name}, m.cfg.Registerer))
 	var (
-		render func(*event.Event) error
+		render func(*event.Event) (bool, error)
 		join   sinks.Join
 		reads  record.Flags
 	)
