@@ -8,7 +8,7 @@ import (
 
 // frame exceeds the size of the member names and fixed-length values of an encoded event
 // in any format.
-const frame = 768
+const frame = 896
 
 // estimate returns an upper bound of the event's encoded size, at most a few hundred
 // bytes above it. It relies on the API server's names being plain ASCII.

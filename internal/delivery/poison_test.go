@@ -360,7 +360,7 @@ func TestTruncation(t *testing.T) {
 	for limit, want := range map[int]string{
 		1 << 20: "object old patch",
 		20_000:  "object patch truncated",
-		11_500:  "object truncated",
+		11_600:  "object truncated",
 		3000:    "metadata truncated",
 		1000:    "truncated",
 		100:     "",

@@ -168,7 +168,7 @@ func (e *Event) AppendPartitionKey(dst []byte) []byte {
 // Size is about how many bytes the event takes in any encoding. Encoders' buffers
 // are made this large.
 func (e *Event) Size() int {
-	const envelope = 640 // attributes, names and punctuation
+	const envelope = 720 // attributes, names and punctuation
 	if e.Body != nil {
 		return envelope + len(e.Body)
 	}
