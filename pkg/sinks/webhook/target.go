@@ -12,10 +12,11 @@ import (
 
 // target is the address of the requests. It is used from several goroutines.
 type target struct {
+	text   string
 	secret *cached // nil: the address is text
 
 	mu      sync.Mutex // guards what follows
-	text    string     // that address was made of
+	made    string     // what address was made of
 	address *address
 }
 
@@ -46,14 +47,14 @@ func (t *target) current() (*address, error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.address != nil && t.text == text {
+	if t.address != nil && t.made == text {
 		return t.address, nil
 	}
 	a, err := newAddress(text, t.secret != nil)
 	if err != nil {
 		return nil, err
 	}
-	t.text, t.address = text, a
+	t.made, t.address = text, a
 	return a, nil
 }
 
