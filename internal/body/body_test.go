@@ -44,8 +44,10 @@ func TestRender(t *testing.T) {
 		{`patch`, `[{"op":"replace","path":"/spec/replicas","value":5}]`},
 		{`[oldObject.spec.replicas, object.spec.replicas]`, `[3,5]`},
 		{`[event.time, event.changedBy.time, metadata.creationTimestamp, event.time - event.changedBy.time]`, `["2026-03-01T12:00:00.123456789Z","2026-03-01T11:59:59Z","2026-02-01T00:00:00Z","1.123456789s"]`},
-		{`[event.id, event.type, event.cluster, event.source, event.subject, event.partitionkey, string(event.sequence), event.namespace, event.name, event.uid, event.resourceVersion]`,
-			`["5e0d","updated","demo","/clusters/demo","/apis/apps/v1/namespaces/prod/deployments/web","deployments.apps/prod/web","7","prod","web","u1","1001"]`},
+		{
+			`[event.id, event.type, event.cluster, event.source, event.subject, event.partitionkey, string(event.sequence), event.namespace, event.name, event.uid, event.resourceVersion]`,
+			`["5e0d","updated","demo","/clusters/demo","/apis/apps/v1/namespaces/prod/deployments/web","deployments.apps/prod/web","7","prod","web","u1","1001"]`,
+		},
 		{`{"ns": string(event.unixNano)}`, `{"ns":"1772366400123456789"}`},
 		{`resource`, `{"group":"apps","kind":"Deployment","resource":"deployments","version":"v1"}`},
 		{`event.changedBy`, `{"manager":"kubectl-edit","operation":"Update","time":"2026-03-01T11:59:59Z"}`},

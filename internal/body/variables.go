@@ -90,7 +90,7 @@ func (m *message) dataValue() ref.Val {
 }
 
 // sequence fits, as positions in a log do.
-func (m *message) sequence() types.Int { return types.Int(m.Sequence) } //nolint:gosec // 2^63 events
+func (m *message) sequence() types.Int { return types.Int(m.Sequence) }
 
 // changedBy is never nil.
 func (m *message) changedBy() *event.ChangedBy {
