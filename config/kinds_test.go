@@ -2,6 +2,7 @@ package config_test
 
 import (
 	"errors"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -77,6 +78,14 @@ func (s *size) UnmarshalJSON(b []byte) error {
 
 type fieldError struct{ path, msg string }
 
+// placed is a problem within the text of a field.
+type placed struct {
+	fieldError
+	line, column int
+}
+
+func (e *placed) Within() (line, column int) { return e.line, e.column }
+
 func (e *fieldError) Error() string                { return e.path + ": " + e.msg }
 func (e *fieldError) Field() (path, msg string)    { return e.path, e.msg }
 func (c *lakeConfig) fault(path, msg string) error { return &fieldError{path, msg} }
@@ -88,6 +97,9 @@ func (c *lakeConfig) Validate() error {
 	}
 	if c.URL == "ftp://x" {
 		errs = append(errs, errors.New("a lake speaks no FTP"))
+	}
+	if column := strings.Index(c.URL, "\t"); column >= 0 {
+		errs = append(errs, &placed{fieldError{"url", "a lake speaks no tabs"}, 1, column + 1})
 	}
 	if c.TLS != nil && c.TLS.CAFile == "" {
 		errs = append(errs, c.fault("tls.caFile", "is required"))

@@ -13,6 +13,10 @@ type Sink struct {
 	Name string `json:"name" jsonschema:"required"`
 	// Encoding of events.
 	Format string `json:"format" jsonschema:"enum=cloudevents,enum=cloudevents-binary,enum=json"`
+	// CEL expression that makes what is sent of an event, in place of an encoding: a text as it is, any other value as JSON. It sees event, object, oldObject, patch, metadata and resource, or the list events alone, of which it makes one body for all events of a message.
+	Body string `json:"body,omitempty"`
+	// Media type of the body. Default: application/json, or text/plain if the value is a text.
+	ContentType string `json:"contentType,omitempty"`
 	// Limits of a batch of events. Default: the kind's own.
 	Batch Batch `json:"batch"`
 	// Retry policy.

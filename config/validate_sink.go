@@ -1,6 +1,8 @@
 package config
 
 import (
+	"errors"
+	"mime"
 	"strings"
 	"time"
 
@@ -22,9 +24,20 @@ func (k *checker) sinks() {
 		k.oneOf(path+".format", s.Format, FormatCloudEvents, FormatCloudEventsBinary, FormatJSON)
 		k.oneOf(path+".onOversize", s.OnOversize, OversizeDeadLetter, OversizeTruncate)
 		k.oneOf(path+".startFrom", s.StartFrom, StartLatest, StartSnapshot, StartEarliest)
+		k.body(path, s)
 		k.delivery(path, s)
 		k.settings(path, s)
 	}
+}
+
+// body checks the content type. The expression is compiled by others.
+func (k *checker) body(path string, s *Sink) {
+	if s.ContentType == "" {
+		return
+	}
+	k.require(s.Body != "", path+".contentType", "is for body; the encodings of format have their own")
+	_, _, err := mime.ParseMediaType(s.ContentType)
+	k.require(err == nil, path+".contentType", "%s is not a media type such as application/json", quoted(s.ContentType))
 }
 
 func (k *checker) delivery(path string, s *Sink) {
@@ -63,6 +76,18 @@ func (k *checker) settings(path string, s *Sink) {
 			at += below
 		case below != "":
 			at += "." + below
+		}
+		within, ok := errors.AsType[interface {
+			error
+			Within() (line, column int)
+		}](err)
+		if !ok {
+			k.report(at, "%s", msg)
+			continue
+		}
+		if line, column := within.Within(); line > 0 && !k.full() {
+			k.list = append(k.list, k.config.ErrorWithin(at, line, column, "%s", msg))
+			continue
 		}
 		k.report(at, "%s", msg)
 	}

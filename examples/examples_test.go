@@ -13,18 +13,27 @@ import (
 // situations has a test for each example: what the file says of itself happens.
 var situations = map[string]func(t *testing.T){
 	"access-trail.yaml":    accessTrail,
+	"alertmanager.yaml":    toAlertmanager,
 	"argocd-feed.yaml":     argocdFeed,
 	"cluster-events.yaml":  clusterEvents,
+	"discord.yaml":         toDiscord,
 	"failed-pods.yaml":     failedPods,
+	"github.yaml":          toGitHub,
+	"grafana.yaml":         toGrafana,
 	"history-in-sql.yaml":  historyInSQL,
 	"image-changes.yaml":   imageChanges,
 	"inventory.yaml":       inventory,
 	"kafka-state.yaml":     kafkaState,
+	"loki.yaml":            toLoki,
 	"otlp-logs.yaml":       otlpLogs,
+	"pagerduty.yaml":       toPagerDuty,
 	"pipe.yaml":            pipe,
 	"quickstart.yaml":      quickstart,
 	"recycle-bin.yaml":     recycleBin,
+	"slack.yaml":           toSlack,
+	"splunk.yaml":          toSplunk,
 	"team-namespaces.yaml": teamNamespaces,
+	"teams.yaml":           toTeams,
 	"whole-group.yaml":     wholeGroup,
 }
 

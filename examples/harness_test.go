@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.uber.org/goleak"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,6 +28,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
+	events "github.com/watcherd/watcherd/pkg/event"
 )
 
 // patience is how long a test waits for a condition before it gives up. It is no
@@ -290,6 +292,9 @@ func (r *run) filter(content []byte) []event {
 		if !bytes.HasSuffix(line, []byte("\n")) {
 			break // is being written
 		}
+		if err := valid(line); err != nil {
+			r.Errorf("an event is not what the schema has: %v in %s", err, line)
+		}
 		e := parse(r, line)
 		if e.Namespace == r.namespace || e.Namespace == "" && strings.HasPrefix(e.Name, r.namespace) {
 			events = append(events, e)
@@ -344,6 +349,32 @@ func commands(content string) []string {
 		}
 	}
 	return lines
+}
+
+// schemas are those of events as CloudEvents and in the json format.
+var schemas = sync.OnceValue(func() (both [2]*jsonschema.Schema) {
+	document, err := jsonschema.UnmarshalJSON(bytes.NewReader(events.Schema()))
+	if err != nil {
+		panic(err)
+	}
+	name, part, _ := strings.Cut(events.DataSchema, "#data")
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource(name, document); err != nil {
+		panic(err)
+	}
+	return [2]*jsonschema.Schema{c.MustCompile(name + part), c.MustCompile(name + "#json")}
+})
+
+// valid checks an event of a real daemon against the schema.
+func valid(line []byte) error {
+	v, err := jsonschema.UnmarshalJSON(bytes.NewReader(line))
+	if err != nil {
+		return err
+	}
+	if m, ok := v.(map[string]any); ok && m["specversion"] == nil {
+		return schemas()[1].Validate(v)
+	}
+	return schemas()[0].Validate(v)
 }
 
 var secretValue = regexp.MustCompile(`^redacted:hmac-sha256:[0-9a-f]{16}$`)

@@ -145,7 +145,7 @@ func BenchmarkWebhook(b *testing.B) {
 			url := receiver(b, "webhook")
 			sink := func(b *testing.B) loop {
 				c := webhook.NewConfig()
-				c.URL = url
+				c.URL.Text = url
 				return open(b, c, size > 1)
 			}
 			plain := func(b *testing.B) loop {

@@ -121,7 +121,7 @@ func newRootCommand(stdout, stderr io.Writer) *cobra.Command {
 		&cobra.Group{ID: groupRun, Title: "Run and check:"},
 		&cobra.Group{ID: groupAsk, Title: "Ask and command a running daemon:"},
 	)
-	for _, c := range []*cobra.Command{newRunCommand(), newValidateCommand(), newRBACCommand(), newSchemaCommand(), newStoreCommand()} {
+	for _, c := range []*cobra.Command{newRunCommand(), newValidateCommand(), newBodyCommand(), newRBACCommand(), newSchemaCommand(), newStoreCommand()} {
 		c.GroupID = groupRun
 		root.AddCommand(c)
 	}

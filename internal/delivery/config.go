@@ -30,6 +30,11 @@ type Config struct {
 	// called from one goroutine at a time, also again for one item, and may keep the
 	// payload.
 	Decode func(item store.Item) (*event.Event, error)
+	// Render sets the body of a decoded event, which is not shared: as the sink's `body`
+	// asks for. Not send: the event leaves the queue without. An error makes it a dead
+	// letter. nil: events are sent encoded. It is called from one goroutine at a time, and
+	// again for a copy that was cut.
+	Render func(ev *event.Event) (send bool, err error)
 	// Decoding changes with the results of Decode: unwritten events are then decoded
 	// again. nil: it never does.
 	Decoding func() uint64

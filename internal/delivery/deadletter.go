@@ -15,10 +15,11 @@ const (
 	letterPanic       = "panic"
 	letterOversize    = "oversize"
 	letterUndecodable = "undecodable"
+	letterBody        = "body"
 	letterSkipped     = "skipped"
 )
 
-var letterReasons = [...]string{letterRefused, letterPanic, letterOversize, letterUndecodable, letterSkipped}
+var letterReasons = [...]string{letterRefused, letterPanic, letterOversize, letterUndecodable, letterBody, letterSkipped}
 
 // letterReason returns the reason for an event that was refused.
 func letterReason(cause error) string {

@@ -22,6 +22,7 @@ type metrics struct {
 	letters   *prometheus.CounterVec
 	retries   prometheus.Counter
 	truncated prometheus.Counter
+	leftOut   prometheus.Counter
 	states    *prometheus.GaugeVec
 	blocked   prometheus.Gauge
 	stalled   prometheus.Gauge
@@ -67,6 +68,10 @@ func newMetrics(cfg *Config) (*metrics, error) {
 			Name: "watcherd_sink_truncated_events_total",
 			Help: "Events truncated to the sink's size limit.",
 		}),
+		leftOut: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "watcherd_sink_left_out_events_total",
+			Help: "Events that the sink's body expression leaves out: its value is null.",
+		}),
 		states: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "watcherd_sink_state",
 			Help: "1 for the current state of the sink.",
@@ -99,7 +104,7 @@ func newMetrics(cfg *Config) (*metrics, error) {
 		m.states.WithLabelValues(string(s))
 	}
 	return m, m.group.RegisterAll(
-		delivered, m.delivery, m.batch, m.errors, m.letters, m.retries, m.truncated, m.states, m.blocked, m.stalled,
+		delivered, m.delivery, m.batch, m.errors, m.letters, m.retries, m.truncated, m.leftOut, m.states, m.blocked, m.stalled,
 		newQueueCollector(cfg.Queue),
 	)
 }

@@ -8,11 +8,14 @@ import (
 
 // frame exceeds the size of the member names and fixed-length values of an encoded event
 // in any format.
-const frame = 768
+const frame = 896
 
 // estimate returns an upper bound of the event's encoded size, at most a few hundred
 // bytes above it. It relies on the API server's names being plain ASCII.
 func estimate(ev *event.Event) int {
+	if ev.Body != nil {
+		return len(ev.Body)
+	}
 	n := frame + len(ev.Object) + len(ev.OldObject) + len(ev.Patch)
 	n += len(ev.ID) + len(ev.Cluster) + len(ev.ResourceVersion) + len(ev.Resource.Kind) + 2*len(ev.UID)
 	// In the data, and in the subject.
@@ -35,7 +38,7 @@ func (e *engine) shrink(en *entry) bool {
 		return false
 	}
 	limit := e.measure(en.event) / 2
-	if _, ok := truncate(en.event, func(ev *event.Event) bool { return e.measure(ev) <= limit }); !ok {
+	if _, ok := truncate(en.event, func(ev *event.Event) bool { return e.remeasure(ev) <= limit }); !ok {
 		return false
 	}
 	en.limit = limit

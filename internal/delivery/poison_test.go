@@ -203,6 +203,89 @@ func TestUndecodableRecords(t *testing.T) {
 	})
 }
 
+// A body that fails makes its event a dead letter, at once and alone. One that is nothing
+// leaves it out.
+func TestFailedBodies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(change{Object: 1, N: 1}, change{Object: 1, N: 2}, change{Object: 1, N: 3}, change{Object: 2, N: 1}, change{Object: 2, N: 2}, change{Object: 3, N: 2})
+		r := newReceiver(t, accept)
+		w := start(t, s, r, func(c *Config) {
+			c.Delivery.MaxEvents = 10
+			c.Render = func(e *event.Event) (send bool, err error) {
+				switch e.ID {
+				case "1/2":
+					return false, errors.New("line 1, column 7: no such key: spec")
+				case "3/2":
+					panic("a fault in an expression")
+				case "2/1":
+					return false, nil
+				}
+				e.Body = []byte("body of " + e.ID)
+				return true, nil
+			}
+		})
+		defer w.stop()
+		synctest.Wait()
+		if got := fmt.Sprint(r.got()); got != "[1/1 1/3 2/2]" {
+			t.Errorf("arrived: %s", got)
+		}
+		for _, e := range r.events {
+			if string(e.Body) != "body of "+e.ID {
+				t.Errorf("event %s has the body %q", e.ID, e.Body)
+			}
+		}
+		letters := s.letters()
+		if len(letters) != 2 || letters[0].Reason != "body: line 1, column 7: no such key: spec" || letters[0].Attempts != 0 || !strings.HasPrefix(letters[1].Reason, "body: panic") {
+			t.Errorf("dead letters: %+v", letters)
+		}
+		if n := s.queue.Stats().Length; n != 0 {
+			t.Errorf("%d events are left", n)
+		}
+	})
+}
+
+// An event whose body is too large is cut, and the body made again.
+func TestOversizeBodies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(change{Object: 1, N: 1}, change{Object: 1, N: 2, Pad: strings.Repeat("x", 4000)})
+		r := &capped{limit: 1000}
+		w := start(t, s, newReceiver(t, accept), func(c *Config) {
+			c.Open = func(context.Context) (sinks.Sink, error) { return r, nil }
+			c.Oversize, c.Delivery.MaxEvents = OversizeTruncate, 10
+			c.Render = func(e *event.Event) (send bool, err error) {
+				e.Body = fmt.Appendf(nil, "%s: %s", e.ID, e.Object)
+				return true, nil
+			}
+		})
+		defer w.stop()
+		synctest.Wait()
+		if got := strings.Join(r.bodies, "\n"); got != "1/1: {\"object\":1,\"n\":1}\n1/2: {}" {
+			t.Errorf("arrived: %s", got)
+		}
+	})
+}
+
+// capped is a sink with a limit.
+type capped struct {
+	limit  int
+	bodies []string
+}
+
+func (c *capped) Limits() sinks.Limits { return sinks.Limits{MaxEventBytes: c.limit} }
+
+func (c *capped) Write(_ context.Context, batch []*event.Event) error {
+	for _, e := range batch {
+		c.bodies = append(c.bodies, string(sinks.JSON.Append(nil, e)))
+	}
+	return nil
+}
+
+func (*capped) Close(context.Context) error { return nil }
+
 func TestOversizeEvents(t *testing.T) {
 	const limit = 4000
 	large := change{Object: 1, N: 2, Pad: strings.Repeat("x", limit)}
@@ -277,7 +360,7 @@ func TestTruncation(t *testing.T) {
 	for limit, want := range map[int]string{
 		1 << 20: "object old patch",
 		20_000:  "object patch truncated",
-		11_500:  "object truncated",
+		11_600:  "object truncated",
 		3000:    "metadata truncated",
 		1000:    "truncated",
 		100:     "",

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"runtime/debug"
 	"time"
 
@@ -32,7 +33,15 @@ func (e *engine) prepare(en *entry, limits sinks.Limits) (ok bool, err error) {
 	}
 	if en.event == nil {
 		if err := e.decode(en); err != nil {
-			return false, e.deadLetter(en, letterUndecodable, err)
+			reason := letterUndecodable
+			if errors.Is(err, errLeftOut) {
+				e.leaveOut(en)
+				return false, nil
+			}
+			if _, ok := errors.AsType[*bodyError](err); ok {
+				reason = letterBody
+			}
+			return false, e.deadLetter(en, reason, err)
 		}
 	}
 	if limit := smallest(limits.MaxEventBytes, en.limit); limit > 0 {
@@ -112,7 +121,7 @@ func (e *engine) unfetch(en *entry) {
 // decode sets the entry's event and size.
 func (e *engine) decode(en *entry) (err error) {
 	decoding := e.decoding() // first, so that a later change is noticed
-	ev, err := decode(e.cfg.Decode, en.item)
+	ev, err := e.eventOf(en.item)
 	if err != nil {
 		return err
 	}
@@ -128,17 +137,45 @@ func (e *engine) decoding() uint64 {
 	return e.cfg.Decoding()
 }
 
-func decode(f func(store.Item) (*event.Event, error), item store.Item) (ev *event.Event, err error) {
+// errLeftOut means that Config.Render leaves an event out.
+var errLeftOut = errors.New("the body leaves the event out")
+
+// leaveOut lets an event leave the queue that is not to be sent.
+func (e *engine) leaveOut(en *entry) {
+	e.acks = append(e.acks, en.item.Position)
+	e.metrics.leftOut.Inc()
+	e.forget(en)
+}
+
+// bodyError is the failure of Config.Render.
+type bodyError struct{ error }
+
+func (e *bodyError) Unwrap() error { return e.error }
+
+func (e *engine) eventOf(item store.Item) (ev *event.Event, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &panicError{value: v, stack: debug.Stack(), hash: stackHash()}
+			if ev != nil {
+				err = &bodyError{err}
+			}
 		}
 	}()
-	ev, err = f(item)
+	ev, err = e.cfg.Decode(item)
 	if err == nil && ev == nil {
 		err = errors.New("no event in the record")
 	}
-	return ev, err
+	if err != nil || e.cfg.Render == nil {
+		return ev, err
+	}
+	send, err := e.cfg.Render(ev)
+	switch {
+	case err != nil:
+		return nil, &bodyError{err}
+	case !send:
+		return nil, errLeftOut
+	}
+	return ev, nil
 }
 
 // fit applies the oversize policy. It may replace en.event with a smaller copy; an error
@@ -151,7 +188,7 @@ func (e *engine) fit(en *entry, limit int) error {
 	size := e.measure(en.event)
 	if size > limit && e.cfg.Oversize == OversizeTruncate {
 		var left int
-		smaller, ok := truncate(en.event, func(ev *event.Event) bool { left = e.measure(ev); return left <= limit })
+		smaller, ok := truncate(en.event, func(ev *event.Event) bool { left = e.remeasure(ev); return left <= limit })
 		if ok {
 			en.event, en.size = smaller, left
 			e.metrics.truncated.Inc()
@@ -167,13 +204,20 @@ func (e *engine) fit(en *entry, limit int) error {
 
 // measure returns the size of the event in the sink's encoding.
 func (e *engine) measure(ev *event.Event) int {
-	switch e.cfg.Format {
-	case sinks.JSON:
-		e.scratch = event.AppendJSON(e.scratch[:0], ev)
-	case sinks.CloudEventsBinary:
-		e.scratch = event.AppendData(e.scratch[:0], ev)
-	default:
-		e.scratch = event.AppendCloudEvent(e.scratch[:0], ev)
+	if ev.Body != nil {
+		return len(ev.Body)
 	}
+	e.scratch = e.cfg.Format.Append(e.scratch[:0], ev)
 	return len(e.scratch)
+}
+
+// remeasure is measure of an event that was cut, and whose body is another one then. One
+// that has no body does not fit.
+func (e *engine) remeasure(ev *event.Event) int {
+	if e.cfg.Render != nil {
+		if send, err := e.cfg.Render(ev); err != nil || !send {
+			return math.MaxInt
+		}
+	}
+	return e.measure(ev)
 }

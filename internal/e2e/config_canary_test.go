@@ -145,9 +145,12 @@ routes:
 - {name: metadata, watches: [metadata], payload: [object, oldObject, patch, summary], sinks: [plain, hook]}
 - {name: all, watches: [all], payload: [object, oldObject, patch, summary], sinks: [archive, plain, console, hook]}
 - {name: failing, watches: [all], when: int(object.data.password) > 0, onError: pass, sinks: [refusing]}
+- {name: shapes, watches: [all], sinks: [shaped, misshaped]}
 sinks:
 - {name: archive, file: {path: "./events/{resource}.jsonl"}}
 - {name: plain, format: json, file: {path: "./plain/{resource}.jsonl"}}
+- {name: shaped, file: {path: "./shaped/{resource}.jsonl"}, body: '[object, oldObject, patch, event.summary, metadata.annotations, json.encode(event)]'}
+- {name: misshaped, file: {path: "./misshaped/{resource}.jsonl"}, body: int(object.data.password)}
 - {name: console, stdout: {pretty: true}}
 - {name: hook, webhook: {url: %q, headers: {X-Canary: {env: CANARY_KEY}}}}
 - {name: refusing, webhook: {url: %q, headers: {X-Canary: {env: CANARY_KEY}}}, retry: {initial: 10ms, max: 50ms}}

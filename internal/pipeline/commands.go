@@ -158,7 +158,7 @@ func leadingFlags(st *plan.State, sink string) map[string]record.Flags {
 	leading := map[string]record.Flags{}
 	for _, spec := range st.Routes {
 		if slices.Contains(spec.Sinks, sink) {
-			leading[spec.Name], _, _ = spec.Parts() // they compile
+			leading[spec.Name] = spec.PartsFor(sink)
 		}
 	}
 	return leading

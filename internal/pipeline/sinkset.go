@@ -79,20 +79,35 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 	}
 	log := m.log.With("sink", spec.Name)
 	kind := prom.NewGroup(prometheus.WrapRegistererWith(prometheus.Labels{"sink": spec.Name}, m.cfg.Registerer))
+	var (
+		render func(*event.Event) (bool, error)
+		join   sinks.Join
+		reads  record.Flags
+	)
+	if b := spec.Body; b != nil {
+		render, reads = b.Render, b.Reads()
+		if b.ReadsList() {
+			join = b.Join
+		}
+	}
 	w := delivery.New(delivery.Config{
 		Name:  spec.Name,
 		Queue: queue,
 		Open: func(ctx context.Context) (sinks.Sink, error) {
 			return spec.Config.Open(ctx, sinks.Options{
-				Name: spec.Name, Cluster: m.cfg.Cluster, Format: spec.Format, BatchMode: spec.BatchMode,
+				Name: spec.Name, Cluster: m.cfg.Cluster, Format: spec.Format, BatchMode: spec.BatchMode, Join: join,
 				Logger: log, Stdout: m.cfg.Stdout, Dir: m.cfg.Dir,
 				Registerer: kind,
 			})
 		},
-		Previous:     m.previous(spec.Name),
-		Fingerprint:  spec.Fingerprint,
-		Format:       spec.Format,
-		Decode:       func(it store.Item) (*event.Event, error) { return query.Decode(m.inflater, spec.Name, it) },
+		Previous:    m.previous(spec.Name),
+		Fingerprint: spec.Fingerprint,
+		Format:      spec.Format,
+		Decode: func(it store.Item) (*event.Event, error) {
+			it.Flags |= uint32(reads) // of a record that was made for another body
+			return query.Decode(m.inflater, spec.Name, it)
+		},
+		Render:       render,
 		Decoding:     m.editsChanged.Load,
 		Hidden:       m.editsTightened.Load,
 		Delivery:     spec.Delivery,

@@ -42,7 +42,7 @@ func Compile(c *config.Config) (*State, error) {
 	for i := range c.Sinks {
 		s.Sinks = append(s.Sinks, k.sink(i))
 	}
-	s.Routes = k.routes()
+	s.Routes = k.routes(s.Sinks)
 	s.Router = k.router(s.Routes)
 	k.needs(s)
 	if err := config.NewErrors(k.faults...); err != nil {

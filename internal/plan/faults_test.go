@@ -50,6 +50,12 @@ func TestFaults(t *testing.T) {
 4:64: watches[0].resources[5]: "*.*" is not a resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *
 4:71: watches[0].resources[6]: "deployments..apps" is not a resource; write RESOURCE[.VERSION][.GROUP], *.GROUP or *`,
 		},
+		"body": {
+			"watches: [{name: w, resources: [pods]}]\nsinks:\n- name: s\n  console: {}\n  body: |\n    {\"text\":\n      event.nam + evnt.id}\n- {name: t, console: {}, body: 'event.changedBy + \"x\"'}\n",
+			`9:12: sinks[0].body: undefined field 'nam'
+9:19: sinks[0].body: undeclared reference to 'evnt' (did you mean 'event'?)
+10:49: sinks[1].body: found no matching overload for '_+_' applied to '(watcherd.ChangedBy, string)'`,
+		},
 		"resource mapping": {
 			"watches:\n- name: w\n  resources:\n  - {resource: Deployment, group: apps}\n",
 			`6:5: watches[0].resources[0]: "Deployment.apps" is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps`,

@@ -18,7 +18,19 @@ func DefaultRoute() route.Spec { return route.Spec{Name: "default"} }
 
 // routes are the configured routes, or the one that takes every watch to every
 // sink.
-func (k *compiler) routes() []route.Spec {
+func (k *compiler) routes(all []Sink) []route.Spec {
+	specs := k.specs()
+	for i := range specs {
+		for _, s := range all {
+			if s.Body != nil && s.Body.Reads() != 0 && slices.Contains(specs[i].Sinks, s.Name) {
+				specs[i].Bodies = append(specs[i].Bodies, route.Reads{Sink: s.Name, Parts: s.Body.Reads()})
+			}
+		}
+	}
+	return specs
+}
+
+func (k *compiler) specs() []route.Spec {
 	c := k.config
 	if len(c.Routes) == 0 {
 		if len(c.Sinks) == 0 {

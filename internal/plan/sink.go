@@ -2,6 +2,7 @@ package plan
 
 import (
 	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/body"
 	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -20,6 +21,13 @@ func (k *compiler) sink(i int) Sink {
 		OnOversize:  delivery.Oversize(c.OnOversize),
 		StartFrom:   c.StartFrom,
 		Fingerprint: fingerprint(c.Raw, c, c.Kind, c.Settings),
+	}
+	if c.Body != "" {
+		compiled, faults := body.Compile(c.Body, c.ContentType)
+		for _, f := range faults {
+			k.faults = append(k.faults, k.config.ErrorWithin(item("sinks", i)+".body", f.Line, f.Column, "%s", f.Msg))
+		}
+		s.Body = compiled
 	}
 	settings, ok := c.Settings.(sinks.Config)
 	if !ok {

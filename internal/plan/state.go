@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/body"
 	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/route"
@@ -126,6 +127,7 @@ type Sink struct {
 	Name, Kind string
 	Config     sinks.Config // not to be changed
 	Format     sinks.Format
+	Body       *body.Body     // nil: events are sent in the format
 	Delivery   sinks.Delivery // the block's settings over the kind's defaults
 	BatchMode  bool           // several events may go out as one message
 	Retry      delivery.Retry

@@ -11,14 +11,14 @@ import (
 	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/types"
 
+	"github.com/watcherd/watcherd/internal/celexpr"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // denied returns the faults of an expression that compiles: calls of unbounded cost,
 // and comparisons that are always false.
-func (x *expressions) denied(checked *cel.Ast) []expressionError {
-	var faults []expressionError
-	info := checked.NativeRep().SourceInfo()
+func (x *expressions) denied(checked *cel.Ast) []celexpr.Fault {
+	var faults []celexpr.Fault
 	var visit func(e ast.NavigableExpr)
 	visit = func(e ast.NavigableExpr) {
 		if e.Kind() == ast.CallKind {
@@ -27,8 +27,7 @@ func (x *expressions) denied(checked *cel.Ast) []expressionError {
 				msg = neverTrue(e.AsCall())
 			}
 			if msg != "" {
-				at := info.GetStartLocation(e.ID())
-				faults = append(faults, expressionError{line: max(at.Line(), 1), column: at.Column() + 1, msg: msg})
+				faults = append(faults, celexpr.FaultAt(checked, e.ID(), msg))
 			}
 		}
 		for _, child := range e.Children() {

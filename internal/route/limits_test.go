@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/watcherd/watcherd/internal/celexpr"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -44,7 +45,7 @@ func TestLimits(t *testing.T) {
 	c := change(event.Updated, huge, huge)
 	// A tenth of the real limits and of an object that would just pass them: what
 	// matters is that the limits see it.
-	x, err := newExpressions(limits{cost: 100_000, memory: 1 << 20})
+	x, err := newExpressions(celexpr.Limits{Cost: 100_000, Memory: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -58,6 +58,7 @@ func Compile(specs []Spec) (*Router, error) {
 			}
 			if !slices.Contains(rule.sinks, at) {
 				rule.sinks = append(rule.sinks, at)
+				rule.parts = append(rule.parts, s.PartsFor(sink))
 			}
 		}
 		r.rules = append(r.rules, rule)
@@ -109,16 +110,16 @@ func (r *Router) Route(dst []record.Target, c *Change) []record.Target {
 			continue
 		}
 		rule.counters.matched.Add(1)
-		for _, sink := range rule.sinks {
+		for i, sink := range rule.sinks {
 			at := e.targets[sink]
 			if at == 0 {
-				dst = append(dst, record.Target{Sink: r.sinks[sink], Flags: rule.parts.WithSelection(s), Routes: rule.name})
+				dst = append(dst, record.Target{Sink: r.sinks[sink], Flags: rule.parts[i].WithSelection(s), Routes: rule.name})
 				e.targets[sink] = len(dst) - first
 				continue
 			}
 			t := &dst[first+at-1]
 			t.Routes += "," + rule.name
-			t.Flags = (t.Flags | rule.parts).WithSelection(mergeSelections(t.Flags.Selection(), s))
+			t.Flags = (t.Flags | rule.parts[i]).WithSelection(mergeSelections(t.Flags.Selection(), s))
 		}
 	}
 	e.release()

@@ -129,6 +129,25 @@ func TestTargets(t *testing.T) {
 	}
 }
 
+// A sink gets what its body reads, from each route.
+func TestTargetsOfBodies(t *testing.T) {
+	o := newObjects(t)
+	bodies := []Reads{{Sink: "a", Parts: record.Summary | record.OldObject}}
+	one := Spec{Name: "one", Payload: []string{"patch"}, Sinks: []string{"b", "a"}, Bodies: bodies}
+	r := compile(t, one, Spec{Name: "two", Sinks: []string{"b", "a"}, Bodies: bodies})
+	want := []record.Target{
+		{Sink: "b", Flags: record.Patch | record.Object, Routes: "one,two"},
+		{Sink: "a", Flags: record.Patch | record.Object | record.Summary | record.OldObject, Routes: "one,two"},
+	}
+	if got := r.Route(nil, change(event.Added, nil, o.from(barePod))); !slices.Equal(got, want) {
+		t.Errorf("targets %+v\nwant    %+v", got, want)
+	}
+	same := one
+	if same.Bodies = nil; same.Matching() != one.Matching() {
+		t.Error("a body changes what a route takes")
+	}
+}
+
 func TestMergeSelections(t *testing.T) {
 	const in, en, le, un = event.Inside, event.Entered, event.Left, event.Unknown
 	for pair, want := range map[[2]event.Selection]event.Selection{

@@ -3,6 +3,7 @@ package route
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -23,15 +24,25 @@ type Spec struct {
 	Drop      []string // paths removed for the route's sinks
 	Redact    []string // paths hashed for the route's sinks
 	Payload   []string // object, oldObject, patch, summary
+	Bodies    []Reads  // what sinks of the route read in addition to Payload
 	Sinks     []string
 	OnError   OnError
+}
+
+// Reads are the parts of an event that the body of a sink reads.
+type Reads struct {
+	Sink  string
+	Parts record.Flags
 }
 
 // Matching identifies the changes that the route takes. It is equal for routes that
 // differ only in payload, edits and sinks.
 func (s Spec) Matching() string {
-	s.Name, s.Payload, s.Sinks, s.Drop, s.Redact = "", nil, nil, nil, nil
-	text := fmt.Appendf(nil, "%q", s)
+	s.Name, s.Payload, s.Bodies, s.Sinks, s.Drop, s.Redact = "", nil, nil, nil, nil, nil
+	text, err := json.Marshal(s)
+	if err != nil { // strings always marshal
+		panic(fmt.Sprintf("route: marshal a spec: %v", err))
+	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:8])
 }
@@ -80,6 +91,18 @@ func (s *Spec) Parts() (parts record.Flags, unknown int, err error) {
 	return parts, 0, nil
 }
 
+// PartsFor are the parts of an event that the route gives a sink: those that it selects,
+// and those that the sink's body reads.
+func (s *Spec) PartsFor(sink string) record.Flags {
+	parts, _, _ := s.Parts()
+	for _, r := range s.Bodies {
+		if r.Sink == sink {
+			parts |= r.Parts
+		}
+	}
+	return parts
+}
+
 // eventSet is a set of event types that a route can name. Gaps are not routed by type:
 // a gap goes to every sink of its watch and resource.
 type eventSet uint8
@@ -123,8 +146,8 @@ type rule struct {
 	events    eventSet
 	when      *condition // nil: true
 	changed   []changedPath
-	parts     record.Flags
-	sinks     []int // positions in the router's table
+	sinks     []int          // positions in the router's table
+	parts     []record.Flags // of each of sinks
 	onError   OnError
 
 	counters counters
@@ -141,11 +164,9 @@ func compileRule(s *Spec, x *expressions, fault func(SpecError)) *rule {
 		events:  parseEvents(s.Events, at("events")),
 		onError: s.OnError,
 	}
-	parts, i, err := s.Parts()
-	if err != nil {
+	if _, i, err := s.Parts(); err != nil {
 		at("payload")(i, err.Error())
 	}
-	r.parts = parts
 	for i, pattern := range s.Resources {
 		p, err := selector.ParseResource(pattern)
 		if err != nil {
@@ -163,7 +184,7 @@ func compileRule(s *Spec, x *expressions, fault func(SpecError)) *rule {
 	if s.When != "" {
 		when, faults := x.compile(s.When)
 		for _, f := range faults {
-			fault(SpecError{Path: "when", Msg: f.msg, Line: f.line, Column: f.column})
+			fault(SpecError{Path: "when", Msg: f.Msg, Line: f.Line, Column: f.Column})
 		}
 		r.when = when
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/internal/celexpr"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -136,7 +137,7 @@ func TestWhenErrors(t *testing.T) {
 
 func TestWhenBounds(t *testing.T) {
 	for _, when := range []string{
-		`object.x == "` + strings.Repeat("x", maxExpression) + `"`,
+		`object.x == "` + strings.Repeat("x", celexpr.MaxExpression) + `"`,
 		strings.Repeat("(", 1000) + "true" + strings.Repeat(")", 1000),
 		strings.Repeat("[", 1000) + strings.Repeat("]", 1000) + " == []",
 		"object" + strings.Repeat(".a", 1000) + " == 1",
@@ -212,7 +213,7 @@ func TestErrorsAreShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Route(nil, change(event.Added, nil, o.from(`{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"},"big":"`+strings.Repeat("é", 1<<19)+`"}`)))
-	if err := r.Stats()[0].FirstError; err == nil || len(err.Error()) > maxError+3 {
+	if err := r.Stats()[0].FirstError; err == nil || len(err.Error()) > celexpr.MaxError+3 {
 		t.Errorf("error of %d bytes", len(err.Error()))
 	}
 }
@@ -274,7 +275,7 @@ func FuzzWhen(f *testing.F) {
 	}
 	o := newObjects(f)
 	obj, old := o.from(failedPod), o.from(hugeObject(1000, 50))
-	x, err := newExpressions(limits{cost: 20_000, memory: 1 << 20})
+	x, err := newExpressions(celexpr.Limits{Cost: 20_000, Memory: 1 << 20})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -284,7 +285,7 @@ func FuzzWhen(f *testing.F) {
 			t.Fatalf("neither compiled nor refused, or both: %v", faults)
 		}
 		for _, fault := range faults {
-			if fault.line < 1 || fault.column < 1 || fault.msg == "" {
+			if fault.Line < 1 || fault.Column < 1 || fault.Msg == "" {
 				t.Errorf("fault %+v", fault)
 			}
 		}

@@ -22,6 +22,7 @@ func Attributes(e *Event) []Attribute {
 		{"time", e.Time.UTC().Format(time.RFC3339Nano)},
 		{"sequence", SequenceText(e.Sequence)},
 		{"partitionkey", e.PartitionKey()},
+		{"dataschema", DataSchema},
 	}
 }
 

@@ -91,6 +91,12 @@ type Event struct {
 	Truncated         bool // too large for the sink: OldObject, Patch, all of Object, or of it but its metadata, and Summary may be left out
 
 	Gap *GapData // only in a Gap
+
+	// Body is what the sink's `body` expression made of the event, and ContentType its
+	// media type: sinks send it in place of an encoding of the event. Nil: the sink has
+	// no such expression.
+	Body        []byte
+	ContentType string
 }
 
 // ChangedBy is who changed an object last, as its metadata.managedFields say: the entry
@@ -162,7 +168,10 @@ func (e *Event) AppendPartitionKey(dst []byte) []byte {
 // Size is about how many bytes the event takes in any encoding. Encoders' buffers
 // are made this large.
 func (e *Event) Size() int {
-	const envelope = 640 // attributes, names and punctuation
+	const envelope = 720 // attributes, names and punctuation
+	if e.Body != nil {
+		return envelope + len(e.Body)
+	}
 	n := envelope + len(e.Object) + len(e.OldObject) + len(e.Patch) + len(e.Summary)
 	if c := e.ChangedBy; c != nil {
 		n += 128 + len(c.Manager)

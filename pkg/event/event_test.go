@@ -13,6 +13,7 @@ import (
 	"time"
 
 	ce "github.com/cloudevents/sdk-go/v2/event"
+	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -105,6 +106,74 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// TestSchema checks that events of every shape have no member that the schema lacks.
+func TestSchema(t *testing.T) {
+	cloudEvent, flat := closedSchema(t, ""), closedSchema(t, "#json")
+	valid := func(s *jsonschema.Schema, document []byte) error {
+		v, err := jsonschema.UnmarshalJSON(bytes.NewReader(document))
+		if err != nil {
+			return err
+		}
+		return s.Validate(v)
+	}
+	all := samples()
+	for _, name := range names(all) {
+		if err := valid(cloudEvent, event.AppendCloudEvent(nil, all[name])); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := valid(flat, event.AppendJSON(nil, all[name])); err != nil {
+			t.Errorf("%s in the json format: %v", name, err)
+		}
+		if err := valid(cloudEvent, event.AppendJSON(nil, all[name])); err == nil {
+			t.Errorf("%s: the json format is valid as a CloudEvent", name)
+		}
+	}
+	if !strings.Contains(string(event.Schema()), `"const": "`+event.DataSchema+`"`) {
+		t.Error("the schema has another name")
+	}
+	updated := event.AppendCloudEvent(nil, all["updated"])
+	for _, change := range [][2]string{{`"name":"web"`, `"name":1`}, {`"name":"web",`, ``}, {`"selection":"entered"`, `"selected":true`}, {`"op":"replace"`, `"op":"exchange"`}, {`"sequence":"0`, `"sequence":"`}} {
+		faulty := bytes.Replace(updated, []byte(change[0]), []byte(change[1]), 1)
+		if bytes.Equal(faulty, updated) || valid(cloudEvent, faulty) == nil {
+			t.Errorf("%s instead of %s is valid", change[1], change[0])
+		}
+	}
+}
+
+// closedSchema is a part of the schema that takes no further members.
+func closedSchema(t *testing.T, part string) *jsonschema.Schema {
+	t.Helper()
+	var root map[string]any
+	if err := json.Unmarshal(event.Schema(), &root); err != nil {
+		t.Fatal(err)
+	}
+	at := func(keys ...string) map[string]any {
+		m := root
+		for _, key := range keys {
+			m = m[key].(map[string]any)
+		}
+		return m
+	}
+	const closed = "unevaluatedProperties"
+	for _, m := range []map[string]any{
+		root, at("properties", "data"), at("$defs", "json"), at("$defs", "resource"),
+		at("$defs", "change", "properties", "changedBy"), at("$defs", "change", "properties", "patch", "items"),
+	} {
+		m[closed] = false
+	}
+	c := jsonschema.NewCompiler()
+	c.AssertFormat()
+	id, _ := root["$id"].(string)
+	if err := c.AddResource(id, root); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.Compile(id + part)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // TestCloudEventsSDK lets the CloudEvents SDK read what we write.
 func TestCloudEventsSDK(t *testing.T) {
 	all := samples()
@@ -143,6 +212,8 @@ func TestCloudEventsSDK(t *testing.T) {
 				check(a.Name, a.Value, e.Time.Format(time.RFC3339Nano))
 			case "id", "source", "type", "subject":
 				check(a.Name, a.Value, map[string]string{"id": got.ID(), "source": got.Source(), "type": got.Type(), "subject": got.Subject()}[a.Name])
+			case "dataschema":
+				check(a.Name, a.Value, got.DataSchema())
 			default:
 				check(a.Name, any(a.Value), got.Extensions()[a.Name])
 			}

@@ -1,6 +1,7 @@
 package event
 
 import (
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -16,6 +17,16 @@ const (
 	ContentTypeBatch      = "application/cloudevents-batch+json"
 	ContentTypeJSON       = "application/json"
 )
+
+// DataSchema is the CloudEvents dataschema attribute: the part of [Schema] that is about
+// the data. An incompatible change of the data changes it.
+const DataSchema = "https://watcherd.dev/schemas/event-v1.json#data"
+
+//go:embed schema.json
+var schema string
+
+// Schema is the JSON Schema (draft 2020-12) of events in every format.
+func Schema() []byte { return []byte(schema) }
 
 // AppendCloudEvent appends the event as one CloudEvents 1.0 JSON object
 // (structured mode) without a trailing newline.
@@ -35,7 +46,7 @@ func AppendCloudEvent(dst []byte, e *Event) []byte {
 	dst = appendSequence(dst, e.Sequence)
 	dst = append(dst, `","partitionkey":`...)
 	dst = appendString(dst, e.PartitionKey())
-	dst = append(dst, `,"datacontenttype":"application/json","data":`...)
+	dst = append(dst, `,"datacontenttype":"application/json","dataschema":"`+DataSchema+`","data":`...)
 	dst = AppendData(dst, e)
 	return append(dst, '}')
 }

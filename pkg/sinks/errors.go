@@ -104,7 +104,14 @@ func (e *BatchError) Error() string {
 type FieldError struct {
 	Path string // key path below the kind's key, such as tls.certFile or subject
 	Msg  string // what is wrong and what to do, without the path
+
+	// Line and Column are the place within the field's text, from 1 and in characters; 0:
+	// the text as a whole.
+	Line, Column int
 }
+
+// Within returns the place of the problem in the field's text, for a loader.
+func (e *FieldError) Within() (line, column int) { return e.Line, e.Column }
 
 func (e *FieldError) Error() string { return e.Path + ": " + e.Msg }
 

@@ -7,10 +7,13 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-// Append appends e in the format. Of [CloudEventsBinary] it is the body; the
-// attributes are the transport's business ([event.Attributes]). The empty format
-// is the default one.
+// Append appends what is sent of e: its [event.Event.Body] if it has one, otherwise its
+// encoding in the format. Of [CloudEventsBinary] that is the data; the attributes are the
+// transport's responsibility ([event.Attributes]). The empty format is the default one.
 func (f Format) Append(dst []byte, e *event.Event) []byte {
+	if e.Body != nil {
+		return append(dst, e.Body...)
+	}
 	switch f {
 	case JSON:
 		return event.AppendJSON(dst, e)
@@ -21,9 +24,21 @@ func (f Format) Append(dst []byte, e *event.Event) []byte {
 	}
 }
 
+// ContentType is the media type of what Append appends.
+func (f Format) ContentType(e *event.Event) string {
+	switch {
+	case e.Body != nil:
+		return e.ContentType
+	case f == JSON, f == CloudEventsBinary:
+		return event.ContentTypeJSON
+	default:
+		return event.ContentTypeCloudEvent
+	}
+}
+
 // AppendLine appends e as exactly one line with its newline: the form of files
-// and of standard output. JSON strings hold no raw line break, so one can only
-// stand between tokens, where a space means the same.
+// and of standard output. A line break becomes a space. In JSON it is always between
+// tokens, where a space means the same.
 func (f Format) AppendLine(dst []byte, e *event.Event) []byte {
 	start := len(dst)
 	dst = f.Append(dst, e)

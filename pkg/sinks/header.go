@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/http/httpguts"
 )
 
-// Header is the value of a header of HTTP: text, or a secret.
+// Header is the value of a header of HTTP, or a URL: text, or a secret.
 type Header struct {
 	Text   string
 	Secret Secret

@@ -78,11 +78,17 @@ type Options struct {
 	Cluster    string                // the cluster's name
 	Format     Format                // encoding asked for; a kind that cannot do it fails in Open
 	BatchMode  bool                  // the user set batch.maxEvents above 1: batches may go out as one message
+	Join       Join                  // nil unless the sink's `body` is made of all events of a message
 	Logger     *slog.Logger          // never nil
 	Registerer prometheus.Registerer // for the kind's own metrics; never nil; already carries the sink label
 	Stdout     io.Writer             // the process's standard output, for kinds that write there
 	Dir        string                // folder that relative paths of the config are relative to
 }
+
+// Join makes the body of one message for all these events, and its media type. A kind that
+// puts several events into one message calls it where it is set; its error is the error
+// of the Write. Others need not: each event has a body of its own ([event.Event.Body]).
+type Join func(events []*event.Event) (body []byte, contentType string, err error)
 
 // Delivery is how events are handed to a sink: the `batch`, `retry` and
 // `concurrency` blocks of the configuration.

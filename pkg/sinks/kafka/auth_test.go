@@ -76,7 +76,7 @@ func TestMechanisms(t *testing.T) {
 				id, pass, _ := r.BasicAuth()
 				return id == "me" && pass == "canary-secret" && r.Form.Get("grant_type") == "client_credentials" && r.Form.Get("scope") == "kafka write"
 			})
-			return &kafka.SASL{Mechanism: "OAUTHBEARER", OAuth: &kafka.OAuth{TokenURL: url, ClientID: "me", ClientSecret: secret("secret"), Scopes: []string{"kafka", "write"}}}
+			return &kafka.SASL{Mechanism: "OAUTHBEARER", OAuth: &sinks.OAuth{TokenURL: url, ClientID: "me", ClientSecret: secret("secret"), Scopes: []string{"kafka", "write"}}}
 		}},
 		{"msk keys", accept("AWS_MSK_IAM", `"x-amz-credential":"AKIATEST/`), func(t *testing.T) *kafka.SASL {
 			key := "AKIATEST"
@@ -271,10 +271,10 @@ func TestConfig(t *testing.T) {
 		{"sasl.password", func(c *kafka.Config) { c.SASL = &kafka.SASL{Mechanism: "PLAIN", User: "u", Password: &sinks.Secret{}} }},
 		{"sasl.token", func(c *kafka.Config) { c.SASL = &kafka.SASL{Mechanism: "OAUTHBEARER"} }},
 		{"sasl.oauth.tokenURL", func(c *kafka.Config) {
-			c.SASL = &kafka.SASL{Mechanism: "OAUTHBEARER", OAuth: &kafka.OAuth{TokenURL: "https://me:canary@x/", ClientID: "c", ClientSecret: secret}}
+			c.SASL = &kafka.SASL{Mechanism: "OAUTHBEARER", OAuth: &sinks.OAuth{TokenURL: "https://me:canary@x/", ClientID: "c", ClientSecret: secret}}
 		}},
 		{"sasl.oauth.clientID", func(c *kafka.Config) {
-			c.SASL = &kafka.SASL{Mechanism: "OAUTHBEARER", OAuth: &kafka.OAuth{TokenURL: "https://x/"}}
+			c.SASL = &kafka.SASL{Mechanism: "OAUTHBEARER", OAuth: &sinks.OAuth{TokenURL: "https://x/"}}
 		}},
 		{"sasl.accessKey", func(c *kafka.Config) { c.SASL = &kafka.SASL{Mechanism: "AWS_MSK_IAM", SecretKey: secret} }},
 	} {

@@ -76,7 +76,7 @@ func (s *sink) assumeRole(ctx context.Context, tokenFile, role string) (awsKeys,
 		return awsKeys{}, errors.New("AWS_ENDPOINT_URL_STS is not a URL")
 	}
 	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	body, err := s.fetch(req, &tls.Config{MinVersion: tls.VersionTLS12})
+	body, err := s.fetch(req)
 	if err != nil {
 		return awsKeys{}, err
 	}
@@ -106,7 +106,7 @@ func (s *sink) podIdentity(ctx context.Context) (awsKeys, error) {
 	if token != "" {
 		req.Header.Set("Authorization", token)
 	}
-	body, err := s.fetch(req, &tls.Config{MinVersion: tls.VersionTLS12})
+	body, err := s.fetch(req)
 	if err != nil {
 		return awsKeys{}, err
 	}
@@ -119,4 +119,13 @@ func (s *sink) podIdentity(ctx context.Context) (awsKeys, error) {
 		return awsKeys{}, errors.New("the answer holds no credentials")
 	}
 	return awsKeys{answer.ID, answer.Secret, answer.Session}, nil
+}
+
+// fetch sends a request for credentials.
+func (s *sink) fetch(req *http.Request) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(req.Context(), s.config.Timeout.Std())
+	defer cancel()
+	return sinks.FetchCredentials(req.WithContext(ctx), &http.Transport{
+		Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
+	})
 }

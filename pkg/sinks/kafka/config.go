@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -94,7 +93,7 @@ type SASL struct {
 	Token *sinks.Secret `json:"token,omitempty"`
 
 	// OAuth fetches the token of OAUTHBEARER at each connection, instead of Token.
-	OAuth *OAuth `json:"oauth,omitempty"`
+	OAuth *sinks.OAuth `json:"oauth,omitempty"`
 
 	// AccessKey of AWS_MSK_IAM. Left out, the environment gives the credentials: the variables
 	// AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a role for the service account, or EKS Pod Identity.
@@ -105,24 +104,6 @@ type SASL struct {
 
 	// SessionToken of AccessKey, if it is a temporary one.
 	SessionToken *sinks.Secret `json:"sessionToken,omitempty"`
-}
-
-// OAuth is the `oauth` block: OAuth 2.0 client credentials.
-type OAuth struct {
-	// TokenURL is the authorization server's token endpoint.
-	TokenURL string `json:"tokenURL"`
-
-	// ClientID of the sink.
-	ClientID string `json:"clientID"`
-
-	// ClientSecret of ClientID.
-	ClientSecret *sinks.Secret `json:"clientSecret"`
-
-	// Scopes to ask for.
-	Scopes []string `json:"scopes,omitempty"`
-
-	// TLS names the files to trust and to present at TokenURL.
-	TLS sinks.TLS `json:"tls,omitzero"`
 }
 
 var _ sinks.Config = (*Config)(nil)
@@ -270,23 +251,8 @@ func (s *SASL) validate(p *problems) {
 	p.secret("sasl.secretKey", s.SecretKey)
 	p.secret("sasl.sessionToken", s.SessionToken)
 	if s.OAuth != nil {
-		s.OAuth.validate(p)
+		*p = append(*p, s.OAuth.Validate("sasl.oauth"))
 	}
-}
-
-func (o *OAuth) validate(p *problems) {
-	u, err := url.Parse(o.TokenURL)
-	switch {
-	case err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http":
-		p.bad("sasl.oauth.tokenURL", "required: a URL such as https://login.example.com/oauth2/token")
-	case u.User != nil:
-		p.bad("sasl.oauth.tokenURL", "must not hold a user or password: use clientID and clientSecret")
-	}
-	if o.ClientID == "" || o.ClientSecret == nil {
-		p.bad("sasl.oauth.clientID", "clientID and clientSecret are required")
-	}
-	p.secret("sasl.oauth.clientSecret", o.ClientSecret)
-	*p = append(*p, o.TLS.Validate("sasl.oauth.tls"))
 }
 
 // Defaults are the delivery settings for Kafka. One lane: those of a sink take turns.

@@ -21,7 +21,6 @@ const (
 var (
 	structuredHeaders = []kgo.RecordHeader{{Key: contentTypeHeader, Value: []byte(event.ContentTypeCloudEvent + "; charset=UTF-8")}}
 	jsonHeaders       = []kgo.RecordHeader{{Key: contentTypeHeader, Value: []byte(event.ContentTypeJSON)}}
-	binaryHeader      = kgo.RecordHeader{Key: contentTypeHeader, Value: []byte(event.ContentTypeJSON)}
 )
 
 // records encodes a batch. Nothing in them is shared with the events or used again: the client may
@@ -52,11 +51,13 @@ func (s *sink) records(batch []*event.Event) []kgo.Record {
 		start = len(buf)
 		buf = s.format.Append(buf, e)
 		r.Value = buf[start:len(buf):len(buf)]
-		switch s.format {
-		case sinks.CloudEventsBinary:
-			r.Headers = append(attributes(e), binaryHeader)
+		switch {
+		case s.format == sinks.CloudEventsBinary:
+			r.Headers = append(attributes(e), kgo.RecordHeader{Key: contentTypeHeader, Value: []byte(s.format.ContentType(e))})
 			continue
-		case sinks.JSON:
+		case e.Body != nil:
+			r.Headers = []kgo.RecordHeader{{Key: contentTypeHeader, Value: []byte(e.ContentType)}}
+		case s.format == sinks.JSON:
 			r.Headers = jsonHeaders
 		default:
 			r.Headers = structuredHeaders

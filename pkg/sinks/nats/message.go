@@ -47,11 +47,9 @@ func (s *sink) messages(batch []*event.Event) []*client.Msg {
 			for _, a := range event.Attributes(e) {
 				m.Header[attributePrefix+a.Name] = []string{event.HeaderValue(a.Value)}
 			}
-			m.Header[attributePrefix+"datacontenttype"] = []string{event.ContentTypeJSON}
-		case sinks.JSON:
-			m.Header[contentTypeHeader] = []string{event.ContentTypeJSON}
+			m.Header[attributePrefix+"datacontenttype"] = []string{s.format.ContentType(e)}
 		default:
-			m.Header[contentTypeHeader] = []string{event.ContentTypeCloudEvent}
+			m.Header[contentTypeHeader] = []string{s.format.ContentType(e)}
 		}
 		if s.stream != nil {
 			m.Header[jetstream.MsgIDHeader] = []string{s.messageID(e, m.Subject)}

@@ -3,6 +3,7 @@ package sinktest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"testing"
@@ -26,6 +27,7 @@ func Run(t *testing.T, start func(t *testing.T) Destination) {
 		{"takes many events of one object at once", checkHotObject},
 		{"keeps an object apart from the next one of its name", checkRecreated},
 		{"takes values that are odd", checkOdd},
+		{"sends the body of an event that has one", checkBody},
 		{"holds back what follows a refused event of its object", checkHeld},
 		{"continues after it is opened again", checkReopen},
 		{"opens while the destination is down", checkOpenWhileDown},
@@ -110,6 +112,24 @@ func checkOrder(b *bench) {
 		rest = rest[n:]
 	}
 	b.expect(events)
+}
+
+// checkBody gives the events bodies with other ids than their own.
+func checkBody(b *bench) {
+	if b.dest.Format == sinks.CloudEventsBinary {
+		b.t.Skip("the ids are in headers")
+	}
+	s := b.open()
+	events, want := Events(10, 3), make([]string, 10)
+	for i, e := range events {
+		want[i] = "body-of-" + e.ID
+		e.Body, e.ContentType = fmt.Appendf(nil, `{"id": %q}`, want[i]), event.ContentTypeJSON
+	}
+	s.mustWrite(events[:1])
+	s.mustWrite(events[1:])
+	if got := b.received(len(want)); !slices.Equal(got, want) {
+		b.t.Errorf("the destination has %v, not the bodies %v", got, want)
+	}
 }
 
 func checkDefaults(b *bench) {

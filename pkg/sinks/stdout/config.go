@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/event/pretty"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
@@ -81,7 +82,13 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 	}
 	s := &sink{out: o.Stdout, io: solo.New(), encode: o.Format.AppendLine}
 	if c.Pretty == Always || c.Pretty == Auto && pretty.IsTerminal(o.Stdout) {
-		s.encode = pretty.Printer{Color: pretty.WantsColor(o.Stdout)}.Append
+		printer := pretty.Printer{Color: pretty.WantsColor(o.Stdout)}
+		s.encode = func(dst []byte, e *event.Event) []byte {
+			if e.Body != nil {
+				return o.Format.AppendLine(dst, e)
+			}
+			return printer.Append(dst, e)
+		}
 	}
 	return s, nil
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,16 +19,17 @@ const (
 	maxExcerpt = 256      // characters of an answer in an error
 )
 
-// answer reads and closes the response to a request with that many events, and returns
-// what it means. What is hidden is never part of an error.
-func (s *sink) answer(resp *http.Response, events int, hidden []string) error {
-	if s.results && resp.StatusCode/100 == 2 {
-		return s.readResults(resp, events, hidden)
+// answer reads and closes the response to a request, and returns what it means. What is
+// hidden is never part of an error.
+func (s *sink) answer(resp *http.Response, a *attempt) error {
+	status := resp.StatusCode
+	renew := s.tokens != nil && s.tokens.judge(a.token, status)
+	if s.results && status/100 == 2 {
+		return s.readResults(resp, a)
 	}
 	// Reading to the end lets the connection be used again.
 	rest := io.LimitReader(resp.Body, maxBody)
-	status := resp.StatusCode
-	if status/100 == 2 {
+	if status/100 == 2 && s.accept == nil {
 		// A body that fails or is longer takes nothing back of the status.
 		_, _ = io.Copy(io.Discard, rest)
 		_ = resp.Body.Close()
@@ -40,9 +40,24 @@ func (s *sink) answer(resp *http.Response, events int, hidden []string) error {
 	}
 	body, readErr := io.ReadAll(rest)
 	closeErr := resp.Body.Close()
-	err := fmt.Errorf("post to %s: status %d%s", s.request.Host, status, excerpt(body, mask(s.confidential(hidden))))
+	mask := mask(a.hidden)
+	err := fmt.Errorf("post to %s: status %d%s", a.to.url.Host, status, excerpt(body, mask))
 	if readErr != nil || closeErr != nil {
 		err = fmt.Errorf("%w (the answer broke off)", err)
+	}
+	if s.accept != nil {
+		verdict, failure := s.accept.status(resp, body)
+		switch {
+		case failure != nil:
+			return fmt.Errorf("%w; %s", err, clean(mask.Replace(failure.Error()), maxExcerpt))
+		case verdict == sinks.StatusAccepted:
+			return nil
+		case verdict != "":
+			return refusal(resp, verdict, fmt.Errorf("%w (accept: %s)", err, verdict))
+		}
+	}
+	if renew {
+		return err // with another token it may work
 	}
 	class := classOf(status)
 	if status == http.StatusNotFound {
@@ -57,35 +72,46 @@ func (s *sink) answer(resp *http.Response, events int, hidden []string) error {
 	case sinks.ClassPause:
 		if host, ok := redirectedTo(resp); ok {
 			err = fmt.Errorf("post to %s: status %d: redirected to host %s; redirects are not followed, set url to the new address",
-				s.request.Host, status, host)
+				a.to.url.Host, status, host)
 		}
 		return sinks.Pause(err)
 	default:
-		if d := retryAfter(resp.Header.Get("Retry-After"), time.Now()); d > 0 {
-			return sinks.RetryAfter(err, d)
-		}
-		return err
+		return refusal(resp, sinks.StatusRetry, err)
 	}
+}
+
+// refusal is the error of an answer that does not accept the events.
+func refusal(resp *http.Response, verdict sinks.Status, err error) error {
+	switch verdict {
+	case sinks.StatusPoison:
+		return sinks.Poison(err)
+	case sinks.StatusPause:
+		return sinks.Pause(err)
+	}
+	if d := retryAfter(resp.Header.Get("Retry-After"), time.Now()); d > 0 {
+		return sinks.RetryAfter(err, d)
+	}
+	return err
 }
 
 // readResults reads the results document of a 2xx answer. One that is not understood
 // proves nothing: the events come again.
-func (s *sink) readResults(resp *http.Response, events int, hidden []string) error {
-	limit := int64(sinks.ResultsLimit(events)) + 1
+func (s *sink) readResults(resp *http.Response, a *attempt) error {
+	limit := int64(sinks.ResultsLimit(a.events)) + 1
 	body, err := io.ReadAll(io.LimitReader(resp.Body, limit))
 	err = errors.Join(err, resp.Body.Close())
 	var results []sinks.Result
 	if err == nil {
-		results, err = sinks.ParseResults(body, events)
+		results, err = sinks.ParseResults(body, a.events)
 	}
 	if err != nil {
-		return fmt.Errorf("post to %s: status %d without a results document (results: true): %w", s.request.Host, resp.StatusCode, err)
+		return fmt.Errorf("post to %s: status %d without a results document (results: true): %w", a.to.url.Host, resp.StatusCode, err)
 	}
-	secrets := s.confidential(hidden)
-	mask := mask(secrets)
+	hidden := secrets(a.hidden)
+	mask := mask(hidden)
 	for i := range results {
 		if m := &results[i].Message; *m != "" {
-			*m = cutSecret(mask.Replace(*m), secrets)
+			*m = cutSecret(mask.Replace(*m), hidden)
 		}
 	}
 	return sinks.ResultsError(results)
@@ -146,24 +172,21 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return min(max(at.Sub(now), 0), longest)
 }
 
-// confidential returns everything secret that an endpoint might echo. Shorter values
-// than that would mask half the alphabet and keep no secret.
-func (s *sink) confidential(hidden []string) []string {
-	hidden = append(hidden, s.request.URL.RawQuery, s.request.URL.RequestURI())
-	for _, values := range s.request.URL.Query() {
-		for _, v := range values {
-			hidden = append(hidden, v, url.QueryEscape(v))
-		}
-	}
-	return slices.DeleteFunc(hidden, func(h string) bool { return len(h) < minSecret })
+// secrets are the hidden values that are masked. Shorter ones would mask half the alphabet
+// and keep no secret.
+func secrets(hidden []string) []string {
+	hidden = slices.DeleteFunc(slices.Clone(hidden), func(h string) bool { return len(h) < minSecret })
+	// The longest first: a part of another one must not leave the rest of it.
+	slices.SortFunc(hidden, func(x, y string) int { return len(y) - len(x) })
+	return hidden
 }
 
 const minSecret = 4
 
 // mask returns a replacer for secrets.
-func mask(secrets []string) *strings.Replacer {
+func mask(hidden []string) *strings.Replacer {
 	var pairs []string
-	for _, h := range secrets {
+	for _, h := range secrets(hidden) {
 		pairs = append(pairs, h, "***")
 	}
 	return strings.NewReplacer(pairs...)

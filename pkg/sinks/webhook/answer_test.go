@@ -253,7 +253,7 @@ func TestSwitchOfProtocols(t *testing.T) {
 	}))
 	defer server.Close()
 	c := webhook.NewConfig()
-	c.URL, c.Timeout = server.URL, sinks.Duration(200*time.Millisecond)
+	c.URL.Text, c.Timeout = server.URL, sinks.Duration(200*time.Millisecond)
 	s := open(t, c)
 	// It ends by itself, or by the test's own timeout.
 	err := s.Write(t.Context(), sinktest.Events(1, 1))
@@ -295,7 +295,7 @@ func TestClosedConnection(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()
 	c := webhook.NewConfig()
-	c.URL = server.URL
+	c.URL.Text = server.URL
 	s := open(t, c)
 	for i := range 20 {
 		if err := s.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
@@ -327,7 +327,7 @@ func TestNobodyListens(t *testing.T) {
 	address := server.URL
 	server.Close()
 	c := webhook.NewConfig()
-	c.URL = address + "/canary-path?canary-query"
+	c.URL.Text = address + "/canary-path?canary-query"
 	err := open(t, c).Write(t.Context(), sinktest.Events(1, 1))
 	if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassRetry || has(err.Error(), "canary-path") || has(err.Error(), "canary-query") {
 		t.Errorf("error %v, class %s", err, class)

@@ -20,6 +20,7 @@ import (
 // has changed. It is used from several goroutines.
 type clients struct {
 	tls       sinks.TLS
+	proxy     func(*http.Request) (*url.URL, error)
 	transport func(*tls.Config) *http.Transport
 	log       *slog.Logger
 	metrics   *metrics
@@ -59,7 +60,7 @@ func newClients(c *Config, o sinks.Options, m *metrics) (*clients, error) {
 		dialer.Control = refusePrivate
 	}
 	return &clients{
-		tls: c.TLS.In(o.Dir), log: o.Logger, metrics: m,
+		tls: c.TLS.In(o.Dir), proxy: proxy, log: o.Logger, metrics: m,
 		transport: func(t *tls.Config) *http.Transport {
 			return &http.Transport{
 				Proxy:                  proxy,
@@ -77,6 +78,10 @@ func newClients(c *Config, o sinks.Options, m *metrics) (*clients, error) {
 		},
 	}, nil
 }
+
+// plain returns a transport for another address than the endpoint's, by way of the same
+// proxy.
+func (c *clients) plain() *http.Transport { return &http.Transport{Proxy: c.proxy} }
 
 // acquire returns the client to use for one request; release must follow.
 func (c *clients) acquire() (*client, error) {

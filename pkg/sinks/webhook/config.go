@@ -17,8 +17,11 @@ import (
 
 // Config is the `webhook` block.
 type Config struct {
-	// URL to post to, http or https, without user and password.
-	URL string `json:"url"`
+	// URL to send to, http or https, without user and password: text, or a secret {env: NAME} or {file: PATH}.
+	URL sinks.Header `json:"url"`
+
+	// Method of the requests: POST, PUT or PATCH.
+	Method string `json:"method,omitempty" jsonschema:"enum=POST,enum=PUT,enum=PATCH,default=POST"`
 
 	// Headers to add: text, or a secret {env: NAME} or {file: PATH}.
 	Headers map[string]sinks.Header `json:"headers,omitempty"`
@@ -28,6 +31,9 @@ type Config struct {
 
 	// BasicAuth is sent as `Authorization: Basic`.
 	BasicAuth *BasicAuth `json:"basicAuth,omitempty"`
+
+	// OAuth fetches a token that is sent as `Authorization: Bearer`.
+	OAuth *sinks.OAuth `json:"oauth,omitempty"`
 
 	// Signing adds the headers of Standard Webhooks (webhook-id, webhook-timestamp,
 	// webhook-signature).
@@ -60,6 +66,10 @@ type Config struct {
 	// Results reads the body of a 2xx answer as a results document, which reports for each
 	// event of the request whether it was accepted.
 	Results bool `json:"results,omitempty"`
+
+	// Accept is a CEL expression over status, headers and body of an answer that decides whether it accepts
+	// the events: true or false, or accepted, retry, poison or pause. Default: any 2xx accepts.
+	Accept string `json:"accept,omitempty"`
 }
 
 // BasicAuth is a user and a password.
@@ -81,7 +91,7 @@ var _ sinks.Config = (*Config)(nil)
 
 // NewConfig returns the block with its defaults.
 func NewConfig() *Config {
-	return &Config{Timeout: sinks.Duration(15 * time.Second), Compress: "none"}
+	return &Config{Method: http.MethodPost, Timeout: sinks.Duration(15 * time.Second), Compress: "none"}
 }
 
 // minMaxEventBytes leaves room for the identity of an event's object.
@@ -90,10 +100,11 @@ const minMaxEventBytes = 4 << 10
 // Validate checks the block.
 func (c *Config) Validate() error {
 	errs := []error{
-		validateURL("url", c.URL, true),
+		c.validateTarget(),
 		c.TLS.Validate("tls"),
 		c.validateAuth(),
 		c.validateSigning(),
+		c.validateAccept(),
 	}
 	bad := func(path, msg string) { errs = append(errs, &sinks.FieldError{Path: path, Msg: msg}) }
 	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
@@ -103,7 +114,7 @@ func (c *Config) Validate() error {
 		}
 		errs = append(errs, c.Headers[name].Validate("headers."+name, name, c.Insecure))
 	}
-	if credentials := c.credentials(); credentials != "" && !c.Insecure && plainText(c.URL) {
+	if credentials := c.credentials(); credentials != "" && !c.Insecure && plainText(c.URL.Text) {
 		bad(credentials, "goes out unencrypted, as url is http:// and beyond loopback: use https://, or set insecure: true")
 	}
 	if c.ProxyURL != "" {
@@ -138,6 +149,10 @@ func (c *Config) validateAuth() error {
 		ways = append(ways, "bearerToken")
 		errs = append(errs, c.BearerToken.Validate("bearerToken"))
 	}
+	if c.OAuth != nil {
+		ways = append(ways, "oauth")
+		errs = append(errs, c.OAuth.Validate("oauth"))
+	}
 	if c.BasicAuth != nil {
 		ways = append(ways, "basicAuth")
 		errs = append(errs, c.BasicAuth.Password.Validate("basicAuth.password"))
@@ -158,6 +173,8 @@ func (c *Config) credentials() string {
 		return "bearerToken"
 	case c.BasicAuth != nil:
 		return "basicAuth"
+	case c.OAuth != nil:
+		return "oauth"
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
 		if !c.Headers[name].Secret.IsZero() {
@@ -175,6 +192,33 @@ func plainText(text string) bool {
 	}
 	ip := net.ParseIP(u.Hostname())
 	return ip == nil || !ip.IsLoopback()
+}
+
+func (c *Config) validateTarget() error {
+	var errs []error
+	switch c.Method {
+	case "", http.MethodPost, http.MethodPut, http.MethodPatch:
+	default:
+		errs = append(errs, &sinks.FieldError{Path: "method", Msg: "POST, PUT or PATCH is wanted"})
+	}
+	if !c.URL.Secret.IsZero() {
+		errs = append(errs, c.URL.Secret.Validate("url"))
+	} else {
+		errs = append(errs, validateURL("url", c.URL.Text, true))
+	}
+	return errors.Join(errs...)
+}
+
+// validateAccept checks the expression, with its place in the text.
+func (c *Config) validateAccept() error {
+	if c.Accept == "" {
+		return nil
+	}
+	if c.Results {
+		return &sinks.FieldError{Path: "accept", Msg: "cannot be used with results, which decides for each event"}
+	}
+	_, err := compileAccept(c.Accept)
+	return err
 }
 
 func (c *Config) validateSigning() error {
@@ -227,9 +271,19 @@ func (c *Config) Open(ctx context.Context, o sinks.Options) (sinks.Sink, error) 
 	if o.BatchMode && o.Format == sinks.CloudEventsBinary {
 		return nil, fmt.Errorf("format %s has no batches: remove batch.maxEvents or use format %s", sinks.CloudEventsBinary, sinks.CloudEvents)
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, c.URL, http.NoBody)
+	method := c.Method
+	if method == "" {
+		method = http.MethodPost
+	}
+	request, err := http.NewRequestWithContext(ctx, method, "", http.NoBody) // the URL is set later
 	if err != nil {
-		return nil, &sinks.FieldError{Path: "url", Msg: "is not a URL"}
+		return nil, err
+	}
+	var verdict *acceptance
+	if c.Accept != "" {
+		if verdict, err = compileAccept(c.Accept); err != nil {
+			return nil, err
+		}
 	}
 	m, err := newMetrics(o.Registerer)
 	if err != nil {
@@ -241,10 +295,13 @@ func (c *Config) Open(ctx context.Context, o sinks.Options) (sinks.Sink, error) 
 	}
 	return &sink{
 		request: request,
-		encoder: newEncoder(o.Format, o.BatchMode, c.Compress == "gzip"),
+		encoder: newEncoder(o, c.Compress == "gzip"),
 		timeout: c.Timeout.Std(),
 		limits:  sinks.Limits{MaxEventBytes: int(c.MaxEventBytes)},
 		results: c.Results,
+		target:  newTarget(c.URL, o.Dir),
+		accept:  verdict,
+		tokens:  newTokens(c, o.Dir, clients.plain),
 		secrets: newCredentials(c, o.Dir),
 		clients: clients,
 		metrics: m,

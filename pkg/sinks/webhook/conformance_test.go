@@ -31,7 +31,7 @@ func TestConformance(t *testing.T) {
 				return sinktest.Destination{
 					Config: func() sinks.Config {
 						c := e.config()
-						c.URL += "?auth=" + query
+						c.URL.Text += "?auth=" + query
 						c.BearerToken = &bearer
 						if mode.gzip {
 							c.Compress = "gzip"

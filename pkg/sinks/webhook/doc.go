@@ -1,5 +1,5 @@
-// Package webhook posts events to an HTTP endpoint: CloudEvents in structured,
-// batch or binary mode, or plain JSON; signed as Standard Webhooks asks for.
+// Package webhook sends events to an HTTP endpoint: CloudEvents in structured,
+// batch or binary mode, plain JSON, or bodies; signed as Standard Webhooks asks for.
 //
 // Guarantees:
 //
@@ -10,6 +10,8 @@
 //     minute first: a gateway answers so while its backends are replaced.
 //   - With `results` a 2xx answer holds a results document ([sinks.ParseResults]) and only
 //     the events that it calls accepted are. Without the document none is.
+//   - With `accept` an expression over the answer decides whether it accepts the events. One
+//     that fails is a retry.
 //   - The same event carries the same id on every attempt: `id` or `ce-id`,
 //     `webhook-id` and `Idempotency-Key`. A batch's is derived from its events', so it
 //     is the same as long as the batch is.
@@ -18,7 +20,8 @@
 //   - Secrets and TLS files are read again when they change. While new ones cannot
 //     be read or do not fit together, the old ones stay in use.
 //   - Errors name the host and the status and quote at most 256 characters of the
-//     answer, with every secret in it masked. They hold no path, query or header.
+//     answer, with every secret in it masked, and what may be one in the path of the URL.
+//     They hold no path, query or header.
 //
 // Caveats: an endpoint that accepted an event and failed to respond gets it again.
 // One that works on a request after its client has gone may accept its events late. A

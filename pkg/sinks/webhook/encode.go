@@ -18,24 +18,16 @@ import (
 type encoder struct {
 	format sinks.Format
 	batch  bool       // bodies are arrays, even of one event
+	join   sinks.Join // nil: bodies are made event by event
 	zips   *sync.Pool // of *gzip.Writer; nil: no compression
 
-	contentType []string // header values that all requests share
-	userAgent   []string
+	userAgent []string // a header value that all requests share
 
 	payloads *sync.Pool // of *payload
 }
 
-func newEncoder(format sinks.Format, batch, compress bool) encoder {
-	c := encoder{format: format, batch: batch, userAgent: []string{"watcherd"}, payloads: &sync.Pool{}}
-	switch {
-	case format == sinks.JSON, format == sinks.CloudEventsBinary:
-		c.contentType = []string{event.ContentTypeJSON}
-	case batch:
-		c.contentType = []string{event.ContentTypeBatch}
-	default:
-		c.contentType = []string{event.ContentTypeCloudEvent}
-	}
+func newEncoder(o sinks.Options, compress bool) encoder {
+	c := encoder{format: o.Format, batch: o.BatchMode, join: o.Join, userAgent: []string{"watcherd"}, payloads: &sync.Pool{}}
 	if compress {
 		c.zips = &sync.Pool{}
 	}
@@ -50,29 +42,20 @@ type message struct {
 }
 
 func (c *encoder) encode(events []*event.Event) (m message, err error) {
-	m = message{id: events[0].ID, header: http.Header{"Content-Type": c.contentType, "User-Agent": c.userAgent}}
+	m = message{id: events[0].ID, header: http.Header{"User-Agent": c.userAgent}}
 	if c.format == sinks.CloudEventsBinary {
 		for _, a := range event.Attributes(events[0]) {
 			m.header.Set("Ce-"+a.Name, event.HeaderValue(a.Value))
 		}
 	}
-	size := 2
-	for _, e := range events {
-		size += e.Size()
-	}
-	m.body = newPayload(c.payloads, size)
-	body := m.body.buf
-	if c.batch {
+	if c.together(events) {
 		m.id = batchID(events)
-		for i, e := range events {
-			body = append(body, "[,"[min(i, 1)])
-			body = c.format.Append(body, e)
-		}
-		body = append(body, ']')
-	} else {
-		body = c.format.Append(body, events[0])
 	}
-	m.body.buf = body
+	contentType, err := c.fill(&m, events)
+	if err != nil {
+		return m, err
+	}
+	m.header["Content-Type"] = []string{contentType}
 	m.header.Set("Idempotency-Key", m.id)
 	if c.zips == nil {
 		return m, nil
@@ -85,6 +68,44 @@ func (c *encoder) encode(events []*event.Event) (m message, err error) {
 	m.body = &payload{buf: packed}
 	m.header.Set("Content-Encoding", "gzip")
 	return m, nil
+}
+
+// together reports whether the events are sent in one request. Those with bodies of their
+// own are not.
+func (c *encoder) together(events []*event.Event) bool {
+	return c.batch && (c.join != nil || events[0].Body == nil)
+}
+
+// fill makes the body of a request and returns its content type.
+func (c *encoder) fill(m *message, events []*event.Event) (contentType string, err error) {
+	if len(events) > 1 && c.join != nil {
+		var body []byte
+		if body, contentType, err = c.join(events); err != nil {
+			return "", sinks.Poison(fmt.Errorf("body: %w", err)) // of several events, one of which may have no body
+		}
+		m.body = &payload{buf: body}
+		return contentType, nil
+	}
+	size := 2
+	for _, e := range events {
+		size += e.Size()
+	}
+	m.body = newPayload(c.payloads, size)
+	contentType = c.format.ContentType(events[0])
+	switch {
+	case !c.batch || events[0].Body != nil:
+		m.body.buf = c.format.Append(m.body.buf, events[0])
+		return contentType, nil
+	case contentType == event.ContentTypeCloudEvent:
+		contentType = event.ContentTypeBatch
+	}
+	body := m.body.buf
+	for i, e := range events {
+		body = append(body, "[,"[min(i, 1)])
+		body = c.format.Append(body, e)
+	}
+	m.body.buf = append(body, ']')
+	return contentType, nil
 }
 
 func (c *encoder) compress(body []byte) ([]byte, error) {

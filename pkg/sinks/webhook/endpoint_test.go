@@ -178,7 +178,7 @@ func (e *endpoint) hang(_ http.ResponseWriter, r *http.Request, _ []string) {
 // config is a block for the endpoint.
 func (e *endpoint) config() *webhook.Config {
 	c := webhook.NewConfig()
-	c.URL = e.URL + "/hook"
+	c.URL.Text = e.URL + "/hook"
 	c.TLS.CAFile = filepath.Join(e.dir, "ca.pem")
 	return c
 }

@@ -3,6 +3,8 @@ package webhook_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -80,7 +82,7 @@ func TestForms(t *testing.T) {
 
 func TestBinaryBatchesAreRefused(t *testing.T) {
 	c := webhook.NewConfig()
-	c.URL = "https://example.com"
+	c.URL.Text = "https://example.com"
 	if _, err := c.Open(t.Context(), sinks.Options{Format: sinks.CloudEventsBinary, BatchMode: true}); err == nil || !has(err.Error(), "batch.maxEvents") {
 		t.Errorf("error %v", err)
 	}
@@ -229,6 +231,15 @@ func TestValidate(t *testing.T) {
 		{`{"url":"https://ops.example.com/k8s"}`, ""},
 		{`{"url":"https://h/p?token=x","headers":{"X-A":"plain","Authorization":{"env":"TOKEN"}},"timeout":"3s","denyPrivate":true,"compress":"gzip"}`, ""},
 		{`{}`, "url: required"},
+		{`{"url":{"env":"HOOK"},"method":"PUT","accept":"status == 200 && body.ok"}`, ""},
+		{`{"url":{"env":"A","file":"b"}}`, "url: name exactly one"},
+		{`{"url":"https://h","method":"GET"}`, "method: POST, PUT or PATCH"},
+		{`{"url":"https://h","accept":"body.ok","results":true}`, "accept: cannot be used with results"},
+		{`{"url":"https://h","accept":"bdy.ok"}`, "accept: undeclared reference to 'bdy'"},
+		{`{"url":"https://h","accept":"status"}`, "accept: the value must be a bool"},
+		{`{"url":"https://h","oauth":{"tokenURL":"https://h/t","clientID":"me","clientSecret":{"env":"A"}}}`, ""},
+		{`{"url":"https://h","oauth":{"tokenURL":"h","clientID":"me","clientSecret":{"env":"A"}}}`, "oauth.tokenURL: required"},
+		{`{"url":"https://h","bearerToken":{"env":"A"},"oauth":{"tokenURL":"https://h/t","clientID":"me","clientSecret":{"env":"A"}}}`, "oauth: sets Authorization, as bearerToken does"},
 		{`{"url":"ftp://h"}`, "url: must begin"},
 		{`{"url":"https://"}`, "url: names no host"},
 		{`{"url":"https://me:pass@h/"}`, "url: must not hold a user"},
@@ -282,5 +293,46 @@ func TestValidate(t *testing.T) {
 	}
 	if d := webhook.NewConfig().Defaults(); d.MaxEvents != 1 {
 		t.Errorf("defaults %+v: batches must be asked for", d)
+	}
+}
+
+// TestBodies: an event with a body is a request of its own, unless bodies are joined.
+func TestBodies(t *testing.T) {
+	events := sinktest.Events(3, 3)
+	for _, ev := range events {
+		ev.Body, ev.ContentType = []byte("body of "+ev.Name), "text/plain; charset=utf-8"
+	}
+	join := func(events []*event.Event) ([]byte, string, error) {
+		if len(events) > 2 {
+			return nil, "", errors.New("line 1, column 2: too much")
+		}
+		return fmt.Appendf(nil, "%d", len(events)), "application/x-count", nil
+	}
+	for _, test := range []struct {
+		name   string
+		join   sinks.Join
+		events []*event.Event
+		want   string // the last body and its type
+		n      int    // requests
+		err    string
+	}{
+		{"alone", nil, events, "body of web-2 text/plain; charset=utf-8", 3, ""},
+		{"joined", join, events[:2], "2 application/x-count", 1, ""},
+		{"one of those that are joined", join, events[:1], "body of web-0 text/plain; charset=utf-8", 1, ""},
+		{"failed", join, events, "", 0, "body: line 1, column 2: too much"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			e := newEndpoint(t)
+			defer e.stop()
+			s := open(t, e.config(), func(o *sinks.Options) { o.BatchMode, o.Join = true, test.join })
+			err := s.Write(t.Context(), test.events)
+			if class, _ := sinks.Classify(err); test.err != "" && (err == nil || err.Error() != test.err || class != sinks.ClassPoison) || test.err == "" && err != nil {
+				t.Errorf("error %v of class %s", err, class)
+			}
+			got, n := e.last()
+			if text := string(got.body) + " " + got.header.Get("Content-Type"); n != test.n || n > 0 && text != test.want {
+				t.Errorf("%d requests, the last %q; %d and %q are wanted", n, text, test.n, test.want)
+			}
+		})
 	}
 }

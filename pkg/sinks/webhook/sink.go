@@ -12,9 +12,12 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// sink posts events to one URL.
+// sink sends events to one URL.
 type sink struct {
 	request *http.Request // what all requests have in common
+	target  *target
+	accept  *acceptance // nil: any 2xx
+	tokens  *tokens     // nil: no OAuth
 	encoder encoder
 	timeout time.Duration
 	limits  sinks.Limits
@@ -36,7 +39,7 @@ func (s *sink) Limits() sinks.Limits { return s.limits }
 // Write posts the batch: as one request when batches were asked for, and
 // otherwise one event after the other.
 func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
-	if s.encoder.batch || len(batch) == 1 {
+	if len(batch) == 1 || s.encoder.together(batch) {
 		return s.post(ctx, batch)
 	}
 	failed := map[int]error{}
@@ -80,9 +83,21 @@ func (s *sink) post(ctx context.Context, events []*event.Event) error {
 		return err
 	}
 	defer m.body.done()
+	to, err := s.target.current()
+	if err != nil {
+		return sinks.Pause(err)
+	}
 	hidden, err := s.secrets.apply(m.header, m.id, m.body.buf)
 	if err != nil {
 		return sinks.Pause(err)
+	}
+	a := attempt{events: len(events), to: to, hidden: append(hidden, to.hidden...)}
+	if s.tokens != nil {
+		if a.token, err = s.tokens.value(ctx); err != nil {
+			return err
+		}
+		m.header.Set("Authorization", "Bearer "+a.token)
+		a.hidden = append(a.hidden, a.token)
 	}
 	client, err := s.clients.acquire()
 	if err != nil {
@@ -90,7 +105,7 @@ func (s *sink) post(ctx context.Context, events []*event.Event) error {
 	}
 	defer s.clients.release(client)
 	req := s.request.WithContext(ctx)
-	req.Header = m.header
+	req.URL, req.Host, req.Header = to.url, to.url.Host, m.header
 	// With GetBody and the Idempotency-Key net/http may replace a connection that
 	// the peer has closed.
 	req.ContentLength = int64(len(m.body.buf))
@@ -99,21 +114,29 @@ func (s *sink) post(ctx context.Context, events []*event.Event) error {
 	resp, err := client.RoundTrip(req)
 	if err != nil {
 		s.metrics.response(0)
-		return s.requestError(ctx, client, err)
+		return s.requestError(ctx, client, to, err)
 	}
 	s.metrics.response(resp.StatusCode)
-	return s.answer(resp, len(events), hidden)
+	return s.answer(resp, &a)
+}
+
+// attempt is what is known of a request when its answer is read.
+type attempt struct {
+	events int
+	to     *address
+	token  string   // of OAuth
+	hidden []string // what must not show up anywhere
 }
 
 // errTimeout is the cause of a context that ended by the sink's own timeout.
 var errTimeout = errors.New("timed out")
 
 // requestError is why there was no answer.
-func (s *sink) requestError(ctx context.Context, c *client, err error) error {
+func (s *sink) requestError(ctx context.Context, c *client, to *address, err error) error {
 	if ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
-	wrapped := fmt.Errorf("post to %s: %w", s.request.Host, err)
+	wrapped := fmt.Errorf("post to %s: %w", to.url.Host, err)
 	if c.asked.Load() && ctx.Err() == nil {
 		// The endpoint's reason comes after the handshake, where HTTP/2 loses it.
 		wrapped = fmt.Errorf("%w (the endpoint asked for a client certificate, and tls.certFile names none)", wrapped)

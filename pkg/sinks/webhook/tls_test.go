@@ -92,7 +92,7 @@ func TestTLSFailures(t *testing.T) {
 			dir := t.TempDir()
 			writeFile(t, filepath.Join(dir, "ca.pem"), ours.PEM)
 			c := webhook.NewConfig()
-			c.URL, c.TLS.CAFile = s.URL, "ca.pem" // relative to Options.Dir
+			c.URL.Text, c.TLS.CAFile = s.URL, "ca.pem" // relative to Options.Dir
 			if test.change != nil {
 				test.change(c)
 			}
@@ -125,7 +125,7 @@ func TestRotation(t *testing.T) {
 
 	var log bytes.Buffer
 	c := webhook.NewConfig()
-	c.URL = s.URL
+	c.URL.Text = s.URL
 	c.TLS = sinks.TLS{CAFile: "ca.pem", CertFile: "cert.pem", KeyFile: "key.pem"}
 	sink := open(t, c, func(o *sinks.Options) { o.Dir, o.Logger = dir, slog.New(slog.NewTextHandler(&log, nil)) })
 	write := func() {
@@ -173,7 +173,7 @@ func TestDenyPrivate(t *testing.T) {
 	}
 	for _, host := range []string{"127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "169.254.169.254", "10.0.0.1", "192.168.1.1", "100.64.0.1", "[fe80::1]", "[fd00::1]", "224.0.0.1", "[64:ff9b::7f00:1]"} {
 		c := e.config()
-		c.URL = "https://" + net.JoinHostPort(strings.Trim(host, "[]"), port)
+		c.URL.Text = "https://" + net.JoinHostPort(strings.Trim(host, "[]"), port)
 		c.DenyPrivate = true
 		c.Timeout = sinks.Duration(2 * time.Second)
 		err := open(t, c).Write(t.Context(), sinktest.Events(1, 1))
@@ -199,7 +199,7 @@ func TestProxy(t *testing.T) {
 	t.Setenv("HTTP_PROXY", proxy.URL)
 	t.Setenv("http_proxy", proxy.URL)
 	c := webhook.NewConfig()
-	c.URL = "http://ops.invalid/hook"
+	c.URL.Text = "http://ops.invalid/hook"
 	if err := open(t, c).Write(t.Context(), sinktest.Events(1, 1)); err == nil {
 		t.Error("the environment's proxy was used")
 	}

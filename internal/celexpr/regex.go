@@ -1,4 +1,4 @@
-package route
+package celexpr
 
 import (
 	"fmt"
@@ -23,8 +23,9 @@ const (
 // regexes are the patterns of one expression: all are literals.
 type regexes map[string]int // → instructions
 
-// options bounds and charges matches().
-func (r regexes) options() []cel.ProgramOption {
+// RegexOptions bounds and charges matches() in one program. Its patterns must be literals.
+func RegexOptions() []cel.ProgramOption {
+	r := regexes{}
 	return []cel.ProgramOption{
 		cel.CostTracking(r),
 		cel.OptimizeRegex(&interpreter.RegexOptimization{

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/event/summary"
+	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
+)
+
+func newBodyCommand() *cobra.Command {
+	var file, sink, events string
+	cmd := &cobra.Command{
+		Use:   "body --config FILE --sink NAME",
+		Short: "Print what a sink would send",
+		Long: "Body prints what a sink of a configuration would send of an event: the value of its body expression, or its\n" +
+			"format's encoding. The event is a sample, an update of a Deployment, or read from a file of CloudEvents, one per\n" +
+			"line, such as tail prints them. Several events make one body if the expression reads the list events. Nothing is\n" +
+			"sent; the content type goes to standard error.",
+		Example: "  watcherd body --config watcherd.yaml --sink slack\n" +
+			"  watcherd tail --limit 1 -o json | watcherd body --config watcherd.yaml --sink slack --event -",
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			st, err := watcherd.Load(file, kinds.Builtin())
+			if err != nil {
+				return err
+			}
+			s := st.Sink(sink)
+			if s == nil {
+				return &usageError{fmt.Errorf("%s has no sink %q", display(file), sink)}
+			}
+			list, err := readEvents(cmd.InOrStdin(), events)
+			if err != nil {
+				return err
+			}
+			return printBodies(cmd.OutOrStdout(), cmd.ErrOrStderr(), s, list)
+		},
+	}
+	addConfigFlag(cmd, &file)
+	flags := cmd.Flags()
+	flags.StringVar(&sink, "sink", "", "name of the sink (required)")
+	flags.StringVar(&events, "event", "", "file of CloudEvents, one per line; - is standard input (default: a sample)")
+	mustMark(cmd.MarkFlagRequired("sink"))
+	mustMark(cmd.MarkFlagFilename("event", "json", "jsonl"))
+	mustMark(cmd.RegisterFlagCompletionFunc("sink", func(*cobra.Command, []string, string) (names []string, _ cobra.ShellCompDirective) {
+		st, err := watcherd.Load(file, kinds.Builtin())
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		for i := range st.Sinks {
+			names = append(names, st.Sinks[i].Name)
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}))
+	return cmd
+}
+
+// readEvents reads events from a file, the sample if there is none.
+func readEvents(stdin io.Reader, file string) (list []*event.Event, err error) {
+	data := []byte(sampleEvent)
+	switch file {
+	case "":
+	case "-":
+		data, err = io.ReadAll(stdin)
+	default:
+		data, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return nil, err
+	}
+	for line := range bytes.Lines(data) {
+		if len(bytes.TrimSpace(line)) == 0 {
+			continue
+		}
+		e, err := event.Parse(line)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", display(file), err)
+		}
+		list = append(list, e)
+	}
+	if len(list) == 0 {
+		return nil, errors.New("there is no event to make a body of")
+	}
+	return list, nil
+}
+
+func printBodies(out, notes io.Writer, s *plan.Sink, events []*event.Event) error {
+	if s.Body == nil {
+		for _, e := range events {
+			if err := printBody(out, notes, s.Format.Append(nil, e), s.Format.ContentType(e)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for _, e := range events {
+		if s.Body.Reads()&record.Summary != 0 && e.Summary == "" {
+			e.Summary = summary.Of(e) // which the log does not have
+		}
+	}
+	messages := make([][]*event.Event, len(events))
+	for i := range events {
+		messages[i] = events[i : i+1]
+	}
+	if s.Body.ReadsList() && s.BatchMode {
+		messages = [][]*event.Event{events}
+	}
+	for _, m := range messages {
+		body, contentType, err := s.Body.Join(m)
+		if err != nil {
+			return fmt.Errorf("body: %w", err)
+		}
+		if body == nil {
+			fmt.Fprintln(notes, "watcherd: the body is null: nothing is sent")
+			continue
+		}
+		if err := printBody(out, notes, body, contentType); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func printBody(out, notes io.Writer, body []byte, contentType string) error {
+	fmt.Fprintf(notes, "Content-Type: %s\n", contentType)
+	_, err := fmt.Fprintf(out, "%s\n", body)
+	return err
+}
+
+const sampleEvent = `{"specversion":"1.0","id":"3f9c2a7be1d04c58a1b6e0f2d7c98541","source":"/clusters/demo","type":"dev.watcherd.resource.updated",` +
+	`"subject":"/apis/apps/v1/namespaces/prod/deployments/web","time":"2026-03-01T12:00:00.25Z","sequence":"00000000000000000042","partitionkey":"deployments.apps/prod/web","datacontenttype":"application/json",` +
+	`"data":{"resource":{"group":"apps","version":"v1","resource":"deployments","kind":"Deployment"},"namespace":"prod","name":"web","uid":"0d6d5c1e-4a57-4f0e-9a4e-2f1c7b1f5a10","resourceVersion":"1042",` +
+	`"object":` + sampleAfter + `,"oldObject":` + sampleBefore + `,` +
+	`"patch":[{"op":"replace","path":"/spec/replicas","value":5},{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"registry.example.com/web:1.5"}],` +
+	`"summary":"image of container web 1.4 -> 1.5, replicas 3 -> 5","changedBy":{"manager":"kubectl-set","operation":"Update","subresource":"","time":"2026-03-01T12:00:00Z"}}}`
+
+const (
+	sampleMetadata = `"metadata":{"name":"web","namespace":"prod","uid":"0d6d5c1e-4a57-4f0e-9a4e-2f1c7b1f5a10","labels":{"app":"web","team":"shop"},"creationTimestamp":"2026-01-15T08:30:00Z",`
+	sampleBefore   = `{"apiVersion":"apps/v1","kind":"Deployment",` + sampleMetadata + `"resourceVersion":"1041","generation":3},"spec":{"replicas":3,"template":{"spec":{"containers":[{"name":"web","image":"registry.example.com/web:1.4"}]}}},"status":{"readyReplicas":3}}`
+	sampleAfter    = `{"apiVersion":"apps/v1","kind":"Deployment",` + sampleMetadata + `"resourceVersion":"1042","generation":4},"spec":{"replicas":5,"template":{"spec":{"containers":[{"name":"web","image":"registry.example.com/web:1.5"}]}}},"status":{"readyReplicas":3}}`
+)

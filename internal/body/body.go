@@ -1,0 +1,160 @@
+package body
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+
+	"github.com/watcherd/watcherd/internal/celexpr"
+	"github.com/watcherd/watcherd/internal/celjson"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// MaxBytes is the size of the largest body.
+const MaxBytes = 4 << 20
+
+// evaluationLimits allow about half a second.
+func evaluationLimits() celexpr.Limits { return celexpr.Limits{Cost: 5_000_000, Memory: 16 << 20} }
+
+// maxTime is far above what the cost limit allows. It is checked in loops.
+const maxTime = 10 * time.Second
+
+// contentTypeText is the default of bodies that are text.
+const contentTypeText = "text/plain; charset=utf-8"
+
+// Body is a compiled expression. It is safe for concurrent use.
+type Body struct {
+	ast         *cel.Ast
+	program     cel.Program
+	list        bool // it reads the list `events`
+	loops       bool
+	reads       record.Flags
+	contentType string // of every body; empty: by the type of the value
+}
+
+// Compile compiles an expression or returns all its faults.
+func Compile(text, contentType string) (*Body, []celexpr.Fault) {
+	return compileWithin(evaluationLimits(), text, contentType)
+}
+
+func compileWithin(limits celexpr.Limits, text, contentType string) (*Body, []celexpr.Fault) {
+	d, err := ordinary()
+	if err != nil {
+		return nil, []celexpr.Fault{{Line: 1, Column: 1, Msg: err.Error()}}
+	}
+	b := &Body{contentType: contentType, list: readsList(d.single, text)}
+	env := d.single
+	if b.list {
+		env = d.list
+	}
+	ast, faults := celexpr.Compile(env, text)
+	if faults != nil {
+		return nil, faults
+	}
+	if faults := denied(ast); faults != nil {
+		return nil, faults
+	}
+	if fault := sendable(ast); fault != nil {
+		return nil, []celexpr.Fault{*fault}
+	}
+	b.ast, b.loops, b.reads = ast, loops(ast), reads(ast)
+	opts := append(limits.MemoryOptions(), celexpr.RegexOptions()...)
+	opts = append(opts, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(limits.Cost), cel.InterruptCheckFrequency(100), d.guards)
+	if b.program, err = env.Program(ast, opts...); err != nil {
+		return nil, []celexpr.Fault{{Line: 1, Column: 1, Msg: err.Error()}}
+	}
+	return b, nil
+}
+
+// Reads are the parts of an event that the expression reads.
+func (b *Body) Reads() record.Flags { return b.reads }
+
+// ReadsList reports whether the expression makes one body of several events.
+func (b *Body) ReadsList() bool { return b.list }
+
+// Render sets the event's body and content type. The event is not shared yet. Not send:
+// the expression leaves the event out.
+func (b *Body) Render(e *event.Event) (send bool, err error) {
+	e.Body, e.ContentType, err = b.Join([]*event.Event{e})
+	return e.Body != nil, err
+}
+
+var activations = sync.Pool{New: func() any { return &activation{} }}
+
+// Join makes the body of a message with these events, of one unless ReadsList. Nil without
+// an error: there is nothing to send.
+func (b *Body) Join(events []*event.Event) (body []byte, contentType string, err error) {
+	a, _ := activations.Get().(*activation)
+	defer func() {
+		*a = activation{}
+		activations.Put(a)
+	}()
+	a.set(events)
+	ctx := context.Background()
+	if b.loops {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, maxTime, errTime)
+		defer cancel()
+	}
+	v, _, err := b.program.ContextEval(ctx, a)
+	if err != nil {
+		return nil, "", b.failure(err)
+	}
+	return b.encode(v)
+}
+
+var errTime = errors.New("the expression takes too long")
+
+func (b *Body) encode(v ref.Val) (body []byte, contentType string, err error) {
+	if o, ok := v.(*types.Optional); ok {
+		if v = types.NullValue; o.HasValue() {
+			v = o.GetValue()
+		}
+	}
+	if v == types.NullValue {
+		return nil, "", nil
+	}
+	if text, ok := v.(types.String); ok {
+		contentType = contentTypeText
+		body = []byte(text)
+		if len(body) > MaxBytes {
+			err = celjson.ErrTooLarge
+		}
+	} else {
+		contentType = event.ContentTypeJSON
+		body, err = celjson.AppendJSON(make([]byte, 0, 512), v, MaxBytes)
+	}
+	if errors.Is(err, celjson.ErrTooLarge) {
+		err = fmt.Errorf("the body is larger than %d bytes", MaxBytes)
+	}
+	if err != nil {
+		return nil, "", b.failure(err)
+	}
+	if b.contentType != "" {
+		contentType = b.contentType
+	}
+	if body == nil {
+		body = []byte{} // an empty text is a body, too
+	}
+	return body, contentType, nil
+}
+
+// failure adds the position to an evaluation's error. The error that CEL shares among all
+// evaluations has that of any.
+func (b *Body) failure(err error) error {
+	at, ok := errors.AsType[*types.Err](err)
+	err = celexpr.Shorten(err)
+	if !ok || at.NodeID() == 0 || strings.TrimSpace(at.String()) == "no such overload" {
+		return err
+	}
+	f := celexpr.FaultAt(b.ast, at.NodeID(), "")
+	return fmt.Errorf("line %d, column %d: %w", f.Line, f.Column, err)
+}

@@ -1,0 +1,244 @@
+package body
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/functions"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/common/types/traits"
+	"cel.dev/cel-go/ext"
+
+	"github.com/watcherd/watcherd/internal/celexpr"
+	"github.com/watcherd/watcherd/internal/celjson"
+)
+
+// dialect is the environments of bodies. They have no state.
+type dialect struct {
+	single *cel.Env // with the variables of one event
+	list   *cel.Env // with `events`
+	guards cel.ProgramOption
+}
+
+var ordinary = sync.OnceValues(newDialect)
+
+func newDialect() (*dialect, error) {
+	opts := append(celjson.QuantityOptions(),
+		cel.OptionalTypes(),
+		ext.Strings(),
+		ext.Lists(),
+		ext.Math(),
+		ext.Encoders(ext.EncodersVersion(0)), // base64; json.encode is below
+		ext.Bindings(),
+		ext.TwoVarComprehensions(),
+		cel.Function("json.encode", cel.Overload("watcherd_json_encode", []*cel.Type{cel.DynType}, cel.StringType, cel.UnaryBinding(jsonEncode))),
+	)
+	common, err := cel.NewEnv(append(opts, celexpr.Bounds()...)...)
+	if err != nil {
+		return nil, fmt.Errorf("body: CEL environment: %w", err)
+	}
+	typed := cel.CustomTypeProvider(celjson.WithStructs(common.CELTypeProvider(), eventType, resourceType, changedByType, metadataType))
+	d := &dialect{}
+	if d.single, err = common.Extend(typed,
+		cel.Variable("event", eventType.Type),
+		cel.Variable("object", cel.DynType),
+		cel.Variable("oldObject", cel.DynType),
+		cel.Variable("patch", cel.DynType),
+		cel.Variable("metadata", metadataType.Type),
+		cel.Variable("resource", resourceType.Type),
+	); err != nil {
+		return nil, fmt.Errorf("body: CEL environment: %w", err)
+	}
+	if d.list, err = common.Extend(typed, cel.Variable("events", cel.ListType(eventType.Type))); err != nil {
+		return nil, fmt.Errorf("body: CEL environment: %w", err)
+	}
+	d.guards, err = guarded(common)
+	return d, err
+}
+
+func jsonEncode(v ref.Val) ref.Val {
+	text, err := celjson.AppendJSON(nil, v, MaxBytes)
+	if err != nil {
+		return types.WrapErr(fmt.Errorf("json.encode(): %w", err))
+	}
+	return types.String(text)
+}
+
+// Functions whose result can be much larger than their arguments, or whose time grows with
+// the square of a list. CEL charges for a call when it has returned.
+var guards = map[string]func(args []ref.Val) error{
+	"replace":  checkReplace,
+	"join":     checkJoin,
+	"format":   checkFormat,
+	"distinct": checkDistinct,
+	"flatten":  checkFlatten,
+
+	"cel.@mapInsert": checkInsert, // transformMap() and transformMapEntry()
+}
+
+const (
+	maxDistinct = 4096 // items that are compared with each other
+	maxMap      = 2048 // entries of a map that is copied for each of them
+)
+
+// guarded puts the guards before their functions.
+func guarded(env *cel.Env) (cel.ProgramOption, error) {
+	var all []*functions.Overload
+	for name, check := range guards {
+		bindings, err := env.Functions()[name].Bindings()
+		if err != nil {
+			return nil, fmt.Errorf("body: function %s: %w", name, err)
+		}
+		for _, b := range bindings {
+			all = append(all, guard(*b, check))
+		}
+	}
+	return cel.Functions(all...), nil //nolint:staticcheck // nothing else wraps a function of a library
+}
+
+func guard(b functions.Overload, check func(args []ref.Val) error) *functions.Overload {
+	if call := b.Unary; call != nil {
+		b.Unary = func(v ref.Val) ref.Val {
+			if err := check([]ref.Val{v}); err != nil {
+				return types.WrapErr(err)
+			}
+			return call(v)
+		}
+	}
+	if call := b.Binary; call != nil {
+		b.Binary = func(v, w ref.Val) ref.Val {
+			if err := check([]ref.Val{v, w}); err != nil {
+				return types.WrapErr(err)
+			}
+			return call(v, w)
+		}
+	}
+	if call := b.Function; call != nil {
+		b.Function = func(args ...ref.Val) ref.Val {
+			if err := check(args); err != nil {
+				return types.WrapErr(err)
+			}
+			return call(args...)
+		}
+	}
+	return &b
+}
+
+func tooLarge(function string) error {
+	return fmt.Errorf("%s: the result is larger than %d bytes", function, MaxBytes)
+}
+
+func text(args []ref.Val, i int) string {
+	if i >= len(args) {
+		return ""
+	}
+	s, _ := args[i].(types.String)
+	return string(s)
+}
+
+func checkReplace(args []ref.Val) error {
+	in, old, by := text(args, 0), text(args, 1), text(args, 2)
+	n := strings.Count(in, old)
+	if len(args) > 3 {
+		if most, ok := args[3].(types.Int); ok && most >= 0 {
+			n = min(n, int(most))
+		}
+	}
+	if len(in)+n*(len(by)-len(old)) > MaxBytes {
+		return tooLarge("replace()")
+	}
+	return nil
+}
+
+func checkJoin(args []ref.Val) error {
+	list, ok := args[0].(traits.Lister)
+	if !ok {
+		return nil // the function reports it
+	}
+	size := 0
+	for it := list.Iterator(); it.HasNext() == types.True; {
+		item, _ := it.Next().(types.String)
+		if size += len(item) + len(text(args, 1)); size > MaxBytes {
+			return tooLarge("join()")
+		}
+	}
+	return nil
+}
+
+// checkFormat bounds the number of clauses times the size of the arguments: each clause
+// prints one of them.
+func checkFormat(args []ref.Val) error {
+	if len(args) < 2 {
+		return nil
+	}
+	const longestNumber = 512 // bytes, such as %f of the largest double
+	largest := longestNumber
+	if list, ok := args[1].(traits.Lister); ok {
+		for it := list.Iterator(); it.HasNext() == types.True; {
+			v := it.Next()
+			if s, ok := v.(types.String); ok {
+				largest = max(largest, len(s))
+				continue
+			}
+			printed, err := celjson.AppendJSON(nil, v, MaxBytes)
+			if err != nil {
+				continue // the function reports what it cannot print
+			}
+			largest = max(largest, 2*len(printed))
+		}
+	}
+	if len(text(args, 0))+strings.Count(text(args, 0), "%")*largest > MaxBytes {
+		return tooLarge("format()")
+	}
+	return nil
+}
+
+func checkDistinct(args []ref.Val) error {
+	if list, ok := args[0].(traits.Lister); ok {
+		if n, ok := list.Size().(types.Int); ok && n > maxDistinct {
+			return fmt.Errorf("distinct(): %d items are more than %d", n, maxDistinct)
+		}
+	}
+	return nil
+}
+
+func checkInsert(args []ref.Val) error {
+	if m, ok := args[0].(traits.Mapper); ok {
+		if n, ok := m.Size().(types.Int); ok && n >= maxMap {
+			return fmt.Errorf("transformMap(): the result has more than %d entries", maxMap)
+		}
+	}
+	return nil
+}
+
+// checkFlatten bounds the items of the result: a list can hold another one many times.
+func checkFlatten(args []ref.Val) error {
+	left := MaxBytes / celjson.SizeUnit
+	depth := 1
+	if len(args) > 1 {
+		if n, ok := args[1].(types.Int); ok {
+			depth = int(n)
+		}
+	}
+	if !countItems(args[0], depth, &left) {
+		return tooLarge("flatten()")
+	}
+	return nil
+}
+
+func countItems(v ref.Val, depth int, left *int) bool {
+	list, ok := v.(traits.Lister)
+	if !ok || depth < 0 {
+		*left--
+		return *left >= 0
+	}
+	for it := list.Iterator(); it.HasNext() == types.True; {
+		if !countItems(it.Next(), depth-1, left) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,230 @@
+package body
+
+import (
+	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
+	"cel.dev/cel-go/common/types/traits"
+
+	"github.com/watcherd/watcherd/internal/celjson"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// activation is the variables of one evaluation.
+type activation struct {
+	first  *message
+	events ref.Val
+}
+
+var _ cel.Activation = (*activation)(nil)
+
+func (a *activation) set(events []*event.Event) {
+	list := make([]ref.Val, len(events))
+	for i, e := range events {
+		m := &message{Event: e}
+		if i == 0 {
+			a.first = m
+		}
+		list[i] = eventType.New(m)
+	}
+	a.events = types.NewRefValList(types.DefaultTypeAdapter, list)
+}
+
+// ResolveName returns a variable.
+func (a *activation) ResolveName(name string) (any, bool) {
+	switch name {
+	case "events":
+		return a.events, true
+	case "event":
+		return eventType.New(a.first), true
+	case "object":
+		return a.first.object(), true
+	case "oldObject":
+		return celjson.Value(a.first.OldObject), true
+	case "patch":
+		return celjson.Value(a.first.Patch), true
+	case "metadata":
+		return metadataType.New(a.first.metadata()), true
+	case "resource":
+		return resourceType.New(&a.first.Resource), true
+	}
+	return nil, false
+}
+
+// Parent returns nil.
+func (a *activation) Parent() cel.Activation { return nil }
+
+// message is an event as expressions read it.
+type message struct {
+	*event.Event
+	state ref.Val // cache of object
+	data  ref.Val
+}
+
+// AppendJSON is the form of the event as a whole.
+func (m *message) AppendJSON(dst []byte) []byte { return event.AppendCloudEvent(dst, m.Event) }
+
+// object is cached, as a lazy value decodes each of its parts once.
+func (m *message) object() ref.Val {
+	if m.state == nil {
+		m.state = celjson.Value(m.Object)
+	}
+	return m.state
+}
+
+func (m *message) metadata() *metadata {
+	md := &metadata{message: m}
+	if o, ok := m.object().(traits.Mapper); ok {
+		if v, found := o.Find(types.String("metadata")); found {
+			md.members, _ = v.(traits.Mapper)
+		}
+	}
+	return md
+}
+
+func (m *message) dataValue() ref.Val {
+	if m.data == nil {
+		m.data = celjson.Value(event.AppendData(nil, m.Event))
+	}
+	return m.data
+}
+
+// sequence fits, as positions in a log do.
+func (m *message) sequence() types.Int { return types.Int(m.Sequence) }
+
+// changedBy is never nil.
+func (m *message) changedBy() *event.ChangedBy {
+	if m.ChangedBy == nil {
+		return &event.ChangedBy{}
+	}
+	return m.ChangedBy
+}
+
+type eventField = celjson.Field[*message]
+
+func field[T any](t *types.Type, read func(of T) (value ref.Val, set bool)) celjson.Field[T] {
+	return celjson.Field[T]{Type: t, Read: read}
+}
+
+func eventText(read func(m *message) string) eventField {
+	return field(types.StringType, func(m *message) (ref.Val, bool) { return celjson.Text(read(m)) })
+}
+
+func eventFlag(read func(m *message) bool) eventField {
+	return field(types.BoolType, func(m *message) (ref.Val, bool) { return types.Bool(read(m)), read(m) })
+}
+
+func eventJSON(read func(m *message) ref.Val) eventField {
+	return field(types.DynType, func(m *message) (ref.Val, bool) {
+		v := read(m)
+		return v, v != types.NullValue
+	})
+}
+
+var eventType = celjson.NewStructType("watcherd.Event", map[string]eventField{
+	"id":              eventText(func(m *message) string { return m.ID }),
+	"type":            eventText(func(m *message) string { return string(m.Type) }),
+	"cluster":         eventText(func(m *message) string { return m.Cluster }),
+	"source":          eventText(func(m *message) string { return m.Source() }),
+	"subject":         eventText(func(m *message) string { return m.Subject() }),
+	"partitionkey":    eventText(func(m *message) string { return m.PartitionKey() }),
+	"namespace":       eventText(func(m *message) string { return m.Namespace }),
+	"name":            eventText(func(m *message) string { return m.Name }),
+	"uid":             eventText(func(m *message) string { return m.UID }),
+	"resourceVersion": eventText(func(m *message) string { return m.ResourceVersion }),
+	"summary":         eventText(func(m *message) string { return m.Summary }),
+	"selection":       eventText(func(m *message) string { return string(m.Selection) }),
+
+	"patchOmitted":      eventFlag(func(m *message) bool { return m.PatchOmitted }),
+	"finalStateUnknown": eventFlag(func(m *message) bool { return m.FinalStateUnknown }),
+	"replay":            eventFlag(func(m *message) bool { return m.Replay }),
+	"repair":            eventFlag(func(m *message) bool { return m.Repair }),
+	"truncated":         eventFlag(func(m *message) bool { return m.Truncated }),
+
+	"object":    eventJSON(func(m *message) ref.Val { return m.object() }),
+	"oldObject": eventJSON(func(m *message) ref.Val { return celjson.Value(m.OldObject) }),
+	"patch":     eventJSON(func(m *message) ref.Val { return celjson.Value(m.Patch) }),
+	"data":      eventJSON(func(m *message) ref.Val { return m.dataValue() }),
+
+	"time":      field(types.TimestampType, func(m *message) (ref.Val, bool) { return types.Timestamp{Time: m.Time}, true }),
+	"unixNano":  field(types.IntType, func(m *message) (ref.Val, bool) { return types.Int(m.Time.UnixNano()), true }),
+	"sequence":  field(types.IntType, func(m *message) (ref.Val, bool) { return m.sequence(), true }),
+	"resource":  field(resourceType.Type, func(m *message) (ref.Val, bool) { return resourceType.New(&m.Resource), true }),
+	"metadata":  field(metadataType.Type, func(m *message) (ref.Val, bool) { return metadataType.New(m.metadata()), m.Gap == nil }),
+	"changedBy": field(changedByType.Type, func(m *message) (ref.Val, bool) { return changedByType.New(m.changedBy()), m.ChangedBy != nil }),
+})
+
+var resourceType = celjson.NewStructType("watcherd.Resource", map[string]celjson.Field[*event.Resource]{
+	"group":    field(types.StringType, func(r *event.Resource) (ref.Val, bool) { return types.String(r.Group), true }),
+	"version":  field(types.StringType, func(r *event.Resource) (ref.Val, bool) { return types.String(r.Version), true }),
+	"resource": field(types.StringType, func(r *event.Resource) (ref.Val, bool) { return types.String(r.Resource), true }),
+	"kind":     field(types.StringType, func(r *event.Resource) (ref.Val, bool) { return types.String(r.Kind), true }),
+})
+
+var changedByType = celjson.NewStructType("watcherd.ChangedBy", map[string]celjson.Field[*event.ChangedBy]{
+	"manager":     field(types.StringType, func(c *event.ChangedBy) (ref.Val, bool) { return celjson.Text(c.Manager) }),
+	"operation":   field(types.StringType, func(c *event.ChangedBy) (ref.Val, bool) { return celjson.Text(c.Operation) }),
+	"subresource": field(types.StringType, func(c *event.ChangedBy) (ref.Val, bool) { return celjson.Text(c.Subresource) }),
+	"time": field(types.TimestampType, func(c *event.ChangedBy) (ref.Val, bool) {
+		return types.Timestamp{Time: c.Time}, !c.Time.IsZero()
+	}),
+})
+
+// metadata is the metadata of the event's object. What the event itself has is there
+// without the object, too.
+type metadata struct {
+	*message
+	members traits.Mapper // nil: there is no object
+}
+
+func (m *metadata) find(key string, none ref.Val) (ref.Val, bool) {
+	if m.members == nil {
+		return none, false
+	}
+	v, found := m.members.Find(types.String(key))
+	switch {
+	case types.IsError(v):
+		return v, false
+	case !found || v == types.NullValue:
+		return none, false
+	}
+	return v, true
+}
+
+func metadataText(read func(m *metadata) string) celjson.Field[*metadata] {
+	return field(types.StringType, func(m *metadata) (ref.Val, bool) { return celjson.Text(read(m)) })
+}
+
+func metadataMember(t *types.Type, key string, none ref.Val) celjson.Field[*metadata] {
+	return field(t, func(m *metadata) (ref.Val, bool) { return m.find(key, none) })
+}
+
+// metadataTime reads a time, none if it is not set.
+func metadataTime(key string, none ref.Val) celjson.Field[*metadata] {
+	return field(types.TimestampType, func(m *metadata) (ref.Val, bool) {
+		v, found := m.find(key, nil)
+		text, ok := v.(types.String)
+		if !found || !ok {
+			return none, false
+		}
+		return text.ConvertToType(types.TimestampType), true
+	})
+}
+
+// metadataType has the fields of `metadata` in filters.
+var metadataType = celjson.NewStructType("watcherd.Metadata", map[string]celjson.Field[*metadata]{
+	"name":              metadataText(func(m *metadata) string { return m.Name }),
+	"namespace":         metadataText(func(m *metadata) string { return m.Namespace }),
+	"uid":               metadataText(func(m *metadata) string { return m.UID }),
+	"resourceVersion":   metadataText(func(m *metadata) string { return m.ResourceVersion }),
+	"generateName":      metadataMember(types.StringType, "generateName", types.String("")),
+	"generation":        metadataMember(types.IntType, "generation", types.Int(0)),
+	"labels":            metadataMember(texts, "labels", types.NewStringStringMap(types.DefaultTypeAdapter, nil)),
+	"annotations":       metadataMember(texts, "annotations", types.NewStringStringMap(types.DefaultTypeAdapter, nil)),
+	"finalizers":        metadataMember(types.NewListType(types.StringType), "finalizers", types.NewStringList(types.DefaultTypeAdapter, nil)),
+	"ownerReferences":   metadataMember(types.NewListType(types.NewMapType(types.StringType, types.DynType)), "ownerReferences", types.NewStringList(types.DefaultTypeAdapter, nil)),
+	"creationTimestamp": metadataTime("creationTimestamp", types.Timestamp{}),
+	"deletionTimestamp": metadataTime("deletionTimestamp", nil),
+})
+
+var texts = types.NewMapType(types.StringType, types.StringType)
