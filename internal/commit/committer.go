@@ -373,7 +373,7 @@ func (g *group) putCheckpoints() error {
 		if err := g.settle(s); err != nil {
 			return err
 		}
-		if s.position >= s.list.end {
+		if s.position >= max(s.list.end, 1) {
 			s.list = list{}
 		}
 		version := sub.Checkpoint(s.position)

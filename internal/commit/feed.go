@@ -208,7 +208,7 @@ const (
 // long as only a part of it is committed.
 type list struct {
 	mark *ledger.Listing
-	end  uint64 // the position of its last object
+	end  uint64 // the position of its last object; 0: it has not begun
 }
 
 // WatchRef is a watch that a feed feeds.

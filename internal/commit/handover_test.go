@@ -1,8 +1,11 @@
 package commit
 
 import (
+	"maps"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -10,7 +13,8 @@ import (
 )
 
 // TestCheckpointsAreHandedOver narrows and widens: a part inherits what the whole
-// had complete; the whole lists what all its parts had.
+// had complete, whose checkpoint stays that of the rest; the whole lists what all its parts
+// and the rest had.
 func TestCheckpointsAreHandedOver(t *testing.T) {
 	r := newRig(t, disk(), podWatch())
 	save := func(id, version string) {
@@ -20,12 +24,10 @@ func TestCheckpointsAreHandedOver(t *testing.T) {
 	}
 	start := func(namespaces ...string) map[string]string {
 		var fresh []*Feed
-		active := map[string]bool{}
 		for _, ns := range namespaces {
-			s := r.feedIn(pods, ns)
-			fresh, active[s.ID] = append(fresh, s), true
+			fresh = append(fresh, r.feedIn(pods, ns))
 		}
-		if err := r.c.HandOverCheckpoints(fresh, active); err != nil {
+		if err := r.c.HandOverCheckpoints(fresh); err != nil {
 			t.Fatal(err)
 		}
 		got := map[string]string{}
@@ -39,7 +41,7 @@ func TestCheckpointsAreHandedOver(t *testing.T) {
 		return got
 	}
 	save("pods#", "100")
-	if got := start("one", "two"); len(got) != 2 || got["pods#one"] != "100" || got["pods#two"] != "100" {
+	if got := start("one", "two"); len(got) != 3 || got["pods#one"] != "100" || got["pods#two"] != "100" {
 		t.Errorf("narrowed: %v", got)
 	}
 	save("pods#one", "200")
@@ -51,8 +53,13 @@ func TestCheckpointsAreHandedOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(got) != 1 || cp.ListVersion() != "100" || cp.Resumable() || cp.Ahead["one"] != "200" {
+	ahead := map[string]string{"": "100", "one": "200", "two": "100"}
+	if len(got) != 1 || cp.ListVersion() != "100" || cp.Resumable() || !maps.Equal(cp.Ahead, ahead) {
 		t.Errorf("widened: %v, %+v", got, cp)
+	}
+	start("one") // the list has not begun
+	if start(""); !maps.Equal(r.saved(r.feed(pods)).Ahead, ahead) {
+		t.Errorf("narrowed and widened: %+v", r.saved(r.feed(pods)))
 	}
 }
 
@@ -69,7 +76,7 @@ func TestGatheredTimeIsOfTheOldest(t *testing.T) {
 		}
 	}
 	s := r.feed(pods)
-	if err := r.c.HandOverCheckpoints([]*Feed{s}, map[string]bool{s.ID: true}); err != nil {
+	if err := r.c.HandOverCheckpoints([]*Feed{s}); err != nil {
 		t.Fatal(err)
 	}
 	cp, _, err := r.c.ledger.Checkpoint("pods#")
@@ -79,31 +86,40 @@ func TestGatheredTimeIsOfTheOldest(t *testing.T) {
 }
 
 // TestCheckpointBeforeTheFirstContact has the committer look at a source that has not
-// reached the API server yet: what is recorded beyond its version stays known.
+// reached the API server yet: what is recorded beyond its version stays known, and so does
+// the list that it begins with, up to its end.
 func TestCheckpointBeforeTheFirstContact(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
-	s := r.feed(pods)
-	saved := ledger.Checkpoint{ResourceVersion: "10", Recorded: "20", Synced: true, Form: s.Form}
-	if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(s.ID), ledger.Encode(saved)); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.c.Prepare(s); err != nil {
-		t.Fatal(err)
-	}
-	s.Subscribed(&informer{})
-	r.group.touchAll([]*Feed{s})
-	r.step()
-	cp, _, err := r.c.ledger.Checkpoint(s.ID)
-	if err != nil || cp.Recorded != "20" {
-		t.Errorf("the checkpoint is %+v, %v", cp, err)
-	}
-	if _, err := r.c.Begin(s); err != nil {
-		t.Fatal(err)
-	}
-	r.group.touchAll([]*Feed{s})
-	r.step()
-	if cp, _, err = r.c.ledger.Checkpoint(s.ID); err != nil || cp.Recorded != "20" {
-		t.Errorf("the checkpoint is %+v, %v, once the informer has begun", cp, err)
+	for name, saved := range map[string]ledger.Checkpoint{
+		"a watch":                    {ResourceVersion: "10", Recorded: "20", Synced: true, Form: "v1"},
+		"a list":                     {ResourceVersion: "10", Recorded: "20", Synced: true, Form: "v1", Listing: &ledger.Listing{ResourceVersion: "20"}},
+		"a list after a rollback":    {ResourceVersion: "10", Synced: true, Form: "v1", Listing: &ledger.Listing{ResourceVersion: "5", Rewound: true}},
+		"a list of what parts began": {ResourceVersion: "10", Recorded: "20", Listing: &ledger.Listing{ResourceVersion: "10"}, Ahead: map[string]string{"ns": "20"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, disk(), podWatch())
+			s := r.feed(pods)
+			r.save(s, saved)
+			if err := r.c.Prepare(s); err != nil {
+				t.Fatal(err)
+			}
+			in := &informer{}
+			s.Subscribed(in)
+			look := func(when string, want *ledger.Listing) {
+				t.Helper()
+				r.group.touchAll([]*Feed{s})
+				r.step()
+				if cp := r.saved(s); cp.Recorded != saved.Recorded || !cmp.Equal(cp.Listing, want) {
+					t.Errorf("the checkpoint is %+v, %s", cp, when)
+				}
+			}
+			look("first", saved.Listing)
+			if _, err := r.c.Begin(s); err != nil {
+				t.Fatal(err)
+			}
+			look("once the informer has begun", saved.Listing)
+			r.commit(&feedSynced{feed: s})
+			look("after a list without an object", nil)
+		})
 	}
 }
 
@@ -117,7 +133,7 @@ func TestUnreadablePositionIsHandedOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			s := r.feedIn(pods, successor)
-			if err := r.c.HandOverCheckpoints([]*Feed{s}, nil); err != nil {
+			if err := r.c.HandOverCheckpoints([]*Feed{s}); err != nil {
 				t.Fatal(err)
 			}
 			if err := r.c.Prepare(s); err != nil {
@@ -144,7 +160,7 @@ func TestGatheredLists(t *testing.T) {
 		}
 	}
 	s := r.feed(pods)
-	if err := r.c.HandOverCheckpoints([]*Feed{s}, nil); err != nil {
+	if err := r.c.HandOverCheckpoints([]*Feed{s}); err != nil {
 		t.Fatal(err)
 	}
 	if err := r.c.Prepare(s); err != nil {

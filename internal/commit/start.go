@@ -3,6 +3,7 @@ package commit
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/watcherd/watcherd/internal/ledger"
@@ -83,6 +84,7 @@ func (c *Committer) Prepare(s *Feed) error {
 			s.start = warm
 		case cp.ListVersion() != "":
 			s.start = relist
+			s.list.mark = cp.Listing
 			s.rewind = cp.Listing != nil && cp.Listing.Rewound
 			if cp.Gap != nil {
 				gap := *cp.Gap
@@ -112,10 +114,10 @@ func (s *Feed) Resumes() (resumes bool, rerecords string) {
 	return s.start != cold, rerecords
 }
 
-// HandOverCheckpoints keeps the checkpoints of a partition true: at any time they
-// belong to feeds that do not overlap, or an old one might be resumed from
-// although the ledger has moved on. active are the IDs of the feeds that run from now on.
-func (c *Committer) HandOverCheckpoints(start []*Feed, active map[string]bool) error {
+// HandOverCheckpoints keeps the checkpoints of a partition true: that of a namespace holds
+// for its objects, and that of the whole for those of namespaces without one, or an old one
+// might be resumed from although the ledger has moved on.
+func (c *Committer) HandOverCheckpoints(start []*Feed) error {
 	b := c.store.NewBatch()
 	defer b.Discard()
 	for _, s := range start {
@@ -124,9 +126,6 @@ func (c *Committer) HandOverCheckpoints(start []*Feed, active map[string]bool) e
 			// Narrower than before: what the whole had complete, the part has too.
 			if err := c.inherit(b, s, wide); err != nil {
 				return err
-			}
-			if !active[wide] {
-				b.DeleteMeta(ledger.CheckpointMeta(wide))
 			}
 			continue
 		}
@@ -140,20 +139,20 @@ func (c *Committer) HandOverCheckpoints(start []*Feed, active map[string]bool) e
 	return nil
 }
 
-// gather gives a feed that is wider than others were before what they had recorded:
-// a list of the oldest version that one of them was at, the watch from there, and how
-// far each of them was ahead of it. Where one had recorded a part of a list again, that
-// is not known, and the list is of the newest version: if it shows a difference, there is a
-// gap.
+// gather gives a feed that is wider than others were before what they had recorded, and
+// what the whole had of the namespaces that they left out: a list of the oldest version
+// that one of them was at, the watch from there, and how far each of them was ahead of it.
+// Where one had recorded a part of a list again, that is not known, and the list is of the
+// newest version: if it shows a difference, there is a gap.
 func (c *Committer) gather(b *store.Batch, s *Feed) error {
 	whole := ledger.Checkpoint{Sweeping: true, Ahead: map[string]string{}}
-	newest, partial := "", false
+	newest, parted, partial := "", false, false
 	err := c.store.ScanMeta(ledger.CheckpointMeta(s.ID), func(key string, _ []byte) error {
 		namespace := strings.TrimPrefix(key, ledger.CheckpointMeta(s.ID))
-		if namespace == "" {
-			return nil
+		if namespace != "" {
+			parted = true
+			b.DeleteMeta(key)
 		}
-		b.DeleteMeta(key)
 		part, ok, err := c.ledger.Checkpoint(strings.TrimPrefix(key, ledger.CheckpointMeta("")))
 		if !ok {
 			whole.Forgot = whole.Forgot || err != nil
@@ -169,9 +168,11 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 			whole.ResourceVersion, whole.Time = at, part.Time
 		}
 		known := ledger.Later(part.Ahead[namespace], part.Ahead[""])
-		taken := known != ""
-		if part.Listing == nil && (taken || part.Synced) {
+		if part.Listing == nil && (part.Synced || part.Ahead != nil) {
 			known = ledger.Later(known, at)
+		}
+		if namespace == "" {
+			maps.Copy(whole.Ahead, part.Ahead)
 		}
 		if known != "" {
 			whole.Ahead[namespace] = known
@@ -182,7 +183,7 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: scan checkpoints: %w", ledger.ErrStore, err)
-	case newest == "" && !whole.Forgot:
+	case !parted || newest == "" && !whole.Forgot:
 		return nil
 	case newest == "":
 		whole = ledger.Checkpoint{Forgot: true}

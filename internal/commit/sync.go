@@ -41,6 +41,9 @@ func (c *feedSynced) process(g *group) error {
 func (g *group) synced(s *Feed, at time.Time) error {
 	g.touched[s] = struct{}{}
 	s.synced, s.listed, s.relisted, s.recordedForm = true, nil, 0, s.Form
+	if s.list.end == 0 {
+		s.list.mark = nil // the list had no object
+	}
 	s.Log.Info("watch synced", "objects", s.objects(), "fromLedger", s.start == warm)
 	if !s.forgot {
 		return nil

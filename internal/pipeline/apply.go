@@ -220,7 +220,7 @@ func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 	if len(stop) > 0 {
 		m.committer.Flush()
 	}
-	if err := m.committer.HandOverCheckpoints(start, d.ids()); err != nil {
+	if err := m.committer.HandOverCheckpoints(start); err != nil {
 		return err
 	}
 	if err := m.noteResolved(d); err != nil {

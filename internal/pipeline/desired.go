@@ -29,15 +29,6 @@ type desired struct {
 	overlaps []error // of watches that discovery shows to edit the same objects differently
 }
 
-// ids are those of the feeds.
-func (d desired) ids() map[string]bool {
-	ids := make(map[string]bool, len(d.feeds))
-	for _, s := range d.feeds {
-		ids[s.ID] = true
-	}
-	return ids
-}
-
 // undiscovered reports whether the cluster's resources are not known yet, so that d
 // has nothing about them.
 func (d desired) undiscovered() bool {

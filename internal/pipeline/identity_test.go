@@ -594,6 +594,27 @@ func TestNamespaceTakenOut(t *testing.T) {
 	}
 }
 
+// TestExpiredNamespaceStartsAnew expires a namespace before the rest of the whole that was
+// watched before it: a watch that returns to it does not go by the whole's position.
+func TestExpiredNamespaceStartsAnew(t *testing.T) {
+	api := apitest.New(t)
+	api.Serve(podPath, "v1", "Pod")
+	api.Put(podPath, "ns", "a", nil)
+	api.Put(podPath, "other", "b", nil)
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+	for _, namespaces := range [][]string{nil, {"ns", "other"}, {"ns"}} {
+		l.apply(l.state(podWatch(only(namespaces...))))
+		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
+	}
+	l.age("unwatched-in/pods#other", 2*time.Hour)
+	l.forget()
+	if states := l.states("pods"); len(states) != 1 {
+		t.Errorf("recorded are %v", states)
+	}
+	l.apply(l.state(podWatch(only("ns", "other"))))
+	l.becomes(history{"a": {"sync 101"}, "b": {"sync 102", "sync 102"}})
+}
+
 // TestSelectionChangedWhileAway does over a restart what a reload does: what a watch
 // covers in addition comes as sync events.
 func TestSelectionChangedWhileAway(t *testing.T) {

@@ -199,6 +199,7 @@ func (m *Manager) expireNamespaces(partition string, running map[string]bool, ke
 		b := m.store.NewBatch()
 		b.DeleteMeta(unwatchedInMeta + id)
 		b.DeleteMeta(ledger.CheckpointMeta(id))
+		b.DeleteMeta(ledger.CheckpointMeta(all)) // or a watch of the namespace resumes by it
 		ledger.DropSelections(b, id, given[id])
 		if err := m.store.Commit(b); err != nil {
 			return fmt.Errorf("%w: expire %s: %w", ledger.ErrStore, id, err)

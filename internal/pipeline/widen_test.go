@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"fmt"
 	"net/http"
 	"sync"
 	"testing"
@@ -101,6 +102,61 @@ func TestWidenedWatchLosesItsHistory(t *testing.T) {
 	} {
 		if got := l.log().types(n); got != want {
 			t.Errorf("%s: %q, want %q", n, l.log()[n], want)
+		}
+	}
+}
+
+// TestLeftNamespacesKeepTheirPosition takes the watch of all namespaces from some of
+// them, and gives it back: what happened there meanwhile is told as it happened, and nothing
+// of what was recorded before is told again.
+func TestLeftNamespacesKeepTheirPosition(t *testing.T) {
+	for name, parts := range map[string][]string{"whole": nil, "parts": {"a", "b"}} {
+		for _, refused := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, refused %t", name, refused), func(t *testing.T) {
+				api := apitest.New(t)
+				api.Serve(podPath, "v1", "Pod")
+				for _, n := range []string{"gone", "again", "changed"} {
+					api.Put(podPath, "b", n, nil)
+				}
+				api.Put(podPath, "a", "same", nil)
+				l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+				l.apply(l.state(podWatch(only(parts...))))
+				for _, n := range []string{"gone", "again", "changed", "same"} {
+					eventually(t, n, func() bool { return l.log().types(n) == "sync" })
+				}
+				api.Delete(podPath, "b", "gone")
+				api.Put(podPath, "b", "changed", phase("1"))
+				eventually(t, "the changed pod", func() bool { return l.log().types("changed") == "sync updated" })
+				if refused {
+					api.Intercept(func(w http.ResponseWriter, _ *http.Request) bool {
+						apitest.Fail(w, http.StatusForbidden, "Forbidden")
+						return true
+					})
+				}
+				l.apply(l.state(podWatch()))
+				l.apply(l.state(podWatch(only("a"))))
+				api.Put(podPath, "b", "changed", phase("2"))
+				api.Delete(podPath, "b", "again")
+				api.Put(podPath, "b", "again", nil)
+				api.Put(podPath, "b", "again", phase("1"))
+				api.Put(podPath, "a", "new", nil)
+				api.Put(podPath, "a", "new", phase("1"))
+				if !refused {
+					eventually(t, "the new pod", func() bool { return l.log().types("new") == "added updated" })
+				}
+				l.apply(l.state(podWatch()))
+				api.Intercept(nil)
+				l.synced()
+				l.caughtUp()
+				for n, want := range map[string]string{
+					"gone": "sync deleted", "changed": "sync updated updated", "again": "sync deleted added updated",
+					"same": "sync", "new": "added updated",
+				} {
+					if got := l.log().types(n); got != want {
+						t.Errorf("%s: %q, want %q", n, l.log()[n], want)
+					}
+				}
+			})
 		}
 	}
 }
