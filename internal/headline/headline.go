@@ -4,6 +4,7 @@
 package headline
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -143,7 +144,12 @@ func (b *Block) Bytes() []byte {
 // Read calls f for each row of joined blocks. The row is valid during the call only; its
 // texts remain, and keep the block in memory: clone what is kept for long. An error of f ends
 // the reading and is returned, any other wraps ErrMalformed.
-func Read(blocks []byte, f func(*Row) error) error {
+func Read(blocks []byte, f func(*Row) error) error { return ReadWith(blocks, "", f) }
+
+// ReadWith is Read of the blocks that have a text: the rows of an object are in those that
+// have its name.
+func ReadWith(blocks []byte, text string, f func(*Row) error) error {
+	needle := []byte(text)
 	for len(blocks) > 0 {
 		if len(blocks) < headerLen || blocks[0] != version {
 			return fmt.Errorf("%w: unknown version", ErrMalformed)
@@ -152,8 +158,10 @@ func Read(blocks []byte, f func(*Row) error) error {
 		if uint64(n) > uint64(len(blocks)-5) || n < headerLen-5 {
 			return fmt.Errorf("%w: wrong length", ErrMalformed)
 		}
-		if err := readBlock(blocks[5:5+n], f); err != nil {
-			return err
+		if block := blocks[5 : 5+n]; bytes.Contains(block[16:], needle) {
+			if err := readBlock(block, f); err != nil {
+				return err
+			}
 		}
 		blocks = blocks[5+n:]
 	}
