@@ -260,9 +260,13 @@ func (r *Reader) horizon() (first uint64, at time.Time, err error) {
 const disorder = time.Minute
 
 // covered reports whether all changes of a resource since a time are in the history, in one
-// namespace or in all if it is empty. A nil resource stands for all.
+// namespace or in all if it is empty. A nil resource stands for all, a zero time for the
+// beginning of the log.
 func (r *Reader) covered(resource *event.Resource, namespace string, from time.Time) (bool, error) {
 	_, low, err := r.horizon()
+	if from.IsZero() {
+		from = low
+	}
 	if err != nil || from.Before(low) {
 		return false, err
 	}

@@ -565,3 +565,72 @@ func (w *world) turn(wild bool) {
 		}
 	}
 }
+
+// BenchmarkMillion asks a store of a million records of 5,000 objects.
+func BenchmarkMillion(b *testing.B) {
+	st, err := store.Open(b.TempDir(), store.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer st.Close()
+	dicts := compact.NewDictionaries(nil)
+	codec := compact.NewCodec(dicts)
+	const objects, size, commits = 5000, 256, 1_000_000 / 256
+	prev := map[int]uint64{}
+	at := time.Now().Add(-time.Hour)
+	var block headline.Block
+	for i := range commits {
+		batch := st.NewBatch()
+		block.Reset()
+		for k := range size {
+			n := (i*size + k) % objects
+			at = at.Add(3 * time.Millisecond)
+			name := fmt.Sprintf("object-%d", n)
+			o, err := codec.Encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":"u","resourceVersion":"%d"},"spec":{"a":%d}}`, name, i, i), nil, 0)
+			if err != nil {
+				b.Fatal(err)
+			}
+			rec := record.Record{Event: event.Event{ID: "00", Type: event.Updated, Time: at, Resource: pods, Namespace: "ns", Name: name, UID: "u"}, Object: o.Body(), State: true, Prev: prev[n]}
+			payload, err := record.Append(nil, &rec)
+			if err != nil {
+				b.Fatal(err)
+			}
+			prev[n] = batch.Append(store.Record{Time: at, Payload: payload}, nil)
+			row := rec.Headline(prev[n], event.Inside)
+			row.Manager = []string{"kubelet", "kubectl-edit"}[n%2]
+			block.Add(&row)
+			if i >= commits-objects/size-1 {
+				o.RecordedAs(prev[n])
+				batch.PutState("pods", ledger.Key("ns", name), o.AppendBinary(nil))
+			}
+		}
+		batch.PutHeadlines(block.Bytes())
+		if err := st.Commit(batch); err != nil {
+			b.Fatal(err)
+		}
+	}
+	r := New(st, ledger.New(st, dicts), &record.Inflater{Dictionaries: dicts})
+	ctx, begin := b.Context(), at.Add(-50*time.Minute)
+	for name, ask := range map[string]func() error{
+		"versions": func() error { _, err := r.Versions(ctx, pod("object-77"), time.Time{}, time.Time{}, 100); return err },
+		"all":      func() error { _, err := r.Versions(ctx, pod("object-77"), time.Time{}, time.Time{}, 1000); return err },
+		"at":       func() error { _, err := r.At(ctx, pod("object-77"), at.Add(-25*time.Minute)); return err },
+		"page": func() error {
+			_, err := r.Query(ctx, Query{Filter: Filter{Manager: "kubectl-edit"}, Limit: 100})
+			return err
+		},
+		"nothing": func() error {
+			_, err := r.Query(ctx, Query{Filter: Filter{Types: []event.Type{event.Deleted}}, Limit: 100})
+			return err
+		},
+		"histogram": func() error { _, err := r.Histogram(ctx, Filter{From: begin, To: at}, 200); return err },
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				if err := ask(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -48,12 +48,13 @@ func (f *Filter) text() string {
 	}
 }
 
-// bounds are the sequences of the records that may match, and their period.
+// bounds are the sequences of the records that may match, and their period: by default, from
+// the first one until now.
 func (r *Reader) bounds(f *Filter) (low, high uint64, from, to time.Time, err error) {
 	first, at, err := r.horizon()
 	low, high, from, to = first, r.store.LogStats().Last, f.From, f.To
 	if from.IsZero() {
-		from = at
+		from = at.Add(-disorder)
 	} else {
 		low = max(low, r.store.SequenceAt(from))
 	}
@@ -142,8 +143,8 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 	if err = ledger.IgnoreUnreadable(ignoreEnough(err)); err != nil {
 		return p, err
 	}
-	p.Span, err = r.span(q.Resource, q.Namespace, q.Name, from, to)
-	p.Complete = p.Complete && !damaged
+	p.Span, err = r.span(q.Resource, q.Namespace, q.Name, q.From, to)
+	p.From, p.Complete = from, p.Complete && !damaged
 	return p, err
 }
 
@@ -243,8 +244,8 @@ func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogra
 			}
 		}
 	}
-	h.Span, err = r.span(f.Resource, f.Namespace, f.Name, from, to)
-	h.Complete = h.Complete && !damaged
+	h.Span, err = r.span(f.Resource, f.Namespace, f.Name, f.From, to)
+	h.From, h.Complete = from, h.Complete && !damaged
 	return h, err
 }
 
