@@ -132,10 +132,8 @@ func (r *Reader) allGaps() ([]gap, error) {
 	stats := r.store.LogStats()
 	if seen < stats.Last {
 		known = slices.DeleteFunc(slices.Clone(known), func(g gap) bool { return g.sequence < stats.First })
-		err := r.rows(seen+1, stats.Last, false, "", func(row *headline.Row) error {
-			if row.Type != event.Gap {
-				return nil
-			}
+		isGap := func(row *headline.Row) bool { return row.Type == event.Gap }
+		err := r.rows(seen+1, stats.Last, false, "", isGap, func(row *headline.Row) error {
 			g := gap{sequence: row.Sequence, at: row.Time, data: event.GapData{Resource: row.Resource, Namespace: row.Namespace, Name: row.Name, To: row.Time}}
 			rec, err := r.read(row.Sequence)
 			if err != nil {
@@ -164,32 +162,26 @@ func (r *Reader) allGaps() ([]gap, error) {
 }
 
 // rows calls f with the headlines of the records from one sequence to another, or from the
-// newest on. Of blocks without the text there may be none.
-func (r *Reader) rows(from, to uint64, newestFirst bool, text string, f func(*headline.Row) error) error {
-	within := func(row *headline.Row) error {
-		if row.Sequence < from || row.Sequence > to {
-			return nil
-		}
-		return f(row)
-	}
+// newest on, that keep selects, which may see others. Of blocks without the text there may be none.
+func (r *Reader) rows(from, to uint64, newestFirst bool, text string, keep func(*headline.Row) bool, f func(*headline.Row) error) error {
+	var list []headline.Row
 	err := r.store.ScanHeadlines(from, to, newestFirst, func(blocks []byte) error {
-		if !newestFirst {
-			return headline.ReadWith(blocks, text, within)
-		}
-		var list []headline.Row
+		list = list[:0]
 		err := headline.ReadWith(blocks, text, func(row *headline.Row) error {
-			list = append(list, *row)
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		for i := len(list) - 1; i >= 0; i-- {
-			if err := within(&list[i]); err != nil {
-				return err
+			switch {
+			case row.Sequence < from || row.Sequence > to || !keep(row):
+				return nil
+			case newestFirst:
+				list = append(list, *row)
+				return nil
+			default:
+				return f(row)
 			}
+		})
+		for i := len(list) - 1; i >= 0 && err == nil; i-- {
+			err = f(&list[i])
 		}
-		return nil
+		return err
 	})
 	if errors.Is(err, headline.ErrMalformed) {
 		err = fmt.Errorf("%w: %w", store.ErrUnreadable, err)
@@ -248,7 +240,7 @@ func (r *Reader) show(rec *record.Record, body compact.Body) ([]byte, error) {
 func (r *Reader) horizon() (first uint64, at time.Time, err error) {
 	stats := r.store.LogStats()
 	at = time.Unix(math.MaxInt32, 0) // nothing is left
-	err = r.rows(stats.First, stats.Last, false, "", func(row *headline.Row) error {
+	err = r.rows(stats.First, stats.Last, false, "", func(*headline.Row) bool { return true }, func(row *headline.Row) error {
 		at = row.Time.Add(disorder)
 		return errEnough
 	})

@@ -116,11 +116,11 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 	}
 	compared, shown := 0, map[uint64][]byte{}
 	var last uint64
-	err = r.rows(low, high, !q.Oldest, q.text(), func(row *headline.Row) error {
+	keep := func(row *headline.Row) bool {
 		p.Scanned++
-		if !q.matches(row) {
-			return nil
-		}
+		return q.matches(row)
+	}
+	err = r.rows(low, high, !q.Oldest, q.text(), keep, func(row *headline.Row) error {
 		if len(p.Items) == q.Limit || compared == maxCompared {
 			p.Continue = strconv.FormatUint(last, 36)
 			return errEnough
@@ -222,15 +222,12 @@ func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogra
 		h.Buckets = append(h.Buckets, Bucket{From: from.Add(time.Duration(i) * width), Counts: map[event.Type]int{}})
 	}
 	var counts [MaxBuckets][len(types)]int
-	err = r.rows(low, high, false, f.text(), func(row *headline.Row) error {
+	keep := func(row *headline.Row) bool {
 		h.Scanned++
-		if row.Time.Before(from) || row.Time.After(to) || !f.matches(row) {
-			return nil
-		}
+		return !row.Time.Before(from) && !row.Time.After(to) && f.matches(row)
+	}
+	err = r.rows(low, high, false, f.text(), keep, func(row *headline.Row) error {
 		counts[min(int(row.Time.Sub(from)/width), buckets-1)][slices.Index(types[:], row.Type)]++
-		if h.Scanned%4096 == 0 {
-			return stop(ctx)
-		}
 		return nil
 	})
 	damaged := errors.Is(err, store.ErrUnreadable)
@@ -287,14 +284,12 @@ func (r *Reader) Changes(ctx context.Context, f Filter) (Changes, error) {
 	}
 	found := map[Object]*net{}
 	var order []*net
-	err = r.rows(low, r.store.LogStats().Last, false, f.text(), func(row *headline.Row) error {
-		if c.Scanned++; c.Scanned%4096 == 0 && stop(ctx) != nil {
-			return stop(ctx)
-		}
-		if row.Flags&headline.State == 0 || !row.Time.After(from) ||
-			f.Resource != nil && !same(row.Resource, *f.Resource) || f.Namespace != "" && row.Namespace != f.Namespace || f.Name != "" && row.Name != f.Name {
-			return nil
-		}
+	keep := func(row *headline.Row) bool {
+		c.Scanned++
+		return row.Flags&headline.State != 0 && row.Time.After(from) && (f.Resource == nil || same(row.Resource, *f.Resource)) &&
+			(f.Namespace == "" || row.Namespace == f.Namespace) && (f.Name == "" || row.Name == f.Name)
+	}
+	err = r.rows(low, r.store.LogStats().Last, false, f.text(), keep, func(row *headline.Row) error {
 		o := found[objectOf(row)]
 		if row.Time.After(to) {
 			if o != nil && o.after == 0 {
@@ -316,7 +311,7 @@ func (r *Reader) Changes(ctx context.Context, f Filter) (Changes, error) {
 				o.Managers = append(o.Managers, strings.Clone(m))
 			}
 		}
-		return nil
+		return stop(ctx)
 	})
 	damaged := errors.Is(err, store.ErrUnreadable)
 	if err = ledger.IgnoreUnreadable(ignoreEnough(err)); err != nil {

@@ -113,12 +113,14 @@ type place struct{ namespace, name string }
 // firstAfter returns the sequence of each object's first state after a time.
 func (r *Reader) firstAfter(t time.Time, text string, of func(*headline.Row) bool) (map[place]uint64, error) {
 	next := map[place]uint64{}
-	err := r.rows(r.store.SequenceAt(t), r.store.LogStats().Last, false, text, func(row *headline.Row) error {
-		if row.Flags&headline.State != 0 && row.Time.After(t.Truncate(time.Microsecond)) && of(row) {
-			p := place{row.Namespace, row.Name}
-			if _, ok := next[p]; !ok {
-				next[place{strings.Clone(p.namespace), strings.Clone(p.name)}] = row.Sequence
-			}
+	after := t.Truncate(time.Microsecond)
+	keep := func(row *headline.Row) bool {
+		return row.Flags&headline.State != 0 && row.Time.After(after) && of(row)
+	}
+	err := r.rows(r.store.SequenceAt(t), r.store.LogStats().Last, false, text, keep, func(row *headline.Row) error {
+		p := place{row.Namespace, row.Name}
+		if _, ok := next[p]; !ok {
+			next[place{strings.Clone(p.namespace), strings.Clone(p.name)}] = row.Sequence
 		}
 		return nil
 	})
@@ -280,10 +282,10 @@ func (r *Reader) lastBefore(t time.Time, text string, of func(*headline.Row) boo
 		return found, nil
 	}
 	stats := r.store.LogStats()
-	err := r.rows(stats.First, stats.Last, true, text, func(row *headline.Row) error {
-		if row.Flags&headline.State == 0 || row.Time.After(t) || !of(row) {
-			return nil
-		}
+	keep := func(row *headline.Row) bool {
+		return row.Flags&headline.State != 0 && !row.Time.After(t) && of(row)
+	}
+	err := r.rows(stats.First, stats.Last, true, text, keep, func(row *headline.Row) error {
 		o := objectOf(row)
 		if _, ok := found[o]; !ok {
 			found[o] = ending{row.Sequence, row.Type == event.Deleted}
@@ -428,10 +430,8 @@ func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, lim
 		}
 	}
 	if more {
-		err := r.rows(stats.First, below, true, o.Name, func(row *headline.Row) error {
-			if row.Flags&headline.State == 0 || !o.is(row) {
-				return nil
-			}
+		keep := func(row *headline.Row) bool { return row.Flags&headline.State != 0 && o.is(row) }
+		err := r.rows(stats.First, below, true, o.Name, keep, func(row *headline.Row) error {
 			rec, err := r.read(row.Sequence)
 			if err != nil {
 				return err
