@@ -130,7 +130,7 @@ func listObjects(ctx context.Context, c *client.Client, resource string, query u
 	}
 }
 
-// objectsAt reads all the pages of a time, and says what is not known.
+// objectsAt reads all the pages of a time, and reports unknown states.
 func (o *getOptions) objectsAt(cmd *cobra.Command, c *client.Client, resource string, query url.Values) (*admin.ObjectList, error) {
 	at, err := admin.ParseSince(o.at, time.Now())
 	if err != nil {

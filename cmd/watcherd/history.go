@@ -39,7 +39,7 @@ func newHistoryCommand() *cobra.Command {
 		Use:   "history RESOURCE [NAME]",
 		Short: "Show recorded changes of a resource or an object",
 		Long: "History prints the changes that a running daemon has recorded, the newest first: when, what, by which field\n" +
-			"manager. It says on standard error if changes may be missing. " + timesHelp,
+			"manager. Standard error has a warning if changes may be missing. " + timesHelp,
 		Example: "  watcherd history deploy web -n prod\n  watcherd history deploy --since 2h --by kubectl-edit\n  watcherd history deploy web -n prod --path spec.replicas -o json",
 		Args:    usageArgs(cobra.RangeArgs(1, 2)),
 		RunE:    func(cmd *cobra.Command, args []string) error { return o.history(cmd, args) },
@@ -80,7 +80,7 @@ func newChangesCommand() *cobra.Command {
 		Use:   "changes --from TIME [--to TIME]",
 		Short: "Show what a period changed",
 		Long: "Changes prints the net change of every object from one time to another: created, changed or deleted. Objects\n" +
-			"that ended as they began are counted. It says whether the answer is complete, or why not. " + timesHelp,
+			"that ended as they began are counted. Standard error has the verdict: complete, or the gaps. " + timesHelp,
 		Example: "  watcherd changes --from 1h\n  watcherd changes --from 2026-01-31T12:00:00Z --to 2026-01-31T12:10:00Z -n prod -o json",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.changes(cmd) },
@@ -214,7 +214,7 @@ func listChanges(ctx context.Context, c *client.Client, query url.Values, limit 
 	}
 }
 
-// printVerdict says what may be missing in a period.
+// printVerdict prints what may be missing in a period.
 func printVerdict(w io.Writer, s *history.Span) {
 	for i := range s.Gaps {
 		g := &s.Gaps[i]

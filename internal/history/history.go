@@ -3,9 +3,9 @@
 //
 // Guarantees:
 //
-//   - An answer about a time is exact, or says that it is not: [UnknownBefore] where nothing
-//     is recorded, [Gap] where changes were missed or a record cannot be read. A state that is
-//     called exact is the one that had been observed last at that time.
+//   - An answer about a time is [Exact], [UnknownBefore] where nothing is recorded, or [Gap]
+//     where changes were missed or a record cannot be read. An exact state is the one that had
+//     been observed last at that time.
 //   - Nothing is changed, and no lock is held while the store is read.
 //   - What is shown is edited as the configuration wants it now.
 //

@@ -395,7 +395,7 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time) ([]*n
 	return all, nil
 }
 
-// compare says what the period changed.
+// compare sets what the period changed.
 func (n *net) compare() {
 	n.Before, n.After = n.was.As, n.is.As
 	switch {

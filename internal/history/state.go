@@ -300,7 +300,7 @@ func (r *Reader) lastBefore(t time.Time, text string, of func(*headline.Row) boo
 
 // List is a page of the objects of a resource at a time.
 type List struct {
-	As       As      `json:"as"` // exact: the list has every object; what an item is worth it says itself
+	As       As      `json:"as"` // exact: the list has every object; an item has its own
 	Items    []State `json:"items"`
 	Continue string  `json:"continue,omitempty"`
 }
