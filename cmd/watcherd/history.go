@@ -226,13 +226,7 @@ func printVerdict(w io.Writer, s *history.Span) {
 }
 
 func subject(g *event.GapData) string {
-	text := g.Resource.String()
-	for _, part := range []string{g.Namespace, g.Name} {
-		if part != "" {
-			text += " " + part
-		}
-	}
-	return text
+	return strings.Join(strings.Fields(g.Resource.String()+" "+g.Namespace+" "+g.Name), " ")
 }
 
 func (o *historyOptions) diff(cmd *cobra.Command, args []string) error {

@@ -3,6 +3,7 @@ package history
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
@@ -156,7 +157,7 @@ type edit struct {
 }
 
 // maxDistance bounds the work for two texts that differ in most lines.
-const maxDistance = 2000
+const maxDistance = 1000
 
 // edits returns the shortest way from one text to another (Myers), or if that is long, all
 // of the one and all of the other between their equal ends.
@@ -171,8 +172,8 @@ func edits(a, b []string) []edit {
 		a, b = a[:len(a)-1], b[:len(b)-1]
 	}
 	all := append(head, middle(a, b)...)
-	for i := len(tail) - 1; i >= 0; i-- {
-		all = append(all, tail[i])
+	for _, e := range slices.Backward(tail) {
+		all = append(all, e)
 	}
 	return all
 }
@@ -243,9 +244,7 @@ func backtrack(a, b []string, steps [][]int, k int) []edit {
 		x--
 		back = append(back, edit{' ', a[x]})
 	}
-	for i, j := 0, len(back)-1; i < j; i, j = i+1, j-1 {
-		back[i], back[j] = back[j], back[i]
-	}
+	slices.Reverse(back)
 	return back
 }
 

@@ -45,12 +45,13 @@ type parts struct {
 	manager  *pipeline.Manager
 	reader   *query.Reader
 	*history.Reader
-	watcher  *reload.Watcher
+	watcher *reload.Watcher
 }
 
 var (
 	_ admin.Objects  = (*parts)(nil)
 	_ admin.Log      = (*parts)(nil)
+	_ admin.History  = (*parts)(nil)
 	_ admin.Commands = (*parts)(nil)
 	_ admin.Sinks    = (*parts)(nil)
 	_ admin.Letters  = letters{}
