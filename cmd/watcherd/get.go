@@ -17,6 +17,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/admin/client"
+	"github.com/watcherd/watcherd/internal/history"
 )
 
 // getOptions are the flags of get.
@@ -26,6 +27,7 @@ type getOptions struct {
 	all       bool
 	selector  string
 	output    string
+	at        string
 }
 
 func newGetCommand() *cobra.Command {
@@ -38,7 +40,7 @@ func newGetCommand() *cobra.Command {
 			"takes: a plural, singular, short name or kind, with version and group if necessary. Without -n all namespaces\n" +
 			"are shown.",
 		Example: "  watcherd get pods\n  watcherd get deploy -n prod -l tier=web -o wide\n  watcherd get widgets.example.com blue -n prod -o yaml\n" +
-			"  watcherd get configmaps -o name",
+			"  watcherd get configmaps -o name\n  watcherd get pods -n prod --at 2h",
 		Args: usageArgs(cobra.RangeArgs(1, 2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.run(cmd, args)
@@ -50,6 +52,7 @@ func newGetCommand() *cobra.Command {
 	flags.BoolVarP(&o.all, "all-namespaces", "A", false, "objects of all namespaces (the default)")
 	flags.StringVarP(&o.selector, "selector", "l", "", "only objects with these labels, such as tier=web,env!=dev")
 	flags.StringVarP(&o.output, "output", "o", "table", "table, wide, json, yaml or name")
+	flags.StringVar(&o.at, "at", "", "show the objects as they were: how long ago (15m, 2h, 3d) or when (2026-01-31T12:00:00Z)")
 	return cmd
 }
 
@@ -63,12 +66,9 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 	if _, err := labels.Parse(o.selector); err != nil {
 		return &usageError{fmt.Errorf("-l: %w", err)}
 	}
-	resource, name, slash := strings.Cut(args[0], "/")
-	if len(args) == 2 {
-		if slash {
-			return &usageError{errors.New("give the name once: RESOURCE NAME or RESOURCE/NAME")}
-		}
-		name = args[1]
+	resource, name, err := named(args)
+	if err != nil {
+		return err
 	}
 	client, err := o.admin.client()
 	if err != nil {
@@ -84,7 +84,12 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 	if !full {
 		query.Set("metadata", "true")
 	}
-	list, err := listObjects(cmd.Context(), client, resource, query)
+	var list *admin.ObjectList
+	if o.at == "" {
+		list, err = listObjects(cmd.Context(), client, resource, query)
+	} else {
+		list, err = o.objectsAt(cmd, client, resource, query)
+	}
 	if err != nil {
 		return err
 	}
@@ -122,6 +127,39 @@ func listObjects(ctx context.Context, c *client.Client, resource string, query u
 			return all, nil
 		}
 		query.Set("continue", next)
+	}
+}
+
+// objectsAt reads all the pages of a time, and reports unknown states.
+func (o *getOptions) objectsAt(cmd *cobra.Command, c *client.Client, resource string, query url.Values) (*admin.ObjectList, error) {
+	at, err := admin.ParseSince(o.at, time.Now())
+	if err != nil {
+		return nil, &usageError{fmt.Errorf("--at: %w", err)}
+	}
+	query.Set("at", at.UTC().Format(time.RFC3339Nano))
+	query.Del("metadata")
+	all, notes := &admin.ObjectList{APIVersion: "v1", Kind: "List", Items: []json.RawMessage{}}, cmd.ErrOrStderr()
+	for {
+		var page history.List
+		if err := c.Get(cmd.Context(), "/api/v1/objects/"+url.PathEscape(resource), query, &page); err != nil {
+			return nil, err
+		}
+		for i := range page.Items {
+			s := &page.Items[i]
+			if s.As != history.Exact {
+				fmt.Fprintf(notes, "watcherd: the state of %s is not known exactly: %s\n", clean(strings.TrimPrefix(s.Namespace+"/"+s.Name, "/")), s.As)
+			}
+			if len(s.Object) > 0 {
+				all.Items = append(all.Items, s.Object)
+			}
+		}
+		if page.Continue == "" {
+			if page.As != history.Exact {
+				fmt.Fprintf(notes, "watcherd: objects may be missing at that time: %s\n", page.As)
+			}
+			return all, nil
+		}
+		query.Set("continue", page.Continue)
 	}
 }
 

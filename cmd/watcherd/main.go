@@ -126,8 +126,8 @@ func newRootCommand(stdout, stderr io.Writer) *cobra.Command {
 		root.AddCommand(c)
 	}
 	for _, c := range []*cobra.Command{
-		newStatusCommand(), newGetCommand(), newTailCommand(), newReplayCommand(), newSnapshotCommand(),
-		newDeadLettersCommand(), newSinksCommand(), newReloadCommand(),
+		newStatusCommand(), newGetCommand(), newTailCommand(), newHistoryCommand(), newDiffCommand(), newChangesCommand(),
+		newReplayCommand(), newSnapshotCommand(), newDeadLettersCommand(), newSinksCommand(), newReloadCommand(),
 	} {
 		c.GroupID = groupAsk
 		root.AddCommand(c)

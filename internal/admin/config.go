@@ -27,6 +27,7 @@ type Config struct {
 	Status   func() *status.Status // how the daemon is doing, now
 	Objects  Objects
 	Log      Log
+	History  History
 	Commands Commands
 	Sinks    Sinks
 	Letters  Letters

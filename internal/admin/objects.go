@@ -37,18 +37,17 @@ const (
 //	/api/v1/objects/RESOURCE/NAME             one that is in no namespace
 //
 // with ?labelSelector=, ?name=, ?limit= and ?continue= for lists, and ?metadata=true for
-// objects without spec, status and data.
+// objects without spec, status and data. ?at= asks the history for the states of a time.
 func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
 	view, err := s.cfg.Objects.View(r.PathValue("resource"))
 	if err != nil {
 		return err
 	}
-	select {
-	case s.reads <- struct{}{}:
-		defer func() { <-s.reads }()
-	case <-r.Context().Done():
-		return nil // the client is gone
+	release, ok := s.read(r)
+	if !ok {
+		return nil
 	}
+	defer release()
 	resource, namespaced, synced := view.About()
 	query := r.URL.Query()
 	bare, err := boolean(query, "metadata")
@@ -59,10 +58,16 @@ func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
 	if !namespaced && name == "" {
 		first, name = "", first
 	}
+	if namespaced && first == "" {
+		first = query.Get("namespace")
+	}
+	switch at, err := moment(query, "at"); {
+	case err != nil:
+		return err
+	case !at.IsZero():
+		return s.objectsAt(w, r, resource, first, name, at)
+	}
 	if name == "" {
-		if namespaced && first == "" {
-			first = query.Get("namespace")
-		}
 		return list(w, query, view, first, bare)
 	}
 	o := view.Get(first, name)
@@ -83,7 +88,7 @@ func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	_, err = w.Write(append(body, '\n'))
+	_, err = w.Write(append(body, '\n')) //nolint:gosec // JSON, like the content type
 	return ignoreGone(err)
 }
 
@@ -92,11 +97,9 @@ func list(w http.ResponseWriter, query url.Values, view View, namespace string, 
 	if err != nil {
 		return problemf(http.StatusBadRequest, "labelSelector: %v", err)
 	}
-	limit := defaultPage
-	if text := query.Get("limit"); text != "" {
-		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxPage {
-			return problemf(http.StatusBadRequest, "limit must be a number from 1 to %d", maxPage)
-		}
+	limit, err := number(query, "limit", defaultPage, maxPage)
+	if err != nil {
+		return err
 	}
 	all := view.List(namespace, selector)
 	if name := query.Get("name"); name != "" {

@@ -16,6 +16,9 @@ const endpoints = `watcherd
 /metrics                   Prometheus metrics
 /api/v1/status             how watches, routes, sinks and the store are doing, JSON
 /api/v1/objects/RESOURCE   the objects that the watches see; /NAMESPACE, /NAMESPACE/NAME
+                           ?at=TIME, and /NAMESPACE/NAME/versions, /NAMESPACE/NAME/diff
+/api/v1/history            the recorded changes; /histogram counts them
+/api/v1/changes            what a period changed
 /api/v1/events             the event log as server-sent events
 `
 
@@ -32,6 +35,11 @@ func (s *Server) adminHandler(bound net.Addr) http.Handler {
 	s.handle(mux, "GET /api/v1/objects/{resource}", s.objects)
 	s.handle(mux, "GET /api/v1/objects/{resource}/{first}", s.objects)
 	s.handle(mux, "GET /api/v1/objects/{resource}/{first}/{name}", s.objects)
+	s.handle(mux, "GET /api/v1/objects/{resource}/{first}/{name}/versions", s.asked(s.versions))
+	s.handle(mux, "GET /api/v1/objects/{resource}/{first}/{name}/diff", s.asked(s.diff))
+	s.handle(mux, "GET /api/v1/history", s.asked(s.changed))
+	s.handle(mux, "GET /api/v1/history/histogram", s.asked(s.histogram))
+	s.handle(mux, "GET /api/v1/changes", s.asked(s.netChanges))
 	s.handle(mux, "GET /api/v1/events", s.events)
 	s.handle(mux, "POST /api/v1/replay", s.replay)
 	s.handle(mux, "POST /api/v1/snapshot", s.snapshot)

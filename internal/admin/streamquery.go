@@ -41,8 +41,8 @@ func (s *Server) parseStream(r *http.Request) (*streamQuery, error) {
 		q.resources = append(q.resources, resource)
 	}
 	for _, t := range q.types {
-		if !slices.Contains([]event.Type{event.Added, event.Updated, event.Deleted, event.Sync, event.Gap}, event.Type(t)) {
-			return nil, problemf(http.StatusBadRequest, "unknown type %q; known are added, updated, deleted, sync, gap", t)
+		if err := checkType(t); err != nil {
+			return nil, err
 		}
 	}
 	if err := s.checkRoutes(q.routes); err != nil {

@@ -383,7 +383,13 @@ func (g *group) putCheckpoints() error {
 		if version == "" {
 			version = s.saved.ResourceVersion
 		}
-		now := ledger.Checkpoint{ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Sweeping: s.listed != nil, Gap: s.open, Listing: s.list.mark, Ahead: s.ahead, Forgot: s.forgot}
+		switch {
+		case !s.keepsHistory():
+			s.historySince = time.Time{}
+		case s.historySince.IsZero() && s.synced:
+			s.historySince = g.c.cfg.Now()
+		}
+		now := ledger.Checkpoint{HistorySince: s.historySince, ResourceVersion: version, Synced: s.synced, Epoch: s.epoch, Form: s.recordedForm, Sweeping: s.listed != nil, Gap: s.open, Listing: s.list.mark, Ahead: s.ahead, Forgot: s.forgot}
 		now.Recorded = s.recorded(version)
 		if now.Same(s.saved) {
 			continue

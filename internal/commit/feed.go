@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
@@ -191,6 +192,7 @@ type progress struct {
 	damaged      bool                  // an unreadable entry of the ledger has been logged
 	recordedForm string                // the form of all recorded states; "" if they may differ
 	codec        *compact.Codec        // of former states; nil until one is needed
+	historySince time.Time             // see ledger.Checkpoint
 
 	gaining []*snapshot // that leave out what is delivered meanwhile
 }
@@ -230,6 +232,11 @@ func NewWatchRef(w *plan.Watch) WatchRef {
 }
 
 func (h WatchRef) sameWatch(other WatchRef) bool { return h.Watch.Name == other.Watch.Name }
+
+// keepsHistory reports whether the changes of the feed are in the history.
+func (s *Feed) keepsHistory() bool {
+	return slices.ContainsFunc(s.Watches(), func(h WatchRef) bool { return h.Watch.History })
+}
 
 // WatchNamed is the feed's watch of that name.
 func (s *Feed) WatchNamed(watch string) (h WatchRef, ok bool) {

@@ -78,6 +78,7 @@ func (c *Committer) Prepare(s *Feed) error {
 			// Its list was taken in: up to the version, everything is recorded.
 			cp.Ahead[""] = ledger.Later(cp.Ahead[""], cp.ResourceVersion)
 		}
+		s.historySince = cp.HistorySince
 		s.resume, s.saved, s.synced, s.epoch, s.ahead, s.recordedForm, s.forgot = cp, cp, cp.Synced, cp.Epoch, cp.Ahead, cp.Form, cp.Forgot
 		switch {
 		case cp.Resumable() && !s.rerecord():

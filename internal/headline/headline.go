@@ -4,9 +4,11 @@
 package headline
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/watcherd/watcherd/pkg/event"
@@ -143,7 +145,13 @@ func (b *Block) Bytes() []byte {
 // Read calls f for each row of joined blocks. The row is valid during the call only; its
 // texts remain, and keep the block in memory: clone what is kept for long. An error of f ends
 // the reading and is returned, any other wraps ErrMalformed.
-func Read(blocks []byte, f func(*Row) error) error {
+func Read(blocks []byte, f func(*Row) error) error { return ReadWith(blocks, "", f) }
+
+// ReadWith is Read of the blocks that have a text: the rows of an object are in those that
+// have its name.
+func ReadWith(blocks []byte, text string, f func(*Row) error) error {
+	needle := []byte(text)
+	var in input
 	for len(blocks) > 0 {
 		if len(blocks) < headerLen || blocks[0] != version {
 			return fmt.Errorf("%w: unknown version", ErrMalformed)
@@ -152,26 +160,39 @@ func Read(blocks []byte, f func(*Row) error) error {
 		if uint64(n) > uint64(len(blocks)-5) || n < headerLen-5 {
 			return fmt.Errorf("%w: wrong length", ErrMalformed)
 		}
-		if err := readBlock(blocks[5:5+n], f); err != nil {
-			return err
+		if block := blocks[5 : 5+n]; bytes.Contains(block[16:], needle) {
+			if err := in.read(block, f); err != nil {
+				return err
+			}
 		}
 		blocks = blocks[5+n:]
 	}
 	return nil
 }
 
-func readBlock(b []byte, f func(*Row) error) error {
+func (in *input) read(b []byte, f func(*Row) error) error {
 	row := Row{Sequence: binary.BigEndian.Uint64(b)}
 	at := int64(binary.BigEndian.Uint64(b[8:]))
-	in := input{buf: string(b[16:])}
-	for len(in.buf) > 0 {
+	in.buf, in.next, in.resources, in.texts = string(b[16:]), 0, in.resources[:0], slices.Grow(in.texts[:0], len(b)/32)
+	resource, namespace, name, manager := -1, -1, -1, -1
+	for in.next < len(in.buf) {
 		row.Sequence += in.uvarint()
 		u := in.uvarint()
 		at += int64(u>>1) ^ -int64(u&1)
 		t := in.byte()
 		row.Flags = Flags(in.uvarint())
-		row.Resource = in.resource()
-		row.Namespace, row.Name, row.Manager = in.text(), in.text(), in.text()
+		if n := in.resource(); n != resource { // most rows are like the one before
+			row.Resource, resource = in.resources[n], n
+		}
+		if n := in.text(); n != namespace {
+			row.Namespace, namespace = in.texts[n], n
+		}
+		if n := in.text(); n != name {
+			row.Name, name = in.texts[n], n
+		}
+		if n := in.text(); n != manager {
+			row.Manager, manager = in.texts[n], n
+		}
 		if in.short || int(t) >= len(types) {
 			return fmt.Errorf("%w: wrong row", ErrMalformed)
 		}
@@ -187,21 +208,22 @@ func readBlock(b []byte, f func(*Row) error) error {
 // is then empty.
 type input struct {
 	buf       string
+	next      int // in buf: a shorter buf would be a pointer to write for every value
 	short     bool
 	resources []event.Resource
 	texts     []string
 }
 
 func (in *input) end() {
-	in.buf, in.short = "", true
+	in.next, in.short = len(in.buf), true
 }
 
 func (in *input) uvarint() (v uint64) {
-	for i := 0; i < len(in.buf) && i < binary.MaxVarintLen64; i++ {
-		c := in.buf[i]
+	for i := 0; in.next+i < len(in.buf) && i < binary.MaxVarintLen64; i++ {
+		c := in.buf[in.next+i]
 		v |= uint64(c&0x7f) << (7 * i)
 		if c < 0x80 {
-			in.buf = in.buf[i+1:]
+			in.next += i + 1
 			return v
 		}
 	}
@@ -210,51 +232,51 @@ func (in *input) uvarint() (v uint64) {
 }
 
 func (in *input) byte() byte {
-	if len(in.buf) == 0 {
+	if in.next == len(in.buf) {
 		in.end()
 		return 0
 	}
-	b := in.buf[0]
-	in.buf = in.buf[1:]
-	return b
+	in.next++
+	return in.buf[in.next-1]
 }
 
 // plain takes a text without a reference.
 func (in *input) plain() string {
 	n := in.uvarint()
-	if n > uint64(len(in.buf)) {
+	if n > uint64(len(in.buf)-in.next) {
 		in.end()
 		return ""
 	}
-	s := in.buf[:n]
-	in.buf = in.buf[n:]
-	return s
+	in.next += int(n)
+	return in.buf[in.next-int(n) : in.next]
 }
 
-func (in *input) text() string {
+// text takes a text and returns where it is among the texts.
+func (in *input) text() int {
 	n := in.uvarint()
 	switch {
 	case n == 0:
-		s := in.plain()
-		in.texts = append(in.texts, s)
-		return s
+		in.texts = append(in.texts, in.plain())
+		return len(in.texts) - 1
 	case n > uint64(len(in.texts)):
 		in.end()
-		return ""
+		n = 1
+		in.texts = append(in.texts, "")
 	}
-	return in.texts[n-1]
+	return int(n - 1)
 }
 
-func (in *input) resource() event.Resource {
+// resource takes a resource and returns where it is among the resources.
+func (in *input) resource() int {
 	n := in.uvarint()
 	switch {
 	case n == 0:
-		r := event.Resource{Group: in.plain(), Version: in.plain(), Resource: in.plain(), Kind: in.plain()}
-		in.resources = append(in.resources, r)
-		return r
+		in.resources = append(in.resources, event.Resource{Group: in.plain(), Version: in.plain(), Resource: in.plain(), Kind: in.plain()})
+		return len(in.resources) - 1
 	case n > uint64(len(in.resources)):
 		in.end()
-		return event.Resource{}
+		n = 1
+		in.resources = append(in.resources, event.Resource{})
 	}
-	return in.resources[n-1]
+	return int(n - 1)
 }

@@ -25,6 +25,10 @@ type Checkpoint struct {
 	Forgot          bool                `json:"forgot,omitempty"`   // what was recorded before the list cannot be read, which is not reported yet
 	Time            time.Time           `json:"time"`
 
+	// HistorySince is the time since when every change that the feed recorded is in the
+	// history; zero: not now.
+	HistorySince time.Time `json:"historySince,omitzero"`
+
 	// Ahead are namespaces that were watched by themselves, and the versions up to which
 	// everything in them is recorded; "" stands for all.
 	Ahead map[string]string `json:"ahead,omitempty"`
@@ -40,7 +44,7 @@ func (c Checkpoint) Same(other Checkpoint) bool {
 	if (c.Listing == nil) != (other.Listing == nil) || c.Listing != nil && *c.Listing != *other.Listing {
 		return false
 	}
-	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && c.Form == other.Form && c.Gap == other.Gap && c.Forgot == other.Forgot && len(c.Ahead) == len(other.Ahead)
+	return c.ResourceVersion == other.ResourceVersion && c.Recorded == other.Recorded && c.Synced == other.Synced && c.Sweeping == other.Sweeping && c.Epoch == other.Epoch && c.Form == other.Form && c.Gap == other.Gap && c.Forgot == other.Forgot && c.HistorySince.Equal(other.HistorySince) && len(c.Ahead) == len(other.Ahead)
 }
 
 // ListVersion is the version whose list shows everything that is recorded, and of
@@ -93,6 +97,22 @@ func (l *Ledger) Checkpoint(sourceID string) (c Checkpoint, ok bool, err error) 
 		return Checkpoint{}, false, fmt.Errorf("%w: checkpoint of %s: %w", store.ErrUnreadable, sourceID, err)
 	}
 	return c, true, nil
+}
+
+// Checkpoints calls f with the checkpoints of all feeds, the zero value for a damaged one.
+func (l *Ledger) Checkpoints(f func(feed string, c Checkpoint) error) error {
+	prefix := CheckpointMeta("")
+	err := l.store.ScanMeta(prefix, func(key string, value []byte) error {
+		var c Checkpoint
+		if json.Unmarshal(value, &c) != nil {
+			c = Checkpoint{}
+		}
+		return f(key[len(prefix):], c)
+	})
+	if err != nil {
+		return fmt.Errorf("%w: scan checkpoints: %w", ErrStore, err)
+	}
+	return nil
 }
 
 // Listing marks a list in a checkpoint: a start that finds it begins with the list of

@@ -182,3 +182,9 @@ func FeedID(partition, namespace string) string { return partition + "#" + names
 // Key names an object within its partition. Cluster-scoped objects have an
 // empty namespace.
 func Key(namespace, name string) string { return namespace + "/" + name }
+
+// SplitFeed is the inverse of FeedID.
+func SplitFeed(id string) (partition, namespace string) {
+	i := strings.LastIndexByte(id, '#')
+	return id[:max(i, 0)], id[i+1:]
+}

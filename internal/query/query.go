@@ -11,6 +11,8 @@ import (
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/delivery"
+	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
@@ -82,6 +84,11 @@ type Reader struct {
 func New(cfg Config) (*Reader, error) {
 	r := &Reader{cfg, cfg.Committer, cfg.Store, cfg.Inflater}
 	return r, cfg.Registerer.Register(collector{r})
+}
+
+// History returns the reader of what was recorded.
+func (r *Reader) History() *history.Reader {
+	return history.New(r.store, ledger.New(r.store, r.inflater.Dictionaries), r.inflater)
 }
 
 // Status returns the state of the pipeline. It looks at every cached object, so it

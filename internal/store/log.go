@@ -249,15 +249,7 @@ func (p *payloads) assign(items []Item) {
 // firstAtOrAfter finds the first record whose time is not before t, starting at
 // the segment t lies in. It reads at most a segment, and passes over damage.
 func (s *Store) firstAtOrAfter(t time.Time) (uint64, error) {
-	s.log.mu.Lock()
-	i := s.log.marks.before(t)
-	// A record slightly out of order may lie one segment earlier.
-	i = max(i-1, 0)
-	begin, tail := s.log.low, s.log.tail
-	if i < len(s.log.marks) {
-		begin = max(begin, s.log.marks[i].sequence)
-	}
-	s.log.mu.Unlock()
+	begin, tail := s.SequenceAt(t), s.LogStats().Last
 	for after := begin - 1; ; {
 		items, err := s.ReadLog(after, replayChunk)
 		if err != nil {

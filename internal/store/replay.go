@@ -79,6 +79,18 @@ func (s *Store) bounds(r ReplayRange) (from, to uint64, err error) {
 	return max(from, 1), to, nil
 }
 
+// SequenceAt returns a sequence that no record of a time or later is below; at most two
+// segments of earlier ones are not.
+func (s *Store) SequenceAt(t time.Time) uint64 {
+	s.log.mu.Lock()
+	defer s.log.mu.Unlock()
+	// A record slightly out of order may lie one segment earlier.
+	if i := s.log.marks.before(t) - 1; i > 0 {
+		return max(s.log.low, s.log.marks[i].sequence)
+	}
+	return s.log.low
+}
+
 // enqueueSelected enqueues those of the records from and to included that are selected.
 // It calls wait before each chunk, and keeps no part of the log meanwhile: the wait may be
 // for the room that the log takes.

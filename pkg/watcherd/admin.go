@@ -9,6 +9,7 @@ import (
 	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/delivery"
+	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/pipeline"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/query"
@@ -26,7 +27,7 @@ func (d *daemon) listenAdmin(ctx context.Context, p *parts) (*admin.Server, erro
 	return admin.Listen(ctx, admin.Config{
 		Listen: a.Listen, Probes: a.Probes,
 		TokenFile: a.TokenFile, CertFile: a.CertFile, KeyFile: a.KeyFile, ClientCAFile: a.ClientCAFile,
-		Status: p.status, Objects: p, Log: p, Commands: p, Sinks: p, Letters: letters{p},
+		Status: p.status, Objects: p, Log: p, History: p, Commands: p, Sinks: p, Letters: letters{p},
 		Stopping: p.stopping, Gatherer: d.Gatherer, Registerer: d.Registerer, Logger: d.log,
 	})
 }
@@ -43,12 +44,14 @@ type parts struct {
 	resolver *dynamicfactory.Resolver
 	manager  *pipeline.Manager
 	reader   *query.Reader
-	watcher  *reload.Watcher
+	*history.Reader
+	watcher *reload.Watcher
 }
 
 var (
 	_ admin.Objects  = (*parts)(nil)
 	_ admin.Log      = (*parts)(nil)
+	_ admin.History  = (*parts)(nil)
 	_ admin.Commands = (*parts)(nil)
 	_ admin.Sinks    = (*parts)(nil)
 	_ admin.Letters  = letters{}

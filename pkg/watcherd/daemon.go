@@ -289,6 +289,7 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 		return err
 	}
 	p.reader = p.manager.Reader()
+	p.Reader = p.reader.History()
 	p.watcher = reload.New(reload.Config{
 		Path: d.ConfigFile, Running: st,
 		Load:     func(data []byte) (*plan.State, error) { return parse(d.ConfigFile, data, d.Kinds) },

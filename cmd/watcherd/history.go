@@ -1,0 +1,353 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/watcherd/watcherd/internal/admin"
+	"github.com/watcherd/watcherd/internal/admin/client"
+	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// historyOptions are the flags of history, diff and changes.
+type historyOptions struct {
+	admin     adminFlags
+	namespace string
+	from, to  string
+	manager   string
+	path      string
+	types     []string
+	limit     int
+	output    string
+}
+
+const timesHelp = "A time is how long ago (15m, 2h, 3d) or when (2026-01-31T12:00:00Z)."
+
+func newHistoryCommand() *cobra.Command {
+	var o historyOptions
+	cmd := &cobra.Command{
+		Use:   "history RESOURCE [NAME]",
+		Short: "Show recorded changes of a resource or an object",
+		Long: "History prints the changes that a running daemon has recorded, the newest first: when, what, by which field\n" +
+			"manager. Standard error has a warning if changes may be missing. " + timesHelp,
+		Example: "  watcherd history deploy web -n prod\n  watcherd history deploy --since 2h --by kubectl-edit\n  watcherd history deploy web -n prod --path spec.replicas -o json",
+		Args:    usageArgs(cobra.RangeArgs(1, 2)),
+		RunE:    func(cmd *cobra.Command, args []string) error { return o.history(cmd, args) },
+	}
+	o.bind(cmd, "only objects of this namespace")
+	flags := cmd.Flags()
+	flags.StringVar(&o.from, "since", "", "only changes since this time")
+	flags.StringVar(&o.to, "until", "", "only changes until this time")
+	flags.StringVar(&o.manager, "by", "", "only changes by this field manager")
+	flags.StringVar(&o.path, "path", "", "only changes of the value at this path, such as spec.replicas")
+	flags.StringSliceVar(&o.types, "type", nil, "only changes of this type: added, updated, deleted, sync or gap")
+	flags.IntVar(&o.limit, "limit", 100, "show at most this number of changes; 0: all")
+	flags.StringVarP(&o.output, "output", "o", "table", "table, json or yaml")
+	return cmd
+}
+
+func newDiffCommand() *cobra.Command {
+	var o historyOptions
+	cmd := &cobra.Command{
+		Use:   "diff RESOURCE NAME",
+		Short: "Compare the states of an object at two times",
+		Long: "Diff prints the unified diff, as YAML, of an object's states at two times: by default that of its last recorded\n" +
+			"change. Items of lists are matched by name. " + timesHelp,
+		Example: "  watcherd diff deploy web -n prod\n  watcherd diff deploy web -n prod --from 2h\n  watcherd diff cm app -n prod --from 2026-01-31T12:00:00Z --to 2026-01-31T13:00:00Z",
+		Args:    usageArgs(cobra.RangeArgs(1, 2)),
+		RunE:    func(cmd *cobra.Command, args []string) error { return o.diff(cmd, args) },
+	}
+	o.bind(cmd, "namespace of the object; may be left out if only one has an object of the name")
+	flags := cmd.Flags()
+	flags.StringVar(&o.from, "from", "", "time of the first state (default: before the last change)")
+	flags.StringVar(&o.to, "to", "", "time of the second state (default: now)")
+	return cmd
+}
+
+func newChangesCommand() *cobra.Command {
+	var o historyOptions
+	cmd := &cobra.Command{
+		Use:   "changes --from TIME [--to TIME]",
+		Short: "Show what a period changed",
+		Long: "Changes prints the net change of every object from one time to another: created, changed or deleted. Objects\n" +
+			"that ended as they began are counted. Standard error has the verdict: complete, or the gaps. " + timesHelp,
+		Example: "  watcherd changes --from 1h\n  watcherd changes --from 2026-01-31T12:00:00Z --to 2026-01-31T12:10:00Z -n prod -o json",
+		Args:    usageArgs(cobra.NoArgs),
+		RunE:    func(cmd *cobra.Command, _ []string) error { return o.changes(cmd) },
+	}
+	o.bind(cmd, "only objects of this namespace")
+	flags := cmd.Flags()
+	flags.StringVar(&o.from, "from", "", "the beginning; required")
+	flags.StringVar(&o.to, "to", "", "the end (default: now)")
+	flags.StringVarP(&o.output, "output", "o", "table", "table, json or yaml")
+	return cmd
+}
+
+func (o *historyOptions) bind(cmd *cobra.Command, namespaceHelp string) {
+	o.admin.bind(cmd)
+	cmd.Flags().StringVarP(&o.namespace, "namespace", "n", "", namespaceHelp)
+}
+
+// query has the parameters that are given.
+func (o *historyOptions) query(more map[string]string) (url.Values, error) {
+	q := url.Values{}
+	now := time.Now()
+	for key, flag := range map[string]*string{"from": &o.from, "to": &o.to} {
+		if *flag == "" {
+			continue
+		}
+		at, err := admin.ParseSince(*flag, now)
+		if err != nil {
+			return nil, &usageError{fmt.Errorf("%s: %w", key, err)}
+		}
+		q.Set(key, at.UTC().Format(time.RFC3339Nano))
+	}
+	for key, value := range map[string]string{"namespace": o.namespace, "manager": o.manager, "path": o.path, "type": strings.Join(o.types, ",")} {
+		if value != "" {
+			q.Set(key, value)
+		}
+	}
+	for key, value := range more {
+		if value != "" {
+			q.Set(key, value)
+		}
+	}
+	return q, nil
+}
+
+// named are the resource and the name of RESOURCE NAME or RESOURCE/NAME.
+func named(args []string) (resource, name string, err error) {
+	resource, name, slash := strings.Cut(args[0], "/")
+	if len(args) == 2 {
+		if slash {
+			return "", "", &usageError{errors.New("give the name once: RESOURCE NAME or RESOURCE/NAME")}
+		}
+		name = args[1]
+	}
+	return resource, name, nil
+}
+
+func (o *historyOptions) history(cmd *cobra.Command, args []string) error {
+	if err := checkOutput(o.output, "table", "json", "yaml"); err != nil {
+		return err
+	}
+	if o.limit < 0 {
+		return &usageError{errors.New("--limit is a number of changes")}
+	}
+	resource, name, err := named(args)
+	if err != nil {
+		return err
+	}
+	client, err := o.admin.client()
+	if err != nil {
+		return err
+	}
+	query, err := o.query(map[string]string{"resource": resource, "name": name})
+	if err != nil {
+		return err
+	}
+	page, err := listChanges(cmd.Context(), client, query, o.limit)
+	if err != nil {
+		return err
+	}
+	notes := cmd.ErrOrStderr()
+	if page.Continue != "" {
+		fmt.Fprintf(notes, "watcherd: there are older changes; --limit shows more than %d\n", o.limit)
+	}
+	printVerdict(notes, &page.Span)
+	if o.output != "table" {
+		return printStructured(cmd.OutOrStdout(), o.output, page)
+	}
+	if len(page.Items) == 0 {
+		_, err := fmt.Fprintln(notes, "No changes found.")
+		return err
+	}
+	t := newTable(cmd.OutOrStdout(), "TIME", "TYPE", "NAMESPACE", "NAME", "MANAGER", "SUMMARY")
+	for i := range page.Items {
+		c := &page.Items[i]
+		text := c.Summary
+		if c.Gap != nil {
+			text = "changes may be missing since " + stamp(c.Gap.From) + ": " + c.Gap.Cause
+		}
+		t.row(stamp(c.Time), string(c.Type), c.Namespace, c.Name, c.Manager, text)
+	}
+	return t.flush()
+}
+
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
+
+// listChanges reads pages of changes, at most limit if that is not 0.
+func listChanges(ctx context.Context, c *client.Client, query url.Values, limit int) (*history.Page, error) {
+	var all *history.Page
+	for {
+		size := 1000
+		if limit > 0 {
+			size = min(size, limit)
+			if all != nil {
+				size = min(size, limit-len(all.Items))
+			}
+		}
+		query.Set("limit", strconv.Itoa(size))
+		var page history.Page
+		if err := c.Get(ctx, "/api/v1/history", query, &page); err != nil {
+			return nil, err
+		}
+		if all == nil {
+			all = &page
+		} else {
+			all.Items, all.Continue, all.Scanned = append(all.Items, page.Items...), page.Continue, all.Scanned+page.Scanned
+		}
+		if all.Continue == "" || limit > 0 && len(all.Items) >= limit {
+			return all, nil
+		}
+		query.Set("continue", all.Continue)
+	}
+}
+
+// printVerdict prints what may be missing in a period.
+func printVerdict(w io.Writer, s *history.Span) {
+	for i := range s.Gaps {
+		g := &s.Gaps[i]
+		fmt.Fprintf(w, "watcherd: changes of %s may be missing from %s to %s: %s\n", clean(subject(g)), stamp(g.From), stamp(g.To), clean(g.Cause))
+	}
+	if !s.Complete && len(s.Gaps) == 0 {
+		fmt.Fprintf(w, "watcherd: not everything since %s is recorded\n", stamp(s.From))
+	}
+}
+
+func subject(g *event.GapData) string {
+	return strings.Join(strings.Fields(g.Resource.String()+" "+g.Namespace+" "+g.Name), " ")
+}
+
+func (o *historyOptions) diff(cmd *cobra.Command, args []string) error {
+	resource, name, err := named(args)
+	if err != nil {
+		return err
+	}
+	if name == "" {
+		return &usageError{errors.New("name an object: RESOURCE NAME or RESOURCE/NAME")}
+	}
+	client, err := o.admin.client()
+	if err != nil {
+		return err
+	}
+	query, err := o.query(nil)
+	if err != nil {
+		return err
+	}
+	namespace := o.namespace
+	if namespace == "" {
+		if namespace, err = namespaceOf(cmd.Context(), client, resource, name); err != nil {
+			return err
+		}
+	}
+	path := "/api/v1/objects/" + url.PathEscape(resource) + "/" + url.PathEscape(namespace) + "/" + url.PathEscape(name) + "/diff"
+	var d history.Difference
+	if err := client.Get(cmd.Context(), path, query, &d); err != nil {
+		return err
+	}
+	for _, s := range []*history.State{&d.From, &d.To} {
+		switch s.As {
+		case history.UnknownBefore:
+			fmt.Fprintln(cmd.ErrOrStderr(), "watcherd: one of the states is not recorded; the other is compared with nothing")
+		case history.Gap:
+			fmt.Fprintln(cmd.ErrOrStderr(), "watcherd: one of the times is in a gap: the last state before it is compared")
+		}
+	}
+	if d.Diff == "" {
+		_, err := fmt.Fprintln(cmd.ErrOrStderr(), "No difference.")
+		return err
+	}
+	_, err = io.WriteString(cmd.OutOrStdout(), cleanLines(d.Diff))
+	return err
+}
+
+// cleanLines is clean line by line.
+func cleanLines(text string) string {
+	lines := strings.Split(text, "\n")
+	for i := range lines {
+		lines[i] = clean(lines[i])
+	}
+	return strings.Join(lines, "\n")
+}
+
+// clusterScope stands for the namespace of an object without one in a path.
+const clusterScope = "-"
+
+// namespaceOf finds the one namespace that has, or had, an object of a name.
+func namespaceOf(ctx context.Context, c *client.Client, resource, name string) (string, error) {
+	page, err := listChanges(ctx, c, url.Values{"resource": {resource}, "name": {name}}, 100)
+	if err != nil {
+		return "", err
+	}
+	var found []string
+	for i := range page.Items {
+		if ns := page.Items[i].Namespace; !slices.Contains(found, ns) {
+			found = append(found, ns)
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return "", fmt.Errorf("no change of %s %q is recorded", resource, name)
+	case len(found) > 1:
+		return "", &usageError{fmt.Errorf("several namespaces have %s %q: choose one with -n", resource, name)}
+	case found[0] == "":
+		return clusterScope, nil
+	}
+	return found[0], nil
+}
+
+func (o *historyOptions) changes(cmd *cobra.Command) error {
+	if err := checkOutput(o.output, "table", "json", "yaml"); err != nil {
+		return err
+	}
+	if o.from == "" {
+		return &usageError{errors.New("--from is required: the beginning of the period")}
+	}
+	client, err := o.admin.client()
+	if err != nil {
+		return err
+	}
+	query, err := o.query(nil)
+	if err != nil {
+		return err
+	}
+	var c history.Changes
+	if err := client.Get(cmd.Context(), "/api/v1/changes", query, &c); err != nil {
+		return err
+	}
+	if o.output != "table" {
+		return printStructured(cmd.OutOrStdout(), o.output, c)
+	}
+	if len(c.Items) > 0 {
+		t := newTable(cmd.OutOrStdout(), "CHANGE", "NAMESPACE", "NAME", "CHANGES", "MANAGERS", "SUMMARY")
+		for i := range c.Items {
+			n := &c.Items[i]
+			t.row(n.Change, n.Namespace, n.Resource.Resource+"/"+n.Name, strconv.Itoa(n.Count), strings.Join(n.Managers, ","), n.Summary)
+		}
+		if err := t.flush(); err != nil {
+			return err
+		}
+	}
+	notes := cmd.ErrOrStderr()
+	fmt.Fprintf(notes, "watcherd: %s changed, %d ended as they began\n", plural(len(c.Items), "object"), c.Churned)
+	switch {
+	case c.Truncated:
+		fmt.Fprintln(notes, "watcherd: incomplete: more objects changed; choose a shorter period")
+	case c.Complete:
+		fmt.Fprintln(notes, "watcherd: complete: every change of the period is recorded")
+	default:
+		printVerdict(notes, &c.Span)
+	}
+	return nil
+}

@@ -1,0 +1,269 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/json"
+
+	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/rawjson"
+)
+
+// History answers what was recorded. *history.Reader implements it.
+type History interface {
+	At(ctx context.Context, o history.Object, t time.Time) (history.State, error)
+	ListAt(ctx context.Context, resource event.Resource, namespace string, t time.Time, after string, limit int) (history.List, error)
+	Versions(ctx context.Context, o history.Object, from, to time.Time, limit int) (history.Versions, error)
+	Diff(ctx context.Context, o history.Object, from, to time.Time) (history.Difference, error)
+	Query(ctx context.Context, q history.Query) (history.Page, error)
+	Histogram(ctx context.Context, f history.Filter, buckets int) (history.Histogram, error)
+	Changes(ctx context.Context, f history.Filter) (history.Changes, error)
+}
+
+// read takes a place among the answers with objects. It is not ok if the client has gone.
+func (s *Server) read(r *http.Request) (release func(), ok bool) {
+	select {
+	case s.reads <- struct{}{}:
+		return func() { <-s.reads }, true
+	case <-r.Context().Done():
+		return nil, false
+	}
+}
+
+// asked answers a request with what f returns of the history.
+func (s *Server) asked(f func(r *http.Request, query url.Values) (any, error)) handler {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		release, ok := s.read(r)
+		if !ok {
+			return nil
+		}
+		defer release()
+		v, err := f(r, r.URL.Query())
+		if err != nil {
+			return err
+		}
+		return answer(w, v)
+	}
+}
+
+// changed answers
+//
+//	/api/v1/history   the recorded changes, the newest first
+//
+// with ?resource=, ?namespace=, ?name=, ?type=, ?manager=, ?from=, ?to=, ?path= for changes
+// of a value, ?order=asc, ?limit= and ?continue=.
+func (s *Server) changed(r *http.Request, query url.Values) (any, error) {
+	q := history.Query{Oldest: query.Get("order") == "asc", Continue: query.Get("continue")}
+	var err error
+	if q.Filter, err = s.historyFilter(query); err != nil {
+		return nil, err
+	}
+	if q.Limit, err = number(query, "limit", 100, maxPage); err != nil {
+		return nil, err
+	}
+	if text := query.Get("path"); text != "" {
+		path, err := rawjson.ParsePath(text)
+		if err != nil {
+			return nil, problemf(http.StatusBadRequest, "path: %v", err)
+		}
+		q.Path = &path
+	}
+	if order := query.Get("order"); order != "" && order != "asc" && order != "desc" {
+		return nil, problemf(http.StatusBadRequest, "order must be asc or desc")
+	}
+	page, err := s.cfg.History.Query(r.Context(), q)
+	if errors.Is(err, history.ErrContinue) {
+		return nil, problemf(http.StatusBadRequest, "%v", err)
+	}
+	return page, err
+}
+
+// histogram answers with counts of what changed would list; ?buckets= of them.
+func (s *Server) histogram(r *http.Request, query url.Values) (any, error) {
+	f, err := s.historyFilter(query)
+	if err != nil {
+		return nil, err
+	}
+	buckets, err := number(query, "buckets", 60, history.MaxBuckets)
+	if err != nil {
+		return nil, err
+	}
+	return s.cfg.History.Histogram(r.Context(), f, buckets)
+}
+
+// netChanges answers with what ?from= to ?to= changed in each object.
+func (s *Server) netChanges(r *http.Request, query url.Values) (any, error) {
+	f, err := s.historyFilter(query)
+	if err != nil {
+		return nil, err
+	}
+	if f.From.IsZero() {
+		return nil, problemf(http.StatusBadRequest, "from is required")
+	}
+	return s.cfg.History.Changes(r.Context(), f)
+}
+
+// versions answers with the versions of an object, the newest first.
+func (s *Server) versions(r *http.Request, query url.Values) (any, error) {
+	o, err := s.historyObject(r)
+	if err != nil {
+		return nil, err
+	}
+	from, to, err := period(query)
+	if err != nil {
+		return nil, err
+	}
+	limit, err := number(query, "limit", 100, maxPage)
+	if err != nil {
+		return nil, err
+	}
+	return s.cfg.History.Versions(r.Context(), o, from, to, limit)
+}
+
+// diff answers with the difference of an object's states at ?from= and ?to=, which is now if
+// it is left out. Without ?from= it is that of the last change.
+func (s *Server) diff(r *http.Request, query url.Values) (any, error) {
+	o, err := s.historyObject(r)
+	if err != nil {
+		return nil, err
+	}
+	from, to, err := period(query)
+	if err != nil {
+		return nil, err
+	}
+	if to.IsZero() {
+		to = time.Now()
+	}
+	if from.IsZero() {
+		last, err := s.cfg.History.Versions(r.Context(), o, time.Time{}, to, 1)
+		if err != nil {
+			return nil, err
+		}
+		if len(last.Items) == 0 {
+			return nil, problemf(http.StatusNotFound, "no change of %s %q is recorded", o.Resource, o.Name)
+		}
+		from = last.Items[0].Time.Add(-time.Microsecond)
+	}
+	return s.cfg.History.Diff(r.Context(), o, from, to)
+}
+
+// objectsAt answers as objects does, of the time at: with one state, or a page of them.
+func (s *Server) objectsAt(w http.ResponseWriter, r *http.Request, resource event.Resource, namespace, name string, at time.Time) error {
+	if name != "" {
+		state, err := s.cfg.History.At(r.Context(), history.Object{Resource: resource, Namespace: namespace, Name: name}, at)
+		if err != nil {
+			return err
+		}
+		return answer(w, state)
+	}
+	query := r.URL.Query()
+	selector, err := labels.Parse(query.Get("labelSelector"))
+	if err != nil {
+		return problemf(http.StatusBadRequest, "labelSelector: %v", err)
+	}
+	limit, err := number(query, "limit", defaultPage, maxPage)
+	if err != nil {
+		return err
+	}
+	list, err := s.cfg.History.ListAt(r.Context(), resource, namespace, at, query.Get("continue"), limit)
+	if err != nil {
+		return err
+	}
+	list.Items = slices.DeleteFunc(list.Items, func(state history.State) bool {
+		var o metav1.PartialObjectMetadata
+		if wanted := query.Get("name"); wanted != "" && state.Name != wanted {
+			return true
+		}
+		return !selector.Empty() && state.Object != nil && (json.Unmarshal(state.Object, &o) != nil || !selector.Matches(labels.Set(o.Labels)))
+	})
+	return answer(w, list)
+}
+
+func (s *Server) historyObject(r *http.Request) (history.Object, error) {
+	view, err := s.cfg.Objects.View(r.PathValue("resource"))
+	if err != nil {
+		return history.Object{}, err
+	}
+	resource, namespaced, _ := view.About()
+	o := history.Object{Resource: resource, Name: r.PathValue("name")}
+	if namespaced {
+		o.Namespace = r.PathValue("first")
+	}
+	return o, nil
+}
+
+func (s *Server) historyFilter(query url.Values) (history.Filter, error) {
+	f := history.Filter{Namespace: query.Get("namespace"), Name: query.Get("name"), Manager: query.Get("manager")}
+	if name := query.Get("resource"); name != "" {
+		view, err := s.cfg.Objects.View(name)
+		if err != nil {
+			return f, err
+		}
+		resource, _, _ := view.About()
+		f.Resource = &resource
+	}
+	for _, t := range values(query, "type") {
+		if err := checkType(t); err != nil {
+			return f, err
+		}
+		f.Types = append(f.Types, event.Type(t))
+	}
+	var err error
+	f.From, f.To, err = period(query)
+	return f, err
+}
+
+func period(query url.Values) (from, to time.Time, err error) {
+	if from, err = moment(query, "from"); err == nil {
+		to, err = moment(query, "to")
+	}
+	return from, to, err
+}
+
+// moment is a time of the query, zero if it is not there.
+func moment(query url.Values, key string) (time.Time, error) {
+	text := query.Get(key)
+	if text == "" {
+		return time.Time{}, nil
+	}
+	t, err := ParseSince(text, time.Now())
+	if err != nil {
+		return t, problemf(http.StatusBadRequest, "%s: %v", key, err)
+	}
+	return t, nil
+}
+
+func number(query url.Values, key string, usual, most int) (int, error) {
+	text := query.Get(key)
+	if text == "" {
+		return usual, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > most {
+		return 0, problemf(http.StatusBadRequest, "%s must be a number from 1 to %d", key, most)
+	}
+	return n, nil
+}
+
+var knownTypes = []event.Type{event.Added, event.Updated, event.Deleted, event.Sync, event.Gap}
+
+func checkType(t string) error {
+	if slices.Contains(knownTypes, event.Type(t)) {
+		return nil
+	}
+	names := make([]string, len(knownTypes))
+	for i, known := range knownTypes {
+		names[i] = string(known)
+	}
+	return problemf(http.StatusBadRequest, "unknown type %q; known are %s", t, strings.Join(names, ", "))
+}

@@ -1,0 +1,304 @@
+// Package history answers what the log knows of the past: the versions of an object, its
+// state at a time, the difference of two states, the changes of a period.
+//
+// Guarantees:
+//
+//   - An answer about a time is [Exact], [UnknownBefore] where nothing is recorded, or [Gap]
+//     where changes were missed or a record cannot be read. An exact state is the one that had
+//     been observed last at that time.
+//   - Nothing is changed, and no lock is held while the store is read.
+//   - What is shown is edited as the configuration wants it now.
+//
+// Caveats: times are those of observation. A change that happened while nothing watched, and
+// that the API server still reported afterwards, has the later time. An object that no watch
+// with a history selects does not exist here.
+package history
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/headline"
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// Store is the part of the durable store that is read. *store.Store implements it.
+type Store interface {
+	LogStats() store.LogStats
+	ReadLog(after uint64, max int) ([]store.Item, error)
+	ScanHeadlines(from, to uint64, newestFirst bool, f func(blocks []byte) error) error
+	SequenceAt(t time.Time) uint64
+	Partitions() []string
+}
+
+// Reader reads the history. Any goroutine may use it.
+type Reader struct {
+	store    Store
+	ledger   *ledger.Ledger
+	inflater *record.Inflater
+
+	mu      sync.Mutex
+	gaps    []gap  // guarded by mu; all of the log up to seen
+	seen    uint64 // guarded by mu
+	damaged bool   // guarded by mu; headlines up to seen are, and may hide gaps
+}
+
+// New returns the reader of a store's history.
+func New(s Store, l *ledger.Ledger, in *record.Inflater) *Reader {
+	return &Reader{store: s, ledger: l, inflater: in}
+}
+
+// Object names an object. Of the resource, group and name count.
+type Object struct {
+	Resource        event.Resource
+	Namespace, Name string
+}
+
+func (o *Object) is(r *headline.Row) bool {
+	return r.Name == o.Name && r.Namespace == o.Namespace && same(r.Resource, o.Resource)
+}
+
+func same(a, b event.Resource) bool { return a.Resource == b.Resource && a.Group == b.Group }
+
+// key is the object as a key of maps.
+func key(o Object) Object {
+	return Object{event.Resource{Group: o.Resource.Group, Resource: o.Resource.Resource}, o.Namespace, o.Name}
+}
+
+func objectOf(r *headline.Row) Object { return key(Object{r.Resource, r.Namespace, r.Name}) }
+
+// As is what an answer is worth.
+type As string
+
+// The values of As.
+const (
+	Exact         As = "exact"
+	UnknownBefore As = "unknown-before" // nothing is recorded that early
+	Gap           As = "gap"            // changes may have been missed
+)
+
+// gap is a record of a gap.
+type gap struct {
+	sequence uint64
+	at       time.Time
+	data     event.GapData
+}
+
+func (g *gap) concerns(r *event.Resource, namespace, name string) bool {
+	return (r == nil || same(g.data.Resource, *r)) &&
+		(namespace == "" || g.data.Namespace == "" || g.data.Namespace == namespace) &&
+		(name == "" || g.data.Name == "" || g.data.Name == name)
+}
+
+// end is the time from which on everything is known again.
+func (g *gap) end() time.Time {
+	if g.at.After(g.data.To) {
+		return g.at
+	}
+	return g.data.To
+}
+
+// hides reports whether the state at t is uncertain: the one of the record before, which is
+// followed by the one of the record next. 0 stands for none.
+func (g *gap) hides(t time.Time, before, next uint64) bool {
+	if t.After(g.end()) {
+		return false
+	}
+	if g.data.From.IsZero() {
+		return before < g.sequence && (next == 0 || g.sequence < next)
+	}
+	return !t.Before(g.data.From)
+}
+
+// overlaps reports whether the gap has a part of a period.
+func (g *gap) overlaps(from, to time.Time) bool {
+	return !g.end().Before(from) && !g.data.From.After(to)
+}
+
+// allGaps returns the gaps of the log. The error is store.ErrUnreadable if some may be missing.
+func (r *Reader) allGaps() ([]gap, error) {
+	r.mu.Lock()
+	known, seen, damaged := r.gaps, r.seen, r.damaged
+	r.mu.Unlock()
+	stats := r.store.LogStats()
+	if seen < stats.Last {
+		known = slices.DeleteFunc(slices.Clone(known), func(g gap) bool { return g.sequence < stats.First })
+		isGap := func(row *headline.Row) bool { return row.Type == event.Gap }
+		err := r.rows(seen+1, stats.Last, false, "", isGap, func(row *headline.Row) error {
+			g := gap{sequence: row.Sequence, at: row.Time, data: event.GapData{Resource: row.Resource, Namespace: row.Namespace, Name: row.Name, To: row.Time}}
+			rec, err := r.read(row.Sequence)
+			if err != nil {
+				return err
+			}
+			if rec != nil && rec.Event.Gap != nil {
+				g.data = *rec.Event.Gap
+			}
+			known = append(known, g)
+			return nil
+		})
+		if err != nil && !errors.Is(err, store.ErrUnreadable) {
+			return nil, err
+		}
+		damaged = damaged || err != nil
+		r.mu.Lock()
+		if r.seen < stats.Last {
+			r.gaps, r.seen, r.damaged = known, stats.Last, damaged
+		}
+		r.mu.Unlock()
+	}
+	if damaged {
+		return known, fmt.Errorf("headlines: %w", store.ErrUnreadable)
+	}
+	return known, nil
+}
+
+// rows calls f with the headlines of the records from one sequence to another, or from the
+// newest on, that keep selects, which may see others. Of blocks without the text there may be none.
+func (r *Reader) rows(from, to uint64, newestFirst bool, text string, keep func(*headline.Row) bool, f func(*headline.Row) error) error {
+	var list []headline.Row
+	err := r.store.ScanHeadlines(from, to, newestFirst, func(blocks []byte) error {
+		list = list[:0]
+		err := headline.ReadWith(blocks, text, func(row *headline.Row) error {
+			switch {
+			case row.Sequence < from || row.Sequence > to || !keep(row):
+				return nil
+			case newestFirst:
+				list = append(list, *row)
+				return nil
+			default:
+				return f(row)
+			}
+		})
+		for i := len(list) - 1; i >= 0 && err == nil; i-- {
+			err = f(&list[i])
+		}
+		return err
+	})
+	if errors.Is(err, headline.ErrMalformed) {
+		err = fmt.Errorf("%w: %w", store.ErrUnreadable, err)
+	}
+	return err
+}
+
+// errEnough ends a scan.
+var errEnough = errors.New("enough")
+
+func ignoreEnough(err error) error {
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+// stored is a record of the log.
+type stored struct {
+	*record.Record
+	sequence uint64
+}
+
+// read returns a record, nil if it is not in the log any more or cannot be read.
+func (r *Reader) read(sequence uint64) (*stored, error) {
+	items, err := r.store.ReadLog(sequence-1, 1)
+	if err != nil || len(items) == 0 || items[0].Sequence != sequence || items[0].Unreadable {
+		return nil, err
+	}
+	rec, err := record.Decode(items[0].Payload)
+	if err != nil {
+		return nil, nil //nolint:nilerr,nilnil // like one that cannot be read
+	}
+	return &stored{rec, sequence}, nil
+}
+
+// show returns a body of a record as onlookers may see it, nil if it cannot be read.
+func (r *Reader) show(rec *record.Record, body compact.Body) ([]byte, error) {
+	if len(body.Data) == 0 {
+		return nil, nil
+	}
+	shown := record.Record{Event: rec.Event, Edits: rec.Edits, Object: body}
+	payload, err := record.Append(nil, &shown)
+	if err != nil {
+		return nil, err
+	}
+	e, err := r.inflater.Event(0, record.Object, payload, "")
+	if err != nil {
+		return nil, nil //nolint:nilerr // like one that cannot be read
+	}
+	return e.Object, nil
+}
+
+// horizon returns the first sequence of the log, and a time that no record before it is later
+// than.
+func (r *Reader) horizon() (first uint64, at time.Time, err error) {
+	stats := r.store.LogStats()
+	at = time.Unix(math.MaxInt32, 0) // nothing is left
+	err = r.rows(stats.First, stats.Last, false, "", func(*headline.Row) bool { return true }, func(row *headline.Row) error {
+		at = row.Time.Add(disorder)
+		return errEnough
+	})
+	return stats.First, at, ledger.IgnoreUnreadable(ignoreEnough(err))
+}
+
+// disorder is how far the times of records may be out of order: the deletions that a list shows
+// have its time, and are committed in parts.
+const disorder = time.Minute
+
+// covered reports whether all changes of a resource since a time are in the history, in one
+// namespace or in all if it is empty. A nil resource stands for all, a zero time for the
+// beginning of the log.
+func (r *Reader) covered(resource *event.Resource, namespace string, from time.Time) (bool, error) {
+	_, low, err := r.horizon()
+	if from.IsZero() {
+		from = low
+	}
+	if err != nil || from.Before(low) {
+		return false, err
+	}
+	found, all := false, true
+	err = r.ledger.Checkpoints(func(feed string, c ledger.Checkpoint) error {
+		partition, in := ledger.SplitFeed(feed)
+		gr, _ := ledger.SplitPartition(partition)
+		if resource != nil && (gr.Group != resource.Group || gr.Resource != resource.Resource) || namespace != "" && in != "" && in != namespace {
+			return nil
+		}
+		found, all = true, all && !c.HistorySince.IsZero() && !c.HistorySince.After(from)
+		return nil
+	})
+	return found && all, err
+}
+
+// Span is how complete the answer about a period is.
+type Span struct {
+	From     time.Time       `json:"from"`
+	To       time.Time       `json:"to"`
+	Complete bool            `json:"complete"` // every change of the period is in the history
+	Gaps     []event.GapData `json:"gaps"`     // those that changes may be missing in
+}
+
+// span returns how complete the history of a period is.
+func (r *Reader) span(resource *event.Resource, namespace, name string, from, to time.Time) (Span, error) {
+	s := Span{From: from, To: to, Gaps: []event.GapData{}}
+	gaps, err := r.allGaps()
+	if err != nil && !errors.Is(err, store.ErrUnreadable) {
+		return s, err
+	}
+	for i := range gaps {
+		if gaps[i].concerns(resource, namespace, name) && gaps[i].overlaps(from, to) {
+			s.Gaps = append(s.Gaps, gaps[i].data)
+		}
+	}
+	covered, coveredErr := r.covered(resource, namespace, from)
+	s.Complete = covered && len(s.Gaps) == 0 && err == nil
+	return s, coveredErr
+}
+
+// stop returns the error of a reader that has gone away.
+func stop(ctx context.Context) error { return context.Cause(ctx) }

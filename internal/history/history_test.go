@@ -1,0 +1,650 @@
+package history
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/cache"
+
+	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/headline"
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/rawjson"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+var (
+	served = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", Namespaced: true}
+	pods   = event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
+	names  = []string{"a", "b", "c", "d", "e", "f"}
+)
+
+func pod(name string) Object { return Object{pods, "ns", name} }
+
+// world is a store that a committer writes to, and a model of what was in its ledger when.
+type world struct {
+	*testing.T
+	rng   *rand.Rand
+	begin time.Time // of the test's clock
+
+	disk  *vfs.MemFS
+	keep  time.Duration // retention
+	watch plan.Watch
+	life
+
+	version  int
+	cluster  map[string]*compact.Object
+	moments  []moment
+	changes  []Change   // of the ledger, the oldest first
+	obscured []duration // periods in which history was off, or lost
+}
+
+type duration struct{ from, to time.Time }
+
+// moment is what the ledger has from a time on: "uid version value", by name.
+type moment struct {
+	at    time.Time
+	state map[string]string
+}
+
+// life is one of the process.
+type life struct {
+	st    *store.Store
+	c     *commit.Committer
+	feed  *commit.Feed
+	dicts *compact.Dictionaries
+	codec *compact.Codec
+	r     *Reader
+	kill  func()
+	seen  uint64 // position
+}
+
+// now is the clock of the world: that of the bubble, in this century.
+func (w *world) now() time.Time { return time.Unix(1_900_000_000, 0).UTC().Add(time.Since(w.begin)) }
+
+func newWorld(t *testing.T, seed uint64, keep time.Duration) *world {
+	w := &world{T: t, rng: rand.New(rand.NewPCG(seed, 1)), begin: time.Now(), disk: vfs.NewCrashableMem(), keep: keep, cluster: map[string]*compact.Object{}, version: 100}
+	w.watch = plan.Watch{Name: "w", Resources: []string{"pods"}, Snapshot: true, History: true, Edits: redact.DefaultEdits()}
+	w.open()
+	return w
+}
+
+func (w *world) must(err error) {
+	w.Helper()
+	if err != nil {
+		w.Fatal(err)
+	}
+}
+
+// stream is what the committer sees of an informer.
+type stream struct{ w *world }
+
+func (stream) Ack(uint64)                                             {}
+func (s stream) Checkpoint(uint64) string                             { return strconv.Itoa(s.w.version) }
+func (stream) NextList(uint64, bool) (l dynamicfactory.List, ok bool) { return l, false }
+func (stream) Informer() cache.SharedIndexInformer                    { return objects{} }
+
+type objects struct{ cache.SharedIndexInformer }
+
+func (objects) GetStore() cache.Store { return cache.NewStore(cache.MetaNamespaceKeyFunc) }
+
+// open begins a life.
+func (w *world) open() {
+	w.Helper()
+	var err error
+	w.life = life{}
+	w.st, err = store.Open("store", store.Options{FS: w.disk, Now: w.now, RetentionMaxAge: w.keep})
+	w.must(err)
+	w.dicts, err = ledger.LoadDictionaries(w.st)
+	w.must(err)
+	l := ledger.New(w.st, w.dicts)
+	var accepted redact.Accepted
+	accepted.Add(redact.Resource{Resource: "pods", Edits: w.watch.Edits})
+	table, err := redact.Compile(accepted, nil, make([]byte, 32))
+	w.must(err)
+	w.r = New(w.st, l, &record.Inflater{Cluster: "test", Dictionaries: w.dicts, Edit: table.Edit})
+	w.codec = compact.NewCodecFor(w.dicts, "pods")
+	w.c, err = commit.New(commit.Config{
+		Cluster: "test", Store: w.st, Ledger: l, Dictionaries: w.dicts, Logger: slog.New(slog.DiscardHandler),
+		Registerer: prometheus.NewRegistry(), Now: w.now, Running: func() []*commit.Feed { return []*commit.Feed{w.feed} },
+	})
+	w.must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 2)
+	go func() { done <- w.c.Run(ctx, ctx) }()
+	go func() { done <- w.st.Run(ctx) }()
+	w.kill = func() {
+		cancel()
+		for range 2 {
+			if err := <-done; err != nil && !errors.Is(err, context.Canceled) {
+				w.Error(err)
+			}
+		}
+	}
+	router, err := route.Compile(nil)
+	w.must(err)
+	w.must(w.c.AtBarrier(func(b commit.Barrier) { b.Adopt(router) }))
+
+	id, err := commit.IdentityOf(&w.watch, served, "", "", make([]byte, 32))
+	w.must(err)
+	watch := w.watch
+	w.feed = w.c.NewFeed(id, commit.NewWatchRef(&watch))
+	w.must(w.c.Prepare(w.feed))
+	w.feed.Subscribed(stream{w})
+	snapshot, err := w.c.Begin(w.feed)
+	w.must(err)
+	h := w.c.Handler(w.feed)
+	if snapshot.Relist {
+		for name, o := range w.cluster {
+			raw, err := o.AppendJSON(nil)
+			w.must(err)
+			w.cluster[name] = w.encode(raw)
+			h.OnAdd(w.cluster[name], true)
+		}
+	} else {
+		for _, o := range snapshot.Objects {
+			w.cluster[o.GetName()] = o
+			h.OnAdd(o, true)
+		}
+	}
+	w.c.Synced(w.feed)
+	w.c.Flush()
+	w.c.Flush() // the sweep
+	w.note()
+}
+
+// restart ends a life, by a crash or not, and begins the next.
+func (w *world) restart(crash bool) {
+	w.kill()
+	if crash {
+		clone := w.disk.CrashClone(vfs.CrashCloneCfg{})
+		w.must(w.st.Close())
+		w.disk = clone
+	} else {
+		w.must(w.st.Close())
+	}
+	w.open()
+}
+
+func (w *world) end() {
+	w.kill()
+	w.must(w.st.Close())
+}
+
+func (w *world) encode(raw []byte) *compact.Object {
+	w.Helper()
+	var by rawjson.Change
+	out, err := w.feed.Edit(nil, raw, &by)
+	w.must(err)
+	meta, err := rawjson.Scan(out)
+	w.must(err)
+	meta.Change = &by
+	o, err := w.codec.Encode(out, &meta, 0)
+	w.must(err)
+	w.seen++
+	return o.WithPosition(w.seen)
+}
+
+// object makes the next version of an object.
+func (w *world) object(name, uid string) *compact.Object {
+	w.version++
+	return w.encode(fmt.Appendf(nil,
+		`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":%q,"resourceVersion":"%d"},"spec":{"value":"%d","secret":"of %s"}}`,
+		name, uid, w.version, w.rng.IntN(3), uid))
+}
+
+// step lets an object or more change, at one time.
+func (w *world) step() {
+	w.Helper()
+	h := w.c.Handler(w.feed)
+	for _, name := range names {
+		if w.rng.IntN(3) > 0 {
+			continue
+		}
+		old, uid := w.cluster[name], fmt.Sprint("u", w.version)
+		switch n := w.rng.IntN(10); {
+		case old == nil:
+			w.cluster[name] = w.object(name, uid)
+			h.OnAdd(w.cluster[name], false)
+		case n < 6:
+			w.cluster[name] = w.object(name, string(old.GetUID()))
+			h.OnUpdate(old, w.cluster[name])
+		case n < 7: // deleted and created again, unseen
+			w.cluster[name] = w.object(name, uid)
+			h.OnUpdate(old, w.cluster[name])
+		default:
+			gone := w.object(name, string(old.GetUID()))
+			delete(w.cluster, name)
+			h.OnDelete(gone)
+		}
+	}
+	w.c.Flush()
+	w.note()
+}
+
+// lose loses history.
+func (w *world) lose() {
+	w.obscured = append(w.obscured, duration{w.now().Add(-6 * time.Minute), w.now()})
+	w.c.HistoryLost(w.feed, dynamicfactory.Gap{
+		Cause: dynamicfactory.CauseExpired, From: "1", To: strconv.Itoa(w.version),
+		FromTime: w.now().Add(-6 * time.Minute), ToTime: w.now(),
+	})
+	w.c.Flush()
+}
+
+// note adds what the ledger has to the model.
+func (w *world) note() {
+	w.Helper()
+	m := moment{w.now(), map[string]string{}}
+	w.must(ledger.New(w.st, w.dicts).Scan("pods", "", "", func(_ string, o *compact.Object) error {
+		raw, err := o.AppendJSON(nil)
+		m.state[o.GetName()] = shape(raw)
+		return err
+	}))
+	before := w.at(m.at)
+	for _, name := range names {
+		c := Change{Version: Version{Time: m.at}, Name: name}
+		was, is := before[name], m.state[name]
+		var wasUID, isUID string
+		_, _ = fmt.Sscan(was, &wasUID)
+		_, _ = fmt.Sscan(is, &isUID)
+		switch {
+		case was == is:
+			continue
+		case was == "":
+			c.Type = event.Added
+		case is == "":
+			c.Type = event.Deleted
+		case wasUID == isUID:
+			c.Type = event.Updated
+		default:
+			c.Type = event.Deleted
+			w.changes = append(w.changes, c)
+			c.Type = event.Added
+		}
+		w.changes = append(w.changes, c)
+	}
+	w.moments = append(w.moments, m)
+	time.Sleep(time.Duration(1+w.rng.IntN(30_000)) * time.Millisecond)
+}
+
+// shape is what of an object the model compares: not what edits change.
+func shape(raw []byte) string {
+	if len(raw) == 0 {
+		return ""
+	}
+	var o struct {
+		Metadata struct{ UID, ResourceVersion string }
+		Spec     struct{ Value string }
+	}
+	if err := json.Unmarshal(raw, &o); err != nil {
+		return err.Error()
+	}
+	return o.Metadata.UID + " " + o.Metadata.ResourceVersion + " " + o.Spec.Value
+}
+
+// content is the shape without the version.
+func content(shape string) string {
+	var uid, version, value string
+	_, _ = fmt.Sscan(shape, &uid, &version, &value)
+	return uid + " " + value
+}
+
+// at is what the ledger had at a time.
+func (w *world) at(t time.Time) map[string]string {
+	i, _ := slices.BinarySearchFunc(w.moments, t, func(m moment, t time.Time) int {
+		if m.at.After(t) {
+			return 1
+		}
+		return -1
+	})
+	if i == 0 {
+		return nil
+	}
+	return w.moments[i-1].state
+}
+
+// someTime is a time from a little before the first record until now.
+func (w *world) someTime() time.Time {
+	from := w.moments[0].at.Add(-time.Minute)
+	return from.Add(time.Duration(w.rng.Int64N(int64(w.now().Sub(from)))))
+}
+
+// check compares answers with the model, and returns how many were exact.
+func (w *world) check() (exact, all int) {
+	w.Helper()
+	ctx := w.Context()
+	_, horizon, err := w.r.horizon()
+	w.must(err)
+	clear := func(t time.Time) bool {
+		return !t.Before(horizon) && (w.keep == 0 || t.After(w.now().Add(-w.keep))) && !slices.ContainsFunc(w.obscured, func(d duration) bool { return !t.Before(d.from) && !t.After(d.to) })
+	}
+	for range 20 {
+		t := w.someTime()
+		model := w.at(t)
+		list, err := w.r.ListAt(ctx, pods, "", t, "", 100)
+		w.must(err)
+		listed := map[string]string{}
+		for _, s := range list.Items {
+			if listed[s.Name] = shape(s.Object); s.As == Exact && listed[s.Name] != model[s.Name] {
+				w.Errorf("at %v the list has %q, want %q", t, listed[s.Name], model[s.Name])
+			}
+		}
+		if list.As == Exact {
+			if diff := cmp.Diff(slices.Sorted(maps.Keys(model)), slices.Sorted(maps.Keys(listed))); diff != "" {
+				w.Errorf("list at %v: %s", t, diff)
+			}
+		}
+		for _, name := range names {
+			s, err := w.r.At(ctx, pod(name), t)
+			w.must(err)
+			all++
+			if s.As != Exact {
+				if clear(t) {
+					w.Errorf("%s at %v is %s, and should be known (the history begins at %v)", name, t, s.As, horizon)
+				}
+				continue
+			}
+			exact++
+			if got := shape(s.Object); got != model[name] || s.Exists != (model[name] != "") {
+				w.Errorf("%s at %v is %q, want %q", name, t, got, model[name])
+			}
+		}
+		w.checkPeriod(t, w.someTime())
+	}
+	for _, name := range names {
+		w.checkVersions(name)
+	}
+	w.checkPages()
+	return exact, all
+}
+
+func (w *world) checkPeriod(from, to time.Time) {
+	w.Helper()
+	if to.Before(from) {
+		from, to = to, from
+	}
+	ctx, was, is := w.Context(), w.at(from), w.at(to)
+	for _, name := range names {
+		d, err := w.r.Diff(ctx, pod(name), from, to)
+		w.must(err)
+		if d.From.As == Exact && d.To.As == Exact && (d.Diff == "") != (content(was[name]) == content(is[name])) && w.watch.History && len(w.obscured) == 0 {
+			w.Errorf("%s from %q to %q: %s", name, was[name], is[name], d.Diff)
+		}
+	}
+	c, err := w.r.Changes(ctx, Filter{From: from, To: to})
+	w.must(err)
+	got, want := map[string]string{}, map[string]string{}
+	proven := c.Complete
+	for _, n := range c.Items {
+		if n.Before == Exact && n.After == Exact {
+			got[n.Name] = n.Change
+		} else {
+			proven = false
+		}
+	}
+	for _, name := range names {
+		switch {
+		case was[name] == "" && is[name] == "", content(was[name]) == content(is[name]):
+		case was[name] == "":
+			want[name] = "created"
+		case is[name] == "":
+			want[name] = "deleted"
+		default:
+			want[name] = "changed"
+		}
+	}
+	for name, change := range got {
+		if want[name] != change {
+			w.Errorf("from %v to %v %s is %s, want %q", from, to, name, change, want[name])
+		}
+	}
+	if proven && !maps.Equal(got, want) {
+		w.Errorf("from %v to %v the changes are %v, want %v", from, to, got, want)
+	}
+	h, err := w.r.Histogram(ctx, Filter{From: from, To: to, Types: []event.Type{event.Added, event.Updated, event.Deleted}}, 1+w.rng.IntN(MaxBuckets))
+	w.must(err)
+	n := 0
+	for _, b := range h.Buckets {
+		for _, k := range b.Counts {
+			n += k
+		}
+	}
+	if want := len(w.changesIn(from, to)); n > want || h.Complete && n != want {
+		w.Errorf("from %v to %v there are %d changes, want %d (complete: %t)", from, to, n, want, h.Complete)
+	}
+}
+
+func (w *world) changesIn(from, to time.Time) (list []Change) {
+	for _, c := range w.changes {
+		if !c.Time.Before(from) && !c.Time.After(to) {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// checkVersions compares the versions of an object with the model's, which may be more.
+func (w *world) checkVersions(name string) {
+	w.Helper()
+	v, err := w.r.Versions(w.Context(), pod(name), time.Time{}, time.Time{}, 1+w.rng.IntN(100))
+	w.must(err)
+	model := slices.DeleteFunc(slices.Clone(w.changes), func(c Change) bool { return c.Name != name })
+	slices.Reverse(model)
+	i := 0
+	for _, x := range v.Items {
+		for i < len(model) && (!model[i].Time.Equal(x.Time) || model[i].Type != x.Type) {
+			if len(w.obscured) == 0 {
+				w.Errorf("versions of %s lack %s at %v", name, model[i].Type, model[i].Time)
+			}
+			i++
+		}
+		if i == len(model) {
+			w.Fatalf("%s has a version %+v that the model lacks", name, x)
+		}
+		if x.Summary == "" {
+			w.Errorf("%s has no summary: %+v", name, x)
+		}
+		i++
+	}
+}
+
+// checkPages reads all changes in pages.
+func (w *world) checkPages() {
+	w.Helper()
+	for _, oldest := range []bool{true, false} {
+		var sequences []uint64
+		q := Query{Oldest: oldest, Limit: 1 + w.rng.IntN(50)}
+		for {
+			p, err := w.r.Query(w.Context(), q)
+			w.must(err)
+			for _, c := range p.Items {
+				sequences = append(sequences, c.Sequence)
+			}
+			if p.Continue == "" {
+				break
+			}
+			q.Continue = p.Continue
+		}
+		if !oldest {
+			slices.Reverse(sequences)
+		}
+		var want []uint64
+		event := func(row *headline.Row) bool { return row.Flags&headline.Rerecorded == 0 }
+		w.must(w.r.rows(0, w.st.LogStats().Last, false, "", event, func(row *headline.Row) error {
+			want = append(want, row.Sequence)
+			return nil
+		}))
+		if !slices.Equal(sequences, want) {
+			w.Errorf("pages have %d changes, want %d (oldest first: %t)", len(sequences), len(want), oldest)
+		}
+	}
+}
+
+// Histories of all kinds: no answer is wrong, and where nothing obscures the history all are
+// exact.
+func TestHistory(t *testing.T) {
+	for name, tc := range map[string]struct {
+		keep time.Duration
+		wild bool
+	}{"kept": {}, "trimmed": {keep: 5 * time.Minute}, "wild": {wild: true}, "wild and trimmed": {5 * time.Minute, true}} {
+		for seed := range uint64(2) {
+			t.Run(fmt.Sprint(name, seed), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t, seed, tc.keep)
+					defer w.end()
+					exact, all := 0, 0
+					for range 6 {
+						for range 20 {
+							w.turn(tc.wild)
+						}
+						e, n := w.check()
+						exact, all = exact+e, all+n
+					}
+					t.Logf("%d of %d answers are exact", exact, all)
+				})
+			})
+		}
+	}
+}
+
+// turn lets something happen.
+func (w *world) turn(wild bool) {
+	w.step()
+	switch w.rng.IntN(20) {
+	case 0:
+		w.restart(false)
+	case 1:
+		w.restart(true)
+	case 2: // stricter edits: another form of what is recorded
+		if len(w.watch.Edits.Redact) == 0 {
+			w.watch.Edits.Redact = []string{"spec.secret"}
+		} else {
+			w.watch.Edits.Drop = append(redact.DefaultEdits().Drop, "spec.secret")
+		}
+		w.restart(false)
+	case 3:
+		if wild {
+			w.lose()
+		}
+	case 4:
+		if wild {
+			w.watch.History = false
+			w.restart(false)
+			w.step()
+			w.step()
+			w.watch.History = true
+			w.restart(w.rng.IntN(2) == 0)
+			w.step()
+			w.obscured = append(w.obscured, duration{time.Unix(0, 0), w.now().Add(24 * time.Hour)})
+		}
+	}
+}
+
+// BenchmarkMillion asks a store of a million records of 5,000 objects.
+func BenchmarkMillion(b *testing.B) {
+	st, err := store.Open(b.TempDir(), store.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer st.Close()
+	dicts := compact.NewDictionaries(nil)
+	codec := compact.NewCodec(dicts)
+	const objects, size, commits = 5000, 256, 1_000_000 / 256
+	prev := map[int]uint64{}
+	at := time.Now().Add(-time.Hour)
+	var block headline.Block
+	for i := range commits {
+		batch := st.NewBatch()
+		block.Reset()
+		for k := range size {
+			n := (i*size + k) % objects
+			at = at.Add(3 * time.Millisecond)
+			name := fmt.Sprintf("object-%d", n)
+			o, err := codec.Encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":"u","resourceVersion":"%d"},"spec":{"a":%d}}`, name, i, i), nil, 0)
+			if err != nil {
+				b.Fatal(err)
+			}
+			rec := record.Record{Event: event.Event{ID: "00", Type: event.Updated, Time: at, Resource: pods, Namespace: "ns", Name: name, UID: "u"}, Object: o.Body(), State: true, Prev: prev[n]}
+			payload, err := record.Append(nil, &rec)
+			if err != nil {
+				b.Fatal(err)
+			}
+			prev[n] = batch.Append(store.Record{Time: at, Payload: payload}, nil)
+			row := rec.Headline(prev[n], event.Inside)
+			row.Manager = []string{"kubelet", "kubectl-edit"}[n%2]
+			block.Add(&row)
+			if i >= commits-objects/size-1 {
+				o.RecordedAs(prev[n])
+				batch.PutState("pods", ledger.Key("ns", name), o.AppendBinary(nil))
+			}
+		}
+		batch.PutHeadlines(block.Bytes())
+		if err := st.Commit(batch); err != nil {
+			b.Fatal(err)
+		}
+	}
+	runtime.GC()
+	r := New(st, ledger.New(st, dicts), &record.Inflater{Dictionaries: dicts})
+	ctx, begin := b.Context(), at.Add(-50*time.Minute)
+	for name, ask := range map[string]func() error{
+		"versions": func() error { _, err := r.Versions(ctx, pod("object-77"), time.Time{}, time.Time{}, 100); return err },
+		"all":      func() error { _, err := r.Versions(ctx, pod("object-77"), time.Time{}, time.Time{}, 1000); return err },
+		"at":       func() error { _, err := r.At(ctx, pod("object-77"), at.Add(-25*time.Minute)); return err },
+		"page": func() error {
+			_, err := r.Query(ctx, Query{Filter: Filter{Manager: "kubectl-edit"}, Limit: 100})
+			return err
+		},
+		"nothing": func() error {
+			_, err := r.Query(ctx, Query{Filter: Filter{Types: []event.Type{event.Deleted}}, Limit: 100})
+			return err
+		},
+		"histogram": func() error { _, err := r.Histogram(ctx, Filter{From: begin, To: at}, 200); return err },
+	} {
+		b.Run(name, func(b *testing.B) {
+			before, n := cpu(b), 0
+			for b.Loop() {
+				if err := ask(); err != nil {
+					b.Fatal(err)
+				}
+				n++
+			}
+			b.ReportMetric(float64((cpu(b)-before).Milliseconds())/float64(n), "cpu-ms/op")
+		})
+	}
+}
+
+// cpu is the time that the process has used.
+func cpu(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

@@ -1,0 +1,454 @@
+package history
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/headline"
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/event/summary"
+	"github.com/watcherd/watcherd/pkg/rawjson"
+)
+
+// Filter selects changes. What is empty selects all.
+type Filter struct {
+	Resource        *event.Resource
+	Namespace, Name string
+	Types           []event.Type
+	Manager         string
+	From, To        time.Time
+}
+
+func (f *Filter) matches(row *headline.Row) bool {
+	return row.Flags&headline.Rerecorded == 0 &&
+		(f.Resource == nil || same(row.Resource, *f.Resource)) &&
+		(f.Namespace == "" || row.Namespace == f.Namespace) && (f.Name == "" || row.Name == f.Name) &&
+		(len(f.Types) == 0 || slices.Contains(f.Types, row.Type)) && (f.Manager == "" || row.Manager == f.Manager) &&
+		(f.From.IsZero() || !row.Time.Before(f.From)) && (f.To.IsZero() || !row.Time.After(f.To))
+}
+
+// text is in all blocks with rows that match.
+func (f *Filter) text() string {
+	switch {
+	case f.Name != "":
+		return f.Name
+	case f.Manager != "":
+		return f.Manager
+	default:
+		return f.Namespace
+	}
+}
+
+// bounds are the sequences of the records that may match, and their period: by default, from
+// the first one until now.
+func (r *Reader) bounds(f *Filter) (low, high uint64, from, to time.Time, err error) {
+	first, at, err := r.horizon()
+	low, high, from, to = first, r.store.LogStats().Last, f.From, f.To
+	if from.IsZero() {
+		from = at.Add(-disorder)
+	} else {
+		low = max(low, r.store.SequenceAt(from))
+	}
+	if to.IsZero() {
+		to = time.Now()
+	}
+	return low, high, from, to, err
+}
+
+// Query asks for a page of changes.
+type Query struct {
+	Filter
+	Path     *rawjson.Path // only changes of what is there
+	Oldest   bool          // the oldest first
+	Limit    int
+	Continue string // of the page before
+}
+
+// Change is a record of the log.
+type Change struct {
+	Version
+	Resource  event.Resource `json:"resource"`
+	Namespace string         `json:"namespace,omitempty"`
+	Name      string         `json:"name,omitempty"`
+	Gap       *event.GapData `json:"gap,omitempty"`
+}
+
+// Page is a page of changes.
+type Page struct {
+	Span
+	Items    []Change `json:"items"`
+	Scanned  int      `json:"scanned"`            // headlines that were looked at
+	Continue string   `json:"continue,omitempty"` // for the next page; empty: this is the last
+}
+
+// maxCompared bounds how many states one page compares.
+const maxCompared = 4096
+
+// ErrContinue is wrapped by the error for a continuation that no page gave.
+var ErrContinue = errors.New("continue is not what an earlier page gave")
+
+// Query returns a page of changes.
+func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
+	p := Page{Items: []Change{}}
+	low, high, from, to, err := r.bounds(&q.Filter)
+	if err != nil {
+		return p, err
+	}
+	if q.Continue != "" {
+		last, err := strconv.ParseUint(q.Continue, 36, 64)
+		switch {
+		case err != nil || last == 0:
+			return p, ErrContinue
+		case q.Oldest:
+			low = max(low, last+1)
+		default:
+			high = min(high, last-1)
+		}
+	}
+	compared, shown := 0, map[uint64][]byte{}
+	var last uint64
+	keep := func(row *headline.Row) bool {
+		p.Scanned++
+		return q.matches(row)
+	}
+	err = r.rows(low, high, !q.Oldest, q.text(), keep, func(row *headline.Row) error {
+		if len(p.Items) == q.Limit || compared == maxCompared {
+			p.Continue = strconv.FormatUint(last, 36)
+			return errEnough
+		}
+		last = row.Sequence
+		if q.Path != nil && row.Type == event.Gap {
+			return nil
+		}
+		compared++
+		c, ok, err := r.change(row, q.Path, shown)
+		if err != nil {
+			return err
+		}
+		if ok {
+			p.Items = append(p.Items, c)
+		}
+		return stop(ctx)
+	})
+	damaged := errors.Is(err, store.ErrUnreadable)
+	if err = ledger.IgnoreUnreadable(ignoreEnough(err)); err != nil {
+		return p, err
+	}
+	p.Span, err = r.span(q.Resource, q.Namespace, q.Name, q.From, to)
+	p.From, p.Complete = from, p.Complete && !damaged
+	return p, err
+}
+
+// change returns a change in full. It is not ok if it does not concern the path.
+func (r *Reader) change(row *headline.Row, path *rawjson.Path, shown map[uint64][]byte) (c Change, ok bool, err error) {
+	c = Change{
+		Version:  Version{Sequence: row.Sequence, Time: row.Time, Type: row.Type, Manager: strings.Clone(row.Manager)},
+		Resource: row.Resource, Namespace: strings.Clone(row.Namespace), Name: strings.Clone(row.Name),
+	}
+	rec, err := r.read(row.Sequence)
+	if err != nil {
+		return c, false, err
+	}
+	if rec == nil {
+		c.Summary = "the record cannot be read"
+		return c, true, nil // nothing is left out silently
+	}
+	c.Time, c.Gap = rec.Event.Time, rec.Event.Gap
+	if path != nil {
+		before, after, err := r.states(rec, shown)
+		if err != nil || !touches(*path, before, after, row.Type) {
+			return c, false, err
+		}
+	}
+	c.Summary, err = r.summarize(rec, shown)
+	return c, true, err
+}
+
+// touches reports whether a change changes a value of the path.
+func touches(path rawjson.Path, before, after []byte, t event.Type) bool {
+	values := func(raw []byte) (all [][]byte) {
+		for v := range rawjson.Values(raw, path) {
+			all = append(all, v)
+		}
+		return all
+	}
+	if t != event.Updated {
+		return len(values(after)) > 0
+	}
+	if before == nil || after == nil {
+		return true // it may
+	}
+	return !slices.EqualFunc(values(before), values(after), bytes.Equal)
+}
+
+// MaxBuckets is the most that a histogram has.
+const MaxBuckets = 200
+
+// Histogram counts changes over time.
+type Histogram struct {
+	Span
+	Buckets []Bucket `json:"buckets"`
+	Scanned int      `json:"scanned"`
+}
+
+// Bucket counts the changes from a time to the next bucket's.
+type Bucket struct {
+	From   time.Time          `json:"from"`
+	Counts map[event.Type]int `json:"counts"`
+}
+
+// Histogram counts the changes that a filter selects, in equal parts of their period.
+func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogram, error) {
+	var h Histogram
+	low, high, from, to, err := r.bounds(&f)
+	if err != nil {
+		return h, err
+	}
+	if to.Before(from) {
+		from = to
+	}
+	buckets = max(1, min(buckets, MaxBuckets))
+	width := max(to.Sub(from)/time.Duration(buckets), 1)
+	for i := range buckets {
+		h.Buckets = append(h.Buckets, Bucket{From: from.Add(time.Duration(i) * width), Counts: map[event.Type]int{}})
+	}
+	var counts [MaxBuckets][len(types)]int
+	keep := func(row *headline.Row) bool {
+		h.Scanned++
+		return !row.Time.Before(from) && !row.Time.After(to) && f.matches(row)
+	}
+	err = r.rows(low, high, false, f.text(), keep, func(row *headline.Row) error {
+		counts[min(int(row.Time.Sub(from)/width), buckets-1)][slices.Index(types[:], row.Type)]++
+		return nil
+	})
+	damaged := errors.Is(err, store.ErrUnreadable)
+	if err = ledger.IgnoreUnreadable(err); err != nil {
+		return h, err
+	}
+	for i := range h.Buckets {
+		for k, n := range counts[i] {
+			if n > 0 {
+				h.Buckets[i].Counts[types[k]] = n
+			}
+		}
+	}
+	h.Span, err = r.span(f.Resource, f.Namespace, f.Name, f.From, to)
+	h.From, h.Complete = from, h.Complete && !damaged
+	return h, err
+}
+
+var types = [...]event.Type{"", event.Added, event.Updated, event.Deleted, event.Sync, event.Gap}
+
+// Changes are the net changes of a period.
+type Changes struct {
+	Span
+	Items     []NetChange `json:"items"`
+	Churned   int         `json:"churned"` // objects that ended as they began, and are no items
+	Scanned   int         `json:"scanned"`
+	Truncated bool        `json:"truncated,omitempty"` // more objects changed than are listed
+}
+
+// NetChange is what a period changed in an object.
+type NetChange struct {
+	Resource  event.Resource `json:"resource"`
+	Namespace string         `json:"namespace,omitempty"`
+	Name      string         `json:"name"`
+	Change    string         `json:"change"` // created, changed, deleted, or unknown: it was there, and what it was before is not known
+	Recreated bool           `json:"recreated,omitempty"`
+	Count     int            `json:"count"` // of changes
+	Time      time.Time      `json:"time"`  // of the last one
+	Managers  []string       `json:"managers,omitempty"`
+	Summary   string         `json:"summary,omitempty"`
+	Before    As             `json:"before"` // what the state before is worth
+	After     As             `json:"after"`
+}
+
+// maxNet bounds the objects of one answer.
+const maxNet = 10_000
+
+// Changes returns the net change of every object from one time to another.
+func (r *Reader) Changes(ctx context.Context, f Filter) (Changes, error) {
+	c := Changes{Items: []NetChange{}}
+	low, _, from, to, err := r.bounds(&f)
+	if err != nil {
+		return c, err
+	}
+	found := map[Object]*net{}
+	var order []*net
+	keep := func(row *headline.Row) bool {
+		c.Scanned++
+		return row.Flags&headline.State != 0 && row.Time.After(from) && (f.Resource == nil || same(row.Resource, *f.Resource)) &&
+			(f.Namespace == "" || row.Namespace == f.Namespace) && (f.Name == "" || row.Name == f.Name)
+	}
+	err = r.rows(low, r.store.LogStats().Last, false, f.text(), keep, func(row *headline.Row) error {
+		o := found[objectOf(row)]
+		if row.Time.After(to) {
+			if o != nil && o.after == 0 {
+				o.after = row.Sequence
+			}
+			return nil
+		}
+		if o == nil {
+			if c.Truncated = len(order) == maxNet; c.Truncated {
+				return errEnough
+			}
+			o = &net{NetChange: NetChange{Resource: row.Resource, Namespace: strings.Clone(row.Namespace), Name: strings.Clone(row.Name)}, first: row.Sequence}
+			found[key(o.object())], order = o, append(order, o)
+		}
+		o.after, o.ended = 0, row.Type == event.Deleted
+		if row.Flags&headline.Rerecorded == 0 {
+			o.Count, o.Time = o.Count+1, row.Time
+			if m := row.Manager; m != "" && !slices.Contains(o.Managers, m) {
+				o.Managers = append(o.Managers, strings.Clone(m))
+			}
+		}
+		return stop(ctx)
+	})
+	damaged := errors.Is(err, store.ErrUnreadable)
+	if err = ledger.IgnoreUnreadable(ignoreEnough(err)); err != nil {
+		return c, err
+	}
+	if order, err = r.ends(ctx, order, from, to); err != nil {
+		return c, err
+	}
+	for _, o := range order {
+		if o.compare(); o.Change == "" {
+			c.Churned++
+			continue
+		}
+		c.Items = append(c.Items, o.NetChange)
+	}
+	c.Span, err = r.span(f.Resource, f.Namespace, f.Name, from, to)
+	c.Complete = c.Complete && !damaged && !c.Truncated
+	return c, err
+}
+
+// net is an object with changes in a period: the states at its ends, the sequences of its first
+// state in the period and of the first one after it.
+type net struct {
+	NetChange
+	first, after uint64
+	ended        bool // its last state in the period is a deletion
+	was, is      State
+}
+
+func (n *net) object() Object { return Object{n.Resource, n.Namespace, n.Name} }
+
+// ends finds the states at both ends of a period of those objects that changed.
+func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time) ([]*net, error) {
+	all = slices.DeleteFunc(all, func(n *net) bool { return n.Count == 0 }) // redacted, not changed
+	came := map[Object]bool{}
+	for _, n := range all {
+		o := n.object()
+		var err error
+		if n.was, err = r.resolve(ctx, &o, from, n.first, nil); err != nil {
+			return nil, err
+		}
+		entries, err := r.entries(&o)
+		if err != nil {
+			return nil, err
+		}
+		if n.is, err = r.resolve(ctx, &o, to, n.after, entries); err != nil {
+			return nil, err
+		}
+		if n.was.As == Exact && !n.was.Exists {
+			came[key(o)] = true
+		}
+	}
+	lived, err := r.lastBefore(from, "", func(row *headline.Row) bool { return came[objectOf(row)] }, len(came))
+	damaged := errors.Is(err, store.ErrUnreadable)
+	if err != nil && !damaged {
+		return nil, err
+	}
+	covered := map[event.Resource]bool{}
+	for _, n := range all {
+		o := n.object()
+		if _, ok := covered[o.Resource]; !ok {
+			if covered[o.Resource], err = r.covered(&o.Resource, "", from); err != nil {
+				return nil, err
+			}
+		}
+		last, ok := lived[key(o)]
+		unproven := damaged || !covered[o.Resource]
+		if n.was.As == Exact && !n.was.Exists && (unproven || ok && !last.deleted) {
+			n.was.As = UnknownBefore
+		}
+		if n.is.As == Exact && !n.is.Exists && (unproven || !n.ended) {
+			n.is.As = UnknownBefore
+		}
+		if n.was, err = r.judge(&o, from, n.was, nil); err != nil {
+			return nil, err
+		}
+		if n.is, err = r.judge(&o, to, n.is, nil); err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+// compare sets what the period changed.
+func (n *net) compare() {
+	n.Before, n.After = n.was.As, n.is.As
+	switch {
+	case n.Before != Exact && !n.was.Exists, n.After != Exact && !n.is.Exists:
+		n.Change = "unknown"
+	case !n.was.Exists && !n.is.Exists:
+	case !n.was.Exists:
+		n.Change = "created"
+	case !n.is.Exists:
+		n.Change = "deleted"
+	default:
+		n.Recreated = uid(n.was.Object) != uid(n.is.Object)
+		text, _ := summary.Changes(&event.Event{Type: event.Updated, OldObject: n.was.Object, Object: n.is.Object})
+		if text != "" || n.Recreated {
+			n.Change, n.Summary = "changed", text
+		}
+	}
+	n.was, n.is = State{}, State{} // the objects may be many
+}
+
+func uid(raw []byte) string {
+	meta, err := rawjson.ScanHead(raw)
+	if err != nil {
+		return ""
+	}
+	return string(meta.UID)
+}
+
+// Difference is the difference of two states of an object.
+type Difference struct {
+	From State  `json:"from"`
+	To   State  `json:"to"`
+	Diff string `json:"diff"` // unified, of YAML; empty: they are equal
+}
+
+// Diff compares the states of an object at two times. The states are left out of From and To.
+func (r *Reader) Diff(ctx context.Context, o Object, from, to time.Time) (Difference, error) {
+	var d Difference
+	var err error
+	if d.From, err = r.At(ctx, o, from); err == nil {
+		d.To, err = r.At(ctx, o, to)
+	}
+	if err != nil {
+		return d, err
+	}
+	name := o.Name
+	if o.Namespace != "" {
+		name = o.Namespace + "/" + name
+	}
+	label := func(s *State, t time.Time) string {
+		return fmt.Sprintf("%s/%s\t%s (%s)", o.Resource.Resource, name, t.UTC().Format(time.RFC3339Nano), s.As)
+	}
+	d.Diff, err = unified(d.From.Object, d.To.Object, label(&d.From, from), label(&d.To, to))
+	d.From.Object, d.To.Object = json.RawMessage(nil), nil
+	return d, err
+}

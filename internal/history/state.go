@@ -1,0 +1,530 @@
+package history
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/headline"
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/event/summary"
+)
+
+// State is an object at a time.
+type State struct {
+	As        As              `json:"as"`
+	Namespace string          `json:"namespace,omitempty"`
+	Name      string          `json:"name"`
+	Exists    bool            `json:"exists"`             // if it is exact
+	Sequence  uint64          `json:"sequence,omitempty"` // of the record with the state; 0: it is known from elsewhere
+	Time      time.Time       `json:"time,omitzero"`      // since when the state was known
+	Type      event.Type      `json:"type,omitempty"`     // of the change that led to it
+	Manager   string          `json:"manager,omitempty"`
+	Object    json.RawMessage `json:"object,omitempty"` // the state; of a gap the last one known before
+
+	before, next uint64 // the records around the time, 0: none or not known
+}
+
+// unlogged is the sequence of a recorded state that is in no record of the log.
+const unlogged = 1
+
+// entry is an object's state in the ledger. A nil object is one that cannot be read.
+type entry struct{ object *compact.Object }
+
+// entries are an object's states in the parts of the ledger of its resource.
+func (r *Reader) entries(o *Object) ([]entry, error) {
+	var list []entry
+	for _, p := range r.partitions(o.Resource) {
+		c, err := r.ledger.State(p, ledger.Key(o.Namespace, o.Name))
+		if err != nil && !errors.Is(err, store.ErrUnreadable) {
+			return nil, err
+		}
+		if c != nil || err != nil {
+			list = append(list, entry{c})
+		}
+	}
+	return list, nil
+}
+
+func (r *Reader) partitions(about event.Resource) []string {
+	return slices.DeleteFunc(r.store.Partitions(), func(p string) bool {
+		gr, _ := ledger.SplitPartition(p)
+		return gr.Group != about.Group || gr.Resource != about.Resource
+	})
+}
+
+// At returns an object's state at a time.
+func (r *Reader) At(ctx context.Context, o Object, t time.Time) (State, error) {
+	entries, err := r.entries(&o)
+	if err != nil {
+		return State{}, err
+	}
+	if len(entries) == 1 && entries[0].object != nil {
+		s, ok, err := r.walk(ctx, &o, t, fromEntry(&o, entries[0].object), quickSteps)
+		if err != nil || ok && s.As == Exact && s.Exists {
+			return r.judge(&o, t, s, err)
+		}
+	}
+	next, err := r.firstAfter(t, o.Name, func(row *headline.Row) bool { return o.is(row) })
+	if errors.Is(err, store.ErrUnreadable) {
+		return State{As: Gap, Namespace: o.Namespace, Name: o.Name}, nil
+	}
+	if err != nil {
+		return State{}, err
+	}
+	s, err := r.resolve(ctx, &o, t, next[place{o.Namespace, o.Name}], entries)
+	if err == nil && s.As == Exact && !s.Exists {
+		s, err = r.absent(&o, t, s)
+	}
+	return r.judge(&o, t, s, err)
+}
+
+// quickSteps is how far a chain is followed before headlines are read instead.
+const quickSteps = 256
+
+// judge lowers what a state is worth if a gap hides it.
+func (r *Reader) judge(o *Object, t time.Time, s State, err error) (State, error) {
+	if err != nil {
+		return s, err
+	}
+	gaps, err := r.allGaps()
+	if err != nil {
+		s.As = Gap
+		return s, ledger.IgnoreUnreadable(err)
+	}
+	for i := range gaps {
+		if gaps[i].concerns(&o.Resource, o.Namespace, o.Name) && gaps[i].hides(t, s.before, s.next) {
+			s.As = Gap
+		}
+	}
+	return s, nil
+}
+
+// place names an object among those of a resource.
+type place struct{ namespace, name string }
+
+// firstAfter returns the sequence of each object's first state after a time.
+func (r *Reader) firstAfter(t time.Time, text string, of func(*headline.Row) bool) (map[place]uint64, error) {
+	next := map[place]uint64{}
+	after := t.Truncate(time.Microsecond)
+	keep := func(row *headline.Row) bool {
+		return row.Flags&headline.State != 0 && row.Time.After(after) && of(row)
+	}
+	err := r.rows(r.store.SequenceAt(t), r.store.LogStats().Last, false, text, keep, func(row *headline.Row) error {
+		p := place{row.Namespace, row.Name}
+		if _, ok := next[p]; !ok {
+			next[place{strings.Clone(p.namespace), strings.Clone(p.name)}] = row.Sequence
+		}
+		return nil
+	})
+	return next, err
+}
+
+// resolve finds an object's state at a time, by its first state after it, or by its entries
+// in the ledger if there is none. The state is that of the chain: gaps are not considered.
+func (r *Reader) resolve(ctx context.Context, o *Object, t time.Time, next uint64, entries []entry) (State, error) {
+	s := State{As: UnknownBefore, Namespace: o.Namespace, Name: o.Name, next: next}
+	if next != 0 {
+		rec, err := r.read(next)
+		if rec == nil || err != nil {
+			s.As = Gap
+			return s, err
+		}
+		s, _, err := r.walk(ctx, o, t, fromRecord(rec), maxSteps)
+		s.next = next
+		return s, err
+	}
+	if len(entries) == 0 {
+		s.As = Exact
+		return s, nil
+	}
+	for _, e := range entries {
+		if e.object == nil {
+			s.As = Gap
+			return s, nil
+		}
+		found, _, err := r.walk(ctx, o, t, fromEntry(o, e.object), maxSteps)
+		if err != nil || found.As == Exact && found.Exists {
+			return found, err
+		}
+	}
+	return s, nil
+}
+
+// maxSteps bounds the records read for one state: more are needed only where clocks jumped.
+const maxSteps = 100_000
+
+// link is what follows on a state: a record, or the ledger.
+type link struct {
+	prev    uint64
+	added   bool
+	old     compact.Body // the state, if its own record may be gone
+	of      *record.Record
+	again   compact.Body // the state in another form
+	current uint64
+}
+
+func fromRecord(rec *stored) link {
+	l := link{prev: rec.Prev, added: rec.Event.Type == event.Added, old: rec.OldObject, of: rec.Record, current: rec.sequence}
+	if rec.Rerecorded { // it is the state before, too
+		l.old, l.again = rec.Object, rec.Object
+	}
+	return l
+}
+
+func fromEntry(o *Object, c *compact.Object) link {
+	e := event.Event{Type: event.Sync, Resource: o.Resource, Namespace: o.Namespace, Name: o.Name, UID: string(c.GetUID()), ResourceVersion: c.GetResourceVersion()}
+	return link{prev: c.Sequence(), old: c.Body(), of: &record.Record{Event: e}}
+}
+
+// walk follows a chain of records back to the state at a time. It is not ok if that takes
+// more steps than there may be.
+func (r *Reader) walk(ctx context.Context, o *Object, t time.Time, l link, steps int) (s State, ok bool, err error) {
+	s = State{As: UnknownBefore, Namespace: o.Namespace, Name: o.Name}
+	for ; steps > 0; steps-- {
+		if err := stop(ctx); err != nil {
+			return s, false, err
+		}
+		s.next = l.current
+		if l.prev <= unlogged {
+			if l.added {
+				s.As = Exact // there was nothing
+			}
+			return s, true, nil
+		}
+		rec, err := r.read(l.prev)
+		if err != nil {
+			return s, false, err
+		}
+		if rec == nil {
+			return r.behind(s, t, l)
+		}
+		if rec.Event.Time.Truncate(time.Microsecond).After(t) {
+			l = fromRecord(rec)
+			continue
+		}
+		body, of := rec.Object, rec.Record
+		if len(l.again.Data) > 0 { // the form of now
+			body, of = l.again, l.of
+		}
+		s.Object, err = r.show(of, body)
+		if err != nil {
+			return s, false, err
+		}
+		if s.As = Exact; s.Object == nil {
+			s.As = Gap
+		}
+		s.Exists, s.Sequence, s.before = true, rec.sequence, rec.sequence
+		s.Time, s.Type = rec.Event.Time, rec.Event.Type
+		if by := rec.Event.ChangedBy; by != nil {
+			s.Manager = by.Manager
+		}
+		return s, true, nil
+	}
+	return s, false, nil
+}
+
+// behind is the state whose record is not there: the log does not have it any more, or it
+// cannot be read.
+func (r *Reader) behind(s State, t time.Time, l link) (State, bool, error) {
+	first, at, err := r.horizon()
+	switch {
+	case err != nil:
+		return s, false, err
+	case l.prev >= first:
+		s.As = Gap
+	case !t.Before(at) && len(l.old.Data) > 0:
+		s.Object, err = r.show(l.of, l.old)
+		if s.As = Exact; s.Object == nil {
+			s.As = Gap
+		}
+		s.Exists, s.before = true, l.prev
+	}
+	return s, true, err
+}
+
+// absent judges that there was no object at a time: what lived and ended without a history
+// left no trace.
+func (r *Reader) absent(o *Object, t time.Time, s State) (State, error) {
+	lived, err := r.lastBefore(t, o.Name, func(row *headline.Row) bool { return o.is(row) }, 1)
+	if errors.Is(err, store.ErrUnreadable) {
+		s.As = Gap
+		return s, nil
+	}
+	if err != nil {
+		return s, err
+	}
+	covered, err := r.covered(&o.Resource, o.Namespace, t)
+	last, ok := lived[key(*o)]
+	if s.before = last.sequence; !covered || ok && !last.deleted {
+		s.As = UnknownBefore
+	}
+	return s, err
+}
+
+// ending is the last state that is recorded before a time.
+type ending struct {
+	sequence uint64
+	deleted  bool
+}
+
+// lastBefore returns the last states of objects before a time. It ends when it has n of them.
+func (r *Reader) lastBefore(t time.Time, text string, of func(*headline.Row) bool, n int) (map[Object]ending, error) {
+	found := map[Object]ending{}
+	if n == 0 {
+		return found, nil
+	}
+	stats := r.store.LogStats()
+	keep := func(row *headline.Row) bool {
+		return row.Flags&headline.State != 0 && !row.Time.After(t) && of(row)
+	}
+	err := r.rows(stats.First, stats.Last, true, text, keep, func(row *headline.Row) error {
+		o := objectOf(row)
+		if _, ok := found[o]; !ok {
+			found[o] = ending{row.Sequence, row.Type == event.Deleted}
+		}
+		if len(found) == n {
+			return errEnough
+		}
+		return nil
+	})
+	return found, ignoreEnough(err)
+}
+
+// List is a page of the objects of a resource at a time.
+type List struct {
+	As       As      `json:"as"` // exact: the list has every object; an item has its own
+	Items    []State `json:"items"`
+	Continue string  `json:"continue,omitempty"`
+}
+
+// ListAt returns the objects of a resource at a time, those of a namespace or all if it is
+// empty, at most limit of those after a place that an earlier page gave.
+func (r *Reader) ListAt(ctx context.Context, resource event.Resource, namespace string, t time.Time, after string, limit int) (List, error) {
+	list := List{As: Exact, Items: []State{}}
+	next, err := r.firstAfter(t, resource.Resource, func(row *headline.Row) bool {
+		return same(row.Resource, resource) && (namespace == "" || row.Namespace == namespace)
+	})
+	if err != nil && !errors.Is(err, store.ErrUnreadable) {
+		return list, err
+	}
+	damaged := err != nil
+	var keys []string
+	for p := range next {
+		if key := ledger.Key(p.namespace, p.name); key > after {
+			keys = append(keys, key)
+		}
+	}
+	prefix := ""
+	if namespace != "" {
+		prefix = ledger.Key(namespace, "")
+	}
+	for _, p := range r.partitions(resource) {
+		n := 0
+		err := r.ledger.Scan(p, prefix, after, func(key string, _ *compact.Object) error {
+			if keys = append(keys, key); n == limit {
+				return ledger.ErrEnough
+			}
+			n++
+			return nil
+		})
+		damaged = damaged || errors.Is(err, store.ErrUnreadable)
+		if err != nil && !errors.Is(err, ledger.ErrEnough) && !errors.Is(err, store.ErrUnreadable) {
+			return list, err
+		}
+	}
+	slices.Sort(keys)
+	keys = slices.Compact(keys)
+	size := 0
+	for i, key := range keys {
+		if len(list.Items) == limit || size > pageBytes {
+			list.Continue = keys[i-1]
+			break
+		}
+		ns, name, _ := strings.Cut(key, "/")
+		o := Object{resource, ns, name}
+		entries, err := r.entries(&o)
+		if err != nil {
+			return list, err
+		}
+		s, err := r.resolve(ctx, &o, t, next[place{ns, name}], entries)
+		if s, err = r.judge(&o, t, s, err); err != nil {
+			return list, err
+		}
+		if s.As == Exact && !s.Exists {
+			continue
+		}
+		size += len(s.Object)
+		list.Items = append(list.Items, s)
+	}
+	all, err := r.span(&resource, namespace, "", t, t)
+	switch {
+	case damaged || len(all.Gaps) > 0:
+		list.As = Gap
+	case !all.Complete:
+		list.As = UnknownBefore
+	}
+	return list, err
+}
+
+// pageBytes is about how large a page may become.
+const pageBytes = 16 << 20
+
+// Version is one of the states of an object, or the end of a life.
+type Version struct {
+	Sequence uint64     `json:"sequence"`
+	Time     time.Time  `json:"time"`
+	Type     event.Type `json:"type"`
+	Manager  string     `json:"manager,omitempty"`
+	Summary  string     `json:"summary,omitempty"`
+}
+
+// Versions are those of an object, the newest first.
+type Versions struct {
+	Items  []Version       `json:"items"`
+	Before As              `json:"before"` // what is known of the time before the last item: exact if there was nothing
+	Gaps   []event.GapData `json:"gaps"`   // in which there may be more
+}
+
+// Versions returns at most limit versions of an object in a period. A zero time is no bound.
+func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, limit int) (Versions, error) {
+	out := Versions{Items: []Version{}, Before: UnknownBefore}
+	entries, err := r.entries(&o)
+	if err != nil {
+		return out, err
+	}
+	stats := r.store.LogStats()
+	var chain []*stored // those of the answer, and the one before
+	take := func(rec *stored) (more bool) {
+		switch at := rec.Event.Time; {
+		case !to.IsZero() && at.After(to) || rec.Rerecorded:
+			return true
+		default:
+			chain = append(chain, rec)
+			return len(chain) <= limit && !at.Before(from)
+		}
+	}
+	more, below := true, stats.Last
+	if len(entries) == 1 && entries[0].object != nil {
+		for sequence := entries[0].object.Sequence(); sequence > unlogged && more; {
+			if err := stop(ctx); err != nil {
+				return out, err
+			}
+			rec, err := r.read(sequence)
+			if err != nil {
+				return out, err
+			}
+			if rec == nil {
+				more = sequence >= stats.First
+				break
+			}
+			more = take(rec)
+			below, sequence = sequence-1, rec.Prev
+		}
+	}
+	if more {
+		keep := func(row *headline.Row) bool { return row.Flags&headline.State != 0 && o.is(row) }
+		err := r.rows(stats.First, below, true, o.Name, keep, func(row *headline.Row) error {
+			rec, err := r.read(row.Sequence)
+			if err != nil {
+				return err
+			}
+			if rec != nil && !take(rec) {
+				return errEnough
+			}
+			return stop(ctx)
+		})
+		if err = ignoreEnough(err); err != nil && !errors.Is(err, store.ErrUnreadable) {
+			return out, err
+		}
+	}
+	shown := map[uint64][]byte{}
+	for i, rec := range chain {
+		if i == limit || rec.Event.Time.Before(from) {
+			out.Before = Exact // it is known, and not asked for
+			break
+		}
+		text, err := r.summarize(rec, shown)
+		if err != nil {
+			return out, err
+		}
+		v := Version{Sequence: rec.sequence, Time: rec.Event.Time, Type: rec.Event.Type, Summary: text}
+		if by := rec.Event.ChangedBy; by != nil {
+			v.Manager = by.Manager
+		}
+		out.Items = append(out.Items, v)
+	}
+	if from.IsZero() {
+		from = time.Unix(0, 0)
+	}
+	if to.IsZero() {
+		to = time.Now()
+	}
+	if n := len(out.Items); n > 0 && out.Before != Exact && out.Items[n-1].Type == event.Added {
+		s, err := r.At(ctx, o, out.Items[n-1].Time.Add(-time.Microsecond))
+		if err != nil {
+			return out, err
+		}
+		out.Before = s.As
+	}
+	span, err := r.span(&o.Resource, o.Namespace, o.Name, from, to)
+	out.Gaps = span.Gaps
+	return out, err
+}
+
+// summarize describes the change that led to a record's state. shown are the objects of
+// records that were read.
+func (r *Reader) summarize(rec *stored, shown map[uint64][]byte) (string, error) {
+	e := rec.Event
+	if len(rec.Targets) > 0 {
+		e.Selection = rec.Targets[0].Flags.Selection()
+	}
+	if e.Type == event.Updated {
+		before, after, err := r.states(rec, shown)
+		if err != nil {
+			return "", err
+		}
+		e.OldObject, e.Object = before, after
+	}
+	text := summary.Of(&e)
+	if text == "" && e.Type == event.Updated {
+		text = "updated" // from a state that is not there any more
+	}
+	return text, nil
+}
+
+// states returns the states before and after a record, as far as they are recorded.
+func (r *Reader) states(rec *stored, shown map[uint64][]byte) (before, after []byte, err error) {
+	look := func(rec *stored) ([]byte, error) {
+		if known, ok := shown[rec.sequence]; ok {
+			return known, nil
+		}
+		raw, err := r.show(rec.Record, rec.Object)
+		clear(shown)
+		shown[rec.sequence] = raw
+		return raw, err
+	}
+	if after, err = look(rec); err != nil {
+		return nil, nil, err
+	}
+	if len(rec.OldObject.Data) > 0 {
+		before, err = r.show(rec.Record, rec.OldObject)
+		return before, after, err
+	}
+	if rec.Prev <= unlogged {
+		return nil, after, nil
+	}
+	prev, err := r.read(rec.Prev)
+	if err != nil || prev == nil {
+		return nil, after, err
+	}
+	before, err = look(prev)
+	return before, after, err
+}
