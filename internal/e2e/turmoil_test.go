@@ -71,7 +71,7 @@ watches:
 	for i, list := range lists {
 		name := fmt.Sprintf("w%d-%d", c.names, i)
 		names = append(names, name)
-		fmt.Fprintf(&b, "- {name: %s, resources: [%s], namespaces: %s, snapshot: %s%s}\n", name, list, namespaces, snapshot, drop)
+		fmt.Fprintf(&b, "- {name: %s, resources: [%s], namespaces: %s, snapshot: %s, history: false%s}\n", name, list, namespaces, snapshot, drop) // settleAll finds holes in the sequences, which a re-record leaves
 	}
 	fmt.Fprintf(&b, "routes:\n- {name: all, watches: [%s], payload: [object, oldObject], sinks: [archive, hook]}\n", strings.Join(names, ", "))
 	if c.route {

@@ -30,7 +30,7 @@ func TestRecords(t *testing.T) {
 	attributes := map[string]string{
 		"ce_specversion": "1.0", "ce_id": e.ID, "ce_type": "dev.watcherd.resource.added", "ce_source": "/clusters/prod%20eu",
 		"ce_subject": e.Subject(), "ce_time": "2026-03-01T12:00:00.007Z", "ce_sequence": event.SequenceText(8),
-		"ce_partitionkey": "deployments.apps/prod/ä \"quoted\"",
+		"ce_partitionkey": "deployments.apps/prod/ä \"quoted\"", "ce_dataschema": event.DataSchema,
 	}
 	for _, test := range []struct {
 		format  sinks.Format
