@@ -1,11 +1,13 @@
 package body
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
 
 	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/cost"
 	"cel.dev/cel-go/common/functions"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
@@ -35,6 +37,13 @@ func newDialect() (*dialect, error) {
 		ext.Bindings(),
 		ext.TwoVarComprehensions(),
 		cel.Function("json.encode", cel.Overload("watcherd_json_encode", []*cel.Type{cel.DynType}, cel.StringType, cel.UnaryBinding(jsonEncode))),
+		cel.CostModel(
+			cost.Overload("watcherd_json_encode", resultCost()),
+			cost.Overload("base64_encode_bytes", resultCost()),
+			cost.Overload("base64_decode_string", resultCost()),
+			cost.Overload("strings_quote", resultCost()),
+			cost.MemberOverload("string_format", resultCost()),
+		),
 	)
 	common, err := cel.NewEnv(append(opts, celexpr.Bounds()...)...)
 	if err != nil {
@@ -59,6 +68,11 @@ func newDialect() (*dialect, error) {
 	return d, err
 }
 
+// resultCost charges for the length of the result.
+func resultCost() cost.OverloadModelOption {
+	return cost.EvalCost(cost.Sum(cost.Const(cost.CallCost), cost.StringScan(cost.Length(cost.Result()))))
+}
+
 func jsonEncode(v ref.Val) ref.Val {
 	text, err := celjson.AppendJSON(nil, v, MaxBytes)
 	if err != nil {
@@ -76,12 +90,16 @@ var guards = map[string]func(args []ref.Val) error{
 	"distinct": checkDistinct,
 	"flatten":  checkFlatten,
 
+	"indexOf":     checkSearch,
+	"lastIndexOf": checkSearch,
+
 	"cel.@mapInsert": checkInsert, // transformMap() and transformMapEntry()
 }
 
 const (
-	maxDistinct = 4096 // items that are compared with each other
-	maxMap      = 2048 // entries of a map that is copied for each of them
+	maxSearch   = 64 << 20 // bytes of a text times those of what is searched for in it
+	maxDistinct = 64 << 20 // items times the bytes that each is compared with
+	maxMap      = 2048     // entries of a map that is copied for each of them
 )
 
 // guarded puts the guards before their functions.
@@ -196,10 +214,23 @@ func checkFormat(args []ref.Val) error {
 	return nil
 }
 
+func checkSearch(args []ref.Val) error {
+	if in, part := len(text(args, 0)), len(text(args, 1)); part > 0 && in > maxSearch/part {
+		return fmt.Errorf("indexOf(): a text of %d bytes is too long to find %d bytes in it", in, part)
+	}
+	return nil
+}
+
 func checkDistinct(args []ref.Val) error {
-	if list, ok := args[0].(traits.Lister); ok {
-		if n, ok := list.Size().(types.Int); ok && n > maxDistinct {
-			return fmt.Errorf("distinct(): %d items are more than %d", n, maxDistinct)
+	list, ok := args[0].(traits.Lister)
+	if !ok {
+		return nil
+	}
+	if n, ok := list.Size().(types.Int); ok && n > 1 {
+		if _, err := celjson.AppendJSON(nil, list, maxDistinct/int(n)); errors.Is(err, celjson.ErrTooLarge) {
+			return fmt.Errorf("distinct(): %d items are too many, or too large", n)
+		} else if err != nil {
+			return fmt.Errorf("distinct(): %w", err)
 		}
 	}
 	return nil

@@ -152,6 +152,11 @@ func (e *encoder) object(dst []byte, m traits.Mapper, depth int) ([]byte, error)
 		entries = append(entries, entry{string(text), m.Get(key)})
 	}
 	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.key, b.key) })
+	for i := 1; i < len(entries); i++ {
+		if entries[i].key == entries[i-1].key {
+			return dst, fmt.Errorf("a map has two keys %.40q in JSON", entries[i].key)
+		}
+	}
 	return e.entries(dst, entries, depth)
 }
 

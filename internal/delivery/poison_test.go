@@ -269,6 +269,35 @@ func TestOversizeBodies(t *testing.T) {
 	})
 }
 
+// A body that panics for an event that was cut does not fit.
+func TestOversizePanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(change{Object: 1, N: 1, Pad: strings.Repeat("x", 4000)}, change{Object: 1, N: 2})
+		r := &capped{limit: 1000}
+		w := start(t, s, newReceiver(t, accept), func(c *Config) {
+			c.Open = func(context.Context) (sinks.Sink, error) { return r, nil }
+			c.Oversize = OversizeTruncate
+			c.Render = func(e *event.Event) (send bool, err error) {
+				if e.Truncated {
+					panic("a fault in an expression")
+				}
+				e.Body = fmt.Appendf(nil, "%s: %s", e.ID, e.Object)
+				return true, nil
+			}
+		})
+		defer w.stop()
+		synctest.Wait()
+		if got := strings.Join(r.bodies, "\n"); got != "1/2: {\"object\":1,\"n\":2}" {
+			t.Errorf("arrived: %s", got)
+		}
+		if letters := s.letters(); len(letters) != 1 || !strings.HasPrefix(letters[0].Reason, "oversize: ") {
+			t.Errorf("dead letters: %+v", letters)
+		}
+	})
+}
+
 // capped is a sink with a limit.
 type capped struct {
 	limit  int

@@ -156,26 +156,36 @@ func (e *engine) eventOf(item store.Item) (ev *event.Event, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &panicError{value: v, stack: debug.Stack(), hash: stackHash()}
-			if ev != nil {
-				err = &bodyError{err}
-			}
 		}
 	}()
 	ev, err = e.cfg.Decode(item)
 	if err == nil && ev == nil {
 		err = errors.New("no event in the record")
 	}
-	if err != nil || e.cfg.Render == nil {
-		return ev, err
+	if err == nil {
+		err = e.render(ev)
 	}
+	return ev, err
+}
+
+// render sets the event's body. The error is a bodyError, or errLeftOut.
+func (e *engine) render(ev *event.Event) (err error) {
+	if e.cfg.Render == nil {
+		return nil
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			err = &bodyError{&panicError{value: v, stack: debug.Stack(), hash: stackHash()}}
+		}
+	}()
 	send, err := e.cfg.Render(ev)
 	switch {
 	case err != nil:
-		return nil, &bodyError{err}
+		return &bodyError{err}
 	case !send:
-		return nil, errLeftOut
+		return errLeftOut
 	}
-	return ev, nil
+	return nil
 }
 
 // fit applies the oversize policy. It may replace en.event with a smaller copy; an error
@@ -214,10 +224,8 @@ func (e *engine) measure(ev *event.Event) int {
 // remeasure is measure of an event that was cut, and whose body is another one then. One
 // that has no body does not fit.
 func (e *engine) remeasure(ev *event.Event) int {
-	if e.cfg.Render != nil {
-		if send, err := e.cfg.Render(ev); err != nil || !send {
-			return math.MaxInt
-		}
+	if e.render(ev) != nil {
+		return math.MaxInt
 	}
 	return e.measure(ev)
 }

@@ -107,7 +107,21 @@ func FetchCredentials(req *http.Request, transport *http.Transport) ([]byte, err
 		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err
 		}
-		return nil, err
+		// It may quote the request, where a server sends that back.
+		var hidden []string
+		if uri := req.URL.RequestURI(); uri != "/" {
+			hidden = append(hidden, uri, "***")
+		}
+		for _, values := range req.Header {
+			for _, v := range values {
+				hidden = append(hidden, v, "***")
+			}
+		}
+		text := strings.NewReplacer(hidden...).Replace(err.Error())
+		if text == err.Error() {
+			return nil, err
+		}
+		return nil, errors.New(text)
 	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxCredentials))

@@ -87,7 +87,7 @@ type Options struct {
 
 // Join makes the body of one message for all these events, and its media type. A kind that
 // puts several events into one message calls it where it is set; its error is the error
-// of the Write. Others need not: each event has a body of its own ([event.Event.Body]).
+// of the Write, and so is a nil body. Others need not: each event has a body of its own ([event.Event.Body]).
 type Join func(events []*event.Event) (body []byte, contentType string, err error)
 
 // Delivery is how events are handed to a sink: the `batch`, `retry` and

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 const (
 	maxBody    = 64 << 10 // bytes of an answer that are read
 	maxExcerpt = 256      // characters of an answer in an error
+	maxReason  = 1 << 10  // characters of the reason why there is no answer
 )
 
 // answer reads and closes the response to a request, and returns what it means. What is
@@ -40,8 +42,9 @@ func (s *sink) answer(resp *http.Response, a *attempt) error {
 	}
 	body, readErr := io.ReadAll(rest)
 	closeErr := resp.Body.Close()
-	mask := mask(a.hidden)
-	err := fmt.Errorf("post to %s: status %d%s", a.to.url.Host, status, excerpt(body, mask))
+	hidden := secrets(a.hidden)
+	mask := mask(hidden)
+	err := fmt.Errorf("post to %s: status %d%s", a.to.url.Host, status, excerpt(cutSecret(mask.Replace(string(body)), hidden)))
 	if readErr != nil || closeErr != nil {
 		err = fmt.Errorf("%w (the answer broke off)", err)
 	}
@@ -100,15 +103,21 @@ func (s *sink) readResults(resp *http.Response, a *attempt) error {
 	limit := int64(sinks.ResultsLimit(a.events)) + 1
 	body, err := io.ReadAll(io.LimitReader(resp.Body, limit))
 	err = errors.Join(err, resp.Body.Close())
-	var results []sinks.Result
-	if err == nil {
-		results, err = sinks.ParseResults(body, a.events)
-	}
-	if err != nil {
-		return fmt.Errorf("post to %s: status %d without a results document (results: true): %w", a.to.url.Host, resp.StatusCode, err)
-	}
 	hidden := secrets(a.hidden)
 	mask := mask(hidden)
+	var results []sinks.Result
+	if err == nil {
+		if results, err = sinks.ParseResults(body, a.events); err != nil {
+			// The error may quote half of a secret.
+			if _, masked := sinks.ParseResults([]byte(mask.Replace(string(body))), a.events); masked != nil {
+				err = masked
+			}
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("post to %s: status %d without a results document (results: true): %s",
+			a.to.url.Host, resp.StatusCode, clean(mask.Replace(err.Error()), maxReason))
+	}
 	for i := range results {
 		if m := &results[i].Message; *m != "" {
 			*m = cutSecret(mask.Replace(*m), hidden)
@@ -172,10 +181,16 @@ func retryAfter(value string, now time.Time) time.Duration {
 	return min(max(at.Sub(now), 0), longest)
 }
 
-// secrets are the hidden values that are masked. Shorter ones would mask half the alphabet
-// and keep no secret.
+// secrets are the hidden values that are masked, also as Go and JSON quote them. Shorter
+// ones would mask half the alphabet and keep no secret.
 func secrets(hidden []string) []string {
 	hidden = slices.DeleteFunc(slices.Clone(hidden), func(h string) bool { return len(h) < minSecret })
+	for _, h := range hidden {
+		hidden = append(hidden, unquote(strconv.Quote(h)))
+		if quoted, err := json.Marshal(h); err == nil {
+			hidden = append(hidden, unquote(string(quoted)))
+		}
+	}
 	// The longest first: a part of another one must not leave the rest of it.
 	slices.SortFunc(hidden, func(x, y string) int { return len(y) - len(x) })
 	return hidden
@@ -183,10 +198,12 @@ func secrets(hidden []string) []string {
 
 const minSecret = 4
 
+func unquote(text string) string { return text[1 : len(text)-1] }
+
 // mask returns a replacer for secrets.
-func mask(hidden []string) *strings.Replacer {
+func mask(secrets []string) *strings.Replacer {
 	var pairs []string
-	for _, h := range secrets(hidden) {
+	for _, h := range secrets {
 		pairs = append(pairs, h, "***")
 	}
 	return strings.NewReplacer(pairs...)
@@ -205,10 +222,10 @@ func cutSecret(text string, secrets []string) string {
 	return text
 }
 
-// excerpt is the beginning of an answer, on one line, without secrets.
-func excerpt(body []byte, mask *strings.Replacer) string {
-	// The mask comes before the cut, so that no half of a secret is left.
-	if text := clean(mask.Replace(string(body)), maxExcerpt); text != "" {
+// excerpt is the beginning of an answer, on one line. The mask comes before the cut, so
+// that no half of a secret is left.
+func excerpt(masked string) string {
+	if text := clean(masked, maxExcerpt); text != "" {
 		return ": " + text
 	}
 	return ""

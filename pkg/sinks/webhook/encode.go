@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -80,7 +81,10 @@ func (c *encoder) together(events []*event.Event) bool {
 func (c *encoder) fill(m *message, events []*event.Event) (contentType string, err error) {
 	if len(events) > 1 && c.join != nil {
 		var body []byte
-		if body, contentType, err = c.join(events); err != nil {
+		if body, contentType, err = c.join(events); err == nil && body == nil {
+			err = errors.New("null for several events")
+		}
+		if err != nil {
 			return "", sinks.Poison(fmt.Errorf("body: %w", err)) // of several events, one of which may have no body
 		}
 		m.body = &payload{buf: body}

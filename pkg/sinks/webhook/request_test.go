@@ -319,6 +319,7 @@ func TestBodies(t *testing.T) {
 		{"alone", nil, events, "body of web-2 text/plain; charset=utf-8", 3, ""},
 		{"joined", join, events[:2], "2 application/x-count", 1, ""},
 		{"one of those that are joined", join, events[:1], "body of web-0 text/plain; charset=utf-8", 1, ""},
+		{"without a body", func([]*event.Event) ([]byte, string, error) { return nil, "", nil }, events, "", 0, "body: null for several events"},
 		{"failed", join, events, "", 0, "body: line 1, column 2: too much"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -114,7 +114,7 @@ func (s *sink) post(ctx context.Context, events []*event.Event) error {
 	resp, err := client.RoundTrip(req)
 	if err != nil {
 		s.metrics.response(0)
-		return s.requestError(ctx, client, to, err)
+		return s.requestError(ctx, client, &a, err)
 	}
 	s.metrics.response(resp.StatusCode)
 	return s.answer(resp, &a)
@@ -131,12 +131,23 @@ type attempt struct {
 // errTimeout is the cause of a context that ended by the sink's own timeout.
 var errTimeout = errors.New("timed out")
 
-// requestError is why there was no answer.
-func (s *sink) requestError(ctx context.Context, c *client, to *address, err error) error {
+// maskedError has the text of an error without secrets.
+type maskedError struct {
+	error
+	text string
+}
+
+func (e *maskedError) Error() string { return e.text }
+
+func (e *maskedError) Unwrap() error { return e.error }
+
+// requestError is why there was no answer. It may quote what came instead of one.
+func (s *sink) requestError(ctx context.Context, c *client, a *attempt, err error) error {
+	err = &maskedError{err, clean(mask(secrets(a.hidden)).Replace(err.Error()), maxReason)}
 	if ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
-	wrapped := fmt.Errorf("post to %s: %w", to.url.Host, err)
+	wrapped := fmt.Errorf("post to %s: %w", a.to.url.Host, err)
 	if c.asked.Load() && ctx.Err() == nil {
 		// The endpoint's reason comes after the handshake, where HTTP/2 loses it.
 		wrapped = fmt.Errorf("%w (the endpoint asked for a client certificate, and tls.certFile names none)", wrapped)
