@@ -309,19 +309,9 @@ type List struct {
 // empty, at most limit of those after a place that an earlier page gave.
 func (r *Reader) ListAt(ctx context.Context, resource event.Resource, namespace string, t time.Time, after string, limit int) (List, error) {
 	list := List{As: Exact, Items: []State{}}
-	next, err := r.firstAfter(t, resource.Resource, func(row *headline.Row) bool {
-		return same(row.Resource, resource) && (namespace == "" || row.Namespace == namespace)
-	})
-	if err != nil && !errors.Is(err, store.ErrUnreadable) {
-		return list, err
-	}
-	damaged := err != nil
+	damaged := false
 	var keys []string
-	for p := range next {
-		if key := ledger.Key(p.namespace, p.name); key > after {
-			keys = append(keys, key)
-		}
-	}
+	end := "" // the ledger was read up to there; empty: to its end
 	prefix := ""
 	if namespace != "" {
 		prefix = ledger.Key(namespace, "")
@@ -330,6 +320,9 @@ func (r *Reader) ListAt(ctx context.Context, resource event.Resource, namespace 
 		n := 0
 		err := r.ledger.Scan(p, prefix, after, func(key string, _ *compact.Object) error {
 			if keys = append(keys, key); n == limit {
+				if end == "" || key < end {
+					end = key
+				}
 				return ledger.ErrEnough
 			}
 			n++
@@ -340,10 +333,27 @@ func (r *Reader) ListAt(ctx context.Context, resource event.Resource, namespace 
 			return list, err
 		}
 	}
+	// After the ledger: an object that is deleted in between is in one of them.
+	next, err := r.firstAfter(t, resource.Resource, func(row *headline.Row) bool {
+		return same(row.Resource, resource) && (namespace == "" || row.Namespace == namespace)
+	})
+	damaged = damaged || errors.Is(err, store.ErrUnreadable)
+	if ledger.IgnoreUnreadable(err) != nil {
+		return list, err
+	}
+	for p := range next {
+		if key := ledger.Key(p.namespace, p.name); key > after {
+			keys = append(keys, key)
+		}
+	}
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
+	list.Continue = end
 	size := 0
 	for i, key := range keys {
+		if end != "" && key > end {
+			break
+		}
 		if len(list.Items) == limit || size > pageBytes {
 			list.Continue = keys[i-1]
 			break
@@ -353,6 +363,14 @@ func (r *Reader) ListAt(ctx context.Context, resource event.Resource, namespace 
 		entries, err := r.entries(&o)
 		if err != nil {
 			return list, err
+		}
+		if len(entries) == 0 && next[place{ns, name}] == 0 { // deleted since
+			again, err := r.firstAfter(t, name, func(row *headline.Row) bool { return o.is(row) })
+			damaged = damaged || errors.Is(err, store.ErrUnreadable)
+			if ledger.IgnoreUnreadable(err) != nil {
+				return list, err
+			}
+			next[place{ns, name}] = again[place{ns, name}]
 		}
 		s, err := r.resolve(ctx, &o, t, next[place{ns, name}], entries)
 		if s, err = r.judge(&o, t, s, err); err != nil {
