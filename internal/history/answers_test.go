@@ -84,3 +84,29 @@ func TestListBesideADeletion(t *testing.T) {
 		}
 	})
 }
+
+// What the ledger has forgotten, as no watch reads it any more, is in a list of the past.
+func TestListOfWhatIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		w.restart(false) // the history has begun
+		time.Sleep(2 * time.Minute)
+		a := w.object("a", "u1")
+		w.c.Handler(w.feed).OnAdd(a, false)
+		w.c.Flush()
+		time.Sleep(2 * time.Minute)
+		at := w.now()
+		time.Sleep(2 * time.Minute)
+		b := w.st.NewBatch()
+		b.DeleteState("pods", "ns/a")
+		w.must(w.st.Commit(b))
+		list, err := w.r.ListAt(context.Background(), pods, "", at, "", 10)
+		w.must(err)
+		state, err := w.r.At(context.Background(), pod("a"), at)
+		w.must(err)
+		if state.As != UnknownBefore || len(list.Items) != 1 || list.Items[0].As != UnknownBefore {
+			t.Errorf("got the list %+v and the state %+v, want an unknown one", list, state)
+		}
+	})
+}

@@ -72,14 +72,14 @@ func (r *Reader) At(ctx context.Context, o Object, t time.Time) (State, error) {
 			return r.judge(&o, t, s, err)
 		}
 	}
-	next, err := r.firstAfter(t, o.Name, func(row *headline.Row) bool { return o.is(row) })
+	next, err := r.firstAfter(t, &o)
 	if errors.Is(err, store.ErrUnreadable) {
 		return State{As: Gap, Namespace: o.Namespace, Name: o.Name}, nil
 	}
 	if err != nil {
 		return State{}, err
 	}
-	s, err := r.resolve(ctx, &o, t, next[place{o.Namespace, o.Name}], entries)
+	s, err := r.resolve(ctx, &o, t, next, entries)
 	if err == nil && s.As == Exact && !s.Exists {
 		s, err = r.absent(&o, t, s)
 	}
@@ -110,21 +110,41 @@ func (r *Reader) judge(o *Object, t time.Time, s State, err error) (State, error
 // place names an object among those of a resource.
 type place struct{ namespace, name string }
 
-// firstAfter returns the sequence of each object's first state after a time.
-func (r *Reader) firstAfter(t time.Time, text string, of func(*headline.Row) bool) (map[place]uint64, error) {
-	next := map[place]uint64{}
-	after := t.Truncate(time.Microsecond)
-	keep := func(row *headline.Row) bool {
-		return row.Flags&headline.State != 0 && row.Time.After(after) && of(row)
-	}
-	err := r.rows(r.store.SequenceAt(t), r.store.LogStats().Last, false, text, keep, func(row *headline.Row) error {
-		p := place{row.Namespace, row.Name}
-		if _, ok := next[p]; !ok {
-			next[place{strings.Clone(p.namespace), strings.Clone(p.name)}] = row.Sequence
+// around are an object's states around a time.
+type around struct {
+	next  uint64 // the record of the first one after it; 0: there is none
+	lived bool   // the last one recorded before it is not a deletion
+}
+
+// around finds the states of objects around a time, in the records from a sequence on.
+func (r *Reader) around(t time.Time, from uint64, text string, of func(*headline.Row) bool) (map[place]*around, error) {
+	all := map[place]*around{}
+	t = t.Truncate(time.Microsecond)
+	keep := func(row *headline.Row) bool { return row.Flags&headline.State != 0 && of(row) }
+	err := r.rows(from, r.store.LogStats().Last, false, text, keep, func(row *headline.Row) error {
+		a := all[place{row.Namespace, row.Name}]
+		if a == nil {
+			a = &around{}
+			all[place{strings.Clone(row.Namespace), strings.Clone(row.Name)}] = a
+		}
+		switch {
+		case !row.Time.After(t):
+			a.lived = row.Type != event.Deleted
+		case a.next == 0:
+			a.next = row.Sequence
 		}
 		return nil
 	})
-	return next, err
+	return all, err
+}
+
+// firstAfter returns the sequence of an object's first state after a time, 0 if there is none.
+func (r *Reader) firstAfter(t time.Time, o *Object) (uint64, error) {
+	all, err := r.around(t, r.store.SequenceAt(t), o.Name, o.is)
+	if a := all[place{o.Namespace, o.Name}]; a != nil {
+		return a.next, err
+	}
+	return 0, err
 }
 
 // resolve finds an object's state at a time, by its first state after it, or by its entries
@@ -333,16 +353,17 @@ func (r *Reader) ListAt(ctx context.Context, resource event.Resource, namespace 
 			return list, err
 		}
 	}
-	// After the ledger: an object that is deleted in between is in one of them.
-	next, err := r.firstAfter(t, resource.Resource, func(row *headline.Row) bool {
+	// After the ledger, so that an object which is deleted in between is in one of them, and
+	// of the whole log, as the ledger forgets what is not watched any more.
+	recorded, err := r.around(t, r.store.LogStats().First, resource.Resource, func(row *headline.Row) bool {
 		return same(row.Resource, resource) && (namespace == "" || row.Namespace == namespace)
 	})
 	damaged = damaged || errors.Is(err, store.ErrUnreadable)
 	if ledger.IgnoreUnreadable(err) != nil {
 		return list, err
 	}
-	for p := range next {
-		if key := ledger.Key(p.namespace, p.name); key > after {
+	for p, a := range recorded {
+		if key := ledger.Key(p.namespace, p.name); key > after && (a.next != 0 || a.lived) {
 			keys = append(keys, key)
 		}
 	}
@@ -364,15 +385,21 @@ func (r *Reader) ListAt(ctx context.Context, resource event.Resource, namespace 
 		if err != nil {
 			return list, err
 		}
-		if len(entries) == 0 && next[place{ns, name}] == 0 { // deleted since
-			again, err := r.firstAfter(t, name, func(row *headline.Row) bool { return o.is(row) })
+		a := recorded[place{ns, name}]
+		if a == nil {
+			a = &around{}
+		}
+		if len(entries) == 0 && a.next == 0 { // deleted since, or forgotten
+			a.next, err = r.firstAfter(t, &o)
 			damaged = damaged || errors.Is(err, store.ErrUnreadable)
 			if ledger.IgnoreUnreadable(err) != nil {
 				return list, err
 			}
-			next[place{ns, name}] = again[place{ns, name}]
 		}
-		s, err := r.resolve(ctx, &o, t, next[place{ns, name}], entries)
+		s, err := r.resolve(ctx, &o, t, a.next, entries)
+		if s.As == Exact && !s.Exists && a.lived {
+			s.As = UnknownBefore // its end is not recorded
+		}
 		if s, err = r.judge(&o, t, s, err); err != nil {
 			return list, err
 		}
