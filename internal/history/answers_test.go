@@ -5,6 +5,10 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/watcherd/watcherd/internal/store"
 )
 
 // A page ends where the part of the ledger that it saw ends, if its objects are all newer
@@ -107,6 +111,58 @@ func TestListOfWhatIsForgotten(t *testing.T) {
 		w.must(err)
 		if state.As != UnknownBefore || len(list.Items) != 1 || list.Items[0].As != UnknownBefore {
 			t.Errorf("got the list %+v and the state %+v, want an unknown one", list, state)
+		}
+	})
+}
+
+// damagedAt cannot read a record.
+type damagedAt struct {
+	Store
+	sequence uint64
+}
+
+func (d damagedAt) ReadLog(after uint64, max int) ([]store.Item, error) {
+	if after+1 == d.sequence {
+		return []store.Item{{Position: d.sequence, Sequence: d.sequence, Unreadable: true}}, nil
+	}
+	return d.Store.ReadLog(after, max)
+}
+
+// A version whose record is damaged is among the versions.
+func TestVersionsWithADamagedRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		h := w.c.Handler(w.feed)
+		a := w.object("a", "u1")
+		h.OnAdd(a, false)
+		for range 3 {
+			time.Sleep(time.Minute)
+			next := w.object("a", "u1")
+			h.OnUpdate(a, next)
+			w.c.Flush()
+			a = next
+		}
+		v, err := w.r.Versions(context.Background(), pod("a"), time.Time{}, time.Time{}, 10)
+		w.must(err)
+		if len(v.Items) != 4 {
+			t.Fatalf("got %+v", v)
+		}
+		for i := range v.Items {
+			w.r.store = damagedAt{w.st, v.Items[i].Sequence}
+			damaged, err := w.r.Versions(context.Background(), pod("a"), time.Time{}, time.Time{}, 10)
+			w.must(err)
+			sequences := func(all []Version) (list []uint64) {
+				for _, x := range all {
+					list = append(list, x.Sequence)
+				}
+				return list
+			}
+			if diff := cmp.Diff(sequences(v.Items), sequences(damaged.Items)); diff != "" {
+				t.Errorf("with record %d damaged: %s", i, diff)
+			} else if damaged.Items[i].Summary != unreadable {
+				t.Errorf("a damaged record is %+v", damaged.Items[i])
+			}
 		}
 	})
 }

@@ -159,7 +159,7 @@ func (r *Reader) change(row *headline.Row, path *rawjson.Path, shown map[uint64]
 		return c, false, err
 	}
 	if rec == nil {
-		c.Summary = "the record cannot be read"
+		c.Summary = unreadable
 		return c, true, nil // nothing is left out silently
 	}
 	c.Time, c.Gap = rec.Event.Time, rec.Event.Gap

@@ -481,7 +481,11 @@ func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, lim
 			if err != nil {
 				return err
 			}
-			if rec != nil && !take(rec) {
+			if rec == nil { // nothing is left out silently
+				e := event.Event{Type: row.Type, Time: row.Time, Summary: unreadable}
+				rec = &stored{&record.Record{Event: e, Rerecorded: row.Flags&headline.Rerecorded != 0}, row.Sequence}
+			}
+			if !take(rec) {
 				return errEnough
 			}
 			return stop(ctx)
@@ -524,10 +528,16 @@ func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, lim
 	return out, err
 }
 
+// unreadable is the summary of a change whose record is damaged.
+const unreadable = "the record cannot be read"
+
 // summarize describes the change that led to a record's state. shown are the objects of
 // records that were read.
 func (r *Reader) summarize(rec *stored, shown map[uint64][]byte) (string, error) {
 	e := rec.Event
+	if e.Summary != "" {
+		return e.Summary, nil
+	}
 	if len(rec.Targets) > 0 {
 		e.Selection = rec.Targets[0].Flags.Selection()
 	}
