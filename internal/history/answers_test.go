@@ -1,6 +1,7 @@
 package history
 
 import (
+	"bytes"
 	"context"
 	"testing"
 	"testing/synctest"
@@ -164,5 +165,61 @@ func TestVersionsWithADamagedRecord(t *testing.T) {
 				t.Errorf("a damaged record is %+v", damaged.Items[i])
 			}
 		}
+	})
+}
+
+// What a watch that is gone has left in its part of the ledger is not taken for the present.
+func TestStatesOfAnotherPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		ctx, h := context.Background(), w.c.Handler(w.feed)
+		entry := func() (value []byte) {
+			w.must(w.st.ScanState("pods", "ns/a", func(_ string, v []byte) error {
+				value = bytes.Clone(v)
+				return nil
+			}))
+			return value
+		}
+		put := func(partition string, value []byte) {
+			b := w.st.NewBatch()
+			if value == nil {
+				b.DeleteState(partition, "ns/a")
+			} else {
+				b.PutState(partition, "ns/a", value)
+			}
+			w.must(w.st.Commit(b))
+		}
+		check := func(as As, want string) {
+			t.Helper()
+			s, err := w.r.At(ctx, pod("a"), w.now())
+			w.must(err)
+			list, err := w.r.ListAt(ctx, pods, "", w.now(), "", 10)
+			w.must(err)
+			if s.As != as || shape(s.Object) != want {
+				t.Errorf("got %s %q, want %s %q", s.As, shape(s.Object), as, want)
+			}
+			if len(list.Items) != 1 || list.Items[0].As != as || shape(list.Items[0].Object) != want {
+				t.Errorf("got %+v, want %s %q", list.Items, as, want)
+			}
+		}
+		one, two := w.object("a", "u1"), w.object("a", "u1")
+		h.OnAdd(one, false)
+		w.c.Flush()
+		old := entry()
+		time.Sleep(time.Minute)
+		h.OnUpdate(one, two)
+		w.c.Flush()
+		raw, err := two.AppendJSON(nil)
+		w.must(err)
+		put("pods|l=app;f=", entry())
+		check(Exact, shape(raw))
+		put("pods", old)
+		check(Exact, shape(raw))
+		put("pods", entry())
+		time.Sleep(time.Minute)
+		h.OnDelete(w.object("a", "u1"))
+		w.c.Flush()
+		check(UnknownBefore, "")
 	})
 }

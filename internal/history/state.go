@@ -15,6 +15,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/event/summary"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // State is an object at a time.
@@ -66,7 +67,8 @@ func (r *Reader) At(ctx context.Context, o Object, t time.Time) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	if len(entries) == 1 && entries[0].object != nil {
+	several := len(r.partitions(o.Resource)) > 1
+	if !several && len(entries) == 1 && entries[0].object != nil {
 		s, ok, err := r.walk(ctx, &o, t, fromEntry(&o, entries[0].object), quickSteps)
 		if err != nil || ok && s.As == Exact && s.Exists {
 			return r.judge(&o, t, s, err)
@@ -80,6 +82,16 @@ func (r *Reader) At(ctx context.Context, o Object, t time.Time) (State, error) {
 		return State{}, err
 	}
 	s, err := r.resolve(ctx, &o, t, next, entries)
+	if err == nil && several {
+		var all map[place]*around
+		all, err = r.around(t, r.store.LogStats().First, o.Name, o.is)
+		if a := all[place{o.Namespace, o.Name}]; a != nil && err == nil {
+			s, err = r.latest(&o, s, a.last)
+		}
+	}
+	if errors.Is(err, store.ErrUnreadable) {
+		s.As, err = Gap, nil
+	}
 	if err == nil && s.As == Exact && !s.Exists {
 		s, err = r.absent(&o, t, s)
 	}
@@ -113,7 +125,8 @@ type place struct{ namespace, name string }
 // around are an object's states around a time.
 type around struct {
 	next  uint64 // the record of the first one after it; 0: there is none
-	lived bool   // the last one recorded before it is not a deletion
+	last  uint64 // the record of the last one before it; 0: there is none
+	lived bool   // that is not a deletion
 }
 
 // around finds the states of objects around a time, in the records from a sequence on.
@@ -129,7 +142,7 @@ func (r *Reader) around(t time.Time, from uint64, text string, of func(*headline
 		}
 		switch {
 		case !row.Time.After(t):
-			a.lived = row.Type != event.Deleted
+			a.last, a.lived = row.Sequence, row.Type != event.Deleted
 		case a.next == 0:
 			a.next = row.Sequence
 		}
@@ -176,6 +189,45 @@ func (r *Reader) resolve(ctx context.Context, o *Object, t time.Time, next uint6
 		}
 	}
 	return s, nil
+}
+
+// latest is a state in view of the last record of its object before its time, which is of
+// another part of the ledger if the state is older: that of a watch that is gone stays.
+func (r *Reader) latest(o *Object, s State, last uint64) (State, error) {
+	if s.As != Exact || !s.Exists || last <= s.before {
+		return s, nil
+	}
+	rec, err := r.read(last)
+	if rec == nil || err != nil {
+		s.As = Gap
+		return s, err
+	}
+	meta, err := rawjson.ScanHead(s.Object)
+	if err != nil || !ledger.Newer(rec.Event.ResourceVersion, string(meta.ResourceVersion)) {
+		return s, err
+	}
+	if rec.Event.Type == event.Deleted { // or it left what the other one selects
+		return State{As: UnknownBefore, Namespace: o.Namespace, Name: o.Name, before: last, next: s.next}, nil
+	}
+	next := s.next
+	s, err = r.stateOf(rec, rec.Record, rec.Object)
+	s.next = next
+	return s, err
+}
+
+// stateOf is the state of a record, in the form of a body of another one or its own.
+func (r *Reader) stateOf(rec *stored, of *record.Record, body compact.Body) (s State, err error) {
+	s = State{
+		As: Exact, Namespace: rec.Event.Namespace, Name: rec.Event.Name, Exists: true,
+		Sequence: rec.sequence, Time: rec.Event.Time, Type: rec.Event.Type, before: rec.sequence,
+	}
+	if s.Object, err = r.show(of, body); s.Object == nil {
+		s.As = Gap
+	}
+	if by := rec.Event.ChangedBy; by != nil {
+		s.Manager = by.Manager
+	}
+	return s, err
 }
 
 // maxSteps bounds the records read for one state: more are needed only where clocks jumped.
@@ -234,19 +286,9 @@ func (r *Reader) walk(ctx context.Context, o *Object, t time.Time, l link, steps
 		if len(l.again.Data) > 0 { // the form of now
 			body, of = l.again, l.of
 		}
-		s.Object, err = r.show(of, body)
-		if err != nil {
-			return s, false, err
-		}
-		if s.As = Exact; s.Object == nil {
-			s.As = Gap
-		}
-		s.Exists, s.Sequence, s.before = true, rec.sequence, rec.sequence
-		s.Time, s.Type = rec.Event.Time, rec.Event.Type
-		if by := rec.Event.ChangedBy; by != nil {
-			s.Manager = by.Manager
-		}
-		return s, true, nil
+		found, err := r.stateOf(rec, of, body)
+		found.next = s.next
+		return found, err == nil, err
 	}
 	return s, false, nil
 }
@@ -397,6 +439,9 @@ func (r *Reader) ListAt(ctx context.Context, resource event.Resource, namespace 
 			}
 		}
 		s, err := r.resolve(ctx, &o, t, a.next, entries)
+		if err == nil {
+			s, err = r.latest(&o, s, a.last)
+		}
 		if s.As == Exact && !s.Exists && a.lived {
 			s.As = UnknownBefore // its end is not recorded
 		}
