@@ -3,6 +3,7 @@ package history
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -221,5 +222,51 @@ func TestStatesOfAnotherPart(t *testing.T) {
 		h.OnDelete(w.object("a", "u1"))
 		w.c.Flush()
 		check(UnknownBefore, "")
+	})
+}
+
+// The objects that an answer has room for have the states of the period's end, whatever others
+// do in between.
+func TestChangesOfTooManyObjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		h := w.c.Handler(w.feed)
+		add := func(name string) {
+			w.cluster[name] = w.object(name, fmt.Sprint("u", w.version))
+			h.OnAdd(w.cluster[name], false)
+		}
+		rest := func() {
+			w.c.Flush()
+			time.Sleep(2 * time.Minute)
+		}
+		rest()
+		add("a")
+		rest()
+		w.restart(false) // the history has begun
+		h = w.c.Handler(w.feed)
+		rest()
+		from := w.now()
+		rest()
+		h.OnDelete(w.object("a", string(w.cluster["a"].GetUID())))
+		rest()
+		for i := range maxNet {
+			add(fmt.Sprint("b", i))
+		}
+		rest()
+		add("a")
+		rest()
+		to := w.now()
+		rest()
+		h.OnDelete(w.object("a", string(w.cluster["a"].GetUID())))
+		w.c.Flush()
+		c, err := w.r.Changes(context.Background(), Filter{From: from, To: to})
+		w.must(err)
+		if !c.Truncated || len(c.Items) != maxNet || c.Items[0].Name != "a" {
+			t.Fatalf("got %d changes (truncated: %t)", len(c.Items), c.Truncated)
+		}
+		if a := c.Items[0]; a.Change != "changed" || !a.Recreated || a.Count != 2 {
+			t.Errorf("got %+v, want that a was created again", a)
+		}
 	})
 }
