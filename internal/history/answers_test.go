@@ -2,7 +2,6 @@ package history
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -36,7 +35,7 @@ func TestListOfTheLastObjects(t *testing.T) {
 			var got []string
 			after := ""
 			for {
-				list, err := w.r.ListAt(context.Background(), pods, "", at, after, limit)
+				list, err := w.r.ListAt(t.Context(), pods, "", at, after, limit)
 				w.must(err)
 				for _, s := range list.Items {
 					got = append(got, s.Name)
@@ -83,7 +82,7 @@ func TestListBesideADeletion(t *testing.T) {
 			w.c.Handler(w.feed).OnDelete(w.object("a", "u1"))
 			w.c.Flush()
 		}}
-		list, err := w.r.ListAt(context.Background(), pods, "", at, "", 10)
+		list, err := w.r.ListAt(t.Context(), pods, "", at, "", 10)
 		w.must(err)
 		if len(list.Items) != 1 || list.Items[0].As != Exact {
 			t.Errorf("got %+v, want a", list)
@@ -107,9 +106,9 @@ func TestListOfWhatIsForgotten(t *testing.T) {
 		b := w.st.NewBatch()
 		b.DeleteState("pods", "ns/a")
 		w.must(w.st.Commit(b))
-		list, err := w.r.ListAt(context.Background(), pods, "", at, "", 10)
+		list, err := w.r.ListAt(t.Context(), pods, "", at, "", 10)
 		w.must(err)
-		state, err := w.r.At(context.Background(), pod("a"), at)
+		state, err := w.r.At(t.Context(), pod("a"), at)
 		w.must(err)
 		if state.As != UnknownBefore || len(list.Items) != 1 || list.Items[0].As != UnknownBefore {
 			t.Errorf("got the list %+v and the state %+v, want an unknown one", list, state)
@@ -145,14 +144,14 @@ func TestVersionsWithADamagedRecord(t *testing.T) {
 			w.c.Flush()
 			a = next
 		}
-		v, err := w.r.Versions(context.Background(), pod("a"), time.Time{}, time.Time{}, 10)
+		v, err := w.r.Versions(t.Context(), pod("a"), time.Time{}, time.Time{}, 10)
 		w.must(err)
 		if len(v.Items) != 4 {
 			t.Fatalf("got %+v", v)
 		}
 		for i := range v.Items {
 			w.r.store = damagedAt{w.st, v.Items[i].Sequence}
-			damaged, err := w.r.Versions(context.Background(), pod("a"), time.Time{}, time.Time{}, 10)
+			damaged, err := w.r.Versions(t.Context(), pod("a"), time.Time{}, time.Time{}, 10)
 			w.must(err)
 			sequences := func(all []Version) (list []uint64) {
 				for _, x := range all {
@@ -174,7 +173,7 @@ func TestStatesOfAnotherPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, 0)
 		defer w.end()
-		ctx, h := context.Background(), w.c.Handler(w.feed)
+		ctx, h := t.Context(), w.c.Handler(w.feed)
 		entry := func() (value []byte) {
 			w.must(w.st.ScanState("pods", "ns/a", func(_ string, v []byte) error {
 				value = bytes.Clone(v)
@@ -260,7 +259,7 @@ func TestChangesOfTooManyObjects(t *testing.T) {
 		rest()
 		h.OnDelete(w.object("a", string(w.cluster["a"].GetUID())))
 		w.c.Flush()
-		c, err := w.r.Changes(context.Background(), Filter{From: from, To: to})
+		c, err := w.r.Changes(t.Context(), Filter{From: from, To: to})
 		w.must(err)
 		if !c.Truncated || len(c.Items) != maxNet || c.Items[0].Name != "a" {
 			t.Fatalf("got %d changes (truncated: %t)", len(c.Items), c.Truncated)
