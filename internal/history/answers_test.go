@@ -90,8 +90,8 @@ func TestListBesideADeletion(t *testing.T) {
 	})
 }
 
-// What the ledger has forgotten, as no watch reads it any more, is in a list of the past.
-func TestListOfWhatIsForgotten(t *testing.T) {
+// What the ledger no longer has, as no watch reads it, is in a list of the past.
+func TestListOfWhatIsExpired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, 0)
 		defer w.end()

@@ -396,7 +396,7 @@ func (r *Reader) ListAt(ctx context.Context, resource event.Resource, namespace 
 		}
 	}
 	// After the ledger, so that an object which is deleted in between is in one of them, and
-	// of the whole log, as the ledger forgets what is not watched any more.
+	// of the whole log, as states in the ledger expire that no watch reads.
 	recorded, err := r.around(t, r.store.LogStats().First, resource.Resource, func(row *headline.Row) bool {
 		return same(row.Resource, resource) && (namespace == "" || row.Namespace == namespace)
 	})
@@ -431,7 +431,7 @@ func (r *Reader) ListAt(ctx context.Context, resource event.Resource, namespace 
 		if a == nil {
 			a = &around{}
 		}
-		if len(entries) == 0 && a.next == 0 { // deleted since, or forgotten
+		if len(entries) == 0 && a.next == 0 { // deleted since, or expired
 			a.next, err = r.firstAfter(t, &o)
 			damaged = damaged || errors.Is(err, store.ErrUnreadable)
 			if ledger.IgnoreUnreadable(err) != nil {
