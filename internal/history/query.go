@@ -299,7 +299,7 @@ func (r *Reader) Changes(ctx context.Context, f Filter) (Changes, error) {
 		}
 		if o == nil {
 			if len(order) == maxNet {
-				c.Truncated = true // the others go on
+				c.Truncated = true // the scan continues for the others
 				return stop(ctx)
 			}
 			o = &net{NetChange: NetChange{Resource: row.Resource, Namespace: strings.Clone(row.Namespace), Name: strings.Clone(row.Name)}, first: row.Sequence}
