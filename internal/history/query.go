@@ -159,7 +159,7 @@ func (r *Reader) change(row *headline.Row, path *rawjson.Path, shown map[uint64]
 		return c, false, err
 	}
 	if rec == nil {
-		c.Summary = "the record cannot be read"
+		c.Summary = unreadable
 		return c, true, nil // nothing is left out silently
 	}
 	c.Time, c.Gap = rec.Event.Time, rec.Event.Gap
@@ -298,13 +298,14 @@ func (r *Reader) Changes(ctx context.Context, f Filter) (Changes, error) {
 			return nil
 		}
 		if o == nil {
-			if c.Truncated = len(order) == maxNet; c.Truncated {
-				return errEnough
+			if len(order) == maxNet {
+				c.Truncated = true // the scan continues for the others
+				return stop(ctx)
 			}
 			o = &net{NetChange: NetChange{Resource: row.Resource, Namespace: strings.Clone(row.Namespace), Name: strings.Clone(row.Name)}, first: row.Sequence}
 			found[key(o.object())], order = o, append(order, o)
 		}
-		o.after, o.ended = 0, row.Type == event.Deleted
+		o.after, o.last, o.ended = 0, row.Sequence, row.Type == event.Deleted
 		if row.Flags&headline.Rerecorded == 0 {
 			o.Count, o.Time = o.Count+1, row.Time
 			if m := row.Manager; m != "" && !slices.Contains(o.Managers, m) {
@@ -314,7 +315,7 @@ func (r *Reader) Changes(ctx context.Context, f Filter) (Changes, error) {
 		return stop(ctx)
 	})
 	damaged := errors.Is(err, store.ErrUnreadable)
-	if err = ledger.IgnoreUnreadable(ignoreEnough(err)); err != nil {
+	if err = ledger.IgnoreUnreadable(err); err != nil {
 		return c, err
 	}
 	if order, err = r.ends(ctx, order, from, to); err != nil {
@@ -333,12 +334,13 @@ func (r *Reader) Changes(ctx context.Context, f Filter) (Changes, error) {
 }
 
 // net is an object with changes in a period: the states at its ends, the sequences of its first
-// state in the period and of the first one after it.
+// and last state in the period and of the first one after it.
 type net struct {
 	NetChange
-	first, after uint64
-	ended        bool // its last state in the period is a deletion
-	was, is      State
+	first, last, after uint64
+
+	ended   bool // its last state in the period is a deletion
+	was, is State
 }
 
 func (n *net) object() Object { return Object{n.Resource, n.Namespace, n.Name} }
@@ -357,7 +359,10 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time) ([]*n
 		if err != nil {
 			return nil, err
 		}
-		if n.is, err = r.resolve(ctx, &o, to, n.after, entries); err != nil {
+		if n.is, err = r.resolve(ctx, &o, to, n.after, entries); err == nil {
+			n.is, err = r.latest(&o, n.is, n.last)
+		}
+		if err != nil {
 			return nil, err
 		}
 		if n.was.As == Exact && !n.was.Exists {

@@ -15,6 +15,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/event/summary"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // State is an object at a time.
@@ -66,20 +67,31 @@ func (r *Reader) At(ctx context.Context, o Object, t time.Time) (State, error) {
 	if err != nil {
 		return State{}, err
 	}
-	if len(entries) == 1 && entries[0].object != nil {
+	several := len(r.partitions(o.Resource)) > 1
+	if !several && len(entries) == 1 && entries[0].object != nil {
 		s, ok, err := r.walk(ctx, &o, t, fromEntry(&o, entries[0].object), quickSteps)
 		if err != nil || ok && s.As == Exact && s.Exists {
 			return r.judge(&o, t, s, err)
 		}
 	}
-	next, err := r.firstAfter(t, o.Name, func(row *headline.Row) bool { return o.is(row) })
+	next, err := r.firstAfter(t, &o)
 	if errors.Is(err, store.ErrUnreadable) {
 		return State{As: Gap, Namespace: o.Namespace, Name: o.Name}, nil
 	}
 	if err != nil {
 		return State{}, err
 	}
-	s, err := r.resolve(ctx, &o, t, next[place{o.Namespace, o.Name}], entries)
+	s, err := r.resolve(ctx, &o, t, next, entries)
+	if err == nil && several {
+		var all map[place]*around
+		all, err = r.around(t, r.store.LogStats().First, o.Name, o.is)
+		if a := all[place{o.Namespace, o.Name}]; a != nil && err == nil {
+			s, err = r.latest(&o, s, a.last)
+		}
+	}
+	if errors.Is(err, store.ErrUnreadable) {
+		s.As, err = Gap, nil
+	}
 	if err == nil && s.As == Exact && !s.Exists {
 		s, err = r.absent(&o, t, s)
 	}
@@ -110,21 +122,42 @@ func (r *Reader) judge(o *Object, t time.Time, s State, err error) (State, error
 // place names an object among those of a resource.
 type place struct{ namespace, name string }
 
-// firstAfter returns the sequence of each object's first state after a time.
-func (r *Reader) firstAfter(t time.Time, text string, of func(*headline.Row) bool) (map[place]uint64, error) {
-	next := map[place]uint64{}
-	after := t.Truncate(time.Microsecond)
-	keep := func(row *headline.Row) bool {
-		return row.Flags&headline.State != 0 && row.Time.After(after) && of(row)
-	}
-	err := r.rows(r.store.SequenceAt(t), r.store.LogStats().Last, false, text, keep, func(row *headline.Row) error {
-		p := place{row.Namespace, row.Name}
-		if _, ok := next[p]; !ok {
-			next[place{strings.Clone(p.namespace), strings.Clone(p.name)}] = row.Sequence
+// around are an object's states around a time.
+type around struct {
+	next  uint64 // the record of the first one after it; 0: there is none
+	last  uint64 // the record of the last one before it; 0: there is none
+	lived bool   // that is not a deletion
+}
+
+// around finds the states of objects around a time, in the records from a sequence on.
+func (r *Reader) around(t time.Time, from uint64, text string, of func(*headline.Row) bool) (map[place]*around, error) {
+	all := map[place]*around{}
+	t = t.Truncate(time.Microsecond)
+	keep := func(row *headline.Row) bool { return row.Flags&headline.State != 0 && of(row) }
+	err := r.rows(from, r.store.LogStats().Last, false, text, keep, func(row *headline.Row) error {
+		a := all[place{row.Namespace, row.Name}]
+		if a == nil {
+			a = &around{}
+			all[place{strings.Clone(row.Namespace), strings.Clone(row.Name)}] = a
+		}
+		switch {
+		case !row.Time.After(t):
+			a.last, a.lived = row.Sequence, row.Type != event.Deleted
+		case a.next == 0:
+			a.next = row.Sequence
 		}
 		return nil
 	})
-	return next, err
+	return all, err
+}
+
+// firstAfter returns the sequence of an object's first state after a time, 0 if there is none.
+func (r *Reader) firstAfter(t time.Time, o *Object) (uint64, error) {
+	all, err := r.around(t, r.store.SequenceAt(t), o.Name, o.is)
+	if a := all[place{o.Namespace, o.Name}]; a != nil {
+		return a.next, err
+	}
+	return 0, err
 }
 
 // resolve finds an object's state at a time, by its first state after it, or by its entries
@@ -156,6 +189,45 @@ func (r *Reader) resolve(ctx context.Context, o *Object, t time.Time, next uint6
 		}
 	}
 	return s, nil
+}
+
+// latest is a state in view of the last record of its object before its time, which is of
+// another part of the ledger if the state is older: that of a watch that is gone stays.
+func (r *Reader) latest(o *Object, s State, last uint64) (State, error) {
+	if s.As != Exact || !s.Exists || last <= s.before {
+		return s, nil
+	}
+	rec, err := r.read(last)
+	if rec == nil || err != nil {
+		s.As = Gap
+		return s, err
+	}
+	meta, err := rawjson.ScanHead(s.Object)
+	if err != nil || !ledger.Newer(rec.Event.ResourceVersion, string(meta.ResourceVersion)) {
+		return s, err
+	}
+	if rec.Event.Type == event.Deleted { // or it left what the other one selects
+		return State{As: UnknownBefore, Namespace: o.Namespace, Name: o.Name, before: last, next: s.next}, nil
+	}
+	next := s.next
+	s, err = r.stateOf(rec, rec.Record, rec.Object)
+	s.next = next
+	return s, err
+}
+
+// stateOf is the state of a record, in the form of a body of another one or its own.
+func (r *Reader) stateOf(rec *stored, of *record.Record, body compact.Body) (s State, err error) {
+	s = State{
+		As: Exact, Namespace: rec.Event.Namespace, Name: rec.Event.Name, Exists: true,
+		Sequence: rec.sequence, Time: rec.Event.Time, Type: rec.Event.Type, before: rec.sequence,
+	}
+	if s.Object, err = r.show(of, body); s.Object == nil {
+		s.As = Gap
+	}
+	if by := rec.Event.ChangedBy; by != nil {
+		s.Manager = by.Manager
+	}
+	return s, err
 }
 
 // maxSteps bounds the records read for one state: more are needed only where clocks jumped.
@@ -214,19 +286,9 @@ func (r *Reader) walk(ctx context.Context, o *Object, t time.Time, l link, steps
 		if len(l.again.Data) > 0 { // the form of now
 			body, of = l.again, l.of
 		}
-		s.Object, err = r.show(of, body)
-		if err != nil {
-			return s, false, err
-		}
-		if s.As = Exact; s.Object == nil {
-			s.As = Gap
-		}
-		s.Exists, s.Sequence, s.before = true, rec.sequence, rec.sequence
-		s.Time, s.Type = rec.Event.Time, rec.Event.Type
-		if by := rec.Event.ChangedBy; by != nil {
-			s.Manager = by.Manager
-		}
-		return s, true, nil
+		found, err := r.stateOf(rec, of, body)
+		found.next = s.next
+		return found, err == nil, err
 	}
 	return s, false, nil
 }
@@ -309,19 +371,9 @@ type List struct {
 // empty, at most limit of those after a place that an earlier page gave.
 func (r *Reader) ListAt(ctx context.Context, resource event.Resource, namespace string, t time.Time, after string, limit int) (List, error) {
 	list := List{As: Exact, Items: []State{}}
-	next, err := r.firstAfter(t, resource.Resource, func(row *headline.Row) bool {
-		return same(row.Resource, resource) && (namespace == "" || row.Namespace == namespace)
-	})
-	if err != nil && !errors.Is(err, store.ErrUnreadable) {
-		return list, err
-	}
-	damaged := err != nil
+	damaged := false
 	var keys []string
-	for p := range next {
-		if key := ledger.Key(p.namespace, p.name); key > after {
-			keys = append(keys, key)
-		}
-	}
+	end := "" // the ledger was read up to there; empty: to its end
 	prefix := ""
 	if namespace != "" {
 		prefix = ledger.Key(namespace, "")
@@ -330,6 +382,9 @@ func (r *Reader) ListAt(ctx context.Context, resource event.Resource, namespace 
 		n := 0
 		err := r.ledger.Scan(p, prefix, after, func(key string, _ *compact.Object) error {
 			if keys = append(keys, key); n == limit {
+				if end == "" || key < end {
+					end = key
+				}
 				return ledger.ErrEnough
 			}
 			n++
@@ -340,10 +395,28 @@ func (r *Reader) ListAt(ctx context.Context, resource event.Resource, namespace 
 			return list, err
 		}
 	}
+	// After the ledger, so that an object which is deleted in between is in one of them, and
+	// of the whole log, as states in the ledger expire that no watch reads.
+	recorded, err := r.around(t, r.store.LogStats().First, resource.Resource, func(row *headline.Row) bool {
+		return same(row.Resource, resource) && (namespace == "" || row.Namespace == namespace)
+	})
+	damaged = damaged || errors.Is(err, store.ErrUnreadable)
+	if ledger.IgnoreUnreadable(err) != nil {
+		return list, err
+	}
+	for p, a := range recorded {
+		if key := ledger.Key(p.namespace, p.name); key > after && (a.next != 0 || a.lived) {
+			keys = append(keys, key)
+		}
+	}
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
+	list.Continue = end
 	size := 0
 	for i, key := range keys {
+		if end != "" && key > end {
+			break
+		}
 		if len(list.Items) == limit || size > pageBytes {
 			list.Continue = keys[i-1]
 			break
@@ -354,7 +427,24 @@ func (r *Reader) ListAt(ctx context.Context, resource event.Resource, namespace 
 		if err != nil {
 			return list, err
 		}
-		s, err := r.resolve(ctx, &o, t, next[place{ns, name}], entries)
+		a := recorded[place{ns, name}]
+		if a == nil {
+			a = &around{}
+		}
+		if len(entries) == 0 && a.next == 0 { // deleted since, or expired
+			a.next, err = r.firstAfter(t, &o)
+			damaged = damaged || errors.Is(err, store.ErrUnreadable)
+			if ledger.IgnoreUnreadable(err) != nil {
+				return list, err
+			}
+		}
+		s, err := r.resolve(ctx, &o, t, a.next, entries)
+		if err == nil {
+			s, err = r.latest(&o, s, a.last)
+		}
+		if s.As == Exact && !s.Exists && a.lived {
+			s.As = UnknownBefore // its end is not recorded
+		}
 		if s, err = r.judge(&o, t, s, err); err != nil {
 			return list, err
 		}
@@ -436,7 +526,11 @@ func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, lim
 			if err != nil {
 				return err
 			}
-			if rec != nil && !take(rec) {
+			if rec == nil { // nothing is left out silently
+				e := event.Event{Type: row.Type, Time: row.Time, Summary: unreadable}
+				rec = &stored{&record.Record{Event: e, Rerecorded: row.Flags&headline.Rerecorded != 0}, row.Sequence}
+			}
+			if !take(rec) {
 				return errEnough
 			}
 			return stop(ctx)
@@ -479,10 +573,16 @@ func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, lim
 	return out, err
 }
 
+// unreadable is the summary of a change whose record is damaged.
+const unreadable = "the record cannot be read"
+
 // summarize describes the change that led to a record's state. shown are the objects of
 // records that were read.
 func (r *Reader) summarize(rec *stored, shown map[uint64][]byte) (string, error) {
 	e := rec.Event
+	if e.Summary != "" {
+		return e.Summary, nil
+	}
 	if len(rec.Targets) > 0 {
 		e.Selection = rec.Targets[0].Flags.Selection()
 	}

@@ -1,0 +1,271 @@
+package history
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/watcherd/watcherd/internal/store"
+)
+
+// A page ends where the part of the ledger that it saw ends, if its objects are all newer
+// than the time.
+func TestListOfTheLastObjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, time.Hour)
+		defer w.end()
+		add := func(names ...string) {
+			for _, name := range names {
+				w.cluster[name] = w.object(name, "uid-"+name)
+				w.c.Handler(w.feed).OnAdd(w.cluster[name], false)
+			}
+			w.c.Flush()
+			time.Sleep(time.Second)
+		}
+		time.Sleep(2 * time.Minute)
+		add("d", "e", "f")
+		at := w.now()
+		time.Sleep(time.Second)
+		add("a", "b", "c")
+		for limit := 1; limit <= 6; limit++ {
+			var got []string
+			after := ""
+			for {
+				list, err := w.r.ListAt(t.Context(), pods, "", at, after, limit)
+				w.must(err)
+				for _, s := range list.Items {
+					got = append(got, s.Name)
+				}
+				if after = list.Continue; after == "" {
+					break
+				}
+			}
+			if len(got) != 3 {
+				t.Errorf("pages of %d: got %v, want d, e and f", limit, got)
+			}
+		}
+	})
+}
+
+// deletes lets an object be deleted when headlines have been read for the first time.
+type deletes struct {
+	Store
+	now func()
+}
+
+func (d *deletes) ScanHeadlines(from, to uint64, newestFirst bool, f func(blocks []byte) error) error {
+	err := d.Store.ScanHeadlines(from, to, newestFirst, f)
+	if now := d.now; now != nil {
+		d.now = nil
+		now()
+	}
+	return err
+}
+
+// An object that is deleted while a list of the past is made is in the list.
+func TestListBesideADeletion(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, time.Hour)
+		defer w.end()
+		time.Sleep(2 * time.Minute)
+		a := w.object("a", "u1")
+		w.c.Handler(w.feed).OnAdd(a, false)
+		w.c.Flush()
+		time.Sleep(time.Second)
+		at := w.now()
+		time.Sleep(time.Second)
+		w.r.store = &deletes{w.st, func() {
+			w.c.Handler(w.feed).OnDelete(w.object("a", "u1"))
+			w.c.Flush()
+		}}
+		list, err := w.r.ListAt(t.Context(), pods, "", at, "", 10)
+		w.must(err)
+		if len(list.Items) != 1 || list.Items[0].As != Exact {
+			t.Errorf("got %+v, want a", list)
+		}
+	})
+}
+
+// What the ledger no longer has, as no watch reads it, is in a list of the past.
+func TestListOfWhatIsExpired(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		w.restart(false) // the history has begun
+		time.Sleep(2 * time.Minute)
+		a := w.object("a", "u1")
+		w.c.Handler(w.feed).OnAdd(a, false)
+		w.c.Flush()
+		time.Sleep(2 * time.Minute)
+		at := w.now()
+		time.Sleep(2 * time.Minute)
+		b := w.st.NewBatch()
+		b.DeleteState("pods", "ns/a")
+		w.must(w.st.Commit(b))
+		list, err := w.r.ListAt(t.Context(), pods, "", at, "", 10)
+		w.must(err)
+		state, err := w.r.At(t.Context(), pod("a"), at)
+		w.must(err)
+		if state.As != UnknownBefore || len(list.Items) != 1 || list.Items[0].As != UnknownBefore {
+			t.Errorf("got the list %+v and the state %+v, want an unknown one", list, state)
+		}
+	})
+}
+
+// damagedAt cannot read a record.
+type damagedAt struct {
+	Store
+	sequence uint64
+}
+
+func (d damagedAt) ReadLog(after uint64, max int) ([]store.Item, error) {
+	if after+1 == d.sequence {
+		return []store.Item{{Position: d.sequence, Sequence: d.sequence, Unreadable: true}}, nil
+	}
+	return d.Store.ReadLog(after, max)
+}
+
+// A version whose record is damaged is among the versions.
+func TestVersionsWithADamagedRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		h := w.c.Handler(w.feed)
+		a := w.object("a", "u1")
+		h.OnAdd(a, false)
+		for range 3 {
+			time.Sleep(time.Minute)
+			next := w.object("a", "u1")
+			h.OnUpdate(a, next)
+			w.c.Flush()
+			a = next
+		}
+		v, err := w.r.Versions(t.Context(), pod("a"), time.Time{}, time.Time{}, 10)
+		w.must(err)
+		if len(v.Items) != 4 {
+			t.Fatalf("got %+v", v)
+		}
+		for i := range v.Items {
+			w.r.store = damagedAt{w.st, v.Items[i].Sequence}
+			damaged, err := w.r.Versions(t.Context(), pod("a"), time.Time{}, time.Time{}, 10)
+			w.must(err)
+			sequences := func(all []Version) (list []uint64) {
+				for _, x := range all {
+					list = append(list, x.Sequence)
+				}
+				return list
+			}
+			if diff := cmp.Diff(sequences(v.Items), sequences(damaged.Items)); diff != "" {
+				t.Errorf("with record %d damaged: %s", i, diff)
+			} else if damaged.Items[i].Summary != unreadable {
+				t.Errorf("a damaged record is %+v", damaged.Items[i])
+			}
+		}
+	})
+}
+
+// What a watch that is gone has left in its part of the ledger is not taken for the present.
+func TestStatesOfAnotherPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		ctx, h := t.Context(), w.c.Handler(w.feed)
+		entry := func() (value []byte) {
+			w.must(w.st.ScanState("pods", "ns/a", func(_ string, v []byte) error {
+				value = bytes.Clone(v)
+				return nil
+			}))
+			return value
+		}
+		put := func(partition string, value []byte) {
+			b := w.st.NewBatch()
+			if value == nil {
+				b.DeleteState(partition, "ns/a")
+			} else {
+				b.PutState(partition, "ns/a", value)
+			}
+			w.must(w.st.Commit(b))
+		}
+		check := func(as As, want string) {
+			t.Helper()
+			s, err := w.r.At(ctx, pod("a"), w.now())
+			w.must(err)
+			list, err := w.r.ListAt(ctx, pods, "", w.now(), "", 10)
+			w.must(err)
+			if s.As != as || shape(s.Object) != want {
+				t.Errorf("got %s %q, want %s %q", s.As, shape(s.Object), as, want)
+			}
+			if len(list.Items) != 1 || list.Items[0].As != as || shape(list.Items[0].Object) != want {
+				t.Errorf("got %+v, want %s %q", list.Items, as, want)
+			}
+		}
+		one, two := w.object("a", "u1"), w.object("a", "u1")
+		h.OnAdd(one, false)
+		w.c.Flush()
+		old := entry()
+		time.Sleep(time.Minute)
+		h.OnUpdate(one, two)
+		w.c.Flush()
+		raw, err := two.AppendJSON(nil)
+		w.must(err)
+		put("pods|l=app;f=", entry())
+		check(Exact, shape(raw))
+		put("pods", old)
+		check(Exact, shape(raw))
+		put("pods", entry())
+		time.Sleep(time.Minute)
+		h.OnDelete(w.object("a", "u1"))
+		w.c.Flush()
+		check(UnknownBefore, "")
+	})
+}
+
+// The objects that an answer has room for have the states of the period's end, whatever others
+// do in between.
+func TestChangesOfTooManyObjects(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		h := w.c.Handler(w.feed)
+		add := func(name string) {
+			w.cluster[name] = w.object(name, fmt.Sprint("u", w.version))
+			h.OnAdd(w.cluster[name], false)
+		}
+		rest := func() {
+			w.c.Flush()
+			time.Sleep(2 * time.Minute)
+		}
+		rest()
+		add("a")
+		rest()
+		w.restart(false) // the history has begun
+		h = w.c.Handler(w.feed)
+		rest()
+		from := w.now()
+		rest()
+		h.OnDelete(w.object("a", string(w.cluster["a"].GetUID())))
+		rest()
+		for i := range maxNet {
+			add(fmt.Sprint("b", i))
+		}
+		rest()
+		add("a")
+		rest()
+		to := w.now()
+		rest()
+		h.OnDelete(w.object("a", string(w.cluster["a"].GetUID())))
+		w.c.Flush()
+		c, err := w.r.Changes(t.Context(), Filter{From: from, To: to})
+		w.must(err)
+		if !c.Truncated || len(c.Items) != maxNet || c.Items[0].Name != "a" {
+			t.Fatalf("got %d changes (truncated: %t)", len(c.Items), c.Truncated)
+		}
+		if a := c.Items[0]; a.Change != "changed" || !a.Recreated || a.Count != 2 {
+			t.Errorf("got %+v, want that a was created again", a)
+		}
+	})
+}
