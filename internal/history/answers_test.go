@@ -122,11 +122,11 @@ type damagedAt struct {
 	sequence uint64
 }
 
-func (d damagedAt) ReadLog(after uint64, max int) ([]store.Item, error) {
-	if after+1 == d.sequence {
-		return []store.Item{{Position: d.sequence, Sequence: d.sequence, Unreadable: true}}, nil
+func (d damagedAt) ReadRecord(sequence uint64) (store.Item, bool, error) {
+	if sequence == d.sequence {
+		return store.Item{}, false, store.ErrUnreadable
 	}
-	return d.Store.ReadLog(after, max)
+	return d.Store.ReadRecord(sequence)
 }
 
 // A version whose record is damaged is among the versions.

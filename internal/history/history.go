@@ -34,7 +34,7 @@ import (
 // Store is the part of the durable store that is read. *store.Store implements it.
 type Store interface {
 	LogStats() store.LogStats
-	ReadLog(after uint64, max int) ([]store.Item, error)
+	ReadRecord(sequence uint64) (store.Item, bool, error)
 	ScanHeadlines(from, to uint64, newestFirst bool, f func(blocks []byte) error) error
 	SequenceAt(t time.Time) uint64
 	Partitions() []string
@@ -207,11 +207,11 @@ type stored struct {
 
 // read returns a record, nil if it is not in the log any more or cannot be read.
 func (r *Reader) read(sequence uint64) (*stored, error) {
-	items, err := r.store.ReadLog(sequence-1, 1)
-	if err != nil || len(items) == 0 || items[0].Sequence != sequence || items[0].Unreadable {
-		return nil, err
+	item, ok, err := r.store.ReadRecord(sequence)
+	if err != nil || !ok {
+		return nil, ledger.IgnoreUnreadable(err)
 	}
-	rec, err := record.Decode(items[0].Payload)
+	rec, err := record.Decode(item.Payload)
 	if err != nil {
 		return nil, nil //nolint:nilerr,nilnil // like one that cannot be read
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -47,11 +48,11 @@ func (r *Reader) LogEvent(item store.Item, keep func(e *event.Event, routes []st
 // stateOf returns the object of a record of the log, nil if it is not there any more or
 // cannot be read.
 func (r *Reader) stateOf(sequence uint64) ([]byte, error) {
-	items, err := r.store.ReadLog(sequence-1, 1)
-	if err != nil || len(items) == 0 || items[0].Sequence != sequence || items[0].Unreadable {
-		return nil, err
+	item, ok, err := r.store.ReadRecord(sequence)
+	if err != nil || !ok {
+		return nil, ledger.IgnoreUnreadable(err)
 	}
-	e, err := r.inflater.Event(sequence, record.Object, items[0].Payload, "")
+	e, err := r.inflater.Event(sequence, record.Object, item.Payload, "")
 	if err != nil {
 		return nil, err
 	}

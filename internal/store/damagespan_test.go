@@ -290,6 +290,19 @@ func TestBetweenTwoDamages(t *testing.T) {
 	if got != records || holes != 3 {
 		t.Errorf("read %d records with %d holes", got, holes)
 	}
+	// And one by one.
+	single := 0
+	for sequence := range uint64(n) {
+		switch _, ok, err := s.ReadRecord(sequence + 1); {
+		case ok:
+			single++
+		case !errors.Is(err, ErrUnreadable):
+			t.Errorf("record %d: %v", sequence+1, err)
+		}
+	}
+	if single != records {
+		t.Errorf("read %d records one by one", single)
+	}
 	delivered, lost := drainDamagedOf(t, s, n)
 	if delivered != records || delivered+lost != n {
 		t.Errorf("%d delivered, %d lost", delivered, lost)

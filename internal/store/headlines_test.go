@@ -153,4 +153,26 @@ func TestHeadlinesOfClosedStore(t *testing.T) {
 	if err := s.ScanHeadlines(0, 1, false, func([]byte) error { return nil }); !errors.Is(err, ErrClosed) {
 		t.Errorf("got %v", err)
 	}
+	if _, _, err := s.ReadRecord(1); !errors.Is(err, ErrClosed) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestReadRecord(t *testing.T) {
+	s := openTest(t, t.TempDir(), Options{})
+	sequences := append(appendTitled(t, s, testEpoch, 2, 10), appendTitled(t, s, testEpoch.Add(time.Hour), 1, 20)...)
+	for i, sequence := range sequences {
+		item, ok, err := s.ReadRecord(sequence)
+		if want := 10 + 10*(i/2); err != nil || !ok || item.Sequence != sequence || len(item.Payload) != want || item.Time.IsZero() {
+			t.Errorf("record %d: %+v, %t, %v; a payload of %d bytes is wanted", sequence, item, ok, err, want)
+		}
+	}
+	if _, err := s.retain(testEpoch.Add(2*time.Hour), Limits{RetentionMaxAge: time.Minute}, 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, sequence := range []uint64{0, sequences[0], sequences[1], sequences[2] + 1, math.MaxUint64} {
+		if item, ok, err := s.ReadRecord(sequence); ok || err != nil {
+			t.Errorf("record %d: %+v, %v, want none", sequence, item, err)
+		}
+	}
 }

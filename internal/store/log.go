@@ -181,6 +181,27 @@ func (s *Store) unreadableAt(from, last uint64, cause error) ([]Item, error) {
 	return []Item{{Position: end, Sequence: end, Unreadable: true}}, nil
 }
 
+// ReadRecord returns one record of the log; false if there is none with the sequence, or
+// retention removed it. The error is ErrUnreadable if it is damaged. The payload belongs to
+// the caller.
+func (s *Store) ReadRecord(sequence uint64) (Item, bool, error) {
+	if err := s.use(); err != nil {
+		return Item{}, false, err
+	}
+	defer s.life.leave()
+	if stats := s.LogStats(); sequence < stats.First || sequence > stats.Last {
+		return Item{}, false, nil
+	}
+	value, ok, err := s.recordAt(sequence)
+	if errors.Is(err, ErrUnreadable) {
+		err = s.noteDamage(sequence, err)
+	}
+	if err != nil || !ok {
+		return Item{}, false, err
+	}
+	return Item{Position: sequence, Sequence: sequence, Lane: value.Lane, Time: value.Time, Payload: value.Payload, size: value.Size}, true, nil
+}
+
 // recordAt looks one record up; the payload is a copy.
 func (s *Store) recordAt(sequence uint64) (layout.LogRecord, bool, error) {
 	raw, ok, err := s.get(layout.AppendLogKey(nil, sequence))
