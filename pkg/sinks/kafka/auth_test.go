@@ -21,7 +21,7 @@ import (
 )
 
 // quiet checks that no secret shows up in what a sink says.
-func quiet(t *testing.T, log *logged, reg *prometheus.Registry, errs ...error) {
+func quiet(t *testing.T, log *sinktest.Log, reg *prometheus.Registry, errs ...error) {
 	t.Helper()
 	metrics, err := reg.Gather()
 	if err != nil {
@@ -123,9 +123,9 @@ func TestMechanisms(t *testing.T) {
 					write(t, "secret", []byte(secret))
 					c := configFor(k.Addr)
 					c.SASL, c.Create = test.sasl(t), &kafka.Create{}
-					var log logged
+					var log sinktest.Log
 					reg := prometheus.NewRegistry()
-					s := open(t, c, log.option, func(o *sinks.Options) { o.Dir, o.Registerer = absolute(t, "."), reg })
+					s := sinktest.Open(t, c, log.Option, func(o *sinks.Options) { o.Dir, o.Registerer = absolute(t, "."), reg })
 					if right {
 						deliver(t, s, sinktest.Events(2, 2))
 						quiet(t, &log, reg)
@@ -134,12 +134,12 @@ func TestMechanisms(t *testing.T) {
 					if test.spec.Mechanism != "" {
 						// kfake ends the connection without an answer, for which there may be other reasons.
 						err := s.Write(t.Context(), sinktest.Events(2, 2))
-						wantClass(t, err, sinks.ClassRetry, "SASL")
+						sinktest.WantClass(t, err, sinks.ClassRetry, "SASL")
 						quiet(t, &log, reg, err)
 						return
 					}
 					err := s.Write(t.Context(), sinktest.Events(2, 2))
-					wantClass(t, err, sinks.ClassPause)
+					sinktest.WantClass(t, err, sinks.ClassPause)
 					quiet(t, &log, reg, err)
 				})
 			}
@@ -171,12 +171,12 @@ func TestSecretMissing(t *testing.T) {
 	dir := t.TempDir()
 	c := configFor(k.Addr)
 	c.SASL, c.Create = &kafka.SASL{Mechanism: "SCRAM-SHA-256", User: "me", Password: &sinks.Secret{File: "password"}}, &kafka.Create{}
-	s := open(t, c, func(o *sinks.Options) { o.Dir = dir })
-	wantClass(t, s.Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassPause, "sasl.password", "password")
+	s := sinktest.Open(t, c, func(o *sinks.Options) { o.Dir = dir })
+	sinktest.WantClass(t, s.Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassPause, "sasl.password", "password")
 	write(t, filepath.Join(dir, "password"), []byte("s3cret\n"))
 	deliver(t, s, sinktest.Events(1, 1))
 	c.TLS = &sinks.TLS{CAFile: "no.pem"}
-	wantClass(t, open(t, c, func(o *sinks.Options) { o.Dir = dir }).Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassPause, "no.pem")
+	sinktest.WantClass(t, sinktest.Open(t, c, func(o *sinks.Options) { o.Dir = dir }).Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassPause, "no.pem")
 }
 
 // TestTLS connects with a client certificate, and with another one of another authority when the
@@ -192,20 +192,20 @@ func TestTLS(t *testing.T) {
 	c := configFor(k.Addr)
 	c.Timeout = sinks.Duration(2 * time.Second)
 	c.TLS, c.Create = &sinks.TLS{CAFile: "ca.pem", CertFile: "cert.pem", KeyFile: "key.pem"}, &kafka.Create{}
-	s := open(t, c, func(o *sinks.Options) { o.Dir = dir })
+	s := sinktest.Open(t, c, func(o *sinks.Options) { o.Dir = dir })
 	deliver(t, s, sinktest.Events(1, 1))
 	k.Kill()
 	next := spec(second, 0)
 	next.Port = portOf(t, k.Addr)
 	certificates(t, dir, first) // the sink's are still the old ones
 	testservers.StartKafka(t, next)
-	wantClass(t, s.Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassPause, "certificate")
+	sinktest.WantClass(t, s.Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassPause, "certificate")
 	certificates(t, dir, second)
 	deliver(t, s, sinktest.Events(1, 1))
 
 	plain := configFor(k.Addr)
 	plain.Timeout = sinks.Duration(2 * time.Second)
-	wantClass(t, open(t, plain).Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassRetry, "TLS")
+	sinktest.WantClass(t, sinktest.Open(t, plain).Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassRetry, "TLS")
 }
 
 func portOf(t *testing.T, addr string) (port int) {
@@ -226,17 +226,17 @@ func TestLeastPrivilege(t *testing.T) {
 		return &kafka.SASL{Mechanism: "PLAIN", User: user, Password: &sinks.Secret{Env: "KAFKA_TEST_PASSWORD"}}
 	}
 	c.SASL, c.Create = as("admin"), &kafka.Create{}
-	deliver(t, open(t, c), sinktest.Events(1, 1))
+	deliver(t, sinktest.Open(t, c), sinktest.Events(1, 1))
 	c.SASL, c.Create, c.Mode = as("me"), nil, kafka.State
-	var log logged
-	s := open(t, c, log.option)
+	var log sinktest.Log
+	s := sinktest.Open(t, c, log.Option)
 	deliver(t, s, sinktest.Events(4, 4))
 	if !strings.Contains(log.String(), "settings of the topic cannot be read") {
 		t.Errorf("the log says\n%s", &log)
 	}
 	events := sinktest.Events(1, 1)
 	events[0].Replay = true
-	wantClass(t, s.Write(t.Context(), events), sinks.ClassPause, "TOPIC_AUTHORIZATION_FAILED")
+	sinktest.WantClass(t, s.Write(t.Context(), events), sinks.ClassPause, "TOPIC_AUTHORIZATION_FAILED")
 }
 
 // TestConfig: each problem names its key, and no message repeats a value that may hold a secret.

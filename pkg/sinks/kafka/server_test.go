@@ -4,14 +4,11 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"log/slog"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -37,28 +34,6 @@ func configFor(addr string) *kafka.Config {
 	c := kafka.NewConfig()
 	c.Brokers, c.Timeout = []string{addr}, sinks.Duration(5*time.Second)
 	return c
-}
-
-// open opens a sink, closed at the end of the test.
-func open(t *testing.T, c *kafka.Config, change ...func(*sinks.Options)) sinks.Sink {
-	t.Helper()
-	if err := c.Validate(); err != nil {
-		t.Fatal(err)
-	}
-	o := sinks.Options{Name: "test", Cluster: "test", Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Dir: t.TempDir()}
-	for _, ch := range change {
-		ch(&o)
-	}
-	s, err := c.Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
 }
 
 // observer is a client beside the sink's.
@@ -231,31 +206,6 @@ func write(t *testing.T, path string, content []byte) {
 	}
 	if err := os.Rename(path+".new", path); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// wantClass checks the class of every failure, and that its text says certain things.
-func wantClass(t *testing.T, err error, class sinks.Class, says ...string) {
-	t.Helper()
-	if err == nil {
-		t.Fatal("no error")
-	}
-	all := []error{err}
-	if b, ok := errors.AsType[*sinks.BatchError](err); ok {
-		all = nil
-		for _, err := range b.Failed {
-			all = append(all, err)
-		}
-	}
-	for _, err := range all {
-		if got, _ := sinks.Classify(err); got != class {
-			t.Errorf("class %s, want %s: %v", got, class, err)
-		}
-		for _, text := range says {
-			if !strings.Contains(err.Error(), text) {
-				t.Errorf("the error does not say %q: %v", text, err)
-			}
-		}
 	}
 }
 

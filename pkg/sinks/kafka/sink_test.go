@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -49,7 +47,7 @@ func TestRecords(t *testing.T) {
 			o.makeTopic(name, 1)
 			c := configFor(k.Addr)
 			c.Topic = "k8s.{cluster}.{group}.{resource}"
-			if err := open(t, c, func(o *sinks.Options) { o.Format = test.format }).Write(t.Context(), []*event.Event{e}); err != nil {
+			if err := sinktest.Open(t, c, func(o *sinks.Options) { o.Format = test.format }).Write(t.Context(), []*event.Event{e}); err != nil {
 				t.Fatal(err)
 			}
 			r := o.stored(name)[0]
@@ -109,7 +107,7 @@ func TestPartitioner(t *testing.T) {
 	k := testservers.StartKafka(t, testservers.KafkaSpec{})
 	o := observe(t, k.Addr)
 	o.makeTopic(topic, partitions)
-	if err := open(t, configFor(k.Addr)).Write(t.Context(), sinktest.Events(100, 50)); err != nil {
+	if err := sinktest.Open(t, configFor(k.Addr)).Write(t.Context(), sinktest.Events(100, 50)); err != nil {
 		t.Fatal(err)
 	}
 	for _, r := range o.stored(topic) {
@@ -137,7 +135,7 @@ func TestState(t *testing.T) {
 	c := configFor(k.Addr)
 	c.Mode = kafka.State
 	reg := prometheus.NewRegistry()
-	s := open(t, c, func(o *sinks.Options) { o.Registerer = reg })
+	s := sinktest.Open(t, c, func(o *sinks.Options) { o.Registerer = reg })
 	events := sinktest.Events(40, 10)
 	events[33].Type = event.Deleted
 	events[34].Selection = event.Left
@@ -185,9 +183,9 @@ watcherd_kafka_sink_superseded_total 60
 `), "watcherd_kafka_sink_gaps_skipped_total", "watcherd_kafka_sink_superseded_total"); err != nil {
 		t.Error(err)
 	}
-	replay(open(t, c), events[10:20]) // knows only what the topic holds
+	replay(sinktest.Open(t, c), events[10:20]) // knows only what the topic holds
 	k.Compact()
-	replay(open(t, c), events[:30])
+	replay(sinktest.Open(t, c), events[:30])
 	// What is written behind the first replay counts too.
 	later := sinktest.Event(50, 1)
 	later.Sequence = 51
@@ -205,7 +203,7 @@ func TestReplayIntoEmptyTopic(t *testing.T) {
 	c.Mode = kafka.State
 	e := sinktest.Event(0, 0)
 	e.Replay = true
-	if err := open(t, c).Write(t.Context(), []*event.Event{e}); err != nil {
+	if err := sinktest.Open(t, c).Write(t.Context(), []*event.Event{e}); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(o.stored(topic)); n != 1 {
@@ -222,7 +220,7 @@ func TestConnectionsThatDrop(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	c := configFor(k.Addr)
 	c.Compression = "none"
-	s := open(t, c, func(o *sinks.Options) { o.Registerer = reg })
+	s := sinktest.Open(t, c, func(o *sinks.Options) { o.Registerer = reg })
 	events := sinktest.Events(2000, 20)
 	failures := 0
 	for batch := range slices.Chunk(events, 50) {
@@ -268,7 +266,7 @@ func firsts(ids []string) (out []string) {
 // object that is refused holds up that object alone.
 func TestRefusedBatch(t *testing.T) {
 	k, o := start(t, testservers.KafkaSpec{})
-	s := open(t, configFor(k.Addr))
+	s := sinktest.Open(t, configFor(k.Addr))
 	if err := s.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -318,8 +316,8 @@ func TestClasses(t *testing.T) {
 		t.Run(test.code.Message, func(t *testing.T) {
 			k.Fail(topic, test.code.Code, -1)
 			defer k.Heal()
-			err := open(t, c).Write(t.Context(), sinktest.Events(1, 1))
-			wantClass(t, err, test.class)
+			err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1))
+			sinktest.WantClass(t, err, test.class)
 			if b, _ := errors.AsType[*sinks.BatchError](err); b == nil || sinks.IsTooLarge(b.Failed[0]) != (test.code == kerr.MessageTooLarge) {
 				t.Errorf("%v", err)
 			}
@@ -332,8 +330,8 @@ func TestOneTopicMissing(t *testing.T) {
 	k, o := start(t, testservers.KafkaSpec{})
 	events := sinktest.Events(4, 4)
 	events[1].Resource.Resource, events[3].Resource.Resource = "statefulsets", "statefulsets"
-	err := open(t, configFor(k.Addr)).Write(t.Context(), events)
-	wantClass(t, err, sinks.ClassPause, "topic k8s.statefulsets does not exist", "create")
+	err := sinktest.Open(t, configFor(k.Addr)).Write(t.Context(), events)
+	sinktest.WantClass(t, err, sinks.ClassPause, "topic k8s.statefulsets does not exist", "create")
 	if b, _ := errors.AsType[*sinks.BatchError](err); b == nil || len(b.Failed) != 2 || b.Failed[1] == nil || b.Failed[3] == nil {
 		t.Errorf("%v", err)
 	}
@@ -342,35 +340,13 @@ func TestOneTopicMissing(t *testing.T) {
 	}
 }
 
-// logged collects log lines.
-type logged struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
-func (l *logged) option(o *sinks.Options) {
-	o.Logger = slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
-}
-
 // TestCreate makes the missing topic, compacted in mode state.
 func TestCreate(t *testing.T) {
 	k := testservers.StartKafka(t, testservers.KafkaSpec{})
 	c := configFor(k.Addr)
 	c.Mode, c.Create = kafka.State, &kafka.Create{Partitions: 3, Replicas: 1, Config: map[string]string{"max.message.bytes": "20000"}}
-	var log logged
-	s := open(t, c, log.option)
+	var log sinktest.Log
+	s := sinktest.Open(t, c, log.Option)
 	deliver(t, s, sinktest.Events(30, 30))
 	partitions := map[int32]bool{}
 	for _, r := range observe(t, k.Addr).stored(topic) {
@@ -397,8 +373,8 @@ func TestWarnings(t *testing.T) {
 	} {
 		c := configFor(k.Addr)
 		test.change(c)
-		var log logged
-		s := open(t, c, log.option)
+		var log sinktest.Log
+		s := sinktest.Open(t, c, log.Option)
 		for range 2 {
 			if err := s.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
 				t.Fatal(err)

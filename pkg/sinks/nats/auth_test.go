@@ -83,7 +83,7 @@ func TestAuthentication(t *testing.T) {
 			write(t, filepath.Join(dir, "auth"), test.file)
 			c := configFor(s.ClientURL(), false)
 			test.change(c)
-			sink := open(t, c, func(o *sinks.Options) { o.Dir = dir })
+			sink := sinktest.Open(t, c, func(o *sinks.Options) { o.Dir = dir })
 			if err := sink.Write(t.Context(), sinktest.Events(2, 2)); err != nil {
 				t.Error(err)
 			}
@@ -124,7 +124,7 @@ func TestPasswordRotation(t *testing.T) {
 	s := startServer(t, with("first", -1))
 	c := configFor(s.ClientURL(), false)
 	c.User, c.Password = "me", &sinks.Secret{File: "password"}
-	sink := open(t, c, func(o *sinks.Options) { o.Dir = dir })
+	sink := sinktest.Open(t, c, func(o *sinks.Options) { o.Dir = dir })
 	if err := sink.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -162,7 +162,7 @@ func TestTLS(t *testing.T) {
 	s := startServer(t, with(first, -1))
 	c := configFor(s.ClientURL(), false)
 	c.TLS = sinks.TLS{CAFile: "ca.pem", CertFile: "cert.pem", KeyFile: "key.pem"}
-	sink := open(t, c, func(o *sinks.Options) { o.Dir = dir })
+	sink := sinktest.Open(t, c, func(o *sinks.Options) { o.Dir = dir })
 	if err := sink.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
 		t.Fatal(err)
 	}

@@ -54,7 +54,7 @@ func TestLeaderIsKilled(t *testing.T) {
 
 	c := configFor(victim.url, true) // the others are learnt from it
 	c.Timeout = sinks.Duration(2 * time.Second)
-	s := open(t, c)
+	s := sinktest.Open(t, c)
 	const objects = 20
 	events := sinktest.Events(30*objects, objects)
 	dead := make(chan struct{})
@@ -149,7 +149,7 @@ func checkOneReplica(t *testing.T, js jetstream.JetStream, url string) {
 	var log bytes.Buffer
 	c := configFor(url, true)
 	c.Subject, c.JetStream.Stream = "solo.{name}", "SOLO"
-	s := open(t, c, func(o *sinks.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	s := sinktest.Open(t, c, func(o *sinks.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	if err := s.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
 		t.Fatal(err)
 	}

@@ -88,7 +88,7 @@ func TestForms(t *testing.T) {
 			srv, js := withServer(t, nil, asIs)
 			c := configFor(srv.ClientURL(), true)
 			c.Subject += ".{version}.{type}"
-			s := open(t, c, func(o *sinks.Options) { o.Format = test.format })
+			s := sinktest.Open(t, c, func(o *sinks.Options) { o.Format = test.format })
 			if err := s.Write(t.Context(), []*event.Event{e}); err != nil {
 				t.Fatal(err)
 			}
@@ -116,7 +116,7 @@ func TestForms(t *testing.T) {
 func TestDuplicates(t *testing.T) {
 	srv, js := withServer(t, nil, asIs)
 	reg := prometheus.NewRegistry()
-	s := open(t, configFor(srv.ClientURL(), true), func(o *sinks.Options) { o.Registerer = reg })
+	s := sinktest.Open(t, configFor(srv.ClientURL(), true), func(o *sinks.Options) { o.Registerer = reg })
 	events := sinktest.Events(10, 3)
 	for range 2 {
 		if err := s.Write(t.Context(), events); err != nil {
@@ -145,7 +145,7 @@ func TestTwoSinksOneStream(t *testing.T) {
 	} {
 		c := configFor(srv.ClientURL(), true)
 		c.Subject = test.subject
-		s := open(t, c, func(o *sinks.Options) { o.Name = test.name })
+		s := sinktest.Open(t, c, func(o *sinks.Options) { o.Name = test.name })
 		for range 2 { // the second time is a redelivery
 			if err := s.Write(t.Context(), events); err != nil {
 				t.Fatal(err)
@@ -170,7 +170,7 @@ func TestTwoSinksOneStream(t *testing.T) {
 // is stored, however long the stream remembers ids; each attempt at one is not.
 func TestRedeliveryWithinWindow(t *testing.T) {
 	srv, js := withServer(t, nil, func(c *jetstream.StreamConfig) { c.Duplicates = 24 * time.Hour })
-	s := open(t, configFor(srv.ClientURL(), true))
+	s := sinktest.Open(t, configFor(srv.ClientURL(), true))
 	replay := func(position uint64) []*event.Event {
 		events := sinktest.Events(10, 10)
 		for i, e := range events {
@@ -204,7 +204,7 @@ func TestUnexpectedDuplicates(t *testing.T) {
 	srv, js := withServer(t, nil, func(c *jetstream.StreamConfig) { c.MaxMsgSize = 4 << 10 })
 	var log bytes.Buffer
 	reg := prometheus.NewRegistry()
-	s := open(t, configFor(srv.ClientURL(), true), func(o *sinks.Options) {
+	s := sinktest.Open(t, configFor(srv.ClientURL(), true), func(o *sinks.Options) {
 		o.Registerer, o.Logger = reg, slog.New(slog.NewTextHandler(&log, nil))
 	})
 	expect := func(all, unexpected int) {
@@ -227,7 +227,7 @@ func TestUnexpectedDuplicates(t *testing.T) {
 		}
 		return batch
 	}
-	twin := open(t, configFor(srv.ClientURL(), true)) // another installation
+	twin := sinktest.Open(t, configFor(srv.ClientURL(), true)) // another installation
 	write := func(s sinks.Sink, batch []*event.Event) {
 		t.Helper()
 		if err := s.Write(t.Context(), batch); err != nil {
@@ -298,7 +298,7 @@ func TestStreamWithoutLeader(t *testing.T) {
 	}
 	c := configFor(srv.ClientURL(), true)
 	c.Timeout = sinks.Duration(time.Second)
-	s := open(t, c)
+	s := sinktest.Open(t, c)
 	err = s.Write(t.Context(), sinktest.Events(50, 50))
 	wantClass(t, err, sinks.ClassRetry)
 	if n := len(asked); n > 2 { // before the publishes, and after they failed
@@ -317,7 +317,7 @@ func TestWriteIsBounded(t *testing.T) {
 	t.Cleanup(p.stop)
 	c := configFor(p.url(), true)
 	c.Timeout = sinks.Duration(time.Second)
-	s := open(t, c)
+	s := sinktest.Open(t, c)
 	events := sinktest.Events(60, 1) // one object: a round each
 	if err := s.Write(t.Context(), events[:1]); err != nil {
 		t.Fatal(err)
@@ -346,7 +346,7 @@ func TestOrderWhenOneFails(t *testing.T) {
 					o.MaxPayload = 4 << 10
 				}
 			}, func(c *jetstream.StreamConfig) { c.MaxMsgSize = 4 << 10 })
-			s := open(t, configFor(srv.ClientURL(), js))
+			s := sinktest.Open(t, configFor(srv.ClientURL(), js))
 			events := sinktest.Events(9, 3) // objects 0 1 2 0 1 2 0 1 2
 			events[4] = sinktest.Large(4, 1, 8<<10)
 			err := s.Write(t.Context(), events)
@@ -374,7 +374,7 @@ func TestOrderWhenOneFails(t *testing.T) {
 
 func TestStreamMissing(t *testing.T) {
 	srv, js := withServer(t, nil, nil)
-	s := open(t, configFor(srv.ClientURL(), true))
+	s := sinktest.Open(t, configFor(srv.ClientURL(), true))
 	events := sinktest.Events(2, 1)
 	wantClass(t, s.Write(t.Context(), events), sinks.ClassPause, "stream K8S does not exist", "jetstream.create")
 	makeStream(t, js, asIs)
@@ -393,7 +393,7 @@ func TestCreate(t *testing.T) {
 	c := configFor(srv.ClientURL(), true)
 	c.JetStream.Create, c.JetStream.MaxAge, c.JetStream.MaxBytes = true, sinks.Duration(time.Minute), 1<<20
 	for range 2 { // the second finds it
-		if err := open(t, c).Write(t.Context(), sinktest.Events(3, 3)); err != nil {
+		if err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(3, 3)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -443,7 +443,7 @@ func TestPauses(t *testing.T) {
 				test.change(c)
 			}
 			c.Timeout = sinks.Duration(time.Hour) // nothing may have to wait for it
-			wantClass(t, open(t, c).Write(t.Context(), sinktest.Events(2, 2)), sinks.ClassPause, test.says...)
+			wantClass(t, sinktest.Open(t, c).Write(t.Context(), sinktest.Events(2, 2)), sinks.ClassPause, test.says...)
 		})
 	}
 }
@@ -479,7 +479,7 @@ func TestPermissions(t *testing.T) {
 			c := configFor(s.ClientURL(), test.js)
 			c.User, c.Password = "sink", &sinks.Secret{Env: "NATS_SINK"}
 			c.Timeout = sinks.Duration(time.Hour) // nothing may have to wait for it
-			sink := open(t, c)
+			sink := sinktest.Open(t, c)
 			for range 2 {
 				err := sink.Write(t.Context(), sinktest.Events(3, 3))
 				if test.ok && err != nil {
@@ -495,7 +495,7 @@ func TestPermissions(t *testing.T) {
 
 func TestFullStreamIsRetried(t *testing.T) {
 	srv, js := withServer(t, nil, func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 5, jetstream.DiscardNew })
-	s := open(t, configFor(srv.ClientURL(), true))
+	s := sinktest.Open(t, configFor(srv.ClientURL(), true))
 	events := sinktest.Events(8, 8)
 	err := s.Write(t.Context(), events)
 	wantClass(t, err, sinks.ClassRetry, "may be full")
@@ -514,7 +514,7 @@ func TestFullStreamIsRetried(t *testing.T) {
 func TestWarnings(t *testing.T) {
 	srv, _ := withServer(t, nil, func(c *jetstream.StreamConfig) { c.Duplicates = time.Second })
 	var log bytes.Buffer
-	s := open(t, configFor(srv.ClientURL(), true), func(o *sinks.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	s := sinktest.Open(t, configFor(srv.ClientURL(), true), func(o *sinks.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	for i := range 3 {
 		if err := s.Write(t.Context(), []*event.Event{sinktest.Event(i, i)}); err != nil {
 			t.Fatal(err)
@@ -540,12 +540,12 @@ func TestSilentServer(t *testing.T) {
 	defer l.Close()
 	c := configFor("nats://"+l.Addr().String(), true)
 	c.Timeout = sinks.Duration(time.Hour)
-	s := open(t, c)
+	s := sinktest.Open(t, c)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	wantClass(t, s.Write(ctx, sinktest.Events(1, 1)), sinks.ClassRetry)
 	c.Timeout = sinks.Duration(100 * time.Millisecond)
-	wantClass(t, open(t, c).Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassRetry, "connect")
+	wantClass(t, sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassRetry, "connect")
 	l.Close() // ends the attempt that is still under way
 }
 

@@ -3,7 +3,6 @@ package nats_test
 import (
 	"context"
 	"encoding/json"
-	"log/slog"
 	"net"
 	"slices"
 	"strings"
@@ -14,9 +13,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/nats"
 )
 
@@ -107,28 +104,6 @@ func idsOf(messages []*jetstream.RawStreamMsg) []string {
 		out = append(out, e.ID)
 	}
 	return out
-}
-
-// open opens a sink, closed at the end of the test.
-func open(t *testing.T, c *nats.Config, change ...func(*sinks.Options)) sinks.Sink {
-	t.Helper()
-	if err := c.Validate(); err != nil {
-		t.Fatal(err)
-	}
-	o := sinks.Options{Name: "test", Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Dir: t.TempDir()}
-	for _, ch := range change {
-		ch(&o)
-	}
-	s, err := c.Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
 }
 
 func configFor(url string, js bool) *nats.Config {

@@ -2,12 +2,10 @@ package otlp_test
 
 import (
 	"compress/gzip"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -17,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	collogs "go.opentelemetry.io/proto/slim/otlp/collector/logs/v1"
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
@@ -91,28 +88,6 @@ func write(t *testing.T, path string, content []byte) {
 	}
 }
 
-// open opens a sink, closed at the end of the test.
-func open(t *testing.T, c *otlp.Config, change ...func(*sinks.Options)) sinks.Sink {
-	t.Helper()
-	if err := c.Validate(); err != nil {
-		t.Fatal(err)
-	}
-	o := sinks.Options{Name: "test", Cluster: "test", Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Dir: t.TempDir()}
-	for _, ch := range change {
-		ch(&o)
-	}
-	s, err := c.Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
-}
-
 // TestRecord: a record has what the conventions ask for.
 func TestRecord(t *testing.T) {
 	c := testservers.StartCollector(t, testservers.CollectorSpec{})
@@ -121,13 +96,13 @@ func TestRecord(t *testing.T) {
 	e := sinktest.Event(3, 1)
 	e.Summary = "replicas 2 → 3"
 	gap := &event.Event{ID: "gap", Type: event.Gap, Time: e.Time, Sequence: 9, Cluster: "test", Resource: e.Resource, Gap: &event.GapData{Cause: "expired"}}
-	if err := open(t, o, func(o *sinks.Options) { o.Format = sinks.CloudEventsBinary }).Write(t.Context(), []*event.Event{e, gap}); err != nil {
+	if err := sinktest.Open(t, o, func(o *sinks.Options) { o.Format = sinks.CloudEventsBinary }).Write(t.Context(), []*event.Event{e, gap}); err != nil {
 		t.Fatal(err)
 	}
 	o.Timestamps, o.Structured, o.Compress = otlp.Observed, true, "none"
 	before := time.Now().UnixNano()
 	e.Object = json.RawMessage(`{"n":9007199254740993,"f":0.5,"huge":1e400,"list":[true,null,"\ud800"],"":{}}`)
-	if err := open(t, o).Write(t.Context(), []*event.Event{e}); err != nil {
+	if err := sinktest.Open(t, o).Write(t.Context(), []*event.Event{e}); err != nil {
 		t.Fatal(err)
 	}
 	got := c.Accepted()
@@ -237,7 +212,7 @@ func TestPartialSuccess(t *testing.T) {
 	}
 	o := otlp.NewConfig()
 	o.Endpoint = r.URL + "/base/v1/logs"
-	b, ok := errors.AsType[*sinks.BatchError](open(t, o).Write(t.Context(), events))
+	b, ok := errors.AsType[*sinks.BatchError](sinktest.Open(t, o).Write(t.Context(), events))
 	if !ok || len(b.Failed) != 1 || b.Failed[11] == nil {
 		t.Fatalf("%v", b)
 	}
@@ -257,7 +232,7 @@ func TestClasses(t *testing.T) {
 	o := otlp.NewConfig()
 	o.Endpoint = r.URL
 	o.Headers = map[string]sinks.Header{"Authorization": {Secret: sinks.Secret{File: "token"}}, "X-Scope-OrgID": {Text: "team"}}
-	s := open(t, o, func(o *sinks.Options) { o.Dir = dir })
+	s := sinktest.Open(t, o, func(o *sinks.Options) { o.Dir = dir })
 	for status, want := range map[int]sinks.Class{
 		400: sinks.ClassPoison, 413: sinks.ClassPoison, 422: sinks.ClassPoison,
 		401: sinks.ClassPause, 403: sinks.ClassPause, 404: sinks.ClassPause, 302: sinks.ClassPause,
@@ -313,7 +288,7 @@ func TestTLS(t *testing.T) {
 	dir := t.TempDir()
 	o := otlp.NewConfig()
 	o.Endpoint, o.TLS = "https://"+c.Addr, sinks.TLS{CAFile: "ca.pem"}
-	s := open(t, o, func(o *sinks.Options) { o.Dir = dir })
+	s := sinktest.Open(t, o, func(o *sinks.Options) { o.Dir = dir })
 	for _, step := range []struct {
 		ca    *testca.Authority
 		class sinks.Class
@@ -331,7 +306,7 @@ func TestTLS(t *testing.T) {
 		t.Error(err)
 	}
 	o.TLS.ServerName = "elsewhere"
-	if err := open(t, o, func(o *sinks.Options) { o.Dir = dir }).Write(t.Context(), sinktest.Events(1, 1)); err == nil {
+	if err := sinktest.Open(t, o, func(o *sinks.Options) { o.Dir = dir }).Write(t.Context(), sinktest.Events(1, 1)); err == nil {
 		t.Error("a server of another name was taken")
 	}
 	if n := len(c.Accepted()); n != 1 {

@@ -1,20 +1,12 @@
 package postgres_test
 
 import (
-	"bytes"
-	"context"
-	"errors"
-	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"regexp"
-	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"github.com/watcherd/watcherd/internal/testservers"
@@ -116,73 +108,10 @@ func configFor(t *testing.T, p *testservers.Postgres) *postgres.Config {
 	return c
 }
 
-// open opens a sink, closed at the end of the test.
-func open(t *testing.T, c *postgres.Config, change ...func(*sinks.Options)) sinks.Sink {
-	t.Helper()
-	if err := c.Validate(); err != nil {
-		t.Fatal(err)
-	}
-	o := sinks.Options{Name: "test", Cluster: "test", Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Dir: t.TempDir()}
-	for _, ch := range change {
-		ch(&o)
-	}
-	s, err := c.Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
-}
-
 // mustWrite writes events that must be accepted.
 func mustWrite(t *testing.T, s sinks.Sink, events ...*event.Event) {
 	t.Helper()
 	if err := s.Write(t.Context(), events); err != nil {
 		t.Fatal(err)
 	}
-}
-
-// wantClass checks the class of a failure, and what its text has.
-func wantClass(t *testing.T, err error, class sinks.Class, texts ...string) {
-	t.Helper()
-	if b, ok := errors.AsType[*sinks.BatchError](err); ok {
-		for _, err = range b.Failed {
-			break
-		}
-	}
-	got, _ := sinks.Classify(err)
-	if err == nil || got != class {
-		t.Errorf("class %s, want %s: %v", got, class, err)
-	}
-	for _, text := range texts {
-		if !strings.Contains(fmt.Sprint(err), text) {
-			t.Errorf("%q is not in: %v", text, err)
-		}
-	}
-}
-
-// logged collects log lines.
-type logged struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logged) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
-func (l *logged) option(o *sinks.Options) {
-	o.Logger = slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }

@@ -52,7 +52,7 @@ func wantRows(t *testing.T, got []string, want ...string) {
 func TestObjects(t *testing.T) {
 	p := start(t, testservers.PostgresSpec{})
 	reg := prometheus.NewRegistry()
-	s := open(t, configFor(t, p), func(o *sinks.Options) { o.Registerer = reg })
+	s := sinktest.Open(t, configFor(t, p), func(o *sinks.Options) { o.Registerer = reg })
 	life := sinktest.Recreated(0) // added, updated, deleted; added and updated under another uid
 	life[4].UID = strings.TrimSuffix(life[4].UID, "000000") + "000009"
 	mustWrite(t, s, life[:3]...)
@@ -98,7 +98,7 @@ watcherd_postgres_sink_superseded_total 4
 // TestRow: a row has what the event has.
 func TestRow(t *testing.T) {
 	p := start(t, testservers.PostgresSpec{})
-	s := open(t, configFor(t, p), func(o *sinks.Options) { o.Format = sinks.CloudEventsBinary })
+	s := sinktest.Open(t, configFor(t, p), func(o *sinks.Options) { o.Format = sinks.CloudEventsBinary })
 	e := sinktest.Event(3, 1)
 	e.Time = time.Date(1999, 12, 31, 23, 59, 59, 123456789, time.UTC)
 	e.Sequence = 1_780_000_000_000_000
@@ -115,7 +115,7 @@ func TestRow(t *testing.T) {
 // held. A column of type json takes it.
 func TestPoison(t *testing.T) {
 	p := start(t, testservers.PostgresSpec{})
-	s := open(t, configFor(t, p))
+	s := sinktest.Open(t, configFor(t, p))
 	events := sinktest.Events(40, 10)
 	nul, surrogate := 13, 21
 	events[nul].Object = json.RawMessage(`{"data":"a\u0000b"}`)
@@ -136,7 +136,7 @@ func TestPoison(t *testing.T) {
 		t.Errorf("%d rows, want 35", n)
 	}
 	p.Exec("alter table watcherd.history alter event type json; alter table watcherd.objects alter object type json")
-	mustWrite(t, open(t, configFor(t, p)), events...)
+	mustWrite(t, sinktest.Open(t, configFor(t, p)), events...)
 	if n := len(p.Exec("select 1 from watcherd.history")); n != 40 {
 		t.Errorf("%d rows, want 40", n)
 	}
@@ -148,10 +148,10 @@ func TestCreate(t *testing.T) {
 	p := testservers.StartPostgres(t, testservers.PostgresSpec{})
 	c := configFor(t, p)
 	c.Create = false
-	var log logged
-	s := open(t, c, log.option)
+	var log sinktest.Log
+	s := sinktest.Open(t, c, log.Option)
 	for range 2 {
-		wantClass(t, s.Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassPause, "create: true")
+		sinktest.WantClass(t, s.Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassPause, "create: true")
 	}
 	logged := regexp.MustCompile(`sql=("(?:[^"\\]|\\.)*")`).FindAllStringSubmatch(log.String(), -1)
 	if len(logged) != 1 {
@@ -161,7 +161,7 @@ func TestCreate(t *testing.T) {
 		t.Errorf("the log has %q, the page\n%s", sql, documented(t)[0])
 	}
 	c.Create = true
-	s = open(t, c, log.option)
+	s = sinktest.Open(t, c, log.Option)
 	events := sinktest.Events(40, 40)
 	var lanes sync.WaitGroup
 	for lane := range 4 {
@@ -183,7 +183,7 @@ func TestCreate(t *testing.T) {
 	}
 	p.Exec("drop schema watcherd cascade; revoke create on database watcherd from public; create schema watcherd; alter database watcherd owner to postgres; alter schema watcherd owner to watcherd")
 	c.Tables = []postgres.Table{postgres.Objects}
-	s = open(t, c)
+	s = sinktest.Open(t, c)
 	gap := &event.Event{ID: "gap", Type: event.Gap, Cluster: "test", Gap: &event.GapData{}}
 	mustWrite(t, s, append(sinktest.Events(2, 2), gap)...)
 	mustWrite(t, s, gap)
@@ -195,7 +195,7 @@ func TestClasses(t *testing.T) {
 	p := start(t, testservers.PostgresSpec{})
 	c := configFor(t, p)
 	c.Create = false
-	s := open(t, c)
+	s := sinktest.Open(t, c)
 	sequence := 0
 	next := func() []*event.Event { sequence++; return []*event.Event{sinktest.Event(sequence, sequence)} }
 	mustWrite(t, s, next()...)
@@ -219,19 +219,19 @@ func TestClasses(t *testing.T) {
 			if test.name == "read only" || test.name == "json" {
 				err = s.Write(t.Context(), events) // the first finds the connection ended, or the table changed
 			}
-			wantClass(t, err, test.class, test.text)
+			sinktest.WantClass(t, err, test.class, test.text)
 			p.Exec(test.repair)
 			mustWrite(t, s, events...)
 		})
 	}
 	c.Timeout = sinks.Duration(3 * time.Second)
-	slow := open(t, c)
+	slow := sinktest.Open(t, c)
 	mustWrite(t, slow, next()...)
 	p.Exec("create function watcherd.wait() returns trigger language plpgsql as 'begin perform pg_sleep(60); return new; end'; create trigger wait before insert on watcherd.history for each row execute function watcherd.wait()")
-	wantClass(t, slow.Write(t.Context(), next()), sinks.ClassRetry, "no answer in time")
+	sinktest.WantClass(t, slow.Write(t.Context(), next()), sinks.ClassRetry, "no answer in time")
 	p.Exec("drop trigger wait on watcherd.history") // which waits for the transaction that was given up
 	t.Setenv("POSTGRES_TEST_URL", strings.TrimSuffix(p.URL(), "watcherd")+"nothing")
-	wantClass(t, open(t, c).Write(t.Context(), next()), sinks.ClassPause, "3D000")
+	sinktest.WantClass(t, sinktest.Open(t, c).Write(t.Context(), next()), sinks.ClassPause, "3D000")
 }
 
 // TestWarnings: a server that may lose what it committed is warned about, once.
@@ -244,11 +244,11 @@ func TestWarnings(t *testing.T) {
 		{map[string]string{}, "fsync is off"}, // as tests have it
 	} {
 		p := testservers.StartPostgres(t, testservers.PostgresSpec{Settings: test.settings})
-		var log logged
-		s := open(t, configFor(t, p), log.option)
+		var log sinktest.Log
+		s := sinktest.Open(t, configFor(t, p), log.Option)
 		mustWrite(t, s, sinktest.Events(1, 1)...)
 		p.Exec("select pg_terminate_backend(pid) from pg_stat_activity where usename = 'watcherd'")
-		wantClass(t, s.Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassRetry)
+		sinktest.WantClass(t, s.Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassRetry)
 		mustWrite(t, s, sinktest.Events(1, 1)...)
 		if strings.Count(log.String(), test.says) != 1 || strings.Count(log.String(), "level=WARN") != 1 {
 			t.Errorf("%q is not said once:\n%s", test.says, &log)
@@ -262,13 +262,13 @@ func TestPassword(t *testing.T) {
 	dir := t.TempDir()
 	c := configFor(t, p)
 	c.Password = &sinks.Secret{File: "password"}
-	var log logged
-	s := open(t, c, log.option, func(o *sinks.Options) { o.Dir = dir })
+	var log sinktest.Log
+	s := sinktest.Open(t, c, log.Option, func(o *sinks.Options) { o.Dir = dir })
 	var failures []error
 	for content, texts := range map[string][]string{"": {"password", "empty"}, "canary-wrong": {"28P01"}} {
 		write(t, filepath.Join(dir, "password"), []byte(content))
 		err := s.Write(t.Context(), sinktest.Events(1, 1))
-		wantClass(t, err, sinks.ClassPause, texts...)
+		sinktest.WantClass(t, err, sinks.ClassPause, texts...)
 		failures = append(failures, err)
 	}
 	write(t, filepath.Join(dir, "password"), []byte(canary+"\n"))
@@ -286,12 +286,12 @@ func TestPassword(t *testing.T) {
 		{"postgres://watcherd:canary@127.0.0.1:1/watcherd", sinks.ClassRetry, "refused"},
 	} {
 		t.Setenv("POSTGRES_TEST_URL", test.url)
-		err := open(t, c, log.option).Write(t.Context(), sinktest.Events(1, 1))
-		wantClass(t, err, test.class, test.text)
+		err := sinktest.Open(t, c, log.Option).Write(t.Context(), sinktest.Events(1, 1))
+		sinktest.WantClass(t, err, test.class, test.text)
 		failures = append(failures, err)
 	}
 	t.Setenv("POSTGRES_TEST_URL", strings.Replace(p.URL(), "@", ":"+url.QueryEscape(canary)+"@", 1))
-	mustWrite(t, open(t, c, log.option), sinktest.Events(1, 1)...)
+	mustWrite(t, sinktest.Open(t, c, log.Option), sinktest.Events(1, 1)...)
 	if all := fmt.Sprintf("%s %v %+v", &log, failures, failures); strings.Contains(all, "canary") {
 		t.Errorf("a secret shows up: %s", all)
 	}
@@ -328,9 +328,9 @@ func TestTLS(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			c := configFor(t, test.server) // sslmode=disable
 			c.TLS = test.tls
-			err := open(t, c, func(o *sinks.Options) { o.Dir = dir }).Write(t.Context(), sinktest.Events(1, 1))
+			err := sinktest.Open(t, c, func(o *sinks.Options) { o.Dir = dir }).Write(t.Context(), sinktest.Events(1, 1))
 			if test.text != "" {
-				wantClass(t, err, test.class, test.text)
+				sinktest.WantClass(t, err, test.class, test.text)
 			} else if err != nil {
 				t.Error(err)
 			}
@@ -346,7 +346,7 @@ func TestFailover(t *testing.T) {
 	first, second := start(t, testservers.PostgresSpec{}), start(t, testservers.PostgresSpec{})
 	c := configFor(t, first)
 	t.Setenv("POSTGRES_TEST_URL", "postgres://watcherd@127.0.0.1:1,"+first.Addr+","+second.Addr+"/watcherd?sslmode=disable")
-	s := open(t, c)
+	s := sinktest.Open(t, c)
 	events := sinktest.Events(4, 4)
 	mustWrite(t, s, events[0])
 	first.Exec("alter system set default_transaction_read_only = on")
@@ -356,7 +356,7 @@ func TestFailover(t *testing.T) {
 		e := sinktest.Event(i, i)
 		err := s.Write(t.Context(), []*event.Event{e})
 		if err != nil {
-			wantClass(t, err, sinks.ClassRetry, "25006")
+			sinktest.WantClass(t, err, sinks.ClassRetry, "25006")
 		}
 		if time.Now().After(deadline) {
 			t.Fatal("no event came to the second server")
@@ -375,7 +375,7 @@ func TestDocumentation(t *testing.T) {
 	p.Exec(blocks[1])
 	c := configFor(t, p)
 	c.Create = false
-	s := open(t, c)
+	s := sinktest.Open(t, c)
 	events := sinktest.Events(6, 3) // web-0, web-1 and web-2 are added, then updated, from 12:00:00 on
 	events[3].Time = events[3].Time.Add(time.Minute)
 	events[4].Type = event.Deleted
@@ -398,7 +398,7 @@ func TestDocumentation(t *testing.T) {
 	p.Exec(blocks[6]) // from here on history has partitions
 	p.Exec(blocks[1])
 	for range 2 {
-		mustWrite(t, open(t, c), events...)
+		mustWrite(t, sinktest.Open(t, c), events...)
 	}
 	if n := len(p.Exec("select 1 from watcherd.history")); n != 6 {
 		t.Errorf("%d rows in the table with partitions, want 6", n)

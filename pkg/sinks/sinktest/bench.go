@@ -1,7 +1,6 @@
 package sinktest
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -27,7 +25,7 @@ const patience = 20 * time.Second
 type bench struct {
 	t    *testing.T
 	dest Destination
-	said *logBuffer
+	said *Log
 	reg  *prometheus.Registry // one, as in a program that replaces a sink
 }
 
@@ -36,7 +34,7 @@ type bench struct {
 func newBench(t *testing.T, start func(t *testing.T) Destination) *bench {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
-	b := &bench{t: t, dest: start(t), said: &logBuffer{}, reg: prometheus.NewRegistry()}
+	b := &bench{t: t, dest: start(t), said: &Log{}, reg: prometheus.NewRegistry()}
 	t.Cleanup(func() {
 		b.checkSecrets(b.said.String())
 		if b.dest.Stop != nil {
@@ -220,22 +218,4 @@ func digest(batch []*event.Event) uint64 {
 		fmt.Fprintf(h, "%+v", rest)
 	}
 	return h.Sum64()
-}
-
-// logBuffer collects log lines of several goroutines.
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
 }

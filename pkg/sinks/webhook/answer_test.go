@@ -45,7 +45,7 @@ func TestStatus(t *testing.T) {
 	}
 	e := newEndpoint(t)
 	defer e.stop()
-	s := open(t, e.config())
+	s := sinktest.Open(t, e.config())
 	for status, class := range want {
 		e.set(echo(status))
 		err := s.Write(t.Context(), sinktest.Events(1, 1))
@@ -82,8 +82,8 @@ func TestResults(t *testing.T) {
 		})
 	}
 	events := sinktest.Events(4, 4)
-	batch := open(t, c, func(o *sinks.Options) { o.BatchMode = true })
-	single := open(t, c)
+	batch := sinktest.Open(t, c, func(o *sinks.Options) { o.BatchMode = true })
+	single := sinktest.Open(t, c)
 
 	answer(200, `{"results":[{"status":"accepted"},{"status":"poison","message":"no: `+secret+`"},{"status":"retry","retryAfter":7},{"status":"pause","message":"`+strings.Repeat("x", 246)+secret+`"}]}`)
 	failed, ok := errors.AsType[*sinks.BatchError](batch.Write(t.Context(), events))
@@ -128,7 +128,7 @@ func TestResults(t *testing.T) {
 func TestRetryAfter(t *testing.T) {
 	e := newEndpoint(t)
 	defer e.stop()
-	s := open(t, e.config())
+	s := sinktest.Open(t, e.config())
 	for _, test := range []struct {
 		value    string
 		min, max time.Duration
@@ -169,7 +169,7 @@ func TestRedirectIsNotFollowed(t *testing.T) {
 	e.set(func(w http.ResponseWriter, r *http.Request, _ []string) {
 		http.Redirect(w, r, other.URL+"/"+secret+"?t="+secret, http.StatusPermanentRedirect)
 	})
-	err := open(t, e.config()).Write(t.Context(), sinktest.Events(1, 1))
+	err := sinktest.Open(t, e.config()).Write(t.Context(), sinktest.Events(1, 1))
 	if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassPause {
 		t.Fatalf("error %v, class %s; pause is wanted", err, class)
 	}
@@ -189,7 +189,7 @@ func TestExcerpt(t *testing.T) {
 		w.WriteHeader(http.StatusBadRequest)
 		fmt.Fprint(w, "first line\r\nlevel=ERROR forged\x1b[2J\xff"+strings.Repeat("long ", 50_000))
 	})
-	err := open(t, e.config()).Write(t.Context(), sinktest.Events(1, 1))
+	err := sinktest.Open(t, e.config()).Write(t.Context(), sinktest.Events(1, 1))
 	if err == nil {
 		t.Fatal("no error")
 	}
@@ -219,7 +219,7 @@ func TestEndlessAnswer(t *testing.T) {
 		})
 		c := e.config()
 		c.Timeout = sinks.Duration(300 * time.Millisecond)
-		err := open(t, c).Write(t.Context(), sinktest.Events(1, 1))
+		err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1))
 		if (err == nil) != (status == http.StatusOK) {
 			t.Errorf("%d: error %v", status, err)
 		}
@@ -232,7 +232,7 @@ func TestEndlessAnswer(t *testing.T) {
 			}
 		}
 	})
-	if err := open(t, e.config()).Write(t.Context(), sinktest.Events(1, 1)); err == nil || !has(err.Error(), "status 500") {
+	if err := sinktest.Open(t, e.config()).Write(t.Context(), sinktest.Events(1, 1)); err == nil || !has(err.Error(), "status 500") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -254,7 +254,7 @@ func TestSwitchOfProtocols(t *testing.T) {
 	defer server.Close()
 	c := webhook.NewConfig()
 	c.URL.Text, c.Timeout = server.URL, sinks.Duration(200*time.Millisecond)
-	s := open(t, c)
+	s := sinktest.Open(t, c)
 	// It ends by itself, or by the test's own timeout.
 	err := s.Write(t.Context(), sinktest.Events(1, 1))
 	if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassPause || !has(err.Error(), "status 101") {
@@ -270,7 +270,7 @@ func TestTimeout(t *testing.T) {
 	e.set(e.hang)
 	c := e.config()
 	c.Timeout = sinks.Duration(100 * time.Millisecond)
-	s := open(t, c)
+	s := sinktest.Open(t, c)
 	events := sinktest.Events(1, 1)
 	err := s.Write(t.Context(), events)
 	if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassRetry || !has(err.Error(), "timed out") {
@@ -296,7 +296,7 @@ func TestClosedConnection(t *testing.T) {
 	defer server.Close()
 	c := webhook.NewConfig()
 	c.URL.Text = server.URL
-	s := open(t, c)
+	s := sinktest.Open(t, c)
 	for i := range 20 {
 		if err := s.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
 			t.Fatalf("request %d: %v", i, err)
@@ -306,7 +306,7 @@ func TestClosedConnection(t *testing.T) {
 
 	e := newEndpoint(t)
 	defer e.stop()
-	s = open(t, e.config())
+	s = sinktest.Open(t, e.config())
 	for i := range 20 {
 		err := s.Write(t.Context(), sinktest.Events(1, 1))
 		if err != nil {
@@ -328,7 +328,7 @@ func TestNobodyListens(t *testing.T) {
 	server.Close()
 	c := webhook.NewConfig()
 	c.URL.Text = address + "/canary-path?canary-query"
-	err := open(t, c).Write(t.Context(), sinktest.Events(1, 1))
+	err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1))
 	if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassRetry || has(err.Error(), "canary-path") || has(err.Error(), "canary-query") {
 		t.Errorf("error %v, class %s", err, class)
 	}
@@ -342,7 +342,7 @@ func TestOneByOne(t *testing.T) {
 	events := sinktest.Events(6, 2) // objects 0 1 0 1 0 1
 	write := func(status int) (*sinks.BatchError, int) {
 		t.Helper()
-		s := open(t, e.config())
+		s := sinktest.Open(t, e.config())
 		_, before := e.last()
 		e.set(func(w http.ResponseWriter, _ *http.Request, ids []string) {
 			if ids[0] == events[2].ID {

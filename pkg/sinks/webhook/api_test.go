@@ -37,7 +37,7 @@ func TestSecretURL(t *testing.T) {
 	c := webhook.NewConfig()
 	file := secretFile(t, server.URL+path)
 	c.URL.Secret = file
-	s := open(t, c, func(o *sinks.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	s := sinktest.Open(t, c, func(o *sinks.Options) { o.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	err := s.Write(t.Context(), sinktest.Events(1, 1))
 	if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassPoison || !strings.Contains(err.Error(), "***") {
 		t.Errorf("error %v of class %s", err, class)
@@ -57,14 +57,14 @@ func TestSecretURL(t *testing.T) {
 
 	for _, bad := range []string{"canary", "ftp://canary/x", "http://me:canary@h/", "http://h/%zzcanary", "http://h/#canary"} {
 		c.URL.Secret = secretFile(t, bad)
-		err := open(t, c).Write(t.Context(), sinktest.Events(1, 1))
+		err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1))
 		if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassPause || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), "url: the secret ") {
 			t.Errorf("%s: error %v of class %s", bad, err, class)
 		}
 	}
 	server.Close()
 	c.URL.Secret = secretFile(t, server.URL+path)
-	err = open(t, c).Write(t.Context(), sinktest.Events(1, 1))
+	err = sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1))
 	for _, canary := range canaries {
 		if err == nil || strings.Contains(err.Error(), canary) {
 			t.Errorf("without an endpoint: %v", err)
@@ -81,7 +81,7 @@ func TestTokenInPath(t *testing.T) {
 	defer server.Close()
 	c := webhook.NewConfig()
 	c.URL.Text = server.URL + "/hooks/canary0123456789abcdef"
-	err := open(t, c).Write(t.Context(), sinktest.Events(1, 1))
+	err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1))
 	if err == nil || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), "hooks: no such token ***") {
 		t.Errorf("error %v", err)
 	}
@@ -93,7 +93,7 @@ func TestMethod(t *testing.T) {
 		server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Method }))
 		c := webhook.NewConfig()
 		c.URL.Text, c.Method = server.URL, method
-		if err := open(t, c).Write(t.Context(), sinktest.Events(1, 1)); err != nil {
+		if err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1)); err != nil {
 			t.Fatal(err)
 		}
 		if m := <-got; m != method && (method != "" || m != "POST") {
@@ -132,7 +132,7 @@ func TestAccept(t *testing.T) {
 		}))
 		c := webhook.NewConfig()
 		c.URL.Text, c.Accept = server.URL, test.accept
-		err := open(t, c).Write(t.Context(), sinktest.Events(1, 1))
+		err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1))
 		class, _ := sinks.Classify(err)
 		if want, part, _ := strings.Cut(test.want, " "); test.want == "" && err != nil || test.want != "" && (err == nil || class.String() != want || !strings.Contains(err.Error(), part)) {
 			t.Errorf("%s of %d %.40s: error %v of class %s; %q is wanted", test.accept, test.status, test.body, err, class, test.want)
@@ -191,7 +191,7 @@ func TestOAuth(t *testing.T) {
 	c.URL.Text = server.URL + "/api"
 	secret := secretFile(t, "canary-secret")
 	c.OAuth = &sinks.OAuth{TokenURL: server.URL + "/token", ClientID: "me", ClientSecret: &secret, Scopes: []string{"write", "read"}}
-	s := open(t, c)
+	s := sinktest.Open(t, c)
 	write := func() error { return s.Write(t.Context(), sinktest.Events(1, 1)) }
 
 	var wg sync.WaitGroup
@@ -216,7 +216,7 @@ func TestOAuth(t *testing.T) {
 		t.Errorf("with another token: %v, after %d", err, a.count())
 	}
 	// One that never worked: it is the endpoint's fault, or the operator's.
-	fresh := open(t, c)
+	fresh := sinktest.Open(t, c)
 	if err := fresh.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
 		t.Fatal(err)
 	}
@@ -229,14 +229,14 @@ func TestOAuth(t *testing.T) {
 		}
 		http.Error(w, "not "+r.Header.Get("Authorization"), http.StatusUnauthorized)
 	})
-	err = open(t, other).Write(t.Context(), sinktest.Events(1, 1))
+	err = sinktest.Open(t, other).Write(t.Context(), sinktest.Events(1, 1))
 	if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassPause || strings.Contains(err.Error(), "canary") {
 		t.Errorf("with a token that is never accepted: error %v of class %s", err, class)
 	}
 	// A client that is not known.
 	wrong := secretFile(t, "canary-wrong")
 	other.OAuth = &sinks.OAuth{TokenURL: server.URL + "/token", ClientID: "me", ClientSecret: &wrong}
-	err = open(t, other).Write(t.Context(), sinktest.Events(1, 1))
+	err = sinktest.Open(t, other).Write(t.Context(), sinktest.Events(1, 1))
 	if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassPause || strings.Contains(err.Error(), "canary") || !strings.Contains(err.Error(), "invalid_client") {
 		t.Errorf("with a wrong secret: error %v of class %s", err, class)
 	}
@@ -250,7 +250,7 @@ func TestTokenExpires(t *testing.T) {
 	c := webhook.NewConfig()
 	secret := secretFile(t, "canary-secret")
 	c.URL.Text, c.OAuth = server.URL, &sinks.OAuth{TokenURL: server.URL + "/token", ClientID: "me", ClientSecret: &secret}
-	s := open(t, c)
+	s := sinktest.Open(t, c)
 	eventually(t, "a second token is fetched", func() bool {
 		if err := s.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
 			t.Fatal(err)

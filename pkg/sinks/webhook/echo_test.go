@@ -73,7 +73,7 @@ func TestEchoedSecretsOfNoAnswer(t *testing.T) {
 			if c.BearerToken = &token; strings.HasPrefix(name, "token") {
 				c.BearerToken, c.OAuth = nil, &sinks.OAuth{TokenURL: "http://" + address + "/canary3?key=canary4", ClientID: "me", ClientSecret: &token}
 			}
-			err := open(t, c).Write(t.Context(), sinktest.Events(1, 1))
+			err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1))
 			if err == nil || strings.Contains(err.Error(), "canary") || strings.Contains(err.Error(), base64.StdEncoding.EncodeToString([]byte("me:canary2-token"))) {
 				t.Errorf("the error is %v", err)
 			}
@@ -110,7 +110,7 @@ func TestEchoedSecretsInOtherForms(t *testing.T) {
 			c := webhook.NewConfig()
 			c.URL.Text, c.Results = server.URL, test.results
 			c.Headers = map[string]sinks.Header{"X-Key": {Secret: secretFile(t, test.secret)}}
-			err := open(t, c).Write(t.Context(), sinktest.Events(1, 1))
+			err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1))
 			if err == nil || !strings.Contains(err.Error(), "***") || strings.Contains(err.Error(), "canary") {
 				t.Errorf("the error is %v", err)
 			}

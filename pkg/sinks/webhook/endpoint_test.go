@@ -2,7 +2,6 @@ package webhook_test
 
 import (
 	"compress/gzip"
-	"context"
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
@@ -18,7 +17,6 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
@@ -188,28 +186,6 @@ func (e *endpoint) stop() {
 	close(e.hung)
 	e.gates.thaw()
 	e.Close()
-}
-
-// open opens a sink, closed at the end of the test.
-func open(t *testing.T, c *webhook.Config, change ...func(*sinks.Options)) sinks.Sink {
-	t.Helper()
-	if err := c.Validate(); err != nil {
-		t.Fatal(err)
-	}
-	o := sinks.Options{Name: "test", Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Dir: t.TempDir()}
-	for _, ch := range change {
-		ch(&o)
-	}
-	s, err := c.Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-	})
-	return s
 }
 
 // secretFile writes a secret and returns its place.

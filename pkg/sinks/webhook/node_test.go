@@ -48,7 +48,7 @@ func TestNodeVerifies(t *testing.T) {
 		if batch {
 			events = sinktest.Events(3, 3)
 		}
-		s := open(t, c, func(o *sinks.Options) { o.BatchMode = batch })
+		s := sinktest.Open(t, c, func(o *sinks.Options) { o.BatchMode = batch })
 		if err := s.Write(t.Context(), events); err != nil {
 			t.Fatal(err)
 		}

@@ -51,7 +51,7 @@ func TestForms(t *testing.T) {
 			defer e.stop()
 			c := e.config()
 			c.Headers = map[string]sinks.Header{"X-Tenant": {Text: "blue"}}
-			s := open(t, c, func(o *sinks.Options) { o.Format, o.BatchMode = test.format, test.batchMode })
+			s := sinktest.Open(t, c, func(o *sinks.Options) { o.Format, o.BatchMode = test.format, test.batchMode })
 			if err := s.Write(t.Context(), test.events); err != nil {
 				t.Fatal(err)
 			}
@@ -99,7 +99,7 @@ func TestSigning(t *testing.T) {
 	c := e.config()
 	previous := secretFile(t, raw)
 	c.Signing = &webhook.Signing{Secret: secretFile(t, encoded), PreviousSecret: &previous}
-	s := open(t, c, func(o *sinks.Options) { o.BatchMode = true })
+	s := sinktest.Open(t, c, func(o *sinks.Options) { o.BatchMode = true })
 	events := sinktest.Events(2, 2)
 	if err := s.Write(t.Context(), events); err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func TestAuthorization(t *testing.T) {
 	} {
 		c := e.config()
 		test.change(c)
-		if err := open(t, c).Write(t.Context(), sinktest.Events(1, 1)); err != nil {
+		if err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1)); err != nil {
 			t.Fatal(err)
 		}
 		if got, _ := e.last(); got.header.Get("Authorization") != test.want {
@@ -179,7 +179,7 @@ func TestSecretRotation(t *testing.T) {
 	c := e.config()
 	token := secretFile(t, "first")
 	c.BearerToken = &token
-	s := open(t, c)
+	s := sinktest.Open(t, c)
 	used := func() string {
 		if err := s.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
 			t.Fatal(err)
@@ -216,7 +216,7 @@ func TestMissingSecretPauses(t *testing.T) {
 	} {
 		c := e.config()
 		change(c)
-		err := open(t, c).Write(t.Context(), sinktest.Events(1, 1))
+		err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1))
 		if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassPause {
 			t.Errorf("%s: error %v, class %s; pause is wanted", name, err, class)
 		}
@@ -325,7 +325,7 @@ func TestBodies(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			e := newEndpoint(t)
 			defer e.stop()
-			s := open(t, e.config(), func(o *sinks.Options) { o.BatchMode, o.Join = true, test.join })
+			s := sinktest.Open(t, e.config(), func(o *sinks.Options) { o.BatchMode, o.Join = true, test.join })
 			err := s.Write(t.Context(), test.events)
 			if class, _ := sinks.Classify(err); test.err != "" && (err == nil || err.Error() != test.err || class != sinks.ClassPoison) || test.err == "" && err != nil {
 				t.Errorf("error %v of class %s", err, class)

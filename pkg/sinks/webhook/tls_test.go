@@ -96,7 +96,7 @@ func TestTLSFailures(t *testing.T) {
 			if test.change != nil {
 				test.change(c)
 			}
-			err := open(t, c, func(o *sinks.Options) { o.Dir = dir }).Write(t.Context(), sinktest.Events(1, 1))
+			err := sinktest.Open(t, c, func(o *sinks.Options) { o.Dir = dir }).Write(t.Context(), sinktest.Events(1, 1))
 			if test.says == "" {
 				if err != nil {
 					t.Error(err)
@@ -127,7 +127,7 @@ func TestRotation(t *testing.T) {
 	c := webhook.NewConfig()
 	c.URL.Text = s.URL
 	c.TLS = sinks.TLS{CAFile: "ca.pem", CertFile: "cert.pem", KeyFile: "key.pem"}
-	sink := open(t, c, func(o *sinks.Options) { o.Dir, o.Logger = dir, slog.New(slog.NewTextHandler(&log, nil)) })
+	sink := sinktest.Open(t, c, func(o *sinks.Options) { o.Dir, o.Logger = dir, slog.New(slog.NewTextHandler(&log, nil)) })
 	write := func() {
 		t.Helper()
 		if err := sink.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
@@ -176,7 +176,7 @@ func TestDenyPrivate(t *testing.T) {
 		c.URL.Text = "https://" + net.JoinHostPort(strings.Trim(host, "[]"), port)
 		c.DenyPrivate = true
 		c.Timeout = sinks.Duration(2 * time.Second)
-		err := open(t, c).Write(t.Context(), sinktest.Events(1, 1))
+		err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1))
 		if class, _ := sinks.Classify(err); err == nil || class != sinks.ClassPause || !strings.Contains(err.Error(), "denyPrivate") {
 			t.Errorf("%s: error %v, class %s; pause is wanted", host, err, class)
 		}
@@ -200,11 +200,11 @@ func TestProxy(t *testing.T) {
 	t.Setenv("http_proxy", proxy.URL)
 	c := webhook.NewConfig()
 	c.URL.Text = "http://ops.invalid/hook"
-	if err := open(t, c).Write(t.Context(), sinktest.Events(1, 1)); err == nil {
+	if err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1)); err == nil {
 		t.Error("the environment's proxy was used")
 	}
 	c.ProxyURL = proxy.URL
-	if err := open(t, c).Write(t.Context(), sinktest.Events(1, 1)); err != nil {
+	if err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1)); err != nil {
 		t.Error(err)
 	}
 	mu.Lock()
