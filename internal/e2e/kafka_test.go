@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -59,10 +58,6 @@ func tapTopics(t testing.TB, broker, pattern string) *tap {
 // TestKillLoopKafka kills the daemon and the broker in turn in a sustained stream of writes. The history has
 // every write in order, and the state topics are the cluster in the end.
 func TestKillLoopKafka(t *testing.T) {
-	kills := 8
-	if soak() {
-		kills = 60
-	}
 	c := testcluster.Shared(t)
 	c.Apply(t, widgetCRD)
 	ns := c.Namespace(t)
@@ -73,20 +68,7 @@ func TestKillLoopKafka(t *testing.T) {
 	d.start()
 	awaitAll(t, []*tap{history}, w.mark()) // from here on nothing is part of the first list
 
-	writers := w.sustain(2, 60, 0)
-	rng := rand.New(rand.NewPCG(7, 7))
-	for i := range kills {
-		pause(t, 300*time.Millisecond+time.Duration(rng.Int64N(int64(1200*time.Millisecond))))
-		if i%2 == 0 {
-			broker.Restart()
-			continue
-		}
-		d.kill()
-		d.start()
-	}
-	if err := writers(); err != nil {
-		t.Fatal(err)
-	}
+	kills := killInTurn(d, w, 7, broker.Restart)
 	awaitAll(t, []*tap{history}, w.history.finals())
 	history = tapTopics(t, broker.Addr, `^history\..*`) // the broker's word counts, not that of a consumer that saw it die
 	awaitAll(t, []*tap{history}, w.history.finals())
@@ -94,12 +76,7 @@ func TestKillLoopKafka(t *testing.T) {
 	t.Logf("%d kills, %d writes, %d events, %d of them again", kills, w.history.count(), len(once), len(history.seen)-len(once))
 	checkExact(t, w.history, once)
 
-	want := map[state]bool{}
-	for _, s := range w.history.finals() {
-		if s.version != "" {
-			want[s] = true
-		}
-	}
+	want := w.history.existing()
 	more := topics(t, broker.Addr, `^state\..*`)
 	values := map[string]got{}
 	difference := func() string {

@@ -107,6 +107,31 @@ func TestKillLoop(t *testing.T) {
 	}
 }
 
+// killInTurn restarts the server and kills the daemon in turn in a sustained stream of
+// writes, and returns how often.
+func killInTurn(d *daemon, w *client, seed uint64, restart func()) (kills int) {
+	w.t.Helper()
+	kills = 8
+	if soak() {
+		kills = 60
+	}
+	writers := w.sustain(2, 60, 0)
+	rng := rand.New(rand.NewPCG(seed, seed))
+	for i := range kills {
+		pause(w.t, 300*time.Millisecond+time.Duration(rng.Int64N(int64(1200*time.Millisecond))))
+		if i%2 == 0 {
+			restart()
+			continue
+		}
+		d.kill()
+		d.start()
+	}
+	if err := writers(); err != nil {
+		w.t.Fatal(err)
+	}
+	return kills
+}
+
 // distinct keeps the first delivery of each event. A repeated one must be the
 // same in all respects, which [checkIDs] would otherwise not see.
 func distinct(events []got) []got {

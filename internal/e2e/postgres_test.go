@@ -2,10 +2,8 @@ package e2e
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
 	"github.com/watcherd/watcherd/internal/testservers"
@@ -42,10 +40,6 @@ func tapHistory(p *testservers.Postgres) *tap {
 // TestKillLoopPostgres kills the daemon and the server in turn in a sustained stream of writes. History has every
 // write once, and the objects are the cluster in the end.
 func TestKillLoopPostgres(t *testing.T) {
-	kills := 8
-	if soak() {
-		kills = 60
-	}
 	c := testcluster.Shared(t)
 	c.Apply(t, widgetCRD)
 	ns := c.Namespace(t)
@@ -56,29 +50,11 @@ func TestKillLoopPostgres(t *testing.T) {
 	d.start()
 	awaitAll(t, []*tap{history}, w.mark()) // from here on nothing is part of the first list
 
-	writers := w.sustain(2, 60, 0)
-	rng := rand.New(rand.NewPCG(9, 9))
-	for i := range kills {
-		pause(t, 300*time.Millisecond+time.Duration(rng.Int64N(int64(1200*time.Millisecond))))
-		if i%2 == 0 {
-			server.Restart()
-			continue
-		}
-		d.kill()
-		d.start()
-	}
-	if err := writers(); err != nil {
-		t.Fatal(err)
-	}
+	kills := killInTurn(d, w, 9, server.Restart)
 	awaitAll(t, []*tap{history}, w.history.finals())
 	checkExact(t, w.history, history.all(t))
 
-	want := map[state]bool{}
-	for _, s := range w.history.finals() {
-		if s.version != "" {
-			want[s] = true
-		}
-	}
+	want := w.history.existing()
 	d.stop()
 	for _, row := range server.Exec("select uid, resource_version, name from watcherd.objects where deleted_at is null") {
 		s := state{row[0], row[1]}

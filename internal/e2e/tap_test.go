@@ -111,6 +111,17 @@ func (h *history) finals() (states []state) {
 	return states
 }
 
+// existing are the states of the objects that exist.
+func (h *history) existing() map[state]bool {
+	states := map[state]bool{}
+	for _, s := range h.finals() {
+		if s.version != "" {
+			states[s] = true
+		}
+	}
+	return states
+}
+
 // mark writes an object of each kind and returns their states.
 func (c *client) mark() (states []state) {
 	c.t.Helper()
