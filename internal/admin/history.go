@@ -167,11 +167,7 @@ func (s *Server) objectsAt(w http.ResponseWriter, r *http.Request, resource even
 		return answer(w, state)
 	}
 	query := r.URL.Query()
-	selector, err := labels.Parse(query.Get("labelSelector"))
-	if err != nil {
-		return problemf(http.StatusBadRequest, "labelSelector: %v", err)
-	}
-	limit, err := number(query, "limit", defaultPage, maxPage)
+	selector, limit, err := selection(query)
 	if err != nil {
 		return err
 	}

@@ -92,12 +92,17 @@ func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
 	return ignoreGone(err)
 }
 
-func list(w http.ResponseWriter, query url.Values, view View, namespace string, bare bool) error {
-	selector, err := labels.Parse(query.Get("labelSelector"))
-	if err != nil {
-		return problemf(http.StatusBadRequest, "labelSelector: %v", err)
+// selection is what a list of objects is asked for: those with these labels, and how many.
+func selection(query url.Values) (selector labels.Selector, limit int, err error) {
+	if selector, err = labels.Parse(query.Get("labelSelector")); err != nil {
+		return nil, 0, problemf(http.StatusBadRequest, "labelSelector: %v", err)
 	}
-	limit, err := number(query, "limit", defaultPage, maxPage)
+	limit, err = number(query, "limit", defaultPage, maxPage)
+	return selector, limit, err
+}
+
+func list(w http.ResponseWriter, query url.Values, view View, namespace string, bare bool) error {
+	selector, limit, err := selection(query)
 	if err != nil {
 		return err
 	}

@@ -182,13 +182,7 @@ func (m *metadata) find(key string, none ref.Val) (ref.Val, bool) {
 		return none, false
 	}
 	v, found := m.members.Find(types.String(key))
-	switch {
-	case types.IsError(v):
-		return v, false
-	case !found || v == types.NullValue:
-		return none, false
-	}
-	return v, true
+	return celjson.OrNone(v, found, none)
 }
 
 func metadataText(read func(m *metadata) string) celjson.Field[*metadata] {

@@ -25,6 +25,18 @@ type Field[T any] struct {
 	Read func(T) (value ref.Val, set bool)
 }
 
+// OrNone is a value that was looked up, and whether it is set: none, and not, if it was not
+// found or is null.
+func OrNone(v ref.Val, found bool, none ref.Val) (ref.Val, bool) {
+	switch {
+	case types.IsError(v):
+		return v, false
+	case !found || v == types.NullValue:
+		return none, false
+	}
+	return v, true
+}
+
 // NewStructType makes the type of that name.
 func NewStructType[T any](name string, fields map[string]Field[T]) *StructType {
 	t := &StructType{Type: types.NewObjectType(name), fields: make(map[string]*types.FieldType, len(fields))}

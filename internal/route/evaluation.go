@@ -163,12 +163,6 @@ func metadataFields() map[string]viewField {
 func fromBody(field string, none ref.Val) func(e *evaluation) (ref.Val, bool) {
 	return func(e *evaluation) (ref.Val, bool) {
 		v, found := e.object.Metadata(field)
-		switch {
-		case types.IsError(v):
-			return v, false
-		case !found || v == types.NullValue:
-			return none, false
-		}
-		return v, true
+		return celjson.OrNone(v, found, none)
 	}
 }
