@@ -219,20 +219,12 @@ func (r *Reader) read(sequence uint64) (*stored, error) {
 }
 
 // show returns a body of a record as onlookers may see it, nil if it cannot be read.
-func (r *Reader) show(rec *record.Record, body compact.Body) ([]byte, error) {
-	if len(body.Data) == 0 {
-		return nil, nil
-	}
-	shown := record.Record{Event: rec.Event, Edits: rec.Edits, Object: body}
-	payload, err := record.Append(nil, &shown)
+func (r *Reader) show(rec *record.Record, body compact.Body) []byte {
+	raw, err := r.inflater.State(rec, body, "")
 	if err != nil {
-		return nil, err
+		return nil //nolint:nilerr // like one that cannot be read
 	}
-	e, err := r.inflater.Event(0, record.Object, payload, "")
-	if err != nil {
-		return nil, nil //nolint:nilerr // like one that cannot be read
-	}
-	return e.Object, nil
+	return raw
 }
 
 // horizon returns the first sequence of the log, and a time that no record before it is later

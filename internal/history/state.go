@@ -210,24 +210,25 @@ func (r *Reader) latest(o *Object, s State, last uint64) (State, error) {
 		return State{As: UnknownBefore, Namespace: o.Namespace, Name: o.Name, before: last, next: s.next}, nil
 	}
 	next := s.next
-	s, err = r.stateOf(rec, rec.Record, rec.Object)
+	s = r.stateOf(rec, rec.Record, rec.Object)
 	s.next = next
-	return s, err
+	return s, nil
 }
 
 // stateOf is the state of a record, in the form of a body of another one or its own.
-func (r *Reader) stateOf(rec *stored, of *record.Record, body compact.Body) (s State, err error) {
-	s = State{
+func (r *Reader) stateOf(rec *stored, of *record.Record, body compact.Body) State {
+	s := State{
 		As: Exact, Namespace: rec.Event.Namespace, Name: rec.Event.Name, Exists: true,
 		Sequence: rec.sequence, Time: rec.Event.Time, Type: rec.Event.Type, before: rec.sequence,
+		Object: r.show(of, body),
 	}
-	if s.Object, err = r.show(of, body); s.Object == nil {
+	if s.Object == nil {
 		s.As = Gap
 	}
 	if by := rec.Event.ChangedBy; by != nil {
 		s.Manager = by.Manager
 	}
-	return s, err
+	return s
 }
 
 // maxSteps bounds the records read for one state: more are needed only where clocks jumped.
@@ -286,9 +287,9 @@ func (r *Reader) walk(ctx context.Context, o *Object, t time.Time, l link, steps
 		if len(l.again.Data) > 0 { // the form of now
 			body, of = l.again, l.of
 		}
-		found, err := r.stateOf(rec, of, body)
+		found := r.stateOf(rec, of, body)
 		found.next = s.next
-		return found, err == nil, err
+		return found, true, nil
 	}
 	return s, false, nil
 }
@@ -303,7 +304,7 @@ func (r *Reader) behind(s State, t time.Time, l link) (State, bool, error) {
 	case l.prev >= first:
 		s.As = Gap
 	case !t.Before(at) && len(l.old.Data) > 0:
-		s.Object, err = r.show(l.of, l.old)
+		s.Object = r.show(l.of, l.old)
 		if s.As = Exact; s.Object == nil {
 			s.As = Gap
 		}
@@ -602,21 +603,18 @@ func (r *Reader) summarize(rec *stored, shown map[uint64][]byte) (string, error)
 
 // states returns the states before and after a record, as far as they are recorded.
 func (r *Reader) states(rec *stored, shown map[uint64][]byte) (before, after []byte, err error) {
-	look := func(rec *stored) ([]byte, error) {
-		if known, ok := shown[rec.sequence]; ok {
-			return known, nil
+	look := func(rec *stored) []byte {
+		raw, ok := shown[rec.sequence]
+		if !ok {
+			raw = r.show(rec.Record, rec.Object)
+			clear(shown)
+			shown[rec.sequence] = raw
 		}
-		raw, err := r.show(rec.Record, rec.Object)
-		clear(shown)
-		shown[rec.sequence] = raw
-		return raw, err
+		return raw
 	}
-	if after, err = look(rec); err != nil {
-		return nil, nil, err
-	}
+	after = look(rec)
 	if len(rec.OldObject.Data) > 0 {
-		before, err = r.show(rec.Record, rec.OldObject)
-		return before, after, err
+		return r.show(rec.Record, rec.OldObject), after, nil
 	}
 	if rec.Prev <= unlogged {
 		return nil, after, nil
@@ -625,6 +623,5 @@ func (r *Reader) states(rec *stored, shown map[uint64][]byte) (before, after []b
 	if err != nil || prev == nil {
 		return nil, after, err
 	}
-	before, err = look(prev)
-	return before, after, err
+	return look(prev), after, nil
 }

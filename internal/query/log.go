@@ -52,11 +52,11 @@ func (r *Reader) stateOf(sequence uint64) ([]byte, error) {
 	if err != nil || !ok {
 		return nil, ledger.IgnoreUnreadable(err)
 	}
-	e, err := r.inflater.Event(sequence, record.Object, item.Payload, "")
+	rec, err := record.Decode(item.Payload)
 	if err != nil {
 		return nil, err
 	}
-	return e.Object, nil
+	return r.inflater.State(rec, rec.Object, "")
 }
 
 // LetterEvent returns the event of a sink's dead letter, as the sink would get it now.

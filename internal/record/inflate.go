@@ -45,10 +45,7 @@ func (in *Inflater) Event(sequence uint64, flags Flags, payload []byte, sink str
 	e.Selection = flags.Selection()
 	e.Replay = flags&Replay != 0
 	e.PatchOmitted = r.PatchOmitted && flags&Patch != 0
-	var edit Edit
-	if in.Edit != nil {
-		edit = in.Edit(r, sink)
-	}
+	edit := in.edit(r, sink)
 	if e.Type != event.Updated {
 		flags &^= OldObject // it may be recorded, for the history
 	}
@@ -95,6 +92,19 @@ func (in *Inflater) Event(sequence uint64, flags Flags, payload []byte, sink str
 		e.Patch = nil
 	}
 	return e, nil
+}
+
+// State returns one of the record's bodies as JSON, as the sink may see it; nil if the
+// record lacks it.
+func (in *Inflater) State(r *Record, b compact.Body, sink string) (json.RawMessage, error) {
+	return in.inflate(b, in.edit(r, sink))
+}
+
+func (in *Inflater) edit(r *Record, sink string) Edit {
+	if in.Edit == nil {
+		return nil
+	}
+	return in.Edit(r, sink)
 }
 
 func (in *Inflater) inflate(b compact.Body, edit Edit) (json.RawMessage, error) {
