@@ -158,22 +158,27 @@ func BenchmarkWebhook(b *testing.B) {
 					} else {
 						body = event.AppendCloudEvent(body, batch[0])
 					}
-					resp, err := http.Post(url, event.ContentTypeCloudEvent, bytes.NewReader(body))
-					if err != nil {
-						return err
-					}
-					if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-						return err
-					}
-					if resp.StatusCode != http.StatusOK {
-						return fmt.Errorf("status %s", resp.Status)
-					}
-					return resp.Body.Close()
+					return post(url, event.ContentTypeCloudEvent, body)
 				}
 			}
 			compare(b, size, sink, plain)
 		})
 	}
+}
+
+// post is the plainest delivery over HTTP.
+func post(url, contentType string, body []byte) error {
+	resp, err := http.Post(url, contentType, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("status %s", resp.Status)
+	}
+	return resp.Body.Close()
 }
 
 func BenchmarkJetStream(b *testing.B) {
@@ -276,17 +281,7 @@ func BenchmarkOTLP(b *testing.B) {
 			if err != nil {
 				return err
 			}
-			resp, err := http.Post(url+"/v1/logs", "application/x-protobuf", bytes.NewReader(body))
-			if err != nil {
-				return err
-			}
-			if _, err := io.Copy(io.Discard, resp.Body); err != nil {
-				return err
-			}
-			if resp.StatusCode != http.StatusOK {
-				return fmt.Errorf("status %s", resp.Status)
-			}
-			return resp.Body.Close()
+			return post(url+"/v1/logs", "application/x-protobuf", body)
 		}
 	}
 	compare(b, size, sink, plain)

@@ -156,7 +156,8 @@ type edit struct {
 	line string
 }
 
-// maxDistance bounds the work for two texts that differ in most lines.
+// maxDistance bounds the work for two texts that differ in most lines. The objects may be
+// hostile, and the libraries that compare texts have no such bound.
 const maxDistance = 1000
 
 // edits returns the shortest way from one text to another (Myers), or if that is long, all

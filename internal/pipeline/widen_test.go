@@ -23,12 +23,7 @@ func TestWidenedWatchListsFewObjects(t *testing.T) {
 			}
 			l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
 			l.apply(l.state(podWatch(only("a", "b"))))
-			for _, id := range []string{"pods#a", "pods#b"} {
-				eventually(t, id, func() bool {
-					cp, ok, err := l.m.ledger.Checkpoint(id)
-					return err == nil && ok && cp.Synced
-				})
-			}
+			l.partsSynced()
 			api.Put(podPath, "b", "new", nil)
 			api.Put(podPath, "b", "new", phase("1"))
 			eventually(t, "the new pod", func() bool { return l.log().types("new") == "added updated" })
@@ -65,12 +60,7 @@ func TestWidenedWatchLosesItsHistory(t *testing.T) {
 	}
 	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
 	l.apply(l.state(podWatch(only("a", "b"))))
-	for _, id := range []string{"pods#a", "pods#b"} {
-		eventually(t, id, func() bool {
-			cp, ok, err := l.m.ledger.Checkpoint(id)
-			return err == nil && ok && cp.Synced
-		})
-	}
+	l.partsSynced()
 	api.Put(podPath, "a", "made", nil)
 	api.Put(podPath, "a", "kept", nil)
 	api.Put(podPath, "a", "changed", phase("1"))
@@ -158,5 +148,16 @@ func TestLeftNamespacesKeepTheirPosition(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// partsSynced waits until both namespaces are listed.
+func (l *live) partsSynced() {
+	l.Helper()
+	for _, id := range []string{"pods#a", "pods#b"} {
+		eventually(l.T, id, func() bool {
+			cp, ok, err := l.m.ledger.Checkpoint(id)
+			return err == nil && ok && cp.Synced
+		})
 	}
 }

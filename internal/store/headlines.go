@@ -16,7 +16,8 @@ const joinedBytes = 256 << 10
 // ScanHeadlines calls f with the headlines of the records from one sequence to another,
 // both included, in order, or from the newest on. One value may have headlines of records
 // beyond these. It is valid during the call only. An error of f ends the scan and is
-// returned. If headlines are damaged, f gets all others, and the error is ErrUnreadable.
+// returned. If headlines are damaged, f gets all others, or those that are newer, and the
+// error is ErrUnreadable.
 func (s *Store) ScanHeadlines(from, to uint64, newestFirst bool, f func(blocks []byte) error) error {
 	if err := s.use(); err != nil {
 		return err
