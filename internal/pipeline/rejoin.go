@@ -50,14 +50,14 @@ type absence struct {
 	Broken bool        `json:"broken,omitempty"` // others did, and are not
 }
 
-// printRoutes are those of a state. Without sinks every change is recorded, which is
-// what the default route takes.
+// printRoutes are those of a state. Without sinks the history has every change, if all
+// watches keep it, which is what the default route takes.
 func printRoutes(st *plan.State) routePrints {
 	p := routePrints{}
 	for _, spec := range st.Routes {
 		p[spec.Name] = routePrint{spec.Matching(), spec.Sinks}
 	}
-	if len(st.Sinks) == 0 {
+	if len(st.Sinks) == 0 && !slices.ContainsFunc(st.Watches, func(w plan.Watch) bool { return !w.History }) {
 		everything := plan.DefaultRoute()
 		p[everything.Name] = routePrint{Matching: everything.Matching()}
 	}

@@ -210,6 +210,29 @@ func TestSinkIsPutBack(t *testing.T) {
 	}
 }
 
+// A sink that comes back to watches without a history gets a gap for the time in which
+// there was no sink: nothing was recorded.
+func TestSinkIsPutBackWithoutHistory(t *testing.T) {
+	l := newLife(t, t.TempDir())
+	apply := func(routes ...route.Spec) {
+		t.Helper()
+		st := l.state(routes)
+		st.Watches[0].History = false
+		if err := l.m.Apply(t.Context(), st); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply(leadTo("default", "", "a"))
+	l.put("v", "1")
+	apply()
+	l.put("w", "2")
+	apply(leadTo("default", "", "a"))
+	l.put("x", "5")
+	if got, want := strings.Join(l.queued("a"), ", "), "added v 1, gap removed, added x 5"; got != want {
+		t.Errorf("the sink gets\n%s, want\n%s", got, want)
+	}
+}
+
 // A gap tells from when to when nothing is known.
 func TestGapOfAnAbsence(t *testing.T) {
 	l := newLife(t, t.TempDir())
