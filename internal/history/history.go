@@ -222,7 +222,7 @@ func (r *Reader) read(sequence uint64) (*stored, error) {
 func (r *Reader) show(rec *record.Record, body compact.Body) []byte {
 	raw, err := r.inflater.State(rec, body, "")
 	if err != nil {
-		return nil //nolint:nilerr // like one that cannot be read
+		return nil // like one that cannot be read
 	}
 	return raw
 }
