@@ -49,7 +49,8 @@
 // (engine.SizeFor).
 //
 // A full disk. Allocated files reserve some room, so that acknowledged entries still
-// become free space when other programs fill the disk. Open fails with the operating
+// become free space when other programs fill the disk. Acks go on while compactions find no
+// room: ingest waits for level 0, other writes do not. Open fails with the operating
 // system's ENOSPC, wrapped; it does not wait for room.
 //
 // Bounded dead letters. They have a share of the budget. When it is used up,

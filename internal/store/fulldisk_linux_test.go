@@ -109,7 +109,15 @@ func TestOthersFillTheDisk(t *testing.T) {
 		MaxBytes: 64 << 20, MinFree: 8 << 20, RetentionMaxBytes: 1, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
 	})
 	q := ensure(t, s, "a")
-	appendNoise(t, s, 20_000)
+	for range 1000 {
+		b := s.NewBatch()
+		for range 20 {
+			b.Append(Record{Time: time.Now(), Payload: noise(900)}, []Route{{Sink: "a"}})
+		}
+		if err := s.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+	}
 	fill()
 	done := make(chan error, 1)
 	ctx := t.Context()

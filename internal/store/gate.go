@@ -8,6 +8,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/watcherd/watcherd/internal/store/engine"
 	"github.com/watcherd/watcherd/internal/store/salvage"
 )
 
@@ -23,6 +24,7 @@ type gate struct {
 	free     int64     // guarded by mu; free disk when measured; -1 = unknown
 	written  int64     // guarded by mu; bytes written since
 	short    bool      // guarded by mu; the disk has no room for the reserve
+	behind   bool      // guarded by mu; level 0 waits for compactions
 	reason   string    // guarded by mu; of the pause; "" = none
 }
 
@@ -79,10 +81,11 @@ func (g *gate) decideLocked() bool {
 	return g.reason != ""
 }
 
-func (g *gate) paused() bool {
+// closed reports whether ingest has to wait: it is paused, or compactions are behind.
+func (g *gate) closed() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.decideLocked()
+	return g.decideLocked() || g.behind
 }
 
 // pressed returns the bytes of delivered records to delete; 0 without pressure.
@@ -102,6 +105,13 @@ func (g *gate) pressed() (excess int64) {
 	return max(excess, 0)
 }
 
+// cramped reports whether the disk, not the budget, lacks room.
+func (g *gate) cramped() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.short || g.limits.MinFree > 0 && g.free >= 0 && g.free-g.written < g.limits.pressureFree()
+}
+
 // SetLimits replaces the limits given to Open.
 func (s *Store) SetLimits(l Limits) {
 	s.gate.mu.Lock()
@@ -111,14 +121,15 @@ func (s *Store) SetLimits(l Limits) {
 	s.gate.news.notify()
 }
 
-// WaitIngest returns nil once the store is below its budget and the disk has room, else
+// WaitIngest returns nil once the store is below its budget, the disk has room
+// and compactions keep up, else
 // the context's error, ErrFailed or ErrClosed. Call it before each batch, while Run
 // runs.
 func (s *Store) WaitIngest(ctx context.Context) error {
 	if err := s.Err(); err != nil {
 		return err
 	}
-	if !s.gate.paused() {
+	if !s.gate.closed() {
 		return ctx.Err()
 	}
 	// The estimate counts rewritten bytes twice.
@@ -127,7 +138,7 @@ func (s *Store) WaitIngest(ctx context.Context) error {
 	}
 	for {
 		news := s.gate.news.wait()
-		if !s.gate.paused() {
+		if !s.gate.closed() {
 			return ctx.Err()
 		}
 		if err := s.await(ctx, news); err != nil {
@@ -145,7 +156,7 @@ func (s *Store) measure() error {
 	defer s.life.leave()
 	g := s.gate
 	g.mu.Lock()
-	before, bytes, measured := g.written, g.bytes, g.measured
+	before, bytes, measured, behind := g.written, g.bytes, g.measured, g.behind
 	g.mu.Unlock()
 
 	if now := time.Now(); s.moved.Swap(false) || now.Sub(measured) >= remeasureEvery {
@@ -154,6 +165,7 @@ func (s *Store) measure() error {
 		// Pebble knows the physical size of the WAL in use as of its creation. Old WALs
 		// (five at most) do not count: Pebble keeps them and writes over them.
 		bytes = int64(m.DiskSpaceUsage() - m.WAL.ObsoletePhysicalSize - m.WAL.PhysicalSize + max(m.WAL.PhysicalSize, m.WAL.Size))
+		behind = int(m.Levels[0].Sublevels) >= engine.Level0StopIngest(s.opts.MaxBytes)
 		if m.Compact.NumInProgress > 0 {
 			s.moved.Store(true)
 		}
@@ -173,6 +185,10 @@ func (s *Store) measure() error {
 	defer g.mu.Unlock()
 	g.bytes, g.measured, g.free, g.written = bytes, measured, free, g.written-before
 	g.short = s.files.Short()
+	if g.behind && !behind {
+		g.news.notify()
+	}
+	g.behind = behind
 	g.decideLocked()
 	return nil
 }

@@ -92,7 +92,7 @@ func TestBurstIsCounted(t *testing.T) {
 	payload := noise(1 << 20)
 	commits := 0
 	for ; commits < 100; commits++ {
-		if s.gate.paused() {
+		if s.gate.closed() {
 			break
 		}
 		b := s.NewBatch()

@@ -521,7 +521,7 @@ func (s *Store) relieveLevel0(ctx context.Context) error {
 		return err
 	}
 	defer s.life.leave()
-	stop := engine.Level0StopWrites(s.opts.MaxBytes)
+	stop := engine.Level0StopIngest(s.opts.MaxBytes)
 	sublevels := int(s.db.Metrics().Levels[0].Sublevels)
 	if sublevels < stop/2 {
 		return nil

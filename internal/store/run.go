@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/store/layout"
@@ -29,7 +30,8 @@ func (s *Store) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	reclaim := make(chan reclaimable, 1)
-	wg.Go(func() { s.reclaimLoop(ctx, reclaim) })
+	var reclaiming atomic.Int32 // requests without an end
+	wg.Go(func() { s.reclaimLoop(ctx, reclaim, &reclaiming) })
 	wg.Go(func() { s.syncLoop(ctx) })
 	wg.Go(func() { s.expireLoop(ctx) })
 	wg.Go(func() { s.relieveLoop(ctx) })
@@ -58,12 +60,15 @@ func (s *Store) Run(ctx context.Context) error {
 		excess := s.gate.pressed()
 		if excess > 0 || time.Since(retained) >= retainEvery {
 			retained = time.Now()
-			more, err := s.relieve(s.opts.Now(), s.limits(), excess)
-			if err != nil {
-				return ended(ctx, err)
-			}
-			if more {
-				retained = time.Time{} // continue at the next tick
+			// What is copied takes room until the original is compacted away.
+			if reclaiming.Load() == 0 || !s.gate.cramped() {
+				more, err := s.relieve(s.opts.Now(), s.limits(), excess)
+				if err != nil {
+					return ended(ctx, err)
+				}
+				if more {
+					retained = time.Time{} // continue at the next tick
+				}
 			}
 			if err := s.joinHeadlines(); err != nil {
 				return ended(ctx, err)
@@ -77,10 +82,12 @@ func (s *Store) Run(ctx context.Context) error {
 			// deletions down while ingest is paused.
 			pressed := excess > 0 && (unflushed > 0 || time.Since(reclaimed) >= reclaimPause)
 			if unflushed >= reclaimAfter || pressed {
+				reclaiming.Add(1)
 				select {
 				case reclaim <- reclaimable{log: s.LogStats().First, queues: time.Since(pausedAt) >= reclaimPause}:
 					unflushed, reclaimed = 0, time.Now()
 				default: // the last one is in progress
+					reclaiming.Add(-1)
 				}
 			}
 		}
@@ -170,8 +177,9 @@ type reclaimable struct {
 	queues bool   // entries removed from queues
 }
 
-// reclaimLoop turns deleted ranges into free disk, one at a time.
-func (s *Store) reclaimLoop(ctx context.Context, requests <-chan reclaimable) {
+// reclaimLoop turns deleted ranges into free disk, one at a time; it takes each away from
+// pending.
+func (s *Store) reclaimLoop(ctx context.Context, requests <-chan reclaimable, pending *atomic.Int32) {
 	from := uint64(0)
 	for {
 		select {
@@ -180,7 +188,9 @@ func (s *Store) reclaimLoop(ctx context.Context, requests <-chan reclaimable) {
 		case <-s.failed:
 			return
 		case r := <-requests:
-			if err := s.reclaim(ctx, from, r); err != nil {
+			err := s.reclaim(ctx, from, r)
+			pending.Add(-1)
+			if err != nil {
 				if ctx.Err() == nil && s.Err() == nil {
 					if suppressed, ok := s.limit.Allow("reclaim"); ok {
 						s.opts.Logger.Warn("deleted records still take disk space", "error", salvage.FirstLine(err), "suppressed", suppressed)
@@ -213,6 +223,30 @@ func (s *Store) reclaim(ctx context.Context, from uint64, r reclaimable) (err er
 	if s.gate.pressed() > 0 {
 		from = 0
 	}
+	if !s.gate.cramped() {
+		return s.compactDeleted(ctx, from, r)
+	}
+	// Pebble tries compactions of its own first, again and again while they find no room.
+	// Meanwhile a flush of later deletions frees whole tables.
+	wait := func() error {
+		ctx, cancel := context.WithTimeoutCause(ctx, reclaimPause, errNoRoom)
+		defer cancel()
+		if err := s.compactDeleted(ctx, from, r); !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+		return context.Cause(ctx)
+	}
+	if err = wait(); err == nil || ctx.Err() != nil {
+		return err
+	}
+	// What is left of a table is written before the table goes.
+	defer s.files.Lend()()
+	return wait()
+}
+
+var errNoRoom = errors.New("compactions wait for disk space")
+
+func (s *Store) compactDeleted(ctx context.Context, from uint64, r reclaimable) error {
 	if r.queues && s.shrunk.Swap(false) {
 		lower, upper := layout.PrefixRange(layout.PrefixQueue)
 		if err := s.db.Compact(ctx, lower, upper, false); err != nil {

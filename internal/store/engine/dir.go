@@ -161,6 +161,10 @@ func (d *Dir) Refill(free int64) error {
 	return err
 }
 
+// Lend frees the part of the reserve that is for tables, for a compaction that frees more
+// than that, until giveBack is called.
+func (d *Dir) Lend() (giveBack func()) { return d.reserve.lend() }
+
 // Release ends every wait of a failed store, so that Pebble can be closed.
 func (d *Dir) Release() { d.fence.release() }
 

@@ -71,9 +71,14 @@ func Options(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListener, ma
 	return o
 }
 
-// Level0StopWrites returns the number of overlapping tables in level 0 at which
-// writes stop.
-func Level0StopWrites(maxBytes int64) int { return int(SizeFor(maxBytes, 32<<20, 12, 24)) }
+// Level0StopIngest returns the number of overlapping tables in level 0 at which ingest
+// is to wait for compactions.
+func Level0StopIngest(maxBytes int64) int { return int(SizeFor(maxBytes, 32<<20, 12, 24)) }
+
+// Level0StopWrites returns the number of overlapping tables in level 0 at which all
+// writes stop. On a full disk, acknowledgements make many small tables before there is
+// room to compact them.
+func Level0StopWrites(maxBytes int64) int { return 8 * Level0StopIngest(maxBytes) }
 
 // SizeFor returns a part of the budget, within bounds; the upper bound without a
 // budget.

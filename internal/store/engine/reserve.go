@@ -24,6 +24,7 @@ type reserve struct {
 	mu   sync.Mutex
 	part int64              // guarded by mu; bytes of a file; 0 = no reserve
 	held [reserveParts]bool // guarded by mu
+	lent bool               // guarded by mu; not filled
 }
 
 const (
@@ -76,7 +77,7 @@ func (r *reserve) fill(free int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	missing := r.missingLocked()
-	if missing == 0 || free < missing+r.part {
+	if r.lent || missing == 0 || free < missing+r.part {
 		return nil
 	}
 	for i := range r.held {
@@ -149,6 +150,19 @@ func (r *reserve) pop(vital bool) (path string, ok bool) {
 		}
 	}
 	return "", false
+}
+
+// lend frees the room for tables until giveBack is called; fill makes it anew then.
+func (r *reserve) lend() (giveBack func()) {
+	setLent := func(lent bool) {
+		r.mu.Lock()
+		r.lent = lent
+		r.mu.Unlock()
+	}
+	setLent(true)
+	for r.drop(false) {
+	}
+	return func() { setLent(false) }
 }
 
 // drop removes one file, and reports whether there was one.
