@@ -4,6 +4,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/prom"
 )
 
 type metrics struct {
@@ -16,27 +17,12 @@ type metrics struct {
 
 func newMetrics(r prometheus.Registerer) *metrics {
 	m := &metrics{
-		auditsTotal: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_consistency_checks_total",
-			Help: "Consistency checks of a resource by result: clean, repaired (a difference caused a relist) or unfinished.",
-		}, []string{"resource", "result"}),
-		forgottenTotal: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "watcherd_ledger_partitions_deleted_total",
-			Help: "Ledger partitions deleted because no watch had read them for longer than the retention.",
-		}),
+		auditsTotal:    prom.CounterVec("watcherd_consistency_checks_total", "Consistency checks of a resource by result: clean, repaired (a difference caused a relist) or unfinished.", "resource", "result"),
+		forgottenTotal: prom.Counter("watcherd_ledger_partitions_deleted_total", "Ledger partitions deleted because no watch had read them for longer than the retention."),
+		scrubbedTotal:  prom.CounterVec("watcherd_scrub_items_total", "Recorded events and states by result of the scrub: rewritten to hide what the configuration hides now, or failed.", "result"),
+		scrubbing:      prom.Gauge("watcherd_scrub_pending", "1 while recorded events or states contain values that the configuration hides."),
+		scrubbed:       prom.Gauge("watcherd_scrub_done_timestamp_seconds", "Time of the last completed scrub."),
 	}
-	m.scrubbedTotal = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "watcherd_scrub_items_total",
-		Help: "Recorded events and states by result of the scrub: rewritten to hide what the configuration hides now, or failed.",
-	}, []string{"result"})
-	m.scrubbing = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "watcherd_scrub_pending",
-		Help: "1 while recorded events or states contain values that the configuration hides.",
-	})
-	m.scrubbed = prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "watcherd_scrub_done_timestamp_seconds",
-		Help: "Time of the last completed scrub.",
-	})
 	for _, result := range []string{"rewritten", "failed"} {
 		m.scrubbedTotal.WithLabelValues(result)
 	}

@@ -27,22 +27,10 @@ type metrics struct {
 
 func newMetrics() *metrics {
 	m := &metrics{
-		successful: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "watcherd_config_last_reload_successful",
-			Help: "1 if the last reload succeeded, 0 if it failed.",
-		}),
-		successAt: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "watcherd_config_last_reload_success_timestamp_seconds",
-			Help: "Time of the last successful reload.",
-		}),
-		hash: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "watcherd_config_hash",
-			Help: "1 for the hash of the active configuration.",
-		}, []string{"hash"}),
-		reloads: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_config_reloads_total",
-			Help: "Reloads of the configuration file by outcome.",
-		}, []string{"result"}),
+		successful: prom.Gauge("watcherd_config_last_reload_successful", "1 if the last reload succeeded, 0 if it failed."),
+		successAt:  prom.Gauge("watcherd_config_last_reload_success_timestamp_seconds", "Time of the last successful reload."),
+		hash:       prom.GaugeVec("watcherd_config_hash", "1 for the hash of the active configuration.", "hash"),
+		reloads:    prom.CounterVec("watcherd_config_reloads_total", "Reloads of the configuration file by outcome.", "result"),
 	}
 	for _, r := range []result{resultSuccess, resultInvalid, resultUnreadable, resultFailed} {
 		m.reloads.WithLabelValues(string(r))
