@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/admin/client"
 	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/watcherd"
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
@@ -76,7 +75,10 @@ func (f *adminFlags) client() (*client.Client, error) {
 		}
 		token = strings.TrimSpace(string(b))
 	}
-	tlsConfig, err := f.tls()
+	if (f.certFile == "") != (f.keyFile == "") {
+		return nil, &usageError{errors.New("--cert-file and --key-file go together")}
+	}
+	tlsConfig, err := sinks.TLS{CAFile: f.caFile, CertFile: f.certFile, KeyFile: f.keyFile}.Load()
 	if err != nil {
 		return nil, err
 	}
@@ -97,31 +99,6 @@ func urlOf(listen string, secure bool) (string, error) {
 		scheme = "https"
 	}
 	return scheme + "://" + net.JoinHostPort(host, port), nil
-}
-
-func (f *adminFlags) tls() (*tls.Config, error) {
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
-	if f.caFile != "" {
-		pem, err := os.ReadFile(f.caFile)
-		if err != nil {
-			return nil, fmt.Errorf("--ca-file: %w", err)
-		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--ca-file: no PEM certificate in %s", f.caFile)
-		}
-	}
-	if (f.certFile == "") != (f.keyFile == "") {
-		return nil, &usageError{errors.New("--cert-file and --key-file go together")}
-	}
-	if f.certFile != "" {
-		cert, err := tls.LoadX509KeyPair(f.certFile, f.keyFile)
-		if err != nil {
-			return nil, fmt.Errorf("--cert-file: %w", err)
-		}
-		cfg.Certificates = []tls.Certificate{cert}
-	}
-	return cfg, nil
 }
 
 // completeSinks completes the names of sinks by asking the daemon.
