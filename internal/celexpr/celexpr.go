@@ -44,8 +44,6 @@ type Fault struct {
 	Msg          string
 }
 
-func (f Fault) Error() string { return fmt.Sprintf("line %d, column %d: %s", f.Line, f.Column, f.Msg) }
-
 // Compile parses and checks an expression, or returns all its faults. The patterns of
 // matches() must be literals.
 func Compile(env *cel.Env, text string) (*cel.Ast, []Fault) {
