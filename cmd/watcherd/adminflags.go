@@ -85,6 +85,24 @@ func (f *adminFlags) client() (*client.Client, error) {
 	return client.New(base, token, tlsConfig), nil
 }
 
+// get reads an answer of the daemon.
+func (f *adminFlags) get(ctx context.Context, path string, query url.Values, out any) error {
+	c, err := f.client()
+	if err != nil {
+		return err
+	}
+	return c.Get(ctx, path, query, out)
+}
+
+// post sends the daemon a command and reads its answer.
+func (f *adminFlags) post(ctx context.Context, path string, in, out any) error {
+	c, err := f.client()
+	if err != nil {
+		return err
+	}
+	return c.Post(ctx, path, in, out)
+}
+
 // urlOf is how to reach an address to listen on from this machine.
 func urlOf(listen string, secure bool) (string, error) {
 	host, port, err := net.SplitHostPort(listen)
@@ -103,14 +121,10 @@ func urlOf(listen string, secure bool) (string, error) {
 
 // completeSinks completes the names of sinks by asking the daemon.
 func (f *adminFlags) completeSinks(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	c, err := f.client()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
 	defer cancel()
 	var st status.Status
-	if err := c.Get(ctx, "/api/v1/status", nil, &st); err != nil {
+	if err := f.get(ctx, "/api/v1/status", nil, &st); err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	var names []string

@@ -31,6 +31,13 @@ func (l *Log) String() string {
 	return l.buf.String()
 }
 
+// Reset discards the lines so far.
+func (l *Log) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.buf.Reset()
+}
+
 // Like returns the lines so far that contain the text.
 func (l *Log) Like(text string) (lines []string) {
 	for line := range strings.Lines(l.String()) {
