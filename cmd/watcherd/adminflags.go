@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/admin/client"
 	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/watcherd"
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
@@ -76,11 +75,32 @@ func (f *adminFlags) client() (*client.Client, error) {
 		}
 		token = strings.TrimSpace(string(b))
 	}
-	tlsConfig, err := f.tls()
+	if (f.certFile == "") != (f.keyFile == "") {
+		return nil, &usageError{errors.New("--cert-file and --key-file go together")}
+	}
+	tlsConfig, err := sinks.TLS{CAFile: f.caFile, CertFile: f.certFile, KeyFile: f.keyFile}.Load()
 	if err != nil {
 		return nil, err
 	}
 	return client.New(base, token, tlsConfig), nil
+}
+
+// get reads an answer of the daemon.
+func (f *adminFlags) get(ctx context.Context, path string, query url.Values, out any) error {
+	c, err := f.client()
+	if err != nil {
+		return err
+	}
+	return c.Get(ctx, path, query, out)
+}
+
+// post sends the daemon a command and reads its answer.
+func (f *adminFlags) post(ctx context.Context, path string, in, out any) error {
+	c, err := f.client()
+	if err != nil {
+		return err
+	}
+	return c.Post(ctx, path, in, out)
 }
 
 // urlOf is how to reach an address to listen on from this machine.
@@ -99,41 +119,12 @@ func urlOf(listen string, secure bool) (string, error) {
 	return scheme + "://" + net.JoinHostPort(host, port), nil
 }
 
-func (f *adminFlags) tls() (*tls.Config, error) {
-	cfg := &tls.Config{MinVersion: tls.VersionTLS12}
-	if f.caFile != "" {
-		pem, err := os.ReadFile(f.caFile)
-		if err != nil {
-			return nil, fmt.Errorf("--ca-file: %w", err)
-		}
-		cfg.RootCAs = x509.NewCertPool()
-		if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--ca-file: no PEM certificate in %s", f.caFile)
-		}
-	}
-	if (f.certFile == "") != (f.keyFile == "") {
-		return nil, &usageError{errors.New("--cert-file and --key-file go together")}
-	}
-	if f.certFile != "" {
-		cert, err := tls.LoadX509KeyPair(f.certFile, f.keyFile)
-		if err != nil {
-			return nil, fmt.Errorf("--cert-file: %w", err)
-		}
-		cfg.Certificates = []tls.Certificate{cert}
-	}
-	return cfg, nil
-}
-
 // completeSinks completes the names of sinks by asking the daemon.
 func (f *adminFlags) completeSinks(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	c, err := f.client()
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
 	defer cancel()
 	var st status.Status
-	if err := c.Get(ctx, "/api/v1/status", nil, &st); err != nil {
+	if err := f.get(ctx, "/api/v1/status", nil, &st); err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	var names []string

@@ -97,15 +97,11 @@ func newLettersActCommand(flags *adminFlags, verb, short, long, done string) *co
 				}
 				r.Positions = append(r.Positions, position)
 			}
-			client, err := flags.client()
-			if err != nil {
-				return err
-			}
 			var out admin.Progress
-			if err := client.Post(cmd.Context(), "/api/v1/deadletters/"+url.PathEscape(sink)+"/"+verb, r, &out); err != nil {
+			if err := flags.post(cmd.Context(), "/api/v1/deadletters/"+url.PathEscape(sink)+"/"+verb, r, &out); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s sink %s\n", plural(out.Count, "dead letter"), done, sink)
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s sink %s\n", plural(out.Count, "dead letter"), done, sink)
 			return err
 		},
 	}

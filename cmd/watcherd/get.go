@@ -42,9 +42,7 @@ func newGetCommand() *cobra.Command {
 		Example: "  watcherd get pods\n  watcherd get deploy -n prod -l tier=web -o wide\n  watcherd get widgets.example.com blue -n prod -o yaml\n" +
 			"  watcherd get configmaps -o name\n  watcherd get pods -n prod --at 2h",
 		Args: usageArgs(cobra.RangeArgs(1, 2)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			return o.run(cmd, args)
-		},
+		RunE: o.run,
 	}
 	o.admin.bind(cmd)
 	flags := cmd.Flags()

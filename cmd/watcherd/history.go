@@ -42,7 +42,7 @@ func newHistoryCommand() *cobra.Command {
 			"manager. Standard error has a warning if changes may be missing. " + timesHelp,
 		Example: "  watcherd history deploy web -n prod\n  watcherd history deploy --since 2h --by kubectl-edit\n  watcherd history deploy web -n prod --path spec.replicas -o json",
 		Args:    usageArgs(cobra.RangeArgs(1, 2)),
-		RunE:    func(cmd *cobra.Command, args []string) error { return o.history(cmd, args) },
+		RunE:    o.history,
 	}
 	o.bind(cmd, "only objects of this namespace")
 	flags := cmd.Flags()
@@ -65,7 +65,7 @@ func newDiffCommand() *cobra.Command {
 			"change. Items of lists are matched by name. " + timesHelp,
 		Example: "  watcherd diff deploy web -n prod\n  watcherd diff deploy web -n prod --from 2h\n  watcherd diff cm app -n prod --from 2026-01-31T12:00:00Z --to 2026-01-31T13:00:00Z",
 		Args:    usageArgs(cobra.RangeArgs(1, 2)),
-		RunE:    func(cmd *cobra.Command, args []string) error { return o.diff(cmd, args) },
+		RunE:    o.diff,
 	}
 	o.bind(cmd, "namespace of the object; may be left out if only one has an object of the name")
 	flags := cmd.Flags()
@@ -83,7 +83,7 @@ func newChangesCommand() *cobra.Command {
 			"that ended as they began are counted. Standard error has the verdict: complete, or the gaps. " + timesHelp,
 		Example: "  watcherd changes --from 1h\n  watcherd changes --from 2026-01-31T12:00:00Z --to 2026-01-31T12:10:00Z -n prod -o json",
 		Args:    usageArgs(cobra.NoArgs),
-		RunE:    func(cmd *cobra.Command, _ []string) error { return o.changes(cmd) },
+		RunE:    o.changes,
 	}
 	o.bind(cmd, "only objects of this namespace")
 	flags := cmd.Flags()
@@ -307,23 +307,19 @@ func namespaceOf(ctx context.Context, c *client.Client, resource, name string) (
 	return found[0], nil
 }
 
-func (o *historyOptions) changes(cmd *cobra.Command) error {
+func (o *historyOptions) changes(cmd *cobra.Command, _ []string) error {
 	if err := checkOutput(o.output, "table", "json", "yaml"); err != nil {
 		return err
 	}
 	if o.from == "" {
 		return &usageError{errors.New("--from is required: the beginning of the period")}
 	}
-	client, err := o.admin.client()
-	if err != nil {
-		return err
-	}
 	query, err := o.query(nil)
 	if err != nil {
 		return err
 	}
 	var c history.Changes
-	if err := client.Get(cmd.Context(), "/api/v1/changes", query, &c); err != nil {
+	if err := o.admin.get(cmd.Context(), "/api/v1/changes", query, &c); err != nil {
 		return err
 	}
 	if o.output != "table" {

@@ -10,10 +10,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/watcherd"
 )
 
@@ -134,4 +137,57 @@ func newRootCommand(stdout, stderr io.Writer) *cobra.Command {
 	}
 	root.AddCommand(newVersionCommand())
 	return root
+}
+
+// release is the version that a release build stamps in with -ldflags -X.
+var release string
+
+// version is the release, or what the Go toolchain recorded of the source.
+func version() string {
+	if release != "" {
+		return release
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}
+
+func newVersionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), version())
+			return err
+		},
+	}
+}
+
+func newSchemaCommand() *cobra.Command {
+	var events bool
+	cmd := &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of the configuration, or of events",
+		Long: `Print the JSON Schema of the configuration, or with --event that of the events, which
+their attribute dataschema names.
+
+Editors that have the YAML language server complete and check a configuration whose
+first line names the schema:
+
+  # yaml-language-server: $schema=watcherd.schema.json`,
+		Example: "  watcherd schema > watcherd.schema.json\n  watcherd schema --event",
+		Args:    usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			document := config.Schema()
+			if events {
+				document = event.Schema()
+			}
+			_, err := cmd.OutOrStdout().Write(document)
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&events, "event", false, "the schema of events")
+	return cmd
 }

@@ -40,14 +40,10 @@ func newSinkActCommand(flags *adminFlags, verb, short, long, done string) *cobra
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: flags.completeSinks,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, err := flags.client()
-			if err != nil {
+			if err := flags.post(cmd.Context(), sinkPath(args[0], verb), struct{}{}, &struct{}{}); err != nil {
 				return err
 			}
-			if err := client.Post(cmd.Context(), sinkPath(args[0], verb), struct{}{}, &struct{}{}); err != nil {
-				return err
-			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), done, args[0])
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), done, args[0])
 			return err
 		},
 	}
@@ -64,15 +60,11 @@ func newSinkSkipCommand(flags *adminFlags) *cobra.Command {
 		Args:              usageArgs(cobra.ExactArgs(1)),
 		ValidArgsFunction: flags.completeSinks,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			client, err := flags.client()
-			if err != nil {
-				return err
-			}
 			var s admin.Skipped
-			if err := client.Post(cmd.Context(), sinkPath(args[0], "skip"), r, &s); err != nil {
+			if err := flags.post(cmd.Context(), sinkPath(args[0], "skip"), r, &s); err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "event %d skipped, now dead letter %d of sink %s: %s %s: %s\n",
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "event %d skipped, now dead letter %d of sink %s: %s %s: %s\n",
 				s.Sequence, s.Position, args[0], clean(s.Type), clean(s.Subject), clean(s.Reason))
 			return err
 		},
@@ -94,12 +86,8 @@ func newReloadCommand() *cobra.Command {
 		Example: "  watcherd reload",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			client, err := flags.client()
-			if err != nil {
-				return err
-			}
 			var c status.Config
-			if err := client.Post(cmd.Context(), "/api/v1/reload", struct{}{}, &c); err != nil {
+			if err := flags.post(cmd.Context(), "/api/v1/reload", struct{}{}, &c); err != nil {
 				return err
 			}
 			if c.LastError != "" {
@@ -111,7 +99,7 @@ func newReloadCommand() *cobra.Command {
 			for _, warning := range c.Warnings {
 				fmt.Fprintf(cmd.ErrOrStderr(), "watcherd: this looks like a mistake: %s\n", warning)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s runs, hash %s\n", c.File, short(c.Hash))
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s runs, hash %s\n", c.File, short(c.Hash))
 			return err
 		},
 	}

@@ -27,12 +27,8 @@ func newStatusCommand() *cobra.Command {
 			if err := checkOutput(output, "table", "json", "yaml"); err != nil {
 				return err
 			}
-			client, err := flags.client()
-			if err != nil {
-				return err
-			}
 			var st status.Status
-			if err := client.Get(cmd.Context(), "/api/v1/status", nil, &st); err != nil {
+			if err := flags.get(cmd.Context(), "/api/v1/status", nil, &st); err != nil {
 				return err
 			}
 			if output != "table" {

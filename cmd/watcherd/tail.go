@@ -44,9 +44,7 @@ func newTailCommand() *cobra.Command {
 			"regardless of the state of the sinks. It resumes at its position after a lost connection or a restart of the daemon.",
 		Example: "  watcherd tail\n  watcherd tail --resource pods -n prod --type deleted\n  watcherd tail --since 1h --no-follow -o json | jq .data.name",
 		Args:    usageArgs(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.run(cmd)
-		},
+		RunE:    o.run,
 	}
 	o.admin.bind(cmd)
 	flags := cmd.Flags()
@@ -99,7 +97,7 @@ const (
 	retryMost  = 10 * time.Second
 )
 
-func (o *tailOptions) run(cmd *cobra.Command) error {
+func (o *tailOptions) run(cmd *cobra.Command, _ []string) error {
 	query, err := o.query()
 	if err != nil {
 		return err

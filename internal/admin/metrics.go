@@ -25,32 +25,13 @@ type metrics struct {
 
 func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
-		group: prom.NewGroup(r),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_admin_requests_total",
-			Help: "Requests by handler and status code.",
-		}, []string{"handler", "code"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "watcherd_admin_request_duration_seconds",
-			Help:    "Duration of requests except event streams.",
-			Buckets: prometheus.ExponentialBuckets(0.001, 4, 8),
-		}, []string{"handler"}),
-		denied: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_admin_denied_total",
-			Help: "Requests rejected, by reason.",
-		}, []string{"reason"}),
-		streams: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "watcherd_admin_event_streams",
-			Help: "Open event streams.",
-		}),
-		sent: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "watcherd_admin_stream_events_total",
-			Help: "Events sent on event streams.",
-		}),
-		disconnected: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "watcherd_admin_streams_disconnected_total",
-			Help: "Event streams disconnected because the client read too slowly.",
-		}),
+		group:        prom.NewGroup(r),
+		requests:     prom.CounterVec("watcherd_admin_requests_total", "Requests by handler and status code.", "handler", "code"),
+		duration:     prom.HistogramVec("watcherd_admin_request_duration_seconds", "Duration of requests except event streams.", prometheus.ExponentialBuckets(0.001, 4, 8), "handler"),
+		denied:       prom.CounterVec("watcherd_admin_denied_total", "Requests rejected, by reason.", "reason"),
+		streams:      prom.Gauge("watcherd_admin_event_streams", "Open event streams."),
+		sent:         prom.Counter("watcherd_admin_stream_events_total", "Events sent on event streams."),
+		disconnected: prom.Counter("watcherd_admin_streams_disconnected_total", "Event streams disconnected because the client read too slowly."),
 	}
 	for _, code := range []int{http.StatusUnauthorized, http.StatusForbidden} {
 		m.denied.WithLabelValues(http.StatusText(code))

@@ -2,24 +2,20 @@ package admin
 
 import (
 	"crypto/tls"
-	"crypto/x509"
-	"errors"
 	"fmt"
 	"log/slog"
-	"os"
-	"strings"
 	"sync"
-	"time"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
 // certificates are the listener's TLS settings, read again when a file changed.
 type certificates struct {
-	certFile, keyFile, caFile string
-	log                       *slog.Logger
+	log *slog.Logger
 
 	mu      sync.Mutex
-	stamp   string      // guarded by mu; of the files that current was made of
-	current *tls.Config // guarded by mu
+	files   sinks.TLSFiles // guarded by mu
+	current *tls.Config    // guarded by mu
 }
 
 // loadCertificates returns nil if none are configured.
@@ -27,15 +23,15 @@ func loadCertificates(cfg *Config) (*certificates, error) {
 	if cfg.CertFile == "" {
 		return nil, nil //nolint:nilnil // nil is the plain listener
 	}
-	c := &certificates{certFile: cfg.CertFile, keyFile: cfg.KeyFile, caFile: cfg.ClientCAFile, log: cfg.Logger}
-	stamp, err := c.stat()
+	c := &certificates{
+		log:   cfg.Logger,
+		files: sinks.TLSFiles{TLS: sinks.TLS{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, CAFile: cfg.ClientCAFile}},
+	}
+	files, _, err := c.files.Load()
 	if err != nil {
 		return nil, fmt.Errorf("admin.tls: %w", err)
 	}
-	if c.current, err = c.read(); err != nil {
-		return nil, fmt.Errorf("admin.tls: %w", err)
-	}
-	c.stamp = stamp
+	c.current = serverConfig(files)
 	return c, nil
 }
 
@@ -51,61 +47,24 @@ func (c *certificates) config() *tls.Config {
 func (c *certificates) latest() *tls.Config {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	stamp, err := c.stat()
-	if err == nil && stamp == c.stamp {
-		return c.current
-	}
-	if err == nil {
-		var next *tls.Config
-		if next, err = c.read(); err == nil {
-			c.current, c.stamp = next, stamp
-			c.log.Info("certificates of the admin listener reloaded")
-			return next
-		}
-	}
-	if c.stamp != "broken "+stamp {
-		c.stamp = "broken " + stamp
+	switch files, changed, err := c.files.Load(); {
+	case err != nil:
 		c.log.Error("certificates of the admin listener not reloaded; the previous ones stay in use", "error", err)
+	case changed:
+		c.current = serverConfig(files)
+		c.log.Info("certificates of the admin listener reloaded")
 	}
 	return c.current
 }
 
-func (c *certificates) stat() (string, error) {
-	var stamp strings.Builder
-	for _, name := range []string{c.certFile, c.keyFile, c.caFile} {
-		if name == "" {
-			continue
-		}
-		info, err := os.Stat(name)
-		if err != nil {
-			return "", err
-		}
-		fmt.Fprintf(&stamp, "%s %d;", info.ModTime().Format(time.RFC3339Nano), info.Size())
+// serverConfig turns the settings of a client into those of a server: the authority, if
+// there is one, is that of the clients' certificates, which are required then.
+func serverConfig(files *tls.Config) *tls.Config {
+	c := &tls.Config{
+		MinVersion: files.MinVersion, Certificates: files.Certificates, NextProtos: []string{"h2", "http/1.1"}, ClientCAs: files.RootCAs,
 	}
-	return stamp.String(), nil
+	if c.ClientCAs != nil {
+		c.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	return c
 }
-
-func (c *certificates) read() (*tls.Config, error) {
-	cert, err := tls.LoadX509KeyPair(c.certFile, c.keyFile)
-	if err != nil {
-		return nil, err
-	}
-	cfg := &tls.Config{
-		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2", "http/1.1"},
-	}
-	if c.caFile == "" {
-		return cfg, nil
-	}
-	pem, err := os.ReadFile(c.caFile)
-	if err != nil {
-		return nil, err
-	}
-	cfg.ClientCAs = x509.NewCertPool()
-	if !cfg.ClientCAs.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s: %w", c.caFile, errNoCertificates)
-	}
-	cfg.ClientAuth = tls.RequireAndVerifyClientCert
-	return cfg, nil
-}
-
-var errNoCertificates = errors.New("no PEM certificate in the file")

@@ -1,75 +1,32 @@
 package admin
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
+
+	"github.com/watcherd/watcherd/internal/testca"
 )
 
 // authority signs certificates for a test.
 type authority struct {
-	t    *testing.T
-	key  *ecdsa.PrivateKey
-	cert *x509.Certificate
+	*testca.Authority
+
+	t *testing.T
 }
 
-func newAuthority(t *testing.T) *authority {
-	a := &authority{t: t}
-	a.cert, a.key = a.sign("authority", true)
-	return a
-}
-
-func (a *authority) sign(name string, ca bool) (*x509.Certificate, *ecdsa.PrivateKey) {
-	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: ca, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-	}
-	parent, parentKey := template, key
-	if a.cert != nil {
-		parent, parentKey = a.cert, a.key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, parentKey)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	return cert, key
-}
+func newAuthority(t *testing.T) *authority { return &authority{testca.New(t, "authority"), t} }
 
 // write makes a certificate and writes it with its key.
 func (a *authority) write(certFile, keyFile, name string) {
 	a.t.Helper()
-	cert, key := a.sign(name, false)
-	der, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	for file, block := range map[string]*pem.Block{
-		certFile: {Type: "CERTIFICATE", Bytes: cert.Raw}, keyFile: {Type: "EC PRIVATE KEY", Bytes: der},
-	} {
-		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+	cert, key := a.Pair(name, func(c *x509.Certificate) { c.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} })
+	for file, content := range map[string][]byte{certFile: cert, keyFile: key} {
+		if err := os.WriteFile(file, content, 0o600); err != nil {
 			a.t.Fatal(err)
 		}
 	}
@@ -77,8 +34,7 @@ func (a *authority) write(certFile, keyFile, name string) {
 
 func (a *authority) client(certFile, keyFile string) *http.Client {
 	a.t.Helper()
-	cfg := &tls.Config{RootCAs: x509.NewCertPool()}
-	cfg.RootCAs.AddCert(a.cert)
+	cfg := &tls.Config{RootCAs: a.Pool()}
 	if certFile != "" {
 		cert, err := tls.LoadX509KeyPair(certFile, keyFile)
 		if err != nil {
@@ -98,8 +54,7 @@ func TestClientCertificates(t *testing.T) {
 	ours.write(in("server.crt"), in("server.key"), "one")
 	ours.write(in("client.crt"), in("client.key"), "client")
 	other.write(in("other.crt"), in("other.key"), "stranger")
-	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ours.cert.Raw})
-	if err := os.WriteFile(in("ca.crt"), ca, 0o600); err != nil {
+	if err := os.WriteFile(in("ca.crt"), ours.PEM, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	f := newFixture(t)
@@ -139,7 +94,7 @@ func TestClientCertificates(t *testing.T) {
 	if name := served(); name != "one" {
 		t.Errorf("certificate of %s", name)
 	}
-	ours.write(in("server.crt"), in("server.key"), "another one") // of another size, however coarse the clock
+	ours.write(in("server.crt"), in("server.key"), "another one")
 	if name := served(); name != "another one" {
 		t.Errorf("after the rotation: certificate of %s", name)
 	}

@@ -28,18 +28,6 @@ func loops(a *cel.Ast) bool {
 	return len(ast.MatchDescendants(ast.NavigateAST(a.NativeRep()), ast.KindMatcher(ast.ComprehensionKind))) > 0
 }
 
-// denied returns the faults of an expression that compiles: patterns that are not
-// literals, as in filters.
-func denied(checked *cel.Ast) []celexpr.Fault {
-	var faults []celexpr.Fault
-	for _, e := range ast.MatchDescendants(ast.NavigateAST(checked.NativeRep()), ast.FunctionMatcher("matches")) {
-		if args := e.AsCall().Args(); len(args) == 0 || args[len(args)-1].Kind() != ast.LiteralKind {
-			faults = append(faults, celexpr.FaultAt(checked, e.ID(), "matches() needs a literal pattern, which is checked at load"))
-		}
-	}
-	return faults
-}
-
 // sendable reports a value that has no JSON form, as far as its type is known.
 func sendable(checked *cel.Ast) *celexpr.Fault {
 	switch out := checked.OutputType(); out.Kind() {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -59,15 +58,11 @@ func compileWithin(limits celexpr.Limits, text, contentType string) (*Body, []ce
 	if faults != nil {
 		return nil, faults
 	}
-	if faults := denied(ast); faults != nil {
-		return nil, faults
-	}
 	if fault := sendable(ast); fault != nil {
 		return nil, []celexpr.Fault{*fault}
 	}
 	b.ast, b.loops, b.reads = ast, loops(ast), reads(ast)
-	opts := append(limits.MemoryOptions(), celexpr.RegexOptions()...)
-	opts = append(opts, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(limits.Cost), cel.InterruptCheckFrequency(100), d.guards)
+	opts := append(limits.Options(), cel.InterruptCheckFrequency(100), d.guards)
 	if b.program, err = env.Program(ast, opts...); err != nil {
 		return nil, []celexpr.Fault{{Line: 1, Column: 1, Msg: err.Error()}}
 	}
@@ -106,7 +101,7 @@ func (b *Body) Join(events []*event.Event) (body []byte, contentType string, err
 	}
 	v, _, err := b.program.ContextEval(ctx, a)
 	if err != nil {
-		return nil, "", b.failure(err)
+		return nil, "", celexpr.Failure(b.ast, err)
 	}
 	return b.encode(v)
 }
@@ -136,7 +131,7 @@ func (b *Body) encode(v ref.Val) (body []byte, contentType string, err error) {
 		err = fmt.Errorf("the body is larger than %d bytes", MaxBytes)
 	}
 	if err != nil {
-		return nil, "", b.failure(err)
+		return nil, "", celexpr.Failure(b.ast, err)
 	}
 	if b.contentType != "" {
 		contentType = b.contentType
@@ -145,16 +140,4 @@ func (b *Body) encode(v ref.Val) (body []byte, contentType string, err error) {
 		body = []byte{} // an empty text is a body, too
 	}
 	return body, contentType, nil
-}
-
-// failure adds the position to an evaluation's error. The error that CEL shares among all
-// evaluations has that of any.
-func (b *Body) failure(err error) error {
-	at, ok := errors.AsType[*types.Err](err)
-	err = celexpr.Shorten(err)
-	if !ok || at.NodeID() == 0 || strings.TrimSpace(at.String()) == "no such overload" {
-		return err
-	}
-	f := celexpr.FaultAt(b.ast, at.NodeID(), "")
-	return fmt.Errorf("line %d, column %d: %w", f.Line, f.Column, err)
 }

@@ -247,7 +247,7 @@ func checkInsert(args []ref.Val) error {
 
 // checkFlatten bounds the items of the result: a list can hold another one many times.
 func checkFlatten(args []ref.Val) error {
-	left := MaxBytes / celjson.SizeUnit
+	left := MaxBytes / celexpr.SizeUnit
 	depth := 1
 	if len(args) > 1 {
 		if n, ok := args[1].(types.Int); ok {

@@ -1,5 +1,5 @@
-// Package celexpr compiles the CEL expressions of a configuration: filters of routes and
-// bodies of sinks.
+// Package celexpr compiles the CEL expressions of a configuration: filters of routes,
+// bodies of sinks, and the verdict on a webhook's answers.
 //
 // Guarantees:
 //
@@ -16,9 +16,9 @@ import (
 	"strings"
 
 	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/overloads"
 	"cel.dev/cel-go/common/types"
-
-	"github.com/watcherd/watcherd/internal/celjson"
 )
 
 // Bounds of an expression at load.
@@ -44,15 +44,19 @@ type Fault struct {
 	Msg          string
 }
 
-func (f Fault) Error() string { return fmt.Sprintf("line %d, column %d: %s", f.Line, f.Column, f.Msg) }
-
-// Compile parses and checks an expression, or returns all its faults.
+// Compile parses and checks an expression, or returns all its faults. The patterns of
+// matches() must be literals.
 func Compile(env *cel.Env, text string) (*cel.Ast, []Fault) {
-	ast, issues := env.Compile(text)
-	if issues.Err() == nil {
-		return ast, nil
-	}
+	checked, issues := env.Compile(text)
 	var faults []Fault
+	if issues.Err() == nil {
+		for _, e := range ast.MatchDescendants(ast.NavigateAST(checked.NativeRep()), ast.FunctionMatcher(overloads.Matches)) {
+			if args := e.AsCall().Args(); len(args) == 0 || args[len(args)-1].Kind() != ast.LiteralKind {
+				faults = append(faults, FaultAt(checked, e.ID(), "matches() needs a literal pattern, which is checked at load"))
+			}
+		}
+		return checked, faults
+	}
 	for _, e := range issues.Errors() {
 		faults = append(faults, Fault{
 			Line:   max(e.Location.Line(), 1),
@@ -76,17 +80,25 @@ type Limits struct {
 	Memory uint32 // bytes of one value
 }
 
+// Options bound an evaluation in cost, memory and the work of patterns.
+func (l Limits) Options() []cel.ProgramOption {
+	return append(append(l.MemoryOptions(), RegexOptions()...), cel.EvalOptions(cel.OptOptimize), cel.CostLimit(l.Cost))
+}
+
+// SizeUnit is the number of bytes that count as one element of a value's size.
+const SizeUnit = 10
+
 // measureEvery is the number of loop iterations between two measurements of the
 // accumulated value.
 const measureEvery = 64
 
 // MemoryOptions bounds the size of every value that an expression creates.
 func (l Limits) MemoryOptions() []cel.ProgramOption {
-	elements := l.Memory / celjson.SizeUnit
+	elements := l.Memory / SizeUnit
 	return []cel.ProgramOption{cel.MemoryLimit(elements), cel.MemoryTracking(
 		types.MemoryTrackerSampleInterval(measureEvery),
 		types.MemoryTrackerSizeCalculator(types.NewSizeCalculator(
-			types.SizeCalculatorStringUnitLength(celjson.SizeUnit),
+			types.SizeCalculatorStringUnitLength(SizeUnit),
 			types.SizeCalculatorMaxDepth(maxDepth),
 			types.SizeCalculatorMaxTraversal(int(elements)),
 		)),
@@ -103,4 +115,16 @@ func Shorten(err error) error {
 		return err
 	}
 	return errors.New(strings.ToValidUTF8(msg[:MaxError], "") + "...")
+}
+
+// Failure shortens an evaluation's error and adds its position. The error that CEL shares
+// among all evaluations has the position of any.
+func Failure(a *cel.Ast, err error) error {
+	at, ok := errors.AsType[*types.Err](err)
+	err = Shorten(err)
+	if !ok || at.NodeID() == 0 || strings.TrimSpace(at.String()) == "no such overload" {
+		return err
+	}
+	f := FaultAt(a, at.NodeID(), "")
+	return fmt.Errorf("line %d, column %d: %w", f.Line, f.Column, err)
 }

@@ -11,6 +11,7 @@ import (
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/common/types/traits"
 
+	"github.com/watcherd/watcherd/internal/celexpr"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
@@ -164,9 +165,6 @@ func (o *Object) JSON() []byte {
 
 func (o *Object) rawSize() int { return len(o.raw) }
 
-// SizeUnit is the number of bytes that count as one element of a value's size.
-const SizeUnit = 10
-
 // mapSource provides the members of a lazyMap. find and whole return errors as values.
 // If found is false, a value that is not an error has no meaning.
 type mapSource interface {
@@ -248,7 +246,7 @@ func (m *lazyMap) Equal(other ref.Val) ref.Val {
 func (m *lazyMap) AggregateSize(types.AggregateSizer) uint32 { return elements(m.rawSize()) }
 
 // elements converts a size in bytes to CEL elements.
-func elements(size int) uint32 { return uint32(min(size/SizeUnit+1, math.MaxInt32)) }
+func elements(size int) uint32 { return uint32(min(size/celexpr.SizeUnit+1, math.MaxInt32)) }
 
 // ConvertToNative decodes.
 func (m *lazyMap) ConvertToNative(t reflect.Type) (any, error) { return m.whole().ConvertToNative(t) }

@@ -49,7 +49,7 @@ func (r *rig) logged() (lines []string) {
 		want = append(want, row)
 	}
 	err = r.store.ScanHeadlines(0, 1<<62, false, func(blocks []byte) error {
-		return headline.Read(blocks, func(row *headline.Row) error {
+		return headline.Read(blocks, "", func(row *headline.Row) error {
 			got = append(got, *row)
 			return nil
 		})

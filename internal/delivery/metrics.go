@@ -40,55 +40,20 @@ const (
 
 func newMetrics(cfg *Config) (*metrics, error) {
 	m := &metrics{
-		group: prom.NewGroup(prometheus.WrapRegistererWith(prometheus.Labels{"sink": cfg.Name}, cfg.Registerer)),
-		types: map[event.Type]prometheus.Counter{},
-		delivery: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "watcherd_sink_delivery_duration_seconds",
-			Help:    "Duration of one write, failed ones included.",
-			Buckets: prometheus.ExponentialBuckets(0.0005, 4, 9),
-		}),
-		batch: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "watcherd_sink_batch_events",
-			Help:    "Events in one write.",
-			Buckets: prometheus.ExponentialBuckets(1, 4, 7),
-		}),
-		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_sink_errors_total",
-			Help: "Failed or partly failed writes by class: retry, poison, pause, panic, open (the sink could not be opened).",
-		}, []string{"class"}),
-		letters: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "watcherd_sink_dead_letters_total",
-			Help: "Events that became dead letters, by reason.",
-		}, []string{"reason"}),
-		retries: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "watcherd_sink_retries_total",
-			Help: "Events requeued after a failed write.",
-		}),
-		truncated: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "watcherd_sink_truncated_events_total",
-			Help: "Events truncated to the sink's size limit.",
-		}),
-		leftOut: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "watcherd_sink_left_out_events_total",
-			Help: "Events that the sink's body expression leaves out: its value is null.",
-		}),
-		states: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "watcherd_sink_state",
-			Help: "1 for the current state of the sink.",
-		}, []string{"state"}),
-		blocked: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "watcherd_sink_blocked_events",
-			Help: "Events that wait for a retry, or behind an event of the same object that does.",
-		}),
-		stalled: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "watcherd_sink_stalled",
-			Help: "1 while reading is stopped because too many events wait behind failing objects.",
-		}),
+		group:     prom.NewGroup(prometheus.WrapRegistererWith(prometheus.Labels{"sink": cfg.Name}, cfg.Registerer)),
+		types:     map[event.Type]prometheus.Counter{},
+		delivery:  prom.Histogram("watcherd_sink_delivery_duration_seconds", "Duration of one write, failed ones included.", prometheus.ExponentialBuckets(0.0005, 4, 9)),
+		batch:     prom.Histogram("watcherd_sink_batch_events", "Events in one write.", prometheus.ExponentialBuckets(1, 4, 7)),
+		errors:    prom.CounterVec("watcherd_sink_errors_total", "Failed or partly failed writes by class: retry, poison, pause, panic, open (the sink could not be opened).", "class"),
+		letters:   prom.CounterVec("watcherd_sink_dead_letters_total", "Events that became dead letters, by reason.", "reason"),
+		retries:   prom.Counter("watcherd_sink_retries_total", "Events requeued after a failed write."),
+		truncated: prom.Counter("watcherd_sink_truncated_events_total", "Events truncated to the sink's size limit."),
+		leftOut:   prom.Counter("watcherd_sink_left_out_events_total", "Events that the sink's body expression leaves out: its value is null."),
+		states:    prom.GaugeVec("watcherd_sink_state", "1 for the current state of the sink.", "state"),
+		blocked:   prom.Gauge("watcherd_sink_blocked_events", "Events that wait for a retry, or behind an event of the same object that does."),
+		stalled:   prom.Gauge("watcherd_sink_stalled", "1 while reading is stopped because too many events wait behind failing objects."),
 	}
-	delivered := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "watcherd_sink_events_delivered_total",
-		Help: "Events that the sink accepted, by type.",
-	}, []string{"type"})
+	delivered := prom.CounterVec("watcherd_sink_events_delivered_total", "Events that the sink accepted, by type.", "type")
 	for _, t := range eventTypes {
 		m.types[t] = delivered.WithLabelValues(string(t))
 	}

@@ -75,7 +75,7 @@ sinks: [{name: archive, file: {path: "./events/{resource}.jsonl"}}]
 // TestExpiringEvents watches objects that expire by the hundred at one and the same
 // resourceVersion, and kills the daemon while they do.
 func TestExpiringEvents(t *testing.T) {
-	c := testcluster.Start(t, testcluster.WithFlags("--event-ttl=12s"))
+	c := testcluster.Start(t, "--event-ttl=12s")
 	ns := c.Namespace(t)
 	d := newDaemon(t, c.Kubeconfig, fmt.Sprintf(`
 apiVersion: watcherd.dev/v1alpha1

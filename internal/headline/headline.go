@@ -143,13 +143,10 @@ func (b *Block) Bytes() []byte {
 }
 
 // Read calls f for each row of joined blocks. The row is valid during the call only; its
-// texts remain, and keep the block in memory: clone what is kept for long. An error of f ends
-// the reading and is returned, any other wraps ErrMalformed.
-func Read(blocks []byte, f func(*Row) error) error { return ReadWith(blocks, "", f) }
-
-// ReadWith is Read of the blocks that have a text: the rows of an object are in those that
-// have its name.
-func ReadWith(blocks []byte, text string, f func(*Row) error) error {
+// texts remain, and keep the block in memory: clone what is kept for long. Blocks without
+// the text are skipped: the rows of an object are in those that have its name. An error of f
+// ends the reading and is returned, any other wraps ErrMalformed.
+func Read(blocks []byte, text string, f func(*Row) error) error {
 	needle := []byte(text)
 	var in input
 	for len(blocks) > 0 {

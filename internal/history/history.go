@@ -167,7 +167,7 @@ func (r *Reader) rows(from, to uint64, newestFirst bool, text string, keep func(
 	var list []headline.Row
 	err := r.store.ScanHeadlines(from, to, newestFirst, func(blocks []byte) error {
 		list = list[:0]
-		err := headline.ReadWith(blocks, text, func(row *headline.Row) error {
+		err := headline.Read(blocks, text, func(row *headline.Row) error {
 			switch {
 			case row.Sequence < from || row.Sequence > to || !keep(row):
 				return nil

@@ -1,12 +1,8 @@
 package pipeline
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +13,7 @@ import (
 	"github.com/watcherd/watcherd/internal/scrub"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/store/inspect"
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 
@@ -65,25 +62,6 @@ func canaryPods(r *rig, s *commit.Feed, n int) {
 	}
 }
 
-// inFiles reports which files below dir hold the text.
-func inFiles(t *testing.T, dir, text string) (files []string) {
-	t.Helper()
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		content, err := os.ReadFile(path)
-		if bytes.Contains(content, []byte(text)) {
-			files = append(files, filepath.Base(path))
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return files
-}
-
 // recordedStates is the JSON of everything in the ledger.
 func (r *rig) recordedStates() string {
 	r.Helper()
@@ -116,7 +94,7 @@ func TestScrub(t *testing.T) {
 		r.adopt([]plan.Watch{podWatch()})
 		s := r.source(pods)
 		canaryPods(r, s, pods20)
-		if len(inFiles(t, dir, plaintext)) == 0 {
+		if len(testkit.FilesWith(t, dir, plaintext)) == 0 {
 			t.Fatal("the plaintext is in no file to begin with")
 		}
 		stop := r.stop
@@ -126,7 +104,7 @@ func TestScrub(t *testing.T) {
 		}
 		r.scrubbed()
 		stop()
-		if files := inFiles(t, dir, plaintext); len(files) > 0 {
+		if files := testkit.FilesWith(t, dir, plaintext); len(files) > 0 {
 			t.Errorf("the plaintext is in %v", files)
 		}
 		text, events := r.everything()
@@ -245,7 +223,7 @@ func TestScrubGoesOn(t *testing.T) {
 				}
 				r.scrubbed()
 				stop()
-				if files := inFiles(t, dir, plaintext); len(files) > 0 {
+				if files := testkit.FilesWith(t, dir, plaintext); len(files) > 0 {
 					t.Errorf("the plaintext is in %v", files)
 				}
 				if text, _ := r.everything(); strings.Contains(text, plaintext) {

@@ -1,5 +1,5 @@
-// Package prom registers Prometheus collectors in groups, so that the owner of a group
-// can unregister all of it at once.
+// Package prom makes Prometheus metrics, and registers collectors in groups, so that the
+// owner of a group can unregister all of it at once.
 package prom
 
 import (
@@ -97,4 +97,34 @@ func key(c prometheus.Collector) string {
 		}
 	}
 	return first
+}
+
+// Counter makes a counter.
+func Counter(name, help string) prometheus.Counter {
+	return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+}
+
+// CounterVec makes a counter with labels.
+func CounterVec(name, help string, labels ...string) *prometheus.CounterVec {
+	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+}
+
+// Gauge makes a gauge.
+func Gauge(name, help string) prometheus.Gauge {
+	return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+}
+
+// GaugeVec makes a gauge with labels.
+func GaugeVec(name, help string, labels ...string) *prometheus.GaugeVec {
+	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
+}
+
+// Histogram makes a histogram.
+func Histogram(name, help string, buckets []float64) prometheus.Histogram {
+	return prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
+}
+
+// HistogramVec makes a histogram with labels.
+func HistogramVec(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
 }

@@ -1,7 +1,6 @@
 package reload
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,6 +18,7 @@ import (
 
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -47,7 +46,7 @@ type daemon struct {
 	applied []string // names of the watches
 	times   []time.Time
 	refuse  error // what Apply answers
-	log     bytes.Buffer
+	log     testkit.Log
 
 	registry *prometheus.Registry
 	watcher  *Watcher
@@ -65,19 +64,10 @@ func newDaemon(t *testing.T) *daemon {
 	}
 	d.watcher = New(Config{
 		Path: d.file, Running: running, Load: d.load, Apply: d.apply,
-		Logger:     slog.New(slog.NewTextHandler(lockedWriter{d}, nil)),
+		Logger:     slog.New(slog.NewTextHandler(&d.log, nil)),
 		Registerer: d.registry,
 	})
 	return d
-}
-
-// lockedWriter writes the log.
-type lockedWriter struct{ *daemon }
-
-func (w lockedWriter) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.log.Write(p)
 }
 
 func (d *daemon) load(data []byte) (*plan.State, error) {
@@ -111,17 +101,7 @@ func (d *daemon) got() []string {
 }
 
 // logged counts the lines of the log that contain the text.
-func (d *daemon) logged(text string) int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	n := 0
-	for line := range strings.Lines(d.log.String()) {
-		if strings.Contains(line, text) {
-			n++
-		}
-	}
-	return n
-}
+func (d *daemon) logged(text string) int { return len(d.log.Like(text)) }
 
 // run starts the watcher; the function it returns ends it and waits.
 func (d *daemon) run() (stop func()) {

@@ -48,11 +48,6 @@ func denial(call ast.CallExpr) string {
 		return "transformMap() and transformMapEntry() are not supported in filters: unbounded cost"
 	case "replace", "regex.replace", "regex.extract", "regex.extractAll", "join", "format", "distinct":
 		return name + "() is not supported in filters: unbounded cost"
-	case "matches":
-		args := call.Args()
-		if len(args) == 0 || args[len(args)-1].Kind() != ast.LiteralKind {
-			return name + "() needs a literal pattern, which is checked at load"
-		}
 	}
 	return ""
 }

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/sstable"
@@ -17,6 +16,7 @@ import (
 	"github.com/watcherd/watcherd/internal/store/inspect"
 	"github.com/watcherd/watcherd/internal/store/layout"
 	"github.com/watcherd/watcherd/internal/store/salvage"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // damageKeys flips a byte behind the nth of the places where a key, or what else
@@ -39,29 +39,6 @@ func damageKeys(t *testing.T, fs vfs.FS, key []byte, nth int) bool {
 		}
 	}
 	return false
-}
-
-// logLines counts the lines of a log that contain a text.
-type logLines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *logLines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *logLines) like(text string) (lines []string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for line := range strings.Lines(l.buf.String()) {
-		if strings.Contains(line, text) {
-			lines = append(lines, line)
-		}
-	}
-	return lines
 }
 
 // damagedThrice makes a closed store of n records and states, in tables of which three
@@ -242,7 +219,7 @@ func TestBetweenTwoDamages(t *testing.T) {
 		t.Errorf("check: %v, %d records, %d states", err, report.Records, report.Partitions[0].Entries)
 	}
 
-	var logged logLines
+	var logged testkit.Log
 	s := openTest(t, "store", Options{FS: fs, firstSequence: 1, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 	seen, last := 0, ""
 	err = s.ScanState("objects", "", func(key string, _ []byte) error {
@@ -307,7 +284,7 @@ func TestBetweenTwoDamages(t *testing.T) {
 	if delivered != records || delivered+lost != n {
 		t.Errorf("%d delivered, %d lost", delivered, lost)
 	}
-	if lines := logged.like("part of the log cannot be read"); len(lines) != 3 {
+	if lines := logged.Like("part of the log cannot be read"); len(lines) != 3 {
 		t.Errorf("%d lines of log: %q", len(lines), lines)
 	}
 }
@@ -362,7 +339,7 @@ func TestLongDamage(t *testing.T) {
 	for i := range bad { // but for the first ones, which share a block with what is vital
 		damageKeys(t, fs, fmt.Appendf(nil, "record-%04d|", i+30), 0)
 	}
-	var logged logLines
+	var logged testkit.Log
 	s = openTest(t, "store", Options{FS: fs, firstSequence: 1, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 	q := ensure(t, s, "a")
 	if items := read(t, q, 0, 64); len(items) == 0 {
@@ -372,7 +349,7 @@ func TestLongDamage(t *testing.T) {
 	if delivered < n-bad-50 || delivered+lost != n {
 		t.Errorf("%d delivered, %d lost", delivered, lost)
 	}
-	if lines := logged.like(""); len(lines) > 20 {
+	if lines := logged.Like(""); len(lines) > 20 {
 		t.Errorf("%d lines of log, the first: %s", len(lines), lines[0])
 	}
 }
@@ -452,7 +429,7 @@ func TestRecountWhileCommitting(t *testing.T) {
 func TestCompactionOverDamage(t *testing.T) {
 	t.Chdir(t.TempDir())
 	n := damagedQueue(t, vfs.Default)
-	var logged logLines
+	var logged testkit.Log
 	delivered := 0
 	for range 3 {
 		s := openTest(t, "store", Options{firstSequence: 1, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
@@ -485,7 +462,7 @@ func TestCompactionOverDamage(t *testing.T) {
 	if delivered < n-1000 {
 		t.Errorf("%d of %d delivered", delivered, n)
 	}
-	if len(logged.buf.String()) > 20_000 {
-		t.Errorf("%d bytes of log: %.2000s", logged.buf.Len(), logged.buf.String())
+	if len(logged.String()) > 20_000 {
+		t.Errorf("%d bytes of log: %.2000s", len(logged.String()), logged.String())
 	}
 }

@@ -221,19 +221,6 @@ func (q *Queue) DeadLetters(after uint64, max int) ([]DeadLetter, error) {
 // errEnough ends a scan.
 var errEnough = errors.New("enough")
 
-// FindDeadLetter returns the dead letter of a position.
-func (q *Queue) FindDeadLetter(position uint64) (DeadLetter, bool, error) {
-	if err := q.s.use(); err != nil {
-		return DeadLetter{}, false, err
-	}
-	defer q.s.life.leave()
-	d, ok, err := q.deadLetterAt(position)
-	if err != nil || !ok {
-		return DeadLetter{}, false, err
-	}
-	return deadLetter(position, d), true, nil
-}
-
 func (q *Queue) deadLetterAt(position uint64) (layout.DeadLetter, bool, error) {
 	raw, ok, err := q.s.get(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, position))
 	if err != nil || !ok {

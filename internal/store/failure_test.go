@@ -16,6 +16,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/store/engine"
 	"github.com/watcherd/watcherd/internal/store/layout"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // faulty counts the operations that change the filesystem and lets some fail.
@@ -213,7 +214,7 @@ func TestStuckCommit(t *testing.T) {
 // pauses, says so once, and recovers by itself.
 func TestFullDiskInFlush(t *testing.T) {
 	f := &faulty{}
-	var logged logLines
+	var logged testkit.Log
 	s := openTest(t, "store", Options{firstSequence: 1, FS: errorfs.Wrap(vfs.NewMem(), f), Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 	ensure(t, s, "a")
 	var tried atomic.Int64
@@ -241,7 +242,7 @@ func TestFullDiskInFlush(t *testing.T) {
 		t.Error(err)
 	}
 	appendN(t, s, 3, "a")
-	if lines := logged.like("the disk is full"); len(lines) != 1 {
+	if lines := logged.Like("the disk is full"); len(lines) != 1 {
 		t.Errorf("%d lines of log: %q", len(lines), lines)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // smallDisk mounts a filesystem of its own, and returns a function that fills it up
@@ -104,7 +106,7 @@ func TestHollowReserve(t *testing.T) {
 // come back, while every free block is taken at once by another program.
 func TestOthersFillTheDisk(t *testing.T) {
 	dir, fill, _ := smallDisk(t, "96m")
-	var logged logLines
+	var logged testkit.Log
 	s := openTest(t, filepath.Join(dir, "store"), Options{
 		MaxBytes: 64 << 20, MinFree: 8 << 20, RetentionMaxBytes: 1, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
 	})
@@ -143,10 +145,10 @@ func TestOthersFillTheDisk(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	if lines := logged.like(""); len(lines) > 30 {
+	if lines := logged.Like(""); len(lines) > 30 {
 		t.Errorf("%d lines of log: %q", len(lines), lines[:5])
 	}
-	for _, line := range logged.like("") {
+	for _, line := range logged.Like("") {
 		if len(line) > 500 {
 			t.Errorf("a line of %d bytes: %.300s", len(line), line)
 		}

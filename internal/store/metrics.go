@@ -28,36 +28,16 @@ type metrics struct {
 func newMetrics(s *Store) *metrics {
 	name := func(n string) string { return prometheus.BuildFQName("watcherd", "store", n) }
 	m := &metrics{
-		group: prom.NewGroup(s.opts.Registerer),
-		commitSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    name("commit_duration_seconds"),
-			Help:    "Duration of a commit, fsync included.",
-			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 15),
-		}),
-		groupSize: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    name("commit_group_size"),
-			Help:    "Records per commit.",
-			Buckets: prometheus.ExponentialBuckets(1, 2, 11),
-		}),
-		commits: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: name("commits_total"), Help: "Successful commits.",
-		}),
-		commitErrors: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: name("commit_errors_total"), Help: "Failed commits; the first one ends the process.",
-		}),
-		unreadable: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: name("unreadable_records_total"), Help: "Queue entries whose record is damaged; each becomes a dead letter.",
-		}),
-		deletions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: name("retention_deletions_total"), Help: "Delivered records deleted from the log, by reason.",
-		}, []string{"reason"}),
+		group:         prom.NewGroup(s.opts.Registerer),
+		commitSeconds: prom.Histogram(name("commit_duration_seconds"), "Duration of a commit, fsync included.", prometheus.ExponentialBuckets(0.0005, 2, 15)),
+		groupSize:     prom.Histogram(name("commit_group_size"), "Records per commit.", prometheus.ExponentialBuckets(1, 2, 11)),
+		commits:       prom.Counter(name("commits_total"), "Successful commits."),
+		commitErrors:  prom.Counter(name("commit_errors_total"), "Failed commits; the first one ends the process."),
+		unreadable:    prom.Counter(name("unreadable_records_total"), "Queue entries whose record is damaged; each becomes a dead letter."),
+		deletions:     prom.CounterVec(name("retention_deletions_total"), "Delivered records deleted from the log, by reason.", "reason"),
+		expired:       prom.Counter(name("dead_letters_expired_total"), "Dead letters deleted at their maximum age."),
+		repaired:      prom.Counter(name("repaired_blocks_total"), "Damaged blocks removed from tables."),
 	}
-	m.expired = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: name("dead_letters_expired_total"), Help: "Dead letters deleted at their maximum age.",
-	})
-	m.repaired = prometheus.NewCounter(prometheus.CounterOpts{
-		Name: name("repaired_blocks_total"), Help: "Damaged blocks removed from tables.",
-	})
 	for _, reason := range []string{deletedAge, deletedBytes, deletedBudget} {
 		m.deletions.WithLabelValues(reason)
 	}

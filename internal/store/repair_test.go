@@ -23,6 +23,7 @@ import (
 	"github.com/watcherd/watcherd/internal/store/inspect"
 	"github.com/watcherd/watcherd/internal/store/layout"
 	"github.com/watcherd/watcherd/internal/store/salvage"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // smallTables makes memtables and tables of 256 KiB, and writes stop at 12 tables
@@ -81,7 +82,7 @@ func TestWritesGoOnOverDamage(t *testing.T) {
 			}
 		}
 	}
-	var logged logLines
+	var logged testkit.Log
 	s = openTest(t, "store", Options{FS: fs, firstSequence: 1, MaxBytes: smallTables, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
 	stop := runStore(t, s)
 	q := ensure(t, s, "a")
@@ -110,7 +111,7 @@ func TestWritesGoOnOverDamage(t *testing.T) {
 	if delivered += more1; lost == 0 || lost > 20 || delivered+lost != n+more {
 		t.Errorf("%d delivered, %d lost of %d", delivered, lost, n+more)
 	}
-	if lines := logged.like("removed a damaged block"); len(lines) == 0 || len(lines) > 8 {
+	if lines := logged.Like("removed a damaged block"); len(lines) == 0 || len(lines) > 8 {
 		t.Errorf("%d lines of log: %q", len(lines), lines)
 	}
 	if err := s.Close(); err != nil {

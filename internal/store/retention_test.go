@@ -247,7 +247,7 @@ func TestStuckEntryLetsTheLogGo(t *testing.T) {
 	if err := q.DeadLetter(1, Letter{Reason: "enough"}); err != nil {
 		t.Fatal(err)
 	}
-	if l, ok, err := q.FindDeadLetter(1); !ok || err != nil || string(l.Payload) != string(items[0].Payload) {
+	if l, ok, err := q.deadLetterAt(1); !ok || err != nil || string(l.Payload) != string(items[0].Payload) {
 		t.Errorf("dead letter %v %v", ok, err)
 	}
 	if err := s.Close(); err != nil {

@@ -3,9 +3,6 @@ package store
 import (
 	"bytes"
 	"errors"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,28 +13,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/watcherd/watcherd/internal/store/inspect"
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 const canary = "plaintext-canary"
-
-// filesWith are the files below dir that hold the text.
-func filesWith(t *testing.T, dir, text string) (files []string) {
-	t.Helper()
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() {
-			return err
-		}
-		content, err := os.ReadFile(path)
-		if bytes.Contains(content, []byte(text)) {
-			files = append(files, filepath.Base(path))
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return files
-}
 
 func hide(payload []byte) ([]byte, bool) {
 	if !bytes.Contains(payload, []byte(canary)) {
@@ -122,7 +101,7 @@ func TestRewriteEverything(t *testing.T) {
 		if now.DeadLetterBytes = stats.DeadLetterBytes; now != stats {
 			t.Errorf("queue %+v, was %+v", now, stats)
 		}
-		if len(filesWith(t, dir, canary)) == 0 {
+		if len(testkit.FilesWith(t, dir, canary)) == 0 {
 			t.Fatal("the canary is in no file to begin with")
 		}
 		b := s.NewBatch()
@@ -133,7 +112,7 @@ func TestRewriteEverything(t *testing.T) {
 		if err := s.EraseObsolete(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if files := filesWith(t, dir, canary); len(files) > 0 {
+		if files := testkit.FilesWith(t, dir, canary); len(files) > 0 {
 			t.Errorf("the canary is in %v", files)
 		}
 		for _, it := range read(t, q, 0, 1000) {
@@ -315,7 +294,7 @@ func TestEraseReachesTheLowestLevel(t *testing.T) {
 	if err := s.EraseObsolete(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if files := filesWith(t, dir, canary); len(files) > 0 {
+	if files := testkit.FilesWith(t, dir, canary); len(files) > 0 {
 		t.Errorf("the canary is in %v", files)
 	}
 }

@@ -22,35 +22,16 @@ type Cluster struct {
 	Dir        string // state directory; apiserver.log and etcd.log are in it
 
 	binary  string
-	fsync   bool
 	flags   []string // kube-apiserver's
 	process *process // nil while the server is stopped
 }
 
-// Option changes how a cluster is started.
-type Option func(*Cluster)
-
-// WithFlags gives kube-apiserver flags, e.g. --watch-cache=false.
-func WithFlags(flags ...string) Option { return func(c *Cluster) { c.flags = flags } }
-
-// WithFsync lets etcd fsync its files.
-func WithFsync() Option { return func(c *Cluster) { c.fsync = true } }
-
-// WithDir sets the state directory, which is kept at the end. The default is a
-// temporary one.
-func WithDir(dir string) Option { return func(c *Cluster) { c.Dir = dir } }
-
-// Start starts a cluster of the test's own and stops it when the test ends.
-func Start(t testing.TB, options ...Option) *Cluster {
+// Start starts a cluster of the test's own, with flags of kube-apiserver such as
+// --watch-cache=false, and stops it when the test ends.
+func Start(t testing.TB, flags ...string) *Cluster {
 	t.Helper()
 	skipIfShort(t)
-	c := &Cluster{}
-	for _, option := range options {
-		option(c)
-	}
-	if c.Dir == "" {
-		c.Dir = t.TempDir()
-	}
+	c := &Cluster{Dir: t.TempDir(), flags: flags}
 	if err := c.build(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -115,9 +96,6 @@ func (c *Cluster) build(ctx context.Context) error {
 
 func (c *Cluster) start(ctx context.Context) error {
 	args := []string{"serve", "--lifeline", "--dir", c.Dir}
-	if c.fsync {
-		args = append(args, "--fsync")
-	}
 	if c.URL != "" {
 		u, err := url.Parse(c.URL)
 		if err != nil {

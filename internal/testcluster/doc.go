@@ -20,6 +20,6 @@
 //
 // Caveats: RBAC is on and namespaces are deleted for good, but nothing else runs:
 // pods, deployments and nodes are plain objects. A cluster takes about two seconds
-// to start, 300 MB of memory and 62 MB of disk. Unless it is started with
-// [WithFsync], it survives a kill of its process but not of the machine.
+// to start, 300 MB of memory and 62 MB of disk. It survives a kill of its process
+// but not of the machine.
 package testcluster

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/watcherd/watcherd/internal/testkit"
 )
 
 // The server gives up by itself when it is not ready in two minutes.
@@ -116,4 +118,13 @@ func (p *process) running() bool {
 	default:
 		return true
 	}
+}
+
+// Output collects what a process writes, for readers at any time.
+type Output struct{ testkit.Log }
+
+// Tail is the end of the output, enough to see what went wrong.
+func (o *Output) Tail() string {
+	s := o.String()
+	return s[max(0, len(s)-100_000):]
 }

@@ -165,7 +165,7 @@ func TestRestoreEtcdRollsBack(t *testing.T) {
 
 func TestCompactEndsHistory(t *testing.T) {
 	t.Parallel()
-	c := testcluster.Start(t, testcluster.WithFlags("--watch-cache=false"))
+	c := testcluster.Start(t, "--watch-cache=false")
 	old := apply(t, c, "a").GetResourceVersion()
 	apply(t, c, "b")
 	apply(t, c, "c")

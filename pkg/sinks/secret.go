@@ -1,11 +1,17 @@
 package sinks
 
 import (
+	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 // Secret names where a secret value is to be found: never the value itself. In
@@ -70,4 +76,70 @@ func (s Secret) LogValue() slog.Value {
 		return slog.StringValue("env:" + s.Env)
 	}
 	return slog.StringValue("file:" + s.File)
+}
+
+// Header is the value of a header of HTTP, or a URL: text, or a secret.
+type Header struct {
+	Text   string
+	Secret Secret
+}
+
+// UnmarshalJSON reads a string, or {"env": ...} or {"file": ...}.
+func (h *Header) UnmarshalJSON(b []byte) error {
+	*h = Header{}
+	if len(b) > 0 && b[0] == '"' {
+		return json.Unmarshal(b, &h.Text)
+	}
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&h.Secret); err != nil {
+		return fmt.Errorf("text, {env: NAME} or {file: PATH} is wanted: %w", err)
+	}
+	if h.Secret.IsZero() {
+		return fmt.Errorf("text, {env: NAME} or {file: PATH} is wanted, not %s", b)
+	}
+	return nil
+}
+
+// MarshalJSON writes what UnmarshalJSON reads.
+func (h Header) MarshalJSON() ([]byte, error) {
+	if h.Secret.IsZero() {
+		return json.Marshal(h.Text)
+	}
+	return json.Marshal(h.Secret)
+}
+
+// Validate reports a *[FieldError] at path for a header that HTTP cannot carry, or whose value
+// must not be part of the configuration unless insecure is set.
+func (h Header) Validate(path, name string, insecure bool) error {
+	switch {
+	case !httpguts.ValidHeaderFieldName(name):
+		return &FieldError{Path: path, Msg: "is not the name of a header"}
+	case !h.Secret.IsZero():
+		return h.Secret.Validate(path)
+	case confidential(name) && !insecure:
+		return &FieldError{Path: path, Msg: "is a secret: name where it is to be found, {env: NAME} or {file: PATH}"}
+	case !httpguts.ValidHeaderFieldValue(h.Text):
+		return &FieldError{Path: path, Msg: "holds a character that no header can carry"}
+	}
+	return nil
+}
+
+// Value is the text, or the secret's value, read at each call. A relative file is taken from dir.
+func (h Header) Value(dir string) (string, error) {
+	if h.Secret.IsZero() {
+		return h.Text, nil
+	}
+	v, err := h.Secret.In(dir).Value()
+	if err == nil && !httpguts.ValidHeaderFieldValue(v) {
+		err = errors.New("the secret holds a character that no header can carry")
+	}
+	return v, err
+}
+
+// confidential reports whether the value of a header is a secret, by its name.
+func confidential(name string) bool {
+	name = strings.ReplaceAll(strings.ToLower(name), "-", "")
+	return slices.ContainsFunc([]string{"authorization", "cookie", "token", "secret", "password", "passwd", "credential", "apikey", "accesskey", "authkey", "routingkey"},
+		func(word string) bool { return strings.Contains(name, word) })
 }

@@ -1,6 +1,7 @@
 package sinks
 
 import (
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -79,4 +80,47 @@ func (t TLS) Certificate() (tls.Certificate, error) {
 		return tls.Certificate{}, fmt.Errorf("read certFile and keyFile: %w", err)
 	}
 	return pair, nil
+}
+
+// TLSFiles loads a block again when its files change. It is not safe for concurrent use.
+type TLSFiles struct {
+	TLS TLS
+
+	current *tls.Config
+	seen    [sha256.Size]byte
+}
+
+// Load returns the configuration and whether it is a new one. Files that cannot be used
+// leave the previous configuration, if there is one, and are an error once, until they
+// change again: writers replace them one after the other.
+func (f *TLSFiles) Load() (config *tls.Config, changed bool, err error) {
+	seen := f.fingerprint()
+	if f.current != nil && seen == f.seen {
+		return f.current, false, nil
+	}
+	f.seen = seen
+	next, err := f.TLS.Load()
+	if err != nil {
+		return f.current, false, err
+	}
+	f.current = next
+	return next, true, nil
+}
+
+// fingerprint is of the contents: a mounted volume is swapped by a link, and the
+// times of its files prove little.
+func (f *TLSFiles) fingerprint() [sha256.Size]byte {
+	h := sha256.New()
+	for _, path := range [...]string{f.TLS.CAFile, f.TLS.CertFile, f.TLS.KeyFile} {
+		if path == "" {
+			continue
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			b = []byte(err.Error())
+		}
+		fmt.Fprintf(h, "%d:", len(b))
+		h.Write(b)
+	}
+	return [sha256.Size]byte(h.Sum(nil))
 }

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/pkg/watcherd"
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
@@ -99,31 +100,13 @@ func (r *receiver) has(name string) bool {
 	return strings.Contains(r.body.String(), `"name":"`+name+`"`)
 }
 
-// lines is a log that a test reads.
-type lines struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
-
 // process is a daemon in the test's process.
 type process struct {
 	*testing.T
 	dir, admin string
 	api        *cluster
 	options    func(*watcherd.Options) // optional
-	log        *lines
+	log        *testkit.Log
 	stop       context.CancelFunc
 	ended      chan error
 }
@@ -157,7 +140,7 @@ func (p *process) config() string { return filepath.Join(p.dir, "watcherd.yaml")
 func (p *process) start() {
 	p.Helper()
 	ctx, cancel := context.WithCancel(p.Context())
-	p.log, p.stop, p.ended = &lines{}, cancel, make(chan error, 1)
+	p.log, p.stop, p.ended = &testkit.Log{}, cancel, make(chan error, 1)
 	o := watcherd.Options{
 		ConfigFile: p.config(), Kinds: kinds.Builtin(), REST: p.api.Config(), Logger: slog.New(slog.NewTextHandler(p.log, nil)), ShutdownTimeout: time.Second,
 	}

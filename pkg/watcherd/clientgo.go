@@ -5,6 +5,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/watcherd/watcherd/internal/prom"
 )
 
 // ExportClientGo registers the metrics that client-go keeps of informers (what waits
@@ -17,19 +19,9 @@ import (
 func ExportClientGo(r prometheus.Registerer) error {
 	labels := []string{"name", "group", "version", "resource"}
 	p := &informerMetrics{
-		queued: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "informer_queued_items",
-			Help: "Pending changes in an informer's queue.",
-		}, labels),
-		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "informer_processing_latency_seconds",
-			Help:    "Time an informer took to store a change and notify its listeners.",
-			Buckets: prometheus.ExponentialBuckets(0.00001, 10, 7),
-		}, labels),
-		version: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "informer_store_resource_version",
-			Help: "Newest resourceVersion in an informer's store, rounded to a float.",
-		}, labels),
+		queued:  prom.GaugeVec("informer_queued_items", "Pending changes in an informer's queue.", labels...),
+		latency: prom.HistogramVec("informer_processing_latency_seconds", "Time an informer took to store a change and notify its listeners.", prometheus.ExponentialBuckets(0.00001, 10, 7), labels...),
+		version: prom.GaugeVec("informer_store_resource_version", "Newest resourceVersion in an informer's store, rounded to a float.", labels...),
 	}
 	for _, c := range []prometheus.Collector{p.queued, p.latency, p.version} {
 		if err := r.Register(c); err != nil {

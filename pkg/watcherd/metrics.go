@@ -11,6 +11,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/watcherd/watcherd/internal/prom"
 )
 
 // registerProcess registers the build information and the collectors of the Go runtime
@@ -49,15 +51,8 @@ type requestMetrics struct {
 
 func newRequestMetrics(r prometheus.Registerer) (*requestMetrics, error) {
 	m := &requestMetrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "rest_client_requests_total",
-			Help: "Requests to the API server, by status code, method and host.",
-		}, []string{"code", "method", "host"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "rest_client_request_duration_seconds",
-			Help:    "Time to the response headers of the API server, by verb and host.",
-			Buckets: prometheus.ExponentialBuckets(0.002, 4, 8),
-		}, []string{"verb", "host"}),
+		requests: prom.CounterVec("rest_client_requests_total", "Requests to the API server, by status code, method and host.", "code", "method", "host"),
+		duration: prom.HistogramVec("rest_client_request_duration_seconds", "Time to the response headers of the API server, by verb and host.", prometheus.ExponentialBuckets(0.002, 4, 8), "verb", "host"),
 	}
 	for _, c := range []prometheus.Collector{m.requests, m.duration} {
 		if err := r.Register(c); err != nil {

@@ -271,3 +271,78 @@ func unknownKey(key string, known []string, others Others) string {
 	}
 	return msg
 }
+
+// fields are the keys of a struct.
+type fields struct {
+	names []string
+	index map[string][]int // key → field index for reflect.Value.FieldByIndex
+}
+
+// fieldsOf lists the exported fields of a struct type that carry a json tag with
+// a name; those of embedded structs without one count as the struct's own.
+func fieldsOf(t reflect.Type) fields {
+	f := fields{index: map[string][]int{}}
+	for _, field := range reflect.VisibleFields(t) {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if !field.IsExported() || name == "" || name == "-" {
+			continue
+		}
+		if _, ok := f.index[name]; !ok {
+			f.index[name] = field.Index
+			f.names = append(f.names, name)
+		}
+	}
+	return f
+}
+
+// maxCandidates bounds the work for one suggestion.
+const maxCandidates = 256
+
+// Nearest is the candidate that s was most likely meant to be, or "" when none
+// is near or too many are. Letter case is ignored.
+func Nearest(s string, candidates []string) string {
+	if len(s) > maxShown || len(candidates) > maxCandidates {
+		return ""
+	}
+	best, least := "", 1+max(1, len(s)/3)
+	for _, c := range candidates {
+		if d := distance(strings.ToLower(s), strings.ToLower(c), least); d < least {
+			best, least = c, d
+		}
+	}
+	return best
+}
+
+// distance counts the insertions, deletions, replacements and swaps of
+// neighbours that turn a into b; it may stop at limit.
+func distance(a, b string, limit int) int {
+	if abs(len(a)-len(b)) >= limit {
+		return limit
+	}
+	before, previous, current := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
+	for j := range previous {
+		previous[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		current[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			current[j] = min(previous[j]+1, current[j-1]+1, previous[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				current[j] = min(current[j], before[j-2]+1)
+			}
+		}
+		before, previous, current = previous, current, before
+	}
+	return previous[len(b)]
+}
+
+func abs(n int) int {
+	if n < 0 {
+		return -n
+	}
+	return n
+}

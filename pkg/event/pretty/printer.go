@@ -1,10 +1,14 @@
 package pretty
 
 import (
+	"io"
+	"os"
 	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/term"
 
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/event/summary"
@@ -154,4 +158,16 @@ func appendClean(dst []byte, s string) []byte {
 		dst = append(dst, quoted[1:len(quoted)-1]...)
 	}
 	return dst
+}
+
+// IsTerminal reports whether w is a terminal.
+func IsTerminal(w io.Writer) bool {
+	f, ok := w.(interface{ Fd() uintptr })
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// WantsColor reports whether w is a terminal whose user has not declined colours
+// (https://no-color.org).
+func WantsColor(w io.Writer) bool {
+	return IsTerminal(w) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
 }

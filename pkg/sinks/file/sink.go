@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
@@ -180,4 +182,25 @@ func classify(err error) error {
 	default:
 		return err
 	}
+}
+
+// metrics are the sink's own; the registerer adds the sink's name.
+type metrics struct {
+	open          prometheus.Gauge
+	rotations     prometheus.Counter
+	repairs       prometheus.Counter
+	rollbacks     prometheus.Counter
+	archiveErrors prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	r := sinks.NewMetrics(reg, "file")
+	m := &metrics{
+		open:          r.Gauge("open_files", "Files the sink holds open."),
+		rotations:     r.Counter("rotations_total", "Files rotated by size or age."),
+		repairs:       r.Counter("repairs_total", "Files whose incomplete last line was cut off when they were opened."),
+		rollbacks:     r.Counter("rollbacks_total", "Batches rolled back because a write or sync failed."),
+		archiveErrors: r.Counter("archive_errors_total", "Failures to compress or delete rotated files."),
+	}
+	return m, r.Err()
 }

@@ -15,10 +15,10 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 	"go.uber.org/goleak"
 
+	"github.com/watcherd/watcherd/internal/testca"
 	"github.com/watcherd/watcherd/internal/testservers"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
-	"github.com/watcherd/watcherd/pkg/sinks/internal/testca"
 	"github.com/watcherd/watcherd/pkg/sinks/kafka"
 )
 

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -409,4 +410,23 @@ func (s *sink) Close(ctx context.Context) error {
 		return fmt.Errorf("close Kafka sink: %w", err)
 	}
 	return nil
+}
+
+// metrics are the sink's own; the registerer adds the sink's name.
+type metrics struct {
+	connections prometheus.Gauge
+	disconnects prometheus.Counter
+	superseded  prometheus.Counter
+	gaps        prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	r := sinks.NewMetrics(reg, "kafka")
+	m := &metrics{
+		connections: r.Gauge("connections", "Open connections to brokers."),
+		disconnects: r.Counter("disconnects_total", "Connections to brokers that ended."),
+		superseded:  r.Counter("superseded_total", "Events that mode state did not write, since the topic has a later state of their object."),
+		gaps:        r.Counter("gaps_skipped_total", "Gap records, which mode state does not write."),
+	}
+	return m, r.Err()
 }

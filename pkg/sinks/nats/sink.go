@@ -11,6 +11,7 @@ import (
 
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
@@ -334,4 +335,23 @@ func (s *sink) Close(ctx context.Context) error {
 		return fmt.Errorf("close NATS sink: %w", err)
 	}
 	return nil
+}
+
+// metrics are the sink's own; the registerer adds the sink's name.
+type metrics struct {
+	connected   prometheus.Gauge
+	disconnects prometheus.Counter
+	duplicates  prometheus.Counter
+	unexpected  prometheus.Counter
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	r := sinks.NewMetrics(reg, "nats")
+	m := &metrics{
+		connected:   r.Gauge("connected", "Whether the sink is connected to a server."),
+		disconnects: r.Counter("disconnects_total", "Connections that were lost."),
+		duplicates:  r.Counter("duplicates_total", "Events that the stream had stored already."),
+		unexpected:  r.Counter("unexpected_duplicates_total", "Events that the stream had stored already although this sink had not published them before."),
+	}
+	return m, r.Err()
 }

@@ -59,13 +59,12 @@ type metrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
-	responses, err1 := sinks.Register(reg, prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "watcherd_otlp_sink_responses_total", Help: "Requests by the status of the answer; error if there was none.",
-	}, []string{"code"}))
-	rejected, err2 := sinks.Register(reg, prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "watcherd_otlp_sink_rejected_records_total", Help: "Log records that receivers rejected in a partial success, each time that they did.",
-	}))
-	return &metrics{responses: responses, rejected: rejected}, errors.Join(err1, err2)
+	r := sinks.NewMetrics(reg, "otlp")
+	m := &metrics{
+		responses: r.CounterVec("responses_total", "Requests by the status of the answer; error if there was none.", "code"),
+		rejected:  r.Counter("rejected_records_total", "Log records that receivers rejected in a partial success, each time that they did."),
+	}
+	return m, r.Err()
 }
 
 // Write sends the batch as one request or, where the receiver blames an event, in halves.

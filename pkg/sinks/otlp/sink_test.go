@@ -19,10 +19,10 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/watcherd/watcherd/internal/testca"
 	"github.com/watcherd/watcherd/internal/testservers"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
-	"github.com/watcherd/watcherd/pkg/sinks/internal/testca"
 	"github.com/watcherd/watcherd/pkg/sinks/otlp"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 )

@@ -51,16 +51,13 @@ type metrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
-	connections, err1 := sinks.Register(reg, prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "watcherd_postgres_sink_connections", Help: "Open connections to servers.",
-	}))
-	repeated, err2 := sinks.Register(reg, prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "watcherd_postgres_sink_repeated_total", Help: "Events that table history had already.",
-	}))
-	superseded, err3 := sinks.Register(reg, prometheus.NewCounter(prometheus.CounterOpts{
-		Name: "watcherd_postgres_sink_superseded_total", Help: "States that table objects did not take, since it had the same or a later one of the object.",
-	}))
-	return &metrics{connections: connections, repeated: repeated, superseded: superseded}, errors.Join(err1, err2, err3)
+	r := sinks.NewMetrics(reg, "postgres")
+	m := &metrics{
+		connections: r.Gauge("connections", "Open connections to servers."),
+		repeated:    r.Counter("repeated_total", "Events that table history had already."),
+		superseded:  r.Counter("superseded_total", "States that table objects did not take, since it had the same or a later one of the object."),
+	}
+	return m, r.Err()
 }
 
 // errNoAnswer is the cause of a context that ended by the sink's own timeout.

@@ -1,16 +1,15 @@
 package sinktest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
@@ -64,24 +63,7 @@ func WantClass(t testing.TB, err error, class sinks.Class, texts ...string) {
 }
 
 // Log collects log lines. It is safe for concurrent use.
-type Log struct {
-	mu  sync.Mutex
-	buf bytes.Buffer // guarded by mu
-}
-
-// Write implements io.Writer.
-func (l *Log) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.Write(p)
-}
-
-// String returns all lines so far.
-func (l *Log) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
-}
+type Log struct{ testkit.Log }
 
 // Option has a sink log to l, debug lines too: a change for [Open].
 func (l *Log) Option(o *sinks.Options) {

@@ -11,6 +11,7 @@ import (
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
 
+	"github.com/watcherd/watcherd/internal/celexpr"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
@@ -20,55 +21,43 @@ type acceptance struct {
 	program cel.Program
 }
 
-// Bounds of the expression and of its evaluation: about 10 ms, over an answer of at most
-// maxBody bytes.
-const (
-	maxAccept      = 4 << 10 // characters
-	maxAcceptDepth = 50
-	maxAcceptRegex = 500 // instructions
-	maxAcceptCost  = 100_000
-)
+// acceptLimits allow about 10 ms, over an answer of at most maxBody bytes.
+var acceptLimits = celexpr.Limits{Cost: 100_000, Memory: 4 << 20}
 
 var acceptEnv = sync.OnceValues(func() (*cel.Env, error) {
-	return cel.NewEnv(
+	return cel.NewEnv(append(celexpr.Bounds(),
 		cel.OptionalTypes(),
-		cel.ParserExpressionSizeLimit(maxAccept),
-		cel.ExpressionNestingDepthLimit(maxAcceptDepth),
-		cel.RegexProgramSizeLimit(maxAcceptRegex),
 		cel.Variable("status", cel.IntType),
 		cel.Variable("headers", cel.MapType(cel.StringType, cel.StringType)),
 		cel.Variable("body", cel.DynType),
-	)
+	)...)
 })
 
 // compileAccept compiles the expression. The error joins a *sinks.FieldError for every
 // fault.
 func compileAccept(text string) (*acceptance, error) {
-	fault := func(line, column int, msg string) error {
-		return &sinks.FieldError{Path: "accept", Msg: msg, Line: max(line, 1), Column: max(column, 1)}
-	}
 	env, err := acceptEnv()
 	if err != nil {
 		return nil, fmt.Errorf("CEL environment: %w", err)
 	}
-	ast, issues := env.Compile(text)
-	if issues.Err() != nil {
-		var errs []error
-		for _, e := range issues.Errors() {
-			errs = append(errs, fault(e.Location.Line(), e.Location.Column()+1, strings.ReplaceAll(e.Message, " (in container '')", "")))
+	ast, faults := celexpr.Compile(env, text)
+	if faults == nil {
+		switch out := ast.OutputType(); {
+		case out.IsExactType(types.BoolType), out.IsExactType(types.StringType), out.IsExactType(types.DynType):
+			program, err := env.Program(ast, acceptLimits.Options()...)
+			if err == nil {
+				return &acceptance{ast: ast, program: program}, nil
+			}
+			faults = []celexpr.Fault{{Line: 1, Column: 1, Msg: err.Error()}}
+		default:
+			faults = []celexpr.Fault{{Line: 1, Column: 1, Msg: "the value must be a bool, or accepted, retry, poison or pause, not " + cel.FormatCELType(out)}}
 		}
-		return nil, errors.Join(errs...)
 	}
-	switch out := ast.OutputType(); {
-	case out.IsExactType(types.BoolType), out.IsExactType(types.StringType), out.IsExactType(types.DynType):
-	default:
-		return nil, fault(1, 1, "the value must be a bool, or accepted, retry, poison or pause, not "+cel.FormatCELType(out))
+	var errs []error
+	for _, f := range faults {
+		errs = append(errs, &sinks.FieldError{Path: "accept", Msg: f.Msg, Line: f.Line, Column: f.Column})
 	}
-	program, err := env.Program(ast, cel.EvalOptions(cel.OptOptimize), cel.CostLimit(maxAcceptCost))
-	if err != nil {
-		return nil, fault(1, 1, err.Error())
-	}
-	return &acceptance{ast: ast, program: program}, nil
+	return nil, errors.Join(errs...)
 }
 
 // status is what the expression makes of an answer. False is the event's fault where the
@@ -84,7 +73,7 @@ func (a *acceptance) status(resp *http.Response, body []byte) (sinks.Status, err
 	}
 	v, _, err := a.program.Eval(map[string]any{"status": resp.StatusCode, "headers": headers, "body": value})
 	if err != nil {
-		return "", a.failure(err)
+		return "", fmt.Errorf("accept: %w", celexpr.Failure(a.ast, err))
 	}
 	if accepted, ok := v.(types.Bool); ok {
 		switch {
@@ -102,13 +91,4 @@ func (a *acceptance) status(resp *http.Response, body []byte) (sinks.Status, err
 		return s, nil
 	}
 	return "", errors.New("accept: the value is neither a bool nor accepted, retry, poison or pause")
-}
-
-// failure places the error of an evaluation, which may quote the answer, in the expression.
-func (a *acceptance) failure(err error) error {
-	if at, ok := errors.AsType[*types.Err](err); ok && at.NodeID() != 0 {
-		place := a.ast.NativeRep().SourceInfo().GetStartLocation(at.NodeID())
-		return fmt.Errorf("accept: line %d, column %d: %w", max(place.Line(), 1), place.Column()+1, err)
-	}
-	return fmt.Errorf("accept: %w", err)
 }

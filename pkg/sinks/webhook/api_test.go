@@ -124,6 +124,8 @@ func TestAccept(t *testing.T) {
 		{`body.?ok.orValue(false) ? "accepted" : "pause"`, 200, `{"error":"revoked"}`, "pause"},
 		{`body.ok`, 200, `{"canary":1}`, `retry status 200: {"canary":1}; accept: line 1, column 5: no such key: ok`},
 		{`body.ok`, 200, `{"ok":"yes"}`, `retry status 200: {"ok":"yes"}; accept: the value is neither`},
+		{`[0].all(a, [body + body].all(b, [b + b].all(c, [c + c].all(d, [d + d].all(e, [e + e].all(f, [f + f].all(g, g + g != ""))))))) && body == ""`, 200, strings.Repeat("x", 60<<10), "retry status 200"},
+		{`body.matches("(?:a?){200}a{200}$")`, 200, strings.Repeat("a", 60<<10), "retry status 200"},
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("X-Result", "fine")

@@ -1,14 +1,11 @@
 package webhook
 
 import (
-	"crypto/sha256"
 	"crypto/tls"
-	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,16 +16,15 @@ import (
 // clients holds the sink's client and makes a new one when a TLS file
 // has changed. It is used from several goroutines.
 type clients struct {
-	tls       sinks.TLS
 	proxy     func(*http.Request) (*url.URL, error)
 	transport func(*tls.Config) *http.Transport
 	log       *slog.Logger
 	metrics   *metrics
 
 	mu      sync.Mutex // guards what follows; held over the read of local files
-	current *client    // nil until the first use
-	looked  time.Time  // when the files were last looked at
-	seen    [sha256.Size]byte
+	files   sinks.TLSFiles
+	current *client   // nil until the first use
+	looked  time.Time // when the files were last looked at
 }
 
 // client is a transport for one state of the TLS files. There is no http.Client
@@ -60,7 +56,7 @@ func newClients(c *Config, o sinks.Options, m *metrics) (*clients, error) {
 		dialer.Control = refusePrivate
 	}
 	return &clients{
-		tls: c.TLS.In(o.Dir), proxy: proxy, log: o.Logger, metrics: m,
+		files: sinks.TLSFiles{TLS: c.TLS.In(o.Dir)}, proxy: proxy, log: o.Logger, metrics: m,
 		transport: func(t *tls.Config) *http.Transport {
 			return &http.Transport{
 				Proxy:                  proxy,
@@ -87,7 +83,7 @@ func (c *clients) plain() *http.Transport { return &http.Transport{Proxy: c.prox
 func (c *clients) acquire() (*client, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.current == nil || !c.tls.IsZero() && time.Since(c.looked) >= lookEvery {
+	if c.current == nil || !c.files.TLS.IsZero() && time.Since(c.looked) >= lookEvery {
 		if err := c.reloadLocked(); err != nil && c.current == nil {
 			return nil, err
 		}
@@ -100,20 +96,16 @@ func (c *clients) acquire() (*client, error) {
 // when the new files cannot be used.
 func (c *clients) reloadLocked() error {
 	c.looked = time.Now()
-	seen := c.fingerprint()
-	if c.current != nil && seen == c.seen {
-		return nil
-	}
-	// A new set of files that cannot be used is reported once, and tried again
-	// when they change once more: writers replace them one after the other.
-	c.seen = seen
-	config, err := c.tls.Load()
+	config, changed, err := c.files.Load()
 	if err != nil {
 		c.metrics.reload("failed")
 		if c.current != nil {
 			c.log.Warn("TLS files not reloaded; the previous ones stay in use", "error", err)
 		}
 		return err
+	}
+	if !changed {
+		return nil
 	}
 	old := c.current
 	next := &client{}
@@ -156,20 +148,32 @@ func (c *clients) close() {
 	}
 }
 
-// fingerprint is of the contents: a mounted volume is swapped by a link, and the
-// times of its files prove little.
-func (c *clients) fingerprint() [sha256.Size]byte {
-	h := sha256.New()
-	for _, path := range [...]string{c.tls.CAFile, c.tls.CertFile, c.tls.KeyFile} {
-		if path == "" {
-			continue
-		}
-		b, err := os.ReadFile(path)
-		if err != nil {
-			b = []byte(err.Error())
-		}
-		fmt.Fprintf(h, "%d:", len(b))
-		h.Write(b)
+const (
+	// missingGrace is how long an endpoint that answers 404 is retried: an ingress or
+	// a gateway does so for a while when its routes or backends are replaced.
+	missingGrace = time.Minute
+
+	// missingQuiet is how long there must have been no 404 for the next one to be a
+	// new incident. It is longer than the pause between two probes of a paused sink.
+	missingQuiet = 10 * time.Minute
+)
+
+// missing distinguishes a temporary 404 from a permanent one.
+type missing struct {
+	mu          sync.Mutex // guards what follows
+	began, last time.Time  // of the present incident
+}
+
+// class is what a 404 at that time means.
+func (m *missing) class(now time.Time) sinks.Class {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.last.IsZero() || now.Sub(m.last) > missingQuiet {
+		m.began = now
 	}
-	return [sha256.Size]byte(h.Sum(nil))
+	m.last = now
+	if now.Sub(m.began) < missingGrace {
+		return sinks.ClassRetry
+	}
+	return sinks.ClassPause
 }

@@ -237,6 +237,7 @@ func TestValidate(t *testing.T) {
 		{`{"url":"https://h","accept":"body.ok","results":true}`, "accept: cannot be used with results"},
 		{`{"url":"https://h","accept":"bdy.ok"}`, "accept: undeclared reference to 'bdy'"},
 		{`{"url":"https://h","accept":"status"}`, "accept: the value must be a bool"},
+		{`{"url":"https://h","accept":"body.matches(headers[\"x\"])"}`, "accept: matches() needs a literal pattern"},
 		{`{"url":"https://h","oauth":{"tokenURL":"https://h/t","clientID":"me","clientSecret":{"env":"A"}}}`, ""},
 		{`{"url":"https://h","oauth":{"tokenURL":"h","clientID":"me","clientSecret":{"env":"A"}}}`, "oauth.tokenURL: required"},
 		{`{"url":"https://h","bearerToken":{"env":"A"},"oauth":{"tokenURL":"https://h/t","clientID":"me","clientSecret":{"env":"A"}}}`, "oauth: sets Authorization, as bearerToken does"},

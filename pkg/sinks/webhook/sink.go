@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
@@ -163,3 +166,26 @@ func (s *sink) Close(context.Context) error {
 	s.clients.close()
 	return nil
 }
+
+// metrics are the sink's own; the registerer adds the sink's name.
+type metrics struct {
+	responses *prometheus.CounterVec
+	reloads   *prometheus.CounterVec
+}
+
+func newMetrics(reg prometheus.Registerer) (*metrics, error) {
+	r := sinks.NewMetrics(reg, "webhook")
+	m := &metrics{
+		responses: r.CounterVec("responses_total", "Responses by HTTP status; 0 for no response.", "code"),
+		reloads:   r.CounterVec("tls_reloads_total", "Reloads of the TLS files by result.", "result"),
+	}
+	for _, result := range []string{"succeeded", "failed"} {
+		m.reloads.WithLabelValues(result)
+	}
+	return m, r.Err()
+}
+
+func (m *metrics) reload(result string) { m.reloads.WithLabelValues(result).Inc() }
+
+// response counts an answer; a status is a small number, so series are bounded.
+func (m *metrics) response(status int) { m.responses.WithLabelValues(strconv.Itoa(status)).Inc() }

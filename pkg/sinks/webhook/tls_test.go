@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/testca"
 	"github.com/watcherd/watcherd/pkg/sinks"
-	"github.com/watcherd/watcherd/pkg/sinks/internal/testca"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 	"github.com/watcherd/watcherd/pkg/sinks/webhook"
 )

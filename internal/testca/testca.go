@@ -1,4 +1,4 @@
-// Package testca makes certificates for the tests of sinks that speak TLS.
+// Package testca makes certificates for the tests of what speaks TLS.
 package testca
 
 import (
