@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -321,6 +322,52 @@ func TestEmptyList(t *testing.T) {
 				t.Errorf("position %d, acknowledged %d, want %d", s.position, i.acked, want)
 			}
 		})
+	}
+}
+
+// TestEmptyListBehindAnotherFeed loses history in a feed that has not come as far as what
+// another had recorded, and lists nothing: the informer never had the object that exists
+// since then, and its deletion follows from the list.
+func TestEmptyListBehindAnotherFeed(t *testing.T) {
+	for _, cause := range []string{dynamicfactory.CauseExpired, dynamicfactory.CauseRollback} {
+		for name, tc := range map[string]struct {
+			position uint64 // before the list
+			list     uint64 // the position of the list
+			had      bool   // the informer had the object's predecessor
+		}{
+			"its predecessor was listed": {1, 2, true},
+			"it was not listed":          {1, 2, false},
+			"nothing was listed before":  {0, 0, false},
+		} {
+			t.Run(cause+", "+name, func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, disk(), podWatch())
+				s := r.feed(pods)
+				i := &informer{list: &dynamicfactory.List{ResourceVersion: "9", End: tc.list, Last: true}, checkpoints: map[uint64]string{tc.position: "5", tc.list: "9"}}
+				s.Subscribed(i)
+				s.begun.Store(true)
+				s.position, s.synced, s.ahead = tc.position, true, map[string]string{"ns": "7"}
+				r.recorded(s, r.object("a", "new", "7"))
+				r.add(&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: cause, From: "5", To: "9", FromTime: now, ToTime: now, Position: tc.list}})
+				if tc.had {
+					r.add(missingFrom(s, r.object("a", "old", "4").WithPosition(1)))
+				}
+				r.commit()
+				r.group.touchAll([]*Feed{s})
+				r.commit()
+				var told []event.Type
+				for _, e := range r.events() {
+					told = append(told, e.Type)
+				}
+				slices.Sort(told)
+				if want := []event.Type{event.Deleted, event.Gap}; !slices.Equal(told, want) {
+					t.Errorf("events are %v, want %v", told, want)
+				}
+				if cp := r.saved(s); i.acked != tc.list || cp.ResourceVersion != "9" || !cp.Resumable() || cp.Ahead != nil {
+					t.Errorf("acknowledged up to %d, the checkpoint is %+v", i.acked, cp)
+				}
+			})
+		}
 	}
 }
 
