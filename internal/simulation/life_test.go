@@ -233,10 +233,16 @@ func (w *world) apply() error {
 	return nil
 }
 
+// compile returns the state of the present configuration, which is compiled once.
 func (w *world) compile() (*plan.State, error) {
-	c, err := config.Parse("sim.yaml", []byte(w.config.yaml()), config.Kinds{"sim": func() any { return &sinkConfig{w.life} }})
-	if err != nil {
-		return nil, fmt.Errorf("%w in\n%s", err, w.config.yaml())
+	text := w.config.yaml()
+	if state := w.states[text]; state != nil {
+		return state, nil
 	}
-	return plan.Compile(c)
+	c, err := config.Parse("sim.yaml", []byte(text), config.Kinds{"sim": func() any { return &sinkConfig{w} }})
+	if err != nil {
+		return nil, fmt.Errorf("%w in\n%s", err, text)
+	}
+	w.states[text], err = plan.Compile(c)
+	return w.states[text], err
 }
