@@ -113,20 +113,23 @@ func TestBegin(t *testing.T) {
 		name    string
 		start   start
 		damaged bool
+		state   string // the recorded version
 		relist  bool
 		version string
 		objects int
+		floor   string
 	}{
-		{"cold", cold, false, true, "", 0},
-		{"relist", relist, false, true, "5", 0},
-		{"warm", warm, false, false, "5", 1},
-		{"warm, from a damaged ledger", warm, true, true, "5", 0},
+		{"cold", cold, false, "4", true, "", 0, ""},
+		{"relist", relist, false, "4", true, "5", 0, ""},
+		{"warm", warm, false, "4", false, "5", 1, "5"},
+		{"warm, with a state that is newer", warm, false, "7", false, "5", 1, "7"},
+		{"warm, from a damaged ledger", warm, true, "4", true, "5", 0, "5"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, disk(), podWatch())
 			s := r.feed(pods)
-			r.recorded(s, r.object("a", "u", "4"))
+			r.recorded(s, r.object("a", "u", tc.state))
 			if tc.damaged {
 				r.damaged(s, "b")
 			}
@@ -137,6 +140,9 @@ func TestBegin(t *testing.T) {
 			}
 			if got.Relist != tc.relist || got.ResourceVersion != tc.version || len(got.Objects) != tc.objects || !s.begun.Load() {
 				t.Errorf("begins with %+v", got)
+			}
+			if s.floor != tc.floor {
+				t.Errorf("all up to %q may be recorded, want %q", s.floor, tc.floor)
 			}
 			if tc.damaged && (s.start != relist || s.listed == nil) {
 				t.Error("nothing is swept behind the list")
@@ -150,6 +156,31 @@ func TestBegin(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestResumes says which feeds continue an earlier life, and which of them record their
+// objects again.
+func TestResumes(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	form := r.feed(pods).Form
+	for _, tc := range []struct {
+		start     start
+		form      string // of the earlier life
+		resumes   bool
+		rerecords string
+	}{
+		{cold, "", false, ""},
+		{warm, form, true, ""},
+		{relist, form, true, ""},
+		{relist, "", true, ""}, // it had recorded some objects in another form
+		{relist, "v0", true, "5"},
+	} {
+		s := r.feed(pods)
+		s.start, s.resume = tc.start, ledger.Checkpoint{ResourceVersion: "5", Form: tc.form}
+		if resumes, rerecords := s.Resumes(); resumes != tc.resumes || rerecords != tc.rerecords {
+			t.Errorf("start %d from the form %q: %t, %q", tc.start, tc.form, resumes, rerecords)
+		}
 	}
 }
 
