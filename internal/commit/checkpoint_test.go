@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -112,20 +113,23 @@ func TestBegin(t *testing.T) {
 		name    string
 		start   start
 		damaged bool
+		state   string // the recorded version
 		relist  bool
 		version string
 		objects int
+		floor   string
 	}{
-		{"cold", cold, false, true, "", 0},
-		{"relist", relist, false, true, "5", 0},
-		{"warm", warm, false, false, "5", 1},
-		{"warm, from a damaged ledger", warm, true, true, "5", 0},
+		{"cold", cold, false, "4", true, "", 0, ""},
+		{"relist", relist, false, "4", true, "5", 0, ""},
+		{"warm", warm, false, "4", false, "5", 1, "5"},
+		{"warm, with a state that is newer", warm, false, "7", false, "5", 1, "7"},
+		{"warm, from a damaged ledger", warm, true, "4", true, "5", 0, "5"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, disk(), podWatch())
 			s := r.feed(pods)
-			r.recorded(s, r.object("a", "u", "4"))
+			r.recorded(s, r.object("a", "u", tc.state))
 			if tc.damaged {
 				r.damaged(s, "b")
 			}
@@ -136,6 +140,9 @@ func TestBegin(t *testing.T) {
 			}
 			if got.Relist != tc.relist || got.ResourceVersion != tc.version || len(got.Objects) != tc.objects || !s.begun.Load() {
 				t.Errorf("begins with %+v", got)
+			}
+			if s.floor != tc.floor {
+				t.Errorf("all up to %q may be recorded, want %q", s.floor, tc.floor)
 			}
 			if tc.damaged && (s.start != relist || s.listed == nil) {
 				t.Error("nothing is swept behind the list")
@@ -149,6 +156,31 @@ func TestBegin(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestResumes says which feeds continue an earlier life, and which of them record their
+// objects again.
+func TestResumes(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	form := r.feed(pods).Form
+	for _, tc := range []struct {
+		start     start
+		form      string // of the earlier life
+		resumes   bool
+		rerecords string
+	}{
+		{cold, "", false, ""},
+		{warm, form, true, ""},
+		{relist, form, true, ""},
+		{relist, "", true, ""}, // it had recorded some objects in another form
+		{relist, "v0", true, "5"},
+	} {
+		s := r.feed(pods)
+		s.start, s.resume = tc.start, ledger.Checkpoint{ResourceVersion: "5", Form: tc.form}
+		if resumes, rerecords := s.Resumes(); resumes != tc.resumes || rerecords != tc.rerecords {
+			t.Errorf("start %d from the form %q: %t, %q", tc.start, tc.form, resumes, rerecords)
+		}
 	}
 }
 
@@ -321,6 +353,52 @@ func TestEmptyList(t *testing.T) {
 				t.Errorf("position %d, acknowledged %d, want %d", s.position, i.acked, want)
 			}
 		})
+	}
+}
+
+// TestEmptyListBehindAnotherFeed loses history in a feed that has not come as far as what
+// another had recorded, and lists nothing: the informer never had the object that exists
+// since then, and its deletion follows from the list.
+func TestEmptyListBehindAnotherFeed(t *testing.T) {
+	for _, cause := range []string{dynamicfactory.CauseExpired, dynamicfactory.CauseRollback} {
+		for name, tc := range map[string]struct {
+			position uint64 // before the list
+			list     uint64 // the position of the list
+			had      bool   // the informer had the object's predecessor
+		}{
+			"its predecessor was listed": {1, 2, true},
+			"it was not listed":          {1, 2, false},
+			"nothing was listed before":  {0, 0, false},
+		} {
+			t.Run(cause+", "+name, func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t, disk(), podWatch())
+				s := r.feed(pods)
+				i := &informer{list: &dynamicfactory.List{ResourceVersion: "9", End: tc.list, Last: true}, checkpoints: map[uint64]string{tc.position: "5", tc.list: "9"}}
+				s.Subscribed(i)
+				s.begun.Store(true)
+				s.position, s.synced, s.ahead = tc.position, true, map[string]string{"ns": "7"}
+				r.recorded(s, r.object("a", "new", "7"))
+				r.add(&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: cause, From: "5", To: "9", FromTime: now, ToTime: now, Position: tc.list}})
+				if tc.had {
+					r.add(missingFrom(s, r.object("a", "old", "4").WithPosition(1)))
+				}
+				r.commit()
+				r.group.touchAll([]*Feed{s})
+				r.commit()
+				var told []event.Type
+				for _, e := range r.events() {
+					told = append(told, e.Type)
+				}
+				slices.Sort(told)
+				if want := []event.Type{event.Deleted, event.Gap}; !slices.Equal(told, want) {
+					t.Errorf("events are %v, want %v", told, want)
+				}
+				if cp := r.saved(s); i.acked != tc.list || cp.ResourceVersion != "9" || !cp.Resumable() || cp.Ahead != nil {
+					t.Errorf("acknowledged up to %d, the checkpoint is %+v", i.acked, cp)
+				}
+			})
+		}
 	}
 }
 

@@ -362,11 +362,14 @@ func (g *group) putCheckpoints() error {
 			continue
 		}
 		if next, ok := sub.NextList(s.position, false); ok && next.Last && next.End == s.position+1 && len(g.overlay) == 0 {
-			empty, err := g.c.ledger.Empty(s.Partition, s.KeyPrefix())
-			if err != nil {
-				return err
+			complete := s.ahead != nil || s.relisted != 0 // the sweep finds the deletions
+			if !complete {
+				var err error
+				if complete, err = g.c.ledger.Empty(s.Partition, s.KeyPrefix()); err != nil {
+					return err
+				}
 			}
-			if empty {
+			if complete {
 				s.position = next.End
 			}
 		}

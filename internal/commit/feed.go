@@ -167,7 +167,7 @@ type progress struct {
 	// listed are the hashes of the keys that the informer has listed, for the sweep
 	// behind a list; nil if there is nothing to sweep.
 	listed map[uint64]struct{}
-	// relisted is where the list ends that listed is of, 0 if that is the first one.
+	// relisted is the position behind the list that listed is of, 0 if that is the first one.
 	relisted uint64
 	swept    bool // the sweep of relisted has begun
 	// floor is the highest version that was recorded when the informer began, "" once it is

@@ -66,7 +66,7 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 		gap, s.open = &longer, nil
 	}
 	if s.ahead != nil {
-		s.listed, s.first, s.relisted, s.swept = map[uint64]struct{}{}, gap.To, gap.Position, false
+		s.listed, s.first, s.relisted, s.swept = map[uint64]struct{}{}, gap.To, gap.Position+1, false
 		if gap.Cause == dynamicfactory.CauseRollback {
 			s.first, s.ahead = "", nil // versions mean something else
 		}
@@ -98,7 +98,7 @@ func (g *group) settle(s *Feed) error {
 	if s.open != nil && s.position >= s.open.Position && s.listed == nil {
 		g.unharmed(s)
 	}
-	if s.relisted != 0 && !s.swept && s.position >= s.relisted {
+	if s.relisted != 0 && !s.swept && s.position+1 >= s.relisted {
 		s.swept = true
 		g.jobs = append(g.jobs, &sweep{feed: s, list: s.relisted, at: g.c.cfg.Now()})
 	}

@@ -1,11 +1,16 @@
 package commit
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
@@ -122,5 +127,105 @@ func TestGapsOfNamespaces(t *testing.T) {
 	gaps := r.events()
 	if len(gaps) != 2 || gaps[0].ID == gaps[1].ID {
 		t.Errorf("gaps are %v", gaps)
+	}
+}
+
+// TestGapAndTheDeletionsOfItsList tells the gap before the deletions that its list shows:
+// these have no position of their own.
+func TestGapAndTheDeletionsOfItsList(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	s.Subscribed(&informer{list: &dynamicfactory.List{ResourceVersion: "9", End: 3}, checkpoints: map[uint64]string{1: "1", 3: "9"}})
+	r.commit(addedTo(s, r.object("a", "u1", "1").WithPosition(1)))
+	r.expect("added a u1 1")
+	r.commit(
+		&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9", FromTime: now.Add(-time.Hour), ToTime: now, Position: 3}},
+		missingFrom(s, r.object("a", "u1", "1").WithPosition(1)),
+	)
+	r.expect("gap   ", "deleted a u1 1")
+}
+
+// TestQuietGapEnds ends a short gap with a list that shows no difference: the checkpoint
+// has it no more.
+func TestQuietGapEnds(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	s.Subscribed(&informer{checkpoints: map[uint64]string{1: "1", 2: "9"}})
+	r.commit(addedTo(s, r.object("a", "u1", "1").WithPosition(1)))
+	r.expect("added a u1 1")
+	r.commit(
+		&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9", FromTime: now, ToTime: now, Position: 2}},
+		updatedIn(s, r.object("a", "u1", "1").WithPosition(2), nil),
+	)
+	r.expect()
+	if cp := r.saved(s); s.open != nil || cp.Gap != nil || cp.ResourceVersion != "9" {
+		t.Errorf("open is %+v, the checkpoint %+v", s.open, cp)
+	}
+}
+
+// TestQuietGapsAreLoggedTogether logs the quiet gaps of several resources in one line, and
+// each once.
+func TestQuietGapsAreLoggedTogether(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	nodes := pods
+	nodes.GVR.Resource = "nodes"
+	var q quietGaps
+	lines := func(want ...string) {
+		t.Helper()
+		out.Reset()
+		q.log(log)
+		if n := strings.Count(out.String(), "\n"); n != min(len(want), 1) {
+			t.Errorf("%d lines: %s", n, out.String())
+		}
+		for _, text := range want {
+			if !strings.Contains(out.String(), text) {
+				t.Errorf("%q is not in %s", text, out.String())
+			}
+		}
+	}
+	lines()
+	q.add(r.feed(pods), &dynamicfactory.Gap{FromTime: now})
+	q.add(r.feed(nodes), &dynamicfactory.Gap{FromTime: now.Add(-time.Minute)})
+	q.add(r.feed(pods), &dynamicfactory.Gap{FromTime: now.Add(time.Minute)})
+	stamp := func(t time.Time) string { return "from=" + t.Format("2006-01-02T15:04:05.000") }
+	lines("resources=2", "nodes.v1 pods.v1", stamp(now.Add(-time.Minute)))
+	lines()
+	q.add(r.feed(pods), &dynamicfactory.Gap{FromTime: now.Add(time.Hour)})
+	lines("resources=1", stamp(now.Add(time.Hour)))
+}
+
+// TestGapReachesItsWatches has the gap of an object reach the watches that cover it, and is
+// recorded for a sink or the history alone.
+func TestGapReachesItsWatches(t *testing.T) {
+	prod := podWatch(func(w *plan.Watch) { w.Name = "prod" })
+	prod.Selection = plan.Selection{Labels: "tier=prod"}
+	var err error
+	if prod.Filter, err = prod.Selection.Filter(); err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t, disk(), podWatch(), watchOf("elsewhere", "elsewhere"), prod, podWatch(func(w *plan.Watch) { w.Name, w.History = "unrouted", false }))
+	r.route(route.Spec{Name: "some", Watches: []string{"prod"}, Sinks: []string{"sink"}})
+	s := r.feed(pods)
+	for _, tc := range []struct {
+		tier string
+		want string
+	}{{"dev", "[w]"}, {"prod", "[w prod]"}} {
+		r.group.batch = r.store.NewBatch()
+		gap := &dynamicfactory.Gap{Cause: dynamicfactory.CauseUnreadable, To: tc.tier, Namespace: "ns", Name: "a", FromTime: now, ToTime: now}
+		if err := r.group.gap(s, now, gap, r.object("a", "u", "1", tc.tier)); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.store.Commit(r.group.batch); err != nil {
+			t.Fatal(err)
+		}
+		var watches []string
+		for _, e := range r.events() {
+			watches = append(watches, e.Gap.Watch)
+		}
+		if got := fmt.Sprint(watches); got != tc.want {
+			t.Errorf("%s: the gaps are of %s, want %s", tc.tier, got, tc.want)
+		}
 	}
 }

@@ -381,3 +381,58 @@ func TestWritingWithARetiredDictionary(t *testing.T) {
 		}
 	}
 }
+
+// TestRepairsAreOfOneList marks what the list of a consistency check shows, and not what a
+// later list does.
+func TestRepairsAreOfOneList(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	s.Subscribed(&informer{})
+	a, b := r.object("a", "u1", "1").WithPosition(1), r.object("b", "u2", "2").WithPosition(2)
+	r.commit(addedTo(s, a), addedTo(s, b))
+	r.told()
+	r.commit(
+		&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: CauseAudit, From: "2", To: "5", FromTime: now, ToTime: now, Position: 3}},
+		updatedIn(s, r.object("a", "u1", "4").WithPosition(3), a),
+	)
+	r.commit(missingFrom(s, b))
+	want := []told{
+		{Type: event.Gap, Cause: CauseAudit},
+		{Type: event.Updated, UID: "u1", Version: "4", Old: true, Repair: true},
+		{Type: event.Deleted, UID: "u2", Version: "2", FinalStateUnknown: true},
+	}
+	if diff := cmp.Diff(want, r.told()); diff != "" {
+		t.Errorf("events (-want +got):\n%s", diff)
+	}
+	if n := testutil.ToFloat64(s.repaired); n != 1 {
+		t.Errorf("%v repairs are counted", n)
+	}
+}
+
+// TestUncoveredIsNotUnrouted counts as unrouted what a watch covers, alone.
+func TestUncoveredIsNotUnrouted(t *testing.T) {
+	r := newRig(t, disk(), watchOf("elsewhere", "elsewhere"))
+	s := r.feed(pods)
+	r.commit(addedTo(s, r.object("a", "u1", "1")))
+	r.expect()
+	if n := testutil.ToFloat64(r.c.metrics.filteredTotal.WithLabelValues(string(event.Added))); n != 0 {
+		t.Errorf("%v changes are counted", n)
+	}
+}
+
+// TestIDsOfNamesakes tells the events of an object from those of its namesake, of the same
+// version, and has an object without a uid have an ID of its own.
+func TestIDsOfNamesakes(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	ids := map[string]bool{}
+	for _, o := range []*compact.Object{r.object("a", "u1", "5"), r.object("a", "u2", "5"), r.object("a", "", "5"), r.object("b", "", "5")} {
+		r.commit(addedTo(s, o))
+		ids[r.events()[0].ID] = true
+		r.commit(deletedFrom(s, o))
+		r.events()
+	}
+	if len(ids) != 4 {
+		t.Errorf("%d ids of four objects", len(ids))
+	}
+}

@@ -234,3 +234,101 @@ func TestSelectionIsNotedByTheLastSnapshot(t *testing.T) {
 		t.Errorf("the rules noted at the end are %+v, %v", rules, err)
 	}
 }
+
+// TestSnapshotOfOneWatch delivers what one watch of a feed has recorded, and says how many
+// objects that are.
+func TestSnapshotOfOneWatch(t *testing.T) {
+	t.Parallel()
+	l := newLoop(t, &pausing{})
+	second := NewWatchRef(new(podWatch(func(w *plan.Watch) { w.Name = "second" })))
+	l.s.watches.Store(&[]WatchRef{l.s.Watches()[0], second})
+	l.add("a", "1")
+	l.add("b", "2")
+	l.c.Flush()
+	l.expect("added a u 1", "added b u 2")
+	seen := 0
+	total, err := l.c.Snapshot(t.Context(), []*Feed{l.s}, "sink", "second", func(n int) { seen = n })
+	if err != nil || total != 2 || seen != 2 {
+		t.Errorf("%d objects, the last progress is %d, %v", total, seen, err)
+	}
+	l.expect("sync a u 1", "sync b u 2")
+	if total, err := l.c.Snapshot(t.Context(), []*Feed{l.s}, "sink", "", nil); err != nil || total != 4 || len(l.events()) != 4 {
+		t.Errorf("%d objects of both watches, %v", total, err)
+	}
+}
+
+// TestSnapshotSeesItsGroup takes a step together with an update of an object: the state
+// before is not delivered behind the update.
+func TestSnapshotSeesItsGroup(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	s.recordedForm = s.Form
+	r.commit(addedTo(s, r.object("a", "u", "1")), addedTo(s, r.object("b", "u", "2")))
+	r.expect("added a u 1", "added b u 2")
+	Barrier{r.group}.add(newSnapshot(s, s.Watches()[0]))
+	r.commit(updatedIn(s, r.object("a", "u", "3"), nil), deletedFrom(s, r.object("b", "u", "4")))
+	r.expect("updated a u 3", "deleted b u 4", "sync a u 3")
+}
+
+// TestUnfinishedSnapshots are those of the watches and sinks that exist, for the sink that
+// each was for, and none once they are over.
+func TestUnfinishedSnapshots(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	s.recordedForm = s.Form
+	st := &plan.State{Watches: []plan.Watch{podWatch()}, Sinks: []plan.Sink{{Name: "sink"}}}
+	first, ofSink, widened := newSnapshot(s, s.Watches()[0]), newSnapshot(s, s.Watches()[0]), newSnapshot(s, s.Watches()[0])
+	ofSink.forSink("sink")
+	widened.was = &WatchRef{}
+	gone, unknown := newSnapshot(s, NewWatchRef(new(watchOf("gone", "ns")))), newSnapshot(s, s.Watches()[0])
+	unknown.forSink("gone")
+	all := []*snapshot{first, ofSink, widened, gone, unknown}
+	if err := r.c.durable(all, nil); err != nil {
+		t.Fatal(err)
+	}
+	noted := func() (n int) {
+		t.Helper()
+		if err := r.store.ScanMeta(snapshotMeta, func(string, []byte) error { n++; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	if n := noted(); n != len(all) {
+		t.Errorf("%d snapshots are noted, want %d", n, len(all))
+	}
+	jobs, began, err := r.c.unfinished(st, []*Feed{s})
+	if err != nil || len(jobs) != 2 || jobs[0].only != nil || jobs[1].only == nil || jobs[1].only("other") || len(began) != 1 {
+		t.Fatalf("continued are %+v, %v, %v", jobs, began, err)
+	}
+	if err := r.c.durable(jobs, nil); err != nil {
+		t.Fatal(err)
+	}
+	if n := noted(); n != 2 {
+		t.Errorf("%d snapshots are noted, want 2", n)
+	}
+	for _, j := range jobs {
+		Barrier{r.group}.add(j)
+	}
+	r.commit()
+	if n := noted(); n != 0 {
+		t.Errorf("%d snapshots are noted after their end", n)
+	}
+}
+
+// TestSnapshotLeavesOutWhatIsDelivered adds an object while a watch is given what it has
+// come to cover: it has it already.
+func TestSnapshotLeavesOutWhatIsDelivered(t *testing.T) {
+	t.Parallel()
+	here, elsewhere := watchOf("w", "ns"), watchOf("w", "elsewhere")
+	r := newRig(t, disk(), elsewhere)
+	s := r.feed(pods)
+	s.recordedForm = s.Form
+	r.commit(addedTo(s, r.object("a", "u", "1")))
+	r.expect()
+	r.begin(s, false, elsewhere)
+	r.begin(s, false, here)
+	r.commit(addedTo(s, r.object("b", "u", "2")))
+	r.expect("added b u 2", "sync a u 1")
+}

@@ -71,7 +71,7 @@ func (g *group) synced(s *Feed, at time.Time) error {
 // between was never in its informer.
 type sweep struct {
 	feed   *Feed
-	list   uint64 // where the list ends; 0: it is the first
+	list   uint64 // as Feed.relisted
 	at     time.Time
 	cursor string // the last key looked at
 }

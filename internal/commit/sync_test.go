@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -56,4 +57,17 @@ func TestSweep(t *testing.T) {
 	if !s.synced || s.listed != nil {
 		t.Error("the source is not synced")
 	}
+}
+
+// TestSweepSparesWhatIsNewerThanItsList begins with a list of an older version than what
+// another feed had recorded of an object: the list cannot show that.
+func TestSweepSparesWhatIsNewerThanItsList(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	s.Subscribed(&informer{list: &dynamicfactory.List{ResourceVersion: "20", End: 2}, checkpoints: map[uint64]string{2: "20"}})
+	s.start, s.listed = relist, map[uint64]struct{}{}
+	r.recorded(s, r.object("gone", "u1", "19"))
+	r.recorded(s, r.object("newer", "u2", "25"))
+	r.commit(listedBy(s, r.object("b", "u3", "3")), listedBy(s, r.object("c", "u4", "20").WithPosition(2)), &feedSynced{feed: s})
+	r.expect("sync b u3 3", "sync c u4 20", "deleted gone u1 19")
 }

@@ -196,7 +196,7 @@ func (s boxSink) Write(ctx context.Context, batch []*event.Event) error {
 func (boxSink) Close(context.Context) error { return nil }
 
 // now is the store's clock.
-func (d *depot) now() time.Time { return today().Add(time.Duration(d.ahead.Load())) }
+func (d *depot) now() time.Time { return time.Now().Add(time.Duration(d.ahead.Load())) }
 
 func newDepot(t *testing.T, seed uint64, verbose bool) *depot {
 	d := &depot{

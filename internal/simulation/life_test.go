@@ -158,12 +158,12 @@ func (w *world) begin() error {
 		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelInfo}))
 	}
 	var err error
-	if l.store, err = store.Open("store", store.Options{FS: w.disk, Logger: log, MinFree: minFree, Now: today}); err != nil {
+	if l.store, err = store.Open("store", store.Options{FS: w.disk, Logger: log, MinFree: minFree}); err != nil {
 		return fmt.Errorf("open the store: %w", err)
 	}
 	l.manager, err = pipeline.New(pipeline.Config{
 		Cluster: "sim", REST: w.cluster.Config(), Resolver: w.resolver, Store: l.store,
-		Logger: log, Registerer: prometheus.NewRegistry(), Drain: 2 * time.Second, Now: today,
+		Logger: log, Registerer: prometheus.NewRegistry(), Drain: 2 * time.Second,
 	})
 	if err != nil {
 		return errors.Join(err, l.store.Close())
@@ -176,10 +176,6 @@ func (w *world) begin() error {
 	w.life = l
 	return w.apply()
 }
-
-// today is the clock of the daemon. Fake time begins with the year 2000, which the
-// store takes for a clock that was not set.
-func today() time.Time { return time.Now().Add(27 * 366 * 24 * time.Hour) }
 
 const minFree = 64 << 20
 
@@ -237,10 +233,16 @@ func (w *world) apply() error {
 	return nil
 }
 
+// compile returns the state of the present configuration, which is compiled once.
 func (w *world) compile() (*plan.State, error) {
-	c, err := config.Parse("sim.yaml", []byte(w.config.yaml()), config.Kinds{"sim": func() any { return &sinkConfig{w.life} }})
-	if err != nil {
-		return nil, fmt.Errorf("%w in\n%s", err, w.config.yaml())
+	text := w.config.yaml()
+	if state := w.states[text]; state != nil {
+		return state, nil
 	}
-	return plan.Compile(c)
+	c, err := config.Parse("sim.yaml", []byte(text), config.Kinds{"sim": func() any { return &sinkConfig{w} }})
+	if err != nil {
+		return nil, fmt.Errorf("%w in\n%s", err, text)
+	}
+	w.states[text], err = plan.Compile(c)
+	return w.states[text], err
 }

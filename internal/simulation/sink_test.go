@@ -125,7 +125,7 @@ func receive(e *event.Event) received {
 }
 
 // sinkConfig is the block of kind sim.
-type sinkConfig struct{ life *life }
+type sinkConfig struct{ world *world }
 
 func (sinkConfig) Validate() error { return nil }
 
@@ -134,5 +134,5 @@ func (sinkConfig) Defaults() sinks.Delivery {
 }
 
 func (c sinkConfig) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
-	return sink{c.life.world.receivers[o.Name], c.life}, nil
+	return sink{c.world.receivers[o.Name], c.world.life}, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/internal/plan"
 )
 
 // world is one history.
@@ -31,6 +32,7 @@ type world struct {
 	receivers map[string]*receiver
 	config    settings
 	life      *life
+	states    map[string]*plan.State // by configuration
 	widgets   bool
 
 	refuse atomic.Int64 // of a hundred requests, how many are refused; 100: the server is away
@@ -45,7 +47,7 @@ func newWorld(t *testing.T, seed uint64, verbose bool) *world {
 		cluster: newCluster(), resolver: &resolver{widgets: true, changed: make(chan struct{}, 1)},
 		disk:      newDisk(vfs.NewCrashableMem()),
 		receivers: map[string]*receiver{"main": {name: "main", mode: well}, "flaky": {name: "flaky", mode: well}, "chosen": {name: "chosen", mode: well}},
-		widgets:   true,
+		widgets:   true, states: map[string]*plan.State{},
 	}
 	var turn atomic.Int64
 	w.cluster.Intercept(func(rw http.ResponseWriter, _ *http.Request) bool {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"sync"
 )
 
 // ListMeta is the type and the metadata of a list response.
@@ -24,6 +25,9 @@ const (
 	maxEmptyReads = 100      // in a row, before io.ErrNoProgress
 )
 
+// listBuffers are reused: most lists are a probe for the version, or a page that fits.
+var listBuffers = sync.Pool{New: func() any { return new([listBuffer]byte) }}
+
 // ScanList reads a list response to its end and calls item with the JSON of every
 // object, in order. It buffers one item at a time, so the memory of a page is that
 // of its largest item. raw is a valid JSON object and must not be used after item
@@ -35,7 +39,9 @@ const (
 // have been called already, and the caller must discard the page. The list's
 // metadata can follow its items.
 func ScanList(r io.Reader, item func(raw []byte) error) (ListMeta, error) {
-	s := listScanner{r: r, buf: make([]byte, 0, listBuffer), item: item}
+	buf := listBuffers.Get().(*[listBuffer]byte)
+	defer listBuffers.Put(buf)
+	s := listScanner{r: r, buf: buf[:0], item: item}
 	if err := s.list(); err != nil {
 		return s.meta, err
 	}

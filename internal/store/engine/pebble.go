@@ -60,6 +60,7 @@ func Options(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListener, ma
 		o.TargetFileSizes[i] = SizeFor(maxBytes, 64, minTableSize, tableSize)
 	}
 	o.Experimental.FileCacheShards = 2
+	o.Experimental.CompactionScheduler = newScheduler()
 	for i := range o.Levels {
 		o.Levels[i].Compression = func() *sstable.CompressionProfile { return sstable.NoCompression }
 		if i < len(o.Levels)-1 {
@@ -92,6 +93,79 @@ func SizeFor(maxBytes, part, least, most int64) int64 {
 		return most
 	}
 	return min(max(maxBytes/part, least), most)
+}
+
+// scheduler permits as many compactions as Pebble's own scheduler, which looks every
+// 100 ms for a waiting compaction that is permitted meanwhile. This one looks only while
+// a compaction waits: an idle store has no timer.
+type scheduler struct {
+	*pebble.ConcurrencyLimitScheduler
+	db      pebble.DBForCompaction
+	refused chan struct{}
+	stop    chan struct{}
+	stopped chan struct{}
+}
+
+const permitEvery = 100 * time.Millisecond
+
+func newScheduler() *scheduler {
+	return &scheduler{
+		ConcurrencyLimitScheduler: pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest(),
+		refused:                   make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{}),
+	}
+}
+
+// Register implements pebble.CompactionScheduler. Unregister waits for the goroutine.
+func (s *scheduler) Register(goroutines int, db pebble.DBForCompaction) {
+	s.db = db
+	s.ConcurrencyLimitScheduler.Register(goroutines, db)
+	go s.run()
+}
+
+// Unregister implements pebble.CompactionScheduler.
+func (s *scheduler) Unregister() {
+	close(s.stop)
+	<-s.stopped
+	s.ConcurrencyLimitScheduler.Unregister()
+}
+
+// TrySchedule implements pebble.CompactionScheduler. Pebble holds a lock that
+// GetWaitingCompaction takes.
+func (s *scheduler) TrySchedule() (bool, pebble.CompactionGrantHandle) {
+	permitted, handle := s.ConcurrencyLimitScheduler.TrySchedule()
+	if !permitted {
+		s.look()
+	}
+	return permitted, handle
+}
+
+func (s *scheduler) look() {
+	select {
+	case s.refused <- struct{}{}:
+	default:
+	}
+}
+
+func (s *scheduler) run() {
+	defer close(s.stopped)
+	for {
+		select {
+		case <-s.refused:
+		case <-s.stop:
+			return
+		}
+		select {
+		case <-time.After(permitEvery):
+		case <-s.stop:
+			return
+		}
+		if permitted, handle := s.ConcurrencyLimitScheduler.TrySchedule(); permitted {
+			handle.Done() // permits the waiting compactions
+		}
+		if waiting, _ := s.db.GetWaitingCompaction(); waiting {
+			s.look()
+		}
+	}
 }
 
 // Logger forwards Pebble's messages. Pebble calls Fatalf where it expects the process
