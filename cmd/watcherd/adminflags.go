@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -33,14 +34,14 @@ func (f *adminFlags) bind(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&f.url, "admin", "", "URL of the daemon's admin listener (default: that of --config, or "+defaultAdmin+")")
 	flags.StringVarP(&f.config, "config", "c", "", "the daemon's configuration file, to find its admin listener")
-	flags.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token (default: admin.auth.tokenFile of --config)")
+	flags.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token (default: that of admin.auth of --config, for reading or for commands)")
 	flags.StringVar(&f.caFile, "ca-file", "", "authority that signed the admin listener's certificate")
 	flags.StringVar(&f.certFile, "cert-file", "", "client certificate")
 	flags.StringVar(&f.keyFile, "key-file", "", "key of the client certificate")
 }
 
 func (f *adminFlags) client() (*client.Client, error) {
-	base, tokenFile := f.url, f.tokenFile
+	base, tokens := f.url, client.Tokens{ReadFile: f.tokenFile, CommandFile: f.tokenFile}
 	if f.config != "" {
 		st, err := watcherd.Load(f.config, kinds.Builtin())
 		if err != nil {
@@ -54,8 +55,9 @@ func (f *adminFlags) client() (*client.Client, error) {
 				return nil, err
 			}
 		}
-		if tokenFile == "" {
-			tokenFile = st.Admin.TokenFile
+		if f.tokenFile == "" {
+			read, command := st.Admin.ReadTokenFile, st.Admin.CommandTokenFile
+			tokens = client.Tokens{ReadFile: cmp.Or(read, command), CommandFile: cmp.Or(command, read)}
 		}
 	}
 	if base == "" {
@@ -68,19 +70,11 @@ func (f *adminFlags) client() (*client.Client, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, &usageError{fmt.Errorf("--admin %q: use http://HOST:PORT or https://HOST:PORT", base)}
 	}
-	var token string
-	if tokenFile != "" {
-		b, err := os.ReadFile(tokenFile)
-		if err != nil {
-			return nil, fmt.Errorf("token: %w", err)
-		}
-		token = strings.TrimSpace(string(b))
-	}
 	tlsConfig, err := f.tls()
 	if err != nil {
 		return nil, err
 	}
-	return client.New(base, token, tlsConfig), nil
+	return client.New(base, tokens, tlsConfig), nil
 }
 
 // urlOf is how to reach an address to listen on from this machine.

@@ -20,7 +20,7 @@ type Config struct {
 	Listen string // address of the admin listener; "" for none
 	Probes string // address of the probes listener; "" for none
 
-	TokenFile         string // holds the bearer token; "": none is asked for
+	Access            Access
 	CertFile, KeyFile string // the server's certificate; "": plain HTTP
 	ClientCAFile      string // whose certificates clients must show; "": none
 

@@ -26,7 +26,10 @@ func (d *daemon) listenAdmin(ctx context.Context, p *parts) (*admin.Server, erro
 	a := p.st.Admin
 	return admin.Listen(ctx, admin.Config{
 		Listen: a.Listen, Probes: a.Probes,
-		TokenFile: a.TokenFile, CertFile: a.CertFile, KeyFile: a.KeyFile, ClientCAFile: a.ClientCAFile,
+		Access: admin.Access{
+			ReadTokenFile: a.ReadTokenFile, CommandTokenFile: a.CommandTokenFile, ReadNames: a.ReadNames, CommandNames: a.CommandNames,
+		},
+		CertFile: a.CertFile, KeyFile: a.KeyFile, ClientCAFile: a.ClientCAFile,
 		Status: p.status, Objects: p, Log: p, History: p, Commands: p, Sinks: p, Letters: letters{p},
 		Stopping: p.stopping, Gatherer: d.Gatherer, Registerer: d.Registerer, Logger: d.log,
 	})
