@@ -32,6 +32,9 @@ type Config struct {
 	Sinks    Sinks
 	Letters  Letters
 
+	// Opened is closed once everything but the status can be asked. Until then the server
+	// answers for health, status and metrics.
+	Opened <-chan struct{}
 	// Stopping is closed when the daemon starts to stop: streams and commands
 	// end, everything else is answered until Run's context is done.
 	Stopping <-chan struct{}

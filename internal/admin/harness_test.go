@@ -53,10 +53,12 @@ func newFixture(t *testing.T) *fixture {
 	})
 	f := &fixture{t: t, store: st, stopping: make(chan struct{})}
 	f.state.Store(&status.Status{Pipeline: status.Pipeline{Applied: true, Routes: []status.Route{{Name: "all"}, {Name: "blue"}}}})
+	opened := make(chan struct{})
+	close(opened)
 	r := prometheus.NewRegistry()
 	f.cfg = Config{
 		Listen: "127.0.0.1:0", Status: f.state.Load, Objects: f, Log: f, Commands: f, Sinks: f, Letters: lettersOf{f},
-		Stopping: f.stopping, Gatherer: r, Registerer: r, Logger: slog.New(slog.DiscardHandler),
+		Opened: opened, Stopping: f.stopping, Gatherer: r, Registerer: r, Logger: slog.New(slog.DiscardHandler),
 	}
 	return f
 }
