@@ -15,6 +15,7 @@ import (
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/rbac"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -28,6 +29,7 @@ func newValidateCommand() *cobra.Command {
 		server bool
 		as     string
 		kube   kubeFlags
+		policy config.Policy
 	)
 	cmd := &cobra.Command{
 		Use:   "validate --config FILE",
@@ -40,7 +42,7 @@ func newValidateCommand() *cobra.Command {
 			"  watcherd validate --config watcherd.yaml --server --as system:serviceaccount:watcherd:watcherd",
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			st, err := watcherd.Load(file, kinds.Builtin())
+			st, err := watcherd.LoadWithin(file, kinds.Builtin(), policy)
 			if err != nil {
 				return err
 			}
@@ -68,6 +70,7 @@ func newValidateCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.BoolVar(&server, "server", false, "also check against the cluster")
 	flags.StringVar(&as, "as", "", "user to check for, such as the daemon's service account; requires the impersonate permission")
+	bindPolicy(flags, &policy)
 	kube.bind(flags)
 	return cmd
 }

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
+	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/pipeline"
@@ -36,7 +37,10 @@ const contactTimeout = 5 * time.Second
 type Options struct {
 	// ConfigFile is the path of the configuration; it is watched for changes.
 	ConfigFile string
-	// State is the result of [Load] for ConfigFile; if nil, Run loads the file.
+	// Policy bounds what the configuration may ask for, at the start and at every reload.
+	Policy config.Policy
+	// State is the result of [LoadWithin] for ConfigFile and Policy; if nil, Run loads the
+	// file.
 	State *State
 	// REST is the connection to the API server. Its rate limits are replaced by the
 	// configuration's.
@@ -106,7 +110,7 @@ func run(ctx context.Context, o Options, open func(*plan.State, Options) (*store
 	st := o.State
 	if st == nil {
 		var err error
-		if st, err = Load(o.ConfigFile, o.Kinds); err != nil {
+		if st, err = LoadWithin(o.ConfigFile, o.Kinds, o.Policy); err != nil {
 			return err
 		}
 	}
@@ -301,7 +305,7 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 	p.Reader = p.reader.History()
 	p.watcher = reload.New(reload.Config{
 		Path: d.ConfigFile, Running: st,
-		Load:     func(data []byte) (*plan.State, error) { return parse(d.ConfigFile, data, d.Kinds) },
+		Load:     func(data []byte) (*plan.State, error) { return parse(d.ConfigFile, data, d.Kinds, d.Policy) },
 		Apply:    func(ctx context.Context, next *plan.State) error { return apply(ctx, p.manager, next) },
 		Interval: d.ReloadInterval,
 		Logger:   d.log, Registerer: d.Registerer,
