@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/pkg/watcherd"
@@ -63,4 +64,38 @@ sinks:
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("the problems are\n%s\nwant\n%s\n%v", strings.Join(got, "\n"), strings.Join(want, "\n"), err)
 	}
+}
+
+// FuzzLoad compiles anything as a configuration of the built-in kinds: it is accepted, or
+// refused with places.
+func FuzzLoad(f *testing.F) {
+	const head = "apiVersion: watcherd.dev/v1alpha1\nkind: WatcherConfig\n"
+	for _, pattern := range []string{"../../examples/*.yaml", "../../config/watcherd.yaml", "../../config/testdata/*.bad.yaml"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || files == nil {
+			f.Fatal(pattern, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(string(text))
+		}
+	}
+	f.Add(head + "watches: [{name: w, resources: ['*'], redact: ['**.a[*].**.b'], drop: [spec]}]\nroutes: [{name: r, when: 'object.a.matches(\"(a?){9}\")', changed: [meaningful]}]\n")
+	file := filepath.Join(f.TempDir(), "w.yaml")
+	policy := config.Policy{SecretDirs: []string{"/etc/watcherd"}, ForbidExposeSecrets: true}
+	f.Fuzz(func(t *testing.T, text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		if _, err := watcherd.LoadWithin(file, kinds.Builtin(), policy); err != nil && !strings.Contains(err.Error(), "w.yaml:") {
+			t.Errorf("an error without a place: %v", err)
+		}
+		if took := time.Since(begin); took > 10*time.Second {
+			t.Errorf("took %s", took)
+		}
+	})
 }
