@@ -9,8 +9,8 @@ import (
 	"github.com/watcherd/watcherd/config/internal/strict"
 )
 
-// Policy bounds what a configuration may ask for. Whoever runs the daemon sets it, apart
-// from the file: who may edit the file cannot change it. The zero Policy allows everything.
+// Policy bounds what a configuration may ask for. The operator sets it, apart
+// from the file: a user who may edit the file cannot change it. The zero Policy allows everything.
 type Policy struct {
 	// SecretDirs are the folders of the files that the configuration may name for secrets,
 	// keys, certificates and tokens; nil allows any file.

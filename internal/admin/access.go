@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Access says which clients read and which also run commands. Where tokens are
+// Access states which clients read and which also run commands. Where tokens are
 // configured a client needs one, where names are it needs a certificate with one of
 // them, and where both are it needs both. The zero Access lets every client run commands.
 type Access struct {
@@ -91,7 +91,7 @@ func (s *Server) authenticate(r *http.Request) (caller, *Problem) {
 			return caller{name: known.name + certificate, commands: who.commands && known.commands}, nil
 		}
 	}
-	return who, problemf(http.StatusUnauthorized, "the token is none of those in admin.auth; if it is the right one, the log of the daemon has the reason")
+	return who, problemf(http.StatusUnauthorized, "the token is not in admin.auth; if it should be, the log of the daemon has the reason")
 }
 
 // namesOf are the names that a certificate states.

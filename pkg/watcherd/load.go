@@ -21,18 +21,18 @@ func Load(file string, kinds sinks.Kinds) (*State, error) {
 
 // LoadWithin is Load of a file that may ask for no more than the policy allows.
 func LoadWithin(file string, kinds sinks.Kinds, policy config.Policy) (*State, error) {
-	cfg, err := config.Load(file, blocks(kinds))
+	cfg, err := config.Load(file, Blocks(kinds))
 	return compile(cfg, err, policy)
 }
 
 // parse is LoadWithin of a file that has been read.
 func parse(file string, data []byte, kinds sinks.Kinds, policy config.Policy) (*plan.State, error) {
-	cfg, err := config.Parse(file, data, blocks(kinds))
+	cfg, err := config.Parse(file, data, Blocks(kinds))
 	return compile(cfg, err, policy)
 }
 
-// blocks are the kinds as the configuration's loader takes them.
-func blocks(kinds sinks.Kinds) config.Kinds {
+// Blocks are the kinds as the configuration's loader takes them.
+func Blocks(kinds sinks.Kinds) config.Kinds {
 	out := make(config.Kinds, len(kinds))
 	for name, newConfig := range kinds {
 		out[name] = func() any { return newConfig() }

@@ -20,7 +20,7 @@ func (e *privateError) Error() string {
 	return fmt.Sprintf("the host resolves to %s, which is not a public address (denyPrivate)", e.addr)
 }
 
-// metadata are the ranges where platforms serve credentials to whoever asks on the
+// metadata are the ranges where platforms serve credentials to any client on the
 // machine. No receiver of events is there.
 var metadata = []netip.Prefix{
 	netip.MustParsePrefix("169.254.0.0/16"),
