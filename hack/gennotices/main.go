@@ -5,6 +5,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,7 +25,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "usage: gennotices FILE")
 		os.Exit(2)
 	}
-	text, err := notices()
+	text, err := notices(context.Background())
 	if err == nil {
 		err = os.WriteFile(os.Args[1], text, 0o644) //nolint:gosec // a source file, whose name is that of the user
 	}
@@ -41,14 +42,14 @@ type module struct {
 }
 
 // notices are the files with licences and notices of each module, the same text once.
-func notices() ([]byte, error) {
+func notices(ctx context.Context) ([]byte, error) {
 	modules := map[string]module{}
 	for _, system := range []string{"linux", "darwin"} { // those of the releases
-		if err := linked(system, modules); err != nil {
+		if err := linked(ctx, system, modules); err != nil {
 			return nil, err
 		}
 	}
-	root, err := exec.Command("go", "env", "GOROOT").Output()
+	root, err := exec.CommandContext(ctx, "go", "env", "GOROOT").Output()
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +64,7 @@ func notices() ([]byte, error) {
 			return nil, fmt.Errorf("%s has no licence in %s", name, m.Dir)
 		}
 		for _, file := range files {
-			text, err := os.ReadFile(file) //nolint:gosec // in the module cache
+			text, err := os.ReadFile(file)
 			if err != nil {
 				return nil, err
 			}
@@ -85,8 +86,8 @@ func notices() ([]byte, error) {
 }
 
 // linked adds the modules of the program's packages, as built for a system, to into.
-func linked(system string, into map[string]module) error {
-	cmd := exec.Command("go", "list", "-deps", "-json=Module", "github.com/watcherd/watcherd/cmd/watcherd")
+func linked(ctx context.Context, system string, into map[string]module) error {
+	cmd := exec.CommandContext(ctx, "go", "list", "-deps", "-json=Module", "github.com/watcherd/watcherd/cmd/watcherd")
 	cmd.Env = append(os.Environ(), "GOOS="+system, "CGO_ENABLED=0")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr

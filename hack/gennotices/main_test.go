@@ -9,7 +9,7 @@ import (
 
 // TestNotices checks that the file names what is in the binary; `make generate` makes it so.
 func TestNotices(t *testing.T) {
-	want, err := notices()
+	want, err := notices(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

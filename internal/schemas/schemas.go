@@ -14,6 +14,7 @@ package schemas
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -98,10 +99,8 @@ func (s *Server) Has(kind schema.GroupVersionKind, field []Step) (has, known boo
 		s.documents[path] = d
 	}
 	for _, n := range d.Components.Schemas {
-		for _, k := range n.Kinds {
-			if k == kind {
-				return (&search{d, map[visit]bool{}}).has(n, field), true, nil
-			}
+		if slices.Contains(n.Kinds, kind) {
+			return (&search{d, map[visit]bool{}}).has(n, field), true, nil
 		}
 	}
 	return false, false, nil

@@ -2,6 +2,7 @@ package layout
 
 import (
 	"bytes"
+	"slices"
 	"testing"
 	"time"
 )
@@ -11,7 +12,7 @@ import (
 func FuzzParse(f *testing.F) {
 	header := make([]byte, LogHeaderLen)
 	PutLogHeader(header, time.Unix(1, 0), 7, 3)
-	f.Add(append(header, "abc"...))
+	f.Add(slices.Concat(header, []byte("abc")))
 	f.Add(AppendRanges(nil, []Range{{Lower: []byte("a"), Upper: []byte("b")}}))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, value []byte) {
