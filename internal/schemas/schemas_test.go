@@ -98,3 +98,25 @@ func TestUses(t *testing.T) {
 		}
 	}
 }
+
+// No expression makes the search for its fields panic.
+func FuzzUses(f *testing.F) {
+	for _, text := range []string{
+		`has(object.a.b) && oldObject.c > 1`, `object.?a[?"b"].orValue("").c`, `object.items.exists(i, c, c.image == "")`, `cel.bind(x, object.spec, x.a.b == 1)`,
+		`events.map(e, e.object.spec.x)`, `object.m.transformMap(k, v, v.a)`, `[object].sortBy(o, o.a)`, `object[object[0].x]`, `value() + object.value()`,
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		c := &config.Config{Sinks: []config.Sink{{Name: "s", Body: text}}}
+		uses, err := Uses(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, u := range uses {
+			if u.Line < 1 || u.Column < 1 || u.Name == "" || len(u.Field) == 0 {
+				t.Errorf("%q: %+v", text, u)
+			}
+		}
+	})
+}
