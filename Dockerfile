@@ -31,6 +31,7 @@ LABEL org.opencontainers.image.title="watcherd" \
       org.opencontainers.image.source="https://github.com/watcherd/watcherd" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /out/watcherd /usr/bin/watcherd
+COPY LICENSE THIRD_PARTY_NOTICES /usr/share/doc/watcherd/
 # A new volume takes over the owner of what it covers.
 COPY --from=build --chown=65532:65532 /out/data /var/lib/watcherd
 USER 65532:65532

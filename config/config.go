@@ -98,20 +98,29 @@ type DeadLetters struct {
 
 // Admin is the HTTP side of watcherd.
 type Admin struct {
-	// Address of the listener with metrics, health, status, objects, events and commands; empty for none. Beyond loopback it needs auth.tokenFile or tls.clientCAFile.
+	// Address of the listener with metrics, health, status, objects, events and commands; empty for none. Beyond loopback it needs tls.clientCAFile, or a token of auth with tls.
 	Listen string `json:"listen"`
 	// Address of a second listener with /livez, /readyz and /metrics only, for kubelet and Prometheus; empty for none.
 	Probes string `json:"probes"`
-	// Authentication of the listener's clients.
+	// Who may use the listener. Without it every client that the listener accepts may read and run commands.
 	Auth *AdminAuth `json:"auth,omitempty"`
 	// TLS of the listener.
 	TLS *AdminTLS `json:"tls,omitempty"`
+	// Accept tokens over plain HTTP beyond loopback, for example where a mesh encrypts the traffic.
+	Insecure bool `json:"insecure"`
 }
 
-// AdminAuth is the admin listener's authentication.
+// AdminAuth is the admin listener's authentication. A client needs a token if a token
+// file is set, and one of the names if names are set.
 type AdminAuth struct {
-	// File holding the token that clients send as "Authorization: Bearer TOKEN".
-	TokenFile string `json:"tokenFile" jsonschema:"required"`
+	// File with the token of clients that read. They send it as "Authorization: Bearer TOKEN".
+	ReadTokenFile string `json:"readTokenFile"`
+	// File with the token of clients that also run commands: replay, snapshot, reload, and those on dead letters and sinks.
+	CommandTokenFile string `json:"commandTokenFile"`
+	// Names of client certificates whose owners read: a common name, or a DNS name, e-mail address or URI of the certificate. Needs tls.clientCAFile.
+	ReadNames []string `json:"readNames"`
+	// Names of client certificates whose owners also run commands.
+	CommandNames []string `json:"commandNames"`
 }
 
 // AdminTLS is the admin listener's TLS.

@@ -67,7 +67,8 @@ store:
 admin:
   listen: 0.0.0.0:8080
   probes: :8081
-  auth: {tokenFile: /token}
+  auth: {readTokenFile: /read, commandTokenFile: /command, readNames: [a], commandNames: [b]}
+  insecure: true
   tls: {certFile: c, keyFile: k, clientCAFile: ca}
 consistencyCheck: {enabled: false, interval: 30m}
 watches:
@@ -137,8 +138,8 @@ sinks:
 		},
 		Admin: config.Admin{
 			Listen: "0.0.0.0:8080", Probes: ":8081",
-			Auth: &config.AdminAuth{TokenFile: "/token"},
-			TLS:  &config.AdminTLS{CertFile: "c", KeyFile: "k", ClientCAFile: "ca"},
+			Auth: &config.AdminAuth{ReadTokenFile: "/read", CommandTokenFile: "/command", ReadNames: []string{"a"}, CommandNames: []string{"b"}}, Insecure: true,
+			TLS: &config.AdminTLS{CertFile: "c", KeyFile: "k", ClientCAFile: "ca"},
 		},
 		ConsistencyCheck: config.ConsistencyCheck{Interval: 30 * time.Minute},
 		Watches: []config.Watch{{

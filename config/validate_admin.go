@@ -3,24 +3,33 @@ package config
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 )
 
 func (k *checker) admin() {
 	a := k.config.Admin
-	if a.Auth != nil {
-		k.require(a.Auth.TokenFile != "", "admin.auth.tokenFile", "is required")
-	}
 	clientCA := false
 	if t := a.TLS; t != nil {
 		k.require(t.CertFile != "", "admin.tls.certFile", "is required")
 		k.require(t.KeyFile != "", "admin.tls.keyFile", "is required")
 		clientCA = t.ClientCAFile != ""
 	}
+	token := false
+	if u := a.Auth; u != nil {
+		token = u.ReadTokenFile+u.CommandTokenFile != ""
+		names := len(u.ReadNames)+len(u.CommandNames) > 0
+		k.require(token || names, "admin.auth", "needs readTokenFile or commandTokenFile, or names of client certificates")
+		k.require(clientCA || !names, "admin.auth", "names of client certificates need admin.tls.clientCAFile")
+		k.require(!slices.Contains(u.ReadNames, "") && !slices.Contains(u.CommandNames, ""), "admin.auth", "a name of a client certificate is empty")
+	}
 	if a.Listen != "" {
-		host, ok := k.address("admin.listen", a.Listen)
-		if ok && !loopback(host) && a.Auth == nil && !clientCA {
-			k.report("admin.listen", "%s can be reached from outside this machine; protect it with admin.auth.tokenFile or admin.tls.clientCAFile, or listen on 127.0.0.1", quoted(a.Listen))
+		switch host, ok := k.address("admin.listen", a.Listen); {
+		case !ok || loopback(host):
+		case !token && !clientCA:
+			k.report("admin.listen", "%s can be reached from outside this machine; protect it with a token of admin.auth or with admin.tls.clientCAFile, or listen on 127.0.0.1", quoted(a.Listen))
+		case a.TLS == nil && !a.Insecure:
+			k.report("admin.listen", "%s takes its token over plain HTTP from outside this machine; add admin.tls, or set admin.insecure: true if something else encrypts the traffic", quoted(a.Listen))
 		}
 	}
 	if a.Probes != "" {

@@ -49,6 +49,10 @@ extraArgs: [--log-level=debug]
 serviceAccount: {name: reader, annotations: {a: b}}
 podMonitor: {enabled: true, labels: {release: prometheus}, interval: 15s}
 prometheusRule: {enabled: true, labels: {release: prometheus}}
+networkPolicy:
+  scrapers: [{namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: monitoring}}}]
+  extraIngress: [{ports: [{protocol: TCP, port: 8443}], from: [{podSelector: {matchLabels: {team: platform}}}]}]
+  egress: [{ports: [{protocol: TCP, port: 443}, {protocol: UDP, port: 53}]}]
 podAnnotations: {a: b}
 podLabels: {team: platform}
 nodeSelector: {disk: ssd}
@@ -126,15 +130,19 @@ func restrictedPod(t *testing.T, rendered []*unstructured.Unstructured, namespac
 // TestValues checks that mistakes are told before anything is installed.
 func TestValues(t *testing.T) {
 	helm := testcluster.Tool(t, "helm")
+	const noRoles = "rbac: {create: false}\n"
 	for text, want := range map[string]string{
-		"conifg: x":                           "conifg",
-		"image: {tag: 1}":                     "tag",
-		"persistence: {size: big}":            "size",
-		"persistence: {accessModes: [RWX]}":   "accessModes",
-		"rbac: {clusterRules: [{verbs: []}]}": "clusterRules",
-		"config: {apiVersion: x}":             "config",
-		"config: 'apiVersion: x'":             "rbac.clusterRules",
-		"existingConfigMap: mine":             "rbac.clusterRules",
+		"conifg: x":                                      "conifg",
+		"image: {tag: 1}":                                "tag",
+		"persistence: {size: big}":                       "size",
+		"persistence: {accessModes: [RWX]}":              "accessModes",
+		"rbac: {clusterRules: [{verbs: []}]}":            "clusterRules",
+		"config: {apiVersion: x}":                        "config",
+		"config: 'apiVersion: x'":                        "rbac.clusterRules",
+		noRoles + "config: 'apiVersion: x'":              "admin.probes",
+		noRoles + "config: 'admin: {probes: \":9000\"}'": "set admin.probes to \":8081\", or probes.port",
+		noRoles + "config: 'a: b: c'":                    "not YAML",
+		"existingConfigMap: mine":                        "rbac.clusterRules",
 	} {
 		file := filepath.Join(t.TempDir(), "values.yaml")
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -144,6 +152,48 @@ func TestValues(t *testing.T) {
 			t.Errorf("%s: want an error about %s, got %v\n%s", text, want, err, out)
 		}
 	}
+}
+
+// TestShapes reads what values do to the manifests.
+func TestShapes(t *testing.T) {
+	helm := testcluster.Tool(t, "helm")
+	render := func(args ...string) []*unstructured.Unstructured {
+		t.Helper()
+		return objects(t, mustRun(t, helm, append([]string{"template", "demo", chart, "--namespace", "monitoring"}, args...)...))
+	}
+	policy, _, err := unstructured.NestedFieldNoCopy(find(t, render(), "NetworkPolicy").Object, "spec")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := mustYAML(t, policy.(map[string]any)["ingress"]), "- ports:\n  - port: probes\n    protocol: TCP\n"; got != want {
+		t.Errorf("others may connect to\n%swant\n%s", got, want)
+	}
+
+	pod := find(t, render("--set", "persistence.enabled=false,persistence.size=3Gi"), "StatefulSet").Object
+	containers, _, err := unstructured.NestedSlice(pod, "spec", "template", "spec", "containers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	requests, _, err := unstructured.NestedStringMap(containers[0].(map[string]any), "resources", "requests")
+	if err != nil || requests["ephemeral-storage"] != "3Gi" || requests["cpu"] == "" {
+		t.Errorf("without a volume the pod requests %v, %v", requests, err)
+	}
+
+	for _, tc := range []struct{ monitor, job string }{{"true", `job="monitoring/feed"`}, {"false", `job=~".*watcherd.*"`}} {
+		rule := find(t, render("--set", "fullnameOverride=feed,prometheusRule.enabled=true,podMonitor.enabled="+tc.monitor), "PrometheusRule")
+		if text := mustYAML(t, rule.Object); !strings.Contains(text, "up{"+tc.job+"} == 0 or absent(up{"+tc.job+"})") {
+			t.Errorf("no alert on %s:\n%s", tc.job, text)
+		}
+	}
+}
+
+func mustYAML(t *testing.T, v any) string {
+	t.Helper()
+	text, err := yaml.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // TestInstall installs the chart, changes the configuration, which must not touch the

@@ -1,12 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
@@ -32,14 +32,14 @@ func (f *adminFlags) bind(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&f.url, "admin", "", "URL of the daemon's admin listener (default: that of --config, or "+defaultAdmin+")")
 	flags.StringVarP(&f.config, "config", "c", "", "the daemon's configuration file, to find its admin listener")
-	flags.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token (default: admin.auth.tokenFile of --config)")
+	flags.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token (default: that of admin.auth of --config, for reading or for commands)")
 	flags.StringVar(&f.caFile, "ca-file", "", "authority that signed the admin listener's certificate")
 	flags.StringVar(&f.certFile, "cert-file", "", "client certificate")
 	flags.StringVar(&f.keyFile, "key-file", "", "key of the client certificate")
 }
 
 func (f *adminFlags) client() (*client.Client, error) {
-	base, tokenFile := f.url, f.tokenFile
+	base, tokens := f.url, client.Tokens{ReadFile: f.tokenFile, CommandFile: f.tokenFile}
 	if f.config != "" {
 		st, err := watcherd.Load(f.config, kinds.Builtin())
 		if err != nil {
@@ -53,8 +53,9 @@ func (f *adminFlags) client() (*client.Client, error) {
 				return nil, err
 			}
 		}
-		if tokenFile == "" {
-			tokenFile = st.Admin.TokenFile
+		if f.tokenFile == "" {
+			read, command := st.Admin.ReadTokenFile, st.Admin.CommandTokenFile
+			tokens = client.Tokens{ReadFile: cmp.Or(read, command), CommandFile: cmp.Or(command, read)}
 		}
 	}
 	if base == "" {
@@ -67,14 +68,6 @@ func (f *adminFlags) client() (*client.Client, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, &usageError{fmt.Errorf("--admin %q: use http://HOST:PORT or https://HOST:PORT", base)}
 	}
-	var token string
-	if tokenFile != "" {
-		b, err := os.ReadFile(tokenFile)
-		if err != nil {
-			return nil, fmt.Errorf("token: %w", err)
-		}
-		token = strings.TrimSpace(string(b))
-	}
 	if (f.certFile == "") != (f.keyFile == "") {
 		return nil, &usageError{errors.New("--cert-file and --key-file go together")}
 	}
@@ -82,7 +75,7 @@ func (f *adminFlags) client() (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return client.New(base, token, tlsConfig), nil
+	return client.New(base, tokens, tlsConfig), nil
 }
 
 // get reads an answer of the daemon.

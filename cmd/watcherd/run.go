@@ -11,7 +11,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/heap"
 	"github.com/watcherd/watcherd/pkg/watcherd"
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
@@ -24,6 +26,7 @@ func newRunCommand() *cobra.Command {
 		logs       logFlags
 		shutdown   time.Duration
 		interval   time.Duration
+		policy     config.Policy
 	)
 	cmd := &cobra.Command{
 		Use:     "run --config FILE",
@@ -37,7 +40,7 @@ func newRunCommand() *cobra.Command {
 				return err
 			}
 			// An invalid configuration is reported before a missing kubeconfig.
-			state, err := watcherd.Load(configFile, kinds.Builtin())
+			state, err := watcherd.LoadWithin(configFile, kinds.Builtin(), policy)
 			if err != nil {
 				return err
 			}
@@ -56,19 +59,26 @@ func newRunCommand() *cobra.Command {
 			reload, stopReload := hangups(cmd.Context())
 			defer stopReload()
 			return watcherd.Run(cmd.Context(), watcherd.Options{
-				ConfigFile: configFile, Kinds: kinds.Builtin(), State: state, REST: rest, ClusterName: cluster, Logger: log,
+				ConfigFile: configFile, Kinds: kinds.Builtin(), State: state, Policy: policy, REST: rest, ClusterName: cluster, Logger: log,
 				Stdout: cmd.OutOrStdout(), ShutdownTimeout: shutdown, Reload: reload, ReloadInterval: interval,
 				Registerer: metrics, InformerName: "watcherd", Version: version(),
 			})
 		},
 	}
 	addConfigFlag(cmd, &configFile)
+	bindPolicy(cmd.Flags(), &policy)
 	kube.bind(cmd.Flags())
 	logs.bind(cmd.Flags())
 	cmd.Flags().DurationVar(&shutdown, "shutdown-timeout", 20*time.Second, "time for deliveries in flight to finish after SIGTERM")
 	cmd.Flags().DurationVar(&interval, "reload-interval", 5*time.Second, "minimum time between two reloads of the configuration")
 	mustMark(cmd.Flags().MarkHidden("reload-interval"))
 	return cmd
+}
+
+// bindPolicy adds the flags that bound the configuration.
+func bindPolicy(flags *pflag.FlagSet, p *config.Policy) {
+	flags.StringSliceVar(&p.SecretDirs, "secret-dirs", nil, "folders of the files that the configuration may name for secrets, keys and certificates (default: all)")
+	flags.BoolVar(&p.ForbidExposeSecrets, "forbid-expose-secrets", false, "reject a configuration with exposeSecrets")
 }
 
 // catchBrokenPipes keeps a closed standard output or standard error from ending the

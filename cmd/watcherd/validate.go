@@ -15,6 +15,7 @@ import (
 	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/rbac"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -26,24 +27,28 @@ func newValidateCommand() *cobra.Command {
 	var (
 		file   string
 		server bool
+		strict bool
 		as     string
 		kube   kubeFlags
+		policy config.Policy
 	)
 	cmd := &cobra.Command{
 		Use:   "validate --config FILE",
 		Short: "Check a configuration",
 		Long: "Validate reports every error in a configuration with its file, line and column.\n\n" +
 			"With --server it also checks with the cluster that the resources are served and watchable, and that this user\n" +
-			"(or the one given with --as) may watch them. It starts nothing and contacts no sink. Exit code 1: a watch would\n" +
-			"not run. A resource that is not served is an error only with onMissing: fail.",
+			"(or the one given with --as) may watch them. It warns of fields that the schemas of the resources do not have.\n" +
+			"It starts nothing and contacts no sink. Exit code 1: a watch would not run. A resource that is not served is an\n" +
+			"error only with onMissing: fail. With --strict a warning is exit code 2.",
 		Example: "  watcherd validate --config watcherd.yaml\n" +
 			"  watcherd validate --config watcherd.yaml --server --as system:serviceaccount:watcherd:watcherd",
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			st, err := watcherd.Load(file, kinds.Builtin())
+			st, err := watcherd.LoadWithin(file, kinds.Builtin(), policy)
 			if err != nil {
 				return err
 			}
+			warnings := len(st.Warnings)
 			for _, w := range st.Warnings {
 				fmt.Fprintf(cmd.OutOrStdout(), "warning: %v\n", w)
 			}
@@ -51,7 +56,7 @@ func newValidateCommand() *cobra.Command {
 				return err
 			}
 			if !server {
-				return nil
+				return strictly(strict, warnings)
 			}
 			cfg, _, err := kube.load()
 			if err != nil {
@@ -61,32 +66,49 @@ func newValidateCommand() *cobra.Command {
 			if as != "" {
 				cfg.Impersonate = rest.ImpersonationConfig{UserName: as}
 			}
-			return validateServer(cmd.Context(), cmd.OutOrStdout(), cfg, st)
+			unknown, err := validateServer(cmd.Context(), cmd.OutOrStdout(), cfg, file, st)
+			if err != nil {
+				return err
+			}
+			return strictly(strict, warnings+unknown)
 		},
 	}
 	addConfigFlag(cmd, &file)
 	flags := cmd.Flags()
 	flags.BoolVar(&server, "server", false, "also check against the cluster")
+	flags.BoolVar(&strict, "strict", false, "exit with code 2 if there are warnings")
 	flags.StringVar(&as, "as", "", "user to check for, such as the daemon's service account; requires the impersonate permission")
+	bindPolicy(flags, &policy)
 	kube.bind(flags)
 	return cmd
 }
 
+// strictly is the error of a configuration that has warnings.
+func strictly(strict bool, warnings int) error {
+	if !strict || warnings == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s, with --strict", watcherd.ErrConfig, plural(warnings, "warning"))
+}
+
 // validateServer checks a configuration against a cluster. It returns an error if a
-// watch would not run.
-func validateServer(ctx context.Context, out io.Writer, cfg *rest.Config, st *plan.State) error {
+// watch would not run, otherwise how many fields the resources do not have.
+func validateServer(ctx context.Context, out io.Writer, cfg *rest.Config, file string, st *plan.State) (unknown int, err error) {
 	resolver, err := servedBy(ctx, cfg)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	reviews, err := authorizationclient.NewForConfig(cfg)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, askTimeout, errors.New("no answer in time"))
 	defer cancel()
+	if unknown, err = unknownFields(out, cfg, resolver, file, st); err != nil {
+		return 0, err
+	}
 	if _, err := fmt.Fprintf(out, "%s%s:\n", cfg.Host, identity(ctx, cfg)); err != nil {
-		return err
+		return 0, err
 	}
 	r := &serverReport{problems: map[string][]string{}}
 	r.resources(st, resolver)
@@ -94,10 +116,10 @@ func validateServer(ctx context.Context, out io.Writer, cfg *rest.Config, st *pl
 	needs, _ := rbac.Needs(st, rbac.Served{Resolver: resolver})
 	missing, err := rbac.Missing(ctx, reviews.SelfSubjectAccessReviews(), needs)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	r.refused(missing)
-	return r.write(out, st, missing)
+	return unknown, r.write(out, st, missing)
 }
 
 // identity describes the user of the requests, if the cluster reports it.

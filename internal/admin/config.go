@@ -20,7 +20,7 @@ type Config struct {
 	Listen string // address of the admin listener; "" for none
 	Probes string // address of the probes listener; "" for none
 
-	TokenFile         string // holds the bearer token; "": none is asked for
+	Access            Access
 	CertFile, KeyFile string // the server's certificate; "": plain HTTP
 	ClientCAFile      string // whose certificates clients must show; "": none
 
@@ -32,6 +32,9 @@ type Config struct {
 	Sinks    Sinks
 	Letters  Letters
 
+	// Opened is closed once everything but the status can be asked. Until then the server
+	// answers for health, status and metrics.
+	Opened <-chan struct{}
 	// Stopping is closed when the daemon starts to stop: streams and commands
 	// end, everything else is answered until Run's context is done.
 	Stopping <-chan struct{}

@@ -7,9 +7,11 @@
 //   - On loopback, without further protection, only programs of this machine are
 //     answered: a browser that some web site directs here (DNS rebinding, forged
 //     posts) is not.
-//   - Elsewhere nothing is answered without the bearer token, where one is
-//     configured, or a client certificate of the configured authority. Both files
-//     and the server's own certificate are followed as they change.
+//   - Elsewhere nothing is answered without a bearer token, where one is
+//     configured, or a client certificate of the configured authority, by name where
+//     names are configured. All files are followed as they change.
+//   - Reading and commands are separate rights. A command is everything but GET and
+//     HEAD, and the log has each with its client, before it begins and when it ends.
 //   - The probes listener has /livez, /readyz and /metrics only, and its health
 //     answers name what is wrong without saying why.
 //   - Nothing is unbounded: connections, headers, bodies, pages, streams, and

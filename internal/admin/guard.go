@@ -1,31 +1,22 @@
 package admin
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
-	"errors"
-	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
-	"os"
 	"strings"
+	"time"
 )
 
 // guarded lets only those through who may use the listener.
 func (s *Server) guarded(bound net.Addr, next http.Handler) http.Handler {
-	open := s.cfg.TokenFile == "" && s.cfg.ClientCAFile == ""
+	open := !s.cfg.Access.tokens() && s.cfg.ClientCAFile == ""
 	host, _, err := net.SplitHostPort(s.cfg.Listen)
 	if err != nil { // bound to it, so it is one
 		host = ""
 	}
 	check := func(r *http.Request) *Problem {
-		if s.cfg.TokenFile != "" {
-			if p := s.authenticate(r); p != nil {
-				return p
-			}
-		}
 		if open && isLoopback(bound) && !localHost(r.Host, host) {
 			// A foreign name resolves to this host: DNS rebinding by a web page.
 			return problemf(http.StatusForbidden, "this listener is for this machine: ask it as localhost or 127.0.0.1, not as %q", r.Host)
@@ -39,7 +30,14 @@ func (s *Server) guarded(bound net.Addr, next http.Handler) http.Handler {
 		return nil
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if p := check(r); p != nil {
+		who, p := s.authenticate(r)
+		if p == nil {
+			p = check(r)
+		}
+		if p == nil && !reads(r) {
+			p = s.accept(who, r)
+		}
+		if p != nil {
 			s.metrics.denied.WithLabelValues(http.StatusText(p.Status)).Inc()
 			if p.Status == http.StatusUnauthorized {
 				w.Header().Set("WWW-Authenticate", `Bearer realm="watcherd"`)
@@ -47,42 +45,14 @@ func (s *Server) guarded(bound net.Addr, next http.Handler) http.Handler {
 			p.write(w)
 			return
 		}
-		next.ServeHTTP(w, r)
+		if reads(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		rec := &recorder{ResponseWriter: w, code: http.StatusOK}
+		defer s.ended(who, r, rec, time.Now())
+		next.ServeHTTP(rec, r)
 	})
-}
-
-// authenticate compares the bearer token with the file's, which is read each time:
-// it may have been rotated.
-func (s *Server) authenticate(r *http.Request) *Problem {
-	want, err := readToken(s.cfg.TokenFile)
-	if err != nil {
-		s.log.Error("admin listener rejects all requests: token file is not readable", "error", err)
-		return problemf(http.StatusUnauthorized, "the daemon cannot read its token file; see its log")
-	}
-	scheme, got, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	if !strings.EqualFold(scheme, "Bearer") || got == "" {
-		return problemf(http.StatusUnauthorized, "send the token of admin.auth.tokenFile as 'Authorization: Bearer TOKEN' (--token-file)")
-	}
-	// Hashes have one length, so that the comparison does not reveal the token's.
-	a, b := sha256.Sum256([]byte(want)), sha256.Sum256([]byte(got))
-	if subtle.ConstantTimeCompare(a[:], b[:]) != 1 {
-		return problemf(http.StatusUnauthorized, "the token is not the one in admin.auth.tokenFile")
-	}
-	return nil
-}
-
-var errEmptyToken = errors.New("the file is empty")
-
-func readToken(file string) (string, error) {
-	b, err := os.ReadFile(file)
-	if err != nil {
-		return "", err
-	}
-	token := strings.TrimSpace(string(b))
-	if token == "" {
-		return "", fmt.Errorf("%s: %w", file, errEmptyToken)
-	}
-	return token, nil
 }
 
 func isLoopback(a net.Addr) bool {

@@ -2,8 +2,6 @@ package admin
 
 import (
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -43,58 +41,6 @@ func TestPostsNeedAContentTypeThatFormsCannotSend(t *testing.T) {
 	f := newFixture(t).serve()
 	code, body := f.ask(http.MethodPost, f.base+"/api/v1/replay", `{"sink":"archive","fromSequence":1}`, "Content-Type", "text/plain")
 	f.expect(code, body, http.StatusUnsupportedMediaType, "application/json")
-}
-
-func TestToken(t *testing.T) {
-	f := newFixture(t)
-	f.cfg.TokenFile = filepath.Join(t.TempDir(), "token")
-	write := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(f.cfg.TokenFile, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("first\n")
-	f.serve()
-	with := func(header string) int {
-		t.Helper()
-		code, _ := f.get("/api/v1/status", "Authorization", header)
-		return code
-	}
-	for header, want := range map[string]int{
-		"Bearer first": 200, "bearer first": 200, "Bearer second": 401, "Bearer firs": 401, "Bearer ": 401, "Basic first": 401, "": 401,
-	} {
-		if code := with(header); code != want {
-			t.Errorf("%q: status %d, want %d", header, code, want)
-		}
-	}
-	for _, path := range []string{"/livez", "/readyz", "/metrics", "/", "/nothing"} {
-		if code, _ := f.get(path); code != http.StatusUnauthorized {
-			t.Errorf("%s without a token: status %d", path, code)
-		}
-	}
-	write("second")
-	if a, b := with("Bearer first"), with("Bearer second"); a != 401 || b != 200 {
-		t.Errorf("after the rotation: %d for the old token, %d for the new", a, b)
-	}
-	write("")
-	if code := with("Bearer "); code != 401 {
-		t.Errorf("an empty file lets an empty token through: %d", code)
-	}
-	if err := os.Remove(f.cfg.TokenFile); err != nil {
-		t.Fatal(err)
-	}
-	if code := with("Bearer second"); code != 401 {
-		t.Errorf("without the file: %d", code)
-	}
-}
-
-func TestTokenFileMustBeUsable(t *testing.T) {
-	f := newFixture(t)
-	f.cfg.TokenFile = filepath.Join(t.TempDir(), "missing")
-	if _, err := Listen(t.Context(), f.cfg); err == nil || !strings.Contains(err.Error(), "admin.auth.tokenFile") {
-		t.Errorf("Listen: %v", err)
-	}
 }
 
 func TestPortInUse(t *testing.T) {

@@ -28,7 +28,7 @@ import (
 // fixture is what a server under test serves: a real log, real compact objects, and
 // a status that the test sets.
 type fixture struct {
-	t        *testing.T
+	t        testing.TB
 	cfg      Config
 	store    *store.Store
 	objects  []*compact.Object
@@ -41,7 +41,7 @@ type fixture struct {
 	srv  *Server
 }
 
-func newFixture(t *testing.T) *fixture {
+func newFixture(t testing.TB) *fixture {
 	st, err := store.Open(t.TempDir(), store.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -53,10 +53,12 @@ func newFixture(t *testing.T) *fixture {
 	})
 	f := &fixture{t: t, store: st, stopping: make(chan struct{})}
 	f.state.Store(&status.Status{Pipeline: status.Pipeline{Applied: true, Routes: []status.Route{{Name: "all"}, {Name: "blue"}}}})
+	opened := make(chan struct{})
+	close(opened)
 	r := prometheus.NewRegistry()
 	f.cfg = Config{
 		Listen: "127.0.0.1:0", Status: f.state.Load, Objects: f, Log: f, Commands: f, Sinks: f, Letters: lettersOf{f},
-		Stopping: f.stopping, Gatherer: r, Registerer: r, Logger: slog.New(slog.DiscardHandler),
+		Opened: opened, Stopping: f.stopping, Gatherer: r, Registerer: r, Logger: slog.New(slog.DiscardHandler),
 	}
 	return f
 }
@@ -311,7 +313,7 @@ func (l lettersOf) Drop(_ string, positions []uint64) (int, error) {
 
 // streamReader reads server-sent events.
 type streamReader struct {
-	t    *testing.T
+	t    testing.TB
 	resp *http.Response
 	buf  []byte
 }

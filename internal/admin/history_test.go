@@ -1,7 +1,13 @@
 package admin
 
 import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/ledger"
@@ -43,4 +49,55 @@ func TestHistory(t *testing.T) {
 		code, body := f.get("/api/v1/" + path)
 		f.expect(code, body, want.code, want.says)
 	}
+}
+
+// FuzzRequests sends anything that an HTTP client can write: it is answered, and never
+// with an error of the daemon's own.
+func FuzzRequests(f *testing.F) {
+	for _, target := range []string{
+		"/", "/livez?exclude=a&verbose", "/readyz/sink/a", "/api/v1/status", "/api/v1/objects/pods?labelSelector=a%20in%20(b,c)&limit=1&continue=eyJ9",
+		"/api/v1/objects/pods/ns?metadata=true", "/api/v1/objects/pods/a/b?at=-5m", "/api/v1/objects/pods?at=2026-01-31T12:00:00Z&limit=3&continue=YQ",
+		"/api/v1/objects/pods/a/b/versions?from=2h&to=1h&limit=9", "/api/v1/objects/pods/a/b/diff?from=3d", "/api/v1/history?continue=AAAA&path=spec.a%5B*%5D&order=asc",
+		"/api/v1/history/histogram?buckets=200&from=1h", "/api/v1/changes?from=1h&namespace=a,b&resource=po,*.example.com&type=added", "/api/v1/events?since=3d&route=blue&type=gap&follow=false",
+		"/api/v1/events?since=18446744073709551615", "/api/v1/deadletters/ops?limit=5&after=1",
+	} {
+		f.Add(http.MethodGet, target, "", "")
+	}
+	for target, body := range map[string]string{
+		"/api/v1/replay": `{"sink":"archive","fromTime":"2026-01-31T12:00:00Z"}`, "/api/v1/snapshot": `{"sink":"a","watch":"w"}`, "/api/v1/sinks/ops/skip": `{"sequence":41}`,
+		"/api/v1/deadletters/ops/drop": `{"positions":[1,2]}`, "/api/v1/deadletters/ops/retry": `{"all":true}`, "/api/v1/reload": ``,
+	} {
+		f.Add(http.MethodPost, target, body, "9")
+	}
+	x := newFixture(f)
+	dicts := compact.NewDictionaries(nil)
+	x.cfg.History = history.New(x.store, ledger.New(x.store, dicts), &record.Inflater{Dictionaries: dicts})
+	x.run = func(context.Context, func(int)) (int, error) { return 1, nil }
+	x.add(`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b","namespace":"a","uid":"u","resourceVersion":"1","labels":{"a":"b"}}}`)
+	srv, err := Listen(f.Context(), x.cfg)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(srv.Close)
+	close(x.stopping) // streams end at once
+	h := srv.adminHandler(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	f.Fuzz(func(t *testing.T, method, target, body, lastID string) {
+		r, err := http.NewRequestWithContext(t.Context(), method, "http://127.0.0.1"+target, strings.NewReader(body))
+		if err != nil || r.Host != "127.0.0.1" {
+			t.Skip("no client sends it")
+		}
+		r.Header.Set("Content-Type", "application/json")
+		if lastID != "" {
+			r.Header.Set("Last-Event-ID", lastID)
+		}
+		w := httptest.NewRecorder()
+		begin := time.Now()
+		h.ServeHTTP(w, r)
+		if w.Code == http.StatusInternalServerError {
+			t.Errorf("%s %s: %d %s", method, target, w.Code, w.Body)
+		}
+		if took := time.Since(begin); took > 10*time.Second {
+			t.Errorf("%s %s took %s", method, target, took)
+		}
+	})
 }

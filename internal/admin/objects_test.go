@@ -1,10 +1,15 @@
 package admin
 
 import (
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/url"
+	"runtime"
+	"strings"
 	"testing"
+	"time"
 )
 
 func pod(namespace, name, tier string) string {
@@ -74,5 +79,39 @@ func TestPagesOfObjects(t *testing.T) {
 	} {
 		code, body := f.get(tc.path)
 		f.expect(code, body, tc.code, tc.says)
+	}
+}
+
+// TestSlowReadersHoldLittle has many clients ask for long lists of large objects and read
+// none of the answers: together they hold an object each, for some of them.
+func TestSlowReadersHoldLittle(t *testing.T) {
+	f := newFixture(t)
+	random := make([]byte, 512<<10)
+	_, _ = rand.Read(random)
+	f.add(strings.Replace(pod("a", "large", "web"), `"n":`, fmt.Sprintf(`"text":"%x","n":`, random), 1))
+	for range 5 {
+		f.objects = append(f.objects, f.objects...)
+	}
+	f.serve()
+	for range 2 * maxReads {
+		c, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", strings.TrimPrefix(f.base, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		if _, err := fmt.Fprint(c, "GET /api/v1/objects/pods HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for end := time.Now().Add(20 * time.Second); len(f.srv.reads) < maxReads; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d of %d answers are under way", len(f.srv.reads), maxReads)
+		}
+	}
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	if m.HeapAlloc > 256<<20 {
+		t.Errorf("%d clients hold %d MiB", 2*maxReads, m.HeapAlloc>>20)
 	}
 }

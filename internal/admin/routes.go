@@ -32,6 +32,14 @@ func (s *Server) adminHandler(bound net.Addr) http.Handler {
 		return ignoreGone(err)
 	})
 	s.handle(mux, "GET /api/v1/status", s.status)
+	mux.Handle("/api/v1/", s.opened())
+	s.handle(mux, "/", notFound)
+	return s.limited(s.guarded(bound, mux))
+}
+
+// opened serves what needs the store.
+func (s *Server) opened() http.Handler {
+	mux := http.NewServeMux()
 	s.handle(mux, "GET /api/v1/objects/{resource}", s.objects)
 	s.handle(mux, "GET /api/v1/objects/{resource}/{first}", s.objects)
 	s.handle(mux, "GET /api/v1/objects/{resource}/{first}/{name}", s.objects)
@@ -51,7 +59,15 @@ func (s *Server) adminHandler(bound net.Addr) http.Handler {
 	s.handle(mux, "POST /api/v1/sinks/{sink}/skip", s.skipEvent)
 	s.handle(mux, "POST /api/v1/sinks/{sink}/purge", s.purgeSink)
 	s.handle(mux, "/", notFound)
-	return s.limited(s.guarded(bound, mux))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		select {
+		case <-s.cfg.Opened:
+			mux.ServeHTTP(w, r)
+		default:
+			w.Header().Set("Retry-After", "1")
+			problemf(http.StatusServiceUnavailable, "the daemon is starting: its store is being opened and checked; try again soon").write(w)
+		}
+	})
 }
 
 // probesHandler serves what the kubelet and Prometheus ask for, to anyone.

@@ -55,10 +55,8 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 	if s.certs, err = loadCertificates(&cfg); err != nil {
 		return nil, err
 	}
-	if cfg.TokenFile != "" {
-		if _, err := readToken(cfg.TokenFile); err != nil {
-			return nil, fmt.Errorf("admin.auth.tokenFile: %w", err)
-		}
+	if err := cfg.Access.check(); err != nil {
+		return nil, err
 	}
 	if s.metrics, err = newMetrics(cfg.Registerer); err != nil {
 		return nil, err

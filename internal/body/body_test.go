@@ -294,3 +294,30 @@ func BenchmarkRender(b *testing.B) {
 		})
 	}
 }
+
+// No text makes compiling or rendering panic, and what compiles ends within its bounds.
+func FuzzBody(f *testing.F) {
+	for _, text := range []string{
+		`{"text": event.summary}`, `object.spec.containers.map(c, c.image).join(", ")`, `events.map(e, {"id": e.event.id})`, `json.encode(event)`, `patch`, `null`, `optional.none()`,
+		`"a".replace("a", "b")`, `base64.encode(bytes(object.metadata.name))`, `{1: 2}`, `dyn(1u)`, `timestamp("2020-01-01T00:00:00Z")`, `b"\xff"`, "\x00", "((((",
+	} {
+		f.Add(text, "")
+	}
+	f.Fuzz(func(t *testing.T, text, contentType string) {
+		b, faults := Compile(text, contentType)
+		if (b == nil) == (len(faults) == 0) {
+			t.Fatalf("neither compiled nor refused, or both: %v", faults)
+		}
+		if b == nil {
+			return
+		}
+		e := deployment()
+		begin := time.Now()
+		if send, err := b.Render(e); send != (e.Body != nil && err == nil) {
+			t.Errorf("send %t, body %q, error %v", send, e.Body, err)
+		}
+		if took := time.Since(begin); took > 10*time.Second {
+			t.Errorf("took %s", took)
+		}
+	})
+}

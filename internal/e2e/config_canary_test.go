@@ -26,6 +26,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/testcluster"
+	"github.com/watcherd/watcherd/internal/testservers"
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 
@@ -121,7 +122,10 @@ func planted(namespace, metadataOnly string, n int, hidden, visible canary) []*u
 	}
 }
 
-func canaryConfig(namespace, metadataOnly, admin, good, bad string) string {
+// receivers are where the daemon of the canary delivers to, apart from files.
+type receivers struct{ good, bad, nats, kafka, otlp string }
+
+func canaryConfig(namespace, metadataOnly, admin string, to receivers) string {
 	return fmt.Sprintf(`
 apiVersion: watcherd.dev/v1alpha1
 kind: WatcherConfig
@@ -143,7 +147,7 @@ watches:
   metadataOnly: true
 routes:
 - {name: metadata, watches: [metadata], payload: [object, oldObject, patch, summary], sinks: [plain, hook]}
-- {name: all, watches: [all], payload: [object, oldObject, patch, summary], sinks: [archive, plain, console, hook]}
+- {name: all, watches: [all], payload: [object, oldObject, patch, summary], sinks: [archive, plain, console, hook, bus, topics, newest, logs, records]}
 - {name: failing, watches: [all], when: int(object.data.password) > 0, onError: pass, sinks: [refusing]}
 - {name: shapes, watches: [all], sinks: [shaped, misshaped]}
 sinks:
@@ -152,9 +156,14 @@ sinks:
 - {name: shaped, file: {path: "./shaped/{resource}.jsonl"}, body: '[object, oldObject, patch, event.summary, metadata.annotations, json.encode(event)]'}
 - {name: misshaped, file: {path: "./misshaped/{resource}.jsonl"}, body: int(object.data.password)}
 - {name: console, stdout: {pretty: true}}
+- {name: bus, nats: {url: %q, jetstream: {stream: %s}}}
+- {name: topics, kafka: {brokers: [%q], topic: "history.{resource}", create: {partitions: 1}}}
+- {name: newest, kafka: {brokers: [%q], topic: "state.{resource}", mode: state, create: {partitions: 1}}}
+- {name: logs, otlp: {endpoint: %q}}
+- {name: records, otlp: {endpoint: %q, structured: true}}
 - {name: hook, webhook: {url: %q, headers: {X-Canary: {env: CANARY_KEY}}}}
 - {name: refusing, webhook: {url: %q, headers: {X-Canary: {env: CANARY_KEY}}}, retry: {initial: 10ms, max: 50ms}}
-`, admin, namespace, metadataOnly, good, bad)
+`, admin, namespace, metadataOnly, to.nats, stream, to.kafka, to.kafka, to.otlp, to.otlp, to.good, to.bad)
 }
 
 // bodies collects what a webhook gets, and answers with a status. Where it
@@ -199,7 +208,11 @@ func TestCanary(t *testing.T) {
 	t.Setenv("CANARY_KEY", key.text)
 	var good, bad bodies
 	admin := freeAddress(t)
-	d := newDaemon(t, c.Kubeconfig, canaryConfig(ns, metadataOnly, admin, good.serve(t, http.StatusOK), bad.serve(t, http.StatusBadRequest)))
+	bus, kafka, collector := newBus(t), testservers.StartKafka(t, testservers.KafkaSpec{}), testservers.StartCollector(t, testservers.CollectorSpec{})
+	records := topics(t, kafka.Addr, "^(history|state)\\..*")
+	d := newDaemon(t, c.Kubeconfig, canaryConfig(ns, metadataOnly, admin, receivers{
+		good: good.serve(t, http.StatusOK), bad: bad.serve(t, http.StatusBadRequest), nats: bus.url(), kafka: kafka.Addr, otlp: "http://" + collector.Addr,
+	}))
 	dyn := c.Dynamic(t)
 
 	var hidden []canary
@@ -225,6 +238,9 @@ func TestCanary(t *testing.T) {
 		for _, path := range []string{
 			"/metrics", "/readyz?verbose", "/livez?verbose", "/api/v1/status", "/api/v1/deadletters/refusing",
 			"/api/v1/objects/secrets", "/api/v1/objects/configmaps/" + ns + "/planted", "/api/v1/objects/deployments", "/api/v1/objects/widgets",
+			"/api/v1/deadletters/misshaped", "/api/v1/events?follow=false&since=1h", "/api/v1/history?limit=1000", "/api/v1/history?path=data.password",
+			"/api/v1/history/histogram?from=1h", "/api/v1/changes?from=1h", "/api/v1/objects/secrets?at=-1s", "/api/v1/objects/configmaps/" + ns + "/planted?at=-1s",
+			"/api/v1/objects/secrets/" + ns + "/planted/versions", "/api/v1/objects/secrets/" + ns + "/planted/diff", "/api/v1/objects/configmaps/" + ns + "/planted/diff?from=1h",
 		} {
 			eventually(t, func() bool {
 				body, ok := httpGet(t, "http://"+admin+path)
@@ -265,6 +281,18 @@ func TestCanary(t *testing.T) {
 
 	checkHashes(t, secretEvents())
 	contents := map[string][]byte{"log and standard output": []byte(d.log.String()), "webhook": good.content(), "refusing webhook": bad.content()}
+	for _, message := range bodiesOf(t, bus.tap()) {
+		contents["nats"] = append(contents["nats"], message...)
+	}
+	eventually(t, func() bool {
+		for _, r := range records() {
+			contents["kafka"] = fmt.Append(contents["kafka"], r.Topic, string(r.Key), string(r.Value), r.Headers)
+		}
+		return bytes.Contains(contents["kafka"], []byte("state.secrets")) && bytes.Contains(contents["kafka"], []byte("history.secrets")) && visible.in(contents["kafka"])
+	}, func() string { return "the topics have no secrets" })
+	for _, r := range collector.Accepted() {
+		contents["otlp"] = fmt.Append(contents["otlp"], r)
+	}
 	for path, body := range answers {
 		contents["GET "+path] = []byte(body)
 	}
@@ -287,7 +315,7 @@ func TestCanary(t *testing.T) {
 			}
 		}
 	}
-	for _, where := range []string{"webhook", "store, inflated", "GET first/api/v1/objects/configmaps/" + ns + "/planted", "/events/configmaps.jsonl", "/plain/widgets.jsonl"} {
+	for _, where := range []string{"webhook", "store, inflated", "GET first/api/v1/objects/configmaps/" + ns + "/planted", "/events/configmaps.jsonl", "/plain/widgets.jsonl", "nats", "kafka", "otlp", "GET second/api/v1/events?follow=false&since=1h", "GET second/api/v1/objects/configmaps/" + ns + "/planted?at=-1s"} {
 		if !visible.in(contents[where]) {
 			t.Errorf("what is not redacted is not in: %s, so the search proves nothing:\n%.2000s", where, contents[where])
 		}
@@ -298,6 +326,15 @@ func TestCanary(t *testing.T) {
 	if len(d.log.String()) == 0 || !strings.Contains(d.log.String(), "a route's expression failed") {
 		t.Error("the log doesn't tell of the failing expression")
 	}
+}
+
+func bodiesOf(t testing.TB, p *tap) [][]byte {
+	t.Helper()
+	bodies, err := p.more()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bodies
 }
 
 func resourceOf(u *unstructured.Unstructured) schema.GroupVersionResource {

@@ -146,6 +146,25 @@ func mutate(t *rapid.T, m map[string]any, depth int) map[string]any {
 	return out
 }
 
+// FuzzDiff: a patch of any two objects is valid JSON, and leads from one to the other.
+func FuzzDiff(f *testing.F) {
+	f.Add(`{"a":[1,{"b":2}],"c":"\u0041"}`, `{"a":[{"b":3}],"c~/":null}`)
+	f.Add(`{"metadata":{"resourceVersion":"1","name":"a"}}`, `{"metadata":{"resourceVersion":"2","name":"b"}}`)
+	f.Add(`{"a":1e3,"":{"":[]}}`, `{"a":1000}`)
+	f.Fuzz(func(t *testing.T, a, b string) {
+		text, err := Diff([]byte(a), []byte(b))
+		if err != nil {
+			return
+		}
+		if !json.Valid([]byte(a)) || !json.Valid([]byte(b)) {
+			return // it may stop at the first difference
+		}
+		if !json.Valid(text) {
+			t.Errorf("from %s to %s: %s", a, b, text)
+		}
+	})
+}
+
 func BenchmarkDiff(b *testing.B) {
 	before, err := os.ReadFile(filepath.Join("..", "route", "testdata", "pod.json"))
 	if err != nil {

@@ -103,7 +103,8 @@ func joined(err error) []error {
 func compileAdmin(a config.Admin) Admin {
 	out := Admin{Listen: a.Listen, Probes: a.Probes}
 	if a.Auth != nil {
-		out.TokenFile = a.Auth.TokenFile
+		out.ReadTokenFile, out.CommandTokenFile = a.Auth.ReadTokenFile, a.Auth.CommandTokenFile
+		out.ReadNames, out.CommandNames = a.Auth.ReadNames, a.Auth.CommandNames
 	}
 	if a.TLS != nil {
 		out.CertFile, out.KeyFile, out.ClientCAFile = a.TLS.CertFile, a.TLS.KeyFile, a.TLS.ClientCAFile

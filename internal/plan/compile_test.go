@@ -133,7 +133,7 @@ func TestTheRest(t *testing.T) {
 cluster: {name: prod}
 kubeAPI: {qps: 1.5, burst: 2}
 store: {path: /data, maxBytes: 1Gi, retention: {maxAge: 1h, maxBytes: 1Mi}, minFree: 1Ki, redactionKey: {env: KEY}, deadLetters: {maxAge: 2h, maxBytes: 3Mi}}
-admin: {listen: ":1", probes: ":2", auth: {tokenFile: t}, tls: {certFile: c, keyFile: k, clientCAFile: ca}}
+admin: {listen: ":1", probes: ":2", auth: {readTokenFile: r, commandTokenFile: t, readNames: [a], commandNames: [b]}, tls: {certFile: c, keyFile: k, clientCAFile: ca}}
 consistencyCheck: {enabled: false, interval: 2h}
 watches: [{name: w, resources: [pods]}]
 `)
@@ -141,7 +141,7 @@ watches: [{name: w, resources: [pods]}]
 	want := &plan.State{
 		Cluster: "prod", KubeAPI: plan.KubeAPI{QPS: 1.5, Burst: 2},
 		Store:            plan.Store{Path: "/data", MaxBytes: 1 << 30, RedactionKey: sinks.Secret{Env: "KEY"}, RetentionMaxAge: time.Hour, RetentionMaxBytes: 1 << 20, MinFree: 1 << 10, DeadLetterMaxAge: 2 * time.Hour, DeadLetterMaxBytes: 3 << 20},
-		Admin:            plan.Admin{Listen: ":1", Probes: ":2", TokenFile: "t", CertFile: "c", KeyFile: "k", ClientCAFile: "ca"},
+		Admin:            plan.Admin{Listen: ":1", Probes: ":2", ReadTokenFile: "r", CommandTokenFile: "t", ReadNames: []string{"a"}, CommandNames: []string{"b"}, CertFile: "c", KeyFile: "k", ClientCAFile: "ca"},
 		ConsistencyCheck: plan.ConsistencyCheck{Interval: 2 * time.Hour},
 	}
 	if diff := cmp.Diff(want, s, comparable); diff != "" {

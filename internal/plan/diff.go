@@ -67,7 +67,8 @@ func diffFixed(old, new *State) (keys []string) {
 		key     string
 		changed bool
 	}{
-		{"admin.auth", a.TokenFile != b.TokenFile},
+		{"admin.auth", a.ReadTokenFile != b.ReadTokenFile || a.CommandTokenFile != b.CommandTokenFile ||
+			!slices.Equal(a.ReadNames, b.ReadNames) || !slices.Equal(a.CommandNames, b.CommandNames)},
 		{"admin.listen", a.Listen != b.Listen},
 		{"admin.probes", a.Probes != b.Probes},
 		{"admin.tls", a.CertFile != b.CertFile || a.KeyFile != b.KeyFile || a.ClientCAFile != b.ClientCAFile},

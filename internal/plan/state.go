@@ -70,7 +70,8 @@ type Store struct {
 // Admin is the HTTP side. Empty strings mean none.
 type Admin struct {
 	Listen, Probes                  string
-	TokenFile                       string
+	ReadTokenFile, CommandTokenFile string
+	ReadNames, CommandNames         []string // of client certificates
 	CertFile, KeyFile, ClientCAFile string
 }
 

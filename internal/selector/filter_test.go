@@ -11,6 +11,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 const failedPod, barePod = apitest.FailedPod, apitest.BarePod
@@ -139,4 +140,31 @@ func BenchmarkFilter(b *testing.B) {
 	for b.Loop() {
 		f.Match(o, nil)
 	}
+}
+
+// No text of a selector or a resource makes parsing or matching panic, and what is
+// refused is refused with its place.
+func FuzzSelectors(f *testing.F) {
+	for _, seed := range [][4]string{
+		{"team-*", "env in (prod, stage),!x", "spec.nodeName=node-1,status.phase!=Failed", "deployments.v1.apps"},
+		{"[a-z]?", "a=b", `metadata.labels["a/b"]=c`, "*.example.com"},
+		{"", "a,,b", "a=", "*"},
+		{"**", "a notin (b)", "spec.a[*].b==1", "pods..v1"},
+	} {
+		f.Add(seed[0], seed[1], seed[2], seed[3])
+	}
+	o := object(f, `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"p","namespace":"team-a","uid":"u","resourceVersion":"1","labels":{"env":"prod","a/b":"c"}},"spec":{"nodeName":"node-1","a":[{"b":"1"}]}}`)
+	f.Fuzz(func(t *testing.T, pattern, labelSelector, fieldSelector, resource string) {
+		if r, err := ParseResource(resource); err == nil {
+			_ = r.Matches(event.Resource{Group: "apps", Version: "v1", Resource: "deployments"})
+		}
+		filter, err := NewFilter(Namespaces{Include: []string{pattern}, Exclude: []string{pattern + "x"}, Selector: labelSelector}, labelSelector, fieldSelector)
+		if (filter == nil) == (err == nil) {
+			t.Fatalf("neither compiled nor refused, or both: %v", err)
+		}
+		if filter == nil {
+			return
+		}
+		filter.Match(o, func(string) (labels.Set, bool) { return labels.Set{"env": "prod"}, true })
+	})
 }

@@ -101,6 +101,8 @@ func (s *Status) checkStopping() Check {
 func (s *Status) checkStore() Check {
 	c := Check{Name: "store"}
 	switch {
+	case s.Store.Opening:
+		c.fail("it is being opened and checked")
 	case s.Store.Failed != "":
 		c.fail("%s", s.Store.Failed)
 	case s.Store.CommitStuck > stuck:

@@ -40,6 +40,7 @@ func TestChecks(t *testing.T) {
 	}{
 		"stopping":           {func(s *status.Status) { s.Stopping = true }, status.Check{Name: "shutdown", Verdict: status.Failed, Reason: "the daemon is stopping"}},
 		"not applied":        {func(s *status.Status) { s.Applied = false }, status.Check{Name: "pipeline", Verdict: status.Failed, Reason: "the configuration is not running yet"}},
+		"store opens":        {func(s *status.Status) { s.Store.Opening = true }, status.Check{Name: "store", Verdict: status.Failed, Reason: "it is being opened and checked"}},
 		"store failed":       {func(s *status.Status) { s.Store.Failed = "EIO" }, status.Check{Name: "store", Verdict: status.Failed, Reason: "EIO"}},
 		"commit hangs":       {func(s *status.Status) { s.Store.CommitStuck = 3 * time.Minute }, status.Check{Name: "store", Verdict: status.Failed, Reason: "a commit hangs for 3m0s"}},
 		"disk is slow":       {func(s *status.Status) { s.Store.CommitStuck = time.Minute }, status.Check{}},

@@ -39,6 +39,7 @@ type Config struct {
 // Store is the state of the store on disk. Sizes are in bytes.
 type Store struct {
 	Path         string        `json:"path"`
+	Opening      bool          `json:"opening,omitempty"` // it is being opened and checked
 	Failed       string        `json:"failed,omitempty"`
 	Paused       bool          `json:"paused,omitempty"` // ingest waits
 	Reason       string        `json:"reason,omitempty"` // why it is paused

@@ -26,9 +26,12 @@ func (d *daemon) listenAdmin(ctx context.Context, p *parts) (*admin.Server, erro
 	a := p.st.Admin
 	return admin.Listen(ctx, admin.Config{
 		Listen: a.Listen, Probes: a.Probes,
-		TokenFile: a.TokenFile, CertFile: a.CertFile, KeyFile: a.KeyFile, ClientCAFile: a.ClientCAFile,
+		Access: admin.Access{
+			ReadTokenFile: a.ReadTokenFile, CommandTokenFile: a.CommandTokenFile, ReadNames: a.ReadNames, CommandNames: a.CommandNames,
+		},
+		CertFile: a.CertFile, KeyFile: a.KeyFile, ClientCAFile: a.ClientCAFile,
 		Status: p.status, Objects: p, Log: p, History: p, Commands: p, Sinks: p, Letters: letters{p},
-		Stopping: p.stopping, Gatherer: d.Gatherer, Registerer: d.Registerer, Logger: d.log,
+		Opened: p.opened, Stopping: p.stopping, Gatherer: d.Gatherer, Registerer: d.Registerer, Logger: d.log,
 	})
 }
 
@@ -39,8 +42,9 @@ type parts struct {
 	st       *plan.State // the first; for what takes effect at a restart
 	started  time.Time
 	stopping <-chan struct{}
+	opened   chan struct{} // closed once the store is open
 
-	// Set before the first request.
+	// Set before opened is closed.
 	resolver *dynamicfactory.Resolver
 	manager  *pipeline.Manager
 	reader   *query.Reader
@@ -58,9 +62,15 @@ var (
 )
 
 func (p *parts) status() *status.Status {
-	s := &status.Status{
-		Version: p.d.Version, Cluster: p.d.cluster, APIServer: p.d.REST.Host, Started: p.started,
-		Config: p.config(), Store: p.store(), Pipeline: p.reader.Status(),
+	s := &status.Status{Version: p.d.Version, Cluster: p.d.cluster, APIServer: p.d.REST.Host, Started: p.started}
+	select {
+	case <-p.opened:
+		s.Config, s.Store, s.Pipeline = p.config(), p.store(), p.reader.Status()
+	default:
+		s.Config.File, s.Config.Hash = p.d.ConfigFile, p.st.Hash
+		s.Store = status.Store{Path: p.st.Store.Path, Opening: true, DiskFree: -1}
+		s.Undiscovered = true
+		return s
 	}
 	s.Undiscovered = !p.resolver.Ready()
 	if err := p.resolver.Err(); err != nil {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
+	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/pipeline"
@@ -36,7 +37,10 @@ const contactTimeout = 5 * time.Second
 type Options struct {
 	// ConfigFile is the path of the configuration; it is watched for changes.
 	ConfigFile string
-	// State is the result of [Load] for ConfigFile; if nil, Run loads the file.
+	// Policy bounds what the configuration may ask for, at the start and at every reload.
+	Policy config.Policy
+	// State is the result of [LoadWithin] for ConfigFile and Policy; if nil, Run loads the
+	// file.
 	State *State
 	// REST is the connection to the API server. Its rate limits are replaced by the
 	// configuration's.
@@ -93,7 +97,10 @@ func (o *Options) setDefaults() error {
 // [ErrStore] distinguish the causes that need different actions; any other error is
 // of the start: a port is taken, the API server is another cluster than the store's.
 // An unavailable API server is not an error.
-func Run(ctx context.Context, o Options) error {
+func Run(ctx context.Context, o Options) error { return run(ctx, o, openStore) }
+
+// run is Run with a way to open the store.
+func run(ctx context.Context, o Options, open func(*plan.State, Options) (*store.Store, error)) error {
 	if err := o.setDefaults(); err != nil {
 		return err
 	}
@@ -103,7 +110,7 @@ func Run(ctx context.Context, o Options) error {
 	st := o.State
 	if st == nil {
 		var err error
-		if st, err = Load(o.ConfigFile, o.Kinds); err != nil {
+		if st, err = LoadWithin(o.ConfigFile, o.Kinds, o.Policy); err != nil {
 			return err
 		}
 	}
@@ -115,18 +122,15 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("working directory: %w", err)
 	}
-	opened, err := openStore(st, o)
-	if err != nil {
-		return err
-	}
 	d := &daemon{
-		Options: o, cluster: cluster, dir: dir, store: opened, log: o.Logger,
+		Options: o, cluster: cluster, dir: dir, open: open, log: o.Logger,
 		spool: filepath.Join(st.Store.Path, spoolDir),
 	}
-	if err = emptyDir(d.spool); err == nil {
-		err = d.run(ctx, st)
+	err = d.run(ctx, st)
+	if d.store == nil {
+		return err
 	}
-	if cerr := opened.Close(); cerr != nil && !errors.Is(err, ErrStore) {
+	if cerr := d.store.Close(); cerr != nil && !errors.Is(err, ErrStore) {
 		err = errors.Join(err, fmt.Errorf("%w: close: %w", ErrStore, cerr))
 	}
 	return err
@@ -207,12 +211,14 @@ type daemon struct {
 	cluster string
 	dir     string
 	spool   string
-	store   *store.Store
+	open    func(*plan.State, Options) (*store.Store, error)
+	store   *store.Store // nil until it is open
 	log     *slog.Logger
 }
 
 // run starts the parts in the order in which they need each other and waits for
-// all of them. The first that fails ends the others.
+// all of them. The first that fails ends the others. The admin listener is the first: a
+// store is checked when it is opened, which takes a while after a crash.
 //
 // The order of the end: with ctx, the reload watcher and the resolver stop, and the
 // admin listener ends its event streams and commands and is no longer ready; the
@@ -232,21 +238,28 @@ func (d *daemon) run(ctx context.Context, st *plan.State) error {
 	kube.Wrap(requests.wrap)
 
 	group, gctx := errgroup.WithContext(ctx)
-	p := &parts{d: d, st: st, started: time.Now(), stopping: gctx.Done()}
+	p := &parts{d: d, st: st, started: time.Now(), stopping: gctx.Done(), opened: make(chan struct{})}
 	server, err := d.listenAdmin(ctx, p)
 	if err != nil {
 		return err
 	}
-	if err := d.build(p, kube, st); err != nil {
-		server.Close()
-		return err
-	}
-
 	background, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBackground()
 	keepers, kctx := errgroup.WithContext(background)
-	keepers.Go(func() error { return d.store.Run(kctx) })
 	keepers.Go(func() error { return server.Run(kctx) })
+
+	if d.store, err = d.open(st, d.Options); err == nil {
+		err = emptyDir(d.spool)
+	}
+	if err == nil {
+		err = d.build(p, kube, st)
+	}
+	if err != nil {
+		stopBackground()
+		return errors.Join(err, keepers.Wait())
+	}
+	close(p.opened)
+	keepers.Go(func() error { return d.store.Run(kctx) })
 
 	group.Go(func() error { return p.resolver.Run(gctx) })
 	group.Go(func() error { return p.manager.Run(gctx) })
@@ -292,7 +305,7 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 	p.Reader = p.reader.History()
 	p.watcher = reload.New(reload.Config{
 		Path: d.ConfigFile, Running: st,
-		Load:     func(data []byte) (*plan.State, error) { return parse(d.ConfigFile, data, d.Kinds) },
+		Load:     func(data []byte) (*plan.State, error) { return parse(d.ConfigFile, data, d.Kinds, d.Policy) },
 		Apply:    func(ctx context.Context, next *plan.State) error { return apply(ctx, p.manager, next) },
 		Interval: d.ReloadInterval,
 		Logger:   d.log, Registerer: d.Registerer,

@@ -16,16 +16,23 @@ type State = plan.State
 // Load reads and checks a configuration file without starting anything; see
 // [Options.State]. Its errors wrap [ErrConfig] and name file, line and key.
 func Load(file string, kinds sinks.Kinds) (*State, error) {
-	return compile(config.Load(file, blocks(kinds)))
+	return LoadWithin(file, kinds, config.Policy{})
 }
 
-// parse is Load of a file that has been read.
-func parse(file string, data []byte, kinds sinks.Kinds) (*plan.State, error) {
-	return compile(config.Parse(file, data, blocks(kinds)))
+// LoadWithin is Load of a file that may ask for no more than the policy allows.
+func LoadWithin(file string, kinds sinks.Kinds, policy config.Policy) (*State, error) {
+	cfg, err := config.Load(file, Blocks(kinds))
+	return compile(cfg, err, policy)
 }
 
-// blocks are the kinds as the configuration's loader takes them.
-func blocks(kinds sinks.Kinds) config.Kinds {
+// parse is LoadWithin of a file that has been read.
+func parse(file string, data []byte, kinds sinks.Kinds, policy config.Policy) (*plan.State, error) {
+	cfg, err := config.Parse(file, data, Blocks(kinds))
+	return compile(cfg, err, policy)
+}
+
+// Blocks are the kinds as the configuration's loader takes them.
+func Blocks(kinds sinks.Kinds) config.Kinds {
 	out := make(config.Kinds, len(kinds))
 	for name, newConfig := range kinds {
 		out[name] = func() any { return newConfig() }
@@ -34,7 +41,10 @@ func blocks(kinds sinks.Kinds) config.Kinds {
 }
 
 // compile makes a state of what the loader returned.
-func compile(cfg *config.Config, err error) (*plan.State, error) {
+func compile(cfg *config.Config, err error, policy config.Policy) (*plan.State, error) {
+	if err == nil {
+		err = policy.Check(cfg)
+	}
 	if err == nil {
 		var st *plan.State
 		if st, err = plan.Compile(cfg); err == nil {

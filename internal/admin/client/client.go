@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 	"syscall"
 	"time"
@@ -23,22 +24,37 @@ import (
 // Client is safe for concurrent use. Its errors are for the user to read: what a daemon
 // refuses is an *admin.Problem.
 type Client struct {
-	base  string
-	token string
-	http  *http.Client
+	base   string
+	tokens Tokens
+	http   *http.Client
 }
 
-// New returns a client of the admin listener at base, a URL with scheme and host, which
-// sends token if there is one. Nothing is connected yet.
-func New(base, token string, tlsConfig *tls.Config) *Client {
-	return &Client{base: strings.TrimSuffix(base, "/"), token: token, http: &http.Client{
+// Tokens are files with bearer tokens, "" for none. Each is read for each request that
+// needs it: who only reads needs no access to the token for commands.
+type Tokens struct {
+	ReadFile    string // for GET
+	CommandFile string // for everything else
+}
+
+// New returns a client of the admin listener at base, a URL with scheme and host.
+// Nothing is connected yet.
+func New(base string, tokens Tokens, tlsConfig *tls.Config) *Client {
+	return &Client{base: strings.TrimSuffix(base, "/"), tokens: tokens, http: &http.Client{
 		Transport: &http.Transport{
-			Proxy: http.ProxyFromEnvironment, TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true,
+			Proxy: proxy, TLSClientConfig: tlsConfig, ForceAttemptHTTP2: true,
 			DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, TLSHandshakeTimeout: 10 * time.Second,
 		},
 		// A token goes to the daemon alone.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
+}
+
+// proxy is the environment's for HTTPS. Over plain HTTP it would see the token.
+func proxy(r *http.Request) (*url.URL, error) {
+	if r.URL.Scheme != "https" {
+		return nil, nil //nolint:nilnil // nil is no proxy
+	}
+	return http.ProxyFromEnvironment(r)
 }
 
 // Get decodes the answer to a GET into out.
@@ -114,8 +130,16 @@ func (c *Client) Do(ctx context.Context, method, path string, query url.Values, 
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
-	if c.token != "" {
-		req.Header.Set("Authorization", "Bearer "+c.token)
+	file := c.tokens.CommandFile
+	if method == http.MethodGet {
+		file = c.tokens.ReadFile
+	}
+	if file != "" {
+		token, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("token: %w", err)
+		}
+		req.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {

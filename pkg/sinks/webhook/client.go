@@ -16,6 +16,7 @@ import (
 // clients holds the sink's client and makes a new one when a TLS file
 // has changed. It is used from several goroutines.
 type clients struct {
+	dialer    *net.Dialer
 	proxy     func(*http.Request) (*url.URL, error)
 	transport func(*tls.Config) *http.Transport
 	log       *slog.Logger
@@ -51,12 +52,9 @@ func newClients(c *Config, o sinks.Options, m *metrics) (*clients, error) {
 		proxy = http.ProxyURL(u)
 	}
 	timeout := c.Timeout.Std()
-	dialer := &net.Dialer{Timeout: min(timeout, 10*time.Second), KeepAlive: 30 * time.Second}
-	if c.DenyPrivate {
-		dialer.Control = refusePrivate
-	}
+	dialer := &net.Dialer{Timeout: min(timeout, 10*time.Second), KeepAlive: 30 * time.Second, Control: refuse(c.DenyPrivate)}
 	return &clients{
-		files: sinks.TLSFiles{TLS: c.TLS.In(o.Dir)}, proxy: proxy, log: o.Logger, metrics: m,
+		files: sinks.TLSFiles{TLS: c.TLS.In(o.Dir)}, dialer: dialer, proxy: proxy, log: o.Logger, metrics: m,
 		transport: func(t *tls.Config) *http.Transport {
 			return &http.Transport{
 				Proxy:                  proxy,
@@ -76,8 +74,10 @@ func newClients(c *Config, o sinks.Options, m *metrics) (*clients, error) {
 }
 
 // plain returns a transport for another address than the endpoint's, by way of the same
-// proxy.
-func (c *clients) plain() *http.Transport { return &http.Transport{Proxy: c.proxy} }
+// proxy and under the same rules.
+func (c *clients) plain() *http.Transport {
+	return &http.Transport{Proxy: c.proxy, DialContext: c.dialer.DialContext}
+}
 
 // acquire returns the client to use for one request; release must follow.
 func (c *clients) acquire() (*client, error) {

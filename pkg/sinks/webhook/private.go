@@ -7,11 +7,27 @@ import (
 	"syscall"
 )
 
-// privateError means that denyPrivate prevented a connection.
-type privateError struct{ addr netip.Addr }
+// privateError means that a connection was prevented.
+type privateError struct {
+	addr     netip.Addr
+	metadata bool
+}
 
 func (e *privateError) Error() string {
+	if e.metadata {
+		return fmt.Sprintf("the host resolves to %s, where cloud platforms serve the credentials of a machine", e.addr)
+	}
 	return fmt.Sprintf("the host resolves to %s, which is not a public address (denyPrivate)", e.addr)
+}
+
+// metadata are the ranges where platforms serve credentials to any client on the
+// machine. No receiver of events is there.
+var metadata = []netip.Prefix{
+	netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("fe80::/10"),
+	netip.MustParsePrefix("fd00:ec2::254/128"),  // AWS
+	netip.MustParsePrefix("100.100.100.200/32"), // Alibaba Cloud
+	netip.MustParsePrefix("168.63.129.16/32"),   // Azure
 }
 
 // special are ranges that are not public and that netip has no method for.
@@ -33,20 +49,30 @@ var special = []netip.Prefix{
 	netip.MustParsePrefix("fec0::/10"),       // site-local, deprecated
 }
 
-// refusePrivate is a net.Dialer's Control: it sees the address that is dialled,
-// after DNS, so that no name and no second answer gets around it.
-func refusePrivate(_, address string, _ syscall.RawConn) error {
-	ap, err := netip.ParseAddrPort(address)
-	if err != nil {
-		return fmt.Errorf("denyPrivate: %w", err)
+// refuse returns a net.Dialer's Control: it sees the address that is dialled,
+// after DNS, so that no name and no second answer gets around it. The platform's
+// metadata is always refused.
+func refuse(private bool) func(network, address string, _ syscall.RawConn) error {
+	return func(_, address string, _ syscall.RawConn) error {
+		ap, err := netip.ParseAddrPort(address)
+		if err != nil {
+			return fmt.Errorf("address to connect to: %w", err)
+		}
+		addr := ap.Addr().WithZone("").Unmap()
+		if private && !public(addr) {
+			return &privateError{addr: addr}
+		}
+		if within(addr, metadata) {
+			return &privateError{addr: addr, metadata: true}
+		}
+		return nil
 	}
-	if addr := ap.Addr().WithZone("").Unmap(); !public(addr) {
-		return &privateError{addr: addr}
-	}
-	return nil
 }
 
 func public(a netip.Addr) bool {
-	return a.IsGlobalUnicast() && !a.IsPrivate() &&
-		!slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(a) })
+	return a.IsGlobalUnicast() && !a.IsPrivate() && !within(a, special)
+}
+
+func within(a netip.Addr, ranges []netip.Prefix) bool {
+	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
 }

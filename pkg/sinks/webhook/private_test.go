@@ -2,16 +2,24 @@ package webhook
 
 import "testing"
 
-// TestPublicAddresses: what tests cannot dial.
-func TestPublicAddresses(t *testing.T) {
+// TestAddresses: what tests cannot dial.
+func TestAddresses(t *testing.T) {
 	for address, want := range map[string]bool{
 		"1.1.1.1:443": true, "8.8.8.8:80": true, "[2606:4700:4700::1111]:443": true, "[::ffff:1.1.1.1]:443": true,
 		"[::ffff:10.0.0.1]:443": false, "[2002:7f00:1::]:443": false, "[::127.0.0.1]:443": false, "[64:ff9b::1.1.1.1]:443": false,
 		"255.255.255.255:1": false, "198.18.0.1:1": false, "172.31.255.255:1": false, "172.32.0.1:1": true,
 		"[fe80::1%eth0]:1": false, "[ff02::1]:1": false, "[::]:1": false, "not an address": false,
 	} {
-		if got := refusePrivate("tcp", address, nil) == nil; got != want {
+		if got := refuse(true)("tcp", address, nil) == nil; got != want {
 			t.Errorf("%s: allowed is %v, want %v", address, got, want)
+		}
+	}
+	for address, want := range map[string]bool{
+		"10.0.0.1:80": true, "127.0.0.1:80": true, "[fd00::1]:80": true, "169.254.169.254:80": false, "[::ffff:169.254.169.254]:80": false,
+		"[fe80::1%eth0]:80": false, "[fd00:ec2::254]:80": false, "168.63.129.16:80": false, "100.100.100.200:80": false,
+	} {
+		if got := refuse(false)("tcp", address, nil) == nil; got != want {
+			t.Errorf("%s, without denyPrivate: allowed is %v, want %v", address, got, want)
 		}
 	}
 }

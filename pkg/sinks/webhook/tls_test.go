@@ -186,6 +186,22 @@ func TestDenyPrivate(t *testing.T) {
 	}
 }
 
+// TestDenyPrivateTokens has the address of OAuth tokens under the same rule as the endpoint's.
+func TestDenyPrivateTokens(t *testing.T) {
+	asked := false
+	tokens := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked = true }))
+	defer tokens.Close()
+	t.Setenv("CLIENT", "secret")
+	e := newEndpoint(t)
+	defer e.stop()
+	c := e.config()
+	c.OAuth = &sinks.OAuth{TokenURL: tokens.URL, ClientID: "me", ClientSecret: &sinks.Secret{Env: "CLIENT"}}
+	c.DenyPrivate, c.Insecure = true, true
+	if err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1)); err == nil || asked {
+		t.Errorf("the token was fetched from a private address: %v", err)
+	}
+}
+
 // TestProxy: the environment's is ignored, the configured one used.
 func TestProxy(t *testing.T) {
 	var mu sync.Mutex

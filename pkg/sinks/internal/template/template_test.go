@@ -1,6 +1,7 @@
 package template
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -47,4 +48,28 @@ func TestTemplate(t *testing.T) {
 			t.Errorf("%q: %v, want %s", text, err, want)
 		}
 	}
+}
+
+// FuzzTemplate: whatever text is a template makes one text of an event, and no value gets
+// past the escape.
+func FuzzTemplate(f *testing.F) {
+	f.Add("events/{cluster}/{resource}-{namespace}.jsonl", "a/b")
+	f.Add("{{}", "..")
+	f.Add("}{name}{", "\x00")
+	f.Fuzz(func(t *testing.T, text, name string) {
+		tpl, err := Parse(text, "cluster", "namespace", "name", "resource")
+		if err != nil {
+			return
+		}
+		e := &event.Event{Cluster: name, Namespace: name, Name: name, Resource: event.Resource{Resource: name, Group: name}}
+		safe := NewCharset(func(c byte) bool { return c >= 'a' && c <= 'z' })
+		fixed := 0
+		for _, p := range tpl {
+			fixed += len(p.Text)
+		}
+		got := tpl.Append(nil, e, safe.Percent)
+		if fixed == 0 && strings.ContainsAny(string(got), "/\x00. ") {
+			t.Errorf("%q with %q is %q", text, name, got)
+		}
+	})
 }

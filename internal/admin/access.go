@@ -1,0 +1,158 @@
+package admin
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Access states which clients read and which also run commands. Where tokens are
+// configured a client needs one, where names are it needs a certificate with one of
+// them, and where both are it needs both. The zero Access lets every client run commands.
+type Access struct {
+	ReadTokenFile, CommandTokenFile string // hold bearer tokens; "": there is no such token
+	ReadNames, CommandNames         []string
+}
+
+func (a *Access) tokens() bool { return a.ReadTokenFile+a.CommandTokenFile != "" }
+
+// check reports a token file that cannot be used, so that it is an error of the start.
+func (a *Access) check() error {
+	for _, f := range []struct{ key, file string }{
+		{"admin.auth.readTokenFile", a.ReadTokenFile}, {"admin.auth.commandTokenFile", a.CommandTokenFile},
+	} {
+		if f.file == "" {
+			continue
+		}
+		if _, err := readToken(f.file); err != nil {
+			return fmt.Errorf("%s: %w", f.key, err)
+		}
+	}
+	return nil
+}
+
+// caller is an authenticated client.
+type caller struct {
+	name     string // for the log: of the token or of the certificate
+	commands bool   // whether it may run commands
+}
+
+// authenticate finds out whose request it is. The token files are read each time:
+// they may have been rotated.
+func (s *Server) authenticate(r *http.Request) (caller, *Problem) {
+	access := &s.cfg.Access
+	who, certificate := caller{name: "local client", commands: true}, ""
+	if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+		names := namesOf(r.TLS.PeerCertificates[0])
+		who.name = "certificate " + strings.Join(names, ", ")
+		certificate = ", " + who.name
+		if len(access.ReadNames)+len(access.CommandNames) > 0 {
+			in := func(list []string) bool {
+				return slices.ContainsFunc(names, func(name string) bool { return slices.Contains(list, name) })
+			}
+			who.commands = in(access.CommandNames)
+			if !who.commands && !in(access.ReadNames) {
+				return who, problemf(http.StatusForbidden, "the certificate has none of the names in admin.auth.readNames and admin.auth.commandNames")
+			}
+		}
+	}
+	if !access.tokens() {
+		return who, nil
+	}
+	scheme, got, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") || got == "" {
+		return who, problemf(http.StatusUnauthorized, "send a token of admin.auth as 'Authorization: Bearer TOKEN' (--token-file)")
+	}
+	for _, known := range []struct {
+		name, file string
+		commands   bool
+	}{{"command token", access.CommandTokenFile, true}, {"read token", access.ReadTokenFile, false}} {
+		if known.file == "" {
+			continue
+		}
+		want, err := readToken(known.file)
+		if err != nil {
+			s.log.Error("admin listener rejects the token: token file is not readable", "for", known.name, "error", err)
+			continue
+		}
+		// Hashes have one length, so that the comparison does not reveal the token's.
+		a, b := sha256.Sum256([]byte(want)), sha256.Sum256([]byte(got))
+		if subtle.ConstantTimeCompare(a[:], b[:]) == 1 {
+			return caller{name: known.name + certificate, commands: who.commands && known.commands}, nil
+		}
+	}
+	return who, problemf(http.StatusUnauthorized, "the token is not in admin.auth; if it should be, the log of the daemon has the reason")
+}
+
+// namesOf are the names that a certificate states.
+func namesOf(c *x509.Certificate) []string {
+	var names []string
+	if c.Subject.CommonName != "" {
+		names = append(names, c.Subject.CommonName)
+	}
+	names = append(append(names, c.DNSNames...), c.EmailAddresses...)
+	for _, u := range c.URIs {
+		names = append(names, u.String())
+	}
+	return names
+}
+
+// reads reports whether a request changes nothing.
+func reads(r *http.Request) bool { return r.Method == http.MethodGet || r.Method == http.MethodHead }
+
+// maxLogged is how much of a command's request is logged.
+const maxLogged = 512
+
+// accept lets a client run a command and logs who asked for what before it begins, so
+// that the log has it even if the daemon dies of it. A request has no secrets.
+func (s *Server) accept(who caller, r *http.Request) *Problem {
+	if !who.commands {
+		s.log.Warn("command refused", s.trail(who, r)...)
+		return problemf(http.StatusForbidden, "the %s is for reading; commands need the token of admin.auth.commandTokenFile or a name of admin.auth.commandNames", who.name)
+	}
+	body := bufio.NewReaderSize(r.Body, maxLogged)
+	head, _ := body.Peek(maxLogged) // the handler's own read has the error
+	r.Body = struct {
+		io.Reader
+		io.Closer
+	}{body, r.Body}
+	s.log.Info("command accepted", append(s.trail(who, r), "request", string(bytes.TrimSpace(head)))...)
+	return nil
+}
+
+// ended logs how a command ended.
+func (s *Server) ended(who caller, r *http.Request, answer *recorder, begin time.Time) {
+	s.log.Info("command ended", append(s.trail(who, r), "status", answer.code, "took", time.Since(begin))...)
+}
+
+func (s *Server) trail(who caller, r *http.Request) []any {
+	path := r.URL.Path
+	if len(path) > maxLogged {
+		path = path[:maxLogged]
+	}
+	return []any{"command", r.Method + " " + path, "client", who.name, "remote", r.RemoteAddr}
+}
+
+var errEmptyToken = errors.New("the file is empty")
+
+func readToken(file string) (string, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	token := strings.TrimSpace(string(b))
+	if token == "" {
+		return "", fmt.Errorf("%s: %w", file, errEmptyToken)
+	}
+	return token, nil
+}

@@ -1,0 +1,191 @@
+package admin
+
+import (
+	"bytes"
+	"encoding/pem"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// logged takes the log of a server under test.
+type logged struct {
+	mu   sync.Mutex
+	text bytes.Buffer // guarded by mu
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+// lines are those that hold all the texts.
+func (l *logged) lines(texts ...string) (found []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+lines:
+	for line := range strings.Lines(l.text.String()) {
+		for _, text := range texts {
+			if !strings.Contains(line, text) {
+				continue lines
+			}
+		}
+		found = append(found, line)
+	}
+	return found
+}
+
+// TestTokens has a token for reading and one for commands, and changes both while the
+// server runs.
+func TestTokens(t *testing.T) {
+	f, log := newFixture(t), &logged{}
+	f.cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+	dir := t.TempDir()
+	f.cfg.Access = Access{ReadTokenFile: filepath.Join(dir, "read"), CommandTokenFile: filepath.Join(dir, "command")}
+	write := func(file, text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(f.cfg.Access.ReadTokenFile, "reader\n")
+	write(f.cfg.Access.CommandTokenFile, "operator\n")
+	f.serve()
+	read := func(header string) int {
+		t.Helper()
+		code, _ := f.get("/api/v1/status", "Authorization", header)
+		return code
+	}
+	command := func(header string) int {
+		t.Helper()
+		code, _ := f.ask(http.MethodPost, f.base+"/api/v1/sinks/ops/skip", `{"sequence":41}`, "Authorization", header, "Content-Type", "application/json")
+		return code
+	}
+	for header, want := range map[string][2]int{
+		"Bearer reader": {200, 403}, "bearer reader": {200, 403}, "Bearer operator": {200, 200},
+		"Bearer stranger": {401, 401}, "Bearer reade": {401, 401}, "Bearer ": {401, 401}, "Basic reader": {401, 401}, "": {401, 401},
+	} {
+		if got := [2]int{read(header), command(header)}; got != want {
+			t.Errorf("%q: status %v of a read and a command, want %v", header, got, want)
+		}
+	}
+	for _, path := range []string{"/livez", "/readyz", "/metrics", "/", "/nothing"} {
+		if code, _ := f.get(path); code != http.StatusUnauthorized {
+			t.Errorf("%s without a token: status %d", path, code)
+		}
+	}
+	write(f.cfg.Access.CommandTokenFile, "second")
+	if a, b := command("Bearer operator"), command("Bearer second"); a != 401 || b != 200 {
+		t.Errorf("after the rotation: %d for the old token, %d for the new", a, b)
+	}
+	write(f.cfg.Access.CommandTokenFile, "")
+	if code := command("Bearer "); code != 401 {
+		t.Errorf("an empty file lets an empty token through: %d", code)
+	}
+	if err := os.Remove(f.cfg.Access.CommandTokenFile); err != nil {
+		t.Fatal(err)
+	}
+	if a, b := command("Bearer second"), read("Bearer reader"); a != 401 || b != 200 {
+		t.Errorf("without the file of the command token: %d for a command, %d for a read", a, b)
+	}
+	for _, secret := range []string{"reader", "operator", "stranger", "second"} {
+		if found := log.lines("Bearer " + secret); found != nil {
+			t.Errorf("the log has a token: %s", found)
+		}
+	}
+}
+
+// TestCommandsAreLogged asks for every kind of command and reads in the log who did.
+func TestCommandsAreLogged(t *testing.T) {
+	f, log := newFixture(t), &logged{}
+	f.cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+	f.cfg.Access.CommandTokenFile = filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(f.cfg.Access.CommandTokenFile, []byte("c0mmand"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.letters = []DeadLetter{{Position: 7}}
+	f.serve()
+	for path, body := range map[string]string{
+		"/api/v1/reload": `{}`, "/api/v1/deadletters/ops/drop": `{"all":true}`, "/api/v1/deadletters/ops/retry": `{"positions":[7]}`,
+		"/api/v1/sinks/ops/resume": `{}`, "/api/v1/sinks/ops/skip": `{"sequence":41}`, "/api/v1/sinks/ops/purge": `{}`,
+		"/api/v1/replay": `{"sink":"other","fromSequence":3}`, "/api/v1/snapshot": `{}`, "/api/v1/unknown": strings.Repeat("x", 4*maxLogged),
+	} {
+		f.ask(http.MethodPost, f.base+path, body, "Content-Type", "application/json", "Authorization", "Bearer c0mmand")
+		who := []string{"POST " + path, `client="command token"`, "remote=127.0.0.1:"}
+		accepted, ended := log.lines(append(who, "command accepted")...), log.lines(append(who, "command ended", "status=")...)
+		if len(accepted) != 1 || len(ended) != 1 {
+			t.Errorf("%s: accepted %q, ended %q", path, accepted, ended)
+			continue
+		}
+		begin := strings.ReplaceAll(body, `"`, `\"`)
+		if !strings.Contains(accepted[0], begin[:min(len(begin), maxLogged)]) || len(accepted[0]) > 2*maxLogged {
+			t.Errorf("the request is not in the log, or all of a long one is: %s", accepted[0])
+		}
+	}
+	f.get("/api/v1/status", "Authorization", "Bearer c0mmand")
+	if found := append(log.lines("GET"), log.lines("c0mmand")...); found != nil {
+		t.Errorf("the log has reads, or the token: %q", found)
+	}
+}
+
+func TestTokenFilesMustBeUsable(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	for key, access := range map[string]Access{
+		"admin.auth.readTokenFile": {ReadTokenFile: missing}, "admin.auth.commandTokenFile": {CommandTokenFile: missing},
+	} {
+		f := newFixture(t)
+		f.cfg.Access = access
+		if _, err := Listen(t.Context(), f.cfg); err == nil || !strings.Contains(err.Error(), key) {
+			t.Errorf("Listen: %v", err)
+		}
+	}
+}
+
+// TestNamesOfCertificates lets an authority's clients in by name, some of them for commands.
+func TestNamesOfCertificates(t *testing.T) {
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	ca := newAuthority(t)
+	ca.write(in("server.crt"), in("server.key"), "server")
+	if err := os.WriteFile(in("ca.crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, log := newFixture(t), &logged{}
+	f.cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+	f.cfg.CertFile, f.cfg.KeyFile, f.cfg.ClientCAFile = in("server.crt"), in("server.key"), in("ca.crt")
+	f.cfg.Access = Access{ReadNames: []string{"prometheus"}, CommandNames: []string{"ops"}}
+	f.serve()
+	for name, want := range map[string][2]int{"prometheus": {200, 403}, "ops": {200, 200}, "somebody": {403, 403}} {
+		ca.write(in("client.crt"), in("client.key"), name)
+		client := ca.client(in("client.crt"), in("client.key"))
+		ask := func(method, path string) int {
+			t.Helper()
+			req, err := http.NewRequestWithContext(t.Context(), method, f.base+path, strings.NewReader("{}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Header.Set("Content-Type", "application/json")
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+				t.Error(err)
+			}
+			return resp.StatusCode
+		}
+		if got := [2]int{ask(http.MethodGet, "/api/v1/status"), ask(http.MethodPost, "/api/v1/reload")}; got != want {
+			t.Errorf("%s: status %v of a read and a command, want %v", name, got, want)
+		}
+	}
+	if log.lines("command accepted", `client="certificate ops"`) == nil || log.lines("command refused", `client="certificate prometheus"`) == nil {
+		t.Errorf("the log has no names: %q", log.lines("command"))
+	}
+}

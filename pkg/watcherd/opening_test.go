@@ -1,0 +1,101 @@
+package watcherd
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
+)
+
+// TestListenersAnswerWhileTheStoreOpens holds the store's opening up: the daemon is alive,
+// not ready and says why, and does not answer what needs the store.
+func TestListenersAnswerWhileTheStoreOpens(t *testing.T) {
+	free := func() string {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		return l.Addr().String()
+	}
+	dir, listen, probes := t.TempDir(), free(), free()
+	file := filepath.Join(dir, "watcherd.yaml")
+	config := fmt.Sprintf("apiVersion: watcherd.dev/v1alpha1\nkind: WatcherConfig\nstore: {path: %s}\nadmin: {listen: %q, probes: %q}\nwatches: [{name: w, resources: [pods]}]\n",
+		filepath.Join(dir, "data"), listen, probes)
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	held, release, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+	go func() {
+		ended <- run(ctx, Options{
+			ConfigFile: file, Kinds: kinds.Builtin(), REST: &rest.Config{Host: "http://127.0.0.1:1"}, Logger: slog.New(slog.DiscardHandler),
+		}, func(st *plan.State, o Options) (*store.Store, error) {
+			close(held)
+			<-release
+			return openStore(st, o)
+		})
+	}()
+	get := func(address, path string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		b, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(b)
+	}
+	<-held
+	for _, tc := range []struct {
+		address, path string
+		code          int
+		text          string
+	}{
+		{probes, "/livez", 200, "ok"},
+		{probes, "/readyz", 503, "store failed"},
+		{probes, "/metrics", 200, "watcherd_"},
+		{listen, "/livez", 200, "ok"},
+		{listen, "/readyz", 503, "[-]store failed: it is being opened and checked"},
+		{listen, "/api/v1/status", 200, `"opening":true`},
+		{listen, "/api/v1/objects/pods", 503, "its store is being opened"},
+		{listen, "/api/v1/events", 503, "its store is being opened"},
+	} {
+		if code, body := get(tc.address, tc.path); code != tc.code || !strings.Contains(body, tc.text) {
+			t.Errorf("%s: status %d, want %d with %q: %s", tc.path, code, tc.code, tc.text, body)
+		}
+	}
+	close(release)
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		if code, _ := get(listen, "/api/v1/history"); code == http.StatusOK {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the store never opens")
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}

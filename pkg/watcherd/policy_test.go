@@ -1,0 +1,101 @@
+package watcherd_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
+)
+
+// TestPolicy loads a configuration that names files in every way: what the policy does
+// not allow is reported at its place.
+func TestPolicy(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "w.yaml")
+	const text = `apiVersion: watcherd.dev/v1alpha1
+kind: WatcherConfig
+store: {redactionKey: {file: /var/run/secrets/key}}
+admin: {auth: {readTokenFile: /etc/watcherd/../shadow}, tls: {certFile: /etc/watcherd/c, keyFile: /etc/watcherd/k}}
+watches:
+- {name: open, resources: [secrets], exposeSecrets: true}
+sinks:
+- name: hook
+  webhook:
+    url: {file: /etc/watcherd/url}
+    headers: {X-Token: {file: /var/run/secrets/token}, X-Plain: text}
+    tls: {caFile: /etc/watcherd-other/ca}
+    signing: {secret: {file: relative}}
+- name: files
+  file: {path: /var/log/changes.jsonl}
+- name: bus
+  nats: {url: "nats://n", subject: a, credentialsFile: /var/run/secrets/creds}
+- name: db
+  postgres: {url: {env: DSN}, password: {file: /var/run/secrets/pw}, tls: {caFile: /etc/watcherd/ca}}
+- name: log
+  kafka: {brokers: ["k:9"], topic: t, tls: {}, sasl: {mechanism: OAUTHBEARER, oauth: {tokenURL: "https://h", clientID: a, clientSecret: {file: /x}, tls: {keyFile: /y, certFile: /etc/watcherd/c}}}}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := watcherd.Load(file, kinds.Builtin()); err != nil {
+		t.Fatal(err)
+	}
+	_, err := watcherd.LoadWithin(file, kinds.Builtin(), config.Policy{SecretDirs: []string{"/etc/watcherd", "/opt/"}, ForbidExposeSecrets: true})
+	if err == nil {
+		t.Fatal("it is accepted")
+	}
+	var got []string
+	for line := range strings.Lines(err.Error()) {
+		if at, rest, ok := strings.Cut(strings.TrimPrefix(line, file), ": "); ok {
+			path, _, _ := strings.Cut(rest, ": ")
+			got = append(got, at+" "+path)
+		}
+	}
+	want := []string{
+		":3:30 store.redactionKey.file", ":4:31 admin.auth.readTokenFile", ":6:53 watches[0].exposeSecrets",
+		":11:31 sinks[0].webhook.headers.X-Token.file", ":12:19 sinks[0].webhook.tls.caFile", ":13:30 sinks[0].webhook.signing.secret.file",
+		":17:56 sinks[2].nats.credentialsFile", ":19:48 sinks[3].postgres.password.file",
+		":21:144 sinks[4].kafka.sasl.oauth.clientSecret.file", ":21:164 sinks[4].kafka.sasl.oauth.tls.keyFile",
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("the problems are\n%s\nwant\n%s\n%v", strings.Join(got, "\n"), strings.Join(want, "\n"), err)
+	}
+}
+
+// FuzzLoad compiles anything as a configuration of the built-in kinds: it is accepted, or
+// refused with places.
+func FuzzLoad(f *testing.F) {
+	const head = "apiVersion: watcherd.dev/v1alpha1\nkind: WatcherConfig\n"
+	for _, pattern := range []string{"../../examples/*.yaml", "../../config/watcherd.yaml", "../../config/testdata/*.bad.yaml"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil || files == nil {
+			f.Fatal(pattern, err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.Add(string(text))
+		}
+	}
+	f.Add(head + "watches: [{name: w, resources: ['*'], redact: ['**.a[*].**.b'], drop: [spec]}]\nroutes: [{name: r, when: 'object.a.matches(\"(a?){9}\")', changed: [meaningful]}]\n")
+	file := filepath.Join(f.TempDir(), "w.yaml")
+	policy := config.Policy{SecretDirs: []string{"/etc/watcherd"}, ForbidExposeSecrets: true}
+	f.Fuzz(func(t *testing.T, text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		if _, err := watcherd.LoadWithin(file, kinds.Builtin(), policy); err != nil && !strings.Contains(err.Error(), "w.yaml:") {
+			t.Errorf("an error without a place: %v", err)
+		}
+		if took := time.Since(begin); took > 10*time.Second {
+			t.Errorf("took %s", took)
+		}
+	})
+}
