@@ -1,5 +1,7 @@
 package config
 
+import "github.com/watcherd/watcherd/config/internal/strict"
+
 // Route maps changes to sinks and defines the payload.
 type Route struct {
 	// Name of the route: lower-case letters, digits and dashes, unique among routes.
@@ -8,14 +10,14 @@ type Route struct {
 	Watches []string `json:"watches"`
 	// Resources it takes; all of those watches when empty.
 	Resources []Resource `json:"resources"`
-	// Types of events it takes; all when empty.
+	// Types of events it takes; all when empty, with changed all but sync.
 	Events []string `json:"events" jsonschema:"enum=added,enum=updated,enum=deleted,enum=sync"`
 	// CEL expression that must be true; it sees object, oldObject, metadata and event.
 	When string `json:"when"`
 	// Handling of an event on which the expression fails, as it does on an object that lacks a field of it. drop: the event does not match. pass: it does. Failures are counted; the first of a route that is not about a missing field is logged.
 	OnError string `json:"onError" jsonschema:"enum=pass,enum=drop"`
-	// Key paths; an update counts only if one of these changed. Other types of events are not affected.
-	Changed []string `json:"changed"`
+	// Key paths; an update counts only if one of these changed. meaningful: only if more changed than what controllers renew by themselves (listed below). Additions and deletions are not affected; sync events are taken only if events names them.
+	Changed Changed `json:"changed"`
 	// Key paths, as a watch's: further values that the events of this route do not carry. Its expressions see them. Of several routes to one sink the edits of all apply.
 	Drop []string `json:"drop"`
 	// Key paths whose values the events of this route carry as keyed hashes only.
@@ -26,12 +28,30 @@ type Route struct {
 	Sinks []string `json:"sinks" jsonschema:"required,minItems=1"`
 }
 
+// Changed are the key paths of which an update must change one, or ChangedMeaningful
+// alone, which in the file is no list.
+type Changed []string
+
+func decodeChanged(d *strict.Decoder, n strict.Node, into *Changed) {
+	if text, ok := n.Text(); ok && text == ChangedMeaningful {
+		*into = Changed{text}
+		return
+	}
+	if _, list := n.Scalar(); list {
+		d.Report(n, "must be meaningful, or a list of key paths")
+		return
+	}
+	d.Value(n, (*[]string)(into))
+}
+
 // Values of a route's keys.
 const (
 	EventAdded   = "added"
 	EventUpdated = "updated"
 	EventDeleted = "deleted"
 	EventSync    = "sync"
+
+	ChangedMeaningful = "meaningful"
 
 	PayloadObject    = "object"
 	PayloadOldObject = "oldObject"

@@ -100,6 +100,11 @@ func mapType(t reflect.Type) *jsonschema.Schema {
 			{Type: "string", Pattern: bytesPattern},
 			{Type: "integer", Minimum: "0"},
 		}}
+	case reflect.TypeFor[config.Changed]():
+		return &jsonschema.Schema{OneOf: []*jsonschema.Schema{
+			{Type: "string", Enum: []any{config.ChangedMeaningful}},
+			{Type: "array", Items: &jsonschema.Schema{Type: "string"}},
+		}}
 	case reflect.TypeFor[sinks.Header]():
 		return &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "string"}, {Ref: "#/$defs/Secret"}}}
 	default:

@@ -83,6 +83,9 @@ func (k *compiler) needs(s *State) {
 	}
 	for i := range k.config.Routes {
 		for j, p := range s.Routes[i].Changed {
+			if p == route.Meaningful {
+				break
+			}
 			if gone := k.removed(s, i, p); gone != "" {
 				k.fault(item(item("routes", i)+".changed", j), "%s", gone)
 			}

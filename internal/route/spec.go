@@ -17,14 +17,14 @@ import (
 type Spec struct {
 	Name      string
 	Watches   []string
-	Resources []string // patterns, see [selector.Resource]
-	Events    []event.Type
-	When      string   // a CEL expression; empty is true
-	Changed   []string // paths in the syntax of rawjson.ParsePath
-	Drop      []string // paths removed for the route's sinks
-	Redact    []string // paths hashed for the route's sinks
-	Payload   []string // object, oldObject, patch, summary
-	Bodies    []Reads  // what sinks of the route read in addition to Payload
+	Resources []string     // patterns, see [selector.Resource]
+	Events    []event.Type // none: all, with Changed all but Sync
+	When      string       // a CEL expression; empty is true
+	Changed   []string     // paths in the syntax of rawjson.ParsePath, or Meaningful alone
+	Drop      []string     // paths removed for the route's sinks
+	Redact    []string     // paths hashed for the route's sinks
+	Payload   []string     // object, oldObject, patch, summary
+	Bodies    []Reads      // what sinks of the route read in addition to Payload
 	Sinks     []string
 	OnError   OnError
 }
@@ -146,6 +146,7 @@ type rule struct {
 	events    eventSet
 	when      *condition // nil: true
 	changed   []changedPath
+	nonChurn  bool           // an update must change more than churn
 	sinks     []int          // positions in the router's table
 	parts     []record.Flags // of each of sinks
 	onError   OnError
@@ -174,7 +175,17 @@ func compileRule(s *Spec, x *expressions, fault func(SpecError)) *rule {
 		}
 		r.resources = append(r.resources, p)
 	}
+	if len(s.Changed) > 0 && len(s.Events) == 0 {
+		r.events &^= eventBit(event.Sync)
+	}
+	r.nonChurn = slices.Contains(s.Changed, Meaningful)
 	for i, path := range s.Changed {
+		if r.nonChurn {
+			if path != Meaningful {
+				at("changed")(i, "meaningful excludes paths")
+			}
+			continue
+		}
 		p, err := parseChanged(path)
 		if err != nil {
 			at("changed")(i, err.Error())
@@ -224,10 +235,10 @@ func (r *rule) selection(hits []Hit) (s event.Selection, ok bool) {
 }
 
 // unchanged reports whether the values at all `changed` paths are equal before and
-// after. Additions and deletions have nothing to compare. For the receiver, an object
+// after, or only churn is not. Additions and deletions have nothing to compare. For the receiver, an object
 // that enters or leaves a selection is added or deleted.
 func (r *rule) unchanged(e *evaluation, s event.Selection) (bool, error) {
-	if len(r.changed) == 0 || e.oldObject.Source() == nil || s == event.Entered || s == event.Left {
+	if len(r.changed) == 0 && !r.nonChurn || e.oldObject.Source() == nil || s == event.Entered || s == event.Left {
 		return false, nil
 	}
 	before, err := e.oldObject.Body()
@@ -237,6 +248,9 @@ func (r *rule) unchanged(e *evaluation, s event.Selection) (bool, error) {
 	after, err := e.object.Body()
 	if err != nil {
 		return false, err
+	}
+	if r.nonChurn {
+		return onlyChurn(e.change.Resource, before, after), nil
 	}
 	return !slices.ContainsFunc(r.changed, func(p changedPath) bool { return p.differs(before, after) }), nil
 }
