@@ -93,6 +93,8 @@ routes:
   when: object.status.phase == "Failed"
   onError: drop
   changed: [spec]
+  sample: 0.25
+  metric: {name: rollouts_total, labels: {team: metadata.labels.team}, maxSeries: 7}
   drop: [status]
   redact: ["data[*]"]
   payload: [object, oldObject, patch, summary]
@@ -124,7 +126,7 @@ sinks:
   startFrom: earliest
 `)
 	q := resource.MustParse
-	batchBytes, events, lanes, wait := q("1Mi"), 100, 4, 200*time.Millisecond
+	batchBytes, events, lanes, wait, sample := q("1Mi"), 100, 4, 200*time.Millisecond, 0.25
 	want := &config.Config{
 		APIVersion: config.APIVersion, Kind: config.Kind,
 		Cluster: config.Cluster{Name: "prod-eu-1"},
@@ -157,8 +159,8 @@ sinks:
 		Routes: []config.Route{{
 			Name: "r", Watches: []string{"w"}, Resources: []config.Resource{config.ParseResource("pods")},
 			Events: []string{"added", "updated", "deleted", "sync"}, When: `object.status.phase == "Failed"`, OnError: config.ErrorDrop,
-			Changed: []string{"spec"},
-			Drop:    []string{"status"}, Redact: []string{"data[*]"}, Payload: []string{"object", "oldObject", "patch", "summary"}, Sinks: []string{"s"},
+			Changed: []string{"spec"}, Sample: &sample, Metric: &config.RouteMetric{Name: "rollouts_total", Labels: map[string]string{"team": "metadata.labels.team"}, MaxSeries: 7},
+			Drop: []string{"status"}, Redact: []string{"data[*]"}, Payload: []string{"object", "oldObject", "patch", "summary"}, Sinks: []string{"s"},
 		}},
 		Sinks: []config.Sink{{
 			Name: "s", Kind: "lake", Format: config.FormatJSON,

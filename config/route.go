@@ -18,6 +18,10 @@ type Route struct {
 	OnError string `json:"onError" jsonschema:"enum=pass,enum=drop"`
 	// Key paths; an update counts only if one of these changed. meaningful: only if more changed than what controllers renew by themselves (listed below). Additions and deletions are not affected; sync events are taken only if events names them.
 	Changed Changed `json:"changed"`
+	// Share of the events to take, above 0 and at most 1. An event is taken or not by a hash of its id: the same after a restart, and in every route. Default: all.
+	Sample *float64 `json:"sample,omitempty" jsonschema:"minimum=0,maximum=1"`
+	// A counter in /metrics of the events that the route takes, since the process started. A reload that keeps its name and labels keeps its counts.
+	Metric *RouteMetric `json:"metric,omitempty"`
 	// Key paths, as a watch's: further values that the events of this route do not carry. Its expressions see them. Of several routes to one sink the edits of all apply.
 	Drop []string `json:"drop"`
 	// Key paths whose values the events of this route carry as keyed hashes only.
@@ -26,6 +30,17 @@ type Route struct {
 	Payload []string `json:"payload" jsonschema:"enum=object,enum=oldObject,enum=patch,enum=summary"`
 	// Names of the sinks it delivers to.
 	Sinks []string `json:"sinks" jsonschema:"required,minItems=1"`
+}
+
+// RouteMetric is a counter in /metrics. It counts from the start of the process; a reload
+// that keeps its name and labels keeps its counts.
+type RouteMetric struct {
+	// Name of the counter, unique among routes, as in rollouts_total. watcherd_, go_ and process_ begin names of others.
+	Name string `json:"name" jsonschema:"required"`
+	// Labels, at most 10, each with a CEL expression over what when sees, values that drop and redact of the route hide included. A missing field is an empty text.
+	Labels map[string]string `json:"labels"`
+	// Most series. Events with further combinations of labels are counted in one series whose labels are all _overflow.
+	MaxSeries int `json:"maxSeries" jsonschema:"minimum=1,maximum=10000"`
 }
 
 // Changed are the key paths of which an update must change one, or ChangedMeaningful

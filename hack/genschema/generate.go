@@ -49,7 +49,7 @@ func generate(root string) ([]byte, error) {
 	addKinds(r, s.Definitions, table)
 
 	addDefaults(s.Definitions, reflect.ValueOf(config.Default()))
-	for _, v := range []any{config.DefaultWatch(), config.DefaultRoute(), config.DefaultSink()} {
+	for _, v := range []any{config.DefaultWatch(), config.DefaultRoute(), config.DefaultRouteMetric(), config.DefaultSink()} {
 		addDefaults(s.Definitions, reflect.ValueOf(v))
 	}
 	eitherForm(s.Definitions)

@@ -151,12 +151,20 @@ type adoption struct {
 	unfilled []string  // sinks that first get what is in the log
 }
 
-// logFailures has the first failure of each route of a router logged.
-func (m *Manager) logFailures(r *route.Router) {
-	if st := m.currentState(); st != nil && st.Router == r {
-		return // it is in use already
+// prepareRouter makes the first failure of each route logged, and the counts of metrics
+// continue.
+func (m *Manager) prepareRouter(r *route.Router) {
+	if st := m.currentState(); st != nil {
+		if st.Router == r {
+			return // it is in use already
+		}
+		r.Continue(st.Router)
 	}
 	r.OnError(func(name string, err error) {
+		if errors.Is(err, route.ErrSeries) {
+			m.log.Warn("the metric of a route has reached maxSeries; further series are counted as "+route.Overflow, "route", name)
+			return
+		}
 		m.log.Warn("a route's expression failed on an object; later failures of the route are counted, not logged", "route", name, "error", err)
 	})
 }
@@ -388,7 +396,7 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, start []*commit.Feed, 
 			if a.edits != nil {
 				m.adoptEdits(a.edits)
 			}
-			m.logFailures(a.state.Router)
+			m.prepareRouter(a.state.Router)
 			b.Adopt(a.state.Router)
 			m.setState(a.state)
 			for _, j := range m.farewells { // they begin again, by the watches of the new state

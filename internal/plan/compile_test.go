@@ -193,13 +193,16 @@ routes:
   when: object.status.phase == "Failed"
   onError: drop
   changed: [spec]
+  sample: 0.5
+  metric: {name: m_total, labels: {a: metadata.name}}
   payload: [object, patch]
   sinks: [s]
 `)
 	want := []route.Spec{{
 		Name: "r", Watches: []string{"w"}, Resources: []string{"pods", "deployments.apps"},
 		Events: []event.Type{event.Added, event.Deleted}, When: `object.status.phase == "Failed"`, OnError: route.OnErrorDrop,
-		Changed: []string{"spec"}, Payload: []string{"object", "patch"}, Sinks: []string{"s"},
+		Changed: []string{"spec"}, Sample: 0.5, Metric: &route.Metric{Name: "m_total", Labels: map[string]string{"a": "metadata.name"}, MaxSeries: 1000},
+		Payload: []string{"object", "patch"}, Sinks: []string{"s"},
 	}}
 	if diff := cmp.Diff(want, s.Routes); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)

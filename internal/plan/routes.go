@@ -56,6 +56,12 @@ func (k *compiler) specs() []route.Spec {
 			Sinks:     r.Sinks,
 			OnError:   route.OnError(r.OnError),
 		}
+		if r.Sample != nil {
+			specs[i].Sample = *r.Sample
+		}
+		if m := r.Metric; m != nil {
+			specs[i].Metric = (*route.Metric)(m)
+		}
 		for _, t := range r.Events {
 			specs[i].Events = append(specs[i].Events, event.Type(t))
 		}

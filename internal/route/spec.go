@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 
+	"github.com/watcherd/watcherd/internal/celexpr"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -21,6 +23,8 @@ type Spec struct {
 	Events    []event.Type // none: all, with Changed all but Sync
 	When      string       // a CEL expression; empty is true
 	Changed   []string     // paths in the syntax of rawjson.ParsePath, or Meaningful alone
+	Sample    float64      // share of the changes, by a hash of their IDs; 0: all
+	Metric    *Metric      // counts the changes; nil: none
 	Drop      []string     // paths removed for the route's sinks
 	Redact    []string     // paths hashed for the route's sinks
 	Payload   []string     // object, oldObject, patch, summary
@@ -36,9 +40,9 @@ type Reads struct {
 }
 
 // Matching identifies the changes that the route takes. It is equal for routes that
-// differ only in payload, edits and sinks.
+// differ only in payload, edits, metric and sinks.
 func (s Spec) Matching() string {
-	s.Name, s.Payload, s.Bodies, s.Sinks, s.Drop, s.Redact = "", nil, nil, nil, nil, nil
+	s.Name, s.Payload, s.Bodies, s.Sinks, s.Drop, s.Redact, s.Metric = "", nil, nil, nil, nil, nil, nil
 	text, err := json.Marshal(s)
 	if err != nil { // strings always marshal
 		panic(fmt.Sprintf("route: marshal a spec: %v", err))
@@ -147,6 +151,8 @@ type rule struct {
 	when      *condition // nil: true
 	changed   []changedPath
 	nonChurn  bool           // an update must change more than churn
+	sample    uint64         // hashes below it are taken; 0: all
+	metric    *metric        // nil: none
 	sinks     []int          // positions in the router's table
 	parts     []record.Flags // of each of sinks
 	onError   OnError
@@ -193,11 +199,19 @@ func compileRule(s *Spec, x *expressions, fault func(SpecError)) *rule {
 		r.changed = append(r.changed, p)
 	}
 	if s.When != "" {
-		when, faults := x.compile(s.When)
+		when, faults := x.compile(s.When, isCondition)
 		for _, f := range faults {
 			fault(SpecError{Path: "when", Msg: f.Msg, Line: f.Line, Column: f.Column})
 		}
 		r.when = when
+	}
+	if s.Sample > 0 && s.Sample < 1 {
+		r.sample = max(uint64(s.Sample*(1<<32)), 1)
+	}
+	if s.Metric != nil {
+		r.metric = compileMetric(s.Metric, x, func(label string, f celexpr.Fault) {
+			fault(SpecError{Path: "metric.labels." + label, Msg: f.Msg, Line: f.Line, Column: f.Column})
+		})
 	}
 	switch s.OnError {
 	case "", OnErrorDrop, OnErrorPass:
@@ -253,4 +267,14 @@ func (r *rule) unchanged(e *evaluation, s event.Selection) (bool, error) {
 		return onlyChurn(e.change.Resource, before, after), nil
 	}
 	return !slices.ContainsFunc(r.changed, func(p changedPath) bool { return p.differs(before, after) }), nil
+}
+
+// sampled reports whether a change is in the rule's sample. IDs are hashes, in
+// hexadecimal.
+func (r *rule) sampled(id string) bool {
+	if r.sample == 0 {
+		return true
+	}
+	hash, err := strconv.ParseUint(id[:min(8, len(id))], 16, 64)
+	return err != nil || hash < r.sample
 }

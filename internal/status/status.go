@@ -130,6 +130,7 @@ type Route struct {
 	Matched    uint64   `json:"matched"`
 	Filtered   uint64   `json:"filtered"`  // refused by its expression
 	Unchanged  uint64   `json:"unchanged"` // nothing of `changed` changed
+	Unsampled  uint64   `json:"unsampled"` // outside of the sample
 	Missing    uint64   `json:"missing"`   // evaluations that lacked a field
 	Errors     uint64   `json:"errors"`
 	FirstError string   `json:"firstError,omitempty"`
