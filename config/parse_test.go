@@ -121,6 +121,7 @@ sinks:
   format: json
   batch: {maxEvents: 100, maxBytes: 1Mi, maxWait: 200ms}
   retry: {initial: 1s, max: 10m, poisonAttempts: 9}
+  rateLimit: {events: 3, per: 2s}
   concurrency: 4
   onOversize: truncate
   startFrom: earliest
@@ -166,7 +167,7 @@ sinks:
 			Name: "s", Kind: "lake", Format: config.FormatJSON,
 			Batch:       config.Batch{MaxEvents: &events, MaxBytes: &batchBytes, MaxWait: &wait},
 			Retry:       config.Retry{Initial: time.Second, Max: 10 * time.Minute, PoisonAttempts: 9},
-			Concurrency: &lanes, OnOversize: config.OversizeTruncate, StartFrom: config.StartEarliest,
+			RateLimit: &config.RateLimit{Events: 3, Per: 2 * time.Second}, Concurrency: &lanes, OnOversize: config.OversizeTruncate, StartFrom: config.StartEarliest,
 			Settings: &lakeConfig{
 				URL: "https://lake.example.com", Token: &secret{Env: "TOKEN"}, Headers: map[string]secret{"Authorization": {File: "/auth"}},
 				Labels: map[string]string{"a": "b"}, Timeout: time.Minute, MaxBytes: q("1Mi"), Level: -5, Port: 443, Ratio: 2,

@@ -26,6 +26,8 @@ type metrics struct {
 	states    *prometheus.GaugeVec
 	blocked   prometheus.Gauge
 	stalled   prometheus.Gauge
+	limited   prometheus.Counter
+	onRequest prometheus.Gauge
 
 	state State // the one with value 1
 }
@@ -84,6 +86,14 @@ func newMetrics(cfg *Config) (*metrics, error) {
 			Name: "watcherd_sink_stalled",
 			Help: "1 while reading is stopped because too many events wait behind failing objects.",
 		}),
+		limited: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "watcherd_sink_rate_limit_waits_total",
+			Help: "Times that pending events began to wait for the sink's rateLimit.",
+		}),
+		onRequest: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "watcherd_sink_paused_on_request",
+			Help: "1 while the sink is paused by 'watcherd sinks pause'.",
+		}),
 	}
 	delivered := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "watcherd_sink_events_delivered_total",
@@ -104,7 +114,7 @@ func newMetrics(cfg *Config) (*metrics, error) {
 		m.states.WithLabelValues(string(s))
 	}
 	return m, m.group.RegisterAll(
-		delivered, m.delivery, m.batch, m.errors, m.letters, m.retries, m.truncated, m.leftOut, m.states, m.blocked, m.stalled,
+		delivered, m.delivery, m.batch, m.errors, m.letters, m.retries, m.truncated, m.leftOut, m.states, m.blocked, m.stalled, m.limited, m.onRequest,
 		newQueueCollector(cfg.Queue),
 	)
 }
@@ -153,11 +163,11 @@ func (m *metrics) setState(s State) {
 	m.states.WithLabelValues(string(s)).Set(1)
 }
 
-func (m *metrics) setStalled(stalled bool) {
-	if stalled {
-		m.stalled.Set(1)
+func set(g prometheus.Gauge, on bool) {
+	if on {
+		g.Set(1)
 	} else {
-		m.stalled.Set(0)
+		g.Set(0)
 	}
 }
 

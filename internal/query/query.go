@@ -213,6 +213,7 @@ func (r *Reader) sinkStatuses(st *plan.State, workers map[string]*delivery.Worke
 		if w, ok := workers[name]; ok {
 			t := w.Status()
 			s.State, s.Reason, s.Since, s.Attempts, s.NextAttempt = string(t.State), t.Reason, t.Since, t.Attempts, t.NextAttempt
+			s.OnRequest = t.OnRequest
 			s.LastError, s.LastErrorTime, s.LastSuccess = t.LastError, t.LastErrorTime, t.LastSuccess
 			s.InFlight, s.Blocked, s.Stalled, s.Delivered = t.InFlight, t.Blocked, t.Stalled, t.Delivered
 			s.FailingObjects = t.FailingObjects

@@ -142,8 +142,9 @@ type Sink struct {
 	Kind       string `json:"kind,omitempty"`
 	Configured bool   `json:"configured"`
 
-	State       string    `json:"state"`            // opening, idle, running, backing-off, paused, draining or stopped
+	State       string    `json:"state"`            // opening, idle, running, rate-limited, backing-off, paused, draining or stopped
 	Reason      string    `json:"reason,omitempty"` // why it is backing off or paused
+	OnRequest   bool      `json:"pausedOnRequest,omitempty"`
 	Since       time.Time `json:"since,omitzero"`
 	Attempts    int       `json:"attempts,omitempty"` // failures in a row
 	NextAttempt time.Time `json:"nextAttempt,omitzero"`
