@@ -98,6 +98,7 @@ routes:
   drop: [status]
   redact: ["data[*]"]
   payload: [object, oldObject, patch, summary]
+  enrich: [owner, involvedObject]
   sinks: [s]
 sinks:
 - name: s
@@ -162,11 +163,12 @@ sinks:
 			Events: []string{"added", "updated", "deleted", "sync"}, When: `object.status.phase == "Failed"`, OnError: config.ErrorDrop,
 			Changed: []string{"spec"}, Sample: &sample, Metric: &config.RouteMetric{Name: "rollouts_total", Labels: map[string]string{"team": "metadata.labels.team"}, MaxSeries: 7},
 			Drop: []string{"status"}, Redact: []string{"data[*]"}, Payload: []string{"object", "oldObject", "patch", "summary"}, Sinks: []string{"s"},
+			Enrich: []string{"owner", "involvedObject"},
 		}},
 		Sinks: []config.Sink{{
 			Name: "s", Kind: "lake", Format: config.FormatJSON,
-			Batch:       config.Batch{MaxEvents: &events, MaxBytes: &batchBytes, MaxWait: &wait},
-			Retry:       config.Retry{Initial: time.Second, Max: 10 * time.Minute, PoisonAttempts: 9},
+			Batch:     config.Batch{MaxEvents: &events, MaxBytes: &batchBytes, MaxWait: &wait},
+			Retry:     config.Retry{Initial: time.Second, Max: 10 * time.Minute, PoisonAttempts: 9},
 			RateLimit: &config.RateLimit{Events: 3, Per: 2 * time.Second}, Concurrency: &lanes, OnOversize: config.OversizeTruncate, StartFrom: config.StartEarliest,
 			Settings: &lakeConfig{
 				URL: "https://lake.example.com", Token: &secret{Env: "TOKEN"}, Headers: map[string]secret{"Authorization": {File: "/auth"}},

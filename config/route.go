@@ -28,6 +28,8 @@ type Route struct {
 	Redact []string `json:"redact"`
 	// What the events carry: the state after the change, the state before it, the RFC 6902 patch between them, a summary of the change in one line that a person reads.
 	Payload []string `json:"payload" jsonschema:"enum=object,enum=oldObject,enum=patch,enum=summary"`
+	// What the events have in addition about other objects, as it is known when they are recorded. owner: the controllers of the object, up to the one at the top. involvedObject: of a Kubernetes Event, labels, annotations and owner of the object that it is about. What is not cached then is left out, and the event marked as incomplete.
+	Enrich []string `json:"enrich" jsonschema:"enum=owner,enum=involvedObject"`
 	// Names of the sinks it delivers to.
 	Sinks []string `json:"sinks" jsonschema:"required,minItems=1"`
 }
@@ -72,6 +74,9 @@ const (
 	PayloadOldObject = "oldObject"
 	PayloadPatch     = "patch"
 	PayloadSummary   = "summary"
+
+	EnrichOwner          = "owner"
+	EnrichInvolvedObject = "involvedObject"
 
 	ErrorPass = "pass"
 	ErrorDrop = "drop"

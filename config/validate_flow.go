@@ -93,6 +93,7 @@ func (k *checker) routes() {
 		k.distinct(path+".redact", r.Redact)
 		k.require(len(r.Payload) > 0, path+".payload", "must name at least one of object, oldObject, patch, summary")
 		k.values(path+".payload", r.Payload, PayloadObject, PayloadOldObject, PayloadPatch, PayloadSummary)
+		k.values(path+".enrich", r.Enrich, EnrichOwner, EnrichInvolvedObject)
 		k.require(len(r.Sinks) > 0, path+".sinks", "at least one sink is required")
 		k.references(path+".sinks", "sink", r.Sinks, sinks)
 	}

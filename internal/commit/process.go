@@ -479,6 +479,9 @@ func (g *group) addBodies(r *record.Record, about event.Resource, o *transition)
 		}
 		r.Patch = patch
 	}
+	if want&(record.Owner|record.InvolvedObject) != 0 && g.c.cfg.Enrich != nil {
+		return g.c.cfg.Enrich(r, o.subject(), want)
+	}
 	return nil
 }
 

@@ -72,7 +72,7 @@ func (w *Worker) request(pause bool) {
 	}
 }
 
-// holdBack adds to a status why nothing is written although the sink does not fail.
+// holdBack adds to a status the reason that nothing is written although the sink does not fail.
 func (e *engine) holdBack(s *Status, now time.Time) {
 	switch {
 	case e.onRequest.Load():

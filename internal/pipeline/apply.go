@@ -242,6 +242,11 @@ func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 			return err
 		}
 	}
+	st := m.currentState()
+	if a != nil {
+		st = a.state
+	}
+	m.followCaches(ctx, st, d)
 	if err := m.adopt(ctx, a, start, stay); err != nil {
 		return err
 	}
@@ -250,6 +255,7 @@ func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 			return fmt.Errorf("watch %s: %w", s.ID, err)
 		}
 	}
+	m.useCaches(st)
 	return nil
 }
 
@@ -330,6 +336,7 @@ func (m *Manager) resumeRelabels() error {
 }
 
 func (m *Manager) closeInformers() {
+	m.closeCaches()
 	for _, s := range m.informerList() {
 		m.stopInformer(s)
 	}

@@ -12,6 +12,9 @@ const (
 	OldObject Flags = 1 << 1
 	Patch     Flags = 1 << 2
 	Summary   Flags = 1 << 6 // made from both states
+
+	Owner          Flags = 1 << 8
+	InvolvedObject Flags = 1 << 9
 )
 
 // Part is the bit of a part by its name in a configuration; not ok if there is none.

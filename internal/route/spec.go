@@ -28,6 +28,7 @@ type Spec struct {
 	Drop      []string     // paths removed for the route's sinks
 	Redact    []string     // paths hashed for the route's sinks
 	Payload   []string     // object, oldObject, patch, summary
+	Enrich    []string     // owner, involvedObject
 	Bodies    []Reads      // what sinks of the route read in addition to Payload
 	Sinks     []string
 	OnError   OnError
@@ -40,9 +41,9 @@ type Reads struct {
 }
 
 // Matching identifies the changes that the route takes. It is equal for routes that
-// differ only in payload, edits, metric and sinks.
+// differ only in payload, enrichment, edits, metric and sinks.
 func (s Spec) Matching() string {
-	s.Name, s.Payload, s.Bodies, s.Sinks, s.Drop, s.Redact, s.Metric = "", nil, nil, nil, nil, nil, nil
+	s.Name, s.Payload, s.Bodies, s.Sinks, s.Drop, s.Redact, s.Metric, s.Enrich = "", nil, nil, nil, nil, nil, nil, nil
 	text, err := json.Marshal(s)
 	if err != nil { // strings always marshal
 		panic(fmt.Sprintf("route: marshal a spec: %v", err))
@@ -99,6 +100,14 @@ func (s *Spec) Parts() (parts record.Flags, unknown int, err error) {
 // and those that the sink's body reads.
 func (s *Spec) PartsFor(sink string) record.Flags {
 	parts, _, _ := s.Parts()
+	for _, name := range s.Enrich {
+		switch name {
+		case "owner":
+			parts |= record.Owner
+		case "involvedObject":
+			parts |= record.InvolvedObject
+		}
+	}
 	for _, r := range s.Bodies {
 		if r.Sink == sink {
 			parts |= r.Parts
