@@ -53,6 +53,11 @@ func BenchmarkRoute(b *testing.B) {
 		{"list", func(i int) Spec {
 			return Spec{When: fmt.Sprintf(`object.status.conditions.exists(c, c.type == "Ready%d")`, i)}
 		}},
+		{"meaningful", func(int) Spec { return Spec{Changed: []string{Meaningful}} }},
+		{"sample", func(int) Spec { return Spec{Sample: 0.01} }},
+		{"metric", func(i int) Spec {
+			return Spec{Metric: &Metric{Name: fmt.Sprint("m", i), MaxSeries: 1000, Labels: map[string]string{"ns": "metadata.namespace", "app": `metadata.labels["app.kubernetes.io/name"]`}}}
+		}},
 		{"changed", func(i int) Spec { return Spec{Changed: []string{"spec", fmt.Sprint("metadata.labels.l", i)}} }},
 	} {
 		for _, n := range []int{1, 10, 100} {
