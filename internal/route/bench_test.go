@@ -33,7 +33,9 @@ func benchPods(b *testing.B) (before, after []byte) {
 func benchChange(b *testing.B) *Change {
 	before, after := benchPods(b)
 	o := newObjects(b)
-	return change(event.Updated, o.from(string(before)), o.from(string(after)))
+	c := change(event.Updated, o.from(string(before)), o.from(string(after)))
+	c.ID = event.ID("c", event.Updated, pods(), "", "u", "1")
+	return c
 }
 
 // BenchmarkRoute is the cost of routing one event. In all but "elsewhere" every

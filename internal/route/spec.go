@@ -273,7 +273,10 @@ func (r *rule) unchanged(e *evaluation, s event.Selection) (bool, error) {
 		return false, err
 	}
 	if r.nonChurn {
-		return onlyChurn(e.change.Resource, before, after), nil
+		if e.churn == nil {
+			e.churn = new(onlyChurn(e.change.Resource, before, after))
+		}
+		return *e.churn, nil
 	}
 	return !slices.ContainsFunc(r.changed, func(p changedPath) bool { return p.differs(before, after) }), nil
 }
