@@ -158,7 +158,10 @@ func (e *Enricher) involved(out *record.Enrichment, about *event.Event, raw []by
 	}
 	var r ref
 	found, ok := rawjson.Lookup(raw, path)
-	if !ok || json.Unmarshal(found, &r) != nil {
+	if ok {
+		ok = json.Unmarshal(found, &r) == nil
+	}
+	if !ok {
 		return false, nil
 	}
 	c, o := e.find(&r, r.Namespace)
