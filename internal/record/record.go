@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	version   = 4
+	version   = 5
 	headerLen = 4 // version, marks and the length of the ID
 )
 
