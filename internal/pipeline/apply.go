@@ -162,7 +162,7 @@ func (m *Manager) prepareRouter(r *route.Router) {
 	}
 	r.OnError(func(name string, err error) {
 		if errors.Is(err, route.ErrSeries) {
-			m.log.Warn("the metric of a route has reached maxSeries; further series are counted as "+route.Overflow, "route", name)
+			m.log.Warn("the metric of a route has reached maxSeries; further series are counted as one", "route", name, "labels", route.Overflow)
 			return
 		}
 		m.log.Warn("a route's expression failed on an object; later failures of the route are counted, not logged", "route", name, "error", err)
