@@ -42,6 +42,9 @@ func DefaultRoute() Route {
 	return Route{Payload: []string{PayloadObject}, OnError: ErrorDrop}
 }
 
+// DefaultRouteMetric is what a metric is where the file is silent.
+func DefaultRouteMetric() RouteMetric { return RouteMetric{MaxSeries: 1000} }
+
 // DefaultSink is what a sink is where the file is silent. Batches and lanes are
 // up to the kind.
 func DefaultSink() Sink {
@@ -58,6 +61,9 @@ func (w *Watch) SetDefaults() { *w = DefaultWatch() }
 
 // SetDefaults makes r a [DefaultRoute].
 func (r *Route) SetDefaults() { *r = DefaultRoute() }
+
+// SetDefaults makes m a [DefaultRouteMetric].
+func (m *RouteMetric) SetDefaults() { *m = DefaultRouteMetric() }
 
 // SetDefaults makes s a [DefaultSink].
 func (s *Sink) SetDefaults() { *s = DefaultSink() }

@@ -104,6 +104,7 @@ func (l *loader) decode() {
 	d.ExplainText(explainText)
 	strict.Handle(d, func(n strict.Node, into *resource.Quantity) { decodeQuantity(d, n, into) })
 	strict.Handle(d, func(n strict.Node, into *Resource) { decodeResource(d, n, into) })
+	strict.Handle(d, func(n strict.Node, into *Changed) { decodeChanged(d, n, into) })
 	strict.Handle(d, func(n strict.Node, into *Watch) {
 		into.Raw = n.JSON()
 		d.Mapping(n, into, strict.Others{})

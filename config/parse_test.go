@@ -94,9 +94,12 @@ routes:
   when: object.status.phase == "Failed"
   onError: drop
   changed: [spec]
+  sample: 0.25
+  metric: {name: rollouts_total, labels: {team: metadata.labels.team}, maxSeries: 7}
   drop: [status]
   redact: ["data[*]"]
   payload: [object, oldObject, patch, summary]
+  enrich: [owner, involvedObject]
   sinks: [s]
 sinks:
 - name: s
@@ -120,12 +123,13 @@ sinks:
   format: json
   batch: {maxEvents: 100, maxBytes: 1Mi, maxWait: 200ms}
   retry: {initial: 1s, max: 10m, poisonAttempts: 9}
+  rateLimit: {events: 3, per: 2s}
   concurrency: 4
   onOversize: truncate
   startFrom: earliest
 `)
 	q := resource.MustParse
-	batchBytes, events, lanes, wait := q("1Mi"), 100, 4, 200*time.Millisecond
+	batchBytes, events, lanes, wait, sample := q("1Mi"), 100, 4, 200*time.Millisecond, 0.25
 	want := &config.Config{
 		APIVersion: config.APIVersion, Kind: config.Kind,
 		Cluster: config.Cluster{Name: "prod-eu-1"},
@@ -158,14 +162,15 @@ sinks:
 		Routes: []config.Route{{
 			Name: "r", Watches: []string{"w"}, Resources: []config.Resource{config.ParseResource("pods")},
 			Events: []string{"added", "updated", "deleted", "sync"}, When: `object.status.phase == "Failed"`, OnError: config.ErrorDrop,
-			Changed: []string{"spec"},
-			Drop:    []string{"status"}, Redact: []string{"data[*]"}, Payload: []string{"object", "oldObject", "patch", "summary"}, Sinks: []string{"s"},
+			Changed: []string{"spec"}, Sample: &sample, Metric: &config.RouteMetric{Name: "rollouts_total", Labels: map[string]string{"team": "metadata.labels.team"}, MaxSeries: 7},
+			Drop: []string{"status"}, Redact: []string{"data[*]"}, Payload: []string{"object", "oldObject", "patch", "summary"}, Sinks: []string{"s"},
+			Enrich: []string{"owner", "involvedObject"},
 		}},
 		Sinks: []config.Sink{{
 			Name: "s", Kind: "lake", Format: config.FormatJSON,
-			Batch:       config.Batch{MaxEvents: &events, MaxBytes: &batchBytes, MaxWait: &wait},
-			Retry:       config.Retry{Initial: time.Second, Max: 10 * time.Minute, PoisonAttempts: 9},
-			Concurrency: &lanes, OnOversize: config.OversizeTruncate, StartFrom: config.StartEarliest,
+			Batch:     config.Batch{MaxEvents: &events, MaxBytes: &batchBytes, MaxWait: &wait},
+			Retry:     config.Retry{Initial: time.Second, Max: 10 * time.Minute, PoisonAttempts: 9},
+			RateLimit: &config.RateLimit{Events: 3, Per: 2 * time.Second}, Concurrency: &lanes, OnOversize: config.OversizeTruncate, StartFrom: config.StartEarliest,
 			Settings: &lakeConfig{
 				URL: "https://lake.example.com", Token: &secret{Env: "TOKEN"}, Headers: map[string]secret{"Authorization": {File: "/auth"}},
 				Labels: map[string]string{"a": "b"}, Timeout: time.Minute, MaxBytes: q("1Mi"), Level: -5, Port: 443, Ratio: 2,

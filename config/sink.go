@@ -21,6 +21,8 @@ type Sink struct {
 	Batch Batch `json:"batch"`
 	// Retry policy.
 	Retry Retry `json:"retry"`
+	// Most events a time, failed attempts included. What is more stays in the queue. Default: no limit.
+	RateLimit *RateLimit `json:"rateLimit,omitempty"`
 	// Number of parallel lanes. Each object belongs to one lane, so its order holds. Default: the kind's own.
 	Concurrency *int `json:"concurrency,omitempty" jsonschema:"minimum=1,maximum=256"`
 	// Handling of an event that exceeds the destination's size limit. deadLetter: it becomes a dead letter. truncate: it is cut, to the metadata of its object if necessary, and marked as truncated.
@@ -44,6 +46,15 @@ type Batch struct {
 	MaxBytes *resource.Quantity `json:"maxBytes,omitempty"`
 	// Time that an incomplete batch waits for more events.
 	MaxWait *time.Duration `json:"maxWait,omitempty"`
+}
+
+// RateLimit is a token bucket: it holds the tokens of that many events, and is filled
+// again in that time.
+type RateLimit struct {
+	// Events that may be sent at once, and in each period.
+	Events int `json:"events" jsonschema:"required,minimum=1,maximum=1000000"`
+	// Length of a period, as in 1s, at most 24h.
+	Per time.Duration `json:"per" jsonschema:"required"`
 }
 
 // Retry is the retry policy. No event is given up because of its age.

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -71,6 +73,7 @@ func (k *checker) routes() {
 	for i, s := range c.Sinks {
 		sinks[i] = s.Name
 	}
+	metrics := map[string]string{}
 	k.names("routes", len(c.Routes), func(i int) string { return c.Routes[i].Name })
 	for i := range c.Routes {
 		r, path := &c.Routes[i], strict.Index("routes", i)
@@ -79,13 +82,53 @@ func (k *checker) routes() {
 		k.values(path+".events", r.Events, EventAdded, EventUpdated, EventDeleted, EventSync)
 		k.oneOf(path+".onError", r.OnError, ErrorPass, ErrorDrop)
 		k.distinct(path+".changed", r.Changed)
+		if r.Sample != nil {
+			k.require(*r.Sample > 0 && *r.Sample <= 1, path+".sample", "must be above 0 and at most 1")
+		}
+		if r.Metric != nil {
+			k.metric(path+".metric", r.Metric, metrics)
+			metrics[r.Metric.Name] = path
+		}
 		k.distinct(path+".drop", r.Drop)
 		k.distinct(path+".redact", r.Redact)
 		k.require(len(r.Payload) > 0, path+".payload", "must name at least one of object, oldObject, patch, summary")
 		k.values(path+".payload", r.Payload, PayloadObject, PayloadOldObject, PayloadPatch, PayloadSummary)
+		k.values(path+".enrich", r.Enrich, EnrichOwner, EnrichInvolvedObject)
 		k.require(len(r.Sinks) > 0, path+".sinks", "at least one sink is required")
 		k.references(path+".sinks", "sink", r.Sinks, sinks)
 	}
+}
+
+// Bounds of a route's metric.
+const (
+	maxMetricLabels = 10
+	maxMetricSeries = 10_000
+)
+
+var (
+	metricName  = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
+	metricOwner = regexp.MustCompile(`^(watcherd|go|process|promhttp)_`)
+)
+
+// metric checks the names of a metric. others are the metrics of earlier routes.
+func (k *checker) metric(path string, m *RouteMetric, others map[string]string) {
+	switch other := others[m.Name]; {
+	case m.Name == "":
+		k.report(path+".name", "is required")
+	case !metricName.MatchString(m.Name):
+		k.report(path+".name", "%s must be letters, digits and underscores, and not begin with a digit", quoted(m.Name))
+	case metricOwner.MatchString(m.Name):
+		k.report(path+".name", "%s begins with the prefix of other metrics", quoted(m.Name))
+	case other != "":
+		k.report(path+".name", "%s is the metric of %s already", quoted(m.Name), other)
+	}
+	k.require(len(m.Labels) <= maxMetricLabels, path+".labels", "must be at most %d", maxMetricLabels)
+	for _, label := range slices.Sorted(maps.Keys(m.Labels)) {
+		at := strict.Key(path+".labels", label)
+		k.require(metricName.MatchString(label) && !strings.HasPrefix(label, "__"), at, "a label must be letters, digits and underscores, and not begin with a digit or two underscores")
+		k.require(m.Labels[label] != "", at, "needs a CEL expression")
+	}
+	k.require(m.MaxSeries >= 1 && m.MaxSeries <= maxMetricSeries, path+".maxSeries", "must be from 1 to %d", maxMetricSeries)
 }
 
 // values checks a list whose values are of a fixed set.

@@ -14,6 +14,8 @@ const (
 	maxBatchEvents = 10_000
 	maxConcurrency = 256
 	maxBatchWait   = 5 * time.Minute
+	maxRateEvents  = 1_000_000
+	maxRatePeriod  = 24 * time.Hour
 )
 
 func (k *checker) sinks() {
@@ -52,6 +54,10 @@ func (k *checker) delivery(path string, s *Sink) {
 	}
 	if n := s.Concurrency; n != nil {
 		k.require(*n >= 1 && *n <= maxConcurrency, path+".concurrency", "must be from 1 to %d", maxConcurrency)
+	}
+	if r := s.RateLimit; r != nil {
+		k.require(r.Events >= 1 && r.Events <= maxRateEvents, path+".rateLimit.events", "must be from 1 to %d", maxRateEvents)
+		k.require(r.Per > 0 && r.Per <= maxRatePeriod, path+".rateLimit.per", "must be above 0s, and at most %s", maxRatePeriod)
 	}
 	k.require(s.Retry.Initial > 0, path+".retry.initial", "must be above 0")
 	k.require(s.Retry.Max >= s.Retry.Initial, path+".retry.max", "must not be below retry.initial (%s)", s.Retry.Initial)

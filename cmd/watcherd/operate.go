@@ -15,14 +15,17 @@ func newSinksCommand() *cobra.Command {
 	var flags adminFlags
 	cmd := &cobra.Command{
 		Use:   "sinks",
-		Short: "Resume a waiting sink, skip an event, or purge a removed sink",
+		Short: "Pause or resume a sink, skip an event, or purge a removed sink",
 		Args:  usageArgs(cobra.NoArgs),
 		RunE:  helpOnly,
 	}
 	flags.bind(cmd)
 	cmd.AddCommand(
-		newSinkActCommand(&flags, "resume", "Try a sink that is paused or backing off now",
-			"Resume makes the next attempt at once, for instance after the receiver is fixed.", "sink %s is tried now\n"),
+		newSinkActCommand(&flags, "pause", "Pause deliveries to a sink",
+			"Pause ends deliveries to a sink until it is resumed, also over restarts and reloads. Writes in flight finish, and\n"+
+				"the backlog is kept. Other sinks are not affected.", "sink %s is paused\n"),
+		newSinkActCommand(&flags, "resume", "Resume a sink that is paused, and try one that is backing off now",
+			"Resume ends a pause and makes the next attempt at once, for instance after the receiver is fixed.", "sink %s is tried now\n"),
 		newSinkSkipCommand(&flags),
 		newSinkActCommand(&flags, "purge", "Delete the backlog and dead letters of a removed sink",
 			"Purge deletes the backlog and the dead letters that are kept for a sink which was removed from the configuration.\n"+

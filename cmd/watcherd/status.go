@@ -148,7 +148,7 @@ func (p *statusPrinter) routes(routes []status.Route) {
 			if from == "" {
 				from = "*"
 			}
-			t.row(r.Name, from, strings.Join(r.Sinks, ","), number(r.Matched), number(r.Filtered+r.Unchanged), number(r.Errors))
+			t.row(r.Name, from, strings.Join(r.Sinks, ","), number(r.Matched), number(r.Filtered+r.Unchanged+r.Unsampled), number(r.Errors))
 		}
 	}, "ROUTE", "WATCHES", "SINKS", "MATCHED", "PASSED OVER", "ERRORS")
 }

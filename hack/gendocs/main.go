@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/route"
 )
 
 //go:generate go run . ../../docs
@@ -92,7 +93,20 @@ func configurationPage() (string, error) {
 	if err := p.section(section{"", name(root.Ref)}); err != nil {
 		return "", err
 	}
+	p.churn()
 	return p.String(), nil
+}
+
+// churn writes what `changed: meaningful` leaves out.
+func (p *page) churn() {
+	p.WriteString("\n## `changed: meaningful`\n\nUpdates in which nothing but these values changed are left out:\n\n| resources | values | |\n|---|---|---|\n")
+	for _, entry := range route.Churns() {
+		resources := "all"
+		if len(entry.Resources) > 0 {
+			resources = "`" + strings.Join(entry.Resources, "`, `") + "`"
+		}
+		fmt.Fprintf(p, "| %s | `%s` | %s |\n", resources, strings.Join(entry.Paths, "`, `"), entry.Why)
+	}
 }
 
 // section writes a block and then, below it, the blocks in it.
@@ -164,6 +178,8 @@ func (p *page) kind(s *schema) string {
 		return "duration"
 	case slices.ContainsFunc(s.OneOf, func(one schema) bool { return one.Type == "boolean" }):
 		return "`true`, `false` or `auto`"
+	case slices.ContainsFunc(s.OneOf, func(one schema) bool { return len(one.Enum) > 0 }):
+		return p.kind(&s.OneOf[0]) + ", or " + p.kind(&s.OneOf[1])
 	case len(s.OneOf) > 0:
 		return "bytes"
 	case s.Type == "object":

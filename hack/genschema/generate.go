@@ -49,7 +49,7 @@ func generate(root string) ([]byte, error) {
 	addKinds(r, s.Definitions, table)
 
 	addDefaults(s.Definitions, reflect.ValueOf(config.Default()))
-	for _, v := range []any{config.DefaultWatch(), config.DefaultRoute(), config.DefaultSink()} {
+	for _, v := range []any{config.DefaultWatch(), config.DefaultRoute(), config.DefaultRouteMetric(), config.DefaultSink()} {
 		addDefaults(s.Definitions, reflect.ValueOf(v))
 	}
 	eitherForm(s.Definitions)
@@ -99,6 +99,11 @@ func mapType(t reflect.Type) *jsonschema.Schema {
 		return &jsonschema.Schema{OneOf: []*jsonschema.Schema{
 			{Type: "string", Pattern: bytesPattern},
 			{Type: "integer", Minimum: "0"},
+		}}
+	case reflect.TypeFor[config.Changed]():
+		return &jsonschema.Schema{OneOf: []*jsonschema.Schema{
+			{Type: "string", Enum: []any{config.ChangedMeaningful}},
+			{Type: "array", Items: &jsonschema.Schema{Type: "string"}},
 		}}
 	case reflect.TypeFor[sinks.Header]():
 		return &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "string"}, {Ref: "#/$defs/Secret"}}}

@@ -145,6 +145,13 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request) error {
 	return answer(w, config)
 }
 
+func (s *Server) pauseSink(w http.ResponseWriter, r *http.Request) error {
+	if err := s.cfg.Sinks.Pause(r.Context(), r.PathValue("sink")); err != nil {
+		return err
+	}
+	return answer(w, struct{}{})
+}
+
 func (s *Server) resumeSink(w http.ResponseWriter, r *http.Request) error {
 	if err := s.cfg.Sinks.Resume(r.Context(), r.PathValue("sink")); err != nil {
 		return err

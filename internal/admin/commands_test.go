@@ -31,6 +31,7 @@ func TestCommands(t *testing.T) {
 		{"/api/v1/snapshot", `{"sink":"archive"}`, 200, `"done":true`},
 		{"/api/v1/snapshot", `{}`, 400, "sink is required"},
 		{"/api/v1/reload", `{}`, 200, `"hash":"abc"`},
+		{"/api/v1/sinks/archive/pause", `{}`, 200, "{}"},
 		{"/api/v1/sinks/archive/resume", `{}`, 200, "{}"},
 		{"/api/v1/sinks/archive/purge", `{}`, 409, "it is configured"},
 		{"/api/v1/sinks/archive/explode", `{}`, 404, "there is no POST /api/v1/sinks/archive/explode"},

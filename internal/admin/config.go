@@ -95,7 +95,9 @@ type Commands interface {
 
 // Sinks acts on sinks.
 type Sinks interface {
-	// Resume has a sink that waits tried now.
+	// Pause ends deliveries to a sink until Resume.
+	Pause(ctx context.Context, sink string) error
+	// Resume ends a pause, and has a sink that waits tried now.
 	Resume(ctx context.Context, sink string) error
 	// Skip moves an event of a sink to its dead letters: the one with this sequence,
 	// or with 0 the one that blocks the sink.

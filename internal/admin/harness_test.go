@@ -270,6 +270,7 @@ func (f *fixture) Reload(context.Context) (status.Config, error) {
 	return status.Config{Hash: "abc"}, nil
 }
 
+func (f *fixture) Pause(context.Context, string) error  { return nil }
 func (f *fixture) Resume(context.Context, string) error { return nil }
 
 func (f *fixture) Skip(_ context.Context, sink string, sequence uint64) (Skipped, error) {

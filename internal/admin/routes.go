@@ -55,6 +55,7 @@ func (s *Server) opened() http.Handler {
 	s.handle(mux, "GET /api/v1/deadletters/{sink}", s.listLetters)
 	s.handle(mux, "POST /api/v1/deadletters/{sink}/retry", s.retryLetters)
 	s.handle(mux, "POST /api/v1/deadletters/{sink}/drop", s.dropLetters)
+	s.handle(mux, "POST /api/v1/sinks/{sink}/pause", s.pauseSink)
 	s.handle(mux, "POST /api/v1/sinks/{sink}/resume", s.resumeSink)
 	s.handle(mux, "POST /api/v1/sinks/{sink}/skip", s.skipEvent)
 	s.handle(mux, "POST /api/v1/sinks/{sink}/purge", s.purgeSink)

@@ -22,7 +22,12 @@ func deployment() *event.Event {
 		OldObject: json.RawMessage(`{"spec":{"replicas":3}}`),
 		Patch:     json.RawMessage(`[{"op":"replace","path":"/spec/replicas","value":5}]`),
 		Summary:   "replicas 3 -> 5",
-		ChangedBy: &event.ChangedBy{Manager: "kubectl-edit", Operation: "Update", Time: time.Date(2026, 3, 1, 11, 59, 59, 0, time.UTC)},
+		Owner:     event.OwnerOf([]event.Ref{{APIVersion: "v1", Kind: "Rollout", Name: "r", UID: "u2"}, {APIVersion: "v1", Kind: "App", Name: "shop", UID: "u3"}}),
+		InvolvedObject: &event.InvolvedObject{
+			APIVersion: "v1", Kind: "Pod", Name: "p", Labels: map[string]string{"team": "a"}, Owner: event.OwnerOf([]event.Ref{{Kind: "Job", Name: "j"}}),
+		},
+		Incomplete: true,
+		ChangedBy:  &event.ChangedBy{Manager: "kubectl-edit", Operation: "Update", Time: time.Date(2026, 3, 1, 11, 59, 59, 0, time.UTC)},
 	}
 }
 
@@ -50,6 +55,9 @@ func TestRender(t *testing.T) {
 		},
 		{`{"ns": string(event.unixNano)}`, `{"ns":"1772366400123456789"}`},
 		{`resource`, `{"group":"apps","kind":"Deployment","resource":"deployments","version":"v1"}`},
+		{`event.owner.kind + "/" + event.owner.name + " by " + event.owner.chain[0].name`, `App/shop by r`},
+		{`[event.involvedObject.labels.team, event.involvedObject.owner.kind, event.involvedObject.annotations.?x.orValue("none"), event.enrichment]`, `["a","Job","none","incomplete"]`},
+		{`event.owner`, `{"apiVersion":"v1","chain":[{"apiVersion":"v1","kind":"Rollout","name":"r","uid":"u2"},{"apiVersion":"v1","kind":"App","name":"shop","uid":"u3"}],"kind":"App","name":"shop","uid":"u3"}`},
 		{`event.changedBy`, `{"manager":"kubectl-edit","operation":"Update","time":"2026-03-01T11:59:59Z"}`},
 		{`event.data.resource.kind + "/" + event.data.name`, `Deployment/web`},
 		{`{?"gone": object.?status.?phase, "here": object.?spec.?replicas}`, `{"here":5}`},
@@ -135,11 +143,11 @@ func TestAbsent(t *testing.T) {
 	gap := &event.Event{Type: event.Gap, Gap: &event.GapData{Watch: "w", Cause: "expired"}}
 	bare := &event.Event{Type: event.Added, Name: "web", Namespace: "prod", Truncated: true}
 	for _, e := range []*event.Event{gap, bare} {
-		const expr = `{"name": metadata.name, "labels": metadata.labels, "object": object, "old": oldObject, "patch": patch, "by": event.changedBy.manager, "has": has(event.changedBy), "t": event.truncated, "age": metadata.creationTimestamp == timestamp("0001-01-01T00:00:00Z")}`
+		const expr = `{"name": metadata.name, "labels": metadata.labels, "object": object, "old": oldObject, "patch": patch, "by": event.changedBy.manager, "has": has(event.changedBy) || has(event.owner) || has(event.involvedObject), "owner": event.owner.name + event.involvedObject.owner.kind + event.involvedObject.labels.?x.orValue("") + event.enrichment, "t": event.truncated, "age": metadata.creationTimestamp == timestamp("0001-01-01T00:00:00Z")}`
 		if _, err := compile(t, expr).Render(e); err != nil {
 			t.Fatal(err)
 		}
-		want := fmt.Sprintf(`{"age":true,"by":"","has":false,"labels":{},"name":%q,"object":null,"old":null,"patch":null,"t":%t}`, e.Name, e.Truncated)
+		want := fmt.Sprintf(`{"age":true,"by":"","has":false,"labels":{},"name":%q,"object":null,"old":null,"owner":"","patch":null,"t":%t}`, e.Name, e.Truncated)
 		if string(e.Body) != want {
 			t.Errorf("got %s\nwant %s", e.Body, want)
 		}

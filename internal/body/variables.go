@@ -100,6 +100,22 @@ func (m *message) changedBy() *event.ChangedBy {
 	return m.ChangedBy
 }
 
+// owner is never nil.
+func owner(o *event.Owner) *event.Owner {
+	if o == nil {
+		return &event.Owner{}
+	}
+	return o
+}
+
+// involved is never nil.
+func (m *message) involved() *event.InvolvedObject {
+	if m.InvolvedObject == nil {
+		return &event.InvolvedObject{}
+	}
+	return m.InvolvedObject
+}
+
 type eventField = celjson.Field[*message]
 
 func field[T any](t *types.Type, read func(of T) (value ref.Val, set bool)) celjson.Field[T] {
@@ -135,6 +151,13 @@ var eventType = celjson.NewStructType("watcherd.Event", map[string]eventField{
 	"summary":         eventText(func(m *message) string { return m.Summary }),
 	"selection":       eventText(func(m *message) string { return string(m.Selection) }),
 
+	"enrichment": eventText(func(m *message) string {
+		if m.Incomplete {
+			return event.Incomplete
+		}
+		return ""
+	}),
+
 	"patchOmitted":      eventFlag(func(m *message) bool { return m.PatchOmitted }),
 	"finalStateUnknown": eventFlag(func(m *message) bool { return m.FinalStateUnknown }),
 	"replay":            eventFlag(func(m *message) bool { return m.Replay }),
@@ -152,7 +175,48 @@ var eventType = celjson.NewStructType("watcherd.Event", map[string]eventField{
 	"resource":  field(resourceType.Type, func(m *message) (ref.Val, bool) { return resourceType.New(&m.Resource), true }),
 	"metadata":  field(metadataType.Type, func(m *message) (ref.Val, bool) { return metadataType.New(m.metadata()), m.Gap == nil }),
 	"changedBy": field(changedByType.Type, func(m *message) (ref.Val, bool) { return changedByType.New(m.changedBy()), m.ChangedBy != nil }),
+
+	"owner": field(ownerType.Type, func(m *message) (ref.Val, bool) { return ownerType.New(owner(m.Owner)), m.Owner != nil }),
+	"involvedObject": field(involvedType.Type, func(m *message) (ref.Val, bool) {
+		return involvedType.New(m.involved()), m.InvolvedObject != nil
+	}),
 })
+
+func textField[T any](read func(of T) string) celjson.Field[T] {
+	return field(types.StringType, func(of T) (ref.Val, bool) { return celjson.Text(read(of)) })
+}
+
+var ownerType = celjson.NewStructType("watcherd.Owner", map[string]celjson.Field[*event.Owner]{
+	"apiVersion": textField(func(o *event.Owner) string { return o.APIVersion }),
+	"kind":       textField(func(o *event.Owner) string { return o.Kind }),
+	"name":       textField(func(o *event.Owner) string { return o.Name }),
+	"uid":        textField(func(o *event.Owner) string { return o.UID }),
+	"chain": field(types.NewListType(texts), func(o *event.Owner) (ref.Val, bool) {
+		list := make([]map[string]string, len(o.Chain))
+		for i, r := range o.Chain {
+			list[i] = map[string]string{"apiVersion": r.APIVersion, "kind": r.Kind, "name": r.Name, "uid": r.UID}
+		}
+		return types.NewDynamicList(types.DefaultTypeAdapter, list), len(list) > 0
+	}),
+})
+
+var involvedType = celjson.NewStructType("watcherd.InvolvedObject", map[string]celjson.Field[*event.InvolvedObject]{
+	"apiVersion":  textField(func(o *event.InvolvedObject) string { return o.APIVersion }),
+	"kind":        textField(func(o *event.InvolvedObject) string { return o.Kind }),
+	"namespace":   textField(func(o *event.InvolvedObject) string { return o.Namespace }),
+	"name":        textField(func(o *event.InvolvedObject) string { return o.Name }),
+	"uid":         textField(func(o *event.InvolvedObject) string { return o.UID }),
+	"labels":      textMap(func(o *event.InvolvedObject) map[string]string { return o.Labels }),
+	"annotations": textMap(func(o *event.InvolvedObject) map[string]string { return o.Annotations }),
+	"owner":       field(ownerType.Type, func(o *event.InvolvedObject) (ref.Val, bool) { return ownerType.New(owner(o.Owner)), o.Owner != nil }),
+})
+
+func textMap[T any](read func(of T) map[string]string) celjson.Field[T] {
+	return field(texts, func(of T) (ref.Val, bool) {
+		m := read(of)
+		return types.NewStringStringMap(types.DefaultTypeAdapter, m), len(m) > 0
+	})
+}
 
 var resourceType = celjson.NewStructType("watcherd.Resource", map[string]celjson.Field[*event.Resource]{
 	"group":    field(types.StringType, func(r *event.Resource) (ref.Val, bool) { return types.String(r.Group), true }),

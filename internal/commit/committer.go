@@ -65,7 +65,10 @@ type Config struct {
 	Logger       *slog.Logger // never nil
 	Registerer   prometheus.Registerer
 	Now          func() time.Time
-	Running      func() []*Feed // the feeds whose informers run; called by the committer's goroutine
+	// Enrich adds to a record what the flags ask for about other objects than its own. It
+	// does not wait. nil: nothing is added.
+	Enrich  func(r *record.Record, o *compact.Object, want record.Flags) error
+	Running func() []*Feed // the feeds whose informers run; called by the committer's goroutine
 }
 
 // Committer turns what informers report into events and makes them durable. Make one with

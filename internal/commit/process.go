@@ -285,7 +285,9 @@ func (g *group) deliver(src *Feed, at time.Time, o *transition, hits []route.Hit
 	if len(hits) == 0 {
 		return 0, nil
 	}
+	r := g.newRecord(src, at, o)
 	rc := route.Change{
+		ID: r.Event.ID, Uncounted: only != nil,
 		Type: o.t, Resource: src.Resource, Cluster: g.c.cfg.Cluster, Time: at,
 		New: o.after, Old: o.before, Changed: o.changes(), Watches: hits,
 	}
@@ -299,7 +301,6 @@ func (g *group) deliver(src *Feed, at time.Time, o *transition, hits []route.Hit
 			return 0, nil
 		}
 	}
-	r := g.newRecord(src, at, o)
 	r.Targets = g.targets
 	if r.State = o.state; r.State {
 		r.Prev = o.prev()
@@ -477,6 +478,9 @@ func (g *group) addBodies(r *record.Record, about event.Resource, o *transition)
 			return err
 		}
 		r.Patch = patch
+	}
+	if want&(record.Owner|record.InvolvedObject) != 0 && g.c.cfg.Enrich != nil {
+		return g.c.cfg.Enrich(r, o.subject(), want)
 	}
 	return nil
 }

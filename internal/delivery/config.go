@@ -50,7 +50,10 @@ type Config struct {
 	Format   sinks.Format   // for the size of events; default sinks.CloudEvents
 	Delivery sinks.Delivery // batching and lanes; zero fields mean 1, 1 MiB, no wait, 1
 	Retry    Retry
+	Rate     Rate     // default no bound
 	Oversize Oversize // default OversizeDeadLetter
+
+	Paused bool // begin as after [Worker.Pause]
 
 	DrainTimeout time.Duration // bounds writes in flight after Run's ctx is done; default 10 s
 	CloseTimeout time.Duration // bounds cancelled writes and Close; default 5 s

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/store"
@@ -22,9 +23,12 @@ type engine struct {
 	note    *note
 
 	circuit circuit
-	lanes   []*lane
-	turn    int
-	results chan *batch // buffered for all lanes, so that no lane waits
+	rate    rate
+	// onRequest is the worker's.
+	onRequest *atomic.Bool
+	lanes     []*lane
+	turn      int
+	results   chan *batch // buffered for all lanes, so that no lane waits
 
 	held      int               // entries with a payload or an event in memory
 	heldBytes int               // of their payloads
@@ -68,10 +72,11 @@ type engine struct {
 	back    []*entry            // for putBack
 }
 
-func newEngine(cfg *Config, sink sinks.Sink, m *metrics, log *journal, n *note) *engine {
+func newEngine(cfg *Config, onRequest *atomic.Bool, sink sinks.Sink, m *metrics, log *journal, n *note) *engine {
 	e := &engine{
 		cfg: cfg, sink: sink, metrics: m, log: log, note: n,
 		circuit: circuit{retry: &cfg.Retry, since: time.Now()},
+		rate:    rate{Rate: cfg.Rate}, onRequest: onRequest,
 		lanes:   make([]*lane, cfg.Delivery.Concurrency),
 		results: make(chan *batch, cfg.Delivery.Concurrency),
 		stacks:  map[string]struct{}{},
@@ -101,7 +106,7 @@ func (e *engine) loop(ctx context.Context, w *Worker, chunks <-chan chunk) error
 		if err := e.step(now); err != nil {
 			return err
 		}
-		w.publish(e.status())
+		w.publish(e.status(now))
 
 		timer.Stop()
 		if wake, ok := e.wake(); ok {
@@ -123,6 +128,7 @@ func (e *engine) loop(ctx context.Context, w *Worker, chunks <-chan chunk) error
 			if err := e.settleAll(b); err != nil {
 				return err
 			}
+		case <-w.pause:
 		case <-w.resume:
 			e.force(time.Now())
 		case r := <-w.skips:
@@ -136,8 +142,10 @@ func (e *engine) loop(ctx context.Context, w *Worker, chunks <-chan chunk) error
 // step does all work that is due. New batches are sent before the last ones are
 // acknowledged, to keep the sink busy.
 func (e *engine) step(now time.Time) error {
-	if err := e.dispatch(now); err != nil {
-		return err
+	if !e.onRequest.Load() {
+		if err := e.dispatch(now); err != nil {
+			return err
+		}
 	}
 	if err := e.acknowledge(); err != nil {
 		return err
@@ -244,22 +252,23 @@ func (e *engine) wake() (at time.Time, ok bool) {
 	if t, pending := e.note.due(); pending {
 		sooner(t)
 	}
-	if e.circuit.probing {
+	if e.circuit.probing || e.onRequest.Load() {
 		return at, ok
 	}
+	next := latest(e.circuit.until, e.rate.next())
 	limits := e.limits()
 	for _, l := range e.lanes {
 		if l.busy {
 			continue
 		}
 		if t, ready := e.pendingReady(l, e.batchLimit(l, e.cfg.Delivery.MaxEvents, limits)); ready {
-			sooner(latest(t, e.circuit.until))
+			sooner(latest(t, next))
 		}
 		if l.detached.free.Len() > 0 {
-			sooner(e.circuit.until)
+			sooner(next)
 		}
 		if l.detached.due.Len() > 0 {
-			sooner(latest(l.detached.due.objects[0].due, e.retryHold, e.circuit.until))
+			sooner(latest(l.detached.due.objects[0].due, e.retryHold, next))
 		}
 	}
 	return at, ok

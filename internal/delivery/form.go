@@ -40,8 +40,8 @@ func (e *engine) dispatchFrom(now time.Time, from ...source) error {
 		if l.busy {
 			continue
 		}
-		limit := e.circuit.admit(now)
-		if limit == 0 {
+		limit := min(e.circuit.admit(now), e.rate.admit(now))
+		if limit <= 0 {
 			return nil
 		}
 		err := e.form(l, now, limit, from)
@@ -63,6 +63,7 @@ func (e *engine) send(l *lane, now time.Time) {
 	b := &l.batch
 	b.ticket, b.hidden = e.circuit.start(), e.hidden
 	b.began = now
+	e.rate.take(now, len(b.entries))
 	e.sent++
 	b.number = e.sent
 	l.busy = true

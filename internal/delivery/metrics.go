@@ -26,6 +26,8 @@ type metrics struct {
 	states    *prometheus.GaugeVec
 	blocked   prometheus.Gauge
 	stalled   prometheus.Gauge
+	limited   prometheus.Counter
+	onRequest prometheus.Gauge
 
 	state State // the one with value 1
 }
@@ -52,6 +54,8 @@ func newMetrics(cfg *Config) (*metrics, error) {
 		states:    prom.GaugeVec("watcherd_sink_state", "1 for the current state of the sink.", "state"),
 		blocked:   prom.Gauge("watcherd_sink_blocked_events", "Events that wait for a retry, or behind an event of the same object that does."),
 		stalled:   prom.Gauge("watcherd_sink_stalled", "1 while reading is stopped because too many events wait behind failing objects."),
+		limited:   prom.Counter("watcherd_sink_rate_limit_waits_total", "Times that pending events began to wait for the sink's rateLimit."),
+		onRequest: prom.Gauge("watcherd_sink_paused_on_request", "1 while the sink is paused by 'watcherd sinks pause'."),
 	}
 	delivered := prom.CounterVec("watcherd_sink_events_delivered_total", "Events that the sink accepted, by type.", "type")
 	for _, t := range eventTypes {
@@ -69,7 +73,7 @@ func newMetrics(cfg *Config) (*metrics, error) {
 		m.states.WithLabelValues(string(s))
 	}
 	return m, m.group.RegisterAll(
-		delivered, m.delivery, m.batch, m.errors, m.letters, m.retries, m.truncated, m.leftOut, m.states, m.blocked, m.stalled,
+		delivered, m.delivery, m.batch, m.errors, m.letters, m.retries, m.truncated, m.leftOut, m.states, m.blocked, m.stalled, m.limited, m.onRequest,
 		newQueueCollector(cfg.Queue),
 	)
 }
@@ -118,11 +122,11 @@ func (m *metrics) setState(s State) {
 	m.states.WithLabelValues(string(s)).Set(1)
 }
 
-func (m *metrics) setStalled(stalled bool) {
-	if stalled {
-		m.stalled.Set(1)
+func set(g prometheus.Gauge, on bool) {
+	if on {
+		g.Set(1)
 	} else {
-		m.stalled.Set(0)
+		g.Set(0)
 	}
 }
 

@@ -25,6 +25,7 @@ func estimate(ev *event.Event) int {
 		const escaped = 6 // bytes at most for one of a name that a client chose
 		n += 128 + escaped*len(c.Manager)
 	}
+	n += ev.EnrichmentSize()
 	if g := ev.Gap; g != nil {
 		n += len(g.Watch) + len(g.FromResourceVersion) + len(g.ToResourceVersion) + len(g.Cause)
 	}
@@ -56,6 +57,7 @@ func truncate(ev *event.Event, fits func(*event.Event) bool) (smaller *event.Eve
 		func() { c.Object = bare(c.Object) },
 		func() { c.Object = nil },
 		func() { c.Summary = "" },
+		func() { c.Owner, c.InvolvedObject = nil, nil },
 	} {
 		if cut(); fits(&c) {
 			return &c, true

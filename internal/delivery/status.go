@@ -19,9 +19,11 @@ const (
 	BackingOff State = "backing-off" // the sink fails; retries are scheduled
 	Paused     State = "paused"      // the sink fails until an operator fixes it; probed occasionally
 	Draining   State = "draining"    // Run is about to return
+
+	RateLimited State = "rate-limited" // events wait for the rate that Config.Rate allows
 )
 
-var states = [...]State{Stopped, Opening, Idle, Running, BackingOff, Paused, Draining}
+var states = [...]State{Stopped, Opening, Idle, Running, BackingOff, Paused, Draining, RateLimited}
 
 // Status is a snapshot of a worker.
 type Status struct {
@@ -30,8 +32,10 @@ type Status struct {
 	Reason string    `json:"reason,omitempty"` // of BackingOff or Paused
 	Since  time.Time `json:"since"`            // when the state began
 
+	OnRequest bool `json:"pausedOnRequest,omitempty"` // [Worker.Pause] holds
+
 	Attempts    int       `json:"attempts,omitempty"`   // failures in a row of the sink as a whole
-	NextAttempt time.Time `json:"nextAttempt,omitzero"` // while BackingOff or Paused
+	NextAttempt time.Time `json:"nextAttempt,omitzero"` // while BackingOff, Paused or RateLimited
 
 	LastError     string    `json:"lastError,omitempty"` // of any write, fixed or not
 	LastErrorTime time.Time `json:"lastErrorTime,omitzero"`
@@ -76,7 +80,7 @@ func (s State) phase() phase {
 }
 
 // status returns the engine's part of a Status.
-func (e *engine) status() Status {
+func (e *engine) status(now time.Time) Status {
 	s := Status{
 		State:       e.circuit.phase.state(),
 		Reason:      e.circuit.reason,
@@ -92,6 +96,7 @@ func (e *engine) status() Status {
 	if s.State == Running && e.inFlight == 0 && e.held == 0 && s.Blocked == 0 {
 		s.State = Idle
 	}
+	e.holdBack(&s, now)
 	return s
 }
 
@@ -103,11 +108,15 @@ func (w *Worker) publish(s Status) {
 	if s.Since = w.status.Since; s.State != w.status.State {
 		s.Since = time.Now()
 	}
+	limited := s.State == RateLimited && w.status.State != RateLimited
 	w.status = s
 	if w.metrics != nil {
+		if limited {
+			w.metrics.limited.Inc()
+		}
 		w.metrics.setState(s.State)
 		w.metrics.blocked.Set(float64(s.Blocked))
-		w.metrics.setStalled(s.Stalled)
+		set(w.metrics.stalled, s.Stalled)
 	}
 }
 
@@ -122,6 +131,7 @@ func (w *Worker) Status() Status {
 	if s.hidden != w.cfg.hiddenNow() {
 		s.withhold()
 	}
+	s.OnRequest = w.onRequest.Load()
 	s.Queue = w.cfg.Queue.Stats()
 	return s
 }

@@ -15,10 +15,13 @@ type Worker struct {
 	cfg     Config
 	started atomic.Bool
 	resume  chan struct{} // holds at most one request
-	skips   chan skipRequest
-	ended   chan struct{} // closed when the engine takes no more requests
-	closed  chan struct{} // see Closed
-	left    bool          // used by Run only; a Write was abandoned
+	pause   chan struct{} // the same
+
+	onRequest atomic.Bool // Pause holds
+	skips     chan skipRequest
+	ended     chan struct{} // closed when the engine takes no more requests
+	closed    chan struct{} // see Closed
+	left      bool          // used by Run only; a Write was abandoned
 
 	mu       sync.Mutex
 	status   Status    // guarded by mu
@@ -29,18 +32,22 @@ type Worker struct {
 // New returns a worker. Run starts it.
 func New(cfg Config) *Worker {
 	cfg.setDefaults()
-	return &Worker{
+	w := &Worker{
 		cfg:    cfg,
 		resume: make(chan struct{}, 1),
+		pause:  make(chan struct{}, 1),
 		skips:  make(chan skipRequest),
 		ended:  make(chan struct{}),
 		closed: make(chan struct{}),
 		status: Status{Name: cfg.Name, State: Stopped, Since: time.Now()},
 	}
+	w.onRequest.Store(cfg.Paused)
+	return w
 }
 
-// Resume forces an attempt now.
+// Resume ends a Pause and forces an attempt now.
 func (w *Worker) Resume() {
+	w.request(false)
 	select {
 	case w.resume <- struct{}{}:
 	default: // one is pending
@@ -71,6 +78,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	defer m.group.Close()
 	w.mu.Lock()
 	w.metrics = m
+	set(m.onRequest, w.onRequest.Load())
 	w.mu.Unlock()
 	defer func() {
 		s := w.lastStatus()
@@ -105,7 +113,7 @@ func (w *Worker) deliver(ctx context.Context) error {
 		return nil
 	}
 	defer close(w.ended)
-	e := newEngine(&w.cfg, sink, w.metrics, log, newNote(w.cfg.Queue, w.cfg.Fingerprint))
+	e := newEngine(&w.cfg, &w.onRequest, sink, w.metrics, log, newNote(w.cfg.Queue, w.cfg.Fingerprint))
 	w.mu.Lock()
 	w.failures = e.failures
 	w.mu.Unlock()

@@ -34,7 +34,7 @@ func (e *engine) write(ctx context.Context, b *batch) (err error) {
 // drain settles the writes in flight. After a failure of the store, which failed and the
 // result are, no outcome can be recorded, so they are cancelled at once.
 func (e *engine) drain(w *Worker, cancelWrites context.CancelFunc, failed error) error {
-	s := e.status()
+	s := e.status(time.Now())
 	s.State = Draining
 	w.publish(s)
 	err := failed

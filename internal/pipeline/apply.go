@@ -151,12 +151,20 @@ type adoption struct {
 	unfilled []string  // sinks that first get what is in the log
 }
 
-// logFailures has the first failure of each route of a router logged.
-func (m *Manager) logFailures(r *route.Router) {
-	if st := m.currentState(); st != nil && st.Router == r {
-		return // it is in use already
+// prepareRouter makes the first failure of each route logged, and the counts of metrics
+// continue.
+func (m *Manager) prepareRouter(r *route.Router) {
+	if st := m.currentState(); st != nil {
+		if st.Router == r {
+			return // it is in use already
+		}
+		r.Continue(st.Router)
 	}
 	r.OnError(func(name string, err error) {
+		if errors.Is(err, route.ErrSeries) {
+			m.log.Warn("the metric of a route has reached maxSeries; further series are counted as one", "route", name, "labels", route.Overflow)
+			return
+		}
 		m.log.Warn("a route's expression failed on an object; later failures of the route are counted, not logged", "route", name, "error", err)
 	})
 }
@@ -234,6 +242,11 @@ func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 			return err
 		}
 	}
+	st := m.currentState()
+	if a != nil {
+		st = a.state
+	}
+	m.followCaches(ctx, st, d)
 	if err := m.adopt(ctx, a, start, stay); err != nil {
 		return err
 	}
@@ -242,6 +255,7 @@ func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 			return fmt.Errorf("watch %s: %w", s.ID, err)
 		}
 	}
+	m.useCaches(st)
 	return nil
 }
 
@@ -322,6 +336,7 @@ func (m *Manager) resumeRelabels() error {
 }
 
 func (m *Manager) closeInformers() {
+	m.closeCaches()
 	for _, s := range m.informerList() {
 		m.stopInformer(s)
 	}
@@ -388,7 +403,7 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, start []*commit.Feed, 
 			if a.edits != nil {
 				m.adoptEdits(a.edits)
 			}
-			m.logFailures(a.state.Router)
+			m.prepareRouter(a.state.Router)
 			b.Adopt(a.state.Router)
 			m.setState(a.state)
 			for _, j := range m.farewells { // they begin again, by the watches of the new state

@@ -27,7 +27,7 @@ func TestRouteFailuresAreLoggedOnce(t *testing.T) {
 	}
 	logs := &countingHandler{}
 	r.m.log = logs.logger()
-	r.m.logFailures(router)
+	r.m.prepareRouter(router)
 	r.adoptRouter(router)
 	s := r.source(pods)
 	r.commit(addedTo(s, r.object("a", "u1", "1")), addedTo(s, r.object("b", "u2", "2")))

@@ -35,6 +35,9 @@ func (m *Manager) PurgeSink(ctx context.Context, name string) error {
 		if err := m.store.PurgeSink(name); err != nil {
 			return err
 		}
+		if err := m.endPause(name); err != nil {
+			return err
+		}
 		m.log.Warn("sink purged: its backlog and its dead letters are gone", "sink", name)
 		return nil
 	})
@@ -56,16 +59,62 @@ func (m *Manager) SkipEvent(ctx context.Context, name string, sequence uint64) (
 	return s, nil
 }
 
-// ResumeSink has a sink that waits for its next attempt tried now.
-func (m *Manager) ResumeSink(name string) error {
+// pausedMeta and the name of a sink are the store's note of a pause on request.
+const pausedMeta = "paused/"
+
+// PauseSink ends deliveries to a sink until it is resumed, restarts and reloads included.
+func (m *Manager) PauseSink(ctx context.Context, name string) error {
+	return m.call(ctx, func(context.Context) error {
+		if st := m.currentState(); st == nil || st.Sink(name) == nil {
+			return &UnknownError{"sink", name}
+		}
+		if err := ledger.PutMeta(m.store, pausedMeta+name, nil); err != nil {
+			return err
+		}
+		m.mu.Lock()
+		sw, ok := m.sinks[name]
+		m.mu.Unlock()
+		if ok { // or it starts as paused
+			sw.worker.Pause()
+		}
+		m.log.Warn("sink paused on request: its backlog is kept until it is resumed", "sink", name)
+		return nil
+	})
+}
+
+func (m *Manager) endPause(name string) error {
+	b := m.store.NewBatch()
+	defer b.Discard()
+	b.DeleteMeta(pausedMeta + name)
+	return m.store.Commit(b)
+}
+
+// ResumeSink ends the pause of a sink, and has one that waits for its next attempt tried
+// now.
+func (m *Manager) ResumeSink(ctx context.Context, name string) error {
 	m.mu.Lock()
 	sw, ok := m.sinks[name]
 	m.mu.Unlock()
 	if !ok {
 		return &UnknownError{"sink", name}
 	}
-	sw.worker.Resume()
-	return nil
+	if !sw.worker.Status().OnRequest {
+		sw.worker.Resume()
+		return nil
+	}
+	return m.call(ctx, func(context.Context) error {
+		if err := m.endPause(name); err != nil {
+			return err
+		}
+		m.mu.Lock()
+		sw, ok := m.sinks[name] // a reload may have replaced it
+		m.mu.Unlock()
+		if ok {
+			sw.worker.Resume()
+		}
+		m.log.Info("sink resumed on request", "sink", name)
+		return nil
+	})
 }
 
 // Snapshot delivers the recorded state of every object as Sync events to one

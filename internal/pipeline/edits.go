@@ -57,6 +57,11 @@ func (m *Manager) revise(next *plan.State, d desired) (revision, error) {
 		}
 		return m.editsAwaiting(next, gr, namespace)
 	})
+	for _, gr := range m.cached(next) {
+		if !slices.ContainsFunc(r.accepted.Resources, func(known redact.Resource) bool { return known.GroupResource() == gr }) {
+			r.accepted.Add(redact.Resource{Group: gr.Group, Resource: gr.Resource, Edits: redact.DefaultEdits()})
+		}
+	}
 	r.tightened = r.accepted.Tightened(&m.accepted)
 	var err error
 	if r.table, err = redact.Compile(r.accepted, leading(next), m.redactKey); err != nil {

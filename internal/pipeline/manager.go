@@ -18,6 +18,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/delivery"
+	"github.com/watcherd/watcherd/internal/enrich"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/prom"
@@ -95,7 +96,9 @@ type Manager struct {
 	resolved     map[string]string           // which resource a pattern of a watch means
 	applied      string                      // hash of the state that was applied last
 	farewells    map[string]*commit.Farewell // by part of the ledger
-	undiscovered bool                        // the cluster's resources are not known yet
+	caches       map[cacheKey]*metadataCache // for the enrichment of routes
+	enricher     enrich.Enricher
+	undiscovered bool // the cluster's resources are not known yet
 
 	// mu guards what is below. It is held for map accesses only.
 	mu        sync.Mutex
@@ -133,6 +136,7 @@ func New(cfg Config) (*Manager, error) {
 		leaving:   map[string]<-chan struct{}{},
 		missing:   map[string]query.Missing{},
 		farewells: map[string]*commit.Farewell{},
+		caches:    map[cacheKey]*metadataCache{},
 	}
 	var err error
 	if m.dicts, err = ledger.LoadDictionaries(cfg.Store); err != nil {
@@ -158,10 +162,15 @@ func New(cfg Config) (*Manager, error) {
 	m.committer, err = commit.New(commit.Config{
 		Cluster: cfg.Cluster, Store: cfg.Store, Ledger: m.ledger, Dictionaries: m.dicts,
 		Logger: cfg.Logger, Registerer: cfg.Registerer, Now: cfg.Now, Running: m.running,
+		Enrich: m.enricher.Enrich,
 	})
 	if err != nil {
 		return nil, err
 	}
+	cfg.Registerer.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "watcherd_events_incomplete_total",
+		Help: "Events of which a part of what a route's enrich asks for was not cached when they were recorded.",
+	}, func() float64 { return float64(m.enricher.Incomplete()) }))
 	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Dictionaries: m.dicts, Edit: m.editRecord}
 	if err := m.loadEdits(); err != nil {
 		return nil, err

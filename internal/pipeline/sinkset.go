@@ -77,6 +77,11 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 		m.fail(fmt.Errorf("%w: queue of sink %s: %w", ledger.ErrStore, spec.Name, err))
 		return
 	}
+	_, paused, err := m.store.Meta(pausedMeta + spec.Name)
+	if err != nil {
+		m.fail(fmt.Errorf("%w: pause of sink %s: %w", ledger.ErrStore, spec.Name, err))
+		return
+	}
 	log := m.log.With("sink", spec.Name)
 	kind := prom.NewGroup(prometheus.WrapRegistererWith(prometheus.Labels{"sink": spec.Name}, m.cfg.Registerer))
 	var (
@@ -112,6 +117,8 @@ func (m *Manager) startSink(ctx context.Context, spec *plan.Sink) {
 		Hidden:       m.editsTightened.Load,
 		Delivery:     spec.Delivery,
 		Retry:        spec.Retry,
+		Rate:         spec.Rate,
+		Paused:       paused,
 		Oversize:     spec.OnOversize,
 		DrainTimeout: m.cfg.Drain / 2,
 		CloseTimeout: m.cfg.Drain / 8, // it is waited for up to twice

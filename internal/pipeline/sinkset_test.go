@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/delivery"
@@ -211,6 +213,81 @@ func TestSinksStopTogether(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestPauseSink pauses a sink over a reload and a restart; another one gets its events.
+func TestPauseSink(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	d := &diary{}
+	apply := func(l *life, fingerprint string) {
+		l.apply([]route.Spec{leadTo("r", "", "a", "b")}, func(s *plan.Sink) { s.Config, s.Fingerprint = noted{d, s.Name, false}, fingerprint })
+	}
+	expect := func(l *life, waiting int, lines ...string) {
+		l.Helper()
+		eventually(l.T, "deliveries", func() bool {
+			return len(l.queued("a")) == waiting && len(l.queued("b")) == 0
+		})
+		got := slices.DeleteFunc(d.of(), func(line string) bool { return !strings.HasPrefix(line, "a gets") })
+		if diff := cmp.Diff(lines, got, cmpopts.EquateEmpty()); diff != "" {
+			l.Errorf("(-want +got):\n%s", diff)
+		}
+		var st delivery.Status
+		eventually(l.T, "the state", func() bool {
+			l.m.mu.Lock()
+			defer l.m.mu.Unlock()
+			st = l.m.sinks["a"].worker.Status()
+			return (st.State == delivery.Paused) == (waiting > 0)
+		})
+		if st.OnRequest != (waiting > 0) {
+			l.Errorf("status %+v", st)
+		}
+	}
+	for _, tc := range []struct {
+		name string
+		run  func(l *life)
+	}{
+		{"paused", func(l *life) {
+			apply(l, "one")
+			if _, ok := errors.AsType[*UnknownError](l.m.PauseSink(l.Context(), "c")); !ok {
+				l.Error("an unknown sink is paused")
+			}
+			if err := l.m.PauseSink(l.Context(), "a"); err != nil {
+				l.Fatal(err)
+			}
+			l.put("v", "1")
+			expect(l, 1)
+			apply(l, "two")
+			l.put("w", "2")
+			expect(l, 2)
+		}},
+		{"restarted", func(l *life) {
+			apply(l, "two")
+			l.put("x", "3")
+			expect(l, 3)
+			if err := l.m.ResumeSink(l.Context(), "a"); err != nil {
+				l.Fatal(err)
+			}
+			expect(l, 0, "a gets added v", "a gets added w", "a gets added x")
+		}},
+		{"resumed and purged", func(l *life) {
+			apply(l, "two")
+			l.put("y", "4")
+			expect(l, 0, "a gets added v", "a gets added w", "a gets added x", "a gets added y")
+			if err := l.m.PauseSink(l.Context(), "a"); err != nil {
+				l.Fatal(err)
+			}
+			l.apply(nil)
+			if err := l.m.PurgeSink(l.Context(), "a"); err != nil {
+				l.Fatal(err)
+			}
+			if _, found, err := l.store.Meta(pausedMeta + "a"); found || err != nil {
+				l.Errorf("the pause stays: %t, %v", found, err)
+			}
+		}},
+	} {
+		t.Run(tc.name, func(t *testing.T) { tc.run(newLife(t, dir)) })
 	}
 }
 

@@ -129,6 +129,9 @@ func (k *compiler) sink(i int) Sink {
 		StartFrom:   c.StartFrom,
 		Fingerprint: fingerprint(c.Raw, c, c.Kind, c.Settings),
 	}
+	if c.RateLimit != nil {
+		s.Rate = delivery.Rate(*c.RateLimit)
+	}
 	if c.Body != "" {
 		compiled, faults := body.Compile(c.Body, c.ContentType)
 		for _, f := range faults {

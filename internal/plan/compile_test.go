@@ -193,19 +193,53 @@ routes:
   when: object.status.phase == "Failed"
   onError: drop
   changed: [spec]
+  sample: 0.5
+  metric: {name: m_total, labels: {a: metadata.name}}
   payload: [object, patch]
   sinks: [s]
 `)
 	want := []route.Spec{{
 		Name: "r", Watches: []string{"w"}, Resources: []string{"pods", "deployments.apps"},
 		Events: []event.Type{event.Added, event.Deleted}, When: `object.status.phase == "Failed"`, OnError: route.OnErrorDrop,
-		Changed: []string{"spec"}, Payload: []string{"object", "patch"}, Sinks: []string{"s"},
+		Changed: []string{"spec"}, Sample: 0.5, Metric: &route.Metric{Name: "m_total", Labels: map[string]string{"a": "metadata.name"}, MaxSeries: 1000},
+		Payload: []string{"object", "patch"}, Sinks: []string{"s"},
 	}}
 	if diff := cmp.Diff(want, s.Routes); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
 	if len(s.Warnings) != 0 {
 		t.Errorf("warnings: %v", s.Warnings)
+	}
+}
+
+// TestCached are the resources that enrichment reads, in the namespaces of the routes'
+// watches.
+func TestCached(t *testing.T) {
+	const watches = `
+watches: [{name: a, resources: [pods], namespaces: {include: [one]}}, {name: b, resources: [pods], namespaces: {include: [two, one]}}, {name: all, resources: [events]}]
+sinks: [{name: s, console: {}}]
+routes:
+`
+	for _, tc := range []struct {
+		routes string
+		count  int
+		first  plan.CachedResource
+	}{
+		{"- {name: r, sinks: [s]}", 0, plan.CachedResource{}},
+		{"- {name: r, sinks: [s], watches: [a], enrich: [owner]}", 7, plan.CachedResource{"replicasets.apps", []string{"one"}, []string{"r"}}},
+		{"- {name: r, sinks: [s], watches: [a], enrich: [owner]}\n- {name: q, sinks: [s], watches: [b], enrich: [involvedObject]}", 14, plan.CachedResource{"replicasets.apps", []string{"one", "two"}, []string{"r", "q"}}},
+		{"- {name: r, sinks: [s], watches: [a], enrich: [owner]}\n- {name: q, sinks: [s], enrich: [involvedObject]}", 14, plan.CachedResource{"replicasets.apps", nil, []string{"r", "q"}}},
+	} {
+		got := compile(t, watches+tc.routes).Cached()
+		if len(got) != tc.count {
+			t.Errorf("%s: %d resources, want %d", tc.routes, len(got), tc.count)
+			continue
+		}
+		if tc.count > 0 {
+			if diff := cmp.Diff(tc.first, got[0]); diff != "" {
+				t.Errorf("%s: (-want +got)\n%s", tc.routes, diff)
+			}
+		}
 	}
 }
 

@@ -56,6 +56,15 @@ func TestFaults(t *testing.T) {
 9:19: sinks[0].body: undeclared reference to 'evnt' (did you mean 'event'?)
 10:49: sinks[1].body: found no matching overload for '_+_' applied to '(watcherd.ChangedBy, string)'`,
 		},
+		"metric": {
+			routes("metric:\n    name: m_total\n    labels:\n      a: metadata.nmae\n      b: |\n        metadata.name +\n          1"),
+			`11:18: routes[0].metric.labels.a: undefined field 'nmae'
+13:23: routes[0].metric.labels.b: found no matching overload for '_+_' applied to '(string, int)'`,
+		},
+		"changed": {
+			routes("changed: [meaningful, spec]"),
+			`8:25: routes[0].changed[1]: meaningful excludes paths`,
+		},
 		"resource mapping": {
 			"watches:\n- name: w\n  resources:\n  - {resource: Deployment, group: apps}\n",
 			`6:5: watches[0].resources[0]: "Deployment.apps" is not in lower case; write the plural as kubectl api-resources shows it, such as deployments.apps`,

@@ -53,8 +53,15 @@ func (k *compiler) specs() []route.Spec {
 			Drop:      r.Drop,
 			Redact:    r.Redact,
 			Payload:   r.Payload,
+			Enrich:    r.Enrich,
 			Sinks:     r.Sinks,
 			OnError:   route.OnError(r.OnError),
+		}
+		if r.Sample != nil {
+			specs[i].Sample = *r.Sample
+		}
+		if m := r.Metric; m != nil {
+			specs[i].Metric = (*route.Metric)(m)
 		}
 		for _, t := range r.Events {
 			specs[i].Events = append(specs[i].Events, event.Type(t))
@@ -83,6 +90,9 @@ func (k *compiler) needs(s *State) {
 	}
 	for i := range k.config.Routes {
 		for j, p := range s.Routes[i].Changed {
+			if p == route.Meaningful {
+				break
+			}
 			if gone := k.removed(s, i, p); gone != "" {
 				k.fault(item(item("routes", i)+".changed", j), "%s", gone)
 			}
@@ -118,6 +128,76 @@ func (k *compiler) removed(s *State, i int, path string) (reason string) {
 		}
 	}
 	return reason
+}
+
+// owners are the resources whose objects control others.
+func owners() []string {
+	return []string{
+		"replicasets.apps", "deployments.apps", "statefulsets.apps", "daemonsets.apps", "replicationcontrollers", "jobs.batch", "cronjobs.batch",
+	}
+}
+
+// involved are the resources that Kubernetes Events are mostly about, owners aside.
+func involved() []string {
+	return []string{
+		"pods", "nodes", "services", "persistentvolumeclaims", "horizontalpodautoscalers.autoscaling",
+		"poddisruptionbudgets.policy", "ingresses.networking.k8s.io",
+	}
+}
+
+// CachedResource is a resource whose metadata the `enrich` of routes reads.
+type CachedResource struct {
+	Resource   string   // a pattern
+	Namespaces []string // nil: the whole cluster
+	Routes     []string
+}
+
+// Cached are the resources that the routes read in addition to what they forward, in the
+// namespaces of their watches.
+func (s *State) Cached() (list []CachedResource) {
+	add := func(resource string, namespaces []string, route string) {
+		i := slices.IndexFunc(list, func(c CachedResource) bool { return c.Resource == resource })
+		if i < 0 {
+			list = append(list, CachedResource{resource, namespaces, []string{route}})
+			return
+		}
+		c := &list[i]
+		if c.Routes = append(c.Routes, route); c.Namespaces != nil && namespaces != nil {
+			c.Namespaces = slices.Compact(slices.Sorted(slices.Values(slices.Concat(c.Namespaces, namespaces))))
+		} else {
+			c.Namespaces = nil
+		}
+	}
+	for i := range s.Routes {
+		r := &s.Routes[i]
+		if len(r.Enrich) == 0 {
+			continue
+		}
+		namespaces := s.namespacesOf(r)
+		resources := owners()
+		if slices.Contains(r.Enrich, config.EnrichInvolvedObject) {
+			resources = slices.Concat(resources, involved())
+		}
+		for _, resource := range resources {
+			add(resource, namespaces, r.Name)
+		}
+	}
+	return list
+}
+
+// namespacesOf are the namespaces of a route's watches, nil for the whole cluster.
+func (s *State) namespacesOf(r *route.Spec) (namespaces []string) {
+	for i := range s.Watches {
+		w := &s.Watches[i]
+		switch {
+		case !takesFrom(*r, w.Name):
+		case len(w.Namespaces) == 0:
+			return nil
+		default:
+			namespaces = append(namespaces, w.Namespaces...)
+		}
+	}
+	return slices.Compact(slices.Sorted(slices.Values(namespaces)))
 }
 
 // warnings are probable mistakes: watches that no route takes, sinks that nothing

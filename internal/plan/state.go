@@ -132,6 +132,7 @@ type Sink struct {
 	Delivery   sinks.Delivery // the block's settings over the kind's defaults
 	BatchMode  bool           // several events may go out as one message
 	Retry      delivery.Retry
+	Rate       delivery.Rate
 	OnOversize delivery.Oversize
 	StartFrom  string // StartLatest, StartSnapshot or StartEarliest
 

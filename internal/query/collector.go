@@ -57,7 +57,7 @@ var (
 	// These counters restart from zero with every configuration that is applied.
 	routeEventsDesc = prometheus.NewDesc("watcherd_route_events_total",
 		"Changes that a route evaluated, by result: matched (forwarded), filtered (rejected by its expression), "+
-			"unchanged (no path of its changed list changed); and evaluations that lacked a field (missing) or failed otherwise (errors).",
+			"unchanged (nothing that its changed names has changed), unsampled (outside of its sample); and evaluations that lacked a field (missing) or failed otherwise (errors).",
 		[]string{"route", "result"}, nil)
 	routeResults = []struct {
 		name string
@@ -66,6 +66,7 @@ var (
 		{"matched", func(r *status.Route) uint64 { return r.Matched }},
 		{"filtered", func(r *status.Route) uint64 { return r.Filtered }},
 		{"unchanged", func(r *status.Route) uint64 { return r.Unchanged }},
+		{"unsampled", func(r *status.Route) uint64 { return r.Unsampled }},
 		{"missing", func(r *status.Route) uint64 { return r.Missing }},
 		{"errors", func(r *status.Route) uint64 { return r.Errors }},
 	}
@@ -192,3 +193,24 @@ func number(b bool) float64 {
 }
 
 func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
+
+// routeMetrics exports the metrics that routes define. Their names and labels change with
+// the configuration, so it describes none.
+type routeMetrics struct{ p Pipeline }
+
+// Describe implements prometheus.Collector.
+func (routeMetrics) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c routeMetrics) Collect(ch chan<- prometheus.Metric) {
+	st := c.p.Running().State
+	if st == nil {
+		return
+	}
+	for _, m := range st.Router.Metrics() {
+		desc := prometheus.NewDesc(m.Name, "Events that route "+m.Route+" has taken since the process started.", m.Labels, nil)
+		for _, s := range m.Series {
+			ch <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(s.Count), s.Values...)
+		}
+	}
+}

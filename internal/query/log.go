@@ -19,7 +19,7 @@ func (r *Reader) LogEvent(item store.Item, keep func(e *event.Event, routes []st
 	if err != nil {
 		return nil, fmt.Errorf("event %d: %w", item.Sequence, err)
 	}
-	flags := record.Object | record.OldObject | record.Patch
+	flags := record.Object | record.OldObject | record.Patch | record.Owner | record.InvolvedObject
 	var routes []string
 	for i, t := range rec.Targets {
 		if i == 0 {

@@ -2,6 +2,7 @@ package query
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -83,7 +84,7 @@ type Reader struct {
 // New makes a Reader and registers what it exports.
 func New(cfg Config) (*Reader, error) {
 	r := &Reader{cfg, cfg.Committer, cfg.Store, cfg.Inflater}
-	return r, cfg.Registerer.Register(collector{r})
+	return r, errors.Join(cfg.Registerer.Register(collector{r}), cfg.Registerer.Register(routeMetrics{cfg.Pipeline}))
 }
 
 // History returns the reader of what was recorded.
@@ -189,7 +190,7 @@ func routeStatuses(st *plan.State) []status.Route {
 		r := status.Route{Name: spec.Name, Watches: spec.Watches, Sinks: spec.Sinks}
 		if i < len(stats) {
 			s := stats[i]
-			r.Matched, r.Filtered, r.Unchanged, r.Missing, r.Errors = s.Matched, s.Filtered, s.Unchanged, s.Missing, s.Errors
+			r.Matched, r.Filtered, r.Unchanged, r.Unsampled, r.Missing, r.Errors = s.Matched, s.Filtered, s.Unchanged, s.Unsampled, s.Missing, s.Errors
 			if s.FirstError != nil {
 				r.FirstError = s.FirstError.Error()
 			}
@@ -212,6 +213,7 @@ func (r *Reader) sinkStatuses(st *plan.State, workers map[string]*delivery.Worke
 		if w, ok := workers[name]; ok {
 			t := w.Status()
 			s.State, s.Reason, s.Since, s.Attempts, s.NextAttempt = string(t.State), t.Reason, t.Since, t.Attempts, t.NextAttempt
+			s.OnRequest = t.OnRequest
 			s.LastError, s.LastErrorTime, s.LastSuccess = t.LastError, t.LastErrorTime, t.LastSuccess
 			s.InFlight, s.Blocked, s.Stalled, s.Delivered = t.InFlight, t.Blocked, t.Stalled, t.Delivered
 			s.FailingObjects = t.FailingObjects

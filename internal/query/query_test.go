@@ -206,6 +206,50 @@ watcherd_watch_synced{resource="gadgets",watch="v"} 0
 	}
 }
 
+// TestRouteMetrics exports the metrics of routes, which continue under another state.
+func TestRouteMetrics(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	compile := func(metrics ...*route.Metric) *route.Router {
+		var specs []route.Spec
+		for i, m := range metrics {
+			specs = append(specs, route.Spec{Name: fmt.Sprint("r", i), Metric: m, Sinks: []string{"a"}})
+		}
+		router, err := route.Compile(specs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return router
+	}
+	kinds := &route.Metric{Name: "kinds_total", Labels: map[string]string{"kind": "resource.kind"}, MaxSeries: 2}
+	first, next := compile(kinds, &route.Metric{Name: "all_total", MaxSeries: 1}), compile(kinds)
+	for i, kind := range []string{"Pod", "Pod", "Node", "Job", "Secret"} {
+		router := first
+		if i == 3 {
+			next.Continue(first)
+		}
+		if i >= 3 {
+			router = next
+		}
+		router.Route(nil, &route.Change{Type: event.Added, Resource: event.Resource{Kind: kind}, Watches: []route.Hit{{Watch: "w"}}})
+	}
+	for router, want := range map[*route.Router]string{
+		first: "# HELP all_total Events that route r1 has taken since the process started.\n# TYPE all_total counter\nall_total 3\n",
+		next:  "",
+	} {
+		r.running.State = &plan.State{Router: router}
+		if err := testutil.GatherAndCompare(r.registry, strings.NewReader(want+`
+# HELP kinds_total Events that route r0 has taken since the process started.
+# TYPE kinds_total counter
+kinds_total{kind="Pod"} 2
+kinds_total{kind="Node"} 1
+kinds_total{kind="_overflow"} 2
+`), "all_total", "kinds_total"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestView(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

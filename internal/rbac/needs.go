@@ -3,6 +3,7 @@ package rbac
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -48,6 +49,27 @@ func Needs(st *plan.State, find Finder) ([]Need, error) {
 				Rule:    Rule{Resource: "namespaces", Verbs: []string{"list", "watch"}},
 				Watches: []string{w.Name}, Reason: reasonSelector,
 			})
+		}
+	}
+	for _, c := range st.Cached() {
+		resources, err := find.Find(c.Resource)
+		if err != nil {
+			continue // it is not served, and missing in events
+		}
+		for _, r := range resources {
+			need := Need{
+				Rule:   Rule{Group: r.Group, Resource: r.Name, Verbs: []string{"list", "watch"}},
+				Reason: "route " + strings.Join(c.Routes, ", ") + " adds it to events (enrich)", Optional: true,
+			}
+			if c.Namespaces == nil {
+				needs = append(needs, need)
+				continue
+			}
+			for _, need.Namespace = range c.Namespaces {
+				if r.Scope != ScopeCluster {
+					needs = append(needs, need)
+				}
+			}
 		}
 	}
 	needs = append(needs, Need{

@@ -57,6 +57,7 @@ func TestManifests(t *testing.T) {
 		{"served", "- {name: all, resources: [\"*.example.com\", wd, gadgets.example.org]}\n- {name: one, resources: [gizmos.example.com, wd], namespaces: {include: [one]}}", Served{served}},
 		{"excluded", "- {name: all, resources: [\"*\", secrets.example.com], excludeResources: [secrets., events]}", Offline{}},
 		{"excluded-served", "- {name: all, resources: [\"*.example.com\"], excludeResources: [wd]}", Served{served}},
+		{"enrich", "- {name: team, resources: [pods, events], namespaces: {include: [one, two]}}\nroutes: [{name: r, enrich: [owner, involvedObject], sinks: [console]}]", Offline{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			needs, err := Needs(state(t, tc.watches), tc.find)

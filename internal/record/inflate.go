@@ -82,6 +82,9 @@ func (in *Inflater) Event(sequence uint64, flags Flags, payload []byte, sink str
 	if flags&Summary != 0 {
 		e.Summary = summary.Of(e)
 	}
+	if err := in.enrich(e, r, flags, sink); err != nil {
+		return nil, fmt.Errorf("event %d: %w", sequence, err)
+	}
 	if flags&Object == 0 {
 		e.Object = nil
 	}

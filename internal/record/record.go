@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	version   = 4
+	version   = 5
 	headerLen = 4 // version, marks and the length of the ID
 )
 
@@ -49,6 +49,9 @@ type Record struct {
 	// event, and for no sink.
 	Rerecorded bool
 
+	// Enrichment is what the targets ask for about other objects; nil: nothing.
+	Enrichment *Enrichment
+
 	Targets []Target
 }
 
@@ -69,6 +72,7 @@ const (
 	markChangedBy
 	markState // with the sequence of the state before
 	markRerecorded
+	markEnrichment
 )
 
 // Append appends the stored form of r to dst. The event's ID must be hexadecimal,
@@ -104,6 +108,9 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 	if r.Rerecorded {
 		marks |= markRerecorded
 	}
+	if r.Enrichment != nil {
+		marks |= markEnrichment
+	}
 	dst = binary.BigEndian.AppendUint16(append(dst, version), marks)
 	dst = append(dst, byte(len(id)))
 	dst = append(dst, id...)
@@ -133,6 +140,13 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 			return nil, fmt.Errorf("encode gap: %w", err)
 		}
 		dst = appendBytes(dst, gap)
+	}
+	if r.Enrichment != nil {
+		enrichment, err := json.Marshal(r.Enrichment)
+		if err != nil {
+			return nil, fmt.Errorf("encode enrichment: %w", err)
+		}
+		dst = appendBytes(dst, enrichment)
 	}
 	if len(r.Targets) > 0 {
 		dst = appendTargets(dst, r.Targets)
@@ -177,6 +191,12 @@ func Decode(payload []byte) (*Record, error) {
 		e.Gap = &event.GapData{}
 		if err := json.Unmarshal(in.bytes(), e.Gap); err != nil && !in.short {
 			return nil, fmt.Errorf("%w: gap: %w", ErrMalformed, err)
+		}
+	}
+	if marks&markEnrichment != 0 {
+		r.Enrichment = &Enrichment{}
+		if err := json.Unmarshal(in.bytes(), r.Enrichment); err != nil && !in.short {
+			return nil, fmt.Errorf("%w: enrichment: %w", ErrMalformed, err)
 		}
 	}
 	if marks&markTargets != 0 {
@@ -308,6 +328,9 @@ const (
 	OldObject Flags = 1 << 1
 	Patch     Flags = 1 << 2
 	Summary   Flags = 1 << 6 // made from both states
+
+	Owner          Flags = 1 << 8
+	InvolvedObject Flags = 1 << 9
 )
 
 // Part is the bit of a part by its name in a configuration; not ok if there is none.

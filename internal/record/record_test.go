@@ -29,6 +29,10 @@ func samples() map[string]*Record {
 				ChangedBy: &event.ChangedBy{Manager: "kubectl-edit", Operation: "Update", Subresource: "status", Time: at.Truncate(time.Second)},
 			},
 			Object: body("after"), OldObject: body("before"), Patch: []byte(`[{"op":"add"}]`),
+			Enrichment: &Enrichment{
+				Owner: []byte(`{"metadata":{}}`), Incomplete: true,
+				Involved: &Involved{Resource: resource, Namespace: "prod", Name: "web", Edits: 1 << 63, Object: []byte(`{"metadata":{"uid":"u"}}`)},
+			},
 			Targets: []Target{{Sink: "a", Flags: Object | Patch, Routes: "one,two"}, {Sink: "b"}},
 		},
 		"deletion": {

@@ -33,7 +33,11 @@ func (v *Reviser) Record(payload []byte) (revised []byte, changed bool, err erro
 	if pending := v.table.pending(r); pending != nil {
 		edit, r.Edits = pending.of(&r.Event), pending.fingerprint
 	}
-	if edit == nil && !v.dicts.Retired(r.Object.Dict) && !v.dicts.Retired(r.OldObject.Dict) {
+	enriched, err := v.enrichment(r, edit)
+	if err != nil {
+		return nil, false, fmt.Errorf("enrichment: %w", err)
+	}
+	if edit == nil && !enriched && !v.dicts.Retired(r.Object.Dict) && !v.dicts.Retired(r.OldObject.Dict) {
 		return payload, false, nil
 	}
 	gr := schema.GroupResource{Group: r.Event.Resource.Group, Resource: r.Event.Resource.Resource}
@@ -53,6 +57,27 @@ func (v *Reviser) Record(payload []byte) (revised []byte, changed bool, err erro
 	}
 	revised, err = record.Append(nil, r)
 	return revised, err == nil, err
+}
+
+// enrichment edits what the record has of other objects. edit is that of its own.
+func (v *Reviser) enrichment(r *record.Record, edit record.Edit) (changed bool, err error) {
+	if r.Enrichment == nil {
+		return false, nil
+	}
+	if owner := r.Enrichment.Owner; edit != nil && owner != nil {
+		if r.Enrichment.Owner, err = edit.Object(nil, owner); err != nil {
+			return false, err
+		}
+	}
+	about := r.About()
+	pending := v.table.pending(about)
+	if pending == nil {
+		return false, nil
+	}
+	involved := r.Enrichment.Involved
+	involved.Object, err = pending.of(&about.Event).Object(nil, involved.Object)
+	involved.Edits = pending.fingerprint
+	return true, err
 }
 
 // body edits one body and compresses it again; raw is its JSON.

@@ -96,7 +96,7 @@ func (t *Table) of(group, resource, namespace string) *rules {
 
 // pending returns the rules that a record was not made with, nil if there are none.
 func (t *Table) pending(r *record.Record) *rules {
-	if t == nil || len(r.Object.Data)+len(r.OldObject.Data)+len(r.Patch) == 0 {
+	if t == nil || r == nil || len(r.Object.Data)+len(r.OldObject.Data)+len(r.Patch) == 0 && r.Enrichment == nil {
 		return nil
 	}
 	rules := t.of(r.Event.Resource.Group, r.Event.Resource.Resource, r.Event.Namespace)
@@ -107,7 +107,9 @@ func (t *Table) pending(r *record.Record) *rules {
 }
 
 // Concerns reports whether a record was made with other edits than the table's.
-func (t *Table) Concerns(r *record.Record) bool { return t.pending(r) != nil }
+func (t *Table) Concerns(r *record.Record) bool {
+	return t.pending(r) != nil || t.pending(r.About()) != nil
+}
 
 // Edit returns the edit of a record's content for a sink, nil if there is none. The
 // empty sink stands for a reader without routes, such as the HTTP interface.

@@ -33,7 +33,9 @@ func benchPods(b *testing.B) (before, after []byte) {
 func benchChange(b *testing.B) *Change {
 	before, after := benchPods(b)
 	o := newObjects(b)
-	return change(event.Updated, o.from(string(before)), o.from(string(after)))
+	c := change(event.Updated, o.from(string(before)), o.from(string(after)))
+	c.ID = event.ID("c", event.Updated, pods(), "", "u", "1")
+	return c
 }
 
 // BenchmarkRoute is the cost of routing one event. In all but "elsewhere" every
@@ -52,6 +54,11 @@ func BenchmarkRoute(b *testing.B) {
 		{"object", func(i int) Spec { return Spec{When: fmt.Sprintf(`object.status.phase == "Phase%d"`, i)} }},
 		{"list", func(i int) Spec {
 			return Spec{When: fmt.Sprintf(`object.status.conditions.exists(c, c.type == "Ready%d")`, i)}
+		}},
+		{"meaningful", func(int) Spec { return Spec{Changed: []string{Meaningful}} }},
+		{"sample", func(int) Spec { return Spec{Sample: 0.01} }},
+		{"metric", func(i int) Spec {
+			return Spec{Metric: &Metric{Name: fmt.Sprint("m", i), MaxSeries: 1000, Labels: map[string]string{"ns": "metadata.namespace", "app": `metadata.labels["app.kubernetes.io/name"]`}}}
 		}},
 		{"changed", func(i int) Spec { return Spec{Changed: []string{"spec", fmt.Sprint("metadata.labels.l", i)}} }},
 	} {

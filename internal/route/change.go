@@ -9,6 +9,7 @@ import (
 
 // Change is an observed change, the input of a Router.
 type Change struct {
+	ID       string // of the event
 	Type     event.Type
 	Resource event.Resource
 	Cluster  string
@@ -19,6 +20,10 @@ type Change struct {
 
 	// Changed means that a change of the object led to the event, and New has its author.
 	Changed bool
+
+	// Uncounted means that a metric does not count the change: it is delivered to some
+	// sinks, not to all that routes lead to.
+	Uncounted bool
 
 	Watches []Hit // watches that cover the object before or after
 }

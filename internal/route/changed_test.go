@@ -1,9 +1,13 @@
 package route
 
 import (
+	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/celjson"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
@@ -56,6 +60,100 @@ func TestDiffers(t *testing.T) {
 			if got := c.differs(celjson.NewObject(a), celjson.NewObject(b)); got != tc.want {
 				t.Errorf("%s of %s and %s differs on the way down: %t", tc.path, a, b, got)
 			}
+		}
+	}
+}
+
+func TestMeaningful(t *testing.T) {
+	o := newObjects(t)
+	r := compile(t, Spec{Name: "r", Changed: []string{Meaningful}})
+	for _, tc := range []struct {
+		resource, a, b string
+		want           bool
+	}{
+		{"leases.coordination.k8s.io", `"spec":{"holderIdentity":"a","renewTime":"1"}`, `"spec":{"holderIdentity":"a","renewTime":"2"}`, false},
+		{"leases.coordination.k8s.io", `"spec":{"holderIdentity":"a","renewTime":"1"}`, `"spec":{"holderIdentity":"b","renewTime":"2"}`, true},
+		{"leases.example.com", `"spec":{"renewTime":"1"}`, `"spec":{"renewTime":"2"}`, true},
+		{"nodes", `"status":{"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":"1"}]}`, `"status":{"conditions":[{"type":"Ready","status":"True","lastHeartbeatTime":"2"}],"images":[{}]}`, false},
+		{"nodes", `"status":{"conditions":[{"type":"Ready","status":"True"}]}`, `"status":{"conditions":[{"type":"Ready","status":"Unknown"}]}`, true},
+		{"nodes", `"status":{"conditions":[{"type":"Ready"}]}`, `"status":{"conditions":[{"type":"Ready"},{"lastHeartbeatTime":"2"}]}`, true},
+		{"nodes", `"status":{"conditions":[]}`, `"status":{}`, false},
+		{"nodes", `"status":{"conditions":1}`, `"status":{"conditions":2}`, true},
+		{"deployments.apps", `"spec":{"replicas":1},"status":{"replicas":0}`, `"spec":{"replicas":1},"status":{"replicas":1,"conditions":[{"type":"Available"}]}`, false},
+		{"deployments.apps", `"spec":{"replicas":1}`, `"spec":{"replicas":2}`, true},
+		{"deployments.apps", `"spec":{}`, `"status":{},"spec":{}`, false},
+		{"pods", `"status":{"phase":"Pending"}`, `"status":{"phase":"Running"}`, true},
+		{"pods", `"status":{"phase":"Pending","observedGeneration":1}`, `"status":{"phase":"Pending"}`, false},
+		{"configmaps", `"data":{"a":"1"}`, `"data":{"a":"1"}`, false},
+		{"configmaps", `"data":{"a":"1"}`, `"data":{"a":"1","b":"1"}`, true},
+		{"widgets.example.com", `"status":[1]`, `"status":[2]`, true},
+		{"widgets.example.com", `"status":{"phase":1}`, `"status":[]`, true},
+	} {
+		const head = `{"apiVersion":"v1","kind":"X","metadata":{"name":"x","uid":"u",`
+		before, after := o.from(head+`"resourceVersion":"1"},`+tc.a+`}`), o.from(head+`"generation":2,"resourceVersion":"2"},`+tc.b+`}`)
+		for _, pair := range [][2]*compact.Object{{before, after}, {after, before}} {
+			c := change(event.Updated, pair[0], pair[1])
+			c.Resource.Resource, c.Resource.Group, _ = strings.Cut(tc.resource, ".")
+			if got := len(r.Route(nil, c)) > 0; got != tc.want {
+				t.Errorf("%s from %s to %s is meaningful: %t", tc.resource, tc.a, tc.b, got)
+			}
+		}
+	}
+	const leader = `{"metadata":{"name":"x","resourceVersion":"1"X}}`
+	c := change(event.Updated, o.from(strings.Replace(leader, "X", "", 1)), o.from(strings.Replace(leader, "X", `,"annotations":{"control-plane.alpha.kubernetes.io/leader":"a"}`, 1)))
+	c.Resource.Resource = "endpoints"
+	if got := r.Route(nil, c); len(got) > 0 {
+		t.Error("the first leader's annotation is meaningful")
+	}
+}
+
+// A state with other values at the paths of the table differs in nothing but churn, and
+// one with another value anywhere else in more.
+func TestChurnModel(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		entry := Churns()[random.IntN(len(Churns()))]
+		resource := event.Resource{Resource: "widgets"}
+		if len(entry.Resources) > 0 {
+			resource.Resource, resource.Group, _ = strings.Cut(entry.Resources[random.IntN(len(entry.Resources))], ".")
+		}
+		path, err := rawjson.ParsePath(entry.Paths[random.IntN(len(entry.Paths))])
+		if err != nil {
+			t.Fatal(err)
+		}
+		with := func(value string) string {
+			text, closing := "", ""
+			for rest := path; ; {
+				first, after, ok := rest.Cut()
+				if !ok {
+					break
+				}
+				if key, plain := first.Key(); plain {
+					text, closing = text+`{"other":1,"`+key+`":`, "}"+closing
+				} else {
+					text, closing = text+`[`, "]"+closing
+				}
+				rest = after
+			}
+			return text + value + closing
+		}
+		a, b := celjson.NewObject([]byte(with("1"))), celjson.NewObject([]byte(with(`{"x":[2]}`)))
+		if !onlyChurn(resource, a, b) {
+			t.Fatalf("%v: %s is no churn", resource, path)
+		}
+		deep := with(`1`)
+		others := strings.Count(deep, `"other":1`)
+		n, i := random.IntN(others), 0
+		other := strings.Builder{}
+		for part := range strings.SplitAfterSeq(deep, `"other":`) {
+			if i == n+1 {
+				part = "2" + part[1:]
+			}
+			i++
+			other.WriteString(part)
+		}
+		if onlyChurn(resource, a, celjson.NewObject([]byte(other.String()))) {
+			t.Fatalf("%v: %s is churn", resource, other.String())
 		}
 	}
 }

@@ -16,6 +16,8 @@ type evaluation struct {
 	object    celjson.Document
 	oldObject celjson.Document
 
+	churn *bool // whether the change is only churn; nil: not known yet
+
 	metadata, event, changedBy, resource *celjson.Struct
 
 	// targets holds the position of each sink of the router among the targets,
@@ -39,7 +41,7 @@ func (e *evaluation) reset(c *Change, sinks int) {
 		e.targets = make([]int, sinks)
 	}
 	clear(e.targets)
-	e.change = c
+	e.change, e.churn = c, nil
 	e.object.Reset(c.object())
 	e.oldObject.Reset(c.oldObject())
 }

@@ -77,7 +77,7 @@ func TestLimits(t *testing.T) {
 		`sets.contains(object.list, object.list)`,
 		`object.list.transformMap(i, v, v).size() > 0`,
 	} {
-		compiled, faults := x.compile(when)
+		compiled, faults := x.compile(when, isCondition)
 		if faults != nil {
 			continue
 		}
@@ -133,7 +133,7 @@ func TestMetered(t *testing.T) {
 		`object.a.matches("(a|b)*c")`:                                    true,
 		`object.a.split("").size() > 1`:                                  true,
 	} {
-		c, faults := x.compile(when)
+		c, faults := x.compile(when, isCondition)
 		if faults != nil {
 			t.Errorf("%s: %v", when, faults)
 			continue

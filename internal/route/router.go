@@ -71,7 +71,7 @@ func Compile(specs []Spec) (*Router, error) {
 }
 
 // OnError sets the function that receives, once per route, the first failure of its
-// expression other than a missing field. It is called within Route and must be set
+// expressions other than a missing field, and [ErrSeries]. It is called within Route and must be set
 // before the first call.
 func (r *Router) OnError(f func(route string, err error)) { r.onError = f }
 
@@ -110,6 +110,9 @@ func (r *Router) Route(dst []record.Target, c *Change) []record.Target {
 			continue
 		}
 		rule.counters.matched.Add(1)
+		if rule.metric != nil && !c.Uncounted {
+			r.count(rule, e)
+		}
 		for i, sink := range rule.sinks {
 			at := e.targets[sink]
 			if at == 0 {
@@ -176,6 +179,10 @@ func (r *Router) matches(rule *rule, e *evaluation, s event.Selection) bool {
 	if rule.events&eventBit(e.change.Type) == 0 {
 		return false
 	}
+	if !rule.sampled(e.change.ID) {
+		rule.counters.unsampled.Add(1)
+		return false
+	}
 	if rule.when != nil && !rule.when.inflate && !r.evaluate(rule, e) {
 		return false
 	}
@@ -218,6 +225,7 @@ type Stats struct {
 	Matched   uint64 // changes forwarded
 	Filtered  uint64 // changes that the expression rejected, including Missing
 	Unchanged uint64 // updates without a difference at the `changed` paths
+	Unsampled uint64 // changes outside of the sample, which no other test has seen
 	Missing   uint64 // evaluations that read a missing key, field or item
 	Errors    uint64 // evaluations that failed otherwise
 
@@ -225,8 +233,8 @@ type Stats struct {
 }
 
 type counters struct {
-	matched, filtered, unchanged, missing, errors atomic.Uint64
-	first                                         atomic.Pointer[error]
+	matched, filtered, unchanged, unsampled, missing, errors atomic.Uint64
+	first                                                    atomic.Pointer[error]
 }
 
 func (c *counters) read(route string) Stats {
@@ -235,6 +243,7 @@ func (c *counters) read(route string) Stats {
 		Matched:   c.matched.Load(),
 		Filtered:  c.filtered.Load(),
 		Unchanged: c.unchanged.Load(),
+		Unsampled: c.unsampled.Load(),
 		Missing:   c.missing.Load(),
 		Errors:    c.errors.Load(),
 	}

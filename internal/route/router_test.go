@@ -51,6 +51,7 @@ func TestRoute(t *testing.T) {
 		Spec{Name: "syncs", Events: []event.Type{event.Sync}},
 		Spec{Name: "failed", When: `object.status.phase == "Failed"`},
 		Spec{Name: "spec", Changed: []string{"spec"}},
+		Spec{Name: "spec-syncs", Changed: []string{"spec"}, Events: []event.Type{event.Sync, event.Updated}},
 		Spec{Name: "status", Changed: []string{"spec", "status.phase"}},
 		Spec{Name: "failed-spec", When: `metadata.namespace == "prod"`, Changed: []string{"spec"}},
 	)
@@ -59,7 +60,7 @@ func TestRoute(t *testing.T) {
 		want   []string
 	}{
 		"added":   {change(event.Added, nil, pod), []string{"all", "w", "vw", "pods", "changes", "failed", "spec", "status", "failed-spec"}},
-		"sync":    {change(event.Sync, nil, other), []string{"all", "w", "vw", "pods", "syncs", "spec", "status", "failed-spec"}},
+		"sync":    {change(event.Sync, nil, other), []string{"all", "w", "vw", "pods", "syncs", "spec-syncs"}},
 		"updated": {change(event.Updated, other, pod), []string{"all", "w", "vw", "pods", "changes", "failed", "status"}},
 		"deleted": {change(event.Deleted, pod, nil), []string{"all", "w", "vw", "pods", "deletions", "failed", "spec", "status", "failed-spec"}},
 	} {

@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 
+	"github.com/watcherd/watcherd/internal/celexpr"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -17,14 +19,17 @@ import (
 type Spec struct {
 	Name      string
 	Watches   []string
-	Resources []string // patterns, see [selector.Resource]
-	Events    []event.Type
-	When      string   // a CEL expression; empty is true
-	Changed   []string // paths in the syntax of rawjson.ParsePath
-	Drop      []string // paths removed for the route's sinks
-	Redact    []string // paths hashed for the route's sinks
-	Payload   []string // object, oldObject, patch, summary
-	Bodies    []Reads  // what sinks of the route read in addition to Payload
+	Resources []string     // patterns, see [selector.Resource]
+	Events    []event.Type // none: all, with Changed all but Sync
+	When      string       // a CEL expression; empty is true
+	Changed   []string     // paths in the syntax of rawjson.ParsePath, or Meaningful alone
+	Sample    float64      // share of the changes, by a hash of their IDs; 0: all
+	Metric    *Metric      // counts the changes; nil: none
+	Drop      []string     // paths removed for the route's sinks
+	Redact    []string     // paths hashed for the route's sinks
+	Payload   []string     // object, oldObject, patch, summary
+	Enrich    []string     // owner, involvedObject
+	Bodies    []Reads      // what sinks of the route read in addition to Payload
 	Sinks     []string
 	OnError   OnError
 }
@@ -36,9 +41,9 @@ type Reads struct {
 }
 
 // Matching identifies the changes that the route takes. It is equal for routes that
-// differ only in payload, edits and sinks.
+// differ only in payload, enrichment, edits, metric and sinks.
 func (s Spec) Matching() string {
-	s.Name, s.Payload, s.Bodies, s.Sinks, s.Drop, s.Redact = "", nil, nil, nil, nil, nil
+	s.Name, s.Payload, s.Bodies, s.Sinks, s.Drop, s.Redact, s.Metric, s.Enrich = "", nil, nil, nil, nil, nil, nil, nil
 	text, err := json.Marshal(s)
 	if err != nil { // strings always marshal
 		panic(fmt.Sprintf("route: marshal a spec: %v", err))
@@ -95,6 +100,14 @@ func (s *Spec) Parts() (parts record.Flags, unknown int, err error) {
 // and those that the sink's body reads.
 func (s *Spec) PartsFor(sink string) record.Flags {
 	parts, _, _ := s.Parts()
+	for _, name := range s.Enrich {
+		switch name {
+		case "owner":
+			parts |= record.Owner
+		case "involvedObject":
+			parts |= record.InvolvedObject
+		}
+	}
 	for _, r := range s.Bodies {
 		if r.Sink == sink {
 			parts |= r.Parts
@@ -146,6 +159,9 @@ type rule struct {
 	events    eventSet
 	when      *condition // nil: true
 	changed   []changedPath
+	nonChurn  bool           // an update must change more than churn
+	sample    uint64         // hashes below it are taken; 0: all
+	metric    *metric        // nil: none
 	sinks     []int          // positions in the router's table
 	parts     []record.Flags // of each of sinks
 	onError   OnError
@@ -174,7 +190,17 @@ func compileRule(s *Spec, x *expressions, fault func(SpecError)) *rule {
 		}
 		r.resources = append(r.resources, p)
 	}
+	if len(s.Changed) > 0 && len(s.Events) == 0 {
+		r.events &^= eventBit(event.Sync)
+	}
+	r.nonChurn = slices.Contains(s.Changed, Meaningful)
 	for i, path := range s.Changed {
+		if r.nonChurn {
+			if path != Meaningful {
+				at("changed")(i, "meaningful excludes paths")
+			}
+			continue
+		}
 		p, err := parseChanged(path)
 		if err != nil {
 			at("changed")(i, err.Error())
@@ -182,11 +208,19 @@ func compileRule(s *Spec, x *expressions, fault func(SpecError)) *rule {
 		r.changed = append(r.changed, p)
 	}
 	if s.When != "" {
-		when, faults := x.compile(s.When)
+		when, faults := x.compile(s.When, isCondition)
 		for _, f := range faults {
 			fault(SpecError{Path: "when", Msg: f.Msg, Line: f.Line, Column: f.Column})
 		}
 		r.when = when
+	}
+	if s.Sample > 0 && s.Sample < 1 {
+		r.sample = max(uint64(s.Sample*(1<<32)), 1)
+	}
+	if s.Metric != nil {
+		r.metric = compileMetric(s.Metric, x, func(label string, f celexpr.Fault) {
+			fault(SpecError{Path: "metric.labels." + label, Msg: f.Msg, Line: f.Line, Column: f.Column})
+		})
 	}
 	switch s.OnError {
 	case "", OnErrorDrop, OnErrorPass:
@@ -224,10 +258,10 @@ func (r *rule) selection(hits []Hit) (s event.Selection, ok bool) {
 }
 
 // unchanged reports whether the values at all `changed` paths are equal before and
-// after. Additions and deletions have nothing to compare. For the receiver, an object
+// after, or only churn is not. Additions and deletions have nothing to compare. For the receiver, an object
 // that enters or leaves a selection is added or deleted.
 func (r *rule) unchanged(e *evaluation, s event.Selection) (bool, error) {
-	if len(r.changed) == 0 || e.oldObject.Source() == nil || s == event.Entered || s == event.Left {
+	if len(r.changed) == 0 && !r.nonChurn || e.oldObject.Source() == nil || s == event.Entered || s == event.Left {
 		return false, nil
 	}
 	before, err := e.oldObject.Body()
@@ -238,5 +272,21 @@ func (r *rule) unchanged(e *evaluation, s event.Selection) (bool, error) {
 	if err != nil {
 		return false, err
 	}
+	if r.nonChurn {
+		if e.churn == nil {
+			e.churn = new(onlyChurn(e.change.Resource, before, after))
+		}
+		return *e.churn, nil
+	}
 	return !slices.ContainsFunc(r.changed, func(p changedPath) bool { return p.differs(before, after) }), nil
+}
+
+// sampled reports whether a change is in the rule's sample. IDs are hashes, in
+// hexadecimal.
+func (r *rule) sampled(id string) bool {
+	if r.sample == 0 {
+		return true
+	}
+	hash, err := strconv.ParseUint(id[:min(8, len(id))], 16, 64)
+	return err != nil || hash < r.sample
 }

@@ -61,7 +61,7 @@ func newExpressions(l celexpr.Limits) (*expressions, error) {
 	return &expressions{env: env, views: v, limits: l}, nil
 }
 
-// condition is a compiled `when`.
+// condition is a compiled expression: a `when`, or a label of a metric.
 type condition struct {
 	program cel.Program
 	inflate bool // it may read more than type and metadata
@@ -69,8 +69,16 @@ type condition struct {
 	reads   []string
 }
 
-// compile compiles an expression or returns all its faults.
-func (x *expressions) compile(text string) (*condition, []celexpr.Fault) {
+// isCondition returns why a type is not that of a condition, "" if it is.
+func isCondition(t *cel.Type) string {
+	if t.IsExactType(types.BoolType) || t.IsExactType(types.DynType) {
+		return ""
+	}
+	return "the expression must be a bool, not " + cel.FormatCELType(t)
+}
+
+// compile compiles an expression of a type that is accepted, or returns all its faults.
+func (x *expressions) compile(text string, refuse func(*cel.Type) string) (*condition, []celexpr.Fault) {
 	ast, faults := celexpr.Compile(x.env, text)
 	if faults != nil {
 		return nil, faults
@@ -78,8 +86,8 @@ func (x *expressions) compile(text string) (*condition, []celexpr.Fault) {
 	if faults := x.denied(ast); len(faults) > 0 {
 		return nil, faults
 	}
-	if out := ast.OutputType(); !out.IsExactType(types.BoolType) && !out.IsExactType(types.DynType) {
-		return nil, []celexpr.Fault{{Line: 1, Column: 1, Msg: "the expression must be a bool, not " + cel.FormatCELType(out)}}
+	if msg := refuse(ast.OutputType()); msg != "" {
+		return nil, []celexpr.Fault{{Line: 1, Column: 1, Msg: msg}}
 	}
 	c := &condition{inflate: needsBody(ast.NativeRep()), metered: true, reads: reads(ast.NativeRep())}
 	if cost, err := x.env.EstimateCost(ast, sizes{}); err == nil && cost.Max <= min(provenCost, x.limits.Cost) {

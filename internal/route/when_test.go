@@ -244,7 +244,7 @@ func TestLaziness(t *testing.T) {
 		{`object.metadata.creationTimestamp != ""`, false, true},
 		{`["a"].exists(object, object == "a")`, true, false},
 	} {
-		c, faults := x.compile(tc.when)
+		c, faults := x.compile(tc.when, isCondition)
 		if faults != nil {
 			t.Errorf("%s: %v", tc.when, faults)
 			continue
@@ -280,7 +280,7 @@ func FuzzWhen(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, when string) {
-		c, faults := x.compile(when)
+		c, faults := x.compile(when, isCondition)
 		if (c == nil) == (len(faults) == 0) {
 			t.Fatalf("neither compiled nor refused, or both: %v", faults)
 		}

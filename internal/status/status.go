@@ -131,6 +131,7 @@ type Route struct {
 	Matched    uint64   `json:"matched"`
 	Filtered   uint64   `json:"filtered"`  // refused by its expression
 	Unchanged  uint64   `json:"unchanged"` // nothing of `changed` changed
+	Unsampled  uint64   `json:"unsampled"` // outside of the sample
 	Missing    uint64   `json:"missing"`   // evaluations that lacked a field
 	Errors     uint64   `json:"errors"`
 	FirstError string   `json:"firstError,omitempty"`
@@ -142,8 +143,9 @@ type Sink struct {
 	Kind       string `json:"kind,omitempty"`
 	Configured bool   `json:"configured"`
 
-	State       string    `json:"state"`            // opening, idle, running, backing-off, paused, draining or stopped
+	State       string    `json:"state"`            // opening, idle, running, rate-limited, backing-off, paused, draining or stopped
 	Reason      string    `json:"reason,omitempty"` // why it is backing off or paused
+	OnRequest   bool      `json:"pausedOnRequest,omitempty"`
 	Since       time.Time `json:"since,omitzero"`
 	Attempts    int       `json:"attempts,omitempty"` // failures in a row
 	NextAttempt time.Time `json:"nextAttempt,omitzero"`

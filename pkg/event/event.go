@@ -57,6 +57,14 @@ func (r Resource) String() string {
 	return r.Resource + "." + r.Version + "." + r.Group
 }
 
+// APIVersion is the version in the way of objects: apps/v1, v1.
+func (r Resource) APIVersion() string {
+	if r.Group == "" {
+		return r.Version
+	}
+	return r.Group + "/" + r.Version
+}
+
 // Event is one change of one object. It is immutable once made.
 type Event struct {
 	ID       string
@@ -83,6 +91,10 @@ type Event struct {
 	Summary string // what changed, in one line that a person reads, where the route asks for it
 
 	ChangedBy *ChangedBy // of an Added or an Updated, if the object's managed fields name a manager
+
+	Owner          *Owner          // where the route's enrich asks for it; nil: none is known
+	InvolvedObject *InvolvedObject // of a Kubernetes Event, where the route's enrich asks for it
+	Incomplete     bool            // something of what enrich asks for was not known
 
 	Selection         Selection
 	FinalStateUnknown bool // the deletion was found by comparison: Object may not be the very last state
@@ -176,7 +188,7 @@ func (e *Event) Size() int {
 	if c := e.ChangedBy; c != nil {
 		n += 128 + len(c.Manager)
 	}
-	return n
+	return n + e.EnrichmentSize()
 }
 
 func (e *Event) appendSubject(dst []byte) []byte {

@@ -62,6 +62,15 @@ func samples() map[string]*event.Event {
 			e.Namespace, e.Name = "", "system:\"quoted\"\\ <tag> é\t日本"
 			e.Cluster = "prod \"eu\" é"
 		}),
+		"enriched": with(func(e *event.Event) {
+			rs := event.Ref{APIVersion: "apps/v1", Kind: "ReplicaSet", Name: "web-1", UID: "u2"}
+			e.Owner = event.OwnerOf([]event.Ref{rs, {APIVersion: "apps/v1", Kind: "Deployment", Name: "web", UID: "u3"}})
+			e.InvolvedObject = &event.InvolvedObject{
+				APIVersion: "v1", Kind: "Pod", Namespace: "prod", Name: "web-1-a", UID: "u1",
+				Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"note": "<&>"}, Owner: event.OwnerOf([]event.Ref{rs}),
+			}
+			e.Incomplete = true
+		}),
 		"no-uid": with(func(e *event.Event) { e.UID = "" }),
 		"gap": {
 			ID: event.ID("cluster", event.Gap, pods, "", "", "10-20"), Type: event.Gap, Time: at, Sequence: 7, Cluster: "prod-eu-1", Resource: pods,
@@ -157,6 +166,7 @@ func closedSchema(t *testing.T, part string) *jsonschema.Schema {
 	const closed = "unevaluatedProperties"
 	for _, m := range []map[string]any{
 		root, at("properties", "data"), at("$defs", "json"), at("$defs", "resource"),
+		at("$defs", "owner"), at("$defs", "owner", "properties", "chain", "items"), at("$defs", "change", "properties", "involvedObject"),
 		at("$defs", "change", "properties", "changedBy"), at("$defs", "change", "properties", "patch", "items"),
 	} {
 		m[closed] = false

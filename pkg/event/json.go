@@ -109,6 +109,7 @@ func appendDataFields(dst []byte, e *Event) []byte {
 	dst = appendFlag(dst, "patchOmitted", e.PatchOmitted)
 	dst = appendSummary(dst, e.Summary)
 	dst = appendChangedBy(dst, e.ChangedBy)
+	dst = appendEnrichment(dst, e)
 	if e.Selection != Inside {
 		dst = append(dst, `,"selection":"`...)
 		dst = append(dst, e.Selection...)

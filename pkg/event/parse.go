@@ -32,6 +32,9 @@ func Parse(data []byte) (*Event, error) {
 			PatchOmitted      bool            `json:"patchOmitted"`
 			Summary           string          `json:"summary"`
 			ChangedBy         *ChangedBy      `json:"changedBy"`
+			Owner             *Owner          `json:"owner"`
+			InvolvedObject    *InvolvedObject `json:"involvedObject"`
+			Enrichment        string          `json:"enrichment"`
 			Selection         Selection       `json:"selection"`
 			FinalStateUnknown bool            `json:"finalStateUnknown"`
 			Replay            bool            `json:"replay"`
@@ -60,6 +63,7 @@ func Parse(data []byte) (*Event, error) {
 		Namespace: in.Data.Namespace, Name: in.Data.Name, UID: in.Data.UID, ResourceVersion: in.Data.ResourceVersion,
 		Object: in.Data.Object, OldObject: in.Data.OldObject, Patch: in.Data.Patch,
 		PatchOmitted: in.Data.PatchOmitted, Summary: in.Data.Summary, ChangedBy: in.Data.ChangedBy,
+		Owner: in.Data.Owner, InvolvedObject: in.Data.InvolvedObject, Incomplete: in.Data.Enrichment == Incomplete,
 		Selection: in.Data.Selection, FinalStateUnknown: in.Data.FinalStateUnknown, Replay: in.Data.Replay, Repair: in.Data.Repair,
 		Truncated: in.Data.Truncated,
 	}

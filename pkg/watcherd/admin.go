@@ -205,9 +205,14 @@ func (p *parts) Reload(ctx context.Context) (status.Config, error) {
 	}
 }
 
+// Pause implements admin.Sinks.
+func (p *parts) Pause(ctx context.Context, sink string) error {
+	return translate(p.manager.PauseSink(ctx, sink))
+}
+
 // Resume implements admin.Sinks.
-func (p *parts) Resume(_ context.Context, sink string) error {
-	return translate(p.manager.ResumeSink(sink))
+func (p *parts) Resume(ctx context.Context, sink string) error {
+	return translate(p.manager.ResumeSink(ctx, sink))
 }
 
 // Skip implements admin.Sinks.

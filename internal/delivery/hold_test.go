@@ -1,0 +1,157 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// Each bucket admits what a list of the times of its tokens admits.
+func TestRateModel(t *testing.T) {
+	random := rand.New(rand.NewPCG(5, 6))
+	for range 200 {
+		r := rate{Rate: Rate{Events: 1 + random.IntN(5), Per: time.Duration(1+random.IntN(1000)) * time.Millisecond}}
+		now := time.Unix(1, 0)
+		tokens, part := r.Events, time.Duration(0) // what is in the bucket, and the time towards one more
+		for range 100 {
+			if got := r.admit(now); got != tokens {
+				t.Fatalf("%+v admits %d, want %d", r, got, tokens)
+			}
+			if next := r.next(); tokens == 0 && (r.admit(next) != 1 || r.admit(next.Add(-1)) != 0) {
+				t.Fatalf("%+v: the next token does not come at %v", r, next)
+			}
+			if tokens > 0 {
+				taken := random.IntN(tokens + 1)
+				r.take(now, taken)
+				tokens -= taken
+			}
+			d := time.Duration(random.Int64N(int64(r.Per)))
+			now = now.Add(d)
+			for part += d; part >= r.interval() && tokens < r.Events; part -= r.interval() {
+				tokens++
+			}
+			if tokens == r.Events {
+				part = 0
+			}
+		}
+	}
+	if none := (rate{}); none.admit(time.Now()) < 1<<20 || !none.next().IsZero() {
+		t.Error("no bound is a bound")
+	}
+}
+
+// A sink with a rate gets no more, in batches and retries too, and in the end everything.
+func TestRateLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(10, upTo(10)...)...)
+		failures := 5
+		r := newReceiver(t, func(context.Context, []change) error {
+			if failures--; failures >= 0 {
+				return errors.New("503")
+			}
+			return nil
+		})
+		began := time.Now()
+		w := start(t, s, r, func(c *Config) {
+			c.Rate = Rate{Events: 4, Per: 2 * time.Second}
+			c.Delivery = sinks.Delivery{MaxEvents: 10, Concurrency: 3, MaxWait: 10 * time.Millisecond}
+		})
+		defer w.stop()
+		time.Sleep(20 * time.Second)
+		synctest.Wait()
+		if st := w.Status(); st.State != RateLimited || st.NextAttempt.IsZero() || st.Queue.Length == 0 || st.Reason != "" {
+			t.Errorf("status %+v", st)
+		}
+		time.Sleep(60 * time.Second)
+		synctest.Wait()
+		written := 0
+		for _, x := range r.log() {
+			written += len(x.batch)
+			if most := 4 + int(2*x.at.Sub(began)/time.Second); written > most {
+				t.Fatalf("%d events after %v, at most %d are allowed", written, x.at.Sub(began), most)
+			}
+		}
+		if st := w.Status(); len(r.got()) != 100 || st.State != Idle {
+			t.Errorf("%d events arrived, %+v", len(r.got()), st)
+		}
+		r.checkOrder()
+		if n := gathered(t, w.registry)["watcherd_sink_rate_limit_waits_total{sink=ops}"]; n < 1 {
+			t.Errorf("%v waits", n)
+		}
+	})
+}
+
+// A pause on request holds until Resume, also over the retries of a failing sink; what is
+// in flight finishes.
+func TestPause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(2, upTo(3)...)...)
+		release := make(chan struct{})
+		r := newReceiver(t, func(context.Context, []change) error { <-release; return nil })
+		w := start(t, s, r, nil)
+		synctest.Wait()
+		w.Pause()
+		close(release)
+		time.Sleep(time.Hour)
+		st := w.Status()
+		if len(r.got()) != 1 || st.State != Paused || st.Reason != reasonOnRequest || !st.OnRequest || !st.NextAttempt.IsZero() || st.Queue.Length != 5 {
+			t.Errorf("%d events arrived, %+v", len(r.got()), st)
+		}
+		series := gathered(t, w.registry)
+		if series["watcherd_sink_paused_on_request{sink=ops}"] != 1 || series["watcherd_sink_state{sink=ops,state=paused}"] != 1 {
+			t.Errorf("metrics %v", series)
+		}
+		w.stop()
+
+		again := newReceiver(t, accept)
+		w = start(t, s, again, func(c *Config) { c.Paused = true })
+		defer w.stop()
+		time.Sleep(time.Hour)
+		if st := w.Status(); len(again.got()) != 0 || st.State != Paused || !st.OnRequest {
+			t.Errorf("%d events arrived, %+v", len(again.got()), st)
+		}
+		w.Resume()
+		synctest.Wait()
+		if st := w.Status(); len(again.got()) != 5 || st.State != Idle || st.OnRequest {
+			t.Errorf("%d events arrived, %+v", len(again.got()), st)
+		}
+		if gathered(t, w.registry)["watcherd_sink_paused_on_request{sink=ops}"] != 0 {
+			t.Error("the metric stays")
+		}
+		again.checkOrder()
+	})
+}
+
+// A failing sink that is paused is not probed.
+func TestPauseOfAFailingSink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(1, upTo(3)...)...)
+		r := newReceiver(t, func(context.Context, []change) error { return errors.New("503") })
+		w := start(t, s, r, nil)
+		defer w.stop()
+		time.Sleep(time.Minute)
+		w.Pause()
+		synctest.Wait()
+		before := len(r.log())
+		time.Sleep(time.Hour)
+		if n := len(r.log()) - before; n != 0 || w.Status().Reason != reasonOnRequest {
+			t.Errorf("%d writes, %+v", n, w.Status())
+		}
+		w.Resume()
+		synctest.Wait()
+		if n := len(r.log()) - before; n != 1 || w.Status().State != BackingOff {
+			t.Errorf("%d writes, %+v", n, w.Status())
+		}
+	})
+}

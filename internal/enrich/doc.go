@@ -1,0 +1,11 @@
+// Package enrich adds to recorded events what routes ask for about other objects: the
+// chain of controllers of an object, and the object that a Kubernetes Event is about.
+//
+// Guarantees:
+//
+//   - It reads caches in memory and waits for nothing. What is not cached at that moment is
+//     left out, and the record marked as incomplete.
+//   - An object is only taken for the one that is referred to if its uid is the same.
+//   - Work and size are bounded: in the length of a chain and the bytes of annotations.
+//   - It shows what the caches hold, whose objects their watches' edits have been applied to.
+package enrich
