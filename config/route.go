@@ -1,5 +1,7 @@
 package config
 
+import "time"
+
 // Route maps changes to sinks and defines the payload.
 type Route struct {
 	// Name of the route: lower-case letters, digits and dashes, unique among routes.
@@ -22,8 +24,19 @@ type Route struct {
 	Redact []string `json:"redact"`
 	// What the events carry: the state after the change, the state before it, the RFC 6902 patch between them, a summary of the change in one line that a person reads.
 	Payload []string `json:"payload" jsonschema:"enum=object,enum=oldObject,enum=patch,enum=summary"`
+	// Limit to the events of one object. The first is delivered at once.
+	Throttle *Throttle `json:"throttle,omitempty"`
+	// Time for which an object must match `when` without a break. The route then delivers one event for it, of type updated with data.for, instead of one for each change. It excludes events and changed, and a `when` that reads event or oldObject.
+	For *time.Duration `json:"for,omitempty"`
 	// Names of the sinks it delivers to.
 	Sinks []string `json:"sinks" jsonschema:"required,minItems=1"`
+}
+
+// Throttle limits the events of one object to one in each period: the last one, with the
+// number of those that it replaces. Deletions are delivered at once.
+type Throttle struct {
+	// Length of the period, from 1s to 24h.
+	Per time.Duration `json:"per" jsonschema:"required"`
 }
 
 // Values of a route's keys.

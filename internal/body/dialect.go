@@ -49,7 +49,7 @@ func newDialect() (*dialect, error) {
 	if err != nil {
 		return nil, fmt.Errorf("body: CEL environment: %w", err)
 	}
-	typed := cel.CustomTypeProvider(celjson.WithStructs(common.CELTypeProvider(), eventType, resourceType, changedByType, metadataType))
+	typed := cel.CustomTypeProvider(celjson.WithStructs(common.CELTypeProvider(), eventType, resourceType, changedByType, forType, metadataType))
 	d := &dialect{}
 	if d.single, err = common.Extend(typed,
 		cel.Variable("event", eventType.Type),

@@ -56,6 +56,12 @@ func (k *compiler) specs() []route.Spec {
 			Sinks:     r.Sinks,
 			OnError:   route.OnError(r.OnError),
 		}
+		if r.Throttle != nil {
+			specs[i].Throttle = r.Throttle.Per
+		}
+		if r.For != nil {
+			specs[i].For = *r.For
+		}
 		for _, t := range r.Events {
 			specs[i].Events = append(specs[i].Events, event.Type(t))
 		}

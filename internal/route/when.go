@@ -67,6 +67,8 @@ type condition struct {
 	inflate bool // it may read more than type and metadata
 	metered bool // its cost is not bounded at load
 	reads   []string
+
+	ofChange string // a variable that it reads and that a state alone does not have; "": none
 }
 
 // compile compiles an expression or returns all its faults.
@@ -81,7 +83,7 @@ func (x *expressions) compile(text string) (*condition, []celexpr.Fault) {
 	if out := ast.OutputType(); !out.IsExactType(types.BoolType) && !out.IsExactType(types.DynType) {
 		return nil, []celexpr.Fault{{Line: 1, Column: 1, Msg: "the expression must be a bool, not " + cel.FormatCELType(out)}}
 	}
-	c := &condition{inflate: needsBody(ast.NativeRep()), metered: true, reads: reads(ast.NativeRep())}
+	c := &condition{inflate: needsBody(ast.NativeRep()), metered: true, reads: reads(ast.NativeRep()), ofChange: ofChange(ast.NativeRep())}
 	if cost, err := x.env.EstimateCost(ast, sizes{}); err == nil && cost.Max <= min(provenCost, x.limits.Cost) {
 		// A loop or a bound value can hold one list many times, which the estimate does
 		// not count.

@@ -84,6 +84,13 @@ type Event struct {
 
 	ChangedBy *ChangedBy // of an Added or an Updated, if the object's managed fields name a manager
 
+	// Coalesced is how many earlier events of the object this one replaces, on a route with
+	// `throttle`: OldObject, Patch and Summary are then against the state that the route
+	// sent last.
+	Coalesced int
+
+	For *For // only in an Updated of a route with `for`
+
 	Selection         Selection
 	FinalStateUnknown bool // the deletion was found by comparison: Object may not be the very last state
 	Replay            bool // delivered again on an operator's request
@@ -106,6 +113,11 @@ type ChangedBy struct {
 	Operation   string    `json:"operation"`   // Apply or Update; empty if several differ
 	Subresource string    `json:"subresource"` // such as status; empty for the object itself, or if several differ
 	Time        time.Time `json:"time"`        // in seconds, as the API server has it
+}
+
+// For is the match of an object that has lasted as long as a route's `for` asks.
+type For struct {
+	Since time.Time `json:"since"` // when the match began, as far as watcherd observed it
 }
 
 // GapData describes a lost period of history: what happened to Resource

@@ -32,6 +32,8 @@ func Parse(data []byte) (*Event, error) {
 			PatchOmitted      bool            `json:"patchOmitted"`
 			Summary           string          `json:"summary"`
 			ChangedBy         *ChangedBy      `json:"changedBy"`
+			Coalesced         int             `json:"coalesced"`
+			For               *For            `json:"for"`
 			Selection         Selection       `json:"selection"`
 			FinalStateUnknown bool            `json:"finalStateUnknown"`
 			Replay            bool            `json:"replay"`
@@ -60,7 +62,7 @@ func Parse(data []byte) (*Event, error) {
 		Namespace: in.Data.Namespace, Name: in.Data.Name, UID: in.Data.UID, ResourceVersion: in.Data.ResourceVersion,
 		Object: in.Data.Object, OldObject: in.Data.OldObject, Patch: in.Data.Patch,
 		PatchOmitted: in.Data.PatchOmitted, Summary: in.Data.Summary, ChangedBy: in.Data.ChangedBy,
-		Selection: in.Data.Selection, FinalStateUnknown: in.Data.FinalStateUnknown, Replay: in.Data.Replay, Repair: in.Data.Repair,
+		Coalesced: in.Data.Coalesced, For: in.Data.For, Selection: in.Data.Selection, FinalStateUnknown: in.Data.FinalStateUnknown, Replay: in.Data.Replay, Repair: in.Data.Repair,
 		Truncated: in.Data.Truncated,
 	}
 	if e.Sequence, err = strconv.ParseUint(in.Sequence, 10, 64); err != nil {
