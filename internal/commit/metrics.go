@@ -3,6 +3,7 @@ package commit
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/watcherd/watcherd/internal/timer"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -110,6 +111,16 @@ func (c *Committer) ForgetWatch(watch string) {
 	c.metrics.gapsTotal.DeletePartialMatch(labels)
 	c.metrics.gapSeconds.DeletePartialMatch(labels)
 	c.metrics.watchedTotal.DeletePartialMatch(labels)
+}
+
+// forgetTimers ends the series of a route that holds nothing any more.
+func (m *metrics) forgetTimers(of timer.Name) {
+	if of.Sink == "" {
+		m.lasted.DeleteLabelValues(of.Route)
+		return
+	}
+	m.held.DeleteLabelValues(of.Route, of.Sink)
+	m.coalesced.DeleteLabelValues(of.Route, of.Sink)
 }
 
 // CountGap counts a gap that a watch of a feed has.

@@ -41,6 +41,8 @@ func (c *Committer) adopt(r Router) {
 	c.router = r
 	t := c.timers
 	before := t.lasting
+	gone := map[timer.Name]bool{}
+	t.eachBucket(func(b *timer.Bucket) { gone[b.Name] = true })
 	t.throttles, t.lasting, t.former = map[string][]*throttle{}, map[string]*lasting{}, true
 	for _, of := range r.Timers() {
 		if of.For > 0 {
@@ -49,12 +51,20 @@ func (c *Committer) adopt(r Router) {
 				l.armed = was.armed
 			}
 			t.lasting[of.Route] = l
+			c.metrics.lasted.WithLabelValues(of.Route)
 		}
 		if of.Throttle > 0 {
 			for _, target := range of.Targets {
-				t.add(&throttle{bucket: &timer.Bucket{Name: timer.Name{Route: of.Route, Sink: target.Sink}, After: of.Throttle}})
+				name := timer.Name{Route: of.Route, Sink: target.Sink}
+				t.add(&throttle{bucket: &timer.Bucket{Name: name, After: of.Throttle}})
+				c.metrics.held.WithLabelValues(name.Route, name.Sink)
+				c.metrics.coalesced.WithLabelValues(name.Route, name.Sink)
 			}
 		}
+	}
+	t.eachBucket(func(b *timer.Bucket) { delete(gone, b.Name) })
+	for name := range gone {
+		c.metrics.forgetTimers(name)
 	}
 }
 
