@@ -190,7 +190,7 @@ func (l *lasting) fire(g *group, d timer.Due, now time.Time) (done bool, err err
 		return false, err
 	}
 	if row == nil || !row.Armed || !row.Start.Equal(d.Start) {
-		table.Forget(g.batch, l.bucket, d)
+		table.Unlist(g.batch, l.bucket, d)
 		return true, nil
 	}
 	split := strings.LastIndexByte(d.Key, '\n')

@@ -237,7 +237,7 @@ func (th *throttle) fire(g *group, now time.Time, room *int) error {
 		row := rows[slices.Index(of, th)]
 		switch {
 		case row == nil || !row.Start.Equal(d.Start):
-			t.table.Forget(g.batch, th.bucket, d)
+			t.table.Unlist(g.batch, th.bucket, d)
 		case row.Sequence == 0:
 			t.table.Put(g.batch, th.bucket, d.Key, row, nil)
 		default:

@@ -208,7 +208,7 @@ func (g *group) due(b *timer.Bucket, now time.Time, after *timer.Due, room *int)
 			return nil, false, err
 		}
 		if row == nil || !row.Start.Equal(d.Start) {
-			table.Forget(g.batch, b, d)
+			table.Unlist(g.batch, b, d)
 			continue
 		}
 		moved := *row

@@ -97,7 +97,7 @@ func (t *Table) Row(b *Bucket, key string) (*Row, error) {
 	return decode(value)
 }
 
-// Put replaces a row, which was as before says, nil if there was none; next is nil to
+// Put replaces the row before, nil if there was none, by next, which is nil to
 // delete it.
 func (t *Table) Put(w Batch, b *Bucket, key string, before, next *Row) {
 	at := rowPrefix + b.String() + key
@@ -177,8 +177,8 @@ func (t *Table) Ahead(b *Bucket, now time.Time, most int) (ahead []Due, err erro
 	return ahead, err
 }
 
-// Forget removes a timer from the index whose row is another one now.
-func (t *Table) Forget(w Batch, b *Bucket, d Due) { w.DeleteMeta(b.dueKey(d.Start, d.Key)) }
+// Unlist removes a timer from the index whose row is another one now.
+func (t *Table) Unlist(w Batch, b *Bucket, d Due) { w.DeleteMeta(b.dueKey(d.Start, d.Key)) }
 
 func (t *Table) scan(b *Bucket, from string, f func(Due) error) error {
 	prefix := indexPrefix + b.String()
