@@ -97,7 +97,7 @@ func (l *lasting) work(g *group, now time.Time, room *int) error {
 		l.after = &due[len(due)-1]
 		return nil
 	}
-	if soon := now.Add(time.Second); l.waits && l.bucket.Next().After(soon) {
+	if soon := now.Add(settled); l.waits && l.bucket.Next().After(soon) {
 		l.bucket.Postpone(soon)
 	}
 	l.after, l.waits = nil, false
