@@ -1,6 +1,10 @@
 package config
 
-import "github.com/watcherd/watcherd/config/internal/strict"
+import (
+	"time"
+
+	"github.com/watcherd/watcherd/config/internal/strict"
+)
 
 // Route maps changes to sinks and defines the payload.
 type Route struct {
@@ -30,6 +34,10 @@ type Route struct {
 	Payload []string `json:"payload" jsonschema:"enum=object,enum=oldObject,enum=patch,enum=summary"`
 	// What the events have in addition about other objects, as it is known when they are recorded. owner: the controllers of the object, up to the one at the top. involvedObject: of a Kubernetes Event, labels, annotations and owner of the object that it is about. What is not cached then is left out, and the event marked as incomplete.
 	Enrich []string `json:"enrich" jsonschema:"enum=owner,enum=involvedObject"`
+	// Limit to the events of one object. The first is delivered at once.
+	Throttle *Throttle `json:"throttle,omitempty"`
+	// Time for which an object must match `when` without a break. The route then delivers one event for it, of type updated with data.for, instead of one for each change. It excludes events and changed, and a `when` that reads event or oldObject.
+	For *time.Duration `json:"for,omitempty"`
 	// Names of the sinks it delivers to.
 	Sinks []string `json:"sinks" jsonschema:"required,minItems=1"`
 }
@@ -59,6 +67,13 @@ func decodeChanged(d *strict.Decoder, n strict.Node, into *Changed) {
 		return
 	}
 	d.Value(n, (*[]string)(into))
+}
+
+// Throttle limits the events of one object to one in each period: the last one, with the
+// number of those that it replaces. Deletions are delivered at once.
+type Throttle struct {
+	// Length of the period, from 1s to 24h.
+	Per time.Duration `json:"per" jsonschema:"required"`
 }
 
 // Values of a route's keys.

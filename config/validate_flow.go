@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/watcherd/watcherd/config/internal/strict"
 )
@@ -94,6 +95,12 @@ func (k *checker) routes() {
 		k.require(len(r.Payload) > 0, path+".payload", "must name at least one of object, oldObject, patch, summary")
 		k.values(path+".payload", r.Payload, PayloadObject, PayloadOldObject, PayloadPatch, PayloadSummary)
 		k.values(path+".enrich", r.Enrich, EnrichOwner, EnrichInvolvedObject)
+		if t := r.Throttle; t != nil {
+			k.require(t.Per >= time.Second && t.Per <= 24*time.Hour, path+".throttle.per", "must be from 1s to 24h")
+		}
+		if r.For != nil {
+			k.require(*r.For >= time.Second, path+".for", "must be at least 1s")
+		}
 		k.require(len(r.Sinks) > 0, path+".sinks", "at least one sink is required")
 		k.references(path+".sinks", "sink", r.Sinks, sinks)
 	}

@@ -40,7 +40,7 @@ var metricSections = []struct {
 	prefixes []string
 }{
 	{"Watches", []string{"watcherd_watch_", "watcherd_gap", "watcherd_quiet_", "watcherd_consistency_", "watcherd_stale_", "watcherd_notifications_", "watcherd_cached_"}},
-	{"Events, ledger and routes", []string{"watcherd_events_", "watcherd_route_", "watcherd_committer_", "watcherd_ledger_", "watcherd_scrub_"}},
+	{"Events, ledger and routes", []string{"watcherd_events_", "watcherd_route_", "watcherd_throttle_", "watcherd_committer_", "watcherd_ledger_", "watcherd_scrub_"}},
 	{"Store", []string{"watcherd_store_"}},
 	{"Sinks", []string{"watcherd_sink_"}},
 	{"Kinds of sinks", []string{"watcherd_file_", "watcherd_kafka_", "watcherd_nats_", "watcherd_otlp_", "watcherd_postgres_", "watcherd_webhook_"}},

@@ -42,6 +42,7 @@ func compile(t testing.TB, text string) *Body {
 
 func TestRender(t *testing.T) {
 	for _, test := range []struct{ expr, want string }{
+		{`[event.coalesced, has(event.coalesced), has(event.for)]`, `[0,false,false]`},
 		{`{"text": event.changedBy.manager + ": " + event.summary}`, `{"text":"kubectl-edit: replicas 3 -> 5"}`},
 		{`{"z": 1, "a": [1u, 2.5, true, null, b"hi"], "m": {"y": 1, "b": {}}}`, `{"a":[1,2.5,true,null,"aGk="],"m":{"b":{},"y":1},"z":1}`},
 		{`{"o": object.spec, "l": metadata.labels}`, `{"l":{"tier":"front"},"o":{"replicas":5,"big":9007199254740993,"ratio":0.5,"text":"a \"b\" → <c>","containers":[{"name":"web","image":"web:1.5"},{"name":"log","image":"log:2"}]}}`},
@@ -328,4 +329,14 @@ func FuzzBody(f *testing.F) {
 			t.Errorf("took %s", took)
 		}
 	})
+}
+
+// TestRenderOfWhatRoutesHold reads the members that a throttle and a for give an event.
+func TestRenderOfWhatRoutesHold(t *testing.T) {
+	e := deployment()
+	e.Coalesced, e.For = 4, &event.For{Since: e.Time.Add(-10 * time.Minute)}
+	_, err := compile(t, `event.name + " for " + string((event.time - event.for.since).getMinutes()) + "m, " + string(event.coalesced)`).Render(e)
+	if err != nil || string(e.Body) != "web for 10m, 4" {
+		t.Errorf("%s, %v", e.Body, err)
+	}
 }

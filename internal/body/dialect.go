@@ -49,7 +49,7 @@ func newDialect() (*dialect, error) {
 	if err != nil {
 		return nil, fmt.Errorf("body: CEL environment: %w", err)
 	}
-	typed := cel.CustomTypeProvider(celjson.WithStructs(common.CELTypeProvider(), eventType, resourceType, changedByType, metadataType, ownerType, involvedType))
+	typed := cel.CustomTypeProvider(celjson.WithStructs(common.CELTypeProvider(), eventType, resourceType, changedByType, forType, metadataType, ownerType, involvedType))
 	d := &dialect{}
 	if d.single, err = common.Extend(typed,
 		cel.Variable("event", eventType.Type),

@@ -92,6 +92,14 @@ func (m *message) dataValue() ref.Val {
 // sequence fits, as positions in a log do.
 func (m *message) sequence() types.Int { return types.Int(m.Sequence) }
 
+// match is never nil.
+func (m *message) match() *event.For {
+	if m.For == nil {
+		return &event.For{}
+	}
+	return m.For
+}
+
 // changedBy is never nil.
 func (m *message) changedBy() *event.ChangedBy {
 	if m.ChangedBy == nil {
@@ -171,6 +179,8 @@ var eventType = celjson.NewStructType("watcherd.Event", map[string]eventField{
 
 	"time":      field(types.TimestampType, func(m *message) (ref.Val, bool) { return types.Timestamp{Time: m.Time}, true }),
 	"unixNano":  field(types.IntType, func(m *message) (ref.Val, bool) { return types.Int(m.Time.UnixNano()), true }),
+	"coalesced": field(types.IntType, func(m *message) (ref.Val, bool) { return types.Int(m.Coalesced), m.Coalesced > 0 }),
+	"for":       field(forType.Type, func(m *message) (ref.Val, bool) { return forType.New(m.match()), m.For != nil }),
 	"sequence":  field(types.IntType, func(m *message) (ref.Val, bool) { return m.sequence(), true }),
 	"resource":  field(resourceType.Type, func(m *message) (ref.Val, bool) { return resourceType.New(&m.Resource), true }),
 	"metadata":  field(metadataType.Type, func(m *message) (ref.Val, bool) { return metadataType.New(m.metadata()), m.Gap == nil }),
@@ -231,6 +241,12 @@ var changedByType = celjson.NewStructType("watcherd.ChangedBy", map[string]celjs
 	"subresource": field(types.StringType, func(c *event.ChangedBy) (ref.Val, bool) { return celjson.Text(c.Subresource) }),
 	"time": field(types.TimestampType, func(c *event.ChangedBy) (ref.Val, bool) {
 		return types.Timestamp{Time: c.Time}, !c.Time.IsZero()
+	}),
+})
+
+var forType = celjson.NewStructType("watcherd.For", map[string]celjson.Field[*event.For]{
+	"since": field(types.TimestampType, func(f *event.For) (ref.Val, bool) {
+		return types.Timestamp{Time: f.Since}, !f.Since.IsZero()
 	}),
 })
 

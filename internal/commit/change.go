@@ -27,6 +27,7 @@ type sighting struct {
 	// Set by the committer.
 	repair  bool // found by the consistency check
 	rewound bool // of a list after a rollback
+	blind   bool // of a list that makes up for lost history
 }
 
 // The kinds of changes.

@@ -41,6 +41,7 @@ type rig struct {
 	in      *record.Inflater
 	edits   *redact.Table // of in
 	read    uint64        // sequence of the last event looked at
+	at      time.Time     // what the clock shows
 
 	codecs map[string]*compact.Codec // of edited objects, by partition
 }
@@ -66,13 +67,13 @@ func newRig(t *testing.T, disk vfs.FS, watches ...plan.Watch) *rig {
 		t.Fatal(err)
 	}
 	r := &rig{
-		T: t, store: st, watches: watches, codec: compact.NewCodec(dicts), codecs: map[string]*compact.Codec{},
+		T: t, store: st, watches: watches, at: now, codec: compact.NewCodec(dicts), codecs: map[string]*compact.Codec{},
 		in: &record.Inflater{Cluster: "test", Dictionaries: dicts},
 	}
 	r.c, err = New(Config{
 		Cluster: "test", Store: st, Ledger: ledger.New(st, dicts), Dictionaries: dicts,
 		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
-		Now: func() time.Time { return now }, Running: func() []*Feed { return r.running },
+		Now: func() time.Time { return r.at }, Running: func() []*Feed { return r.running },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -92,7 +93,7 @@ func (r *rig) route(specs ...route.Spec) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	r.c.router = router
+	r.c.adopt(router)
 }
 
 var redactKey = make([]byte, 32)
@@ -160,7 +161,7 @@ func (r *rig) add(c change) { r.group.add(r.now(c)) }
 
 // now has a change be observed now.
 func (r *rig) now(c change) change {
-	at := now
+	at := r.at
 	switch c := c.(type) {
 	case *objectSeen:
 		c.at = at
@@ -314,6 +315,7 @@ type informer struct {
 	checkpoints map[uint64]string // by the position from which on they hold
 	list        *dynamicfactory.List
 	acked       uint64
+	watching    time.Time
 }
 
 func (i *informer) Ack(position uint64) { i.acked = position }
@@ -332,6 +334,10 @@ func (i *informer) NextList(position uint64, _ bool) (dynamicfactory.List, bool)
 		return dynamicfactory.List{}, false
 	}
 	return *i.list, true
+}
+
+func (i *informer) Watch() dynamicfactory.WatchStatus {
+	return dynamicfactory.WatchStatus{State: dynamicfactory.StateWatching, Since: i.watching}
 }
 
 func (i *informer) Informer() cache.SharedIndexInformer { return emptyInformer{} }

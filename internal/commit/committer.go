@@ -18,6 +18,7 @@ import (
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/timer"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -36,6 +37,7 @@ const (
 type Store interface {
 	ledger.Store
 	ledger.Writer
+	timer.Store
 	// Old is the sequence below which records may leave the log long before the next ones.
 	Old(now time.Time) uint64
 	// LogStats has the last sequence.
@@ -54,6 +56,10 @@ type Router interface {
 	Route(dst []record.Target, c *route.Change) []record.Target
 	// Sinks appends the sinks to which a watch's events of a resource may lead.
 	Sinks(dst []string, watch string, resource event.Resource) []string
+	// Judge sets the verdicts of a state, and routes nothing.
+	Judge(c *route.Change)
+	// Timers are those of the routes that hold events, or matches, over time.
+	Timers() []route.Timer
 }
 
 // Config is what a Committer works with.
@@ -93,6 +99,7 @@ type Committer struct {
 	// What follows belongs to the goroutine of Run, and before it to the caller of
 	// New.
 	router     Router
+	timers     *timers
 	refreshers map[schema.GroupResource]*compact.Codec // encode again what has a retired dictionary
 	quiet      quietGaps
 	relabels   map[string]*relabelling // by namespace
@@ -110,6 +117,7 @@ func New(cfg Config) (*Committer, error) {
 		done:            make(chan struct{}),
 		namespacesKnown: make(chan struct{}, 1),
 		refreshers:      map[schema.GroupResource]*compact.Codec{},
+		timers:          newTimers(cfg.Store),
 	}
 	return c, c.loadRelabels()
 }
@@ -139,8 +147,11 @@ func (c *Committer) Run(ctx, ended context.Context) error {
 	defer close(c.done)
 	tick := time.NewTicker(checkpointInterval)
 	defer tick.Stop()
+	wake := time.NewTimer(checkpointInterval)
+	defer wake.Stop()
 	g := newGroup(c)
 	for {
+		c.wake(wake)
 		c.heartbeat.Store(time.Now().UnixNano())
 		if len(g.jobs) == 0 {
 			select {
@@ -149,6 +160,8 @@ func (c *Committer) Run(ctx, ended context.Context) error {
 			case st := <-c.barriers:
 				st.run(g)
 				continue
+			case <-wake.C:
+				g.lookAtTimers()
 			case <-tick.C:
 				g.touchAll(c.cfg.Running())
 			case <-ended.Done():
@@ -158,6 +171,8 @@ func (c *Committer) Run(ctx, ended context.Context) error {
 			select {
 			case st := <-c.barriers:
 				st.run(g)
+			case <-wake.C:
+				g.lookAtTimers()
 			case <-tick.C:
 				g.touchAll(c.cfg.Running())
 			case <-ended.Done():
@@ -253,6 +268,8 @@ type group struct {
 
 	// Scratch, reused between changes.
 	targets []record.Target
+	waits   []bool // by target: a throttle holds it
+	held    []held // what the throttles hold of the record that is next
 	routes  []store.Route
 	buf     []byte
 }
@@ -271,6 +288,7 @@ func (g *group) add(x change) { g.changes = append(g.changes, x) }
 
 func (g *group) touchAll(sources []*Feed) {
 	g.c.quiet.log(g.c.log)
+	g.lookAtTimers() // the clock may have been set
 	for _, s := range sources {
 		if s.begun.Load() {
 			g.touched[s] = struct{}{}
@@ -295,6 +313,9 @@ func (g *group) commit(work bool) error {
 	defer g.batch.Discard()
 	g.headlines.Reset()
 	g.old = g.c.store.Old(g.c.cfg.Now())
+	if err := g.c.findFormer(); err != nil {
+		return err
+	}
 	for i := range g.changes {
 		if err := g.changes[i].process(g); err != nil {
 			return err
@@ -335,6 +356,7 @@ func (g *group) commit(work bool) error {
 	g.waiters = g.waiters[:0]
 	clear(g.touched)
 	clear(g.overlay)
+	g.c.timers.table.Committed()
 	clear(g.events)
 	return nil
 }
@@ -412,7 +434,10 @@ func (g *group) putCheckpoints() error {
 type Barrier struct{ g *group }
 
 // Adopt replaces the router.
-func (b Barrier) Adopt(r Router) { b.g.c.router = r }
+func (b Barrier) Adopt(r Router) {
+	b.g.c.adopt(r)
+	b.g.lookAtTimers()
+}
 
 // Touch has the checkpoints of feeds written with the next commit.
 func (b Barrier) Touch(feeds []*Feed) { b.g.touchAll(feeds) }

@@ -19,6 +19,19 @@
 // between two observations, once the API server's history is gone, cannot be known; a gap
 // event reports it.
 //
+// # What routes hold
+//
+// A held event of a throttle is a row in the store, by route, sink and object path: the
+// record as it will be delivered, with the state that was sent last as its old object. The
+// log has the record of every change with its targets, as without a throttle; only the
+// queue entry is missing. The row is written in the batch of the change, and in the batch
+// that removes it the entry is appended, with the payload of its own and the sequence of its
+// last change, so nothing in the log must stay for it and no crash separates the two.
+// Anything else of the object that goes to that sink first releases what is held. A match of a
+// `for` is a row without a record, by route and object; when it is due, a record is made of
+// the ledger's state. An index of rows by when they began has what is due; no row is in
+// memory (package timer).
+//
 // # Who touches what
 //
 // The fields of [Committer] and [Feed] say it: constants, atomics and channels are for
@@ -35,7 +48,8 @@
 // deletions and states in a former form, namespacechange.go and namespacetable.go labels of
 // namespaces. Work of many objects is a job, of which each group does a part: sweeps and
 // farewells (sync.go), snapshots (snapshot.go), relabelled namespaces (namespacechange.go).
-// watches.go finds what watches come to cover.
+// watches.go finds what watches come to cover. timers.go looks after what routes hold,
+// throttle.go holds events, lasting.go matches.
 //
 // The package is larger than others, because it is one goroutine: its chapters are the
 // methods of one group, and all of them read and write the same feeds.

@@ -91,6 +91,8 @@ type Acknowledger interface {
 	NextList(position uint64, withObjects bool) (dynamicfactory.List, bool)
 	// Informer has the cache of the objects.
 	Informer() cache.SharedIndexInformer
+	// Watch is the status of the informer's watch.
+	Watch() dynamicfactory.WatchStatus
 }
 
 // IdentityOf is the identity of the feed that a watch asks for: of a resource, at the
@@ -184,6 +186,7 @@ type progress struct {
 	epoch        int                   // how often the cluster was set back; part of event IDs
 	pending      []*dynamicfactory.Gap // gaps whose lists have not begun
 	open         *dynamicfactory.Gap   // a gap whose list has shown no difference yet
+	blindTo      uint64                // the position of the list after the last loss of history; 0: the feed is past it
 	repair       uint64                // the position of the list that the consistency check asked for; 0: none
 	list         list                  // the list that is being taken in
 	first        string                // the version of the list that is swept, the first at first

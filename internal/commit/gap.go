@@ -71,6 +71,7 @@ func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 			s.first, s.ahead = "", nil // versions mean something else
 		}
 	}
+	s.blindTo = max(s.blindTo, gap.Position)
 	blind := gap.ToTime.Sub(gap.FromTime)
 	switch {
 	case gap.Cause == dynamicfactory.CauseRollback:
@@ -179,7 +180,7 @@ func (g *group) gap(s *Feed, at time.Time, gap *dynamicfactory.Gap, o *compact.O
 			ID:   event.ID(g.c.cfg.Cluster, event.Gap, s.Resource, scope, gap.From, gap.To),
 			Type: event.Gap, Time: at, Resource: s.Resource, Namespace: namespace, Name: name, Gap: data,
 		}, Targets: g.targets}
-		if _, err := g.appendRecord(&r, event.Inside); err != nil {
+		if _, err := g.appendThrottled(&r, event.Inside, true); err != nil {
 			return fmt.Errorf("record gap of %s: %w", s.ID, err)
 		}
 	}

@@ -3,6 +3,7 @@ package commit
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/watcherd/watcherd/internal/timer"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -17,6 +18,10 @@ type metrics struct {
 	quietTotal     *prometheus.CounterVec // by resource: nothing was missed in them
 	repairsTotal   *prometheus.CounterVec // by resource: found by the consistency check
 	staleTotal     *prometheus.CounterVec // by resource: older than what is recorded
+	held           *prometheus.CounterVec // by route and sink
+	coalesced      *prometheus.CounterVec // by route and sink
+	unheld         *prometheus.CounterVec // by reason
+	lasted         *prometheus.CounterVec // by route
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -35,12 +40,19 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		quietTotal:     counter("watcherd_quiet_gaps_total", "Periods without history in which, by a list, no change was missed; no gap is reported.", "resource"),
 		repairsTotal:   counter("watcherd_consistency_repairs_total", "Changes that the watch missed and the consistency check found.", "resource"),
 		staleTotal:     counter("watcherd_stale_states_total", "Object states received that are older than the recorded ones; they are ignored.", "resource"),
+		held:           counter("watcherd_throttle_held_total", "Events that a route's throttle held.", "route", "sink"),
+		coalesced:      counter("watcherd_throttle_coalesced_total", "Held events that a later event of their object replaced.", "route", "sink"),
+		unheld:         counter("watcherd_throttle_dropped_total", "Held events that could not be delivered: their sink was removed, or what was held is damaged.", "reason"),
+		lasted:         counter("watcherd_route_lasted_total", "Events made because an object matched a route for as long as its for asks.", "route"),
 	}
 	for _, t := range []event.Type{event.Added, event.Updated, event.Deleted, event.Sync} {
 		m.filteredTotal.WithLabelValues(string(t))
 		m.committedTotal.WithLabelValues(string(t))
 	}
 	m.committedTotal.WithLabelValues(string(event.Gap))
+	for _, reason := range [...]string{"sink", "unreadable"} {
+		m.unheld.WithLabelValues(reason)
+	}
 	return m
 }
 
@@ -99,6 +111,16 @@ func (c *Committer) ForgetWatch(watch string) {
 	c.metrics.gapsTotal.DeletePartialMatch(labels)
 	c.metrics.gapSeconds.DeletePartialMatch(labels)
 	c.metrics.watchedTotal.DeletePartialMatch(labels)
+}
+
+// forgetTimers ends the series of a route that holds nothing any more.
+func (m *metrics) forgetTimers(of timer.Name) {
+	if of.Sink == "" {
+		m.lasted.DeleteLabelValues(of.Route)
+		return
+	}
+	m.held.DeleteLabelValues(of.Route, of.Sink)
+	m.coalesced.DeleteLabelValues(of.Route, of.Sink)
 }
 
 // CountGap counts a gap that a watch of a feed has.

@@ -121,6 +121,7 @@ func (g *group) deleted(c *sighting) error {
 // what happened to the object since then is not known.
 func (g *group) unreadable(c *sighting, cause error) error {
 	s := c.feed
+	c.blind = true
 	if !s.damaged {
 		s.damaged = true
 		s.Log.Error("recorded states are damaged: the objects concerned are delivered as sync events, behind a gap each", "error", cause)
@@ -142,6 +143,10 @@ func (g *group) seen(c *sighting, given bool) error {
 		return err
 	}
 	c.repair = s.repair != 0 && (ofList || p == s.repair)
+	c.blind = s.blindTo != 0 && (ofList || p <= s.blindTo)
+	if !c.blind {
+		s.blindTo = 0
+	}
 	if ofList || s.rewind || s.listed != nil && s.first == "" {
 		s.listing(!c.unknown)
 	}
@@ -183,6 +188,7 @@ type transition struct {
 	cause   string // of an event that no change of the object led to; part of the event's ID
 	keep    bool   // the history has it, whether a sink takes it or not
 	state   bool   // it leads to a state of the object's history
+	blind   bool   // history was lost before it
 }
 
 // subject is the object that the event is about and whose state it carries.
@@ -268,6 +274,7 @@ func (g *group) emit(c *sighting, o transition) (sequence uint64, err error) {
 			o.keep = o.keep || h.Watch.History
 		}
 	}
+	o.blind = c.blind
 	if o.repair = c.repair; o.repair {
 		c.feed.repaired.Inc()
 	}
@@ -295,6 +302,11 @@ func (g *group) deliver(src *Feed, at time.Time, o *transition, hits []route.Hit
 	if only != nil {
 		g.targets = keepTargets(g.targets, only)
 	}
+	if only == nil && len(rc.Verdicts) > 0 {
+		if err := g.judged(src, at, o.subject(), o.blind, rc.Verdicts); err != nil {
+			return 0, err
+		}
+	}
 	if len(g.targets) == 0 {
 		g.c.metrics.filtered(o.t)
 		if !o.keep {
@@ -314,7 +326,7 @@ func (g *group) deliver(src *Feed, at time.Time, o *transition, hits []route.Hit
 			selection = event.Inside
 		}
 	}
-	return g.appendRecord(&r, selection)
+	return g.appendThrottled(&r, selection, only != nil)
 }
 
 // newRecord is a record without its bodies.
@@ -451,6 +463,9 @@ func (g *group) addBodies(r *record.Record, about event.Resource, o *transition)
 	if o.t == event.Updated && want&record.Summary != 0 {
 		want |= record.Object | record.OldObject // the summary is made from them
 	}
+	if len(g.c.timers.throttles) > 0 && want&comparing != 0 {
+		want |= record.Object // what comes next may be compared with it
+	}
 	before := o.former()
 	if before == nil || o.t == event.Deleted {
 		want &^= record.OldObject | record.Patch
@@ -485,13 +500,28 @@ func (g *group) addBodies(r *record.Record, about event.Resource, o *transition)
 	return nil
 }
 
+// appendThrottled is appendRecord for an event that throttles may hold, unless it is for
+// now.
+func (g *group) appendThrottled(r *record.Record, selection event.Selection, now bool) (sequence uint64, err error) {
+	if err := g.throttle(r, now); err != nil {
+		return 0, err
+	}
+	if sequence, err = g.appendRecord(r, selection); err != nil {
+		return 0, err
+	}
+	return sequence, g.hold(r, sequence)
+}
+
 // appendRecord adds r to the log and to the queues of its targets. selection is what
 // the event is to the watches.
 func (g *group) appendRecord(r *record.Record, selection event.Selection) (sequence uint64, err error) {
 	g.routes = g.routes[:0]
-	for _, t := range r.Targets {
-		g.routes = append(g.routes, store.Route{Sink: t.Sink, Flags: uint32(t.Flags)})
+	for i, t := range r.Targets {
+		if i >= len(g.waits) || !g.waits[i] {
+			g.routes = append(g.routes, store.Route{Sink: t.Sink, Flags: uint32(t.Flags)})
+		}
 	}
+	g.waits = g.waits[:0]
 	lane := g.laneOf(&r.Event)
 	payload, err := record.Append(g.buf[:0], r)
 	if err != nil {

@@ -90,7 +90,7 @@ func (c *Committer) Prepare(s *Feed) error {
 			if cp.Gap != nil {
 				gap := *cp.Gap
 				gap.Position = 1 // the first list's
-				s.open = &gap
+				s.open, s.blindTo = &gap, gap.Position
 			}
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -23,8 +24,12 @@ import (
 // full is an event with all that a route may ask for, as it was written.
 type full struct {
 	Type string
+	Time time.Time
 	Data struct {
 		Namespace, Name          string
+		UID, ResourceVersion     string
+		Coalesced                int
+		For                      struct{ Since time.Time }
 		Selection                string
 		Object, OldObject, Patch json.RawMessage
 		Summary                  string

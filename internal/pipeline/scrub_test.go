@@ -139,6 +139,39 @@ func TestScrub(t *testing.T) {
 	}
 }
 
+// TestScrubOfWhatRoutesHold hides what a throttle holds, and delivers it without what is hidden.
+func TestScrubOfWhatRoutesHold(t *testing.T) {
+	dir := t.TempDir()
+	r := newRig(t, dir, podWatch())
+	held := allParts("held")
+	held.Throttle = time.Hour
+	r.adopt([]plan.Watch{podWatch()}, held)
+	s := r.source(pods)
+	const n = 2 * 64 // more than a step of the scrub
+	canaryPods(r, s, n)
+	r.adopt([]plan.Watch{podWatch(hiding)}, held)
+	if err := r.m.startScrub(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.scrubbed()
+	if files := inFiles(t, dir, plaintext); len(files) > 0 {
+		t.Errorf("the plaintext is in %v", files)
+	}
+	r.adopt([]plan.Watch{podWatch()}, allParts("free")) // wide open, nothing is hidden by reading
+	r.m.committer.Flush()
+	text, events := r.everything()
+	if strings.Contains(text, plaintext) || !strings.Contains(text, "redacted:hmac-sha256:") {
+		t.Errorf("%d events: %.1000s", len(events), text)
+	}
+	q, err := r.store.Queue("sink")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st := q.Stats(); st.Length+st.DeadLetters != 2*n {
+		t.Errorf("the sink has %d events, want %d", st.Length+st.DeadLetters, 2*n)
+	}
+}
+
 // TestScrubKeepsLaterStates records a state between the moment a scrub reads the one
 // before and the moment it writes: the later one stays, and is hidden as well.
 func TestScrubKeepsLaterStates(t *testing.T) {

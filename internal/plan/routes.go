@@ -63,6 +63,12 @@ func (k *compiler) specs() []route.Spec {
 		if m := r.Metric; m != nil {
 			specs[i].Metric = (*route.Metric)(m)
 		}
+		if r.Throttle != nil {
+			specs[i].Throttle = r.Throttle.Per
+		}
+		if r.For != nil {
+			specs[i].For = *r.For
+		}
 		for _, t := range r.Events {
 			specs[i].Events = append(specs[i].Events, event.Type(t))
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/headline"
@@ -62,6 +63,24 @@ type Target struct {
 	Routes string // those that led to it, separated by commas; none for a gap, which no route selects
 }
 
+// LedBy reports whether a route led to the target.
+func (t *Target) LedBy(route string) bool {
+	for name := range strings.SplitSeq(t.Routes, ",") {
+		if name == route {
+			return true
+		}
+	}
+	return false
+}
+
+// RouteCount is how many routes led to the target.
+func (t *Target) RouteCount() int {
+	if t.Routes == "" {
+		return 0
+	}
+	return 1 + strings.Count(t.Routes, ",")
+}
+
 // Markers of Event's boolean fields.
 const (
 	markFinalStateUnknown = 1 << iota
@@ -73,6 +92,8 @@ const (
 	markState // with the sequence of the state before
 	markRerecorded
 	markEnrichment
+	markCoalesced
+	markFor
 )
 
 // Append appends the stored form of r to dst. The event's ID must be hexadecimal,
@@ -111,6 +132,12 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 	if r.Enrichment != nil {
 		marks |= markEnrichment
 	}
+	if e.Coalesced > 0 {
+		marks |= markCoalesced
+	}
+	if e.For != nil {
+		marks |= markFor
+	}
 	dst = binary.BigEndian.AppendUint16(append(dst, version), marks)
 	dst = append(dst, byte(len(id)))
 	dst = append(dst, id...)
@@ -133,6 +160,12 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 			dst = appendBytes(dst, s)
 		}
 		dst = binary.BigEndian.AppendUint64(dst, uint64(c.Time.Unix()))
+	}
+	if e.Coalesced > 0 {
+		dst = binary.AppendUvarint(dst, uint64(e.Coalesced))
+	}
+	if e.For != nil {
+		dst = binary.BigEndian.AppendUint64(dst, uint64(e.For.Since.UnixNano()))
 	}
 	if e.Gap != nil {
 		gap, err := json.Marshal(e.Gap)
@@ -186,6 +219,12 @@ func Decode(payload []byte) (*Record, error) {
 	r.PatchOmitted = marks&markPatchOmitted != 0
 	if marks&markChangedBy != 0 {
 		e.ChangedBy = &event.ChangedBy{Manager: in.text(), Operation: in.text(), Subresource: in.text(), Time: time.Unix(int64(in.uint64()), 0).UTC()}
+	}
+	if marks&markCoalesced != 0 {
+		e.Coalesced = int(in.uvarint())
+	}
+	if marks&markFor != 0 {
+		e.For = &event.For{Since: time.Unix(0, int64(in.uint64())).UTC()}
 	}
 	if marks&markGap != 0 {
 		e.Gap = &event.GapData{}

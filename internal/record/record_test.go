@@ -35,6 +35,13 @@ func samples() map[string]*Record {
 			},
 			Targets: []Target{{Sink: "a", Flags: Object | Patch, Routes: "one,two"}, {Sink: "b"}},
 		},
+		"lasting": {
+			Event: event.Event{
+				ID: id, Type: event.Updated, Time: at, Resource: resource, Name: "web", UID: "uid", ResourceVersion: "7",
+				Coalesced: 300, For: &event.For{Since: at.Add(-time.Hour)},
+			},
+			Object: body("now"),
+		},
 		"deletion": {
 			Event:  event.Event{ID: id, Type: event.Deleted, Time: at, Resource: resource, Name: "web", UID: "uid", ResourceVersion: "8", FinalStateUnknown: true},
 			Object: body("last"),

@@ -116,6 +116,17 @@ func exprNeedsBody(e ast.NavigableExpr) bool {
 	return slices.ContainsFunc(e.Children(), exprNeedsBody)
 }
 
+// ofChange returns a variable that an expression reads and that only a change has, "" if it
+// reads none.
+func ofChange(a *ast.AST) string {
+	for _, e := range ast.MatchDescendants(ast.NavigateAST(a), ast.KindMatcher(ast.IdentKind)) {
+		if name := e.AsIdent(); name == "oldObject" || name == "event" {
+			return name
+		}
+	}
+	return ""
+}
+
 // hasComprehension reports whether the expression has a loop or a bound value.
 func hasComprehension(a *ast.AST) bool {
 	return len(ast.MatchDescendants(ast.NavigateAST(a), ast.KindMatcher(ast.ComprehensionKind))) > 0

@@ -26,6 +26,15 @@ type Change struct {
 	Uncounted bool
 
 	Watches []Hit // watches that cover the object before or after
+
+	// Verdicts has, after a call of Route, those of the routes with For that take the change.
+	Verdicts []Verdict
+}
+
+// Verdict is whether an object matches a route with For.
+type Verdict struct {
+	Route string
+	Match bool
 }
 
 // Hit is a watch of a change and the object's relation to its selection.

@@ -33,6 +33,12 @@
 // replace, join, format, distinct, transformMap, the sets extension, and patterns that
 // are not literals.
 //
+// # Time
+//
+// The router has no clock. A route with a throttle matches like any other: the committer
+// holds what it takes ([Router.Timers]). A route with [Spec.For] takes no change; it gives a
+// verdict on the state ([Change.Verdicts]), from which the committer knows how long a match lasts.
+//
 // # Caveats
 //
 // An expression that reads a missing field is false, as absence is the usual case

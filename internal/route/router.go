@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -16,6 +17,8 @@ import (
 type Router struct {
 	rules []*rule
 	sinks []string // every sink named by a rule, once
+
+	timers []Timer
 
 	onError func(route string, err error)
 
@@ -62,6 +65,13 @@ func Compile(specs []Spec) (*Router, error) {
 			}
 		}
 		r.rules = append(r.rules, rule)
+		if s.Throttle > 0 || s.For > 0 {
+			t := Timer{Route: s.Name, Throttle: s.Throttle, For: s.For, Matching: s.Matching(), matched: &rule.counters.matched}
+			for i, sink := range rule.sinks {
+				t.Targets = append(t.Targets, record.Target{Sink: r.sinks[sink], Flags: rule.parts[i], Routes: s.Name})
+			}
+			r.timers = append(r.timers, t)
+		}
 	}
 	if len(faults) > 0 {
 		return nil, errors.Join(faults...)
@@ -106,7 +116,10 @@ func (r *Router) Route(dst []record.Target, c *Change) []record.Target {
 	first := len(dst)
 	for _, rule := range candidates {
 		s, ok := rule.selection(c.Watches)
-		if !ok || !r.matches(rule, e, s) {
+		if ok && rule.lasting {
+			c.Verdicts = append(c.Verdicts, r.verdict(rule, e, s))
+		}
+		if !ok || rule.lasting || !r.matches(rule, e, s) {
 			continue
 		}
 		rule.counters.matched.Add(1)
@@ -129,6 +142,40 @@ func (r *Router) Route(dst []record.Target, c *Change) []record.Target {
 	r.evaluations.Put(e)
 	return dst
 }
+
+func (r *Router) verdict(rule *rule, e *evaluation, s event.Selection) Verdict {
+	return Verdict{rule.name, e.change.Type != event.Deleted && s != event.Left && (rule.when == nil || r.evaluate(rule, e))}
+}
+
+// Judge sets the Verdicts of a state, and routes nothing.
+func (r *Router) Judge(c *Change) {
+	e := r.evaluations.Get().(*evaluation)
+	e.reset(c, len(r.sinks))
+	for _, rule := range r.candidates(c) {
+		if s, ok := rule.selection(c.Watches); ok && rule.lasting {
+			c.Verdicts = append(c.Verdicts, r.verdict(rule, e, s))
+		}
+	}
+	e.release()
+	r.evaluations.Put(e)
+}
+
+// Timer is what a route does in time rather than at once.
+type Timer struct {
+	Route    string
+	Throttle time.Duration
+	For      time.Duration
+	Matching string          // see [Spec.Matching]
+	Targets  []record.Target // the sinks of the route
+
+	matched *atomic.Uint64
+}
+
+// Fired counts an event that the timer makes.
+func (t *Timer) Fired() { t.matched.Add(1) }
+
+// Timers are those of the routes that have a throttle or a for.
+func (r *Router) Timers() []Timer { return r.timers }
 
 // Sinks appends every sink that a change of the watch's resource can reach: the sinks
 // of a gap.

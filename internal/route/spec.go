@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/watcherd/watcherd/internal/celexpr"
 	"github.com/watcherd/watcherd/internal/record"
@@ -32,6 +33,8 @@ type Spec struct {
 	Bodies    []Reads      // what sinks of the route read in addition to Payload
 	Sinks     []string
 	OnError   OnError
+	Throttle  time.Duration // per object and sink, between two events; 0: none
+	For       time.Duration // how long an object matches before it is an event; 0: every change that matches is one
 }
 
 // Reads are the parts of an event that the body of a sink reads.
@@ -41,9 +44,10 @@ type Reads struct {
 }
 
 // Matching identifies the changes that the route takes. It is equal for routes that
-// differ only in payload, enrichment, edits, metric and sinks.
+// differ only in payload, enrichment, edits, metric, sinks and the times of throttle and for.
 func (s Spec) Matching() string {
 	s.Name, s.Payload, s.Bodies, s.Sinks, s.Drop, s.Redact, s.Metric, s.Enrich = "", nil, nil, nil, nil, nil, nil, nil
+	s.Throttle, s.For = 0, min(s.For, 1)
 	text, err := json.Marshal(s)
 	if err != nil { // strings always marshal
 		panic(fmt.Sprintf("route: marshal a spec: %v", err))
@@ -165,6 +169,7 @@ type rule struct {
 	sinks     []int          // positions in the router's table
 	parts     []record.Flags // of each of sinks
 	onError   OnError
+	lasting   bool // for is set
 
 	counters counters
 }
@@ -179,6 +184,18 @@ func compileRule(s *Spec, x *expressions, fault func(SpecError)) *rule {
 		watches: slices.Clone(s.Watches),
 		events:  parseEvents(s.Events, at("events")),
 		onError: s.OnError,
+		lasting: s.For > 0,
+	}
+	if r.lasting {
+		if len(s.Events) > 0 {
+			fault(SpecError{Path: "events", Msg: "a route with for is about the states of objects and takes no events"})
+		}
+		if len(s.Changed) > 0 {
+			fault(SpecError{Path: "changed", Msg: "a route with for is about the states of objects and takes no changed"})
+		}
+		if s.When == "" {
+			fault(SpecError{Path: "for", Msg: "needs a when: the condition that an object meets for that long"})
+		}
 	}
 	if _, i, err := s.Parts(); err != nil {
 		at("payload")(i, err.Error())
@@ -211,6 +228,9 @@ func compileRule(s *Spec, x *expressions, fault func(SpecError)) *rule {
 		when, faults := x.compile(s.When, isCondition)
 		for _, f := range faults {
 			fault(SpecError{Path: "when", Msg: f.Msg, Line: f.Line, Column: f.Column})
+		}
+		if r.lasting && when != nil && when.ofChange != "" {
+			fault(SpecError{Path: "when", Msg: "with for it is about the state of an object and cannot read " + when.ofChange})
 		}
 		r.when = when
 	}

@@ -67,6 +67,8 @@ type condition struct {
 	inflate bool // it may read more than type and metadata
 	metered bool // its cost is not bounded at load
 	reads   []string
+
+	ofChange string // a variable that it reads and that a state alone does not have; "": none
 }
 
 // isCondition returns why a type is not that of a condition, "" if it is.
@@ -89,7 +91,7 @@ func (x *expressions) compile(text string, refuse func(*cel.Type) string) (*cond
 	if msg := refuse(ast.OutputType()); msg != "" {
 		return nil, []celexpr.Fault{{Line: 1, Column: 1, Msg: msg}}
 	}
-	c := &condition{inflate: needsBody(ast.NativeRep()), metered: true, reads: reads(ast.NativeRep())}
+	c := &condition{inflate: needsBody(ast.NativeRep()), metered: true, reads: reads(ast.NativeRep()), ofChange: ofChange(ast.NativeRep())}
 	if cost, err := x.env.EstimateCost(ast, sizes{}); err == nil && cost.Max <= min(provenCost, x.limits.Cost) {
 		// A loop or a bound value can hold one list many times, which the estimate does
 		// not count.

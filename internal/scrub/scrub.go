@@ -4,8 +4,8 @@
 //
 //   - A scrub can be stopped at any moment. It continues from the progress that it kept,
 //     and may look at the same again.
-//   - When it is done, nothing in the log, the queues, the dead letters, the ledger and the
-//     files of the store holds what the edits hide, but what is counted as failed.
+//   - When it is done, nothing in the log, the queues, what routes hold, the dead letters, the ledger
+//     and the files of the store holds what the edits hide, but what is counted as failed.
 //   - A recorded state is replaced between two commits of the committer: what was recorded
 //     meanwhile counts.
 //   - It rests most of the time, and while the store has no room.
@@ -24,14 +24,16 @@ import (
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/timer"
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 
-// Stages, in order. What a sink moves while it is looked at may move from the log to its
-// queue and on to its dead letters, which is the order of the stages; what moved in
+// Stages, in order. What a sink moves while it is looked at may move from the log, or from
+// what a route holds, to its queue and on to its dead letters, which is the order of the stages; what moved in
 // between is found when they are looked at again.
 const (
 	Log     = "log"
+	Held    = "held"
 	Queues  = "queues"
 	Letters = "deadLetters"
 	Ledger  = "ledger"
@@ -40,7 +42,7 @@ const (
 )
 
 // Stages are all of them.
-var Stages = [...]string{Log, Queues, Letters, Ledger, Again, Files}
+var Stages = [...]string{Log, Held, Queues, Letters, Ledger, Again, Files}
 
 // Config is what a Run works with.
 type Config struct {
@@ -99,6 +101,8 @@ func (r *Run) stage(ctx context.Context) error {
 	switch r.state.Stage {
 	case Log:
 		return r.walk(ctx, func() (bool, error) { return r.step(r.Store.RewriteLog) })
+	case Held:
+		return r.walk(ctx, r.held)
 	case Queues, Letters:
 		return r.sinks(ctx, r.state.Stage)
 	case Ledger:
@@ -243,6 +247,43 @@ func (r *Run) files(ctx context.Context) error {
 	}
 	return r.Store.EraseObsolete(ctx)
 }
+
+// held goes through a part of what routes hold, between two commits of the committer, which
+// replaces it.
+func (r *Run) held() (end bool, err error) {
+	ended := r.AtBarrier(func(commit.Barrier) {
+		b := r.Store.NewBatch()
+		defer b.Discard()
+		looked, changed := 0, 0
+		end = true
+		err = timer.NewTable(r.Store).Rows(nil, r.state.Key, func(key string, row *timer.Row) error {
+			if looked == ledgerStep {
+				end = false
+				return errEnough
+			}
+			looked++
+			r.state.Key = key + "\x00"
+			if len(row.Record) == 0 {
+				return nil
+			}
+			revised, differs, err := r.revise.Record(row.Record)
+			if err != nil {
+				r.failed()
+			} else if differs {
+				changed++
+				timer.Revise(b, key, row, revised)
+			}
+			return nil
+		})
+		if err == nil || errors.Is(err, errEnough) {
+			err = r.Store.Commit(b)
+		}
+		r.counted(changed)
+	})
+	return end, errors.Join(err, ended)
+}
+
+var errEnough = errors.New("enough")
 
 // ledgerStep is how many states are rewritten between two commits.
 const ledgerStep = 64

@@ -7,7 +7,8 @@ import (
 )
 
 // settings are what a reload changes. Sinks main and flaky are to get everything,
-// whatever the settings are; sink chosen gets the pods of namespaces of tier x, or of
+// whatever the settings are; sink calm the last state of everything, at the rate of its
+// throttle; sink chosen gets the pods of namespaces of tier x, or of
 // namespace a.
 type settings struct {
 	names    int  // of the watches: a reload renames them
@@ -21,6 +22,7 @@ type settings struct {
 	byName   bool // it is of namespace a
 	rechosen bool // it was taken away or selected otherwise
 	lonely   bool // a route that nothing comes through exists
+	calm     int  // the seconds of the throttle of sink calm; 0: none
 	allows   bool // the watches of everything have a namespace selector that matches all
 	reverse  bool // the order of the watches in the file
 
@@ -39,7 +41,7 @@ func (s *settings) change(r *rand.Rand) string {
 }
 
 func (s *settings) changeOne(r *rand.Rand) string {
-	switch r.IntN(12) {
+	switch r.IntN(13) {
 	case 0:
 		s.names++
 		return "rename the watches"
@@ -62,6 +64,9 @@ func (s *settings) changeOne(r *rand.Rand) string {
 	case 6:
 		s.reverse = !s.reverse
 		return fmt.Sprint("reverse ", s.reverse)
+	case 11:
+		s.calm = r.IntN(3) * 4
+		return fmt.Sprintf("throttle %ds", s.calm)
 	case 7, 8:
 		s.spaces = r.IntN(3)
 		return fmt.Sprint("namespaces ", s.spaces)
@@ -159,13 +164,18 @@ admin: {listen: ""}
 	b.WriteString("routes:\n")
 	fmt.Fprintf(&b, "- {name: all, watches: [%s], sinks: [main]}\n", strings.Join(names, ", "))
 	fmt.Fprintf(&b, "- {name: too, watches: [%s], sinks: [flaky]}\n", strings.Join(names, ", "))
+	if s.calm > 0 {
+		fmt.Fprintf(&b, "- {name: calm, watches: [%s], throttle: {per: %ds}, sinks: [calm]}\n", strings.Join(names, ", "), s.calm)
+	} else {
+		fmt.Fprintf(&b, "- {name: calm, watches: [%s], sinks: [calm]}\n", strings.Join(names, ", "))
+	}
 	if s.chosen {
 		b.WriteString("- {name: chosen, watches: [chosen], sinks: [chosen]}\n")
 	}
 	if s.lonely {
 		fmt.Fprintf(&b, "- {name: lonely, watches: [%s], events: [deleted], when: object.metadata.name == \"nobody\", sinks: [main]}\n", names[0])
 	}
-	b.WriteString("sinks:\n- {name: main, sim: {}}\n- {name: flaky, sim: {}, retry: {initial: 100ms, max: 2s}}\n")
+	b.WriteString("sinks:\n- {name: main, sim: {}}\n- {name: flaky, sim: {}, retry: {initial: 100ms, max: 2s}}\n- {name: calm, sim: {}}\n")
 	if s.chosen {
 		b.WriteString("- {name: chosen, sim: {}}\n")
 	}

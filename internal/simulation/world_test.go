@@ -46,8 +46,9 @@ func newWorld(t *testing.T, seed uint64, verbose bool) *world {
 		t: t, without: strings.Split(os.Getenv("WATCHERD_SIM_WITHOUT"), ","), r: rand.New(rand.NewPCG(seed, 1)), verbose: verbose,
 		cluster: newCluster(), resolver: &resolver{widgets: true, changed: make(chan struct{}, 1)},
 		disk:      newDisk(vfs.NewCrashableMem()),
-		receivers: map[string]*receiver{"main": {name: "main", mode: well}, "flaky": {name: "flaky", mode: well}, "chosen": {name: "chosen", mode: well}},
+		receivers: map[string]*receiver{"main": {name: "main", mode: well}, "flaky": {name: "flaky", mode: well}, "chosen": {name: "chosen", mode: well}, "calm": {name: "calm", mode: well}},
 		widgets:   true, states: map[string]*plan.State{},
+		config: settings{calm: 4},
 	}
 	var turn atomic.Int64
 	w.cluster.Intercept(func(rw http.ResponseWriter, _ *http.Request) bool {
@@ -358,7 +359,7 @@ func (w *world) quiet() bool {
 			return false
 		}
 	}
-	for _, name := range []string{"main", "flaky"} {
+	for _, name := range []string{"main", "flaky", "calm"} {
 		if len(w.behind(name)) > 0 {
 			return false
 		}

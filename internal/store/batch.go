@@ -126,6 +126,25 @@ func (b *Batch) Append(r Record, routes []Route) uint64 {
 	return sequence
 }
 
+// Enqueue adds an entry with a payload of its own to the queue of a sink: a later form of
+// the record with that sequence, which the log need not have any more. ok is false if there
+// is no such sink.
+func (b *Batch) Enqueue(r Record, sequence uint64, to Route) (ok bool) {
+	if !b.usable() {
+		return false
+	}
+	b.hold()
+	q := b.s.sinks.get(to.Sink)
+	if q == nil || q.isPurged() {
+		return false
+	}
+	b.enqueue(q, b.position(), &layout.Entry{
+		Kind: layout.EntryInline, Flags: to.Flags, Size: uint32(len(r.Payload)),
+		Time: r.Time, Sequence: sequence, Lane: r.Lane, Payload: r.Payload,
+	})
+	return true
+}
+
 // PutHeadlines adds the headlines of the records appended so far, of which there are some:
 // opaque bytes, which the store may join with those of other batches.
 func (b *Batch) PutHeadlines(block []byte) {

@@ -198,12 +198,16 @@ func (s *Store) Meta(key string) ([]byte, bool, error) {
 // ScanMeta calls f for every metadata value whose key begins with prefix, in
 // the order of keys. The value is valid during the call only.
 func (s *Store) ScanMeta(prefix string, f func(key string, value []byte) error) error {
+	return s.ScanMetaFrom(prefix, "", f)
+}
+
+// ScanMetaFrom is ScanMeta of the keys that do not sort before the prefix followed by from.
+func (s *Store) ScanMetaFrom(prefix, from string, f func(key string, value []byte) error) error {
 	if err := s.use(); err != nil {
 		return err
 	}
 	defer s.life.leave()
-	lower := layout.MetaKey(prefix)
-	return s.scan(lower, layout.Successor(lower), func(key, value []byte) error {
+	return s.scan(layout.MetaKey(prefix+from), layout.Successor(layout.MetaKey(prefix)), func(key, value []byte) error {
 		return f(string(key[1:]), value)
 	})
 }

@@ -264,3 +264,28 @@ func TestSecondOpenIsLocked(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 }
+
+// TestEnqueue adds entries that no record of the log is behind, and none to a sink that is gone.
+func TestEnqueue(t *testing.T) {
+	s := openTest(t, "store", Options{FS: vfs.NewMem(), firstSequence: 1})
+	q, err := s.EnsureSink("a", FromNow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := s.NewBatch()
+	defer b.Discard()
+	r := Record{Time: time.Unix(1, 0), Lane: 7, Payload: []byte("held")}
+	if !b.Enqueue(r, 5, Route{Sink: "a", Flags: 3}) || b.Enqueue(r, 5, Route{Sink: "b"}) {
+		t.Error("an entry is for a sink that exists, and for no other")
+	}
+	if err := s.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	items, err := q.Read(0, 10, 1<<20)
+	if err != nil || len(items) != 1 {
+		t.Fatalf("%v, %v", items, err)
+	}
+	if it := items[0]; it.Sequence != 5 || it.Lane != 7 || it.Flags != 3 || string(it.Payload) != "held" || q.Stats().HeldBytes != 0 {
+		t.Errorf("the entry is %+v", it)
+	}
+}

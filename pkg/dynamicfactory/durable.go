@@ -154,6 +154,9 @@ func (s *DurableSubscription) GetMetadata(ctx context.Context, namespace, name s
 	return s.informer.source.GetMetadata(ctx, namespace, name, visit)
 }
 
+// Watch is the status of the informer's lists and watches.
+func (s *DurableSubscription) Watch() WatchStatus { return s.informer.source.Status() }
+
 // Relist makes the informer list its resource again, for a subscriber that found changes
 // missing from the watch. The handler receives the differences, and
 // DurableOptions.OnGap a gap with that cause.

@@ -95,6 +95,12 @@ type Event struct {
 	Owner          *Owner          // where the route's enrich asks for it; nil: none is known
 	InvolvedObject *InvolvedObject // of a Kubernetes Event, where the route's enrich asks for it
 	Incomplete     bool            // something of what enrich asks for was not known
+	// Coalesced is how many earlier events of the object this one replaces, on a route with
+	// `throttle`: OldObject, Patch and Summary are then against the state that the route
+	// sent last.
+	Coalesced int
+
+	For *For // only in an Updated of a route with `for`
 
 	Selection         Selection
 	FinalStateUnknown bool // the deletion was found by comparison: Object may not be the very last state
@@ -118,6 +124,11 @@ type ChangedBy struct {
 	Operation   string    `json:"operation"`   // Apply or Update; empty if several differ
 	Subresource string    `json:"subresource"` // such as status; empty for the object itself, or if several differ
 	Time        time.Time `json:"time"`        // in seconds, as the API server has it
+}
+
+// For is the match of an object that has lasted as long as a route's `for` asks.
+type For struct {
+	Since time.Time `json:"since"` // when the match began, as far as watcherd observed it
 }
 
 // GapData describes a lost period of history: what happened to Resource

@@ -46,6 +46,7 @@ func samples() map[string]*event.Event {
 			e.Selection = event.Entered
 			e.ChangedBy = &event.ChangedBy{Manager: "kubectl-edit", Operation: "Update", Time: at.Truncate(time.Second)}
 		}),
+		"lasting":      with(func(e *event.Event) { e.Coalesced, e.For = 3, &event.For{Since: at.Add(-time.Hour)} }),
 		"added":        with(func(e *event.Event) { e.Type, e.Resource, e.Sequence = event.Added, pods, 0 }),
 		"sync":         with(func(e *event.Event) { e.Type = event.Sync; e.Replay, e.Repair = true, true }),
 		"deleted":      with(func(e *event.Event) { e.Type = event.Deleted; e.FinalStateUnknown = true }),

@@ -110,6 +110,13 @@ func appendDataFields(dst []byte, e *Event) []byte {
 	dst = appendSummary(dst, e.Summary)
 	dst = appendChangedBy(dst, e.ChangedBy)
 	dst = appendEnrichment(dst, e)
+	if e.Coalesced > 0 {
+		dst = strconv.AppendInt(append(dst, `,"coalesced":`...), int64(e.Coalesced), 10)
+	}
+	if e.For != nil {
+		dst = e.For.Since.UTC().AppendFormat(append(dst, `,"for":{"since":"`...), time.RFC3339Nano)
+		dst = append(dst, `"}`...)
+	}
 	if e.Selection != Inside {
 		dst = append(dst, `,"selection":"`...)
 		dst = append(dst, e.Selection...)

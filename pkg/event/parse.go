@@ -35,6 +35,8 @@ func Parse(data []byte) (*Event, error) {
 			Owner             *Owner          `json:"owner"`
 			InvolvedObject    *InvolvedObject `json:"involvedObject"`
 			Enrichment        string          `json:"enrichment"`
+			Coalesced         int             `json:"coalesced"`
+			For               *For            `json:"for"`
 			Selection         Selection       `json:"selection"`
 			FinalStateUnknown bool            `json:"finalStateUnknown"`
 			Replay            bool            `json:"replay"`
@@ -64,7 +66,7 @@ func Parse(data []byte) (*Event, error) {
 		Object: in.Data.Object, OldObject: in.Data.OldObject, Patch: in.Data.Patch,
 		PatchOmitted: in.Data.PatchOmitted, Summary: in.Data.Summary, ChangedBy: in.Data.ChangedBy,
 		Owner: in.Data.Owner, InvolvedObject: in.Data.InvolvedObject, Incomplete: in.Data.Enrichment == Incomplete,
-		Selection: in.Data.Selection, FinalStateUnknown: in.Data.FinalStateUnknown, Replay: in.Data.Replay, Repair: in.Data.Repair,
+		Coalesced: in.Data.Coalesced, For: in.Data.For, Selection: in.Data.Selection, FinalStateUnknown: in.Data.FinalStateUnknown, Replay: in.Data.Replay, Repair: in.Data.Repair,
 		Truncated: in.Data.Truncated,
 	}
 	if e.Sequence, err = strconv.ParseUint(in.Sequence, 10, 64); err != nil {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -112,6 +113,12 @@ func notes(e *event.Event) []string {
 		out = append(out, "left selection")
 	case event.Unknown:
 		out = append(out, "or a change of selection")
+	}
+	if e.Coalesced > 0 {
+		out = append(out, "replaces "+strconv.Itoa(e.Coalesced))
+	}
+	if e.For != nil {
+		out = append(out, "matches since "+e.For.Since.Local().Format(time.DateTime))
 	}
 	if e.FinalStateUnknown {
 		out = append(out, "final state unknown")

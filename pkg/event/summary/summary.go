@@ -2,6 +2,7 @@ package summary
 
 import (
 	"strconv"
+	"time"
 
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -30,11 +31,13 @@ func Of(e *event.Event) string {
 
 func ofUpdate(e *event.Event) string {
 	selection := ""
-	switch e.Selection {
-	case event.Entered:
+	switch {
+	case e.Selection == event.Entered:
 		selection = "entered the selection"
-	case event.Left:
+	case e.Selection == event.Left:
 		selection = "left the selection"
+	case e.For != nil:
+		selection = "matches for " + e.Time.Sub(e.For.Since).Round(time.Second).String()
 	}
 	changes, ok := Changes(e)
 	switch {

@@ -1,0 +1,289 @@
+package commit
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+var slow = route.Spec{Name: "slow", Payload: []string{"object", "oldObject", "patch", "summary"}, Sinks: []string{"sink"}, Throttle: time.Minute}
+
+// pass lets time pass, and commits what is due then.
+func (r *rig) pass(d time.Duration) {
+	r.Helper()
+	r.at = r.at.Add(d)
+	r.group.lookAtTimers()
+	r.commit()
+}
+
+// delivered are the events of the sink's queue, which it takes.
+func (r *rig) delivered(sink string) []*event.Event {
+	r.Helper()
+	q, err := r.store.Queue(sink)
+	if err != nil {
+		r.Fatal(err)
+	}
+	items, err := q.Read(0, 10_000, 1<<30)
+	if err != nil {
+		r.Fatal(err)
+	}
+	var list []*event.Event
+	for _, it := range items {
+		e, err := r.in.Event(it.Sequence, record.Flags(it.Flags), it.Payload, sink)
+		if err != nil {
+			r.Fatal(err)
+		}
+		list = append(list, e)
+		if err := q.Ack(it.Position); err != nil {
+			r.Fatal(err)
+		}
+	}
+	return list
+}
+
+// takes compares what a sink has been given since the last call with lines of
+// "type name version coalesced summary".
+func (r *rig) takes(sink string, want ...string) []*event.Event {
+	r.Helper()
+	events := r.delivered(sink)
+	var lines []string
+	for _, e := range events {
+		line := fmt.Sprintf("%s %s %s", e.Type, e.Name, e.ResourceVersion)
+		if e.Coalesced > 0 {
+			line += fmt.Sprintf(" replaces %d", e.Coalesced)
+		}
+		if e.Type == event.Updated && e.Summary != "" {
+			line += ": " + e.Summary
+		}
+		lines = append(lines, line)
+	}
+	if fmt.Sprint(lines) != fmt.Sprint(want) {
+		r.Fatalf("sink %s is given\n%s\nwant\n%s", sink, strings.Join(lines, "\n"), strings.Join(want, "\n"))
+	}
+	return events
+}
+
+func TestThrottleEndsWithTheLastState(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	r.route(slow)
+	s := r.feed(pods)
+	v := func(version, tier string) *compact.Object { return r.object("a", "u", version, tier) }
+	r.commit(addedTo(s, v("1", "one")))
+	r.takes("sink", "added a 1")
+	r.commit(updatedIn(s, v("2", "two"), nil), updatedIn(s, v("3", "three"), nil))
+	r.pass(10 * time.Second)
+	r.commit(updatedIn(s, v("4", "four"), nil))
+	r.takes("sink")
+	r.pass(49 * time.Second)
+	r.takes("sink")
+	r.pass(time.Second)
+	last := r.takes("sink", "updated a 4 replaces 2: label tier one -> four")[0]
+	if !strings.Contains(string(last.Patch), "four") || !strings.Contains(string(last.OldObject), "one") {
+		t.Errorf("patch %s, oldObject %s: not against the state that was sent last", last.Patch, last.OldObject)
+	}
+	logged := r.events()
+	if of := logged[len(logged)-1]; of.Sequence != last.Sequence || of.ID != last.ID {
+		t.Errorf("the held event has id %s and sequence %d, its record %s and %d", last.ID, last.Sequence, of.ID, of.Sequence)
+	}
+	r.commit(updatedIn(s, v("5", "five"), nil)) // its period began with the last delivery
+	r.takes("sink")
+	r.pass(time.Minute)
+	r.takes("sink", "updated a 5: label tier four -> five")
+	r.pass(time.Minute)
+	r.commit(updatedIn(s, v("6", "six"), nil))
+	r.takes("sink", "updated a 6: label tier five -> six")
+}
+
+func TestThrottleDoesNotHoldDeletions(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	r.route(slow)
+	s := r.feed(pods)
+	r.commit(addedTo(s, r.object("a", "u", "1")), updatedIn(s, r.object("a", "u", "2"), nil), updatedIn(s, r.object("a", "u", "3"), nil))
+	r.commit(deletedFrom(s, r.object("a", "u", "4")))
+	r.takes("sink", "added a 1", "updated a 3 replaces 1: no visible change", "deleted a 4")
+	r.commit(addedTo(s, r.object("a", "v", "5"))) // another object
+	r.takes("sink", "added a 5")
+	r.commit(updatedIn(s, r.object("a", "v", "6"), nil))
+	r.commit(addedTo(s, r.object("a", "w", "7"))) // deleted and created again between two looks
+	r.takes("sink", "updated a 6: no visible change", "deleted a 6", "added a 7")
+}
+
+// TestThrottleBesideOtherRoutes has an event that another route takes to the same sink at
+// once come after what is held of its object.
+func TestThrottleBesideOtherRoutes(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	if _, err := r.store.EnsureSink("other", store.FromNow); err != nil {
+		t.Fatal(err)
+	}
+	urgent := route.Spec{Name: "urgent", Sinks: []string{"sink"}, When: `metadata.labels["tier"] == "urgent"`}
+	slower := slow
+	slower.Name, slower.Throttle, slower.Payload = "slower", 2*time.Minute, nil
+	held := slow
+	held.Payload, held.Sinks = nil, []string{"sink", "other"}
+	r.route(held, urgent, slower)
+	s := r.feed(pods)
+	r.commit(addedTo(s, r.object("a", "u", "1")), updatedIn(s, r.object("a", "u", "2"), nil))
+	r.commit(updatedIn(s, r.object("a", "u", "3", "urgent"), nil))
+	r.takes("sink", "added a 1", "updated a 2", "updated a 3")
+	r.takes("other", "added a 1")
+	r.commit(updatedIn(s, r.object("a", "u", "4"), nil), updatedIn(s, r.object("a", "u", "5"), nil))
+	r.pass(time.Minute)
+	r.takes("sink", "updated a 5 replaces 1") // both routes hold it, and it is delivered once
+	r.takes("other", "updated a 5 replaces 3")
+	r.pass(time.Hour)
+	r.takes("sink")
+}
+
+// TestThrottleReconfigured releases what routes hold that are not configured any more, and
+// follows another period.
+func TestThrottleReconfigured(t *testing.T) {
+	fs := disk()
+	r := newRig(t, fs, podWatch())
+	r.route(slow)
+	s := r.feed(pods)
+	r.commit(addedTo(s, r.object("a", "u", "1")), updatedIn(s, r.object("a", "u", "2"), nil))
+	r.takes("sink", "added a 1")
+	slower := slow
+	slower.Throttle = time.Hour
+	r.route(slower)
+	r.pass(time.Minute)
+	r.takes("sink")
+	r.pass(time.Hour)
+	r.takes("sink", "updated a 2: no visible change")
+	r.commit(updatedIn(s, r.object("a", "u", "3"), nil))
+	free := slow
+	free.Throttle = 0
+	r.route(free)
+	r.commit(updatedIn(s, r.object("a", "u", "4"), nil)) // what was held comes first
+	r.takes("sink", "updated a 3: no visible change", "updated a 4: no visible change")
+	r.route(slow)
+	r.commit(updatedIn(s, r.object("a", "u", "5"), nil), updatedIn(s, r.object("a", "u", "6"), nil))
+	r.takes("sink", "updated a 5: no visible change")
+	gone := slow
+	gone.Name = "renamed"
+	r.route(gone)
+	r.pass(0)
+	r.takes("sink", "updated a 6: no visible change")
+	if names, err := r.c.timers.table.Names(); err != nil || len(names) > 0 {
+		t.Errorf("%v are left, %v", names, err)
+	}
+}
+
+// TestThrottleWithAClockSetBack delivers what is held within a period of the clock that
+// shows another time.
+func TestThrottleWithAClockSetBack(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	r.route(slow)
+	s := r.feed(pods)
+	r.at = now.Add(1000 * time.Hour)
+	r.commit(addedTo(s, r.object("a", "u", "1")), updatedIn(s, r.object("a", "u", "2"), nil))
+	r.takes("sink", "added a 1")
+	r.at = now
+	r.pass(time.Second)
+	r.commit(addedTo(s, r.object("b", "x", "3")), updatedIn(s, r.object("b", "x", "4"), nil))
+	r.pass(time.Minute)
+	r.takes("sink", "added b 3", "updated a 2: no visible change", "updated b 4: no visible change")
+}
+
+// TestThrottleModel compares a throttled sink with a model, over restarts and crashes: for
+// each object it is given the first event of a period, then one a period, and in the end the
+// last; deletions at once; sequences that rise.
+func TestThrottleModel(t *testing.T) {
+	for seed := range uint64(12) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { throttleModel(t, rand.New(rand.NewPCG(seed, 1))) })
+	}
+}
+
+func throttleModel(t *testing.T, random *rand.Rand) {
+	fs := vfs.NewCrashableMem()
+	r, s := throttledLife(t, fs)
+	version, uid := 0, 0
+	exists := map[string]string{} // uid by name
+	last := map[string]string{}   // the last event by name
+	sent := map[string]string{}   // the last that the sink has
+	sequences, at := map[string]uint64{}, map[string]time.Time{}
+	seen := map[uint64]bool{}
+	look := func() {
+		events := r.delivered("sink")
+		for i, e := range events {
+			if seen[e.Sequence] {
+				continue // a crash took its acknowledgement back
+			}
+			seen[e.Sequence] = true
+			if e.Sequence <= sequences[e.Name] {
+				t.Fatalf("%s: sequence %d after %d", e.Name, e.Sequence, sequences[e.Name])
+			}
+			if before, ok := at[e.Name]; ok && r.at.Sub(before) < time.Minute && !deletedAfter(events[i:]) {
+				t.Fatalf("%s: two events within %s", e.Name, r.at.Sub(before))
+			}
+			sequences[e.Name], at[e.Name] = e.Sequence, r.at
+			if e.Type == event.Deleted {
+				delete(at, e.Name)
+			}
+			sent[e.Name] = fmt.Sprint(e.Type, e.ResourceVersion)
+		}
+	}
+	for range 200 {
+		name := string(rune('a' + random.IntN(3)))
+		version++
+		switch n := random.IntN(20); {
+		case n < 10 && exists[name] != "":
+			r.commit(updatedIn(s, r.object(name, exists[name], fmt.Sprint(version)), nil))
+			last[name] = fmt.Sprint(event.Updated, version)
+		case n < 10:
+			uid++
+			exists[name] = fmt.Sprint("u", uid)
+			r.commit(addedTo(s, r.object(name, exists[name], fmt.Sprint(version))))
+			last[name] = fmt.Sprint(event.Added, version)
+		case n < 12 && exists[name] != "":
+			r.commit(deletedFrom(s, r.object(name, exists[name], fmt.Sprint(version))))
+			look()
+			if last[name] = fmt.Sprint(event.Deleted, version); sent[name] != last[name] {
+				t.Fatalf("%s: %s is not delivered at once", name, last[name])
+			}
+			delete(exists, name)
+		case n < 18:
+			r.pass(time.Duration(random.IntN(40)) * time.Second)
+		default:
+			crashed, clock := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: random}), r.at
+			fs = crashed
+			r, s = throttledLife(t, fs)
+			r.at = clock
+			r.pass(0)
+		}
+		look()
+	}
+	r.pass(time.Hour)
+	look()
+	for name, want := range last {
+		if sent[name] != want {
+			t.Errorf("%s: the sink has %s in the end, want %s", name, sent[name], want)
+		}
+	}
+}
+
+// deletedAfter reports whether the object of the first event is deleted by one of them: what
+// is held goes before the deletion.
+func deletedAfter(events []*event.Event) bool {
+	return slices.ContainsFunc(events, func(e *event.Event) bool { return e.Name == events[0].Name && e.Type == event.Deleted })
+}
+
+func throttledLife(t *testing.T, fs vfs.FS) (*rig, *Feed) {
+	t.Helper()
+	r := newRig(t, fs, podWatch())
+	light := slow
+	light.Payload = []string{"object", "summary"}
+	r.route(light)
+	return r, r.feed(pods)
+}

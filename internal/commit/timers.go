@@ -1,0 +1,220 @@
+package commit
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/timer"
+)
+
+const (
+	// timerLook is how many timers, or objects that may need one, a group looks at.
+	timerLook = maxGroup
+	// timerPause is the least time between two looks for timers that are due, so that
+	// they share commits.
+	timerPause = 50 * time.Millisecond
+)
+
+// timers are what the routes hold over time. They are the committer's.
+type timers struct {
+	table     *timer.Table
+	throttles map[string][]*throttle // by sink
+	lasting   map[string]*lasting    // by route
+	former    bool                   // buckets of former routes have not been looked for
+	working   bool                   // the job is among those of the group
+	looked    time.Time              // when the last look was
+}
+
+func newTimers(s timer.Store) *timers { return &timers{table: timer.NewTable(s)} }
+
+// idle reports whether nothing is held, and no route holds anything.
+func (t *timers) idle() bool { return len(t.throttles) == 0 && len(t.lasting) == 0 && !t.former }
+
+// adopt replaces the router.
+func (c *Committer) adopt(r Router) {
+	c.router = r
+	t := c.timers
+	before := t.lasting
+	gone := map[timer.Name]bool{}
+	t.eachBucket(func(b *timer.Bucket) { gone[b.Name] = true })
+	t.throttles, t.lasting, t.former = map[string][]*throttle{}, map[string]*lasting{}, true
+	for _, of := range r.Timers() {
+		if of.For > 0 {
+			l := &lasting{Timer: of, bucket: &timer.Bucket{Name: timer.Name{Route: of.Route}, After: of.For}, armed: map[string]bool{}}
+			if was := before[of.Route]; was != nil && was.Matching == of.Matching {
+				l.armed = was.armed
+			}
+			t.lasting[of.Route] = l
+			c.metrics.lasted.WithLabelValues(of.Route)
+		}
+		if of.Throttle > 0 {
+			for _, target := range of.Targets {
+				name := timer.Name{Route: of.Route, Sink: target.Sink}
+				t.add(&throttle{bucket: &timer.Bucket{Name: name, After: of.Throttle}})
+				c.metrics.held.WithLabelValues(name.Route, name.Sink)
+				c.metrics.coalesced.WithLabelValues(name.Route, name.Sink)
+			}
+		}
+	}
+	t.eachBucket(func(b *timer.Bucket) { delete(gone, b.Name) })
+	for name := range gone {
+		c.metrics.forgetTimers(name)
+	}
+}
+
+func (t *timers) add(th *throttle) {
+	t.throttles[th.bucket.Sink] = append(t.throttles[th.bucket.Sink], th)
+}
+
+// findFormer finds the buckets of routes, or of their sinks, that are not configured any
+// more. What they hold is due.
+func (c *Committer) findFormer() error {
+	t := c.timers
+	if !t.former {
+		return nil
+	}
+	names, err := t.table.Names()
+	if err == nil {
+		err = c.store.ScanMeta(armedMeta, func(key string, _ []byte) error {
+			route, _, _ := strings.Cut(strings.TrimPrefix(key, armedMeta), "/")
+			names = append(names, timer.Name{Route: route})
+			return nil
+		})
+	}
+	if ledger.IgnoreUnreadable(err) != nil {
+		return fmt.Errorf("%w: find timers: %w", ledger.ErrStore, err)
+	}
+	t.former = false
+	for _, name := range names {
+		switch {
+		case name.Sink == "":
+			if t.lasting[name.Route] == nil {
+				t.lasting[name.Route] = &lasting{bucket: &timer.Bucket{Name: name}, former: true}
+			}
+		case !slices.ContainsFunc(t.throttles[name.Sink], func(th *throttle) bool { return th.bucket.Name == name }):
+			t.add(&throttle{bucket: &timer.Bucket{Name: name}, former: true})
+		}
+	}
+	return nil
+}
+
+func (t *timers) eachBucket(f func(*timer.Bucket)) {
+	for _, of := range t.throttles {
+		for _, th := range of {
+			f(th.bucket)
+		}
+	}
+	for _, l := range t.lasting {
+		f(l.bucket)
+	}
+}
+
+// next is when the timers are to be looked at.
+func (t *timers) next() time.Time {
+	next := t.looked.Add(checkpointInterval)
+	t.eachBucket(func(b *timer.Bucket) {
+		if b.Next().Before(next) {
+			next = b.Next()
+		}
+	})
+	if soonest := t.looked.Add(timerPause); next.Before(soonest) {
+		return soonest
+	}
+	return next
+}
+
+// wake sets w to when the timers are to be looked at.
+func (c *Committer) wake(w *time.Timer) {
+	if !c.timers.idle() && !c.timers.working {
+		w.Reset(c.timers.next().Sub(c.cfg.Now()))
+	}
+}
+
+// lookAtTimers has the timers looked at with the next commit.
+func (g *group) lookAtTimers() {
+	if t := g.c.timers; !t.idle() && !t.working {
+		t.working = true
+		g.jobs = append(g.jobs, t)
+	}
+}
+
+// step arms and fires a part of what is due.
+func (t *timers) step(g *group) (more bool, err error) {
+	now := g.c.cfg.Now()
+	if now.Before(t.looked) { // the clock was set back
+		t.eachBucket(func(b *timer.Bucket) { b.Postpone(time.Time{}) })
+	}
+	t.looked = now
+	room := timerLook
+	for _, sink := range slices.Sorted(maps.Keys(t.throttles)) {
+		for _, th := range slices.Clone(t.throttles[sink]) {
+			if err := th.fire(g, now, &room); err != nil {
+				return false, err
+			}
+		}
+	}
+	for _, route := range slices.Sorted(maps.Keys(t.lasting)) {
+		if err := t.lasting[route].work(g, now, &room); err != nil {
+			return false, err
+		}
+	}
+	t.working = room <= 0
+	return room <= 0, nil
+}
+
+func (t *timers) end() {}
+
+// timerRow returns a row. One that is damaged is logged, and is none.
+func (g *group) timerRow(b *timer.Bucket, key string) (*timer.Row, error) {
+	row, err := g.c.timers.table.Row(b, key)
+	if err == nil {
+		return row, nil
+	}
+	if errors.Is(err, store.ErrUnreadable) || errors.Is(err, timer.ErrMalformed) {
+		g.c.log.Error("what a route held of an object cannot be read: it is not delivered", "route", b.Route, "sink", b.Sink, "object", key, "error", err)
+		g.c.metrics.unheld.WithLabelValues("unreadable").Inc()
+		return nil, nil
+	}
+	return nil, fmt.Errorf("%w: read a timer: %w", ledger.ErrStore, err)
+}
+
+// due returns the timers of a bucket that are due, after one that was, and puts those that
+// began in the future, by a clock that was set back since, at now. more: there are others.
+func (g *group) due(b *timer.Bucket, now time.Time, after *timer.Due, room *int) (due []timer.Due, more bool, err error) {
+	if *room <= 0 || b.Next().After(now) {
+		return nil, false, nil
+	}
+	table := g.c.timers.table
+	ahead, err := table.Ahead(b, now, *room)
+	if err == nil {
+		due, more, err = table.Due(b, now, after, *room)
+	}
+	switch {
+	case errors.Is(err, store.ErrUnreadable), errors.Is(err, timer.ErrMalformed):
+		g.c.log.Error("what a route holds cannot be read: it is tried again later", "route", b.Route, "sink", b.Sink, "error", err)
+		b.Postpone(now.Add(time.Minute))
+	case err != nil:
+		return nil, false, fmt.Errorf("%w: scan timers: %w", ledger.ErrStore, err)
+	}
+	for _, d := range ahead {
+		row, err := g.timerRow(b, d.Key)
+		if err != nil {
+			return nil, false, err
+		}
+		if row == nil || !row.Start.Equal(d.Start) {
+			table.Unlist(g.batch, b, d)
+			continue
+		}
+		moved := *row
+		moved.Start = now
+		table.Put(g.batch, b, d.Key, row, &moved)
+	}
+	*room -= len(due) + len(ahead)
+	return due, more, nil
+}

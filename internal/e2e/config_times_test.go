@@ -1,0 +1,107 @@
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/testcluster"
+)
+
+const timesConfig = `
+apiVersion: watcherd.dev/v1alpha1
+kind: WatcherConfig
+store: {path: ./data}
+admin: {listen: ""}
+watches:
+- {name: all, resources: [configmaps, pods], namespaces: {include: [NS]}}
+routes:
+- {name: everything, sinks: [archive]}
+- {name: calm, resources: [configmaps], throttle: {per: PER}, payload: [object, summary], sinks: [calm]}
+- {name: pending, resources: [pods], when: object.status.phase == "Pending", for: 15s, sinks: [pending]}
+sinks:
+- {name: archive, file: {path: "./events/{resource}.jsonl"}}
+- {name: calm, file: {path: ./calm.jsonl}}
+- {name: pending, file: {path: ./pending.jsonl}}
+`
+
+// TestRoutesOverTime kills a daemon that holds events and matches, and changes the period
+// of a throttle: the last state is delivered, and a match that has lasted, once.
+func TestRoutesOverTime(t *testing.T) {
+	c := testcluster.Shared(t)
+	ns := c.Namespace(t)
+	config := func(per string) string { return strings.NewReplacer("NS", ns, "PER", per).Replace(timesConfig) }
+	d := newDaemon(t, c.Kubeconfig, config("1h"))
+	d.start()
+	w := newClient(t, c, ns)
+	ctx := t.Context()
+	w.settle(d.path("events"), kinds[0], kinds[1])
+	began := time.Now()
+	waits, err := w.create(ctx, kinds[1], "waits") // nothing schedules it
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone, err := w.create(ctx, kinds[1], "gone")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := w.create(ctx, kinds[0], "busy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		if u, err = w.update(ctx, kinds[0], u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.settle(d.path("events"), kinds[0], kinds[1])
+	d.kill()
+	if err := w.remove(ctx, kinds[1], gone); err != nil {
+		t.Fatal(err)
+	}
+	d.start()
+	for range 3 {
+		if u, err = w.update(ctx, kinds[0], u); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.settle(d.path("events"), kinds[0], kinds[1])
+	if held := readFull(t, d, "calm.jsonl"); len(ofBusy(held)) != 1 {
+		t.Errorf("the throttle let through %v", ofBusy(held))
+	}
+	d.configure(config("1s"))  // due at once
+	pending := func() []full { // without the pods that the test waits by
+		return slices.DeleteFunc(readFull(t, d, "pending.jsonl"), func(e full) bool { return e.Data.Name != "waits" && e.Data.Name != "gone" })
+	}
+	eventually(t, func() bool { return len(ofBusy(readFull(t, d, "calm.jsonl"))) == 2 && len(pending()) > 0 }, func() string {
+		return fmt.Sprint(ofBusy(readFull(t, d, "calm.jsonl")), summary(pending()))
+	})
+	d.stop()
+	last := ofBusy(readFull(t, d, "calm.jsonl"))[1]
+	if want := fmt.Sprintf("updated %s replaces 7", u.GetResourceVersion()); last != want {
+		t.Errorf("the throttled sink ends with %q, want %q", last, want)
+	}
+	lasted := pending()
+	if len(lasted) != 1 || lasted[0].Data.UID != string(waits.GetUID()) {
+		t.Fatalf("pending are %q", summary(lasted))
+	}
+	if since := lasted[0].Data.For.Since; since.Before(began.Add(-time.Second)) || lasted[0].Time.Sub(since) < 15*time.Second {
+		t.Errorf("pending since %s at %s; the pod was made at %s", since, lasted[0].Time, began)
+	}
+}
+
+// ofBusy are the events of the object that is updated, as lines.
+func ofBusy(events []full) (lines []string) {
+	for i := range events {
+		if e := &events[i]; e.Data.Name == "busy" {
+			line := e.Type[strings.LastIndexByte(e.Type, '.')+1:] + " " + e.Data.ResourceVersion
+			if e.Data.Coalesced > 0 {
+				line += fmt.Sprintf(" replaces %d", e.Data.Coalesced)
+			}
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}

@@ -1,0 +1,280 @@
+// Package timer keeps what routes hold over time: one row for each object on a route with
+// a throttle or a `for`, and an index of when it is due.
+//
+// Guarantees:
+//
+//   - Rows and index live in the store. Memory is a few words for each [Bucket], however
+//     many objects are held; a row costs its record on disk.
+//   - A row changes in the batch of the event that changes it, so that no crash separates
+//     the two.
+//   - The index is ordered by when the timers began. A bucket with another duration needs
+//     no rewriting, and a row that began in the future, by a clock that was set back, is
+//     found ([Table.Ahead]).
+//
+// A Table belongs to the goroutine that commits.
+package timer
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+const (
+	rowPrefix   = "timer/row/"
+	indexPrefix = "timer/due/"
+	rowVersion  = 1
+)
+
+// Store is the durable store as it is read here. *store.Store implements it.
+type Store interface {
+	Meta(key string) ([]byte, bool, error)
+	ScanMetaFrom(prefix, from string, f func(key string, value []byte) error) error
+}
+
+// Batch is what changes are written with. *store.Batch implements it.
+type Batch interface {
+	PutMeta(key string, value []byte)
+	DeleteMeta(key string)
+}
+
+// Row is what is held of one object. It is not modified once it is put.
+type Row struct {
+	Start    time.Time // of the timer
+	Armed    bool      // the timer runs; otherwise it has fired
+	UID      string    // of the object
+	Version  string    // of the object, when the timer began
+	Matching string    // of the route, see route.Spec
+	Sequence uint64    // of the event that is held, 0 for none
+	Record   []byte    // of that event, or of the one that was sent last
+}
+
+// Name names a bucket: a route's, for one sink or, for a `for`, for none.
+type Name struct{ Route, Sink string }
+
+func (n Name) String() string { return n.Route + "/" + n.Sink + "/" }
+
+// Bucket has the rows of one name.
+type Bucket struct {
+	Name
+	After time.Duration // from the start of a timer until it is due
+
+	from time.Time // no timer that runs began earlier
+	next time.Time // nothing is due before; zero: not known
+}
+
+// Next is the time before which nothing of the bucket is due.
+func (b *Bucket) Next() time.Time { return b.next }
+
+// Postpone has nothing of the bucket be due before a time.
+func (b *Bucket) Postpone(until time.Time) { b.next = until }
+
+// Table reads and changes rows. What it has put is seen before it is committed.
+type Table struct {
+	store   Store
+	overlay map[string]*Row // by key, as the batch leaves them; nil: deleted
+}
+
+// NewTable returns the table of a store.
+func NewTable(s Store) *Table { return &Table{store: s, overlay: map[string]*Row{}} }
+
+// Committed ends a batch that is in the store now.
+func (t *Table) Committed() { clear(t.overlay) }
+
+// Row returns a bucket's row, nil if there is none.
+func (t *Table) Row(b *Bucket, key string) (*Row, error) {
+	at := rowPrefix + b.String() + key
+	if row, ok := t.overlay[at]; ok {
+		return row, nil
+	}
+	value, ok, err := t.store.Meta(at)
+	if err != nil || !ok {
+		return nil, err
+	}
+	return decode(value)
+}
+
+// Put replaces the row before, nil if there was none, by next, which is nil to
+// delete it.
+func (t *Table) Put(w Batch, b *Bucket, key string, before, next *Row) {
+	at := rowPrefix + b.String() + key
+	t.overlay[at] = next
+	was := before != nil && before.Armed
+	is := next != nil && next.Armed
+	if was && !(is && next.Start.Equal(before.Start)) {
+		w.DeleteMeta(b.dueKey(before.Start, key))
+	}
+	if is && !(was && next.Start.Equal(before.Start)) {
+		w.PutMeta(b.dueKey(next.Start, key), nil)
+		if next.Start.Before(b.from) {
+			b.from = next.Start
+		}
+		if due := next.Start.Add(b.After); due.Before(b.next) {
+			b.next = due
+		}
+	}
+	if next == nil {
+		w.DeleteMeta(at)
+		return
+	}
+	w.PutMeta(at, next.encode())
+}
+
+// Due is a timer of the index. Its row, in the batch that is being made, may have changed
+// since.
+type Due struct {
+	Key   string
+	Start time.Time
+}
+
+var errEnough = errors.New("enough")
+
+// Due returns at most so many committed timers that are due, the oldest first, and notes
+// when the next one is. more is set if there are others that are due: they come after the
+// last one returned, if that is given.
+func (t *Table) Due(b *Bucket, now time.Time, after *Due, most int) (due []Due, more bool, err error) {
+	from, first := "", after == nil
+	switch {
+	case after != nil:
+		from = timeKey(after.Start) + "/" + after.Key + "\x00"
+	case !b.from.IsZero():
+		from = timeKey(b.from)
+	}
+	b.next = now.Add(idle)
+	err = t.scan(b, from, func(d Due) error {
+		if first {
+			b.from, first = d.Start, false
+		}
+		switch at := d.Start.Add(b.After); {
+		case at.After(now):
+			b.next = at
+			return errEnough
+		case len(due) == most:
+			b.next, more = now, true
+			return errEnough
+		}
+		due = append(due, d)
+		return nil
+	})
+	return due, more, err
+}
+
+// idle is how long an empty bucket is not looked at.
+const idle = 24 * time.Hour
+
+// Ahead returns at most so many timers that began in the future.
+func (t *Table) Ahead(b *Bucket, now time.Time, most int) (ahead []Due, err error) {
+	err = t.scan(b, timeKey(now.Add(1)), func(d Due) error {
+		if len(ahead) == most {
+			return errEnough
+		}
+		ahead = append(ahead, d)
+		return nil
+	})
+	return ahead, err
+}
+
+// Unlist removes a timer from the index whose row is another one now.
+func (t *Table) Unlist(w Batch, b *Bucket, d Due) { w.DeleteMeta(b.dueKey(d.Start, d.Key)) }
+
+func (t *Table) scan(b *Bucket, from string, f func(Due) error) error {
+	prefix := indexPrefix + b.String()
+	err := t.store.ScanMetaFrom(prefix, from, func(key string, _ []byte) error {
+		at, rest, ok := strings.Cut(key[len(prefix):], "/")
+		ns, err := strconv.ParseUint(at, 16, 64)
+		if !ok || err != nil {
+			return fmt.Errorf("%w: key %q", ErrMalformed, key)
+		}
+		return f(Due{Key: rest, Start: time.Unix(0, int64(ns))})
+	})
+	if errors.Is(err, errEnough) {
+		return nil
+	}
+	return err
+}
+
+func timeKey(t time.Time) string { return fmt.Sprintf("%016x", uint64(max(t.UnixNano(), 0))) }
+
+func (b *Bucket) dueKey(start time.Time, key string) string {
+	return indexPrefix + b.String() + timeKey(start) + "/" + key
+}
+
+// Names are the names of all buckets that have rows.
+func (t *Table) Names() (names []Name, err error) {
+	for from := ""; ; {
+		var last *Name
+		err := t.store.ScanMetaFrom(rowPrefix, from, func(key string, _ []byte) error {
+			route, rest, _ := strings.Cut(key[len(rowPrefix):], "/")
+			sink, _, _ := strings.Cut(rest, "/")
+			last = &Name{route, sink}
+			return errEnough
+		})
+		if last == nil {
+			return names, err
+		}
+		names = append(names, *last)
+		from = strings.TrimSuffix(last.String(), "/") + "0" // which follows the slash
+	}
+}
+
+// Rows calls f for the committed rows of a bucket, in order, from a key on; all buckets'
+// if b is nil. The key that f gets is for [Table.Revise], or as the from of a later call.
+func (t *Table) Rows(b *Bucket, from string, f func(key string, row *Row) error) error {
+	prefix := rowPrefix
+	if b != nil {
+		prefix += b.String()
+	}
+	return t.store.ScanMetaFrom(prefix, from, func(key string, value []byte) error {
+		row, err := decode(value)
+		if err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		return f(key[len(prefix):], row)
+	})
+}
+
+// Revise replaces the record of a committed row, by its key among all rows.
+func Revise(w Batch, key string, row *Row, record []byte) {
+	revised := *row
+	revised.Record = record
+	w.PutMeta(rowPrefix+key, revised.encode())
+}
+
+func (r *Row) encode() []byte {
+	armed := byte(0)
+	if r.Armed {
+		armed = 1
+	}
+	dst := make([]byte, 0, 64+len(r.Record))
+	dst = append(dst, rowVersion, armed)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(r.Start.UnixNano()))
+	dst = binary.BigEndian.AppendUint64(dst, r.Sequence)
+	for _, s := range [...]string{r.UID, r.Version, r.Matching} {
+		dst = append(binary.AppendUvarint(dst, uint64(len(s))), s...)
+	}
+	return append(dst, r.Record...)
+}
+
+// ErrMalformed is the error of a row that is damaged.
+var ErrMalformed = errors.New("malformed timer")
+
+func decode(value []byte) (*Row, error) {
+	if len(value) < 18 || value[0] != rowVersion {
+		return nil, ErrMalformed
+	}
+	r := &Row{Armed: value[1] != 0, Start: time.Unix(0, int64(binary.BigEndian.Uint64(value[2:]))), Sequence: binary.BigEndian.Uint64(value[10:])}
+	rest := value[18:]
+	for _, field := range [...]*string{&r.UID, &r.Version, &r.Matching} {
+		n, size := binary.Uvarint(rest)
+		if size <= 0 || n > uint64(len(rest)-size) {
+			return nil, ErrMalformed
+		}
+		*field = string(rest[size : size+int(n)])
+		rest = rest[size+int(n):]
+	}
+	r.Record = append([]byte(nil), rest...)
+	return r, nil
+}
