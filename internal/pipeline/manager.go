@@ -23,6 +23,7 @@ import (
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/internal/retrace"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -74,6 +75,7 @@ type Manager struct {
 	dicts     *compact.Dictionaries
 	inflater  *record.Inflater
 	reader    *query.Reader
+	past      *retrace.Reader
 	metrics   *metrics
 	redactKey []byte
 
@@ -91,7 +93,7 @@ type Manager struct {
 	// Owned by the goroutine that applies states.
 	namespaces   namespaces
 	accepted     redact.Accepted             // what edits was made of
-	resolved     map[string]string           // which resource a pattern of a watch means
+	resolved     map[string]string           // which resource a pattern of a watch means; replaced under mu
 	applied      string                      // hash of the state that was applied last
 	farewells    map[string]*commit.Farewell // by part of the ledger
 	undiscovered bool                        // the cluster's resources are not known yet
@@ -162,6 +164,7 @@ func New(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Dictionaries: m.dicts, Edit: m.editRecord}
+	m.past = retrace.New(cfg.Store, m.inflater, m.edits.Load)
 	if err := m.loadEdits(); err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/headline"
@@ -15,7 +16,7 @@ import (
 )
 
 const (
-	version   = 4
+	version   = 5
 	headerLen = 4 // version, marks and the length of the ID
 )
 
@@ -49,6 +50,10 @@ type Record struct {
 	// event, and for no sink.
 	Rerecorded bool
 
+	// Scope is what the event was observed in: a version of the resource, a selection by the
+	// API server; see ledger.ScopeOf. Usually empty.
+	Scope string
+
 	Targets []Target
 }
 
@@ -57,6 +62,16 @@ type Target struct {
 	Sink   string
 	Flags  Flags  // what the sink was to get
 	Routes string // those that led to it, separated by commas; none for a gap, which no route selects
+}
+
+// TookBy reports whether a route led to the target.
+func (t *Target) TookBy(route string) bool {
+	for name := range strings.SplitSeq(t.Routes, ",") {
+		if name == route {
+			return true
+		}
+	}
+	return false
 }
 
 // Markers of Event's boolean fields.
@@ -69,6 +84,7 @@ const (
 	markChangedBy
 	markState // with the sequence of the state before
 	markRerecorded
+	markScope // a text follows
 )
 
 // Append appends the stored form of r to dst. The event's ID must be hexadecimal,
@@ -104,6 +120,9 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 	if r.Rerecorded {
 		marks |= markRerecorded
 	}
+	if r.Scope != "" {
+		marks |= markScope
+	}
 	dst = binary.BigEndian.AppendUint16(append(dst, version), marks)
 	dst = append(dst, byte(len(id)))
 	dst = append(dst, id...)
@@ -133,6 +152,9 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 			return nil, fmt.Errorf("encode gap: %w", err)
 		}
 		dst = appendBytes(dst, gap)
+	}
+	if r.Scope != "" {
+		dst = appendBytes(dst, r.Scope)
 	}
 	if len(r.Targets) > 0 {
 		dst = appendTargets(dst, r.Targets)
@@ -178,6 +200,9 @@ func Decode(payload []byte) (*Record, error) {
 		if err := json.Unmarshal(in.bytes(), e.Gap); err != nil && !in.short {
 			return nil, fmt.Errorf("%w: gap: %w", ErrMalformed, err)
 		}
+	}
+	if marks&markScope != 0 {
+		r.Scope = in.text()
 	}
 	if marks&markTargets != 0 {
 		r.Targets = in.targets()

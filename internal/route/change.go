@@ -17,8 +17,10 @@ type Change struct {
 	New *compact.Object // state after; nil on Deleted
 	Old *compact.Object // recorded state before; nil on Added and Sync, the last known state on Deleted
 
-	// Changed means that a change of the object led to the event, and New has its author.
-	Changed bool
+	// Changed means that a change of the object led to the event, and New has its author,
+	// unless it is ChangedBy.
+	Changed   bool
+	ChangedBy *event.ChangedBy
 
 	Watches []Hit // watches that cover the object before or after
 }

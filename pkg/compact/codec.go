@@ -61,6 +61,19 @@ func (c *Codec) Encode(raw []byte, m *rawjson.Meta, position uint64) (*Object, e
 	return o, nil
 }
 
+// Object encodes raw, the JSON of one object, without a dictionary.
+func (d *Dictionaries) Object(raw []byte) (*Object, error) {
+	if len(raw) == 0 || len(raw) > MaxRawLen {
+		return nil, fmt.Errorf("compact: an object of %d bytes is empty or too large", len(raw))
+	}
+	m, err := rawjson.Scan(raw)
+	if err != nil {
+		return nil, err
+	}
+	o := &Object{kind: d.types.of(m.APIVersion, m.Kind)}
+	return o, o.pack(d, raw, &m)
+}
+
 // typeMeta is the data shared by all objects of a type.
 type typeMeta struct {
 	apiVersion, kind string
