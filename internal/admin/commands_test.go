@@ -29,6 +29,9 @@ func TestCommands(t *testing.T) {
 		{"/api/v1/replay", `{"sink":`, 400, "not understood"},
 		{"/api/v1/replay", `{"sink":"` + strings.Repeat("a", maxBody) + `"}`, 413, "larger than"},
 		{"/api/v1/snapshot", `{"sink":"archive"}`, 200, `"done":true`},
+		{"/api/v1/backtest", `{"from":"2026-01-01T00:00:00Z","routes":[{"Name":"r"}]}`, 200, `{"count":1,"done":true,"backtest":{"scanned":1,`},
+		{"/api/v1/backtest", `{"routes":[]}`, 400, "from is required"},
+		{"/api/v1/backtest", `{"from":"2026-01-01T00:00:00Z","sinks":[]}`, 400, `unknown field \"sinks\"`},
 		{"/api/v1/snapshot", `{}`, 400, "sink is required"},
 		{"/api/v1/reload", `{}`, 200, `"hash":"abc"`},
 		{"/api/v1/sinks/archive/resume", `{}`, 200, "{}"},
@@ -40,6 +43,10 @@ func TestCommands(t *testing.T) {
 	}
 	code, body := f.get("/api/v1/replay")
 	f.expect(code, body, 404, "there is no GET /api/v1/replay")
+	code, body = f.get("/api/v1/events/7/explain")
+	f.expect(code, body, 200, `"sequence":7`)
+	code, body = f.get("/api/v1/events/8/explain")
+	f.expect(code, body, 404, "no such event")
 }
 
 // TestProgress follows a command that takes a while.

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/watcherd/watcherd/internal/retrace"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -24,13 +25,14 @@ type Config struct {
 	CertFile, KeyFile string // the server's certificate; "": plain HTTP
 	ClientCAFile      string // whose certificates clients must show; "": none
 
-	Status   func() *status.Status // how the daemon is doing, now
-	Objects  Objects
-	Log      Log
-	History  History
-	Commands Commands
-	Sinks    Sinks
-	Letters  Letters
+	Status    func() *status.Status // how the daemon is doing, now
+	Objects   Objects
+	Log       Log
+	History   History
+	Rehearsal Rehearsal
+	Commands  Commands
+	Sinks     Sinks
+	Letters   Letters
 
 	// Stopping is closed when the daemon starts to stop: streams and commands
 	// end, everything else is answered until Run's context is done.
@@ -79,6 +81,20 @@ type Logged struct {
 	Sequence uint64
 	Event    *event.Event // nil if the filter refused it
 	Err      error        // the record cannot be read
+}
+
+// Rehearsal runs routes over what is recorded.
+type Rehearsal interface {
+	// Explain takes the sequence or the id of an event.
+	Explain(ctx context.Context, event string) (*retrace.Explanation, error)
+	Backtest(ctx context.Context, r *BacktestRequest, progress func(int)) (*retrace.Backtest, error)
+}
+
+// BacktestRequest asks what routes would have made of a period. A zero To is now.
+type BacktestRequest struct {
+	retrace.Proposal
+	From time.Time `json:"from"`
+	To   time.Time `json:"to,omitzero"`
 }
 
 // Commands are the operations for operators. progress is called repeatedly with
@@ -153,6 +169,8 @@ type Progress struct {
 	Count int    `json:"count"`
 	Done  bool   `json:"done,omitempty"`
 	Error string `json:"error,omitempty"`
+
+	Backtest *retrace.Backtest `json:"backtest,omitempty"` // the result of one
 }
 
 // DeadLetter is an event that a sink refused for good.

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/watcherd/watcherd/internal/retrace"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
@@ -55,7 +56,7 @@ func newFixture(t *testing.T) *fixture {
 	f.state.Store(&status.Status{Pipeline: status.Pipeline{Applied: true, Routes: []status.Route{{Name: "all"}, {Name: "blue"}}}})
 	r := prometheus.NewRegistry()
 	f.cfg = Config{
-		Listen: "127.0.0.1:0", Status: f.state.Load, Objects: f, Log: f, Commands: f, Sinks: f, Letters: lettersOf{f},
+		Listen: "127.0.0.1:0", Status: f.state.Load, Objects: f, Log: f, Rehearsal: f, Commands: f, Sinks: f, Letters: lettersOf{f},
 		Stopping: f.stopping, Gatherer: r, Registerer: r, Logger: slog.New(slog.DiscardHandler),
 	}
 	return f
@@ -258,6 +259,18 @@ func (f *fixture) Replay(ctx context.Context, r ReplayRequest, progress func(int
 		return 0, Refuse(http.StatusNotFound, errors.New("no such sink"))
 	}
 	return f.run(ctx, progress)
+}
+
+func (f *fixture) Explain(_ context.Context, name string) (*retrace.Explanation, error) {
+	if name != "7" {
+		return nil, Refuse(http.StatusNotFound, errors.New("no such event"))
+	}
+	return &retrace.Explanation{Sequence: 7}, nil
+}
+
+func (f *fixture) Backtest(ctx context.Context, r *BacktestRequest, progress func(int)) (*retrace.Backtest, error) {
+	_, err := f.run(ctx, progress)
+	return &retrace.Backtest{Scanned: len(r.Routes)}, err
 }
 
 func (f *fixture) Snapshot(ctx context.Context, _ SnapshotRequest, progress func(int)) (int, error) {

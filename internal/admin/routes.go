@@ -20,6 +20,7 @@ const endpoints = `watcherd
 /api/v1/history            the recorded changes; /histogram counts them
 /api/v1/changes            what a period changed
 /api/v1/events             the event log as server-sent events
+                           /SEQUENCE/explain: what the routes make of an event
 `
 
 // adminHandler serves everything to those who may.
@@ -41,6 +42,8 @@ func (s *Server) adminHandler(bound net.Addr) http.Handler {
 	s.handle(mux, "GET /api/v1/history/histogram", s.asked(s.histogram))
 	s.handle(mux, "GET /api/v1/changes", s.asked(s.netChanges))
 	s.handle(mux, "GET /api/v1/events", s.events)
+	s.handle(mux, "GET /api/v1/events/{event}/explain", s.asked(s.explain))
+	s.handle(mux, "POST /api/v1/backtest", s.backtest)
 	s.handle(mux, "POST /api/v1/replay", s.replay)
 	s.handle(mux, "POST /api/v1/snapshot", s.snapshot)
 	s.handle(mux, "POST /api/v1/reload", s.reload)

@@ -311,8 +311,8 @@ func (s *Feed) fromLedger(o *compact.Object) bool {
 	return true
 }
 
-// reads reports whether the watch is about a namespace.
-func (h WatchRef) reads(namespace string) bool {
+// Reads reports whether the watch is about a namespace.
+func (h WatchRef) Reads(namespace string) bool {
 	if h.namespaces == nil {
 		return true
 	}
@@ -322,7 +322,7 @@ func (h WatchRef) reads(namespace string) bool {
 
 // Covers reports whether the object belongs to the watch at all.
 func (h WatchRef) Covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool {
-	if o == nil || !h.reads(o.GetNamespace()) {
+	if o == nil || !h.Reads(o.GetNamespace()) {
 		return false
 	}
 	return h.Watch.Filter.Match(o, nsLabels)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
@@ -15,6 +17,7 @@ import (
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/retrace"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/internal/store"
 )
 
@@ -125,7 +128,7 @@ func (m *Manager) Replay(ctx context.Context, sink string, r store.ReplayRange, 
 		return 0, &UnknownError{"sink", sink}
 	}
 	if blind := m.unjudged(st); blind != "" {
-		return 0, fmt.Errorf("watch %s: %w", blind, errNamespacesUnknown)
+		return 0, fmt.Errorf("watch %s: %w", blind, ErrNamespacesUnknown)
 	}
 	target, err := m.past.NewTarget(st, m.WatchesOf(st), sink, true)
 	if err != nil {
@@ -151,12 +154,58 @@ func (m *Manager) Replay(ctx context.Context, sink string, r store.ReplayRange, 
 // WatchesOf are the watches of a state, for what is recorded.
 func (m *Manager) WatchesOf(st *plan.State) *retrace.Watches {
 	m.mu.Lock()
-	resolved := m.resolved
+	resolved := maps.Clone(m.resolved)
 	m.mu.Unlock()
+	for i := range st.Watches {
+		w := &st.Watches[i]
+		for _, pattern := range w.Resources { // those of a state that is not applied
+			key := patternKey(w.Name, pattern)
+			if p, err := selector.ParseResource(pattern); err != nil || p.Wildcard() || resolved[key] != "" {
+				continue
+			}
+			if found, err := m.cfg.Resolver.Resolve(pattern); err == nil && len(found) > 0 {
+				resolved[key] = found[0].GVR.GroupResource().String()
+			}
+		}
+	}
 	return retrace.NewWatches(st.Watches, func(w *plan.Watch, gr schema.GroupResource, scope string) bool {
 		return m.wantsAs(resolved, w, gr, scope)
 	}, m.committer.NamespaceLabels)
 }
+
+// Explain returns what the watches and routes of now make of a recorded event, by its
+// sequence or its id.
+func (m *Manager) Explain(ctx context.Context, name string) (*retrace.Explanation, error) {
+	st := m.currentState()
+	if st == nil {
+		return nil, ErrNotApplied
+	}
+	return m.past.Explain(ctx, st, m.WatchesOf(st), name)
+}
+
+// Backtest runs a configuration over the records from one time to another.
+func (m *Manager) Backtest(ctx context.Context, p *retrace.Proposal, from, to time.Time, progress func(records int)) (*retrace.Backtest, error) {
+	st := m.currentState()
+	if st == nil {
+		return nil, ErrNotApplied
+	}
+	next, err := p.State()
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range []*plan.State{st, next} {
+		if blind := m.unjudged(one); blind != "" {
+			return nil, fmt.Errorf("watch %s: %w", blind, ErrNamespacesUnknown)
+		}
+	}
+	return m.past.Rehearse(ctx, st, next, m.WatchesOf(st), m.WatchesOf(next), from, to, progress)
+}
+
+// ErrNotApplied means that no configuration is in force yet.
+var ErrNotApplied = errors.New("no configuration is in force yet")
+
+// ErrNamespacesUnknown means that the labels are not known by which a watch selects.
+var ErrNamespacesUnknown = errors.New("the labels of namespaces, by which it selects, are not known: no watch that runs reads them, or they are not listed yet")
 
 // unjudged is a watch that selects by labels of namespaces that are not known yet, "" if
 // there is none.

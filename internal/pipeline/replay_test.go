@@ -1,10 +1,14 @@
 package pipeline
 
 import (
+	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -101,7 +105,8 @@ func gapOf(watch, cause string) func(r *record.Record) {
 }
 
 // TestEarliestIsAsIfThere compares, over random histories, what a sink is given that starts
-// with the log, or is replayed to, with what it would have been given all the time.
+// with the log, or is replayed to, with what it would have been given all the time. A backtest
+// counts the same, and each event is explained like that.
 func TestEarliestIsAsIfThere(t *testing.T) {
 	routes := func(seed uint64) []route.Spec {
 		s := leadTo("first", "", "b")
@@ -120,7 +125,7 @@ func TestEarliestIsAsIfThere(t *testing.T) {
 			t.Parallel()
 			rnd := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // a test
 			l := newLife(t, t.TempDir())
-			apply := func(routes []route.Spec) {
+			state := func(routes []route.Spec) *plan.State {
 				t.Helper()
 				st := l.state(routes, func(s *plan.Sink) { s.StartFrom = plan.StartEarliest })
 				if seed%3 == 0 {
@@ -128,9 +133,13 @@ func TestEarliestIsAsIfThere(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					st.Watches[0].Filter = filter
+					st.Watches[0].Filter, st.Watches[0].Selection = filter, plan.Selection{Labels: "tier!=red"}
 				}
-				if err := l.m.Apply(t.Context(), st); err != nil {
+				return st
+			}
+			apply := func(routes []route.Spec) {
+				t.Helper()
+				if err := l.m.Apply(t.Context(), state(routes)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -146,6 +155,22 @@ func TestEarliestIsAsIfThere(t *testing.T) {
 			}
 			later := live[0]
 			later.Name, later.Sinks = "second", []string{"a"}
+			proposal := retrace.ProposalOf(state(append(live, later)))
+			b, err := l.m.Backtest(t.Context(), &proposal, time.Unix(1, 0), time.Time{}, func(int) {})
+			if err != nil {
+				t.Fatal(err)
+			}
+			expected := l.given("b")
+			l.explained(expected)
+			for i := range b.Sinks {
+				s := &b.Sinks[i]
+				if s.Matches != len(expected) || s.Lost != 0 || s.Added+s.Running != len(expected) || (s.Sink == "b") != (s.Added == 0) || len(s.Gained) != min(s.Added, 5) {
+					t.Errorf("%d events, and the backtest has %+v", len(expected), s)
+				}
+			}
+			if len(b.Sinks) != min(2*len(expected), 2) || b.Routes[1].Matches != uint64(len(expected)) || b.Truncated {
+				t.Errorf("%d events, and the backtest has %+v", len(expected), b)
+			}
 			apply(append(live, later))
 			if n, err := l.m.Replay(t.Context(), "b", store.ReplayRange{}, nil); err != nil || n == 0 && seed/5%4 != 1 {
 				t.Fatalf("%d replayed, %v", n, err)
@@ -166,6 +191,137 @@ func TestEarliestIsAsIfThere(t *testing.T) {
 				t.Errorf("a new sink (-live +new):\n%s", diff)
 			}
 		})
+	}
+}
+
+// explained expects that the route first takes these events of the log, and no others.
+func (l *life) explained(taken []*event.Event) {
+	l.Helper()
+	items, err := l.store.ReadLog(0, 1000)
+	if err != nil {
+		l.Fatal(err)
+	}
+	for _, it := range items {
+		i := slices.IndexFunc(taken, func(e *event.Event) bool { return e.Sequence == it.Sequence })
+		name := fmt.Sprint(it.Sequence)
+		if i >= 0 {
+			name = taken[i].ID
+		}
+		x, err := l.m.Explain(l.Context(), name)
+		if err != nil {
+			l.Fatal(err)
+		}
+		if (x.Routes[0].Verdict == route.Taken) != (i >= 0) || x.Sequence != it.Sequence || (len(x.Recorded) > 0) != (i >= 0) {
+			l.Errorf("of %d, given: %t: %+v", it.Sequence, i >= 0, x)
+		}
+	}
+}
+
+// TestExplain has each reason for which a watch or a route does not take an event.
+func TestExplain(t *testing.T) {
+	l := newLife(t, t.TempDir())
+	st := l.state([]route.Spec{
+		leadTo("taken", "", "a"),
+		{Name: "resources", Resources: []string{"nodes"}, Sinks: []string{"a"}},
+		{Name: "watches", Watches: []string{"blue"}, Sinks: []string{"a"}},
+		{Name: "events", Events: []event.Type{event.Deleted}, Sinks: []string{"a"}},
+		{Name: "changed", Changed: []string{"spec"}, Sinks: []string{"a"}},
+		leadTo("when", `metadata.name == "other"`, "a"),
+		leadTo("missing", `object.spec.none == 1`, "a"),
+		leadTo("error", `object.metadata.name == 1 || int(object.metadata.name) == 1`, "a"),
+		{Name: "passed", When: `object.spec.none == 1`, OnError: route.OnErrorPass, Sinks: []string{"a"}},
+	})
+	for name, edit := range map[string]func(*plan.Watch){
+		"blue":       func(w *plan.Watch) { w.Selection.Labels = "tier=blue" },
+		"namespaces": func(w *plan.Watch) { w.Selection.Namespaces.Include = []string{"x*"} },
+		"named":      func(w *plan.Watch) { w.Namespaces = []string{"x"} },
+		"resources":  func(w *plan.Watch) { w.Resources = []string{"nodes"} },
+	} {
+		w := podWatch(edit)
+		w.Name = name
+		var err error
+		if w.Filter, err = w.Selection.Filter(); err != nil {
+			t.Fatal(err)
+		}
+		st.Watches = append(st.Watches, w)
+	}
+	if err := l.m.Apply(t.Context(), st); err != nil {
+		t.Fatal(err)
+	}
+	l.put("v", "1", "red")
+	l.put("v", "2", "red")
+	given := l.given("a")
+	last := given[len(given)-1]
+	x, err := l.m.Explain(t.Context(), fmt.Sprint(last.Sequence))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if x.ID != last.ID || x.Subject != last.Subject() || x.Type != event.Updated {
+		t.Errorf("%+v", x)
+	}
+	for _, r := range x.Routes {
+		want := route.Verdict(r.Route)
+		if r.Route == "passed" {
+			want = route.Taken
+		}
+		if r.Verdict != want || (r.Error != "") != (want == route.Missing || want == route.Failed || r.Route == "passed") {
+			t.Errorf("%+v", r)
+		}
+	}
+	verdicts := map[string]retrace.WatchVerdict{"w": retrace.Covered, "blue": retrace.NotSelected, "namespaces": retrace.OtherSpaces, "named": retrace.OtherSpaces, "resources": retrace.OtherResources}
+	for _, w := range x.Watches {
+		if w.Verdict != verdicts[w.Watch] {
+			t.Errorf("%+v", w)
+		}
+	}
+	if diff := cmp.Diff([]retrace.Recorded{{Sink: "a", Routes: []string{"taken", "passed"}}}, x.Recorded); diff != "" {
+		t.Error(diff)
+	}
+	for _, name := range []string{"1", "00ff00ff00ff00ff00ff00ff00ff00ff", "no-id"} {
+		if _, err := l.m.Explain(t.Context(), name); !errors.Is(err, retrace.ErrNotFound) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestBacktestCompares runs other routes and bodies than the running ones.
+func TestBacktestCompares(t *testing.T) {
+	l := newLife(t, t.TempDir())
+	l.apply([]route.Spec{leadTo("red", `metadata.labels.tier == "red"`, "a")})
+	l.put("v", "1", "red")
+	l.put("w", "2", "blue")
+	l.put("x", "3", "red")
+	st := l.state([]route.Spec{leadTo("blue", `metadata.labels.tier == "blue" || metadata.name == "x"`, "a", "b")})
+	proposal := retrace.ProposalOf(st)
+	proposal.Bodies = []retrace.ProposedBody{{Sink: "a", Body: `{"text": event.summary}`}, {Sink: "b", Body: `object.none`}}
+	run := func(from time.Time) *retrace.Backtest {
+		t.Helper()
+		b, err := l.m.Backtest(t.Context(), &proposal, from, time.Time{}, func(int) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	b := run(time.Unix(1, 0))
+	a := b.Sinks[0]
+	if a.Matches != 2 || a.Running != 2 || a.Added != 1 || a.Lost != 1 || !strings.HasSuffix(a.Gained[0].Subject, "/w") || !strings.HasSuffix(a.Missed[0].Subject, "/v") {
+		t.Errorf("%+v", a)
+	}
+	if a.Body != `{"text":"added Pod w"}` && !strings.Contains(a.Body, `"text"`) || a.BodyErrors != 0 {
+		t.Errorf("body %q, %d errors", a.Body, a.BodyErrors)
+	}
+	if s := b.Sinks[1]; s.BodyErrors != 2 || !strings.Contains(s.BodyError, "no such key: none") {
+		t.Errorf("%+v", s)
+	}
+	if r := b.Routes[0]; r.Matches != 2 || r.PeakMinute != 2 || len(r.Samples) != 2 || r.PerHour <= 0 {
+		t.Errorf("%+v", r)
+	}
+	if b := run(time.Unix(1_900_000_000, 0)); b.Scanned != 0 || len(b.Sinks) != 0 {
+		t.Errorf("after all: %+v", b)
+	}
+	proposal.Routes[0].When = "nonsense("
+	if _, err := l.m.Backtest(t.Context(), &proposal, time.Unix(1, 0), time.Time{}, nil); !errors.Is(err, retrace.ErrProposal) {
+		t.Errorf("a route that does not compile: %v", err)
 	}
 }
 
@@ -199,6 +355,15 @@ func TestReplayHidesWhatIsHiddenNow(t *testing.T) {
 			first, second := r.edited(s, pod("1", plaintext)), r.edited(s, pod("2", plaintext+"2"))
 			r.commit(addedTo(s, first), updatedIn(s, second, first), deletedFrom(s, second))
 			r.adopt([]plan.Watch{podWatch(tc.after)}, tc.route)
+			proposal := retrace.ProposalOf(&plan.State{Watches: []plan.Watch{podWatch(tc.after)}, Routes: []route.Spec{tc.route}})
+			proposal.Bodies = []retrace.ProposedBody{{Sink: "sink", Body: `[object, oldObject, patch, event.summary]`}}
+			b, err := r.m.Backtest(t.Context(), &proposal, time.Unix(1, 0), time.Time{}, nil)
+			if err != nil || b.Sinks[0].Matches != 3 || b.Sinks[0].BodyErrors != 0 {
+				t.Errorf("%+v, %v", b, err)
+			}
+			if text, err := json.Marshal(b); err != nil || strings.Contains(string(text), plaintext) {
+				t.Errorf("the plaintext is seen: %s, %v", text, err)
+			}
 			if n, err := r.m.Replay(t.Context(), "sink", store.ReplayRange{}, nil); n != 3 || err != nil {
 				t.Fatalf("%d replayed, %v", n, err)
 			}

@@ -213,6 +213,16 @@ func Decode(payload []byte) (*Record, error) {
 	return r, nil
 }
 
+// HasID reports whether a stored record is of the event with an ID.
+func HasID(payload []byte, id string) bool {
+	if len(payload) < headerLen || payload[0] != version {
+		return false
+	}
+	in := reader{buf: payload[headerLen:]}
+	raw := in.take(int(payload[3]))
+	return len(raw) > 0 && hex.EncodeToString(raw) == id
+}
+
 func appendBytes[T string | []byte](dst []byte, b T) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(b)))
 	return append(dst, b...)

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -38,6 +39,9 @@ import (
 // Log is the part of the store that is read. *store.Store implements it.
 type Log interface {
 	ReadRecord(sequence uint64) (store.Item, bool, error)
+	ReadLog(after uint64, most int) ([]store.Item, error)
+	LogStats() store.LogStats
+	SequenceAt(t time.Time) uint64
 }
 
 // Reader makes changes of records again. Any goroutine may use it.
@@ -184,19 +188,25 @@ func (w *Watches) of(rec *record.Record) []commit.WatchRef {
 
 // Hits are the watches that a change concerns.
 func (w *Watches) Hits(c *Change) (hits []route.Hit) {
-	before, after := c.Old, c.New
-	if c.Type == event.Updated && before == nil {
-		before = after
-	}
-	for _, h := range w.of(c.Record) {
-		if c.Type == event.Sync && !h.Watch.Snapshot {
-			continue
-		}
-		if s, ok := h.Selection(c.Type, before, after, w.labels); ok {
-			hits = append(hits, route.Hit{Watch: h.Watch.Name, Selection: s})
+	refs := w.of(c.Record)
+	for i := range refs {
+		if s, ok := w.selection(&refs[i], c); ok {
+			hits = append(hits, route.Hit{Watch: refs[i].Watch.Name, Selection: s})
 		}
 	}
 	return hits
+}
+
+// selection is what a change is to a watch; not ok if it is nothing.
+func (w *Watches) selection(h *commit.WatchRef, c *Change) (event.Selection, bool) {
+	if c.Type == event.Sync && !h.Watch.Snapshot {
+		return event.Inside, false
+	}
+	before := c.Old
+	if c.Type == event.Updated && before == nil {
+		before = c.New
+	}
+	return h.Selection(c.Type, before, c.New, w.labels)
 }
 
 // Target is a sink with the routes that lead to it, compiled for it alone.
@@ -245,7 +255,7 @@ func (t *Target) Select(it *store.Item) (s store.Selected, ok bool, err error) {
 		return s, slices.Contains(t.router.Sinks(nil, g.Watch, rec.Event.Resource), t.sink), nil
 	}
 	if rec.Event.Type == event.Sync && !rec.State && !given && !t.led(rec) || len(t.watches.of(rec)) == 0 {
-		return s, false, nil // another's snapshot, or nobody's any more
+		return s, false, nil // another's snapshot, or of no watch any more
 	}
 	c, err := t.reader.Change(rec)
 	if err != nil {

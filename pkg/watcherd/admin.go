@@ -15,6 +15,7 @@ import (
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/reload"
+	"github.com/watcherd/watcherd/internal/retrace"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -27,7 +28,7 @@ func (d *daemon) listenAdmin(ctx context.Context, p *parts) (*admin.Server, erro
 	return admin.Listen(ctx, admin.Config{
 		Listen: a.Listen, Probes: a.Probes,
 		TokenFile: a.TokenFile, CertFile: a.CertFile, KeyFile: a.KeyFile, ClientCAFile: a.ClientCAFile,
-		Status: p.status, Objects: p, Log: p, History: p, Commands: p, Sinks: p, Letters: letters{p},
+		Status: p.status, Objects: p, Log: p, History: p, Rehearsal: p, Commands: p, Sinks: p, Letters: letters{p},
 		Stopping: p.stopping, Gatherer: d.Gatherer, Registerer: d.Registerer, Logger: d.log,
 	})
 }
@@ -49,12 +50,13 @@ type parts struct {
 }
 
 var (
-	_ admin.Objects  = (*parts)(nil)
-	_ admin.Log      = (*parts)(nil)
-	_ admin.History  = (*parts)(nil)
-	_ admin.Commands = (*parts)(nil)
-	_ admin.Sinks    = (*parts)(nil)
-	_ admin.Letters  = letters{}
+	_ admin.Objects   = (*parts)(nil)
+	_ admin.Log       = (*parts)(nil)
+	_ admin.History   = (*parts)(nil)
+	_ admin.Rehearsal = (*parts)(nil)
+	_ admin.Commands  = (*parts)(nil)
+	_ admin.Sinks     = (*parts)(nil)
+	_ admin.Letters   = letters{}
 )
 
 func (p *parts) status() *status.Status {
@@ -160,6 +162,18 @@ func (p *parts) Replay(ctx context.Context, r admin.ReplayRequest, progress func
 		FromSequence: r.FromSequence, ToSequence: r.ToSequence, FromTime: r.FromTime, ToTime: r.ToTime,
 	}, progress)
 	return n, translate(err)
+}
+
+// Explain implements admin.Rehearsal.
+func (p *parts) Explain(ctx context.Context, name string) (*retrace.Explanation, error) {
+	x, err := p.manager.Explain(ctx, name)
+	return x, translate(err)
+}
+
+// Backtest implements admin.Rehearsal.
+func (p *parts) Backtest(ctx context.Context, r *admin.BacktestRequest, progress func(int)) (*retrace.Backtest, error) {
+	b, err := p.manager.Backtest(ctx, &r.Proposal, r.From, r.To, progress)
+	return b, translate(err)
 }
 
 // Snapshot implements admin.Commands.
@@ -268,9 +282,13 @@ func translate(err error) error {
 	case errors.Is(err, delivery.ErrNothingToSkip), errors.Is(err, delivery.ErrNotSkippable):
 		return admin.Refuse(http.StatusNotFound, err)
 	case errors.Is(err, pipeline.ErrConfigured), errors.Is(err, delivery.ErrNotDelivering), errors.Is(err, delivery.ErrInFlight),
-		errors.Is(err, store.ErrDeadLettersFull):
+		errors.Is(err, store.ErrDeadLettersFull), errors.Is(err, pipeline.ErrNamespacesUnknown):
 		return admin.Refuse(http.StatusConflict, err)
-	case errors.Is(err, commit.ErrEnded):
+	case errors.Is(err, retrace.ErrNotFound):
+		return admin.Refuse(http.StatusNotFound, err)
+	case errors.Is(err, retrace.ErrProposal):
+		return admin.Refuse(http.StatusBadRequest, err)
+	case errors.Is(err, commit.ErrEnded), errors.Is(err, pipeline.ErrNotApplied):
 		return admin.Refuse(http.StatusServiceUnavailable, err)
 	default:
 		return err
