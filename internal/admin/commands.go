@@ -137,7 +137,7 @@ func (a *progressAnswer) end(last Progress, err error) error {
 	switch {
 	case a.begun && err != nil:
 		a.line(Progress{Count: last.Count, Error: err.Error()})
-		return nil
+		return nil //nolint:nilerr // the answer has it
 	case err != nil:
 		return err
 	}

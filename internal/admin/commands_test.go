@@ -45,6 +45,8 @@ func TestCommands(t *testing.T) {
 	f.expect(code, body, 404, "there is no GET /api/v1/replay")
 	code, body = f.get("/api/v1/events/7/explain")
 	f.expect(code, body, 200, `"sequence":7`)
+	code, body = f.get("/api/v1/history?when=(")
+	f.expect(code, body, 400, "when: line 1, column 2")
 	code, body = f.get("/api/v1/events/8/explain")
 	f.expect(code, body, 404, "no such event")
 }

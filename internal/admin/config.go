@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/retrace"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/pkg/compact"
@@ -87,6 +88,8 @@ type Logged struct {
 type Rehearsal interface {
 	// Explain takes the sequence or the id of an event.
 	Explain(ctx context.Context, event string) (*retrace.Explanation, error)
+	// When compiles an expression as that of a route; the error has its faults.
+	When(expression string) (history.Test, error)
 	Backtest(ctx context.Context, r *BacktestRequest, progress func(int)) (*retrace.Backtest, error)
 }
 

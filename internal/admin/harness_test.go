@@ -18,6 +18,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/retrace"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/internal/store"
@@ -266,6 +268,13 @@ func (f *fixture) Explain(_ context.Context, name string) (*retrace.Explanation,
 		return nil, Refuse(http.StatusNotFound, errors.New("no such event"))
 	}
 	return &retrace.Explanation{Sequence: 7}, nil
+}
+
+func (f *fixture) When(text string) (history.Test, error) {
+	if text == "(" {
+		return nil, errors.New("line 1, column 2: Syntax error")
+	}
+	return func(*record.Record) (bool, error) { return true, nil }, nil
 }
 
 func (f *fixture) Backtest(ctx context.Context, r *BacktestRequest, progress func(int)) (*retrace.Backtest, error) {

@@ -183,6 +183,9 @@ func (m *Manager) Explain(ctx context.Context, name string) (*retrace.Explanatio
 	return m.past.Explain(ctx, st, m.WatchesOf(st), name)
 }
 
+// Past returns the reader of recorded changes.
+func (m *Manager) Past() *retrace.Reader { return m.past }
+
 // Backtest runs a configuration over the records from one time to another.
 func (m *Manager) Backtest(ctx context.Context, p *retrace.Proposal, from, to time.Time, progress func(records int)) (*retrace.Backtest, error) {
 	st := m.currentState()

@@ -258,7 +258,7 @@ func sinceLeft(st *plan.State, sink string) store.Selector {
 		r, err := record.Decode(it.Payload)
 		switch {
 		case err != nil:
-			return chosen, false, nil // the event stream reports it
+			return chosen, false, nil //nolint:nilerr // the event stream reports it
 		case r.Event.Gap != nil && r.Event.Gap.Cause == commit.CauseRemoved:
 			return chosen, false, nil // queued for the sink that it is for
 		case r.Rerecorded:

@@ -173,7 +173,7 @@ func (r *Reader) Rehearse(ctx context.Context, now, next *plan.State, watches, p
 				t.Truncated = true
 				return t.report(), nil
 			}
-			if err := t.take(it); err != nil {
+			if err := t.take(it); err != nil { //nolint:contextcheck // a body has limits of its own
 				return nil, err
 			}
 			if time.Since(slice) < workSlice {

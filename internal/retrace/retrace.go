@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/jsonpatch"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
@@ -66,8 +67,28 @@ type Change struct {
 	original bool         // the states are as they are recorded
 }
 
+// When compiles an expression, as that of a route, to a test of records. The error joins
+// its faults.
+func (r *Reader) When(text string) (history.Test, error) {
+	condition, found := route.CompileCondition(text)
+	var faults []error
+	for _, f := range found {
+		faults = append(faults, fmt.Errorf("line %d, column %d: %s", f.Line, f.Column, f.Msg))
+	}
+	return func(rec *record.Record) (bool, error) {
+		c, err := r.change(rec, condition.ReadsOld())
+		if err != nil {
+			return false, err
+		}
+		return condition.Match(&c.Change)
+	}, errors.Join(faults...)
+}
+
 // Change makes the change of a record.
-func (r *Reader) Change(rec *record.Record) (*Change, error) {
+func (r *Reader) Change(rec *record.Record) (*Change, error) { return r.change(rec, true) }
+
+// change is Change, without the state before unless that is wanted.
+func (r *Reader) change(rec *record.Record, old bool) (*Change, error) {
 	e, table := &rec.Event, r.edits()
 	c := &Change{Record: rec, form: table.Form(rec), Change: route.Change{
 		Type: e.Type, Resource: e.Resource, Cluster: r.inflater.Cluster, Time: e.Time, ChangedBy: e.ChangedBy,
@@ -87,15 +108,18 @@ func (r *Reader) Change(rec *record.Record) (*Change, error) {
 	case event.Updated:
 		c.New = object
 	default:
-		c.New = object
+		c.New, old = object, false
+	}
+	if !old {
 		return c, nil
 	}
 	from, body := rec, rec.OldObject
 	if len(body.Data) == 0 && rec.Prev != 0 {
-		if from, err = r.former(rec.Prev); from == nil || err != nil {
+		former, err := r.former(rec.Prev)
+		if former == nil || err != nil {
 			return c, err
 		}
-		body, c.old = from.Object, from.Object
+		from, body, c.old = former, former.Object, former.Object
 		if form := table.Form(from); form != c.form {
 			c.form = 0
 		}

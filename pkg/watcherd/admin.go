@@ -170,6 +170,9 @@ func (p *parts) Explain(ctx context.Context, name string) (*retrace.Explanation,
 	return x, translate(err)
 }
 
+// When implements admin.Rehearsal.
+func (p *parts) When(text string) (history.Test, error) { return p.manager.Past().When(text) }
+
 // Backtest implements admin.Rehearsal.
 func (p *parts) Backtest(ctx context.Context, r *admin.BacktestRequest, progress func(int)) (*retrace.Backtest, error) {
 	b, err := p.manager.Backtest(ctx, &r.Proposal, r.From, r.To, progress)
