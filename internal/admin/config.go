@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"time"
 
@@ -122,8 +123,9 @@ type Sinks interface {
 
 // Letters are the dead letters.
 type Letters interface {
-	// List returns at most max dead letters with positions greater than after.
-	List(sink string, after uint64, max int) ([]DeadLetter, error)
+	// List returns at most max dead letters with positions greater than after, with their
+	// events if that is asked for.
+	List(sink string, after uint64, max int, events bool) ([]DeadLetter, error)
 	// Retry puts letters back into the queue, Drop deletes them; both return how many.
 	Retry(sink string, positions []uint64) (int, error)
 	Drop(sink string, positions []uint64) (int, error)
@@ -160,10 +162,23 @@ type Skipped struct {
 	Reason   string `json:"reason"` // why it was not delivered
 }
 
-// LettersRequest names dead letters.
+// LettersRequest names dead letters: by position, by a filter, or all.
 type LettersRequest struct {
-	Positions []uint64 `json:"positions,omitempty"`
-	All       bool     `json:"all,omitempty"`
+	Positions []uint64      `json:"positions,omitempty"`
+	Filter    *LetterFilter `json:"filter,omitempty"`
+	All       bool          `json:"all,omitempty"`
+	DryRun    bool          `json:"dryRun,omitempty"` // only count them
+}
+
+// LetterFilter selects dead letters. What is empty selects all.
+type LetterFilter struct {
+	Types     []string  `json:"types,omitempty"`
+	Resource  string    `json:"resource,omitempty"` // RESOURCE[.VERSION][.GROUP]
+	Namespace string    `json:"namespace,omitempty"`
+	Name      string    `json:"name,omitempty"`
+	Reason    string    `json:"reason,omitempty"` // a part of it
+	From      time.Time `json:"from,omitzero"`    // of the last attempt, as To
+	To        time.Time `json:"to,omitzero"`
 }
 
 // Progress is a line of a command's answer: how far it is, and in the last line how
@@ -188,6 +203,11 @@ type DeadLetter struct {
 	Subject  string    `json:"subject,omitempty"`
 	Time     time.Time `json:"time,omitzero"` // of the event
 	ID       string    `json:"id,omitempty"`
+
+	Resource  *event.Resource `json:"resource,omitempty"`
+	Namespace string          `json:"namespace,omitempty"`
+	Name      string          `json:"name,omitempty"`
+	Event     json.RawMessage `json:"event,omitempty"` // a CloudEvent, as the sink would get it now; if asked for
 }
 
 // DeadLetterList is a page of dead letters.

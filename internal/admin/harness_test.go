@@ -306,7 +306,7 @@ func (f *fixture) Purge(context.Context, string) error {
 // lettersOf keeps dead letters in a slice.
 type lettersOf struct{ f *fixture }
 
-func (l lettersOf) List(_ string, after uint64, most int) ([]DeadLetter, error) {
+func (l lettersOf) List(_ string, after uint64, most int, events bool) ([]DeadLetter, error) {
 	var page []DeadLetter
 	for _, d := range l.f.letters {
 		if d.Position > after && len(page) < most {

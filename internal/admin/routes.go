@@ -47,7 +47,7 @@ func (s *Server) adminHandler(bound net.Addr) http.Handler {
 	s.handle(mux, "POST /api/v1/replay", s.replay)
 	s.handle(mux, "POST /api/v1/snapshot", s.snapshot)
 	s.handle(mux, "POST /api/v1/reload", s.reload)
-	s.handle(mux, "GET /api/v1/deadletters/{sink}", s.listLetters)
+	s.handle(mux, "GET /api/v1/deadletters/{sink}", s.asked(s.listLetters))
 	s.handle(mux, "POST /api/v1/deadletters/{sink}/retry", s.retryLetters)
 	s.handle(mux, "POST /api/v1/deadletters/{sink}/drop", s.dropLetters)
 	s.handle(mux, "POST /api/v1/sinks/{sink}/resume", s.resumeSink)

@@ -232,7 +232,7 @@ func (p *parts) Purge(ctx context.Context, sink string) error {
 type letters struct{ p *parts }
 
 // List implements admin.Letters.
-func (l letters) List(sink string, after uint64, most int) ([]admin.DeadLetter, error) {
+func (l letters) List(sink string, after uint64, most int, events bool) ([]admin.DeadLetter, error) {
 	queue, err := l.p.d.store.Queue(sink)
 	if err != nil {
 		return nil, translate(err)
@@ -250,6 +250,10 @@ func (l letters) List(sink string, after uint64, most int) ([]admin.DeadLetter, 
 		}
 		if e, err := l.p.reader.LetterEvent(sink, k.Item); err == nil { // otherwise its reason has the cause
 			out[i].Type, out[i].Subject, out[i].ID = string(e.Type), e.Subject(), e.ID
+			out[i].Resource, out[i].Namespace, out[i].Name = &e.Resource, e.Namespace, e.Name
+			if events {
+				out[i].Event = event.AppendCloudEvent(nil, e)
+			}
 		}
 	}
 	return out, nil
