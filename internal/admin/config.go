@@ -71,6 +71,8 @@ type Log interface {
 	// at the end of the log. Of those that keep refuses nothing but the sequence is
 	// there: keep is given an event without its objects.
 	Read(after uint64, keep func(*event.Event, []string) bool) ([]Logged, error)
+	// Summary is an event of the log in one line, empty if it is not there any more or cannot be read.
+	Summary(sequence uint64) (string, error)
 	// Wait returns when there is an event after a sequence, or with ctx's error.
 	Wait(ctx context.Context, after uint64) error
 	// TimeOf is when the first event at or after the sequence was recorded; ok is false

@@ -199,6 +199,8 @@ func (f *fixture) Read(after uint64, keep func(*event.Event, []string) bool) ([]
 	return out, nil
 }
 
+func (f *fixture) Summary(sequence uint64) (string, error) { return fmt.Sprint("of ", sequence), nil }
+
 func (f *fixture) Wait(ctx context.Context, after uint64) error { return f.store.WaitLog(ctx, after) }
 
 func (f *fixture) TimeOf(sequence uint64) (t time.Time, at uint64, ok bool) {

@@ -10,6 +10,7 @@ import (
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/pipeline"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/query"
@@ -142,6 +143,19 @@ func (p *parts) Read(after uint64, keep func(*event.Event, []string) bool) ([]ad
 		out[i].Event, out[i].Err = p.reader.LogEvent(it, keep)
 	}
 	return out, nil
+}
+
+// Summary implements admin.Log.
+func (p *parts) Summary(sequence uint64) (string, error) {
+	item, ok, err := p.d.store.ReadRecord(sequence)
+	if err != nil || !ok {
+		return "", ledger.IgnoreUnreadable(err)
+	}
+	e, err := p.reader.LogEvent(item, func(*event.Event, []string) bool { return true })
+	if e == nil || err != nil {
+		return "", nil //nolint:nilerr // like one that cannot be read
+	}
+	return e.Summary, nil
 }
 
 // Wait implements admin.Log.
