@@ -21,6 +21,7 @@ import (
 	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/retrace"
+	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
@@ -269,7 +270,7 @@ func (f *fixture) Explain(_ context.Context, name string) (*retrace.Explanation,
 	if name != "7" {
 		return nil, Refuse(http.StatusNotFound, errors.New("no such event"))
 	}
-	return &retrace.Explanation{Sequence: 7}, nil
+	return &retrace.Explanation{Sequence: 7, Recorded: []retrace.Recorded{}, Watches: []retrace.WatchDecision{}, Routes: []route.Decision{}}, nil
 }
 
 func (f *fixture) When(text string) (history.Test, error) {
@@ -281,7 +282,7 @@ func (f *fixture) When(text string) (history.Test, error) {
 
 func (f *fixture) Backtest(ctx context.Context, r *BacktestRequest, progress func(int)) (*retrace.Backtest, error) {
 	_, err := f.run(ctx, progress)
-	return &retrace.Backtest{Scanned: len(r.Routes)}, err
+	return &retrace.Backtest{Scanned: len(r.Routes), Routes: []retrace.RouteTest{}, Sinks: []retrace.SinkTest{}}, err
 }
 
 func (f *fixture) Snapshot(ctx context.Context, _ SnapshotRequest, progress func(int)) (int, error) {

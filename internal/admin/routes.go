@@ -14,6 +14,7 @@ const endpoints = `watcherd
 
 /livez, /readyz            health; ?verbose lists every check, ?exclude=NAME leaves some out
 /metrics                   Prometheus metrics
+/api/openapi.json          this interface as an OpenAPI document
 /api/v1/status             how watches, routes, sinks and the store are doing, JSON
 /api/v1/objects/RESOURCE   the objects that the watches see; /NAMESPACE, /NAMESPACE/NAME
                            ?at=TIME, and /NAMESPACE/NAME/versions, /NAMESPACE/NAME/diff
@@ -32,6 +33,7 @@ func (s *Server) adminHandler(bound net.Addr) http.Handler {
 		_, err := fmt.Fprint(w, endpoints)
 		return ignoreGone(err)
 	})
+	s.handle(mux, "GET /api/openapi.json", s.openapi)
 	s.handle(mux, "GET /api/v1/status", s.status)
 	s.handle(mux, "GET /api/v1/objects/{resource}", s.objects)
 	s.handle(mux, "GET /api/v1/objects/{resource}/{first}", s.objects)
@@ -81,6 +83,7 @@ func (s *Server) handleHealth(mux *http.ServeMux, reasons bool) {
 }
 
 func (s *Server) handle(mux *http.ServeMux, pattern string, h handler) {
+	s.patterns = append(s.patterns, pattern)
 	mux.Handle(pattern, s.metrics.instrument(pattern, h))
 }
 
