@@ -157,8 +157,9 @@ func (r *Reader) state(table *redact.Table, rec *record.Record, body compact.Bod
 		if raw, err = edit.Object(nil, raw); err != nil {
 			return nil, err
 		}
+		body = compact.Body{}
 	}
-	return r.inflater.Dictionaries.Object(raw)
+	return r.inflater.Dictionaries.Object(raw, body)
 }
 
 // bare is the object of an event that was recorded without it.
@@ -172,7 +173,7 @@ func (r *Reader) bare(e *event.Event) (*compact.Object, error) {
 	}
 	raw = rawjson.AppendString(append(raw, `,"uid":`...), e.UID)
 	raw = rawjson.AppendString(append(raw, `,"resourceVersion":`...), e.ResourceVersion)
-	return r.inflater.Dictionaries.Object(append(raw, "}}"...))
+	return r.inflater.Dictionaries.Object(append(raw, "}}"...), compact.Body{})
 }
 
 // Watches are the watches of a configuration. One goroutine at a time may use them.
