@@ -255,7 +255,7 @@ func TestExplain(t *testing.T) {
 		"blue":       func(w *plan.Watch) { w.Selection.Labels = "tier=blue" },
 		"namespaces": func(w *plan.Watch) { w.Selection.Namespaces.Include = []string{"x*"} },
 		"named":      func(w *plan.Watch) { w.Namespaces = []string{"x"} },
-		"resources":  func(w *plan.Watch) { w.Resources = []string{"nodes"} },
+		"resources":  func(w *plan.Watch) { w.Resources = []string{"gadgets.example.com"} }, // not served: it has no feed
 	} {
 		w := podWatch(edit)
 		w.Name = name
