@@ -27,7 +27,7 @@ type Sink struct {
 	Concurrency *int `json:"concurrency,omitempty" jsonschema:"minimum=1,maximum=256"`
 	// Handling of an event that exceeds the destination's size limit. deadLetter: it becomes a dead letter. truncate: it is cut, to the metadata of its object if necessary, and marked as truncated.
 	OnOversize string `json:"onOversize" jsonschema:"enum=deadLetter,enum=truncate"`
-	// Position at which a new sink starts. latest: the next change. snapshot: the current state of all objects routed to it, as sync events, then changes. earliest: the oldest event in the log that passed a route to this sink. At the first start with an empty store all three are the same: the initial sync of the watches reaches every sink.
+	// Position at which a new sink starts. latest: the next change. snapshot: the current state of all objects routed to it, as sync events, then changes. earliest: the oldest change in the history that the routes to this sink take now. At the first start with an empty store all three are the same: the initial sync of the watches reaches every sink.
 	StartFrom string `json:"startFrom" jsonschema:"enum=latest,enum=snapshot,enum=earliest"`
 
 	// Kind is the sink's kind: the key of its settings.

@@ -1,9 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
+	"reflect"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,23 +27,86 @@ func newDeadLettersCommand() *cobra.Command {
 	cmd.AddCommand(
 		newLettersListCommand(&flags),
 		newLettersActCommand(&flags, "retry", "Deliver dead letters again",
-			"Retry puts dead letters at the end of the sink's queue: those at the given positions, or all.", "requeued for"),
+			"Retry puts dead letters at the end of the sink's queue: those at the given positions, those of a filter, or all.", "requeued for"),
 		newLettersActCommand(&flags, "drop", "Delete dead letters",
-			"Drop deletes dead letters for good: those at the given positions, or all.", "dropped from"),
+			"Drop deletes dead letters for good: those at the given positions, those of a filter, or all.", "dropped from"),
 	)
 	return cmd
+}
+
+// letterFlags are the flags of a filter of dead letters.
+type letterFlags struct {
+	filter       admin.LetterFilter
+	since, until string
+}
+
+func (f *letterFlags) bind(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringSliceVar(&f.filter.Types, "type", nil, "only of this type: added, updated, deleted, sync or gap")
+	flags.StringVar(&f.filter.Resource, "resource", "", "only of this resource: RESOURCE[.GROUP]")
+	flags.StringVarP(&f.filter.Namespace, "namespace", "n", "", "only of this namespace")
+	flags.StringVar(&f.filter.Name, "name", "", "only of the object with this name")
+	flags.StringVar(&f.filter.Reason, "reason", "", "only with this text in the reason")
+	flags.StringVar(&f.since, "since", "", "only with a last attempt since: how long ago (15m, 2h, 3d) or a time (RFC 3339)")
+	flags.StringVar(&f.until, "until", "", "only with a last attempt until: how long ago or a time")
+}
+
+// given is the filter, nil if there is none.
+func (f *letterFlags) given() (*admin.LetterFilter, error) {
+	now := time.Now()
+	var err error
+	if f.since != "" {
+		if f.filter.From, err = admin.ParseSince(f.since, now); err != nil {
+			return nil, &usageError{fmt.Errorf("--since: %w", err)}
+		}
+	}
+	if f.until != "" {
+		if f.filter.To, err = admin.ParseSince(f.until, now); err != nil {
+			return nil, &usageError{fmt.Errorf("--until: %w", err)}
+		}
+	}
+	if reflect.ValueOf(f.filter).IsZero() {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	return &f.filter, nil
+}
+
+// query is the filter as parameters.
+func (f *letterFlags) query() (url.Values, error) {
+	if _, err := f.given(); err != nil {
+		return nil, err
+	}
+	q := url.Values{"limit": {"1000"}}
+	for key, value := range map[string]string{
+		"type": strings.Join(f.filter.Types, ","), "resource": f.filter.Resource, "namespace": f.filter.Namespace, "name": f.filter.Name, "reason": f.filter.Reason,
+	} {
+		if value != "" {
+			q.Set(key, value)
+		}
+	}
+	for key, at := range map[string]time.Time{"from": f.filter.From, "to": f.filter.To} {
+		if !at.IsZero() {
+			q.Set(key, at.UTC().Format(time.RFC3339Nano))
+		}
+	}
+	return q, nil
 }
 
 // helpOnly is for commands that only group others.
 func helpOnly(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 
 func newLettersListCommand(flags *adminFlags) *cobra.Command {
-	var sink, output string
+	var (
+		sink, output string
+		filter       letterFlags
+		events       bool
+	)
 	cmd := &cobra.Command{
-		Use:     "list --sink SINK",
-		Short:   "List dead letters",
-		Example: "  watcherd deadletters list --sink ops\n  watcherd deadletters list --sink ops -o json | jq '.items[].reason'",
-		Args:    usageArgs(cobra.NoArgs),
+		Use:   "list --sink SINK",
+		Short: "List dead letters",
+		Example: "  watcherd deadletters list --sink ops\n  watcherd deadletters list --sink ops --reason 'status 413' --since 1h\n" +
+			"  watcherd deadletters list --sink ops --events -o json | jq '.items[].event'",
+		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkOutput(output, "table", "json", "yaml"); err != nil {
 				return err
@@ -49,8 +115,15 @@ func newLettersListCommand(flags *adminFlags) *cobra.Command {
 			if err != nil {
 				return err
 			}
+			query, err := filter.query()
+			if err != nil {
+				return err
+			}
+			if events {
+				query.Set("events", "true")
+			}
 			all := admin.DeadLetterList{Items: []admin.DeadLetter{}}
-			for query := (url.Values{"limit": {"1000"}}); ; {
+			for {
 				var page admin.DeadLetterList
 				if err := client.Get(cmd.Context(), "/api/v1/deadletters/"+url.PathEscape(sink), query, &page); err != nil {
 					return err
@@ -76,20 +149,35 @@ func newLettersListCommand(flags *adminFlags) *cobra.Command {
 		},
 	}
 	flags.addSinkFlag(cmd, cmd.Flags(), &sink)
+	filter.bind(cmd)
+	cmd.Flags().BoolVar(&events, "events", false, "with the events, for -o json and yaml")
 	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, json or yaml")
 	return cmd
 }
 
 func newLettersActCommand(flags *adminFlags, verb, short, long, done string) *cobra.Command {
-	var sink string
+	var (
+		sink   string
+		filter letterFlags
+		dryRun bool
+	)
 	cmd := &cobra.Command{
-		Use:     verb + " --sink SINK [POSITION...]",
-		Short:   short,
-		Long:    long,
-		Example: fmt.Sprintf("  watcherd deadletters %s --sink ops\n  watcherd deadletters %s --sink ops 4711 4715", verb, verb),
-		Args:    usageArgs(cobra.ArbitraryArgs),
+		Use:   verb + " --sink SINK [POSITION...]",
+		Short: short,
+		Long:  long,
+		Example: fmt.Sprintf("  watcherd deadletters %s --sink ops\n  watcherd deadletters %s --sink ops 4711 4715\n"+
+			"  watcherd deadletters %s --sink ops --reason 'status 413' --dry-run", verb, verb, verb),
+		Args: usageArgs(cobra.ArbitraryArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r := admin.LettersRequest{All: len(args) == 0}
+			r := admin.LettersRequest{DryRun: dryRun}
+			var err error
+			if r.Filter, err = filter.given(); err != nil {
+				return err
+			}
+			if r.Filter != nil && len(args) > 0 {
+				return &usageError{errors.New("give positions or a filter")}
+			}
+			r.All = r.Filter == nil && len(args) == 0
 			for _, a := range args {
 				position, err := strconv.ParseUint(a, 10, 64)
 				if err != nil {
@@ -101,10 +189,16 @@ func newLettersActCommand(flags *adminFlags, verb, short, long, done string) *co
 			if err := flags.post(cmd.Context(), "/api/v1/deadletters/"+url.PathEscape(sink)+"/"+verb, r, &out); err != nil {
 				return err
 			}
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s sink %s\n", plural(out.Count, "dead letter"), done, sink)
+			would := ""
+			if dryRun {
+				would = "would be "
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s%s sink %s\n", plural(out.Count, "dead letter"), would, done, sink)
 			return err
 		},
 	}
 	flags.addSinkFlag(cmd, cmd.Flags(), &sink)
+	filter.bind(cmd)
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only count the dead letters")
 	return cmd
 }

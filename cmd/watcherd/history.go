@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ type historyOptions struct {
 	from, to  string
 	manager   string
 	path      string
+	when      string
 	types     []string
 	limit     int
 	output    string
@@ -40,9 +42,10 @@ func newHistoryCommand() *cobra.Command {
 		Short: "Show recorded changes of a resource or an object",
 		Long: "History prints the changes that a running daemon has recorded, the newest first: when, what, by which field\n" +
 			"manager. Standard error has a warning if changes may be missing. " + timesHelp,
-		Example: "  watcherd history deploy web -n prod\n  watcherd history deploy --since 2h --by kubectl-edit\n  watcherd history deploy web -n prod --path spec.replicas -o json",
-		Args:    usageArgs(cobra.RangeArgs(1, 2)),
-		RunE:    o.history,
+		Example: "  watcherd history deploy web -n prod\n  watcherd history deploy --since 2h --by kubectl-edit\n  watcherd history deploy web -n prod --path spec.replicas -o json\n" +
+			"  watcherd history pods --when 'object.status.phase == \"Failed\"'",
+		Args: usageArgs(cobra.RangeArgs(1, 2)),
+		RunE: o.history,
 	}
 	o.bind(cmd, "only objects of this namespace")
 	flags := cmd.Flags()
@@ -50,6 +53,7 @@ func newHistoryCommand() *cobra.Command {
 	flags.StringVar(&o.to, "until", "", "only changes until this time")
 	flags.StringVar(&o.manager, "by", "", "only changes by this field manager")
 	flags.StringVar(&o.path, "path", "", "only changes of the value at this path, such as spec.replicas")
+	flags.StringVar(&o.when, "when", "", "only changes on which this expression (CEL) is true, as in a route's when")
 	flags.StringSliceVar(&o.types, "type", nil, "only changes of this type: added, updated, deleted, sync or gap")
 	flags.IntVar(&o.limit, "limit", 100, "show at most this number of changes; 0: all")
 	flags.StringVarP(&o.output, "output", "o", "table", "table, json or yaml")
@@ -112,7 +116,7 @@ func (o *historyOptions) query(more map[string]string) (url.Values, error) {
 		}
 		q.Set(key, at.UTC().Format(time.RFC3339Nano))
 	}
-	for key, value := range map[string]string{"namespace": o.namespace, "manager": o.manager, "path": o.path, "type": strings.Join(o.types, ",")} {
+	for key, value := range map[string]string{"namespace": o.namespace, "manager": o.manager, "path": o.path, "when": o.when, "type": strings.Join(o.types, ",")} {
 		if value != "" {
 			q.Set(key, value)
 		}
@@ -156,11 +160,18 @@ func (o *historyOptions) history(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	page, err := listChanges(cmd.Context(), client, query, o.limit)
+	notes := cmd.ErrOrStderr()
+	p := newProgress(notes)
+	page, err := listChanges(cmd.Context(), client, query, o.limit, func(page *history.Page) {
+		p.show(fmt.Sprintf("%d found, back to %s", len(page.Items), stamp(page.Reached)))
+	})
+	p.clear()
 	if err != nil {
 		return err
 	}
-	notes := cmd.ErrOrStderr()
+	if page.Failed > 0 {
+		fmt.Fprintf(notes, "watcherd: --when fails on %s, the first: %s\n", plural(page.Failed, "change"), clean(page.FirstError))
+	}
 	if page.Continue != "" {
 		fmt.Fprintf(notes, "watcherd: there are older changes; --limit shows more than %d\n", o.limit)
 	}
@@ -187,7 +198,7 @@ func (o *historyOptions) history(cmd *cobra.Command, args []string) error {
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
 // listChanges reads pages of changes, at most limit if that is not 0.
-func listChanges(ctx context.Context, c *client.Client, query url.Values, limit int) (*history.Page, error) {
+func listChanges(ctx context.Context, c *client.Client, query url.Values, limit int, progress func(*history.Page)) (*history.Page, error) {
 	var all *history.Page
 	for {
 		size := 1000
@@ -206,6 +217,11 @@ func listChanges(ctx context.Context, c *client.Client, query url.Values, limit 
 			all = &page
 		} else {
 			all.Items, all.Continue, all.Scanned = append(all.Items, page.Items...), page.Continue, all.Scanned+page.Scanned
+			all.Reached, all.Failed, all.FirstError = page.Reached, all.Failed+page.Failed, cmp.Or(all.FirstError, page.FirstError)
+			all.Complete = all.Complete && page.Complete
+		}
+		if !all.Reached.IsZero() {
+			progress(all)
 		}
 		if all.Continue == "" || limit > 0 && len(all.Items) >= limit {
 			return all, nil
@@ -286,7 +302,7 @@ const clusterScope = "-"
 
 // namespaceOf finds the one namespace that has, or had, an object of a name.
 func namespaceOf(ctx context.Context, c *client.Client, resource, name string) (string, error) {
-	page, err := listChanges(ctx, c, url.Values{"resource": {resource}, "name": {name}}, 100)
+	page, err := listChanges(ctx, c, url.Values{"resource": {resource}, "name": {name}}, 100, nil)
 	if err != nil {
 		return "", err
 	}

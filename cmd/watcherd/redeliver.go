@@ -21,9 +21,9 @@ func newReplayCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay --sink SINK (--since TIME | --from-sequence N)",
 		Short: "Deliver recorded events to a sink again",
-		Long: "Replay queues events of the log for a sink again, marked \"replay\": true and with the ids they had: those that\n" +
-			"went to the sink then, and those that took a route which leads to it now. How far back the log goes is up\n" +
-			"to store.retention; 'watcherd status' shows it.",
+		Long: "Replay queues events of the log for a sink again, marked \"replay\": true and with the ids they had: what\n" +
+			"the routes that lead to it now take of the history. How far back that goes is up to store.retention;\n" +
+			"'watcherd status' shows it.",
 		Example: "  watcherd replay --sink ops --since 1h\n  watcherd replay --sink ops --since 2026-01-31T12:00:00Z --until 2026-01-31T13:00:00Z\n" +
 			"  watcherd replay --sink ops --from-sequence 4711",
 		Args: usageArgs(cobra.NoArgs),
@@ -85,12 +85,12 @@ func (f *adminFlags) deliver(cmd *cobra.Command, path string, request any, sink 
 		return err
 	}
 	p := newProgress(cmd.ErrOrStderr())
-	n, err := client.Run(cmd.Context(), path, request, func(n int) { p.show(plural(n, "event")) })
+	last, err := client.Run(cmd.Context(), path, request, func(n int) { p.show(plural(n, "event")) })
 	p.clear()
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s queued for sink %s\n", objectsOrEvents(path, n), sink)
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s queued for sink %s\n", objectsOrEvents(path, last.Count), sink)
 	return err
 }
 

@@ -27,6 +27,7 @@ type tailOptions struct {
 	admin      adminFlags
 	routes     []string
 	resources  []string
+	name       string
 	namespaces []string
 	types      []string
 	since      string
@@ -38,13 +39,22 @@ type tailOptions struct {
 func newTailCommand() *cobra.Command {
 	var o tailOptions
 	cmd := &cobra.Command{
-		Use:   "tail",
+		Use:   "tail [RESOURCE [NAME]]",
 		Short: "Follow the events of a running daemon",
-		Long: "Tail prints events from the daemon's event log as they are recorded: every event that at least one route matches,\n" +
-			"regardless of the state of the sinks. It resumes at its position after a lost connection or a restart of the daemon.",
-		Example: "  watcherd tail\n  watcherd tail --resource pods -n prod --type deleted\n  watcherd tail --since 1h --no-follow -o json | jq .data.name",
-		Args:    usageArgs(cobra.NoArgs),
-		RunE:    o.run,
+		Long: "Tail prints events from the daemon's event log as they are recorded: every change, or with --route those that a\n" +
+			"route took, regardless of the state of the sinks. It resumes at its position after a lost connection or a restart of the daemon.",
+		Example: "  watcherd tail\n  watcherd tail deploy web -n prod\n  watcherd tail --resource pods -n prod --type deleted\n  watcherd tail --since 1h --no-follow -o json | jq .data.name",
+		Args:    usageArgs(cobra.MaximumNArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				resource, name, err := named(args)
+				if err != nil {
+					return err
+				}
+				o.resources, o.name = append(o.resources, resource), name
+			}
+			return o.run(cmd, nil)
+		},
 	}
 	o.admin.bind(cmd)
 	flags := cmd.Flags()
@@ -71,6 +81,9 @@ func (o *tailOptions) query() (url.Values, error) {
 		for _, v := range values {
 			q.Add(key, v)
 		}
+	}
+	if o.name != "" {
+		q.Set("name", o.name)
 	}
 	if o.since != "" {
 		if _, err := strconv.ParseUint(o.since, 10, 64); err != nil {

@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -29,8 +30,9 @@ func (s *Server) replay(w http.ResponseWriter, r *http.Request) error {
 	if in.FromSequence == 0 && in.FromTime.IsZero() {
 		return problemf(http.StatusBadRequest, "say from where: fromTime or fromSequence")
 	}
-	return s.command(w, r, func(ctx context.Context, progress func(int)) (int, error) {
-		return s.cfg.Commands.Replay(ctx, in, progress)
+	return s.command(w, r, func(ctx context.Context, progress func(int)) (p Progress, err error) {
+		p.Count, err = s.cfg.Commands.Replay(ctx, in, progress)
+		return p, err
 	})
 }
 
@@ -42,14 +44,36 @@ func (s *Server) snapshot(w http.ResponseWriter, r *http.Request) error {
 	if in.Sink == "" {
 		return problemf(http.StatusBadRequest, "sink is required")
 	}
-	return s.command(w, r, func(ctx context.Context, progress func(int)) (int, error) {
-		return s.cfg.Commands.Snapshot(ctx, in, progress)
+	return s.command(w, r, func(ctx context.Context, progress func(int)) (p Progress, err error) {
+		p.Count, err = s.cfg.Commands.Snapshot(ctx, in, progress)
+		return p, err
 	})
+}
+
+func (s *Server) backtest(w http.ResponseWriter, r *http.Request) error {
+	var in BacktestRequest
+	if err := decode(r, &in); err != nil {
+		return err
+	}
+	if in.From.IsZero() {
+		return problemf(http.StatusBadRequest, "from is required")
+	}
+	return s.command(w, r, func(ctx context.Context, progress func(int)) (p Progress, err error) {
+		if p.Backtest, err = s.cfg.Rehearsal.Backtest(ctx, &in, progress); err == nil {
+			p.Count = p.Backtest.Scanned
+		}
+		return p, err
+	})
+}
+
+// explain answers with what the watches and routes of now make of an event.
+func (s *Server) explain(r *http.Request, _ url.Values) (any, error) {
+	return s.cfg.Rehearsal.Explain(r.Context(), r.PathValue("event"))
 }
 
 // command runs a long operation, reports its progress to the client if that
 // asked for it, and ends with the request or the daemon.
-func (s *Server) command(w http.ResponseWriter, r *http.Request, run func(context.Context, func(int)) (int, error)) error {
+func (s *Server) command(w http.ResponseWriter, r *http.Request, run func(context.Context, func(int)) (Progress, error)) error {
 	select {
 	case s.commands <- struct{}{}:
 		defer func() { <-s.commands }()
@@ -64,13 +88,13 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request, run func(contex
 
 	var count atomic.Int64
 	type outcome struct {
-		count int
-		err   error
+		Progress
+		err error
 	}
 	done := make(chan outcome, 1)
 	go func() {
-		n, err := run(ctx, func(n int) { count.Store(int64(n)) })
-		done <- outcome{n, err}
+		last, err := run(ctx, func(n int) { count.Store(int64(n)) })
+		done <- outcome{last, err}
 	}()
 	tick := time.NewTicker(progressInterval)
 	defer tick.Stop()
@@ -80,9 +104,9 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request, run func(contex
 			a.line(Progress{Count: int(count.Load())})
 		case out := <-done:
 			if out.err != nil && ctx.Err() != nil && r.Context().Err() == nil {
-				out.err = problemf(http.StatusServiceUnavailable, "the daemon is stopping; %d events were queued", out.count)
+				out.err = problemf(http.StatusServiceUnavailable, "the daemon is stopping; %d events were queued", out.Count)
 			}
-			return a.end(out.count, out.err)
+			return a.end(out.Progress, out.err)
 		}
 	}
 }
@@ -109,19 +133,20 @@ func (a *progressAnswer) line(p Progress) {
 	_ = a.rc.Flush() // a client that is gone ends the command through its context
 }
 
-func (a *progressAnswer) end(count int, err error) error {
-	if a.begun {
-		p := Progress{Count: count, Done: err == nil}
-		if err != nil {
-			p.Error = err.Error()
-		}
-		a.line(p)
-		return nil
-	}
-	if err != nil {
+func (a *progressAnswer) end(last Progress, err error) error {
+	switch {
+	case a.begun && err != nil:
+		a.line(Progress{Count: last.Count, Error: err.Error()})
+		return nil //nolint:nilerr // the answer has it
+	case err != nil:
 		return err
 	}
-	return answer(a.w, Progress{Count: count, Done: true})
+	last.Done = true
+	if a.begun {
+		a.line(last)
+		return nil
+	}
+	return answer(a.w, last)
 }
 
 // untilStopping returns a context that also ends when the daemon starts to stop.

@@ -6,6 +6,9 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 func TestCommands(t *testing.T) {
@@ -29,6 +32,9 @@ func TestCommands(t *testing.T) {
 		{"/api/v1/replay", `{"sink":`, 400, "not understood"},
 		{"/api/v1/replay", `{"sink":"` + strings.Repeat("a", maxBody) + `"}`, 413, "larger than"},
 		{"/api/v1/snapshot", `{"sink":"archive"}`, 200, `"done":true`},
+		{"/api/v1/backtest", `{"from":"2026-01-01T00:00:00Z","routes":[{"Name":"r"}]}`, 200, `{"count":1,"done":true,"backtest":{"scanned":1,`},
+		{"/api/v1/backtest", `{"routes":[]}`, 400, "from is required"},
+		{"/api/v1/backtest", `{"from":"2026-01-01T00:00:00Z","sinks":[]}`, 400, `unknown field \"sinks\"`},
 		{"/api/v1/snapshot", `{}`, 400, "sink is required"},
 		{"/api/v1/reload", `{}`, 200, `"hash":"abc"`},
 		{"/api/v1/sinks/archive/pause", `{}`, 200, "{}"},
@@ -41,6 +47,12 @@ func TestCommands(t *testing.T) {
 	}
 	code, body := f.get("/api/v1/replay")
 	f.expect(code, body, 404, "there is no GET /api/v1/replay")
+	code, body = f.get("/api/v1/events/7/explain")
+	f.expect(code, body, 200, `"sequence":7`)
+	code, body = f.get("/api/v1/history?when=(")
+	f.expect(code, body, 400, "when: line 1, column 2")
+	code, body = f.get("/api/v1/events/8/explain")
+	f.expect(code, body, 404, "no such event")
 }
 
 // TestProgress follows a command that takes a while.
@@ -154,4 +166,50 @@ func TestDeadLetters(t *testing.T) {
 	// Letters that are refused again at once are not retried for ever.
 	code, body = f.post("/api/v1/deadletters/ops/retry", `{"all":true}`)
 	f.expect(code, body, 200, `"count":4`)
+}
+
+// TestLettersByFilter lists, counts, retries and drops dead letters that a filter selects.
+func TestLettersByFilter(t *testing.T) {
+	f := newFixture(t)
+	for i := range uint64(8) {
+		l := DeadLetter{Position: 10 + i, Reason: "refused: status 413", Type: "updated", Resource: &event.Resource{Group: "apps", Version: "v1", Resource: "deployments"}, Namespace: "prod", Name: "web", Last: time.Unix(1_800_000_000+int64(i), 0)}
+		if i%2 == 1 {
+			l.Reason, l.Type, l.Resource, l.Namespace, l.Name = "refused: status 400", "deleted", &event.Resource{Version: "v1", Resource: "pods"}, "dev", "a"
+		}
+		f.letters = append(f.letters, l)
+	}
+	f.serve()
+	for query, want := range map[string]int{
+		"": 8, "?type=updated": 4, "?resource=deployments.apps": 4, "?resource=pods&type=updated": 0, "?namespace=dev": 4, "?name=web": 4,
+		"?reason=413": 4, "?from=2027-01-15T08:00:02Z": 6, "?to=2027-01-15T08:00:02Z": 3, "?limit=3": 3, "?limit=1&type=deleted": 1,
+	} {
+		code, body := f.get("/api/v1/deadletters/ops" + query)
+		f.expect(code, body, 200)
+		if n := strings.Count(body, `"position"`); n != want {
+			t.Errorf("%s: %d letters, want %d: %s", query, n, want, body)
+		}
+	}
+	code, body := f.get("/api/v1/deadletters/ops?limit=1&type=deleted")
+	f.expect(code, body, 200, `"position":11`, `"continue":11`)
+	for _, tc := range []struct {
+		verb, body string
+		code       int
+		says       string
+	}{
+		{"drop", `{"filter":{"reason":"413"},"dryRun":true}`, 200, `"count":4`},
+		{"drop", `{"all":true,"dryRun":true}`, 200, `"count":8`},
+		{"drop", `{"positions":[10,99],"dryRun":true}`, 200, `"count":1`},
+		{"drop", `{"filter":{"types":["other"]}}`, 400, "unknown type"},
+		{"drop", `{"filter":{"resource":"a/b"}}`, 400, "resource: "},
+		{"drop", `{"filter":{},"all":true}`, 400, "or say all"},
+		{"drop", `{"filter":{"resource":"pods","name":"a"}}`, 200, `"count":4`},
+		{"drop", `{"filter":{"resource":"pods"}}`, 200, `"count":0`},
+		{"retry", `{"filter":{"to":"2027-01-15T08:00:02Z"}}`, 200, `"count":2`},
+	} {
+		code, body := f.post("/api/v1/deadletters/ops/"+tc.verb, tc.body)
+		f.expect(code, body, tc.code, tc.says)
+	}
+	if len(f.letters) != 4 {
+		t.Errorf("%d letters are left", len(f.letters))
+	}
 }

@@ -2,12 +2,15 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/retrace"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -24,13 +27,14 @@ type Config struct {
 	CertFile, KeyFile string // the server's certificate; "": plain HTTP
 	ClientCAFile      string // whose certificates clients must show; "": none
 
-	Status   func() *status.Status // how the daemon is doing, now
-	Objects  Objects
-	Log      Log
-	History  History
-	Commands Commands
-	Sinks    Sinks
-	Letters  Letters
+	Status    func() *status.Status // how the daemon is doing, now
+	Objects   Objects
+	Log       Log
+	History   History
+	Rehearsal Rehearsal
+	Commands  Commands
+	Sinks     Sinks
+	Letters   Letters
 
 	// Opened is closed once everything but the status can be asked. Until then the server
 	// answers for health, status and metrics.
@@ -70,6 +74,8 @@ type Log interface {
 	// at the end of the log. Of those that keep refuses nothing but the sequence is
 	// there: keep is given an event without its objects.
 	Read(after uint64, keep func(*event.Event, []string) bool) ([]Logged, error)
+	// Summary is an event of the log in one line, empty if it is not there any more or cannot be read.
+	Summary(sequence uint64) (string, error)
 	// Wait returns when there is an event after a sequence, or with ctx's error.
 	Wait(ctx context.Context, after uint64) error
 	// TimeOf is when the first event at or after the sequence was recorded; ok is false
@@ -82,6 +88,22 @@ type Logged struct {
 	Sequence uint64
 	Event    *event.Event // nil if the filter refused it
 	Err      error        // the record cannot be read
+}
+
+// Rehearsal runs routes over what is recorded.
+type Rehearsal interface {
+	// Explain takes the sequence or the id of an event.
+	Explain(ctx context.Context, event string) (*retrace.Explanation, error)
+	// When compiles an expression as that of a route; the error has its faults.
+	When(expression string) (history.Test, error)
+	Backtest(ctx context.Context, r *BacktestRequest, progress func(int)) (*retrace.Backtest, error)
+}
+
+// BacktestRequest asks what routes would have made of a period. A zero To is now.
+type BacktestRequest struct {
+	retrace.Proposal
+	From time.Time `json:"from"`
+	To   time.Time `json:"to,omitzero"`
 }
 
 // Commands are the operations for operators. progress is called repeatedly with
@@ -108,8 +130,9 @@ type Sinks interface {
 
 // Letters are the dead letters.
 type Letters interface {
-	// List returns at most max dead letters with positions greater than after.
-	List(sink string, after uint64, max int) ([]DeadLetter, error)
+	// List returns at most max dead letters with positions greater than after, with their
+	// events if that is asked for.
+	List(sink string, after uint64, max int, events bool) ([]DeadLetter, error)
 	// Retry puts letters back into the queue, Drop deletes them; both return how many.
 	Retry(sink string, positions []uint64) (int, error)
 	Drop(sink string, positions []uint64) (int, error)
@@ -146,10 +169,23 @@ type Skipped struct {
 	Reason   string `json:"reason"` // why it was not delivered
 }
 
-// LettersRequest names dead letters.
+// LettersRequest names dead letters: by position, by a filter, or all.
 type LettersRequest struct {
-	Positions []uint64 `json:"positions,omitempty"`
-	All       bool     `json:"all,omitempty"`
+	Positions []uint64      `json:"positions,omitempty"`
+	Filter    *LetterFilter `json:"filter,omitempty"`
+	All       bool          `json:"all,omitempty"`
+	DryRun    bool          `json:"dryRun,omitempty"` // only count them
+}
+
+// LetterFilter selects dead letters. What is empty selects all.
+type LetterFilter struct {
+	Types     []string  `json:"types,omitempty"`
+	Resource  string    `json:"resource,omitempty"` // RESOURCE[.VERSION][.GROUP]
+	Namespace string    `json:"namespace,omitempty"`
+	Name      string    `json:"name,omitempty"`
+	Reason    string    `json:"reason,omitempty"` // a part of it
+	From      time.Time `json:"from,omitzero"`    // of the last attempt, as To
+	To        time.Time `json:"to,omitzero"`
 }
 
 // Progress is a line of a command's answer: how far it is, and in the last line how
@@ -158,6 +194,8 @@ type Progress struct {
 	Count int    `json:"count"`
 	Done  bool   `json:"done,omitempty"`
 	Error string `json:"error,omitempty"`
+
+	Backtest *retrace.Backtest `json:"backtest,omitempty"` // the result of one
 }
 
 // DeadLetter is an event that a sink refused for good.
@@ -172,6 +210,11 @@ type DeadLetter struct {
 	Subject  string    `json:"subject,omitempty"`
 	Time     time.Time `json:"time,omitzero"` // of the event
 	ID       string    `json:"id,omitempty"`
+
+	Resource  *event.Resource `json:"resource,omitempty"`
+	Namespace string          `json:"namespace,omitempty"`
+	Name      string          `json:"name,omitempty"`
+	Event     json.RawMessage `json:"event,omitempty"` // a CloudEvent, as the sink would get it now; if asked for
 }
 
 // DeadLetterList is a page of dead letters.

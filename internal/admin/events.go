@@ -39,8 +39,8 @@ const (
 // the name the event's type, the data a CloudEvent. A stream begins after
 // Last-Event-ID, or at ?since= (a sequence, a time or a duration), or with the next
 // event. Filters: ?resource=, ?namespace=, ?route=, ?type=, each with commas or
-// several times. ?follow=false ends it at the end of the log, ?limit= after as many
-// events.
+// several times, and ?name=. ?follow=false ends it at the end of the log, ?limit= after as many
+// events. With ?view=feed events come in frames of exact counts and the newest events.
 func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	select {
 	case s.streams <- struct{}{}:
@@ -90,6 +90,10 @@ func (st *stream) run(ctx context.Context, log Log, q *streamQuery) {
 	// resumes here, too.
 	st.buf = fmt.Appendf(st.buf, "id: %d\n\n", q.after)
 	st.flush()
+	if q.frames {
+		st.frames(ctx, log, q)
+		return
+	}
 	beat := time.NewTimer(heartbeat)
 	defer beat.Stop()
 	for st.err == nil && ctx.Err() == nil {

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -119,4 +120,60 @@ func TestStreamsAreBounded(t *testing.T) {
 			t.Errorf("a stream goes on after the end: %q", e)
 		}
 	}
+}
+
+// TestFeed reads a burst in frames: the counts are exact, the rows are the newest, and the rest
+// follows from the last id.
+func TestFeed(t *testing.T) {
+	f := newFixture(t).serve()
+	first := f.store.LogStats().First
+	var burst []event.Event
+	for i := range 200 {
+		burst = append(burst, change([]event.Type{event.Added, event.Updated}[i%2], "a", fmt.Sprint("n", i)))
+	}
+	f.record(burst...)
+	frames := func(path string, headers ...string) (all []Frame, id string) {
+		s := f.stream(path, headers...)
+		for e := s.next(); e != ""; e = s.next() {
+			var frame Frame
+			head, data, _ := strings.Cut(e, "\nevent: frame\ndata: ")
+			if err := json.Unmarshal([]byte(data), &frame); err != nil {
+				t.Fatalf("%v in %s", err, e)
+			}
+			all, id = append(all, frame), strings.TrimPrefix(head, "id: ")
+		}
+		return all, id
+	}
+	for query, want := range map[string]int{"": 200, "&type=updated": 100, "&name=n7": 1, "&namespace=b": 0, "&limit=1": 16} { // a read of the fixture has 16
+		all, _ := frames("/api/v1/events?view=feed&follow=false&since=0" + query)
+		total, counted := 0, 0
+		for _, frame := range all {
+			total += frame.Total
+			for _, n := range frame.Counts {
+				counted += n
+			}
+			if len(frame.Rows) > frameRows || len(frame.Rows) < min(frame.Total, frameRows) {
+				t.Errorf("%d rows of %d", len(frame.Rows), frame.Total)
+			}
+			for _, row := range frame.Rows {
+				if row.Summary != fmt.Sprint("of ", row.Sequence) || row.Name != fmt.Sprint("n", row.Sequence-first) || row.Routes[0] != "all" {
+					t.Errorf("%+v", row)
+				}
+			}
+		}
+		if total != want || counted != want {
+			t.Errorf("%q: %d events, %d counted, want %d", query, total, counted, want)
+		}
+	}
+	all, id := frames("/api/v1/events?view=feed&follow=false", "Last-Event-ID", fmt.Sprint(first+149))
+	if n := len(all); n == 0 || all[n-1].Rows[len(all[n-1].Rows)-1].Name != "n199" || id != fmt.Sprint(first+199) {
+		t.Errorf("the rest in %d frames, up to %s", n, id)
+	}
+	live := f.stream("/api/v1/events?view=feed")
+	f.record(change(event.Deleted, "a", "last"))
+	if e := live.next(); !strings.Contains(e, `"counts":{"deleted":1}`) || !strings.Contains(e, `"name":"last"`) {
+		t.Errorf("live: %s", e)
+	}
+	code, body := f.get("/api/v1/events?view=odd")
+	f.expect(code, body, 400, "view must be feed")
 }

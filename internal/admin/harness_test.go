@@ -18,6 +18,10 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/retrace"
+	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
@@ -57,7 +61,7 @@ func newFixture(t testing.TB) *fixture {
 	close(opened)
 	r := prometheus.NewRegistry()
 	f.cfg = Config{
-		Listen: "127.0.0.1:0", Status: f.state.Load, Objects: f, Log: f, Commands: f, Sinks: f, Letters: lettersOf{f},
+		Listen: "127.0.0.1:0", Status: f.state.Load, Objects: f, Log: f, Rehearsal: f, Commands: f, Sinks: f, Letters: lettersOf{f},
 		Opened: opened, Stopping: f.stopping, Gatherer: r, Registerer: r, Logger: slog.New(slog.DiscardHandler),
 	}
 	return f
@@ -198,6 +202,8 @@ func (f *fixture) Read(after uint64, keep func(*event.Event, []string) bool) ([]
 	return out, nil
 }
 
+func (f *fixture) Summary(sequence uint64) (string, error) { return fmt.Sprint("of ", sequence), nil }
+
 func (f *fixture) Wait(ctx context.Context, after uint64) error { return f.store.WaitLog(ctx, after) }
 
 func (f *fixture) TimeOf(sequence uint64) (t time.Time, at uint64, ok bool) {
@@ -262,6 +268,25 @@ func (f *fixture) Replay(ctx context.Context, r ReplayRequest, progress func(int
 	return f.run(ctx, progress)
 }
 
+func (f *fixture) Explain(_ context.Context, name string) (*retrace.Explanation, error) {
+	if name != "7" {
+		return nil, Refuse(http.StatusNotFound, errors.New("no such event"))
+	}
+	return &retrace.Explanation{Sequence: 7, Recorded: []retrace.Recorded{}, Watches: []retrace.WatchDecision{}, Routes: []route.Decision{}}, nil
+}
+
+func (f *fixture) When(text string) (history.Test, error) {
+	if text == "(" {
+		return nil, errors.New("line 1, column 2: Syntax error")
+	}
+	return func(*record.Record) (bool, error) { return true, nil }, nil
+}
+
+func (f *fixture) Backtest(ctx context.Context, r *BacktestRequest, progress func(int)) (*retrace.Backtest, error) {
+	_, err := f.run(ctx, progress)
+	return &retrace.Backtest{Scanned: len(r.Routes), Routes: []retrace.RouteTest{}, Sinks: []retrace.SinkTest{}}, err
+}
+
 func (f *fixture) Snapshot(ctx context.Context, _ SnapshotRequest, progress func(int)) (int, error) {
 	return f.run(ctx, progress)
 }
@@ -287,7 +312,7 @@ func (f *fixture) Purge(context.Context, string) error {
 // lettersOf keeps dead letters in a slice.
 type lettersOf struct{ f *fixture }
 
-func (l lettersOf) List(_ string, after uint64, most int) ([]DeadLetter, error) {
+func (l lettersOf) List(_ string, after uint64, most int, events bool) ([]DeadLetter, error) {
 	var page []DeadLetter
 	for _, d := range l.f.letters {
 		if d.Position > after && len(page) < most {

@@ -61,7 +61,7 @@ func (s *Server) asked(f func(r *http.Request, query url.Values) (any, error)) h
 //	/api/v1/history   the recorded changes, the newest first
 //
 // with ?resource=, ?namespace=, ?name=, ?type=, ?manager=, ?from=, ?to=, ?path= for changes
-// of a value, ?order=asc, ?limit= and ?continue=.
+// of a value, ?when= for those on which an expression is true, ?order=asc, ?limit= and ?continue=.
 func (s *Server) changed(r *http.Request, query url.Values) (any, error) {
 	q := history.Query{Oldest: query.Get("order") == "asc", Continue: query.Get("continue")}
 	var err error
@@ -77,6 +77,11 @@ func (s *Server) changed(r *http.Request, query url.Values) (any, error) {
 			return nil, problemf(http.StatusBadRequest, "path: %v", err)
 		}
 		q.Path = &path
+	}
+	if text := query.Get("when"); text != "" {
+		if q.Test, err = s.cfg.Rehearsal.When(text); err != nil {
+			return nil, problemf(http.StatusBadRequest, "when: %v", err)
+		}
 	}
 	if order := query.Get("order"); order != "" && order != "asc" && order != "desc" {
 		return nil, problemf(http.StatusBadRequest, "order must be asc or desc")

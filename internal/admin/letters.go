@@ -2,43 +2,102 @@ package admin
 
 import (
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
+	"strings"
+
+	"github.com/watcherd/watcherd/internal/selector"
 )
 
 const (
 	defaultLetters = 100
 	maxLetters     = 1000
+
+	// maxLetterBytes bounds the events of a page, give or take one.
+	maxLetterBytes = 8 << 20
 )
 
 // listLetters answers with a page of a sink's dead letters: ?limit= of them after
-// the position ?after=.
-func (s *Server) listLetters(w http.ResponseWriter, r *http.Request) error {
-	query := r.URL.Query()
-	limit, after := defaultLetters, uint64(0)
-	var err error
-	if text := query.Get("limit"); text != "" {
-		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxLetters {
-			return problemf(http.StatusBadRequest, "limit must be a number from 1 to %d", maxLetters)
-		}
+// the position ?after=, those that ?type=, ?resource=, ?namespace=, ?name=, ?reason=, ?from= and
+// ?to= select, with ?events=true with their events.
+func (s *Server) listLetters(r *http.Request, query url.Values) (any, error) {
+	after := uint64(0)
+	limit, err := number(query, "limit", defaultLetters, maxLetters)
+	if err != nil {
+		return nil, err
 	}
 	if text := query.Get("after"); text != "" {
 		if after, err = strconv.ParseUint(text, 10, 64); err != nil {
-			return problemf(http.StatusBadRequest, "after must be a position")
+			return nil, problemf(http.StatusBadRequest, "after must be a position")
 		}
 	}
-	letters, err := s.cfg.Letters.List(r.PathValue("sink"), after, limit)
+	events := false
+	if query.Get("events") != "" {
+		if events, err = boolean(query, "events"); err != nil {
+			return nil, err
+		}
+	}
+	f := LetterFilter{Types: values(query, "type"), Resource: query.Get("resource"), Namespace: query.Get("namespace"), Name: query.Get("name"), Reason: query.Get("reason")}
+	if f.From, f.To, err = period(query); err != nil {
+		return nil, err
+	}
+	keep, err := f.compile()
 	if err != nil {
-		return err
+		return nil, err
 	}
-	page := DeadLetterList{Items: letters}
-	if page.Items == nil {
-		page.Items = []DeadLetter{}
+	page, size := DeadLetterList{Items: []DeadLetter{}}, 0
+	for looked := 0; looked < maxLetters; {
+		ask := limit - len(page.Items)
+		letters, err := s.cfg.Letters.List(r.PathValue("sink"), after, ask, events)
+		if err != nil {
+			return nil, err
+		}
+		for i := range letters {
+			after = letters[i].Position
+			if keep(&letters[i]) {
+				size += len(letters[i].Event)
+				page.Items = append(page.Items, letters[i])
+			}
+			if size > maxLetterBytes {
+				break
+			}
+		}
+		looked += len(letters)
+		page.Continue = after
+		if len(letters) < ask && size <= maxLetterBytes {
+			page.Continue = 0
+			break
+		}
+		if len(page.Items) >= limit || size > maxLetterBytes {
+			break
+		}
 	}
-	if len(letters) == limit {
-		page.Continue = letters[len(letters)-1].Position
+	return page, nil
+}
+
+// compile returns the filter as a function.
+func (f *LetterFilter) compile() (func(*DeadLetter) bool, error) {
+	for _, t := range f.Types {
+		if err := checkType(t); err != nil {
+			return nil, err
+		}
 	}
-	return answer(w, page)
+	var resource *selector.Resource
+	if f.Resource != "" {
+		p, err := selector.ParseResource(f.Resource)
+		if err != nil {
+			return nil, problemf(http.StatusBadRequest, "resource: %v", err)
+		}
+		resource = &p
+	}
+	return func(l *DeadLetter) bool {
+		return allows(f.Types, l.Type) &&
+			(resource == nil || l.Resource != nil && resource.Matches(*l.Resource)) &&
+			(f.Namespace == "" || l.Namespace == f.Namespace) && (f.Name == "" || l.Name == f.Name) &&
+			strings.Contains(l.Reason, f.Reason) &&
+			(f.From.IsZero() || !l.Last.Before(f.From)) && (f.To.IsZero() || !l.Last.After(f.To))
+	}, nil
 }
 
 func (s *Server) retryLetters(w http.ResponseWriter, r *http.Request) error {
@@ -55,19 +114,37 @@ func (s *Server) settleLetters(w http.ResponseWriter, r *http.Request, act func(
 	if err := decode(r, &in); err != nil {
 		return err
 	}
-	sink, positions := r.PathValue("sink"), in.Positions
-	if in.All == (len(positions) > 0) {
-		return problemf(http.StatusBadRequest, "name positions of dead letters, or say all")
+	sink, ways := r.PathValue("sink"), 0
+	for _, given := range []bool{in.All, len(in.Positions) > 0, in.Filter != nil} {
+		if given {
+			ways++
+		}
 	}
+	if ways != 1 {
+		return problemf(http.StatusBadRequest, "name positions of dead letters, or a filter, or say all")
+	}
+	keep := func(l *DeadLetter) bool { return slices.Contains(in.Positions, l.Position) }
 	if in.All {
-		// Collected first: a letter that is retried and refused again is a new one.
+		in.Filter = &LetterFilter{}
+	}
+	if in.Filter != nil {
 		var err error
-		if positions, err = s.letterPositions(sink); err != nil {
+		if keep, err = in.Filter.compile(); err != nil {
 			return err
 		}
 	}
+	if in.Filter != nil || in.DryRun {
+		// Collected first: a letter that is retried and refused again is a new one.
+		var err error
+		if in.Positions, err = s.letterPositions(r, sink, keep); err != nil {
+			return err
+		}
+	}
+	if in.DryRun {
+		return answer(w, Progress{Count: len(in.Positions), Done: true})
+	}
 	total := 0
-	for chunk := range slices.Chunk(positions, maxLetters) {
+	for chunk := range slices.Chunk(in.Positions, maxLetters) {
 		if err := r.Context().Err(); err != nil {
 			return err
 		}
@@ -77,21 +154,26 @@ func (s *Server) settleLetters(w http.ResponseWriter, r *http.Request, act func(
 		}
 		total += n
 	}
-	if total == 0 && !in.All {
+	if total == 0 && in.Filter == nil {
 		return problemf(http.StatusNotFound, "sink %s has no dead letters at these positions", sink)
 	}
 	return answer(w, Progress{Count: total, Done: true})
 }
 
-func (s *Server) letterPositions(sink string) ([]uint64, error) {
+func (s *Server) letterPositions(r *http.Request, sink string, keep func(*DeadLetter) bool) ([]uint64, error) {
 	var positions []uint64
 	for after := uint64(0); ; {
-		letters, err := s.cfg.Letters.List(sink, after, maxLetters)
+		letters, err := s.cfg.Letters.List(sink, after, maxLetters, false)
+		if err == nil {
+			err = r.Context().Err()
+		}
 		if err != nil || len(letters) == 0 {
 			return positions, err
 		}
 		for i := range letters {
-			positions = append(positions, letters[i].Position)
+			if keep(&letters[i]) {
+				positions = append(positions, letters[i].Position)
+			}
 		}
 		after = letters[len(letters)-1].Position
 	}

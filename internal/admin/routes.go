@@ -14,12 +14,14 @@ const endpoints = `watcherd
 
 /livez, /readyz            health; ?verbose lists every check, ?exclude=NAME leaves some out
 /metrics                   Prometheus metrics
+/api/openapi.json          this interface as an OpenAPI document
 /api/v1/status             how watches, routes, sinks and the store are doing, JSON
 /api/v1/objects/RESOURCE   the objects that the watches see; /NAMESPACE, /NAMESPACE/NAME
                            ?at=TIME, and /NAMESPACE/NAME/versions, /NAMESPACE/NAME/diff
 /api/v1/history            the recorded changes; /histogram counts them
 /api/v1/changes            what a period changed
 /api/v1/events             the event log as server-sent events
+                           /SEQUENCE/explain: what the routes make of an event
 `
 
 // adminHandler serves everything to those who may.
@@ -31,6 +33,7 @@ func (s *Server) adminHandler(bound net.Addr) http.Handler {
 		_, err := fmt.Fprint(w, endpoints)
 		return ignoreGone(err)
 	})
+	s.handle(mux, "GET /api/openapi.json", s.openapi)
 	s.handle(mux, "GET /api/v1/status", s.status)
 	mux.Handle("/api/v1/", s.opened())
 	s.handle(mux, "/", notFound)
@@ -49,10 +52,12 @@ func (s *Server) opened() http.Handler {
 	s.handle(mux, "GET /api/v1/history/histogram", s.asked(s.histogram))
 	s.handle(mux, "GET /api/v1/changes", s.asked(s.netChanges))
 	s.handle(mux, "GET /api/v1/events", s.events)
+	s.handle(mux, "GET /api/v1/events/{event}/explain", s.asked(s.explain))
+	s.handle(mux, "POST /api/v1/backtest", s.backtest)
 	s.handle(mux, "POST /api/v1/replay", s.replay)
 	s.handle(mux, "POST /api/v1/snapshot", s.snapshot)
 	s.handle(mux, "POST /api/v1/reload", s.reload)
-	s.handle(mux, "GET /api/v1/deadletters/{sink}", s.listLetters)
+	s.handle(mux, "GET /api/v1/deadletters/{sink}", s.asked(s.listLetters))
 	s.handle(mux, "POST /api/v1/deadletters/{sink}/retry", s.retryLetters)
 	s.handle(mux, "POST /api/v1/deadletters/{sink}/drop", s.dropLetters)
 	s.handle(mux, "POST /api/v1/sinks/{sink}/pause", s.pauseSink)
@@ -95,6 +100,7 @@ func (s *Server) handleHealth(mux *http.ServeMux, reasons bool) {
 }
 
 func (s *Server) handle(mux *http.ServeMux, pattern string, h handler) {
+	s.patterns = append(s.patterns, pattern)
 	mux.Handle(pattern, s.metrics.instrument(pattern, h))
 }
 

@@ -34,6 +34,7 @@ type Server struct {
 	streams   chan struct{} // a place for each stream
 	commands  chan struct{} // and for each command
 	reads     chan struct{} // and for each answer with objects
+	patterns  []string      // that are handled
 }
 
 type listener struct {

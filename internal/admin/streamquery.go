@@ -20,6 +20,8 @@ type streamQuery struct {
 	fromPast bool   // the reader named a place, and wants to know if it is gone
 	follow   bool
 	limit    int // 0: none
+	frames   bool
+	name     string // empty: all
 
 	resources  []selector.Resource
 	namespaces []string
@@ -31,6 +33,7 @@ func (s *Server) parseStream(r *http.Request) (*streamQuery, error) {
 	query := r.URL.Query()
 	q := &streamQuery{
 		follow:     true,
+		name:       query.Get("name"),
 		namespaces: values(query, "namespace"), routes: values(query, "route"), types: values(query, "type"),
 	}
 	for _, name := range values(query, "resource") {
@@ -47,6 +50,12 @@ func (s *Server) parseStream(r *http.Request) (*streamQuery, error) {
 	}
 	if err := s.checkRoutes(q.routes); err != nil {
 		return nil, err
+	}
+	switch view := query.Get("view"); view {
+	case "", "feed":
+		q.frames = view != ""
+	default:
+		return nil, problemf(http.StatusBadRequest, "view must be feed")
 	}
 	if text := query.Get("follow"); text != "" {
 		var err error
@@ -146,7 +155,7 @@ func ParseSince(text string, now time.Time) (time.Time, error) {
 
 // keep is the filter.
 func (q *streamQuery) keep(e *event.Event, routes []string) bool {
-	return allows(q.types, string(e.Type)) &&
+	return allows(q.types, string(e.Type)) && (q.name == "" || e.Name == q.name) &&
 		(len(q.namespaces) == 0 || slices.Contains(q.namespaces, e.Namespace)) &&
 		(len(q.resources) == 0 || slices.ContainsFunc(q.resources, func(p selector.Resource) bool { return p.Matches(e.Resource) })) &&
 		(len(q.routes) == 0 || e.Type == event.Gap || slices.ContainsFunc(q.routes, func(r string) bool { return slices.Contains(routes, r) }))

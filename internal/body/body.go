@@ -36,6 +36,7 @@ type Body struct {
 	list        bool // it reads the list `events`
 	loops       bool
 	reads       record.Flags
+	text        string
 	contentType string // of every body; empty: by the type of the value
 }
 
@@ -49,7 +50,7 @@ func compileWithin(limits celexpr.Limits, text, contentType string) (*Body, []ce
 	if err != nil {
 		return nil, []celexpr.Fault{{Line: 1, Column: 1, Msg: err.Error()}}
 	}
-	b := &Body{contentType: contentType, list: readsList(d.single, text)}
+	b := &Body{text: text, contentType: contentType, list: readsList(d.single, text)}
 	env := d.single
 	if b.list {
 		env = d.list
@@ -71,6 +72,9 @@ func compileWithin(limits celexpr.Limits, text, contentType string) (*Body, []ce
 
 // Reads are the parts of an event that the expression reads.
 func (b *Body) Reads() record.Flags { return b.reads }
+
+// Source returns what the body was compiled from.
+func (b *Body) Source() (text, contentType string) { return b.text, b.contentType }
 
 // ReadsList reports whether the expression makes one body of several events.
 func (b *Body) ReadsList() bool { return b.list }

@@ -314,8 +314,8 @@ func (s *Feed) fromLedger(o *compact.Object) bool {
 	return true
 }
 
-// reads reports whether the watch is about a namespace.
-func (h WatchRef) reads(namespace string) bool {
+// Reads reports whether the watch is about a namespace.
+func (h WatchRef) Reads(namespace string) bool {
 	if h.namespaces == nil {
 		return true
 	}
@@ -325,14 +325,14 @@ func (h WatchRef) reads(namespace string) bool {
 
 // Covers reports whether the object belongs to the watch at all.
 func (h WatchRef) Covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool {
-	if o == nil || !h.reads(o.GetNamespace()) {
+	if o == nil || !h.Reads(o.GetNamespace()) {
 		return false
 	}
 	return h.Watch.Filter.Match(o, nsLabels)
 }
 
-// selection is the meaning of an observation to the watch. ok is false if it has none.
-func (h WatchRef) selection(t event.Type, before, after *compact.Object, nsLabels func(string) (labels.Set, bool)) (s event.Selection, ok bool) {
+// Selection is the meaning of an observation to the watch. ok is false if it has none.
+func (h WatchRef) Selection(t event.Type, before, after *compact.Object, nsLabels func(string) (labels.Set, bool)) (s event.Selection, ok bool) {
 	if t == event.Updated {
 		was, is := h.Covers(before, nsLabels), h.Covers(after, nsLabels)
 		switch {

@@ -159,7 +159,7 @@ func (g *group) gap(s *Feed, at time.Time, gap *dynamicfactory.Gap, o *compact.O
 		namespace = s.Key.Namespace
 	}
 	for _, h := range s.Watches() {
-		if o != nil && !h.Covers(o, g.c.namespaces.labels) || name != "" && !h.reads(namespace) {
+		if o != nil && !h.Covers(o, g.c.namespaces.labels) || name != "" && !h.Reads(namespace) {
 			continue
 		}
 		g.c.CountGap(h.Watch.Name, s, gap)

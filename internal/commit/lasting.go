@@ -40,7 +40,7 @@ func lastingKey(s *Feed, o *compact.Object) string {
 // judged begins and ends the timers of an object by what the routes found of a change.
 // blind means that the change was found by a list after lost history, so that the match may
 // have been broken meanwhile.
-func (g *group) judged(src *Feed, at time.Time, o *compact.Object, blind bool, verdicts []route.Verdict) error {
+func (g *group) judged(src *Feed, at time.Time, o *compact.Object, blind bool, verdicts []route.MatchState) error {
 	for _, v := range verdicts {
 		l := g.c.timers.lasting[v.Route]
 		if l == nil || l.former {
@@ -178,7 +178,7 @@ func (g *group) matches(l *lasting, s *Feed, o *compact.Object, now time.Time) (
 		}
 	}
 	g.c.router.Judge(&rc)
-	return slices.Contains(rc.Verdicts, route.Verdict{Route: l.Route, Match: true}), nil
+	return slices.Contains(rc.Matches, route.MatchState{Route: l.Route, Match: true}), nil
 }
 
 // fire reports a match that has lasted. It has to wait while it is not known whether the

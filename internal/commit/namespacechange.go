@@ -346,7 +346,7 @@ func (g *group) addLate(s *Feed, move *relabel, o *compact.Object, hits []WatchR
 		if t == event.Sync && !h.Watch.Snapshot {
 			continue
 		}
-		if selection, ok := h.selection(t, nil, o, move.after); ok {
+		if selection, ok := h.Selection(t, nil, o, move.after); ok {
 			g.c.metrics.watched(h.Watch.Name, t)
 			covered = append(covered, route.Hit{Watch: h.Watch.Name, Selection: selection})
 			keep = keep || h.Watch.History

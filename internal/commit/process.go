@@ -268,7 +268,7 @@ func (g *group) emit(c *sighting, o transition) (sequence uint64, err error) {
 		if o.t == event.Sync && !h.Watch.Snapshot {
 			continue
 		}
-		if s, ok := h.selection(o.t, o.before, o.after, g.c.namespaces.labels); ok {
+		if s, ok := h.Selection(o.t, o.before, o.after, g.c.namespaces.labels); ok {
 			g.c.metrics.watched(h.Watch.Name, o.t)
 			hits = append(hits, route.Hit{Watch: h.Watch.Name, Selection: s})
 			o.keep = o.keep || h.Watch.History
@@ -302,8 +302,8 @@ func (g *group) deliver(src *Feed, at time.Time, o *transition, hits []route.Hit
 	if only != nil {
 		g.targets = keepTargets(g.targets, only)
 	}
-	if only == nil && len(rc.Verdicts) > 0 {
-		if err := g.judged(src, at, o.subject(), o.blind, rc.Verdicts); err != nil {
+	if only == nil && len(rc.Matches) > 0 {
+		if err := g.judged(src, at, o.subject(), o.blind, rc.Matches); err != nil {
 			return 0, err
 		}
 	}
@@ -332,7 +332,7 @@ func (g *group) deliver(src *Feed, at time.Time, o *transition, hits []route.Hit
 // newRecord is a record without its bodies.
 func (g *group) newRecord(src *Feed, at time.Time, o *transition) record.Record {
 	obj, id := o.subject(), o.identity()
-	r := record.Record{Edits: src.Edits, Event: event.Event{
+	r := record.Record{Edits: src.Edits, Scope: src.Scope, Event: event.Event{
 		ID:   event.ID(g.c.cfg.Cluster, o.t, src.Resource, src.idScope()+o.cause, idOf(id), id.GetResourceVersion()),
 		Type: o.t, Time: at, Resource: src.Resource,
 		Namespace: obj.GetNamespace(), Name: obj.GetName(), UID: string(obj.GetUID()), ResourceVersion: obj.GetResourceVersion(),

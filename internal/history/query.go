@@ -13,6 +13,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/headline"
 	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/event/summary"
@@ -68,10 +69,14 @@ func (r *Reader) bounds(f *Filter) (low, high uint64, from, to time.Time, err er
 type Query struct {
 	Filter
 	Path     *rawjson.Path // only changes of what is there
+	Test     Test          // nil: no further test
 	Oldest   bool          // the oldest first
 	Limit    int
 	Continue string // of the page before
 }
+
+// Test decides about the record of a change what its headline cannot. An error counts.
+type Test func(r *record.Record) (ok bool, err error)
 
 // Change is a record of the log.
 type Change struct {
@@ -88,10 +93,18 @@ type Page struct {
 	Items    []Change `json:"items"`
 	Scanned  int      `json:"scanned"`            // headlines that were looked at
 	Continue string   `json:"continue,omitempty"` // for the next page; empty: this is the last
+
+	// Of a query with a test, which a page ends within about a second of:
+	Reached    time.Time `json:"reached,omitzero"` // the time of the last change that was looked at
+	Failed     int       `json:"failed,omitempty"` // tests that failed: the changes are left out
+	FirstError string    `json:"firstError,omitempty"`
 }
 
 // maxCompared bounds how many states one page compares.
 const maxCompared = 4096
+
+// testSlice is how long a page tests changes.
+const testSlice = 500 * time.Millisecond
 
 // ErrContinue is wrapped by the error for a continuation that no page gave.
 var ErrContinue = errors.New("continue is not what an earlier page gave")
@@ -114,20 +127,26 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 			high = min(high, last-1)
 		}
 	}
-	compared, shown := 0, map[uint64][]byte{}
+	compared, shown, began := 0, map[uint64][]byte{}, time.Now()
 	var last uint64
 	keep := func(row *headline.Row) bool {
 		p.Scanned++
 		return q.matches(row)
 	}
 	err = r.rows(low, high, !q.Oldest, q.text(), keep, func(row *headline.Row) error {
-		if len(p.Items) == q.Limit || compared == maxCompared {
+		if len(p.Items) == q.Limit || compared == maxCompared || q.Test != nil && last != 0 && time.Since(began) > testSlice {
 			p.Continue = strconv.FormatUint(last, 36)
 			return errEnough
 		}
 		last = row.Sequence
-		if q.Path != nil && row.Type == event.Gap {
+		if (q.Path != nil || q.Test != nil) && row.Type == event.Gap {
 			return nil
+		}
+		if q.Test != nil {
+			p.Reached = row.Time
+			if ok, err := r.passes(row, &q, &p); err != nil || !ok {
+				return errors.Join(err, stop(ctx))
+			}
 		}
 		compared++
 		c, ok, err := r.change(row, q.Path, shown)
@@ -146,6 +165,22 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 	p.Span, err = r.span(q.Resource, q.Namespace, q.Name, q.From, to)
 	p.From, p.Complete = from, p.Complete && !damaged
 	return p, err
+}
+
+// passes runs a query's test on a change. A record that cannot be read is not left out
+// silently.
+func (r *Reader) passes(row *headline.Row, q *Query, p *Page) (bool, error) {
+	rec, err := r.read(row.Sequence)
+	if rec == nil || err != nil {
+		return err == nil, err
+	}
+	ok, err := q.Test(rec.Record)
+	if err != nil {
+		if p.Failed++; p.FirstError == "" {
+			p.FirstError = err.Error()
+		}
+	}
+	return ok, nil
 }
 
 // change returns a change in full. It is not ok if it does not concern the path.

@@ -4,14 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/retrace"
+	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/internal/store"
 )
 
@@ -162,26 +168,31 @@ func (m *Manager) dueSnapshots(st *plan.State) (due []string, err error) {
 	return due, nil
 }
 
-// Replay delivers recorded events to a sink again, in their order, marked as a
-// replay: those that were routed to it when they were recorded, and those that went
-// through a route that leads to it now. It returns how many were queued, and calls
-// progress, if not nil, with the number so far.
+// Replay delivers recorded events to a sink again, in their order, marked as a replay:
+// those that the routes which lead to it now take. It returns how many were queued, and
+// calls progress, if not nil, with the number so far.
 func (m *Manager) Replay(ctx context.Context, sink string, r store.ReplayRange, progress func(events int)) (int, error) {
 	st := m.currentState()
 	if st == nil || st.Sink(sink) == nil {
 		return 0, &UnknownError{"sink", sink}
 	}
-	pick := pickFor(st, sink)
+	if blind := m.unjudged(st); blind != "" {
+		return 0, fmt.Errorf("watch %s: %w", blind, ErrNamespacesUnknown)
+	}
+	target, err := m.past.NewTarget(st, m.WatchesOf(st), sink, true)
+	if err != nil {
+		return 0, err
+	}
 	count := 0
-	n, err := m.store.ReplaySelected(ctx, sink, r, func(payload []byte) (uint32, bool) {
-		flags, ok := pick(payload)
+	n, err := m.store.ReplaySelected(ctx, sink, r, func(it *store.Item) (store.Selected, bool, error) {
+		chosen, ok, err := target.Select(it)
 		if ok {
 			count++
 			if progress != nil {
 				progress(count)
 			}
 		}
-		return uint32(flags | record.Replay), ok
+		return chosen, ok, errors.Join(err, ctx.Err())
 	})
 	if err != nil {
 		return n, fmt.Errorf("replay to sink %s: %w", sink, err)
@@ -189,17 +200,73 @@ func (m *Manager) Replay(ctx context.Context, sink string, r store.ReplayRange, 
 	return n, nil
 }
 
-// pickFor decides which records a sink gets, and what of them.
-func pickFor(st *plan.State, sink string) func(payload []byte) (record.Flags, bool) {
-	leading := leadingFlags(st, sink)
-	return func(payload []byte) (record.Flags, bool) {
-		r, err := record.Decode(payload)
-		if err != nil {
-			return 0, false // the event stream reports it
+// WatchesOf are the watches of a state, for what is recorded.
+func (m *Manager) WatchesOf(st *plan.State) *retrace.Watches {
+	m.mu.Lock()
+	resolved := maps.Clone(m.resolved)
+	m.mu.Unlock()
+	for i := range st.Watches {
+		w := &st.Watches[i]
+		for _, pattern := range w.Resources { // those of a state that is not applied
+			key := patternKey(w.Name, pattern)
+			if p, err := selector.ParseResource(pattern); err != nil || p.Wildcard() || resolved[key] != "" {
+				continue
+			}
+			if found, err := m.cfg.Resolver.Resolve(pattern); err == nil && len(found) > 0 {
+				resolved[key] = found[0].GVR.GroupResource().String()
+			}
 		}
-		flags, _, ok := pick(r, sink, leading)
-		return flags, ok
 	}
+	return retrace.NewWatches(st.Watches, func(w *plan.Watch, gr schema.GroupResource, scope string) bool {
+		return m.wantsAs(resolved, w, gr, scope)
+	}, m.committer.NamespaceLabels)
+}
+
+// Explain returns what the watches and routes of now make of a recorded event, by its
+// sequence or its id.
+func (m *Manager) Explain(ctx context.Context, name string) (*retrace.Explanation, error) {
+	st := m.currentState()
+	if st == nil {
+		return nil, ErrNotApplied
+	}
+	return m.past.Explain(ctx, st, m.WatchesOf(st), name)
+}
+
+// Past returns the reader of recorded changes.
+func (m *Manager) Past() *retrace.Reader { return m.past }
+
+// Backtest runs a configuration over the records from one time to another.
+func (m *Manager) Backtest(ctx context.Context, p *retrace.Proposal, from, to time.Time, progress func(records int)) (*retrace.Backtest, error) {
+	st := m.currentState()
+	if st == nil {
+		return nil, ErrNotApplied
+	}
+	next, err := p.State()
+	if err != nil {
+		return nil, err
+	}
+	for _, one := range []*plan.State{st, next} {
+		if blind := m.unjudged(one); blind != "" {
+			return nil, fmt.Errorf("watch %s: %w", blind, ErrNamespacesUnknown)
+		}
+	}
+	return m.past.Rehearse(ctx, st, next, m.WatchesOf(st), m.WatchesOf(next), from, to, progress)
+}
+
+// ErrNotApplied means that no configuration is in force yet.
+var ErrNotApplied = errors.New("no configuration is in force yet")
+
+// ErrNamespacesUnknown means that the labels are not known by which a watch selects.
+var ErrNamespacesUnknown = errors.New("the labels of namespaces, by which it selects, are not known: no watch that runs reads them, or they are not listed yet")
+
+// unjudged is a watch that selects by labels of namespaces that are not known yet, "" if
+// there is none.
+func (m *Manager) unjudged(st *plan.State) string {
+	i := slices.IndexFunc(st.Watches, func(w plan.Watch) bool { return w.Filter.NeedsNamespaces() })
+	if i < 0 || m.committer.NamespacesReady() {
+		return ""
+	}
+	return st.Watches[i].Name
 }
 
 // leadingFlags are the routes that lead to a sink, with what they ask for.

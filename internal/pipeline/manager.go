@@ -25,6 +25,7 @@ import (
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/internal/retrace"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -76,6 +77,7 @@ type Manager struct {
 	dicts     *compact.Dictionaries
 	inflater  *record.Inflater
 	reader    *query.Reader
+	past      *retrace.Reader
 	metrics   *metrics
 	redactKey []byte
 
@@ -93,7 +95,7 @@ type Manager struct {
 	// Owned by the goroutine that applies states.
 	namespaces   namespaces
 	accepted     redact.Accepted             // what edits was made of
-	resolved     map[string]string           // which resource a pattern of a watch means
+	resolved     map[string]string           // which resource a pattern of a watch means; replaced under mu
 	applied      string                      // hash of the state that was applied last
 	farewells    map[string]*commit.Farewell // by part of the ledger
 	caches       map[cacheKey]*metadataCache // for the enrichment of routes
@@ -172,6 +174,7 @@ func New(cfg Config) (*Manager, error) {
 		Help: "Events of which a part of what a route's enrich asks for was not cached when they were recorded.",
 	}, func() float64 { return float64(m.enricher.Incomplete()) }))
 	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Dictionaries: m.dicts, Edit: m.editRecord}
+	m.past = retrace.New(cfg.Store, m.inflater, m.edits.Load)
 	if err := m.loadEdits(); err != nil {
 		return nil, err
 	}

@@ -115,8 +115,8 @@ func (m *Manager) noteResolved(d desired) error {
 	if err := m.store.Commit(b); err != nil {
 		return fmt.Errorf("%w: note resolved names: %w", ledger.ErrStore, err)
 	}
-	m.resolved = d.resolved
 	m.mu.Lock()
+	m.resolved = d.resolved
 	before := m.ambiguous
 	m.ambiguous = d.ambiguous
 	m.mu.Unlock()
@@ -152,15 +152,24 @@ func (m *Manager) wantedOf(st *plan.State, partition string) (namespaces map[str
 
 // wants reports whether a watch means a resource in a scope.
 func (m *Manager) wants(w *plan.Watch, gr schema.GroupResource, scope string) bool {
+	return m.wantsAs(m.resolved, w, gr, scope)
+}
+
+// wantsAs is wants with what the patterns mean. Any goroutine may call it.
+func (m *Manager) wantsAs(resolved map[string]string, w *plan.Watch, gr schema.GroupResource, scope string) bool {
 	return !m.excluded(w)(gr) && slices.ContainsFunc(w.Resources, func(pattern string) bool {
-		return m.means(w, pattern, gr) && scope == ledger.ScopeOf(commit.PinnedVersion(pattern, gr.Group), w.ServerLabels, w.ServerFields)
+		return meansAs(resolved, w, pattern, gr) && scope == ledger.ScopeOf(commit.PinnedVersion(pattern, gr.Group), w.ServerLabels, w.ServerFields)
 	})
 }
 
 // means reports whether a pattern of a watch means the resource: as it was resolved
 // or, if it never was, by its spelling.
 func (m *Manager) means(w *plan.Watch, pattern string, gr schema.GroupResource) bool {
-	if means, ok := m.resolved[patternKey(w.Name, pattern)]; ok {
+	return meansAs(m.resolved, w, pattern, gr)
+}
+
+func meansAs(resolved map[string]string, w *plan.Watch, pattern string, gr schema.GroupResource) bool {
+	if means, ok := resolved[patternKey(w.Name, pattern)]; ok {
 		return means == gr.String()
 	}
 	p, err := selector.ParseResource(pattern)

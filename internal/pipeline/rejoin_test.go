@@ -81,10 +81,10 @@ func (l *life) state(routes []route.Spec, edit ...func(*plan.Sink)) *plan.State 
 }
 
 // put has a pod change, and returns when that is committed.
-func (l *life) put(name, version string) {
+func (l *life) put(name, version string, labels ...string) {
 	l.Helper()
 	for _, s := range l.m.informerList() {
-		addedTo(s.Feed, l.object(name, "uid-"+name, version)).to(l.m.committer.Handler(s.Feed))
+		addedTo(s.Feed, l.object(name, "uid-"+name, version, labels...)).to(l.m.committer.Handler(s.Feed))
 	}
 	l.m.committer.Flush()
 }

@@ -191,19 +191,27 @@ func (m *Manager) removeSinks(names []string) {
 // before is the log's and queued from there, what is recorded after is routed, and
 // so a sink gets each event once and in order.
 func (m *Manager) fillSinks(ctx context.Context, next *plan.State, names []string, adopt func(commit.Barrier) error) error {
-	total := map[string]int{}
+	total, chosen := map[string]int{}, map[string]store.Selector{}
+	for _, name := range names {
+		var err error
+		if chosen[name], err = m.filler(next, name); err != nil {
+			return fmt.Errorf("sink %s: %w", name, err)
+		}
+	}
 	fill := func() error {
 		for _, name := range names {
-			n, err := m.store.Fill(ctx, name, fromLog(next, name))
+			n, err := m.store.Fill(ctx, name, chosen[name])
 			if total[name] += n; err != nil {
 				return fmt.Errorf("%w: queue the log for sink %s: %w", ledger.ErrStore, name, err)
 			}
 		}
 		return nil
 	}
-	// Most of it while the watches continue.
-	if err := fill(); err != nil {
-		return err
+	// Most of it while the watches continue, and then what came meanwhile.
+	for range 2 {
+		if err := fill(); err != nil {
+			return err
+		}
 	}
 	var err error
 	ended := m.committer.AtBarrier(func(b commit.Barrier) {
@@ -228,30 +236,47 @@ func (m *Manager) fillSinks(ctx context.Context, next *plan.State, names []strin
 	return nil
 }
 
-// fromLog selects what of the log a sink gets that is new or back, as if it had been
-// there: also what was recorded while there were no sinks, if it gets everything. What
-// it was given before it left, if it starts from the log's beginning, is a replay.
-func fromLog(st *plan.State, sink string) store.Selector {
+// filler selects what of the log a sink gets that is new or back: what its routes take, if
+// it starts from the log's beginning, or what it would have been given, had it been there.
+// What it was given before it left is a replay.
+func (m *Manager) filler(st *plan.State, sink string) (store.Selector, error) {
+	if st.Sink(sink).StartFrom != plan.StartEarliest {
+		return sinceLeft(st, sink), nil
+	}
+	if blind := m.unjudged(st); blind != "" {
+		m.log.Warn("a sink starts with the log, and the labels of namespaces are not known yet: it is not given what is selected by them",
+			"sink", sink, "watch", blind)
+	}
+	target, err := m.past.NewTarget(st, m.WatchesOf(st), sink, false)
+	if err != nil {
+		return nil, err
+	}
+	return target.Select, nil
+}
+
+// sinceLeft selects what was recorded for a sink that is back, as if it had been there:
+// also what was recorded while there were no sinks, if it gets everything.
+func sinceLeft(st *plan.State, sink string) store.Selector {
 	leading := leadingFlags(st, sink)
 	all := plan.DefaultRoute()
 	everything, takesAll := leading[all.Name]
 	takesAll = takesAll && printRoutes(st)[all.Name].Matching == all.Matching()
-	return func(payload []byte) (uint32, bool) {
-		r, err := record.Decode(payload)
+	return func(it *store.Item) (chosen store.Selected, ok bool, err error) {
+		r, err := record.Decode(it.Payload)
 		switch {
 		case err != nil:
-			return 0, false // the event stream reports it
+			return chosen, false, nil //nolint:nilerr // the event stream reports it
 		case r.Event.Gap != nil && r.Event.Gap.Cause == commit.CauseRemoved:
-			return 0, false // queued for the sink that it is for
+			return chosen, false, nil // queued for the sink that it is for
 		case r.Rerecorded:
-			return 0, false // no event
+			return chosen, false, nil // no event
 		case len(r.Targets) == 0:
-			return uint32(everything), takesAll
+			return store.Selected{Flags: uint32(everything)}, takesAll, nil
 		}
 		flags, given, ok := pick(r, sink, leading)
 		if given {
 			flags |= record.Replay
 		}
-		return uint32(flags), ok
+		return store.Selected{Flags: uint32(flags)}, ok, nil
 	}
 }

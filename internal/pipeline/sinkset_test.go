@@ -19,6 +19,7 @@ import (
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -291,8 +292,8 @@ func TestPauseSink(t *testing.T) {
 	}
 }
 
-// TestFromLog selects what of the log a sink gets that is new or back.
-func TestFromLog(t *testing.T) {
+// TestSinceLeft selects what of the log a sink gets that is back.
+func TestSinceLeft(t *testing.T) {
 	t.Parallel()
 	specs := func(all ...route.Spec) *plan.State { return &plan.State{Routes: all, Sinks: []plan.Sink{{Name: "a"}}} }
 	patches := leadTo("mine", "", "a")
@@ -326,11 +327,11 @@ func TestFromLog(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if flags, ok := fromLog(tc.st, "a")(payload); record.Flags(flags) != tc.want || ok != tc.ok {
-			t.Errorf("%s: flags %b, %t; want %b, %t", tc.name, flags, ok, tc.want, tc.ok)
+		if chosen, ok, err := sinceLeft(tc.st, "a")(&store.Item{Payload: payload}); record.Flags(chosen.Flags) != tc.want || ok != tc.ok || err != nil {
+			t.Errorf("%s: flags %b, %t, %v; want %b, %t", tc.name, chosen.Flags, ok, err, tc.want, tc.ok)
 		}
 	}
-	if _, ok := fromLog(specs(whole), "a")([]byte("damaged")); ok {
+	if _, ok, err := sinceLeft(specs(whole), "a")(&store.Item{Payload: []byte("damaged")}); ok || err != nil {
 		t.Error("a damaged record is selected")
 	}
 }

@@ -29,6 +29,7 @@ func (r *Reader) LogEvent(item store.Item, keep func(e *event.Event, routes []st
 			routes = append(routes, strings.Split(t.Routes, ",")...)
 		}
 	}
+	rec.Event.Sequence = item.Sequence
 	if rec.Rerecorded || !keep(&rec.Event, routes) {
 		return nil, nil //nolint:nilnil // left out, which is no error
 	}

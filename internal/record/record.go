@@ -53,6 +53,10 @@ type Record struct {
 	// Enrichment is what the targets ask for about other objects; nil: nothing.
 	Enrichment *Enrichment
 
+	// Scope is what the event was observed in: a version of the resource, a selection by the
+	// API server; see ledger.ScopeOf. Usually empty.
+	Scope string
+
 	Targets []Target
 }
 
@@ -94,6 +98,7 @@ const (
 	markEnrichment
 	markCoalesced
 	markFor
+	markScope // a text follows
 )
 
 // Append appends the stored form of r to dst. The event's ID must be hexadecimal,
@@ -138,6 +143,9 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 	if e.For != nil {
 		marks |= markFor
 	}
+	if r.Scope != "" {
+		marks |= markScope
+	}
 	dst = binary.BigEndian.AppendUint16(append(dst, version), marks)
 	dst = append(dst, byte(len(id)))
 	dst = append(dst, id...)
@@ -180,6 +188,9 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 			return nil, fmt.Errorf("encode enrichment: %w", err)
 		}
 		dst = appendBytes(dst, enrichment)
+	}
+	if r.Scope != "" {
+		dst = appendBytes(dst, r.Scope)
 	}
 	if len(r.Targets) > 0 {
 		dst = appendTargets(dst, r.Targets)
@@ -238,6 +249,9 @@ func Decode(payload []byte) (*Record, error) {
 			return nil, fmt.Errorf("%w: enrichment: %w", ErrMalformed, err)
 		}
 	}
+	if marks&markScope != 0 {
+		r.Scope = in.text()
+	}
 	if marks&markTargets != 0 {
 		r.Targets = in.targets()
 	}
@@ -245,6 +259,16 @@ func Decode(payload []byte) (*Record, error) {
 		return nil, fmt.Errorf("%w: wrong length", ErrMalformed)
 	}
 	return r, nil
+}
+
+// HasID reports whether a stored record is of the event with an ID.
+func HasID(payload []byte, id string) bool {
+	if len(payload) < headerLen || payload[0] != version {
+		return false
+	}
+	in := reader{buf: payload[headerLen:]}
+	raw := in.take(int(payload[3]))
+	return len(raw) > 0 && hex.EncodeToString(raw) == id
 }
 
 func appendBytes[T string | []byte](dst []byte, b T) []byte {

@@ -111,6 +111,17 @@ func (t *Table) Concerns(r *record.Record) bool {
 	return t.pending(r) != nil || t.pending(r.About()) != nil
 }
 
+// Form identifies the edits of a record's content once those of [Table.Edit] are made.
+func (t *Table) Form(r *record.Record) uint64 {
+	if pending := t.pending(r); pending != nil {
+		return pending.fingerprint
+	}
+	return r.Edits
+}
+
+// EditsRoutes reports whether there are routes with edits.
+func (t *Table) EditsRoutes() bool { return t != nil && len(t.routes) > 0 }
+
 // Edit returns the edit of a record's content for a sink, nil if there is none. The
 // empty sink stands for a reader without routes, such as the HTTP interface.
 func (t *Table) Edit(r *record.Record, sink string) record.Edit {

@@ -18,8 +18,10 @@ type Change struct {
 	New *compact.Object // state after; nil on Deleted
 	Old *compact.Object // recorded state before; nil on Added and Sync, the last known state on Deleted
 
-	// Changed means that a change of the object led to the event, and New has its author.
-	Changed bool
+	// Changed means that a change of the object led to the event, and New has its author,
+	// unless it is ChangedBy.
+	Changed   bool
+	ChangedBy *event.ChangedBy
 
 	// Uncounted means that a metric does not count the change: it is delivered to some
 	// sinks, not to all that routes lead to.
@@ -27,12 +29,12 @@ type Change struct {
 
 	Watches []Hit // watches that cover the object before or after
 
-	// Verdicts has, after a call of Route, those of the routes with For that take the change.
-	Verdicts []Verdict
+	// Matches has, after a call of Route, those of the routes with For that take the change.
+	Matches []MatchState
 }
 
-// Verdict is whether an object matches a route with For.
-type Verdict struct {
+// MatchState is whether an object matches a route with For.
+type MatchState struct {
 	Route string
 	Match bool
 }

@@ -37,7 +37,7 @@
 //
 // The router has no clock. A route with a throttle matches like any other: the committer
 // holds what it takes ([Router.Timers]). A route with [Spec.For] takes no change; it gives a
-// verdict on the state ([Change.Verdicts]), from which the committer knows how long a match lasts.
+// verdict on the state ([Change.Matches]), from which the committer knows how long a match lasts.
 //
 // # Caveats
 //

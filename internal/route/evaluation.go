@@ -54,6 +54,9 @@ func (e *evaluation) release() {
 
 // lastChange returns who changed the object, the zero value if that is unknown.
 func (e *evaluation) lastChange() compact.LastChange {
+	if by := e.change.ChangedBy; by != nil {
+		return compact.LastChange(*by)
+	}
 	if !e.change.Changed {
 		return compact.LastChange{}
 	}

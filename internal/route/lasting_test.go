@@ -33,15 +33,15 @@ func TestFor(t *testing.T) {
 		if got := sinksOf(targets); !slices.Equal(got, []string{"all"}) {
 			t.Errorf("%s: it goes to %q", name, got)
 		}
-		if want := []Verdict{{"lasts", tc.want}}; !slices.Equal(tc.change.Verdicts, want) {
-			t.Errorf("%s: verdicts %v, want %v", name, tc.change.Verdicts, want)
+		if want := []MatchState{{"lasts", tc.want}}; !slices.Equal(tc.change.Matches, want) {
+			t.Errorf("%s: verdicts %v, want %v", name, tc.change.Matches, want)
 		}
 	}
 	left := change(event.Updated, pod, pod)
 	left.Watches[0].Selection = event.Left
 	r.Judge(left)
-	if want := []Verdict{{"lasts", false}}; !slices.Equal(left.Verdicts, want) {
-		t.Errorf("an object that left: verdicts %v, want %v", left.Verdicts, want)
+	if want := []MatchState{{"lasts", false}}; !slices.Equal(left.Matches, want) {
+		t.Errorf("an object that left: verdicts %v, want %v", left.Matches, want)
 	}
 }
 

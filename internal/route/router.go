@@ -115,11 +115,14 @@ func (r *Router) Route(dst []record.Target, c *Change) []record.Target {
 	e.reset(c, len(r.sinks))
 	first := len(dst)
 	for _, rule := range candidates {
-		s, ok := rule.selection(c.Watches)
-		if ok && rule.lasting {
-			c.Verdicts = append(c.Verdicts, r.verdict(rule, e, s))
+		if rule.lasting {
+			if s, ok := rule.selection(c.Watches); ok {
+				c.Matches = append(c.Matches, r.matchState(rule, e, s))
+			}
+			continue
 		}
-		if !ok || rule.lasting || !r.matches(rule, e, s) {
+		s, v, _ := r.decide(rule, e)
+		if v != Taken {
 			continue
 		}
 		rule.counters.matched.Add(1)
@@ -143,17 +146,22 @@ func (r *Router) Route(dst []record.Target, c *Change) []record.Target {
 	return dst
 }
 
-func (r *Router) verdict(rule *rule, e *evaluation, s event.Selection) Verdict {
-	return Verdict{rule.name, e.change.Type != event.Deleted && s != event.Left && (rule.when == nil || r.evaluate(rule, e))}
+func (r *Router) matchState(rule *rule, e *evaluation, s event.Selection) MatchState {
+	met := e.change.Type != event.Deleted && s != event.Left
+	if met && rule.when != nil {
+		v, _ := r.evaluate(rule, e)
+		met = v == Taken
+	}
+	return MatchState{rule.name, met}
 }
 
-// Judge sets the Verdicts of a state, and routes nothing.
+// Judge sets the Matches of a state, and routes nothing.
 func (r *Router) Judge(c *Change) {
 	e := r.evaluations.Get().(*evaluation)
 	e.reset(c, len(r.sinks))
 	for _, rule := range r.candidates(c) {
 		if s, ok := rule.selection(c.Watches); ok && rule.lasting {
-			c.Verdicts = append(c.Verdicts, r.verdict(rule, e, s))
+			c.Matches = append(c.Matches, r.matchState(rule, e, s))
 		}
 	}
 	e.release()
@@ -176,6 +184,63 @@ func (t *Timer) Fired() { t.matched.Add(1) }
 
 // Timers are those of the routes that have a throttle or a for.
 func (r *Router) Timers() []Timer { return r.timers }
+
+// Verdict is what a route makes of a change.
+type Verdict string
+
+// The verdicts. All but Taken name what kept the route from taking it.
+const (
+	Taken          Verdict = "taken"
+	OtherResources Verdict = "resources" // it takes other resources
+	OtherWatches   Verdict = "watches"   // it takes from none of the watches that the change concerns
+	OtherEvents    Verdict = "events"    // it takes other types of events
+	Unchanged      Verdict = "changed"   // no value of `changed` differs
+	Filtered       Verdict = "when"      // the expression is false
+	Missing        Verdict = "missing"   // the expression reads what is not there
+	Failed         Verdict = "error"     // the expression fails otherwise
+	Unsampled      Verdict = "sample"    // it is outside of the sample
+	Lasting        Verdict = "for"       // it takes what has matched for some time, not changes
+)
+
+// Decision is the verdict of a route.
+type Decision struct {
+	Route   string   `json:"route"`
+	Verdict Verdict  `json:"verdict"`
+	Error   string   `json:"error,omitempty"` // of the expression; an event may be taken nevertheless, see onError
+	Sinks   []string `json:"sinks"`
+}
+
+// Decisions are the verdicts of all routes on a change. They count in Stats.
+func (r *Router) Decisions(c *Change) []Decision {
+	e := r.evaluations.Get().(*evaluation)
+	e.reset(c, len(r.sinks))
+	defer func() {
+		e.release()
+		r.evaluations.Put(e)
+	}()
+	list := make([]Decision, len(r.rules))
+	for i, rule := range r.rules {
+		d := Decision{Route: rule.name, Verdict: OtherResources, Sinks: []string{}}
+		for _, at := range rule.sinks {
+			d.Sinks = append(d.Sinks, r.sinks[at])
+		}
+		switch {
+		case !rule.covers(c.Resource):
+		case c.Type == event.Gap: // of the routes that take from its watch
+			d.Verdict = OtherWatches
+			if _, ok := rule.selection(c.Watches); ok {
+				d.Verdict = Taken
+			}
+		default:
+			var err error
+			if _, d.Verdict, err = r.decide(rule, e); err != nil {
+				d.Error = err.Error()
+			}
+		}
+		list[i] = d
+	}
+	return list
+}
 
 // Sinks appends every sink that a change of the watch's resource can reach: the sinks
 // of a gap.
@@ -221,42 +286,61 @@ func (r *Router) lookup(k indexKey) []*rule {
 	return rules
 }
 
-// matches runs a rule's tests, the cheap ones first.
-func (r *Router) matches(rule *rule, e *evaluation, s event.Selection) bool {
-	if rule.events&eventBit(e.change.Type) == 0 {
-		return false
+// decide runs a rule's tests, the cheap ones first. The error is of a failed test; the rule
+// may take the change nevertheless.
+func (r *Router) decide(rule *rule, e *evaluation) (s event.Selection, v Verdict, err error) {
+	s, ok := rule.selection(e.change.Watches)
+	switch {
+	case !ok:
+		return s, OtherWatches, nil
+	case rule.lasting:
+		return s, Lasting, nil
+	case rule.events&eventBit(e.change.Type) == 0:
+		return s, OtherEvents, nil
 	}
 	if !rule.sampled(e.change.ID) {
 		rule.counters.unsampled.Add(1)
-		return false
+		return s, Unsampled, nil
 	}
-	if rule.when != nil && !rule.when.inflate && !r.evaluate(rule, e) {
-		return false
+	if rule.when != nil && !rule.when.inflate {
+		if v, err = r.evaluate(rule, e); v != Taken {
+			return s, v, err
+		}
 	}
-	switch same, err := rule.unchanged(e, s); {
-	case err != nil:
-		r.failed(rule, fmt.Errorf("changed: %w", err))
+	switch same, failure := rule.unchanged(e, s); {
+	case failure != nil:
+		err = fmt.Errorf("changed: %w", failure)
+		r.failed(rule, err)
 	case same:
 		rule.counters.unchanged.Add(1)
-		return false
+		return s, Unchanged, nil
 	}
-	return rule.when == nil || !rule.when.inflate || r.evaluate(rule, e)
+	if rule.when != nil && rule.when.inflate {
+		v, failure := r.evaluate(rule, e)
+		return s, v, errors.Join(err, failure)
+	}
+	return s, Taken, err
 }
 
 // evaluate evaluates a rule's expression and applies its OnError policy.
-func (r *Router) evaluate(rule *rule, e *evaluation) bool {
+func (r *Router) evaluate(rule *rule, e *evaluation) (Verdict, error) {
 	match, missing, err := rule.when.eval(e)
+	v := Taken
 	switch {
 	case missing:
 		rule.counters.missing.Add(1)
+		v = Missing
 	case err != nil:
 		r.failed(rule, err)
+		v = Failed
+	case !match:
+		v = Filtered
 	}
-	match = match || (missing || err != nil) && rule.onError == OnErrorPass
-	if !match {
+	if v == Filtered || v != Taken && rule.onError != OnErrorPass {
 		rule.counters.filtered.Add(1)
+		return v, err
 	}
-	return match
+	return Taken, err
 }
 
 func (r *Router) failed(rule *rule, err error) {

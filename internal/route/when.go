@@ -116,6 +116,48 @@ func (x *expressions) compile(text string, refuse func(*cel.Type) string) (*cond
 	return c, nil
 }
 
+// Condition is an expression over changes. It is safe for concurrent use.
+type Condition struct {
+	when    *condition
+	readOld bool
+	router  *Router // for its evaluations
+}
+
+// CompileCondition compiles an expression as that of a route, or returns all its faults.
+func CompileCondition(text string) (*Condition, []celexpr.Fault) {
+	x, err := ordinary()
+	if err != nil {
+		return nil, []celexpr.Fault{{Line: 1, Column: 1, Msg: err.Error()}}
+	}
+	when, faults := x.compile(text, isCondition)
+	if faults != nil {
+		return nil, faults
+	}
+	r, err := Compile(nil)
+	if err != nil {
+		return nil, []celexpr.Fault{{Line: 1, Column: 1, Msg: err.Error()}}
+	}
+	return &Condition{when, strings.Contains(text, "oldObject"), r}, nil
+}
+
+// ReadsOld reports whether the expression may read the state before.
+func (c *Condition) ReadsOld() bool { return c.readOld }
+
+// Match reports whether the expression is true. One that reads what is not there is false.
+func (c *Condition) Match(change *Change) (bool, error) {
+	e := c.router.evaluations.Get().(*evaluation)
+	e.reset(change, 0)
+	defer func() {
+		e.release()
+		c.router.evaluations.Put(e)
+	}()
+	match, missing, err := c.when.eval(e)
+	if missing {
+		return false, nil
+	}
+	return match, err
+}
+
 // errNotBool is the error of an expression whose type is not known at load.
 var errNotBool = errors.New("the expression's value must be a bool")
 

@@ -93,7 +93,7 @@ func (f *Filter) Match(o *compact.Object, nsLabels func(ns string) (labels.Set, 
 	if f == nil {
 		return true
 	}
-	if !f.matchNamespace(o, nsLabels) {
+	if !f.MatchNamespace(o, nsLabels) {
 		return false
 	}
 	if f.labels != nil && !f.labels.Matches(o.Labels()) {
@@ -102,7 +102,8 @@ func (f *Filter) Match(o *compact.Object, nsLabels func(ns string) (labels.Set, 
 	return f.matchFields(o)
 }
 
-func (f *Filter) matchNamespace(o *compact.Object, nsLabels func(ns string) (labels.Set, bool)) bool {
+// MatchNamespace is the part of Match that is about the namespace.
+func (f *Filter) MatchNamespace(o *compact.Object, nsLabels func(ns string) (labels.Set, bool)) bool {
 	if len(f.namespaces.Include) == 0 && len(f.namespaces.Exclude) == 0 && f.namespaceSelector == nil {
 		return true
 	}

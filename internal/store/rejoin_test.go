@@ -188,7 +188,7 @@ func TestPressureDuringAFill(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	first, err := s.Fill(ctx, "sink", func([]byte) (uint32, bool) { cancel(); return 0, true })
+	first, err := s.Fill(ctx, "sink", func(*Item) (s Selected, ok bool, err error) { cancel(); return s, true, nil })
 	if !errors.Is(err, context.Canceled) || first == 0 || first == n {
 		t.Fatalf("%d filled, %v", first, err)
 	}

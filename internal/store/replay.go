@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/store/layout"
@@ -31,15 +32,21 @@ func (s *Store) Replay(ctx context.Context, sink string, r ReplayRange, flags ui
 	return s.ReplaySelected(ctx, sink, r, always(flags))
 }
 
-// Selector decides whether a record is replayed, and with which flags, by its
-// payload, which it must not keep. The payload of an unreadable record is nil.
-type Selector func(payload []byte) (flags uint32, ok bool)
+// Selector decides whether a record is replayed, and how. It must not keep the record, and
+// holds up nothing. An unreadable record has no payload. It may be asked again for a record.
+type Selector func(it *Item) (s Selected, ok bool, err error)
 
-func always(flags uint32) Selector {
-	return func([]byte) (uint32, bool) { return flags, true }
+// Selected is how a record is replayed.
+type Selected struct {
+	Flags   uint32
+	Payload []byte // is delivered in the place of the record's own; nil: that is
 }
 
-// ReplaySelected is Replay of the records that selected accepts, with its flags.
+func always(flags uint32) Selector {
+	return func(*Item) (Selected, bool, error) { return Selected{Flags: flags}, true, nil }
+}
+
+// ReplaySelected is Replay of the records that selected accepts, in the form it gives them.
 func (s *Store) ReplaySelected(ctx context.Context, sink string, r ReplayRange, selected Selector) (int, error) {
 	q, err := s.Queue(sink)
 	if err != nil {
@@ -120,53 +127,74 @@ func (s *Store) enqueueSelected(q *Queue, from, to uint64, selected Selector, wa
 func (s *Store) enqueueNext(q *Queue, after, to uint64, selected Selector) (n int, last uint64, err error) {
 	release := s.log.hold(after + 1)
 	defer release()
-	items, err := s.ReadLog(after, replayChunk)
-	if err != nil || len(items) == 0 || items[0].Sequence > to {
-		return 0, 0, err
+	for {
+		rewrites := s.rewrites.Load()
+		items, err := s.ReadLog(after, replayChunk)
+		if err != nil || len(items) == 0 || items[0].Sequence > to {
+			return 0, 0, err
+		}
+		entries, err := entriesOf(items, to, selected)
+		if err == nil && len(entries) > 0 {
+			err = s.enqueueChunk(q, entries, rewrites)
+		}
+		if errors.Is(err, errRewritten) {
+			continue
+		}
+		return len(entries), items[len(items)-1].Sequence, err
 	}
-	n, err = s.enqueueChunk(q, items, to, selected)
-	return n, items[len(items)-1].Sequence, err
 }
 
-// enqueueChunk commits entries for the selected items up to the sequence to, with a
-// pin. An unreadable record may be among them: the reader of the queue reports it.
-func (s *Store) enqueueChunk(q *Queue, items []Item, to uint64, selected Selector) (int, error) {
-	b := s.NewBatch()
-	defer b.Discard()
-	if b.err != nil {
-		return 0, b.err
-	}
-	b.hold()
-	var p pin
-	n := 0
+// entriesOf are the entries for the selected items up to the sequence to. An unreadable
+// record may be among them: the reader of the queue reports it.
+func entriesOf(items []Item, to uint64, selected Selector) (entries []layout.Entry, err error) {
 	for i := range items {
-		if items[i].Sequence > to {
+		it := &items[i]
+		if it.Sequence > to {
 			break
 		}
-		flags, ok := selected(items[i].Payload)
+		chosen, ok, err := selected(it)
+		if err != nil {
+			return nil, err
+		}
 		if !ok {
 			continue
 		}
-		position := b.position()
-		if p.first == 0 {
-			p.first, p.sequence = position, items[i].Sequence
+		e := layout.Entry{Kind: layout.EntryReplay, Flags: chosen.Flags, Size: it.size, Time: it.Time, Sequence: it.Sequence}
+		if chosen.Payload != nil {
+			e.Kind, e.Size, e.Lane, e.Payload = layout.EntryInline, uint32(len(chosen.Payload)), it.Lane, chosen.Payload
 		}
-		p.last = position
-		e := layout.Entry{
-			Kind:     layout.EntryReplay,
-			Flags:    flags,
-			Size:     items[i].size,
-			Time:     items[i].Time,
-			Sequence: items[i].Sequence,
-		}
-		b.enqueue(q, position, &e)
-		n++
+		entries = append(entries, e)
 	}
-	if n == 0 {
-		return 0, nil
+	return entries, nil
+}
+
+// errRewritten means that payloads were made of records that have been rewritten since.
+var errRewritten = errors.New("the log was rewritten")
+
+// enqueueChunk commits entries with a pin. rewrites is what it was before the records were
+// read.
+func (s *Store) enqueueChunk(q *Queue, entries []layout.Entry, rewrites uint64) error {
+	b := s.NewBatch()
+	defer b.Discard()
+	if b.err != nil {
+		return b.err
+	}
+	b.hold()
+	q.settling.Lock() // the queue is rewritten after the log
+	defer q.settling.Unlock()
+	if rewrites != s.rewrites.Load() {
+		return errRewritten
+	}
+	p := pin{sequence: entries[0].Sequence}
+	for i := range entries {
+		p.last = b.position()
+		if i == 0 {
+			p.first = p.last
+		}
+		b.enqueue(q, p.last, &entries[i])
 	}
 	b.pin(q, p)
-	return n, s.Commit(b)
+	return s.Commit(b)
 }
 
 // hold keeps the log from the given sequence on until release is called.

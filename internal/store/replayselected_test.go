@@ -1,6 +1,8 @@
 package store
 
 import (
+	"errors"
+	"io"
 	"testing"
 	"time"
 )
@@ -23,7 +25,13 @@ func TestReplaySelected(t *testing.T) {
 	if err := s.Commit(b); err != nil {
 		t.Fatal(err)
 	}
-	even := func(payload []byte) (uint32, bool) { return uint32(payload[0]) + 100, payload[0]%2 == 0 }
+	even := func(it *Item) (s Selected, ok bool, err error) {
+		if it.Payload[0] == 6 {
+			s.Payload = []byte{6, 6}
+		}
+		s.Flags = uint32(it.Payload[0]) + 100
+		return s, it.Payload[0]%2 == 0, nil
+	}
 	n, err := s.ReplaySelected(t.Context(), "sink", ReplayRange{FromSequence: 3}, even)
 	if err != nil || n != 4 {
 		t.Fatalf("replayed %d, %v", n, err)
@@ -41,8 +49,20 @@ func TestReplaySelected(t *testing.T) {
 			t.Errorf("item %d: %+v", i, it)
 		}
 	}
-	none := func([]byte) (uint32, bool) { return 0, false }
+	if len(items[2].Payload) != 2 || q.Stats().Bytes != 5 {
+		t.Errorf("the payload in the place of a record's is %v, %d bytes are queued", items[2].Payload, q.Stats().Bytes)
+	}
+	none := func(*Item) (s Selected, ok bool, err error) { return s, false, nil }
 	if n, err := s.ReplaySelected(t.Context(), "sink", ReplayRange{}, none); err != nil || n != 0 {
+		t.Errorf("replayed %d, %v", n, err)
+	}
+	failing := func(it *Item) (s Selected, ok bool, err error) {
+		if it.Sequence == 5 {
+			err = io.ErrUnexpectedEOF
+		}
+		return s, true, err
+	}
+	if n, err := s.ReplaySelected(t.Context(), "sink", ReplayRange{}, failing); n != 0 || !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("replayed %d, %v", n, err)
 	}
 	if length := q.Stats().Length; length != 4 {

@@ -274,12 +274,12 @@ func TestFromLogStart(t *testing.T) {
 	// As far as a process gets that dies on the way.
 	ctx, cancel := context.WithCancel(t.Context())
 	seen := 0
-	everyOther := func([]byte) (uint32, bool) {
+	everyOther := func(*Item) (Selected, bool, error) {
 		seen++
 		if seen == replayChunk+5 {
 			cancel()
 		}
-		return 7, seen%2 == 0
+		return Selected{Flags: 7}, seen%2 == 0, nil
 	}
 	if queued, err := s.Fill(ctx, "a", everyOther); queued != replayChunk || !errors.Is(err, context.Canceled) {
 		t.Fatalf("%d queued before the end: %v", queued, err)

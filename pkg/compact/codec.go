@@ -54,11 +54,25 @@ func (c *Codec) Encode(raw []byte, m *rawjson.Meta, position uint64) (*Object, e
 	if o.dict, err = c.trainer.dictionary(raw); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrDictionary, err)
 	}
-	if err := o.pack(c.dicts, raw, m); err != nil {
+	if err := o.pack(c.dicts, raw, m, Body{}); err != nil {
 		return nil, err
 	}
 	c.trainer.observe(o)
 	return o, nil
+}
+
+// Object makes an object of raw, its JSON. known is the body that raw was inflated from,
+// empty if there is none: then raw is encoded without a dictionary.
+func (d *Dictionaries) Object(raw []byte, known Body) (*Object, error) {
+	if len(raw) == 0 || len(raw) > MaxRawLen {
+		return nil, fmt.Errorf("compact: an object of %d bytes is empty or too large", len(raw))
+	}
+	m, err := rawjson.Scan(raw)
+	if err != nil {
+		return nil, err
+	}
+	o := &Object{kind: d.types.of(m.APIVersion, m.Kind)}
+	return o, o.pack(d, raw, &m, known)
 }
 
 // typeMeta is the data shared by all objects of a type.

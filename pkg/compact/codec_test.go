@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/klauspost/compress/s2"
+
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
@@ -599,5 +601,26 @@ func TestRetiredDictionaries(t *testing.T) {
 	}
 	if same, err := other.Refresh(untouched); err != nil || same != untouched {
 		t.Errorf("encoded again for nothing, %v", err)
+	}
+}
+
+// TestObjectOfABody makes an object of its JSON: with the body that is known, or one of its own.
+func TestObjectOfABody(t *testing.T) {
+	d := NewDictionaries(nil)
+	raw := []byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"7","labels":{"x":"y"}},"spec":{"a":1}}`)
+	for _, known := range []Body{{}, {Dict: noDictionary, RawLen: len(raw), Data: s2.Encode(nil, raw)}} {
+		o, err := d.Object(raw, known)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := o.AppendJSON(nil)
+		if err != nil || string(got) != string(raw) || o.GetName() != "a" || o.GetResourceVersion() != "7" || o.GetLabels()["x"] != "y" {
+			t.Errorf("%s, %v", got, err)
+		}
+	}
+	for _, bad := range []string{"", "{", `[]`} {
+		if _, err := d.Object([]byte(bad), Body{}); err == nil {
+			t.Errorf("%q is an object", bad)
+		}
 	}
 }

@@ -123,8 +123,8 @@ func (o *Object) headAndLabels() (h head, labels string) {
 	return h, r.s
 }
 
-// pack sets the object's metadata and body.
-func (o *Object) pack(d *Dictionaries, raw []byte, m *rawjson.Meta) error {
+// pack sets the object's metadata and body, which is raw's, or known.
+func (o *Object) pack(d *Dictionaries, raw []byte, m *rawjson.Meta, known Body) error {
 	h, err := newHead(m, len(raw))
 	if err != nil {
 		return err
@@ -151,7 +151,9 @@ func (o *Object) pack(d *Dictionaries, raw []byte, m *rawjson.Meta) error {
 		b = o.kind.labelKeys.append(b, key, value)
 	}
 	o.bodyAt = uint32(len(b)) // the labels are part of raw, which is bounded
-	if b, o.dict, err = d.compress(b, raw, o.dict); err != nil {
+	if len(known.Data) > 0 {
+		b, o.dict = append(b, known.Data...), known.Dict
+	} else if b, o.dict, err = d.compress(b, raw, o.dict); err != nil {
 		return err
 	}
 	o.packed = string(b)

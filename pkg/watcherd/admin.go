@@ -10,11 +10,13 @@ import (
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/pipeline"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/reload"
+	"github.com/watcherd/watcherd/internal/retrace"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -30,7 +32,7 @@ func (d *daemon) listenAdmin(ctx context.Context, p *parts) (*admin.Server, erro
 			ReadTokenFile: a.ReadTokenFile, CommandTokenFile: a.CommandTokenFile, ReadNames: a.ReadNames, CommandNames: a.CommandNames,
 		},
 		CertFile: a.CertFile, KeyFile: a.KeyFile, ClientCAFile: a.ClientCAFile,
-		Status: p.status, Objects: p, Log: p, History: p, Commands: p, Sinks: p, Letters: letters{p},
+		Status: p.status, Objects: p, Log: p, History: p, Rehearsal: p, Commands: p, Sinks: p, Letters: letters{p},
 		Opened: p.opened, Stopping: p.stopping, Gatherer: d.Gatherer, Registerer: d.Registerer, Logger: d.log,
 	})
 }
@@ -53,12 +55,13 @@ type parts struct {
 }
 
 var (
-	_ admin.Objects  = (*parts)(nil)
-	_ admin.Log      = (*parts)(nil)
-	_ admin.History  = (*parts)(nil)
-	_ admin.Commands = (*parts)(nil)
-	_ admin.Sinks    = (*parts)(nil)
-	_ admin.Letters  = letters{}
+	_ admin.Objects   = (*parts)(nil)
+	_ admin.Log       = (*parts)(nil)
+	_ admin.History   = (*parts)(nil)
+	_ admin.Rehearsal = (*parts)(nil)
+	_ admin.Commands  = (*parts)(nil)
+	_ admin.Sinks     = (*parts)(nil)
+	_ admin.Letters   = letters{}
 )
 
 func (p *parts) status() *status.Status {
@@ -152,6 +155,19 @@ func (p *parts) Read(after uint64, keep func(*event.Event, []string) bool) ([]ad
 	return out, nil
 }
 
+// Summary implements admin.Log.
+func (p *parts) Summary(sequence uint64) (string, error) {
+	item, ok, err := p.d.store.ReadRecord(sequence)
+	if err != nil || !ok {
+		return "", ledger.IgnoreUnreadable(err)
+	}
+	e, err := p.reader.LogEvent(item, func(*event.Event, []string) bool { return true })
+	if e == nil || err != nil {
+		return "", nil //nolint:nilerr // like one that cannot be read
+	}
+	return e.Summary, nil
+}
+
 // Wait implements admin.Log.
 func (p *parts) Wait(ctx context.Context, after uint64) error { return p.d.store.WaitLog(ctx, after) }
 
@@ -170,6 +186,21 @@ func (p *parts) Replay(ctx context.Context, r admin.ReplayRequest, progress func
 		FromSequence: r.FromSequence, ToSequence: r.ToSequence, FromTime: r.FromTime, ToTime: r.ToTime,
 	}, progress)
 	return n, translate(err)
+}
+
+// Explain implements admin.Rehearsal.
+func (p *parts) Explain(ctx context.Context, name string) (*retrace.Explanation, error) {
+	x, err := p.manager.Explain(ctx, name)
+	return x, translate(err)
+}
+
+// When implements admin.Rehearsal.
+func (p *parts) When(text string) (history.Test, error) { return p.manager.Past().When(text) }
+
+// Backtest implements admin.Rehearsal.
+func (p *parts) Backtest(ctx context.Context, r *admin.BacktestRequest, progress func(int)) (*retrace.Backtest, error) {
+	b, err := p.manager.Backtest(ctx, &r.Proposal, r.From, r.To, progress)
+	return b, translate(err)
 }
 
 // Snapshot implements admin.Commands.
@@ -230,7 +261,7 @@ func (p *parts) Purge(ctx context.Context, sink string) error {
 type letters struct{ p *parts }
 
 // List implements admin.Letters.
-func (l letters) List(sink string, after uint64, most int) ([]admin.DeadLetter, error) {
+func (l letters) List(sink string, after uint64, most int, events bool) ([]admin.DeadLetter, error) {
 	queue, err := l.p.d.store.Queue(sink)
 	if err != nil {
 		return nil, translate(err)
@@ -248,6 +279,10 @@ func (l letters) List(sink string, after uint64, most int) ([]admin.DeadLetter, 
 		}
 		if e, err := l.p.reader.LetterEvent(sink, k.Item); err == nil { // otherwise its reason has the cause
 			out[i].Type, out[i].Subject, out[i].ID = string(e.Type), e.Subject(), e.ID
+			out[i].Resource, out[i].Namespace, out[i].Name = &e.Resource, e.Namespace, e.Name
+			if events {
+				out[i].Event = event.AppendCloudEvent(nil, e)
+			}
 		}
 	}
 	return out, nil
@@ -283,9 +318,13 @@ func translate(err error) error {
 	case errors.Is(err, delivery.ErrNothingToSkip), errors.Is(err, delivery.ErrNotSkippable):
 		return admin.Refuse(http.StatusNotFound, err)
 	case errors.Is(err, pipeline.ErrConfigured), errors.Is(err, delivery.ErrNotDelivering), errors.Is(err, delivery.ErrInFlight),
-		errors.Is(err, store.ErrDeadLettersFull):
+		errors.Is(err, store.ErrDeadLettersFull), errors.Is(err, pipeline.ErrNamespacesUnknown):
 		return admin.Refuse(http.StatusConflict, err)
-	case errors.Is(err, commit.ErrEnded):
+	case errors.Is(err, retrace.ErrNotFound):
+		return admin.Refuse(http.StatusNotFound, err)
+	case errors.Is(err, retrace.ErrProposal):
+		return admin.Refuse(http.StatusBadRequest, err)
+	case errors.Is(err, commit.ErrEnded), errors.Is(err, pipeline.ErrNotApplied):
 		return admin.Refuse(http.StatusServiceUnavailable, err)
 	default:
 		return err

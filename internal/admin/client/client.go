@@ -84,27 +84,24 @@ func decodeAnswer(resp *http.Response, out any) error {
 	return nil
 }
 
-// Run posts a command, calls progress on the way, and returns the count.
-func (c *Client) Run(ctx context.Context, path string, in any, progress func(int)) (int, error) {
+// Run posts a command, calls progress on the way, and returns the last line.
+func (c *Client) Run(ctx context.Context, path string, in any, progress func(int)) (p admin.Progress, err error) {
 	resp, err := c.Do(ctx, http.MethodPost, path, nil, in, http.Header{"Accept": {admin.ContentTypeProgress}})
 	if err != nil {
-		return 0, err
+		return p, err
 	}
 	defer resp.Body.Close()
-	count := 0
 	for d := json.NewDecoder(resp.Body); ; {
-		var p admin.Progress
 		if err := d.Decode(&p); err != nil {
-			return count, fmt.Errorf("the connection to the daemon was lost after %d events: %w", count, err)
+			return p, fmt.Errorf("the connection to the daemon was lost after %d events: %w", p.Count, err)
 		}
-		count = p.Count
 		switch {
 		case p.Error != "":
-			return count, errors.New(p.Error)
+			return p, errors.New(p.Error)
 		case p.Done:
-			return count, nil
+			return p, nil
 		}
-		progress(count)
+		progress(p.Count)
 	}
 }
 

@@ -65,7 +65,7 @@ const (
 
 // Version is the version of the layout above. Raise it when an older
 // release could no longer read what this one writes.
-const Version = 3
+const Version = 4
 
 // The lengths of keys with a sequence, and with a sink and a position.
 const (

@@ -1,0 +1,345 @@
+package retrace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/body"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// Proposal is the part of a configuration that a backtest runs.
+type Proposal struct {
+	Watches []plan.Watch   `json:"watches"` // without compiled filters
+	Routes  []route.Spec   `json:"routes"`
+	Bodies  []ProposedBody `json:"bodies,omitempty"`
+}
+
+// ProposedBody is the body of a sink.
+type ProposedBody struct {
+	Sink        string `json:"sink"`
+	Body        string `json:"body"`
+	ContentType string `json:"contentType,omitempty"`
+}
+
+// ProposalOf is the part of a state that a backtest runs.
+func ProposalOf(st *plan.State) Proposal {
+	p := Proposal{Watches: slices.Clone(st.Watches), Routes: st.Routes}
+	for i := range p.Watches {
+		p.Watches[i].Filter = nil
+	}
+	for i := range st.Sinks {
+		if b := st.Sinks[i].Body; b != nil {
+			text, contentType := b.Source()
+			p.Bodies = append(p.Bodies, ProposedBody{Sink: st.Sinks[i].Name, Body: text, ContentType: contentType})
+		}
+	}
+	return p
+}
+
+// ErrProposal is wrapped by the errors of proposals that cannot be compiled.
+var ErrProposal = errors.New("the configuration is not usable")
+
+// State compiles the proposal.
+func (p *Proposal) State() (*plan.State, error) {
+	st := &plan.State{Watches: p.Watches, Routes: p.Routes}
+	var faults []error
+	for i := range st.Watches {
+		var err error
+		if st.Watches[i].Filter, err = st.Watches[i].Selection.Filter(); err != nil {
+			faults = append(faults, fmt.Errorf("watch %s: %w", st.Watches[i].Name, err))
+		}
+	}
+	for _, b := range p.Bodies {
+		compiled, found := body.Compile(b.Body, b.ContentType)
+		for _, f := range found {
+			faults = append(faults, fmt.Errorf("body of sink %s: line %d, column %d: %s", b.Sink, f.Line, f.Column, f.Msg))
+		}
+		st.Sinks = append(st.Sinks, plan.Sink{Name: b.Sink, Body: compiled})
+	}
+	var err error
+	if st.Router, err = route.Compile(st.Routes); err != nil {
+		faults = append(faults, err)
+	}
+	if len(faults) > 0 {
+		return nil, fmt.Errorf("%w: %w", ErrProposal, errors.Join(faults...))
+	}
+	return st, nil
+}
+
+// Backtest is what the routes of a configuration would have made of a period.
+type Backtest struct {
+	From      time.Time   `json:"from,omitzero"` // of the first record that was looked at
+	To        time.Time   `json:"to,omitzero"`   // of the last one
+	Scanned   int         `json:"scanned"`
+	Truncated bool        `json:"truncated,omitempty"` // the limit was reached: what is later was not looked at
+	Gaps      int         `json:"gaps"`                // of the period: changes may be missing
+	Damaged   int         `json:"damaged,omitempty"`   // records that cannot be read
+	Routes    []RouteTest `json:"routes"`
+	Sinks     []SinkTest  `json:"sinks"`
+}
+
+// RouteTest is a route of the new configuration.
+type RouteTest struct {
+	Route      string   `json:"route"`
+	Matches    uint64   `json:"matches"`
+	PerHour    float64  `json:"perHour"`
+	PeakMinute int      `json:"peakMinute"` // the most in one minute
+	Filtered   uint64   `json:"filtered"`   // by when, including Missing
+	Unchanged  uint64   `json:"unchanged"`
+	Missing    uint64   `json:"missing"`
+	Errors     uint64   `json:"errors"`
+	FirstError string   `json:"firstError,omitempty"`
+	Samples    []Sample `json:"samples"` // the first ones
+
+	minute time.Time
+	inIt   int
+}
+
+// SinkTest compares what a sink would have been given with what the running configuration
+// would have.
+type SinkTest struct {
+	Sink       string   `json:"sink"`
+	Matches    int      `json:"matches"`
+	Running    int      `json:"running"` // by the running configuration
+	Added      int      `json:"added"`
+	Lost       int      `json:"lost"`
+	Gained     []Sample `json:"gained"` // the first of Added
+	Missed     []Sample `json:"missed"` // and of Lost
+	BodyErrors int      `json:"bodyErrors"`
+	BodyNulls  int      `json:"bodyNulls"` // events that the body leaves out
+	BodyError  string   `json:"bodyError,omitempty"`
+	Body       string   `json:"body,omitempty"` // the first one, shortened; not of routes with drop or redact
+}
+
+// Sample is an event.
+type Sample struct {
+	Sequence uint64     `json:"sequence"`
+	Time     time.Time  `json:"time"`
+	Type     event.Type `json:"type"`
+	Subject  string     `json:"subject"`
+}
+
+// The bounds of a backtest.
+const (
+	maxSamples  = 5
+	maxBodyText = 2 << 10
+	maxRecords  = 5_000_000
+	maxTime     = 10 * time.Minute
+
+	workSlice = 50 * time.Millisecond // of work, before as long a pause
+)
+
+// Rehearse runs a configuration over the records from one time to another, and compares it
+// with the running one. It works half of the time at most. progress is called with the
+// number of records so far.
+func (r *Reader) Rehearse(ctx context.Context, now, next *plan.State, watches, proposed *Watches, from, to time.Time, progress func(int)) (*Backtest, error) {
+	t := &rehearsal{Reader: r, now: now, next: next, watches: watches, proposed: proposed}
+	var err error
+	if t.running, err = route.Compile(now.Routes); err != nil { // with counts of its own
+		return nil, err
+	}
+	t.Routes, t.Sinks = []RouteTest{}, []SinkTest{}
+	for _, spec := range next.Routes {
+		t.Routes = append(t.Routes, RouteTest{Route: spec.Name, Samples: []Sample{}})
+	}
+	began, slice := time.Now(), time.Now()
+	for after := max(r.log.SequenceAt(from), 1) - 1; ; {
+		items, err := r.log.ReadLog(after, scanned)
+		if err != nil {
+			return nil, err
+		}
+		if len(items) == 0 {
+			break
+		}
+		for i := range items {
+			it := &items[i]
+			after = it.Sequence
+			if it.Time.Before(from) && !it.Unreadable {
+				continue
+			}
+			if !to.IsZero() && it.Time.After(to) {
+				return t.report(), nil
+			}
+			if t.Scanned == maxRecords || time.Since(began) > maxTime {
+				t.Truncated = true
+				return t.report(), nil
+			}
+			if err := t.take(it); err != nil { //nolint:contextcheck // a body has limits of its own
+				return nil, err
+			}
+			if time.Since(slice) < workSlice {
+				continue
+			}
+			progress(t.Scanned)
+			if err := pause(ctx, workSlice); err != nil {
+				return nil, err
+			}
+			slice = time.Now()
+		}
+	}
+	return t.report(), context.Cause(ctx)
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// rehearsal is a backtest under way.
+type rehearsal struct {
+	Backtest
+	*Reader
+	now, next         *plan.State
+	watches, proposed *Watches
+	running           *route.Router
+	was, is           []record.Target
+}
+
+// take runs both configurations over a record.
+func (t *rehearsal) take(it *store.Item) error {
+	t.Scanned++
+	rec, err := record.Decode(it.Payload)
+	if err != nil {
+		t.Damaged++
+		return nil //nolint:nilerr // counted
+	}
+	if t.From.IsZero() {
+		t.From = rec.Event.Time
+	}
+	t.To = rec.Event.Time
+	switch {
+	case rec.Event.Gap != nil:
+		t.Gaps++
+		return nil
+	case rec.Rerecorded, rec.Event.Type == event.Sync && !rec.State, len(t.watches.of(rec))+len(t.proposed.of(rec)) == 0:
+		return nil
+	}
+	c, err := t.Change(rec)
+	if err != nil {
+		t.Damaged++
+		return ignoreDamage(err)
+	}
+	c.Watches = t.watches.Hits(c)
+	t.was = t.running.Route(t.was[:0], &c.Change)
+	c.Watches = t.proposed.Hits(c)
+	t.is = t.next.Router.Route(t.is[:0], &c.Change)
+	if len(t.was)+len(t.is) == 0 {
+		return nil
+	}
+	sample := Sample{Sequence: it.Sequence, Time: rec.Event.Time, Type: rec.Event.Type, Subject: rec.Event.Subject()}
+	for _, name := range routesOf(t.is) {
+		i := slices.IndexFunc(t.Routes, func(r RouteTest) bool { return r.Route == name })
+		t.Routes[i].count(&sample)
+	}
+	for i := range t.was {
+		s := t.sink(t.was[i].Sink)
+		if s.Running++; !leadsTo(t.is, s.Sink) {
+			s.Lost++
+			s.Missed = keep(s.Missed, &sample)
+		}
+	}
+	for i := range t.is {
+		s := t.sink(t.is[i].Sink)
+		if s.Matches++; !leadsTo(t.was, s.Sink) {
+			s.Added++
+			s.Gained = keep(s.Gained, &sample)
+		}
+		if err := t.render(s, it, c, t.is[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *RouteTest) count(s *Sample) {
+	r.Samples = keep(r.Samples, s)
+	if minute := s.Time.Truncate(time.Minute); !minute.Equal(r.minute) {
+		r.minute, r.inIt = minute, 0
+	}
+	r.inIt++
+	r.PeakMinute = max(r.PeakMinute, r.inIt)
+}
+
+func keep(list []Sample, s *Sample) []Sample {
+	if len(list) < maxSamples {
+		list = append(list, *s)
+	}
+	return list
+}
+
+func leadsTo(targets []record.Target, sink string) bool {
+	return slices.ContainsFunc(targets, func(t record.Target) bool { return t.Sink == sink })
+}
+
+// sink is the test of a sink. The pointer is valid until the next call.
+func (t *rehearsal) sink(name string) *SinkTest {
+	i := slices.IndexFunc(t.Sinks, func(s SinkTest) bool { return s.Sink == name })
+	if i < 0 {
+		i = len(t.Sinks)
+		t.Sinks = append(t.Sinks, SinkTest{Sink: name, Gained: []Sample{}, Missed: []Sample{}})
+	}
+	return &t.Sinks[i]
+}
+
+// render makes the body of an event.
+func (t *rehearsal) render(s *SinkTest, it *store.Item, c *Change, to record.Target) error {
+	of := t.next.Sink(s.Sink)
+	if of == nil || of.Body == nil {
+		return nil
+	}
+	to.Flags |= of.Body.Reads()
+	own, err := payload(c, to, false)
+	if err != nil {
+		return err
+	}
+	if own == nil {
+		own = it.Payload
+	}
+	e, err := t.inflater.Event(it.Sequence, to.Flags, own, "")
+	if err != nil {
+		return ignoreDamage(err)
+	}
+	send, err := of.Body.Render(e)
+	switch {
+	case err != nil:
+		if s.BodyErrors++; s.BodyError == "" {
+			s.BodyError = err.Error()
+		}
+	case !send:
+		s.BodyNulls++
+	case s.Body == "" && !slices.ContainsFunc(t.next.Routes, func(spec route.Spec) bool {
+		return to.LedBy(spec.Name) && len(spec.Drop)+len(spec.Redact) > 0
+	}):
+		s.Body = strings.ToValidUTF8(string(e.Body[:min(len(e.Body), maxBodyText)]), "")
+	}
+	return nil
+}
+
+// report completes the result.
+func (t *rehearsal) report() *Backtest {
+	hours := max(t.To.Sub(t.From), time.Minute).Hours()
+	for i, s := range t.next.Router.Stats() {
+		r := &t.Routes[i]
+		r.Matches, r.Filtered, r.Unchanged, r.Missing, r.Errors = s.Matched, s.Filtered, s.Unchanged, s.Missing, s.Errors
+		if r.PerHour = float64(s.Matched) / hours; s.FirstError != nil {
+			r.FirstError = s.FirstError.Error()
+		}
+	}
+	slices.SortFunc(t.Sinks, func(a, b SinkTest) int { return strings.Compare(a.Sink, b.Sink) })
+	return &t.Backtest
+}

@@ -1,0 +1,186 @@
+package retrace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// Explanation is what the watches and routes of now make of a recorded event.
+type Explanation struct {
+	Sequence uint64           `json:"sequence"`
+	ID       string           `json:"id"`
+	Type     event.Type       `json:"type"`
+	Subject  string           `json:"subject"`
+	Time     time.Time        `json:"time"`
+	Recorded []Recorded       `json:"recorded"` // the sinks that it went to then
+	Watches  []WatchDecision  `json:"watches"`
+	Routes   []route.Decision `json:"routes"`
+	Note     string           `json:"note,omitempty"` // why no route is asked
+}
+
+// Recorded is a sink that an event went to when it was recorded.
+type Recorded struct {
+	Sink   string   `json:"sink"`
+	Routes []string `json:"routes"`
+}
+
+// WatchVerdict is what a watch makes of a change.
+type WatchVerdict string
+
+// The verdicts. All but Covered name what keeps the watch from covering it.
+const (
+	Covered        WatchVerdict = "covered"
+	OtherResources WatchVerdict = "resources"  // it watches other resources, or another version or selection of the API server
+	OtherSpaces    WatchVerdict = "namespaces" // it watches other namespaces
+	NotSelected    WatchVerdict = "selector"   // its selectors do not match
+	NoSnapshot     WatchVerdict = "snapshot"   // it has no sync events
+	Elsewhere      WatchVerdict = "watch"      // the gap is of another watch
+)
+
+// WatchDecision is the verdict of a watch.
+type WatchDecision struct {
+	Watch     string          `json:"watch"`
+	Verdict   WatchVerdict    `json:"verdict"`
+	Selection event.Selection `json:"selection,omitempty"`
+}
+
+// ErrNotFound means that the log does not have an event.
+var ErrNotFound = errors.New("the history does not have the event")
+
+// find returns a record by its sequence, or by the id of its event.
+func (r *Reader) find(ctx context.Context, name string) (store.Item, error) {
+	if sequence, err := strconv.ParseUint(name, 10, 64); err == nil && len(name) < idLen {
+		item, ok, err := r.log.ReadRecord(sequence)
+		if err == nil && !ok {
+			err = fmt.Errorf("%w: no sequence %d", ErrNotFound, sequence)
+		}
+		return item, err
+	}
+	for after := uint64(0); ; {
+		items, err := r.log.ReadLog(after, scanned)
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+		if err == nil && len(items) == 0 {
+			err = fmt.Errorf("%w: no id %s", ErrNotFound, name)
+		}
+		if err != nil {
+			return store.Item{}, err
+		}
+		for i := range items {
+			if record.HasID(items[i].Payload, name) {
+				return items[i], nil
+			}
+		}
+		after = items[len(items)-1].Sequence
+	}
+}
+
+const (
+	idLen   = 32  // of an event's id; no sequence has as many digits
+	scanned = 256 // records that are read at once
+)
+
+// Explain returns what a configuration makes of an event, by its sequence or its id.
+func (r *Reader) Explain(ctx context.Context, st *plan.State, watches *Watches, name string) (*Explanation, error) {
+	item, err := r.find(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := record.Decode(item.Payload)
+	if err != nil {
+		return nil, fmt.Errorf("event %d: %w", item.Sequence, err)
+	}
+	e := &rec.Event
+	x := &Explanation{
+		Sequence: item.Sequence, ID: e.ID, Type: e.Type, Subject: e.Subject(), Time: e.Time,
+		Recorded: []Recorded{}, Watches: []WatchDecision{}, Routes: []route.Decision{},
+	}
+	for _, t := range rec.Targets {
+		to := Recorded{Sink: t.Sink, Routes: []string{}}
+		if t.Routes != "" {
+			to.Routes = strings.Split(t.Routes, ",")
+		}
+		x.Recorded = append(x.Recorded, to)
+	}
+	if rec.Rerecorded {
+		x.Note = "a state in the form that an edit gave it: no event, and for no sink"
+		return x, nil
+	}
+	router, err := route.Compile(st.Routes) // with counts of its own
+	if err != nil {
+		return nil, err
+	}
+	c := &Change{Record: rec, Change: route.Change{ID: e.ID, Type: e.Type, Resource: e.Resource, Uncounted: true}}
+	if e.Gap == nil {
+		if c, err = r.Change(rec); err != nil {
+			return nil, fmt.Errorf("event %d: %w", item.Sequence, err)
+		}
+	}
+	for i := range watches.all {
+		d := watches.decide(&watches.all[i], c)
+		if x.Watches = append(x.Watches, d); d.Verdict == Covered {
+			c.Watches = append(c.Watches, route.Hit{Watch: d.Watch, Selection: d.Selection})
+		}
+	}
+	x.Routes = append(x.Routes, router.Decisions(&c.Change)...)
+	return x, nil
+}
+
+// decide is the verdict of a watch on a change.
+func (w *Watches) decide(one *plan.Watch, c *Change) WatchDecision {
+	d := WatchDecision{Watch: one.Name, Verdict: OtherResources}
+	if g := c.Record.Event.Gap; g != nil {
+		if d.Verdict = Elsewhere; g.Watch == one.Name {
+			d.Verdict = Covered
+		}
+		return d
+	}
+	gr := schema.GroupResource{Group: c.Resource.Group, Resource: c.Resource.Resource}
+	if !w.wants(one, gr, c.Record.Scope) {
+		return d
+	}
+	object := c.New
+	if object == nil {
+		object = c.Old
+	}
+	h := commit.NewWatchRef(one)
+	s, ok := w.selection(&h, c)
+	switch {
+	case c.Type == event.Sync && !one.Snapshot:
+		d.Verdict = NoSnapshot
+	case ok:
+		d.Verdict, d.Selection = Covered, s
+	case !h.Reads(object.GetNamespace()) || one.Filter != nil && !one.Filter.MatchNamespace(object, w.labels):
+		d.Verdict = OtherSpaces
+	default:
+		d.Verdict = NotSelected
+	}
+	return d
+}
+
+// routesOf are the names of the routes of targets.
+func routesOf(targets []record.Target) (names []string) {
+	for _, t := range targets {
+		for name := range strings.SplitSeq(t.Routes, ",") {
+			if !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+	}
+	return names
+}
