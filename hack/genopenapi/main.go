@@ -80,7 +80,7 @@ func parametersOf(path, query string) (list []object) {
 	for _, found := range pathParameter.FindAllStringSubmatch(path, -1) {
 		list = append(list, object{"name": found[1], "in": "path", "required": true, "schema": object{"type": "string"}})
 	}
-	for _, name := range strings.FieldsSeq(query) {
+	for name := range strings.FieldsSeq(query) {
 		list = append(list, object{"name": name, "in": "query", "schema": object{"type": "string"}})
 	}
 	return list
