@@ -381,3 +381,50 @@ func TestDetachBeforeAnEntryIsTaken(t *testing.T) {
 		t.Errorf("%d entries carry their payload after one of %d was acknowledged", q.detached.Count, before.Count)
 	}
 }
+
+// TestDetachUnderAClockAhead detaches all entries in a life whose sequences would have
+// begun later, but which committed nothing. Those of the next life begin behind the last
+// one that was used, and hold their records.
+func TestDetachUnderAClockAhead(t *testing.T) {
+	fs := vfs.NewMem()
+	var q *Queue
+	open := func(first uint64) *Store {
+		t.Helper()
+		s, err := Open("store", Options{FS: fs, firstSequence: first})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q = ensure(t, s, "a")
+		return s
+	}
+	s := open(1)
+	minutes(t, s, 0, 5, 10, "a")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(1000)
+	for moved := true; moved; {
+		var err error
+		if _, moved, err = q.detach(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = open(1)
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	minutes(t, s, 10, 5, 10, "a")
+	minutes(t, s, 1000, 1, 10)
+	if _, err := s.retain(testEpoch, Limits{}, 1<<30); err != nil {
+		t.Fatal(err)
+	}
+	items, err := q.Read(0, 100, 1<<20)
+	if err != nil || len(items) != 10 || q.Stats().DeadLetters != 0 {
+		t.Errorf("%d items, %v; %+v", len(items), err, q.Stats())
+	}
+}

@@ -92,7 +92,7 @@ type Stats struct {
 	HeldSince time.Time
 }
 
-// load reads the queue's counters and finds its ends; two seeks.
+// load reads the queue's counters and finds its ends.
 func (q *Queue) load() error {
 	var err error
 	if q.total, err = q.s.counter(layout.KindQueue, q.id); err != nil {
@@ -109,8 +109,10 @@ func (q *Queue) load() error {
 		return err
 	}
 	q.window.readTo = max(q.total.High, 1) - 1
-	q.tail = q.s.next - 1
-	return nil
+	// The clock may have raised the next sequence, and another life may begin below it.
+	used, err := q.s.counter(layout.KindPosition, 0)
+	q.tail = used.High
+	return err
 }
 
 // isPurged reports whether the sink was purged. The result holds while the caller has
