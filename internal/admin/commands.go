@@ -82,6 +82,9 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request, run func(contex
 			if out.err != nil && ctx.Err() != nil && r.Context().Err() == nil {
 				out.err = problemf(http.StatusServiceUnavailable, "the daemon is stopping; %d events were queued", out.count)
 			}
+			if out.err != nil { // the status code may have been sent before
+				s.log.Warn("command failed", "command", r.Method+" "+r.URL.Path, "count", out.count, "error", out.err)
+			}
 			return a.end(out.count, out.err)
 		}
 	}
