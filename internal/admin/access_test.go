@@ -2,7 +2,9 @@ package admin
 
 import (
 	"bytes"
+	"context"
 	"encoding/pem"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -110,11 +112,12 @@ func TestCommandsAreLogged(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.letters = []DeadLetter{{Position: 7}}
+	f.run = func(context.Context, func(int)) (int, error) { return 3, errors.New("the log ends") }
 	f.serve()
 	for path, body := range map[string]string{
 		"/api/v1/reload": `{}`, "/api/v1/deadletters/ops/drop": `{"all":true}`, "/api/v1/deadletters/ops/retry": `{"positions":[7]}`,
 		"/api/v1/sinks/ops/resume": `{}`, "/api/v1/sinks/ops/skip": `{"sequence":41}`, "/api/v1/sinks/ops/purge": `{}`,
-		"/api/v1/replay": `{"sink":"other","fromSequence":3}`, "/api/v1/snapshot": `{}`, "/api/v1/unknown": strings.Repeat("x", 4*maxLogged),
+		"/api/v1/replay": `{"sink":"archive","fromSequence":3}`, "/api/v1/snapshot": `{}`, "/api/v1/unknown": strings.Repeat("x", 4*maxLogged),
 	} {
 		f.ask(http.MethodPost, f.base+path, body, "Content-Type", "application/json", "Authorization", "Bearer c0mmand")
 		who := []string{"POST " + path, `client="command token"`, "remote=127.0.0.1:"}
@@ -127,6 +130,9 @@ func TestCommandsAreLogged(t *testing.T) {
 		if !strings.Contains(accepted[0], begin[:min(len(begin), maxLogged)]) || len(accepted[0]) > 2*maxLogged {
 			t.Errorf("the request is not in the log, or all of a long one is: %s", accepted[0])
 		}
+	}
+	if log.lines("command failed", "POST /api/v1/replay", "count=3", `error="the log ends"`) == nil {
+		t.Error("the log does not have the outcome of a replay")
 	}
 	f.get("/api/v1/status", "Authorization", "Bearer c0mmand")
 	if found := append(log.lines("GET"), log.lines("c0mmand")...); found != nil {

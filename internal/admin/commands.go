@@ -106,6 +106,9 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request, run func(contex
 			if out.err != nil && ctx.Err() != nil && r.Context().Err() == nil {
 				out.err = problemf(http.StatusServiceUnavailable, "the daemon is stopping; %d events were queued", out.Count)
 			}
+			if out.err != nil { // the status code may have been sent before
+				s.log.Warn("command failed", "command", r.Method+" "+r.URL.Path, "count", out.Count, "error", out.err)
+			}
 			return a.end(out.Progress, out.err)
 		}
 	}
