@@ -3,7 +3,6 @@ package admin
 import (
 	"bytes"
 	"context"
-	"encoding/pem"
 	"errors"
 	"io"
 	"log/slog"
@@ -159,7 +158,7 @@ func TestNamesOfCertificates(t *testing.T) {
 	in := func(name string) string { return filepath.Join(dir, name) }
 	ca := newAuthority(t)
 	ca.write(in("server.crt"), in("server.key"), "server")
-	if err := os.WriteFile(in("ca.crt"), pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: ca.cert.Raw}), 0o600); err != nil {
+	if err := os.WriteFile(in("ca.crt"), ca.PEM, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	f, log := newFixture(t), &logged{}

@@ -154,7 +154,7 @@ func TestScrubOfWhatRoutesHold(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.scrubbed()
-	if files := inFiles(t, dir, plaintext); len(files) > 0 {
+	if files := testkit.FilesWith(t, dir, plaintext); len(files) > 0 {
 		t.Errorf("the plaintext is in %v", files)
 	}
 	r.adopt([]plan.Watch{podWatch()}, allParts("free")) // wide open, nothing is hidden by reading

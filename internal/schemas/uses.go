@@ -53,7 +53,9 @@ func Uses(c *config.Config) ([]Use, error) {
 	for i := range c.Routes {
 		r, at := &c.Routes[i], fmt.Sprintf("routes[%d]", i)
 		scope := Scope{Watches: r.Watches, Resources: r.Resources}
-		u.paths(at+".changed", r.Changed, []Scope{scope})
+		if !slices.Equal(r.Changed, config.Changed{config.ChangedMeaningful}) {
+			u.paths(at+".changed", r.Changed, []Scope{scope})
+		}
 		u.paths(at+".drop", r.Drop, []Scope{scope})
 		u.paths(at+".redact", r.Redact, []Scope{scope})
 		u.expression(at+".when", r.When, []Scope{scope})
