@@ -49,7 +49,7 @@
 // (engine.SizeFor).
 //
 // A full disk. Allocated files reserve some room, so that acknowledged entries still
-// become free space when other programs fill the disk. Acks go on while compactions find no
+// become free space when other programs fill the disk. Acks continue while compactions find no
 // room: ingest waits for level 0, other writes do not. Open fails with the operating
 // system's ENOSPC, wrapped; it does not wait for room.
 //

@@ -152,7 +152,7 @@ func (r *reserve) pop(vital bool) (path string, ok bool) {
 	return "", false
 }
 
-// lend frees the room for tables until giveBack is called; fill makes it anew then.
+// lend frees the room for tables until giveBack is called; fill completes it then.
 func (r *reserve) lend() (giveBack func()) {
 	setLent := func(lent bool) {
 		r.mu.Lock()
