@@ -94,7 +94,7 @@ func (s *Server) authenticate(r *http.Request) (caller, *Problem) {
 	return who, problemf(http.StatusUnauthorized, "the token is not in admin.auth; if it should be, the log of the daemon has the reason")
 }
 
-// namesOf are the names that a certificate states.
+// namesOf are the names that a certificate states, sorted.
 func namesOf(c *x509.Certificate) []string {
 	var names []string
 	if c.Subject.CommonName != "" {
@@ -104,7 +104,8 @@ func namesOf(c *x509.Certificate) []string {
 	for _, u := range c.URIs {
 		names = append(names, u.String())
 	}
-	return names
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 // reads reports whether a request changes nothing.

@@ -42,7 +42,8 @@ func Operations() []Operation {
 		{Pattern: "GET /api/v1/deadletters/{sink}", Summary: "The dead letters of a sink", Parameters: "limit after events type resource namespace name reason" + period, Answer: DeadLetterList{}},
 		{Pattern: "POST /api/v1/deadletters/{sink}/retry", Summary: "Deliver dead letters again", Body: LettersRequest{}, Answer: Progress{}},
 		{Pattern: "POST /api/v1/deadletters/{sink}/drop", Summary: "Delete dead letters", Body: LettersRequest{}, Answer: Progress{}},
-		{Pattern: "POST /api/v1/sinks/{sink}/resume", Summary: "Have a sink that waits tried now", Answer: map[string]any{}},
+		{Pattern: "POST /api/v1/sinks/{sink}/pause", Summary: "Keep a sink's events until it is resumed", Answer: map[string]any{}},
+		{Pattern: "POST /api/v1/sinks/{sink}/resume", Summary: "Have a sink that waits or is paused tried now", Answer: map[string]any{}},
 		{Pattern: "POST /api/v1/sinks/{sink}/skip", Summary: "Move an event of a sink to its dead letters", Body: SkipRequest{}, Answer: Skipped{}},
 		{Pattern: "POST /api/v1/sinks/{sink}/purge", Summary: "Delete a sink that is not configured, with its backlog", Answer: map[string]any{}},
 	}
