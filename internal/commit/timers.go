@@ -146,8 +146,8 @@ func (g *group) lookAtTimers() {
 
 // step arms and fires a part of what is due.
 func (t *timers) step(g *group) (more bool, err error) {
-	now := g.c.cfg.Now()
-	if now.Before(t.looked) { // the clock was set back
+	now := g.c.cfg.Now().Round(0) // as the rows have it: of the clock that may be set
+	if now.Before(t.looked) {     // it was set back
 		t.eachBucket(func(b *timer.Bucket) { b.Postpone(time.Time{}) })
 	}
 	t.looked = now
