@@ -46,7 +46,7 @@ func (c *Committer) adopt(r Router) {
 	t.throttles, t.lasting, t.former = map[string][]*throttle{}, map[string]*lasting{}, true
 	for _, of := range r.Timers() {
 		if of.For > 0 {
-			l := &lasting{Timer: of, bucket: &timer.Bucket{Name: timer.Name{Route: of.Route}, After: of.For}, armed: map[string]bool{}}
+			l := &lasting{Timer: of, bucket: &timer.Bucket{Name: timer.Name{Route: of.Route}, After: of.For}, armed: map[string]*[]WatchRef{}}
 			if was := before[of.Route]; was != nil && was.Matching == of.Matching {
 				l.armed = was.armed
 			}
