@@ -196,6 +196,33 @@ func TestForOfWhatWasForgotten(t *testing.T) {
 	}
 }
 
+// TestForSampledAndCounted takes matches that have lasted by their IDs, and counts those.
+func TestForSampledAndCounted(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	some := stuck
+	some.Sample = 0.5
+	some.Metric = &route.Metric{Name: "stuck", Labels: map[string]string{"name": "metadata.name"}, MaxSeries: 100}
+	router := r.route(some)
+	s := r.liveFeed()
+	r.commit(&feedSynced{feed: s})
+	const n = 40
+	for i := range n {
+		r.commit(addedTo(s, r.object(fmt.Sprint("p", i), fmt.Sprint("u", i), fmt.Sprint(i+1), "stuck")))
+	}
+	r.pass(stuck.For)
+	r.pass(time.Hour)
+	events := r.delivered("sink")
+	if len(events) < n/4 || len(events) > 3*n/4 {
+		t.Errorf("%d of %d are in the sample", len(events), n)
+	}
+	if counted := router.Metrics()[0].Series; len(counted) != len(events) {
+		t.Errorf("%d are counted, %d delivered", len(counted), len(events))
+	}
+	if stats := router.Stats()[0]; int(stats.Matched) != len(events) || int(stats.Unsampled) != n-len(events) {
+		t.Errorf("%+v, want %d matched", stats, len(events))
+	}
+}
+
 // TestForModel compares a route with a model, over restarts and crashes: a match is
 // reported once, when it has lasted, and no other is.
 func TestForModel(t *testing.T) {
