@@ -238,6 +238,39 @@ func TestThrottleOfABusyCommitter(t *testing.T) {
 	r.takes("sink", "added b 3", "added c 4", "updated c 6: no visible change", "updated b 5: no visible change")
 }
 
+// TestThrottleOfWhatNoChangeLedTo compares nothing with matches that have lasted, or with
+// objects that a watch is given again, and the next change with what was sent.
+func TestThrottleOfWhatNoChangeLedTo(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	lasts := slow
+	lasts.Name, lasts.When, lasts.For, lasts.Throttle = "lasts", `metadata.labels["tier"] == "stuck"`, time.Minute, time.Hour
+	if _, err := r.store.EnsureSink("other", store.FromNow); err != nil {
+		t.Fatal(err)
+	}
+	lasts.Sinks = []string{"other"}
+	r.route(slow, lasts)
+	s := r.liveFeed()
+	r.commit(&feedSynced{feed: s})
+	r.commit(addedTo(s, r.object("a", "u", "1", "stuck")))
+	j := newSnapshot(s, s.Watches()[0])
+	Barrier{r.group}.add(j)
+	r.commit()
+	r.pass(time.Minute)
+	given := r.takes("sink", "added a 1", "sync a 1")[1]
+	if len(given.OldObject)+len(given.Patch) > 0 {
+		t.Errorf("a sync event has the old object %s and the patch %s", given.OldObject, given.Patch)
+	}
+	r.commit(updatedIn(s, r.object("a", "u", "2"), nil), updatedIn(s, r.object("a", "u", "3", "stuck"), nil))
+	r.takes("other", "updated a 1: matches for 1m0s")
+	r.pass(time.Minute)
+	r.takes("other")
+	r.pass(time.Hour)
+	lasted := r.takes("other", "updated a 3: matches for 1m0s")[0]
+	if len(lasted.OldObject)+len(lasted.Patch) > 0 {
+		t.Errorf("a match has the old object %s and the patch %s", lasted.OldObject, lasted.Patch)
+	}
+}
+
 // TestThrottleModel compares a throttled sink with a model, over restarts and crashes: for
 // each object it is given the first event of a period, then one a period, and in the end the
 // last; deletions at once; sequences that rise.
