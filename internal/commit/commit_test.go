@@ -87,13 +87,14 @@ func newRig(t *testing.T, disk vfs.FS, watches ...plan.Watch) *rig {
 }
 
 // route replaces the routes.
-func (r *rig) route(specs ...route.Spec) {
+func (r *rig) route(specs ...route.Spec) *route.Router {
 	r.Helper()
 	router, err := route.Compile(specs)
 	if err != nil {
 		r.Fatal(err)
 	}
 	r.c.adopt(router)
+	return router
 }
 
 var redactKey = make([]byte, 32)

@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"slices"
@@ -24,12 +25,13 @@ const settled = 5 * time.Second
 type lasting struct {
 	route.Timer
 	bucket *timer.Bucket
-	former bool            // not configured any more; gone once it has no rows
-	armed  map[string]bool // by feed: all recorded objects that match have a timer
-	arming *Feed           // a feed whose objects are being looked through
-	cursor string          // the last one
-	after  *timer.Due      // the last timer that was due, if others are
-	waits  bool            // one of those up to it cannot be judged yet
+	former bool                   // not configured any more; gone once it has no rows
+	armed  map[string]*[]WatchRef // by feed: those of whose recorded objects all that match have a timer
+	arming *Feed                  // a feed whose objects are being looked through
+	by     *[]WatchRef            // its watches when that began
+	cursor string                 // the last one
+	after  *timer.Due             // the last timer that was due, if others are
+	waits  bool                   // one of those up to it cannot be judged yet
 }
 
 // lastingKey is an object's among the rows.
@@ -38,8 +40,8 @@ func lastingKey(s *Feed, o *compact.Object) string {
 }
 
 // judged begins and ends the timers of an object by what the routes found of a change.
-// blind means that the change was found by a list after lost history, so that the match may
-// have been broken meanwhile.
+// blind means that the change was found by a list after lost history, or that the object was
+// not recorded, so that the match may have been broken meanwhile.
 func (g *group) judged(src *Feed, at time.Time, o *compact.Object, blind bool, verdicts []route.MatchState) error {
 	for _, v := range verdicts {
 		l := g.c.timers.lasting[v.Route]
@@ -109,8 +111,28 @@ const armedMeta = "timer/armed/"
 
 func (l *lasting) armedKey(s *Feed) string { return armedMeta + l.bucket.Route + "/" + s.ID }
 
-// arm looks through the recorded objects of feeds, once for each feed and condition: an
-// object that matches and does not change leads to no event.
+// armedBy is what the store remembers of a feed that was armed: the condition, and what its
+// watches cover.
+func (l *lasting) armedBy(watches []WatchRef) []byte {
+	text := []byte(l.Matching)
+	for _, h := range watches {
+		text = fmt.Appendf(text, " %s=%s", h.Watch.Name, h.Watch.Fingerprint)
+	}
+	return text
+}
+
+// disarm has the objects of a feed looked through again.
+func (g *group) disarm(s *Feed) {
+	for _, l := range g.c.timers.lasting {
+		if !l.former {
+			delete(l.armed, s.ID)
+			g.batch.DeleteMeta(l.armedKey(s))
+		}
+	}
+}
+
+// arm looks through the recorded objects of feeds, once for each feed, its watches and
+// condition: an object that matches and does not change leads to no event.
 func (l *lasting) arm(g *group, now time.Time, room *int) error {
 	if l.arming != nil && l.arming.ended() {
 		l.arming = nil
@@ -119,16 +141,19 @@ func (l *lasting) arm(g *group, now time.Time, room *int) error {
 		if l.arming != nil {
 			break
 		}
-		if l.armed[s.ID] || !s.synced || s.listed != nil || !s.begun.Load() {
+		watches := s.watches.Load()
+		if l.armed[s.ID] == watches || !s.synced || s.listed != nil || !s.begun.Load() {
 			continue
 		}
 		was, ok, err := g.c.store.Meta(l.armedKey(s))
 		if ledger.IgnoreUnreadable(err) != nil {
 			return fmt.Errorf("%w: %w", ledger.ErrStore, err)
 		}
-		if l.armed[s.ID] = ok && string(was) == l.Matching; !l.armed[s.ID] {
-			l.arming, l.cursor = s, ""
+		if ok && bytes.Equal(was, l.armedBy(*watches)) {
+			l.armed[s.ID] = watches
+			continue
 		}
+		l.arming, l.by, l.cursor = s, watches, ""
 	}
 	if l.arming == nil || *room <= 0 {
 		return nil
@@ -158,8 +183,8 @@ func (l *lasting) arm(g *group, now time.Time, room *int) error {
 	case ledger.IgnoreUnreadable(err) != nil:
 		return err
 	}
-	g.batch.PutMeta(l.armedKey(s), []byte(l.Matching))
-	l.arming, l.armed[s.ID] = nil, true
+	g.batch.PutMeta(l.armedKey(s), l.armedBy(*l.by))
+	l.arming, l.armed[s.ID] = nil, l.by
 	*room = 0 // there may be another feed
 	return nil
 }
@@ -197,10 +222,9 @@ func (l *lasting) fire(g *group, d timer.Due, now time.Time) (done bool, err err
 	partition, key := d.Key[:max(split, 0)], d.Key[split+1:]
 	feeds := g.c.cfg.Running()
 	i := slices.IndexFunc(feeds, func(s *Feed) bool { return s.Partition == partition && strings.HasPrefix(key, s.KeyPrefix()) })
-	if i < 0 || !feeds[i].live(now) || g.c.Backlogged() {
+	if i >= 0 && !feeds[i].live(now) || g.c.Backlogged() {
 		return false, nil
 	}
-	s := feeds[i]
 	o, known := g.overlay[stateID{partition, key}]
 	if !known {
 		if o, err = g.c.ledger.State(partition, key); ledger.IgnoreUnreadable(err) != nil {
@@ -211,6 +235,10 @@ func (l *lasting) fire(g *group, d timer.Due, now time.Time) (done bool, err err
 		table.Put(g.batch, l.bucket, d.Key, row, nil)
 		return true, nil
 	}
+	if i < 0 { // nothing watches it
+		return false, nil
+	}
+	s := feeds[i]
 	match, err := g.matches(l, s, o, now)
 	if err != nil {
 		return false, err
@@ -236,12 +264,14 @@ func (l *lasting) report(g *group, s *Feed, o *compact.Object, row *timer.Row, n
 	what := transition{t: event.Updated, after: o, cause: "/for/" + l.Route}
 	r := g.newRecord(s, now, &what)
 	r.Event.ID = event.ID(g.c.cfg.Cluster, event.Updated, s.Resource, s.idScope()+what.cause, idOf(o), row.Version)
+	if !l.Takes(&route.Change{ID: r.Event.ID, Type: what.t, Resource: s.Resource, Cluster: g.c.cfg.Cluster, Time: now, New: o}) {
+		return nil
+	}
 	r.Event.For = &event.For{Since: row.Start.UTC()}
 	r.Targets = slices.Clone(l.Targets)
 	if err := g.addBodies(&r, s.Resource, &what); err != nil {
 		return fmt.Errorf("record %s %s: %w", r.Event.Type, r.Event.Subject(), err)
 	}
-	l.Fired()
 	g.c.metrics.lasted.WithLabelValues(l.Route).Inc()
 	_, err = g.appendThrottled(&r, event.Inside, false)
 	return err

@@ -9,7 +9,10 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/timer"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -137,6 +140,87 @@ func TestForAfterLostHistory(t *testing.T) {
 	}
 	r.pass(5 * time.Minute)
 	r.takes("sink", "updated a 8")
+}
+
+// TestForOfWhatAWatchComesToCover begins the timers of recorded objects that the watch is not
+// given: it has no snapshot.
+func TestForOfWhatAWatchComesToCover(t *testing.T) {
+	quiet := func(w *plan.Watch) { w.Snapshot, w.Namespaces, w.Fingerprint = false, []string{"other"}, "narrow" }
+	r := newRig(t, disk(), podWatch(func(w *plan.Watch) { w.Name = "all" }), podWatch(quiet))
+	lasts := stuck
+	lasts.Watches = []string{"w"}
+	r.route(lasts)
+	s := r.liveFeed()
+	r.commit(addedTo(s, r.object("a", "u", "1", "stuck")), &feedSynced{feed: s})
+	r.pass(time.Hour)
+	r.takes("sink")
+	r.begin(s, false, r.watches[0], podWatch(quiet, func(w *plan.Watch) { w.Namespaces, w.Fingerprint = nil, "wide" }))
+	r.pass(0)
+	r.pass(stuck.For)
+	r.takes("sink", "updated a 1")
+}
+
+// TestForOfWhatWasForgotten begins a match again of an object whose recorded state was
+// forgotten, as nothing watched it.
+func TestForOfWhatWasForgotten(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	r.route(stuck)
+	s := r.liveFeed()
+	r.commit(&feedSynced{feed: s})
+	r.commit(addedTo(s, r.object("a", "u", "1", "stuck")), addedTo(s, r.object("b", "x", "2", "stuck")))
+	r.pass(5 * time.Minute)
+	r.running = nil
+	b := r.store.NewBatch()
+	for _, name := range []string{"a", "b"} {
+		b.DeleteState(s.Partition, ledger.Key("ns", name))
+	}
+	if err := r.store.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	r.pass(time.Minute)
+	s = r.liveFeed()
+	r.commit(listedBy(s, r.object("a", "u", "1", "stuck")), &feedSynced{feed: s})
+	began := r.at
+	r.pass(9 * time.Minute)
+	r.takes("sink")
+	r.running = nil
+	r.pass(time.Minute)
+	r.running = []*Feed{s}
+	r.pass(settled)
+	if e := r.takes("sink", "updated a 1")[0]; !e.For.Since.Equal(began) {
+		t.Errorf("since %s, want %s", e.For.Since, began)
+	}
+	rows := 0
+	if err := r.c.timers.table.Rows(nil, "", func(string, *timer.Row) error { rows++; return nil }); err != nil || rows != 1 {
+		t.Errorf("%d rows are left, %v, want that of a", rows, err)
+	}
+}
+
+// TestForSampledAndCounted takes matches that have lasted by their IDs, and counts those.
+func TestForSampledAndCounted(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	some := stuck
+	some.Sample = 0.5
+	some.Metric = &route.Metric{Name: "stuck", Labels: map[string]string{"name": "metadata.name"}, MaxSeries: 100}
+	router := r.route(some)
+	s := r.liveFeed()
+	r.commit(&feedSynced{feed: s})
+	const n = 40
+	for i := range n {
+		r.commit(addedTo(s, r.object(fmt.Sprint("p", i), fmt.Sprint("u", i), fmt.Sprint(i+1), "stuck")))
+	}
+	r.pass(stuck.For)
+	r.pass(time.Hour)
+	events := r.delivered("sink")
+	if len(events) < n/4 || len(events) > 3*n/4 {
+		t.Errorf("%d of %d are in the sample", len(events), n)
+	}
+	if counted := router.Metrics()[0].Series; len(counted) != len(events) {
+		t.Errorf("%d are counted, %d delivered", len(counted), len(events))
+	}
+	if stats := router.Stats()[0]; int(stats.Matched) != len(events) || int(stats.Unsampled) != n-len(events) {
+		t.Errorf("%+v, want %d matched", stats, len(events))
+	}
 }
 
 // TestForModel compares a route with a model, over restarts and crashes: a match is

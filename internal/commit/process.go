@@ -303,7 +303,8 @@ func (g *group) deliver(src *Feed, at time.Time, o *transition, hits []route.Hit
 		g.targets = keepTargets(g.targets, only)
 	}
 	if only == nil && len(rc.Matches) > 0 {
-		if err := g.judged(src, at, o.subject(), o.blind, rc.Matches); err != nil {
+		found := o.cause == "" && o.former() == nil
+		if err := g.judged(src, at, o.subject(), o.blind || found, rc.Matches); err != nil {
 			return 0, err
 		}
 	}

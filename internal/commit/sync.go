@@ -40,6 +40,9 @@ func (c *feedSynced) process(g *group) error {
 // synced notes that the first list is committed with all that it shows.
 func (g *group) synced(s *Feed, at time.Time) error {
 	g.touched[s] = struct{}{}
+	if !s.synced { // a watch without a snapshot is given nothing of the list
+		g.disarm(s)
+	}
 	s.synced, s.listed, s.relisted, s.recordedForm = true, nil, 0, s.Form
 	if s.list.end == 0 {
 		s.list.mark = nil // the list had no object

@@ -198,7 +198,10 @@ func (g *group) send(th *throttle, row *timer.Row, again bool, at time.Time) (*t
 		return nil, nil
 	}
 	target := r.Targets[0]
-	if target.Flags&record.Patch != 0 && len(r.Patch) == 0 && len(r.OldObject.Data) > 0 && r.Event.Type == event.Updated {
+	if r.Event.Type != event.Updated || r.Event.For != nil {
+		r.OldObject = compact.Body{} // only the next event is compared with it
+	}
+	if target.Flags&record.Patch != 0 && len(r.Patch) == 0 && len(r.OldObject.Data) > 0 {
 		if r.Patch, err = g.c.patchOfBodies(r); err != nil {
 			return nil, fmt.Errorf("held event %s: %w", r.Event.Subject(), err)
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -194,6 +195,80 @@ func TestThrottleWithAClockSetBack(t *testing.T) {
 	r.commit(addedTo(s, r.object("b", "x", "3")), updatedIn(s, r.object("b", "x", "4"), nil))
 	r.pass(time.Minute)
 	r.takes("sink", "added b 3", "updated a 2: no visible change", "updated b 4: no visible change")
+}
+
+// TestThrottleWithTheClockOfTheMachine goes by the time that it shows, not by the time that
+// has passed.
+func TestThrottleWithTheClockOfTheMachine(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	r.route(slow)
+	s := r.feed(pods)
+	r.at = time.Now()
+	r.commit(addedTo(s, r.object("a", "u", "1")), updatedIn(s, r.object("a", "u", "2"), nil))
+	r.pass(10 * time.Second)
+	const seconds = 1000 * 3600
+	*(*uint64)(unsafe.Pointer(&r.at)) -= seconds << 30 //nolint:gosec // the clock is set back, and its monotonic reading is not
+	r.pass(time.Second)
+	r.pass(time.Minute)
+	r.takes("sink", "added a 1", "updated a 2: no visible change")
+}
+
+// TestThrottleOfABusyCommitter delivers in time what began to be held in the commit that
+// looked for what is due.
+func TestThrottleOfABusyCommitter(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	r.route(slow)
+	s := r.feed(pods)
+	r.group.lookAtTimers()
+	r.commit(addedTo(s, r.object("a", "u", "1")))
+	r.commit(updatedIn(s, r.object("a", "u", "2"), nil))
+	r.pass(time.Minute)
+	r.takes("sink", "added a 1", "updated a 2: no visible change")
+
+	r.pass(time.Minute)
+	r.commit(addedTo(s, r.object("b", "x", "3")))
+	r.at = r.at.Add(-time.Second)
+	r.add(addedTo(s, r.object("c", "y", "4"))) // was observed before, and waited
+	r.at = r.at.Add(2 * time.Second)
+	r.route(slow)
+	r.group.lookAtTimers()
+	r.commit()
+	r.commit(updatedIn(s, r.object("b", "x", "5"), nil), updatedIn(s, r.object("c", "y", "6"), nil))
+	r.pass(time.Minute)
+	r.takes("sink", "added b 3", "added c 4", "updated c 6: no visible change", "updated b 5: no visible change")
+}
+
+// TestThrottleOfWhatNoChangeLedTo compares nothing with matches that have lasted, or with
+// objects that a watch is given again, and the next change with what was sent.
+func TestThrottleOfWhatNoChangeLedTo(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	lasts := slow
+	lasts.Name, lasts.When, lasts.For, lasts.Throttle = "lasts", `metadata.labels["tier"] == "stuck"`, time.Minute, time.Hour
+	if _, err := r.store.EnsureSink("other", store.FromNow); err != nil {
+		t.Fatal(err)
+	}
+	lasts.Sinks = []string{"other"}
+	r.route(slow, lasts)
+	s := r.liveFeed()
+	r.commit(&feedSynced{feed: s})
+	r.commit(addedTo(s, r.object("a", "u", "1", "stuck")))
+	j := newSnapshot(s, s.Watches()[0])
+	Barrier{r.group}.add(j)
+	r.commit()
+	r.pass(time.Minute)
+	given := r.takes("sink", "added a 1", "sync a 1")[1]
+	if len(given.OldObject)+len(given.Patch) > 0 {
+		t.Errorf("a sync event has the old object %s and the patch %s", given.OldObject, given.Patch)
+	}
+	r.commit(updatedIn(s, r.object("a", "u", "2"), nil), updatedIn(s, r.object("a", "u", "3", "stuck"), nil))
+	r.takes("other", "updated a 1: matches for 1m0s")
+	r.pass(time.Minute)
+	r.takes("other")
+	r.pass(time.Hour)
+	lasted := r.takes("other", "updated a 3: matches for 1m0s")[0]
+	if len(lasted.OldObject)+len(lasted.Patch) > 0 {
+		t.Errorf("a match has the old object %s and the patch %s", lasted.OldObject, lasted.Patch)
+	}
 }
 
 // TestThrottleModel compares a throttled sink with a model, over restarts and crashes: for

@@ -46,7 +46,7 @@ func (c *Committer) adopt(r Router) {
 	t.throttles, t.lasting, t.former = map[string][]*throttle{}, map[string]*lasting{}, true
 	for _, of := range r.Timers() {
 		if of.For > 0 {
-			l := &lasting{Timer: of, bucket: &timer.Bucket{Name: timer.Name{Route: of.Route}, After: of.For}, armed: map[string]bool{}}
+			l := &lasting{Timer: of, bucket: &timer.Bucket{Name: timer.Name{Route: of.Route}, After: of.For}, armed: map[string]*[]WatchRef{}}
 			if was := before[of.Route]; was != nil && was.Matching == of.Matching {
 				l.armed = was.armed
 			}
@@ -146,8 +146,8 @@ func (g *group) lookAtTimers() {
 
 // step arms and fires a part of what is due.
 func (t *timers) step(g *group) (more bool, err error) {
-	now := g.c.cfg.Now()
-	if now.Before(t.looked) { // the clock was set back
+	now := g.c.cfg.Now().Round(0) // as the rows have it: of the clock that may be set
+	if now.Before(t.looked) {     // it was set back
 		t.eachBucket(func(b *timer.Bucket) { b.Postpone(time.Time{}) })
 	}
 	t.looked = now

@@ -64,6 +64,7 @@ type Bucket struct {
 
 	from time.Time // no timer that runs began earlier
 	next time.Time // nothing is due before; zero: not known
+	put  time.Time // the earliest of the timers that were put since the last look, which may not be committed; zero: none
 }
 
 // Next is the time before which nothing of the bucket is due.
@@ -109,18 +110,26 @@ func (t *Table) Put(w Batch, b *Bucket, key string, before, next *Row) {
 	}
 	if is && !(was && next.Start.Equal(before.Start)) {
 		w.PutMeta(b.dueKey(next.Start, key), nil)
-		if next.Start.Before(b.from) {
-			b.from = next.Start
+		if b.put.IsZero() || next.Start.Before(b.put) {
+			b.put = next.Start
 		}
-		if due := next.Start.Add(b.After); due.Before(b.next) {
-			b.next = due
-		}
+		b.expect(next.Start)
 	}
 	if next == nil {
 		w.DeleteMeta(at)
 		return
 	}
 	w.PutMeta(at, next.encode())
+}
+
+// expect has a timer that began at a time found when it is due.
+func (b *Bucket) expect(start time.Time) {
+	if start.Before(b.from) {
+		b.from = start
+	}
+	if due := start.Add(b.After); due.Before(b.next) {
+		b.next = due
+	}
 }
 
 // Due is a timer of the index. Its row, in the batch that is being made, may have changed
@@ -159,11 +168,15 @@ func (t *Table) Due(b *Bucket, now time.Time, after *Due, most int) (due []Due, 
 		due = append(due, d)
 		return nil
 	})
+	if !b.put.IsZero() {
+		b.expect(b.put)
+		b.put = time.Time{}
+	}
 	return due, more, err
 }
 
 // idle is how long an empty bucket is not looked at.
-const idle = 24 * time.Hour
+const idle = 10 * time.Second
 
 // Ahead returns at most so many timers that began in the future.
 func (t *Table) Ahead(b *Bucket, now time.Time, most int) (ahead []Due, err error) {
