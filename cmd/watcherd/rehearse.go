@@ -224,6 +224,10 @@ func routeWords(v route.Verdict) string {
 		return "no value of changed differs"
 	case route.Filtered:
 		return "when is false"
+	case route.Unsampled:
+		return "outside of the sample"
+	case route.Lasting:
+		return "for: it takes what has matched for some time"
 	case route.Missing:
 		return "when reads what is not there"
 	default:

@@ -133,6 +133,10 @@ func TestCommandsAreLogged(t *testing.T) {
 	if log.lines("command failed", "POST /api/v1/replay", "count=3", `error="the log ends"`) == nil {
 		t.Error("the log does not have the outcome of a replay")
 	}
+	f.ask(http.MethodPost, f.base+"/api/v1/backtest", `{"from":"-1h","bodies":[{"sink":"pager","body":"{\"routing_key\":\"pager-k3y\"}"}]}`, "Content-Type", "application/json", "Authorization", "Bearer c0mmand")
+	if log.lines("command accepted", "POST /api/v1/backtest") == nil || log.lines("pager-k3y") != nil {
+		t.Errorf("a backtest is not in the log, or its configuration is: %q", log.lines("backtest"))
+	}
 	f.get("/api/v1/status", "Authorization", "Bearer c0mmand")
 	if found := append(log.lines("GET"), log.lines("c0mmand")...); found != nil {
 		t.Errorf("the log has reads, or the token: %q", found)

@@ -131,7 +131,7 @@ type Sinks interface {
 // Letters are the dead letters.
 type Letters interface {
 	// List returns at most max dead letters with positions greater than after, with their
-	// events if that is asked for.
+	// events if that is asked for: as many as are convenient, none if there are no more.
 	List(sink string, after uint64, max int, events bool) ([]DeadLetter, error)
 	// Retry puts letters back into the queue, Drop deletes them; both return how many.
 	Retry(sink string, positions []uint64) (int, error)

@@ -78,6 +78,7 @@ type stream struct {
 	metrics *metrics
 	buf     []byte
 	err     error // of the first write that failed; nothing is written after it
+	wrote   time.Time
 }
 
 // run sends what q asks for until that is done, ctx is, or the reader is gone.
@@ -115,6 +116,7 @@ func (st *stream) run(ctx context.Context, log Log, q *streamQuery) {
 		}
 		if len(batch) > 0 {
 			st.flush()
+			st.beat(q.after)
 			continue
 		}
 		if !q.follow {
@@ -124,10 +126,19 @@ func (st *stream) run(ctx context.Context, log Log, q *streamQuery) {
 	}
 }
 
+// beat shows a reader that has heard nothing for a while that the stream is there, by the id
+// after which it would resume: others may have been left out since the last one.
+func (st *stream) beat(after uint64) {
+	if time.Since(st.wrote) >= heartbeat {
+		st.buf = fmt.Appendf(st.buf, "id: %d\n\n", after)
+		st.flush()
+	}
+}
+
 // wait returns when there is more to read, or when the reader should hear that it
 // is still there.
 func (st *stream) wait(ctx context.Context, log Log, after uint64, beat *time.Timer) {
-	beat.Reset(heartbeat)
+	beat.Reset(heartbeat - time.Since(st.wrote))
 	waiting, cancel := context.WithCancel(ctx)
 	defer cancel()
 	news := make(chan struct{})
@@ -140,8 +151,7 @@ func (st *stream) wait(ctx context.Context, log Log, after uint64, beat *time.Ti
 		case <-news:
 			return
 		case <-beat.C:
-			st.buf = append(st.buf, ":\n\n"...)
-			st.flush()
+			st.beat(after)
 			if st.err != nil {
 				cancel()
 				<-news
@@ -194,6 +204,7 @@ func (st *stream) flush() {
 		if st.err != nil {
 			st.metrics.disconnected.Inc()
 		}
+		st.wrote = time.Now()
 	}
 	st.buf = st.buf[:0]
 }

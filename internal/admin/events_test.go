@@ -1,11 +1,18 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -120,6 +127,55 @@ func TestStreamsAreBounded(t *testing.T) {
 			t.Errorf("a stream goes on after the end: %q", e)
 		}
 	}
+}
+
+// TestBusyLog follows a log of which the reader wants nothing: it hears of the stream, and would
+// resume near the end.
+func TestBusyLog(t *testing.T) {
+	for _, frames := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			m, err := newMetrics(prometheus.NewRegistry())
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			w := httptest.NewRecorder()
+			st := &stream{w: w, rc: http.NewResponseController(w), metrics: m}
+			st.run(ctx, busyLog{begin: time.Now()}, &streamQuery{follow: true, frames: frames, name: "other"})
+			beats := strings.Split(strings.TrimSpace(w.Body.String()), "\n\n")
+			if len(beats) < 4 || beats[len(beats)-1] < "id: 44" {
+				t.Errorf("frames %t: the reader has %q", frames, beats)
+			}
+		})
+	}
+}
+
+// busyLog has an event more each second.
+type busyLog struct {
+	*fixture
+	begin time.Time
+}
+
+func (l busyLog) last() uint64 { return uint64(time.Since(l.begin) / time.Second) }
+
+func (l busyLog) Bounds() (first, last uint64) { return 1, l.last() }
+
+func (l busyLog) Read(after uint64, keep func(*event.Event, []string) bool) (out []Logged, err error) {
+	for n := after + 1; n <= l.last(); n++ {
+		if e := change(event.Updated, "a", "n"); keep(&e, nil) {
+			return nil, errors.New("the filter takes it")
+		}
+		out = append(out, Logged{Sequence: n})
+	}
+	return out, nil
+}
+
+func (l busyLog) Wait(ctx context.Context, after uint64) error {
+	for l.last() <= after && ctx.Err() == nil {
+		time.Sleep(100 * time.Millisecond)
+	}
+	return ctx.Err()
 }
 
 // TestFeed reads a burst in frames: the counts are exact, the rows are the newest, and the rest

@@ -77,6 +77,7 @@ func (st *stream) frames(ctx context.Context, log Log, q *streamQuery) {
 			st.flush()
 			st.metrics.sent.Add(float64(f.Total))
 		}
+		st.beat(q.after)
 		if end && !q.follow || q.limit < 0 {
 			return
 		}

@@ -315,7 +315,7 @@ type lettersOf struct{ f *fixture }
 func (l lettersOf) List(_ string, after uint64, most int, events bool) ([]DeadLetter, error) {
 	var page []DeadLetter
 	for _, d := range l.f.letters {
-		if d.Position > after && len(page) < most {
+		if d.Position > after && len(page) < min(most, 3) {
 			page = append(page, d)
 		}
 	}

@@ -48,8 +48,7 @@ func (s *Server) listLetters(r *http.Request, query url.Values) (any, error) {
 	}
 	page, size := DeadLetterList{Items: []DeadLetter{}}, 0
 	for looked := 0; looked < maxLetters; {
-		ask := limit - len(page.Items)
-		letters, err := s.cfg.Letters.List(r.PathValue("sink"), after, ask, events)
+		letters, err := s.cfg.Letters.List(r.PathValue("sink"), after, limit-len(page.Items), events)
 		if err != nil {
 			return nil, err
 		}
@@ -65,7 +64,7 @@ func (s *Server) listLetters(r *http.Request, query url.Values) (any, error) {
 		}
 		looked += len(letters)
 		page.Continue = after
-		if len(letters) < ask && size <= maxLetterBytes {
+		if len(letters) == 0 {
 			page.Continue = 0
 			break
 		}

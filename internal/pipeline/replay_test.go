@@ -32,6 +32,7 @@ func TestReplaySelects(t *testing.T) {
 	st := &plan.State{Watches: []plan.Watch{podWatch()}, Routes: []route.Spec{
 		{Name: "all", Sinks: []string{"archive"}},
 		{Name: "blue", Sinks: []string{"ops", "archive"}, When: `metadata.labels.tier == "blue"`, Payload: []string{"patch", "oldObject"}},
+		{Name: "long", Sinks: []string{"ops"}, When: `metadata.labels.tier == "blue"`, For: time.Minute},
 	}}
 	watches := retrace.NewWatches(st.Watches, func(_ *plan.Watch, gr schema.GroupResource, scope string) bool {
 		return gr.Resource == "pods" && scope == ""
@@ -52,6 +53,11 @@ func TestReplaySelects(t *testing.T) {
 		{name: "by a route that is another now", sink: "ops", change: func(r *record.Record) { r.Targets = to("ops", "blue") }, none: true, unfilled: true},
 		{name: "two routes take it", sink: "archive", labels: "blue", replay: fresh | record.Patch | record.OldObject, fill: fresh | record.Patch | record.OldObject},
 		{name: "one route takes it", sink: "ops", labels: "blue", replay: record.Patch | record.OldObject, fill: record.Patch | record.OldObject},
+		{name: "a match that lasted", sink: "ops", labels: "blue", change: lasted(to("ops", "long")), replay: fresh, fill: fresh | record.Replay},
+		{name: "a match that lasted, for another sink then", sink: "ops", labels: "blue", change: lasted(to("archive", "long")), replay: fresh, fill: fresh},
+		{name: "a match that would not last now", sink: "ops", labels: "red", change: lasted(to("ops", "long")), none: true, unfilled: true},
+		{name: "a match of another route", sink: "ops", labels: "blue", change: lasted(to("ops", "gone")), none: true, unfilled: true},
+		{name: "a match is no change", sink: "archive", labels: "blue", change: lasted(to("ops", "long")), none: true, unfilled: true},
 		{name: "another version of the resource", sink: "archive", change: func(r *record.Record) { r.Scope = "@v2" }, none: true, unfilled: true},
 		{name: "another resource", sink: "archive", change: func(r *record.Record) { r.Event.Resource.Resource = "nodes" }, none: true, unfilled: true},
 		{name: "the form that an edit gave it", sink: "archive", change: func(r *record.Record) { r.Rerecorded = true }, none: true, unfilled: true},
@@ -95,6 +101,12 @@ func TestReplaySelects(t *testing.T) {
 				t.Errorf("an unreadable record: %t, %v", ok, err)
 			}
 		}
+	}
+}
+
+func lasted(to []record.Target) func(r *record.Record) {
+	return func(r *record.Record) {
+		r.Event.Type, r.Event.For, r.Targets = event.Updated, &event.For{}, to
 	}
 }
 
@@ -249,6 +261,8 @@ func TestExplain(t *testing.T) {
 		leadTo("when", `metadata.name == "other"`, "a"),
 		leadTo("missing", `object.spec.none == 1`, "a"),
 		leadTo("error", `object.metadata.name == 1 || int(object.metadata.name) == 1`, "a"),
+		{Name: "for", When: "true", For: time.Hour, Sinks: []string{"a"}},
+		{Name: "sample", Sample: 1e-9, Sinks: []string{"a"}},
 		{Name: "passed", When: `object.spec.none == 1`, OnError: route.OnErrorPass, Sinks: []string{"a"}},
 	})
 	for name, edit := range map[string]func(*plan.Watch){
@@ -339,6 +353,13 @@ func TestBacktestCompares(t *testing.T) {
 	if b := run(time.Unix(1_900_000_000, 0)); b.Scanned != 0 || len(b.Sinks) != 0 {
 		t.Errorf("after all: %+v", b)
 	}
+	proposal.Routes = append(proposal.Routes, proposal.Routes[0])
+	for _, name := range []string{"blue", "red,green"} {
+		proposal.Routes[1].Name = name
+		if _, err := l.m.Backtest(t.Context(), &proposal, time.Unix(1, 0), time.Time{}, func(int) {}); !errors.Is(err, retrace.ErrProposal) {
+			t.Errorf("a second route with the name %s: %v", name, err)
+		}
+	}
 	proposal.Routes[0].When = "nonsense("
 	if _, err := l.m.Backtest(t.Context(), &proposal, time.Unix(1, 0), time.Time{}, nil); !errors.Is(err, retrace.ErrProposal) {
 		t.Errorf("a route that does not compile: %v", err)
@@ -408,6 +429,41 @@ func TestReplayHidesWhatIsHiddenNow(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestReplayHidesOwners makes a part of a record that has the object's owners, which are hidden
+// only now.
+func TestReplayHidesOwners(t *testing.T) {
+	watch := podWatch(func(w *plan.Watch) { w.Edits.Drop = []string{"metadata.ownerReferences"} })
+	r := newRig(t, t.TempDir(), podWatch())
+	spec := leadTo("new", "", "sink")
+	spec.Payload, spec.Enrich = []string{"patch"}, []string{"owner"}
+	r.adopt([]plan.Watch{watch}, spec)
+	rec := record.Record{
+		Event:  event.Event{ID: "00", Type: event.Updated, Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Namespace: "ns", Name: "a"},
+		Object: r.object("a", "u", "2").Body(), OldObject: r.object("a", "u", "1").Body(),
+		Enrichment: &record.Enrichment{Owner: json.RawMessage(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Secret","name":"` + plaintext + `","uid":"o"}]}}`)},
+	}
+	payload, err := record.Append(nil, &rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	st := &plan.State{Watches: []plan.Watch{watch}, Routes: []route.Spec{spec}}
+	target, err := r.m.past.NewTarget(st, r.m.WatchesOf(st), "sink", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	chosen, ok, err := target.Select(&store.Item{Payload: payload})
+	if !ok || err != nil || chosen.Payload == nil {
+		t.Fatalf("%t, %v: %+v", ok, err, chosen)
+	}
+	e, err := r.m.inflater.Event(1, record.Flags(chosen.Flags), chosen.Payload, "sink")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := string(event.AppendData(nil, e)); e.Patch == nil || strings.Contains(text, plaintext) {
+		t.Errorf("the owner is seen, or there is no patch: %s", text)
 	}
 }
 

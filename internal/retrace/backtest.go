@@ -58,6 +58,14 @@ func (p *Proposal) State() (*plan.State, error) {
 			faults = append(faults, fmt.Errorf("watch %s: %w", st.Watches[i].Name, err))
 		}
 	}
+	names := map[string]bool{}
+	for i := range st.Routes {
+		name := st.Routes[i].Name
+		if names[name] || strings.Contains(name, ",") {
+			faults = append(faults, fmt.Errorf("route %q: another has the name, or it has a comma", name))
+		}
+		names[name] = true
+	}
 	for _, b := range p.Bodies {
 		compiled, found := body.Compile(b.Body, b.ContentType)
 		for _, f := range found {

@@ -174,7 +174,8 @@ func (w *Watches) decide(one *plan.Watch, c *Change) WatchDecision {
 }
 
 // routesOf are the names of the routes of targets.
-func routesOf(targets []record.Target) (names []string) {
+func routesOf(targets []record.Target) []string {
+	names := []string{}
 	for _, t := range targets {
 		for name := range strings.SplitSeq(t.Routes, ",") {
 			if !slices.Contains(names, name) {

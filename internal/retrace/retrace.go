@@ -65,6 +65,7 @@ type Change struct {
 	old      compact.Body // the state before as it is recorded, if Record lacks it
 	form     uint64       // of the edits of both states; 0: not known
 	original bool         // the states are as they are recorded
+	edit     record.Edit  // of what else the record has; nil: none
 }
 
 // When compiles an expression, as that of a route, to a test of records. The error joins
@@ -93,7 +94,10 @@ func (r *Reader) change(rec *record.Record, old bool) (*Change, error) {
 	c := &Change{Record: rec, form: table.Form(rec), Change: route.Change{
 		ID: e.ID, Type: e.Type, Resource: e.Resource, Cluster: r.inflater.Cluster, Time: e.Time, ChangedBy: e.ChangedBy, Uncounted: true,
 	}}
-	c.original = c.form == rec.Edits
+	c.original, c.edit = c.form == rec.Edits, table.Edit(rec, "")
+	if e.For != nil {
+		c.Lasted = routesOf(rec.Targets)
+	}
 	object, err := r.state(table, rec, rec.Object)
 	if err == nil && object == nil {
 		object, err = r.bare(e)
@@ -326,6 +330,9 @@ func payload(c *Change, to record.Target, edited bool) ([]byte, error) {
 	}
 	if (states || patch) && !c.original {
 		rec.Object, rec.OldObject, rec.Edits = c.New.Body(), c.Old.Body(), c.form
+		if err := c.editOwner(&rec); err != nil {
+			return nil, err
+		}
 		if len(rec.Patch) > 0 {
 			patch = true
 		}
@@ -347,4 +354,16 @@ func payload(c *Change, to record.Target, edited bool) ([]byte, error) {
 	}
 	rec.Targets = []record.Target{to}
 	return record.Append(nil, &rec)
+}
+
+// editOwner edits what the record has of the object's owners: it counts as edited.
+func (c *Change) editOwner(rec *record.Record) error {
+	if c.edit == nil || rec.Enrichment == nil || rec.Enrichment.Owner == nil {
+		return nil
+	}
+	enrichment := *rec.Enrichment
+	rec.Enrichment = &enrichment
+	var err error
+	enrichment.Owner, err = c.edit.Object(nil, enrichment.Owner)
+	return err
 }

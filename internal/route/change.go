@@ -27,6 +27,10 @@ type Change struct {
 	// sinks, not to all that routes lead to.
 	Uncounted bool
 
+	// Lasted are the routes with For whose match the event reports, which no other route takes;
+	// nil: it is a change.
+	Lasted []string
+
 	Watches []Hit // watches that cover the object before or after
 
 	// Matches has, after a call of Route, those of the routes with For that take the change.

@@ -45,6 +45,28 @@ func TestFor(t *testing.T) {
 	}
 }
 
+// TestForEvent has the event of a match taken by its own routes, and by no other.
+func TestForEvent(t *testing.T) {
+	pod := newObjects(t).from(failedPod)
+	r := compile(t,
+		Spec{Name: "all"},
+		Spec{Name: "lasts", When: `object.status.phase == "Failed"`, For: time.Minute},
+		Spec{Name: "another", When: "true", For: time.Minute},
+		Spec{Name: "changed", When: `object.status.phase == "Running"`, For: time.Minute},
+	)
+	c := change(event.Updated, nil, pod)
+	c.Lasted = []string{"lasts", "changed"}
+	if got := sinksOf(r.Route(nil, c)); !slices.Equal(got, []string{"lasts"}) || c.Matches != nil {
+		t.Errorf("it goes to %q, verdicts %v", got, c.Matches)
+	}
+	want := []Verdict{OtherEvents, Taken, Lasting, Filtered}
+	for i, d := range r.Decisions(c) {
+		if d.Verdict != want[i] {
+			t.Errorf("%s: %s, want %s", d.Route, d.Verdict, want[i])
+		}
+	}
+}
+
 func TestTimers(t *testing.T) {
 	specs := []Spec{
 		{Name: "all"},

@@ -115,7 +115,7 @@ func (r *Router) Route(dst []record.Target, c *Change) []record.Target {
 	e.reset(c, len(r.sinks))
 	first := len(dst)
 	for _, rule := range candidates {
-		if rule.lasting {
+		if rule.lasting && c.Lasted == nil {
 			if s, ok := rule.selection(c.Watches); ok {
 				c.Matches = append(c.Matches, r.matchState(rule, e, s))
 			}
@@ -309,9 +309,12 @@ func (r *Router) decide(rule *rule, e *evaluation) (s event.Selection, v Verdict
 	switch {
 	case !ok:
 		return s, OtherWatches, nil
-	case rule.lasting:
+	case rule.lasting && !slices.Contains(e.change.Lasted, rule.name):
 		return s, Lasting, nil
-	case rule.events&eventBit(e.change.Type) == 0:
+	case rule.lasting:
+		v, err = r.evaluate(rule, e)
+		return s, v, err
+	case e.change.Lasted != nil, rule.events&eventBit(e.change.Type) == 0:
 		return s, OtherEvents, nil
 	}
 	if !rule.sampled(e.change.ID) {

@@ -191,17 +191,19 @@ func deadLetter(position uint64, d layout.DeadLetter) DeadLetter {
 }
 
 // DeadLetters returns at most max dead letters with positions greater than
-// after, in order, without those that cannot be read. Payloads belong to the caller.
+// after, in order, without those that cannot be read, and stops after about 4 MiB of payload.
+// There are no more if it returns none. Payloads belong to the caller.
 func (q *Queue) DeadLetters(after uint64, max int) ([]DeadLetter, error) {
 	if err := q.s.use(); err != nil {
 		return nil, err
 	}
 	defer q.s.life.leave()
 	var letters []DeadLetter
+	size := 0
 	lower := layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, after+1)
 	_, upper := layout.SinkRange(layout.PrefixDeadLetter, q.id)
 	err := salvage.Scan(q.s.db, lower, upper, func(key, value []byte) error {
-		if len(letters) >= max {
+		if len(letters) >= max || size >= readLogBytes {
 			return errEnough
 		}
 		position, ok := layout.PositionOfKey(key)
@@ -210,6 +212,7 @@ func (q *Queue) DeadLetters(after uint64, max int) ([]DeadLetter, error) {
 			return layout.ErrMalformed
 		}
 		letters = append(letters, deadLetter(position, d))
+		size += len(d.Payload)
 		return nil
 	}, func(salvage.LostSpan) error { return nil }) // DataCorruption has logged it
 	if errors.Is(err, errEnough) {

@@ -67,6 +67,37 @@ func TestDeadLettersAreBounded(t *testing.T) {
 	}
 }
 
+// TestDeadLettersInParts lists dead letters that are large: not all of them at once.
+func TestDeadLettersInParts(t *testing.T) {
+	s := openTest(t, "store", Options{FS: vfs.NewMem(), firstSequence: 1})
+	q := ensure(t, s, "a")
+	minutes(t, s, 0, 6, readLogBytes/2, "a")
+	for p := range uint64(6) {
+		read(t, q, p, 1)
+		if err := q.DeadLetter(p+1, Letter{Reason: "refused", Time: testEpoch}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := 0
+	for after := uint64(0); ; {
+		letters, err := q.DeadLetters(after, 100)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(letters) == 0 {
+			break
+		}
+		if len(letters) > 2 {
+			t.Errorf("%d letters at once", len(letters))
+		}
+		seen += len(letters)
+		after = letters[len(letters)-1].Position
+	}
+	if seen != 6 {
+		t.Errorf("%d letters, want 6", seen)
+	}
+}
+
 func TestDeadLettersExpire(t *testing.T) {
 	fs := vfs.NewMem()
 	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})

@@ -257,6 +257,9 @@ func (p *parts) Purge(ctx context.Context, sink string) error {
 	return translate(p.manager.PurgeSink(ctx, sink))
 }
 
+// letterBytes is about how much the events of dead letters take that are listed at once.
+const letterBytes = 4 << 20
+
 // letters are the dead letters in the admin's words.
 type letters struct{ p *parts }
 
@@ -270,8 +273,11 @@ func (l letters) List(sink string, after uint64, most int, events bool) ([]admin
 	if err != nil {
 		return nil, err
 	}
-	out := make([]admin.DeadLetter, len(kept))
+	out, size := make([]admin.DeadLetter, len(kept)), 0
 	for i := range kept {
+		if size > letterBytes {
+			return out[:i], nil
+		}
 		k := &kept[i]
 		out[i] = admin.DeadLetter{
 			Position: k.Position, Sequence: k.Sequence, Reason: l.p.reader.LetterReason(k), Attempts: k.Attempts,
@@ -282,6 +288,7 @@ func (l letters) List(sink string, after uint64, most int, events bool) ([]admin
 			out[i].Resource, out[i].Namespace, out[i].Name = &e.Resource, e.Namespace, e.Name
 			if events {
 				out[i].Event = event.AppendCloudEvent(nil, e)
+				size += len(out[i].Event)
 			}
 		}
 	}
