@@ -207,7 +207,8 @@ func (e *Enricher) find(r *ref, namespace string) (*Cache, *compact.Object) {
 			found, ok, err = store.GetByKey(r.Name) // in no namespace
 		}
 		o, compacted := found.(*compact.Object)
-		if err == nil && ok && compacted && (r.UID == "" || r.UID == string(o.GetUID()) || r.isNode()) {
+		// A name with a slash would be the key of an object of another namespace.
+		if err == nil && ok && compacted && r.Name == o.GetName() && (r.UID == "" || r.UID == string(o.GetUID()) || r.isNode()) {
 			return &(*index)[r.kind()][i], o
 		}
 	}
