@@ -237,11 +237,13 @@ func (l *lasting) report(g *group, s *Feed, o *compact.Object, row *timer.Row, n
 	r := g.newRecord(s, now, &what)
 	r.Event.ID = event.ID(g.c.cfg.Cluster, event.Updated, s.Resource, s.idScope()+what.cause, idOf(o), row.Version)
 	r.Event.For = &event.For{Since: row.Start.UTC()}
+	if !l.Fire(&route.Change{ID: r.Event.ID, Type: event.Updated, Resource: s.Resource, Cluster: g.c.cfg.Cluster, Time: now, New: o, Changed: true}) {
+		return nil
+	}
 	r.Targets = slices.Clone(l.Targets)
 	if err := g.addBodies(&r, s.Resource, &what); err != nil {
 		return fmt.Errorf("record %s %s: %w", r.Event.Type, r.Event.Subject(), err)
 	}
-	l.Fired()
 	g.c.metrics.lasted.WithLabelValues(l.Route).Inc()
 	_, err = g.appendThrottled(&r, event.Inside, false)
 	return err

@@ -65,6 +65,39 @@ func TestForReportsAMatchOnce(t *testing.T) {
 	r.takes("sink", "updated a 10")
 }
 
+// TestForIsCountedAndSampled has the events of a for be those that the metric counts, and
+// that the sample has.
+func TestForIsCountedAndSampled(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	half, all := stuck, stuck
+	half.Name, half.Sample = "half", 0.5
+	half.Metric = &route.Metric{Name: "half", MaxSeries: 10}
+	all.Metric = &route.Metric{Name: "all", MaxSeries: 100, Labels: map[string]string{"name": "metadata.name"}}
+	r.route(half, all)
+	s := r.liveFeed()
+	r.commit(&feedSynced{feed: s})
+	const n = 40
+	for i := range n {
+		r.commit(addedTo(s, r.object(fmt.Sprint("p", i), fmt.Sprint("u", i), "1", "stuck")))
+	}
+	r.pass(10 * time.Minute)
+	delivered := len(r.delivered("sink"))
+	counted := map[string]uint64{}
+	for _, m := range r.c.router.(*route.Router).Metrics() {
+		for _, series := range m.Series {
+			counted[m.Name] += series.Count
+			if m.Name == "all" && (series.Count != 1 || series.Values[0] == "") {
+				t.Errorf("series %+v", series)
+			}
+		}
+	}
+	if sampled := delivered - n; sampled <= 0 || sampled >= n || counted["half"] != uint64(sampled) || counted["all"] != n {
+		t.Errorf("%d delivered, counts %v", delivered, counted)
+	}
+	r.pass(time.Hour)
+	r.takes("sink")
+}
+
 // TestForOfRecordedObjects begins the timers of objects that were recorded before the
 // route, and of all when its condition changes.
 func TestForOfRecordedObjects(t *testing.T) {

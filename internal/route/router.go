@@ -66,7 +66,7 @@ func Compile(specs []Spec) (*Router, error) {
 		}
 		r.rules = append(r.rules, rule)
 		if s.Throttle > 0 || s.For > 0 {
-			t := Timer{Route: s.Name, Throttle: s.Throttle, For: s.For, Matching: s.Matching(), matched: &rule.counters.matched}
+			t := Timer{Route: s.Name, Throttle: s.Throttle, For: s.For, Matching: s.Matching(), router: r, rule: rule}
 			for i, sink := range rule.sinks {
 				t.Targets = append(t.Targets, record.Target{Sink: r.sinks[sink], Flags: rule.parts[i], Routes: s.Name})
 			}
@@ -176,11 +176,27 @@ type Timer struct {
 	Matching string          // see [Spec.Matching]
 	Targets  []record.Target // the sinks of the route
 
-	matched *atomic.Uint64
+	router *Router
+	rule   *rule
 }
 
-// Fired counts an event that the timer makes.
-func (t *Timer) Fired() { t.matched.Add(1) }
+// Fire counts an event that the timer makes of a state. ok is false if it is outside of the
+// route's sample.
+func (t *Timer) Fire(c *Change) (ok bool) {
+	if !t.rule.sampled(c.ID) {
+		t.rule.counters.unsampled.Add(1)
+		return false
+	}
+	t.rule.counters.matched.Add(1)
+	if t.rule.metric != nil {
+		e := t.router.evaluations.Get().(*evaluation)
+		e.reset(c, len(t.router.sinks))
+		t.router.count(t.rule, e)
+		e.release()
+		t.router.evaluations.Put(e)
+	}
+	return true
+}
 
 // Timers are those of the routes that have a throttle or a for.
 func (r *Router) Timers() []Timer { return r.timers }
