@@ -45,7 +45,7 @@ type Route struct {
 // RouteMetric is a counter in /metrics. It counts from the start of the process; a reload
 // that keeps its name and labels keeps its counts.
 type RouteMetric struct {
-	// Name of the counter, unique among routes, as in rollouts_total. watcherd_, go_ and process_ begin names of others.
+	// Name of the counter, unique among routes, as in rollouts_total. watcherd_, go_, process_, informer_ and rest_client_ begin names of others.
 	Name string `json:"name" jsonschema:"required"`
 	// Labels, at most 10, each with a CEL expression over what when sees, values that drop and redact of the route hide included. A missing field is an empty text.
 	Labels map[string]string `json:"labels"`

@@ -88,7 +88,7 @@ func (k *checker) routes() {
 		}
 		if r.Metric != nil {
 			k.metric(path+".metric", r.Metric, metrics)
-			metrics[r.Metric.Name] = path
+			metrics[counter(r.Metric.Name)] = path
 		}
 		k.distinct(path+".drop", r.Drop)
 		k.distinct(path+".redact", r.Redact)
@@ -114,12 +114,15 @@ const (
 
 var (
 	metricName  = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
-	metricOwner = regexp.MustCompile(`^(watcherd|go|process|promhttp)_`)
+	metricOwner = regexp.MustCompile(`^(watcherd|go|process|promhttp|rest_client|informer)_`)
 )
+
+// counter is the name that identifies a counter: OpenMetrics adds _total to one without.
+func counter(name string) string { return strings.TrimSuffix(name, "_total") }
 
 // metric checks the names of a metric. others are the metrics of earlier routes.
 func (k *checker) metric(path string, m *RouteMetric, others map[string]string) {
-	switch other := others[m.Name]; {
+	switch other := others[counter(m.Name)]; {
 	case m.Name == "":
 		k.report(path+".name", "is required")
 	case !metricName.MatchString(m.Name):

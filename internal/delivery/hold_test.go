@@ -145,7 +145,9 @@ func TestPauseOfAFailingSink(t *testing.T) {
 		synctest.Wait()
 		before := len(r.log())
 		time.Sleep(time.Hour)
-		if n := len(r.log()) - before; n != 0 || w.Status().Reason != reasonOnRequest {
+		w.Retry() // it ends no pause
+		synctest.Wait()
+		if n := len(r.log()) - before; n != 0 || !w.Status().OnRequest || w.Status().Reason != reasonOnRequest {
 			t.Errorf("%d writes, %+v", n, w.Status())
 		}
 		w.Resume()

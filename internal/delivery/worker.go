@@ -48,6 +48,11 @@ func New(cfg Config) *Worker {
 // Resume ends a Pause and forces an attempt now.
 func (w *Worker) Resume() {
 	w.request(false)
+	w.Retry()
+}
+
+// Retry forces an attempt now, unless Pause holds.
+func (w *Worker) Retry() {
 	select {
 	case w.resume <- struct{}{}:
 	default: // one is pending

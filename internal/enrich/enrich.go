@@ -17,8 +17,9 @@ import (
 
 // Bounds of what is added to one event.
 const (
-	maxChain       = 10       // controllers
-	maxAnnotations = 32 << 10 // bytes, of the involved object
+	maxChain = 10       // controllers
+	maxRef   = 2 << 10  // bytes, of the reference to one
+	maxMap   = 32 << 10 // bytes of the involved object's labels, and of its annotations
 )
 
 // Cache is the objects of one resource, as one informer holds them.
@@ -111,7 +112,7 @@ func (e *Enricher) chain(raw []byte, namespace string) (chain []event.Ref, compl
 		switch {
 		case !ok:
 			return chain, true
-		case len(chain) == maxChain:
+		case len(chain) == maxChain, len(next.APIVersion)+len(next.Kind)+len(next.Name)+len(next.UID) > maxRef:
 			return chain, false
 		}
 		chain = append(chain, next.Ref)
@@ -173,17 +174,18 @@ func (e *Enricher) involved(out *record.Enrichment, about *event.Event, raw []by
 	}
 	chain, complete := e.chain(raw, o.GetNamespace())
 	object := func(path rawjson.Path) json.RawMessage {
-		if value, ok := rawjson.Lookup(raw, path); ok && value[0] == '{' {
-			return value
+		value, ok := rawjson.Lookup(raw, path)
+		switch {
+		case !ok || value[0] != '{':
+			return nil
+		case len(value) > maxMap:
+			complete = false
+			return nil
 		}
-		return nil
-	}
-	notes := object(annotations)
-	if len(notes) > maxAnnotations {
-		notes, complete = nil, false
+		return value
 	}
 	i := &record.Involved{Resource: c.Resource, Namespace: o.GetNamespace(), Name: o.GetName(), Edits: c.Edits}
-	if i.Object, err = record.MetadataOf(string(o.GetUID()), object(labels), notes, chain); err != nil {
+	if i.Object, err = record.MetadataOf(string(o.GetUID()), object(labels), object(annotations), chain); err != nil {
 		return false, err
 	}
 	out.Involved = i
@@ -207,7 +209,12 @@ func (e *Enricher) find(r *ref, namespace string) (*Cache, *compact.Object) {
 			found, ok, err = store.GetByKey(r.Name) // in no namespace
 		}
 		o, compacted := found.(*compact.Object)
-		if err == nil && ok && compacted && (r.UID == "" || r.UID == string(o.GetUID()) || r.isNode()) {
+		if err != nil || !ok || !compacted || o.GetName() != r.Name { // a name with a slash would be a key of another namespace
+			continue
+		}
+		// In a namespace a name alone is no reference to what is in none.
+		alike := (r.UID == "" || r.isNode()) && (r.Namespace == "" || o.GetNamespace() != "")
+		if alike || r.UID == string(o.GetUID()) {
 			return &(*index)[r.kind()][i], o
 		}
 	}

@@ -124,7 +124,9 @@ func TestOwner(t *testing.T) {
 func TestInvolvedObject(t *testing.T) {
 	w := newWorld(t, pods, replicaSets, event.Resource{Version: "v1", Resource: "nodes", Kind: "Node"})
 	w.add("Pod", metadata("a", "u1", `,"labels":{"app":"web"},"annotations":{"note":"<x>"}`+ownedBy("apps/v1", "ReplicaSet", "web-1", "u2")))
-	w.add("Pod", metadata("loud", "u9", `,"annotations":{"note":"`+strings.Repeat("x", maxAnnotations)+`"}`))
+	w.add("Pod", metadata("loud", "u9", `,"annotations":{"note":"`+strings.Repeat("x", maxMap)+`"}`))
+	w.add("Pod", `{"metadata":{"namespace":"other","name":"secret","uid":"u8","resourceVersion":"1","labels":{"of":"another"}}}`)
+	w.add("Pod", metadata("tagged", "u10", `,"labels":{"note":"`+strings.Repeat("x", maxMap)+`"}`+ownedBy("apps/v1", "ReplicaSet", strings.Repeat("x", maxRef), "u2")))
 	w.add("ReplicaSet", metadata("web-1", "u2", ""))
 	w.add("Node", `{"metadata":{"name":"n","uid":"u7","resourceVersion":"1","labels":{"zone":"a"}}}`)
 	pod := &event.InvolvedObject{
@@ -141,9 +143,13 @@ func TestInvolvedObject(t *testing.T) {
 		{"a pod, the newer way", "events.k8s.io", `"regarding":{"apiVersion":"v1","kind":"Pod","namespace":"ns","name":"a","uid":"u1"}`, pod, false},
 		{"another pod of that name", "", `"involvedObject":{"apiVersion":"v1","kind":"Pod","namespace":"ns","name":"a","uid":"u0"}`, nil, true},
 		{"a kind that is not cached", "", `"involvedObject":{"apiVersion":"v1","kind":"Secret","namespace":"ns","name":"a"}`, nil, true},
+		{"a pod of another namespace, by its key", "", `"involvedObject":{"apiVersion":"v1","kind":"Pod","namespace":"ns","name":"other/secret"}`, nil, true},
+		{"a node in a namespace, by its name", "", `"involvedObject":{"apiVersion":"v1","kind":"Node","namespace":"ns","name":"n","uid":"n"}`, nil, true},
+		{"a node in a namespace", "", `"involvedObject":{"apiVersion":"v1","kind":"Node","namespace":"ns","name":"n","uid":"u7"}`, &event.InvolvedObject{APIVersion: "v1", Kind: "Node", Name: "n", UID: "u7", Labels: map[string]string{"zone": "a"}}, false},
 		{"nothing", "", `"reason":"x"`, nil, true},
 		{"a node, by its name", "", `"involvedObject":{"apiVersion":"v1","kind":"Node","name":"n","uid":"n"}`, &event.InvolvedObject{APIVersion: "v1", Kind: "Node", Name: "n", UID: "u7", Labels: map[string]string{"zone": "a"}}, false},
 		{"too many annotations", "", `"involvedObject":{"apiVersion":"v1","kind":"Pod","namespace":"ns","name":"loud"}`, &event.InvolvedObject{APIVersion: "v1", Kind: "Pod", Namespace: "ns", Name: "loud", UID: "u9"}, true},
+		{"too many labels, too long a name", "", `"involvedObject":{"apiVersion":"v1","kind":"Pod","namespace":"ns","name":"tagged"}`, &event.InvolvedObject{APIVersion: "v1", Kind: "Pod", Namespace: "ns", Name: "tagged", UID: "u10"}, true},
 	} {
 		about := events
 		about.Group = tc.group

@@ -38,10 +38,10 @@ func (m *Manager) PurgeSink(ctx context.Context, name string) error {
 		if st := m.currentState(); st != nil && st.Sink(name) != nil {
 			return fmt.Errorf("sink %s: %w; remove it from the configuration first", name, ErrConfigured)
 		}
-		if err := m.store.PurgeSink(name); err != nil {
+		if err := m.endPause(name); err != nil { // first: a purge that is interrupted leaves a sink that can be purged
 			return err
 		}
-		if err := m.endPause(name); err != nil {
+		if err := m.store.PurgeSink(name); err != nil {
 			return err
 		}
 		m.log.Warn("sink purged: its backlog and its dead letters are gone", "sink", name)
@@ -52,11 +52,12 @@ func (m *Manager) PurgeSink(ctx context.Context, name string) error {
 // SkipEvent moves a sink past the event with this sequence, or with 0 past the one
 // that blocks it: it becomes a dead letter.
 func (m *Manager) SkipEvent(ctx context.Context, name string, sequence uint64) (delivery.Skipped, error) {
-	m.mu.Lock()
-	sw, ok := m.sinks[name]
-	m.mu.Unlock()
-	if !ok {
-		return delivery.Skipped{}, &UnknownError{"sink", name}
+	sw := m.sinkWorker(name)
+	if sw == nil {
+		if st := m.currentState(); st == nil || st.Sink(name) == nil {
+			return delivery.Skipped{}, &UnknownError{"sink", name}
+		}
+		return delivery.Skipped{}, fmt.Errorf("sink %s: %w", name, delivery.ErrNotDelivering)
 	}
 	s, err := sw.worker.Skip(ctx, sequence)
 	if err != nil {
@@ -77,10 +78,7 @@ func (m *Manager) PauseSink(ctx context.Context, name string) error {
 		if err := ledger.PutMeta(m.store, pausedMeta+name, nil); err != nil {
 			return err
 		}
-		m.mu.Lock()
-		sw, ok := m.sinks[name]
-		m.mu.Unlock()
-		if ok { // or it starts as paused
+		if sw := m.sinkWorker(name); sw != nil { // or it starts as paused
 			sw.worker.Pause()
 		}
 		m.log.Warn("sink paused on request: its backlog is kept until it is resumed", "sink", name)
@@ -98,29 +96,30 @@ func (m *Manager) endPause(name string) error {
 // ResumeSink ends the pause of a sink, and has one that waits for its next attempt tried
 // now.
 func (m *Manager) ResumeSink(ctx context.Context, name string) error {
-	m.mu.Lock()
-	sw, ok := m.sinks[name]
-	m.mu.Unlock()
-	if !ok {
-		return &UnknownError{"sink", name}
-	}
-	if !sw.worker.Status().OnRequest {
-		sw.worker.Resume()
+	if sw := m.sinkWorker(name); sw != nil && !sw.worker.Status().OnRequest {
+		sw.worker.Retry()
 		return nil
 	}
 	return m.call(ctx, func(context.Context) error {
+		if st := m.currentState(); st == nil || st.Sink(name) == nil {
+			return &UnknownError{"sink", name}
+		}
 		if err := m.endPause(name); err != nil {
 			return err
 		}
-		m.mu.Lock()
-		sw, ok := m.sinks[name] // a reload may have replaced it
-		m.mu.Unlock()
-		if ok {
+		if sw := m.sinkWorker(name); sw != nil { // or it starts so
 			sw.worker.Resume()
 		}
 		m.log.Info("sink resumed on request", "sink", name)
 		return nil
 	})
+}
+
+// sinkWorker returns the worker of a sink, nil if it has none, as while it is replaced.
+func (m *Manager) sinkWorker(name string) *sinkWorker {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.sinks[name]
 }
 
 // Snapshot delivers the recorded state of every object as Sync events to one

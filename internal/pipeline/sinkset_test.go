@@ -16,6 +16,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/delivery"
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
@@ -209,9 +210,17 @@ func TestSinksStopTogether(t *testing.T) {
 			eventually(t, "all sinks wait for their writes", func() bool {
 				return len(workers) == 3 && !slices.ContainsFunc(workers, func(sw *sinkWorker) bool { return sw.worker.Status().State != delivery.Draining })
 			})
+			_, skip := l.m.SkipEvent(t.Context(), "a", 0)
+			resumed := make(chan error, 1)
+			go func() { resumed <- l.m.ResumeSink(t.Context(), "a") }()
 			close(settings.release)
 			if err := <-applied; err != nil {
 				t.Error(err)
+			}
+			// A sink that is replaced is a known one.
+			_, unknown := errors.AsType[*UnknownError](<-resumed)
+			if known := tc.after != nil; unknown == known || known && !errors.Is(skip, delivery.ErrNotDelivering) {
+				t.Errorf("resume: unknown %t; skip: %v", unknown, skip)
 			}
 		})
 	}
@@ -285,6 +294,13 @@ func TestPauseSink(t *testing.T) {
 			}
 			if _, found, err := l.store.Meta(pausedMeta + "a"); found || err != nil {
 				l.Errorf("the pause stays: %t, %v", found, err)
+			}
+			if err := ledger.PutMeta(l.store, pausedMeta+"a", nil); err != nil { // as left by an interrupted purge
+				l.Fatal(err)
+			}
+			_ = l.m.PurgeSink(l.Context(), "a")
+			if _, found, err := l.store.Meta(pausedMeta + "a"); found || err != nil {
+				l.Errorf("the pause of a purged sink stays: %t, %v", found, err)
 			}
 		}},
 	} {

@@ -70,7 +70,7 @@ func TestUses(t *testing.T) {
 	} {
 		c := &config.Config{
 			Watches: []config.Watch{{Name: "w", Drop: []string{"a.b"}, Redact: []string{"c[*]"}, FieldSelector: "spec.nodeName=x"}},
-			Routes:  []config.Route{{Watches: []string{"w"}, When: expression, Changed: []string{"spec"}, Sinks: []string{"s"}}},
+			Routes:  []config.Route{{Watches: []string{"w"}, When: expression, Changed: []string{"spec"}, Sinks: []string{"s"}, Metric: &config.RouteMetric{Labels: map[string]string{"l": expression}}}},
 			Sinks:   []config.Sink{{Name: "s", Body: expression}, {Name: "other"}},
 		}
 		uses, err := Uses(c)
@@ -90,7 +90,7 @@ func TestUses(t *testing.T) {
 		}
 		for at, want := range map[string]string{
 			"watches[0].drop[0]": "a.b", "watches[0].redact[0]": "c[*]", "watches[0].fieldSelector": "spec.nodeName",
-			"routes[0].changed[0]": "spec", "routes[0].when": want, "sinks[0].body": want,
+			"routes[0].changed[0]": "spec", "routes[0].when": want, "routes[0].metric.labels.l": want, "sinks[0].body": want,
 		} {
 			if got := strings.Join(got[at], ", "); got != want {
 				t.Errorf("%s of %s: %s, want %s", at, expression, got, want)

@@ -59,6 +59,11 @@ func Uses(c *config.Config) ([]Use, error) {
 		u.paths(at+".drop", r.Drop, []Scope{scope})
 		u.paths(at+".redact", r.Redact, []Scope{scope})
 		u.expression(at+".when", r.When, []Scope{scope})
+		if r.Metric != nil {
+			for _, label := range slices.Sorted(maps.Keys(r.Metric.Labels)) {
+				u.expression(at+".metric.labels."+label, r.Metric.Labels[label], []Scope{scope})
+			}
+		}
 		for _, sink := range r.Sinks {
 			bySink[sink] = append(bySink[sink], scope)
 		}
