@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -56,7 +55,6 @@ type damagedTables struct {
 }
 
 type damagedTable struct {
-	bounds   layout.Range
 	failed   error         // the error of the repair
 	repaired chan struct{} // closed after the repair
 }
@@ -76,10 +74,7 @@ func (d *damagedTables) add(info *pebble.DataCorruptionInfo) {
 	if d.tables == nil {
 		d.tables = make(map[string]*damagedTable)
 	}
-	d.tables[info.Path] = &damagedTable{
-		bounds:   layout.Range{Lower: bytes.Clone(info.Bounds.Start), Upper: bytes.Clone(info.Bounds.End.Key)},
-		repaired: make(chan struct{}),
-	}
+	d.tables[info.Path] = &damagedTable{repaired: make(chan struct{})}
 	d.news.notify()
 }
 
@@ -182,7 +177,7 @@ func (s *Store) repairTables() error {
 		if table == nil {
 			return nil
 		}
-		lost, err := s.repairTable(path, table.bounds)
+		lost, err := s.repairTable(path)
 		if failure := s.Err(); failure != nil {
 			return failure
 		}
@@ -201,12 +196,23 @@ func (s *Store) repairTables() error {
 }
 
 // repairTable removes the damaged blocks from a table and returns the lost ranges.
-func (s *Store) repairTable(path string, bounds layout.Range) ([]layout.Range, error) {
+func (s *Store) repairTable(path string) ([]layout.Range, error) {
+	levels, err := s.db.SSTables()
+	if err != nil {
+		return nil, err
+	}
+	tables := slices.Concat(levels...)
+	i := slices.IndexFunc(tables, func(t pebble.SSTableInfo) bool {
+		return filepath.Base(path) == t.BackingSSTNum.String()+".sst"
+	})
+	if i < 0 {
+		return nil, nil // no compaction reads it any more
+	}
 	content, err := engine.ReadFile(s.opts.FS, path)
 	if err != nil {
 		return nil, err
 	}
-	patches, err := salvage.FindPatches(content, bounds)
+	patches, err := salvage.FindPatches(content, tables[i].Smallest, tables[i].Largest)
 	if err != nil || len(patches) == 0 {
 		return nil, err
 	}

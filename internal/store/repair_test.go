@@ -298,7 +298,7 @@ func TestRepairIsNotedFirst(t *testing.T) {
 	})
 	s := openTest(t, "store", Options{FS: errorfs.Wrap(mem, f), firstSequence: 1})
 	for _, name := range dataFiles(t, mem, ".sst") {
-		if _, err := s.repairTable("store/db/"+name, layout.Range{Lower: []byte{0}, Upper: []byte{0xff}}); err != nil {
+		if _, err := s.repairTable("store/db/" + name); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -404,17 +404,13 @@ func TestInterruptedRepair(t *testing.T) {
 		s.damaged.report(err)
 		path, table := s.damaged.next()
 		if table == nil { // the tables lie where nothing has to be compacted
-			b := content(t, fs, dataFiles(t, fs, ".sst")[0])
-			path, table = "store/db/"+dataFiles(t, fs, ".sst")[0], &damagedTable{bounds: layout.Range{Lower: []byte{0}, Upper: []byte{0xff}}}
-			if f, err := salvage.FindPatches(b, table.bounds); err != nil || len(f) == 0 {
-				t.Fatalf("%d patches, %v", len(f), err)
-			}
+			path = "store/db/" + dataFiles(t, fs, ".sst")[0]
 		}
 		b, err := engine.ReadFile(fs, path)
 		if err != nil {
 			t.Fatal(err)
 		}
-		patches, err := salvage.FindPatches(b, table.bounds)
+		patches, err := salvage.FindPatches(b, pebble.InternalKey{UserKey: []byte{0}}, pebble.InternalKey{UserKey: []byte{0xff}})
 		if err != nil || len(patches) == 0 {
 			t.Fatalf("%d patches, %v", len(patches), err)
 		}

@@ -69,7 +69,7 @@ func (e *exporter) unindexed(i *inspection) error {
 	for _, name := range tables {
 		content, err := engine.ReadFile(i.fs, i.fs.PathJoin(i.dataPath(), name))
 		if err == nil {
-			_, err = salvage.FindPatches(content, layout.Range{Upper: []byte{0xff}})
+			_, err = salvage.FindPatches(content, pebble.InternalKey{UserKey: []byte{0}}, pebble.InternalKey{UserKey: []byte{0xff}})
 		}
 		if err == nil {
 			continue
@@ -108,7 +108,7 @@ func (e *exporter) table(i *inspection, name string, wanted func(key []byte) boo
 		}
 		return nil
 	}
-	patches, err := salvage.FindPatches(content, layout.Range{Upper: []byte{0xff}})
+	patches, err := salvage.FindPatches(content, pebble.InternalKey{UserKey: []byte{0}}, pebble.InternalKey{UserKey: []byte{0xff}})
 	if err != nil {
 		if err := e.fileDamage(name, err, wanted); err != nil {
 			return err

@@ -35,27 +35,32 @@ type Patch struct {
 // errNoPatch: the damage is not in a data block.
 var errNoPatch = errors.New("the index or the footer of the table is damaged")
 
-// FindPatches reads a table file, whose keys lie in bounds, and returns a patch for
-// each damaged data block.
-func FindPatches(content []byte, bounds layout.Range) (patches []Patch, err error) {
+// FindPatches reads a table file with its smallest and largest key, and returns a patch
+// for each damaged data block.
+func FindPatches(content []byte, smallest, largest pebble.InternalKey) (patches []Patch, err error) {
 	t := tableFile{content: content}
 	err = WithTableContent(content, func(r *sstable.Reader) error { return t.open(r) })
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoPatch, err)
 	}
-	lower, table := bounds.Lower, xxhash.Sum64(content)
-	for _, d := range t.data {
+	lower, table := smallest.UserKey, xxhash.Sum64(content)
+	for i, d := range t.data {
 		upper := d.separator
-		if bytes.Compare(upper, bounds.Upper) > 0 {
-			upper = bounds.Upper
+		if bytes.Compare(upper, largest.UserKey) > 0 {
+			upper = largest.UserKey
 		}
 		if !t.valid(d.Handle) {
-			data, err := emptyBlock(int(d.Length), lower, upper, table+d.Offset)
+			h := hole{Range: layout.Range{Lower: lower, Upper: upper}, unique: table + d.Offset}
+			if i == len(t.data)-1 && !largest.IsExclusiveSentinel() {
+				h.others = append(h.others, largest)
+			}
+			h.others = append(h.others, pebble.InternalKey{UserKey: lower, Trailer: smallest.Trailer})
+			data, err := h.block(int(d.Length))
 			if err != nil {
 				return nil, err
 			}
 			t.seal(data)
-			patches = append(patches, Patch{Offset: int64(d.Offset), Data: data, Lost: layout.Range{Lower: lower, Upper: upper}})
+			patches = append(patches, Patch{Offset: int64(d.Offset), Data: data, Lost: h.Range})
 		}
 		lower = d.separator
 	}
@@ -169,15 +174,34 @@ func (t *tableFile) verify(patches []Patch) error {
 			return err
 		}
 		defer func() { _ = it.Close() }() // its error was seen while reading
-		var last []byte
+		var last pebble.InternalKey
 		for kv := it.First(); kv != nil; kv = it.Next() {
-			if last != nil && bytes.Compare(kv.K.UserKey, last) < 0 {
-				return fmt.Errorf("%w: %q after %q", layout.ErrMalformed, kv.K.UserKey, last)
+			if order := bytes.Compare(kv.K.UserKey, last.UserKey); last.UserKey != nil && (order < 0 || order == 0 && kv.K.Trailer >= last.Trailer) {
+				return fmt.Errorf("%w: %s after %s", layout.ErrMalformed, kv.K, last)
 			}
-			last = append(last[:0], kv.K.UserKey...)
+			last.CopyFrom(kv.K)
 		}
 		return it.Error()
 	})
+}
+
+// hole is the empty block for a range of lost keys.
+//
+// A block needs a key, within the bounds of its table: a compaction fails on another one.
+// It is a tombstone, as old as can be, of a key just after the lower bound that never
+// exists. The key holds unique: Pebble panics if it compacts two tombstones of one key and
+// one age. Where such a key has no room, it is one of others:
+//
+//   - in the last block, the table's largest key with the age of its lost version: a newer
+//     tombstone would hide newer versions, an older one could be as old as another version;
+//   - the lower bound, with the age of the table's smallest key. In the first block, the
+//     two are that key. Elsewhere it is the separator of the block before. If nothing but
+//     zeros follow it in the upper bound, it is shorter than the keys around it, and none
+//     of them.
+type hole struct {
+	layout.Range
+	unique uint64
+	others []pebble.InternalKey
 }
 
 // holeLen is how many zeros follow the lower bound in the key of an empty block, at
@@ -185,45 +209,50 @@ func (t *tableFile) verify(patches []Patch) error {
 // shorter.
 const holeLen = 14
 
-// emptyBlock returns a data block of a length, with room for its trailer. A block
-// needs a key. It is a tombstone, as old as can be, of a key just after lower that
-// never exists; its value, which compactions drop, fills the block. The key holds unique:
-// Pebble panics if it compacts two tombstones of one key and one age. More zeros bring
-// it below upper, where there is room.
-func emptyBlock(length int, lower, upper []byte, unique uint64) ([]byte, error) {
-	schema := colblk.DefaultKeySchema(pebble.DefaultComparer, 16)
-	var e colblk.DataBlockEncoder
-	e.Init(&schema)
-	encode := func(zeros, fill int) {
-		e.Reset()
-		key := holeKey(lower, zeros, unique)
-		tombstone := pebble.InternalKey{UserKey: key, Trailer: TombstoneTrailer}
-		e.Add(tombstone, make([]byte, fill), block.InPlaceValuePrefix(false), e.KeyWriter.ComparePrev(key), false)
-	}
-	// The size grows with the value, in steps where its length takes another byte.
+// block returns a data block of a length, with room for its trailer.
+func (h hole) block(length int) ([]byte, error) {
+	// More zeros bring the key below the upper bound, where there is room.
 	for zeros := holeLen; zeros < holeLen+64; zeros++ {
-		if bytes.Compare(lower, upper) < 0 && bytes.Compare(holeKey(lower, zeros, unique), upper) > 0 {
+		key := append(bytes.Clone(h.Lower), make([]byte, zeros)...)
+		key = binary.BigEndian.AppendUint64(append(key, 1), h.unique)
+		if bytes.Compare(key, h.Upper) > 0 {
 			continue
 		}
-		encode(zeros, 0)
-		for fill := max(length-e.Size()-16, 0); fill <= length; fill++ {
-			encode(zeros, fill)
-			size := e.Size()
-			if size > length {
-				break
-			}
-			if size == length {
-				b, _ := e.Finish(1, size)
-				return append(bytes.Clone(b), make([]byte, block.TrailerLen)...), nil
-			}
+		if b := tombstone(key, TombstoneTrailer, length); b != nil {
+			return b, nil
+		}
+	}
+	for _, k := range h.others {
+		if b := tombstone(k.UserKey, k.Trailer>>8<<8|TombstoneTrailer, length); b != nil {
+			return b, nil
 		}
 	}
 	return nil, fmt.Errorf("%w: no room for a key in a block of %d bytes", errNoPatch, length)
 }
 
-func holeKey(lower []byte, zeros int, unique uint64) []byte {
-	key := append(bytes.Clone(lower), make([]byte, zeros)...)
-	return binary.BigEndian.AppendUint64(append(key, 1), unique)
+// tombstone returns a data block of a length with a tombstone, whose value, which
+// compactions drop, fills the block; nil if that length cannot be.
+func tombstone(key []byte, trailer pebble.InternalKeyTrailer, length int) []byte {
+	schema := colblk.DefaultKeySchema(pebble.DefaultComparer, 16)
+	var e colblk.DataBlockEncoder
+	e.Init(&schema)
+	encode := func(fill int) int {
+		e.Reset()
+		e.Add(pebble.InternalKey{UserKey: key, Trailer: trailer}, make([]byte, fill), block.InPlaceValuePrefix(false), e.KeyWriter.ComparePrev(key), false)
+		return e.Size()
+	}
+	// The size grows with the value, in steps where its length takes another byte.
+	for fill := max(length-encode(0)-16, 0); fill <= length; fill++ {
+		size := encode(fill)
+		if size > length {
+			break
+		}
+		if size == length {
+			b, _ := e.Finish(1, size)
+			return append(bytes.Clone(b), make([]byte, block.TrailerLen)...)
+		}
+	}
+	return nil
 }
 
 // TombstoneTrailer is a deletion with sequence number 0: the key of an empty block.
@@ -267,10 +296,7 @@ func WithTable(fsys vfs.FS, path string, f func(*sstable.Reader) error) error {
 func DataBlocks(content []byte, f func(data []byte) error) error {
 	// What all data blocks have in common, behind the length of the longest key.
 	schema := colblk.DefaultKeySchema(pebble.DefaultComparer, 16)
-	sample, err := emptyBlock(1<<10, nil, nil, 0)
-	if err != nil {
-		return err
-	}
+	sample := tombstone([]byte{0}, TombstoneTrailer, 1<<10)
 	at := int(schema.HeaderSize) + 4
 	common := sample[at : at+3] // version, number of columns
 	for begin := 0; ; {

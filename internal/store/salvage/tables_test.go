@@ -6,9 +6,12 @@ import (
 	"io"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/sstable/block"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/watcherd/watcherd/internal/store/engine"
@@ -19,30 +22,100 @@ import (
 // keys in the same blocks, and compacts them together: Pebble reads both patches, and
 // has every other key.
 func TestPatchedVersions(t *testing.T) {
-	const keys, lost = 400, 150
-	key := func(i int) []byte { return fmt.Appendf(nil, "key-%05d", i) }
-	fs := vfs.NewMem()
-	open := func() *pebble.DB {
-		t.Helper()
-		o := engine.Options(fs, engine.Logger{Log: slog.New(slog.DiscardHandler), Limit: new(engine.LogLimit), Fatal: func(err error) { t.Error(err) }}, nil, 0)
-		o.DisableAutomaticCompactions = true
-		db, err := pebble.Open("db", o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return db
-	}
-	db := open()
-	compact := func() {
-		t.Helper()
-		if err := db.Compact(t.Context(), []byte{0}, []byte{0xff}, false); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r := rand.New(rand.NewPCG(1, 2))
-	value := make([]byte, 1000)
+	const keys = 400
+	versions := newVersions(t, keys, func(i int) []byte { return fmt.Appendf(nil, "key-%05d", i) }, func(int) int { return 1000 })
 	for version := range 2 {
-		for i := range keys {
+		p := versions.patch(version, 40)
+		if p == nil {
+			t.Fatal("nothing is patched")
+		}
+		if err := BlockKeys(p.Data[:len(p.Data)-block.TrailerLen], func(pebble.InternalKeyKind, []byte, []byte, uint64) error { return io.EOF }); err != nil {
+			t.Errorf("a patch holds a key: %v", err)
+		}
+	}
+	if left := versions.compacted(); left < keys-100 {
+		t.Errorf("%d of %d keys are left", left, keys)
+	}
+}
+
+// TestPatchedBounds patches every block of small tables, whose keys are the bounds of
+// their table and of their block: alone, and with the same block of a table that has
+// other versions of the keys.
+func TestPatchedBounds(t *testing.T) {
+	note := func(i int) []byte { return append([]byte{'o'}, layout.ID32(uint32(i))...) }
+	for name, c := range map[string]struct {
+		keys int
+		key  func(i int) []byte
+		size func(i int) int
+	}{
+		"one key":                  {keys: 1, key: note, size: func(int) int { return 6000 }},
+		"one key without value":    {keys: 1, key: note, size: func(int) int { return 0 }},
+		"keys without values":      {keys: 3, key: note, size: func(int) int { return 0 }},
+		"a block for each key":     {keys: 4, key: note, size: func(int) int { return 6000 }},
+		"a last block of few":      {keys: 4, key: note, size: func(i int) int { return 6000 * (3 - i) }},
+		"a short separator":        {keys: 4, key: func(i int) []byte { return note(0xfe + i) }, size: func(int) int { return 6000 }},
+		"keys that begin alike":    {keys: 4, key: func(i int) []byte { return bytes.Repeat([]byte{1}, 1+i) }, size: func(int) int { return 6000 }},
+		"as many as a block holds": {keys: 9, key: note, size: func(int) int { return 1000 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for nth, more := 0, true; more; nth++ {
+				more = false
+				for _, patched := range [][]int{{0}, {1}, {0, 1}} {
+					versions := newVersions(t, c.keys, c.key, c.size)
+					var lost []layout.Range
+					for _, version := range patched {
+						if p := versions.patch(version, nth); p != nil {
+							lost = append(lost, p.Lost)
+						}
+					}
+					more = more || len(lost) > 0
+					intact := 0
+					for i := range c.keys {
+						if !slices.ContainsFunc(lost, func(r layout.Range) bool { return r.Overlaps(c.key(i), append(c.key(i), 0)) }) {
+							intact++
+						}
+					}
+					if left := versions.compacted(); left < intact || left > c.keys {
+						t.Errorf("block %d of %v: %d keys are left, %d of %d are intact", nth, patched, left, intact, c.keys)
+					}
+				}
+			}
+		})
+	}
+}
+
+// versions is a closed database with two versions of each key: one in the last level, among
+// keys around them, and one in level 0, which a compaction with another table takes to a
+// level between.
+type versions struct {
+	t      *testing.T
+	fs     *vfs.MemFS
+	tables [2]pebble.SSTableInfo
+}
+
+var below, above = []byte{0}, []byte{0xfe}
+
+func newVersions(t *testing.T, keys int, key func(i int) []byte, size func(i int) int) *versions {
+	t.Helper()
+	v := &versions{t: t, fs: vfs.NewMem()}
+	db := v.open()
+	r := rand.New(rand.NewPCG(1, 2))
+	seen := map[string]bool{}
+	set := func(key []byte) {
+		t.Helper()
+		if err := db.Set(key, key, pebble.NoSync); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for version := range v.tables {
+		set(below)
+		if version == 0 {
+			set(above)
+		} else if err := db.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		for i := keys - 1; i >= 0; i-- { // the first key is the newest
+			value := make([]byte, size(i))
 			for at := range value {
 				value[at] = byte(r.Uint32())
 			}
@@ -54,68 +127,123 @@ func TestPatchedVersions(t *testing.T) {
 			t.Fatal(err)
 		}
 		if version == 0 {
-			compact() // to the last level
+			if err := db.Compact(t.Context(), []byte{0}, []byte{0xff}, false); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	levels, err := db.SSTables()
-	if err != nil {
-		t.Fatal(err)
+		levels, err := db.SSTables()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, table := range slices.Concat(levels...) {
+			name := table.BackingSSTNum.String()
+			if !seen[name] && (version == 0 || !bytes.Equal(table.Smallest.UserKey, below)) {
+				v.tables[version] = table
+			}
+			seen[name] = true
+		}
 	}
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	patched := 0
-	for _, level := range levels {
-		for _, table := range level {
-			if bytes.Compare(table.Smallest.UserKey, key(lost)) > 0 || bytes.Compare(table.Largest.UserKey, key(lost)) < 0 {
+	return v
+}
+
+func (v *versions) open() *pebble.DB {
+	v.t.Helper()
+	o := engine.Options(v.fs, engine.Logger{Log: slog.New(slog.DiscardHandler), Limit: new(engine.LogLimit), Fatal: func(err error) { v.t.Error(err) }}, nil, 0)
+	o.DisableAutomaticCompactions = true
+	o.LBaseMaxBytes = 1 // so that there are levels between
+	db, err := pebble.Open("db", o)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return db
+}
+
+// patch damages the nth block of the table of a version and patches it; nil if there is
+// none.
+func (v *versions) patch(version, nth int) *Patch {
+	v.t.Helper()
+	table := v.tables[version]
+	path := "db/" + table.BackingSSTNum.String() + ".sst"
+	content, err := engine.ReadFile(v.fs, path)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	var blocks []block.HandleWithProperties
+	if err := WithTableContent(content, func(r *sstable.Reader) error {
+		l, err := r.Layout()
+		if err == nil {
+			blocks = l.Data
+		}
+		return err
+	}); err != nil {
+		v.t.Fatal(err)
+	}
+	if nth >= len(blocks) {
+		return nil
+	}
+	content[blocks[nth].Offset+blocks[nth].Length/2] ^= 1
+	patches, err := FindPatches(content, table.Smallest, table.Largest)
+	if err != nil || len(patches) != 1 {
+		v.t.Fatal(nth, len(patches), err)
+	}
+	p := patches[0]
+	copy(content[p.Offset:], p.Data)
+	f, err := v.fs.Create(path, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	if _, err := f.Write(content); err != nil {
+		v.t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		v.t.Fatal(err)
+	}
+	return &p
+}
+
+// compacted compacts the two versions of the keys together and returns how many keys are
+// left, which are as many for a Get as for an iterator, before as after.
+func (v *versions) compacted() (left int) {
+	v.t.Helper()
+	db := v.open()
+	for range 2 {
+		it, err := db.NewIter(nil)
+		if err != nil {
+			v.t.Fatal(err)
+		}
+		before := left
+		left = 0
+		for ok := it.First(); ok; ok = it.Next() {
+			if bytes.Equal(it.Key(), below) || bytes.Equal(it.Key(), above) {
 				continue
 			}
-			path := fmt.Sprintf("db/%06d.sst", table.FileNum)
-			content, err := engine.ReadFile(fs, path)
+			left++
+			value, closer, err := db.Get(it.Key())
 			if err != nil {
-				t.Fatal(err)
+				v.t.Fatalf("%q: %v", it.Key(), err)
 			}
-			content[bytes.Index(content, key(lost)[:8])+len(content)/3] ^= 1
-			patches, err := FindPatches(content, layout.Range{Lower: table.Smallest.UserKey, Upper: table.Largest.UserKey})
-			if err != nil || len(patches) != 1 {
-				t.Fatal(len(patches), err)
+			if !bytes.Equal(value, it.Value()) {
+				v.t.Errorf("%q has another value for an iterator", it.Key())
 			}
-			for _, p := range patches {
-				copy(content[p.Offset:], p.Data)
-				if err := BlockKeys(p.Data[:len(p.Data)-5], func(pebble.InternalKeyKind, []byte, []byte, uint64) error { return io.EOF }); err != nil {
-					t.Errorf("a patch holds a key: %v", err)
-				}
-				patched++
-			}
-			f, err := fs.Create(path, vfs.WriteCategoryUnspecified)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if _, err := f.Write(content); err != nil {
-				t.Fatal(err)
-			}
-			if err := f.Close(); err != nil {
-				t.Fatal(err)
+			if err := closer.Close(); err != nil {
+				v.t.Fatal(err)
 			}
 		}
-	}
-	if patched != 2 {
-		t.Fatalf("%d tables are patched", patched)
-	}
-	db = open()
-	compact()
-	it, err := db.NewIter(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	left := 0
-	for ok := it.First(); ok; ok = it.Next() {
-		left++
-	}
-	if err := it.Close(); err != nil || left < keys-100 {
-		t.Errorf("%d of %d keys are left, %v", left, keys, err)
+		if err := it.Close(); err != nil {
+			v.t.Fatal(err)
+		}
+		if before > 0 && left != before {
+			v.t.Errorf("%d keys before the compaction, %d after", before, left)
+		}
+		if err := db.Compact(v.t.Context(), []byte{0}, []byte{0xff}, false); err != nil {
+			v.t.Fatal(err)
+		}
 	}
 	if err := db.Close(); err != nil {
-		t.Error(err)
+		v.t.Fatal(err)
 	}
+	return left
 }
