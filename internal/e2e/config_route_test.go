@@ -23,6 +23,7 @@ import (
 
 // full is an event with all that a route may ask for, as it was written.
 type full struct {
+	ID   string
 	Type string
 	Time time.Time
 	Data struct {
