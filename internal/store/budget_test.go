@@ -85,7 +85,7 @@ func TestBudgetWithManyDeadSinks(t *testing.T) {
 			payload := noise(4 << 10)
 			written, n, after := int64(0), 0, uint64(0)
 			for written < 2*budget {
-				ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 				err := s.WaitIngest(ctx)
 				cancel()
 				if errors.Is(err, context.DeadlineExceeded) {
