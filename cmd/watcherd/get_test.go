@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/admin"
+	"github.com/watcherd/watcherd/internal/route"
 )
 
 // TestListObjects reads a list of several pages, with the same query for each.
@@ -36,5 +37,19 @@ func TestListObjects(t *testing.T) {
 	got, err := json.Marshal(list.Items)
 	if want := `[{"name":"a"},{"name":"b"},{"name":"c"}]`; err != nil || string(got) != want || list.Metadata.Continue != "" {
 		t.Errorf("%v, %s, continue %q; want %s", err, got, list.Metadata.Continue, want)
+	}
+}
+
+// TestVerdictWords has words of its own for each verdict on an event.
+func TestVerdictWords(t *testing.T) {
+	seen := map[string]route.Verdict{}
+	for _, v := range []route.Verdict{
+		route.Taken, route.OtherResources, route.OtherWatches, route.OtherEvents, route.Unchanged, route.Filtered,
+		route.Missing, route.Failed, route.Unsampled, route.Lasting,
+	} {
+		if other, ok := seen[routeWords(v)]; ok {
+			t.Errorf("%s and %s are both %q", v, other, routeWords(v))
+		}
+		seen[routeWords(v)] = v
 	}
 }

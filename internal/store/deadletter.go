@@ -268,42 +268,58 @@ func (q *Queue) DropDeadLetters(positions ...uint64) (int, error) {
 	return q.settle(positions, func(*Batch, uint64, *layout.DeadLetter) (bool, error) { return true, nil })
 }
 
-// settle removes the letters that f accepts, in one commit with what f adds.
-// The right to append keeps two callers from settling the same letter.
+// settle removes the letters that f accepts, each in one commit with what f adds for it. A
+// commit has about 4 MiB.
 func (q *Queue) settle(positions []uint64, f func(*Batch, uint64, *layout.DeadLetter) (bool, error)) (int, error) {
+	total := 0
+	for positions = slices.Compact(slices.Sorted(slices.Values(positions))); len(positions) > 0; {
+		n, rest, err := q.settleSome(positions, f)
+		if total += n; err != nil {
+			return total, err
+		}
+		positions = rest
+	}
+	return total, nil
+}
+
+// settleSome is settle for the first of them. The right to append keeps two callers from
+// settling the same letter.
+func (q *Queue) settleSome(positions []uint64, f func(*Batch, uint64, *layout.DeadLetter) (bool, error)) (n int, rest []uint64, err error) {
 	b := q.s.NewBatch()
 	defer b.Discard()
 	if b.err != nil {
-		return 0, b.err
+		return 0, nil, b.err
 	}
 	b.hold()
 	var change layout.Counter
-	positions = slices.Compact(slices.Sorted(slices.Values(positions)))
-	for _, position := range positions {
+	bytes := 0
+	for rest = positions; len(rest) > 0 && bytes < readLogBytes; rest = rest[1:] {
+		position := rest[0]
 		d, ok, err := q.deadLetterAt(position)
 		if err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 		if !ok {
 			continue
 		}
 		size := int64(len(d.Payload))
 		if ok, err = f(b, position, &d); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 		if !ok {
 			continue
 		}
+		bytes += len(d.Payload)
 		b.misuseIf(b.pb.Delete(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, position), nil))
 		change = change.Plus(layout.Counter{Count: -1, Bytes: -size})
 	}
 	if change.Count == 0 {
-		return 0, nil
+		return 0, rest, nil
 	}
 	b.merge(layout.CounterKey(layout.KindDeadLetter, q.id), change)
 	b.committed = append(b.committed, func() { q.countDead(change, time.Time{}) })
 	if err := q.s.Commit(b); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	return int(-change.Count), nil
+	return int(-change.Count), rest, nil
 }

@@ -67,7 +67,7 @@ func TestDeadLettersAreBounded(t *testing.T) {
 	}
 }
 
-// TestDeadLettersInParts lists dead letters that are large: not all of them at once.
+// TestDeadLettersInParts lists and retries dead letters that are large: not all of them at once.
 func TestDeadLettersInParts(t *testing.T) {
 	s := openTest(t, "store", Options{FS: vfs.NewMem(), firstSequence: 1})
 	q := ensure(t, s, "a")
@@ -95,6 +95,13 @@ func TestDeadLettersInParts(t *testing.T) {
 	}
 	if seen != 6 {
 		t.Errorf("%d letters, want 6", seen)
+	}
+	before := testutil.ToFloat64(s.metrics.commits)
+	if n, err := q.RetryDeadLetters(0, 1, 2, 3, 4, 5, 6); n != 6 || err != nil {
+		t.Errorf("%d retried, %v", n, err)
+	}
+	if n := testutil.ToFloat64(s.metrics.commits) - before; n != 3 {
+		t.Errorf("%v commits", n)
 	}
 }
 

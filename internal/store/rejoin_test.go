@@ -105,6 +105,38 @@ func TestSinkLeavesAndComesBack(t *testing.T) {
 	}
 }
 
+// A replay that is under way when its sink leaves and comes back is no part of the fill.
+func TestReplayDuringAnAbsence(t *testing.T) {
+	s := openTest(t, "store", Options{FS: vfs.NewMem()})
+	q := ensure(t, s, "sink")
+	appendN(t, s, 3, "sink")
+	queued := func(want int, wantErr error) {
+		t.Helper()
+		if n, err := s.Replay(t.Context(), "sink", ReplayRange{}, 1); n != want || !errors.Is(err, wantErr) {
+			t.Errorf("%d replayed, %v; want %d, %v", n, err, want, wantErr)
+		}
+	}
+	if err := s.LeaveSink("sink"); err != nil {
+		t.Fatal(err)
+	}
+	queued(0, ErrNotJoined)
+	appendN(t, s, 2)
+	if err := s.RejoinSink("sink", FromNow); err != nil {
+		t.Fatal(err)
+	}
+	queued(0, ErrNotJoined)
+	if a, ok := q.Absence(); !ok || a.Begun {
+		t.Errorf("nothing is filled, and the absence is %+v, %t", a, ok)
+	}
+	if n, err := s.Fill(t.Context(), "sink", always(0)); n != 2 || err != nil {
+		t.Errorf("%d filled, %v", n, err)
+	}
+	if err := s.Filled("sink"); err != nil {
+		t.Fatal(err)
+	}
+	queued(5, nil)
+}
+
 // What retention removed of the time without the sink is known; what it has not when
 // the sink comes back it leaves alone until the sink has it.
 func TestRetentionDuringAnAbsence(t *testing.T) {

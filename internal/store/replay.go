@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"sync"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/store/layout"
@@ -56,8 +58,11 @@ func (s *Store) ReplaySelected(ctx context.Context, sink string, r ReplayRange, 
 	if err != nil {
 		return 0, err
 	}
-	return s.enqueueSelected(q, from, to, selected, func() error { return s.WaitIngest(ctx) })
+	return s.enqueueSelected(q, from, to, selected, func() error { return s.WaitIngest(ctx) }, &s.sinks.ensuring)
 }
+
+// ErrNotJoined means that a sink left, or has to be filled first.
+var ErrNotJoined = errors.New("the sink is not configured any more, or was not filled yet since it is again")
 
 // bounds turns a range into sequences, both included.
 func (s *Store) bounds(r ReplayRange) (from, to uint64, err error) {
@@ -100,8 +105,9 @@ func (s *Store) SequenceAt(t time.Time) uint64 {
 
 // enqueueSelected enqueues those of the records from and to included that are selected.
 // It calls wait before each chunk, and keeps no part of the log meanwhile: the wait may be
-// for the room that the log takes.
-func (s *Store) enqueueSelected(q *Queue, from, to uint64, selected Selector, wait func() error) (int, error) {
+// for the room that the log takes. With joined the sink must have joined, and that is locked for
+// each commit; a fill has it locked already.
+func (s *Store) enqueueSelected(q *Queue, from, to uint64, selected Selector, wait func() error, joined sync.Locker) (int, error) {
 	total := 0
 	deleted := false
 	for after := from - 1; after < to; {
@@ -112,7 +118,7 @@ func (s *Store) enqueueSelected(q *Queue, from, to uint64, selected Selector, wa
 			deleted = true
 			s.opts.Logger.Warn("records were deleted while a replay waited for room", "sink", q.name, "after", after, "before", first)
 		}
-		n, last, err := s.enqueueNext(q, after, to, selected)
+		n, last, err := s.enqueueNext(q, after, to, selected, joined)
 		total += n
 		if err != nil || last == 0 {
 			return total, err
@@ -124,7 +130,7 @@ func (s *Store) enqueueSelected(q *Queue, from, to uint64, selected Selector, wa
 
 // enqueueNext enqueues a chunk of the records after one sequence, up to another, and
 // returns the last that it looked at, 0 if there are none.
-func (s *Store) enqueueNext(q *Queue, after, to uint64, selected Selector) (n int, last uint64, err error) {
+func (s *Store) enqueueNext(q *Queue, after, to uint64, selected Selector, joined sync.Locker) (n int, last uint64, err error) {
 	release := s.log.hold(after + 1)
 	defer release()
 	for {
@@ -135,12 +141,15 @@ func (s *Store) enqueueNext(q *Queue, after, to uint64, selected Selector) (n in
 		}
 		entries, err := entriesOf(items, to, selected)
 		if err == nil && len(entries) > 0 {
-			err = s.enqueueChunk(q, entries, rewrites)
+			err = s.enqueueChunk(q, entries, rewrites, joined)
 		}
 		if errors.Is(err, errRewritten) {
 			continue
 		}
-		return len(entries), items[len(items)-1].Sequence, err
+		if err != nil {
+			return 0, 0, err
+		}
+		return len(entries), items[len(items)-1].Sequence, nil
 	}
 }
 
@@ -173,7 +182,14 @@ var errRewritten = errors.New("the log was rewritten")
 
 // enqueueChunk commits entries with a pin. rewrites is what it was before the records were
 // read.
-func (s *Store) enqueueChunk(q *Queue, entries []layout.Entry, rewrites uint64) error {
+func (s *Store) enqueueChunk(q *Queue, entries []layout.Entry, rewrites uint64, joined sync.Locker) error {
+	if joined != nil {
+		joined.Lock()
+		defer joined.Unlock()
+		if q.member.state != memberJoined { // a fill would take the entries for its own
+			return fmt.Errorf("sink %s: %w", q.name, ErrNotJoined)
+		}
+	}
 	b := s.NewBatch()
 	defer b.Discard()
 	if b.err != nil {

@@ -230,7 +230,7 @@ func (s *Store) Fill(ctx context.Context, sink string, selected Selector) (int, 
 		return 0, err
 	}
 	to := s.LogStats().Last
-	n, err := s.enqueueSelected(q, max(from, q.filled+1), to, selected, ctx.Err)
+	n, err := s.enqueueSelected(q, max(from, q.filled+1), to, selected, ctx.Err, nil)
 	if err == nil {
 		q.filled = to
 	}

@@ -325,7 +325,7 @@ func translate(err error) error {
 	case errors.Is(err, delivery.ErrNothingToSkip), errors.Is(err, delivery.ErrNotSkippable):
 		return admin.Refuse(http.StatusNotFound, err)
 	case errors.Is(err, pipeline.ErrConfigured), errors.Is(err, delivery.ErrNotDelivering), errors.Is(err, delivery.ErrInFlight),
-		errors.Is(err, store.ErrDeadLettersFull), errors.Is(err, pipeline.ErrNamespacesUnknown):
+		errors.Is(err, store.ErrDeadLettersFull), errors.Is(err, store.ErrNotJoined), errors.Is(err, pipeline.ErrNamespacesUnknown):
 		return admin.Refuse(http.StatusConflict, err)
 	case errors.Is(err, retrace.ErrNotFound):
 		return admin.Refuse(http.StatusNotFound, err)
