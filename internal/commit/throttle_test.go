@@ -208,7 +208,7 @@ func TestThrottleWithTheClockOfTheMachine(t *testing.T) {
 	r.commit(addedTo(s, r.object("a", "u", "1")), updatedIn(s, r.object("a", "u", "2"), nil))
 	r.pass(10 * time.Second)
 	const seconds = 1000 * 3600
-	*(*uint64)(unsafe.Pointer(&r.at)) -= seconds << 30 //nolint:gosec // the clock is set back, and its monotonic reading is not
+	*(*uint64)(unsafe.Pointer(&r.at)) -= seconds << 30 // the clock is set back, and its monotonic reading is not
 	r.pass(time.Second)
 	r.pass(time.Minute)
 	r.takes("sink", "added a 1", "updated a 2: no visible change")
