@@ -10,7 +10,6 @@ import (
 
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/route"
-	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/timer"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -305,7 +304,7 @@ func (l *lasting) remove(g *group, room *int) error {
 	switch {
 	case errors.Is(err, ledger.ErrEnough):
 		return nil
-	case err != nil && !errors.Is(err, store.ErrUnreadable) && !errors.Is(err, timer.ErrMalformed):
+	case ledger.IgnoreUnreadable(err) != nil:
 		return fmt.Errorf("%w: scan timers: %w", ledger.ErrStore, err)
 	}
 	err = g.c.store.ScanMeta(armedMeta+l.bucket.Route+"/", func(key string, _ []byte) error {

@@ -1,7 +1,6 @@
 package commit
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
@@ -136,7 +135,8 @@ func (g *group) hold(r *record.Record, sequence uint64) error {
 		if len(h.row.Record) > 0 {
 			was, err := record.Decode(h.row.Record)
 			if err != nil {
-				return fmt.Errorf("decode a held event: %w", err)
+				g.c.log.Error("what a route sent or held of an object cannot be read: the next event is not compared with it", "route", h.th.bucket.Route, "sink", h.th.bucket.Sink, "object", r.Event.PartitionKey(), "error", err)
+				was = &record.Record{Targets: []record.Target{*target}}
 			}
 			sent := was.Object
 			if h.row.Sequence != 0 {
@@ -203,7 +203,8 @@ func (g *group) send(th *throttle, row *timer.Row, again bool, at time.Time) (*t
 	}
 	if target.Flags&record.Patch != 0 && len(r.Patch) == 0 && len(r.OldObject.Data) > 0 {
 		if r.Patch, err = g.c.patchOfBodies(r); err != nil {
-			return nil, fmt.Errorf("held event %s: %w", r.Event.Subject(), err)
+			g.c.log.Error("what a route held of an object cannot be compared: it has no patch", "route", th.bucket.Route, "sink", th.bucket.Sink, "sequence", row.Sequence, "error", err)
+			r.Patch, r.PatchOmitted = nil, true
 		}
 	}
 	payload, err := record.Append(nil, r)

@@ -14,6 +14,7 @@ import (
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/timer"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -207,7 +208,7 @@ func TestThrottleWithTheClockOfTheMachine(t *testing.T) {
 	r.commit(addedTo(s, r.object("a", "u", "1")), updatedIn(s, r.object("a", "u", "2"), nil))
 	r.pass(10 * time.Second)
 	const seconds = 1000 * 3600
-	*(*uint64)(unsafe.Pointer(&r.at)) -= seconds << 30 //nolint:gosec // the clock is set back, and its monotonic reading is not
+	*(*uint64)(unsafe.Pointer(&r.at)) -= seconds << 30 // the clock is set back, and its monotonic reading is not
 	r.pass(time.Second)
 	r.pass(time.Minute)
 	r.takes("sink", "added a 1", "updated a 2: no visible change")
@@ -268,6 +269,61 @@ func TestThrottleOfWhatNoChangeLedTo(t *testing.T) {
 	lasted := r.takes("other", "updated a 3: matches for 1m0s")[0]
 	if len(lasted.OldObject)+len(lasted.Patch) > 0 {
 		t.Errorf("a match has the old object %s and the patch %s", lasted.OldObject, lasted.Patch)
+	}
+}
+
+// TestThrottleAfterADamagedRecord holds on, and delivers the last state, when the record that
+// was held, or sent, cannot be read.
+func TestThrottleAfterADamagedRecord(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	r.route(slow)
+	s := r.feed(pods)
+	r.commit(addedTo(s, r.object("a", "u", "1")), addedTo(s, r.object("b", "x", "2")), updatedIn(s, r.object("b", "x", "3"), nil))
+	b := r.store.NewBatch()
+	if err := r.c.timers.table.Rows(nil, "", func(key string, row *timer.Row) error {
+		timer.Revise(b, key, row, []byte("damaged"))
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.store.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	r.commit(updatedIn(s, r.object("a", "u", "4"), nil), updatedIn(s, r.object("b", "x", "5"), nil))
+	r.pass(time.Minute)
+	r.takes("sink", "added a 1", "added b 2", "updated a 4: no visible change", "updated b 5 replaces 1: no visible change")
+}
+
+// TestThrottleOfADamagedState goes on when a state that was held cannot be read. What the
+// sink makes of its event is the sink's.
+func TestThrottleOfADamagedState(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	r.route(slow)
+	s := r.feed(pods)
+	r.commit(addedTo(s, r.object("a", "u", "1")), updatedIn(s, r.object("a", "u", "2"), nil))
+	b := r.store.NewBatch()
+	if err := r.c.timers.table.Rows(nil, "", func(key string, row *timer.Row) error {
+		held, err := record.Decode(row.Record)
+		if err != nil {
+			return err
+		}
+		held.OldObject = compact.Body{Dict: 99, RawLen: 9, Data: []byte("damaged")}
+		damaged, err := record.Append(nil, held)
+		timer.Revise(b, key, row, damaged)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.store.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	r.pass(time.Minute)
+	q, err := r.store.Queue("sink")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := q.Stats().Length; n != 2 {
+		t.Errorf("the sink has %d events, want 2", n)
 	}
 }
 

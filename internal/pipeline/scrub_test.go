@@ -10,22 +10,29 @@ import (
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/scrub"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/store/inspect"
 	"github.com/watcherd/watcherd/internal/testkit"
+	"github.com/watcherd/watcherd/internal/timer"
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 
-// scrubbed waits until the scrub is done.
+// scrubbed waits until the scrub is done, and nothing has failed.
 func (r *rig) scrubbed() {
+	r.Helper()
+	if failed := r.scrubEnded(); failed > 0 {
+		r.Fatalf("%d failed", failed)
+	}
+}
+
+// scrubEnded waits until the scrub is done, and returns how much has failed.
+func (r *rig) scrubEnded() (failed int64) {
 	r.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; {
 		if s := r.m.scrubStatus(); s != nil && !s.Done.IsZero() {
-			if s.Failed > 0 {
-				r.Fatalf("scrub %+v", s)
-			}
-			return
+			return s.Failed
 		}
 		if time.Now().After(deadline) {
 			r.Fatalf("scrub %+v", r.m.scrubStatus())
@@ -169,6 +176,40 @@ func TestScrubOfWhatRoutesHold(t *testing.T) {
 	}
 	if st := q.Stats(); st.Length+st.DeadLetters != 2*n {
 		t.Errorf("the sink has %d events, want %d", st.Length+st.DeadLetters, 2*n)
+	}
+}
+
+// TestScrubPastADamagedRow counts what a route holds and cannot be read, and goes on.
+func TestScrubPastADamagedRow(t *testing.T) {
+	dir := t.TempDir()
+	r := newRig(t, dir, podWatch())
+	held := allParts("held")
+	held.Throttle = time.Hour
+	r.adopt([]plan.Watch{podWatch()}, held)
+	canaryPods(r, r.source(pods), 64)
+	b := r.store.NewBatch()
+	b.PutMeta("timer/row/held/sink/a", []byte("damaged"))
+	if err := r.store.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	r.adopt([]plan.Watch{podWatch(hiding)}, held)
+	if err := r.m.startScrub(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if failed := r.scrubEnded(); failed != 1 {
+		t.Errorf("%d failed, want the damaged one", failed)
+	}
+	rows := 0
+	if err := timer.NewTable(r.store).Rows(nil, "", func(key string, row *timer.Row) error {
+		if rows++; row == nil {
+			return nil
+		}
+		if of, err := record.Decode(row.Record); err != nil || of.Edits != r.m.edits.Load().Form(of) {
+			t.Errorf("%s is in the form of %x, %v", key, of.Edits, err)
+		}
+		return nil
+	}); err != nil || rows != 65 {
+		t.Errorf("%d rows, %v", rows, err)
 	}
 }
 

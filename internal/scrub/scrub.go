@@ -263,6 +263,10 @@ func (r *Run) held() (end bool, err error) {
 			}
 			looked++
 			r.state.Key = key + "\x00"
+			if row == nil {
+				r.failed()
+				return nil
+			}
 			if len(row.Record) == 0 {
 				return nil
 			}

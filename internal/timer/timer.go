@@ -234,7 +234,8 @@ func (t *Table) Names() (names []Name, err error) {
 }
 
 // Rows calls f for the committed rows of a bucket, in order, from a key on; all buckets'
-// if b is nil. The key that f gets is for [Table.Revise], or as the from of a later call.
+// if b is nil. The key that f gets is for [Revise], or as the from of a later call; the row is
+// nil if it is damaged.
 func (t *Table) Rows(b *Bucket, from string, f func(key string, row *Row) error) error {
 	prefix := rowPrefix
 	if b != nil {
@@ -243,7 +244,7 @@ func (t *Table) Rows(b *Bucket, from string, f func(key string, row *Row) error)
 	return t.store.ScanMetaFrom(prefix, from, func(key string, value []byte) error {
 		row, err := decode(value)
 		if err != nil {
-			return fmt.Errorf("%s: %w", key, err)
+			row = nil
 		}
 		return f(key[len(prefix):], row)
 	})
