@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -154,6 +155,53 @@ func TestPauseOfAFailingSink(t *testing.T) {
 		synctest.Wait()
 		if n := len(r.log()) - before; n != 1 || w.Status().State != BackingOff {
 			t.Errorf("%d writes, %+v", n, w.Status())
+		}
+	})
+}
+
+// A sink that cannot be opened is not tried again while it is paused.
+func TestPauseOfASinkThatDoesNotOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(1, upTo(3)...)...)
+		r := newReceiver(t, accept)
+		var opened atomic.Int64
+		var back atomic.Bool
+		w := start(t, s, r, func(c *Config) {
+			open := c.Open
+			c.Paused = true
+			c.Open = func(ctx context.Context) (sinks.Sink, error) {
+				if opened.Add(1); !back.Load() {
+					return nil, errors.New("nobody is there")
+				}
+				return open(ctx)
+			}
+		})
+		defer w.stop()
+		time.Sleep(time.Hour)
+		w.Retry()
+		synctest.Wait()
+		if st := w.Status(); opened.Load() != 1 || st.State != Paused || st.Reason != reasonOnRequest || st.LastError == "" {
+			t.Errorf("opened %d times, %+v", opened.Load(), st)
+		}
+		w.Resume()
+		time.Sleep(time.Minute)
+		if st := w.Status(); opened.Load() < 3 || st.State != BackingOff || st.OnRequest {
+			t.Errorf("opened %d times, %+v", opened.Load(), st)
+		}
+		w.Pause()
+		synctest.Wait()
+		before := opened.Load()
+		time.Sleep(time.Hour)
+		if st := w.Status(); opened.Load() != before || st.State != Paused || !st.NextAttempt.IsZero() {
+			t.Errorf("opened %d times, %+v", opened.Load()-before, st)
+		}
+		back.Store(true)
+		w.Resume()
+		synctest.Wait()
+		if st := w.Status(); len(r.got()) != 3 || st.State != Idle {
+			t.Errorf("%d events arrived, %+v", len(r.got()), st)
 		}
 	})
 }

@@ -41,12 +41,35 @@ func (w *Worker) open(ctx context.Context, log *journal) sinks.Sink {
 		default:
 			log.repeat("the sink still cannot be opened", err)
 		}
-		w.publish(Status{
-			State: c.phase.state(), Reason: c.reason, Attempts: c.attempts, NextAttempt: c.until,
-			LastError: excerpt(err), LastErrorTime: now, hidden: w.cfg.hiddenNow(),
-		})
-		if !w.sleep(ctx, c.until.Sub(now)) {
+		if !w.retryOpen(ctx, &c, Status{LastError: excerpt(err), LastErrorTime: now, hidden: w.cfg.hiddenNow()}) {
 			return nil
+		}
+	}
+}
+
+// retryOpen waits for the next attempt to open the sink: while Pause holds, for Resume.
+// It returns false if ctx is done first.
+func (w *Worker) retryOpen(ctx context.Context, c *circuit, s Status) bool {
+	timer := time.NewTimer(time.Until(c.until))
+	defer timer.Stop()
+	for {
+		due := timer.C
+		s.State, s.Reason, s.Attempts, s.NextAttempt = c.phase.state(), c.reason, c.attempts, c.until
+		if w.onRequest.Load() {
+			due = nil
+			s.State, s.Reason, s.Attempts, s.NextAttempt = Paused, reasonOnRequest, 0, time.Time{}
+		}
+		w.publish(s)
+		select {
+		case <-ctx.Done():
+			return false
+		case <-due:
+			return true
+		case <-w.pause:
+		case <-w.resume:
+			if !w.onRequest.Load() {
+				return true
+			}
 		}
 	}
 }
@@ -84,19 +107,6 @@ func (w *Worker) openOnce(ctx context.Context) (sink sinks.Sink, err error) {
 		err = errors.New("no sink and no error")
 	}
 	return sink, err
-}
-
-// sleep waits for d or Resume; false if ctx is done first.
-func (w *Worker) sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-w.resume:
-	case <-timer.C:
-	}
-	return true
 }
 
 // close closes the sink within CloseTimeout and a second.

@@ -1,6 +1,7 @@
 package enrich
 
 import (
+	"bytes"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -21,6 +22,9 @@ const (
 	maxRef   = 2 << 10  // bytes, of the reference to one
 	maxMap   = 32 << 10 // bytes of the involved object's labels, and of its annotations
 )
+
+// copied is the annotation of kubectl with a copy of the whole object, which is no metadata.
+const copied = "kubectl.kubernetes.io/last-applied-configuration"
 
 // Cache is the objects of one resource, as one informer holds them.
 type Cache struct {
@@ -175,8 +179,14 @@ func (e *Enricher) involved(out *record.Enrichment, about *event.Event, raw []by
 	chain, complete := e.chain(raw, o.GetNamespace())
 	object := func(path rawjson.Path) json.RawMessage {
 		value, ok := rawjson.Lookup(raw, path)
+		if ok && bytes.Contains(value, []byte(copied)) {
+			var members map[string]json.RawMessage
+			ok = json.Unmarshal(value, &members) == nil
+			delete(members, copied)
+			value, _ = json.Marshal(members) // of valid JSON
+		}
 		switch {
-		case !ok || value[0] != '{':
+		case !ok || value[0] != '{' || string(value) == "{}":
 			return nil
 		case len(value) > maxMap:
 			complete = false

@@ -127,6 +127,7 @@ func TestInvolvedObject(t *testing.T) {
 	w.add("Pod", metadata("loud", "u9", `,"annotations":{"note":"`+strings.Repeat("x", maxMap)+`"}`))
 	w.add("Pod", `{"metadata":{"namespace":"other","name":"secret","uid":"u8","resourceVersion":"1","labels":{"of":"another"}}}`)
 	w.add("Pod", metadata("tagged", "u10", `,"labels":{"note":"`+strings.Repeat("x", maxMap)+`"}`+ownedBy("apps/v1", "ReplicaSet", strings.Repeat("x", maxRef), "u2")))
+	w.add("Pod", metadata("copied", "u11", `,"annotations":{"a":"b","kubectl.kubernetes.io/last-applied-configuration":"{\"spec\":\"canary\"}"}`))
 	w.add("ReplicaSet", metadata("web-1", "u2", ""))
 	w.add("Node", `{"metadata":{"name":"n","uid":"u7","resourceVersion":"1","labels":{"zone":"a"}}}`)
 	pod := &event.InvolvedObject{
@@ -150,6 +151,7 @@ func TestInvolvedObject(t *testing.T) {
 		{"a node, by its name", "", `"involvedObject":{"apiVersion":"v1","kind":"Node","name":"n","uid":"n"}`, &event.InvolvedObject{APIVersion: "v1", Kind: "Node", Name: "n", UID: "u7", Labels: map[string]string{"zone": "a"}}, false},
 		{"too many annotations", "", `"involvedObject":{"apiVersion":"v1","kind":"Pod","namespace":"ns","name":"loud"}`, &event.InvolvedObject{APIVersion: "v1", Kind: "Pod", Namespace: "ns", Name: "loud", UID: "u9"}, true},
 		{"too many labels, too long a name", "", `"involvedObject":{"apiVersion":"v1","kind":"Pod","namespace":"ns","name":"tagged"}`, &event.InvolvedObject{APIVersion: "v1", Kind: "Pod", Namespace: "ns", Name: "tagged", UID: "u10"}, true},
+		{"a copy of its spec", "", `"involvedObject":{"apiVersion":"v1","kind":"Pod","namespace":"ns","name":"copied"}`, &event.InvolvedObject{APIVersion: "v1", Kind: "Pod", Namespace: "ns", Name: "copied", UID: "u11", Annotations: map[string]string{"a": "b"}}, false},
 	} {
 		about := events
 		about.Group = tc.group
