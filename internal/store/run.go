@@ -240,7 +240,8 @@ func (s *Store) reclaim(ctx context.Context, from uint64, r reclaimable) (err er
 		return err
 	}
 	// What is left of a table is written before the table goes.
-	defer s.files.Lend()()
+	giveBack := s.files.Lend()
+	defer giveBack()
 	return wait()
 }
 

@@ -51,11 +51,12 @@ func (l *Log) Like(text string) (lines []string) {
 // FilesWith returns the names of the files below dir that contain the text.
 func FilesWith(t testing.TB, dir, text string) (files []string) {
 	t.Helper()
-	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+	root := os.DirFS(dir)
+	err := fs.WalkDir(root, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
-		content, err := os.ReadFile(path)
+		content, err := fs.ReadFile(root, path)
 		if bytes.Contains(content, []byte(text)) {
 			files = append(files, filepath.Base(path))
 		}
