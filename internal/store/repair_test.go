@@ -26,7 +26,7 @@ import (
 	"github.com/watcherd/watcherd/internal/testkit"
 )
 
-// smallTables makes memtables and tables of 256 KiB, and writes stop at 12 tables
+// smallTables makes memtables and tables of 256 KiB, and ingest waits at 12 tables
 // that wait for a compaction.
 const smallTables = 16 << 20
 
@@ -521,9 +521,10 @@ func TestWritesResumeAfterRepair(t *testing.T) {
 	var written atomic.Int64
 	var stop atomic.Bool
 	var writer sync.WaitGroup
+	large := noise(20_000)
 	writer.Go(func() {
 		for i := 0; !stop.Load(); i++ {
-			commitOne(t, s, name(i), payload)
+			commitOne(t, s, name(i), large)
 			written.Add(1)
 		}
 	})
