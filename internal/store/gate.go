@@ -24,7 +24,8 @@ type gate struct {
 	free     int64     // guarded by mu; free disk when measured; -1 = unknown
 	written  int64     // guarded by mu; bytes written since
 	short    bool      // guarded by mu; the disk has no room for the reserve
-	behind   bool      // guarded by mu; level 0 waits for compactions
+	level0   int       // guarded by mu; tables over each other in level 0 when measured, and flushes since
+	most0    int       // of which ingest waits
 	reason   string    // guarded by mu; of the pause; "" = none
 }
 
@@ -34,7 +35,9 @@ const (
 	ReasonDiskFree = "disk nearly full"
 )
 
-func newGate(l Limits) *gate { return &gate{limits: l, free: -1} }
+func newGate(l Limits) *gate {
+	return &gate{limits: l, free: -1, most0: engine.Level0StopIngest(l.MaxBytes)}
+}
 
 // maxReserve bounds the part of the budget that is kept for Pebble's rewrites.
 const maxReserve = 256 << 20
@@ -85,7 +88,24 @@ func (g *gate) decideLocked() bool {
 func (g *gate) closed() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.decideLocked() || g.behind
+	return g.decideLocked() || g.level0 >= g.most0
+}
+
+// flushed counts a table of level 0.
+func (g *gate) flushed() {
+	g.mu.Lock()
+	g.level0++
+	g.mu.Unlock()
+}
+
+// compacted has those that wait for compactions measure again.
+func (g *gate) compacted() {
+	g.mu.Lock()
+	behind := g.level0 >= g.most0
+	g.mu.Unlock()
+	if behind {
+		g.news.notify()
+	}
 }
 
 // pressed returns the bytes of delivered records to delete; 0 without pressure.
@@ -144,6 +164,9 @@ func (s *Store) WaitIngest(ctx context.Context) error {
 		if err := s.await(ctx, news); err != nil {
 			return err
 		}
+		if err := s.measure(); err != nil {
+			return err
+		}
 	}
 }
 
@@ -156,7 +179,8 @@ func (s *Store) measure() error {
 	defer s.life.leave()
 	g := s.gate
 	g.mu.Lock()
-	before, bytes, measured, behind := g.written, g.bytes, g.measured, g.behind
+	before, bytes, measured, level0 := g.written, g.bytes, g.measured, g.level0
+	tables := level0
 	g.mu.Unlock()
 
 	if now := time.Now(); s.moved.Swap(false) || now.Sub(measured) >= remeasureEvery {
@@ -165,7 +189,7 @@ func (s *Store) measure() error {
 		// Pebble knows the physical size of the WAL in use as of its creation. Old WALs
 		// (five at most) do not count: Pebble keeps them and writes over them.
 		bytes = int64(m.DiskSpaceUsage() - m.WAL.ObsoletePhysicalSize - m.WAL.PhysicalSize + max(m.WAL.PhysicalSize, m.WAL.Size))
-		behind = int(m.Levels[0].Sublevels) >= engine.Level0StopIngest(s.opts.MaxBytes)
+		tables = int(m.Levels[0].Sublevels)
 		if m.Compact.NumInProgress > 0 {
 			s.moved.Store(true)
 		}
@@ -185,10 +209,11 @@ func (s *Store) measure() error {
 	defer g.mu.Unlock()
 	g.bytes, g.measured, g.free, g.written = bytes, measured, free, g.written-before
 	g.short = s.files.Short()
-	if g.behind && !behind {
+	behind := g.level0 >= g.most0
+	g.level0 = max(g.level0+tables-level0, 0)
+	if behind && g.level0 < g.most0 {
 		g.news.notify()
 	}
-	g.behind = behind
 	g.decideLocked()
 	return nil
 }

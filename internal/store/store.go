@@ -87,6 +87,7 @@ func Open(dir string, o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	s.gate = newGate(s.opts.limits())
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, s.files.Close())
 	}
@@ -147,7 +148,6 @@ func (s *Store) load() error {
 	if s.sinks, err = s.loadSinks(); err != nil {
 		return err
 	}
-	s.gate = newGate(s.opts.limits())
 	return nil
 }
 
@@ -161,9 +161,9 @@ func (s *Store) listener() *pebble.EventListener {
 		BackgroundError: s.backgroundError,
 		WALCreated:      func(pebble.WALCreateInfo) { s.moved.Store(true) },
 		WALDeleted:      func(pebble.WALDeleteInfo) { s.moved.Store(true) },
-		FlushEnd:        func(pebble.FlushInfo) { s.moved.Store(true) },
+		FlushEnd:        func(pebble.FlushInfo) { s.moved.Store(true); s.gate.flushed() },
 		CompactionBegin: func(pebble.CompactionInfo) { s.moved.Store(true) },
-		CompactionEnd:   func(pebble.CompactionInfo) { s.moved.Store(true) },
+		CompactionEnd:   func(pebble.CompactionInfo) { s.moved.Store(true); s.gate.compacted() },
 		TableDeleted:    func(pebble.TableDeleteInfo) { s.moved.Store(true) },
 		// Damage does not fail the store: readers report unreadable records, and Run
 		// repairs a table on which a compaction failed.
