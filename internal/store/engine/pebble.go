@@ -100,32 +100,35 @@ func SizeFor(maxBytes, part, least, most int64) int64 {
 // a compaction waits: an idle store has no timer.
 type scheduler struct {
 	*pebble.ConcurrencyLimitScheduler
-	db      pebble.DBForCompaction
-	refused chan struct{}
-	stop    chan struct{}
-	stopped chan struct{}
+	db pebble.DBForCompaction
+
+	looks   sync.WaitGroup
+	mu      sync.Mutex
+	next    *time.Timer // guarded by mu; of the next look; nil if none waits
+	stopped bool        // guarded by mu
 }
 
 const permitEvery = 100 * time.Millisecond
 
 func newScheduler() *scheduler {
-	return &scheduler{
-		ConcurrencyLimitScheduler: pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest(),
-		refused:                   make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{}),
-	}
+	return &scheduler{ConcurrencyLimitScheduler: pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest()}
 }
 
-// Register implements pebble.CompactionScheduler. Unregister waits for the goroutine.
+// Register implements pebble.CompactionScheduler.
 func (s *scheduler) Register(goroutines int, db pebble.DBForCompaction) {
 	s.db = db
 	s.ConcurrencyLimitScheduler.Register(goroutines, db)
-	go s.run()
 }
 
-// Unregister implements pebble.CompactionScheduler.
+// Unregister implements pebble.CompactionScheduler. It waits for a look.
 func (s *scheduler) Unregister() {
-	close(s.stop)
-	<-s.stopped
+	s.mu.Lock()
+	s.stopped = true
+	if s.next != nil && s.next.Stop() {
+		s.looks.Done()
+	}
+	s.mu.Unlock()
+	s.looks.Wait()
 	s.ConcurrencyLimitScheduler.Unregister()
 }
 
@@ -134,37 +137,34 @@ func (s *scheduler) Unregister() {
 func (s *scheduler) TrySchedule() (bool, pebble.CompactionGrantHandle) {
 	permitted, handle := s.ConcurrencyLimitScheduler.TrySchedule()
 	if !permitted {
-		s.look()
+		s.lookLater()
 	}
 	return permitted, handle
 }
 
-func (s *scheduler) look() {
-	select {
-	case s.refused <- struct{}{}:
-	default:
+func (s *scheduler) lookLater() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.next == nil && !s.stopped {
+		s.looks.Add(1)
+		s.next = time.AfterFunc(permitEvery, s.look)
 	}
 }
 
-func (s *scheduler) run() {
-	defer close(s.stopped)
-	for {
-		select {
-		case <-s.refused:
-		case <-s.stop:
-			return
-		}
-		select {
-		case <-time.After(permitEvery):
-		case <-s.stop:
-			return
-		}
-		if permitted, handle := s.ConcurrencyLimitScheduler.TrySchedule(); permitted {
-			handle.Done() // permits the waiting compactions
-		}
-		if waiting, _ := s.db.GetWaitingCompaction(); waiting {
-			s.look()
-		}
+func (s *scheduler) look() {
+	defer s.looks.Done()
+	s.mu.Lock()
+	s.next = nil
+	stopped := s.stopped
+	s.mu.Unlock()
+	if stopped {
+		return
+	}
+	if permitted, handle := s.ConcurrencyLimitScheduler.TrySchedule(); permitted {
+		handle.Done() // permits the waiting compactions
+	}
+	if waiting, _ := s.db.GetWaitingCompaction(); waiting {
+		s.lookLater()
 	}
 }
 
