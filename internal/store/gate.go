@@ -24,7 +24,7 @@ type gate struct {
 	free     int64     // guarded by mu; free disk when measured; -1 = unknown
 	written  int64     // guarded by mu; bytes written since
 	short    bool      // guarded by mu; the disk has no room for the reserve
-	level0   int       // guarded by mu; tables over each other in level 0 when measured, and flushes since
+	level0   int       // guarded by mu; tables over each other in level 0, memtables that become some included
 	most0    int       // of which ingest waits
 	reason   string    // guarded by mu; of the pause; "" = none
 }
@@ -36,7 +36,7 @@ const (
 )
 
 func newGate(l Limits) *gate {
-	return &gate{limits: l, free: -1, most0: engine.Level0StopIngest(l.MaxBytes)}
+	return &gate{limits: l, free: -1, most0: engine.Level0StopIngest(l.MaxBytes) / 2}
 }
 
 // maxReserve bounds the part of the budget that is kept for Pebble's rewrites.
@@ -91,8 +91,8 @@ func (g *gate) closed() bool {
 	return g.decideLocked() || g.level0 >= g.most0
 }
 
-// flushed counts a table of level 0.
-func (g *gate) flushed() {
+// rotated counts a full memtable, which is to be a table of level 0.
+func (g *gate) rotated() {
 	g.mu.Lock()
 	g.level0++
 	g.mu.Unlock()
@@ -189,7 +189,7 @@ func (s *Store) measure() error {
 		// Pebble knows the physical size of the WAL in use as of its creation. Old WALs
 		// (five at most) do not count: Pebble keeps them and writes over them.
 		bytes = int64(m.DiskSpaceUsage() - m.WAL.ObsoletePhysicalSize - m.WAL.PhysicalSize + max(m.WAL.PhysicalSize, m.WAL.Size))
-		tables = int(m.Levels[0].Sublevels)
+		tables = int(m.Levels[0].Sublevels) + int(m.MemTable.Count) - 1
 		if m.Compact.NumInProgress > 0 {
 			s.moved.Store(true)
 		}

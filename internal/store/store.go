@@ -159,9 +159,9 @@ func (s *Store) pebbleOptions() *pebble.Options {
 func (s *Store) listener() *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: s.backgroundError,
-		WALCreated:      func(pebble.WALCreateInfo) { s.moved.Store(true) },
+		WALCreated:      func(pebble.WALCreateInfo) { s.moved.Store(true); s.gate.rotated() },
 		WALDeleted:      func(pebble.WALDeleteInfo) { s.moved.Store(true) },
-		FlushEnd:        func(pebble.FlushInfo) { s.moved.Store(true); s.gate.flushed() },
+		FlushEnd:        func(pebble.FlushInfo) { s.moved.Store(true) },
 		CompactionBegin: func(pebble.CompactionInfo) { s.moved.Store(true) },
 		CompactionEnd:   func(pebble.CompactionInfo) { s.moved.Store(true); s.gate.compacted() },
 		TableDeleted:    func(pebble.TableDeleteInfo) { s.moved.Store(true) },
