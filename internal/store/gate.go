@@ -12,8 +12,8 @@ import (
 	"github.com/watcherd/watcherd/internal/store/salvage"
 )
 
-// gate pauses ingest. It decides by the last measurement of the disk plus every byte
-// written since.
+// gate pauses ingest. It decides by the last measurement of the disk and of level 0, plus
+// every byte and every full memtable since.
 type gate struct {
 	news signal
 
@@ -22,11 +22,24 @@ type gate struct {
 	bytes    int64     // guarded by mu; size of the store when measured
 	measured time.Time // guarded by mu
 	free     int64     // guarded by mu; free disk when measured; -1 = unknown
-	written  int64     // guarded by mu; bytes written since
 	short    bool      // guarded by mu; the disk has no room for the reserve
-	level0   int       // guarded by mu; tables over each other in level 0, memtables that become some included
-	most0    int       // of which ingest waits
+	level0   int       // guarded by mu; tables over each other in level 0, and full memtables, when measured
 	reason   string    // guarded by mu; of the pause; "" = none
+	now      use       // guarded by mu; since Open
+	then     use       // guarded by mu; of now, what the measurement includes
+
+	maxLevel0 int // of which ingest waits
+}
+
+// use is what makes a measurement old.
+type use struct {
+	bytes     int64
+	memtables int
+}
+
+// since is what the measurement does not include. It is called with mu held.
+func (g *gate) since() use {
+	return use{g.now.bytes - g.then.bytes, g.now.memtables - g.then.memtables}
 }
 
 // Reasons of a pause, as Health and the metrics name them.
@@ -36,7 +49,7 @@ const (
 )
 
 func newGate(l Limits) *gate {
-	return &gate{limits: l, free: -1, most0: engine.Level0StopIngest(l.MaxBytes) / 2}
+	return &gate{limits: l, free: -1, maxLevel0: engine.Level0StopIngest(l.MaxBytes)}
 }
 
 // maxReserve bounds the part of the budget that is kept for Pebble's rewrites.
@@ -58,7 +71,7 @@ func (l Limits) pressureFree() int64  { return l.MinFree + l.MinFree/4 }
 
 func (g *gate) wrote(n int64) {
 	g.mu.Lock()
-	g.written += n
+	g.now.bytes += n
 	g.mu.Unlock()
 }
 
@@ -69,11 +82,11 @@ func (g *gate) decideLocked() bool {
 	if g.reason != "" {
 		maxBytes, minFree = l.resumeBytes(), l.resumeFree()
 	}
-	was := g.reason
+	was, written := g.reason, g.since().bytes
 	switch {
-	case l.MaxBytes > 0 && g.bytes+g.written >= maxBytes:
+	case l.MaxBytes > 0 && g.bytes+written >= maxBytes:
 		g.reason = ReasonBudget
-	case g.short, l.MinFree > 0 && g.free >= 0 && g.free-g.written < minFree:
+	case g.short, l.MinFree > 0 && g.free >= 0 && g.free-written < minFree:
 		g.reason = ReasonDiskFree
 	default:
 		g.reason = ""
@@ -84,24 +97,27 @@ func (g *gate) decideLocked() bool {
 	return g.reason != ""
 }
 
+// behindLocked reports whether compactions are behind.
+func (g *gate) behindLocked() bool { return g.level0+g.since().memtables >= g.maxLevel0 }
+
 // closed reports whether ingest has to wait: it is paused, or compactions are behind.
 func (g *gate) closed() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.decideLocked() || g.level0 >= g.most0
+	return g.decideLocked() || g.behindLocked()
 }
 
 // rotated counts a full memtable, which is to be a table of level 0.
 func (g *gate) rotated() {
 	g.mu.Lock()
-	g.level0++
+	g.now.memtables++
 	g.mu.Unlock()
 }
 
 // compacted has those that wait for compactions measure again.
 func (g *gate) compacted() {
 	g.mu.Lock()
-	behind := g.level0 >= g.most0
+	behind := g.behindLocked()
 	g.mu.Unlock()
 	if behind {
 		g.news.notify()
@@ -112,12 +128,12 @@ func (g *gate) compacted() {
 func (g *gate) pressed() (excess int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	l := g.limits
+	l, written := g.limits, g.since().bytes
 	if l.MaxBytes > 0 {
-		excess = g.bytes + g.written - l.pressureBytes()
+		excess = g.bytes + written - l.pressureBytes()
 	}
 	if l.MinFree > 0 && g.free >= 0 {
-		excess = max(excess, l.pressureFree()-(g.free-g.written))
+		excess = max(excess, l.pressureFree()-(g.free-written))
 	}
 	if g.short {
 		excess = max(excess, 1<<20)
@@ -129,7 +145,7 @@ func (g *gate) pressed() (excess int64) {
 func (g *gate) cramped() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.short || g.limits.MinFree > 0 && g.free >= 0 && g.free-g.written < g.limits.pressureFree()
+	return g.short || g.limits.MinFree > 0 && g.free >= 0 && g.free-g.since().bytes < g.limits.pressureFree()
 }
 
 // SetLimits replaces the limits given to Open.
@@ -141,19 +157,11 @@ func (s *Store) SetLimits(l Limits) {
 	s.gate.news.notify()
 }
 
-// WaitIngest returns nil once the store is below its budget, the disk has room
-// and compactions keep up, else
-// the context's error, ErrFailed or ErrClosed. Call it before each batch, while Run
-// runs.
+// WaitIngest returns nil once the store is below its budget, the disk has room and
+// compactions keep up, else the context's error, ErrFailed or ErrClosed. Call it before
+// each batch, while Run runs.
 func (s *Store) WaitIngest(ctx context.Context) error {
 	if err := s.Err(); err != nil {
-		return err
-	}
-	if !s.gate.closed() {
-		return ctx.Err()
-	}
-	// The estimate counts rewritten bytes twice.
-	if err := s.measure(); err != nil {
 		return err
 	}
 	for {
@@ -161,10 +169,11 @@ func (s *Store) WaitIngest(ctx context.Context) error {
 		if !s.gate.closed() {
 			return ctx.Err()
 		}
-		if err := s.await(ctx, news); err != nil {
+		// The estimate counts rewritten bytes twice, and compacted tables still.
+		if err := s.measure(); err != nil {
 			return err
 		}
-		if err := s.measure(); err != nil {
+		if err := s.await(ctx, news); err != nil {
 			return err
 		}
 	}
@@ -179,17 +188,19 @@ func (s *Store) measure() error {
 	defer s.life.leave()
 	g := s.gate
 	g.mu.Lock()
-	before, bytes, measured, level0 := g.written, g.bytes, g.measured, g.level0
-	tables := level0
+	now, measured := g.now, g.measured
 	g.mu.Unlock()
 
-	if now := time.Now(); s.moved.Swap(false) || now.Sub(measured) >= remeasureEvery {
-		measured = now
+	var bytes int64
+	var level0 int
+	moved := s.moved.Swap(false) || time.Since(measured) >= remeasureEvery
+	if moved {
+		measured = time.Now()
 		m := s.db.Metrics()
 		// Pebble knows the physical size of the WAL in use as of its creation. Old WALs
 		// (five at most) do not count: Pebble keeps them and writes over them.
 		bytes = int64(m.DiskSpaceUsage() - m.WAL.ObsoletePhysicalSize - m.WAL.PhysicalSize + max(m.WAL.PhysicalSize, m.WAL.Size))
-		tables = int(m.Levels[0].Sublevels) + int(m.MemTable.Count) - 1
+		level0 = int(m.Levels[0].Sublevels) + int(m.MemTable.Count) - 1
 		if m.Compact.NumInProgress > 0 {
 			s.moved.Store(true)
 		}
@@ -207,11 +218,12 @@ func (s *Store) measure() error {
 
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.bytes, g.measured, g.free, g.written = bytes, measured, free, g.written-before
-	g.short = s.files.Short()
-	behind := g.level0 >= g.most0
-	g.level0 = max(g.level0+tables-level0, 0)
-	if behind && g.level0 < g.most0 {
+	wasBehind := g.behindLocked()
+	if moved {
+		g.bytes, g.measured, g.level0, g.then.memtables = bytes, measured, level0, now.memtables
+	}
+	g.free, g.then.bytes, g.short = free, now.bytes, s.files.Short()
+	if wasBehind && !g.behindLocked() {
 		g.news.notify()
 	}
 	g.decideLocked()
@@ -264,7 +276,7 @@ func (s *Store) Health() Health {
 	defer g.mu.Unlock()
 	h.Paused = g.decideLocked()
 	h.Reason = g.reason
-	h.Bytes, h.MaxBytes = g.bytes+g.written, g.limits.MaxBytes
+	h.Bytes, h.MaxBytes = g.bytes+g.since().bytes, g.limits.MaxBytes
 	h.DiskFree, h.MinFree = g.free, g.limits.MinFree
 	return h
 }
