@@ -288,6 +288,8 @@ func (g *group) former(s *Feed, o *compact.Object) (*compact.Object, error) {
 	return g.c.formed(s, &s.codec, o)
 }
 
+var metadataPath = rawjson.MustParsePath("metadata")
+
 // formed is former with a codec of the caller's, which is made when it is needed.
 func (c *Committer) formed(s *Feed, codec **compact.Codec, o *compact.Object) (*compact.Object, error) {
 	if o == nil || !s.rerecord() || s.Edit == nil {
@@ -298,11 +300,7 @@ func (c *Committer) formed(s *Feed, codec **compact.Codec, o *compact.Object) (*
 		return nil, fmt.Errorf("recorded state of %s: %w", ledger.Key(o.GetNamespace(), o.GetName()), err)
 	}
 	if s.Key.MetadataOnly && o.Kind() != "PartialObjectMetadata" {
-		path, err := rawjson.ParsePath("metadata")
-		if err != nil {
-			return nil, err
-		}
-		if metadata, ok := rawjson.Lookup(raw, path); ok {
+		if metadata, ok := rawjson.Lookup(raw, metadataPath); ok {
 			raw = fmt.Appendf(nil, `{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":%s}`, metadata)
 		}
 	}

@@ -232,17 +232,9 @@ func (e *Enricher) find(r *ref, namespace string) (*Cache, *compact.Object) {
 }
 
 var (
-	ownerReferences = path("metadata.ownerReferences")
-	labels          = path("metadata.labels")
-	annotations     = path("metadata.annotations")
-	involvedObject  = path("involvedObject")
-	regarding       = path("regarding")
+	ownerReferences = rawjson.MustParsePath("metadata.ownerReferences")
+	labels          = rawjson.MustParsePath("metadata.labels")
+	annotations     = rawjson.MustParsePath("metadata.annotations")
+	involvedObject  = rawjson.MustParsePath("involvedObject")
+	regarding       = rawjson.MustParsePath("regarding")
 )
-
-func path(text string) rawjson.Path {
-	p, err := rawjson.ParsePath(text)
-	if err != nil {
-		panic(err) // it is constant
-	}
-	return p
-}

@@ -207,7 +207,19 @@ type stored struct {
 
 // read returns a record, nil if it is not in the log any more or cannot be read.
 func (r *Reader) read(sequence uint64) (*stored, error) {
-	item, ok, err := r.store.ReadRecord(sequence)
+	rec, err := ReadRecord(r.store, sequence)
+	if rec == nil {
+		return nil, err
+	}
+	return &stored{rec, sequence}, nil
+}
+
+// ReadRecord returns a record, nil if it is not in the log any more or cannot be read.
+func ReadRecord(log interface {
+	ReadRecord(sequence uint64) (store.Item, bool, error)
+}, sequence uint64,
+) (*record.Record, error) {
+	item, ok, err := log.ReadRecord(sequence)
 	if err != nil || !ok {
 		return nil, ledger.IgnoreUnreadable(err)
 	}
@@ -215,7 +227,7 @@ func (r *Reader) read(sequence uint64) (*stored, error) {
 	if err != nil {
 		return nil, nil //nolint:nilerr,nilnil // like one that cannot be read
 	}
-	return &stored{rec, sequence}, nil
+	return rec, nil
 }
 
 // show returns a body of a record as onlookers may see it, nil if it cannot be read.

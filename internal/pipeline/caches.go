@@ -105,19 +105,15 @@ func (d desired) hasAll(r dynamicfactory.Resource, namespace string) bool {
 // resource hides, present or former.
 func (m *Manager) metadataOf(r dynamicfactory.Resource, namespace string) (cacheKey, *metadataCache) {
 	gr := r.GVR.GroupResource()
-	var edits *redact.Edits
+	all, known := redact.DefaultEdits(), false
 	for i := range m.accepted.Resources {
-		if of := &m.accepted.Resources[i]; of.GroupResource() == gr {
-			all := of.Edits
-			if edits != nil {
-				all = all.Union(*edits)
-			}
-			edits = &all
+		switch of := &m.accepted.Resources[i]; {
+		case of.GroupResource() != gr:
+		case known:
+			all = of.Edits.Union(all)
+		default:
+			all, known = of.Edits, true
 		}
-	}
-	all := redact.DefaultEdits()
-	if edits != nil {
-		all = *edits
 	}
 	c := &metadataCache{edits: all, Cache: enrich.Cache{
 		Resource: event.Resource{Group: gr.Group, Version: r.GVR.Version, Resource: gr.Resource, Kind: r.Kind},

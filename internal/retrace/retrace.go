@@ -26,7 +26,6 @@ import (
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/jsonpatch"
-	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
@@ -119,7 +118,7 @@ func (r *Reader) change(rec *record.Record, old bool) (*Change, error) {
 	}
 	from, body := rec, rec.OldObject
 	if len(body.Data) == 0 && rec.Prev != 0 {
-		former, err := r.former(rec.Prev)
+		former, err := history.ReadRecord(r.log, rec.Prev)
 		if former == nil || err != nil {
 			return c, err
 		}
@@ -133,19 +132,6 @@ func (r *Reader) change(rec *record.Record, old bool) (*Change, error) {
 		return nil, fmt.Errorf("old object: %w", err)
 	}
 	return c, nil
-}
-
-// former returns a record, nil if it is not in the log any more or cannot be read.
-func (r *Reader) former(sequence uint64) (*record.Record, error) {
-	item, ok, err := r.log.ReadRecord(sequence)
-	if err != nil || !ok {
-		return nil, ledger.IgnoreUnreadable(err)
-	}
-	rec, err := record.Decode(item.Payload)
-	if err != nil {
-		return nil, nil //nolint:nilerr,nilnil // like one that cannot be read
-	}
-	return rec, nil
 }
 
 // state returns a body of a record as onlookers may see it, nil if there is none.

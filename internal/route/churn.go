@@ -73,11 +73,7 @@ var churns = sync.OnceValue(func() map[string]*churn {
 				continue
 			}
 			for _, text := range entry.Paths {
-				path, err := rawjson.ParsePath(text)
-				if err != nil {
-					panic(err) // the table is constant
-				}
-				tree.add(path)
+				tree.add(rawjson.MustParsePath(text))
 			}
 		}
 	}

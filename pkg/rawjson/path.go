@@ -39,6 +39,15 @@ const (
 	stepDeep // any number of steps, none included
 )
 
+// MustParsePath is ParsePath of a constant. It panics if that is no path.
+func MustParsePath(s string) Path {
+	p, err := ParsePath(s)
+	if err != nil {
+		panic(err)
+	}
+	return p
+}
+
 // ParsePath parses a path.
 func ParsePath(s string) (Path, error) {
 	var p Path

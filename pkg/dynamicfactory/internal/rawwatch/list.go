@@ -151,7 +151,13 @@ func (s *Source) page(ctx context.Context, query url.Values, b *listBuilder) (ra
 }
 
 // typer adds types to objects.
-var typer = must(rawjson.NewEditor())
+var typer = func() *rawjson.Editor {
+	e, err := rawjson.NewEditor()
+	if err != nil {
+		panic(err) // it has no rules
+	}
+	return e
+}()
 
 // listBuilder makes objects of the items of a list. It delays each item until the next
 // one, because the last item of all carries the list's position.

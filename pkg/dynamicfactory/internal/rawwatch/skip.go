@@ -20,20 +20,12 @@ const maxSkipped = 1024
 
 // Fields that are read without the rest of an object.
 var (
-	kindPath      = must(rawjson.ParsePath("kind"))
-	namespacePath = must(rawjson.ParsePath("metadata.namespace"))
-	namePath      = must(rawjson.ParsePath("metadata.name"))
-	uidPath       = must(rawjson.ParsePath("metadata.uid"))
-	versionPath   = must(rawjson.ParsePath("metadata.resourceVersion"))
+	kindPath      = rawjson.MustParsePath("kind")
+	namespacePath = rawjson.MustParsePath("metadata.namespace")
+	namePath      = rawjson.MustParsePath("metadata.name")
+	uidPath       = rawjson.MustParsePath("metadata.uid")
+	versionPath   = rawjson.MustParsePath("metadata.resourceVersion")
 )
-
-// must returns the value of a function whose arguments are constants.
-func must[T any](v T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return v
-}
 
 // objectID identifies an object that is otherwise unreadable.
 type objectID struct {
