@@ -489,7 +489,7 @@ func (g *group) addBodies(r *record.Record, about event.Resource, o *transition)
 		r.OldObject = fresh.Body()
 	}
 	if want&record.Patch != 0 {
-		patch, err := patchOf(before, o.after)
+		patch, err := PatchOf(before, o.after)
 		if err != nil {
 			return err
 		}
@@ -538,7 +538,8 @@ func (g *group) appendRecord(r *record.Record, selection event.Selection) (seque
 	return sequence, nil
 }
 
-func patchOf(old, obj *compact.Object) ([]byte, error) {
+// PatchOf returns the JSON Patch between two states.
+func PatchOf(old, obj *compact.Object) ([]byte, error) {
 	before, err := old.AppendJSON(nil)
 	if err != nil {
 		return nil, err

@@ -25,7 +25,6 @@ import (
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/history"
-	"github.com/watcherd/watcherd/internal/jsonpatch"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
@@ -326,15 +325,8 @@ func payload(c *Change, to record.Target, edited bool) ([]byte, error) {
 		rec.OldObject = c.old
 	}
 	if patch {
-		before, err := c.Old.AppendJSON(nil)
-		if err != nil {
-			return nil, err
-		}
-		after, err := c.New.AppendJSON(nil)
-		if err != nil {
-			return nil, err
-		}
-		if rec.Patch, err = jsonpatch.Diff(before, after); err != nil {
+		var err error
+		if rec.Patch, err = commit.PatchOf(c.Old, c.New); err != nil {
 			return nil, err
 		}
 	}
