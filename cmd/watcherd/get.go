@@ -106,7 +106,6 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 	return o.print(cmd.OutOrStdout(), list.Items)
 }
 
-// listObjects reads all the pages.
 func listObjects(ctx context.Context, c *client.Client, resource string, query url.Values) (*admin.ObjectList, error) {
 	var all *admin.ObjectList
 	for {

@@ -230,19 +230,14 @@ func listChanges(ctx context.Context, c *client.Client, query url.Values, limit 
 	}
 }
 
-// printVerdict prints what may be missing in a period.
 func printVerdict(w io.Writer, s *history.Span) {
 	for i := range s.Gaps {
 		g := &s.Gaps[i]
-		fmt.Fprintf(w, "watcherd: changes of %s may be missing from %s to %s: %s\n", clean(subject(g)), stamp(g.From), stamp(g.To), clean(g.Cause))
+		fmt.Fprintf(w, "watcherd: changes of %s may be missing from %s to %s: %s\n", clean(strings.Join(strings.Fields(g.Resource.String()+" "+g.Namespace+" "+g.Name), " ")), stamp(g.From), stamp(g.To), clean(g.Cause))
 	}
 	if !s.Complete && len(s.Gaps) == 0 {
 		fmt.Fprintf(w, "watcherd: not everything since %s is recorded\n", stamp(s.From))
 	}
-}
-
-func subject(g *event.GapData) string {
-	return strings.Join(strings.Fields(g.Resource.String()+" "+g.Namespace+" "+g.Name), " ")
 }
 
 func (o *historyOptions) diff(cmd *cobra.Command, args []string) error {

@@ -50,7 +50,6 @@ func clean(s string) string {
 	}, s)
 }
 
-// printStructured prints a value as JSON or YAML.
 func printStructured(w io.Writer, format string, v any) error {
 	b, err := json.MarshalIndent(v, "", "    ")
 	if err != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strconv"
@@ -119,10 +120,7 @@ func (p *statusPrinter) watches(watches []status.Watch) {
 				if s.State == "watching" && !s.Synced {
 					state = "syncing"
 				}
-				namespace := s.Namespace
-				if namespace == "" {
-					namespace = "*"
-				}
+				namespace := cmp.Or(s.Namespace, "*")
 				t.row(w.Name, s.Resource, namespace, state, strconv.Itoa(s.Objects), ago(s.LastContact, p.now),
 					strconv.FormatUint(s.Relists, 10), strconv.FormatUint(s.Restarts, 10))
 			}
@@ -144,10 +142,7 @@ func (p *statusPrinter) routes(routes []status.Route) {
 	}
 	p.table(func(t *table) {
 		for _, r := range routes {
-			from := strings.Join(r.Watches, ",")
-			if from == "" {
-				from = "*"
-			}
+			from := cmp.Or(strings.Join(r.Watches, ","), "*")
 			t.row(r.Name, from, strings.Join(r.Sinks, ","), number(r.Matched), number(r.Filtered+r.Unchanged+r.Unsampled), number(r.Errors))
 		}
 	}, "ROUTE", "WATCHES", "SINKS", "MATCHED", "PASSED OVER", "ERRORS")

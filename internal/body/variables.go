@@ -89,9 +89,6 @@ func (m *message) dataValue() ref.Val {
 	return m.data
 }
 
-// sequence fits, as positions in a log do.
-func (m *message) sequence() types.Int { return types.Int(m.Sequence) }
-
 // match is never nil.
 func (m *message) match() *event.For {
 	if m.For == nil {
@@ -181,7 +178,7 @@ var eventType = celjson.NewStructType("watcherd.Event", map[string]eventField{
 	"unixNano":  field(types.IntType, func(m *message) (ref.Val, bool) { return types.Int(m.Time.UnixNano()), true }),
 	"coalesced": field(types.IntType, func(m *message) (ref.Val, bool) { return types.Int(m.Coalesced), m.Coalesced > 0 }),
 	"for":       field(forType.Type, func(m *message) (ref.Val, bool) { return forType.New(m.match()), m.For != nil }),
-	"sequence":  field(types.IntType, func(m *message) (ref.Val, bool) { return m.sequence(), true }),
+	"sequence":  field(types.IntType, func(m *message) (ref.Val, bool) { return types.Int(m.Sequence), true }),
 	"resource":  field(resourceType.Type, func(m *message) (ref.Val, bool) { return resourceType.New(&m.Resource), true }),
 	"metadata":  field(metadataType.Type, func(m *message) (ref.Val, bool) { return metadataType.New(m.metadata()), m.Gap == nil }),
 	"changedBy": field(changedByType.Type, func(m *message) (ref.Val, bool) { return changedByType.New(m.changedBy()), m.ChangedBy != nil }),

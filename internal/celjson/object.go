@@ -106,7 +106,6 @@ func (m *Member) JSON() []byte {
 	return m.raw
 }
 
-// value returns the member's value.
 func (m *Member) value() ref.Val {
 	if m.val == nil {
 		m.val = wrap(m.raw)

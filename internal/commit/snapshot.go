@@ -181,7 +181,6 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 	return false, nil
 }
 
-// give delivers a recorded state.
 func (j *snapshot) give(g *group, o *compact.Object, at time.Time) error {
 	hits := []route.Hit{{Watch: j.watch.Watch.Name, Selection: event.Inside}}
 	given := transition{t: event.Sync, after: o, cause: j.cause(), keep: j.only == nil && j.watch.Watch.History}

@@ -57,7 +57,6 @@ func (c *circuit) admit(now time.Time) int {
 	}
 }
 
-// start notes that a write was sent.
 func (c *circuit) start() ticket {
 	c.probing = c.phase != flowing
 	return ticket{epoch: c.epoch, probe: c.probing}
@@ -135,7 +134,6 @@ func (c *circuit) enter(p phase, now time.Time, reason string) (changed bool) {
 	return changed
 }
 
-// resume makes the next probe due at once.
 func (c *circuit) resume(now time.Time) {
 	if c.phase != flowing {
 		c.until = now

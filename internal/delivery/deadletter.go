@@ -21,7 +21,6 @@ const (
 
 var letterReasons = [...]string{letterRefused, letterPanic, letterOversize, letterUndecodable, letterBody, letterSkipped}
 
-// letterReason returns the reason for an event that was refused.
 func letterReason(cause error) string {
 	switch {
 	case isPanic(cause):

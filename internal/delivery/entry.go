@@ -26,13 +26,11 @@ type entry struct {
 	first    time.Time // of the first of them
 }
 
-// failed counts a write that failed because of this event.
 func (e *entry) failed(now time.Time) {
 	e.tries++
 	e.met(now)
 }
 
-// met notes the time of the event's first failed write.
 func (e *entry) met(now time.Time) {
 	if e.first.IsZero() {
 		e.first = now
@@ -45,7 +43,6 @@ type fifo struct {
 	head    int
 }
 
-// remove takes out the i-th entry.
 func (f *fifo) remove(i int) {
 	f.entries = slices.Delete(f.entries, f.head+i, f.head+i+1)
 	f.cut(0)
@@ -63,7 +60,6 @@ func (f *fifo) push(e *entry) {
 	f.entries = append(f.entries, e)
 }
 
-// cut removes the first n entries.
 func (f *fifo) cut(n int) {
 	clear(f.entries[f.head : f.head+n])
 	f.head += n
@@ -72,7 +68,6 @@ func (f *fifo) cut(n int) {
 	}
 }
 
-// unshift inserts entries before all others.
 func (f *fifo) unshift(es ...*entry) {
 	if f.head < len(es) {
 		grown := make([]*entry, len(es)+f.len(), 2*len(es)+f.len())

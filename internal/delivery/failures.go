@@ -29,7 +29,6 @@ type failures struct {
 	byLane map[uint64]*Failure // guarded by mu for others than the engine
 }
 
-// add notes that an event failed.
 func (f *failures) add(en *entry, next time.Time, cause error, behind int) {
 	known := f.byLane[en.item.Lane]
 	if known == nil {

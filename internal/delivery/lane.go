@@ -67,7 +67,6 @@ func (b *batch) add(e *entry, o *object) {
 	}
 }
 
-// holds reports whether an event of the object is in the batch.
 func (b *batch) holds(lane uint64) bool {
 	return slices.ContainsFunc(b.entries, func(e *entry) bool { return e.item.Lane == lane })
 }

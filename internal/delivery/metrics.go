@@ -74,11 +74,16 @@ func newMetrics(cfg *Config) (*metrics, error) {
 	}
 	return m, m.group.RegisterAll(
 		delivered, m.delivery, m.batch, m.errors, m.letters, m.retries, m.truncated, m.leftOut, m.states, m.blocked, m.stalled, m.limited, m.onRequest,
-		newQueueCollector(cfg.Queue),
+		&queueCollector{
+			queue:  cfg.Queue,
+			length: prometheus.NewDesc("watcherd_sink_queue_length", "Pending events of the sink.", nil, nil),
+			bytes:  prometheus.NewDesc("watcherd_sink_queue_bytes", "Stored bytes of the sink's pending events.", nil, nil),
+			oldest: prometheus.NewDesc("watcherd_sink_queue_oldest_age_seconds",
+				"Age of the oldest pending event of the sink; 0 for none.", nil, nil),
+		},
 	)
 }
 
-// written counts a write that came back.
 func (m *metrics) written(b *batch) {
 	m.delivery.Observe(b.took.Seconds())
 	m.batch.Observe(float64(len(b.entries)))
@@ -134,16 +139,6 @@ func set(g prometheus.Gauge, on bool) {
 type queueCollector struct {
 	queue                 Queue
 	length, bytes, oldest *prometheus.Desc
-}
-
-func newQueueCollector(q Queue) *queueCollector {
-	return &queueCollector{
-		queue:  q,
-		length: prometheus.NewDesc("watcherd_sink_queue_length", "Pending events of the sink.", nil, nil),
-		bytes:  prometheus.NewDesc("watcherd_sink_queue_bytes", "Stored bytes of the sink's pending events.", nil, nil),
-		oldest: prometheus.NewDesc("watcherd_sink_queue_oldest_age_seconds",
-			"Age of the oldest pending event of the sink; 0 for none.", nil, nil),
-	}
 }
 
 // Describe implements prometheus.Collector.

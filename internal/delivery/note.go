@@ -103,7 +103,6 @@ func (n *note) met(position uint64) (noteEvent, bool) {
 	return ev, ok
 }
 
-// remember adds an event that waits for a retry.
 func (n *note) remember(en *entry, next time.Time, alone bool) {
 	position := en.item.Position
 	if _, known := n.events[position]; !known && len(n.events)+len(n.restored) >= noteEvents {
@@ -131,7 +130,6 @@ func (n *note) due() (time.Time, bool) {
 	return n.written.Add(noteInterval), n.dirty
 }
 
-// flush writes the note if that is due.
 func (n *note) flush(now time.Time, c *circuit) error {
 	at, due := n.due()
 	if !n.urgent && (!due || now.Before(at)) {
@@ -182,7 +180,6 @@ func (n *note) forgetGone() {
 	}
 }
 
-// restore resumes the schedule of an earlier run.
 func (e *engine) restore(now time.Time) error {
 	c, ok, unusable, err := e.note.load(now, e.cfg.Retry.longest())
 	if err != nil {

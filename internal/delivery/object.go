@@ -27,7 +27,6 @@ func (o *object) passed() { o.alone, o.failedAt = false, -1 }
 // free reports whether the first event has not failed.
 func (o *object) free() bool { return !o.alone && o.failedAt < 0 }
 
-// position returns that of the first event.
 func (o *object) position() uint64 { return o.queue.at(0).item.Position }
 
 // most returns the number of events of the object for one write: a failed event is sent
@@ -117,7 +116,6 @@ func (d *detached) take(o *object) (ok bool) {
 	return false
 }
 
-// force makes every object due.
 func (d *detached) force(now time.Time) {
 	for _, o := range d.due.objects {
 		o.due = now

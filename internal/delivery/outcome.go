@@ -20,7 +20,6 @@ func (e *engine) strike(now time.Time) {
 	}
 }
 
-// accept records that the sink accepted the i-th event.
 func (e *engine) accept(b *batch, i int) {
 	en := b.entries[i]
 	e.acks = append(e.acks, en.item.Position)

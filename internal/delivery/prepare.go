@@ -118,7 +118,6 @@ func (e *engine) unfetch(en *entry) {
 	}
 }
 
-// decode sets the entry's event and size.
 func (e *engine) decode(en *entry) (err error) {
 	decoding := e.decoding() // first, so that a later change is noticed
 	ev, err := e.eventOf(en.item)

@@ -79,7 +79,6 @@ func (s State) phase() phase {
 	}
 }
 
-// status returns the engine's part of a Status.
 func (e *engine) status(now time.Time) Status {
 	s := Status{
 		State:       e.circuit.phase.state(),
@@ -100,7 +99,6 @@ func (e *engine) status(now time.Time) Status {
 	return s
 }
 
-// publish makes s the worker's status.
 func (w *Worker) publish(s Status) {
 	s.Name = w.cfg.Name
 	w.mu.Lock()

@@ -110,7 +110,6 @@ func (w *Worker) lastStatus() Status {
 	return w.status
 }
 
-// deliver opens the sink, delivers and closes it.
 func (w *Worker) deliver(ctx context.Context) error {
 	log := newJournal(w.cfg.Logger)
 	sink := w.open(ctx, log)

@@ -365,7 +365,6 @@ func (m *Manager) informerList() []*informer {
 	return list
 }
 
-// running are the feeds whose informers run.
 func (m *Manager) running() []*commit.Feed {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -92,7 +92,6 @@ type group struct {
 	namespaced, cluster string
 }
 
-// find returns the resource of a name in the group.
 func (g *group) find(name string) (Resource, bool) {
 	for _, part := range []struct {
 		list  string

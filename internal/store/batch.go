@@ -74,7 +74,6 @@ func (s *Store) NewBatch() *Batch {
 	return b
 }
 
-// usable reports whether the batch still takes changes.
 func (b *Batch) usable() bool {
 	if b.done {
 		b.misuse(errors.New("batch used after its end"))
@@ -289,7 +288,6 @@ func (b *Batch) Discard() {
 	}
 }
 
-// release gives up the right to append.
 func (b *Batch) release() {
 	if b.appending {
 		b.appending = false

@@ -37,7 +37,6 @@ func (s *Store) Commit(b *Batch) error {
 	return nil
 }
 
-// seal adds counters and a mark.
 func (b *Batch) seal() {
 	if b.appending {
 		if b.s.next-1 > maxSequence {
@@ -101,7 +100,6 @@ func (s *Store) write(b *Batch) error {
 	return nil
 }
 
-// publish makes the committed batch visible to readers.
 func (b *Batch) publish() {
 	for _, p := range b.partitions {
 		p.saved.Store(true)
@@ -138,10 +136,6 @@ type lifetime struct {
 	closed bool          // guarded by mu
 	ended  chan struct{} // closed by end
 	idle   chan struct{} // closed when ended and no users are left
-}
-
-func newLifetime() *lifetime {
-	return &lifetime{ended: make(chan struct{}), idle: make(chan struct{})}
 }
 
 func (l *lifetime) enter() bool {

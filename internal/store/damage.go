@@ -27,13 +27,11 @@ type damagedSpan struct {
 // maxDamagedSpans bounds the map; damage beyond it is found again by each read.
 const maxDamagedSpans = 1024
 
-// at returns the error of a record in a known span, else nil.
 func (m *damageMap) at(sequence uint64) error {
 	span, _ := m.find(sequence)
 	return span.err
 }
 
-// end returns the last record of the span of a damaged one.
 func (m *damageMap) end(sequence uint64) uint64 {
 	if span, ok := m.find(sequence); ok {
 		return span.last

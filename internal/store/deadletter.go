@@ -72,7 +72,6 @@ func (q *Queue) DeadLetter(position uint64, l Letter) error {
 	return q.setAside(sl, value, rewrites, l)
 }
 
-// payload reads the record of an entry in flight.
 func (q *Queue) payload(sl slot) (layout.LogRecord, error) {
 	if sl.kind == layout.EntryInline {
 		return q.carried(sl.position, nil)

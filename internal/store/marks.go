@@ -62,7 +62,6 @@ func (m marks) due(t time.Time, bytes int64) bool {
 	return bytes-last.bytes >= segmentBytes || t.Sub(last.clock).Abs() >= segmentAge
 }
 
-// add appends a mark.
 func (m marks) add(next mark) marks {
 	n := len(m)
 	m = append(m, next)

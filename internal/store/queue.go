@@ -92,7 +92,6 @@ type Stats struct {
 	HeldSince time.Time
 }
 
-// load reads the queue's counters and finds its ends.
 func (q *Queue) load() error {
 	var err error
 	if q.total, err = q.s.counter(layout.KindQueue, q.id); err != nil {
@@ -126,7 +125,6 @@ func (q *Queue) isPurged() bool {
 // Name is the name of the sink.
 func (q *Queue) Name() string { return q.name }
 
-// added counts committed entries.
 func (q *Queue) added(d queueDelta) {
 	q.mu.Lock()
 	if q.total.Count == 0 {

@@ -59,7 +59,6 @@ type damagedTable struct {
 	repaired chan struct{} // closed after the repair
 }
 
-// add notes a failed compaction.
 func (d *damagedTables) add(info *pebble.DataCorruptionInfo) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -85,7 +84,6 @@ func (d *damagedTables) report(err error) {
 	}
 }
 
-// next returns a table to repair.
 func (d *damagedTables) next() (string, *damagedTable) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -97,7 +95,6 @@ func (d *damagedTables) next() (string, *damagedTable) {
 	return "", nil
 }
 
-// done ends the repair of a table.
 func (d *damagedTables) done(path string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -166,7 +163,6 @@ func inBackground() bool {
 	}
 }
 
-// repairTables repairs the tables on which compactions failed. Called by Run.
 func (s *Store) repairTables() error {
 	if err := s.use(); err != nil {
 		return err
@@ -236,7 +232,6 @@ func (s *Store) repairTable(path string) ([]layout.Range, error) {
 	return lost, s.recountLost(uncounted)
 }
 
-// overwrite writes patches into a table and syncs it.
 func (s *Store) overwrite(path string, patches []salvage.Patch) error {
 	f, err := s.files.FS().OpenReadWrite(path, vfs.WriteCategoryUnspecified)
 	if err != nil {

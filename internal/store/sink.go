@@ -190,7 +190,6 @@ func (s *Store) PurgeSink(name string) error {
 	return s.Commit(b)
 }
 
-// purge empties the queue in memory.
 func (q *Queue) purge() {
 	q.s.shrunk.Store(true)
 	q.mu.Lock()

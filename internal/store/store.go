@@ -74,7 +74,7 @@ func Open(dir string, o Options) (*Store, error) {
 	s := &Store{
 		dir:       dir,
 		opts:      o,
-		life:      newLifetime(),
+		life:      &lifetime{ended: make(chan struct{}), idle: make(chan struct{})},
 		unsynced:  make(chan struct{}, 1),
 		failed:    make(chan struct{}),
 		appending: make(chan struct{}, 1),
@@ -131,7 +131,6 @@ func (s *Store) open() (err error) {
 	return s.measure()
 }
 
-// load reads the tables and counters into memory.
 func (s *Store) load() error {
 	position, err := s.counter(layout.KindPosition, 0)
 	if err != nil {
@@ -155,7 +154,6 @@ func (s *Store) pebbleOptions() *pebble.Options {
 	return engine.Options(s.files.FS(), engine.Logger{Log: s.opts.Logger, Limit: &s.limit, Fatal: s.fail}, s.listener(), s.opts.MaxBytes)
 }
 
-// listener watches Pebble's background work.
 func (s *Store) listener() *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: s.backgroundError,
@@ -176,7 +174,6 @@ func (s *Store) listener() *pebble.EventListener {
 	}
 }
 
-// backgroundError classifies an error of a flush or a compaction.
 func (s *Store) backgroundError(err error) {
 	switch {
 	case s.Err() != nil, errors.Is(err, pebble.ErrCancelledCompaction), errors.Is(err, pebble.ErrClosed):
@@ -371,7 +368,6 @@ func (s *Store) checkFormat() error {
 	return fmt.Errorf("%s: %w: its layout is version %d, this release reads %d", s.dir, other, v, layout.Version)
 }
 
-// get returns a copy of the value of key.
 func (s *Store) get(key []byte) ([]byte, bool, error) { return s.appendGet(nil, key) }
 
 // appendGet appends the value of key to dst. A value whose checksum is wrong is

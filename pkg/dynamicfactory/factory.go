@@ -120,7 +120,7 @@ func newRESTFactory[O RESTOption](cfg *rest.Config, opts []O) (*Factory, error) 
 
 func newFactory(o *options) *Factory {
 	return &Factory{
-		opts: o, dictionaries: compact.NewDictionaries(nil), bookmarks: newBookmarks(),
+		opts: o, dictionaries: compact.NewDictionaries(nil), bookmarks: &bookmarks{codec: compact.NewCodec(compact.NewDictionaries(nil))},
 		informers:  map[Key]*informer{},
 		custom:     map[schema.GroupVersionResource]*informer{},
 		identified: map[schema.GroupVersionResource]bool{},
@@ -203,7 +203,6 @@ func (f *Factory) StartWithContext(ctx context.Context) {
 	}
 }
 
-// startableLocked returns the informers that Start starts.
 func (f *Factory) startableLocked() []*informer {
 	var list []*informer
 	for _, i := range f.informers {

@@ -98,7 +98,6 @@ func compactTransform(transform cache.TransformFunc, codec *compact.Codec) cache
 	}
 }
 
-// run starts the informer unless it runs.
 func (f *Factory) run(ctx context.Context, i *informer) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -91,10 +91,6 @@ type bookmarks struct {
 	codec *compact.Codec
 }
 
-func newBookmarks() *bookmarks {
-	return &bookmarks{codec: compact.NewCodec(compact.NewDictionaries(nil))}
-}
-
 func (b *bookmarks) make(resourceVersion string) (runtime.Object, error) {
 	raw, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": resourceVersion}})
 	if err != nil {

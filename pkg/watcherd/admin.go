@@ -23,7 +23,6 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-// listenAdmin opens the admin listeners.
 func (d *daemon) listenAdmin(ctx context.Context, p *parts) (*admin.Server, error) {
 	a := p.st.Admin
 	return admin.Listen(ctx, admin.Config{

@@ -62,7 +62,6 @@ func newRequestMetrics(r prometheus.Registerer) (*requestMetrics, error) {
 	return m, nil
 }
 
-// wrap is for rest.Config.Wrap.
 func (m *requestMetrics) wrap(next http.RoundTripper) http.RoundTripper {
 	return &countingTransport{m, next}
 }

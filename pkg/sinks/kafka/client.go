@@ -79,7 +79,6 @@ func (s *sink) drop(c *kgo.Client) {
 // maxBuffered bounds the records in the client, over all lanes of the sink.
 const maxBuffered = 1 << 20
 
-// options are those of every client of the sink.
 func (s *sink) options() []kgo.Opt {
 	timeout := s.config.Timeout.Std()
 	options := []kgo.Opt{

@@ -225,7 +225,6 @@ func (w *write) usable(ctx context.Context, topic string) error {
 	return err
 }
 
-// fail marks an event as failed, and its object.
 func (w *write) fail(i int, err error) {
 	w.failed[i] = err
 	if w.stuck == nil {

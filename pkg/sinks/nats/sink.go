@@ -123,7 +123,6 @@ type publication struct {
 	streamErr error // the answer
 }
 
-// fail marks an event as failed, and its object.
 func (p *publication) fail(i int, err error) {
 	p.failed[i] = err
 	if key := p.keys[i]; p.stuck[key] == nil {

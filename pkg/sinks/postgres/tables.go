@@ -164,7 +164,6 @@ func (s *sink) missing(f found) string {
 	return sql
 }
 
-// writes reports whether the sink writes the table.
 func (s *sink) writes(table Table) bool {
 	return table == History && s.history || table == Objects && s.objects
 }
