@@ -131,20 +131,17 @@ func newReplayCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			now := time.Now()
 			r := admin.ReplayRequest{Sink: sink, FromSequence: from}
-			var err error
-			if since != "" {
-				if r.FromTime, err = admin.ParseSince(since, now); err != nil {
-					return &usageError{fmt.Errorf("--since: %w", err)}
-				}
-			} else if from == 0 {
+			if since == "" && from == 0 {
 				return &usageError{errors.New("--from-sequence is a sequence, from 1")}
 			}
-			if until != "" {
-				if r.ToTime, err = admin.ParseSince(until, now); err != nil {
-					return &usageError{fmt.Errorf("--until: %w", err)}
-				}
+			var err error
+			if r.FromTime, err = timeFlag("--since", since, now); err != nil {
+				return err
 			}
-			return flags.deliver(cmd, "/api/v1/replay", r, sink)
+			if r.ToTime, err = timeFlag("--until", until, now); err != nil {
+				return err
+			}
+			return flags.deliver(cmd, "/api/v1/replay", r, "event", sink)
 		},
 	}
 	flags.bind(cmd)
@@ -170,7 +167,7 @@ func newSnapshotCommand() *cobra.Command {
 		Example: "  watcherd snapshot --sink archive\n  watcherd snapshot --sink archive --watch workloads",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return flags.deliver(cmd, "/api/v1/snapshot", admin.SnapshotRequest{Sink: sink, Watch: watch}, sink)
+			return flags.deliver(cmd, "/api/v1/snapshot", admin.SnapshotRequest{Sink: sink, Watch: watch}, "object", sink)
 		},
 	}
 	flags.bind(cmd)
@@ -179,8 +176,9 @@ func newSnapshotCommand() *cobra.Command {
 	return cmd
 }
 
-// deliver runs a command that queues events, and shows how far it is.
-func (f *adminFlags) deliver(cmd *cobra.Command, path string, request any, sink string) error {
+// deliver runs a command that queues events, and shows how far it is. what the daemon
+// counts at the end is an event or an object.
+func (f *adminFlags) deliver(cmd *cobra.Command, path string, request any, what, sink string) error {
 	client, err := f.client()
 	if err != nil {
 		return err
@@ -191,15 +189,8 @@ func (f *adminFlags) deliver(cmd *cobra.Command, path string, request any, sink 
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s queued for sink %s\n", objectsOrEvents(path, last.Count), sink)
+	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s queued for sink %s\n", plural(last.Count, what), sink)
 	return err
-}
-
-func objectsOrEvents(path string, n int) string {
-	if path == "/api/v1/snapshot" {
-		return plural(n, "object")
-	}
-	return plural(n, "event")
 }
 
 // progress is a line on a terminal that is written over; elsewhere it is nothing.

@@ -25,9 +25,6 @@ func newStatusCommand() *cobra.Command {
 		Example: "  watcherd status\n  watcherd status -o json | jq '.sinks[] | {name, state, queued}'",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(output, "table", "json", "yaml"); err != nil {
-				return err
-			}
 			var st status.Status
 			if err := flags.get(cmd.Context(), "/api/v1/status", nil, &st); err != nil {
 				return err
@@ -39,7 +36,7 @@ func newStatusCommand() *cobra.Command {
 		},
 	}
 	flags.bind(cmd)
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, json or yaml")
+	addOutputFlag(cmd, &output, "table, json or yaml", "table", "json", "yaml")
 	return cmd
 }
 

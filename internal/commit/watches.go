@@ -231,10 +231,7 @@ func (c *Committer) noteSelections(rules given) error {
 			ledger.DropSelections(b, id, watches)
 		}
 	}
-	if err := c.store.Commit(b); err != nil {
-		return fmt.Errorf("%w: note selections: %w", ledger.ErrStore, err)
-	}
-	return nil
+	return ledger.StoreError(c.store.Commit(b), "note selections")
 }
 
 // DueMeta and the name of a sink say that the sink begins with a snapshot, which has not
@@ -317,10 +314,7 @@ func (c *Committer) ReadNotes() error {
 		}
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("%w: unfinished snapshots: %w", ledger.ErrStore, err)
-	}
-	return nil
+	return ledger.StoreError(err, "unfinished snapshots")
 }
 
 // Change puts a change in place.

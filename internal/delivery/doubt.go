@@ -33,11 +33,6 @@ func (e *engine) doubt(en *entry, cause error) {
 	}
 }
 
-// broken reports whether the sink failed on too many events in a row.
-func (e *engine) broken() bool {
-	return e.panics >= panicsInARow || len(e.refused) >= refusedInARow
-}
-
 // tripped returns the reason to pause after failures in a row, or nil.
 func (e *engine) tripped() error {
 	switch {

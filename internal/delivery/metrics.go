@@ -97,14 +97,10 @@ func (m *metrics) delivered(t event.Type) {
 
 // failed counts a write by each class of failure it met.
 func (m *metrics) failed(v *verdict) {
-	if v.retryErr != nil {
-		m.errors.WithLabelValues(errorClass(v.retryErr)).Inc()
-	}
-	if v.refuseErr != nil {
-		m.errors.WithLabelValues(errorClass(v.refuseErr)).Inc()
-	}
-	if v.pauseErr != nil {
-		m.errors.WithLabelValues(errorClass(v.pauseErr)).Inc()
+	for _, err := range [...]error{v.retryErr, v.refuseErr, v.pauseErr} {
+		if err != nil {
+			m.errors.WithLabelValues(errorClass(err)).Inc()
+		}
 	}
 }
 

@@ -1,9 +1,11 @@
 package delivery
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -146,16 +148,9 @@ func (n *note) write(now time.Time, c *circuit) error {
 		content.Attempts, content.Next = c.attempts, c.until
 	}
 	for _, events := range [...]map[uint64]noteEvent{n.events, n.restored} {
-		for _, ev := range events {
-			content.Events = append(content.Events, ev)
-		}
+		content.Events = slices.AppendSeq(content.Events, maps.Values(events))
 	}
-	slices.SortFunc(content.Events, func(a, b noteEvent) int {
-		if a.Position < b.Position {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(content.Events, func(a, b noteEvent) int { return cmp.Compare(a.Position, b.Position) })
 	raw, err := json.Marshal(content)
 	if err != nil {
 		return fmt.Errorf("encode the schedule of retries: %w", err)
@@ -173,11 +168,7 @@ func (n *note) forgetGone() {
 		return
 	}
 	head := n.queue.Stats().Head
-	for position := range n.restored {
-		if position < head {
-			delete(n.restored, position)
-		}
-	}
+	maps.DeleteFunc(n.restored, func(position uint64, _ noteEvent) bool { return position < head })
 }
 
 func (e *engine) restore(now time.Time) error {

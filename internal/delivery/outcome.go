@@ -51,7 +51,7 @@ func (e *engine) refuse(b *batch, i int, cause error, v *verdict, now time.Time)
 	suspect := o != nil && o.suspect(e.fruitful)
 	if !suspect {
 		e.doubt(en, cause)
-		if e.broken() { // the sink is at fault, not its events
+		if e.tripped() != nil { // the sink is at fault, not its events
 			en.met(now)
 			e.detach(b, i, v.whole, now.Add(e.cfg.Retry.delay(1)), e.sent, cause)
 			return nil

@@ -115,10 +115,7 @@ func (l *Ledger) Checkpoints(f func(feed string, c Checkpoint) error) error {
 		}
 		return f(key[len(prefix):], c)
 	})
-	if err != nil {
-		return fmt.Errorf("%w: scan checkpoints: %w", ErrStore, err)
-	}
-	return nil
+	return StoreError(err, "scan checkpoints")
 }
 
 // Listing marks a list in a checkpoint: a start that finds it begins with the list of
@@ -188,10 +185,7 @@ func (l *Ledger) Selections() (Selections, error) {
 		all[id][watch] = s
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("%w: load selections: %w", ErrStore, err)
-	}
-	return all, nil
+	return all, StoreError(err, "load selections")
 }
 
 // DropSelections removes the rules by which watches were given a feed's objects.

@@ -108,6 +108,14 @@ func IgnoreUnreadable(err error) error {
 // the process has to end.
 var ErrStore = errors.New("the store failed")
 
+// StoreError is nil without an error of the store, else an [ErrStore] that names what failed.
+func StoreError(err error, format string, args ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %s: %w", ErrStore, fmt.Sprintf(format, args...), err)
+}
+
 // FeedIDs are the IDs of feeds in which keys of the store end that begin with prefix. The
 // prefix ends in the ID of a feed of all namespaces.
 func (l *Ledger) FeedIDs(prefix string) (map[string]bool, error) {
@@ -119,10 +127,7 @@ func (l *Ledger) FeedIDs(prefix string) (map[string]bool, error) {
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("%w: scan %s: %w", ErrStore, prefix, err)
-	}
-	return ids, nil
+	return ids, StoreError(err, "scan %s", prefix)
 }
 
 // Writer commits batches. *store.Store implements it.

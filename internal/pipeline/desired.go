@@ -32,12 +32,7 @@ type desired struct {
 // undiscovered reports whether the cluster's resources are not known yet, so that d
 // has nothing about them.
 func (d desired) undiscovered() bool {
-	for _, x := range d.missing {
-		if errors.Is(x.Err, dynamicfactory.ErrNotReady) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(slices.Collect(maps.Values(d.missing)), func(x query.Missing) bool { return errors.Is(x.Err, dynamicfactory.ErrNotReady) })
 }
 
 // desire works out the sources of a state. It starts nothing; its only inputs are

@@ -9,7 +9,6 @@ import (
 
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
-	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
 )
 
@@ -120,7 +119,7 @@ func (m *Manager) editsAwaiting(st *plan.State, gr schema.GroupResource, namespa
 	for i := range st.Watches {
 		w := &st.Watches[i]
 		if namespace != "" && len(w.Namespaces) > 0 && !slices.Contains(w.Namespaces, namespace) || m.excluded(w)(gr) ||
-			!slices.ContainsFunc(w.Resources, func(pattern string) bool { return m.means(w, pattern, gr) }) {
+			!slices.ContainsFunc(w.Resources, func(pattern string) bool { return meansAs(m.resolved, w, pattern, gr) }) {
 			continue
 		}
 		if ok {
@@ -141,10 +140,4 @@ func leading(st *plan.State) map[string][]string {
 		}
 	}
 	return routes
-}
-
-// editRecord is what a reader has to do with a record's content. It implements
-// record.Inflater.Edit.
-func (m *Manager) editRecord(r *record.Record, sink string) record.Edit {
-	return m.edits.Load().Edit(r, sink)
 }

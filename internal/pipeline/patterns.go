@@ -162,12 +162,8 @@ func (m *Manager) wantsAs(resolved map[string]string, w *plan.Watch, gr schema.G
 	})
 }
 
-// means reports whether a pattern of a watch means the resource: as it was resolved
+// meansAs reports whether a pattern of a watch means the resource: as it was resolved
 // or, if it never was, by its spelling.
-func (m *Manager) means(w *plan.Watch, pattern string, gr schema.GroupResource) bool {
-	return meansAs(m.resolved, w, pattern, gr)
-}
-
 func meansAs(resolved map[string]string, w *plan.Watch, pattern string, gr schema.GroupResource) bool {
 	if means, ok := resolved[patternKey(w.Name, pattern)]; ok {
 		return means == gr.String()

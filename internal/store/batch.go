@@ -237,10 +237,7 @@ func (b *Batch) DeleteState(partition, key string) {
 
 // use writes the partition's name with the first entries it ever gets.
 func (b *Batch) use(p *partition) {
-	if p.saved.Load() {
-		return
-	}
-	if slices.Contains(b.partitions, p) {
+	if p.saved.Load() || slices.Contains(b.partitions, p) {
 		return
 	}
 	b.partitions = append(b.partitions, p)

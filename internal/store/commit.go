@@ -84,6 +84,7 @@ func (s *Store) write(b *Batch) error {
 	s.lazy.Store(false) // earlier writes precede this one in the write-ahead log
 	size := int64(b.pb.Len())
 	err := s.apply(b.pb, pebble.Sync)
+	b.pb = nil // closed, or Pebble may still be busy with it
 	if err == nil {
 		if err = s.files.CheckOwner(); err != nil {
 			s.fail(err)
@@ -92,7 +93,6 @@ func (s *Store) write(b *Batch) error {
 	}
 	s.metrics.committed(time.Since(began), b.records, err)
 	if err != nil {
-		b.pb = nil // Pebble may still be busy with it
 		return err
 	}
 	s.lastCommit.Store(s.opts.Now().UnixNano())

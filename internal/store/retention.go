@@ -49,9 +49,7 @@ func (s *Store) Old(now time.Time) uint64 {
 // needed is the smallest sequence that must stay as some queue has an entry for it.
 func (s *Store) needed() uint64 {
 	// The log's end first: an entry committed after this is above it.
-	s.log.mu.Lock()
-	low := s.log.tail + 1
-	s.log.mu.Unlock()
+	low := s.LogStats().Last + 1
 	for _, q := range s.sinks.all() {
 		need, _ := q.needs()
 		low = min(low, need)
@@ -123,23 +121,12 @@ func (l *logState) expiredLocked(needed uint64, now time.Time, limits Limits, ex
 // deleteLog removes the records and marks in [from, to).
 func (s *Store) deleteLog(from, to uint64, gone layout.Counter) error {
 	b := s.db.NewBatch()
-	if err := b.DeleteRange(layout.AppendLogKey(nil, from), layout.AppendLogKey(nil, to), nil); err != nil {
-		return err
-	}
-	if err := b.DeleteRange(layout.MarkKey(from), layout.MarkKey(to), nil); err != nil {
-		return err
-	}
-	if err := b.DeleteRange(layout.HeadlineKey(from), layout.HeadlineKey(to), nil); err != nil {
-		return err
-	}
 	change := layout.Counter{Count: -gone.Count, Bytes: -gone.Bytes, High: to}
-	if err := b.Merge(layout.CounterKey(layout.KindLog, 0), change.Append(nil), nil); err != nil {
-		return err
-	}
-	if err := s.applyLazily(b); err != nil {
-		return err
-	}
-	return b.Close()
+	return s.applyLazily(b,
+		b.DeleteRange(layout.AppendLogKey(nil, from), layout.AppendLogKey(nil, to), nil),
+		b.DeleteRange(layout.MarkKey(from), layout.MarkKey(to), nil),
+		b.DeleteRange(layout.HeadlineKey(from), layout.HeadlineKey(to), nil),
+		b.Merge(layout.CounterKey(layout.KindLog, 0), change.Append(nil), nil))
 }
 
 // letterAge is the time of the oldest dead letter of a queue. Removing letters

@@ -1,9 +1,10 @@
 package store
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
@@ -41,17 +42,7 @@ func (t *sinkTable) get(name string) *Queue {
 func (t *sinkTable) all() []*Queue {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	queues := make([]*Queue, 0, len(t.byName))
-	for _, q := range t.byName {
-		queues = append(queues, q)
-	}
-	slices.SortFunc(queues, func(a, b *Queue) int {
-		if a.name < b.name {
-			return -1
-		}
-		return 1
-	})
-	return queues
+	return slices.SortedFunc(maps.Values(t.byName), func(a, b *Queue) int { return cmp.Compare(a.name, b.name) })
 }
 
 func (s *Store) loadSinks() (*sinkTable, error) {
@@ -89,8 +80,7 @@ func (s *Store) EnsureSink(name string, from Start) (*Queue, error) {
 	}
 	s.sinks.ensuring.Lock()
 	defer s.sinks.ensuring.Unlock()
-	q := s.sinks.get(name)
-	if q != nil {
+	if q := s.sinks.get(name); q != nil {
 		return q, nil
 	}
 	return s.createSink(name, from == FromLogStart)
@@ -125,27 +115,17 @@ func (s *Store) saveSink(q *Queue) error {
 		return fmt.Errorf("%w %q", ErrUnknownSink, q.name)
 	}
 	b := s.db.NewBatch()
-	if err := errors.Join(
+	return s.apply(b, pebble.Sync,
 		b.Set(layout.NameKey(layout.KindSink, q.name), q.member.append(layout.ID32(q.id)), nil),
-		b.Merge(layout.CounterKey(layout.KindSinkNumber, 0), layout.Counter{High: uint64(q.id)}.Append(nil), nil),
-	); err != nil {
-		return err
-	}
-	if err := s.apply(b, pebble.Sync); err != nil {
-		return err
-	}
-	return b.Close()
+		b.Merge(layout.CounterKey(layout.KindSinkNumber, 0), layout.Counter{High: uint64(q.id)}.Append(nil), nil))
 }
 
 // Sinks returns the sorted names of all sinks that have a queue, ensured since Open or
 // not.
 func (s *Store) Sinks() []string {
-	queues := s.sinks.all()
-	names := make([]string, len(queues))
-	for i, q := range queues {
-		names[i] = q.name
-	}
-	return names
+	s.sinks.mu.RLock()
+	defer s.sinks.mu.RUnlock()
+	return slices.Sorted(maps.Keys(s.sinks.byName))
 }
 
 // Queue returns the queue of an existing sink.
@@ -263,9 +243,9 @@ func (s *Store) Filled(sink string) error {
 	if q.member.state != memberFilling {
 		return nil
 	}
-	if err := s.setMembership(q, membership{}); err != nil {
-		return err
+	err = s.setMembership(q, membership{})
+	if err == nil {
+		q.unhold()
 	}
-	q.unhold()
-	return nil
+	return err
 }

@@ -136,18 +136,15 @@ func (s *Store) load() error {
 	if err != nil {
 		return err
 	}
-	s.next = position.High + 1
-	s.next = max(s.next, s.opts.firstSequence)
+	s.next = max(position.High+1, s.opts.firstSequence)
 	if s.partitions, err = s.loadPartitions(); err != nil {
 		return err
 	}
 	if s.log, err = s.loadLog(); err != nil {
 		return err
 	}
-	if s.sinks, err = s.loadSinks(); err != nil {
-		return err
-	}
-	return nil
+	s.sinks, err = s.loadSinks()
+	return err
 }
 
 func (s *Store) pebbleOptions() *pebble.Options {
@@ -223,9 +220,12 @@ func (s *Store) use() error {
 	return nil
 }
 
-// apply writes a batch. It returns ErrFailed as soon as the store fails, even if Pebble
-// hangs in the write; the batch must not be used after an error.
-func (s *Store) apply(b *pebble.Batch, wo *pebble.WriteOptions) error {
+// apply writes and closes a batch, unless one of errs is an error of filling it. It
+// returns ErrFailed as soon as the store fails, even if Pebble hangs in the write.
+func (s *Store) apply(b *pebble.Batch, wo *pebble.WriteOptions, errs ...error) error {
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
 	if err := s.use(); err != nil {
 		return err
 	}
@@ -236,7 +236,10 @@ func (s *Store) apply(b *pebble.Batch, wo *pebble.WriteOptions) error {
 	}()
 	select {
 	case err := <-done:
-		return err
+		if err != nil {
+			return err
+		}
+		return b.Close()
 	case <-s.failed:
 		return s.failure
 	}
@@ -244,8 +247,8 @@ func (s *Store) apply(b *pebble.Batch, wo *pebble.WriteOptions) error {
 
 // applyLazily writes a batch that a crash may undo until the next commit, or the next
 // sync of Run.
-func (s *Store) applyLazily(b *pebble.Batch) error {
-	err := s.apply(b, pebble.NoSync)
+func (s *Store) applyLazily(b *pebble.Batch, errs ...error) error {
+	err := s.apply(b, pebble.NoSync, errs...)
 	s.shrunk.Store(true)
 	if !s.lazy.Swap(true) {
 		select {
@@ -266,13 +269,7 @@ func (s *Store) syncLazy() error {
 	}
 	defer s.life.leave()
 	b := s.db.NewBatch()
-	if err := b.LogData(nil, nil); err != nil {
-		return err
-	}
-	if err := s.apply(b, pebble.Sync); err != nil {
-		return err
-	}
-	return b.Close()
+	return s.apply(b, pebble.Sync, b.LogData(nil, nil))
 }
 
 func (s *Store) applyNow(b *pebble.Batch, wo *pebble.WriteOptions) (err error) {
@@ -357,15 +354,15 @@ func (s *Store) checkFormat() error {
 	if !ok || len(value) != 4 {
 		return openError(s.dir, layout.ErrMalformed)
 	}
-	v, other := binary.BigEndian.Uint32(value), ErrNewerFormat
-	if v == layout.Version {
+	switch v := binary.BigEndian.Uint32(value); {
+	case v == layout.Version:
 		return nil
-	}
-	if v < layout.Version {
+	case v < layout.Version:
 		return fmt.Errorf("%s: %w: its layout is version %d, this release reads %d; `mv %s %s.old` moves it away, and every watch then starts like a new one",
 			s.dir, ErrOlderFormat, v, layout.Version, s.dir, s.dir)
+	default:
+		return fmt.Errorf("%s: %w: its layout is version %d, this release reads %d", s.dir, ErrNewerFormat, v, layout.Version)
 	}
-	return fmt.Errorf("%s: %w: its layout is version %d, this release reads %d", s.dir, other, v, layout.Version)
 }
 
 func (s *Store) get(key []byte) ([]byte, bool, error) { return s.appendGet(nil, key) }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/halves"
 )
 
 // sink sends events to one URL.
@@ -45,12 +46,10 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 	if len(batch) == 1 || s.encoder.together(batch) {
 		return s.post(ctx, batch)
 	}
-	failed := map[int]error{}
-	stuck := map[string]error{} // objects with a failure: their later events must not overtake
+	var failed halves.Failures
 	for i := range batch {
 		key := batch[i].PartitionKey()
-		if err := stuck[key]; err != nil {
-			failed[i] = sinks.Held(err)
+		if failed.Hold(i, key) {
 			continue
 		}
 		err := s.post(ctx, batch[i:i+1])
@@ -60,21 +59,18 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 		if err == nil {
 			continue
 		}
-		failed[i], stuck[key] = err, err
+		failed.Add(i, key, err)
 		if class, _ := sinks.Classify(err); class != sinks.ClassPoison {
 			if i == 0 {
 				return err // nothing was accepted
 			}
 			for j := i + 1; j < len(batch); j++ {
-				failed[j] = sinks.Held(err)
+				failed.Set(j, sinks.Held(err))
 			}
 			break
 		}
 	}
-	if len(failed) == 0 {
-		return nil
-	}
-	return &sinks.BatchError{Failed: failed}
+	return failed.Err()
 }
 
 // post makes one attempt at one request.
