@@ -30,7 +30,6 @@ func (a *activation) set(events []*event.Event) {
 	a.events = types.NewRefValList(types.DefaultTypeAdapter, list)
 }
 
-// ResolveName returns a variable.
 func (a *activation) ResolveName(name string) (any, bool) {
 	switch name {
 	case "events":
@@ -51,7 +50,6 @@ func (a *activation) ResolveName(name string) (any, bool) {
 	return nil, false
 }
 
-// Parent returns nil.
 func (a *activation) Parent() cel.Activation { return nil }
 
 // message is an event as expressions read it.

@@ -89,7 +89,6 @@ func (a *array) at(i int) ref.Val {
 	return it.val
 }
 
-// Get returns an item.
 func (a *array) Get(index ref.Val) ref.Val {
 	i, err := types.GetOrError(index)
 	if err != nil {
@@ -102,19 +101,16 @@ func (a *array) Get(index ref.Val) ref.Val {
 	return a.at(i)
 }
 
-// Size returns the number of items.
 func (a *array) Size() ref.Val {
 	a.scan()
 	return types.Int(len(a.items))
 }
 
-// Iterator iterates over the items.
 func (a *array) Iterator() traits.Iterator {
 	a.scan()
 	return &valueIterator{n: len(a.items), at: a.at}
 }
 
-// Contains reports whether an item equals value.
 func (a *array) Contains(value ref.Val) ref.Val {
 	a.scan()
 	for i := range a.items {
@@ -136,7 +132,6 @@ func (a *array) Equal(other ref.Val) ref.Val {
 	return a.whole().Equal(other)
 }
 
-// Add concatenates two lists.
 func (a *array) Add(other ref.Val) ref.Val {
 	list, ok := a.whole().(traits.Lister)
 	if !ok {
@@ -153,19 +148,11 @@ func (a *array) whole() ref.Val {
 }
 
 // AggregateSize lets the memory limit measure the list without decoding it.
-func (a *array) AggregateSize(types.AggregateSizer) uint32 { return elements(len(a.raw)) }
-
-// ConvertToNative decodes.
+func (a *array) AggregateSize(types.AggregateSizer) uint32   { return elements(len(a.raw)) }
 func (a *array) ConvertToNative(t reflect.Type) (any, error) { return a.whole().ConvertToNative(t) }
-
-// ConvertToType decodes.
-func (a *array) ConvertToType(t ref.Type) ref.Val { return a.whole().ConvertToType(t) }
-
-// Type returns the list type.
-func (a *array) Type() ref.Type { return types.ListType }
-
-// Value decodes.
-func (a *array) Value() any { return a.whole().Value() }
+func (a *array) ConvertToType(t ref.Type) ref.Val            { return a.whole().ConvertToType(t) }
+func (a *array) Type() ref.Type                              { return types.ListType }
+func (a *array) Value() any                                  { return a.whole().Value() }
 
 // maxQuantity bounds the text of a quantity: the cost limit does not count parsing.
 const maxQuantity = 64
@@ -253,7 +240,6 @@ func parseQuantity(v ref.Val) (quantity, error) {
 	return quantity{&q}, nil
 }
 
-// ConvertToNative returns the *resource.Quantity.
 func (q quantity) ConvertToNative(t reflect.Type) (any, error) {
 	if reflect.TypeOf(q.Quantity).AssignableTo(t) {
 		return q.Quantity, nil
@@ -278,8 +264,5 @@ func (q quantity) Equal(other ref.Val) ref.Val {
 	return types.Bool(ok && q.Cmp(*o.Quantity) == 0)
 }
 
-// Type returns kubernetes.Quantity.
 func (q quantity) Type() ref.Type { return quantityType() }
-
-// Value returns the *resource.Quantity.
-func (q quantity) Value() any { return q.Quantity }
+func (q quantity) Value() any     { return q.Quantity }

@@ -54,14 +54,7 @@ func watchRef(s *ledger.Selected, watch string) (WatchRef, error) {
 	if err != nil {
 		return WatchRef{}, fmt.Errorf("rules of watch %s: %w", watch, err)
 	}
-	h := WatchRef{Watch: &plan.Watch{Name: watch, Filter: filter}}
-	if len(s.Namespaces) > 0 {
-		h.namespaces = make(map[string]struct{}, len(s.Namespaces))
-		for _, ns := range s.Namespaces {
-			h.namespaces[ns] = struct{}{}
-		}
-	}
-	return h, nil
+	return NewWatchRef(&plan.Watch{Name: watch, Filter: filter, Namespaces: s.Namespaces}), nil
 }
 
 // formerly is what a watch covered of a part of the ledger, by id of the feed that

@@ -137,14 +137,12 @@ type queueCollector struct {
 	length, bytes, oldest *prometheus.Desc
 }
 
-// Describe implements prometheus.Collector.
 func (c *queueCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.length
 	ch <- c.bytes
 	ch <- c.oldest
 }
 
-// Collect implements prometheus.Collector.
 func (c *queueCollector) Collect(ch chan<- prometheus.Metric) {
 	s := c.queue.Stats()
 	var age float64

@@ -109,7 +109,6 @@ type veil struct {
 	err   error // the reason that nothing recorded can be shown
 }
 
-// Learn implements inspect.Veil.
 func (v *veil) Learn(key string, value []byte) {
 	if key == ledger.AcceptedMeta || key == ledger.ScrubMeta || key == ledger.RedactKeyMeta || strings.HasPrefix(key, ledger.DictionaryMeta) {
 		v.meta[key] = slices.Clone(value)
@@ -169,7 +168,6 @@ func (v *veil) prepare() error {
 // errWithheld is for what is not shown at all.
 var errWithheld = errors.New("withheld")
 
-// Show implements inspect.Veil.
 func (v *veil) Show(it inspect.Shown) (payload []byte, before []inspect.Shown, ok bool) {
 	if v.dicts == nil {
 		v.err = v.prepare()

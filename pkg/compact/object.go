@@ -29,6 +29,7 @@ import (
 // fails, which does not happen to an object made by Encode; AppendJSON returns the
 // error.
 type Object struct {
+	readOnly
 	// packed holds the object's own data in one allocation: namespace, name, uid,
 	// resourceVersion, head, change, labels and body.
 	packed   string

@@ -154,59 +154,30 @@ func inflatedSlice[T any](o *Object, flag byte, field func(*rawjson.Meta) []byte
 	return out
 }
 
-// readOnly is the body of every setter: caches, queues and handlers share an
-// object.
-func readOnly(setter string) {
+// readOnly has the setters of an Object, which all panic: caches, queues and handlers share
+// an object.
+type readOnly struct{}
+
+func refuse(setter string) {
 	panic(fmt.Sprintf("compact: %s on a read-only object; modify a copy from Unstructured", setter))
 }
 
-// SetGroupVersionKind panics, as all setters do.
-func (o *Object) SetGroupVersionKind(schema.GroupVersionKind) { readOnly("SetGroupVersionKind") }
-
-// SetNamespace panics.
-func (o *Object) SetNamespace(string) { readOnly("SetNamespace") }
-
-// SetName panics.
-func (o *Object) SetName(string) { readOnly("SetName") }
-
-// SetGenerateName panics.
-func (o *Object) SetGenerateName(string) { readOnly("SetGenerateName") }
-
-// SetUID panics.
-func (o *Object) SetUID(types.UID) { readOnly("SetUID") }
-
-// SetResourceVersion panics.
-func (o *Object) SetResourceVersion(string) { readOnly("SetResourceVersion") }
-
-// SetGeneration panics.
-func (o *Object) SetGeneration(int64) { readOnly("SetGeneration") }
-
-// SetSelfLink panics.
-func (o *Object) SetSelfLink(string) { readOnly("SetSelfLink") }
-
-// SetCreationTimestamp panics.
-func (o *Object) SetCreationTimestamp(metav1.Time) { readOnly("SetCreationTimestamp") }
-
-// SetDeletionTimestamp panics.
-func (o *Object) SetDeletionTimestamp(*metav1.Time) { readOnly("SetDeletionTimestamp") }
-
-// SetDeletionGracePeriodSeconds panics.
-func (o *Object) SetDeletionGracePeriodSeconds(*int64) { readOnly("SetDeletionGracePeriodSeconds") }
-
-// SetLabels panics.
-func (o *Object) SetLabels(map[string]string) { readOnly("SetLabels") }
-
-// SetAnnotations panics.
-func (o *Object) SetAnnotations(map[string]string) { readOnly("SetAnnotations") }
-
-// SetFinalizers panics.
-func (o *Object) SetFinalizers([]string) { readOnly("SetFinalizers") }
-
-// SetOwnerReferences panics.
-func (o *Object) SetOwnerReferences([]metav1.OwnerReference) { readOnly("SetOwnerReferences") }
-
-// SetManagedFields panics.
-func (o *Object) SetManagedFields([]metav1.ManagedFieldsEntry) { readOnly("SetManagedFields") }
+func (readOnly) SetGroupVersionKind(schema.GroupVersionKind)  { refuse("SetGroupVersionKind") }
+func (readOnly) SetNamespace(string)                          { refuse("SetNamespace") }
+func (readOnly) SetName(string)                               { refuse("SetName") }
+func (readOnly) SetGenerateName(string)                       { refuse("SetGenerateName") }
+func (readOnly) SetUID(types.UID)                             { refuse("SetUID") }
+func (readOnly) SetResourceVersion(string)                    { refuse("SetResourceVersion") }
+func (readOnly) SetGeneration(int64)                          { refuse("SetGeneration") }
+func (readOnly) SetSelfLink(string)                           { refuse("SetSelfLink") }
+func (readOnly) SetCreationTimestamp(metav1.Time)             { refuse("SetCreationTimestamp") }
+func (readOnly) SetDeletionTimestamp(*metav1.Time)            { refuse("SetDeletionTimestamp") }
+func (readOnly) SetDeletionGracePeriodSeconds(*int64)         { refuse("SetDeletionGracePeriodSeconds") }
+func (readOnly) SetLabels(map[string]string)                  { refuse("SetLabels") }
+func (readOnly) SetAnnotations(map[string]string)             { refuse("SetAnnotations") }
+func (readOnly) SetFinalizers([]string)                       { refuse("SetFinalizers") }
+func (readOnly) SetOwnerReferences([]metav1.OwnerReference)   { refuse("SetOwnerReferences") }
+func (readOnly) SetManagedFields([]metav1.ManagedFieldsEntry) { refuse("SetManagedFields") }
 
 // Labels reads an object's labels in place. It implements labels.Labels, so a
 // selector matches without building a map. If a key occurs twice, the last value

@@ -366,7 +366,6 @@ func (f *fence) MkdirAll(dir string, perm os.FileMode) error {
 	return f.FS.MkdirAll(dir, perm)
 }
 
-// Unwrap implements vfs.FS.
 func (f *fence) Unwrap() vfs.FS { return f.FS }
 
 // fencedFile is a file (or directory) open for writing.

@@ -24,7 +24,7 @@ import (
 //	f "format"             version of this layout (uint32)
 //	h sequence64           headlines of the caller's: of the records up to the sequence, after
 //	                         the key before (headlines.go)
-//	k sequence64           mark: a segment of the log begins (marks.go)
+//	k sequence64           mark: a segment of the log begins (retention.go)
 //	l sequence64           log record: time64 lane64 size32 payload
 //	m key                  metadata of the caller
 //	n kind name            id32 of a ledger partition (kind p), or of a sink (kind s) with its membership

@@ -231,7 +231,6 @@ func field(raw []byte, key string) []byte {
 }
 
 func isText(raw []byte) bool { return len(raw) > 0 && raw[0] == '"' }
-
 func trim(raw []byte) []byte { return bytes.TrimSpace(raw) }
 
 // add adds a change at the path, if it is one of the most important.
@@ -385,7 +384,6 @@ func (l *list) insert(c change) {
 	l.top[at] = c
 }
 
-// String is the line.
 func (l *list) String() string {
 	var dst []byte
 	shown := 0

@@ -370,7 +370,6 @@ func (f *flight) wait(ctx context.Context) []error {
 	return f.errs
 }
 
-// Close closes the connections.
 func (s *sink) Close(ctx context.Context) error {
 	s.clientMu.Lock()
 	c := s.client

@@ -211,7 +211,6 @@ type line struct {
 	conn net.Conn
 }
 
-// Dial implements the client's CustomDialer.
 func (l *line) Dial(network, address string) (net.Conn, error) {
 	conn, err := l.dialer.Dial(network, address)
 	if err != nil {

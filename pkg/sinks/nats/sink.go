@@ -287,7 +287,6 @@ func (p *publication) core(ctx context.Context) error {
 	return p.failed.Err()
 }
 
-// Close closes the connection.
 func (s *sink) Close(ctx context.Context) error {
 	err := s.connecting.Do(ctx, func() error {
 		c := s.current.Load()

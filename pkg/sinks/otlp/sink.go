@@ -262,7 +262,6 @@ func (s *sink) dialTLS(ctx context.Context, network, address string) (net.Conn, 
 	return secured, nil
 }
 
-// Close closes the connections.
 func (s *sink) Close(context.Context) error {
 	s.transport.CloseIdleConnections()
 	return nil

@@ -37,7 +37,6 @@ var (
 	_ sinks.Limited = (*sink)(nil)
 )
 
-// Limits are those of the configuration.
 func (s *sink) Limits() sinks.Limits { return s.limits }
 
 // Write posts the batch: as one request when batches were asked for, and
@@ -137,7 +136,6 @@ type maskedError struct {
 }
 
 func (e *maskedError) Error() string { return e.text }
-
 func (e *maskedError) Unwrap() error { return e.error }
 
 // requestError is why there was no answer. It may quote what came instead of one.
@@ -157,7 +155,6 @@ func (s *sink) requestError(ctx context.Context, c *client, a *attempt, err erro
 	return wrapped
 }
 
-// Close closes the connections.
 func (s *sink) Close(context.Context) error {
 	s.clients.close()
 	return nil

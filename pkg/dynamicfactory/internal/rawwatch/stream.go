@@ -92,7 +92,6 @@ func (s *Source) WatchWithContext(ctx context.Context, _ metav1.ListOptions) (wa
 	return w, nil
 }
 
-// ResultChan is closed when the watch ends.
 func (w *stream) ResultChan() <-chan watch.Event { return w.events }
 
 // Stop ends the watch. It does not wait; Source.Wait does.
