@@ -180,7 +180,7 @@ func (m *Manager) Replay(ctx context.Context, sink string, r store.ReplayRange, 
 		return 0, err
 	}
 	count := 0
-	n, err := m.store.ReplaySelected(ctx, sink, r, func(it *store.Item) (store.Selected, bool, error) {
+	n, err := m.store.Replay(ctx, sink, r, func(it *store.Item) (store.Selected, bool, error) {
 		chosen, ok, err := target.Select(it)
 		if ok {
 			count++

@@ -171,12 +171,7 @@ func merge(known map[string]*status.Source, s *status.Source) {
 }
 
 func badness(state dynamicfactory.State) int {
-	for i, s := range sourceStates {
-		if s == state {
-			return i
-		}
-	}
-	return 0
+	return max(slices.Index(sourceStates[:], state), 0)
 }
 
 func gauge(d *prometheus.Desc, value float64, labels ...string) prometheus.Metric {

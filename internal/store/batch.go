@@ -258,17 +258,6 @@ func (b *Batch) DeleteMeta(key string) {
 	}
 }
 
-// Len is the number of records appended.
-func (b *Batch) Len() int { return b.records }
-
-// Bytes is the size the batch will have in the write-ahead log.
-func (b *Batch) Bytes() int {
-	if b.pb == nil || b.done {
-		return 0
-	}
-	return b.pb.Len()
-}
-
 // Discard ends a batch without writing it. After Commit it does nothing, so it
 // may be deferred.
 func (b *Batch) Discard() {
