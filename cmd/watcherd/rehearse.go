@@ -32,9 +32,6 @@ func newBacktestCommand() *cobra.Command {
 		Example: "  watcherd backtest --config new.yaml\n  watcherd backtest --config new.yaml --since 7d -o json | jq '.sinks[] | {sink, added, lost}'",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(output, "table", "json", "yaml"); err != nil {
-				return err
-			}
 			if flags.config == "" {
 				return &usageError{errors.New("--config names the configuration to run")}
 			}
@@ -47,10 +44,8 @@ func newBacktestCommand() *cobra.Command {
 			if r.From, err = admin.ParseSince(since, now); err != nil {
 				return &usageError{fmt.Errorf("--since: %w", err)}
 			}
-			if until != "" {
-				if r.To, err = admin.ParseSince(until, now); err != nil {
-					return &usageError{fmt.Errorf("--until: %w", err)}
-				}
+			if r.To, err = timeFlag("--until", until, now); err != nil {
+				return err
 			}
 			client, err := flags.client()
 			if err != nil {
@@ -71,7 +66,7 @@ func newBacktestCommand() *cobra.Command {
 	flags.bind(cmd)
 	cmd.Flags().StringVar(&since, "since", "24h", "begin: how long ago (15m, 2h, 3d) or a time (RFC 3339)")
 	cmd.Flags().StringVar(&until, "until", "", "end: how long ago or a time (default: now)")
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, json or yaml")
+	addOutputFlag(cmd, &output, "table, json or yaml", "table", "json", "yaml")
 	return cmd
 }
 
@@ -136,9 +131,6 @@ func newExplainCommand() *cobra.Command {
 		Example: "  watcherd explain 4711\n  watcherd explain 3f9c2a7be1d04c58a1b6e0f2d7c98541 -o json",
 		Args:    usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(output, "table", "json", "yaml"); err != nil {
-				return err
-			}
 			client, err := flags.client()
 			if err != nil {
 				return err
@@ -154,7 +146,7 @@ func newExplainCommand() *cobra.Command {
 		},
 	}
 	flags.bind(cmd)
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, json or yaml")
+	addOutputFlag(cmd, &output, "table, json or yaml", "table", "json", "yaml")
 	return cmd
 }
 

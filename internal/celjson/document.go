@@ -94,7 +94,6 @@ func (d *Document) Metadata(key string) (ref.Val, bool) {
 	return m.find(key)
 }
 
-// member returns a member of the JSON.
 func (d *Document) member(key string) (ref.Val, bool) {
 	body, err := d.Body()
 	if err != nil {

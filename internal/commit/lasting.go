@@ -33,11 +33,6 @@ type lasting struct {
 	waits  bool                   // one of those up to it cannot be judged yet
 }
 
-// lastingKey is an object's among the rows.
-func lastingKey(s *Feed, o *compact.Object) string {
-	return s.Partition + "\n" + ledger.Key(o.GetNamespace(), o.GetName())
-}
-
 // judged begins and ends the timers of an object by what the routes found of a change.
 // blind means that the change was found by a list after lost history, or that the object was
 // not recorded, so that the match may have been broken meanwhile.
@@ -55,7 +50,7 @@ func (g *group) judged(src *Feed, at time.Time, o *compact.Object, blind bool, v
 }
 
 func (g *group) judge(l *lasting, src *Feed, at time.Time, o *compact.Object, blind, match bool) error {
-	key := lastingKey(src, o)
+	key := src.Partition + "\n" + ledger.Key(o.GetNamespace(), o.GetName())
 	row, err := g.timerRow(l.bucket, key)
 	if err != nil {
 		return err
@@ -287,7 +282,6 @@ func (s *Feed) live(now time.Time) bool {
 	return w.State == dynamicfactory.StateWatching && w.PausedSince.IsZero() && now.Sub(w.Since) >= settled
 }
 
-// remove removes the rows of a route that is not configured any more.
 func (l *lasting) remove(g *group, room *int) error {
 	if *room <= 0 {
 		return nil

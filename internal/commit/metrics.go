@@ -66,11 +66,6 @@ func (m *metrics) repaired(s *Feed) prometheus.Counter {
 	return m.repairsTotal.WithLabelValues(s.groupResource())
 }
 
-// stale counts a state that is older than the recorded one.
-func (m *metrics) stale(s *Feed) {
-	m.staleTotal.WithLabelValues(s.groupResource()).Inc()
-}
-
 // gapCauses are those of the factory's gaps, and the committer's.
 var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRollback, dynamicfactory.CauseUnreadable, CauseAudit, CauseRemoved}
 
@@ -83,8 +78,6 @@ func (m *metrics) committed(events map[event.Type]int) {
 		m.committedTotal.WithLabelValues(string(t)).Add(float64(n))
 	}
 }
-
-func (m *metrics) filtered(t event.Type) { m.filteredTotal.WithLabelValues(string(t)).Inc() }
 
 func (m *metrics) unharmed(s *Feed) {
 	m.quietTotal.WithLabelValues(s.groupResource()).Inc()

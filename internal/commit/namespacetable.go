@@ -130,17 +130,14 @@ func (c *Committer) LoadNamespaces() error {
 		c.namespaces.put(strings.TrimPrefix(key, namespaceMeta), n)
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("%w: load namespaces: %w", ledger.ErrStore, err)
-	}
-	_, known, err := c.store.Meta(namespacesKnownKey)
-	if err != nil {
-		return fmt.Errorf("%w: load namespaces: %w", ledger.ErrStore, err)
+	known := false
+	if err == nil {
+		_, known, err = c.store.Meta(namespacesKnownKey)
 	}
 	if known {
 		c.namespaces.markComplete()
 	}
-	return nil
+	return ledger.StoreError(err, "load namespaces")
 }
 
 // ForgetNamespaces empties the table: labels without an informer become untrue, and what

@@ -31,12 +31,9 @@ type timers struct {
 	looked    time.Time              // when the last look was
 }
 
-func newTimers(s timer.Store) *timers { return &timers{table: timer.NewTable(s)} }
-
 // idle reports whether nothing is held, and no route holds anything.
 func (t *timers) idle() bool { return len(t.throttles) == 0 && len(t.lasting) == 0 && !t.former }
 
-// adopt replaces the router.
 func (c *Committer) adopt(r Router) {
 	c.router = r
 	t := c.timers

@@ -165,7 +165,7 @@ func (o *ownValues) copied(text []byte, layers int) bool {
 	plain = squeezed(plain)
 	for len(plain) > 0 {
 		n := 0
-		for n < len(plain) && isBase64(plain[n]) {
+		for n < len(plain) && (isWord(plain[n]) || plain[n] == '+' || plain[n] == '/' || plain[n] == '-') {
 			n++
 		}
 		// The text may begin within a group of four.
@@ -190,8 +190,6 @@ func (o *ownValues) zipped(text []byte, layers int) bool {
 	inner, _ := io.ReadAll(io.LimitReader(r, maxInflated+1))
 	return len(inner) > maxInflated || o.copied(inner, layers)
 }
-
-func isBase64(c byte) bool { return isWord(c) || c == '+' || c == '/' || c == '-' }
 
 // standard returns base64 text of either alphabet in the standard one.
 func standard(text []byte) []byte {

@@ -2,6 +2,7 @@ package otlp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -129,7 +130,6 @@ func (s *sink) post(ctx context.Context, events []*event.Event) error {
 	return s.failure(resp, answer, hidden)
 }
 
-// body encodes a request.
 func (s *sink) body(events []*event.Event) ([]byte, error) {
 	plain, err := s.records.append(nil, events)
 	if err != nil || !s.compress {
@@ -239,7 +239,6 @@ func retryAfter(value string) time.Duration {
 	return 0
 }
 
-// dial makes a connection.
 func (s *sink) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	return (&net.Dialer{Timeout: s.timeout}).DialContext(ctx, network, address)
 }
@@ -250,9 +249,7 @@ func (s *sink) dialTLS(ctx context.Context, network, address string) (net.Conn, 
 	if err != nil {
 		return nil, sinks.Pause(fmt.Errorf("tls: %w", err))
 	}
-	if trust.ServerName == "" {
-		trust.ServerName = s.url.Hostname()
-	}
+	trust.ServerName = cmp.Or(trust.ServerName, s.url.Hostname())
 	conn, err := s.dial(ctx, network, address)
 	if err != nil {
 		return nil, err
@@ -265,7 +262,6 @@ func (s *sink) dialTLS(ctx context.Context, network, address string) (net.Conn, 
 	return secured, nil
 }
 
-// Close closes the connections.
 func (s *sink) Close(context.Context) error {
 	s.transport.CloseIdleConnections()
 	return nil

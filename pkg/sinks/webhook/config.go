@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -271,10 +272,7 @@ func (c *Config) Open(ctx context.Context, o sinks.Options) (sinks.Sink, error) 
 	if o.BatchMode && o.Format == sinks.CloudEventsBinary {
 		return nil, fmt.Errorf("format %s has no batches: remove batch.maxEvents or use format %s", sinks.CloudEventsBinary, sinks.CloudEvents)
 	}
-	method := c.Method
-	if method == "" {
-		method = http.MethodPost
-	}
+	method := cmp.Or(c.Method, http.MethodPost)
 	request, err := http.NewRequestWithContext(ctx, method, "", http.NoBody) // the URL is set later
 	if err != nil {
 		return nil, err

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestReplaySelected replays what the selector accepts, in order and with its flags.
-func TestReplaySelected(t *testing.T) {
+// TestReplay replays what the selector accepts, in order and with its flags.
+func TestReplay(t *testing.T) {
 	s, err := Open(t.TempDir(), Options{firstSequence: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -32,7 +32,7 @@ func TestReplaySelected(t *testing.T) {
 		s.Flags = uint32(it.Payload[0]) + 100
 		return s, it.Payload[0]%2 == 0, nil
 	}
-	n, err := s.ReplaySelected(t.Context(), "sink", ReplayRange{FromSequence: 3}, even)
+	n, err := s.Replay(t.Context(), "sink", ReplayRange{FromSequence: 3}, even)
 	if err != nil || n != 4 {
 		t.Fatalf("replayed %d, %v", n, err)
 	}
@@ -53,7 +53,7 @@ func TestReplaySelected(t *testing.T) {
 		t.Errorf("the payload in the place of a record's is %v, %d bytes are queued", items[2].Payload, q.Stats().Bytes)
 	}
 	none := func(*Item) (s Selected, ok bool, err error) { return s, false, nil }
-	if n, err := s.ReplaySelected(t.Context(), "sink", ReplayRange{}, none); err != nil || n != 0 {
+	if n, err := s.Replay(t.Context(), "sink", ReplayRange{}, none); err != nil || n != 0 {
 		t.Errorf("replayed %d, %v", n, err)
 	}
 	failing := func(it *Item) (s Selected, ok bool, err error) {
@@ -62,7 +62,7 @@ func TestReplaySelected(t *testing.T) {
 		}
 		return s, true, err
 	}
-	if n, err := s.ReplaySelected(t.Context(), "sink", ReplayRange{}, failing); n != 0 || !errors.Is(err, io.ErrUnexpectedEOF) {
+	if n, err := s.Replay(t.Context(), "sink", ReplayRange{}, failing); n != 0 || !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("replayed %d, %v", n, err)
 	}
 	if length := q.Stats().Length; length != 4 {
