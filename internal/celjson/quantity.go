@@ -3,6 +3,7 @@ package celjson
 import (
 	"fmt"
 	"reflect"
+	"strings"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
@@ -10,8 +11,11 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// maxQuantity bounds the text of a quantity: the cost limit does not count parsing.
-const maxQuantity = 64
+// The cost limit does not count parsing, nor comparing.
+const (
+	maxQuantity = 64 // characters
+	maxExponent = 3  // digits: a comparison computes all zeros of an amount
+)
 
 // QuantityOptions declares Kubernetes quantities with the names and semantics of
 // Kubernetes' CEL: quantity("100Mi"), isQuantity(text), and on a
@@ -88,6 +92,9 @@ func parseQuantity(v ref.Val) (quantity, error) {
 	}
 	if len(s) > maxQuantity {
 		return quantity{}, fmt.Errorf("a quantity has at most %d characters", maxQuantity)
+	}
+	if i := strings.LastIndexAny(string(s), "eE"); i >= 0 && len(strings.TrimLeft(string(s[i+1:]), "+-0")) > maxExponent {
+		return quantity{}, fmt.Errorf("quantity %q: the exponent has more than %d digits", string(s), maxExponent)
 	}
 	q, err := resource.ParseQuantity(string(s))
 	if err != nil {

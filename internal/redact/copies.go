@@ -137,7 +137,9 @@ func (o *ownValues) spend(n int) bool {
 
 // mentioned reports whether text, as unquoted leaves it, holds a value of that length.
 func (o *ownValues) mentioned(text []byte, minLen int) bool {
-	text = squeezed(text)
+	if text = squeezed(text); !o.spend(len(o.list)) {
+		return true
+	}
 	for _, v := range o.list {
 		if len(v) < minLen || len(v) > len(text) {
 			continue

@@ -12,8 +12,9 @@ import (
 
 // target is the address of the requests. It is used from several goroutines.
 type target struct {
-	text   string
-	secret *cached // nil: the address is text
+	text     string
+	secret   *cached // nil: the address is text
+	insecure bool    // a secret address may be one of http beyond loopback
 
 	mu      sync.Mutex // guards what follows
 	made    string     // what address was made of
@@ -26,8 +27,8 @@ type address struct {
 	hidden []string
 }
 
-func newTarget(v sinks.Header, dir string) *target {
-	t := &target{}
+func newTarget(v sinks.Header, dir string, insecure bool) *target {
+	t := &target{insecure: insecure}
 	if v.Secret.IsZero() {
 		t.text = v.Text
 	} else {
@@ -43,6 +44,9 @@ func (t *target) current() (*address, error) {
 		var err error
 		if text, err = t.secret.value(); err != nil {
 			return nil, fmt.Errorf("url: %w", err)
+		}
+		if !t.insecure && sinks.PlainText(text) {
+			return nil, errors.New("url: the secret goes out unencrypted, as it is http:// and beyond loopback: use https://, or set insecure: true")
 		}
 	}
 	t.mu.Lock()
