@@ -10,7 +10,6 @@ import (
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/cost"
-	"cel.dev/cel-go/common/functions"
 	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
@@ -68,8 +67,10 @@ func newDialect() (*dialect, error) {
 	if d.list, err = common.Extend(typed, cel.Variable("events", cel.ListType(eventType.Type))); err != nil {
 		return nil, fmt.Errorf("body: CEL environment: %w", err)
 	}
-	d.guards, err = guarded(common)
-	return d, err
+	if d.guards, err = celexpr.Guarded(common, guards); err != nil {
+		return nil, fmt.Errorf("body: %w", err)
+	}
+	return d, nil
 }
 
 // resultCost charges for the length of the result.
@@ -94,60 +95,16 @@ var guards = map[string]func(args []ref.Val) error{
 	"distinct": checkDistinct,
 	"flatten":  checkFlatten,
 
-	"indexOf":     checkSearch,
-	"lastIndexOf": checkSearch,
+	"indexOf":     celexpr.CheckSearch,
+	"lastIndexOf": celexpr.CheckSearch,
 
 	"cel.@mapInsert": checkInsert, // transformMap() and transformMapEntry()
 }
 
 const (
-	maxSearch   = 64 << 20 // bytes of a text times those of what is searched for in it
 	maxDistinct = 64 << 20 // items times the bytes that each is compared with
 	maxMap      = 2048     // entries of a map that is copied for each of them
 )
-
-// guarded puts the guards before their functions.
-func guarded(env *cel.Env) (cel.ProgramOption, error) {
-	var all []*functions.Overload
-	for name, check := range guards {
-		bindings, err := env.Functions()[name].Bindings()
-		if err != nil {
-			return nil, fmt.Errorf("body: function %s: %w", name, err)
-		}
-		for _, b := range bindings {
-			all = append(all, guard(*b, check))
-		}
-	}
-	return cel.Functions(all...), nil //nolint:staticcheck // nothing else wraps a function of a library
-}
-
-func guard(b functions.Overload, check func(args []ref.Val) error) *functions.Overload {
-	if call := b.Unary; call != nil {
-		b.Unary = func(v ref.Val) ref.Val {
-			if err := check([]ref.Val{v}); err != nil {
-				return types.WrapErr(err)
-			}
-			return call(v)
-		}
-	}
-	if call := b.Binary; call != nil {
-		b.Binary = func(v, w ref.Val) ref.Val {
-			if err := check([]ref.Val{v, w}); err != nil {
-				return types.WrapErr(err)
-			}
-			return call(v, w)
-		}
-	}
-	if call := b.Function; call != nil {
-		b.Function = func(args ...ref.Val) ref.Val {
-			if err := check(args); err != nil {
-				return types.WrapErr(err)
-			}
-			return call(args...)
-		}
-	}
-	return &b
-}
 
 func tooLarge(function string) error {
 	return fmt.Errorf("%s: the result is larger than %d bytes", function, MaxBytes)
@@ -214,13 +171,6 @@ func checkFormat(args []ref.Val) error {
 	}
 	if len(text(args, 0))+strings.Count(text(args, 0), "%")*largest > MaxBytes {
 		return tooLarge("format()")
-	}
-	return nil
-}
-
-func checkSearch(args []ref.Val) error {
-	if in, part := len(text(args, 0)), len(text(args, 1)); part > 0 && in > maxSearch/part {
-		return fmt.Errorf("indexOf(): a text of %d bytes is too long to find %d bytes in it", in, part)
 	}
 	return nil
 }

@@ -94,7 +94,7 @@ const SizeUnit = 10
 
 // measureEvery is the number of loop iterations between two measurements of the
 // accumulated value.
-const measureEvery = 64
+const measureEvery = 512
 
 // MemoryOptions bounds the size of every value that an expression creates.
 func (l Limits) MemoryOptions() []cel.ProgramOption {

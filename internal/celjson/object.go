@@ -18,7 +18,8 @@ import (
 // Object is a JSON object. One pass on first use finds its members.
 type Object struct {
 	raw     []byte
-	members []Member // in the order sent
+	members []Member       // in the order sent
+	index   map[string]int // of members by key, if they are many
 	scanned bool
 	decoded ref.Val
 }
@@ -50,38 +51,46 @@ func (o *Object) scan() {
 	for key, value := range rawjson.Members(o.raw) {
 		o.members = append(o.members, Member{key: key, raw: value})
 	}
-	o.members = lastOfEach(o.members)
+	if !o.unique() {
+		o.keepLast()
+	}
 }
 
-// lastOfEach keeps the last member of each key, as JSON decoders do. API servers never
-// send a key twice, so nothing is moved in practice.
-func lastOfEach(members []Member) []Member {
+// maxLinear is the number of members up to which comparing keys is cheaper than an index.
+const maxLinear = 16
+
+// unique reports whether no key occurs twice, and indexes many members.
+func (o *Object) unique() bool {
+	if len(o.members) > maxLinear {
+		o.index = make(map[string]int, len(o.members))
+		for i, m := range o.members {
+			o.index[string(m.key)] = i
+		}
+		return len(o.index) == len(o.members)
+	}
+	for i, m := range o.members {
+		if slices.ContainsFunc(o.members[:i], func(other Member) bool { return bytes.Equal(m.key, other.key) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// keepLast keeps the last member of each key, as JSON decoders do. API servers never send
+// a key twice.
+func (o *Object) keepLast() {
 	last := make(map[string]int)
-	twice := false
-	if len(members) > 16 {
-		for i, m := range members {
-			_, seen := last[string(m.key)]
-			twice = twice || seen
-			last[string(m.key)] = i
-		}
-	} else {
-		for i, m := range members {
-			twice = twice || slices.ContainsFunc(members[:i], func(other Member) bool { return bytes.Equal(m.key, other.key) })
-		}
-	}
-	if !twice {
-		return members
-	}
-	for i, m := range members {
+	for i, m := range o.members {
 		last[string(m.key)] = i
 	}
-	kept := members[:0]
-	for i, m := range members {
+	kept := o.members[:0]
+	for i, m := range o.members {
 		if last[string(m.key)] == i {
+			last[string(m.key)] = len(kept)
 			kept = append(kept, m)
 		}
 	}
-	return kept
+	o.members, o.index = kept, last
 }
 
 // Member returns the member of a key, nil if there is none. A nil Object has none.
@@ -90,6 +99,12 @@ func (o *Object) Member(key string) *Member {
 		return nil
 	}
 	o.scan()
+	if o.index != nil {
+		if i, ok := o.index[key]; ok {
+			return &o.members[i]
+		}
+		return nil
+	}
 	for i := range o.members {
 		if string(o.members[i].key) == key {
 			return &o.members[i]

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"reflect"
 	"strconv"
+	"strings"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
@@ -154,8 +155,11 @@ func (a *array) ConvertToType(t ref.Type) ref.Val            { return a.whole().
 func (a *array) Type() ref.Type                              { return types.ListType }
 func (a *array) Value() any                                  { return a.whole().Value() }
 
-// maxQuantity bounds the text of a quantity: the cost limit does not count parsing.
-const maxQuantity = 64
+// The cost limit does not count parsing, nor comparing.
+const (
+	maxQuantity = 64 // characters
+	maxExponent = 3  // digits: a comparison computes all zeros of an amount
+)
 
 // QuantityOptions declares Kubernetes quantities with the names and semantics of
 // Kubernetes' CEL: quantity("100Mi"), isQuantity(text), and on a
@@ -232,6 +236,9 @@ func parseQuantity(v ref.Val) (quantity, error) {
 	}
 	if len(s) > maxQuantity {
 		return quantity{}, fmt.Errorf("a quantity has at most %d characters", maxQuantity)
+	}
+	if i := strings.LastIndexAny(string(s), "eE"); i >= 0 && len(strings.TrimLeft(string(s[i+1:]), "+-0")) > maxExponent {
+		return quantity{}, fmt.Errorf("quantity %q: the exponent has more than %d digits", string(s), maxExponent)
 	}
 	q, err := resource.ParseQuantity(string(s))
 	if err != nil {

@@ -374,8 +374,11 @@ type net struct {
 	NetChange
 	first, last, after uint64
 
-	ended   bool // its last state in the period is a deletion
-	was, is State
+	ended   bool  // its last state in the period is a deletion
+	was, is State // without their objects, which may be many
+
+	recreated bool
+	text      string // what changed from one state to the other
 }
 
 func (n *net) object() Object { return Object{n.Resource, n.Namespace, n.Name} }
@@ -403,6 +406,7 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time) ([]*n
 		if n.was.As == Exact && !n.was.Exists {
 			came[key(o)] = true
 		}
+		n.describe()
 	}
 	lived, err := r.lastBefore(from, "", func(row *headline.Row) bool { return came[objectOf(row)] }, len(came))
 	damaged := errors.Is(err, store.ErrUnreadable)
@@ -435,6 +439,15 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time) ([]*n
 	return all, nil
 }
 
+// describe compares the objects of both states, and drops them.
+func (n *net) describe() {
+	if n.was.Exists && n.is.Exists {
+		n.recreated = uid(n.was.Object) != uid(n.is.Object)
+		n.text, _ = summary.Changes(&event.Event{Type: event.Updated, OldObject: n.was.Object, Object: n.is.Object})
+	}
+	n.was.Object, n.is.Object = nil, nil
+}
+
 // compare sets what the period changed.
 func (n *net) compare() {
 	n.Before, n.After = n.was.As, n.is.As
@@ -447,13 +460,10 @@ func (n *net) compare() {
 	case !n.is.Exists:
 		n.Change = "deleted"
 	default:
-		n.Recreated = uid(n.was.Object) != uid(n.is.Object)
-		text, _ := summary.Changes(&event.Event{Type: event.Updated, OldObject: n.was.Object, Object: n.is.Object})
-		if text != "" || n.Recreated {
-			n.Change, n.Summary = "changed", text
+		if n.Recreated = n.recreated; n.text != "" || n.recreated {
+			n.Change, n.Summary = "changed", n.text
 		}
 	}
-	n.was, n.is = State{}, State{} // the objects may be many
 }
 
 func uid(raw []byte) string {

@@ -466,7 +466,7 @@ func (r *Reader) ListAt(ctx context.Context, resource event.Resource, namespace 
 }
 
 // pageBytes is about how large a page may become.
-const pageBytes = 16 << 20
+const pageBytes = 4 << 20
 
 // Version is one of the states of an object, or the end of a life.
 type Version struct {
@@ -492,15 +492,22 @@ func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, lim
 		return out, err
 	}
 	stats := r.store.LogStats()
-	var chain []*stored // those of the answer, and the one before
-	take := func(rec *stored) (more bool) {
+	shown := map[uint64][]byte{}
+	take := func(rec *stored) (more bool, err error) {
 		switch at := rec.Event.Time; {
 		case !to.IsZero() && at.After(to) || rec.Rerecorded:
-			return true
-		default:
-			chain = append(chain, rec)
-			return len(chain) <= limit && !at.Before(from)
+			return true, nil
+		case len(out.Items) == limit, at.Before(from):
+			out.Before = Exact // it is known, and not asked for
+			return false, nil
 		}
+		v := Version{Sequence: rec.sequence, Time: rec.Event.Time, Type: rec.Event.Type}
+		if by := rec.Event.ChangedBy; by != nil {
+			v.Manager = by.Manager
+		}
+		v.Summary, err = r.summarize(rec, shown)
+		out.Items = append(out.Items, v)
+		return true, err
 	}
 	more, below := true, stats.Last
 	if len(entries) == 1 && entries[0].object != nil {
@@ -516,7 +523,9 @@ func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, lim
 				more = sequence >= stats.First
 				break
 			}
-			more = take(rec)
+			if more, err = take(rec); err != nil {
+				return out, err
+			}
 			below, sequence = sequence-1, rec.Prev
 		}
 	}
@@ -531,30 +540,15 @@ func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, lim
 				e := event.Event{Type: row.Type, Time: row.Time, Summary: unreadable}
 				rec = &stored{&record.Record{Event: e, Rerecorded: row.Flags&headline.Rerecorded != 0}, row.Sequence}
 			}
-			if !take(rec) {
-				return errEnough
+			more, err := take(rec)
+			if err == nil && !more {
+				err = errEnough
 			}
-			return stop(ctx)
+			return errors.Join(err, stop(ctx))
 		})
 		if err = ignoreEnough(err); err != nil && !errors.Is(err, store.ErrUnreadable) {
 			return out, err
 		}
-	}
-	shown := map[uint64][]byte{}
-	for i, rec := range chain {
-		if i == limit || rec.Event.Time.Before(from) {
-			out.Before = Exact // it is known, and not asked for
-			break
-		}
-		text, err := r.summarize(rec, shown)
-		if err != nil {
-			return out, err
-		}
-		v := Version{Sequence: rec.sequence, Time: rec.Event.Time, Type: rec.Event.Type, Summary: text}
-		if by := rec.Event.ChangedBy; by != nil {
-			v.Manager = by.Manager
-		}
-		out.Items = append(out.Items, v)
 	}
 	if from.IsZero() {
 		from = time.Unix(0, 0)

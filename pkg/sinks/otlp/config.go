@@ -34,6 +34,10 @@ type Config struct {
 	// TLS names the files to trust and to present.
 	TLS sinks.TLS `json:"tls,omitzero"`
 
+	// Insecure allows credentials in plain text: in a header here, and on the way to an
+	// http:// endpoint beyond loopback.
+	Insecure bool `json:"insecure,omitempty"`
+
 	// Timeout of one request, from dialling to the end of the answer.
 	Timeout sinks.Duration `json:"timeout,omitempty" jsonschema:"type=string"`
 }
@@ -97,7 +101,10 @@ func (c *Config) Validate() error {
 		case "Content-Type", "Content-Length", "Content-Encoding", "Transfer-Encoding", "Connection", "Host", "Trailer", "Te", "Upgrade":
 			bad("headers."+name, "is set by watcherd")
 		default:
-			errs = append(errs, c.Headers[name].Validate("headers."+name, name, false))
+			errs = append(errs, c.Headers[name].Validate("headers."+name, name, c.Insecure))
+			if !c.Headers[name].Secret.IsZero() && !c.Insecure && sinks.PlainText(c.Endpoint) {
+				bad("headers."+name, "goes out unencrypted, as endpoint is http:// and beyond loopback: use https://, or set insecure: true")
+			}
 		}
 	}
 	if c.Timestamps != OfEvent && c.Timestamps != Observed {

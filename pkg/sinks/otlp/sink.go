@@ -110,6 +110,9 @@ func (s *sink) post(ctx context.Context, events []*event.Event) error {
 	resp, err := s.transport.RoundTrip(req)
 	if err != nil {
 		s.metrics.responses.WithLabelValues("error").Inc()
+		if text := err.Error(); excerpt(text, hidden) != excerpt(text, nil) {
+			err = errors.New(excerpt(text, hidden)) // it quotes an answer that quotes the request
+		}
 		if ctx.Err() != nil {
 			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}

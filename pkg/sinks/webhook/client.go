@@ -185,8 +185,9 @@ func (m *missing) class(now time.Time) sinks.Class {
 
 // target is the address of the requests. It is used from several goroutines.
 type target struct {
-	text   string
-	secret *cached // nil: the address is text
+	text     string
+	secret   *cached // nil: the address is text
+	insecure bool    // a secret address may be one of http beyond loopback
 
 	mu      sync.Mutex // guards what follows
 	made    string     // what address was made of
@@ -199,8 +200,8 @@ type address struct {
 	hidden []string
 }
 
-func newTarget(v sinks.Header, dir string) *target {
-	t := &target{}
+func newTarget(v sinks.Header, dir string, insecure bool) *target {
+	t := &target{insecure: insecure}
 	if v.Secret.IsZero() {
 		t.text = v.Text
 	} else {
@@ -216,6 +217,9 @@ func (t *target) current() (*address, error) {
 		var err error
 		if text, err = t.secret.value(); err != nil {
 			return nil, fmt.Errorf("url: %w", err)
+		}
+		if !t.insecure && sinks.PlainText(text) {
+			return nil, errors.New("url: the secret goes out unencrypted, as it is http:// and beyond loopback: use https://, or set insecure: true")
 		}
 	}
 	t.mu.Lock()
@@ -283,9 +287,31 @@ func (e *privateError) Error() string {
 var metadata = []netip.Prefix{
 	netip.MustParsePrefix("169.254.0.0/16"),
 	netip.MustParsePrefix("fe80::/10"),
-	netip.MustParsePrefix("fd00:ec2::254/128"),  // AWS
+	netip.MustParsePrefix("fd00:ec2::/32"),      // AWS, that of pods included
+	netip.MustParsePrefix("fd20:ce::/64"),       // Google Cloud
+	netip.MustParsePrefix("fd00:c1::/32"),       // Oracle Cloud
+	netip.MustParsePrefix("fd00:42::/32"),       // Scaleway
 	netip.MustParsePrefix("100.100.100.200/32"), // Alibaba Cloud
 	netip.MustParsePrefix("168.63.129.16/32"),   // Azure
+}
+
+// carriers are the ranges of IPv6 whose addresses lead to an IPv4 address, and at which
+// byte they hold it.
+var carriers = map[netip.Prefix]int{
+	netip.MustParsePrefix("::/96"):        12,
+	netip.MustParsePrefix("64:ff9b::/96"): 12, // NAT64
+	netip.MustParsePrefix("2002::/16"):    2,  // 6to4
+}
+
+// carried returns the IPv4 address that addr leads to, or addr.
+func carried(addr netip.Addr) netip.Addr {
+	for prefix, at := range carriers {
+		if prefix.Contains(addr) {
+			b := addr.As16()
+			return netip.AddrFrom4([4]byte(b[at : at+4]))
+		}
+	}
+	return addr
 }
 
 // special are ranges that are not public and that netip has no method for.
@@ -320,7 +346,7 @@ func refuse(private bool) func(network, address string, _ syscall.RawConn) error
 		if private && !public(addr) {
 			return &privateError{addr: addr}
 		}
-		if within(addr, metadata) {
+		if within(addr, metadata) || within(carried(addr), metadata) {
 			return &privateError{addr: addr, metadata: true}
 		}
 		return nil
