@@ -375,7 +375,7 @@ func TestFormerRoutesOfADamagedStore(t *testing.T) {
 	r.takes("other", "added a 1", "added b 1")
 	b := r.store.NewBatch()
 	b.PutMeta("timer/row/slow/sink/pods/ns/a", []byte("damaged"))
-	b.PutMeta("timer/row/stuck//"+lastingKey(s, r.object("a", "u", "1")), []byte("damaged"))
+	b.PutMeta("timer/row/stuck//"+s.Partition+"\nns/a", []byte("damaged"))
 	if err := r.store.Commit(b); err != nil {
 		t.Fatal(err)
 	}
