@@ -27,11 +27,11 @@ type Config struct {
 	// Mode is history, which creates a document for every event, or state, which keeps the last state of each object.
 	Mode Mode `json:"mode,omitempty" jsonschema:"enum=history,enum=state"`
 
-	// Create makes the index template if there is none of its name. Left out, the indices are as the cluster's
+	// Create makes the index template, unless one of its name exists. Left out, the indices are as the cluster's
 	// own templates want them.
 	Create bool `json:"create,omitempty"`
 
-	// Tombstones is how long mode state keeps the document of a deleted object. 0: for ever.
+	// Tombstones is how long mode state keeps the document of a deleted object. 0: without limit.
 	Tombstones sinks.Duration `json:"tombstones,omitempty" jsonschema:"type=string"`
 
 	// APIKey is sent as `Authorization: ApiKey`: what the API calls encoded.
@@ -115,7 +115,7 @@ func (c *Config) names() (template.Template, error) {
 	sample := t.Sample("x")
 	switch {
 	case t[0].Token != "":
-		err = errors.New("must begin with text, which tells this sink's indices from others")
+		err = errors.New("must begin with text, which distinguishes this sink's indices from others")
 	case strings.ContainsAny(sample[:1], "-_+."):
 		err = errors.New("must not begin with - _ + or a dot")
 	case sample != string(appendName(nil, sample)):

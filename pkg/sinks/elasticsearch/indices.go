@@ -10,7 +10,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// prepare makes the index template, where that is asked for and none of its name exists.
+// prepare makes the index template, where that is asked for unless one of its name exists.
 func (s *sink) prepare(ctx context.Context) error {
 	if !s.create || s.prepared.Load() {
 		return nil
@@ -99,7 +99,7 @@ func (s *sink) template(opensearch bool) object {
 // expireEvery is how often tombstones are deleted.
 const expireEvery = time.Hour
 
-// expire has the cluster delete old tombstones, now and then. A failure fails no Write: they are deleted later.
+// expire has the cluster delete old tombstones, at most every [expireEvery]. A failure fails no Write: they are deleted later.
 func (s *sink) expire(ctx context.Context) {
 	now, last := int64(time.Since(s.opened)), s.expired.Load()
 	if !s.state || s.tombstones == 0 || last != 0 && now-last < int64(expireEvery) || !s.expired.CompareAndSwap(last, max(now, 1)) {
@@ -125,6 +125,6 @@ func (s *sink) expire(ctx context.Context) {
 	}
 	s.metrics.expired.WithLabelValues("failed").Inc()
 	if !s.warned.Swap(true) {
-		s.log.Warn("documents of deleted objects are not removed; the sink tries again every hour", "error", err)
+		s.log.Warn("documents of deleted objects are not removed; the sink retries every hour", "error", err)
 	}
 }

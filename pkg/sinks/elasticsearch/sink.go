@@ -228,7 +228,7 @@ func (s *sink) result(a *post.Answer, it item) error {
 	return a.Refusal(status, it.Error.Type+": "+it.Error.Reason)
 }
 
-// appendAction appends the line that says what to do with the document of the next one.
+// appendAction appends the line with what to do with the document of the next one.
 func (s *sink) appendAction(dst []byte, e *event.Event) []byte {
 	if s.state {
 		dst = append(dst, `{"index":{"_index":`...)

@@ -1,6 +1,6 @@
 // Command elasticsearch is a server for tests of the part of Elasticsearch's API that watcherd uses, made from its
 // documentation: bulk with create and index, external versions, data streams, index templates, deletion by a
-// query. It refuses what the documentation says is refused. Its argument is a JSON document (spec). It prints its address and
+// query. It refuses what is refused by the documentation. Its argument is a JSON document (spec). It prints its address and
 // ends with its input. What it accepts it appends to a file, a JSON document a line, which it reads when it starts.
 package main
 
