@@ -17,11 +17,8 @@ import (
 func newDeadLettersCommand() *cobra.Command {
 	var flags adminFlags
 	cmd := &cobra.Command{
-		Use:     "deadletters",
-		Aliases: []string{"deadletter", "dl"},
-		Short:   "List, retry or drop the dead letters of a sink",
-		Args:    usageArgs(cobra.NoArgs),
-		RunE:    helpOnly,
+		Use: "deadletters", Aliases: []string{"deadletter", "dl"}, Short: "List, retry or drop the dead letters of a sink",
+		Args: usageArgs(cobra.NoArgs), RunE: helpOnly,
 	}
 	flags.bind(cmd)
 	cmd.AddCommand(

@@ -36,10 +36,7 @@ func (f *storeFlags) path() (string, error) {
 func newStoreCommand() *cobra.Command {
 	var flags storeFlags
 	cmd := &cobra.Command{
-		Use:   "store",
-		Short: "Check or export the store of a stopped daemon",
-		Args:  usageArgs(cobra.NoArgs),
-		RunE:  helpOnly,
+		Use: "store", Short: "Check or export the store of a stopped daemon", Args: usageArgs(cobra.NoArgs), RunE: helpOnly,
 	}
 	cmd.PersistentFlags().StringVar(&flags.dir, "store", "", "folder of the store")
 	cmd.PersistentFlags().StringVarP(&flags.config, "config", "c", "", "configuration file, to find the store")

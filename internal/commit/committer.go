@@ -413,7 +413,7 @@ func (g *group) putCheckpoints() error {
 		}
 		version = cmp.Or(version, s.saved.ResourceVersion)
 		switch {
-		case !s.keepsHistory():
+		case !slices.ContainsFunc(s.Watches(), func(h WatchRef) bool { return h.Watch.History }):
 			s.historySince = time.Time{}
 		case s.historySince.IsZero() && s.synced:
 			s.historySince = g.c.cfg.Now()

@@ -236,11 +236,6 @@ func NewWatchRef(w *plan.Watch) WatchRef {
 
 func (h WatchRef) sameWatch(other WatchRef) bool { return h.Watch.Name == other.Watch.Name }
 
-// keepsHistory reports whether the changes of the feed are in the history.
-func (s *Feed) keepsHistory() bool {
-	return slices.ContainsFunc(s.Watches(), func(h WatchRef) bool { return h.Watch.History })
-}
-
 // WatchNamed is the feed's watch of that name.
 func (s *Feed) WatchNamed(watch string) (h WatchRef, ok bool) {
 	for _, h := range s.Watches() {

@@ -134,10 +134,6 @@ const (
 	fetchItems     = 1 << 11 // of those, events read again and not yet written
 )
 
-func (c *Config) readAhead() int {
-	return min(max(2*c.Delivery.MaxEvents*c.Delivery.Concurrency, 2*readItems), 1<<14)
-}
-
 // delay returns the wait after the attempt-th failure in a row, counted from 1: a random
 // share of a ceiling that doubles from Initial to Max, at least half of Initial.
 func (r *Retry) delay(attempt int) time.Duration {

@@ -188,7 +188,8 @@ func (e *engine) acknowledge() error {
 }
 
 func (e *engine) full() bool {
-	return e.held >= e.cfg.readAhead() || e.heldBytes >= readAheadBytes || e.stalled()
+	most := min(max(2*e.cfg.Delivery.MaxEvents*e.cfg.Delivery.Concurrency, 2*readItems), 1<<14)
+	return e.held >= most || e.heldBytes >= readAheadBytes || e.stalled()
 }
 
 // stalled reports whether reading has stopped for the events behind failing objects.

@@ -207,7 +207,7 @@ func (e *engine) takeObject(l *lane, o *object, limit int, limits sinks.Limits) 
 	}()
 	for most := o.most(limit - before); most > 0 && o.queue.len() > 0; {
 		en := o.queue.at(0)
-		if en.away && len(l.batch.entries) > before && l.detached.older(en) {
+		if en.away && len(l.batch.entries) > before && l.detached.free.Len() > 0 && l.detached.free.objects[0].position() < en.item.Position {
 			return false, nil
 		}
 		ok, err := e.prepare(en, limits)

@@ -27,8 +27,14 @@ type lane struct {
 
 func newLane() *lane {
 	l := &lane{
-		detached: newDetached(),
-		work:     make(chan *batch, 1),
+		detached: detached{
+			byLane: map[uint64]*object{},
+			due: objectHeap{less: func(a, b *object) bool {
+				return a.due.Before(b.due) || a.due.Equal(b.due) && a.position() < b.position()
+			}},
+			free: objectHeap{less: func(a, b *object) bool { return a.position() < b.position() }},
+		},
+		work: make(chan *batch, 1),
 	}
 	l.batch.lane = l
 	return l
@@ -135,16 +141,6 @@ type detached struct {
 	free   objectHeap // the others; by the position of the first event
 }
 
-func newDetached() detached {
-	return detached{
-		byLane: map[uint64]*object{},
-		due: objectHeap{less: func(a, b *object) bool {
-			return a.due.Before(b.due) || a.due.Equal(b.due) && a.position() < b.position()
-		}},
-		free: objectHeap{less: func(a, b *object) bool { return a.position() < b.position() }},
-	}
-}
-
 func (d *detached) get(lane uint64) *object { return d.byLane[lane] }
 
 // add gives the object of e a queue of its own, with e as its first event.
@@ -169,11 +165,6 @@ func (d *detached) nextFree() *object {
 		return nil
 	}
 	return heap.Pop(&d.free).(*object)
-}
-
-// older reports whether a free object has an event older than this one.
-func (d *detached) older(en *entry) bool {
-	return d.free.Len() > 0 && d.free.objects[0].position() < en.item.Position
 }
 
 // back adds an object that is in no heap. One without events returns to its lane.

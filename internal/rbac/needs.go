@@ -29,7 +29,13 @@ func Needs(st *plan.State, find Finder) ([]Need, error) {
 	custom := false
 	for i := range st.Watches {
 		w := &st.Watches[i]
-		excluded := w.Excluder(meaning(find))
+		excluded := w.Excluder(func(name string) (schema.GroupResource, bool) {
+			found, err := find.Find(name)
+			if err != nil || len(found) != 1 {
+				return schema.GroupResource{}, false
+			}
+			return schema.GroupResource{Group: found[0].Group, Resource: found[0].Name}, true
+		})
 		for _, pattern := range w.Resources {
 			resources, err := find.Find(pattern)
 			if err != nil {
@@ -90,17 +96,6 @@ func Needs(st *plan.State, find Finder) ([]Need, error) {
 		})
 	}
 	return least(needs), errors.Join(errs...)
-}
-
-// meaning resolves a name without a wildcard.
-func meaning(find Finder) func(name string) (schema.GroupResource, bool) {
-	return func(name string) (schema.GroupResource, bool) {
-		found, err := find.Find(name)
-		if err != nil || len(found) != 1 {
-			return schema.GroupResource{}, false
-		}
-		return schema.GroupResource{Group: found[0].Group, Resource: found[0].Name}, true
-	}
 }
 
 // watchNeeds is what the informers of one watch and resource need.

@@ -80,12 +80,8 @@ func New(cfg Config) *Watcher {
 		timing.apply = cfg.Interval
 	}
 	return &Watcher{
-		cfg:      cfg,
-		log:      cfg.Logger.With("config", cfg.Path),
-		metrics:  newMetrics(),
-		timing:   timing,
-		trigger:  make(chan struct{}, 1),
-		watchDir: watchFolder,
+		cfg: cfg, log: cfg.Logger.With("config", cfg.Path), metrics: newMetrics(), timing: timing,
+		trigger: make(chan struct{}, 1), watchDir: watchFolder,
 	}
 }
 

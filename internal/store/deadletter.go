@@ -133,15 +133,8 @@ func (q *Queue) setAside(sl slot, value layout.LogRecord, rewrites uint64, l Let
 		return b.Close()
 	}
 	d := layout.DeadLetter{
-		Sequence: sl.sequence,
-		Lane:     value.Lane,
-		Time:     sl.time,
-		Flags:    sl.flags,
-		Attempts: uint32(l.Attempts),
-		First:    l.First,
-		Last:     l.Time,
-		Reason:   l.Reason,
-		Payload:  value.Payload,
+		Sequence: sl.sequence, Lane: value.Lane, Time: sl.time, Flags: sl.flags, Attempts: uint32(l.Attempts), First: l.First,
+		Last: l.Time, Reason: l.Reason, Payload: value.Payload,
 	}
 	change := layout.Counter{Count: 1, Bytes: int64(len(value.Payload))}
 	if err := q.s.applyLazily(b,
@@ -246,13 +239,8 @@ func (q *Queue) RetryDeadLetters(flags uint32, positions ...uint64) (int, error)
 			d.Payload, d.Lane, d.Time = value.Payload, value.Lane, value.Time
 		}
 		e := layout.Entry{
-			Kind:     layout.EntryInline,
-			Flags:    d.Flags | flags,
-			Size:     uint32(len(d.Payload)),
-			Time:     d.Time,
-			Sequence: d.Sequence,
-			Lane:     d.Lane,
-			Payload:  d.Payload,
+			Kind: layout.EntryInline, Flags: d.Flags | flags, Size: uint32(len(d.Payload)), Time: d.Time, Sequence: d.Sequence,
+			Lane: d.Lane, Payload: d.Payload,
 		}
 		b.enqueue(q, b.position(), &e)
 		return true, nil

@@ -158,14 +158,8 @@ func (q *Queue) Stats() Stats {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	st := Stats{
-		HeldBytes:       heldBytes,
-		HeldSince:       heldSince,
-		Length:          q.total.Count,
-		Bytes:           q.total.Bytes,
-		Head:            q.window.head(),
-		Tail:            q.tail,
-		DeadLetters:     q.dead.Count,
-		DeadLetterBytes: q.dead.Bytes,
+		HeldBytes: heldBytes, HeldSince: heldSince, Length: q.total.Count, Bytes: q.total.Bytes, Head: q.window.head(),
+		Tail: q.tail, DeadLetters: q.dead.Count, DeadLetterBytes: q.dead.Bytes,
 	}
 	if q.dead.Count > 0 && q.deadAge.known {
 		st.DeadLetterOldest = q.deadAge.oldest

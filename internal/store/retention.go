@@ -268,11 +268,8 @@ func parseMark(sequence uint64, value []byte) (mark, error) {
 		return mark{}, layout.ErrMalformed
 	}
 	return mark{
-		sequence: sequence,
-		clock:    layout.UnixNano(value),
-		time:     layout.UnixNano(value),
-		count:    int64(binary.BigEndian.Uint64(value[8:])),
-		bytes:    int64(binary.BigEndian.Uint64(value[16:])),
+		sequence: sequence, clock: layout.UnixNano(value), time: layout.UnixNano(value),
+		count: int64(binary.BigEndian.Uint64(value[8:])), bytes: int64(binary.BigEndian.Uint64(value[16:])),
 	}, nil
 }
 

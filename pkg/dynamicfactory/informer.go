@@ -68,10 +68,7 @@ func (f *Factory) newInformer(k Key, d *DurableOptions) *informer {
 		}
 	}
 	i.shared = cache.NewSharedIndexInformerWithOptions(lw, example, cache.SharedIndexInformerOptions{
-		ResyncPeriod:      resync,
-		Indexers:          f.opts.indexersFor(k.GVR),
-		ObjectDescription: k.String(),
-		Identifier:        f.identifier(k),
+		ResyncPeriod: resync, Indexers: f.opts.indexersFor(k.GVR), ObjectDescription: k.String(), Identifier: f.identifier(k),
 	})
 	if transform != nil {
 		_ = i.shared.SetTransform(transform) // fails only after the start

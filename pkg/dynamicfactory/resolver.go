@@ -3,6 +3,7 @@ package dynamicfactory
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
 	"sync"
 	"time"
@@ -220,7 +221,7 @@ func (r *Resolver) read(ctx context.Context) error {
 	r.mu.Lock()
 	before := r.table
 	r.table = newTable(groups, lists, failed, before)
-	differs := !r.table.equal(before)
+	differs := before == nil || !reflect.DeepEqual(r.table.groups, before.groups)
 	r.mu.Unlock()
 	if differs {
 		notify(r.changed)

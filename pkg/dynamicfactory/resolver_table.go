@@ -3,7 +3,6 @@ package dynamicfactory
 import (
 	"errors"
 	"fmt"
-	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -141,11 +140,6 @@ func (t *table) prefers(group, version string) bool {
 	return i >= 0 && len(t.groups[i].versions) > 0 && t.groups[i].versions[0].name == version
 }
 
-// equal reports whether both resolve names alike. other may be nil.
-func (t *table) equal(other *table) bool {
-	return other != nil && reflect.DeepEqual(t.groups, other.groups)
-}
-
 var (
 	// ErrNotReady reports that discovery has not succeeded yet.
 	ErrNotReady = errors.New("dynamicfactory: the served resources are not known yet")
@@ -264,22 +258,17 @@ func (t *table) also(resource, first string) []schema.GroupResource {
 	return list
 }
 
-// names returns the comparisons with each kind of name, in the order of precedence.
-func names(name string) []func(*servedResource) bool {
-	return []func(*servedResource) bool{
-		func(r *servedResource) bool { return r.GVR.Resource == name },
-		func(r *servedResource) bool { return r.singular == name },
-		func(r *servedResource) bool { return slices.Contains(r.shortNames, name) },
-		func(r *servedResource) bool { return r.kind == name },
-	}
-}
-
 // find returns the resources of one meaning of a name.
 func (t *table) find(resource string, s selector) []servedResource {
 	if resource == "*" {
 		return t.all(s)
 	}
-	for _, is := range names(resource) {
+	for _, is := range []func(*servedResource) bool{
+		func(r *servedResource) bool { return r.GVR.Resource == resource },
+		func(r *servedResource) bool { return r.singular == resource },
+		func(r *servedResource) bool { return slices.Contains(r.shortNames, resource) },
+		func(r *servedResource) bool { return r.kind == resource },
+	} {
 		for g := range t.groups {
 			for v := range t.groups[g].versions {
 				version := &t.groups[g].versions[v]

@@ -166,11 +166,6 @@ func stronger(a, b *action) *action {
 	return b
 }
 
-// inside reports whether a path continues below the node.
-func (n *node) inside() bool {
-	return n.stays || n.any != nil || len(n.keys) > 0 || len(n.items) > 0
-}
-
 // Append appends raw, one JSON object, with the rules applied and without
 // surrounding white space. If err is nil the result is valid JSON. If raw is not
 // exactly one JSON object, Append returns a *SyntaxError and dst unchanged.
@@ -353,7 +348,7 @@ func (ed *edit) value(first, i, depth int) (end int, dropped bool, err error) {
 	inside := false
 	for _, n := range ed.nodes[first:] {
 		do = stronger(do, n.action)
-		inside = inside || n.inside()
+		inside = inside || n.stays || n.any != nil || len(n.keys) > 0 || len(n.items) > 0
 		if n.fields && ed.by != nil {
 			if end, err = ed.by.scan(ed.raw, i, depth); err != nil {
 				return 0, false, err

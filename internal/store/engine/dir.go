@@ -78,7 +78,10 @@ func (d *Dir) Take() (err error) {
 	}
 	d.reserve.firm()
 	down := func() bool { return d.o.Failure() != nil }
-	d.fence = newFence(d.o.FS, d.o.Fail, down, d.owner.check, d.reserve)
+	d.fence = &fence{
+		FS: d.o.FS, opening: true, reserve: d.reserve, failed: d.o.Fail, down: down, owned: d.owner.check,
+		imagined: make(map[string]bool), memory: vfs.NewMem(), released: make(chan struct{}),
+	}
 	return nil
 }
 

@@ -58,20 +58,6 @@ type fence struct {
 // is full.
 const FullDiskPause = 250 * time.Millisecond
 
-func newFence(fs vfs.FS, failed func(error), down func() bool, owned func() error, r *reserve) *fence {
-	return &fence{
-		FS:       fs,
-		opening:  true,
-		reserve:  r,
-		failed:   failed,
-		down:     down,
-		owned:    owned,
-		imagined: make(map[string]bool),
-		memory:   vfs.NewMem(),
-		released: make(chan struct{}),
-	}
-}
-
 // release ends every wait of a failed store.
 func (f *fence) release() { f.once.Do(func() { close(f.released) }) }
 

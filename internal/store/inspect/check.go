@@ -84,11 +84,8 @@ func CheckFS(fsys vfs.FS, dir string) (r Report, err error) {
 		return r, nil
 	}
 	c := checker{
-		db:       i.db,
-		report:   &r,
-		names:    make(map[byte]map[uint32]string),
-		counters: make(map[string]layout.Counter),
-		counted:  make(map[string]layout.Counter),
+		db: i.db, report: &r, names: make(map[byte]map[uint32]string), counters: make(map[string]layout.Counter),
+		counted: make(map[string]layout.Counter),
 	}
 	c.run()
 	return r, nil

@@ -127,11 +127,8 @@ func ParseEntry(position uint64, value []byte) (Entry, error) {
 		return Entry{}, ErrMalformed
 	}
 	e := Entry{
-		Kind:     value[0],
-		Flags:    binary.BigEndian.Uint32(value[1:]),
-		Size:     binary.BigEndian.Uint32(value[5:]),
-		Time:     UnixNano(value[9:]),
-		Sequence: position,
+		Kind: value[0], Flags: binary.BigEndian.Uint32(value[1:]), Size: binary.BigEndian.Uint32(value[5:]),
+		Time: UnixNano(value[9:]), Sequence: position,
 	}
 	if e.Kind == EntryNew {
 		return e, nil
@@ -187,13 +184,9 @@ func ParseDeadLetter(value []byte) (DeadLetter, error) {
 		return DeadLetter{}, ErrMalformed
 	}
 	d := DeadLetter{
-		Sequence: binary.BigEndian.Uint64(value),
-		Lane:     binary.BigEndian.Uint64(value[8:]),
-		Time:     UnixNano(value[16:]),
-		Flags:    binary.BigEndian.Uint32(value[24:]),
-		Attempts: binary.BigEndian.Uint32(value[28:]),
-		First:    UnixNano(value[32:]),
-		Last:     UnixNano(value[40:]),
+		Sequence: binary.BigEndian.Uint64(value), Lane: binary.BigEndian.Uint64(value[8:]), Time: UnixNano(value[16:]),
+		Flags: binary.BigEndian.Uint32(value[24:]), Attempts: binary.BigEndian.Uint32(value[28:]), First: UnixNano(value[32:]),
+		Last: UnixNano(value[40:]),
 	}
 	n := int(binary.BigEndian.Uint32(value[48:]))
 	rest := value[deadLetterHeaderLen:]

@@ -112,13 +112,8 @@ func (s *sink) newStream() jetstream.StreamConfig {
 		storage = jetstream.MemoryStorage
 	}
 	cfg := jetstream.StreamConfig{
-		Name:       s.stream.Stream,
-		Subjects:   s.stream.Subjects,
-		Storage:    storage,
-		Replicas:   max(s.stream.Replicas, 1),
-		MaxAge:     s.stream.MaxAge.Std(),
-		MaxBytes:   int64(s.stream.MaxBytes),
-		Duplicates: s.stream.DuplicateWindow.Std(),
+		Name: s.stream.Stream, Subjects: s.stream.Subjects, Storage: storage, Replicas: max(s.stream.Replicas, 1),
+		MaxAge: s.stream.MaxAge.Std(), MaxBytes: int64(s.stream.MaxBytes), Duplicates: s.stream.DuplicateWindow.Std(),
 	}
 	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, -1)
 	if cfg.Duplicates == 0 {

@@ -343,7 +343,7 @@ func refuse(private bool) func(network, address string, _ syscall.RawConn) error
 			return fmt.Errorf("address to connect to: %w", err)
 		}
 		addr := ap.Addr().WithZone("").Unmap()
-		if private && !public(addr) {
+		if private && (!addr.IsGlobalUnicast() || addr.IsPrivate() || within(addr, special)) {
 			return &privateError{addr: addr}
 		}
 		if within(addr, metadata) || within(carried(addr), metadata) {
@@ -351,10 +351,6 @@ func refuse(private bool) func(network, address string, _ syscall.RawConn) error
 		}
 		return nil
 	}
-}
-
-func public(a netip.Addr) bool {
-	return a.IsGlobalUnicast() && !a.IsPrivate() && !within(a, special)
 }
 
 func within(a netip.Addr, ranges []netip.Prefix) bool {
