@@ -132,7 +132,7 @@ type NamespaceHandler struct {
 	c       *Committer
 	stopped <-chan struct{}
 
-	mu   sync.Mutex
+	mu   sync.Mutex // guards what follows
 	sub  windowed
 	seen uint64
 }

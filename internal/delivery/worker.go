@@ -29,7 +29,7 @@ type Worker struct {
 	mu       sync.Mutex
 	status   Status    // guarded by mu
 	failures *failures // guarded by mu; of the last Run
-	metrics  *metrics  // set by Run before its first use
+	metrics  *metrics  // guarded by mu for others than Run, which sets it
 }
 
 // New returns a worker. Run starts it.

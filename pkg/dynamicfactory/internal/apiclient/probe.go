@@ -37,7 +37,7 @@ type Prober struct {
 	client *Client
 	check  func(ctx context.Context, uid string) error
 
-	mu      sync.Mutex
+	mu      sync.Mutex // guards what follows
 	uid     string // of the first contact
 	checked bool   // check has accepted uid
 	last    *probe

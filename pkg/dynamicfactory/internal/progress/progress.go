@@ -28,7 +28,7 @@ const maxLists = 16
 type Progress struct {
 	seed maphash.Seed
 
-	mu       sync.Mutex
+	mu       sync.Mutex // guards what follows
 	last     uint64  // the last position
 	empty    uint64  // the position of an empty list that no event has followed; 0: none
 	complete Version // the newest complete version: where a watch resumes
@@ -305,7 +305,7 @@ func Older(a, b string) bool {
 type Window struct {
 	limit int // 0: no bound
 
-	mu    sync.Mutex
+	mu    sync.Mutex    // guards what follows
 	out   []uint64      // ascending
 	acked uint64        // the position acknowledged last
 	room  chan struct{} // closed and replaced when places become free
