@@ -180,6 +180,5 @@ func (p *statusPrinter) problems(st *status.Status) {
 	}
 }
 
-func number(n uint64) string { return strconv.FormatUint(n, 10) }
-
+func number(n uint64) string   { return strconv.FormatUint(n, 10) }
 func short(hash string) string { return hash[:min(len(hash), 12)] }

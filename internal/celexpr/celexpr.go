@@ -181,7 +181,6 @@ func (r regexes) compile(call interpreter.InterpretableCall, pattern string) (in
 	}), nil
 }
 
-// instructions returns the length of the compiled pattern.
 func instructions(pattern string) (int, error) {
 	parsed, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {

@@ -261,5 +261,4 @@ func (s *labelSource) whole() ref.Val {
 }
 
 func (s *labelSource) JSON() []byte { return nil }
-
 func (s *labelSource) rawSize() int { return s.obj.RawLen() }

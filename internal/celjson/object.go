@@ -252,9 +252,7 @@ func (m *lazyMap) Equal(other ref.Val) ref.Val {
 }
 
 // AggregateSize lets the memory limit measure the map without decoding it.
-func (m *lazyMap) AggregateSize(types.AggregateSizer) uint32 { return elements(m.rawSize()) }
-
-// elements converts a size in bytes to CEL elements.
+func (m *lazyMap) AggregateSize(types.AggregateSizer) uint32   { return elements(m.rawSize()) }
 func elements(size int) uint32                                 { return uint32(min(size/celexpr.SizeUnit+1, math.MaxInt32)) }
 func (m *lazyMap) ConvertToNative(t reflect.Type) (any, error) { return m.whole().ConvertToNative(t) }
 func (m *lazyMap) ConvertToType(t ref.Type) ref.Val            { return m.whole().ConvertToType(t) }

@@ -179,10 +179,8 @@ func (h *NamespaceHandler) OnAdd(obj any, _ bool) { h.handle(obj, seenNamespace)
 func (h *NamespaceHandler) OnUpdate(_, obj any) { h.handle(obj, seenNamespace) }
 
 // OnDelete implements cache.ResourceEventHandler.
-func (h *NamespaceHandler) OnDelete(obj any) { h.handle(obj, goneNamespace) }
-
+func (h *NamespaceHandler) OnDelete(obj any)               { h.handle(obj, goneNamespace) }
 func seenNamespace(o *compact.Object, at time.Time) change { return &namespaceSeen{o, at} }
-
 func goneNamespace(o *compact.Object, at time.Time) change { return &namespaceGone{o, at} }
 
 // windowed is an informer whose window is opened by acknowledgements.

@@ -276,7 +276,6 @@ func (s *Feed) caughtUp(version string) bool {
 	return s.synced && !ledger.Newer(s.resume.RecordedUpTo(), version)
 }
 
-// ended reports whether the owner has stopped the feed.
 func (s *Feed) ended() bool { return isClosed(s.stopped) }
 
 func isClosed(c <-chan struct{}) bool {

@@ -62,12 +62,10 @@ func newMetrics(r prometheus.Registerer) *metrics {
 	return m
 }
 
-// observed is the counter of a feed's notifications.
 func (m *metrics) observed(s *Feed) prometheus.Counter {
 	return m.observedTotal.WithLabelValues(s.groupResource())
 }
 
-// repaired is the counter of what the consistency check found in a feed.
 func (m *metrics) repaired(s *Feed) prometheus.Counter {
 	return m.repairsTotal.WithLabelValues(s.groupResource())
 }

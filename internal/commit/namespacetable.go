@@ -92,7 +92,6 @@ func (t *namespaceTable) put(name string, n namespace) (forgotten []string) {
 	return forgotten
 }
 
-// existing are the names of those that are not gone.
 func (t *namespaceTable) existing() []string {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

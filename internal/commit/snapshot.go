@@ -97,7 +97,6 @@ func newSnapshot(s *Feed, h WatchRef) *snapshot {
 	return &snapshot{feed: s, watch: h, more: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
-// forSink has only one sink given the snapshot.
 func (j *snapshot) forSink(name string) {
 	j.sink, j.only = name, func(sink string) bool { return sink == name }
 }
@@ -227,7 +226,6 @@ type unfinished struct {
 	Cursor  string `json:"cursor"`
 }
 
-// key is where the store remembers it.
 func (u *unfinished) key() string {
 	former := ""
 	if u.Widened {

@@ -115,7 +115,6 @@ func (j *sweep) step(g *group) (more bool, err error) {
 
 func (j *sweep) end() {}
 
-// objects is the number of objects in the feed's cache.
 func (s *Feed) objects() int {
 	sub := s.informer()
 	if sub == nil {

@@ -156,7 +156,6 @@ func (t *timers) next() time.Time {
 	return next
 }
 
-// wake sets w to when the timers are to be looked at.
 func (c *Committer) wake(w *time.Timer) {
 	if !c.timers.idle() && !c.timers.working {
 		w.Reset(c.timers.next().Sub(c.cfg.Now()))

@@ -91,7 +91,6 @@ func (c *Config) hiddenNow() uint64 {
 	return c.Hidden()
 }
 
-// withhold replaces the texts of errors after a change of Config.Hidden.
 func (e *engine) withhold() {
 	now := e.cfg.hiddenNow()
 	if now == e.hidden {
@@ -117,7 +116,6 @@ func (f *failures) withhold() {
 	}
 }
 
-// withhold replaces the texts of errors in an older status.
 func (s *Status) withhold() {
 	withholdText(&s.Reason)
 	withholdText(&s.LastError)

@@ -107,7 +107,6 @@ func (e *engine) batchLimit(l *lane, limit int, limits sinks.Limits) int {
 	return limit
 }
 
-// takePending fills the batch from the lane's order.
 func (e *engine) takePending(l *lane, now time.Time, limit int, limits sinks.Limits) error {
 	if wake, ok := e.pendingReady(l, limit); !ok || wake.After(now) {
 		return nil

@@ -114,8 +114,7 @@ type object struct {
 func (o *object) passed() { o.alone, o.failedAt = false, -1 }
 
 // free reports whether the first event has not failed.
-func (o *object) free() bool { return !o.alone && o.failedAt < 0 }
-
+func (o *object) free() bool       { return !o.alone && o.failedAt < 0 }
 func (o *object) position() uint64 { return o.queue.at(0).item.Position }
 
 // most returns the number of events of the object for one write: a failed event is sent
@@ -159,7 +158,6 @@ func (d *detached) nextDue(now time.Time) *object {
 	return heap.Pop(&d.due).(*object)
 }
 
-// nextFree removes the free object with the oldest event from its heap.
 func (d *detached) nextFree() *object {
 	if d.free.Len() == 0 {
 		return nil

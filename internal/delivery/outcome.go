@@ -14,7 +14,6 @@ import (
 // after which further ones wait: the cause may be the sink.
 const strikes = 8
 
-// strike counts a fruitless retry of detached objects.
 func (e *engine) strike(now time.Time) {
 	if e.fruitless++; e.fruitless >= strikes {
 		e.retryHold = now.Add(e.cfg.Retry.delay(e.fruitless - strikes + 1))

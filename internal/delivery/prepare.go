@@ -110,7 +110,6 @@ func (e *engine) refill(en *entry, item store.Item) {
 	e.fetchedBytes += en.payload
 }
 
-// unfetch removes an entry from the account of fetch.
 func (e *engine) unfetch(en *entry) {
 	if en.fetched {
 		en.fetched = false
@@ -212,7 +211,6 @@ func (e *engine) fit(en *entry, limit int) error {
 	return nil
 }
 
-// measure returns the size of the event in the sink's encoding.
 func (e *engine) measure(ev *event.Event) int {
 	if ev.Body != nil {
 		return len(ev.Body)
@@ -290,7 +288,6 @@ func truncate(ev *event.Event, fits func(*event.Event) bool) (smaller *event.Eve
 	return nil, false
 }
 
-// bare returns the apiVersion, kind and metadata of an object.
 func bare(object json.RawMessage) json.RawMessage {
 	var kept struct {
 		APIVersion json.RawMessage `json:"apiVersion,omitempty"`

@@ -201,7 +201,6 @@ func (f *failures) remove(en *entry) {
 	}
 }
 
-// longest returns the number of failing objects, and those that fail the longest.
 func (f *failures) longest(most int) (n int, list []Failure) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -260,7 +260,6 @@ func (w *Worker) follow(ctx context.Context, log *journal) bool {
 	}
 }
 
-// openOnce calls Open. A panic becomes an error.
 func (w *Worker) openOnce(ctx context.Context) (sink sinks.Sink, err error) {
 	defer func() {
 		if v := recover(); v != nil {

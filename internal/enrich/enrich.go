@@ -96,7 +96,6 @@ type ref struct {
 	Controller bool   `json:"controller"`
 }
 
-// kind returns the kind of the object without its version.
 func (r *ref) kind() schema.GroupKind {
 	group, _, ok := strings.Cut(r.APIVersion, "/")
 	if !ok {

@@ -280,7 +280,6 @@ func (m *Manager) compare(d desired) (start []*commit.Feed, stop []*informer, st
 	return start, stop, stay
 }
 
-// startInformer subscribes the feed to its informer.
 func (m *Manager) startInformer(ctx context.Context, f *commit.Feed) error {
 	s := &informer{Feed: f}
 	resumed, rerecords := f.Resumes()

@@ -334,7 +334,6 @@ func (a *audit) review(exists func(*suspect) (bool, error)) error {
 	return nil
 }
 
-// recordedHead is the head of a committed ledger entry.
 func (m *Manager) recordedHead(s *informer, key string) (head, error) {
 	o, err := m.ledger.State(s.Partition, key)
 	return headOf(o), err

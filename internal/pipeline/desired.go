@@ -262,7 +262,6 @@ func (m *Manager) excluded(w *plan.Watch) func(schema.GroupResource) bool {
 	})
 }
 
-// loadResolved returns what patterns meant in earlier lives.
 func loadResolved(st *store.Store) (map[string]string, error) {
 	resolved := map[string]string{}
 	err := st.ScanMeta(resolvedMeta, func(key string, value []byte) error {

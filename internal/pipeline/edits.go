@@ -173,7 +173,6 @@ func (s *scrubber) set(state ledger.Scrub) {
 	s.state = state
 }
 
-// loadScrub takes up what an earlier process left.
 func (m *Manager) loadScrub() error {
 	stored, ok, err := m.store.Meta(ledger.ScrubMeta)
 	if err != nil || !ok {

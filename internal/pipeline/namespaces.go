@@ -68,7 +68,6 @@ func (m *Manager) followNamespaces(ctx context.Context, st *plan.State) error {
 	return nil
 }
 
-// listed are the names of the namespaces that exist.
 func listed(store cache.Store) map[string]struct{} {
 	names := map[string]struct{}{}
 	for _, key := range store.ListKeys() {

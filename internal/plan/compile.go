@@ -89,7 +89,6 @@ func (k *compiler) faultsBelow(path string, err error) {
 	}
 }
 
-// joined lists the errors of errors.Join.
 func joined(err error) []error {
 	if err == nil {
 		return nil

@@ -189,7 +189,6 @@ func (k *compiler) keepsIdentity(at, p string) bool {
 	return true
 }
 
-// resources checks the spelling of resource names.
 func (k *compiler) resources(path string, list []config.Resource) []string {
 	names := make([]string, len(list))
 	for i, r := range list {
@@ -214,7 +213,6 @@ func badResource(name string) string {
 	return ""
 }
 
-// excludes checks what a watch leaves out.
 func (k *compiler) excludes(path string, c *config.Watch, w *Watch) {
 	path += ".excludeResources"
 	w.ExcludeResources = k.resources(path, c.ExcludeResources)

@@ -55,7 +55,6 @@ func WriteRules(w io.Writer, needs []Need) error {
 	return err
 }
 
-// byNamespace splits ordered needs.
 func byNamespace(needs []Need) [][]Need {
 	var parts [][]Need
 	for len(needs) > 0 {
@@ -139,7 +138,6 @@ func joins(a, b *Need) bool {
 	return a.Group == b.Group && a.Name == b.Name && slices.Equal(a.Verbs, b.Verbs) && commentOf(a) == commentOf(b)
 }
 
-// commentOf describes the purpose of a need.
 func commentOf(n *Need) string {
 	what := n.Reason
 	if len(n.Watches) > 0 {

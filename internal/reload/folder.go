@@ -99,7 +99,6 @@ type fileContent struct {
 	err  error
 }
 
-// same reports whether two looks found the same.
 func (s fileContent) same(other fileContent) bool {
 	if s.err != nil || other.err != nil {
 		return s.err != nil && other.err != nil && s.err.Error() == other.err.Error()

@@ -127,7 +127,6 @@ func (f *Filter) MatchNamespace(o *compact.Object, nsLabels func(ns string) (lab
 	return ok && f.namespaceSelector.Matches(set)
 }
 
-// matchGlobs reports whether one of the valid globs matches.
 func matchGlobs(globs []string, name string) bool {
 	for _, g := range globs {
 		if ok, err := path.Match(g, name); ok && err == nil {

@@ -163,7 +163,6 @@ func (q *Queue) detach() (copied int64, moved bool, err error) {
 	return q.carry(c)
 }
 
-// carry writes the payloads of a chunk into the queue.
 func (q *Queue) carry(c attachedChunk) (copied int64, moved bool, err error) {
 	q.settling.Lock()
 	defer q.settling.Unlock()

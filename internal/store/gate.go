@@ -229,7 +229,6 @@ func (s *Store) measure() error {
 	return nil
 }
 
-// refill completes the reserve if the disk has the room.
 func (s *Store) refill(free int64) {
 	if !s.files.Short() || s.Err() != nil {
 		return

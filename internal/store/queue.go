@@ -310,7 +310,6 @@ func (q *Queue) take(b *pebble.Batch, positions []uint64) layout.Counter {
 	return acked
 }
 
-// mergeLocked changes the queue's counters, in memory and in b.
 func (q *Queue) mergeLocked(b *pebble.Batch, total, detached layout.Counter) {
 	var value [layout.CounterLen]byte
 	q.total = q.total.Plus(total)

@@ -250,7 +250,6 @@ func (p pin) append(dst []byte) []byte {
 	return binary.BigEndian.AppendUint64(dst, p.sequence)
 }
 
-// pin writes p with the batch.
 func (b *Batch) pin(q *Queue, p pin) {
 	b.misuseIf(b.pb.Set(layout.AppendSinkKey(nil, layout.PrefixPin, q.id, p.first), p.append(nil), nil))
 	b.committed = append(b.committed, func() {

@@ -119,7 +119,6 @@ func (l *logState) expiredLocked(needed uint64, now time.Time, limits Limits, ex
 	return n, reason
 }
 
-// deleteLog removes the records and marks in [from, to).
 func (s *Store) deleteLog(from, to uint64, gone layout.Counter) error {
 	b := s.db.NewBatch()
 	change := layout.Counter{Count: -gone.Count, Bytes: -gone.Bytes, High: to}
@@ -146,7 +145,6 @@ func (a *letterAge) add(t time.Time) {
 // expireChunk is how many dead letters are deleted at a time.
 const expireChunk = 1024
 
-// expireLoop deletes dead letters that are too old.
 func (s *Store) expireLoop(ctx context.Context) {
 	ticker := time.NewTicker(retainEvery)
 	defer ticker.Stop()

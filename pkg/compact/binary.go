@@ -188,7 +188,6 @@ func (r *packedReader) take(n uint64) string {
 	return s
 }
 
-// text reads a length-prefixed text.
 func (r *packedReader) text() string {
 	return r.take(r.uvarint())
 }

@@ -360,5 +360,4 @@ func grow(dst []byte, n int) []byte {
 	return append(make([]byte, 0, len(dst)+n), dst...)
 }
 
-// same reports whether the dictionary has this content.
 func (d *dictionary) same(content []byte) bool { return bytes.Equal(d.content, content) }

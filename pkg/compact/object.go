@@ -164,7 +164,6 @@ func (o *Object) pack(d *Dictionaries, raw []byte, m *rawjson.Meta, known Body) 
 	return nil
 }
 
-// newHead returns the head of an object with rawLen bytes of JSON.
 func newHead(m *rawjson.Meta, rawLen int) (head, error) {
 	h := head{rawLen: rawLen, generation: m.Generation}
 	var err error

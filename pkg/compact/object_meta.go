@@ -288,7 +288,6 @@ func (t *keyTable) number(key []byte) byte {
 	return byte(n)
 }
 
-// appendNumber packs a key.
 func (t *keyTable) appendNumber(dst, key []byte) []byte {
 	n := t.number(key)
 	if dst = append(dst, n); n == literalKey {

@@ -258,7 +258,6 @@ func (t *table) also(resource, first string) []schema.GroupResource {
 	return list
 }
 
-// find returns the resources of one meaning of a name.
 func (t *table) find(resource string, s selector) []servedResource {
 	if resource == "*" {
 		return t.all(s)

@@ -70,7 +70,6 @@ type KeyError struct {
 }
 
 func (e *KeyError) Error() string { return "dynamicfactory: " + e.Key.String() + ": " + e.Err.Error() }
-
 func (e *KeyError) Unwrap() error { return e.Err }
 
 // Subscription connects one handler to an informer. Its methods are safe for concurrent

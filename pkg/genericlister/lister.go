@@ -126,7 +126,6 @@ func (l *lister) matches(obj any, selector labels.Selector, inNamespace bool) (b
 	return (inNamespace || m.GetNamespace() == l.namespace) && selector.Matches(labels.Set(m.GetLabels())), nil
 }
 
-// collect converts the matching objects.
 func collect[T any](l *lister, selector labels.Selector, convert func(any) (T, error)) ([]T, error) {
 	var list []T
 	err := l.each(selector, func(obj any) error {
@@ -299,7 +298,6 @@ func (v NamespaceView[T]) ByIndex(index, value string) ([]*T, error) {
 	return collectIndex(l, index, value, v.convert)
 }
 
-// convert makes a T of a cached object, without shared memory.
 func (v NamespaceView[T]) convert(obj any) (*T, error) {
 	switch o := obj.(type) {
 	case *compact.Object:

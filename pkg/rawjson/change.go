@@ -67,7 +67,6 @@ func (c *Change) scan(b []byte, i, depth int) (int, error) {
 	}
 }
 
-// entry reads the entry at i.
 func (c *Change) entry(b []byte, i, depth int) (int, error) {
 	if i >= len(b) || b[i] != '{' {
 		return skipOther(b, i, depth)

@@ -95,7 +95,6 @@ func parseStep(s string, first bool) (step, string, error) {
 	return step{kind: stepKey, key: key}, rest, nil
 }
 
-// parseBracket parses the part after an opening bracket.
 func parseBracket(s string) (step, string, error) {
 	if strings.HasPrefix(s, `"`) {
 		return parseQuoted(s[1:])

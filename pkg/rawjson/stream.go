@@ -112,7 +112,6 @@ func (s *listScanner) next() (byte, error) {
 	}
 }
 
-// expect consumes the byte c.
 func (s *listScanner) expect(c byte) error {
 	got, err := s.next()
 	if err != nil {
@@ -298,7 +297,6 @@ func (m *ListMeta) read(raw []byte) error {
 	return err
 }
 
-// textTo sets a field to a JSON string.
 func textTo(to *string, v []byte, field string) error {
 	var text []byte
 	if _, err := readText(v, 0, field, &text); err != nil {

@@ -174,7 +174,6 @@ func (p *resultsParser) result() (r Result, err error) {
 	return r, nil
 }
 
-// object reads an object; value reads the value of a member.
 func (p *resultsParser) object(value func(member string) error) error {
 	if err := p.delim('{'); err != nil {
 		return err
@@ -331,8 +330,7 @@ type FieldError struct {
 
 // Within returns the place of the problem in the field's text, for a loader.
 func (e *FieldError) Within() (line, column int) { return e.Line, e.Column }
-
-func (e *FieldError) Error() string { return e.Path + ": " + e.Msg }
+func (e *FieldError) Error() string              { return e.Path + ": " + e.Msg }
 
 // Field returns the two parts of the problem, for a loader that knows where the
 // block has in its file.

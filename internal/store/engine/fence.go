@@ -212,7 +212,6 @@ func (f *fence) waitForSpace(name string) {
 // errFenced is the error of a compaction while a failed store is closed.
 var errFenced = errors.New("the store failed")
 
-// imagine makes a file in memory.
 func (f *fence) imagine(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	if c == compactionCategory {
 		<-f.released

@@ -91,7 +91,6 @@ func CheckFS(fsys vfs.FS, dir string) (r Report, err error) {
 	return r, nil
 }
 
-// checkFiles verifies the checksum of every block of every table.
 func checkFiles(i *inspection, r *Report) error {
 	names, err := i.tables()
 	if err != nil {
@@ -285,7 +284,6 @@ func (c *checker) states() {
 	slices.SortFunc(c.report.Partitions, func(a, b PartitionReport) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// compare compares the stored counters with those found.
 func (c *checker) compare() {
 	if high := c.counters[string(layout.CounterKey(layout.KindPosition, 0))].High; high < c.highest {
 		c.report.problem("position %d is in use, but the counter is %d", c.highest, high)

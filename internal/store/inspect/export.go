@@ -137,7 +137,6 @@ func (e *exporter) damage(where string, err error) error {
 	return e.out.Encode(Line{Type: "damage", Name: where, Error: salvage.FirstLine(err)})
 }
 
-// database exports a store that could be opened.
 func (e *exporter) database(i *inspection) error {
 	if e.veil != nil {
 		lower, upper := layout.PrefixRange(layout.PrefixMeta)

@@ -156,7 +156,6 @@ func (e *exporter) fileDamage(name string, err error, wanted func(key []byte) bo
 	return nil
 }
 
-// logs exports the write-ahead logs.
 func (e *exporter) logs(i *inspection, wanted func(key []byte) bool) error {
 	logs, err := wal.Scan(wal.Dir{FS: i.fs, Dirname: i.dataPath()})
 	if err != nil {
@@ -218,7 +217,6 @@ func (e *exporter) batch(batch []byte, name string, wanted func(key []byte) bool
 	}
 }
 
-// version writes one version of a key.
 func (e *exporter) version(kind pebble.InternalKeyKind, key, value []byte, name string, version uint64) error {
 	if e.learning {
 		if kind == pebble.InternalKeyKindSet || kind == pebble.InternalKeyKindSetWithDelete {
@@ -296,5 +294,4 @@ func (u unlockedFS) List(dir string) ([]string, error) {
 }
 
 func (unlockedFS) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }
-
-func (u unlockedFS) Unwrap() vfs.FS { return u.FS }
+func (u unlockedFS) Unwrap() vfs.FS               { return u.FS }

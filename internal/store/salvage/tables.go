@@ -141,7 +141,6 @@ func (t *tableFile) index(blocks []dataBlock, h block.Handle) ([]dataBlock, erro
 	return blocks, nil
 }
 
-// valid reports whether the checksum of a block is right.
 func (t *tableFile) valid(h block.Handle) bool {
 	size := uint64(len(t.content))
 	if h.Offset > size || h.Length > size || h.Offset+h.Length+block.TrailerLen > size {
@@ -157,7 +156,6 @@ func (t *tableFile) seal(b []byte) {
 	copy(b[n:], trailer[:])
 }
 
-// verify reads the whole table with its patches.
 func (t *tableFile) verify(patches []Patch) error {
 	if len(patches) == 0 {
 		return nil

@@ -163,7 +163,6 @@ func (f *logFile) append(buf []byte) error {
 	return errors.Join(err, f.cut(f.size))
 }
 
-// cut makes size the file's end.
 func (f *logFile) cut(size int64) error {
 	if err := f.file.Truncate(size); err != nil {
 		return err

@@ -251,7 +251,6 @@ func (s *sink) encode(batch []*event.Event) []*group {
 	return groups
 }
 
-// total is how many bytes the groups hold.
 func total(groups []*group) (n int64) {
 	for _, g := range groups {
 		n += int64(len(g.buf))

@@ -121,7 +121,6 @@ func (s *sink) look(ctx context.Context, c *kgo.Client, topic string) (replicas 
 	return replicas, nil
 }
 
-// metadata asks about the topic.
 func (s *sink) metadata(ctx context.Context, c *kgo.Client, topic string) (*kmsg.MetadataResponseTopic, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	t := kmsg.NewMetadataRequestTopic()
@@ -137,7 +136,6 @@ func (s *sink) metadata(ctx context.Context, c *kgo.Client, topic string) (*kmsg
 	return &resp.Topics[0], kerr.ErrorForCode(resp.Topics[0].ErrorCode)
 }
 
-// describe returns the settings of the topic.
 func (s *sink) describe(ctx context.Context, c *kgo.Client, topic string) (map[string]string, error) {
 	req := kmsg.NewPtrDescribeConfigsRequest()
 	r := kmsg.NewDescribeConfigsRequestResource()

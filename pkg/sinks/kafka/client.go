@@ -360,7 +360,6 @@ func (s *sink) podIdentity(ctx context.Context) (awsKeys, error) {
 	return awsKeys{answer.ID, answer.Secret, answer.Session}, nil
 }
 
-// fetch sends a request for credentials.
 func (s *sink) fetch(req *http.Request) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(req.Context(), s.config.Timeout.Std())
 	defer cancel()

@@ -227,7 +227,6 @@ func (w *write) usable(ctx context.Context, topic string) error {
 
 func (w *write) fail(i int, err error) { w.failed.Add(i, string(w.records[i].Key), err) }
 
-// skip marks an event as failed if its object had a failure.
 func (w *write) skip(i int) bool {
 	return w.failed.Any() && w.failed.Hold(i, string(w.records[i].Key))
 }

@@ -110,7 +110,6 @@ func (s *sink) readTopic(ctx context.Context, topic string, x *index) error {
 // fetchBytes is how much of a topic is in memory at once, about.
 const fetchBytes = 4 << 20
 
-// offsets are where to continue.
 func (s *sink) offsets(x *index) map[int32]kgo.Offset {
 	s.mu.Lock()
 	defer s.mu.Unlock()

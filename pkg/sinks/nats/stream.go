@@ -138,7 +138,6 @@ const (
 	codeStoreFailed    jetstream.ErrorCode = 10077 // among others: the stream is full and discards new messages
 )
 
-// classify returns the class of an error of the client or the server.
 func classify(err error) error {
 	for _, target := range [...]error{
 		client.ErrAuthorization, client.ErrAuthExpired, client.ErrAuthRevoked, client.ErrAccountAuthExpired,

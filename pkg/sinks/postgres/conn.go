@@ -231,7 +231,6 @@ func (s *sink) Close(ctx context.Context) error {
 	return err
 }
 
-// query returns the rows of a query with a parameter that is text.
 func (c *session) query(ctx context.Context, sql, parameter string) ([][]string, error) {
 	result := c.ExecParams(ctx, sql, [][]byte{[]byte(parameter)}, []uint32{textType}, nil, nil).Read()
 	out := make([][]string, len(result.Rows))

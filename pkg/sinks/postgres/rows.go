@@ -241,7 +241,6 @@ func columnsOf(table Table) (specs []columnSpec, key string) {
 	return specs, strings.Join(names, ", ")
 }
 
-// definition is the SQL that makes a table.
 func definition(schema string, table Table) string {
 	specs, key := columnsOf(table)
 	name := qualified(schema, table)
@@ -298,7 +297,6 @@ type found struct {
 	json   map[Table]string // table → type of its JSON column; "" where it has none
 }
 
-// look reads the server's settings and the tables' columns.
 func (s *sink) look(ctx context.Context, c *session) (found, error) {
 	f := found{json: map[Table]string{}}
 	settings, err := c.query(ctx, "select current_setting('synchronous_commit'), current_setting('fsync'), exists (select from pg_namespace where nspname = $1)", s.schema)
@@ -364,7 +362,6 @@ func (s *sink) prepare(ctx context.Context, c *session) error {
 	return nil
 }
 
-// missing is the SQL that makes what is missing.
 func (s *sink) missing(f found) string {
 	sql := ""
 	for _, table := range []Table{History, Objects} {

@@ -171,7 +171,6 @@ func refused(err error) bool {
 // table should not have, authorization, the database, the schema, and what a statement names.
 const operators = " 0A 0L 0P 23 28 3D 3F 42 "
 
-// classify returns the class of an error of the client or the server.
 func (s *sink) classify(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		if cause := context.Cause(ctx); !errors.Is(err, cause) {

@@ -205,7 +205,6 @@ const minSecret = 4
 
 func unquote(text string) string { return text[1 : len(text)-1] }
 
-// mask returns a replacer for secrets.
 func mask(secrets []string) *strings.Replacer {
 	var pairs []string
 	for _, h := range secrets {

@@ -179,14 +179,12 @@ func newPayload(pool *sync.Pool, size int) *payload {
 	return p
 }
 
-// done ends the use by one user.
 func (p *payload) done() {
 	if p.users.Add(-1) == 0 && p.pool != nil && cap(p.buf) <= maxPooled {
 		p.pool.Put(p)
 	}
 }
 
-// reader returns a new reader of all of it.
 func (p *payload) reader() io.ReadCloser {
 	if p.pool == nil {
 		return io.NopCloser(bytes.NewReader(p.buf))

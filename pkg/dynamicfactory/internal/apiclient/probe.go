@@ -38,8 +38,8 @@ type Prober struct {
 	check  func(ctx context.Context, uid string) error
 
 	mu      sync.Mutex // guards what follows
-	uid     string // of the first contact
-	checked bool   // check has accepted uid
+	uid     string     // of the first contact
+	checked bool       // check has accepted uid
 	last    *probe
 }
 

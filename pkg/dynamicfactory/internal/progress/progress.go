@@ -29,10 +29,10 @@ type Progress struct {
 	seed maphash.Seed
 
 	mu       sync.Mutex // guards what follows
-	last     uint64  // the last position
-	empty    uint64  // the position of an empty list that no event has followed; 0: none
-	complete Version // the newest complete version: where a watch resumes
-	open     Version // the version of the last event, unless it is complete
+	last     uint64     // the last position
+	empty    uint64     // the position of an empty list that no event has followed; 0: none
+	complete Version    // the newest complete version: where a watch resumes
+	open     Version    // the version of the last event, unless it is complete
 	openUpTo uint64
 	openSeen []uint64 // the received events of the open version
 	marks    []mark   // ascending in upTo

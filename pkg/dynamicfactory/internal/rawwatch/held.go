@@ -246,7 +246,6 @@ func (s *Source) skip(ctx context.Context, id objectID, cause error) (known runt
 	return known
 }
 
-// at returns an object at a position.
 func (s *Source) at(o runtime.Object, position uint64) runtime.Object {
 	if s.cfg.At == nil {
 		return o

@@ -109,7 +109,6 @@ func (s *Source) paged(ctx context.Context, version string, limit int) (_ *objec
 	return &b.list, nil
 }
 
-// page reads one page into b.
 func (s *Source) page(ctx context.Context, query url.Values, b *listBuilder) (rawjson.ListMeta, error) {
 	q := apiclient.PageRequest{
 		Path: s.path, Query: query, Accept: apiclient.AcceptObjects, Silence: pageTimeout, Timeout: pageTimeout,

@@ -314,7 +314,6 @@ func (s *Source) relist(ctx context.Context, snapshot *Snapshot) (*objects, erro
 	return list, nil
 }
 
-// resume makes the first list of a snapshot.
 func (s *Source) resume(snapshot *Snapshot) *objects {
 	list := &objects{Items: snapshot.Objects(s.progress.Next())}
 	list.ResourceVersion = snapshot.ResourceVersion
@@ -459,7 +458,6 @@ func (s *Source) object(raw []byte, position uint64) (runtime.Object, error) {
 	return s.make(raw, m, position)
 }
 
-// make makes an object of the result of scan.
 func (s *Source) make(raw []byte, m *rawjson.Meta, position uint64) (runtime.Object, error) {
 	o, err := s.cfg.Make(raw, m, position)
 	if err != nil {

@@ -97,7 +97,6 @@ func (w *stream) ResultChan() <-chan watch.Event { return w.events }
 // Stop ends the watch. It does not wait; Source.Wait does.
 func (w *stream) Stop() { w.cancel() }
 
-// run sends one request after the other.
 func (w *stream) run(ctx context.Context) {
 	s := w.source
 	for ctx.Err() == nil {
@@ -322,7 +321,6 @@ func (w *stream) established(ctx context.Context) {
 	}
 }
 
-// read forwards the events of the stream until it ends.
 func (w *stream) read(ctx context.Context, body io.Reader, dog *watchdog) error {
 	l := apiclient.NewLines(body)
 	for {

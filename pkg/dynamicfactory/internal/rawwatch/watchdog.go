@@ -73,7 +73,6 @@ func (d *watchdog) idle() {
 	d.busySince.Store(0)
 }
 
-// run supervises the request until ctx is done, and ends it if necessary.
 func (d *watchdog) run(ctx context.Context) {
 	t := time.NewTicker(silenceCheck)
 	defer t.Stop()
@@ -106,7 +105,6 @@ func (d *watchdog) run(ctx context.Context) {
 	}
 }
 
-// logPause logs a long pause once.
 func (d *watchdog) logPause(ctx context.Context) {
 	s, _ := d.source.stats.get()
 	since := s.PausedSince

@@ -204,7 +204,6 @@ func (f *file) write(p []byte) (int, error) {
 	return n, err
 }
 
-// unread is the number of bytes that were written and not read.
 func (f *file) unread() int64 { return f.wrote.Load() - f.got.Load() }
 
 func (f *file) read(p []byte) (int, error) {
