@@ -54,7 +54,7 @@ func (e *engine) refuse(b *batch, i int, cause error, v *verdict, now time.Time)
 		if e.tripped() != nil { // the sink is at fault, not its events
 			en.met(now)
 			e.detach(b, i, v.whole, now.Add(e.cfg.Retry.delay(1)), e.sent, cause)
-			return nil
+			return nil //nolint:nilerr // conclude pauses the sink for it
 		}
 	}
 	en.failed(now)
