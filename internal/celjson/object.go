@@ -252,12 +252,16 @@ func (m *lazyMap) Equal(other ref.Val) ref.Val {
 }
 
 // AggregateSize lets the memory limit measure the map without decoding it.
-func (m *lazyMap) AggregateSize(types.AggregateSizer) uint32   { return elements(m.rawSize()) }
+func (m *lazyMap) AggregateSize(types.AggregateSizer) uint32 { return elements(m.rawSize()) }
+
 func elements(size int) uint32                                 { return uint32(min(size/celexpr.SizeUnit+1, math.MaxInt32)) }
 func (m *lazyMap) ConvertToNative(t reflect.Type) (any, error) { return m.whole().ConvertToNative(t) }
-func (m *lazyMap) ConvertToType(t ref.Type) ref.Val            { return m.whole().ConvertToType(t) }
-func (m *lazyMap) Type() ref.Type                              { return types.MapType }
-func (m *lazyMap) Value() any                                  { return m.whole().Value() }
+
+func (m *lazyMap) ConvertToType(t ref.Type) ref.Val { return m.whole().ConvertToType(t) }
+
+func (m *lazyMap) Type() ref.Type { return types.MapType }
+
+func (m *lazyMap) Value() any { return m.whole().Value() }
 
 // valueIterator iterates over n values.
 type valueIterator struct {
