@@ -168,6 +168,11 @@ func (b Barrier) ForgetNamespaces(watches []plan.Watch) error {
 	}
 	c.namespaces.clear()
 	clear(c.relabels)
+	for _, j := range b.g.jobs {
+		if j, ok := j.(*snapshot); ok && j.was != nil && j.was.byLabels() {
+			j.was = &formerly{} // by other labels it would leave out what was not given
+		}
+	}
 	return nil
 }
 

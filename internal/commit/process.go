@@ -58,7 +58,7 @@ func (c *objectSeen) process(g *group) error {
 		return nil // history that is read again
 	case before.GetUID() != c.obj.GetUID():
 		// Deleted and created again under the same name, between two looks.
-		if before, err = g.formerOf(c, before); err != nil {
+		if before, err = g.former(c.feed, before); err != nil {
 			return err
 		}
 		if _, err := g.emit(&c.sighting, transition{t: event.Deleted, before: before, last: before, unknown: true}); err != nil {
@@ -72,20 +72,11 @@ func (c *objectSeen) process(g *group) error {
 		c.obj.RecordedAs(before.Sequence())
 		return nil // a resync, a relist or a re-read: nothing happened
 	default:
-		if before, err = g.formerOf(c, before); err != nil {
+		if before, err = g.former(c.feed, before); err != nil {
 			return err
 		}
 		return g.enter(&c.sighting, transition{t: event.Updated, before: before, after: c.obj})
 	}
-}
-
-// formerOf is former for the state that a change follows on. What the informer had is
-// in the form of now.
-func (g *group) formerOf(c *objectSeen, before *compact.Object) (*compact.Object, error) {
-	if before == c.old {
-		return before, nil
-	}
-	return g.former(c.feed, before)
 }
 
 func (c *objectGone) process(g *group) error {

@@ -26,6 +26,7 @@ type addedWatch struct {
 // coverage is what a watch covers, or covered.
 type coverage interface {
 	Covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool
+	byLabels() bool // of namespaces
 }
 
 // added are those of next that are not among the watches of the feed, or are by
@@ -85,6 +86,15 @@ func (f *formerly) Covers(o *compact.Object, nsLabels func(string) (labels.Set, 
 		h = f.ids[f.all]
 	}
 	return h != nil && h.Covers(o, nsLabels)
+}
+
+func (f *formerly) byLabels() bool {
+	for _, h := range f.ids {
+		if h != nil && h.byLabels() {
+			return true
+		}
+	}
+	return false
 }
 
 // formerlyCovered is what a watch covered of a part of the ledger; nil if
