@@ -154,7 +154,9 @@ func (w *world) steps() []step {
 			return w.begin()
 		}},
 		{"discovery", 4, func() error {
-			w.resolver.set(func() { w.resolver.away = false })
+			if w.resolver.away {
+				w.resolver.set(func() { w.resolver.away = false })
+			}
 			return nil
 		}},
 		{"relabel", 2, func() error {
