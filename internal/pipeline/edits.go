@@ -47,35 +47,39 @@ type revision struct {
 }
 
 // revise works out the edits of a state. It changes nothing.
-func (m *Manager) revise(next *plan.State, d desired) (revision, error) {
-	var r revision
+func (m *Manager) revise(next *plan.State, d desired) (r revision, err error) {
+	r.accepted = m.editsOf(next, d)
+	r.tightened = r.accepted.Tightened(&m.accepted)
+	if r.table, err = redact.Compile(r.accepted, leading(next), m.redactKey); err != nil {
+		return r, fmt.Errorf("edits: %w", err)
+	}
+	return r, nil
+}
+
+// editsOf are the edits of a state, with those of what the store holds of others.
+func (m *Manager) editsOf(next *plan.State, d desired) (all redact.Accepted) {
 	for _, s := range d.feeds {
 		for _, h := range s.Watches() {
-			r.accepted.Add(redact.Resource{
+			all.Add(redact.Resource{
 				Group: s.Key.GVR.Group, Resource: s.Key.GVR.Resource, Namespace: s.Key.Namespace, Edits: h.Watch.Edits,
 			})
 		}
 	}
 	for _, spec := range next.Routes {
-		r.accepted.Routes = append(r.accepted.Routes, redact.Route{Name: spec.Name, Drop: spec.Drop, Redact: spec.Redact})
+		all.Routes = append(all.Routes, redact.Route{Name: spec.Name, Drop: spec.Drop, Redact: spec.Redact})
 	}
-	r.accepted.Keep(m.accepted, func(gr schema.GroupResource, namespace string) (redact.Edits, bool) {
+	all.Keep(m.accepted, func(gr schema.GroupResource, namespace string) (redact.Edits, bool) {
 		if next.Hash != "" && next.Hash == m.applied {
 			return redact.Edits{}, false // what is kept was made of this state
 		}
 		return m.editsAwaiting(next, gr, namespace)
 	})
 	for _, gr := range m.cached(next) {
-		if !slices.ContainsFunc(r.accepted.Resources, func(known redact.Resource) bool { return known.GroupResource() == gr }) {
-			r.accepted.Add(redact.Resource{Group: gr.Group, Resource: gr.Resource, Edits: redact.DefaultEdits()})
+		if !slices.ContainsFunc(all.Resources, func(known redact.Resource) bool { return known.GroupResource() == gr }) {
+			all.Add(redact.Resource{Group: gr.Group, Resource: gr.Resource, Edits: redact.DefaultEdits()})
 		}
 	}
-	r.tightened = r.accepted.Tightened(&m.accepted)
-	var err error
-	if r.table, err = redact.Compile(r.accepted, leading(next), m.redactKey); err != nil {
-		return r, fmt.Errorf("edits: %w", err)
-	}
-	return r, nil
+	return all
 }
 
 // acceptEdits makes the edits of a new state durable, with the task to rewrite what
@@ -98,12 +102,12 @@ func (m *Manager) acceptEdits(r *revision) error {
 
 // reviseServed adds to the edits those of resources that the cluster serves only now.
 func (m *Manager) reviseServed(st *plan.State, d desired) error {
+	if reflect.DeepEqual(m.editsOf(st, d), m.accepted) {
+		return nil
+	}
 	r, err := m.revise(st, d)
 	if err != nil {
 		return err
-	}
-	if reflect.DeepEqual(r.accepted, m.accepted) {
-		return nil
 	}
 	m.stopScrub()
 	if err := m.acceptEdits(&r); err != nil {

@@ -3,6 +3,7 @@
 package prom
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,14 +15,14 @@ type Group struct {
 	to prometheus.Registerer
 
 	mu      sync.Mutex
-	members map[string]prometheus.Collector // by the first of its descriptors
+	members []prometheus.Collector
 }
 
 var _ prometheus.Registerer = (*Group)(nil)
 
 // NewGroup returns an empty group of collectors of a registerer; nil discards them.
 func NewGroup(to prometheus.Registerer) *Group {
-	return &Group{to: to, members: map[string]prometheus.Collector{}}
+	return &Group{to: to}
 }
 
 // Register implements prometheus.Registerer.
@@ -34,7 +35,7 @@ func (g *Group) Register(c prometheus.Collector) error {
 	if err := g.to.Register(c); err != nil {
 		return err
 	}
-	g.members[key(c)] = c
+	g.members = append(g.members, c)
 	return nil
 }
 
@@ -65,7 +66,8 @@ func (g *Group) Unregister(c prometheus.Collector) bool {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	delete(g.members, key(c))
+	of := key(c)
+	g.members = slices.DeleteFunc(g.members, func(member prometheus.Collector) bool { return key(member) == of })
 	return g.to.Unregister(c)
 }
 
@@ -79,11 +81,11 @@ func (g *Group) Close() {
 	for _, c := range g.members {
 		g.to.Unregister(c)
 	}
-	clear(g.members)
+	g.members = nil
 }
 
-// key identifies a collector, also where a wrapped registerer makes another value of it.
-// A registry has each descriptor once.
+// key identifies a collector by the first of its descriptors, also where a wrapped registerer
+// makes another value of it. A registry has each descriptor once.
 func key(c prometheus.Collector) string {
 	descs := make(chan *prometheus.Desc)
 	go func() {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -64,8 +65,12 @@ func (e Edits) Validate() error {
 // Variant identifies the form in which the edits leave objects of a resource. The order
 // and spelling of the paths do not change it. It is empty for the default edits.
 func (e Edits) Variant(gr schema.GroupResource) string {
-	own, standard := e.canonical(gr), DefaultEdits().canonical(gr)
-	if own == standard {
+	standard := DefaultEdits()
+	if slices.Equal(e.Drop, standard.Drop) && len(e.Redact) == 0 && !e.ExposeSecrets {
+		return ""
+	}
+	own := e.canonical(gr)
+	if own == standard.canonical(gr) {
 		return ""
 	}
 	sum := sha256.Sum256([]byte(own))
@@ -109,11 +114,12 @@ func canonicalPaths(paths []string) []string {
 // Fingerprint identifies the effective rules for a resource, built-in rules included.
 // It is never 0.
 func (e Edits) Fingerprint(gr schema.GroupResource) uint64 {
-	h := sha256.New()
+	var text []byte
 	for _, r := range e.effective(gr) {
-		fmt.Fprintf(h, "%q\n", r)
+		text = append(strconv.AppendQuote(text, r), '\n')
 	}
-	return binary.BigEndian.Uint64(h.Sum(nil)) | 1
+	sum := sha256.Sum256(text)
+	return binary.BigEndian.Uint64(sum[:]) | 1
 }
 
 // Tightens reports whether the edits hide values of a resource's objects that before

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
@@ -98,6 +99,8 @@ func (s sink) Write(ctx context.Context, batch []*event.Event) error {
 
 func (sink) Close(context.Context) error { return nil }
 
+var pathOfN = rawjson.MustParsePath("spec.n")
+
 func receive(e *event.Event) received {
 	resource := e.Resource.Resource
 	if e.Resource.Group != "" {
@@ -112,15 +115,12 @@ func receive(e *event.Event) received {
 		got.From, _ = strconv.ParseUint(e.Gap.FromResourceVersion, 10, 64)
 		got.To, _ = strconv.ParseUint(e.Gap.ToResourceVersion, 10, 64)
 	}
-	var object struct {
-		Spec struct{ N int } `json:"spec"`
+	if len(e.Object) > 0 && !json.Valid(e.Object) {
+		panic(fmt.Sprintf("the object of %s is %q", e.ID, e.Object))
 	}
-	if len(e.Object) > 0 {
-		if err := json.Unmarshal(e.Object, &object); err != nil {
-			panic(err)
-		}
+	if n, ok := rawjson.Lookup(e.Object, pathOfN); ok {
+		got.N, _ = strconv.Atoi(string(n))
 	}
-	got.N = object.Spec.N
 	return got
 }
 

@@ -108,7 +108,7 @@ func (w *world) steps() []step {
 			return nil
 		}},
 		{"server well", 3, func() error { w.refuse.Store(0); return nil }},
-		{"reload", 6, func() error {
+		{"reload", 4, func() error {
 			before := w.config.division()
 			what := w.config.change(r)
 			if (w.config.names > 0 || w.config.division() != before) && (w.config.allows || w.resolver.away || !w.widgets) {
@@ -154,7 +154,9 @@ func (w *world) steps() []step {
 			return w.begin()
 		}},
 		{"discovery", 4, func() error {
-			w.resolver.set(func() { w.resolver.away = false })
+			if w.resolver.away {
+				w.resolver.set(func() { w.resolver.away = false })
+			}
 			return nil
 		}},
 		{"relabel", 2, func() error {
@@ -195,7 +197,7 @@ func (w *world) steps() []step {
 			w.say(flaky.mode)
 			return nil
 		}},
-		{"stop and start", 2, func() error {
+		{"stop and start", 1, func() error {
 			if err := w.stop(); err != nil {
 				return err
 			}
@@ -204,7 +206,7 @@ func (w *world) steps() []step {
 			}
 			return w.begin()
 		}},
-		{"kill and start", 2, func() error {
+		{"kill and start", 1, func() error {
 			w.life.kill(r)
 			for range r.IntN(8) {
 				c.write(r, w.widgets)

@@ -49,6 +49,9 @@ type Store struct {
 	// again if it has changed.
 	rewrites atomic.Uint64
 
+	writes  chan write     // to a goroutine that has nothing to write
+	writers sync.WaitGroup // these goroutines
+
 	lazy        atomic.Bool   // there are writes since the last sync began
 	unsynced    chan struct{} // holds a token when lazy has become true
 	shrunk      atomic.Bool   // entries may have left queues since these were compacted
@@ -75,6 +78,7 @@ func Open(dir string, o Options) (*Store, error) {
 		dir:       dir,
 		opts:      o,
 		life:      &lifetime{ended: make(chan struct{}), idle: make(chan struct{})},
+		writes:    make(chan write),
 		unsynced:  make(chan struct{}, 1),
 		failed:    make(chan struct{}),
 		appending: make(chan struct{}, 1),
@@ -229,19 +233,41 @@ func (s *Store) apply(b *pebble.Batch, wo *pebble.WriteOptions, errs ...error) e
 	if err := s.use(); err != nil {
 		return err
 	}
-	done := make(chan error, 1)
-	go func() {
-		defer s.life.leave()
-		done <- s.applyNow(b, wo)
-	}()
+	w := write{b, wo, make(chan error, 1)}
 	select {
-	case err := <-done:
+	case s.writes <- w:
+	default:
+		s.writers.Go(func() { s.writer(w) })
+	}
+	select {
+	case err := <-w.done:
 		if err != nil {
 			return err
 		}
 		return b.Close()
 	case <-s.failed:
 		return s.failure
+	}
+}
+
+// write is a call of apply.
+type write struct {
+	batch   *pebble.Batch
+	options *pebble.WriteOptions
+	done    chan error // has room
+}
+
+// writer writes a batch, and others until the store is closed: a new goroutine for each would grow
+// its stack each time.
+func (s *Store) writer(w write) {
+	for {
+		w.done <- s.applyNow(w.batch, w.options)
+		s.life.leave()
+		select {
+		case w = <-s.writes:
+		case <-s.life.ended:
+			return
+		}
 	}
 }
 
@@ -306,6 +332,7 @@ func (s *Store) Close() error {
 	case <-s.failed:
 		return s.closeFailed()
 	}
+	s.writers.Wait()
 	return errors.Join(s.db.Close(), s.files.Close())
 }
 
@@ -317,6 +344,7 @@ func (s *Store) closeFailed() error {
 	go func() {
 		defer close(closed)
 		<-s.life.idle
+		s.writers.Wait()
 		if err := s.db.Close(); err != nil {
 			s.opts.Logger.Debug("closing a failed store", "error", err)
 		}
