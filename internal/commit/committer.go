@@ -329,6 +329,7 @@ func (g *group) commit(work bool) error {
 	if err := g.putCheckpoints(); err != nil {
 		return err
 	}
+	held := g.c.timers.table.Seal(g.batch)
 	if block := g.headlines.Bytes(); block != nil {
 		g.batch.PutHeadlines(block)
 	}
@@ -356,6 +357,9 @@ func (g *group) commit(work bool) error {
 	g.waiters = g.waiters[:0]
 	clear(g.touched)
 	clear(g.overlay)
+	for _, b := range held {
+		g.c.metrics.holds(b)
+	}
 	g.c.timers.table.Committed()
 	clear(g.events)
 	return nil
