@@ -84,10 +84,10 @@ func printBacktest(cmd *cobra.Command, b *retrace.Backtest) error {
 	if b.Gaps > 0 {
 		fmt.Fprintf(notes, "watcherd: %s in this time: changes may be missing\n", plural(b.Gaps, "gap"))
 	}
-	t := newTable(out, "ROUTE", "MATCHES", "PER HOUR", "PEAK/MIN", "WHEN FALSE", "UNCHANGED", "ERRORS")
+	t := newTable(out, "ROUTE", "MATCHES", "PER HOUR", "PEAK/MIN", "COALESCED", "WHEN FALSE", "UNCHANGED", "ERRORS")
 	for i := range b.Routes {
 		r := &b.Routes[i]
-		t.row(r.Route, number(r.Matches), strconv.FormatFloat(r.PerHour, 'f', 1, 64), strconv.Itoa(r.PeakMinute), number(r.Filtered), number(r.Unchanged), number(r.Errors))
+		t.row(r.Route, number(r.Matches), strconv.FormatFloat(r.PerHour, 'f', 1, 64), strconv.Itoa(r.PeakMinute), strconv.Itoa(r.Coalesced), number(r.Filtered), number(r.Unchanged), number(r.Errors))
 		if r.FirstError != "" {
 			fmt.Fprintf(notes, "watcherd: route %s: %s\n", r.Route, clean(r.FirstError))
 		}
@@ -181,9 +181,31 @@ func printExplanation(cmd *cobra.Command, x *retrace.Explanation) error {
 	}
 	t = newTable(out, "ROUTE", "TAKES IT", "SINKS", "WHY")
 	for _, r := range x.Routes {
-		t.row(r.Route, yesNo(r.Verdict == route.Taken), strings.Join(r.Sinks, ","), strings.TrimSuffix(routeWords(r.Verdict)+": "+r.Error, ": "))
+		t.row(r.Route, yesNo(r.Verdict == route.Taken), strings.Join(r.Sinks, ","), strings.Join(reasons(x, &r), ": "))
 	}
 	return t.flush()
+}
+
+// reasons are why a route does not take an event, or what it holds of it.
+func reasons(x *retrace.Explanation, r *route.Decision) (list []string) {
+	if words := routeWords(r.Verdict); words != "" {
+		list = append(list, words)
+	}
+	if r.Error != "" {
+		list = append(list, r.Error)
+	}
+	for _, h := range x.Holds {
+		switch {
+		case h.Route != r.Route:
+		case h.Sink != "":
+			list = append(list, "held for "+h.Sink+" by throttle until "+stamp(h.Due))
+		case h.Due.IsZero():
+			list = append(list, "matching since "+stamp(h.Since)+", which was reported")
+		default:
+			list = append(list, "matching since "+stamp(h.Since)+", due at "+stamp(h.Due))
+		}
+	}
+	return list
 }
 
 func yesNo(yes bool) string {
