@@ -47,7 +47,7 @@ type Route struct {
 type RouteMetric struct {
 	// Name of the counter, unique among routes, as in rollouts_total. watcherd_, go_, process_, informer_ and rest_client_ begin names of others.
 	Name string `json:"name" jsonschema:"required"`
-	// Labels, at most 10, each with a CEL expression over what when sees, values that drop and redact of the route hide included. A missing field is an empty text.
+	// Labels, at most 10, each with a CEL expression over what when sees, values that drop and redact of the route hide included. A missing field is an empty text; watcherd status warns of a label that is empty on every event.
 	Labels map[string]string `json:"labels"`
 	// Most series. Events with further combinations of labels are counted in one series whose labels are all _overflow.
 	MaxSeries int `json:"maxSeries" jsonschema:"minimum=1,maximum=10000"`

@@ -143,6 +143,15 @@ func (p *statusPrinter) routes(routes []status.Route) {
 			t.row(r.Name, from, strings.Join(r.Sinks, ","), number(r.Matched), number(r.Filtered+r.Unchanged+r.Unsampled), number(r.Errors))
 		}
 	}, "ROUTE", "WATCHES", "SINKS", "MATCHED", "PASSED OVER", "ERRORS")
+	for i := range routes {
+		r := &routes[i]
+		if r.Missing > 0 && r.Missing == r.Filtered && r.Matched == 0 {
+			p.printf("warning: route %s: every change lacked a field that when reads\n", r.Name)
+		}
+		if len(r.EmptyLabels) > 0 {
+			p.printf("warning: route %s: empty on every event: labels of metric %s\n", r.Name, strings.Join(r.EmptyLabels, ", "))
+		}
+	}
 }
 
 func (p *statusPrinter) sinks(sinks []status.Sink) {

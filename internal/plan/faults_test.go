@@ -176,6 +176,11 @@ func TestFaults(t *testing.T) {
 7:45: routes[1].when: metadata.labels.app is never there, since watch w drops metadata.labels
 8:71: routes[2].changed[1]: spec is never there, since watch v has metadataOnly`,
 		},
+		"a label that needs what is dropped": {
+			"watches: [{name: w, resources: [pods], drop: [status, \"metadata.labels\"]}]\n" + sink +
+				"routes:\n- name: b\n  sinks: [s]\n  metric:\n    name: m\n    labels:\n      team: metadata.labels.team\n      name: metadata.name\n      phase: 'has(object.status.phase) ? object.status.phase : \"\"'\n",
+			`11:13: routes[0].metric.labels.team: metadata.labels.team is never there, since watch w drops metadata.labels`,
+		},
 		"expressions": {
 			routes("when: object.a =="),
 			`8:20: routes[0].when: Syntax error: ...`,

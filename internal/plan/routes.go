@@ -103,10 +103,14 @@ func (k *compiler) needs(s *State) {
 				k.fault(item(item("routes", i)+".changed", j), "%s", gone)
 			}
 		}
-		for _, p := range s.Router.Reads(i) {
-			if gone := k.removed(s, i, p); gone != "" {
-				k.fault(item("routes", i)+".when", "%s", gone)
-				break
+		reported := ""
+		for _, r := range s.Router.Reads(i) {
+			if r.Key == reported {
+				continue
+			}
+			if gone := k.removed(s, i, r.Path); gone != "" {
+				reported = r.Key
+				k.fault(item("routes", i)+"."+r.Key, "%s", gone)
 			}
 		}
 	}

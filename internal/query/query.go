@@ -191,6 +191,7 @@ func routeStatuses(st *plan.State) []status.Route {
 		if i < len(stats) {
 			s := stats[i]
 			r.Matched, r.Filtered, r.Unchanged, r.Unsampled, r.Missing, r.Errors = s.Matched, s.Filtered, s.Unchanged, s.Unsampled, s.Missing, s.Errors
+			r.EmptyLabels = s.EmptyLabels
 			if s.FirstError != nil {
 				r.FirstError = s.FirstError.Error()
 			}

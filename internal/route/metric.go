@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
@@ -36,7 +37,9 @@ type metric struct {
 	name   string
 	limit  int
 	labels []string
-	values []*condition // of the labels
+	values []*condition  // of the labels
+	filled []atomic.Bool // by label: a change had a value for it
+	used   atomic.Bool   // a change was counted
 	counts *counts
 }
 
@@ -79,6 +82,7 @@ func compileMetric(m *Metric, x *expressions, fault func(label string, f celexpr
 		}
 		out.values = append(out.values, value)
 	}
+	out.filled = make([]atomic.Bool, len(out.labels))
 	if len(out.labels) == 0 {
 		out.counts.series[""] = &Series{} // the only one
 	}
@@ -88,6 +92,7 @@ func compileMetric(m *Metric, x *expressions, fault func(label string, f celexpr
 // count adds the change to its series.
 func (r *Router) count(rule *rule, e *evaluation) {
 	m := rule.metric
+	m.used.Store(true)
 	key := make([]byte, 0, 128)
 	values := make([]string, len(m.labels))
 	for i, label := range m.values {
@@ -95,12 +100,24 @@ func (r *Router) count(rule *rule, e *evaluation) {
 		if err != nil {
 			r.failed(rule, err)
 		}
-		values[i] = text
+		if values[i] = text; text != "" && !m.filled[i].Load() {
+			m.filled[i].Store(true)
+		}
 		key = append(append(key, text...), 0)
 	}
 	if m.counts.add(string(key), values, m.limit) && r.onError != nil {
 		r.onError(rule.name, ErrSeries)
 	}
+}
+
+// empty are the labels that no change had a value for, if one was counted.
+func (m *metric) empty() (labels []string) {
+	for i, label := range m.labels {
+		if m.used.Load() && !m.filled[i].Load() {
+			labels = append(labels, label)
+		}
+	}
+	return labels
 }
 
 // add reports whether the limit was reached for the first time.

@@ -94,6 +94,24 @@ func TestMetricLimit(t *testing.T) {
 	}
 }
 
+// Labels that no change has a value for are reported, once a change is counted.
+func TestMetricEmptyLabels(t *testing.T) {
+	o := newObjects(t)
+	r := compile(t, Spec{Name: "r", Metric: &Metric{Name: "m", MaxSeries: 9, Labels: map[string]string{
+		"name": "metadata.name", "team": "metadata.labels.team", "rare": "object.rare",
+	}}})
+	for i, want := range [][]string{nil, {"rare", "team"}, {"team"}, {"team"}} {
+		if got := r.Stats()[0].EmptyLabels; !slices.Equal(got, want) {
+			t.Errorf("after %d changes %q are empty, want %q", i, got, want)
+		}
+		text := `{"metadata":{"name":"a"}}`
+		if i == 1 {
+			text = `{"metadata":{"name":"a"},"rare":true}`
+		}
+		r.Route(nil, change(event.Added, nil, o.from(text)))
+	}
+}
+
 func TestMetricFaults(t *testing.T) {
 	_, err := Compile([]Spec{{Name: "r", Sinks: []string{"s"}, Metric: &Metric{Name: "m", MaxSeries: 1, Labels: map[string]string{
 		"a": "metadata.nmae", "b": "metadata.labels", "c": "[1]", "d": `"a".replace("a", "b")`, "fine": "object.x",

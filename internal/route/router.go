@@ -85,13 +85,29 @@ func Compile(specs []Spec) (*Router, error) {
 // before the first call.
 func (r *Router) OnError(f func(route string, err error)) { r.onError = f }
 
-// Reads returns paths of values without which the expression of a route, by its position
-// among those compiled, fails. It is not complete.
-func (r *Router) Reads(i int) []string {
-	if when := r.rules[i].when; when != nil {
-		return when.reads
+// Read is a path of a value that an expression of a route reads.
+type Read struct {
+	Key  string // of the expression in the route: `when`, `metric.labels.team`
+	Path string
+}
+
+// Reads returns the values without which the expressions of a route, by its position among
+// those compiled, fail. It is not complete.
+func (r *Router) Reads(i int) (list []Read) {
+	add := func(key string, c *condition) {
+		if c != nil {
+			for _, path := range c.reads {
+				list = append(list, Read{key, path})
+			}
+		}
 	}
-	return nil
+	add("when", r.rules[i].when)
+	if m := r.rules[i].metric; m != nil {
+		for j, label := range m.labels {
+			add("metric.labels."+label, m.values[j])
+		}
+	}
+	return list
 }
 
 // Stats returns the counts of every route in the order compiled.
@@ -99,6 +115,9 @@ func (r *Router) Stats() []Stats {
 	out := make([]Stats, len(r.rules))
 	for i, rule := range r.rules {
 		out[i] = rule.counters.read(rule.name)
+		if rule.metric != nil {
+			out[i].EmptyLabels = rule.metric.empty()
+		}
 	}
 	return out
 }
@@ -380,6 +399,8 @@ type Stats struct {
 	Errors    uint64 // evaluations that failed otherwise
 
 	FirstError error // the first of Errors, nil if there is none
+
+	EmptyLabels []string // those of the metric that were empty on every change
 }
 
 type counters struct {

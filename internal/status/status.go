@@ -135,6 +135,8 @@ type Route struct {
 	Missing    uint64   `json:"missing"`   // evaluations that lacked a field
 	Errors     uint64   `json:"errors"`
 	FirstError string   `json:"firstError,omitempty"`
+
+	EmptyLabels []string `json:"emptyLabels,omitempty"` // of its metric, that were empty on every event
 }
 
 // Sink is a sink with a queue. One that is no longer configured keeps its backlog.
