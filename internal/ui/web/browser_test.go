@@ -1,0 +1,5 @@
+package main
+
+import "github.com/chromedp/chromedp"
+
+var _ = chromedp.Do
