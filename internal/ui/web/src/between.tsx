@@ -63,7 +63,7 @@ function Net({ of, type, answer }: { of: NetChange; type: Type; answer: Changes 
   const summary = arrows(of.summary).split(", ").filter((part) => !of.recreated || !/^(uid|creationTimestamp) /.test(part)).join(", ");
   return <li><button class="plain fold" aria-expanded={open} aria-label={`Difference of ${of.name}`} onClick={() => show(!open)}>{open ? "▾" : "▸"}</button>
     <Verb type={type} /><span class="kind">{of.resource.kind}</span><span class="name"><ObjectName of={of} /></span>
-    <span class="by">{of.managers?.join(", ")}</span><span class="summary">{of.recreated && <b>deleted and created again{summary && ", "}</b>}{summary}<span class="quiet"> {of.count > 1 && some(of.count, "change")}, last <Time at={of.time} exact={false} /></span></span>
+    <span class="by">{of.managers?.join(", ")}</span><span class="summary">{of.recreated && <b>deleted and created again{summary && ", "}</b>}{summary}<span class="quiet"> {of.count > 1 && some(of.count, "change") + ", "}last <Time at={of.time} exact={false} /></span></span>
     {open && <div class="under">{diff === undefined ? <Empty>Reading…</Empty> : diff ? <Unified text={diff} /> : <Empty>No visible difference.</Empty>}</div>}</li>;
 }
 

@@ -35,7 +35,7 @@ export function Config({ status, reload }: { status?: Status; reload: () => void
     {routes.length > 0 && <div class="scroll"><table class="grid">
       <thead><tr><th>Watches</th><th>Route</th><th>Sinks</th><th class="n">Matched</th><th class="n">Filtered</th><th class="n">Unchanged</th><th class="n">Not sampled</th><th class="n">Errors</th></tr></thead>
       <tbody>{routes.map((r) => <>
-        <tr key={r.name}><td data-label="Watches">{r.watches?.join(", ") || <span class="quiet">all</span>} →</td><th scope="row" data-label="Route">{r.name}</th><td data-label="Sinks">→ {r.sinks.map((s, i) => <>{i > 0 && ", "}<a href={link("delivery", [s])}>{s}</a></>)}</td>
+        <tr key={r.name}><td data-label="Watches">{r.watches?.join(", ") || <span class="quiet">all</span>}</td><th scope="row" data-label="Route" class="arrow">{r.name}</th><td data-label="Sinks" class="arrow">{r.sinks.map((s, i) => <>{i > 0 && ", "}<a href={link("delivery", [s])}>{s}</a></>)}</td>
           <td data-label="Matched" class="n">{count(r.matched)}</td><td data-label="Filtered" class="n">{count(r.filtered)}</td><td data-label="Unchanged" class="n">{count(r.unchanged)}</td><td data-label="Not sampled" class="n">{count(r.unsampled)}</td><td data-label="Errors" class="n">{count(r.errors)}</td></tr>
         {r.firstError && <tr class="why"><td colSpan={8}>{r.firstError}</td></tr>}
       </>)}</tbody></table></div>}

@@ -84,8 +84,8 @@ const FieldList = ({ of }: { of: Field[] }) => of.length ? <div class="scroll" t
 export function Unified({ text }: { text: string }) {
   const lines = text.replace(/\n$/, "").split("\n").slice(2), shown = 2000, [all, set] = useState(false);
   const other = (i: number): string | undefined => {
-    const l = lines[i]!, twin = l[0] === "-" ? lines[i + 1] : lines[i - 1], around = l[0] === "-" ? [lines[i - 1], lines[i + 2]] : [lines[i - 2], lines[i + 1]];
-    return twin && twin[0] === (l[0] === "-" ? "+" : "-") && around[0]?.[0] !== l[0] && around[1]?.[0] !== twin[0] && around[l[0] === "-" ? 0 : 1]?.[0] !== l[0] ? twin : undefined;
+    const first = lines[i]![0] === "-" ? i : i - 1, old = lines[first], young = lines[first + 1];
+    return old?.[0] === "-" && young?.[0] === "+" && lines[first - 1]?.[0] !== "-" && lines[first + 2]?.[0] !== "+" ? i === first ? young : old : undefined;
   };
   const body = (l: string, twin?: string) => {
     if (!twin) return l.slice(1);

@@ -105,7 +105,7 @@ export function Strip({ of, onPeriod }: { of?: Histogram; onPeriod: (from: numbe
           const x = Math.max(0, (Date.parse(g.from) - from) / (to - from) * n), y = Math.min(n, (Date.parse(g.to) - from) / (to - from) * n);
           return <rect x={x} width={Math.max(n / 200, y - x)} y="0" height="100" fill="url(#hatch)" class="gap-area" />;
         })}
-        {stacked.map((type) => <path class={"bar " + type} d={of.buckets.map((b, i) => {
+        {stacked.map((type) => <path class={"series " + type} d={of.buckets.map((b, i) => {
           const below = stacked.slice(0, stacked.indexOf(type)).reduce((s, t) => s + (b.counts[t] ?? 0), 0), c = b.counts[type] ?? 0;
           return c ? `M${i + 0.1} ${100 - below / most * 100}h.8v${-Math.max(1, c / most * 100)}h-.8z` : "";
         }).join("")} />)}
@@ -129,7 +129,7 @@ export function Field(props: { label: string; value: string; onValue: (v: string
   };
   const id = props.list && "list-" + props.label.replace(/\W/g, "");
   return <label class={"field" + (props.wide ? " wide" : "") + (props.bad ? " bad" : "")}><span>{props.label}</span>
-    <input id={props.id} type="text" value={text} list={id} spellcheck={false} autocomplete="off" autocapitalize="off" onInput={input} onBlur={() => give(text)} onKeyDown={(e) => { if (e.key === "Enter") give(text); }} />
+    <input id={props.id} type="text" value={text} list={id} spellcheck={false} autocomplete="off" autocapitalize="off" onInput={input} onBlur={(e) => give(e.currentTarget.value)} onKeyDown={(e) => { if (e.key === "Enter") give(e.currentTarget.value); }} />
     {id && <datalist id={id}>{props.list!.map((v) => <option value={v} />)}</datalist>}
   </label>;
 }
