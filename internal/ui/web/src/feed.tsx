@@ -132,8 +132,8 @@ export function Feed({ status }: { status?: Status }) {
       {field("name", "name")}
       {field("manager", "manager", [...new Set(feed.rows.map((r) => r.manager ?? "").filter(Boolean))].sort())}
       <span class="toggles" role="group" aria-label="Types">{types.map((t) => <button class={"toggle " + t} aria-pressed={on.includes(t)} onClick={() => setType(t)}><span aria-hidden="true">{glyphs[t]}</span> {t}</button>)}</span>
-      <button class="toggle" aria-pressed={expression} title="A CEL expression, as a route has it" onClick={() => { showExpression(!expression); if (expression) change({ when: "" }); }}>CEL</button>
-      {expression && <Field label="when" wide bad={!!bad} value={value("when")} onValue={(v) => change({ when: v })} />}
+      <button class="toggle" aria-pressed={expression || !!filter.when} title="A CEL expression, as a route has it" onClick={() => { showExpression(!expression && !filter.when); if (filter.when) change({ when: "" }); }}>CEL</button>
+      {(expression || filter.when) && <Field label="when" wide bad={!!bad} value={value("when")} onValue={(v) => change({ when: v })} />}
     </div>
     <Strip of={histogram.value} onPeriod={(from, to) => change({ from: new Date(from).toISOString(), to: new Date(Math.min(to, Date.now())).toISOString() })} />
     <div class="bar">
