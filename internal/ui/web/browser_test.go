@@ -63,10 +63,10 @@ func testMain(m *testing.M) int {
 			chromedp.Flag("disable-quic", true), chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true), chromedp.Flag("disable-sync", true))
 		allocated, end := chromedp.NewExecAllocator(ctx, options...)
 		defer end()
-		var endBrowser context.CancelFunc
-		shared.browser, endBrowser = chromedp.NewContext(allocated)
+		browserContext, endBrowser := chromedp.NewContext(allocated)
 		defer endBrowser()
-		err = chromedp.Do(shared.browser)
+		shared.browser = browserContext
+		err = chromedp.Do(browserContext)
 	}
 	if err != nil {
 		fmt.Println(err)
@@ -77,7 +77,7 @@ func testMain(m *testing.M) int {
 
 // inRoot runs the go command on the module of the daemon.
 func inRoot(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // the arguments are of this file
+	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Dir, cmd.Stderr = "../../..", os.Stderr
 	out, err := cmd.Output()
 	return strings.TrimSpace(string(out)), err
@@ -89,7 +89,7 @@ func startAPI(ctx context.Context, dir string) (stop func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, program, "serve", "--dir", filepath.Join(dir, "api"), "--lifeline") //nolint:gosec // built from this repository
+	cmd := exec.CommandContext(ctx, program, "serve", "--dir", filepath.Join(dir, "api"), "--lifeline")
 	lifeline, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -235,7 +235,7 @@ func (d *daemon) run() {
 	if d.log, err = os.OpenFile(filepath.Join(d.dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600); err != nil {
 		d.t.Fatal(err)
 	}
-	d.cmd = exec.CommandContext(context.WithoutCancel(d.t.Context()), shared.daemon, "run", "--config", "watcherd.yaml") //nolint:gosec // built by testMain
+	d.cmd = exec.CommandContext(context.WithoutCancel(d.t.Context()), shared.daemon, "run", "--config", "watcherd.yaml")
 	d.cmd.Dir, d.cmd.Env = d.dir, append(os.Environ(), "KUBECONFIG="+shared.kubeconfig)
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
 	if err := d.cmd.Start(); err != nil {

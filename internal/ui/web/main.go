@@ -79,19 +79,20 @@ func verify() error {
 	want := map[string]string{}
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		if sum, name, ok := strings.Cut(lines.Text(), "  "); ok {
-			want[filepath.Join("lib", name)] = sum
+			want[name] = sum
 		}
 	}
-	err = filepath.WalkDir("lib", func(path string, d fs.DirEntry, err error) error {
-		if err != nil || d.IsDir() || path == sums {
+	lib := os.DirFS("lib")
+	err = fs.WalkDir(lib, ".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || path == filepath.Base(sums) {
 			return err
 		}
-		data, err := os.ReadFile(path)
+		data, err := fs.ReadFile(lib, path)
 		if err != nil {
 			return err
 		}
 		if got := sha256.Sum256(data); hex.EncodeToString(got[:]) != want[path] {
-			return fmt.Errorf("%s is not the file that %s names", path, sums)
+			return fmt.Errorf("lib/%s is not the file that %s names", path, sums)
 		}
 		delete(want, path)
 		return nil
