@@ -113,6 +113,7 @@ pid_churn=$!
 await "$pid_churn" "$work/churn.log" ' changes per second' || die "$(cat "$work/churn.log")"
 
 say "watcherd run --config examples/quickstart.yaml (Ctrl-C ends it)"
+say "in a browser: http://127.0.0.1:$port/ui/"
 # In the folder that is removed at the end: the config's relative paths lead there.
 (cd "$work" && exec "$daemon" run --config watcherd.yaml) </dev/null 9>&- &
 pid_daemon=$!

@@ -54,6 +54,9 @@ func notices(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	modules["Go's standard library"] = module{Dir: strings.TrimSpace(string(root))}
+	for _, library := range []string{"preact", "signals"} { // in the page
+		modules["internal/ui: "+library] = module{Dir: "../../internal/ui/web/lib/" + library}
+	}
 	users := map[string][]string{} // by text
 	for name, m := range modules {
 		files, err := licences(m.Dir)

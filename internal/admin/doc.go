@@ -10,6 +10,8 @@
 //   - Elsewhere nothing is answered without a bearer token, where one is
 //     configured, or a client certificate of the configured authority, by name where
 //     names are configured. All files are followed as they change.
+//   - The page below /ui/ is for everybody, because it holds no data: a browser has no token
+//     before it, and comes by links of other sites. What it shows it asks for as any client.
 //   - Reading and commands are separate rights. A command is everything but GET and
 //     HEAD, and the log has each with its client, before it begins and when it ends.
 //   - The probes listener has /livez, /readyz and /metrics only, and its health

@@ -2,6 +2,8 @@ package admin
 
 import (
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -35,6 +37,48 @@ func TestOnlyThisMachine(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestPage: the page is there before its reader has a token, by links of other sites too; its data is not.
+func TestPage(t *testing.T) {
+	f := newFixture(t)
+	token := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(token, []byte("secret"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.cfg.Access.ReadTokenFile = token
+	f.serve()
+	for _, path := range []string{"/ui/", "/ui/app.js", "/ui/app.css"} {
+		if code, body := f.get(path, "Sec-Fetch-Site", "cross-site"); code != http.StatusOK || body == "" {
+			t.Errorf("%s: status %d", path, code)
+		}
+	}
+	if code, body := f.get("/ui/absent"); code != http.StatusNotFound {
+		t.Errorf("a file that is not of the page: status %d: %s", code, body)
+	}
+	if code, _ := f.ask(http.MethodPost, f.base+"/ui/", "{}"); code == http.StatusOK {
+		t.Error("the page takes a command")
+	}
+	for _, path := range []string{"/", "/api/v1/status", "/ui/../api/v1/status"} {
+		if code, body := f.get(path); code != http.StatusUnauthorized {
+			t.Errorf("%s: status %d without a token: %s", path, code, body)
+		}
+	}
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.base+"/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Accept", "text/html,application/xhtml+xml")
+	resp, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if got := resp.Header.Get("Location"); resp.StatusCode != http.StatusSeeOther || got != "ui/" {
+		t.Errorf("a browser at / gets status %d, Location %q", resp.StatusCode, got)
+	}
+	client.CloseIdleConnections()
 }
 
 func TestPostsNeedAContentTypeThatFormsCannotSend(t *testing.T) {

@@ -4,12 +4,16 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"time"
+
+	"github.com/watcherd/watcherd/internal/ui"
 )
 
 // endpoints are what the index lists.
 const endpoints = `watcherd
 
+/ui/                       the page, for a browser
 /livez, /readyz            health; ?verbose lists every check, ?exclude=NAME leaves some out
 /metrics                   Prometheus metrics
 /api/openapi.json          this interface as an OpenAPI document
@@ -35,7 +39,22 @@ func (s *Server) adminHandler(bound net.Addr) http.Handler {
 	s.handle(mux, "GET /api/v1/status", s.status)
 	mux.Handle("/api/v1/", s.opened())
 	s.handle(mux, "/", notFound)
-	return s.limited(s.guarded(bound, mux))
+
+	// The page holds no data: a browser gets it before it has a token, and by links of other sites.
+	outer, page, guarded := http.NewServeMux(), ui.Handler(), s.guarded(bound, mux)
+	s.handle(outer, "GET /ui/", func(w http.ResponseWriter, r *http.Request) error {
+		page.ServeHTTP(w, r)
+		return nil
+	})
+	outer.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/" && reads(r) && strings.Contains(r.Header.Get("Accept"), "text/html") {
+			w.Header().Set("Location", "ui/") // relative: a proxy may have taken a prefix away
+			w.WriteHeader(http.StatusSeeOther)
+			return
+		}
+		guarded.ServeHTTP(w, r)
+	})
+	return s.limited(outer)
 }
 
 // opened serves what needs the store.

@@ -57,6 +57,23 @@ func proxy(r *http.Request) (*url.URL, error) {
 	return http.ProxyFromEnvironment(r)
 }
 
+// Page is the address of the page for a browser, with the token in its fragment, which no
+// server sees: that for commands, or that for reading.
+func (c *Client) Page(commands bool) (string, error) {
+	page, file := c.base+"/ui/", c.tokens.ReadFile
+	if commands {
+		file = c.tokens.CommandFile
+	}
+	if file == "" {
+		return page, nil
+	}
+	token, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	return page + "#token=" + url.PathEscape(strings.TrimSpace(string(token))), nil
+}
+
 // Get decodes the answer to a GET into out.
 func (c *Client) Get(ctx context.Context, path string, query url.Values, out any) error {
 	resp, err := c.Do(ctx, http.MethodGet, path, query, nil, nil)

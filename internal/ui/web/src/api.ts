@@ -1,0 +1,208 @@
+// The public HTTP interface of the daemon, and nothing else: docs/history.md and /api/openapi.json.
+import { signal } from "@preact/signals";
+import { useEffect, useState } from "preact/hooks";
+
+export type Type = "added" | "updated" | "deleted" | "sync" | "gap";
+
+export interface Resource { group: string; version: string; resource: string; kind: string }
+
+export interface Gap { watch: string; resource: Resource; namespace?: string; cause: string; from: string; to: string }
+
+export interface Change {
+  sequence: number; time: string; type: Type; resource: Resource; namespace?: string; name?: string;
+  manager?: string; summary?: string; gap?: Gap;
+}
+
+interface Answer { from: string; to: string; complete: boolean; gaps: Gap[]; scanned: number }
+export interface Page extends Answer { items: Change[]; continue?: string; reached?: string; failed?: number; firstError?: string }
+export interface Histogram extends Answer { buckets: { from: string; counts: Partial<Record<Type, number>> }[] }
+export interface NetChange {
+  resource: Resource; namespace?: string; name: string; change: string; recreated?: boolean; count: number; time: string;
+  managers?: string[]; summary?: string; before: string; after: string;
+}
+export interface Changes extends Answer { items: NetChange[]; churned: number; truncated?: boolean }
+
+export interface Version { sequence: number; time: string; type: Type; manager?: string; summary?: string }
+export interface Versions { items: Version[]; before: string; gaps: Gap[] }
+export interface State { as: string; exists: boolean; name: string; time?: string; type?: Type; manager?: string; object?: Json }
+export interface Difference { from: State; to: State; diff: string }
+
+export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+
+export interface Sink {
+  name: string; kind?: string; configured: boolean; state: string; reason?: string; pausedOnRequest?: boolean; since?: string;
+  attempts?: number; nextAttempt?: string; lastError?: string; lastErrorTime?: string; lastSuccess?: string;
+  queued: number; queuedBytes: number; oldest?: string; inFlight: number; blocked: number; stalled: boolean;
+  delivered: number; deadLetters: number; heldBytes: number; failingObjects: number;
+  failing?: { subject?: string; sequence: number; since: string; attempts: number; lastError?: string; next?: string; behind: number }[];
+}
+export interface Source {
+  resource: string; namespace?: string; synced: boolean; objects: number; bytes: number; state: string; reason?: string;
+  message?: string; since?: string; lastContact?: string; pausedSince?: string; events: number; relists: number; expired: number;
+  restarts: number; decodeErrors: number; skipped: number; edits?: { key: string; path: string; hits: number }[];
+}
+export interface Watch { name: string; sources: Source[] | null; missing?: { resource: string; reason: string }[]; warnings?: string[] }
+export interface Route {
+  name: string; watches?: string[]; sinks: string[]; matched: number; filtered: number; unchanged: number; unsampled: number;
+  missing: number; errors: number; firstError?: string;
+}
+export interface Status {
+  version: string; cluster: string; apiServer: string; started: string; stopping?: boolean; undiscovered?: boolean; discoveryError?: string;
+  config: { file: string; hash: string; lastSuccess?: string; lastAttempt?: string; lastError?: string; needsRestart?: string[]; warnings?: string[] };
+  store: {
+    path: string; paused?: boolean; opening?: boolean; failed?: string; reason?: string; bytes: number; maxBytes?: number; diskFree: number;
+    firstEvent: number; lastEvent: number; loggedEvents: number; loggedBytes: number;
+  };
+  applied: boolean; caches: { resource: string; objects: number; bytes: number }[] | null; watches: Watch[] | null; routes: Route[] | null; sinks: Sink[] | null;
+}
+export interface Letter {
+  position: number; sequence: number; reason: string; attempts: number; first?: string; last?: string; type?: Type; subject?: string;
+  time?: string; resource?: Resource; namespace?: string; name?: string; event?: Json;
+}
+export interface Letters { items: Letter[]; continue?: number }
+export interface Explanation {
+  sequence: number; id: string; type: Type; subject: string; time: string; note?: string;
+  recorded: { sink: string; routes: string[] }[]; watches: { watch: string; verdict: string; selection?: string }[];
+  routes: { route: string; verdict: string; error?: string; sinks: string[] }[];
+}
+export interface Frame { total: number; counts: Partial<Record<Type, number>>; unreadable?: number; rows: Change[] }
+
+export type Query = Record<string, string | number | undefined>;
+
+/** A refusal of the daemon, or none of its answers: then the status is 0. */
+export class Problem extends Error {
+  constructor(readonly status: number, message: string) { super(message); }
+}
+
+// The token of this tab. It comes in the fragment of `watcherd ui`, or from the form.
+const kept = "watcherd.token";
+export const locked = signal("");
+
+export function unlock(token: string) {
+  sessionStorage.setItem(kept, token);
+  locked.value = "";
+}
+
+function headers(more: Record<string, string>): Record<string, string> {
+  const token = sessionStorage.getItem(kept);
+  return token ? { Authorization: `Bearer ${token}`, ...more } : more;
+}
+
+const url = (path: string, query: Query = {}) => {
+  const list = new URLSearchParams();
+  for (const [key, value] of Object.entries(query)) if (value !== undefined && value !== "") list.append(key, String(value));
+  const text = list.toString();
+  return `../api/v1/${path}${text && "?"}${text}`;
+};
+
+async function ask(path: string, query: Query, init: RequestInit): Promise<Response> {
+  let answer: Response;
+  try {
+    answer = await fetch(url(path, query), { cache: "no-store", ...init });
+  } catch (error) {
+    if (init.signal?.aborted) throw error;
+    throw new Problem(0, "the daemon does not answer");
+  }
+  if (answer.ok) return answer;
+  const text = await answer.text();
+  let detail = text;
+  try { detail = (JSON.parse(text) as { detail?: string }).detail ?? text; } catch { /* a proxy's own words */ }
+  if (answer.status === 401) locked.value = detail;
+  throw new Problem(answer.status, detail || answer.statusText);
+}
+
+export async function get<T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> {
+  return await (await ask(path, query, { headers: headers({}), signal })).json() as T;
+}
+
+export async function post<T>(path: string, body: unknown = {}): Promise<T> {
+  const answer = await ask(path, {}, { method: "POST", headers: headers({ "Content-Type": "application/json" }), body: JSON.stringify(body) });
+  return await answer.json() as T;
+}
+
+export interface Asked<T> { value?: T; error?: Problem; reload: () => void }
+
+/** Asks again when the request changes, and every so many milliseconds while the tab is seen.
+ *  The last answer stays until there is another; an empty path asks for nothing. */
+export function useAsked<T>(path: string, query: Query = {}, every = 0): Asked<T> {
+  const [state, set] = useState<{ key: string; value?: T; error?: Problem }>({ key: "" });
+  const [turn, again] = useState(0);
+  const key = path && url(path, query);
+  useEffect(() => {
+    if (!path) return;
+    const stop = new AbortController();
+    let timer = 0;
+    const once = async () => {
+      clearTimeout(timer);
+      try {
+        const value = await get<T>(path, query, stop.signal);
+        set({ key, value });
+      } catch (error) {
+        if (stop.signal.aborted) return;
+        set((old) => ({ key, value: old.key === key ? old.value : undefined, error: error as Problem }));
+      }
+      if (every && !document.hidden) timer = setTimeout(once, every);
+    };
+    const seen = () => { if (every && !document.hidden) void once(); };
+    document.addEventListener("visibilitychange", seen);
+    void once();
+    return () => { document.removeEventListener("visibilitychange", seen); clearTimeout(timer); stop.abort(); };
+  }, [key, every, turn, locked.value]);
+  return { value: path ? state.value : undefined, error: state.key === key ? state.error : undefined, reload: () => again((n) => n + 1) };
+}
+
+/** Where the stream of this tab is: "" means that there is none. */
+export const connection = signal<"" | "live" | "waiting">("");
+
+export interface Follower {
+  began: () => void; // the stream counts from now on
+  frame: (f: Frame) => void;
+  lost: () => void; // of what was asked for, the log has no longer everything
+}
+
+/** Follows the log in frames until the returned function is called. The stream is closed while the
+ *  tab is hidden, and continues where it ended: nothing is left out of the counts. */
+export function follow(query: Query, to: Follower): () => void {
+  let last = "", wait = 500, timer = 0, stop = new AbortController(), over = false;
+  const run = async () => {
+    stop = new AbortController();
+    const { signal } = stop;
+    try {
+      const answer = await ask("events", { ...query, view: "feed" }, { signal, headers: headers(last ? { "Last-Event-ID": last } : {}) });
+      const reader = answer.body!.pipeThrough(new TextDecoderStream()).getReader();
+      for (let rest = ""; ;) {
+        const { value, done } = await reader.read();
+        if (done) break;
+        const parts = (rest + value).split("\n\n");
+        rest = parts.pop()!;
+        for (const part of parts) {
+          const first = last === "", line = (name: string) => part.split("\n").find((l) => l.startsWith(name + ": "))?.slice(name.length + 2) ?? "";
+          last = line("id") || last;
+          wait = 500;
+          connection.value = "live";
+          if (first && last) to.began();
+          if (line("event") === "frame") to.frame(JSON.parse(line("data")) as Frame);
+          else if (line("event") === "truncated") to.lost();
+        }
+      }
+    } catch { /* tried again below */ }
+    if (over || signal.aborted) return;
+    connection.value = "waiting";
+    timer = setTimeout(run, wait);
+    wait = Math.min(wait * 2, 8000);
+  };
+  const seen = () => {
+    clearTimeout(timer);
+    stop.abort();
+    if (!document.hidden) void run();
+  };
+  document.addEventListener("visibilitychange", seen);
+  if (!document.hidden) void run();
+  return () => {
+    over = true;
+    document.removeEventListener("visibilitychange", seen);
+    clearTimeout(timer);
+    stop.abort();
+    connection.value = "";
+  };
+}

@@ -1,0 +1,93 @@
+// The page: where the reader is, what holds everywhere, and the keys.
+import { signal, useSignal } from "@preact/signals";
+import { render } from "preact";
+import { useEffect } from "preact/hooks";
+import { connection, locked, type Status, unlock, useAsked } from "./api";
+import { Between } from "./between";
+import { Config } from "./config";
+import { Delivery } from "./delivery";
+import { Feed } from "./feed";
+import { ObjectView } from "./object";
+import { link, place } from "./place";
+import { bytes, count } from "./text";
+import { Watches } from "./watches";
+
+const views = [["feed", "Feed"], ["between", "Between"], ["delivery", "Delivery"], ["watches", "Watches"], ["config", "Config"]] as const;
+const help = signal(false);
+
+const keys: [string, string][] = [
+  ["/", "to the filter"], ["j  k", "next and previous row"], ["Enter", "open the row"], ["p", "pause and resume the feed"], ["[  ]", "older and newer version of an object"],
+  ["g f, g b, g d, g w, g c", "Feed, Between, Delivery, Watches, Config"], ["?", "this help"], ["Esc", "leave a field, close this"],
+];
+
+/** A key of the current view: the name of the event that it listens for is "key:" and the key. */
+let going = false;
+addEventListener("keydown", (e) => {
+  const field = (e.target as HTMLElement).closest?.("input, textarea, select");
+  if (e.key === "Escape") {
+    (field as HTMLElement | null)?.blur();
+    help.value = false;
+    return;
+  }
+  if (field || e.ctrlKey || e.metaKey || e.altKey || document.querySelector("dialog[open]")) return;
+  const target = going && views.find(([view]) => view[0] === e.key);
+  going = e.key === "g" && !going;
+  if (target) location.hash = link(target[0]);
+  else if (e.key === "?") help.value = !help.value;
+  else if (e.key === "/") document.getElementById("filter")?.focus();
+  else if (!dispatchEvent(new CustomEvent("key", { detail: e.key, cancelable: true }))) { /* a view took it */ } else return;
+  e.preventDefault();
+});
+
+function Top({ status }: { status?: Status }) {
+  const { view } = place.value;
+  const theme = useSignal(localStorage.getItem("watcherd.theme") ?? "");
+  useEffect(() => {
+    document.documentElement.style.colorScheme = theme.value || "light dark";
+    localStorage.setItem("watcherd.theme", theme.value);
+  }, [theme.value]);
+  const next: Record<string, string> = { "": "dark", dark: "light", light: "" };
+  return <header class="top">
+    <a class="mark" href={link("feed")}>watcherd</a>
+    {status && <span class="cluster" title={status.apiServer}>{status.cluster}</span>}
+    <nav aria-label="Views">{views.map(([name, title]) => <a href={link(name)} aria-current={name === view || name === "feed" && view === "object" ? "page" : undefined}>{title}</a>)}</nav>
+    <span class="state">
+      {connection.value && <span class={"dot " + connection.value}>{connection.value === "live" ? "live" : "reconnecting"}</span>}
+      {status?.store.paused && <span class="dot bad" title={status.store.reason}>store paused</span>}
+      {status && <span class="quiet" title={`${count(status.store.loggedEvents)} events in the log, ${bytes(status.store.diskFree)} free`}>{count(status.store.loggedEvents)} events</span>}
+      <button class="plain" title="Colours: of the system, dark, light" aria-label={`Colours: ${theme.value || "of the system"}`} onClick={() => { theme.value = next[theme.value] ?? ""; }}>◐</button>
+      <button class="plain" title="Keys (?)" aria-label="Keys" onClick={() => { help.value = true; }}>?</button>
+    </span>
+  </header>;
+}
+
+function Locked() {
+  return <main class="locked"><form onSubmit={(e) => { e.preventDefault(); unlock((e.currentTarget.elements.namedItem("token") as HTMLInputElement).value.trim()); }}>
+    <h1>A token, please</h1>
+    <p>{locked.value}</p>
+    <label class="field wide"><span>Token</span><input name="token" type="password" autocomplete="off" /></label>
+    <p class="actions"><button class="primary" type="submit">Continue</button></p>
+    <p class="quiet"><code>watcherd ui</code> opens this page with the token of your configuration. It stays in this tab.</p>
+  </form></main>;
+}
+
+function App() {
+  const { view, path } = place.value;
+  const status = useAsked<Status>("status", {}, 2000);
+  const s = status.value;
+  useEffect(() => { document.title = [view === "object" ? path[2] : views.find(([v]) => v === view)?.[1], s?.cluster, "watcherd"].filter(Boolean).join(" · "); });
+  if (locked.value) return <><Top /><Locked /></>;
+  const body: Record<string, () => preact.JSX.Element> = {
+    feed: () => <Feed status={s} />, object: () => <ObjectView key={path.join("/")} />, between: () => <Between status={s} />,
+    delivery: () => <Delivery status={s} reload={status.reload} />, watches: () => <Watches status={s} />, config: () => <Config status={s} reload={status.reload} />,
+  };
+  return <>
+    <Top status={s} />
+    {status.error && <p class="notice bad" role="alert">{status.error.message}; this page asks again every two seconds.</p>}
+    <main key={view}>{(body[view] ?? (() => <p class="empty">There is no view {view}. <a href={link("feed")}>To the feed</a></p>))()}</main>
+    {help.value && <aside class="help" aria-label="Keys"><h2>Keys <button class="plain" aria-label="Close" onClick={() => { help.value = false; }}>×</button></h2>
+      <dl>{keys.map(([k, what]) => <><dt><kbd>{k}</kbd></dt><dd>{what}</dd></>)}</dl></aside>}
+  </>;
+}
+
+render(<App />, document.body);

@@ -1,0 +1,68 @@
+// Config: what runs, what it sends where, and why an event went where it went.
+import { useState } from "preact/hooks";
+import { type Explanation, post, type Problem, type Status, useAsked } from "./api";
+import { Empty, Failed, Field, Time, Verb } from "./parts";
+import { change, link, place } from "./place";
+import { ago, bytes, count, some } from "./text";
+
+export function Config({ status, reload }: { status?: Status; reload: () => void }) {
+  const [failed, fail] = useState<Problem>(), [said, say] = useState("");
+  if (!status) return <Empty>Reading…</Empty>;
+  const { config, store } = status, routes = status.routes ?? [];
+  const again = async () => {
+    fail(undefined);
+    say("");
+    try {
+      const c = await post<Status["config"]>("reload");
+      say(c.lastError ? "" : "the file is what runs");
+    } catch (e) { fail(e as Problem); }
+    reload();
+  };
+  return <div class="page">
+    <h1>Config</h1>
+    <Failed error={failed} />
+    {config.lastError && <div class="notice bad" role="alert"><b>The file is not what runs.</b> The configuration of {ago(config.lastSuccess)} still does.<pre>{config.lastError}</pre></div>}
+    {config.needsRestart?.length ? <p class="notice gap">These keys take effect at a restart: {config.needsRestart.join(", ")}</p> : null}
+    {config.warnings?.map((w) => <p class="notice gap">{w}</p>)}
+    <dl class="facts-list">
+      <dt>File</dt><dd><code>{config.file}</code> <button onClick={again}>reload</button> <span role="status" class="quiet">{said}</span></dd>
+      <dt>Runs</dt><dd>{config.lastError ? "an earlier configuration" : "as the file has it"}, <code>{config.hash}</code>, since {config.lastSuccess ? <Time at={config.lastSuccess} exact={false} /> : "never"}</dd>
+      <dt>Daemon</dt><dd>{status.version}, up {ago(status.started).replace(" ago", "")}</dd>
+      <dt>Store</dt><dd>{bytes(store.bytes)}{store.maxBytes ? ` of ${bytes(store.maxBytes)}` : ""}, {some(store.loggedEvents, "event")} in the log, {bytes(store.diskFree)} free</dd>
+    </dl>
+    <h2>Routes</h2>
+    {!routes.length && <Empty>No route is configured: changes are recorded and not delivered.</Empty>}
+    {routes.length > 0 && <div class="scroll"><table class="grid">
+      <thead><tr><th>Watches</th><th>Route</th><th>Sinks</th><th class="n">Matched</th><th class="n">Filtered</th><th class="n">Unchanged</th><th class="n">Not sampled</th><th class="n">Errors</th></tr></thead>
+      <tbody>{routes.map((r) => <>
+        <tr key={r.name}><td data-label="Watches">{r.watches?.join(", ") || <span class="quiet">all</span>}</td><th scope="row" data-label="Route" class="arrow">{r.name}</th><td data-label="Sinks" class="arrow">{r.sinks.map((s, i) => <>{i > 0 && ", "}<a href={link("delivery", [s])}>{s}</a></>)}</td>
+          <td data-label="Matched" class="n">{count(r.matched)}</td><td data-label="Filtered" class="n">{count(r.filtered)}</td><td data-label="Unchanged" class="n">{count(r.unchanged)}</td><td data-label="Not sampled" class="n">{count(r.unsampled)}</td><td data-label="Errors" class="n">{count(r.errors)}</td></tr>
+        {r.firstError && <tr class="why"><td colSpan={8}>{r.firstError}</td></tr>}
+      </>)}</tbody></table></div>}
+    <Explain />
+  </div>;
+}
+
+const verdicts: Record<string, string> = {
+  covered: "covers it", resources: "is for other resources", namespaces: "is for other namespaces", selector: "its selectors do not match", snapshot: "has no sync events",
+  watch: "the gap is of another watch", taken: "takes it", watches: "is for other watches", events: "is for other types of events", changed: "no value of its `changed` differs",
+  when: "its expression is false", missing: "its expression reads what is not there", error: "its expression fails", sample: "it is outside of the sample", for: "is for what lasts",
+};
+
+function Explain() {
+  const event = place.value.query.get("event") ?? "";
+  const answer = useAsked<Explanation>(event && `events/${encodeURIComponent(event)}/explain`), e = answer.value;
+  return <section aria-label="Explain"><h2>Why an event went where it went</h2>
+    <div class="filter"><Field id="filter" label="event" wide value={event} onValue={(v) => change({ event: v })} /></div>
+    {!event && <p class="quiet">The sequence or the id of an event. The feed and dead letters link to it.</p>}
+    <Failed error={answer.error} />
+    {event && e && <>
+      <p><Verb type={e.type} /> <Time at={e.time} /> <b>{e.subject}</b> <span class="quiet">{e.id}</span></p>
+      {e.note && <p class="notice gap">{e.note}</p>}
+      <p>When it was recorded: {e.recorded.length ? e.recorded.map((r) => `${r.sink} (by ${r.routes.join(", ")})`).join("; ") : "no sink took it"}.</p>
+      <div class="scroll"><table class="grid"><thead><tr><th>With the configuration of now</th><th>Verdict</th><th>Sinks</th></tr></thead><tbody>
+        {e.watches.map((w) => <tr><th scope="row" data-label="Watch"><span class="quiet">watch</span> {w.watch}</th><td data-label="Verdict">{verdicts[w.verdict] ?? w.verdict}{w.selection && `, ${w.selection}`}</td><td /></tr>)}
+        {e.routes.map((r) => <tr><th scope="row" data-label="Route"><span class="quiet">route</span> {r.route}</th><td data-label="Verdict">{verdicts[r.verdict] ?? r.verdict}{r.error && `: ${r.error}`}</td><td data-label="Sinks">{r.verdict === "taken" ? r.sinks.join(", ") : <span class="quiet">–</span>}</td></tr>)}
+      </tbody></table></div></>}
+  </section>;
+}

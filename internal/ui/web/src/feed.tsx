@@ -1,0 +1,173 @@
+// Feed: every change as it is recorded, the newest on top, and any period of the past.
+import { useSignal } from "@preact/signals";
+import { useEffect, useRef, useState } from "preact/hooks";
+import { type Change, connection, follow, type Frame, get, type Histogram, type Page, Problem, type Query, type Status, type Type, useAsked } from "./api";
+import { Empty, Failed, Field, glyphs, objectLink, ObjectName, Rows, Strip, Time, Verb } from "./parts";
+import { change, place } from "./place";
+import { arrows, count, isNoise, resourceName, some } from "./text";
+
+const most = 2000; // rows that are kept
+const ranges: [string, string, number][] = [["15m", "15 min", 900], ["1h", "1 h", 3600], ["6h", "6 h", 21600], ["24h", "24 h", 86400], ["168h", "7 d", 604800]];
+const types: Type[] = ["added", "updated", "deleted", "sync", "gap"];
+
+/** A row, or with `hole` a number of changes of which there are no rows. */
+type Row = Change & { hole?: number; until?: string };
+
+function merge(newer: Row[], older: Row[]): Row[] {
+  const known = new Set(older.map((r) => r.sequence));
+  return [...newer.filter((r) => !known.has(r.sequence)), ...older].sort((a, b) => b.sequence - a.sequence).slice(0, most);
+}
+
+function useFeed(query: Query, past: boolean, held: boolean) {
+  // Frames tell what came; manager and expression are for the history alone, which is then asked again.
+  const { manager, when, from, to, ...streamed } = query, asks = !!(manager || when);
+  const [state, set] = useState<{ rows: Row[]; next?: string; error?: Problem; busy: boolean; page?: Page }>({ rows: [], busy: true });
+  const counts = useSignal<{ total: number; shown: number; by: Partial<Record<Type, number>>; since: string }>({ total: 0, shown: 0, by: {}, since: "" });
+  const waiting = useSignal<{ n: number; rows: Row[] }>({ n: 0, rows: [] });
+  const holding = useRef(held), run = useRef(0), key = JSON.stringify([query, past]);
+  holding.current = held;
+
+  const release = () => {
+    const w = waiting.value;
+    if (!w.n) return;
+    waiting.value = { n: 0, rows: [] };
+    set((s) => ({ ...s, rows: merge(w.rows, s.rows) }));
+  };
+  useEffect(() => { if (!held) release(); }, [held]);
+
+  const load = async (more?: string, stop?: AbortSignal) => {
+    set((s) => ({ ...s, busy: true }));
+    try {
+      const page = await get<Page>("history", { ...query, limit: 200, continue: more }, stop);
+      set((s) => ({ rows: merge(page.items, more ? s.rows : run.current ? s.rows : []), next: page.continue, busy: false, page }));
+    } catch (error) {
+      if (!stop?.aborted) set((s) => ({ ...s, rows: more ? s.rows : [], busy: false, error: error as Problem }));
+    }
+  };
+  useEffect(() => {
+    const stop = new AbortController();
+    let timer = 0;
+    run.current = 0;
+    set({ rows: [], busy: true });
+    waiting.value = { n: 0, rows: [] };
+    counts.value = { total: 0, shown: 0, by: {}, since: new Date().toISOString() };
+    if (past) {
+      void load(undefined, stop.signal);
+      return () => stop.abort();
+    }
+    const again = () => {
+      if (timer) return;
+      timer = setTimeout(async () => {
+        const page = await get<Page>("history", { ...query, limit: 200 }, stop.signal).catch(() => undefined);
+        timer = 0;
+        if (page) set((s) => ({ ...s, rows: merge(page.items, s.rows) }));
+      }, 1000);
+    };
+    const end = follow(streamed, {
+      began: () => { void load(undefined, stop.signal).then(() => { run.current = 1; }); },
+      lost: () => { void load(undefined, stop.signal); },
+      frame: (f: Frame) => {
+        run.current = 1;
+        const c = counts.value, by = { ...c.by };
+        for (const [t, n] of Object.entries(f.counts)) by[t as Type] = (by[t as Type] ?? 0) + (n ?? 0);
+        counts.value = { ...c, total: c.total + f.total, shown: c.shown + f.rows.length, by };
+        if (asks) return again();
+        const rows: Row[] = [...f.rows].reverse(), oldest = rows.at(-1);
+        if (oldest && f.total > rows.length) rows.push({ ...oldest, sequence: oldest.sequence - 0.5, hole: f.total - rows.length, until: rows[0]!.time });
+        if (!holding.current) set((s) => ({ ...s, rows: merge(rows, s.rows) }));
+        else waiting.value = { n: waiting.value.n + f.total, rows: merge(rows, waiting.value.rows) };
+      },
+    });
+    return () => { end(); stop.abort(); clearTimeout(timer); };
+  }, [key]);
+  return { ...state, counts: counts.value, newer: waiting.value.n, older: () => { if (state.next && !state.busy) void load(state.next); } };
+}
+
+const rowHeight = () => matchMedia("(max-width: 700px)").matches ? 46 : 26;
+
+export function Feed({ status }: { status?: Status }) {
+  const q = place.value.query, value = (name: string) => q.get(name) ?? "";
+  const past = !!value("to"), range = ranges.find(([r]) => r === value("range")) ?? ranges[0]!;
+  const filter: Query = { resource: value("resource"), namespace: value("namespace"), name: value("name"), type: value("type"), manager: value("manager"), when: value("when") };
+  const [paused, pause] = useState(false), [top, setTop] = useState(true), [selected, select] = useState(-1), [height, setHeight] = useState(rowHeight);
+  const [expression, showExpression] = useState(!!filter.when), [filtering, showFilter] = useState(false);
+  const feed = useFeed(past ? { ...filter, from: value("from"), to: value("to") } : filter, past, paused || !top);
+  const period = past ? { from: value("from"), to: value("to") } : { from: `-${range[0]}` };
+  const histogram = useAsked<Histogram>("history/histogram", { ...filter, when: undefined, ...period, buckets: 120 }, past || paused ? 0 : 5000);
+  const lens = value("lens") !== "all", hidden = lens ? feed.rows.filter((r) => !r.hole && isNoise(r)).length : 0;
+  const rows = lens ? feed.rows.filter((r) => r.hole || !isNoise(r)) : feed.rows;
+
+  useEffect(() => {
+    const resized = () => setHeight(rowHeight());
+    addEventListener("resize", resized);
+    return () => removeEventListener("resize", resized);
+  }, []);
+  useEffect(() => {
+    const key = (e: Event) => {
+      const k = (e as CustomEvent<string>).detail, row = rows[selected];
+      if (k === "j") select((i) => Math.min(i + 1, rows.length - 1));
+      else if (k === "k") select((i) => Math.max(i - 1, 0));
+      else if (k === "p") pause(!paused);
+      else if (k === "Enter" && row?.name && document.activeElement?.closest("a, button") == null) location.hash = objectLink(row.resource, row.namespace, row.name, { v: row.sequence });
+      else return;
+      e.preventDefault();
+    };
+    addEventListener("key", key);
+    return () => removeEventListener("key", key);
+  });
+
+  const setType = (t: Type) => {
+    const on = new Set(value("type").split(",").filter(Boolean));
+    if (!on.delete(t)) on.add(t);
+    change({ type: [...on].join(",") });
+  };
+  const field = (label: string, name: string, list?: string[], id?: string) => <Field label={label} value={value(name)} list={list} id={id} onValue={(v) => change({ [name]: v })} />;
+  const on = value("type").split(",");
+  const shown = feed.counts, bad = feed.error && filter.when ? feed.error : undefined;
+  return <div class="feed">
+    <h1 class="sr">Feed</h1>
+    <div class={"filter" + (filtering || Object.values(filter).some(Boolean) ? " open" : "")} role="search">
+      {field("resource", "resource", (status?.caches ?? []).map((c) => c.resource), "filter")}
+      {field("namespace", "namespace", [...new Set(feed.rows.map((r) => r.namespace ?? "").filter(Boolean))].sort())}
+      {field("name", "name")}
+      {field("manager", "manager", [...new Set(feed.rows.map((r) => r.manager ?? "").filter(Boolean))].sort())}
+      <span class="toggles" role="group" aria-label="Types">{types.map((t) => <button class={"toggle " + t} aria-pressed={on.includes(t)} onClick={() => setType(t)}><span aria-hidden="true">{glyphs[t]}</span> {t}</button>)}</span>
+      <button class="toggle" aria-pressed={expression || !!filter.when} title="A CEL expression, as a route has it" onClick={() => { showExpression(!expression && !filter.when); if (filter.when) change({ when: "" }); }}>CEL</button>
+      {(expression || filter.when) && <Field label="when" wide bad={!!bad} value={value("when")} onValue={(v) => change({ when: v })} />}
+    </div>
+    <Strip of={histogram.value} onPeriod={(from, to) => change({ from: new Date(from).toISOString(), to: new Date(Math.min(to, Date.now())).toISOString() })} />
+    <div class="bar">
+      <span class="ranges" role="group" aria-label="Range">{ranges.map(([r, title]) => <button class="toggle" aria-pressed={!past && r === range[0]} onClick={() => change({ range: r, from: "", to: "" })}>{title}</button>)}</span>
+      <button class="narrow" aria-expanded={filtering} onClick={() => showFilter(!filtering)}>filter</button>
+      {past ? <span><Time at={value("from")} exact={false} /> – <Time at={value("to")} exact={false} /> <button class="primary" onClick={() => change({ from: "", to: "" })}>back to live</button></span>
+        : <button aria-pressed={paused} onClick={() => pause(!paused)}>{paused ? "resume" : "pause"} <kbd>p</kbd></button>}
+      {feed.newer > 0 && <button class="primary" onClick={() => { pause(false); document.querySelector(".rows")!.scrollTop = 0; }}>{count(feed.newer)} newer ↑</button>}
+      {!past && <span class="counts">{some(shown.total, "change")} <span class="quiet">since {shown.since && <Time at={shown.since} exact={false} />}{shown.total > shown.shown && `, ${count(shown.shown)} of them listed`}</span></span>}
+      {past && feed.page && <span class="counts">{some(feed.rows.length, "change")}{feed.next && " so far"}</span>}
+      {(hidden > 0 || !lens) && <button class="plain link" onClick={() => change({ lens: lens ? "all" : "" })}>{lens ? `${some(hidden, "status change")} hidden: show` : "hide status changes"}</button>}
+      {feed.page?.reached && feed.next && <span class="quiet">searched back to <Time at={feed.page.reached} exact={false} /></span>}
+      {feed.page?.failed ? <span class="quiet" title={feed.page.firstError}>expression failed on {count(feed.page.failed)}</span> : null}
+    </div>
+    <Failed error={feed.error ?? histogram.error} />
+    <Rows label="Changes, the newest first" items={rows} height={height} selected={selected} rowKey={(r) => r.sequence} name={(r) => r.hole ? "hole" : r.type} onSelect={select} onTop={setTop} onEnd={feed.older}
+      row={(r) => r.hole
+        ? <button class="plain link" onClick={() => change({ from: r.time, to: r.until })}>{some(r.hole, "more change")} in this tenth of a second: list them</button>
+        : r.type === "gap"
+          ? <><Time at={r.time} /><Verb type="gap" /><span class="kind">{resourceName(r.resource)}</span><span class="summary">gap{r.gap && <> from <Time at={r.gap.from} /> to <Time at={r.gap.to} />: {r.gap.cause}</>}</span></>
+          : <><Time at={r.time} /><Verb type={r.type} /><span class="kind">{r.resource.kind}</span><span class="name"><ObjectName of={r} query={{ v: r.sequence }} /></span><span class="by">{r.manager}</span><span class={"summary" + (r.summary === r.type ? " quiet" : "")} title={r.summary}>{arrows(r.summary)}</span></>}>
+      {!rows.length && <Empty>{feed.busy ? "Reading the history…" : feed.error ? "Nothing to show." : past ? "No recorded change in this period matches." : `No recorded change matches${hidden ? ", besides status changes" : ""}. ${connection.value === "live" ? "New ones show here at once." : ""}`}</Empty>}
+    </Rows>
+    <Spoken text={past ? "" : some(shown.total, "change")} />
+  </div>;
+}
+
+/** Counts for screen readers, at most every five seconds. */
+function Spoken({ text }: { text: string }) {
+  const [said, say] = useState(""), now = useRef(text);
+  now.current = text;
+  useEffect(() => {
+    const timer = setInterval(() => say(now.current), 5000);
+    return () => clearInterval(timer);
+  }, []);
+  return <p class="sr" role="status">{said}</p>;
+}

@@ -1,0 +1,121 @@
+// Object: its versions, what each changed, and its state at each.
+import { useEffect, useState } from "preact/hooks";
+import { type Difference, type Json, type State, type Version, type Versions, useAsked } from "./api";
+import { Empty, Failed, Time, Verb } from "./parts";
+import { change, link, place } from "./place";
+import { appliable, arrows, type Field, fields, some, yaml } from "./text";
+
+const value = (v: Json | undefined) => v === undefined ? "" : typeof v === "string" ? v : typeof v === "object" && v ? yaml(v) : String(v);
+
+export function ObjectView() {
+  const [resource = "", namespace = "-", name = ""] = place.value.path, q = place.value.query;
+  const base = `objects/${[resource, namespace, name].map(encodeURIComponent).join("/")}`;
+  const versions = useAsked<Versions>(base + "/versions", { limit: 500 }, 5000);
+  const items = versions.value?.items ?? [];
+  const at = q.get("v") ? Math.max(0, items.findIndex((v) => v.sequence <= Number(q.get("v")))) : 0;
+  const other = q.get("w") ? items.findIndex((v) => v.sequence === Number(q.get("w"))) : at + 1;
+  const version = items[at], before = items[other] as Version | undefined;
+  const tab = q.get("tab") || "changes";
+  const choose = (i: number) => { const v = items[i]; if (v) change({ v: i ? v.sequence : "" , w: "" }, false); };
+  useEffect(() => {
+    const key = (e: Event) => {
+      const step = ({ "[": 1, j: 1, "]": -1, k: -1 } as Record<string, number>)[(e as CustomEvent<string>).detail];
+      if (step) { choose(at + step); e.preventDefault(); }
+    };
+    addEventListener("key", key);
+    return () => removeEventListener("key", key);
+  });
+  useEffect(() => { document.querySelector(".versions [aria-current]")?.scrollIntoView({ block: "nearest" }); }, [at, items.length]);
+  if (!resource || !name) return <Empty>An object is at #/object/RESOURCE/NAMESPACE/NAME.</Empty>;
+  return <div class="object">
+    <header class="object-head">
+      <h1>{namespace !== "-" && <span class="quiet">{namespace}/</span>}{name} <span class="kind">{resource}</span></h1>
+      {items.length > 1 && <label class="slider"><span>state at {version && <Time at={version.time} />}</span>
+        <input type="range" min={0} max={items.length - 1} value={items.length - 1 - at} aria-valuetext={version?.time} onInput={(e) => choose(items.length - 1 - Number(e.currentTarget.value))} /></label>}
+      <a href={link("feed", [], { resource, namespace: namespace === "-" ? "" : namespace, name })}>in the feed</a>
+    </header>
+    <Failed error={versions.error} />
+    {versions.value && !items.length && <Empty>No change of this object is recorded. {versions.value.before !== "exact" && "What was before the log begins is not known."}</Empty>}
+    {version && <div class="split">
+      <ol class="versions" aria-label="Versions, the newest first">
+        {items.map((v, i) => <>
+          {i > 0 && v.type === "deleted" && <li class="life" key={"life" + v.sequence}>created again under this name</li>}
+          <li key={v.sequence} aria-current={i === at ? "true" : undefined} class={v.type}>
+            <button class="plain" onClick={() => choose(i)}><Verb type={v.type} /><Time at={v.time} /><span class="by">{v.manager}</span><span class="summary">{arrows(v.summary)}</span></button>
+            {i !== at && <button class="plain compare" aria-pressed={i === other} title="Compare the shown version with this one" aria-label={`Compare with the version of ${v.time}`} onClick={() => change({ w: i === at + 1 ? "" : v.sequence }, false)}>⇄</button>}
+          </li></>)}
+        <li class="life">{versions.value!.before === "exact" ? "it did not exist before" : "not known before"}</li>
+      </ol>
+      <section class="pane" aria-label="The shown version">
+        <div class="tabs" role="tablist">{[["changes", "Changes"], ["yaml", "YAML"]].map(([t, title]) => <button role="tab" aria-selected={t === tab} onClick={() => change({ tab: t === "changes" ? "" : t })}>{title}</button>)}
+          <span class="quiet">{tab === "changes" && (before ? <>from <Time at={before.time} /> to <Time at={version.time} /></> : <Time at={version.time} />)}</span></div>
+        {tab === "changes" ? <Changes base={base} version={version} before={before} next={other === at + 1} /> : <Yaml base={base} version={version} />}
+      </section>
+    </div>}
+  </div>;
+}
+
+function Changes({ base, version, before, next }: { base: string; version: Version; before?: Version; next: boolean }) {
+  const [newer, older] = before && before.sequence > version.sequence ? [before, version] : [version, before];
+  const diff = useAsked<Difference>(base + "/diff", { to: newer.time, from: next ? undefined : older?.time });
+  const a = diff.value?.from, b = diff.value?.to, both = a?.exists && b?.exists;
+  const x = useAsked<State>(both && older ? base : "", { at: older?.time }), y = useAsked<State>(both && older ? base : "", { at: newer.time });
+  const list = x.value?.object && y.value?.object ? fields(x.value.object, y.value.object) : [];
+  const [open, set] = useState(false);
+  if (diff.error) return <Failed error={diff.error} />;
+  if (!diff.value) return <Empty>Reading…</Empty>;
+  const unknown = [a, b].filter((s): s is State => !!s && s.as !== "exact");
+  return <>
+    {unknown.length > 0 && <p class="notice gap">{unknown.map((s) => s === a ? "The earlier state" : "The later state").join(" and ")} {unknown.some((s) => s.as === "gap") ? "may differ: a gap covers that time." : "is not known: nothing is recorded that early."}</p>}
+    {!a?.exists && b?.exists && <p class="notice added"><Verb type="added" /> created</p>}
+    {a?.exists && !b?.exists && <p class="notice deleted"><Verb type="deleted" /> deleted</p>}
+    {both && <FieldList of={open ? list : list.slice(0, 40)} />}
+    {both && list.length > 40 && !open && <button onClick={() => set(true)}>{some(list.length - 40, "more field")}</button>}
+    {both && !diff.value.diff && <Empty>No visible change.</Empty>}
+    {diff.value.diff && <Unified text={diff.value.diff} />}
+  </>;
+}
+
+const FieldList = ({ of }: { of: Field[] }) => of.length ? <div class="scroll" tabIndex={0} role="group" aria-label="Changed fields"><table class="fields"><thead class="sr"><tr><th>field</th><th>before</th><th>after</th></tr></thead><tbody>
+  {of.map((f) => <tr><th scope="row"><Verb type={f.before === undefined ? "added" : f.after === undefined ? "deleted" : "updated"} /> {f.path}</th><td class="old">{f.before !== undefined && <del>{value(f.before)}</del>}</td><td class="new">{f.after !== undefined && <ins>{value(f.after)}</ins>}</td></tr>)}
+</tbody></table></div> : null;
+
+/** A unified diff. In a line that replaces one, what both begin and end with is not marked. */
+export function Unified({ text }: { text: string }) {
+  const lines = text.replace(/\n$/, "").split("\n").slice(2), shown = 2000, [all, set] = useState(false);
+  const other = (i: number): string | undefined => {
+    const first = lines[i]![0] === "-" ? i : i - 1, old = lines[first], young = lines[first + 1];
+    return old?.[0] === "-" && young?.[0] === "+" && lines[first - 1]?.[0] !== "-" && lines[first + 2]?.[0] !== "+" ? i === first ? young : old : undefined;
+  };
+  const body = (l: string, twin?: string) => {
+    if (!twin) return l.slice(1);
+    let x = 1, y = 0;
+    while (x < l.length && l[x] === twin[x]) x++;
+    while (y < l.length - x && y < twin.length - x && l[l.length - 1 - y] === twin[twin.length - 1 - y]) y++;
+    return <>{l.slice(1, x)}<mark>{l.slice(x, l.length - y)}</mark>{l.slice(l.length - y)}</>;
+  };
+  return <div class="scroll" tabIndex={0} role="group" aria-label="Difference as YAML"><table class="diff"><tbody>{(all ? lines : lines.slice(0, shown)).map((l, i) => {
+    const kind = ({ "+": "added", "-": "deleted", "@": "hunk" } as Record<string, string>)[l[0] ?? ""] ?? "";
+    return <tr class={kind}><td class="sign">{kind === "hunk" ? "" : l[0]}</td><td>{kind === "hunk" ? l : kind ? body(l, other(i)) : l.slice(1)}</td></tr>;
+  })}</tbody></table>{!all && lines.length > shown && <button onClick={() => set(true)}>{some(lines.length - shown, "more line")}</button>}</div>;
+}
+
+function Yaml({ base, version }: { base: string; version: Version }) {
+  const state = useAsked<State>(base, { at: version.time }), [copied, set] = useState("");
+  if (state.error) return <Failed error={state.error} />;
+  if (!state.value) return <Empty>Reading…</Empty>;
+  const { object, as, exists } = state.value;
+  if (object === undefined || object === null) return <Empty>{exists ? "Its state is not recorded." : as === "exact" ? "It did not exist at this time." : "Its state is not known."}</Empty>;
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(yaml(appliable(object)) + "\n");
+      set("copied");
+    } catch { set("the browser does not allow it"); }
+    setTimeout(() => set(""), 2000);
+  };
+  return <>
+    <p class="actions left"><button onClick={copy}>copy for kubectl apply</button> <span role="status" class="quiet">{copied}</span>{as !== "exact" && <span class="verdict gap">{as}: the last known state</span>}</p>
+    <pre class="scroll" tabIndex={0} aria-label="State as YAML">{yaml(object)}</pre>
+  </>;
+}
+

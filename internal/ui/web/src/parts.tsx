@@ -1,0 +1,161 @@
+// What several views are made of.
+import type { ComponentChildren } from "preact";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import type { Gap, Histogram, Problem, Resource, Type } from "./api";
+import { link } from "./place";
+import { clock, count, resourceName, some, span } from "./text";
+
+export const glyphs: Record<Type, string> = { added: "+", updated: "~", deleted: "−", sync: "=", gap: "⌁" };
+
+export const Verb = ({ type }: { type: Type }) => <span class={"verb " + type} title={type}><span aria-hidden="true">{glyphs[type]}</span><span class="sr">{type}</span></span>;
+
+export const Time = ({ at, exact = true }: { at: string; exact?: boolean }) => <time dateTime={at} title={at}>{clock(at, exact)}</time>;
+
+export const objectLink = (r: Resource, namespace: string | undefined, name: string, query: Record<string, string | number | undefined> = {}) =>
+  link("object", [resourceName(r), namespace || "-", name], query);
+
+export const ObjectName = ({ of, query }: { of: { resource: Resource; namespace?: string; name?: string }; query?: Record<string, string | number> }) =>
+  of.name ? <a href={objectLink(of.resource, of.namespace, of.name, query)}>{of.namespace && <span class="quiet">{of.namespace}/</span>}{of.name}</a> : <span>all objects</span>;
+
+export const Failed = ({ error }: { error?: Problem }) => error ? <p class="notice bad" role="alert">{error.message}</p> : null;
+
+export const Empty = ({ children }: { children: ComponentChildren }) => <p class="empty">{children}</p>;
+
+/** What a period's answer is worth. */
+export function Verdict({ of }: { of: { complete: boolean; gaps: Gap[] } }) {
+  const [open, set] = useState(false);
+  if (of.complete) return <span class="verdict good">✓ complete</span>;
+  if (!of.gaps.length) return <span class="verdict gap" title="The log has no record of the beginning of this period.">history begins within this period</span>;
+  return <>
+    <button class="verdict gap" aria-expanded={open} onClick={() => set(!open)}>⌁ {some(of.gaps.length, "gap")}</button>
+    {open && <ul class="gaps">{of.gaps.map((g) => <li><Verb type="gap" /> <b>{resourceName(g.resource)}</b> {g.namespace} <Time at={g.from} /> – <Time at={g.to} />: {g.cause}</li>)}</ul>}
+  </>;
+}
+
+/** A list of which only the rows in view are elements. All rows have one height. */
+export function Rows<T>(props: {
+  label: string; items: T[]; height: number; selected: number; row: (item: T) => ComponentChildren; name: (item: T) => string; rowKey: (item: T) => string | number;
+  onSelect: (index: number) => void; onTop?: (top: boolean) => void; onEnd?: () => void; children?: ComponentChildren;
+}) {
+  const box = useRef<HTMLDivElement>(null), [view, set] = useState({ top: 0, height: 600 });
+  const { items, height, selected } = props;
+  const look = () => {
+    const e = box.current!;
+    set((old) => old.top === e.scrollTop && old.height === e.clientHeight ? old : { top: e.scrollTop, height: e.clientHeight });
+    props.onTop?.(e.scrollTop < height);
+    if (e.scrollTop + e.clientHeight > e.scrollHeight - 4 * height) props.onEnd?.();
+  };
+  useLayoutEffect(() => {
+    const sizes = new ResizeObserver(look);
+    sizes.observe(box.current!);
+    return () => sizes.disconnect();
+  }, []);
+  useEffect(() => {
+    const e = box.current!;
+    if (selected >= 0 && selected * height < e.scrollTop) e.scrollTop = selected * height;
+    else if ((selected + 1) * height > e.scrollTop + e.clientHeight) e.scrollTop = (selected + 1) * height - e.clientHeight;
+  }, [selected]);
+  const first = Math.max(0, Math.floor(view.top / height) - 8), last = Math.min(items.length, Math.ceil((view.top + view.height) / height) + 8);
+  return <div class="rows" ref={box} onScroll={look} tabIndex={0} role="group" aria-label={props.label}>
+    <div role="list" style={{ height: items.length * height + "px" }} class="rows-in">
+      {items.slice(first, last).map((item, i) => <div key={props.rowKey(item)} role="listitem" aria-setsize={items.length} aria-posinset={first + i + 1}
+        class={"row " + props.name(item) + (first + i === selected ? " selected" : "")} style={{ top: (first + i) * height + "px", height: height + "px" }}
+        onClick={() => props.onSelect(first + i)}>{props.row(item)}</div>)}
+    </div>
+    {props.children}
+  </div>;
+}
+
+const stacked: Type[] = ["sync", "updated", "added", "deleted"];
+
+/** Changes over time: to see, and to choose a period of. Arrow keys move the period, + and − zoom. */
+export function Strip({ of, onPeriod }: { of?: Histogram; onPeriod: (from: number, to: number) => void }) {
+  const area = useRef<SVGSVGElement>(null), [brush, setBrush] = useState<[number, number] | null>(null), [hover, setHover] = useState(-1);
+  if (!of || !of.buckets.length) return <div class="strip" />;
+  const n = of.buckets.length, from = Date.parse(of.from), to = Date.parse(of.to);
+  const sum = (i: number) => Object.entries(of.buckets[i]!.counts).reduce((s, [t, c]) => s + (t === "gap" ? 0 : c ?? 0), 0);
+  const sums = of.buckets.map((_, i) => sum(i)), most = Math.max(1, ...sums), total = sums.reduce((a, b) => a + b, 0);
+  const place = (e: PointerEvent) => {
+    const r = area.current!.getBoundingClientRect();
+    return Math.min(1, Math.max(0, (e.clientX - r.left) / r.width));
+  };
+  const at = (f: number) => from + f * (to - from);
+  const keys = (e: KeyboardEvent) => {
+    const w = to - from, by: Record<string, [number, number]> = { ArrowLeft: [-w / 4, -w / 4], ArrowRight: [w / 4, w / 4], "+": [w / 4, -w / 4], "-": [-w / 2, w / 2] };
+    const step = by[e.key];
+    if (step) { e.preventDefault(); onPeriod(from + step[0], to + step[1]); }
+  };
+  const shown = hover >= 0 && hover < n ? of.buckets[hover]! : undefined;
+  const words = (c: Partial<Record<Type, number>>) => Object.entries(c).map(([t, k]) => `${count(k ?? 0)} ${t}`).join(", ") || "nothing";
+  return <div class="strip">
+    <div class="strip-head">
+      <span>{shown ? <><Time at={shown.from} exact={false} /> +{span((to - from) / n)}: {words(shown.counts)}</> : <>{some(total, "change")} in {span(to - from)}<span class="quiet">, at most {count(most)} in {span((to - from) / n)}</span></>}</span>
+      <Verdict of={of} />
+    </div>
+    <div class="strip-area" role="slider" tabIndex={0} aria-label="Period: arrow keys move it, plus and minus zoom" aria-valuenow={to} aria-valuetext={`${clock(of.from, false)} to ${clock(of.to, false)}, ${some(total, "change")}`}
+      onKeyDown={keys}>
+      <svg ref={area} viewBox={`0 0 ${n} 100`} preserveAspectRatio="none" aria-hidden="true"
+        onPointerDown={(e) => { area.current!.setPointerCapture(e.pointerId); const f = place(e); setBrush([f, f]); }}
+        onPointerMove={(e) => { const f = place(e); setHover(Math.min(n - 1, Math.floor(f * n))); if (brush) setBrush([brush[0], f]); }}
+        onPointerLeave={() => setHover(-1)}
+        onPointerUp={(e) => { const f = place(e); if (brush && Math.abs(f - brush[0]) > 0.005) onPeriod(at(Math.min(f, brush[0])), at(Math.max(f, brush[0]))); setBrush(null); }}
+        onPointerCancel={() => setBrush(null)}>
+        <defs><pattern id="hatch" width="6" height="6" patternUnits="userSpaceOnUse"><path d="M0 6L6 0" class="hatch" vector-effect="non-scaling-stroke" /></pattern></defs>
+        {of.gaps.map((g) => {
+          const x = Math.max(0, (Date.parse(g.from) - from) / (to - from) * n), y = Math.min(n, (Date.parse(g.to) - from) / (to - from) * n);
+          return <rect x={x} width={Math.max(n / 200, y - x)} y="0" height="100" fill="url(#hatch)" class="gap-area" />;
+        })}
+        {stacked.map((type) => <path class={"series " + type} d={of.buckets.map((b, i) => {
+          const below = stacked.slice(0, stacked.indexOf(type)).reduce((s, t) => s + (b.counts[t] ?? 0), 0), c = b.counts[type] ?? 0;
+          return c ? `M${i + 0.1} ${100 - below / most * 100}h.8v${-Math.max(1, c / most * 100)}h-.8z` : "";
+        }).join("")} />)}
+        {brush && <rect class="brush" x={Math.min(...brush) * n} width={Math.abs(brush[1] - brush[0]) * n} y="0" height="100" />}
+      </svg>
+    </div>
+    <div class="strip-axis"><Time at={of.from} exact={false} /><Time at={new Date((from + to) / 2).toISOString()} exact={false} /><Time at={of.to} exact={false} /></div>
+  </div>;
+}
+
+/** A field of a filter, applied when its reader stops or presses Enter. */
+export function Field(props: { label: string; value: string; onValue: (v: string) => void; list?: string[]; wide?: boolean; id?: string; bad?: boolean }) {
+  const [text, set] = useState(props.value), timer = useRef(0);
+  useEffect(() => set(props.value), [props.value]);
+  const give = (v: string) => { clearTimeout(timer.current); if (v.trim() !== props.value) props.onValue(v.trim()); };
+  const input = (e: { currentTarget: HTMLInputElement }) => {
+    const v = e.currentTarget.value;
+    set(v);
+    clearTimeout(timer.current);
+    timer.current = setTimeout(() => give(v), 600);
+  };
+  const id = props.list && "list-" + props.label.replace(/\W/g, "");
+  return <label class={"field" + (props.wide ? " wide" : "") + (props.bad ? " bad" : "")}><span>{props.label}</span>
+    <input id={props.id} type="text" value={text} list={id} spellcheck={false} autocomplete="off" autocapitalize="off" onInput={input} onBlur={(e) => give(e.currentTarget.value)} onKeyDown={(e) => { if (e.key === "Enter") give(e.currentTarget.value); }} />
+    {id && <datalist id={id}>{props.list!.map((v) => <option value={v} />)}</datalist>}
+  </label>;
+}
+
+/** A question before what cannot be undone. With a word, that has to be typed. */
+export function Ask(props: { title: string; word?: string; yes: string; danger?: boolean; onYes: () => void; onNo: () => void; children?: ComponentChildren }) {
+  const box = useRef<HTMLDialogElement>(null), [typed, set] = useState("");
+  useEffect(() => { box.current!.showModal(); }, []);
+  return <dialog ref={box} onClose={props.onNo} aria-label={props.title}>
+    <form method="dialog" onSubmit={(e) => { e.preventDefault(); props.onYes(); }}>
+      <h2>{props.title}</h2>
+      {props.children}
+      {props.word && <Typed word={props.word} onText={set} />}
+      <p class="actions"><button type="button" onClick={() => box.current!.close()}>Cancel</button><button type="submit" class={props.danger ? "danger" : "primary"} disabled={!!props.word && typed !== props.word}>{props.yes}</button></p>
+    </form>
+  </dialog>;
+}
+
+const Typed = ({ word, onText }: { word: string; onText: (v: string) => void }) =>
+  <label class="field wide"><span>Type <b>{word}</b> to confirm</span><input type="text" autocomplete="off" spellcheck={false} onInput={(e) => onText(e.currentTarget.value)} /></label>;
+
+/** Numbers over time, the newest at the right. */
+export function Spark({ of, label }: { of: number[]; label: string }) {
+  if (of.length < 2) return null;
+  const most = Math.max(1, ...of);
+  return <svg class="spark" viewBox={`0 0 ${of.length - 1} 20`} preserveAspectRatio="none" role="img" aria-label={label}>
+    <path d={of.map((v, i) => `${i ? "L" : "M"}${i} ${19 - v / most * 18}`).join("")} vector-effect="non-scaling-stroke" />
+  </svg>;
+}

@@ -1,0 +1,41 @@
+// Where the reader is: the fragment of the URL holds all state, #/view/path?query.
+import { signal } from "@preact/signals";
+import { unlock } from "./api";
+
+// The token of `watcherd ui` leaves the address at once.
+const given = /^#token=([^&]+)$/.exec(location.hash);
+if (given) {
+  unlock(decodeURIComponent(given[1]!));
+  history.replaceState(null, "", location.pathname);
+}
+
+export interface Place { view: string; path: string[]; query: URLSearchParams }
+
+function parse(): Place {
+  const [path = "", query = ""] = location.hash.replace(/^#\/?/, "").split("?");
+  const [view = "", ...rest] = path.split("/").map(decodeURIComponent);
+  return { view: view || "feed", path: rest, query: new URLSearchParams(query) };
+}
+
+export const place = signal(parse());
+addEventListener("hashchange", () => { place.value = parse(); });
+
+/** The link to a place. Empty values are left out. */
+export function link(view: string, path: string[] = [], query: Record<string, string | number | undefined> = {}): string {
+  const list = new URLSearchParams();
+  for (const [key, value] of Object.entries(query)) if (value !== undefined && value !== "") list.set(key, String(value));
+  const text = list.toString();
+  return "#/" + [view, ...path].map(encodeURIComponent).join("/") + (text && "?" + text);
+}
+
+/** Changes parts of the query: by a step of the browser's history, or in place. */
+export function change(query: Record<string, string | number | undefined>, step = true) {
+  const { view, path, query: old } = place.value;
+  const next = link(view, path, { ...Object.fromEntries(old), ...query });
+  if (next === location.hash) return;
+  if (step) location.hash = next;
+  else {
+    history.replaceState(null, "", next);
+    place.value = parse();
+  }
+}

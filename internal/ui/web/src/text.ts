@@ -1,0 +1,106 @@
+// How values read.
+import type { Change, Json, Resource } from "./api";
+
+const two = (n: number) => String(n).padStart(2, "0");
+const day = (d: Date) => `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())}`;
+
+/** A time of the clock: with milliseconds, and with its day if that is not today. */
+export function clock(time: string | number, exact = true): string {
+  const d = new Date(time);
+  const at = `${two(d.getHours())}:${two(d.getMinutes())}:${two(d.getSeconds())}${exact ? "." + String(d.getMilliseconds()).padStart(3, "0") : ""}`;
+  return day(d) === day(new Date()) ? at : `${day(d)} ${at}`;
+}
+
+/** How long a duration is, in at most two units. */
+export function span(ms: number): string {
+  const s = Math.max(0, Math.round(ms / 1000));
+  if (s < 60) return `${s}s`;
+  if (s < 3600) return `${Math.floor(s / 60)}m${s % 60 ? ` ${s % 60}s` : ""}`;
+  if (s < 86400) return `${Math.floor(s / 3600)}h${s % 3600 >= 60 ? ` ${Math.floor(s % 3600 / 60)}m` : ""}`;
+  return `${Math.floor(s / 86400)}d${s % 86400 >= 3600 ? ` ${Math.floor(s % 86400 / 3600)}h` : ""}`;
+}
+
+export const ago = (time?: string) => time ? `${span(Date.now() - Date.parse(time))} ago` : "never";
+
+export const count = (n: number) => n.toLocaleString("en-US");
+
+export const some = (n: number, one: string, more = one + "s") => `${count(n)} ${n === 1 ? one : more}`;
+
+export function bytes(n: number): string {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let i = 0;
+  for (; n >= 1024 && i < units.length - 1; i++) n /= 1024;
+  return `${i && n < 10 ? n.toFixed(1) : Math.round(n)} ${units[i]}`;
+}
+
+/** As the interface takes it: pods, deployments.apps. */
+export const resourceName = (r: Resource) => r.group ? `${r.resource}.${r.group}` : r.resource;
+
+/** The summary of a change, with arrows as people write them. */
+export const arrows = (summary = "") => summary.replaceAll(" -> ", " → ");
+
+/** Whether most readers would rather not see a change: of status alone, or of what only beats. */
+export function isNoise(c: Change): boolean {
+  if (["leases", "events", "endpoints", "endpointslices"].includes(c.resource.resource)) return true;
+  return c.type === "updated" && !!c.summary && c.summary.split(", ").every((part) => /^(status\b|condition\b|\+\d+ more$)/.test(part) || !/ /.test(part));
+}
+
+const plain = /^[A-Za-z_/.$](?:[\w ./()$@%+=,;<>^~-]|:(?=\S))*$/;
+const reserved = /^(y|n|yes|no|on|off|true|false|null|~|\.nan|\.inf|.*[ .])$/i;
+const scalar = (v: Json): string => typeof v !== "string" ? JSON.stringify(v) : plain.test(v) && !reserved.test(v) ? v : JSON.stringify(v);
+
+/** A value as YAML. Strings that could be read as something else are quoted. */
+export function yaml(v: Json, indent = ""): string {
+  if (Array.isArray(v) && v.length) {
+    return v.map((item) => {
+      const text = yaml(item, indent + "  ");
+      return `${indent}- ${typeof item === "object" && item && text.includes("\n") || text.startsWith(indent + "  ") ? text.trimStart() : text}`;
+    }).join("\n");
+  }
+  if (v && typeof v === "object" && !Array.isArray(v)) {
+    const keys = Object.keys(v);
+    if (keys.length) {
+      return keys.map((key) => {
+        const value = v[key]!, name = scalar(key);
+        if (typeof value === "string" && value.includes("\n") && /^[^\s]/.test(value) && !/[\r\t\0]|\n\s*\n$/.test(value)) {
+          const end = value.endsWith("\n");
+          return `${indent}${name}: |${end ? "" : "-"}\n` + (end ? value.slice(0, -1) : value).split("\n").map((l) => l && `${indent}  ${l}`).join("\n");
+        }
+        const nested = value && typeof value === "object" && Object.keys(value).length > 0;
+        return `${indent}${name}:${nested ? "\n" + yaml(value, Array.isArray(value) ? indent : indent + "  ") : " " + yaml(value)}`;
+      }).join("\n");
+    }
+  }
+  return scalar(v);
+}
+
+/** The object as `kubectl apply` takes it: without what the server sets. */
+export function appliable(object: Json): Json {
+  if (!object || typeof object !== "object" || Array.isArray(object)) return object;
+  const { status: _, ...rest } = object, metadata = { ...(rest.metadata as { [key: string]: Json }) };
+  for (const key of ["uid", "resourceVersion", "generation", "creationTimestamp", "managedFields", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "ownerReferences"]) delete metadata[key];
+  return { ...rest, metadata };
+}
+
+export interface Field { path: string; before?: Json; after?: Json }
+
+const skipped = ["metadata.resourceVersion", "metadata.generation", "metadata.managedFields"];
+
+/** What differs between two states, by path. Items of lists are matched by name. */
+export function fields(a: Json | undefined, b: Json | undefined, path = "", into: Field[] = []): Field[] {
+  if (a === b || skipped.includes(path)) return into;
+  const isMap = (v: Json | undefined): v is { [key: string]: Json } => !!v && typeof v === "object" && !Array.isArray(v);
+  const dot = (key: string) => /^[\w-]+$/.test(key) ? (path && path + ".") + key : `${path}["${key}"]`;
+  const x = a === undefined ? {} : a, y = b === undefined ? {} : b;
+  if (isMap(x) && isMap(y) && Object.keys(x).length + Object.keys(y).length) {
+    for (const key of new Set([...Object.keys(x), ...Object.keys(y)])) fields(x[key], y[key], dot(key), into);
+  } else if (Array.isArray(a) && Array.isArray(b)) {
+    const key = ["name", "type", "key", "containerPort", "port", "uid"].find((k) => [a, b].every((l) => l.length && new Set(l.map((v) => isMap(v) ? v[k] : undefined)).size === l.length && l.every((v) => isMap(v) && v[k] !== undefined)));
+    if (key) {
+      const index = (l: Json[]) => new Map(l.map((v) => [(v as { [k: string]: Json })[key]!, v]));
+      const before = index(a), after = index(b);
+      for (const name of new Set([...before.keys(), ...after.keys()])) fields(before.get(name), after.get(name), `${path}[${key}=${String(name)}]`, into);
+    } else for (let i = 0; i < Math.max(a.length, b.length); i++) fields(a[i], b[i], `${path}[${i}]`, into);
+  } else if (JSON.stringify(a) !== JSON.stringify(b)) into.push({ path, before: a, after: b });
+  return into;
+}

@@ -1,0 +1,352 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+)
+
+// configMaps is a configuration that watches those of a namespace.
+func configMaps(namespace string) string {
+	return "watches:\n- {name: settings, resources: [configmaps], namespaces: {include: [" + namespace + "]}}\n"
+}
+
+const markup = `<img src=x onerror="document.title='run'"><b>`
+
+func TestFeed(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	p := open(t, d, "")
+	p.sees(".dot.live", "live")
+	configMap(t, http.MethodPost, ns, "first", object{"text": markup})
+	p.sees(".rows", `(?s)ConfigMap.*`+ns+`/first.*tester.*added`)
+	configMap(t, http.MethodPatch, ns, "first", object{"text": "other"})
+	p.sees(".row:first-child", `data text .* → other`)
+	configMap(t, http.MethodPost, ns, "second", nil)
+	configMap(t, http.MethodDelete, ns, "second", nil)
+	p.sees(".row.deleted", "second")
+	p.sees(".counts", "^4 changes since")
+	p.sees(".strip-head", "change")
+
+	// Filters are of the daemon, and of the address.
+	p.fill("name", "first")
+	p.sees(".rows", "first")
+	until(t, "only the changes of one name are listed", func() bool {
+		return !strings.Contains(p.text(".rows"), "second") && strings.Contains(p.text(".rows"), "first")
+	})
+	p.press(".toggles", "+ added")
+	until(t, "only additions are listed", func() bool {
+		return !strings.Contains(p.text(".rows"), "→") && strings.Contains(p.text(".rows"), "first")
+	})
+	p.do(chromedp.Reload())
+	until(t, "a reload keeps the filter", func() bool {
+		return strings.Contains(p.text(".rows"), "first") && !strings.Contains(p.text(".rows"), "second")
+	})
+	p.do(chromedp.NavigateBack())
+	p.sees(".rows", "→ other")
+	p.do(chromedp.NavigateBack())
+	p.sees(".rows", "second")
+
+	// A pause keeps new changes back, and loses none.
+	p.keys("p")
+	p.sees(".bar", "resume")
+	for i := range 3 {
+		configMap(t, http.MethodPost, ns, fmt.Sprintf("kept-%d", i), nil)
+	}
+	p.sees(".bar", "3 newer")
+	if strings.Contains(p.text(".rows"), "kept-") {
+		t.Error("a paused feed lists new changes")
+	}
+	p.keys("p")
+	p.sees(".rows", `(?s)kept-2.*kept-1.*kept-0`)
+
+	// The keyboard leads to the object, and back.
+	p.keys("jj")
+	p.sees(".row.selected", "kept-1")
+	p.keys("\r")
+	p.sees("h1", "kept-1")
+	p.do(chromedp.NavigateBack())
+	p.sees(".rows", "kept-2")
+	p.keys("?")
+	p.sees(".help", "older and newer version")
+	p.keys("\x1b")
+	if title := eval[string](p, "document.title"); strings.Contains(title, "run") {
+		t.Error("the markup of an object was run")
+	}
+
+	// A period of the past.
+	p.do(chromedp.Navigate(p.base + "/ui/#/feed?from=-1h&to=-1s&when=" + "object.metadata.name%20%3D%3D%20%22first%22"))
+	p.sees(".rows", "first")
+	p.sees(".bar", "back to live")
+	if text := p.text(".rows"); strings.Contains(text, "kept-") {
+		t.Errorf("the expression selects\n%s", text)
+	}
+	p.allow("status of 400")
+	p.fill("when", "object.metadata.(")
+	p.sees(".notice.bad", "when")
+	p.fill("when", "")
+	p.press(".bar", "back to live")
+	p.sees(".dot.live", "live")
+	p.sees(".rows", "kept-2")
+	p.accessible()
+}
+
+// TestBurst: counts stay exact and the number of elements small, however many changes come.
+func TestBurst(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	p := open(t, d, "")
+	p.sees(".dot.live", "live")
+	const many = 400
+	for i := range many {
+		configMap(t, http.MethodPost, ns, fmt.Sprintf("burst-%03d", i), nil)
+	}
+	p.sees(".counts", fmt.Sprintf("^%d changes since", many))
+	p.sees(".row:first-child", "burst-399")
+	if rows := eval[int](p, `document.querySelectorAll(".row").length`); rows > 200 {
+		t.Errorf("%d rows are elements", rows)
+	}
+	eval[chromedp.Void](p, `void document.querySelector(".rows").scrollTo(0, 1e6)`)
+	p.sees(".rows", "burst-000")
+	configMap(t, http.MethodPost, ns, "after", nil)
+	p.sees(".bar", "1 newer")
+	p.press(".bar", "1 newer")
+	p.sees(".row:first-child", "after")
+}
+
+func TestObject(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	p := open(t, d, "#/object/configmaps/"+ns+"/app")
+	p.sees("main", "No change of this object is recorded")
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info", "text": markup})
+	configMap(t, http.MethodPatch, ns, "app", object{"level": "debug"})
+	p.sees(".versions", `(?s)level info → debug.*added`)
+	p.sees(".fields", `(?s)data\.level.*info.*debug`)
+	p.sees(".diff", `(?s)-.*level: info.*\+.*level: debug`)
+	p.press(".tabs", "YAML")
+	p.sees("pre", `(?s)level: debug.*img src=x onerror`)
+	if n := eval[int](p, `document.querySelectorAll("main img").length`); n != 0 {
+		t.Error("the markup of an object is in the page")
+	}
+	p.keys("[")
+	p.sees("pre", "level: info")
+	p.sees(".versions [aria-current]", "added")
+	p.do(chromedp.Reload())
+	p.sees("pre", "level: info")
+	p.keys("]")
+	p.sees("pre", "level: debug")
+
+	// What is copied can be applied.
+	eval[chromedp.Void](p, `void (navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); })`)
+	p.press(".pane", "copy for kubectl apply")
+	until(t, "it is copied", func() bool { return eval[string](p, `window.copied ?? ""`) != "" })
+	if text := eval[string](p, "window.copied"); !strings.Contains(text, "level: debug") || strings.Contains(text, "resourceVersion") || strings.Contains(text, "uid") {
+		t.Errorf("copied is\n%s", text)
+	}
+
+	// The next life under this name.
+	configMap(t, http.MethodDelete, ns, "app", nil)
+	configMap(t, http.MethodPost, ns, "app", object{"level": "warn"})
+	p.press(".tabs", "Changes")
+	p.sees(".versions .life", "created again")
+	p.sees(".pane", "created")
+	p.press(".versions li:last-of-type, .versions li:nth-last-of-type(2)", "Compare with the version")
+	p.sees(".diff", `(?s)level: info.*level: warn`)
+	if !strings.Contains(eval[string](p, "location.hash"), "w=") {
+		t.Error("the compared version is not in the address")
+	}
+	p.accessible()
+}
+
+func TestBetween(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPost, ns, "made", nil)
+	p := open(t, d, "#/between?from=-1h")
+	// The first minute of a log proves nothing of the time before it.
+	p.sees("main", `(?s)Unknown at one end.*made`)
+	p.sees(".lead", "history begins within this period")
+	configMap(t, http.MethodPatch, ns, "made", object{"text": markup})
+	p.press(".filter", "ask again")
+	p.sees("main", "2 changes")
+	p.press("main", "Difference of made")
+	p.sees(".diff", `img src=x onerror`)
+	eval[chromedp.Void](p, `void (URL.createObjectURL = (blob) => { blob.text().then((t) => { window.saved = t; }); return "data:,"; })`)
+	eval[chromedp.Void](p, `void (HTMLAnchorElement.prototype.click = function () { window.file = this.download; })`)
+	eval[chromedp.Void](p, `void [...document.querySelectorAll("button")].find((b) => b.innerText === "save as HTML").dispatchEvent(new MouseEvent("click", { bubbles: true }))`)
+	until(t, "the file is made", func() bool { return eval[string](p, `window.saved ?? ""`) != "" })
+	if text := eval[string](p, "window.saved"); !strings.Contains(text, "made") || !strings.Contains(text, "&#60;img src=x") || strings.Contains(text, "<img") || strings.Contains(text, "<script") {
+		t.Errorf("the file is\n%s", text)
+	}
+	p.fill("to", "-59m")
+	p.sees(".lead", "nothing changed")
+	p.sees(".lead", "history begins within this period")
+	p.allow("status of 400")
+	p.fill("from", "yesterday")
+	p.sees(".notice.bad", "neither how long ago")
+	p.fill("from", "-1h")
+	p.fill("to", "")
+	p.sees("main", `(?s)Unknown at one end.*made`)
+	p.accessible()
+}
+
+// receiver is a webhook's that refuses what is in a namespace, until it is told to take it.
+func receiver(t *testing.T) (url string, takes *atomic.Bool) {
+	takes = new(atomic.Bool)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if !takes.Load() {
+			http.Error(w, "the schema <b>refuses</b> this", http.StatusUnprocessableEntity)
+		}
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL, takes
+}
+
+func TestDelivery(t *testing.T) {
+	ns := namespace(t)
+	url, takes := receiver(t)
+	d := start(t, configMaps(ns)+`
+routes: [{name: all, sinks: [hook, screen]}]
+sinks:
+- {name: hook, retry: {poisonAttempts: 1}, webhook: {url: "`+url+`"}}
+- {name: screen, stdout: {}}
+`)
+	p := open(t, d, "#/delivery")
+	p.sees("main", `(?s)hook.*webhook.*screen.*stdout`)
+	p.press("main", "hook")
+	configMap(t, http.MethodPost, ns, "refused", nil)
+	p.sees(".group", `1 .*422.*the schema <b>refuses</b> this`)
+	p.press(".group", "")
+	p.press(".letter", "▸")
+	p.sees(".letter pre", `specversion|type:`)
+	p.accessible()
+
+	takes.Store(true)
+	p.press(".group", "deliver again")
+	p.sees("dialog", "Deliver 1 dead letter again")
+	p.press("dialog", "deliver again")
+	p.sees("[role=status].good", "1 dead letter queued again")
+	p.sees("main", "hook has refused no event")
+
+	takes.Store(false)
+	configMap(t, http.MethodPost, ns, "dropped", nil)
+	p.sees(".group", `1 .*422`)
+	p.press(".group", "")
+	p.press(".group", "delete")
+	p.sees("dialog", "Delete 1 dead letter")
+	if disabled := eval[bool](p, `document.querySelector("dialog [type=submit]").disabled`); !disabled {
+		t.Error("the letter can be deleted without the name of its sink")
+	}
+	p.fill("Type hook to confirm", "hook")
+	p.press("dialog", "delete")
+	p.sees("[role=status].good", "1 dead letter deleted")
+
+	takes.Store(true)
+	p.press("tr:has([aria-current])", "pause")
+	p.sees("dialog", "Nothing is lost")
+	p.press("dialog", "pause")
+	p.sees("tr.chosen .dot", "paused")
+	configMap(t, http.MethodPost, ns, "waits", nil)
+	p.sees("tr.chosen [data-label=Waiting]", "1")
+	p.press("tr.chosen", "resume")
+	p.sees("tr.chosen [data-label=Waiting]", "0")
+}
+
+func TestWatches(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns)+"- {name: later, resources: [gadgets.example.org]}\n")
+	configMap(t, http.MethodPost, ns, "seen", nil)
+	p := open(t, d, "#/watches")
+	p.sees("main", `(?s)settings.*configmaps\.v1.*watching.*later.*gadgets\.example\.org.*waiting.*not served`)
+	p.sees(".facts", "1 objects")
+	p.accessible()
+	p.press("main", "configmaps.v1")
+	p.sees(".rows", "seen")
+}
+
+func TestConfig(t *testing.T) {
+	ns := namespace(t)
+	config := configMaps(ns) + "routes: [{name: all, sinks: [screen]}, {name: pods, resources: [pods], sinks: [screen]}]\nsinks: [{name: screen, stdout: {}}]\n"
+	d := start(t, config)
+	configMap(t, http.MethodPost, ns, "why", nil)
+	p := open(t, d, "#/config")
+	p.sees("main", `(?s)as the file has it.*Routes.*all.*screen`)
+	p.allow("status of 4")
+	d.configure("admin: {listen: ADDRESS}\n" + config + "colour: blue\n")
+	p.press("main", "reload")
+	p.sees(".notice.bad", `colour`)
+	d.configure("admin: {listen: ADDRESS}\n" + config)
+	p.press("main", "reload")
+	until(t, "the file is what runs", func() bool { return p.text(".notice.bad") == "" })
+	p.fill("event", fmt.Sprint(eval[int64](p, `fetch("../api/v1/history?limit=1").then((r) => r.json()).then((a) => a.items[0].sequence)`)))
+	p.sees("main", `(?s)When it was recorded: screen \(by all\).*all\s+takes it\s+screen.*pods\s+is for other resources`)
+	p.accessible()
+}
+
+func TestToken(t *testing.T) {
+	ns := namespace(t)
+	dir := t.TempDir()
+	write := func(name, token string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(token), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("read", "reader")
+	write("command", "commander")
+	d := startWith(t, "commander", fmt.Sprintf("admin: {listen: ADDRESS, auth: {readTokenFile: %s, commandTokenFile: %s}}\n", filepath.Join(dir, "read"), filepath.Join(dir, "command"))+configMaps(ns)+
+		"routes: [{name: all, sinks: [screen]}]\nsinks: [{name: screen, stdout: {}}]\n")
+	configMap(t, http.MethodPost, ns, "guarded", nil)
+	p := open(t, d, "app.css")
+	p.allow("status of 40[134]")
+	p.do(chromedp.Navigate(p.base + "/ui/"))
+	p.sees("main", "A token, please")
+	p.accessible()
+	p.fill("Token", "wrong")
+	p.press("main", "Continue")
+	p.sees("main", "is not in admin.auth")
+	p.do(chromedp.Navigate("about:blank"), chromedp.Navigate(p.base+"/ui/#token=reader"))
+	p.sees(".rows", "guarded")
+	if address := eval[string](p, "location.href"); strings.Contains(address, "reader") {
+		t.Errorf("the address is %s", address)
+	}
+	p.do(chromedp.Navigate(p.base + "/ui/#/delivery"))
+	p.press("main", "pause")
+	p.press("dialog", "pause")
+	p.sees(".notice.bad", "the read token is for reading")
+	p.do(chromedp.Navigate(p.base + "/ui/#/feed"))
+	p.sees(".dot.live", "live")
+	write("read", "rotated")
+	p.sees("main", "A token, please")
+	p.fill("Token", "rotated")
+	p.press("main", "Continue")
+	p.sees(".rows", "guarded")
+}
+
+// TestRestart: a page that is open while the daemon restarts shows what happened meanwhile.
+func TestRestart(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	p := open(t, d, "")
+	p.sees(".dot.live", "live")
+	configMap(t, http.MethodPost, ns, "before", nil)
+	p.sees(".rows", "before")
+	p.allow("net::ERR_|Failed to load")
+	d.stop()
+	p.sees(".notice.bad", "the daemon does not answer")
+	p.sees(".dot", "reconnecting")
+	configMap(t, http.MethodPost, ns, "meanwhile", nil)
+	d.run()
+	p.sees(".rows", `(?s)meanwhile.*before`)
+	p.sees(".dot.live", "live")
+	until(t, "the notice is gone", func() bool { return p.text(".notice.bad") == "" })
+	p.sees(".counts", "^2 changes since")
+}
