@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,6 +36,7 @@ type Config struct {
 	Commands  Commands
 	Sinks     Sinks
 	Letters   Letters
+	At        http.Handler // of what is below /at/: a Kubernetes API of a time, which changes nothing
 
 	// Opened is closed once everything but the status can be asked. Until then the server
 	// answers for health, status and metrics.

@@ -62,6 +62,11 @@ func newFixture(t testing.TB) *fixture {
 	r := prometheus.NewRegistry()
 	f.cfg = Config{
 		Listen: "127.0.0.1:0", Status: f.state.Load, Objects: f, Log: f, Rehearsal: f, Commands: f, Sinks: f, Letters: lettersOf{f},
+		At: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodGet {
+				w.WriteHeader(http.StatusMethodNotAllowed)
+			}
+		}),
 		Opened: opened, Stopping: f.stopping, Gatherer: r, Registerer: r, Logger: slog.New(slog.DiscardHandler),
 	}
 	return f

@@ -20,7 +20,11 @@ const endpoints = `watcherd
 /api/v1/changes            what a period changed
 /api/v1/events             the event log as server-sent events
                            /SEQUENCE/explain: what the routes make of an event
+/at/TIME/                  a Kubernetes API of that time: kubectl --server
 `
+
+// past is what a Kubernetes API of a time is below.
+const past = "/at/"
 
 // adminHandler serves everything to those who may.
 func (s *Server) adminHandler(bound net.Addr) http.Handler {
@@ -33,7 +37,9 @@ func (s *Server) adminHandler(bound net.Addr) http.Handler {
 	})
 	s.handle(mux, "GET /api/openapi.json", s.openapi)
 	s.handle(mux, "GET /api/v1/status", s.status)
-	mux.Handle("/api/v1/", s.opened())
+	opened := s.opened()
+	mux.Handle("/api/v1/", opened)
+	mux.Handle(past, opened)
 	s.handle(mux, "/", notFound)
 	return s.limited(s.guarded(bound, mux))
 }
@@ -62,6 +68,13 @@ func (s *Server) opened() http.Handler {
 	s.handle(mux, "POST /api/v1/sinks/{sink}/resume", s.resumeSink)
 	s.handle(mux, "POST /api/v1/sinks/{sink}/skip", s.skipEvent)
 	s.handle(mux, "POST /api/v1/sinks/{sink}/purge", s.purgeSink)
+	s.handle(mux, past, func(w http.ResponseWriter, r *http.Request) error {
+		if release, ok := s.read(r); ok {
+			defer release()
+			s.cfg.At.ServeHTTP(w, r)
+		}
+		return nil
+	})
 	s.handle(mux, "/", notFound)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/admin"
+	"github.com/watcherd/watcherd/internal/atapi"
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/internal/history"
@@ -32,6 +33,7 @@ func (d *daemon) listenAdmin(ctx context.Context, p *parts) (*admin.Server, erro
 		},
 		CertFile: a.CertFile, KeyFile: a.KeyFile, ClientCAFile: a.ClientCAFile,
 		Status: p.status, Objects: p, Log: p, History: p, Rehearsal: p, Commands: p, Sinks: p, Letters: letters{p},
+		At:     http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.past.ServeHTTP(w, r) }),
 		Opened: p.opened, Stopping: p.stopping, Gatherer: d.Gatherer, Registerer: d.Registerer, Logger: d.log,
 	})
 }
@@ -50,6 +52,7 @@ type parts struct {
 	manager  *pipeline.Manager
 	reader   *query.Reader
 	*history.Reader
+	past    *atapi.Server
 	watcher *reload.Watcher
 }
 
