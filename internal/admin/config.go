@@ -113,6 +113,9 @@ type BacktestRequest struct {
 type Commands interface {
 	Replay(ctx context.Context, r ReplayRequest, progress func(int)) (int, error)
 	Snapshot(ctx context.Context, r SnapshotRequest, progress func(int)) (int, error)
+	// Backup copies the store to a new directory, checks the copy, and returns how many
+	// recorded events it has.
+	Backup(ctx context.Context, dir string) (int, error)
 	// Reload reads the configuration file and returns the outcome.
 	Reload(ctx context.Context) (status.Config, error)
 }
@@ -148,6 +151,11 @@ type ReplayRequest struct {
 	ToSequence   uint64    `json:"toSequence,omitempty"`
 	FromTime     time.Time `json:"fromTime,omitzero"`
 	ToTime       time.Time `json:"toTime,omitzero"`
+}
+
+// BackupRequest names the new directory of a backup, on the host of the daemon.
+type BackupRequest struct {
+	Dir string `json:"dir"` // absolute
 }
 
 // SnapshotRequest asks for the current state as Sync events.

@@ -296,6 +296,8 @@ func (f *fixture) Snapshot(ctx context.Context, _ SnapshotRequest, progress func
 	return f.run(ctx, progress)
 }
 
+func (f *fixture) Backup(context.Context, string) (int, error) { return 7, nil }
+
 func (f *fixture) Reload(context.Context) (status.Config, error) {
 	return status.Config{Hash: "abc"}, nil
 }

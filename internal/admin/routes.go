@@ -60,6 +60,7 @@ func (s *Server) opened() http.Handler {
 	s.handle(mux, "POST /api/v1/backtest", s.backtest)
 	s.handle(mux, "POST /api/v1/replay", s.replay)
 	s.handle(mux, "POST /api/v1/snapshot", s.snapshot)
+	s.handle(mux, "POST /api/v1/backup", s.backup)
 	s.handle(mux, "POST /api/v1/reload", s.reload)
 	s.handle(mux, "GET /api/v1/deadletters/{sink}", s.asked(s.listLetters))
 	s.handle(mux, "POST /api/v1/deadletters/{sink}/retry", s.retryLetters)

@@ -1,6 +1,7 @@
 package atapi
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -127,7 +128,7 @@ func selected(r *request, gr schema.GroupResource) (sel selection, after string,
 }
 
 // list answers with objects.
-func (s *Server) list(w http.ResponseWriter, r *request, t *target) error {
+func (s *Server) list(ctx context.Context, w http.ResponseWriter, r *request, t *target) error {
 	sel, after, err := selected(r, t.GVR.GroupResource())
 	if err != nil {
 		return err
@@ -148,7 +149,7 @@ func (s *Server) list(w http.ResponseWriter, r *request, t *target) error {
 			return sel.names.Matches(fields.Set{"metadata.name": name, "metadata.namespace": namespace})
 		}
 	}
-	as, next, err := s.History.EachAt(r.Context(), all, r.at, after, sel.limit, func(state *history.State) bool {
+	as, next, err := s.History.EachAt(ctx, all, r.at, after, sel.limit, func(state *history.State) bool {
 		if state.As != history.Exact {
 			object := *t
 			object.namespace, object.name = state.Namespace, state.Name

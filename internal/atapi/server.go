@@ -41,7 +41,7 @@ type Server struct {
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
-	if err := s.serve(w, r); err != nil {
+	if err := s.serve(r.Context(), w, r); err != nil {
 		refuse(w, err)
 	}
 }
@@ -73,7 +73,7 @@ type request struct {
 	form      form
 }
 
-func (s *Server) serve(w http.ResponseWriter, hr *http.Request) error {
+func (s *Server) serve(ctx context.Context, w http.ResponseWriter, hr *http.Request) error {
 	text, path, _ := strings.Cut(strings.TrimPrefix(hr.URL.Path, Prefix), "/")
 	r := &request{Request: hr}
 	now := time.Now()
@@ -102,9 +102,9 @@ func (s *Server) serve(w http.ResponseWriter, hr *http.Request) error {
 	parts := strings.Split(strings.TrimSuffix(path, "/"), "/")
 	switch {
 	case parts[0] == "api" && len(parts) > 2:
-		return s.objects(w, r, schema.GroupVersion{Version: parts[1]}, parts[2:])
+		return s.objects(ctx, w, r, schema.GroupVersion{Version: parts[1]}, parts[2:])
 	case parts[0] == "apis" && len(parts) > 3:
-		return s.objects(w, r, schema.GroupVersion{Group: parts[1], Version: parts[2]}, parts[3:])
+		return s.objects(ctx, w, r, schema.GroupVersion{Group: parts[1], Version: parts[2]}, parts[3:])
 	}
 	return discover(w, r, parts)
 }
@@ -132,7 +132,7 @@ func (t *target) object() string {
 }
 
 // objects answers a request for an object or a list of them.
-func (s *Server) objects(w http.ResponseWriter, r *request, gv schema.GroupVersion, parts []string) error {
+func (s *Server) objects(ctx context.Context, w http.ResponseWriter, r *request, gv schema.GroupVersion, parts []string) error {
 	if parts[0] == "watch" || r.URL.Query().Get("watch") == "true" || r.URL.Query().Get("watch") == "1" {
 		return unsupported("a time in the past has nothing to watch: list or get")
 	}
@@ -160,14 +160,14 @@ func (s *Server) objects(w http.ResponseWriter, r *request, gv schema.GroupVersi
 	}
 	r.form.of(t, r.URL.Query().Get("includeObject"))
 	if r.form.kind == asTable {
-		if err := s.columns(r.Context(), r, t); err != nil {
+		if err := s.columns(ctx, r, t); err != nil {
 			return err
 		}
 	}
 	if t.name != "" {
-		return s.get(w, r, t)
+		return s.get(ctx, w, r, t)
 	}
-	return s.list(w, r, t)
+	return s.list(ctx, w, r, t)
 }
 
 // find looks for the resource among those that are recorded.
@@ -257,12 +257,12 @@ func warnGaps(w http.ResponseWriter, t *target, worth *history.Worth) {
 }
 
 // get answers with one object.
-func (s *Server) get(w http.ResponseWriter, r *request, t *target) error {
+func (s *Server) get(ctx context.Context, w http.ResponseWriter, r *request, t *target) error {
 	worth, err := s.History.WorthAt(t.about, t.namespace, r.at)
 	if err != nil {
 		return err
 	}
-	state, err := s.History.At(r.Context(), history.Object{Resource: t.about, Namespace: t.namespace, Name: t.name}, r.at)
+	state, err := s.History.At(ctx, history.Object{Resource: t.about, Namespace: t.namespace, Name: t.name}, r.at)
 	switch {
 	case err != nil:
 		return err

@@ -3,7 +3,11 @@ package watcherd
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"net/http"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/admin"
@@ -20,6 +24,7 @@ import (
 	"github.com/watcherd/watcherd/internal/retrace"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/store/inspect"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -198,6 +203,28 @@ func (p *parts) Backtest(ctx context.Context, r *admin.BacktestRequest, progress
 func (p *parts) Snapshot(ctx context.Context, r admin.SnapshotRequest, progress func(int)) (int, error) {
 	n, err := p.manager.Snapshot(ctx, r.Sink, r.Watch, progress)
 	return n, translate(err)
+}
+
+// Backup implements admin.Commands.
+func (p *parts) Backup(_ context.Context, dir string) (int, error) {
+	own, err := filepath.Abs(p.st.Store.Path)
+	if err != nil {
+		return 0, err
+	}
+	if within, err := filepath.Rel(own, dir); err == nil && filepath.IsLocal(within) {
+		return 0, admin.Refuse(http.StatusConflict, fmt.Errorf("%s is in the folder of the store", dir))
+	}
+	if err := p.d.store.Backup(dir); err != nil {
+		if errors.Is(err, fs.ErrExist) || errors.Is(err, store.ErrCopying) || errors.Is(err, fs.ErrPermission) {
+			err = admin.Refuse(http.StatusConflict, err)
+		}
+		return 0, err
+	}
+	report, err := inspect.Check(dir)
+	if err == nil && !report.OK() {
+		err = fmt.Errorf("the copy in %s is damaged, as the store is: %s", dir, strings.Join(report.Problems, "; "))
+	}
+	return int(report.Records), err
 }
 
 const (
