@@ -97,7 +97,7 @@ type Rehearsal interface {
 	// Explain takes the sequence or the id of an event.
 	Explain(ctx context.Context, event string) (*retrace.Explanation, error)
 	// When compiles an expression as that of a route; the error has its faults.
-	When(expression string) (history.Test, error)
+	When(expression string) (*history.Test, error)
 	Backtest(ctx context.Context, r *BacktestRequest, progress func(int)) (*retrace.Backtest, error)
 }
 

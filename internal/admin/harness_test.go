@@ -280,11 +280,11 @@ func (f *fixture) Explain(_ context.Context, name string) (*retrace.Explanation,
 	return &retrace.Explanation{Sequence: 7, Recorded: []retrace.Recorded{}, Watches: []retrace.WatchDecision{}, Routes: []route.Decision{}, Holds: []retrace.Hold{}}, nil
 }
 
-func (f *fixture) When(text string) (history.Test, error) {
+func (f *fixture) When(text string) (*history.Test, error) {
 	if text == "(" {
 		return nil, errors.New("line 1, column 2: Syntax error")
 	}
-	return func(*record.Record) (bool, error) { return true, nil }, nil
+	return &history.Test{Accepts: func(*record.Record) (bool, error) { return true, nil }}, nil
 }
 
 func (f *fixture) Backtest(ctx context.Context, r *BacktestRequest, progress func(int)) (*retrace.Backtest, error) {

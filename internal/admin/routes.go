@@ -70,7 +70,7 @@ func (s *Server) opened() http.Handler {
 	s.handle(mux, "POST /api/v1/sinks/{sink}/skip", s.skipEvent)
 	s.handle(mux, "POST /api/v1/sinks/{sink}/purge", s.purgeSink)
 	s.handle(mux, past, func(w http.ResponseWriter, r *http.Request) error {
-		if release, ok := s.read(r); ok {
+		if release, ok := take(r, s.reads); ok {
 			defer release()
 			s.cfg.At.ServeHTTP(w, r)
 		}

@@ -379,6 +379,7 @@ func (s *Store) Backup(path string) error {
 	return nil
 }
 
+// get returns a copy of the value of key.
 func (s *Store) get(key []byte) ([]byte, bool, error) { return s.appendGet(nil, key) }
 
 // appendGet appends the value of key to dst. A value whose checksum is wrong is

@@ -193,7 +193,7 @@ func (p *parts) Explain(ctx context.Context, name string) (*retrace.Explanation,
 	return x, translate(err)
 }
 
-func (p *parts) When(text string) (history.Test, error) { return p.manager.Past().When(text) }
+func (p *parts) When(text string) (*history.Test, error) { return p.manager.Past().When(text) }
 
 func (p *parts) Backtest(ctx context.Context, r *admin.BacktestRequest, progress func(int)) (*retrace.Backtest, error) {
 	b, err := p.manager.Backtest(ctx, &r.Proposal, r.From, r.To, progress)
@@ -205,7 +205,6 @@ func (p *parts) Snapshot(ctx context.Context, r admin.SnapshotRequest, progress 
 	return n, translate(err)
 }
 
-// Backup implements admin.Commands.
 func (p *parts) Backup(_ context.Context, dir string) (int, error) {
 	own, err := filepath.Abs(p.st.Store.Path)
 	if err != nil {
