@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/store/inspect"
@@ -36,11 +37,46 @@ func (f *storeFlags) path() (string, error) {
 func newStoreCommand() *cobra.Command {
 	var flags storeFlags
 	cmd := &cobra.Command{
-		Use: "store", Short: "Check or export the store of a stopped daemon", Args: usageArgs(cobra.NoArgs), RunE: helpOnly,
+		Use: "store", Short: "Check or export the store of a stopped daemon, or back up that of a running one",
+		Args: usageArgs(cobra.NoArgs), RunE: helpOnly,
 	}
-	cmd.PersistentFlags().StringVar(&flags.dir, "store", "", "folder of the store")
-	cmd.PersistentFlags().StringVarP(&flags.config, "config", "c", "", "configuration file, to find the store")
-	cmd.AddCommand(newStoreCheckCommand(&flags), newStoreExportCommand(&flags))
+	for _, stopped := range []*cobra.Command{newStoreCheckCommand(&flags), newStoreExportCommand(&flags)} {
+		stopped.Flags().StringVar(&flags.dir, "store", "", "folder of the store")
+		stopped.Flags().StringVarP(&flags.config, "config", "c", "", "configuration file, to find the store")
+		cmd.AddCommand(stopped)
+	}
+	cmd.AddCommand(newStoreBackupCommand())
+	return cmd
+}
+
+func newStoreBackupCommand() *cobra.Command {
+	var flags adminFlags
+	cmd := &cobra.Command{
+		Use:   "backup DIR",
+		Short: "Copy the store of a running daemon to a new folder",
+		Long: "Backup copies the store of a running daemon, as of one moment, to a new folder on the daemon's host, and checks the\n" +
+			"copy. Ledger, history, queues and dead letters are in it: treat it as you treat the cluster's data. On the store's\n" +
+			"own filesystem it has links to the store's files: copy it away from there.",
+		Example: "  watcherd store backup /backup/watcherd-2026-01-31",
+		Args:    usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dir, err := filepath.Abs(args[0])
+			if err != nil {
+				return err
+			}
+			client, err := flags.client()
+			if err != nil {
+				return err
+			}
+			last, err := client.Run(cmd.Context(), "/api/v1/backup", admin.BackupRequest{Dir: dir}, func(int) {})
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "backup of %s in %s, checked\n", plural(last.Count, "event"), dir)
+			return err
+		},
+	}
+	flags.bind(cmd)
 	return cmd
 }
 

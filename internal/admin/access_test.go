@@ -68,6 +68,14 @@ func TestTokens(t *testing.T) {
 		code, _ := f.ask(http.MethodPost, f.base+"/api/v1/sinks/ops/skip", `{"sequence":41}`, "Authorization", header, "Content-Type", "application/json")
 		return code
 	}
+	past := func(header string) int {
+		t.Helper()
+		code, _ := f.ask(http.MethodDelete, f.base+"/at/-5m/api/v1/nodes/n", "", "Authorization", header)
+		return code
+	}
+	if got := [2]int{past("Bearer reader"), past("")}; got != [2]int{405, 401} {
+		t.Errorf("status %v of what would change the past, want 405 and 401", got)
+	}
 	for header, want := range map[string][2]int{
 		"Bearer reader": {200, 403}, "bearer reader": {200, 403}, "Bearer operator": {200, 200},
 		"Bearer stranger": {401, 401}, "Bearer reade": {401, 401}, "Bearer ": {401, 401}, "Basic reader": {401, 401}, "": {401, 401},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -46,6 +47,20 @@ func (s *Server) snapshot(w http.ResponseWriter, r *http.Request) error {
 	}
 	return s.command(w, r, func(ctx context.Context, progress func(int)) (p Progress, err error) {
 		p.Count, err = s.cfg.Commands.Snapshot(ctx, in, progress)
+		return p, err
+	})
+}
+
+func (s *Server) backup(w http.ResponseWriter, r *http.Request) error {
+	var in BackupRequest
+	if err := decode(r, &in); err != nil {
+		return err
+	}
+	if !filepath.IsAbs(in.Dir) {
+		return problemf(http.StatusBadRequest, "dir must be an absolute path on the host of the daemon")
+	}
+	return s.command(w, r, func(ctx context.Context, _ func(int)) (p Progress, err error) {
+		p.Count, err = s.cfg.Commands.Backup(ctx, filepath.Clean(in.Dir))
 		return p, err
 	})
 }

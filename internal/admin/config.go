@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -35,6 +36,7 @@ type Config struct {
 	Commands  Commands
 	Sinks     Sinks
 	Letters   Letters
+	At        http.Handler // of what is below /at/: a Kubernetes API of a time, which changes nothing
 
 	// Opened is closed once everything but the status can be asked. Until then the server
 	// answers for health, status and metrics.
@@ -95,7 +97,7 @@ type Rehearsal interface {
 	// Explain takes the sequence or the id of an event.
 	Explain(ctx context.Context, event string) (*retrace.Explanation, error)
 	// When compiles an expression as that of a route; the error has its faults.
-	When(expression string) (history.Test, error)
+	When(expression string) (*history.Test, error)
 	Backtest(ctx context.Context, r *BacktestRequest, progress func(int)) (*retrace.Backtest, error)
 }
 
@@ -111,6 +113,9 @@ type BacktestRequest struct {
 type Commands interface {
 	Replay(ctx context.Context, r ReplayRequest, progress func(int)) (int, error)
 	Snapshot(ctx context.Context, r SnapshotRequest, progress func(int)) (int, error)
+	// Backup copies the store to a new directory, checks the copy, and returns how many
+	// recorded events it has.
+	Backup(ctx context.Context, dir string) (int, error)
 	// Reload reads the configuration file and returns the outcome.
 	Reload(ctx context.Context) (status.Config, error)
 }
@@ -146,6 +151,11 @@ type ReplayRequest struct {
 	ToSequence   uint64    `json:"toSequence,omitempty"`
 	FromTime     time.Time `json:"fromTime,omitzero"`
 	ToTime       time.Time `json:"toTime,omitzero"`
+}
+
+// BackupRequest names the new directory of a backup, on the host of the daemon.
+type BackupRequest struct {
+	Dir string `json:"dir"` // absolute
 }
 
 // SnapshotRequest asks for the current state as Sync events.

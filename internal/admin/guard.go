@@ -34,7 +34,8 @@ func (s *Server) guarded(bound net.Addr, next http.Handler) http.Handler {
 		if p == nil {
 			p = check(r)
 		}
-		if p == nil && !reads(r) {
+		reading := reads(r) || strings.HasPrefix(r.URL.Path, past)
+		if p == nil && !reading {
 			p = s.accept(who, r)
 		}
 		if p != nil {
@@ -45,7 +46,7 @@ func (s *Server) guarded(bound net.Addr, next http.Handler) http.Handler {
 			p.write(w)
 			return
 		}
-		if reads(r) {
+		if reading {
 			next.ServeHTTP(w, r)
 			return
 		}

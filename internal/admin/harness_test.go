@@ -62,6 +62,11 @@ func newFixture(t testing.TB) *fixture {
 	r := prometheus.NewRegistry()
 	f.cfg = Config{
 		Listen: "127.0.0.1:0", Status: f.state.Load, Objects: f, Log: f, Rehearsal: f, Commands: f, Sinks: f, Letters: lettersOf{f},
+		At: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodGet {
+				w.WriteHeader(http.StatusMethodNotAllowed)
+			}
+		}),
 		Opened: opened, Stopping: f.stopping, Gatherer: r, Registerer: r, Logger: slog.New(slog.DiscardHandler),
 	}
 	return f
@@ -275,11 +280,11 @@ func (f *fixture) Explain(_ context.Context, name string) (*retrace.Explanation,
 	return &retrace.Explanation{Sequence: 7, Recorded: []retrace.Recorded{}, Watches: []retrace.WatchDecision{}, Routes: []route.Decision{}, Holds: []retrace.Hold{}}, nil
 }
 
-func (f *fixture) When(text string) (history.Test, error) {
+func (f *fixture) When(text string) (*history.Test, error) {
 	if text == "(" {
 		return nil, errors.New("line 1, column 2: Syntax error")
 	}
-	return func(*record.Record) (bool, error) { return true, nil }, nil
+	return &history.Test{Accepts: func(*record.Record) (bool, error) { return true, nil }}, nil
 }
 
 func (f *fixture) Backtest(ctx context.Context, r *BacktestRequest, progress func(int)) (*retrace.Backtest, error) {
@@ -290,6 +295,8 @@ func (f *fixture) Backtest(ctx context.Context, r *BacktestRequest, progress fun
 func (f *fixture) Snapshot(ctx context.Context, _ SnapshotRequest, progress func(int)) (int, error) {
 	return f.run(ctx, progress)
 }
+
+func (f *fixture) Backup(context.Context, string) (int, error) { return 7, nil }
 
 func (f *fixture) Reload(context.Context) (status.Config, error) {
 	return status.Config{Hash: "abc"}, nil

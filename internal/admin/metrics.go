@@ -69,7 +69,10 @@ func (m *metrics) instrument(pattern string, next http.Handler) http.Handler {
 // handlerName is a pattern's path; unknown paths share one.
 func handlerName(pattern string) string {
 	_, path, ok := strings.Cut(pattern, " ")
-	if !ok {
+	switch {
+	case pattern == past:
+		return pattern
+	case !ok:
 		return "other"
 	}
 	return strings.TrimSuffix(path, "{$}")

@@ -38,6 +38,7 @@ func Operations() []Operation {
 		{Pattern: "POST /api/v1/backtest", Summary: "Run routes over the history", Body: BacktestRequest{}, Answer: Progress{}},
 		{Pattern: "POST /api/v1/replay", Summary: "Deliver recorded changes to a sink again", Body: ReplayRequest{}, Answer: Progress{}},
 		{Pattern: "POST /api/v1/snapshot", Summary: "Deliver the current state to a sink", Body: SnapshotRequest{}, Answer: Progress{}},
+		{Pattern: "POST /api/v1/backup", Summary: "Copy the store to a new directory", Body: BackupRequest{}, Answer: Progress{}},
 		{Pattern: "POST /api/v1/reload", Summary: "Read the configuration file", Answer: status.Config{}},
 		{Pattern: "GET /api/v1/deadletters/{sink}", Summary: "The dead letters of a sink", Parameters: "limit after events type resource namespace name reason" + period, Answer: DeadLetterList{}},
 		{Pattern: "POST /api/v1/deadletters/{sink}/retry", Summary: "Deliver dead letters again", Body: LettersRequest{}, Answer: Progress{}},

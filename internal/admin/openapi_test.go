@@ -57,7 +57,7 @@ func TestDocumentAndServer(t *testing.T) {
 		"/diff": "/diff?from=2h", "/changes": "/changes?from=5m", "/skip": "/skip",
 	}
 	bodies := map[string]string{
-		"backtest": `{"from":"2026-01-01T00:00:00Z","watches":[],"routes":[]}`, "replay": `{"sink":"archive","fromSequence":1}`, "snapshot": `{"sink":"archive"}`,
+		"backtest": `{"from":"2026-01-01T00:00:00Z","watches":[],"routes":[]}`, "replay": `{"sink":"archive","fromSequence":1}`, "snapshot": `{"sink":"archive"}`, "backup": `{"dir":"/tmp/copy"}`,
 		"retry": `{"all":true}`, "drop": `{"all":true}`,
 	}
 	for _, op := range Operations() {

@@ -24,7 +24,11 @@ const endpoints = `watcherd
 /api/v1/changes            what a period changed
 /api/v1/events             the event log as server-sent events
                            /SEQUENCE/explain: what the routes make of an event
+/at/TIME/                  a Kubernetes API of that time: kubectl --server
 `
+
+// past is what a Kubernetes API of a time is below.
+const past = "/at/"
 
 // adminHandler serves everything to those who may.
 func (s *Server) adminHandler(bound net.Addr) http.Handler {
@@ -37,7 +41,9 @@ func (s *Server) adminHandler(bound net.Addr) http.Handler {
 	})
 	s.handle(mux, "GET /api/openapi.json", s.openapi)
 	s.handle(mux, "GET /api/v1/status", s.status)
-	mux.Handle("/api/v1/", s.opened())
+	opened := s.opened()
+	mux.Handle("/api/v1/", opened)
+	mux.Handle(past, opened)
 	s.handle(mux, "/", notFound)
 
 	// The page holds no data: a browser gets it before it has a token, and by links of other sites.
@@ -73,6 +79,7 @@ func (s *Server) opened() http.Handler {
 	s.handle(mux, "POST /api/v1/backtest", s.backtest)
 	s.handle(mux, "POST /api/v1/replay", s.replay)
 	s.handle(mux, "POST /api/v1/snapshot", s.snapshot)
+	s.handle(mux, "POST /api/v1/backup", s.backup)
 	s.handle(mux, "POST /api/v1/reload", s.reload)
 	s.handle(mux, "GET /api/v1/deadletters/{sink}", s.asked(s.listLetters))
 	s.handle(mux, "POST /api/v1/deadletters/{sink}/retry", s.retryLetters)
@@ -81,6 +88,13 @@ func (s *Server) opened() http.Handler {
 	s.handle(mux, "POST /api/v1/sinks/{sink}/resume", s.resumeSink)
 	s.handle(mux, "POST /api/v1/sinks/{sink}/skip", s.skipEvent)
 	s.handle(mux, "POST /api/v1/sinks/{sink}/purge", s.purgeSink)
+	s.handle(mux, past, func(w http.ResponseWriter, r *http.Request) error {
+		if release, ok := take(r, s.reads); ok {
+			defer release()
+			s.cfg.At.ServeHTTP(w, r)
+		}
+		return nil
+	})
 	s.handle(mux, "/", notFound)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {

@@ -240,6 +240,7 @@ func TestCanary(t *testing.T) {
 			"/api/v1/objects/secrets", "/api/v1/objects/configmaps/" + ns + "/planted", "/api/v1/objects/deployments", "/api/v1/objects/widgets",
 			"/api/v1/deadletters/misshaped", "/api/v1/events?follow=false&since=1h", "/api/v1/history?limit=1000", "/api/v1/history?path=data.password",
 			"/api/v1/history/histogram?from=1h", "/api/v1/changes?from=1h", "/api/v1/objects/secrets?at=-1s", "/api/v1/objects/configmaps/" + ns + "/planted?at=-1s",
+			"/at/-1s/api/v1/secrets", "/at/-1s/api/v1/namespaces/" + ns + "/configmaps/planted",
 			"/api/v1/objects/secrets/" + ns + "/planted/versions", "/api/v1/objects/secrets/" + ns + "/planted/diff", "/api/v1/objects/configmaps/" + ns + "/planted/diff?from=1h",
 		} {
 			eventually(t, func() bool {

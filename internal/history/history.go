@@ -35,6 +35,7 @@ import (
 type Store interface {
 	LogStats() store.LogStats
 	ReadRecord(sequence uint64) (store.Item, bool, error)
+	ReadLog(after uint64, most int) ([]store.Item, error)
 	ScanHeadlines(from, to uint64, newestFirst bool, f func(blocks []byte) error) error
 	SequenceAt(t time.Time) uint64
 	Partitions() []string
@@ -259,12 +260,21 @@ const disorder = time.Minute
 // namespace or in all if it is empty. A nil resource stands for all, a zero time for the
 // beginning of the log.
 func (r *Reader) covered(resource *event.Resource, namespace string, from time.Time) (bool, error) {
-	_, low, err := r.horizon()
+	low, since, err := r.since(resource, namespace)
 	if from.IsZero() {
 		from = low
 	}
-	if err != nil || from.Before(low) {
-		return false, err
+	return err == nil && !since.IsZero() && !from.Before(since), err
+}
+
+// since returns the time that the log begins at, and the one since when all changes of a
+// resource are in the history, zero if they are not.
+func (r *Reader) since(resource *event.Resource, namespace string) (low, since time.Time, err error) {
+	if _, low, err = r.horizon(); err != nil {
+		return low, since, err
+	}
+	if r.store.LogStats().Trimmed {
+		since = low
 	}
 	found, all := false, true
 	err = r.ledger.Checkpoints(func(feed string, c ledger.Checkpoint) error {
@@ -273,10 +283,15 @@ func (r *Reader) covered(resource *event.Resource, namespace string, from time.T
 		if resource != nil && (gr.Group != resource.Group || gr.Resource != resource.Resource) || namespace != "" && in != "" && in != namespace {
 			return nil
 		}
-		found, all = true, all && !c.HistorySince.IsZero() && !c.HistorySince.After(from)
+		if found, all = true, all && !c.HistorySince.IsZero(); c.HistorySince.After(since) {
+			since = c.HistorySince
+		}
 		return nil
 	})
-	return found && all, err
+	if !found || !all {
+		since = time.Time{}
+	}
+	return low, since, err
 }
 
 // Span is how complete the answer about a period is.
@@ -302,6 +317,40 @@ func (r *Reader) span(resource *event.Resource, namespace, name string, from, to
 	covered, coveredErr := r.covered(resource, namespace, from)
 	s.Complete = covered && len(s.Gaps) == 0 && err == nil
 	return s, coveredErr
+}
+
+// Worth is what is known of a resource at a time.
+type Worth struct {
+	As    As              // of the list of its objects
+	Since time.Time       // when its history begins, zero if there is none
+	Near  []event.GapData // the gaps around the time
+}
+
+// near is how far from a time a gap may be to be worth a mention.
+const near = 5 * time.Minute
+
+// WorthAt returns what is known of a resource at a time, in one namespace or in all if it is
+// empty.
+func (r *Reader) WorthAt(resource event.Resource, namespace string, t time.Time) (w Worth, err error) {
+	around, err := r.span(&resource, namespace, "", t.Add(-near), t.Add(near))
+	if err != nil {
+		return w, err
+	}
+	at, err := r.span(&resource, namespace, "", t, t)
+	if err != nil {
+		return w, err
+	}
+	w.Near = around.Gaps
+	switch {
+	case len(at.Gaps) > 0:
+		w.As = Gap
+	case at.Complete:
+		w.As = Exact
+	default:
+		w.As = UnknownBefore
+	}
+	_, w.Since, err = r.since(&resource, namespace)
+	return w, err
 }
 
 // stop returns the error of a reader that has gone away.

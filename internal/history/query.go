@@ -2,6 +2,7 @@ package history
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -69,14 +70,20 @@ func (r *Reader) bounds(f *Filter) (low, high uint64, from, to time.Time, err er
 type Query struct {
 	Filter
 	Path     *rawjson.Path // only changes of what is there
-	Test     Test          // nil: no further test
+	Test     *Test         // nil: no further test
 	Oldest   bool          // the oldest first
 	Limit    int
 	Continue string // of the page before
 }
 
-// Test decides about the record of a change what its headline cannot. An error counts.
-type Test func(r *record.Record) (ok bool, err error)
+// Test decides about changes what a Filter cannot.
+type Test struct {
+	// Accepts decides about the record of a change. An error counts.
+	Accepts func(r *record.Record) (ok bool, err error)
+	// Rejects reports whether a headline shows that Accepts is false, without an error; nil: none
+	// does.
+	Rejects func(row *headline.Row) bool
+}
 
 // Change is a record of the log.
 type Change struct {
@@ -128,6 +135,7 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 		}
 	}
 	compared, shown, began := 0, map[uint64][]byte{}, time.Now()
+	near := &window{log: r.store, newestFirst: !q.Oldest}
 	var last uint64
 	keep := func(row *headline.Row) bool {
 		p.Scanned++
@@ -144,7 +152,10 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 		}
 		if q.Test != nil {
 			p.Reached = row.Time
-			if ok, err := r.passes(row, &q, &p); err != nil || !ok {
+			if q.Test.Rejects != nil && q.Test.Rejects(row) {
+				return nil
+			}
+			if ok, err := near.passes(row, &q, &p); err != nil || !ok {
 				return errors.Join(err, stop(ctx))
 			}
 		}
@@ -167,14 +178,51 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 	return p, err
 }
 
+// window is a part of the log that is read at once, for records near each other: a lookup of
+// each costs many times as much.
+type window struct {
+	log         Store
+	newestFirst bool
+	items       []store.Item
+	last        uint64 // that was read
+}
+
+// windowRecords are the records of a window, and a quarter of them is near.
+const windowRecords = 128
+
+// ReadRecord is that of the store.
+func (w *window) ReadRecord(sequence uint64) (store.Item, bool, error) {
+	find := func() (int, bool) {
+		return slices.BinarySearchFunc(w.items, sequence, func(it store.Item, s uint64) int { return cmp.Compare(it.Sequence, s) })
+	}
+	distance := max(sequence, w.last) - min(sequence, w.last)
+	w.last = sequence
+	i, ok := find()
+	if !ok && distance <= windowRecords/4 {
+		after := sequence - 1
+		if w.newestFirst {
+			after = sequence - min(sequence, windowRecords)
+		}
+		var err error
+		if w.items, err = w.log.ReadLog(after, windowRecords); err != nil {
+			return store.Item{}, false, err
+		}
+		i, ok = find()
+	}
+	if ok && !w.items[i].Unreadable {
+		return w.items[i], true, nil
+	}
+	return w.log.ReadRecord(sequence)
+}
+
 // passes runs a query's test on a change. A record that cannot be read is not left out
 // silently.
-func (r *Reader) passes(row *headline.Row, q *Query, p *Page) (bool, error) {
-	rec, err := r.read(row.Sequence)
+func (w *window) passes(row *headline.Row, q *Query, p *Page) (bool, error) {
+	rec, err := ReadRecord(w, row.Sequence)
 	if rec == nil || err != nil {
 		return err == nil, err
 	}
-	ok, err := q.Test(rec.Record)
+	ok, err := q.Test.Accepts(rec)
 	if err != nil {
 		if p.Failed++; p.FirstError == "" {
 			p.FirstError = err.Error()

@@ -371,15 +371,36 @@ type List struct {
 // ListAt returns the objects of a resource at a time, those of a namespace or all if it is
 // empty, at most limit of those after a place that an earlier page gave.
 func (r *Reader) ListAt(ctx context.Context, resource event.Resource, namespace string, t time.Time, after string, limit int) (List, error) {
-	list := List{As: Exact, Items: []State{}}
+	list := List{Items: []State{}}
+	size := 0
+	var err error
+	list.As, list.Continue, err = r.EachAt(ctx, Objects{Resource: resource, Namespace: namespace}, t, after, limit, func(s *State) bool {
+		list.Items = append(list.Items, *s)
+		size += len(s.Object)
+		return size <= pageBytes
+	})
+	return list, err
+}
+
+// Objects are those of a resource in a namespace, or in all if it is empty.
+type Objects struct {
+	Resource  event.Resource
+	Namespace string
+	Named     func(namespace, name string) bool // nil: all
+}
+
+// EachAt calls f with objects at a time, ordered by namespace and name, until it returns
+// false: with at most limit of those after a place. It returns what the list is worth, and the
+// place to continue at, empty at the end. Of all objects it holds the names alone.
+func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after string, limit int, f func(*State) bool) (as As, next string, err error) {
 	damaged := false
 	var keys []string
 	end := "" // the ledger was read up to there; empty: to its end
 	prefix := ""
-	if namespace != "" {
-		prefix = ledger.Key(namespace, "")
+	if all.Namespace != "" {
+		prefix = ledger.Key(all.Namespace, "")
 	}
-	for _, p := range r.partitions(resource) {
+	for _, p := range r.partitions(all.Resource) {
 		n := 0
 		err := r.ledger.Scan(p, prefix, after, func(key string, _ *compact.Object) error {
 			if keys = append(keys, key); n == limit {
@@ -393,17 +414,17 @@ func (r *Reader) ListAt(ctx context.Context, resource event.Resource, namespace 
 		})
 		damaged = damaged || errors.Is(err, store.ErrUnreadable)
 		if err != nil && !errors.Is(err, ledger.ErrEnough) && !errors.Is(err, store.ErrUnreadable) {
-			return list, err
+			return as, "", err
 		}
 	}
 	// After the ledger, so that an object which is deleted in between is in one of them, and
 	// of the whole log, as states in the ledger expire that no watch reads.
-	recorded, err := r.around(t, r.store.LogStats().First, resource.Resource, func(row *headline.Row) bool {
-		return same(row.Resource, resource) && (namespace == "" || row.Namespace == namespace)
+	recorded, err := r.around(t, r.store.LogStats().First, all.Resource.Resource, func(row *headline.Row) bool {
+		return same(row.Resource, all.Resource) && (all.Namespace == "" || row.Namespace == all.Namespace)
 	})
 	damaged = damaged || errors.Is(err, store.ErrUnreadable)
 	if ledger.IgnoreUnreadable(err) != nil {
-		return list, err
+		return as, "", err
 	}
 	for p, a := range recorded {
 		if key := ledger.Key(p.namespace, p.name); key > after && (a.next != 0 || a.lived) {
@@ -412,57 +433,69 @@ func (r *Reader) ListAt(ctx context.Context, resource event.Resource, namespace 
 	}
 	slices.Sort(keys)
 	keys = slices.Compact(keys)
-	list.Continue = end
-	size := 0
+	next = end
+	more, n := true, 0
 	for i, key := range keys {
 		if end != "" && key > end {
 			break
 		}
-		if len(list.Items) == limit || size > pageBytes {
-			list.Continue = keys[i-1]
+		if n == limit || !more {
+			next = keys[i-1]
 			break
 		}
 		ns, name, _ := strings.Cut(key, "/")
-		o := Object{resource, ns, name}
-		entries, err := r.entries(&o)
+		if all.Named != nil && !all.Named(ns, name) {
+			continue
+		}
+		s, unread, err := r.listed(ctx, &Object{all.Resource, ns, name}, t, recorded[place{ns, name}])
+		damaged = damaged || unread
 		if err != nil {
-			return list, err
-		}
-		a := recorded[place{ns, name}]
-		if a == nil {
-			a = &around{}
-		}
-		if len(entries) == 0 && a.next == 0 { // deleted since, or expired
-			a.next, err = r.firstAfter(t, &o)
-			damaged = damaged || errors.Is(err, store.ErrUnreadable)
-			if ledger.IgnoreUnreadable(err) != nil {
-				return list, err
-			}
-		}
-		s, err := r.resolve(ctx, &o, t, a.next, entries)
-		if err == nil {
-			s, err = r.latest(&o, s, a.last)
-		}
-		if s.As == Exact && !s.Exists && a.lived {
-			s.As = UnknownBefore // its end is not recorded
-		}
-		if s, err = r.judge(&o, t, s, err); err != nil {
-			return list, err
+			return as, "", err
 		}
 		if s.As == Exact && !s.Exists {
 			continue
 		}
-		size += len(s.Object)
-		list.Items = append(list.Items, s)
+		n++
+		more = f(&s)
 	}
-	all, err := r.span(&resource, namespace, "", t, t)
+	at, err := r.span(&all.Resource, all.Namespace, "", t, t)
 	switch {
-	case damaged || len(all.Gaps) > 0:
-		list.As = Gap
-	case !all.Complete:
-		list.As = UnknownBefore
+	case damaged || len(at.Gaps) > 0:
+		as = Gap
+	case !at.Complete:
+		as = UnknownBefore
+	default:
+		as = Exact
 	}
-	return list, err
+	return as, next, err
+}
+
+// listed is the state at a time of an object in a list, and what is recorded of it around
+// that time, nil if nothing is. unread: there may be more of it that cannot be read.
+func (r *Reader) listed(ctx context.Context, o *Object, t time.Time, a *around) (s State, unread bool, err error) {
+	entries, err := r.entries(o)
+	if err != nil {
+		return s, false, err
+	}
+	if a == nil {
+		a = &around{}
+	}
+	if len(entries) == 0 && a.next == 0 { // deleted since, or expired
+		a.next, err = r.firstAfter(t, o)
+		unread = errors.Is(err, store.ErrUnreadable)
+		if ledger.IgnoreUnreadable(err) != nil {
+			return s, unread, err
+		}
+	}
+	s, err = r.resolve(ctx, o, t, a.next, entries)
+	if err == nil {
+		s, err = r.latest(o, s, a.last)
+	}
+	if s.As == Exact && !s.Exists && a.lived {
+		s.As = UnknownBefore // its end is not recorded
+	}
+	s, err = r.judge(o, t, s, err)
+	return s, unread, err
 }
 
 // pageBytes is about how large a page may become.

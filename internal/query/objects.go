@@ -8,11 +8,14 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -57,6 +60,86 @@ func (r *Reader) View(name string) (*View, error) {
 	}
 	v.about = v.sources[0].Resource
 	return v, nil
+}
+
+// Recorded is a resource with a history, in one version.
+type Recorded struct {
+	dynamicfactory.Resource
+	Watches []RecordedBy
+}
+
+// RecordedBy is a watch that keeps a resource's history.
+type RecordedBy struct {
+	Watch        string
+	Reads        func(namespace string) bool // by its name
+	Selects      string                      // what it leaves others out for, empty: it sees all
+	MetadataOnly bool
+}
+
+// Recorded returns the resources that watches keep the history of, in no order. It fails with
+// the resolver's error before that knows what is served.
+func (r *Reader) Recorded() ([]Recorded, error) {
+	var list []Recorded
+	index := map[schema.GroupVersionResource]int{}
+	for _, s := range r.cfg.Pipeline.Running().Feeds {
+		for _, h := range s.Watches() {
+			if !h.Watch.History {
+				continue
+			}
+			i, known := index[s.Key.GVR]
+			if !known {
+				about, err := r.named(s)
+				if err != nil {
+					return nil, err
+				}
+				i, index[s.Key.GVR] = len(list), len(list)
+				list = append(list, Recorded{Resource: about})
+			}
+			by := RecordedBy{Watch: h.Watch.Name, Selects: selects(h.Watch), MetadataOnly: s.Key.MetadataOnly}
+			by.Reads = func(namespace string) bool {
+				return (s.Key.Namespace == "" || s.Key.Namespace == namespace) && h.Reads(namespace) && h.Watch.Selection.Namespaces.Names(namespace)
+			}
+			list[i].Watches = append(list[i].Watches, by)
+		}
+	}
+	return list, nil
+}
+
+// named is the resource of a source with its names, if it is still served.
+func (r *Reader) named(s Source) (dynamicfactory.Resource, error) {
+	gvr := s.Key.GVR
+	about := dynamicfactory.Resource{GVR: gvr, Kind: s.Resource.Kind, Singular: strings.ToLower(s.Resource.Kind), Namespaced: true}
+	found, err := r.cfg.Resolver.Resolve(gvr.Resource + "." + gvr.Version + "." + gvr.Group)
+	switch {
+	case errors.Is(err, dynamicfactory.ErrNotReady):
+		return about, err
+	case len(found) == 1 && found[0].GVR == gvr:
+		return found[0], nil
+	}
+	for _, o := range s.cached("") {
+		about.Namespaced = o.GetNamespace() != ""
+		break
+	}
+	return about, nil
+}
+
+// selects are the rules by which a watch leaves out objects, in words.
+func selects(w *plan.Watch) string {
+	var rules []string
+	for _, rule := range []struct{ key, value string }{
+		{"namespaces", strings.Join(append(slices.Clone(w.Namespaces), w.Selection.Namespaces.Include...), ",")},
+		{"namespaces other than", strings.Join(w.Selection.Namespaces.Exclude, ",")},
+		{"namespaces with labels", w.Selection.Namespaces.Selector},
+		{"labels", w.Selection.Labels},
+		{"labels", w.ServerLabels},
+		{"fields", w.Selection.Fields},
+		{"fields", w.ServerFields},
+	} {
+		if rule.value != "" {
+			rules = append(rules, rule.key+" "+rule.value)
+		}
+	}
+	return strings.Join(rules, ", ")
 }
 
 // viewUnserved looks for a resource that the cluster does not serve any more, but

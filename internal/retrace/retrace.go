@@ -24,6 +24,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/headline"
 	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
@@ -70,19 +71,31 @@ type Change struct {
 
 // When compiles an expression, as that of a route, to a test of records. The error joins
 // its faults.
-func (r *Reader) When(text string) (history.Test, error) {
+func (r *Reader) When(text string) (*history.Test, error) {
 	condition, found := route.CompileCondition(text)
 	var faults []error
 	for _, f := range found {
 		faults = append(faults, fmt.Errorf("line %d, column %d: %s", f.Line, f.Column, f.Msg))
 	}
-	return func(rec *record.Record) (bool, error) {
+	if faults != nil {
+		return nil, errors.Join(faults...)
+	}
+	test := &history.Test{Accepts: func(rec *record.Record) (bool, error) {
 		c, err := r.change(rec, condition.ReadsOld())
 		if err != nil {
 			return false, err
 		}
 		return condition.Match(&c.Change)
-	}, errors.Join(faults...)
+	}}
+	if condition.ReadsHead() {
+		test.Rejects = func(row *headline.Row) bool {
+			return condition.RulesOut(&route.Head{
+				Type: row.Type, Resource: row.Resource, Cluster: r.inflater.Cluster,
+				Namespace: row.Namespace, Name: row.Name, Manager: row.Manager,
+			})
+		}
+	}
+	return test, nil
 }
 
 // Change makes the change of a record.

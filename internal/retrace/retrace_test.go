@@ -35,7 +35,7 @@ func BenchmarkWhen(b *testing.B) {
 	}
 	rec := &record.Record{Event: event.Event{Type: event.Updated, Time: time.Now(), Resource: event.Resource{Version: "v1", Resource: "pods"}}, Object: object.Body()}
 	for b.Loop() {
-		if ok, err := test(rec); ok || err != nil {
+		if ok, err := test.Accepts(rec); ok || err != nil {
 			b.Fatal(ok, err)
 		}
 	}

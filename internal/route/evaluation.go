@@ -13,6 +13,7 @@ import (
 // goroutine at a time.
 type evaluation struct {
 	change    *Change
+	head      *Head // all that is known of the change; nil: the change has its objects
 	object    celjson.Document
 	oldObject celjson.Document
 
@@ -47,7 +48,7 @@ func (e *evaluation) reset(c *Change, sinks int) {
 }
 
 func (e *evaluation) release() {
-	e.change = nil
+	e.change, e.head = nil, nil
 	e.object.Release()
 	e.oldObject.Release()
 }
@@ -137,8 +138,18 @@ func (v *views) provider(of types.Provider) types.Provider {
 func metadataFields() map[string]viewField {
 	texts := types.NewMapType(types.StringType, types.StringType)
 	return map[string]viewField{
-		"name":            field(types.StringType, func(e *evaluation) (ref.Val, bool) { return celjson.Text(e.object.Source().GetName()) }),
-		"namespace":       field(types.StringType, func(e *evaluation) (ref.Val, bool) { return celjson.Text(e.object.Source().GetNamespace()) }),
+		"name": field(types.StringType, func(e *evaluation) (ref.Val, bool) {
+			if e.head != nil {
+				return celjson.Text(e.head.Name)
+			}
+			return celjson.Text(e.object.Source().GetName())
+		}),
+		"namespace": field(types.StringType, func(e *evaluation) (ref.Val, bool) {
+			if e.head != nil {
+				return celjson.Text(e.head.Namespace)
+			}
+			return celjson.Text(e.object.Source().GetNamespace())
+		}),
 		"uid":             field(types.StringType, func(e *evaluation) (ref.Val, bool) { return celjson.Text(string(e.object.Source().GetUID())) }),
 		"resourceVersion": field(types.StringType, func(e *evaluation) (ref.Val, bool) { return celjson.Text(e.object.Source().GetResourceVersion()) }),
 		"labels":          field(texts, func(e *evaluation) (ref.Val, bool) { return e.object.Labels() }),

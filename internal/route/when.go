@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/overloads"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/celexpr"
 	"github.com/watcherd/watcherd/internal/celjson"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // defaultLimits allows about 100 ms, as Kubernetes admission does.
@@ -126,7 +128,8 @@ func (x *expressions) compile(text string, refuse func(*cel.Type) string) (*cond
 type Condition struct {
 	when    *condition
 	readOld bool
-	router  *Router // for its evaluations
+	router  *Router     // for its evaluations
+	head    cel.Program // with unknown values; nil: it reads nothing that a Head has
 }
 
 // CompileCondition compiles an expression as that of a route, or returns all its faults.
@@ -143,7 +146,81 @@ func CompileCondition(text string) (*Condition, []celexpr.Fault) {
 	if err != nil {
 		return nil, []celexpr.Fault{{Line: 1, Column: 1, Msg: err.Error()}}
 	}
-	return &Condition{when, strings.Contains(text, "oldObject"), r}, nil
+	return &Condition{when, strings.Contains(text, "oldObject"), r, x.onHeads(text)}, nil
+}
+
+// Head is what the headline of a change has.
+type Head struct {
+	Type            event.Type
+	Resource        event.Resource
+	Cluster         string
+	Namespace, Name string
+	Manager         string
+}
+
+// onHeads compiles an expression for [Condition.RulesOut], nil if that is of no use. Loops and
+// patterns are left out: their cost is bounded in the whole evaluation only.
+func (x *expressions) onHeads(text string) cel.Program {
+	checked, faults := celexpr.Compile(x.env, text)
+	if faults != nil {
+		return nil
+	}
+	tree := checked.NativeRep()
+	known := len(ast.MatchDescendants(ast.NavigateAST(tree), func(e ast.NavigableExpr) bool {
+		if e.Kind() != ast.IdentKind {
+			return false
+		}
+		name := e.AsIdent()
+		return name == "event" || name == "metadata" || name == "resource"
+	})) > 0
+	if !known || hasComprehension(tree) || calls(tree, overloads.Matches) {
+		return nil
+	}
+	program, err := x.env.Program(checked, cel.EvalOptions(cel.OptOptimize, cel.OptPartialEval))
+	if err != nil {
+		return nil
+	}
+	return program
+}
+
+// headless are the attributes that a Head lacks.
+var headless = sync.OnceValue(func() []*cel.AttributePatternType {
+	list := []*cel.AttributePatternType{
+		cel.AttributePattern("object"), cel.AttributePattern("oldObject"), cel.AttributePattern("event").QualString("time"),
+	}
+	for _, name := range []string{"operation", "subresource", "time"} {
+		list = append(list, cel.AttributePattern("event").QualString("changedBy").QualString(name))
+	}
+	for name := range metadataFields() {
+		if name != "name" && name != "namespace" {
+			list = append(list, cel.AttributePattern("metadata").QualString(name))
+		}
+	}
+	return list
+})
+
+// ReadsHead reports whether RulesOut may be true.
+func (c *Condition) ReadsHead() bool { return c.head != nil }
+
+// RulesOut reports whether the expression is false for every change with the head.
+func (c *Condition) RulesOut(h *Head) bool {
+	e := c.router.evaluations.Get().(*evaluation)
+	change := Change{Type: h.Type, Resource: h.Resource, Cluster: h.Cluster}
+	if h.Manager != "" {
+		change.ChangedBy = &event.ChangedBy{Manager: h.Manager}
+	}
+	e.reset(&change, 0)
+	e.head = h
+	defer func() {
+		e.release()
+		c.router.evaluations.Put(e)
+	}()
+	vars, err := cel.PartialVars(e, headless()...)
+	if err != nil {
+		return false
+	}
+	v, _, err := c.head.Eval(vars)
+	return err == nil && v == types.False
 }
 
 // ReadsOld reports whether the expression may read the state before.

@@ -101,6 +101,16 @@ func TestWhen(t *testing.T) {
 		if s := r.Stats()[0]; got != tc.want || s.Missing+s.Errors > 0 {
 			t.Errorf("%s = %t, want %t (%+v)", tc.when, got, tc.want, s)
 		}
+		o := tc.change.object()
+		head := Head{Type: tc.change.Type, Resource: tc.change.Resource, Cluster: tc.change.Cluster, Namespace: o.GetNamespace(), Name: o.GetName()}
+		if tc.change.ChangedBy != nil {
+			head.Manager = tc.change.ChangedBy.Manager
+		} else if tc.change.Changed {
+			head.Manager = tc.change.New.LastChange().Manager
+		}
+		if c, faults := CompileCondition(tc.when); faults == nil && c.ReadsHead() && c.RulesOut(&head) && tc.want {
+			t.Errorf("%s is true, and ruled out", tc.when)
+		}
 	}
 }
 
@@ -302,4 +312,41 @@ func FuzzWhen(f *testing.F) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestHeads rules out changes by what their headlines have, and only those on which the
+// expression is false.
+func TestHeads(t *testing.T) {
+	head := Head{Type: event.Updated, Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Cluster: "c", Namespace: "prod", Name: "web", Manager: "kubelet"}
+	for expression, want := range map[string]bool{
+		`event.type == "deleted"`:                                                                true,
+		`event.type == "updated"`:                                                                false,
+		`event.type == "deleted" && object.spec.a == 1`:                                          true,
+		`object.spec.a == 1 && event.type == "deleted"`:                                          true,
+		`object.spec.a == 1 || event.type == "deleted"`:                                          false,
+		`metadata.namespace == "dev" && object.metadata.labels["a"] == "b"`:                      true,
+		`metadata.namespace == "prod" && metadata.name.startsWith("api")`:                        true,
+		`metadata.namespace == "prod" && metadata.name == "web"`:                                 false,
+		`metadata.labels["a"] == "b"`:                                                            false,
+		`has(metadata.deletionTimestamp)`:                                                        false,
+		`dyn(metadata).labels.a == "b" && metadata.uid == ""`:                                    false,
+		`resource.resource == "nodes"`:                                                           true,
+		`event.changedBy.manager == "kubectl"`:                                                   true,
+		`event.changedBy.operation == "Apply"`:                                                   false,
+		`event.changedBy.manager == "kubectl" && event.time > timestamp("2026-01-01T00:00:00Z")`: true,
+		`event.time > timestamp("2036-01-01T00:00:00Z")`:                                         false,
+		`has(event.changedBy)`:                                                                   false,
+		`object.kind == "Node"`:                                                                  false,
+		`!has(oldObject.x) && event.cluster == "other"`:                                          true,
+		`event.type == "deleted" ? true : object.x`:                                              false,
+		`event.type == "deleted" && metadata.labels.exists(k, k == "a")`:                         false, // loops are left out
+	} {
+		c, faults := CompileCondition(expression)
+		if faults != nil {
+			t.Fatal(expression, faults)
+		}
+		if got := c.ReadsHead() && c.RulesOut(&head); got != want {
+			t.Errorf("%s: ruled out %t, want %t", expression, got, want)
+		}
+	}
 }

@@ -114,7 +114,7 @@ func (f *Filter) MatchNamespace(o *compact.Object, nsLabels func(ns string) (lab
 		}
 		ns = o.GetName()
 	}
-	if matchGlobs(f.namespaces.Exclude, ns) || len(f.namespaces.Include) > 0 && !matchGlobs(f.namespaces.Include, ns) {
+	if !f.namespaces.Names(ns) {
 		return false
 	}
 	switch {
@@ -127,6 +127,12 @@ func (f *Filter) MatchNamespace(o *compact.Object, nsLabels func(ns string) (lab
 	return ok && f.namespaceSelector.Matches(set)
 }
 
+// Names reports whether a namespace may be selected by its name.
+func (n *Namespaces) Names(ns string) bool {
+	return !matchGlobs(n.Exclude, ns) && (len(n.Include) == 0 || matchGlobs(n.Include, ns))
+}
+
+// matchGlobs reports whether one of the valid globs matches.
 func matchGlobs(globs []string, name string) bool {
 	for _, g := range globs {
 		if ok, err := path.Match(g, name); ok && err == nil {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -30,8 +31,8 @@ type facts struct {
 	deleted  bool            // retention was begun
 }
 
-// script drives a store through all it can do, with every commit two minutes
-// after the last so that each begins a segment of the log.
+// script drives a store through all it can do. Two commits are at one time, four minutes
+// after those before, so that they are a segment of the log, whose headlines can be joined.
 type script struct {
 	fs vfs.FS
 
@@ -65,12 +66,14 @@ func (c *script) commit(s *Store) error {
 	j := c.snapshot().started + 1
 	b := s.NewBatch()
 	defer b.Discard()
+	var block []byte
 	for i := range perCommit {
-		b.Append(Record{
-			Time:    testEpoch.Add(time.Duration(j) * 2 * time.Minute),
+		block = binary.BigEndian.AppendUint64(block, b.Append(Record{
+			Time:    testEpoch.Add(time.Duration(j/2) * 4 * time.Minute),
 			Payload: []byte(payloadOf(j, i)),
-		}, []Route{{Sink: "a"}, {Sink: "b"}})
+		}, []Route{{Sink: "a"}, {Sink: "b"}}))
 	}
+	b.PutHeadlines(block)
 	b.PutState("objects", fmt.Sprint(j%4), fmt.Append(nil, j))
 	b.PutMeta("checkpoint", fmt.Append(nil, j))
 	c.note(func(f *facts) { f.started = j })
@@ -179,6 +182,9 @@ func (c *script) steps(s *Store) error {
 	if err := commits(1); err != nil {
 		return err
 	}
+	if err := joinAll(s); err != nil {
+		return err
+	}
 	if _, err := a.RetryDeadLetters(0, items[5].Position); err != nil {
 		return err
 	}
@@ -212,7 +218,49 @@ func (c *script) steps(s *Store) error {
 	if err := reclaim(s, 1, s.LogStats().First); err != nil && !errors.Is(err, syscall.ENOSPC) {
 		return err
 	}
-	return commits(2)
+	if err := commits(2); err != nil {
+		return err
+	}
+	return joinAll(s)
+}
+
+// joinAll joins the headlines of all segments that are complete, as Run does one by one.
+func joinAll(s *Store) error {
+	for range s.log.marks {
+		if err := s.joinHeadlines(); err != nil {
+			return err
+		}
+	}
+	return s.syncLazy()
+}
+
+// verifyHeadlines wants the headlines of the records of the log, and no others.
+func verifyHeadlines(t *testing.T, s *Store) {
+	t.Helper()
+	stats := s.LogStats()
+	var want []uint64
+	items, err := s.ReadLog(stats.First-1, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range items {
+		want = append(want, items[i].Sequence)
+	}
+	for range 2 {
+		for _, newestFirst := range []bool{false, true} {
+			got, _ := headlines(t, s, stats.First, stats.Last, newestFirst)
+			if newestFirst {
+				slices.Reverse(got)
+			}
+			if !slices.Equal(got, want) {
+				t.Errorf("the headlines are of %v, the records %v (newest first: %t)", got, want, newestFirst)
+			}
+		}
+		s.log.joined = 0 // and joined again, they are the same
+		if err := joinAll(s); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // flush rotates the write-ahead log and writes a table.
@@ -269,6 +317,7 @@ func verify(t *testing.T, fs *vfs.MemFS, f facts) {
 	}
 	verifyState(t, s, last)
 	verifyRecords(t, s, last, f)
+	verifyHeadlines(t, s)
 	if len(s.Sinks()) < f.ensured {
 		t.Fatalf("sinks %v, %d were ensured", s.Sinks(), f.ensured)
 	}

@@ -92,6 +92,8 @@ var (
 	// ErrLocked: another process (or another Store of this one) has the
 	// directory open.
 	ErrLocked = engine.ErrLocked
+	// ErrCopying: another backup is being made.
+	ErrCopying = engine.ErrCopying
 	// ErrDamaged: files of the store are missing or unreadable. No data was
 	// removed. (Damage inside a table shows only after the storage engine has
 	// turned its log into tables, so files may have been renewed.)

@@ -393,6 +393,21 @@ func (s *Store) checkFormat() error {
 	}
 }
 
+// Backup copies the store to a new directory: ledger, log, queues and all else as of one
+// commit. [Open] opens the copy, and continues with later sequences. The path is absolute and
+// not inside the store. Close waits for it.
+func (s *Store) Backup(path string) error {
+	if err := s.use(); err != nil {
+		return err
+	}
+	defer s.life.leave()
+	if err := s.files.Copy(s.db, path); err != nil {
+		return fmt.Errorf("backup: %w", err)
+	}
+	return nil
+}
+
+// get returns a copy of the value of key.
 func (s *Store) get(key []byte) ([]byte, bool, error) { return s.appendGet(nil, key) }
 
 // appendGet appends the value of key to dst. A value whose checksum is wrong is

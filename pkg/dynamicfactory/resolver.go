@@ -40,6 +40,9 @@ type Resource struct {
 	GVR        schema.GroupVersionResource
 	Kind       string
 	Namespaced bool
+	Singular   string // in lower case, as the other names
+	ShortNames []string
+	Categories []string
 
 	// Also has the resources of later groups with the same name, if the name was resolved
 	// without a group. Only Resolve sets it.

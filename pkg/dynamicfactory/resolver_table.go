@@ -29,13 +29,11 @@ type servedVersion struct {
 	failing   bool // its discovery fails; resources are those of the last success
 }
 
-// servedResource is a resource with its names in lower case.
+// servedResource is a resource with its kind in lower case.
 type servedResource struct {
 	Resource
-	watchable  bool
-	singular   string
-	shortNames []string
-	kind       string
+	watchable bool
+	kind      string
 }
 
 func newTable(groups []*metav1.APIGroup, lists []*metav1.APIResourceList, failed map[schema.GroupVersion]error, before *table) *table {
@@ -102,11 +100,14 @@ func resourcesOf(gv schema.GroupVersion, list []metav1.APIResource) []servedReso
 			continue // a subresource
 		}
 		s := servedResource{
-			Resource:  Resource{GVR: gv.WithResource(r.Name), Kind: r.Kind, Namespaced: r.Namespaced},
-			watchable: watchable(r), singular: strings.ToLower(r.SingularName), kind: strings.ToLower(r.Kind),
+			Resource: Resource{
+				GVR: gv.WithResource(r.Name), Kind: r.Kind, Namespaced: r.Namespaced,
+				Singular: strings.ToLower(r.SingularName), Categories: r.Categories,
+			},
+			watchable: watchable(r), kind: strings.ToLower(r.Kind),
 		}
 		for _, n := range r.ShortNames {
-			s.shortNames = append(s.shortNames, strings.ToLower(n))
+			s.ShortNames = append(s.ShortNames, strings.ToLower(n))
 		}
 		out = append(out, s)
 	}
@@ -264,8 +265,8 @@ func (t *table) find(resource string, s selector) []servedResource {
 	}
 	for _, is := range []func(*servedResource) bool{
 		func(r *servedResource) bool { return r.GVR.Resource == resource },
-		func(r *servedResource) bool { return r.singular == resource },
-		func(r *servedResource) bool { return slices.Contains(r.shortNames, resource) },
+		func(r *servedResource) bool { return r.Singular == resource },
+		func(r *servedResource) bool { return slices.Contains(r.ShortNames, resource) },
 		func(r *servedResource) bool { return r.kind == resource },
 	} {
 		for g := range t.groups {

@@ -3,10 +3,15 @@ package watcherd
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"net/http"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/watcherd/watcherd/internal/admin"
+	"github.com/watcherd/watcherd/internal/atapi"
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/internal/history"
@@ -19,6 +24,7 @@ import (
 	"github.com/watcherd/watcherd/internal/retrace"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/store/inspect"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -32,6 +38,7 @@ func (d *daemon) listenAdmin(ctx context.Context, p *parts) (*admin.Server, erro
 		},
 		CertFile: a.CertFile, KeyFile: a.KeyFile, ClientCAFile: a.ClientCAFile,
 		Status: p.status, Objects: p, Log: p, History: p, Rehearsal: p, Commands: p, Sinks: p, Letters: letters{p},
+		At:     http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.past.ServeHTTP(w, r) }),
 		Opened: p.opened, Stopping: p.stopping, Gatherer: d.Gatherer, Registerer: d.Registerer, Logger: d.log,
 	})
 }
@@ -50,6 +57,7 @@ type parts struct {
 	manager  *pipeline.Manager
 	reader   *query.Reader
 	*history.Reader
+	past    *atapi.Server
 	watcher *reload.Watcher
 }
 
@@ -185,7 +193,7 @@ func (p *parts) Explain(ctx context.Context, name string) (*retrace.Explanation,
 	return x, translate(err)
 }
 
-func (p *parts) When(text string) (history.Test, error) { return p.manager.Past().When(text) }
+func (p *parts) When(text string) (*history.Test, error) { return p.manager.Past().When(text) }
 
 func (p *parts) Backtest(ctx context.Context, r *admin.BacktestRequest, progress func(int)) (*retrace.Backtest, error) {
 	b, err := p.manager.Backtest(ctx, &r.Proposal, r.From, r.To, progress)
@@ -195,6 +203,27 @@ func (p *parts) Backtest(ctx context.Context, r *admin.BacktestRequest, progress
 func (p *parts) Snapshot(ctx context.Context, r admin.SnapshotRequest, progress func(int)) (int, error) {
 	n, err := p.manager.Snapshot(ctx, r.Sink, r.Watch, progress)
 	return n, translate(err)
+}
+
+func (p *parts) Backup(_ context.Context, dir string) (int, error) {
+	own, err := filepath.Abs(p.st.Store.Path)
+	if err != nil {
+		return 0, err
+	}
+	if within, err := filepath.Rel(own, dir); err == nil && filepath.IsLocal(within) {
+		return 0, admin.Refuse(http.StatusConflict, fmt.Errorf("%s is in the folder of the store", dir))
+	}
+	if err := p.d.store.Backup(dir); err != nil {
+		if errors.Is(err, fs.ErrExist) || errors.Is(err, store.ErrCopying) || errors.Is(err, fs.ErrPermission) {
+			err = admin.Refuse(http.StatusConflict, err)
+		}
+		return 0, err
+	}
+	report, err := inspect.Check(dir)
+	if err == nil && !report.OK() {
+		err = fmt.Errorf("the copy in %s is damaged, as the store is: %s", dir, strings.Join(report.Problems, "; "))
+	}
+	return int(report.Records), err
 }
 
 const (

@@ -17,6 +17,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/admin"
+	"github.com/watcherd/watcherd/internal/atapi"
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/pipeline"
@@ -299,6 +301,7 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 	}
 	p.reader = p.manager.Reader()
 	p.Reader = p.reader.History()
+	p.past = &atapi.Server{History: p.Reader, Resources: p.reader.Recorded, Parse: admin.ParseSince}
 	p.watcher = reload.New(reload.Config{
 		Path: d.ConfigFile, Running: st,
 		Load:     func(data []byte) (*plan.State, error) { return parse(d.ConfigFile, data, d.Kinds, d.Policy) },

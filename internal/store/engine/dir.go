@@ -137,6 +137,48 @@ func (d *Dir) Open(o func() *pebble.Options) (*pebble.DB, error) {
 	return db, d.FullError(err)
 }
 
+// ErrCopying means that a copy of the store is being made.
+var ErrCopying = errors.New("a backup is being made")
+
+// Copy makes a new directory with the store as of one moment, with links to its tables if both
+// are on one filesystem. If it fails, it removes what it made, and the store is not harmed.
+func (d *Dir) Copy(db *pebble.DB, path string) error {
+	fsys := d.o.FS
+	if _, err := fsys.Stat(path); err == nil {
+		return &fs.PathError{Op: "backup", Path: path, Err: fs.ErrExist}
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if !d.fence.copying.CompareAndSwap(nil, &path) {
+		return ErrCopying
+	}
+	defer d.fence.copying.Store(nil)
+	err := makeDir(fsys, path)
+	if err == nil {
+		err = checkpoint(db, DataPath(fsys, path))
+	}
+	if err == nil {
+		err = syncDir(fsys, path)
+	}
+	if failure := d.o.Failure(); failure != nil {
+		err = failure // the copy may be of what was never written
+	}
+	if err != nil {
+		err = errors.Join(err, fsys.RemoveAll(path))
+	}
+	return err
+}
+
+// checkpoint returns as an error what Pebble panics with when it cannot sync the copy.
+func checkpoint(db *pebble.DB, path string) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("storage engine: %v", r)
+		}
+	}()
+	return db.Checkpoint(path, pebble.WithFlushedWAL())
+}
+
 // Opened ends the opening.
 func (d *Dir) Opened() { d.fence.opened() }
 

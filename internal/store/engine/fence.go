@@ -41,6 +41,10 @@ type fence struct {
 
 	renew atomic.Bool // write-ahead logs are made new, not over old ones
 
+	// copying is the directory of the copy of the store that is being made, nil if there is
+	// none. Its disk may be full, or gone, without harm to the store.
+	copying atomic.Pointer[string]
+
 	mu       sync.Mutex
 	imagined map[string]bool // guarded by mu; files made after the failure; they lie in memory
 	opening  bool            // guarded by mu; the store is being opened
@@ -65,6 +69,12 @@ func (f *fence) release() { f.once.Do(func() { close(f.released) }) }
 // blobs and temporary files.
 func vital(name string) bool {
 	return !strings.HasSuffix(name, ".sst") && !strings.HasSuffix(name, ".blob") && !strings.HasSuffix(name, ".dbtmp")
+}
+
+// isCopy reports whether the named file belongs to a copy of the store.
+func (f *fence) isCopy(name string) bool {
+	dir := f.copying.Load()
+	return dir != nil && (name == *dir || strings.HasPrefix(name, *dir+string(os.PathSeparator)))
 }
 
 // check reports a fatal error of the named file, and returns the error that Pebble
@@ -253,6 +263,9 @@ func (f *fence) wrap(name string, c vfs.DiskWriteCategory, file vfs.File, err er
 }
 
 func (f *fence) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if f.isCopy(name) {
+		return f.FS.Create(name, c)
+	}
 	f.waitForSpace(name)
 	if !f.mayTouch() {
 		return f.imagine(name, c)
@@ -294,13 +307,16 @@ func (f *fence) Stat(name string) (vfs.FileInfo, error) { return f.at(name).Stat
 
 func (f *fence) OpenDir(name string) (vfs.File, error) {
 	dir, err := f.FS.OpenDir(name)
-	if err != nil {
-		return nil, err
+	if err != nil || f.isCopy(name) {
+		return dir, err
 	}
 	return &fencedFile{File: dir, fence: f, name: name}, nil
 }
 
 func (f *fence) Link(oldname, newname string) error {
+	if f.isCopy(newname) {
+		return f.FS.Link(oldname, newname)
+	}
 	if !f.mayTouch() {
 		return nil
 	}
@@ -309,6 +325,9 @@ func (f *fence) Link(oldname, newname string) error {
 
 // Rename is used by Pebble only while opening, for files it wrote just before.
 func (f *fence) Rename(oldname, newname string) error {
+	if f.isCopy(newname) {
+		return f.FS.Rename(oldname, newname)
+	}
 	if !f.mayTouch() {
 		return nil
 	}
@@ -317,6 +336,9 @@ func (f *fence) Rename(oldname, newname string) error {
 
 // Remove returns its error to Pebble, which logs it: a file that stays is harmless.
 func (f *fence) Remove(name string) error {
+	if f.isCopy(name) {
+		return f.FS.Remove(name)
+	}
 	if !f.mayTouch() {
 		return nil
 	}
@@ -338,6 +360,9 @@ func (f *fence) settle(name string) error {
 }
 
 func (f *fence) RemoveAll(name string) error {
+	if f.isCopy(name) {
+		return f.FS.RemoveAll(name)
+	}
 	if !f.mayTouch() {
 		return nil
 	}
@@ -345,6 +370,9 @@ func (f *fence) RemoveAll(name string) error {
 }
 
 func (f *fence) MkdirAll(dir string, perm os.FileMode) error {
+	if f.isCopy(dir) {
+		return f.FS.MkdirAll(dir, perm)
+	}
 	if !f.mayTouch() {
 		return nil
 	}

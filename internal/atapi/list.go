@@ -1,0 +1,236 @@
+package atapi
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	operators "k8s.io/apimachinery/pkg/selection"
+
+	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/pkg/rawjson"
+)
+
+const (
+	// held is how much of a list is held back: up to there it can still become an error.
+	held = 512 << 10
+	// writeTimeout bounds how long a client may take for each part of a list.
+	writeTimeout = 30 * time.Second
+)
+
+// position is where a list is continued: in the state of a time, after an object.
+type position struct {
+	At    time.Time `json:"at"`
+	After string    `json:"after"`
+}
+
+func (p position) token() string {
+	b, _ := json.Marshal(p) //nolint:errchkjson // a time and a text
+	return base64.RawURLEncoding.EncodeToString(b)
+}
+
+// selection is which objects a list is asked for.
+type selection struct {
+	labels labels.Selector
+	names  fields.Selector // of the name and the namespace
+	values []value
+	limit  int
+}
+
+// value is what a field is, or is not.
+type value struct {
+	path rawjson.Path
+	fields.Requirement
+}
+
+// matches reports whether the object is selected, by all but its name.
+func (s *selection) matches(raw []byte) bool {
+	for _, v := range s.values {
+		text := ""
+		if found, ok := rawjson.Lookup(raw, v.path); ok && found[0] == '"' {
+			text = rawjson.Unquote(found)
+		}
+		if (text == v.Value) != (v.Operator != operators.NotEquals) {
+			return false
+		}
+	}
+	return s.labels.Empty() || s.labels.Matches(labelsOf(raw))
+}
+
+// selectable are the fields that the API server selects by, as far as they are texts of the
+// object: those that kubectl describe asks for, and the most used.
+func selectable(gr schema.GroupResource, name string) bool {
+	switch gr.Resource {
+	case "events":
+		return strings.HasPrefix(name, "involvedObject.") || name == "reason" || name == "type"
+	case "pods":
+		return name == "spec.nodeName" || name == "status.phase"
+	}
+	return false
+}
+
+// selected reads the selectors of a request, and takes its time from the page before.
+func selected(r *request, gr schema.GroupResource) (sel selection, after string, err error) {
+	q := r.URL.Query()
+	if sel.labels, err = labels.Parse(q.Get("labelSelector")); err != nil {
+		return sel, "", apierrors.NewBadRequest("labelSelector: " + err.Error())
+	}
+	all, err := fields.ParseSelector(q.Get("fieldSelector"))
+	if err != nil {
+		return sel, "", apierrors.NewBadRequest("fieldSelector: " + err.Error())
+	}
+	var names []fields.Selector
+	for _, rule := range all.Requirements() {
+		path, err := rawjson.ParsePath(rule.Field)
+		switch {
+		case rule.Field == "metadata.name" || rule.Field == "metadata.namespace":
+			one := fields.OneTermEqualSelector(rule.Field, rule.Value)
+			if rule.Operator == operators.NotEquals {
+				one = fields.OneTermNotEqualSelector(rule.Field, rule.Value)
+			}
+			names = append(names, one)
+		case err == nil && selectable(gr, rule.Field):
+			sel.values = append(sel.values, value{path, rule})
+		default:
+			return sel, "", apierrors.NewBadRequest(fmt.Sprintf("field label not supported: %s; all resources are selected by metadata.name and metadata.namespace, pods by spec.nodeName and status.phase, events by involvedObject, reason and type", rule.Field))
+		}
+	}
+	sel.names = fields.AndSelectors(names...)
+	if text := q.Get("limit"); text != "" {
+		if sel.limit, err = strconv.Atoi(text); err != nil || sel.limit < 0 {
+			return sel, "", apierrors.NewBadRequest("limit must be a number")
+		}
+	}
+	if sel.limit == 0 {
+		sel.limit = math.MaxInt
+	}
+	if token := q.Get("continue"); token != "" {
+		var p position
+		b, err := base64.RawURLEncoding.DecodeString(token)
+		if err != nil || json.Unmarshal(b, &p) != nil || p.After == "" || p.At.After(time.Now()) {
+			return sel, "", apierrors.NewBadRequest("continue is not what an earlier page gave")
+		}
+		r.at, after = p.At, p.After
+	}
+	r.form.at = r.at
+	return sel, after, nil
+}
+
+// list answers with objects.
+func (s *Server) list(ctx context.Context, w http.ResponseWriter, r *request, t *target) error {
+	sel, after, err := selected(r, t.GVR.GroupResource())
+	if err != nil {
+		return err
+	}
+	worth, err := s.History.WorthAt(t.about, t.namespace, r.at)
+	if err != nil {
+		return err
+	}
+	what := t.GVR.GroupResource().String()
+	if worth.As != history.Exact {
+		return unknown(worth.As, what, r.at, &worth)
+	}
+	warnGaps(w, t, &worth)
+	out := &listing{w: w, form: &r.form}
+	all := history.Objects{Resource: t.about, Namespace: t.namespace}
+	if !sel.names.Empty() {
+		all.Named = func(namespace, name string) bool {
+			return sel.names.Matches(fields.Set{"metadata.name": name, "metadata.namespace": namespace})
+		}
+	}
+	as, next, err := s.History.EachAt(ctx, all, r.at, after, sel.limit, func(state *history.State) bool {
+		if state.As != history.Exact {
+			object := *t
+			object.namespace, object.name = state.Namespace, state.Name
+			out.err = unknown(state.As, object.object(), r.at, &worth)
+			return false
+		}
+		if sel.matches(state.Object) {
+			out.add(state.Object)
+		}
+		return out.err == nil
+	})
+	if err == nil {
+		err = out.err
+	}
+	if err == nil && as != history.Exact {
+		err = unknown(as, what, r.at, &worth)
+	}
+	var meta metav1.ListMeta
+	if next != "" {
+		meta.Continue = position{r.at, next}.token()
+	}
+	return out.end(meta, err)
+}
+
+// labelsOf are the labels of an object.
+func labelsOf(raw []byte) labels.Set {
+	set := labels.Set{}
+	meta, _ := rawjson.ScanHead(raw) // it is an object
+	for key, value := range meta.Labels.All() {
+		set[string(key)] = string(value)
+	}
+	return set
+}
+
+// listing is a list that is being sent.
+type listing struct {
+	w    http.ResponseWriter
+	form *form
+	buf  []byte
+	n    int
+	sent bool  // a part of it
+	err  error // the first
+}
+
+// add appends an object.
+func (l *listing) add(raw []byte) {
+	if l.n == 0 {
+		l.buf = l.form.begin(l.buf)
+	} else {
+		l.buf = append(l.buf, ',')
+	}
+	l.n++
+	if l.buf, l.err = l.form.item(l.buf, raw); l.err == nil && len(l.buf) >= held {
+		l.flush()
+	}
+}
+
+func (l *listing) flush() {
+	l.w.Header().Set("Content-Type", "application/json")
+	l.sent = true
+	_ = http.NewResponseController(l.w).SetWriteDeadline(time.Now().Add(writeTimeout)) // there are deadlines on TCP
+	_, l.err = l.w.Write(l.buf)
+	l.buf = l.buf[:0]
+}
+
+// end completes the list, or ends it with an error: what was sent is no list then.
+func (l *listing) end(meta metav1.ListMeta, err error) error {
+	if err != nil {
+		if l.sent {
+			panic(http.ErrAbortHandler)
+		}
+		return err
+	}
+	if l.n == 0 {
+		l.buf = l.form.begin(l.buf)
+	}
+	end, err := json.Marshal(&meta)
+	if err != nil {
+		return err
+	}
+	l.buf = append(append(append(l.buf, `],"metadata":`...), end...), "}\n"...)
+	l.flush()
+	return nil
+}

@@ -1,0 +1,283 @@
+package atapi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+
+	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/query"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// Prefix begins the paths that a Server answers.
+const Prefix = "/at/"
+
+// History is what was recorded. *history.Reader implements it.
+type History interface {
+	At(ctx context.Context, o history.Object, t time.Time) (history.State, error)
+	EachAt(ctx context.Context, all history.Objects, t time.Time, after string, limit int, f func(*history.State) bool) (as history.As, next string, err error)
+	WorthAt(resource event.Resource, namespace string, t time.Time) (history.Worth, error)
+}
+
+// Server answers requests below [Prefix]. Any goroutine may use it.
+type Server struct {
+	History   History
+	Resources func() ([]query.Recorded, error)
+	Parse     func(text string, now time.Time) (time.Time, error) // of the time in a path
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	if err := s.serve(r.Context(), w, r); err != nil {
+		refuse(w, err)
+	}
+}
+
+// refuse answers with an error as a Status.
+func refuse(w http.ResponseWriter, err error) {
+	status := apierrors.APIStatus(apierrors.NewInternalError(err))
+	_ = errors.As(err, &status)
+	body := status.Status()
+	body.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(int(body.Code))
+	_ = json.NewEncoder(w).Encode(&body) // the client is gone
+}
+
+// notFound is a path or a resource that there is not.
+func notFound(format string, args ...any) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: fmt.Sprintf(format, args...),
+	}}
+}
+
+// request is what a client asks for of a time.
+type request struct {
+	*http.Request
+	at        time.Time
+	wrong     error // in the time; discovery does not depend on it, and clients show none of its errors
+	resources []query.Recorded
+	form      form
+}
+
+func (s *Server) serve(ctx context.Context, w http.ResponseWriter, hr *http.Request) error {
+	text, path, _ := strings.Cut(strings.TrimPrefix(hr.URL.Path, Prefix), "/")
+	r := &request{Request: hr}
+	now := time.Now()
+	var err error
+	switch r.at, err = s.Parse(text, now); {
+	case err != nil:
+		r.wrong = apierrors.NewBadRequest(err.Error())
+	case r.at.After(now):
+		r.wrong = apierrors.NewBadRequest(text + " is in the future")
+	}
+	if hr.Method != http.MethodGet && hr.Method != http.MethodHead {
+		return unsupported("the past cannot be changed: " + hr.Method + " is not supported")
+	}
+	var ok bool
+	if r.form, ok = accepted(hr.Header.Values("Accept")); !ok {
+		return &apierrors.StatusError{ErrStatus: metav1.Status{
+			Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable, Message: "only application/json is sent",
+		}}
+	}
+	if r.resources, err = s.Resources(); err != nil {
+		if errors.Is(err, dynamicfactory.ErrNotReady) {
+			return apierrors.NewServiceUnavailable("the API server has not been reached since the start of watcherd: the names of resources are not known yet")
+		}
+		return err
+	}
+	parts := strings.Split(strings.TrimSuffix(path, "/"), "/")
+	switch {
+	case parts[0] == "api" && len(parts) > 2:
+		return s.objects(ctx, w, r, schema.GroupVersion{Version: parts[1]}, parts[2:])
+	case parts[0] == "apis" && len(parts) > 3:
+		return s.objects(ctx, w, r, schema.GroupVersion{Group: parts[1], Version: parts[2]}, parts[3:])
+	}
+	return discover(w, r, parts)
+}
+
+func unsupported(message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{
+		Status: metav1.StatusFailure, Code: http.StatusMethodNotAllowed, Reason: metav1.StatusReasonMethodNotAllowed, Message: message,
+	}}
+}
+
+// target is what a request for objects names.
+type target struct {
+	*query.Recorded
+	about           event.Resource
+	namespace, name string
+}
+
+// object is the path of an object for messages.
+func (t *target) object() string {
+	text := fmt.Sprintf("%s %q", t.GVR.GroupResource(), t.name)
+	if t.namespace != "" {
+		text += " in namespace " + t.namespace
+	}
+	return text
+}
+
+// objects answers a request for an object or a list of them.
+func (s *Server) objects(ctx context.Context, w http.ResponseWriter, r *request, gv schema.GroupVersion, parts []string) error {
+	if parts[0] == "watch" || r.URL.Query().Get("watch") == "true" || r.URL.Query().Get("watch") == "1" {
+		return unsupported("a time in the past has nothing to watch: list or get")
+	}
+	t := &target{}
+	if parts[0] == "namespaces" && len(parts) > 2 {
+		t.namespace, parts = parts[1], parts[2:]
+	}
+	if len(parts) > 2 {
+		return notFound("the history has no subresources: %s of %s", parts[2], parts[0])
+	}
+	if len(parts) == 2 {
+		t.name = parts[1]
+	}
+	if r.wrong != nil {
+		return r.wrong
+	}
+	if err := t.find(r.resources, gv.WithResource(parts[0])); err != nil {
+		return err
+	}
+	if t.Namespaced && t.name != "" && t.namespace == "" || !t.Namespaced && t.namespace != "" {
+		return notFound("the path does not fit %s", t.GVR.GroupResource())
+	}
+	if err := t.warn(w); err != nil {
+		return err
+	}
+	r.form.of(t, r.URL.Query().Get("includeObject"))
+	if r.form.kind == asTable {
+		if err := s.columns(ctx, r, t); err != nil {
+			return err
+		}
+	}
+	if t.name != "" {
+		return s.get(ctx, w, r, t)
+	}
+	return s.list(ctx, w, r, t)
+}
+
+// find looks for the resource among those that are recorded.
+func (t *target) find(resources []query.Recorded, gvr schema.GroupVersionResource) error {
+	var versions []string
+	for i := range resources {
+		switch of := &resources[i]; {
+		case of.GVR == gvr:
+			t.Recorded = of
+			t.about = event.Resource{Group: gvr.Group, Version: gvr.Version, Resource: gvr.Resource, Kind: of.Kind}
+			return nil
+		case of.GVR.GroupResource() == gvr.GroupResource():
+			versions = append(versions, of.GVR.Version)
+		}
+	}
+	if versions != nil {
+		return notFound("the watches read %s in version %s", gvr.GroupResource(), strings.Join(versions, ", "))
+	}
+	return notFound("no watch with a history reads %s", gvr.GroupResource())
+}
+
+// warn adds a warning if the watches see a part of what is asked for, and fails if they see
+// nothing of it.
+func (t *target) warn(w http.ResponseWriter) error {
+	var reading []query.RecordedBy
+	for _, by := range t.Watches {
+		if t.namespace == "" || by.Reads(t.namespace) {
+			reading = append(reading, by)
+		}
+	}
+	if len(reading) == 0 {
+		return notFound("no watch with a history reads %s in namespace %s", t.GVR.GroupResource(), t.namespace)
+	}
+	if !slices.ContainsFunc(reading, func(by query.RecordedBy) bool { return !by.MetadataOnly }) {
+		warning(w, fmt.Sprintf("only the metadata of %s is recorded", t.GVR.GroupResource()))
+	}
+	if slices.ContainsFunc(reading, func(by query.RecordedBy) bool { return by.Selects == "" }) {
+		return nil
+	}
+	var rules []string
+	for _, by := range reading {
+		rule := fmt.Sprintf("watch %s: %s", by.Watch, by.Selects)
+		if !slices.Contains(rules, rule) {
+			rules = append(rules, rule)
+		}
+	}
+	warning(w, fmt.Sprintf("only the %s that watches select are recorded (%s)", t.GVR.GroupResource(), strings.Join(rules, "; ")))
+	return nil
+}
+
+// warning adds a warning to the answer, which kubectl prints.
+func warning(w http.ResponseWriter, text string) {
+	const most = 500
+	if len(text) > most {
+		text = strings.ToValidUTF8(text[:most], "") + "..."
+	}
+	if header, err := utilnet.NewWarningHeader(299, "-", text); err == nil { // it fails for control characters
+		w.Header().Add("Warning", header)
+	}
+}
+
+// unknown is the error for a state that is not known.
+func unknown(as history.As, what string, at time.Time, worth *history.Worth) error {
+	message := fmt.Sprintf("the state of %s at %s is unknown", what, at.UTC().Format(time.RFC3339Nano))
+	switch {
+	case as == history.Gap && len(worth.Near) > 0:
+		g := worth.Near[0]
+		message += fmt.Sprintf(": the history has a gap from %s to %s (%s)", g.From.UTC().Format(time.RFC3339), g.To.UTC().Format(time.RFC3339), g.Cause)
+	case as == history.Gap:
+		message += ": the history has a gap there, or a record cannot be read"
+	case worth.Since.IsZero():
+		message += ": its history has not begun"
+	case at.Before(worth.Since):
+		message += ": its history begins at " + worth.Since.UTC().Format(time.RFC3339)
+	default:
+		message += ": nothing is recorded of it that early"
+	}
+	return apierrors.NewResourceExpired(message)
+}
+
+// warnGaps adds a warning for gaps near the time.
+func warnGaps(w http.ResponseWriter, t *target, worth *history.Worth) {
+	if len(worth.Near) > 0 {
+		g := worth.Near[0]
+		warning(w, fmt.Sprintf("the history of %s has a gap near this time, from %s to %s (%s)", t.GVR.GroupResource(), g.From.UTC().Format(time.RFC3339), g.To.UTC().Format(time.RFC3339), g.Cause))
+	}
+}
+
+// get answers with one object.
+func (s *Server) get(ctx context.Context, w http.ResponseWriter, r *request, t *target) error {
+	worth, err := s.History.WorthAt(t.about, t.namespace, r.at)
+	if err != nil {
+		return err
+	}
+	state, err := s.History.At(ctx, history.Object{Resource: t.about, Namespace: t.namespace, Name: t.name}, r.at)
+	switch {
+	case err != nil:
+		return err
+	case state.As != history.Exact:
+		return unknown(state.As, t.object(), r.at, &worth)
+	case !state.Exists:
+		return apierrors.NewNotFound(t.GVR.GroupResource(), t.name)
+	}
+	warnGaps(w, t, &worth)
+	r.form.at = r.at
+	body, err := r.form.single(nil, state.Object)
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(body, '\n')) // the client is gone
+	return nil
+}

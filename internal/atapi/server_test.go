@@ -1,0 +1,252 @@
+package atapi
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/query"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// past is a history with pods.
+type past struct {
+	states []history.State
+	worth  history.Worth
+	as     history.As // of a list at its end
+	served error
+}
+
+func (p *past) At(_ context.Context, o history.Object, _ time.Time) (history.State, error) {
+	for _, s := range p.states {
+		if s.Name == o.Name && s.Namespace == o.Namespace {
+			return s, nil
+		}
+	}
+	return history.State{As: p.worth.As}, nil
+}
+
+func (p *past) EachAt(_ context.Context, all history.Objects, _ time.Time, after string, limit int, f func(*history.State) bool) (history.As, string, error) {
+	n := 0
+	for i := range p.states {
+		s := &p.states[i]
+		if key := s.Namespace + "/" + s.Name; key <= after || all.Named != nil && !all.Named(s.Namespace, s.Name) {
+			continue
+		}
+		if n++; !f(s) || n == limit {
+			return p.as, s.Namespace + "/" + s.Name, nil
+		}
+	}
+	return p.as, "", nil
+}
+
+func (p *past) WorthAt(event.Resource, string, time.Time) (history.Worth, error) { return p.worth, nil }
+
+func (p *past) resources() ([]query.Recorded, error) {
+	reads := func(ns string) bool { return ns != "elsewhere" }
+	return []query.Recorded{
+		{
+			Resource: dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", Namespaced: true, Singular: "pod", ShortNames: []string{"po"}},
+			Watches:  []query.RecordedBy{{Watch: "w", Reads: reads}},
+		},
+		{
+			Resource: dynamicfactory.Resource{GVR: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, Kind: "Deployment", Namespaced: true},
+			Watches:  []query.RecordedBy{{Watch: "w", Reads: reads, Selects: "labels a=b"}},
+		},
+	}, p.served
+}
+
+func pod(name, more string) history.State {
+	return history.State{As: history.Exact, Exists: true, Namespace: "ns", Name: name, Object: fmt.Appendf(nil,
+		`{"apiVersion":"v1","kind":"Pod","metadata":{"name":%q,"namespace":"ns","creationTimestamp":"2026-01-31T11:00:00Z"},"spec":{"nodeName":"n"%s}}`, name, more)}
+}
+
+// reply is the head of an answer.
+type reply struct {
+	code    int
+	warning string
+}
+
+// serve starts a server of the history of pods, and returns what asks it.
+func (p *past) serve(t *testing.T) func(path string, headers ...string) (reply, string, error) {
+	s := &Server{History: p, Resources: p.resources, Parse: func(text string, _ time.Time) (time.Time, error) { return time.Parse(time.RFC3339, text) }}
+	srv := httptest.NewServer(s)
+	t.Cleanup(srv.Close)
+	return func(path string, headers ...string) (reply, string, error) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL+"/at/2026-01-31T12:00:00Z"+path, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := 0; i < len(headers); i += 2 {
+			req.Header.Set(headers[i], headers[i+1])
+		}
+		resp, err := srv.Client().Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		return reply{resp.StatusCode, resp.Header.Get("Warning")}, string(body), err
+	}
+}
+
+const tables = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+
+func TestAnswers(t *testing.T) {
+	p := &past{states: []history.State{pod("a", ""), pod("b", ""), pod("c", "")}, worth: history.Worth{As: history.Exact}, as: history.Exact}
+	ask := p.serve(t)
+	for path, want := range map[string][]string{
+		"":                                      {`"/apis"`},
+		"/api":                                  {`"kind":"APIVersions"`, `"v1"`},
+		"/apis":                                 {`"name":"apps"`, `"preferredVersion":{"groupVersion":"apps/v1"`},
+		"/api/v1":                               {`"name":"pods","singularName":"pod","namespaced":true,"kind":"Pod","verbs":["get","list"],"shortNames":["po"]`},
+		"/apis/apps":                            {`"kind":"APIGroup"`},
+		"/apis/apps/v1":                         {`"name":"deployments"`},
+		"/apis/batch":                           {`"code":404`},
+		"/openapi/v2":                           {`"code":404`},
+		"/api/v1/namespaces/ns/pods":            {`{"kind":"PodList","apiVersion":"v1","items":[{"apiVersion":"v1"`, `],"metadata":{}}`},
+		"/api/v1/namespaces/ns/pods?limit=0":    {`"name":"c"`},
+		"/api/v1/namespaces/ns/pods?limit=-1":   {`"code":400`},
+		"/api/v1/namespaces/ns/pods?continue=x": {`"code":400`},
+		"/api/v1/namespaces/ns/pods?labelSelector=a=(":                                 {`"code":400`},
+		"/api/v1/namespaces/ns/pods?fieldSelector=spec.nodeName%3Dn,metadata.name%3Db": {`"items":[{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"`, `}],"metadata"`},
+		"/api/v1/namespaces/ns/pods?fieldSelector=spec.nodeName%21%3Dn":                {`"items":[],`},
+		"/api/v1/namespaces/ns/pods?watch=true":                                        {`"code":405`, `nothing to watch`},
+		"/api/v1/watch/pods":                                                           {`"code":405`},
+		"/api/v1/namespaces/ns/pods/a/log":                                             {`"code":404`, "subresources"},
+		"/api/v1/pods/a":                                                               {`"code":404`},
+		"/api/v1/namespaces/elsewhere/pods":                                            {`"code":404`, "in namespace elsewhere"},
+		"/api/v1/namespaces/ns/pods/a":                                                 {`"name":"a"`},
+		"/api/v1/namespaces/ns/pods/z":                                                 {`"code":404`, `pods \"z\" not found`},
+		"/apis/apps/v2/deployments":                                                    {`"code":404`, "in version v1"},
+	} {
+		resp, body, err := ask(path)
+		if err != nil {
+			t.Error(path, err)
+		}
+		var status struct{ Code int }
+		if err := json.Unmarshal([]byte(body), &status); err != nil || status.Code != 0 && status.Code != resp.code {
+			t.Errorf("%s: %d %s %v", path, resp.code, body, err)
+		}
+		for _, text := range want {
+			if !strings.Contains(body, text) {
+				t.Errorf("%s: no %s in %s", path, text, body)
+			}
+		}
+	}
+	if _, body, _ := ask("/api/v1/pods", "Accept", tables); !strings.Contains(body, `"rows":[{"cells":["a","60m"],"object":{"kind":"PartialObjectMetadata"`) {
+		t.Error(body)
+	}
+	if _, body, _ := ask("/api/v1/pods?includeObject=None", "Accept", tables); !strings.Contains(body, `{"cells":["a","60m"],"object":null}`) {
+		t.Error(body)
+	}
+	if resp, _, _ := ask("/api/v1/pods", "Accept", "application/vnd.kubernetes.protobuf"); resp.code != http.StatusNotAcceptable {
+		t.Error(resp.code)
+	}
+	if _, body, _ := ask("/apis", "Accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"); !strings.Contains(body, `"resource":"deployments"`) || strings.Contains(body, "pods") {
+		t.Error(body)
+	}
+	if resp, _, _ := ask("/apis/apps/v1/deployments"); !strings.Contains(resp.warning, "labels a=b") {
+		t.Error(resp.warning)
+	}
+	p.served = dynamicfactory.ErrNotReady
+	if resp, _, _ := ask("/api"); resp.code != http.StatusServiceUnavailable {
+		t.Error(resp.code)
+	}
+}
+
+// TestPagesHaveOneTime continues a list in the state of its first page.
+func TestPagesHaveOneTime(t *testing.T) {
+	p := &past{states: []history.State{pod("a", ""), pod("b", ""), pod("c", "")}, worth: history.Worth{As: history.Exact}, as: history.Exact}
+	s := &Server{History: p, Resources: p.resources, Parse: func(_ string, now time.Time) (time.Time, error) { return now, nil }}
+	srv := httptest.NewServer(s)
+	defer srv.Close()
+	names, next, tokens := "", "", map[string]bool{}
+	for {
+		resp, err := srv.Client().Get(srv.URL + "/at/-0s/api/v1/namespaces/ns/pods?limit=1&continue=" + next)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var list struct {
+			Items    []struct{ Metadata struct{ Name string } }
+			Metadata struct{ Continue string }
+		}
+		err = json.NewDecoder(resp.Body).Decode(&list)
+		_ = resp.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range list.Items {
+			names += o.Metadata.Name
+		}
+		if next = list.Metadata.Continue; next == "" {
+			break
+		}
+		var at position
+		if raw, err := base64.RawURLEncoding.DecodeString(next); err != nil || json.Unmarshal(raw, &at) != nil {
+			t.Fatal(next, err)
+		}
+		tokens[at.At.String()] = true
+	}
+	if len(tokens) != 1 {
+		t.Errorf("the pages are of the times %v", tokens)
+	}
+	if names != "abc" {
+		t.Errorf("the pages have %q", names)
+	}
+}
+
+// TestUnknownStates has no state that is not certain in an answer.
+func TestUnknownStates(t *testing.T) {
+	gap := event.GapData{Cause: "expired", From: time.Unix(1_769_860_000, 0), To: time.Unix(1_769_860_100, 0)}
+	long := fmt.Sprintf(`,"x":%q`, strings.Repeat("x", held))
+	unsure := pod("b", "")
+	unsure.As = history.UnknownBefore
+	for name, tc := range map[string]struct {
+		past
+		path, want string
+		code       int // 0: the answer is cut off
+	}{
+		"too early":      {past{worth: history.Worth{As: history.UnknownBefore, Since: time.Date(2026, 1, 31, 13, 0, 0, 0, time.UTC)}}, "pods", "its history begins at 2026-01-31T13:00:00Z", 410},
+		"not begun":      {past{worth: history.Worth{As: history.UnknownBefore}}, "pods", "its history has not begun", 410},
+		"in a gap":       {past{worth: history.Worth{As: history.Gap, Near: []event.GapData{gap}}}, "pods", "(expired)", 410},
+		"an object":      {past{worth: history.Worth{As: history.Gap, Near: []event.GapData{gap}}}, "pods/a", "(expired)", 410},
+		"one of them":    {past{states: []history.State{pod("a", ""), unsure}, worth: history.Worth{As: history.Exact}, as: history.Exact}, "pods", `the state of pods \"b\" in namespace ns`, 410},
+		"near a gap":     {past{states: []history.State{pod("a", "")}, worth: history.Worth{As: history.Exact, Near: []event.GapData{gap}}, as: history.Exact}, "pods", `"name":"a"`, 200},
+		"trimmed amid":   {past{states: []history.State{pod("a", "")}, worth: history.Worth{As: history.Exact}, as: history.UnknownBefore}, "pods", `is unknown`, 410},
+		"after the half": {past{states: []history.State{pod("a", long), unsure}, worth: history.Worth{As: history.Exact}, as: history.Exact}, "pods", "", 0},
+		"at the end":     {past{states: []history.State{pod("a", long)}, worth: history.Worth{As: history.Exact}, as: history.Gap}, "pods", "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			resp, body, err := tc.serve(t)("/api/v1/namespaces/ns/" + tc.path)
+			if tc.code == 0 {
+				if !errors.Is(err, io.ErrUnexpectedEOF) {
+					t.Errorf("the list is complete: %v", err)
+				}
+				return
+			}
+			if err != nil || resp.code != tc.code || !strings.Contains(body, tc.want) {
+				t.Errorf("%d %s %v", resp.code, body, err)
+			}
+			if warned := resp.warning != ""; warned != (name == "near a gap") {
+				t.Errorf("warning %q", resp.warning)
+			}
+		})
+	}
+}

@@ -1,0 +1,150 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/watcherd/watcherd/internal/store/inspect"
+)
+
+// TestBackup copies a store while it is written to. Each commit has a record and a state that
+// names it, so that a copy shows of which commit its parts are.
+func TestBackup(t *testing.T) {
+	disk := vfs.NewMem()
+	s := openTest(t, "store", Options{FS: disk, firstSequence: 1})
+	q := ensure(t, s, "a")
+	commit := func(i int) uint64 {
+		b := s.NewBatch()
+		defer b.Discard()
+		text := fmt.Appendf(nil, "%d", i)
+		sequence := b.Append(Record{Time: testEpoch, Payload: text}, []Route{{Sink: "a"}})
+		b.PutState("p", "last", text)
+		if err := s.Commit(b); err != nil {
+			t.Error(err)
+		}
+		return sequence
+	}
+	for i := range 20 {
+		commit(i)
+	}
+	for _, it := range read(t, q, 0, 20) {
+		if err := q.Ack(it.Position); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var writer sync.WaitGroup
+	writing, stop := make(chan struct{}, 1), make(chan struct{})
+	writer.Go(func() {
+		for i := 20; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			commit(i)
+			select {
+			case writing <- struct{}{}:
+			default:
+			}
+		}
+	})
+	for _, dir := range []string{"/backup/1", "/backup/2", "/backup/3"} {
+		<-writing
+		if err := s.Backup(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	close(stop)
+	writer.Wait()
+	if err := s.Backup("/backup/1"); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a second backup to one directory: %v", err)
+	}
+	last := commit(-1)
+
+	for _, dir := range []string{"/backup/1", "/backup/2", "/backup/3"} {
+		if report, err := inspect.CheckFS(disk, dir); err != nil || !report.OK() {
+			t.Fatalf("%s: %v %v", dir, report.Problems, err)
+		}
+		restored := openTest(t, dir, Options{FS: disk, firstSequence: last + 1000})
+		state, _, err := restored.State("p", "last", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		items := read(t, ensure(t, restored, "a"), 0, 1<<20)
+		newest, ok, err := restored.ReadRecord(restored.LogStats().Last)
+		if err != nil || !ok || string(newest.Payload) != string(state) {
+			t.Errorf("%s: the last record is %q, the state is of %q, error %v", dir, newest.Payload, state, err)
+		}
+		if len(items) == 0 || string(items[0].Payload) != "20" || string(items[len(items)-1].Payload) != string(state) {
+			t.Errorf("%s: %d pending events up to %q", dir, len(items), state)
+		}
+		for i, it := range items {
+			if string(it.Payload) != fmt.Sprint(20+i) {
+				t.Fatalf("%s: pending event %d is %q", dir, i, it.Payload)
+			}
+		}
+		if next := appendN(t, restored, 1)[0]; next <= last {
+			t.Errorf("%s: sequence %d after %d", dir, next, last)
+		}
+	}
+}
+
+// TestBackupFails has every operation on the files of a backup fail, one after another. The
+// store is not harmed, and nothing of the backup is left.
+func TestBackupFails(t *testing.T) {
+	mem, f := vfs.NewMem(), &faulty{}
+	s := openTest(t, "store", Options{FS: errorfs.Wrap(mem, f), firstSequence: 1})
+	ensure(t, s, "a")
+	appendN(t, s, 10, "a")
+	if err := flush(s); err != nil {
+		t.Fatal(err)
+	}
+	for n := 0; ; n++ {
+		left := n
+		var mu sync.Mutex
+		f.set(func(op errorfs.Op) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if !strings.Contains(op.Path, "backup") || op.Kind == errorfs.OpRemoveAll || op.Kind == errorfs.OpStat {
+				return nil
+			}
+			if left--; left == -1 {
+				return syscall.ENOSPC
+			}
+			return nil
+		})
+		err := s.Backup("/backup")
+		f.fail.Store(nil)
+		mu.Lock()
+		reached := left < 0
+		mu.Unlock()
+		appendN(t, s, 1, "a")
+		if s.Err() != nil {
+			t.Fatalf("the store failed with operation %d: %v", n, s.Err())
+		}
+		if err == nil { // a table was copied instead of linked, or nothing failed
+			if report, err := inspect.CheckFS(mem, "/backup"); err != nil || !report.OK() {
+				t.Fatalf("operation %d: %v %v", n, report.Problems, err)
+			}
+			if err := mem.RemoveAll("/backup"); err != nil {
+				t.Fatal(err)
+			}
+		} else if _, err := mem.Stat("/backup"); err == nil {
+			t.Fatalf("a part of a backup is left after operation %d", n)
+		}
+		if !reached {
+			if n < 10 {
+				t.Errorf("only %d operations", n)
+			}
+			return
+		}
+	}
+}
