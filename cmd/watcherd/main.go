@@ -129,7 +129,7 @@ func newRootCommand(stdout, stderr io.Writer) *cobra.Command {
 		root.AddCommand(c)
 	}
 	for _, c := range []*cobra.Command{
-		newStatusCommand(), newGetCommand(), newTailCommand(), newHistoryCommand(), newDiffCommand(), newChangesCommand(), newExplainCommand(), newBacktestCommand(),
+		newStatusCommand(), newGetCommand(), newTailCommand(), newHistoryCommand(), newDiffCommand(), newBlameCommand(), newChangesCommand(), newExplainCommand(), newBacktestCommand(),
 		newReplayCommand(), newSnapshotCommand(), newDeadLettersCommand(), newSinksCommand(), newReloadCommand(),
 	} {
 		c.GroupID = groupAsk

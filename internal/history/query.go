@@ -290,6 +290,7 @@ type Changes struct {
 	Churned   int         `json:"churned"` // objects that ended as they began, and are no items
 	Scanned   int         `json:"scanned"`
 	Truncated bool        `json:"truncated,omitempty"` // more objects changed than are listed
+	Groups    []Group     `json:"groups,omitempty"`    // the items below their owners, if that was asked for; Items then is empty
 }
 
 // NetChange is what a period changed in an object.
@@ -310,8 +311,9 @@ type NetChange struct {
 // maxNet bounds the objects of one answer.
 const maxNet = 10_000
 
-// Changes returns the net change of every object from one time to another.
-func (r *Reader) Changes(ctx context.Context, f Filter) (Changes, error) {
+// Changes returns the net change of every object from one time to another, if byOwner is true
+// in groups.
+func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, error) {
 	c := Changes{Items: []NetChange{}}
 	low, _, from, to, err := r.bounds(&f)
 	if err != nil {
@@ -357,11 +359,19 @@ func (r *Reader) Changes(ctx context.Context, f Filter) (Changes, error) {
 		return c, err
 	}
 	for _, o := range order {
+		if byOwner {
+			if o.owners, err = r.ownersOf(o); err != nil {
+				return c, err
+			}
+		}
 		if o.compare(); o.Change == "" {
 			c.Churned++
 			continue
 		}
 		c.Items = append(c.Items, o.NetChange)
+	}
+	if byOwner {
+		c.Items, c.Groups = []NetChange{}, grouped(order)
 	}
 	c.Span, err = r.span(f.Resource, f.Namespace, f.Name, from, to)
 	c.Complete = c.Complete && !damaged && !c.Truncated
@@ -376,6 +386,8 @@ type net struct {
 
 	ended   bool // its last state in the period is a deletion
 	was, is State
+
+	owners []Ref // what it may be a consequence of
 }
 
 func (n *net) object() Object { return Object{n.Resource, n.Namespace, n.Name} }
