@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
 	"strings"
 	"time"
@@ -26,6 +27,8 @@ const defaultAdmin = "http://127.0.0.1:8080"
 type adminFlags struct {
 	url, config, tokenFile    string
 	caFile, certFile, keyFile string
+
+	local http.RoundTripper // to a server in this process; nil: none
 }
 
 func (f *adminFlags) bind(cmd *cobra.Command) {
@@ -39,6 +42,9 @@ func (f *adminFlags) bind(cmd *cobra.Command) {
 }
 
 func (f *adminFlags) client() (*client.Client, error) {
+	if f.local != nil {
+		return client.NewLocal(f.local), nil
+	}
 	base, tokens := f.url, client.Tokens{ReadFile: f.tokenFile, CommandFile: f.tokenFile}
 	if f.config != "" {
 		st, err := watcherd.Load(f.config, kinds.Builtin())

@@ -24,7 +24,7 @@ func newBlameCommand() *cobra.Command {
 			"fields that the API server has now. A ? means that later changes may have been missed.",
 		Example: "  watcherd blame deploy web -n prod\n  watcherd blame deploy/web -n prod -o json | jq '.fields[] | select(.manager==\"kubectl-edit\") | .path'",
 		Args:    usageArgs(cobra.RangeArgs(1, 2)),
-		RunE:    o.blame,
+		RunE:    o.store.reading(&o.admin, o.blame),
 	}
 	o.bind(cmd, "namespace of the object; may be left out if only one has an object of the name")
 	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "text, json or yaml")

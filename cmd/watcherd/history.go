@@ -26,6 +26,7 @@ import (
 // historyOptions are the flags of history, diff and changes.
 type historyOptions struct {
 	admin     adminFlags
+	store     storeFlag
 	namespace string
 	from, to  string
 	manager   string
@@ -49,7 +50,7 @@ func newHistoryCommand() *cobra.Command {
 		Example: "  watcherd history deploy web -n prod\n  watcherd history deploy --since 2h --by kubectl-edit\n  watcherd history deploy web -n prod --path spec.replicas -o json\n" +
 			"  watcherd history pods --when 'object.status.phase == \"Failed\"'",
 		Args: usageArgs(cobra.RangeArgs(1, 2)),
-		RunE: o.history,
+		RunE: o.store.reading(&o.admin, o.history),
 	}
 	o.bind(cmd, "only objects of this namespace")
 	flags := cmd.Flags()
@@ -73,7 +74,7 @@ func newDiffCommand() *cobra.Command {
 			"change. Items of lists are matched by name. " + timesHelp,
 		Example: "  watcherd diff deploy web -n prod\n  watcherd diff deploy web -n prod --from 2h\n  watcherd diff cm app -n prod --from 2026-01-31T12:00:00Z --to 2026-01-31T13:00:00Z",
 		Args:    usageArgs(cobra.RangeArgs(1, 2)),
-		RunE:    o.diff,
+		RunE:    o.store.reading(&o.admin, o.diff),
 	}
 	o.bind(cmd, "namespace of the object; may be left out if only one has an object of the name")
 	flags := cmd.Flags()
@@ -91,7 +92,7 @@ func newChangesCommand() *cobra.Command {
 			"that ended as they began are counted. Standard error has the verdict: complete, or the gaps. " + timesHelp,
 		Example: "  watcherd changes --from 1h\n  watcherd changes --from 10m --group owner\n  watcherd changes --from 2026-01-31T12:00:00Z --to 2026-01-31T12:10:00Z -n prod -o json",
 		Args:    usageArgs(cobra.NoArgs),
-		RunE:    o.changes,
+		RunE:    o.store.reading(&o.admin, o.changes),
 	}
 	o.bind(cmd, "only objects of this namespace")
 	flags := cmd.Flags()
@@ -104,6 +105,7 @@ func newChangesCommand() *cobra.Command {
 
 func (o *historyOptions) bind(cmd *cobra.Command, namespaceHelp string) {
 	o.admin.bind(cmd)
+	o.store.bind(cmd)
 	cmd.Flags().StringVarP(&o.namespace, "namespace", "n", "", namespaceHelp)
 }
 

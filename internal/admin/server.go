@@ -49,7 +49,7 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger,
 		streams: make(chan struct{}, maxStreams), commands: make(chan struct{}, maxCommands), reads: make(chan struct{}, maxReads),
 	}
-	if cfg.Listen == "" && cfg.Probes == "" {
+	if cfg.Listen == "" && cfg.Probes == "" && cfg.Local == nil {
 		return s, nil
 	}
 	var err error
@@ -71,6 +71,9 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		s.Close()
 		return nil, err
+	}
+	if cfg.Local != nil {
+		s.listeners = append(s.listeners, listener{cfg.Local, s.adminHandler(cfg.Local.Addr())})
 	}
 	return s, nil
 }

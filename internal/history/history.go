@@ -18,10 +18,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"sync"
 	"time"
+
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/headline"
 	"github.com/watcherd/watcherd/internal/ledger"
@@ -259,12 +262,21 @@ const disorder = time.Minute
 // namespace or in all if it is empty. A nil resource stands for all, a zero time for the
 // beginning of the log.
 func (r *Reader) covered(resource *event.Resource, namespace string, from time.Time) (bool, error) {
-	_, low, err := r.horizon()
+	low, since, err := r.since(resource, namespace)
 	if from.IsZero() {
 		from = low
 	}
-	if err != nil || from.Before(low) {
-		return false, err
+	return err == nil && !since.IsZero() && !from.Before(since), err
+}
+
+// since returns the time that the log begins at, and the one since when all changes of a
+// resource are in the history, zero if they are not.
+func (r *Reader) since(resource *event.Resource, namespace string) (low, since time.Time, err error) {
+	if _, low, err = r.horizon(); err != nil {
+		return low, since, err
+	}
+	if r.store.LogStats().Trimmed {
+		since = low
 	}
 	found, all := false, true
 	err = r.ledger.Checkpoints(func(feed string, c ledger.Checkpoint) error {
@@ -273,10 +285,15 @@ func (r *Reader) covered(resource *event.Resource, namespace string, from time.T
 		if resource != nil && (gr.Group != resource.Group || gr.Resource != resource.Resource) || namespace != "" && in != "" && in != namespace {
 			return nil
 		}
-		found, all = true, all && !c.HistorySince.IsZero() && !c.HistorySince.After(from)
+		if found, all = true, all && !c.HistorySince.IsZero(); c.HistorySince.After(since) {
+			since = c.HistorySince
+		}
 		return nil
 	})
-	return found && all, err
+	if !found || !all {
+		since = time.Time{}
+	}
+	return low, since, err
 }
 
 // Span is how complete the answer about a period is.
@@ -302,6 +319,45 @@ func (r *Reader) span(resource *event.Resource, namespace, name string, from, to
 	covered, coveredErr := r.covered(resource, namespace, from)
 	s.Complete = covered && len(s.Gaps) == 0 && err == nil
 	return s, coveredErr
+}
+
+// Known is a resource with a history.
+type Known struct {
+	event.Resource
+	Namespaced bool
+}
+
+// Resources returns the resources that have recorded changes or states, in no order.
+func (r *Reader) Resources() ([]Known, error) {
+	found := map[schema.GroupResource]Known{}
+	add := func(k Known) {
+		gr := schema.GroupResource{Group: k.Group, Resource: k.Resource.Resource}
+		k.Namespaced = k.Namespaced || found[gr].Namespaced
+		found[gr] = k
+	}
+	stats := r.store.LogStats()
+	err := r.rows(stats.First, stats.Last, false, "", func(row *headline.Row) bool { return row.Type != event.Gap }, func(row *headline.Row) error {
+		add(Known{row.Resource, row.Namespace != ""})
+		return nil
+	})
+	if err = ledger.IgnoreUnreadable(err); err != nil {
+		return nil, err
+	}
+	for _, p := range r.store.Partitions() {
+		gr, _ := ledger.SplitPartition(p)
+		err := r.ledger.Scan(p, "", "", func(_ string, o *compact.Object) error {
+			gv, err := schema.ParseGroupVersion(o.APIVersion())
+			if err != nil {
+				return err
+			}
+			add(Known{event.Resource{Group: gr.Group, Version: gv.Version, Resource: gr.Resource, Kind: o.Kind()}, o.GetNamespace() != ""})
+			return ledger.ErrEnough
+		})
+		if err = ledger.IgnoreUnreadable(err); err != nil && !errors.Is(err, ledger.ErrEnough) {
+			return nil, err
+		}
+	}
+	return slices.Collect(maps.Values(found)), nil
 }
 
 // stop returns the error of a reader that has gone away.

@@ -345,8 +345,10 @@ func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, 
 		o.after, o.last, o.ended = 0, row.Sequence, row.Type == event.Deleted
 		if row.Flags&headline.Rerecorded == 0 {
 			o.Count, o.Time = o.Count+1, row.Time
-			if m := row.Manager; m != "" && !slices.Contains(o.Managers, m) {
-				o.Managers = append(o.Managers, strings.Clone(m))
+			for m := range strings.SplitSeq(row.Manager, ",") {
+				if m != "" && !slices.Contains(o.Managers, m) {
+					o.Managers = append(o.Managers, strings.Clone(m))
+				}
 			}
 		}
 		return stop(ctx)

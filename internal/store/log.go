@@ -106,6 +106,8 @@ type LogStats struct {
 	First, Last uint64
 	// Records and Bytes are what the log holds; Bytes are those of payloads.
 	Records, Bytes int64
+	// Trimmed reports whether records were deleted.
+	Trimmed bool
 }
 
 // LogStats returns what the log holds, from memory.
@@ -113,7 +115,7 @@ func (s *Store) LogStats() LogStats {
 	l := s.log
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return LogStats{First: l.low, Last: l.tail, Records: l.live.Count, Bytes: l.live.Bytes}
+	return LogStats{First: l.low, Last: l.tail, Records: l.live.Count, Bytes: l.live.Bytes, Trimmed: l.live.High > 0}
 }
 
 // readLogBytes is about how much payload one ReadLog returns at most.

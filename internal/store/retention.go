@@ -79,7 +79,7 @@ func (s *Store) retain(now time.Time, limits Limits, excess int64) (int64, error
 	low, end := l.low, l.marks[n]
 	gone := layout.Counter{Count: end.count - l.marks[0].count, Bytes: end.bytes - l.marks[0].bytes}
 	// Readers stop seeing the records before they go.
-	l.low = end.sequence
+	l.low, l.live.High = end.sequence, end.sequence
 	l.dropMarksLocked(n)
 	l.live.Count -= gone.Count
 	l.live.Bytes -= gone.Bytes

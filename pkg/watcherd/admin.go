@@ -27,7 +27,7 @@ import (
 func (d *daemon) listenAdmin(ctx context.Context, p *parts) (*admin.Server, error) {
 	a := p.st.Admin
 	return admin.Listen(ctx, admin.Config{
-		Listen: a.Listen, Probes: a.Probes,
+		Listen: a.Listen, Probes: a.Probes, Local: d.local,
 		Access: admin.Access{
 			ReadTokenFile: a.ReadTokenFile, CommandTokenFile: a.CommandTokenFile, ReadNames: a.ReadNames, CommandNames: a.CommandNames,
 		},
