@@ -148,7 +148,7 @@ func newLettersListCommand(flags *adminFlags) *cobra.Command {
 			return t.flush()
 		},
 	}
-	flags.addSinkFlag(cmd, cmd.Flags(), &sink)
+	addSinkFlag(cmd.Flags(), &sink)
 	filter.bind(cmd)
 	cmd.Flags().BoolVar(&events, "events", false, "with the events, for -o json and yaml")
 	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, json or yaml")
@@ -197,7 +197,7 @@ func newLettersActCommand(flags *adminFlags, verb, short, long, done string) *co
 			return err
 		},
 	}
-	flags.addSinkFlag(cmd, cmd.Flags(), &sink)
+	addSinkFlag(cmd.Flags(), &sink)
 	filter.bind(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only count the dead letters")
 	return cmd

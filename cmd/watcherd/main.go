@@ -139,6 +139,7 @@ func newRootCommand(stdout, stderr io.Writer) *cobra.Command {
 		root.AddCommand(c)
 	}
 	root.AddCommand(newVersionCommand())
+	addCompletions(root)
 	return root
 }
 

@@ -36,12 +36,11 @@ func newSinksCommand() *cobra.Command {
 
 func newSinkActCommand(flags *adminFlags, verb, short, long, done string) *cobra.Command {
 	return &cobra.Command{
-		Use:               verb + " SINK",
-		Short:             short,
-		Long:              long,
-		Example:           "  watcherd sinks " + verb + " ops",
-		Args:              usageArgs(cobra.ExactArgs(1)),
-		ValidArgsFunction: flags.completeSinks,
+		Use:     verb + " SINK",
+		Short:   short,
+		Long:    long,
+		Example: "  watcherd sinks " + verb + " ops",
+		Args:    usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := flags.post(cmd.Context(), sinkPath(args[0], verb), struct{}{}, &struct{}{}); err != nil {
 				return err
@@ -59,9 +58,8 @@ func newSinkSkipCommand(flags *adminFlags) *cobra.Command {
 		Short: "Move the event that blocks a sink to its dead letters",
 		Long: "Skip moves one event to the sink's dead letters, with the reason \"skipped\": the event that has been failing for the\n" +
 			"longest time, or the one with the given sequence. The events behind it are tried at once.",
-		Example:           "  watcherd sinks skip ops\n  watcherd sinks skip ops --sequence 4711",
-		Args:              usageArgs(cobra.ExactArgs(1)),
-		ValidArgsFunction: flags.completeSinks,
+		Example: "  watcherd sinks skip ops\n  watcherd sinks skip ops --sequence 4711",
+		Args:    usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var s admin.Skipped
 			if err := flags.post(cmd.Context(), sinkPath(args[0], "skip"), r, &s); err != nil {

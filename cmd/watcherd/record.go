@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -182,13 +183,11 @@ func newFolder(dir string) (string, error) {
 }
 
 // temporaryConfig writes a configuration with one watch, and loads it.
-func temporaryConfig(file string, store, watch map[string]any, more map[string]any) (*watcherd.State, error) {
+func temporaryConfig(file string, store, watch, more map[string]any) (*watcherd.State, error) {
 	c := map[string]any{
 		"apiVersion": config.APIVersion, "kind": config.Kind, "store": store, "admin": map[string]any{"listen": ""}, "watches": []any{watch},
 	}
-	for key, value := range more {
-		c[key] = value
-	}
+	maps.Copy(c, more)
 	text, err := yaml.Marshal(c)
 	if err == nil {
 		err = os.WriteFile(file, text, 0o600)
@@ -204,7 +203,8 @@ func (o *recordOptions) record(ctx, interrupted context.Context, d watcherd.Loca
 	c := client.NewLocal(d.API)
 	ready, cancel := context.WithTimeout(ctx, o.ready)
 	defer cancel()
-	defer context.AfterFunc(interrupted, cancel)()
+	stop := context.AfterFunc(interrupted, cancel)
+	defer stop()
 	from, begun, behind, err := o.await(ready, c)
 	switch {
 	case interrupted.Err() != nil:

@@ -47,7 +47,7 @@ func newReplayCommand() *cobra.Command {
 		},
 	}
 	flags.bind(cmd)
-	flags.addSinkFlag(cmd, cmd.Flags(), &sink)
+	addSinkFlag(cmd.Flags(), &sink)
 	cmd.Flags().StringVar(&since, "since", "", "events since: how long ago (15m, 2h, 3d) or a time (RFC 3339)")
 	cmd.Flags().Uint64Var(&from, "from-sequence", 0, "events from this sequence on")
 	cmd.Flags().StringVar(&until, "until", "", "events until: how long ago or a time")
@@ -73,7 +73,7 @@ func newSnapshotCommand() *cobra.Command {
 		},
 	}
 	flags.bind(cmd)
-	flags.addSinkFlag(cmd, cmd.Flags(), &sink)
+	addSinkFlag(cmd.Flags(), &sink)
 	cmd.Flags().StringVar(&watch, "watch", "", "only objects of this watch")
 	return cmd
 }

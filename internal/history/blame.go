@@ -214,7 +214,7 @@ func (b *Blame) state(raw []byte) error {
 // for one line, and rest.
 func (b *Blame) add(v any, path string, head *[]string, first, rest string) (*node, error) {
 	n := &node{value: v}
-	below := func(v any, path string, first, rest string) error {
+	below := func(v any, path, first, rest string) error {
 		child, err := b.add(v, path, head, first, rest)
 		if err == nil {
 			n.below, n.open = append(n.below, child), n.open+child.open

@@ -21,10 +21,9 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
-
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/headline"
 	"github.com/watcherd/watcherd/internal/ledger"
@@ -329,11 +328,11 @@ type Known struct {
 
 // Resources returns the resources that have recorded changes or states, in no order.
 func (r *Reader) Resources() ([]Known, error) {
-	found := map[schema.GroupResource]Known{}
+	found := map[Object]Known{}
 	add := func(k Known) {
-		gr := schema.GroupResource{Group: k.Group, Resource: k.Resource.Resource}
-		k.Namespaced = k.Namespaced || found[gr].Namespaced
-		found[gr] = k
+		of := key(Object{Resource: k.Resource})
+		k.Namespaced = k.Namespaced || found[of].Namespaced
+		found[of] = k
 	}
 	stats := r.store.LogStats()
 	err := r.rows(stats.First, stats.Last, false, "", func(row *headline.Row) bool { return row.Type != event.Gap }, func(row *headline.Row) error {
@@ -346,11 +345,8 @@ func (r *Reader) Resources() ([]Known, error) {
 	for _, p := range r.store.Partitions() {
 		gr, _ := ledger.SplitPartition(p)
 		err := r.ledger.Scan(p, "", "", func(_ string, o *compact.Object) error {
-			gv, err := schema.ParseGroupVersion(o.APIVersion())
-			if err != nil {
-				return err
-			}
-			add(Known{event.Resource{Group: gr.Group, Version: gv.Version, Resource: gr.Resource, Kind: o.Kind()}, o.GetNamespace() != ""})
+			version := strings.TrimPrefix(o.APIVersion(), gr.Group+"/")
+			add(Known{event.Resource{Group: gr.Group, Version: version, Resource: gr.Resource, Kind: o.Kind()}, o.GetNamespace() != ""})
 			return ledger.ErrEnough
 		})
 		if err = ledger.IgnoreUnreadable(err); err != nil && !errors.Is(err, ledger.ErrEnough) {
