@@ -34,7 +34,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
-// Exit codes of record besides the command's own, as other programs that run one have them.
+// Exit codes of record in addition to the command's own, as other programs that run one have them.
 const (
 	exitRecord    = 125 // watcherd failed
 	exitNoStart   = 126 // the command cannot be started

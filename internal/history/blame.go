@@ -474,9 +474,13 @@ func (n *node) inSet(set map[string]any) func(i int) (any, bool) {
 			v, ok := items[values(o, keys)]
 			return v, ok
 		}
-		raw, err := json.Marshal(item)
-		if v, ok := find("v:" + string(raw)); ok && err == nil {
-			return v, ok
+		switch item.(type) {
+		case map[string]any, []any:
+		default:
+			raw, err := json.Marshal(item)
+			if v, ok := find("v:" + string(raw)); ok && err == nil {
+				return v, ok
+			}
 		}
 		return find(fmt.Sprintf("i:%d", i))
 	}
