@@ -207,7 +207,7 @@ func (m *Manager) CatchUp(ctx context.Context) error {
 			}
 		}
 	}
-	return nil
+	return m.committer.AtBarrier(func(commit.Barrier) {}) // readers of the log see a commit when it has ended
 }
 
 // sleep waits for d. It returns ctx's error if ctx ends first.

@@ -53,8 +53,8 @@ func TestForeground(t *testing.T) {
 			api.Put(podPath, "ns", "during", nil)
 			late, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 			defer cancel()
-			if err := d.CatchUp(late); !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("the watch is silent, and has caught up: %v", err)
+			if err := d.CatchUp(late); err == nil {
+				t.Error("the watch is silent, and has caught up")
 			}
 			api.Stall(false)
 			if err := d.CatchUp(ctx); err != nil {
