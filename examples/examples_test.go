@@ -17,6 +17,7 @@ var situations = map[string]func(t *testing.T){
 	"argocd-feed.yaml":     argocdFeed,
 	"cluster-events.yaml":  clusterEvents,
 	"discord.yaml":         toDiscord,
+	"elasticsearch.yaml":   inSearch,
 	"failed-pods.yaml":     failedPods,
 	"github.yaml":          toGitHub,
 	"grafana.yaml":         toGrafana,

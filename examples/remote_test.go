@@ -191,6 +191,26 @@ func otlpLogs(t *testing.T) {
 	})
 }
 
+// inSearch has what changed in a data stream and what exists in an index.
+func inSearch(t *testing.T) {
+	es := testservers.StartElasticsearch(t, testservers.ElasticsearchSpec{})
+	r := newRun(t, "elasticsearch.yaml", map[string]string{"http://127.0.0.1:9200": "http://" + es.Addr})
+	r.apply(configMap)
+	r.start("deployments.v1.apps", "configmaps.v1")
+	r.patch("configmaps.v1", "settings", `{"data":{"color":"green"}}`)
+	r.eventually(func() (bool, string) {
+		var got []string
+		for _, op := range es.Accepted() {
+			if bytes.Contains(op.Source, []byte(`"namespace":"`+r.namespace+`","name":"settings"`)) {
+				got = append(got, op.Op)
+			}
+		}
+		object := string(es.Documents("watcherd-objects")["demo/configmaps/"+r.namespace+"/settings"])
+		text := fmt.Sprint(got, object)
+		return len(got) == 4 && strings.Contains(object, "green"), text
+	})
+}
+
 // historyInSQL has what changed in one table and what exists in the other.
 func historyInSQL(t *testing.T) {
 	p := testservers.StartPostgres(t, testservers.PostgresSpec{})

@@ -27,14 +27,11 @@ func newBlameCommand() *cobra.Command {
 		RunE:    o.store.reading(&o.admin, o.blame),
 	}
 	o.bind(cmd, "namespace of the object; may be left out if only one has an object of the name")
-	cmd.Flags().StringVarP(&o.output, "output", "o", "text", "text, json or yaml")
+	addOutputFlag(cmd, &o.output, "text, json or yaml", "text", "json", "yaml")
 	return cmd
 }
 
 func (o *historyOptions) blame(cmd *cobra.Command, args []string) error {
-	if err := checkOutput(o.output, "text", "json", "yaml"); err != nil {
-		return err
-	}
 	client, path, err := o.object(cmd.Context(), args)
 	if err != nil {
 		return err

@@ -51,9 +51,6 @@ var values = map[string][]string{
 	"log-level":  {"debug", "info", "warn", "error"},
 }
 
-// outputs are the formats of commands that have other ones than a table, JSON and YAML.
-var outputs = map[string][]string{"tail": {"pretty", "json"}, "watch": {"pretty", "json"}, "blame": {"text", "json", "yaml"}, "get": {"table", "wide", "json", "yaml", "name"}}
-
 // addCompletions completes the flags and arguments of all commands.
 func addCompletions(root *cobra.Command) {
 	for _, cmd := range allCommands(root) {
@@ -68,11 +65,6 @@ func addCompletions(root *cobra.Command) {
 		for flag, list := range values {
 			register(flag, cobra.FixedCompletions(list, cobra.ShellCompDirectiveNoFileComp))
 		}
-		formats := outputs[cmd.Name()]
-		if formats == nil {
-			formats = []string{"table", "json", "yaml"}
-		}
-		register("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 		register("context", completeContexts)
 		switch {
 		case cmd.ValidArgsFunction != nil:

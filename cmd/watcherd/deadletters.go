@@ -55,15 +55,11 @@ func (f *letterFlags) bind(cmd *cobra.Command) {
 func (f *letterFlags) given() (*admin.LetterFilter, error) {
 	now := time.Now()
 	var err error
-	if f.since != "" {
-		if f.filter.From, err = admin.ParseSince(f.since, now); err != nil {
-			return nil, &usageError{fmt.Errorf("--since: %w", err)}
-		}
+	if f.filter.From, err = timeFlag("--since", f.since, now); err != nil {
+		return nil, err
 	}
-	if f.until != "" {
-		if f.filter.To, err = admin.ParseSince(f.until, now); err != nil {
-			return nil, &usageError{fmt.Errorf("--until: %w", err)}
-		}
+	if f.filter.To, err = timeFlag("--until", f.until, now); err != nil {
+		return nil, err
 	}
 	if reflect.ValueOf(f.filter).IsZero() {
 		return nil, nil //nolint:nilnil // there is none
@@ -77,13 +73,9 @@ func (f *letterFlags) query() (url.Values, error) {
 		return nil, err
 	}
 	q := url.Values{"limit": {"1000"}}
-	for key, value := range map[string]string{
+	setGiven(q, map[string]string{
 		"type": strings.Join(f.filter.Types, ","), "resource": f.filter.Resource, "namespace": f.filter.Namespace, "name": f.filter.Name, "reason": f.filter.Reason,
-	} {
-		if value != "" {
-			q.Set(key, value)
-		}
-	}
+	})
 	for key, at := range map[string]time.Time{"from": f.filter.From, "to": f.filter.To} {
 		if !at.IsZero() {
 			q.Set(key, at.UTC().Format(time.RFC3339Nano))
@@ -108,9 +100,6 @@ func newLettersListCommand(flags *adminFlags) *cobra.Command {
 			"  watcherd deadletters list --sink ops --events -o json | jq '.items[].event'",
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(output, "table", "json", "yaml"); err != nil {
-				return err
-			}
 			client, err := flags.client()
 			if err != nil {
 				return err
@@ -151,7 +140,7 @@ func newLettersListCommand(flags *adminFlags) *cobra.Command {
 	addSinkFlag(cmd.Flags(), &sink)
 	filter.bind(cmd)
 	cmd.Flags().BoolVar(&events, "events", false, "with the events, for -o json and yaml")
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, json or yaml")
+	addOutputFlag(cmd, &output, "table, json or yaml", "table", "json", "yaml")
 	return cmd
 }
 

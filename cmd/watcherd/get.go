@@ -51,15 +51,12 @@ func newGetCommand() *cobra.Command {
 	flags.StringVarP(&o.namespace, "namespace", "n", "", "only objects of this namespace")
 	flags.BoolVarP(&o.all, "all-namespaces", "A", false, "objects of all namespaces (the default)")
 	flags.StringVarP(&o.selector, "selector", "l", "", "only objects with these labels, such as tier=web,env!=dev")
-	flags.StringVarP(&o.output, "output", "o", "table", "table, wide, json, yaml or name")
+	addOutputFlag(cmd, &o.output, "table, wide, json, yaml or name", "table", "wide", "json", "yaml", "name")
 	flags.StringVar(&o.at, "at", "", "show the objects as they were: how long ago (15m, 2h, 3d) or when (2026-01-31T12:00:00Z)")
 	return cmd
 }
 
 func (o *getOptions) run(cmd *cobra.Command, args []string) error {
-	if err := checkOutput(o.output, "table", "wide", "json", "yaml", "name"); err != nil {
-		return err
-	}
 	if o.all && o.namespace != "" {
 		return &usageError{errors.New("-n and -A exclude each other")}
 	}
@@ -78,11 +75,7 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	query := url.Values{"limit": {"1000"}}
-	for key, value := range map[string]string{"namespace": o.namespace, "labelSelector": o.selector, "name": name} {
-		if value != "" {
-			query.Set(key, value)
-		}
-	}
+	setGiven(query, map[string]string{"namespace": o.namespace, "labelSelector": o.selector, "name": name})
 	full := o.output == "json" || o.output == "yaml"
 	if !full {
 		query.Set("metadata", "true")
@@ -111,7 +104,6 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 	return o.print(cmd.OutOrStdout(), list.Items)
 }
 
-// listObjects reads all the pages.
 func listObjects(ctx context.Context, c *client.Client, resource string, query url.Values) (*admin.ObjectList, error) {
 	var all *admin.ObjectList
 	for {
@@ -135,9 +127,9 @@ func listObjects(ctx context.Context, c *client.Client, resource string, query u
 
 // objectsAt reads all the pages of a time, and reports unknown states.
 func (o *getOptions) objectsAt(cmd *cobra.Command, c *client.Client, resource string, query url.Values) (*admin.ObjectList, error) {
-	at, err := admin.ParseSince(o.at, time.Now())
+	at, err := timeFlag("--at", o.at, time.Now())
 	if err != nil {
-		return nil, &usageError{fmt.Errorf("--at: %w", err)}
+		return nil, err
 	}
 	query.Set("at", at.UTC().Format(time.RFC3339Nano))
 	query.Del("metadata")

@@ -17,10 +17,8 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/admin/client"
 	"github.com/watcherd/watcherd/internal/history"
-	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // historyOptions are the flags of history, diff and changes.
@@ -61,7 +59,7 @@ func newHistoryCommand() *cobra.Command {
 	flags.StringVar(&o.when, "when", "", "only changes on which this expression (CEL) is true, as in a route's when")
 	flags.StringSliceVar(&o.types, "type", nil, "only changes of this type: added, updated, deleted, sync or gap")
 	flags.IntVar(&o.limit, "limit", 100, "show at most this number of changes; 0: all")
-	flags.StringVarP(&o.output, "output", "o", "table", "table, json or yaml")
+	addOutputFlag(cmd, &o.output, "table, json or yaml", "table", "json", "yaml")
 	return cmd
 }
 
@@ -99,7 +97,7 @@ func newChangesCommand() *cobra.Command {
 	flags.StringVar(&o.group, "group", "none", "owner: fold the consequences below the objects that they follow from, with counts; none: a flat list")
 	flags.StringVar(&o.from, "from", "", "the beginning; required")
 	flags.StringVar(&o.to, "to", "", "the end (default: now)")
-	flags.StringVarP(&o.output, "output", "o", "table", "table, json or yaml")
+	addOutputFlag(cmd, &o.output, "table, json or yaml", "table", "json", "yaml")
 	return cmd
 }
 
@@ -113,26 +111,17 @@ func (o *historyOptions) bind(cmd *cobra.Command, namespaceHelp string) {
 func (o *historyOptions) query(more map[string]string) (url.Values, error) {
 	q := url.Values{}
 	now := time.Now()
-	for key, flag := range map[string]*string{"from": &o.from, "to": &o.to} {
-		if *flag == "" {
-			continue
-		}
-		at, err := admin.ParseSince(*flag, now)
+	for key, text := range map[string]string{"from": o.from, "to": o.to} {
+		at, err := timeFlag(key, text, now)
 		if err != nil {
-			return nil, &usageError{fmt.Errorf("%s: %w", key, err)}
+			return nil, err
 		}
-		q.Set(key, at.UTC().Format(time.RFC3339Nano))
-	}
-	for key, value := range map[string]string{"namespace": o.namespace, "manager": o.manager, "path": o.path, "when": o.when, "type": strings.Join(o.types, ",")} {
-		if value != "" {
-			q.Set(key, value)
+		if !at.IsZero() {
+			q.Set(key, at.UTC().Format(time.RFC3339Nano))
 		}
 	}
-	for key, value := range more {
-		if value != "" {
-			q.Set(key, value)
-		}
-	}
+	setGiven(q, map[string]string{"namespace": o.namespace, "manager": o.manager, "path": o.path, "when": o.when, "type": strings.Join(o.types, ",")})
+	setGiven(q, more)
 	return q, nil
 }
 
@@ -149,9 +138,6 @@ func named(args []string) (resource, name string, err error) {
 }
 
 func (o *historyOptions) history(cmd *cobra.Command, args []string) error {
-	if err := checkOutput(o.output, "table", "json", "yaml"); err != nil {
-		return err
-	}
 	if o.limit < 0 {
 		return &usageError{errors.New("--limit is a number of changes")}
 	}
@@ -237,19 +223,14 @@ func listChanges(ctx context.Context, c *client.Client, query url.Values, limit 
 	}
 }
 
-// printVerdict prints what may be missing in a period.
 func printVerdict(w io.Writer, s *history.Span) {
 	for i := range s.Gaps {
 		g := &s.Gaps[i]
-		fmt.Fprintf(w, "watcherd: changes of %s may be missing from %s to %s: %s\n", clean(subject(g)), stamp(g.From), stamp(g.To), clean(g.Cause))
+		fmt.Fprintf(w, "watcherd: changes of %s may be missing from %s to %s: %s\n", clean(strings.Join(strings.Fields(g.Resource.String()+" "+g.Namespace+" "+g.Name), " ")), stamp(g.From), stamp(g.To), clean(g.Cause))
 	}
 	if !s.Complete && len(s.Gaps) == 0 {
 		fmt.Fprintf(w, "watcherd: not everything since %s is recorded\n", stamp(s.From))
 	}
-}
-
-func subject(g *event.GapData) string {
-	return strings.Join(strings.Fields(g.Resource.String()+" "+g.Namespace+" "+g.Name), " ")
 }
 
 // object finds the object of RESOURCE NAME, and returns its path in the HTTP interface.
@@ -349,9 +330,6 @@ func namespaceOf(ctx context.Context, c *client.Client, resource, name string) (
 }
 
 func (o *historyOptions) changes(cmd *cobra.Command, _ []string) error {
-	if err := checkOutput(o.output, "table", "json", "yaml"); err != nil {
-		return err
-	}
 	if o.from == "" {
 		return &usageError{errors.New("--from is required: the beginning of the period")}
 	}

@@ -4,13 +4,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/url"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/util/duration"
 	"sigs.k8s.io/yaml"
+
+	"github.com/watcherd/watcherd/internal/admin"
 )
 
 // table prints rows under a header, as kubectl does.
@@ -50,7 +54,6 @@ func clean(s string) string {
 	}, s)
 }
 
-// printStructured prints a value as JSON or YAML.
 func printStructured(w io.Writer, format string, v any) error {
 	b, err := json.MarshalIndent(v, "", "    ")
 	if err != nil {
@@ -67,12 +70,35 @@ func printStructured(w io.Writer, format string, v any) error {
 	return err
 }
 
-// checkOutput is a usage error unless format is one of the allowed.
-func checkOutput(format string, allowed ...string) error {
-	if slices.Contains(allowed, format) {
-		return nil
+// addOutputFlag adds the flag --output. The first of the formats is its default.
+func addOutputFlag(cmd *cobra.Command, to *string, usage string, formats ...string) {
+	cmd.Flags().StringVarP(to, "output", "o", formats[0], usage)
+	mustMark(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		if slices.Contains(formats, *to) {
+			return nil
+		}
+		return &usageError{fmt.Errorf("-o %q: use %s", *to, strings.Join(formats, ", "))}
 	}
-	return &usageError{fmt.Errorf("-o %q: use %s", format, strings.Join(allowed, ", "))}
+}
+
+// timeFlag is the time that a flag gives, zero if it is empty.
+func timeFlag(flag, text string, now time.Time) (at time.Time, err error) {
+	if text != "" {
+		if at, err = admin.ParseSince(text, now); err != nil {
+			err = &usageError{fmt.Errorf("%s: %w", flag, err)}
+		}
+	}
+	return at, err
+}
+
+// setGiven adds the values that are not empty to a query.
+func setGiven(q url.Values, values map[string]string) {
+	for key, value := range values {
+		if value != "" {
+			q.Set(key, value)
+		}
+	}
 }
 
 // age is how long ago t was, short.

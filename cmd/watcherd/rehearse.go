@@ -32,9 +32,6 @@ func newBacktestCommand() *cobra.Command {
 		Example: "  watcherd backtest --config new.yaml\n  watcherd backtest --config new.yaml --since 7d -o json | jq '.sinks[] | {sink, added, lost}'",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(output, "table", "json", "yaml"); err != nil {
-				return err
-			}
 			if flags.config == "" {
 				return &usageError{errors.New("--config names the configuration to run")}
 			}
@@ -47,10 +44,8 @@ func newBacktestCommand() *cobra.Command {
 			if r.From, err = admin.ParseSince(since, now); err != nil {
 				return &usageError{fmt.Errorf("--since: %w", err)}
 			}
-			if until != "" {
-				if r.To, err = admin.ParseSince(until, now); err != nil {
-					return &usageError{fmt.Errorf("--until: %w", err)}
-				}
+			if r.To, err = timeFlag("--until", until, now); err != nil {
+				return err
 			}
 			client, err := flags.client()
 			if err != nil {
@@ -71,7 +66,7 @@ func newBacktestCommand() *cobra.Command {
 	flags.bind(cmd)
 	cmd.Flags().StringVar(&since, "since", "24h", "begin: how long ago (15m, 2h, 3d) or a time (RFC 3339)")
 	cmd.Flags().StringVar(&until, "until", "", "end: how long ago or a time (default: now)")
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, json or yaml")
+	addOutputFlag(cmd, &output, "table, json or yaml", "table", "json", "yaml")
 	return cmd
 }
 
@@ -84,10 +79,10 @@ func printBacktest(cmd *cobra.Command, b *retrace.Backtest) error {
 	if b.Gaps > 0 {
 		fmt.Fprintf(notes, "watcherd: %s in this time: changes may be missing\n", plural(b.Gaps, "gap"))
 	}
-	t := newTable(out, "ROUTE", "MATCHES", "PER HOUR", "PEAK/MIN", "WHEN FALSE", "UNCHANGED", "ERRORS")
+	t := newTable(out, "ROUTE", "MATCHES", "PER HOUR", "PEAK/MIN", "COALESCED", "WHEN FALSE", "UNCHANGED", "ERRORS")
 	for i := range b.Routes {
 		r := &b.Routes[i]
-		t.row(r.Route, number(r.Matches), strconv.FormatFloat(r.PerHour, 'f', 1, 64), strconv.Itoa(r.PeakMinute), number(r.Filtered), number(r.Unchanged), number(r.Errors))
+		t.row(r.Route, number(r.Matches), strconv.FormatFloat(r.PerHour, 'f', 1, 64), strconv.Itoa(r.PeakMinute), strconv.Itoa(r.Coalesced), number(r.Filtered), number(r.Unchanged), number(r.Errors))
 		if r.FirstError != "" {
 			fmt.Fprintf(notes, "watcherd: route %s: %s\n", r.Route, clean(r.FirstError))
 		}
@@ -136,9 +131,6 @@ func newExplainCommand() *cobra.Command {
 		Example: "  watcherd explain 4711\n  watcherd explain 3f9c2a7be1d04c58a1b6e0f2d7c98541 -o json",
 		Args:    usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := checkOutput(output, "table", "json", "yaml"); err != nil {
-				return err
-			}
 			client, err := flags.client()
 			if err != nil {
 				return err
@@ -154,7 +146,7 @@ func newExplainCommand() *cobra.Command {
 		},
 	}
 	flags.bind(cmd)
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, json or yaml")
+	addOutputFlag(cmd, &output, "table, json or yaml", "table", "json", "yaml")
 	return cmd
 }
 
@@ -181,9 +173,31 @@ func printExplanation(cmd *cobra.Command, x *retrace.Explanation) error {
 	}
 	t = newTable(out, "ROUTE", "TAKES IT", "SINKS", "WHY")
 	for _, r := range x.Routes {
-		t.row(r.Route, yesNo(r.Verdict == route.Taken), strings.Join(r.Sinks, ","), strings.TrimSuffix(routeWords(r.Verdict)+": "+r.Error, ": "))
+		t.row(r.Route, yesNo(r.Verdict == route.Taken), strings.Join(r.Sinks, ","), strings.Join(reasons(x, &r), ": "))
 	}
 	return t.flush()
+}
+
+// reasons are why a route does not take an event, or what it holds of it.
+func reasons(x *retrace.Explanation, r *route.Decision) (list []string) {
+	if words := routeWords(r.Verdict); words != "" {
+		list = append(list, words)
+	}
+	if r.Error != "" {
+		list = append(list, r.Error)
+	}
+	for _, h := range x.Holds {
+		switch {
+		case h.Route != r.Route:
+		case h.Sink != "":
+			list = append(list, "held for "+h.Sink+" by throttle until "+stamp(h.Due))
+		case h.Due.IsZero():
+			list = append(list, "matching since "+stamp(h.Since)+", which was reported")
+		default:
+			list = append(list, "matching since "+stamp(h.Since)+", due at "+stamp(h.Due))
+		}
+	}
+	return list
 }
 
 func yesNo(yes bool) string {

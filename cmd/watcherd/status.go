@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strconv"
@@ -24,9 +25,6 @@ func newStatusCommand() *cobra.Command {
 		Example: "  watcherd status\n  watcherd status -o json | jq '.sinks[] | {name, state, queued}'",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := checkOutput(output, "table", "json", "yaml"); err != nil {
-				return err
-			}
 			var st status.Status
 			if err := flags.get(cmd.Context(), "/api/v1/status", nil, &st); err != nil {
 				return err
@@ -38,7 +36,7 @@ func newStatusCommand() *cobra.Command {
 		},
 	}
 	flags.bind(cmd)
-	cmd.Flags().StringVarP(&output, "output", "o", "table", "table, json or yaml")
+	addOutputFlag(cmd, &output, "table, json or yaml", "table", "json", "yaml")
 	return cmd
 }
 
@@ -119,10 +117,7 @@ func (p *statusPrinter) watches(watches []status.Watch) {
 				if s.State == "watching" && !s.Synced {
 					state = "syncing"
 				}
-				namespace := s.Namespace
-				if namespace == "" {
-					namespace = "*"
-				}
+				namespace := cmp.Or(s.Namespace, "*")
 				t.row(w.Name, s.Resource, namespace, state, strconv.Itoa(s.Objects), ago(s.LastContact, p.now),
 					strconv.FormatUint(s.Relists, 10), strconv.FormatUint(s.Restarts, 10))
 			}
@@ -144,10 +139,7 @@ func (p *statusPrinter) routes(routes []status.Route) {
 	}
 	p.table(func(t *table) {
 		for _, r := range routes {
-			from := strings.Join(r.Watches, ",")
-			if from == "" {
-				from = "*"
-			}
+			from := cmp.Or(strings.Join(r.Watches, ","), "*")
 			t.row(r.Name, from, strings.Join(r.Sinks, ","), number(r.Matched), number(r.Filtered+r.Unchanged+r.Unsampled), number(r.Errors))
 		}
 	}, "ROUTE", "WATCHES", "SINKS", "MATCHED", "PASSED OVER", "ERRORS")

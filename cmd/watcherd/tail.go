@@ -63,16 +63,13 @@ func newTailCommand() *cobra.Command {
 	flags.StringSliceVarP(&o.namespaces, "namespace", "n", nil, "only events of this namespace")
 	flags.StringSliceVar(&o.types, "type", nil, "only events of this type: added, updated, deleted, sync or gap")
 	flags.StringVar(&o.since, "since", "", "start in the past: how long ago (15m, 2h, 3d), a time, or a sequence")
-	flags.StringVarP(&o.output, "output", "o", "pretty", "pretty or json (CloudEvents, one per line)")
+	addOutputFlag(cmd, &o.output, "pretty or json (CloudEvents, one per line)", "pretty", "json")
 	flags.BoolVar(&o.noFollow, "no-follow", false, "stop at the end of the log")
 	flags.IntVar(&o.limit, "limit", 0, "stop after this number of events")
 	return cmd
 }
 
 func (o *tailOptions) query() (url.Values, error) {
-	if err := checkOutput(o.output, "pretty", "json"); err != nil {
-		return nil, err
-	}
 	if o.limit < 0 {
 		return nil, &usageError{errors.New("--limit is a number of events")}
 	}
@@ -87,9 +84,9 @@ func (o *tailOptions) query() (url.Values, error) {
 	}
 	if o.since != "" {
 		if _, err := strconv.ParseUint(o.since, 10, 64); err != nil {
-			at, err := admin.ParseSince(o.since, time.Now())
+			at, err := timeFlag("--since", o.since, time.Now())
 			if err != nil {
-				return nil, &usageError{fmt.Errorf("--since: %w", err)}
+				return nil, err
 			}
 			o.since = at.Format(time.RFC3339)
 		}

@@ -41,15 +41,12 @@ func newWatchCommand() *cobra.Command {
 	flags.StringVarP(&o.labelSelector, "selector", "l", "", "only objects with these labels, such as tier=web,env!=dev")
 	flags.StringVar(&o.fieldSelector, "field-selector", "", "only objects with these fields, such as metadata.name=web")
 	flags.BoolVar(&o.present, "present", false, "print the objects that are there first")
-	flags.StringVarP(&o.output, "output", "o", "pretty", "pretty or json (CloudEvents, one per line)")
+	addOutputFlag(cmd, &o.output, "pretty or json (CloudEvents, one per line)", "pretty", "json")
 	o.kube.bind(flags)
 	return cmd
 }
 
 func (o *watchOptions) run(cmd *cobra.Command, args []string) (err error) {
-	if err := checkOutput(o.output, "pretty", "json"); err != nil {
-		return err
-	}
 	rest, cluster, err := o.kube.load()
 	if err != nil {
 		return err

@@ -200,6 +200,7 @@ func TestSchemaRefuses(t *testing.T) {
 		head + watches + "sinks: [{name: s, file: {}}]\n",
 		head + watches + "sinks: [{name: s, kafka: {}}]\n",
 		head + watches + "sinks: [{name: s, otlp: {}}]\n",
+		head + watches + "sinks: [{name: s, elasticsearch: {}}]\n",
 		head + watches + "sinks: [{name: s, postgres: {url: \"postgres://host/database\"}}]\n",
 		head + watches + "sinks: [{name: s, postgres: {url: {env: U}, tables: [events]}}]\n",
 		head + watches + "sinks: [{name: s, stdout: {}, format: xml}]\n",

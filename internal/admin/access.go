@@ -81,8 +81,8 @@ func (s *Server) authenticate(r *http.Request) (caller, *Problem) {
 			continue
 		}
 		want, err := readToken(known.file)
+		s.noteToken(known.name, err)
 		if err != nil {
-			s.log.Error("admin listener rejects the token: token file is not readable", "for", known.name, "error", err)
 			continue
 		}
 		// Hashes have one length, so that the comparison does not reveal the token's.
@@ -92,6 +92,25 @@ func (s *Server) authenticate(r *http.Request) (caller, *Problem) {
 		}
 	}
 	return who, problemf(http.StatusUnauthorized, "the token is not in admin.auth; if it should be, the log of the daemon has the reason")
+}
+
+// noteToken logs that a token file is not readable, and that it is again: not each request.
+func (s *Server) noteToken(name string, err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	s.mu.Lock()
+	before := s.unreadable[name]
+	s.unreadable[name] = text
+	s.mu.Unlock()
+	switch {
+	case text == before:
+	case err != nil:
+		s.log.Error("token file not readable; the admin listener rejects its token", "for", name, "error", err)
+	default:
+		s.log.Info("token file readable again", "for", name)
+	}
 }
 
 // namesOf are the names that a certificate states, sorted.

@@ -95,6 +95,14 @@ func TestTokens(t *testing.T) {
 	if a, b := command("Bearer second"), read("Bearer reader"); a != 401 || b != 200 {
 		t.Errorf("without the file of the command token: %d for a command, %d for a read", a, b)
 	}
+	write(f.cfg.Access.CommandTokenFile, "third")
+	read("Bearer third")
+	if found := log.lines("token file not readable"); len(found) != 1 { // of two requests
+		t.Errorf("log of what is not readable: %q", found)
+	}
+	if found := log.lines("token file readable again"); len(found) != 1 {
+		t.Errorf("log of what is readable again: %q", found)
+	}
 	for _, secret := range []string{"reader", "operator", "stranger", "second"} {
 		if found := log.lines("Bearer " + secret); found != nil {
 			t.Errorf("the log has a token: %s", found)

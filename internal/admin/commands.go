@@ -93,8 +93,15 @@ func (s *Server) command(w http.ResponseWriter, r *http.Request, run func(contex
 	}
 	done := make(chan outcome, 1)
 	go func() {
-		last, err := run(ctx, func(n int) { count.Store(int64(n)) })
-		done <- outcome{last, err}
+		var out outcome
+		defer func() {
+			if v := recover(); v != nil {
+				s.panicked(r, v)
+				out.err = errPanicked
+			}
+			done <- out
+		}()
+		out.Progress, out.err = run(ctx, func(n int) { count.Store(int64(n)) })
 	}()
 	tick := time.NewTicker(progressInterval)
 	defer tick.Stop()

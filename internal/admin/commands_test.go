@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"strings"
 	"testing"
@@ -126,6 +127,27 @@ func TestCommandsEnd(t *testing.T) {
 	for range maxCommands {
 		r := <-results
 		f.expect(r.code, r.body, 503, "the daemon is stopping; 5 events were queued")
+	}
+}
+
+// TestPanics: a request that panics fails, and nothing else does.
+func TestPanics(t *testing.T) {
+	f, log := newFixture(t), &logged{}
+	f.cfg.Logger = slog.New(slog.NewTextHandler(log, nil))
+	f.run = func(context.Context, func(int)) (int, error) { panic("a command's canary") }
+	f.serve()
+	code, body := f.post("/api/v1/snapshot", `{"sink":"archive"}`)
+	f.expect(code, body, http.StatusInternalServerError, "its log has the reason")
+	code, body = f.get("/api/v1/history") // the fixture has no history: nil
+	f.expect(code, body, http.StatusInternalServerError, "its log has the reason")
+	code, body = f.get("/api/v1/status")
+	f.expect(code, body, http.StatusOK)
+	if log.lines("request panicked", "POST /api/v1/snapshot", "a command's canary", "TestPanics") == nil || log.lines("request panicked", "GET /api/v1/history") == nil {
+		t.Errorf("log: %q", log.lines("panicked"))
+	}
+	for range maxCommands { // no place stays taken
+		code, body = f.post("/api/v1/snapshot", `{"sink":"archive"}`)
+		f.expect(code, body, http.StatusInternalServerError)
 	}
 }
 

@@ -12,9 +12,10 @@ import (
 // connections bounds the connections of one http.Server. A new one that is too many takes
 // the place of the one without a request for the longest time, so a client that holds
 // connections open does not block other clients. Connections that requests are
-// being answered on stay.
+// being answered on stay, unless brief.
 type connections struct {
 	limit int
+	brief bool // answers are: the oldest gives way where all connections have a request
 
 	mu   sync.Mutex
 	open map[net.Conn]*connection // guarded by mu
@@ -23,11 +24,11 @@ type connections struct {
 // connection is what is known of an open connection. It is guarded by connections.mu.
 type connection struct {
 	requests int       // being answered
-	idle     time.Time // since when there is none
+	idle     time.Time // since when there is none, or since when there is one
 }
 
-func newConnections(limit int) *connections {
-	return &connections{limit: limit, open: map[net.Conn]*connection{}}
+func newConnections(limit int, brief bool) *connections {
+	return &connections{limit: limit, brief: brief, open: map[net.Conn]*connection{}}
 }
 
 type connectionKey struct{}
@@ -59,12 +60,11 @@ func (c *connections) add(conn net.Conn) *connection {
 	var victim net.Conn
 	c.mu.Lock()
 	if len(c.open) >= c.limit {
-		victim = conn
-		oldest := added.idle
-		for other, known := range c.open {
-			if known.requests == 0 && !known.idle.After(oldest) {
-				victim, oldest = other, known.idle
-			}
+		if victim = c.oldest(false); victim == nil && c.brief {
+			victim = c.oldest(true)
+		}
+		if victim == nil {
+			victim = conn
 		}
 		delete(c.open, victim)
 	}
@@ -79,6 +79,17 @@ func (c *connections) add(conn net.Conn) *connection {
 		_ = victim.Close() // its error has no reader
 	}
 	return added
+}
+
+// oldest returns the connection that has been without a request for the longest time, or
+// with one, nil if there is none. c.mu is held.
+func (c *connections) oldest(busy bool) (found net.Conn) {
+	for conn, known := range c.open {
+		if known.requests > 0 == busy && (found == nil || known.idle.Before(c.open[found].idle)) {
+			found = conn
+		}
+	}
+	return found
 }
 
 // count notes that a request begins or ends.

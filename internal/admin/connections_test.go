@@ -8,8 +8,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // TestHeldConnections holds more connections open than the listener has room for: silent
@@ -59,8 +62,44 @@ func TestHeldConnections(t *testing.T) {
 	}
 }
 
-// TestBusyConnectionsStay: requests that are being answered are not given up for others.
+// TestSlowScrapes asks for large metrics and does not read them. Others are answered.
+func TestSlowScrapes(t *testing.T) {
+	f := newFixture(t)
+	f.cfg.Probes = "127.0.0.1:0"
+	registry := prometheus.NewRegistry()
+	large := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "large", Help: strings.Repeat("x", 16<<20)}, nil)
+	large.WithLabelValues()
+	registry.MustRegister(large)
+	f.cfg.Gatherer = registry
+	f.serve()
+	address := f.srv.Addresses()[1].String()
+	for range 5 {
+		var d net.Dialer
+		conn, err := d.DialContext(t.Context(), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		if _, err := io.WriteString(conn, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := conn.Read(make([]byte, 1)); err != nil { // it is being answered
+			t.Fatal(err)
+		}
+	}
+	if code, body := f.ask(http.MethodGet, "http://"+address+"/metrics", ""); code != http.StatusOK || len(body) < 16<<20 {
+		t.Errorf("status %d, %d bytes", code, len(body))
+	}
+}
+
+// TestBusyConnectionsStay: requests that are being answered are not given up for others,
+// unless answers are brief.
 func TestBusyConnectionsStay(t *testing.T) {
+	t.Run("long answers", func(t *testing.T) { busyConnections(t, false) })
+	t.Run("brief answers", func(t *testing.T) { busyConnections(t, true) })
+}
+
+func busyConnections(t *testing.T, brief bool) {
 	const limit = 3
 	begun, end := make(chan struct{}), make(chan struct{})
 	srv := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -69,7 +108,7 @@ func TestBusyConnectionsStay(t *testing.T) {
 			<-end
 		}
 	})}
-	newConnections(limit).attach(srv)
+	newConnections(limit, brief).attach(srv)
 	var lc net.ListenConfig
 	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
@@ -94,14 +133,18 @@ func TestBusyConnectionsStay(t *testing.T) {
 		go func() { slow <- get("/slow") }()
 		<-begun
 	}
-	if err := get("/"); err == nil {
-		t.Error("one more than the limit was answered")
+	if err := get("/"); (err == nil) != brief {
+		t.Errorf("one more than the limit: %v", err)
 	}
 	close(end)
+	failed := 0
 	for range limit {
 		if err := <-slow; err != nil {
-			t.Error(err)
+			failed++
 		}
+	}
+	if failed > 0 != brief || failed > 1 {
+		t.Errorf("%d slow requests failed", failed)
 	}
 	if err := get("/"); err != nil {
 		t.Error(err)

@@ -272,7 +272,7 @@ func (f *fixture) Explain(_ context.Context, name string) (*retrace.Explanation,
 	if name != "7" {
 		return nil, Refuse(http.StatusNotFound, errors.New("no such event"))
 	}
-	return &retrace.Explanation{Sequence: 7, Recorded: []retrace.Recorded{}, Watches: []retrace.WatchDecision{}, Routes: []route.Decision{}}, nil
+	return &retrace.Explanation{Sequence: 7, Recorded: []retrace.Recorded{}, Watches: []retrace.WatchDecision{}, Routes: []route.Decision{}, Holds: []retrace.Hold{}}, nil
 }
 
 func (f *fixture) When(text string) (history.Test, error) {

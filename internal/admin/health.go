@@ -55,7 +55,7 @@ func health(w http.ResponseWriter, r *http.Request, name string, checks []status
 		}
 		reason := "reason withheld; ask the admin listener"
 		if reasons {
-			reason = oneLine(c.Reason)
+			reason = strings.Join(strings.Fields(c.Reason), " ")
 		}
 		fmt.Fprintf(&text, "[-]%s %s: %s\n", c.Name, c.Verdict, reason)
 	}
@@ -84,8 +84,6 @@ func health(w http.ResponseWriter, r *http.Request, name string, checks []status
 func covers(given, check string) bool {
 	return given == check || strings.HasPrefix(check, given+"/")
 }
-
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
 
 // ignoreGone drops the error of a write: the client is gone.
 func ignoreGone(error) error { return nil }

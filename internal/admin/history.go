@@ -33,11 +33,15 @@ type History interface {
 	Blame(ctx context.Context, o history.Object) (*history.Blame, error)
 }
 
-// read takes a place among the answers with objects. It is not ok if the client has gone.
-func (s *Server) read(r *http.Request) (release func(), ok bool) {
+// maxAsks bounds the answers of the history that are made and written at a time, each of
+// which is in memory. Others wait.
+const maxAsks = 8
+
+// take takes one of some places. It is not ok if the client has gone.
+func take(r *http.Request, places chan struct{}) (release func(), ok bool) {
 	select {
-	case s.reads <- struct{}{}:
-		return func() { <-s.reads }, true
+	case places <- struct{}{}:
+		return func() { <-places }, true
 	case <-r.Context().Done():
 		return nil, false
 	}
@@ -46,7 +50,7 @@ func (s *Server) read(r *http.Request) (release func(), ok bool) {
 // asked answers a request with what f returns of the history.
 func (s *Server) asked(f func(r *http.Request, query url.Values) (any, error)) handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
-		release, ok := s.read(r)
+		release, ok := take(r, s.asks)
 		if !ok {
 			return nil
 		}
@@ -181,6 +185,11 @@ func (s *Server) diff(r *http.Request, query url.Values) (any, error) {
 
 // objectsAt answers as objects does, of the time at: with one state, or a page of them.
 func (s *Server) objectsAt(w http.ResponseWriter, r *http.Request, resource event.Resource, namespace, name string, at time.Time) error {
+	release, ok := take(r, s.asks)
+	if !ok {
+		return nil
+	}
+	defer release()
 	if name != "" {
 		state, err := s.cfg.History.At(r.Context(), history.Object{Resource: resource, Namespace: namespace, Name: name}, at)
 		if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/watcherd/watcherd/internal/prom"
 )
@@ -95,6 +96,46 @@ func (r *recorder) Write(b []byte) (int, error) {
 
 // Unwrap is for http.ResponseController.
 func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+// maxGathers is how many collections of the metrics run at a time on one listener.
+const maxGathers = 2
+
+// exposition answers with the metrics. They are written to memory first, so that clients
+// who read slowly do not keep others waiting.
+func (s *Server) exposition() handler {
+	h := promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{
+		ErrorLog: promLogger{s.log}, ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true,
+	})
+	turns := make(chan struct{}, maxGathers)
+	return func(w http.ResponseWriter, r *http.Request) error {
+		release, ok := take(r, turns)
+		if !ok {
+			return nil
+		}
+		p := page{ResponseWriter: w, code: http.StatusOK}
+		func() {
+			defer release()
+			h.ServeHTTP(&p, r)
+		}()
+		w.WriteHeader(p.code)
+		_, err := w.Write(p.body)
+		return ignoreGone(err)
+	}
+}
+
+// page keeps an answer in memory.
+type page struct {
+	http.ResponseWriter
+	code int
+	body []byte
+}
+
+func (p *page) WriteHeader(code int) { p.code = code }
+
+func (p *page) Write(b []byte) (int, error) {
+	p.body = append(p.body, b...)
+	return len(b), nil
+}
 
 // promLogger takes the errors of collectors.
 type promLogger struct{ log *slog.Logger }

@@ -43,11 +43,6 @@ func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	release, ok := s.read(r)
-	if !ok {
-		return nil
-	}
-	defer release()
 	resource, namespaced, synced := view.About()
 	query := r.URL.Query()
 	bare, err := boolean(query, "metadata")
@@ -67,6 +62,11 @@ func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
 	case !at.IsZero():
 		return s.objectsAt(w, r, resource, first, name, at)
 	}
+	release, ok := take(r, s.reads)
+	if !ok {
+		return nil
+	}
+	defer release()
 	if name == "" {
 		return list(w, query, view, first, bare)
 	}

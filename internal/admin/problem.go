@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"runtime/debug"
 )
 
 // Problem is the body of an error (RFC 9457).
@@ -59,6 +60,34 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := h(w, r); err != nil {
 		problemOf(err).write(w)
 	}
+}
+
+var errPanicked = errors.New("the daemon failed at this request; its log has the reason")
+
+// recovered answers a request whose handler panics with an error, or aborts an answer that
+// has begun. The daemon continues.
+func (s *Server) recovered(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer func() {
+			v := recover()
+			if v == nil {
+				return
+			}
+			if v != http.ErrAbortHandler { //nolint:errorlint // the value that net/http compares with
+				s.panicked(r, v)
+			}
+			if rec, ok := w.(*recorder); !ok || rec.wrote || v == http.ErrAbortHandler { //nolint:errorlint // see above
+				panic(http.ErrAbortHandler)
+			}
+			problemOf(errPanicked).write(w)
+		}()
+		h.ServeHTTP(w, r)
+	})
+}
+
+// panicked logs a panic of a request. The path is all of the request that is logged.
+func (s *Server) panicked(r *http.Request, v any) {
+	s.log.Error("request panicked", "request", r.Method+" "+r.URL.Path, "panic", fmt.Sprint(v), "stack", string(debug.Stack()))
 }
 
 func answer(w http.ResponseWriter, v any) error {

@@ -5,8 +5,6 @@ import (
 	"net"
 	"net/http"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 // endpoints are what the index lists.
@@ -90,19 +88,12 @@ func (s *Server) handleHealth(mux *http.ServeMux, reasons bool) {
 	s.handle(mux, "GET /livez/{check...}", s.livez(reasons))
 	s.handle(mux, "GET /readyz", s.readyz(reasons))
 	s.handle(mux, "GET /readyz/{check...}", s.readyz(reasons))
-	h := promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{
-		ErrorLog: promLogger{s.log}, ErrorHandling: promhttp.ContinueOnError,
-		MaxRequestsInFlight: 4, EnableOpenMetrics: true,
-	})
-	s.handle(mux, "GET /metrics", func(w http.ResponseWriter, r *http.Request) error {
-		h.ServeHTTP(w, r)
-		return nil
-	})
+	s.handle(mux, "GET /metrics", s.exposition())
 }
 
 func (s *Server) handle(mux *http.ServeMux, pattern string, h handler) {
 	s.patterns = append(s.patterns, pattern)
-	mux.Handle(pattern, s.metrics.instrument(pattern, h))
+	mux.Handle(pattern, s.metrics.instrument(pattern, s.recovered(h)))
 }
 
 // limited bounds what a request may send and how long its answer may take. What

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"syscall"
 	"time"
 
@@ -16,6 +17,8 @@ import (
 
 const (
 	maxConnections = 256
+	maxProbes      = 64 // connections of admin.probes
+	maxRequests    = 64 // of one HTTP/2 connection at a time
 	maxHeader      = 16 << 10
 	maxBody        = 1 << 20
 	headerTimeout  = 5 * time.Second
@@ -34,12 +37,17 @@ type Server struct {
 	streams   chan struct{} // a place for each stream
 	commands  chan struct{} // and for each command
 	reads     chan struct{} // and for each answer with objects
+	asks      chan struct{} // and for each answer of the history
 	patterns  []string      // that are handled
+
+	mu         sync.Mutex
+	unreadable map[string]string // guarded by mu; token → why its file is not readable, as logged
 }
 
 type listener struct {
 	net.Listener
-	handler http.Handler
+	handler     http.Handler
+	connections *connections
 }
 
 // Listen opens the configured ports, so that a port in use is an error of the start,
@@ -48,6 +56,7 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger,
 		streams: make(chan struct{}, maxStreams), commands: make(chan struct{}, maxCommands), reads: make(chan struct{}, maxReads),
+		asks: make(chan struct{}, maxAsks), unreadable: map[string]string{},
 	}
 	if cfg.Listen == "" && cfg.Probes == "" && cfg.Local == nil {
 		return s, nil
@@ -63,22 +72,22 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 		return nil, err
 	}
 	if cfg.Listen != "" {
-		err = s.listen(ctx, "admin.listen", cfg.Listen, s.certs, s.adminHandler)
+		err = s.listen(ctx, "admin.listen", cfg.Listen, s.certs, s.adminHandler, newConnections(maxConnections, false))
 	}
 	if err == nil && cfg.Probes != "" {
-		err = s.listen(ctx, "admin.probes", cfg.Probes, nil, s.probesHandler)
+		err = s.listen(ctx, "admin.probes", cfg.Probes, nil, s.probesHandler, newConnections(maxProbes, true))
 	}
 	if err != nil {
 		s.Close()
 		return nil, err
 	}
 	if cfg.Local != nil {
-		s.listeners = append(s.listeners, listener{cfg.Local, s.adminHandler(cfg.Local.Addr())})
+		s.listeners = append(s.listeners, listener{cfg.Local, s.adminHandler(cfg.Local.Addr()), newConnections(maxConnections, false)})
 	}
 	return s, nil
 }
 
-func (s *Server) listen(ctx context.Context, key, address string, certs *certificates, handler func(net.Addr) http.Handler) error {
+func (s *Server) listen(ctx context.Context, key, address string, certs *certificates, handler func(net.Addr) http.Handler, connections *connections) error {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", address)
 	if err != nil {
@@ -91,7 +100,7 @@ func (s *Server) listen(ctx context.Context, key, address string, certs *certifi
 	if certs != nil {
 		l = tls.NewListener(l, certs.config())
 	}
-	s.listeners = append(s.listeners, listener{l, handler(bound)})
+	s.listeners = append(s.listeners, listener{l, handler(bound), connections})
 	s.log.Info("listening", "for", key, "address", bound.String(), "tls", certs != nil)
 	return nil
 }
@@ -131,8 +140,9 @@ func (s *Server) Run(ctx context.Context) error {
 			MaxHeaderBytes:    maxHeader,
 			BaseContext:       func(net.Listener) context.Context { return base },
 			ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+			HTTP2:             &http.HTTP2Config{MaxConcurrentStreams: maxRequests},
 		}
-		newConnections(maxConnections).attach(srv)
+		l.connections.attach(srv)
 		group.Go(func() error {
 			if err := srv.Serve(l.Listener); !errors.Is(err, http.ErrServerClosed) {
 				return fmt.Errorf("admin listener %s: %w", l.Addr(), err)

@@ -3,12 +3,14 @@ package body
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
 	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/cost"
-	"cel.dev/cel-go/common/functions"
+	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/common/types/traits"
@@ -16,6 +18,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/celexpr"
 	"github.com/watcherd/watcherd/internal/celjson"
+	"github.com/watcherd/watcherd/internal/record"
 )
 
 // dialect is the environments of bodies. They have no state.
@@ -64,8 +67,10 @@ func newDialect() (*dialect, error) {
 	if d.list, err = common.Extend(typed, cel.Variable("events", cel.ListType(eventType.Type))); err != nil {
 		return nil, fmt.Errorf("body: CEL environment: %w", err)
 	}
-	d.guards, err = guarded(common)
-	return d, err
+	if d.guards, err = celexpr.Guarded(common, guards); err != nil {
+		return nil, fmt.Errorf("body: %w", err)
+	}
+	return d, nil
 }
 
 // resultCost charges for the length of the result.
@@ -90,60 +95,16 @@ var guards = map[string]func(args []ref.Val) error{
 	"distinct": checkDistinct,
 	"flatten":  checkFlatten,
 
-	"indexOf":     checkSearch,
-	"lastIndexOf": checkSearch,
+	"indexOf":     celexpr.CheckSearch,
+	"lastIndexOf": celexpr.CheckSearch,
 
 	"cel.@mapInsert": checkInsert, // transformMap() and transformMapEntry()
 }
 
 const (
-	maxSearch   = 64 << 20 // bytes of a text times those of what is searched for in it
 	maxDistinct = 64 << 20 // items times the bytes that each is compared with
 	maxMap      = 2048     // entries of a map that is copied for each of them
 )
-
-// guarded puts the guards before their functions.
-func guarded(env *cel.Env) (cel.ProgramOption, error) {
-	var all []*functions.Overload
-	for name, check := range guards {
-		bindings, err := env.Functions()[name].Bindings()
-		if err != nil {
-			return nil, fmt.Errorf("body: function %s: %w", name, err)
-		}
-		for _, b := range bindings {
-			all = append(all, guard(*b, check))
-		}
-	}
-	return cel.Functions(all...), nil //nolint:staticcheck // nothing else wraps a function of a library
-}
-
-func guard(b functions.Overload, check func(args []ref.Val) error) *functions.Overload {
-	if call := b.Unary; call != nil {
-		b.Unary = func(v ref.Val) ref.Val {
-			if err := check([]ref.Val{v}); err != nil {
-				return types.WrapErr(err)
-			}
-			return call(v)
-		}
-	}
-	if call := b.Binary; call != nil {
-		b.Binary = func(v, w ref.Val) ref.Val {
-			if err := check([]ref.Val{v, w}); err != nil {
-				return types.WrapErr(err)
-			}
-			return call(v, w)
-		}
-	}
-	if call := b.Function; call != nil {
-		b.Function = func(args ...ref.Val) ref.Val {
-			if err := check(args); err != nil {
-				return types.WrapErr(err)
-			}
-			return call(args...)
-		}
-	}
-	return &b
-}
 
 func tooLarge(function string) error {
 	return fmt.Errorf("%s: the result is larger than %d bytes", function, MaxBytes)
@@ -214,13 +175,6 @@ func checkFormat(args []ref.Val) error {
 	return nil
 }
 
-func checkSearch(args []ref.Val) error {
-	if in, part := len(text(args, 0)), len(text(args, 1)); part > 0 && in > maxSearch/part {
-		return fmt.Errorf("indexOf(): a text of %d bytes is too long to find %d bytes in it", in, part)
-	}
-	return nil
-}
-
 func checkDistinct(args []ref.Val) error {
 	list, ok := args[0].(traits.Lister)
 	if !ok {
@@ -272,4 +226,99 @@ func countItems(v ref.Val, depth int, left *int) bool {
 		}
 	}
 	return true
+}
+
+// readsList reports whether an expression names the list of a message's events. Faults
+// show when it is compiled.
+func readsList(env *cel.Env, text string) bool {
+	parsed, issues := env.Parse(text)
+	if issues.Err() != nil {
+		return false
+	}
+	return len(ast.MatchDescendants(ast.NavigateAST(parsed.NativeRep()), func(e ast.NavigableExpr) bool {
+		return e.Kind() == ast.IdentKind && e.AsIdent() == "events"
+	})) > 0
+}
+
+func loops(a *cel.Ast) bool {
+	return len(ast.MatchDescendants(ast.NavigateAST(a.NativeRep()), ast.KindMatcher(ast.ComprehensionKind))) > 0
+}
+
+// sendable reports a value that has no JSON form, as far as its type is known.
+func sendable(checked *cel.Ast) *celexpr.Fault {
+	switch out := checked.OutputType(); out.Kind() {
+	case types.TypeKind, types.ErrorKind, types.UnknownKind:
+		return &celexpr.Fault{Line: 1, Column: 1, Msg: "the value cannot be sent: its type is " + cel.FormatCELType(out)}
+	}
+	return nil
+}
+
+// reads returns the parts of events that an expression may read. Only plain selections
+// are followed: an event that is used as a whole has what the route gives it.
+func reads(checked *cel.Ast) (parts record.Flags) {
+	visit(ast.NavigateAST(checked.NativeRep()), func(path []string) {
+		switch path[0] {
+		case "object":
+			parts |= record.Object
+		case "oldObject":
+			parts |= record.OldObject
+		case "patch":
+			parts |= record.Patch
+		case "metadata":
+			if len(path) < 2 || !slices.Contains([]string{"name", "namespace", "uid", "resourceVersion"}, path[1]) {
+				parts |= record.Object
+			}
+		case "summary":
+			parts |= record.Summary
+		}
+	}, checked)
+	return parts
+}
+
+// visit calls f for each variable and each field of an event with the path below it.
+func visit(e ast.NavigableExpr, f func(path []string), checked *cel.Ast) {
+	if e.Kind() == ast.CallKind && e.AsCall().FunctionName() == operators.OptSelect && isEvent(e.Children()[0], checked) {
+		if field, ok := e.AsCall().Args()[1].AsLiteral().(types.String); ok {
+			f([]string{string(field)})
+		}
+	}
+	if path, of := selection(e, checked); len(path) > 0 {
+		f(path)
+		if of == nil {
+			return
+		}
+		e = of
+	}
+	for _, child := range e.Children() {
+		visit(child, f, checked)
+	}
+}
+
+// selection returns the path of plain selections that ends in e, from a variable, or from
+// a field of the event that of computes.
+func selection(e ast.NavigableExpr, checked *cel.Ast) (path []string, of ast.NavigableExpr) {
+	for {
+		switch e.Kind() {
+		case ast.IdentKind:
+			if !isEvent(e, checked) {
+				path = append(path, e.AsIdent())
+			}
+			slices.Reverse(path)
+			return path, nil
+		case ast.SelectKind:
+			path = append(path, e.AsSelect().FieldName())
+			operand := e.Children()[0]
+			if isEvent(operand, checked) {
+				slices.Reverse(path)
+				return path, operand
+			}
+			e = operand
+		default:
+			return nil, nil
+		}
+	}
+}
+
+func isEvent(e ast.NavigableExpr, checked *cel.Ast) bool {
+	return checked.NativeRep().GetType(e.ID()).TypeName() == eventType.Type.TypeName()
 }

@@ -30,7 +30,6 @@ func (a *activation) set(events []*event.Event) {
 	a.events = types.NewRefValList(types.DefaultTypeAdapter, list)
 }
 
-// ResolveName returns a variable.
 func (a *activation) ResolveName(name string) (any, bool) {
 	switch name {
 	case "events":
@@ -51,7 +50,6 @@ func (a *activation) ResolveName(name string) (any, bool) {
 	return nil, false
 }
 
-// Parent returns nil.
 func (a *activation) Parent() cel.Activation { return nil }
 
 // message is an event as expressions read it.
@@ -88,9 +86,6 @@ func (m *message) dataValue() ref.Val {
 	}
 	return m.data
 }
-
-// sequence fits, as positions in a log do.
-func (m *message) sequence() types.Int { return types.Int(m.Sequence) }
 
 // match is never nil.
 func (m *message) match() *event.For {
@@ -181,7 +176,7 @@ var eventType = celjson.NewStructType("watcherd.Event", map[string]eventField{
 	"unixNano":  field(types.IntType, func(m *message) (ref.Val, bool) { return types.Int(m.Time.UnixNano()), true }),
 	"coalesced": field(types.IntType, func(m *message) (ref.Val, bool) { return types.Int(m.Coalesced), m.Coalesced > 0 }),
 	"for":       field(forType.Type, func(m *message) (ref.Val, bool) { return forType.New(m.match()), m.For != nil }),
-	"sequence":  field(types.IntType, func(m *message) (ref.Val, bool) { return m.sequence(), true }),
+	"sequence":  field(types.IntType, func(m *message) (ref.Val, bool) { return types.Int(m.Sequence), true }),
 	"resource":  field(resourceType.Type, func(m *message) (ref.Val, bool) { return resourceType.New(&m.Resource), true }),
 	"metadata":  field(metadataType.Type, func(m *message) (ref.Val, bool) { return metadataType.New(m.metadata()), m.Gap == nil }),
 	"changedBy": field(changedByType.Type, func(m *message) (ref.Val, bool) { return changedByType.New(m.changedBy()), m.ChangedBy != nil }),

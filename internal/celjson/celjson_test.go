@@ -103,3 +103,29 @@ func TestLastOfEach(t *testing.T) {
 		}
 	}
 }
+
+// TestQuantityExponents parses and compares amounts with so many zeros that they are no
+// amounts of anything: computing them takes all memory.
+func TestQuantityExponents(t *testing.T) {
+	env, err := cel.NewEnv(append(QuantityOptions(), cel.Variable("q", cel.StringType))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast, issues := env.Compile(`isQuantity(q) && quantity(q).isGreaterThan(quantity("1"))`)
+	if issues.Err() != nil {
+		t.Fatal(issues.Err())
+	}
+	program, err := env.Program(ast)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for q, want := range map[string]bool{
+		"1e999999999": false, "1.5E999999999": false, "1234567890123456789e999999999": false, "1e-999999999": false, "1e+000999999999": false,
+		"1e999": true, "2E": true, "1.5e3": true, "1e+0003": true, "5Mi": true, "1e-3": false, "12345678901234567890e10": true,
+	} {
+		got, _, err := program.Eval(map[string]any{"q": q})
+		if err != nil || got != types.Bool(want) {
+			t.Errorf("%s: %v, %v; want %t", q, got, err, want)
+		}
+	}
+}

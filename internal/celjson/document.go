@@ -14,6 +14,8 @@ type Document struct {
 	obj      *compact.Object
 	packed   compact.Labels // the object's labels in place, if labelled
 	labelled bool
+	lookups  int               // of labels
+	byKey    map[string]string // the labels after many lookups
 	inflated bool
 	err      error // of inflating
 	buffer   []byte
@@ -27,6 +29,7 @@ type Document struct {
 // Reset sets the document to another state, nil for none. It reuses the memory.
 func (d *Document) Reset(o *compact.Object) {
 	d.obj, d.labelled, d.inflated, d.err = o, false, false, nil
+	d.lookups, d.byKey = 0, nil
 	d.object.mapSource = (*objectSource)(d)
 	d.metadata.mapSource = (*metadataSource)(d)
 	d.labels.mapSource = (*labelSource)(d)
@@ -37,7 +40,7 @@ const maxBuffer = 1 << 20
 
 // Release drops the references to the object.
 func (d *Document) Release() {
-	d.obj, d.packed = nil, compact.Labels{}
+	d.obj, d.packed, d.byKey = nil, compact.Labels{}, nil
 	d.body.reset(nil)
 	if cap(d.buffer) > maxBuffer {
 		d.buffer = nil
@@ -94,7 +97,6 @@ func (d *Document) Metadata(key string) (ref.Val, bool) {
 	return m.find(key)
 }
 
-// member returns a member of the JSON.
 func (d *Document) member(key string) (ref.Val, bool) {
 	body, err := d.Body()
 	if err != nil {
@@ -222,8 +224,19 @@ func (s *metadataSource) rawSize() int { return s.obj.RawLen() }
 // labelSource is the source of the object's labels.
 type labelSource Document
 
+// maxLookups is the number of lookups in place, each of which reads all labels.
+const maxLookups = 32
+
 func (s *labelSource) find(key string) (ref.Val, bool) {
-	v, found := (*Document)(s).labelsInPlace().Lookup(key)
+	labels := (*Document)(s).labelsInPlace()
+	if s.lookups++; s.lookups <= maxLookups {
+		v, found := labels.Lookup(key)
+		return types.String(v), found
+	}
+	if s.byKey == nil {
+		s.byKey = labels.Map()
+	}
+	v, found := s.byKey[key]
 	return types.String(v), found
 }
 

@@ -18,7 +18,8 @@ import (
 // Object is a JSON object. One pass on first use finds its members.
 type Object struct {
 	raw     []byte
-	members []Member // in the order sent
+	members []Member       // in the order sent
+	index   map[string]int // of members by key, if they are many
 	scanned bool
 	decoded ref.Val
 }
@@ -50,38 +51,46 @@ func (o *Object) scan() {
 	for key, value := range rawjson.Members(o.raw) {
 		o.members = append(o.members, Member{key: key, raw: value})
 	}
-	o.members = lastOfEach(o.members)
+	if !o.unique() {
+		o.keepLast()
+	}
 }
 
-// lastOfEach keeps the last member of each key, as JSON decoders do. API servers never
-// send a key twice, so nothing is moved in practice.
-func lastOfEach(members []Member) []Member {
+// maxLinear is the number of members up to which comparing keys is cheaper than an index.
+const maxLinear = 16
+
+// unique reports whether no key occurs twice, and indexes many members.
+func (o *Object) unique() bool {
+	if len(o.members) > maxLinear {
+		o.index = make(map[string]int, len(o.members))
+		for i, m := range o.members {
+			o.index[string(m.key)] = i
+		}
+		return len(o.index) == len(o.members)
+	}
+	for i, m := range o.members {
+		if slices.ContainsFunc(o.members[:i], func(other Member) bool { return bytes.Equal(m.key, other.key) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// keepLast keeps the last member of each key, as JSON decoders do. API servers never send
+// a key twice.
+func (o *Object) keepLast() {
 	last := make(map[string]int)
-	twice := false
-	if len(members) > 16 {
-		for i, m := range members {
-			_, seen := last[string(m.key)]
-			twice = twice || seen
-			last[string(m.key)] = i
-		}
-	} else {
-		for i, m := range members {
-			twice = twice || slices.ContainsFunc(members[:i], func(other Member) bool { return bytes.Equal(m.key, other.key) })
-		}
-	}
-	if !twice {
-		return members
-	}
-	for i, m := range members {
+	for i, m := range o.members {
 		last[string(m.key)] = i
 	}
-	kept := members[:0]
-	for i, m := range members {
+	kept := o.members[:0]
+	for i, m := range o.members {
 		if last[string(m.key)] == i {
+			last[string(m.key)] = len(kept)
 			kept = append(kept, m)
 		}
 	}
-	return kept
+	o.members, o.index = kept, last
 }
 
 // Member returns the member of a key, nil if there is none. A nil Object has none.
@@ -90,6 +99,12 @@ func (o *Object) Member(key string) *Member {
 		return nil
 	}
 	o.scan()
+	if o.index != nil {
+		if i, ok := o.index[key]; ok {
+			return &o.members[i]
+		}
+		return nil
+	}
 	for i := range o.members {
 		if string(o.members[i].key) == key {
 			return &o.members[i]
@@ -106,7 +121,6 @@ func (m *Member) JSON() []byte {
 	return m.raw
 }
 
-// value returns the member's value.
 func (m *Member) value() ref.Val {
 	if m.val == nil {
 		m.val = wrap(m.raw)
@@ -185,7 +199,6 @@ var (
 	_ types.AggregateSizeVisitor = (*lazyMap)(nil)
 )
 
-// Find returns the member of a key and whether it is present.
 func (m *lazyMap) Find(key ref.Val) (ref.Val, bool) {
 	s, ok := key.(types.String)
 	if !ok {
@@ -194,7 +207,6 @@ func (m *lazyMap) Find(key ref.Val) (ref.Val, bool) {
 	return m.find(string(s))
 }
 
-// Get returns the member of a key, an error if it is missing.
 func (m *lazyMap) Get(key ref.Val) ref.Val {
 	v, found := m.Find(key)
 	if !found && !types.IsError(v) {
@@ -203,7 +215,6 @@ func (m *lazyMap) Get(key ref.Val) ref.Val {
 	return v
 }
 
-// Contains reports whether a key is present.
 func (m *lazyMap) Contains(key ref.Val) ref.Val {
 	v, found := m.Find(key)
 	if types.IsError(v) {
@@ -212,7 +223,6 @@ func (m *lazyMap) Contains(key ref.Val) ref.Val {
 	return types.Bool(found)
 }
 
-// Size returns the number of keys.
 func (m *lazyMap) Size() ref.Val {
 	n, err := m.count()
 	if err != nil {
@@ -221,7 +231,6 @@ func (m *lazyMap) Size() ref.Val {
 	return types.Int(n)
 }
 
-// Iterator iterates over the keys in the order sent.
 func (m *lazyMap) Iterator() traits.Iterator {
 	keys, err := m.keys()
 	if err != nil {
@@ -246,19 +255,11 @@ func (m *lazyMap) Equal(other ref.Val) ref.Val {
 func (m *lazyMap) AggregateSize(types.AggregateSizer) uint32 { return elements(m.rawSize()) }
 
 // elements converts a size in bytes to CEL elements.
-func elements(size int) uint32 { return uint32(min(size/celexpr.SizeUnit+1, math.MaxInt32)) }
-
-// ConvertToNative decodes.
+func elements(size int) uint32                                 { return uint32(min(size/celexpr.SizeUnit+1, math.MaxInt32)) }
 func (m *lazyMap) ConvertToNative(t reflect.Type) (any, error) { return m.whole().ConvertToNative(t) }
-
-// ConvertToType decodes.
-func (m *lazyMap) ConvertToType(t ref.Type) ref.Val { return m.whole().ConvertToType(t) }
-
-// Type returns the map type.
-func (m *lazyMap) Type() ref.Type { return types.MapType }
-
-// Value decodes.
-func (m *lazyMap) Value() any { return m.whole().Value() }
+func (m *lazyMap) ConvertToType(t ref.Type) ref.Val            { return m.whole().ConvertToType(t) }
+func (m *lazyMap) Type() ref.Type                              { return types.MapType }
+func (m *lazyMap) Value() any                                  { return m.whole().Value() }
 
 // valueIterator iterates over n values.
 type valueIterator struct {
@@ -268,10 +269,8 @@ type valueIterator struct {
 
 var _ traits.Iterator = (*valueIterator)(nil)
 
-// HasNext reports whether there is another value.
 func (it *valueIterator) HasNext() ref.Val { return types.Bool(it.next < it.n) }
 
-// Next returns the next value.
 func (it *valueIterator) Next() ref.Val {
 	if it.next >= it.n {
 		return nil
@@ -282,17 +281,9 @@ func (it *valueIterator) Next() ref.Val {
 
 var errIterator = errors.New("an iterator is not a value")
 
-// ConvertToNative fails: iterators are not visible to expressions.
+// ConvertToNative fails, as ConvertToType and Equal: expressions do not see iterators.
 func (it *valueIterator) ConvertToNative(reflect.Type) (any, error) { return nil, errIterator }
-
-// ConvertToType fails: iterators are not visible to expressions.
-func (it *valueIterator) ConvertToType(ref.Type) ref.Val { return types.WrapErr(errIterator) }
-
-// Equal fails: iterators are not visible to expressions.
-func (it *valueIterator) Equal(ref.Val) ref.Val { return types.WrapErr(errIterator) }
-
-// Type returns the iterator type.
-func (it *valueIterator) Type() ref.Type { return types.IteratorType }
-
-// Value returns nil.
-func (it *valueIterator) Value() any { return nil }
+func (it *valueIterator) ConvertToType(ref.Type) ref.Val            { return types.WrapErr(errIterator) }
+func (it *valueIterator) Equal(ref.Val) ref.Val                     { return types.WrapErr(errIterator) }
+func (it *valueIterator) Type() ref.Type                            { return types.IteratorType }
+func (it *valueIterator) Value() any                                { return nil }

@@ -154,7 +154,6 @@ func WithStructs(p types.Provider, structs ...*StructType) types.Provider {
 	return &structProvider{p, byName}
 }
 
-// FindStructType finds a type by name.
 func (p *structProvider) FindStructType(name string) (*types.Type, bool) {
 	if v, ok := p.structs[name]; ok {
 		return types.NewTypeTypeWithParam(v.Type), true
@@ -162,7 +161,6 @@ func (p *structProvider) FindStructType(name string) (*types.Type, bool) {
 	return p.Provider.FindStructType(name)
 }
 
-// FindStructFieldNames lists a type's fields.
 func (p *structProvider) FindStructFieldNames(name string) ([]string, bool) {
 	if v, ok := p.structs[name]; ok {
 		return slices.Sorted(maps.Keys(v.fields)), true
@@ -170,7 +168,6 @@ func (p *structProvider) FindStructFieldNames(name string) ([]string, bool) {
 	return p.Provider.FindStructFieldNames(name)
 }
 
-// FindStructFieldType finds a field of a type.
 func (p *structProvider) FindStructFieldType(name, field string) (*types.FieldType, bool) {
 	if v, ok := p.structs[name]; ok {
 		f, ok := v.fields[field]

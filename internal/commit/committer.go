@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -117,7 +118,7 @@ func New(cfg Config) (*Committer, error) {
 		done:            make(chan struct{}),
 		namespacesKnown: make(chan struct{}, 1),
 		refreshers:      map[schema.GroupResource]*compact.Codec{},
-		timers:          newTimers(cfg.Store),
+		timers:          &timers{table: timer.NewTable(cfg.Store)},
 	}
 	return c, c.loadRelabels()
 }
@@ -237,7 +238,7 @@ func (c *Committer) fill(g *group) {
 func (c *Committer) drain(g *group) error {
 	for {
 		c.fill(g)
-		if g.size() == 0 && !g.dirty() {
+		if g.size() == 0 && len(g.touched) == 0 {
 			return nil
 		}
 		if c.store.Health().Paused {
@@ -281,9 +282,7 @@ func newGroup(c *Committer) *group {
 	return &group{c: c, touched: map[*Feed]struct{}{}, overlay: map[stateID]*compact.Object{}, events: map[event.Type]int{}}
 }
 
-func (g *group) size() int   { return len(g.changes) }
-func (g *group) dirty() bool { return len(g.touched) > 0 }
-
+func (g *group) size() int    { return len(g.changes) }
 func (g *group) add(x change) { g.changes = append(g.changes, x) }
 
 func (g *group) touchAll(sources []*Feed) {
@@ -329,6 +328,7 @@ func (g *group) commit(work bool) error {
 	if err := g.putCheckpoints(); err != nil {
 		return err
 	}
+	held := g.c.timers.table.Seal(g.batch)
 	if block := g.headlines.Bytes(); block != nil {
 		g.batch.PutHeadlines(block)
 	}
@@ -356,6 +356,9 @@ func (g *group) commit(work bool) error {
 	g.waiters = g.waiters[:0]
 	clear(g.touched)
 	clear(g.overlay)
+	for _, b := range held {
+		g.c.metrics.holds(b)
+	}
 	g.c.timers.table.Committed()
 	clear(g.events)
 	return nil
@@ -408,9 +411,7 @@ func (g *group) putCheckpoints() error {
 		if s.ahead != nil && version != "" && s.caughtUp(version) {
 			s.ahead = nil // its list has been taken in as well
 		}
-		if version == "" {
-			version = s.saved.ResourceVersion
-		}
+		version = cmp.Or(version, s.saved.ResourceVersion)
 		switch {
 		case !s.keepsHistory():
 			s.historySince = time.Time{}

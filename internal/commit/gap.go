@@ -113,7 +113,6 @@ func (g *group) unharmed(s *Feed) {
 	s.open = nil
 }
 
-// report logs a gap and delivers it to every watch of the feed.
 func (g *group) report(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 	s.open = nil
 	s.Log.Warn("history was lost: what happened in between was not observed, the final states are delivered",

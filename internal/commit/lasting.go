@@ -24,18 +24,21 @@ const settled = 5 * time.Second
 type lasting struct {
 	route.Timer
 	bucket *timer.Bucket
-	former bool                   // not configured any more; gone once it has no rows
 	armed  map[string]*[]WatchRef // by feed: those of whose recorded objects all that match have a timer
 	arming *Feed                  // a feed whose objects are being looked through
 	by     *[]WatchRef            // its watches when that began
 	cursor string                 // the last one
-	after  *timer.Due             // the last timer that was due, if others are
-	waits  bool                   // one of those up to it cannot be judged yet
+	after  *timer.Due             // the last timer that was looked at; nil: they are looked at from the first on
+	waits  map[place]bool         // where those up to it wait for a feed
+	whole  time.Time              // when they were looked at from the first on
 }
 
-// lastingKey is an object's among the rows.
-func lastingKey(s *Feed, o *compact.Object) string {
-	return s.Partition + "\n" + ledger.Key(o.GetNamespace(), o.GetName())
+// place is where a feed finds an object.
+type place struct{ partition, namespace string }
+
+// covers reports whether the feed's objects include those of a place.
+func (s *Feed) covers(at place) bool {
+	return s.Partition == at.partition && (s.Key.Namespace == "" || s.Key.Namespace == at.namespace)
 }
 
 // judged begins and ends the timers of an object by what the routes found of a change.
@@ -44,7 +47,7 @@ func lastingKey(s *Feed, o *compact.Object) string {
 func (g *group) judged(src *Feed, at time.Time, o *compact.Object, blind bool, verdicts []route.MatchState) error {
 	for _, v := range verdicts {
 		l := g.c.timers.lasting[v.Route]
-		if l == nil || l.former {
+		if l == nil || l.bucket.Former {
 			continue
 		}
 		if err := g.judge(l, src, at, o, blind, v.Match); err != nil {
@@ -55,54 +58,80 @@ func (g *group) judged(src *Feed, at time.Time, o *compact.Object, blind bool, v
 }
 
 func (g *group) judge(l *lasting, src *Feed, at time.Time, o *compact.Object, blind, match bool) error {
-	key := lastingKey(src, o)
-	row, err := g.timerRow(l.bucket, key)
+	key := src.Partition + "\n" + ledger.Key(o.GetNamespace(), o.GetName())
+	row, err := g.Row(l.bucket, key)
 	if err != nil {
 		return err
 	}
-	var next *timer.Row
-	switch {
-	case !match && row == nil, match && !blind && row != nil && row.UID == string(o.GetUID()) && row.Matching == l.Matching:
-		return nil
-	case match:
-		next = &timer.Row{Start: at, Armed: true, UID: string(o.GetUID()), Version: o.GetResourceVersion(), Matching: l.Matching}
+	found := timer.Match{UID: string(o.GetUID()), Version: o.GetResourceVersion(), Matching: l.Matching, At: at, Met: match, Blind: blind}
+	if next, changed := found.Judge(row); changed {
+		g.Put(l.bucket, key, row, next)
+		if next != nil && l.after != nil && next.Start.Before(l.after.Start) {
+			l.after = nil // it was observed before others, and is due before them
+		}
 	}
-	g.c.timers.table.Put(g.batch, l.bucket, key, row, next)
 	return nil
 }
 
 // work begins timers of objects that were recorded before the route was, and reports the
 // matches that have lasted.
 func (l *lasting) work(g *group, now time.Time, room *int) error {
-	if l.former {
-		return l.remove(g, room)
+	if l.bucket.Former {
+		return l.remove(g, now, room)
 	}
 	if err := l.arm(g, now, room); err != nil {
 		return err
 	}
-	if l.bucket.Next().After(now) || *room <= 0 {
+	if len(l.waits) > 0 && l.resumes(g, now) {
+		l.after = nil
+		l.bucket.Postpone(now)
+	}
+	if l.bucket.Next().After(now) || *room <= 0 || g.c.Backlogged() {
 		return nil
+	}
+	if l.after == nil {
+		l.waits, l.whole = map[place]bool{}, now
 	}
 	due, more, err := g.due(l.bucket, now, l.after, room)
 	if err != nil {
 		return err
 	}
-	for _, d := range due {
-		fired, err := l.fire(g, d, now)
-		if err != nil {
+	for i := range due {
+		if err := l.fire(g, due[i], now); err != nil {
 			return err
 		}
-		l.waits = l.waits || !fired
+		l.after = &due[i]
 	}
-	if more {
-		l.after = &due[len(due)-1]
-		return nil
-	}
-	if soon := now.Add(settled); l.waits && l.bucket.Next().After(soon) {
+	switch soon := now.Add(settled); {
+	case more:
+	case len(l.waits) == 0:
+		l.after = nil
+	case l.bucket.Next().After(soon):
 		l.bucket.Postpone(soon)
 	}
-	l.after, l.waits = nil, false
 	return nil
+}
+
+// lostFeed is the time until timers of objects that nothing watches are looked at again: the
+// recorded states expire.
+const lostFeed = time.Hour
+
+// resumes reports whether timers that waited for a feed may be judged.
+func (l *lasting) resumes(g *group, now time.Time) bool {
+	if now.Sub(l.whole) >= lostFeed {
+		return true
+	}
+	return slices.ContainsFunc(g.c.cfg.Running(), func(s *Feed) bool {
+		if !s.live(now) {
+			return false
+		}
+		for at := range l.waits {
+			if s.covers(at) {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // armedMeta is the key under which the store remembers what the routes were armed with.
@@ -123,7 +152,7 @@ func (l *lasting) armedBy(watches []WatchRef) []byte {
 // disarm has the objects of a feed looked through again.
 func (g *group) disarm(s *Feed) {
 	for _, l := range g.c.timers.lasting {
-		if !l.former {
+		if !l.bucket.Former {
 			delete(l.armed, s.ID)
 			g.batch.DeleteMeta(l.armedKey(s))
 		}
@@ -207,52 +236,58 @@ func (g *group) matches(l *lasting, s *Feed, o *compact.Object, now time.Time) (
 
 // fire reports a match that has lasted. It has to wait while it is not known whether the
 // match still lasts.
-func (l *lasting) fire(g *group, d timer.Due, now time.Time) (done bool, err error) {
-	table := g.c.timers.table
-	row, err := g.timerRow(l.bucket, d.Key)
+func (l *lasting) fire(g *group, d timer.Due, now time.Time) error {
+	row, err := g.Row(l.bucket, d.Key)
 	if err != nil {
-		return false, err
+		return err
 	}
 	if row == nil || !row.Armed || !row.Start.Equal(d.Start) {
-		table.Unlist(g.batch, l.bucket, d)
-		return true, nil
+		g.Unlist(l.bucket, d)
+		if row == nil { // or it is damaged
+			g.Put(l.bucket, d.Key, nil, nil)
+		}
+		return nil
 	}
 	split := strings.LastIndexByte(d.Key, '\n')
 	partition, key := d.Key[:max(split, 0)], d.Key[split+1:]
+	namespace, _, _ := strings.Cut(key, "/")
+	at := place{partition, namespace}
 	feeds := g.c.cfg.Running()
-	i := slices.IndexFunc(feeds, func(s *Feed) bool { return s.Partition == partition && strings.HasPrefix(key, s.KeyPrefix()) })
-	if i >= 0 && !feeds[i].live(now) || g.c.Backlogged() {
-		return false, nil
+	i := slices.IndexFunc(feeds, func(s *Feed) bool { return s.covers(at) })
+	if i >= 0 && !feeds[i].live(now) {
+		l.waits[at] = true
+		return nil
 	}
 	o, known := g.overlay[stateID{partition, key}]
 	if !known {
 		if o, err = g.c.ledger.State(partition, key); ledger.IgnoreUnreadable(err) != nil {
-			return false, err
+			return err
 		}
 	}
 	if o == nil || string(o.GetUID()) != row.UID || row.Matching != l.Matching {
-		table.Put(g.batch, l.bucket, d.Key, row, nil)
-		return true, nil
+		g.Put(l.bucket, d.Key, row, nil)
+		return nil
 	}
 	if i < 0 { // nothing watches it
-		return false, nil
+		l.waits[at] = true
+		return nil
 	}
 	s := feeds[i]
 	match, err := g.matches(l, s, o, now)
 	if err != nil {
-		return false, err
+		return err
 	}
 	if !match {
-		table.Put(g.batch, l.bucket, d.Key, row, nil)
-		return true, nil
+		g.Put(l.bucket, d.Key, row, nil)
+		return nil
 	}
 	if err := l.report(g, s, o, row, now); err != nil {
-		return false, err
+		return err
 	}
 	fired := *row
 	fired.Armed = false
-	table.Put(g.batch, l.bucket, d.Key, row, &fired)
-	return true, nil
+	g.Put(l.bucket, d.Key, row, &fired)
+	return nil
 }
 
 func (l *lasting) report(g *group, s *Feed, o *compact.Object, row *timer.Row, now time.Time) error {
@@ -288,32 +323,15 @@ func (s *Feed) live(now time.Time) bool {
 }
 
 // remove removes the rows of a route that is not configured any more.
-func (l *lasting) remove(g *group, room *int) error {
-	if *room <= 0 {
+func (l *lasting) remove(g *group, now time.Time, room *int) error {
+	if *room <= 0 || l.bucket.Next().After(now) {
 		return nil
 	}
-	table := g.c.timers.table
-	err := table.Rows(l.bucket, "", func(key string, row *timer.Row) error {
-		if *room <= 0 {
-			return ledger.ErrEnough
-		}
-		*room--
-		table.Put(g.batch, l.bucket, key, row, nil)
-		return nil
+	return g.clear(l.bucket, room, func() error {
+		delete(g.c.timers.lasting, l.bucket.Route)
+		return g.c.store.ScanMeta(armedMeta+l.bucket.Route+"/", func(key string, _ []byte) error {
+			g.batch.DeleteMeta(key)
+			return nil
+		})
 	})
-	switch {
-	case errors.Is(err, ledger.ErrEnough):
-		return nil
-	case ledger.IgnoreUnreadable(err) != nil:
-		return fmt.Errorf("%w: scan timers: %w", ledger.ErrStore, err)
-	}
-	err = g.c.store.ScanMeta(armedMeta+l.bucket.Route+"/", func(key string, _ []byte) error {
-		g.batch.DeleteMeta(key)
-		return nil
-	})
-	if ledger.IgnoreUnreadable(err) != nil {
-		return fmt.Errorf("%w: scan timers: %w", ledger.ErrStore, err)
-	}
-	delete(g.c.timers.lasting, l.bucket.Route)
-	return nil
 }

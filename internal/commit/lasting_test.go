@@ -122,6 +122,52 @@ func TestForWaitsForTheWatch(t *testing.T) {
 	r.takes("sink", "updated b 2")
 }
 
+// TestForReadsWhatWaitsOnce reads due matches of a watch that is not connected again only when
+// it is, and those of other watches meanwhile.
+func TestForReadsWhatWaitsOnce(t *testing.T) {
+	r := newRig(t, disk(), podWatch(), podWatch(func(w *plan.Watch) { w.Name = "other" }))
+	r.route(stuck)
+	offline, live := r.feedIn(pods, "off"), r.feedIn(pods, "ns")
+	watch := &informer{}
+	for s, sub := range map[*Feed]*informer{offline: watch, live: {}} {
+		s.Subscribed(sub)
+		s.begun.Store(true)
+		r.running = append(r.running, s)
+	}
+	r.commit(&feedSynced{feed: offline}, &feedSynced{feed: live})
+	const n = 3 * timerLook
+	for i := range n {
+		o, err := r.codec.Encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"off","name":"p%d","uid":"u%d","resourceVersion":"1","labels":{"tier":"stuck"}}}`, i, i), nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.add(addedTo(offline, o))
+	}
+	r.commit()
+	r.pass(time.Minute)
+	r.commit(addedTo(live, r.object("a", "u", "2", "stuck")))
+	watch.watching = now.Add(20 * time.Minute)
+	counted := &brokenStore{Store: r.store, prefix: "none"}
+	r.c.timers.table = timer.NewTable(counted)
+	r.pass(9 * time.Minute)
+	if counted.reads < n {
+		t.Errorf("%d rows are read, want %d", counted.reads, n)
+	}
+	counted.reads = 0
+	for range 12 {
+		r.pass(settled)
+	}
+	r.takes("sink", "updated a 2")
+	if counted.reads > 20 {
+		t.Errorf("%d rows are read while the watch is not connected", counted.reads)
+	}
+	r.at = watch.watching
+	r.pass(settled)
+	if events := r.delivered("sink"); len(events) != n {
+		t.Errorf("%d matches are reported, want %d", len(events), n)
+	}
+}
+
 // TestForAfterLostHistory begins a match again that may have been broken unseen.
 func TestForAfterLostHistory(t *testing.T) {
 	r := newRig(t, disk(), podWatch())

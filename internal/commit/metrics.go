@@ -22,6 +22,7 @@ type metrics struct {
 	coalesced      *prometheus.CounterVec // by route and sink
 	unheld         *prometheus.CounterVec // by reason
 	lasted         *prometheus.CounterVec // by route
+	waiting        *prometheus.GaugeVec   // by route and sink
 }
 
 func newMetrics(r prometheus.Registerer) *metrics {
@@ -45,6 +46,11 @@ func newMetrics(r prometheus.Registerer) *metrics {
 		unheld:         counter("watcherd_throttle_dropped_total", "Held events that could not be delivered: their sink was removed, or what was held is damaged.", "reason"),
 		lasted:         counter("watcherd_route_lasted_total", "Events made because an object matched a route for as long as its for asks.", "route"),
 	}
+	m.waiting = prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "watcherd_route_held",
+		Help: "Events that a route's throttle holds now, and, without a sink, matches that have not lasted yet for as long as its for asks.",
+	}, []string{"route", "sink"})
+	r.MustRegister(m.waiting)
 	for _, t := range []event.Type{event.Added, event.Updated, event.Deleted, event.Sync} {
 		m.filteredTotal.WithLabelValues(string(t))
 		m.committedTotal.WithLabelValues(string(t))
@@ -66,11 +72,6 @@ func (m *metrics) repaired(s *Feed) prometheus.Counter {
 	return m.repairsTotal.WithLabelValues(s.groupResource())
 }
 
-// stale counts a state that is older than the recorded one.
-func (m *metrics) stale(s *Feed) {
-	m.staleTotal.WithLabelValues(s.groupResource()).Inc()
-}
-
 // gapCauses are those of the factory's gaps, and the committer's.
 var gapCauses = [...]string{dynamicfactory.CauseExpired, dynamicfactory.CauseRollback, dynamicfactory.CauseUnreadable, CauseAudit, CauseRemoved}
 
@@ -83,8 +84,6 @@ func (m *metrics) committed(events map[event.Type]int) {
 		m.committedTotal.WithLabelValues(string(t)).Add(float64(n))
 	}
 }
-
-func (m *metrics) filtered(t event.Type) { m.filteredTotal.WithLabelValues(string(t)).Inc() }
 
 func (m *metrics) unharmed(s *Feed) {
 	m.quietTotal.WithLabelValues(s.groupResource()).Inc()
@@ -121,6 +120,15 @@ func (m *metrics) forgetTimers(of timer.Name) {
 	}
 	m.held.DeleteLabelValues(of.Route, of.Sink)
 	m.coalesced.DeleteLabelValues(of.Route, of.Sink)
+}
+
+// holds notes how much a bucket holds.
+func (m *metrics) holds(b *timer.Bucket) {
+	if b.Former && b.Held() == 0 {
+		m.waiting.DeleteLabelValues(b.Route, b.Sink)
+		return
+	}
+	m.waiting.WithLabelValues(b.Route, b.Sink).Set(float64(b.Held()))
 }
 
 // CountGap counts a gap that a watch of a feed has.

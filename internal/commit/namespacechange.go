@@ -294,7 +294,7 @@ func (j *reselection) end() {}
 
 // selecting are the watches of the feed that select namespaces by label.
 func (s *Feed) selecting() []WatchRef {
-	return slices.DeleteFunc(slices.Clone(s.Watches()), func(h WatchRef) bool { return !h.Watch.Filter.NeedsNamespaces() })
+	return slices.DeleteFunc(slices.Clone(s.Watches()), func(h WatchRef) bool { return !h.byLabels() })
 }
 
 // reselect delivers an object to those of one feed's watches for which a change of

@@ -9,6 +9,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/compact"
@@ -289,6 +290,42 @@ func TestForgottenRelabel(t *testing.T) {
 	}
 }
 
+// TestForgottenLabelsAmidASnapshot takes the last namespace selector out of the watches, and
+// puts labels back that the namespace did not have, before a watch is given what it covers by
+// name: it was not given that by the labels, but by a name.
+func TestForgottenLabelsAmidASnapshot(t *testing.T) {
+	byLabels, byName := podWatch(inProd), watchOf("w", "ns")
+	all := podWatch(func(w *plan.Watch) { w.Fingerprint = "all" })
+	for name, tc := range map[string]struct {
+		from, to plan.Watch
+		starts   bool
+		want     []string
+	}{
+		"from labels":                     {from: byLabels, to: byName, want: []string{"sync a u1 2"}},
+		"from labels, of a feed to start": {from: byLabels, to: byName, starts: true, want: []string{"sync a u1 2"}},
+		"from a name":                     {from: byName, to: all},
+		"from a name, of a feed to start": {from: byName, to: all, starts: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), tc.from)
+			s := r.know(&namespaceSeen{obj: r.namespace("1", "dev")})
+			s.recordedForm = s.Form
+			r.commit(addedTo(s, r.object("a", "u1", "2")))
+			if err := r.c.noteSelections(givenBy([]*Feed{s})); err != nil {
+				t.Fatal(err)
+			}
+			r.events()
+			r.begin(s, tc.starts, tc.to)
+			if err := (Barrier{r.group}).ForgetNamespaces([]plan.Watch{tc.to}); err != nil {
+				t.Fatal(err)
+			}
+			r.commit(&namespaceSeen{obj: r.namespace("3", "prod")}, &namespacesSynced{names: map[string]struct{}{"ns": {}}})
+			r.expect(tc.want...)
+		})
+	}
+}
+
 // TestRelabelAndOtherRules gives a namespace other labels, and the watch other rules, which
 // mean the namespace by name, before, while and after the objects are taken through: each
 // is given once more by the rules if, and only if, it had left or not entered.
@@ -428,4 +465,53 @@ func TestRelabelOverADamagedState(t *testing.T) {
 	r.damaged(s, "a")
 	r.commit(&namespaceSeen{obj: r.namespace("3", "dev")})
 	r.expect("updated b u2 2")
+}
+
+// TestRelabelOfADeletion gives a namespace other labels, and deletes an object in it: the
+// object leaves as it was recorded, and not as the deletion shows it.
+func TestRelabelOfADeletion(t *testing.T) {
+	r := newRig(t, disk(), podWatch(prodPods))
+	s := r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
+	r.commit(addedTo(s, r.object("a", "u1", "2")))
+	r.expect("added a u1 2")
+	r.commit(&namespaceSeen{obj: r.namespace("3", "dev")}, deletedFrom(s, r.object("a", "u1", "4")))
+	r.expect("updated a u1 2")
+}
+
+// TestRelabelAmidASnapshot takes objects through changes of their namespace's labels while
+// a watch is given what it has come to cover: each is given once, if the watch is there.
+func TestRelabelAmidASnapshot(t *testing.T) {
+	here, elsewhere := watchOf("w", "ns"), watchOf("w", "elsewhere")
+	for name, tc := range map[string]struct {
+		before  func(r *rig, s *Feed)
+		relabel []string
+		want    []string
+	}{
+		"before it comes to them":   {relabel: []string{"prod"}, want: []string{"sync a u1 2", "sync b u2 2"}},
+		"twice":                     {relabel: []string{"prod", "dev"}, want: []string{"sync a u1 2", "sync b u2 2"}},
+		"when it has come past one": {before: func(_ *rig, s *Feed) { s.gaining[0].cursor = ledger.Key("ns", "a") }, relabel: []string{"prod"}, want: []string{"sync b u2 2"}},
+		"when the watch is gone":    {before: func(r *rig, s *Feed) { r.begin(s, false, watchOf("other", "elsewhere")) }, relabel: []string{"prod"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), elsewhere)
+			s := r.know(&namespaceSeen{obj: r.namespace("1", "dev")})
+			s.recordedForm = s.Form
+			r.commit(addedTo(s, r.object("a", "u1", "2")), addedTo(s, r.object("b", "u2", "2")))
+			r.begin(s, false, elsewhere)
+			r.begin(s, false, here)
+			if tc.before != nil {
+				tc.before(r, s)
+			}
+			r.expect()
+			snapshots := r.group.jobs
+			r.group.jobs = nil
+			for i, env := range tc.relabel {
+				r.commit(&namespaceSeen{obj: r.namespace(fmt.Sprint(3+i), env)})
+			}
+			r.group.jobs = snapshots
+			r.commit()
+			r.expect(tc.want...)
+		})
+	}
 }

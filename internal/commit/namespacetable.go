@@ -130,17 +130,14 @@ func (c *Committer) LoadNamespaces() error {
 		c.namespaces.put(strings.TrimPrefix(key, namespaceMeta), n)
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("%w: load namespaces: %w", ledger.ErrStore, err)
-	}
-	_, known, err := c.store.Meta(namespacesKnownKey)
-	if err != nil {
-		return fmt.Errorf("%w: load namespaces: %w", ledger.ErrStore, err)
+	known := false
+	if err == nil {
+		_, known, err = c.store.Meta(namespacesKnownKey)
 	}
 	if known {
 		c.namespaces.markComplete()
 	}
-	return nil
+	return ledger.StoreError(err, "load namespaces")
 }
 
 // ForgetNamespaces empties the table: labels without an informer become untrue, and what
@@ -168,6 +165,11 @@ func (b Barrier) ForgetNamespaces(watches []plan.Watch) error {
 	}
 	c.namespaces.clear()
 	clear(c.relabels)
+	for _, j := range b.g.jobs {
+		if j, ok := j.(*snapshot); ok && j.was != nil && j.was.byLabels() {
+			j.was = &formerly{} // by other labels it would leave out what was not given
+		}
+	}
 	return nil
 }
 

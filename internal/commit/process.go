@@ -54,11 +54,11 @@ func (c *objectSeen) process(g *group) error {
 		}
 		return g.enter(&c.sighting, transition{t: t, after: c.obj})
 	case !c.rewound && (c.feed.ahead != nil || before.GetUID() == c.obj.GetUID()) && ledger.Newer(before.GetResourceVersion(), c.obj.GetResourceVersion()):
-		g.c.metrics.stale(c.feed)
+		g.c.metrics.staleTotal.WithLabelValues(c.feed.groupResource()).Inc()
 		return nil // history that is read again
 	case before.GetUID() != c.obj.GetUID():
 		// Deleted and created again under the same name, between two looks.
-		if before, err = g.formerOf(c, before); err != nil {
+		if before, err = g.former(c.feed, before); err != nil {
 			return err
 		}
 		if _, err := g.emit(&c.sighting, transition{t: event.Deleted, before: before, last: before, unknown: true}); err != nil {
@@ -72,20 +72,11 @@ func (c *objectSeen) process(g *group) error {
 		c.obj.RecordedAs(before.Sequence())
 		return nil // a resync, a relist or a re-read: nothing happened
 	default:
-		if before, err = g.formerOf(c, before); err != nil {
+		if before, err = g.former(c.feed, before); err != nil {
 			return err
 		}
 		return g.enter(&c.sighting, transition{t: event.Updated, before: before, after: c.obj})
 	}
-}
-
-// formerOf is former for the state that a change follows on. What the informer had is
-// in the form of now.
-func (g *group) formerOf(c *objectSeen, before *compact.Object) (*compact.Object, error) {
-	if before == c.old {
-		return before, nil
-	}
-	return g.former(c.feed, before)
 }
 
 func (c *objectGone) process(g *group) error {
@@ -95,7 +86,6 @@ func (c *objectGone) process(g *group) error {
 	return g.deleted(&c.sighting)
 }
 
-// deleted removes an object from the ledger, if that has it.
 func (g *group) deleted(c *sighting) error {
 	before, err := g.recorded(c.feed, c.obj)
 	switch {
@@ -300,7 +290,7 @@ func (g *group) deliver(src *Feed, at time.Time, o *transition, hits []route.Hit
 	}
 	g.targets = g.c.router.Route(g.targets[:0], &rc)
 	if only != nil {
-		g.targets = keepTargets(g.targets, only)
+		g.targets = slices.DeleteFunc(g.targets, func(t record.Target) bool { return !only(t.Sink) })
 	}
 	if only == nil && len(rc.Matches) > 0 {
 		found := o.cause == "" && o.former() == nil
@@ -309,7 +299,7 @@ func (g *group) deliver(src *Feed, at time.Time, o *transition, hits []route.Hit
 		}
 	}
 	if len(g.targets) == 0 {
-		g.c.metrics.filtered(o.t)
+		g.c.metrics.filteredTotal.WithLabelValues(string(o.t)).Inc()
 		if !o.keep {
 			return 0, nil
 		}
@@ -345,11 +335,6 @@ func (g *group) newRecord(src *Feed, at time.Time, o *transition) record.Record 
 		}
 	}
 	return r
-}
-
-// keepTargets keeps the targets whose sink only admits, in place.
-func keepTargets(targets []record.Target, only func(sink string) bool) []record.Target {
-	return slices.DeleteFunc(targets, func(t record.Target) bool { return !only(t.Sink) })
 }
 
 // before returns the recorded state that c follows on. For an update that is the
@@ -423,7 +408,6 @@ func (g *group) refresh(about event.Resource, o *compact.Object) (*compact.Objec
 	return codec.Refresh(o)
 }
 
-// remove deletes the object with o's name from the ledger.
 func (g *group) remove(src *Feed, o *compact.Object) {
 	id := stateID{src.Partition, ledger.Key(o.GetNamespace(), o.GetName())}
 	g.overlay[id] = nil

@@ -181,7 +181,6 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 	return false, nil
 }
 
-// give delivers a recorded state.
 func (j *snapshot) give(g *group, o *compact.Object, at time.Time) error {
 	hits := []route.Hit{{Watch: j.watch.Watch.Name, Selection: event.Inside}}
 	given := transition{t: event.Sync, after: o, cause: j.cause(), keep: j.only == nil && j.watch.Watch.History}
@@ -263,10 +262,7 @@ func (c *Committer) durable(jobs []*snapshot, due []string) error {
 	if err := c.oweSelections(b, jobs); err != nil {
 		return err
 	}
-	if err := c.store.Commit(b); err != nil {
-		return fmt.Errorf("%w: remember snapshots: %w", ledger.ErrStore, err)
-	}
-	return nil
+	return ledger.StoreError(c.store.Commit(b), "remember snapshots")
 }
 
 // unfinished are the snapshots that the end of a feed, or of the process, cut short,
@@ -310,10 +306,7 @@ func (c *Committer) unfinished(st *plan.State, start []*Feed) (jobs []*snapshot,
 	if err == nil {
 		err = c.store.Commit(b)
 	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("%w: unfinished snapshots: %w", ledger.ErrStore, err)
-	}
-	return jobs, began, nil
+	return jobs, began, ledger.StoreError(err, "unfinished snapshots")
 }
 
 // covers reports whether the object is for the snapshot, and still for the watch

@@ -318,7 +318,7 @@ func TestUnfinishedSnapshots(t *testing.T) {
 }
 
 // TestSnapshotLeavesOutWhatIsDelivered adds an object while a watch is given what it has
-// come to cover: it has it already.
+// come to cover: it has it already. An update of another one does not make it known.
 func TestSnapshotLeavesOutWhatIsDelivered(t *testing.T) {
 	t.Parallel()
 	here, elsewhere := watchOf("w", "ns"), watchOf("w", "elsewhere")
@@ -329,6 +329,10 @@ func TestSnapshotLeavesOutWhatIsDelivered(t *testing.T) {
 	r.expect()
 	r.begin(s, false, elsewhere)
 	r.begin(s, false, here)
-	r.commit(addedTo(s, r.object("b", "u", "2")))
-	r.expect("added b u 2", "sync a u 1")
+	snapshot := r.group.jobs
+	r.group.jobs = nil
+	r.commit(addedTo(s, r.object("b", "u", "2")), updatedIn(s, r.object("a", "u", "3"), nil))
+	r.group.jobs = snapshot
+	r.commit()
+	r.expect("added b u 2", "updated a u 3", "sync a u 3")
 }

@@ -134,10 +134,7 @@ func (c *Committer) HandOverCheckpoints(start []*Feed) error {
 			return err
 		}
 	}
-	if err := c.store.Commit(b); err != nil {
-		return fmt.Errorf("%w: inherit checkpoints: %w", ledger.ErrStore, err)
-	}
-	return nil
+	return ledger.StoreError(c.store.Commit(b), "inherit checkpoints")
 }
 
 // gather gives a feed that is wider than others were before what they had recorded, and

@@ -192,7 +192,7 @@ func (c *Committer) formerFeed(partition string, watches []plan.Watch, ungiven f
 		given, begun := false, false
 		for feed, h := range was.known() {
 			begun = begun || all[feed][w.Name].Owed
-			if h == nil || h.Watch.Filter.NeedsNamespaces() && !c.NamespacesReady() {
+			if h == nil || h.byLabels() && !c.NamespacesReady() {
 				continue
 			}
 			given = true

@@ -10,6 +10,8 @@ import (
 	"unsafe"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
@@ -272,6 +274,148 @@ func TestThrottleOfWhatNoChangeLedTo(t *testing.T) {
 	}
 }
 
+// TestThrottleWithAPayloadThatComparesLater compares with what was sent, or with nothing, when
+// the payload begins to compare while an event is held.
+func TestThrottleWithAPayloadThatComparesLater(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	if _, err := r.store.EnsureSink("other", store.FromNow); err != nil {
+		t.Fatal(err)
+	}
+	light, all := slow, route.Spec{Name: "all", Payload: slow.Payload, Sinks: []string{"other"}}
+	light.Payload = nil
+	r.route(light, all)
+	s := r.feed(pods)
+	v := func(name, version, tier string) *objectSeen {
+		return updatedIn(s, r.object(name, "u"+name, version, tier), nil)
+	}
+	r.commit(v("a", "1", "one"), v("b", "2", "one"), v("a", "3", "two"), v("a", "4", "three"))
+	r.takes("sink", "added a 1", "added b 2")
+	r.route(slow, all)
+	r.commit(v("a", "5", "four"), v("b", "6", "two"), v("b", "7", "three"))
+	r.pass(time.Minute)
+	events := r.takes("sink", "updated a 5 replaces 2", "updated b 7 replaces 1: label tier one -> three")
+	if e := events[0]; len(e.OldObject)+len(e.Patch) > 0 || !e.PatchOmitted {
+		t.Errorf("the event is compared with %s, by %s: what was sent is not known", e.OldObject, e.Patch)
+	}
+	if e := events[1]; !strings.Contains(string(e.OldObject), "one") || !strings.Contains(string(e.Patch), "three") {
+		t.Errorf("patch %s, oldObject %s", e.Patch, e.OldObject)
+	}
+	r.commit(v("a", "8", "five"))
+	r.pass(time.Minute)
+	r.takes("sink", "updated a 8: label tier four -> five")
+}
+
+// TestHeldIsCounted has the number of what each route holds, without reading it, over a restart
+// and until a former route holds nothing.
+func TestHeldIsCounted(t *testing.T) {
+	fs := disk()
+	r := newRig(t, fs, podWatch())
+	holds := func(want ...string) {
+		t.Helper()
+		metrics := make(chan prometheus.Metric, 10)
+		r.c.metrics.waiting.Collect(metrics)
+		close(metrics)
+		var got []string
+		for m := range metrics {
+			var d dto.Metric
+			if err := m.Write(&d); err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, fmt.Sprintf("%s/%s: %v", d.Label[0].GetValue(), d.Label[1].GetValue(), d.Gauge.GetValue()))
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Fatalf("held are %q, want %q", got, want)
+		}
+	}
+	r.route(slow, stuck)
+	s := r.liveFeed()
+	r.commit(&feedSynced{feed: s})
+	holds("slow/sink: 0", "stuck/: 0")
+	for _, name := range []string{"a", "b", "c"} {
+		r.commit(addedTo(s, r.object(name, "u"+name, "1", "stuck")), updatedIn(s, r.object(name, "u"+name, "2", "stuck"), nil), updatedIn(s, r.object(name, "u"+name, "3", "stuck"), nil))
+	}
+	holds("slow/sink: 3", "stuck/: 3")
+	r.commit(deletedFrom(s, r.object("a", "ua", "4")), updatedIn(s, r.object("b", "ub", "5"), nil))
+	holds("slow/sink: 2", "stuck/: 1")
+	fs, clock := fs.(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{}), r.at
+	r = newRig(t, fs, podWatch())
+	r.at = clock
+	r.route(slow, stuck)
+	s = r.liveFeed()
+	r.commit(&feedSynced{feed: s})
+	holds("slow/sink: 2", "stuck/: 1")
+	r.pass(time.Minute)
+	holds("slow/sink: 0", "stuck/: 1")
+	r.commit(updatedIn(s, r.object("c", "uc", "6", "stuck"), nil))
+	holds("slow/sink: 1", "stuck/: 1")
+	r.route()
+	r.pass(0)
+	r.pass(0)
+	holds()
+	if err := r.store.ScanMeta("timer/", func(key string, _ []byte) error { return fmt.Errorf("%s is left", key) }); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestFormerRoutesOfADamagedStore finds what former routes hold also where a part of it cannot
+// be read, and what that hides when it can be again. Damaged rows are deleted with theirs.
+func TestFormerRoutesOfADamagedStore(t *testing.T) {
+	r := newRig(t, disk(), podWatch())
+	lasts := slow
+	lasts.Name, lasts.Sinks = "zone", []string{"other"}
+	if _, err := r.store.EnsureSink("other", store.FromNow); err != nil {
+		t.Fatal(err)
+	}
+	r.route(slow, stuck, lasts)
+	s := r.liveFeed()
+	r.commit(&feedSynced{feed: s})
+	r.commit(addedTo(s, r.object("a", "u", "1", "stuck")), addedTo(s, r.object("b", "x", "1", "stuck")), updatedIn(s, r.object("a", "u", "2", "stuck"), nil), updatedIn(s, r.object("b", "x", "2", "stuck"), nil))
+	r.takes("sink", "added a 1", "added b 1")
+	r.takes("other", "added a 1", "added b 1")
+	b := r.store.NewBatch()
+	b.PutMeta("timer/row/slow/sink/pods/ns/a", []byte("damaged"))
+	b.PutMeta("timer/row/stuck//"+s.Partition+"\nns/a", []byte("damaged"))
+	if err := r.store.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	broken := &brokenStore{Store: r.store, prefix: "timer/row/"}
+	r.c.timers.table = timer.NewTable(broken)
+	r.route()
+	r.pass(0)
+	r.pass(0)
+	r.takes("sink", "updated b 2: no visible change")
+	r.takes("other", "updated a 2: no visible change", "updated b 2: no visible change")
+	broken.prefix = "none"
+	r.pass(unreadable)
+	r.pass(0)
+	if err := r.store.ScanMeta("timer/", func(key string, _ []byte) error { return fmt.Errorf("%s is left", key) }); err != nil {
+		t.Error(err)
+	}
+	if !r.c.timers.idle() {
+		t.Errorf("what is left of the routes is %v and %v", r.c.timers.throttles, r.c.timers.lasting)
+	}
+}
+
+// brokenStore cannot scan keys with a prefix.
+type brokenStore struct {
+	*store.Store
+	prefix string
+	reads  int
+}
+
+func (b *brokenStore) ScanMetaFrom(prefix, from string, f func(key string, value []byte) error) error {
+	if strings.HasPrefix(prefix, b.prefix) {
+		return store.ErrUnreadable
+	}
+	return b.Store.ScanMetaFrom(prefix, from, f)
+}
+
+func (b *brokenStore) Meta(key string) ([]byte, bool, error) {
+	b.reads++
+	return b.Store.Meta(key)
+}
+
 // TestThrottleAfterADamagedRecord holds on, and delivers the last state, when the record that
 // was held, or sent, cannot be read.
 func TestThrottleAfterADamagedRecord(t *testing.T) {
@@ -291,7 +435,7 @@ func TestThrottleAfterADamagedRecord(t *testing.T) {
 	}
 	r.commit(updatedIn(s, r.object("a", "u", "4"), nil), updatedIn(s, r.object("b", "x", "5"), nil))
 	r.pass(time.Minute)
-	r.takes("sink", "added a 1", "added b 2", "updated a 4: no visible change", "updated b 5 replaces 1: no visible change")
+	r.takes("sink", "added a 1", "added b 2", "updated a 4: no visible change", "updated b 5 replaces 1")
 }
 
 // TestThrottleOfADamagedState goes on when a state that was held cannot be read. What the

@@ -24,26 +24,24 @@ const (
 // timers are what the routes hold over time. They are the committer's.
 type timers struct {
 	table     *timer.Table
-	throttles map[string][]*throttle // by sink
-	lasting   map[string]*lasting    // by route
-	former    bool                   // buckets of former routes have not been looked for
-	working   bool                   // the job is among those of the group
-	looked    time.Time              // when the last look was
+	throttles map[string][]*timer.Bucket // by sink
+	lasting   map[string]*lasting        // by route
+	former    bool                       // buckets of former routes have not been looked for, or not all of them
+	search    time.Time                  // they are not looked for before
+	working   bool                       // the job is among those of the group
+	looked    time.Time                  // when the last look was
 }
-
-func newTimers(s timer.Store) *timers { return &timers{table: timer.NewTable(s)} }
 
 // idle reports whether nothing is held, and no route holds anything.
 func (t *timers) idle() bool { return len(t.throttles) == 0 && len(t.lasting) == 0 && !t.former }
 
-// adopt replaces the router.
 func (c *Committer) adopt(r Router) {
 	c.router = r
 	t := c.timers
 	before := t.lasting
 	gone := map[timer.Name]bool{}
 	t.eachBucket(func(b *timer.Bucket) { gone[b.Name] = true })
-	t.throttles, t.lasting, t.former = map[string][]*throttle{}, map[string]*lasting{}, true
+	t.throttles, t.lasting, t.former, t.search = map[string][]*timer.Bucket{}, map[string]*lasting{}, true, time.Time{}
 	for _, of := range r.Timers() {
 		if of.For > 0 {
 			l := &lasting{Timer: of, bucket: &timer.Bucket{Name: timer.Name{Route: of.Route}, After: of.For}, armed: map[string]*[]WatchRef{}}
@@ -56,7 +54,7 @@ func (c *Committer) adopt(r Router) {
 		if of.Throttle > 0 {
 			for _, target := range of.Targets {
 				name := timer.Name{Route: of.Route, Sink: target.Sink}
-				t.add(&throttle{bucket: &timer.Bucket{Name: name, After: of.Throttle}})
+				t.add(&timer.Bucket{Name: name, After: of.Throttle})
 				c.metrics.held.WithLabelValues(name.Route, name.Sink)
 				c.metrics.coalesced.WithLabelValues(name.Route, name.Sink)
 			}
@@ -68,51 +66,80 @@ func (c *Committer) adopt(r Router) {
 	}
 }
 
-func (t *timers) add(th *throttle) {
-	t.throttles[th.bucket.Sink] = append(t.throttles[th.bucket.Sink], th)
-}
+func (t *timers) add(b *timer.Bucket) { t.throttles[b.Sink] = append(t.throttles[b.Sink], b) }
+
+// unreadable is the time until what routes hold is read again after damage: a block may be
+// repaired.
+const unreadable = time.Minute
 
 // findFormer finds the buckets of routes, or of their sinks, that are not configured any
 // more. What they hold is due.
 func (c *Committer) findFormer() error {
-	t := c.timers
-	if !t.former {
+	t, now := c.timers, c.cfg.Now()
+	if !t.former || now.Before(t.search) {
 		return nil
 	}
 	names, err := t.table.Names()
-	if err == nil {
-		err = c.store.ScanMeta(armedMeta, func(key string, _ []byte) error {
-			route, _, _ := strings.Cut(strings.TrimPrefix(key, armedMeta), "/")
-			names = append(names, timer.Name{Route: route})
-			return nil
-		})
-	}
-	if ledger.IgnoreUnreadable(err) != nil {
-		return fmt.Errorf("%w: find timers: %w", ledger.ErrStore, err)
-	}
-	t.former = false
+	armed := c.store.ScanMeta(armedMeta, func(key string, _ []byte) error {
+		route, _, _ := strings.Cut(strings.TrimPrefix(key, armedMeta), "/")
+		names = append(names, timer.Name{Route: route})
+		return nil
+	})
 	for _, name := range names {
 		switch {
 		case name.Sink == "":
 			if t.lasting[name.Route] == nil {
-				t.lasting[name.Route] = &lasting{bucket: &timer.Bucket{Name: name}, former: true}
+				t.lasting[name.Route] = &lasting{bucket: &timer.Bucket{Name: name, Former: true}}
 			}
-		case !slices.ContainsFunc(t.throttles[name.Sink], func(th *throttle) bool { return th.bucket.Name == name }):
-			t.add(&throttle{bucket: &timer.Bucket{Name: name}, former: true})
+		case !slices.ContainsFunc(t.throttles[name.Sink], func(b *timer.Bucket) bool { return b.Name == name }):
+			t.add(&timer.Bucket{Name: name, Former: true})
 		}
+	}
+	err = errors.Join(err, armed)
+	if t.search.IsZero() {
+		t.eachBucket(func(b *timer.Bucket) {
+			err = errors.Join(err, t.table.Count(b))
+			c.metrics.holds(b)
+		})
+	}
+	switch {
+	case err == nil:
+		t.former = false
+	case errors.Is(err, store.ErrUnreadable):
+		c.log.Error("what routes hold cannot be read: it is tried again later", "error", err)
+		t.search = now.Add(unreadable)
+	default:
+		return fmt.Errorf("%w: find timers: %w", ledger.ErrStore, err)
 	}
 	return nil
 }
 
 func (t *timers) eachBucket(f func(*timer.Bucket)) {
 	for _, of := range t.throttles {
-		for _, th := range of {
-			f(th.bucket)
+		for _, b := range of {
+			f(b)
 		}
 	}
 	for _, l := range t.lasting {
 		f(l.bucket)
 	}
+}
+
+// clear deletes what is left of a former bucket, and then calls gone.
+func (g *group) clear(b *timer.Bucket, room *int, gone func() error) error {
+	n, err := g.c.timers.table.Clear(g.batch, b, *room)
+	*room -= n
+	if err == nil && *room > 0 {
+		err = gone()
+	}
+	switch {
+	case errors.Is(err, store.ErrUnreadable):
+		g.c.log.Error("what a former route held cannot be read: it is deleted later", "route", b.Route, "sink", b.Sink, "error", err)
+		b.Postpone(g.c.timers.looked.Add(unreadable))
+	case err != nil:
+		return fmt.Errorf("%w: scan timers: %w", ledger.ErrStore, err)
+	}
+	return nil
 }
 
 // next is when the timers are to be looked at.
@@ -149,12 +176,15 @@ func (t *timers) step(g *group) (more bool, err error) {
 	now := g.c.cfg.Now().Round(0) // as the rows have it: of the clock that may be set
 	if now.Before(t.looked) {     // it was set back
 		t.eachBucket(func(b *timer.Bucket) { b.Postpone(time.Time{}) })
+		for _, l := range t.lasting {
+			l.after = nil
+		}
 	}
 	t.looked = now
 	room := timerLook
 	for _, sink := range slices.Sorted(maps.Keys(t.throttles)) {
-		for _, th := range slices.Clone(t.throttles[sink]) {
-			if err := th.fire(g, now, &room); err != nil {
+		for _, b := range slices.Clone(t.throttles[sink]) {
+			if err := t.fire(g, b, now, &room); err != nil {
 				return false, err
 			}
 		}
@@ -170,8 +200,16 @@ func (t *timers) step(g *group) (more bool, err error) {
 
 func (t *timers) end() {}
 
-// timerRow returns a row. One that is damaged is logged, and is none.
-func (g *group) timerRow(b *timer.Bucket, key string) (*timer.Row, error) {
+// Put implements timer.Outlet.
+func (g *group) Put(b *timer.Bucket, key string, before, next *timer.Row) {
+	g.c.timers.table.Put(g.batch, b, key, before, next)
+}
+
+// Unlist implements timer.Outlet.
+func (g *group) Unlist(b *timer.Bucket, d timer.Due) { g.c.timers.table.Unlist(g.batch, b, d) }
+
+// Row implements timer.Outlet. A row that is damaged is logged, and is none.
+func (g *group) Row(b *timer.Bucket, key string) (*timer.Row, error) {
 	row, err := g.c.timers.table.Row(b, key)
 	if err == nil {
 		return row, nil
@@ -185,7 +223,8 @@ func (g *group) timerRow(b *timer.Bucket, key string) (*timer.Row, error) {
 }
 
 // due returns the timers of a bucket that are due, after one that was, and puts those that
-// began in the future, by a clock that was set back since, at now. more: there are others.
+// began in the future, by a clock that was set back since, at now. more: there are others, or
+// they cannot be read.
 func (g *group) due(b *timer.Bucket, now time.Time, after *timer.Due, room *int) (due []timer.Due, more bool, err error) {
 	if *room <= 0 || b.Next().After(now) {
 		return nil, false, nil
@@ -198,22 +237,23 @@ func (g *group) due(b *timer.Bucket, now time.Time, after *timer.Due, room *int)
 	switch {
 	case errors.Is(err, store.ErrUnreadable), errors.Is(err, timer.ErrMalformed):
 		g.c.log.Error("what a route holds cannot be read: it is tried again later", "route", b.Route, "sink", b.Sink, "error", err)
-		b.Postpone(now.Add(time.Minute))
+		b.Postpone(now.Add(unreadable))
+		more = true
 	case err != nil:
 		return nil, false, fmt.Errorf("%w: scan timers: %w", ledger.ErrStore, err)
 	}
 	for _, d := range ahead {
-		row, err := g.timerRow(b, d.Key)
+		row, err := g.Row(b, d.Key)
 		if err != nil {
 			return nil, false, err
 		}
 		if row == nil || !row.Start.Equal(d.Start) {
-			table.Unlist(g.batch, b, d)
+			g.Unlist(b, d)
 			continue
 		}
 		moved := *row
 		moved.Start = now
-		table.Put(g.batch, b, d.Key, row, &moved)
+		g.Put(b, d.Key, row, &moved)
 	}
 	*room -= len(due) + len(ahead)
 	return due, more, nil

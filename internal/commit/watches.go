@@ -26,6 +26,7 @@ type addedWatch struct {
 // coverage is what a watch covers, or covered.
 type coverage interface {
 	Covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool
+	byLabels() bool // of namespaces
 }
 
 // added are those of next that are not among the watches of the feed, or are by
@@ -54,14 +55,7 @@ func watchRef(s *ledger.Selected, watch string) (WatchRef, error) {
 	if err != nil {
 		return WatchRef{}, fmt.Errorf("rules of watch %s: %w", watch, err)
 	}
-	h := WatchRef{Watch: &plan.Watch{Name: watch, Filter: filter}}
-	if len(s.Namespaces) > 0 {
-		h.namespaces = make(map[string]struct{}, len(s.Namespaces))
-		for _, ns := range s.Namespaces {
-			h.namespaces[ns] = struct{}{}
-		}
-	}
-	return h, nil
+	return NewWatchRef(&plan.Watch{Name: watch, Filter: filter, Namespaces: s.Namespaces}), nil
 }
 
 // formerly is what a watch covered of a part of the ledger, by id of the feed that
@@ -85,6 +79,15 @@ func (f *formerly) Covers(o *compact.Object, nsLabels func(string) (labels.Set, 
 		h = f.ids[f.all]
 	}
 	return h != nil && h.Covers(o, nsLabels)
+}
+
+func (f *formerly) byLabels() bool {
+	for _, h := range f.ids {
+		if h != nil && h.byLabels() {
+			return true
+		}
+	}
+	return false
 }
 
 // formerlyCovered is what a watch covered of a part of the ledger; nil if
@@ -231,10 +234,7 @@ func (c *Committer) noteSelections(rules given) error {
 			ledger.DropSelections(b, id, watches)
 		}
 	}
-	if err := c.store.Commit(b); err != nil {
-		return fmt.Errorf("%w: note selections: %w", ledger.ErrStore, err)
-	}
-	return nil
+	return ledger.StoreError(c.store.Commit(b), "note selections")
 }
 
 // DueMeta and the name of a sink say that the sink begins with a snapshot, which has not
@@ -317,10 +317,7 @@ func (c *Committer) ReadNotes() error {
 		}
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("%w: unfinished snapshots: %w", ledger.ErrStore, err)
-	}
-	return nil
+	return ledger.StoreError(err, "unfinished snapshots")
 }
 
 // Change puts a change in place.

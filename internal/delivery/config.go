@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"math/rand/v2"
@@ -100,9 +101,7 @@ func (c *Config) setDefaults() {
 	setDefault(&c.DrainTimeout, 10*time.Second)
 	setDefault(&c.CloseTimeout, 5*time.Second)
 	c.Retry.setDefaults()
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
+	c.Logger = cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 	if c.Registerer == nil {
 		c.Registerer = prometheus.NewRegistry()
 	}
@@ -135,7 +134,6 @@ const (
 	fetchItems     = 1 << 11 // of those, events read again and not yet written
 )
 
-// readAhead returns the number of items held in memory.
 func (c *Config) readAhead() int {
 	return min(max(2*c.Delivery.MaxEvents*c.Delivery.Concurrency, 2*readItems), 1<<14)
 }
@@ -176,7 +174,6 @@ func (r *Retry) probe(n int) time.Duration {
 	return r.spread()
 }
 
-// spread is about ProbeInterval.
 func (r *Retry) spread() time.Duration {
 	d := r.ProbeInterval / 5
 	return r.ProbeInterval - d + rand.N(max(2*d, 1))

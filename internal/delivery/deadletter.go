@@ -1,6 +1,8 @@
 package delivery
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -21,7 +23,6 @@ const (
 
 var letterReasons = [...]string{letterRefused, letterPanic, letterOversize, letterUndecodable, letterBody, letterSkipped}
 
-// letterReason returns the reason for an event that was refused.
 func letterReason(cause error) string {
 	switch {
 	case isPanic(cause):
@@ -123,4 +124,162 @@ func (s *Status) withhold() {
 	for i := range s.Failing {
 		withholdText(&s.Failing[i].LastError)
 	}
+}
+
+// The errors of [Worker.Skip] that the caller may act on.
+var (
+	ErrNotDelivering = errors.New("the sink is not open")
+	ErrNothingToSkip = errors.New("no event blocks the sink")
+	ErrNotSkippable  = errors.New("no such event among those read from the sink's queue")
+	ErrInFlight      = errors.New("the event is being written; retry when the write has ended")
+)
+
+// Skipped is an event that became a dead letter on request.
+type Skipped struct {
+	Sequence uint64 `json:"sequence"`
+	Position uint64 `json:"position"` // of the dead letter
+	ID       string `json:"id,omitempty"`
+	Type     string `json:"type,omitempty"`
+	Subject  string `json:"subject,omitempty"`
+	Reason   string `json:"reason"` // of its failure
+}
+
+// skipRequest asks the engine to skip an event.
+type skipRequest struct {
+	sequence uint64 // 0: the event that blocks
+	outcome  chan skipOutcome
+}
+
+type skipOutcome struct {
+	skipped Skipped
+	err     error
+}
+
+func (r *skipRequest) answer(s Skipped, err error) { r.outcome <- skipOutcome{s, err} }
+
+// Skip moves the event with this sequence to the dead letters. 0 is the event that has
+// been failing for the longest time; if there is none and the sink is paused or backing
+// off, the first of the queue. The events behind it are then tried.
+func (w *Worker) Skip(ctx context.Context, sequence uint64) (Skipped, error) {
+	if s := w.lastStatus().State; s == Stopped || s == Opening {
+		return Skipped{}, ErrNotDelivering
+	}
+	r := skipRequest{sequence: sequence, outcome: make(chan skipOutcome, 1)}
+	select {
+	case w.skips <- r:
+	case <-w.ended:
+		return Skipped{}, ErrNotDelivering
+	case <-ctx.Done():
+		return Skipped{}, ctx.Err()
+	}
+	out := <-r.outcome // the engine answers every request
+	return out.skipped, out.err
+}
+
+func (e *engine) skip(sequence uint64, now time.Time) (Skipped, error) {
+	l, o, i, err := e.find(sequence)
+	if err != nil {
+		return Skipped{}, err
+	}
+	q := &l.pending
+	if o != nil {
+		if !l.detached.take(o) {
+			return Skipped{}, ErrInFlight
+		}
+		defer l.detached.back(o)
+		q = &o.queue
+	}
+	en := q.at(i)
+	s, err := e.describe(en)
+	if err != nil {
+		return Skipped{}, err
+	}
+	if err := e.deadLetter(en, letterSkipped, errors.New(s.Reason)); err != nil {
+		return Skipped{}, err
+	}
+	q.remove(i)
+	if o != nil && i == 0 {
+		o.passed()
+	}
+	e.log.Warn("event skipped on request", "sequence", s.Sequence, "position", s.Position, "id", s.ID, "type", s.Type, "subject", s.Subject, "reason", s.Reason)
+	e.circuit.resume(now)
+	return s, nil
+}
+
+// find returns the lane of the event to skip, its detached object if it has one, and its
+// index in the queue of either.
+func (e *engine) find(sequence uint64) (l *lane, o *object, i int, err error) {
+	if sequence == 0 {
+		return e.blocking()
+	}
+	for _, l := range e.lanes {
+		for _, o := range l.detached.byLane {
+			for i := range o.queue.len() {
+				if o.queue.at(i).item.Sequence == sequence {
+					return l, o, i, nil
+				}
+			}
+		}
+		for i := range l.pending.len() {
+			if l.pending.at(i).item.Sequence == sequence {
+				return l, nil, i, nil
+			}
+		}
+		for _, en := range l.batch.entries {
+			if l.busy && en.item.Sequence == sequence {
+				return nil, nil, 0, ErrInFlight
+			}
+		}
+	}
+	return nil, nil, 0, fmt.Errorf("sequence %d: %w", sequence, ErrNotSkippable)
+}
+
+// blocking finds the event that has been failing for the longest time, or the first of
+// the queue while the sink does not flow.
+func (e *engine) blocking() (l *lane, o *object, i int, err error) {
+	err = ErrNothingToSkip
+	var first time.Time
+	for _, in := range e.lanes {
+		for _, at := range in.detached.due.objects {
+			if f := at.queue.at(0).first; err != nil || f.Before(first) {
+				l, o, first, err = in, at, f, nil
+			}
+		}
+	}
+	if err == nil || e.circuit.phase == flowing {
+		return l, o, 0, err
+	}
+	for _, in := range e.lanes {
+		if in.pending.len() == 0 || err == nil && in.pending.at(0).item.Position > l.pending.at(0).item.Position {
+			continue
+		}
+		l, err = in, nil
+	}
+	return l, nil, 0, err
+}
+
+// describe returns the identity of an entry's event and the reason of its failure.
+func (e *engine) describe(en *entry) (Skipped, error) {
+	s := Skipped{Sequence: en.item.Sequence, Position: en.item.Position, Reason: "skipped on request"}
+	if e.lastError != "" {
+		s.Reason = e.lastError
+	}
+	if f := e.failures.byLane[en.item.Lane]; f != nil && f.LastError != "" {
+		s.Reason = f.LastError
+	}
+	if en.away {
+		if _, err := e.fetch(en); err != nil {
+			return s, err
+		}
+	}
+	if en.event == nil && !en.away {
+		if err := e.decode(en); err != nil {
+			s.Reason = excerpt(err)
+			return s, nil
+		}
+	}
+	if en.event != nil {
+		s.ID, s.Type, s.Subject = en.event.ID, string(en.event.Type), en.event.Subject()
+	}
+	return s, nil
 }

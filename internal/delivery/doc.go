@@ -59,11 +59,11 @@
 //
 // # Where to look
 //
-// worker.go opens a sink and runs engine.go, the loop of one goroutine: reader.go reads
-// ahead, prepare.go and oversize.go make events of records, form.go makes batches
-// (lane.go, object.go), write.go writes, settle.go and outcome.go judge the results. The
-// meaning of a failure is in circuit.go (the sink), doubt.go, failures.go and panic.go
-// (an event), its record in deadletter.go, skip.go and note.go.
+// worker.go opens a sink and runs engine.go, the loop of one goroutine: queue.go reads
+// ahead, prepare.go makes events of records, form.go makes batches (lane.go), write.go
+// writes, settle.go and outcome.go judge the results. The meaning of a failure is in
+// circuit.go (the sink) and outcome.go (an event), its record in deadletter.go, status.go
+// and note.go.
 //
 // The package is larger than others because it is one state machine: every file uses
 // the same objects, attempts and circuit, on the loop's goroutine.

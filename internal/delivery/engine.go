@@ -187,7 +187,6 @@ func (e *engine) acknowledge() error {
 	return nil
 }
 
-// full reports whether reading ahead has reached its bounds.
 func (e *engine) full() bool {
 	return e.held >= e.cfg.readAhead() || e.heldBytes >= readAheadBytes || e.stalled()
 }
@@ -208,7 +207,6 @@ func (e *engine) admit(items []store.Item, now time.Time) {
 	}
 }
 
-// laneOf returns the lane of the entry's object.
 func (e *engine) laneOf(en *entry) *lane { return e.lanes[en.item.Lane%uint64(len(e.lanes))] }
 
 func (e *engine) newEntry() *entry {
@@ -220,7 +218,6 @@ func (e *engine) newEntry() *entry {
 	return &entry{}
 }
 
-// unhold removes an entry from the read-ahead account.
 func (e *engine) unhold(en *entry) {
 	if en.held {
 		en.held = false
@@ -229,7 +226,6 @@ func (e *engine) unhold(en *entry) {
 	}
 }
 
-// release frees an entry that left the queue.
 func (e *engine) release(en *entry) {
 	e.unhold(en)
 	e.unfetch(en)
@@ -278,7 +274,6 @@ func latest(times ...time.Time) time.Time {
 	return slices.MaxFunc(times, time.Time.Compare)
 }
 
-// force makes every scheduled attempt due.
 func (e *engine) force(now time.Time) {
 	e.circuit.resume(now)
 	e.retryHold, e.fruitless, e.panics = time.Time{}, 0, 0
@@ -287,7 +282,6 @@ func (e *engine) force(now time.Time) {
 	}
 }
 
-// limits returns the sink's limits.
 func (e *engine) limits() (l sinks.Limits) {
 	if e.limited == nil {
 		return sinks.Limits{}

@@ -68,7 +68,6 @@ func (j *journal) repeat(message string, err error) {
 	}
 }
 
-// letter logs a dead letter.
 func (j *journal) letter(args ...any) {
 	const message = "an event became a dead letter"
 	if skipped, ok := j.allow(message, letterQuota); ok {
@@ -88,5 +87,3 @@ func (j *journal) paused(cause error, retryIn time.Duration) {
 	j.allow(stillPaused, failureQuota)
 	j.Error("the sink is paused until its cause is fixed; its backlog is kept", "error", cause, "probeIn", retryIn)
 }
-
-func (j *journal) recovered() { j.Info("the sink answers again") }

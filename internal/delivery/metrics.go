@@ -74,11 +74,16 @@ func newMetrics(cfg *Config) (*metrics, error) {
 	}
 	return m, m.group.RegisterAll(
 		delivered, m.delivery, m.batch, m.errors, m.letters, m.retries, m.truncated, m.leftOut, m.states, m.blocked, m.stalled, m.limited, m.onRequest,
-		newQueueCollector(cfg.Queue),
+		&queueCollector{
+			queue:  cfg.Queue,
+			length: prometheus.NewDesc("watcherd_sink_queue_length", "Pending events of the sink.", nil, nil),
+			bytes:  prometheus.NewDesc("watcherd_sink_queue_bytes", "Stored bytes of the sink's pending events.", nil, nil),
+			oldest: prometheus.NewDesc("watcherd_sink_queue_oldest_age_seconds",
+				"Age of the oldest pending event of the sink; 0 for none.", nil, nil),
+		},
 	)
 }
 
-// written counts a write that came back.
 func (m *metrics) written(b *batch) {
 	m.delivery.Observe(b.took.Seconds())
 	m.batch.Observe(float64(len(b.entries)))
@@ -92,14 +97,10 @@ func (m *metrics) delivered(t event.Type) {
 
 // failed counts a write by each class of failure it met.
 func (m *metrics) failed(v *verdict) {
-	if v.retryErr != nil {
-		m.errors.WithLabelValues(errorClass(v.retryErr)).Inc()
-	}
-	if v.refuseErr != nil {
-		m.errors.WithLabelValues(errorClass(v.refuseErr)).Inc()
-	}
-	if v.pauseErr != nil {
-		m.errors.WithLabelValues(errorClass(v.pauseErr)).Inc()
+	for _, err := range [...]error{v.retryErr, v.refuseErr, v.pauseErr} {
+		if err != nil {
+			m.errors.WithLabelValues(errorClass(err)).Inc()
+		}
 	}
 }
 
@@ -136,24 +137,12 @@ type queueCollector struct {
 	length, bytes, oldest *prometheus.Desc
 }
 
-func newQueueCollector(q Queue) *queueCollector {
-	return &queueCollector{
-		queue:  q,
-		length: prometheus.NewDesc("watcherd_sink_queue_length", "Pending events of the sink.", nil, nil),
-		bytes:  prometheus.NewDesc("watcherd_sink_queue_bytes", "Stored bytes of the sink's pending events.", nil, nil),
-		oldest: prometheus.NewDesc("watcherd_sink_queue_oldest_age_seconds",
-			"Age of the oldest pending event of the sink; 0 for none.", nil, nil),
-	}
-}
-
-// Describe implements prometheus.Collector.
 func (c *queueCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.length
 	ch <- c.bytes
 	ch <- c.oldest
 }
 
-// Collect implements prometheus.Collector.
 func (c *queueCollector) Collect(ch chan<- prometheus.Metric) {
 	s := c.queue.Stats()
 	var age float64

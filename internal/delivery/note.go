@@ -1,9 +1,11 @@
 package delivery
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -103,7 +105,6 @@ func (n *note) met(position uint64) (noteEvent, bool) {
 	return ev, ok
 }
 
-// remember adds an event that waits for a retry.
 func (n *note) remember(en *entry, next time.Time, alone bool) {
 	position := en.item.Position
 	if _, known := n.events[position]; !known && len(n.events)+len(n.restored) >= noteEvents {
@@ -131,7 +132,6 @@ func (n *note) due() (time.Time, bool) {
 	return n.written.Add(noteInterval), n.dirty
 }
 
-// flush writes the note if that is due.
 func (n *note) flush(now time.Time, c *circuit) error {
 	at, due := n.due()
 	if !n.urgent && (!due || now.Before(at)) {
@@ -148,16 +148,9 @@ func (n *note) write(now time.Time, c *circuit) error {
 		content.Attempts, content.Next = c.attempts, c.until
 	}
 	for _, events := range [...]map[uint64]noteEvent{n.events, n.restored} {
-		for _, ev := range events {
-			content.Events = append(content.Events, ev)
-		}
+		content.Events = slices.AppendSeq(content.Events, maps.Values(events))
 	}
-	slices.SortFunc(content.Events, func(a, b noteEvent) int {
-		if a.Position < b.Position {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(content.Events, func(a, b noteEvent) int { return cmp.Compare(a.Position, b.Position) })
 	raw, err := json.Marshal(content)
 	if err != nil {
 		return fmt.Errorf("encode the schedule of retries: %w", err)
@@ -175,14 +168,9 @@ func (n *note) forgetGone() {
 		return
 	}
 	head := n.queue.Stats().Head
-	for position := range n.restored {
-		if position < head {
-			delete(n.restored, position)
-		}
-	}
+	maps.DeleteFunc(n.restored, func(position uint64, _ noteEvent) bool { return position < head })
 }
 
-// restore resumes the schedule of an earlier run.
 func (e *engine) restore(now time.Time) error {
 	c, ok, unusable, err := e.note.load(now, e.cfg.Retry.longest())
 	if err != nil {

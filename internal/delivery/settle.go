@@ -29,7 +29,6 @@ type failed struct {
 	err   error
 }
 
-// settle handles a batch whose write has returned.
 func (e *engine) settle(b *batch, now time.Time) error {
 	l := b.lane
 	l.busy = false
@@ -169,7 +168,7 @@ func (e *engine) conclude(b *batch, v *verdict, now time.Time) {
 		e.fail(b.ticket, now, v.after, v.retryErr)
 	case v.accepted+v.refused > 0:
 		if e.circuit.answered(b.ticket, now, e.cfg.Delivery.MaxEvents) {
-			e.log.recovered()
+			e.log.Info("the sink answers again")
 			e.note.urgent = true
 		}
 	case len(v.failed) > 0:

@@ -69,8 +69,8 @@ func (r *Reader) Blame(ctx context.Context, o Object) (*Blame, error) {
 		return b, err
 	}
 	w := walker{Blame: b, reader: r, newest: s.Sequence, gaps: slices.DeleteFunc(slices.Clone(gaps), func(g gap) bool { return !g.concerns(&o.Resource, o.Namespace, o.Name) })}
-	if err := r.newest(ctx, &o, w.take); err != nil || w.err != nil {
-		return b, cmp.Or(w.err, err)
+	if err := r.newest(ctx, &o, w.take); err != nil {
+		return b, err
 	}
 	if w.last != nil {
 		w.old(w.last)
@@ -101,20 +101,20 @@ type walker struct {
 }
 
 // take is called with the records of the object, the newest first.
-func (w *walker) take(rec *stored) (more bool) {
+func (w *walker) take(rec *stored) (more bool, err error) {
 	if w.states++; w.states > maxCompared {
 		w.Truncated = true
-		return false
+		return false, nil
 	}
 	raw := w.reader.show(rec.Record, rec.Object)
 	if raw == nil {
-		return true // a damaged record: the states around it are not neighbours
+		return true, nil // a damaged record: the states around it are not neighbours
 	}
 	switch {
 	case w.root == nil: // it is deleted
 		w.Deleted = true
-		if w.err = w.state(raw); w.err != nil {
-			return false
+		if err := w.state(raw); err != nil {
+			return false, err
 		}
 	case w.last == nil && rec.sequence == w.newest:
 	case w.last == nil: // the state of now is not recorded
@@ -136,7 +136,7 @@ func (w *walker) take(rec *stored) (more bool) {
 	if rec.Event.Type == event.Added {
 		w.set(nil, w.change(rec))
 	}
-	return w.err == nil && w.root.open > 0
+	return w.root != nil && w.root.open > 0, w.err
 }
 
 // change is the attribution to a record.

@@ -357,15 +357,10 @@ func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, 
 	if err = ledger.IgnoreUnreadable(err); err != nil {
 		return c, err
 	}
-	if order, err = r.ends(ctx, order, from, to); err != nil {
+	if order, err = r.ends(ctx, order, from, to, byOwner); err != nil {
 		return c, err
 	}
 	for _, o := range order {
-		if byOwner {
-			if o.owners, err = r.ownersOf(o); err != nil {
-				return c, err
-			}
-		}
 		if o.compare(); o.Change == "" {
 			c.Churned++
 			continue
@@ -386,16 +381,20 @@ type net struct {
 	NetChange
 	first, last, after uint64
 
-	ended   bool // its last state in the period is a deletion
-	was, is State
+	ended   bool  // its last state in the period is a deletion
+	was, is State // without their objects, which may be many
 
-	owners []Ref // what it may be a consequence of
+	recreated bool
+	text      string // what changed from one state to the other
+
+	owners []Ref // what it may be a consequence of, if that is asked for
 }
 
 func (n *net) object() Object { return Object{n.Resource, n.Namespace, n.Name} }
 
-// ends finds the states at both ends of a period of those objects that changed.
-func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time) ([]*net, error) {
+// ends finds the states at both ends of a period of those objects that changed, and if it is
+// asked for their owners.
+func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time, owners bool) ([]*net, error) {
 	all = slices.DeleteFunc(all, func(n *net) bool { return n.Count == 0 }) // redacted, not changed
 	came := map[Object]bool{}
 	for _, n := range all {
@@ -417,6 +416,12 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time) ([]*n
 		if n.was.As == Exact && !n.was.Exists {
 			came[key(o)] = true
 		}
+		if owners {
+			if n.owners, err = r.ownersOf(n); err != nil {
+				return nil, err
+			}
+		}
+		n.describe()
 	}
 	lived, err := r.lastBefore(from, "", func(row *headline.Row) bool { return came[objectOf(row)] }, len(came))
 	damaged := errors.Is(err, store.ErrUnreadable)
@@ -449,6 +454,15 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time) ([]*n
 	return all, nil
 }
 
+// describe compares the objects of both states, and drops them.
+func (n *net) describe() {
+	if n.was.Exists && n.is.Exists {
+		n.recreated = uid(n.was.Object) != uid(n.is.Object)
+		n.text, _ = summary.Changes(&event.Event{Type: event.Updated, OldObject: n.was.Object, Object: n.is.Object})
+	}
+	n.was.Object, n.is.Object = nil, nil
+}
+
 // compare sets what the period changed.
 func (n *net) compare() {
 	n.Before, n.After = n.was.As, n.is.As
@@ -461,13 +475,10 @@ func (n *net) compare() {
 	case !n.is.Exists:
 		n.Change = "deleted"
 	default:
-		n.Recreated = uid(n.was.Object) != uid(n.is.Object)
-		text, _ := summary.Changes(&event.Event{Type: event.Updated, OldObject: n.was.Object, Object: n.is.Object})
-		if text != "" || n.Recreated {
-			n.Change, n.Summary = "changed", text
+		if n.Recreated = n.recreated; n.text != "" || n.recreated {
+			n.Change, n.Summary = "changed", n.text
 		}
 	}
-	n.was, n.is = State{}, State{} // the objects may be many
 }
 
 func uid(raw []byte) string {

@@ -466,7 +466,7 @@ func (r *Reader) ListAt(ctx context.Context, resource event.Resource, namespace 
 }
 
 // pageBytes is about how large a page may become.
-const pageBytes = 16 << 20
+const pageBytes = 4 << 20
 
 // Version is one of the states of an object, or the end of a life.
 type Version struct {
@@ -487,34 +487,25 @@ type Versions struct {
 // Versions returns at most limit versions of an object in a period. A zero time is no bound.
 func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, limit int) (Versions, error) {
 	out := Versions{Items: []Version{}, Before: UnknownBefore}
-	var chain []*stored // those of the answer, and the one before
-	take := func(rec *stored) (more bool) {
+	shown := map[uint64][]byte{}
+	take := func(rec *stored) (more bool, err error) {
 		switch at := rec.Event.Time; {
 		case !to.IsZero() && at.After(to) || rec.Rerecorded:
-			return true
-		default:
-			chain = append(chain, rec)
-			return len(chain) <= limit && !at.Before(from)
-		}
-	}
-	if err := r.newest(ctx, &o, take); err != nil {
-		return out, err
-	}
-	shown := map[uint64][]byte{}
-	for i, rec := range chain {
-		if i == limit || rec.Event.Time.Before(from) {
+			return true, nil
+		case len(out.Items) == limit, at.Before(from):
 			out.Before = Exact // it is known, and not asked for
-			break
+			return false, nil
 		}
-		text, err := r.summarize(rec, shown)
-		if err != nil {
-			return out, err
-		}
-		v := Version{Sequence: rec.sequence, Time: rec.Event.Time, Type: rec.Event.Type, Summary: text}
+		v := Version{Sequence: rec.sequence, Time: rec.Event.Time, Type: rec.Event.Type}
 		if by := rec.Event.ChangedBy; by != nil {
 			v.Manager = by.Manager
 		}
+		v.Summary, err = r.summarize(rec, shown)
 		out.Items = append(out.Items, v)
+		return true, err
+	}
+	if err := r.newest(ctx, &o, take); err != nil {
+		return out, err
 	}
 	if from.IsZero() {
 		from = time.Unix(0, 0)
@@ -536,7 +527,7 @@ func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, lim
 
 // newest calls take with the records of an object's states, the newest first, until it returns
 // false. One that cannot be read has no object.
-func (r *Reader) newest(ctx context.Context, o *Object, take func(*stored) (more bool)) error {
+func (r *Reader) newest(ctx context.Context, o *Object, take func(*stored) (more bool, err error)) error {
 	entries, err := r.entries(o)
 	if err != nil {
 		return err
@@ -556,7 +547,9 @@ func (r *Reader) newest(ctx context.Context, o *Object, take func(*stored) (more
 				more = sequence >= stats.First
 				break
 			}
-			more = take(rec)
+			if more, err = take(rec); err != nil {
+				return err
+			}
 			below, sequence = sequence-1, rec.Prev
 		}
 	}
@@ -573,10 +566,11 @@ func (r *Reader) newest(ctx context.Context, o *Object, take func(*stored) (more
 			e := event.Event{Type: row.Type, Time: row.Time, Summary: unreadable}
 			rec = &stored{&record.Record{Event: e, Rerecorded: row.Flags&headline.Rerecorded != 0}, row.Sequence}
 		}
-		if !take(rec) {
-			return errEnough
+		more, err := take(rec)
+		if err == nil && !more {
+			err = errEnough
 		}
-		return stop(ctx)
+		return errors.Join(err, stop(ctx))
 	})
 	if err = ignoreEnough(err); errors.Is(err, store.ErrUnreadable) {
 		return nil

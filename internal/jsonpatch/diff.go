@@ -87,7 +87,6 @@ func (p place) omits(key string) bool {
 	return p == metadata && (key == "resourceVersion" || key == "managedFields")
 }
 
-// in returns the place of an object's member.
 func (p place) in(key string) place {
 	if p == root && key == "metadata" {
 		return metadata

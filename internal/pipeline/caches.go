@@ -162,7 +162,6 @@ func (m *Manager) useCaches(st *plan.State) {
 	m.enricher.Use(list)
 }
 
-// closeCaches ends the informers that no watch has.
 func (m *Manager) closeCaches() {
 	m.enricher.Use(nil)
 	for _, k := range slices.Collect(maps.Keys(m.caches)) {

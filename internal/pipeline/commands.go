@@ -143,10 +143,7 @@ func (m *Manager) oweSnapshot(sink *plan.Sink) error {
 	if sink.StartFrom != plan.StartSnapshot {
 		return nil
 	}
-	if err := ledger.PutMeta(m.store, commit.DueMeta+sink.Name, []byte("{}")); err != nil {
-		return fmt.Errorf("%w: note the snapshot of sink %s: %w", ledger.ErrStore, sink.Name, err)
-	}
-	return nil
+	return ledger.StoreError(ledger.PutMeta(m.store, commit.DueMeta+sink.Name, []byte("{}")), "note the snapshot of sink %s", sink.Name)
 }
 
 // dueSnapshots are the sinks of a state whose first snapshot has not begun.
@@ -183,7 +180,7 @@ func (m *Manager) Replay(ctx context.Context, sink string, r store.ReplayRange, 
 		return 0, err
 	}
 	count := 0
-	n, err := m.store.ReplaySelected(ctx, sink, r, func(it *store.Item) (store.Selected, bool, error) {
+	n, err := m.store.Replay(ctx, sink, r, func(it *store.Item) (store.Selected, bool, error) {
 		chosen, ok, err := target.Select(it)
 		if ok {
 			count++

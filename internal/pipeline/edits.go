@@ -1,16 +1,24 @@
 package pipeline
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
+	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
-	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/internal/scrub"
+	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/internal/store"
 )
 
 // loadEdits puts the edits in place that were accepted last, for readers that come
@@ -120,7 +128,7 @@ func (m *Manager) editsAwaiting(st *plan.State, gr schema.GroupResource, namespa
 	for i := range st.Watches {
 		w := &st.Watches[i]
 		if namespace != "" && len(w.Namespaces) > 0 && !slices.Contains(w.Namespaces, namespace) || m.excluded(w)(gr) ||
-			!slices.ContainsFunc(w.Resources, func(pattern string) bool { return m.means(w, pattern, gr) }) {
+			!slices.ContainsFunc(w.Resources, func(pattern string) bool { return meansAs(m.resolved, w, pattern, gr) }) {
 			continue
 		}
 		if ok {
@@ -143,8 +151,148 @@ func leading(st *plan.State) map[string][]string {
 	return routes
 }
 
-// editRecord is what a reader has to do with a record's content. It implements
-// record.Inflater.Edit.
-func (m *Manager) editRecord(r *record.Record, sink string) record.Edit {
-	return m.edits.Load().Edit(r, sink)
+// scrubber is the running scrub. The owner starts and stops it, and changes the task
+// while it does not run.
+type scrubber struct {
+	cancel context.CancelFunc
+	ended  chan struct{} // nil: it does not run
+
+	mu    sync.Mutex
+	state ledger.Scrub // guarded by mu
+}
+
+func (s *scrubber) load() ledger.Scrub {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
+}
+
+func (s *scrubber) set(state ledger.Scrub) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.state = state
+}
+
+// loadScrub takes up what an earlier process left.
+func (m *Manager) loadScrub() error {
+	stored, ok, err := m.store.Meta(ledger.ScrubMeta)
+	if err != nil || !ok {
+		return err
+	}
+	var state ledger.Scrub
+	if err := json.Unmarshal(stored, &state); err != nil {
+		return fmt.Errorf("state of the scrub: %w", err)
+	}
+	m.dicts.Retire(func(_ string, id uint32) bool { return slices.Contains(state.Retired, id) })
+	m.scrub.set(state)
+	return nil
+}
+
+// needScrub adds resources to the task. It starts over: what it has looked at may hold
+// something that is to be hidden now.
+func (m *Manager) needScrub(b *store.Batch, tightened []schema.GroupResource) ledger.Scrub {
+	state := m.scrub.load()
+	next := ledger.Scrub{Began: m.cfg.Now()}
+	if state.Pending() {
+		next.Resources, next.Retired = slices.Clone(state.Resources), state.Retired
+	}
+	for _, gr := range tightened {
+		if !next.Concerns(gr.String()) {
+			next.Resources = append(next.Resources, gr.String())
+		}
+	}
+	slices.Sort(next.Resources)
+	b.PutMeta(ledger.ScrubMeta, ledger.Encode(next))
+	return next
+}
+
+// startScrub starts the scrub that is pending, once the sources that recorded by
+// earlier edits are stopped. While the served resources are not known it waits: the
+// edits of a resource then are those of every watch that may mean it, which is good
+// for reading and too much for good. Only the owner calls it.
+func (m *Manager) startScrub(ctx context.Context) error {
+	state := m.scrub.load()
+	if !state.Pending() || m.scrub.ended != nil || m.undiscovered {
+		return nil
+	}
+	if !state.Dictionaries {
+		state.Retired = m.dicts.Retire(func(resource string, id uint32) bool {
+			resource, _, _ = strings.Cut(resource, " ")
+			return state.Concerns(resource) || slices.Contains(state.Retired, id)
+		})
+		slices.Sort(state.Retired)
+		state.Dictionaries = true
+		if err := m.committer.AtBarrier(func(commit.Barrier) {}); err != nil { // what is being committed may have one of them
+			return err
+		}
+		if err := m.keepScrub(state); err != nil {
+			return fmt.Errorf("%w: keep the retired dictionaries: %w", ledger.ErrStore, err)
+		}
+		m.log.Info("the configuration hides more than before: what the store holds is rewritten", "resources", state.Resources)
+	}
+	ctx, m.scrub.cancel = context.WithCancel(ctx)
+	m.scrub.ended = make(chan struct{})
+	m.metrics.scrubbing.Set(1)
+	go func() {
+		defer close(m.scrub.ended)
+		err := m.runScrub(ctx)
+		switch {
+		case ctx.Err() != nil || errors.Is(err, commit.ErrEnded):
+		case errors.Is(err, store.ErrFailed):
+			m.fail(fmt.Errorf("%w: rewrite the store: %w", ledger.ErrStore, err))
+		case err != nil:
+			m.log.Error("what the store holds could not be rewritten; it is tried again at the next reload or start", "error", err)
+		}
+	}()
+	return nil
+}
+
+// stopScrub ends the running scrub, if there is one, and waits for it.
+func (m *Manager) stopScrub() {
+	if m.scrub.ended == nil {
+		return
+	}
+	m.scrub.cancel()
+	<-m.scrub.ended
+	m.scrub.ended = nil
+}
+
+func (m *Manager) runScrub(ctx context.Context) error {
+	state := m.scrub.load()
+	run := scrub.New(scrub.Config{
+		Store: m.store, Dictionaries: m.dicts, Edits: m.edits.Load(), AtBarrier: m.committer.AtBarrier,
+		Keep: m.keepScrub, Count: m.metrics.scrubCounted, Now: m.cfg.Now,
+	}, state)
+	for state.Pending() {
+		var err error
+		if state, err = run.Next(ctx); err != nil {
+			return err
+		}
+	}
+	m.metrics.scrubbing.Set(0)
+	m.metrics.scrubbed.Set(float64(state.Done.Unix()))
+	log := m.log.Info
+	if state.Failed > 0 {
+		log = m.log.Warn
+	}
+	log("what the store holds has been rewritten as the configuration wants it", "resources", state.Resources,
+		"rewritten", state.Rewritten, "failed", state.Failed, "took", state.Done.Sub(state.Began))
+	return nil
+}
+
+// keepScrub makes a scrub's state durable, and shows it.
+func (m *Manager) keepScrub(state ledger.Scrub) error {
+	m.scrub.set(state)
+	return ledger.PutMeta(m.store, ledger.ScrubMeta, ledger.Encode(state))
+}
+
+// scrubStatus is the status of the last scrub, nil if there never was one.
+func (m *Manager) scrubStatus() *status.Scrub {
+	s := m.scrub.load()
+	if s.Began.IsZero() {
+		return nil
+	}
+	return &status.Scrub{
+		Resources: s.Resources, Began: s.Began, Done: s.Done, Stage: s.Stage, Rewritten: s.Rewritten, Failed: s.Failed,
+	}
 }

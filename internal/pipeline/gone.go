@@ -52,7 +52,7 @@ func (m *Manager) reportGone(ctx context.Context) (again bool, err error) {
 	defer cancel()
 	running := m.runningIn()
 	for _, p := range m.store.Partitions() {
-		gr, _ := ledger.SplitPartition(p)
+		gr, scope := ledger.SplitPartition(p)
 		if running[p] != nil || !custom(gr.Group) {
 			continue
 		}
@@ -86,7 +86,9 @@ func (m *Manager) reportGone(ctx context.Context) (again bool, err error) {
 			again = true
 			continue
 		}
-		if err := m.beginFarewell(st, p); err != nil {
+		m.farewells[p], err = m.committer.BeginFarewell(p, st.Watches, func(w *plan.Watch) bool { return m.wants(w, gr, scope) }, m.goneDue)
+		if err != nil {
+			delete(m.farewells, p)
 			return false, err
 		}
 	}
@@ -131,17 +133,6 @@ func (m *Manager) definitionGone(ctx context.Context, st *plan.State, partition 
 		return false, nil
 	}
 	return m.cfg.Now().Sub(since) > max(st.Store.RetentionMaxAge, leastKept), nil
-}
-
-// beginFarewell has the committer report the objects of a part of the ledger as deleted.
-func (m *Manager) beginFarewell(st *plan.State, partition string) error {
-	gr, scope := ledger.SplitPartition(partition)
-	j, err := m.committer.BeginFarewell(partition, st.Watches, func(w *plan.Watch) bool { return m.wants(w, gr, scope) }, m.goneDue)
-	if err != nil {
-		return err
-	}
-	m.farewells[partition] = j
-	return nil
 }
 
 // endFarewells ends those of parts of the ledger that sources are about to read.

@@ -83,10 +83,7 @@ func (m *Manager) markUnwatched(st *plan.State) error {
 			}
 		}
 	}
-	if err := m.store.Commit(b); err != nil {
-		return fmt.Errorf("%w: note unwatched resources: %w", ledger.ErrStore, err)
-	}
-	return nil
+	return ledger.StoreError(m.store.Commit(b), "note unwatched resources")
 }
 
 // markNamespaces is markUnwatched for the namespaces of a part that is watched in
@@ -271,10 +268,7 @@ func (m *Manager) dropPartition(partition string) error {
 	if err := m.store.Commit(b); err != nil {
 		return fmt.Errorf("%w: expire %s: %w", ledger.ErrStore, partition, err)
 	}
-	if err := m.store.DeletePartition(partition); err != nil {
-		return fmt.Errorf("%w: expire %s: %w", ledger.ErrStore, partition, err)
-	}
-	return nil
+	return ledger.StoreError(m.store.DeletePartition(partition), "expire %s", partition)
 }
 
 // expired reports whether a note is older than kept.

@@ -173,7 +173,9 @@ func New(cfg Config) (*Manager, error) {
 		Name: "watcherd_events_incomplete_total",
 		Help: "Events of which a part of what a route's enrich asks for was not cached when they were recorded.",
 	}, func() float64 { return float64(m.enricher.Incomplete()) }))
-	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Dictionaries: m.dicts, Edit: m.editRecord}
+	m.inflater = &record.Inflater{Cluster: cfg.Cluster, Dictionaries: m.dicts, Edit: func(r *record.Record, sink string) record.Edit {
+		return m.edits.Load().Edit(r, sink)
+	}}
 	m.past = retrace.New(cfg.Store, m.inflater, m.edits.Load)
 	if err := m.loadEdits(); err != nil {
 		return nil, err
@@ -358,19 +360,12 @@ func (m *Manager) checkCluster(_ context.Context, uid string) error {
 func (m *Manager) informerList() []*informer {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	list := make([]*informer, 0, len(m.informers))
-	for _, s := range m.informers {
-		list = append(list, s)
-	}
-	return list
+	return slices.Collect(maps.Values(m.informers))
 }
 
-// running are the feeds whose informers run.
 func (m *Manager) running() []*commit.Feed {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	list := make([]*commit.Feed, 0, len(m.informers))
-	for _, s := range m.informers {
+	var list []*commit.Feed
+	for _, s := range m.informerList() {
 		list = append(list, s.Feed)
 	}
 	return list

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -37,10 +38,7 @@ type namespaces struct {
 // changed since is a change like any other.
 func (m *Manager) followNamespaces(ctx context.Context, st *plan.State) error {
 	n := &m.namespaces
-	needed := false
-	for i := range st.Watches {
-		needed = needed || st.Watches[i].Filter.NeedsNamespaces()
-	}
+	needed := slices.ContainsFunc(st.Watches, func(w plan.Watch) bool { return w.Filter.NeedsNamespaces() })
 	switch {
 	case needed && n.sub == nil:
 		stopped := make(chan struct{})

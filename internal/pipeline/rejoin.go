@@ -237,8 +237,5 @@ func (m *Manager) reportAbsence(next *plan.State, d desired, sink string, from, 
 			m.committer.CountGap(h.Watch.Name, s, &dynamicfactory.Gap{Cause: commit.CauseRemoved, FromTime: from, ToTime: to})
 		}
 	}
-	if err := m.store.Commit(b); err != nil {
-		return fmt.Errorf("%w: gap for sink %s: %w", ledger.ErrStore, sink, err)
-	}
-	return nil
+	return ledger.StoreError(m.store.Commit(b), "gap for sink %s", sink)
 }

@@ -496,7 +496,9 @@ func TestReplayHasPosition(t *testing.T) {
 	r := newRig(t, t.TempDir(), podWatch())
 	r.commit(addedTo(r.source(pods), r.object("a", "u1", "1")))
 	for range 2 {
-		if _, err := r.store.Replay(t.Context(), "sink", store.ReplayRange{}, uint32(record.Replay|record.Object)); err != nil {
+		if _, err := r.store.Replay(t.Context(), "sink", store.ReplayRange{}, func(*store.Item) (store.Selected, bool, error) {
+			return store.Selected{Flags: uint32(record.Replay | record.Object)}, true, nil
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -76,7 +76,6 @@ var (
 	beatDesc     = prometheus.NewDesc("watcherd_committer_last_iteration_timestamp_seconds", "Time of the committer's last iteration.", nil, nil)
 )
 
-// Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{stateDesc, contactDesc, syncedDesc, inFlightDesc, editsDesc, objectsDesc, bytesDesc, keptDesc, orphanedDesc, beatDesc, routeEventsDesc} {
 		ch <- d
@@ -86,7 +85,6 @@ func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector.
 func (c collector) Collect(ch chan<- prometheus.Metric) {
 	p := c.r.Status()
 	if !p.Beat.IsZero() {
@@ -173,12 +171,7 @@ func merge(known map[string]*status.Source, s *status.Source) {
 }
 
 func badness(state dynamicfactory.State) int {
-	for i, s := range sourceStates {
-		if s == state {
-			return i
-		}
-	}
-	return 0
+	return max(slices.Index(sourceStates[:], state), 0)
 }
 
 func gauge(d *prometheus.Desc, value float64, labels ...string) prometheus.Metric {
@@ -198,10 +191,8 @@ func seconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
 // the configuration, so it describes none.
 type routeMetrics struct{ p Pipeline }
 
-// Describe implements prometheus.Collector.
 func (routeMetrics) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector.
 func (c routeMetrics) Collect(ch chan<- prometheus.Metric) {
 	st := c.p.Running().State
 	if st == nil {

@@ -1,12 +1,21 @@
 package query
 
 import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/store/inspect"
+	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/event/summary"
 )
@@ -82,4 +91,118 @@ func Decode(in *record.Inflater, sink string, it store.Item) (*event.Event, erro
 		e.Position = it.Position
 	}
 	return e, err
+}
+
+// Export writes everything that can be read from the store in dir to w, as
+// [inspect.Export] does, without what the configuration that was accepted last hides,
+// and without the key of the hashes.
+func Export(dir string, w io.Writer) error {
+	return inspect.Export(dir, w, &veil{meta: map[string][]byte{}})
+}
+
+// veil shows what an export may show.
+type veil struct {
+	meta  map[string][]byte // what Show needs, as learnt
+	dicts *compact.Dictionaries
+	added []inspect.Shown // dictionaries that were made for what was rewritten
+	v     *redact.Reviser
+	err   error // the reason that nothing recorded can be shown
+}
+
+func (v *veil) Learn(key string, value []byte) {
+	if key == ledger.AcceptedMeta || key == ledger.ScrubMeta || key == ledger.RedactKeyMeta || strings.HasPrefix(key, ledger.DictionaryMeta) {
+		v.meta[key] = slices.Clone(value)
+	}
+}
+
+// prepare makes the means to show what is recorded of what was learnt.
+func (v *veil) prepare() error {
+	v.dicts = compact.NewDictionaries(func(id uint32, content []byte) error {
+		v.added = append(v.added, inspect.Shown{Key: ledger.DictionaryKey(id), Payload: slices.Clone(content)})
+		return nil
+	})
+	for key, content := range v.meta {
+		if text, ok := strings.CutPrefix(key, ledger.DictionaryMeta); ok {
+			id, err := strconv.ParseUint(text, 10, 32)
+			if err == nil {
+				err = v.dicts.Load(uint32(id), content)
+			}
+			_ = err // what needs it is withheld
+		}
+	}
+	stored, ok := v.meta[ledger.AcceptedMeta]
+	if !ok {
+		return errors.New("the accepted edits cannot be read")
+	}
+	accepted, err := redact.Parse(stored)
+	if err != nil {
+		return err
+	}
+	key := v.meta[ledger.RedactKeyMeta]
+	if len(key) == 0 { // the hashes then differ from those that were recorded
+		key = make([]byte, ledger.RedactKeyLen)
+		if _, err := rand.Read(key); err != nil {
+			return err
+		}
+	}
+	table, err := redact.Compile(accepted, nil, key)
+	if err != nil {
+		return err
+	}
+	var state ledger.Scrub
+	if stored, ok := v.meta[ledger.ScrubMeta]; ok {
+		if err := json.Unmarshal(stored, &state); err != nil {
+			return err
+		}
+	}
+	if state.Pending() || state.Failed > 0 {
+		v.dicts.Retire(func(resource string, id uint32) bool {
+			resource, _, _ = strings.Cut(resource, " ")
+			return slices.Contains(state.Retired, id) || !state.Dictionaries && state.Concerns(resource)
+		})
+	}
+	v.v = redact.NewReviser(table, v.dicts)
+	return nil
+}
+
+// errWithheld is for what is not shown at all.
+var errWithheld = errors.New("withheld")
+
+func (v *veil) Show(it inspect.Shown) (payload []byte, before []inspect.Shown, ok bool) {
+	if v.dicts == nil {
+		v.err = v.prepare()
+	}
+	payload, err := v.show(it)
+	before, v.added = v.added, nil
+	return payload, before, err == nil
+}
+
+func (v *veil) show(it inspect.Shown) ([]byte, error) {
+	if it.Kind == inspect.ShownMeta {
+		return it.Payload, v.metadata(it.Key)
+	}
+	if v.err != nil || len(it.Payload) == 0 {
+		return it.Payload, v.err
+	}
+	if it.Kind == inspect.ShownState {
+		gr, _ := ledger.SplitPartition(it.Partition)
+		shown, _, err := v.v.State(gr, it.Payload)
+		return shown, err
+	}
+	shown, _, err := v.v.Record(it.Payload)
+	return shown, err
+}
+
+// metadata returns an error for a withheld value.
+func (v *veil) metadata(key string) error {
+	if key == ledger.RedactKeyMeta {
+		return errWithheld
+	}
+	if text, ok := strings.CutPrefix(key, ledger.DictionaryMeta); ok {
+		id, err := strconv.ParseUint(text, 10, 32)
+		if err != nil || v.err != nil || v.dicts.Retired(uint32(id)) {
+			return errWithheld
+		}
+	}
+	return nil
 }

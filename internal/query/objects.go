@@ -127,19 +127,15 @@ func (s Source) rank() int {
 }
 
 func (r *Reader) watched() string {
-	seen := map[string]struct{}{}
 	var names []string
 	for _, s := range r.cfg.Pipeline.Running().Feeds {
-		name := s.Key.GVR.GroupResource().String()
-		if _, ok := seen[name]; !ok {
-			seen[name] = struct{}{}
-			names = append(names, name)
-		}
+		names = append(names, s.Key.GVR.GroupResource().String())
 	}
+	slices.Sort(names)
+	names = slices.Compact(names)
 	if len(names) == 0 {
 		return "nothing yet"
 	}
-	slices.Sort(names)
 	const most = 20
 	if len(names) > most {
 		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)

@@ -13,10 +13,28 @@ import (
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// replaceManifests replaces an annotation whose text contains a Secret's manifest, and
-// copies every other one.
+// isApplied reports whether tools store the manifest that they applied in an annotation, as
+// text or compressed. The manifest repeats a Secret's values (CVE-2019-10223, CVE-2019-17110
+// in kube-state-metrics) and every other value that a watch redacts.
+func isApplied(annotation []byte) bool {
+	for _, end := range [...]string{
+		"/last-applied-configuration", "/last-applied", // kubectl, KubeVela, KUDO, TiDB, Banzai Cloud
+		"/last-handled-configuration",     // kopf
+		"lastSuccessfulConfiguration",     // MongoDB
+		"objectset.rio.cattle.io/applied", // Rancher, k3s
+		"kapp.k14s.io/original",           // Carvel
+	} {
+		if bytes.HasSuffix(annotation, []byte(end)) {
+			return true
+		}
+	}
+	return false
+}
+
+// replaceManifests replaces an annotation of an applied manifest or whose text contains a
+// Secret's, and copies every other one.
 func (h *hasher) replaceManifests(dst, value []byte, at *rawjson.Place) []byte {
-	if holdsSecret(value) {
+	if isApplied(at.Key()) || holdsSecret(value) {
 		return h.replace(dst, value, at)
 	}
 	return append(dst, value...)
@@ -26,7 +44,7 @@ func (h *hasher) replaceManifests(dst, value []byte, at *rawjson.Place) []byte {
 // copies every other one. Where the values are not known, which is the case of metadata
 // and of a patch alone, it replaces every annotation.
 func (h *hasher) replaceCopies(dst, value []byte, at *rawjson.Place) []byte {
-	if own := ownOf(at); value[0] == '"' && (own.unknown || own.copied(textOf(value), layers)) {
+	if own := ownOf(at); isApplied(at.Key()) || value[0] == '"' && (own.unknown || own.copied(textOf(value), layers)) {
 		return h.replace(dst, value, at)
 	}
 	return append(dst, value...)
@@ -137,7 +155,9 @@ func (o *ownValues) spend(n int) bool {
 
 // mentioned reports whether text, as unquoted leaves it, holds a value of that length.
 func (o *ownValues) mentioned(text []byte, minLen int) bool {
-	text = squeezed(text)
+	if text = squeezed(text); !o.spend(len(o.list)) {
+		return true
+	}
 	for _, v := range o.list {
 		if len(v) < minLen || len(v) > len(text) {
 			continue
@@ -165,7 +185,7 @@ func (o *ownValues) copied(text []byte, layers int) bool {
 	plain = squeezed(plain)
 	for len(plain) > 0 {
 		n := 0
-		for n < len(plain) && isBase64(plain[n]) {
+		for n < len(plain) && (isWord(plain[n]) || plain[n] == '+' || plain[n] == '/' || plain[n] == '-') {
 			n++
 		}
 		// The text may begin within a group of four.
@@ -190,8 +210,6 @@ func (o *ownValues) zipped(text []byte, layers int) bool {
 	inner, _ := io.ReadAll(io.LimitReader(r, maxInflated+1))
 	return len(inner) > maxInflated || o.copied(inner, layers)
 }
-
-func isBase64(c byte) bool { return isWord(c) || c == '+' || c == '/' || c == '-' }
 
 // standard returns base64 text of either alphabet in the standard one.
 func standard(text []byte) []byte {

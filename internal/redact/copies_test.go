@@ -268,3 +268,30 @@ func FuzzCopies(f *testing.F) {
 		}
 	})
 }
+
+// A Secret of the API server's size with many values and many annotations is not searched
+// without bound: what is left counts as a copy.
+func TestManyValuesAndAnnotations(t *testing.T) {
+	data, annotations := map[string]string{}, map[string]string{}
+	for i := range 40_000 {
+		data[fmt.Sprint(i)] = encoded(fmt.Sprintf("%012d", i))
+	}
+	for i := range 5_000 {
+		annotations[fmt.Sprintf("a%04d", i)] = "short"
+	}
+	raw, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "a", "annotations": annotations}, "data": data})
+	if err != nil {
+		t.Fatal(err)
+	}
+	editor, err := DefaultEdits().Editor(schema.GroupResource{Resource: "secrets"}, make([]byte, MinKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	edited, err := editor.Append(nil, raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kept := bytes.Count(edited, []byte(`"short"`)); kept == 0 || kept > maxSearch/40_000 {
+		t.Errorf("%d annotations were compared with all values", kept)
+	}
+}

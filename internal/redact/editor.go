@@ -21,10 +21,8 @@ var (
 	_ record.Edit = chain{}
 )
 
-// Object implements record.Edit.
 func (e editor) Object(dst, raw []byte) ([]byte, error) { return e.Append(dst, raw) }
 
-// Patch implements record.Edit.
 func (e editor) Patch(patch, before, after []byte) ([]byte, bool) {
 	if before != nil && after != nil {
 		patch, err := jsonpatch.Diff(before, after)
@@ -36,7 +34,6 @@ func (e editor) Patch(patch, before, after []byte) ([]byte, bool) {
 // chain applies edits in sequence.
 type chain []record.Edit
 
-// Object implements record.Edit.
 func (c chain) Object(dst, raw []byte) ([]byte, error) {
 	for _, e := range c {
 		edited, err := e.Object(nil, raw)
@@ -48,7 +45,6 @@ func (c chain) Object(dst, raw []byte) ([]byte, error) {
 	return append(dst, raw...), nil
 }
 
-// Patch implements record.Edit.
 func (c chain) Patch(patch, before, after []byte) (left []byte, ok bool) {
 	for _, e := range c {
 		if patch, ok = e.Patch(patch, before, after); !ok {

@@ -25,19 +25,6 @@ type Edits struct {
 	ExposeSecrets bool
 }
 
-// appliedManifests returns the annotations in which tools store the manifest that they
-// applied, as text or compressed. The manifest repeats a Secret's values
-// (CVE-2019-10223, CVE-2019-17110 in kube-state-metrics) and every other value that a
-// watch redacts.
-func appliedManifests() []string {
-	return []string{
-		"kubectl.kubernetes.io/last-applied-configuration",
-		"kapp.k14s.io/original",
-		"objectset.rio.cattle.io/applied",
-		"banzaicloud.com/last-applied",
-	}
-}
-
 // Presets returns named lists of paths.
 func Presets() map[string][]string {
 	return map[string][]string{
@@ -233,9 +220,6 @@ func (e Edits) rules(gr schema.GroupResource, h *hasher) []rawjson.Rule {
 		for _, p := range []string{"metadata.labels[*]", "metadata.finalizers[*]", "metadata.ownerReferences[*][*]", "metadata.generateName", "type"} {
 			rules = append(rules, rawjson.Rule{Path: p, Replace: h.replaceMentions})
 		}
-	}
-	for _, name := range appliedManifests() {
-		rules = append(rules, rawjson.Rule{Path: `metadata.annotations["` + name + `"]`, Replace: h.replace})
 	}
 	return append(rules, rawjson.Rule{Path: "metadata.annotations[*]", Replace: annotations})
 }

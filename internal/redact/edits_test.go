@@ -71,6 +71,23 @@ func secretWith(value string) string {
 		`"data":{"password":"` + encoded + `","empty":"","\u0061b":"` + encoded + `"},"stringData":{"password":"` + value + `"}}`
 }
 
+// The manifests that tools store in annotations repeat what a watch redacts, in every kind.
+func TestAppliedManifests(t *testing.T) {
+	edits := DefaultEdits()
+	edits.Redact = []string{"data.password"}
+	for name, applied := range map[string]bool{
+		"kubectl.kubernetes.io/last-applied-configuration": true, "banzaicloud.com/last-applied": true, "kapp.k14s.io/original": true,
+		"objectset.rio.cattle.io/applied": true, "kopf.zalando.org/last-handled-configuration": true, "operator.example.com/last-handled-configuration": true,
+		"app.oam.dev/last-applied-configuration": true, "mongodb.com/v1.lastSuccessfulConfiguration": true,
+		"example.com/last-applied-at": false, "kapp.k14s.io/original-diff-md5": false,
+	} {
+		raw := `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c","annotations":{"` + name + `":"{\"data\":{\"password\":\"` + canary + `\"}}"}},"data":{"password":"` + canary + `"}}`
+		if out := edit(t, edits, configMaps(), raw); leaks(out) == applied {
+			t.Errorf("%s: %s", name, out)
+		}
+	}
+}
+
 func TestSecretsAreRedacted(t *testing.T) {
 	raw := secretWith(canary)
 	if !leaks(raw) {

@@ -11,7 +11,6 @@ import (
 	"github.com/watcherd/watcherd/internal/prom"
 )
 
-// succeeded records that next runs.
 func (f *follower) succeeded(next *plan.State) {
 	f.running = next
 	f.metrics.succeeded(next.Hash, time.Now())

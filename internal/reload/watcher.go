@@ -3,6 +3,8 @@ package reload
 import (
 	"context"
 	"log/slog"
+	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -107,4 +109,173 @@ func (w *Watcher) setStatus(change func(s *Status)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	change(&w.status)
+}
+
+// follower is the state of one Run; one goroutine owns it.
+type follower struct {
+	*Watcher
+
+	first   *plan.State // what ran at the start, whose fixed keys are in force
+	running *plan.State
+
+	handled    fileContent // the content whose outcome is known
+	hasHandled bool
+	inForce    fileContent // the content that runs, once it was read
+	hasInForce bool
+
+	forced   bool // Trigger was called
+	retry    bool // the last apply failed, and nothing has changed since
+	retryNow bool // the poll is due for another attempt
+
+	pending   fileContent // content that has to prove stable
+	settling  bool        // settle will fire
+	settle    *time.Timer // for pending
+	nextApply time.Time
+}
+
+// Run follows the file until ctx is done, and returns nil. Call it once.
+func (w *Watcher) Run(ctx context.Context) error {
+	unregister, err := w.metrics.register(w.cfg.Registerer)
+	if err != nil {
+		return err
+	}
+	defer unregister()
+
+	f := &follower{Watcher: w, settle: time.NewTimer(time.Hour)}
+	f.settle.Stop()
+	defer f.settle.Stop()
+	if w.cfg.Running != nil {
+		f.first = w.cfg.Running
+		f.succeeded(w.cfg.Running)
+		f.warn(w.cfg.Running)
+	}
+	if ownMount(w.cfg.Path) {
+		w.log.Warn("config file is a mount point: its replacement outside is not detected; mount its folder instead")
+	}
+	folder, err := w.watchDir(filepath.Dir(w.cfg.Path))
+	if err != nil {
+		w.log.Warn("no notifications for the config file; polling", "every", w.timing.poll, "error", err)
+	}
+	defer folder.close()
+	return f.loop(ctx, folder)
+}
+
+func (f *follower) loop(ctx context.Context, folder *folder) error {
+	poll := time.NewTicker(f.timing.poll)
+	defer poll.Stop()
+	f.look()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, ok := <-folder.events():
+			if ok && concerns(e.Name, f.cfg.Path) {
+				f.look()
+			}
+		case err := <-folder.losses():
+			f.log.Debug("notifications for the config file lost; reading it", "error", err)
+			f.look()
+		case <-poll.C:
+			folder.renew()
+			f.retryNow = f.retry
+			f.look()
+		case <-f.trigger:
+			f.forced = true
+			f.look()
+		case <-f.settle.C:
+			f.settling = false
+			f.settled(ctx)
+		}
+	}
+}
+
+// look starts to settle content whose outcome is not known.
+func (f *follower) look() {
+	if f.settling {
+		return // it will be read then
+	}
+	now := read(f.cfg.Path)
+	if f.hasHandled && now.same(f.handled) && !f.forced && !f.retryNow {
+		return
+	}
+	f.await(now, f.timing.settle)
+}
+
+func (f *follower) await(s fileContent, d time.Duration) {
+	f.pending, f.settling = s, true
+	f.settle.Reset(d)
+}
+
+// settled takes the content as complete if it has stayed the same.
+func (f *follower) settled(ctx context.Context) {
+	now := read(f.cfg.Path)
+	if !now.same(f.pending) {
+		f.await(now, f.timing.settle)
+		return
+	}
+	if wait := time.Until(f.nextApply); wait > 0 {
+		f.await(now, wait)
+		return
+	}
+	forced := f.forced
+	f.forced, f.retryNow = false, false
+	f.handled, f.hasHandled = now, true
+	f.handle(ctx, now, forced)
+}
+
+// handle decides what stable content means.
+func (f *follower) handle(ctx context.Context, s fileContent, forced bool) {
+	if s.err != nil {
+		f.rejected(resultUnreadable, s.err)
+		return
+	}
+	if f.hasInForce && s.same(f.inForce) && !forced && !f.retry {
+		f.restored()
+		return
+	}
+	next, err := f.cfg.Load(s.data)
+	if err != nil {
+		f.retry = false
+		f.rejected(resultInvalid, err)
+		return
+	}
+	if f.running != nil && next.Hash == f.running.Hash && !forced && !f.retry {
+		f.inForce, f.hasInForce = s, true
+		f.restored()
+		return
+	}
+	f.apply(ctx, s, next)
+}
+
+func (f *follower) apply(ctx context.Context, s fileContent, next *plan.State) {
+	diff := plan.Diff(f.running, next)
+	f.nextApply = time.Now().Add(f.timing.apply)
+	if err := f.cfg.Apply(ctx, next); err != nil {
+		if ctx.Err() != nil {
+			return // the end, not an outcome
+		}
+		f.retry = true
+		f.rejected(resultFailed, err)
+		return
+	}
+	f.retry = false
+	f.inForce, f.hasInForce = s, true
+	if f.first == nil {
+		f.first = next
+	}
+	f.metrics.count(resultSuccess)
+	known := f.Status().NeedsRestart
+	f.succeeded(next)
+	f.log.Info("configuration applied", "hash", next.Hash, "plan", diff.String())
+	f.warn(next)
+	if keys := f.Status().NeedsRestart; len(keys) > 0 && !slices.Equal(keys, known) {
+		f.log.Warn("some changes take effect at a restart", "keys", keys)
+	}
+}
+
+// warn logs what the state allows and looks like a mistake.
+func (f *follower) warn(s *plan.State) {
+	for _, warning := range s.Warnings {
+		f.log.Warn("configuration warning", "problem", warning)
+	}
 }

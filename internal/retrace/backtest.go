@@ -88,7 +88,7 @@ type Backtest struct {
 	From      time.Time   `json:"from,omitzero"` // of the first record that was looked at
 	To        time.Time   `json:"to,omitzero"`   // of the last one
 	Scanned   int         `json:"scanned"`
-	Truncated bool        `json:"truncated,omitempty"` // the limit was reached: what is later was not looked at
+	Truncated bool        `json:"truncated,omitempty"` // a limit was reached: what is later was not looked at
 	Gaps      int         `json:"gaps"`                // of the period: changes may be missing
 	Damaged   int         `json:"damaged,omitempty"`   // records that cannot be read
 	Routes    []RouteTest `json:"routes"`
@@ -104,6 +104,7 @@ type RouteTest struct {
 	Filtered   uint64   `json:"filtered"`   // by when, including Missing
 	Unchanged  uint64   `json:"unchanged"`
 	Missing    uint64   `json:"missing"`
+	Coalesced  int      `json:"coalesced"` // matches that throttle replaced by a later one, of all its sinks
 	Errors     uint64   `json:"errors"`
 	FirstError string   `json:"firstError,omitempty"`
 	Samples    []Sample `json:"samples"` // the first ones
@@ -142,6 +143,7 @@ const (
 	maxBodyText = 2 << 10
 	maxRecords  = 5_000_000
 	maxTime     = 10 * time.Minute
+	maxHeld     = 500_000 // rows and timers of both configurations
 
 	workSlice = 50 * time.Millisecond // of work, before as long a pause
 )
@@ -150,11 +152,12 @@ const (
 // with the running one. It works half of the time at most. progress is called with the
 // number of records so far.
 func (r *Reader) Rehearse(ctx context.Context, now, next *plan.State, watches, proposed *Watches, from, to time.Time, progress func(int)) (*Backtest, error) {
-	t := &rehearsal{Reader: r, now: now, next: next, watches: watches, proposed: proposed}
-	var err error
-	if t.running, err = route.Compile(now.Routes); err != nil { // with counts of its own
+	running, err := route.Compile(now.Routes) // with counts of its own
+	if err != nil {
 		return nil, err
 	}
+	t := &rehearsal{Reader: r, next: next, open: map[offer]*comparison{}}
+	t.sides = [2]*side{newSide(t, 0, running, watches), newSide(t, 1, next.Router, proposed)}
 	t.Routes, t.Sinks = []RouteTest{}, []SinkTest{}
 	for _, spec := range next.Routes {
 		t.Routes = append(t.Routes, RouteTest{Route: spec.Name, Samples: []Sample{}})
@@ -175,11 +178,11 @@ func (r *Reader) Rehearse(ctx context.Context, now, next *plan.State, watches, p
 				continue
 			}
 			if !to.IsZero() && it.Time.After(to) {
-				return t.report(), nil
+				return t.report(to) //nolint:contextcheck // a body has limits of its own
 			}
-			if t.Scanned == maxRecords || time.Since(began) > maxTime {
+			if t.Scanned == maxRecords || time.Since(began) > maxTime || t.sides[0].size()+t.sides[1].size() > maxHeld {
 				t.Truncated = true
-				return t.report(), nil
+				return t.report(t.To) //nolint:contextcheck // as above
 			}
 			if err := t.take(it); err != nil { //nolint:contextcheck // a body has limits of its own
 				return nil, err
@@ -194,7 +197,11 @@ func (r *Reader) Rehearse(ctx context.Context, now, next *plan.State, watches, p
 			slice = time.Now()
 		}
 	}
-	return t.report(), context.Cause(ctx)
+	if to.IsZero() {
+		to = time.Now()
+	}
+	b, err := t.report(to) //nolint:contextcheck // a body has limits of its own
+	return b, errors.Join(err, context.Cause(ctx))
 }
 
 func pause(ctx context.Context, d time.Duration) error {
@@ -212,11 +219,27 @@ func pause(ctx context.Context, d time.Duration) error {
 type rehearsal struct {
 	Backtest
 	*Reader
-	now, next         *plan.State
-	watches, proposed *Watches
-	running           *route.Router
-	was, is           []record.Target
+	next  *plan.State
+	sides [2]*side // of the running configuration, and of the new one
+	open  map[offer]*comparison
 }
+
+// offer is an event for a sink.
+type offer struct{ sink, id string }
+
+// comparison is what both configurations make of an offer.
+type comparison struct {
+	Sample
+	by [2]outcome
+}
+
+type outcome int
+
+const (
+	notGiven outcome = iota
+	waiting          // a throttle holds it, or a match may still last
+	given
+)
 
 // take runs both configurations over a record.
 func (t *rehearsal) take(it *store.Item) error {
@@ -229,12 +252,18 @@ func (t *rehearsal) take(it *store.Item) error {
 	if t.From.IsZero() {
 		t.From = rec.Event.Time
 	}
-	t.To = rec.Event.Time
+	if rec.Event.Time.After(t.To) {
+		t.To = rec.Event.Time
+	}
 	switch {
 	case rec.Event.Gap != nil:
 		t.Gaps++
+		for _, s := range t.sides {
+			s.gaps[part{groupResource(&rec.Event), rec.Scope}] = it.Sequence
+		}
 		return nil
-	case rec.Rerecorded, rec.Event.Type == event.Sync && !rec.State, len(t.watches.of(rec))+len(t.proposed.of(rec)) == 0:
+	case rec.Event.For != nil, // the routes of now find the matches again
+		rec.Rerecorded, rec.Event.Type == event.Sync && !rec.State, len(t.sides[0].watches.of(rec))+len(t.sides[1].watches.of(rec)) == 0:
 		return nil
 	}
 	c, err := t.Change(rec)
@@ -242,36 +271,96 @@ func (t *rehearsal) take(it *store.Item) error {
 		t.Damaged++
 		return ignoreDamage(err)
 	}
-	c.Watches = t.watches.Hits(c)
-	t.was = t.running.Route(t.was[:0], &c.Change)
-	c.Watches = t.proposed.Hits(c)
-	t.is = t.next.Router.Route(t.is[:0], &c.Change)
-	if len(t.was)+len(t.is) == 0 {
-		return nil
-	}
-	sample := Sample{Sequence: it.Sequence, Time: rec.Event.Time, Type: rec.Event.Type, Subject: rec.Event.Subject()}
-	for _, name := range routesOf(t.is) {
-		i := slices.IndexFunc(t.Routes, func(r RouteTest) bool { return r.Route == name })
-		t.Routes[i].count(&sample)
-	}
-	for i := range t.was {
-		s := t.sink(t.was[i].Sink)
-		if s.Running++; !leadsTo(t.is, s.Sink) {
-			s.Lost++
-			s.Missed = keep(s.Missed, &sample)
+	var by [2]map[string]outcome
+	for i, s := range t.sides {
+		if err := s.advance(c.Time); err != nil {
+			return err
 		}
-	}
-	for i := range t.is {
-		s := t.sink(t.is[i].Sink)
-		if s.Matches++; !leadsTo(t.was, s.Sink) {
-			s.Added++
-			s.Gained = keep(s.Gained, &sample)
-		}
-		if err := t.render(s, it, c, t.is[i]); err != nil {
+		if by[i], err = s.take(it.Sequence, c); err != nil {
 			return err
 		}
 	}
+	if len(by[0])+len(by[1]) == 0 {
+		return nil
+	}
+	sample := Sample{Sequence: it.Sequence, Time: rec.Event.Time, Type: rec.Event.Type, Subject: rec.Event.Subject()}
+	t.count(routesOf(t.sides[1].targets), &sample)
+	for i := range by {
+		for sink := range by[i] {
+			if i == 1 && by[0][sink] != notGiven {
+				continue // compared
+			}
+			t.compare(offer{sink, c.ID}, &comparison{sample, [2]outcome{by[0][sink], by[1][sink]}})
+		}
+	}
 	return nil
+}
+
+func (t *rehearsal) count(routes []string, s *Sample) {
+	for _, name := range routes {
+		i := slices.IndexFunc(t.Routes, func(r RouteTest) bool { return r.Route == name })
+		t.Routes[i].count(s)
+	}
+}
+
+// replaced notes that a later event replaced one that a route held.
+func (t *rehearsal) replaced(by *side, name string) {
+	if by == t.sides[1] {
+		i := slices.IndexFunc(t.Routes, func(r RouteTest) bool { return r.Route == name })
+		t.Routes[i].Coalesced++
+	}
+}
+
+// lasted notes that one side reports a match, which the other one may have reported, or report
+// later.
+func (t *rehearsal) lasted(by *side, l *lasting, key string, what occurrence, e *event.Event, to map[string]outcome) {
+	sample := Sample{Sequence: what.sequence, Time: what.at, Type: event.Updated, Subject: e.Subject()}
+	if by == t.sides[1] {
+		t.count([]string{l.Route}, &sample)
+	}
+	for sink, is := range to {
+		o := offer{sink, what.id}
+		c := t.open[o]
+		if c == nil {
+			c = &comparison{Sample: sample}
+			if t.sides[1-by.is].expects(l.Route, key, what.id, sink) {
+				c.by[1-by.is] = waiting
+			}
+		}
+		c.by[by.is] = is
+		t.compare(o, c)
+	}
+}
+
+// settle notes the outcome of an offer that waited.
+func (t *rehearsal) settle(by *side, sink, id string, is outcome) {
+	o := offer{sink, id}
+	if c := t.open[o]; c != nil && c.by[by.is] == waiting {
+		c.by[by.is] = is
+		t.compare(o, c)
+	}
+}
+
+// compare counts an offer, once it waits no more.
+func (t *rehearsal) compare(o offer, c *comparison) {
+	if c.by[0] == waiting || c.by[1] == waiting {
+		t.open[o] = c
+		return
+	}
+	delete(t.open, o)
+	s := t.sink(o.sink)
+	if c.by[0] == given {
+		if s.Running++; c.by[1] != given {
+			s.Lost++
+			s.Missed = keep(s.Missed, &c.Sample)
+		}
+	}
+	if c.by[1] == given {
+		if s.Matches++; c.by[0] != given {
+			s.Added++
+			s.Gained = keep(s.Gained, &c.Sample)
+		}
+	}
 }
 
 func (r *RouteTest) count(s *Sample) {
@@ -290,10 +379,6 @@ func keep(list []Sample, s *Sample) []Sample {
 	return list
 }
 
-func leadsTo(targets []record.Target, sink string) bool {
-	return slices.ContainsFunc(targets, func(t record.Target) bool { return t.Sink == sink })
-}
-
 // sink is the test of a sink. The pointer is valid until the next call.
 func (t *rehearsal) sink(name string) *SinkTest {
 	i := slices.IndexFunc(t.Sinks, func(s SinkTest) bool { return s.Sink == name })
@@ -304,25 +389,66 @@ func (t *rehearsal) sink(name string) *SinkTest {
 	return &t.Sinks[i]
 }
 
-// render makes the body of an event.
-func (t *rehearsal) render(s *SinkTest, it *store.Item, c *Change, to record.Target) error {
-	of := t.next.Sink(s.Sink)
-	if of == nil || of.Body == nil {
+// again reads a change again; it is nil if it cannot be read any more.
+func (t *rehearsal) again(sequence uint64) (*Change, error) {
+	it, ok, err := t.log.ReadRecord(sequence)
+	if err != nil || !ok {
+		return nil, ignoreDamage(err)
+	}
+	r, err := record.Decode(it.Payload)
+	if err != nil {
+		return nil, nil //nolint:nilnil,nilerr // it was counted
+	}
+	c, err := t.Change(r)
+	return c, ignoreDamage(err)
+}
+
+// body is that of a sink in the new configuration, nil if a side or sink has none.
+func (t *rehearsal) body(by *side, sink string) *body.Body {
+	if of := t.next.Sink(sink); by == t.sides[1] && of != nil {
+		return of.Body
+	}
+	return nil
+}
+
+// release makes the body of an event that was held, for a sink that was given the event at
+// another sequence before.
+func (t *rehearsal) release(by *side, h *held) error {
+	if t.body(by, h.target.Sink) == nil {
 		return nil
 	}
-	to.Flags |= of.Body.Reads()
-	own, err := payload(c, to, false)
+	c, err := t.again(h.is.sequence)
+	if err != nil || c == nil {
+		return err
+	}
+	before, err := t.again(h.sent)
 	if err != nil {
 		return err
 	}
-	if own == nil {
-		own = it.Payload
+	c.asOf(h.is, before, h.coalesced)
+	return t.render(by, h.is.sequence, c, h.target)
+}
+
+// render makes the body of an event that the new configuration gives a sink.
+func (t *rehearsal) render(by *side, sequence uint64, c *Change, to record.Target) error {
+	of := t.body(by, to.Sink)
+	if of == nil {
+		return nil
 	}
-	e, err := t.inflater.Event(it.Sequence, to.Flags, own, "")
+	to.Flags |= of.Reads()
+	own, err := payload(c, to, false)
+	if err == nil && own == nil {
+		own, err = record.Append(nil, c.Record)
+	}
+	if err != nil {
+		return err
+	}
+	e, err := t.inflater.Event(sequence, to.Flags, own, "")
 	if err != nil {
 		return ignoreDamage(err)
 	}
-	send, err := of.Body.Render(e)
+	s := t.sink(to.Sink)
+	send, err := of.Render(e)
 	switch {
 	case err != nil:
 		if s.BodyErrors++; s.BodyError == "" {
@@ -338,8 +464,13 @@ func (t *rehearsal) render(s *SinkTest, it *store.Item, c *Change, to record.Tar
 	return nil
 }
 
-// report completes the result.
-func (t *rehearsal) report() *Backtest {
+// report lets the time pass until the end, and completes the result.
+func (t *rehearsal) report(end time.Time) (*Backtest, error) {
+	for _, s := range t.sides {
+		if err := errors.Join(s.advance(end), s.end(end)); err != nil {
+			return nil, err
+		}
+	}
 	hours := max(t.To.Sub(t.From), time.Minute).Hours()
 	for i, s := range t.next.Router.Stats() {
 		r := &t.Routes[i]
@@ -349,5 +480,5 @@ func (t *rehearsal) report() *Backtest {
 		}
 	}
 	slices.SortFunc(t.Sinks, func(a, b SinkTest) int { return strings.Compare(a.Sink, b.Sink) })
-	return &t.Backtest
+	return &t.Backtest, nil
 }

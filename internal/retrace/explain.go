@@ -9,13 +9,12 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/apimachinery/pkg/runtime/schema"
-
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/timer"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -29,6 +28,7 @@ type Explanation struct {
 	Recorded []Recorded       `json:"recorded"` // the sinks that it went to then
 	Watches  []WatchDecision  `json:"watches"`
 	Routes   []route.Decision `json:"routes"`
+	Holds    []Hold           `json:"holds"`          // what the routes hold of it now
 	Note     string           `json:"note,omitempty"` // why no route is asked
 }
 
@@ -36,6 +36,15 @@ type Explanation struct {
 type Recorded struct {
 	Sink   string   `json:"sink"`
 	Routes []string `json:"routes"`
+}
+
+// Hold is the event, held by a route for a sink, or, without a sink, the match of its object
+// with a route that has a `for`.
+type Hold struct {
+	Route string    `json:"route"`
+	Sink  string    `json:"sink,omitempty"`
+	Since time.Time `json:"since"`        // when the period or the match began
+	Due   time.Time `json:"due,omitzero"` // when it is delivered or reported; not set: the match was
 }
 
 // WatchVerdict is what a watch makes of a change.
@@ -108,7 +117,7 @@ func (r *Reader) Explain(ctx context.Context, st *plan.State, watches *Watches, 
 	e := &rec.Event
 	x := &Explanation{
 		Sequence: item.Sequence, ID: e.ID, Type: e.Type, Subject: e.Subject(), Time: e.Time,
-		Recorded: []Recorded{}, Watches: []WatchDecision{}, Routes: []route.Decision{},
+		Recorded: []Recorded{}, Watches: []WatchDecision{}, Routes: []route.Decision{}, Holds: []Hold{},
 	}
 	for _, t := range rec.Targets {
 		to := Recorded{Sink: t.Sink, Routes: []string{}}
@@ -138,7 +147,48 @@ func (r *Reader) Explain(ctx context.Context, st *plan.State, watches *Watches, 
 		}
 	}
 	x.Routes = append(x.Routes, router.Decisions(&c.Change)...)
-	return x, nil
+	if e.Gap == nil {
+		x.Holds, err = r.holds(router, rec, item.Sequence)
+	}
+	return x, err
+}
+
+// holds are what the routes hold of a record. What is damaged is left out.
+func (r *Reader) holds(router *route.Router, rec *record.Record, sequence uint64) ([]Hold, error) {
+	list, table := []Hold{}, timer.NewTable(r.log)
+	look := func(route, sink, key string, after time.Duration, holds func(row *timer.Row) (reported, ok bool)) error {
+		row, err := table.Row(&timer.Bucket{Name: timer.Name{Route: route, Sink: sink}}, key)
+		if err != nil || row == nil {
+			return ignoreDamage(err)
+		}
+		if reported, ok := holds(row); ok {
+			h := Hold{Route: route, Sink: sink, Since: row.Start.UTC()}
+			if !reported {
+				h.Due = h.Since.Add(after)
+			}
+			list = append(list, h)
+		}
+		return nil
+	}
+	for _, of := range router.Timers() {
+		if of.Throttle > 0 {
+			for i := range of.Targets {
+				if err := look(of.Route, of.Targets[i].Sink, rec.Event.PartitionKey(), of.Throttle, func(row *timer.Row) (_, ok bool) {
+					return false, row.Sequence == sequence
+				}); err != nil {
+					return nil, err
+				}
+			}
+		}
+		if of.For > 0 {
+			if err := look(of.Route, "", matchKey(rec), of.For, func(row *timer.Row) (reported, ok bool) {
+				return !row.Armed, row.UID == rec.Event.UID && row.Matching == of.Matching
+			}); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return list, nil
 }
 
 // decide is the verdict of a watch on a change.
@@ -150,8 +200,7 @@ func (w *Watches) decide(one *plan.Watch, c *Change) WatchDecision {
 		}
 		return d
 	}
-	gr := schema.GroupResource{Group: c.Resource.Group, Resource: c.Resource.Resource}
-	if !w.wants(one, gr, c.Record.Scope) {
+	if !w.wants(one, groupResource(&c.Record.Event), c.Record.Scope) {
 		return d
 	}
 	object := c.New

@@ -30,6 +30,7 @@ import (
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/timer"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/rawjson"
@@ -37,6 +38,7 @@ import (
 
 // Log is the part of the store that is read. *store.Store implements it.
 type Log interface {
+	timer.Store
 	ReadRecord(sequence uint64) (store.Item, bool, error)
 	ReadLog(after uint64, most int) ([]store.Item, error)
 	LogStats() store.LogStats
@@ -165,6 +167,10 @@ func (r *Reader) bare(e *event.Event) (*compact.Object, error) {
 	return r.inflater.Dictionaries.Object(append(raw, "}}"...), compact.Body{})
 }
 
+func groupResource(e *event.Event) schema.GroupResource {
+	return schema.GroupResource{Group: e.Resource.Group, Resource: e.Resource.Resource}
+}
+
 // Watches are the watches of a configuration. One goroutine at a time may use them.
 type Watches struct {
 	all    []plan.Watch
@@ -187,7 +193,7 @@ func NewWatches(all []plan.Watch, wants func(w *plan.Watch, gr schema.GroupResou
 
 // of are the watches that mean the resource of a record.
 func (w *Watches) of(rec *record.Record) []commit.WatchRef {
-	p := part{schema.GroupResource{Group: rec.Event.Resource.Group, Resource: rec.Event.Resource.Resource}, rec.Scope}
+	p := part{groupResource(&rec.Event), rec.Scope}
 	refs, known := w.byPart[p]
 	if !known {
 		for i := range w.all {

@@ -116,6 +116,41 @@ func TestLimitsLeaveRoom(t *testing.T) {
 	}
 }
 
+// An object of the API server's size does not take seconds, whatever is in it. The cost
+// limit comes too late for this: it counts each lookup once, and calls that have returned.
+func TestHostileObjects(t *testing.T) {
+	var wide strings.Builder
+	wide.WriteString(`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","labels":{"l":"x"`)
+	for i := range 20_000 {
+		fmt.Fprintf(&wide, `,"l%d":""`, i)
+	}
+	wide.WriteString(`}},"text":"` + strings.Repeat("a", 200_000) + `","part":"` + strings.Repeat("a", 100_000) + `b","data":{"d":"x"`)
+	for i := range 80_000 {
+		fmt.Fprintf(&wide, `,"%d":""`, i)
+	}
+	wide.WriteString(`}}`)
+	o := newObjects(t)
+	c := change(event.Added, nil, o.from(wide.String()))
+	for when, want := range map[string]string{
+		`object.data.exists_one(k, object.data[k] == "x")`:                              "",
+		`metadata.labels.exists_one(k, metadata.labels[k] == "x")`:                      "",
+		`object.metadata.labels.exists_one(k, object.metadata.labels[k] == "x")`:        "",
+		`object.data.exists_one(k, v, v == "x")`:                                        "",
+		`object.text.indexOf(object.part) < 0 && object.text.indexOf("b") < 0`:          "cost limit",
+		`object.text.lastIndexOf(object.part) < 0 || object.text.lastIndexOf("b") == 0`: "cost limit",
+	} {
+		r, err := Compile([]Spec{{Name: "r", When: when, Sinks: []string{"s"}}})
+		if err != nil {
+			t.Errorf("%s: %v", when, err)
+			continue
+		}
+		got, s := r.Route(nil, c), r.Stats()[0]
+		if want == "" && (len(got) != 1 || s.Errors > 0) || want != "" && (s.FirstError == nil || !strings.Contains(s.FirstError.Error(), want)) {
+			t.Errorf("%s: %d targets, %+v", when, len(got), s)
+		}
+	}
+}
+
 // What is not metered is bounded by its text.
 func TestMetered(t *testing.T) {
 	x, err := newExpressions(defaultLimits())

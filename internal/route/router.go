@@ -188,7 +188,7 @@ func (t *Timer) Takes(c *Change) bool {
 		return false
 	}
 	t.rule.counters.matched.Add(1)
-	if t.rule.metric != nil {
+	if t.rule.metric != nil && !c.Uncounted {
 		e := t.router.evaluations.Get().(*evaluation)
 		e.reset(c, len(t.router.sinks))
 		t.router.count(t.rule, e)

@@ -9,6 +9,7 @@ import (
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/overloads"
 	"cel.dev/cel-go/common/types"
+	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/ext"
 
 	"github.com/watcherd/watcherd/internal/celexpr"
@@ -27,6 +28,7 @@ type expressions struct {
 	env    *cel.Env
 	views  *views
 	limits celexpr.Limits
+	guards cel.ProgramOption
 }
 
 // ordinary is the environment of all routers. It has no state.
@@ -58,7 +60,11 @@ func newExpressions(l celexpr.Limits) (*expressions, error) {
 	if err != nil {
 		return nil, fmt.Errorf("route: CEL environment: %w", err)
 	}
-	return &expressions{env: env, views: v, limits: l}, nil
+	guards, err := celexpr.Guarded(base, map[string]func([]ref.Val) error{"indexOf": celexpr.CheckSearch, "lastIndexOf": celexpr.CheckSearch})
+	if err != nil {
+		return nil, fmt.Errorf("route: %w", err)
+	}
+	return &expressions{env: env, views: v, limits: l, guards: guards}, nil
 }
 
 // condition is a compiled expression: a `when`, or a label of a metric.
@@ -97,7 +103,7 @@ func (x *expressions) compile(text string, refuse func(*cel.Type) string) (*cond
 		// not count.
 		c.metered = hasComprehension(ast.NativeRep())
 	}
-	opts := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize)}
+	opts := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize), x.guards}
 	if calls(ast.NativeRep(), overloads.Matches) {
 		c.metered = true
 		opts = append(opts, celexpr.RegexOptions()...)

@@ -28,21 +28,17 @@ import (
 	"github.com/watcherd/watcherd/pkg/compact"
 )
 
-// Stages, in order. What a sink moves while it is looked at may move from the log, or from
-// what a route holds, to its queue and on to its dead letters, which is the order of the stages; what moved in
-// between is found when they are looked at again.
+// Stages, in order: what goes from the log, or from what a route holds, to a sink comes after them.
 const (
-	Log     = "log"
-	Held    = "held"
-	Queues  = "queues"
-	Letters = "deadLetters"
-	Ledger  = "ledger"
-	Again   = "again"
-	Files   = "files"
+	Log    = "log"
+	Held   = "held"
+	Ledger = "ledger"
+	Sinks  = "sinks"
+	Files  = "files"
 )
 
 // Stages are all of them.
-var Stages = [...]string{Log, Held, Queues, Letters, Ledger, Again, Files}
+var Stages = [...]string{Log, Held, Ledger, Sinks, Files}
 
 // Config is what a Run works with.
 type Config struct {
@@ -61,7 +57,7 @@ type Run struct {
 	state   ledger.Scrub
 	revise  *redact.Reviser
 	kept    time.Time // when state was kept last
-	changed int64     // in the stage
+	changed int64     // in a round
 }
 
 // New returns the rest of the work of a scrub.
@@ -103,12 +99,10 @@ func (r *Run) stage(ctx context.Context) error {
 		return r.walk(ctx, func() (bool, error) { return r.step(r.Store.RewriteLog) })
 	case Held:
 		return r.walk(ctx, r.held)
-	case Queues, Letters:
-		return r.sinks(ctx, r.state.Stage)
 	case Ledger:
 		return r.ledger(ctx)
-	case Again:
-		return r.again(ctx)
+	case Sinks:
+		return r.sinks(ctx)
 	default:
 		return r.files(ctx)
 	}
@@ -186,44 +180,27 @@ func (r *Run) failed() {
 	r.Count(0, 1)
 }
 
-// sinks goes through what the queues carry themselves, or through the dead letters.
-func (r *Run) sinks(ctx context.Context, stage string) error {
-	for _, name := range r.Store.Sinks() { // sorted
-		if name < r.state.Name {
-			continue
-		}
-		if name != r.state.Name {
-			r.state.Name, r.state.After = name, 0
-		}
-		q, err := r.Store.Queue(name)
-		if err != nil {
-			continue // purged this moment
-		}
-		rewrite := q.RewriteQueue
-		if stage == Letters {
-			rewrite = q.RewriteDeadLetters
-		}
-		if err := r.walk(ctx, func() (bool, error) { return r.step(rewrite) }); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+// rounds bounds how often the sinks are looked at.
+const rounds = 6
 
-// rounds bounds how often the queues are looked at again.
-const rounds = 5
-
-// again looks for what a sink moved while it was looked for.
-func (r *Run) again(ctx context.Context) error {
-	for range rounds {
+// sinks goes through what the queues carry themselves, and the dead letters. What a sink moves
+// between them meanwhile is found in another round; the last one changes nothing.
+func (r *Run) sinks(ctx context.Context) error {
+	for round := range rounds {
 		r.changed = 0
-		for _, stage := range []string{Queues, Letters} {
-			r.state.Name, r.state.After = "", 0
-			if err := r.sinks(ctx, stage); err != nil {
-				return err
+		for _, name := range r.Store.Sinks() {
+			q, err := r.Store.Queue(name)
+			if err != nil {
+				continue // purged this moment
+			}
+			for _, rewrite := range []func(uint64, store.Rewrite) (uint64, int, bool, error){q.RewriteQueue, q.RewriteDeadLetters} {
+				r.state.After = 0
+				if err := r.walk(ctx, func() (bool, error) { return r.step(rewrite) }); err != nil {
+					return err
+				}
 			}
 		}
-		if r.changed == 0 {
+		if round > 0 && r.changed == 0 {
 			return nil
 		}
 	}

@@ -10,8 +10,11 @@ import (
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // TestStages goes through the stages from where a state has come to. What is removed from
@@ -34,7 +37,7 @@ func TestStages(t *testing.T) {
 	}{
 		{"", append(Stages[:], "")},
 		{"of another version", append(Stages[:], "")},
-		{Ledger, []string{Ledger, Again, Files, ""}},
+		{Ledger, []string{Ledger, Sinks, Files, ""}},
 		{Files, []string{Files, ""}},
 	} {
 		var kept []string
@@ -61,5 +64,92 @@ func TestStages(t *testing.T) {
 		if state, err = New(cfg, ledger.Scrub{Began: at}).Next(t.Context()); !errors.Is(err, full) || !state.Pending() {
 			t.Errorf("without progress that is kept: %+v, %v", state, err)
 		}
+	}
+}
+
+// TestWhatASinkMoves has a sink hold what is hidden in its queue and its dead letters, and
+// move it from where it is looked for to where that is over: it is found.
+func TestWhatASinkMoves(t *testing.T) {
+	const raw = `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"1"},"spec":{"password":"hunter2"}}`
+	for name, tc := range map[string]struct {
+		dead  bool
+		retry int // the number of steps before it leaves the dead letters
+	}{
+		"in the queue":                  {},
+		"in the dead letters":           {dead: true},
+		"to the queue behind the scrub": {dead: true, retry: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			st, err := store.Open("store", store.Options{FS: vfs.NewMem()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = st.Close() })
+			dicts := compact.NewDictionaries(nil)
+			o, err := compact.NewCodec(dicts).Encode([]byte(raw), nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pods := event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}
+			payload, err := record.Append(nil, &record.Record{Event: event.Event{Type: event.Added, Resource: pods, Namespace: "ns", Name: "a"}, Object: o.Body()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			q, err := st.EnsureSink("sink", store.FromNow)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := st.NewBatch()
+			b.Enqueue(store.Record{Payload: payload}, 1, store.Route{Sink: "sink"})
+			if err := st.Commit(b); err != nil {
+				t.Fatal(err)
+			}
+			items, err := q.Read(0, 1, 1<<20)
+			if err != nil || len(items) != 1 {
+				t.Fatalf("%d items, %v", len(items), err)
+			}
+			if tc.dead {
+				if err := q.DeadLetter(items[0].Position, store.Letter{Reason: "refused"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			edits, err := redact.Compile(redact.Accepted{Resources: []redact.Resource{{Resource: "pods", Edits: redact.Edits{Redact: []string{"spec.password"}}}}}, nil, make([]byte, redact.MinKey))
+			if err != nil {
+				t.Fatal(err)
+			}
+			steps := 0
+			run := New(Config{
+				Store: st, Dictionaries: dicts, Edits: edits, Keep: func(ledger.Scrub) error { return nil }, Now: time.Now,
+				Count: func(int, int) {
+					if steps++; steps != tc.retry {
+						return
+					}
+					if n, err := q.RetryDeadLetters(0, items[0].Position); n != 1 || err != nil {
+						t.Errorf("retried %d, %v", n, err)
+					}
+				},
+			}, ledger.Scrub{Stage: Sinks})
+			if _, err := run.Next(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			var found [][]byte
+			letters, err := q.DeadLetters(0, 10)
+			for _, l := range letters {
+				found = append(found, l.Payload)
+			}
+			if err == nil {
+				items, err = q.Read(0, 10, 1<<20)
+			}
+			for _, it := range items {
+				found = append(found, it.Payload)
+			}
+			if err != nil || len(found) != 1 {
+				t.Fatalf("%d payloads, %v", len(found), err)
+			}
+			if _, changed, err := redact.NewReviser(edits, dicts).Record(found[0]); changed || err != nil {
+				t.Errorf("the payload shows what is hidden, %v", err)
+			}
+		})
 	}
 }

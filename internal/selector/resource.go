@@ -80,7 +80,7 @@ func (p Resource) Group() string { return p.group }
 // version can also be the start of the group's name.
 func (p Resource) Names(gr schema.GroupResource) bool {
 	return (p.resource == "" || p.resource == gr.Resource) &&
-		(p.anyGroup || p.group == gr.Group || p.groupOfRest() == gr.Group)
+		(p.anyGroup || p.group == gr.Group || strings.TrimSuffix(p.rest, ".") == gr.Group)
 }
 
 // Version returns the version that the pattern names for a resource of group, or "".
@@ -90,8 +90,6 @@ func (p Resource) Version(group string) string {
 	}
 	return p.version
 }
-
-func (p Resource) groupOfRest() string { return strings.TrimSuffix(p.rest, ".") }
 
 // Shared returns a resource that both patterns name regardless of what the cluster
 // serves. Its name is * if they share every resource of a group, and its group is empty

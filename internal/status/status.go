@@ -78,7 +78,7 @@ type Scrub struct {
 	Resources []string  `json:"resources"`
 	Began     time.Time `json:"began"`
 	Done      time.Time `json:"done,omitzero"`   // zero: it runs
-	Stage     string    `json:"stage,omitempty"` // log, held, queues, deadLetters, ledger, again or files
+	Stage     string    `json:"stage,omitempty"` // log, held, ledger, sinks or files
 	Rewritten int64     `json:"rewritten"`
 	Failed    int64     `json:"failed,omitempty"` // what could not be read or edited, and stays as it is
 }

@@ -74,7 +74,6 @@ func (s *Store) NewBatch() *Batch {
 	return b
 }
 
-// usable reports whether the batch still takes changes.
 func (b *Batch) usable() bool {
 	if b.done {
 		b.misuse(errors.New("batch used after its end"))
@@ -238,10 +237,7 @@ func (b *Batch) DeleteState(partition, key string) {
 
 // use writes the partition's name with the first entries it ever gets.
 func (b *Batch) use(p *partition) {
-	if p.saved.Load() {
-		return
-	}
-	if slices.Contains(b.partitions, p) {
+	if p.saved.Load() || slices.Contains(b.partitions, p) {
 		return
 	}
 	b.partitions = append(b.partitions, p)
@@ -262,17 +258,6 @@ func (b *Batch) DeleteMeta(key string) {
 	}
 }
 
-// Len is the number of records appended.
-func (b *Batch) Len() int { return b.records }
-
-// Bytes is the size the batch will have in the write-ahead log.
-func (b *Batch) Bytes() int {
-	if b.pb == nil || b.done {
-		return 0
-	}
-	return b.pb.Len()
-}
-
 // Discard ends a batch without writing it. After Commit it does nothing, so it
 // may be deferred.
 func (b *Batch) Discard() {
@@ -289,7 +274,6 @@ func (b *Batch) Discard() {
 	}
 }
 
-// release gives up the right to append.
 func (b *Batch) release() {
 	if b.appending {
 		b.appending = false

@@ -37,7 +37,6 @@ func (s *Store) Commit(b *Batch) error {
 	return nil
 }
 
-// seal adds counters and a mark.
 func (b *Batch) seal() {
 	if b.appending {
 		if b.s.next-1 > maxSequence {
@@ -85,6 +84,7 @@ func (s *Store) write(b *Batch) error {
 	s.lazy.Store(false) // earlier writes precede this one in the write-ahead log
 	size := int64(b.pb.Len())
 	err := s.apply(b.pb, pebble.Sync)
+	b.pb = nil // closed, or Pebble may still be busy with it
 	if err == nil {
 		if err = s.files.CheckOwner(); err != nil {
 			s.fail(err)
@@ -93,7 +93,6 @@ func (s *Store) write(b *Batch) error {
 	}
 	s.metrics.committed(time.Since(began), b.records, err)
 	if err != nil {
-		b.pb = nil // Pebble may still be busy with it
 		return err
 	}
 	s.lastCommit.Store(s.opts.Now().UnixNano())
@@ -101,7 +100,6 @@ func (s *Store) write(b *Batch) error {
 	return nil
 }
 
-// publish makes the committed batch visible to readers.
 func (b *Batch) publish() {
 	for _, p := range b.partitions {
 		p.saved.Store(true)
@@ -138,10 +136,6 @@ type lifetime struct {
 	closed bool          // guarded by mu
 	ended  chan struct{} // closed by end
 	idle   chan struct{} // closed when ended and no users are left
-}
-
-func newLifetime() *lifetime {
-	return &lifetime{ended: make(chan struct{}), idle: make(chan struct{})}
 }
 
 func (l *lifetime) enter() bool {

@@ -188,7 +188,7 @@ func (c *script) steps(s *Store) error {
 	if err := c.take(b, false, items...); err != nil {
 		return err
 	}
-	if _, err := s.Replay(context.Background(), "b", ReplayRange{FromSequence: 4, ToSequence: 6}, 99); err != nil {
+	if _, err := s.Replay(context.Background(), "b", ReplayRange{FromSequence: 4, ToSequence: 6}, always(99)); err != nil {
 		return err
 	}
 	c.note(func(f *facts) { f.replayed = true })

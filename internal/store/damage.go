@@ -1,8 +1,8 @@
 package store
 
 import (
-	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -27,13 +27,11 @@ type damagedSpan struct {
 // maxDamagedSpans bounds the map; damage beyond it is found again by each read.
 const maxDamagedSpans = 1024
 
-// at returns the error of a record in a known span, else nil.
 func (m *damageMap) at(sequence uint64) error {
 	span, _ := m.find(sequence)
 	return span.err
 }
 
-// end returns the last record of the span of a damaged one.
 func (m *damageMap) end(sequence uint64) uint64 {
 	if span, ok := m.find(sequence); ok {
 		return span.last
@@ -73,21 +71,13 @@ func (m *damageMap) add(span damagedSpan) bool {
 func (m *damageMap) forget(low uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	kept := m.spans[:0]
-	for _, s := range m.spans {
-		if s.last >= low {
-			kept = append(kept, s)
-		}
-	}
-	m.spans = kept
+	m.spans = slices.DeleteFunc(m.spans, func(s damagedSpan) bool { return s.last < low })
 }
 
 // noteDamage records a span of damage, from an unreadable record to the next readable
 // one, and returns the error for each record in it.
 func (s *Store) noteDamage(sequence uint64, cause error) error {
-	s.log.mu.Lock()
-	tail := s.log.tail
-	s.log.mu.Unlock()
+	tail := s.LogStats().Last
 	next, ok, err := s.nextReadable(layout.AppendLogKey(nil, sequence), layout.AppendLogKey(nil, tail+1), cause)
 	if err != nil {
 		return err
@@ -131,7 +121,7 @@ func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 	}
 	b := q.s.db.NewBatch()
 	letter := layout.Counter{Count: 1}
-	if err := errors.Join(
+	if err := q.s.applyLazily(b,
 		b.DeleteRange(layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, next), nil),
 		b.Set(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, from), d.Encode(), nil),
 		b.Merge(layout.CounterKey(layout.KindDeadLetter, q.id), letter.Append(nil), nil),
@@ -139,11 +129,8 @@ func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 	); err != nil {
 		return 0, err
 	}
-	if err := q.s.applyLazily(b); err != nil {
-		return 0, err
-	}
 	q.countDead(letter, now)
-	return next - 1, b.Close()
+	return next - 1, nil
 }
 
 // loseEntries removes the entries in [from, next) from the window and corrects the

@@ -72,7 +72,6 @@ func (q *Queue) DeadLetter(position uint64, l Letter) error {
 	return q.setAside(sl, value, rewrites, l)
 }
 
-// payload reads the record of an entry in flight.
 func (q *Queue) payload(sl slot) (layout.LogRecord, error) {
 	if sl.kind == layout.EntryInline {
 		return q.carried(sl.position, nil)
@@ -144,18 +143,15 @@ func (q *Queue) setAside(sl slot, value layout.LogRecord, rewrites uint64, l Let
 		Reason:   l.Reason,
 		Payload:  value.Payload,
 	}
-	if err := b.Set(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, sl.position), d.Encode(), nil); err != nil {
-		return err
-	}
 	change := layout.Counter{Count: 1, Bytes: int64(len(value.Payload))}
-	if err := b.Merge(layout.CounterKey(layout.KindDeadLetter, q.id), change.Append(nil), nil); err != nil {
-		return err
-	}
-	if err := q.s.applyLazily(b); err != nil {
+	if err := q.s.applyLazily(b,
+		b.Set(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, sl.position), d.Encode(), nil),
+		b.Merge(layout.CounterKey(layout.KindDeadLetter, q.id), change.Append(nil), nil),
+	); err != nil {
 		return err
 	}
 	q.countDead(change, l.Time)
-	return b.Close()
+	return nil
 }
 
 // countDead counts dead letters: added ones with the time of the oldest, removed ones

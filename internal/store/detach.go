@@ -198,14 +198,9 @@ func (q *Queue) carry(c attachedChunk) (copied int64, moved bool, err error) {
 			return 0, false, err
 		}
 	}
-	if err := errors.Join(
-		q.deletePins(b, pins),
-		b.Merge(layout.CounterKey(layout.KindDetached, q.id), change.Append(nil), nil),
-	); err != nil {
-		return 0, false, err
-	}
+	filled := errors.Join(q.deletePins(b, pins), b.Merge(layout.CounterKey(layout.KindDetached, q.id), change.Append(nil), nil))
 	size := int64(b.Len())
-	if err := q.s.applyLazily(b); err != nil {
+	if err := q.s.applyLazily(b, filled); err != nil {
 		return 0, false, err
 	}
 	q.s.gate.wrote(size)
@@ -218,7 +213,7 @@ func (q *Queue) carry(c attachedChunk) (copied int64, moved bool, err error) {
 	}
 	q.pins = q.pins[len(pins):]
 	q.mu.Unlock()
-	return change.Bytes, true, b.Close()
+	return change.Bytes, true, nil
 }
 
 // attachedChunk is a chunk of entries with the payloads they refer to.

@@ -87,7 +87,7 @@
 //
 // Times in records are the caller's. Retention and replay by time use those that are in
 // order with most others; a record written under a wrong clock counts as old as the
-// next one after it (marks.go).
+// next one after it (retention.go).
 //
 // # Packages
 //

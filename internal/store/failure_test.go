@@ -90,7 +90,7 @@ func TestFailedStoreTouchesNothing(t *testing.T) {
 		"wait log":    func() error { return s.WaitLog(ctx, 100) },
 		"wait ingest": func() error { return s.WaitIngest(ctx) },
 		"run":         func() error { return s.Run(ctx) },
-		"replay":      func() error { _, err := s.Replay(ctx, "a", ReplayRange{}, 0); return err },
+		"replay":      func() error { _, err := s.Replay(ctx, "a", ReplayRange{}, always(0)); return err },
 		"ensure":      func() error { _, err := s.EnsureSink("b", FromNow); return err },
 		"purge":       func() error { return s.PurgeSink("a") },
 		"flush":       func() error { return flush(s) },

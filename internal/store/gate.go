@@ -97,7 +97,6 @@ func (g *gate) decideLocked() bool {
 	return g.reason != ""
 }
 
-// behindLocked reports whether compactions are behind.
 func (g *gate) behindLocked() bool { return g.level0+g.since().memtables >= g.maxLevel0 }
 
 // closed reports whether ingest has to wait: it is paused, or compactions are behind.

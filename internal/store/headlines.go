@@ -119,11 +119,5 @@ func (s *Store) joinHeadlines() error {
 	for _, v := range values {
 		errs = append(errs, b.Set(v.key, v.blocks, nil))
 	}
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	if err := s.applyLazily(b); err != nil {
-		return err
-	}
-	return b.Close()
+	return s.applyLazily(b, errs...)
 }

@@ -290,7 +290,6 @@ func (s *Store) firstAtOrAfter(t time.Time) (uint64, error) {
 	}
 }
 
-// dropMarksLocked removes the marks of the first n segments.
 func (l *logState) dropMarksLocked(n int) {
 	l.marks = slices.Delete(l.marks, 0, n)
 }

@@ -77,7 +77,6 @@ func (m *metrics) deleted(reason string, gone layout.Counter) {
 	m.deletions.WithLabelValues(reason).Add(float64(gone.Count))
 }
 
-// register makes the metrics and registers them, all or none.
 func (s *Store) register() error {
 	s.metrics = newMetrics(s)
 	if err := s.metrics.group.RegisterAll(s.metrics.collectors...); err != nil {

@@ -263,7 +263,7 @@ func (x *machine) replay(t *rapid.T) {
 		ToSequence:   uint64(rapid.IntRange(0, int(x.next)).Draw(t, "to")),
 	}
 	low := x.s.LogStats().First
-	n, err := x.s.Replay(context.Background(), name, r, 9)
+	n, err := x.s.Replay(context.Background(), name, r, always(9))
 	x.must(t, err)
 	if n > 0 {
 		defer x.synced()

@@ -80,7 +80,7 @@ func TestReplayInAFullStore(t *testing.T) {
 		defer cancel()
 		replayed := make(chan int, 1)
 		go func() {
-			n, err := s.Replay(ctx, "a", ReplayRange{}, 0)
+			n, err := s.Replay(ctx, "a", ReplayRange{}, always(0))
 			if err != nil {
 				t.Error(err)
 			}

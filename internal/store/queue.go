@@ -92,17 +92,12 @@ type Stats struct {
 	HeldSince time.Time
 }
 
-// load reads the queue's counters and finds its ends.
 func (q *Queue) load() error {
 	var err error
-	if q.total, err = q.s.counter(layout.KindQueue, q.id); err != nil {
-		return err
-	}
-	if q.detached, err = q.s.counter(layout.KindDetached, q.id); err != nil {
-		return err
-	}
-	if q.dead, err = q.s.counter(layout.KindDeadLetter, q.id); err != nil {
-		return err
+	for kind, c := range map[byte]*layout.Counter{layout.KindQueue: &q.total, layout.KindDetached: &q.detached, layout.KindDeadLetter: &q.dead} {
+		if *c, err = q.s.counter(kind, q.id); err != nil {
+			return err
+		}
 	}
 	q.s.letterBytes.Add(q.dead.Bytes)
 	if q.pins, err = q.s.loadPins(q.id); err != nil {
@@ -126,7 +121,6 @@ func (q *Queue) isPurged() bool {
 // Name is the name of the sink.
 func (q *Queue) Name() string { return q.name }
 
-// added counts committed entries.
 func (q *Queue) added(d queueDelta) {
 	q.mu.Lock()
 	if q.total.Count == 0 {
@@ -288,10 +282,7 @@ func (q *Queue) Ack(positions ...uint64) error {
 	if acked.Count == 0 {
 		return b.Close()
 	}
-	if err := q.s.applyLazily(b); err != nil {
-		return err
-	}
-	return b.Close()
+	return q.s.applyLazily(b)
 }
 
 // take removes entries from the window and writes their deletion, with the
@@ -349,13 +340,7 @@ func (q *Queue) PutNote(value []byte) error {
 		return nil
 	}
 	b := q.s.db.NewBatch()
-	if err := b.Set(layout.NoteKey(q.id), value, nil); err != nil {
-		return err
-	}
-	if err := q.s.applyLazily(b); err != nil {
-		return err
-	}
-	return b.Close()
+	return q.s.applyLazily(b, b.Set(layout.NoteKey(q.id), value, nil))
 }
 
 // Note returns a copy of the last value of PutNote.

@@ -47,7 +47,7 @@ func TestSinkLeavesAndComesBack(t *testing.T) {
 		ensure(t, s, "sink")
 		put(t, s, 3, "sink")
 		// An earlier replay has a pin of its own.
-		if _, err := s.Replay(t.Context(), "sink", ReplayRange{ToSequence: first}, 1); err != nil {
+		if _, err := s.Replay(t.Context(), "sink", ReplayRange{ToSequence: first}, always(1)); err != nil {
 			t.Fatal(err)
 		}
 		want = append(want, want[0])
@@ -112,7 +112,7 @@ func TestReplayDuringAnAbsence(t *testing.T) {
 	appendN(t, s, 3, "sink")
 	queued := func(want int, wantErr error) {
 		t.Helper()
-		if n, err := s.Replay(t.Context(), "sink", ReplayRange{}, 1); n != want || !errors.Is(err, wantErr) {
+		if n, err := s.Replay(t.Context(), "sink", ReplayRange{}, always(1)); n != want || !errors.Is(err, wantErr) {
 			t.Errorf("%d replayed, %v; want %d, %v", n, err, want, wantErr)
 		}
 	}

@@ -59,7 +59,6 @@ type damagedTable struct {
 	repaired chan struct{} // closed after the repair
 }
 
-// add notes a failed compaction.
 func (d *damagedTables) add(info *pebble.DataCorruptionInfo) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -85,7 +84,6 @@ func (d *damagedTables) report(err error) {
 	}
 }
 
-// next returns a table to repair.
 func (d *damagedTables) next() (string, *damagedTable) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -97,7 +95,6 @@ func (d *damagedTables) next() (string, *damagedTable) {
 	return "", nil
 }
 
-// done ends the repair of a table.
 func (d *damagedTables) done(path string, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -166,7 +163,6 @@ func inBackground() bool {
 	}
 }
 
-// repairTables repairs the tables on which compactions failed. Called by Run.
 func (s *Store) repairTables() error {
 	if err := s.use(); err != nil {
 		return err
@@ -236,7 +232,6 @@ func (s *Store) repairTable(path string) ([]layout.Range, error) {
 	return lost, s.recountLost(uncounted)
 }
 
-// overwrite writes patches into a table and syncs it.
 func (s *Store) overwrite(path string, patches []salvage.Patch) error {
 	f, err := s.files.FS().OpenReadWrite(path, vfs.WriteCategoryUnspecified)
 	if err != nil {
@@ -276,18 +271,11 @@ func (s *Store) restate(lost, uncounted []layout.Range) error {
 		}
 	}()
 	b := s.db.NewBatch()
-	if err := b.Set(layout.RepairKey(), layout.AppendRanges(nil, uncounted), nil); err != nil {
-		return err
-	}
+	errs := []error{b.Set(layout.RepairKey(), layout.AppendRanges(nil, uncounted), nil)}
 	for _, r := range lost {
-		if err := s.restateRange(b, r, queues); err != nil {
-			return err
-		}
+		errs = append(errs, s.restateRange(b, r, queues))
 	}
-	if err := s.apply(b, pebble.Sync); err != nil {
-		return err
-	}
-	return b.Close()
+	return s.apply(b, pebble.Sync, errs...)
 }
 
 func (s *Store) restateRange(b *pebble.Batch, r layout.Range, queues []*Queue) error {
@@ -392,13 +380,7 @@ func (s *Store) recountLost(lost []layout.Range) error {
 	}
 	s.damaged.uncounted = nil
 	b := s.db.NewBatch()
-	if err := b.Delete(layout.RepairKey(), nil); err != nil {
-		return err
-	}
-	if err := s.apply(b, pebble.Sync); err != nil {
-		return err
-	}
-	return b.Close()
+	return s.apply(b, pebble.Sync, b.Delete(layout.RepairKey(), nil))
 }
 
 // resumeRepair does the last step of a repair that a crash interrupted.
@@ -449,6 +431,7 @@ func (q *Queue) recountEntries(r layout.Range) error {
 		return errors.Join(err, b.Close())
 	}
 	var letter layout.Counter
+	var errs []error
 	now := q.s.opts.Now()
 	if missing > 0 {
 		letter.Count = 1
@@ -456,23 +439,19 @@ func (q *Queue) recountEntries(r layout.Range) error {
 			Sequence: first, First: now, Last: now,
 			Reason: fmt.Sprintf("%s: %d of the queue entries %d to %d are lost", ReasonUnreadable, missing, first, last),
 		}
-		if err := errors.Join(
-			b.Set(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, first), d.Encode(), nil),
-			b.Merge(layout.CounterKey(layout.KindDeadLetter, q.id), letter.Append(nil), nil),
-		); err != nil {
-			return err
-		}
+		errs = append(errs, b.Set(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, first), d.Encode(), nil),
+			b.Merge(layout.CounterKey(layout.KindDeadLetter, q.id), letter.Append(nil), nil))
 		q.s.metrics.unreadable.Add(float64(missing))
 		q.s.opts.Logger.Error("entries of a queue are lost; one dead letter stands for them",
 			"sink", q.name, "missing", missing, "of", before, "from", first, "to", last)
 	}
-	if err := q.s.applyLazily(b); err != nil {
+	if err := q.s.applyLazily(b, errs...); err != nil {
 		return err
 	}
 	if letter.Count > 0 {
 		q.countDead(letter, now)
 	}
-	return b.Close()
+	return nil
 }
 
 // recountLetters counts the dead letters after a loss in a range.
@@ -507,14 +486,11 @@ func (q *Queue) recountLetters(r layout.Range) error {
 	}
 	q.s.opts.Logger.Error("dead letters are lost", "sink", q.name, "missing", -change.Count)
 	b := q.s.db.NewBatch()
-	if err := b.Merge(layout.CounterKey(layout.KindDeadLetter, q.id), change.Append(nil), nil); err != nil {
-		return err
-	}
-	if err := q.s.applyLazily(b); err != nil {
+	if err := q.s.applyLazily(b, b.Merge(layout.CounterKey(layout.KindDeadLetter, q.id), change.Append(nil), nil)); err != nil {
 		return err
 	}
 	q.countDead(change, time.Time{})
-	return b.Close()
+	return nil
 }
 
 // relieveLevel0 compacts level 0, which Pebble postpones for minutes after damage in the

@@ -22,18 +22,6 @@ type ReplayRange struct {
 // replayChunk is how many entries one commit of a replay enqueues.
 const replayChunk = 2048
 
-// Replay enqueues records of the log again, for one sink, with new positions
-// after everything queued so far and the given flags, and returns how many.
-// Records that retention removed are not replayed: the log begins at
-// LogStats.First. The records stay in the log until the entries are
-// acknowledged.
-//
-// Replay commits every few thousand entries: after an error or a crash a first
-// part of them is queued. It waits while ingest is paused.
-func (s *Store) Replay(ctx context.Context, sink string, r ReplayRange, flags uint32) (int, error) {
-	return s.ReplaySelected(ctx, sink, r, always(flags))
-}
-
 // Selector decides whether a record is replayed, and how. It must not keep the record, and
 // holds up nothing. An unreadable record has no payload. It may be asked again for a record.
 type Selector func(it *Item) (s Selected, ok bool, err error)
@@ -44,12 +32,14 @@ type Selected struct {
 	Payload []byte // is delivered in the place of the record's own; nil: that is
 }
 
-func always(flags uint32) Selector {
-	return func(*Item) (Selected, bool, error) { return Selected{Flags: flags}, true, nil }
-}
-
-// ReplaySelected is Replay of the records that selected accepts, in the form it gives them.
-func (s *Store) ReplaySelected(ctx context.Context, sink string, r ReplayRange, selected Selector) (int, error) {
+// Replay enqueues the records of the log that selected accepts again, for one sink, in the
+// form that it gives them, with new positions after everything queued so far, and returns
+// how many. Records that retention removed are not replayed: the log begins at
+// LogStats.First. The records stay in the log until the entries are acknowledged.
+//
+// Replay commits every few thousand entries: after an error or a crash a first part of them
+// is queued. It waits while ingest is paused.
+func (s *Store) Replay(ctx context.Context, sink string, r ReplayRange, selected Selector) (int, error) {
 	q, err := s.Queue(sink)
 	if err != nil {
 		return 0, err

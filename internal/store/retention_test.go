@@ -140,7 +140,7 @@ func TestReplayHoldsTheLog(t *testing.T) {
 		}
 	}
 	ackAll()
-	if n, err := s.Replay(t.Context(), "a", ReplayRange{FromSequence: 20, ToSequence: 30}, 1); n != 11 || err != nil {
+	if n, err := s.Replay(t.Context(), "a", ReplayRange{FromSequence: 20, ToSequence: 30}, always(1)); n != 11 || err != nil {
 		t.Fatal(n, err)
 	}
 	minutes(t, s, 50, 10, 10, "a")
@@ -184,7 +184,7 @@ func TestDetachedReplayHoldsNothing(t *testing.T) {
 	s := openTest(t, "store", Options{firstSequence: 1, FS: vfs.NewMem()})
 	q := ensure(t, s, "a")
 	minutes(t, s, 0, 50, 10)
-	if n, err := s.Replay(t.Context(), "a", ReplayRange{FromSequence: 20, ToSequence: 30}, 1); n != 11 || err != nil {
+	if n, err := s.Replay(t.Context(), "a", ReplayRange{FromSequence: 20, ToSequence: 30}, always(1)); n != 11 || err != nil {
 		t.Fatal(n, err)
 	}
 	if _, moved, err := q.detach(); !moved || err != nil {

@@ -149,7 +149,7 @@ func TestTogether(t *testing.T) {
 		})
 		others.Go(func() {
 			for ctx.Err() == nil {
-				if _, err := s.Replay(ctx, name, ReplayRange{FromSequence: s.LogStats().Last - 5}, 9); err != nil && ctx.Err() == nil {
+				if _, err := s.Replay(ctx, name, ReplayRange{FromSequence: s.LogStats().Last - 5}, always(9)); err != nil && ctx.Err() == nil {
 					t.Errorf("replay: %v", err)
 				}
 				letters, err := q.DeadLetters(0, 100)

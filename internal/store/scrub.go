@@ -76,7 +76,7 @@ func (s *Store) applyRewritten(b *pebble.Batch) error {
 	}
 	s.rewrites.Add(1)
 	s.gate.wrote(size)
-	return b.Close()
+	return nil
 }
 
 // RewriteQueue is [Store.RewriteLog] for the queue entries that carry their payload, by
@@ -214,13 +214,7 @@ func (s *Store) renewLogs(ctx context.Context) error {
 			return err
 		}
 		b := s.db.NewBatch()
-		if err := b.Set(layout.FormatKey(), layout.ID32(layout.Version), nil); err != nil {
-			return err
-		}
-		if err := s.apply(b, pebble.Sync); err != nil {
-			return err
-		}
-		if err := b.Close(); err != nil {
+		if err := s.apply(b, pebble.Sync, b.Set(layout.FormatKey(), layout.ID32(layout.Version), nil)); err != nil {
 			return err
 		}
 		if err := s.db.Flush(); err != nil {

@@ -83,7 +83,7 @@ func TestGapsInSequences(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n, err := s.Replay(t.Context(), "a", ReplayRange{FromSequence: sequences[1] + 1, ToSequence: sequences[4] - 1}, 1); n != 2 || err != nil {
+	if n, err := s.Replay(t.Context(), "a", ReplayRange{FromSequence: sequences[1] + 1, ToSequence: sequences[4] - 1}, always(1)); n != 2 || err != nil {
 		t.Errorf("replayed %d, %v", n, err)
 	}
 	if items := read(t, q, 0, 100); len(items) != 8 {

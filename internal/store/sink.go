@@ -1,11 +1,14 @@
 package store
 
 import (
+	"cmp"
 	"context"
-	"errors"
+	"encoding/binary"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 
@@ -41,17 +44,7 @@ func (t *sinkTable) get(name string) *Queue {
 func (t *sinkTable) all() []*Queue {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	queues := make([]*Queue, 0, len(t.byName))
-	for _, q := range t.byName {
-		queues = append(queues, q)
-	}
-	slices.SortFunc(queues, func(a, b *Queue) int {
-		if a.name < b.name {
-			return -1
-		}
-		return 1
-	})
-	return queues
+	return slices.SortedFunc(maps.Values(t.byName), func(a, b *Queue) int { return cmp.Compare(a.name, b.name) })
 }
 
 func (s *Store) loadSinks() (*sinkTable, error) {
@@ -89,8 +82,7 @@ func (s *Store) EnsureSink(name string, from Start) (*Queue, error) {
 	}
 	s.sinks.ensuring.Lock()
 	defer s.sinks.ensuring.Unlock()
-	q := s.sinks.get(name)
-	if q != nil {
+	if q := s.sinks.get(name); q != nil {
 		return q, nil
 	}
 	return s.createSink(name, from == FromLogStart)
@@ -125,27 +117,17 @@ func (s *Store) saveSink(q *Queue) error {
 		return fmt.Errorf("%w %q", ErrUnknownSink, q.name)
 	}
 	b := s.db.NewBatch()
-	if err := errors.Join(
+	return s.apply(b, pebble.Sync,
 		b.Set(layout.NameKey(layout.KindSink, q.name), q.member.append(layout.ID32(q.id)), nil),
-		b.Merge(layout.CounterKey(layout.KindSinkNumber, 0), layout.Counter{High: uint64(q.id)}.Append(nil), nil),
-	); err != nil {
-		return err
-	}
-	if err := s.apply(b, pebble.Sync); err != nil {
-		return err
-	}
-	return b.Close()
+		b.Merge(layout.CounterKey(layout.KindSinkNumber, 0), layout.Counter{High: uint64(q.id)}.Append(nil), nil))
 }
 
 // Sinks returns the sorted names of all sinks that have a queue, ensured since Open or
 // not.
 func (s *Store) Sinks() []string {
-	queues := s.sinks.all()
-	names := make([]string, len(queues))
-	for i, q := range queues {
-		names[i] = q.name
-	}
-	return names
+	s.sinks.mu.RLock()
+	defer s.sinks.mu.RUnlock()
+	return slices.Sorted(maps.Keys(s.sinks.byName))
 }
 
 // Queue returns the queue of an existing sink.
@@ -190,7 +172,6 @@ func (s *Store) PurgeSink(name string) error {
 	return s.Commit(b)
 }
 
-// purge empties the queue in memory.
 func (q *Queue) purge() {
 	q.s.shrunk.Store(true)
 	q.mu.Lock()
@@ -264,9 +245,157 @@ func (s *Store) Filled(sink string) error {
 	if q.member.state != memberFilling {
 		return nil
 	}
-	if err := s.setMembership(q, membership{}); err != nil {
+	err = s.setMembership(q, membership{})
+	if err == nil {
+		q.unhold()
+	}
+	return err
+}
+
+// membership is the state of a sink's queue: which records are queued for it.
+type membership struct {
+	state byte
+
+	// When the sink left: the end of the log, the number of records ever appended, and
+	// the time. Kept while it is filled; zero for a new sink.
+	after uint64
+	count int64
+	time  time.Time
+
+	// The entries of the fill come after this position.
+	position uint64
+}
+
+// The states of a membership. They are stored.
+const (
+	memberJoined  = 0
+	memberFilling = 1 // Fill queues old records
+	memberLeft    = 2 // nothing is queued
+)
+
+const membershipLen = 1 + 8*4
+
+func (m *membership) append(dst []byte) []byte {
+	if m.state == memberJoined {
+		return dst
+	}
+	dst = append(dst, m.state)
+	dst = binary.BigEndian.AppendUint64(dst, m.after)
+	dst = binary.BigEndian.AppendUint64(dst, uint64(m.count))
+	dst = binary.BigEndian.AppendUint64(dst, layout.Nanos(m.time))
+	return binary.BigEndian.AppendUint64(dst, m.position)
+}
+
+func parseMembership(b []byte) (m membership, ok bool) {
+	if len(b) == 0 {
+		return m, true
+	}
+	if len(b) != membershipLen || b[0] != memberFilling && b[0] != memberLeft {
+		return m, false
+	}
+	return membership{
+		state: b[0], after: binary.BigEndian.Uint64(b[1:]), count: int64(binary.BigEndian.Uint64(b[9:])),
+		time: layout.UnixNano(b[17:]), position: binary.BigEndian.Uint64(b[25:]),
+	}, true
+}
+
+// LeaveSink ends the queueing of records for a sink, durably. The caller appends nothing
+// meanwhile. A sink that has left, or is not filled yet, stays unchanged.
+func (s *Store) LeaveSink(name string) error {
+	q, err := s.Queue(name)
+	if err != nil {
 		return err
 	}
+	s.sinks.ensuring.Lock()
+	defer s.sinks.ensuring.Unlock()
 	q.unhold()
+	if q.member.state != memberJoined {
+		return nil
+	}
+	s.log.mu.Lock()
+	count, _ := s.log.totalLocked()
+	left := membership{state: memberLeft, after: s.log.tail, count: count, time: s.opts.Now().UTC()}
+	s.log.mu.Unlock()
+	return s.setMembership(q, left)
+}
+
+// RejoinSink makes a sink that left Filling: [Store.Fill] queues the records since it
+// left, or those from the log's beginning. The log is kept until [Store.Filled]. A sink
+// that did not leave stays unchanged.
+func (s *Store) RejoinSink(name string, from Start) error {
+	q, err := s.Queue(name)
+	if err != nil {
+		return err
+	}
+	s.sinks.ensuring.Lock()
+	defer s.sinks.ensuring.Unlock()
+	if q.member.state == memberLeft {
+		next := q.member
+		next.state = memberFilling
+		q.mu.Lock()
+		next.position = q.tail
+		q.mu.Unlock()
+		if from == FromLogStart {
+			next.after = 0
+		}
+		if err := s.setMembership(q, next); err != nil {
+			return err
+		}
+		q.filled = 0
+	}
+	if q.member.state == memberFilling && q.release == nil {
+		q.release = s.log.hold(q.member.after + 1)
+	}
 	return nil
+}
+
+// Absence is the time between LeaveSink and RejoinSink.
+type Absence struct {
+	Since  time.Time // when the sink left
+	Begun  bool      // the fill has queued some records
+	Lost   bool      // retention has removed records of that time
+	LostTo time.Time // when the log begins; only if Lost
+}
+
+// Absence returns what a sink that is Filling missed; not ok if it did not leave.
+func (q *Queue) Absence() (a Absence, ok bool) {
+	s := q.s
+	s.sinks.ensuring.Lock()
+	defer s.sinks.ensuring.Unlock()
+	m := &q.member
+	if m.state != memberFilling || m.time.IsZero() {
+		return a, false
+	}
+	a.Since = m.time
+	q.mu.Lock()
+	for _, p := range q.pins {
+		a.Begun = a.Begun || p.first > m.position
+	}
+	q.mu.Unlock()
+	s.log.mu.Lock()
+	if len(s.log.marks) > 0 {
+		a.Lost, a.LostTo = s.log.marks[0].count > m.count, s.log.marks[0].time
+	}
+	s.log.mu.Unlock()
+	return a, true
+}
+
+// setMembership writes a membership, durably; the caller holds sinkTable.ensuring.
+func (s *Store) setMembership(q *Queue, m membership) error {
+	before := q.member
+	q.member = m
+	if err := s.saveSink(q); err != nil {
+		q.member = before
+		return fmt.Errorf("sink %s: %w", q.name, err)
+	}
+	q.filling.Store(m.state == memberFilling)
+	return nil
+}
+
+// unhold ends the hold on the log; the caller holds sinkTable.ensuring.
+func (q *Queue) unhold() {
+	if q.release != nil {
+		q.release()
+		q.release = nil
+	}
 }

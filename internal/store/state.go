@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -148,14 +149,8 @@ func (s *Store) Partitions() []string {
 	t := s.partitions
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	var names []string
-	for name, p := range t.byName {
-		if p.saved.Load() {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
+	names := slices.Sorted(maps.Keys(t.byName))
+	return slices.DeleteFunc(names, func(name string) bool { return !t.byName[name].saved.Load() })
 }
 
 // DeletePartition removes a partition with all its entries, durably. No batch
@@ -171,19 +166,14 @@ func (s *Store) DeletePartition(name string) error {
 	}
 	lower, upper := layout.StateRange(p.id, "")
 	b := s.db.NewBatch()
-	if err := b.DeleteRange(lower, upper, nil); err != nil {
-		return err
-	}
-	if err := b.Delete(layout.NameKey(layout.KindPartition, name), nil); err != nil {
-		return err
-	}
-	if err := s.apply(b, pebble.Sync); err != nil {
+	err := s.apply(b, pebble.Sync, b.DeleteRange(lower, upper, nil), b.Delete(layout.NameKey(layout.KindPartition, name), nil))
+	if err != nil {
 		return err
 	}
 	s.partitions.mu.Lock()
+	defer s.partitions.mu.Unlock()
 	delete(s.partitions.byName, name)
-	s.partitions.mu.Unlock()
-	return b.Close()
+	return nil
 }
 
 // Meta returns a copy of a value of the caller's metadata.

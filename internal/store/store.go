@@ -74,7 +74,7 @@ func Open(dir string, o Options) (*Store, error) {
 	s := &Store{
 		dir:       dir,
 		opts:      o,
-		life:      newLifetime(),
+		life:      &lifetime{ended: make(chan struct{}), idle: make(chan struct{})},
 		unsynced:  make(chan struct{}, 1),
 		failed:    make(chan struct{}),
 		appending: make(chan struct{}, 1),
@@ -131,31 +131,26 @@ func (s *Store) open() (err error) {
 	return s.measure()
 }
 
-// load reads the tables and counters into memory.
 func (s *Store) load() error {
 	position, err := s.counter(layout.KindPosition, 0)
 	if err != nil {
 		return err
 	}
-	s.next = position.High + 1
-	s.next = max(s.next, s.opts.firstSequence)
+	s.next = max(position.High+1, s.opts.firstSequence)
 	if s.partitions, err = s.loadPartitions(); err != nil {
 		return err
 	}
 	if s.log, err = s.loadLog(); err != nil {
 		return err
 	}
-	if s.sinks, err = s.loadSinks(); err != nil {
-		return err
-	}
-	return nil
+	s.sinks, err = s.loadSinks()
+	return err
 }
 
 func (s *Store) pebbleOptions() *pebble.Options {
 	return engine.Options(s.files.FS(), engine.Logger{Log: s.opts.Logger, Limit: &s.limit, Fatal: s.fail}, s.listener(), s.opts.MaxBytes)
 }
 
-// listener watches Pebble's background work.
 func (s *Store) listener() *pebble.EventListener {
 	return &pebble.EventListener{
 		BackgroundError: s.backgroundError,
@@ -176,7 +171,6 @@ func (s *Store) listener() *pebble.EventListener {
 	}
 }
 
-// backgroundError classifies an error of a flush or a compaction.
 func (s *Store) backgroundError(err error) {
 	switch {
 	case s.Err() != nil, errors.Is(err, pebble.ErrCancelledCompaction), errors.Is(err, pebble.ErrClosed):
@@ -226,9 +220,12 @@ func (s *Store) use() error {
 	return nil
 }
 
-// apply writes a batch. It returns ErrFailed as soon as the store fails, even if Pebble
-// hangs in the write; the batch must not be used after an error.
-func (s *Store) apply(b *pebble.Batch, wo *pebble.WriteOptions) error {
+// apply writes and closes a batch, unless one of errs is an error of filling it. It
+// returns ErrFailed as soon as the store fails, even if Pebble hangs in the write.
+func (s *Store) apply(b *pebble.Batch, wo *pebble.WriteOptions, errs ...error) error {
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
 	if err := s.use(); err != nil {
 		return err
 	}
@@ -239,7 +236,10 @@ func (s *Store) apply(b *pebble.Batch, wo *pebble.WriteOptions) error {
 	}()
 	select {
 	case err := <-done:
-		return err
+		if err != nil {
+			return err
+		}
+		return b.Close()
 	case <-s.failed:
 		return s.failure
 	}
@@ -247,8 +247,8 @@ func (s *Store) apply(b *pebble.Batch, wo *pebble.WriteOptions) error {
 
 // applyLazily writes a batch that a crash may undo until the next commit, or the next
 // sync of Run.
-func (s *Store) applyLazily(b *pebble.Batch) error {
-	err := s.apply(b, pebble.NoSync)
+func (s *Store) applyLazily(b *pebble.Batch, errs ...error) error {
+	err := s.apply(b, pebble.NoSync, errs...)
 	s.shrunk.Store(true)
 	if !s.lazy.Swap(true) {
 		select {
@@ -269,13 +269,7 @@ func (s *Store) syncLazy() error {
 	}
 	defer s.life.leave()
 	b := s.db.NewBatch()
-	if err := b.LogData(nil, nil); err != nil {
-		return err
-	}
-	if err := s.apply(b, pebble.Sync); err != nil {
-		return err
-	}
-	return b.Close()
+	return s.apply(b, pebble.Sync, b.LogData(nil, nil))
 }
 
 func (s *Store) applyNow(b *pebble.Batch, wo *pebble.WriteOptions) (err error) {
@@ -360,18 +354,17 @@ func (s *Store) checkFormat() error {
 	if !ok || len(value) != 4 {
 		return openError(s.dir, layout.ErrMalformed)
 	}
-	v, other := binary.BigEndian.Uint32(value), ErrNewerFormat
-	if v == layout.Version {
+	switch v := binary.BigEndian.Uint32(value); {
+	case v == layout.Version:
 		return nil
-	}
-	if v < layout.Version {
+	case v < layout.Version:
 		return fmt.Errorf("%s: %w: its layout is version %d, this release reads %d; `mv %s %s.old` moves it away, and every watch then starts like a new one",
 			s.dir, ErrOlderFormat, v, layout.Version, s.dir, s.dir)
+	default:
+		return fmt.Errorf("%s: %w: its layout is version %d, this release reads %d", s.dir, ErrNewerFormat, v, layout.Version)
 	}
-	return fmt.Errorf("%s: %w: its layout is version %d, this release reads %d", s.dir, other, v, layout.Version)
 }
 
-// get returns a copy of the value of key.
 func (s *Store) get(key []byte) ([]byte, bool, error) { return s.appendGet(nil, key) }
 
 // appendGet appends the value of key to dst. A value whose checksum is wrong is

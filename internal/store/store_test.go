@@ -230,7 +230,7 @@ func TestReplayAndDeadLetters(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n, err := s.Replay(t.Context(), "a", ReplayRange{FromTime: testEpoch.Add(2 * time.Second), ToSequence: 3}, 9)
+	n, err := s.Replay(t.Context(), "a", ReplayRange{FromTime: testEpoch.Add(2 * time.Second), ToSequence: 3}, always(9))
 	if err != nil || n != 2 {
 		t.Fatalf("replayed %d, %v", n, err)
 	}
@@ -288,4 +288,9 @@ func TestEnqueue(t *testing.T) {
 	if it := items[0]; it.Sequence != 5 || it.Lane != 7 || it.Flags != 3 || string(it.Payload) != "held" || q.Stats().HeldBytes != 0 {
 		t.Errorf("the entry is %+v", it)
 	}
+}
+
+// always selects every record, with flags.
+func always(flags uint32) Selector {
+	return func(*Item) (Selected, bool, error) { return Selected{Flags: flags}, true, nil }
 }

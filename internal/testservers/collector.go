@@ -1,13 +1,6 @@
 package testservers
 
 import (
-	"bufio"
-	"bytes"
-	"encoding/json"
-	"errors"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/testcluster/playground"
@@ -50,38 +43,7 @@ func StartCollector(t testing.TB, spec CollectorSpec) *Collector {
 }
 
 // Accepted are the records so far, in their order.
-func (c *Collector) Accepted() []LogRecord {
-	c.t.Helper()
-	content, err := os.ReadFile(filepath.Join(c.dir, "accepted"))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	content = content[:bytes.LastIndexByte(content, '\n')+1]
-	var records []LogRecord
-	lines := bufio.NewScanner(bytes.NewReader(content))
-	lines.Buffer(nil, 64<<20)
-	for lines.Scan() {
-		var r LogRecord
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
-			c.t.Fatal(err)
-		}
-		records = append(records, r)
-	}
-	return records
-}
+func (c *Collector) Accepted() []LogRecord { return accepted[LogRecord](c.t, c.dir) }
 
 // Refuse makes it refuse every request with a record that holds the text; "" ends that.
-func (c *Collector) Refuse(text string) {
-	c.t.Helper()
-	path := filepath.Join(c.dir, "refuse")
-	err := os.Remove(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	if text != "" {
-		err = os.WriteFile(path, []byte(text), 0o600)
-	}
-	if err != nil {
-		c.t.Fatal(err)
-	}
-}
+func (c *Collector) Refuse(text string) { refuse(c.t, c.dir, text) }

@@ -2,12 +2,16 @@ package testservers
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -118,5 +122,42 @@ func (p *process) signal(s syscall.Signal) {
 	p.t.Helper()
 	if err := p.cmd.Process.Signal(s); err != nil {
 		p.t.Error(err)
+	}
+}
+
+// accepted are the documents that a server has noted in its folder, in their order.
+func accepted[T any](t testing.TB, dir string) []T {
+	t.Helper()
+	content, err := os.ReadFile(filepath.Join(dir, "accepted"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	content = content[:bytes.LastIndexByte(content, '\n')+1]
+	var out []T
+	lines := bufio.NewScanner(bytes.NewReader(content))
+	lines.Buffer(nil, 64<<20)
+	for lines.Scan() {
+		var v T
+		if err := json.Unmarshal(lines.Bytes(), &v); err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, v)
+	}
+	return out
+}
+
+// refuse makes a server refuse what holds the text; "" ends that.
+func refuse(t testing.TB, dir, text string) {
+	t.Helper()
+	path := filepath.Join(dir, "refuse")
+	err := os.Remove(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	if text != "" {
+		err = os.WriteFile(path, []byte(text), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 }

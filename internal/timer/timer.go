@@ -6,7 +6,7 @@
 //   - Rows and index live in the store. Memory is a few words for each [Bucket], however
 //     many objects are held; a row costs its record on disk.
 //   - A row changes in the batch of the event that changes it, so that no crash separates
-//     the two.
+//     the two. So does the number of what a bucket holds, which no scan is needed for.
 //   - The index is ordered by when the timers began. A bucket with another duration needs
 //     no rewriting, and a row that began in the future, by a clock that was set back, is
 //     found ([Table.Ahead]).
@@ -18,6 +18,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,6 +28,7 @@ import (
 const (
 	rowPrefix   = "timer/row/"
 	indexPrefix = "timer/due/"
+	heldPrefix  = "timer/held/"
 	rowVersion  = 1
 )
 
@@ -60,11 +63,25 @@ func (n Name) String() string { return n.Route + "/" + n.Sink + "/" }
 // Bucket has the rows of one name.
 type Bucket struct {
 	Name
-	After time.Duration // from the start of a timer until it is due
+	After  time.Duration // from the start of a timer until it is due
+	Former bool          // not configured any more; gone once it holds nothing
 
 	from time.Time // no timer that runs began earlier
 	next time.Time // nothing is due before; zero: not known
 	put  time.Time // the earliest of the timers that were put since the last look, which may not be committed; zero: none
+	held int       // rows that wait
+}
+
+// Held is how many rows of the bucket wait: those of held events, and, of a `for`, those whose
+// match has not lasted yet.
+func (b *Bucket) Held() int { return b.held }
+
+// waits is 1 for a row that waits.
+func (b *Bucket) waits(r *Row) int {
+	if r != nil && (r.Sequence != 0 || b.Sink == "" && r.Armed) {
+		return 1
+	}
+	return 0
 }
 
 // Next is the time before which nothing of the bucket is due.
@@ -77,13 +94,48 @@ func (b *Bucket) Postpone(until time.Time) { b.next = until }
 type Table struct {
 	store   Store
 	overlay map[string]*Row // by key, as the batch leaves them; nil: deleted
+	counted []*Bucket       // that hold more, or less, by the batch
 }
 
 // NewTable returns the table of a store.
 func NewTable(s Store) *Table { return &Table{store: s, overlay: map[string]*Row{}} }
 
-// Committed ends a batch that is in the store now.
-func (t *Table) Committed() { clear(t.overlay) }
+// Seal ends the changes of a batch. The buckets that it returns hold more, or less, than
+// before it.
+func (t *Table) Seal(w Batch) []*Bucket {
+	for _, b := range t.counted {
+		if b.held == 0 {
+			w.DeleteMeta(heldPrefix + b.String())
+		} else {
+			w.PutMeta(heldPrefix+b.String(), binary.AppendUvarint(nil, uint64(b.held)))
+		}
+	}
+	return t.counted
+}
+
+// Committed begins another batch: the last one is in the store.
+func (t *Table) Committed() {
+	clear(t.overlay)
+	t.counted = t.counted[:0]
+}
+
+// Count reads how many rows of a bucket wait.
+func (t *Table) Count(b *Bucket) error {
+	value, _, err := t.store.Meta(heldPrefix + b.String())
+	n, _ := binary.Uvarint(value)
+	b.held = int(min(n, math.MaxInt32))
+	return err
+}
+
+func (t *Table) count(b *Bucket, n int) {
+	if n == b.held {
+		return
+	}
+	b.held = max(n, 0)
+	if !slices.Contains(t.counted, b) {
+		t.counted = append(t.counted, b)
+	}
+}
 
 // Row returns a bucket's row, nil if there is none.
 func (t *Table) Row(b *Bucket, key string) (*Row, error) {
@@ -103,6 +155,7 @@ func (t *Table) Row(b *Bucket, key string) (*Row, error) {
 func (t *Table) Put(w Batch, b *Bucket, key string, before, next *Row) {
 	at := rowPrefix + b.String() + key
 	t.overlay[at] = next
+	t.count(b, b.held+b.waits(next)-b.waits(before))
 	was := before != nil && before.Armed
 	is := next != nil && next.Armed
 	if was && !(is && next.Start.Equal(before.Start)) {
@@ -168,6 +221,9 @@ func (t *Table) Due(b *Bucket, now time.Time, after *Due, most int) (due []Due, 
 		due = append(due, d)
 		return nil
 	})
+	if first && err == nil && b.put.IsZero() {
+		t.count(b, 0) // rows that are damaged were not counted down
+	}
 	if !b.put.IsZero() {
 		b.expect(b.put)
 		b.put = time.Time{}
@@ -215,22 +271,53 @@ func (b *Bucket) dueKey(start time.Time, key string) string {
 	return indexPrefix + b.String() + timeKey(start) + "/" + key
 }
 
-// Names are the names of all buckets that have rows.
+// Names are the names of all buckets that have rows. With an error they are those that
+// could be read.
 func (t *Table) Names() (names []Name, err error) {
-	for from := ""; ; {
-		var last *Name
-		err := t.store.ScanMetaFrom(rowPrefix, from, func(key string, _ []byte) error {
-			route, rest, _ := strings.Cut(key[len(rowPrefix):], "/")
-			sink, _, _ := strings.Cut(rest, "/")
-			last = &Name{route, sink}
-			return errEnough
-		})
-		if last == nil {
-			return names, err
+	var faults []error
+	for _, prefix := range [...]string{rowPrefix, heldPrefix} {
+		for from := ""; ; {
+			var last *Name
+			err := t.store.ScanMetaFrom(prefix, from, func(key string, _ []byte) error {
+				route, rest, _ := strings.Cut(key[len(prefix):], "/")
+				sink, _, _ := strings.Cut(rest, "/")
+				last = &Name{route, sink}
+				return errEnough
+			})
+			if last == nil {
+				faults = append(faults, err)
+				break
+			}
+			if !slices.Contains(names, *last) {
+				names = append(names, *last)
+			}
+			from = strings.TrimSuffix(last.String(), "/") + "0" // which follows the slash
 		}
-		names = append(names, *last)
-		from = strings.TrimSuffix(last.String(), "/") + "0" // which follows the slash
 	}
+	return names, errors.Join(faults...)
+}
+
+// Clear deletes at most so many rows and timers of a bucket that nothing is put into, and
+// returns how many. Those that are damaged are deleted, too.
+func (t *Table) Clear(w Batch, b *Bucket, most int) (n int, err error) {
+	for _, prefix := range [...]string{rowPrefix, indexPrefix} {
+		err := t.store.ScanMetaFrom(prefix+b.String(), "", func(key string, _ []byte) error {
+			if n == most {
+				return errEnough
+			}
+			n++
+			w.DeleteMeta(key)
+			return nil
+		})
+		if err != nil && !errors.Is(err, errEnough) {
+			return n, err
+		}
+	}
+	if n < most {
+		t.count(b, 0)
+		w.DeleteMeta(heldPrefix + b.String())
+	}
+	return n, nil
 }
 
 // Rows calls f for the committed rows of a bucket, in order, from a key on; all buckets'

@@ -1,7 +1,12 @@
 package compact
 
 import (
+	"encoding/binary"
 	"fmt"
+	"iter"
+	"maps"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -121,7 +126,6 @@ func (o *Object) GetDeletionGracePeriodSeconds() *int64 {
 	return seconds
 }
 
-// has reports whether a flag is set.
 func (o *Object) has(flag byte) bool { return o.head().flags&flag != 0 }
 
 // inflated calls use with the metadata of the inflated object. use must not retain
@@ -150,56 +154,150 @@ func inflatedSlice[T any](o *Object, flag byte, field func(*rawjson.Meta) []byte
 	return out
 }
 
-// readOnly is the body of every setter: caches, queues and handlers share an
-// object.
-func readOnly(setter string) {
+// readOnly has the setters of an Object, which all panic: caches, queues and handlers share
+// an object.
+type readOnly struct{}
+
+func refuse(setter string) {
 	panic(fmt.Sprintf("compact: %s on a read-only object; modify a copy from Unstructured", setter))
 }
 
-// SetGroupVersionKind panics, as all setters do.
-func (o *Object) SetGroupVersionKind(schema.GroupVersionKind) { readOnly("SetGroupVersionKind") }
+func (readOnly) SetGroupVersionKind(schema.GroupVersionKind)  { refuse("SetGroupVersionKind") }
+func (readOnly) SetNamespace(string)                          { refuse("SetNamespace") }
+func (readOnly) SetName(string)                               { refuse("SetName") }
+func (readOnly) SetGenerateName(string)                       { refuse("SetGenerateName") }
+func (readOnly) SetUID(types.UID)                             { refuse("SetUID") }
+func (readOnly) SetResourceVersion(string)                    { refuse("SetResourceVersion") }
+func (readOnly) SetGeneration(int64)                          { refuse("SetGeneration") }
+func (readOnly) SetSelfLink(string)                           { refuse("SetSelfLink") }
+func (readOnly) SetCreationTimestamp(metav1.Time)             { refuse("SetCreationTimestamp") }
+func (readOnly) SetDeletionTimestamp(*metav1.Time)            { refuse("SetDeletionTimestamp") }
+func (readOnly) SetDeletionGracePeriodSeconds(*int64)         { refuse("SetDeletionGracePeriodSeconds") }
+func (readOnly) SetLabels(map[string]string)                  { refuse("SetLabels") }
+func (readOnly) SetAnnotations(map[string]string)             { refuse("SetAnnotations") }
+func (readOnly) SetFinalizers([]string)                       { refuse("SetFinalizers") }
+func (readOnly) SetOwnerReferences([]metav1.OwnerReference)   { refuse("SetOwnerReferences") }
+func (readOnly) SetManagedFields([]metav1.ManagedFieldsEntry) { refuse("SetManagedFields") }
 
-// SetNamespace panics.
-func (o *Object) SetNamespace(string) { readOnly("SetNamespace") }
+// Labels reads an object's labels in place. It implements labels.Labels, so a
+// selector matches without building a map. If a key occurs twice, the last value
+// counts.
+type Labels struct {
+	packed string
+	keys   []string // by number, see keyTable
+}
 
-// SetName panics.
-func (o *Object) SetName(string) { readOnly("SetName") }
+// Labels returns the object's labels without allocating.
+func (o *Object) Labels() Labels {
+	_, packed := o.headAndLabels()
+	return Labels{packed, o.kind.labelKeys.all()}
+}
 
-// SetGenerateName panics.
-func (o *Object) SetGenerateName(string) { readOnly("SetGenerateName") }
+// All yields every label in the order sent. A key that occurs twice is yielded
+// twice; the last value is the valid one.
+func (l Labels) All() iter.Seq2[string, string] {
+	return func(yield func(key, value string) bool) {
+		r := packedReader{s: l.packed, ok: true}
+		for len(r.s) > 0 {
+			var key string
+			if n := r.byte(); n == literalKey {
+				key = r.text()
+			} else {
+				key = l.keys[n]
+			}
+			if !yield(key, r.text()) {
+				return
+			}
+		}
+	}
+}
 
-// SetUID panics.
-func (o *Object) SetUID(types.UID) { readOnly("SetUID") }
+// Lookup returns the value of a label and whether it is set.
+func (l Labels) Lookup(key string) (value string, ok bool) {
+	for k, v := range l.All() {
+		if k == key {
+			value, ok = v, true
+		}
+	}
+	return value, ok
+}
 
-// SetResourceVersion panics.
-func (o *Object) SetResourceVersion(string) { readOnly("SetResourceVersion") }
+// Has reports whether a label is set.
+func (l Labels) Has(key string) bool {
+	_, ok := l.Lookup(key)
+	return ok
+}
 
-// SetGeneration panics.
-func (o *Object) SetGeneration(int64) { readOnly("SetGeneration") }
+// Get returns the value of a label, "" if it is not set.
+func (l Labels) Get(key string) string {
+	value, _ := l.Lookup(key)
+	return value
+}
 
-// SetSelfLink panics.
-func (o *Object) SetSelfLink(string) { readOnly("SetSelfLink") }
+// Map returns the labels as a new map, nil if there are none.
+func (l Labels) Map() map[string]string {
+	if l.packed == "" {
+		return nil
+	}
+	return maps.Collect(l.All())
+}
 
-// SetCreationTimestamp panics.
-func (o *Object) SetCreationTimestamp(metav1.Time) { readOnly("SetCreationTimestamp") }
+// A packed label is the number of its key, or literalKey and the key, then the value.
+// Texts are length-prefixed. The keys of a resource's objects are alike and most of the
+// bytes, so they are stored once.
+const (
+	literalKey     = 255 // number of keys that are not in the table
+	longestTabled  = 128 // longer keys are not in the table
+	maxTabledLabel = literalKey
+)
 
-// SetDeletionTimestamp panics.
-func (o *Object) SetDeletionTimestamp(*metav1.Time) { readOnly("SetDeletionTimestamp") }
+// keyTable numbers the label keys of a resource in order of appearance until it is
+// full. It only grows, so a number never changes its meaning.
+type keyTable struct {
+	keys atomic.Pointer[[]string] // by number; append only
 
-// SetDeletionGracePeriodSeconds panics.
-func (o *Object) SetDeletionGracePeriodSeconds(*int64) { readOnly("SetDeletionGracePeriodSeconds") }
+	mu      sync.Mutex // guards numbers, and stores to keys
+	numbers map[string]byte
+}
 
-// SetLabels panics.
-func (o *Object) SetLabels(map[string]string) { readOnly("SetLabels") }
+func (t *keyTable) all() []string {
+	if keys := t.keys.Load(); keys != nil {
+		return *keys
+	}
+	return nil
+}
 
-// SetAnnotations panics.
-func (o *Object) SetAnnotations(map[string]string) { readOnly("SetAnnotations") }
+// number returns the number of a key and assigns one if there is room, else
+// literalKey.
+func (t *keyTable) number(key []byte) byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n, ok := t.numbers[string(key)]; ok {
+		return n
+	}
+	n := len(t.numbers)
+	if n == maxTabledLabel || len(key) > longestTabled {
+		return literalKey
+	}
+	if t.numbers == nil {
+		t.numbers = map[string]byte{}
+	}
+	keys := append(t.all(), string(key))
+	t.numbers[keys[n]] = byte(n)
+	t.keys.Store(&keys)
+	return byte(n)
+}
 
-// SetFinalizers panics.
-func (o *Object) SetFinalizers([]string) { readOnly("SetFinalizers") }
+// appendNumber packs a key.
+func (t *keyTable) appendNumber(dst, key []byte) []byte {
+	n := t.number(key)
+	if dst = append(dst, n); n == literalKey {
+		dst = append(binary.AppendUvarint(dst, uint64(len(key))), key...)
+	}
+	return dst
+}
 
-// SetOwnerReferences panics.
-func (o *Object) SetOwnerReferences([]metav1.OwnerReference) { readOnly("SetOwnerReferences") }
-
-// SetManagedFields panics.
-func (o *Object) SetManagedFields([]metav1.ManagedFieldsEntry) { readOnly("SetManagedFields") }
+func (t *keyTable) append(dst, key, value []byte) []byte {
+	dst = t.appendNumber(dst, key)
+	return append(binary.AppendUvarint(dst, uint64(len(value))), value...)
+}

@@ -103,7 +103,6 @@ func (t *trainer) use(d dictRef) {
 	*t = trainer{dicts: t.dicts, resource: t.resource, current: d, collecting: d.generation == 1}
 }
 
-// observe counts an encoded object.
 func (t *trainer) observe(o *Object) {
 	if t.collecting {
 		t.collected = append(t.collected, o)

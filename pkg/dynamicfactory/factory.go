@@ -120,7 +120,7 @@ func newRESTFactory[O RESTOption](cfg *rest.Config, opts []O) (*Factory, error) 
 
 func newFactory(o *options) *Factory {
 	return &Factory{
-		opts: o, dictionaries: compact.NewDictionaries(nil), bookmarks: newBookmarks(),
+		opts: o, dictionaries: compact.NewDictionaries(nil), bookmarks: &bookmarks{codec: compact.NewCodec(compact.NewDictionaries(nil))},
 		informers:  map[Key]*informer{},
 		custom:     map[schema.GroupVersionResource]*informer{},
 		identified: map[schema.GroupVersionResource]bool{},
@@ -190,7 +190,7 @@ func (f *Factory) StartWithContext(ctx context.Context) {
 	if f.shuttingDown {
 		return
 	}
-	for _, i := range f.startableLocked() {
+	for _, i := range f.pinnedLocked(false) {
 		i.started = true
 		i.owners++
 		f.runLocked(ctx, i)
@@ -203,20 +203,11 @@ func (f *Factory) StartWithContext(ctx context.Context) {
 	}
 }
 
-// startableLocked returns the informers that Start starts.
-func (f *Factory) startableLocked() []*informer {
-	var list []*informer
-	for _, i := range f.informers {
-		if i.pinned && !i.started {
-			list = append(list, i)
-		}
-	}
-	for _, i := range f.custom {
-		if !i.started {
-			list = append(list, i)
-		}
-	}
-	return list
+// pinnedLocked returns what ForResource and InformerFor have returned and Start has
+// started, or has not.
+func (f *Factory) pinnedLocked(started bool) []*informer {
+	list := slices.AppendSeq(slices.Collect(maps.Values(f.informers)), maps.Values(f.custom))
+	return slices.DeleteFunc(list, func(i *informer) bool { return !i.pinned || i.started != started })
 }
 
 // WaitForCacheSync blocks until the informers that Start has started have their first
@@ -249,17 +240,7 @@ func (r SyncResult) AsError() error {
 // WaitForCacheSyncWithContext is WaitForCacheSync with a context instead of the channel.
 func (f *Factory) WaitForCacheSyncWithContext(ctx context.Context) SyncResult {
 	f.mu.Lock()
-	var started []*informer
-	for _, i := range f.informers {
-		if i.started {
-			started = append(started, i)
-		}
-	}
-	for _, i := range f.custom {
-		if i.started {
-			started = append(started, i)
-		}
-	}
+	started := f.pinnedLocked(true)
 	f.mu.Unlock()
 	checkers := make([]cache.DoneChecker, len(started))
 	for n, i := range started {

@@ -3,6 +3,7 @@ package dynamicfactory
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -156,10 +157,8 @@ func (r *Resolver) Run(ctx context.Context) error {
 
 // pause is the maximum wait for a trigger.
 func (r *Resolver) pause() time.Duration {
-	for _, n := range r.notifiers {
-		if !n.Live() {
-			return resolverPoll
-		}
+	if slices.ContainsFunc(r.notifiers, func(n *apiclient.Notifier) bool { return !n.Live() }) {
+		return resolverPoll
 	}
 	return resolverPollWatched
 }
@@ -251,9 +250,5 @@ func (r *Resolver) current() *table {
 
 // watchable reports whether a resource can be listed and watched.
 func watchable(r *metav1.APIResource) bool {
-	list, watch := false, false
-	for _, verb := range r.Verbs {
-		list, watch = list || verb == "list", watch || verb == "watch"
-	}
-	return list && watch
+	return slices.Contains(r.Verbs, "list") && slices.Contains(r.Verbs, "watch")
 }

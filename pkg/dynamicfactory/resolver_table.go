@@ -1,7 +1,10 @@
 package dynamicfactory
 
 import (
+	"errors"
+	"fmt"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -141,4 +144,194 @@ func (t *table) prefers(group, version string) bool {
 // equal reports whether both resolve names alike. other may be nil.
 func (t *table) equal(other *table) bool {
 	return other != nil && reflect.DeepEqual(t.groups, other.groups)
+}
+
+var (
+	// ErrNotReady reports that discovery has not succeeded yet.
+	ErrNotReady = errors.New("dynamicfactory: the served resources are not known yet")
+	// ErrNotServed reports that the cluster does not serve a resource at present.
+	ErrNotServed = errors.New("dynamicfactory: not served")
+	// ErrUncertain accompanies ErrNotServed if the discovery of a group that may have the
+	// resource fails.
+	ErrUncertain = errors.New("discovery of its group fails")
+	// ErrNotWatchable reports that a resource is served but cannot be listed and watched.
+	ErrNotWatchable = errors.New("dynamicfactory: cannot be listed and watched")
+	// ErrBadPattern reports an invalid resource name.
+	ErrBadPattern = errors.New("dynamicfactory: not a resource name")
+)
+
+// pattern is a parsed name: RESOURCE[.VERSION][.GROUP], where RESOURCE may be *.
+type pattern struct {
+	text     string
+	resource string     // lower case; * for all
+	readings []selector // possible meanings: the first one that is served applies
+}
+
+// selector narrows the search. Nil fields match everything.
+type selector struct{ group, version *string }
+
+var (
+	patternForm = regexp.MustCompile(`^(\*|[a-z0-9]([-a-z0-9]*[a-z0-9])?)(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\.?$`)
+	versionForm = regexp.MustCompile(`^v[0-9]+((alpha|beta)[0-9]+)?$`)
+)
+
+func parsePattern(text string) (pattern, error) {
+	lower := strings.ToLower(text)
+	if !patternForm.MatchString(lower) {
+		return pattern{}, fmt.Errorf("%w: %q; want RESOURCE[.VERSION][.GROUP], *.GROUP or *", ErrBadPattern, text)
+	}
+	resource, rest, qualified := strings.Cut(lower, ".")
+	p := pattern{text: text, resource: resource}
+	if !qualified {
+		p.readings = []selector{{}}
+		return p, nil
+	}
+	version, group, _ := strings.Cut(rest, ".")
+	if versionForm.MatchString(version) {
+		p.readings = append(p.readings, selector{version: &version, group: &group})
+	}
+	if rest = strings.TrimSuffix(rest, "."); rest != "" || len(p.readings) == 0 {
+		p.readings = append(p.readings, selector{group: &rest})
+	}
+	return p, nil
+}
+
+// Resolve returns the resources of a name, as kubectl interprets it:
+//
+//	pods  pod  po  Pod            by plural, singular, short name or kind
+//	deployments.apps              in a group, in its preferred version
+//	deployments.v1.apps  pods.v1  in a version, if that version is served
+//	*.example.com                 every watchable resource of a group
+//	*                             every watchable resource of the cluster
+//
+// A name without a group is resolved in the first group that has it, in the server's
+// order. A resource that the preferred version of its group lacks is resolved in the first
+// version that has it. Subresources are ignored. * excludes events.events.k8s.io, which
+// has the same objects as events.
+//
+// Errors wrap ErrBadPattern, ErrNotServed, ErrNotWatchable or ErrNotReady.
+func (r *Resolver) Resolve(name string) ([]Resource, error) {
+	p, err := parsePattern(name)
+	if err != nil {
+		return nil, err
+	}
+	t := r.current()
+	if t == nil {
+		return nil, ErrNotReady
+	}
+	return t.resolve(p)
+}
+
+func (t *table) resolve(p pattern) ([]Resource, error) {
+	for _, s := range p.readings {
+		found := t.find(p.resource, s)
+		if len(found) == 0 {
+			continue
+		}
+		var list []Resource
+		for _, f := range found {
+			if f.watchable {
+				list = append(list, f.Resource)
+			}
+		}
+		if len(list) == 0 {
+			return nil, fmt.Errorf("%w: %q", ErrNotWatchable, p.text)
+		}
+		if s.group == nil && p.resource != "*" {
+			list[0].Also = t.also(p.resource, list[0].GVR.Group)
+		}
+		return list, nil
+	}
+	if why := t.failing(p); why != "" {
+		return nil, fmt.Errorf("%w: %q; %w: %s", ErrNotServed, p.text, ErrUncertain, why)
+	}
+	return nil, fmt.Errorf("%w: %q", ErrNotServed, p.text)
+}
+
+// also returns the resources of a name without a group in groups after the first one that
+// has it.
+func (t *table) also(resource, first string) []schema.GroupResource {
+	var list []schema.GroupResource
+	for g := range t.groups {
+		if group := t.groups[g].name; group != first {
+			for _, r := range t.find(resource, selector{group: &group}) {
+				if r.watchable {
+					list = append(list, r.GVR.GroupResource())
+				}
+			}
+		}
+	}
+	return list
+}
+
+// names returns the comparisons with each kind of name, in the order of precedence.
+func names(name string) []func(*servedResource) bool {
+	return []func(*servedResource) bool{
+		func(r *servedResource) bool { return r.GVR.Resource == name },
+		func(r *servedResource) bool { return r.singular == name },
+		func(r *servedResource) bool { return slices.Contains(r.shortNames, name) },
+		func(r *servedResource) bool { return r.kind == name },
+	}
+}
+
+// find returns the resources of one meaning of a name.
+func (t *table) find(resource string, s selector) []servedResource {
+	if resource == "*" {
+		return t.all(s)
+	}
+	for _, is := range names(resource) {
+		for g := range t.groups {
+			for v := range t.groups[g].versions {
+				version := &t.groups[g].versions[v]
+				if !s.matches(t.groups[g].name, version.name) {
+					continue
+				}
+				for i := range version.resources {
+					if is(&version.resources[i]) {
+						return version.resources[i : i+1]
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (t *table) all(s selector) []servedResource {
+	var list []servedResource
+	for _, g := range t.groups {
+		seen := map[string]bool{}
+		for _, v := range g.versions {
+			if !s.matches(g.name, v.name) {
+				continue
+			}
+			for _, r := range v.resources {
+				if s.group == nil && g.name == "events.k8s.io" && r.GVR.Resource == "events" || seen[r.GVR.Resource] {
+					continue
+				}
+				seen[r.GVR.Resource] = true
+				list = append(list, r)
+			}
+		}
+	}
+	return list
+}
+
+func (s selector) matches(group, version string) bool {
+	return (s.group == nil || *s.group == group) && (s.version == nil || *s.version == version)
+}
+
+// failing returns the error of the discovery of a group that may have the name, "" without
+// a failure.
+func (t *table) failing(p pattern) string {
+	for _, g := range t.groups {
+		for _, v := range g.versions {
+			for _, s := range p.readings {
+				if v.failing && s.group != nil && s.matches(g.name, v.name) {
+					return t.reasons[schema.GroupVersion{Group: g.name, Version: v.name}].Error()
+				}
+			}
+		}
+	}
+	return ""
 }

@@ -1,6 +1,8 @@
 package event
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"strings"
 	"time"
@@ -250,4 +252,130 @@ func appendEscaped(dst []byte, s string, plain *[256]bool) []byte {
 		}
 	}
 	return dst
+}
+
+// Attribute is one CloudEvents context attribute.
+type Attribute struct{ Name, Value string }
+
+// Attributes are the context attributes of the event for binary-mode bindings,
+// where each becomes a header (`ce-` and the name over HTTP and NATS) and the
+// body is [AppendData] with content type [ContentTypeJSON].
+// Values are not escaped; see [HeaderValue].
+func Attributes(e *Event) []Attribute {
+	return []Attribute{
+		{"specversion", "1.0"},
+		{"id", e.ID},
+		{"source", e.Source()},
+		{"type", e.Type.CloudEvent()},
+		{"subject", e.Subject()},
+		{"time", e.Time.UTC().Format(time.RFC3339Nano)},
+		{"sequence", SequenceText(e.Sequence)},
+		{"partitionkey", e.PartitionKey()},
+		{"dataschema", DataSchema},
+	}
+}
+
+var inHeader = charset(func(c byte) bool { return c > ' ' && c < 0x7f && c != '"' && c != '%' })
+
+// HeaderValue encodes an attribute for a header, as the HTTP and NATS bindings want
+// it: UTF-8, percent-encoded but for printable ASCII without quote and percent.
+// See https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/bindings/http-protocol-binding.md#3132-http-header-values.
+func HeaderValue(s string) string {
+	return string(appendEscaped(make([]byte, 0, len(s)), strings.ToValidUTF8(s, "\uFFFD"), inHeader))
+}
+
+// ID derives an event's identity from what makes the change itself: when and how
+// often it was observed is no part of it. Its form is 32 hexadecimal
+// digits; the dot that Standard Webhooks reserves never occurs.
+//
+// An update, an addition and a sync are distinguished by the resourceVersion they
+// led to; a deletion by the last recorded version of the object that is gone, so
+// that a deletion seen in the stream and the same deletion found by comparison
+// after a restart have one ID.
+//
+// The scope is what makes two feeds of one object differ in content (a pinned
+// version, server-side selectors); it is empty for the default. Where no change of the object led to the event, the scope ends with what did: a namespace's
+// version, or the position at which a snapshot began.
+func ID(clusterUID string, t Type, r Resource, scope, uid, version string) string {
+	h := sha256.New()
+	for _, part := range [...]string{"watcherd/1", clusterUID, string(t), r.Group, r.Resource, scope, uid, version} {
+		h.Write([]byte(part))
+		h.Write([]byte{0})
+	}
+	var sum [sha256.Size]byte
+	return hex.EncodeToString(h.Sum(sum[:0])[:16])
+}
+
+// Ref names an object as an owner reference does.
+type Ref struct {
+	APIVersion string `json:"apiVersion"`
+	Kind       string `json:"kind"`
+	Name       string `json:"name"`
+	UID        string `json:"uid"`
+}
+
+// Owner is the controller at the top of a chain of controllers: of a Pod, its Deployment.
+type Owner struct {
+	Ref
+	Chain []Ref `json:"chain"` // from the direct controller to this one; never empty
+}
+
+// OwnerOf returns the owner at the end of a chain, nil if that is empty.
+func OwnerOf(chain []Ref) *Owner {
+	if len(chain) == 0 {
+		return nil
+	}
+	return &Owner{Ref: chain[len(chain)-1], Chain: chain}
+}
+
+// InvolvedObject is the object that a Kubernetes Event is about, as it was when the Event
+// was recorded.
+type InvolvedObject struct {
+	APIVersion  string            `json:"apiVersion"`
+	Kind        string            `json:"kind"`
+	Namespace   string            `json:"namespace"` // empty for cluster-scoped objects
+	Name        string            `json:"name"`
+	UID         string            `json:"uid"`
+	Labels      map[string]string `json:"labels,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	Owner       *Owner            `json:"owner,omitempty"`
+}
+
+// appendEnrichment appends the members that a route's `enrich` asks for.
+func appendEnrichment(dst []byte, e *Event) []byte {
+	if e.Owner != nil {
+		dst = appendRaw(dst, "owner", marshal(e.Owner))
+	}
+	if e.InvolvedObject != nil {
+		dst = appendRaw(dst, "involvedObject", marshal(e.InvolvedObject))
+	}
+	if e.Incomplete {
+		dst = append(dst, `,"enrichment":"`+Incomplete+`"`...)
+	}
+	return dst
+}
+
+// Incomplete is the value of the member enrichment.
+const Incomplete = "incomplete"
+
+func marshal(v any) json.RawMessage {
+	raw, err := json.Marshal(v)
+	if err != nil { // strings always marshal
+		panic(err)
+	}
+	return raw
+}
+
+// EnrichmentSize is the encoded size of Owner, InvolvedObject and Incomplete.
+func (e *Event) EnrichmentSize() (n int) {
+	if e.Owner != nil {
+		n += len(marshal(e.Owner)) + len(`,"owner":`)
+	}
+	if e.InvolvedObject != nil {
+		n += len(marshal(e.InvolvedObject)) + len(`,"involvedObject":`)
+	}
+	if e.Incomplete {
+		n += len(`,"enrichment":""`) + len(Incomplete)
+	}
+	return n
 }

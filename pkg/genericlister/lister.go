@@ -1,6 +1,7 @@
 package genericlister
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -74,9 +75,7 @@ func (l *lister) get(name string) (any, error) {
 
 // each calls f with every cached object of the lister that the selector matches.
 func (l *lister) each(selector labels.Selector, f func(obj any) error) error {
-	if selector == nil {
-		selector = labels.Everything()
-	}
+	selector = cmp.Or(selector, labels.Everything())
 	if labels.MatchesNothing(selector) {
 		return nil
 	}

@@ -44,6 +44,9 @@ func (p *Place) Of() (namespace, name []byte) {
 	return p.namespace, p.name
 }
 
+// Key returns the key of the value, nil for an item of an array.
+func (p *Place) Key() []byte { return p.path[len(p.path)-1] }
+
 // AppendPath appends an unambiguous form of the value's path. Items of one array have
 // the same form, because items move, and so have keys that look like an index.
 func (p *Place) AppendPath(dst []byte) []byte {

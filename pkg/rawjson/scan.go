@@ -122,7 +122,6 @@ func hexDigit(c byte) (rune, bool) {
 	return 0, false
 }
 
-// skipNumber reads a number that starts at i.
 func skipNumber(b []byte, i int) int {
 	if b[i] == '-' {
 		i++
@@ -151,7 +150,6 @@ func skipNumber(b []byte, i int) int {
 	return i
 }
 
-// skipDigits reads one or more digits.
 func skipDigits(b []byte, i int) int {
 	start := i
 	for i < len(b) && '0' <= b[i] && b[i] <= '9' {
@@ -175,7 +173,6 @@ func skipLiteral(b []byte, i int, literal string) int {
 	return i + len(literal)
 }
 
-// skipScalar reads a string, number or literal that starts at i.
 func skipScalar(b []byte, i int) int {
 	if i >= len(b) {
 		return ^len(b)

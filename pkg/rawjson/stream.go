@@ -169,7 +169,6 @@ func (s *listScanner) list() error {
 	}
 }
 
-// members reads the members of the list.
 func (s *listScanner) members() error {
 	if err := s.expect('{'); err != nil {
 		return err

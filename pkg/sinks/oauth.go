@@ -29,6 +29,9 @@ type OAuth struct {
 
 	// TLS names the files to trust and to present at TokenURL.
 	TLS TLS `json:"tls,omitzero"`
+
+	// Insecure allows an http:// TokenURL beyond loopback: ClientSecret is sent to it in plain text.
+	Insecure bool `json:"insecure,omitempty"`
 }
 
 // Validate reports every problem of the block, which is at path.
@@ -41,6 +44,8 @@ func (o *OAuth) Validate(path string) error {
 		bad("tokenURL", "required: a URL such as https://login.example.com/oauth2/token")
 	case u.User != nil:
 		bad("tokenURL", "must not hold a user or password: use clientID and clientSecret")
+	case PlainText(o.TokenURL) && !o.Insecure:
+		bad("tokenURL", "takes clientSecret unencrypted, as it is http:// and beyond loopback: use https://, or set insecure: true")
 	}
 	if o.ClientID == "" || o.ClientSecret == nil {
 		bad("clientID", "clientID and clientSecret are required")

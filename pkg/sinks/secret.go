@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -135,6 +137,16 @@ func (h Header) Value(dir string) (string, error) {
 		err = errors.New("the secret holds a character that no header can carry")
 	}
 	return v, err
+}
+
+// PlainText reports whether requests to a URL leave the machine unencrypted.
+func PlainText(text string) bool {
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" || u.Hostname() == "localhost" {
+		return false
+	}
+	ip := net.ParseIP(u.Hostname())
+	return ip == nil || !ip.IsLoopback()
 }
 
 // confidential reports whether the value of a header is a secret, by its name.

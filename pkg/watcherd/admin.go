@@ -23,7 +23,6 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-// listenAdmin opens the admin listeners.
 func (d *daemon) listenAdmin(ctx context.Context, p *parts) (*admin.Server, error) {
 	a := p.st.Admin
 	return admin.Listen(ctx, admin.Config{
@@ -113,7 +112,6 @@ func (p *parts) store() status.Store {
 	return s
 }
 
-// View implements admin.Objects.
 func (p *parts) View(name string) (admin.View, error) {
 	v, err := p.reader.View(name)
 	switch {
@@ -128,7 +126,6 @@ func (p *parts) View(name string) (admin.View, error) {
 	}
 }
 
-// Bounds implements admin.Log.
 func (p *parts) Bounds() (first, last uint64) {
 	s := p.d.store.LogStats()
 	return s.First, s.Last
@@ -137,7 +134,6 @@ func (p *parts) Bounds() (first, last uint64) {
 // readAhead is how many records are read from the log at once.
 const readAhead = 256
 
-// Read implements admin.Log.
 func (p *parts) Read(after uint64, keep func(*event.Event, []string) bool) ([]admin.Logged, error) {
 	items, err := p.d.store.ReadLog(after, readAhead)
 	if err != nil {
@@ -155,7 +151,6 @@ func (p *parts) Read(after uint64, keep func(*event.Event, []string) bool) ([]ad
 	return out, nil
 }
 
-// Summary implements admin.Log.
 func (p *parts) Summary(sequence uint64) (string, error) {
 	item, ok, err := p.d.store.ReadRecord(sequence)
 	if err != nil || !ok {
@@ -168,10 +163,8 @@ func (p *parts) Summary(sequence uint64) (string, error) {
 	return e.Summary, nil
 }
 
-// Wait implements admin.Log.
 func (p *parts) Wait(ctx context.Context, after uint64) error { return p.d.store.WaitLog(ctx, after) }
 
-// TimeOf implements admin.Log.
 func (p *parts) TimeOf(sequence uint64) (t time.Time, at uint64, ok bool) {
 	items, err := p.d.store.ReadLog(sequence-1, 1)
 	if err != nil || len(items) == 0 {
@@ -180,7 +173,6 @@ func (p *parts) TimeOf(sequence uint64) (t time.Time, at uint64, ok bool) {
 	return items[0].Time, items[0].Sequence, true
 }
 
-// Blame implements admin.History.
 func (p *parts) Blame(ctx context.Context, o history.Object) (*history.Blame, error) {
 	b, err := p.Reader.Blame(ctx, o)
 	if err != nil || !b.Open() {
@@ -200,7 +192,6 @@ func (p *parts) Blame(ctx context.Context, o history.Object) (*history.Blame, er
 // liveTimeout bounds a request to the API server that an answer waits for.
 const liveTimeout = 5 * time.Second
 
-// Replay implements admin.Commands.
 func (p *parts) Replay(ctx context.Context, r admin.ReplayRequest, progress func(int)) (int, error) {
 	n, err := p.manager.Replay(ctx, r.Sink, store.ReplayRange{
 		FromSequence: r.FromSequence, ToSequence: r.ToSequence, FromTime: r.FromTime, ToTime: r.ToTime,
@@ -208,22 +199,18 @@ func (p *parts) Replay(ctx context.Context, r admin.ReplayRequest, progress func
 	return n, translate(err)
 }
 
-// Explain implements admin.Rehearsal.
 func (p *parts) Explain(ctx context.Context, name string) (*retrace.Explanation, error) {
 	x, err := p.manager.Explain(ctx, name)
 	return x, translate(err)
 }
 
-// When implements admin.Rehearsal.
 func (p *parts) When(text string) (history.Test, error) { return p.manager.Past().When(text) }
 
-// Backtest implements admin.Rehearsal.
 func (p *parts) Backtest(ctx context.Context, r *admin.BacktestRequest, progress func(int)) (*retrace.Backtest, error) {
 	b, err := p.manager.Backtest(ctx, &r.Proposal, r.From, r.To, progress)
 	return b, translate(err)
 }
 
-// Snapshot implements admin.Commands.
 func (p *parts) Snapshot(ctx context.Context, r admin.SnapshotRequest, progress func(int)) (int, error) {
 	n, err := p.manager.Snapshot(ctx, r.Sink, r.Watch, progress)
 	return n, translate(err)
@@ -236,7 +223,6 @@ const (
 
 var errReloading = errors.New("the reload is still running; see the status")
 
-// Reload implements admin.Commands.
 func (p *parts) Reload(ctx context.Context) (status.Config, error) {
 	ctx, cancel := context.WithTimeout(ctx, reloadTimeout)
 	defer cancel()
@@ -256,23 +242,19 @@ func (p *parts) Reload(ctx context.Context) (status.Config, error) {
 	}
 }
 
-// Pause implements admin.Sinks.
 func (p *parts) Pause(ctx context.Context, sink string) error {
 	return translate(p.manager.PauseSink(ctx, sink))
 }
 
-// Resume implements admin.Sinks.
 func (p *parts) Resume(ctx context.Context, sink string) error {
 	return translate(p.manager.ResumeSink(ctx, sink))
 }
 
-// Skip implements admin.Sinks.
 func (p *parts) Skip(ctx context.Context, sink string, sequence uint64) (admin.Skipped, error) {
 	s, err := p.manager.SkipEvent(ctx, sink, sequence)
 	return admin.Skipped(s), translate(err)
 }
 
-// Purge implements admin.Sinks.
 func (p *parts) Purge(ctx context.Context, sink string) error {
 	return translate(p.manager.PurgeSink(ctx, sink))
 }
@@ -283,7 +265,6 @@ const letterBytes = 4 << 20
 // letters are the dead letters in the admin's words.
 type letters struct{ p *parts }
 
-// List implements admin.Letters.
 func (l letters) List(sink string, after uint64, most int, events bool) ([]admin.DeadLetter, error) {
 	queue, err := l.p.d.store.Queue(sink)
 	if err != nil {
@@ -315,7 +296,6 @@ func (l letters) List(sink string, after uint64, most int, events bool) ([]admin
 	return out, nil
 }
 
-// Retry implements admin.Letters.
 func (l letters) Retry(sink string, positions []uint64) (int, error) {
 	queue, err := l.p.d.store.Queue(sink)
 	if err != nil {
@@ -325,7 +305,6 @@ func (l letters) Retry(sink string, positions []uint64) (int, error) {
 	return queue.RetryDeadLetters(uint32(record.Replay), positions...)
 }
 
-// Drop implements admin.Letters.
 func (l letters) Drop(sink string, positions []uint64) (int, error) {
 	queue, err := l.p.d.store.Queue(sink)
 	if err != nil {

@@ -1,6 +1,7 @@
 package watcherd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,9 +102,7 @@ func (o *Options) setDefaults() error {
 	if o.Kinds == nil {
 		return errors.New("options: Kinds is required, for example kinds.Builtin() of pkg/watcherd/kinds")
 	}
-	if o.ShutdownTimeout == 0 {
-		o.ShutdownTimeout = 20 * time.Second
-	}
+	o.ShutdownTimeout = cmp.Or(o.ShutdownTimeout, 20*time.Second)
 	return nil
 }
 
@@ -129,10 +128,7 @@ func run(ctx context.Context, o Options, open func(*plan.State, Options) (*store
 			return err
 		}
 	}
-	cluster := st.Cluster
-	if cluster == "" {
-		cluster = o.ClusterName
-	}
+	cluster := cmp.Or(st.Cluster, o.ClusterName)
 	dir, err := os.Getwd()
 	if err != nil {
 		return fmt.Errorf("working directory: %w", err)

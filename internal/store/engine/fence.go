@@ -138,7 +138,6 @@ func (f *fence) noRoom(name string, compaction bool, err error) {
 	}
 }
 
-// opened ends the opening.
 func (f *fence) opened() {
 	f.mu.Lock()
 	f.opening = false
@@ -248,7 +247,6 @@ func (f *fence) imagine(name string, c vfs.DiskWriteCategory) (vfs.File, error) 
 // compactionCategory is the category of tables that a compaction writes.
 const compactionCategory = "pebble-compaction"
 
-// at returns the filesystem that has the named file.
 func (f *fence) at(name string) vfs.FS {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -368,7 +366,6 @@ func (f *fence) MkdirAll(dir string, perm os.FileMode) error {
 	return f.FS.MkdirAll(dir, perm)
 }
 
-// Unwrap implements vfs.FS.
 func (f *fence) Unwrap() vfs.FS { return f.FS }
 
 // fencedFile is a file (or directory) open for writing.

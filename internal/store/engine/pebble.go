@@ -114,13 +114,11 @@ func newScheduler() *scheduler {
 	return &scheduler{ConcurrencyLimitScheduler: pebble.NewConcurrencyLimitSchedulerWithNoPeriodicGrantingForTest()}
 }
 
-// Register implements pebble.CompactionScheduler.
 func (s *scheduler) Register(goroutines int, db pebble.DBForCompaction) {
 	s.db = db
 	s.ConcurrencyLimitScheduler.Register(goroutines, db)
 }
 
-// Unregister implements pebble.CompactionScheduler. It waits for a look.
 func (s *scheduler) Unregister() {
 	s.mu.Lock()
 	s.stopped = true

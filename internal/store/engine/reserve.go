@@ -54,7 +54,6 @@ func (r *reserve) path(i int) string {
 	return r.fs.PathJoin(r.dir, fmt.Sprintf("RESERVE-%d", i))
 }
 
-// missing returns the bytes that the reserve lacks.
 func (r *reserve) missing() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -110,7 +110,6 @@ func (t *tableFile) open(r *sstable.Reader) error {
 	return err
 }
 
-// index appends the entries of an index block.
 func (t *tableFile) index(blocks []dataBlock, h block.Handle) ([]dataBlock, error) {
 	if !t.valid(h) {
 		return blocks, fmt.Errorf("index block at %d: %w", h.Offset, layout.ErrMalformed)
@@ -152,7 +151,6 @@ func (t *tableFile) valid(h block.Handle) bool {
 	return t.checksum.Checksum(b[:h.Length], b[h.Length]) == binary.LittleEndian.Uint32(b[h.Length+1:])
 }
 
-// seal writes the trailer of an uncompressed block.
 func (t *tableFile) seal(b []byte) {
 	n := len(b) - block.TrailerLen
 	trailer := block.MakeTrailer(byte(block.NoCompressionIndicator), t.checksum.Checksum(b[:n], byte(block.NoCompressionIndicator)))

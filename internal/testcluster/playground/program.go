@@ -45,6 +45,11 @@ func Collector() Program {
 	return Program{name: "collector", pkg: "./collector", ldflags: "-s -w", notice: "this may take a minute the first time"}
 }
 
+// Elasticsearch is the server of the tests that speaks a part of Elasticsearch's API, of the same module.
+func Elasticsearch() Program {
+	return Program{name: "elasticsearch", pkg: "./elasticsearch", ldflags: "-s -w", notice: "this takes seconds"}
+}
+
 // kubernetesVersion is the version that the server reports. Without it, it would call
 // itself "v0.0.0-master+$Format:%H$", which clients cannot parse.
 const kubernetesVersion = "v1.37.1"

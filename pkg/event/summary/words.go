@@ -332,7 +332,6 @@ var prefixes = [][]string{
 	{"metadata"},
 }
 
-// appendPlain appends a path without named items.
 func appendPlain(dst []byte, path []element) []byte {
 	if n := len(path); n >= 3 && path[n-3].text == "metadata" && path[n-1].kind == member {
 		if of := path[n-2].text; of == "labels" || of == "annotations" {

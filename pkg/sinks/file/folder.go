@@ -27,13 +27,6 @@ type folder struct {
 	recent *list.List
 }
 
-func newFolder(path string, maxOpen int, log *slog.Logger, m *metrics) *folder {
-	return &folder{
-		path: path, maxOpen: maxOpen, began: time.Now(), log: log, metrics: m,
-		files: map[string]*list.Element{}, recent: list.New(),
-	}
-}
-
 // prepare makes sure that root is the folder that stands at path now, making it
 // when there is none. It reports whether that is another one than before.
 func (d *folder) prepare() (replaced bool, err error) {
@@ -127,7 +120,6 @@ func (d *folder) trim() {
 	}
 }
 
-// drop closes a file.
 func (d *folder) drop(f *logFile) error {
 	if el, ok := d.files[f.name]; ok {
 		d.recent.Remove(el)

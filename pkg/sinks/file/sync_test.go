@@ -158,3 +158,50 @@ func TestCutsAreSynced(t *testing.T) {
 		t.Errorf("synced at sizes %v; a line has %d bytes", sizes, n)
 	}
 }
+
+// TestCompressionIsTakenUp compresses a rotated file of which an earlier attempt has left
+// something, and leaves nothing of an attempt that fails.
+func TestCompressionIsTakenUp(t *testing.T) {
+	const name = "all@20200101T000000.001Z.log"
+	for what, tc := range map[string]struct {
+		left, want []string // endings
+		fails      bool
+	}{
+		"from the beginning":        {left: []string{""}, want: []string{gz}},
+		"amid the copy":             {left: []string{"", gz + partial}, want: []string{gz}},
+		"with the copy":             {left: []string{"", gz}, want: []string{gz}},
+		"when another has finished": {left: []string{gz}, want: []string{gz}},
+		"of a file that is removed": {left: []string{gz + partial}},
+		"with a copy that fails":    {left: []string{""}, want: []string{""}, fails: true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			observeSyncs(t, func(name string) error {
+				if tc.fails && strings.HasSuffix(name, partial) {
+					return os.ErrDeadlineExceeded
+				}
+				return nil
+			})
+			root, err := os.OpenRoot(t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = root.Close() }()
+			for _, ending := range tc.left {
+				if err := root.WriteFile(name+ending, []byte("line\n"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r, err := findRotated(root, "all.log", "20200101T000000.001Z")
+			if err != nil {
+				t.Fatal(err)
+			}
+			a := &archivist{stop: t.Context()}
+			if err := a.compress(root, r); (err != nil) != tc.fails {
+				t.Errorf("the error is %v", err)
+			}
+			if r, err = findRotated(root, "all.log", "20200101T000000.001Z"); err != nil || !slices.Equal(r.endings, tc.want) {
+				t.Errorf("there are %q, %v, want %q", r.endings, err, tc.want)
+			}
+		})
+	}
+}

@@ -108,7 +108,6 @@ func (s *sink) batchBytes(topic string) int32 {
 	return int32(limit + batchOverhead)
 }
 
-// look returns the least number of replicas of the topic's partitions.
 func (s *sink) look(ctx context.Context, c *kgo.Client, topic string) (replicas int, err error) {
 	meta, err := s.metadata(ctx, c, topic)
 	if err != nil {
@@ -186,7 +185,6 @@ func (s *sink) judge(topic string, replicas int, settings map[string]string) {
 	}
 }
 
-// create makes the topic.
 func (s *sink) create(ctx context.Context, c *kgo.Client, topic string) error {
 	req := kmsg.NewPtrCreateTopicsRequest()
 	req.TimeoutMillis = int32(s.config.Timeout.Std().Milliseconds())

@@ -14,6 +14,7 @@ import (
 
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/halves"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
 )
 
@@ -93,9 +94,9 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 	if err != nil {
 		return err
 	}
-	w := &write{sink: s, client: c, batch: batch, records: s.records(batch), failed: map[int]error{}}
+	w := &write{sink: s, client: c, batch: batch, records: s.records(batch)}
 	w.run(ctx)
-	return w.result()
+	return w.failed.Err()
 }
 
 // connected reports whether the client was made, for which every secret had to be readable.
@@ -112,8 +113,7 @@ type write struct {
 	batch   []*event.Event
 	records []kgo.Record
 
-	failed map[int]error    // index in the batch → why
-	stuck  map[string]error // keys with a failure: none of their later events goes out
+	failed halves.Failures
 	topics map[string]error // what check returned
 	limits map[string]int   // of the topics that can be written to
 }
@@ -225,34 +225,11 @@ func (w *write) usable(ctx context.Context, topic string) error {
 	return err
 }
 
-// fail marks an event as failed, and its object.
-func (w *write) fail(i int, err error) {
-	w.failed[i] = err
-	if w.stuck == nil {
-		w.stuck = map[string]error{}
-	}
-	if key := string(w.records[i].Key); w.stuck[key] == nil {
-		w.stuck[key] = err
-	}
-}
+func (w *write) fail(i int, err error) { w.failed.Add(i, string(w.records[i].Key), err) }
 
 // skip marks an event as failed if its object had a failure.
 func (w *write) skip(i int) bool {
-	if w.stuck == nil {
-		return false
-	}
-	err := w.stuck[string(w.records[i].Key)]
-	if err != nil {
-		w.failed[i] = sinks.Held(err)
-	}
-	return err != nil
-}
-
-func (w *write) result() error {
-	if len(w.failed) == 0 {
-		return nil
-	}
-	return &sinks.BatchError{Failed: w.failed}
+	return w.failed.Any() && w.failed.Hold(i, string(w.records[i].Key))
 }
 
 // produce writes the events and waits for all acknowledgements. It returns those that a
@@ -393,7 +370,6 @@ func (f *flight) wait(ctx context.Context) []error {
 	return f.errs
 }
 
-// Close closes the connections.
 func (s *sink) Close(ctx context.Context) error {
 	s.clientMu.Lock()
 	c := s.client

@@ -23,10 +23,6 @@ type index struct {
 // extent is what is left to read of a partition.
 type extent struct{ next, end int64 }
 
-func newIndex() *index {
-	return &index{seed: maphash.MakeSeed(), last: map[uint64]uint64{}}
-}
-
 // complete reports whether the topic was read to the end that it had.
 func (x *index) complete() bool { return x.rest != nil && len(x.rest) == 0 }
 
@@ -40,7 +36,7 @@ func (s *sink) superseded(ctx context.Context, r *kgo.Record, sequence uint64) (
 	s.mu.Lock()
 	t := s.topicLocked(r.Topic)
 	if t.index == nil {
-		t.index = newIndex() // from here on it notes what is written
+		t.index = &index{seed: maphash.MakeSeed(), last: map[uint64]uint64{}} // from here on it notes what is written
 	}
 	x := t.index
 	complete := x.complete()

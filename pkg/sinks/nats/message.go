@@ -117,7 +117,6 @@ func parseSubject(text string) (subject, error) {
 // the protocol. The percent sign is none, so that every value can be read back.
 var whole = template.NewCharset(func(c byte) bool { return c > ' ' && c < 0x7f && strings.IndexByte(".*>%", c) < 0 })
 
-// append appends the subject of e.
 func (s subject) append(dst []byte, e *event.Event) []byte { return s.Append(dst, e, whole.Percent) }
 
 // wildcard is a subject that matches every subject s can give.

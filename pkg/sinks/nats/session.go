@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -62,10 +63,7 @@ func (c *session) usable() error {
 	if c.conn.IsConnected() {
 		return nil
 	}
-	err := c.conn.LastError()
-	if err == nil {
-		err = client.ErrConnectionReconnecting
-	}
+	err := cmp.Or(c.conn.LastError(), client.ErrConnectionReconnecting)
 	return classify(fmt.Errorf("not connected: %w", err))
 }
 
@@ -78,10 +76,7 @@ func (s *sink) connect() (*session, error) {
 		// A secret or file that is not there or cannot be read.
 		return nil, sinks.Pause(err)
 	}
-	servers := s.config.URL
-	if servers == "" {
-		servers = strings.Join(s.config.URLs, ",")
-	}
+	servers := cmp.Or(s.config.URL, strings.Join(s.config.URLs, ","))
 	c.conn, err = client.Connect(servers, options...)
 	if err != nil {
 		return nil, classify(fmt.Errorf("connect: %w", err))
@@ -216,7 +211,6 @@ type line struct {
 	conn net.Conn
 }
 
-// Dial implements the client's CustomDialer.
 func (l *line) Dial(network, address string) (net.Conn, error) {
 	conn, err := l.dialer.Dial(network, address)
 	if err != nil {

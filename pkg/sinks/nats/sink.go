@@ -15,6 +15,7 @@ import (
 
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/halves"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
 )
 
@@ -91,7 +92,7 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 	}
 	hearing, cancel := c.alarm.hear(ctx)
 	defer cancel()
-	p := &publication{sink: s, session: c, batch: batch, messages: s.messages(batch), failed: map[int]error{}, stuck: map[string]error{}}
+	p := &publication{sink: s, session: c, batch: batch, messages: s.messages(batch)}
 	p.keys = make([]string, len(batch))
 	for i, e := range batch {
 		p.keys[i] = e.PartitionKey()
@@ -116,35 +117,10 @@ type publication struct {
 	messages []*client.Msg
 	keys     []string // of the events' objects
 
-	failed map[int]error    // index in the batch → why
-	stuck  map[string]error // objects with a failure: none of their later events goes out
+	failed halves.Failures
 
 	asked     bool  // about the stream, by explain
 	streamErr error // the answer
-}
-
-// fail marks an event as failed, and its object.
-func (p *publication) fail(i int, err error) {
-	p.failed[i] = err
-	if key := p.keys[i]; p.stuck[key] == nil {
-		p.stuck[key] = err
-	}
-}
-
-// skip marks an event as failed if its object had a failure.
-func (p *publication) skip(i int) bool {
-	err := p.stuck[p.keys[i]]
-	if err != nil {
-		p.failed[i] = sinks.Held(err)
-	}
-	return err != nil
-}
-
-func (p *publication) result() error {
-	if len(p.failed) == 0 {
-		return nil
-	}
-	return &sinks.BatchError{Failed: p.failed}
 }
 
 // stream publishes in rounds, each with at most one event of an object: while
@@ -161,7 +137,7 @@ func (p *publication) stream(ctx context.Context) error {
 			switch key := p.keys[i]; {
 			case taken[key]:
 				later = append(later, i)
-			case !p.skip(i):
+			case !p.failed.Hold(i, p.keys[i]):
 				taken[key] = true
 				round = append(round, i)
 			}
@@ -169,13 +145,13 @@ func (p *publication) stream(ctx context.Context) error {
 		if err := p.round(ctx, round); err != nil {
 			// Not the fault of single events: the rest would fail too.
 			for _, i := range later {
-				p.failed[i] = sinks.Held(err)
+				p.failed.Set(i, sinks.Held(err))
 			}
-			return p.result()
+			return p.failed.Err()
 		}
 		waiting = later
 	}
-	return p.result()
+	return p.failed.Err()
 }
 
 // round publishes events of different objects together and waits for all
@@ -188,12 +164,12 @@ func (p *publication) round(ctx context.Context, indexes []int) (stop error) {
 			stop = context.Cause(ctx)
 		}
 		if stop != nil {
-			p.fail(i, sinks.Held(stop))
+			p.failed.Add(i, p.keys[i], sinks.Held(stop))
 			continue
 		}
 		future, err := p.publish(i)
 		if err != nil {
-			p.fail(i, err)
+			p.failed.Add(i, p.keys[i], err)
 			stop = severe(err)
 			continue
 		}
@@ -208,7 +184,7 @@ func (p *publication) round(ctx context.Context, indexes []int) (stop error) {
 		if err == nil {
 			continue
 		}
-		p.fail(i, err)
+		p.failed.Add(i, p.keys[i], err)
 		if stop == nil {
 			stop = severe(err)
 		}
@@ -276,7 +252,7 @@ func (p *publication) core(ctx context.Context) error {
 	conn := p.session.conn
 	reconnects, before := conn.Stats().Reconnects, conn.LastError()
 	for i, m := range p.messages {
-		if p.skip(i) {
+		if p.failed.Hold(i, p.keys[i]) {
 			continue
 		}
 		err := checkMessage(m)
@@ -290,7 +266,7 @@ func (p *publication) core(ctx context.Context) error {
 		if severe(err) != nil {
 			return err // nothing of the batch is known to have arrived
 		}
-		p.fail(i, err)
+		p.failed.Add(i, p.keys[i], err)
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, p.sink.config.Timeout.Std(), errNoAnswer)
 	defer cancel()
@@ -308,10 +284,9 @@ func (p *publication) core(ctx context.Context) error {
 	if conn.Stats().Reconnects != reconnects {
 		return fmt.Errorf("publish: %w", client.ErrDisconnected)
 	}
-	return p.result()
+	return p.failed.Err()
 }
 
-// Close closes the connection.
 func (s *sink) Close(ctx context.Context) error {
 	err := s.connecting.Do(ctx, func() error {
 		c := s.current.Load()

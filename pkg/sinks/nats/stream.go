@@ -1,6 +1,7 @@
 package nats
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,7 +81,6 @@ func (p *publication) explain(ctx context.Context, subject string, err error) er
 	return sinks.Pause(fmt.Errorf("stream %s takes %q and not subject %s", s.stream.Stream, *taken, subject))
 }
 
-// accept judges the stream.
 func (s *sink) accept(c *session, info *jetstream.StreamInfo) error {
 	cfg := &info.Config
 	switch {
@@ -120,9 +120,7 @@ func (s *sink) newStream() jetstream.StreamConfig {
 		MaxBytes:   int64(s.stream.MaxBytes),
 		Duplicates: s.stream.DuplicateWindow.Std(),
 	}
-	if cfg.MaxBytes == 0 {
-		cfg.MaxBytes = -1
-	}
+	cfg.MaxBytes = cmp.Or(cfg.MaxBytes, -1)
 	if cfg.Duplicates == 0 {
 		cfg.Duplicates = 2 * time.Minute
 		if cfg.MaxAge > 0 { // the server wants the window within the age
@@ -132,7 +130,6 @@ func (s *sink) newStream() jetstream.StreamConfig {
 	return cfg
 }
 
-// warnOnce logs a message the first time in the sink's life.
 func (s *sink) warnOnce(msg string, args ...any) {
 	if _, said := s.warned.LoadOrStore(msg, true); !said {
 		s.log.Warn(msg, args...) //nolint:sloglint // the callers' are constants

@@ -3,14 +3,12 @@ package otlp
 import (
 	"context"
 	"errors"
-	"maps"
-	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/post"
 )
 
 // Config is the `otlp` block.
@@ -33,6 +31,10 @@ type Config struct {
 
 	// TLS names the files to trust and to present.
 	TLS sinks.TLS `json:"tls,omitzero"`
+
+	// Insecure allows credentials in plain text: in a header here, and on the way to an
+	// http:// endpoint beyond loopback.
+	Insecure bool `json:"insecure,omitempty"`
 
 	// Timeout of one request, from dialling to the end of the answer.
 	Timeout sinks.Duration `json:"timeout,omitempty" jsonschema:"type=string"`
@@ -63,23 +65,11 @@ func NewConfig() *Config {
 // logsPath is where a receiver takes logs.
 const logsPath = "/v1/logs"
 
-// address is the URL to post to. Errors never repeat the endpoint: it may hold a token.
+// address is the URL to post to.
 func (c *Config) address() (*url.URL, error) {
-	bad := func(msg string) error { return &sinks.FieldError{Path: "endpoint", Msg: msg} }
-	u, err := url.Parse(c.Endpoint)
-	switch {
-	case c.Endpoint == "":
-		return nil, bad("required, for example http://collector:4318")
-	case err != nil:
-		return nil, bad("is not a URL")
-	case u.Scheme != "http" && u.Scheme != "https":
-		return nil, bad("must begin with http:// or https://")
-	case u.Hostname() == "":
-		return nil, bad("names no host")
-	case u.User != nil:
-		return nil, bad("must not hold a user or password: use headers")
-	case u.Fragment != "" || u.RawQuery != "":
-		return nil, bad("must not hold a query or a #fragment")
+	u, err := post.Address("endpoint", c.Endpoint, "http://collector:4318")
+	if err != nil {
+		return nil, err
 	}
 	if !strings.HasSuffix(u.Path, logsPath) {
 		u = u.JoinPath(logsPath)
@@ -90,16 +80,8 @@ func (c *Config) address() (*url.URL, error) {
 // Validate checks the block.
 func (c *Config) Validate() error {
 	_, err := c.address()
-	errs := []error{err, c.TLS.Validate("tls")}
+	errs := []error{err, c.TLS.Validate("tls"), post.ValidateHeaders("endpoint", c.Endpoint, c.Headers, c.Insecure)}
 	bad := func(path, msg string) { errs = append(errs, &sinks.FieldError{Path: path, Msg: msg}) }
-	for _, name := range slices.Sorted(maps.Keys(c.Headers)) {
-		switch http.CanonicalHeaderKey(name) {
-		case "Content-Type", "Content-Length", "Content-Encoding", "Transfer-Encoding", "Connection", "Host", "Trailer", "Te", "Upgrade":
-			bad("headers."+name, "is set by watcherd")
-		default:
-			errs = append(errs, c.Headers[name].Validate("headers."+name, name, false))
-		}
-	}
 	if c.Timestamps != OfEvent && c.Timestamps != Observed {
 		bad("timestamps", "must be event or observed")
 	}
@@ -127,14 +109,12 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &sink{
-		url: u, headers: maps.Clone(c.Headers), dir: o.Dir, tls: c.TLS.In(o.Dir), timeout: c.Timeout.Std(), compress: c.Compress == compressGzip,
+	return &sink{
+		url: u, log: o.Logger, metrics: m,
 		records: records{format: o.Format, cluster: o.Cluster, now: c.Timestamps == Observed, structured: c.Structured},
-		log:     o.Logger, metrics: m,
-	}
-	s.transport = &http.Transport{
-		DialContext: s.dial, DialTLSContext: s.dialTLS, TLSHandshakeTimeout: s.timeout,
-		MaxIdleConns: maxIdle, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: idle, DisableCompression: true,
-	}
-	return s, nil
+		client: post.New(post.Options{
+			Key: "endpoint", Host: u.Hostname(), Headers: c.Headers, Dir: o.Dir, TLS: c.TLS, Timeout: c.Timeout.Std(),
+			Gzip: c.Compress == compressGzip, MaxAnswer: 64 << 10, Responses: m.responses,
+		}),
+	}, nil
 }

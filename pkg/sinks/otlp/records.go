@@ -82,7 +82,6 @@ func (s *slab) take() []*common.KeyValue {
 	return out
 }
 
-// append appends a request with the events.
 func (r *records) append(dst []byte, events []*event.Event) ([]byte, error) {
 	most := (len(events) + 1) * maxAttributes
 	s := &slab{attributes: make([]attribute, most), pairs: make([]*common.KeyValue, 0, most)}
@@ -101,7 +100,6 @@ func (r *records) append(dst []byte, events []*event.Event) ([]byte, error) {
 	}}})
 }
 
-// fill makes the record of an event.
 func (r *records) fill(rec *logs.LogRecord, s *slab, e *event.Event, sent time.Time) {
 	rec.TimeUnixNano = uint64(e.Time.UnixNano())
 	if r.now {

@@ -1,11 +1,13 @@
 package otlp_test
 
 import (
+	"bufio"
 	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -314,6 +316,40 @@ func TestTLS(t *testing.T) {
 	}
 }
 
+// TestEchoedSecret: an answer that is none and quotes the request leaves no secret in the error.
+func TestEchoedSecret(t *testing.T) {
+	var lc net.ListenConfig
+	l, err := lc.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		r, err := http.ReadRequest(bufio.NewReader(conn))
+		if err != nil {
+			return
+		}
+		_, _ = io.Copy(io.Discard, r.Body)
+		_, _ = io.WriteString(conn, "HTTP/1.1 "+r.Header.Get("Authorization")+"\r\n\r\n")
+	}()
+	t.Cleanup(func() {
+		_ = l.Close()
+		<-done
+	})
+	t.Setenv("TOKEN", "Bearer canary")
+	c := otlp.NewConfig()
+	c.Endpoint, c.Headers = "http://"+l.Addr().String(), map[string]sinks.Header{"Authorization": {Secret: sinks.Secret{Env: "TOKEN"}}}
+	if err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1)); err == nil || strings.Contains(err.Error(), "canary") {
+		t.Error(err)
+	}
+}
+
 // TestConfig: each problem names its key, and no message repeats a value that may hold a secret.
 func TestConfig(t *testing.T) {
 	for _, test := range []struct {
@@ -325,6 +361,9 @@ func TestConfig(t *testing.T) {
 		{"endpoint", func(c *otlp.Config) { c.Endpoint = "https://me:canary@host/" }},
 		{"endpoint", func(c *otlp.Config) { c.Endpoint = "https://host/?token=canary" }},
 		{"headers.Authorization", func(c *otlp.Config) { c.Headers = map[string]sinks.Header{"Authorization": {Text: "Bearer canary"}} }},
+		{"headers.Authorization", func(c *otlp.Config) {
+			c.Headers = map[string]sinks.Header{"Authorization": {Secret: sinks.Secret{Env: "TOKEN"}}}
+		}},
 		{"headers.content-type", func(c *otlp.Config) { c.Headers = map[string]sinks.Header{"content-type": {Text: "x"}} }},
 		{"headers.a b", func(c *otlp.Config) { c.Headers = map[string]sinks.Header{"a b": {Text: "x"}} }},
 		{"timestamps", func(c *otlp.Config) { c.Timestamps = "now" }},

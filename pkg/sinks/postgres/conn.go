@@ -179,7 +179,6 @@ type line struct {
 	once sync.Once
 }
 
-// Close ends the connection.
 func (l *line) Close() error {
 	err := l.Conn.Close()
 	l.once.Do(func() {

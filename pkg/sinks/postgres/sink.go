@@ -197,7 +197,6 @@ func (s *sink) classify(ctx context.Context, err error) error {
 	return err
 }
 
-// warnOnce logs a message the first time in the sink's life.
 func (s *sink) warnOnce(msg string, args ...any) {
 	if _, said := s.warned.LoadOrStore(msg, true); !said {
 		s.log.Warn(msg, args...) //nolint:sloglint // the callers' are constants

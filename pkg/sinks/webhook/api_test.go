@@ -17,6 +17,22 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/webhook"
 )
 
+// TestSecretURLInPlainText: a URL that is a secret is not sent unencrypted.
+func TestSecretURLInPlainText(t *testing.T) {
+	t.Setenv("HOOK", "http://hooks.invalid/services/canary")
+	c := webhook.NewConfig()
+	c.URL = sinks.Header{Secret: sinks.Secret{Env: "HOOK"}}
+	c.Timeout = sinks.Duration(time.Second)
+	for insecure, want := range map[bool]string{false: "goes out unencrypted", true: "post to hooks.invalid"} {
+		c.Insecure = insecure
+		err := sinktest.Open(t, c).Write(t.Context(), sinktest.Events(1, 1))
+		class, _ := sinks.Classify(err)
+		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "canary") || !insecure && class != sinks.ClassPause {
+			t.Errorf("insecure %t: %s, %v", insecure, class, err)
+		}
+	}
+}
+
 // TestSecretURL: no part of a URL that is a secret gets out, whatever the endpoint echoes,
 // and a new one is used soon.
 func TestSecretURL(t *testing.T) {

@@ -1,11 +1,11 @@
 package webhook
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -43,7 +43,7 @@ type Config struct {
 	TLS sinks.TLS `json:"tls,omitzero"`
 
 	// Insecure allows credentials in plain text: in a header here, and on the way to an
-	// http:// URL beyond loopback.
+	// http:// URL beyond loopback, which may be a secret itself.
 	Insecure bool `json:"insecure,omitempty"`
 
 	// Timeout of one attempt, from dialling to the end of the answer.
@@ -114,7 +114,7 @@ func (c *Config) Validate() error {
 		}
 		errs = append(errs, c.Headers[name].Validate("headers."+name, name, c.Insecure))
 	}
-	if credentials := c.credentials(); credentials != "" && !c.Insecure && plainText(c.URL.Text) {
+	if credentials := c.credentials(); credentials != "" && !c.Insecure && sinks.PlainText(c.URL.Text) {
 		bad(credentials, "goes out unencrypted, as url is http:// and beyond loopback: use https://, or set insecure: true")
 	}
 	if c.ProxyURL != "" {
@@ -182,16 +182,6 @@ func (c *Config) credentials() string {
 		}
 	}
 	return ""
-}
-
-// plainText reports whether requests to a URL leave the machine unencrypted.
-func plainText(text string) bool {
-	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "http" || u.Hostname() == "localhost" {
-		return false
-	}
-	ip := net.ParseIP(u.Hostname())
-	return ip == nil || !ip.IsLoopback()
 }
 
 func (c *Config) validateTarget() error {
@@ -271,10 +261,7 @@ func (c *Config) Open(ctx context.Context, o sinks.Options) (sinks.Sink, error) 
 	if o.BatchMode && o.Format == sinks.CloudEventsBinary {
 		return nil, fmt.Errorf("format %s has no batches: remove batch.maxEvents or use format %s", sinks.CloudEventsBinary, sinks.CloudEvents)
 	}
-	method := c.Method
-	if method == "" {
-		method = http.MethodPost
-	}
+	method := cmp.Or(c.Method, http.MethodPost)
 	request, err := http.NewRequestWithContext(ctx, method, "", http.NoBody) // the URL is set later
 	if err != nil {
 		return nil, err
@@ -299,7 +286,7 @@ func (c *Config) Open(ctx context.Context, o sinks.Options) (sinks.Sink, error) 
 		timeout: c.Timeout.Std(),
 		limits:  sinks.Limits{MaxEventBytes: int(c.MaxEventBytes)},
 		results: c.Results,
-		target:  newTarget(c.URL, o.Dir),
+		target:  newTarget(c.URL, o.Dir, c.Insecure),
 		accept:  verdict,
 		tokens:  newTokens(c, o.Dir, clients.plain),
 		secrets: newCredentials(c, o.Dir),

@@ -13,6 +13,7 @@ import (
 
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/halves"
 )
 
 // sink sends events to one URL.
@@ -36,7 +37,6 @@ var (
 	_ sinks.Limited = (*sink)(nil)
 )
 
-// Limits are those of the configuration.
 func (s *sink) Limits() sinks.Limits { return s.limits }
 
 // Write posts the batch: as one request when batches were asked for, and
@@ -45,12 +45,10 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 	if len(batch) == 1 || s.encoder.together(batch) {
 		return s.post(ctx, batch)
 	}
-	failed := map[int]error{}
-	stuck := map[string]error{} // objects with a failure: their later events must not overtake
+	var failed halves.Failures
 	for i := range batch {
 		key := batch[i].PartitionKey()
-		if err := stuck[key]; err != nil {
-			failed[i] = sinks.Held(err)
+		if failed.Hold(i, key) {
 			continue
 		}
 		err := s.post(ctx, batch[i:i+1])
@@ -60,21 +58,18 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 		if err == nil {
 			continue
 		}
-		failed[i], stuck[key] = err, err
+		failed.Add(i, key, err)
 		if class, _ := sinks.Classify(err); class != sinks.ClassPoison {
 			if i == 0 {
 				return err // nothing was accepted
 			}
 			for j := i + 1; j < len(batch); j++ {
-				failed[j] = sinks.Held(err)
+				failed.Set(j, sinks.Held(err))
 			}
 			break
 		}
 	}
-	if len(failed) == 0 {
-		return nil
-	}
-	return &sinks.BatchError{Failed: failed}
+	return failed.Err()
 }
 
 // post makes one attempt at one request.
@@ -141,7 +136,6 @@ type maskedError struct {
 }
 
 func (e *maskedError) Error() string { return e.text }
-
 func (e *maskedError) Unwrap() error { return e.error }
 
 // requestError is why there was no answer. It may quote what came instead of one.
@@ -161,7 +155,6 @@ func (s *sink) requestError(ctx context.Context, c *client, a *attempt, err erro
 	return wrapped
 }
 
-// Close closes the connections.
 func (s *sink) Close(context.Context) error {
 	s.clients.close()
 	return nil

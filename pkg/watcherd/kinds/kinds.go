@@ -6,6 +6,7 @@ package kinds
 
 import (
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/elasticsearch"
 	"github.com/watcherd/watcherd/pkg/sinks/file"
 	"github.com/watcherd/watcherd/pkg/sinks/kafka"
 	"github.com/watcherd/watcherd/pkg/sinks/nats"
@@ -18,12 +19,13 @@ import (
 // Builtin returns the built-in kinds, a new map at each call.
 func Builtin() sinks.Kinds {
 	return sinks.Kinds{
-		"file":     func() sinks.Config { return file.NewConfig() },
-		"kafka":    func() sinks.Config { return kafka.NewConfig() },
-		"nats":     func() sinks.Config { return nats.NewConfig() },
-		"otlp":     func() sinks.Config { return otlp.NewConfig() },
-		"postgres": func() sinks.Config { return postgres.NewConfig() },
-		"stdout":   func() sinks.Config { return stdout.NewConfig() },
-		"webhook":  func() sinks.Config { return webhook.NewConfig() },
+		"elasticsearch": func() sinks.Config { return elasticsearch.NewConfig() },
+		"file":          func() sinks.Config { return file.NewConfig() },
+		"kafka":         func() sinks.Config { return kafka.NewConfig() },
+		"nats":          func() sinks.Config { return nats.NewConfig() },
+		"otlp":          func() sinks.Config { return otlp.NewConfig() },
+		"postgres":      func() sinks.Config { return postgres.NewConfig() },
+		"stdout":        func() sinks.Config { return stdout.NewConfig() },
+		"webhook":       func() sinks.Config { return webhook.NewConfig() },
 	}
 }

@@ -2,6 +2,7 @@ package apiclient
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -66,9 +67,7 @@ type Client struct {
 func NewClient(cfg *rest.Config, concurrentLists int) (*Client, error) {
 	cfg = rest.CopyConfig(cfg)
 	cfg.Timeout = 0
-	if cfg.UserAgent == "" {
-		cfg.UserAgent = rest.DefaultKubernetesUserAgent()
-	}
+	cfg.UserAgent = cmp.Or(cfg.UserAgent, rest.DefaultKubernetesUserAgent())
 	base, _, err := rest.DefaultServerUrlFor(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("server address: %w", err)
@@ -86,12 +85,8 @@ func limiterFor(cfg *rest.Config) flowcontrol.RateLimiter {
 		return cfg.RateLimiter
 	}
 	qps, burst := cfg.QPS, cfg.Burst
-	if qps == 0 {
-		qps = rest.DefaultQPS
-	}
-	if burst == 0 {
-		burst = rest.DefaultBurst
-	}
+	qps = cmp.Or(qps, rest.DefaultQPS)
+	burst = cmp.Or(burst, rest.DefaultBurst)
 	if qps < 0 {
 		return nil
 	}
@@ -158,7 +153,6 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values, accept 
 	return resp, nil
 }
 
-// responseError reads the error of a response other than 200.
 func responseError(resp *http.Response) error {
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	if err != nil {
@@ -167,9 +161,7 @@ func responseError(resp *http.Response) error {
 	retryAfter, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // a date counts as 0
 	var status metav1.Status
 	if json.Unmarshal(body, &status) == nil && status.Kind == "Status" && status.Status != metav1.StatusSuccess {
-		if status.Code == 0 {
-			status.Code = int32(resp.StatusCode)
-		}
+		status.Code = cmp.Or(status.Code, int32(resp.StatusCode))
 		if retryAfter > 0 && (status.Details == nil || status.Details.RetryAfterSeconds == 0) {
 			details := metav1.StatusDetails{}
 			if status.Details != nil {

@@ -1,6 +1,7 @@
 package rawwatch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -139,12 +140,10 @@ var (
 
 // NewSource makes a Source. It starts nothing.
 func NewSource(cfg Config) *Source {
-	if cfg.Spool == nil {
-		cfg.Spool = spool.NewPool("")
-	}
+	cfg.Spool = cmp.Or(cfg.Spool, spool.NewPool(""))
 	return &Source{
 		cfg: cfg, path: apiclient.ResourcePath(cfg.GVR, cfg.Namespace),
-		progress: progress.New(), window: progress.NewWindow(cfg.Window), stats: newStats(),
+		progress: progress.New(), window: progress.NewWindow(cfg.Window), stats: &stats{s: Status{State: Waiting, Since: time.Now()}},
 	}
 }
 
@@ -441,7 +440,6 @@ func (s *Source) interruptible(cancel context.CancelCauseFunc) error {
 	return nil
 }
 
-// query returns the parameters that list and watch requests share.
 func (s *Source) query() url.Values {
 	q := url.Values{}
 	if s.cfg.LabelSelector != "" {
@@ -453,7 +451,6 @@ func (s *Source) query() url.Values {
 	return q
 }
 
-// object makes an object of the server's JSON.
 func (s *Source) object(raw []byte, position uint64) (runtime.Object, error) {
 	m, raw, err := s.scan(raw)
 	if err != nil {

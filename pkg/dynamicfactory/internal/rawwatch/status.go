@@ -71,10 +71,6 @@ type stats struct {
 	known   time.Time // up to which nothing can have been missed: the last event, bookmark, list or check of a quiet watch
 }
 
-func newStats() *stats {
-	return &stats{s: Status{State: Waiting, Since: time.Now()}}
-}
-
 // healthy moves to a state without a failure. It reports whether there was one.
 func (t *stats) healthy(state State) (recovered bool) {
 	t.mu.Lock()
@@ -141,11 +137,6 @@ func (t *stats) knownUntil(at time.Time) {
 	t.s.LastContact, t.known = at, at
 }
 
-// pause notes that the window is full and the stream is not read.
-func (t *stats) pause() { t.setPaused(time.Now()) }
-
-func (t *stats) unpause() { t.setPaused(time.Time{}) }
-
 func (t *stats) setPaused(since time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,7 +150,6 @@ func (t *stats) get() (Status, time.Time) {
 	return t.s, t.known
 }
 
-// bookmarks is the number of bookmarks received.
 func (t *stats) bookmarks() uint64 {
 	s, _ := t.get()
 	return s.Bookmarks

@@ -92,7 +92,6 @@ func (s *Source) WatchWithContext(ctx context.Context, _ metav1.ListOptions) (wa
 	return w, nil
 }
 
-// ResultChan is closed when the watch ends.
 func (w *stream) ResultChan() <-chan watch.Event { return w.events }
 
 // Stop ends the watch. It does not wait; Source.Wait does.
@@ -218,7 +217,7 @@ func (w *stream) request(ctx context.Context) error {
 	defer resp.body.Close()
 	w.established(ctx)
 
-	dog := newWatchdog(s, cancel, resp.timeout-time.Since(resp.began)+apiclient.TimeoutGrace)
+	dog := &watchdog{source: s, cancel: cancel, life: resp.timeout - time.Since(resp.began) + apiclient.TimeoutGrace, began: time.Now(), bookmarks: s.stats.bookmarks()}
 	var guard sync.WaitGroup
 	guard.Go(func() { dog.run(ctx) })
 	err = w.read(ctx, resp.body, dog)
@@ -342,7 +341,6 @@ func (w *stream) read(ctx context.Context, body io.Reader, dog *watchdog) error 
 	}
 }
 
-// line forwards one line of the stream.
 func (w *stream) line(ctx context.Context, line []byte) error {
 	typ, raw, err := rawjson.SplitWatchLine(line)
 	if err != nil {
@@ -360,13 +358,12 @@ func (w *stream) line(ctx context.Context, line []byte) error {
 	}
 }
 
-// change forwards an object that was added, modified or deleted.
 func (w *stream) change(ctx context.Context, typ watch.EventType, raw []byte) error {
 	s := w.source
 	if !s.window.Free() {
-		s.stats.pause()
+		s.stats.setPaused(time.Now())
 		err := s.window.Wait(ctx)
-		s.stats.unpause()
+		s.stats.setPaused(time.Time{})
 		if err != nil {
 			return err
 		}
@@ -388,7 +385,6 @@ func (w *stream) change(ctx context.Context, typ watch.EventType, raw []byte) er
 	return w.forward(watch.Event{Type: typ, Object: o}, position, v, id)
 }
 
-// forward forwards an event at the next position.
 func (w *stream) forward(e watch.Event, position uint64, v progress.Version, id uint64) error {
 	s := w.source
 	s.progress.Event(v, id)

@@ -1,6 +1,7 @@
 package rawwatch
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"sync/atomic"
@@ -61,10 +62,6 @@ type trial struct {
 	position uint64
 	lastLine int64
 	at       time.Time
-}
-
-func newWatchdog(s *Source, cancel context.CancelCauseFunc, life time.Duration) *watchdog {
-	return &watchdog{source: s, cancel: cancel, life: life, began: time.Now(), bookmarks: s.stats.bookmarks()}
 }
 
 // busy notes that a line is being forwarded, which may take any time.
@@ -164,9 +161,7 @@ func (s *Source) unchangedAt(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if version == "" {
-			version = page.ResourceVersion
-		}
+		version = cmp.Or(version, page.ResourceVersion)
 		listed += onPage
 		switch {
 		case !same || page.ResourceVersion != version:

@@ -1,0 +1,71 @@
+package store
+
+import (
+	"errors"
+	"io"
+	"testing"
+	"time"
+)
+
+// TestReplay replays what the selector accepts, in order and with its flags.
+func TestReplay(t *testing.T) {
+	s, err := Open(t.TempDir(), Options{firstSequence: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	q, err := s.EnsureSink("sink", FromNow)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := s.NewBatch()
+	for i := range byte(10) {
+		b.Append(Record{Time: time.Unix(int64(i)+1, 0), Payload: []byte{i}}, nil)
+	}
+	if err := s.Commit(b); err != nil {
+		t.Fatal(err)
+	}
+	even := func(it *Item) (s Selected, ok bool, err error) {
+		if it.Payload[0] == 6 {
+			s.Payload = []byte{6, 6}
+		}
+		s.Flags = uint32(it.Payload[0]) + 100
+		return s, it.Payload[0]%2 == 0, nil
+	}
+	n, err := s.Replay(t.Context(), "sink", ReplayRange{FromSequence: 3}, even)
+	if err != nil || n != 4 {
+		t.Fatalf("replayed %d, %v", n, err)
+	}
+	items, err := q.Read(0, 100, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(items) != 4 {
+		t.Fatalf("%d items", len(items))
+	}
+	for i, it := range items {
+		value := byte(2 + 2*i)
+		if it.Payload[0] != value || it.Flags != uint32(value)+100 || it.Sequence != uint64(value)+1 {
+			t.Errorf("item %d: %+v", i, it)
+		}
+	}
+	if len(items[2].Payload) != 2 || q.Stats().Bytes != 5 {
+		t.Errorf("the payload in the place of a record's is %v, %d bytes are queued", items[2].Payload, q.Stats().Bytes)
+	}
+	none := func(*Item) (s Selected, ok bool, err error) { return s, false, nil }
+	if n, err := s.Replay(t.Context(), "sink", ReplayRange{}, none); err != nil || n != 0 {
+		t.Errorf("replayed %d, %v", n, err)
+	}
+	failing := func(it *Item) (s Selected, ok bool, err error) {
+		if it.Sequence == 5 {
+			err = io.ErrUnexpectedEOF
+		}
+		return s, true, err
+	}
+	if n, err := s.Replay(t.Context(), "sink", ReplayRange{}, failing); n != 0 || !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("replayed %d, %v", n, err)
+	}
+	if length := q.Stats().Length; length != 4 {
+		t.Errorf("queue length %d", length)
+	}
+}

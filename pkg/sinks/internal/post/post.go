@@ -1,0 +1,317 @@
+// Package post makes requests to one destination over HTTP, for kinds whose destination has an API of its own.
+//
+// One attempt a request, no redirect is followed, no proxy of the environment used. Secrets are read at each
+// request, TLS files at each connection. Errors name the host and the status, and quote at most 256
+// characters of an answer, with secrets masked; their class follows the status:
+//
+//	400, 422                        poison
+//	413                             too large
+//	408, 429, 5xx, no answer        retry, with the destination's Retry-After
+//	3xx, 401, 403, 404, all others  pause
+package post
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
+)
+
+// Options are what a Client is made of.
+type Options struct {
+	Key       string // the key of the address in the block, which errors name
+	Host      string // the destination's, to verify and to name
+	Headers   map[string]sinks.Header
+	APIKey    *sinks.Secret // sent as `Authorization: ApiKey`
+	User      string        // with Password: sent as `Authorization: Basic`
+	Password  *sinks.Secret
+	Dir       string // of relative files
+	TLS       sinks.TLS
+	Timeout   time.Duration // from dialling to the end of the answer
+	Gzip      bool          // compress what is sent
+	MaxAnswer int64         // bytes of an answer that are read
+	Responses *prometheus.CounterVec
+}
+
+// Client makes requests from any goroutine.
+type Client struct {
+	Options
+
+	transport *http.Transport
+}
+
+const (
+	maxIdle    = 8                // connections
+	idle       = 90 * time.Second // how long they live
+	maxExcerpt = 256              // characters of an answer in an error
+	minSecret  = 4                // what is shorter would mask half the alphabet
+)
+
+// New makes a client. It starts nothing.
+func New(o Options) *Client {
+	c := &Client{Options: o}
+	c.Headers, c.TLS = maps.Clone(o.Headers), o.TLS.In(o.Dir)
+	c.transport = &http.Transport{
+		DialContext: c.dial, DialTLSContext: c.dialTLS, TLSHandshakeTimeout: o.Timeout,
+		MaxIdleConns: maxIdle, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: idle, DisableCompression: true,
+	}
+	return c
+}
+
+// Close closes the connections.
+func (c *Client) Close() { c.transport.CloseIdleConnections() }
+
+// Address reads the destination's URL of a block, in which no secret may be.
+func Address(key, text, example string) (*url.URL, error) {
+	bad := func(msg string) error { return &sinks.FieldError{Path: key, Msg: msg} }
+	u, err := url.Parse(text)
+	switch {
+	case text == "":
+		return nil, bad("required, for example " + example)
+	case err != nil:
+		return nil, bad("is not a URL")
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, bad("must begin with http:// or https://")
+	case u.Hostname() == "":
+		return nil, bad("names no host")
+	case u.User != nil:
+		return nil, bad("must not hold a user or password: name them as secrets")
+	case u.Fragment != "" || u.RawQuery != "":
+		return nil, bad("must not hold a query or a #fragment")
+	}
+	return u, nil
+}
+
+// ValidateHeaders checks the headers of a block that go to the address under the key. With insecure set they may hold
+// credentials in plain text.
+func ValidateHeaders(key, address string, headers map[string]sinks.Header, insecure bool) error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(headers)) {
+		switch http.CanonicalHeaderKey(name) {
+		case "Content-Type", "Content-Length", "Content-Encoding", "Transfer-Encoding", "Connection", "Host", "Trailer", "Te", "Upgrade":
+			errs = append(errs, &sinks.FieldError{Path: "headers." + name, Msg: "is set by watcherd"})
+		default:
+			errs = append(errs, headers[name].Validate("headers."+name, name, insecure))
+			if !headers[name].Secret.IsZero() && !insecure && sinks.PlainText(address) {
+				errs = append(errs, &sinks.FieldError{
+					Path: "headers." + name, Msg: "goes out unencrypted, as " + key + " is http:// and beyond loopback: use https://, or set insecure: true",
+				})
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// errTimeout is the cause of a context that ended by the client's own timeout.
+var errTimeout = errors.New("timed out")
+
+// Do makes one attempt at one request and reads the answer, which may be of any status. It is nil if the error is not.
+func (c *Client) Do(ctx context.Context, method string, to *url.URL, contentType string, body []byte) (*Answer, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, c.Timeout, errTimeout)
+	defer cancel()
+	if c.Gzip && len(body) > 0 {
+		var err error
+		if body, err = compress(body); err != nil {
+			return nil, err
+		}
+	}
+	req, err := http.NewRequestWithContext(ctx, method, to.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, sinks.Pause(errors.New(c.Key + " is not a URL"))
+	}
+	req.Header.Set("User-Agent", "watcherd")
+	if len(body) > 0 {
+		req.Header.Set("Content-Type", contentType)
+		if c.Gzip {
+			req.Header.Set("Content-Encoding", "gzip")
+		}
+	}
+	hidden, err := c.authorize(req.Header)
+	if err != nil {
+		return nil, sinks.Pause(err)
+	}
+	a := &Answer{client: c, hidden: hidden, what: strings.ToLower(method) + " to " + to.Host}
+	resp, err := c.transport.RoundTrip(req)
+	if err != nil {
+		c.Responses.WithLabelValues("error").Inc()
+		if text := err.Error(); a.Excerpt(text) != (&Answer{}).Excerpt(text) {
+			err = errors.New(a.Excerpt(text)) // it quotes an answer that quotes the request
+		}
+		return nil, fmt.Errorf("%s: %w", a.what, caused(ctx, err))
+	}
+	c.Responses.WithLabelValues(strconv.Itoa(resp.StatusCode)).Inc()
+	a.Status, a.Header = resp.StatusCode, resp.Header
+	a.Body, err = io.ReadAll(io.LimitReader(resp.Body, c.MaxAnswer))
+	if err = errors.Join(err, resp.Body.Close()); err != nil && a.Accepted() {
+		// The part that may reject events is not known.
+		return nil, fmt.Errorf("%s: status %d, and the answer broke off: %w", a.what, a.Status, caused(ctx, err))
+	}
+	return a, nil
+}
+
+// caused adds why the context ended, if it did.
+func caused(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		return err
+	}
+	return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+}
+
+func compress(body []byte) ([]byte, error) {
+	var out bytes.Buffer
+	z, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
+	if err != nil {
+		return nil, err
+	}
+	_, err = z.Write(body)
+	err = errors.Join(err, z.Close())
+	return out.Bytes(), err
+}
+
+// authorize sets the configured headers, and returns what must not show anywhere.
+func (c *Client) authorize(h http.Header) (hidden []string, err error) {
+	for name, header := range c.Headers {
+		v, err := header.Value(c.Dir)
+		if err != nil {
+			return nil, fmt.Errorf("headers.%s: %w", name, err)
+		}
+		h.Set(name, v)
+		if !header.Secret.IsZero() {
+			hidden = append(hidden, strings.Fields(v)...)
+		}
+	}
+	for _, auth := range []struct {
+		key    string
+		secret *sinks.Secret
+		header func(secret string) string
+	}{
+		{"apiKey", c.APIKey, func(s string) string { return "ApiKey " + s }},
+		{"basicAuth.password", c.Password, func(s string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(c.User+":"+s)) }},
+	} {
+		if auth.secret == nil {
+			continue
+		}
+		v, err := sinks.Header{Secret: *auth.secret}.Value(c.Dir)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", auth.key, err)
+		}
+		h.Set("Authorization", auth.header(v))
+		hidden = append(hidden, v, strings.Fields(auth.header(v))[1])
+	}
+	return hidden, nil
+}
+
+// Answer is what a destination answered.
+type Answer struct {
+	Status int
+	Header http.Header
+	Body   []byte
+
+	client *Client
+	hidden []string
+	what   string
+}
+
+// Accepted reports whether the status is one of success.
+func (a *Answer) Accepted() bool { return a.Status/100 == 2 }
+
+// Errorf is an error about the answer, without a class.
+func (a *Answer) Errorf(format string, args ...any) error {
+	return fmt.Errorf("%s: status %d: %w", a.what, a.Status, fmt.Errorf(format, args...))
+}
+
+// Refusal is the error of an answer, or of a part of it with a status of its own, that does not accept what
+// was sent. The reason may be the destination's text.
+func (a *Answer) Refusal(status int, reason string) error {
+	err := fmt.Errorf("%s: status %d: %s", a.what, status, a.Excerpt(reason))
+	switch {
+	case status == http.StatusBadRequest || status == http.StatusUnprocessableEntity:
+		return sinks.Poison(err)
+	case status == http.StatusRequestEntityTooLarge:
+		return sinks.TooLarge(err)
+	case status == http.StatusRequestTimeout || status == http.StatusTooManyRequests || status >= 500:
+		if d := retryAfter(a.Header.Get("Retry-After")); d > 0 {
+			return sinks.RetryAfter(err, d)
+		}
+		return err
+	case status/100 == 3:
+		return sinks.Pause(fmt.Errorf("%s: status %d: redirects are not followed, set %s to the new address", a.what, status, a.client.Key))
+	default:
+		return sinks.Pause(err)
+	}
+}
+
+// Excerpt makes a destination's text fit for an error: a line, without what is hidden.
+func (a *Answer) Excerpt(s string) string {
+	for _, h := range a.hidden {
+		if len(h) >= minSecret {
+			s = strings.ReplaceAll(s, h, "***")
+		}
+	}
+	var out []rune
+	for _, r := range strings.ToValidUTF8(s, "") {
+		if len(out) == maxExcerpt {
+			break
+		}
+		if !unicode.IsPrint(r) {
+			r = ' '
+		}
+		out = append(out, r)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// retryAfter reads the header: seconds or a date. What is not understood is 0; the worker has a cap.
+func retryAfter(value string) time.Duration {
+	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
+		return time.Duration(seconds) * time.Second
+	}
+	if at, err := http.ParseTime(value); err == nil {
+		return max(time.Until(at), 0)
+	}
+	return 0
+}
+
+func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	return (&net.Dialer{Timeout: c.Timeout}).DialContext(ctx, network, address)
+}
+
+// dialTLS makes a connection with TLS, whose files are read each time.
+func (c *Client) dialTLS(ctx context.Context, network, address string) (net.Conn, error) {
+	trust, err := c.TLS.Load()
+	if err != nil {
+		return nil, sinks.Pause(fmt.Errorf("tls: %w", err))
+	}
+	trust.ServerName = cmp.Or(trust.ServerName, c.Host)
+	conn, err := c.dial(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	secured := tls.Client(conn, trust)
+	if err := secured.HandshakeContext(ctx); err != nil {
+		_ = conn.Close() // the other error is the one to report
+		return nil, fmt.Errorf("TLS handshake: %w", err)
+	}
+	return secured, nil
+}
