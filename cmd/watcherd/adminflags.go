@@ -6,15 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/watcherd/watcherd/internal/admin/client"
-	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/watcherd"
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
@@ -26,6 +25,8 @@ const defaultAdmin = "http://127.0.0.1:8080"
 type adminFlags struct {
 	url, config, tokenFile    string
 	caFile, certFile, keyFile string
+
+	local http.RoundTripper // to a server in this process; nil: none
 }
 
 func (f *adminFlags) bind(cmd *cobra.Command) {
@@ -39,6 +40,9 @@ func (f *adminFlags) bind(cmd *cobra.Command) {
 }
 
 func (f *adminFlags) client() (*client.Client, error) {
+	if f.local != nil {
+		return client.NewLocal(f.local), nil
+	}
 	base, tokens := f.url, client.Tokens{ReadFile: f.tokenFile, CommandFile: f.tokenFile}
 	if f.config != "" {
 		st, err := watcherd.Load(f.config, kinds.Builtin())
@@ -110,26 +114,9 @@ func urlOf(listen string, secure bool) (string, error) {
 	return scheme + "://" + net.JoinHostPort(host, port), nil
 }
 
-// completeSinks completes the names of sinks by asking the daemon.
-func (f *adminFlags) completeSinks(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
-	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
-	defer cancel()
-	var st status.Status
-	if err := f.get(ctx, "/api/v1/status", nil, &st); err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var names []string
-	for _, s := range st.Sinks {
-		names = append(names, s.Name)
-	}
-	return names, cobra.ShellCompDirectiveNoFileComp
-}
-
-// addSinkFlag adds the required flag --sink.
-func (f *adminFlags) addSinkFlag(cmd *cobra.Command, flags *pflag.FlagSet, sink *string) {
+func addSinkFlag(flags *pflag.FlagSet, sink *string) {
 	flags.StringVar(sink, "sink", "", "name of the sink (required)")
 	mustMark(cobra.MarkFlagRequired(flags, "sink"))
-	mustMark(cmd.RegisterFlagCompletionFunc("sink", f.completeSinks))
 }
 
 // mustMark is for what only fails if a flag is not defined.

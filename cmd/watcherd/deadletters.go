@@ -134,7 +134,7 @@ func newLettersListCommand(flags *adminFlags) *cobra.Command {
 			return t.flush()
 		},
 	}
-	flags.addSinkFlag(cmd, cmd.Flags(), &sink)
+	addSinkFlag(cmd.Flags(), &sink)
 	filter.bind(cmd)
 	cmd.Flags().BoolVar(&events, "events", false, "with the events, for -o json and yaml")
 	addOutputFlag(cmd, &output, "table, json or yaml", "table", "json", "yaml")
@@ -183,7 +183,7 @@ func newLettersActCommand(flags *adminFlags, verb, short, long, done string) *co
 			return err
 		},
 	}
-	flags.addSinkFlag(cmd, cmd.Flags(), &sink)
+	addSinkFlag(cmd.Flags(), &sink)
 	filter.bind(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only count the dead letters")
 	return cmd

@@ -75,6 +75,9 @@ func checkCommands(t *testing.T, text string) {
 			continue
 		}
 		for _, word := range rest {
+			if word == "--" {
+				break // what follows is another program's
+			}
 			name, _, _ := strings.Cut(word, "=")
 			long, isLong := strings.CutPrefix(name, "--")
 			short, isShort := strings.CutPrefix(name, "-")

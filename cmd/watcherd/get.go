@@ -23,6 +23,7 @@ import (
 // getOptions are the flags of get.
 type getOptions struct {
 	admin     adminFlags
+	store     storeFlag
 	namespace string
 	all       bool
 	selector  string
@@ -42,9 +43,10 @@ func newGetCommand() *cobra.Command {
 		Example: "  watcherd get pods\n  watcherd get deploy -n prod -l tier=web -o wide\n  watcherd get widgets.example.com blue -n prod -o yaml\n" +
 			"  watcherd get configmaps -o name\n  watcherd get pods -n prod --at 2h",
 		Args: usageArgs(cobra.RangeArgs(1, 2)),
-		RunE: o.run,
+		RunE: o.store.reading(&o.admin, o.run),
 	}
 	o.admin.bind(cmd)
+	o.store.bind(cmd)
 	flags := cmd.Flags()
 	flags.StringVarP(&o.namespace, "namespace", "n", "", "only objects of this namespace")
 	flags.BoolVarP(&o.all, "all-namespaces", "A", false, "objects of all namespaces (the default)")
@@ -57,6 +59,9 @@ func newGetCommand() *cobra.Command {
 func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 	if o.all && o.namespace != "" {
 		return &usageError{errors.New("-n and -A exclude each other")}
+	}
+	if o.store.dir != "" && o.at == "" {
+		return &usageError{errors.New("--store needs --at: the time of the states to show")}
 	}
 	if _, err := labels.Parse(o.selector); err != nil {
 		return &usageError{fmt.Errorf("-l: %w", err)}

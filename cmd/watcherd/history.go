@@ -3,9 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -13,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/watcherd/watcherd/internal/admin/client"
 	"github.com/watcherd/watcherd/internal/history"
@@ -21,11 +24,13 @@ import (
 // historyOptions are the flags of history, diff and changes.
 type historyOptions struct {
 	admin     adminFlags
+	store     storeFlag
 	namespace string
 	from, to  string
 	manager   string
 	path      string
 	when      string
+	group     string
 	types     []string
 	limit     int
 	output    string
@@ -43,7 +48,7 @@ func newHistoryCommand() *cobra.Command {
 		Example: "  watcherd history deploy web -n prod\n  watcherd history deploy --since 2h --by kubectl-edit\n  watcherd history deploy web -n prod --path spec.replicas -o json\n" +
 			"  watcherd history pods --when 'object.status.phase == \"Failed\"'",
 		Args: usageArgs(cobra.RangeArgs(1, 2)),
-		RunE: o.history,
+		RunE: o.store.reading(&o.admin, o.history),
 	}
 	o.bind(cmd, "only objects of this namespace")
 	flags := cmd.Flags()
@@ -67,7 +72,7 @@ func newDiffCommand() *cobra.Command {
 			"change. Items of lists are matched by name. " + timesHelp,
 		Example: "  watcherd diff deploy web -n prod\n  watcherd diff deploy web -n prod --from 2h\n  watcherd diff cm app -n prod --from 2026-01-31T12:00:00Z --to 2026-01-31T13:00:00Z",
 		Args:    usageArgs(cobra.RangeArgs(1, 2)),
-		RunE:    o.diff,
+		RunE:    o.store.reading(&o.admin, o.diff),
 	}
 	o.bind(cmd, "namespace of the object; may be left out if only one has an object of the name")
 	flags := cmd.Flags()
@@ -83,12 +88,13 @@ func newChangesCommand() *cobra.Command {
 		Short: "Show what a period changed",
 		Long: "Changes prints the net change of every object from one time to another: created, changed or deleted. Objects\n" +
 			"that ended as they began are counted. Standard error has the verdict: complete, or the gaps. " + timesHelp,
-		Example: "  watcherd changes --from 1h\n  watcherd changes --from 2026-01-31T12:00:00Z --to 2026-01-31T12:10:00Z -n prod -o json",
+		Example: "  watcherd changes --from 1h\n  watcherd changes --from 10m --group owner\n  watcherd changes --from 2026-01-31T12:00:00Z --to 2026-01-31T12:10:00Z -n prod -o json",
 		Args:    usageArgs(cobra.NoArgs),
-		RunE:    o.changes,
+		RunE:    o.store.reading(&o.admin, o.changes),
 	}
 	o.bind(cmd, "only objects of this namespace")
 	flags := cmd.Flags()
+	flags.StringVar(&o.group, "group", "none", "owner: fold the consequences below the objects that they follow from, with counts; none: a flat list")
 	flags.StringVar(&o.from, "from", "", "the beginning; required")
 	flags.StringVar(&o.to, "to", "", "the end (default: now)")
 	addOutputFlag(cmd, &o.output, "table, json or yaml", "table", "json", "yaml")
@@ -97,6 +103,7 @@ func newChangesCommand() *cobra.Command {
 
 func (o *historyOptions) bind(cmd *cobra.Command, namespaceHelp string) {
 	o.admin.bind(cmd)
+	o.store.bind(cmd)
 	cmd.Flags().StringVarP(&o.namespace, "namespace", "n", "", namespaceHelp)
 }
 
@@ -226,31 +233,36 @@ func printVerdict(w io.Writer, s *history.Span) {
 	}
 }
 
-func (o *historyOptions) diff(cmd *cobra.Command, args []string) error {
+// object finds the object of RESOURCE NAME, and returns its path in the HTTP interface.
+func (o *historyOptions) object(ctx context.Context, args []string) (c *client.Client, path string, err error) {
 	resource, name, err := named(args)
 	if err != nil {
-		return err
+		return nil, "", err
 	}
 	if name == "" {
-		return &usageError{errors.New("name an object: RESOURCE NAME or RESOURCE/NAME")}
+		return nil, "", &usageError{errors.New("name an object: RESOURCE NAME or RESOURCE/NAME")}
 	}
-	client, err := o.admin.client()
-	if err != nil {
-		return err
+	if c, err = o.admin.client(); err != nil {
+		return nil, "", err
 	}
+	namespace := o.namespace
+	if namespace == "" {
+		namespace, err = namespaceOf(ctx, c, resource, name)
+	}
+	return c, "/api/v1/objects/" + url.PathEscape(resource) + "/" + url.PathEscape(namespace) + "/" + url.PathEscape(name), err
+}
+
+func (o *historyOptions) diff(cmd *cobra.Command, args []string) error {
 	query, err := o.query(nil)
 	if err != nil {
 		return err
 	}
-	namespace := o.namespace
-	if namespace == "" {
-		if namespace, err = namespaceOf(cmd.Context(), client, resource, name); err != nil {
-			return err
-		}
+	client, path, err := o.object(cmd.Context(), args)
+	if err != nil {
+		return err
 	}
-	path := "/api/v1/objects/" + url.PathEscape(resource) + "/" + url.PathEscape(namespace) + "/" + url.PathEscape(name) + "/diff"
 	var d history.Difference
-	if err := client.Get(cmd.Context(), path, query, &d); err != nil {
+	if err := client.Get(cmd.Context(), path+"/diff", query, &d); err != nil {
 		return err
 	}
 	for _, s := range []*history.State{&d.From, &d.To} {
@@ -293,6 +305,19 @@ func namespaceOf(ctx context.Context, c *client.Client, resource, name string) (
 			found = append(found, ns)
 		}
 	}
+	if len(found) == 0 { // it may not have changed
+		list, err := listObjects(ctx, c, resource, url.Values{"name": {name}, "metadata": {"true"}})
+		if err != nil {
+			return "", err
+		}
+		for _, item := range list.Items {
+			var o metav1.PartialObjectMetadata
+			if err := json.Unmarshal(item, &o); err != nil {
+				return "", err
+			}
+			found = append(found, o.Namespace)
+		}
+	}
 	switch {
 	case len(found) == 0:
 		return "", fmt.Errorf("no change of %s %q is recorded", resource, name)
@@ -308,7 +333,10 @@ func (o *historyOptions) changes(cmd *cobra.Command, _ []string) error {
 	if o.from == "" {
 		return &usageError{errors.New("--from is required: the beginning of the period")}
 	}
-	query, err := o.query(nil)
+	if o.group != "none" && o.group != "owner" {
+		return &usageError{fmt.Errorf("--group %q: use owner or none", o.group)}
+	}
+	query, err := o.query(map[string]string{"group": o.group})
 	if err != nil {
 		return err
 	}
@@ -319,18 +347,47 @@ func (o *historyOptions) changes(cmd *cobra.Command, _ []string) error {
 	if o.output != "table" {
 		return printStructured(cmd.OutOrStdout(), o.output, c)
 	}
-	if len(c.Items) > 0 {
-		t := newTable(cmd.OutOrStdout(), "CHANGE", "NAMESPACE", "NAME", "CHANGES", "MANAGERS", "SUMMARY")
-		for i := range c.Items {
-			n := &c.Items[i]
-			t.row(n.Change, n.Namespace, n.Resource.Resource+"/"+n.Name, strconv.Itoa(n.Count), strings.Join(n.Managers, ","), n.Summary)
+	return printChanges(cmd.OutOrStdout(), cmd.ErrOrStderr(), &c)
+}
+
+// printChanges prints net changes as a table, and the verdict to notes.
+func printChanges(w, notes io.Writer, c *history.Changes) error {
+	var rows [][]string
+	row := func(n *history.NetChange) {
+		rows = append(rows, []string{n.Change, n.Namespace, n.Resource.Resource + "/" + n.Name, strconv.Itoa(n.Count), strings.Join(n.Managers, ","), n.Summary})
+	}
+	objects := len(c.Items)
+	for i := range c.Items {
+		row(&c.Items[i])
+	}
+	for i := range c.Groups {
+		g := &c.Groups[i]
+		objects += len(g.Items)
+		if g.Change != nil {
+			objects++
+			row(g.Change)
+		} else {
+			rows = append(rows, []string{"", g.Owner.Namespace, strings.ToLower(g.Owner.Kind) + "/" + g.Owner.Name, "0"})
+		}
+		for _, resource := range slices.Sorted(maps.Keys(g.Counts)) {
+			all, parts := 0, []string(nil)
+			for _, change := range slices.Sorted(maps.Keys(g.Counts[resource])) {
+				n := g.Counts[resource][change]
+				all, parts = all+n, append(parts, fmt.Sprintf("%d %s", n, change))
+			}
+			rows = append(rows, []string{"", "", "  " + resource, strconv.Itoa(all), "", strings.Join(parts, ", ")})
+		}
+	}
+	if len(rows) > 0 {
+		t := newTable(w, "CHANGE", "NAMESPACE", "NAME", "CHANGES", "MANAGERS", "SUMMARY")
+		for _, cells := range rows {
+			t.row(cells...)
 		}
 		if err := t.flush(); err != nil {
 			return err
 		}
 	}
-	notes := cmd.ErrOrStderr()
-	fmt.Fprintf(notes, "watcherd: %s changed, %d ended as they began\n", plural(len(c.Items), "object"), c.Churned)
+	fmt.Fprintf(notes, "watcherd: %s changed, %d ended as they began\n", plural(objects, "object"), c.Churned)
 	switch {
 	case c.Truncated:
 		fmt.Fprintln(notes, "watcherd: incomplete: more objects changed; choose a shorter period")

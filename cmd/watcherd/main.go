@@ -50,7 +50,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err != nil && !*began {
 		err = &usageError{err}
 	}
-	if err != nil {
+	if exit, ok := errors.AsType[*exitError](err); err != nil && (!ok || exit.err != nil) {
 		fmt.Fprintf(stderr, "watcherd: %v\n", err)
 	}
 	return exitCode(err)
@@ -81,9 +81,12 @@ func allCommands(c *cobra.Command) []*cobra.Command {
 
 func exitCode(err error) int {
 	var usage *usageError
+	var exit *exitError
 	switch {
 	case err == nil:
 		return exitOK
+	case errors.As(err, &exit):
+		return exit.code
 	case errors.Is(err, watcherd.ErrConfig), errors.As(err, &usage):
 		return exitUsage
 	case errors.Is(err, watcherd.ErrStoreOpen):
@@ -124,18 +127,19 @@ func newRootCommand(stdout, stderr io.Writer) *cobra.Command {
 		&cobra.Group{ID: groupRun, Title: "Run and check:"},
 		&cobra.Group{ID: groupAsk, Title: "Ask and command a running daemon:"},
 	)
-	for _, c := range []*cobra.Command{newRunCommand(), newValidateCommand(), newBodyCommand(), newRBACCommand(), newSchemaCommand(), newStoreCommand()} {
+	for _, c := range []*cobra.Command{newRunCommand(), newValidateCommand(), newBodyCommand(), newRBACCommand(), newSchemaCommand(), newStoreCommand(), newRecordCommand(), newWatchCommand()} {
 		c.GroupID = groupRun
 		root.AddCommand(c)
 	}
 	for _, c := range []*cobra.Command{
-		newStatusCommand(), newUICommand(), newGetCommand(), newTailCommand(), newHistoryCommand(), newDiffCommand(), newChangesCommand(), newExplainCommand(), newBacktestCommand(),
+		newStatusCommand(), newUICommand(), newGetCommand(), newTailCommand(), newHistoryCommand(), newDiffCommand(), newBlameCommand(), newChangesCommand(), newExplainCommand(), newBacktestCommand(),
 		newReplayCommand(), newSnapshotCommand(), newDeadLettersCommand(), newSinksCommand(), newReloadCommand(),
 	} {
 		c.GroupID = groupAsk
 		root.AddCommand(c)
 	}
 	root.AddCommand(newVersionCommand())
+	addCompletions(root)
 	return root
 }
 

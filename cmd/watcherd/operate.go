@@ -39,12 +39,11 @@ func newSinksCommand() *cobra.Command {
 
 func newSinkActCommand(flags *adminFlags, verb, short, long, done string) *cobra.Command {
 	return &cobra.Command{
-		Use:               verb + " SINK",
-		Short:             short,
-		Long:              long,
-		Example:           "  watcherd sinks " + verb + " ops",
-		Args:              usageArgs(cobra.ExactArgs(1)),
-		ValidArgsFunction: flags.completeSinks,
+		Use:     verb + " SINK",
+		Short:   short,
+		Long:    long,
+		Example: "  watcherd sinks " + verb + " ops",
+		Args:    usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := flags.post(cmd.Context(), sinkPath(args[0], verb), struct{}{}, &struct{}{}); err != nil {
 				return err
@@ -62,9 +61,8 @@ func newSinkSkipCommand(flags *adminFlags) *cobra.Command {
 		Short: "Move the event that blocks a sink to its dead letters",
 		Long: "Skip moves one event to the sink's dead letters, with the reason \"skipped\": the event that has been failing for the\n" +
 			"longest time, or the one with the given sequence. The events behind it are tried at once.",
-		Example:           "  watcherd sinks skip ops\n  watcherd sinks skip ops --sequence 4711",
-		Args:              usageArgs(cobra.ExactArgs(1)),
-		ValidArgsFunction: flags.completeSinks,
+		Example: "  watcherd sinks skip ops\n  watcherd sinks skip ops --sequence 4711",
+		Args:    usageArgs(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var s admin.Skipped
 			if err := flags.post(cmd.Context(), sinkPath(args[0], "skip"), r, &s); err != nil {
@@ -145,7 +143,7 @@ func newReplayCommand() *cobra.Command {
 		},
 	}
 	flags.bind(cmd)
-	flags.addSinkFlag(cmd, cmd.Flags(), &sink)
+	addSinkFlag(cmd.Flags(), &sink)
 	cmd.Flags().StringVar(&since, "since", "", "events since: how long ago (15m, 2h, 3d) or a time (RFC 3339)")
 	cmd.Flags().Uint64Var(&from, "from-sequence", 0, "events from this sequence on")
 	cmd.Flags().StringVar(&until, "until", "", "events until: how long ago or a time")
@@ -171,7 +169,7 @@ func newSnapshotCommand() *cobra.Command {
 		},
 	}
 	flags.bind(cmd)
-	flags.addSinkFlag(cmd, cmd.Flags(), &sink)
+	addSinkFlag(cmd.Flags(), &sink)
 	cmd.Flags().StringVar(&watch, "watch", "", "only objects of this watch")
 	return cmd
 }

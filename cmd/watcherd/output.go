@@ -73,6 +73,7 @@ func printStructured(w io.Writer, format string, v any) error {
 // addOutputFlag adds the flag --output. The first of the formats is its default.
 func addOutputFlag(cmd *cobra.Command, to *string, usage string, formats ...string) {
 	cmd.Flags().StringVarP(to, "output", "o", formats[0], usage)
+	mustMark(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp)))
 	cmd.PreRunE = func(*cobra.Command, []string) error {
 		if slices.Contains(formats, *to) {
 			return nil

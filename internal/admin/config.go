@@ -23,6 +23,7 @@ import (
 type Config struct {
 	Listen string // address of the admin listener; "" for none
 	Probes string // address of the probes listener; "" for none
+	Local  *Local // what a client in this process asks; nil: there is none
 
 	Access            Access
 	CertFile, KeyFile string // the server's certificate; "": plain HTTP

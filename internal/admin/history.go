@@ -27,7 +27,10 @@ type History interface {
 	Diff(ctx context.Context, o history.Object, from, to time.Time) (history.Difference, error)
 	Query(ctx context.Context, q history.Query) (history.Page, error)
 	Histogram(ctx context.Context, f history.Filter, buckets int) (history.Histogram, error)
-	Changes(ctx context.Context, f history.Filter) (history.Changes, error)
+	Changes(ctx context.Context, f history.Filter, byOwner bool) (history.Changes, error)
+	// Blame returns who set the fields of an object last. What was set before the history it
+	// finds in the managed fields of the object that the API server has.
+	Blame(ctx context.Context, o history.Object) (*history.Blame, error)
 }
 
 // maxAsks bounds the answers of the history that are made and written at a time, each of
@@ -110,7 +113,8 @@ func (s *Server) histogram(r *http.Request, query url.Values) (any, error) {
 	return s.cfg.History.Histogram(r.Context(), f, buckets)
 }
 
-// netChanges answers with what ?from= to ?to= changed in each object.
+// netChanges answers with what ?from= to ?to= changed in each object; with ?group=owner
+// consequences are folded below the owners.
 func (s *Server) netChanges(r *http.Request, query url.Values) (any, error) {
 	f, err := s.historyFilter(query)
 	if err != nil {
@@ -119,7 +123,20 @@ func (s *Server) netChanges(r *http.Request, query url.Values) (any, error) {
 	if f.From.IsZero() {
 		return nil, problemf(http.StatusBadRequest, "from is required")
 	}
-	return s.cfg.History.Changes(r.Context(), f)
+	group := query.Get("group")
+	if group != "" && group != "none" && group != "owner" {
+		return nil, problemf(http.StatusBadRequest, "group must be owner or none")
+	}
+	return s.cfg.History.Changes(r.Context(), f, group == "owner")
+}
+
+// blame answers with each field of an object and who set it last.
+func (s *Server) blame(r *http.Request, _ url.Values) (any, error) {
+	o, err := s.historyObject(r)
+	if err != nil {
+		return nil, err
+	}
+	return s.cfg.History.Blame(r.Context(), o)
 }
 
 // versions answers with the versions of an object, the newest first.

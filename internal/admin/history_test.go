@@ -41,6 +41,9 @@ func TestHistory(t *testing.T) {
 		"objects/pods/a/b/versions":              {200, `"before":"unknown-before"`},
 		"objects/pods/a/b/diff":                  {404, "no change of"},
 		"objects/pods/a/b/diff?from=2h&to=1h":    {200, `"diff":""`},
+		"changes?from=5m&group=owner":            {200, `"items":[]`},
+		"changes?from=5m&group=team":             {400, "group must be"},
+		"objects/pods/a/b/blame":                 {200, `"fields":[]`},
 		"objects/pods/a/b?at=-5m":                {200, `"as":"unknown-before"`},
 		"objects/pods?at=2026-01-31T12:00:00Z":   {200, `"items":[]`},
 		"objects/pods?at=noon":                   {400, "at"},
@@ -57,7 +60,7 @@ func FuzzRequests(f *testing.F) {
 	for _, target := range []string{
 		"/", "/livez?exclude=a&verbose", "/readyz/sink/a", "/api/v1/status", "/api/v1/objects/pods?labelSelector=a%20in%20(b,c)&limit=1&continue=eyJ9",
 		"/api/v1/objects/pods/ns?metadata=true", "/api/v1/objects/pods/a/b?at=-5m", "/api/v1/objects/pods?at=2026-01-31T12:00:00Z&limit=3&continue=YQ",
-		"/api/v1/objects/pods/a/b/versions?from=2h&to=1h&limit=9", "/api/v1/objects/pods/a/b/diff?from=3d", "/api/v1/history?continue=AAAA&path=spec.a%5B*%5D&order=asc",
+		"/api/v1/objects/pods/a/b/versions?from=2h&to=1h&limit=9", "/api/v1/objects/pods/a/b/diff?from=3d", "/api/v1/objects/pods/a/b/blame", "/api/v1/history?continue=AAAA&path=spec.a%5B*%5D&order=asc",
 		"/api/v1/history/histogram?buckets=200&from=1h", "/api/v1/changes?from=1h&namespace=a,b&resource=po,*.example.com&type=added", "/api/v1/events?since=3d&route=blue&type=gap&follow=false",
 		"/api/v1/events?since=18446744073709551615", "/api/v1/deadletters/ops?limit=5&after=1",
 	} {

@@ -19,7 +19,7 @@ const endpoints = `watcherd
 /api/openapi.json          this interface as an OpenAPI document
 /api/v1/status             how watches, routes, sinks and the store are doing, JSON
 /api/v1/objects/RESOURCE   the objects that the watches see; /NAMESPACE, /NAMESPACE/NAME
-                           ?at=TIME, and /NAMESPACE/NAME/versions, /NAMESPACE/NAME/diff
+                           ?at=TIME, and /NAMESPACE/NAME/versions, /diff, /blame
 /api/v1/history            the recorded changes; /histogram counts them
 /api/v1/changes            what a period changed
 /api/v1/events             the event log as server-sent events
@@ -71,6 +71,7 @@ func (s *Server) opened() http.Handler {
 	s.handle(mux, "GET /api/v1/objects/{resource}/{first}/{name}", s.objects)
 	s.handle(mux, "GET /api/v1/objects/{resource}/{first}/{name}/versions", s.asked(s.versions))
 	s.handle(mux, "GET /api/v1/objects/{resource}/{first}/{name}/diff", s.asked(s.diff))
+	s.handle(mux, "GET /api/v1/objects/{resource}/{first}/{name}/blame", s.asked(s.blame))
 	s.handle(mux, "GET /api/v1/history", s.asked(s.changed))
 	s.handle(mux, "GET /api/v1/history/histogram", s.asked(s.histogram))
 	s.handle(mux, "GET /api/v1/changes", s.asked(s.netChanges))

@@ -58,7 +58,7 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 		streams: make(chan struct{}, maxStreams), commands: make(chan struct{}, maxCommands), reads: make(chan struct{}, maxReads),
 		asks: make(chan struct{}, maxAsks), unreadable: map[string]string{},
 	}
-	if cfg.Listen == "" && cfg.Probes == "" {
+	if cfg.Listen == "" && cfg.Probes == "" && cfg.Local == nil {
 		return s, nil
 	}
 	var err error
@@ -80,6 +80,9 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 	if err != nil {
 		s.Close()
 		return nil, err
+	}
+	if cfg.Local != nil {
+		s.listeners = append(s.listeners, listener{cfg.Local, s.adminHandler(cfg.Local.Addr()), newConnections(maxConnections, false)})
 	}
 	return s, nil
 }

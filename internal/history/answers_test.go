@@ -259,7 +259,7 @@ func TestChangesOfTooManyObjects(t *testing.T) {
 		rest()
 		h.OnDelete(w.object("a", string(w.cluster["a"].GetUID())))
 		w.c.Flush()
-		c, err := w.r.Changes(t.Context(), Filter{From: from, To: to})
+		c, err := w.r.Changes(t.Context(), Filter{From: from, To: to}, false)
 		w.must(err)
 		if !c.Truncated || len(c.Items) != maxNet || c.Items[0].Name != "a" {
 			t.Fatalf("got %d changes (truncated: %t)", len(c.Items), c.Truncated)

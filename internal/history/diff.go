@@ -85,6 +85,9 @@ func lines(v any) ([]string, error) {
 	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n"), nil
 }
 
+// itemKeys are the keys that distinguish the items of a list, in the order of preference.
+var itemKeys = []string{"name", "type", "key", "port", "containerPort", "mountPath", "devicePath", "topologyKey", "host", "path", "ip", "uid"}
+
 // inOrderOf returns v with the items of its lists in the order of those of the same name in
 // another value. Items that are only in v stay behind the item before them.
 func inOrderOf(v, other any) any {
@@ -96,7 +99,7 @@ func inOrderOf(v, other any) any {
 		}
 	case []any:
 		o, _ := other.([]any)
-		for _, key := range []string{"name", "type", "key", "port", "containerPort", "mountPath", "devicePath", "topologyKey", "host", "path", "ip", "uid"} {
+		for _, key := range itemKeys {
 			mine, ok := named(v, key)
 			theirs, ok2 := named(o, key)
 			if ok && ok2 {

@@ -18,8 +18,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -351,6 +353,42 @@ func (r *Reader) WorthAt(resource event.Resource, namespace string, t time.Time)
 	}
 	_, w.Since, err = r.since(&resource, namespace)
 	return w, err
+}
+
+// Known is a resource with a history.
+type Known struct {
+	event.Resource
+	Namespaced bool
+}
+
+// Resources returns the resources that have recorded changes or states, in no order.
+func (r *Reader) Resources() ([]Known, error) {
+	found := map[Object]Known{}
+	add := func(k Known) {
+		of := key(Object{Resource: k.Resource})
+		k.Namespaced = k.Namespaced || found[of].Namespaced
+		found[of] = k
+	}
+	stats := r.store.LogStats()
+	err := r.rows(stats.First, stats.Last, false, "", func(row *headline.Row) bool { return row.Type != event.Gap }, func(row *headline.Row) error {
+		add(Known{row.Resource, row.Namespace != ""})
+		return nil
+	})
+	if err = ledger.IgnoreUnreadable(err); err != nil {
+		return nil, err
+	}
+	for _, p := range r.store.Partitions() {
+		gr, _ := ledger.SplitPartition(p)
+		err := r.ledger.Scan(p, "", "", func(_ string, o *compact.Object) error {
+			version := strings.TrimPrefix(o.APIVersion(), gr.Group+"/")
+			add(Known{event.Resource{Group: gr.Group, Version: version, Resource: gr.Resource, Kind: o.Kind()}, o.GetNamespace() != ""})
+			return ledger.ErrEnough
+		})
+		if err = ledger.IgnoreUnreadable(err); err != nil && !errors.Is(err, ledger.ErrEnough) {
+			return nil, err
+		}
+	}
+	return slices.Collect(maps.Values(found)), nil
 }
 
 // stop returns the error of a reader that has gone away.

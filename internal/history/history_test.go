@@ -392,6 +392,7 @@ func (w *world) check() (exact, all int) {
 	}
 	for _, name := range names {
 		w.checkVersions(name)
+		w.checkBlame(name)
 	}
 	w.checkPages()
 	return exact, all
@@ -410,7 +411,7 @@ func (w *world) checkPeriod(from, to time.Time) {
 			w.Errorf("%s from %q to %q: %s", name, was[name], is[name], d.Diff)
 		}
 	}
-	c, err := w.r.Changes(ctx, Filter{From: from, To: to})
+	c, err := w.r.Changes(ctx, Filter{From: from, To: to}, false)
 	w.must(err)
 	got, want := map[string]string{}, map[string]string{}
 	proven := c.Complete
@@ -484,6 +485,35 @@ func (w *world) checkVersions(name string) {
 			w.Errorf("%s has no summary: %+v", name, x)
 		}
 		i++
+	}
+}
+
+// checkBlame compares the time at which a value was set with the model's.
+func (w *world) checkBlame(name string) {
+	w.Helper()
+	b, err := w.r.Blame(w.Context(), pod(name))
+	w.must(err)
+	if b.Deleted { // its last state is news of the deletion
+		return
+	}
+	var set time.Time
+	before := ""
+	for _, m := range w.moments {
+		if is := content(m.state[name]); m.state[name] != "" {
+			if is != before {
+				set = m.at
+			}
+			before = is
+		}
+	}
+	for _, f := range b.Fields {
+		switch {
+		case f.Path != "spec.value":
+		case f.As == Exact && !f.Time.Equal(set):
+			w.Errorf("%s has its value since %v, want %v", name, f.Time, set)
+		case f.As != Exact && len(w.obscured) == 0 && w.keep == 0:
+			w.Errorf("it is %s who set the value of %s", f.As, name)
+		}
 	}
 }
 

@@ -338,6 +338,7 @@ type Changes struct {
 	Churned   int         `json:"churned"` // objects that ended as they began, and are no items
 	Scanned   int         `json:"scanned"`
 	Truncated bool        `json:"truncated,omitempty"` // more objects changed than are listed
+	Groups    []Group     `json:"groups,omitempty"`    // the items below their owners, if that was asked for; Items then is empty
 }
 
 // NetChange is what a period changed in an object.
@@ -358,8 +359,9 @@ type NetChange struct {
 // maxNet bounds the objects of one answer.
 const maxNet = 10_000
 
-// Changes returns the net change of every object from one time to another.
-func (r *Reader) Changes(ctx context.Context, f Filter) (Changes, error) {
+// Changes returns the net change of every object from one time to another, if byOwner is true
+// in groups.
+func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, error) {
 	c := Changes{Items: []NetChange{}}
 	low, _, from, to, err := r.bounds(&f)
 	if err != nil {
@@ -391,8 +393,10 @@ func (r *Reader) Changes(ctx context.Context, f Filter) (Changes, error) {
 		o.after, o.last, o.ended = 0, row.Sequence, row.Type == event.Deleted
 		if row.Flags&headline.Rerecorded == 0 {
 			o.Count, o.Time = o.Count+1, row.Time
-			if m := row.Manager; m != "" && !slices.Contains(o.Managers, m) {
-				o.Managers = append(o.Managers, strings.Clone(m))
+			for m := range strings.SplitSeq(row.Manager, ",") {
+				if m != "" && !slices.Contains(o.Managers, m) {
+					o.Managers = append(o.Managers, strings.Clone(m))
+				}
 			}
 		}
 		return stop(ctx)
@@ -401,7 +405,7 @@ func (r *Reader) Changes(ctx context.Context, f Filter) (Changes, error) {
 	if err = ledger.IgnoreUnreadable(err); err != nil {
 		return c, err
 	}
-	if order, err = r.ends(ctx, order, from, to); err != nil {
+	if order, err = r.ends(ctx, order, from, to, byOwner); err != nil {
 		return c, err
 	}
 	for _, o := range order {
@@ -410,6 +414,9 @@ func (r *Reader) Changes(ctx context.Context, f Filter) (Changes, error) {
 			continue
 		}
 		c.Items = append(c.Items, o.NetChange)
+	}
+	if byOwner {
+		c.Items, c.Groups = []NetChange{}, grouped(order)
 	}
 	c.Span, err = r.span(f.Resource, f.Namespace, f.Name, from, to)
 	c.Complete = c.Complete && !damaged && !c.Truncated
@@ -427,12 +434,15 @@ type net struct {
 
 	recreated bool
 	text      string // what changed from one state to the other
+
+	owners []Ref // what it may be a consequence of, if that is asked for
 }
 
 func (n *net) object() Object { return Object{n.Resource, n.Namespace, n.Name} }
 
-// ends finds the states at both ends of a period of those objects that changed.
-func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time) ([]*net, error) {
+// ends finds the states at both ends of a period of those objects that changed, and if it is
+// asked for their owners.
+func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time, owners bool) ([]*net, error) {
 	all = slices.DeleteFunc(all, func(n *net) bool { return n.Count == 0 }) // redacted, not changed
 	came := map[Object]bool{}
 	for _, n := range all {
@@ -453,6 +463,11 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time) ([]*n
 		}
 		if n.was.As == Exact && !n.was.Exists {
 			came[key(o)] = true
+		}
+		if owners {
+			if n.owners, err = r.ownersOf(n); err != nil {
+				return nil, err
+			}
 		}
 		n.describe()
 	}

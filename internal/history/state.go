@@ -520,11 +520,6 @@ type Versions struct {
 // Versions returns at most limit versions of an object in a period. A zero time is no bound.
 func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, limit int) (Versions, error) {
 	out := Versions{Items: []Version{}, Before: UnknownBefore}
-	entries, err := r.entries(&o)
-	if err != nil {
-		return out, err
-	}
-	stats := r.store.LogStats()
 	shown := map[uint64][]byte{}
 	take := func(rec *stored) (more bool, err error) {
 		switch at := rec.Event.Time; {
@@ -542,46 +537,8 @@ func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, lim
 		out.Items = append(out.Items, v)
 		return true, err
 	}
-	more, below := true, stats.Last
-	if len(entries) == 1 && entries[0].object != nil {
-		for sequence := entries[0].object.Sequence(); sequence > unlogged && more; {
-			if err := stop(ctx); err != nil {
-				return out, err
-			}
-			rec, err := r.read(sequence)
-			if err != nil {
-				return out, err
-			}
-			if rec == nil {
-				more = sequence >= stats.First
-				break
-			}
-			if more, err = take(rec); err != nil {
-				return out, err
-			}
-			below, sequence = sequence-1, rec.Prev
-		}
-	}
-	if more {
-		keep := func(row *headline.Row) bool { return row.Flags&headline.State != 0 && o.is(row) }
-		err := r.rows(stats.First, below, true, o.Name, keep, func(row *headline.Row) error {
-			rec, err := r.read(row.Sequence)
-			if err != nil {
-				return err
-			}
-			if rec == nil { // nothing is left out silently
-				e := event.Event{Type: row.Type, Time: row.Time, Summary: unreadable}
-				rec = &stored{&record.Record{Event: e, Rerecorded: row.Flags&headline.Rerecorded != 0}, row.Sequence}
-			}
-			more, err := take(rec)
-			if err == nil && !more {
-				err = errEnough
-			}
-			return errors.Join(err, stop(ctx))
-		})
-		if err = ignoreEnough(err); err != nil && !errors.Is(err, store.ErrUnreadable) {
-			return out, err
-		}
+	if err := r.newest(ctx, &o, take); err != nil {
+		return out, err
 	}
 	if from.IsZero() {
 		from = time.Unix(0, 0)
@@ -599,6 +556,59 @@ func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, lim
 	span, err := r.span(&o.Resource, o.Namespace, o.Name, from, to)
 	out.Gaps = span.Gaps
 	return out, err
+}
+
+// newest calls take with the records of an object's states, the newest first, until it returns
+// false. One that cannot be read has no object.
+func (r *Reader) newest(ctx context.Context, o *Object, take func(*stored) (more bool, err error)) error {
+	entries, err := r.entries(o)
+	if err != nil {
+		return err
+	}
+	stats := r.store.LogStats()
+	more, below := true, stats.Last
+	if len(entries) == 1 && entries[0].object != nil {
+		for sequence := entries[0].object.Sequence(); sequence > unlogged && more; {
+			if err := stop(ctx); err != nil {
+				return err
+			}
+			rec, err := r.read(sequence)
+			if err != nil {
+				return err
+			}
+			if rec == nil {
+				more = sequence >= stats.First
+				break
+			}
+			if more, err = take(rec); err != nil {
+				return err
+			}
+			below, sequence = sequence-1, rec.Prev
+		}
+	}
+	if !more {
+		return nil
+	}
+	keep := func(row *headline.Row) bool { return row.Flags&headline.State != 0 && o.is(row) }
+	err = r.rows(stats.First, below, true, o.Name, keep, func(row *headline.Row) error {
+		rec, err := r.read(row.Sequence)
+		if err != nil {
+			return err
+		}
+		if rec == nil { // nothing is left out silently
+			e := event.Event{Type: row.Type, Time: row.Time, Summary: unreadable}
+			rec = &stored{&record.Record{Event: e, Rerecorded: row.Flags&headline.Rerecorded != 0}, row.Sequence}
+		}
+		more, err := take(rec)
+		if err == nil && !more {
+			err = errEnough
+		}
+		return errors.Join(err, stop(ctx))
+	})
+	if err = ignoreEnough(err); errors.Is(err, store.ErrUnreadable) {
+		return nil
+	}
+	return err
 }
 
 // unreadable is the summary of a change whose record is damaged.

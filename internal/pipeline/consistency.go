@@ -178,6 +178,38 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration) e
 	return sleep(ctx, pause)
 }
 
+// catchUpPause is how often the recorded states are compared with a list that they have to catch
+// up with.
+const catchUpPause = 50 * time.Millisecond
+
+// CatchUp returns when every change is recorded that the API server had made when it was called,
+// of the resources whose watches are live, or with ctx's error. It reads the metadata of all
+// objects.
+func (m *Manager) CatchUp(ctx context.Context) error {
+	for _, s := range m.informerList() {
+		sub := s.sub.Load()
+		if sub == nil || sub.Status().State != dynamicfactory.StateWatching {
+			continue
+		}
+		a := audit{m: m, s: s, sub: sub}
+		for more := true; more; {
+			var err error
+			if more, err = a.page(ctx); err != nil {
+				return err
+			}
+			for len(a.suspects) > 0 {
+				if err := sleep(ctx, catchUpPause); err != nil {
+					return err
+				}
+				if err := a.review(a.exists(ctx)); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return m.committer.AtBarrier(func(commit.Barrier) {}) // readers of the log see a commit when it has ended
+}
+
 // sleep waits for d. It returns ctx's error if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
@@ -289,16 +321,20 @@ func (a *audit) confirm(ctx context.Context) error {
 	if !a.m.caughtUp(ctx, a.s, a.suspects[len(a.suspects)-1].at) {
 		return cmp.Or(ctx.Err(), errNotCaughtUp)
 	}
-	err := a.review(func(x *suspect) (lost bool, err error) {
-		err = a.sub.GetMetadata(ctx, x.namespace, x.name, func(o *rawjson.Meta) { lost = string(o.UID) == x.listed.uid })
-		return lost, err
-	})
-	if err != nil {
+	if err := a.review(a.exists(ctx)); err != nil {
 		return err
 	}
 	a.lost += len(a.suspects)
 	a.suspects = a.suspects[:0]
 	return nil
+}
+
+// exists returns a function that asks the API server whether an object still is the listed one.
+func (a *audit) exists(ctx context.Context) func(*suspect) (bool, error) {
+	return func(x *suspect) (is bool, err error) {
+		err = a.sub.GetMetadata(ctx, x.namespace, x.name, func(o *rawjson.Meta) { is = string(o.UID) == x.listed.uid })
+		return is, err
+	}
 }
 
 // review judges the suspects by what is recorded now, and drops those that are fine.

@@ -1,7 +1,9 @@
 package query
 
 import (
+	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,11 +14,13 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // ErrNotWatched means that no watch reads a resource.
@@ -175,6 +179,22 @@ func (r *Reader) sourcesOf(f func(Source) bool) []Source {
 		return cmp.Or(cmp.Compare(a.rank(), b.rank()), cmp.Compare(a.ID, b.ID))
 	})
 	return list
+}
+
+// ManagedFields reads from the API server who manages the fields of a watched object, and its
+// uid.
+func (r *Reader) ManagedFields(ctx context.Context, o history.Object) (uid string, fields []byte, err error) {
+	sources := r.sourcesOf(func(s Source) bool {
+		return s.Resource.Group == o.Resource.Group && s.Resource.Resource == o.Resource.Resource && s.Informer != nil &&
+			(s.Key.Namespace == "" || s.Key.Namespace == o.Namespace)
+	})
+	if len(sources) == 0 {
+		return "", nil, fmt.Errorf("%s: %w", o.Resource, ErrNotWatched)
+	}
+	err = sources[0].Informer.GetMetadata(ctx, o.Namespace, o.Name, func(m *rawjson.Meta) {
+		uid, fields = string(m.UID), bytes.Clone(m.ManagedFields)
+	})
+	return uid, fields, err
 }
 
 // rank orders the sources of one resource by how much their objects hold.

@@ -32,7 +32,7 @@ import (
 func (d *daemon) listenAdmin(ctx context.Context, p *parts) (*admin.Server, error) {
 	a := p.st.Admin
 	return admin.Listen(ctx, admin.Config{
-		Listen: a.Listen, Probes: a.Probes,
+		Listen: a.Listen, Probes: a.Probes, Local: d.local,
 		Access: admin.Access{
 			ReadTokenFile: a.ReadTokenFile, CommandTokenFile: a.CommandTokenFile, ReadNames: a.ReadNames, CommandNames: a.CommandNames,
 		},
@@ -180,6 +180,25 @@ func (p *parts) TimeOf(sequence uint64) (t time.Time, at uint64, ok bool) {
 	}
 	return items[0].Time, items[0].Sequence, true
 }
+
+func (p *parts) Blame(ctx context.Context, o history.Object) (*history.Blame, error) {
+	b, err := p.Reader.Blame(ctx, o)
+	if err != nil || !b.Open() {
+		return b, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, liveTimeout)
+	defer cancel()
+	uid, managed, err := p.reader.ManagedFields(ctx, o)
+	if err != nil {
+		b.Unmanaged = err.Error()
+		return b, nil
+	}
+	b.Manage(uid, managed)
+	return b, nil
+}
+
+// liveTimeout bounds a request to the API server that an answer waits for.
+const liveTimeout = 5 * time.Second
 
 func (p *parts) Replay(ctx context.Context, r admin.ReplayRequest, progress func(int)) (int, error) {
 	n, err := p.manager.Replay(ctx, r.Sink, store.ReplayRange{

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"time"
@@ -74,6 +75,19 @@ type Options struct {
 	ReloadInterval time.Duration
 	// Reload, if not nil, asks for a reload with each value, as SIGHUP does.
 	Reload <-chan struct{}
+	// Foreground, if not nil, runs in a goroutine of Run's once the store is open. When it
+	// returns, Run ends as if ctx was done; its error is Run's.
+	Foreground func(ctx context.Context, d Local) error
+}
+
+// Local is the daemon for a part of its own process.
+type Local struct {
+	// API answers what the admin listener answers, at http://localhost, whether there is a
+	// listener or not.
+	API http.RoundTripper
+	// CatchUp returns when every change is recorded that the API server has made, of the
+	// resources whose watches are live.
+	CatchUp func(context.Context) error
 }
 
 func (o *Options) setDefaults() error {
@@ -211,6 +225,7 @@ type daemon struct {
 	spool   string
 	open    func(*plan.State, Options) (*store.Store, error)
 	store   *store.Store // nil until it is open
+	local   *admin.Local // for Foreground; nil without one
 	log     *slog.Logger
 }
 
@@ -236,6 +251,9 @@ func (d *daemon) run(ctx context.Context, st *plan.State) error {
 	kube.Wrap(requests.wrap)
 
 	group, gctx := errgroup.WithContext(ctx)
+	if d.Foreground != nil {
+		d.local = admin.NewLocal()
+	}
 	p := &parts{d: d, st: st, started: time.Now(), stopping: gctx.Done(), opened: make(chan struct{})}
 	server, err := d.listenAdmin(ctx, p)
 	if err != nil {
@@ -258,6 +276,14 @@ func (d *daemon) run(ctx context.Context, st *plan.State) error {
 	}
 	close(p.opened)
 	keepers.Go(func() error { return d.store.Run(kctx) })
+	if d.Foreground != nil {
+		group.Go(func() error {
+			if err := d.Foreground(gctx, Local{d.local.Transport(), p.manager.CatchUp}); err != nil {
+				return err
+			}
+			return errForeground
+		})
+	}
 
 	group.Go(func() error { return p.resolver.Run(gctx) })
 	group.Go(func() error { return p.manager.Run(gctx) })
@@ -366,11 +392,14 @@ func (d *daemon) verdict(ctx context.Context, err error) error {
 	if errors.Is(err, ledger.ErrStore) {
 		return fmt.Errorf("%w: %w", ErrStore, err)
 	}
-	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) || errors.Is(err, errForeground) {
 		return nil
 	}
 	return err
 }
+
+// errForeground ends the parts when Options.Foreground has returned.
+var errForeground = errors.New("the foreground has ended")
 
 // The errors that callers distinguish; the command turns each into an exit code.
 var (

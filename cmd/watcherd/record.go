@@ -1,0 +1,396 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"sigs.k8s.io/yaml"
+
+	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/admin/client"
+	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
+)
+
+// Exit codes of record in addition to the command's own, as other programs that run one have them.
+const (
+	exitRecord    = 125 // watcherd failed
+	exitNoStart   = 126 // the command cannot be started
+	exitNotFound  = 127
+	exitSignalled = 128 // and the number of the signal that ended the command
+)
+
+// exitError is an exit code. err, which is reported, may be nil.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return fmt.Sprint(e.err) }
+func (e *exitError) Unwrap() error { return e.err }
+
+// recordOptions are the flags of record.
+type recordOptions struct {
+	kube       kubeFlags
+	dir        string
+	resources  []string
+	exclude    []string
+	namespaces []string
+	ready      time.Duration
+	linger     time.Duration
+
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	code           int // of the command
+}
+
+// The files of a recording.
+const (
+	recordedStore   = "store"
+	recordedConfig  = "watcherd.yaml"
+	recordedLog     = "watcherd.log"
+	recordedChanges = "changes.json"
+)
+
+// recordKeyEnv has the key of the redaction hashes, which is not kept.
+const recordKeyEnv = "WATCHERD_RECORD_KEY"
+
+func newRecordCommand() *cobra.Command {
+	var o recordOptions
+	cmd := &cobra.Command{
+		Use:   "record --out DIR [flags] -- COMMAND [ARGUMENT]...",
+		Short: "Record everything that changes in the cluster while a command runs",
+		Long: "Record runs a command and records every change of every resource that can be listed and watched: a flight\n" +
+			"recorder for tests. It needs no configuration and no daemon. Values of Secrets and of environment variables are\n" +
+			"hashed. history, diff, blame, changes and get --at read the recording with --store DIR; changes.json in it has the\n" +
+			"net changes. The exit code is that of the command, 128 and the signal's number if one ended it, 126 or 127 if it\n" +
+			"cannot be started, and 125 if watcherd fails. Signals are forwarded to the command.",
+		Example: "  watcherd record --out recording -- go test ./e2e\n  watcherd record --out /tmp/rollout -n prod -- kubectl -n prod rollout restart deploy web\n  watcherd history pods --store recording",
+		Args:    usageArgs(cobra.MinimumNArgs(1)),
+		RunE:    o.run,
+	}
+	flags := cmd.Flags()
+	flags.SetInterspersed(false)
+	flags.StringVar(&o.dir, "out", "", "folder to make for the recording (required)")
+	mustMark(cmd.MarkFlagRequired("out"))
+	mustMark(cmd.MarkFlagDirname("out"))
+	flags.StringSliceVar(&o.resources, "resource", []string{"*"}, "resources to record, as kubectl names them; *.GROUP for a group")
+	flags.StringSliceVar(&o.exclude, "exclude", []string{"leases.coordination.k8s.io"}, "resources to leave out of what wildcards match")
+	flags.StringSliceVarP(&o.namespaces, "namespace", "n", nil, "only objects of this namespace")
+	flags.DurationVar(&o.ready, "watch-timeout", 30*time.Second, "time to wait for all watches: before the command to begin, after it to catch up")
+	flags.DurationVar(&o.linger, "linger", 2*time.Second, "time to record after the command has ended, for its consequences")
+	o.kube.bind(flags)
+	return cmd
+}
+
+func (o *recordOptions) run(cmd *cobra.Command, args []string) error {
+	o.stdin, o.stdout, o.stderr = cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr()
+	environ := os.Environ()
+	rest, cluster, err := o.kube.load()
+	if err != nil {
+		return &exitError{exitRecord, err}
+	}
+	if o.dir, err = newFolder(o.dir); err != nil {
+		return err
+	}
+	watch := map[string]any{
+		"name": "recording", "resources": o.resources, "excludeResources": o.exclude,
+		"redactPresets": []string{config.PresetPodEnv},
+	}
+	if len(o.namespaces) > 0 {
+		watch["namespaces"] = map[string]any{"include": o.namespaces}
+	}
+	key := make([]byte, 32)
+	if _, err := rand.Read(key); err != nil {
+		return &exitError{exitRecord, err}
+	}
+	if err := os.Setenv(recordKeyEnv, hex.EncodeToString(key)); err != nil {
+		return &exitError{exitRecord, err}
+	}
+	file := filepath.Join(o.dir, recordedConfig)
+	state, err := temporaryConfig(file, map[string]any{
+		"path": filepath.Join(o.dir, recordedStore), "minFree": "64Mi", "retention": map[string]any{"maxAge": "87600h"}, "redactionKey": map[string]any{"env": recordKeyEnv},
+	}, watch, nil)
+	if err != nil {
+		return err
+	}
+	logFile, err := os.OpenFile(filepath.Join(o.dir, recordedLog), os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
+	if err != nil {
+		return &exitError{exitRecord, err}
+	}
+	defer logFile.Close()
+	log, err := (&logFlags{format: "text", level: "info"}).logger(logFile)
+	if err != nil {
+		return err
+	}
+	// A signal ends the command, and that the recording.
+	err = watcherd.Run(context.WithoutCancel(cmd.Context()), watcherd.Options{
+		ConfigFile: file, Kinds: kinds.Builtin(), State: state, REST: rest, ClusterName: cluster, Logger: log, Version: version(),
+		Foreground: func(ctx context.Context, d watcherd.Local) error {
+			return o.record(ctx, cmd.Context(), d, args, environ)
+		},
+	})
+	switch {
+	case errors.As(err, new(*exitError)):
+		return err
+	case err != nil:
+		return &exitError{exitRecord, fmt.Errorf("the recording is not complete: %w", err)}
+	case o.code != 0:
+		return &exitError{code: o.code}
+	}
+	return nil
+}
+
+// newFolder makes a folder, which may be there if it is empty, and returns its full path.
+func newFolder(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err != nil {
+		return "", &exitError{exitRecord, err}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return "", &exitError{exitRecord, err}
+	}
+	if len(entries) > 0 {
+		return "", &usageError{fmt.Errorf("--out %s: the folder is not empty", dir)}
+	}
+	return dir, nil
+}
+
+// temporaryConfig writes a configuration with one watch, and loads it.
+func temporaryConfig(file string, store, watch, more map[string]any) (*watcherd.State, error) {
+	c := map[string]any{
+		"apiVersion": config.APIVersion, "kind": config.Kind, "store": store, "admin": map[string]any{"listen": ""}, "watches": []any{watch},
+	}
+	maps.Copy(c, more)
+	text, err := yaml.Marshal(c)
+	if err == nil {
+		err = os.WriteFile(file, text, 0o600)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return watcherd.Load(file, kinds.Builtin())
+}
+
+// record runs the command once the watches have begun. interrupted ends the wait for them.
+func (o *recordOptions) record(ctx, interrupted context.Context, d watcherd.Local, args, environ []string) error {
+	c := client.NewLocal(d.API)
+	ready, cancel := context.WithTimeout(ctx, o.ready)
+	defer cancel()
+	stop := context.AfterFunc(interrupted, cancel)
+	defer stop()
+	from, begun, behind, err := o.await(ready, c)
+	switch {
+	case interrupted.Err() != nil:
+		return &exitError{exitRecord, errors.New("interrupted before the command")}
+	case err != nil:
+		return &exitError{exitRecord, err}
+	}
+	for _, text := range behind {
+		fmt.Fprintf(o.stderr, "watcherd: not recorded: %s\n", clean(text))
+	}
+	fmt.Fprintf(o.stderr, "watcherd: recording %s in %s\n", plural(begun, "resource"), o.dir)
+	if err := o.command(args, environ); err != nil {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return nil // Run has the reason
+	case <-time.After(o.linger):
+	}
+	last, cancel := context.WithTimeout(ctx, o.ready)
+	defer cancel()
+	if err := d.CatchUp(last); err != nil {
+		return fmt.Errorf("the watches have not caught up with the API server: %w", err)
+	}
+	return o.summarize(ctx, c, from, args)
+}
+
+// await waits until everything that exists is recorded: all watches have begun, or may not read
+// their resource. After the time for that, it is enough that some have. It returns the beginning
+// of the recording, the number of watches that have begun, and why the others have not.
+func (o *recordOptions) await(ctx context.Context, c *client.Client) (from time.Time, begun int, behind []string, err error) {
+	for {
+		var st status.Status
+		if err := c.Get(context.WithoutCancel(ctx), "/api/v1/status", nil, &st); err != nil {
+			return from, 0, nil, err
+		}
+		begun, behind = 0, nil
+		waiting := !st.Applied || st.Undiscovered
+		for i := range st.Watches {
+			for _, m := range st.Watches[i].Missing {
+				behind = append(behind, m.Resource+": "+m.Reason)
+			}
+			for j := range st.Watches[i].Sources {
+				s := &st.Watches[i].Sources[j]
+				if s.Synced {
+					begun++
+					continue
+				}
+				waiting = waiting || s.State != dynamicfactory.StateForbidden
+				behind = append(behind, fmt.Sprintf("%s: %s %s", s.Resource, s.State, s.Message))
+			}
+		}
+		from = time.Now()
+		if !waiting && begun > 0 {
+			var known history.Changes
+			if err := c.Get(context.WithoutCancel(ctx), "/api/v1/changes", between(from, from), &known); err != nil || known.Complete {
+				return from, begun, behind, err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			if begun > 0 {
+				return from, begun, behind, nil
+			}
+			reason := st.DiscoveryError
+			if len(behind) > 0 {
+				reason = behind[0]
+			}
+			return from, 0, nil, fmt.Errorf("no watch has begun within %s: %s", o.ready, reason)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// between is a query for a period.
+func between(from, to time.Time) url.Values {
+	return url.Values{"group": {"owner"}, "from": {from.UTC().Format(time.RFC3339Nano)}, "to": {to.UTC().Format(time.RFC3339Nano)}}
+}
+
+// command runs the command, with the signals that it would get without watcherd.
+func (o *recordOptions) command(args, environ []string) error {
+	child := exec.Command(args[0], args[1:]...) //nolint:gosec,noctx // the user's own, and signals end it
+	child.Stdin, child.Stdout, child.Stderr, child.Env = o.stdin, o.stdout, o.stderr, environ
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	defer signal.Stop(signals)
+	if err := child.Start(); err != nil {
+		code := exitNoStart
+		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+			code = exitNotFound
+		}
+		return &exitError{code, err}
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- child.Wait() }()
+	keyboard := term.IsTerminal(int(os.Stdin.Fd()))
+	for {
+		select {
+		case s := <-signals:
+			if keyboard && (s == os.Interrupt || s == syscall.SIGQUIT) {
+				continue // the terminal sends it to the command, too
+			}
+			_ = child.Process.Signal(s) // unless it has just ended
+		case err := <-ended:
+			exit, failed := errors.AsType[*exec.ExitError](err)
+			if err != nil && !failed {
+				return &exitError{exitRecord, err}
+			}
+			o.code = child.ProcessState.ExitCode()
+			if failed && o.code < 0 {
+				if w, ok := exit.Sys().(syscall.WaitStatus); ok {
+					o.code = exitSignalled + int(w.Signal())
+				}
+			}
+			return nil
+		}
+	}
+}
+
+// recording is the content of changes.json.
+type recording struct {
+	Command  []string `json:"command"`
+	ExitCode int      `json:"exitCode"`
+	history.Changes
+}
+
+// summarize prints and keeps what has changed.
+func (o *recordOptions) summarize(ctx context.Context, c *client.Client, from time.Time, args []string) error {
+	var st status.Status
+	if err := c.Get(ctx, "/api/v1/status", nil, &st); err != nil {
+		return err
+	}
+	if st.Store.Paused {
+		return fmt.Errorf("the store is paused: %s", st.Store.Reason)
+	}
+	r := recording{Command: args, ExitCode: o.code}
+	if err := c.Get(ctx, "/api/v1/changes", between(from, time.Now()), &r.Changes); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err == nil {
+		err = os.WriteFile(filepath.Join(o.dir, recordedChanges), text, 0o600)
+	}
+	if err != nil {
+		return err
+	}
+	return printChanges(o.stderr, o.stderr, &r.Changes)
+}
+
+// storeFlag reads a store in place of asking a daemon.
+type storeFlag struct{ dir string }
+
+func (f *storeFlag) bind(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.dir, "store", "", "read this recording, or the store of a daemon that does not run, in place of asking a daemon")
+	mustMark(cmd.MarkFlagDirname("store"))
+}
+
+// reading runs a command with a client of the store, if that is asked for.
+func (f *storeFlag) reading(to *adminFlags, run func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if f.dir == "" {
+			return run(cmd, args)
+		}
+		if slices.ContainsFunc([]string{"admin", "config"}, cmd.Flags().Changed) {
+			return &usageError{errors.New("--store excludes --admin and --config")}
+		}
+		dir := f.dir
+		if inner := filepath.Join(dir, recordedStore); isFolder(inner) {
+			dir = inner
+		}
+		if !isFolder(dir) { // which opening would make
+			return fmt.Errorf("--store: %s is not a folder", dir)
+		}
+		log, err := (&logFlags{format: "text", level: "error"}).logger(cmd.ErrOrStderr())
+		if err != nil {
+			return err
+		}
+		return watcherd.ReadStore(cmd.Context(), dir, log, func(ctx context.Context, api http.RoundTripper) error {
+			cmd.SetContext(ctx)
+			to.local = api
+			return run(cmd, args)
+		})
+	}
+}
+
+func isFolder(path string) bool {
+	info, err := os.Stat(strings.TrimSuffix(path, "/"))
+	return err == nil && info.IsDir()
+}

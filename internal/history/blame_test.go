@@ -1,0 +1,182 @@
+package history
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+const deployment = `{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","uid":"u","labels":{"app.kubernetes.io/name":"web"},"finalizers":["a","b"],
+"managedFields":[{}],"generation":3},"spec":{"empty":{},"none":[],"nil":null,"text":"a\nb\n","matrix":[[1,2],[{"x":1}]],
+"containers":[{"name":"web","image":"web:1","ports":[{"containerPort":80,"protocol":"TCP"}],"args":["-v","-v"]},{"name":"side","image":"side:1"}]}}`
+
+// TestBlameText: heads and texts are the YAML of the object, and paths name its values.
+func TestBlameText(t *testing.T) {
+	var b Blame
+	if err := b.state([]byte(deployment)); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	var paths []string
+	for _, f := range b.Fields {
+		if f.Head != "" {
+			out.WriteString(f.Head + "\n")
+		}
+		out.WriteString(f.Text + "\n")
+		paths = append(paths, f.Path)
+	}
+	got, err := yaml.YAMLToJSON([]byte(out.String()))
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, out.String())
+	}
+	v, err := decoded([]byte(deployment))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != string(want) {
+		t.Errorf("the text is\n%s", out.String())
+	}
+	const list = `apiVersion kind metadata.finalizers[=a] metadata.finalizers[=b] metadata.labels['app.kubernetes.io/name'] metadata.name metadata.uid ` +
+		`spec.containers[name=web].args[0] spec.containers[name=web].args[1] spec.containers[name=web].image spec.containers[name=web].name ` +
+		`spec.containers[name=web].ports[containerPort=80].containerPort spec.containers[name=web].ports[containerPort=80].protocol ` +
+		`spec.containers[name=side].image spec.containers[name=side].name spec.empty spec.matrix[0][=1] spec.matrix[0][=2] spec.matrix[1][0].x spec.nil spec.none spec.text`
+	if got := strings.Join(paths, " "); got != list {
+		t.Errorf("the paths are %s", got)
+	}
+}
+
+// TestDifferences: a field differs from an older state by its place in the object, that of items
+// by their names.
+func TestDifferences(t *testing.T) {
+	for _, tc := range []struct{ older, want string }{
+		{deployment, ""},
+		{strings.Replace(deployment, `["a","b"]`, `["b"]`, 1), "metadata.finalizers[=a]"},
+		{strings.Replace(deployment, `{"name":"side","image":"side:1"}`, `{"image":"side:0","name":"side"},{"name":"old"}`, 1), "spec.containers[name=side].image"},
+		{strings.Replace(deployment, `"matrix":[[1,2],[{"x":1}]],`, ``, 1), "spec.matrix[0][=1] spec.matrix[0][=2] spec.matrix[1][0].x"},
+		{strings.Replace(deployment, `"empty":{}`, `"empty":{"a":1}`, 1), "spec.empty"},
+		{strings.Replace(deployment, `"image":"web:1"`, `"image":{"is":"web:1"}`, 1), "spec.containers[name=web].image"},
+		{strings.Replace(deployment, `"nil":null,`, ``, 1), "spec.nil"},
+	} {
+		var b Blame
+		if err := b.state([]byte(deployment)); err != nil {
+			t.Fatal(err)
+		}
+		older, err := decoded([]byte(tc.older))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var found []string
+		all := b.root.open
+		b.root.differ(older, func(n *node, _ any, _ bool) { found = append(found, b.Fields[n.field].Path) })
+		if got := strings.Join(found, " "); got != tc.want || b.root.open != all-len(found) {
+			t.Errorf("%d of %d fields are left, %q differ, want %q", b.root.open, all, got, tc.want)
+		}
+	}
+}
+
+// TestManagedFields: what the history has no answer for is attributed to the manager that wrote
+// last of those that have the field.
+func TestManagedFields(t *testing.T) {
+	since := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+	entry := func(manager string, at time.Time, fields string) string {
+		return fmt.Sprintf(`{"manager":%q,"operation":"Apply","time":%q,"fieldsType":"FieldsV1","fieldsV1":%s}`, manager, at.Format(time.RFC3339), fields)
+	}
+	managed := "[" + strings.Join([]string{
+		entry("late", since.Add(time.Hour), `{"f:spec":{"f:containers":{"k:{\"name\":\"side\"}":{".":{},"f:name":{},"f:image":{}}}}}`),
+		entry("helm", since.Add(-2*time.Hour), `{"f:metadata":{"f:labels":{"f:app.kubernetes.io/name":{}},"f:finalizers":{"v:\"a\"":{}}},"f:spec":{"f:matrix":{},"f:empty":{},"f:text":{},"f:containers":{"k:{\"name\":\"web\"}":{".":{},"f:image":{},"f:ports":{"k:{\"containerPort\":80,\"protocol\":\"TCP\"}":{"f:containerPort":{}}}}}}}`),
+		entry("edit", since.Add(-time.Hour), `{"f:spec":{"f:containers":{"k:{\"name\":\"web\"}":{"f:image":{}}}}}`),
+	}, ",") + "]"
+	b := Blame{since: since}
+	if err := b.state([]byte(deployment)); err != nil {
+		t.Fatal(err)
+	}
+	if !b.Open() {
+		t.Error("the fields are not open")
+	}
+	b.Manage("u", []byte(managed))
+	got := map[string]string{}
+	for _, f := range b.Fields {
+		if f.Manager != "" {
+			got[f.Path] = f.Manager
+			if f.Time.IsZero() != (f.Manager == "late") || f.As != UnknownBefore || !f.Before.Equal(since) {
+				t.Errorf("got %+v", f)
+			}
+		}
+	}
+	for path, want := range map[string]string{
+		"metadata.labels['app.kubernetes.io/name']": "helm", "metadata.finalizers[=a]": "helm", "metadata.finalizers[=b]": "", "metadata.name": "",
+		"spec.matrix[0][=1]": "helm", "spec.matrix[1][0].x": "helm", "spec.empty": "helm", "spec.text": "helm", "spec.none": "",
+		"spec.containers[name=web].image": "edit", "spec.containers[name=web].name": "", "spec.containers[name=side].image": "late",
+		"spec.containers[name=web].ports[containerPort=80].containerPort": "helm", "spec.containers[name=web].ports[containerPort=80].protocol": "",
+	} {
+		if got[path] != want {
+			t.Errorf("%s is of %q, want %q", path, got[path], want)
+		}
+	}
+	for uid, text := range map[string]string{"v": managed, "u": "[{"} {
+		if b.Manage(uid, []byte(text)); b.Unmanaged == "" {
+			t.Errorf("the managed fields of %s are taken", uid)
+		}
+		b.Unmanaged = ""
+	}
+}
+
+// TestGroups folds changes below owners, over owners that ended as they began.
+func TestGroups(t *testing.T) {
+	one := func(kind, name, change string, owners ...Ref) *net {
+		group, version := "", "v1"
+		if kind == "Deployment" || kind == "ReplicaSet" {
+			group = "apps"
+		}
+		return &net{NetChange: NetChange{
+			Resource:  event.Resource{Group: group, Version: version, Resource: strings.ToLower(kind) + "s", Kind: kind},
+			Namespace: "ns", Name: name, Change: change,
+		}, owners: owners}
+	}
+	controlled := func(apiVersion, kind, name string) string {
+		return fmt.Sprintf(`{"metadata":{"name":"x","ownerReferences":[{"apiVersion":"v1","kind":"Other","name":"o"},{"apiVersion":%q,"kind":%q,"name":%q,"controller":true}]}}`, apiVersion, kind, name)
+	}
+	owners := func(kind, raw string) []Ref { return ownersOf(&event.Resource{Kind: kind}, "ns", []byte(raw)) }
+	rs, pod := owners("Pod", controlled("apps/v1", "ReplicaSet", "web-1")), owners("Event", `{"involvedObject":{"apiVersion":"v1","kind":"Pod","namespace":"ns","name":"web-1-a"}}`)
+	slice := owners("EndpointSlice", strings.Replace(controlled("v1", "Service", "web"), `{"metadata"`, `{"endpoints":[{"targetRef":{"kind":"Pod","namespace":"ns","name":"web-1-a"}}],"metadata"`, 1))
+	groups := grouped([]*net{
+		one("Pod", "web-1-a", "created", rs...),
+		one("Event", "e", "created", pod...),
+		one("Deployment", "web", "changed"),
+		one("ReplicaSet", "web-1", "", owners("ReplicaSet", controlled("apps/v1", "Deployment", "web"))...),
+		one("EndpointSlice", "s", "changed", slice...),
+		one("Pod", "job-a", "deleted", Ref{"batch/v1", "Job", "ns", "job"}),
+		one("Pod", "came-and-went", "", rs...),
+		one("Pod", "alone", ""),
+		one("Event", "n", "created", owners("Event", `{"regarding":{"kind":"Node","apiVersion":"v1","name":"n1"},"involvedObject":7}`)...),
+	})
+	var got []string
+	for _, g := range groups {
+		raw, err := json.Marshal(g.Counts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		own := ""
+		if g.Change != nil {
+			own = g.Change.Change
+		}
+		got = append(got, fmt.Sprintf("%s/%s %s %d %s", g.Owner.Kind, g.Owner.Name, own, len(g.Items), raw))
+	}
+	want := []string{
+		`Deployment/web changed 3 {"endpointslices":{"changed":1},"events":{"created":1},"pods":{"churned":1,"created":1},"replicasets.apps":{"churned":1}}`,
+		`Job/job  1 {"pods":{"deleted":1}}`, `Node/n1  1 {"events":{"created":1}}`,
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		t.Errorf("got\n%s", strings.Join(got, "\n"))
+	}
+}

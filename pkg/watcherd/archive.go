@@ -1,0 +1,136 @@
+package watcherd
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/watcherd/watcherd/internal/admin"
+	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/internal/selector"
+	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// ReadStore calls f with an api that answers in this process, at http://localhost, what the
+// store in dir knows of the past: history, changes, states, differences. No daemon may run on the store
+// meanwhile. Nothing is trimmed, and what the configuration that was accepted last hides stays hidden.
+func ReadStore(ctx context.Context, dir string, log *slog.Logger, f func(ctx context.Context, api http.RoundTripper) error) (err error) {
+	st, err := store.Open(dir, store.Options{Logger: log})
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrStoreOpen, err)
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	a, err := openArchive(st)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrStoreOpen, err)
+	}
+	metrics, local, opened := prometheus.NewRegistry(), admin.NewLocal(), make(chan struct{})
+	close(opened)
+	server, err := admin.Listen(ctx, admin.Config{
+		Local: local, Status: func() *status.Status { return &status.Status{} }, Objects: a, History: a.Reader,
+		Opened: opened, Stopping: ctx.Done(), Gatherer: metrics, Registerer: metrics, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	group, gctx := errgroup.WithContext(ctx)
+	sctx, stop := context.WithCancel(gctx)
+	group.Go(func() error { return server.Run(sctx) })
+	group.Go(func() error {
+		defer stop()
+		return f(gctx, local.Transport())
+	})
+	return group.Wait()
+}
+
+// archive is the past of a store without a daemon.
+type archive struct {
+	*history.Reader
+	resources []history.Known
+}
+
+func openArchive(st *store.Store) (*archive, error) {
+	dicts, err := ledger.LoadDictionaries(st)
+	if err != nil {
+		return nil, err
+	}
+	stored, ok, err := st.Meta(ledger.AcceptedMeta)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		return nil, errors.New("no daemon has run on it")
+	}
+	accepted, err := redact.Parse(stored)
+	if err != nil {
+		return nil, err
+	}
+	key, ok, err := st.Meta(ledger.RedactKeyMeta)
+	if !ok && err == nil { // the hashes then differ from those that were recorded
+		key = make([]byte, ledger.RedactKeyLen)
+		_, err = rand.Read(key)
+	}
+	if err != nil {
+		return nil, err
+	}
+	table, err := redact.Compile(accepted, nil, key)
+	if err != nil {
+		return nil, err
+	}
+	a := &archive{Reader: history.New(st, ledger.New(st, dicts), &record.Inflater{Dictionaries: dicts, Edit: table.Edit})}
+	a.resources, err = a.Resources()
+	return a, err
+}
+
+// shortNames are those of resources that every cluster serves.
+var shortNames = map[string]string{
+	"cm": "configmaps", "ev": "events", "ep": "endpoints", "ns": "namespaces", "no": "nodes", "po": "pods", "pv": "persistentvolumes",
+	"pvc": "persistentvolumeclaims", "rc": "replicationcontrollers", "sa": "serviceaccounts", "svc": "services", "deploy": "deployments",
+	"ds": "daemonsets", "rs": "replicasets", "sts": "statefulsets", "hpa": "horizontalpodautoscalers", "cj": "cronjobs",
+	"ing": "ingresses", "netpol": "networkpolicies", "pdb": "poddisruptionbudgets", "crd": "customresourcedefinitions", "sc": "storageclasses",
+}
+
+// View implements admin.Objects.
+func (a *archive) View(name string) (admin.View, error) {
+	p, err := selector.ParseResource(name)
+	if err != nil {
+		return nil, admin.Refuse(http.StatusBadRequest, err)
+	}
+	i := slices.IndexFunc(a.resources, func(k history.Known) bool {
+		r := k.Resource
+		for _, called := range []string{r.Resource, strings.ToLower(r.Kind)} {
+			if r.Resource = called; p.Matches(r) {
+				return true
+			}
+		}
+		return shortNames[strings.ToLower(name)] == k.Resource.Resource
+	})
+	if i < 0 {
+		return nil, admin.Refuse(http.StatusNotFound, fmt.Errorf("the store has no change and no state of %q", name))
+	}
+	return past(a.resources[i]), nil
+}
+
+// past is a resource of which nothing is current.
+type past history.Known
+
+func (p past) About() (resource event.Resource, namespaced, synced bool) {
+	return p.Resource, p.Namespaced, true
+}
+func (p past) List(string, labels.Selector) []*compact.Object { return nil }
+func (p past) Get(string, string) *compact.Object             { return nil }

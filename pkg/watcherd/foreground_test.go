@@ -1,0 +1,112 @@
+package watcherd_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watcherd/watcherd/pkg/watcherd"
+)
+
+// ask sends a GET to an API in this process.
+func ask(ctx context.Context, api http.RoundTripper, path string) (string, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
+	if err != nil {
+		return "", err
+	}
+	resp, err := api.RoundTrip(req)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	return string(body), err
+}
+
+// TestForeground: a part of the process asks the daemon without its listener, waits for a change
+// that the watch has not seen yet, and ends the daemon. Then the store is read without one.
+func TestForeground(t *testing.T) {
+	api, sink := newCluster(t), newReceiver(t)
+	p := newProcess(t, api, sink, "resources: [pods]")
+	api.Put(podPath, "ns", "before", nil)
+	failure := errors.New("the foreground failed")
+	asked := make(chan string, 2)
+	p.options = func(o *watcherd.Options) {
+		o.Foreground = func(ctx context.Context, d watcherd.Local) error {
+			for {
+				body, err := ask(ctx, d.API, "/api/v1/history?resource=pods")
+				if err != nil {
+					return err
+				}
+				if strings.Contains(body, `"name":"before"`) {
+					break
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+			api.Stall(true)
+			api.Put(podPath, "ns", "during", nil)
+			late, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+			defer cancel()
+			if err := d.CatchUp(late); err == nil {
+				t.Error("the watch is silent, and has caught up")
+			}
+			api.Stall(false)
+			if err := d.CatchUp(ctx); err != nil {
+				return err
+			}
+			body, err := ask(ctx, d.API, "/api/v1/history?resource=pods")
+			if err != nil {
+				return err
+			}
+			asked <- body
+			return failure
+		}
+	}
+	p.start()
+	if err := <-p.ended; !errors.Is(err, failure) {
+		t.Fatalf("Run: %v\n%s", err, p.log)
+	}
+	if body := <-asked; !strings.Contains(body, `"name":"during"`) {
+		t.Errorf("the history lacks a change: %s", body)
+	}
+	p.options = func(o *watcherd.Options) {
+		o.Foreground = func(context.Context, watcherd.Local) error { return nil }
+	}
+	p.start()
+	if err := <-p.ended; err != nil {
+		t.Fatalf("Run: %v\n%s", err, p.log)
+	}
+
+	read := func(dir string, f func(ctx context.Context, api http.RoundTripper) error) error {
+		return watcherd.ReadStore(t.Context(), dir, slog.New(slog.DiscardHandler), f)
+	}
+	err := read(filepath.Join(p.dir, "data"), func(ctx context.Context, api http.RoundTripper) error {
+		for path, want := range map[string]string{
+			"/api/v1/history?resource=po":                    `"name":"during"`,
+			"/api/v1/history?resource=pods.v1":               `"name":"before"`,
+			"/api/v1/objects/Pod/ns/during/blame":            `"path":"metadata.name"`,
+			"/api/v1/objects/pods/ns/during?at=0s":           `"as":"exact"`,
+			"/api/v1/changes?from=1h&group=owner":            `"complete":false`,
+			"/api/v1/history?resource=deployments":           `no state of`,
+			"/api/v1/history?resource=pods&name=none":        `"items":[]`,
+			"/api/v1/objects/pods?limit=5&labelSelector=a=b": `"items":[]`,
+		} {
+			if body, err := ask(ctx, api, path); err != nil || !strings.Contains(body, want) {
+				t.Errorf("%s: %v %s", path, err, body)
+			}
+		}
+		return failure
+	})
+	if !errors.Is(err, failure) {
+		t.Errorf("ReadStore: %v", err)
+	}
+	if err := read(t.TempDir(), nil); !errors.Is(err, watcherd.ErrStoreOpen) {
+		t.Errorf("ReadStore of an empty folder: %v", err)
+	}
+}
