@@ -344,13 +344,14 @@ func ofUpdate(e *event.Event) string {
 }
 
 // Changes returns what changed in an update, empty if nothing visible did. It is not ok
-// if the event has neither both states nor a patch.
+// if the event has neither two objects nor a patch.
 func Changes(e *event.Event) (line string, ok bool) {
 	var l list
+	before, after := trim(e.OldObject), trim(e.Object)
 	switch {
-	case len(e.OldObject) > 0 && len(e.Object) > 0:
+	case len(before) > 0 && before[0] == '{' && len(after) > 0 && after[0] == '{':
 		d := differ{list: &l}
-		d.diff(trim(e.OldObject), trim(e.Object))
+		d.diff(before, after)
 	case len(e.Patch) > 0:
 		if !l.readPatch(e.Patch) {
 			return "", false

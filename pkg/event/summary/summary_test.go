@@ -155,6 +155,7 @@ func FuzzOf(f *testing.F) {
 	f.Add([]byte(`{"a":"é\u001b","b":[{"name":1},{"name":2}]}`), []byte(`{"a":"\ud800\n","b":[{"name":2}]}`))
 	f.Add([]byte(`[{"op":"add","path":"/a~1b/0/-","value":"\n"}]`), []byte(`{`))
 	f.Add([]byte(`"a"`), []byte(`"b"`))
+	f.Add([]byte(`0`), []byte(`"`))
 	f.Fuzz(func(t *testing.T, before, after []byte) {
 		for _, e := range []*event.Event{
 			{Type: event.Updated, OldObject: before, Object: after},
