@@ -65,7 +65,7 @@ func testMain(m *testing.M) int {
 		defer end()
 		browserContext, endBrowser := chromedp.NewContext(allocated)
 		defer endBrowser()
-		shared.browser = browserContext
+		shared.browser = browserContext //nolint:fatcontext // one for all tests
 		err = chromedp.Do(browserContext)
 	}
 	if err != nil {

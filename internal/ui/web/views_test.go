@@ -175,8 +175,10 @@ func TestBetween(t *testing.T) {
 	p.sees("main", `(?s)Unknown at one end.*made`)
 	p.sees(".lead", "history begins within this period")
 	configMap(t, http.MethodPatch, ns, "made", object{"text": markup})
-	p.press(".filter", "ask again")
-	p.sees("main", "2 changes")
+	until(t, "both changes are recorded", func() bool {
+		p.press(".filter", "ask again")
+		return strings.Contains(p.text("main"), "2 changes")
+	})
 	p.press("main", "Difference of made")
 	p.sees(".diff", `img src=x onerror`)
 	eval[chromedp.Void](p, `void (URL.createObjectURL = (blob) => { blob.text().then((t) => { window.saved = t; }); return "data:,"; })`)
