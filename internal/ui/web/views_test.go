@@ -268,7 +268,7 @@ func TestWatches(t *testing.T) {
 	configMap(t, http.MethodPost, ns, "seen", nil)
 	p := open(t, d, "#/watches")
 	p.sees("main", `(?s)settings.*configmaps\.v1.*watching.*later.*gadgets\.example\.org.*waiting.*not served`)
-	p.sees(".facts", "1 objects")
+	p.sees(".facts", "^1 object\\b")
 	p.accessible()
 	p.press("main", "configmaps.v1")
 	p.sees(".rows", "seen")
