@@ -18,6 +18,7 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -65,7 +66,7 @@ func testMain(m *testing.M) int {
 		defer end()
 		browserContext, endBrowser := chromedp.NewContext(allocated)
 		defer endBrowser()
-		shared.browser = browserContext
+		shared.browser = browserContext //nolint:fatcontext // one for all tests
 		err = chromedp.Do(browserContext)
 	}
 	if err != nil {
@@ -171,10 +172,12 @@ func (a *cluster) do(t *testing.T, method, path string, body any) {
 
 type object = map[string]any
 
+var namespaces atomic.Int64 // that were created
+
 // namespace is one of the test's own.
 func namespace(t *testing.T) string {
 	t.Helper()
-	name := "page-" + strings.ToLower(regexp.MustCompile(`\W`).ReplaceAllString(t.Name(), "-"))
+	name := fmt.Sprintf("%s-%d", strings.ToLower(t.Name()), namespaces.Add(1))
 	shared.api.do(t, http.MethodPost, "/api/v1/namespaces", object{"metadata": object{"name": name}})
 	return name
 }

@@ -18,7 +18,7 @@ export function Watches({ status }: { status?: Status }) {
   return <div class="page">
     <h1>Watches</h1>
     {status.discoveryError && <p class="notice bad">{status.undiscovered ? "No watch can start" : "The served resources may have changed"}: {status.discoveryError}</p>}
-    <p class="facts"><span><b>{count(caches.reduce((n, c) => n + c.objects, 0))}</b> objects</span><span><b>{bytes(caches.reduce((n, c) => n + c.bytes, 0))}</b> in memory</span><span><b>{count(caches.length)}</b> {caches.length === 1 ? "resource" : "resources"}</span><span class="quiet">of {status.apiServer}</span></p>
+    <p class="facts"><span><b>{some(caches.reduce((n, c) => n + c.objects, 0), "object")}</b></span><span><b>{bytes(caches.reduce((n, c) => n + c.bytes, 0))}</b> in memory</span><span><b>{some(caches.length, "resource")}</b></span><span class="quiet">of {status.apiServer}</span></p>
     {!watches.length && <Empty>No watch is configured.</Empty>}
     {watches.map((w) => <section key={w.name} aria-label={w.name}>
       <h2>{w.name}</h2>
