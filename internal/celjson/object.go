@@ -254,7 +254,8 @@ func (m *lazyMap) Equal(other ref.Val) ref.Val {
 // AggregateSize lets the memory limit measure the map without decoding it.
 func (m *lazyMap) AggregateSize(types.AggregateSizer) uint32 { return elements(m.rawSize()) }
 
-func elements(size int) uint32                                 { return uint32(min(size/celexpr.SizeUnit+1, math.MaxInt32)) }
+func elements(size int) uint32 { return uint32(min(size/celexpr.SizeUnit+1, math.MaxInt32)) }
+
 func (m *lazyMap) ConvertToNative(t reflect.Type) (any, error) { return m.whole().ConvertToNative(t) }
 
 func (m *lazyMap) ConvertToType(t ref.Type) ref.Val { return m.whole().ConvertToType(t) }
@@ -285,7 +286,9 @@ var errIterator = errors.New("an iterator is not a value")
 
 // ConvertToNative fails, as ConvertToType and Equal: expressions do not see iterators.
 func (it *valueIterator) ConvertToNative(reflect.Type) (any, error) { return nil, errIterator }
-func (it *valueIterator) ConvertToType(ref.Type) ref.Val            { return types.WrapErr(errIterator) }
-func (it *valueIterator) Equal(ref.Val) ref.Val                     { return types.WrapErr(errIterator) }
-func (it *valueIterator) Type() ref.Type                            { return types.IteratorType }
-func (it *valueIterator) Value() any                                { return nil }
+
+func (it *valueIterator) ConvertToType(ref.Type) ref.Val { return types.WrapErr(errIterator) }
+
+func (it *valueIterator) Equal(ref.Val) ref.Val { return types.WrapErr(errIterator) }
+func (it *valueIterator) Type() ref.Type        { return types.IteratorType }
+func (it *valueIterator) Value() any            { return nil }

@@ -119,7 +119,7 @@ func (c *Config) names() (template.Template, error) {
 	case strings.ContainsAny(sample[:1], "-_+."):
 		err = errors.New("must not begin with - _ + or a dot")
 	case sample != string(appendName(nil, sample)):
-		err = errors.New("must be lower case, without a space and without any of \\ / * ? \" < > | , # :")
+		err = errors.New("must be lower case, without a space and without \\ / * ? \" < > | , : and #")
 	case len(sample) > maxIndex/2:
 		err = errors.New("is too long: an index's name has 255 bytes at most")
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/post"
 )
 
 // prepare makes the index template, where that is asked for unless one of its name exists.
@@ -114,8 +115,8 @@ func (s *sink) expire(ctx context.Context) {
 	if err == nil {
 		to := s.url.JoinPath(s.names.Sample("*"), "_delete_by_query")
 		to.RawQuery = "conflicts=proceed&wait_for_completion=false&ignore_unavailable=true"
-		var a, doErr = s.client.Do(ctx, http.MethodPost, to, "application/json", body)
-		if err = doErr; err == nil && !a.Accepted() {
+		var a *post.Answer
+		if a, err = s.client.Do(ctx, http.MethodPost, to, "application/json", body); err == nil && !a.Accepted() {
 			err = a.Refusal(a.Status, string(a.Body))
 		}
 	}

@@ -268,10 +268,20 @@ func (s *sink) appendDocument(dst []byte, e *event.Event) ([]byte, error) {
 	dst = appendTime(append(dst, at...), e.Time)
 	dst = strconv.AppendUint(append(dst, `","sequence":`...), e.Sequence, 10)
 	for _, field := range [...]struct{ name, value string }{
-		{"id", e.ID}, {"type", string(e.Type)}, {"selection", string(e.Selection)},
-		{"cluster", e.Cluster}, {"api_group", e.Resource.Group}, {"version", e.Resource.Version}, {"resource", e.Resource.Resource},
-		{"kind", e.Resource.Kind}, {"namespace", e.Namespace}, {"name", e.Name}, {"uid", e.UID}, {"resource_version", e.ResourceVersion},
-		{"summary", e.Summary}, {"changed_by", changedBy(e)},
+		{"id", e.ID},
+		{"type", string(e.Type)},
+		{"selection", string(e.Selection)},
+		{"cluster", e.Cluster},
+		{"api_group", e.Resource.Group},
+		{"version", e.Resource.Version},
+		{"resource", e.Resource.Resource},
+		{"kind", e.Resource.Kind},
+		{"namespace", e.Namespace},
+		{"name", e.Name},
+		{"uid", e.UID},
+		{"resource_version", e.ResourceVersion},
+		{"summary", e.Summary},
+		{"changed_by", changedBy(e)},
 	} {
 		if field.value != "" {
 			dst = rawjson.AppendString(append(append(append(dst, `,"`...), field.name...), `":`...), field.value)
