@@ -250,7 +250,7 @@ func (s *server) putTemplate(w http.ResponseWriter, r *http.Request) {
 			known[len(known)-1] = "flat_object"
 		}
 		if !slices.Contains(known, field.Type) {
-			err = fmt.Errorf("No handler for type [%s] declared on field [%s]", field.Type, name)
+			err = fmt.Errorf("no handler for type [%s] declared on field [%s]", field.Type, name)
 		}
 	}
 	if err != nil || len(t.IndexPatterns) == 0 {
@@ -422,7 +422,7 @@ func parse(source []byte) (top map[string]any, depth map[string]int, err error) 
 				}
 				text, _ := name.(string)
 				if seen[text] {
-					return fmt.Errorf("Duplicate field '%s'", text)
+					return fmt.Errorf("duplicate field '%s'", text)
 				}
 				seen[text] = true
 				under := key
