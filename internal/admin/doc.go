@@ -21,7 +21,11 @@
 //   - Errors are application/problem+json (RFC 9457) with a detail that a person
 //     can act on.
 //
-// What is served is read from caches and the log; the API server is never asked.
+// What is served is read from caches and the log. The API server is asked for the managed fields of the one
+// object of a blame, and for nothing else.
+//
+// The package is larger than others: its handlers are one each for a command or a kind of
+// answer, and share the guard, the bounds and the description of the interface.
 //
 // Caveats: addresses, TLS and token settings take effect at a restart (their files'
 // contents at once). Pages of a list are not of one moment. A client that may read the

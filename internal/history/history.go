@@ -12,6 +12,10 @@
 // Caveats: times are those of observation. A change that happened while nothing watched, and
 // that the API server still reported afterwards, has the later time. An object that no watch
 // with a history selects does not exist here.
+//
+// The package is larger than others, because all answers are made of the same walks of one
+// [Reader] over rows, records and states: query.go pages and changes, state.go versions and
+// states, diff.go differences, blame.go and owners.go what they say of fields and owners.
 package history
 
 import (
