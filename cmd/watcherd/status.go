@@ -75,7 +75,7 @@ func (p *statusPrinter) table(rows func(*table), header ...string) {
 
 func (p *statusPrinter) summary(st *status.Status) {
 	state := map[status.Verdict]string{
-		status.OK: "well", status.Degraded: "degraded", status.Failed: "not ready",
+		status.OK: "healthy", status.Degraded: "degraded", status.Failed: "not ready",
 	}[status.Worst(st.Checks(p.now))]
 	p.printf("watcherd %s   cluster %s   up %s   %s\n", clean(st.Version), clean(st.Cluster), age(st.Started, p.now), state)
 	p.printf("config   %s   loaded %s   hash %s\n", clean(st.Config.File), ago(st.Config.LastSuccess, p.now), short(st.Config.Hash))
