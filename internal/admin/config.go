@@ -33,6 +33,7 @@ type Config struct {
 	Objects   Objects
 	Log       Log
 	History   History
+	When      func(expression string) (*history.Test, error) // compiles one as that of a route; the error has its faults
 	Rehearsal Rehearsal
 	Commands  Commands
 	Sinks     Sinks
@@ -97,8 +98,6 @@ type Logged struct {
 type Rehearsal interface {
 	// Explain takes the sequence or the id of an event.
 	Explain(ctx context.Context, event string) (*retrace.Explanation, error)
-	// When compiles an expression as that of a route; the error has its faults.
-	When(expression string) (*history.Test, error)
 	Backtest(ctx context.Context, r *BacktestRequest, progress func(int)) (*retrace.Backtest, error)
 }
 

@@ -61,7 +61,7 @@ func newFixture(t testing.TB) *fixture {
 	close(opened)
 	r := prometheus.NewRegistry()
 	f.cfg = Config{
-		Listen: "127.0.0.1:0", Status: f.state.Load, Objects: f, Log: f, Rehearsal: f, Commands: f, Sinks: f, Letters: lettersOf{f},
+		Listen: "127.0.0.1:0", Status: f.state.Load, Objects: f, Log: f, When: f.When, Rehearsal: f, Commands: f, Sinks: f, Letters: lettersOf{f},
 		At: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method != http.MethodGet {
 				w.WriteHeader(http.StatusMethodNotAllowed)

@@ -86,7 +86,7 @@ func (s *Server) changed(r *http.Request, query url.Values) (any, error) {
 		q.Path = &path
 	}
 	if text := query.Get("when"); text != "" {
-		if q.Test, err = s.cfg.Rehearsal.When(text); err != nil {
+		if q.Test, err = s.cfg.When(text); err != nil {
 			return nil, problemf(http.StatusBadRequest, "when: %v", err)
 		}
 	}

@@ -37,7 +37,7 @@ func (d *daemon) listenAdmin(ctx context.Context, p *parts) (*admin.Server, erro
 			ReadTokenFile: a.ReadTokenFile, CommandTokenFile: a.CommandTokenFile, ReadNames: a.ReadNames, CommandNames: a.CommandNames,
 		},
 		CertFile: a.CertFile, KeyFile: a.KeyFile, ClientCAFile: a.ClientCAFile,
-		Status: p.status, Objects: p, Log: p, History: p, Rehearsal: p, Commands: p, Sinks: p, Letters: letters{p},
+		Status: p.status, Objects: p, Log: p, History: p, When: p.when, Rehearsal: p, Commands: p, Sinks: p, Letters: letters{p},
 		At:     http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.past.ServeHTTP(w, r) }),
 		Opened: p.opened, Stopping: p.stopping, Gatherer: d.Gatherer, Registerer: d.Registerer, Logger: d.log,
 	})
@@ -212,7 +212,7 @@ func (p *parts) Explain(ctx context.Context, name string) (*retrace.Explanation,
 	return x, translate(err)
 }
 
-func (p *parts) When(text string) (*history.Test, error) { return p.manager.Past().When(text) }
+func (p *parts) when(text string) (*history.Test, error) { return p.manager.Past().When(text) }
 
 func (p *parts) Backtest(ctx context.Context, r *admin.BacktestRequest, progress func(int)) (*retrace.Backtest, error) {
 	b, err := p.manager.Backtest(ctx, &r.Proposal, r.From, r.To, progress)

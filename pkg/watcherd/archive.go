@@ -19,6 +19,7 @@ import (
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/internal/retrace"
 	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/internal/store"
@@ -42,7 +43,7 @@ func ReadStore(ctx context.Context, dir string, log *slog.Logger, f func(ctx con
 	metrics, local, opened := prometheus.NewRegistry(), admin.NewLocal(), make(chan struct{})
 	close(opened)
 	server, err := admin.Listen(ctx, admin.Config{
-		Local: local, Status: func() *status.Status { return &status.Status{} }, Objects: a, History: a.Reader,
+		Local: local, Status: func() *status.Status { return &status.Status{} }, Objects: a, History: a.Reader, When: a.past.When,
 		Opened: opened, Stopping: ctx.Done(), Gatherer: metrics, Registerer: metrics, Logger: log,
 	})
 	if err != nil {
@@ -61,6 +62,7 @@ func ReadStore(ctx context.Context, dir string, log *slog.Logger, f func(ctx con
 // archive is the past of a store without a daemon.
 type archive struct {
 	*history.Reader
+	past      *retrace.Reader
 	resources []history.Known
 }
 
@@ -92,7 +94,8 @@ func openArchive(st *store.Store) (*archive, error) {
 	if err != nil {
 		return nil, err
 	}
-	a := &archive{Reader: history.New(st, ledger.New(st, dicts), &record.Inflater{Dictionaries: dicts, Edit: table.Edit})}
+	in := &record.Inflater{Dictionaries: dicts, Edit: table.Edit}
+	a := &archive{Reader: history.New(st, ledger.New(st, dicts), in), past: retrace.New(st, in, func() *redact.Table { return table })}
 	a.resources, err = a.Resources()
 	return a, err
 }

@@ -95,6 +95,8 @@ func TestForeground(t *testing.T) {
 			"/api/v1/changes?from=1h&group=owner":            `"complete":false`,
 			"/api/v1/history?resource=deployments":           `no state of`,
 			"/api/v1/history?resource=pods&name=none":        `"items":[]`,
+			"/api/v1/history?when=metadata.name.size()==6":   `"name":"during"`,
+			"/api/v1/history?when=(":                         `Syntax error`,
 			"/api/v1/objects/pods?limit=5&labelSelector=a=b": `"items":[]`,
 		} {
 			if body, err := ask(ctx, api, path); err != nil || !strings.Contains(body, want) {
