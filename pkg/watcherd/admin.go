@@ -1,6 +1,7 @@
 package watcherd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -229,7 +230,7 @@ func (p *parts) Backup(_ context.Context, dir string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if within, err := filepath.Rel(own, dir); err == nil && filepath.IsLocal(within) {
+	if within, err := filepath.Rel(resolved(own), resolved(dir)); err == nil && filepath.IsLocal(within) {
 		return 0, admin.Refuse(http.StatusConflict, fmt.Errorf("%s is in the folder of the store", dir))
 	}
 	if err := p.d.store.Backup(dir); err != nil {
@@ -243,6 +244,14 @@ func (p *parts) Backup(_ context.Context, dir string) (int, error) {
 		err = fmt.Errorf("the copy in %s is damaged, as the store is: %s", dir, strings.Join(report.Problems, "; "))
 	}
 	return int(report.Records), err
+}
+
+// resolved is an absolute path without links, as far as it exists.
+func resolved(path string) string {
+	if real, err := filepath.EvalSymlinks(path); err == nil || filepath.Dir(path) == path {
+		return cmp.Or(real, path)
+	}
+	return filepath.Join(resolved(filepath.Dir(path)), filepath.Base(path))
 }
 
 const (

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -110,5 +111,40 @@ func TestForeground(t *testing.T) {
 	}
 	if err := read(t.TempDir(), nil); !errors.Is(err, watcherd.ErrStoreOpen) {
 		t.Errorf("ReadStore of an empty folder: %v", err)
+	}
+}
+
+// TestBackupIntoTheStore is refused, also by way of links and through folders that are not there.
+func TestBackupIntoTheStore(t *testing.T) {
+	p := newProcess(t, newCluster(t), newReceiver(t), "resources: [pods]")
+	own, link := filepath.Join(p.dir, "data"), filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(own, link); err != nil {
+		t.Fatal(err)
+	}
+	done := errors.New("done")
+	p.options = func(o *watcherd.Options) {
+		o.Foreground = func(ctx context.Context, d watcherd.Local) error {
+			for _, dir := range []string{own, filepath.Join(own, "copy"), filepath.Join(link, "copy"), filepath.Join(link, "new", "copy")} {
+				req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://localhost/api/v1/backup", strings.NewReader(`{"dir":"`+dir+`"}`))
+				if err != nil {
+					return err
+				}
+				req.Header.Set("Content-Type", "application/json")
+				resp, err := d.API.RoundTrip(req)
+				if err != nil {
+					return err
+				}
+				body, _ := io.ReadAll(resp.Body)
+				resp.Body.Close()
+				if resp.StatusCode != http.StatusConflict || !strings.Contains(string(body), "in the folder of the store") {
+					t.Errorf("%s: %d %s", dir, resp.StatusCode, body)
+				}
+			}
+			return done
+		}
+	}
+	p.start()
+	if err := <-p.ended; !errors.Is(err, done) {
+		t.Fatalf("Run: %v\n%s", err, p.log)
 	}
 }
