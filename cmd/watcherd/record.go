@@ -198,6 +198,8 @@ func temporaryConfig(file string, store, watch, more map[string]any) (*watcherd.
 	return watcherd.Load(file, kinds.Builtin())
 }
 
+var errInterrupted = &exitError{exitRecord, errors.New("interrupted before the command")}
+
 // record runs the command once the watches have begun. interrupted ends the wait for them.
 func (o *recordOptions) record(ctx, interrupted context.Context, d watcherd.Local, args, environ []string) error {
 	c := client.NewLocal(d.API)
@@ -208,7 +210,7 @@ func (o *recordOptions) record(ctx, interrupted context.Context, d watcherd.Loca
 	from, begun, behind, err := o.await(ready, c)
 	switch {
 	case interrupted.Err() != nil:
-		return &exitError{exitRecord, errors.New("interrupted before the command")}
+		return errInterrupted
 	case err != nil:
 		return &exitError{exitRecord, err}
 	}
@@ -216,7 +218,7 @@ func (o *recordOptions) record(ctx, interrupted context.Context, d watcherd.Loca
 		fmt.Fprintf(o.stderr, "watcherd: not recorded: %s\n", clean(text))
 	}
 	fmt.Fprintf(o.stderr, "watcherd: recording %s in %s\n", plural(begun, "resource"), o.dir)
-	if err := o.command(args, environ); err != nil {
+	if err := o.command(interrupted, args, environ); err != nil {
 		return err
 	}
 	select {
@@ -284,13 +286,17 @@ func between(from, to time.Time) url.Values {
 	return url.Values{"group": {"owner"}, "from": {from.UTC().Format(time.RFC3339Nano)}, "to": {to.UTC().Format(time.RFC3339Nano)}}
 }
 
-// command runs the command, with the signals that it would get without watcherd.
-func (o *recordOptions) command(args, environ []string) error {
+// command runs the command, with the signals that it would get without watcherd, unless one came
+// before.
+func (o *recordOptions) command(interrupted context.Context, args, environ []string) error {
 	child := exec.Command(args[0], args[1:]...) //nolint:gosec,noctx // the user's own, and signals end it
 	child.Stdin, child.Stdout, child.Stderr, child.Env = o.stdin, o.stdout, o.stderr, environ
 	signals := make(chan os.Signal, 16)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	defer signal.Stop(signals)
+	if interrupted.Err() != nil {
+		return errInterrupted
+	}
 	if err := child.Start(); err != nil {
 		code := exitNoStart
 		if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
@@ -351,7 +357,10 @@ func (o *recordOptions) summarize(ctx context.Context, c *client.Client, from ti
 	if err != nil {
 		return err
 	}
-	return printChanges(o.stderr, o.stderr, &r.Changes)
+	if err := printChanges(o.stderr, o.stderr, &r.Changes); err != nil || r.Complete || r.Truncated {
+		return err
+	}
+	return errors.New("changes of the period may be missing")
 }
 
 // storeFlag reads a store in place of asking a daemon.

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/watcherd"
+)
+
+// recorder is a daemon whose watches have begun.
+type recorder struct{ gap *event.GapData } // of the period of the command
+
+func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
+	answer := any(&status.Status{Pipeline: status.Pipeline{Applied: true, Watches: []status.Watch{{Sources: []status.Source{{Synced: true}}}}}})
+	if strings.HasSuffix(req.URL.Path, "/changes") {
+		span := history.Span{Complete: true}
+		if r.gap != nil && req.FormValue("from") != req.FormValue("to") {
+			span = history.Span{Gaps: []event.GapData{*r.gap}}
+		}
+		answer = &history.Changes{Span: span}
+	}
+	w := httptest.NewRecorder()
+	err := json.NewEncoder(w).Encode(answer)
+	return w.Result(), err
+}
+
+func (r *recorder) local() watcherd.Local {
+	return watcherd.Local{API: r, CatchUp: func(context.Context) error { return nil }}
+}
+
+// TestGapInARecording ends with an error, after the summary, whatever the command's exit code is.
+func TestGapInARecording(t *testing.T) {
+	for _, gap := range []*event.GapData{nil, {Cause: "expired", From: time.Unix(1, 0), To: time.Unix(2, 0)}} {
+		var out bytes.Buffer
+		o := recordOptions{dir: t.TempDir(), ready: time.Minute, stdout: &out, stderr: &out}
+		err := o.record(t.Context(), t.Context(), (&recorder{gap}).local(), []string{"sh", "-c", "exit 3"}, os.Environ())
+		if (err != nil) != (gap != nil) || o.code != 3 {
+			t.Errorf("gap %v: code %d, error %v\n%s", gap, o.code, err, &out)
+		}
+		if _, err := os.Stat(filepath.Join(o.dir, recordedChanges)); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// interrupter is standard error that is interrupted after a line.
+type interrupter struct {
+	bytes.Buffer
+	interrupt func()
+}
+
+func (i *interrupter) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("recording 1 resource in")) {
+		i.interrupt()
+	}
+	return i.Buffer.Write(b)
+}
+
+// TestInterruptedBeforeTheCommand does not run it: it would not get the signal.
+func TestInterruptedBeforeTheCommand(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	out := &interrupter{interrupt: interrupt}
+	o := recordOptions{dir: t.TempDir(), ready: time.Minute, stdout: out, stderr: out}
+	ran := filepath.Join(t.TempDir(), "ran")
+	err := o.record(t.Context(), ctx, (&recorder{}).local(), []string{"touch", ran}, os.Environ())
+	if exit, ok := errors.AsType[*exitError](err); !ok || exit.code != exitRecord {
+		t.Errorf("error %v\n%s", err, &out.Buffer)
+	}
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("the command has run")
+	}
+}
