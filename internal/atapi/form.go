@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/duration"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/util/jsonpath"
 
 	"github.com/watcherd/watcherd/internal/history"
@@ -71,8 +72,8 @@ func accepted(headers []string) (form, bool) {
 }
 
 // of sets what the form is of.
-func (f *form) of(t *target, include string) {
-	f.apiVersion, f.name, f.include = t.GVR.GroupVersion().String(), t.Kind, include
+func (f *form) of(t *target, at time.Time, include string) {
+	f.at, f.apiVersion, f.name, f.include = at, t.GVR.GroupVersion().String(), t.Kind, include
 }
 
 // begin appends what comes before the first object.
@@ -158,7 +159,7 @@ func (f *form) row(dst, raw []byte) ([]byte, error) {
 		switch {
 		case c.path != nil:
 			if content == nil {
-				if err := json.Unmarshal(raw, &content); err != nil {
+				if err := utiljson.Unmarshal(raw, &content); err != nil { // with integers
 					return dst, err
 				}
 			}
@@ -204,12 +205,16 @@ func (c *column) cell(object any, at time.Time) any {
 	value := found[0][0].Interface()
 	switch c.Type {
 	case "integer":
-		if n, ok := value.(float64); ok {
+		switch n := value.(type) {
+		case int64:
+			return n
+		case float64:
 			return int64(n)
 		}
 	case "number":
-		if n, ok := value.(float64); ok {
-			return n
+		switch value.(type) {
+		case int64, float64:
+			return value
 		}
 	case "boolean":
 		if b, ok := value.(bool); ok {

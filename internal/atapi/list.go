@@ -46,6 +46,7 @@ type selection struct {
 	names  fields.Selector // of the name and the namespace
 	values []value
 	limit  int
+	after  string // the place to continue at
 }
 
 // value is what a field is, or is not.
@@ -81,14 +82,14 @@ func selectable(gr schema.GroupResource, name string) bool {
 }
 
 // selected reads the selectors of a request, and takes its time from the page before.
-func selected(r *request, gr schema.GroupResource) (sel selection, after string, err error) {
+func selected(r *request, gr schema.GroupResource) (sel selection, err error) {
 	q := r.URL.Query()
 	if sel.labels, err = labels.Parse(q.Get("labelSelector")); err != nil {
-		return sel, "", apierrors.NewBadRequest("labelSelector: " + err.Error())
+		return sel, apierrors.NewBadRequest("labelSelector: " + err.Error())
 	}
 	all, err := fields.ParseSelector(q.Get("fieldSelector"))
 	if err != nil {
-		return sel, "", apierrors.NewBadRequest("fieldSelector: " + err.Error())
+		return sel, apierrors.NewBadRequest("fieldSelector: " + err.Error())
 	}
 	var names []fields.Selector
 	for _, rule := range all.Requirements() {
@@ -103,13 +104,13 @@ func selected(r *request, gr schema.GroupResource) (sel selection, after string,
 		case err == nil && selectable(gr, rule.Field):
 			sel.values = append(sel.values, value{path, rule})
 		default:
-			return sel, "", apierrors.NewBadRequest(fmt.Sprintf("field label not supported: %s; all resources are selected by metadata.name and metadata.namespace, pods by spec.nodeName and status.phase, events by involvedObject, reason and type", rule.Field))
+			return sel, apierrors.NewBadRequest(fmt.Sprintf("field label not supported: %s; all resources are selected by metadata.name and metadata.namespace, pods by spec.nodeName and status.phase, events by involvedObject, reason and type", rule.Field))
 		}
 	}
 	sel.names = fields.AndSelectors(names...)
 	if text := q.Get("limit"); text != "" {
 		if sel.limit, err = strconv.Atoi(text); err != nil || sel.limit < 0 {
-			return sel, "", apierrors.NewBadRequest("limit must be a number")
+			return sel, apierrors.NewBadRequest("limit must be a number")
 		}
 	}
 	if sel.limit == 0 {
@@ -119,20 +120,15 @@ func selected(r *request, gr schema.GroupResource) (sel selection, after string,
 		var p position
 		b, err := base64.RawURLEncoding.DecodeString(token)
 		if err != nil || json.Unmarshal(b, &p) != nil || p.After == "" || p.At.After(time.Now()) {
-			return sel, "", apierrors.NewBadRequest("continue is not what an earlier page gave")
+			return sel, apierrors.NewBadRequest("continue is not what an earlier page gave")
 		}
-		r.at, after = p.At, p.After
+		r.at, sel.after = p.At, p.After
 	}
-	r.form.at = r.at
-	return sel, after, nil
+	return sel, nil
 }
 
 // list answers with objects.
-func (s *Server) list(ctx context.Context, w http.ResponseWriter, r *request, t *target) error {
-	sel, after, err := selected(r, t.GVR.GroupResource())
-	if err != nil {
-		return err
-	}
+func (s *Server) list(ctx context.Context, w http.ResponseWriter, r *request, t *target, sel *selection) error {
 	worth, err := s.History.WorthAt(t.about, t.namespace, r.at)
 	if err != nil {
 		return err
@@ -149,7 +145,7 @@ func (s *Server) list(ctx context.Context, w http.ResponseWriter, r *request, t 
 			return sel.names.Matches(fields.Set{"metadata.name": name, "metadata.namespace": namespace})
 		}
 	}
-	as, next, err := s.History.EachAt(ctx, all, r.at, after, sel.limit, func(state *history.State) bool {
+	as, next, err := s.History.EachAt(ctx, all, r.at, sel.after, sel.limit, func(state *history.State) bool {
 		if state.As != history.Exact {
 			object := *t
 			object.namespace, object.name = state.Namespace, state.Name

@@ -158,7 +158,11 @@ func (s *Server) objects(ctx context.Context, w http.ResponseWriter, r *request,
 	if err := t.warn(w); err != nil {
 		return err
 	}
-	r.form.of(t, r.URL.Query().Get("includeObject"))
+	sel, err := selected(r, t.GVR.GroupResource())
+	if err != nil {
+		return err
+	}
+	r.form.of(t, r.at, r.URL.Query().Get("includeObject"))
 	if r.form.kind == asTable {
 		if err := s.columns(ctx, r, t); err != nil {
 			return err
@@ -167,7 +171,7 @@ func (s *Server) objects(ctx context.Context, w http.ResponseWriter, r *request,
 	if t.name != "" {
 		return s.get(ctx, w, r, t)
 	}
-	return s.list(ctx, w, r, t)
+	return s.list(ctx, w, r, t, &sel)
 }
 
 // find looks for the resource among those that are recorded.
@@ -201,8 +205,14 @@ func (t *target) warn(w http.ResponseWriter) error {
 	if len(reading) == 0 {
 		return notFound("no watch with a history reads %s in namespace %s", t.GVR.GroupResource(), t.namespace)
 	}
-	if !slices.ContainsFunc(reading, func(by query.RecordedBy) bool { return !by.MetadataOnly }) {
-		warning(w, fmt.Sprintf("only the metadata of %s is recorded", t.GVR.GroupResource()))
+	var partial []string
+	for _, by := range reading {
+		if by.MetadataOnly && !slices.Contains(partial, by.Watch) {
+			partial = append(partial, by.Watch)
+		}
+	}
+	if partial != nil {
+		warning(w, fmt.Sprintf("only the metadata is recorded of the %s that these watches read: %s", t.GVR.GroupResource(), strings.Join(partial, ", ")))
 	}
 	if slices.ContainsFunc(reading, func(by query.RecordedBy) bool { return by.Selects == "" }) {
 		return nil
@@ -272,7 +282,6 @@ func (s *Server) get(ctx context.Context, w http.ResponseWriter, r *request, t *
 		return apierrors.NewNotFound(t.GVR.GroupResource(), t.name)
 	}
 	warnGaps(w, t, &worth)
-	r.form.at = r.at
 	body, err := r.form.single(nil, state.Object)
 	if err != nil {
 		return err

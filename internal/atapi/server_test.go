@@ -30,9 +30,13 @@ type past struct {
 	worth  history.Worth
 	as     history.As // of a list at its end
 	served error
+	crd    func(at time.Time) string // the columns of widgets
 }
 
-func (p *past) At(_ context.Context, o history.Object, _ time.Time) (history.State, error) {
+func (p *past) At(_ context.Context, o history.Object, at time.Time) (history.State, error) {
+	if o.Name == "widgets.example.com" && p.crd != nil {
+		return history.State{As: history.Exact, Exists: true, Object: fmt.Appendf(nil, `{"spec":{"versions":[{"name":"v1","additionalPrinterColumns":[%s]}]}}`, p.crd(at))}, nil
+	}
 	for _, s := range p.states {
 		if s.Name == o.Name && s.Namespace == o.Namespace {
 			return s, nil
@@ -67,6 +71,10 @@ func (p *past) resources() ([]query.Recorded, error) {
 		{
 			Resource: dynamicfactory.Resource{GVR: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, Kind: "Deployment", Namespaced: true},
 			Watches:  []query.RecordedBy{{Watch: "w", Reads: reads, Selects: "labels a=b"}},
+		},
+		{
+			Resource: dynamicfactory.Resource{GVR: schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}, Kind: "Widget", Namespaced: true},
+			Watches:  []query.RecordedBy{{Watch: "w", Reads: reads}, {Watch: "m", Reads: reads, MetadataOnly: true}},
 		},
 	}, p.served
 }
@@ -171,30 +179,58 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// TestColumns has the values of a custom resource as its own API server shows them.
+func TestColumns(t *testing.T) {
+	p := &past{states: []history.State{pod("a", `,"size":10000000,"ratio":0.5,"on":true,"list":[1,9007199254740993]`)}, worth: history.Worth{As: history.Exact}, as: history.Exact}
+	p.crd = func(time.Time) string {
+		column := func(name, kind string) string {
+			return fmt.Sprintf(`{"name":%q,"type":%q,"jsonPath":".spec.%s"}`, name, kind, name)
+		}
+		return strings.Join([]string{column("size", "string"), column("size", "integer"), column("size", "number"), column("ratio", "number"), column("ratio", "string"), column("on", "boolean"), column("list", "string"), column("none", "string")}, ",")
+	}
+	resp, body, err := p.serve(t)("/apis/example.com/v1/widgets", "Accept", tables)
+	if want := `"cells":["a","10000000",10000000,10000000,0.5,"0.5",true,"[1,9007199254740993]",null]`; err != nil || !strings.Contains(body, want) {
+		t.Errorf("no %s in %s %v", want, body, err)
+	}
+	if !strings.Contains(resp.warning, "metadata") {
+		t.Errorf("a watch of metadata only: warning %q", resp.warning)
+	}
+}
+
 // TestPagesHaveOneTime continues a list in the state of its first page.
 func TestPagesHaveOneTime(t *testing.T) {
 	p := &past{states: []history.State{pod("a", ""), pod("b", ""), pod("c", "")}, worth: history.Worth{As: history.Exact}, as: history.Exact}
+	p.crd = func(at time.Time) string {
+		return fmt.Sprintf(`{"name":%q,"type":"string","jsonPath":".spec.x"}`, at.Format(time.RFC3339Nano))
+	}
 	s := &Server{History: p, Resources: p.resources, Parse: func(_ string, now time.Time) (time.Time, error) { return now, nil }}
 	srv := httptest.NewServer(s)
 	defer srv.Close()
-	names, next, tokens := "", "", map[string]bool{}
+	names, next, tokens, columns := "", "", map[string]bool{}, map[string]bool{}
 	for {
-		resp, err := srv.Client().Get(srv.URL + "/at/-0s/api/v1/namespaces/ns/pods?limit=1&continue=" + next)
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, srv.URL+"/at/-0s/apis/example.com/v1/namespaces/ns/widgets?limit=1&continue="+next, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept", tables)
+		resp, err := srv.Client().Do(req)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var list struct {
-			Items    []struct{ Metadata struct{ Name string } }
-			Metadata struct{ Continue string }
+			ColumnDefinitions []struct{ Name string }
+			Rows              []struct{ Cells []any }
+			Metadata          struct{ Continue string }
 		}
 		err = json.NewDecoder(resp.Body).Decode(&list)
 		_ = resp.Body.Close()
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, o := range list.Items {
-			names += o.Metadata.Name
+		for _, row := range list.Rows {
+			names += row.Cells[0].(string)
 		}
+		columns[fmt.Sprint(list.ColumnDefinitions)] = true
 		if next = list.Metadata.Continue; next == "" {
 			break
 		}
@@ -204,8 +240,8 @@ func TestPagesHaveOneTime(t *testing.T) {
 		}
 		tokens[at.At.String()] = true
 	}
-	if len(tokens) != 1 {
-		t.Errorf("the pages are of the times %v", tokens)
+	if len(tokens) != 1 || len(columns) != 1 {
+		t.Errorf("the pages are of the times %v, with the columns %v", tokens, columns)
 	}
 	if names != "abc" {
 		t.Errorf("the pages have %q", names)
