@@ -65,18 +65,20 @@ func TestPage(t *testing.T) {
 		}
 	}
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.base+"/", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Accept", "text/html,application/xhtml+xml")
-	resp, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	if got := resp.Header.Get("Location"); resp.StatusCode != http.StatusSeeOther || got != "ui/" {
-		t.Errorf("a browser at / gets status %d, Location %q", resp.StatusCode, got)
+	for _, path := range []string{"/", "/ui"} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, f.base+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Accept", "text/html,application/xhtml+xml")
+		resp, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if got := resp.Header.Get("Location"); resp.StatusCode != http.StatusSeeOther || got != "ui/" {
+			t.Errorf("a browser at %s gets status %d, Location %q", path, resp.StatusCode, got)
+		}
 	}
 	client.CloseIdleConnections()
 }

@@ -34,7 +34,8 @@ type History interface {
 }
 
 // maxAsks bounds the answers of the history that are made and written at a time, each of
-// which is in memory. Others wait.
+// which is in memory, and those of the API of a time, which hold the names of all objects of a
+// list. Others wait.
 const maxAsks = 8
 
 // take takes one of some places. It is not ok if the client has gone.

@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
 	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -113,5 +116,36 @@ func TestSlowReadersHoldLittle(t *testing.T) {
 	runtime.ReadMemStats(&m)
 	if m.HeapAlloc > 256<<20 {
 		t.Errorf("%d clients hold %d MiB", 2*maxReads, m.HeapAlloc>>20)
+	}
+}
+
+// TestListsOfThePastWait has many clients ask for the past at once: a few are answered at a time,
+// and the present has places of its own.
+func TestListsOfThePastWait(t *testing.T) {
+	f := newFixture(t)
+	f.add(pod("a", "one", "web"))
+	var now, peak atomic.Int32
+	release := make(chan struct{})
+	f.cfg.At = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		peak.Store(max(peak.Load(), now.Add(1)))
+		<-release
+		now.Add(-1)
+	})
+	f.serve()
+	var clients sync.WaitGroup
+	for range maxReads {
+		clients.Go(func() { f.get("/at/-5m/api/v1/pods") })
+	}
+	for end := time.Now().Add(20 * time.Second); now.Load() < maxAsks; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d answers are under way", now.Load())
+		}
+	}
+	code, body := f.get("/api/v1/objects/pods")
+	f.expect(code, body, http.StatusOK, "one")
+	close(release)
+	clients.Wait()
+	if peak.Load() > maxAsks {
+		t.Errorf("%d answers at a time, want %d", peak.Load(), maxAsks)
 	}
 }

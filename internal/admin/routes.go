@@ -52,10 +52,15 @@ func (s *Server) adminHandler(bound net.Addr) http.Handler {
 		page.ServeHTTP(w, r)
 		return nil
 	})
+	toPage := func(w http.ResponseWriter, _ *http.Request) error {
+		w.Header().Set("Location", "ui/") // relative: a proxy may have taken a prefix away
+		w.WriteHeader(http.StatusSeeOther)
+		return nil
+	}
+	s.handle(outer, "GET /ui", toPage)
 	outer.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/" && reads(r) && strings.Contains(r.Header.Get("Accept"), "text/html") {
-			w.Header().Set("Location", "ui/") // relative: a proxy may have taken a prefix away
-			w.WriteHeader(http.StatusSeeOther)
+			_ = toPage(w, r)
 			return
 		}
 		guarded.ServeHTTP(w, r)
@@ -90,7 +95,7 @@ func (s *Server) opened() http.Handler {
 	s.handle(mux, "POST /api/v1/sinks/{sink}/skip", s.skipEvent)
 	s.handle(mux, "POST /api/v1/sinks/{sink}/purge", s.purgeSink)
 	s.handle(mux, past, func(w http.ResponseWriter, r *http.Request) error {
-		if release, ok := take(r, s.reads); ok {
+		if release, ok := take(r, s.lists); ok {
 			defer release()
 			s.cfg.At.ServeHTTP(w, r)
 		}

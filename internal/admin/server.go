@@ -38,6 +38,7 @@ type Server struct {
 	commands  chan struct{} // and for each command
 	reads     chan struct{} // and for each answer with objects
 	asks      chan struct{} // and for each answer of the history
+	lists     chan struct{} // and for each answer of the API of a time
 	patterns  []string      // that are handled
 
 	mu         sync.Mutex
@@ -56,7 +57,7 @@ func Listen(ctx context.Context, cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger,
 		streams: make(chan struct{}, maxStreams), commands: make(chan struct{}, maxCommands), reads: make(chan struct{}, maxReads),
-		asks: make(chan struct{}, maxAsks), unreadable: map[string]string{},
+		asks: make(chan struct{}, maxAsks), lists: make(chan struct{}, maxAsks), unreadable: map[string]string{},
 	}
 	if cfg.Listen == "" && cfg.Probes == "" && cfg.Local == nil {
 		return s, nil
