@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -181,11 +182,7 @@ func TestBetween(t *testing.T) {
 	})
 	p.press("main", "Difference of made")
 	p.sees(".diff", `img src=x onerror`)
-	eval[chromedp.Void](p, `void (URL.createObjectURL = (blob) => { blob.text().then((t) => { window.saved = t; }); return "data:,"; })`)
-	eval[chromedp.Void](p, `void (HTMLAnchorElement.prototype.click = function () { window.file = this.download; })`)
-	eval[chromedp.Void](p, `void [...document.querySelectorAll("button")].find((b) => b.innerText === "save as HTML").dispatchEvent(new MouseEvent("click", { bubbles: true }))`)
-	until(t, "the file is made", func() bool { return eval[string](p, `window.saved ?? ""`) != "" })
-	if text := eval[string](p, "window.saved"); !strings.Contains(text, "made") || !strings.Contains(text, "&#60;img src=x") || strings.Contains(text, "<img") || strings.Contains(text, "<script") {
+	if text := p.saved(); !strings.Contains(text, "made") || !strings.Contains(text, "&#60;img src=x") || strings.Contains(text, "<img") || strings.Contains(text, "<script") {
 		t.Errorf("the file is\n%s", text)
 	}
 	p.fill("to", "-59m")
@@ -198,6 +195,95 @@ func TestBetween(t *testing.T) {
 	p.fill("to", "")
 	p.sees("main", `(?s)Unknown at one end.*made`)
 	p.accessible()
+}
+
+// saved is the file that the page writes.
+func (p *tab) saved() string {
+	p.t.Helper()
+	eval[chromedp.Void](p, `void (window.saved = "", URL.createObjectURL = (blob) => { blob.text().then((t) => { window.saved = t; }); return "data:,"; })`)
+	eval[chromedp.Void](p, `void (HTMLAnchorElement.prototype.click = function () { window.file = this.download; })`)
+	eval[chromedp.Void](p, `void [...document.querySelectorAll("button")].find((b) => b.innerText === "save as HTML").dispatchEvent(new MouseEvent("click", { bubbles: true }))`)
+	until(p.t, "the file is made", func() bool { return eval[string](p, `window.saved`) != "" })
+	return eval[string](p, "window.saved")
+}
+
+func TestBlame(t *testing.T) {
+	ns := namespace(t)
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info", "text": markup})
+	d := start(t, configMaps(ns))
+	configMap(t, http.MethodPatch, ns, "app", object{"level": "debug", "mode": "fast"})
+	p := open(t, d, "#/object/configmaps/"+ns+"/app")
+	p.sees(".versions", "level info → debug")
+	p.press(".tabs", "Blame")
+	p.sees(".blame", `tester\s+exact\s+\d+s\s+level: debug`)
+	p.sees(".blame", `tester\s+<\s*older than the history\s+\d+s\s+text: .*img src=x onerror`)
+	if n := eval[int](p, `document.querySelectorAll("main img").length`); n != 0 {
+		t.Error("the markup of an object is in the page")
+	}
+	p.accessible()
+	p.keys("[")
+	p.sees(".pane", "of the last state")
+	p.do(chromedp.Reload())
+	p.sees(".pane", "of the last state")
+	eval[chromedp.Void](p, `void document.querySelector(".blame tr.exact a").click()`)
+	p.sees(".fields", `(?s)data\.level.*info.*debug`)
+	p.do(chromedp.NavigateBack())
+	p.sees(".blame", "level: debug")
+	configMap(t, http.MethodPatch, ns, "app", object{"level": "warn"})
+	p.sees(".blame", "level: warn")
+	configMap(t, http.MethodDelete, ns, "app", nil)
+	p.sees(".pane", `(?s)deleted: this is its last state.*level: warn`)
+}
+
+// TestOwners: from an object to its owner, and the consequences below it.
+func TestOwners(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	owned := func(name, owner string) {
+		t.Helper()
+		shared.api.do(t, http.MethodPost, "/api/v1/namespaces/"+ns+"/configmaps?fieldManager=tester", object{"data": object{"text": markup}, "metadata": object{
+			"name": name, "ownerReferences": []object{{"apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": "1", "controller": true}},
+		}})
+	}
+	configMap(t, http.MethodPost, ns, "top", nil)
+	owned("middle", "top")
+	owned("bottom", "middle")
+	owned("orphan", "before")
+	p := open(t, d, "#/object/configmaps/"+ns+"/bottom")
+	p.sees(".owners", `ConfigMap\s+`+ns+"/middle")
+	p.press(".owners", ns+"/middle")
+	p.sees("h1", "middle")
+	p.press(".owners", ns+"/top")
+	p.sees("h1", "top")
+	p.sees(".versions", "added")
+	if text := p.text(".owners"); text != "" {
+		t.Errorf("an object without owners has %s", text)
+	}
+
+	p.do(chromedp.Navigate(p.base + "/ui/#/between?from=-1h"))
+	p.sees("main", `(?s)Unknown at one end\s+1.*top.*configmaps: 2 unknown.*Below other owners\s+1.*before.*configmaps: 1 unknown`)
+	if text := p.text("main"); strings.Contains(text, "bottom") || strings.Contains(text, "orphan") {
+		t.Errorf("consequences are not folded:\n%s", text)
+	}
+	p.press(".below", "▸ configmaps: 2")
+	p.sees(".below .net", `(?s)middle.*bottom`)
+	p.press(".below", "Difference of bottom")
+	p.sees(".diff", "img src=x onerror")
+	p.accessible()
+	folded := regexp.MustCompile(`(?s)top</b>.*<details class="c"><summary>configmaps: 2 unknown</summary>\s*<details>.*middle</b>.*bottom</b>`)
+	if text := p.saved(); !folded.MatchString(text) || !strings.Contains(text, "before</b></p>") {
+		t.Errorf("the file is\n%s", text)
+	}
+	p.press(".filter", "by owner")
+	p.sees("main", `(?s)Unknown at one end\s+4`)
+	p.sees(".net", `(?s)bottom`)
+	if text := p.saved(); strings.Contains(text, `class="c"`) {
+		t.Errorf("the file of the flat list is\n%s", text)
+	}
+	p.do(chromedp.Reload())
+	p.sees("main", `(?s)Unknown at one end\s+4`)
+	p.do(chromedp.NavigateBack())
+	p.sees("main", "configmaps: 2 unknown")
 }
 
 // receiver is a webhook's that refuses what is in a namespace, until it is told to take it.

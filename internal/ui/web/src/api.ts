@@ -20,11 +20,17 @@ export interface NetChange {
   resource: Resource; namespace?: string; name: string; change: string; recreated?: boolean; count: number; time: string;
   managers?: string[]; summary?: string; before: string; after: string;
 }
-export interface Changes extends Answer { items: NetChange[]; churned: number; truncated?: boolean }
+export interface Ref { apiVersion: string; kind: string; namespace?: string; name: string }
+export interface Group { owner?: Ref; change?: NetChange; counts: Record<string, Record<string, number>>; items: NetChange[] }
+export interface Changes extends Answer { items: NetChange[]; churned: number; truncated?: boolean; groups?: Group[] }
 
 export interface Version { sequence: number; time: string; type: Type; manager?: string; summary?: string }
 export interface Versions { items: Version[]; before: string; gaps: Gap[] }
 export interface State { as: string; exists: boolean; name: string; time?: string; type?: Type; manager?: string; object?: Json }
+export interface Blame {
+  deleted?: boolean; gaps: Gap[]; truncated?: boolean; unmanaged?: string;
+  fields: { head?: string; text: string; as: string; manager?: string; operation?: string; subresource?: string; time?: string; before?: string; sequence?: number }[];
+}
 export interface Difference { from: State; to: State; diff: string }
 
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };

@@ -1,9 +1,9 @@
 // Object: its versions, what each changed, and its state at each.
 import { useEffect, useState } from "preact/hooks";
-import { type Difference, type Json, type State, type Version, type Versions, useAsked } from "./api";
-import { Empty, Failed, Time, Verb } from "./parts";
+import { type Asked, type Blame, type Difference, type Json, type Ref, type State, type Version, type Versions, useAsked } from "./api";
+import { Empty, Failed, RefName, Time, Verb } from "./parts";
 import { change, link, place } from "./place";
-import { appliable, arrows, type Field, fields, some, yaml } from "./text";
+import { appliable, arrows, type Field, fields, some, span, yaml } from "./text";
 
 const value = (v: Json | undefined) => v === undefined ? "" : typeof v === "string" ? v : typeof v === "object" && v ? yaml(v) : String(v);
 
@@ -16,6 +16,8 @@ export function ObjectView() {
   const other = q.get("w") ? items.findIndex((v) => v.sequence === Number(q.get("w"))) : at + 1;
   const version = items[at], before = items[other] as Version | undefined;
   const tab = q.get("tab") || "changes";
+  const state = useAsked<State>(version ? base : "", { at: version?.time });
+  const owners = (state.value?.object as { metadata?: { ownerReferences?: Ref[] } } | undefined)?.metadata?.ownerReferences ?? [];
   const choose = (i: number) => { const v = items[i]; if (v) change({ v: i ? v.sequence : "" , w: "" }, false); };
   useEffect(() => {
     const key = (e: Event) => {
@@ -30,6 +32,7 @@ export function ObjectView() {
   return <div class="object">
     <header class="object-head">
       <h1>{namespace !== "-" && <span class="quiet">{namespace}/</span>}{name} <span class="kind">{resource}</span></h1>
+      {owners.length > 0 && <span class="owners"><span class="quiet">of</span> {owners.map((o) => <span key={o.kind + o.name}><span class="kind">{o.kind}</span> <RefName of={{ ...o, namespace: namespace === "-" || o.apiVersion === "v1" && o.kind === "Node" ? "" : namespace }} /></span>)}</span>}
       {items.length > 1 && <label class="slider"><span>state at {version && <Time at={version.time} />}</span>
         <input type="range" min={0} max={items.length - 1} value={items.length - 1 - at} aria-valuetext={version?.time} onInput={(e) => choose(items.length - 1 - Number(e.currentTarget.value))} /></label>}
       <a href={link("feed", [], { resource, namespace: namespace === "-" ? "" : namespace, name })}>in the feed</a>
@@ -47,9 +50,10 @@ export function ObjectView() {
         <li class="life">{versions.value!.before === "exact" ? "it did not exist before" : "not known before"}</li>
       </ol>
       <section class="pane" aria-label="The shown version">
-        <div class="tabs" role="tablist">{[["changes", "Changes"], ["yaml", "YAML"]].map(([t, title]) => <button role="tab" aria-selected={t === tab} onClick={() => change({ tab: t === "changes" ? "" : t })}>{title}</button>)}
+        <div class="tabs" role="tablist">{[["changes", "Changes"], ["yaml", "YAML"], ["blame", "Blame"]].map(([t, title]) => <button role="tab" aria-selected={t === tab} onClick={() => change({ tab: t === "changes" ? "" : t })}>{title}</button>)}
           <span class="quiet">{tab === "changes" && (before ? <>from <Time at={before.time} /> to <Time at={version.time} /></> : <Time at={version.time} />)}</span></div>
-        {tab === "changes" ? <Changes base={base} version={version} before={before} next={other === at + 1} /> : <Yaml base={base} version={version} />}
+        {tab === "changes" ? <Changes base={base} version={version} before={before} next={other === at + 1} /> : tab === "yaml" ? <Yaml state={state} />
+          : <Blamed key={items[0]!.sequence} base={base} last={at === 0} />}
       </section>
     </div>}
   </div>;
@@ -100,8 +104,32 @@ export function Unified({ text }: { text: string }) {
   })}</tbody></table>{!all && lines.length > shown && <button onClick={() => set(true)}>{some(lines.length - shown, "more line")}</button>}</div>;
 }
 
-function Yaml({ base, version }: { base: string; version: Version }) {
-  const state = useAsked<State>(base, { at: version.time }), [copied, set] = useState("");
+const marks: Record<string, [string, string]> = { exact: ["", "exact"], gap: ["?", "later changes may have been missed"], "unknown-before": ["<", "older than the history"] };
+
+/** The last state, and in the margin of each line who set it last. */
+function Blamed({ base, last }: { base: string; last: boolean }) {
+  const blame = useAsked<Blame>(base + "/blame"), b = blame.value, shown = 2000, [all, set] = useState(false);
+  if (blame.error) return <Failed error={blame.error} />;
+  if (!b) return <Empty>Reading…</Empty>;
+  if (!b.fields.length) return <Empty>No state of it is recorded.</Empty>;
+  const lines = b.fields.flatMap((f) => [...(f.head ? f.head.split("\n").map((text) => ({ text, f: undefined })) : []), ...f.text.split("\n").map((text) => ({ text, f }))]);
+  return <>
+    {b.deleted ? <p class="notice deleted">The object is deleted: this is its last state.</p> : !last && <p class="notice">Blame is of the last state, not of the chosen one.</p>}
+    {b.gaps.length > 0 && <p class="notice gap">{some(b.gaps.length, "gap")}: a line with ? may have been set later, by another manager.</p>}
+    {b.truncated && <p class="notice gap">The object has so many versions that the oldest were not compared.</p>}
+    {b.unmanaged && <p class="notice gap">The managed fields were not read: {b.unmanaged}</p>}
+    <div class="scroll" tabIndex={0} role="group" aria-label="State with who set each line"><table class="blame"><thead class="sr"><tr><th>manager</th><th>age</th><th>line</th></tr></thead><tbody>
+      {(all ? lines : lines.slice(0, shown)).map(({ text, f }) => {
+        const time = f && (f.time ?? f.before), [mark, words] = marks[f?.as ?? ""] ?? ["", ""], age = time && span(Date.now() - Date.parse(time));
+        return <tr class={f?.as}><td class="by" title={f && [f.manager, f.operation, f.subresource].filter(Boolean).join(", ")}>{f?.manager}</td>
+          <td class="age">{f && <><span class="as" title={words} aria-hidden="true">{mark}</span><span class="sr">{words} </span></>}{time && <time dateTime={time} title={f.time ? time : `before ${time}`}>{f.sequence ? <a href={link("object", place.value.path, { v: f.sequence })}>{age}</a> : age}</time>}</td><td>{text}</td></tr>;
+      })}
+    </tbody></table>{!all && lines.length > shown && <button onClick={() => set(true)}>{some(lines.length - shown, "more line")}</button>}</div>
+  </>;
+}
+
+function Yaml({ state }: { state: Asked<State> }) {
+  const [copied, set] = useState("");
   if (state.error) return <Failed error={state.error} />;
   if (!state.value) return <Empty>Reading…</Empty>;
   const { object, as, exists } = state.value;

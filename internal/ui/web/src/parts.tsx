@@ -1,7 +1,7 @@
 // What several views are made of.
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import type { Gap, Histogram, Problem, Resource, Type } from "./api";
+import type { Gap, Histogram, Problem, Ref, Resource, Type } from "./api";
 import { link } from "./place";
 import { clock, count, resourceName, some, span } from "./text";
 
@@ -16,6 +16,12 @@ export const objectLink = (r: Resource, namespace: string | undefined, name: str
 
 export const ObjectName = ({ of, query }: { of: { resource: Resource; namespace?: string; name?: string }; query?: Record<string, string | number> }) =>
   of.name ? <a href={objectLink(of.resource, of.namespace, of.name, query)}>{of.namespace && <span class="quiet">{of.namespace}/</span>}{of.name}</a> : <span>all objects</span>;
+
+/** An object as references in objects name it: by its kind, which the interface takes too. */
+export const RefName = ({ of, query }: { of: Ref; query?: Record<string, string> }) => {
+  const group = of.apiVersion.includes("/") ? "." + of.apiVersion.split("/")[0] : "";
+  return <a href={link("object", [of.kind.toLowerCase() + group, of.namespace || "-", of.name], query)}>{of.namespace && <span class="quiet">{of.namespace}/</span>}{of.name}</a>;
+};
 
 export const Failed = ({ error }: { error?: Problem }) => error ? <p class="notice bad" role="alert">{error.message}</p> : null;
 
