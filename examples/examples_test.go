@@ -4,8 +4,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
+	events "github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/watcherd"
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
@@ -66,6 +69,42 @@ func TestHeads(t *testing.T) {
 		if !slices.ContainsFunc(typed, func(line string) bool { return len(line) >= len(want) && line[:len(want)] == want }) {
 			t.Errorf("%s: its head does not show %q but %q", file, want, typed)
 		}
+	}
+}
+
+// TestGaps checks that a body names the cause of a gap, which has no object, or leaves it out. The
+// configuration of docs/getting-started.md is among the files.
+func TestGaps(t *testing.T) {
+	page, err := os.ReadFile("../docs/getting-started.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, config, _ := strings.Cut(string(page), "```yaml\n")
+	config, _, _ = strings.Cut(config, "```")
+	started := filepath.Join(t.TempDir(), "slack.yaml")
+	if err := os.WriteFile(started, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	bodies := 0
+	for _, file := range append(files(t), started) {
+		st, err := watcherd.Load(file, kinds.Builtin())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range st.Sinks {
+			b := st.Sinks[i].Body
+			if b == nil {
+				continue
+			}
+			bodies++
+			gap := &events.Event{ID: "0", Type: events.Gap, Sequence: 1, Time: time.Unix(1_700_000_000, 0), Gap: &events.GapData{Watch: "w", Cause: "expired"}}
+			if _, err := b.Render(gap); err != nil || len(gap.Body) > 0 && !strings.Contains(string(gap.Body), "expired") {
+				t.Errorf("%s: %s, %v", file, gap.Body, err)
+			}
+		}
+	}
+	if bodies < 8 {
+		t.Errorf("only %d bodies", bodies)
 	}
 }
 

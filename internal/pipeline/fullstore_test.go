@@ -2,12 +2,18 @@ package pipeline
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/query"
+	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
@@ -206,4 +212,64 @@ func TestServedAgainDuringAFarewell(t *testing.T) {
 	api.Unserve(widgetPath)
 	resolver.set()
 	received("sync deleted added deleted")
+}
+
+// TestFillOfAFullStore has a new sink start with a history for whose former states the store has no
+// room: each event comes, and the store hardly grows.
+func TestFillOfAFullStore(t *testing.T) {
+	const versions, size, growth = 400, 32 << 10, 4 << 20
+	l := lifeOn(t, "store", store.Options{FS: vfs.NewMem()}, allServed)
+	all := leadTo("all", "", "b")
+	l.apply([]route.Spec{all})
+	for range versions {
+		var noise strings.Builder
+		for noise.Len() < size {
+			noise.WriteString(rand.Text())
+		}
+		l.put("v", rand.Text(), noise.String())
+	}
+	for _, tc := range []struct {
+		sink     string
+		maxBytes int64
+		states   int
+	}{{"a", 1, 0}, {"c", 0, versions - 1}} {
+		states := leadTo("states", "", tc.sink)
+		states.Payload = []string{"object", "oldObject", "patch"}
+		st := l.state([]route.Spec{all, states}, func(s *plan.Sink) { s.StartFrom = plan.StartEarliest })
+		st.Store.MaxBytes = tc.maxBytes
+		before := l.store.Health().Bytes
+		if err := l.m.Apply(t.Context(), st); err != nil {
+			t.Fatal(err)
+		}
+		if after := l.store.Health().Bytes; tc.maxBytes != 0 && after > before+growth {
+			t.Errorf("the fill takes the full store from %d to %d MiB", before>>20, after>>20)
+		}
+		q, err := l.store.Queue(tc.sink)
+		if err != nil {
+			t.Fatal(err)
+		}
+		given, with, last := 0, 0, uint64(0)
+		for position := uint64(0); ; {
+			items, err := q.Read(position, versions, 8<<20)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(items) == 0 {
+				break
+			}
+			for _, it := range items {
+				e, err := query.Decode(l.m.inflater, tc.sink, it)
+				if err != nil || e.Object == nil || e.Sequence <= last {
+					t.Fatalf("%d after %d, %v: %+v", it.Sequence, last, err, e)
+				}
+				if e.OldObject != nil {
+					with++
+				}
+				given, position, last = given+1, it.Position, e.Sequence
+			}
+		}
+		if given != versions || with != tc.states {
+			t.Errorf("%d of %d events, %d with the state before, want %d", given, versions, with, tc.states)
+		}
+	}
 }

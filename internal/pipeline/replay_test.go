@@ -350,6 +350,13 @@ func TestBacktestCompares(t *testing.T) {
 	if r := b.Routes[0]; r.Matches != 2 || r.PeakMinute != 2 || len(r.Samples) != 2 || r.PerHour <= 0 {
 		t.Errorf("%+v", r)
 	}
+	// A body runs before what its route hides is hidden: neither it nor its error is shown.
+	proposal.Routes[0].Redact = []string{"metadata.labels.tier"}
+	proposal.Bodies[1].Body = `object.metadata.labels[object.metadata.labels.tier]`
+	b = run(time.Unix(1, 0))
+	if text, err := json.Marshal(b.Sinks); err != nil || b.Sinks[1].BodyErrors != 2 || strings.Contains(string(text), "blue") {
+		t.Errorf("%s, %v", text, err)
+	}
 	if b := run(time.Unix(1_900_000_000, 0)); b.Scanned != 0 || len(b.Sinks) != 0 {
 		t.Errorf("after all: %+v", b)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/watcherd/watcherd/internal/prom"
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/retrace"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
@@ -191,10 +192,10 @@ func (m *Manager) removeSinks(names []string) {
 // before is the log's and queued from there, what is recorded after is routed, and
 // so a sink gets each event once and in order.
 func (m *Manager) fillSinks(ctx context.Context, next *plan.State, names []string, adopt func(commit.Barrier) error) error {
-	total, chosen := map[string]int{}, map[string]store.Selector{}
+	total, chosen, past := map[string]int{}, map[string]store.Selector{}, map[string]*retrace.Target{}
 	for _, name := range names {
 		var err error
-		if chosen[name], err = m.filler(next, name); err != nil {
+		if chosen[name], past[name], err = m.filler(next, name); err != nil {
 			return fmt.Errorf("sink %s: %w", name, err)
 		}
 	}
@@ -231,6 +232,10 @@ func (m *Manager) fillSinks(ctx context.Context, next *plan.State, names []strin
 	}
 	for _, name := range names {
 		m.log.Info("a sink starts with what the event log holds for it", "sink", name, "events", total[name])
+		if t := past[name]; t != nil && t.Plain > 0 {
+			m.log.Warn("the store has no room for the former states of all events that a new sink starts with: later ones lack oldObject and patch",
+				"sink", name, "events", t.Plain)
+		}
 		m.startSink(ctx, next.Sink(name))
 	}
 	return nil
@@ -238,10 +243,11 @@ func (m *Manager) fillSinks(ctx context.Context, next *plan.State, names []strin
 
 // filler selects what of the log a sink gets that is new or back: what its routes take, if
 // it starts from the log's beginning, or what it would have been given, had it been there.
-// What it was given before it left is a replay.
-func (m *Manager) filler(st *plan.State, sink string) (store.Selector, error) {
+// What it was given before it left is a replay. A fill cannot wait for room, which its sink
+// makes only when it runs: the target that selects from the beginning does with less then.
+func (m *Manager) filler(st *plan.State, sink string) (store.Selector, *retrace.Target, error) {
 	if st.Sink(sink).StartFrom != plan.StartEarliest {
-		return sinceLeft(st, sink), nil
+		return sinceLeft(st, sink), nil, nil
 	}
 	if blind := m.unjudged(st); blind != "" {
 		m.log.Warn("a sink starts with the log, and the labels of namespaces are not known yet: it is not given what is selected by them",
@@ -249,9 +255,10 @@ func (m *Manager) filler(st *plan.State, sink string) (store.Selector, error) {
 	}
 	target, err := m.past.NewTarget(st, m.WatchesOf(st), sink, false)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return target.Select, nil
+	target.Full = func() bool { return m.store.Health().Paused }
+	return target.Select, target, nil
 }
 
 // sinceLeft selects what was recorded for a sink that is back, as if it had been there:

@@ -124,9 +124,9 @@ type SinkTest struct {
 	Gained     []Sample `json:"gained"` // the first of Added
 	Missed     []Sample `json:"missed"` // and of Lost
 	BodyErrors int      `json:"bodyErrors"`
-	BodyNulls  int      `json:"bodyNulls"` // events that the body leaves out
-	BodyError  string   `json:"bodyError,omitempty"`
-	Body       string   `json:"body,omitempty"` // the first one, shortened; not of routes with drop or redact
+	BodyNulls  int      `json:"bodyNulls"`           // events that the body leaves out
+	BodyError  string   `json:"bodyError,omitempty"` // the first one; not of routes with drop or redact
+	Body       string   `json:"body,omitempty"`      // the first one, shortened; as above
 }
 
 // Sample is an event.
@@ -448,17 +448,18 @@ func (t *rehearsal) render(by *side, sequence uint64, c *Change, to record.Targe
 		return ignoreDamage(err)
 	}
 	s := t.sink(to.Sink)
+	hides := slices.ContainsFunc(t.next.Routes, func(spec route.Spec) bool {
+		return to.LedBy(spec.Name) && len(spec.Drop)+len(spec.Redact) > 0
+	})
 	send, err := of.Render(e)
 	switch {
 	case err != nil:
-		if s.BodyErrors++; s.BodyError == "" {
+		if s.BodyErrors++; s.BodyError == "" && !hides {
 			s.BodyError = err.Error()
 		}
 	case !send:
 		s.BodyNulls++
-	case s.Body == "" && !slices.ContainsFunc(t.next.Routes, func(spec route.Spec) bool {
-		return to.LedBy(spec.Name) && len(spec.Drop)+len(spec.Redact) > 0
-	}):
+	case s.Body == "" && !hides:
 		s.Body = strings.ToValidUTF8(string(e.Body[:min(len(e.Body), maxBodyText)]), "")
 	}
 	return nil

@@ -251,6 +251,11 @@ type Target struct {
 	edited  bool // a route edits what it delivers
 	router  *route.Router
 	routes  []string
+
+	// Full, if set, reports that there is no room: an event gets neither the state before
+	// nor a patch that its record lacks. Plain counts those.
+	Full  func() bool
+	Plain int
 }
 
 // NewTarget returns the target that a sink is by the routes of a configuration. again: what
@@ -300,7 +305,12 @@ func (t *Target) Select(it *store.Item) (s store.Selected, ok bool, err error) {
 		return s, false, nil
 	}
 	s.Flags |= uint32(targets[0].Flags)
-	s.Payload, err = payload(c, targets[0], t.edited || t.reader.edits().EditsRoutes())
+	to := targets[0]
+	if t.Full != nil && c.Type == event.Updated && to.Flags&comparing != 0 && t.Full() {
+		to.Flags &^= comparing
+		t.Plain++
+	}
+	s.Payload, err = payload(c, to, t.edited || t.reader.edits().EditsRoutes())
 	return s, true, err
 }
 
@@ -319,6 +329,9 @@ func (t *Target) led(rec *record.Record) bool {
 		return slices.ContainsFunc(t.routes, func(name string) bool { return to.LedBy(name) })
 	})
 }
+
+// comparing are the parts of an event that are made from the state before.
+const comparing = record.OldObject | record.Patch | record.Summary
 
 // payload is a change as a record for a target, nil if its own record is. edited: routes
 // may edit what they deliver.
