@@ -48,19 +48,18 @@ func (s *Server) adminHandler(bound net.Addr) http.Handler {
 
 	// The page holds no data: a browser gets it before it has a token, and by links of other sites.
 	outer, page, guarded := http.NewServeMux(), ui.Handler(), s.guarded(bound, mux)
+	toPage := func(w http.ResponseWriter) {
+		w.Header().Set("Location", "ui/") // relative: a proxy may have taken a prefix away
+		w.WriteHeader(http.StatusSeeOther)
+	}
 	s.handle(outer, "GET /ui/", func(w http.ResponseWriter, r *http.Request) error {
 		page.ServeHTTP(w, r)
 		return nil
 	})
-	toPage := func(w http.ResponseWriter, _ *http.Request) error {
-		w.Header().Set("Location", "ui/") // relative: a proxy may have taken a prefix away
-		w.WriteHeader(http.StatusSeeOther)
-		return nil
-	}
-	s.handle(outer, "GET /ui", toPage)
+	outer.HandleFunc("GET /ui", func(w http.ResponseWriter, _ *http.Request) { toPage(w) })
 	outer.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/" && reads(r) && strings.Contains(r.Header.Get("Accept"), "text/html") {
-			_ = toPage(w, r)
+			toPage(w)
 			return
 		}
 		guarded.ServeHTTP(w, r)
