@@ -298,7 +298,9 @@ func (q *Queue) needs() (low uint64, own int64) {
 	if q.total.Count == q.detached.Count {
 		return ^uint64(0), 0
 	}
-	low = q.neededLocked()
+	if low = q.neededLocked(); low > q.tail { // entries that cannot be read are counted, and hold nothing
+		low = ^uint64(0)
+	}
 	for _, p := range q.pins {
 		low = min(low, p.sequence)
 	}

@@ -80,3 +80,33 @@ func TestDeadLetterOfALostRecord(t *testing.T) {
 		t.Errorf("%+v", items)
 	}
 }
+
+// TestDamagedBacklogHoldsNoLog: entries whose records cannot be read stay in the count of a
+// queue, and do not hold back what others have been given since.
+func TestDamagedBacklogHoldsNoLog(t *testing.T) {
+	fs := storeFiles(t, true)
+	for _, name := range dataFiles(t, fs, ".sst") {
+		b := content(t, fs, name)
+		if at := bytes.Index(b, []byte("40:")); at >= 0 {
+			b[at+50] ^= 0x55
+		}
+		overwrite(t, fs, name, b)
+	}
+	s := openTest(t, "store", Options{FS: fs})
+	live := ensure(t, s, "live")
+	limits := Limits{MaxBytes: 64 << 20, RetentionMaxBytes: 1}
+	for i := range 10 {
+		minutes(t, s, 100+10*i, 10, 256<<10, "live")
+		for items := read(t, live, 0, 100); len(items) > 0; items = read(t, live, 0, 100) {
+			for _, item := range items {
+				if err := live.Ack(item.Position); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		relieve(t, s, testEpoch, limits, 1<<40)
+	}
+	if st, bound := s.LogStats(), limits.holdBound(); st.Bytes > 3*bound {
+		t.Errorf("log %+v, more than %d bytes", st, 3*bound)
+	}
+}
