@@ -103,6 +103,7 @@ const url = (path: string, query: Query = {}) => {
 
 async function ask(path: string, query: Query, init: RequestInit): Promise<Response> {
   let answer: Response;
+  const token = sessionStorage.getItem(kept);
   try {
     answer = await fetch(url(path, query), { cache: "no-store", ...init });
   } catch (error) {
@@ -113,7 +114,7 @@ async function ask(path: string, query: Query, init: RequestInit): Promise<Respo
   const text = await answer.text();
   let detail = text;
   try { detail = (JSON.parse(text) as { detail?: string }).detail ?? text; } catch { /* a proxy's own words */ }
-  if (answer.status === 401) locked.value = detail;
+  if (answer.status === 401 && token === sessionStorage.getItem(kept)) locked.value = detail; // another token came meanwhile
   throw new Problem(answer.status, detail || answer.statusText);
 }
 
