@@ -65,10 +65,10 @@ const FullDiskPause = 250 * time.Millisecond
 // release ends every wait of a failed store.
 func (f *fence) release() { f.once.Do(func() { close(f.released) }) }
 
-// vital reports whether Pebble depends on the named file: every file but tables,
-// blobs and temporary files.
+// vital reports whether Pebble depends on the named file: every file but tables and blobs.
+// Temporary files are written by its Open, which leaves a goroutine behind when it fails so late.
 func vital(name string) bool {
-	return !strings.HasSuffix(name, ".sst") && !strings.HasSuffix(name, ".blob") && !strings.HasSuffix(name, ".dbtmp")
+	return !strings.HasSuffix(name, ".sst") && !strings.HasSuffix(name, ".blob")
 }
 
 // isCopy reports whether the named file belongs to a copy of the store.
