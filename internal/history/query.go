@@ -184,6 +184,7 @@ type window struct {
 	log         Store
 	newestFirst bool
 	items       []store.Item
+	size        uint64 // records of the next one; 0: windowRecords
 	last        uint64 // that was read
 }
 
@@ -199,15 +200,20 @@ func (w *window) ReadRecord(sequence uint64) (store.Item, bool, error) {
 	w.last = sequence
 	i, ok := find()
 	if !ok && distance <= windowRecords/4 {
+		w.size = cmp.Or(w.size, windowRecords)
 		after := sequence - 1
 		if w.newestFirst {
-			after = sequence - min(sequence, windowRecords)
+			after = sequence - min(sequence, w.size)
 		}
 		var err error
-		if w.items, err = w.log.ReadLog(after, windowRecords); err != nil {
+		if w.items, err = w.log.ReadLog(after, int(w.size)); err != nil {
 			return store.Item{}, false, err
 		}
-		i, ok = find()
+		if i, ok = find(); ok {
+			w.size = min(2*w.size, windowRecords)
+		} else if n := uint64(len(w.items)); n < w.size { // records so large that the bytes of a read end before it
+			w.size = max(n/2, 1)
+		}
 	}
 	if ok && !w.items[i].Unreadable {
 		return w.items[i], true, nil
