@@ -57,11 +57,18 @@ func refuse(w http.ResponseWriter, err error) {
 	_ = json.NewEncoder(w).Encode(&body) // the client is gone
 }
 
+// failure is an error that a client gets as a Status.
+func failure(code int32, reason metav1.StatusReason, message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
+}
+
 // notFound is a path or a resource that there is not.
 func notFound(format string, args ...any) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusNotFound, Reason: metav1.StatusReasonNotFound, Message: fmt.Sprintf(format, args...),
-	}}
+	return failure(http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf(format, args...))
+}
+
+func unsupported(message string) error {
+	return failure(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, message)
 }
 
 // request is what a client asks for of a time.
@@ -89,9 +96,7 @@ func (s *Server) serve(ctx context.Context, w http.ResponseWriter, hr *http.Requ
 	}
 	var ok bool
 	if r.form, ok = accepted(hr.Header.Values("Accept")); !ok {
-		return &apierrors.StatusError{ErrStatus: metav1.Status{
-			Status: metav1.StatusFailure, Code: http.StatusNotAcceptable, Reason: metav1.StatusReasonNotAcceptable, Message: "only application/json is sent",
-		}}
+		return failure(http.StatusNotAcceptable, metav1.StatusReasonNotAcceptable, "only application/json is sent")
 	}
 	if r.resources, err = s.Resources(); err != nil {
 		if errors.Is(err, dynamicfactory.ErrNotReady) {
@@ -107,12 +112,6 @@ func (s *Server) serve(ctx context.Context, w http.ResponseWriter, hr *http.Requ
 		return s.objects(ctx, w, r, schema.GroupVersion{Group: parts[1], Version: parts[2]}, parts[3:])
 	}
 	return discover(w, r, parts)
-}
-
-func unsupported(message string) error {
-	return &apierrors.StatusError{ErrStatus: metav1.Status{
-		Status: metav1.StatusFailure, Code: http.StatusMethodNotAllowed, Reason: metav1.StatusReasonMethodNotAllowed, Message: message,
-	}}
 }
 
 // target is what a request for objects names.

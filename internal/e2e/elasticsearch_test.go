@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
@@ -14,16 +13,14 @@ import (
 
 // toElasticsearch is the feed of [feedConfig] into indices with its history and its state.
 func toElasticsearch(namespace, url string) string {
-	config := strings.Replace(feedConfig(namespace), "sinks: [archive]", "sinks: [history, objects]", 1)
-	config, _, _ = strings.Cut(config, "- name: archive")
-	return config + fmt.Sprintf(`
+	return feedTo(namespace, "history, objects", fmt.Sprintf(`
 - name: history
   elasticsearch: {url: %[1]q, create: true, timeout: 2s}
   retry: {initial: 20ms, max: 500ms}
 - name: objects
   elasticsearch: {url: %[1]q, mode: state, create: true, timeout: 2s}
   retry: {initial: 20ms, max: 500ms}
-`, url)
+`, url))
 }
 
 // tapIndex shows the events of a data stream in the order of their sequences, as a query would.

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
@@ -30,6 +31,12 @@ sinks:
 - name: archive
   file: {path: "./events/{resource}.jsonl"}
 `, namespace)
+}
+
+// feedTo is the feed of [feedConfig] to other sinks: their names, and their blocks.
+func feedTo(namespace, names, blocks string) string {
+	config, _, _ := strings.Cut(feedConfig(namespace), "  sinks: [archive]")
+	return config + "  sinks: [" + names + "]\nsinks:" + blocks
 }
 
 // TestEveryWriteIsDeliveredOnce is the main job: a known sequence of writes by

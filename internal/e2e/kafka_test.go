@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,16 +15,14 @@ import (
 
 // toKafka is the feed of [feedConfig] into topics with its history and its state.
 func toKafka(namespace, broker string) string {
-	config := strings.Replace(feedConfig(namespace), "sinks: [archive]", "sinks: [history, state]", 1)
-	config, _, _ = strings.Cut(config, "- name: archive")
-	return config + fmt.Sprintf(`
+	return feedTo(namespace, "history, state", fmt.Sprintf(`
 - name: history
   kafka: {brokers: [%[1]q], topic: "history.{resource}", create: {partitions: 3}, timeout: 2s}
   retry: {initial: 20ms, max: 500ms}
 - name: state
   kafka: {brokers: [%[1]q], topic: "state.{resource}", mode: state, create: {partitions: 3}, timeout: 2s}
   retry: {initial: 20ms, max: 500ms}
-`, broker)
+`, broker))
 }
 
 // topics consumes topics by pattern from their beginning, over restarts of the broker.

@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
@@ -16,12 +15,11 @@ func TestKillLoopOTLP(t *testing.T) {
 	c.Apply(t, widgetCRD)
 	ns := c.Namespace(t)
 	receiver := testservers.StartCollector(t, testservers.CollectorSpec{})
-	config, _, _ := strings.Cut(strings.Replace(feedConfig(ns), "sinks: [archive]", "sinks: [logs]", 1), "- name: archive")
-	d := newDaemon(t, c.Kubeconfig, config+fmt.Sprintf(`
+	d := newDaemon(t, c.Kubeconfig, feedTo(ns, "logs", fmt.Sprintf(`
 - name: logs
   otlp: {endpoint: %q, timeout: 2s}
   retry: {initial: 20ms, max: 500ms}
-`, "http://"+receiver.Addr))
+`, "http://"+receiver.Addr)))
 	w := newClient(t, c, ns)
 	read := 0
 	records := newTap("otlp", func() (bodies [][]byte, err error) {

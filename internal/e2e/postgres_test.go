@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/testcluster"
@@ -11,13 +10,11 @@ import (
 
 // toPostgres is the feed of [feedConfig] into tables.
 func toPostgres(namespace, url string) string {
-	config := strings.Replace(feedConfig(namespace), "sinks: [archive]", "sinks: [db]", 1)
-	config, _, _ = strings.Cut(config, "- name: archive")
-	return config + fmt.Sprintf(`
+	return feedTo(namespace, "db", fmt.Sprintf(`
 - name: db
   postgres: {url: {file: %q}, create: true, timeout: 2s}
   retry: {initial: 20ms, max: 500ms}
-`, url)
+`, url))
 }
 
 // tapHistory shows the rows of table history.

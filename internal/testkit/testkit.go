@@ -48,6 +48,18 @@ func (l *Log) Like(text string) (lines []string) {
 	return lines
 }
 
+// Write writes a file that only its user may read, in place of one of its name at once: no reader
+// sees a part of it.
+func Write(t testing.TB, path string, content []byte) {
+	t.Helper()
+	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // FilesWith returns the names of the files below dir that contain the text.
 func FilesWith(t testing.TB, dir, text string) (files []string) {
 	t.Helper()

@@ -2,6 +2,7 @@ package sinks
 
 import (
 	"bytes"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -137,6 +138,26 @@ func (h Header) Value(dir string) (string, error) {
 		err = errors.New("the secret holds a character that no header can carry")
 	}
 	return v, err
+}
+
+// BasicAuth is the `basicAuth` block of kinds that speak HTTP: a user and a password.
+type BasicAuth struct {
+	Username string `json:"username"`
+	Password Secret `json:"password"`
+}
+
+// Validate reports every problem of the block, which is at path.
+func (b *BasicAuth) Validate(path string) error {
+	err := b.Password.Validate(path + ".password")
+	if b.Username == "" || strings.ContainsRune(b.Username, ':') {
+		err = errors.Join(err, &FieldError{Path: path + ".username", Msg: "required, and without a colon"})
+	}
+	return err
+}
+
+// Header is the value of the header Authorization.
+func (b *BasicAuth) Header(password string) string {
+	return "Basic " + base64.StdEncoding.EncodeToString([]byte(b.Username+":"+password))
 }
 
 // PlainText reports whether requests to a URL leave the machine unencrypted.

@@ -38,7 +38,7 @@ type Config struct {
 	APIKey *sinks.Secret `json:"apiKey,omitempty"`
 
 	// BasicAuth is a user and a password.
-	BasicAuth *BasicAuth `json:"basicAuth,omitempty"`
+	BasicAuth *sinks.BasicAuth `json:"basicAuth,omitempty"`
 
 	// Insecure allows credentials in plain text: in a header here, and on the way to an
 	// http:// URL beyond loopback.
@@ -65,12 +65,6 @@ const (
 	History Mode = "history" // every event
 	State   Mode = "state"   // the last state of each object
 )
-
-// BasicAuth is a user and a password.
-type BasicAuth struct {
-	Username string       `json:"username"`
-	Password sinks.Secret `json:"password"`
-}
 
 // The values of compress.
 const (
@@ -156,10 +150,7 @@ func (c *Config) Validate() error {
 		}
 	}
 	if b := c.BasicAuth; b != nil {
-		errs = append(errs, b.Password.Validate("basicAuth.password"))
-		if b.Username == "" || strings.ContainsRune(b.Username, ':') {
-			bad("basicAuth.username", "required, without a colon")
-		}
+		errs = append(errs, b.Validate("basicAuth"))
 	}
 	if (c.APIKey != nil || c.BasicAuth != nil) && !c.Insecure && sinks.PlainText(c.URL) {
 		bad("url", "sends apiKey or basicAuth unencrypted, as it is http:// and beyond loopback: use https://, or set insecure: true")
@@ -202,14 +193,10 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 		},
 	}
 	responses := r.CounterVec("responses_total", "Requests by the status of the answer; error if there was none.", "code")
-	options := post.Options{
-		Key: "url", Host: u.Hostname(), Headers: c.Headers, APIKey: c.APIKey, Dir: o.Dir, TLS: c.TLS, Timeout: c.Timeout.Std(),
-		Gzip: c.Compress == compressGzip, MaxAnswer: maxAnswer, Responses: responses,
-	}
-	if c.BasicAuth != nil {
-		options.User, options.Password = c.BasicAuth.Username, &c.BasicAuth.Password
-	}
-	s.client = post.New(options)
+	s.client = post.New(post.Options{
+		Key: "url", Host: u.Hostname(), Headers: c.Headers, APIKey: c.APIKey, BasicAuth: c.BasicAuth, Dir: o.Dir, TLS: c.TLS,
+		Timeout: c.Timeout.Std(), Gzip: c.Compress == compressGzip, MaxAnswer: maxAnswer, Responses: responses,
+	})
 	return s, r.Err()
 }
 

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"net/url"
 	"time"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
@@ -29,46 +30,42 @@ func (s *sink) prepare(ctx context.Context) error {
 func (s *sink) makeTemplate(ctx context.Context) error {
 	name := s.names.Sample("any")
 	to := s.url.JoinPath("_index_template", name)
-	a, err := s.client.Do(ctx, http.MethodGet, to, "", nil)
+	if a, err := s.ask(ctx, http.MethodGet, to, nil); err == nil || a == nil || a.Status != http.StatusNotFound {
+		return err
+	}
+	a, err := s.ask(ctx, http.MethodGet, s.url, nil)
 	if err != nil {
 		return err
-	}
-	if a.Accepted() {
-		return nil
-	}
-	if a.Status != http.StatusNotFound {
-		return operators(a.Refusal(a.Status, string(a.Body)))
-	}
-	if a, err = s.client.Do(ctx, http.MethodGet, s.url, "", nil); err != nil {
-		return err
-	}
-	if !a.Accepted() {
-		return operators(a.Refusal(a.Status, string(a.Body)))
 	}
 	var server struct{ Version struct{ Distribution string } }
 	if err := json.Unmarshal(a.Body, &server); err != nil {
 		return a.Errorf("this is neither Elasticsearch nor OpenSearch: %w", err)
 	}
-	body, err := json.Marshal(s.template(server.Version.Distribution == "opensearch"))
-	if err != nil {
-		return err
-	}
-	if a, err = s.client.Do(ctx, http.MethodPut, to, "application/json", body); err != nil {
-		return err
-	}
-	if !a.Accepted() {
-		return operators(a.Refusal(a.Status, string(a.Body)))
-	}
-	s.log.Info("index template created", "template", name)
-	return nil
-}
-
-// operators makes an error that would blame an event one that needs an operator: no event is part of the request.
-func operators(err error) error {
-	if class, _ := sinks.Classify(err); class == sinks.ClassPoison {
-		return sinks.Pause(err)
+	if _, err = s.ask(ctx, http.MethodPut, to, s.template(server.Version.Distribution == "opensearch")); err == nil {
+		s.log.Info("index template created", "template", name)
 	}
 	return err
+}
+
+// ask makes a request that no event is part of: where an answer would blame one, an operator is needed. The answer is nil
+// if there was none.
+func (s *sink) ask(ctx context.Context, method string, to *url.URL, content object) (*post.Answer, error) {
+	var body []byte
+	if content != nil {
+		var err error
+		if body, err = json.Marshal(content); err != nil {
+			return nil, err
+		}
+	}
+	a, err := s.client.Do(ctx, method, to, "application/json", body)
+	if err != nil || a.Accepted() {
+		return a, err
+	}
+	err = a.Refusal(a.Status, string(a.Body))
+	if class, _ := sinks.Classify(err); class == sinks.ClassPoison {
+		err = sinks.Pause(err)
+	}
+	return a, err
 }
 
 type object map[string]any
@@ -111,15 +108,9 @@ func (s *sink) expire(ctx context.Context) {
 		{"term": object{"cluster": s.cluster}},
 		{"exists": object{"field": "sequence"}},
 	}}}}
-	body, err := json.Marshal(query)
-	if err == nil {
-		to := s.url.JoinPath(s.names.Sample("*"), "_delete_by_query")
-		to.RawQuery = "conflicts=proceed&wait_for_completion=false&ignore_unavailable=true"
-		var a *post.Answer
-		if a, err = s.client.Do(ctx, http.MethodPost, to, "application/json", body); err == nil && !a.Accepted() {
-			err = a.Refusal(a.Status, string(a.Body))
-		}
-	}
+	to := s.url.JoinPath(s.names.Sample("*"), "_delete_by_query")
+	to.RawQuery = "conflicts=proceed&wait_for_completion=false&ignore_unavailable=true"
+	_, err := s.ask(ctx, http.MethodPost, to, query)
 	if err == nil {
 		s.metrics.expired.WithLabelValues("succeeded").Inc()
 		return

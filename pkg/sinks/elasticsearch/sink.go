@@ -10,7 +10,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/halves"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/post"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/template"
@@ -54,61 +54,31 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 	if err != nil {
 		return err
 	}
-	w := &write{sink: s, batch: batch, settled: make([]bool, len(batch)), failed: map[int]error{}, stuck: map[string]error{}}
+	w := &write{sink: s, batch: batch, objects: make([]string, len(batch)), accepted: make([]bool, len(batch))}
 	var rest, round []int
 	for i, e := range batch {
-		if w.settled[i] = s.state && e.Type == event.Gap; !w.settled[i] {
+		w.objects[i] = e.PartitionKey()
+		if w.accepted[i] = s.state && e.Type == event.Gap; !w.accepted[i] {
 			rest = append(rest, i)
 		}
 	}
 	for len(rest) > 0 && err == nil {
-		round, rest = w.round(rest)
+		round, rest = w.failed.Round(rest, w.objects)
 		err = w.send(ctx, round)
 	}
-	if err != nil && !slices.Contains(w.settled, true) {
-		return err
+	if err = w.failed.End(err, w.accepted); err == nil {
+		s.expire(ctx)
 	}
-	for i, settled := range w.settled {
-		if !settled {
-			w.failed[i] = err
-		}
-	}
-	if len(w.failed) > 0 {
-		return &sinks.BatchError{Failed: w.failed}
-	}
-	s.expire(ctx)
-	return nil
+	return err
 }
 
 // write is one batch in flight.
 type write struct {
-	sink    *sink
-	batch   []*event.Event
-	settled []bool // by index in the batch: accepted, or in failed
-	failed  map[int]error
-	stuck   map[string]error // objects with a failure
-}
-
-func (w *write) fail(i int, err error) {
-	w.settled[i], w.failed[i], w.stuck[w.batch[i].PartitionKey()] = true, err, err
-}
-
-// round takes the first event of each object out of those that wait.
-func (w *write) round(waiting []int) (round, later []int) {
-	taken := make(map[string]bool, len(waiting))
-	for _, i := range waiting {
-		key := w.batch[i].PartitionKey()
-		switch err := w.stuck[key]; {
-		case err != nil:
-			w.fail(i, sinks.Held(err))
-		case taken[key]:
-			later = append(later, i)
-		default:
-			taken[key] = true
-			round = append(round, i)
-		}
-	}
-	return round, later
+	sink     *sink
+	batch    []*event.Event
+	objects  []string // of the events
+	accepted []bool   // by index in the batch
+	failed   halves.Failures
 }
 
 // send makes a request for the events with these indexes, and of halves where the cluster refuses the request as a
@@ -127,7 +97,7 @@ func (w *write) send(ctx context.Context, at []int) error {
 	case class != sinks.ClassPoison:
 		return err
 	case len(at) == 1:
-		w.fail(at[0], err)
+		w.failed.Add(at[0], w.objects[at[0]], err)
 		return nil
 	default:
 		if err := w.send(ctx, at[:len(at)/2]); err != nil {
@@ -136,11 +106,10 @@ func (w *write) send(ctx context.Context, at []int) error {
 		return w.send(ctx, at[len(at)/2:])
 	}
 	for n, i := range at {
-		w.settled[i] = true
-		if results[n] == nil {
+		if w.accepted[i] = results[n] == nil; w.accepted[i] {
 			continue
 		}
-		w.fail(i, results[n])
+		w.failed.Add(i, w.objects[i], results[n])
 		if class, _ := sinks.Classify(results[n]); class != sinks.ClassPoison && err == nil {
 			err = results[n]
 		}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -16,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/watcherd/watcherd/internal/testca"
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
@@ -34,7 +34,7 @@ func TestConformance(t *testing.T) {
 		dir := t.TempDir()
 		cert, key := ca.Pair("127.0.0.1", nil)
 		es := testservers.StartElasticsearch(t, testservers.ElasticsearchSpec{Cert: string(cert), Key: string(key), APIKey: canary})
-		write(t, filepath.Join(dir, "ca.pem"), ca.PEM)
+		testkit.Write(t, filepath.Join(dir, "ca.pem"), ca.PEM)
 		t.Setenv("ELASTICSEARCH_TEST_KEY", canary)
 		frozen := false
 		restart := func(key string) {
@@ -80,13 +80,6 @@ func TestConformance(t *testing.T) {
 			Stop:       es.Kill,
 		}
 	})
-}
-
-func write(t *testing.T, path string, content []byte) {
-	t.Helper()
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // of is an event of an object named name.
@@ -241,7 +234,7 @@ func TestItems(t *testing.T) {
 	t.Cleanup(server.Close)
 	t.Setenv("ELASTICSEARCH_TEST_PASSWORD", canary)
 	c := elasticsearch.NewConfig()
-	c.URL, c.BasicAuth = server.URL, &elasticsearch.BasicAuth{Username: "watcherd", Password: sinks.Secret{Env: "ELASTICSEARCH_TEST_PASSWORD"}}
+	c.URL, c.BasicAuth = server.URL, &sinks.BasicAuth{Username: "watcherd", Password: sinks.Secret{Env: "ELASTICSEARCH_TEST_PASSWORD"}}
 	s := sinktest.Open(t, c)
 	item := func(status int, kind string) string {
 		return fmt.Sprintf(`{"items":[{"create":{"status":%d,"error":{"type":%q,"reason":"no, AUTH"}}}]}`, status, kind)
@@ -312,10 +305,10 @@ func TestConfig(t *testing.T) {
 		{"mode", func(c *elasticsearch.Config) { c.Mode = "both" }},
 		{"apiKey", func(c *elasticsearch.Config) { c.APIKey = &sinks.Secret{} }},
 		{"basicAuth", func(c *elasticsearch.Config) {
-			c.APIKey, c.BasicAuth = &sinks.Secret{Env: "A"}, &elasticsearch.BasicAuth{Username: "a", Password: sinks.Secret{Env: "B"}}
+			c.APIKey, c.BasicAuth = &sinks.Secret{Env: "A"}, &sinks.BasicAuth{Username: "a", Password: sinks.Secret{Env: "B"}}
 		}},
 		{"basicAuth.username", func(c *elasticsearch.Config) {
-			c.BasicAuth = &elasticsearch.BasicAuth{Password: sinks.Secret{Env: "B"}}
+			c.BasicAuth = &sinks.BasicAuth{Password: sinks.Secret{Env: "B"}}
 		}},
 		{"headers.Authorization", func(c *elasticsearch.Config) { c.Headers = map[string]sinks.Header{"Authorization": {Text: "canary"}} }},
 		{"tombstones", func(c *elasticsearch.Config) { c.Tombstones = -1 }},

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/watcherd/watcherd/internal/testca"
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/kafka"
@@ -120,7 +121,7 @@ func TestMechanisms(t *testing.T) {
 					}
 					t.Setenv("AWS_REGION", "eu-central-1")
 					secret := map[bool]string{true: "canary-secret", false: "canary-wrong"}[right]
-					write(t, "secret", []byte(secret))
+					testkit.Write(t, "secret", []byte(secret))
 					c := configFor(k.Addr)
 					c.SASL, c.Create = test.sasl(t), &kafka.Create{}
 					var log sinktest.Log
@@ -173,7 +174,7 @@ func TestSecretMissing(t *testing.T) {
 	c.SASL, c.Create = &kafka.SASL{Mechanism: "SCRAM-SHA-256", User: "me", Password: &sinks.Secret{File: "password"}}, &kafka.Create{}
 	s := sinktest.Open(t, c, func(o *sinks.Options) { o.Dir = dir })
 	sinktest.WantClass(t, s.Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassPause, "sasl.password", "password")
-	write(t, filepath.Join(dir, "password"), []byte("s3cret\n"))
+	testkit.Write(t, filepath.Join(dir, "password"), []byte("s3cret\n"))
 	deliver(t, s, sinktest.Events(1, 1))
 	c.TLS = &sinks.TLS{CAFile: "no.pem"}
 	sinktest.WantClass(t, sinktest.Open(t, c, func(o *sinks.Options) { o.Dir = dir }).Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassPause, "no.pem")

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/watcherd/watcherd/internal/testca"
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
@@ -198,17 +198,6 @@ func header(r *kgo.Record, key string) string {
 	return ""
 }
 
-// write writes content to a file in one step.
-func write(t *testing.T, path string, content []byte) {
-	t.Helper()
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // deliver writes until every event is accepted.
 func deliver(t *testing.T, s sinks.Sink, events []*event.Event) (failures int) {
 	t.Helper()
@@ -245,10 +234,10 @@ func start(t *testing.T, spec testservers.KafkaSpec, settings ...string) (*tests
 // certificates writes files for the tls block into a folder, and returns what a server presents.
 func certificates(t *testing.T, dir string, ca *testca.Authority) (cert, key string) {
 	t.Helper()
-	write(t, filepath.Join(dir, "ca.pem"), ca.PEM)
+	testkit.Write(t, filepath.Join(dir, "ca.pem"), ca.PEM)
 	own, private := ca.Pair("watcherd", nil)
-	write(t, filepath.Join(dir, "cert.pem"), own)
-	write(t, filepath.Join(dir, "key.pem"), private)
+	testkit.Write(t, filepath.Join(dir, "cert.pem"), own)
+	testkit.Write(t, filepath.Join(dir, "key.pem"), private)
 	c, k := ca.Pair("127.0.0.1", nil)
 	return string(c), string(k)
 }

@@ -2,7 +2,6 @@ package nats_test
 
 import (
 	"net"
-	"os"
 	"path/filepath"
 	"testing"
 
@@ -11,20 +10,11 @@ import (
 	"github.com/nats-io/nkeys"
 
 	"github.com/watcherd/watcherd/internal/testca"
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/nats"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 )
-
-func write(t *testing.T, path string, content []byte) {
-	t.Helper()
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
-}
 
 func user(t *testing.T) (nkeys.KeyPair, string, []byte) {
 	t.Helper()
@@ -80,7 +70,7 @@ func TestAuthentication(t *testing.T) {
 			s := startServer(t, test.server)
 			defer stopServer(s)
 			dir := t.TempDir()
-			write(t, filepath.Join(dir, "auth"), test.file)
+			testkit.Write(t, filepath.Join(dir, "auth"), test.file)
 			c := configFor(s.ClientURL(), false)
 			test.change(c)
 			sink := sinktest.Open(t, c, func(o *sinks.Options) { o.Dir = dir })
@@ -117,7 +107,7 @@ func decentral(t *testing.T) (operator string, account func() (public, token str
 func TestPasswordRotation(t *testing.T) {
 	dir := t.TempDir()
 	password := filepath.Join(dir, "password")
-	write(t, password, []byte("first"))
+	testkit.Write(t, password, []byte("first"))
 	with := func(pass string, port int) func(o *server.Options) {
 		return func(o *server.Options) { o.Username, o.Password, o.JetStream, o.Port = "me", pass, false, port }
 	}
@@ -136,7 +126,7 @@ func TestPasswordRotation(t *testing.T) {
 		class, _ := sinks.Classify(sink.Write(t.Context(), sinktest.Events(1, 1)))
 		return class == sinks.ClassPause
 	})
-	write(t, password, []byte("second"))
+	testkit.Write(t, password, []byte("second"))
 	eventually(t, "the new password is used", func() bool {
 		return sink.Write(t.Context(), sinktest.Events(1, 1)) == nil
 	})
@@ -149,9 +139,9 @@ func TestTLS(t *testing.T) {
 	first, second := testca.New(t, "first"), testca.New(t, "second")
 	present := func(a *testca.Authority) {
 		cert, key := a.Pair("watcherd", nil)
-		write(t, filepath.Join(dir, "ca.pem"), a.PEM)
-		write(t, filepath.Join(dir, "cert.pem"), cert)
-		write(t, filepath.Join(dir, "key.pem"), key)
+		testkit.Write(t, filepath.Join(dir, "ca.pem"), a.PEM)
+		testkit.Write(t, filepath.Join(dir, "cert.pem"), cert)
+		testkit.Write(t, filepath.Join(dir, "key.pem"), key)
 	}
 	with := func(a *testca.Authority, port int) func(o *server.Options) {
 		return func(o *server.Options) {

@@ -131,17 +131,7 @@ func (p *publication) stream(ctx context.Context) error {
 		waiting[i] = i
 	}
 	for len(waiting) > 0 {
-		var round, later []int
-		taken := make(map[string]bool, len(waiting))
-		for _, i := range waiting {
-			switch key := p.keys[i]; {
-			case taken[key]:
-				later = append(later, i)
-			case !p.failed.Hold(i, p.keys[i]):
-				taken[key] = true
-				round = append(round, i)
-			}
-		}
+		round, later := p.failed.Round(waiting, p.keys)
 		if err := p.round(ctx, round); err != nil {
 			// Not the fault of single events: the rest would fail too.
 			for _, i := range later {

@@ -22,6 +22,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/watcherd/watcherd/internal/testca"
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
@@ -40,7 +41,7 @@ func TestConformance(t *testing.T) {
 		dir := t.TempDir()
 		cert, key := ca.Pair("127.0.0.1", nil)
 		c := testservers.StartCollector(t, testservers.CollectorSpec{Cert: string(cert), Key: string(key)})
-		write(t, filepath.Join(dir, "ca.pem"), ca.PEM)
+		testkit.Write(t, filepath.Join(dir, "ca.pem"), ca.PEM)
 		t.Setenv("OTLP_TEST_TOKEN", canary)
 		var broken, frozen bool
 		path := ""
@@ -81,13 +82,6 @@ func TestConformance(t *testing.T) {
 			Stop:    c.Kill,
 		}
 	})
-}
-
-func write(t *testing.T, path string, content []byte) {
-	t.Helper()
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestRecord: a record has what the conventions ask for.
@@ -230,7 +224,7 @@ func TestPartialSuccess(t *testing.T) {
 func TestClasses(t *testing.T) {
 	r := newReceiver(t)
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "token"), []byte("Bearer "+canary+"\n"))
+	testkit.Write(t, filepath.Join(dir, "token"), []byte("Bearer "+canary+"\n"))
 	o := otlp.NewConfig()
 	o.Endpoint = r.URL
 	o.Headers = map[string]sinks.Header{"Authorization": {Secret: sinks.Secret{File: "token"}}, "X-Scope-OrgID": {Text: "team"}}
@@ -296,14 +290,14 @@ func TestTLS(t *testing.T) {
 		class sinks.Class
 	}{{nil, sinks.ClassPause}, {other, sinks.ClassRetry}} {
 		if step.ca != nil {
-			write(t, filepath.Join(dir, "ca.pem"), step.ca.PEM)
+			testkit.Write(t, filepath.Join(dir, "ca.pem"), step.ca.PEM)
 		}
 		err := s.Write(t.Context(), sinktest.Events(1, 1))
 		if class, _ := sinks.Classify(err); err == nil || class != step.class {
 			t.Errorf("class %s, want %s: %v", class, step.class, err)
 		}
 	}
-	write(t, filepath.Join(dir, "ca.pem"), ca.PEM)
+	testkit.Write(t, filepath.Join(dir, "ca.pem"), ca.PEM)
 	if err := s.Write(t.Context(), sinktest.Events(1, 1)); err != nil {
 		t.Error(err)
 	}

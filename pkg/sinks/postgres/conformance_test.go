@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/watcherd/watcherd/internal/testca"
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
@@ -29,7 +30,7 @@ func TestConformance(t *testing.T) {
 		t.Setenv("POSTGRES_TEST_PASSWORD", canary)
 		cert, key := ca.Pair("127.0.0.1", nil)
 		p := testservers.StartPostgres(t, testservers.PostgresSpec{Password: canary, Cert: string(cert), Key: string(key)})
-		write(t, filepath.Join(dir, "ca.pem"), ca.PEM)
+		testkit.Write(t, filepath.Join(dir, "ca.pem"), ca.PEM)
 		t.Setenv("POSTGRES_TEST_URL", p.URL())
 		makeTables(t, p)
 		frozen := false
@@ -90,13 +91,6 @@ func history(p *testservers.Postgres) (ids []string) {
 		ids = append(ids, row[0])
 	}
 	return ids
-}
-
-func write(t *testing.T, path string, content []byte) {
-	t.Helper()
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // configFor is a block for a server that trusts its clients.

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/watcherd/watcherd/internal/testca"
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/internal/testservers"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
@@ -266,12 +267,12 @@ func TestPassword(t *testing.T) {
 	s := sinktest.Open(t, c, log.Option, func(o *sinks.Options) { o.Dir = dir })
 	var failures []error
 	for content, texts := range map[string][]string{"": {"password", "empty"}, "canary-wrong": {"28P01"}} {
-		write(t, filepath.Join(dir, "password"), []byte(content))
+		testkit.Write(t, filepath.Join(dir, "password"), []byte(content))
 		err := s.Write(t.Context(), sinktest.Events(1, 1))
 		sinktest.WantClass(t, err, sinks.ClassPause, texts...)
 		failures = append(failures, err)
 	}
-	write(t, filepath.Join(dir, "password"), []byte(canary+"\n"))
+	testkit.Write(t, filepath.Join(dir, "password"), []byte(canary+"\n"))
 	mustWrite(t, s, sinktest.Events(1, 1)...)
 
 	c.Password = nil
@@ -304,11 +305,11 @@ func TestTLS(t *testing.T) {
 	p := start(t, testservers.PostgresSpec{Cert: string(cert), Key: string(key), ClientCA: string(ca.PEM)})
 	plain := start(t, testservers.PostgresSpec{})
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "ca.pem"), ca.PEM)
-	write(t, filepath.Join(dir, "other.pem"), other.PEM)
+	testkit.Write(t, filepath.Join(dir, "ca.pem"), ca.PEM)
+	testkit.Write(t, filepath.Join(dir, "other.pem"), other.PEM)
 	cert, key = ca.Pair("watcherd", nil)
-	write(t, filepath.Join(dir, "cert.pem"), cert)
-	write(t, filepath.Join(dir, "key.pem"), key)
+	testkit.Write(t, filepath.Join(dir, "cert.pem"), cert)
+	testkit.Write(t, filepath.Join(dir, "key.pem"), key)
 	for _, test := range []struct {
 		name   string
 		server *testservers.Postgres

@@ -6,24 +6,21 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
-	"unicode"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
 
 	"github.com/watcherd/watcherd/internal/celexpr"
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/post"
 )
 
 const (
-	maxBody    = 64 << 10 // bytes of an answer that are read
-	maxExcerpt = 256      // characters of an answer in an error
-	maxReason  = 1 << 10  // characters of the reason why there is no answer
+	maxBody   = 64 << 10 // bytes of an answer that are read
+	maxReason = 1 << 10  // characters of the reason why there is no answer
 )
 
 // answer reads and closes the response to a request, and returns what it means. What is
@@ -47,9 +44,8 @@ func (s *sink) answer(resp *http.Response, a *attempt) error {
 	}
 	body, readErr := io.ReadAll(rest)
 	closeErr := resp.Body.Close()
-	hidden := secrets(a.hidden)
-	mask := mask(hidden)
-	err := fmt.Errorf("post to %s: status %d%s", a.to.url.Host, status, excerpt(cutSecret(mask.Replace(string(body)), hidden)))
+	mask := post.NewMask(a.hidden)
+	err := fmt.Errorf("post to %s: status %d%s", a.to.url.Host, status, excerpt(mask.HideCut(string(body))))
 	if readErr != nil || closeErr != nil {
 		err = fmt.Errorf("%w (the answer broke off)", err)
 	}
@@ -57,7 +53,7 @@ func (s *sink) answer(resp *http.Response, a *attempt) error {
 		verdict, failure := s.accept.status(resp, body)
 		switch {
 		case failure != nil:
-			return fmt.Errorf("%w; %s", err, clean(mask.Replace(failure.Error()), maxExcerpt))
+			return fmt.Errorf("%w; %s", err, post.Clean(mask.Hide(failure.Error()), post.MaxExcerpt))
 		case verdict == sinks.StatusAccepted:
 			return nil
 		case verdict != "":
@@ -96,7 +92,7 @@ func refusal(resp *http.Response, verdict sinks.Status, err error) error {
 	case sinks.StatusPause:
 		return sinks.Pause(err)
 	}
-	if d := retryAfter(resp.Header.Get("Retry-After"), time.Now()); d > 0 {
+	if d := post.RetryAfter(resp.Header.Get("Retry-After"), time.Now()); d > 0 {
 		return sinks.RetryAfter(err, d)
 	}
 	return err
@@ -108,24 +104,23 @@ func (s *sink) readResults(resp *http.Response, a *attempt) error {
 	limit := int64(sinks.ResultsLimit(a.events)) + 1
 	body, err := io.ReadAll(io.LimitReader(resp.Body, limit))
 	err = errors.Join(err, resp.Body.Close())
-	hidden := secrets(a.hidden)
-	mask := mask(hidden)
+	mask := post.NewMask(a.hidden)
 	var results []sinks.Result
 	if err == nil {
 		if results, err = sinks.ParseResults(body, a.events); err != nil {
 			// The error may quote half of a secret.
-			if _, masked := sinks.ParseResults([]byte(mask.Replace(string(body))), a.events); masked != nil {
+			if _, masked := sinks.ParseResults([]byte(mask.Hide(string(body))), a.events); masked != nil {
 				err = masked
 			}
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("post to %s: status %d without a results document (results: true): %s",
-			a.to.url.Host, resp.StatusCode, clean(mask.Replace(err.Error()), maxReason))
+			a.to.url.Host, resp.StatusCode, post.Clean(mask.Hide(err.Error()), maxReason))
 	}
 	for i := range results {
 		if m := &results[i].Message; *m != "" {
-			*m = cutSecret(mask.Replace(*m), hidden)
+			*m = mask.HideCut(*m)
 		}
 	}
 	return sinks.ResultsError(results)
@@ -157,104 +152,16 @@ func redirectedTo(resp *http.Response) (host string, ok bool) {
 	if err != nil || u.Host == "" {
 		return "", false
 	}
-	return clean(u.Host, maxExcerpt), true
-}
-
-// retryAfter reads the header: seconds or a date. What is in the past, negative
-// or not understood is 0; what is absurdly far is a year.
-func retryAfter(value string, now time.Time) time.Duration {
-	const longest = 365 * 24 * time.Hour
-	value = strings.TrimSpace(value)
-	if value == "" {
-		return 0
-	}
-	seconds, err := strconv.ParseInt(value, 10, 64)
-	switch {
-	case err == nil && seconds <= 0:
-		return 0
-	case err == nil && seconds < int64(longest/time.Second):
-		return time.Duration(seconds) * time.Second
-	case err == nil:
-		return longest
-	case errors.Is(err, strconv.ErrRange) && !strings.HasPrefix(value, "-"):
-		return longest
-	}
-	at, err := http.ParseTime(value)
-	if err != nil {
-		return 0
-	}
-	return min(max(at.Sub(now), 0), longest)
-}
-
-// secrets are the hidden values that are masked, also as Go and JSON quote them. Shorter
-// ones would mask half the alphabet and keep no secret.
-func secrets(hidden []string) []string {
-	hidden = slices.DeleteFunc(slices.Clone(hidden), func(h string) bool { return len(h) < minSecret })
-	for _, h := range hidden {
-		hidden = append(hidden, unquote(strconv.Quote(h)))
-		if quoted, err := json.Marshal(h); err == nil {
-			hidden = append(hidden, unquote(string(quoted)))
-		}
-	}
-	// The longest first: a part of another one must not leave the rest of it.
-	slices.SortFunc(hidden, func(x, y string) int { return len(y) - len(x) })
-	return hidden
-}
-
-const minSecret = 4
-
-func unquote(text string) string { return text[1 : len(text)-1] }
-
-func mask(secrets []string) *strings.Replacer {
-	var pairs []string
-	for _, h := range secrets {
-		pairs = append(pairs, h, "***")
-	}
-	return strings.NewReplacer(pairs...)
-}
-
-// cutSecret removes the beginning of a secret from the end of a text that was cut.
-func cutSecret(text string, secrets []string) string {
-	for _, secret := range secrets {
-		for n := len(secret) - 1; n >= minSecret; n-- {
-			if rest, found := strings.CutSuffix(text, secret[:n]); found {
-				text = rest + "***"
-				break
-			}
-		}
-	}
-	return text
+	return post.Clean(u.Host, post.MaxExcerpt), true
 }
 
 // excerpt is the beginning of an answer, on one line. The mask comes before the cut, so
 // that no half of a secret is left.
 func excerpt(masked string) string {
-	if text := clean(masked, maxExcerpt); text != "" {
+	if text := post.Clean(masked, post.MaxExcerpt); text != "" {
 		return ": " + text
 	}
 	return ""
-}
-
-// clean makes text of a stranger fit for a log line.
-func clean(text string, limit int) string {
-	var b strings.Builder
-	n := 0
-	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
-		if n > 0 {
-			word = " " + word
-		}
-		for _, r := range word {
-			if n == limit {
-				return b.String() + "…"
-			}
-			if !unicode.IsPrint(r) {
-				r = '?'
-			}
-			b.WriteRune(r)
-			n++
-		}
-	}
-	return b.String()
 }
 
 // acceptance is the compiled `accept` expression. It is safe for concurrent use.

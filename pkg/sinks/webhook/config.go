@@ -30,7 +30,7 @@ type Config struct {
 	BearerToken *sinks.Secret `json:"bearerToken,omitempty"`
 
 	// BasicAuth is sent as `Authorization: Basic`.
-	BasicAuth *BasicAuth `json:"basicAuth,omitempty"`
+	BasicAuth *sinks.BasicAuth `json:"basicAuth,omitempty"`
 
 	// OAuth fetches a token that is sent as `Authorization: Bearer`.
 	OAuth *sinks.OAuth `json:"oauth,omitempty"`
@@ -70,12 +70,6 @@ type Config struct {
 	// Accept is a CEL expression over status, headers and body of an answer that decides whether it accepts
 	// the events: true or false, or accepted, retry, poison or pause. Default: any 2xx accepts.
 	Accept string `json:"accept,omitempty"`
-}
-
-// BasicAuth is a user and a password.
-type BasicAuth struct {
-	Username string       `json:"username"`
-	Password sinks.Secret `json:"password"`
 }
 
 // Signing names the keys: whsec_ and base64, or any other text as it is.
@@ -155,10 +149,7 @@ func (c *Config) validateAuth() error {
 	}
 	if c.BasicAuth != nil {
 		ways = append(ways, "basicAuth")
-		errs = append(errs, c.BasicAuth.Password.Validate("basicAuth.password"))
-		if c.BasicAuth.Username == "" || strings.ContainsRune(c.BasicAuth.Username, ':') {
-			errs = append(errs, &sinks.FieldError{Path: "basicAuth.username", Msg: "required, and without a colon"})
-		}
+		errs = append(errs, c.BasicAuth.Validate("basicAuth"))
 	}
 	if len(ways) > 1 {
 		errs = append(errs, &sinks.FieldError{Path: ways[1], Msg: "sets Authorization, as " + ways[0] + " does: keep one"})

@@ -2,7 +2,6 @@ package webhook
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
@@ -48,10 +47,9 @@ func newCredentials(c *Config, dir string) *credentials {
 		})
 	}
 	if c.BasicAuth != nil {
-		user := c.BasicAuth.Username
 		out.headers = append(out.headers, credential{
 			name: "Authorization", secret: &cached{source: c.BasicAuth.Password.In(dir)},
-			render: func(s string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(user+":"+s)) },
+			render: c.BasicAuth.Header,
 		})
 	}
 	if c.Signing != nil {

@@ -159,7 +159,7 @@ func TestAuthorization(t *testing.T) {
 			c.Headers = map[string]sinks.Header{"Authorization": {Secret: sinks.Secret{Env: "WEBHOOK_TEST_TOKEN"}}}
 		}, "Token abc"},
 		{func(c *webhook.Config) { c.BearerToken = &token }, "Bearer s3cret"},
-		{func(c *webhook.Config) { c.BasicAuth = &webhook.BasicAuth{Username: "me", Password: token} }, "Basic bWU6czNjcmV0"},
+		{func(c *webhook.Config) { c.BasicAuth = &sinks.BasicAuth{Username: "me", Password: token} }, "Basic bWU6czNjcmV0"},
 	} {
 		c := e.config()
 		test.change(c)

@@ -14,6 +14,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/halves"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/post"
 )
 
 // sink sends events to one URL.
@@ -140,7 +141,7 @@ func (e *maskedError) Unwrap() error { return e.error }
 
 // requestError is why there was no answer. It may quote what came instead of one.
 func (s *sink) requestError(ctx context.Context, c *client, a *attempt, err error) error {
-	err = &maskedError{err, clean(mask(secrets(a.hidden)).Replace(err.Error()), maxReason)}
+	err = &maskedError{err, post.Clean(post.NewMask(a.hidden).Hide(err.Error()), maxReason)}
 	if ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}

@@ -13,21 +13,12 @@ import (
 // refused event no later one of its object is sent. Any other error ends the Write: what was not
 // sent by then fails with it.
 func Write(batch []*event.Event, send func(events []*event.Event) error) error {
-	w := &write{batch: batch, send: send, settled: make([]bool, len(batch))}
+	w := &write{batch: batch, send: send, accepted: make([]bool, len(batch))}
 	all := make([]int, len(batch))
 	for i := range all {
 		all[i] = i
 	}
-	err := w.run(all)
-	if !slices.Contains(w.settled, true) {
-		return err
-	}
-	for i, settled := range w.settled {
-		if !settled {
-			w.failed.Set(i, err)
-		}
-	}
-	return w.failed.Err()
+	return w.failed.End(w.run(all), w.accepted)
 }
 
 // Failures are the failures of one batch. Behind a failed event no later one of its object
@@ -62,6 +53,21 @@ func (f *Failures) Hold(i int, object string) bool {
 	return err != nil
 }
 
+// Round takes, of the events that wait, the first of each object that had no failure.
+func (f *Failures) Round(waiting []int, objects []string) (round, later []int) {
+	taken := make(map[string]bool, len(waiting))
+	for _, i := range waiting {
+		switch object := objects[i]; {
+		case taken[object]:
+			later = append(later, i)
+		case !f.Hold(i, object):
+			taken[object] = true
+			round = append(round, i)
+		}
+	}
+	return round, later
+}
+
 // Any reports whether there is a failure.
 func (f *Failures) Any() bool { return len(f.failed) > 0 }
 
@@ -73,12 +79,26 @@ func (f *Failures) Err() error {
 	return &sinks.BatchError{Failed: f.failed}
 }
 
+// End returns what a Write returns that err ended, if it is not nil: what was neither accepted
+// nor failed by then fails with it.
+func (f *Failures) End(err error, accepted []bool) error {
+	if err != nil && !f.Any() && !slices.Contains(accepted, true) {
+		return err
+	}
+	for i, ok := range accepted {
+		if err != nil && !ok && f.failed[i] == nil {
+			f.Set(i, err)
+		}
+	}
+	return f.Err()
+}
+
 // write is one batch in flight.
 type write struct {
-	batch   []*event.Event
-	send    func(events []*event.Event) error
-	settled []bool // by index in the batch: accepted, or in failed
-	failed  Failures
+	batch    []*event.Event
+	send     func(events []*event.Event) error
+	accepted []bool // by index in the batch
+	failed   Failures
 }
 
 // run sends the events with these indexes. The error is one that ends the Write.
@@ -87,7 +107,6 @@ func (w *write) run(at []int) error {
 	for _, i := range at {
 		e := w.batch[i]
 		if w.failed.Any() && w.failed.Hold(i, e.PartitionKey()) {
-			w.settled[i] = true
 			continue
 		}
 		due, events = append(due, i), append(events, e)
@@ -98,7 +117,7 @@ func (w *write) run(at []int) error {
 	err := w.send(events)
 	if err == nil {
 		for _, i := range due {
-			w.settled[i] = true
+			w.accepted[i] = true
 		}
 		return nil
 	}
@@ -112,6 +131,5 @@ func (w *write) run(at []int) error {
 		return w.run(due[len(due)/2:])
 	}
 	w.failed.Add(due[0], events[0].PartitionKey(), err)
-	w.settled[due[0]] = true
 	return nil
 }

@@ -15,7 +15,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -27,7 +26,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/prometheus/client_golang/prometheus"
@@ -41,8 +39,7 @@ type Options struct {
 	Host      string // the destination's, to verify and to name
 	Headers   map[string]sinks.Header
 	APIKey    *sinks.Secret // sent as `Authorization: ApiKey`
-	User      string        // with Password: sent as `Authorization: Basic`
-	Password  *sinks.Secret
+	BasicAuth *sinks.BasicAuth
 	Dir       string // of relative files
 	TLS       sinks.TLS
 	Timeout   time.Duration // from dialling to the end of the answer
@@ -59,10 +56,8 @@ type Client struct {
 }
 
 const (
-	maxIdle    = 8                // connections
-	idle       = 90 * time.Second // how long they live
-	maxExcerpt = 256              // characters of an answer in an error
-	minSecret  = 4                // what is shorter would mask half the alphabet
+	maxIdle = 8                // connections
+	idle    = 90 * time.Second // how long they live
 )
 
 // New makes a client. It starts nothing.
@@ -155,7 +150,7 @@ func (c *Client) Do(ctx context.Context, method string, to *url.URL, contentType
 	resp, err := c.transport.RoundTrip(req)
 	if err != nil {
 		c.Responses.WithLabelValues("error").Inc()
-		if text := err.Error(); a.Excerpt(text) != (&Answer{}).Excerpt(text) {
+		if text := err.Error(); NewMask(hidden).Hide(text) != text {
 			err = errors.New(a.Excerpt(text)) // it quotes an answer that quotes the request
 		}
 		return nil, fmt.Errorf("%s: %w", a.what, caused(ctx, err))
@@ -201,25 +196,22 @@ func (c *Client) authorize(h http.Header) (hidden []string, err error) {
 			hidden = append(hidden, strings.Fields(v)...)
 		}
 	}
-	for _, auth := range []struct {
-		key    string
-		secret *sinks.Secret
-		header func(secret string) string
-	}{
-		{"apiKey", c.APIKey, func(s string) string { return "ApiKey " + s }},
-		{"basicAuth.password", c.Password, func(s string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(c.User+":"+s)) }},
-	} {
-		if auth.secret == nil {
-			continue
-		}
-		v, err := sinks.Header{Secret: *auth.secret}.Value(c.Dir)
+	set := func(key string, secret sinks.Secret, header func(secret string) string) error {
+		v, err := sinks.Header{Secret: secret}.Value(c.Dir)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %w", auth.key, err)
+			return fmt.Errorf("%s: %w", key, err)
 		}
-		h.Set("Authorization", auth.header(v))
-		hidden = append(hidden, v, strings.Fields(auth.header(v))[1])
+		h.Set("Authorization", header(v))
+		hidden = append(hidden, v, strings.Fields(header(v))[1])
+		return nil
 	}
-	return hidden, nil
+	switch {
+	case c.APIKey != nil:
+		err = set("apiKey", *c.APIKey, func(s string) string { return "ApiKey " + s })
+	case c.BasicAuth != nil:
+		err = set("basicAuth.password", c.BasicAuth.Password, c.BasicAuth.Header)
+	}
+	return hidden, err
 }
 
 // Answer is what a destination answered.
@@ -251,7 +243,7 @@ func (a *Answer) Refusal(status int, reason string) error {
 	case status == http.StatusRequestEntityTooLarge:
 		return sinks.TooLarge(err)
 	case status == http.StatusRequestTimeout || status == http.StatusTooManyRequests || status >= 500:
-		if d := retryAfter(a.Header.Get("Retry-After")); d > 0 {
+		if d := RetryAfter(a.Header.Get("Retry-After"), time.Now()); d > 0 {
 			return sinks.RetryAfter(err, d)
 		}
 		return err
@@ -263,34 +255,8 @@ func (a *Answer) Refusal(status int, reason string) error {
 }
 
 // Excerpt makes a destination's text fit for an error: a line, without what is hidden.
-func (a *Answer) Excerpt(s string) string {
-	for _, h := range a.hidden {
-		if len(h) >= minSecret {
-			s = strings.ReplaceAll(s, h, "***")
-		}
-	}
-	var out []rune
-	for _, r := range strings.ToValidUTF8(s, "") {
-		if len(out) == maxExcerpt {
-			break
-		}
-		if !unicode.IsPrint(r) {
-			r = ' '
-		}
-		out = append(out, r)
-	}
-	return strings.TrimSpace(string(out))
-}
-
-// retryAfter reads the header: seconds or a date. What is not understood is 0; the worker has a cap.
-func retryAfter(value string) time.Duration {
-	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {
-		return time.Duration(seconds) * time.Second
-	}
-	if at, err := http.ParseTime(value); err == nil {
-		return max(time.Until(at), 0)
-	}
-	return 0
+func (a *Answer) Excerpt(text string) string {
+	return Clean(NewMask(a.hidden).HideCut(text), MaxExcerpt)
 }
 
 func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {

@@ -1,0 +1,110 @@
+package post
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// MaxExcerpt is how many characters of an answer an error quotes.
+const MaxExcerpt = 256
+
+// RetryAfter reads the header: seconds or a date. What is in the past, negative
+// or not understood is 0; what is absurdly far is a year.
+func RetryAfter(value string, now time.Time) time.Duration {
+	const longest = 365 * 24 * time.Hour
+	value = strings.TrimSpace(value)
+	if value == "" {
+		return 0
+	}
+	seconds, err := strconv.ParseInt(value, 10, 64)
+	switch {
+	case err == nil && seconds <= 0:
+		return 0
+	case err == nil && seconds < int64(longest/time.Second):
+		return time.Duration(seconds) * time.Second
+	case err == nil:
+		return longest
+	case errors.Is(err, strconv.ErrRange) && !strings.HasPrefix(value, "-"):
+		return longest
+	}
+	at, err := http.ParseTime(value)
+	if err != nil {
+		return 0
+	}
+	return min(max(at.Sub(now), 0), longest)
+}
+
+// Mask hides secrets in texts of strangers. It is safe for concurrent use.
+type Mask struct {
+	secrets  []string // the longest first
+	replacer *strings.Replacer
+}
+
+const minSecret = 4
+
+// NewMask returns a mask for values, also as Go and JSON quote them. Values shorter than four
+// bytes would mask half the alphabet and keep no secret.
+func NewMask(hidden []string) *Mask {
+	hidden = slices.DeleteFunc(slices.Clone(hidden), func(h string) bool { return len(h) < minSecret })
+	for _, h := range hidden {
+		hidden = append(hidden, unquote(strconv.Quote(h)))
+		if quoted, err := json.Marshal(h); err == nil {
+			hidden = append(hidden, unquote(string(quoted)))
+		}
+	}
+	// The longest first: a part of another one must not leave the rest of it.
+	slices.SortFunc(hidden, func(x, y string) int { return len(y) - len(x) })
+	var pairs []string
+	for _, h := range hidden {
+		pairs = append(pairs, h, "***")
+	}
+	return &Mask{hidden, strings.NewReplacer(pairs...)}
+}
+
+func unquote(text string) string { return text[1 : len(text)-1] }
+
+// Hide replaces the secrets in a text.
+func (m *Mask) Hide(text string) string { return m.replacer.Replace(text) }
+
+// HideCut is Hide for a text that may have been cut: the beginning of a secret at its end is
+// replaced, too.
+func (m *Mask) HideCut(text string) string {
+	text = m.Hide(text)
+	for _, secret := range m.secrets {
+		for n := len(secret) - 1; n >= minSecret; n-- {
+			if rest, found := strings.CutSuffix(text, secret[:n]); found {
+				text = rest + "***"
+				break
+			}
+		}
+	}
+	return text
+}
+
+// Clean makes text of a stranger fit for a log line, with so many characters at most.
+func Clean(text string, limit int) string {
+	var b strings.Builder
+	n := 0
+	for _, word := range strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }) {
+		if n > 0 {
+			word = " " + word
+		}
+		for _, r := range word {
+			if n == limit {
+				return b.String() + "…"
+			}
+			if !unicode.IsPrint(r) {
+				r = '?'
+			}
+			b.WriteRune(r)
+			n++
+		}
+	}
+	return b.String()
+}
