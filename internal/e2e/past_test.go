@@ -178,7 +178,7 @@ watches:
 		p := &pastClient{t, p.admin, kubectl, p.home}
 		p.expect(true, then, "get cm map-2 -o yaml -n "+ns, `kind: ConfigMap`, `e2e/revision: "0"`, `uid: `+string(maps[2].GetUID()))
 		p.expect(true, later, "get cm map-2 -o yaml -n "+ns, `e2e/revision: "1"`)
-		p.expect(true, then, "get secret safe -o yaml -n "+ns, `Warning: only the metadata of secrets is recorded`, `kind: Secret`)
+		p.expect(true, then, "get secret safe -o yaml -n "+ns, `Warning: only the metadata is recorded of the secrets that these watches read: bare\n`, `kind: Secret`)
 		p.expect(true, then, "describe cm map-1 -n "+ns, `map-1`, `Ticked .* it did`)
 		p.expect(true, then, "describe pod pod -n "+ns, `example.com/app:1`, `Events: +<none>`)
 		out := p.expect(true, then, "get cm -o name --chunk-size 2 -n "+ns)
