@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"bufio"
 	"errors"
 	"os"
 	"strings"
@@ -175,33 +174,48 @@ func (f *fence) create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 }
 
 // tableFile is a table that is being written, in parts of tableBuffer bytes: Pebble writes
-// 4 KiB at a time, and a system call for each costs more CPU than the copy. An error of an
-// earlier part is the error of each later call.
+// 4 KiB at a time, and a system call for each costs more CPU than the copy. After an error
+// Pebble gives the table up.
 type tableFile struct {
 	vfs.File
-	buf *bufio.Writer
+	held []byte
 }
 
 const tableBuffer = 64 << 10
 
-func (t *tableFile) Write(p []byte) (int, error) { return t.buf.Write(p) }
+func (t *tableFile) Write(p []byte) (int, error) {
+	if t.held = append(t.held, p...); len(t.held) < tableBuffer {
+		return len(p), nil
+	}
+	if err := t.flush(); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func (t *tableFile) flush() error {
+	held := t.held
+	t.held = held[:0]
+	_, err := t.File.Write(held)
+	return err
+}
 
 func (t *tableFile) Sync() error {
-	if err := t.buf.Flush(); err != nil {
+	if err := t.flush(); err != nil {
 		return err
 	}
 	return t.File.Sync()
 }
 
 func (t *tableFile) SyncData() error {
-	if err := t.buf.Flush(); err != nil {
+	if err := t.flush(); err != nil {
 		return err
 	}
 	return t.File.SyncData()
 }
 
 func (t *tableFile) SyncTo(length int64) (bool, error) {
-	if err := t.buf.Flush(); err != nil {
+	if err := t.flush(); err != nil {
 		return false, err
 	}
 	return t.File.SyncTo(length)
@@ -309,7 +323,7 @@ func (f *fence) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	}
 	file, err := f.create(name, c)
 	if err == nil && !vital(name) {
-		file = &tableFile{File: file, buf: bufio.NewWriterSize(file, tableBuffer)}
+		file = &tableFile{File: file}
 	}
 	return f.wrap(name, c, file, err)
 }
