@@ -181,6 +181,18 @@ func TestGroups(t *testing.T) {
 	}
 }
 
+// An object that nests deep is refused before its fields take thousands of times its size.
+func TestBlameOfLongPaths(t *testing.T) {
+	deep := []byte(strings.Repeat(`{"a":`, 4900) + "[" + strings.Repeat("1,", 300_000) + "1]" + strings.Repeat("}", 4900))
+	var b Blame
+	if err := b.state(deep); err == nil || len(b.Fields) > 0 {
+		t.Errorf("%d fields, error %v", len(b.Fields), err)
+	}
+	if text, err := unified(nil, deep, "a", "b"); err == nil || text != "" {
+		t.Errorf("%d bytes, error %v", len(text), err)
+	}
+}
+
 // FuzzBlame attributes the fields of states, and by managed fields, that clients write.
 func FuzzBlame(f *testing.F) {
 	f.Add(deployment, `{"spec":{"containers":[{"name":"side","image":"side:1"}],"matrix":[[2]]}}`, `[{"manager":"a","fieldsV1":{"f:spec":{"f:containers":{"k:{\"name\":\"web\"}":{".":{},"f:image":{}}},"f:matrix":{}}}}]`)
