@@ -8,7 +8,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 )
 
 // Rule drops or replaces every value at a path.
@@ -85,7 +84,7 @@ func appendStep(dst, key []byte) []byte {
 
 func (p *Place) longForm() []byte {
 	n := 0
-	for n < min(len(p.long), len(p.path)) && len(p.long[n].key) == len(p.path[n]) && unsafe.SliceData(p.long[n].key) == unsafe.SliceData(p.path[n]) {
+	for n < min(len(p.long), len(p.path)) && (p.path[n] == nil) == (p.long[n].key == nil) && bytes.Equal(p.long[n].key, p.path[n]) {
 		n++
 	}
 	p.long = p.long[:n]
