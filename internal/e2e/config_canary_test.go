@@ -7,14 +7,18 @@ import (
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -119,6 +123,10 @@ func planted(namespace, metadataOnly string, n int, hidden, visible canary) []*u
 			"spec": map[string]any{"keys": []any{map[string]any{"secret": hidden.text}}, "note": visible.text},
 		}},
 		secret(metadataOnly),
+		{Object: map[string]any{
+			"apiVersion": "v1", "kind": "Event", "metadata": meta(fmt.Sprint("planted-", n)), "type": "Normal", "reason": "Planted", "message": "it is " + visible.text,
+			"involvedObject": map[string]any{"apiVersion": "v1", "kind": "Secret", "namespace": namespace, "name": "planted"},
+		}},
 	}
 }
 
@@ -134,7 +142,7 @@ store: {path: ./data}
 admin: {listen: %q}
 watches:
 - name: all
-  resources: [secrets, configmaps, deployments.apps, controllerrevisions.apps, widgets.example.com]
+  resources: [secrets, configmaps, deployments.apps, controllerrevisions.apps, widgets.example.com, events]
   namespaces: {include: [%s]}
   redact:
   - data.password
@@ -147,9 +155,13 @@ watches:
   metadataOnly: true
 routes:
 - {name: metadata, watches: [metadata], payload: [object, oldObject, patch, summary], sinks: [plain, hook]}
-- {name: all, watches: [all], payload: [object, oldObject, patch, summary], sinks: [archive, plain, console, hook, bus, topics, newest, logs, records]}
+- {name: all, watches: [all], payload: [object, oldObject, patch, summary], enrich: [owner, involvedObject], sinks: [archive, plain, console, hook, bus, topics, newest, logs, records]}
 - {name: failing, watches: [all], when: int(object.data.password) > 0, onError: pass, sinks: [refusing]}
-- {name: shapes, watches: [all], sinks: [shaped, misshaped]}
+- name: shapes
+  watches: [all]
+  enrich: [owner, involvedObject]
+  metric: {name: canary_changes_total, labels: {password: 'object.?data.?password.orValue("")', user: 'object.?data.?user.orValue("")', token: 'metadata.?annotations["example.com/token"].orValue("")'}}
+  sinks: [shaped, misshaped]
 sinks:
 - {name: archive, file: {path: "./events/{resource}.jsonl"}}
 - {name: plain, format: json, file: {path: "./plain/{resource}.jsonl"}}
@@ -218,18 +230,25 @@ func TestCanary(t *testing.T) {
 	var hidden []canary
 	write := func() { // all objects, with new values
 		hidden = append(hidden, newCanary())
+		var controller []metav1.OwnerReference
 		for _, u := range planted(ns, metadataOnly, len(hidden), hidden[len(hidden)-1], visible) {
+			if u.GetKind() == "ControllerRevision" {
+				u.SetOwnerReferences(controller)
+			}
 			r := dyn.Resource(resourceOf(u)).Namespace(u.GetNamespace())
 			if old, err := r.Get(t.Context(), u.GetName(), metav1.GetOptions{}); err == nil {
 				u.SetResourceVersion(old.GetResourceVersion())
-				_, err = r.Update(t.Context(), u, metav1.UpdateOptions{})
-				if err != nil {
+				if _, err = r.Update(t.Context(), u, metav1.UpdateOptions{}); err != nil {
 					t.Fatal(err)
 				}
 				continue
 			}
-			if _, err := r.Create(t.Context(), u, metav1.CreateOptions{}); err != nil {
+			created, err := r.Create(t.Context(), u, metav1.CreateOptions{})
+			if err != nil {
 				t.Fatal(err)
+			}
+			if u.GetKind() == "Deployment" {
+				controller = []metav1.OwnerReference{*metav1.NewControllerRef(created, created.GroupVersionKind())}
 			}
 		}
 	}
@@ -242,13 +261,41 @@ func TestCanary(t *testing.T) {
 			"/api/v1/history/histogram?from=1h", "/api/v1/changes?from=1h", "/api/v1/objects/secrets?at=-1s", "/api/v1/objects/configmaps/" + ns + "/planted?at=-1s",
 			"/at/-1s/api/v1/secrets", "/at/-1s/api/v1/namespaces/" + ns + "/configmaps/planted",
 			"/api/v1/objects/secrets/" + ns + "/planted/versions", "/api/v1/objects/secrets/" + ns + "/planted/diff", "/api/v1/objects/configmaps/" + ns + "/planted/diff?from=1h",
+			"/api/v1/objects/secrets/" + ns + "/planted/blame", "/api/v1/objects/configmaps/" + ns + "/planted/blame", "/api/v1/objects/configmaps/" + ns + "/planted/versions",
+			"/api/v1/changes?from=1h&group=owner", "/api/v1/history?when=" + url.QueryEscape(`int(object.data.password) > 0`),
+			"/api/v1/history/histogram?from=1h&resource=secrets", "/at/-1s/api", "/at/-1s/apis", "/at/-1s/apis/apps/v1",
+			"/at/-1s/apis/apps/v1/controllerrevisions", "/at/-1s/apis/example.com/v1/widgets", "/at/-1s/api/v1/events", "/", "/ui/", "/api/openapi.json",
 		} {
+			if lists := strings.TrimPrefix(path, "/at/-1s/api"); lists != path {
+				for _, form := range []string{"Table", "PartialObjectMetadataList"} {
+					answers[life+path+" as "+form], _ = httpGet(t, "http://"+admin+path+"?includeObject=Object", "application/json;as="+form+";g=meta.k8s.io;v=v1", "application/json")
+				}
+			}
 			eventually(t, func() bool {
 				body, ok := httpGet(t, "http://"+admin+path)
 				answers[life+path] = body
 				return ok
 			}, func() string { return path + " doesn't answer: " + answers[life+path] })
 		}
+	}
+	run := func(args ...string) {
+		t.Helper()
+		out, errs, code := command(t, args...)
+		if code != 0 {
+			t.Errorf("%q ends with code %d: %s%s", args, code, out, errs)
+		}
+		answers[strings.Join(args, " ")] = out + errs
+	}
+	// read asks the commands for the past of a store or a recording.
+	read := func(dir string, resources ...string) {
+		t.Helper()
+		for _, r := range resources {
+			run("history", r, "planted", "-n", ns, "--store", dir, "-o", "json")
+			run("diff", r, "planted", "-n", ns, "--from", "1s", "--store", dir)
+			run("blame", r, "planted", "-n", ns, "--store", dir)
+			run("get", r, "-n", ns, "--at", "1ms", "--store", dir, "-o", "yaml")
+		}
+		run("changes", "--from", "1h", "--group", "owner", "-o", "json", "--store", dir)
 	}
 	// deadLettered waits for what the refusing sink refuses.
 	deadLettered := func(n float64) {
@@ -268,6 +315,45 @@ func TestCanary(t *testing.T) {
 	waitForSecrets(2)
 	deadLettered(2)
 	ask("first")
+	sequence := regexp.MustCompile(`"sequence":"?(\d+)`)
+	for _, at := range sequence.FindAllStringSubmatch(answers["first/api/v1/history?limit=1000"], -1) {
+		answers["explain "+at[1]], _ = httpGet(t, "http://"+admin+"/api/v1/events/"+at[1]+"/explain")
+	}
+	candidate := d.path("candidate.yaml")
+	if err := os.WriteFile(candidate, fmt.Appendf(nil, `
+apiVersion: watcherd.dev/v1alpha1
+kind: WatcherConfig
+store: {path: ./data}
+watches: [{name: all, resources: [secrets, configmaps, widgets.example.com], exposeSecrets: true}]
+routes:
+- {name: all, payload: [object, oldObject, patch, summary], sinks: [shaped, misshaped]}
+- {name: failing, when: int(object.data.password) > 0, sinks: [shaped]}
+sinks:
+- {name: shaped, file: {path: ./never.jsonl}, body: '[object, oldObject, patch, event.summary, metadata.annotations]'}
+- {name: misshaped, file: {path: ./never.jsonl}, body: int(object.data.password)}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run("backtest", "--config", candidate, "--since", "1h", "-o", "json", "--admin", "http://"+admin)
+	run("deadletters", "list", "--sink", "refusing", "--admin", "http://"+admin)
+	run("status", "--admin", "http://"+admin)
+	run("record", "--kubeconfig", c.Kubeconfig, "-n", ns, "--resource", "secrets", "--out", d.path("recording"), "--", "sleep", "1")
+	read(d.path("recording"), "secrets")
+	var watched testcluster.Output
+	bin, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	watch := exec.CommandContext(t.Context(), bin, "watch", "secrets", "-n", ns, "--present", "-o", "json", "--kubeconfig", c.Kubeconfig)
+	watch.Stdout, watch.Stderr = &watched, &watched
+	if err := watch.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return strings.Contains(watched.String(), "redacted:") }, watched.String)
+	if err := errors.Join(watch.Process.Signal(os.Interrupt), watch.Wait()); err != nil {
+		t.Error(err)
+	}
+	answers["watch"] = watched.String()
 	d.stop()
 	write() // while it is away
 	d.start("--log-level", "debug")
@@ -278,7 +364,9 @@ func TestCanary(t *testing.T) {
 	waitForSecrets(4)
 	newClient(t, c, ns).settle(d.path("events"), kinds[0], kinds[2], kinds[3])
 	ask("second")
+	run("store", "backup", d.path("copy"), "--admin", "http://"+admin)
 	d.stop()
+	read(d.path("data"), "secrets", "configmaps")
 
 	checkHashes(t, secretEvents())
 	contents := map[string][]byte{"log and standard output": []byte(d.log.String()), "webhook": good.content(), "refusing webhook": bad.content()}
@@ -299,7 +387,7 @@ func TestCanary(t *testing.T) {
 	}
 	exported, stored := storeContents(t, d)
 	contents["store export"], contents["store, inflated"] = exported, stored
-	err := filepath.WalkDir(d.dir, func(path string, entry fs.DirEntry, err error) error {
+	err = filepath.WalkDir(d.dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
@@ -316,9 +404,19 @@ func TestCanary(t *testing.T) {
 			}
 		}
 	}
-	for _, where := range []string{"webhook", "store, inflated", "GET first/api/v1/objects/configmaps/" + ns + "/planted", "/events/configmaps.jsonl", "/plain/widgets.jsonl", "nats", "kafka", "otlp", "GET second/api/v1/events?follow=false&since=1h", "GET second/api/v1/objects/configmaps/" + ns + "/planted?at=-1s"} {
+	for _, where := range []string{"webhook", "store, inflated", "GET first/api/v1/objects/configmaps/" + ns + "/planted", "/events/configmaps.jsonl", "/plain/widgets.jsonl", "nats", "kafka", "otlp", "GET second/api/v1/events?follow=false&since=1h", "GET second/api/v1/objects/configmaps/" + ns + "/planted?at=-1s",
+		"GET first/metrics", "GET first/api/v1/objects/configmaps/" + ns + "/planted/blame", "GET first/at/-1s/api/v1/namespaces/" + ns + "/configmaps/planted", "GET first/at/-1s/api/v1/events as Table",
+		"/shaped/configmaps.jsonl", "GET blame configmaps planted -n " + ns + " --store " + d.path("data"),
+	} {
 		if !visible.in(contents[where]) {
 			t.Errorf("what is not redacted is not in: %s, so the search proves nothing:\n%.2000s", where, contents[where])
+		}
+	}
+	for _, where := range []string{
+		"watch", "backtest --config " + candidate + " --since 1h -o json --admin http://" + admin, "blame secrets planted -n " + ns + " --store " + d.path("recording"),
+	} {
+		if !strings.Contains(answers[where], "redacted:hmac-sha256:") {
+			t.Errorf("nothing is redacted in: %s\n%.5000s", where, answers[where])
 		}
 	}
 	if !good.keys[key.text] {

@@ -22,14 +22,15 @@ func freeAddress(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// httpGet reads an answer of the daemon; ok is false if there was none or it was
-// not 200.
-func httpGet(t testing.TB, url string) (body string, ok bool) {
+// httpGet reads an answer of the daemon, in one of the accepted forms; ok is false if there
+// was none or it was not 200.
+func httpGet(t testing.TB, url string, accept ...string) (body string, ok bool) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
+	req.Header["Accept"] = accept
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Do(req)
 	if err != nil {

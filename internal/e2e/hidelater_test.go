@@ -20,10 +20,10 @@ import (
 
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
-// hideLaterConfig has Secrets in the clear, or hides them and what ConfigMaps hold; the
+// hideLaterConfig has Secrets in the clear but for one value, or hides them and what ConfigMaps hold; the
 // sinks late are new and start from the log's beginning.
 func hideLaterConfig(namespace, admin, url string, hide bool, late ...string) string {
-	edits := "exposeSecrets: true"
+	edits := "exposeSecrets: true, redact: [data.own]"
 	if hide {
 		edits = `redact: ["data[*]"]`
 	}
@@ -50,7 +50,7 @@ func TestHidingMoreLater(t *testing.T) {
 	c := testcluster.Shared(t)
 	ns := c.Namespace(t)
 	dyn := c.Dynamic(t)
-	plain := newCanary()
+	plain, own := newCanary(), newCanary()
 	receiver := newEndpoint(t)
 	receiver.become(failing)
 	admin := freeAddress(t)
@@ -66,6 +66,10 @@ func TestHidingMoreLater(t *testing.T) {
 					"metadata": map[string]any{"namespace": ns, "name": fmt.Sprintf("o-%d", i)},
 					"data":     map[string]any{"value": plain.base64(), "round": fmt.Sprintf("%04d", round)},
 				}}
+				if gvr == secrets {
+					u.Object["data"].(map[string]any)["own"] = own.base64()
+					u.SetAnnotations(map[string]string{"example.com/own": "it is " + own.text})
+				}
 				var err error
 				if round == 0 {
 					_, err = dyn.Resource(gvr).Namespace(ns).Create(t.Context(), u, metav1.CreateOptions{})
@@ -125,6 +129,9 @@ func TestHidingMoreLater(t *testing.T) {
 		"GET secrets": []byte(get("/api/v1/objects/secrets")), "GET configmaps": []byte(get("/api/v1/objects/configmaps")),
 		"GET events": []byte(get("/api/v1/events?follow=false&since=1h")),
 	}
+	if _, errs, code := command(t, "store", "backup", d.path("copy"), "--admin", "http://"+admin); code != 0 {
+		t.Error(errs)
+	}
 	d.stop()
 	exported, stored := storeContents(t, d)
 	contents["store export"], contents["store, inflated"] = exported, stored
@@ -144,7 +151,7 @@ func TestHidingMoreLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	for where, content := range contents {
-		if plain.in(content) {
+		if plain.in(content) || own.in(content) {
 			t.Errorf("the value is in: %s", where)
 		}
 	}

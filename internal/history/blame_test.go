@@ -180,3 +180,41 @@ func TestGroups(t *testing.T) {
 		t.Errorf("got\n%s", strings.Join(got, "\n"))
 	}
 }
+
+// An object that nests deep is refused before its fields take thousands of times its size.
+func TestBlameOfLongPaths(t *testing.T) {
+	deep := []byte(strings.Repeat(`{"a":`, 4900) + "[" + strings.Repeat("1,", 300_000) + "1]" + strings.Repeat("}", 4900))
+	var b Blame
+	if err := b.state(deep); err == nil || len(b.Fields) > 0 {
+		t.Errorf("%d fields, error %v", len(b.Fields), err)
+	}
+	if text, err := unified(nil, deep, "a", "b"); err == nil || text != "" {
+		t.Errorf("%d bytes, error %v", len(text), err)
+	}
+}
+
+// FuzzBlame attributes the fields of states, and by managed fields, that clients write.
+func FuzzBlame(f *testing.F) {
+	f.Add(deployment, `{"spec":{"containers":[{"name":"side","image":"side:1"}],"matrix":[[2]]}}`, `[{"manager":"a","fieldsV1":{"f:spec":{"f:containers":{"k:{\"name\":\"web\"}":{".":{},"f:image":{}}},"f:matrix":{}}}}]`)
+	f.Add(`{"a":[1,{"b":null}],"":{"":[]}}`, `{"a":{"b":1}}`, `[{"time":"2026-01-31T12:00:00Z","fieldsV1":{"f:a":{"v:1":{},"i:1":{}}}}]`)
+	f.Fuzz(func(t *testing.T, state, older, managed string) {
+		var b Blame
+		if b.state([]byte(state)) != nil || b.root == nil {
+			return
+		}
+		leaves := len(b.Fields)
+		if before, err := decoded([]byte(older)); err == nil {
+			b.root.differ(before, func(n *node, _ any, _ bool) { b.Fields[n.field].attribute(Field{As: Exact}) })
+		}
+		b.Manage(b.uid, []byte(managed))
+		if len(b.Fields) != leaves || b.root.open > leaves {
+			t.Errorf("%d fields of %d, %d open", len(b.Fields), leaves, b.root.open)
+		}
+		if _, err := json.Marshal(&b); err != nil {
+			t.Error(err)
+		}
+		if _, err := unified([]byte(state), []byte(older), "a", "b"); err != nil && json.Valid([]byte(older)) && strings.HasPrefix(older, "{") {
+			t.Error(err)
+		}
+	})
+}

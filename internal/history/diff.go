@@ -2,11 +2,14 @@ package history
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // contextLines surround what differs.
@@ -51,10 +54,16 @@ func span(first, n int) string {
 	return fmt.Sprintf("%d,%d", first, n)
 }
 
+// maxPaths bounds the paths, and the indents, of all values of an object.
+const maxPaths = 64 << 20
+
 // decoded is an object without what changes with every write.
 func decoded(raw []byte) (any, error) {
 	if len(raw) == 0 {
 		return nil, nil //nolint:nilnil // there is none
+	}
+	if rawjson.Spread(raw) > maxPaths {
+		return nil, errors.New("state: it nests too deep, or its keys are too long, for a comparison of its fields")
 	}
 	var o map[string]any
 	d := json.NewDecoder(strings.NewReader(string(raw)))

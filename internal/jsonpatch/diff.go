@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"slices"
+	"strings"
 
 	"github.com/wI2L/jsondiff"
 
@@ -16,17 +18,67 @@ import (
 // Diff returns the RFC 6902 JSON Patch from one Kubernetes object to another, `[]` if they
 // are equal. The patch has add, remove and replace operations only. Numbers are
 // compared and written digit by digit, arrays are compared by index. The patch leaves out
-// metadata.resourceVersion and metadata.managedFields, which every write changes.
+// metadata.resourceVersion and metadata.managedFields, which every write changes. Where the
+// paths of what may differ are very long, it replaces members of the object as a whole.
 func Diff(before, after []byte) ([]byte, error) {
 	if bytes.Equal(before, after) {
 		return []byte("[]"), nil
 	}
-	before, after = reduce(nil, nil, before, after, root)
-	patch, err := jsondiff.CompareJSON(before, after, jsondiff.UnmarshalFunc(unmarshalNumbers))
+	a, b := reduce(nil, nil, before, after, root, 0)
+	if len(a)+len(b) > alwaysFine && rawjson.Spread(a)+rawjson.Spread(b) > maxPaths {
+		return coarse(before, after)
+	}
+	patch, err := jsondiff.CompareJSON(a, b, jsondiff.UnmarshalFunc(unmarshalNumbers))
 	if err != nil {
 		return nil, fmt.Errorf("jsonpatch: patch: %w", err)
 	}
 	return appendPatch(nil, patch)
+}
+
+const (
+	maxPaths   = 32 << 20 // bytes of the paths of all values of two objects
+	alwaysFine = 8 << 10  // bytes of objects whose paths cannot be longer than that
+	maxDepth   = 32       // to which objects are reduced: each level is read again for those around it
+)
+
+// coarse is the patch that replaces members of the object, and of its metadata.
+func coarse(before, after []byte) ([]byte, error) {
+	type operation struct {
+		Op    string          `json:"op"`
+		Path  string          `json:"path"`
+		Value json.RawMessage `json:"value,omitempty"`
+	}
+	patch := []operation{}
+	var differ func(a, b []byte, p place, path string)
+	differ = func(a, b []byte, p place, path string) {
+		old, now := maps.Collect(texts(a)), maps.Collect(texts(b))
+		for _, key := range slices.Sorted(maps.Keys(old)) {
+			value, kept := now[key]
+			at := path + "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
+			switch {
+			case p.omits(key) || kept && bytes.Equal(value, old[key]):
+			case !kept:
+				patch = append(patch, operation{Op: "remove", Path: at})
+			case p.in(key) == metadata && value[0] == '{' && old[key][0] == '{':
+				differ(old[key], value, metadata, at)
+			default:
+				patch = append(patch, operation{"replace", at, value})
+			}
+		}
+		for _, key := range slices.Sorted(maps.Keys(now)) {
+			if _, had := old[key]; !had && !p.omits(key) {
+				patch = append(patch, operation{"add", path + "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key), now[key]})
+			}
+		}
+	}
+	differ(before, after, root, "")
+	var text bytes.Buffer
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(patch); err != nil {
+		return nil, fmt.Errorf("jsonpatch: patch: %w", err)
+	}
+	return bytes.TrimSuffix(text.Bytes(), []byte("\n")), nil
 }
 
 // appendPatch writes the members of an operation in the order of the RFC's examples:
@@ -98,7 +150,7 @@ func (p place) in(key string) place {
 // those whose bytes are equal in both, at any depth of objects. Equal members are not part
 // of a patch, so the patch between the reduced objects is the patch between the originals.
 // An update changes a small part of an object, and decoding the rest is most of the work.
-func reduce(dstA, dstB, a, b []byte, p place) (reducedA, reducedB []byte) {
+func reduce(dstA, dstB, a, b []byte, p place, depth int) (reducedA, reducedB []byte) {
 	before, after := maps.Collect(texts(a)), maps.Collect(texts(b))
 	dstA, dstB = append(dstA, '{'), append(dstB, '{')
 	startA, startB := len(dstA), len(dstB)
@@ -112,8 +164,8 @@ func reduce(dstA, dstB, a, b []byte, p place) (reducedA, reducedB []byte) {
 		if kept {
 			dstB = appendKey(dstB, startB, key)
 		}
-		if kept && value[0] == '{' && other[0] == '{' {
-			dstA, dstB = reduce(dstA, dstB, value, other, p.in(key))
+		if kept && value[0] == '{' && other[0] == '{' && depth < maxDepth {
+			dstA, dstB = reduce(dstA, dstB, value, other, p.in(key), depth+1)
 			continue
 		}
 		dstA, dstB = append(dstA, value...), append(dstB, other...)

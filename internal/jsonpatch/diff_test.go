@@ -40,6 +40,26 @@ func TestDiff(t *testing.T) {
 	}
 }
 
+// The patch of small objects whose values have long paths is not much longer than they are.
+func TestDiffOfLongPaths(t *testing.T) {
+	numbers := func(n string) string { return "[" + strings.Repeat(n+",", 20_000) + n + "]" }
+	for name, wrap := range map[string][2]string{
+		"deep objects": {strings.Repeat(`{"a":`, 3000), strings.Repeat("}", 3000)},
+		"deep arrays":  {strings.Repeat("[", 3000), strings.Repeat("]", 3000)},
+		"a long key":   {`{"` + strings.Repeat("k", 20_000) + `":`, "}"},
+	} {
+		object := func(revision, n string) []byte {
+			return []byte(`{"metadata":{"resourceVersion":"` + revision + `","a/b":` + n + `,"same":1},"x~":` + wrap[0] + numbers(n) + wrap[1] + `,"y` + n + `":1,"same":2}`)
+		}
+		before, after := object("1", "1"), object("2", "2")
+		text, err := Diff(before, after)
+		want := `[{"op":"replace","path":"/metadata/a~1b","value":2},{"op":"replace","path":"/x~0","value":` + wrap[0] + numbers("2") + wrap[1] + `},{"op":"remove","path":"/y1"},{"op":"add","path":"/y2","value":1}]`
+		if err != nil || string(text) != want {
+			t.Errorf("%s: %d bytes, %v: %.200s", name, len(text), err, text)
+		}
+	}
+}
+
 // A patch leads from one object to the other.
 func TestDiffApplies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

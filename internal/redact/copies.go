@@ -44,7 +44,8 @@ func (h *hasher) replaceManifests(dst, value []byte, at *rawjson.Place) []byte {
 // copies every other one. Where the values are not known, which is the case of metadata
 // and of a patch alone, it replaces every annotation.
 func (h *hasher) replaceCopies(dst, value []byte, at *rawjson.Place) []byte {
-	if own := ownOf(at); isApplied(at.Key()) || value[0] == '"' && (own.unknown || own.copied(textOf(value), layers)) {
+	own := h.ownOf(at)
+	if (own.hidden || own.unknown) && (isApplied(at.Key()) || value[0] == '"' && (own.unknown || own.copied(textOf(value), layers))) {
 		return h.replace(dst, value, at)
 	}
 	return append(dst, value...)
@@ -53,7 +54,7 @@ func (h *hasher) replaceCopies(dst, value []byte, at *rawjson.Place) []byte {
 // replaceMentions replaces any other string of a Secret that holds one of its longer
 // values. Labels and names repeat user names and the like, by which objects are selected.
 func (h *hasher) replaceMentions(dst, value []byte, at *rawjson.Place) []byte {
-	if value[0] == '"' && ownOf(at).mentioned(unquoted(textOf(value)), minMention) {
+	if value[0] == '"' && h.ownOf(at).mentioned(unquoted(textOf(value)), minMention) {
 		return h.replace(dst, value, at)
 	}
 	return append(dst, value...)
@@ -78,25 +79,41 @@ const (
 // ownValues are the values of a Secret, as they are searched for in its other strings.
 type ownValues struct {
 	unknown bool
+	hidden  bool     // there are any, or the Secret is not exposed
 	list    [][]byte // as unquoted leaves them, and their base64
 	room    int      // what is left of maxSearch
 }
 
-// ownOf returns the values of the Secret that is edited.
-func ownOf(at *rawjson.Place) *ownValues {
+// ownOf returns the values of the Secret that is edited, of an exposed one those that are hidden.
+func (h *hasher) ownOf(at *rawjson.Place) *ownValues {
 	if known, ok := at.Memo.(*ownValues); ok {
 		return known
 	}
-	own := &ownValues{unknown: at.Object == nil, room: maxSearch}
+	own := &ownValues{unknown: at.Object == nil, hidden: h.hides == nil, room: maxSearch}
 	at.Memo = own
 	namespace, name := at.Of()
+	shown := map[string]bool{} // values of an exposed Secret
+	if h.hides != nil && !own.unknown {
+		left, err := h.hides.Append(nil, at.Object)
+		own.unknown = err != nil
+		for key, value := range rawjson.Members(left) {
+			if string(key) == "data" || string(key) == "stringData" {
+				for k, v := range rawjson.Members(value) {
+					shown[string(key)+"/"+string(k)+string(v)] = !isRedacted(v)
+				}
+			}
+		}
+	}
 	for key, value := range rawjson.Members(at.Object) {
 		switch string(key) {
 		case "kind":
 			own.unknown = own.unknown || string(value) == `"PartialObjectMetadata"`
 		case "data", "stringData":
-			for _, v := range rawjson.Members(value) {
-				if v[0] != '"' || isRedacted(v) {
+			for k, v := range rawjson.Members(value) {
+				if h.hides != nil && shown[string(key)+"/"+string(k)+string(v)] {
+					continue
+				}
+				if own.hidden = true; v[0] != '"' || isRedacted(v) {
 					continue
 				}
 				for _, text := range []func([]byte) []byte{beginning, textOf} { // all of it if there are only blanks

@@ -91,6 +91,16 @@ func TestCopiesInAnnotations(t *testing.T) {
 			if got := annotation(t, edit(t, exposed, secrets(), annotated(t, "Secret", odd, text))); got != text {
 				t.Errorf("exposed: %s", got)
 			}
+			for _, hiding := range []Edits{{Redact: []string{"data.password"}}, {Redact: []string{"**.password"}}, {Redact: []string{"data"}}, {Drop: []string{"*.password"}}} {
+				hiding.ExposeSecrets = true
+				if got := annotation(t, edit(t, hiding, secrets(), annotated(t, "Secret", odd, text))); !isRedacted([]byte(`"` + got + `"`)) {
+					t.Errorf("exposed but for %q: %s", append(hiding.Redact, hiding.Drop...), got)
+				}
+			}
+			exposed.Redact, exposed.Drop = []string{"data.other", "**.env[*].value"}, []string{"metadata.managedFields"}
+			if got := annotation(t, edit(t, exposed, secrets(), annotated(t, "Secret", odd, text))); got != text {
+				t.Errorf("exposed, and nothing of it hidden: %s", got)
+			}
 		})
 	}
 	for name, text := range map[string]string{

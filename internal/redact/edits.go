@@ -22,7 +22,8 @@ type Edits struct {
 	Drop   []string // values removed with their keys
 	Redact []string // values of any kind replaced by a keyed hash
 
-	// ExposeSecrets turns off the rules for core Secrets only.
+	// ExposeSecrets turns off the rules for core Secrets only, but for copies of the
+	// values that Drop and Redact hide.
 	ExposeSecrets bool
 }
 
@@ -190,7 +191,11 @@ func (e Edits) Editor(gr schema.GroupResource, key []byte) (*rawjson.Editor, err
 	if len(key) < MinKey {
 		return nil, fmt.Errorf("redact: the redaction key has %d bytes, the minimum is %d", len(key), MinKey)
 	}
-	editor, err := rawjson.NewEditor(e.rules(gr, newHasher(gr, key))...)
+	h := newHasher(gr, key)
+	editor, err := rawjson.NewEditor(e.rules(gr, h)...)
+	if err == nil && e.ExposeSecrets && isSecrets(gr) {
+		h.hides, err = rawjson.NewEditor(e.paths(h)...)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("redact: edits of %s: %w", gr, err)
 	}
@@ -211,10 +216,11 @@ func (e Edits) RouteEditor(gr schema.GroupResource, key []byte) (*rawjson.Editor
 // all.
 func (e Edits) rules(gr schema.GroupResource, h *hasher) []rawjson.Rule {
 	rules := e.paths(h)
-	if isSecrets(gr) {
-		if e.ExposeSecrets {
+	if isSecrets(gr) && e.ExposeSecrets {
+		if !slices.ContainsFunc(rules, func(r rawjson.Rule) bool { return hidesValues(r.Path) }) {
 			return rules
 		}
+	} else if isSecrets(gr) {
 		rules = append(rules,
 			rawjson.Rule{Path: "data[*]", Replace: h.replace},
 			rawjson.Rule{Path: "stringData[*]", Replace: h.replace},
@@ -228,6 +234,19 @@ func (e Edits) rules(gr schema.GroupResource, h *hasher) []rawjson.Rule {
 		}
 	}
 	return append(rules, rawjson.Rule{Path: "metadata.annotations[*]", Replace: annotations})
+}
+
+// hidesValues reports whether a path can name values of a Secret.
+func hidesValues(path string) bool {
+	p, err := rawjson.ParsePath(path)
+	key, named := p.Key()
+	keys := 0
+	for first, rest, ok := p.Cut(); ok; first, rest, ok = rest.Cut() {
+		if !first.Deep() {
+			keys++
+		}
+	}
+	return err == nil && keys <= 2 && (!named || key == "data" || key == "stringData")
 }
 
 // paths returns the rules for the configured paths.

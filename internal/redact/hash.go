@@ -37,7 +37,8 @@ func KeyID(key []byte) string {
 // Without the key even a short value cannot be found by trial.
 type hasher struct {
 	resource string
-	pool     sync.Pool // of *keyed
+	hides    *rawjson.Editor // of exposed Secrets: what hides some of their values
+	pool     sync.Pool       // of *keyed
 }
 
 type keyed struct {

@@ -1,6 +1,8 @@
 package rawjson
 
 import (
+	"bytes"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"slices"
@@ -31,7 +33,15 @@ type Place struct {
 	namespace, name []byte
 	scanned         bool     // namespace and name are known
 	path            [][]byte // keys; nil for an item of an array
+	long            []level  // of the last path that was long
 }
+
+// level is a key of a long path, and the form of the path up to it.
+type level struct{ key, form []byte }
+
+// maxForm is the length of keys beyond which a path's form is a hash, which is made once for
+// all values below it: a hostile object has thousands of values below a key of its own size.
+const maxForm = 1 << 10
 
 // Of returns the namespace and the name of the object.
 func (p *Place) Of() (namespace, name []byte) {
@@ -50,14 +60,46 @@ func (p *Place) Key() []byte { return p.path[len(p.path)-1] }
 // AppendPath appends an unambiguous form of the value's path. Items of one array have
 // the same form, because items move, and so have keys that look like an index.
 func (p *Place) AppendPath(dst []byte) []byte {
+	length := 0
 	for _, key := range p.path {
-		if key == nil || isIndex(key) {
-			dst = append(dst, "[]"...)
-			continue
+		if length += len(`[]`); !isIndex(key) {
+			length += len(key)
 		}
-		dst = AppendString(dst, string(key))
+	}
+	if length > maxForm {
+		return append(dst, p.longForm()...)
+	}
+	for _, key := range p.path {
+		dst = appendStep(dst, key)
 	}
 	return dst
+}
+
+func appendStep(dst, key []byte) []byte {
+	if key == nil || isIndex(key) {
+		return append(dst, "[]"...)
+	}
+	return AppendString(dst, string(key))
+}
+
+func (p *Place) longForm() []byte {
+	n := 0
+	for n < min(len(p.long), len(p.path)) && (p.path[n] == nil) == (p.long[n].key == nil) && bytes.Equal(p.long[n].key, p.path[n]) {
+		n++
+	}
+	p.long = p.long[:n]
+	for _, key := range p.path[n:] {
+		var form []byte
+		if n = len(p.long); n > 0 {
+			form = bytes.Clone(p.long[n-1].form)
+		}
+		if form = appendStep(form, key); len(form) > maxForm {
+			sum := sha256.Sum256(form)
+			form = append([]byte{1}, sum[:]...) // no other form has this byte
+		}
+		p.long = append(p.long, level{key, form})
+	}
+	return p.long[len(p.long)-1].form
 }
 
 // Editor applies rules to JSON objects in one pass and copies everything else byte

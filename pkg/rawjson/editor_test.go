@@ -272,6 +272,35 @@ func TestManyWildcards(t *testing.T) {
 }
 
 // A rule sees the object, its name and the path of the value.
+// The form of a long path is short, made once for the values of one array, and of that path alone.
+func TestLongPlaces(t *testing.T) {
+	key, deep := strings.Repeat("k", 2*maxForm), strings.Repeat(`{"a":`, 900)
+	forms := map[string]int{}
+	var made [][]byte
+	e := mustEditor(t, Rule{"**.v", func(dst, value []byte, at *Place) []byte {
+		form := at.AppendPath(nil)
+		if len(form) > 2*maxForm {
+			t.Errorf("a form of %d bytes", len(form))
+		}
+		if forms[string(form)]++; len(at.long) > 1 {
+			made = append(made, at.long[len(at.long)-2].form)
+		}
+		return append(dst, value...)
+	}})
+	raw := `{"` + key + `":[{"v":1},{"v":2}],"` + key + `x":[{"v":1},[{"v":1}]],"d":` + deep + `[{"v":1},{"v":1}]` + strings.Repeat("}", 900) + `}`
+	for range 2 {
+		if _, err := e.Append(nil, []byte(raw)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(forms) != 4 || len(made) != 12 {
+		t.Errorf("%d forms of four paths, %d long ones", len(forms), len(made))
+	}
+	if &made[0][0] != &made[1][0] || &made[4][0] != &made[5][0] {
+		t.Error("the form of an array is made for each item")
+	}
+}
+
 func TestPlace(t *testing.T) {
 	raw := `{"a":{"0":1,"b.c":[[1],{"d":1}]},"metadata":{"name":"n","namespace":"s","labels":{"l":"x"}}}`
 	seen := map[string]int{}

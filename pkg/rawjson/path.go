@@ -345,3 +345,41 @@ func Items(raw []byte) iter.Seq[[]byte] {
 		}
 	}
 }
+
+// Spread returns about how long the paths of all values in raw are together. Of a small
+// object that nests deep, or has long keys, they can be thousands of times as long as it is.
+func Spread(raw []byte) (total int) {
+	const index = 7 // longer than the number of an item, or the indent of a level
+	var outer []int
+	at, text := 0, 0 // the lengths of the path and of the last string
+	for i := 0; i < len(raw); i++ {
+		switch raw[i] {
+		case '"':
+			start := i
+			for i++; i < len(raw) && raw[i] != '"'; i++ {
+				if raw[i] == '\\' {
+					i++
+				}
+			}
+			text = i - start
+		case '{', '[':
+			outer = append(outer, at)
+			at += index
+			total += at
+		case '}', ']':
+			if len(outer) == 0 {
+				return total
+			}
+			at, outer = outer[len(outer)-1], outer[:len(outer)-1]
+		case ':', ',':
+			if at = index; len(outer) > 0 {
+				at += outer[len(outer)-1]
+			}
+			if raw[i] == ':' {
+				at += text
+			}
+			total += at
+		}
+	}
+	return total
+}
