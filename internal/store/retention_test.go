@@ -108,6 +108,7 @@ func TestWrongClock(t *testing.T) {
 				}
 				expire(100, 1)
 				expire(35, 5)
+				expire(22, 18) // past the wrong time
 				if err := s.Close(); err != nil {
 					t.Fatal(err)
 				}
