@@ -306,3 +306,63 @@ func TestReadingAheadIsBounded(t *testing.T) {
 		t.Error("events set aside are not bounded")
 	}
 }
+
+// countedReads is a queue that counts the reads of its items.
+type countedReads struct {
+	Queue
+
+	reads atomic.Int64
+}
+
+func (q *countedReads) Read(after uint64, most, maxBytes int) ([]store.Item, error) {
+	q.reads.Add(1)
+	return q.Queue.Read(after, most, maxBytes)
+}
+
+// TestBacklogIsReadInSpans: what stands behind failed events, as after a long outage, is
+// read again and written many events at a time.
+func TestBacklogIsReadInSpans(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		const objects, changes = 500, 20
+		s.add(numbered(changes, upTo(objects)...)...)
+		var mended atomic.Bool
+		r := newReceiver(t, func(_ context.Context, batch []change) error {
+			failed := map[int]error{}
+			for i := range batch {
+				if i > 0 || len(batch) == 1 {
+					failed[i] = errors.New("500")
+				}
+			}
+			if mended.Load() {
+				return nil
+			}
+			return &sinks.BatchError{Failed: failed}
+		})
+		q := &countedReads{Queue: s.queue}
+		w := start(t, s, r, func(c *Config) {
+			c.Queue, c.Delivery.MaxEvents = q, 500
+			c.Retry.Initial, c.Retry.Max = 50*time.Millisecond, 200*time.Millisecond
+		})
+		defer w.stop()
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		left := w.Status().Queue.Length
+		if left < objects*changes/2 || 20*w.Status().Blocked < 19*int(left) {
+			t.Fatalf("status %+v", w.Status())
+		}
+		reads, writes := q.reads.Load(), len(r.log())
+		mended.Store(true)
+		w.Resume()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if st := w.Status(); st.Queue.Length > 0 {
+			t.Errorf("status %+v", st)
+		}
+		if reads, writes := q.reads.Load()-reads, len(r.log())-writes; reads > left/20 || int64(writes) > left/20 {
+			t.Errorf("%d events took %d reads and %d writes", left, reads, writes)
+		}
+		r.checkOrder()
+	})
+}

@@ -15,6 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/watcherd/watcherd/internal/store/engine"
+	"github.com/watcherd/watcherd/internal/store/inspect"
 	"github.com/watcherd/watcherd/internal/store/layout"
 	"github.com/watcherd/watcherd/internal/testkit"
 )
@@ -355,5 +356,89 @@ func TestClosed(t *testing.T) {
 	}
 	if err := s.Run(t.Context()); err != nil {
 		t.Errorf("run: %v", err)
+	}
+}
+
+// TestOutOfDescriptors takes the file descriptors away where the store opens a file: it
+// goes on or fails with that reason, and once there are some it has every commit.
+func TestOutOfDescriptors(t *testing.T) {
+	const owner = "the owner's token" // which may wait
+	for name, opens := range map[string]func(errorfs.Op) bool{
+		"a table to write": func(op errorfs.Op) bool { return op.Kind == errorfs.OpCreate && strings.HasSuffix(op.Path, ".sst") },
+		"a table to read":  func(op errorfs.Op) bool { return op.Kind == errorfs.OpOpen && strings.HasSuffix(op.Path, ".sst") },
+		"a write-ahead log": func(op errorfs.Op) bool {
+			return (op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpReuseForWrite) && strings.HasSuffix(op.Path, ".log")
+		},
+		"the owner's token": func(op errorfs.Op) bool { return op.Kind == errorfs.OpOpen && strings.HasSuffix(op.Path, "OWNER") },
+		"any file and folder": func(op errorfs.Op) bool {
+			return op.Kind == errorfs.OpCreate || op.Kind == errorfs.OpReuseForWrite || op.Kind == errorfs.OpOpen || op.Kind == errorfs.OpOpenDir
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mem := vfs.NewCrashableMem()
+			f := &faulty{}
+			options := Options{firstSequence: 1, FS: errorfs.Wrap(mem, f), MaxBytes: smallTables}
+			s := openTest(t, "store", options)
+			ensure(t, s, "a")
+			payload, committed := noise(8<<10), 0
+			commit := func(n int) (err error) {
+				for range n {
+					b := s.NewBatch()
+					b.Append(Record{Time: testEpoch, Payload: payload}, []Route{{Sink: "a"}})
+					if err = s.Commit(b); err != nil {
+						return err
+					}
+					committed++
+				}
+				return nil
+			}
+			if err := errors.Join(commit(100), flush(s)); err != nil { // there are tables
+				t.Fatal(err)
+			}
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			s = openTest(t, "store", options)
+			q := ensure(t, s, "a")
+			var refused atomic.Int64
+			f.set(func(op errorfs.Op) error {
+				if opens(op) {
+					refused.Add(1)
+					return syscall.EMFILE
+				}
+				return nil
+			})
+			err := commit(100)
+			if err == nil {
+				_, err = q.Read(0, 1000, 1<<30)
+			}
+			eventually(t, "a file is refused", func() bool { return refused.Load() > 0 })
+			f.set(func(errorfs.Op) error { return nil })
+			if err != nil && !errors.Is(err, syscall.EMFILE) || errors.Is(err, ErrUnreadable) {
+				t.Errorf("the error is %v", err)
+			}
+			if failed := s.Err(); failed != nil && (!errors.Is(failed, syscall.EMFILE) || name == owner) {
+				t.Errorf("the store failed: %v", failed)
+			}
+			if s.Err() == nil {
+				if err := commit(10); err != nil && !errors.Is(err, syscall.EMFILE) {
+					t.Error(err)
+				}
+			}
+			// The next process, after a power cut.
+			options.FS = mem.CrashClone(vfs.CrashCloneCfg{})
+			report, err := inspect.CheckFS(options.FS, "store")
+			if err != nil || !report.OK() {
+				t.Errorf("check: %v, %q", err, report.Problems)
+			}
+			s = openTest(t, "store", options)
+			items := read(t, ensure(t, s, "a"), 0, 1000)
+			if len(items) < committed || len(items) > committed+1 {
+				t.Errorf("%d entries after %d commits", len(items), committed)
+			}
+			if err := commit(1); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

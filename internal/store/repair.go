@@ -422,24 +422,30 @@ func (q *Queue) recountEntries(r layout.Range) error {
 	q.mu.Lock()
 	before, head, tail := q.total.Count, q.window.head(), q.tail
 	q.mu.Unlock()
-	first, last = max(first, head), min(last, tail)
-	if first > last {
+	at := max(first, 1)
+	if last = min(last, tail); at > last {
 		return b.Close()
 	}
 	missing, err := q.recount(b, func(l salvage.LostSpan) error { return l.Err })
 	if err != nil {
 		return errors.Join(err, b.Close())
 	}
+	if head <= last { // else the reader has passed the loss since it can be read
+		first = max(first, head)
+	}
 	var letter layout.Counter
 	var errs []error
 	now := q.s.opts.Now()
 	if missing > 0 {
 		letter.Count = 1
+		for at < last && q.occupied(at) {
+			at++
+		}
 		d := layout.DeadLetter{
-			Sequence: first, First: now, Last: now,
+			Sequence: at, First: now, Last: now,
 			Reason: fmt.Sprintf("%s: %d of the queue entries %d to %d are lost", ReasonUnreadable, missing, first, last),
 		}
-		errs = append(errs, b.Set(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, first), d.Encode(), nil),
+		errs = append(errs, b.Set(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, at), d.Encode(), nil),
 			b.Merge(layout.CounterKey(layout.KindDeadLetter, q.id), letter.Append(nil), nil))
 		q.s.metrics.unreadable.Add(float64(missing))
 		q.s.opts.Logger.Error("entries of a queue are lost; one dead letter stands for them",
@@ -452,6 +458,16 @@ func (q *Queue) recountEntries(r layout.Range) error {
 		q.countDead(letter, now)
 	}
 	return nil
+}
+
+// occupied reports whether there is, or may be, an entry or a dead letter at a position.
+func (q *Queue) occupied(position uint64) bool {
+	for _, prefix := range []byte{layout.PrefixQueue, layout.PrefixDeadLetter} {
+		if _, ok, err := q.s.get(layout.AppendSinkKey(nil, prefix, q.id, position)); ok || err != nil {
+			return true
+		}
+	}
+	return false
 }
 
 // recountLetters counts the dead letters after a loss in a range.

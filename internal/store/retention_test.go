@@ -88,8 +88,9 @@ func TestRetention(t *testing.T) {
 // a while, in this process and the next, and replay by time to find them.
 func TestWrongClock(t *testing.T) {
 	for name, wrong := range map[string]time.Duration{"ahead": 10 * 365 * 24 * time.Hour, "behind": -200 * time.Hour} {
-		for _, marks := range []int{1, 5} {
-			t.Run(fmt.Sprintf("%s, %d", name, marks), func(t *testing.T) {
+		for i := range 4 {
+			marks, restarted := 1+4*(i/2), i%2 == 0
+			t.Run(fmt.Sprintf("%s, %d, restarted=%t", name, marks, restarted), func(t *testing.T) {
 				fs := vfs.NewMem()
 				s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
 				shift := int(wrong / time.Minute)
@@ -108,10 +109,12 @@ func TestWrongClock(t *testing.T) {
 				}
 				expire(100, 1)
 				expire(35, 5)
-				if err := s.Close(); err != nil {
-					t.Fatal(err)
+				if restarted {
+					if err := s.Close(); err != nil {
+						t.Fatal(err)
+					}
+					s = openTest(t, "store", Options{FS: fs, firstSequence: 1})
 				}
-				s = openTest(t, "store", Options{FS: fs, firstSequence: 1})
 				from, _, err := s.bounds(ReplayRange{FromTime: testEpoch.Add(30 * time.Minute)})
 				if err != nil || from != 31 {
 					t.Errorf("records from 30 min on begin at %d, %v", from, err)

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -203,5 +204,26 @@ func TestCompressionIsTakenUp(t *testing.T) {
 				t.Errorf("there are %q, %v, want %q", r.endings, err, tc.want)
 			}
 		})
+	}
+}
+
+// TestKnownPathsAreBounded: a path per object, without end, does not grow the memory
+// without end.
+func TestKnownPathsAreBounded(t *testing.T) {
+	root, err := os.OpenRoot(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = root.Close() }()
+	a := &archivist{listed: map[string]bool{}, known: map[string]*history{}}
+	for i := range 2 * maxStamps {
+		name := strconv.Itoa(i) + ".log"
+		if _, err := a.newest(root, name); err != nil {
+			t.Fatal(err)
+		}
+		a.rotated(name, "20200101T000000.001Z")
+	}
+	if n := len(a.known); n > maxStamps+1 {
+		t.Errorf("%d paths are remembered, at most %d are wanted", n, maxStamps)
 	}
 }
