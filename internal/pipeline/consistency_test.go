@@ -138,7 +138,7 @@ func TestAuditFindsLosses(t *testing.T) {
 
 // TestAuditFindsOvertakenRollback restores the server behind the daemon's back, and
 // lets it pass the version that the daemon has seen: the audit sees that an object is
-// older than recorded.
+// older than recorded, and the rollback is reported as a gap.
 func TestAuditFindsOvertakenRollback(t *testing.T) {
 	api, names := podServer(t, 700)
 	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
@@ -151,6 +151,9 @@ func TestAuditFindsOvertakenRollback(t *testing.T) {
 	api.Advance(100)
 	l.audited(1, func() {})
 	eventually(t, "the state of the restored server", func() bool { return l.log().types(names[600]) == "sync updated updated" })
+	if got := fmt.Sprint(l.log()[""]); got != "[gap rollback]" {
+		t.Errorf("gaps: %s", got)
+	}
 	if s := l.m.informerList()[0]; s.sub.Load().Status().State != dynamicfactory.StateWatching {
 		t.Errorf("the watch is %s", s.sub.Load().Status().State)
 	}
