@@ -281,6 +281,9 @@ func TestAuditGoesOn(t *testing.T) {
 					}
 					if lost {
 						c.until("the repair", func() bool { return c.log().types("pod-00600") == "sync deleted" })
+						if c.read() != 8 { // from the second on
+							t.Errorf("pages %q", c.pages)
+						}
 						return
 					}
 					before := c.metric("watcherd_consistency_checks_total")
