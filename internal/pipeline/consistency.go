@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +22,9 @@ import (
 const (
 	// auditPause is how often the loop looks for a check that is due.
 	auditPause = time.Second
+
+	// auditSettle is the time for watches to be established before a check.
+	auditSettle = time.Minute
 
 	// auditPatience is how long the watch may take to catch up with the list that
 	// it is compared with. Bookmarks come about once a minute.
@@ -43,11 +48,48 @@ var (
 	errNotCaughtUp  = errors.New("the watch did not catch up with the list")
 )
 
+// checksMeta is where the store keeps how far the consistency check has come, as checks.
+const checksMeta = "consistency-check"
+
+// checks is how far the consistency check has come. It is durable after each page: a stop
+// or a lost connection costs one page.
+type checks struct {
+	Began time.Time        `json:"began"`          // the last round
+	Feed  string           `json:"feed,omitempty"` // the one that it compares, in the order of ids; "": the round is over
+	Left  map[string]place `json:"left,omitempty"` // where the next check of a feed begins
+}
+
+// place is between two pages of the objects of a feed.
+type place struct {
+	Token string `json:"token"` // of the next page
+	After string `json:"after"` // the key of the last object of the earlier pages; "": none
+}
+
+func (m *Manager) noteChecks(c *checks) {
+	if m.store.Health().Paused {
+		return // a full store takes no more than it has to
+	}
+	if err := ledger.PutMeta(m.store, checksMeta, ledger.Encode(c)); err != nil {
+		m.log.Warn("the progress of the consistency check cannot be kept", "error", err)
+	}
+}
+
 // auditLoop compares the ledger with the cluster, one source after the other, at
 // the configured interval. API servers do lose watch events
 // (kubernetes/kubernetes#123072, etcd-io/etcd#18089); nothing else would notice.
 func (m *Manager) auditLoop(ctx context.Context) {
-	last := m.cfg.Now()
+	var c checks
+	known, err := m.meta(checksMeta, &c)
+	if err != nil {
+		m.log.Warn("the progress of the consistency check cannot be read; it starts over", "error", err)
+	}
+	if !known {
+		c = checks{Began: m.cfg.Now()}
+	}
+	if sleep(ctx, auditSettle) != nil {
+		return
+	}
+	m.noteChecks(&c)
 	jitter := 1 + rand.Float64()/4
 	tick := time.NewTicker(auditPause)
 	defer tick.Stop()
@@ -57,22 +99,53 @@ func (m *Manager) auditLoop(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		st := m.currentState()
-		if st == nil || !st.ConsistencyCheck.Enabled || m.cfg.Now().Sub(last) < time.Duration(float64(st.ConsistencyCheck.Interval)*jitter) {
+		st, now := m.currentState(), m.cfg.Now()
+		if st == nil || !st.ConsistencyCheck.Enabled {
 			continue
 		}
-		last = m.cfg.Now()
-		jitter = 1 + rand.Float64()/4
-		sources := m.informerList()
-		pause := auditPace(st.ConsistencyCheck.Interval, sources)
-		for _, s := range sources {
-			err := m.audit(ctx, s, pause)
-			if err != nil && ctx.Err() == nil {
-				m.metrics.audited(s, auditUnfinished)
-				s.Log.Warn("consistency check did not finish; the next one starts over", "error", err)
+		if c.Began.After(now) {
+			c.Began = now // the clock was set back
+		}
+		switch {
+		case now.Sub(c.Began) >= time.Duration(float64(st.ConsistencyCheck.Interval)*jitter):
+			c.Began, c.Feed = now, ""
+			jitter = 1 + rand.Float64()/4
+		case c.Feed == "":
+			continue
+		}
+		m.auditRound(ctx, st.ConsistencyCheck.Interval, &c)
+	}
+}
+
+// auditRound compares one source after the other, from c.Feed on.
+func (m *Manager) auditRound(ctx context.Context, interval time.Duration, c *checks) {
+	sources := m.informerList()
+	slices.SortFunc(sources, func(a, b *informer) int { return strings.Compare(a.ID, b.ID) })
+	maps.DeleteFunc(c.Left, func(id string, _ place) bool {
+		return !slices.ContainsFunc(sources, func(s *informer) bool { return s.ID == id })
+	})
+	pause := auditPace(interval, sources)
+	for _, s := range sources {
+		if s.ID < c.Feed {
+			continue
+		}
+		c.Feed = s.ID
+		m.noteChecks(c)
+		from := c.Left[s.ID]
+		err := m.audit(ctx, s, pause, c)
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			m.metrics.audited(s, auditUnfinished)
+			if c.Left[s.ID] == from { // what does not come on is not tried again
+				delete(c.Left, s.ID)
 			}
+			s.Log.Warn("consistency check did not finish", "continues", c.Left[s.ID] != place{}, "error", err)
 		}
 	}
+	c.Feed = ""
+	m.noteChecks(c)
 }
 
 // auditPace is the pause after each page with which a check of the feeds takes
@@ -104,6 +177,7 @@ type suspect struct {
 	namespace, name string
 	listed          head   // zero: not in the list
 	at              string // the list's version
+	page            place  // of the list
 }
 
 // judgement is what a suspect turns out to be.
@@ -136,13 +210,15 @@ func (x *suspect) judge(recorded head) judgement {
 // audit compares the ledger's entries of one source with the cluster, page by page,
 // in the order of their keys and each page at its own version. A difference is a loss
 // only if it is still there when the watch has come as far as the page. A loss has the
-// informer list again, and the differences are delivered as repairs.
-func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration) error {
+// informer list again, and the differences are delivered as repairs. The place up to which
+// nothing is suspect is kept in c, and is where the next check of the source begins if this
+// one ends early.
+func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration, c *checks) error {
 	sub := s.sub.Load()
-	if sub == nil || sub.Status().State != dynamicfactory.StateWatching {
+	if sub == nil || sub.Watch().State != dynamicfactory.StateWatching {
 		return nil // not well: that is for the status to say
 	}
-	a := audit{m: m, s: s, sub: sub}
+	a := audit{m: m, s: s, sub: sub, place: c.Left[s.ID]}
 	for {
 		more, err := a.page(ctx)
 		if err != nil {
@@ -159,10 +235,16 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration) e
 				break
 			}
 		}
+		if c.Left == nil {
+			c.Left = map[string]place{}
+		}
+		c.Left[s.ID] = a.certain()
+		m.noteChecks(c)
 		if err := sleep(ctx, pause); err != nil {
 			return err
 		}
 	}
+	delete(c.Left, s.ID)
 	switch {
 	case a.rollback != nil:
 		s.Log.Warn("consistency check found an object at an earlier version than recorded: the cluster was restored; relisting", "namespace", a.rollback.namespace, "name", a.rollback.name, "resourceVersion", a.rollback.listed.version)
@@ -188,7 +270,7 @@ const catchUpPause = 50 * time.Millisecond
 func (m *Manager) CatchUp(ctx context.Context) error {
 	for _, s := range m.informerList() {
 		sub := s.sub.Load()
-		if sub == nil || sub.Status().State != dynamicfactory.StateWatching {
+		if sub == nil || sub.Watch().State != dynamicfactory.StateWatching {
 			continue
 		}
 		a := audit{m: m, s: s, sub: sub}
@@ -228,81 +310,111 @@ type audit struct {
 	s   *informer
 	sub *dynamicfactory.DurableSubscription
 
-	token string // of the next page
-	after string // the key of the last object of the earlier pages; "": none
-	keys  []string
-	heads []head // of the page, by the order of keys
+	place         // up to which the objects are compared; the key may be amid the page
+	start   place // of the page
+	keys    []string
+	heads   []head // of the page, by the order of keys
+	next    int    // the first that is not compared
+	last    string // the page's last key
+	version string // the page's
+	rest    bool   // a part of the page is not compared
 
 	suspects []suspect
 	lost     int
 	rollback *suspect // proves that the cluster was set back
 }
 
-// page compares the next page. more is false after the last.
+// certain is the place up to which nothing is suspect.
+func (a *audit) certain() place {
+	switch {
+	case len(a.suspects) > 0:
+		return a.suspects[0].page
+	case a.rest:
+		return a.start
+	default:
+		return a.place
+	}
+}
+
+// page compares the next page, or the rest of one that has many differences. more is
+// false after the last.
 func (a *audit) page(ctx context.Context) (more bool, err error) {
-	var last string
-	begin := func() { a.keys, a.heads, last = a.keys[:0], a.heads[:0], a.after }
+	if !a.rest {
+		if err := a.read(ctx); err != nil {
+			return false, err
+		}
+	}
+	a.rest, err = a.compare()
+	return a.rest || a.Token != "", err
+}
+
+// read reads the next page.
+func (a *audit) read(ctx context.Context) error {
+	begin := func() { a.keys, a.heads, a.last = a.keys[:0], a.heads[:0], a.After }
 	begin()
-	page, err := a.sub.ListMetadata(ctx, a.token, begin, func(o *rawjson.Meta) error {
+	page, err := a.sub.ListMetadata(ctx, a.Token, begin, func(o *rawjson.Meta) error {
 		key := ledger.Key(string(o.Namespace), string(o.Name))
-		if key <= last {
+		if key <= a.last {
 			return errUnordered
 		}
-		last = key
+		a.last = key
 		a.keys = append(a.keys, key)
 		a.heads = append(a.heads, head{string(o.UID), string(o.ResourceVersion)})
 		return nil
 	})
 	if err != nil {
-		return false, err
-	}
-	if _, err := resourceversion.CompareResourceVersion(page.ResourceVersion, page.ResourceVersion); err != nil {
-		return false, errUncomparable
-	}
-	a.token = page.Continue
-	more = a.token != ""
-	if err := a.compare(last, more, page.ResourceVersion); err != nil {
-		return false, err
-	}
-	a.after = last
-	return more, nil
-}
-
-// compare goes through the page and the ledger's entries of its range side by side:
-// those behind the earlier pages, up to the key last if there are more pages.
-func (a *audit) compare(last string, more bool, version string) error {
-	next := 0
-	unrecordedUpTo := func(key string) {
-		for ; next < len(a.keys) && (key == "" || a.keys[next] < key); next++ {
-			a.suspect(a.keys[next], a.heads[next], head{}, version)
-		}
-	}
-	err := a.m.ledger.Scan(a.s.Partition, a.s.KeyPrefix(), a.after, func(key string, o *compact.Object) error {
-		if more && key > last {
-			return ledger.ErrEnough
-		}
-		unrecordedUpTo(key)
-		listed := head{}
-		if next < len(a.keys) && a.keys[next] == key {
-			listed = a.heads[next]
-			next++
-		}
-		a.suspect(key, listed, headOf(o), version)
-		return nil
-	})
-	if err != nil && !errors.Is(err, ledger.ErrEnough) {
 		return err
 	}
-	unrecordedUpTo("")
+	if _, err := resourceversion.CompareResourceVersion(page.ResourceVersion, page.ResourceVersion); err != nil {
+		return errUncomparable
+	}
+	a.start, a.next, a.version, a.Token = a.place, 0, page.ResourceVersion, page.Continue
 	return nil
 }
 
+// compare goes through the page and the ledger's entries of its range side by side:
+// those behind the earlier pages, up to the last key if there are more pages. rest
+// reports that it stopped before the end, as there are too many suspects.
+func (a *audit) compare() (rest bool, err error) {
+	full := func() bool { return len(a.suspects) >= maxSuspects }
+	unrecordedUpTo := func(key string) {
+		for ; a.next < len(a.keys) && (key == "" || a.keys[a.next] < key) && !full(); a.next++ {
+			a.suspect(a.keys[a.next], a.heads[a.next], head{})
+		}
+	}
+	err = a.m.ledger.Scan(a.s.Partition, a.s.KeyPrefix(), a.After, func(key string, o *compact.Object) error {
+		if a.Token != "" && key > a.last {
+			return ledger.ErrEnough
+		}
+		unrecordedUpTo(key)
+		if full() {
+			return ledger.ErrEnough
+		}
+		listed := head{}
+		if a.next < len(a.keys) && a.keys[a.next] == key {
+			listed = a.heads[a.next]
+			a.next++
+		}
+		a.suspect(key, listed, headOf(o))
+		return nil
+	})
+	if err != nil && !errors.Is(err, ledger.ErrEnough) {
+		return false, err
+	}
+	unrecordedUpTo("")
+	if !full() {
+		a.After = a.last
+	}
+	return full(), nil
+}
+
 // suspect keeps an object for a second look unless its states agree.
-func (a *audit) suspect(key string, listed, recorded head, version string) {
+func (a *audit) suspect(key string, listed, recorded head) {
+	a.After = key
 	if listed == recorded {
 		return
 	}
-	x := suspect{listed: listed, at: version}
+	x := suspect{listed: listed, at: a.version, page: a.start}
 	switch x.judge(recorded) {
 	case known:
 		return

@@ -7,8 +7,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
@@ -28,7 +33,7 @@ func (l *live) audited(relists uint64, meanwhile func()) {
 	s := l.m.informerList()[0]
 	before := s.sub.Load().Status().Relists
 	done := make(chan error, 1)
-	go func() { done <- l.m.audit(l.Context(), s, 0) }()
+	go func() { done <- l.m.audit(l.Context(), s, 0, &checks{}) }()
 	var err error
 	eventually(l.T, "the audit ends", func() bool {
 		l.api.Bookmark() // the watch catches up
@@ -138,7 +143,7 @@ func TestAuditFindsLosses(t *testing.T) {
 
 // TestAuditFindsOvertakenRollback restores the server behind the daemon's back, and
 // lets it pass the version that the daemon has seen: the audit sees that an object is
-// older than recorded.
+// older than recorded, and the rollback is reported as a gap.
 func TestAuditFindsOvertakenRollback(t *testing.T) {
 	api, names := podServer(t, 700)
 	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
@@ -151,8 +156,175 @@ func TestAuditFindsOvertakenRollback(t *testing.T) {
 	api.Advance(100)
 	l.audited(1, func() {})
 	eventually(t, "the state of the restored server", func() bool { return l.log().types(names[600]) == "sync updated updated" })
+	if got := fmt.Sprint(l.log()[""]); got != "[gap rollback]" {
+		t.Errorf("gaps: %s", got)
+	}
 	if s := l.m.informerList()[0]; s.sub.Load().Status().State != dynamicfactory.StateWatching {
 		t.Errorf("the watch is %s", s.sub.Load().Status().State)
+	}
+}
+
+// checked is a pipeline whose consistency check of 2,600 pods, in six pages, is due after two
+// minutes or somewhat later.
+type checked struct {
+	*live
+	disk *vfs.MemFS
+
+	mu    sync.Mutex
+	pages []string // the tokens that were asked for
+	times []time.Time
+	away  bool // the API server refuses them
+}
+
+func runChecked(t *testing.T) *checked {
+	t.Helper()
+	time.Sleep(27 * 366 * 24 * time.Hour) // a bubble begins with the year 2000, which the store refuses
+	api, _ := podServer(t, 2600)
+	c := &checked{disk: vfs.NewCrashableMem()}
+	api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != podPath || r.URL.Query().Get("fieldSelector") != "" || !strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList") {
+			return false
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.away {
+			apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+			return true
+		}
+		c.pages, c.times = append(c.pages, r.URL.Query().Get("continue")), append(c.times, time.Now())
+		return false
+	})
+	c.live = c.start(t, api)
+	return c
+}
+
+func (c *checked) start(t *testing.T, api *apitest.Server) *live {
+	t.Helper()
+	l := runLive(t, "store", store.Options{FS: c.disk}, api, served{pods})
+	st := l.state(podWatch())
+	st.ConsistencyCheck = plan.ConsistencyCheck{Enabled: true, Interval: 2 * time.Minute}
+	l.apply(st)
+	return l
+}
+
+// until waits for what takes minutes, with bookmarks.
+func (c *checked) until(what string, f func() bool) {
+	c.Helper()
+	for range 600 {
+		if f() {
+			return
+		}
+		time.Sleep(time.Second)
+		c.api.Bookmark()
+	}
+	c.Fatal("never: ", what)
+}
+
+func (c *checked) read() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.pages)
+}
+
+func (c *checked) refuse(away bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.away = away
+}
+
+// TestAuditIsSpread reads the pages of a check over half of the interval.
+func TestAuditIsSpread(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := runChecked(t)
+		began := time.Now()
+		c.until("a check", func() bool { return c.metric("watcherd_consistency_checks_total") == 1 })
+		if n := c.read(); n != 6 {
+			t.Fatalf("%d pages", n)
+		}
+		if first := c.times[0].Sub(began); first < 2*time.Minute || first > 3*time.Minute {
+			t.Errorf("the check began after %v", first)
+		}
+		for i := range c.times[1:] {
+			if pause := c.times[i+1].Sub(c.times[i]); pause != 10*time.Second {
+				t.Errorf("page %d is read %v after the one before", i+2, pause)
+			}
+		}
+	})
+}
+
+// TestAuditGoesOn cuts a check off: it goes on where it was, and what it had found is
+// found.
+func TestAuditGoesOn(t *testing.T) {
+	for _, cut := range []string{"a stop", "a kill", "a lost connection"} {
+		for _, lost := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, lost %t", cut, lost), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					c := runChecked(t)
+					c.synced()
+					if lost { // of the second page
+						c.api.Mute(true)
+						c.api.Delete(podPath, "ns", "pod-00600")
+						c.api.Mute(false)
+					}
+					c.until("three pages", func() bool { return c.read() == 3 })
+					switch cut {
+					case "a lost connection":
+						c.refuse(true)
+						c.until("the check gives up", func() bool { return c.metric("watcherd_consistency_checks_total") == 1 })
+						c.refuse(false)
+					case "a kill":
+						c.disk = c.disk.CrashClone(vfs.CrashCloneCfg{})
+						fallthrough
+					default:
+						c.stop()
+						c.live = c.start(t, c.api)
+					}
+					if lost {
+						c.until("the repair", func() bool { return c.log().types("pod-00600") == "sync deleted" })
+						if c.read() != 8 { // from the second on
+							t.Errorf("pages %q", c.pages)
+						}
+						return
+					}
+					before := c.metric("watcherd_consistency_checks_total")
+					c.until("the rest", func() bool { return c.metric("watcherd_consistency_checks_total") > before })
+					if sorted := slices.Sorted(slices.Values(c.pages)); len(sorted) != 6 || len(slices.Compact(sorted)) != 6 {
+						t.Errorf("pages %q", c.pages)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestAuditIsBounded compares a list that lacks most of what is recorded: a bounded number
+// of differences waits for a second look, and none is left out.
+func TestAuditIsBounded(t *testing.T) {
+	const lost = 2*maxSuspects + 10
+	api, names := podServer(t, lost+1000)
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
+	l.apply(l.state(podWatch()))
+	l.synced()
+	api.Mute(true)
+	api.Delete(podPath, "ns", names[500:500+lost]...)
+	api.Mute(false)
+	s := l.m.informerList()[0]
+	a, differences := audit{m: l.m, s: s, sub: s.sub.Load()}, 0
+	for more := true; more; {
+		var err error
+		if more, err = a.page(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if len(a.suspects) > maxSuspects || len(a.keys) > auditPage {
+			t.Fatalf("%d differences, %d heads", len(a.suspects), len(a.keys))
+		}
+		if len(a.suspects) == maxSuspects || !more {
+			differences += len(a.suspects)
+			a.suspects = a.suspects[:0]
+		}
+	}
+	if differences != lost {
+		t.Errorf("%d differences, want %d", differences, lost)
 	}
 }
 
@@ -171,7 +343,7 @@ func TestAuditOfAnUnorderedList(t *testing.T) {
 		return true
 	})
 	s := l.m.informerList()[0]
-	if err := l.m.audit(t.Context(), s, 0); err == nil || s.sub.Load().Status().Relists != 0 {
+	if err := l.m.audit(t.Context(), s, 0, &checks{}); err == nil || s.sub.Load().Status().Relists != 0 {
 		t.Errorf("the audit ended with %v and %d lists", err, s.sub.Load().Status().Relists)
 	}
 }

@@ -806,7 +806,6 @@ func TestWaitingWatchKeepsItsStates(t *testing.T) {
 				resolver.other[name] = "widgets.example.com"
 			}
 			l := runLive(t, t.TempDir(), store.Options{}, api, resolver)
-			// Another version of the resource is watched all the time.
 			l.apply(l.state(watchOf("w", nil, pattern), watchOf("v", func(w *plan.Watch) { w.Namespaces = []string{"else"} }, "pods")))
 			l.checkpointed("widgets.example.com#", "v1")
 			resolver.set(pods)

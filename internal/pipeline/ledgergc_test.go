@@ -7,8 +7,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/store"
 )
 
 // TestUnwatchedIsForgotten removes watches: what is recorded of their resources is
@@ -101,4 +103,32 @@ func TestFormerFormIsForgotten(t *testing.T) {
 	if got := fmt.Sprint(r.store.Partitions()); got != "["+s.Partition+"]" {
 		t.Errorf("partitions %s are left", got)
 	}
+}
+
+// TestWaitingVersionKeepsItsStates has the version that a watch names go away for longer
+// than events are kept, while another watch reads the resource at its preferred version.
+func TestWaitingVersionKeepsItsStates(t *testing.T) {
+	const path = "/apis/example.com/v2beta1/widgets"
+	api := apitest.New(t)
+	api.Serve(widgetPath, "example.com/v1", "Widget")
+	api.Serve(path, "example.com/v2beta1", "Widget")
+	api.Put(path, "ns", "stays", nil)
+	api.Put(path, "ns", "goes", nil)
+	resolver := serving(widgets, widgetsV2)
+	l := runLive(t, t.TempDir(), store.Options{}, api, resolver)
+	l.apply(l.state(watchOf("pinned", nil, "widgets.v2beta1.example.com"), watchOf("any", nil, "widgets.example.com")))
+	const pinned = "widgets.example.com@v2beta1"
+	l.checkpointed(ledger.FeedID(pinned, ""), "v2beta1")
+	resolver.set(widgets)
+	eventually(t, "the version is waited for", func() bool { return len(l.m.informerList()) == 1 })
+	for range 3 {
+		l.forget()
+		l.age("unwatched", 100*time.Hour)
+	}
+	if n := len(l.states(pinned)); n != 2 {
+		t.Errorf("%d of the version's 2 states are kept", n)
+	}
+	api.Delete(path, "ns", "goes")
+	resolver.set(widgets, widgetsV2)
+	l.becomes(history{"stays": {"sync 101"}, "goes": {"sync 102", "deleted 103"}})
 }

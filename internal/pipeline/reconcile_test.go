@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
@@ -141,4 +142,57 @@ func TestCompare(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	clear(r.m.informers) // they never ran
+}
+
+// TestDefinitionGoneBeforeItsChangesAreRead takes a definition away while the watch of its
+// objects lags: each deletion comes once, whether the API server had not sent it yet, or it
+// waited for the committer.
+func TestDefinitionGoneBeforeItsChangesAreRead(t *testing.T) {
+	const objects, deleted = 3000, 2500
+	for _, lag := range []string{"the stream", "the committer"} {
+		t.Run(lag, func(t *testing.T) {
+			api := apitest.New(t)
+			api.Serve(widgetPath, "example.com/v1", "Widget")
+			names := make([]string, objects)
+			for i := range names {
+				names[i] = fmt.Sprintf("widget-%05d", i)
+				api.Put(widgetPath, "ns", names[i], nil)
+			}
+			resolver := serving(widgets)
+			l := runLive(t, t.TempDir(), store.Options{}, api, resolver).withX()
+			l.apply(l.routed(watchOf("w", nil, "widgets.example.com")))
+			l.checkpointed("widgets.example.com#", "v1")
+			held, released := make(chan error, 1), make(chan struct{})
+			if lag == "the committer" {
+				go func() {
+					_ = l.m.committer.AtBarrier(func(b commit.Barrier) {
+						held <- b.Take(maxGroup)
+						<-released
+					})
+				}()
+			}
+			api.Stall(lag == "the stream")
+			for _, name := range names[:deleted] {
+				api.Delete(widgetPath, "ns", name)
+			}
+			if lag == "the committer" {
+				if err := <-held; err != nil {
+					t.Fatal(err)
+				}
+				eventually(t, "the committer's queue is full", l.m.committer.Backlogged)
+			}
+			s := l.m.informerList()[0]
+			api.Unserve(widgetPath)
+			resolver.set()
+			<-s.Stopped()
+			close(released)
+			eventually(t, "the partition is gone", func() bool { return len(l.store.Partitions()) == 0 })
+			h := l.queued()
+			for _, name := range names {
+				if h.types(name) != "sync deleted" {
+					t.Fatalf("%s: %q", name, h[name])
+				}
+			}
+		})
+	}
 }

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/selector"
@@ -107,6 +109,58 @@ func TestReloadUnderChurn(t *testing.T) {
 				t.Errorf("%d of %d pods have a wrong history after %d reloads", wrong, len(names), reloads)
 			}
 		})
+	}
+}
+
+// TestReloadIsOneStep has pods deleted and committed between any two steps that a reload
+// takes in the committer: each is judged by the old routes and watches, or by the new ones.
+func TestReloadIsOneStep(t *testing.T) {
+	api, names := podServer(t, 2000)
+	api.Serve("/api/v1/nodes", "v1", "Node")
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods, nodes}).withX()
+	ofNodes := func(name string) plan.Watch {
+		return podWatch(named(name), func(w *plan.Watch) { w.Resources = []string{"nodes"} })
+	}
+	a, b := podWatch(named("a")), podWatch(named("b"))
+	l.apply(l.routed(a))
+	eventually(t, "sync", func() bool { return len(l.queued()) == len(names) })
+	left := make(chan string, len(names))
+	for _, n := range names {
+		left <- n
+	}
+	for _, watches := range [][]plan.Watch{
+		{b},               // another name
+		{a, ofNodes("b")}, // names change places, and a watch starts
+		{b, ofNodes("a")},
+		{a}, // a watch stops
+	} {
+		stop := make(chan struct{})
+		var deleting sync.WaitGroup
+		for range 2 { // one of them is always next in line after the reload
+			deleting.Go(func() {
+				for {
+					select {
+					case <-stop:
+						return
+					case n := <-left:
+						_ = l.m.committer.AtBarrier(func(b commit.Barrier) {
+							api.Delete(podPath, "ns", n)
+							_ = b.Take(1)
+						})
+					}
+				}
+			})
+		}
+		l.apply(l.routed(watches...))
+		close(stop)
+		deleting.Wait()
+	}
+	l.caughtUp()
+	h := l.queued()
+	for _, n := range names[:len(names)-len(left)] {
+		if lines := slices.DeleteFunc(h[n], func(line string) bool { return strings.HasPrefix(line, "sync") }); len(lines) != 1 || !strings.HasPrefix(lines[0], "deleted") {
+			t.Errorf("%s: %q", n, lines)
+		}
 	}
 }
 

@@ -51,7 +51,7 @@ var (
 
 	editsDesc = watchDesc("edit_hits_total", "Values that a path of the watch's drop or redact matched, by key (drop, redact) and path. It restarts from zero with the informer.", "key", "path")
 
-	objectsDesc = prometheus.NewDesc("watcherd_cached_objects", "Objects in the caches.", []string{"resource"}, nil)
+	objectsDesc = prometheus.NewDesc("watcherd_cached_objects", "Objects in the caches; a count of many is up to 15 seconds old.", []string{"resource"}, nil)
 	bytesDesc   = prometheus.NewDesc("watcherd_cached_bytes", "Memory of the objects in the caches.", []string{"resource"}, nil)
 
 	// These counters restart from zero with every configuration that is applied.

@@ -92,9 +92,8 @@ func (r *Reader) History() *history.Reader {
 	return history.New(r.store, ledger.New(r.store, r.inflater.Dictionaries), r.inflater)
 }
 
-// Status returns the state of the pipeline. It looks at every cached object, so it
-// is for people, probes and scrapes, every few seconds. It may be called at any
-// time, from any goroutine.
+// Status returns the state of the pipeline, for people, probes and scrapes. It may be called
+// at any time, from any goroutine.
 func (r *Reader) Status() status.Pipeline {
 	now := r.cfg.Pipeline.Running()
 	st := now.State

@@ -40,7 +40,8 @@ type DurableOptions struct {
 	OnGap func(Gap)
 	// Window bounds the events forwarded and not acknowledged (DurableSubscription.Ack);
 	// 0: no bound. A full window pauses reading, and TCP slows the server down; with
-	// HTTP/2, up to 4 MiB that the server has sent wait in memory.
+	// HTTP/2, up to 4 MiB that the server has sent wait in memory. A list is not bounded,
+	// but the next one waits until it is acknowledged.
 	Window int
 }
 

@@ -27,6 +27,7 @@ type informer struct {
 	key    Key
 	shared cache.SharedIndexInformer
 	source *rawwatch.Source // nil in a factory made by New
+	size   size
 
 	// Guarded by Factory.mu.
 	pinned  bool // ForResource has returned it: it stays in the factory

@@ -42,6 +42,31 @@ func TestWindow(t *testing.T) {
 	})
 }
 
+// A subscriber that takes nothing in is handed one list, however often history is lost
+// meanwhile.
+func TestListsWaitForTheSubscriber(t *testing.T) {
+	bubble(t, func(t *testing.T, s *apitest.Server) {
+		put(s, numbered(700)...)
+		j, sub := subscribe(t, factory(t, s), configMapKey, window(10))
+		for range 5 {
+			s.Advance(1)
+			s.Compact()
+			s.Cut()
+			time.Sleep(10 * time.Minute)
+		}
+		is(t, "notifications", len(j.take()), 700)
+		is(t, "paused", sub.Status().PausedSince.IsZero(), false)
+		s.Delete(configMapPath, "ns", numbered(1)...)
+		sub.Ack(j.seen())
+		time.Sleep(time.Minute)
+		told := j.take()
+		is(t, "the next list", len(told), 700)
+		is(t, "what is gone", told[0], "delete? "+numbered(1)[0])
+		is(t, "state", sub.Status().State, dynamicfactory.StateWatching)
+		is(t, "paused", sub.Status().PausedSince.IsZero(), true)
+	})
+}
+
 // Bookmarks take no place, however many there are.
 func TestBookmarksTakeNoPlaceInTheWindow(t *testing.T) {
 	bubble(t, func(t *testing.T, s *apitest.Server) {

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -238,13 +239,12 @@ type Counters = rawwatch.Counters
 type Status struct {
 	Key           Key   `json:"-"`
 	Subscriptions int   `json:"-"`
-	Objects       int   `json:"objects"` // in the cache
+	Objects       int   `json:"objects"` // in the cache; of a large one, some seconds old
 	Bytes         int64 `json:"bytes"`   // of compact objects in the cache; 0 for others
 	WatchStatus
 }
 
-// Statuses returns the status of every informer, in the order of their keys. It visits
-// every cached object: call it every few seconds at most.
+// Statuses returns the status of every informer, in the order of their keys.
 func (f *Factory) Statuses() []Status {
 	f.mu.Lock()
 	subscriptions := map[*informer]int{}
@@ -270,12 +270,7 @@ func (f *Factory) Statuses() []Status {
 
 func (i *informer) status() Status {
 	s := Status{Key: i.key}
-	for _, obj := range i.shared.GetStore().List() {
-		s.Objects++
-		if o, ok := obj.(*compact.Object); ok {
-			s.Bytes += int64(o.Size())
-		}
-	}
+	s.Objects, s.Bytes = i.size.of(i.shared.GetStore())
 	if i.source == nil {
 		s.ResourceVersion = i.shared.LastSyncResourceVersion()
 		switch {
@@ -292,4 +287,41 @@ func (i *informer) status() Status {
 	}
 	s.WatchStatus = i.source.Status()
 	return s
+}
+
+const (
+	// sizeLarge is the size of a cache whose objects are not counted with each Status.
+	sizeLarge = 10_000
+
+	// sizeAge bounds the age of a count.
+	sizeAge = 15 * time.Second
+)
+
+// size is the count of a cache's objects, which visits each of them. That of a large cache
+// takes a hundredth of the time at most, however often it is asked for.
+type size struct {
+	mu      sync.Mutex // guards what follows
+	until   time.Time
+	objects int
+	bytes   int64
+}
+
+func (s *size) of(c interface{ List() []any }) (objects int, bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	began := time.Now()
+	if began.Before(s.until) {
+		return s.objects, s.bytes
+	}
+	s.objects, s.bytes, s.until = 0, 0, began
+	for _, obj := range c.List() {
+		s.objects++
+		if o, ok := obj.(*compact.Object); ok {
+			s.bytes += int64(o.Size())
+		}
+	}
+	if now := time.Now(); s.objects >= sizeLarge {
+		s.until = now.Add(min(99*now.Sub(began), sizeAge))
+	}
+	return s.objects, s.bytes
 }

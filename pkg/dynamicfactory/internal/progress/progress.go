@@ -299,7 +299,8 @@ func Older(a, b string) bool {
 
 // Window bounds the events that are forwarded and not acknowledged. It records their
 // positions, and an acknowledgement frees all positions up to its own: an event that the
-// informer drops holds a place until the next acknowledgement.
+// informer drops holds a place until the next acknowledgement. Of lists there is one that
+// is not acknowledged.
 //
 // It is safe for concurrent use.
 type Window struct {
@@ -307,6 +308,7 @@ type Window struct {
 
 	mu    sync.Mutex    // guards what follows
 	out   []uint64      // ascending
+	list  uint64        // the position of the list that is not acknowledged; 0: none
 	acked uint64        // the position acknowledged last
 	room  chan struct{} // closed and replaced when places become free
 }
@@ -353,6 +355,24 @@ func (w *Window) Take(position uint64) {
 	w.out = append(w.out, position)
 }
 
+// TakeList notes that the list at a position is forwarded.
+func (w *Window) TakeList(position uint64) {
+	if w.limit <= 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.list = position
+}
+
+// Listable reports whether there is a place for a list. If there is none, the channel is
+// closed when that may have changed.
+func (w *Window) Listable() (bool, <-chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.list == 0, w.room
+}
+
 // Ack frees the places up to a position. It reports whether the position is a later one
 // than before.
 func (w *Window) Ack(position uint64) bool {
@@ -366,7 +386,11 @@ func (w *Window) Ack(position uint64) bool {
 	for n < len(w.out) && w.out[n] <= position {
 		n++
 	}
-	if n > 0 {
+	listed := w.list != 0 && w.list <= position
+	if listed {
+		w.list = 0
+	}
+	if n > 0 || listed {
 		w.out = w.out[:copy(w.out, w.out[n:])]
 		close(w.room)
 		w.room = make(chan struct{})

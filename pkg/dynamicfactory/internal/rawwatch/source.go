@@ -249,6 +249,9 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 	first, suspect := !s.begun, s.suspect
 	s.mu.Unlock()
 	s.stats.attempt(Listing)
+	if err := s.awaitList(ctx); err != nil {
+		return nil, err
+	}
 	if first && s.cfg.Prober.Guarded() || !suspect.IsZero() {
 		// No object of a foreign cluster may enter the cache, neither by a list nor by a watch.
 		if _, err := s.cfg.Prober.Version(ctx, time.Now().Add(-probeFresh)); err != nil {
@@ -278,6 +281,26 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 	}
 	s.listed(list)
 	return list, nil
+}
+
+// awaitList returns when the list before has been taken in: the informer keeps what it
+// forwards, and another list would be kept beside it.
+func (s *Source) awaitList(ctx context.Context) error {
+	free, changed := s.window.Listable()
+	if free {
+		return nil
+	}
+	s.stats.setPaused(time.Now())
+	defer s.stats.setPaused(time.Time{})
+	for !free {
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		free, changed = s.window.Listable()
+	}
+	return nil
 }
 
 // relist reads the first list at the snapshot's version. If that version has expired, it
@@ -317,7 +340,7 @@ func (s *Source) relist(ctx context.Context, snapshot *Snapshot) (*objects, erro
 func (s *Source) resume(snapshot *Snapshot) *objects {
 	list := &objects{Items: snapshot.Objects(s.progress.Next())}
 	list.ResourceVersion = snapshot.ResourceVersion
-	s.progress.List(progress.ParseVersion(list.ResourceVersion), len(list.Items))
+	s.took(list)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.begun = true
@@ -328,9 +351,18 @@ func (s *Source) resume(snapshot *Snapshot) *objects {
 	return list
 }
 
+// took notes a list that is forwarded, and returns its position.
+func (s *Source) took(list *objects) uint64 {
+	position := s.progress.List(progress.ParseVersion(list.ResourceVersion), len(list.Items))
+	if len(list.Items) > 0 {
+		s.window.TakeList(position)
+	}
+	return position
+}
+
 // listed notes a list from the server, which closes a gap.
 func (s *Source) listed(list *objects) {
-	position := s.progress.List(progress.ParseVersion(list.ResourceVersion), len(list.Items))
+	position := s.took(list)
 	s.mu.Lock()
 	gap, relist := s.loss, s.begun
 	s.loss, s.begun, s.suspect, s.relistCause = nil, true, time.Time{}, ""
