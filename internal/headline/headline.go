@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+	"unsafe"
 
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -142,9 +144,9 @@ func (b *Block) Bytes() []byte {
 	return b.buf
 }
 
-// Read calls f for each row of joined blocks. The row is valid during the call only; its
-// texts remain, and keep the block in memory: clone what is kept for long. Blocks without
-// the text are skipped: the rows of an object are in those that have its name. An error of f
+// Read calls f for each row of joined blocks. The row is valid during the call only, and its
+// namespace, name and manager as long as the blocks: clone what is kept. Blocks without the
+// text are skipped: the rows of an object are in those that have its name. An error of f
 // ends the reading and is returned, any other wraps ErrMalformed.
 func Read(blocks []byte, text string, f func(*Row) error) error {
 	needle := []byte(text)
@@ -170,7 +172,8 @@ func Read(blocks []byte, text string, f func(*Row) error) error {
 func (in *input) read(b []byte, f func(*Row) error) error {
 	row := Row{Sequence: binary.BigEndian.Uint64(b)}
 	at := int64(binary.BigEndian.Uint64(b[8:]))
-	in.buf, in.next, in.resources, in.texts = string(b[16:]), 0, in.resources[:0], slices.Grow(in.texts[:0], len(b)/32)
+	// Not a copy: it would be most of the work of a scan.
+	in.buf, in.next, in.resources, in.texts = unsafe.String(unsafe.SliceData(b[16:]), len(b)-16), 0, in.resources[:0], slices.Grow(in.texts[:0], len(b)/32) //nolint:gosec // of that length
 	resource, namespace, name, manager := -1, -1, -1, -1
 	for in.next < len(in.buf) {
 		row.Sequence += in.uvarint()
@@ -208,6 +211,7 @@ type input struct {
 	next      int // in buf: a shorter buf would be a pointer to write for every value
 	short     bool
 	resources []event.Resource
+	known     []event.Resource // of all blocks, and copies
 	texts     []string
 }
 
@@ -268,7 +272,14 @@ func (in *input) resource() int {
 	n := in.uvarint()
 	switch {
 	case n == 0:
-		in.resources = append(in.resources, event.Resource{Group: in.plain(), Version: in.plain(), Resource: in.plain(), Kind: in.plain()})
+		r := event.Resource{Group: in.plain(), Version: in.plain(), Resource: in.plain(), Kind: in.plain()}
+		i := slices.Index(in.known, r)
+		if i < 0 {
+			i, in.known = len(in.known), append(in.known, event.Resource{
+				Group: strings.Clone(r.Group), Version: strings.Clone(r.Version), Resource: strings.Clone(r.Resource), Kind: strings.Clone(r.Kind),
+			})
+		}
+		in.resources = append(in.resources, in.known[i])
 		return len(in.resources) - 1
 	case n > uint64(len(in.resources)):
 		in.end()
