@@ -29,7 +29,7 @@ type Config struct {
 	CertFile, KeyFile string // the server's certificate; "": plain HTTP
 	ClientCAFile      string // whose certificates clients must show; "": none
 
-	Status    func() *status.Status // how the daemon is doing, now
+	Status func() *status.Status // how the daemon is doing, now
 	// Configuration is the one that runs, and the file as it is now.
 	Configuration func() (Configuration, error)
 

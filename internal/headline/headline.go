@@ -185,13 +185,13 @@ func (in *input) read(b []byte, f func(*Row) error) error {
 			row.Resource, resource = in.resources[n], n
 		}
 		if n := in.text(); n != namespace {
-			row.Namespace, namespace = in.texts[n], n
+			row.Namespace, namespace = in.at(n), n
 		}
 		if n := in.text(); n != name {
-			row.Name, name = in.texts[n], n
+			row.Name, name = in.at(n), n
 		}
 		if n := in.text(); n != manager {
-			row.Manager, manager = in.texts[n], n
+			row.Manager, manager = in.at(n), n
 		}
 		if in.short || int(t) >= len(types) {
 			return fmt.Errorf("%w: wrong row", ErrMalformed)
@@ -212,7 +212,15 @@ type input struct {
 	short     bool
 	resources []event.Resource
 	known     []event.Resource // of all blocks, and copies
-	texts     []string
+	texts     []extent
+}
+
+// extent is a text of the buffer: without a pointer that the collector follows.
+type extent struct{ from, to uint32 }
+
+func (in *input) at(text int) string {
+	e := in.texts[text]
+	return in.buf[e.from:e.to]
 }
 
 func (in *input) end() {
@@ -257,12 +265,13 @@ func (in *input) text() int {
 	n := in.uvarint()
 	switch {
 	case n == 0:
-		in.texts = append(in.texts, in.plain())
+		size := len(in.plain())
+		in.texts = append(in.texts, extent{uint32(in.next - size), uint32(in.next)})
 		return len(in.texts) - 1
 	case n > uint64(len(in.texts)):
 		in.end()
 		n = 1
-		in.texts = append(in.texts, "")
+		in.texts = append(in.texts, extent{})
 	}
 	return int(n - 1)
 }

@@ -310,12 +310,20 @@ func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogra
 		h.Buckets = append(h.Buckets, Bucket{From: from.Add(time.Duration(i) * width), Counts: map[event.Type]int{}})
 	}
 	var counts [MaxBuckets][len(types)]int
+	within := f
+	within.From, within.To = from, to
 	keep := func(row *headline.Row) bool {
 		h.Scanned++
-		return !row.Time.Before(from) && !row.Time.After(to) && f.matches(row)
+		return within.matches(row)
 	}
+	i, begin, end := 0, from, from // the bucket of the row before
 	err = r.rows(low, high, false, f.text(), keep, func(row *headline.Row) error {
-		counts[min(int(row.Time.Sub(from)/width), buckets-1)][slices.Index(types[:], row.Type)]++
+		if row.Time.Before(begin) || !row.Time.Before(end) {
+			i = min(int(row.Time.Sub(from)/width), buckets-1)
+			begin = from.Add(time.Duration(i) * width)
+			end = begin.Add(width)
+		}
+		counts[i][slices.Index(types[:], row.Type)]++
 		return nil
 	})
 	damaged := errors.Is(err, store.ErrUnreadable)
