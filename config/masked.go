@@ -50,7 +50,7 @@ func masked(doc *strict.Document) json.RawMessage {
 
 var (
 	confidentialKey = regexp.MustCompile(`(?i)pass|pwd|token|secret|credential|api.?key|access.?key|private|signing|auth|cookie|headers|dsn`)
-	// credentials are in the text of a connection, whatever its key.
+	// credentials are in the text of a connection, with any key.
 	credentials = regexp.MustCompile(`(?i)(password|passwd|pwd|token|secret|api.?key)\s*[=:]|\bbearer\s|\bbasic\s|^[^\s/]+@`)
 )
 

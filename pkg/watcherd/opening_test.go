@@ -120,6 +120,12 @@ func TestListenersAnswerWhileTheStoreOpens(t *testing.T) {
 	for text, want := range map[string]admin.ConfigProblem{
 		config + "sinks: [{name: s, webhook: {url: \"https://h/c4n4ry\", bearerToken: c4n4ry}}]\nbogus: 1\n": {Line: 7, Column: 1, Key: "bogus"},
 		config + "sinks: [": {Line: 6},
+		config + "sinks:\n- {name: s, webhook: {url: \"http://u:c4n4ry@[h\"}}\n":                         {Line: 7},
+		config + "sinks:\n- {name: s, webhook: {url: \"http://u:c4n4ry@h\"}}\n":                          {Line: 7},
+		config + "sinks:\n- {name: s, webhook: {url: \"http://h\", headers: {A: \"c4n4ry\\u0001\"}}}\n":  {Line: 7},
+		config + "sinks:\n- {name: s, webhook: {url: \"http://h\", proxyURL: \"http://u:c4n4ry@[h\"}}\n": {Line: 7},
+		config + "sinks:\n- {name: s, postgres: {url: \"postgres://u:c4n4ry@[h/x\"}}\n":                  {Line: 7},
+		config + "sinks:\n- {name: s, nats: {url: \"nats://u:c4n4ry@[h\", subject: a}}\n":                {Line: 7},
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
@@ -129,7 +135,7 @@ func TestListenersAnswerWhileTheStoreOpens(t *testing.T) {
 			return p.Line == want.Line && (want.Key == "" || p.Key == want.Key && p.Column == want.Column)
 		})
 		if c.Equal || !bytes.Equal(c.Running, first.Running) || at < 0 || strings.Contains(fmt.Sprint(string(c.File), c.Problems), "c4n4ry") {
-			t.Errorf("got %+v with the file %s, want the problem %+v", c, c.File, want)
+			t.Errorf("got %+v of the file %s (equal: %t), want the problem %+v", c.Problems, c.File, c.Equal, want)
 		}
 	}
 	if err := os.Remove(file); err != nil {
