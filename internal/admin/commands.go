@@ -195,6 +195,9 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request) error {
 	return answer(w, config)
 }
 
+// configuration answers with the configuration that runs, and the file with its problems.
+func (s *Server) configuration(*http.Request, url.Values) (any, error) { return s.cfg.Configuration() }
+
 func (s *Server) pauseSink(w http.ResponseWriter, r *http.Request) error {
 	if err := s.cfg.Sinks.Pause(r.Context(), r.PathValue("sink")); err != nil {
 		return err

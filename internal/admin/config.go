@@ -29,7 +29,10 @@ type Config struct {
 	CertFile, KeyFile string // the server's certificate; "": plain HTTP
 	ClientCAFile      string // whose certificates clients must show; "": none
 
-	Status    func() *status.Status // how the daemon is doing, now
+	Status func() *status.Status // how the daemon is doing, now
+	// Configuration is the one that runs, and the file as it is now.
+	Configuration func() (Configuration, error)
+
 	Objects   Objects
 	Log       Log
 	History   History
@@ -50,6 +53,24 @@ type Config struct {
 	Gatherer   prometheus.Gatherer
 	Registerer prometheus.Registerer
 	Logger     *slog.Logger
+}
+
+// Configuration is what runs beside what the file has. Both are JSON without comments and
+// secrets: see config.Masked.
+type Configuration struct {
+	Path     string          `json:"path"`              // of the file
+	Running  json.RawMessage `json:"running,omitempty"` // left out if none was applied, or a program made it
+	File     json.RawMessage `json:"file,omitempty"`    // left out if it cannot be read, or is not YAML
+	Equal    bool            `json:"equal"`             // the file has what runs
+	Problems []ConfigProblem `json:"problems"`          // of the file
+}
+
+// ConfigProblem is one problem of a configuration file.
+type ConfigProblem struct {
+	Line    int    `json:"line,omitempty"` // from 1, as Column; 0: the place is not known
+	Column  int    `json:"column,omitempty"`
+	Key     string `json:"key,omitempty"` // its path; empty: the file as a whole
+	Message string `json:"message"`
 }
 
 // Objects finds what the watches see of a resource.

@@ -61,7 +61,7 @@ func newFixture(t testing.TB) *fixture {
 	close(opened)
 	r := prometheus.NewRegistry()
 	f.cfg = Config{
-		Listen: "127.0.0.1:0", Status: f.state.Load, Objects: f, Log: f, When: f.When, Rehearsal: f, Commands: f, Sinks: f, Letters: lettersOf{f},
+		Listen: "127.0.0.1:0", Status: f.state.Load, Configuration: f.configuration, Objects: f, Log: f, When: f.When, Rehearsal: f, Commands: f, Sinks: f, Letters: lettersOf{f},
 		At: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method != http.MethodGet {
 				w.WriteHeader(http.StatusMethodNotAllowed)
@@ -174,6 +174,10 @@ func change(t event.Type, namespace, name string) event.Event {
 		ID: "00ff", Type: t, Time: time.Now().UTC(), Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"},
 		Namespace: namespace, Name: name, UID: "u-" + name, Object: json.RawMessage(`{"kind":"Pod"}`),
 	}
+}
+
+func (f *fixture) configuration() (Configuration, error) {
+	return Configuration{Path: "w.yaml", Running: json.RawMessage(`{"sinks":[]}`), File: json.RawMessage(`{}`), Problems: []ConfigProblem{{Line: 1, Column: 2, Key: "kind", Message: "is missing"}}}, nil
 }
 
 func (f *fixture) Bounds() (first, last uint64) {

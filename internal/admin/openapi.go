@@ -25,6 +25,7 @@ func Operations() []Operation {
 	return []Operation{
 		{Pattern: "GET /api/openapi.json", Summary: "This document", Answer: map[string]any{}},
 		{Pattern: "GET /api/v1/status", Summary: "How watches, routes, sinks and the store are doing", Answer: status.Status{}},
+		{Pattern: "GET /api/v1/config", Summary: "The configuration that runs and the file, without secrets", Answer: Configuration{}},
 		{Pattern: "GET /api/v1/objects/{resource}", Summary: "Objects that the watches see, or of a time", Parameters: "at namespace name labelSelector metadata" + page, Answer: map[string]any{}},
 		{Pattern: "GET /api/v1/objects/{resource}/{first}", Summary: "Objects of a namespace, or an object without one", Parameters: "at name labelSelector metadata" + page, Answer: map[string]any{}},
 		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}", Summary: "An object, or its state at a time", Parameters: "at metadata", Answer: map[string]any{}},

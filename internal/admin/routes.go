@@ -18,6 +18,7 @@ const endpoints = `watcherd
 /metrics                   Prometheus metrics
 /api/openapi.json          this interface as an OpenAPI document
 /api/v1/status             how watches, routes, sinks and the store are doing, JSON
+/api/v1/config             what runs, the file, and its problems at their lines
 /api/v1/objects/RESOURCE   the objects that the watches see; /NAMESPACE, /NAMESPACE/NAME
                            ?at=TIME, and /NAMESPACE/NAME/versions, /diff, /blame
 /api/v1/history            the recorded changes; /histogram counts them
@@ -70,6 +71,7 @@ func (s *Server) adminHandler(bound net.Addr) http.Handler {
 // opened serves what needs the store.
 func (s *Server) opened() http.Handler {
 	mux := http.NewServeMux()
+	s.handle(mux, "GET /api/v1/config", s.asked(s.configuration))
 	s.handle(mux, "GET /api/v1/objects/{resource}", s.objects)
 	s.handle(mux, "GET /api/v1/objects/{resource}/{first}", s.objects)
 	s.handle(mux, "GET /api/v1/objects/{resource}/{first}/{name}", s.objects)

@@ -255,7 +255,7 @@ func TestCanary(t *testing.T) {
 	answers := map[string]string{}
 	ask := func(life string) {
 		for _, path := range []string{
-			"/metrics", "/readyz?verbose", "/livez?verbose", "/api/v1/status", "/api/v1/deadletters/refusing",
+			"/metrics", "/readyz?verbose", "/livez?verbose", "/api/v1/status", "/api/v1/config", "/api/v1/deadletters/refusing",
 			"/api/v1/objects/secrets", "/api/v1/objects/configmaps/" + ns + "/planted", "/api/v1/objects/deployments", "/api/v1/objects/widgets",
 			"/api/v1/deadletters/misshaped", "/api/v1/events?follow=false&since=1h", "/api/v1/history?limit=1000", "/api/v1/history?path=data.password",
 			"/api/v1/history/histogram?from=1h", "/api/v1/changes?from=1h", "/api/v1/objects/secrets?at=-1s", "/api/v1/objects/configmaps/" + ns + "/planted?at=-1s",

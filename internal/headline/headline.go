@@ -9,7 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+	"unsafe"
 
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -142,9 +144,9 @@ func (b *Block) Bytes() []byte {
 	return b.buf
 }
 
-// Read calls f for each row of joined blocks. The row is valid during the call only; its
-// texts remain, and keep the block in memory: clone what is kept for long. Blocks without
-// the text are skipped: the rows of an object are in those that have its name. An error of f
+// Read calls f for each row of joined blocks. The row is valid during the call only, and its
+// namespace, name and manager as long as the blocks: clone what is kept. Blocks without the
+// text are skipped: the rows of an object are in those that have its name. An error of f
 // ends the reading and is returned, any other wraps ErrMalformed.
 func Read(blocks []byte, text string, f func(*Row) error) error {
 	needle := []byte(text)
@@ -170,7 +172,8 @@ func Read(blocks []byte, text string, f func(*Row) error) error {
 func (in *input) read(b []byte, f func(*Row) error) error {
 	row := Row{Sequence: binary.BigEndian.Uint64(b)}
 	at := int64(binary.BigEndian.Uint64(b[8:]))
-	in.buf, in.next, in.resources, in.texts = string(b[16:]), 0, in.resources[:0], slices.Grow(in.texts[:0], len(b)/32)
+	// Not a copy: it would be most of the work of a scan.
+	in.buf, in.next, in.resources, in.texts = unsafe.String(unsafe.SliceData(b[16:]), len(b)-16), 0, in.resources[:0], slices.Grow(in.texts[:0], len(b)/32) //nolint:gosec // of that length
 	resource, namespace, name, manager := -1, -1, -1, -1
 	for in.next < len(in.buf) {
 		row.Sequence += in.uvarint()
@@ -182,13 +185,13 @@ func (in *input) read(b []byte, f func(*Row) error) error {
 			row.Resource, resource = in.resources[n], n
 		}
 		if n := in.text(); n != namespace {
-			row.Namespace, namespace = in.texts[n], n
+			row.Namespace, namespace = in.at(n), n
 		}
 		if n := in.text(); n != name {
-			row.Name, name = in.texts[n], n
+			row.Name, name = in.at(n), n
 		}
 		if n := in.text(); n != manager {
-			row.Manager, manager = in.texts[n], n
+			row.Manager, manager = in.at(n), n
 		}
 		if in.short || int(t) >= len(types) {
 			return fmt.Errorf("%w: wrong row", ErrMalformed)
@@ -208,7 +211,16 @@ type input struct {
 	next      int // in buf: a shorter buf would be a pointer to write for every value
 	short     bool
 	resources []event.Resource
-	texts     []string
+	known     []event.Resource // of all blocks, and copies
+	texts     []extent
+}
+
+// extent is a text of the buffer: without a pointer that the collector follows.
+type extent struct{ from, to uint32 }
+
+func (in *input) at(text int) string {
+	e := in.texts[text]
+	return in.buf[e.from:e.to]
 }
 
 func (in *input) end() {
@@ -253,12 +265,13 @@ func (in *input) text() int {
 	n := in.uvarint()
 	switch {
 	case n == 0:
-		in.texts = append(in.texts, in.plain())
+		size := len(in.plain())
+		in.texts = append(in.texts, extent{uint32(in.next - size), uint32(in.next)})
 		return len(in.texts) - 1
 	case n > uint64(len(in.texts)):
 		in.end()
 		n = 1
-		in.texts = append(in.texts, "")
+		in.texts = append(in.texts, extent{})
 	}
 	return int(n - 1)
 }
@@ -268,7 +281,14 @@ func (in *input) resource() int {
 	n := in.uvarint()
 	switch {
 	case n == 0:
-		in.resources = append(in.resources, event.Resource{Group: in.plain(), Version: in.plain(), Resource: in.plain(), Kind: in.plain()})
+		r := event.Resource{Group: in.plain(), Version: in.plain(), Resource: in.plain(), Kind: in.plain()}
+		i := slices.Index(in.known, r)
+		if i < 0 {
+			i, in.known = len(in.known), append(in.known, event.Resource{
+				Group: strings.Clone(r.Group), Version: strings.Clone(r.Version), Resource: strings.Clone(r.Resource), Kind: strings.Clone(r.Kind),
+			})
+		}
+		in.resources = append(in.resources, in.known[i])
 		return len(in.resources) - 1
 	case n > uint64(len(in.resources)):
 		in.end()

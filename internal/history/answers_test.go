@@ -3,13 +3,19 @@ package history
 import (
 	"bytes"
 	"fmt"
+	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // A page ends where the part of the ledger that it saw ends, if its objects are all newer
@@ -268,4 +274,94 @@ func TestChangesOfTooManyObjects(t *testing.T) {
 			t.Errorf("got %+v, want that a was created again", a)
 		}
 	})
+}
+
+// slow has records that take a while.
+type slow struct{ passing }
+
+func (s slow) ReadRecord(sequence uint64) (store.Item, bool, error) {
+	time.Sleep(slice / 10)
+	return s.passing.ReadRecord(sequence)
+}
+
+// A page ends in time however large its changes are, and says where it goes on.
+func TestPagesOfSlowChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		for range 20 {
+			w.step()
+		}
+		path, err := rawjson.ParsePath("spec.value")
+		w.must(err)
+		for _, q := range []Query{{Limit: 1000}, {Limit: 1000, Path: &path}} {
+			w.r.store = passing{w.st}
+			want, err := w.r.Query(t.Context(), q)
+			w.must(err)
+			w.r.store = slow{passing{w.st}}
+			var got []Change
+			for pages := 0; pages == 0 || q.Continue != ""; pages++ {
+				began := time.Now()
+				p, err := w.r.Query(t.Context(), q)
+				w.must(err)
+				if took := time.Since(began); took > 2*slice {
+					t.Errorf("a page takes %v", took)
+				}
+				got, q.Continue = append(got, p.Items...), p.Continue
+			}
+			if diff := cmp.Diff(want.Items, got); diff != "" {
+				t.Errorf("(-quick +slow):\n%s", diff)
+			}
+		}
+	})
+}
+
+// A list of many objects holds their names, a page of it those of the page, and the changes of
+// a period what they list: at most maxNet.
+func TestMemoryOfManyObjects(t *testing.T) {
+	const objects = 5000
+	st, err := store.Open("store", store.Options{FS: vfs.NewMem()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer st.Close()
+	dicts := compact.NewDictionaries(nil)
+	last := fill(t, st, dicts, objects, objects)
+	r := New(st, ledger.New(st, dicts), &record.Inflater{Dictionaries: dicts})
+	live := func() int {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return int(m.HeapAlloc)
+	}
+	list := func(limit int) (held, n int) {
+		before := live()
+		_, _, err := r.EachAt(t.Context(), Objects{Resource: pods}, last, "", limit, func(s *State) bool {
+			if n++; n == 1 {
+				held = live() - before
+			}
+			return true
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return held, n
+	}
+	list(1) // fills the caches
+	if held, n := list(objects + 1); n != objects || held > 300*objects {
+		t.Errorf("a list of %d objects holds %d bytes", n, held)
+	}
+	if held, n := list(500); n != 500 || held > 300<<10 {
+		t.Errorf("a page of %d objects holds %d bytes", n, held)
+	}
+	before := live()
+	c, err := r.Changes(t.Context(), Filter{From: last.Add(-2 * time.Hour), To: last}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := live() - before
+	if len(c.Items) != objects || held > 600*objects {
+		t.Errorf("%d changes hold %d bytes", len(c.Items), held)
+	}
+	runtime.KeepAlive(c)
 }

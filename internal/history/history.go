@@ -141,7 +141,7 @@ func (r *Reader) allGaps() ([]gap, error) {
 		known = slices.DeleteFunc(slices.Clone(known), func(g gap) bool { return g.sequence < stats.First })
 		isGap := func(row *headline.Row) bool { return row.Type == event.Gap }
 		err := r.rows(seen+1, stats.Last, false, "", isGap, func(row *headline.Row) error {
-			g := gap{sequence: row.Sequence, at: row.Time, data: event.GapData{Resource: row.Resource, Namespace: row.Namespace, Name: row.Name, To: row.Time}}
+			g := gap{sequence: row.Sequence, at: row.Time, data: event.GapData{Resource: row.Resource, Namespace: strings.Clone(row.Namespace), Name: strings.Clone(row.Name), To: row.Time}}
 			rec, err := r.read(row.Sequence)
 			if err != nil {
 				return err
@@ -169,7 +169,8 @@ func (r *Reader) allGaps() ([]gap, error) {
 }
 
 // rows calls f with the headlines of the records from one sequence to another, or from the
-// newest on, that keep selects, which may see others. Of blocks without the text there may be none.
+// newest on, that keep selects, which may see others. Of blocks without the text there may be
+// none. A row is valid during the call only, and so are its texts.
 func (r *Reader) rows(from, to uint64, newestFirst bool, text string, keep func(*headline.Row) bool, f func(*headline.Row) error) error {
 	var list []headline.Row
 	err := r.store.ScanHeadlines(from, to, newestFirst, func(blocks []byte) error {

@@ -133,7 +133,7 @@ func (w *world) open() {
 	accepted.Add(redact.Resource{Resource: "pods", Edits: w.watch.Edits})
 	table, err := redact.Compile(accepted, nil, make([]byte, 32))
 	w.must(err)
-	w.r = New(w.st, l, &record.Inflater{Cluster: "test", Dictionaries: w.dicts, Edit: table.Edit})
+	w.r = New(passing{w.st}, l, &record.Inflater{Cluster: "test", Dictionaries: w.dicts, Edit: table.Edit})
 	w.codec = compact.NewCodecFor(w.dicts, "pods")
 	w.c, err = commit.New(commit.Config{
 		Cluster: "test", Store: w.st, Ledger: l, Dictionaries: w.dicts, Logger: slog.New(slog.DiscardHandler),
@@ -174,26 +174,74 @@ func (w *world) open() {
 		}
 	} else {
 		for _, o := range snapshot.Objects {
-			w.cluster[o.GetName()] = o
 			h.OnAdd(o, true)
 		}
 	}
 	w.c.Synced(w.feed)
 	w.c.Flush()
 	w.c.Flush() // the sweep
+	w.catchUp(snapshot)
 	w.note()
 }
 
-// restart ends a life, by a crash or not, and begins the next.
-func (w *world) restart(crash bool) {
-	w.kill()
-	if crash {
-		clone := w.disk.CrashClone(vfs.CrashCloneCfg{})
-		w.must(w.st.Close())
-		w.disk = clone
-	} else {
-		w.must(w.st.Close())
+// catchUp delivers the changes that a resumed watch has missed.
+func (w *world) catchUp(snapshot *dynamicfactory.Snapshot) {
+	w.Helper()
+	if snapshot.Relist {
+		return
 	}
+	h, known := w.c.Handler(w.feed), map[string]*compact.Object{}
+	for _, o := range snapshot.Objects {
+		if known[o.GetName()] = o; w.cluster[o.GetName()] == nil {
+			h.OnDelete(w.object(o.GetName(), string(o.GetUID())))
+		}
+	}
+	for name, o := range w.cluster {
+		old := known[name]
+		if old != nil && old.GetResourceVersion() == o.GetResourceVersion() {
+			w.cluster[name] = old
+			continue
+		}
+		raw, err := o.AppendJSON(nil)
+		w.must(err)
+		if w.cluster[name] = w.encode(raw); old == nil {
+			h.OnAdd(w.cluster[name], false)
+		} else {
+			h.OnUpdate(old, w.cluster[name])
+		}
+	}
+	w.c.Flush()
+}
+
+// passing has headlines that are valid during the call only.
+type passing struct{ *store.Store }
+
+func (p passing) ScanHeadlines(from, to uint64, newestFirst bool, f func(blocks []byte) error) error {
+	var buf []byte
+	return p.Store.ScanHeadlines(from, to, newestFirst, func(blocks []byte) error {
+		buf = append(buf[:0], blocks...)
+		defer func() {
+			for i := range buf {
+				buf[i] = '?'
+			}
+		}()
+		return f(buf)
+	})
+}
+
+// restart ends a life, by a power cut or not, and begins the next. A cut loses some of what is
+// not synced.
+func (w *world) restart(cut bool) {
+	clone := w.disk
+	if cut {
+		for range w.rng.IntN(100) {
+			runtime.Gosched() // anywhere in what the committer and the store do
+		}
+		clone = w.disk.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: w.rng.IntN(101), RNG: w.rng})
+	}
+	w.kill()
+	w.must(w.st.Close())
+	w.disk = clone
 	w.open()
 }
 
@@ -228,6 +276,13 @@ func (w *world) object(name, uid string) *compact.Object {
 // step lets an object or more change, at one time.
 func (w *world) step() {
 	w.Helper()
+	w.change()
+	w.c.Flush()
+	w.note()
+}
+
+func (w *world) change() {
+	w.Helper()
 	h := w.c.Handler(w.feed)
 	for _, name := range names {
 		if w.rng.IntN(3) > 0 {
@@ -250,8 +305,6 @@ func (w *world) step() {
 			h.OnDelete(gone)
 		}
 	}
-	w.c.Flush()
-	w.note()
 }
 
 // lose loses history.
@@ -565,14 +618,14 @@ func (w *world) checkTested(oldest bool) {
 	var sequences, want []uint64
 	failed, failures, pages := 0, 0, 0
 	q := Query{Oldest: oldest, Limit: 1000, Test: &Test{Accepts: func(r *record.Record) (bool, error) {
-		time.Sleep(testSlice / 10)
+		time.Sleep(slice / 10)
 		return odd(r)
 	}}}
 	for ; ; pages++ {
 		began := time.Now()
 		p, err := w.r.Query(w.Context(), q)
 		w.must(err)
-		if took := time.Since(began); took > 2*testSlice {
+		if took := time.Since(began); took > 2*slice {
 			w.Errorf("a page takes %v", took)
 		}
 		for _, c := range p.Items {
@@ -642,6 +695,9 @@ func (w *world) turn(wild bool) {
 		w.restart(false)
 	case 1:
 		w.restart(true)
+	case 5, 6:
+		w.change()
+		w.restart(true)
 	case 2: // stricter edits: another form of what is recorded
 		if len(w.watch.Edits.Redact) == 0 {
 			w.watch.Edits.Redact = []string{"spec.secret"}
@@ -667,6 +723,49 @@ func (w *world) turn(wild bool) {
 	}
 }
 
+// fill writes records of objects in turn, three milliseconds apart, and the states of the last ones.
+func fill(tb testing.TB, st *store.Store, dicts *compact.Dictionaries, objects, records int) (last time.Time) {
+	codec := compact.NewCodec(dicts)
+	const size = 256 // of a commit
+	prev := map[int]uint64{}
+	at := time.Now().Add(-time.Hour)
+	var block headline.Block
+	for begin := 0; begin < records; begin += size {
+		batch := st.NewBatch()
+		block.Reset()
+		for i := begin; i < min(begin+size, records); i++ {
+			n := i % objects
+			at = at.Add(3 * time.Millisecond)
+			name := fmt.Sprintf("object-%d", n)
+			o, err := codec.Encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":"u","resourceVersion":"%d"},"spec":{"a":%d}}`, name, i, i), nil, 0)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			rec := record.Record{Event: event.Event{ID: "00", Type: event.Updated, Time: at, Resource: pods, Namespace: "ns", Name: name, UID: "u"}, Object: o.Body(), State: true, Prev: prev[n]}
+			if i < objects {
+				rec.Event.Type = event.Added
+			}
+			payload, err := record.Append(nil, &rec)
+			if err != nil {
+				tb.Fatal(err)
+			}
+			prev[n] = batch.Append(store.Record{Time: at, Payload: payload}, nil)
+			row := rec.Headline(prev[n], event.Inside)
+			row.Manager = []string{"kubelet", "kubectl-edit"}[n%2]
+			block.Add(&row)
+			if i >= records-objects {
+				o.RecordedAs(prev[n])
+				batch.PutState("pods", ledger.Key("ns", name), o.AppendBinary(nil))
+			}
+		}
+		batch.PutHeadlines(block.Bytes())
+		if err := st.Commit(batch); err != nil {
+			tb.Fatal(err)
+		}
+	}
+	return at
+}
+
 // BenchmarkMillion asks a store of a million records of 5,000 objects.
 func BenchmarkMillion(b *testing.B) {
 	st, err := store.Open(b.TempDir(), store.Options{})
@@ -675,41 +774,7 @@ func BenchmarkMillion(b *testing.B) {
 	}
 	defer st.Close()
 	dicts := compact.NewDictionaries(nil)
-	codec := compact.NewCodec(dicts)
-	const objects, size, commits = 5000, 256, 1_000_000 / 256
-	prev := map[int]uint64{}
-	at := time.Now().Add(-time.Hour)
-	var block headline.Block
-	for i := range commits {
-		batch := st.NewBatch()
-		block.Reset()
-		for k := range size {
-			n := (i*size + k) % objects
-			at = at.Add(3 * time.Millisecond)
-			name := fmt.Sprintf("object-%d", n)
-			o, err := codec.Encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":"u","resourceVersion":"%d"},"spec":{"a":%d}}`, name, i, i), nil, 0)
-			if err != nil {
-				b.Fatal(err)
-			}
-			rec := record.Record{Event: event.Event{ID: "00", Type: event.Updated, Time: at, Resource: pods, Namespace: "ns", Name: name, UID: "u"}, Object: o.Body(), State: true, Prev: prev[n]}
-			payload, err := record.Append(nil, &rec)
-			if err != nil {
-				b.Fatal(err)
-			}
-			prev[n] = batch.Append(store.Record{Time: at, Payload: payload}, nil)
-			row := rec.Headline(prev[n], event.Inside)
-			row.Manager = []string{"kubelet", "kubectl-edit"}[n%2]
-			block.Add(&row)
-			if i >= commits-objects/size-1 {
-				o.RecordedAs(prev[n])
-				batch.PutState("pods", ledger.Key("ns", name), o.AppendBinary(nil))
-			}
-		}
-		batch.PutHeadlines(block.Bytes())
-		if err := st.Commit(batch); err != nil {
-			b.Fatal(err)
-		}
-	}
+	at := fill(b, st, dicts, 5000, 1_000_000)
 	runtime.GC()
 	r := New(st, ledger.New(st, dicts), &record.Inflater{Dictionaries: dicts})
 	ctx, begin := b.Context(), at.Add(-50*time.Minute)

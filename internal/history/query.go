@@ -101,8 +101,7 @@ type Page struct {
 	Scanned  int      `json:"scanned"`            // headlines that were looked at
 	Continue string   `json:"continue,omitempty"` // for the next page; empty: this is the last
 
-	// Of a query with a test, which a page ends within about a second of:
-	Reached    time.Time `json:"reached,omitzero"` // the time of the last change that was looked at
+	Reached    time.Time `json:"reached,omitzero"` // by a query with a test: the time of the last change that was looked at
 	Failed     int       `json:"failed,omitempty"` // tests that failed: the changes are left out
 	FirstError string    `json:"firstError,omitempty"`
 }
@@ -110,8 +109,8 @@ type Page struct {
 // maxCompared bounds how many states one page compares.
 const maxCompared = 4096
 
-// testSlice is how long a page tests changes.
-const testSlice = 500 * time.Millisecond
+// slice is how long a page reads changes.
+const slice = 500 * time.Millisecond
 
 // ErrContinue is wrapped by the error for a continuation that no page gave.
 var ErrContinue = errors.New("continue is not what an earlier page gave")
@@ -142,7 +141,7 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 		return q.matches(row)
 	}
 	err = r.rows(low, high, !q.Oldest, q.text(), keep, func(row *headline.Row) error {
-		if len(p.Items) == q.Limit || compared == maxCompared || q.Test != nil && last != 0 && time.Since(began) > testSlice {
+		if len(p.Items) == q.Limit || compared == maxCompared || last != 0 && time.Since(began) > slice {
 			p.Continue = strconv.FormatUint(last, 36)
 			return errEnough
 		}
@@ -311,12 +310,20 @@ func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogra
 		h.Buckets = append(h.Buckets, Bucket{From: from.Add(time.Duration(i) * width), Counts: map[event.Type]int{}})
 	}
 	var counts [MaxBuckets][len(types)]int
+	within := f
+	within.From, within.To = from, to
 	keep := func(row *headline.Row) bool {
 		h.Scanned++
-		return !row.Time.Before(from) && !row.Time.After(to) && f.matches(row)
+		return within.matches(row)
 	}
+	i, begin, end := 0, from, from // the bucket of the row before
 	err = r.rows(low, high, false, f.text(), keep, func(row *headline.Row) error {
-		counts[min(int(row.Time.Sub(from)/width), buckets-1)][slices.Index(types[:], row.Type)]++
+		if row.Time.Before(begin) || !row.Time.Before(end) {
+			i = min(int(row.Time.Sub(from)/width), buckets-1)
+			begin = from.Add(time.Duration(i) * width)
+			end = begin.Add(width)
+		}
+		counts[i][slices.Index(types[:], row.Type)]++
 		return nil
 	})
 	damaged := errors.Is(err, store.ErrUnreadable)

@@ -351,6 +351,7 @@ func (r *Reader) lastBefore(t time.Time, text string, of func(*headline.Row) boo
 	err := r.rows(stats.First, stats.Last, true, text, keep, func(row *headline.Row) error {
 		o := objectOf(row)
 		if _, ok := found[o]; !ok {
+			o.Namespace, o.Name = strings.Clone(o.Namespace), strings.Clone(o.Name)
 			found[o] = ending{row.Sequence, row.Type == event.Deleted}
 		}
 		if len(found) == n {
@@ -391,7 +392,8 @@ type Objects struct {
 
 // EachAt calls f with objects at a time, ordered by namespace and name, until it returns
 // false: with at most limit of those after a place. It returns what the list is worth, and the
-// place to continue at, empty at the end. Of all objects it holds the names alone.
+// place to continue at, empty at the end. Of the objects up to that place it holds the names
+// alone, and of others nothing.
 func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after string, limit int, f func(*State) bool) (as As, next string, err error) {
 	damaged := false
 	var keys []string
@@ -419,16 +421,21 @@ func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after str
 	}
 	// After the ledger, so that an object which is deleted in between is in one of them, and
 	// of the whole log, as states in the ledger expire that no watch reads.
+	var key []byte
 	recorded, err := r.around(t, r.store.LogStats().First, all.Resource.Resource, func(row *headline.Row) bool {
-		return same(row.Resource, all.Resource) && (all.Namespace == "" || row.Namespace == all.Namespace)
+		if !same(row.Resource, all.Resource) || all.Namespace != "" && row.Namespace != all.Namespace {
+			return false
+		}
+		key = append(append(append(key[:0], row.Namespace...), '/'), row.Name...) // ledger.Key
+		return string(key) > after && (end == "" || string(key) <= end)
 	})
 	damaged = damaged || errors.Is(err, store.ErrUnreadable)
 	if ledger.IgnoreUnreadable(err) != nil {
 		return as, "", err
 	}
 	for p, a := range recorded {
-		if key := ledger.Key(p.namespace, p.name); key > after && (a.next != 0 || a.lived) {
-			keys = append(keys, key)
+		if a.next != 0 || a.lived {
+			keys = append(keys, ledger.Key(p.namespace, p.name))
 		}
 	}
 	slices.Sort(keys)
@@ -436,7 +443,7 @@ func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after str
 	next = end
 	more, n := true, 0
 	for i, key := range keys {
-		if end != "" && key > end {
+		if end != "" && key > end { // of another part of the ledger
 			break
 		}
 		if n == limit || !more {

@@ -51,7 +51,7 @@ func Compile(c *config.Config) (*State, error) {
 		return nil, err
 	}
 	s.Warnings = k.warnings(s.Routes)
-	s.Hash = hashOf(s)
+	s.Hash, s.Masked = hashOf(s), c.Masked()
 	return s, nil
 }
 

@@ -137,7 +137,7 @@ admin: {listen: ":1", probes: ":2", auth: {readTokenFile: r, commandTokenFile: t
 consistencyCheck: {enabled: false, interval: 2h}
 watches: [{name: w, resources: [pods]}]
 `)
-	s.Watches, s.Router, s.Hash = nil, nil, ""
+	s.Watches, s.Router, s.Hash, s.Masked = nil, nil, "", nil
 	want := &plan.State{
 		Cluster: "prod", KubeAPI: plan.KubeAPI{QPS: 1.5, Burst: 2},
 		Store:            plan.Store{Path: "/data", MaxBytes: 1 << 30, RedactionKey: sinks.Secret{Env: "KEY"}, RetentionMaxAge: time.Hour, RetentionMaxBytes: 1 << 20, MinFree: 1 << 10, DeadLetterMaxAge: 2 * time.Hour, DeadLetterMaxBytes: 3 << 20},

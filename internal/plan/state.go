@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/watcherd/watcherd/config"
@@ -14,8 +15,9 @@ import (
 
 // State is what a configuration asks for. It is immutable.
 type State struct {
-	Hash    string // of the whole configuration; equal for files that say the same
-	Cluster string // name of the cluster; empty: the kubeconfig's
+	Hash    string          // of the whole configuration; equal for files that say the same
+	Masked  json.RawMessage // the file without secrets; see [config.Masked]
+	Cluster string          // name of the cluster; empty: the kubeconfig's
 
 	KubeAPI          KubeAPI
 	Store            Store

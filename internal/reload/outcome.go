@@ -15,7 +15,7 @@ func (f *follower) succeeded(next *plan.State) {
 	f.running = next
 	f.metrics.succeeded(next.Hash, time.Now())
 	now := time.Now()
-	status := Status{Hash: next.Hash, LastSuccess: now, LastAttempt: now, NeedsRestart: plan.Diff(f.first, next).NeedsRestart}
+	status := Status{Running: next, Hash: next.Hash, LastSuccess: now, LastAttempt: now, NeedsRestart: plan.Diff(f.first, next).NeedsRestart}
 	for _, warning := range next.Warnings {
 		status.Warnings = append(status.Warnings, warning.Error())
 	}

@@ -62,10 +62,11 @@ type Watcher struct {
 
 // Status is the state of the configuration file. Its slices are shared: read only.
 type Status struct {
-	Hash        string    // of the configuration that runs; "" before the first
-	LastSuccess time.Time // when the file last was what runs, freshly applied or found so
-	LastAttempt time.Time // when the file was last read with an outcome
-	LastError   error     // why the file is not what runs; nil if it is
+	Running     *plan.State // nil before the first
+	Hash        string      // of the configuration that runs; "" before the first
+	LastSuccess time.Time   // when the file last was what runs, freshly applied or found so
+	LastAttempt time.Time   // when the file was last read with an outcome
+	LastError   error       // why the file is not what runs; nil if it is
 
 	// NeedsRestart are key paths whose new values take effect at a restart.
 	NeedsRestart []string
@@ -99,6 +100,12 @@ func (w *Watcher) Status() Status {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.status
+}
+
+// Read reads the file, at most config.MaxSize+1 bytes.
+func (w *Watcher) Read() ([]byte, error) {
+	content := read(w.cfg.Path)
+	return content.data, content.err
 }
 
 func (w *Watcher) setStatus(change func(s *Status)) {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/atapi"
 	"github.com/watcherd/watcherd/internal/commit"
@@ -38,7 +39,7 @@ func (d *daemon) listenAdmin(ctx context.Context, p *parts) (*admin.Server, erro
 			ReadTokenFile: a.ReadTokenFile, CommandTokenFile: a.CommandTokenFile, ReadNames: a.ReadNames, CommandNames: a.CommandNames,
 		},
 		CertFile: a.CertFile, KeyFile: a.KeyFile, ClientCAFile: a.ClientCAFile,
-		Status: p.status, Objects: p, Log: p, History: p, When: p.when, Rehearsal: p, Commands: p, Sinks: p, Letters: letters{p},
+		Status: p.status, Configuration: p.configuration, Objects: p, Log: p, History: p, When: p.when, Rehearsal: p, Commands: p, Sinks: p, Letters: letters{p},
 		At:     http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { p.past.ServeHTTP(w, r) }),
 		Opened: p.opened, Stopping: p.stopping, Gatherer: d.Gatherer, Registerer: d.Registerer, Logger: d.log,
 	})
@@ -105,6 +106,32 @@ func (p *parts) config() status.Config {
 		c.LastError = r.LastError.Error()
 	}
 	return c
+}
+
+func (p *parts) configuration() (admin.Configuration, error) {
+	c := admin.Configuration{Path: p.d.ConfigFile, Problems: []admin.ConfigProblem{}}
+	running := p.watcher.Status().Running
+	if running != nil {
+		c.Running = running.Masked
+	}
+	if c.Path == "" {
+		return c, nil
+	}
+	data, err := p.watcher.Read()
+	var file *plan.State
+	if err == nil {
+		c.File = config.Masked(data)
+		file, err = parse(c.Path, data, p.d.Kinds, p.d.Policy)
+	}
+	if problems, ok := errors.AsType[*config.Errors](err); ok {
+		for _, x := range problems.List {
+			c.Problems = append(c.Problems, admin.ConfigProblem{Line: x.Line, Column: x.Column, Key: x.Path, Message: x.Msg})
+		}
+	} else if err != nil {
+		c.Problems = append(c.Problems, admin.ConfigProblem{Message: err.Error()})
+	}
+	c.Equal = file != nil && running != nil && file.Hash == running.Hash
+	return c, nil
 }
 
 func (p *parts) store() status.Store {

@@ -1,7 +1,9 @@
 package watcherd
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
@@ -9,19 +11,21 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"k8s.io/client-go/rest"
 
+	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
 // TestListenersAnswerWhileTheStoreOpens holds the store's opening up: the daemon is alive,
-// not ready and says why, and does not answer what needs the store.
+// not ready and says why, and does not answer what needs the store. Then it shows its configuration.
 func TestListenersAnswerWhileTheStoreOpens(t *testing.T) {
 	free := func() string {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -79,6 +83,7 @@ func TestListenersAnswerWhileTheStoreOpens(t *testing.T) {
 		{listen, "/readyz", 503, "[-]store failed: it is being opened and checked"},
 		{listen, "/api/v1/status", 200, `"opening":true`},
 		{listen, "/api/v1/objects/pods", 503, "its store is being opened"},
+		{listen, "/api/v1/config", 503, "its store is being opened"},
 		{listen, "/api/v1/events", 503, "its store is being opened"},
 	} {
 		if code, body := get(tc.address, tc.path); code != tc.code || !strings.Contains(body, tc.text) {
@@ -93,6 +98,51 @@ func TestListenersAnswerWhileTheStoreOpens(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatal("the store never opens")
 		}
+	}
+	// What runs is shown beside the file, whose problems are at their lines.
+	configuration := func() (c admin.Configuration) {
+		t.Helper()
+		code, body := get(listen, "/api/v1/config")
+		if err := json.Unmarshal([]byte(body), &c); code != http.StatusOK || err != nil || c.Path != file {
+			t.Fatalf("status %d, %v: %s", code, err, body)
+		}
+		return c
+	}
+	for end := time.Now().Add(20 * time.Second); configuration().Running == nil; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("nothing runs")
+		}
+	}
+	first := configuration()
+	if !first.Equal || !bytes.Equal(first.Running, first.File) || len(first.Problems) > 0 || !bytes.Contains(first.Running, []byte(`"resources":["pods"]`)) {
+		t.Errorf("got %+v", first)
+	}
+	for text, want := range map[string]admin.ConfigProblem{
+		config + "sinks: [{name: s, webhook: {url: \"https://h/c4n4ry\", bearerToken: c4n4ry}}]\nbogus: 1\n": {Line: 7, Column: 1, Key: "bogus"},
+		config + "sinks: [": {Line: 6},
+		config + "sinks:\n- {name: s, webhook: {url: \"http://u:c4n4ry@[h\"}}\n":                         {Line: 7},
+		config + "sinks:\n- {name: s, webhook: {url: \"http://u:c4n4ry@h\"}}\n":                          {Line: 7},
+		config + "sinks:\n- {name: s, webhook: {url: \"http://h\", headers: {A: \"c4n4ry\\u0001\"}}}\n":  {Line: 7},
+		config + "sinks:\n- {name: s, webhook: {url: \"http://h\", proxyURL: \"http://u:c4n4ry@[h\"}}\n": {Line: 7},
+		config + "sinks:\n- {name: s, postgres: {url: \"postgres://u:c4n4ry@[h/x\"}}\n":                  {Line: 7},
+		config + "sinks:\n- {name: s, nats: {url: \"nats://u:c4n4ry@[h\", subject: a}}\n":                {Line: 7},
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := configuration()
+		at := slices.IndexFunc(c.Problems, func(p admin.ConfigProblem) bool {
+			return p.Line == want.Line && (want.Key == "" || p.Key == want.Key && p.Column == want.Column)
+		})
+		if c.Equal || !bytes.Equal(c.Running, first.Running) || at < 0 || strings.Contains(fmt.Sprint(string(c.File), c.Problems), "c4n4ry") {
+			t.Errorf("got %+v of the file %s (equal: %t), want the problem %+v", c.Problems, c.File, c.Equal, want)
+		}
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if c := configuration(); c.File != nil || len(c.Problems) != 1 || c.Equal {
+		t.Errorf("got %+v of no file", c)
 	}
 	cancel()
 	if err := <-ended; err != nil {

@@ -33,6 +33,9 @@ type Document struct {
 	text []byte     // as written
 }
 
+// JSON is the document as [Node.JSON] has it.
+func (d *Document) JSON() []byte { return Node{yaml: d.root, at: d.root}.JSON() }
+
 // Parse reads exactly one document. On a problem there is no Document.
 func Parse(data []byte) (*Document, *Problem) {
 	if len(bytes.TrimSpace(data)) == 0 {
