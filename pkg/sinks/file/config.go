@@ -85,7 +85,7 @@ func (c *Config) Validate() error {
 	switch c.Rotate.Compress {
 	case "", "none", "gzip":
 	default:
-		bad("rotate.compress", "gzip or none is wanted")
+		bad("rotate.compress", "must be gzip or none")
 	}
 	return errors.Join(errs...)
 }
