@@ -148,6 +148,8 @@ type source struct {
 	file  string
 	doc   *strict.Document
 	kinds []string // of sinks, sorted
+
+	lost map[string]bool // key paths whose values could not be decoded, or that are misspelt
 }
 
 //go:generate go run ../hack/genschema

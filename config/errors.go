@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -41,6 +42,42 @@ func (e *Error) Error() string {
 // one.
 type Errors struct {
 	List []*Error
+
+	partial *Config
+}
+
+// Partial is what could be read of the configuration, to look for more errors in; nil if
+// its syntax is broken. It is not valid.
+func (e *Errors) Partial() *Config { return e.partial }
+
+// Join is the errors of several checks of one configuration, in the order of the checks, as
+// one *[Errors]; nil if there are none. An error that may follow from one of an earlier check
+// is left out: both name the same value, or one the value around the other. An error
+// of another type is the result alone.
+func Join(checks ...error) error {
+	var all []*Error
+	for _, err := range checks {
+		if err == nil {
+			continue
+		}
+		found, ok := errors.AsType[*Errors](err)
+		if !ok {
+			return err
+		}
+		earlier := all
+		for _, e := range found.List {
+			if !slices.ContainsFunc(earlier, func(o *Error) bool { return holds(o.Path, e.Path) || holds(e.Path, o.Path) }) {
+				all = append(all, e)
+			}
+		}
+	}
+	return NewErrors(all...)
+}
+
+// holds reports whether the value at path is the one at inner or around it.
+func holds(path, inner string) bool {
+	rest, ok := strings.CutPrefix(inner, path)
+	return ok && (rest == "" || path == "" || rest[0] == '.' || rest[0] == '[')
 }
 
 // NewErrors sorts the problems and drops repeated ones. It returns nil, an error

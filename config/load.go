@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
 	"reflect"
@@ -32,17 +33,25 @@ type Kinds = map[string]func() any
 func Load(path string, kinds Kinds) (*Config, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("read config: %w", err)
+		return nil, unreadable(path, err)
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, MaxSize+1))
 	if err != nil {
-		return nil, fmt.Errorf("read config: %w", err)
+		return nil, unreadable(path, err)
 	}
 	return Parse(path, data, kinds)
 }
 
-// Parse reads data, the content of the file called name. An error is an *[Errors].
+func unreadable(path string, err error) error {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
+		err = p.Err
+	}
+	return fmt.Errorf("cannot read %s: %w", path, err)
+}
+
+// Parse reads data, the content of the file called name. An error is an *[Errors], whose
+// Partial is the Config with it.
 func Parse(name string, data []byte, kinds Kinds) (*Config, error) {
 	if len(data) > MaxSize {
 		return nil, NewErrors(&Error{File: name, Line: 1, Column: 1, Msg: fmt.Sprintf("the file is larger than %d bytes", MaxSize)})
@@ -64,7 +73,11 @@ func Parse(name string, data []byte, kinds Kinds) (*Config, error) {
 		if p.Lost {
 			lost[p.Path] = true
 		}
+		if p.Meant != "" {
+			lost[p.Meant] = true
+		}
 	}
+	c.source.lost = lost
 	for _, e := range c.problems() {
 		// A missing value is not reported when it could not be decoded, nor is
 		// the kind when its key is misspelt.
@@ -72,10 +85,14 @@ func Parse(name string, data []byte, kinds Kinds) (*Config, error) {
 			list = append(list, e)
 		}
 	}
-	if err := NewErrors(list...); err != nil {
-		return nil, err
+	if len(list) == 0 {
+		return &c, nil
 	}
-	return &c, nil
+	err := NewErrors(list...)
+	if found, ok := errors.AsType[*Errors](err); ok {
+		found.partial = &c
+	}
+	return nil, err
 }
 
 // within reports whether path or one around it is in the set.

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -31,7 +32,10 @@ func (p Policy) Check(c *Config) error {
 	if p.SecretDirs == nil {
 		return NewErrors(k.list...)
 	}
-	check := func(path, file string) {
+	eachSource(c, func(path, key, file string) {
+		if key == envKey {
+			return
+		}
 		full, err := filepath.Abs(file)
 		for _, dir := range p.SecretDirs {
 			if dir, derr := filepath.Abs(dir); err == nil && derr == nil && (dir == string(filepath.Separator) || strings.HasPrefix(full, dir+string(filepath.Separator))) {
@@ -39,30 +43,58 @@ func (p Policy) Check(c *Config) error {
 			}
 		}
 		k.report(path, "%s is in none of the folders of --secret-dirs, which are %s", quoted(file), strings.Join(p.SecretDirs, ", "))
-	}
-	eachFile("", reflect.ValueOf(c).Elem(), check)
-	for i := range c.Sinks {
-		s := &c.Sinks[i]
-		eachFile(strict.Key(strict.Index("sinks", i), s.Kind), reflect.ValueOf(s.Settings), check)
-	}
+	})
 	return NewErrors(k.list...)
 }
 
-// eachFile calls f for every text below v whose key is file or ends in File, as those of
-// all files with secrets do.
-func eachFile(path string, v reflect.Value, f func(path, file string)) {
+// Unavailable are the environment variables and files that c names for secrets, keys,
+// certificates and tokens, and that this process cannot read. Another process may.
+func (c *Config) Unavailable() (list []*Error) {
+	eachSource(c, func(path, key, name string) {
+		if key == envKey {
+			if os.Getenv(name) == "" {
+				list = append(list, c.ErrorAt(path, "environment variable %s is not set here, or is empty", name))
+			}
+			return
+		}
+		f, err := os.Open(name)
+		if err != nil {
+			list = append(list, c.ErrorAt(path, "%v", unreadable(name, err)))
+			return
+		}
+		f.Close()
+	})
+	return list
+}
+
+// envKey is the key of the name of an environment variable.
+const envKey = "env"
+
+// eachSource calls f for every name of an environment variable, and every path of a file
+// with secrets.
+func eachSource(c *Config, f func(path, key, name string)) {
+	eachText("", reflect.ValueOf(c).Elem(), f)
+	for i := range c.Sinks {
+		s := &c.Sinks[i]
+		eachText(strict.Key(strict.Index("sinks", i), s.Kind), reflect.ValueOf(s.Settings), f)
+	}
+}
+
+// eachText calls f for every text below v whose key is env or file, or ends in File, as those
+// of all files with secrets do.
+func eachText(path string, v reflect.Value, f func(path, key, text string)) {
 	switch v.Kind() {
 	case reflect.Pointer, reflect.Interface:
 		if !v.IsNil() {
-			eachFile(path, v.Elem(), f)
+			eachText(path, v.Elem(), f)
 		}
 	case reflect.Slice:
 		for i := range v.Len() {
-			eachFile(strict.Index(path, i), v.Index(i), f)
+			eachText(strict.Index(path, i), v.Index(i), f)
 		}
 	case reflect.Map:
 		for key, value := range v.Seq2() {
-			eachFile(strict.Key(path, fmt.Sprint(key)), value, f)
+			eachText(strict.Key(path, fmt.Sprint(key)), value, f)
 		}
 	case reflect.Struct:
 		for _, field := range reflect.VisibleFields(v.Type()) {
@@ -74,10 +106,10 @@ func eachFile(path string, v reflect.Value, f func(path, file string)) {
 			if name != "" {
 				at = strict.Key(path, name)
 			}
-			if inner.Kind() == reflect.String && (name == "file" || strings.HasSuffix(name, "File")) && inner.String() != "" {
-				f(at, inner.String())
+			if inner.Kind() == reflect.String && (name == envKey || name == "file" || strings.HasSuffix(name, "File")) && inner.String() != "" {
+				f(at, name, inner.String())
 			}
-			eachFile(at, inner, f)
+			eachText(at, inner, f)
 		}
 	}
 }

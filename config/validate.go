@@ -88,8 +88,11 @@ func (k *checker) names(list string, n int, nameOf func(i int) string) {
 }
 
 // references checks that each of refs is one of names, once.
-func (k *checker) references(path, what string, refs, names []string) {
+func (k *checker) references(path, list, what string, refs, names []string) {
 	k.distinct(path, refs)
+	if len(names) == 0 && k.config.source.lost[list] {
+		return // the list is reported itself
+	}
 	known := make(map[string]bool, len(names))
 	for _, n := range names {
 		known[n] = true

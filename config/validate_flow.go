@@ -78,7 +78,7 @@ func (k *checker) routes() {
 	k.names("routes", len(c.Routes), func(i int) string { return c.Routes[i].Name })
 	for i := range c.Routes {
 		r, path := &c.Routes[i], strict.Index("routes", i)
-		k.references(path+".watches", "watch", r.Watches, watches)
+		k.references(path+".watches", "watches", "watch", r.Watches, watches)
 		k.resources(path+".resources", r.Resources)
 		k.values(path+".events", r.Events, EventAdded, EventUpdated, EventDeleted, EventSync)
 		k.oneOf(path+".onError", r.OnError, ErrorPass, ErrorDrop)
@@ -102,7 +102,7 @@ func (k *checker) routes() {
 			k.require(*r.For >= time.Second, path+".for", "must be at least 1s")
 		}
 		k.require(len(r.Sinks) > 0, path+".sinks", "at least one sink is required")
-		k.references(path+".sinks", "sink", r.Sinks, sinks)
+		k.references(path+".sinks", "sinks", "sink", r.Sinks, sinks)
 	}
 }
 

@@ -41,7 +41,7 @@ func newValidateCommand() *cobra.Command {
 		Long: "Validate reports every error in a configuration with its file, line and column.\n\n" +
 			"With --server it also checks with the cluster that the resources are served and watchable, and that this user\n" +
 			"(or the one given with --as) may watch them. It warns of fields that the schemas of the resources do not have.\n" +
-			"It starts nothing and contacts no sink. Exit code 1: a watch would not run. A resource that is not served is an\n" +
+			"It starts nothing, contacts no sink, and warns of environment variables and files that are missing where it runs. Exit code 1: a watch would not run. A resource that is not served is an\n" +
 			"error only with onMissing: fail. With --strict a warning is exit code 2.",
 		Example: "  watcherd validate --config watcherd.yaml\n" +
 			"  watcherd validate --config watcherd.yaml --server --as system:serviceaccount:watcherd:watcherd",
@@ -51,8 +51,13 @@ func newValidateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			warnings := len(st.Warnings)
-			for _, w := range st.Warnings {
+			c, err := config.Load(file, watcherd.Blocks(kinds.Builtin()))
+			if err != nil {
+				return err
+			}
+			found := slices.Concat(st.Warnings, c.Unavailable())
+			warnings := len(found)
+			for _, w := range found {
 				fmt.Fprintf(cmd.OutOrStdout(), "warning: %v\n", w)
 			}
 			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s, %s\n", display(file), plural(len(st.Watches), "watch"), plural(len(st.Sinks), "sink")); err != nil {
@@ -69,7 +74,7 @@ func newValidateCommand() *cobra.Command {
 			if as != "" {
 				cfg.Impersonate = rest.ImpersonationConfig{UserName: as}
 			}
-			unknown, err := validateServer(cmd.Context(), cmd.OutOrStdout(), cfg, file, st)
+			unknown, err := validateServer(cmd.Context(), cmd.OutOrStdout(), cfg, c, st)
 			if err != nil {
 				return err
 			}
@@ -96,7 +101,7 @@ func strictly(strict bool, warnings int) error {
 
 // validateServer checks a configuration against a cluster. It returns an error if a
 // watch would not run, otherwise how many fields the resources do not have.
-func validateServer(ctx context.Context, out io.Writer, cfg *rest.Config, file string, st *plan.State) (unknown int, err error) {
+func validateServer(ctx context.Context, out io.Writer, cfg *rest.Config, c *config.Config, st *plan.State) (unknown int, err error) {
 	resolver, err := servedBy(ctx, cfg)
 	if err != nil {
 		return 0, err
@@ -107,7 +112,7 @@ func validateServer(ctx context.Context, out io.Writer, cfg *rest.Config, file s
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, askTimeout, errors.New("no answer in time"))
 	defer cancel()
-	if unknown, err = unknownFields(out, cfg, resolver, file, st); err != nil {
+	if unknown, err = unknownFields(out, cfg, resolver, c, st); err != nil {
 		return 0, err
 	}
 	if _, err := fmt.Fprintf(out, "%s%s:\n", cfg.Host, identity(ctx, cfg)); err != nil {
@@ -194,10 +199,10 @@ func (r *serverReport) refused(missing []rbac.Need) {
 	for i := range missing {
 		n := &missing[i]
 		if n.Optional {
-			r.notes = append(r.notes, fmt.Sprintf("may not %s, which is optional: %s", n.Rule.String(), n.Reason))
+			r.notes = append(r.notes, fmt.Sprintf("cannot %s, which is optional: %s", n.Rule.String(), n.Reason))
 		}
 		for _, w := range n.Watches {
-			r.fail(w, "may not %s", n.Rule.String())
+			r.fail(w, "cannot %s", n.Rule.String())
 		}
 	}
 }
@@ -236,18 +241,18 @@ func (r *serverReport) write(out io.Writer, st *plan.State, missing []rbac.Need)
 		return err
 	}
 	if r.failing > 0 {
-		return fmt.Errorf("%d problems keep watches from running", r.failing)
+		keep := "keep"
+		if r.failing == 1 {
+			keep = "keeps"
+		}
+		return fmt.Errorf("%s %s watches from running", plural(r.failing, "problem"), keep)
 	}
 	return nil
 }
 
 // unknownFields warns of the fields that a configuration names and that no resource they
 // are about has.
-func unknownFields(out io.Writer, cfg *rest.Config, resolver *dynamicfactory.Resolver, file string, st *plan.State) (count int, err error) {
-	c, err := config.Load(file, watcherd.Blocks(kinds.Builtin()))
-	if err != nil {
-		return 0, err
-	}
+func unknownFields(out io.Writer, cfg *rest.Config, resolver *dynamicfactory.Resolver, c *config.Config, st *plan.State) (count int, err error) {
 	uses, err := schemas.Uses(c)
 	if err != nil {
 		return 0, err

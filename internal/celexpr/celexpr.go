@@ -19,6 +19,7 @@ import (
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/ast"
+	"cel.dev/cel-go/common/operators"
 	"cel.dev/cel-go/common/overloads"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
@@ -65,11 +66,42 @@ func Compile(env *cel.Env, text string) (*cel.Ast, []Fault) {
 		faults = append(faults, Fault{
 			Line:   max(e.Location.Line(), 1),
 			Column: max(e.Location.Column()+1, 1),
-			// watcherd does not use CEL's containers.
-			Msg: strings.ReplaceAll(e.Message, " (in container '')", ""),
+			Msg:    plain(e.Message),
 		})
 	}
 	return nil, faults
+}
+
+var (
+	noOverload = regexp.MustCompile(`^found no matching overload for '(.+)' applied to '(.+)'$`)
+	unexpected = regexp.MustCompile(`^Syntax error: (?:token recognition error at|mismatched input|extraneous input|no viable alternative at input):? '((?s:.*?))'(?: expecting .*)?$`)
+)
+
+// plain is a message of the CEL library in the words of its users.
+func plain(msg string) string {
+	// watcherd does not use CEL's containers.
+	msg = strings.ReplaceAll(msg, " (in container '')", "")
+	if m := noOverload.FindStringSubmatch(msg); m != nil {
+		function, applied := m[1]+"()", strings.ReplaceAll(m[2], "watcherd.Event", "event")
+		if display, ok := operators.FindReverse(m[1]); ok && display != "" {
+			function = display
+		}
+		msg = fmt.Sprintf("%s cannot be applied to %s", function, strings.ReplaceAll(applied, "watcherd.", ""))
+		if applied != m[2] {
+			msg += "; event is an object: did you mean a field of it, such as event.type?"
+		}
+		return msg
+	}
+	switch m := unexpected.FindStringSubmatch(msg); {
+	case m == nil:
+		return msg
+	case strings.TrimSpace(m[1]) == "=":
+		return "Syntax error: use == to compare"
+	case m[1] == "<EOF>":
+		return "Syntax error: the expression ends too early"
+	default:
+		return fmt.Sprintf("Syntax error: unexpected %q", m[1])
+	}
 }
 
 // FaultAt is a fault of the part of an expression that has the id.

@@ -22,8 +22,8 @@ import (
 )
 
 // Snapshot delivers the recorded state of every object of the feeds as Sync events to one
-// sink; of one watch only, unless watch is empty. It returns the number of objects once
-// their events are committed. Changes that happen meanwhile are delivered in order with
+// sink; of one watch only, unless watch is empty. It returns the number of objects that
+// routes lead to the sink, once their events are committed. Changes that happen meanwhile are delivered in order with
 // it, object by object. progress, if not nil, is called with the number of objects so far.
 func (c *Committer) Snapshot(ctx context.Context, feeds []*Feed, sink, watch string, progress func(objects int)) (int, error) {
 	total, began := 0, c.store.LogStats().Last+1
@@ -155,7 +155,6 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 		return j.give(g, o, at)
 	})
 	if delivered > 0 {
-		j.objects.Add(int64(delivered))
 		select {
 		case j.more <- struct{}{}:
 		default: // there is a value
@@ -183,7 +182,10 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 func (j *snapshot) give(g *group, o *compact.Object, at time.Time) error {
 	hits := []route.Hit{{Watch: j.watch.Watch.Name, Selection: event.Inside}}
 	given := transition{t: event.Sync, after: o, cause: j.cause(), keep: j.only == nil && j.watch.Watch.History}
-	_, err := g.deliver(j.feed, at, &given, hits, j.only)
+	sequence, err := g.deliver(j.feed, at, &given, hits, j.only)
+	if j.only == nil || sequence != 0 {
+		j.objects.Add(1)
+	}
 	return err
 }
 
@@ -202,7 +204,6 @@ func (j *snapshot) takeAhead(g *group, move *relabel, o *compact.Object) error {
 	if j.cursor == "" && j.meta != "" { // no step has noted yet when it began
 		g.batch.PutMeta(j.meta, ledger.Encode(j.remember()))
 	}
-	j.objects.Add(1)
 	return j.give(g, o, move.At)
 }
 

@@ -255,6 +255,10 @@ func TestSnapshotOfOneWatch(t *testing.T) {
 	if total, err := l.c.Snapshot(t.Context(), []*Feed{l.s}, "sink", "", nil); err != nil || total != 4 || len(l.events()) != 4 {
 		t.Errorf("%d objects of both watches, %v", total, err)
 	}
+	l.events()
+	if total, err := l.c.Snapshot(t.Context(), []*Feed{l.s}, "elsewhere", "", nil); err != nil || total != 0 || len(l.events()) != 0 {
+		t.Errorf("%d objects for a sink that no route leads to, %v", total, err)
+	}
 }
 
 // TestSnapshotSeesItsGroup takes a step together with an update of an object: the state

@@ -14,8 +14,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// Compile makes the state that c asks for. c is valid, as config.Load returns it;
-// the State may share its strings. The error is a *config.Errors.
+// Compile makes the state that c asks for; the State may share its strings. The error is a
+// *config.Errors. It is complete where c is valid, as config.Load returns it.
 func Compile(c *config.Config) (*State, error) {
 	k := &compiler{config: c}
 	s := &State{

@@ -139,6 +139,13 @@ func (p Plan) String() string {
 	return b.String()
 }
 
+// Line is the plan on one line, for the log. What takes effect at a restart is left out: it
+// is relative to the state before, not to the one that the process was started with.
+func (p Plan) Line() string {
+	p.NeedsRestart = nil
+	return strings.ReplaceAll(strings.ReplaceAll(strings.TrimSpace(p.String()), "\n  ", " "), "\n", "; ")
+}
+
 func (c Change) write(b *strings.Builder, what string) {
 	if c.Empty() {
 		return

@@ -68,6 +68,13 @@ func TestDiffFromNothing(t *testing.T) {
 	}
 }
 
+func TestLine(t *testing.T) {
+	p := plan.Plan{Sinks: plan.Change{Add: []string{"a", "b"}, Keep: []string{"c"}}, RoutesChanged: true, NeedsRestart: []string{"store.path"}}
+	if got, want := p.Line(), "sinks: 2 added, 0 removed, 0 replaced, 1 unchanged + a + b; routes changed"; got != want {
+		t.Errorf("on one line: %s", got)
+	}
+}
+
 // TestSecretsAreComparedByName: a plan must not depend on a secret's value, which a
 // fingerprint could leak.
 func TestSecretsAreComparedByName(t *testing.T) {

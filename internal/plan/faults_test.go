@@ -54,12 +54,12 @@ func TestFaults(t *testing.T) {
 			"watches: [{name: w, resources: [pods]}]\nsinks:\n- name: s\n  console: {}\n  body: |\n    {\"text\":\n      event.nam + evnt.id}\n- {name: t, console: {}, body: 'event.changedBy + \"x\"'}\n",
 			`9:12: sinks[0].body: undefined field 'nam'
 9:19: sinks[0].body: undeclared reference to 'evnt' (did you mean 'event'?)
-10:49: sinks[1].body: found no matching overload for '_+_' applied to '(watcherd.ChangedBy, string)'`,
+10:49: sinks[1].body: + cannot be applied to (ChangedBy, string)`,
 		},
 		"metric": {
 			routes("metric:\n    name: m_total\n    labels:\n      a: metadata.nmae\n      b: |\n        metadata.name +\n          1"),
 			`11:18: routes[0].metric.labels.a: undefined field 'nmae'
-13:23: routes[0].metric.labels.b: found no matching overload for '_+_' applied to '(string, int)'`,
+13:23: routes[0].metric.labels.b: + cannot be applied to (string, int)`,
 		},
 		"changed": {
 			routes("changed: [meaningful, spec]"),
@@ -77,13 +77,17 @@ func TestFaults(t *testing.T) {
 			watch("labelSelector: a==b=c\n  selectorSide: server"),
 			`6:18: watches[0].labelSelector: "a==b=c" is not a label selector; use the syntax of kubectl get -l, such as app=web,tier in (a, b): found '=', expected: ',' or 'end of string'`,
 		},
+		"field selector with two operators": {
+			watch("fieldSelector: status.phase=a=b"),
+			`6:18: watches[0].fieldSelector: "status.phase=a=b" is not a field selector; use the syntax of kubectl get --field-selector, such as spec.nodeName=node-1: unexpected "="`,
+		},
 		"field selector, client": {
 			watch("fieldSelector: spec.nodeName"),
-			`6:18: watches[0].fieldSelector: "spec.nodeName" is not a field selector; use the syntax of kubectl get --field-selector, such as spec.nodeName=node-1: invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'`,
+			`6:18: watches[0].fieldSelector: "spec.nodeName" is not a field selector; use the syntax of kubectl get --field-selector, such as spec.nodeName=node-1: a term needs =, == or !=`,
 		},
 		"field selector, server": {
 			watch("fieldSelector: spec.nodeName\n  selectorSide: server"),
-			`6:18: watches[0].fieldSelector: "spec.nodeName" is not a field selector; use the syntax of kubectl get --field-selector, such as spec.nodeName=node-1: invalid selector: 'spec.nodeName'; can't understand 'spec.nodeName'`,
+			`6:18: watches[0].fieldSelector: "spec.nodeName" is not a field selector; use the syntax of kubectl get --field-selector, such as spec.nodeName=node-1: a term needs =, == or !=`,
 		},
 		"field selector of metadata": {
 			watch("fieldSelector: spec.nodeName=a,metadata.name=b\n  metadataOnly: true"),
@@ -183,7 +187,19 @@ func TestFaults(t *testing.T) {
 		},
 		"expressions": {
 			routes("when: object.a =="),
-			`8:20: routes[0].when: Syntax error: ...`,
+			`8:20: routes[0].when: Syntax error: the expression ends too early`,
+		},
+		"an expression that assigns": {
+			routes("when: object.a = 1"),
+			`8:18: routes[0].when: Syntax error: use == to compare`,
+		},
+		"an expression with a parenthesis too many": {
+			routes("when: object.a == 1)"),
+			`8:22: routes[0].when: Syntax error: unexpected ")"`,
+		},
+		"an expression that compares the event": {
+			routes("when: event == \"added\""),
+			`8:15: routes[0].when: == cannot be applied to (event, string); event is an object: did you mean a field of it, such as event.type?`,
 		},
 		"expression in a block": {
 			routes("when: |\n    object.a == 1 &&\n      objekt.b == 2"),

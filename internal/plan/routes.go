@@ -210,14 +210,25 @@ func (s *State) namespacesOf(r *route.Spec) (namespaces []string) {
 	return slices.Compact(slices.Sorted(slices.Values(namespaces)))
 }
 
-// warnings are probable mistakes: watches that no route takes, sinks that nothing
-// reaches, resources that a route waits for in vain.
+// warnings are probable mistakes: sinks with one output, watches that no route takes,
+// sinks that nothing reaches, resources that a route waits for in vain.
 func (k *compiler) warnings(specs []route.Spec) []*config.Error {
 	c := k.config
-	if len(c.Routes) == 0 {
-		return nil
-	}
 	var list []*config.Error
+	outputs := map[string]string{}
+	for i, s := range c.Sinks {
+		o, ok := s.Settings.(interface{ Output() string })
+		if !ok {
+			continue
+		}
+		if other := outputs[o.Output()]; other != "" {
+			list = append(list, c.ErrorAt(item("sinks", i)+"."+s.Kind, "sink %s writes to %s, too: a file that both get events for is written by one of them alone", other, o.Output()))
+		}
+		outputs[o.Output()] = s.Name
+	}
+	if len(c.Routes) == 0 {
+		return list
+	}
 	for i, w := range c.Watches {
 		if !slices.ContainsFunc(specs, func(s route.Spec) bool { return takesFrom(s, w.Name) }) {
 			list = append(list, c.ErrorAt(item("watches", i)+".name", "no route takes from watch %s: its changes reach no sink", w.Name))

@@ -266,7 +266,7 @@ func compareBool(a, b bool) int {
 
 // String formats the rule as the server does in a refusal.
 func (r *Rule) String() string {
-	s := strings.Join(r.Verbs, ", ") + " on " + r.Resource
+	s := strings.Join(r.Verbs, " or ") + " " + r.Resource
 	if r.Group != "" {
 		s += "." + r.Group
 	}

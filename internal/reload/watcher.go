@@ -269,7 +269,7 @@ func (f *follower) apply(ctx context.Context, s fileContent, next *plan.State) {
 	f.metrics.count(resultSuccess)
 	known := f.Status().NeedsRestart
 	f.succeeded(next)
-	f.log.Info("configuration applied", "hash", next.Hash, "plan", diff.String())
+	f.log.Info("configuration applied", "hash", next.Hash, "plan", diff.Line())
 	f.warn(next)
 	if keys := f.Status().NeedsRestart; len(keys) > 0 && !slices.Equal(keys, known) {
 		f.log.Warn("some changes take effect at a restart", "keys", keys)

@@ -3,6 +3,7 @@ package route
 import (
 	"errors"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -163,11 +164,14 @@ func (c *condition) text(e *evaluation) (string, error) {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, ""), "\x00", ""), nil
 }
 
-// Continue makes the metrics of r that an earlier router has too, with the same labels,
-// continue its counts. It is called before the first Route.
+// Continue makes the routes of r that an earlier router has too, and the metrics with the
+// same labels, continue its counts. It is called before the first Route.
 func (r *Router) Continue(earlier *Router) {
 	for _, rule := range r.rules {
 		for _, before := range earlier.rules {
+			if reflect.DeepEqual(rule.spec, before.spec) {
+				rule.counters = before.counters
+			}
 			a, b := rule.metric, before.metric
 			if a != nil && b != nil && a.name == b.name && slices.Equal(a.labels, b.labels) {
 				a.counts = b.counts

@@ -48,6 +48,13 @@ func TestMetric(t *testing.T) {
 		t.Errorf("counts %v, want %v", got, want)
 	}
 
+	// Those of a route that stays as it is, and of its metric, continue in another router.
+	unchanged := compile(t, spec)
+	unchanged.Continue(r)
+	if got, want := unchanged.Stats()[0].Matched, r.Stats()[0].Matched; got != want || want == 0 {
+		t.Errorf("%d matched, %d before", got, want)
+	}
+
 	// The counts continue in another router, unless the labels are others.
 	next := spec
 	next.When, next.Name = "true", "renamed"

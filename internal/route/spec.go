@@ -171,7 +171,8 @@ type rule struct {
 	onError   OnError
 	lasting   bool // for is set
 
-	counters counters
+	spec     Spec
+	counters *counters
 }
 
 // compileRule compiles a Spec and passes every fault to fault.
@@ -180,11 +181,13 @@ func compileRule(s *Spec, x *expressions, fault func(SpecError)) *rule {
 		return func(i int, msg string) { fault(SpecError{Path: fmt.Sprintf("%s[%d]", key, i), Msg: msg}) }
 	}
 	r := &rule{
-		name:    s.Name,
-		watches: slices.Clone(s.Watches),
-		events:  parseEvents(s.Events, at("events")),
-		onError: s.OnError,
-		lasting: s.For > 0,
+		name:     s.Name,
+		watches:  slices.Clone(s.Watches),
+		events:   parseEvents(s.Events, at("events")),
+		onError:  s.OnError,
+		lasting:  s.For > 0,
+		spec:     *s,
+		counters: new(counters),
 	}
 	if r.lasting {
 		if len(s.Events) > 0 {

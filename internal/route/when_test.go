@@ -124,7 +124,7 @@ func TestWhenErrors(t *testing.T) {
 		`metadata.name`:                                 {Line: 1, Column: 1, Msg: "the expression must be a bool, not string"},
 		`1 + 1`:                                         {Line: 1, Column: 1, Msg: "the expression must be a bool, not int"},
 		`object.x ==`:                                   {Line: 1, Column: 12, Msg: "Syntax error"},
-		`metadata.generation == "1"`:                    {Line: 1, Column: 21, Msg: "found no matching overload"},
+		`metadata.generation == "1"`:                    {Line: 1, Column: 21, Msg: "== cannot be applied to (int, string)"},
 		`metadata.name.matches("(")`:                    {Line: 1, Column: 1, Msg: "error parsing regexp"},
 		`object.a.matches(object.b)`:                    {Line: 1, Column: 17, Msg: "needs a literal pattern"},
 		`object.a.replace("a", "b") == ""`:              {Line: 1, Column: 17, Msg: "not supported"},

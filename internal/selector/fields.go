@@ -1,7 +1,9 @@
 package selector
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
@@ -113,6 +115,12 @@ func ParseLabels(selector string) (labels.Selector, error) {
 func ParseFields(selector string) (fields.Selector, error) {
 	s, err := fields.ParseSelector(selector)
 	if err != nil {
+		var char rune
+		if _, no := fmt.Sscanf(err.Error(), "invalid field selector: unescaped character in value: %d", &char); no == nil {
+			err = fmt.Errorf("unexpected %q", string(char))
+		} else if strings.Contains(err.Error(), "can't understand") {
+			err = errors.New("a term needs =, == or !=")
+		}
 		return nil, fmt.Errorf("%q is not a field selector; use the syntax of kubectl get --field-selector, such as spec.nodeName=node-1: %w", selector, err)
 	}
 	return s, nil

@@ -23,11 +23,11 @@ func (d Duration) Std() time.Duration { return time.Duration(d) }
 func (d *Duration) UnmarshalJSON(b []byte) error {
 	var s string
 	if err := json.Unmarshal(b, &s); err != nil {
-		return fmt.Errorf("a duration such as 500ms, 15s or 24h is wanted, not %s", b)
+		return fmt.Errorf("%s is not a duration; write it like 500ms, 30s, 5m or 24h", b)
 	}
 	v, err := time.ParseDuration(s)
 	if err != nil {
-		return fmt.Errorf("a duration such as 500ms, 15s or 24h is wanted, not %q", s)
+		return fmt.Errorf("%q is not a duration; write it like 500ms, 30s, 5m or 24h", s)
 	}
 	*d = Duration(v)
 	return nil
@@ -53,11 +53,11 @@ func (n *Bytes) UnmarshalJSON(b []byte) error {
 		}
 	}
 	if !amount.MatchString(text) {
-		return fmt.Errorf("an amount of bytes such as 512, 100Mi or 1G is wanted, not %s", b)
+		return fmt.Errorf("%s is not a quantity; write bytes like 512Mi, 10Gi or 1048576", b)
 	}
 	q, err := resource.ParseQuantity(text)
 	if err != nil {
-		return fmt.Errorf("an amount of bytes such as 512, 100Mi or 1G is wanted, not %s", b)
+		return fmt.Errorf("%s is not a quantity; write bytes like 512Mi, 10Gi or 1048576", b)
 	}
 	*n = Bytes(q.Value())
 	return nil

@@ -145,6 +145,9 @@ func run(ctx context.Context, o Options, open func(*plan.State, Options) (*store
 	if cerr := d.store.Close(); cerr != nil && !errors.Is(err, ErrStore) {
 		err = errors.Join(err, fmt.Errorf("%w: close: %w", ErrStore, cerr))
 	}
+	if err == nil {
+		d.log.Info("watcherd stopped")
+	}
 	return err
 }
 

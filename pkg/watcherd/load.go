@@ -40,18 +40,23 @@ func Blocks(kinds sinks.Kinds) config.Kinds {
 	return out
 }
 
-// compile makes a state of what the loader returned.
+// compile makes a state of what the loader returned. Of a configuration that is not valid
+// it finds the errors of all stages.
 func compile(cfg *config.Config, err error, policy config.Policy) (*plan.State, error) {
-	if err == nil {
-		err = policy.Check(cfg)
-	}
-	if err == nil {
-		var st *plan.State
-		if st, err = plan.Compile(cfg); err == nil {
-			return st, nil
+	if err != nil {
+		found, ok := errors.AsType[*config.Errors](err)
+		if !ok {
+			return nil, fmt.Errorf("%w: %w", ErrConfig, err) // the file cannot be read
 		}
-	} else if _, lines := errors.AsType[*config.Errors](err); !lines {
-		return nil, fmt.Errorf("%w: %w", ErrConfig, err) // the file cannot be read
+		cfg = found.Partial()
 	}
-	return nil, fmt.Errorf("%w:\n%w", ErrConfig, err)
+	var st *plan.State
+	if cfg != nil {
+		compiled, faults := plan.Compile(cfg)
+		st, err = compiled, config.Join(err, policy.Check(cfg), faults)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w:\n%w", ErrConfig, err)
+	}
+	return st, nil
 }

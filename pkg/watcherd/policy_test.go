@@ -1,6 +1,7 @@
 package watcherd_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -98,4 +99,42 @@ func FuzzLoad(f *testing.F) {
 			t.Errorf("took %s", took)
 		}
 	})
+}
+
+// TestErrorsOfAllStages is a configuration with keys, values, selectors and expressions that
+// are not valid: one attempt reports all of them, and none that only follows from another.
+func TestErrorsOfAllStages(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "w.yaml")
+	text := `apiVersion: watcherd.dev/v1alpha1
+kind: WatcherConfig
+watches:
+- {name: a, resources: [pods], labelSelector: "a=b=c", metadataOnly: 7}
+- {name: b, resources: [nodes], exposeSecrets: true}
+routes:
+- {name: r, events: [update], when: 'event == "added"', sinks: [s]}
+- {name: q, changed: ["spec.["], sinks: [none]}
+sinks:
+- {name: s, stdout: {}}
+- {name: t, stdot: {}}
+- {name: h, webhook: {url: "127.0.0.1:80/x"}, body: "1 +"}
+`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := watcherd.LoadWithin(file, kinds.Builtin(), config.Policy{ForbidExposeSecrets: true})
+	list, ok := errors.AsType[*config.Errors](err)
+	if !ok {
+		t.Fatalf("the error is %v", err)
+	}
+	var got []string
+	for _, e := range list.List {
+		got = append(got, e.Path)
+	}
+	want := []string{
+		"watches[0].labelSelector", "watches[0].metadataOnly", "watches[1].exposeSecrets", "routes[0].events[0]", "routes[0].when",
+		"routes[1].changed[0]", "routes[1].sinks[0]", "sinks[1].stdot", "sinks[2].webhook.url", "sinks[2].body",
+	}
+	if strings.Join(got, " ") != strings.Join(want, " ") {
+		t.Errorf("the problems are with\n%s, want\n%s\n%v", strings.Join(got, " "), strings.Join(want, " "), err)
+	}
 }

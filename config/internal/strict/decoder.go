@@ -227,7 +227,7 @@ func (d *Decoder) mapping(n Node, v reflect.Value, others Others) (unknown []str
 		}
 		unknown = append(unknown, key)
 		if !d.full() {
-			d.reportKey(k, value.Path, "%s", unknownKey(key, fields.names, others))
+			d.unknownKey(k, n, key, fields.names, others)
 		}
 	})
 	return unknown
@@ -258,18 +258,25 @@ func (d *Decoder) eachKey(n Node, f func(k *yaml.Node, key string, value Node)) 
 	}
 }
 
-func unknownKey(key string, known []string, others Others) string {
-	if near := Nearest(key, slices.Concat(known, others.Names)); near != "" {
-		return fmt.Sprintf("unknown key; did you mean %q?", near)
+// unknownKey reports a key of the mapping n.
+func (d *Decoder) unknownKey(k *yaml.Node, n Node, key string, known []string, others Others) {
+	p := Problem{Line: k.Line, Column: k.Column, Path: Key(n.Path, key)}
+	near := Nearest(key, slices.Concat(known, others.Names))
+	switch {
+	case near != "":
+		p.Msg = fmt.Sprintf("unknown key; did you mean %q?", near)
+		if !n.Has(near) {
+			p.Meant = Key(n.Path, near)
+		}
+	case len(known)+len(others.Names) == 0:
+		p.Msg = "unknown key; this block has none"
+	default:
+		p.Msg = "unknown key; known here are " + strings.Join(slices.Sorted(slices.Values(known)), ", ")
+		if len(others.Names) > 0 {
+			p.Msg += ", and as " + others.As + " one of " + strings.Join(others.Names, ", ")
+		}
 	}
-	if len(known)+len(others.Names) == 0 {
-		return "unknown key; this block has none"
-	}
-	msg := "unknown key; known here are " + strings.Join(slices.Sorted(slices.Values(known)), ", ")
-	if len(others.Names) > 0 {
-		msg += ", and as " + others.As + " one of " + strings.Join(others.Names, ", ")
-	}
-	return msg
+	d.add(p)
 }
 
 // fields are the keys of a struct.
@@ -299,13 +306,16 @@ func fieldsOf(t reflect.Type) fields {
 const maxCandidates = 256
 
 // Nearest is the candidate that s was most likely meant to be, or "" when none
-// is near or too many are. Letter case is ignored.
+// is near or too many are. Letter case is ignored, and so is the ending of a plural.
 func Nearest(s string, candidates []string) string {
 	if len(s) > maxShown || len(candidates) > maxCandidates {
 		return ""
 	}
 	best, least := "", 1+max(1, len(s)/3)
 	for _, c := range candidates {
+		if strings.EqualFold(s+"es", c) || strings.EqualFold(s, c+"es") {
+			return c
+		}
 		if d := distance(strings.ToLower(s), strings.ToLower(c), least); d < least {
 			best, least = c, d
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"io"
 	"regexp"
-	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -24,7 +23,8 @@ const (
 type Problem struct {
 	Line, Column int
 	Path, Msg    string
-	Lost         bool // the value at Path was not decoded
+	Lost         bool   // the value at Path was not decoded
+	Meant        string // for an unknown key, the path of the missing one that was probably meant
 }
 
 // Document is a parsed YAML document. It is immutable and safe for concurrent use.
@@ -96,30 +96,68 @@ func problemAt(data []byte, offset int, msg string) *Problem {
 	return &Problem{Line: 1 + bytes.Count(before, []byte("\n")), Column: 1 + utf8.RuneCount(before[start:]), Msg: msg}
 }
 
-var lineOfError = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
+var textOfError = regexp.MustCompile(`^yaml: (?:line \d+: )?(.*)$`)
 
-// syntaxProblem gives the parser's complaint the column where its line's text
-// starts, the nearest that the parser reports.
+// syntaxProblem gives the parser's complaint the place where the text of the broken line
+// starts.
 func syntaxProblem(data []byte, err error) *Problem {
 	p := &Problem{Line: 1, Column: 1, Msg: "not valid YAML: " + err.Error()}
-	m := lineOfError.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " "))
+	m := textOfError.FindStringSubmatch(strings.ReplaceAll(err.Error(), "\n", " "))
 	if m == nil {
 		return p
 	}
-	p.Msg = "not valid YAML: " + shorten(m[2])
-	if name := unknownAnchor.FindStringSubmatch(m[2]); name != nil {
+	p.Msg = "not valid YAML: " + shorten(m[1])
+	if name := unknownAnchor.FindStringSubmatch(m[1]); name != nil {
 		if at := bytes.Index(data, []byte("*"+name[1])); at >= 0 {
 			return problemAt(data, at, p.Msg)
 		}
 	}
-	if n, err := strconv.Atoi(m[1]); err == nil && n > 0 {
-		p.Line = n
-		p.Column = firstColumn(data, n)
-		if text := lineOf(data, n); bytes.IndexByte(text[:min(p.Column-1, len(text))], '\t') >= 0 {
-			p.Msg = "not valid YAML: lines are indented with spaces, never tabs"
-		}
+	p.Line = brokenLine(data)
+	p.Column = firstColumn(data, p.Line)
+	if text := lineOf(data, p.Line); bytes.IndexByte(text[:min(p.Column-1, len(text))], '\t') >= 0 {
+		p.Msg = "not valid YAML: lines are indented with spaces, never tabs"
 	}
 	return p
+}
+
+// longestValue is how many lines a value in brackets or quotes may have for its end to be
+// found. It bounds the work for one message.
+const longestValue = 32
+
+// brokenLine is the line after the longest beginning of data that is valid YAML: the one
+// that has the error, or that opens the bracket or quote that nothing closes. The parser
+// names the line where the block around it starts.
+func brokenLine(data []byte) int {
+	ends := []int{0}
+	for i, b := range data {
+		if b == '\n' {
+			ends = append(ends, i+1)
+		}
+	}
+	ends = append(ends, len(data))
+	valid := func(lines int) bool {
+		d := yaml.NewDecoder(bytes.NewReader(data[:ends[lines]]))
+		for {
+			if err := d.Decode(new(yaml.Node)); err != nil {
+				return errors.Is(err, io.EOF)
+			}
+		}
+	}
+	good, bad := 0, len(ends)-1
+	for good+1 < bad {
+		if middle := (good + bad) / 2; valid(middle) {
+			good = middle
+		} else {
+			bad = middle
+		}
+	}
+	// A beginning that ends inside a value is not valid, either.
+	for n := good + 1; n < len(ends) && n <= good+longestValue; n++ {
+		if valid(n) {
+			good = n
+		}
+	}
+	return min(good+1, len(ends)-1)
 }
 
 var unknownAnchor = regexp.MustCompile(`^unknown anchor '(.+)' referenced$`)

@@ -58,6 +58,15 @@ func NewConfig() *Config {
 	return &Config{MaxOpenFiles: 128, MinFree: 64 << 20, Rotate: Rotate{Compress: "none"}}
 }
 
+// Output is the path of the files, with its tokens. Two sinks cannot write to one file.
+func (c *Config) Output() string {
+	path, err := filepath.Abs(c.Path)
+	if err != nil {
+		return filepath.Clean(c.Path)
+	}
+	return path
+}
+
 // Validate checks the block.
 func (c *Config) Validate() error {
 	var errs []error
@@ -85,7 +94,7 @@ func (c *Config) Validate() error {
 	switch c.Rotate.Compress {
 	case "", "none", "gzip":
 	default:
-		bad("rotate.compress", "gzip or none is wanted")
+		bad("rotate.compress", "must be gzip or none")
 	}
 	return errors.Join(errs...)
 }

@@ -32,7 +32,7 @@ func (p *Pretty) UnmarshalJSON(b []byte) error {
 	case `"auto"`:
 		*p = Auto
 	default:
-		return fmt.Errorf("true, false or auto is wanted, not %s", b)
+		return fmt.Errorf("must be true, false or auto, not %s", b)
 	}
 	return nil
 }
@@ -63,7 +63,7 @@ func (c *Config) Validate() error {
 	case "", Never, Always, Auto:
 		return nil
 	default:
-		return &sinks.FieldError{Path: "pretty", Msg: "true, false or auto is wanted"}
+		return &sinks.FieldError{Path: "pretty", Msg: "must be true, false or auto"}
 	}
 }
 

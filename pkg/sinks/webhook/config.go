@@ -126,7 +126,7 @@ func (c *Config) Validate() error {
 	switch c.Compress {
 	case "", "none", "gzip":
 	default:
-		bad("compress", "gzip or none is wanted")
+		bad("compress", "must be gzip or none")
 	}
 	return errors.Join(errs...)
 }
@@ -180,7 +180,7 @@ func (c *Config) validateTarget() error {
 	switch c.Method {
 	case "", http.MethodPost, http.MethodPut, http.MethodPatch:
 	default:
-		errs = append(errs, &sinks.FieldError{Path: "method", Msg: "POST, PUT or PATCH is wanted"})
+		errs = append(errs, &sinks.FieldError{Path: "method", Msg: "must be POST, PUT or PATCH"})
 	}
 	if !c.URL.Secret.IsZero() {
 		errs = append(errs, c.URL.Secret.Validate("url"))
@@ -224,9 +224,9 @@ func validateURL(path, text string, query bool) error {
 	}
 	u, err := url.Parse(text)
 	switch {
-	case err != nil:
+	case err != nil && strings.Contains(text, "://"):
 		return bad("is not a URL")
-	case u.Scheme != "http" && u.Scheme != "https":
+	case err != nil || u.Scheme != "http" && u.Scheme != "https":
 		return bad("must begin with http:// or https://")
 	case u.Hostname() == "":
 		return bad("names no host")

@@ -233,7 +233,7 @@ func TestValidate(t *testing.T) {
 		{`{}`, "url: required"},
 		{`{"url":{"env":"HOOK"},"method":"PUT","accept":"status == 200 && body.ok"}`, ""},
 		{`{"url":{"env":"A","file":"b"}}`, "url: name exactly one"},
-		{`{"url":"https://h","method":"GET"}`, "method: POST, PUT or PATCH"},
+		{`{"url":"https://h","method":"GET"}`, "method: must be POST, PUT or PATCH"},
 		{`{"url":"https://h","accept":"body.ok","results":true}`, "accept: cannot be used with results"},
 		{`{"url":"https://h","accept":"bdy.ok"}`, "accept: undeclared reference to 'bdy'"},
 		{`{"url":"https://h","accept":"status"}`, "accept: the value must be a bool"},

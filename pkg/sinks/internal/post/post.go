@@ -81,9 +81,9 @@ func Address(key, text, example string) (*url.URL, error) {
 	switch {
 	case text == "":
 		return nil, bad("required, for example " + example)
-	case err != nil:
+	case err != nil && strings.Contains(text, "://"):
 		return nil, bad("is not a URL")
-	case u.Scheme != "http" && u.Scheme != "https":
+	case err != nil || u.Scheme != "http" && u.Scheme != "https":
 		return nil, bad("must begin with http:// or https://")
 	case u.Hostname() == "":
 		return nil, bad("names no host")
