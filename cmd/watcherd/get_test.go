@@ -49,7 +49,7 @@ func TestTailOverARestart(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		n := requests.Add(1)
 		if n == 2 {
-			http.Error(w, "the store opens", http.StatusServiceUnavailable)
+			http.Error(w, `{"title":"starting","status":503}`, http.StatusServiceUnavailable)
 			return
 		}
 		if last := r.Header.Get("Last-Event-ID"); n == 3 && last != "1" {
