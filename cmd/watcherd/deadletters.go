@@ -26,7 +26,7 @@ func newDeadLettersCommand() *cobra.Command {
 		newLettersActCommand(&flags, "retry", "Deliver dead letters again",
 			"Retry puts dead letters at the end of the sink's queue: those at the given positions, those of a filter, or all.", "requeued for"),
 		newLettersActCommand(&flags, "drop", "Delete dead letters",
-			"Drop deletes dead letters for good: those at the given positions, those of a filter, or all.", "dropped from"),
+			"Drop deletes dead letters for good: those at the given positions, those of a filter, or with --all every one.", "dropped from"),
 	)
 	return cmd
 }
@@ -146,13 +146,18 @@ func newLettersActCommand(flags *adminFlags, verb, short, long, done string) *co
 		sink   string
 		filter letterFlags
 		dryRun bool
+		all    bool
 	)
+	everything := ""
+	if verb == "drop" {
+		everything = " --all"
+	}
 	cmd := &cobra.Command{
 		Use:   verb + " --sink SINK [POSITION...]",
 		Short: short,
 		Long:  long,
-		Example: fmt.Sprintf("  watcherd deadletters %s --sink ops\n  watcherd deadletters %s --sink ops 4711 4715\n"+
-			"  watcherd deadletters %s --sink ops --reason 'status 413' --dry-run", verb, verb, verb),
+		Example: fmt.Sprintf("  watcherd deadletters %s --sink ops%s\n  watcherd deadletters %s --sink ops 4711 4715\n"+
+			"  watcherd deadletters %s --sink ops --reason 'status 413' --dry-run", verb, everything, verb, verb),
 		Args: usageArgs(cobra.ArbitraryArgs),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r := admin.LettersRequest{DryRun: dryRun}
@@ -164,6 +169,12 @@ func newLettersActCommand(flags *adminFlags, verb, short, long, done string) *co
 				return &usageError{errors.New("give positions or a filter")}
 			}
 			r.All = r.Filter == nil && len(args) == 0
+			switch {
+			case all && !r.All:
+				return &usageError{errors.New("--all excludes positions and a filter")}
+			case r.All && !all && !dryRun && everything != "":
+				return &usageError{errors.New("give positions, a filter, or --all to drop every dead letter of the sink")}
+			}
 			for _, a := range args {
 				position, err := strconv.ParseUint(a, 10, 64)
 				if err != nil {
@@ -186,5 +197,8 @@ func newLettersActCommand(flags *adminFlags, verb, short, long, done string) *co
 	addSinkFlag(cmd.Flags(), &sink)
 	filter.bind(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only count the dead letters")
+	if everything != "" {
+		cmd.Flags().BoolVar(&all, "all", false, "every dead letter of the sink")
+	}
 	return cmd
 }

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"sync/atomic"
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/admin"
@@ -37,6 +40,29 @@ func TestListObjects(t *testing.T) {
 	got, err := json.Marshal(list.Items)
 	if want := `[{"name":"a"},{"name":"b"},{"name":"c"}]`; err != nil || string(got) != want || list.Metadata.Continue != "" {
 		t.Errorf("%v, %s, continue %q; want %s", err, got, list.Metadata.Continue, want)
+	}
+}
+
+// TestTailOverARestart loses the connection to a daemon that then answers 503 for a while.
+func TestTailOverARestart(t *testing.T) {
+	var requests atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n := requests.Add(1)
+		if n == 2 {
+			http.Error(w, `{"title":"starting","status":503}`, http.StatusServiceUnavailable)
+			return
+		}
+		if last := r.Header.Get("Last-Event-ID"); n == 3 && last != "1" {
+			t.Errorf("resumed after %q, want 1", last)
+		}
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprintf(w, "id: %d\ndata: {\"n\":%d}\n\n", n, n)
+	}))
+	t.Cleanup(s.Close)
+	var out, notes bytes.Buffer
+	code := run(t.Context(), []string{"tail", "--admin", s.URL, "-o", "json", "--limit", "2"}, &out, &notes)
+	if want := "{\"n\":1}\n{\"n\":3}\n"; code != exitOK || out.String() != want {
+		t.Errorf("exit code %d, printed %q, want %q; %s", code, out.String(), want, notes.String())
 	}
 }
 

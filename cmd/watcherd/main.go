@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"syscall"
 
@@ -157,13 +158,29 @@ func version() string {
 	return "(devel)"
 }
 
+// commit is the source's revision, as the Go toolchain recorded it.
+func commit() string {
+	revision, modified := "unknown", ""
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			switch {
+			case s.Key == "vcs.revision":
+				revision = short(s.Value)
+			case s.Key == "vcs.modified" && s.Value == "true":
+				modified = "+modified"
+			}
+		}
+	}
+	return revision + modified
+}
+
 func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print the version",
+		Short: "Print the version, the commit, the Go release and the platform",
 		Args:  usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), version())
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "watcherd %s, commit %s, %s, %s/%s\n", version(), commit(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err
 		},
 	}

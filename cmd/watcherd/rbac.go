@@ -27,7 +27,7 @@ func newRBACCommand() *cobra.Command {
 		to       rbac.ServiceAccount
 	)
 	cmd := &cobra.Command{
-		Use:   "rbac --config FILE",
+		Use:   "rbac [--config FILE]",
 		Short: "Print the permissions that a configuration needs",
 		Long: "Rbac prints, as YAML, the least Roles and ClusterRoles with which the daemon can run a configuration, and\n" +
 			"their bindings to a service account. A watch that names its namespaces plainly needs Roles there; any other\n" +

@@ -29,10 +29,10 @@ func newRunCommand() *cobra.Command {
 		policy     config.Policy
 	)
 	cmd := &cobra.Command{
-		Use:     "run --config FILE",
+		Use:     "run [--config FILE]",
 		Short:   "Run the daemon",
 		Long:    "Run watches the configured resources and delivers their changes until SIGTERM or SIGINT.\nIt reloads the configuration when the file changes and on SIGHUP.",
-		Example: "  watcherd run --config watcherd.yaml\n  watcherd run --config watcherd.yaml --context prod --log-format json",
+		Example: "  watcherd run\n  watcherd run --config prod.yaml --context prod --log-format json",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := logs.logger(cmd.ErrOrStderr())
@@ -116,8 +116,7 @@ func hangups(ctx context.Context) (<-chan struct{}, func()) {
 }
 
 func addConfigFlag(cmd *cobra.Command, file *string) {
-	cmd.Flags().StringVarP(file, "config", "c", "", "configuration file (required)")
-	mustMark(cmd.MarkFlagRequired("config"))
+	cmd.Flags().StringVarP(file, "config", "c", "watcherd.yaml", "configuration file")
 	mustMark(cmd.MarkFlagFilename("config", "yaml", "yml"))
 }
 

@@ -33,6 +33,7 @@ type tailOptions struct {
 	since      string
 	output     string
 	noFollow   bool
+	follow     bool
 	limit      int
 }
 
@@ -65,6 +66,8 @@ func newTailCommand() *cobra.Command {
 	flags.StringVar(&o.since, "since", "", "start in the past: how long ago (15m, 2h, 3d), a time, or a sequence")
 	addOutputFlag(cmd, &o.output, "pretty or json (CloudEvents, one per line)", "pretty", "json")
 	flags.BoolVar(&o.noFollow, "no-follow", false, "stop at the end of the log")
+	flags.BoolVarP(&o.follow, "follow", "f", true, "wait for further events (the default)")
+	cmd.MarkFlagsMutuallyExclusive("follow", "no-follow")
 	flags.IntVar(&o.limit, "limit", 0, "stop after this number of events")
 	return cmd
 }
@@ -73,6 +76,7 @@ func (o *tailOptions) query() (url.Values, error) {
 	if o.limit < 0 {
 		return nil, &usageError{errors.New("--limit is a number of events")}
 	}
+	o.noFollow = o.noFollow || !o.follow
 	q := url.Values{}
 	for key, values := range map[string][]string{"route": o.routes, "resource": o.resources, "namespace": o.namespaces, "type": o.types} {
 		for _, v := range values {
@@ -131,7 +135,9 @@ func (o *tailOptions) run(cmd *cobra.Command, _ []string) error {
 			return err
 		case o.noFollow && err == nil:
 			return nil
-		case errors.As(err, new(*admin.Problem)):
+		}
+		// A daemon that starts or stops answers 503.
+		if p, ok := errors.AsType[*admin.Problem](err); ok && p.Status != http.StatusServiceUnavailable {
 			return err
 		}
 		if began {

@@ -36,14 +36,14 @@ func newValidateCommand() *cobra.Command {
 		policy config.Policy
 	)
 	cmd := &cobra.Command{
-		Use:   "validate --config FILE",
+		Use:   "validate [--config FILE]",
 		Short: "Check a configuration",
 		Long: "Validate reports every error in a configuration with its file, line and column.\n\n" +
 			"With --server it also checks with the cluster that the resources are served and watchable, and that this user\n" +
 			"(or the one given with --as) may watch them. It warns of fields that the schemas of the resources do not have.\n" +
 			"It starts nothing, contacts no sink, and warns of environment variables and files that are missing where it runs. Exit code 1: a watch would not run. A resource that is not served is an\n" +
 			"error only with onMissing: fail. With --strict a warning is exit code 2.",
-		Example: "  watcherd validate --config watcherd.yaml\n" +
+		Example: "  watcherd validate\n" +
 			"  watcherd validate --config watcherd.yaml --server --as system:serviceaccount:watcherd:watcherd",
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -151,7 +151,7 @@ func (n *night) faults() []fault {
 			begin: func() { n.hook.become(answering(http.StatusUnprocessableEntity)); n.write() },
 			end: func() {
 				n.hook.become(healthy)
-				n.command("deadletters", "drop", "--sink", "hook")
+				n.command("deadletters", "drop", "--sink", "hook", "--all")
 			},
 			check: "sink/hook", reason: "dead letters are kept: 1",
 			status: func(s *status.Status) bool { return sinkOf(s, "hook").DeadLetters == 1 },
