@@ -207,7 +207,7 @@ func (o *recordOptions) record(ctx, interrupted context.Context, d watcherd.Loca
 	defer cancel()
 	stop := context.AfterFunc(interrupted, cancel)
 	defer stop()
-	from, begun, behind, err := o.await(ready, c)
+	from, begun, behind, err := o.await(ready, d, c)
 	switch {
 	case interrupted.Err() != nil:
 		return errInterrupted
@@ -237,7 +237,7 @@ func (o *recordOptions) record(ctx, interrupted context.Context, d watcherd.Loca
 // await waits until everything that exists is recorded: all watches have begun, or may not read
 // their resource. After the time for that, it is enough that some have. It returns the beginning
 // of the recording, the number of watches that have begun, and why the others have not.
-func (o *recordOptions) await(ctx context.Context, c *client.Client) (from time.Time, begun int, behind []string, err error) {
+func (o *recordOptions) await(ctx context.Context, d watcherd.Local, c *client.Client) (from time.Time, begun int, behind []string, err error) {
 	for {
 		var st status.Status
 		if err := c.Get(context.WithoutCancel(ctx), "/api/v1/status", nil, &st); err != nil {
@@ -259,13 +259,10 @@ func (o *recordOptions) await(ctx context.Context, c *client.Client) (from time.
 				behind = append(behind, fmt.Sprintf("%s: %s %s", s.Resource, s.State, s.Message))
 			}
 		}
-		from = time.Now()
-		if !waiting && begun > 0 {
-			var known history.Changes
-			if err := c.Get(context.WithoutCancel(ctx), "/api/v1/changes", between(from, from), &known); err != nil || known.Complete {
-				return from, begun, behind, err
-			}
+		if !waiting && begun > 0 && d.CatchUp(ctx) == nil {
+			return time.Now(), begun, behind, nil
 		}
+		from = time.Now()
 		select {
 		case <-ctx.Done():
 			if begun > 0 {

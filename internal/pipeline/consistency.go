@@ -288,6 +288,18 @@ func (m *Manager) CatchUp(ctx context.Context) error {
 				}
 			}
 		}
+		for { // the history of the feed begins when its first list is committed
+			var cp ledger.Checkpoint
+			if _, err := m.meta(ledger.CheckpointMeta(s.ID), &cp); err != nil {
+				return err
+			}
+			if cp.Synced {
+				break
+			}
+			if err := sleep(ctx, catchUpPause); err != nil {
+				return err
+			}
+		}
 	}
 	return m.committer.AtBarrier(func(commit.Barrier) {}) // readers of the log see a commit when it has ended
 }
