@@ -166,7 +166,8 @@ func (c *Committer) gather(b *store.Batch, s *Feed) error {
 			whole.ResourceVersion, whole.Time = at, part.Time
 		}
 		known := ledger.Later(part.Ahead[namespace], part.Ahead[""])
-		if part.Listing == nil && (part.Synced || part.Ahead != nil) {
+		again := part.Synced && part.Listing != nil && !part.Listing.Rewound && part.Listing.ResourceVersion == part.ResourceVersion
+		if part.Listing == nil && (part.Synced || part.Ahead != nil) || again { // again: recorded in another form
 			known = ledger.Later(known, at)
 		}
 		if namespace == "" {
