@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/watcherd/watcherd/config/internal/strict"
@@ -13,9 +14,9 @@ import (
 const mask = "***"
 
 // Masked is the content of a configuration file as JSON with sorted keys, nil if it is not
-// YAML. There are no comments, and a text that may be a secret is replaced: what a key such as
-// password or token has, the values of headers, and of an address all but its host. The names
-// of environment variables and files that secrets are read from stay.
+// YAML. There are no comments. A text or number is replaced unless its key is known to hold no
+// secret, and an address has its host alone. The names of environment variables and files that
+// secrets are read from stay.
 func Masked(data []byte) json.RawMessage {
 	if len(data) > MaxSize {
 		return nil
@@ -41,7 +42,7 @@ func masked(doc *strict.Document) json.RawMessage {
 	if json.Unmarshal(raw, &v) != nil {
 		return nil
 	}
-	raw, err := json.Marshal(maskedValue(v, false))
+	raw, err := json.Marshal(maskedValue(v, "", false))
 	if err != nil {
 		return nil
 	}
@@ -49,58 +50,77 @@ func masked(doc *strict.Document) json.RawMessage {
 }
 
 var (
-	confidentialKey = regexp.MustCompile(`(?i)pass|pwd|token|secret|credential|api.?key|access.?key|private|signing|auth|cookie|headers|dsn`)
-	// credentials are in the text of a connection, with any key.
-	credentials = regexp.MustCompile(`(?i)(password|passwd|pwd|token|secret|api.?key)\s*[=:]|\bbearer\s|\bbasic\s|^[^\s/]+@`)
+	// harmless are the keys whose texts and numbers are shown, beside those of files and of names of clients.
+	harmless = strings.Fields(`apiVersion kind name path interval qps burst listen probes maxAge maxBytes minFree env file
+		watches resources resource group version excludeResources include exclude selector labelSelector fieldSelector selectorSide
+		snapshot drop keep redact redactPresets onMissing events when onError changed sample labels maxSeries payload enrich per for sinks
+		format contentType maxEvents maxWait initial max poisonAttempts concurrency onOversize startFrom compress maxOpenFiles pretty
+		method timeout maxEventBytes accept serverName scopes subject subjects stream storage replicas duplicateWindow topic mode acks
+		compression maxMessageBytes partitions mechanism timestamps index tombstones schema tables`)
+	addresses = []string{"url", "urls", "endpoint", "proxyURL", "tokenURL", "brokers"}
+
+	// confidentialKey is of values in which only the names of variables and files are shown.
+	confidentialKey = regexp.MustCompile(`(?i)pass|pwd|token|secret|credential|key|headers|config|dsn`)
+	// credentials are in a text with any key.
+	credentials = regexp.MustCompile(`(?i)(password|passwd|pwd|token|secret|api.?key)\s*[=:]|\bbearer\s|\bbasic\s|^[^\s/]+@|://|-----BEGIN`)
+	plainKey    = regexp.MustCompile(`^[\w.-]{1,128}$`)
+	hostPort    = regexp.MustCompile(`^[\w.-]+:\d+$`)
 )
 
-// maskedValue is v without what may be a secret. confidential: all texts of it may be.
-func maskedValue(v any, confidential bool) any {
+// maskedValue is the value of a key, or the item of its list, without what may be a secret.
+func maskedValue(v any, key string, confidential bool) any {
 	switch v := v.(type) {
 	case map[string]any:
-		if reference(v) {
-			return v
+		shown := make(map[string]any, len(v))
+		confidential = confidential || confidentialKey.MatchString(key)
+		for k, value := range v {
+			inner, below := k, confidential && k != "env" && k != "file"
+			if key == "labels" { // its keys are names
+				inner = key
+			}
+			if !plainKey.MatchString(k) {
+				k = mask
+			}
+			shown[k] = maskedValue(value, inner, below)
 		}
-		for key, value := range v {
-			names := strings.HasSuffix(key, "File") || strings.HasSuffix(key, "Names") // of files, of clients
-			v[key] = maskedValue(value, !names && (confidential || confidentialKey.MatchString(key)))
-		}
+		return shown
 	case []any:
 		for i := range v {
-			v[i] = maskedValue(v[i], confidential)
+			v[i] = maskedValue(v[i], key, confidential)
 		}
 	case string:
-		return maskedText(v, confidential)
+		return maskedText(v, key, confidential)
 	case float64:
-		if confidential {
+		if confidential || !slices.Contains(harmless, key) {
 			return mask
 		}
 	}
 	return v
 }
 
-func maskedText(s string, confidential bool) string {
-	if confidential && s != "" || credentials.MatchString(s) {
+func maskedText(s, key string, confidential bool) string {
+	switch {
+	case s == "" || strings.HasSuffix(key, "Names") && !confidential:
+		return s
+	case confidential:
 		return mask
-	}
-	if strings.Contains(s, "://") && !strings.ContainsAny(s, " \n") {
-		u, err := url.Parse(s)
-		switch {
-		case err != nil:
-			return mask
-		case u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
-			return u.Scheme + "://" + u.Host + "/" + mask
-		}
+	case slices.Contains(addresses, key):
+		return maskedAddress(s)
+	case !slices.Contains(harmless, key) && !strings.HasSuffix(key, "File"), credentials.MatchString(s), key == "env" && !plainKey.MatchString(s):
+		return mask
 	}
 	return s
 }
 
-// reference reports whether a mapping names where a secret is to be found.
-func reference(m map[string]any) bool {
-	for key, value := range m {
-		if _, text := value.(string); !text || key != "env" && key != "file" {
-			return false
-		}
+func maskedAddress(s string) string {
+	u, err := url.Parse(s)
+	switch {
+	case hostPort.MatchString(s):
+		return s
+	case err != nil || u.Host == "" || strings.Count(s, "@") > 1 || u.User == nil && strings.Contains(s, "@"):
+		return mask // what is left of a broken address may be a part of a password
+	case u.User != nil || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.Fragment != "":
+		return u.Scheme + "://" + u.Host + "/" + mask
 	}
-	return len(m) == 1
+	return s
 }

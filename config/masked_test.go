@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,7 +17,8 @@ import (
 func TestMasked(t *testing.T) {
 	const canary = "c4n4ry"
 	const text = `# c4n4ry
-store: {redactionKey: {env: KEY}, path: /data}
+store: {redactionKey: {env: KEY}, path: /data, retention: {maxBytes: 1024}}
+consistencyCheck: {redactionKey: c4n4ry}
 cluster: &anchor {name: prod}
 watches: [{name: w, resources: [secrets], drop: [data.token], exposeSecrets: true, selector: "token in (a)"}]
 sinks:
@@ -32,10 +34,21 @@ sinks:
     proxyURL: http://user:c4n4ry@proxy:3128
 - name: db
   postgres: {url: "postgres://u:c4n4ry@db/x?sslpassword=c4n4ry", dsn: c4n4ry, x: "host=db password=c4n4ry", y: "u:c4n4ry@tcp(db)"}
+- name: nearly
+  body: '{"routing_key": "c4n4ry"}'
+  nats:
+    urls: ["nats://u:c4n4ry@a, nats://u:c4n4ry@b", " nats://u:c4n4ry@a", "hooks.example.com/c4n4ry", "nats://u:12/c4n4ry@h", "x:c4n4ry://h", "nats://a:4222"]
+    url: c4n4ry
+    nkeySeed: c4n4ry
+    pw: c4n4ry
+    pin: 4711
+    password: {env: "${PASSWORD:-c4n4ry }", value: c4n4ry, name: c4n4ry}
+    headers: [{name: Authorization, value: c4n4ry}, "X: c4n4ry", {path: c4n4ry}, {"Authorization: Bearer c4n4ry": null}]
+    tls: {keyFile: "-----BEGIN PRIVATE KEY-----\nc4n4ry", certFile: /etc/cert}
 - name: other
   own: {apiKey: 4, api_key: c4n4ry, accessKeyID: c4n4ry, endpoint: "https://h:1", topic: changes, brokers: ["k:9092"], enabled: true, broken: "http://[c4n4ry"}
   again: *anchor
-admin: {auth: {readTokenFile: /etc/token, commandNames: [alice]}}
+admin: {auth: {readTokenFile: /etc/token, commandNames: [alice, "b@example.com"]}}
 `
 	got := string(config.Masked([]byte(text)))
 	if strings.Contains(got, canary) {
@@ -51,14 +64,15 @@ admin: {auth: {readTokenFile: /etc/token, commandNames: [alice]}}
 		t.Fatal(err)
 	}
 	want := []string{
-		`{"path":"/data","redactionKey":{"env":"KEY"}}`,
+		`{"path":"/data","redactionKey":{"env":"KEY"},"retention":{"maxBytes":1024}}`,
 		`[{"drop":["data.token"],"exposeSecrets":true,"name":"w","resources":["secrets"],"selector":"token in (a)"}]`,
-		`{"auth":{"commandNames":["alice"],"readTokenFile":"/etc/token"}}`,
+		`{"auth":{"commandNames":["alice","b@example.com"],"readTokenFile":"/etc/token"}}`,
 		`{"basicAuth":{"password":{"file":"/etc/password"},"username":"***","x":{"a":["***"]}},"bearerToken":"***","headers":{"X-Custom":"***","X-File":{"file":"/etc/value"}},"proxyURL":"http://proxy:3128/***","signing":{"secret":["***",{"deep":"***"}]},"tls":{"caFile":"/etc/ca","keyFile":"/etc/key"},"url":"https://hooks.example.com/***"}`,
-		`{"dsn":"***","url":"***","x":"***","y":"***"}`,
+		`{"dsn":"***","url":"postgres://db/***","x":"***","y":"***"}`,
+		`{"headers":[{"name":"***","value":"***"},"***",{"path":"***"},{"***":null}],"nkeySeed":"***","password":{"env":"***","name":"***","value":"***"},"pin":"***","pw":"***","tls":{"certFile":"/etc/cert","keyFile":"***"},"url":"***","urls":["***","***","***","***","***","nats://a:4222"]}`,
 		`{"accessKeyID":"***","apiKey":"***","api_key":"***","broken":"***","brokers":["k:9092"],"enabled":true,"endpoint":"https://h:1","topic":"changes"}`,
 	}
-	shown := []string{string(v.Store), string(v.Watches), string(v.Admin), string(v.Sinks[0]["webhook"]), string(v.Sinks[1]["postgres"]), string(v.Sinks[2]["own"])}
+	shown := []string{string(v.Store), string(v.Watches), string(v.Admin), string(v.Sinks[0]["webhook"]), string(v.Sinks[1]["postgres"]), string(v.Sinks[2]["nats"]), string(v.Sinks[3]["own"])}
 	if diff := cmp.Diff(want, shown); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
@@ -69,15 +83,39 @@ admin: {auth: {readTokenFile: /etc/token, commandNames: [alice]}}
 	}
 }
 
-// TestMaskedReference: the reference of all keys has its references and no more of what is secret.
+// TestMaskedReference: of the reference of all keys only these are hidden. A new key is in this
+// list or known to be harmless.
 func TestMaskedReference(t *testing.T) {
 	data, err := os.ReadFile("watcherd.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var v map[string]any
+	var v any
 	if err := json.Unmarshal(config.Masked(data), &v); err != nil {
 		t.Fatal(err)
+	}
+	var hidden []string
+	var find func(v any, key string)
+	find = func(v any, key string) {
+		switch v := v.(type) {
+		case map[string]any:
+			for k, inner := range v {
+				find(inner, k)
+			}
+		case []any:
+			for _, item := range v {
+				find(item, key)
+			}
+		case string:
+			if strings.HasSuffix(v, "***") {
+				hidden = append(hidden, key)
+			}
+		}
+	}
+	find(v, "")
+	slices.Sort(hidden)
+	if got := strings.Join(hidden, " "); got != "X-Scope-OrgID X-Team X-Tenant body min.insync.replicas url user" {
+		t.Errorf("hidden are %s", got)
 	}
 	if text := fmt.Sprint(v); !strings.Contains(text, "/etc/watcherd/ops-token") || strings.Contains(text, "map[env:***]") {
 		t.Error(text)

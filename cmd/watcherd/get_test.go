@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -77,5 +78,17 @@ func TestVerdictWords(t *testing.T) {
 			t.Errorf("%s and %s are both %q", v, other, routeWords(v))
 		}
 		seen[routeWords(v)] = v
+	}
+}
+
+// TestStructuredOutput has texts, keys and numbers of JSON that a parser of YAML refuses or changes.
+func TestStructuredOutput(t *testing.T) {
+	long := strings.Repeat("k", 2000)
+	var out bytes.Buffer
+	if err := printStructured(&out, "yaml", map[string]any{"a": "\x7f\ufeff", "n": 9007199254740993, long: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if want := "a: \"\\x7F\\uFEFF\"\n? " + long + "\n: 1\n\"n\": 9007199254740993\n"; out.String() != want {
+		t.Errorf("got %s", out.String())
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -11,8 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v2"
 	"k8s.io/apimachinery/pkg/util/duration"
-	"sigs.k8s.io/yaml"
 
 	"github.com/watcherd/watcherd/internal/admin"
 )
@@ -60,7 +61,14 @@ func printStructured(w io.Writer, format string, v any) error {
 		return err
 	}
 	if format == "yaml" {
-		if b, err = yaml.JSONToYAML(b); err != nil {
+		// Texts and keys can have what a parser of YAML refuses, so JSON is decoded as JSON.
+		d := json.NewDecoder(bytes.NewReader(b))
+		d.UseNumber()
+		var plain any
+		if err = d.Decode(&plain); err != nil {
+			return err
+		}
+		if b, err = yaml.Marshal(plain); err != nil {
 			return err
 		}
 		_, err = w.Write(b)

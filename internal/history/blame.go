@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"sigs.k8s.io/yaml"
+	"go.yaml.in/yaml/v2"
 
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -288,10 +288,7 @@ func (b *Blame) add(v any, path string, head *[]string, first, rest string) (*no
 
 // text is a value that is no list and no map with members, as YAML.
 func text(v any, indent string) (string, error) {
-	raw, err := json.Marshal(v)
-	if err == nil {
-		raw, err = yaml.JSONToYAML(raw)
-	}
+	raw, err := yaml.Marshal(v)
 	return strings.ReplaceAll(strings.TrimSuffix(string(raw), "\n"), "\n", "\n"+indent), err
 }
 

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"sigs.k8s.io/yaml"
+	"go.yaml.in/yaml/v2"
 
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
@@ -83,11 +83,7 @@ func lines(v any) ([]string, error) {
 	if v == nil {
 		return nil, nil
 	}
-	raw, err := json.Marshal(v)
-	if err != nil {
-		return nil, err
-	}
-	text, err := yaml.JSONToYAML(raw)
+	text, err := yaml.Marshal(v)
 	if err != nil {
 		return nil, err
 	}

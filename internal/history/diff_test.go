@@ -1,6 +1,7 @@
 package history
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -24,6 +25,30 @@ func TestUnified(t *testing.T) {
 		got, err := unified([]byte(tc.before), []byte(tc.after), "from", "to")
 		if err != nil || got != tc.want {
 			t.Errorf("%s: %v\n%s\nwant\n%s", tc.name, err, got, tc.want)
+		}
+	}
+}
+
+// TestAnyText compares and attributes the fields of objects whose keys and texts hold what JSON
+// may have and YAML may not.
+func TestAnyText(t *testing.T) {
+	for _, tc := range []struct{ text, line string }{
+		{"a\x7fb", `+"a\x7Fb": "a\x7Fb"`},
+		{"\u0080\u009f", `+"\x80\x9F": "\x80\x9F"`},
+		{"\ufeff\ufffe\uffff", `+"\uFEFF\uFFFE\uFFFF": "\uFEFF\uFFFE\uFFFF"`},
+		{strings.Repeat("k", 2000), "+? " + strings.Repeat("k", 2000) + "\n+: " + strings.Repeat("k", 2000)},
+	} {
+		state, err := json.Marshal(map[string]string{tc.text: tc.text})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := unified([]byte(`{}`), state, "from", "to")
+		if err != nil || !strings.HasSuffix(got, tc.line+"\n") {
+			t.Errorf("%.20q: %v\n%s", tc.text, err, got)
+		}
+		var b Blame
+		if err := b.state(state); err != nil || len(b.Fields) != 1 || strings.ContainsAny(b.Fields[0].Text, "\x7f\u0080\ufeff") {
+			t.Errorf("%.20q: %v, %+v", tc.text, err, b.Fields)
 		}
 	}
 }

@@ -108,6 +108,8 @@ func syntaxProblem(data []byte, err error) *Problem {
 	}
 	p.Msg = "not valid YAML: " + shorten(m[1])
 	if name := unknownAnchor.FindStringSubmatch(m[1]); name != nil {
+		// The name is not shown: it may be a password that begins with *.
+		p.Msg = "not valid YAML: an alias of an anchor that is not in the file; a text that begins with * is written in quotes"
 		if at := bytes.Index(data, []byte("*"+name[1])); at >= 0 {
 			return problemAt(data, at, p.Msg)
 		}
