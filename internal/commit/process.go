@@ -167,7 +167,7 @@ func (s *Feed) listing(objects bool) {
 	}
 }
 
-// occurrence is a change that did happen.
+// transition is a change of an object that did happen, or what stands for one.
 type transition struct {
 	t       event.Type
 	before  *compact.Object // nil when there was nothing before
