@@ -1,6 +1,9 @@
 // Command watcherd is change data capture for Kubernetes: it watches the
 // resources that a configuration names and delivers every change, described
 // exactly once, to webhooks, NATS, files and more.
+//
+// The package is larger than others: it has a file for each group of commands, and nothing
+// imports it.
 package main
 
 import (

@@ -145,7 +145,7 @@ func (o *recordOptions) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	// A signal ends the command, and that the recording.
+	// A signal ends the command, which ends the recording.
 	err = watcherd.Run(context.WithoutCancel(cmd.Context()), watcherd.Options{
 		ConfigFile: file, Kinds: kinds.Builtin(), State: state, REST: rest, ClusterName: cluster, Logger: log, Version: version(),
 		Foreground: func(ctx context.Context, d watcherd.Local) error {

@@ -170,7 +170,7 @@ func (p *statusPrinter) sinks(sinks []status.Sink) {
 	}, "SINK", "KIND", "STATE", "QUEUED", "BYTES", "LOG HELD", "LAG", "DELIVERED", "DEAD", "LAST SUCCESS")
 }
 
-// problems spells out what is not well, and what looks like a mistake.
+// problems lists faults and likely mistakes.
 func (p *statusPrinter) problems(st *status.Status) {
 	var lines []string
 	for _, c := range st.Checks(p.now) {

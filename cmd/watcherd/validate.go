@@ -120,7 +120,7 @@ func validateServer(ctx context.Context, out io.Writer, cfg *rest.Config, c *con
 	}
 	r := &serverReport{problems: map[string][]string{}}
 	r.resources(st, resolver)
-	// What no rule can be made for is among the problems already.
+	// Resources without a rule are among the problems already.
 	needs, _ := rbac.Needs(st, rbac.Served{Resolver: resolver})
 	missing, err := rbac.Missing(ctx, reviews.SelfSubjectAccessReviews(), needs)
 	if err != nil {
@@ -288,8 +288,8 @@ func unknownFields(out io.Writer, cfg *rest.Config, resolver *dynamicfactory.Res
 	return count, nil
 }
 
-// lacking are the resources that a field is about, none if one of them has it or has no
-// schema.
+// lacking returns the resources whose schemas lack a field, and none if one of them has the
+// field or no schema.
 func lacking(server *schemas.Server, resolver *dynamicfactory.Resolver, st *plan.State, u *schemas.Use) ([]string, error) {
 	var names []string
 	for _, s := range u.Scopes {

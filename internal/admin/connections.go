@@ -81,8 +81,8 @@ func (c *connections) add(conn net.Conn) *connection {
 	return added
 }
 
-// oldest returns the connection that has been without a request for the longest time, or
-// with one, nil if there is none. c.mu is held.
+// oldest returns the connection that has been idle for the longest time, or busy; nil if there
+// is none. c.mu is held.
 func (c *connections) oldest(busy bool) (found net.Conn) {
 	for conn, known := range c.open {
 		if known.requests > 0 == busy && (found == nil || known.idle.Before(c.open[found].idle)) {

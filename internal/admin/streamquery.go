@@ -116,7 +116,7 @@ func (s *Server) place(q *streamQuery, lastID, since string) error {
 }
 
 // firstSince finds the sequence of the first event at or after a time, by halves:
-// times rise with sequences, near enough.
+// times rise with sequences, except where the clock was set back.
 func (s *Server) firstSince(at time.Time) uint64 {
 	low, last := s.cfg.Log.Bounds()
 	high := last + 1

@@ -71,7 +71,7 @@ func accepted(headers []string) (form, bool) {
 	return form{}, false
 }
 
-// of sets what the form is of.
+// of sets the resource, the time and the part of objects that the form shows.
 func (f *form) of(t *target, at time.Time, include string) {
 	f.at, f.apiVersion, f.name, f.include = at, t.GVR.GroupVersion().String(), t.Kind, include
 }

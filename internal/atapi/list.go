@@ -211,7 +211,8 @@ func (l *listing) flush() {
 	l.buf = l.buf[:0]
 }
 
-// end completes the list, or ends it with an error: what was sent is no list then.
+// end completes the list. After an error the list stays incomplete, so no client takes it for a whole
+// one.
 func (l *listing) end(meta metav1.ListMeta, err error) error {
 	if err != nil {
 		if l.sent {

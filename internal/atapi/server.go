@@ -62,7 +62,7 @@ func failure(code int32, reason metav1.StatusReason, message string) error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: code, Reason: reason, Message: message}}
 }
 
-// notFound is a path or a resource that there is not.
+// notFound is the answer for an unknown path or resource.
 func notFound(format string, args ...any) error {
 	return failure(http.StatusNotFound, metav1.StatusReasonNotFound, fmt.Sprintf(format, args...))
 }
@@ -192,7 +192,7 @@ func (t *target) find(resources []query.Recorded, gvr schema.GroupVersionResourc
 	return notFound("no watch with a history reads %s", gvr.GroupResource())
 }
 
-// warn adds a warning if the watches see a part of what is asked for, and fails if they see
+// warn adds a warning if the watches cover only a part of the request, and fails if they cover
 // nothing of it.
 func (t *target) warn(w http.ResponseWriter) error {
 	var reading []query.RecordedBy

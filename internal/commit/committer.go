@@ -251,7 +251,7 @@ func (c *Committer) drain(g *group) error {
 	}
 }
 
-// group is one commit in the making.
+// group is one commit in the making, with its jobs. It belongs to the goroutine of Run.
 type group struct {
 	c       *Committer
 	changes []change

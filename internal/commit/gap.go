@@ -58,7 +58,7 @@ func (g *group) takeUp(c *sighting, p uint64, ofList bool) error {
 	return nil
 }
 
-// beginGap puts a gap in force: what comes next is its list, or comes after that.
+// beginGap begins a gap: the next changes are its list, or follow that.
 func (g *group) beginGap(s *Feed, gap *dynamicfactory.Gap, at time.Time) error {
 	if s.open != nil { // the rest of its list is unknown
 		longer := *gap

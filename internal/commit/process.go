@@ -167,7 +167,7 @@ func (s *Feed) listing(objects bool) {
 	}
 }
 
-// occurrence is a change that did happen.
+// transition is a change of an object that did happen, or what stands for one.
 type transition struct {
 	t       event.Type
 	before  *compact.Object // nil when there was nothing before
@@ -378,8 +378,8 @@ func (g *group) hashOf(o *compact.Object) uint64 {
 // unlogged is the sequence of a recorded state that is in no record of the log.
 const unlogged = 1
 
-// record makes o the ledger's state of its object. It is in the log under the sequence, 0
-// for none.
+// record makes o the ledger's state of its object. sequence is that of its log record, 0 for
+// none.
 func (g *group) record(src *Feed, o *compact.Object, sequence uint64) error {
 	o.RecordedAs(max(sequence, unlogged))
 	fresh, err := g.refresh(src.Resource, o)

@@ -134,12 +134,12 @@ var (
 
 // Skipped is an event that became a dead letter on request.
 type Skipped struct {
-	Sequence uint64 `json:"sequence"`
-	Position uint64 `json:"position"` // of the dead letter
-	ID       string `json:"id,omitempty"`
-	Type     string `json:"type,omitempty"`
-	Subject  string `json:"subject,omitempty"`
-	Reason   string `json:"reason"` // of its failure
+	Sequence uint64
+	Position uint64 // of the dead letter
+	ID       string
+	Type     string
+	Subject  string
+	Reason   string // of its failure
 }
 
 // skipRequest asks the engine to skip an event.

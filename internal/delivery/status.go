@@ -29,31 +29,31 @@ var states = [...]State{Stopped, Opening, Idle, Running, BackingOff, Paused, Dra
 
 // Status is a snapshot of a worker.
 type Status struct {
-	Name   string    `json:"name"`
-	State  State     `json:"state"`
-	Reason string    `json:"reason,omitempty"` // of BackingOff or Paused
-	Since  time.Time `json:"since"`            // when the state began
+	Name   string
+	State  State
+	Reason string    // of BackingOff or Paused
+	Since  time.Time // when the state began
 
-	OnRequest bool `json:"pausedOnRequest,omitempty"` // [Worker.Pause] holds
+	OnRequest bool // [Worker.Pause] holds
 
-	Attempts    int       `json:"attempts,omitempty"`   // failures in a row of the sink as a whole
-	NextAttempt time.Time `json:"nextAttempt,omitzero"` // while BackingOff, Paused or RateLimited
+	Attempts    int       // failures in a row of the sink as a whole
+	NextAttempt time.Time // while BackingOff, Paused or RateLimited
 
-	LastError     string    `json:"lastError,omitempty"` // of any write, fixed or not
-	LastErrorTime time.Time `json:"lastErrorTime,omitzero"`
+	LastError     string // of any write, fixed or not
+	LastErrorTime time.Time
 	hidden        uint64    // Config.Hidden at the time of the texts
-	LastSuccess   time.Time `json:"lastSuccess,omitzero"` // when the sink last accepted an event
+	LastSuccess   time.Time // when the sink last accepted an event
 
-	InFlight    int    `json:"inFlight"`    // events being written
-	Blocked     int    `json:"blocked"`     // events that wait for a retry, or behind one that does
-	Stalled     bool   `json:"stalled"`     // reading is stopped because too many are blocked
-	Delivered   uint64 `json:"delivered"`   // events accepted since Run was called
-	DeadLetters uint64 `json:"deadLetters"` // since Run was called
+	InFlight    int    // events being written
+	Blocked     int    // events that wait for a retry, or behind one that does
+	Stalled     bool   // reading is stopped because too many are blocked
+	Delivered   uint64 // events accepted since Run was called
+	DeadLetters uint64 // since Run was called
 
-	FailingObjects int       `json:"failingObjects"`    // 1,024 at most
-	Failing        []Failure `json:"failing,omitempty"` // those that fail the longest
+	FailingObjects int       // 1,024 at most
+	Failing        []Failure // those that fail the longest
 
-	Queue store.Stats `json:"queue"`
+	Queue store.Stats
 }
 
 // failingShown is the length of Status.Failing.
@@ -138,13 +138,13 @@ func (w *Worker) Status() Status {
 
 // Failure is an object with a failed event that waits for a retry.
 type Failure struct {
-	Subject   string    `json:"subject,omitempty"` // empty: not yet known, after a restart
-	Sequence  uint64    `json:"sequence"`          // of the event
-	Since     time.Time `json:"since"`             // when the event failed first
-	Attempts  int       `json:"attempts"`          // of the event, failed ones
-	LastError string    `json:"lastError,omitempty"`
-	Next      time.Time `json:"next"`   // when the event is due
-	Behind    int       `json:"behind"` // later events of the object that wait
+	Subject   string    // empty: not yet known, after a restart
+	Sequence  uint64    // of the event
+	Since     time.Time // when the event failed first
+	Attempts  int       // of the event, failed ones
+	LastError string
+	Next      time.Time // when the event is due
+	Behind    int       // later events of the object that wait
 }
 
 const (

@@ -139,8 +139,8 @@ func ordered(v, other []any, key string, mine, theirs map[string]int) []any {
 	return list
 }
 
-// named are the indexes of a list's items by the value of a key. It is not ok if an item lacks
-// it or shares its value.
+// named returns the indexes of a list's items by the value of a key, and false if an item lacks
+// the key or shares its value.
 func named(items []any, key string) (map[string]int, bool) {
 	index := make(map[string]int, len(items))
 	for i, item := range items {

@@ -110,7 +110,8 @@ func (n *net) owner(changed map[refKey]*net) (*net, *Ref) {
 	return nil, &n.owners[0]
 }
 
-// ownersOf returns what a change may be a consequence of: as the object is, or was last.
+// ownersOf returns the owners that may have caused a change, by the present or last state of its
+// object.
 func (r *Reader) ownersOf(n *net) ([]Ref, error) {
 	raw := []byte(n.is.Object)
 	if raw == nil {

@@ -190,7 +190,7 @@ type window struct {
 // windowRecords are the records of a window, and a quarter of them is near.
 const windowRecords = 128
 
-// ReadRecord is that of the store.
+// ReadRecord implements Store.
 func (w *window) ReadRecord(sequence uint64) (store.Item, bool, error) {
 	find := func() (int, bool) {
 		return slices.BinarySearchFunc(w.items, sequence, func(it store.Item, s uint64) int { return cmp.Compare(it.Sequence, s) })

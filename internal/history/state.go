@@ -257,8 +257,8 @@ func fromEntry(o *Object, c *compact.Object) link {
 	return link{prev: c.Sequence(), old: c.Body(), of: &record.Record{Event: e}}
 }
 
-// walk follows a chain of records back to the state at a time. It is not ok if that takes
-// more steps than there may be.
+// walk follows a chain of records back to the state at a time. ok is false if the chain is
+// longer than steps.
 func (r *Reader) walk(ctx context.Context, o *Object, t time.Time, l link, steps int) (s State, ok bool, err error) {
 	s = State{As: UnknownBefore, Namespace: o.Namespace, Name: o.Name}
 	for ; steps > 0; steps-- {

@@ -316,7 +316,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// audit is the consistency check of one feed.
+// audit is the consistency check of one feed. It belongs to the goroutine of the check.
 type audit struct {
 	m   *Manager
 	s   *informer

@@ -231,7 +231,7 @@ func (m *Manager) startScrub(ctx context.Context) error {
 		if err := m.keepScrub(state); err != nil {
 			return fmt.Errorf("%w: keep the retired dictionaries: %w", ledger.ErrStore, err)
 		}
-		m.log.Info("the configuration hides more than before: what the store holds is rewritten", "resources", state.Resources)
+		m.log.Info("the configuration hides more than before: rewriting the store", "resources", state.Resources)
 	}
 	ctx, m.scrub.cancel = context.WithCancel(ctx)
 	m.scrub.ended = make(chan struct{})
@@ -244,7 +244,7 @@ func (m *Manager) startScrub(ctx context.Context) error {
 		case errors.Is(err, store.ErrFailed):
 			m.fail(fmt.Errorf("%w: rewrite the store: %w", ledger.ErrStore, err))
 		case err != nil:
-			m.log.Error("what the store holds could not be rewritten; it is tried again at the next reload or start", "error", err)
+			m.log.Error("rewriting the store failed; retrying at the next reload or start", "error", err)
 		}
 	}()
 	return nil

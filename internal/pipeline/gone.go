@@ -80,7 +80,7 @@ func (m *Manager) reportGone(ctx context.Context) (again bool, err error) {
 		case errors.Is(err, ledger.ErrStore):
 			return false, err
 		case err != nil:
-			m.log.Info("could not ask whether the definition of a resource is gone", "resource", gr.String(), "error", err)
+			m.log.Info("cannot check whether the definition of a resource is gone", "resource", gr.String(), "error", err)
 			return true, nil
 		case !gone:
 			again = true

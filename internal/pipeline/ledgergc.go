@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// unwatchedMeta and the name of a part of the ledger say since when no watch
-	// means it.
+	// unwatchedMeta and the name of a part of the ledger are the key of the time since when no
+	// watch covers it.
 	unwatchedMeta = "unwatched/"
 
 	// unwatchedInMeta and a source's id say the same of a namespace, of which watches

@@ -112,7 +112,7 @@ type Manager struct {
 	ambiguous map[string]ambiguity       // by watch and pattern
 }
 
-// informer is the owner's half of a running feed.
+// informer is the owner's half of a running feed: others only load sub.
 type informer struct {
 	*commit.Feed
 	sub     atomic.Pointer[dynamicfactory.DurableSubscription]

@@ -23,7 +23,8 @@ var namespaceKey = dynamicfactory.Key{GVR: schema.GroupVersionResource{Version: 
 // objects before the labels are known. Until then the selection that it had stays.
 var errNamespacesUnknown = errors.New("the watch selects namespaces by label, and they are not listed yet (it needs list and watch on namespaces); until then a selection that it had stays in force")
 
-// namespaces is the informer of namespaces, while a watch needs their labels.
+// namespaces is the informer of namespaces, while a watch needs their labels. It is the
+// owner's.
 type namespaces struct {
 	sub     *dynamicfactory.DurableSubscription
 	stopped chan struct{}

@@ -115,7 +115,7 @@ func (v *veil) Learn(key string, value []byte) {
 	}
 }
 
-// prepare makes the means to show what is recorded of what was learnt.
+// prepare makes the dictionaries, the edits and the inflater that recorded payloads need.
 func (v *veil) prepare() error {
 	v.dicts = compact.NewDictionaries(func(id uint32, content []byte) error {
 		v.added = append(v.added, inspect.Shown{Key: ledger.DictionaryKey(id), Payload: slices.Clone(content)})

@@ -33,7 +33,7 @@ func KeyID(key []byte) string {
 // hasher replaces a value by the first 64 bits of an HMAC-SHA256, in hexadecimal, of
 // the resource, the namespace and name of the object, the path of the value and its JSON.
 // So a change stays visible, and equal values of two objects, or of two keys of one, have
-// different hashes: to have a value hashed in another place does not help to guess.
+// different hashes: a guess that is hashed in another place proves nothing.
 // Without the key even a short value cannot be found by trial.
 type hasher struct {
 	resource string

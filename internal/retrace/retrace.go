@@ -8,10 +8,10 @@
 //     nothing else: for gaps, and for events that no change led to.
 //   - Nothing is written, and no lock is held while an expression runs.
 //
-// Caveats: namespaces are judged by their labels of now. An update whose state before is not
-// recorded any more counts as one that changed everything, and stayed in its selections. What
-// was observed at another version, or by another selection of the API server, than a watch has
-// now is not its.
+// Caveats: namespaces are judged by their present labels. An update without a recorded
+// previous state counts as a change of everything within its selections. A watch does not
+// match records of another API version, or of another server-side selection, than its
+// present one.
 package retrace
 
 import (

@@ -46,4 +46,7 @@
 // (`object.?status.?phase`) to decide otherwise. So is one that fails in any other way:
 // a filter that is open to what it cannot judge would send objects of one tenant to the
 // sink of another. Both are counted per route, and [Spec.OnError] changes both.
+//
+// The package is larger than others: expressions, changed paths, samples and metrics are parts of
+// one compiled rule, and are evaluated over the same cached state of a change.
 package route

@@ -183,8 +183,8 @@ func (r *Run) failed() {
 // rounds bounds how often the sinks are looked at.
 const rounds = 6
 
-// sinks goes through what the queues carry themselves, and the dead letters. What a sink moves
-// between them meanwhile is found in another round; the last one changes nothing.
+// sinks rewrites the payloads that queues have copies of, and the dead letters. Further rounds
+// find entries that a sink moved meanwhile; the last round changes nothing.
 func (r *Run) sinks(ctx context.Context) error {
 	for round := range rounds {
 		r.changed = 0
@@ -225,8 +225,8 @@ func (r *Run) files(ctx context.Context) error {
 	return r.Store.EraseObsolete(ctx)
 }
 
-// held goes through a part of what routes hold, between two commits of the committer, which
-// replaces it.
+// held rewrites a part of the events that routes hold, at a barrier, as the committer replaces
+// them too.
 func (r *Run) held() (end bool, err error) {
 	ended := r.AtBarrier(func(commit.Barrier) {
 		b := r.Store.NewBatch()
@@ -275,8 +275,7 @@ type recordedState struct {
 	value, revised []byte
 }
 
-// ledger goes through the recorded states, those of resources that nothing watches
-// included.
+// ledger rewrites the recorded states, including those of unwatched resources.
 func (r *Run) ledger(ctx context.Context) error {
 	for _, partition := range r.Store.Partitions() { // sorted
 		gr, _ := ledger.SplitPartition(partition)

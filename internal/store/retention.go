@@ -271,7 +271,7 @@ func parseMark(sequence uint64, value []byte) (mark, error) {
 	}, nil
 }
 
-// marks are in order of sequence.
+// marks are in order of sequence, under the lock of logState.
 type marks []mark
 
 // due reports whether a batch whose first record is at t begins a segment, when

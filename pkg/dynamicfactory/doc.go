@@ -63,4 +63,7 @@
 //
 // In a RESTFactory, handlers set with SetWatchErrorHandler receive the errors of lists
 // only. Watches are re-established without them; Status has their errors.
+//
+// The package is larger than others: factories, subscriptions and the resolver are one public
+// interface. The requests and the streams behind it are packages below internal.
 package dynamicfactory

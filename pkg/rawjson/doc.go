@@ -23,4 +23,7 @@
 //     replaces it, as in encoding/json.
 //   - The items of a list of a built-in type have no apiVersion and kind.
 //     [Editor.AppendTyped] adds them, so that a list and a watch give the same JSON.
+//
+// The package is larger than others, because scanning, editing and looking up are passes over
+// one grammar: they share its unexported readers of strings, numbers and members.
 package rawjson

@@ -66,18 +66,12 @@ const (
 	State   Mode = "state"   // the last state of each object
 )
 
-// The values of compress.
-const (
-	compressGzip = "gzip"
-	compressNone = "none"
-)
-
 var _ sinks.Config = (*Config)(nil)
 
 // NewConfig returns the block with its defaults.
 func NewConfig() *Config {
 	return &Config{
-		Mode: History, Tombstones: sinks.Duration(7 * 24 * time.Hour), Compress: compressGzip, Timeout: sinks.Duration(30 * time.Second),
+		Mode: History, Tombstones: sinks.Duration(7 * 24 * time.Hour), Compress: post.Gzip, Timeout: sinks.Duration(30 * time.Second),
 	}
 }
 
@@ -158,13 +152,7 @@ func (c *Config) Validate() error {
 	if c.Tombstones < 0 {
 		bad("tombstones", "must not be negative")
 	}
-	if c.Compress != compressGzip && c.Compress != compressNone {
-		bad("compress", "must be gzip or none")
-	}
-	if c.Timeout <= 0 {
-		bad("timeout", "must be above 0")
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, post.ValidateTransfer(c.Compress, c.Timeout))...)
 }
 
 // Defaults are the delivery settings for the bulk API.
@@ -195,7 +183,7 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 	responses := r.CounterVec("responses_total", "Requests by the status of the answer; error if there was none.", "code")
 	s.client = post.New(post.Options{
 		Key: "url", Host: u.Hostname(), Headers: c.Headers, APIKey: c.APIKey, BasicAuth: c.BasicAuth, Dir: o.Dir, TLS: c.TLS,
-		Timeout: c.Timeout.Std(), Gzip: c.Compress == compressGzip, MaxAnswer: maxAnswer, Responses: responses,
+		Timeout: c.Timeout.Std(), Gzip: c.Compress == post.Gzip, MaxAnswer: maxAnswer, Responses: responses,
 	})
 	return s, r.Err()
 }

@@ -49,17 +49,11 @@ const (
 	Observed Timestamps = "observed" // when the record is sent
 )
 
-// The values of compress.
-const (
-	compressGzip = "gzip"
-	compressNone = "none"
-)
-
 var _ sinks.Config = (*Config)(nil)
 
 // NewConfig returns the block with its defaults.
 func NewConfig() *Config {
-	return &Config{Timestamps: OfEvent, Compress: compressGzip, Timeout: sinks.Duration(15 * time.Second)}
+	return &Config{Timestamps: OfEvent, Compress: post.Gzip, Timeout: sinks.Duration(15 * time.Second)}
 }
 
 // logsPath is where a receiver takes logs.
@@ -85,13 +79,7 @@ func (c *Config) Validate() error {
 	if c.Timestamps != OfEvent && c.Timestamps != Observed {
 		bad("timestamps", "must be event or observed")
 	}
-	if c.Compress != compressGzip && c.Compress != compressNone {
-		bad("compress", "must be gzip or none")
-	}
-	if c.Timeout <= 0 {
-		bad("timeout", "must be above 0")
-	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, post.ValidateTransfer(c.Compress, c.Timeout))...)
 }
 
 // Defaults are the delivery settings for OTLP. One lane, so that records arrive in their order.
@@ -114,7 +102,7 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 		records: records{format: o.Format, cluster: o.Cluster, now: c.Timestamps == Observed, structured: c.Structured},
 		client: post.New(post.Options{
 			Key: "endpoint", Host: u.Hostname(), Headers: c.Headers, Dir: o.Dir, TLS: c.TLS, Timeout: c.Timeout.Std(),
-			Gzip: c.Compress == compressGzip, MaxAnswer: 64 << 10, Responses: m.responses,
+			Gzip: c.Compress == post.Gzip, MaxAnswer: 64 << 10, Responses: m.responses,
 		}),
 	}, nil
 }

@@ -52,7 +52,7 @@ var (
 	errRolledBack = errors.New("the server's resource versions went backwards")
 )
 
-// stream is the endless watch of the reflector.
+// stream is the endless watch of the reflector. Its counts belong to the goroutine of run.
 type stream struct {
 	source *Source
 	cancel context.CancelFunc

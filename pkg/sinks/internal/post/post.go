@@ -115,6 +115,21 @@ func ValidateHeaders(key, address string, headers map[string]sinks.Header, insec
 	return errors.Join(errs...)
 }
 
+// Gzip is the value of `compress` with which requests are compressed; the other is none.
+const Gzip = "gzip"
+
+// ValidateTransfer checks the keys compress and timeout of a block.
+func ValidateTransfer(compress string, timeout sinks.Duration) error {
+	var errs []error
+	if compress != Gzip && compress != "none" {
+		errs = append(errs, &sinks.FieldError{Path: "compress", Msg: "must be gzip or none"})
+	}
+	if timeout <= 0 {
+		errs = append(errs, &sinks.FieldError{Path: "timeout", Msg: "must be above 0"})
+	}
+	return errors.Join(errs...)
+}
+
 // errTimeout is the cause of a context that ended by the client's own timeout.
 var errTimeout = errors.New("timed out")
 
