@@ -147,7 +147,7 @@ func benchmarkHeld(b *testing.B, objects int) {
 		Event:  event.Event{Type: event.Updated, Time: x.at, Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Namespace: "ns", ResourceVersion: "1"},
 		Object: obj.Body(), OldObject: obj.Body(), Targets: []record.Target{{Sink: "sink", Routes: "r", Flags: record.Object | record.Patch}},
 	}
-	x.must(x.c.findFormer())
+	x.must(x.group.commit(false))
 	for i := 0; i < objects; {
 		batch := x.st.NewBatch()
 		for range 1000 {

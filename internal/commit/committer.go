@@ -312,7 +312,7 @@ func (g *group) commit(work bool) error {
 	defer g.batch.Discard()
 	g.headlines.Reset()
 	g.old = g.c.store.Old(g.c.cfg.Now())
-	if err := g.c.findFormer(); err != nil {
+	if err := g.findFormer(); err != nil {
 		return err
 	}
 	for i := range g.changes {

@@ -103,6 +103,32 @@ func TestForOfRecordedObjects(t *testing.T) {
 	r.takes("sink", "updated a 1", "updated b 2")
 }
 
+// TestForThatComesBack begins the matches again that another condition, or none, was there
+// for meanwhile: the objects that changed were not judged by it.
+func TestForThatComesBack(t *testing.T) {
+	edited := stuck
+	edited.When = `metadata.labels["tier"] in ["stuck", "other"]`
+	for name, meanwhile := range map[string][]route.Spec{"edited": {edited}, "taken out": nil} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, disk(), podWatch())
+			r.route(stuck)
+			s := r.liveFeed()
+			r.commit(&feedSynced{feed: s})
+			r.commit(addedTo(s, r.object("a", "u", "1")), addedTo(s, r.object("b", "x", "2", "stuck")))
+			r.pass(0)
+			r.route(meanwhile...)
+			r.at = r.at.Add(time.Minute)
+			r.commit(updatedIn(s, r.object("a", "u", "3", "stuck"), nil), updatedIn(s, r.object("b", "x", "4"), nil), updatedIn(s, r.object("b", "x", "5", "stuck"), nil))
+			r.route(stuck)
+			r.pass(0)
+			r.pass(stuck.For - time.Second)
+			r.takes("sink")
+			r.pass(time.Second)
+			r.takes("sink", "updated a 3", "updated b 5")
+		})
+	}
+}
+
 // TestForWaitsForTheWatch does not report a match of which nobody knows whether it lasts.
 func TestForWaitsForTheWatch(t *testing.T) {
 	r := newRig(t, disk(), podWatch())
@@ -269,8 +295,8 @@ func TestForSampledAndCounted(t *testing.T) {
 	}
 }
 
-// TestForModel compares a route with a model, over restarts and crashes: a match is
-// reported once, when it has lasted, and no other is.
+// TestForModel compares a route with a model, over edits, restarts, crashes, lost history and
+// clocks that are set: a match is reported once, when it has lasted, and no other is.
 func TestForModel(t *testing.T) {
 	for seed := range uint64(12) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { forModel(t, rand.New(rand.NewPCG(seed, 2))) })
@@ -278,70 +304,111 @@ func TestForModel(t *testing.T) {
 }
 
 func forModel(t *testing.T, random *rand.Rand) {
-	fs := vfs.NewCrashableMem()
+	fs, clock, spec := vfs.NewCrashableMem(), now, stuck
 	life := func() (*rig, *Feed) {
 		r := newRig(t, fs, podWatch())
-		r.route(stuck)
+		r.at = clock
+		r.route(spec)
 		s := r.liveFeed()
 		r.commit(&feedSynced{feed: s})
 		return r, s
 	}
 	r, s := life()
 	version, uid := 0, 0
-	exists, since := map[string]string{}, map[string]time.Time{} // by name
-	reported, known := map[string]bool{}, map[string]bool{}      // by name; by id
+	exists, tiers, since := map[string]string{}, map[string]string{}, map[string]time.Time{} // by name
+	reported, known := map[string]bool{}, map[uint64]bool{}                                  // by name; by sequence
 	look := func() {
 		for _, e := range r.delivered("sink") {
-			if known[e.ID] {
+			if known[e.Sequence] || e.Type == event.Gap {
 				continue // a crash took its acknowledgement back
 			}
-			known[e.ID] = true
+			known[e.Sequence] = true
 			began, matches := since[e.Name]
-			if !matches || reported[e.Name] || e.UID != exists[e.Name] || !e.For.Since.Equal(began) || r.at.Sub(began) < stuck.For {
-				t.Fatalf("%s since %s is reported, reported before: %v", e.Name, e.For.Since, reported[e.Name])
+			if !matches || reported[e.Name] || e.UID != exists[e.Name] || !e.For.Since.Equal(began) || r.at.Sub(began) < spec.For {
+				t.Fatalf("%s since %s is reported, reported before: %v, since %s", e.Name, e.For.Since, reported[e.Name], began)
 			}
 			reported[e.Name] = true
 		}
 		for name, began := range since {
-			if r.at.Sub(began) >= stuck.For && !reported[name] {
+			if r.at.Sub(began) >= spec.For && !reported[name] {
 				t.Fatalf("%s has matched since %s and is not reported", name, began)
 			}
+		}
+	}
+	judge := func(name string, anew bool) {
+		if _, matches := since[name]; !strings.Contains(spec.When, tiers[name]) || exists[name] == "" {
+			delete(since, name)
+			delete(reported, name)
+		} else if !matches || anew {
+			since[name] = r.at
+			delete(reported, name)
 		}
 	}
 	for range 200 {
 		name := string(rune('a' + random.IntN(3)))
 		version++
-		tier := []string{"stuck", "stuck", "fine"}[random.IntN(3)]
-		switch n := random.IntN(20); {
+		tier := []string{"stuck", "stuck", "fine", "other"}[random.IntN(4)]
+		switch n := random.IntN(24); {
 		case n < 9:
-			o := r.object(name, exists[name], fmt.Sprint(version), tier)
+			tiers[name] = tier
 			if exists[name] == "" {
 				uid++
 				exists[name] = fmt.Sprint("u", uid)
-				o = r.object(name, exists[name], fmt.Sprint(version), tier)
-				r.commit(addedTo(s, o))
+				r.commit(addedTo(s, r.object(name, exists[name], fmt.Sprint(version), tier)))
 			} else {
-				r.commit(updatedIn(s, o, nil))
+				r.commit(updatedIn(s, r.object(name, exists[name], fmt.Sprint(version), tier), nil))
 			}
-			if _, matches := since[name]; !matches && tier == "stuck" {
-				since[name] = r.at
-			} else if tier != "stuck" {
-				delete(since, name)
-				delete(reported, name)
-			}
+			judge(name, false)
 		case n < 11 && exists[name] != "":
 			r.commit(deletedFrom(s, r.object(name, exists[name], fmt.Sprint(version))))
 			delete(exists, name)
-			delete(since, name)
-			delete(reported, name)
+			judge(name, false)
 		case n < 18:
 			r.pass(time.Duration(random.IntN(300)) * time.Second)
+		case n == 18:
+			spec.For = time.Duration(1+random.IntN(20)) * time.Minute
+			r.route(spec)
+		case n == 19: // the history is lost, and the list shows another version of the object
+			r.commit(&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "2", To: "9", FromTime: r.at, ToTime: r.at}})
+			if exists[name] != "" {
+				s.blindTo = 1
+				r.commit(updatedIn(s, r.object(name, exists[name], fmt.Sprint(version), tiers[name]), nil))
+				s.blindTo = 0
+				judge(name, true)
+			}
+		case n < 22:
+			whens := []string{stuck.When, `metadata.labels["tier"] in ["stuck", "other"]`}
+			before, out, anew := spec.When, random.IntN(2) == 0, false
+			spec.When = whens[random.IntN(2)]
+			if r.route(spec); out {
+				r.route()
+			}
+			if random.IntN(2) == 0 && exists[name] != "" { // before its objects are looked through
+				tiers[name], anew = tier, out || spec.When != before
+				r.commit(updatedIn(s, r.object(name, exists[name], fmt.Sprint(version), tier), nil))
+				judge(name, false)
+			}
+			spec.When = whens[random.IntN(2)]
+			r.route(spec)
+			for other := range tiers {
+				if anew || spec.When != before {
+					judge(other, true)
+				}
+			}
 		default:
-			clock := r.at
-			fs = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: random})
-			r, s = life()
-			r.at = clock
-			r.pass(0)
+			clock = r.at
+			if random.IntN(3) == 0 {
+				clock = clock.Add(time.Duration(random.IntN(2000)-1000) * time.Minute)
+				for name, began := range since {
+					if began.After(clock) {
+						since[name] = clock
+					}
+				}
+			}
+			if r.at = clock; random.IntN(4) > 0 {
+				fs = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: random})
+				r, s = life()
+			}
 		}
 		r.pass(0)
 		look()

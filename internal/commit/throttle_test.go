@@ -2,6 +2,7 @@ package commit
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/timer"
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -469,8 +471,8 @@ func TestThrottleOfADamagedState(t *testing.T) {
 	}
 }
 
-// TestThrottleModel compares a throttled sink with a model, over restarts and crashes: for
-// each object it is given the first event of a period, then one a period, and in the end the
+// TestThrottleModel compares a throttled sink with a model, over edits, restarts, crashes, lost
+// history and clocks that are set: for each object it is given the first event of a period, then one a period, and in the end the
 // last; deletions at once; sequences that rise.
 func TestThrottleModel(t *testing.T) {
 	for seed := range uint64(12) {
@@ -479,9 +481,15 @@ func TestThrottleModel(t *testing.T) {
 }
 
 func throttleModel(t *testing.T, random *rand.Rand) {
-	fs := vfs.NewCrashableMem()
-	r, s := throttledLife(t, fs)
-	version, uid := 0, 0
+	fs, clock, spec := vfs.NewCrashableMem(), now, slow
+	life := func() (*rig, *Feed) {
+		r := newRig(t, fs, podWatch())
+		r.at = clock
+		r.route(spec)
+		return r, r.feed(pods)
+	}
+	r, s := life()
+	version, uid, taken, edited := 0, 0, true, false
 	exists := map[string]string{} // uid by name
 	last := map[string]string{}   // the last event by name
 	sent := map[string]string{}   // the last that the sink has
@@ -490,15 +498,15 @@ func throttleModel(t *testing.T, random *rand.Rand) {
 	look := func() {
 		events := r.delivered("sink")
 		for i, e := range events {
-			if seen[e.Sequence] {
+			if seen[e.Sequence] || e.Type == event.Gap {
 				continue // a crash took its acknowledgement back
 			}
 			seen[e.Sequence] = true
 			if e.Sequence <= sequences[e.Name] {
 				t.Fatalf("%s: sequence %d after %d", e.Name, e.Sequence, sequences[e.Name])
 			}
-			if before, ok := at[e.Name]; ok && r.at.Sub(before) < time.Minute && !deletedAfter(events[i:]) {
-				t.Fatalf("%s: two events within %s", e.Name, r.at.Sub(before))
+			if before, ok := at[e.Name]; ok && !edited && r.at.Sub(before) < spec.Throttle && !deletedAfter(events[i:]) {
+				t.Fatalf("%s: two events within %s of %s", e.Name, r.at.Sub(before), spec.Throttle)
 			}
 			sequences[e.Name], at[e.Name] = e.Sequence, r.at
 			if e.Type == event.Deleted {
@@ -506,33 +514,80 @@ func throttleModel(t *testing.T, random *rand.Rand) {
 			}
 			sent[e.Name] = fmt.Sprint(e.Type, e.ResourceVersion)
 		}
+		maps.DeleteFunc(at, func(_ string, began time.Time) bool { return r.at.Sub(began) >= spec.Throttle })
 	}
 	for range 200 {
 		name := string(rune('a' + random.IntN(3)))
 		version++
-		switch n := random.IntN(20); {
+		switch n := random.IntN(24); {
 		case n < 10 && exists[name] != "":
 			r.commit(updatedIn(s, r.object(name, exists[name], fmt.Sprint(version)), nil))
-			last[name] = fmt.Sprint(event.Updated, version)
+			if taken {
+				last[name] = fmt.Sprint(event.Updated, version)
+			}
 		case n < 10:
 			uid++
 			exists[name] = fmt.Sprint("u", uid)
 			r.commit(addedTo(s, r.object(name, exists[name], fmt.Sprint(version))))
-			last[name] = fmt.Sprint(event.Added, version)
+			if taken {
+				last[name] = fmt.Sprint(event.Added, version)
+			}
 		case n < 12 && exists[name] != "":
 			r.commit(deletedFrom(s, r.object(name, exists[name], fmt.Sprint(version))))
+			delete(exists, name)
+			if !taken {
+				delete(at, name)
+				break
+			}
 			look()
 			if last[name] = fmt.Sprint(event.Deleted, version); sent[name] != last[name] {
 				t.Fatalf("%s: %s is not delivered at once", name, last[name])
 			}
-			delete(exists, name)
 		case n < 18:
 			r.pass(time.Duration(random.IntN(40)) * time.Second)
+		case n == 18:
+			spec.Throttle = time.Duration(1+random.IntN(100)) * time.Second
+			r.route(spec)
+			taken = true
+		case n == 19: // other routes begin other periods
+			if taken = random.IntN(2) == 0; taken {
+				spec.Name = []string{"slow", "renamed"}[random.IntN(2)]
+				r.route(spec)
+			} else {
+				r.route()
+			}
+			if random.IntN(2) == 0 && exists[name] != "" { // before what is held is released
+				r.commit(updatedIn(s, r.object(name, exists[name], fmt.Sprint(version)), nil))
+				if taken {
+					last[name] = fmt.Sprint(event.Updated, version)
+				}
+			}
+			r.pass(0)
+			edited = true
+			look()
+			edited = false
+			clear(at)
+		case n == 20:
+			spec.Payload = [][]string{{"object", "summary"}, slow.Payload, nil}[random.IntN(3)]
+			r.route(spec)
+			taken = true
+		case n == 21:
+			r.commit(&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "2", To: "9", FromTime: r.at, ToTime: r.at}})
 		default:
-			crashed, clock := fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: random}), r.at
-			fs = crashed
-			r, s = throttledLife(t, fs)
-			r.at = clock
+			clock = r.at
+			if random.IntN(3) == 0 {
+				clock = clock.Add(time.Duration(random.IntN(2000)-1000) * time.Minute)
+				for name, before := range at {
+					if before.After(clock) {
+						at[name] = clock
+					}
+				}
+			}
+			if r.at = clock; random.IntN(4) > 0 {
+				fs = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: random})
+				r, s = life()
+				taken = true
+			}
 			r.pass(0)
 		}
 		look()
@@ -550,13 +605,4 @@ func throttleModel(t *testing.T, random *rand.Rand) {
 // is held goes before the deletion.
 func deletedAfter(events []*event.Event) bool {
 	return slices.ContainsFunc(events, func(e *event.Event) bool { return e.Name == events[0].Name && e.Type == event.Deleted })
-}
-
-func throttledLife(t *testing.T, fs vfs.FS) (*rig, *Feed) {
-	t.Helper()
-	r := newRig(t, fs, podWatch())
-	light := slow
-	light.Payload = []string{"object", "summary"}
-	r.route(light)
-	return r, r.feed(pods)
 }

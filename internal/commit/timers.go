@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -73,16 +74,21 @@ func (t *timers) add(b *timer.Bucket) { t.throttles[b.Sink] = append(t.throttles
 const unreadable = time.Minute
 
 // findFormer finds the buckets of routes, or of their sinks, that are not configured any
-// more. What they hold is due.
-func (c *Committer) findFormer() error {
+// more. What they hold is due. A `for` that is edited, or gone, does not count as armed any
+// more: it may come back, and what changes until then is not judged by it.
+func (g *group) findFormer() error {
+	c := g.c
 	t, now := c.timers, c.cfg.Now()
 	if !t.former || now.Before(t.search) {
 		return nil
 	}
 	names, err := t.table.Names()
-	armed := c.store.ScanMeta(armedMeta, func(key string, _ []byte) error {
+	armed := c.store.ScanMeta(armedMeta, func(key string, by []byte) error {
 		route, _, _ := strings.Cut(strings.TrimPrefix(key, armedMeta), "/")
 		names = append(names, timer.Name{Route: route})
+		if l := t.lasting[route]; l == nil || l.bucket.Former || !bytes.HasPrefix(by, []byte(l.Matching)) {
+			g.batch.PutMeta(key, nil)
+		}
 		return nil
 	})
 	for _, name := range names {
