@@ -62,14 +62,12 @@ spec:
 
 func quickstart(t *testing.T) {
 	r := newRun(t, "quickstart.yaml", nil)
-	r.apply(definition("example.com", "widgets", "Widget"))
-	r.start("pods.v1", "configmaps.v1", "deployments.v1.apps", "widgets.v1.example.com")
+	r.start("pods.v1", "configmaps.v1", "deployments.v1.apps")
 	r.apply(configMap)
 	r.patch("configmaps.v1", "settings", `{"data":{"color":"blue"}}`)
-	r.apply("apiVersion: example.com/v1\nkind: Widget\nmetadata: {name: first, namespace: NAMESPACE}\nspec: {size: 1}\n")
 	r.remove("configmaps.v1", "settings")
 	events := r.expect(func() []event { return r.mine("watcherd-events/*.jsonl") },
-		"added settings", "updated settings", "added first", "deleted settings")
+		"added settings", "updated settings", "deleted settings")
 	for _, e := range events {
 		if e.Type == "updated" && at(e.OldObject, "data", "color") != "red" {
 			t.Errorf("the file's update has no old object: %v", e.OldObject)

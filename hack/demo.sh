@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# demo.sh: watcherd at work. Runs bin/watcherd on examples/quickstart.yaml against
-# the playground, or against the cluster that KUBECONFIG names, while sample
+# demo.sh: watcherd at work. Runs bin/watcherd on examples/quickstart.yaml, with a
+# custom resource added, against the playground, or against the cluster that KUBECONFIG names, while sample
 # objects come, change and go. Ctrl-C ends it and leaves nothing behind.
 set -euo pipefail
 caller=$PWD
@@ -84,7 +84,7 @@ if (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
 	die "port $port, which watcherd's admin listener wants, is in use"
 fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/watcherd-demo.XXXXXX")
-cp "$config" "$work/watcherd.yaml"
+sed 's/deployments\.apps\]/deployments.apps, widgets.example.com]/' "$config" >"$work/watcherd.yaml"
 touch "$work/churn.log" "$work/server.log"
 
 if [ -n "${KUBECONFIG:-}" ]; then
@@ -112,7 +112,7 @@ fi
 pid_churn=$!
 await "$pid_churn" "$work/churn.log" ' changes per second' || die "$(cat "$work/churn.log")"
 
-say "watcherd run --config examples/quickstart.yaml (Ctrl-C ends it)"
+say "watcherd run --config examples/quickstart.yaml, with widgets.example.com (Ctrl-C ends it)"
 say "in a browser: http://127.0.0.1:$port/ui/"
 # In the folder that is removed at the end: the config's relative paths lead there.
 (cd "$work" && exec "$daemon" run --config watcherd.yaml) </dev/null 9>&- &

@@ -228,7 +228,11 @@ func printVerdict(w io.Writer, s *history.Span) {
 		g := &s.Gaps[i]
 		fmt.Fprintf(w, "watcherd: changes of %s may be missing from %s to %s: %s\n", clean(strings.Join(strings.Fields(g.Resource.String()+" "+g.Namespace+" "+g.Name), " ")), stamp(g.From), stamp(g.To), clean(g.Cause))
 	}
-	if !s.Complete && len(s.Gaps) == 0 {
+	switch {
+	case s.Complete || len(s.Gaps) > 0:
+	case s.From.Equal(s.To):
+		fmt.Fprintf(w, "watcherd: nothing is recorded up to %s\n", stamp(s.To))
+	default:
 		fmt.Fprintf(w, "watcherd: not everything since %s is recorded\n", stamp(s.From))
 	}
 }

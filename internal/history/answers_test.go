@@ -57,6 +57,24 @@ func TestListOfTheLastObjects(t *testing.T) {
 	})
 }
 
+// The period of a log without records is empty.
+func TestPeriodOfAnEmptyLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, time.Hour)
+		defer w.end()
+		page, err := w.r.Query(t.Context(), Query{Limit: 10})
+		w.must(err)
+		if !page.From.Equal(page.To) || page.To.After(time.Now()) {
+			t.Errorf("got %s to %s", page.From, page.To)
+		}
+		worth, err := w.r.WorthAt(pods, "", w.now())
+		w.must(err)
+		if worth.Since.After(w.now()) {
+			t.Errorf("complete since %s, which is in the future", worth.Since)
+		}
+	})
+}
+
 // deletes lets an object be deleted when headlines have been read for the first time.
 type deletes struct {
 	Store

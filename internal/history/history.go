@@ -23,7 +23,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -247,11 +246,14 @@ func (r *Reader) show(rec *record.Record, body compact.Body) []byte {
 	return raw
 }
 
+// never is the horizon of a log without records. JSON has no later year.
+var never = time.Date(9999, time.January, 1, 0, 0, 0, 0, time.UTC)
+
 // horizon returns the first sequence of the log, and a time that no record before it is later
 // than.
 func (r *Reader) horizon() (first uint64, at time.Time, err error) {
 	stats := r.store.LogStats()
-	at = time.Unix(math.MaxInt32, 0) // nothing is left
+	at = never
 	err = r.rows(stats.First, stats.Last, false, "", func(*headline.Row) bool { return true }, func(row *headline.Row) error {
 		at = row.Time.Add(disorder)
 		return errEnough
@@ -356,7 +358,9 @@ func (r *Reader) WorthAt(resource event.Resource, namespace string, t time.Time)
 	default:
 		w.As = UnknownBefore
 	}
-	_, w.Since, err = r.since(&resource, namespace)
+	if _, w.Since, err = r.since(&resource, namespace); w.Since.Equal(never) {
+		w.Since = time.Time{}
+	}
 	return w, err
 }
 

@@ -55,13 +55,16 @@ func (f *Filter) text() string {
 func (r *Reader) bounds(f *Filter) (low, high uint64, from, to time.Time, err error) {
 	first, at, err := r.horizon()
 	low, high, from, to = first, r.store.LogStats().Last, f.From, f.To
-	if from.IsZero() {
-		from = at.Add(-disorder)
-	} else {
-		low = max(low, r.store.SequenceAt(from))
-	}
 	if to.IsZero() {
 		to = time.Now()
+	}
+	switch {
+	case !from.IsZero():
+		low = max(low, r.store.SequenceAt(from))
+	case at.Equal(never):
+		from = to
+	default:
+		from = at.Add(-disorder)
 	}
 	return low, high, from, to, err
 }
