@@ -30,9 +30,14 @@ type adminFlags struct {
 }
 
 func (f *adminFlags) bind(cmd *cobra.Command) {
+	cmd.PersistentFlags().StringVarP(&f.config, "config", "c", "", "the daemon's configuration file, to find its admin listener")
+	f.bindAccess(cmd)
+}
+
+// bindAccess adds the flags for a command with a --config of its own.
+func (f *adminFlags) bindAccess(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&f.url, "admin", "", "URL of the daemon's admin listener (default: that of --config, or "+defaultAdmin+")")
-	flags.StringVarP(&f.config, "config", "c", "", "the daemon's configuration file, to find its admin listener")
 	flags.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token (default: that of admin.auth of --config, for reading or for commands)")
 	flags.StringVar(&f.caFile, "ca-file", "", "authority that signed the admin listener's certificate")
 	flags.StringVar(&f.certFile, "cert-file", "", "client certificate")

@@ -49,7 +49,10 @@ var values = map[string][]string{
 	"group":      {"owner", "none"},
 	"log-format": {"text", "json"},
 	"log-level":  {"debug", "info", "warn", "error"},
+	"since":      someTimes, "until": someTimes, "at": someTimes, "from": someTimes, "to": someTimes,
 }
+
+var someTimes = []string{"15m", "1h", "24h", "7d"}
 
 // addCompletions completes the flags and arguments of all commands.
 func addCompletions(root *cobra.Command) {
@@ -129,10 +132,10 @@ func completeResources(ctx context.Context, c *client.Client, cmd *cobra.Command
 
 // completeObjects completes RESOURCE NAME.
 func completeObjects(ctx context.Context, c *client.Client, cmd *cobra.Command, args []string, word string) []string {
-	switch len(args) {
-	case 0:
+	switch {
+	case len(args) == 0:
 		return completeResources(ctx, c, cmd, args, word)
-	case 1:
+	case len(args) == 1 || strings.HasPrefix(cmd.Use, "get "):
 		query := url.Values{}
 		if f := cmd.Flag("namespace"); f != nil && f.Changed {
 			query.Set("namespace", strings.Trim(f.Value.String(), "[]"))

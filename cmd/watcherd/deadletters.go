@@ -131,12 +131,23 @@ func newLettersListCommand(flags *adminFlags) *cobra.Command {
 			for _, l := range all.Items {
 				t.row(number(l.Position), l.Type, l.Subject, strconv.Itoa(l.Attempts), ago(l.Last, time.Now()), l.Reason)
 			}
-			return t.flush()
+			if err := t.flush(); err != nil || !events {
+				return err
+			}
+			for _, l := range all.Items {
+				if _, err := fmt.Fprintf(cmd.OutOrStdout(), "\n%d  %s\n", l.Position, clean(l.Reason)); err != nil {
+					return err
+				}
+				if err := printStructured(cmd.OutOrStdout(), "yaml", l.Event); err != nil {
+					return err
+				}
+			}
+			return nil
 		},
 	}
 	addSinkFlag(cmd.Flags(), &sink)
 	filter.bind(cmd)
-	cmd.Flags().BoolVar(&events, "events", false, "with the events, for -o json and yaml")
+	cmd.Flags().BoolVar(&events, "events", false, "with the events, as the sink would get them now")
 	addOutputFlag(cmd, &output, "table, json or yaml", "table", "json", "yaml")
 	return cmd
 }

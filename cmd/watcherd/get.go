@@ -5,19 +5,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/admin/client"
 	"github.com/watcherd/watcherd/internal/history"
+	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // getOptions are the flags of get.
@@ -29,20 +30,23 @@ type getOptions struct {
 	selector  string
 	output    string
 	at        string
+	watch     bool
 }
 
 func newGetCommand() *cobra.Command {
 	var o getOptions
 	cmd := &cobra.Command{
-		Use:   "get RESOURCE [NAME]",
+		Use:   "get RESOURCE[,RESOURCE]... [NAME]...",
 		Short: "Show objects of the watches",
 		Long: "Get prints objects from the caches of a running daemon. Objects outside its watches are missing,\n" +
-			"dropped and redacted fields are not there either, and the API server is not asked. RESOURCE is what kubectl\n" +
-			"takes: a plural, singular, short name or kind, with version and group if necessary. Without -n all namespaces\n" +
-			"are shown.",
-		Example: "  watcherd get pods\n  watcherd get deploy -n prod -l tier=web -o wide\n  watcherd get widgets.example.com blue -n prod -o yaml\n" +
-			"  watcherd get configmaps -o name\n  watcherd get pods -n prod --at 2h",
-		Args: usageArgs(cobra.RangeArgs(1, 2)),
+			"dropped and redacted fields are not there either. RESOURCE is what kubectl takes: a plural, singular, short\n" +
+			"name or kind, with version and group if necessary, or RESOURCE/NAME. Without -n all namespaces are shown. The\n" +
+			"columns are those of kubectl; the daemon asks the API server for those of a custom resource, if it has the permission.\n" +
+			"With --watch it prints changes from the event log: those of a watch with history: false only where a route takes them.",
+		Example: "  watcherd get pods\n  watcherd get deploy,statefulsets -n prod -l tier=web -o wide\n  watcherd get widgets.example.com blue red -n prod -o yaml\n" +
+			"  watcherd get pods -n prod --watch\n  watcherd get pods -o jsonpath='{.items[*].spec.nodeName}'\n" +
+			"  watcherd get pods -o custom-columns=POD:.metadata.name,NODE:.spec.nodeName\n  watcherd get pods -n prod --at 2h",
+		Args: usageArgs(cobra.MinimumNArgs(1)),
 		RunE: o.store.reading(&o.admin, o.run),
 	}
 	o.admin.bind(cmd)
@@ -51,9 +55,44 @@ func newGetCommand() *cobra.Command {
 	flags.StringVarP(&o.namespace, "namespace", "n", "", "only objects of this namespace")
 	flags.BoolVarP(&o.all, "all-namespaces", "A", false, "objects of all namespaces (the default)")
 	flags.StringVarP(&o.selector, "selector", "l", "", "only objects with these labels, such as tier=web,env!=dev")
-	addOutputFlag(cmd, &o.output, "table, wide, json, yaml or name", "table", "wide", "json", "yaml", "name")
+	flags.StringVarP(&o.output, "output", "o", formatTable, "table, wide, json, yaml, name, jsonpath=TEMPLATE or custom-columns=HEADER:PATH,...")
+	mustMark(cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(objectFormats, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace)))
 	flags.StringVar(&o.at, "at", "", "show the objects as they were: how long ago (15m, 2h, 3d) or when (2026-01-31T12:00:00Z)")
+	flags.BoolVarP(&o.watch, "watch", "w", false, "print the objects, then each that changes")
 	return cmd
+}
+
+// wanted are objects that get is asked for: those of a resource, or some of them.
+type wanted struct {
+	resource string
+	names    []string
+}
+
+// targets reads the arguments: RESOURCE[,RESOURCE]... [NAME]..., or RESOURCE/NAME...
+func targets(args []string) ([]wanted, error) {
+	var list []wanted
+	if !strings.Contains(args[0], "/") {
+		for resource := range strings.SplitSeq(args[0], ",") {
+			list = append(list, wanted{resource, args[1:]})
+		}
+		args = args[1:]
+		if strings.Contains(strings.Join(args, " "), "/") {
+			return nil, &usageError{errors.New("give names once: RESOURCE NAME... or RESOURCE/NAME...")}
+		}
+		return list, nil
+	}
+	for _, arg := range args {
+		resource, name, slash := strings.Cut(arg, "/")
+		if !slash || name == "" {
+			return nil, &usageError{fmt.Errorf("%q is not RESOURCE/NAME, as the other arguments are", arg)}
+		}
+		if n := len(list); n > 0 && list[n-1].resource == resource {
+			list[n-1].names = append(list[n-1].names, name)
+			continue
+		}
+		list = append(list, wanted{resource, []string{name}})
+	}
+	return list, nil
 }
 
 func (o *getOptions) run(cmd *cobra.Command, args []string) error {
@@ -66,161 +105,184 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 	if _, err := labels.Parse(o.selector); err != nil {
 		return &usageError{fmt.Errorf("-l: %w", err)}
 	}
-	resource, name, err := named(args)
+	list, err := targets(args)
 	if err != nil {
 		return err
 	}
-	client, err := o.admin.client()
-	if err != nil {
+	if o.watch && (len(list) > 1 || len(list[0].names) > 1 || o.at != "") {
+		return &usageError{errors.New("--watch takes one resource, one name at most, and no --at")}
+	}
+	g := &getter{getOptions: o, cmd: cmd}
+	if g.printer, err = newObjectPrinter(cmd.OutOrStdout(), o.output); err != nil {
 		return err
 	}
-	query := url.Values{"limit": {"1000"}}
-	setGiven(query, map[string]string{"namespace": o.namespace, "labelSelector": o.selector, "name": name})
-	full := o.output == "json" || o.output == "yaml"
-	if !full {
-		query.Set("metadata", "true")
-	}
-	var list *admin.ObjectList
-	if o.at == "" {
-		list, err = listObjects(cmd.Context(), client, resource, query)
-	} else {
-		list, err = o.objectsAt(cmd, client, resource, query)
-	}
-	if err != nil {
+	g.printer.single = o.watch || len(list) == 1 && len(list[0].names) == 1
+	g.printer.kinds = len(list) > 1
+	if g.client, err = o.admin.client(); err != nil {
 		return err
 	}
-	if list.Metadata.Incomplete {
-		fmt.Fprintln(cmd.ErrOrStderr(), "watcherd: the watch is still reading its first list; more may come")
+	if o.watch {
+		return g.follow(&list[0])
 	}
-	if len(list.Items) == 0 && (name != "" || !full) {
-		return o.none(cmd.ErrOrStderr(), resource, name)
-	}
-	if full {
-		if name != "" && len(list.Items) == 1 {
-			return printStructured(cmd.OutOrStdout(), o.output, list.Items[0])
+	var missing []error
+	for i := range list {
+		if err := g.show(&list[i], g.printer.add); err != nil {
+			missing = append(missing, err)
 		}
-		return printStructured(cmd.OutOrStdout(), o.output, list)
 	}
-	return o.print(cmd.OutOrStdout(), list.Items)
+	return errors.Join(append(missing, g.printer.end())...)
 }
 
-func listObjects(ctx context.Context, c *client.Client, resource string, query url.Values) (*admin.ObjectList, error) {
-	var all *admin.ObjectList
-	for {
+// getter prints objects.
+type getter struct {
+	*getOptions
+	cmd     *cobra.Command
+	client  *client.Client
+	printer *objectPrinter
+}
+
+// show prints what is asked for of a resource, or calls it missing.
+func (g *getter) show(w *wanted, print func(raw []byte) error) error {
+	var missing []error
+	for _, name := range append(w.names, "")[:max(len(w.names), 1)] {
+		query := url.Values{"limit": {"1000"}}
+		setGiven(query, map[string]string{"namespace": g.namespace, "labelSelector": g.selector, "name": name})
+		found := 0
+		err := g.each(w.resource, query, func(raw []byte) error {
+			found++
+			return print(raw)
+		})
+		where := ""
+		if g.namespace != "" {
+			where = " in namespace " + g.namespace
+		}
+		switch {
+		case err != nil:
+			missing = append(missing, err)
+		case found == 0 && name != "":
+			missing = append(missing, fmt.Errorf("%s %q%s is not among the objects that the watches see", w.resource, name, where))
+		case found == 0 && !g.printer.together():
+			fmt.Fprintf(g.cmd.ErrOrStderr(), "No resources found%s.\n", where)
+		}
+	}
+	return errors.Join(append(missing, g.printer.flush())...)
+}
+
+// each reads the objects of a resource, of now or of a time.
+func (g *getter) each(resource string, query url.Values, visit func(raw []byte) error) error {
+	ctx, path := g.cmd.Context(), "/api/v1/objects/"+url.PathEscape(resource)
+	if g.printer.table() {
+		query.Set("columns", "true")
+	}
+	if g.at == "" {
+		query.Set("metadata", strconv.FormatBool(g.output == formatName))
+		return eachObject(ctx, g.client, path, query, func(page *admin.ObjectList) error {
+			if page.Metadata.Incomplete != "" && !query.Has("continue") {
+				fmt.Fprintf(g.cmd.ErrOrStderr(), "watcherd: %s; objects may be missing\n", clean(page.Metadata.Incomplete))
+			}
+			g.printer.own = page.Metadata.Columns
+			return visitAll(page.Items, visit)
+		})
+	}
+	at, err := timeFlag("--at", g.at, time.Now())
+	if err != nil {
+		return err
+	}
+	g.printer.now = at
+	if g.printer.table() && g.store.dir == "" { // the columns are those of now
 		var page admin.ObjectList
-		if err := c.Get(ctx, "/api/v1/objects/"+url.PathEscape(resource), query, &page); err != nil {
-			return nil, err
+		if err := g.client.Get(ctx, path, url.Values{"limit": {"1"}, "columns": {"true"}}, &page); err == nil {
+			g.printer.own = page.Metadata.Columns
 		}
-		next := page.Metadata.Continue
-		page.Metadata.Continue, page.Metadata.RemainingItemCount = "", 0
-		if all == nil {
-			all = &page
-		} else {
-			all.Items = append(all.Items, page.Items...)
-		}
-		if next == "" {
-			return all, nil
-		}
-		query.Set("continue", next)
 	}
-}
-
-// objectsAt reads all the pages of a time, and reports unknown states.
-func (o *getOptions) objectsAt(cmd *cobra.Command, c *client.Client, resource string, query url.Values) (*admin.ObjectList, error) {
-	at, err := timeFlag("--at", o.at, time.Now())
-	if err != nil {
-		return nil, err
-	}
+	query.Del("columns")
 	query.Set("at", at.UTC().Format(time.RFC3339Nano))
-	query.Del("metadata")
-	all, notes := &admin.ObjectList{APIVersion: "v1", Kind: "List", Items: []json.RawMessage{}}, cmd.ErrOrStderr()
 	for {
 		var page history.List
-		if err := c.Get(cmd.Context(), "/api/v1/objects/"+url.PathEscape(resource), query, &page); err != nil {
-			return nil, err
+		if err := g.client.Get(ctx, path, query, &page); err != nil {
+			return err
 		}
 		for i := range page.Items {
 			s := &page.Items[i]
 			if s.As != history.Exact {
-				fmt.Fprintf(notes, "watcherd: the state of %s is not known exactly: %s\n", clean(strings.TrimPrefix(s.Namespace+"/"+s.Name, "/")), s.As)
+				fmt.Fprintf(g.cmd.ErrOrStderr(), "watcherd: the state of %s is not known exactly: %s\n", clean(strings.TrimPrefix(s.Namespace+"/"+s.Name, "/")), s.As)
 			}
 			if len(s.Object) > 0 {
-				all.Items = append(all.Items, s.Object)
+				if err := visit(s.Object); err != nil {
+					return err
+				}
 			}
 		}
 		if page.Continue == "" {
 			if page.As != history.Exact {
-				fmt.Fprintf(notes, "watcherd: objects may be missing at that time: %s\n", page.As)
+				fmt.Fprintf(g.cmd.ErrOrStderr(), "watcherd: objects may be missing at that time: %s\n", page.As)
 			}
-			return all, nil
+			return nil
 		}
 		query.Set("continue", page.Continue)
 	}
 }
 
-func (o *getOptions) none(stderr io.Writer, resource, name string) error {
-	where := ""
-	if o.namespace != "" {
-		where = " in namespace " + o.namespace
-	}
-	if name != "" {
-		return fmt.Errorf("%s %q%s is not among the objects that the watches see", resource, name, where)
-	}
-	_, err := fmt.Fprintf(stderr, "No resources found%s.\n", where)
-	return err
-}
-
-func (o *getOptions) print(w io.Writer, items []json.RawMessage) error {
-	objects := make([]metav1.PartialObjectMetadata, len(items))
-	namespaced := false
-	for i, item := range items {
-		if err := json.Unmarshal(item, &objects[i]); err != nil {
-			return fmt.Errorf("the answer of the daemon is not understood: %w", err)
-		}
-		namespaced = namespaced || objects[i].Namespace != ""
-	}
-	if o.output == "name" {
-		return printNames(w, objects)
-	}
-	header := []string{"NAME", "AGE"}
-	if namespaced {
-		header = append([]string{"NAMESPACE"}, header...)
-	}
-	if o.output == "wide" {
-		header = append(header, "VERSION", "LABELS")
-	}
-	t := newTable(w, header...)
-	now := time.Now()
-	for i := range objects {
-		m := &objects[i].ObjectMeta
-		cells := []string{m.Name, age(m.CreationTimestamp.Time, now)}
-		if m.CreationTimestamp.IsZero() {
-			cells[1] = "<unknown>"
-		}
-		if namespaced {
-			cells = append([]string{m.Namespace}, cells...)
-		}
-		if o.output == "wide" {
-			text := labels.FormatLabels(m.Labels)
-			cells = append(cells, m.ResourceVersion, text)
-		}
-		t.row(cells...)
-	}
-	return t.flush()
-}
-
-// printNames prints what kubectl takes as names: pod/web, deployment.apps/web.
-func printNames(w io.Writer, objects []metav1.PartialObjectMetadata) error {
-	for i := range objects {
-		o := &objects[i]
-		gv, err := schema.ParseGroupVersion(o.APIVersion)
-		if err != nil {
-			return err
-		}
-		kind := schema.GroupKind{Group: gv.Group, Kind: strings.ToLower(o.Kind)}
-		if _, err := fmt.Fprintf(w, "%s/%s\n", clean(kind.String()), clean(o.Name)); err != nil {
+func visitAll(items []json.RawMessage, visit func(raw []byte) error) error {
+	for _, item := range items {
+		if err := visit(item); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// eachObject reads a list page by page.
+func eachObject(ctx context.Context, c *client.Client, path string, query url.Values, visit func(*admin.ObjectList) error) error {
+	for {
+		var page admin.ObjectList
+		if err := c.Get(ctx, path, query, &page); err != nil {
+			return err
+		}
+		if err := visit(&page); err != nil || page.Metadata.Continue == "" {
+			return err
+		}
+		query.Set("continue", page.Metadata.Continue)
+	}
+}
+
+// follow prints the objects, then each that changes, until the command is interrupted.
+func (g *getter) follow(w *wanted) error {
+	var st status.Status
+	if err := g.client.Get(g.cmd.Context(), "/api/v1/status", nil, &st); err != nil {
+		return err
+	}
+	selector, err := labels.Parse(g.selector)
+	if err != nil {
+		return err
+	}
+	printed := map[string]string{} // versions; the log repeats what came before the list
+	row := func(raw []byte) error {
+		var o metav1.PartialObjectMetadata
+		if err := json.Unmarshal(raw, &o); err != nil {
+			return err
+		}
+		key := o.Namespace + "/" + o.Name
+		if !selector.Matches(labels.Set(o.Labels)) || o.ResourceVersion != "" && printed[key] == o.ResourceVersion {
+			return nil
+		}
+		printed[key] = o.ResourceVersion
+		return g.printer.add(raw)
+	}
+	if err := g.show(w, row); err != nil {
+		return err
+	}
+	query := url.Values{"resource": {w.resource}, "since": {strconv.FormatUint(st.Store.LastEvent, 10)}}
+	setGiven(query, map[string]string{"namespace": g.namespace, "name": strings.Join(w.names, "")})
+	t := &tail{notes: g.cmd.ErrOrStderr(), show: func(e *event.Event) error {
+		if e.Type == event.Gap {
+			_, err := fmt.Fprintf(g.cmd.ErrOrStderr(), "watcherd: history of %s was lost; run the command again for the state of now\n", e.Gap.Resource)
+			return err
+		}
+		if len(e.Object) == 0 {
+			return nil
+		}
+		return errors.Join(row(e.Object), g.printer.flush())
+	}}
+	return t.follow(g.cmd.Context(), g.client, query, false)
 }

@@ -7,16 +7,20 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/event/pretty"
 )
 
-// TestListObjects reads a list of several pages, with the same query for each.
-func TestListObjects(t *testing.T) {
+// TestEachObject reads a list of several pages, with the same query for each.
+func TestEachObject(t *testing.T) {
 	pages := map[string]struct{ item, next string }{"": {"a", "1"}, "1": {"b", "2"}, "2": {"c", ""}}
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		page := pages[r.FormValue("continue")]
@@ -34,13 +38,41 @@ func TestListObjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	list, err := listObjects(t.Context(), client, "pods", url.Values{"labelSelector": {"tier=web"}})
-	if err != nil {
-		t.Fatal(err)
+	var got []string
+	err = eachObject(t.Context(), client, "/api/v1/objects/pods", url.Values{"labelSelector": {"tier=web"}}, func(page *admin.ObjectList) error {
+		for _, item := range page.Items {
+			got = append(got, string(item))
+		}
+		return nil
+	})
+	if want := []string{`{"name":"a"}`, `{"name":"b"}`, `{"name":"c"}`}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("%v, %s; want %s", err, got, want)
 	}
-	got, err := json.Marshal(list.Items)
-	if want := `[{"name":"a"},{"name":"b"},{"name":"c"}]`; err != nil || string(got) != want || list.Metadata.Continue != "" {
-		t.Errorf("%v, %s, continue %q; want %s", err, got, list.Metadata.Continue, want)
+}
+
+// TestTailDates: the line with which another day begins has its date.
+func TestTailDates(t *testing.T) {
+	now := time.Now()
+	var out strings.Builder
+	tail := &tail{out: &out, printer: &pretty.Printer{}, day: now.Format(time.DateOnly)}
+	yesterday := now.AddDate(0, 0, -1)
+	for _, at := range []time.Time{now, yesterday, yesterday, now} {
+		e := &event.Event{ID: "a", Type: event.Added, Time: at, Sequence: 1, Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Name: "web", Object: json.RawMessage(`{}`)}
+		data := event.AppendCloudEvent(nil, e)
+		if err := tail.print("added", data); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var dates []string
+	for line := range strings.Lines(out.String()) {
+		date, _, _ := strings.Cut(line, " ")
+		if strings.Contains(date, ":") {
+			date = ""
+		}
+		dates = append(dates, date)
+	}
+	if want := []string{"", yesterday.Format(time.DateOnly), "", now.Format(time.DateOnly)}; !slices.Equal(dates, want) {
+		t.Errorf("dates %q, want %q:\n%s", dates, want, &out)
 	}
 }
 

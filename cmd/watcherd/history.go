@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/admin/client"
 	"github.com/watcherd/watcherd/internal/history"
 )
@@ -310,16 +311,17 @@ func namespaceOf(ctx context.Context, c *client.Client, resource, name string) (
 		}
 	}
 	if len(found) == 0 { // it may not have changed
-		list, err := listObjects(ctx, c, resource, url.Values{"name": {name}, "metadata": {"true"}})
+		query := url.Values{"name": {name}, "metadata": {"true"}}
+		err := eachObject(ctx, c, "/api/v1/objects/"+url.PathEscape(resource), query, func(page *admin.ObjectList) error {
+			return visitAll(page.Items, func(raw []byte) error {
+				var o metav1.PartialObjectMetadata
+				err := json.Unmarshal(raw, &o)
+				found = append(found, o.Namespace)
+				return err
+			})
+		})
 		if err != nil {
 			return "", err
-		}
-		for _, item := range list.Items {
-			var o metav1.PartialObjectMetadata
-			if err := json.Unmarshal(item, &o); err != nil {
-				return "", err
-			}
-			found = append(found, o.Namespace)
 		}
 	}
 	switch {

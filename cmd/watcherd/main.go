@@ -131,7 +131,7 @@ func newRootCommand(stdout, stderr io.Writer) *cobra.Command {
 		&cobra.Group{ID: groupRun, Title: "Run and check:"},
 		&cobra.Group{ID: groupAsk, Title: "Ask and command a running daemon:"},
 	)
-	for _, c := range []*cobra.Command{newRunCommand(), newValidateCommand(), newBodyCommand(), newRBACCommand(), newSchemaCommand(), newStoreCommand(), newRecordCommand(), newWatchCommand()} {
+	for _, c := range []*cobra.Command{newInitCommand(), newRunCommand(), newValidateCommand(), newBodyCommand(), newRBACCommand(), newSchemaCommand(), newStoreCommand(), newRecordCommand(), newWatchCommand()} {
 		c.GroupID = groupRun
 		root.AddCommand(c)
 	}
@@ -143,6 +143,12 @@ func newRootCommand(stdout, stderr io.Writer) *cobra.Command {
 		root.AddCommand(c)
 	}
 	root.AddCommand(newVersionCommand())
+	root.InitDefaultCompletionCmd()
+	for _, c := range root.Commands() {
+		if c.Name() == "completion" {
+			c.Args, c.RunE = usageArgs(cobra.NoArgs), helpOnly
+		}
+	}
 	addCompletions(root)
 	return root
 }

@@ -62,6 +62,11 @@ func newRBACCommand() *cobra.Command {
 			if !optional {
 				needs = rbac.Required(needs)
 			}
+			if cmd.Flags().Changed("namespace") {
+				if err := rbac.WriteAccount(cmd.OutOrStdout(), to); err != nil {
+					return err
+				}
+			}
 			return rbac.WriteManifest(cmd.OutOrStdout(), needs, to)
 		},
 	}
@@ -70,7 +75,7 @@ func newRBACCommand() *cobra.Command {
 	flags.BoolVar(&server, "server", false, "resolve names and wildcards with the cluster")
 	flags.BoolVar(&optional, "optional", true, "include optional rules")
 	flags.StringVar(&to.Name, "service-account", "watcherd", "name of the daemon's service account, and part of the roles' names")
-	flags.StringVarP(&to.Namespace, "namespace", "n", "watcherd", "namespace of the service account")
+	flags.StringVarP(&to.Namespace, "namespace", "n", "watcherd", "namespace of the service account; given, the manifest has it and the service account, too")
 	kube.bind(flags)
 	return cmd
 }

@@ -38,7 +38,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.code != http.StatusOK && (r.object == "" || strings.Contains(string(body), `"name":"`+r.object+`"`)) {
-		w.WriteHeader(r.code)
+		http.Error(w, "no thanks", r.code)
 		return
 	}
 	r.accepted = append(r.accepted, string(body))

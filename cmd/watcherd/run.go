@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -31,9 +34,9 @@ func newRunCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "run [--config FILE]",
 		Short:   "Run the daemon",
-		Long:    "Run watches the configured resources and delivers their changes until SIGTERM or SIGINT.\nIt reloads the configuration when the file changes and on SIGHUP.",
-		Example: "  watcherd run\n  watcherd run --config prod.yaml --context prod --log-format json",
-		Args:    usageArgs(cobra.NoArgs),
+		Long:    "Run watches the configured resources and delivers their changes until SIGTERM or SIGINT.\nIt reloads the configuration when the file changes and on SIGHUP.\nThe file is ./watcherd.yaml, unless another one is given.",
+		Example: "  watcherd run\n  watcherd run --config watcherd.yaml --context prod --log-format json",
+		Args:    usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := logs.logger(cmd.ErrOrStderr())
 			if err != nil {
@@ -115,9 +118,44 @@ func hangups(ctx context.Context) (<-chan struct{}, func()) {
 	}
 }
 
+const defaultConfig = "watcherd.yaml"
+
+// addConfigFlag adds the flag --config to a command that has its RunE. The file may be its
+// argument, too, if it takes one. Standard input, "-", is read into a file that exists while
+// the command runs.
 func addConfigFlag(cmd *cobra.Command, file *string) {
-	cmd.Flags().StringVarP(file, "config", "c", "watcherd.yaml", "configuration file")
+	cmd.Flags().StringVarP(file, "config", "c", defaultConfig, "configuration file; - reads standard input")
 	mustMark(cmd.MarkFlagFilename("config", "yaml", "yml"))
+	do := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		given := cmd.Flags().Changed("config")
+		if len(args) > 0 {
+			if given {
+				return &usageError{fmt.Errorf("give the configuration with --config or as an argument (%s), not both", args[0])}
+			}
+			*file, given = args[0], true
+		}
+		if _, err := os.Stat(*file); !given && errors.Is(err, fs.ErrNotExist) {
+			return &usageError{fmt.Errorf("there is no ./%s: name a configuration with --config, or write one with 'watcherd init'", defaultConfig)}
+		}
+		if *file != "-" {
+			return do(cmd, nil)
+		}
+		dir, err := os.MkdirTemp("", "watcherd-")
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+		text, err := io.ReadAll(io.LimitReader(cmd.InOrStdin(), config.MaxSize+1))
+		if err != nil {
+			return fmt.Errorf("read standard input: %w", err)
+		}
+		*file = filepath.Join(dir, "stdin.yaml")
+		if err := os.WriteFile(*file, text, 0o600); err != nil {
+			return err
+		}
+		return do(cmd, nil)
+	}
 }
 
 // usageArgs makes a check of positional arguments a usage error.

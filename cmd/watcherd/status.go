@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"io"
@@ -11,33 +12,75 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/pkg/event/pretty"
 )
 
 func newStatusCommand() *cobra.Command {
 	var (
 		flags  adminFlags
 		output string
+		watch  bool
 	)
 	cmd := &cobra.Command{
 		Use:     "status",
 		Short:   "Show the state of watches, routes and sinks",
 		Long:    "Status shows the watches, routes and sinks of a running daemon, with their lag and their errors.",
-		Example: "  watcherd status\n  watcherd status -o json | jq '.sinks[] | {name, state, queued}'",
+		Example: "  watcherd status\n  watcherd status -w\n  watcherd status -o json | jq '.sinks[] | {name, state, queued}'",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			var st status.Status
-			if err := flags.get(cmd.Context(), "/api/v1/status", nil, &st); err != nil {
-				return err
+			show := func(w io.Writer) error {
+				var st status.Status
+				if err := flags.get(cmd.Context(), "/api/v1/status", nil, &st); err != nil {
+					return err
+				}
+				if output != "table" {
+					return printStructured(w, output, &st)
+				}
+				return printStatus(w, &st, time.Now())
 			}
-			if output != "table" {
-				return printStructured(cmd.OutOrStdout(), output, &st)
+			if watch {
+				return repeat(cmd, show)
 			}
-			return printStatus(cmd.OutOrStdout(), &st, time.Now())
+			return show(cmd.OutOrStdout())
 		},
 	}
 	flags.bind(cmd)
+	cmd.Flags().BoolVarP(&watch, "watch", "w", false, "show it again every 2 seconds")
 	addOutputFlag(cmd, &output, "table, json or yaml", "table", "json", "yaml")
 	return cmd
+}
+
+const repeatEvery = 2 * time.Second
+
+// repeat shows something until the command is interrupted: in place on a terminal, otherwise
+// one below the other. Only the first time an error ends it.
+func repeat(cmd *cobra.Command, show func(io.Writer) error) error {
+	tick := time.NewTicker(repeatEvery)
+	defer tick.Stop()
+	before := "" // the next screen
+	for first := true; ; first = false {
+		var b bytes.Buffer
+		switch err := show(&b); {
+		case cmd.Context().Err() != nil:
+			return nil
+		case err != nil && first:
+			return err
+		case err != nil:
+			fmt.Fprintf(&b, "watcherd: %s\n", clean(err.Error()))
+		}
+		if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s%s", before, b.Bytes()); err != nil {
+			return err
+		}
+		before = "\n"
+		if pretty.IsTerminal(cmd.OutOrStdout()) {
+			before = "\x1b[H\x1b[2J"
+		}
+		select {
+		case <-cmd.Context().Done():
+			return nil
+		case <-tick.C:
+		}
+	}
 }
 
 // statusPrinter writes the parts of a status; the first error stays.
@@ -53,6 +96,7 @@ func printStatus(w io.Writer, st *status.Status, now time.Time) error {
 	p.watches(st.Watches)
 	p.routes(st.Routes)
 	p.sinks(st.Sinks)
+	p.printf("\nCounts, and LAST SUCCESS, are since start, %s.\n", ago(st.Started, now))
 	p.problems(st)
 	return p.err
 }
@@ -164,8 +208,12 @@ func (p *statusPrinter) sinks(sinks []status.Sink) {
 			if !s.Configured {
 				state = "removed"
 			}
+			success := "not since start"
+			if !s.LastSuccess.IsZero() {
+				success = ago(s.LastSuccess, p.now)
+			}
 			t.row(s.Name, s.Kind, state, strconv.FormatInt(s.Queued, 10), size(s.QueuedBytes), size(s.HeldBytes), age(s.Oldest, p.now),
-				number(s.Delivered), strconv.FormatInt(s.DeadLetters, 10), ago(s.LastSuccess, p.now))
+				number(s.Delivered), strconv.FormatInt(s.DeadLetters, 10), success)
 		}
 	}, "SINK", "KIND", "STATE", "QUEUED", "BYTES", "LOG HELD", "LAG", "DELIVERED", "DEAD", "LAST SUCCESS")
 }

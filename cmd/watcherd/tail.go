@@ -120,11 +120,15 @@ func (o *tailOptions) run(cmd *cobra.Command, _ []string) error {
 	if err != nil {
 		return err
 	}
-	ctx := cmd.Context()
-	t := &tail{out: cmd.OutOrStdout(), notes: cmd.ErrOrStderr(), left: o.limit}
+	t := &tail{out: cmd.OutOrStdout(), notes: cmd.ErrOrStderr(), left: o.limit, day: time.Now().Format(time.DateOnly)}
 	if o.output == "pretty" {
 		t.printer = &pretty.Printer{Color: pretty.WantsColor(t.out)}
 	}
+	return t.follow(cmd.Context(), client, query, o.noFollow)
+}
+
+// follow prints a stream, connecting again when it is lost.
+func (t *tail) follow(ctx context.Context, client *client.Client, query url.Values, noFollow bool) error {
 	connected := false
 	for wait := retryFirst; ; wait = min(2*wait, retryMost) {
 		began, err := t.connect(ctx, client, query)
@@ -133,7 +137,7 @@ func (o *tailOptions) run(cmd *cobra.Command, _ []string) error {
 			return nil //nolint:nilerr // interrupted, or there is no more to print
 		case !connected && !began:
 			return err
-		case o.noFollow && err == nil:
+		case noFollow && err == nil:
 			return nil
 		}
 		// A daemon that starts or stops answers 503.
@@ -155,9 +159,11 @@ func (o *tailOptions) run(cmd *cobra.Command, _ []string) error {
 // tail prints a stream, over any number of connections.
 type tail struct {
 	out, notes io.Writer
-	printer    *pretty.Printer // nil: JSON
+	printer    *pretty.Printer          // nil: JSON
+	show       func(*event.Event) error // in place of printing
 	lastID     string
-	left       int // events to print; 0: no bound
+	day        string // of the last line, which shows the time alone
+	left       int    // events to print; 0: no bound
 	done       bool
 }
 
@@ -224,14 +230,20 @@ func (t *tail) print(name string, data []byte) error {
 		return t.note(name, data)
 	}
 	var line []byte
-	if t.printer == nil {
+	if t.printer == nil && t.show == nil {
 		line = append(data, '\n')
 	} else {
 		e, err := event.Parse(data)
 		if err != nil {
 			return err
 		}
-		line = t.printer.Append(nil, e)
+		if t.show != nil {
+			return t.show(e)
+		}
+		if day := e.Time.Local().Format(time.DateOnly); day != t.day {
+			t.day, line = day, append([]byte(day), ' ')
+		}
+		line = t.printer.Append(line, e)
 	}
 	if _, err := t.out.Write(line); err != nil {
 		return err

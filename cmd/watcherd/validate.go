@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"strings"
 
@@ -18,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/config"
+	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/rbac"
 	"github.com/watcherd/watcherd/internal/schemas"
@@ -31,6 +33,8 @@ func newValidateCommand() *cobra.Command {
 		file   string
 		server bool
 		strict bool
+		diff   bool
+		daemon adminFlags
 		as     string
 		kube   kubeFlags
 		policy config.Policy
@@ -42,10 +46,11 @@ func newValidateCommand() *cobra.Command {
 			"With --server it also checks with the cluster that the resources are served and watchable, and that this user\n" +
 			"(or the one given with --as) may watch them. It warns of fields that the schemas of the resources do not have.\n" +
 			"It starts nothing, contacts no sink, and warns of environment variables and files that are missing where it runs. Exit code 1: a watch would not run. A resource that is not served is an\n" +
-			"error only with onMissing: fail. With --strict a warning is exit code 2.",
-		Example: "  watcherd validate\n" +
+			"error only with onMissing: fail. With --strict a warning is exit code 2.\n\n" +
+			"With --diff it asks the running daemon which watches and sinks a reload to the file would start, stop and replace.",
+		Example: "  watcherd validate\n  watcherd validate team.yaml\n  kubectl get configmap watcherd -o jsonpath='{.data.watcherd\\.yaml}' | watcherd validate -c -\n" +
 			"  watcherd validate --config watcherd.yaml --server --as system:serviceaccount:watcherd:watcherd",
-		Args: usageArgs(cobra.NoArgs),
+		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			st, err := watcherd.LoadWithin(file, kinds.Builtin(), policy)
 			if err != nil {
@@ -62,6 +67,11 @@ func newValidateCommand() *cobra.Command {
 			}
 			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is valid: %s, %s\n", display(file), plural(len(st.Watches), "watch"), plural(len(st.Sinks), "sink")); err != nil {
 				return err
+			}
+			if diff {
+				if err := daemon.plan(cmd, file); err != nil {
+					return err
+				}
 			}
 			if !server {
 				return strictly(strict, warnings)
@@ -84,11 +94,28 @@ func newValidateCommand() *cobra.Command {
 	addConfigFlag(cmd, &file)
 	flags := cmd.Flags()
 	flags.BoolVar(&server, "server", false, "also check against the cluster")
+	flags.BoolVar(&diff, "diff", false, "also print what a reload of the running daemon to the file would do")
+	daemon.bindAccess(cmd)
 	flags.BoolVar(&strict, "strict", false, "exit with code 2 if there are warnings")
 	flags.StringVar(&as, "as", "", "user to check for, such as the daemon's service account; requires the impersonate permission")
 	bindPolicy(flags, &policy)
 	kube.bind(flags)
 	return cmd
+}
+
+// plan prints what a reload to a configuration would do.
+func (f *adminFlags) plan(cmd *cobra.Command, file string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	f.config = file
+	var out admin.Planned
+	if err := f.post(cmd.Context(), "/api/v1/plan", admin.PlanRequest{Configuration: string(text)}, &out); err != nil {
+		return err
+	}
+	_, err = fmt.Fprint(cmd.OutOrStdout(), out.Plan)
+	return err
 }
 
 // strictly is the error of a configuration that has warnings.

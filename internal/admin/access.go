@@ -141,7 +141,7 @@ func (s *Server) accept(who caller, r *http.Request) *Problem {
 		s.log.Warn("command refused", s.trail(who, r)...)
 		return problemf(http.StatusForbidden, "the %s is for reading; commands need the token of admin.auth.commandTokenFile or a name of admin.auth.commandNames", who.name)
 	}
-	if r.URL.Path == "/api/v1/backtest" {
+	if r.URL.Path == "/api/v1/backtest" || r.URL.Path == "/api/v1/plan" {
 		s.log.Info("command accepted", s.trail(who, r)...)
 		return nil
 	}

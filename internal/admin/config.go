@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/watcherd/watcherd/internal/columns"
 	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/retrace"
 	"github.com/watcherd/watcherd/internal/status"
@@ -81,13 +82,16 @@ type Objects interface {
 
 // View reads one resource.
 type View interface {
-	// About describes the watch of a resource and whether it is synced.
-	About() (resource event.Resource, namespaced, synced bool)
+	// About describes the watch of a resource. unsynced is why objects may be missing, empty
+	// if the caches are complete.
+	About() (resource event.Resource, namespaced bool, unsynced string)
 	// List returns the matching objects of a namespace, or of all if it is empty,
 	// sorted by namespace and name. The slice is the caller's.
 	List(namespace string, selector labels.Selector) []*compact.Object
 	// Get returns nil if there is no such object.
 	Get(namespace, name string) *compact.Object
+	// Columns returns the printer columns of a custom resource, none if they are not known.
+	Columns(ctx context.Context) []columns.Column
 }
 
 // Log is the event log.
@@ -139,6 +143,18 @@ type Commands interface {
 	Backup(ctx context.Context, dir string) (int, error)
 	// Reload reads the configuration file and returns the outcome.
 	Reload(ctx context.Context) (status.Config, error)
+	// Plan returns the effect that a reload to a configuration would have, for people.
+	Plan(configuration string) (string, error)
+}
+
+// PlanRequest asks what a reload would do.
+type PlanRequest struct {
+	Configuration string `json:"configuration"` // the content of the file
+}
+
+// Planned is the effect of a reload, a line for each block that does not stay.
+type Planned struct {
+	Plan string `json:"plan"`
 }
 
 // Sinks acts on sinks.

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/watcherd/watcherd/internal/columns"
 	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/retrace"
@@ -247,8 +248,10 @@ func (f *fixture) View(resource string) (View, error) {
 	return f, nil
 }
 
-func (f *fixture) About() (resource event.Resource, namespaced, synced bool) {
-	return event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, true, true
+func (f *fixture) Columns(context.Context) []columns.Column { return nil }
+
+func (f *fixture) About() (resource event.Resource, namespaced bool, unsynced string) {
+	return event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, true, ""
 }
 
 func (f *fixture) List(namespace string, selector labels.Selector) []*compact.Object {
@@ -305,6 +308,8 @@ func (f *fixture) Backup(context.Context, string) (int, error) { return 7, nil }
 func (f *fixture) Reload(context.Context) (status.Config, error) {
 	return status.Config{Hash: "abc"}, nil
 }
+
+func (f *fixture) Plan(configuration string) (string, error) { return "nothing changed\n", nil }
 
 func (f *fixture) Pause(context.Context, string) error  { return nil }
 func (f *fixture) Resume(context.Context, string) error { return nil }

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watcherd/watcherd/internal/columns"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -36,14 +38,14 @@ const (
 //	/api/v1/objects/RESOURCE/NAMESPACE/NAME   one
 //	/api/v1/objects/RESOURCE/NAME             one that is in no namespace
 //
-// with ?labelSelector=, ?name=, ?limit= and ?continue= for lists, and ?metadata=true for
-// objects without spec, status and data. ?at= asks the history for the states of a time.
+// with ?labelSelector=, ?name=, ?limit=, ?continue= and ?columns=true for lists, and ?metadata=true
+// for objects without spec, status and data. ?at= asks the history for the states of a time.
 func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
 	view, err := s.cfg.Objects.View(r.PathValue("resource"))
 	if err != nil {
 		return err
 	}
-	resource, namespaced, synced := view.About()
+	resource, namespaced, unsynced := view.About()
 	query := r.URL.Query()
 	bare, err := boolean(query, "metadata")
 	if err != nil {
@@ -68,7 +70,7 @@ func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer release()
 	if name == "" {
-		return list(w, query, view, first, bare)
+		return list(r.Context(), w, query, view, first, bare)
 	}
 	o := view.Get(first, name)
 	if o == nil {
@@ -77,8 +79,8 @@ func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
 			where = " in namespace " + first
 		}
 		why := ""
-		if !synced {
-			why = "; the watch is still reading its first list"
+		if unsynced != "" {
+			why = "; " + unsynced
 		}
 		return problemf(http.StatusNotFound, "%s %q%s is not among the objects that the watches see%s", resource, name, where, why)
 	}
@@ -101,7 +103,7 @@ func selection(query url.Values) (selector labels.Selector, limit int, err error
 	return selector, limit, err
 }
 
-func list(w http.ResponseWriter, query url.Values, view View, namespace string, bare bool) error {
+func list(ctx context.Context, w http.ResponseWriter, query url.Values, view View, namespace string, bare bool) error {
 	selector, limit, err := selection(query)
 	if err != nil {
 		return err
@@ -117,14 +119,19 @@ func list(w http.ResponseWriter, query url.Values, view View, namespace string, 
 		}
 		all = all[sort.Search(len(all), func(i int) bool { return after.before(all[i]) }):]
 	}
-	return writeList(w, view, all, limit, bare)
+	resource, _, unsynced := view.About()
+	meta := ListMeta{Incomplete: unsynced}
+	if wanted, err := boolean(query, "columns"); err != nil {
+		return err
+	} else if wanted {
+		meta.Columns = view.Columns(ctx)
+	}
+	return writeList(w, resource, meta, all, limit, bare)
 }
 
 // writeList sends a page object by object, as an ObjectList: a reader, however slow, holds
 // one of them in memory. Only before the first one it may fail.
-func writeList(w http.ResponseWriter, view View, all []*compact.Object, limit int, bare bool) error {
-	resource, _, synced := view.About()
-	meta := ListMeta{Incomplete: !synced}
+func writeList(w http.ResponseWriter, resource event.Resource, meta ListMeta, all []*compact.Object, limit int, bare bool) error {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	buf := []byte(`{"apiVersion":"v1","kind":"List","items":[`)
@@ -173,7 +180,9 @@ type ObjectList struct {
 type ListMeta struct {
 	Continue           string `json:"continue,omitempty"`
 	RemainingItemCount int    `json:"remainingItemCount,omitempty"`
-	Incomplete         bool   `json:"incomplete,omitempty"` // the watch is still reading its first list
+	Incomplete         string `json:"incomplete,omitempty"` // why objects may be missing
+
+	Columns []columns.Column `json:"columns,omitempty"` // the printer columns of a custom resource, if asked for
 }
 
 // appendObject appends an object's JSON, as it was recorded or with its metadata alone.

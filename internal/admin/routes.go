@@ -88,6 +88,7 @@ func (s *Server) opened() http.Handler {
 	s.handle(mux, "POST /api/v1/snapshot", s.snapshot)
 	s.handle(mux, "POST /api/v1/backup", s.backup)
 	s.handle(mux, "POST /api/v1/reload", s.reload)
+	s.handle(mux, "POST /api/v1/plan", s.plan)
 	s.handle(mux, "GET /api/v1/deadletters/{sink}", s.asked(s.listLetters))
 	s.handle(mux, "POST /api/v1/deadletters/{sink}/retry", s.retryLetters)
 	s.handle(mux, "POST /api/v1/deadletters/{sink}/drop", s.dropLetters)

@@ -1,7 +1,6 @@
 package atapi
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,12 +8,9 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/util/duration"
-	utiljson "k8s.io/apimachinery/pkg/util/json"
-	"k8s.io/client-go/util/jsonpath"
 
+	"github.com/watcherd/watcherd/internal/columns"
 	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/rawjson"
@@ -37,13 +33,7 @@ type form struct {
 	apiVersion string
 	name       string // of the objects' kind
 	include    string // of the objects, in a table: None, Metadata or Object
-	columns    []column
-}
-
-// column is one of a table. Without a path it is the name or the age.
-type column struct {
-	metav1.TableColumnDefinition
-	path *jsonpath.JSONPath
+	table      *columns.Table
 }
 
 // accepted finds the first form of an Accept header that can be sent.
@@ -80,11 +70,7 @@ func (f *form) of(t *target, at time.Time, include string) {
 func (f *form) begin(dst []byte) []byte {
 	switch f.kind {
 	case asTable:
-		definitions := make([]metav1.TableColumnDefinition, len(f.columns))
-		for i := range f.columns {
-			definitions[i] = f.columns[i].TableColumnDefinition
-		}
-		b, _ := json.Marshal(definitions) //nolint:errchkjson // texts and numbers
+		b, _ := json.Marshal(f.table.Columns) //nolint:errchkjson // texts and numbers
 		dst = append(append(dst, `{"kind":"Table","apiVersion":"meta.k8s.io/v1","columnDefinitions":`...), b...)
 		return append(dst, `,"rows":[`...)
 	case asMetadata:
@@ -148,27 +134,9 @@ func partial(dst, raw []byte) []byte {
 
 // row appends an object as a row of a table.
 func (f *form) row(dst, raw []byte) ([]byte, error) {
-	meta, err := rawjson.ScanHead(raw)
+	cells, err := f.table.Row(raw, f.at)
 	if err != nil {
 		return dst, err
-	}
-	var content any
-	cells := make([]any, len(f.columns))
-	for i := range f.columns {
-		c := &f.columns[i]
-		switch {
-		case c.path != nil:
-			if content == nil {
-				if err := utiljson.Unmarshal(raw, &content); err != nil { // with integers
-					return dst, err
-				}
-			}
-			cells[i] = c.cell(content, f.at)
-		case c.Format == "name":
-			cells[i] = string(meta.Name)
-		default:
-			cells[i] = age(string(meta.CreationTimestamp), f.at)
-		}
 	}
 	b, err := json.Marshal(cells)
 	if err != nil {
@@ -187,73 +155,19 @@ func (f *form) row(dst, raw []byte) ([]byte, error) {
 	return append(dst, '}'), nil
 }
 
-// age is how long before a time another was, as kubectl shows it.
-func age(timestamp string, at time.Time) string {
-	t, err := time.Parse(time.RFC3339, timestamp)
-	if err != nil {
-		return "<unknown>"
-	}
-	return duration.HumanDuration(at.Sub(t))
-}
-
-// cell is the value of a column of a custom resource, nil if the object lacks it.
-func (c *column) cell(object any, at time.Time) any {
-	found, err := c.path.FindResults(object)
-	if err != nil || len(found) == 0 || len(found[0]) == 0 || !found[0][0].CanInterface() {
-		return nil
-	}
-	value := found[0][0].Interface()
-	switch c.Type {
-	case "integer":
-		switch n := value.(type) {
-		case int64:
-			return n
-		case float64:
-			return int64(n)
-		}
-	case "number":
-		switch value.(type) {
-		case int64, float64:
-			return value
-		}
-	case "boolean":
-		if b, ok := value.(bool); ok {
-			return b
-		}
-	case "date":
-		if text, ok := value.(string); ok {
-			return age(text, at)
-		}
-	case "string":
-		var text bytes.Buffer
-		if c.path.PrintResults(&text, found[0]) == nil {
-			return text.String()
-		}
-	}
-	return nil
-}
-
 var definitions = event.Resource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions", Kind: "CustomResourceDefinition"}
 
-// columns sets the columns of a table: the name, and the age or what the resource's definition
-// had at the time, if that is recorded.
-func (s *Server) columns(ctx context.Context, r *request, t *target) error {
-	name := metav1.TableColumnDefinition{Name: "Name", Type: "string", Format: "name", Description: "Name of the object."}
-	r.form.columns = []column{{TableColumnDefinition: name}}
+// tableOf sets the columns of a table: those of the kind, or those that the resource's
+// definition had at the time, if that is recorded.
+func (s *Server) tableOf(ctx context.Context, r *request, t *target) error {
 	own, err := s.printerColumns(ctx, r.at, t.GVR)
-	if err != nil {
-		return err
-	}
-	if own == nil {
-		own = []column{{TableColumnDefinition: metav1.TableColumnDefinition{Name: "Age", Type: "string", Description: "Time from the object's creation to the time that is asked for."}}}
-	}
-	r.form.columns = append(r.form.columns, own...)
-	return nil
+	r.form.table = columns.Of(schema.GroupKind{Group: t.GVR.Group, Kind: t.Kind}, own)
+	return err
 }
 
 // printerColumns are those of a custom resource at a time, nil if its definition is not
 // recorded or has none.
-func (s *Server) printerColumns(ctx context.Context, at time.Time, gvr schema.GroupVersionResource) ([]column, error) {
+func (s *Server) printerColumns(ctx context.Context, at time.Time, gvr schema.GroupVersionResource) ([]columns.Column, error) {
 	if !strings.Contains(gvr.Group, ".") { // no definition has such a group
 		return nil, nil
 	}
@@ -261,32 +175,9 @@ func (s *Server) printerColumns(ctx context.Context, at time.Time, gvr schema.Gr
 	if err != nil || state.As != history.Exact || !state.Exists {
 		return nil, err
 	}
-	var crd struct {
-		Spec struct {
-			Versions []struct {
-				Name                     string
-				AdditionalPrinterColumns []struct {
-					Name, Type, Format, Description, JSONPath string
-					Priority                                  int32
-				}
-			}
-		}
-	}
-	if err := json.Unmarshal(state.Object, &crd); err != nil {
+	own, err := columns.OfDefinition(state.Object, gvr.Version)
+	if err != nil {
 		return nil, fmt.Errorf("definition of %s: %w", gvr.GroupResource(), err)
 	}
-	var list []column
-	for _, v := range crd.Spec.Versions {
-		if v.Name != gvr.Version {
-			continue
-		}
-		for _, c := range v.AdditionalPrinterColumns {
-			path := jsonpath.New(c.Name).AllowMissingKeys(true)
-			if err := path.Parse("{" + c.JSONPath + "}"); err != nil {
-				continue // as the API server does
-			}
-			list = append(list, column{metav1.TableColumnDefinition{Name: c.Name, Type: c.Type, Format: c.Format, Description: c.Description, Priority: c.Priority}, path})
-		}
-	}
-	return list, nil
+	return own, nil
 }

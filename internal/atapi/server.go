@@ -163,7 +163,7 @@ func (s *Server) objects(ctx context.Context, w http.ResponseWriter, r *request,
 	}
 	r.form.of(t, r.at, r.URL.Query().Get("includeObject"))
 	if r.form.kind == asTable {
-		if err := s.columns(ctx, r, t); err != nil {
+		if err := s.tableOf(ctx, r, t); err != nil {
 			return err
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watcherd/watcherd/internal/columns"
 	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -158,10 +159,10 @@ func TestAnswers(t *testing.T) {
 			}
 		}
 	}
-	if _, body, _ := ask("/api/v1/pods", "Accept", tables); !strings.Contains(body, `"rows":[{"cells":["a","60m"],"object":{"kind":"PartialObjectMetadata"`) {
+	if _, body, _ := ask("/api/v1/pods", "Accept", tables); !strings.Contains(body, `"rows":[{"cells":["a","0/0","",0,"60m","\u003cnone\u003e","n"],"object":{"kind":"PartialObjectMetadata"`) {
 		t.Error(body)
 	}
-	if _, body, _ := ask("/api/v1/pods?includeObject=None", "Accept", tables); !strings.Contains(body, `{"cells":["a","60m"],"object":null}`) {
+	if _, body, _ := ask("/api/v1/pods?includeObject=None", "Accept", tables); !strings.Contains(body, `{"cells":["a","0/0","",0,"60m","\u003cnone\u003e","n"],"object":null}`) {
 		t.Error(body)
 	}
 	if resp, _, _ := ask("/api/v1/pods", "Accept", "application/vnd.kubernetes.protobuf"); resp.code != http.StatusNotAcceptable {
@@ -302,11 +303,11 @@ func FuzzTable(f *testing.F) {
 			t.Fatal(err)
 		}
 		s := &Server{History: &past{crd: func(time.Time) string { return string(text) }}}
-		columns, err := s.printerColumns(t.Context(), time.Now(), schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"})
+		own, err := s.printerColumns(t.Context(), time.Now(), schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"})
 		if err != nil {
 			t.Fatal(err)
 		}
-		table := form{kind: asTable, at: time.Now(), apiVersion: "example.com/v1", name: "Widget", include: "Object", columns: columns}
+		table := form{kind: asTable, at: time.Now(), apiVersion: "example.com/v1", name: "Widget", include: "Object", table: columns.Of(schema.GroupKind{}, own)}
 		if answer, err := table.single(nil, []byte(raw)); err == nil && json.Valid([]byte(raw)) && !json.Valid(answer) {
 			t.Errorf("%q is shown as %s", raw, answer)
 		}

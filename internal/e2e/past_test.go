@@ -163,7 +163,7 @@ watches:
 
 	t.Run("tables", func(t *testing.T) {
 		p := &pastClient{t, p.admin, kubectl, p.home}
-		p.expect(true, then, "get cm -n "+ns, `NAME +AGE\n`, `map-0 +\d+s\n`, `map-4 +\d+s\n`)
+		p.expect(true, then, "get cm -n "+ns, `NAME +DATA +AGE\n`, `map-0 +\d+ +\d+s\n`, `map-4 +\d+ +\d+s\n`)
 		if out := p.expect(true, later, "get cm -n "+ns, `map-4 `); strings.Contains(out, "map-0") {
 			t.Errorf("a deleted object is listed:\n%s", out)
 		}

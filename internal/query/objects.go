@@ -35,10 +35,10 @@ type View struct {
 	sources    []Source // the fullest first
 }
 
-// About returns what is read, whether it is in namespaces, and whether the caches are
-// complete: before that objects may be missing.
-func (v *View) About() (resource event.Resource, namespaced, synced bool) {
-	return v.about, v.namespaced, v.synced()
+// About returns what is read, whether it is in namespaces, and why objects may be missing:
+// empty if the caches are complete.
+func (v *View) About() (resource event.Resource, namespaced bool, unsynced string) {
+	return v.about, v.namespaced, v.unsynced()
 }
 
 // View returns a view of the resource that a name means, as kubectl takes names:
@@ -267,19 +267,22 @@ func (v *View) Get(namespace, name string) *compact.Object {
 	return nil
 }
 
-func (v *View) synced() bool {
+func (v *View) unsynced() string {
+	const reading = "the watch is still reading its first list"
 	for _, s := range v.sources {
-		sub := s.Informer
-		if sub == nil {
-			return false
+		if s.Informer == nil {
+			return reading
+		}
+		if w := s.Informer.Watch(); w.State == dynamicfactory.StateForbidden {
+			return fmt.Sprintf("the API server refuses the watch of %s: %s", s.Resource, w.Message)
 		}
 		select {
-		case <-sub.Synced():
+		case <-s.Informer.Synced():
 		default:
-			return false
+			return reading
 		}
 	}
-	return true
+	return ""
 }
 
 func (r *Reader) seenByAny(hits []commit.WatchRef, o *compact.Object) bool {

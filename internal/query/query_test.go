@@ -277,9 +277,9 @@ func TestView(t *testing.T) {
 	if diff := cmp.Diff([]string{"all", "selected", "metadata"}, order); diff != "" {
 		t.Errorf("sources (-want +got):\n%s", diff)
 	}
-	about, namespaced, synced := v.About()
-	if diff := cmp.Diff(event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, about); diff != "" || !namespaced || synced {
-		t.Errorf("namespaced %t, synced %t (-want +got):\n%s", namespaced, synced, diff)
+	about, namespaced, unsynced := v.About()
+	if diff := cmp.Diff(event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, about); diff != "" || !namespaced || unsynced == "" {
+		t.Errorf("namespaced %t, unsynced %q (-want +got):\n%s", namespaced, unsynced, diff)
 	}
 	if len(v.List("", labels.Everything())) != 0 || v.Get("ns", "a") != nil {
 		t.Error("objects without an informer")

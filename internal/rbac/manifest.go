@@ -39,6 +39,14 @@ func WriteManifest(w io.Writer, needs []Need, to ServiceAccount) error {
 	return err
 }
 
+// WriteAccount writes the service account and its namespace, as YAML documents that others
+// follow.
+func WriteAccount(w io.Writer, a ServiceAccount) error {
+	_, err := fmt.Fprintf(w, "apiVersion: v1\nkind: Namespace\nmetadata:\n  name: %[1]s\n---\n"+
+		"apiVersion: v1\nkind: ServiceAccount\nmetadata:\n  name: %[2]s\n  namespace: %[1]s\n---\n", scalar(a.Namespace), scalar(a.Name))
+	return err
+}
+
 // WriteRules writes the needs as the rules of roles, a list for each role that
 // they belong to.
 func WriteRules(w io.Writer, needs []Need) error {

@@ -11,9 +11,14 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes/scheme"
+
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/atapi"
+	"github.com/watcherd/watcherd/internal/columns"
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/internal/history"
@@ -55,9 +60,10 @@ type parts struct {
 	opened   chan struct{} // closed once the store is open
 
 	// Set before opened is closed.
-	resolver *dynamicfactory.Resolver
-	manager  *pipeline.Manager
-	reader   *query.Reader
+	resolver    *dynamicfactory.Resolver
+	definitions dynamic.ResourceInterface // of custom resources
+	manager     *pipeline.Manager
+	reader      *query.Reader
 	*history.Reader
 	past    *atapi.Server
 	watcher *reload.Watcher
@@ -152,7 +158,7 @@ func (p *parts) View(name string) (admin.View, error) {
 	v, err := p.reader.View(name)
 	switch {
 	case err == nil:
-		return v, nil
+		return view{v, p.definitions}, nil
 	case errors.Is(err, dynamicfactory.ErrBadPattern):
 		return nil, admin.Refuse(http.StatusBadRequest, err)
 	case errors.Is(err, dynamicfactory.ErrNotReady):
@@ -160,6 +166,34 @@ func (p *parts) View(name string) (admin.View, error) {
 	default:
 		return nil, admin.Refuse(http.StatusNotFound, err)
 	}
+}
+
+// view adds the printer columns, which the API server knows.
+type view struct {
+	*query.View
+	definitions dynamic.ResourceInterface
+}
+
+// columnsTimeout bounds the request for a definition; without it a list has no columns.
+const columnsTimeout = 2 * time.Second
+
+func (v view) Columns(ctx context.Context) []columns.Column {
+	about, _, _ := v.About()
+	if !strings.Contains(about.Group, ".") || scheme.Scheme.IsGroupRegistered(about.Group) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, columnsTimeout)
+	defer cancel()
+	definition, err := v.definitions.Get(ctx, about.Resource+"."+about.Group, metav1.GetOptions{})
+	if err != nil {
+		return nil
+	}
+	text, err := definition.MarshalJSON()
+	if err != nil {
+		return nil
+	}
+	list, _ := columns.OfDefinition(text, about.Version) // it is a definition
+	return list
 }
 
 func (p *parts) Bounds() (first, last uint64) {
@@ -305,6 +339,19 @@ func (p *parts) Reload(ctx context.Context) (status.Config, error) {
 			}
 		}
 	}
+}
+
+// Plan compares a configuration with the one that runs, as a reload does.
+func (p *parts) Plan(configuration string) (string, error) {
+	next, err := parse(p.d.ConfigFile, []byte(configuration), p.d.Kinds, p.d.Policy)
+	if err != nil {
+		return "", admin.Refuse(http.StatusBadRequest, err)
+	}
+	running := p.manager.Running().State
+	if running == nil {
+		return "", translate(pipeline.ErrNotApplied)
+	}
+	return plan.Diff(running, next).String(), nil
 }
 
 func (p *parts) Pause(ctx context.Context, sink string) error {

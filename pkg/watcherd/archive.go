@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/watcherd/watcherd/internal/admin"
+	"github.com/watcherd/watcherd/internal/columns"
 	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/record"
@@ -132,8 +133,9 @@ func (a *archive) View(name string) (admin.View, error) {
 // past is a resource of which nothing is current.
 type past history.Known
 
-func (p past) About() (resource event.Resource, namespaced, synced bool) {
-	return p.Resource, p.Namespaced, true
+func (p past) About() (resource event.Resource, namespaced bool, unsynced string) {
+	return p.Resource, p.Namespaced, ""
 }
+func (p past) Columns(context.Context) []columns.Column       { return nil }
 func (p past) List(string, labels.Selector) []*compact.Object { return nil }
 func (p past) Get(string, string) *compact.Object             { return nil }

@@ -15,6 +15,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/config"
@@ -316,6 +318,11 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 	if p.resolver, err = dynamicfactory.NewResolver(kube); err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
+	client, err := dynamic.NewForConfig(kube)
+	if err != nil {
+		return err
+	}
+	p.definitions = client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 	key, err := redactionKey(st.Store.RedactionKey)
 	if err != nil {
 		return err
