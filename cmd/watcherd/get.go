@@ -77,7 +77,7 @@ func targets(args []string) ([]wanted, error) {
 		}
 		args = args[1:]
 		if strings.Contains(strings.Join(args, " "), "/") {
-			return nil, &usageError{errors.New("give names once: RESOURCE NAME... or RESOURCE/NAME...")}
+			return nil, &usageError{errors.New("give names once, as RESOURCE NAME or as RESOURCE/NAME")}
 		}
 		return list, nil
 	}

@@ -197,6 +197,7 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request) error {
 
 // configuration answers with the configuration that runs, and the file with its problems.
 func (s *Server) configuration(*http.Request, url.Values) (any, error) { return s.cfg.Configuration() }
+
 func (s *Server) plan(w http.ResponseWriter, r *http.Request) error {
 	var in PlanRequest
 	if err := decode(r, &in); err != nil {

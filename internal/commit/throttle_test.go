@@ -210,7 +210,7 @@ func TestThrottleWithTheClockOfTheMachine(t *testing.T) {
 	r.at = time.Now()
 	r.commit(addedTo(s, r.object("a", "u", "1")), updatedIn(s, r.object("a", "u", "2"), nil))
 	r.pass(time.Minute)
-	if at := r.c.timers.looked; at != at.Round(0) {
+	if at := r.c.timers.looked; at != at.Round(0) { //nolint:revive // Equal does not look at the monotonic reading
 		t.Errorf("%v has a monotonic reading", at)
 	}
 	r.takes("sink", "added a 1", "updated a 2: no visible change")

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -311,23 +312,13 @@ func TestScrubGoesOn(t *testing.T) {
 	}
 }
 
-// TestDictionaryIsInUseAgain goes on with a scrub that has removed its dictionaries and
-// was killed before that was noted. What is recorded since, with a dictionary of the same
-// content, stays readable.
+// TestDictionaryIsInUseAgain stops a scrub that has removed its dictionaries. What the next
+// life records, with a dictionary of the same content, stays readable when the one after it
+// goes on with the scrub.
 func TestDictionaryIsInUseAgain(t *testing.T) {
 	dir := t.TempDir()
 	var dictionary uint32
-	for _, dir := range []string{t.TempDir(), dir} { // the first shows which dictionary comes of the objects
-		if dictionary != 0 {
-			st, err := store.Open(dir, store.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			left := ledger.Scrub{Resources: []string{"pods"}, Began: time.Unix(1_700_000_000, 0), Dictionaries: true, Retired: []uint32{dictionary}, Stage: scrub.Files}
-			if err := errors.Join(ledger.PutMeta(st, ledger.ScrubMeta, ledger.Encode(left)), st.Close()); err != nil {
-				t.Fatal(err)
-			}
-		}
+	life := func(t *testing.T, dir string) {
 		r := newRig(t, dir, podWatch())
 		r.adopt([]plan.Watch{podWatch()})
 		s := r.source(pods)
@@ -335,20 +326,39 @@ func TestDictionaryIsInUseAgain(t *testing.T) {
 		for i := range 20 {
 			last = r.edited(s, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"%d"}}`, i+1))
 		}
-		if dictionary == 0 {
-			dictionary = last.Body().Dict
-			continue
-		}
-		if last.Body().Dict != dictionary {
-			t.Fatal("the dictionary is another one")
-		}
 		r.commit(addedTo(s, last))
-		if err := r.m.startScrub(t.Context()); err != nil {
-			t.Fatal(err)
+		if dictionary != 0 && last.Body().Dict != dictionary {
+			t.Error("the dictionary is another one")
 		}
-		r.scrubbed()
-		if _, ok, err := r.store.Meta(ledger.DictionaryKey(dictionary)); err != nil || !ok {
-			t.Errorf("the dictionary is gone, %v", err)
-		}
+		dictionary = last.Body().Dict
+	}
+	t.Run("which dictionary comes of the objects", func(t *testing.T) { life(t, t.TempDir()) })
+
+	st, err := store.Open(dir, store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	keep := func(state ledger.Scrub) error { return ledger.PutMeta(st, ledger.ScrubMeta, ledger.Encode(state)) }
+	stopped, stop := context.WithCancel(t.Context())
+	stop()
+	_, err = scrub.New(scrub.Config{Store: st, Dictionaries: compact.NewDictionaries(nil), Keep: keep, Now: time.Now}, ledger.Scrub{
+		Resources: []string{"pods"}, Began: time.Unix(1_700_000_000, 0), Dictionaries: true, Retired: []uint32{dictionary}, Stage: scrub.Files,
+	}).Next(stopped)
+	if !errors.Is(err, context.Canceled) {
+		t.Fatalf("a stopped scrub: %v", err)
+	}
+	if err := st.Close(); err != nil {
+		t.Fatal(err)
+	}
+
+	t.Run("next life", func(t *testing.T) { life(t, dir) })
+	r := newRig(t, dir, podWatch())
+	r.adopt([]plan.Watch{podWatch()})
+	if err := r.m.startScrub(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.scrubbed()
+	if _, ok, err := r.store.Meta(ledger.DictionaryKey(dictionary)); err != nil || !ok {
+		t.Errorf("the dictionary is gone, %v", err)
 	}
 }

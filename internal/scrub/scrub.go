@@ -83,9 +83,6 @@ func (r *Run) Next(ctx context.Context) (ledger.Scrub, error) {
 		return r.state, nil
 	}
 	r.state.Done, r.state.Stage = r.Now(), ""
-	if r.state.Failed == 0 {
-		r.state.Retired = nil
-	}
 	return r.state, r.keep()
 }
 
@@ -208,17 +205,21 @@ func (r *Run) sinks(ctx context.Context) error {
 }
 
 // files removes the dictionaries, to which nothing refers now, and then everything
-// that was overwritten or deleted from the store's files.
+// that was overwritten or deleted from the store's files. The commit that removes them
+// notes it: the same content may be in use again by the time the scrub continues.
 func (r *Run) files(ctx context.Context) error {
 	if r.state.Failed == 0 {
 		b := r.Store.NewBatch()
 		defer b.Discard()
 		for _, id := range r.state.Retired {
-			if r.Dictionaries.Retired(id) { // or an earlier life has removed it, and the same content is in use again
-				b.DeleteMeta(ledger.DictionaryKey(id))
-			}
+			b.DeleteMeta(ledger.DictionaryKey(id))
 		}
+		r.state.Retired = nil
+		b.PutMeta(ledger.ScrubMeta, ledger.Encode(r.state))
 		if err := r.Store.Commit(b); err != nil {
+			return err
+		}
+		if err := r.keep(); err != nil {
 			return err
 		}
 	}
