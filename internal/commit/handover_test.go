@@ -171,14 +171,15 @@ func TestGatheredLists(t *testing.T) {
 	}
 }
 
-// TestGatheredParts widens a watch while a part takes its first list, and the whole is
-// behind what an earlier part had recorded.
+// TestGatheredParts widens a watch while a part takes its first list, another is recorded
+// again in another form, and the whole is behind what an earlier part had recorded.
 func TestGatheredParts(t *testing.T) {
 	r := newRig(t, disk(), podWatch())
 	for id, cp := range map[string]ledger.Checkpoint{
 		"pods#":  {ResourceVersion: "100", Sweeping: true, Ahead: map[string]string{"c": "130"}},
 		"pods#a": {ResourceVersion: "120", Synced: true},
 		"pods#b": {Listing: &ledger.Listing{ResourceVersion: "50"}},
+		"pods#d": {ResourceVersion: "140", Synced: true, Sweeping: true, Listing: &ledger.Listing{ResourceVersion: "140"}},
 	} {
 		if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(id), ledger.Encode(cp)); err != nil {
 			t.Fatal(err)
@@ -188,7 +189,7 @@ func TestGatheredParts(t *testing.T) {
 	if err := r.c.HandOverCheckpoints([]*Feed{s}); err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{"": "100", "a": "120", "c": "130"}
+	want := map[string]string{"": "100", "a": "120", "c": "130", "d": "140"}
 	if cp := r.saved(s); cp.ListVersion() != "50" || !maps.Equal(cp.Ahead, want) {
 		t.Errorf("the checkpoint is %+v, want ahead %v", cp, want)
 	}
