@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/watcherd/watcherd/internal/store/engine"
 )
 
 // TestBudget fills and drains a store several times over, with a ledger that is
@@ -205,4 +207,25 @@ func diskUsage(t *testing.T, dir string) (total int64) {
 		t.Error(err)
 	}
 	return total
+}
+
+// TestLargeBatchLeavesNoLargeLog commits batches that are larger than a memtable. The
+// write-ahead logs that they made are not written over: their size would count against the
+// budget for ever, and keep ingest paused.
+func TestLargeBatchLeavesNoLargeLog(t *testing.T) {
+	s := openTest(t, t.TempDir(), Options{firstSequence: 1, MaxBytes: 12 << 20})
+	ensure(t, s, "a")
+	large := noise(3 << 20)
+	for range 2 {
+		commitOne(t, s, "large", large)
+	}
+	for range 2 * engine.MemTables {
+		commitOne(t, s, "small", nil)
+		if err := s.db.Flush(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if size := s.db.Metrics().WAL.PhysicalSize; size > 1<<20 {
+		t.Errorf("the log in use has %d bytes", size)
+	}
 }

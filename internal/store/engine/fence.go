@@ -40,6 +40,9 @@ type fence struct {
 	reserve *reserve
 
 	renew atomic.Bool // write-ahead logs are made new, not over old ones
+	// maxLog is the size of an old write-ahead log beyond which the next one is made new: one
+	// batch can make a large log, whose size would count against the budget in each later one.
+	maxLog int64
 
 	// copying is the directory of the copy of the store that is being made, nil if there is
 	// none. Its disk may be full, or gone, without harm to the store.
@@ -340,7 +343,8 @@ func (f *fence) ReuseForWrite(oldname, newname string, c vfs.DiskWriteCategory) 
 	if !f.mayTouch() {
 		return f.imagine(newname, c)
 	}
-	if f.renew.Load() {
+	info, err := f.FS.Stat(oldname)
+	if f.renew.Load() || err == nil && info.Size() > f.maxLog {
 		if err := f.FS.Remove(oldname); err != nil {
 			return f.wrap(newname, c, nil, err)
 		}

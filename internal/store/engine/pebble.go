@@ -45,7 +45,7 @@ func Options(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListener, ma
 		Merger:                      layout.NewMerger(),
 		FormatMajorVersion:          pebbleFormat,
 		CacheSize:                   blockCacheSize,
-		MemTableSize:                uint64(SizeFor(maxBytes, 64, minMemTableSize, memTableSize)),
+		MemTableSize:                uint64(memTableBytes(maxBytes)),
 		MemTableStopWritesThreshold: MemTables,
 		L0CompactionThreshold:       4,
 		L0StopWritesThreshold:       Level0StopWrites(maxBytes),
@@ -70,6 +70,10 @@ func Options(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListener, ma
 		}
 	}
 	return o
+}
+
+func memTableBytes(maxBytes int64) int64 {
+	return SizeFor(maxBytes, 64, minMemTableSize, memTableSize)
 }
 
 // Level0StopIngest returns the number of overlapping tables in level 0 at which ingest
