@@ -54,7 +54,7 @@ var (
 	objectsDesc = prometheus.NewDesc("watcherd_cached_objects", "Objects in the caches; a count of many is up to 15 seconds old.", []string{"resource"}, nil)
 	bytesDesc   = prometheus.NewDesc("watcherd_cached_bytes", "Memory of the objects in the caches.", []string{"resource"}, nil)
 
-	// These counters restart from zero with every configuration that is applied.
+	// These counters restart from zero with an edit of their route.
 	routeEventsDesc = prometheus.NewDesc("watcherd_route_events_total",
 		"Changes that a route evaluated, by result: matched (forwarded), filtered (rejected by its expression), "+
 			"unchanged (nothing that its changed names has changed), unsampled (outside of its sample); and evaluations that lacked a field (missing) or failed otherwise (errors).",
