@@ -128,8 +128,8 @@ func TestLeastPermissions(t *testing.T) {
 			for _, u := range a.grant(t, c, d, tc.args...) {
 				roles = append(roles, u.GetKind())
 			}
-			if got := strings.Join(roles, " "); got != tc.roles {
-				t.Errorf("applied %s, want %s", got, tc.roles)
+			if got, want := strings.Join(roles, " "), "Namespace ServiceAccount "+tc.roles; got != want {
+				t.Errorf("applied %s, want %s", got, want)
 			}
 			out, errs, code := command(t, "validate", "--config", d.path("watcherd.yaml"), "--kubeconfig", d.kubeconfig, "--server")
 			if code != 0 || !strings.Contains(out, a.user()) || strings.Contains(out, "missing rules") != tc.quiet {

@@ -208,7 +208,7 @@ func (r *Run) sinks(ctx context.Context) error {
 // that was overwritten or deleted from the store's files. The commit that removes them
 // notes it: the same content may be in use again by the time the scrub continues.
 func (r *Run) files(ctx context.Context) error {
-	if r.state.Failed == 0 {
+	if r.state.Failed == 0 && len(r.state.Retired) > 0 {
 		b := r.Store.NewBatch()
 		defer b.Discard()
 		for _, id := range r.state.Retired {

@@ -35,10 +35,11 @@ func TestStages(t *testing.T) {
 		from string
 		want []string
 	}{
-		{"", append(Stages[:], "")},
-		{"of another version", append(Stages[:], "")},
-		{Ledger, []string{Ledger, Sinks, Files, ""}},
-		{Files, []string{Files, ""}},
+		// That of the files is kept again without the dictionaries that it has removed.
+		{"", append(Stages[:], Files, "")},
+		{"of another version", append(Stages[:], Files, "")},
+		{Ledger, []string{Ledger, Sinks, Files, Files, ""}},
+		{Files, []string{Files, Files, ""}},
 	} {
 		var kept []string
 		cfg := Config{
