@@ -259,7 +259,7 @@ func (o *recordOptions) await(ctx context.Context, d watcherd.Local, c *client.C
 				behind = append(behind, fmt.Sprintf("%s: %s %s", s.Resource, s.State, s.Message))
 			}
 		}
-		if !waiting && begun > 0 && d.CatchUp(ctx) == nil {
+		if !waiting && begun > 0 && d.Begin(ctx) == nil {
 			return time.Now(), begun, behind, nil
 		}
 		from = time.Now()

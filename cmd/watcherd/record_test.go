@@ -37,7 +37,8 @@ func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 func (r *recorder) local() watcherd.Local {
-	return watcherd.Local{API: r, CatchUp: func(context.Context) error { return nil }}
+	done := func(context.Context) error { return nil }
+	return watcherd.Local{API: r, Begin: done, CatchUp: done}
 }
 
 // TestGapInARecording ends with an error, after the summary, whatever the command's exit code is.

@@ -264,6 +264,35 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration, c
 // up with.
 const catchUpPause = 50 * time.Millisecond
 
+// Begin returns when every first list that has been read is committed, with which the history
+// of its resource begins, or with ctx's error.
+func (m *Manager) Begin(ctx context.Context) error {
+	for _, s := range m.informerList() {
+		sub := s.sub.Load()
+		if sub == nil {
+			continue
+		}
+		select {
+		case <-sub.Synced():
+		default:
+			continue
+		}
+		for {
+			var cp ledger.Checkpoint
+			if _, err := m.meta(ledger.CheckpointMeta(s.ID), &cp); err != nil {
+				return err
+			}
+			if cp.Synced {
+				break
+			}
+			if err := sleep(ctx, catchUpPause); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
 // CatchUp returns when every change is recorded that the API server had made when it was called,
 // of the resources whose watches are live, or with ctx's error. It reads the metadata of all
 // objects.
@@ -286,18 +315,6 @@ func (m *Manager) CatchUp(ctx context.Context) error {
 				if err := a.review(a.exists(ctx)); err != nil {
 					return err
 				}
-			}
-		}
-		for { // the history of the feed begins when its first list is committed
-			var cp ledger.Checkpoint
-			if _, err := m.meta(ledger.CheckpointMeta(s.ID), &cp); err != nil {
-				return err
-			}
-			if cp.Synced {
-				break
-			}
-			if err := sleep(ctx, catchUpPause); err != nil {
-				return err
 			}
 		}
 	}

@@ -104,6 +104,19 @@ func (m *Manager) blind(st *plan.State, partition string) bool {
 	})
 }
 
+// Definition returns the CustomResourceDefinition of a resource, as JSON, nil if it has none. It
+// asks the API server.
+func (m *Manager) Definition(ctx context.Context, gr schema.GroupResource) ([]byte, error) {
+	if !custom(gr.Group) {
+		return nil, nil
+	}
+	definition, err := m.definitions.Get(ctx, gr.String(), metav1.GetOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return definition.MarshalJSON()
+}
+
 // custom reports whether a group may be one of custom resources.
 func custom(group string) bool {
 	return strings.Contains(group, ".") && !scheme.Scheme.IsGroupRegistered(group)

@@ -11,9 +11,7 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/dynamic"
-	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/admin"
@@ -60,10 +58,9 @@ type parts struct {
 	opened   chan struct{} // closed once the store is open
 
 	// Set before opened is closed.
-	resolver    *dynamicfactory.Resolver
-	definitions dynamic.ResourceInterface // of custom resources
-	manager     *pipeline.Manager
-	reader      *query.Reader
+	resolver *dynamicfactory.Resolver
+	manager  *pipeline.Manager
+	reader   *query.Reader
 	*history.Reader
 	past    *atapi.Server
 	watcher *reload.Watcher
@@ -158,7 +155,7 @@ func (p *parts) View(name string) (admin.View, error) {
 	v, err := p.reader.View(name)
 	switch {
 	case err == nil:
-		return view{v, p.definitions}, nil
+		return view{v, p.manager}, nil
 	case errors.Is(err, dynamicfactory.ErrBadPattern):
 		return nil, admin.Refuse(http.StatusBadRequest, err)
 	case errors.Is(err, dynamicfactory.ErrNotReady):
@@ -171,7 +168,7 @@ func (p *parts) View(name string) (admin.View, error) {
 // view adds the printer columns, which the API server knows.
 type view struct {
 	*query.View
-	definitions dynamic.ResourceInterface
+	manager *pipeline.Manager
 }
 
 // columnsTimeout bounds the request for a definition; without it a list has no columns.
@@ -179,20 +176,13 @@ const columnsTimeout = 2 * time.Second
 
 func (v view) Columns(ctx context.Context) []columns.Column {
 	about, _, _ := v.About()
-	if !strings.Contains(about.Group, ".") || scheme.Scheme.IsGroupRegistered(about.Group) {
-		return nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, columnsTimeout)
 	defer cancel()
-	definition, err := v.definitions.Get(ctx, about.Resource+"."+about.Group, metav1.GetOptions{})
-	if err != nil {
+	definition, err := v.manager.Definition(ctx, schema.GroupResource{Group: about.Group, Resource: about.Resource})
+	if err != nil || definition == nil {
 		return nil
 	}
-	text, err := definition.MarshalJSON()
-	if err != nil {
-		return nil
-	}
-	list, _ := columns.OfDefinition(text, about.Version) // it is a definition
+	list, _ := columns.OfDefinition(definition, about.Version) // it is a definition
 	return list
 }
 

@@ -15,8 +15,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 
 	"github.com/watcherd/watcherd/config"
@@ -87,6 +85,9 @@ type Local struct {
 	// API answers what the admin listener answers, at http://localhost, whether there is a
 	// listener or not.
 	API http.RoundTripper
+	// Begin returns when every first list that a watch has read is recorded: from then on, all
+	// changes of its resource are in the history.
+	Begin func(context.Context) error
 	// CatchUp returns when every change is recorded that the API server has made, of the
 	// resources whose watches are live.
 	CatchUp func(context.Context) error
@@ -283,7 +284,7 @@ func (d *daemon) run(ctx context.Context, st *plan.State) error {
 	keepers.Go(func() error { return d.store.Run(kctx) })
 	if d.Foreground != nil {
 		group.Go(func() error {
-			if err := d.Foreground(gctx, Local{d.local.Transport(), p.manager.CatchUp}); err != nil {
+			if err := d.Foreground(gctx, Local{d.local.Transport(), p.manager.Begin, p.manager.CatchUp}); err != nil {
 				return err
 			}
 			return errForeground
@@ -318,11 +319,6 @@ func (d *daemon) build(p *parts, kube *rest.Config, st *plan.State) error {
 	if p.resolver, err = dynamicfactory.NewResolver(kube); err != nil {
 		return fmt.Errorf("reach the API server: %w", err)
 	}
-	client, err := dynamic.NewForConfig(kube)
-	if err != nil {
-		return err
-	}
-	p.definitions = client.Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"})
 	key, err := redactionKey(st.Store.RedactionKey)
 	if err != nil {
 		return err
