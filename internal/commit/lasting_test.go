@@ -396,15 +396,7 @@ func forModel(t *testing.T, random *rand.Rand) {
 				}
 			}
 		default:
-			clock = r.at
-			if random.IntN(3) == 0 {
-				clock = clock.Add(time.Duration(random.IntN(2000)-1000) * time.Minute)
-				for name, began := range since {
-					if began.After(clock) {
-						since[name] = clock
-					}
-				}
-			}
+			clock = setClock(random, r.at, since)
 			if r.at = clock; random.IntN(4) > 0 {
 				fs = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: random})
 				r, s = life()

@@ -471,6 +471,20 @@ func TestThrottleOfADamagedState(t *testing.T) {
 	}
 }
 
+// setClock sets the clock back or ahead, one time in three. Times that are then to come are now.
+func setClock(random *rand.Rand, now time.Time, times map[string]time.Time) time.Time {
+	if random.IntN(3) > 0 {
+		return now
+	}
+	now = now.Add(time.Duration(random.IntN(2000)-1000) * time.Minute)
+	for name, t := range times {
+		if t.After(now) {
+			times[name] = now
+		}
+	}
+	return now
+}
+
 // TestThrottleModel compares a throttled sink with a model, over edits, restarts, crashes, lost
 // history and clocks that are set: for each object it is given the first event of a period, then one a period, and in the end the
 // last; deletions at once; sequences that rise.
@@ -574,15 +588,7 @@ func throttleModel(t *testing.T, random *rand.Rand) {
 		case n == 21:
 			r.commit(&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "2", To: "9", FromTime: r.at, ToTime: r.at}})
 		default:
-			clock = r.at
-			if random.IntN(3) == 0 {
-				clock = clock.Add(time.Duration(random.IntN(2000)-1000) * time.Minute)
-				for name, before := range at {
-					if before.After(clock) {
-						at[name] = clock
-					}
-				}
-			}
+			clock = setClock(random, r.at, at)
 			if r.at = clock; random.IntN(4) > 0 {
 				fs = fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: random})
 				r, s = life()
