@@ -45,8 +45,9 @@ func newValidateCommand() *cobra.Command {
 		Long: "Validate reports every error in a configuration with its file, line and column.\n\n" +
 			"With --server it also checks with the cluster that the resources are served and watchable, and that this user\n" +
 			"(or the one given with --as) may watch them. It warns of fields that the schemas of the resources do not have.\n" +
-			"It starts nothing, contacts no sink, and warns of environment variables and files that are missing where it runs. Exit code 1: a watch would not run. A resource that is not served is an\n" +
-			"error only with onMissing: fail. With --strict a warning is exit code 2.\n\n" +
+			"It starts nothing, contacts no sink, and warns of environment variables and files that are missing where it\n" +
+			"runs. Exit code 1: a watch would not run. A resource that is not served is an error only with onMissing: fail.\n" +
+			"With --strict a warning is exit code 2.\n\n" +
 			"With --diff it asks the running daemon which watches and sinks a reload to the file would start, stop and replace.",
 		Example: "  watcherd validate\n  watcherd validate team.yaml\n  kubectl get configmap watcherd -o jsonpath='{.data.watcherd\\.yaml}' | watcherd validate -c -\n" +
 			"  watcherd validate --config watcherd.yaml --server --as system:serviceaccount:watcherd:watcherd",

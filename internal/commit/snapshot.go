@@ -23,8 +23,9 @@ import (
 
 // Snapshot delivers the recorded state of every object of the feeds as Sync events to one
 // sink; of one watch only, unless watch is empty. It returns the number of objects that
-// routes lead to the sink, once their events are committed. Changes that happen meanwhile are delivered in order with
-// it, object by object. progress, if not nil, is called with the number of objects so far.
+// routes lead to the sink, once their events are committed. Changes that happen meanwhile are
+// delivered in order with it, object by object. progress, if not nil, is called with the number
+// of objects so far.
 func (c *Committer) Snapshot(ctx context.Context, feeds []*Feed, sink, watch string, progress func(objects int)) (int, error) {
 	total, began := 0, c.store.LogStats().Last+1
 	for _, s := range feeds {

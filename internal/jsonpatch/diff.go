@@ -41,6 +41,9 @@ const (
 	maxDepth   = 32       // to which objects are reduced: each level is read again for those around it
 )
 
+// token writes a key as RFC 6901 has it in a path.
+var token = strings.NewReplacer("~", "~0", "/", "~1")
+
 // coarse is the patch that replaces members of the object, and of its metadata.
 func coarse(before, after []byte) ([]byte, error) {
 	type operation struct {
@@ -54,7 +57,7 @@ func coarse(before, after []byte) ([]byte, error) {
 		old, now := maps.Collect(texts(a)), maps.Collect(texts(b))
 		for _, key := range slices.Sorted(maps.Keys(old)) {
 			value, kept := now[key]
-			at := path + "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key)
+			at := path + "/" + token.Replace(key)
 			switch {
 			case p.omits(key) || kept && bytes.Equal(value, old[key]):
 			case !kept:
@@ -67,7 +70,7 @@ func coarse(before, after []byte) ([]byte, error) {
 		}
 		for _, key := range slices.Sorted(maps.Keys(now)) {
 			if _, had := old[key]; !had && !p.omits(key) {
-				patch = append(patch, operation{"add", path + "/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key), now[key]})
+				patch = append(patch, operation{"add", path + "/" + token.Replace(key), now[key]})
 			}
 		}
 	}
