@@ -2,6 +2,7 @@ package commit
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,7 +51,9 @@ func (r *rig) logged() (lines []string) {
 	}
 	err = r.store.ScanHeadlines(0, 1<<62, false, func(blocks []byte) error {
 		return headline.Read(blocks, "", func(row *headline.Row) error {
-			got = append(got, *row)
+			kept := *row // its texts are those of the blocks
+			kept.Namespace, kept.Name, kept.Manager = strings.Clone(row.Namespace), strings.Clone(row.Name), strings.Clone(row.Manager)
+			got = append(got, kept)
 			return nil
 		})
 	})
