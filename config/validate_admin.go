@@ -39,7 +39,6 @@ func (k *checker) admin() {
 	}
 }
 
-// address checks host:port and returns the host.
 func (k *checker) address(path, address string) (host string, ok bool) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

@@ -99,7 +99,6 @@ func (k *checker) settings(path string, s *Sink) {
 	}
 }
 
-// flatten lists the errors that were joined.
 func flatten(err error) []error {
 	if err == nil {
 		return nil

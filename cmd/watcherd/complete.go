@@ -130,7 +130,6 @@ func completeResources(ctx context.Context, c *client.Client, cmd *cobra.Command
 	})(ctx, c, cmd, args, word)
 }
 
-// completeObjects completes RESOURCE NAME.
 func completeObjects(ctx context.Context, c *client.Client, cmd *cobra.Command, args []string, word string) []string {
 	switch {
 	case len(args) == 0:
@@ -179,7 +178,6 @@ func objectNames(ctx context.Context, c *client.Client, resource string, query u
 	}
 }
 
-// completeContexts completes the contexts of the kubeconfig.
 func completeContexts(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = cmd.Flag("kubeconfig").Value.String()

@@ -64,7 +64,6 @@ func (f *letterFlags) given() (*admin.LetterFilter, error) {
 	return &f.filter, nil
 }
 
-// query is the filter as parameters.
 func (f *letterFlags) query() (url.Values, error) {
 	if _, err := f.given(); err != nil {
 		return nil, err

@@ -21,7 +21,6 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-// getOptions are the flags of get.
 type getOptions struct {
 	admin     adminFlags
 	store     storeFlag
@@ -133,7 +132,6 @@ func (o *getOptions) run(cmd *cobra.Command, args []string) error {
 	return errors.Join(append(missing, g.printer.end())...)
 }
 
-// getter prints objects.
 type getter struct {
 	*getOptions
 	cmd     *cobra.Command

@@ -108,7 +108,6 @@ func (o *historyOptions) bind(cmd *cobra.Command, namespaceHelp string) {
 	cmd.Flags().StringVarP(&o.namespace, "namespace", "n", "", namespaceHelp)
 }
 
-// query has the parameters that are given.
 func (o *historyOptions) query(more map[string]string) (url.Values, error) {
 	q := url.Values{}
 	now := time.Now()
@@ -286,7 +285,6 @@ func (o *historyOptions) diff(cmd *cobra.Command, args []string) error {
 	return err
 }
 
-// cleanLines is clean line by line.
 func cleanLines(text string) string {
 	lines := strings.Split(text, "\n")
 	for i := range lines {

@@ -51,7 +51,6 @@ type exitError struct {
 func (e *exitError) Error() string { return fmt.Sprint(e.err) }
 func (e *exitError) Unwrap() error { return e.err }
 
-// recordOptions are the flags of record.
 type recordOptions struct {
 	kube       kubeFlags
 	dir        string
@@ -334,7 +333,6 @@ type recording struct {
 	history.Changes
 }
 
-// summarize prints and keeps what has changed.
 func (o *recordOptions) summarize(ctx context.Context, c *client.Client, from time.Time, args []string) error {
 	var st status.Status
 	if err := c.Get(ctx, "/api/v1/status", nil, &st); err != nil {

@@ -22,7 +22,6 @@ import (
 	"github.com/watcherd/watcherd/pkg/event/pretty"
 )
 
-// tailOptions are the flags of tail.
 type tailOptions struct {
 	admin      adminFlags
 	routes     []string

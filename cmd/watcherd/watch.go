@@ -16,7 +16,6 @@ import (
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
 
-// watchOptions are the flags of watch.
 type watchOptions struct {
 	kube                         kubeFlags
 	namespaces                   []string

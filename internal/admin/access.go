@@ -155,7 +155,6 @@ func (s *Server) accept(who caller, r *http.Request) *Problem {
 	return nil
 }
 
-// ended logs how a command ended.
 func (s *Server) ended(who caller, r *http.Request, answer *recorder, begin time.Time) {
 	s.log.Info("command ended", append(s.trail(who, r), "status", answer.code, "took", time.Since(begin))...)
 }

@@ -71,7 +71,6 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// stream writes to one reader.
 type stream struct {
 	w       http.ResponseWriter
 	rc      *http.ResponseController

@@ -75,7 +75,6 @@ func (s *Server) listLetters(r *http.Request, query url.Values) (any, error) {
 	return page, nil
 }
 
-// compile returns the filter as a function.
 func (f *LetterFilter) compile() (func(*DeadLetter) bool, error) {
 	for _, t := range f.Types {
 		if err := checkType(t); err != nil {

@@ -78,7 +78,6 @@ func handlerName(pattern string) string {
 	return strings.TrimSuffix(path, "{$}")
 }
 
-// recorder notes the status code.
 type recorder struct {
 	http.ResponseWriter
 	code  int

@@ -153,7 +153,6 @@ func ParseSince(text string, now time.Time) (time.Time, error) {
 	return at, nil
 }
 
-// keep is the filter.
 func (q *streamQuery) keep(e *event.Event, routes []string) bool {
 	return allows(q.types, string(e.Type)) && (q.name == "" || e.Name == q.name) &&
 		(len(q.namespaces) == 0 || slices.Contains(q.namespaces, e.Namespace)) &&

@@ -80,7 +80,6 @@ func groups(all []query.Recorded, of func(*query.Recorded) bool) []metav1.APIGro
 	return list
 }
 
-// resources are the resources of a version of a group.
 func resources(all []query.Recorded, gv schema.GroupVersion) metav1.APIResourceList {
 	list := metav1.APIResourceList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIResourceList"}, GroupVersion: gv.String(), APIResources: []metav1.APIResource{}}
 	for i := range all {

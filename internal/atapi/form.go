@@ -91,7 +91,6 @@ func (f *form) single(dst, raw []byte) ([]byte, error) {
 	return append(dst, `],"metadata":{}}`...), err
 }
 
-// item appends an object.
 func (f *form) item(dst, raw []byte) ([]byte, error) {
 	switch f.kind {
 	case asTable:

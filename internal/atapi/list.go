@@ -127,7 +127,6 @@ func selected(r *request, gr schema.GroupResource) (sel selection, err error) {
 	return sel, nil
 }
 
-// list answers with objects.
 func (s *Server) list(ctx context.Context, w http.ResponseWriter, r *request, t *target, sel *selection) error {
 	worth, err := s.History.WorthAt(t.about, t.namespace, r.at)
 	if err != nil {
@@ -170,7 +169,6 @@ func (s *Server) list(ctx context.Context, w http.ResponseWriter, r *request, t 
 	return out.end(meta, err)
 }
 
-// labelsOf are the labels of an object.
 func labelsOf(raw []byte) labels.Set {
 	set := labels.Set{}
 	meta, _ := rawjson.ScanHead(raw) // it is an object
@@ -180,7 +178,6 @@ func labelsOf(raw []byte) labels.Set {
 	return set
 }
 
-// listing is a list that is being sent.
 type listing struct {
 	w    http.ResponseWriter
 	form *form
@@ -190,7 +187,6 @@ type listing struct {
 	err  error // the first
 }
 
-// add appends an object.
 func (l *listing) add(raw []byte) {
 	if l.n == 0 {
 		l.buf = l.form.begin(l.buf)

@@ -46,7 +46,6 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// refuse answers with an error as a Status.
 func refuse(w http.ResponseWriter, err error) {
 	status := apierrors.APIStatus(apierrors.NewInternalError(err))
 	_ = errors.As(err, &status)
@@ -71,7 +70,6 @@ func unsupported(message string) error {
 	return failure(http.StatusMethodNotAllowed, metav1.StatusReasonMethodNotAllowed, message)
 }
 
-// request is what a client asks for of a time.
 type request struct {
 	*http.Request
 	at        time.Time
@@ -130,7 +128,6 @@ func (t *target) object() string {
 	return text
 }
 
-// objects answers a request for an object or a list of them.
 func (s *Server) objects(ctx context.Context, w http.ResponseWriter, r *request, gv schema.GroupVersion, parts []string) error {
 	if parts[0] == "watch" || r.URL.Query().Get("watch") == "true" || r.URL.Query().Get("watch") == "1" {
 		return unsupported("a time in the past has nothing to watch: list or get")
@@ -265,7 +262,6 @@ func warnGaps(w http.ResponseWriter, t *target, worth *history.Worth) {
 	}
 }
 
-// get answers with one object.
 func (s *Server) get(ctx context.Context, w http.ResponseWriter, r *request, t *target) error {
 	worth, err := s.History.WorthAt(t.about, t.namespace, r.at)
 	if err != nil {

@@ -18,7 +18,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// kinds are the common kinds.
 var kinds = map[schema.GroupKind]kind{
 	{Kind: "Pod"}: typed("Ready Status Restarts Age IP* Node*", func(p *core.Pod, at time.Time) []any {
 		ready, restarts := 0, int32(0)

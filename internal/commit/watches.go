@@ -23,7 +23,6 @@ type addedWatch struct {
 	was   coverage // what it covered before; nil: nothing
 }
 
-// coverage is what a watch covers, or covered.
 type coverage interface {
 	Covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool
 	byLabels() bool // of namespaces

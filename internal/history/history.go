@@ -92,7 +92,6 @@ const (
 	Gap           As = "gap"            // changes may have been missed
 )
 
-// gap is a record of a gap.
 type gap struct {
 	sequence uint64
 	at       time.Time

@@ -377,7 +377,6 @@ func (a *audit) page(ctx context.Context) (more bool, err error) {
 	return a.rest || a.Token != "", err
 }
 
-// read reads the next page.
 func (a *audit) read(ctx context.Context) error {
 	begin := func() { a.keys, a.heads, a.last = a.keys[:0], a.heads[:0], a.After }
 	begin()

@@ -249,7 +249,6 @@ func hidesValues(path string) bool {
 	return err == nil && keys <= 2 && (!named || key == "data" || key == "stringData")
 }
 
-// paths returns the rules for the configured paths.
 func (e Edits) paths(h *hasher) []rawjson.Rule {
 	var rules []rawjson.Rule
 	for _, p := range e.Drop {

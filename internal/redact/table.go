@@ -24,7 +24,6 @@ type Table struct {
 	combined sync.Map            // combination → *rawjson.Editor of all their edits
 }
 
-// combination is a resource and the names of routes.
 type combination struct {
 	schema.GroupResource
 	routes string

@@ -222,7 +222,6 @@ func (w *Watches) decide(one *plan.Watch, c *Change) WatchDecision {
 	return d
 }
 
-// routesOf are the names of the routes of targets.
 func routesOf(targets []record.Target) []string {
 	names := []string{}
 	for _, t := range targets {

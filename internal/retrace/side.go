@@ -318,7 +318,6 @@ func (s *side) Release(b *timer.Bucket, key string, row *timer.Row, again bool, 
 	return &timer.Row{Start: at, Armed: true, UID: row.UID}, nil
 }
 
-// due is a timer.
 type due struct {
 	place
 	start, at time.Time

@@ -104,7 +104,6 @@ func (c *churn) add(path rawjson.Path) {
 	next.add(rest)
 }
 
-// churnOf returns the tree of a resource.
 func churnOf(r event.Resource) *churn {
 	name := r.Resource
 	if r.Group != "" {

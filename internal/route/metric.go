@@ -33,7 +33,6 @@ const (
 // ErrSeries is passed to [Router.OnError] when a metric reaches its limit of series.
 var ErrSeries = errors.New("the metric has reached its limit of series")
 
-// metric is a compiled Metric.
 type metric struct {
 	name   string
 	limit  int

@@ -155,7 +155,6 @@ func parseEvents(names []event.Type, fault func(i int, msg string)) eventSet {
 	return s
 }
 
-// rule is a compiled Spec.
 type rule struct {
 	name      string
 	watches   []string // none: all

@@ -40,7 +40,6 @@ func (t *sinkTable) get(name string) *Queue {
 	return t.byName[name]
 }
 
-// all returns the queues, sorted by name.
 func (t *sinkTable) all() []*Queue {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -223,7 +223,6 @@ func emptyDir(path string) error {
 	return nil
 }
 
-// daemon is one run.
 type daemon struct {
 	Options
 	cluster string

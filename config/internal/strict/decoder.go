@@ -57,7 +57,6 @@ func (d *Decoder) Report(n Node, format string, args ...any) {
 	d.add(Problem{Line: n.at.Line, Column: n.at.Column, Path: n.Path, Msg: fmt.Sprintf(format, args...), Lost: true})
 }
 
-// reportKey adds a problem with a key.
 func (d *Decoder) reportKey(k *yaml.Node, path, format string, args ...any) {
 	d.add(Problem{Line: k.Line, Column: k.Column, Path: path, Msg: fmt.Sprintf(format, args...)})
 }
@@ -279,7 +278,6 @@ func (d *Decoder) unknownKey(k *yaml.Node, n Node, key string, known []string, o
 	d.add(p)
 }
 
-// fields are the keys of a struct.
 type fields struct {
 	names []string
 	index map[string][]int // key → field index for reflect.Value.FieldByIndex

@@ -33,7 +33,6 @@ func (d *Decoder) duration(n Node, v reflect.Value) {
 	v.SetInt(int64(value))
 }
 
-// scalar decodes n into a string, boolean or number.
 func (d *Decoder) scalar(n Node, v reflect.Value) {
 	tag := n.yaml.ShortTag()
 	if n.yaml.Kind != yaml.ScalarNode {

@@ -75,7 +75,6 @@ func NewConfig() *Config {
 	}
 }
 
-// index is the text of the index.
 func (c *Config) index() string {
 	switch {
 	case c.Index != "":
@@ -90,7 +89,6 @@ func (c *Config) index() string {
 // maxIndex is the longest name of an index in bytes.
 const maxIndex = 255
 
-// names are the index's names, by event.
 func (c *Config) names() (template.Template, error) {
 	tokens := []string{template.Cluster, template.Group, template.Resource, template.Namespace}
 	if c.Mode != State {

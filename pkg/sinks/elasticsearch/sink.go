@@ -23,7 +23,6 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/internal/template"
 )
 
-// sink writes to one cluster.
 type sink struct {
 	url        *url.URL
 	client     *post.Client
@@ -174,7 +173,6 @@ type item struct {
 	} `json:"error"`
 }
 
-// result is the error of one event.
 func (s *sink) result(a *post.Answer, it item) error {
 	switch {
 	case it.Status/100 == 2:

@@ -116,7 +116,6 @@ func parseRotated(entry string) (base, at, ending string, ok bool) {
 	return base, at, ending, own == ext
 }
 
-// logFile is one open file.
 type logFile struct {
 	name string // relative to the root
 	file *os.File

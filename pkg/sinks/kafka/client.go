@@ -27,7 +27,6 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
-// codecs are the values of compression.
 var codecs = map[string]kgo.CompressionCodec{
 	"none":   kgo.NoCompression(),
 	"gzip":   kgo.GzipCompression(),
@@ -242,7 +241,6 @@ func (s *sink) readable() error {
 	return nil
 }
 
-// bearer returns the token of OAUTHBEARER.
 func (s *sink) bearer(ctx context.Context) (string, error) {
 	c := s.config.SASL
 	if c.OAuth == nil {

@@ -106,7 +106,6 @@ func sizeOf(r *kgo.Record) int {
 	return size
 }
 
-// topic is a parsed topic.
 type topic struct{ template.Template }
 
 // maxTopic is the longest name of a topic.

@@ -18,7 +18,6 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
 )
 
-// sink writes events with one client.
 type sink struct {
 	config  Config
 	name    string

@@ -90,7 +90,6 @@ func checkMessage(m *client.Msg) error {
 	return nil
 }
 
-// subject is a parsed subject.
 type subject struct{ template.Template }
 
 func parseSubject(text string) (subject, error) {

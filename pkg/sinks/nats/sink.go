@@ -19,7 +19,6 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
 )
 
-// sink publishes events over one connection.
 type sink struct {
 	config  Config
 	name    string

@@ -20,7 +20,6 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/internal/post"
 )
 
-// sink posts log records to one URL.
 type sink struct {
 	url     *url.URL
 	client  *post.Client

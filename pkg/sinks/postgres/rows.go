@@ -223,7 +223,6 @@ func (r rows) values() (values [][]byte, types []uint32, formats []int16) {
 	return values, types, []int16{1} // all binary
 }
 
-// Types of the columns, as SQL names them.
 var typeNames = map[int]string{textColumn: "text", numberColumn: "bigint", timeColumn: "timestamptz", jsonColumn: "jsonb"}
 
 // columnsOf are the columns of a table, and the names of those that are its key.

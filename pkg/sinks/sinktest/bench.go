@@ -84,7 +84,6 @@ func (b *bench) checkSecrets(text string) {
 	}
 }
 
-// opened is an open sink.
 type opened struct {
 	*bench
 	sinks.Sink

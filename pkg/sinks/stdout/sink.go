@@ -12,7 +12,6 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
 )
 
-// sink writes lines to one output.
 type sink struct {
 	out    io.Writer
 	encode func(dst []byte, e *event.Event) []byte

@@ -139,7 +139,6 @@ func (c *clients) release(cl *client) {
 	}
 }
 
-// close closes the connections.
 func (c *clients) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

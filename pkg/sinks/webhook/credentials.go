@@ -23,7 +23,6 @@ type credentials struct {
 	signing []*cached // the current secret first
 }
 
-// credential is one header.
 type credential struct {
 	name   string
 	text   string                     // the value, unless it is secret

@@ -38,7 +38,6 @@ func newEncoder(o sinks.Options, compress bool) encoder {
 	return c
 }
 
-// message is one request to be.
 type message struct {
 	id     string // the same for the same events
 	header http.Header

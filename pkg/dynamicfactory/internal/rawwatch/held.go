@@ -106,7 +106,6 @@ func (h *held) run(ctx context.Context, s *Source, version string) {
 	}
 }
 
-// readError reads the error of an ERROR line.
 func readError(l *apiclient.Lines) error {
 	line, err := l.Next()
 	if err != nil {
