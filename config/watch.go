@@ -3,6 +3,7 @@ package config
 import (
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/watcherd/watcherd/config/internal/strict"
 )
@@ -119,3 +120,94 @@ func decodeResource(d *strict.Decoder, n strict.Node, into *Resource) {
 	}
 	*into = ParseResource(text)
 }
+
+// Route maps changes to sinks and defines the payload.
+type Route struct {
+	// Name of the route: lower-case letters, digits and dashes, unique among routes.
+	Name string `json:"name" jsonschema:"required"`
+	// Names of the watches it takes from; all when empty.
+	Watches []string `json:"watches"`
+	// Resources it takes; all of those watches when empty.
+	Resources []Resource `json:"resources"`
+	// Types of events it takes; all when empty, with changed all but sync.
+	Events []string `json:"events" jsonschema:"enum=added,enum=updated,enum=deleted,enum=sync"`
+	// CEL expression that must be true; it sees object, oldObject, metadata and event.
+	When string `json:"when"`
+	// Handling of an event on which the expression fails, as it does on an object that lacks a field of it. drop: the event does not match. pass: it does. Failures are counted; the first of a route that is not about a missing field is logged.
+	OnError string `json:"onError" jsonschema:"enum=pass,enum=drop"`
+	// Key paths; an update counts only if one of these changed. meaningful: only if more changed than what controllers renew by themselves (listed below). Additions and deletions are not affected; sync events are taken only if events names them.
+	Changed Changed `json:"changed"`
+	// Share of the events to take, above 0 and at most 1. An event is taken or not by a hash of its id: the same after a restart, and in every route. Default: all.
+	Sample *float64 `json:"sample,omitempty" jsonschema:"minimum=0,maximum=1"`
+	// A counter in /metrics of the events that the route takes, since the process started. A reload that keeps its name and labels keeps its counts.
+	Metric *RouteMetric `json:"metric,omitempty"`
+	// Key paths, as a watch's: further values that the events of this route do not carry. Its expressions see them. Of several routes to one sink the edits of all apply.
+	Drop []string `json:"drop"`
+	// Key paths whose values the events of this route carry as keyed hashes only.
+	Redact []string `json:"redact"`
+	// What the events carry: the state after the change, the state before it, the RFC 6902 patch between them, a summary of the change in one line that a person reads.
+	Payload []string `json:"payload" jsonschema:"enum=object,enum=oldObject,enum=patch,enum=summary"`
+	// What the events have in addition about other objects, as it is known when they are recorded. owner: the controllers of the object, up to the one at the top. involvedObject: of a Kubernetes Event, labels, annotations and owner of the object that it is about. What is not cached then is left out, and the event marked as incomplete.
+	Enrich []string `json:"enrich" jsonschema:"enum=owner,enum=involvedObject"`
+	// Limit to the events of one object. The first is delivered at once.
+	Throttle *Throttle `json:"throttle,omitempty"`
+	// Time for which an object must match `when` without a break. The route then delivers one event for it, of type updated with data.for, instead of one for each change. It excludes events and changed, and a `when` that reads event or oldObject.
+	For *time.Duration `json:"for,omitempty"`
+	// Names of the sinks it delivers to.
+	Sinks []string `json:"sinks" jsonschema:"required,minItems=1"`
+}
+
+// RouteMetric is a counter in /metrics. It counts from the start of the process; a reload
+// that keeps its name and labels keeps its counts.
+type RouteMetric struct {
+	// Name of the counter, unique among routes, as in rollouts_total. watcherd_, go_, process_, informer_ and rest_client_ begin names of others.
+	Name string `json:"name" jsonschema:"required"`
+	// Labels, at most 10, each with a CEL expression over what when sees, values that drop and redact of the route hide included. A missing field is an empty text; watcherd status warns of a label that is empty on every event.
+	Labels map[string]string `json:"labels"`
+	// Most series. Events with further combinations of labels are counted in one series whose labels are all _overflow.
+	MaxSeries int `json:"maxSeries" jsonschema:"minimum=1,maximum=10000"`
+}
+
+// Changed are the key paths of which an update must change one, or ChangedMeaningful
+// alone, which in the file is no list.
+type Changed []string
+
+func decodeChanged(d *strict.Decoder, n strict.Node, into *Changed) {
+	if text, ok := n.Text(); ok && text == ChangedMeaningful {
+		*into = Changed{text}
+		return
+	}
+	if _, list := n.Scalar(); list {
+		d.Report(n, "must be meaningful, or a list of key paths")
+		return
+	}
+	d.Value(n, (*[]string)(into))
+}
+
+// Throttle limits the events of one object to one in each period: the last one, with the
+// number of those that it replaces. Deletions are delivered at once.
+type Throttle struct {
+	// Length of the period, from 1s to 24h.
+	Per time.Duration `json:"per" jsonschema:"required"`
+}
+
+// Values of a route's keys.
+const (
+	EventAdded   = "added"
+	EventUpdated = "updated"
+	EventDeleted = "deleted"
+	EventSync    = "sync"
+
+	ChangedMeaningful = "meaningful"
+
+	PayloadObject    = "object"
+	PayloadOldObject = "oldObject"
+	PayloadPatch     = "patch"
+	PayloadSummary   = "summary"
+
+	EnrichOwner          = "owner"
+	EnrichInvolvedObject = "involvedObject"
+
+	ErrorPass = "pass"
+	ErrorDrop = "drop"
+)

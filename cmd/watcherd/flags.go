@@ -2,17 +2,140 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
 
 	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
+
+	"github.com/watcherd/watcherd/internal/admin/client"
+	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/watcherd"
+	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
+
+const defaultAdmin = "http://127.0.0.1:8080"
+
+// adminFlags say where the daemon's admin listener is and how to be let in.
+type adminFlags struct {
+	url, config, tokenFile    string
+	caFile, certFile, keyFile string
+
+	local http.RoundTripper // to a server in this process; nil: none
+}
+
+func (f *adminFlags) bind(cmd *cobra.Command) {
+	cmd.PersistentFlags().StringVarP(&f.config, "config", "c", "", "the daemon's configuration file, to find its admin listener")
+	f.bindAccess(cmd)
+}
+
+// bindAccess adds the flags for a command with a --config of its own.
+func (f *adminFlags) bindAccess(cmd *cobra.Command) {
+	flags := cmd.PersistentFlags()
+	flags.StringVar(&f.url, "admin", "", "URL of the daemon's admin listener (default: that of --config, or "+defaultAdmin+")")
+	flags.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token (default: that of admin.auth of --config, for reading or for commands)")
+	flags.StringVar(&f.caFile, "ca-file", "", "authority that signed the admin listener's certificate")
+	flags.StringVar(&f.certFile, "cert-file", "", "client certificate")
+	flags.StringVar(&f.keyFile, "key-file", "", "key of the client certificate")
+}
+
+func (f *adminFlags) client() (*client.Client, error) {
+	if f.local != nil {
+		return client.NewLocal(f.local), nil
+	}
+	base, tokens := f.url, client.Tokens{ReadFile: f.tokenFile, CommandFile: f.tokenFile}
+	if f.config != "" {
+		st, err := watcherd.Load(f.config, kinds.Builtin())
+		if err != nil {
+			return nil, err
+		}
+		if base == "" {
+			if st.Admin.Listen == "" {
+				return nil, fmt.Errorf("%s has no admin listener (admin.listen is empty), so its daemon cannot be asked", f.config)
+			}
+			if base, err = urlOf(st.Admin.Listen, st.Admin.CertFile != ""); err != nil {
+				return nil, err
+			}
+		}
+		if f.tokenFile == "" {
+			read, command := st.Admin.ReadTokenFile, st.Admin.CommandTokenFile
+			tokens = client.Tokens{ReadFile: cmp.Or(read, command), CommandFile: cmp.Or(command, read)}
+		}
+	}
+	base = cmp.Or(base, defaultAdmin)
+	if !strings.Contains(base, "://") {
+		base = "http://" + base
+	}
+	u, err := url.Parse(base)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, &usageError{fmt.Errorf("--admin %q: use http://HOST:PORT or https://HOST:PORT", base)}
+	}
+	if (f.certFile == "") != (f.keyFile == "") {
+		return nil, &usageError{errors.New("--cert-file and --key-file go together")}
+	}
+	tlsConfig, err := sinks.TLS{CAFile: f.caFile, CertFile: f.certFile, KeyFile: f.keyFile}.Load()
+	if err != nil {
+		return nil, err
+	}
+	return client.New(base, tokens, tlsConfig), nil
+}
+
+// get reads an answer of the daemon.
+func (f *adminFlags) get(ctx context.Context, path string, query url.Values, out any) error {
+	c, err := f.client()
+	if err != nil {
+		return err
+	}
+	return c.Get(ctx, path, query, out)
+}
+
+// post sends the daemon a command and reads its answer.
+func (f *adminFlags) post(ctx context.Context, path string, in, out any) error {
+	c, err := f.client()
+	if err != nil {
+		return err
+	}
+	return c.Post(ctx, path, in, out)
+}
+
+// urlOf is how to reach an address to listen on from this machine.
+func urlOf(listen string, secure bool) (string, error) {
+	host, port, err := net.SplitHostPort(listen)
+	if err != nil {
+		return "", fmt.Errorf("admin.listen: %w", err)
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+	}
+	scheme := "http"
+	if secure {
+		scheme = "https"
+	}
+	return scheme + "://" + net.JoinHostPort(host, port), nil
+}
+
+func addSinkFlag(flags *pflag.FlagSet, sink *string) {
+	flags.StringVar(sink, "sink", "", "name of the sink (required)")
+	mustMark(cobra.MarkFlagRequired(flags, "sink"))
+}
+
+// mustMark is for what only fails if a flag is not defined.
+func mustMark(err error) {
+	if err != nil {
+		panic(fmt.Sprintf("mark flag: %v", err))
+	}
+}
 
 // kubeFlags choose the cluster as kubectl does: --kubeconfig, KUBECONFIG,
 // ~/.kube/config, or the pod's own service account.

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
 const (
@@ -164,4 +166,116 @@ func (s *Server) Run(ctx context.Context) error {
 		<-ctx.Done()
 	}
 	return group.Wait()
+}
+
+// Local connects a client in this process with a server, without a port. Every client that has
+// it may read and run commands.
+type Local struct {
+	connections chan net.Conn
+	closed      chan struct{}
+	close       sync.Once
+}
+
+var _ net.Listener = (*Local)(nil)
+
+// NewLocal returns a Local for the Config of one server.
+func NewLocal() *Local {
+	return &Local{connections: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+// Transport returns a client's side. URLs begin with http://localhost. Requests fail once the
+// server is closed.
+func (l *Local) Transport() *http.Transport {
+	return &http.Transport{DialContext: l.dial}
+}
+
+func (l *Local) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	client, server := net.Pipe()
+	select {
+	case l.connections <- server:
+		return client, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Accept implements net.Listener.
+func (l *Local) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.connections:
+		return c, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (l *Local) Close() error {
+	l.close.Do(func() { close(l.closed) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (l *Local) Addr() net.Addr { return &net.UnixAddr{Name: "local", Net: "pipe"} }
+
+// certificates are the listener's TLS settings, read again when a file changed.
+type certificates struct {
+	log *slog.Logger
+
+	mu      sync.Mutex
+	files   sinks.TLSFiles // guarded by mu
+	current *tls.Config    // guarded by mu
+}
+
+// loadCertificates returns nil if none are configured.
+func loadCertificates(cfg *Config) (*certificates, error) {
+	if cfg.CertFile == "" {
+		return nil, nil //nolint:nilnil // nil is the plain listener
+	}
+	c := &certificates{
+		log:   cfg.Logger,
+		files: sinks.TLSFiles{TLS: sinks.TLS{CertFile: cfg.CertFile, KeyFile: cfg.KeyFile, CAFile: cfg.ClientCAFile}},
+	}
+	files, _, err := c.files.Load()
+	if err != nil {
+		return nil, fmt.Errorf("admin.tls: %w", err)
+	}
+	c.current = serverConfig(files)
+	return c, nil
+}
+
+// config is for the listener; each handshake takes the files as they are then.
+func (c *certificates) config() *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return c.latest(), nil },
+	}
+}
+
+// latest keeps the last good settings while the files are being replaced.
+func (c *certificates) latest() *tls.Config {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch files, changed, err := c.files.Load(); {
+	case err != nil:
+		c.log.Error("certificates of the admin listener not reloaded; the previous ones stay in use", "error", err)
+	case changed:
+		c.current = serverConfig(files)
+		c.log.Info("certificates of the admin listener reloaded")
+	}
+	return c.current
+}
+
+// serverConfig turns the settings of a client into those of a server: the authority, if
+// there is one, is that of the clients' certificates, which are required then.
+func serverConfig(files *tls.Config) *tls.Config {
+	c := &tls.Config{
+		MinVersion: files.MinVersion, Certificates: files.Certificates, NextProtos: []string{"h2", "http/1.1"}, ClientCAs: files.RootCAs,
+	}
+	if c.ClientCAs != nil {
+		c.ClientAuth = tls.RequireAndVerifyClientCert
+	}
+	return c
 }

@@ -1,12 +1,20 @@
 package sinktest
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
+	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/watcherd/watcherd/internal/testkit"
 	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
 // start is the time of the first event that Events makes.
@@ -99,4 +107,61 @@ func IDs(events []*event.Event) []string {
 		out[i] = e.ID
 	}
 	return out
+}
+
+// Open opens a sink as the daemon does, after its block is validated. It is closed at the end
+// of the test.
+func Open(t testing.TB, c sinks.Config, change ...func(*sinks.Options)) sinks.Sink {
+	t.Helper()
+	if err := c.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	o := sinks.Options{Name: "test", Cluster: "test", Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(), Dir: t.TempDir()}
+	for _, ch := range change {
+		ch(&o)
+	}
+	s, err := c.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// WantClass checks the class of the error of a Write, and that it has the texts. Of a
+// [sinks.BatchError] it checks every event's.
+func WantClass(t testing.TB, err error, class sinks.Class, texts ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error; class %s is wanted", class)
+	}
+	all := []error{err}
+	if b, ok := errors.AsType[*sinks.BatchError](err); ok {
+		all = nil
+		for _, err := range b.Failed {
+			all = append(all, err)
+		}
+	}
+	for _, err := range all {
+		if got, _ := sinks.Classify(err); got != class {
+			t.Errorf("class %s, want %s: %v", got, class, err)
+		}
+		for _, text := range texts {
+			if !strings.Contains(err.Error(), text) {
+				t.Errorf("%q is not in the error: %v", text, err)
+			}
+		}
+	}
+}
+
+// Log collects log lines. It is safe for concurrent use.
+type Log struct{ testkit.Log }
+
+// Option has a sink log to l, debug lines too: a change for [Open].
+func (l *Log) Option(o *sinks.Options) {
+	o.Logger = slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
