@@ -23,7 +23,7 @@ func newBlameCommand() *cobra.Command {
 			"from the history. A line that is older than the history has a < before the age, and the manager from the managed\n" +
 			"fields that the API server has now. A ? means that later changes may have been missed.",
 		Example: "  watcherd blame deploy web -n prod\n  watcherd blame deploy/web -n prod -o json | jq '.fields[] | select(.manager==\"kubectl-edit\") | .path'",
-		Args:    usageArgs(cobra.RangeArgs(1, 2)),
+		Args:    cobra.RangeArgs(1, 2),
 		RunE:    o.store.reading(&o.admin, o.blame),
 	}
 	o.bind(cmd, "namespace of the object; may be left out if only one has an object of the name")

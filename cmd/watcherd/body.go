@@ -28,7 +28,6 @@ func newBodyCommand() *cobra.Command {
 			"sent; the content type goes to standard error.",
 		Example: "  watcherd body --config watcherd.yaml --sink slack\n" +
 			"  watcherd tail --limit 1 -o json | watcherd body --config watcherd.yaml --sink slack --event -",
-		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			st, err := watcherd.Load(file, kinds.Builtin())
 			if err != nil {

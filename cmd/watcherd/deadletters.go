@@ -18,7 +18,7 @@ func newDeadLettersCommand() *cobra.Command {
 	var flags adminFlags
 	cmd := &cobra.Command{
 		Use: "deadletters", Aliases: []string{"deadletter", "dl"}, Short: "List, retry or drop the dead letters of a sink",
-		Args: usageArgs(cobra.NoArgs), RunE: helpOnly,
+		RunE: helpOnly,
 	}
 	flags.bind(cmd)
 	cmd.AddCommand(
@@ -94,7 +94,6 @@ func newLettersListCommand(flags *adminFlags) *cobra.Command {
 		Short: "List dead letters",
 		Example: "  watcherd deadletters list --sink ops\n  watcherd deadletters list --sink ops --reason 'status 413' --since 1h\n" +
 			"  watcherd deadletters list --sink ops --events -o json | jq '.items[].event'",
-		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client, err := flags.client()
 			if err != nil {
@@ -168,7 +167,7 @@ func newLettersActCommand(flags *adminFlags, verb, short, long, done string) *co
 		Long:  long,
 		Example: fmt.Sprintf("  watcherd deadletters %s --sink ops%s\n  watcherd deadletters %s --sink ops 4711 4715\n"+
 			"  watcherd deadletters %s --sink ops --reason 'status 413' --dry-run", verb, everything, verb, verb),
-		Args: usageArgs(cobra.ArbitraryArgs),
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r := admin.LettersRequest{DryRun: dryRun}
 			var err error

@@ -45,7 +45,7 @@ func newGetCommand() *cobra.Command {
 		Example: "  watcherd get pods\n  watcherd get deploy,statefulsets -n prod -l tier=web -o wide\n  watcherd get widgets.example.com blue red -n prod -o yaml\n" +
 			"  watcherd get pods -n prod --watch\n  watcherd get pods -o jsonpath='{.items[*].spec.nodeName}'\n" +
 			"  watcherd get pods -o custom-columns=POD:.metadata.name,NODE:.spec.nodeName\n  watcherd get pods -n prod --at 2h",
-		Args: usageArgs(cobra.MinimumNArgs(1)),
+		Args: cobra.MinimumNArgs(1),
 		RunE: o.store.reading(&o.admin, o.run),
 	}
 	o.admin.bind(cmd)

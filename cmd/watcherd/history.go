@@ -48,7 +48,7 @@ func newHistoryCommand() *cobra.Command {
 			"manager. Standard error has a warning if changes may be missing. " + timesHelp,
 		Example: "  watcherd history deploy web -n prod\n  watcherd history deploy --since 2h --by kubectl-edit\n  watcherd history deploy web -n prod --path spec.replicas -o json\n" +
 			"  watcherd history pods --when 'object.status.phase == \"Failed\"'",
-		Args: usageArgs(cobra.RangeArgs(1, 2)),
+		Args: cobra.RangeArgs(1, 2),
 		RunE: o.store.reading(&o.admin, o.history),
 	}
 	o.bind(cmd, "only objects of this namespace")
@@ -72,7 +72,7 @@ func newDiffCommand() *cobra.Command {
 		Long: "Diff prints the unified diff, as YAML, of an object's states at two times: by default that of its last recorded\n" +
 			"change. Items of lists are matched by name. " + timesHelp,
 		Example: "  watcherd diff deploy web -n prod\n  watcherd diff deploy web -n prod --from 2h\n  watcherd diff cm app -n prod --from 2026-01-31T12:00:00Z --to 2026-01-31T13:00:00Z",
-		Args:    usageArgs(cobra.RangeArgs(1, 2)),
+		Args:    cobra.RangeArgs(1, 2),
 		RunE:    o.store.reading(&o.admin, o.diff),
 	}
 	o.bind(cmd, "namespace of the object; may be left out if only one has an object of the name")
@@ -90,7 +90,6 @@ func newChangesCommand() *cobra.Command {
 		Long: "Changes prints the net change of every object from one time to another: created, changed or deleted. Objects\n" +
 			"that ended as they began are counted. Standard error has the verdict: complete, or the gaps. " + timesHelp,
 		Example: "  watcherd changes --from 1h\n  watcherd changes --from 10m --group owner\n  watcherd changes --from 2026-01-31T12:00:00Z --to 2026-01-31T12:10:00Z -n prod -o json",
-		Args:    usageArgs(cobra.NoArgs),
 		RunE:    o.store.reading(&o.admin, o.changes),
 	}
 	o.bind(cmd, "only objects of this namespace")

@@ -25,7 +25,7 @@ func newInitCommand() *cobra.Command {
 			"workloads, services and custom resources among them and prints their changes. It writes ./watcherd.yaml or FILE, - for\n" +
 			"standard output, and does not overwrite a file.",
 		Example: "  watcherd init && watcherd validate --server && watcherd run\n  watcherd init - --context prod",
-		Args:    usageArgs(cobra.MaximumNArgs(1)),
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			file := strings.Join(append(args, defaultConfig)[:1], "")
 			if _, err := os.Stat(file); file != "-" && err == nil {

@@ -143,10 +143,16 @@ func newRootCommand(stdout, stderr io.Writer) *cobra.Command {
 		root.AddCommand(c)
 	}
 	root.AddCommand(newVersionCommand())
+	for _, c := range allCommands(root) {
+		if c.RunE != nil {
+			checkArgs(c)
+		}
+	}
 	root.InitDefaultCompletionCmd()
 	for _, c := range root.Commands() {
 		if c.Name() == "completion" {
-			c.Args, c.RunE = usageArgs(cobra.NoArgs), helpOnly
+			c.RunE = helpOnly
+			checkArgs(c)
 		}
 	}
 	addCompletions(root)
@@ -187,7 +193,6 @@ func newVersionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version, the commit, the Go release and the platform",
-		Args:  usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "watcherd %s, commit %s, %s, %s/%s\n", version(), commit(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 			return err
@@ -208,7 +213,6 @@ first line names the schema:
 
   # yaml-language-server: $schema=watcherd.schema.json`,
 		Example: "  watcherd schema > watcherd.schema.json\n  watcherd schema --event",
-		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			document := config.Schema()
 			if events {

@@ -25,7 +25,6 @@ func newSinksCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sinks",
 		Short: "Pause or resume a sink, skip an event, or purge a removed sink",
-		Args:  usageArgs(cobra.NoArgs),
 		RunE:  helpOnly,
 	}
 	flags.bind(cmd)
@@ -49,7 +48,7 @@ func newSinkActCommand(flags *adminFlags, verb, short, long, done string) *cobra
 		Short:   short,
 		Long:    long,
 		Example: "  watcherd sinks " + verb + " ops",
-		Args:    usageArgs(cobra.ExactArgs(1)),
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := flags.post(cmd.Context(), sinkPath(args[0], verb), struct{}{}, &struct{}{}); err != nil {
 				return err
@@ -68,7 +67,7 @@ func newSinkSkipCommand(flags *adminFlags) *cobra.Command {
 		Long: "Skip moves one event to the sink's dead letters, with the reason \"skipped\": the event that has been failing for the\n" +
 			"longest time, or the one with the given sequence. The events behind it are tried at once.",
 		Example: "  watcherd sinks skip ops\n  watcherd sinks skip ops --sequence 4711",
-		Args:    usageArgs(cobra.ExactArgs(1)),
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var s admin.Skipped
 			if err := flags.post(cmd.Context(), sinkPath(args[0], "skip"), r, &s); err != nil {
@@ -94,7 +93,6 @@ func newReloadCommand() *cobra.Command {
 		Short:   "Reload the configuration now",
 		Long:    "Reload reloads the configuration file now instead of waiting for a change, and prints the outcome.",
 		Example: "  watcherd reload",
-		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var c status.Config
 			if err := flags.post(cmd.Context(), "/api/v1/reload", struct{}{}, &c); err != nil {
@@ -131,7 +129,6 @@ func newReplayCommand() *cobra.Command {
 			"'watcherd status' shows it.",
 		Example: "  watcherd replay --sink ops --since 1h\n  watcherd replay --sink ops --since 2026-01-31T12:00:00Z --until 2026-01-31T13:00:00Z\n" +
 			"  watcherd replay --sink ops --from-sequence 4711",
-		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			now := time.Now()
 			r := admin.ReplayRequest{Sink: sink, FromSequence: from}
@@ -169,7 +166,6 @@ func newSnapshotCommand() *cobra.Command {
 		Long: "Snapshot queues the state of every object that the routes to the sink take, as sync events. Changes that happen\n" +
 			"meanwhile are delivered in their order with it.",
 		Example: "  watcherd snapshot --sink archive\n  watcherd snapshot --sink archive --watch workloads",
-		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return flags.deliver(cmd, "/api/v1/snapshot", admin.SnapshotRequest{Sink: sink, Watch: watch}, "object", sink)
 		},
@@ -232,7 +228,6 @@ func newUICommand() *cobra.Command {
 		Long: "Ui prints the address of the page that the daemon serves, with the token for commands in its fragment if there is one.\n" +
 			"The page keeps the token in its tab. Who has the address may do what the token allows.",
 		Example: "  watcherd ui\n  watcherd ui --config watcherd.yaml --open\n  watcherd ui --config watcherd.yaml --read-only",
-		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := flags.client()
 			if err != nil {

@@ -36,7 +36,6 @@ func newRBACCommand() *cobra.Command {
 			"wildcard becomes the resources that are served at present: for kinds that come later, run it again.",
 		Example: "  watcherd rbac --config watcherd.yaml --namespace monitoring | kubectl apply -f -\n" +
 			"  watcherd rbac --config watcherd.yaml --optional=false",
-		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			st, err := watcherd.Load(file, kinds.Builtin())
 			if err != nil {

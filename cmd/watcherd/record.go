@@ -87,7 +87,7 @@ func newRecordCommand() *cobra.Command {
 			"net changes. The exit code is that of the command, 128 and the signal's number if one ended it, 126 or 127 if it\n" +
 			"cannot be started, and 125 if watcherd fails. Signals are forwarded to the command.",
 		Example: "  watcherd record --out recording -- go test ./e2e\n  watcherd record --out /tmp/rollout -n prod -- kubectl -n prod rollout restart deploy web\n  watcherd history pods --store recording",
-		Args:    usageArgs(cobra.MinimumNArgs(1)),
+		Args:    cobra.MinimumNArgs(1),
 		RunE:    o.run,
 	}
 	flags := cmd.Flags()

@@ -30,7 +30,6 @@ func newBacktestCommand() *cobra.Command {
 			"be given in addition and what it would lose. Nothing is delivered, and nothing changes. --config is also where\n" +
 			"the daemon's admin listener is looked up, unless --admin has it.",
 		Example: "  watcherd backtest --config new.yaml\n  watcherd backtest --config new.yaml --since 7d -o json | jq '.sinks[] | {sink, added, lost}'",
-		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if flags.config == "" {
 				return &usageError{errors.New("--config names the configuration to run")}
@@ -129,7 +128,7 @@ func newExplainCommand() *cobra.Command {
 		Long: "Explain runs the watches and routes of now over a recorded event, which is named by its sequence or its id. What it\n" +
 			"went to when it was recorded is printed, too.",
 		Example: "  watcherd explain 4711\n  watcherd explain 3f9c2a7be1d04c58a1b6e0f2d7c98541 -o json",
-		Args:    usageArgs(cobra.ExactArgs(1)),
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			client, err := flags.client()
 			if err != nil {

@@ -37,7 +37,7 @@ func newRunCommand() *cobra.Command {
 		Short:   "Run the daemon",
 		Long:    "Run watches the configured resources and delivers their changes until SIGTERM or SIGINT.\nIt reloads the configuration when the file changes and on SIGHUP.\nThe file is ./watcherd.yaml, unless another one is given.",
 		Example: "  watcherd run\n  watcherd run --config watcherd.yaml --context prod --log-format json",
-		Args:    usageArgs(cobra.MaximumNArgs(1)),
+		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			log, err := logs.logger(cmd.ErrOrStderr())
 			if err != nil {
@@ -159,9 +159,14 @@ func addConfigFlag(cmd *cobra.Command, file *string) {
 	}
 }
 
-// usageArgs makes a check of positional arguments a usage error.
-func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
+// checkArgs makes a wrong number of positional arguments a usage error. A command without
+// a check of its own takes none.
+func checkArgs(c *cobra.Command) {
+	check := c.Args
+	if check == nil {
+		check = cobra.NoArgs
+	}
+	c.Args = func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
 			return &usageError{fmt.Errorf("%w; see '%s --help'", err, cmd.CommandPath())}
 		}
@@ -197,7 +202,7 @@ func newWatchCommand() *cobra.Command {
 		Long: "Watch prints what changes in objects, as it happens: which fields, and by which field manager. It needs no\n" +
 			"configuration and no daemon, and keeps nothing. Values of Secrets are hashed. RESOURCE is what kubectl takes.",
 		Example: "  watcherd watch pods,deployments -n prod\n  watcherd watch '*.example.com'\n  watcherd watch configmaps -o json | jq .data.name",
-		Args:    usageArgs(cobra.MinimumNArgs(1)),
+		Args:    cobra.MinimumNArgs(1),
 		RunE:    o.run,
 	}
 	flags := cmd.Flags()

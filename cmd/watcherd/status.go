@@ -26,7 +26,6 @@ func newStatusCommand() *cobra.Command {
 		Short:   "Show the state of watches, routes and sinks",
 		Long:    "Status shows the watches, routes and sinks of a running daemon, with their lag and their errors.",
 		Example: "  watcherd status\n  watcherd status -w\n  watcherd status -o json | jq '.sinks[] | {name, state, queued}'",
-		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			show := func(w io.Writer) error {
 				var st status.Status

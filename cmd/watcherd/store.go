@@ -38,7 +38,7 @@ func newStoreCommand() *cobra.Command {
 	var flags storeFlags
 	cmd := &cobra.Command{
 		Use: "store", Short: "Check or export the store of a stopped daemon, or back up that of a running one",
-		Args: usageArgs(cobra.NoArgs), RunE: helpOnly,
+		RunE: helpOnly,
 	}
 	for _, stopped := range []*cobra.Command{newStoreCheckCommand(&flags), newStoreExportCommand(&flags)} {
 		stopped.Flags().StringVar(&flags.dir, "store", "", "folder of the store")
@@ -58,7 +58,7 @@ func newStoreBackupCommand() *cobra.Command {
 			"copy. Ledger, history, queues and dead letters are in it: treat it as you treat the cluster's data. On the store's\n" +
 			"own filesystem it has links to the store's files: copy it away from there.",
 		Example: "  watcherd store backup /backup/watcherd-2026-01-31",
-		Args:    usageArgs(cobra.ExactArgs(1)),
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir, err := filepath.Abs(args[0])
 			if err != nil {
@@ -86,7 +86,6 @@ func newStoreCheckCommand(flags *storeFlags) *cobra.Command {
 		Short:   "Read the whole store and report damage",
 		Long:    "Check reads and cross-checks everything in the store. It changes nothing. The daemon must be stopped.",
 		Example: "  watcherd store check --config watcherd.yaml",
-		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dir, err := flags.path()
 			if err != nil {
@@ -141,7 +140,6 @@ func newStoreExportCommand(flags *storeFlags) *cobra.Command {
 			"recorded, but what the last accepted configuration drops or redacts, and the key of the hashes that stand for\n" +
 			"redacted values: treat it as you treat the cluster's data.",
 		Example: "  watcherd store export --store ./watcherd-data --output dump.jsonl",
-		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dir, err := flags.path()
 			if err != nil {

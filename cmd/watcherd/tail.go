@@ -44,7 +44,7 @@ func newTailCommand() *cobra.Command {
 		Long: "Tail prints events from the daemon's event log as they are recorded: every change, or with --route those that a\n" +
 			"route took, regardless of the state of the sinks. It resumes at its position after a lost connection or a restart of the daemon.",
 		Example: "  watcherd tail\n  watcherd tail deploy web -n prod\n  watcherd tail --resource pods -n prod --type deleted\n  watcherd tail --since 1h --no-follow -o json | jq .data.name",
-		Args:    usageArgs(cobra.MaximumNArgs(2)),
+		Args:    cobra.MaximumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				resource, name, err := named(args)

@@ -51,7 +51,7 @@ func newValidateCommand() *cobra.Command {
 			"With --diff it asks the running daemon which watches and sinks a reload to the file would start, stop and replace.",
 		Example: "  watcherd validate\n  watcherd validate team.yaml\n  kubectl get configmap watcherd -o jsonpath='{.data.watcherd\\.yaml}' | watcherd validate -c -\n" +
 			"  watcherd validate --config watcherd.yaml --server --as system:serviceaccount:watcherd:watcherd",
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			st, err := watcherd.LoadWithin(file, kinds.Builtin(), policy)
 			if err != nil {
