@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/watcherd/watcherd/internal/commit"
@@ -265,7 +266,7 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration, c
 const catchUpPause = 50 * time.Millisecond
 
 // Begin returns when every first list that has been read is committed, with which the history
-// of its resource begins, or with ctx's error.
+// of its resource begins, or with ctx's error. A watch that ends meanwhile is left out.
 func (m *Manager) Begin(ctx context.Context) error {
 	for _, s := range m.informerList() {
 		sub := s.sub.Load()
@@ -277,7 +278,7 @@ func (m *Manager) Begin(ctx context.Context) error {
 		default:
 			continue
 		}
-		for {
+		for !s.stopped() {
 			var cp ledger.Checkpoint
 			if _, err := m.meta(ledger.CheckpointMeta(s.ID), &cp); err != nil {
 				return err
@@ -285,7 +286,7 @@ func (m *Manager) Begin(ctx context.Context) error {
 			if cp.Synced {
 				break
 			}
-			if err := sleep(ctx, catchUpPause); err != nil {
+			if err := s.pause(ctx); err != nil {
 				return err
 			}
 		}
@@ -293,9 +294,31 @@ func (m *Manager) Begin(ctx context.Context) error {
 	return nil
 }
 
+func (s *informer) stopped() bool {
+	select {
+	case <-s.Stopped():
+		return true
+	default:
+		return false
+	}
+}
+
+// pause waits for the committer to make progress, until the feed has stopped.
+func (s *informer) pause(ctx context.Context) error {
+	t := time.NewTimer(catchUpPause)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-s.Stopped():
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
+}
+
 // CatchUp returns when every change is recorded that the API server had made when it was called,
-// of the resources whose watches are live, or with ctx's error. It reads the metadata of all
-// objects.
+// of the resources whose watches are live, or with ctx's error. A resource that is removed
+// meanwhile is left out. It reads the metadata of all objects.
 func (m *Manager) CatchUp(ctx context.Context) error {
 	for _, s := range m.informerList() {
 		sub := s.sub.Load()
@@ -303,22 +326,30 @@ func (m *Manager) CatchUp(ctx context.Context) error {
 			continue
 		}
 		a := audit{m: m, s: s, sub: sub}
-		for more := true; more; {
-			var err error
-			if more, err = a.page(ctx); err != nil {
-				return err
-			}
-			for len(a.suspects) > 0 {
-				if err := sleep(ctx, catchUpPause); err != nil {
-					return err
-				}
-				if err := a.review(a.exists(ctx)); err != nil {
-					return err
-				}
-			}
+		if err := a.catchUp(ctx); err != nil && !apierrors.IsNotFound(err) && !s.stopped() {
+			return err
 		}
 	}
 	return m.committer.AtBarrier(func(commit.Barrier) {}) // readers of the log see a commit when it has ended
+}
+
+// catchUp returns when the recorded states agree with the list, or the feed has stopped.
+func (a *audit) catchUp(ctx context.Context) error {
+	for more := true; more; {
+		var err error
+		if more, err = a.page(ctx); err != nil {
+			return err
+		}
+		for len(a.suspects) > 0 && !a.s.stopped() {
+			if err := a.s.pause(ctx); err != nil {
+				return err
+			}
+			if err := a.review(a.exists(ctx)); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // sleep waits for d. It returns ctx's error if ctx ends first.

@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -346,4 +348,71 @@ func TestAuditOfAnUnorderedList(t *testing.T) {
 	if err := l.m.audit(t.Context(), s, 0, &checks{}); err == nil || s.sub.Load().Status().Relists != 0 {
 		t.Errorf("the audit ended with %v and %d lists", err, s.sub.Load().Status().Relists)
 	}
+}
+
+// TestWaitsEndWithTheirResource has a resource leave while a caller waits for its first list, or
+// for its changes, to be recorded.
+func TestWaitsEndWithTheirResource(t *testing.T) {
+	serve := func(t *testing.T) (*live, *changing) {
+		api, _ := podServer(t, 10)
+		resolver := &changing{changed: make(chan struct{}), list: []dynamicfactory.Resource{pods}}
+		return runLive(t, t.TempDir(), store.Options{}, api, resolver), resolver
+	}
+	ends := func(t *testing.T, wait func(context.Context) error, leave func()) {
+		t.Helper()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		waiting := make(chan error, 1)
+		go func() { waiting <- wait(ctx) }()
+		leave()
+		if err := <-waiting; err != nil {
+			t.Errorf("the wait ends with %v", err)
+		}
+	}
+	t.Run("first list", func(t *testing.T) {
+		l, resolver := serve(t)
+		l.store.SetLimits(store.Limits{MinFree: noRoom})
+		eventually(t, "paused", func() bool { return l.store.Health().Paused })
+		full := l.state(podWatch())
+		full.Store.MinFree = noRoom
+		l.apply(full)
+		<-l.m.informerList()[0].sub.Load().Synced()
+		held, release := make(chan struct{}), make(chan struct{})
+		go func() {
+			_ = l.m.committer.AtBarrier(func(commit.Barrier) { close(held); <-release })
+		}()
+		<-held
+		defer close(release)
+		ends(t, l.m.Begin, func() { resolver.set() })
+	})
+	t.Run("changes", func(t *testing.T) {
+		l, resolver := serve(t)
+		l.apply(l.state(podWatch()))
+		l.synced()
+		eventually(t, "watching", func() bool { return l.m.informerList()[0].sub.Load().Watch().State == dynamicfactory.StateWatching })
+		read := make(chan struct{})
+		l.api.Intercept(func(_ http.ResponseWriter, r *http.Request) bool {
+			if strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList") {
+				close(read)
+			}
+			return false
+		})
+		l.api.Stall(true)
+		l.api.Put(podPath, "ns", "pod-00003", phase("Running"))
+		ends(t, l.m.CatchUp, func() { <-read; resolver.set() })
+	})
+	t.Run("definition", func(t *testing.T) {
+		l, _ := serve(t)
+		l.apply(l.state(podWatch()))
+		l.synced()
+		eventually(t, "watching", func() bool { return l.m.informerList()[0].sub.Load().Watch().State == dynamicfactory.StateWatching })
+		l.api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+			if !strings.Contains(r.Header.Get("Accept"), "PartialObjectMetadataList") {
+				return false
+			}
+			apitest.Fail(w, http.StatusNotFound, "NotFound")
+			return true
+		})
+		ends(t, l.m.CatchUp, func() {})
+	})
 }
