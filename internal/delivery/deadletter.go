@@ -159,7 +159,7 @@ func (r *skipRequest) answer(s Skipped, err error) { r.outcome <- skipOutcome{s,
 // been failing for the longest time; if there is none and the sink is paused or backing
 // off, the first of the queue. The events behind it are then tried.
 func (w *Worker) Skip(ctx context.Context, sequence uint64) (Skipped, error) {
-	if s := w.lastStatus().State; s == Stopped || s == Opening {
+	if !w.open.Load() {
 		return Skipped{}, ErrNotDelivering
 	}
 	r := skipRequest{sequence: sequence, outcome: make(chan skipOutcome, 1)}

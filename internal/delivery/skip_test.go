@@ -130,6 +130,40 @@ func TestSkipDuringAWrite(t *testing.T) {
 	})
 }
 
+// A skip of a sink that cannot be opened is answered at once: while its worker waits for the
+// next attempt, during one, and when the worker has ended.
+func TestSkipBeforeTheSinkIsOpen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(1, 1)...)
+		opening := 0 * time.Second
+		w := start(t, s, newReceiver(t, accept), func(c *Config) {
+			c.Open = func(ctx context.Context) (sinks.Sink, error) {
+				time.Sleep(opening)
+				return nil, sinks.Pause(errors.New("no such secret"))
+			}
+		})
+		skip := func(when string) {
+			t.Helper()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if _, err := w.Skip(ctx, 0); !errors.Is(err, ErrNotDelivering) {
+				t.Errorf("%s: %v", when, err)
+			}
+		}
+		time.Sleep(time.Minute)
+		skip("between two attempts")
+		opening = time.Hour
+		w.Retry()
+		synctest.Wait()
+		skip("during an attempt")
+		time.Sleep(2 * time.Hour)
+		w.stop()
+		skip("after the end")
+	})
+}
+
 // full is a queue whose dead letters may be full.
 type full struct {
 	Queue

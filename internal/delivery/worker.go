@@ -21,6 +21,7 @@ type Worker struct {
 	pause   chan struct{} // the same
 
 	onRequest atomic.Bool // Pause holds
+	open      atomic.Bool // the sink was opened; requests reach the engine, or ended is closed
 	skips     chan skipRequest
 	ended     chan struct{} // closed when the engine takes no more requests
 	closed    chan struct{} // see Closed
@@ -115,10 +116,11 @@ func (w *Worker) lastStatus() Status {
 
 func (w *Worker) deliver(ctx context.Context) error {
 	log := newJournal(w.cfg.Logger)
-	sink := w.open(ctx, log)
+	sink := w.openSink(ctx, log)
 	if sink == nil {
 		return nil
 	}
+	w.open.Store(true)
 	defer close(w.ended)
 	e := newEngine(&w.cfg, &w.onRequest, sink, w.metrics, log, newNote(w.cfg.Queue, w.cfg.Fingerprint))
 	w.mu.Lock()
@@ -175,9 +177,9 @@ func (w *Worker) run(ctx context.Context, e *engine) error {
 	return err
 }
 
-// open opens the sink, with retries on the schedule of a failing or paused sink. It
+// openSink opens the sink, with retries on the schedule of a failing or paused sink. It
 // returns nil when ctx is done first.
-func (w *Worker) open(ctx context.Context, log *journal) sinks.Sink {
+func (w *Worker) openSink(ctx context.Context, log *journal) sinks.Sink {
 	w.publish(Status{State: Opening})
 	if !w.follow(ctx, log) {
 		return nil

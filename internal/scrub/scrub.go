@@ -286,22 +286,23 @@ func (r *Run) ledger(ctx context.Context) error {
 		if partition != r.state.Name {
 			r.state.Name, r.state.Key = partition, ""
 		}
-		if err := r.partition(ctx, partition, gr); err != nil {
+		if err := r.walk(ctx, func() (bool, error) { return r.partition(partition, gr) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *Run) partition(ctx context.Context, partition string, gr schema.GroupResource) error {
+// partition rewrites a few states of a part of the ledger, from where the last call ended.
+func (r *Run) partition(partition string, gr schema.GroupResource) (end bool, err error) {
 	var changed []recordedState
-	began := time.Now()
-	looked := 0
-	after := r.state.Key
-	err := r.Store.ScanState(partition, "", func(key string, value []byte) error {
-		if key <= after && after != "" {
-			return nil
+	looked, last := 0, r.state.Key
+	err = r.Store.ScanStateAfter(partition, "", last, func(key string, value []byte) error {
+		if looked == ledgerStep {
+			return errEnough
 		}
+		looked++
+		last = key
 		revised, differs, err := r.revise.State(gr, value)
 		if err != nil {
 			r.failed()
@@ -309,22 +310,17 @@ func (r *Run) partition(ctx context.Context, partition string, gr schema.GroupRe
 		if differs && err == nil {
 			changed = append(changed, recordedState{key, bytes.Clone(value), revised})
 		}
-		if looked++; looked%ledgerStep > 0 {
-			return nil
-		}
-		if err := r.write(partition, gr, changed); err != nil {
-			return err
-		}
-		changed = changed[:0]
-		r.state.Key = key
-		err = r.rest(ctx, time.Since(began))
-		began = time.Now()
-		return err
+		return nil
 	})
-	if err != nil && !errors.Is(err, store.ErrUnreadable) {
-		return err
+	more := errors.Is(err, errEnough)
+	if err != nil && !more && !errors.Is(err, store.ErrUnreadable) {
+		return false, err
 	}
-	return r.write(partition, gr, changed)
+	if err := r.write(partition, gr, changed); err != nil {
+		return false, err
+	}
+	r.state.Key = last
+	return !more, nil
 }
 
 // write puts the revised states in place, between two commits of the committer: what it

@@ -1,12 +1,16 @@
 package scrub
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
@@ -115,10 +119,7 @@ func TestWhatASinkMoves(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			edits, err := redact.Compile(redact.Accepted{Resources: []redact.Resource{{Resource: "pods", Edits: redact.Edits{Redact: []string{"spec.password"}}}}}, nil, make([]byte, redact.MinKey))
-			if err != nil {
-				t.Fatal(err)
-			}
+			edits := hiding(t)
 			steps := 0
 			run := New(Config{
 				Store: st, Dictionaries: dicts, Edits: edits, Keep: func(ledger.Scrub) error { return nil }, Now: time.Now,
@@ -153,4 +154,83 @@ func TestWhatASinkMoves(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLedgerWaitsForRoom begins with the ledger while the store has no room: nothing is
+// rewritten before there is some.
+func TestLedgerWaitsForRoom(t *testing.T) {
+	const states = 3 * ledgerStep
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(27 * 366 * 24 * time.Hour) // the store takes earlier times for a clock that was not set
+		st, err := store.Open("store", store.Options{FS: vfs.NewMem()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		running, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- st.Run(running) }()
+		defer func() {
+			stop()
+			if err := errors.Join(<-ended, st.Close()); err != nil {
+				t.Error(err)
+			}
+		}()
+		dicts := compact.NewDictionaries(nil)
+		codec := compact.NewCodec(dicts)
+		pods := schema.GroupResource{Resource: "pods"}
+		partition := ledger.Partition(pods, "")
+		b := st.NewBatch()
+		defer b.Discard()
+		for i := range states {
+			o, err := codec.Encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"%03d","uid":"u","resourceVersion":"1"},"spec":{"password":"hunter2"}}`, i), nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.PutState(partition, fmt.Sprintf("ns/%03d", i), o.AppendBinary(nil))
+		}
+		if err := st.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+		edits := hiding(t)
+		counted := 0
+		run := New(Config{
+			Store: st, Dictionaries: dicts, Edits: edits, Keep: func(ledger.Scrub) error { return nil }, Now: time.Now,
+			AtBarrier: func(do func(commit.Barrier)) error { do(commit.Barrier{}); return nil },
+			Count:     func(n, failed int) { counted += n - failed*states },
+		}, ledger.Scrub{Stage: Ledger, Resources: []string{"pods"}})
+		st.SetLimits(store.Limits{MaxBytes: 1})
+		scrubbed := make(chan error, 1)
+		go func() {
+			_, err := run.Next(t.Context())
+			scrubbed <- err
+		}()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if counted != 0 {
+			t.Errorf("%d states were rewritten without room", counted)
+		}
+		st.SetLimits(store.Limits{})
+		if err := <-scrubbed; err != nil || counted != states {
+			t.Errorf("%d of %d states were rewritten, %v", counted, states, err)
+		}
+		if err := st.ScanState(partition, "", func(key string, value []byte) error {
+			_, changed, err := redact.NewReviser(edits, dicts).State(pods, value)
+			if changed || err != nil {
+				t.Errorf("the state of %s shows what is hidden, %v", key, err)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// hiding are edits that hide passwords of pods.
+func hiding(t *testing.T) *redact.Table {
+	t.Helper()
+	edits, err := redact.Compile(redact.Accepted{Resources: []redact.Resource{{Resource: "pods", Edits: redact.Edits{Redact: []string{"spec.password"}}}}}, nil, make([]byte, redact.MinKey))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return edits
 }
