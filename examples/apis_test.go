@@ -101,6 +101,8 @@ func slack(r *http.Request, body []byte) (int, string) {
 		return http.StatusBadRequest, "invalid_payload"
 	case m.Text == "" && len(m.Blocks) == 0:
 		return http.StatusBadRequest, "no_text"
+	case len([]rune(m.Text)) > 40_000:
+		return http.StatusBadRequest, "msg_too_long"
 	}
 	return http.StatusOK, "ok"
 }
@@ -116,14 +118,22 @@ func teams(r *http.Request, body []byte) (int, string) {
 				Type    string `json:"type"`
 				Version string `json:"version"`
 				Body    []struct {
-					Type string  `json:"type"`
-					Text *string `json:"text"`
+					Type    string  `json:"type"`
+					Text    *string `json:"text"`
+					Inlines []struct {
+						Type string  `json:"type"`
+						Text *string `json:"text"`
+					} `json:"inlines"`
+					Facts []struct{ Title, Value string } `json:"facts"`
 				} `json:"body"`
 			} `json:"content"`
 		} `json:"attachments"`
 	}
 	if r.Method != http.MethodPost || r.URL.Query().Get("sig") == "" {
 		return http.StatusUnauthorized, `{"error":{"code":"DirectApiAuthorizationRequired"}}`
+	}
+	if len(body) > 28<<10 {
+		return http.StatusRequestEntityTooLarge, `{"error":{"code":"RequestEntityTooLarge"}}`
 	}
 	if !isJSON(r) || json.Unmarshal(body, &m) != nil || m.Type != "message" || len(m.Attachments) == 0 {
 		return http.StatusBadRequest, `{"error":{"code":"TriggerInputSchemaMismatch"}}`
@@ -134,8 +144,13 @@ func teams(r *http.Request, body []byte) (int, string) {
 			return http.StatusBadRequest, `{"error":{"code":"TriggerInputSchemaMismatch"}}`
 		}
 		for _, e := range c.Body {
-			if e.Type == "" || e.Type == "TextBlock" && e.Text == nil {
+			if e.Type == "" || e.Type == "TextBlock" && e.Text == nil || e.Type == "RichTextBlock" && len(e.Inlines) == 0 {
 				return http.StatusBadRequest, `{"error":{"code":"InvalidCard"}}`
+			}
+			for _, run := range e.Inlines {
+				if run.Type != "TextRun" || run.Text == nil {
+					return http.StatusBadRequest, `{"error":{"code":"InvalidCard"}}`
+				}
 			}
 		}
 	}
@@ -210,6 +225,8 @@ func pagerDuty(r *http.Request, body []byte) (int, string) {
 		return invalid("'payload.summary' is missing or blank")
 	case m.Payload.Source == "":
 		return invalid("'payload.source' is missing or blank")
+	case len(body) > 512<<10:
+		return http.StatusRequestEntityTooLarge, ""
 	case !severity.MatchString(m.Payload.Severity):
 		return invalid("'payload.severity' is invalid (must be one of the following: 'critical', 'warning', 'error' or 'info')")
 	}
@@ -235,6 +252,15 @@ func grafana(r *http.Request, body []byte) (int, string) {
 		return http.StatusBadRequest, `{"message":"Failed to save annotation"}`
 	case m.Time < 1e12 || m.Time > 1e13: // milliseconds
 		return http.StatusBadRequest, `{"message":"the time is not of this century"}`
+	}
+	if len(strings.Join(m.Tags, "")) > 500-8*len(m.Tags) { // tags_length
+		return http.StatusInternalServerError, `{"message":"Failed to save annotation"}`
+	}
+	for _, tag := range m.Tags {
+		key, value, _ := strings.Cut(tag, ":")
+		if len(key) > 100 || len(value) > 100 { // of PostgreSQL and MySQL: varchar(100)
+			return http.StatusInternalServerError, `{"message":"Failed to save annotation"}`
+		}
 	}
 	return http.StatusOK, `{"message":"Annotation added","id":1}`
 }
@@ -262,15 +288,21 @@ func loki(r *http.Request, body []byte) (int, string) {
 		if len(s.Stream) == 0 {
 			return http.StatusBadRequest, "error at least one label pair is required per stream"
 		}
-		for name := range s.Stream {
+		for name, value := range s.Stream {
 			if !label.MatchString(name) {
 				return http.StatusBadRequest, "couldn't parse labels"
+			}
+			if len(value) > 2048 {
+				return http.StatusBadRequest, "stream has label value too long"
 			}
 		}
 		for _, v := range s.Values {
 			var line string
 			if len(v) < 2 || !nanoseconds.Match(*v[0]) || json.Unmarshal(*v[1], &line) != nil {
 				return http.StatusBadRequest, "couldn't parse push request"
+			}
+			if len(line) > 256<<10 {
+				return http.StatusBadRequest, "max entry size exceeded"
 			}
 		}
 	}
@@ -330,6 +362,8 @@ func github(r *http.Request, body []byte) (int, string) {
 		return http.StatusBadRequest, `{"message":"Problems parsing JSON"}`
 	case m.EventType == "" || len(m.EventType) > 100:
 		return http.StatusUnprocessableEntity, `{"message":"Invalid request.\n\n\"event_type\" wasn't supplied."}`
+	case len(body) > 64<<10:
+		return http.StatusUnprocessableEntity, `{"message":"client_payload is too large."}`
 	case len(m.ClientPayload) > 10:
 		return http.StatusUnprocessableEntity, `{"message":"No more than 10 properties are allowed; 11 were supplied."}`
 	}
