@@ -2,8 +2,6 @@ package kafka
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 )
 
 // topicState is what the sink knows about a topic. The sink's lock guards it.
@@ -55,7 +54,7 @@ func (s *sink) topicLocked(topic string) *topicState {
 // about what it may lose. The reason why a topic cannot be written to shows better here than in
 // the failure of a record. It asks once a topic, and again after a failure.
 func (s *sink) check(ctx context.Context, c *kgo.Client, topic string) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.config.Timeout.Std(), errNoAnswer)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.config.Timeout.Std(), wire.ErrNoAnswer)
 	defer cancel()
 	replicas, err := s.look(ctx, c, topic)
 	if errors.Is(err, kerr.UnknownTopicOrPartition) && s.config.Create != nil {
@@ -225,9 +224,7 @@ func (s *sink) create(ctx context.Context, c *kgo.Client, topic string) error {
 
 // warnOnce logs a message about a topic the first time in the sink's life.
 func (s *sink) warnOnce(topic, msg string, args ...any) {
-	if _, said := s.warned.LoadOrStore(topic+" "+msg, true); !said {
-		s.log.Warn(msg, append([]any{"topic", topic}, args...)...) //nolint:sloglint // the callers' are constants
-	}
+	s.warnings.Once(topic, msg, append([]any{"topic", topic}, args...)...)
 }
 
 // refusals are the answers of brokers that only an operator changes.
@@ -262,13 +259,7 @@ func (s *sink) classify(ctx context.Context, err error) error {
 			return sinks.Pause(err)
 		}
 	}
-	if _, ok := errors.AsType[tls.AlertError](err); ok {
-		return sinks.Pause(err)
-	}
-	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
-		return sinks.Pause(err)
-	}
-	if _, ok := errors.AsType[x509.HostnameError](err); ok {
+	if wire.Untrusted(err) {
 		return sinks.Pause(err)
 	}
 	if errors.Is(err, io.EOF) {

@@ -25,6 +25,7 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 )
 
 var codecs = map[string]kgo.CompressionCodec{
@@ -116,7 +117,7 @@ func (s *sink) options() []kgo.Opt {
 
 // dial makes a connection. The files of the tls block are read each time.
 func (s *sink) dial(ctx context.Context, network, address string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.config.Timeout.Std(), errNoAnswer)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.config.Timeout.Std(), wire.ErrNoAnswer)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
 	if err != nil {
@@ -137,17 +138,11 @@ func (s *sink) secure(ctx context.Context, conn net.Conn, address string) (net.C
 		_ = conn.Close() // the other error is the one to report
 		return nil, sinks.Pause(fmt.Errorf("tls: %w", err))
 	}
-	if trust.ServerName == "" {
-		if trust.ServerName, _, err = net.SplitHostPort(address); err != nil {
-			trust.ServerName = address
-		}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		host = address
 	}
-	secured := tls.Client(conn, trust)
-	if err := secured.HandshakeContext(ctx); err != nil {
-		_ = conn.Close() // the other error is the one to report
-		return nil, fmt.Errorf("TLS handshake: %w", err)
-	}
-	return secured, nil
+	return wire.Secure(ctx, conn, trust, host)
 }
 
 // line is a connection to a broker that is counted.

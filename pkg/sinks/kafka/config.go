@@ -13,6 +13,7 @@ import (
 
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 )
 
 // Config is the `kafka` block.
@@ -272,7 +273,7 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 	}
 	s := &sink{
 		config: c.clone(), name: o.Name, dir: o.Dir, format: o.Format, topic: topic,
-		log: o.Logger, metrics: m, closing: solo.New(), reading: solo.New(), turn: make(chan struct{}, 1),
+		log: o.Logger, warnings: wire.Warnings{Log: o.Logger}, metrics: m, closing: solo.New(), reading: solo.New(), turn: make(chan struct{}, 1),
 		topics: map[string]*topicState{},
 	}
 	if s.config.Acks == acksLeader {

@@ -16,20 +16,21 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/halves"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 )
 
 type sink struct {
-	config  Config
-	name    string
-	dir     string
-	format  sinks.Format
-	topic   topic
-	log     *slog.Logger
-	metrics *metrics
-	closing *solo.Runner
-	reading *solo.Runner
-	turn    chan struct{} // holds a token while a Write has records in the client
-	warned  sync.Map      // what warnOnce has logged
+	config   Config
+	name     string
+	dir      string
+	format   sinks.Format
+	topic    topic
+	log      *slog.Logger
+	metrics  *metrics
+	closing  *solo.Runner
+	reading  *solo.Runner
+	turn     chan struct{} // holds a token while a Write has records in the client
+	warnings wire.Warnings
 
 	clientMu sync.Mutex // guards what follows
 	client   *kgo.Client
@@ -57,9 +58,6 @@ const (
 	grace = time.Second
 )
 
-// errNoAnswer is the cause of a context that ended by the sink's own timeout.
-var errNoAnswer = errors.New("no answer in time")
-
 var (
 	_ sinks.Sink    = (*sink)(nil)
 	_ sinks.Limited = (*sink)(nil)
@@ -82,7 +80,7 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, maxWaits*s.config.Timeout.Std(), errNoAnswer)
+	ctx, cancel := context.WithTimeoutCause(ctx, maxWaits*s.config.Timeout.Std(), wire.ErrNoAnswer)
 	defer cancel()
 	if !s.connected() {
 		if err := s.readable(); err != nil {
@@ -360,7 +358,7 @@ func (f *flight) wait(ctx context.Context) []error {
 		case err == nil:
 			f.errs[at] = fmt.Errorf("%w: %w", errInFlight, context.Cause(ctx))
 		case errors.Is(err, kgo.ErrRecordTimeout), errors.Is(err, kgo.ErrRecordRetries):
-			f.errs[at] = fmt.Errorf("%w: %w", errNoAnswer, err)
+			f.errs[at] = fmt.Errorf("%w: %w", wire.ErrNoAnswer, err)
 		case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID):
 			f.errs[at] = errTopicGone
 		}

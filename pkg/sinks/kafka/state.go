@@ -9,6 +9,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 )
 
 // index holds the last sequence of each object in a topic of mode state. Only a replayed
@@ -158,7 +160,7 @@ func (s *sink) poll(ctx context.Context, reader *kgo.Client, x *index) (quiet bo
 
 // extents returns what there is to read of a topic's partitions.
 func (s *sink) extents(ctx context.Context, c *kgo.Client, topic string) (map[int32]extent, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.config.Timeout.Std(), errNoAnswer)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.config.Timeout.Std(), wire.ErrNoAnswer)
 	defer cancel()
 	meta, err := s.metadata(ctx, c, topic)
 	if err != nil {

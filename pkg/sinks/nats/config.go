@@ -11,6 +11,7 @@ import (
 
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 )
 
 // Config is the `nats` block.
@@ -213,7 +214,7 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 	s := &sink{
 		config: own,
 		name:   o.Name, dir: o.Dir, format: o.Format,
-		subject: subject, log: o.Logger, metrics: m, connecting: solo.New(),
+		subject: subject, log: o.Logger, warnings: wire.Warnings{Log: o.Logger}, metrics: m, connecting: solo.New(),
 	}
 	s.unclear.Store(time.Now().UnixNano())
 	if c.JetStream != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/halves"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 )
 
 type sink struct {
@@ -32,8 +32,8 @@ type sink struct {
 	connecting *solo.Runner
 	current    atomic.Pointer[session] // nil before the first connection
 	seen       atomic.Bool             // the stream has been there
-	warned     sync.Map                // messages of warnOnce
-	unclear    atomic.Int64            // Unix nanoseconds: events observed until then may have been published before
+	warnings   wire.Warnings
+	unclear    atomic.Int64 // Unix nanoseconds: events observed until then may have been published before
 }
 
 // maxWaits bounds one Write: it takes at most this many times the timeout.
@@ -74,7 +74,7 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 		stop := known.line.cutWhen(caller)
 		defer stop()
 	}
-	ctx, cancelWaits := context.WithTimeoutCause(ctx, maxWaits*s.config.Timeout.Std(), errNoAnswer)
+	ctx, cancelWaits := context.WithTimeoutCause(ctx, maxWaits*s.config.Timeout.Std(), wire.ErrNoAnswer)
 	defer cancelWaits()
 	c, err := s.session(ctx)
 	if err != nil {
@@ -231,7 +231,7 @@ func (s *sink) duplicate(e *event.Event, subject string) {
 		return
 	}
 	s.metrics.unexpected.Inc()
-	s.warnOnce("the stream had stored an event that this sink had not published; another installation uses the same sink name and subject: rename the sink",
+	s.warnings.Once("", "the stream had stored an event that this sink had not published; another installation uses the same sink name and subject: rename the sink",
 		"stream", s.stream.Stream, "subject", subject, "event", e.ID)
 }
 
@@ -257,7 +257,7 @@ func (p *publication) core(ctx context.Context) error {
 		}
 		p.failed.Add(i, p.keys[i], err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, p.sink.config.Timeout.Std(), errNoAnswer)
+	ctx, cancel := context.WithTimeoutCause(ctx, p.sink.config.Timeout.Std(), wire.ErrNoAnswer)
 	defer cancel()
 	if err := conn.FlushWithContext(ctx); err != nil {
 		if ctx.Err() != nil {

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 )
 
 // check looks at the stream, makes it if that is asked for and it is missing, and
@@ -23,7 +24,7 @@ func (s *sink) check(ctx context.Context, c *session) error {
 	}
 	hearing, cancel := c.alarm.hear(ctx)
 	defer cancel()
-	hearing, cancelTimeout := context.WithTimeoutCause(hearing, s.config.Timeout.Std(), errNoAnswer)
+	hearing, cancelTimeout := context.WithTimeoutCause(hearing, s.config.Timeout.Std(), wire.ErrNoAnswer)
 	defer cancelTimeout()
 
 	name := s.stream.Stream
@@ -40,7 +41,7 @@ func (s *sink) check(ctx context.Context, c *session) error {
 	case err == nil:
 	case errors.Is(err, client.ErrPermissionViolation):
 		// Publishing is all that is needed; a user with only that permission is right.
-		s.warnOnce("the stream cannot be looked at, so that what it may lose is not known", "stream", name, "error", err)
+		s.warnings.Once("", "the stream cannot be looked at, so that what it may lose is not known", "stream", name, "error", err)
 		c.checked.Store(true)
 		return nil
 	case errors.Is(err, jetstream.ErrStreamNotFound):
@@ -57,9 +58,6 @@ func (s *sink) check(ctx context.Context, c *session) error {
 	s.seen.Store(true)
 	return s.accept(c, stream.CachedInfo())
 }
-
-// errNoAnswer is the cause of a context that ended by the sink's own timeout.
-var errNoAnswer = errors.New("no answer in time")
 
 // explain returns the reason why no stream answered a publish: in a cluster that elects a leader
 // one soon will; otherwise the stream is gone or does not take the subject. It asks
@@ -92,13 +90,13 @@ func (s *sink) accept(c *session, info *jetstream.StreamInfo) error {
 		return sinks.Pause(fmt.Errorf("stream %s is a mirror: publish to its origin", cfg.Name))
 	}
 	if cfg.Storage == jetstream.MemoryStorage {
-		s.warnOnce("the stream is kept in memory: what it acknowledges is lost when its servers stop", "stream", cfg.Name)
+		s.warnings.Once("", "the stream is kept in memory: what it acknowledges is lost when its servers stop", "stream", cfg.Name)
 	}
 	if info.Cluster != nil && info.Cluster.Name != "" && cfg.Replicas <= 1 {
-		s.warnOnce("the stream has one replica in a cluster: what it acknowledges may be lost with a server", "stream", cfg.Name)
+		s.warnings.Once("", "the stream has one replica in a cluster: what it acknowledges may be lost with a server", "stream", cfg.Name)
 	}
 	if cfg.Duplicates < 2*time.Minute {
-		s.warnOnce("duplicate window of the stream is short: an event that is sent again later than that is stored twice", "stream", cfg.Name, "duplicateWindow", cfg.Duplicates)
+		s.warnings.Once("", "duplicate window of the stream is short: an event that is sent again later than that is stored twice", "stream", cfg.Name, "duplicateWindow", cfg.Duplicates)
 	}
 	c.maxMsg.Store(int64(max(cfg.MaxMsgSize, 0)))
 	c.subjects.Store(&cfg.Subjects)
@@ -123,12 +121,6 @@ func (s *sink) newStream() jetstream.StreamConfig {
 		}
 	}
 	return cfg
-}
-
-func (s *sink) warnOnce(msg string, args ...any) {
-	if _, said := s.warned.LoadOrStore(msg, true); !said {
-		s.log.Warn(msg, args...) //nolint:sloglint // the callers' are constants
-	}
 }
 
 // Codes of the JetStream API that the client has no name for.

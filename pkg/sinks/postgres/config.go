@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 )
 
 // Config is the `postgres` block.
@@ -99,7 +100,7 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 		return nil, err
 	}
 	s := &sink{
-		name: o.Name, format: o.Format, log: o.Logger, metrics: m,
+		name: o.Name, format: o.Format, log: o.Logger, warnings: wire.Warnings{Log: o.Logger}, metrics: m,
 		url: c.URL.In(o.Dir), schema: c.Schema, create: c.Create, timeout: c.Timeout.Std(),
 		history: slices.Contains(c.Tables, History), objects: slices.Contains(c.Tables, Objects),
 		lines: map[*line]bool{},

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 )
 
 // session is a connection whose tables are checked.
@@ -45,11 +46,11 @@ func (s *sink) session(ctx context.Context) (*session, error) {
 	}
 	if secured, _ := conn.Conn().(*tls.Conn); secured == nil || len(secured.ConnectionState().VerifiedChains) == 0 {
 		if remote, ok := conn.Conn().RemoteAddr().(*net.TCPAddr); ok && !remote.IP.IsLoopback() {
-			s.warnOnce("the server is not verified, so that others may read the password and the events: set tls")
+			s.warnings.Once("", "the server is not verified, so that others may read the password and the events: set tls")
 		}
 	}
 	c := &session{PgConn: conn, insert: map[Table]string{}}
-	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, errNoAnswer)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, wire.ErrNoAnswer)
 	defer cancel()
 	if err := s.prepare(ctx, c); err != nil {
 		s.end(ctx, c)

@@ -304,10 +304,10 @@ func (s *sink) look(ctx context.Context, c *session) (found, error) {
 	}
 	f.schema = settings[0][2] == "t"
 	if settings[0][0] == "off" {
-		s.warnOnce("synchronous_commit is off: the server loses what it committed last when it crashes; set it to on for this role")
+		s.warnings.Once("", "synchronous_commit is off: the server loses what it committed last when it crashes; set it to on for this role")
 	}
 	if settings[0][1] == "off" {
-		s.warnOnce("fsync is off: the database is lost when the machine crashes")
+		s.warnings.Once("", "fsync is off: the database is lost when the machine crashes")
 	}
 	columns, err := c.query(ctx, `select c.relname, a.attname, format_type(a.atttypid, null)
 from pg_namespace n join pg_class c on c.relnamespace = n.oid join pg_attribute a on a.attrelid = c.oid
@@ -335,7 +335,7 @@ func (s *sink) prepare(ctx context.Context, c *session) error {
 	}
 	if missing := s.missing(f); missing != "" {
 		if !s.create {
-			s.warnOnce("tables are missing: run this SQL, or set create: true", "sql", missing)
+			s.warnings.Once("", "tables are missing: run this SQL, or set create: true", "sql", missing)
 			return sinks.Pause(fmt.Errorf("schema %s has not all tables: set create: true, or run the SQL that is in the log", s.schema))
 		}
 		// Daemons that start together make the tables once.

@@ -2,8 +2,6 @@ package postgres
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,6 +15,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/halves"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 )
 
 // sink writes events over a connection for each Write at a time.
@@ -32,7 +31,7 @@ type sink struct {
 	history, objects bool // tables to write
 	create           bool
 	timeout          time.Duration
-	warned           sync.Map       // what warnOnce has logged
+	warnings         wire.Warnings
 	open             sync.WaitGroup // lines
 
 	mu     sync.Mutex // guards what follows
@@ -59,9 +58,6 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	}
 	return m, r.Err()
 }
-
-// errNoAnswer is the cause of a context that ended by the sink's own timeout.
-var errNoAnswer = errors.New("no answer in time")
 
 // Write writes the batch in one transaction or, where the server refuses one of its events, in several.
 func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
@@ -91,7 +87,7 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 // transact writes events in one transaction. The statements go out together with the end of
 // the transaction: one round trip, and nothing is committed in part.
 func (s *sink) transact(ctx context.Context, c *session, events []*event.Event) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, errNoAnswer)
+	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, wire.ErrNoAnswer)
 	defer cancel()
 	p := c.StartPipeline(ctx)
 	var counts []counted
@@ -187,17 +183,8 @@ func (s *sink) classify(ctx context.Context, err error) error {
 		}
 		return err
 	}
-	_, certificate := errors.AsType[*tls.CertificateVerificationError](err)
-	_, host := errors.AsType[x509.HostnameError](err)
-	_, alert := errors.AsType[tls.AlertError](err)
-	if certificate || host || alert {
+	if wire.Untrusted(err) {
 		return sinks.Pause(err)
 	}
 	return err
-}
-
-func (s *sink) warnOnce(msg string, args ...any) {
-	if _, said := s.warned.LoadOrStore(msg, true); !said {
-		s.log.Warn(msg, args...) //nolint:sloglint // the callers' are constants
-	}
 }

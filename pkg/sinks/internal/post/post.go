@@ -12,9 +12,7 @@ package post
 
 import (
 	"bytes"
-	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -31,6 +29,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 )
 
 // Options are what a Client is made of.
@@ -284,15 +283,9 @@ func (c *Client) dialTLS(ctx context.Context, network, address string) (net.Conn
 	if err != nil {
 		return nil, sinks.Pause(fmt.Errorf("tls: %w", err))
 	}
-	trust.ServerName = cmp.Or(trust.ServerName, c.Host)
 	conn, err := c.dial(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	secured := tls.Client(conn, trust)
-	if err := secured.HandshakeContext(ctx); err != nil {
-		_ = conn.Close() // the other error is the one to report
-		return nil, fmt.Errorf("TLS handshake: %w", err)
-	}
-	return secured, nil
+	return wire.Secure(ctx, conn, trust, c.Host)
 }
