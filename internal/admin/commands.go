@@ -210,18 +210,13 @@ func (s *Server) plan(w http.ResponseWriter, r *http.Request) error {
 	return answer(w, Planned{plan})
 }
 
-func (s *Server) pauseSink(w http.ResponseWriter, r *http.Request) error {
-	if err := s.cfg.Sinks.Pause(r.Context(), r.PathValue("sink")); err != nil {
-		return err
-	}
-	return answer(w, struct{}{})
-}
-
-func (s *Server) resumeSink(w http.ResponseWriter, r *http.Request) error {
-	if err := s.cfg.Sinks.Resume(r.Context(), r.PathValue("sink")); err != nil {
-		return err
-	}
-	return answer(w, struct{}{})
+func onSink(act func(s Sinks, ctx context.Context, sink string) error) func(*Server) handler {
+	return plain(func(s *Server, w http.ResponseWriter, r *http.Request) error {
+		if err := act(s.cfg.Sinks, r.Context(), r.PathValue("sink")); err != nil {
+			return err
+		}
+		return answer(w, struct{}{})
+	})
 }
 
 func (s *Server) skipEvent(w http.ResponseWriter, r *http.Request) error {
@@ -234,11 +229,4 @@ func (s *Server) skipEvent(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	return answer(w, skipped)
-}
-
-func (s *Server) purgeSink(w http.ResponseWriter, r *http.Request) error {
-	if err := s.cfg.Sinks.Purge(r.Context(), r.PathValue("sink")); err != nil {
-		return err
-	}
-	return answer(w, struct{}{})
 }

@@ -49,19 +49,19 @@ func take(r *http.Request, places chan struct{}) (release func(), ok bool) {
 }
 
 // asked answers a request with what f returns of the history.
-func (s *Server) asked(f func(r *http.Request, query url.Values) (any, error)) handler {
-	return func(w http.ResponseWriter, r *http.Request) error {
+func asked(f func(s *Server, r *http.Request, query url.Values) (any, error)) func(*Server) handler {
+	return plain(func(s *Server, w http.ResponseWriter, r *http.Request) error {
 		release, ok := take(r, s.asks)
 		if !ok {
 			return nil
 		}
 		defer release()
-		v, err := f(r, r.URL.Query())
+		v, err := f(s, r, r.URL.Query())
 		if err != nil {
 			return err
 		}
 		return answer(w, v)
-	}
+	})
 }
 
 // changed answers

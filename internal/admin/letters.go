@@ -98,16 +98,14 @@ func (f *LetterFilter) compile() (func(*DeadLetter) bool, error) {
 	}, nil
 }
 
-func (s *Server) retryLetters(w http.ResponseWriter, r *http.Request) error {
-	return s.settleLetters(w, r, s.cfg.Letters.Retry)
-}
-
-func (s *Server) dropLetters(w http.ResponseWriter, r *http.Request) error {
-	return s.settleLetters(w, r, s.cfg.Letters.Drop)
+func onLetters(act func(l Letters, sink string, positions []uint64) (int, error)) func(*Server) handler {
+	return plain(func(s *Server, w http.ResponseWriter, r *http.Request) error {
+		return s.settleLetters(w, r, act)
+	})
 }
 
 // settleLetters acts on the letters that the request names, or on all there are now.
-func (s *Server) settleLetters(w http.ResponseWriter, r *http.Request, act func(string, []uint64) (int, error)) error {
+func (s *Server) settleLetters(w http.ResponseWriter, r *http.Request, act func(Letters, string, []uint64) (int, error)) error {
 	var in LettersRequest
 	if err := decode(r, &in); err != nil {
 		return err
@@ -146,7 +144,7 @@ func (s *Server) settleLetters(w http.ResponseWriter, r *http.Request, act func(
 		if err := r.Context().Err(); err != nil {
 			return err
 		}
-		n, err := act(sink, chunk)
+		n, err := act(s.cfg.Letters, sink, chunk)
 		if err != nil {
 			return err
 		}

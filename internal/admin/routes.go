@@ -44,8 +44,7 @@ func (s *Server) adminHandler(bound net.Addr) http.Handler {
 		_, err := fmt.Fprint(w, endpoints)
 		return ignoreGone(err)
 	})
-	s.handle(mux, "GET /api/openapi.json", s.openapi)
-	s.handle(mux, "GET /api/v1/status", s.status)
+	s.operations(mux, true)
 	opened := s.opened()
 	mux.Handle("/api/v1/", opened)
 	mux.Handle(past, opened)
@@ -75,31 +74,7 @@ func (s *Server) adminHandler(bound net.Addr) http.Handler {
 // opened serves what needs the store.
 func (s *Server) opened() http.Handler {
 	mux := http.NewServeMux()
-	s.handle(mux, "GET /api/v1/config", s.asked(s.configuration))
-	s.handle(mux, "GET /api/v1/objects/{resource}", s.objects)
-	s.handle(mux, "GET /api/v1/objects/{resource}/{first}", s.objects)
-	s.handle(mux, "GET /api/v1/objects/{resource}/{first}/{name}", s.objects)
-	s.handle(mux, "GET /api/v1/objects/{resource}/{first}/{name}/versions", s.asked(s.versions))
-	s.handle(mux, "GET /api/v1/objects/{resource}/{first}/{name}/diff", s.asked(s.diff))
-	s.handle(mux, "GET /api/v1/objects/{resource}/{first}/{name}/blame", s.asked(s.blame))
-	s.handle(mux, "GET /api/v1/history", s.asked(s.changed))
-	s.handle(mux, "GET /api/v1/history/histogram", s.asked(s.histogram))
-	s.handle(mux, "GET /api/v1/changes", s.asked(s.netChanges))
-	s.handle(mux, "GET /api/v1/events", s.events)
-	s.handle(mux, "GET /api/v1/events/{event}/explain", s.asked(s.explain))
-	s.handle(mux, "POST /api/v1/backtest", s.backtest)
-	s.handle(mux, "POST /api/v1/replay", s.replay)
-	s.handle(mux, "POST /api/v1/snapshot", s.snapshot)
-	s.handle(mux, "POST /api/v1/backup", s.backup)
-	s.handle(mux, "POST /api/v1/reload", s.reload)
-	s.handle(mux, "POST /api/v1/plan", s.plan)
-	s.handle(mux, "GET /api/v1/deadletters/{sink}", s.asked(s.listLetters))
-	s.handle(mux, "POST /api/v1/deadletters/{sink}/retry", s.retryLetters)
-	s.handle(mux, "POST /api/v1/deadletters/{sink}/drop", s.dropLetters)
-	s.handle(mux, "POST /api/v1/sinks/{sink}/pause", s.pauseSink)
-	s.handle(mux, "POST /api/v1/sinks/{sink}/resume", s.resumeSink)
-	s.handle(mux, "POST /api/v1/sinks/{sink}/skip", s.skipEvent)
-	s.handle(mux, "POST /api/v1/sinks/{sink}/purge", s.purgeSink)
+	s.operations(mux, false)
 	s.handle(mux, past, func(w http.ResponseWriter, r *http.Request) error {
 		if release, ok := take(r, s.lists); ok {
 			defer release()
@@ -117,6 +92,15 @@ func (s *Server) opened() http.Handler {
 			problemf(http.StatusServiceUnavailable, "the daemon is starting: its store is being opened and checked; try again soon").write(w)
 		}
 	})
+}
+
+// operations registers those that are served before the store is open, or the others.
+func (s *Server) operations(mux *http.ServeMux, early bool) {
+	for _, op := range Operations() {
+		if op.early == early {
+			s.handle(mux, op.Pattern, op.serve(s))
+		}
+	}
 }
 
 // probesHandler serves what the kubelet and Prometheus ask for, to anyone.
@@ -164,39 +148,48 @@ type Operation struct {
 	Body       any    // a value of the request's type; nil: there is none
 	Answer     any    // a value of the answer's type; nil: see Content
 	Content    string // the media type of an answer that is not JSON
+
+	serve func(s *Server) handler
+	early bool // before the store is open, too
+}
+
+func plain(f func(*Server, http.ResponseWriter, *http.Request) error) func(*Server) handler {
+	return func(s *Server) handler {
+		return func(w http.ResponseWriter, r *http.Request) error { return f(s, w, r) }
+	}
 }
 
 // Operations are all operations below /api/.
 func Operations() []Operation {
 	const period, page = " from to", " limit continue"
 	return []Operation{
-		{Pattern: "GET /api/openapi.json", Summary: "This document", Answer: map[string]any{}},
-		{Pattern: "GET /api/v1/status", Summary: "How watches, routes, sinks and the store are doing", Answer: status.Status{}},
-		{Pattern: "GET /api/v1/config", Summary: "The configuration that runs and the file, without secrets", Answer: Configuration{}},
-		{Pattern: "GET /api/v1/objects/{resource}", Summary: "Objects that the watches see, or of a time", Parameters: "at namespace name labelSelector metadata columns" + page, Answer: map[string]any{}},
-		{Pattern: "GET /api/v1/objects/{resource}/{first}", Summary: "Objects of a namespace, or an object without one", Parameters: "at name labelSelector metadata columns" + page, Answer: map[string]any{}},
-		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}", Summary: "An object, or its state at a time", Parameters: "at metadata", Answer: map[string]any{}},
-		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/versions", Summary: "The versions of an object", Parameters: "limit" + period, Answer: history.Versions{}},
-		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/diff", Summary: "The difference of two states of an object", Parameters: "from to", Answer: history.Difference{}},
-		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/blame", Summary: "Who set the fields of an object last", Answer: history.Blame{}},
-		{Pattern: "GET /api/v1/history", Summary: "Recorded changes", Parameters: "resource namespace name type manager path when order" + period + page, Answer: history.Page{}},
-		{Pattern: "GET /api/v1/history/histogram", Summary: "Recorded changes, counted over time", Parameters: "resource namespace name type manager buckets" + period, Answer: history.Histogram{}},
-		{Pattern: "GET /api/v1/changes", Summary: "What a period changed in each object", Parameters: "group resource namespace name" + period, Answer: history.Changes{}},
-		{Pattern: "GET /api/v1/events", Summary: "The event log as server-sent events", Parameters: "since follow limit view resource namespace name route type", Content: "text/event-stream"},
-		{Pattern: "GET /api/v1/events/{event}/explain", Summary: "What the watches and routes of now make of an event", Answer: retrace.Explanation{}},
-		{Pattern: "POST /api/v1/backtest", Summary: "Run routes over the history", Body: BacktestRequest{}, Answer: Progress{}},
-		{Pattern: "POST /api/v1/replay", Summary: "Deliver recorded changes to a sink again", Body: ReplayRequest{}, Answer: Progress{}},
-		{Pattern: "POST /api/v1/snapshot", Summary: "Deliver the current state to a sink", Body: SnapshotRequest{}, Answer: Progress{}},
-		{Pattern: "POST /api/v1/backup", Summary: "Copy the store to a new directory", Body: BackupRequest{}, Answer: Progress{}},
-		{Pattern: "POST /api/v1/reload", Summary: "Read the configuration file", Answer: status.Config{}},
-		{Pattern: "POST /api/v1/plan", Summary: "What a reload to a configuration would do", Body: PlanRequest{}, Answer: Planned{}},
-		{Pattern: "GET /api/v1/deadletters/{sink}", Summary: "The dead letters of a sink", Parameters: "limit after events type resource namespace name reason" + period, Answer: DeadLetterList{}},
-		{Pattern: "POST /api/v1/deadletters/{sink}/retry", Summary: "Deliver dead letters again", Body: LettersRequest{}, Answer: Progress{}},
-		{Pattern: "POST /api/v1/deadletters/{sink}/drop", Summary: "Delete dead letters", Body: LettersRequest{}, Answer: Progress{}},
-		{Pattern: "POST /api/v1/sinks/{sink}/pause", Summary: "Keep a sink's events until it is resumed", Answer: map[string]any{}},
-		{Pattern: "POST /api/v1/sinks/{sink}/resume", Summary: "Have a sink that waits or is paused tried now", Answer: map[string]any{}},
-		{Pattern: "POST /api/v1/sinks/{sink}/skip", Summary: "Move an event of a sink to its dead letters", Body: SkipRequest{}, Answer: Skipped{}},
-		{Pattern: "POST /api/v1/sinks/{sink}/purge", Summary: "Delete a sink that is not configured, with its backlog", Answer: map[string]any{}},
+		{Pattern: "GET /api/openapi.json", Summary: "This document", Answer: map[string]any{}, serve: plain((*Server).openapi), early: true},
+		{Pattern: "GET /api/v1/status", Summary: "How watches, routes, sinks and the store are doing", Answer: status.Status{}, serve: plain((*Server).status), early: true},
+		{Pattern: "GET /api/v1/config", Summary: "The configuration that runs and the file, without secrets", Answer: Configuration{}, serve: asked((*Server).configuration)},
+		{Pattern: "GET /api/v1/objects/{resource}", Summary: "Objects that the watches see, or of a time", Parameters: "at namespace name labelSelector metadata columns" + page, Answer: map[string]any{}, serve: plain((*Server).objects)},
+		{Pattern: "GET /api/v1/objects/{resource}/{first}", Summary: "Objects of a namespace, or an object without one", Parameters: "at name labelSelector metadata columns" + page, Answer: map[string]any{}, serve: plain((*Server).objects)},
+		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}", Summary: "An object, or its state at a time", Parameters: "at metadata", Answer: map[string]any{}, serve: plain((*Server).objects)},
+		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/versions", Summary: "The versions of an object", Parameters: "limit" + period, Answer: history.Versions{}, serve: asked((*Server).versions)},
+		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/diff", Summary: "The difference of two states of an object", Parameters: "from to", Answer: history.Difference{}, serve: asked((*Server).diff)},
+		{Pattern: "GET /api/v1/objects/{resource}/{first}/{name}/blame", Summary: "Who set the fields of an object last", Answer: history.Blame{}, serve: asked((*Server).blame)},
+		{Pattern: "GET /api/v1/history", Summary: "Recorded changes", Parameters: "resource namespace name type manager path when order" + period + page, Answer: history.Page{}, serve: asked((*Server).changed)},
+		{Pattern: "GET /api/v1/history/histogram", Summary: "Recorded changes, counted over time", Parameters: "resource namespace name type manager buckets" + period, Answer: history.Histogram{}, serve: asked((*Server).histogram)},
+		{Pattern: "GET /api/v1/changes", Summary: "What a period changed in each object", Parameters: "group resource namespace name" + period, Answer: history.Changes{}, serve: asked((*Server).netChanges)},
+		{Pattern: "GET /api/v1/events", Summary: "The event log as server-sent events", Parameters: "since follow limit view resource namespace name route type", Content: "text/event-stream", serve: plain((*Server).events)},
+		{Pattern: "GET /api/v1/events/{event}/explain", Summary: "What the watches and routes of now make of an event", Answer: retrace.Explanation{}, serve: asked((*Server).explain)},
+		{Pattern: "POST /api/v1/backtest", Summary: "Run routes over the history", Body: BacktestRequest{}, Answer: Progress{}, serve: plain((*Server).backtest)},
+		{Pattern: "POST /api/v1/replay", Summary: "Deliver recorded changes to a sink again", Body: ReplayRequest{}, Answer: Progress{}, serve: plain((*Server).replay)},
+		{Pattern: "POST /api/v1/snapshot", Summary: "Deliver the current state to a sink", Body: SnapshotRequest{}, Answer: Progress{}, serve: plain((*Server).snapshot)},
+		{Pattern: "POST /api/v1/backup", Summary: "Copy the store to a new directory", Body: BackupRequest{}, Answer: Progress{}, serve: plain((*Server).backup)},
+		{Pattern: "POST /api/v1/reload", Summary: "Read the configuration file", Answer: status.Config{}, serve: plain((*Server).reload)},
+		{Pattern: "POST /api/v1/plan", Summary: "What a reload to a configuration would do", Body: PlanRequest{}, Answer: Planned{}, serve: plain((*Server).plan)},
+		{Pattern: "GET /api/v1/deadletters/{sink}", Summary: "The dead letters of a sink", Parameters: "limit after events type resource namespace name reason" + period, Answer: DeadLetterList{}, serve: asked((*Server).listLetters)},
+		{Pattern: "POST /api/v1/deadletters/{sink}/retry", Summary: "Deliver dead letters again", Body: LettersRequest{}, Answer: Progress{}, serve: onLetters(Letters.Retry)},
+		{Pattern: "POST /api/v1/deadletters/{sink}/drop", Summary: "Delete dead letters", Body: LettersRequest{}, Answer: Progress{}, serve: onLetters(Letters.Drop)},
+		{Pattern: "POST /api/v1/sinks/{sink}/pause", Summary: "Keep a sink's events until it is resumed", Answer: map[string]any{}, serve: onSink(Sinks.Pause)},
+		{Pattern: "POST /api/v1/sinks/{sink}/resume", Summary: "Have a sink that waits or is paused tried now", Answer: map[string]any{}, serve: onSink(Sinks.Resume)},
+		{Pattern: "POST /api/v1/sinks/{sink}/skip", Summary: "Move an event of a sink to its dead letters", Body: SkipRequest{}, Answer: Skipped{}, serve: plain((*Server).skipEvent)},
+		{Pattern: "POST /api/v1/sinks/{sink}/purge", Summary: "Delete a sink that is not configured, with its backlog", Answer: map[string]any{}, serve: onSink(Sinks.Purge)},
 	}
 }
 

@@ -110,41 +110,26 @@ func Append(dst []byte, r *Record) ([]byte, error) {
 		return nil, fmt.Errorf("event id %q is not short hexadecimal", e.ID)
 	}
 	var marks uint16
-	if e.FinalStateUnknown {
-		marks |= markFinalStateUnknown
-	}
-	if e.Repair {
-		marks |= markRepair
-	}
-	if e.Gap != nil {
-		marks |= markGap
-	}
-	if len(r.Targets) > 0 {
-		marks |= markTargets
-	}
-	if r.PatchOmitted {
-		marks |= markPatchOmitted
-	}
-	if e.ChangedBy != nil {
-		marks |= markChangedBy
-	}
-	if r.State {
-		marks |= markState
-	}
-	if r.Rerecorded {
-		marks |= markRerecorded
-	}
-	if r.Enrichment != nil {
-		marks |= markEnrichment
-	}
-	if e.Coalesced > 0 {
-		marks |= markCoalesced
-	}
-	if e.For != nil {
-		marks |= markFor
-	}
-	if r.Scope != "" {
-		marks |= markScope
+	for _, m := range [...]struct {
+		set  bool
+		mark uint16
+	}{
+		{e.FinalStateUnknown, markFinalStateUnknown},
+		{e.Repair, markRepair},
+		{e.Gap != nil, markGap},
+		{len(r.Targets) > 0, markTargets},
+		{r.PatchOmitted, markPatchOmitted},
+		{e.ChangedBy != nil, markChangedBy},
+		{r.State, markState},
+		{r.Rerecorded, markRerecorded},
+		{r.Enrichment != nil, markEnrichment},
+		{e.Coalesced > 0, markCoalesced},
+		{e.For != nil, markFor},
+		{r.Scope != "", markScope},
+	} {
+		if m.set {
+			marks |= m.mark
+		}
 	}
 	dst = binary.BigEndian.AppendUint16(append(dst, version), marks)
 	dst = append(dst, byte(len(id)))

@@ -172,11 +172,7 @@ func (s *listScanner) members() error {
 	if err := s.expect('{'); err != nil {
 		return err
 	}
-	if c, err := s.next(); err != nil || c == '}' {
-		s.at++
-		return err
-	}
-	for {
+	return s.each('}', func() error {
 		text, err := s.value(1)
 		if err != nil {
 			return err
@@ -188,7 +184,18 @@ func (s *listScanner) members() error {
 		if err := s.expect(':'); err != nil {
 			return err
 		}
-		if err := s.member(key); err != nil {
+		return s.member(key)
+	})
+}
+
+// each reads what an opened object or array holds, up to its closing byte.
+func (s *listScanner) each(end byte, one func() error) error {
+	if c, err := s.next(); err != nil || c == end {
+		s.at++
+		return err
+	}
+	for {
+		if err := one(); err != nil {
 			return err
 		}
 		c, err := s.next()
@@ -196,7 +203,7 @@ func (s *listScanner) members() error {
 			return err
 		}
 		switch s.at++; c {
-		case '}':
+		case end:
 			return nil
 		case ',':
 		default:
@@ -239,11 +246,7 @@ func (s *listScanner) items() error {
 		return err
 	}
 	s.at++
-	if c, err := s.next(); err != nil || c == ']' {
-		s.at++
-		return err
-	}
-	for {
+	return s.each(']', func() error {
 		v, err := s.value(0) // an item may nest as deep as the object of a watch event
 		if err != nil {
 			return err
@@ -251,21 +254,8 @@ func (s *listScanner) items() error {
 		if v[0] != '{' {
 			return errors.New("rawjson: an item of the list is not an object")
 		}
-		if err := s.item(v); err != nil {
-			return err
-		}
-		c, err := s.next()
-		if err != nil {
-			return err
-		}
-		switch s.at++; c {
-		case ']':
-			return nil
-		case ',':
-		default:
-			return s.syntaxError(^(s.at - 1))
-		}
-	}
+		return s.item(v)
+	})
 }
 
 // read reads the list's metadata from valid JSON.
