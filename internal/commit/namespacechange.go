@@ -180,11 +180,8 @@ func (g *group) takeAhead(s *Feed, o, before *compact.Object) error {
 	}
 	key := ledger.Key(o.GetNamespace(), o.GetName())
 	object := s.Partition + "/" + key
-	next, end := r.next(s, key), r.end()
-	if next >= end {
-		return nil
-	}
-	for ; next < end && before != nil; next++ {
+	end := r.end()
+	for next := r.next(s, key); next < end && before != nil; next++ {
 		if err := g.reselect(s, &r.Moves[next-r.Base], before); err != nil {
 			return err
 		}

@@ -485,11 +485,13 @@ func TestRelabelAmidASnapshot(t *testing.T) {
 	for name, tc := range map[string]struct {
 		before  func(r *rig, s *Feed)
 		relabel []string
+		adds    bool
 		want    []string
 	}{
 		"before it comes to them":   {relabel: []string{"prod"}, want: []string{"sync a u1 2", "sync b u2 2"}},
 		"twice":                     {relabel: []string{"prod", "dev"}, want: []string{"sync a u1 2", "sync b u2 2"}},
 		"when it has come past one": {before: func(_ *rig, s *Feed) { s.gaining[0].cursor = ledger.Key("ns", "a") }, relabel: []string{"prod"}, want: []string{"sync b u2 2"}},
+		"when an object is added":   {relabel: []string{"prod"}, adds: true, want: []string{"added c u3 9", "sync a u1 2", "sync b u2 2"}},
 		"when the watch is gone":    {before: func(r *rig, s *Feed) { r.begin(s, false, watchOf("other", "elsewhere")) }, relabel: []string{"prod"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -507,7 +509,11 @@ func TestRelabelAmidASnapshot(t *testing.T) {
 			snapshots := r.group.jobs
 			r.group.jobs = nil
 			for i, env := range tc.relabel {
-				r.commit(&namespaceSeen{obj: r.namespace(fmt.Sprint(3+i), env)})
+				r.add(&namespaceSeen{obj: r.namespace(fmt.Sprint(3+i), env)})
+				if tc.adds {
+					r.add(addedTo(s, r.object("c", "u3", "9")))
+				}
+				r.commit()
 			}
 			r.group.jobs = snapshots
 			r.commit()

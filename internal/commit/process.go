@@ -239,14 +239,12 @@ func (g *group) emit(c *sighting, o transition) (sequence uint64, err error) {
 			j.delivered[ledger.Key(o.after.GetNamespace(), o.after.GetName())] = struct{}{}
 		}
 	}
-	if len(g.c.relabels) > 0 {
-		recorded := o.before
-		if o.last != nil {
-			recorded = o.last // before is what the deletion itself shows
-		}
-		if err := g.takeAhead(c.feed, o.subject(), recorded); err != nil {
-			return 0, err
-		}
+	recorded := o.before
+	if o.last != nil {
+		recorded = o.last // before is what the deletion itself shows
+	}
+	if err := g.takeAhead(c.feed, o.subject(), recorded); err != nil {
+		return 0, err
 	}
 	if c.feed.open != nil { // the first difference that its list shows
 		if err := g.report(c.feed, c.feed.open, c.at); err != nil {
@@ -396,9 +394,6 @@ func (g *group) record(src *Feed, o *compact.Object, sequence uint64) error {
 // refresh returns what is to be written for o, which may have been encoded before its
 // dictionary was retired.
 func (g *group) refresh(about event.Resource, o *compact.Object) (*compact.Object, error) {
-	if !g.c.dicts.Retired(o.Body().Dict) {
-		return o, nil
-	}
 	gr := schema.GroupResource{Group: about.Group, Resource: about.Resource}
 	codec := g.c.refreshers[gr]
 	if codec == nil {

@@ -321,8 +321,9 @@ func TestUnfinishedSnapshots(t *testing.T) {
 	}
 }
 
-// TestSnapshotLeavesOutWhatIsDelivered adds an object while a watch is given what it has
-// come to cover: it has it already. An update of another one does not make it known.
+// TestSnapshotLeavesOutWhatIsDelivered adds an object, and lists one, while a watch is given
+// what it has come to cover: it has them already. An update of another one does not make it
+// known.
 func TestSnapshotLeavesOutWhatIsDelivered(t *testing.T) {
 	t.Parallel()
 	here, elsewhere := watchOf("w", "ns"), watchOf("w", "elsewhere")
@@ -335,8 +336,8 @@ func TestSnapshotLeavesOutWhatIsDelivered(t *testing.T) {
 	r.begin(s, false, here)
 	snapshot := r.group.jobs
 	r.group.jobs = nil
-	r.commit(addedTo(s, r.object("b", "u", "2")), updatedIn(s, r.object("a", "u", "3"), nil))
+	r.commit(addedTo(s, r.object("b", "u", "2")), updatedIn(s, r.object("a", "u", "3"), nil), listedBy(s, r.object("c", "u", "4")))
 	r.group.jobs = snapshot
 	r.commit()
-	r.expect("added b u 2", "updated a u 3", "sync a u 3")
+	r.expect("added b u 2", "updated a u 3", "sync c u 4", "sync a u 3")
 }
