@@ -3,6 +3,8 @@ package delivery
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -128,6 +130,81 @@ func TestSkipDuringAWrite(t *testing.T) {
 		}
 		w.stop()
 	})
+}
+
+// A skip does not take the next event of an object while one before it is being written.
+func TestSkipBehindAWrite(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(2, upTo(5)...)...)
+		first, attempts := change{Object: 4, N: 1}, 0
+		once := failOne(first, errors.New("500"))
+		r := newReceiver(t, func(ctx context.Context, batch []change) error {
+			if slices.Contains(batch, first) {
+				if attempts++; attempts > 1 {
+					<-ctx.Done()
+					return ctx.Err()
+				}
+			}
+			return once(ctx, batch)
+		})
+		w := start(t, s, r, nil)
+		time.Sleep(time.Minute)
+		if got, err := w.Skip(t.Context(), s.sequence(10)); !errors.Is(err, ErrInFlight) {
+			t.Errorf("skipped %+v, %v", got, err)
+		}
+		w.stop()
+	})
+}
+
+// A skip without a sequence takes the event that has been failing for the longest time.
+func TestSkipTheOldest(t *testing.T) {
+	for _, order := range [][]int{{4, 7}, {7, 4}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStorage(t)
+			defer s.close()
+			r := newReceiver(t, func(_ context.Context, batch []change) error {
+				failed := map[int]error{}
+				for i, c := range batch {
+					if c.Object == 4 || c.Object == 7 {
+						failed[i] = errors.New("500")
+					}
+				}
+				if len(failed) > 0 {
+					return &sinks.BatchError{Failed: failed}
+				}
+				return nil
+			})
+			w := start(t, s, r, nil)
+			defer w.stop()
+			for _, object := range order {
+				s.add(numbered(1, 1, object)...)
+				time.Sleep(time.Minute)
+			}
+			if got, err := w.Skip(t.Context(), 0); err != nil || got.ID != fmt.Sprintf("%d/1", order[0]) {
+				t.Errorf("%v: skipped %+v, %v", order, got, err)
+			}
+		})
+	}
+}
+
+// While no object fails on its own, a skip takes the first event of all lanes.
+func TestSkipTheFirst(t *testing.T) {
+	for _, order := range [][]int{{0, 1, 2, 3}, {1, 0, 3, 2}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newStorage(t)
+			defer s.close()
+			s.add(numbered(1, order...)...)
+			r := newReceiver(t, func(context.Context, []change) error { return errors.New("down") })
+			w := start(t, s, r, func(c *Config) { c.Delivery = sinks.Delivery{MaxEvents: 10, MaxBytes: 1 << 20, Concurrency: 2} })
+			defer w.stop()
+			synctest.Wait() // the first writes, of two events each, have failed
+			if got, err := w.Skip(t.Context(), 0); err != nil || got.Sequence != s.sequence(1) {
+				t.Errorf("%v: skipped %+v, %v", order, got, err)
+			}
+		})
+	}
 }
 
 // A skip of a sink that cannot be opened is answered at once: while its worker waits for the

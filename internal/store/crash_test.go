@@ -491,11 +491,15 @@ func TestCrashAtEveryWrite(t *testing.T) {
 	}
 }
 
-// TestErrorAtEveryWrite lets every operation that changes the filesystem fail
-// in turn, once with an I/O error and once with a full disk.
-func TestErrorAtEveryWrite(t *testing.T) {
-	for _, errno := range []syscall.Errno{syscall.EIO, syscall.ENOSPC} {
-		t.Run(errno.Error(), func(t *testing.T) {
+// TestErrorAtEveryOperation lets every operation that changes the filesystem fail in turn, once
+// with an I/O error and once with a full disk, and every one that reads it, for want of file
+// descriptors.
+func TestErrorAtEveryOperation(t *testing.T) {
+	for _, tc := range []struct {
+		kind  errorfs.OpReadWrite
+		errno syscall.Errno
+	}{{errorfs.OpIsWrite, syscall.EIO}, {errorfs.OpIsWrite, syscall.ENOSPC}, {errorfs.OpIsRead, syscall.EMFILE}} {
+		t.Run(tc.errno.Error(), func(t *testing.T) {
 			failures := 0
 			step := 1
 			if raceEnabled {
@@ -506,7 +510,7 @@ func TestErrorAtEveryWrite(t *testing.T) {
 				var mu sync.Mutex
 				n, hit := 0, errorfs.Op{}
 				fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-					if op.Kind.ReadOrWrite() != errorfs.OpIsWrite {
+					if op.Kind.ReadOrWrite() != tc.kind {
 						return nil
 					}
 					mu.Lock()
@@ -516,7 +520,7 @@ func TestErrorAtEveryWrite(t *testing.T) {
 						return nil
 					}
 					hit = op
-					return errno
+					return tc.errno
 				}))
 				c := newScript(fs)
 				err := c.run()
@@ -526,9 +530,10 @@ func TestErrorAtEveryWrite(t *testing.T) {
 				if err != nil {
 					failures++
 				}
-				// An open store says that it failed; one that does not open is not
-				// called damaged.
-				if err != nil && !errors.Is(err, ErrFailed) && (!errors.Is(err, errNotOpened) || errors.Is(err, ErrDamaged)) {
+				// An open store says that it failed, or what it cannot read; one that does not
+				// open is not called damaged.
+				unread := tc.kind == errorfs.OpIsRead && errors.Is(err, tc.errno) && !errors.Is(err, ErrDamaged)
+				if err != nil && !unread && !errors.Is(err, ErrFailed) && (!errors.Is(err, errNotOpened) || errors.Is(err, ErrDamaged)) {
 					t.Errorf("error at %v of %s: %v", hit.Kind, hit.Path, err)
 				}
 				lost := mem.CrashClone(vfs.CrashCloneCfg{})

@@ -442,3 +442,40 @@ func TestOutOfDescriptors(t *testing.T) {
 		})
 	}
 }
+
+// TestLateListOfAnOpening lets the last listing of the directory fail when a store is opened
+// that has a write-ahead log to replay. Pebble's Open does not fail then: it would leave the
+// goroutines of a flush behind. A listing before that is an error of its own.
+func TestLateListOfAnOpening(t *testing.T) {
+	for name, replayed := range map[string]bool{"before the replay": false, "after it": true} {
+		t.Run(name, func(t *testing.T) {
+			mem := vfs.NewCrashableMem()
+			s := openTest(t, "store", Options{firstSequence: 1, FS: mem})
+			ensure(t, s, "a")
+			appendN(t, s, 3, "a")
+			killed := mem.CrashClone(vfs.CrashCloneCfg{})
+			f := &faulty{}
+			var tables atomic.Int64
+			f.set(func(op errorfs.Op) error {
+				if op.Kind == errorfs.OpCreate && strings.HasSuffix(op.Path, ".sst") {
+					tables.Add(1)
+				}
+				if op.Kind == errorfs.OpList && strings.HasSuffix(op.Path, "db") && tables.Load() > 0 == replayed {
+					return syscall.EMFILE
+				}
+				return nil
+			})
+			s, err := Open("store", Options{FS: errorfs.Wrap(killed, f)})
+			if err == nil {
+				err = s.Close()
+			}
+			if !errors.Is(err, syscall.EMFILE) || errors.Is(err, ErrFailed) != replayed || errors.Is(err, ErrDamaged) {
+				t.Errorf("opened: %v", err)
+			}
+			s = openTest(t, "store", Options{FS: killed})
+			if st := s.LogStats(); st.Records != 3 {
+				t.Errorf("log %+v", st)
+			}
+		})
+	}
+}

@@ -130,6 +130,7 @@ func (d *Dir) Open(o func() *pebble.Options) (*pebble.DB, error) {
 	if len(dropped) > 0 {
 		d.o.Logger.Warn("damaged settings of the storage engine were removed; they are written again", "files", dropped)
 	}
+	d.fence.setReplayed(false)
 	db, err := pebble.Open(data, o())
 	if failure := d.o.Failure(); err != nil && failure != nil {
 		err = failure // the other follows from it

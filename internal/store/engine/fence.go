@@ -51,6 +51,7 @@ type fence struct {
 	mu       sync.Mutex
 	imagined map[string]bool // guarded by mu; files made after the failure; they lie in memory
 	opening  bool            // guarded by mu; the store is being opened
+	replayed bool            // guarded by mu; the store that is being opened has a new write-ahead log
 	full     bool            // guarded by mu; the disk is full, as far as is known
 	fullTill time.Time       // guarded by mu; no new table before this, the disk is full
 
@@ -135,6 +136,12 @@ func (f *fence) noRoom(name string, compaction bool, err error) {
 	default:
 		f.tableFull(err)
 	}
+}
+
+func (f *fence) setReplayed(replayed bool) {
+	f.mu.Lock()
+	f.replayed = replayed
+	f.mu.Unlock()
 }
 
 func (f *fence) opened() {
@@ -328,6 +335,9 @@ func (f *fence) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 	if err == nil && !vital(name) {
 		file = &tableFile{File: file}
 	}
+	if strings.HasSuffix(name, ".log") {
+		f.setReplayed(true)
+	}
 	return f.wrap(name, c, file, err)
 }
 
@@ -359,6 +369,23 @@ func (f *fence) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
 }
 
 func (f *fence) Stat(name string) (vfs.FileInfo, error) { return f.at(name).Stat(name) }
+
+// List fails a store whose obsolete files cannot be listed when it is opened. Pebble's Open
+// would fail, and leave the goroutines of a flush behind, which panic.
+func (f *fence) List(dir string) ([]string, error) {
+	names, err := f.FS.List(dir)
+	if err == nil || f.isCopy(dir) {
+		return names, err
+	}
+	f.mu.Lock()
+	late := f.opening && f.replayed
+	f.mu.Unlock()
+	if !late {
+		return nil, err
+	}
+	f.fatal(err)
+	return nil, nil
+}
 
 func (f *fence) OpenDir(name string) (vfs.File, error) {
 	dir, err := f.FS.OpenDir(name)
