@@ -2,13 +2,16 @@
 // printer columns of a custom resource, with the usual ones of the common kinds of Kubernetes,
 // and with the age of any other object.
 //
-// A cell shows what the object holds. Where a watch drops a field, the cell is empty or zero.
+// A cell shows what the object holds. Where a watch drops a field, or has a hash in its place,
+// the cell is empty or zero.
+//
+// The work for a row is linear in the object and in the text of the columns, whose authors may
+// be hostile: see the bounds of printer columns.
 package columns
 
 import (
-	"bytes"
 	"encoding/json"
-	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -111,23 +114,52 @@ func Age(timestamp string, at time.Time) string {
 	return duration.HumanDuration(at.Sub(t))
 }
 
+// Bounds of printer columns. What is above them is left out.
+const (
+	maxColumns = 64
+	maxPaths   = 8 << 10 // bytes, of all columns together
+	maxCell    = 8 << 10 // bytes
+)
+
+// linear reports whether a path visits each value of an object once: it has no recursive
+// descent, union or range, each of which multiplies the work of those that follow.
+func linear(nodes []jsonpath.Node) bool {
+	return !slices.ContainsFunc(nodes, func(node jsonpath.Node) bool {
+		switch node := node.(type) {
+		case *jsonpath.RecursiveNode, *jsonpath.UnionNode, *jsonpath.IdentifierNode:
+			return true
+		case *jsonpath.ListNode:
+			return !linear(node.Nodes)
+		case *jsonpath.FilterNode:
+			return !linear(node.Left.Nodes) || !linear(node.Right.Nodes)
+		}
+		return false
+	})
+}
+
 // custom adds the printer columns of a custom resource.
 func (t *Table) custom(own []Column) {
 	var paths []*jsonpath.JSONPath
+	size := 0
 	for _, c := range own {
+		if size += len(c.JSONPath); size > maxPaths || len(paths) == maxColumns {
+			break
+		}
+		text := "{" + c.JSONPath + "}"
+		parsed, err := jsonpath.Parse(c.Name, text)
 		path := jsonpath.New(c.Name).AllowMissingKeys(true)
-		if err := path.Parse("{" + c.JSONPath + "}"); err != nil {
-			continue // as the API server does
+		if err != nil || !linear(parsed.Root.Nodes) || path.Parse(text) != nil {
+			continue // as the API server does with a path that is none
 		}
 		paths = append(paths, path)
 		t.Columns = append(t.Columns, metav1.TableColumnDefinition{Name: c.Name, Type: c.Type, Format: c.Format, Description: c.Description, Priority: c.Priority})
 	}
 	t.cells = func(raw []byte, at time.Time) ([]any, error) {
-		var content any
-		if err := utiljson.Unmarshal(raw, &content); err != nil { // with integers
-			return nil, err
-		}
 		cells := make([]any, len(paths))
+		var content any
+		if utiljson.Unmarshal(raw, &content) != nil { // with integers
+			return cells, nil //nolint:nilerr // a number that no type holds hides no other object
+		}
 		for i, path := range paths {
 			cells[i] = value(path, t.Columns[i+1].Type, content, at)
 		}
@@ -164,12 +196,20 @@ func value(path *jsonpath.JSONPath, kind string, object any, at time.Time) any {
 			return Age(text, at)
 		}
 	case "string":
-		var text bytes.Buffer
+		var text cell
 		if path.PrintResults(&text, found[0]) == nil {
 			return text.String()
 		}
 	}
 	return nil
+}
+
+// cell is a text of which the rest is left out.
+type cell struct{ strings.Builder }
+
+func (c *cell) Write(b []byte) (int, error) {
+	c.WriteString(strings.ToValidUTF8(string(b[:min(len(b), maxCell-c.Len())]), ""))
+	return len(b), nil
 }
 
 // kind are the columns of a common kind after the name, and their cells. A star marks those
@@ -183,9 +223,7 @@ type kind struct {
 func typed[T any](columns string, cells func(o *T, at time.Time) []any) kind {
 	return kind{columns, func(raw []byte, at time.Time) ([]any, error) {
 		o := new(T)
-		if err := json.Unmarshal(raw, o); err != nil {
-			return nil, fmt.Errorf("columns of an object: %w", err)
-		}
+		_ = json.Unmarshal(raw, o) // what is of another type, such as a redacted number, is left out
 		return cells(o, at), nil
 	}}
 }

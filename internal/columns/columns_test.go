@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
@@ -101,5 +102,49 @@ func TestPrinterColumns(t *testing.T) {
 		if diff := cmp.Diff(want, show(t, table, raw)); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
+	}
+}
+
+// TestHostileColumns: no path takes more than one look at each value of an object, no cell is
+// as long as the object, and the number of columns is bounded.
+func TestHostileColumns(t *testing.T) {
+	for path, shown := range map[string]bool{
+		".spec.a": true, ".spec.a[0].b": true, ".spec.a[*].b[1:3]": true, `.spec.a[?(@.b=="c")].d`: true, `.metadata.annotations['a\.b/c']`: true,
+		".spec..b": false, "..*..*..*": false, ".spec['a','a']['b','b']": false, "[0,0][0,0]": false, ".a[?(@..b==1)]": false, ".a[?(1==@['b','b'])]": false,
+		".a}{range .b[*]}{range .b[*]}{.c}{end}{end}{.d": false, ".a}{end}{.d": false,
+	} {
+		table := Of(schema.GroupKind{}, []Column{{Name: "c", Type: "string", JSONPath: path}})
+		if got := len(table.Columns) == 2; got != shown {
+			t.Errorf("%s is shown: %t", path, got)
+		}
+	}
+	many := make([]Column, 1000)
+	for i := range many {
+		many[i] = Column{Name: "c", Type: "string", JSONPath: ".spec"}
+	}
+	large := `{"metadata":{"name":"a"},"spec":["` + strings.Repeat("ä", 100_000) + `"]}`
+	row, err := Of(schema.GroupKind{}, many).Row([]byte(large), made)
+	if err != nil || len(row) != 1+maxColumns {
+		t.Fatalf("%d cells, %v", len(row), err)
+	}
+	if text, ok := row[1].(string); !ok || len(text) > maxCell || !utf8.ValidString(text) {
+		t.Errorf("a cell of %d bytes", len(fmt.Sprint(row[1])))
+	}
+	many[0].JSONPath = strings.Repeat(".spec", maxPaths/5) + ".spec"
+	if table := Of(schema.GroupKind{}, many[:1]); len(table.Columns) != 1 {
+		t.Error("a path of any length is shown")
+	}
+}
+
+// TestUnreadableFields: an object with fields of other types, as redaction makes them, has a row, and so has
+// one with a number that no type holds.
+func TestUnreadableFields(t *testing.T) {
+	raw := `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"o","creationTimestamp":"2026-01-31T10:00:00Z"},"spec":{"containers":[{"ports":"(redacted)"}]},"status":{"phase":"Running","containerStatuses":[{"restartCount":"(redacted)","ready":true}]}}`
+	if got, want := show(t, Of(schema.GroupKind{Kind: "Pod"}, nil), raw), "Name=o Ready=1/1 Status=Running Restarts=0 Age=5h IP*=<none> Node*=<none>"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	own := []Column{{Name: "A", Type: "string", JSONPath: ".a"}}
+	if got, want := show(t, Of(schema.GroupKind{}, own), `{"metadata":{"name":"o"},"a":"b","n":1e999}`), "Name=o A=<nil>"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

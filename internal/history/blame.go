@@ -31,6 +31,7 @@ type Blame struct {
 	uid   string
 	root  *node
 	since time.Time // of the oldest state that is known
+	spent int       // bytes of paths and texts of the fields, those of their parents included
 }
 
 // Field is a value of an object that is no map and no list, unless that is empty.
@@ -213,6 +214,9 @@ func (b *Blame) state(raw []byte) error {
 // add makes the node of a value, and its fields. Lines of YAML begin with first, which counts
 // for one line, and rest.
 func (b *Blame) add(v any, path string, head *[]string, first, rest string) (*node, error) {
+	if err := b.spend(len(path) + len(first)); err != nil {
+		return nil, err
+	}
 	n := &node{value: v}
 	below := func(v any, path, first, rest string) error {
 		child, err := b.add(v, path, head, first, rest)
@@ -273,6 +277,12 @@ func (b *Blame) add(v any, path string, head *[]string, first, rest string) (*no
 	if err != nil {
 		return nil, err
 	}
+	if text, ok := v.(string); ok { // each line of which is indented
+		err = b.spend(len(text) + strings.Count(text, "\n")*len(rest))
+	}
+	if err != nil {
+		return nil, err
+	}
 	line, err := text(v, rest)
 	if err != nil {
 		return nil, err
@@ -284,6 +294,15 @@ func (b *Blame) add(v any, path string, head *[]string, first, rest string) (*no
 	b.Fields = append(b.Fields, Field{Path: path, Value: value, Head: strings.Join(*head, "\n"), Text: first + line})
 	*head = nil
 	return n, nil
+}
+
+// spend fails when the fields become many times as long as the object: the names of items
+// are part of the path of every value below them.
+func (b *Blame) spend(bytes int) error {
+	if b.spent += bytes; b.spent > maxPaths {
+		return errSpread
+	}
+	return nil
 }
 
 // text is a value that is no list and no map with members, as YAML.

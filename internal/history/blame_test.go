@@ -181,15 +181,50 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-// An object that nests deep is refused before its fields take thousands of times its size.
+// Objects whose fields, or whose YAML, would be thousands of times as long are refused.
 func TestBlameOfLongPaths(t *testing.T) {
-	deep := []byte(strings.Repeat(`{"a":`, 4900) + "[" + strings.Repeat("1,", 300_000) + "1]" + strings.Repeat("}", 4900))
-	var b Blame
-	if err := b.state(deep); err == nil || len(b.Fields) > 0 {
-		t.Errorf("%d fields, error %v", len(b.Fields), err)
+	ones := func(n int) string { return "[" + strings.Repeat("1,", n) + "1]" }
+	text := strings.Repeat(`a\n`, 200_000)
+	for name, tc := range map[string]struct {
+		raw    string
+		blamed bool // has a blame
+		yaml   bool // has a diff
+	}{
+		"deep":             {raw: strings.Repeat(`{"a":`, 4900) + ones(300_000) + strings.Repeat("}", 4900)},
+		"values of a name": {raw: `{"l":[{"name":"` + strings.Repeat("n", 100_000) + `","x":` + ones(1000) + `}]}`, yaml: true},
+		"lines":            {raw: strings.Repeat(`{"a":`, 200) + `"` + text + `"` + strings.Repeat("}", 200)},
+		"shallow lines":    {raw: `{"data":{"a":"` + text + `"}}`, blamed: true, yaml: true},
+		"names of names":   {raw: `{"l":` + strings.Repeat(`[{"name":`, 1000) + `"` + strings.Repeat("n", 100_000) + `"` + strings.Repeat("}]", 1000) + "}", blamed: true, yaml: true},
+	} {
+		var b Blame
+		if err := b.state([]byte(tc.raw)); (err == nil) != tc.blamed {
+			t.Errorf("%s: blame: %v", name, err)
+		}
+		size := 0
+		for i := range b.Fields {
+			size += len(b.Fields[i].Path) + len(b.Fields[i].Text) + len(b.Fields[i].Head)
+		}
+		if size > maxPaths {
+			t.Errorf("%s: %d bytes of fields", name, size)
+		}
+		if out, err := unified(nil, []byte(tc.raw), "a", "b"); (err == nil) != tc.yaml || len(out) > 2*maxPaths {
+			t.Errorf("%s: diff: %d bytes, %v", name, len(out), err)
+		}
 	}
-	if text, err := unified(nil, deep, "a", "b"); err == nil || text != "" {
-		t.Errorf("%d bytes, error %v", len(text), err)
+}
+
+// What names an item is a scalar: a map or a list would be part of the path of all its own values.
+func TestBlameNamesByScalars(t *testing.T) {
+	var b Blame
+	if err := b.state([]byte(`{"l":[{"name":{"k":[1,2]},"key":"x"},{"name":{"k":3},"key":["y"]}]}`)); err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	for i := range b.Fields {
+		paths = append(paths, b.Fields[i].Path)
+	}
+	if got, want := strings.Join(paths, " "), "l[0].key l[0].name.k[=1] l[0].name.k[=2] l[1].key[=y] l[1].name.k"; got != want {
+		t.Errorf("paths %s\nwant  %s", got, want)
 	}
 }
 

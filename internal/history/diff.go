@@ -57,13 +57,15 @@ func span(first, n int) string {
 // maxPaths bounds the paths, and the indents, of all values of an object.
 const maxPaths = 64 << 20
 
+var errSpread = errors.New("state: it nests too deep, or its keys or names are too long, for a comparison of its fields")
+
 // decoded is an object without what changes with every write.
 func decoded(raw []byte) (any, error) {
 	if len(raw) == 0 {
 		return nil, nil //nolint:nilnil // there is none
 	}
 	if rawjson.Spread(raw) > maxPaths {
-		return nil, errors.New("state: it nests too deep, or its keys are too long, for a comparison of its fields")
+		return nil, errSpread
 	}
 	var o map[string]any
 	d := json.NewDecoder(strings.NewReader(string(raw)))
@@ -83,11 +85,23 @@ func lines(v any) ([]string, error) {
 	if v == nil {
 		return nil, nil
 	}
-	text, err := yaml.Marshal(v)
-	if err != nil {
+	var text limited
+	e := yaml.NewEncoder(&text)
+	if err := errors.Join(e.Encode(v), e.Close()); err != nil {
 		return nil, err
 	}
-	return strings.Split(strings.TrimSuffix(string(text), "\n"), "\n"), nil
+	return strings.Split(strings.TrimSuffix(text.String(), "\n"), "\n"), nil
+}
+
+// limited is a text of at most maxPaths bytes: the lines of a string are indented as deep as it
+// is in the object.
+type limited struct{ strings.Builder }
+
+func (l *limited) Write(b []byte) (int, error) {
+	if l.Len()+len(b) > maxPaths {
+		return 0, errSpread
+	}
+	return l.Builder.Write(b)
 }
 
 // itemKeys are the keys that distinguish the items of a list, in the order of preference.
@@ -140,13 +154,17 @@ func ordered(v, other []any, key string, mine, theirs map[string]int) []any {
 }
 
 // named returns the indexes of a list's items by the value of a key, and false if an item lacks
-// the key or shares its value.
+// the key, shares its value, or has a list or a map as value.
 func named(items []any, key string) (map[string]int, bool) {
 	index := make(map[string]int, len(items))
 	for i, item := range items {
 		o, _ := item.(map[string]any)
 		value, ok := o[key]
 		if !ok {
+			return nil, false
+		}
+		switch value.(type) {
+		case map[string]any, []any:
 			return nil, false
 		}
 		name := fmt.Sprint(value)
