@@ -28,6 +28,7 @@ var situations = map[string]func(t *testing.T){
 	"image-changes.yaml":   imageChanges,
 	"inventory.yaml":       inventory,
 	"kafka-state.yaml":     kafkaState,
+	"lake.yaml":            inLake,
 	"loki.yaml":            toLoki,
 	"otlp-logs.yaml":       otlpLogs,
 	"pagerduty.yaml":       toPagerDuty,

@@ -211,6 +211,28 @@ func inSearch(t *testing.T) {
 	})
 }
 
+// inLake has a folder for each resource and day.
+func inLake(t *testing.T) {
+	o := testservers.StartObject(t, testservers.ObjectSpec{Bucket: "changes", Access: "watcherd", Secret: "open sesame"})
+	r := newRun(t, "lake.yaml", map[string]string{"http://127.0.0.1:9000": "http://" + o.Addr})
+	r.env = append(r.env, "S3_SECRET_KEY=open sesame")
+	r.apply(configMap)
+	r.start("deployments.v1.apps", "configmaps.v1")
+	r.patch("configmaps.v1", "settings", `{"data":{"color":"green"}}`)
+	r.eventually(func() (bool, string) {
+		_, lines := o.Lines("watcherd/demo/configmaps")
+		var got []string
+		for key, content := range lines {
+			for _, e := range r.filter(slices.Concat(content...)) {
+				if e.Name == "settings" && strings.HasPrefix(key, "watcherd/demo/configmaps/dt=2") {
+					got = append(got, e.Type)
+				}
+			}
+		}
+		return slices.Contains(got, "updated") && len(got) == 2, fmt.Sprint(got)
+	})
+}
+
 // historyInSQL has what changed in one table and what exists in the other.
 func historyInSQL(t *testing.T) {
 	p := testservers.StartPostgres(t, testservers.PostgresSpec{})

@@ -50,6 +50,11 @@ func Elasticsearch() Program {
 	return Program{name: "elasticsearch", pkg: "./elasticsearch", ldflags: "-s -w", notice: "this takes seconds"}
 }
 
+// Object is the server of the tests that speaks the API of S3, of the same module.
+func Object() Program {
+	return Program{name: "object", pkg: "./object", ldflags: "-s -w", notice: "this may take two minutes the first time"}
+}
+
 // kubernetesVersion is the version that the server reports. Without it, it would call
 // itself "v0.0.0-master+$Format:%H$", which clients cannot parse.
 const kubernetesVersion = "v1.37.1"

@@ -1,25 +1,19 @@
 package kafka
 
 import (
-	"cmp"
 	"context"
 	"crypto/tls"
-	"encoding/json"
-	"encoding/xml"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"net/url"
-	"os"
-	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl"
-	"github.com/twmb/franz-go/pkg/sasl/aws"
+	msk "github.com/twmb/franz-go/pkg/sasl/aws"
 	"github.com/twmb/franz-go/pkg/sasl/oauth"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
@@ -194,9 +188,11 @@ func (s *sink) mechanism() sasl.Mechanism {
 			return a, err
 		})
 	case mechanismMSK:
-		return aws.ManagedStreamingIAM(func(ctx context.Context) (aws.Auth, error) {
-			k, err := s.awsKeys(ctx)
-			return aws.Auth{AccessKey: k.id, SecretKey: k.secret, SessionToken: k.session, UserAgent: "watcherd"}, err
+		return msk.ManagedStreamingIAM(func(ctx context.Context) (msk.Auth, error) {
+			from := c.aws()
+			from.Dir, from.Timeout = s.dir, s.config.Timeout.Std()
+			k, err := from.Get(ctx)
+			return msk.Auth{AccessKey: k.ID, SecretKey: k.Secret, SessionToken: k.Session, UserAgent: "watcherd"}, err
 		})
 	default:
 		auth := func(context.Context) (a scram.Auth, err error) {
@@ -248,115 +244,4 @@ func (s *sink) bearer(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("sasl: %w", err)
 	}
 	return token, nil
-}
-
-// awsKeys are credentials of AWS.
-type awsKeys struct{ id, secret, session string }
-
-// awsKeys returns the credentials of the configuration, or else of the environment, in the
-// order of the AWS SDKs: keys, a role for the service account, EKS Pod Identity.
-func (s *sink) awsKeys(ctx context.Context) (k awsKeys, err error) {
-	c := s.config.SASL
-	switch token, role := os.Getenv("AWS_WEB_IDENTITY_TOKEN_FILE"), os.Getenv("AWS_ROLE_ARN"); {
-	case c.AccessKey != "":
-		k.id = c.AccessKey
-		if k.secret, err = read("sasl.secretKey", c.SecretKey, s.dir); err == nil && c.SessionToken != nil {
-			k.session, err = read("sasl.sessionToken", c.SessionToken, s.dir)
-		}
-		return k, err
-	case os.Getenv("AWS_ACCESS_KEY_ID") != "" && os.Getenv("AWS_SECRET_ACCESS_KEY") != "":
-		return awsKeys{os.Getenv("AWS_ACCESS_KEY_ID"), os.Getenv("AWS_SECRET_ACCESS_KEY"), os.Getenv("AWS_SESSION_TOKEN")}, nil
-	case token != "" && role != "":
-		if k, err = s.assumeRole(ctx, token, role); err != nil {
-			err = fmt.Errorf("assume the role of AWS_ROLE_ARN: %w", err)
-		}
-		return k, err
-	case os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI") != "":
-		if k, err = s.podIdentity(ctx); err != nil {
-			err = fmt.Errorf("fetch credentials of EKS Pod Identity: %w", err)
-		}
-		return k, err
-	default:
-		return k, sinks.Pause(errors.New("no AWS credentials: set sasl.accessKey and sasl.secretKey, or give the pod's service account a role"))
-	}
-}
-
-// assumeRole exchanges the service account's token for credentials of a role.
-func (s *sink) assumeRole(ctx context.Context, tokenFile, role string) (awsKeys, error) {
-	token, err := read("AWS_WEB_IDENTITY_TOKEN_FILE", &sinks.Secret{File: tokenFile}, "")
-	if err != nil {
-		return awsKeys{}, err
-	}
-	endpoint := os.Getenv("AWS_ENDPOINT_URL_STS")
-	if endpoint == "" {
-		region := cmp.Or(os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"))
-		host := "sts.amazonaws.com"
-		if region != "" {
-			host = "sts." + region + ".amazonaws.com"
-		}
-		if strings.HasPrefix(region, "cn-") {
-			host += ".cn"
-		}
-		endpoint = "https://" + host + "/"
-	}
-	form := url.Values{
-		"Action": {"AssumeRoleWithWebIdentity"}, "Version": {"2011-06-15"},
-		"RoleArn": {role}, "RoleSessionName": {"watcherd"}, "WebIdentityToken": {token},
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, endpoint, strings.NewReader(form.Encode())) //nolint:gosec // the address is the operator's
-	if err != nil {
-		return awsKeys{}, errors.New("AWS_ENDPOINT_URL_STS is not a URL")
-	}
-	req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-	body, err := s.fetch(req)
-	if err != nil {
-		return awsKeys{}, err
-	}
-	var answer struct {
-		ID      string `xml:"AssumeRoleWithWebIdentityResult>Credentials>AccessKeyId"`
-		Secret  string `xml:"AssumeRoleWithWebIdentityResult>Credentials>SecretAccessKey"`
-		Session string `xml:"AssumeRoleWithWebIdentityResult>Credentials>SessionToken"`
-	}
-	if err := xml.Unmarshal(body, &answer); err != nil || answer.ID == "" || answer.Secret == "" { //nolint:gosec // three texts of a bounded answer
-		return awsKeys{}, errors.New("the answer holds no credentials")
-	}
-	return awsKeys{answer.ID, answer.Secret, answer.Session}, nil
-}
-
-// podIdentity asks the agent on the node.
-func (s *sink) podIdentity(ctx context.Context) (awsKeys, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI"), nil) //nolint:gosec // the address is the operator's
-	if err != nil {
-		return awsKeys{}, errors.New("AWS_CONTAINER_CREDENTIALS_FULL_URI is not a URL")
-	}
-	token := os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN")
-	if file := os.Getenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"); file != "" {
-		if token, err = read("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", &sinks.Secret{File: file}, ""); err != nil {
-			return awsKeys{}, err
-		}
-	}
-	if token != "" {
-		req.Header.Set("Authorization", token)
-	}
-	body, err := s.fetch(req)
-	if err != nil {
-		return awsKeys{}, err
-	}
-	var answer struct {
-		ID      string `json:"AccessKeyId"`
-		Secret  string `json:"SecretAccessKey"`
-		Session string `json:"Token"`
-	}
-	if err := json.Unmarshal(body, &answer); err != nil || answer.ID == "" || answer.Secret == "" {
-		return awsKeys{}, errors.New("the answer holds no credentials")
-	}
-	return awsKeys{answer.ID, answer.Secret, answer.Session}, nil
-}
-
-func (s *sink) fetch(req *http.Request) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(req.Context(), s.config.Timeout.Std())
-	defer cancel()
-	return sinks.FetchCredentials(req.WithContext(ctx), &http.Transport{
-		Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
-	})
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/internal/aws"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 )
@@ -223,7 +224,7 @@ func (c *Create) validate(p *problems, mode Mode) {
 func (s *SASL) validate(p *problems) {
 	password := s.User != "" || s.Password != nil
 	bearer := s.Token != nil || s.OAuth != nil
-	aws := s.AccessKey != "" || s.SecretKey != nil || s.SessionToken != nil
+	ofAWS := s.AccessKey != "" || s.SecretKey != nil || s.SessionToken != nil
 	switch s.Mechanism {
 	case mechanismPlain, mechanismScram256, mechanismScram512:
 		if s.User == "" || s.Password == nil {
@@ -236,24 +237,25 @@ func (s *SASL) validate(p *problems) {
 		}
 		bearer = false
 	case mechanismMSK:
-		if (s.AccessKey == "") != (s.SecretKey == nil) || s.SessionToken != nil && s.SecretKey == nil {
-			p.bad("sasl.accessKey", "accessKey and secretKey belong together")
-		}
-		aws = false
+		*p = append(*p, s.aws().Validate())
+		ofAWS = false
 	default:
 		p.bad("sasl.mechanism", "must be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM")
 		return
 	}
-	if password || bearer || aws {
+	if password || bearer || ofAWS {
 		p.bad("sasl.mechanism", s.Mechanism+" has no use for the credentials of another mechanism: remove them")
 	}
 	p.secret("sasl.password", s.Password)
 	p.secret("sasl.token", s.Token)
-	p.secret("sasl.secretKey", s.SecretKey)
-	p.secret("sasl.sessionToken", s.SessionToken)
 	if s.OAuth != nil {
 		*p = append(*p, s.OAuth.Validate("sasl.oauth"))
 	}
+}
+
+// aws is where AWS_MSK_IAM has its credentials from.
+func (s *SASL) aws() *aws.Source {
+	return &aws.Source{AccessKey: s.AccessKey, SecretKey: s.SecretKey, SessionToken: s.SessionToken, Path: "sasl."}
 }
 
 // Defaults are the delivery settings for Kafka. One lane: those of a sink take turns.

@@ -10,6 +10,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/file"
 	"github.com/watcherd/watcherd/pkg/sinks/kafka"
 	"github.com/watcherd/watcherd/pkg/sinks/nats"
+	"github.com/watcherd/watcherd/pkg/sinks/object"
 	"github.com/watcherd/watcherd/pkg/sinks/otlp"
 	"github.com/watcherd/watcherd/pkg/sinks/postgres"
 	"github.com/watcherd/watcherd/pkg/sinks/stdout"
@@ -23,6 +24,7 @@ func Builtin() sinks.Kinds {
 		"file":          func() sinks.Config { return file.NewConfig() },
 		"kafka":         func() sinks.Config { return kafka.NewConfig() },
 		"nats":          func() sinks.Config { return nats.NewConfig() },
+		"object":        func() sinks.Config { return object.NewConfig() },
 		"otlp":          func() sinks.Config { return otlp.NewConfig() },
 		"postgres":      func() sinks.Config { return postgres.NewConfig() },
 		"stdout":        func() sinks.Config { return stdout.NewConfig() },

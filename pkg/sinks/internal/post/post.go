@@ -44,6 +44,11 @@ type Options struct {
 	Timeout   time.Duration // from dialling to the end of the answer
 	Gzip      bool          // compress what is sent
 	MaxAnswer int64         // bytes of an answer that are read
+
+	// Sign, if it is set, adds the credentials to a request that is complete otherwise. It returns what must not
+	// show anywhere.
+	Sign func(req *http.Request, body []byte) (hidden []string, err error)
+
 	Responses *prometheus.CounterVec
 }
 
@@ -134,6 +139,15 @@ var errTimeout = errors.New("timed out")
 
 // Do makes one attempt at one request and reads the answer, which may be of any status. It is nil if the error is not.
 func (c *Client) Do(ctx context.Context, method string, to *url.URL, contentType string, body []byte) (*Answer, error) {
+	header := http.Header{}
+	if len(body) > 0 {
+		header.Set("Content-Type", contentType)
+	}
+	return c.Send(ctx, method, to, header, body)
+}
+
+// Send is Do with these headers in addition to the configured ones.
+func (c *Client) Send(ctx context.Context, method string, to *url.URL, header http.Header, body []byte) (*Answer, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -149,16 +163,21 @@ func (c *Client) Do(ctx context.Context, method string, to *url.URL, contentType
 	if err != nil {
 		return nil, sinks.Pause(errors.New(c.Key + " is not a URL"))
 	}
+	req.Header = header
 	req.Header.Set("User-Agent", "watcherd")
-	if len(body) > 0 {
-		req.Header.Set("Content-Type", contentType)
-		if c.Gzip {
-			req.Header.Set("Content-Encoding", "gzip")
-		}
+	if c.Gzip && len(body) > 0 {
+		req.Header.Set("Content-Encoding", "gzip")
 	}
 	hidden, err := c.authorize(req.Header)
 	if err != nil {
 		return nil, sinks.Pause(err)
+	}
+	if c.Sign != nil {
+		more, err := c.Sign(req, body)
+		if err != nil {
+			return nil, err
+		}
+		hidden = append(hidden, more...)
 	}
 	a := &Answer{client: c, hidden: hidden, what: strings.ToLower(method) + " to " + to.Host}
 	resp, err := c.transport.RoundTrip(req)

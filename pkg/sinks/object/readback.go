@@ -1,0 +1,139 @@
+package object
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/rawjson"
+)
+
+const (
+	digits = 20 // of a sequence in a name, so that names are in its order
+	suffix = ".jsonl.zst"
+
+	// before is how many objects are looked at that begin before the first event. More than one may reach beyond it:
+	// retried events make objects that overlap.
+	before = 8
+
+	maxLine    = 64 << 20 // bytes of a line that is read back
+	maxDecoded = 4 << 30  // bytes of an object's lines
+)
+
+// readBack returns the events that no object of the folder has. They are in order.
+func (s *sink) readBack(ctx context.Context, f *folder, events []*event.Event) ([]*event.Event, error) {
+	low, high := events[0].Sequence, events[len(events)-1].Sequence
+	keys, complete, err := s.around(ctx, f.path, low, high)
+	if err != nil {
+		return nil, err
+	}
+	for _, key := range keys {
+		m, err := s.storage.head(ctx, key)
+		switch {
+		case errors.Is(err, errNotFound):
+			continue
+		case err != nil:
+			return nil, err
+		case m.Count > 0 && m.Last < low:
+			continue
+		case m.Count > 0 && m.Last > high:
+			complete = false
+		}
+		if f.lastRead != key {
+			ids, err := s.read(ctx, key)
+			if err != nil {
+				return nil, err
+			}
+			f.lastRead, f.ids = key, ids
+		}
+		events = withoutIDs(events, f.ids)
+	}
+	if complete {
+		f.known, f.highest = true, max(f.highest, high)
+		f.lastRead, f.ids = "", nil
+	}
+	return events, nil
+}
+
+// around returns the keys of the objects that may have events between two sequences, and whether none begins later.
+func (s *sink) around(ctx context.Context, path string, low, high uint64) (keys []string, complete bool, err error) {
+	earlier := 0
+	for after, more := path, true; more; {
+		var page []string
+		if page, more, err = s.storage.list(ctx, path, after); err != nil {
+			return nil, false, err
+		}
+		for _, key := range page {
+			after = key
+			first, ok := sequenceOf(key[len(path):])
+			switch {
+			case !ok:
+				continue
+			case first > high:
+				return keys, false, nil
+			case first <= low:
+				if earlier++; earlier > before {
+					keys = slices.Delete(keys, 0, 1)
+				}
+			}
+			keys = append(keys, key)
+		}
+	}
+	return keys, true, nil
+}
+
+// sequenceOf reads the first sequence in the name of an object; not ok: it is not one of the sink's.
+func sequenceOf(name string) (first uint64, ok bool) {
+	if len(name) < digits+len(suffix) || !strings.HasSuffix(name, suffix) || name[digits] != '.' && name[digits] != '_' {
+		return 0, false
+	}
+	first, err := strconv.ParseUint(name[:digits], 10, 64)
+	return first, err == nil
+}
+
+// read returns the ids of an object's events. Of an object that cannot be understood it is those before the fault.
+func (s *sink) read(ctx context.Context, key string) (map[string]struct{}, error) {
+	content, err := s.storage.get(ctx, key)
+	ids := map[string]struct{}{}
+	if errors.Is(err, errNotFound) {
+		return ids, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := decode(ctx, content, ids); err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		s.log.Warn("an object cannot be read back; its events may be written again", "key", key, "error", err)
+	}
+	return ids, nil
+}
+
+// decode adds the ids of the lines.
+func decode(ctx context.Context, content []byte, ids map[string]struct{}) error {
+	z, err := zstd.NewReader(bytes.NewReader(content), zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxLine))
+	if err != nil {
+		return err
+	}
+	defer z.Close()
+	lines := bufio.NewScanner(io.LimitReader(z, maxDecoded))
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() && ctx.Err() == nil {
+		for key, value := range rawjson.Members(lines.Bytes()) {
+			if string(key) == "id" && len(value) > 1 && value[0] == '"' {
+				ids[rawjson.Unquote(value)] = struct{}{}
+				break
+			}
+		}
+	}
+	return errors.Join(lines.Err(), ctx.Err())
+}
