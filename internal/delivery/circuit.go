@@ -27,6 +27,7 @@ type circuit struct {
 	phase    phase
 	reason   string    // of a phase other than flowing
 	since    time.Time // when the phase began
+	down     time.Time // when the outage began, in phases other than flowing
 	until    time.Time // nothing is written before
 	attempts int       // failures, or refused probes, in a row
 	probing  bool      // the probe is in flight
@@ -70,26 +71,26 @@ func (c *circuit) end(t ticket) {
 	}
 }
 
-// answered notes that the destination accepted or refused events. It reports whether
-// that ended an outage. full is the size from which the ramp is no limit.
+// answered notes that the destination accepted or refused events. If that ended an outage,
+// it returns its duration, which is not 0. full is the size from which the ramp is no limit.
 //
 // A write sent before the outage proves nothing about the time after it.
-func (c *circuit) answered(t ticket, now time.Time, full int) bool {
+func (c *circuit) answered(t ticket, now time.Time, full int) (outage time.Duration) {
 	if t.epoch != c.epoch {
-		return false
+		return 0
 	}
 	if c.phase == flowing {
 		if c.ramp *= 2; c.ramp >= full {
 			c.ramp = 0
 		}
-		return false
+		return 0
 	}
 	c.phase, c.since, c.until = flowing, now, time.Time{}
 	c.attempts, c.reason = 0, ""
 	if c.ramp = 2; c.ramp >= full {
 		c.ramp = 0
 	}
-	return true
+	return max(now.Sub(c.down), 1)
 }
 
 // fail notes a failure of the whole sink that may pass. after is the delay that the
@@ -127,6 +128,9 @@ func (c *circuit) enter(p phase, now time.Time, reason string) (changed bool) {
 	c.epoch++
 	c.ramp = 1
 	c.reason = reason
+	if c.phase == flowing {
+		c.down = now
+	}
 	if changed = c.phase != p; changed {
 		c.phase, c.since, c.attempts = p, now, 0
 	}

@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"regexp"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -59,7 +62,7 @@ func TestLateSuccessDoesNotEndAnOutage(t *testing.T) {
 	now := time.Now()
 	a, b := c.start(), c.start()
 	c.fail(a, now, 0, "down")
-	if c.answered(b, now, 100) || c.phase != backingOff {
+	if c.answered(b, now, 100) != 0 || c.phase != backingOff {
 		t.Error("an old write ended the outage")
 	}
 	later := now.Add(time.Second)
@@ -71,9 +74,36 @@ func TestLateSuccessDoesNotEndAnOutage(t *testing.T) {
 		t.Error("two probes at once")
 	}
 	c.end(probe)
-	if !c.answered(probe, later, 100) || c.phase != flowing || c.admit(later) != 2 {
+	if c.answered(probe, later, 100) != time.Second || c.phase != flowing || c.admit(later) != 2 {
 		t.Error("the probe did not end the outage")
 	}
+}
+
+// An outage that fails and is then refused lasts from its first failure on.
+func TestDurationOfAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(1, 1)...)
+		var log strings.Builder
+		down := errors.New("down")
+		w := start(t, s, newReceiver(t, script(down, down, sinks.Pause(errors.New("gone")), down)), func(c *Config) {
+			c.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			c.Retry = Retry{Initial: 10 * time.Second, Max: 10 * time.Second}
+		})
+		began := time.Now()
+		time.Sleep(30 * time.Minute)
+		w.stop()
+		said := regexp.MustCompile(`time=(\S+) .*the sink answers again" after=(\S+)\n`).FindStringSubmatch(log.String())
+		if said == nil {
+			t.Fatalf("the end of the outage is not logged:\n%s", &log)
+		}
+		at, err := time.Parse(time.RFC3339, said[1])
+		after, derr := time.ParseDuration(said[2])
+		if err != nil || derr != nil || (at.Sub(began)-after).Abs() > time.Second {
+			t.Errorf("%v after the begin it is said to have lasted %v:\n%s", at.Sub(began), after, &log)
+		}
+	})
 }
 
 // After an outage batches grow by doubling.

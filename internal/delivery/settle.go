@@ -167,8 +167,8 @@ func (e *engine) conclude(b *batch, v *verdict, now time.Time) {
 	case sinkWide:
 		e.fail(b.ticket, now, v.after, v.retryErr)
 	case v.accepted+v.refused > 0:
-		if e.circuit.answered(b.ticket, now, e.cfg.Delivery.MaxEvents) {
-			e.log.Info("the sink answers again")
+		if outage := e.circuit.answered(b.ticket, now, e.cfg.Delivery.MaxEvents); outage > 0 {
+			e.log.Info("the sink answers again", "after", outage.Round(time.Millisecond))
 			e.note.urgent = true
 		}
 	case len(v.failed) > 0:

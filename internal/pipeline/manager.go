@@ -184,6 +184,9 @@ func New(cfg Config) (*Manager, error) {
 		return nil, err
 	}
 	opts := []dynamicfactory.RESTOption{dynamicfactory.WithSpoolDir(cfg.SpoolDir), dynamicfactory.WithClusterCheck(m.checkCluster)}
+	if r, ok := cfg.Resolver.(*dynamicfactory.Resolver); ok {
+		opts = append(opts, dynamicfactory.WithResolver(r))
+	}
 	if cfg.InformerName != "" {
 		opts = append(opts, dynamicfactory.WithName(cfg.InformerName))
 	}

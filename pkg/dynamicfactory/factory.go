@@ -1,6 +1,7 @@
 package dynamicfactory
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,6 +62,8 @@ type restAccess struct {
 	client *apiclient.Client
 	prober *apiclient.Prober
 	spool  *spool.Pool
+
+	outages *rawwatch.Outages
 }
 
 // RESTFactory is a Factory that sends its own list and watch requests and reads raw
@@ -114,7 +117,7 @@ func newRESTFactory[O RESTOption](cfg *rest.Config, opts []O) (*Factory, error) 
 	}
 	f := newFactory(o)
 	f.client = client
-	f.rest = &restAccess{requests, apiclient.NewProber(requests, o.checkCluster), spool.NewPool(o.spoolDir)}
+	f.rest = &restAccess{requests, apiclient.NewProber(requests, o.checkCluster), spool.NewPool(o.spoolDir), cmp.Or(o.outages, rawwatch.NewOutages())}
 	return f, nil
 }
 

@@ -241,7 +241,7 @@ func (f *Factory) newSource(i *informer, d *DurableOptions) *rawwatch.Source {
 	}
 	m := &maker{bookmarks: f.bookmarks}
 	cfg := rawwatch.Config{
-		Client: f.rest.client, Prober: f.rest.prober, Spool: f.rest.spool,
+		Client: f.rest.client, Prober: f.rest.prober, Spool: f.rest.spool, Outages: f.rest.outages,
 		GVR: k.GVR, Namespace: k.Namespace, LabelSelector: o.LabelSelector, FieldSelector: o.FieldSelector,
 		Edit: f.opts.edit, Make: m.make, Bookmark: m.bookmark,
 		Known: func(namespace, name string) runtime.Object {

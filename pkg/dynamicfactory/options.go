@@ -9,6 +9,8 @@ import (
 	"k8s.io/client-go/dynamic/dynamicinformer"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/rawwatch"
 )
 
 // Option configures the informers of a factory that New or NewForConfig makes.
@@ -47,6 +49,7 @@ type options struct {
 	concurrentLists int
 	spoolDir        string
 	checkCluster    func(ctx context.Context, uid string) error
+	outages         *rawwatch.Outages
 }
 
 // byResource is an option with values of single resources.
@@ -135,6 +138,12 @@ func WithTransform(f cache.TransformFunc) Option {
 // leaves the resource's objects unchanged.
 func WithTransformFor(gvr schema.GroupVersionResource, f cache.TransformFunc) Option {
 	return option(func(o *options) { o.transform.set(gvr, f) })
+}
+
+// WithResolver makes the informers log the outages of their API server together with those
+// of r, which must be of the same server: one line for all.
+func WithResolver(r *Resolver) RESTOption {
+	return restOption(func(o *options) { o.outages = r.outages })
 }
 
 // WithIndexers adds indexes to every informer, in addition to the namespace index.

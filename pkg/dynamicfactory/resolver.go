@@ -16,6 +16,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apiclient"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/rawwatch"
 )
 
 const (
@@ -66,6 +67,9 @@ type Resolver struct {
 	table *table       // nil: discovery has not succeeded yet
 	err   error        // of the last reading
 
+	outages *rawwatch.Outages
+	outage  *rawwatch.Member
+
 	tried chan struct{} // closed after Run's first reading
 }
 
@@ -83,8 +87,9 @@ func NewResolver(cfg *rest.Config) (*Resolver, error) {
 	if err != nil {
 		return nil, fmt.Errorf("dynamicfactory: %w", err)
 	}
+	outages := rawwatch.NewOutages()
 	r := &Resolver{
-		host: cfg.Host, client: client,
+		host: cfg.Host, client: client, outages: outages, outage: outages.NewMember(""),
 		trigger: make(chan struct{}, 1), changed: make(chan struct{}, 1), tried: make(chan struct{}),
 	}
 	prober := apiclient.NewProber(raw, nil)
@@ -126,7 +131,10 @@ func (r *Resolver) Err() error {
 // have ended. Call it once.
 func (r *Resolver) Run(ctx context.Context) error {
 	var watching sync.WaitGroup
-	defer watching.Wait()
+	defer func() {
+		watching.Wait()
+		r.outage.Close()
+	}()
 	for _, n := range r.notifiers {
 		watching.Go(func() { n.Run(ctx) })
 	}
@@ -141,13 +149,17 @@ func (r *Resolver) Run(ctx context.Context) error {
 		if first {
 			close(r.tried)
 		}
-		switch {
-		case err != nil && !failing:
-			logger.Error(err, "discovery failed; retrying")
-		case err == nil && failing:
-			logger.Info("discovery recovered")
+		if r.shared(ctx, err, &watching) {
+			failing = false
+		} else {
+			switch {
+			case err != nil && !failing:
+				logger.Error(err, "discovery failed; retrying")
+			case err == nil && failing:
+				logger.Info("discovery recovered")
+			}
+			failing = err != nil
 		}
-		failing = err != nil
 		pause := r.pause()
 		if err != nil {
 			pause, retry = retry, min(2*retry, resolverRetryMax)
@@ -157,6 +169,19 @@ func (r *Resolver) Run(ctx context.Context) error {
 		further = r.await(ctx, further, pause)
 	}
 	return nil
+}
+
+// shared reports whether the result of a reading is that of an outage, or of its end, which
+// the outage logs, in a goroutine of running.
+func (r *Resolver) shared(ctx context.Context, err error, running *sync.WaitGroup) bool {
+	if err == nil {
+		return r.outage.Recovered(ctx)
+	}
+	shared, announce := r.outage.Failed(ctx, err, 0)
+	if announce != nil {
+		running.Go(announce)
+	}
+	return shared
 }
 
 // pause is the maximum wait for a trigger.

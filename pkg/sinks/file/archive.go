@@ -30,6 +30,7 @@ type archivist struct {
 	root     string
 	own      *regexp.Regexp // names of this sink's files
 	rotation Rotate
+	access   access
 	log      *slog.Logger
 	metrics  *metrics
 
@@ -61,10 +62,10 @@ type job struct {
 	keep bool // delete what is too many; only where the path is this sink's for certain
 }
 
-func newArchivist(t *template, r Rotate, log *slog.Logger, m *metrics) *archivist {
+func newArchivist(t *template, r Rotate, rights access, log *slog.Logger, m *metrics) *archivist {
 	stop, cancel := context.WithCancel(context.Background())
 	return &archivist{
-		root: t.root, own: t.matcher(), rotation: r, log: log, metrics: m, stop: stop, cancel: cancel,
+		root: t.root, own: t.matcher(), rotation: r, access: rights, log: log, metrics: m, stop: stop, cancel: cancel,
 		listed: map[string]bool{}, known: map[string]*history{},
 	}
 }
@@ -365,6 +366,9 @@ func (a *archivist) writeGzip(root *os.Root, in io.Reader, name string) (err err
 		return err
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
+	if err := a.access.grant(out); err != nil {
+		return err
+	}
 	zip := gzip.NewWriter(out)
 	if _, err := io.Copy(zip, &stoppable{ctx: a.stop, r: in}); err != nil {
 		return err

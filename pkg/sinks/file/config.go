@@ -27,6 +27,15 @@ type Config struct {
 	// Rotate defines when a file is rotated: renamed, and a new one begun.
 	Rotate Rotate `json:"rotate,omitzero"`
 
+	// Mode is the permissions of the files, as an octal number in quotes. Their owner
+	// needs to read and write. New folders let pass who may read. Files that exist get it
+	// when they are opened, unless it is left out.
+	Mode string `json:"mode,omitempty" jsonschema:"default=0600,pattern=^0?[67][0-7][0-7]$"`
+
+	// Group is the group of the files and of new folders, by name or number, for example
+	// that of a log shipper with mode "0640". The user of the process must be a member.
+	Group string `json:"group,omitempty"`
+
 	// MaxOpenFiles bounds the files that are open at once.
 	MaxOpenFiles int `json:"maxOpenFiles,omitempty" jsonschema:"default=128"`
 
@@ -76,6 +85,12 @@ func (c *Config) Validate() error {
 	} else if _, err := parseTemplate(c.Path); err != nil {
 		bad("path", err.Error())
 	}
+	if _, err := parseMode(c.Mode); err != nil {
+		bad("mode", err.Error())
+	}
+	if _, err := lookupGroup(c.Group); err != nil {
+		bad("group", err.Error())
+	}
 	if c.MaxOpenFiles < 1 {
 		bad("maxOpenFiles", "must be at least 1")
 	}
@@ -115,6 +130,10 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 	if err != nil {
 		return nil, &sinks.FieldError{Path: "path", Msg: err.Error()}
 	}
+	rights, err := c.access()
+	if err != nil {
+		return nil, err
+	}
 	if !filepath.IsAbs(t.root) {
 		t.root = filepath.Join(o.Dir, t.root)
 	}
@@ -127,12 +146,12 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 		format:   o.Format,
 		rotation: c.Rotate,
 		minFree:  int64(c.MinFree),
-		archive:  newArchivist(t, c.Rotate, o.Logger, m),
+		archive:  newArchivist(t, c.Rotate, rights, o.Logger, m),
 		log:      o.Logger,
 		metrics:  m,
 		io:       solo.New(),
 		folder: &folder{
-			path: t.root, maxOpen: c.MaxOpenFiles, began: time.Now(), log: o.Logger, metrics: m,
+			path: t.root, maxOpen: c.MaxOpenFiles, began: time.Now(), access: rights, log: o.Logger, metrics: m,
 			files: map[string]*list.Element{}, recent: list.New(),
 		},
 	}, nil

@@ -17,6 +17,7 @@ type folder struct {
 	path    string
 	maxOpen int
 	began   time.Time // files changed since then have no holes
+	access  access
 	log     *slog.Logger
 	metrics *metrics
 
@@ -39,7 +40,7 @@ func (d *folder) prepare() (replaced bool, err error) {
 			d.log.Warn("close files of a removed folder", "path", d.path, "error", err)
 		}
 	}
-	if err := makeFolder(d.path); err != nil {
+	if err := d.access.makeFolder(d.path); err != nil {
 		return false, err
 	}
 	root, err := os.OpenRoot(d.path)
@@ -55,17 +56,26 @@ func (d *folder) prepare() (replaced bool, err error) {
 }
 
 // makeFolder makes the folder and those above it, and makes each new name durable.
-func makeFolder(path string) error {
+func (a *access) makeFolder(path string) error {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return nil
 	}
 	parent := filepath.Dir(path)
 	if parent != path {
-		if err := makeFolder(parent); err != nil {
+		if err := a.makeFolder(parent); err != nil {
 			return err
 		}
 	}
-	if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	switch err := os.Mkdir(path, 0o700); {
+	case err == nil:
+		f, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(a.openFolder(f), f.Close()); err != nil {
+			return err
+		}
+	case !errors.Is(err, fs.ErrExist):
 		return err
 	}
 	f, err := os.Open(parent)
@@ -178,6 +188,9 @@ func (d *folder) adopt(f *logFile, created bool) error {
 	if err := lock(f.file); err != nil {
 		return fmt.Errorf("%s is written by another sink or process: %w", f.name, err)
 	}
+	if err := d.access.grant(f.file); err != nil {
+		return err
+	}
 	if created {
 		return syncDir(d.root, filepath.Dir(f.name))
 	}
@@ -210,7 +223,11 @@ func (d *folder) makeParents(name string) error {
 	info, err := d.root.Lstat(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = d.root.Mkdir(dir, 0o700); err == nil {
-			return syncDir(d.root, filepath.Dir(dir))
+			f, err := d.root.Open(dir)
+			if err != nil {
+				return err
+			}
+			return errors.Join(d.access.openFolder(f), f.Close(), syncDir(d.root, filepath.Dir(dir)))
 		}
 	}
 	if err != nil {

@@ -128,6 +128,12 @@ func (c *Client) acquireList(ctx context.Context) (release func(), err error) {
 	}
 }
 
+// UnansweredError reports a request without a response.
+type UnansweredError struct{ Err error }
+
+func (e *UnansweredError) Error() string { return "the API server does not answer: " + e.Err.Error() }
+func (e *UnansweredError) Unwrap() error { return e.Err }
+
 // Get sends a request and returns a response with status 200, whose body the
 // caller closes. Any other status is an *apierrors.StatusError.
 func (c *Client) Get(ctx context.Context, path string, query url.Values, accept string) (*http.Response, error) {
@@ -144,7 +150,10 @@ func (c *Client) Get(ctx context.Context, path string, query url.Values, accept 
 		if cause := context.Cause(ctx); cause != nil {
 			return nil, cause
 		}
-		return nil, err
+		if e := (*url.Error)(nil); errors.As(err, &e) {
+			err = e.Err // without the address, which is long and that of every failure
+		}
+		return nil, &UnansweredError{err}
 	}
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()
@@ -243,10 +252,15 @@ func (b *Backoff) Wait(ctx context.Context, atLeast, most time.Duration) error {
 	return Sleep(ctx, d)
 }
 
-func (b *Backoff) spread() time.Duration {
+// Spread is the time over which the streams of the client reconnect.
+func (c *Client) Spread() time.Duration { return spread(&c.Streams) }
+
+func (b *Backoff) spread() time.Duration { return spread(b.Streams) }
+
+func spread(streams *atomic.Int64) time.Duration {
 	n := int64(1)
-	if b.Streams != nil {
-		n = b.Streams.Load()
+	if streams != nil {
+		n = streams.Load()
 	}
 	return min(max(time.Duration(n*int64(spreadEach)), spreadLeast), spreadMost)
 }

@@ -126,6 +126,8 @@ func (p *Prober) request(ctx context.Context) (version, uid string, err error) {
 	switch {
 	case apierrors.IsForbidden(err) || apierrors.IsNotFound(err) || apierrors.IsUnauthorized(err) || apierrors.IsNotAcceptable(err):
 		return "", "", nil // not allowed; requests for a resource report their own failures
+	case errors.As(err, new(*UnansweredError)):
+		return "", "", err
 	case err != nil:
 		return "", "", fmt.Errorf("probe of the API server: %w", err)
 	}

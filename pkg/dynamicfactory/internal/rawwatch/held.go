@@ -92,8 +92,8 @@ func (h *held) run(ctx context.Context, s *Source, version string) {
 		n, err := r.Read(buf)
 		switch {
 		case !h.buffer.Write(buf[:n]):
-			klog.FromContext(ctx).Info("informer buffers no more events before its list is read; the server may end the watch",
-				"resource", s.cfg.GVR.String(), "namespace", s.cfg.Namespace)
+			klog.FromContext(ctx).Info("no more events are buffered before the list is read; the server may end the watch",
+				"resource", resourceName(s.cfg.GVR), "namespace", s.cfg.Namespace)
 			h.buffer.End(err)
 			return
 		case err != nil:
@@ -232,7 +232,7 @@ func (s *Source) skip(ctx context.Context, id objectID, cause error) (known runt
 		s.skipped = map[[2]string]string{}
 	}
 	s.skipped[key] = id.version
-	klog.FromContext(ctx).Error(cause, "informer skips an unreadable object", "resource", s.cfg.GVR.String(),
+	klog.FromContext(ctx).Error(cause, "an unreadable object is skipped", "resource", resourceName(s.cfg.GVR),
 		"namespace", id.namespace, "name", id.name, "resourceVersion", id.version)
 	if s.cfg.OnGap != nil {
 		now := time.Now()

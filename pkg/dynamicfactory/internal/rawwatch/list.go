@@ -145,7 +145,7 @@ func (s *Source) page(ctx context.Context, query url.Values, b *listBuilder) (ra
 		return nil
 	})
 	if err == nil && failed {
-		s.stats.healthy(Listing)
+		s.recovered(ctx, Listing)
 	}
 	return meta, err
 }
@@ -262,7 +262,7 @@ func (b *listBuilder) unite() {
 	b.list.Items = kept
 	s.stats.contact(func(t *Counters) { t.Repeated += uint64(n) })
 	klog.FromContext(b.ctx).Info("the server lists objects twice; their newest states count",
-		"resource", s.cfg.GVR.String(), "namespace", s.cfg.Namespace, "objects", n)
+		"resource", resourceName(s.cfg.GVR), "namespace", s.cfg.Namespace, "objects", n)
 }
 
 // inOrder reports whether items are in the order of NAMESPACE/NAME, each once, as API

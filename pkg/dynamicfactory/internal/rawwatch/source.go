@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -27,6 +28,8 @@ import (
 type Config struct {
 	Client *apiclient.Client
 	Prober *apiclient.Prober
+	// Outages are those of the server; nil: of this source alone.
+	Outages *Outages
 
 	GVR            schema.GroupVersionResource
 	Namespace      string // "" for all, or for a cluster-scoped resource
@@ -101,6 +104,9 @@ const (
 // ErrMaker marks an error of Config.Make that is not the object's.
 var ErrMaker = errors.New("objects cannot be made")
 
+// errSnapshot marks an error of Config.Snapshot.
+var errSnapshot = errors.New("snapshot")
+
 // ErrStopped reports the use of a Source after its end.
 var ErrStopped = errors.New("the informer has stopped")
 
@@ -112,6 +118,7 @@ type Source struct {
 	progress *progress.Progress
 	window   *progress.Window
 	stats    *stats
+	outage   *Member
 
 	mu      sync.Mutex // guards what is below
 	closed  bool
@@ -140,10 +147,11 @@ var (
 
 // NewSource makes a Source. It starts nothing.
 func NewSource(cfg Config) *Source {
-	cfg.Spool = cmp.Or(cfg.Spool, spool.NewPool(""))
+	cfg.Spool, cfg.Outages = cmp.Or(cfg.Spool, spool.NewPool("")), cmp.Or(cfg.Outages, NewOutages())
 	return &Source{
 		cfg: cfg, path: apiclient.ResourcePath(cfg.GVR, cfg.Namespace),
 		progress: progress.New(), window: progress.NewWindow(cfg.Window), stats: &stats{s: Status{State: Waiting, Since: time.Now()}},
+		outage: cfg.Outages.NewMember(resourceName(cfg.GVR)),
 	}
 }
 
@@ -183,6 +191,7 @@ func (s *Source) Wait() {
 	s.mu.Unlock()
 	s.keepHeld(nil)
 	s.running.Wait()
+	s.outage.Close()
 	s.stats.healthy(Stopped)
 }
 
@@ -261,7 +270,7 @@ func (s *Source) listOrResume(ctx context.Context) (*objects, error) {
 	if first && s.cfg.Snapshot != nil {
 		snapshot, err := s.cfg.Snapshot(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("snapshot: %w", err)
+			return nil, fmt.Errorf("%w: %w", errSnapshot, err)
 		}
 		switch {
 		case snapshot == nil:
@@ -397,7 +406,8 @@ func (s *Source) suspectSince(t time.Time) {
 	s.suspect = t
 }
 
-// failed counts a failure, and logs a new one.
+// failed counts a failure, and logs a new one of this resource alone. The caller is within
+// enter.
 func (s *Source) failed(ctx context.Context, what string, err error) {
 	state, reason := BackingOff, string(apierrors.ReasonForError(err))
 	var bad *apiclient.UnreadableError
@@ -420,15 +430,35 @@ func (s *Source) failed(ctx context.Context, what string, err error) {
 		}
 		s.suspectSince(time.Now())
 	}
-	if !s.stats.fail(state, reason, err.Error()) {
-		return
+	isNew := s.stats.fail(state, reason, err.Error())
+	shared, announce := s.outage.Failed(ctx, err, s.cfg.Client.Spread())
+	if announce != nil {
+		s.running.Go(announce)
 	}
-	log := klog.FromContext(ctx).WithValues("resource", s.cfg.GVR.String(), "namespace", s.cfg.Namespace, "reason", reason)
-	if reason == reasonDisconnected {
-		log.Info("informer lost its connection; retrying", "err", err)
-		return
+	if isNew && !shared {
+		s.log(ctx).Error(err, "cannot "+what+" the resource; retrying", "reason", reason)
 	}
-	log.Error(err, "informer cannot "+what+" its resource; retrying")
+}
+
+// recovered moves to a state without a failure, and logs the end of one.
+func (s *Source) recovered(ctx context.Context, state State) {
+	failing := s.stats.healthy(state)
+	if shared := s.outage.Recovered(ctx); !shared && failing > 0 {
+		s.log(ctx).Info("watching the resource again", "after", failing.Round(time.Millisecond))
+	}
+}
+
+func (s *Source) log(ctx context.Context) klog.Logger {
+	log := klog.FromContext(ctx).WithValues("resource", resourceName(s.cfg.GVR))
+	if s.cfg.Namespace != "" {
+		log = log.WithValues("namespace", s.cfg.Namespace)
+	}
+	return log
+}
+
+// resourceName is kubectl's name of a resource.
+func resourceName(gvr schema.GroupVersionResource) string {
+	return strings.TrimSuffix(gvr.Resource+"."+gvr.Version+"."+gvr.Group, ".")
 }
 
 // reasonDisconnected is the reason of an established watch whose connection ended, as at

@@ -67,17 +67,20 @@ func (c *Counters) Add(o *Counters) {
 type stats struct {
 	mu      sync.Mutex
 	s       Status
-	failing bool
+	failing time.Time // since when; zero: the last attempt did not fail
 	known   time.Time // up to which nothing can have been missed: the last event, bookmark, list or check of a quiet watch
 }
 
-// healthy moves to a state without a failure. It reports whether there was one.
-func (t *stats) healthy(state State) (recovered bool) {
+// healthy moves to a state without a failure. It returns how long there was one.
+func (t *stats) healthy(state State) (failing time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	recovered, t.failing = t.failing, false
+	if !t.failing.IsZero() {
+		failing = max(time.Since(t.failing), 1)
+	}
+	t.failing = time.Time{}
 	t.moveLocked(state, "", "")
-	return recovered
+	return failing
 }
 
 // attempt moves to a state unless the last attempt failed: that failure stays until a
@@ -85,7 +88,7 @@ func (t *stats) healthy(state State) (recovered bool) {
 func (t *stats) attempt(state State) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !t.failing {
+	if t.failing.IsZero() {
 		t.moveLocked(state, "", "")
 	}
 }
@@ -95,8 +98,10 @@ func (t *stats) attempt(state State) {
 func (t *stats) fail(state State, reason, message string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	changed := !t.failing || t.s.State != state || t.s.Reason != reason
-	t.failing = true
+	changed := t.failing.IsZero() || t.s.State != state || t.s.Reason != reason
+	if t.failing.IsZero() {
+		t.failing = time.Now()
+	}
 	t.moveLocked(state, reason, message)
 	return changed
 }

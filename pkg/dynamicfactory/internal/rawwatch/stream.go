@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/klog/v2"
 
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/apiclient"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory/internal/progress"
@@ -179,8 +178,7 @@ func (w *stream) end(ctx context.Context, cause string, err error) {
 	if apiclient.IsExpired(err) {
 		w.source.stats.contact(func(t *Counters) { t.Expired++ })
 	}
-	klog.FromContext(ctx).Info("informer lost history; relisting",
-		"resource", w.source.cfg.GVR.String(), "namespace", w.source.cfg.Namespace, "cause", cause, "err", err)
+	w.source.log(ctx).Info("the history of the watch is lost; relisting", "cause", cause, "err", err)
 	status := apierrors.NewResourceExpired(err.Error()).Status()
 	_ = w.send(watch.Event{Type: watch.Error, Object: &status}) // a stopped reflector does not list
 }
@@ -316,9 +314,7 @@ func (w *stream) established(ctx context.Context) {
 			t.Restarts++
 		}
 	})
-	if w.source.stats.healthy(Watching) {
-		klog.FromContext(ctx).Info("informer recovered", "resource", w.source.cfg.GVR.String(), "namespace", w.source.cfg.Namespace)
-	}
+	w.source.recovered(ctx, Watching)
 }
 
 func (w *stream) read(ctx context.Context, body io.Reader, dog *watchdog) error {

@@ -113,7 +113,7 @@ func (d *watchdog) logPause(ctx context.Context) {
 	}
 	d.paused = since
 	klog.FromContext(ctx).Info("watch is paused: the subscriber does not acknowledge its events; the server may drop the history",
-		"resource", d.source.cfg.GVR.String(), "namespace", d.source.cfg.Namespace, "since", since)
+		"resource", resourceName(d.source.cfg.GVR), "namespace", d.source.cfg.Namespace, "since", since)
 }
 
 // keepFresh advances the version to resume from, for a quiet source without bookmarks. The
