@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -23,12 +24,14 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
 	"github.com/watcherd/watcherd/config"
 	"github.com/watcherd/watcherd/internal/admin/client"
 	"github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/status"
+	"github.com/watcherd/watcherd/internal/ui"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/watcherd"
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
@@ -71,6 +74,7 @@ const (
 	recordedConfig  = "watcherd.yaml"
 	recordedLog     = "watcherd.log"
 	recordedChanges = "changes.json"
+	recordedPage    = "recording.html"
 )
 
 // recordKeyEnv has the key of the redaction hashes, which is not kept.
@@ -84,7 +88,7 @@ func newRecordCommand() *cobra.Command {
 		Long: "Record runs a command and records every change of every resource that can be listed and watched: a flight\n" +
 			"recorder for tests. It needs no configuration and no daemon. Values of Secrets and of environment variables are\n" +
 			"hashed. history, diff, blame, changes and get --at read the recording with --store DIR; changes.json in it has the\n" +
-			"net changes. The exit code is that of the command, 128 and the signal's number if one ended it, 126 or 127 if it\n" +
+			"net changes, and recording.html shows them in a browser. The exit code is that of the command, 128 and the signal's number if one ended it, 126 or 127 if it\n" +
 			"cannot be started, and 125 if watcherd fails. Signals are forwarded to the command.",
 		Example: "  watcherd record --out recording -- go test ./e2e\n  watcherd record --out /tmp/rollout -n prod -- kubectl -n prod rollout restart deploy web\n  watcherd history pods --store recording",
 		Args:    cobra.MinimumNArgs(1),
@@ -349,6 +353,9 @@ func (o *recordOptions) summarize(ctx context.Context, c *client.Client, from ti
 	if err == nil {
 		err = os.WriteFile(filepath.Join(o.dir, recordedChanges), text, 0o600)
 	}
+	if err == nil {
+		err = o.writePage(ctx, c, st.Cluster, &r)
+	}
 	if err != nil {
 		return err
 	}
@@ -356,6 +363,97 @@ func (o *recordOptions) summarize(ctx context.Context, c *client.Client, from ti
 		return err
 	}
 	return errors.New("changes of the period may be missing")
+}
+
+// What the page of a recording has at most. The folder has everything.
+const (
+	maxPageVersions = 20 // of an object, the newest
+	maxPageBytes    = 16 << 20
+)
+
+// writePage writes the page that shows the recording without a daemon.
+func (o *recordOptions) writePage(ctx context.Context, c *client.Client, cluster string, r *recording) error {
+	page := ui.Recording{Cluster: cluster, Command: r.Command, ExitCode: r.ExitCode, Kinds: map[string]string{}, Answers: map[string]json.RawMessage{}}
+	size := 0
+	ask := func(path []string, query url.Values) (json.RawMessage, error) {
+		escaped := make([]string, len(path))
+		for i, segment := range path {
+			escaped[i] = url.PathEscape(segment)
+		}
+		var answer json.RawMessage
+		if err := c.Get(ctx, "/api/v1/"+strings.Join(escaped, "/"), query, &answer); err != nil {
+			return nil, err
+		}
+		key := strings.Join(path, "/")
+		for _, name := range slices.Sorted(maps.Keys(query)) {
+			key += "&" + name + "=" + query.Get(name)
+		}
+		page.Answers[key] = answer
+		size += len(key) + len(answer)
+		return answer, nil
+	}
+	moment := func(t time.Time) string { return t.Format(time.RFC3339Nano) }
+	object := func(n *history.NetChange) error {
+		if size > maxPageBytes {
+			page.LeftOut++
+			return nil
+		}
+		resource := schema.GroupResource{Group: n.Resource.Group, Resource: n.Resource.Resource}.String()
+		page.Kinds[schema.GroupKind{Group: n.Resource.Group, Kind: strings.ToLower(n.Resource.Kind)}.String()] = resource
+		path := []string{"objects", resource, cmp.Or(n.Namespace, "-"), n.Name}
+		if _, err := ask(append(path, "diff"), url.Values{"from": {moment(r.From)}, "to": {moment(r.To)}}); err != nil {
+			return err
+		}
+		answer, err := ask(append(path, "versions"), url.Values{"limit": {"500"}})
+		if err != nil {
+			return err
+		}
+		var versions history.Versions
+		if err := json.Unmarshal(answer, &versions); err != nil {
+			return err
+		}
+		for i, v := range versions.Items {
+			if i > maxPageVersions || size > maxPageBytes {
+				page.LeftOut++
+				break
+			}
+			at := moment(v.Time)
+			if _, err := ask(path, url.Values{"at": {at}}); err != nil {
+				return err
+			}
+			if _, err := ask(append(path, "diff"), url.Values{"to": {at}}); err != nil {
+				return err
+			}
+			if v.Time.Before(r.From) {
+				break // the state before the command
+			}
+		}
+		return nil
+	}
+	text, err := json.Marshal(r.Changes)
+	if err != nil {
+		return err
+	}
+	page.Answers["changes"] = text
+	for i := range r.Groups {
+		g := &r.Groups[i]
+		if g.Change != nil {
+			if err := object(g.Change); err != nil {
+				return err
+			}
+		}
+		for j := range g.Items {
+			if err := object(&g.Items[j]); err != nil {
+				return err
+			}
+		}
+	}
+	f, err := os.OpenFile(filepath.Join(o.dir, recordedPage), os.O_CREATE|os.O_WRONLY|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = page.WriteTo(f)
+	return errors.Join(err, f.Close())
 }
 
 // storeFlag reads a store in place of asking a daemon.

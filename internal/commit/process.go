@@ -443,6 +443,9 @@ func (g *group) addBodies(r *record.Record, about event.Resource, o *transition)
 	if o.t == event.Updated && want&record.Summary != 0 {
 		want |= record.Object | record.OldObject // the summary is made from them
 	}
+	if about.IsEvent() && o.t != event.Deleted && want&record.Summary != 0 {
+		want |= record.Object // as before
+	}
 	if len(g.c.timers.throttles) > 0 && want&comparing != 0 {
 		want |= record.Object // what comes next may be compared with it
 	}

@@ -637,6 +637,8 @@ func (r *Reader) summarize(rec *stored, shown map[uint64][]byte) (string, error)
 			return "", err
 		}
 		e.OldObject, e.Object = before, after
+	} else if e.Resource.IsEvent() && e.Type != event.Deleted {
+		e.Object = r.show(rec.Record, rec.Object)
 	}
 	text := summary.Of(&e)
 	if text == "" && e.Type == event.Updated {

@@ -56,6 +56,9 @@ func (in *Inflater) Event(sequence uint64, flags Flags, payload []byte, sink str
 			wanted |= Patch // the summary follows from it
 		}
 	}
+	if flags&Summary != 0 && e.Resource.IsEvent() && e.Type != event.Deleted {
+		wanted |= Object // its summary is what it says
+	}
 	if edit != nil && wanted&Patch != 0 && len(r.Patch) > 0 {
 		wanted |= states // the patch follows from them
 	}

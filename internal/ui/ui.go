@@ -6,6 +6,7 @@
 //     the HTTP interface, with the token of the reader.
 //   - The page loads nothing from elsewhere and runs no script but its own: its policy refuses
 //     inline code, other origins and frames, and turns no string into code or markup.
+//   - A recording is one file with the answers that its views ask for. It asks nobody else.
 //   - Building the daemon needs nothing but Go: dist is committed. The sources and the bundler are
 //     the module in web.
 //
@@ -16,7 +17,12 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"embed"
+	"encoding/base64"
 	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"html"
+	"io"
 	"mime"
 	"net/http"
 	"path"
@@ -40,10 +46,7 @@ func Handler() http.Handler {
 		panic(err) // it is embedded
 	}
 	for _, entry := range entries {
-		data, err := dist.ReadFile("dist/" + entry.Name())
-		if err != nil {
-			panic(err) // as before
-		}
+		data := asset(entry.Name())
 		sum := sha256.Sum256(data)
 		tag, kind := `"`+hex.EncodeToString(sum[:8])+`"`, mime.TypeByExtension(path.Ext(entry.Name()))
 		pattern := "GET /ui/" + entry.Name()
@@ -63,4 +66,56 @@ func Handler() http.Handler {
 		})
 	}
 	return mux
+}
+
+// Recording is what a page shows that has no daemon behind it.
+type Recording struct {
+	Cluster  string            `json:"cluster"`
+	Command  []string          `json:"command"` // that was recorded
+	ExitCode int               `json:"exitCode"`
+	LeftOut  int               `json:"leftOut"` // objects of which the answers have not everything
+	Kinds    map[string]string `json:"kinds"`   // "deployment.apps": "deployments.apps"
+
+	// Answers are those of the HTTP interface: by the path below /api/v1/, and "&key=value"
+	// for each parameter in order, both without escapes.
+	Answers map[string]json.RawMessage `json:"answers"`
+}
+
+// WriteTo writes the recording as one HTML file. Its policy allows the page's script and style alone,
+// and no connection.
+func (r *Recording) WriteTo(w io.Writer) (int64, error) {
+	script, style := asset("app.js"), asset("app.css")
+	data, err := json.Marshal(r) // has no < in it
+	if err != nil {
+		return 0, err
+	}
+	hash := func(text []byte) string {
+		sum := sha256.Sum256(text)
+		return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+	}
+	n, err := fmt.Fprintf(w, `<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src %s; style-src %s; img-src data:; base-uri 'none'; form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>%s</title>
+<link rel="icon" href="data:,">
+<style>%s</style>
+<body>
+<script type="application/json" id="recording">%s</script>
+<script type="module">%s</script>
+</body>
+</html>
+`, hash(script), hash(style), html.EscapeString(r.Cluster), style, data, script)
+	return int64(n), err
+}
+
+// asset returns a file of the page.
+func asset(name string) []byte {
+	data, err := dist.ReadFile("dist/" + name)
+	if err != nil {
+		panic(err) // it is embedded
+	}
+	return data
 }

@@ -51,6 +51,11 @@ type Resource struct {
 	Kind     string `json:"kind"`
 }
 
+// IsEvent reports whether the objects are Kubernetes Events, of either API group.
+func (r Resource) IsEvent() bool {
+	return r.Kind == "Event" && (r.Group == "" || r.Group == "events.k8s.io")
+}
+
 // String is the resource as kubectl spells it: deployments.v1.apps, pods.v1.
 func (r Resource) String() string {
 	if r.Group == "" {

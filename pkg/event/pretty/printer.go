@@ -72,7 +72,7 @@ func (p Printer) Append(dst []byte, e *event.Event) []byte {
 		dst = append(dst, "  "...)
 		dst = p.styled(dst, dim, note)
 	}
-	if e.Type == event.Updated {
+	if e.Type == event.Updated || e.Resource.IsEvent() && e.Type != event.Deleted {
 		dst = p.appendChanges(dst, e)
 	}
 	return append(dst, '\n')
@@ -82,6 +82,8 @@ func (p Printer) Append(dst []byte, e *event.Event) []byte {
 func (p Printer) appendChanges(dst []byte, e *event.Event) []byte {
 	changes, known := summary.Changes(e)
 	switch {
+	case !known && e.Summary == "" && e.Type != event.Updated:
+		return dst
 	case !known && e.Summary == "":
 		return p.styled(append(dst, "  "...), dim, "version "+string(appendClean(nil, e.ResourceVersion)))
 	case !known:

@@ -307,7 +307,13 @@ const (
 
 // Of returns the summary of an event, made from the states before and after an update, or from
 // its patch if a state is missing. It is empty for a gap, and for an update of which neither is there.
+// Of a Kubernetes Event that is not deleted, it is what its object says.
 func Of(e *event.Event) string {
+	if e.Type == event.Added || e.Type == event.Sync {
+		if line := words(e); line != "" {
+			return line
+		}
+	}
 	switch e.Type {
 	case event.Added:
 		return "added"
@@ -343,9 +349,12 @@ func ofUpdate(e *event.Event) string {
 	}
 }
 
-// Changes returns what changed in an update, empty if nothing visible did. It is not ok
-// if the event has neither two objects nor a patch.
+// Changes returns what changed in an update, empty if nothing visible did; of a Kubernetes Event
+// what its object says. It is not ok if the event has neither two objects nor a patch.
 func Changes(e *event.Event) (line string, ok bool) {
+	if line = words(e); line != "" {
+		return line, true
+	}
 	var l list
 	before, after := trim(e.OldObject), trim(e.Object)
 	switch {

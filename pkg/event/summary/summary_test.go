@@ -89,6 +89,11 @@ func TestOf(t *testing.T) {
 	}
 }
 
+// said is an event about a Kubernetes Event.
+func said(t event.Type, object string) *event.Event {
+	return &event.Event{Type: t, Resource: event.Resource{Version: "v1", Resource: "events", Kind: "Event"}, Object: json.RawMessage(object)}
+}
+
 func TestOtherEvents(t *testing.T) {
 	const before, after = `{"a":1}`, `{"a":2}`
 	with := func(change func(e *event.Event)) *event.Event {
@@ -114,6 +119,12 @@ func TestOtherEvents(t *testing.T) {
 				`{"op":"add","path":"/metadata/annotations/a.b~1c","value":"v"},{"op":"remove","path":"/spec/ports/0"},{"op":"add","path":"/spec/l/-","value":{}}]`)},
 			"replicas set to 5, ports[0] removed, l added, annotation a.b/c added (v)",
 		},
+		{"a Kubernetes Event", said(event.Added, `{"type":"Warning","reason":"BackOff","message":"Back-off\n restarting, \"web\"\u0007 ","count":12}`), "Warning BackOff: Back-off restarting, \"web\"\ufffd (12 times)"},
+		{"of the other group", said(event.Updated, `{"type":"Normal","reason":"Pulled","note":"Image is there","deprecatedCount":0,"series":{"count":3}}`), "Pulled: Image is there (3 times)"},
+		{"that exists", said(event.Sync, `{"reason":"Pulled","message":"","count":1}`), "Pulled"},
+		{"with a redacted message", said(event.Added, `{"reason":"Pulled","message":"redacted:hmac-sha256:00"}`), "Pulled: (redacted)"},
+		{"that says nothing", said(event.Added, `{"reason":1,"message":null}`), "added"},
+		{"that is deleted", said(event.Deleted, `{"reason":"Pulled","message":"x"}`), "deleted"},
 		{"no patch", &event.Event{Type: event.Updated, Patch: json.RawMessage(`{}`)}, ""},
 		{"an empty patch", &event.Event{Type: event.Updated, Patch: json.RawMessage(`[]`)}, "no visible change"},
 	} {
@@ -143,6 +154,7 @@ func TestBounds(t *testing.T) {
 		}
 		check(t, summary.Of(update(object("a"), object("b"))))
 	}
+	check(t, summary.Of(said(event.Added, fmt.Sprintf(`{"type":"%[1]s","reason":"%[1]s","message":"%[1]s","count":99}`, strings.Repeat("𝒳 ", 5000)))))
 	deep := func(value string) string { return strings.Repeat(`{"a":[`, 4000) + value + strings.Repeat(`]}`, 4000) }
 	if got := summary.Of(update(deep("1"), deep("2"))); !strings.HasSuffix(got, " changed") {
 		t.Errorf("deep: %s", got)

@@ -6,6 +6,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
@@ -390,3 +391,78 @@ func appendDotted(dst []byte, path []element) []byte {
 
 // appendName appends a key or a name. A name of several words is in no quotes.
 func appendName(dst []byte, s string) []byte { return appendText(dst, s, false, maxField) }
+
+// words returns what the object of a Kubernetes Event says: "Warning BackOff: Back-off
+// restarting failed container (12 times)". It is empty for other objects, and without reason and message.
+func words(e *event.Event) string {
+	raw := trim(e.Object)
+	if !e.Resource.IsEvent() || len(raw) == 0 || raw[0] != '{' {
+		return ""
+	}
+	var kind, reason, message, count []byte
+	for k, value := range rawjson.Members(raw) {
+		switch string(k) {
+		case "type":
+			kind = value
+		case "reason":
+			reason = value
+		case "message", "note":
+			message = value
+		case "count", "deprecatedCount":
+			if count == nil || string(count) == "0" {
+				count = value
+			}
+		case "series":
+			if n := field(value, "count"); n != nil {
+				count = n
+			}
+		}
+	}
+	var dst []byte
+	if isText(reason) && len(reason) > len(`""`) {
+		if isText(kind) && len(kind) > len(`""`) && string(kind) != `"Normal"` {
+			dst = append(appendPrintable(dst, rawjson.Unquote(kind), maxValue), ' ')
+		}
+		dst = appendPrintable(dst, rawjson.Unquote(reason), maxField)
+	}
+	if isText(message) && len(message) > len(`""`) {
+		if len(dst) > 0 {
+			dst = append(dst, ": "...)
+		}
+		dst = appendPrintable(dst, rawjson.Unquote(message), maxLine)
+	}
+	if n, err := strconv.ParseUint(string(count), 10, 32); err == nil && n > 1 && len(dst) > 0 {
+		dst = append(strconv.AppendUint(append(dst, " ("...), n, 10), " times)"...)
+	}
+	return string(dst)
+}
+
+// appendPrintable appends a text of at most limit characters, with a space for each run of
+// white space and U+FFFD for other characters that are not printable.
+func appendPrintable(dst []byte, s string, limit int) []byte {
+	if strings.HasPrefix(s, redacted) {
+		return append(dst, "(redacted)"...)
+	}
+	s, cut := head(s, limit)
+	space := true // at the start
+	for _, r := range s {
+		switch {
+		case unicode.IsSpace(r):
+			if !space {
+				dst = append(dst, ' ')
+			}
+		case unicode.IsPrint(r):
+			dst = utf8.AppendRune(dst, r)
+		default:
+			dst = utf8.AppendRune(dst, utf8.RuneError)
+		}
+		space = unicode.IsSpace(r)
+	}
+	if space && len(dst) > 0 && dst[len(dst)-1] == ' ' {
+		dst = dst[:len(dst)-1]
+	}
+	if cut {
+		dst = append(dst, "…"...)
+	}
+	return dst
+}

@@ -73,7 +73,15 @@ export interface Explanation {
 }
 export interface Frame { total: number; counts: Partial<Record<Type, number>>; unreadable?: number; rows: Change[] }
 
+export interface Problems { line?: number; column?: number; key?: string; message: string }
+export interface Configuration { path: string; running?: Json; file?: Json; equal: boolean; problems: Problems[] }
+
 export type Query = Record<string, string | number | undefined>;
+
+/** What `watcherd record` put into its page: the answers that the page asks for, by path and query. */
+export interface Recording { cluster: string; command: string[]; exitCode: number; leftOut: number; kinds: Record<string, string>; answers: Record<string, unknown> }
+const data = document.getElementById("recording")?.textContent;
+export const recording = data ? JSON.parse(data) as Recording : undefined;
 
 /** A refusal of the daemon, or none of its answers: then the status is 0. */
 export class Problem extends Error {
@@ -119,6 +127,12 @@ async function ask(path: string, query: Query, init: RequestInit): Promise<Respo
 }
 
 export async function get<T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> {
+  if (recording) {
+    const asked = Object.entries(query).filter(([, v]) => v !== undefined && v !== "").map(([k, v]) => `${k}=${v}`).sort();
+    const answer = recording.answers[[decodeURIComponent(path), ...asked].join("&")];
+    if (answer === undefined) throw new Problem(404, "This page does not have it: watcherd history and diff read it from the folder of the recording, with --store.");
+    return answer as T;
+  }
   return await (await ask(path, query, { headers: headers({}), signal })).json() as T;
 }
 
@@ -148,7 +162,7 @@ export function useAsked<T>(path: string, query: Query = {}, every = 0): Asked<T
         if (stop.signal.aborted) return;
         set((old) => ({ key, value: old.key === key ? old.value : undefined, error: error as Problem }));
       }
-      if (every && !document.hidden) timer = setTimeout(once, every);
+      if (every && !recording && !document.hidden) timer = setTimeout(once, every);
     };
     const seen = () => { if (every && !document.hidden) void once(); };
     document.addEventListener("visibilitychange", seen);

@@ -2,7 +2,7 @@
 import { signal, useSignal } from "@preact/signals";
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
-import { connection, locked, type Status, unlock, useAsked } from "./api";
+import { connection, locked, recording, type Status, unlock, useAsked } from "./api";
 import { Between } from "./between";
 import { Config } from "./config";
 import { Delivery } from "./delivery";
@@ -12,7 +12,8 @@ import { link, place } from "./place";
 import { bytes, count } from "./text";
 import { Watches } from "./watches";
 
-const views = [["feed", "Feed"], ["between", "Between"], ["delivery", "Delivery"], ["watches", "Watches"], ["config", "Config"]] as const;
+const all = [["feed", "Feed"], ["between", "Between"], ["delivery", "Delivery"], ["watches", "Watches"], ["config", "Config"]] as const;
+const views = recording ? [] : all;
 const help = signal(false);
 
 const keys: [string, string][] = [
@@ -48,8 +49,8 @@ function Top({ status }: { status?: Status }) {
   }, [theme.value]);
   const next: Record<string, string> = { "": "dark", dark: "light", light: "" };
   return <header class="top">
-    <a class="mark" href={link("feed")}>watcherd</a>
-    {status && <span class="cluster" title={status.apiServer}>{status.cluster}</span>}
+    <a class="mark" href={link(recording ? "between" : "feed")}>watcherd</a>
+    {recording ? <span class="cluster">{recording.cluster}</span> : status && <span class="cluster" title={status.apiServer}>{status.cluster}</span>}
     <nav aria-label="Views">{views.map(([name, title]) => <a href={link(name)} aria-current={name === view || name === "feed" && view === "object" ? "page" : undefined}>{title}</a>)}</nav>
     <span class="state">
       {connection.value && <span class={"dot " + connection.value}>{connection.value === "live" ? "live" : "reconnecting"}</span>}
@@ -72,13 +73,13 @@ function Locked() {
 }
 
 function App() {
-  const { view, path } = place.value;
-  const status = useAsked<Status>("status", {}, 2000);
+  const { path } = place.value, view = recording && place.value.view !== "object" ? "between" : place.value.view;
+  const status = useAsked<Status>(recording ? "" : "status", {}, 2000);
   const s = status.value;
-  useEffect(() => { document.title = [view === "object" ? path[2] : views.find(([v]) => v === view)?.[1], s?.cluster, "watcherd"].filter(Boolean).join(" · "); });
+  useEffect(() => { document.title = [view === "object" ? path[2] : all.find(([v]) => v === view)?.[1], s?.cluster ?? recording?.cluster, "watcherd"].filter(Boolean).join(" · "); });
   if (locked.value) return <><Top /><Locked /></>;
   const body: Record<string, () => preact.JSX.Element> = {
-    feed: () => <Feed status={s} />, object: () => <ObjectView key={path.join("/")} />, between: () => <Between status={s} />,
+    feed: () => <Feed status={s} />, object: () => <ObjectView key={path.join("/")} status={s} />, between: () => <Between status={s} />,
     delivery: () => <Delivery status={s} reload={status.reload} />, watches: () => <Watches status={s} />, config: () => <Config status={s} reload={status.reload} />,
   };
   return <>

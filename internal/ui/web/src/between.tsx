@@ -1,7 +1,7 @@
 // Between: what a period changed in the end, and whether the answer is complete.
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import { type Changes, type Difference, get, type Group, type NetChange, type Status, type Type, useAsked } from "./api";
+import { type Changes, type Difference, get, type Group, type NetChange, recording, type Status, type Type, useAsked } from "./api";
 import { Empty, Failed, Field, ObjectName, RefName, Time, Verb, Verdict } from "./parts";
 import { change, place } from "./place";
 import { Unified } from "./object";
@@ -27,19 +27,19 @@ export function Between({ status }: { status?: Status }) {
   const q = place.value.query, value = (name: string) => q.get(name) ?? "";
   const from = value("from") || "-10m", to = value("to");
   const flat = value("group") === "none", filter = { resource: value("resource"), namespace: value("namespace"), name: value("name") };
-  const answer = useAsked<Changes>("changes", { from, to, ...filter, group: flat ? "" : "owner" });
+  const answer = useAsked<Changes>("changes", recording ? {} : { from, to, ...filter, group: flat ? "" : "owner" });
   const c = answer.value, [busy, work] = useState(false);
   const field = (label: string, name: string, list?: string[], id?: string) => <Field label={label} id={id} value={name === "from" ? from : value(name)} list={list} onValue={(v) => change({ [name]: v })} />;
   const items = c?.groups?.flatMap((g) => g.change ? [g.change, ...g.items] : g.items) ?? c?.items ?? [];
   return <div class="page">
-    <h1>Between</h1>
-    <div class="filter" role="search">
+    <h1>{recording ? "Recording" : "Between"}</h1>
+    {recording ? <p>While <code>{recording.command.join(" ")}</code> ran, which ended with exit code {recording.exitCode}.{recording.leftOut > 0 && <span class="notice gap"> The versions of {some(recording.leftOut, "object")} did not fit in this page.</span>}</p> : <div class="filter" role="search">
       {field("from", "from", ["-10m", "-1h", "-24h"], "filter")}{field("to", "to", ["-5m"])}
       {field("resource", "resource", (status?.caches ?? []).map((x) => x.resource))}{field("namespace", "namespace")}{field("name", "name")}
       <button class="toggle" aria-pressed={!flat} title="Consequences below their owners" onClick={() => change({ group: flat ? "" : "none" })}>by owner</button>
       <button onClick={answer.reload}>ask again</button>
       {c && <button disabled={busy} onClick={async () => { work(true); try { await save(c, status?.cluster ?? ""); } finally { work(false); } }}>{busy ? "writing…" : "save as HTML"}</button>}
-    </div>
+    </div>}
     <Failed error={answer.error} />
     {!c && !answer.error && <Empty>Reading…</Empty>}
     {c && <>

@@ -1,9 +1,10 @@
 // Config: what runs, what it sends where, and why an event went where it went.
 import { useState } from "preact/hooks";
-import { type Explanation, post, type Problem, type Status, useAsked } from "./api";
+import { type Configuration, type Explanation, post, type Problem, type Status, useAsked } from "./api";
+import { FieldList } from "./object";
 import { Empty, Failed, Field, Time, Verb } from "./parts";
 import { change, link, place } from "./place";
-import { ago, bytes, count, some } from "./text";
+import { ago, bytes, count, fields, some, yaml } from "./text";
 
 export function Config({ status, reload }: { status?: Status; reload: () => void }) {
   const [failed, fail] = useState<Problem>(), [said, say] = useState("");
@@ -40,7 +41,25 @@ export function Config({ status, reload }: { status?: Status; reload: () => void
         {r.firstError && <tr class="why"><td colSpan={8}>{r.firstError}</td></tr>}
       </>)}</tbody></table></div>}
     <Explain />
+    <Texts key={config.hash + config.lastAttempt} />
   </div>;
+}
+
+/** The configuration that runs, and what the file has otherwise. */
+function Texts() {
+  const answer = useAsked<Configuration>("config", {}, 5000), c = answer.value;
+  return <section aria-label="Configuration"><h2>Configuration</h2>
+    <Failed error={answer.error} />
+    {c && <>
+      {c.problems.length > 0 && <div class="scroll"><table class="grid"><thead><tr><th>Line</th><th>Key</th><th>Problem of the file</th></tr></thead><tbody>
+        {c.problems.map((p) => <tr><td data-label="Line" class="n">{p.line ? `${p.line}:${p.column ?? 1}` : "–"}</td><th scope="row" data-label="Key">{p.key || <span class="quiet">the file</span>}</th><td data-label="Problem">{p.message}</td></tr>)}
+      </tbody></table></div>}
+      {c.file === undefined ? <p class="notice bad">The file cannot be read as YAML.</p> : c.equal ? <p class="quiet">The file has what runs.</p>
+        : c.running !== undefined && <><p class="notice gap">The file has other values than what runs:</p><FieldList of={fields(c.running, c.file).slice(0, 200)} names={["what runs", "the file"]} /></>}
+      {c.running !== undefined && <pre class="scroll" tabIndex={0} aria-label="What runs">{yaml(c.running)}</pre>}
+      <p class="quiet">Comments are left out, and *** is in place of what may be a secret.</p>
+    </>}
+  </section>;
 }
 
 const verdicts: Record<string, string> = {

@@ -1,14 +1,25 @@
 // Object: its versions, what each changed, and its state at each.
 import { useEffect, useState } from "preact/hooks";
-import { type Asked, type Blame, type Difference, type Json, type Ref, type State, type Version, type Versions, useAsked } from "./api";
-import { Empty, Failed, RefName, Time, Verb } from "./parts";
+import { type Asked, type Blame, type Change, type Difference, type Json, type Page, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
+import { Empty, Failed, objectLink, RefName, Time, Verb } from "./parts";
 import { change, link, place } from "./place";
 import { appliable, arrows, type Field, fields, some, span, yaml } from "./text";
 
 const value = (v: Json | undefined) => v === undefined ? "" : typeof v === "string" ? v : typeof v === "object" && v ? yaml(v) : String(v);
 
-export function ObjectView() {
-  const [resource = "", namespace = "-", name = ""] = place.value.path, q = place.value.query;
+/** What Kubernetes Events say about an object since a time, the newest first. */
+function useEvents(status: Status | undefined, namespace: string, name: string, kind: string | undefined, from: string | undefined): Change[] {
+  const core = status?.caches?.some((c) => c.resource === "events"), watched = core || status?.caches?.some((c) => c.resource === "events.events.k8s.io");
+  const about = core ? "involvedObject" : "regarding", is = (field: string, value: string) => `object.${about}.${field} == ${JSON.stringify(value)}`;
+  const page = useAsked<Page>(watched && kind && from ? "history" : "", {
+    resource: core ? "events" : "events.events.k8s.io", namespace: namespace === "-" ? undefined : namespace, from, limit: 100, when: `${is("name", name)} && ${is("kind", kind ?? "")}`,
+  }, 10_000);
+  return (page.value?.items ?? []).filter((c) => c.type === "added" || c.type === "updated");
+}
+
+export function ObjectView({ status }: { status?: Status }) {
+  const [named = "", namespace = "-", name = ""] = place.value.path, q = place.value.query;
+  const resource = recording?.kinds[named] ?? named;
   const base = `objects/${[resource, namespace, name].map(encodeURIComponent).join("/")}`;
   const versions = useAsked<Versions>(base + "/versions", { limit: 500 }, 5000);
   const items = versions.value?.items ?? [];
@@ -18,6 +29,9 @@ export function ObjectView() {
   const tab = q.get("tab") || "changes";
   const state = useAsked<State>(version ? base : "", { at: version?.time });
   const owners = (state.value?.object as { metadata?: { ownerReferences?: Ref[] } } | undefined)?.metadata?.ownerReferences ?? [];
+  const said = useEvents(status, namespace, name, (state.value?.object as { kind?: string } | undefined)?.kind, items.at(-1)?.time);
+  const events = (after: string, before?: string) => said.filter((e) => e.time > after && (!before || e.time <= before)).map((e) => <li key={"event" + e.sequence} class="event">
+    <a href={objectLink(e.resource, e.namespace, e.name ?? "", { v: e.sequence })} title={e.summary}><Verb type="sync" /><Time at={e.time} /><span class="by">Event</span><span class={"summary" + (e.summary?.startsWith("Warning ") ? " warning" : "")}>{e.summary}</span></a></li>);
   const choose = (i: number) => { const v = items[i]; if (v) change({ v: i ? v.sequence : "" , w: "" }, false); };
   useEffect(() => {
     const key = (e: Event) => {
@@ -35,22 +49,24 @@ export function ObjectView() {
       {owners.length > 0 && <span class="owners"><span class="quiet">of</span> {owners.map((o) => <span key={o.kind + o.name}><span class="kind">{o.kind}</span> <RefName of={{ ...o, namespace: namespace === "-" || o.apiVersion === "v1" && o.kind === "Node" ? "" : namespace }} /></span>)}</span>}
       {items.length > 1 && <label class="slider"><span>state at {version && <Time at={version.time} />}</span>
         <input type="range" min={0} max={items.length - 1} value={items.length - 1 - at} aria-valuetext={version?.time} onInput={(e) => choose(items.length - 1 - Number(e.currentTarget.value))} /></label>}
-      <a href={link("feed", [], { resource, namespace: namespace === "-" ? "" : namespace, name })}>in the feed</a>
+      {!recording && <a href={link("feed", [], { resource, namespace: namespace === "-" ? "" : namespace, name })}>in the feed</a>}
     </header>
     <Failed error={versions.error} />
     {versions.value && !items.length && <Empty>No change of this object is recorded. {versions.value.before !== "exact" && "What was before the log begins is not known."}</Empty>}
     {version && <div class="split">
       <ol class="versions" aria-label="Versions, the newest first">
         {items.map((v, i) => <>
+          {events(v.time, items[i - 1]?.time)}
           {i > 0 && v.type === "deleted" && <li class="life" key={"life" + v.sequence}>created again under this name</li>}
           <li key={v.sequence} aria-current={i === at ? "true" : undefined} class={v.type}>
             <button class="plain" onClick={() => choose(i)}><Verb type={v.type} /><Time at={v.time} /><span class="by">{v.manager}</span><span class="summary">{arrows(v.summary)}</span></button>
-            {i !== at && <button class="plain compare" aria-pressed={i === other} title="Compare the shown version with this one" aria-label={`Compare with the version of ${v.time}`} onClick={() => change({ w: i === at + 1 ? "" : v.sequence }, false)}>⇄</button>}
+            {i !== at && !recording && <button class="plain compare" aria-pressed={i === other} title="Compare the shown version with this one" aria-label={`Compare with the version of ${v.time}`} onClick={() => change({ w: i === at + 1 ? "" : v.sequence }, false)}>⇄</button>}
           </li></>)}
         <li class="life">{versions.value!.before === "exact" ? "it did not exist before" : "not known before"}</li>
       </ol>
       <section class="pane" aria-label="The shown version">
-        <div class="tabs" role="tablist">{[["changes", "Changes"], ["yaml", "YAML"], ["blame", "Blame"]].map(([t, title]) => <button role="tab" aria-selected={t === tab} onClick={() => change({ tab: t === "changes" ? "" : t })}>{title}</button>)}
+        <div class="tabs" role="tablist">{[["changes", "Changes"], ["yaml", "YAML"], ...recording ? [] : [["blame", "Blame"]]].map(([t, title]) => <button role="tab" aria-selected={t === tab} onClick={() => change({ tab: t === "changes" ? "" : t })}>{title}</button>)}
+          {!recording && <a href={link("between", [], { from: before?.time ?? version.time, to: new Date(Date.parse(version.time) + 60_000).toISOString(), namespace: namespace === "-" ? "" : namespace })}>what followed</a>}
           <span class="quiet">{tab === "changes" && (before ? <>from <Time at={before.time} /> to <Time at={version.time} /></> : <Time at={version.time} />)}</span></div>
         {tab === "changes" ? <Changes base={base} version={version} before={before} next={other === at + 1} /> : tab === "yaml" ? <Yaml state={state} />
           : <Blamed key={items[0]!.sequence} base={base} last={at === 0} />}
@@ -80,7 +96,7 @@ function Changes({ base, version, before, next }: { base: string; version: Versi
   </>;
 }
 
-const FieldList = ({ of }: { of: Field[] }) => of.length ? <div class="scroll" tabIndex={0} role="group" aria-label="Changed fields"><table class="fields"><thead class="sr"><tr><th>field</th><th>before</th><th>after</th></tr></thead><tbody>
+export const FieldList = ({ of, names: [old, young] = ["before", "after"] }: { of: Field[]; names?: [string, string] }) => of.length ? <div class="scroll" tabIndex={0} role="group" aria-label="Changed fields"><table class="fields"><thead class="sr"><tr><th>field</th><th>{old}</th><th>{young}</th></tr></thead><tbody>
   {of.map((f) => <tr><th scope="row"><Verb type={f.before === undefined ? "added" : f.after === undefined ? "deleted" : "updated"} /> {f.path}</th><td class="old">{f.before !== undefined && <del>{value(f.before)}</del>}</td><td class="new">{f.after !== undefined && <ins>{value(f.after)}</ins>}</td></tr>)}
 </tbody></table></div> : null;
 
