@@ -361,7 +361,7 @@ func abs(n int) int {
 func (d *Decoder) mismatch(n Node, want string) {
 	got := describe(n.yaml)
 	if want == "a string" && n.yaml.Kind == yaml.ScalarNode {
-		d.Report(n, "must be a string, not %s; put quotes around it: %s", got, strconv.Quote(shorten(n.yaml.Value)))
+		d.Report(n, "must be a string, not %s; put quotes around it: %s", got, strconv.Quote(Shorten(n.yaml.Value)))
 		return
 	}
 	d.Report(n, "must be %s, not %s", want, got)
@@ -375,7 +375,7 @@ func (d *Decoder) duration(n Node, v reflect.Value) {
 	}
 	value, err := time.ParseDuration(text)
 	if err != nil {
-		d.Report(n, "%q is not a duration; write it like 500ms, 30s, 5m or 24h", shorten(text))
+		d.Report(n, "%q is not a duration; write it like 500ms, 30s, 5m or 24h", Shorten(text))
 		return
 	}
 	v.SetInt(int64(value))
