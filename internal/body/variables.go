@@ -125,8 +125,8 @@ func field[T any](t *types.Type, read func(of T) (value ref.Val, set bool)) celj
 	return celjson.Field[T]{Type: t, Read: read}
 }
 
-func eventText(read func(m *message) string) eventField {
-	return field(types.StringType, func(m *message) (ref.Val, bool) { return celjson.Text(read(m)) })
+func textField[T any](read func(of T) string) celjson.Field[T] {
+	return field(types.StringType, func(of T) (ref.Val, bool) { return celjson.Text(read(of)) })
 }
 
 func eventFlag(read func(m *message) bool) eventField {
@@ -141,20 +141,20 @@ func eventJSON(read func(m *message) ref.Val) eventField {
 }
 
 var eventType = celjson.NewStructType("watcherd.Event", map[string]eventField{
-	"id":              eventText(func(m *message) string { return m.ID }),
-	"type":            eventText(func(m *message) string { return string(m.Type) }),
-	"cluster":         eventText(func(m *message) string { return m.Cluster }),
-	"source":          eventText(func(m *message) string { return m.Source() }),
-	"subject":         eventText(func(m *message) string { return m.Subject() }),
-	"partitionkey":    eventText(func(m *message) string { return m.PartitionKey() }),
-	"namespace":       eventText(func(m *message) string { return m.Namespace }),
-	"name":            eventText(func(m *message) string { return m.Name }),
-	"uid":             eventText(func(m *message) string { return m.UID }),
-	"resourceVersion": eventText(func(m *message) string { return m.ResourceVersion }),
-	"summary":         eventText(func(m *message) string { return m.Summary }),
-	"selection":       eventText(func(m *message) string { return string(m.Selection) }),
+	"id":              textField(func(m *message) string { return m.ID }),
+	"type":            textField(func(m *message) string { return string(m.Type) }),
+	"cluster":         textField(func(m *message) string { return m.Cluster }),
+	"source":          textField(func(m *message) string { return m.Source() }),
+	"subject":         textField(func(m *message) string { return m.Subject() }),
+	"partitionkey":    textField(func(m *message) string { return m.PartitionKey() }),
+	"namespace":       textField(func(m *message) string { return m.Namespace }),
+	"name":            textField(func(m *message) string { return m.Name }),
+	"uid":             textField(func(m *message) string { return m.UID }),
+	"resourceVersion": textField(func(m *message) string { return m.ResourceVersion }),
+	"summary":         textField(func(m *message) string { return m.Summary }),
+	"selection":       textField(func(m *message) string { return string(m.Selection) }),
 
-	"enrichment": eventText(func(m *message) string {
+	"enrichment": textField(func(m *message) string {
 		if m.Incomplete {
 			return event.Incomplete
 		}
@@ -186,10 +186,6 @@ var eventType = celjson.NewStructType("watcherd.Event", map[string]eventField{
 		return involvedType.New(m.involved()), m.InvolvedObject != nil
 	}),
 })
-
-func textField[T any](read func(of T) string) celjson.Field[T] {
-	return field(types.StringType, func(of T) (ref.Val, bool) { return celjson.Text(read(of)) })
-}
 
 var ownerType = celjson.NewStructType("watcherd.Owner", map[string]celjson.Field[*event.Owner]{
 	"apiVersion": textField(func(o *event.Owner) string { return o.APIVersion }),
@@ -231,9 +227,9 @@ var resourceType = celjson.NewStructType("watcherd.Resource", map[string]celjson
 })
 
 var changedByType = celjson.NewStructType("watcherd.ChangedBy", map[string]celjson.Field[*event.ChangedBy]{
-	"manager":     field(types.StringType, func(c *event.ChangedBy) (ref.Val, bool) { return celjson.Text(c.Manager) }),
-	"operation":   field(types.StringType, func(c *event.ChangedBy) (ref.Val, bool) { return celjson.Text(c.Operation) }),
-	"subresource": field(types.StringType, func(c *event.ChangedBy) (ref.Val, bool) { return celjson.Text(c.Subresource) }),
+	"manager":     textField(func(c *event.ChangedBy) string { return c.Manager }),
+	"operation":   textField(func(c *event.ChangedBy) string { return c.Operation }),
+	"subresource": textField(func(c *event.ChangedBy) string { return c.Subresource }),
 	"time": field(types.TimestampType, func(c *event.ChangedBy) (ref.Val, bool) {
 		return types.Timestamp{Time: c.Time}, !c.Time.IsZero()
 	}),
@@ -260,10 +256,6 @@ func (m *metadata) find(key string, none ref.Val) (ref.Val, bool) {
 	return celjson.OrNone(v, found, none)
 }
 
-func metadataText(read func(m *metadata) string) celjson.Field[*metadata] {
-	return field(types.StringType, func(m *metadata) (ref.Val, bool) { return celjson.Text(read(m)) })
-}
-
 func metadataMember(t *types.Type, key string, none ref.Val) celjson.Field[*metadata] {
 	return field(t, func(m *metadata) (ref.Val, bool) { return m.find(key, none) })
 }
@@ -282,10 +274,10 @@ func metadataTime(key string, none ref.Val) celjson.Field[*metadata] {
 
 // metadataType has the fields of `metadata` in filters.
 var metadataType = celjson.NewStructType("watcherd.Metadata", map[string]celjson.Field[*metadata]{
-	"name":              metadataText(func(m *metadata) string { return m.Name }),
-	"namespace":         metadataText(func(m *metadata) string { return m.Namespace }),
-	"uid":               metadataText(func(m *metadata) string { return m.UID }),
-	"resourceVersion":   metadataText(func(m *metadata) string { return m.ResourceVersion }),
+	"name":              textField(func(m *metadata) string { return m.Name }),
+	"namespace":         textField(func(m *metadata) string { return m.Namespace }),
+	"uid":               textField(func(m *metadata) string { return m.UID }),
+	"resourceVersion":   textField(func(m *metadata) string { return m.ResourceVersion }),
 	"generateName":      metadataMember(types.StringType, "generateName", types.String("")),
 	"generation":        metadataMember(types.IntType, "generation", types.Int(0)),
 	"labels":            metadataMember(texts, "labels", types.NewStringStringMap(types.DefaultTypeAdapter, nil)),

@@ -1,7 +1,13 @@
 package plan
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/watcherd/watcherd/config"
@@ -147,3 +153,185 @@ const (
 	StartSnapshot = config.StartSnapshot
 	StartEarliest = config.StartEarliest
 )
+
+// Plan is the difference between two states.
+type Plan struct {
+	Watches, Sinks Change
+
+	RoutesChanged           bool // the router is another one
+	StoreChanged            bool // limits of the store
+	ConsistencyCheckChanged bool
+
+	// NeedsRestart are key paths that changed and take effect at a restart only.
+	NeedsRestart []string
+}
+
+// Change is what happens to named blocks. The lists are sorted.
+type Change struct {
+	Add, Remove, Replace, Keep []string
+}
+
+// Empty reports whether everything stays.
+func (c Change) Empty() bool { return len(c.Add)+len(c.Remove)+len(c.Replace) == 0 }
+
+// Empty reports whether there is nothing to do.
+func (p Plan) Empty() bool {
+	return p.Watches.Empty() && p.Sinks.Empty() && !p.RoutesChanged && !p.StoreChanged && !p.ConsistencyCheckChanged
+}
+
+// Diff returns the plan from old to new. A nil old is the empty state.
+func Diff(old, new *State) Plan {
+	if old == nil {
+		old = &State{Cluster: new.Cluster, KubeAPI: new.KubeAPI, Store: new.Store, Admin: new.Admin, ConsistencyCheck: new.ConsistencyCheck}
+	}
+	p := Plan{
+		Watches: diffNamed(
+			index(old.Watches, func(w Watch) (string, string) { return w.Name, w.Fingerprint }),
+			index(new.Watches, func(w Watch) (string, string) { return w.Name, w.Fingerprint }),
+		),
+		Sinks: diffNamed(
+			index(old.Sinks, func(s Sink) (string, string) { return s.Name, s.Fingerprint }),
+			index(new.Sinks, func(s Sink) (string, string) { return s.Name, s.Fingerprint }),
+		),
+		RoutesChanged:           !bytes.Equal(mustJSON(old.Routes), mustJSON(new.Routes)),
+		ConsistencyCheckChanged: old.ConsistencyCheck != new.ConsistencyCheck,
+	}
+	limits := new.Store
+	limits.Path, limits.RedactionKey = old.Store.Path, old.Store.RedactionKey
+	p.StoreChanged = old.Store != limits
+	p.NeedsRestart = diffFixed(old, new)
+	return p
+}
+
+// diffFixed lists the key paths, sorted, whose values hold for the life of a process
+// and differ.
+func diffFixed(old, new *State) (keys []string) {
+	a, b := &old.Admin, &new.Admin
+	for _, fixed := range []struct {
+		key     string
+		changed bool
+	}{
+		{"admin.auth", a.ReadTokenFile != b.ReadTokenFile || a.CommandTokenFile != b.CommandTokenFile ||
+			!slices.Equal(a.ReadNames, b.ReadNames) || !slices.Equal(a.CommandNames, b.CommandNames)},
+		{"admin.listen", a.Listen != b.Listen},
+		{"admin.probes", a.Probes != b.Probes},
+		{"admin.tls", a.CertFile != b.CertFile || a.KeyFile != b.KeyFile || a.ClientCAFile != b.ClientCAFile},
+		{"cluster.name", old.Cluster != new.Cluster},
+		{"kubeAPI", old.KubeAPI != new.KubeAPI},
+		{"store.path", old.Store.Path != new.Store.Path},
+		{"store.redactionKey", old.Store.RedactionKey != new.Store.RedactionKey},
+	} {
+		if fixed.changed {
+			keys = append(keys, fixed.key)
+		}
+	}
+	return keys
+}
+
+func index[T any](list []T, key func(T) (name, fingerprint string)) map[string]string {
+	m := make(map[string]string, len(list))
+	for _, v := range list {
+		name, fp := key(v)
+		m[name] = fp
+	}
+	return m
+}
+
+func diffNamed(old, new map[string]string) Change {
+	var c Change
+	for name, fp := range new {
+		switch before, ok := old[name]; {
+		case !ok:
+			c.Add = append(c.Add, name)
+		case before != fp:
+			c.Replace = append(c.Replace, name)
+		default:
+			c.Keep = append(c.Keep, name)
+		}
+	}
+	for name := range old {
+		if _, ok := new[name]; !ok {
+			c.Remove = append(c.Remove, name)
+		}
+	}
+	for _, list := range [][]string{c.Add, c.Remove, c.Replace, c.Keep} {
+		slices.Sort(list)
+	}
+	return c
+}
+
+// String lists the plan for people, a line for each block that does not stay:
+// + added, - removed, ~ replaced.
+func (p Plan) String() string {
+	var b strings.Builder
+	p.Watches.write(&b, "watches")
+	p.Sinks.write(&b, "sinks")
+	for _, part := range []struct {
+		changed bool
+		name    string
+	}{{p.RoutesChanged, "routes"}, {p.StoreChanged, "store limits"}, {p.ConsistencyCheckChanged, "consistency check"}} {
+		if part.changed {
+			fmt.Fprintf(&b, "%s changed\n", part.name)
+		}
+	}
+	if len(p.NeedsRestart) > 0 {
+		fmt.Fprintf(&b, "takes effect at a restart: %s\n", strings.Join(p.NeedsRestart, ", "))
+	}
+	if b.Len() == 0 {
+		return "nothing changed\n"
+	}
+	return b.String()
+}
+
+// Line is the plan on one line, for the log. What takes effect at a restart is left out: it
+// is relative to the state before, not to the one that the process was started with.
+func (p Plan) Line() string {
+	p.NeedsRestart = nil
+	return strings.ReplaceAll(strings.ReplaceAll(strings.TrimSpace(p.String()), "\n  ", " "), "\n", "; ")
+}
+
+func (c Change) write(b *strings.Builder, what string) {
+	if c.Empty() {
+		return
+	}
+	fmt.Fprintf(b, "%s: %d added, %d removed, %d replaced, %d unchanged\n", what, len(c.Add), len(c.Remove), len(c.Replace), len(c.Keep))
+	for _, group := range []struct {
+		mark  string
+		names []string
+	}{{"+", c.Add}, {"-", c.Remove}, {"~", c.Replace}} {
+		for _, name := range group.names {
+			fmt.Fprintf(b, "  %s %s\n", group.mark, name)
+		}
+	}
+}
+
+// fingerprint identifies a block by its raw form. A block made by a program has
+// none; then it is that of the values.
+func fingerprint(raw []byte, values ...any) string {
+	if raw == nil {
+		raw = mustJSON(values)
+	}
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:8])
+}
+
+// hashOf is the fingerprint of everything a state was made of.
+func hashOf(s *State) string {
+	parts := []any{s.Cluster, s.KubeAPI, s.Store, s.Admin, s.ConsistencyCheck, s.Routes}
+	for _, w := range s.Watches {
+		parts = append(parts, "watch", w.Fingerprint)
+	}
+	for _, k := range s.Sinks {
+		parts = append(parts, "sink", k.Fingerprint)
+	}
+	return fingerprint(mustJSON(parts))
+}
+
+func mustJSON(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		// Only a kind whose settings hold channels or functions gets here.
+		panic(fmt.Sprintf("plan: fingerprint: %v", err))
+	}
+	return b
+}

@@ -106,7 +106,7 @@ func syntaxProblem(data []byte, err error) *Problem {
 	if m == nil {
 		return p
 	}
-	p.Msg = "not valid YAML: " + shorten(m[1])
+	p.Msg = "not valid YAML: " + Shorten(m[1])
 	if name := unknownAnchor.FindStringSubmatch(m[1]); name != nil {
 		// The name is not shown: it may be a password that begins with *.
 		p.Msg = "not valid YAML: an alias of an anchor that is not in the file; a text that begins with * is written in quotes"

@@ -106,13 +106,13 @@ func describe(n *yaml.Node) string {
 	case boolTag:
 		return "a boolean"
 	case intTag, floatTag:
-		return "the number " + shorten(n.Value)
+		return "the number " + Shorten(n.Value)
 	case timestampTag:
 		return "a date"
 	case binaryTag:
 		return "binary data"
 	default:
-		return "tagged " + shorten(strings.TrimPrefix(tag, "!"))
+		return "tagged " + Shorten(strings.TrimPrefix(tag, "!"))
 	}
 }
 

@@ -15,9 +15,7 @@ var plainKey = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 const maxShown = 80
 
 // Shorten cuts a text that is too long to be shown.
-func Shorten(s string) string { return shorten(s) }
-
-func shorten(s string) string {
+func Shorten(s string) string {
 	if len(s) > maxShown {
 		return strings.ToValidUTF8(s[:maxShown], "") + "..."
 	}
@@ -26,7 +24,7 @@ func shorten(s string) string {
 
 // Key appends a mapping key to a path: a.b, or a["b.c"] where the key is not plain.
 func Key(path, key string) string {
-	key = shorten(key)
+	key = Shorten(key)
 	switch {
 	case !plainKey.MatchString(key):
 		return path + "[" + strconv.Quote(key) + "]"
