@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"go/ast"
@@ -13,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/watcherd/watcherd/internal/history"
@@ -52,26 +53,11 @@ func TestDocumentAndServer(t *testing.T) {
 			served = append(served, pattern)
 		}
 	}
-	requests := map[string]string{
-		"{resource}": "pods", "{first}": "a", "{name}": "b", "{event}": "7", "{sink}": "ops",
-		"/diff": "/diff?from=2h", "/changes": "/changes?from=5m", "/skip": "/skip",
-	}
-	bodies := map[string]string{
-		"backtest": `{"from":"2026-01-01T00:00:00Z","watches":[],"routes":[]}`, "replay": `{"sink":"archive","fromSequence":1}`, "snapshot": `{"sink":"archive"}`, "backup": `{"dir":"/tmp/copy"}`,
-		"retry": `{"all":true}`, "drop": `{"all":true}`,
-	}
 	for _, op := range Operations() {
 		described = append(described, op.Pattern)
-		method, path, _ := strings.Cut(op.Pattern, " ")
+		_, path, _ := strings.Cut(op.Pattern, " ")
 		escaped := strings.NewReplacer("~", "~0", "/", "~1", "{", "%7B", "}", "%7D").Replace(path)
-		target := path
-		for from, to := range requests {
-			target = strings.ReplaceAll(target, from, to)
-		}
-		body := bodies[path[strings.LastIndexByte(path, '/')+1:]]
-		if body == "" {
-			body = "{}"
-		}
+		method, target, body := example(op.Pattern)
 		switch {
 		case op.Content != "", strings.HasSuffix(path, "/purge"): // which the fixture refuses
 			continue
@@ -96,9 +82,28 @@ func TestDocumentAndServer(t *testing.T) {
 	}
 	slices.Sort(served)
 	slices.Sort(described)
-	if diff := cmp.Diff(described, served); diff != "" {
+	if diff := gocmp.Diff(described, served); diff != "" {
 		t.Errorf("(-described +served):\n%s", diff)
 	}
+}
+
+// example is a request for a pattern that the fixture understands.
+func example(pattern string) (method, target, body string) {
+	method, target, ok := strings.Cut(pattern, " ")
+	if !ok {
+		method, target = http.MethodGet, pattern
+	}
+	for from, to := range map[string]string{
+		"{resource}": "pods", "{first}": "a", "{name}": "b", "{event}": "7", "{sink}": "ops", "{check...}": "store", "{$}": "",
+		"/diff": "/diff?from=2h", "/changes": "/changes?from=5m",
+	} {
+		target = strings.ReplaceAll(target, from, to)
+	}
+	body = map[string]string{
+		"backtest": `{"from":"2026-01-01T00:00:00Z","watches":[],"routes":[]}`, "replay": `{"sink":"archive","fromSequence":1}`, "snapshot": `{"sink":"archive"}`, "backup": `{"dir":"/tmp/copy"}`,
+		"retry": `{"all":true}`, "drop": `{"all":true}`,
+	}[target[strings.LastIndexByte(target, '/')+1:]]
+	return method, target, cmp.Or(body, "{}")
 }
 
 // TestParametersAreDescribed: what handlers read of a query is a parameter of an operation.
@@ -134,7 +139,7 @@ func TestParametersAreDescribed(t *testing.T) {
 			return true
 		})
 	}
-	if diff := cmp.Diff(described, read); diff != "" {
+	if diff := gocmp.Diff(described, read); diff != "" {
 		t.Errorf("(-described +read):\n%s", diff)
 	}
 }
