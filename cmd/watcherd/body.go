@@ -2,17 +2,22 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
+	"github.com/watcherd/watcherd/internal/jsonpatch"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/redact"
+	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
-	"github.com/watcherd/watcherd/pkg/event/summary"
 	"github.com/watcherd/watcherd/pkg/watcherd"
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
 )
@@ -24,8 +29,9 @@ func newBodyCommand() *cobra.Command {
 		Short: "Print what a sink would send",
 		Long: "Body prints what a sink of a configuration would send of an event: the value of its body expression, or its\n" +
 			"format's encoding. The event is a sample, an update of a Deployment, or read from a file of CloudEvents, one per\n" +
-			"line, such as tail prints them. Several events make one body if the expression reads the list events. Nothing is\n" +
-			"sent; the content type goes to standard error.",
+			"line, such as tail prints them. Several events make one body if the expression reads the list events. What the\n" +
+			"routes that lead to the sink do not ask for, drop or redact is left out, of all routes together, with hashes of\n" +
+			"another key. Nothing is sent; the content type goes to standard error.",
 		Example: "  watcherd body --config watcherd.yaml --sink slack\n" +
 			"  watcherd tail --limit 1 -o json | watcherd body --config watcherd.yaml --sink slack --event -",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -40,6 +46,11 @@ func newBodyCommand() *cobra.Command {
 			list, err := readEvents(cmd.InOrStdin(), events)
 			if err != nil {
 				return err
+			}
+			for i, e := range list {
+				if list[i], err = asRouted(st, s.Name, e); err != nil {
+					return err
+				}
 			}
 			return printBodies(cmd.OutOrStdout(), cmd.ErrOrStderr(), s, list)
 		},
@@ -92,6 +103,110 @@ func readEvents(stdin io.Reader, file string) (list []*event.Event, err error) {
 	return list, nil
 }
 
+// asRouted makes an event what the routes that lead to the sink deliver of it, all of them
+// taken together: the parts that they ask for, without what they hide. The key of the hashes
+// is not that of a store.
+func asRouted(st *plan.State, sink string, e *event.Event) (*event.Event, error) {
+	var (
+		accepted redact.Accepted
+		parts    record.Flags
+		names    []string
+	)
+	for i := range st.Routes {
+		if spec := &st.Routes[i]; slices.Contains(spec.Sinks, sink) {
+			parts |= spec.PartsFor(sink)
+			names = append(names, spec.Name)
+			accepted.Routes = append(accepted.Routes, redact.Route{Name: spec.Name, Drop: spec.Drop, Redact: spec.Redact})
+		}
+	}
+	if names == nil || e.Gap != nil {
+		return e, nil
+	}
+	table, err := redact.Compile(accepted, nil, make([]byte, redact.MinKey))
+	if err != nil {
+		return nil, err
+	}
+	r, dicts := &record.Record{Event: *e, Patch: e.Patch, PatchOmitted: e.PatchOmitted}, compact.NewDictionaries(nil)
+	r.Event.ID = "" // that of a file may have any form
+	r.Targets = []record.Target{{Sink: sink, Flags: parts, Routes: strings.Join(names, ",")}}
+	codec := compact.NewCodec(dicts)
+	for _, state := range []struct {
+		raw []byte
+		to  *compact.Body
+	}{{e.Object, &r.Object}, {e.OldObject, &r.OldObject}} {
+		if len(state.raw) == 0 {
+			continue
+		}
+		o, err := codec.Encode(state.raw, nil, 0)
+		if err != nil {
+			return nil, fmt.Errorf("the event's object: %w", err)
+		}
+		*state.to = o.Body()
+	}
+	if len(r.Patch) == 0 && e.Type == event.Updated && len(e.Object) > 0 && len(e.OldObject) > 0 {
+		if r.Patch, err = jsonpatch.Diff(e.OldObject, e.Object); err != nil {
+			return nil, err
+		}
+	}
+	if r.Enrichment, err = enrichmentOf(e); err != nil {
+		return nil, err
+	}
+	payload, err := record.Append(nil, r)
+	if err != nil {
+		return nil, err
+	}
+	flags := parts.WithSelection(e.Selection)
+	if e.Replay {
+		flags |= record.Replay
+	}
+	in := record.Inflater{Cluster: e.Cluster, Dictionaries: dicts, Edit: table.Edit}
+	out, err := in.Event(e.Sequence, flags, payload, sink)
+	if err != nil {
+		return nil, err
+	}
+	out.ID, out.Truncated = e.ID, e.Truncated
+	if out.Summary == "" && parts&record.Summary != 0 && !table.EditsRoutes() {
+		out.Summary = e.Summary // of an event without its states
+	}
+	return out, nil
+}
+
+// enrichmentOf is what an event has of other objects, as a record has it; nil: nothing.
+func enrichmentOf(e *event.Event) (*record.Enrichment, error) {
+	if e.Owner == nil && e.InvolvedObject == nil && !e.Incomplete {
+		return nil, nil //nolint:nilnil // as the record has it
+	}
+	out := &record.Enrichment{Incomplete: e.Incomplete}
+	chainOf := func(o *event.Owner) []event.Ref {
+		if o == nil {
+			return nil
+		}
+		return o.Chain
+	}
+	var err error
+	if e.Owner != nil {
+		if out.Owner, err = record.MetadataOf("", nil, nil, chainOf(e.Owner)); err != nil {
+			return nil, err
+		}
+	}
+	if i := e.InvolvedObject; i != nil {
+		labels, failed := json.Marshal(i.Labels)
+		annotations, err := json.Marshal(i.Annotations)
+		if err = errors.Join(failed, err); err != nil {
+			return nil, err
+		}
+		group, version, ok := strings.Cut(i.APIVersion, "/")
+		if !ok {
+			group, version = "", i.APIVersion
+		}
+		out.Involved = &record.Involved{Resource: event.Resource{Group: group, Version: version, Kind: i.Kind}, Namespace: i.Namespace, Name: i.Name}
+		if out.Involved.Object, err = record.MetadataOf(i.UID, labels, annotations, chainOf(i.Owner)); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
 func printBodies(out, notes io.Writer, s *plan.Sink, events []*event.Event) error {
 	if s.Body == nil {
 		for _, e := range events {
@@ -100,11 +215,6 @@ func printBodies(out, notes io.Writer, s *plan.Sink, events []*event.Event) erro
 			}
 		}
 		return nil
-	}
-	for _, e := range events {
-		if s.Body.Reads()&record.Summary != 0 && e.Summary == "" {
-			e.Summary = summary.Of(e) // which the log does not have
-		}
 	}
 	messages := make([][]*event.Event, len(events))
 	for i := range events {

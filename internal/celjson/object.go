@@ -264,6 +264,9 @@ func (m *lazyMap) Type() ref.Type { return types.MapType }
 
 func (m *lazyMap) Value() any { return m.whole().Value() }
 
+// String is what errors of functions quote.
+func (m *lazyMap) String() string { return "a map" }
+
 // valueIterator iterates over n values.
 type valueIterator struct {
 	next, n int

@@ -149,3 +149,6 @@ func (a *array) ConvertToNative(t reflect.Type) (any, error) { return a.whole().
 func (a *array) ConvertToType(t ref.Type) ref.Val            { return a.whole().ConvertToType(t) }
 func (a *array) Type() ref.Type                              { return types.ListType }
 func (a *array) Value() any                                  { return a.whole().Value() }
+
+// String is what errors of functions quote.
+func (a *array) String() string { return "a list" }
