@@ -25,14 +25,14 @@ type fault struct {
 	again      func() // has it met once more, where it does not by itself
 	tries      string // the counter of how often it was met; "" if it is met once
 
-	check   string // of readyz
-	reason  string // a part of what readyz says
-	status  func(*status.Status) bool
-	series  string // that is 1
-	alert   string
-	label   string // of the alert
-	says    string // what is logged, once; a regular expression
-	silent  bool   // nothing is heard from the API server
+	check  string // of readyz
+	reason string // a part of what readyz says
+	status func(*status.Status) bool
+	series string // that is 1
+	alert  string
+	label  string // of the alert
+	says   string // what is logged, once; a regular expression
+	silent bool   // nothing is heard from the API server
 }
 
 // night is a daemon that things happen to.
