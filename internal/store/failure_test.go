@@ -447,33 +447,40 @@ func TestOutOfDescriptors(t *testing.T) {
 // that has a write-ahead log to replay. Pebble's Open does not fail then: it would leave the
 // goroutines of a flush behind. A listing before that is an error of its own.
 func TestLateListOfAnOpening(t *testing.T) {
-	for name, replayed := range map[string]bool{"before the replay": false, "after it": true} {
+	mem := vfs.NewCrashableMem()
+	s := openTest(t, "store", Options{firstSequence: 1, FS: mem})
+	ensure(t, s, "a")
+	appendN(t, s, 3, "a")
+	for name, tc := range map[string]struct {
+		fs      vfs.FS
+		late    bool
+		records int64
+	}{
+		"the first":                {fs: mem.CrashClone(vfs.CrashCloneCfg{}), records: 3},
+		"the last":                 {fs: mem.CrashClone(vfs.CrashCloneCfg{}), late: true, records: 3},
+		"the first of a new store": {fs: vfs.NewMem()},
+	} {
 		t.Run(name, func(t *testing.T) {
-			mem := vfs.NewCrashableMem()
-			s := openTest(t, "store", Options{firstSequence: 1, FS: mem})
-			ensure(t, s, "a")
-			appendN(t, s, 3, "a")
-			killed := mem.CrashClone(vfs.CrashCloneCfg{})
 			f := &faulty{}
 			var tables atomic.Int64
 			f.set(func(op errorfs.Op) error {
 				if op.Kind == errorfs.OpCreate && strings.HasSuffix(op.Path, ".sst") {
 					tables.Add(1)
 				}
-				if op.Kind == errorfs.OpList && strings.HasSuffix(op.Path, "db") && tables.Load() > 0 == replayed {
+				if op.Kind == errorfs.OpList && strings.HasSuffix(op.Path, "/db") && tables.Load() > 0 == tc.late {
 					return syscall.EMFILE
 				}
 				return nil
 			})
-			s, err := Open("store", Options{FS: errorfs.Wrap(killed, f)})
+			s, err := Open("store", Options{FS: errorfs.Wrap(tc.fs, f)})
 			if err == nil {
 				err = s.Close()
 			}
-			if !errors.Is(err, syscall.EMFILE) || errors.Is(err, ErrFailed) != replayed || errors.Is(err, ErrDamaged) {
+			if !errors.Is(err, syscall.EMFILE) || errors.Is(err, ErrFailed) != tc.late || errors.Is(err, ErrDamaged) {
 				t.Errorf("opened: %v", err)
 			}
-			s = openTest(t, "store", Options{FS: killed})
-			if st := s.LogStats(); st.Records != 3 {
+			s = openTest(t, "store", Options{FS: tc.fs})
+			if st := s.LogStats(); st.Records != tc.records {
 				t.Errorf("log %+v", st)
 			}
 		})
