@@ -443,45 +443,53 @@ func TestOutOfDescriptors(t *testing.T) {
 	}
 }
 
-// TestLateListOfAnOpening lets the last listing of the directory fail when a store is opened
-// that has a write-ahead log to replay. Pebble's Open does not fail then: it would leave the
-// goroutines of a flush behind. A listing before that is an error of its own.
-func TestLateListOfAnOpening(t *testing.T) {
-	mem := vfs.NewCrashableMem()
-	s := openTest(t, "store", Options{firstSequence: 1, FS: mem})
+// TestListsOfAnOpening lets each listing of the directory fail in turn when a store is opened: a
+// new one, and one with a write-ahead log to replay. Once there is a new log, Pebble's Open does
+// not fail: it would leave the goroutines of a flush behind.
+func TestListsOfAnOpening(t *testing.T) {
+	killed := vfs.NewCrashableMem()
+	s := openTest(t, "store", Options{firstSequence: 1, FS: killed})
 	ensure(t, s, "a")
 	appendN(t, s, 3, "a")
-	for name, tc := range map[string]struct {
-		fs      vfs.FS
-		late    bool
-		records int64
-	}{
-		"the first":                {fs: mem.CrashClone(vfs.CrashCloneCfg{}), records: 3},
-		"the last":                 {fs: mem.CrashClone(vfs.CrashCloneCfg{}), late: true, records: 3},
-		"the first of a new store": {fs: vfs.NewMem()},
-	} {
+	for name, mem := range map[string]*vfs.MemFS{"new": vfs.NewCrashableMem(), "killed": killed} {
 		t.Run(name, func(t *testing.T) {
-			f := &faulty{}
-			var tables atomic.Int64
-			f.set(func(op errorfs.Op) error {
-				if op.Kind == errorfs.OpCreate && strings.HasSuffix(op.Path, ".sst") {
-					tables.Add(1)
+			reached, failed := true, 0
+			for n := 1; reached; n++ {
+				fs := mem.CrashClone(vfs.CrashCloneCfg{})
+				f := &faulty{}
+				var lists, logs atomic.Int64
+				f.set(func(op errorfs.Op) error {
+					switch {
+					case op.Kind == errorfs.OpCreate && strings.HasPrefix(op.Path, "store/db/") && strings.HasSuffix(op.Path, ".log"):
+						logs.Add(1)
+					case op.Kind == errorfs.OpList && op.Path == "store/db" && lists.Add(1) == int64(n):
+						return syscall.EMFILE
+					}
+					return nil
+				})
+				s, err := Open("store", Options{FS: errorfs.Wrap(fs, f)})
+				if err == nil {
+					err = s.Close()
 				}
-				if op.Kind == errorfs.OpList && strings.HasSuffix(op.Path, "/db") && tables.Load() > 0 == tc.late {
-					return syscall.EMFILE
+				if reached = lists.Load() >= int64(n); !reached {
+					if err != nil {
+						t.Error(err)
+					}
+					break
 				}
-				return nil
-			})
-			s, err := Open("store", Options{FS: errorfs.Wrap(tc.fs, f)})
-			if err == nil {
-				err = s.Close()
+				late := logs.Load() > 0
+				if late {
+					failed++
+				}
+				if !errors.Is(err, syscall.EMFILE) || errors.Is(err, ErrFailed) != late || errors.Is(err, ErrDamaged) {
+					t.Errorf("listing %d: %v", n, err)
+				}
+				if report, err := inspect.CheckFS(fs, "store"); err != nil || !report.OK() {
+					t.Errorf("listing %d: check: %v %v", n, err, report.Problems)
+				}
 			}
-			if !errors.Is(err, syscall.EMFILE) || errors.Is(err, ErrFailed) != tc.late || errors.Is(err, ErrDamaged) {
-				t.Errorf("opened: %v", err)
-			}
-			s = openTest(t, "store", Options{FS: tc.fs})
-			if st := s.LogStats(); st.Records != tc.records {
-				t.Errorf("log %+v", st)
+			if failed == 0 {
+				t.Error("no listing was late")
 			}
 		})
 	}
