@@ -41,7 +41,7 @@ func TestListOfTheLastObjects(t *testing.T) {
 			var got []string
 			after := ""
 			for {
-				list, err := w.r.ListAt(t.Context(), pods, "", at, after, limit)
+				list, err := w.r.ListAt(t.Context(), Objects{Resource: pods}, at, after, limit)
 				w.must(err)
 				for _, s := range list.Items {
 					got = append(got, s.Name)
@@ -64,7 +64,7 @@ func TestPeriodOfAnEmptyLog(t *testing.T) {
 		defer w.end()
 		page, err := w.r.Query(t.Context(), Query{Limit: 10})
 		w.must(err)
-		if !page.From.Equal(page.To) || page.To.After(time.Now()) {
+		if !page.From.Equal(page.To) || page.To.After(w.now()) {
 			t.Errorf("got %s to %s", page.From, page.To)
 		}
 		worth, err := w.r.WorthAt(pods, "", w.now())
@@ -106,7 +106,7 @@ func TestListBesideADeletion(t *testing.T) {
 			w.c.Handler(w.feed).OnDelete(w.object("a", "u1"))
 			w.c.Flush()
 		}}
-		list, err := w.r.ListAt(t.Context(), pods, "", at, "", 10)
+		list, err := w.r.ListAt(t.Context(), Objects{Resource: pods}, at, "", 10)
 		w.must(err)
 		if len(list.Items) != 1 || list.Items[0].As != Exact {
 			t.Errorf("got %+v, want a", list)
@@ -130,7 +130,7 @@ func TestListOfWhatIsExpired(t *testing.T) {
 		b := w.st.NewBatch()
 		b.DeleteState("pods", "ns/a")
 		w.must(w.st.Commit(b))
-		list, err := w.r.ListAt(t.Context(), pods, "", at, "", 10)
+		list, err := w.r.ListAt(t.Context(), Objects{Resource: pods}, at, "", 10)
 		w.must(err)
 		state, err := w.r.At(t.Context(), pod("a"), at)
 		w.must(err)
@@ -218,7 +218,7 @@ func TestStatesOfAnotherPart(t *testing.T) {
 			t.Helper()
 			s, err := w.r.At(ctx, pod("a"), w.now())
 			w.must(err)
-			list, err := w.r.ListAt(ctx, pods, "", w.now(), "", 10)
+			list, err := w.r.ListAt(ctx, Objects{Resource: pods}, w.now(), "", 10)
 			w.must(err)
 			if s.As != as || shape(s.Object) != want {
 				t.Errorf("got %s %q, want %s %q", s.As, shape(s.Object), as, want)
@@ -382,4 +382,204 @@ func TestMemoryOfManyObjects(t *testing.T) {
 		t.Errorf("%d changes hold %d bytes", len(c.Items), held)
 	}
 	runtime.KeepAlive(c)
+}
+
+// A clock that ran ahead, and was set back, hides no change: what was recorded before a time
+// that the clock has shown twice counts as older.
+func TestClockThatWasSetBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		h := w.c.Handler(w.feed)
+		rest := func() {
+			w.c.Flush()
+			time.Sleep(2 * time.Minute)
+		}
+		rest()
+		first, other := w.object("a", "u1"), w.object("b", "u2")
+		h.OnAdd(first, false)
+		rest()
+		w.restart(false) // the history has begun
+		h = w.c.Handler(w.feed)
+		rest()
+		from := w.now()
+		w.skew.Store(int64(24 * time.Hour))
+		second := w.object("a", "u1")
+		h.OnUpdate(first, second)
+		w.c.Flush()
+		w.skew.Store(0)
+		rest()
+		h.OnAdd(other, false)
+		rest()
+		raw, err := second.AppendJSON(nil)
+		w.must(err)
+		at := w.now()
+		s, err := w.r.At(t.Context(), pod("a"), at)
+		w.must(err)
+		list, err := w.r.ListAt(t.Context(), Objects{Resource: pods}, at, "", 10)
+		w.must(err)
+		if s.As != Exact || shape(s.Object) != shape(raw) || len(list.Items) != 2 || shape(list.Items[0].Object) != shape(raw) {
+			t.Errorf("got %s %q and %+v, want %q", s.As, shape(s.Object), list.Items, shape(raw))
+		}
+		c, err := w.r.Changes(t.Context(), Filter{From: from, To: at}, false)
+		w.must(err)
+		if len(c.Items) != 2 {
+			t.Errorf("changes: %+v", c.Items)
+		}
+		time.Sleep(time.Second)
+		third := w.object("a", "u1") // it is no longer the newest
+		h.OnUpdate(second, third)
+		rest()
+		if list, err = w.r.ListAt(t.Context(), Objects{Resource: pods}, at, "", 10); err != nil || shape(list.Items[0].Object) != shape(raw) {
+			t.Errorf("got %+v %v, want %q", list.Items, err, shape(raw))
+		}
+	})
+}
+
+// A state and a list are of the same record where times are a little out of order.
+func TestTimesOutOfOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		a, h := w.object("a", "u1"), w.c.Handler(w.feed)
+		h.OnAdd(a, false)
+		for _, ms := range []int64{800, 600, 900, 300} {
+			w.c.Flush()
+			w.skew.Store(ms * int64(time.Millisecond))
+			next := w.object("a", "u1")
+			h.OnUpdate(a, next)
+			a = next
+		}
+		w.c.Flush()
+		w.skew.Store(0)
+		for ms := range 10 {
+			at := w.now().Add(time.Duration(ms) * 100 * time.Millisecond)
+			s, err := w.r.At(t.Context(), pod("a"), at)
+			w.must(err)
+			list, err := w.r.ListAt(t.Context(), Objects{Resource: pods}, at, "", 10)
+			w.must(err)
+			if s.Sequence == 0 || list.Items[0].Sequence != s.Sequence {
+				t.Errorf("after %d ms the state is of record %d, and in the list of %d", ms*100, s.Sequence, list.Items[0].Sequence)
+			}
+		}
+	})
+}
+
+// Versions and blame of an object whose states take long to read end in time, and report it.
+func TestSlowVersions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		h, a := w.c.Handler(w.feed), w.object("a", "u1")
+		h.OnAdd(a, false)
+		for range 100 {
+			next := w.object("a", "u1")
+			h.OnUpdate(a, next)
+			a = next
+		}
+		w.c.Flush()
+		want, err := w.r.Versions(t.Context(), pod("a"), time.Time{}, time.Time{}, 1000)
+		w.must(err)
+		if len(want.Items) != 101 || want.More {
+			t.Fatalf("%d versions, more: %t", len(want.Items), want.More)
+		}
+		some, err := w.r.Versions(t.Context(), pod("a"), time.Time{}, time.Time{}, 100)
+		w.must(err)
+		if len(some.Items) != 100 || !some.More {
+			t.Errorf("of 101 versions %d, more: %t", len(some.Items), some.More)
+		}
+		w.r.store = slow{passing{w.st}}
+		began := time.Now()
+		v, err := w.r.Versions(t.Context(), pod("a"), time.Time{}, time.Time{}, 1000)
+		w.must(err)
+		if took := time.Since(began); took > 2*patience || !v.More || len(v.Items) == 0 {
+			t.Errorf("%d versions in %v, more: %t", len(v.Items), took, v.More)
+		}
+		if diff := cmp.Diff(want.Items[:len(v.Items)], v.Items); diff != "" {
+			t.Errorf("(-quick +slow):\n%s", diff)
+		}
+		began = time.Now()
+		b, err := w.r.Blame(t.Context(), pod("a"))
+		w.must(err)
+		if took := time.Since(began); took > 2*patience || !b.Truncated || len(b.Fields) == 0 {
+			t.Errorf("blame of %d fields in %v, truncated: %t", len(b.Fields), took, b.Truncated)
+		}
+		from := w.now()
+		time.Sleep(time.Minute)
+		for i := range 1000 {
+			h.OnAdd(w.object(fmt.Sprint("pod-", i), fmt.Sprint("u", i)), false)
+		}
+		w.c.Flush()
+		began = time.Now()
+		c, err := w.r.Changes(t.Context(), Filter{From: from, To: w.now()}, false)
+		w.must(err)
+		if took := time.Since(began); took > 11*patience || !c.Truncated || len(c.Items) == 0 {
+			t.Errorf("%d changes in %v, truncated: %t", len(c.Items), took, c.Truncated)
+		}
+	})
+}
+
+// counted counts the records that are read.
+type counted struct {
+	Store
+	n int
+}
+
+func (c *counted) ReadRecord(sequence uint64) (store.Item, bool, error) {
+	c.n++
+	return c.Store.ReadRecord(sequence)
+}
+
+// The versions of an old period are read without those after it.
+func TestOldVersions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		h, a := w.c.Handler(w.feed), w.object("a", "u1")
+		h.OnAdd(a, false)
+		for range 1000 {
+			time.Sleep(time.Second)
+			next := w.object("a", "u1")
+			h.OnUpdate(a, next)
+			a = next
+		}
+		w.c.Flush()
+		all, err := w.r.Versions(t.Context(), pod("a"), time.Time{}, time.Time{}, 2000)
+		w.must(err)
+		reads := &counted{Store: w.st}
+		w.r.store = reads
+		for _, i := range []int{0, 1, 500, 999, 1000} {
+			reads.n = 0
+			v, err := w.r.Versions(t.Context(), pod("a"), time.Time{}, all.Items[i].Time, 1)
+			w.must(err)
+			if len(v.Items) != 1 || v.Items[0] != all.Items[i] || v.More != (i < 1000) {
+				t.Errorf("until version %d: got %+v", i, v)
+			}
+			if most := 10; reads.n > most && (i < 1000 || reads.n > most+quickSteps) {
+				t.Errorf("until version %d: %d records are read", i, reads.n)
+			}
+		}
+	})
+}
+
+// A page of the objects of one name is that of one read of the ledger.
+func TestListOfAName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1, 0)
+		defer w.end()
+		time.Sleep(2 * time.Minute)
+		for i := range 50 {
+			w.c.Handler(w.feed).OnAdd(w.object(fmt.Sprintf("pod-%02d", i), fmt.Sprint("u", i)), false)
+		}
+		w.c.Flush()
+		time.Sleep(time.Second)
+		reads := &counted{Store: w.st}
+		w.r.store = reads
+		all := Objects{Resource: pods, Named: func(_, name string) bool { return name == "pod-47" }}
+		list, err := w.r.ListAt(t.Context(), all, w.now(), "", 2)
+		w.must(err)
+		if len(list.Items) != 1 || list.Items[0].Name != "pod-47" || list.Continue != "" || reads.n > 5 {
+			t.Errorf("got %+v, of %d records", list, reads.n)
+		}
+	})
 }

@@ -58,7 +58,7 @@ type Field struct {
 // history are for [Blame.Manage].
 func (r *Reader) Blame(ctx context.Context, o Object) (*Blame, error) {
 	b := &Blame{Fields: []Field{}, Gaps: []event.GapData{}}
-	s, err := r.At(ctx, o, time.Now())
+	s, err := r.At(ctx, o, r.now())
 	if err != nil {
 		return b, err
 	}
@@ -69,8 +69,8 @@ func (r *Reader) Blame(ctx context.Context, o Object) (*Blame, error) {
 	if err != nil && !errors.Is(err, store.ErrUnreadable) {
 		return b, err
 	}
-	w := walker{Blame: b, reader: r, newest: s.Sequence, gaps: slices.DeleteFunc(slices.Clone(gaps), func(g gap) bool { return !g.concerns(&o.Resource, o.Namespace, o.Name) })}
-	if err := r.newest(ctx, &o, w.take); err != nil {
+	w := walker{Blame: b, reader: r, began: time.Now(), newest: s.Sequence, gaps: slices.DeleteFunc(slices.Clone(gaps), func(g gap) bool { return !g.concerns(&o.Resource, o.Namespace, o.Name) })}
+	if err := r.newest(ctx, &o, time.Time{}, w.take); err != nil {
 		return b, err
 	}
 	if w.last != nil {
@@ -94,6 +94,7 @@ type walker struct {
 	*Blame
 	reader *Reader
 	gaps   []gap
+	began  time.Time
 	newest uint64  // the sequence of the state of now, 0: it has none
 	last   *stored // the record before, in the order of the walk; nil: there was none
 	blind  bool    // changes may be missing after the records that follow
@@ -103,7 +104,7 @@ type walker struct {
 
 // take is called with the records of the object, the newest first.
 func (w *walker) take(rec *stored) (more bool, err error) {
-	if w.states++; w.states > maxCompared {
+	if w.states++; w.states > maxCompared || w.root != nil && time.Since(w.began) > patience {
 		w.Truncated = true
 		return false, nil
 	}
@@ -120,7 +121,7 @@ func (w *walker) take(rec *stored) (more bool, err error) {
 	case w.last == nil && rec.sequence == w.newest:
 	case w.last == nil: // the state of now is not recorded
 		w.blind = true
-		w.set(raw, Field{As: Gap, Before: time.Now()})
+		w.set(raw, Field{As: Gap, Before: w.reader.now()})
 	case w.last.Prev != rec.sequence:
 		w.old(w.last)
 		w.blind = true
@@ -311,11 +312,13 @@ func text(v any, indent string) (string, error) {
 	return strings.ReplaceAll(strings.TrimSuffix(string(raw), "\n"), "\n", "\n"+indent), err
 }
 
-// member is a key in a path.
+var keyEscapes = strings.NewReplacer(`\`, `\\`, `"`, `\"`)
+
+// member is a key in a path, as rawjson.ParsePath takes it.
 func member(key, path string) string {
 	switch {
-	case key == "" || strings.ContainsAny(key, ".[]*'\" "):
-		return "['" + key + "']"
+	case key == "" || strings.ContainsAny(key, `.[]*'"\ `):
+		return `["` + keyEscapes.Replace(key) + `"]`
 	case path == "":
 		return key
 	default:

@@ -46,7 +46,7 @@ func TestBlameText(t *testing.T) {
 	if string(got) != string(want) {
 		t.Errorf("the text is\n%s", out.String())
 	}
-	const list = `apiVersion kind metadata.finalizers[=a] metadata.finalizers[=b] metadata.labels['app.kubernetes.io/name'] metadata.name metadata.uid ` +
+	const list = `apiVersion kind metadata.finalizers[=a] metadata.finalizers[=b] metadata.labels["app.kubernetes.io/name"] metadata.name metadata.uid ` +
 		`spec.containers[name=web].args[0] spec.containers[name=web].args[1] spec.containers[name=web].image spec.containers[name=web].name ` +
 		`spec.containers[name=web].ports[containerPort=80].containerPort spec.containers[name=web].ports[containerPort=80].protocol ` +
 		`spec.containers[name=side].image spec.containers[name=side].name spec.empty spec.matrix[0][=1] spec.matrix[0][=2] spec.matrix[1][0].x spec.nil spec.none spec.text`
@@ -114,7 +114,7 @@ func TestManagedFields(t *testing.T) {
 		}
 	}
 	for path, want := range map[string]string{
-		"metadata.labels['app.kubernetes.io/name']": "helm", "metadata.finalizers[=a]": "helm", "metadata.finalizers[=b]": "", "metadata.name": "",
+		"metadata.labels[\"app.kubernetes.io/name\"]": "helm", "metadata.finalizers[=a]": "helm", "metadata.finalizers[=b]": "", "metadata.name": "",
 		"spec.matrix[0][=1]": "helm", "spec.matrix[1][0].x": "helm", "spec.empty": "helm", "spec.text": "helm", "spec.none": "",
 		"spec.containers[name=web].image": "edit", "spec.containers[name=web].name": "", "spec.containers[name=side].image": "late",
 		"spec.containers[name=web].ports[containerPort=80].containerPort": "helm", "spec.containers[name=web].ports[containerPort=80].protocol": "",

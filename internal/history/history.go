@@ -51,16 +51,30 @@ type Reader struct {
 	store    Store
 	ledger   *ledger.Ledger
 	inflater *record.Inflater
+	now      func() time.Time
 
-	mu      sync.Mutex
-	gaps    []gap  // guarded by mu; all of the log up to seen
-	seen    uint64 // guarded by mu
-	damaged bool   // guarded by mu; headlines up to seen are, and may hide gaps
+	mu    sync.Mutex
+	known known // guarded by mu; its lists are never changed
+}
+
+// known is what the log up to a record has of gaps and clocks.
+type known struct {
+	seen    uint64 // the record
+	gaps    []gap
+	backs   []back
+	latest  time.Time // that the clock has shown, since it was set back last
+	damaged bool      // headlines are, and may hide gaps
+}
+
+// back is a record before which the clock was set back.
+type back struct {
+	sequence uint64
+	at       time.Time
 }
 
 // New returns the reader of a store's history.
 func New(s Store, l *ledger.Ledger, in *record.Inflater) *Reader {
-	return &Reader{store: s, ledger: l, inflater: in}
+	return &Reader{store: s, ledger: l, inflater: in, now: time.Now}
 }
 
 // Object names an object. Of the resource, group and name count.
@@ -131,39 +145,87 @@ func (g *gap) overlaps(from, to time.Time) bool {
 
 // allGaps returns the gaps of the log. The error is store.ErrUnreadable if some may be missing.
 func (r *Reader) allGaps() ([]gap, error) {
+	k, err := r.look()
+	if err == nil && k.damaged {
+		err = fmt.Errorf("headlines: %w", store.ErrUnreadable)
+	}
+	return k.gaps, err
+}
+
+// look returns what the log has of gaps and clocks by now.
+func (r *Reader) look() (known, error) {
 	r.mu.Lock()
-	known, seen, damaged := r.gaps, r.seen, r.damaged
+	k := r.known
 	r.mu.Unlock()
 	stats := r.store.LogStats()
-	if seen < stats.Last {
-		known = slices.DeleteFunc(slices.Clone(known), func(g gap) bool { return g.sequence < stats.First })
-		isGap := func(row *headline.Row) bool { return row.Type == event.Gap }
-		err := r.rows(seen+1, stats.Last, false, "", isGap, func(row *headline.Row) error {
-			g := gap{sequence: row.Sequence, at: row.Time, data: event.GapData{Resource: row.Resource, Namespace: strings.Clone(row.Namespace), Name: strings.Clone(row.Name), To: row.Time}}
-			rec, err := r.read(row.Sequence)
-			if err != nil {
-				return err
-			}
-			if rec != nil && rec.Event.Gap != nil {
-				g.data = *rec.Event.Gap
-			}
-			known = append(known, g)
-			return nil
-		})
-		if err != nil && !errors.Is(err, store.ErrUnreadable) {
-			return nil, err
-		}
-		damaged = damaged || err != nil
-		r.mu.Lock()
-		if r.seen < stats.Last {
-			r.gaps, r.seen, r.damaged = known, stats.Last, damaged
-		}
-		r.mu.Unlock()
+	if k.seen >= stats.Last {
+		return k, nil
 	}
-	if damaged {
-		return known, fmt.Errorf("headlines: %w", store.ErrUnreadable)
+	k.gaps = slices.DeleteFunc(slices.Clone(k.gaps), func(g gap) bool { return g.sequence < stats.First })
+	k.backs = slices.DeleteFunc(slices.Clone(k.backs), func(b back) bool { return b.sequence <= stats.First })
+	keep := func(row *headline.Row) bool {
+		// The deletions that a list shows have its time, and are committed after it.
+		if row.Flags&headline.State != 0 && row.Type != event.Deleted && row.Time.Before(k.latest.Add(-jitter)) {
+			k.backs, k.latest = append(k.backs, back{row.Sequence, row.Time}), row.Time
+		}
+		if row.Time.After(k.latest) {
+			k.latest = row.Time
+		}
+		return row.Type == event.Gap
 	}
-	return known, nil
+	err := r.rows(k.seen+1, stats.Last, false, "", keep, func(row *headline.Row) error {
+		g := gap{sequence: row.Sequence, at: row.Time, data: event.GapData{Resource: row.Resource, Namespace: strings.Clone(row.Namespace), Name: strings.Clone(row.Name), To: row.Time}}
+		rec, err := r.read(row.Sequence)
+		if err != nil {
+			return err
+		}
+		if rec != nil && rec.Event.Gap != nil {
+			g.data = *rec.Event.Gap
+		}
+		k.gaps = append(k.gaps, g)
+		return nil
+	})
+	if ledger.IgnoreUnreadable(err) != nil {
+		return k, err
+	}
+	k.seen, k.damaged = stats.Last, k.damaged || err != nil
+	r.mu.Lock()
+	if r.known.seen < k.seen {
+		r.known = k
+	}
+	r.mu.Unlock()
+	return k, nil
+}
+
+// past is what counts as recorded up to a time: the records of that time or before it, and all
+// up to one, after which the clock has shown that time again.
+type past struct {
+	t  time.Time
+	to uint64
+}
+
+func (p past) has(sequence uint64, at time.Time) bool { return sequence <= p.to || !at.After(p.t) }
+
+// until returns what counts as recorded up to a time.
+func (r *Reader) until(t time.Time) (past, error) {
+	k, err := r.look()
+	p := past{t: t.Truncate(time.Microsecond)}
+	for _, b := range k.backs {
+		if !b.at.After(p.t) {
+			p.to = b.sequence
+		}
+	}
+	return p, err
+}
+
+// begin returns a sequence that the records since a time, and those that count as later, begin
+// at or after.
+func (r *Reader) begin(t time.Time) (uint64, error) {
+	k, err := r.look()
+	if len(k.backs) > 0 {
+		return r.store.LogStats().First, err
+	}
+	return r.store.SequenceAt(t), err
 }
 
 // rows calls f with the headlines of the records from one sequence to another, or from the
@@ -263,6 +325,9 @@ func (r *Reader) horizon() (first uint64, at time.Time, err error) {
 // disorder is how far the times of records may be out of order: the deletions that a list shows
 // have its time, and are committed in parts.
 const disorder = time.Minute
+
+// jitter is how far the times of other records may be out of order while the clock is not set.
+const jitter = time.Second
 
 // covered reports whether all changes of a resource since a time are in the history, in one
 // namespace or in all if it is empty. A nil resource stands for all, a zero time for the

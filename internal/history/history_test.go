@@ -61,6 +61,8 @@ type world struct {
 
 	version  int
 	shown    atomic.Int64 // the version, for the committer
+	skew     atomic.Int64 // of the clock
+	skewed   bool         // the clock was set wrong
 	cluster  map[string]*compact.Object
 	moments  []moment
 	changes  []Change   // of the ledger, the oldest first
@@ -87,8 +89,10 @@ type life struct {
 	seen  uint64 // position
 }
 
-// now is the clock of the world: that of the bubble, in this century.
-func (w *world) now() time.Time { return time.Unix(1_900_000_000, 0).UTC().Add(time.Since(w.begin)) }
+// now is the clock of the world: that of the bubble, in this century, if it is not set wrong.
+func (w *world) now() time.Time {
+	return time.Unix(1_900_000_000, 0).UTC().Add(time.Since(w.begin) + time.Duration(w.skew.Load()))
+}
 
 func newWorld(t *testing.T, seed uint64, keep time.Duration) *world {
 	w := &world{T: t, rng: rand.New(rand.NewPCG(seed, 1)), begin: time.Now(), disk: vfs.NewCrashableMem(), keep: keep, cluster: map[string]*compact.Object{}, version: 100}
@@ -134,6 +138,7 @@ func (w *world) open() {
 	table, err := redact.Compile(accepted, nil, make([]byte, 32))
 	w.must(err)
 	w.r = New(passing{w.st}, l, &record.Inflater{Cluster: "test", Dictionaries: w.dicts, Edit: table.Edit})
+	w.r.now = w.now
 	w.codec = compact.NewCodecFor(w.dicts, "pods")
 	w.c, err = commit.New(commit.Config{
 		Cluster: "test", Store: w.st, Ledger: l, Dictionaries: w.dicts, Logger: slog.New(slog.DiscardHandler),
@@ -326,7 +331,10 @@ func (w *world) note() {
 		m.state[o.GetName()] = shape(raw)
 		return err
 	}))
-	before := w.at(m.at)
+	var before map[string]string
+	if n := len(w.moments); n > 0 {
+		before = w.moments[n-1].state
+	}
 	for _, name := range names {
 		c := Change{Version: Version{Time: m.at}, Name: name}
 		was, is := before[name], m.state[name]
@@ -375,23 +383,22 @@ func content(shape string) string {
 	return uid + " " + value
 }
 
-// at is what the ledger had at a time.
+// at is what the ledger had when the clock showed a time last.
 func (w *world) at(t time.Time) map[string]string {
-	i, _ := slices.BinarySearchFunc(w.moments, t, func(m moment, t time.Time) int {
-		if m.at.After(t) {
-			return 1
+	for _, m := range slices.Backward(w.moments) {
+		if !m.at.After(t) {
+			return m.state
 		}
-		return -1
-	})
-	if i == 0 {
-		return nil
 	}
-	return w.moments[i-1].state
+	return nil
 }
 
 // someTime is a time from a little before the first record until now.
 func (w *world) someTime() time.Time {
 	from := w.moments[0].at.Add(-time.Minute)
+	if now := w.now(); now.Before(from) {
+		from = now.Add(-time.Minute)
+	}
 	return from.Add(time.Duration(w.rng.Int64N(int64(w.now().Sub(from)))))
 }
 
@@ -407,7 +414,7 @@ func (w *world) check() (exact, all int) {
 	for range 20 {
 		t := w.someTime()
 		model := w.at(t)
-		list, err := w.r.ListAt(ctx, pods, "", t, "", 100)
+		list, err := w.r.ListAt(ctx, Objects{Resource: pods}, t, "", 100)
 		w.must(err)
 		listed := map[string]string{}
 		for _, s := range list.Items {
@@ -502,7 +509,7 @@ func (w *world) checkPeriod(from, to time.Time) {
 			n += k
 		}
 	}
-	if want := len(w.changesIn(from, to)); n > want || h.Complete && n != want {
+	if want := len(w.changesIn(from, to)); n > want || h.Complete && n != want && (w.keep == 0 || !w.skewed) {
 		w.Errorf("from %v to %v there are %d changes, want %d (complete: %t)", from, to, n, want, h.Complete)
 	}
 }
@@ -546,6 +553,9 @@ func (w *world) checkBlame(name string) {
 	w.Helper()
 	b, err := w.r.Blame(w.Context(), pod(name))
 	w.must(err)
+	if b.Deleted != (w.moments[len(w.moments)-1].state[name] == "") && len(b.Fields) > 0 && len(w.obscured) == 0 {
+		w.Errorf("%s is deleted: %t", name, b.Deleted)
+	}
 	if b.Deleted { // its last state is news of the deletion
 		return
 	}
@@ -664,9 +674,12 @@ func (w *world) checkTested(oldest bool) {
 // exact.
 func TestHistory(t *testing.T) {
 	for name, tc := range map[string]struct {
-		keep time.Duration
-		wild bool
-	}{"kept": {}, "trimmed": {keep: 5 * time.Minute}, "wild": {wild: true}, "wild and trimmed": {5 * time.Minute, true}} {
+		keep         time.Duration
+		wild, skewed bool
+	}{
+		"kept": {}, "trimmed": {keep: 5 * time.Minute}, "wild": {wild: true}, "wild and trimmed": {5 * time.Minute, true, false},
+		"a clock set wrong": {skewed: true}, "a clock set wrong, trimmed": {5 * time.Minute, false, true},
+	} {
 		for seed := range uint64(2) {
 			t.Run(fmt.Sprint(name, seed), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -675,7 +688,7 @@ func TestHistory(t *testing.T) {
 					exact, all := 0, 0
 					for range 3 {
 						for range 20 {
-							w.turn(tc.wild)
+							w.turn(tc.wild, tc.skewed)
 						}
 						e, n := w.check()
 						exact, all = exact+e, all+n
@@ -688,7 +701,7 @@ func TestHistory(t *testing.T) {
 }
 
 // turn lets something happen.
-func (w *world) turn(wild bool) {
+func (w *world) turn(wild, skewed bool) {
 	w.step()
 	switch w.rng.IntN(20) {
 	case 0:
@@ -719,6 +732,12 @@ func (w *world) turn(wild bool) {
 			w.restart(w.rng.IntN(2) == 0)
 			w.step()
 			w.obscured = append(w.obscured, duration{time.Unix(0, 0), w.now().Add(24 * time.Hour)})
+		}
+	case 7:
+		if skewed { // the clock is set wrong, or right
+			w.skewed = true
+			w.skew.Store(int64(w.rng.IntN(3)-1) * w.rng.Int64N(int64([]time.Duration{time.Minute, 20 * time.Minute}[w.rng.IntN(2)])))
+			w.obscured = append(w.obscured, duration{w.now().Add(-time.Hour), w.now().Add(time.Hour)})
 		}
 	}
 }

@@ -55,12 +55,15 @@ func (f *Filter) text() string {
 func (r *Reader) bounds(f *Filter) (low, high uint64, from, to time.Time, err error) {
 	first, at, err := r.horizon()
 	low, high, from, to = first, r.store.LogStats().Last, f.From, f.To
-	if to.IsZero() {
-		to = time.Now()
+	if now := r.now(); to.IsZero() || to.After(now) {
+		to = now
 	}
 	switch {
+	case err != nil:
 	case !from.IsZero():
-		low = max(low, r.store.SequenceAt(from))
+		var begin uint64
+		begin, err = r.begin(from)
+		low = max(low, begin)
 	case at.Equal(never):
 		from = to
 	default:
@@ -383,16 +386,24 @@ func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, 
 	if err != nil {
 		return c, err
 	}
+	before, err := r.until(from)
+	if err != nil {
+		return c, err
+	}
+	during, err := r.until(to)
+	if err != nil {
+		return c, err
+	}
 	found := map[Object]*net{}
 	var order []*net
 	keep := func(row *headline.Row) bool {
 		c.Scanned++
-		return row.Flags&headline.State != 0 && row.Time.After(from) && (f.Resource == nil || same(row.Resource, *f.Resource)) &&
+		return row.Flags&headline.State != 0 && !before.has(row.Sequence, row.Time) && (f.Resource == nil || same(row.Resource, *f.Resource)) &&
 			(f.Namespace == "" || row.Namespace == f.Namespace) && (f.Name == "" || row.Name == f.Name)
 	}
 	err = r.rows(low, r.store.LogStats().Last, false, f.text(), keep, func(row *headline.Row) error {
 		o := found[objectOf(row)]
-		if row.Time.After(to) {
+		if !during.has(row.Sequence, row.Time) {
 			if o != nil && o.after == 0 {
 				o.after = row.Sequence
 			}
@@ -421,9 +432,11 @@ func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, 
 	if err = ledger.IgnoreUnreadable(err); err != nil {
 		return c, err
 	}
-	if order, err = r.ends(ctx, order, from, to, byOwner); err != nil {
+	order, whole, err := r.ends(ctx, order, from, to, byOwner)
+	if err != nil {
 		return c, err
 	}
+	c.Truncated = c.Truncated || !whole
 	for _, o := range order {
 		if o.compare(); o.Change == "" {
 			c.Churned++
@@ -457,32 +470,36 @@ type net struct {
 func (n *net) object() Object { return Object{n.Resource, n.Namespace, n.Name} }
 
 // ends finds the states at both ends of a period of those objects that changed, and if it is
-// asked for their owners.
-func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time, owners bool) ([]*net, error) {
+// asked for their owners. It is not the whole if that takes too long for all of them.
+func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time, owners bool) (list []*net, whole bool, err error) {
 	all = slices.DeleteFunc(all, func(n *net) bool { return n.Count == 0 }) // redacted, not changed
-	came := map[Object]bool{}
-	for _, n := range all {
+	came, began := map[Object]bool{}, time.Now()
+	whole = true
+	for i, n := range all {
+		if time.Since(began) > 10*patience {
+			all, whole = all[:i], false
+			break
+		}
 		o := n.object()
-		var err error
 		if n.was, err = r.resolve(ctx, &o, from, n.first, nil); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		entries, err := r.entries(&o)
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if n.is, err = r.resolve(ctx, &o, to, n.after, entries); err == nil {
 			n.is, err = r.latest(&o, n.is, n.last)
 		}
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if n.was.As == Exact && !n.was.Exists {
 			came[key(o)] = true
 		}
 		if owners {
 			if n.owners, err = r.ownersOf(n); err != nil {
-				return nil, err
+				return nil, false, err
 			}
 		}
 		n.describe()
@@ -490,14 +507,14 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time, owner
 	lived, err := r.lastBefore(from, "", func(row *headline.Row) bool { return came[objectOf(row)] }, len(came))
 	damaged := errors.Is(err, store.ErrUnreadable)
 	if err != nil && !damaged {
-		return nil, err
+		return nil, false, err
 	}
 	covered := map[event.Resource]bool{}
 	for _, n := range all {
 		o := n.object()
 		if _, ok := covered[o.Resource]; !ok {
 			if covered[o.Resource], err = r.covered(&o.Resource, "", from); err != nil {
-				return nil, err
+				return nil, false, err
 			}
 		}
 		last, ok := lived[key(o)]
@@ -509,13 +526,13 @@ func (r *Reader) ends(ctx context.Context, all []*net, from, to time.Time, owner
 			n.is.As = UnknownBefore
 		}
 		if n.was, err = r.judge(&o, from, n.was, nil); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		if n.is, err = r.judge(&o, to, n.is, nil); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 	}
-	return all, nil
+	return all, whole, nil
 }
 
 // describe compares the objects of both states, and drops them.

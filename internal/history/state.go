@@ -132,17 +132,20 @@ type around struct {
 // around finds the states of objects around a time, in the records from a sequence on.
 func (r *Reader) around(t time.Time, from uint64, text string, of func(*headline.Row) bool) (map[place]*around, error) {
 	all := map[place]*around{}
-	t = t.Truncate(time.Microsecond)
+	before, err := r.until(t)
+	if err != nil {
+		return all, err
+	}
 	keep := func(row *headline.Row) bool { return row.Flags&headline.State != 0 && of(row) }
-	err := r.rows(from, r.store.LogStats().Last, false, text, keep, func(row *headline.Row) error {
+	err = r.rows(from, r.store.LogStats().Last, false, text, keep, func(row *headline.Row) error {
 		a := all[place{row.Namespace, row.Name}]
 		if a == nil {
 			a = &around{}
 			all[place{strings.Clone(row.Namespace), strings.Clone(row.Name)}] = a
 		}
 		switch {
-		case !row.Time.After(t):
-			a.last, a.lived = row.Sequence, row.Type != event.Deleted
+		case before.has(row.Sequence, row.Time):
+			a.last, a.lived, a.next = row.Sequence, row.Type != event.Deleted, 0
 		case a.next == 0:
 			a.next = row.Sequence
 		}
@@ -153,7 +156,11 @@ func (r *Reader) around(t time.Time, from uint64, text string, of func(*headline
 
 // firstAfter returns the sequence of an object's first state after a time, 0 if there is none.
 func (r *Reader) firstAfter(t time.Time, o *Object) (uint64, error) {
-	all, err := r.around(t, r.store.SequenceAt(t), o.Name, o.is)
+	begin, err := r.begin(t)
+	if err != nil {
+		return 0, err
+	}
+	all, err := r.around(t, begin, o.Name, o.is)
 	if a := all[place{o.Namespace, o.Name}]; a != nil {
 		return a.next, err
 	}
@@ -261,6 +268,10 @@ func fromEntry(o *Object, c *compact.Object) link {
 // longer than steps.
 func (r *Reader) walk(ctx context.Context, o *Object, t time.Time, l link, steps int) (s State, ok bool, err error) {
 	s = State{As: UnknownBefore, Namespace: o.Namespace, Name: o.Name}
+	before, err := r.until(t)
+	if err != nil {
+		return s, false, err
+	}
 	for ; steps > 0; steps-- {
 		if err := stop(ctx); err != nil {
 			return s, false, err
@@ -279,7 +290,7 @@ func (r *Reader) walk(ctx context.Context, o *Object, t time.Time, l link, steps
 		if rec == nil {
 			return r.behind(s, t, l)
 		}
-		if rec.Event.Time.Truncate(time.Microsecond).After(t) {
+		if !before.has(rec.sequence, rec.Event.Time.Truncate(time.Microsecond)) {
 			l = fromRecord(rec)
 			continue
 		}
@@ -344,11 +355,15 @@ func (r *Reader) lastBefore(t time.Time, text string, of func(*headline.Row) boo
 	if n == 0 {
 		return found, nil
 	}
+	before, err := r.until(t)
+	if err != nil {
+		return found, err
+	}
 	stats := r.store.LogStats()
 	keep := func(row *headline.Row) bool {
-		return row.Flags&headline.State != 0 && !row.Time.After(t) && of(row)
+		return row.Flags&headline.State != 0 && before.has(row.Sequence, row.Time) && of(row)
 	}
-	err := r.rows(stats.First, stats.Last, true, text, keep, func(row *headline.Row) error {
+	err = r.rows(stats.First, stats.Last, true, text, keep, func(row *headline.Row) error {
 		o := objectOf(row)
 		if _, ok := found[o]; !ok {
 			o.Namespace, o.Name = strings.Clone(o.Namespace), strings.Clone(o.Name)
@@ -369,13 +384,13 @@ type List struct {
 	Continue string  `json:"continue,omitempty"`
 }
 
-// ListAt returns the objects of a resource at a time, those of a namespace or all if it is
-// empty, at most limit of those after a place that an earlier page gave.
-func (r *Reader) ListAt(ctx context.Context, resource event.Resource, namespace string, t time.Time, after string, limit int) (List, error) {
+// ListAt returns objects at a time, at most limit of those after a place that an earlier page
+// gave.
+func (r *Reader) ListAt(ctx context.Context, all Objects, t time.Time, after string, limit int) (List, error) {
 	list := List{Items: []State{}}
 	size := 0
 	var err error
-	list.As, list.Continue, err = r.EachAt(ctx, Objects{Resource: resource, Namespace: namespace}, t, after, limit, func(s *State) bool {
+	list.As, list.Continue, err = r.EachAt(ctx, all, t, after, limit, func(s *State) bool {
 		list.Items = append(list.Items, *s)
 		size += len(s.Object)
 		return size <= pageBytes
@@ -405,6 +420,9 @@ func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after str
 	for _, p := range r.partitions(all.Resource) {
 		n := 0
 		err := r.ledger.Scan(p, prefix, after, func(key string, _ *compact.Object) error {
+			if ns, name, _ := strings.Cut(key, "/"); all.Named != nil && !all.Named(ns, name) {
+				return nil
+			}
 			if keys = append(keys, key); n == limit {
 				if end == "" || key < end {
 					end = key
@@ -423,7 +441,7 @@ func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after str
 	// of the whole log, as states in the ledger expire that no watch reads.
 	var key []byte
 	recorded, err := r.around(t, r.store.LogStats().First, all.Resource.Resource, func(row *headline.Row) bool {
-		if !same(row.Resource, all.Resource) || all.Namespace != "" && row.Namespace != all.Namespace {
+		if !same(row.Resource, all.Resource) || all.Namespace != "" && row.Namespace != all.Namespace || all.Named != nil && !all.Named(row.Namespace, row.Name) {
 			return false
 		}
 		key = append(append(append(key[:0], row.Namespace...), '/'), row.Name...) // ledger.Key
@@ -451,9 +469,6 @@ func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after str
 			break
 		}
 		ns, name, _ := strings.Cut(key, "/")
-		if all.Named != nil && !all.Named(ns, name) {
-			continue
-		}
 		s, unread, err := r.listed(ctx, &Object{all.Resource, ns, name}, t, recorded[place{ns, name}])
 		damaged = damaged || unread
 		if err != nil {
@@ -520,20 +535,27 @@ type Version struct {
 // Versions are those of an object, the newest first.
 type Versions struct {
 	Items  []Version       `json:"items"`
-	Before As              `json:"before"` // what is known of the time before the last item: exact if there was nothing
-	Gaps   []event.GapData `json:"gaps"`   // in which there may be more
+	More   bool            `json:"more,omitempty"` // there are older ones in the period: before is exact, and the time of the last item the end of the next page
+	Before As              `json:"before"`         // what is known of the time before the last item: exact if there was nothing
+	Gaps   []event.GapData `json:"gaps"`           // in which there may be more
 }
+
+// patience is how long the states of an object, or the objects of an answer, are read.
+const patience = 2 * time.Second
 
 // Versions returns at most limit versions of an object in a period. A zero time is no bound.
 func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, limit int) (Versions, error) {
 	out := Versions{Items: []Version{}, Before: UnknownBefore}
-	shown := map[uint64][]byte{}
+	shown, began := map[uint64][]byte{}, time.Now()
 	take := func(rec *stored) (more bool, err error) {
 		switch at := rec.Event.Time; {
 		case !to.IsZero() && at.After(to) || rec.Rerecorded:
 			return true, nil
-		case len(out.Items) == limit, at.Before(from):
+		case at.Before(from):
 			out.Before = Exact // it is known, and not asked for
+			return false, nil
+		case len(out.Items) == limit, len(out.Items) > 0 && time.Since(began) > patience:
+			out.Before, out.More = Exact, true
 			return false, nil
 		}
 		v := Version{Sequence: rec.sequence, Time: rec.Event.Time, Type: rec.Event.Type}
@@ -544,14 +566,14 @@ func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, lim
 		out.Items = append(out.Items, v)
 		return true, err
 	}
-	if err := r.newest(ctx, &o, take); err != nil {
+	if err := r.newest(ctx, &o, to, take); err != nil {
 		return out, err
 	}
 	if from.IsZero() {
 		from = time.Unix(0, 0)
 	}
 	if to.IsZero() {
-		to = time.Now()
+		to = r.now()
 	}
 	if n := len(out.Items); n > 0 && out.Before != Exact && out.Items[n-1].Type == event.Added {
 		s, err := r.At(ctx, o, out.Items[n-1].Time.Add(-time.Microsecond))
@@ -566,32 +588,52 @@ func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, lim
 }
 
 // newest calls take with the records of an object's states, the newest first, until it returns
-// false. One that cannot be read has no object.
-func (r *Reader) newest(ctx context.Context, o *Object, take func(*stored) (more bool, err error)) error {
+// false. Those after a time may be left out; zero: none are. One that cannot be read has no
+// object.
+func (r *Reader) newest(ctx context.Context, o *Object, to time.Time, take func(*stored) (more bool, err error)) error {
 	entries, err := r.entries(o)
 	if err != nil {
 		return err
 	}
 	stats := r.store.LogStats()
-	more, below := true, stats.Last
+	begin, below := uint64(0), stats.Last
 	if len(entries) == 1 && entries[0].object != nil {
-		for sequence := entries[0].object.Sequence(); sequence > unlogged && more; {
-			if err := stop(ctx); err != nil {
-				return err
-			}
-			rec, err := r.read(sequence)
+		begin = entries[0].object.Sequence()
+	}
+	if !to.IsZero() {
+		next, err := r.firstAfter(to, o)
+		if err = ledger.IgnoreUnreadable(err); err != nil {
+			return err
+		}
+		if next != 0 {
+			rec, err := r.read(next)
 			if err != nil {
 				return err
 			}
-			if rec == nil {
-				more = sequence >= stats.First
-				break
+			if below = next - 1; rec == nil || begin == 0 {
+				begin = 0
+			} else {
+				begin = rec.Prev
 			}
-			if more, err = take(rec); err != nil {
-				return err
-			}
-			below, sequence = sequence-1, rec.Prev
 		}
+	}
+	more := true
+	for sequence := begin; sequence > unlogged && more; {
+		if err := stop(ctx); err != nil {
+			return err
+		}
+		rec, err := r.read(sequence)
+		if err != nil {
+			return err
+		}
+		if rec == nil {
+			more = sequence >= stats.First
+			break
+		}
+		if more, err = take(rec); err != nil {
+			return err
+		}
+		below, sequence = sequence-1, rec.Prev
 	}
 	if !more {
 		return nil
