@@ -22,7 +22,7 @@ import (
 // History answers what was recorded. *history.Reader implements it.
 type History interface {
 	At(ctx context.Context, o history.Object, t time.Time) (history.State, error)
-	ListAt(ctx context.Context, resource event.Resource, namespace string, t time.Time, after string, limit int) (history.List, error)
+	ListAt(ctx context.Context, all history.Objects, t time.Time, after string, limit int) (history.List, error)
 	Versions(ctx context.Context, o history.Object, from, to time.Time, limit int) (history.Versions, error)
 	Diff(ctx context.Context, o history.Object, from, to time.Time) (history.Difference, error)
 	Query(ctx context.Context, q history.Query) (history.Page, error)
@@ -147,6 +147,9 @@ func (s *Server) versions(r *http.Request, query url.Values) (any, error) {
 		return nil, err
 	}
 	from, to, err := period(query)
+	if err == nil {
+		err = inOrder(from, to)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -164,12 +167,16 @@ func (s *Server) diff(r *http.Request, query url.Values) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	from, to, err := period(query)
+	from, err := gone(query, "from") // it may be later than to
 	if err != nil {
 		return nil, err
 	}
-	if to.IsZero() {
-		to = time.Now()
+	to, err := moment(query, "to")
+	if err != nil {
+		return nil, err
+	}
+	if now := time.Now(); to.IsZero() || to.After(now) {
+		to = now
 	}
 	if from.IsZero() {
 		last, err := s.cfg.History.Versions(r.Context(), o, time.Time{}, to, 1)
@@ -203,15 +210,16 @@ func (s *Server) objectsAt(w http.ResponseWriter, r *http.Request, resource even
 	if err != nil {
 		return err
 	}
-	list, err := s.cfg.History.ListAt(r.Context(), resource, namespace, at, query.Get("continue"), limit)
+	all := history.Objects{Resource: resource, Namespace: namespace}
+	if wanted := query.Get("name"); wanted != "" {
+		all.Named = func(_, name string) bool { return name == wanted }
+	}
+	list, err := s.cfg.History.ListAt(r.Context(), all, at, query.Get("continue"), limit)
 	if err != nil {
 		return err
 	}
 	list.Items = slices.DeleteFunc(list.Items, func(state history.State) bool {
 		var o metav1.PartialObjectMetadata
-		if wanted := query.Get("name"); wanted != "" && state.Name != wanted {
-			return true
-		}
 		return !selector.Empty() && state.Object != nil && (json.Unmarshal(state.Object, &o) != nil || !selector.Matches(labels.Set(o.Labels)))
 	})
 	return answer(w, list)
@@ -247,7 +255,9 @@ func (s *Server) historyFilter(query url.Values) (history.Filter, error) {
 		f.Types = append(f.Types, event.Type(t))
 	}
 	var err error
-	f.From, f.To, err = period(query)
+	if f.From, f.To, err = period(query); err == nil {
+		err = inOrder(f.From, f.To)
+	}
 	return f, err
 }
 
@@ -256,6 +266,26 @@ func period(query url.Values) (from, to time.Time, err error) {
 		to, err = moment(query, "to")
 	}
 	return from, to, err
+}
+
+// inOrder returns an error for a period that ends before it begins. It ends now if to is zero.
+func inOrder(from, to time.Time) error {
+	if to.IsZero() {
+		to = time.Now()
+	}
+	if to.Before(from) {
+		return problemf(http.StatusBadRequest, "the period begins at %s, after its end at %s", from.UTC().Format(time.RFC3339Nano), to.UTC().Format(time.RFC3339Nano))
+	}
+	return nil
+}
+
+// gone is a time of the query that may not be in the future.
+func gone(query url.Values, key string) (time.Time, error) {
+	t, err := moment(query, key)
+	if err == nil && t.After(time.Now()) {
+		err = problemf(http.StatusBadRequest, "%s: %s is in the future", key, t.UTC().Format(time.RFC3339Nano))
+	}
+	return t, err
 }
 
 // moment is a time of the query, zero if it is not there.

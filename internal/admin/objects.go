@@ -58,7 +58,7 @@ func (s *Server) objects(w http.ResponseWriter, r *http.Request) error {
 	if namespaced && first == "" {
 		first = query.Get("namespace")
 	}
-	switch at, err := moment(query, "at"); {
+	switch at, err := gone(query, "at"); {
 	case err != nil:
 		return err
 	case !at.IsZero():

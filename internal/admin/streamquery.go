@@ -139,7 +139,7 @@ func (s *Server) firstSince(at time.Time) uint64 {
 // when (RFC 3339).
 func ParseSince(text string, now time.Time) (time.Time, error) {
 	if days, ok := strings.CutSuffix(text, "d"); ok {
-		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
+		if n, err := strconv.ParseUint(strings.TrimPrefix(days, "-"), 10, 16); err == nil {
 			return now.Add(-time.Duration(n) * 24 * time.Hour), nil
 		}
 	}
