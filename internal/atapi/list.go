@@ -72,9 +72,11 @@ func (s *selection) matches(raw []byte) bool {
 // selectable are the fields that the API server selects by, as far as they are texts of the
 // object: those that kubectl describe asks for, and the most used.
 func selectable(gr schema.GroupResource, name string) bool {
-	switch gr.Resource {
+	switch gr.String() {
 	case "events":
 		return strings.HasPrefix(name, "involvedObject.") || name == "reason" || name == "type"
+	case "events.events.k8s.io":
+		return strings.HasPrefix(name, "regarding.") || name == "reason" || name == "type"
 	case "pods":
 		return name == "spec.nodeName" || name == "status.phase"
 	}
@@ -104,7 +106,7 @@ func selected(r *request, gr schema.GroupResource) (sel selection, err error) {
 		case err == nil && selectable(gr, rule.Field):
 			sel.values = append(sel.values, value{path, rule})
 		default:
-			return sel, apierrors.NewBadRequest(fmt.Sprintf("field label not supported: %s; all resources are selected by metadata.name and metadata.namespace, pods by spec.nodeName and status.phase, events by involvedObject, reason and type", rule.Field))
+			return sel, apierrors.NewBadRequest(fmt.Sprintf("field label not supported: %s; all resources are selected by metadata.name and metadata.namespace, pods by spec.nodeName and status.phase, events by involvedObject, those of events.k8s.io by regarding, and both by reason and type", rule.Field))
 		}
 	}
 	sel.names = fields.AndSelectors(names...)
@@ -125,6 +127,30 @@ func selected(r *request, gr schema.GroupResource) (sel selection, err error) {
 		r.at, sel.after = p.At, p.After
 	}
 	return sel, nil
+}
+
+// visible returns an error if the objects do not have what they are selected by.
+func (t *target) visible(sel *selection) error {
+	var paths []rawjson.Path
+	for _, v := range sel.values {
+		paths = append(paths, v.path)
+	}
+	rules, _ := sel.labels.Requirements()
+	for _, rule := range rules {
+		path, err := rawjson.ParsePath("metadata.labels[" + strconv.Quote(rule.Key()) + "]")
+		if err != nil {
+			return apierrors.NewBadRequest("labelSelector: " + err.Error())
+		}
+		paths = append(paths, path)
+	}
+	for _, by := range t.reading() {
+		for _, path := range paths {
+			if by.Hides(path) {
+				return apierrors.NewBadRequest(fmt.Sprintf("watch %s does not record %s of the %s: they cannot be selected by it", by.Watch, path, t.GVR.GroupResource()))
+			}
+		}
+	}
+	return nil
 }
 
 func (s *Server) list(ctx context.Context, w http.ResponseWriter, r *request, t *target, sel *selection) error {

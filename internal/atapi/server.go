@@ -155,6 +155,9 @@ func (s *Server) objects(ctx context.Context, w http.ResponseWriter, r *request,
 		return err
 	}
 	sel, err := selected(r, t.GVR.GroupResource())
+	if err == nil {
+		err = t.visible(&sel)
+	}
 	if err != nil {
 		return err
 	}
@@ -189,15 +192,20 @@ func (t *target) find(resources []query.Recorded, gvr schema.GroupVersionResourc
 	return notFound("no watch with a history reads %s", gvr.GroupResource())
 }
 
+// reading returns the watches that cover the request, or a part of it.
+func (t *target) reading() (list []query.RecordedBy) {
+	for _, by := range t.Watches {
+		if t.namespace == "" || by.Reads(t.namespace) {
+			list = append(list, by)
+		}
+	}
+	return list
+}
+
 // warn adds a warning if the watches cover only a part of the request, and fails if they cover
 // nothing of it.
 func (t *target) warn(w http.ResponseWriter) error {
-	var reading []query.RecordedBy
-	for _, by := range t.Watches {
-		if t.namespace == "" || by.Reads(t.namespace) {
-			reading = append(reading, by)
-		}
-	}
+	reading := t.reading()
 	if len(reading) == 0 {
 		return notFound("no watch with a history reads %s in namespace %s", t.GVR.GroupResource(), t.namespace)
 	}

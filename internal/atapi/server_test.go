@@ -21,6 +21,7 @@ import (
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
+	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -64,18 +65,23 @@ func (p *past) WorthAt(event.Resource, string, time.Time) (history.Worth, error)
 
 func (p *past) resources() ([]query.Recorded, error) {
 	reads := func(ns string) bool { return ns != "elsewhere" }
+	hides := func(path rawjson.Path) bool { return strings.HasPrefix(path.String(), "metadata.labels.hidden") }
 	return []query.Recorded{
 		{
 			Resource: dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", Namespaced: true, Singular: "pod", ShortNames: []string{"po"}},
-			Watches:  []query.RecordedBy{{Watch: "w", Reads: reads}},
+			Watches:  []query.RecordedBy{{Watch: "w", Reads: reads, Hides: hides}},
 		},
 		{
 			Resource: dynamicfactory.Resource{GVR: schema.GroupVersionResource{Group: "apps", Version: "v1", Resource: "deployments"}, Kind: "Deployment", Namespaced: true},
-			Watches:  []query.RecordedBy{{Watch: "w", Reads: reads, Selects: "labels a=b"}},
+			Watches:  []query.RecordedBy{{Watch: "w", Reads: reads, Hides: hides, Selects: "labels a=b"}},
 		},
 		{
 			Resource: dynamicfactory.Resource{GVR: schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}, Kind: "Widget", Namespaced: true},
-			Watches:  []query.RecordedBy{{Watch: "w", Reads: reads}, {Watch: "m", Reads: reads, MetadataOnly: true}},
+			Watches:  []query.RecordedBy{{Watch: "w", Reads: reads, Hides: hides}, {Watch: "m", Reads: reads, Hides: hides, MetadataOnly: true}},
+		},
+		{
+			Resource: dynamicfactory.Resource{GVR: schema.GroupVersionResource{Group: "events.k8s.io", Version: "v1", Resource: "events"}, Kind: "Event", Namespaced: true},
+			Watches:  []query.RecordedBy{{Watch: "w", Reads: reads, Hides: hides}},
 		},
 	}, p.served
 }
@@ -118,7 +124,7 @@ func (p *past) serve(t *testing.T) func(path string, headers ...string) (reply, 
 const tables = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 
 func TestAnswers(t *testing.T) {
-	p := &past{states: []history.State{pod("a", ""), pod("b", ""), pod("c", "")}, worth: history.Worth{As: history.Exact}, as: history.Exact}
+	p := &past{states: []history.State{pod("a", ""), pod("b", `},"regarding":{"name":"a"`), pod("c", "")}, worth: history.Worth{As: history.Exact}, as: history.Exact}
 	ask := p.serve(t)
 	for path, want := range map[string][]string{
 		"":                                      {`"/apis"`},
@@ -135,6 +141,9 @@ func TestAnswers(t *testing.T) {
 		"/api/v1/namespaces/ns/pods?continue=x": {`"code":400`},
 		"/api/v1/namespaces/ns/pods?labelSelector=a=(":                                 {`"code":400`},
 		"/api/v1/namespaces/ns/pods?fieldSelector=spec.nodeName%3Dn,metadata.name%3Db": {`"items":[{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"`, `}],"metadata"`},
+		"/api/v1/namespaces/ns/pods?labelSelector=hidden%3Dx":                          {`"code":400`, "watch w does not record metadata.labels.hidden of the pods"},
+		"/apis/events.k8s.io/v1/events?fieldSelector=involvedObject.name%3Da":          {`"code":400`, "those of events.k8s.io by regarding"},
+		"/apis/events.k8s.io/v1/events?fieldSelector=regarding.name%3Da":               {`"name":"b"`},
 		"/api/v1/namespaces/ns/pods?fieldSelector=spec.nodeName%21%3Dn":                {`"items":[],`},
 		"/api/v1/namespaces/ns/pods?watch=true":                                        {`"code":405`, `nothing to watch`},
 		"/api/v1/watch/pods":                                                           {`"code":405`},

@@ -110,7 +110,7 @@ cluster: {name: e2e}
 store: {path: ./data}
 admin: {listen: %q}
 watches:
-- {name: spaces, resources: [configmaps, pods, events, clocks.past.example.com], namespaces: {include: [%s]}}
+- {name: spaces, resources: [configmaps, pods, events, clocks.past.example.com], namespaces: {include: [%s]}, redact: [metadata.labels.hidden]}
 - {name: whole, resources: [customresourcedefinitions.apiextensions.k8s.io, namespaces]}
 - {name: bare, resources: [secrets], metadataOnly: true, namespaces: {include: [%s]}}
 - {name: forgetful, resources: [services], history: false}
@@ -172,6 +172,7 @@ watches:
 		p.expect(true, then, "get pods,cm --show-labels -n "+ns, `pod/pod .*app=e2e`, `configmap/map-0 .*app=e2e`)
 		p.expect(true, then, "get cm -A", `Warning: only the configmaps that watches select are recorded \(watch spaces: namespaces `+ns, ns+` +map-0`)
 		p.expect(true, then, "get ns", ns, other)
+		p.expect(false, "http://"+p.admin+"/at/-1d", "get cm -n "+ns, `its history begins at`)
 		p.expect(true, "http://"+p.admin+"/at/-1ms", "get cm -n "+ns, `map-4 `)
 	})
 	t.Run("objects", func(t *testing.T) {
@@ -202,6 +203,7 @@ watches:
 		p.expect(false, then, "get --raw /apis/apps/v1/deployments", `no watch with a history reads deployments.apps`)
 		p.expect(false, then, "get services", `doesn't have a resource type "services"`)
 		p.expect(false, then, "get cm --field-selector data.x=y -n "+ns, `field label not supported: data.x`)
+		p.expect(false, then, "get cm -l hidden=x -n "+ns, `watch spaces does not record metadata.labels.hidden of the configmaps`)
 		p.expect(false, then, "delete cm map-3 -n "+ns, `the past cannot be changed`)
 		p.expect(false, then, "get cm --watch-only -n "+ns, `nothing to watch`)
 		p.expect(false, p.at(started.Add(-time.Hour)), "get cm -n "+ns, `Expired|Gone`, `its history begins at`)

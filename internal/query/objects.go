@@ -75,8 +75,9 @@ type Recorded struct {
 // RecordedBy is a watch that keeps a resource's history.
 type RecordedBy struct {
 	Watch        string
-	Reads        func(namespace string) bool // by its name
-	Selects      string                      // what it leaves others out for, empty: it sees all
+	Reads        func(namespace string) bool   // by its name
+	Selects      string                        // what it leaves others out for, empty: it sees all
+	Hides        func(value rawjson.Path) bool // by its edits, or as it reads metadata only
 	MetadataOnly bool
 }
 
@@ -99,7 +100,7 @@ func (r *Reader) Recorded() ([]Recorded, error) {
 				i, index[s.Key.GVR] = len(list), len(list)
 				list = append(list, Recorded{Resource: about})
 			}
-			by := RecordedBy{Watch: h.Watch.Name, Selects: selects(h.Watch), MetadataOnly: s.Key.MetadataOnly}
+			by := RecordedBy{Watch: h.Watch.Name, Selects: selects(h.Watch), Hides: hides(h.Watch, s.Key.MetadataOnly), MetadataOnly: s.Key.MetadataOnly}
 			by.Reads = func(namespace string) bool {
 				return (s.Key.Namespace == "" || s.Key.Namespace == namespace) && h.Reads(namespace) && h.Watch.Selection.Namespaces.Names(namespace)
 			}
@@ -144,6 +145,20 @@ func selects(w *plan.Watch) string {
 		}
 	}
 	return strings.Join(rules, ", ")
+}
+
+// hides returns whether the objects of a watch lack a value, or have a hash in its place.
+func hides(w *plan.Watch, metadataOnly bool) func(rawjson.Path) bool {
+	var hidden []rawjson.Path
+	for _, text := range slices.Concat(w.Edits.Drop, w.Edits.Redact) {
+		if path, err := rawjson.ParsePath(text); err == nil { // it is valid
+			hidden = append(hidden, path)
+		}
+	}
+	return func(value rawjson.Path) bool {
+		key, _ := value.Key()
+		return metadataOnly && key != "metadata" || slices.ContainsFunc(hidden, func(p rawjson.Path) bool { return p.Covers(value) })
+	}
 }
 
 // viewUnserved looks for a resource that the cluster does not serve any more, but
