@@ -298,7 +298,7 @@ type tab struct {
 	allowed *regexp.Regexp // reports that the test expects
 }
 
-// open shows a place of the page in a tab of its own.
+// open shows a place of the page in a tab of its own; without a daemon's address, place is a URL.
 func open(t *testing.T, d *daemon, place string) *tab {
 	t.Helper()
 	ctx, cancel := chromedp.NewContext(shared.browser, chromedp.WithNewBrowserContext())
@@ -323,7 +323,10 @@ func open(t *testing.T, d *daemon, place string) *tab {
 		}
 	}()
 	t.Cleanup(func() { cancel(); <-done })
-	p.do(chromedp.EmulateViewport(1280, 800), chromedp.Navigate(p.base+"/ui/"+place))
+	if d.base != "" {
+		place = d.base + "/ui/" + place
+	}
+	p.do(chromedp.EmulateViewport(1280, 800), chromedp.Navigate(place))
 	return p
 }
 

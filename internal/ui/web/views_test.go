@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -371,6 +372,10 @@ func TestConfig(t *testing.T) {
 	d.configure("admin: {listen: ADDRESS}\n" + config + "colour: blue\n")
 	p.press("main", "reload")
 	p.sees(".notice.bad", `colour`)
+	p.sees(`[aria-label="Configuration"]`, `(?s)colour.*not.*colour.*blue.*name: screen`)
+	if line := regexp.MustCompile(`(\d+):1`).FindString(p.text(`[aria-label="Configuration"] table`)); line == "" {
+		t.Error("the problem has no line")
+	}
 	d.configure("admin: {listen: ADDRESS}\n" + config)
 	p.press("main", "reload")
 	until(t, "the file is what runs", func() bool { return p.text(".notice.bad") == "" })
@@ -437,4 +442,104 @@ func TestRestart(t *testing.T) {
 	p.sees(".dot.live", "live")
 	until(t, "the notice is gone", func() bool { return p.text(".notice.bad") == "" })
 	p.sees(".counts", "^2 changes since")
+}
+
+// TestStory is a rollout that fails, as the pictures of the documentation have it.
+func TestStory(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, "watches: [{name: shop, resources: [deployments.apps, replicasets.apps, pods, events], namespaces: {include: ["+ns+"]}}]\n")
+	write := func(method, path, manager string, o object) {
+		t.Helper()
+		shared.api.do(t, method, path+"?fieldManager="+manager, o)
+	}
+	apps, core := "/apis/apps/v1/namespaces/"+ns, "/api/v1/namespaces/"+ns
+	template := func(image string) object {
+		return object{"metadata": object{"labels": object{"app": "web"}}, "spec": object{"containers": []object{{"name": "web", "image": "registry.example.com/web:" + image}}}}
+	}
+	selector := object{"matchLabels": object{"app": "web"}}
+	owner := func(kind, name string) []object {
+		return []object{{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": "1", "controller": true}}
+	}
+	pod := func(name, image string) object {
+		p := template(image)
+		p["metadata"].(object)["name"], p["metadata"].(object)["ownerReferences"] = name, owner("ReplicaSet", "web-"+image[len(image)-1:])
+		return p
+	}
+	write(http.MethodPost, apps+"/deployments", "helm", object{"metadata": object{"name": "web"}, "spec": object{"replicas": 3, "selector": selector, "template": template("1.4")}})
+	write(http.MethodPost, apps+"/replicasets", "kube-controller-manager", object{"metadata": object{"name": "web-4", "ownerReferences": owner("Deployment", "web")}, "spec": object{"replicas": 3, "selector": selector, "template": template("1.4")}})
+	write(http.MethodPost, core+"/pods", "kube-controller-manager", pod("web-4-x", "1.4"))
+	write(http.MethodPatch, apps+"/deployments/web", "kubectl-set", object{"spec": object{"template": template("1.5")}})
+	write(http.MethodPost, apps+"/replicasets", "kube-controller-manager", object{"metadata": object{"name": "web-5", "ownerReferences": owner("Deployment", "web")}, "spec": object{"replicas": 1, "selector": selector, "template": template("1.5")}})
+	write(http.MethodPost, core+"/pods", "kube-controller-manager", pod("web-5-y", "1.5"))
+	said := func(name, kind, about, reason, message string) {
+		t.Helper()
+		write(http.MethodPost, core+"/events", "kubelet", object{
+			"metadata": object{"name": name}, "type": "Warning", "reason": reason, "message": message, "count": 3,
+			"involvedObject": object{"apiVersion": "v1", "kind": kind, "namespace": ns, "name": about},
+		})
+	}
+	said("web-5-y.1", "Pod", "web-5-y", "BackOff", "Back-off pulling image registry.example.com/web:1.5")
+	said("web.1", "Deployment", "web", "ProgressDeadlineExceeded", "ReplicaSet web-5 has timed out progressing")
+	write(http.MethodPatch, apps+"/deployments/web", "kubectl-edit", object{"spec": object{"replicas": 5}})
+
+	p := open(t, d, "#/feed?namespace="+ns)
+	p.sees(".rows", `(?s)replicas 3 → 5.*image of container web 1\.4 → 1\.5`)
+	p.shot("feed")
+	p.do(chromedp.Navigate(d.base + "/ui/#/object/deployments.apps/" + ns + "/web"))
+	p.sees(".versions", `(?s)replicas 3 → 5.*Event.*Warning ProgressDeadlineExceeded: ReplicaSet web-5 has timed out progressing \(3 times\).*image of container web`)
+	if text := p.text(".versions"); strings.Contains(text, "BackOff") {
+		t.Errorf("the Event is of another object:\n%s", text)
+	}
+	p.accessible()
+	p.keys("[")
+	p.sees(".fields", `(?s)image.*web:1\.4.*web:1\.5`)
+	p.shot("object")
+	p.press(".tabs", "what followed")
+	p.sees("main", `(?s)Between.*web.*(replicasets\.apps|pods): `)
+	p.shot("between")
+	p.do(chromedp.Navigate(d.base + "/ui/#/object/events/" + ns + "/web.1"))
+	p.sees(".versions", "Warning ProgressDeadlineExceeded")
+}
+
+// TestRecording reads a recording from its file, without a daemon.
+func TestRecording(t *testing.T) {
+	ns, dir := namespace(t), t.TempDir()
+	configMap(t, http.MethodPost, ns, "app", object{"level": "info", "text": markup + "</script>"})
+	begun, done, out := filepath.Join(dir, "begun"), filepath.Join(dir, "done"), filepath.Join(dir, "out")
+	record := exec.CommandContext(t.Context(), shared.daemon, "record", "--out", out, "--resource", "configmaps", "-n", ns, "--linger", "0s", "--",
+		"sh", "-c", "touch "+begun+"; until test -e "+done+"; do sleep 0.05; done; exit 3")
+	record.Env = append(os.Environ(), "KUBECONFIG="+shared.kubeconfig)
+	var report strings.Builder
+	record.Stderr = &report
+	if err := record.Start(); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the command runs", func() bool { _, err := os.Stat(begun); return err == nil })
+	configMap(t, http.MethodPatch, ns, "app", object{"level": "debug"})
+	configMap(t, http.MethodPatch, ns, "app", object{"level": "warn"})
+	configMap(t, http.MethodPost, ns, "new", object{"a": "b"})
+	if err := os.WriteFile(done, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := record.Wait(); record.ProcessState.ExitCode() != 3 {
+		t.Fatalf("%v\n%s", err, report.String())
+	}
+
+	p := open(t, &daemon{}, "file://"+filepath.Join(out, "recording.html"))
+	p.sees("h1", "Recording")
+	p.sees("main", `(?s)sh -c.*exit code 3.*complete.*Created.*new.*Changed.*level info → warn`)
+	p.press(".net", "Difference of app")
+	p.sees(".diff", `(?s)level: info.*level: warn`)
+	p.accessible()
+	p.press(".net", "app")
+	p.sees(".versions", `(?s)level debug → warn.*level info → debug`)
+	p.sees(".fields", `(?s)level.*debug.*warn`)
+	p.keys("[")
+	p.sees(".fields", `(?s)level.*info.*debug`)
+	p.keys("[")
+	p.press(".tabs", "YAML")
+	p.sees("pre", `(?s)level: info.*img src=x onerror.*/script`)
+	p.accessible()
+	p.do(chromedp.Reload())
+	p.sees("pre", "level: info")
 }
