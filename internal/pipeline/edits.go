@@ -123,6 +123,9 @@ func (m *Manager) adoptEdits(r *revision) {
 	m.editsChanged.Add(1)
 	if len(r.tightened) > 0 {
 		m.editsTightened.Add(1)
+		if st := m.currentState(); st != nil {
+			st.Router.Withhold()
+		}
 	}
 }
 

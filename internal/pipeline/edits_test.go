@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -46,6 +47,7 @@ func (r *rig) adopt(watches []plan.Watch, routes ...route.Spec) {
 		r.Fatal(err)
 	}
 	r.m.adoptEdits(&rev)
+	r.m.prepareRouter(router)
 	r.adoptRouter(router)
 	r.m.setState(st)
 }
@@ -206,6 +208,40 @@ func TestTightenedEditsReachWhatIsRecorded(t *testing.T) {
 				check(newRig(t, dir, podWatch(tc.after)))
 			})
 		})
+	}
+}
+
+// TestTightenedEditsReachWhatRoutesCount has a route quote plaintext in the error of its
+// expression and in the labels of its metric, and hides it.
+func TestTightenedEditsReachWhatRoutesCount(t *testing.T) {
+	r := newRig(t, t.TempDir(), podWatch())
+	spec := allParts("all")
+	spec.When = "quantity(object.spec.a).isInteger()"
+	counting := allParts("counting")
+	counting.Metric = &route.Metric{Name: "m", Labels: map[string]string{"a": "object.spec.a"}, MaxSeries: 10}
+	seen := func() string {
+		var b strings.Builder
+		router := r.m.currentState().Router
+		for _, s := range router.Stats() {
+			fmt.Fprintln(&b, s.Route, s.Matched, s.Errors, s.FirstError)
+		}
+		for _, m := range router.Metrics() {
+			fmt.Fprintln(&b, m.Series)
+		}
+		return b.String()
+	}
+	happens := func(watch plan.Watch, version string) {
+		r.adopt([]plan.Watch{watch}, spec, counting)
+		s := r.source(pods)
+		r.commit(addedTo(s, r.edited(s, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a`+version+`","uid":"u`+version+`","resourceVersion":"`+version+`"},"spec":{"a":"`+plaintext+`"}}`)))
+	}
+	happens(podWatch(), "1")
+	if text := seen(); strings.Count(text, plaintext) != 2 {
+		t.Fatalf("the plaintext is not where it should be: %s", text)
+	}
+	happens(podWatch(func(w *plan.Watch) { w.Edits.Redact = []string{"spec.a"} }), "2")
+	if text := seen(); strings.Contains(text, plaintext) || strings.Count(text, "redacted:hmac-sha256:") != 2 || !strings.Contains(text, "all 0 2 ") {
+		t.Errorf("after the edits: %s", text)
 	}
 }
 

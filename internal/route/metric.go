@@ -189,6 +189,13 @@ func (r *Router) Metrics() (all []MetricCounts) {
 	return all
 }
 
+func (c *counts) clear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.series)
+	c.full = false
+}
+
 func (c *counts) read() []Series {
 	c.mu.Lock()
 	defer c.mu.Unlock()

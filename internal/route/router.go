@@ -388,6 +388,17 @@ func (r *Router) failed(rule *rule, err error) {
 	}
 }
 
+// Withhold removes what the counts quote of objects: the texts of errors, and the series of
+// metrics with labels, which begin again.
+func (r *Router) Withhold() {
+	for _, rule := range r.rules {
+		rule.counters.first.Store(nil)
+		if m := rule.metric; m != nil && len(m.labels) > 0 {
+			m.counts.clear()
+		}
+	}
+}
+
 // Stats are a route's counts since it was compiled.
 type Stats struct {
 	Route     string
@@ -398,7 +409,7 @@ type Stats struct {
 	Missing   uint64 // evaluations that read a missing key, field or item
 	Errors    uint64 // evaluations that failed otherwise
 
-	FirstError error // the first of Errors, nil if there is none
+	FirstError error // the first of Errors, nil if there is none, or it is withheld
 
 	EmptyLabels []string // those of the metric that were empty on every change
 }

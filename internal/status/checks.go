@@ -180,7 +180,11 @@ func (s *Source) check(watch string, now time.Time) Check {
 
 func (r *Route) check() Check {
 	c := Check{Name: "route/" + r.Name}
-	if r.Errors > 0 {
+	switch {
+	case r.Errors == 0:
+	case r.FirstError == "":
+		c.degrade("its expression failed %d times; the error may quote what is hidden now", r.Errors)
+	default:
 		c.degrade("its expression failed %d times, first with: %s", r.Errors, r.FirstError)
 	}
 	return c

@@ -59,6 +59,7 @@ func TestChecks(t *testing.T) {
 		"resource missing": {func(s *status.Status) {
 			s.Watches[0].Missing = []status.Missing{{Resource: "a.b", Reason: "not served"}}
 		}, status.Check{Name: "watch/w/a.b", Verdict: status.Degraded, Reason: "waiting: not served"}},
+		"withheld":          {func(s *status.Status) { s.Routes[0].Errors = 2 }, status.Check{Name: "route/r", Verdict: status.Degraded, Reason: "its expression failed 2 times; the error may quote what is hidden now"}},
 		"route fails":       {func(s *status.Status) { s.Routes[0].Errors, s.Routes[0].FirstError = 2, "no such key" }, status.Check{Name: "route/r", Verdict: status.Degraded, Reason: "its expression failed 2 times, first with: no such key"}},
 		"sink is down":      {down, status.Check{Name: "sink/s", Verdict: status.Degraded, Reason: "backing-off: connection refused; 7 events wait; next attempt in 30s"}},
 		"sink stopped":      {func(s *status.Status) { s.Sinks[0].State, s.Sinks[0].LastError = "stopped", "panic" }, status.Check{Name: "sink/s", Verdict: status.Degraded, Reason: "stopped: panic"}},
