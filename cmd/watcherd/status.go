@@ -188,7 +188,10 @@ func (p *statusPrinter) routes(routes []status.Route) {
 	}, "ROUTE", "WATCHES", "SINKS", "MATCHED", "PASSED OVER", "ERRORS")
 	for i := range routes {
 		r := &routes[i]
-		if r.Missing > 0 && r.Missing == r.Filtered && r.Matched == 0 {
+		for _, u := range r.Unseen {
+			p.printf("warning: route %s: %s: none of %s changes had it: %s\n", r.Name, u.Key, number(u.Changes), u.Field)
+		}
+		if len(r.Unseen) == 0 && r.Missing > 0 && r.Missing == r.Filtered && r.Matched == 0 {
 			p.printf("warning: route %s: every change lacked a field that when reads\n", r.Name)
 		}
 		if len(r.EmptyLabels) > 0 {

@@ -167,6 +167,9 @@ func (m *Manager) prepareRouter(r *route.Router) {
 		}
 		m.log.Warn("a route's expression failed on an object; later failures of the route are counted, not logged", "route", name, "error", err)
 	})
+	r.OnUnseen(func(u route.Unseen) {
+		m.log.Warn("a field that a route names was on no change so far; the name may be wrong", "route", u.Route, "key", u.Key, "field", u.Field, "changes", u.Changes)
+	})
 }
 
 // reconcile follows a change of what the cluster serves, under the same state. When

@@ -71,13 +71,15 @@ var (
 		{"errors", func(r *status.Route) uint64 { return r.Errors }},
 	}
 
+	unseenDesc = prometheus.NewDesc("watcherd_route_unseen_fields", "Fields that a route's changed or when reads and that none of many changes has had: their names may be wrong.", []string{"route"}, nil)
+
 	keptDesc     = prometheus.NewDesc("watcherd_sink_dead_letters_kept", "Dead letters currently kept.", []string{"sink"}, nil)
 	orphanedDesc = prometheus.NewDesc("watcherd_sink_orphaned_events", "Pending events of a sink that is no longer configured; 0 for a configured sink.", []string{"sink"}, nil)
 	beatDesc     = prometheus.NewDesc("watcherd_committer_last_iteration_timestamp_seconds", "Time of the committer's last iteration.", nil, nil)
 )
 
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{stateDesc, contactDesc, syncedDesc, inFlightDesc, editsDesc, objectsDesc, bytesDesc, keptDesc, orphanedDesc, beatDesc, routeEventsDesc} {
+	for _, d := range []*prometheus.Desc{stateDesc, contactDesc, syncedDesc, inFlightDesc, editsDesc, objectsDesc, bytesDesc, keptDesc, orphanedDesc, beatDesc, routeEventsDesc, unseenDesc} {
 		ch <- d
 	}
 	for _, x := range watchCounters {
@@ -98,6 +100,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		for _, x := range routeResults {
 			ch <- prometheus.MustNewConstMetric(routeEventsDesc, prometheus.CounterValue, float64(x.get(r)), r.Name, x.name)
 		}
+		ch <- gauge(unseenDesc, float64(len(r.Unseen)), r.Name)
 	}
 	for i := range p.Sinks {
 		s := &p.Sinks[i]

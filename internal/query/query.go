@@ -191,6 +191,9 @@ func routeStatuses(st *plan.State) []status.Route {
 			s := stats[i]
 			r.Matched, r.Filtered, r.Unchanged, r.Unsampled, r.Missing, r.Errors = s.Matched, s.Filtered, s.Unchanged, s.Unsampled, s.Missing, s.Errors
 			r.EmptyLabels = s.EmptyLabels
+			for _, u := range s.Unseen {
+				r.Unseen = append(r.Unseen, status.Unseen{Key: u.Key, Field: u.Field, Changes: u.Changes})
+			}
 			if s.FirstError != nil {
 				r.FirstError = s.FirstError.Error()
 			}

@@ -16,6 +16,7 @@ import (
 
 // changedPath is a path of `changed`, split into its leading plain keys and the rest.
 type changedPath struct {
+	text string
 	keys []string
 	rest rawjson.Path
 }
@@ -28,7 +29,7 @@ func parseChanged(s string) (changedPath, error) {
 	if p.Deep() {
 		return changedPath{}, fmt.Errorf("path %q: ** is for drop and redact", s)
 	}
-	c := changedPath{rest: p}
+	c := changedPath{text: s, rest: p}
 	for {
 		key, ok := c.rest.Key()
 		if !ok {
@@ -56,6 +57,20 @@ func (p changedPath) differs(a, b *celjson.Object) bool {
 		}
 	}
 	return differs(a.JSON(), b.JSON(), p.rest)
+}
+
+// in reports whether an object has a value at the path.
+func (p changedPath) in(o *celjson.Object) bool {
+	for i, key := range p.keys {
+		m := o.Member(key)
+		if i == len(p.keys)-1 {
+			return differsBelow(m.JSON(), nil, p.rest)
+		}
+		if o = m.Object(); o == nil {
+			return false
+		}
+	}
+	return differs(o.JSON(), nil, p.rest)
 }
 
 // differs reports whether the values at a path differ between two JSON objects, or only

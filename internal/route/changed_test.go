@@ -2,8 +2,11 @@ package route
 
 import (
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/watcherd/watcherd/internal/celjson"
 	"github.com/watcherd/watcherd/pkg/compact"
@@ -155,5 +158,51 @@ func TestChurnModel(t *testing.T) {
 		if onlyChurn(resource, a, celjson.NewObject([]byte(other.String()))) {
 			t.Fatalf("%v: %s is churn", resource, other.String())
 		}
+	}
+}
+
+// TestUnseen: what a route reads and none of many changes has had is reported once, and
+// until a change has it.
+func TestUnseen(t *testing.T) {
+	o := newObjects(t)
+	r := compile(t, Spec{
+		Name: "r", When: "object.spec.replcas > 0",
+		Changed: []string{"spec.replicas", "spec.containers.image", "spec.containers[*].image", "metadata.labels[*]", "spec.rare"},
+	}, Spec{Name: "fine", When: "object.spec.replicas > 0", Changed: []string{"spec.containers[*].image"}})
+	r.rules[0].onError = OnErrorPass // the paths are compared too
+	var reported []Unseen
+	r.OnUnseen(func(u Unseen) { reported = append(reported, u) })
+	update := func(fields string) {
+		before := `{"metadata":{"name":"a"},"spec":{"replicas":1,"containers":[{"image":"a"}]` + fields + `}}`
+		r.Route(nil, change(event.Updated, o.from(before), o.from(strings.Replace(before, `"replicas":1`, `"replicas":2`, 1))))
+	}
+	for range enough - 1 {
+		update("")
+	}
+	if len(reported) > 0 || r.Stats()[0].Unseen != nil {
+		t.Fatalf("after few changes: %v", reported)
+	}
+	for range enough {
+		update("")
+	}
+	want := func(n uint64) []Unseen {
+		return []Unseen{
+			{"r", "changed", "spec.containers.image", n}, {"r", "changed", "metadata.labels[*]", n}, {"r", "changed", "spec.rare", n},
+			{"r", "when", "no such key: replcas", n},
+		}
+	}
+	slices.SortStableFunc(reported, func(a, b Unseen) int { return strings.Compare(a.Key, b.Key) })
+	if diff := cmp.Diff(want(enough), reported); diff != "" {
+		t.Errorf("reported (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(want(2*enough-1), r.Stats()[0].Unseen); diff != "" {
+		t.Errorf("stats (-want +got):\n%s", diff)
+	}
+	if u := r.Stats()[1].Unseen; u != nil {
+		t.Errorf("a route whose fields are there: %v", u)
+	}
+	update(`,"rare":null`)
+	if got := r.Stats()[0].Unseen; len(got) != 3 || slices.ContainsFunc(got, func(u Unseen) bool { return u.Field == "spec.rare" }) {
+		t.Errorf("after a change with spec.rare: %v", got)
 	}
 }

@@ -20,7 +20,8 @@ type Router struct {
 
 	timers []Timer
 
-	onError func(route string, err error)
+	onError  func(route string, err error)
+	onUnseen func(Unseen)
 
 	evaluations sync.Pool // of *evaluation
 
@@ -84,6 +85,10 @@ func Compile(specs []Spec) (*Router, error) {
 // expressions other than a missing field, and [ErrSeries]. It is called within Route and must be set
 // before the first call.
 func (r *Router) OnError(f func(route string, err error)) { r.onError = f }
+
+// OnUnseen sets the function that receives, once for each, the fields that many changes
+// lack and none has had. It is called within Route and must be set before the first call.
+func (r *Router) OnUnseen(f func(Unseen)) { r.onUnseen = f }
 
 // Read is a path of a value that an expression of a route reads.
 type Read struct {
@@ -345,7 +350,7 @@ func (r *Router) decide(rule *rule, e *evaluation) (s event.Selection, v Verdict
 			return s, v, err
 		}
 	}
-	switch same, failure := rule.unchanged(e, s); {
+	switch same, failure := r.unchanged(rule, e, s); {
 	case failure != nil:
 		err = fmt.Errorf("changed: %w", failure)
 		r.failed(rule, err)
@@ -363,10 +368,16 @@ func (r *Router) decide(rule *rule, e *evaluation) (s event.Selection, v Verdict
 // evaluate evaluates a rule's expression and applies its OnError policy.
 func (r *Router) evaluate(rule *rule, e *evaluation) (Verdict, error) {
 	match, missing, err := rule.when.eval(e)
-	v := Taken
+	v, read := Taken, &rule.counters.fields[len(rule.changed)]
+	if !missing && !read.seen.Load() {
+		read.seen.Store(true)
+	}
 	switch {
 	case missing:
 		rule.counters.missing.Add(1)
+		if !read.seen.Load() {
+			r.unseen(rule, "when", err.Error(), read)
+		}
 		v = Missing
 	case err != nil:
 		r.failed(rule, err)
@@ -412,9 +423,45 @@ type Stats struct {
 	FirstError error // the first of Errors, nil if there is none, or it is withheld
 
 	EmptyLabels []string // those of the metric that were empty on every change
+
+	Unseen []Unseen // fields that were on none of many changes
+}
+
+// Unseen is a field that no change has had since the route was compiled: its name may
+// be a mistake.
+type Unseen struct {
+	Route   string
+	Key     string // changed or when
+	Field   string // the path, or the error of the evaluation
+	Changes uint64
+}
+
+// enough is the number of changes after which a field that none of them had is reported.
+const enough = 100
+
+// fieldUse is what is known of a path of `changed`, or of what `when` reads.
+type fieldUse struct {
+	seen   atomic.Bool
+	lacked atomic.Uint64 // changes without it, before the first with it
+	text   atomic.Pointer[Unseen]
+}
+
+// unseen counts a change without a field that no change has had.
+func (r *Router) unseen(rule *rule, key, text string, f *fieldUse) {
+	n := f.lacked.Add(1)
+	if n != enough {
+		return
+	}
+	u := &Unseen{rule.name, key, text, n}
+	f.text.Store(u)
+	if r.onUnseen != nil {
+		r.onUnseen(*u)
+	}
 }
 
 type counters struct {
+	fields []fieldUse // of the paths of `changed`, then of `when`
+
 	matched, filtered, unchanged, unsampled, missing, errors atomic.Uint64
 	first                                                    atomic.Pointer[error]
 }
@@ -431,6 +478,12 @@ func (c *counters) read(route string) Stats {
 	}
 	if err := c.first.Load(); err != nil {
 		s.FirstError = *err
+	}
+	for i := range c.fields {
+		f := &c.fields[i]
+		if u := f.text.Load(); u != nil && !f.seen.Load() {
+			s.Unseen = append(s.Unseen, Unseen{u.Route, u.Key, u.Field, f.lacked.Load()})
+		}
 	}
 	return s
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/celexpr"
+	"github.com/watcherd/watcherd/internal/celjson"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -186,7 +187,7 @@ func compileRule(s *Spec, x *expressions, fault func(SpecError)) *rule {
 		onError:  s.OnError,
 		lasting:  s.For > 0,
 		spec:     *s,
-		counters: new(counters),
+		counters: &counters{fields: make([]fieldUse, len(s.Changed)+1)},
 	}
 	if r.lasting {
 		if len(s.Events) > 0 {
@@ -282,8 +283,8 @@ func (r *rule) selection(hits []Hit) (s event.Selection, ok bool) {
 // unchanged reports whether the values at all `changed` paths are equal before and
 // after, or only churn is not. Additions and deletions have nothing to compare. For the receiver, an object
 // that enters or leaves a selection is added or deleted.
-func (r *rule) unchanged(e *evaluation, s event.Selection) (bool, error) {
-	if len(r.changed) == 0 && !r.nonChurn || e.oldObject.Source() == nil || s == event.Entered || s == event.Left {
+func (r *Router) unchanged(rule *rule, e *evaluation, s event.Selection) (bool, error) {
+	if len(rule.changed) == 0 && !rule.nonChurn || e.oldObject.Source() == nil || s == event.Entered || s == event.Left {
 		return false, nil
 	}
 	before, err := e.oldObject.Body()
@@ -294,13 +295,28 @@ func (r *rule) unchanged(e *evaluation, s event.Selection) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if r.nonChurn {
+	if rule.nonChurn {
 		if e.churn == nil {
 			e.churn = new(onlyChurn(e.change.Resource, before, after))
 		}
 		return *e.churn, nil
 	}
-	return !slices.ContainsFunc(r.changed, func(p changedPath) bool { return p.differs(before, after) }), nil
+	r.notice(rule, before, after)
+	return !slices.ContainsFunc(rule.changed, func(p changedPath) bool { return p.differs(before, after) }), nil
+}
+
+// notice counts the paths of `changed` that no update has had so far.
+func (r *Router) notice(rule *rule, before, after *celjson.Object) {
+	for i, p := range rule.changed {
+		f := &rule.counters.fields[i]
+		switch {
+		case f.seen.Load():
+		case p.in(after) || p.in(before):
+			f.seen.Store(true)
+		default:
+			r.unseen(rule, "changed", p.text, f)
+		}
+	}
 }
 
 // sampled reports whether a change is in the rule's sample. IDs are hashes, in

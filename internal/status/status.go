@@ -137,6 +137,14 @@ type Route struct {
 	FirstError string   `json:"firstError,omitempty"`
 
 	EmptyLabels []string `json:"emptyLabels,omitempty"` // of its metric, that were empty on every event
+	Unseen      []Unseen `json:"unseen,omitempty"`      // what it reads and no change has had; the name may be wrong
+}
+
+// Unseen is a field that many changes lacked and none has had.
+type Unseen struct {
+	Key     string `json:"key"`   // changed or when
+	Field   string `json:"field"` // the path, or the error of the expression
+	Changes uint64 `json:"changes"`
 }
 
 // Sink is a sink with a queue. One that is no longer configured keeps its backlog.
