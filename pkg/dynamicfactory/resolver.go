@@ -2,7 +2,9 @@ package dynamicfactory
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/url"
 	"reflect"
 	"slices"
 	"sync"
@@ -259,6 +261,9 @@ func (r *Resolver) read(ctx context.Context) error {
 
 // contactError adds the server and the kind of the failure.
 func (r *Resolver) contactError(err error) error {
+	if e := (*url.Error)(nil); errors.As(err, &e) {
+		err = e.Err // without the address of the request
+	}
 	what := "cannot be reached"
 	switch {
 	case apierrors.IsUnauthorized(err):
