@@ -99,10 +99,15 @@ func (f completion) asked(cmd *cobra.Command, args []string, word string) ([]str
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), completeTimeout)
 	defer cancel()
-	list := slices.DeleteFunc(f(ctx, c, cmd, args, word), func(s string) bool { return !strings.HasPrefix(s, word) || s != clean(s) })
+	list := slices.DeleteFunc(f(ctx, c, cmd, args, word), func(s string) bool { return !strings.HasPrefix(s, word) || !isWord(s) })
 	slices.Sort(list)
 	list = slices.Compact(list)
 	return list[:min(len(list), maxCompletions)], cobra.ShellCompDirectiveNoFileComp
+}
+
+// isWord reports whether a shell takes a text as it is: names of roles may be commands.
+func isWord(s string) bool {
+	return s == clean(s) && !strings.ContainsAny(s, " $`\"'\\|&;<>()[]{}*?!#~^")
 }
 
 func namesOf[T any](list []T, name func(T) string) []string {

@@ -55,7 +55,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		err = &usageError{err}
 	}
 	if exit, ok := errors.AsType[*exitError](err); err != nil && (!ok || exit.err != nil) {
-		fmt.Fprintf(stderr, "watcherd: %v\n", err)
+		fmt.Fprintf(stderr, "watcherd: %s\n", cleanLines(err.Error()))
 	}
 	return exitCode(err)
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/columns"
+	"github.com/watcherd/watcherd/pkg/event/pretty"
 )
 
 // Formats of objects.
@@ -34,12 +35,13 @@ var objectFormats = []string{formatTable, formatWide, formatJSON, formatYAML, fo
 
 // objectPrinter prints objects as kubectl get does.
 type objectPrinter struct {
-	out    io.Writer
-	format string
-	now    time.Time // for ages
-	single bool      // objects are not items of a List
-	kinds  bool      // names have the kind
-	own    []columns.Column
+	out      io.Writer
+	terminal bool // out is one
+	format   string
+	now      time.Time // for ages
+	single   bool      // objects are not items of a List
+	kinds    bool      // names have the kind
+	own      []columns.Column
 
 	paths   []*jsonpath.JSONPath // of jsonpath, or of each custom column
 	headers []string             // of the custom columns
@@ -52,7 +54,7 @@ type objectPrinter struct {
 }
 
 func newObjectPrinter(out io.Writer, output string) (*objectPrinter, error) {
-	p := &objectPrinter{out: out, now: time.Now()}
+	p := &objectPrinter{out: out, terminal: pretty.IsTerminal(out), now: time.Now()}
 	format, spec, _ := strings.Cut(output, "=")
 	p.format = format
 	switch {
@@ -220,7 +222,15 @@ func (p *objectPrinter) template(raw []byte) error {
 	if err := utiljson.Unmarshal(raw, &content); err != nil {
 		return err
 	}
-	return p.paths[0].Execute(p.out, content)
+	if !p.terminal {
+		return p.paths[0].Execute(p.out, content)
+	}
+	var text strings.Builder
+	if err := p.paths[0].Execute(&text, content); err != nil {
+		return err
+	}
+	_, err := io.WriteString(p.out, cleanLines(text.String()))
+	return err
 }
 
 // flush prints the rows so far.

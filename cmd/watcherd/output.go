@@ -10,12 +10,16 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v2"
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/watcherd/watcherd/internal/admin"
+	"github.com/watcherd/watcherd/pkg/event/pretty"
 )
 
 // table prints rows under a header, as kubectl does.
@@ -48,11 +52,37 @@ func clean(s string) string {
 		switch {
 		case r == '\n' || r == '\t':
 			return ' '
-		case r < ' ' || r >= 0x7f && r < 0xa0:
+		case controls(r):
 			return -1
 		}
 		return r
 	}, s)
+}
+
+// controls reports whether a character changes how a terminal shows others: controls, those
+// that change the direction of text, and those that no reader sees.
+func controls(r rune) bool { return unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) }
+
+// escaped is JSON whose texts have no characters that control a terminal. JSON itself escapes
+// those of ASCII only.
+func escaped(raw []byte) []byte {
+	rest := bytes.IndexFunc(raw, func(r rune) bool { return r >= 0x7f && controls(r) })
+	if rest < 0 {
+		return raw
+	}
+	out := slices.Clone(raw[:rest])
+	for _, r := range string(raw[rest:]) {
+		switch {
+		case r < 0x7f || !controls(r):
+			out = utf8.AppendRune(out, r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+	}
+	return out
 }
 
 func printStructured(w io.Writer, format string, v any) error {
@@ -60,6 +90,7 @@ func printStructured(w io.Writer, format string, v any) error {
 	if err != nil {
 		return err
 	}
+	b = escaped(b)
 	if format == "yaml" {
 		// Texts and keys can have what a parser of YAML refuses, so JSON is decoded as JSON.
 		d := json.NewDecoder(bytes.NewReader(b))
@@ -70,6 +101,9 @@ func printStructured(w io.Writer, format string, v any) error {
 		}
 		if b, err = yaml.Marshal(plain); err != nil {
 			return err
+		}
+		if pretty.IsTerminal(w) { // YAML leaves the direction of text as it is
+			b = []byte(cleanLines(string(b)))
 		}
 		_, err = w.Write(b)
 		return err

@@ -230,7 +230,7 @@ func (t *tail) print(name string, data []byte) error {
 	}
 	var line []byte
 	if t.printer == nil && t.show == nil {
-		line = append(data, '\n')
+		line = append(escaped(data), '\n')
 	} else {
 		e, err := event.Parse(data)
 		if err != nil {

@@ -181,6 +181,20 @@ func TestGroups(t *testing.T) {
 	}
 }
 
+// TestReferencesAreBounded: what one object refers to does not make the groups of all others slow.
+func TestReferencesAreBounded(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(`{"endpoints":[{}`)
+	for i := range 5 * maxRefs {
+		fmt.Fprintf(&b, `,{"targetRef":{"kind":"Pod","name":"p%d"}}`, i)
+	}
+	b.WriteString(`]}`)
+	list := ownersOf(&event.Resource{Kind: "EndpointSlice"}, "ns", []byte(b.String()))
+	if len(list) != maxRefs || list[0].Name != "p0" {
+		t.Errorf("%d references", len(list))
+	}
+}
+
 // Objects whose fields, or whose YAML, would be thousands of times as long are refused.
 func TestBlameOfLongPaths(t *testing.T) {
 	ones := func(n int) string { return "[" + strings.Repeat("1,", n) + "1]" }

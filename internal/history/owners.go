@@ -25,8 +25,10 @@ type Group struct {
 	Items  []NetChange               `json:"items"`            // the consequences that did not
 }
 
-// maxOwners bounds a chain of owners.
-const maxOwners = 10
+const (
+	maxOwners = 10   // of a chain
+	maxRefs   = 1000 // of an object: as many as an EndpointSlice has endpoints
+)
 
 // refKey is what a reference has in common with others to the same object.
 type refKey struct{ group, kind, namespace, name string }
@@ -50,18 +52,27 @@ func grouped(all []*net) []Group {
 		ref := n.ref()
 		changed[ref.key()] = n
 	}
+	type link struct {
+		to  *net
+		ref *Ref
+	}
+	links := make(map[*net]link, len(all)) // one may own all others, and have many references
 	groups, order := map[refKey]*Group{}, []refKey{}
 	for _, n := range all {
 		top, owner := n, n.ref()
 		for range maxOwners {
-			next, ref := top.owner(changed)
-			if ref == nil {
+			l, known := links[top]
+			if !known {
+				l.to, l.ref = top.owner(changed)
+				links[top] = l
+			}
+			if l.ref == nil {
 				break
 			}
-			if owner = *ref; next == nil {
+			if owner = *l.ref; l.to == nil {
 				break
 			}
-			top, owner = next, next.ref()
+			top, owner = l.to, l.to.ref()
 		}
 		g := groups[owner.key()]
 		if g == nil {
@@ -151,7 +162,7 @@ func ownersOf(about *event.Resource, namespace string, raw []byte) (list []Ref) 
 	}
 	_ = json.Unmarshal(raw, &o) // what has another type is left out
 	add := func(r Ref) {
-		if r.Kind != "" && r.Name != "" {
+		if r.Kind != "" && r.Name != "" && len(list) < maxRefs {
 			list = append(list, r)
 		}
 	}

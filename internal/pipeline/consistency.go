@@ -318,7 +318,7 @@ func (s *informer) pause(ctx context.Context) error {
 
 // CatchUp returns when every change is recorded that the API server had made when it was called,
 // of the resources whose watches are live, or with ctx's error. A resource that is removed
-// meanwhile is left out. It reads the metadata of all objects.
+// meanwhile, or whose list cannot be compared, is left out. It reads the metadata of all objects.
 func (m *Manager) CatchUp(ctx context.Context) error {
 	for _, s := range m.informerList() {
 		sub := s.sub.Load()
@@ -326,7 +326,10 @@ func (m *Manager) CatchUp(ctx context.Context) error {
 			continue
 		}
 		a := audit{m: m, s: s, sub: sub}
-		if err := a.catchUp(ctx); err != nil && !apierrors.IsNotFound(err) && !s.stopped() {
+		switch err := a.catchUp(ctx); {
+		case errors.Is(err, errUnordered), errors.Is(err, errUncomparable):
+			s.Log.Warn("recorded states cannot be compared with the API server's: the last changes may be missing", "error", err)
+		case err != nil && !apierrors.IsNotFound(err) && !s.stopped():
 			return err
 		}
 	}

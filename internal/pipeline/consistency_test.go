@@ -348,6 +348,9 @@ func TestAuditOfAnUnorderedList(t *testing.T) {
 	if err := l.m.audit(t.Context(), s, 0, &checks{}); err == nil || s.sub.Load().Status().Relists != 0 {
 		t.Errorf("the audit ended with %v and %d lists", err, s.sub.Load().Status().Relists)
 	}
+	if err := l.m.CatchUp(t.Context()); err != nil {
+		t.Errorf("catching up ends with %v", err)
+	}
 }
 
 // TestWaitsEndWithTheirResource has a resource leave while a caller waits for its first list, or

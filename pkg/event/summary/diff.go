@@ -12,8 +12,14 @@ import (
 	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
-// maxDepth bounds the recursion: a value that differs below is a change as a whole.
-const maxDepth = 32
+const (
+	// maxDepth bounds the recursion: a value that differs below is a change as a whole.
+	maxDepth = 32
+	// maxPasses bounds how often all bytes of two objects are read, and freeWork how many are
+	// read of small ones. A value that differs is a change as a whole once that is used up.
+	maxPasses = 12
+	freeWork  = 1 << 20
+)
 
 // element is one step of a path: a member of an object, or an item of a list with
 // its name or, without one, its index.
@@ -38,6 +44,7 @@ type entry struct{ key, value []byte }
 type differ struct {
 	*list
 	path []element
+	work int // bytes that may still be read
 }
 
 func (d *differ) diff(before, after []byte) {
@@ -46,7 +53,7 @@ func (d *differ) diff(before, after []byte) {
 	case d.bothAre('{', before, after):
 		d.merge(member, members(before), members(after))
 	case d.bothAre('[', before, after):
-		d.lists(slices.Collect(rawjson.Items(before)), slices.Collect(rawjson.Items(after)))
+		d.lists(slices.Collect(rawjson.Items(before)), slices.Collect(rawjson.Items(after)), len(before)+len(after))
 	case isText(before) && isText(after) && rawjson.Unquote(before) == rawjson.Unquote(after):
 	default:
 		d.add(change{old: before, new: after})
@@ -61,9 +68,15 @@ func (d *differ) bothAre(open byte, before, after []byte) bool {
 	}
 	is := func(raw []byte) bool { return len(raw) > 0 && raw[0] == open }
 	if open == '{' && d.inSection() && (before == nil || after == nil) {
-		return is(before) || is(after)
+		return (is(before) || is(after)) && d.affords(len(before)+len(after))
 	}
-	return is(before) && is(after)
+	return is(before) && is(after) && d.affords(len(before)+len(after))
+}
+
+// affords reports whether as many bytes may be read, and counts them.
+func (d *differ) affords(bytes int) bool {
+	d.work -= bytes
+	return d.work >= 0
 }
 
 // inSection reports whether the members of the object at the path are changes of their own, even
@@ -136,9 +149,12 @@ func (d *differ) condition(before, after []byte) bool {
 }
 
 // lists compares two lists by merge key, otherwise by index: those items that are between
-// the equal ones at the start and at the end.
-func (d *differ) lists(before, after [][]byte) {
+// the equal ones at the start and at the end. They have size bytes.
+func (d *differ) lists(before, after [][]byte, size int) {
 	for _, key := range mergeKeys {
+		if !d.affords(size) {
+			break
+		}
 		x, ok := named(before, key)
 		if !ok {
 			continue
@@ -359,7 +375,7 @@ func Changes(e *event.Event) (line string, ok bool) {
 	before, after := trim(e.OldObject), trim(e.Object)
 	switch {
 	case len(before) > 0 && before[0] == '{' && len(after) > 0 && after[0] == '{':
-		d := differ{list: &l}
+		d := differ{list: &l, work: max(freeWork, maxPasses*(len(before)+len(after)))}
 		d.diff(before, after)
 	case len(e.Patch) > 0:
 		if !l.readPatch(e.Patch) {

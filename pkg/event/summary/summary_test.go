@@ -161,6 +161,24 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestWork: an object that nests deep is compared to the end if it is small, and one of the API
+// server's size as far as a few readings of it go.
+func TestWork(t *testing.T) {
+	for size, want := range map[int]string{
+		10:      "spec.a.a.a.a.a.a.a.a.a.a.a.a 1 -> 2",
+		700_000: "spec.a.a.a.a.a changed",
+	} {
+		object := func(last string) []byte {
+			inner := `[` + strings.Repeat("1,", size) + last + `]`
+			return []byte(`{"spec":` + strings.Repeat(`[{"a":`, 12) + inner + strings.Repeat(`}]`, 12) + `}`)
+		}
+		line, ok := summary.Changes(&event.Event{OldObject: object("1"), Object: object("2")})
+		if !ok || line != want {
+			t.Errorf("%d items: %q, want %q", size, line, want)
+		}
+	}
+}
+
 func FuzzOf(f *testing.F) {
 	f.Add([]byte(deployment), []byte(replaced(deployment, `1.4`, `1.5`)))
 	f.Add([]byte(node), []byte(replaced(node, `10:00`, `10:05`)))

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/watcherd/watcherd/internal/admin/client"
+)
+
+// terminal is a buffer that passes for a terminal.
+type terminal struct {
+	bytes.Buffer
+	*os.File
+}
+
+func (t *terminal) Write(b []byte) (int, error) { return t.Buffer.Write(b) }
+
+// hostile are texts that move a cursor, change colours, or reverse what follows.
+const hostile = "a\x1b[2Jb\u009b31mc\u202ed\u200be\r\x7ff\U000E0041g\u2028h\x07"
+
+// TestTerminal prints an object whose texts control a terminal, in all forms.
+func TestTerminal(t *testing.T) {
+	ptmx, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	t.Cleanup(func() { _ = ptmx.Close() })
+	text, err := json.Marshal(hostile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object := `{"apiVersion":"v1","kind":"Widget","metadata":{"name":` + string(text) + `,"namespace":"n","labels":{"l":` + string(text) + `}},` + string(text) + `:[` + string(text) + `]}`
+	for _, format := range []string{"table", "wide", "name", "json", "yaml", "jsonpath={.metadata.name}", "custom-columns=A:.metadata.name"} {
+		out := &terminal{File: ptmx}
+		p, err := newObjectPrinter(out, format)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.add([]byte(object)); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.end(); err != nil {
+			t.Fatal(err)
+		}
+		checkClean(t, format, out.String())
+	}
+	event := `{"type":"dev.watcherd.resource.added","id":"i","source":"/clusters/c","subject":"s","time":"2026-01-31T12:00:00Z","specversion":"1.0","data":{"name":` + string(text) + `}}`
+	var out bytes.Buffer
+	if err := (&tail{out: &out}).print("", []byte(event)); err != nil {
+		t.Fatal(err)
+	}
+	checkClean(t, "tail", out.String())
+	var decoded struct{ Data struct{ Name string } }
+	if err := json.Unmarshal(out.Bytes(), &decoded); err != nil || decoded.Data.Name != hostile {
+		t.Errorf("tail -o json has another name: %q, %v", decoded.Data.Name, err)
+	}
+
+	// What is no daemon may answer at its address.
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusTeapot)
+		_, _ = w.Write([]byte(`{"status":418,"title":` + string(text) + `,"detail":` + string(text) + `}`))
+	}))
+	t.Cleanup(s.Close)
+	var stdout, stderr bytes.Buffer
+	if code := run(t.Context(), []string{"status", "--admin", s.URL}, &stdout, &stderr); code == 0 || !strings.Contains(stderr.String(), "[2J") {
+		t.Errorf("exit code %d, %s", code, stderr.String())
+	}
+	checkClean(t, "error", stdout.String()+stderr.String())
+}
+
+func checkClean(t *testing.T, what, text string) {
+	t.Helper()
+	if i := strings.IndexFunc(text, func(r rune) bool { return r != '\n' && controls(r) }); i >= 0 {
+		t.Errorf("%s prints %q", what, text)
+	}
+}
+
+// TestCompletedWords: a shell runs no part of a completed name.
+func TestCompletedWords(t *testing.T) {
+	names := completion(func(context.Context, *client.Client, *cobra.Command, []string, string) []string {
+		return []string{"system:node", "$(touch x)a", "`touch x`", "a;b", "a b", "a'b", hostile, "web-1.2"}
+	})
+	cmd := newGetCommand()
+	cmd.SetContext(t.Context())
+	if got, _ := names.asked(cmd, nil, ""); !slices.Equal(got, []string{"system:node", "web-1.2"}) {
+		t.Errorf("%q", got)
+	}
+}
