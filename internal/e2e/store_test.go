@@ -151,7 +151,7 @@ func TestOneStoreOneDaemon(t *testing.T) {
 		t.Errorf("exit code %d, want 4", code)
 	}
 	last := second.log.String()[strings.LastIndex(strings.TrimSpace(second.log.String()), "\n")+1:]
-	for _, want := range []string{first.path("data"), "in use by another process"} {
+	for _, want := range []string{first.path("data"), "in use by another process: pid "} {
 		if !strings.Contains(last, want) {
 			t.Errorf("the last line doesn't say %q: %s", want, last)
 		}

@@ -9,8 +9,10 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"regexp"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -231,8 +233,16 @@ func LockDir(fsys vfs.FS, dir string) (io.Closer, error) {
 	if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
 		return nil, fmt.Errorf("lock %s: %w", dir, err)
 	}
+	if token, rerr := ReadFile(fsys, fsys.PathJoin(dir, ownerFile)); rerr == nil {
+		if holder := tokenForm.FindSubmatch(token); holder != nil {
+			return nil, fmt.Errorf("%s: %w: %s", dir, ErrLocked, holder[1])
+		}
+	}
 	return nil, fmt.Errorf("%s: %w (%w)", dir, ErrLocked, err)
 }
+
+// tokenForm is the form of an owner token.
+var tokenForm = regexp.MustCompile(`^[0-9a-f]{32} (pid \d+ since \S+)\n$`)
 
 // owner is the random token of the process that opened the directory last. It
 // protects a store where locks do not work.
@@ -250,7 +260,7 @@ func takeOwnership(fsys vfs.FS, dir string) (*owner, error) {
 	o := &owner{
 		fs:    fsys,
 		path:  fsys.PathJoin(dir, ownerFile),
-		token: fmt.Sprintf("%s pid %d\n", hex.EncodeToString(random[:]), os.Getpid()),
+		token: fmt.Sprintf("%s pid %d since %s\n", hex.EncodeToString(random[:]), os.Getpid(), time.Now().UTC().Format(time.RFC3339)),
 	}
 	if err := replaceFile(fsys, dir, o.path, []byte(o.token)); err != nil {
 		return nil, fmt.Errorf("write owner token: %w", err)

@@ -79,7 +79,7 @@ func serverLDFlags() string {
 
 // Path is where the program is, after building it if it isn't there. source is
 // the folder of the playground module. One line about a build goes to report
-// before it begins.
+// before it begins, and then its progress.
 func (p Program) Path(ctx context.Context, source string, report io.Writer) (string, error) {
 	cache, err := CacheDir()
 	if err != nil {
@@ -105,7 +105,7 @@ func (p Program) Path(ctx context.Context, source string, report io.Writer) (str
 		return path, nil
 	}
 	fmt.Fprintf(report, "building %s into %s: %s\n", p.name, path, p.notice)
-	if err := p.build(ctx, source, path); err != nil {
+	if err := p.build(ctx, source, path, report); err != nil {
 		return "", err
 	}
 	return path, p.prune(cache)
@@ -113,23 +113,65 @@ func (p Program) Path(ctx context.Context, source string, report io.Writer) (str
 
 // build compiles to a neighbour of path and renames it, so that path is complete
 // whenever it exists.
-func (p Program) build(ctx context.Context, source, path string) error {
+func (p Program) build(ctx context.Context, source, path string, report io.Writer) error {
 	partial := path + ".partial"
+	run := func(out io.Writer, args ...string) error {
+		cmd := exec.CommandContext(ctx, "go", args...)
+		cmd.Dir = source
+		cmd.Env = append(os.Environ(), "GOWORK=off")
+		cmd.Stdout, cmd.Stderr = out, out
+		return cmd.Run()
+	}
+	var packages bytes.Buffer
+	progress := &progress{report: report, interval: progressInterval, last: time.Now()}
+	if run(&packages, "list", "-deps", p.pkg) == nil { // its error is that of the build
+		progress.all = bytes.Count(packages.Bytes(), []byte("\n"))
+	}
 	// Neither the checkout's place nor its commit gets into the program: all
 	// checkouts share one build cache.
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false",
-		"-ldflags", p.ldflags, "-o", partial, p.pkg)
-	cmd.Dir = source
-	cmd.Env = append(os.Environ(), "GOWORK=off")
-	var output bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &output
-	if err := cmd.Run(); err != nil {
+	err := run(progress, "build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", p.ldflags, "-o", partial, p.pkg)
+	if err != nil {
 		if errors.Is(err, exec.ErrNotFound) {
 			return fmt.Errorf("building %s needs the go command in PATH", p.name)
 		}
-		return fmt.Errorf("building %s in %s: %w\n%s", p.name, source, err, output.Bytes())
+		return fmt.Errorf("building %s in %s: %w\n%s", p.name, source, err, progress.rest.Bytes())
 	}
 	return os.Rename(partial, path)
+}
+
+// progressInterval is the least time between two lines about a build.
+const progressInterval = 5 * time.Second
+
+// progress counts the packages that go build -v prints, and keeps its other output.
+type progress struct {
+	report   io.Writer
+	interval time.Duration
+	last     time.Time
+	all      int // packages of the program; 0: unknown
+	built    int
+	line     bytes.Buffer // without its end so far
+	rest     bytes.Buffer
+}
+
+func (p *progress) Write(out []byte) (int, error) {
+	for part := range bytes.Lines(out) {
+		p.line.Write(part)
+		line := p.line.Bytes()
+		if line[len(line)-1] != '\n' {
+			break
+		}
+		if bytes.ContainsAny(line, " \t:") {
+			p.rest.Write(line)
+		} else {
+			p.built++
+		}
+		p.line.Reset()
+	}
+	if now := time.Now(); p.all > 0 && now.Sub(p.last) >= p.interval {
+		p.last = now
+		fmt.Fprintf(p.report, "%d of %d packages are built\n", p.built, p.all)
+	}
+	return len(out), nil
 }
 
 // CacheDir is the folder where the programs are kept: watcherd in WATCHERD_CACHE,

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -147,4 +148,24 @@ func TestSource(t *testing.T) {
 	if _, err := Source(t.TempDir()); err == nil {
 		t.Error("a folder outside of any checkout has a playground")
 	}
+}
+
+// TestProgress: packages are counted, and the rest of the output is what a failure reports.
+func TestProgress(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var report strings.Builder
+		p := &progress{report: &report, interval: progressInterval, last: time.Now(), all: 4}
+		for _, out := range []string{"internal/a\nexample.com/b", "/c\n", "# example.com/d\nmain.go:3:1: ", "broken here\n", "x\n"} {
+			time.Sleep(progressInterval / 2)
+			if n, err := p.Write([]byte(out)); n != len(out) || err != nil {
+				t.Fatal(n, err)
+			}
+		}
+		if got, want := report.String(), "2 of 4 packages are built\n2 of 4 packages are built\n"; got != want {
+			t.Errorf("reported %q, want %q", got, want)
+		}
+		if got, want := p.rest.String(), "# example.com/d\nmain.go:3:1: broken here\n"; got != want || p.built != 3 {
+			t.Errorf("%d packages, and %q, want %q", p.built, got, want)
+		}
+	})
 }
