@@ -384,10 +384,11 @@ func (o *recordOptions) writePage(ctx context.Context, c *client.Client, cluster
 		if err := c.Get(ctx, "/api/v1/"+strings.Join(escaped, "/"), query, &answer); err != nil {
 			return nil, err
 		}
-		key := strings.Join(path, "/")
+		parts := []string{strings.Join(path, "/")}
 		for _, name := range slices.Sorted(maps.Keys(query)) {
-			key += "&" + name + "=" + query.Get(name)
+			parts = append(parts, name+"="+query.Get(name))
 		}
+		key := strings.Join(parts, "&")
 		page.Answers[key] = answer
 		size += len(key) + len(answer)
 		return answer, nil

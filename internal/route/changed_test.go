@@ -187,7 +187,9 @@ func TestUnseen(t *testing.T) {
 	}
 	want := func(n uint64) []Unseen {
 		return []Unseen{
-			{"r", "changed", "spec.containers.image", n}, {"r", "changed", "metadata.labels[*]", n}, {"r", "changed", "spec.rare", n},
+			{"r", "changed", "spec.containers.image", n},
+			{"r", "changed", "metadata.labels[*]", n},
+			{"r", "changed", "spec.rare", n},
 			{"r", "when", "no such key: replcas", n},
 		}
 	}

@@ -95,7 +95,7 @@ func TestAccessOfAnExistingFile(t *testing.T) {
 	if err := os.WriteFile(f.path("deployments.jsonl"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(f.path("deployments.jsonl"), 0o644); err != nil { //nolint:gosec // as by hand
+	if err := os.Chmod(f.path("deployments.jsonl"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	f.write(f.open("{resource}.jsonl"), sinktest.Events(1, 1)...)

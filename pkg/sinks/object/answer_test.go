@@ -1,7 +1,6 @@
 package object_test
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -352,7 +351,7 @@ func TestConfig(t *testing.T) {
 	}
 	c := object.NewConfig()
 	c.S3.Bucket = "lake"
-	if _, err := c.Open(context.Background(), sinks.Options{Format: sinks.CloudEventsBinary}); err == nil {
+	if _, err := c.Open(t.Context(), sinks.Options{Format: sinks.CloudEventsBinary}); err == nil {
 		t.Error("a format that needs headers is accepted")
 	}
 }

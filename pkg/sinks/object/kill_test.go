@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -82,9 +83,7 @@ func (w *wire) serve(rw http.ResponseWriter, r *http.Request) {
 	if f == unclear {
 		panic(http.ErrAbortHandler)
 	}
-	for name, values := range resp.Header {
-		rw.Header()[name] = values
-	}
+	maps.Copy(rw.Header(), resp.Header)
 	rw.WriteHeader(resp.StatusCode)
 	_, _ = io.Copy(rw, resp.Body) // the client notices
 }
@@ -265,7 +264,7 @@ func TestKillsAtRandom(t *testing.T) {
 	o := start(t)
 	w := newWire(t, o)
 	for seed := range uint64(40) {
-		r := rand.New(rand.NewPCG(seed, 17)) //nolint:gosec // repeatable
+		r := rand.New(rand.NewPCG(seed, 17))
 		run := fmt.Sprint("random-", seed)
 		c := configFor(t, o)
 		c.S3.Endpoint, c.Path = w.URL, run+"/{resource}/dt={date}/"
