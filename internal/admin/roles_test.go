@@ -80,11 +80,18 @@ func TestRolesAreStated(t *testing.T) {
 				default:
 					t.Errorf("the pattern %s has no text here", pattern.Name)
 				}
+			case *ast.SelectorExpr: // of Server.operations
+				if pattern.Sel.Name != "Pattern" {
+					t.Errorf("the pattern %s has no text here", pattern.Sel.Name)
+				}
 			default:
 				t.Errorf("a pattern of type %T", pattern)
 			}
 			return true
 		})
+	}
+	for _, op := range Operations() {
+		registered[op.Pattern] = true
 	}
 	if diff := gocmp.Diff(slices.Sorted(maps.Keys(roles)), slices.Sorted(maps.Keys(registered))); diff != "" {
 		t.Errorf("(-with a role +registered):\n%s", diff)

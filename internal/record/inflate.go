@@ -57,7 +57,7 @@ func (in *Inflater) Event(sequence uint64, flags Flags, payload []byte, sink str
 		}
 	}
 	if flags&Summary != 0 && e.Resource.IsEvent() && e.Type != event.Deleted {
-		wanted |= Object // its summary is what it says
+		wanted |= Object // its summary is made of its reason and message
 	}
 	if edit != nil && wanted&Patch != 0 && len(r.Patch) > 0 {
 		wanted |= states // the patch follows from them

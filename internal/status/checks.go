@@ -194,25 +194,32 @@ func (s *Sink) check(now time.Time) Check {
 	c := Check{Name: "sink/" + s.Name}
 	switch {
 	case !s.Configured && s.Queued > 0:
-		c.degrade("it is not configured any more; %d events wait for it to come back, or for a purge", s.Queued)
+		c.degrade("it is not configured any more; %s for it to come back, or for a purge", waiting(s.Queued))
 	case !s.Configured:
 	case s.State == "backing-off" || s.State == "paused" || s.State == "opening":
-		c.degrade("%s: %s; %d events wait", s.State, s.why(), s.Queued)
+		c.degrade("%s: %s; %s", s.State, s.why(), waiting(s.Queued))
 		if next := s.NextAttempt.Sub(now); next > 0 {
 			c.Reason += fmt.Sprintf("; next attempt in %s", next.Round(time.Second))
 		}
 	case s.State == "stopped":
 		c.degrade("stopped: %s", s.why())
 	case s.Stalled:
-		c.degrade("reading has stopped: %d events wait behind objects that fail%s", s.Blocked, s.culprit(now))
+		c.degrade("reading has stopped: %s behind objects that fail%s", waiting(s.Blocked), s.culprit(now))
 	case s.Blocked > 0 && len(s.Failing) > 0:
-		c.degrade("%d events wait behind objects that fail%s", s.Blocked, s.culprit(now))
+		c.degrade("%s behind objects that fail%s", waiting(s.Blocked), s.culprit(now))
 	case s.Blocked > 0:
-		c.degrade("%d events wait for a retry: %s", s.Blocked, s.why())
+		c.degrade("%s for a retry: %s", waiting(s.Blocked), s.why())
 	case s.DeadLetters > 0:
 		c.degrade("dead letters are kept: %d; see 'watcherd deadletters list --sink %s'", s.DeadLetters, s.Name)
 	}
 	return c
+}
+
+func waiting[N int | int64](events N) string {
+	if events == 1 {
+		return "1 event waits"
+	}
+	return fmt.Sprintf("%d events wait", events)
 }
 
 // culprit names the object that has been failing for the longest time.

@@ -74,6 +74,7 @@ func TestChecks(t *testing.T) {
 		}, status.Check{Name: "sink/s", Verdict: status.Degraded, Reason: "reading has stopped: 65536 events wait behind objects that fail: the object of event 7 for 1m0s: no reason known"}},
 		"dead letters":      {func(s *status.Status) { s.Sinks[0].DeadLetters = 1 }, status.Check{Name: "sink/s", Verdict: status.Degraded, Reason: "dead letters are kept: 1; see 'watcherd deadletters list --sink s'"}},
 		"orphaned backlog":  {func(s *status.Status) { s.Sinks[0].Configured, s.Sinks[0].Queued = false, 5 }, status.Check{Name: "sink/s", Verdict: status.Degraded, Reason: "it is not configured any more; 5 events wait for it to come back, or for a purge"}},
+		"orphaned event":    {func(s *status.Status) { s.Sinks[0].Configured, s.Sinks[0].Queued = false, 1 }, status.Check{Name: "sink/s", Verdict: status.Degraded, Reason: "it is not configured any more; 1 event waits for it to come back, or for a purge"}},
 		"removed and empty": {func(s *status.Status) { s.Sinks[0].Configured = false }, status.Check{}},
 		"paused":            {func(s *status.Status) { s.Sinks[0].State, s.Sinks[0].Reason = "paused", "status 401" }, status.Check{Name: "sink/s", Verdict: status.Degraded, Reason: "paused: status 401; 0 events wait"}},
 	} {

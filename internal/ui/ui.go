@@ -6,7 +6,7 @@
 //     the HTTP interface, with the token of the reader.
 //   - The page loads nothing from elsewhere and runs no script but its own: its policy refuses
 //     inline code, other origins and frames, and turns no string into code or markup.
-//   - A recording is one file with the answers that its views ask for. It asks nobody else.
+//   - A recording is one file with the answers that its views ask for. It sends no request.
 //   - Building the daemon needs nothing but Go: dist is committed. The sources and the bundler are
 //     the module in web.
 //

@@ -17,7 +17,7 @@ const (
 	maxDepth = 32
 	// maxPasses bounds how often all bytes of two objects are read, and freeWork how many are
 	// read of small ones. A value that differs is a change as a whole once that is used up.
-	maxPasses = 12
+	maxPasses = 40
 	freeWork  = 1 << 20
 )
 
@@ -323,7 +323,7 @@ const (
 
 // Of returns the summary of an event, made from the states before and after an update, or from
 // its patch if a state is missing. It is empty for a gap, and for an update of which neither is there.
-// Of a Kubernetes Event that is not deleted, it is what its object says.
+// That of a Kubernetes Event is its reason and message, unless it is deleted.
 func Of(e *event.Event) string {
 	if e.Type == event.Added || e.Type == event.Sync {
 		if line := words(e); line != "" {
@@ -366,7 +366,7 @@ func ofUpdate(e *event.Event) string {
 }
 
 // Changes returns what changed in an update, empty if nothing visible did; of a Kubernetes Event
-// what its object says. It is not ok if the event has neither two objects nor a patch.
+// its reason and message. It is not ok if the event has neither two objects nor a patch.
 func Changes(e *event.Event) (line string, ok bool) {
 	if line = words(e); line != "" {
 		return line, true

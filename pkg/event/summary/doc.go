@@ -1,6 +1,6 @@
 // Package summary describes a change of a Kubernetes object in one line that a person
 // reads: "image of container web 1.4 -> 1.5, replicas 3 -> 5". A Kubernetes Event is described
-// by what it says: "Warning BackOff: Back-off restarting failed container".
+// by its reason and message: "Warning BackOff: Back-off restarting failed container".
 //
 // Guarantees:
 //

@@ -123,7 +123,7 @@ func TestOtherEvents(t *testing.T) {
 		{"of the other group", said(event.Updated, `{"type":"Normal","reason":"Pulled","note":"Image is there","deprecatedCount":0,"series":{"count":3}}`), "Pulled: Image is there (3 times)"},
 		{"that exists", said(event.Sync, `{"reason":"Pulled","message":"","count":1}`), "Pulled"},
 		{"with a redacted message", said(event.Added, `{"reason":"Pulled","message":"redacted:hmac-sha256:00"}`), "Pulled: (redacted)"},
-		{"that says nothing", said(event.Added, `{"reason":1,"message":null}`), "added"},
+		{"without a text", said(event.Added, `{"reason":1,"message":null}`), "added"},
 		{"that is deleted", said(event.Deleted, `{"reason":"Pulled","message":"x"}`), "deleted"},
 		{"no patch", &event.Event{Type: event.Updated, Patch: json.RawMessage(`{}`)}, ""},
 		{"an empty patch", &event.Event{Type: event.Updated, Patch: json.RawMessage(`[]`)}, "no visible change"},
@@ -165,8 +165,8 @@ func TestBounds(t *testing.T) {
 // server's size as far as a few readings of it go.
 func TestWork(t *testing.T) {
 	for size, want := range map[int]string{
-		10:      "spec.a.a.a.a.a.a.a.a.a.a.a.a 1 -> 2",
-		700_000: "spec.a.a.a.a.a changed",
+		10:      "…a[0].a[10] 1 -> 2",
+		700_000: "…a[0].a[0] changed",
 	} {
 		object := func(last string) []byte {
 			inner := `[` + strings.Repeat("1,", size) + last + `]`

@@ -392,7 +392,7 @@ func appendDotted(dst []byte, path []element) []byte {
 // appendName appends a key or a name. A name of several words is in no quotes.
 func appendName(dst []byte, s string) []byte { return appendText(dst, s, false, maxField) }
 
-// words returns what the object of a Kubernetes Event says: "Warning BackOff: Back-off
+// words returns the reason and the message of a Kubernetes Event: "Warning BackOff: Back-off
 // restarting failed container (12 times)". It is empty for other objects, and without reason and message.
 func words(e *event.Event) string {
 	raw := trim(e.Object)
