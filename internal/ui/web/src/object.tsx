@@ -65,7 +65,7 @@ export function ObjectView({ status }: { status?: Status }) {
         <li class="life">{versions.value!.before === "exact" ? "it did not exist before" : "not known before"}</li>
       </ol>
       <section class="pane" aria-label="The shown version">
-        <div class="tabs" role="tablist">{[["changes", "Changes"], ["yaml", "YAML"], ...recording ? [] : [["blame", "Blame"]]].map(([t, title]) => <button role="tab" aria-selected={t === tab} onClick={() => change({ tab: t === "changes" ? "" : t })}>{title}</button>)}
+        <div class="tabs"><div role="tablist">{[["changes", "Changes"], ["yaml", "YAML"], ...recording ? [] : [["blame", "Blame"]]].map(([t, title]) => <button role="tab" aria-selected={t === tab} onClick={() => change({ tab: t === "changes" ? "" : t })}>{title}</button>)}</div>
           {!recording && <a href={link("between", [], { from: before?.time ?? version.time, to: new Date(Date.parse(version.time) + 60_000).toISOString(), namespace: namespace === "-" ? "" : namespace })}>what followed</a>}
           <span class="quiet">{tab === "changes" && (before ? <>from <Time at={before.time} /> to <Time at={version.time} /></> : <Time at={version.time} />)}</span></div>
         {tab === "changes" ? <Changes base={base} version={version} before={before} next={other === at + 1} /> : tab === "yaml" ? <Yaml state={state} />
