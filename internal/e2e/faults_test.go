@@ -165,7 +165,7 @@ func (n *night) faults() []fault {
 			status: func(s *status.Status) bool { return sourceOf(s, "hidden").State == "forbidden" },
 			series: `watcherd_watch_state{resource="secrets.v1",state="forbidden",watch="hidden"}`,
 			alert:  "WatcherdWatchNotWatching", label: `watch="hidden"`,
-			says: `cannot watch the resource; retrying" resource=secrets\.v1 .*cannot watch resource`,
+			says: `cannot watch the resource; retrying" err=".*cannot watch resource .* resource=secrets\.v1`,
 		},
 		{
 			name: "a custom resource is gone", begin: n.removeCRD, end: n.restoreCRD,
