@@ -423,7 +423,14 @@ func (q *Queue) recountEntries(r layout.Range) error {
 	before, head, tail := q.total.Count, q.window.head(), q.tail
 	q.mu.Unlock()
 	at := max(first, 1)
-	if last = min(last, tail); at > last {
+	for last = min(last, tail); at <= last; at++ {
+		if occupied, err := q.occupied(at); err != nil {
+			return errors.Join(err, b.Close())
+		} else if !occupied {
+			break
+		}
+	}
+	if at > last { // nothing of this range is lost
 		return b.Close()
 	}
 	missing, err := q.recount(b, func(l salvage.LostSpan) error { return l.Err })
@@ -438,9 +445,6 @@ func (q *Queue) recountEntries(r layout.Range) error {
 	now := q.s.opts.Now()
 	if missing > 0 {
 		letter.Count = 1
-		for at < last && q.occupied(at) {
-			at++
-		}
 		d := layout.DeadLetter{
 			Sequence: at, First: now, Last: now,
 			Reason: fmt.Sprintf("%s: %d of the queue entries %d to %d are lost", ReasonUnreadable, missing, first, last),
@@ -460,14 +464,14 @@ func (q *Queue) recountEntries(r layout.Range) error {
 	return nil
 }
 
-// occupied reports whether there is, or may be, an entry or a dead letter at a position.
-func (q *Queue) occupied(position uint64) bool {
+// occupied reports whether there is an entry or a dead letter at a position.
+func (q *Queue) occupied(position uint64) (bool, error) {
 	for _, prefix := range []byte{layout.PrefixQueue, layout.PrefixDeadLetter} {
 		if _, ok, err := q.s.get(layout.AppendSinkKey(nil, prefix, q.id, position)); ok || err != nil {
-			return true
+			return ok, err
 		}
 	}
-	return false
+	return false, nil
 }
 
 // recountLetters counts the dead letters after a loss in a range.

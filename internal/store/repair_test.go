@@ -555,3 +555,41 @@ func TestWritesResumeAfterRepair(t *testing.T) {
 	writer.Wait()
 	end()
 }
+
+// TestLetterOfALossLeavesOthers counts a queue after the loss of two blocks: the entries of one
+// are all dead letters, those of the other are gone. The dead letter that stands for them takes
+// the place of no other.
+func TestLetterOfALossLeavesOthers(t *testing.T) {
+	s := openTest(t, "store", Options{firstSequence: 1, FS: vfs.NewMem()})
+	q := ensure(t, s, "a")
+	appendN(t, s, 6, "a")
+	items := read(t, q, 0, 3)
+	for _, item := range items {
+		if err := q.DeadLetter(item.Position, Letter{Reason: "refused"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	block := func(from, to uint64) layout.Range {
+		return layout.Range{Lower: layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), Upper: layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, to)}
+	}
+	gone := block(4, 5)
+	b := s.db.NewBatch()
+	if err := s.applyLazily(b, b.DeleteRange(gone.Lower, append(slices.Clone(gone.Upper), 0), nil)); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.recountLost([]layout.Range{block(1, 3), gone}); err != nil {
+		t.Fatal(err)
+	}
+	letters, err := q.DeadLetters(0, 10)
+	if err != nil || len(letters) != 4 {
+		t.Fatalf("dead letters %+v, %v", letters, err)
+	}
+	for i, l := range letters {
+		if i < 3 && (l.Reason != "refused" || string(l.Payload) != string(items[i].Payload)) || i == 3 && !strings.Contains(l.Reason, "2 of the queue entries 4 to 5 are lost") {
+			t.Errorf("dead letter %d: %+v", i, l)
+		}
+	}
+	if st := q.Stats(); st.Length != 1 || st.DeadLetters != 4 {
+		t.Errorf("stats %+v", st)
+	}
+}
