@@ -17,7 +17,7 @@ const (
 	maxDepth = 32
 	// maxPasses bounds how often all bytes of two objects are read, and freeWork how many are
 	// read of small ones. A value that differs is a change as a whole once that is used up.
-	maxPasses = 40
+	maxPasses = 12
 	freeWork  = 1 << 20
 )
 
@@ -53,7 +53,7 @@ func (d *differ) diff(before, after []byte) {
 	case d.bothAre('{', before, after):
 		d.merge(member, members(before), members(after))
 	case d.bothAre('[', before, after):
-		d.lists(slices.Collect(rawjson.Items(before)), slices.Collect(rawjson.Items(after)), len(before)+len(after))
+		d.lists(slices.Collect(rawjson.Items(before)), slices.Collect(rawjson.Items(after)))
 	case isText(before) && isText(after) && rawjson.Unquote(before) == rawjson.Unquote(after):
 	default:
 		d.add(change{old: before, new: after})
@@ -149,17 +149,14 @@ func (d *differ) condition(before, after []byte) bool {
 }
 
 // lists compares two lists by merge key, otherwise by index: those items that are between
-// the equal ones at the start and at the end. They have size bytes.
-func (d *differ) lists(before, after [][]byte, size int) {
+// the equal ones at the start and at the end.
+func (d *differ) lists(before, after [][]byte) {
 	for _, key := range mergeKeys {
-		if !d.affords(size) {
-			break
-		}
-		x, ok := named(before, key)
+		x, ok := d.named(before, key)
 		if !ok {
 			continue
 		}
-		if y, ok := named(after, key); ok {
+		if y, ok := d.named(after, key); ok {
 			d.merge(namedItem, x, y)
 			return
 		}
@@ -193,16 +190,21 @@ var mergeKeys = [...]string{
 }
 
 // named returns the items of a list as entries ordered by the value of their merge key. It is
-// not ok if an item lacks the key or shares its value.
-func named(items [][]byte, key string) (entries []entry, ok bool) {
-	entries = make([]entry, 0, len(items))
+// not ok if an item lacks the key or shares its value, or if they cannot all be read.
+func (d *differ) named(items [][]byte, key string) (entries []entry, ok bool) {
 	for _, item := range items {
+		if !d.affords(len(item)) {
+			return nil, false
+		}
 		name := field(item, key)
 		switch {
 		case len(name) == 0 || name[0] == '{' || name[0] == '[':
 			return nil, false
 		case isText(name):
 			name = []byte(rawjson.Unquote(name))
+		}
+		if entries == nil { // most lists fail at the first item
+			entries = make([]entry, 0, len(items))
 		}
 		entries = append(entries, entry{name, item})
 	}

@@ -162,19 +162,19 @@ func TestBounds(t *testing.T) {
 }
 
 // TestWork: an object that nests deep is compared to the end if it is small, and one of the API
-// server's size as far as a few readings of it go.
+// server's size as far as a few readings of it go. A long list takes no more than that.
 func TestWork(t *testing.T) {
-	for size, want := range map[int]string{
-		10:      "…a[0].a[10] 1 -> 2",
-		700_000: "…a[0].a[0] changed",
+	deep := func(size int) string {
+		return `{"spec":` + strings.Repeat(`[{"a":`, 12) + `[` + strings.Repeat("1,", size) + `LAST]` + strings.Repeat(`}]`, 12) + `}`
+	}
+	for name, tc := range map[string]struct{ object, want string }{
+		"small": {deep(10), "…a[0].a[10] 1 -> 2"},
+		"large": {deep(700_000), "[0].a[0] changed"},
+		"long":  {`{"spec":{"list":[` + strings.Repeat(`{"v":1},`, 150_000) + `{"v":{"w":LAST}}]}}`, "list[150000].v.w 1 -> 2"},
 	} {
-		object := func(last string) []byte {
-			inner := `[` + strings.Repeat("1,", size) + last + `]`
-			return []byte(`{"spec":` + strings.Repeat(`[{"a":`, 12) + inner + strings.Repeat(`}]`, 12) + `}`)
-		}
-		line, ok := summary.Changes(&event.Event{OldObject: object("1"), Object: object("2")})
-		if !ok || line != want {
-			t.Errorf("%d items: %q, want %q", size, line, want)
+		before, after := strings.Replace(tc.object, "LAST", "1", 1), strings.Replace(tc.object, "LAST", "2", 1)
+		if line, ok := summary.Changes(update(before, after)); !ok || line != tc.want {
+			t.Errorf("%s: %q, want %q", name, line, tc.want)
 		}
 	}
 }
