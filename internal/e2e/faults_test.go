@@ -202,7 +202,7 @@ func (n *night) faults() []fault {
 			status: func(s *status.Status) bool { return sourceOf(s, "maps").State == "backing-off" },
 			series: `watcherd_watch_state{resource="configmaps.v1",state="backing-off",watch="maps"}`,
 			alert:  "WatcherdWatchSilent", label: `watch="maps"`,
-			says: `the API server does not answer; retrying" watches=\d+ `,
+			says: `the API server does not answer; retrying" .*watches=\d+`,
 		},
 	}
 }
