@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,6 +25,8 @@ import (
 	"go.opentelemetry.io/collector/receiver/receivertest"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/watcherd/watcherd/internal/testservers/servers/program"
 )
 
 // spec is what internal/testservers calls CollectorSpec.
@@ -36,27 +37,11 @@ type spec struct {
 	Key  string
 }
 
-func main() {
-	if err := run(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, "collector:", err)
-		os.Exit(1)
-	}
-}
+func main() { program.Main(run) }
 
-func run(ctx context.Context) error {
-	if len(os.Args) != 2 {
-		return errors.New("want one argument: a spec")
-	}
-	var s spec
-	if err := json.Unmarshal([]byte(os.Args[1]), &s); err != nil {
-		return err
-	}
-	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", s.Port))
+func run(ctx context.Context, s *spec) error {
+	address, err := program.Address(s.Port)
 	if err != nil {
-		return err
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
 		return err
 	}
 	factory := otlpreceiver.NewFactory()

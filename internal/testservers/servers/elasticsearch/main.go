@@ -8,6 +8,7 @@ import (
 	"bufio"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
@@ -24,6 +25,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/watcherd/watcherd/internal/testservers/servers/program"
 )
 
 // spec is what internal/testservers calls ElasticsearchSpec.
@@ -39,21 +42,10 @@ type spec struct {
 	MaxBytes   int64 // http.max_content_length; 0: 100 MiB
 }
 
-func main() {
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "elasticsearch:", err)
-		os.Exit(1)
-	}
-}
+func main() { program.Main(run) }
 
-func run() error {
-	if len(os.Args) != 2 {
-		return errors.New("want one argument: a spec")
-	}
-	s := &server{indices: map[string]map[string]document{}, templates: map[string]indexTemplate{}}
-	if err := json.Unmarshal([]byte(os.Args[1]), &s.spec); err != nil {
-		return err
-	}
+func run(_ context.Context, of *spec) error {
+	s := &server{spec: *of, indices: map[string]map[string]document{}, templates: map[string]indexTemplate{}}
 	if s.spec.MaxBytes == 0 {
 		s.spec.MaxBytes = 100 << 20
 	}

@@ -6,6 +6,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -18,6 +19,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/watcherd/watcherd/internal/testservers/servers/program"
 )
 
 // spec is what internal/testservers calls KafkaSpec.
@@ -47,21 +50,9 @@ type command struct {
 	Count int
 }
 
-func main() {
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "kafka:", err)
-		os.Exit(1)
-	}
-}
+func main() { program.Main(run) }
 
-func run() error {
-	if len(os.Args) != 2 {
-		return errors.New("want one argument: a spec")
-	}
-	var s spec
-	if err := json.Unmarshal([]byte(os.Args[1]), &s); err != nil {
-		return err
-	}
+func run(_ context.Context, s *spec) error {
 	options, err := s.options()
 	if err != nil {
 		return err

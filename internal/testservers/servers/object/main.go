@@ -5,7 +5,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +16,8 @@ import (
 	"github.com/versity/versitygw/backend/meta"
 	"github.com/versity/versitygw/backend/posix"
 	"github.com/versity/versitygw/embedgw"
+
+	"github.com/watcherd/watcherd/internal/testservers/servers/program"
 )
 
 // spec is what internal/testservers calls ObjectSpec.
@@ -30,27 +31,11 @@ type spec struct {
 	Secret string
 }
 
-func main() {
-	if err := run(context.Background()); err != nil {
-		fmt.Fprintln(os.Stderr, "object:", err)
-		os.Exit(1)
-	}
-}
+func main() { program.Main(run) }
 
-func run(ctx context.Context) error {
-	if len(os.Args) != 2 {
-		return errors.New("want one argument: a spec")
-	}
-	var s spec
-	if err := json.Unmarshal([]byte(os.Args[1]), &s); err != nil {
-		return err
-	}
-	listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", s.Port))
+func run(ctx context.Context, s *spec) error {
+	address, err := program.Address(s.Port)
 	if err != nil {
-		return err
-	}
-	address := listener.Addr().String()
-	if err := listener.Close(); err != nil {
 		return err
 	}
 	config := &embedgw.Config{
