@@ -114,33 +114,39 @@ func TestParametersAreDescribed(t *testing.T) {
 			described[name] = true
 		}
 	}
+	read := map[string]bool{}
+	eachCall(t, func(call *ast.CallExpr) {
+		for _, arg := range call.Args {
+			text, ok := arg.(*ast.BasicLit)
+			reads := ok && text.Kind == token.STRING && isQuery(call)
+			if reads {
+				read[strings.Trim(text.Value, `"`)] = true
+				break
+			}
+		}
+	})
+	if diff := gocmp.Diff(described, read); diff != "" {
+		t.Errorf("(-described +read):\n%s", diff)
+	}
+}
+
+// eachCall calls f with the calls in the package's source, tests apart.
+func eachCall(t *testing.T, f func(*ast.CallExpr)) {
+	t.Helper()
 	packages, err := parser.ParseDir(token.NewFileSet(), ".", nil, 0) //nolint:staticcheck // one folder
 	if err != nil {
 		t.Fatal(err)
 	}
-	read := map[string]bool{}
 	for name, file := range packages["admin"].Files {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
 		ast.Inspect(file, func(n ast.Node) bool {
-			call, ok := n.(*ast.CallExpr)
-			if !ok {
-				return true
-			}
-			for _, arg := range call.Args {
-				text, ok := arg.(*ast.BasicLit)
-				reads := ok && text.Kind == token.STRING && isQuery(call)
-				if reads {
-					read[strings.Trim(text.Value, `"`)] = true
-					break
-				}
+			if call, ok := n.(*ast.CallExpr); ok {
+				f(call)
 			}
 			return true
 		})
-	}
-	if diff := gocmp.Diff(described, read); diff != "" {
-		t.Errorf("(-described +read):\n%s", diff)
 	}
 }
 

@@ -3,8 +3,6 @@ package admin
 import (
 	"context"
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"maps"
 	"net/http"
 	"os"
@@ -43,53 +41,39 @@ var roles = map[string]string{
 
 // TestRolesAreStated: every pattern that the package gives to a mux has a role.
 func TestRolesAreStated(t *testing.T) {
-	packages, err := parser.ParseDir(token.NewFileSet(), ".", nil, 0) //nolint:staticcheck // one folder
-	if err != nil {
-		t.Fatal(err)
-	}
 	registered := map[string]bool{}
-	for name, file := range packages["admin"].Files {
-		if strings.HasSuffix(name, "_test.go") {
-			continue
+	eachCall(t, func(call *ast.CallExpr) {
+		f, ok := call.Fun.(*ast.SelectorExpr)
+		if !ok || !slices.Contains([]string{"Handle", "HandleFunc", "handle"}, f.Sel.Name) {
+			return
 		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			call, ok := n.(*ast.CallExpr)
-			if !ok {
-				return true
+		at := 0
+		if f.Sel.Name == "handle" {
+			at = 1
+		}
+		switch pattern := call.Args[at].(type) {
+		case *ast.BasicLit:
+			text, err := strconv.Unquote(pattern.Value)
+			if err != nil {
+				t.Fatal(err)
 			}
-			f, ok := call.Fun.(*ast.SelectorExpr)
-			if !ok || !slices.Contains([]string{"Handle", "HandleFunc", "handle"}, f.Sel.Name) {
-				return true
-			}
-			at := 0
-			if f.Sel.Name == "handle" {
-				at = 1
-			}
-			switch pattern := call.Args[at].(type) {
-			case *ast.BasicLit:
-				text, err := strconv.Unquote(pattern.Value)
-				if err != nil {
-					t.Fatal(err)
-				}
-				registered[text] = true
-			case *ast.Ident:
-				switch pattern.Name {
-				case "past":
-					registered[past] = true
-				case "pattern": // of Server.handle itself
-				default:
-					t.Errorf("the pattern %s has no text here", pattern.Name)
-				}
-			case *ast.SelectorExpr: // of Server.operations
-				if pattern.Sel.Name != "Pattern" {
-					t.Errorf("the pattern %s has no text here", pattern.Sel.Name)
-				}
+			registered[text] = true
+		case *ast.Ident:
+			switch pattern.Name {
+			case "past":
+				registered[past] = true
+			case "pattern": // of Server.handle itself
 			default:
-				t.Errorf("a pattern of type %T", pattern)
+				t.Errorf("the pattern %s has no text here", pattern.Name)
 			}
-			return true
-		})
-	}
+		case *ast.SelectorExpr: // of Server.operations
+			if pattern.Sel.Name != "Pattern" {
+				t.Errorf("the pattern %s has no text here", pattern.Sel.Name)
+			}
+		default:
+			t.Errorf("a pattern of type %T", pattern)
+		}
+	})
 	for _, op := range Operations() {
 		registered[op.Pattern] = true
 	}

@@ -443,7 +443,7 @@ func (g *group) addBodies(r *record.Record, about event.Resource, o *transition)
 	if o.t == event.Updated && want&record.Summary != 0 {
 		want |= record.Object | record.OldObject // the summary is made from them
 	}
-	if about.IsEvent() && o.t != event.Deleted && want&record.Summary != 0 {
+	if want&record.Summary != 0 && about.SelfDescribing(o.t) {
 		want |= record.Object // as before
 	}
 	if len(g.c.timers.throttles) > 0 && want&comparing != 0 {

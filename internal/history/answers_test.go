@@ -465,19 +465,25 @@ func TestTimesOutOfOrder(t *testing.T) {
 	})
 }
 
+// updates has pod a added and updated n times, with a pause before each update.
+func (w *world) updates(n int, pause time.Duration) {
+	h, a := w.c.Handler(w.feed), w.object("a", "u1")
+	h.OnAdd(a, false)
+	for range n {
+		time.Sleep(pause)
+		next := w.object("a", "u1")
+		h.OnUpdate(a, next)
+		a = next
+	}
+	w.c.Flush()
+}
+
 // Versions and blame of an object whose states take long to read end in time, and report it.
 func TestSlowVersions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, 0)
 		defer w.end()
-		h, a := w.c.Handler(w.feed), w.object("a", "u1")
-		h.OnAdd(a, false)
-		for range 100 {
-			next := w.object("a", "u1")
-			h.OnUpdate(a, next)
-			a = next
-		}
-		w.c.Flush()
+		w.updates(100, 0)
 		want, err := w.r.Versions(t.Context(), pod("a"), time.Time{}, time.Time{}, 1000)
 		w.must(err)
 		if len(want.Items) != 101 || want.More {
@@ -507,7 +513,7 @@ func TestSlowVersions(t *testing.T) {
 		from := w.now()
 		time.Sleep(time.Minute)
 		for i := range 1000 {
-			h.OnAdd(w.object(fmt.Sprint("pod-", i), fmt.Sprint("u", i)), false)
+			w.c.Handler(w.feed).OnAdd(w.object(fmt.Sprint("pod-", i), fmt.Sprint("u", i)), false)
 		}
 		w.c.Flush()
 		began = time.Now()
@@ -535,15 +541,7 @@ func TestOldVersions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, 0)
 		defer w.end()
-		h, a := w.c.Handler(w.feed), w.object("a", "u1")
-		h.OnAdd(a, false)
-		for range 1000 {
-			time.Sleep(time.Second)
-			next := w.object("a", "u1")
-			h.OnUpdate(a, next)
-			a = next
-		}
-		w.c.Flush()
+		w.updates(1000, time.Second)
 		all, err := w.r.Versions(t.Context(), pod("a"), time.Time{}, time.Time{}, 2000)
 		w.must(err)
 		reads := &counted{Store: w.st}

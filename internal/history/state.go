@@ -679,7 +679,7 @@ func (r *Reader) summarize(rec *stored, shown map[uint64][]byte) (string, error)
 			return "", err
 		}
 		e.OldObject, e.Object = before, after
-	} else if e.Resource.IsEvent() && e.Type != event.Deleted {
+	} else if e.Resource.SelfDescribing(e.Type) {
 		e.Object = r.show(rec.Record, rec.Object)
 	}
 	text := summary.Of(&e)

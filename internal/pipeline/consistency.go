@@ -87,7 +87,7 @@ func (m *Manager) auditLoop(ctx context.Context) {
 	if !known {
 		c = checks{Began: m.cfg.Now()}
 	}
-	if sleep(ctx, auditSettle) != nil {
+	if sleep(ctx, auditSettle, nil) != nil {
 		return
 	}
 	m.noteChecks(&c)
@@ -241,7 +241,7 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration, c
 		}
 		c.Left[s.ID] = a.certain()
 		m.noteChecks(c)
-		if err := sleep(ctx, pause); err != nil {
+		if err := sleep(ctx, pause, nil); err != nil {
 			return err
 		}
 	}
@@ -258,7 +258,7 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration, c
 	default:
 		m.metrics.audited(s, auditClean)
 	}
-	return sleep(ctx, pause)
+	return sleep(ctx, pause, nil)
 }
 
 // catchUpPause is how often the recorded states are compared with a list that they have to catch
@@ -304,17 +304,7 @@ func (s *informer) stopped() bool {
 }
 
 // pause waits for the committer to make progress, until the feed has stopped.
-func (s *informer) pause(ctx context.Context) error {
-	t := time.NewTimer(catchUpPause)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-s.Stopped():
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	return nil
-}
+func (s *informer) pause(ctx context.Context) error { return sleep(ctx, catchUpPause, s.Stopped()) }
 
 // CatchUp returns when every change is recorded that the API server had made when it was called,
 // of the resources whose watches are live, or with ctx's error. A resource that is removed
@@ -355,12 +345,15 @@ func (a *audit) catchUp(ctx context.Context) error {
 	return nil
 }
 
-// sleep waits for d. It returns ctx's error if ctx ends first.
-func sleep(ctx context.Context, d time.Duration) error {
+// sleep waits for d, or until enough is closed, which may be nil. It returns ctx's error if
+// ctx ends first.
+func sleep(ctx context.Context, d time.Duration, enough <-chan struct{}) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
+		return nil
+	case <-enough:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

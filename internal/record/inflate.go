@@ -56,7 +56,7 @@ func (in *Inflater) Event(sequence uint64, flags Flags, payload []byte, sink str
 			wanted |= Patch // the summary follows from it
 		}
 	}
-	if flags&Summary != 0 && e.Resource.IsEvent() && e.Type != event.Deleted {
+	if flags&Summary != 0 && e.Resource.SelfDescribing(e.Type) {
 		wanted |= Object // its summary is made of its reason and message
 	}
 	if edit != nil && wanted&Patch != 0 && len(r.Patch) > 0 {

@@ -375,7 +375,7 @@ func (r *Router) evaluate(rule *rule, e *evaluation) (Verdict, error) {
 	switch {
 	case missing:
 		rule.counters.missing.Add(1)
-		if !read.seen.Load() {
+		if !read.seen.Load() && read.lack() {
 			r.unseen(rule, "when", err.Error(), read)
 		}
 		v = Missing
@@ -446,13 +446,12 @@ type fieldUse struct {
 	text   atomic.Pointer[Unseen]
 }
 
-// unseen counts a change without a field that no change has had.
+// lack counts a change without the field. It reports whether that makes it worth a report.
+func (f *fieldUse) lack() bool { return f.lacked.Add(1) == enough }
+
+// unseen reports a field that no change has had.
 func (r *Router) unseen(rule *rule, key, text string, f *fieldUse) {
-	n := f.lacked.Add(1)
-	if n != enough {
-		return
-	}
-	u := &Unseen{rule.name, key, text, n}
+	u := &Unseen{rule.name, key, text, enough}
 	f.text.Store(u)
 	if r.onUnseen != nil {
 		r.onUnseen(*u)

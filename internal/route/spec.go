@@ -313,7 +313,7 @@ func (r *Router) notice(rule *rule, before, after *celjson.Object) {
 		case f.seen.Load():
 		case p.in(after) || p.in(before):
 			f.seen.Store(true)
-		default:
+		case f.lack():
 			r.unseen(rule, "changed", p.text, f)
 		}
 	}

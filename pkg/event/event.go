@@ -51,9 +51,10 @@ type Resource struct {
 	Kind     string `json:"kind"`
 }
 
-// IsEvent reports whether the objects are Kubernetes Events, of either API group.
-func (r Resource) IsEvent() bool {
-	return r.Kind == "Event" && (r.Group == "" || r.Group == "events.k8s.io")
+// SelfDescribing reports whether an event of the type is described by the object as it is, not by
+// what changed: about a Kubernetes Event, of either API group, that is there.
+func (r Resource) SelfDescribing(t Type) bool {
+	return r.Kind == "Event" && (r.Group == "" || r.Group == "events.k8s.io") && (t == Added || t == Updated || t == Sync)
 }
 
 // String is the resource as kubectl spells it: deployments.v1.apps, pods.v1.

@@ -72,7 +72,7 @@ func (p Printer) Append(dst []byte, e *event.Event) []byte {
 		dst = append(dst, "  "...)
 		dst = p.styled(dst, dim, note)
 	}
-	if e.Type == event.Updated || e.Resource.IsEvent() && e.Type != event.Deleted {
+	if e.Type == event.Updated || e.Resource.SelfDescribing(e.Type) {
 		dst = p.appendChanges(dst, e)
 	}
 	return append(dst, '\n')

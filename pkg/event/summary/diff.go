@@ -327,10 +327,8 @@ const (
 // its patch if a state is missing. It is empty for a gap, and for an update of which neither is there.
 // That of a Kubernetes Event is its reason and message, unless it is deleted.
 func Of(e *event.Event) string {
-	if e.Type == event.Added || e.Type == event.Sync {
-		if line := words(e); line != "" {
-			return line
-		}
+	if line := words(e); line != "" && e.Type != event.Updated {
+		return line
 	}
 	switch e.Type {
 	case event.Added:

@@ -396,7 +396,7 @@ func appendName(dst []byte, s string) []byte { return appendText(dst, s, false, 
 // restarting failed container (12 times)". It is empty for other objects, and without reason and message.
 func words(e *event.Event) string {
 	raw := trim(e.Object)
-	if !e.Resource.IsEvent() || len(raw) == 0 || raw[0] != '{' {
+	if !e.Resource.SelfDescribing(e.Type) || len(raw) == 0 || raw[0] != '{' {
 		return ""
 	}
 	var kind, reason, message, count []byte

@@ -85,14 +85,9 @@ func (b *bucketClient) put(ctx context.Context, key string, m meta, content []by
 
 // head returns the metadata of an object. Of an object without metadata of ours, last is the highest sequence.
 func (b *bucketClient) head(ctx context.Context, key string) (m meta, err error) {
-	a, err := b.client.Send(ctx, http.MethodHead, b.url(key), http.Header{}, nil)
-	switch {
-	case err != nil:
+	a, err := b.find(ctx, http.MethodHead, key)
+	if err != nil {
 		return m, err
-	case a.Status == http.StatusNotFound:
-		return m, errNotFound
-	case !a.Accepted():
-		return m, b.refusal(a)
 	}
 	if m.Last, err = strconv.ParseUint(a.Header.Get(metaPrefix+"Last"), 10, 64); err != nil {
 		m.Last = 1<<64 - 1
@@ -104,7 +99,16 @@ func (b *bucketClient) head(ctx context.Context, key string) (m meta, err error)
 
 // get reads an object.
 func (b *bucketClient) get(ctx context.Context, key string) ([]byte, error) {
-	a, err := b.client.Send(ctx, http.MethodGet, b.url(key), http.Header{}, nil)
+	a, err := b.find(ctx, http.MethodGet, key)
+	if err != nil {
+		return nil, err
+	}
+	return a.Body, nil
+}
+
+// find asks for an object, which fails with errNotFound if there is none.
+func (b *bucketClient) find(ctx context.Context, method, key string) (*post.Answer, error) {
+	a, err := b.client.Send(ctx, method, b.url(key), http.Header{}, nil)
 	switch {
 	case err != nil:
 		return nil, err
@@ -113,7 +117,7 @@ func (b *bucketClient) get(ctx context.Context, key string) ([]byte, error) {
 	case !a.Accepted():
 		return nil, b.refusal(a)
 	}
-	return a.Body, nil
+	return a, nil
 }
 
 // list returns the next keys of a folder after a key, in order, and whether there are more.
