@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -138,19 +139,24 @@ func TestSkipBehindAWrite(t *testing.T) {
 		s := newStorage(t)
 		defer s.close()
 		s.add(numbered(2, upTo(5)...)...)
-		first, attempts := change{Object: 4, N: 1}, 0
-		once := failOne(first, errors.New("500"))
+		first, attempts, again := change{Object: 4, N: 1}, 0, make(chan struct{}, 1)
 		r := newReceiver(t, func(ctx context.Context, batch []change) error {
-			if slices.Contains(batch, first) {
-				if attempts++; attempts > 1 {
-					<-ctx.Done()
-					return ctx.Err()
-				}
+			i := slices.Index(batch, first)
+			if i < 0 {
+				return nil
 			}
-			return once(ctx, batch)
+			if attempts++; attempts > 1 {
+				again <- struct{}{}
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return &sinks.BatchError{Failed: map[int]error{i: errors.New("500")}}
 		})
-		w := start(t, s, r, nil)
-		time.Sleep(time.Minute)
+		w := start(t, s, r, func(c *Config) { // one batch: the other objects of it are accepted
+			c.Delivery = sinks.Delivery{MaxEvents: 50, Concurrency: 1, MaxWait: 10 * time.Millisecond}
+		})
+		<-again
+		synctest.Wait()
 		if got, err := w.Skip(t.Context(), s.sequence(10)); !errors.Is(err, ErrInFlight) {
 			t.Errorf("skipped %+v, %v", got, err)
 		}
@@ -214,10 +220,10 @@ func TestSkipBeforeTheSinkIsOpen(t *testing.T) {
 		s := newStorage(t)
 		defer s.close()
 		s.add(numbered(1, 1)...)
-		opening := 0 * time.Second
+		var opening atomic.Int64 // how long an attempt takes
 		w := start(t, s, newReceiver(t, accept), func(c *Config) {
 			c.Open = func(ctx context.Context) (sinks.Sink, error) {
-				time.Sleep(opening)
+				time.Sleep(time.Duration(opening.Load()))
 				return nil, sinks.Pause(errors.New("no such secret"))
 			}
 		})
@@ -231,7 +237,7 @@ func TestSkipBeforeTheSinkIsOpen(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		skip("between two attempts")
-		opening = time.Hour
+		opening.Store(int64(time.Hour))
 		w.Retry()
 		synctest.Wait()
 		skip("during an attempt")
