@@ -276,13 +276,14 @@ func TestKillsAtRandom(t *testing.T) {
 				t.Fatalf("%s: %d events are left", run, len(p.events))
 			}
 			killed := r.IntN(4) == 0
+			fates := rand.New(rand.NewPCG(seed, uint64(attempts))) // of requests, of which some outlive their Write
 			w.set(func(*http.Request) fate {
 				switch {
-				case r.IntN(8) > 0:
+				case fates.IntN(8) > 0:
 					return passes
-				case r.IntN(2) > 0:
+				case fates.IntN(2) > 0:
 					return lost
-				case r.IntN(2) > 0 && !killed:
+				case fates.IntN(2) > 0 && !killed:
 					return late
 				}
 				return unclear
