@@ -20,12 +20,12 @@ import (
 
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
-// hideLaterConfig has Secrets in the clear but for one value, or hides them and what ConfigMaps hold; the
-// sinks late are new and start from the log's beginning.
+// hideLaterConfig has Secrets in the clear but for one value, and routes that hold events back, or hides them and what
+// ConfigMaps hold, when the routes hold nothing any longer; the sinks late are new and start from the log's beginning.
 func hideLaterConfig(namespace, admin, url string, hide bool, late ...string) string {
-	edits := "exposeSecrets: true, redact: [data.own]"
+	edits, lasting := "exposeSecrets: true, redact: [data.own]", "1h"
 	if hide {
-		edits = `redact: ["data[*]"]`
+		edits, lasting = `redact: ["data[*]"]`, "1s"
 	}
 	config := fmt.Sprintf(`apiVersion: watcherd.dev/v1alpha1
 kind: WatcherConfig
@@ -35,9 +35,12 @@ watches:
 - {name: all, resources: [secrets, configmaps], namespaces: {include: [%s]}, %s}
 routes:
 - {name: all, payload: [object, oldObject, patch, summary], sinks: [%s]}
+- {name: throttled, payload: [object, oldObject, patch, summary], throttle: {per: 1h}, sinks: [rare]}
+- {name: lasting, when: size(object.data) > 1, for: %s, payload: [object, oldObject, patch, summary], sinks: [rare]}
 sinks:
+- {name: rare, webhook: {url: %q}, batch: {maxEvents: 10}, retry: {initial: 50ms, max: 200ms}}
 - {name: stuck, webhook: {url: %q}, batch: {maxEvents: 10}, retry: {initial: 50ms, max: 200ms}}
-`, admin, namespace, edits, strings.Join(append([]string{"stuck"}, late...), ", "), url)
+`, admin, namespace, edits, strings.Join(append([]string{"stuck"}, late...), ", "), lasting, url, url)
 	for _, name := range late {
 		config += fmt.Sprintf("- {name: %s, startFrom: earliest, file: {path: './%s/all.jsonl'}}\n", name, name)
 	}
@@ -129,18 +132,41 @@ func TestHidingMoreLater(t *testing.T) {
 		"GET secrets": []byte(get("/api/v1/objects/secrets")), "GET configmaps": []byte(get("/api/v1/objects/configmaps")),
 		"GET events": []byte(get("/api/v1/events?follow=false&since=1h")),
 	}
+	// What routes hold is released by time, and by deletions.
+	var received [][]byte
+	awaitReceived := func(n int, what string) {
+		t.Helper()
+		found := 0
+		eventually(t, func() bool {
+			fresh, err := receiver.tap().more()
+			received, found = append(received, fresh...), 0
+			for _, body := range received {
+				if bytes.Contains(body, []byte(what)) {
+					found++
+				}
+			}
+			return err == nil && found >= n
+		}, func() string { return fmt.Sprintf("%d events with %s, want %d", found, what, n) })
+	}
+	awaitReceived(2*objects, `"for":{"since":`)
+	for _, gvr := range []schema.GroupVersionResource{secrets, configMaps} {
+		if err := dyn.Resource(gvr).Namespace(ns).DeleteCollection(t.Context(), metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	awaitReceived(2*2*objects, `"type":"dev.watcherd.resource.deleted"`)
 	if _, errs, code := command(t, "store", "backup", d.path("copy"), "--admin", "http://"+admin); code != 0 {
 		t.Error(errs)
 	}
 	d.stop()
 	exported, stored := storeContents(t, d)
 	contents["store export"], contents["store, inflated"] = exported, stored
-	backlog, err := receiver.tap().more()
-	if err != nil || len(backlog) < 4*objects {
-		t.Errorf("%d events of the backlog, %v", len(backlog), err)
+	// Of each object the backlog, the first and the held one of the throttle, what lasted, and twice its deletion.
+	if len(received) != 7*2*objects {
+		t.Errorf("the receiver has %d events, want %d", len(received), 7*2*objects)
 	}
-	contents["backlog"] = bytes.Join(backlog, nil)
-	err = filepath.WalkDir(d.dir, func(path string, entry fs.DirEntry, err error) error {
+	contents["receiver"] = bytes.Join(received, nil)
+	err := filepath.WalkDir(d.dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}

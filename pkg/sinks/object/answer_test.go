@@ -355,3 +355,22 @@ func TestConfig(t *testing.T) {
 		t.Error("a format that needs headers is accepted")
 	}
 }
+
+// TestNameWithoutObject: storage that was killed amid a PUT may refuse a name as taken and have no object of it.
+func TestNameWithoutObject(t *testing.T) {
+	o := start(t)
+	c := configFor(t, o)
+	events := sinktest.Events(6, 2)
+	for range 2 {
+		if err := sinktest.Open(t, c).Write(t.Context(), events); err != nil {
+			t.Fatal(err)
+		}
+		if got := ids(t, o); len(got) != len(events) {
+			t.Errorf("%d events are there, want %d", len(got), len(events))
+		}
+		keys, _ := o.Lines(".")
+		if err := os.Remove(filepath.Join(o.Folder(), keys[0])); err != nil { // and leave what the server notes of it
+			t.Fatal(err)
+		}
+	}
+}

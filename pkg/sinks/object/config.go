@@ -177,7 +177,7 @@ func (c *Config) Open(_ context.Context, o sinks.Options) (sinks.Sink, error) {
 			objects:  r.Counter("objects_total", "Objects written."),
 			bytes:    r.Counter("bytes_total", "Bytes of the objects written, compressed."),
 			repeated: r.Counter("repeated_total", "Events that the storage had already."),
-			renamed:  r.Counter("renamed_total", "Objects written under a longer name, since the name was taken by other events."),
+			renamed:  r.Counter("renamed_total", "Objects written under a longer name, since the name was taken."),
 		},
 	}
 	s.storage.client = post.New(post.Options{

@@ -257,15 +257,16 @@ func (s *sink) create(ctx context.Context, a *attempt) error {
 	}
 	m, err := s.storage.head(ctx, a.key)
 	switch {
-	case errors.Is(err, errNotFound):
-		return fmt.Errorf("object %s was deleted after it was found", a.key)
-	case err != nil:
-		return err
-	case m.IDs == a.meta.IDs:
+	case err == nil && m.IDs == a.meta.IDs:
 		s.metrics.repeated.Add(float64(a.meta.Count))
 		return nil
+	case errors.Is(err, errNotFound): // as of storage that was killed amid a PUT, which refuses the name for good
+		s.log.Warn("an object's name is refused as taken, and there is no object: a longer name is used", "key", a.key)
+	case err != nil:
+		return err
+	default:
+		s.log.Warn("an object's name is taken by other events: a longer name is used, and events may be there twice", "key", a.key)
 	}
-	s.log.Warn("an object's name is taken by other events: a longer name is used, and events may be there twice", "key", a.key)
 	s.metrics.renamed.Inc()
 	a.key = a.longer()
 	_, err = s.put(ctx, a) // taken: by these events, whose hash the name has
