@@ -302,30 +302,32 @@ func namespaceOf(ctx context.Context, c *client.Client, resource, name string) (
 		return "", err
 	}
 	var found []string
+	add := func(namespace string) {
+		if !slices.Contains(found, namespace) {
+			found = append(found, namespace)
+		}
+	}
 	for i := range page.Items {
-		if ns := page.Items[i].Namespace; !slices.Contains(found, ns) {
-			found = append(found, ns)
-		}
+		add(page.Items[i].Namespace)
 	}
-	if len(found) == 0 { // it may not have changed
-		query := url.Values{"name": {name}, "metadata": {"true"}}
-		err := eachObject(ctx, c, "/api/v1/objects/"+url.PathEscape(resource), query, func(page *admin.ObjectList) error {
-			return visitAll(page.Items, func(raw []byte) error {
-				var o metav1.PartialObjectMetadata
-				err := json.Unmarshal(raw, &o)
-				found = append(found, o.Namespace)
-				return err
-			})
+	// It may not have changed, or less lately than another of its name.
+	query := url.Values{"name": {name}, "metadata": {"true"}}
+	err = eachObject(ctx, c, "/api/v1/objects/"+url.PathEscape(resource), query, func(page *admin.ObjectList) error {
+		return visitAll(page.Items, func(raw []byte) error {
+			var o metav1.PartialObjectMetadata
+			err := json.Unmarshal(raw, &o)
+			add(o.Namespace)
+			return err
 		})
-		if err != nil {
-			return "", err
-		}
-	}
+	})
 	switch {
+	case len(found) == 0 && err != nil:
+		return "", err
 	case len(found) == 0:
 		return "", fmt.Errorf("no change of %s %q is recorded", resource, name)
 	case len(found) > 1:
-		return "", &usageError{fmt.Errorf("several namespaces have %s %q: choose one with -n", resource, name)}
+		slices.Sort(found)
+		return "", &usageError{fmt.Errorf("several namespaces have %s %q: choose one with -n: %s", resource, name, strings.Join(found, ", "))}
 	case found[0] == "":
 		return clusterScope, nil
 	}

@@ -168,6 +168,35 @@ func TestObject(t *testing.T) {
 	p.accessible()
 }
 
+// TestManyVersions: an object with more versions than a page has.
+func TestManyVersions(t *testing.T) {
+	ns := namespace(t)
+	d := start(t, configMaps(ns))
+	p := open(t, d, "#/object/configmaps/"+ns+"/busy")
+	const versions = 510
+	configMap(t, http.MethodPost, ns, "busy", object{"n": "0"})
+	for i := 1; i < versions; i++ {
+		configMap(t, http.MethodPatch, ns, "busy", object{"n": fmt.Sprint(i)})
+	}
+	count := func() int { return eval[int](p, `document.querySelectorAll(".versions li[class=updated], .versions li[class=added]").length`) }
+	until(t, "the newest are shown", func() bool { return count() == 500 && strings.Contains(p.text(".versions"), "n 508 → 509") })
+	if text := p.text(".versions .life"); strings.Contains(text, "did not exist") {
+		t.Errorf("before the 500th version: %s", text)
+	}
+	p.press(".versions", "Older versions")
+	p.sees(".versions", "(?s)n 9 → 10.*it did not exist before")
+	if n := count(); n != versions-500+1 {
+		t.Errorf("%d older versions are shown, the last of the page before among them", n)
+	}
+	p.sees(".fields", `(?s)n.*9.*10`)
+	p.do(chromedp.NavigateBack())
+	p.sees(".versions", "n 508 → 509")
+	p.press(".versions", "Older versions")
+	p.press(".versions", "The newest versions")
+	p.sees(".versions", "n 508 → 509")
+	p.accessible()
+}
+
 func TestBetween(t *testing.T) {
 	ns := namespace(t)
 	d := start(t, configMaps(ns))

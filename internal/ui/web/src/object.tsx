@@ -21,7 +21,7 @@ export function ObjectView({ status }: { status?: Status }) {
   const [named = "", namespace = "-", name = ""] = place.value.path, q = place.value.query;
   const resource = recording?.kinds[named] ?? named;
   const base = `objects/${[resource, namespace, name].map(encodeURIComponent).join("/")}`;
-  const versions = useAsked<Versions>(base + "/versions", { limit: 500 }, 5000);
+  const versions = useAsked<Versions>(base + "/versions", { limit: 500, to: q.get("end") || undefined }, 5000);
   const items = versions.value?.items ?? [];
   const at = q.get("v") ? Math.max(0, items.findIndex((v) => v.sequence <= Number(q.get("v")))) : 0;
   const other = q.get("w") ? items.findIndex((v) => v.sequence === Number(q.get("w"))) : at + 1;
@@ -33,6 +33,7 @@ export function ObjectView({ status }: { status?: Status }) {
   const events = (after: string, before?: string) => said.filter((e) => e.time > after && (!before || e.time <= before)).map((e) => <li key={"event" + e.sequence} class="event">
     <a href={objectLink(e.resource, e.namespace, e.name ?? "", { v: e.sequence })} title={e.summary}><Verb type="sync" /><Time at={e.time} /><span class="by">Event</span><span class={"summary" + (e.summary?.startsWith("Warning ") ? " warning" : "")}>{e.summary}</span></a></li>);
   const choose = (i: number) => { const v = items[i]; if (v) change({ v: i ? v.sequence : "" , w: "" }, false); };
+  const page = (end: string) => change({ end, v: "", w: "" });
   useEffect(() => {
     const key = (e: Event) => {
       const step = ({ "[": 1, j: 1, "]": -1, k: -1 } as Record<string, number>)[(e as CustomEvent<string>).detail];
@@ -55,6 +56,7 @@ export function ObjectView({ status }: { status?: Status }) {
     {versions.value && !items.length && <Empty>No change of this object is recorded. {versions.value.before !== "exact" && "What was before the log begins is not known."}</Empty>}
     {version && <div class="split">
       <ol class="versions" aria-label="Versions, the newest first">
+        {q.get("end") && <li class="life"><button onClick={() => page("")}>The newest versions</button></li>}
         {items.map((v, i) => <>
           {events(v.time, items[i - 1]?.time)}
           {i > 0 && v.type === "deleted" && <li class="life" key={"life" + v.sequence}>created again under this name</li>}
@@ -62,7 +64,7 @@ export function ObjectView({ status }: { status?: Status }) {
             <button class="plain" onClick={() => choose(i)}><Verb type={v.type} /><Time at={v.time} /><span class="by">{v.manager}</span><span class="summary">{arrows(v.summary)}</span></button>
             {i !== at && !recording && <button class="plain compare" aria-pressed={i === other} title="Compare the shown version with this one" aria-label={`Compare with the version of ${v.time}`} onClick={() => change({ w: i === at + 1 ? "" : v.sequence }, false)}>⇄</button>}
           </li></>)}
-        <li class="life">{versions.value!.before === "exact" ? "it did not exist before" : "not known before"}</li>
+        <li class="life">{versions.value!.more ? <button onClick={() => page(items.at(-1)!.time)}>Older versions</button> : versions.value!.before === "exact" ? "it did not exist before" : "not known before"}</li>
       </ol>
       <section class="pane" aria-label="The shown version">
         <div class="tabs"><div role="tablist">{[["changes", "Changes"], ["yaml", "YAML"], ...recording ? [] : [["blame", "Blame"]]].map(([t, title]) => <button role="tab" aria-selected={t === tab} onClick={() => change({ tab: t === "changes" ? "" : t })}>{title}</button>)}</div>
