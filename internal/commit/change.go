@@ -30,6 +30,9 @@ type sighting struct {
 	blind   bool // of a list that makes up for lost history
 }
 
+// bytes is about what the object takes of a batch, in the log and in the ledger.
+func (s *sighting) bytes() int { return 2 * s.obj.Size() }
+
 // The kinds of changes.
 type (
 	// objectSeen is an object that exists: added, updated, or found by a list.

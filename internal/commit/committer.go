@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// maxGroup bounds how many changes share a commit, and with the size of
-	// objects how much memory a group takes.
+	// maxGroup bounds how many changes share a commit. The bytes of their objects are bounded by the store:
+	// see store.Store.BatchBytes.
 	maxGroup = 512
 
 	// checkpointInterval is how often an idle feed's checkpoint is written.
@@ -49,6 +49,8 @@ type Store interface {
 	Partitions() []string
 	// WaitIngest returns when ingest is not paused.
 	WaitIngest(ctx context.Context) error
+	// BatchBytes is how large a batch may become before it is committed.
+	BatchBytes() int
 }
 
 // Router decides which sinks are given a change. *route.Router implements it. Only the
@@ -221,9 +223,9 @@ func (c *Committer) waitIngest(ctx context.Context, g *group) (forced bool, err 
 	}
 }
 
-// fill adds what is waiting, without blocking, up to the group's limit.
+// fill adds what is waiting, without blocking, up to the group's limits.
 func (c *Committer) fill(g *group) {
-	for g.size() < maxGroup {
+	for limit := c.store.BatchBytes(); g.size() < maxGroup && g.bytes < limit; {
 		select {
 		case x := <-c.changes:
 			g.add(x)
@@ -255,6 +257,7 @@ func (c *Committer) drain(g *group) error {
 type group struct {
 	c       *Committer
 	changes []change
+	bytes   int                // of the changes' objects
 	touched map[*Feed]struct{} // feeds whose checkpoint may have moved
 	waiters []chan<- struct{}
 
@@ -282,8 +285,14 @@ func newGroup(c *Committer) *group {
 	return &group{c: c, touched: map[*Feed]struct{}{}, overlay: map[stateID]*compact.Object{}, events: map[event.Type]int{}}
 }
 
-func (g *group) size() int    { return len(g.changes) }
-func (g *group) add(x change) { g.changes = append(g.changes, x) }
+func (g *group) size() int { return len(g.changes) }
+
+func (g *group) add(x change) {
+	g.changes = append(g.changes, x)
+	if of, ok := x.(interface{ bytes() int }); ok {
+		g.bytes += of.bytes()
+	}
+}
 
 func (g *group) touchAll(sources []*Feed) {
 	g.c.quiet.log(g.c.log)
@@ -350,7 +359,7 @@ func (g *group) commit(work bool) error {
 		close(w)
 	}
 	clear(g.changes)
-	g.changes = g.changes[:0]
+	g.changes, g.bytes = g.changes[:0], 0
 	clear(g.finished)
 	g.finished = g.finished[:0]
 	g.waiters = g.waiters[:0]

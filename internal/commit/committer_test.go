@@ -2,7 +2,10 @@ package commit
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"sync"
 	"testing"
 
@@ -348,4 +351,42 @@ func TestSnapshotStep(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestGroupsOfLargeObjectsAreSmall: what waited for room comes in parts for which a small budget has room.
+func TestGroupsOfLargeObjectsAreSmall(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), podWatch())
+	s := r.feed(pods)
+	s.Subscribed(nil)
+	const objects = 100
+	for i := range objects {
+		o, err := r.codec.Encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"p-%d","uid":"u","resourceVersion":"%d"},"spec":{"a":%q}}`, i, i+1, random(byte(i), 16<<10)), nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.c.Handler(s).OnAdd(o, false)
+	}
+	r.store.SetLimits(store.Limits{MaxBytes: 16 << 20})
+	sizes := map[int]int{} // of groups
+	for g := newGroup(r.c); len(r.c.changes) > 0; {
+		r.c.fill(g)
+		sizes[g.size()]++
+		if err := g.commit(false); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for size := range sizes {
+		if size > 32 { // of 8 KiB once compressed, in the log and in the ledger
+			t.Errorf("a group has %d of %d objects", size, objects)
+		}
+	}
+}
+
+// random is text that does not become smaller by compression.
+func random(seed byte, n int) string {
+	b := make([]byte, n/2)
+	r := rand.NewChaCha8([32]byte{seed})
+	_, _ = r.Read(b) // never fails
+	return hex.EncodeToString(b)
 }

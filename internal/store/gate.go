@@ -156,6 +156,14 @@ func (s *Store) SetLimits(l Limits) {
 	s.gate.news.notify()
 }
 
+// BatchBytes is the size at which a batch should be committed, give or take its last record: a memtable. What a batch
+// has beyond it is on the disk up to four times until compactions are done, for which a small budget keeps no room.
+func (s *Store) BatchBytes() int {
+	s.gate.mu.Lock()
+	defer s.gate.mu.Unlock()
+	return int(engine.MemTableBytes(s.gate.limits.MaxBytes))
+}
+
 // WaitIngest returns nil once the store is below its budget, the disk has room and
 // compactions keep up, else the context's error, ErrFailed or ErrClosed. Call it before
 // each batch, while Run runs.

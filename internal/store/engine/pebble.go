@@ -45,7 +45,7 @@ func Options(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListener, ma
 		Merger:                      layout.NewMerger(),
 		FormatMajorVersion:          pebbleFormat,
 		CacheSize:                   blockCacheSize,
-		MemTableSize:                uint64(memTableBytes(maxBytes)),
+		MemTableSize:                uint64(MemTableBytes(maxBytes)),
 		MemTableStopWritesThreshold: MemTables,
 		L0CompactionThreshold:       4,
 		L0StopWritesThreshold:       Level0StopWrites(maxBytes),
@@ -72,7 +72,8 @@ func Options(fs vfs.FS, logger pebble.Logger, listener *pebble.EventListener, ma
 	return o
 }
 
-func memTableBytes(maxBytes int64) int64 {
+// MemTableBytes is the size of a memtable.
+func MemTableBytes(maxBytes int64) int64 {
 	return SizeFor(maxBytes, 64, minMemTableSize, memTableSize)
 }
 
