@@ -310,7 +310,8 @@ func namespaceOf(ctx context.Context, c *client.Client, resource, name string) (
 	for i := range page.Items {
 		add(page.Items[i].Namespace)
 	}
-	// It may not have changed, or less lately than another of its name.
+	// It may not have changed, or less lately than another of its name. Of a resource that is no longer watched the
+	// history is all there is.
 	query := url.Values{"name": {name}, "metadata": {"true"}}
 	err = eachObject(ctx, c, "/api/v1/objects/"+url.PathEscape(resource), query, func(page *admin.ObjectList) error {
 		return visitAll(page.Items, func(raw []byte) error {

@@ -383,7 +383,7 @@ func TestGroupsOfLargeObjectsAreSmall(t *testing.T) {
 	}
 }
 
-// random is text that does not become smaller by compression.
+// random is hexadecimal text of n bytes, which compression halves.
 func random(seed byte, n int) string {
 	b := make([]byte, n/2)
 	r := rand.NewChaCha8([32]byte{seed})

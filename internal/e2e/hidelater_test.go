@@ -61,9 +61,10 @@ func TestHidingMoreLater(t *testing.T) {
 		return hideLaterConfig(ns, admin, receiver.url(), hide, late...)
 	}
 	const objects = 30
+	both := []schema.GroupVersionResource{secrets, configMaps}
 	write := func(round int) {
 		for i := range objects {
-			for _, gvr := range []schema.GroupVersionResource{secrets, configMaps} {
+			for _, gvr := range both {
 				u := &unstructured.Unstructured{Object: map[string]any{
 					"apiVersion": "v1", "kind": map[string]string{"secrets": "Secret", "configmaps": "ConfigMap"}[gvr.Resource],
 					"metadata": map[string]any{"namespace": ns, "name": fmt.Sprintf("o-%d", i)},
@@ -150,7 +151,7 @@ func TestHidingMoreLater(t *testing.T) {
 	}
 	awaitReceived(2*objects, `"for":{"since":`)
 	for i := range objects - 1 {
-		for _, gvr := range []schema.GroupVersionResource{secrets, configMaps} {
+		for _, gvr := range both {
 			if err := dyn.Resource(gvr).Namespace(ns).Delete(t.Context(), fmt.Sprintf("o-%d", i), metav1.DeleteOptions{}); err != nil {
 				t.Fatal(err)
 			}

@@ -178,7 +178,9 @@ func TestManyVersions(t *testing.T) {
 	for i := 1; i < versions; i++ {
 		configMap(t, http.MethodPatch, ns, "busy", object{"n": fmt.Sprint(i)})
 	}
-	count := func() int { return eval[int](p, `document.querySelectorAll(".versions li[class=updated], .versions li[class=added]").length`) }
+	count := func() int {
+		return eval[int](p, `document.querySelectorAll(".versions li[class=updated], .versions li[class=added]").length`)
+	}
 	until(t, "the newest are shown", func() bool { return count() == 500 && strings.Contains(p.text(".versions"), "n 508 → 509") })
 	if text := p.text(".versions .life"); strings.Contains(text, "did not exist") {
 		t.Errorf("before the 500th version: %s", text)
@@ -189,6 +191,9 @@ func TestManyVersions(t *testing.T) {
 		t.Errorf("%d older versions are shown, the last of the page before among them", n)
 	}
 	p.sees(".fields", `(?s)n.*9.*10`)
+	p.press(".tabs", "Blame")
+	p.sees(".pane", "Blame is of the last state, not of the chosen one")
+	p.do(chromedp.NavigateBack())
 	p.do(chromedp.NavigateBack())
 	p.sees(".versions", "n 508 → 509")
 	p.press(".versions", "Older versions")

@@ -303,7 +303,7 @@ func (s *sink) settle(ctx context.Context) error {
 		if taken {
 			var m meta
 			if m, err = s.storage.head(ctx, a.key); err == nil && m.IDs != a.meta.IDs || errors.Is(err, errNotFound) {
-				continue // another process has taken the name
+				continue // another process has taken the name, or it is refused without an object: see create
 			}
 		}
 		if err != nil {

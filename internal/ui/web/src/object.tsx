@@ -8,11 +8,11 @@ import { appliable, arrows, type Field, fields, some, span, yaml } from "./text"
 const value = (v: Json | undefined) => v === undefined ? "" : typeof v === "string" ? v : typeof v === "object" && v ? yaml(v) : String(v);
 
 /** What Kubernetes Events say about an object since a time, the newest first. */
-function useEvents(status: Status | undefined, namespace: string, name: string, kind: string | undefined, from: string | undefined): Change[] {
+function useEvents(status: Status | undefined, namespace: string, name: string, kind: string | undefined, from: string | undefined, to: string | undefined): Change[] {
   const core = status?.caches?.some((c) => c.resource === "events"), watched = core || status?.caches?.some((c) => c.resource === "events.events.k8s.io");
   const about = core ? "involvedObject" : "regarding", is = (field: string, value: string) => `object.${about}.${field} == ${JSON.stringify(value)}`;
   const page = useAsked<Page>(watched && kind && from ? "history" : "", {
-    resource: core ? "events" : "events.events.k8s.io", namespace: namespace === "-" ? undefined : namespace, from, limit: 100, when: `${is("name", name)} && ${is("kind", kind ?? "")}`,
+    resource: core ? "events" : "events.events.k8s.io", namespace: namespace === "-" ? undefined : namespace, from, to, limit: 100, when: `${is("name", name)} && ${is("kind", kind ?? "")}`,
   }, 10_000);
   return (page.value?.items ?? []).filter((c) => c.type === "added" || c.type === "updated");
 }
@@ -21,7 +21,8 @@ export function ObjectView({ status }: { status?: Status }) {
   const [named = "", namespace = "-", name = ""] = place.value.path, q = place.value.query;
   const resource = recording?.kinds[named] ?? named;
   const base = `objects/${[resource, namespace, name].map(encodeURIComponent).join("/")}`;
-  const versions = useAsked<Versions>(base + "/versions", { limit: 500, to: q.get("end") || undefined }, 5000);
+  const end = q.get("end") || undefined; // of the versions that are shown; none: now
+  const versions = useAsked<Versions>(base + "/versions", { limit: 500, to: end }, 5000);
   const items = versions.value?.items ?? [];
   const at = q.get("v") ? Math.max(0, items.findIndex((v) => v.sequence <= Number(q.get("v")))) : 0;
   const other = q.get("w") ? items.findIndex((v) => v.sequence === Number(q.get("w"))) : at + 1;
@@ -29,7 +30,7 @@ export function ObjectView({ status }: { status?: Status }) {
   const tab = q.get("tab") || "changes";
   const state = useAsked<State>(version ? base : "", { at: version?.time });
   const owners = (state.value?.object as { metadata?: { ownerReferences?: Ref[] } } | undefined)?.metadata?.ownerReferences ?? [];
-  const said = useEvents(status, namespace, name, (state.value?.object as { kind?: string } | undefined)?.kind, items.at(-1)?.time);
+  const said = useEvents(status, namespace, name, (state.value?.object as { kind?: string } | undefined)?.kind, items.at(-1)?.time, end);
   const events = (after: string, before?: string) => said.filter((e) => e.time > after && (!before || e.time <= before)).map((e) => <li key={"event" + e.sequence} class="event">
     <a href={objectLink(e.resource, e.namespace, e.name ?? "", { v: e.sequence })} title={e.summary}><Verb type="sync" /><Time at={e.time} /><span class="by">Event</span><span class={"summary" + (e.summary?.startsWith("Warning ") ? " warning" : "")}>{e.summary}</span></a></li>);
   const choose = (i: number) => { const v = items[i]; if (v) change({ v: i ? v.sequence : "" , w: "" }, false); };
@@ -56,7 +57,7 @@ export function ObjectView({ status }: { status?: Status }) {
     {versions.value && !items.length && <Empty>No change of this object is recorded. {versions.value.before !== "exact" && "What was before the log begins is not known."}</Empty>}
     {version && <div class="split">
       <ol class="versions" aria-label="Versions, the newest first">
-        {q.get("end") && <li class="life"><button onClick={() => page("")}>The newest versions</button></li>}
+        {end && <li class="life"><button onClick={() => page("")}>The newest versions</button></li>}
         {items.map((v, i) => <>
           {events(v.time, items[i - 1]?.time)}
           {i > 0 && v.type === "deleted" && <li class="life" key={"life" + v.sequence}>created again under this name</li>}
@@ -71,7 +72,7 @@ export function ObjectView({ status }: { status?: Status }) {
           {!recording && <a href={link("between", [], { from: before?.time ?? version.time, to: new Date(Date.parse(version.time) + 60_000).toISOString(), namespace: namespace === "-" ? "" : namespace })}>what followed</a>}
           <span class="quiet">{tab === "changes" && (before ? <>from <Time at={before.time} /> to <Time at={version.time} /></> : <Time at={version.time} />)}</span></div>
         {tab === "changes" ? <Changes base={base} version={version} before={before} next={other === at + 1} /> : tab === "yaml" ? <Yaml state={state} />
-          : <Blamed key={items[0]!.sequence} base={base} last={at === 0} />}
+          : <Blamed key={items[0]!.sequence} base={base} last={at === 0 && !end} />}
       </section>
     </div>}
   </div>;
