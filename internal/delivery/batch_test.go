@@ -90,6 +90,37 @@ func TestIncompleteBatchesWait(t *testing.T) {
 	})
 }
 
+// A batch that cannot grow, since the events read ahead have filled their memory, does not wait.
+func TestFullMemoryEndsTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		r := newReceiver(t, accept)
+		changes := numbered(1, upTo(400)...)
+		for i := range changes {
+			changes[i].Pad = strings.Repeat("x", 20_000)
+		}
+		s.add(changes...)
+		begin := time.Now()
+		w := start(t, s, r, func(c *Config) {
+			c.Delivery = sinks.Delivery{MaxEvents: 10_000, MaxBytes: 1 << 30, MaxWait: time.Hour, Concurrency: 1}
+		})
+		defer w.stop()
+		synctest.Wait()
+		if log := r.log(); len(log) != 1 || len(log[0].batch) < readAheadBytes/21_000 || len(log[0].batch) == 400 || log[0].at.Sub(begin) != 0 {
+			t.Fatalf("writes %v before the wait ends", sizes(log))
+		}
+		time.Sleep(2 * time.Hour)
+		written := 0
+		for _, w := range r.log() {
+			written += len(w.batch)
+		}
+		if written != 400 {
+			t.Errorf("writes %v", sizes(r.log()))
+		}
+	})
+}
+
 // A later event of an object waits for the result of the earlier one, also with
 // lanes to spare; other objects don't.
 func TestLanes(t *testing.T) {

@@ -142,14 +142,14 @@ func (e *engine) takePending(l *lane, now time.Time, limit int, limits sinks.Lim
 }
 
 // pendingReady returns when the lane's order has a batch to send; not ok: it is empty. A
-// full batch does not wait.
+// full batch does not wait, and neither does one that no more events are read for.
 func (e *engine) pendingReady(l *lane, limit int) (time.Time, bool) {
 	n := l.pending.len()
 	if n == 0 {
 		return time.Time{}, false
 	}
 	wait := e.cfg.Delivery.MaxWait
-	if wait <= 0 || n >= limit || e.decodeAhead(l, limit) >= e.cfg.Delivery.MaxBytes {
+	if wait <= 0 || n >= limit || e.full() || e.decodeAhead(l, limit) >= e.cfg.Delivery.MaxBytes {
 		return time.Time{}, true
 	}
 	return l.pending.at(0).arrived.Add(wait), true

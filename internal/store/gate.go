@@ -56,9 +56,10 @@ func newGate(l Limits) *gate {
 const maxReserve = 256 << 20
 
 // pauseBytes is below the budget: flushed memtables and compacted tables exist twice
-// for a while (see engine.SizeFor), old write-ahead logs are kept, and the last admitted
-// batch comes on top.
-func (l Limits) pauseBytes() int64 { return l.MaxBytes - min(l.MaxBytes*3/8, maxReserve) }
+// for a while (see engine.SizeFor), and the last admitted batch comes on top. Of a small
+// budget, the reserve of disk room takes 1/8, old write-ahead logs about 1/10, and one
+// compaction was seen to take 1/4.
+func (l Limits) pauseBytes() int64 { return l.MaxBytes - min(l.MaxBytes/2, maxReserve) }
 
 // Ingest resumes with some room to spare, so that it does not flap.
 func (l Limits) resumeBytes() int64 { return l.pauseBytes() - l.pauseBytes()/16 }

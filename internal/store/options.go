@@ -16,7 +16,7 @@ import (
 // Limits bound the disk a store takes. A zero field means no bound.
 type Limits struct {
 	// MaxBytes is the size on disk, in bytes, that the store should not exceed.
-	// Ingest pauses before, at 5/8 of it or 256 MiB less, whichever is more. Below
+	// Ingest pauses before, at half of it or 256 MiB less, whichever is more. Below
 	// 16 MiB the engine's own buffers are most of the store, and it may be exceeded.
 	MaxBytes int64
 	// MinFree is the free space of the disk, in bytes, below which ingest

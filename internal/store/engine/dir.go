@@ -137,6 +137,9 @@ func (d *Dir) Open(o func() *pebble.Options) (*pebble.DB, error) {
 	if failure := d.o.Failure(); err != nil && failure != nil {
 		err = failure // the other follows from it
 	}
+	if err == nil && d.o.MaxBytes > 0 {
+		d.fence.db.Store(db)
+	}
 	return db, d.FullError(err)
 }
 

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
@@ -43,6 +44,10 @@ type fence struct {
 	// maxLog is the size of an old write-ahead log beyond which the next one is made new: one
 	// batch can make a large log, whose size would count against the budget in each later one.
 	maxLog int64
+
+	// db is the open store, nil before. A compaction of one with a budget waits for the
+	// deletion of what the compactions before it replaced.
+	db atomic.Pointer[pebble.DB]
 
 	// copying is the directory of the copy of the store that is being made, nil if there is
 	// none. Its disk may be full, or gone, without harm to the store.
@@ -277,6 +282,34 @@ func (f *fence) waitForSpace(name string) {
 	}
 }
 
+const (
+	deletionsEvery = 5 * time.Millisecond
+	// maxDeletionsWait bounds the wait of a table: Pebble counts files that no deletion is
+	// scheduled for, too.
+	maxDeletionsWait = time.Second
+)
+
+// waitForDeletions delays a table of a compaction until Pebble has deleted the tables that
+// are obsolete. It deletes in the background; on a busy machine several compactions would
+// leave their inputs on the disk, beyond what the reserve below the budget is sized for.
+func (f *fence) waitForDeletions() {
+	db := f.db.Load()
+	if db == nil {
+		return
+	}
+	// Nothing is deleted while a copy is made.
+	for began := time.Now(); f.copying.Load() == nil && time.Since(began) < maxDeletionsWait; {
+		if db.Metrics().Table.Local.ObsoleteSize == 0 {
+			return
+		}
+		select {
+		case <-time.After(deletionsEvery):
+		case <-f.released:
+			return
+		}
+	}
+}
+
 // errFenced is the error of a compaction while a failed store is closed.
 var errFenced = errors.New("the store failed")
 
@@ -325,6 +358,9 @@ func (f *fence) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
 		return f.FS.Create(name, c)
 	}
 	f.waitForSpace(name)
+	if c == compactionCategory {
+		f.waitForDeletions()
+	}
 	if !f.mayTouch() {
 		return f.imagine(name, c)
 	}
