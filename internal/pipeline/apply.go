@@ -217,6 +217,8 @@ func (m *Manager) reconcile(ctx context.Context) {
 // committed.
 func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 	start, stop, stay := m.compare(d)
+	m.setStarting(start)
+	defer m.setStarting(nil)
 	m.committer.HoldRelabels()
 	m.noteMissing(d.missing)
 	for _, s := range d.feeds {
@@ -260,6 +262,13 @@ func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 	}
 	m.useCaches(st)
 	return nil
+}
+
+// setStarting notes the sources that the status has before they run, as not synced.
+func (m *Manager) setStarting(feeds []*commit.Feed) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.starting = feeds
 }
 
 // compare sorts the sources into those that start, stop, and stay with new watches.

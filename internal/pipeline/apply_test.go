@@ -1,8 +1,10 @@
 package pipeline
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -224,5 +226,50 @@ func TestApplyThatTheStoreFails(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// startHook is called when a watch has started.
+type startHook struct {
+	slog.Handler
+	started func()
+}
+
+func (h startHook) Enabled(context.Context, slog.Level) bool { return true }
+
+func (h startHook) WithAttrs([]slog.Attr) slog.Handler { return h }
+
+func (h startHook) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "watch started" {
+		h.started()
+	}
+	return nil
+}
+
+// TestSourcesAreShownBeforeTheyStart starts the sources of a watch one after the other, at
+// first and by a reload: whenever the status shows the watch it has all of them, those that
+// have not started as not synced, so that nobody takes the first for everything.
+func TestSourcesAreShownBeforeTheyStart(t *testing.T) {
+	api, resolver := clusterOf(t)
+	var l *live
+	var seen []string
+	l = runLogged(t, t.TempDir(), store.Options{}, api, resolver, testKey, startHook{slog.DiscardHandler, func() {
+		feeds := l.m.Running().Feeds
+		waiting := 0
+		for _, f := range feeds {
+			if f.Informer == nil {
+				waiting++
+			}
+		}
+		seen = append(seen, fmt.Sprintf("%d of %d wait", waiting, len(feeds)))
+	}})
+	of := func(resources ...string) plan.Watch {
+		return podWatch(func(w *plan.Watch) { w.Resources = resources })
+	}
+	l.apply(l.state(of("pods", "events")))
+	l.apply(l.state(of("pods", "events", "replicasets.apps", "deployments.apps")))
+	want := []string{"1 of 2 wait", "0 of 2 wait", "1 of 4 wait", "0 of 4 wait"}
+	if d := cmp.Diff(want, seen); d != "" {
+		t.Error(d)
 	}
 }

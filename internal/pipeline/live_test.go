@@ -41,6 +41,11 @@ func runLive(t *testing.T, dir string, opts store.Options, api *apitest.Server, 
 // runKeyed is runLive with another redaction key.
 func runKeyed(t *testing.T, dir string, opts store.Options, api *apitest.Server, resolver Resolver, key []byte) *live {
 	t.Helper()
+	return runLogged(t, dir, opts, api, resolver, key, slog.DiscardHandler)
+}
+
+func runLogged(t *testing.T, dir string, opts store.Options, api *apitest.Server, resolver Resolver, key []byte, log slog.Handler) *live {
+	t.Helper()
 	st, err := store.Open(dir, opts)
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +53,7 @@ func runKeyed(t *testing.T, dir string, opts store.Options, api *apitest.Server,
 	metrics := prometheus.NewRegistry()
 	m, err := New(Config{
 		Cluster: "test", REST: api.Config(), Store: st, Resolver: resolver,
-		Logger: slog.New(slog.DiscardHandler), Registerer: metrics, Drain: time.Second,
+		Logger: slog.New(log), Registerer: metrics, Drain: time.Second,
 		RedactionKey: key,
 	})
 	if err != nil {

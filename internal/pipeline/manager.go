@@ -106,6 +106,7 @@ type Manager struct {
 	mu        sync.Mutex
 	state     *plan.State
 	informers map[commit.Key]*informer
+	starting  []*commit.Feed // whose informers are started one by one
 	sinks     map[string]*sinkWorker
 	leaving   map[string]<-chan struct{} // by sink: Closed of a stopped worker that left a write behind
 	missing   map[string]query.Missing   // watch and pattern → why there is no informer
@@ -388,6 +389,11 @@ func (m *Manager) Running() query.Running {
 	}
 	for _, s := range m.informers {
 		r.Feeds = append(r.Feeds, query.Source{Feed: s.Feed, Informer: s.sub.Load()})
+	}
+	for _, f := range m.starting {
+		if _, ok := m.informers[f.Key]; !ok {
+			r.Feeds = append(r.Feeds, query.Source{Feed: f})
+		}
 	}
 	for _, a := range m.ambiguous {
 		r.Warnings[a.watch] = append(r.Warnings[a.watch], a.String())
