@@ -144,8 +144,8 @@ func newCluster(kubeconfig string) (*cluster, error) {
 	return &cluster{base: string(value("server")), client: &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}}}}, nil
 }
 
-// do sends a request, whose body is a patch if the method is PATCH.
-func (a *cluster) do(t *testing.T, method, path string, body any) {
+// do sends a request, whose body is a patch if the method is PATCH, and returns the object that is the answer.
+func (a *cluster) do(t *testing.T, method, path string, body any) object {
 	t.Helper()
 	data, err := json.Marshal(body)
 	if err != nil {
@@ -168,6 +168,11 @@ func (a *cluster) do(t *testing.T, method, path string, body any) {
 	if err != nil || resp.StatusCode >= 300 {
 		t.Fatalf("%s %s: %s %s %v", method, path, resp.Status, answer, err)
 	}
+	var o object
+	if err := json.Unmarshal(answer, &o); err != nil {
+		t.Fatal(err)
+	}
+	return o
 }
 
 type object = map[string]any
@@ -449,16 +454,25 @@ func (p *tab) accessible() {
 			if wide := eval[int64](p, `document.documentElement.scrollWidth`); wide > width {
 				p.t.Errorf("at %d px the page is %d px wide", width, wide)
 			}
-			p.shot(fmt.Sprintf("%s-%s-%d", strings.ReplaceAll(p.t.Name(), "/", "-"), scheme, width))
+			p.shot(os.Getenv("WATCHERD_SCREENSHOTS"), fmt.Sprintf("%s-%s-%d", strings.ReplaceAll(p.t.Name(), "/", "-"), scheme, width))
 		}
 	}
 	p.do(chromedp.EmulateViewport(1280, 800))
 }
 
-// shot keeps a picture of the tab in the folder that WATCHERD_SCREENSHOTS names.
-func (p *tab) shot(name string) {
+// picture keeps a picture of the upper part of the tab, for the documentation, in the folder
+// that WATCHERD_PICTURES names.
+func (p *tab) picture(name string) {
 	p.t.Helper()
-	dir := os.Getenv("WATCHERD_SCREENSHOTS")
+	p.colours("light")
+	p.do(chromedp.EmulateViewport(1280, 400))
+	p.shot(os.Getenv("WATCHERD_PICTURES"), name)
+	p.do(chromedp.EmulateViewport(1280, 800))
+}
+
+// shot keeps a picture of the tab in the folder, if there is one.
+func (p *tab) shot(dir, name string) {
+	p.t.Helper()
 	if dir == "" {
 		return
 	}

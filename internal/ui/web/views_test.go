@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 )
@@ -475,59 +477,74 @@ func TestRestart(t *testing.T) {
 	p.sees(".counts", "^2 changes since")
 }
 
-// TestStory is a rollout that fails, as the pictures of the documentation have it.
+// TestStory is a rollout that fails, as the pictures of the documentation have it: with
+// WATCHERD_PICTURES=../../../docs/images they are made anew.
 func TestStory(t *testing.T) {
-	ns := namespace(t)
+	ns := "shop"
+	shared.api.do(t, http.MethodPost, "/api/v1/namespaces", object{"metadata": object{"name": ns}})
 	d := start(t, "watches: [{name: shop, resources: [deployments.apps, replicasets.apps, pods, events], namespaces: {include: ["+ns+"]}}]\n")
-	write := func(method, path, manager string, o object) {
+	// write writes an object and returns its uid.
+	write := func(method, path, manager string, o object) string {
 		t.Helper()
-		shared.api.do(t, method, path+"?fieldManager="+manager, o)
+		return shared.api.do(t, method, path+"?fieldManager="+manager, o)["metadata"].(object)["uid"].(string)
+	}
+	// later has what follows happen in another second: managed fields have no finer time, so of
+	// one second they name all managers.
+	later := func() {
+		for begun := time.Now().Unix(); time.Now().Unix() == begun; time.Sleep(10 * time.Millisecond) {
+		}
 	}
 	apps, core := "/apis/apps/v1/namespaces/"+ns, "/api/v1/namespaces/"+ns
-	template := func(image string) object {
-		return object{"metadata": object{"labels": object{"app": "web"}}, "spec": object{"containers": []object{{"name": "web", "image": "registry.example.com/web:" + image}}}}
+	template := func(version string) object {
+		return object{"metadata": object{"labels": object{"app": "web"}}, "spec": object{"containers": []object{{"name": "web", "image": "ghcr.io/shop/web:" + version}}}}
 	}
 	selector := object{"matchLabels": object{"app": "web"}}
-	owner := func(kind, name string) []object {
-		return []object{{"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": "1", "controller": true}}
+	owned := func(name, kind, owner, uid string) object {
+		return object{"name": name, "ownerReferences": []object{{"apiVersion": "apps/v1", "kind": kind, "name": owner, "uid": uid, "controller": true}}}
 	}
-	pod := func(name, image string) object {
-		p := template(image)
-		p["metadata"].(object)["name"], p["metadata"].(object)["ownerReferences"] = name, owner("ReplicaSet", "web-"+image[len(image)-1:])
-		return p
+	web := write(http.MethodPost, apps+"/deployments", "helm", object{"metadata": object{"name": "web"}, "spec": object{"replicas": 3, "selector": selector, "template": template("1.4")}})
+	// rollout is what the controllers make of a version; it returns the uid of the Pod.
+	rollout := func(version, set, pod string) string {
+		t.Helper()
+		uid := write(http.MethodPost, apps+"/replicasets", "kube-controller-manager", object{"metadata": owned(set, "Deployment", "web", web), "spec": object{"replicas": 1, "selector": selector, "template": template(version)}})
+		p := template(version)
+		maps.Copy(p["metadata"].(object), owned(pod, "ReplicaSet", set, uid))
+		return write(http.MethodPost, core+"/pods", "kube-controller-manager", p)
 	}
-	write(http.MethodPost, apps+"/deployments", "helm", object{"metadata": object{"name": "web"}, "spec": object{"replicas": 3, "selector": selector, "template": template("1.4")}})
-	write(http.MethodPost, apps+"/replicasets", "kube-controller-manager", object{"metadata": object{"name": "web-4", "ownerReferences": owner("Deployment", "web")}, "spec": object{"replicas": 3, "selector": selector, "template": template("1.4")}})
-	write(http.MethodPost, core+"/pods", "kube-controller-manager", pod("web-4-x", "1.4"))
+	rollout("1.4", "web-7c9f6", "web-7c9f6-x2k4d")
+	later()
 	write(http.MethodPatch, apps+"/deployments/web", "kubectl-set", object{"spec": object{"template": template("1.5")}})
-	write(http.MethodPost, apps+"/replicasets", "kube-controller-manager", object{"metadata": object{"name": "web-5", "ownerReferences": owner("Deployment", "web")}, "spec": object{"replicas": 1, "selector": selector, "template": template("1.5")}})
-	write(http.MethodPost, core+"/pods", "kube-controller-manager", pod("web-5-y", "1.5"))
-	said := func(name, kind, about, reason, message string) {
+	pod := rollout("1.5", "web-58d4b", "web-58d4b-q8w7z")
+	said := func(name, apiVersion, kind, about, uid, reason, message string) {
 		t.Helper()
 		write(http.MethodPost, core+"/events", "kubelet", object{
 			"metadata": object{"name": name}, "type": "Warning", "reason": reason, "message": message, "count": 3,
-			"involvedObject": object{"apiVersion": "v1", "kind": kind, "namespace": ns, "name": about},
+			"involvedObject": object{"apiVersion": apiVersion, "kind": kind, "namespace": ns, "name": about, "uid": uid},
 		})
 	}
-	said("web-5-y.1", "Pod", "web-5-y", "BackOff", "Back-off pulling image registry.example.com/web:1.5")
-	said("web.1", "Deployment", "web", "ProgressDeadlineExceeded", "ReplicaSet web-5 has timed out progressing")
+	said("web-58d4b-q8w7z.1", "v1", "Pod", "web-58d4b-q8w7z", pod, "BackOff", "Back-off pulling image ghcr.io/shop/web:1.5")
+	said("web.1", "apps/v1", "Deployment", "web", web, "ProgressDeadlineExceeded", "ReplicaSet web-58d4b has timed out progressing")
+	later()
 	write(http.MethodPatch, apps+"/deployments/web", "kubectl-edit", object{"spec": object{"replicas": 5}})
 
 	p := open(t, d, "#/feed?namespace="+ns)
-	p.sees(".rows", `(?s)replicas 3 → 5.*image of container web 1\.4 → 1\.5`)
-	p.shot("feed")
+	p.sees(".rows", `(?s)kubectl-edit\s+replicas 3 → 5.*kubectl-set\s+image of container web 1\.4 → 1\.5`)
+	p.picture("feed")
 	p.do(chromedp.Navigate(d.base + "/ui/#/object/deployments.apps/" + ns + "/web"))
-	p.sees(".versions", `(?s)replicas 3 → 5.*Event.*Warning ProgressDeadlineExceeded: ReplicaSet web-5 has timed out progressing \(3 times\).*image of container web`)
+	p.sees(".versions", `(?s)replicas 3 → 5.*Event.*Warning ProgressDeadlineExceeded: ReplicaSet web-58d4b has timed out progressing \(3 times\).*image of container web`)
 	if text := p.text(".versions"); strings.Contains(text, "BackOff") {
 		t.Errorf("the Event is of another object:\n%s", text)
 	}
 	p.accessible()
 	p.keys("[")
 	p.sees(".fields", `(?s)image.*web:1\.4.*web:1\.5`)
-	p.shot("object")
+	p.picture("object")
 	p.press(".tabs", "what followed")
 	p.sees("main", `(?s)Between.*web.*(replicasets\.apps|pods): `)
-	p.shot("between")
+	if text := p.text("main"); strings.Contains(text, "Below other owners") {
+		t.Errorf("what followed is not below its owner:\n%s", text)
+	}
+	p.picture("between")
 	p.do(chromedp.Navigate(d.base + "/ui/#/object/events/" + ns + "/web.1"))
 	p.sees(".versions", "Warning ProgressDeadlineExceeded")
 }

@@ -29,7 +29,7 @@ export function Between({ status }: { status?: Status }) {
   const flat = value("group") === "none", filter = { resource: value("resource"), namespace: value("namespace"), name: value("name") };
   const answer = useAsked<Changes>("changes", recording ? {} : { from, to, ...filter, group: flat ? "" : "owner" });
   const c = answer.value, [busy, work] = useState(false);
-  const field = (label: string, name: string, list?: string[], id?: string) => <Field label={label} id={id} value={name === "from" ? from : value(name)} list={list} onValue={(v) => change({ [name]: v })} />;
+  const field = (label: string, name: string, list?: string[], id?: string) => <Field label={label} id={id} time={name === "from" || name === "to"} value={name === "from" ? from : value(name)} list={list} onValue={(v) => change({ [name]: v })} />;
   const items = c?.groups?.flatMap((g) => g.change ? [g.change, ...g.items] : g.items) ?? c?.items ?? [];
   return <div class="page">
     <h1>{recording ? "Recording" : "Between"}</h1>

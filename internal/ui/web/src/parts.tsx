@@ -123,7 +123,7 @@ export function Strip({ of, onPeriod }: { of?: Histogram; onPeriod: (from: numbe
 }
 
 /** A field of a filter, applied when its reader stops or presses Enter. */
-export function Field(props: { label: string; value: string; onValue: (v: string) => void; list?: string[]; wide?: boolean; id?: string; bad?: boolean }) {
+export function Field(props: { label: string; value: string; onValue: (v: string) => void; list?: string[]; wide?: boolean; time?: boolean; id?: string; bad?: boolean }) {
   const [text, set] = useState(props.value), timer = useRef(0);
   useEffect(() => set(props.value), [props.value]);
   const give = (v: string) => { clearTimeout(timer.current); if (v.trim() !== props.value) props.onValue(v.trim()); };
@@ -134,7 +134,7 @@ export function Field(props: { label: string; value: string; onValue: (v: string
     timer.current = setTimeout(() => give(v), 600);
   };
   const id = props.list && "list-" + props.label.replace(/\W/g, "");
-  return <label class={"field" + (props.wide ? " wide" : "") + (props.bad ? " bad" : "")}><span>{props.label}</span>
+  return <label class={"field" + (props.wide ? " wide" : "") + (props.time ? " time" : "") + (props.bad ? " bad" : "")}><span>{props.label}</span>
     <input id={props.id} type="text" value={text} list={id} spellcheck={false} autocomplete="off" autocapitalize="off" onInput={input} onBlur={(e) => give(e.currentTarget.value)} onKeyDown={(e) => { if (e.key === "Enter") give(e.currentTarget.value); }} />
     {id && <datalist id={id}>{props.list!.map((v) => <option value={v} />)}</datalist>}
   </label>;
