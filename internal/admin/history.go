@@ -186,7 +186,7 @@ func (s *Server) diff(r *http.Request, query url.Values) (any, error) {
 		if len(last.Items) == 0 {
 			return nil, problemf(http.StatusNotFound, "no change of %s %q is recorded", o.Resource, o.Name)
 		}
-		from = last.Items[0].Time.Add(-time.Microsecond)
+		from = last.Items[0].Time.Add(-1)
 	}
 	return s.cfg.History.Diff(r.Context(), o, from, to)
 }

@@ -19,7 +19,7 @@ import (
 // Row is the headline of one record.
 type Row struct {
 	Sequence  uint64
-	Time      time.Time // to the microsecond
+	Time      time.Time
 	Type      event.Type
 	Flags     Flags
 	Resource  event.Resource
@@ -48,15 +48,15 @@ var ErrMalformed = errors.New("malformed headlines")
 //
 //	byte        version
 //	uint32      length of what follows, big endian
-//	uint64      sequence before the first row's, and microseconds since 1970 of the
+//	uint64      sequence before the first row's, and nanoseconds since 1970 of the
 //	uint64      first row, big endian
-//	rows, each  uvarint sequence and varint microseconds since the row before, byte type,
+//	rows, each  uvarint sequence and varint nanoseconds since the row before, byte type,
 //	            uvarint flags, resource, namespace, name, manager
 //
 // A resource and a text are a reference: 0 and the text itself if it is new, or how
 // many new ones came before it in the block, plus one. Blocks can be joined.
 const (
-	version   = 1
+	version   = 2
 	headerLen = 1 + 4 + 8 + 8
 )
 
@@ -81,7 +81,7 @@ func (b *Block) Reset() {
 
 // Add appends a row. Sequences rise from row to row.
 func (b *Block) Add(r *Row) {
-	at := r.Time.UnixMicro()
+	at := r.Time.UnixNano()
 	if len(b.buf) == 0 {
 		if b.texts == nil {
 			b.texts = map[string]uint64{}
@@ -196,7 +196,7 @@ func (in *input) read(b []byte, f func(*Row) error) error {
 		if in.short || int(t) >= len(types) {
 			return fmt.Errorf("%w: wrong row", ErrMalformed)
 		}
-		row.Time, row.Type = time.UnixMicro(at).UTC(), types[t]
+		row.Time, row.Type = time.Unix(0, at).UTC(), types[t]
 		if err := f(&row); err != nil {
 			return err
 		}

@@ -130,7 +130,7 @@ func (w *walker) take(rec *stored) (more bool, err error) {
 		w.rebase(raw)
 	default:
 		w.blind = w.blind || slices.ContainsFunc(w.gaps, func(g gap) bool {
-			return g.hides(w.last.Event.Time.Add(-time.Microsecond), rec.sequence, w.last.sequence)
+			return g.hides(w.last.Event.Time.Add(-1), rec.sequence, w.last.sequence)
 		})
 		w.set(raw, w.change(w.last))
 	}

@@ -209,7 +209,7 @@ func (p past) has(sequence uint64, at time.Time) bool { return sequence <= p.to 
 // until returns what counts as recorded up to a time.
 func (r *Reader) until(t time.Time) (past, error) {
 	k, err := r.look()
-	p := past{t: t.Truncate(time.Microsecond)}
+	p := past{t: t}
 	for _, b := range k.backs {
 		if !b.at.After(p.t) {
 			p.to = b.sequence

@@ -358,7 +358,11 @@ func (w *world) note() {
 		w.changes = append(w.changes, c)
 	}
 	w.moments = append(w.moments, m)
-	time.Sleep(time.Duration(1+w.rng.IntN(30_000)) * time.Millisecond)
+	if pause := time.Duration(1 + w.rng.IntN(30_000)); w.rng.IntN(4) > 0 {
+		time.Sleep(pause * time.Millisecond)
+	} else { // within a microsecond, as under load
+		time.Sleep(1 + pause%300)
+	}
 }
 
 // shape is what of an object the model compares: not what edits change.
@@ -393,8 +397,11 @@ func (w *world) at(t time.Time) map[string]string {
 	return nil
 }
 
-// someTime is a time from a little before the first record until now.
+// someTime is a time from a little before the first record until now, often that of a change.
 func (w *world) someTime() time.Time {
+	if t := w.moments[w.rng.IntN(len(w.moments))].at; w.rng.IntN(2) == 0 && !t.After(w.now()) {
+		return t
+	}
 	from := w.moments[0].at.Add(-time.Minute)
 	if now := w.now(); now.Before(from) {
 		from = now.Add(-time.Minute)

@@ -290,7 +290,7 @@ func (r *Reader) walk(ctx context.Context, o *Object, t time.Time, l link, steps
 		if rec == nil {
 			return r.behind(s, t, l)
 		}
-		if !before.has(rec.sequence, rec.Event.Time.Truncate(time.Microsecond)) {
+		if !before.has(rec.sequence, rec.Event.Time) {
 			l = fromRecord(rec)
 			continue
 		}
@@ -576,7 +576,7 @@ func (r *Reader) Versions(ctx context.Context, o Object, from, to time.Time, lim
 		to = r.now()
 	}
 	if n := len(out.Items); n > 0 && out.Before != Exact && out.Items[n-1].Type == event.Added {
-		s, err := r.At(ctx, o, out.Items[n-1].Time.Add(-time.Microsecond))
+		s, err := r.At(ctx, o, out.Items[n-1].Time.Add(-1))
 		if err != nil {
 			return out, err
 		}

@@ -199,8 +199,15 @@ func TestManyVersions(t *testing.T) {
 	p.do(chromedp.NavigateBack())
 	p.sees(".versions", "n 508 → 509")
 	p.press(".versions", "Older versions")
+	p.sees(".fields", `(?s)n.*9.*10`)
+	p.keys("[")
+	p.sees(".fields", `(?s)n.*8.*9`)
+	chosen := eval[string](p, `new URLSearchParams(location.hash.split("?")[1]).get("v")`)
 	p.press(".versions", "The newest versions")
 	p.sees(".versions", "n 508 → 509")
+	p.do(chromedp.Navigate(d.base + "/ui/#/object/configmaps/" + ns + "/busy?v=" + chosen)) // an older one, by its address
+	p.sees(".versions", "n 9 → 10")
+	p.sees(".fields", `(?s)n.*8.*9`)
 	p.accessible()
 }
 

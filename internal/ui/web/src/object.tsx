@@ -1,5 +1,5 @@
 // Object: its versions, what each changed, and its state at each.
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useState } from "preact/hooks";
 import { type Asked, type Blame, type Change, type Difference, type Json, type Page, recording, type Ref, type State, type Status, type Version, type Versions, useAsked } from "./api";
 import { Empty, Failed, objectLink, RefName, Time, Verb } from "./parts";
 import { change, link, place } from "./place";
@@ -31,11 +31,11 @@ export function ObjectView({ status }: { status?: Status }) {
   const state = useAsked<State>(version ? base : "", { at: version?.time });
   const owners = (state.value?.object as { metadata?: { ownerReferences?: Ref[] } } | undefined)?.metadata?.ownerReferences ?? [];
   const said = useEvents(status, namespace, name, (state.value?.object as { kind?: string } | undefined)?.kind, items.at(-1)?.time, end);
-  const events = (after: string, before?: string) => said.filter((e) => e.time > after && (!before || e.time <= before)).map((e) => <li key={"event" + e.sequence} class="event">
+  const events = (after: number, before?: number) => said.filter((e) => e.sequence > after && (!before || e.sequence <= before)).map((e) => <li key={"event" + e.sequence} class="event">
     <a href={objectLink(e.resource, e.namespace, e.name ?? "", { v: e.sequence })} title={e.summary}><Verb type="sync" /><Time at={e.time} /><span class="by">Event</span><span class={"summary" + (e.summary?.startsWith("Warning ") ? " warning" : "")}>{e.summary}</span></a></li>);
   const choose = (i: number) => { const v = items[i]; if (v) change({ v: i ? v.sequence : "" , w: "" }, false); };
   const page = (end: string) => change({ end, v: "", w: "" });
-  useEffect(() => {
+  useLayoutEffect(() => { // at once: a key is about what is shown
     const key = (e: Event) => {
       const step = ({ "[": 1, j: 1, "]": -1, k: -1 } as Record<string, number>)[(e as CustomEvent<string>).detail];
       if (step) { choose(at + step); e.preventDefault(); }
@@ -43,6 +43,8 @@ export function ObjectView({ status }: { status?: Status }) {
     addEventListener("key", key);
     return () => removeEventListener("key", key);
   });
+  const last = versions.value?.more ? items.at(-1) : undefined, older = !!last && Number(q.get("v")) > 0 && Number(q.get("v")) < last.sequence;
+  useEffect(() => { if (older && last!.time !== end) change({ end: last!.time }, false); }, [older, last?.time]); // the one that the address names
   useEffect(() => { document.querySelector(".versions [aria-current]")?.scrollIntoView({ block: "nearest" }); }, [at, items.length]);
   if (!resource || !name) return <Empty>An object is at #/object/RESOURCE/NAMESPACE/NAME.</Empty>;
   return <div class="object">
@@ -59,7 +61,7 @@ export function ObjectView({ status }: { status?: Status }) {
       <ol class="versions" aria-label="Versions, the newest first">
         {end && <li class="life"><button onClick={() => page("")}>The newest versions</button></li>}
         {items.map((v, i) => <>
-          {events(v.time, items[i - 1]?.time)}
+          {events(v.sequence, items[i - 1]?.sequence)}
           {i > 0 && v.type === "deleted" && <li class="life" key={"life" + v.sequence}>created again under this name</li>}
           <li key={v.sequence} aria-current={i === at ? "true" : undefined} class={v.type}>
             <button class="plain" onClick={() => choose(i)}><Verb type={v.type} /><Time at={v.time} /><span class="by">{v.manager}</span><span class="summary">{arrows(v.summary)}</span></button>
