@@ -164,8 +164,8 @@ func (r *Reader) look() (known, error) {
 	k.gaps = slices.DeleteFunc(slices.Clone(k.gaps), func(g gap) bool { return g.sequence < stats.First })
 	k.backs = slices.DeleteFunc(slices.Clone(k.backs), func(b back) bool { return b.sequence <= stats.First })
 	keep := func(row *headline.Row) bool {
-		// The deletions that a list shows have its time, and are committed after it.
-		if row.Flags&headline.State != 0 && row.Type != event.Deleted && row.Time.Before(k.latest.Add(-jitter)) {
+		// The deletions that a list shows, which are unknown, have its time, and are committed after it.
+		if row.Flags&(headline.State|headline.Unknown) == headline.State && row.Time.Before(k.latest.Add(-jitter)) {
 			k.backs, k.latest = append(k.backs, back{row.Sequence, row.Time}), row.Time
 		}
 		if row.Time.After(k.latest) {

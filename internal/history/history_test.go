@@ -65,6 +65,7 @@ type world struct {
 	skewed   bool         // the clock was set wrong
 	cluster  map[string]*compact.Object
 	moments  []moment
+	noted    uint64     // the last record, as of the last moment
 	changes  []Change   // of the ledger, the oldest first
 	obscured []duration // periods in which history was off, or lost
 }
@@ -357,7 +358,9 @@ func (w *world) note() {
 		}
 		w.changes = append(w.changes, c)
 	}
-	w.moments = append(w.moments, m)
+	if last := w.st.LogStats().Last; last != w.noted || !maps.Equal(before, m.state) { // else nothing tells what the clock showed
+		w.moments, w.noted = append(w.moments, m), last
+	}
 	if pause := time.Duration(1 + w.rng.IntN(30_000)); w.rng.IntN(4) > 0 {
 		time.Sleep(pause * time.Millisecond)
 	} else { // within a microsecond, as under load
