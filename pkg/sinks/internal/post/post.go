@@ -36,6 +36,7 @@ import (
 type Options struct {
 	Key       string // the key of the address in the block, which errors name
 	Host      string // the destination's, to verify and to name
+	Socket    string // path of a Unix socket that is used instead of the host
 	Headers   map[string]sinks.Header
 	APIKey    *sinks.Secret // sent as `Authorization: ApiKey`
 	BasicAuth *sinks.BasicAuth
@@ -293,6 +294,9 @@ func (a *Answer) Excerpt(text string) string {
 }
 
 func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if c.Socket != "" {
+		network, address = "unix", c.Socket
+	}
 	return (&net.Dialer{Timeout: c.Timeout}).DialContext(ctx, network, address)
 }
 
