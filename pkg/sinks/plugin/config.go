@@ -86,7 +86,7 @@ func (c *Config) open(o sinks.Options) (*sink, error) {
 	r := sinks.NewMetrics(o.Registerer, "plugin")
 	s := &sink{url: to, format: o.Format, join: o.Join}
 	s.client = post.New(post.Options{
-		Key: "url", Host: to.Hostname(), Socket: socket, Headers: c.Headers, Dir: o.Dir, TLS: c.TLS, Timeout: c.Timeout.Std(), MaxAnswer: maxAnswer,
+		Key: "url", Host: to.Hostname(), Socket: socket, Headers: c.Headers, Dir: o.Dir, TLS: c.TLS, Timeout: c.Timeout.Std(),
 		Responses: r.CounterVec("responses_total", "Requests by the status of the answer; error if there was none.", "code"),
 	})
 	return s, r.Err()

@@ -23,8 +23,6 @@ type sink struct {
 	join   sinks.Join
 }
 
-const maxAnswer = 16 << 20 // bytes; the limit of a results document is that of its batch
-
 var _ sinks.Sink = (*sink)(nil)
 
 // Write sends the batch as one request, and in halves where the program refuses the request as a whole.
@@ -38,19 +36,23 @@ func (s *sink) send(ctx context.Context, events []*event.Event) error {
 	if err != nil {
 		return err
 	}
-	a, err := s.client.Do(ctx, http.MethodPost, s.url, contentType, body)
-	if err != nil {
+	return s.post(ctx, contentType, body, len(events))
+}
+
+// post sends a body with that many events.
+func (s *sink) post(ctx context.Context, contentType string, body []byte, events int) error {
+	a, err := s.client.Limit(sinks.ResultsLimit(events)+1).Do(ctx, http.MethodPost, s.url, contentType, body)
+	switch {
+	case err != nil:
 		return err
-	}
-	if !a.Accepted() {
+	case !a.Accepted():
 		return a.Refusal(a.Status, string(a.Body))
+	case len(a.Body) == 0:
+		return a.Errorf("no results document")
 	}
-	results, err := sinks.ParseResults(a.Body, len(events))
+	results, err := a.Results(events)
 	if err != nil {
-		return a.Errorf("no results document: %s", a.Excerpt(err.Error()))
-	}
-	for i := range results {
-		results[i].Message = a.Excerpt(results[i].Message)
+		return a.Errorf("%w", err)
 	}
 	return sinks.ResultsError(results)
 }
