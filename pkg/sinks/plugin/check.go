@@ -31,9 +31,9 @@ type Outcome struct {
 	Took    time.Duration
 }
 
-// Check runs the suite over the program that the block leads to, and reports each check when it is done. The program
-// gets about 400 events of a cluster named sinktest, some twice. The suite shows what a client can see: whether an accepted event
-// is durable it cannot.
+// Check runs the suite over the program at the block's URL, and reports each check when it is done. If the first one fails, the
+// others are not run. The program gets about 400 events of a cluster named sinktest, some of them twice. The suite shows what a
+// client sees; it does not show whether an accepted event is durable.
 func Check(ctx context.Context, c *Config, report func(Outcome)) error {
 	if err := c.Validate(); err != nil {
 		return err
@@ -44,7 +44,7 @@ func Check(ctx context.Context, c *Config, report func(Outcome)) error {
 	}
 	defer s.client.Close()
 	r := &checks{sink: s, config: c, salt: fmt.Sprintf("%x", time.Now().UnixNano())}
-	for _, check := range []struct {
+	for i, check := range []struct {
 		name string
 		run  func(ctx context.Context, o *Outcome) error
 	}{
@@ -71,6 +71,9 @@ func Check(ctx context.Context, c *Config, report func(Outcome)) error {
 			return context.Cause(ctx)
 		}
 		report(o)
+		if i == 0 && o.Err != nil {
+			return nil
+		}
 	}
 	return nil
 }
@@ -97,18 +100,30 @@ func (c *checks) own(events []*event.Event) []*event.Event {
 	return events
 }
 
+// write sends events that must be accepted.
+func (c *checks) write(ctx context.Context, events []*event.Event) error {
+	err := c.sink.Write(ctx, events)
+	b, ok := errors.AsType[*sinks.BatchError](err)
+	if !ok {
+		return err
+	}
+	first := slices.Min(slices.Collect(maps.Keys(b.Failed)))
+	e := events[first]
+	return fmt.Errorf("%d of %d events are not accepted, the first is event %d, %s of %s: %w", len(b.Failed), len(events), first+1, e.Type, e.PartitionKey(), b.Failed[first])
+}
+
 func (c *checks) one(ctx context.Context, _ *Outcome) error {
-	return c.sink.Write(ctx, c.own(samples.Events(1, 1)))
+	return c.write(ctx, c.own(samples.Events(1, 1)))
 }
 
 func (c *checks) batch(ctx context.Context, _ *Outcome) error {
-	return c.sink.Write(ctx, c.own(samples.Events(100, 7)))
+	return c.write(ctx, c.own(samples.Events(100, 7)))
 }
 
 func (c *checks) again(ctx context.Context, _ *Outcome) error {
 	events := c.own(samples.Events(20, 3))
 	for _, batch := range [][]*event.Event{events[:15], events[:15], events, events[5:10]} {
-		if err := c.sink.Write(ctx, batch); err != nil {
+		if err := c.write(ctx, batch); err != nil {
 			return err
 		}
 	}
@@ -129,11 +144,11 @@ func (c *checks) types(ctx context.Context, _ *Outcome) error {
 	events = c.own(events)
 	r := events[6].Resource
 	events[6] = &event.Event{ID: events[6].ID, Type: event.Gap, Time: events[6].Time, Sequence: events[6].Sequence, Cluster: cluster, Resource: r, Gap: &event.GapData{Watch: "w", Resource: r, Cause: "expired"}}
-	return c.sink.Write(ctx, events)
+	return c.write(ctx, events)
 }
 
 func (c *checks) recreated(ctx context.Context, _ *Outcome) error {
-	return c.sink.Write(ctx, c.own(samples.Recreated(0)))
+	return c.write(ctx, c.own(samples.Recreated(0)))
 }
 
 func (c *checks) unknown(ctx context.Context, _ *Outcome) error {
@@ -223,12 +238,19 @@ func (c *checks) lanes(ctx context.Context, _ *Outcome) error {
 				mine = append(mine, events[i])
 			}
 			for batch := range slices.Chunk(mine, each) {
-				errs[lane] = errors.Join(errs[lane], c.sink.Write(ctx, batch))
+				if errs[lane] = c.write(ctx, batch); errs[lane] != nil {
+					return
+				}
 			}
 		})
 	}
 	running.Wait()
-	return errors.Join(errs...)
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *checks) malformed(ctx context.Context, _ *Outcome) error {
@@ -284,20 +306,27 @@ func (c *checks) brokenOff(ctx context.Context, _ *Outcome) error {
 		}
 		return (&net.Dialer{}).DialContext(ctx, network, address)
 	}}
+	short, cancel := context.WithTimeout(ctx, c.config.Timeout.Std())
+	defer cancel()
 	body := io.MultiReader(strings.NewReader("[{"), broken{})
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, c.sink.url.String(), body)
+	req, err := http.NewRequestWithContext(short, http.MethodPost, c.sink.url.String(), body)
 	if err != nil {
 		return err
 	}
 	req.ContentLength = 1000
 	req.Header.Set("Content-Type", event.ContentTypeBatch)
-	resp, err := transport.RoundTrip(req)
-	if err == nil { // the program answered without the body
-		_ = resp.Body.Close()
-	} else if !errors.Is(err, errHalf) {
-		return err
+	for name, header := range c.config.Headers {
+		v, err := header.Value(".")
+		if err != nil {
+			return fmt.Errorf("headers.%s: %w", name, err)
+		}
+		req.Header.Set(name, v)
 	}
-	return c.sink.Write(ctx, c.own(samples.Events(2, 2)))
+	// The program may answer without the body or close the connection. The Write below shows whether it is well.
+	if resp, err := transport.RoundTrip(req); err == nil {
+		_ = resp.Body.Close()
+	}
+	return c.write(ctx, c.own(samples.Events(2, 2)))
 }
 
 // left sends requests and does not wait for the answer. The next Write has the same events.
@@ -308,5 +337,5 @@ func (c *checks) left(ctx context.Context, _ *Outcome) error {
 		_ = c.sink.Write(short, events) // any outcome
 		cancel()
 	}
-	return c.sink.Write(ctx, events)
+	return c.write(ctx, events)
 }

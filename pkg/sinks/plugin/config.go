@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/url"
 	"path"
 	"strings"
@@ -36,8 +37,10 @@ var _ sinks.Config = (*Config)(nil)
 // NewConfig returns the block with its defaults.
 func NewConfig() *Config { return &Config{Timeout: sinks.Duration(30 * time.Second)} }
 
-// socketScheme begins the URL of a Unix socket.
-const socketScheme = "unix://"
+const (
+	socketScheme = "unix://" // begins the URL of a Unix socket
+	maxSocket    = 107       // bytes of its path, on Linux
+)
 
 // address returns the URL of requests, and the path of the socket if there is one.
 func (c *Config) address() (to *url.URL, socket string, err error) {
@@ -49,7 +52,10 @@ func (c *Config) address() (to *url.URL, socket string, err error) {
 	if !path.IsAbs(socket) || strings.ContainsRune(socket, 0) {
 		return nil, "", &sinks.FieldError{Path: "url", Msg: "must name a socket by its absolute path, for example unix:///run/sink.sock"}
 	}
-	return &url.URL{Scheme: "http", Host: "localhost", Path: "/"}, path.Clean(socket), nil
+	if socket = path.Clean(socket); len(socket) > maxSocket {
+		return nil, "", &sinks.FieldError{Path: "url", Msg: fmt.Sprintf("names a socket by a path of %d bytes; the operating system allows %d", len(socket), maxSocket)}
+	}
+	return &url.URL{Scheme: "http", Host: "localhost", Path: "/"}, socket, nil
 }
 
 // Validate checks the block.

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -260,13 +261,17 @@ func TestExamples(t *testing.T) {
 
 // program is a plugin with a fault.
 type program struct {
-	t      *testing.T
-	answer func(w http.ResponseWriter, r *http.Request, batch []map[string]any)
+	t        *testing.T
+	answer   func(w http.ResponseWriter, r *http.Request, batch []map[string]any)
+	brokeOff func() // is called for a request that breaks off
 }
 
 func (p program) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
+		if p.brokeOff != nil && len(body) > 0 {
+			p.brokeOff()
+		}
 		return
 	}
 	var batch []map[string]any
@@ -341,7 +346,7 @@ func TestFaults(t *testing.T) {
 		}, "holds back what follows a refused event of its object"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			server := httptest.NewServer(program{t, test.answer})
+			server := httptest.NewServer(program{t: t, answer: test.answer})
 			defer server.Close()
 			c := plugin.NewConfig()
 			c.URL = server.URL
@@ -352,10 +357,38 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestBrokenOff: the suite finds a program that half of a request brings down.
+func TestBrokenOff(t *testing.T) {
+	var down atomic.Bool
+	server := httptest.NewServer(program{t, func(w http.ResponseWriter, _ *http.Request, batch []map[string]any) {
+		if down.Load() {
+			w.WriteHeader(http.StatusInternalServerError)
+			return
+		}
+		results(w, batch, func(map[string]any) sinks.Status { return sinks.StatusAccepted })
+	}, func() { down.Store(true) }})
+	defer server.Close()
+	c := plugin.NewConfig()
+	c.URL = server.URL
+	if o := check(t, c)["answers after a request that broke off"]; o.Err == nil {
+		t.Error("the check passes")
+	}
+}
+
+// TestFirstCheck: a program that takes nothing ends the suite, so that its one fault is reported once.
+func TestFirstCheck(t *testing.T) {
+	c := plugin.NewConfig()
+	c.URL = "unix://" + filepath.Join(t.TempDir(), "none")
+	out := check(t, c)
+	if o := out["accepts an event"]; o.Err == nil || len(out) != 1 || !strings.Contains(o.Err.Error(), c.URL[len("unix://"):]) {
+		t.Errorf("%d checks, the first %v", len(out), o.Err)
+	}
+}
+
 // TestResults: each event has its own result, and a batch that is refused as a whole is halved.
 func TestResults(t *testing.T) {
 	var whole bool
-	server := httptest.NewServer(program{t, func(w http.ResponseWriter, r *http.Request, batch []map[string]any) {
+	server := httptest.NewServer(program{t: t, answer: func(w http.ResponseWriter, r *http.Request, batch []map[string]any) {
 		bad := func(e map[string]any) bool { return strings.HasSuffix(fmt.Sprint(e["subject"]), "/web-2") }
 		if whole && slices.ContainsFunc(batch, bad) {
 			w.WriteHeader(http.StatusUnprocessableEntity)
@@ -433,6 +466,7 @@ func TestConfig(t *testing.T) {
 		{"url", func(c *plugin.Config) { c.URL = "" }},
 		{"url", func(c *plugin.Config) { c.URL = "unix://run/sink.sock" }},
 		{"url", func(c *plugin.Config) { c.URL = "https://me:canary@host/" }},
+		{"url", func(c *plugin.Config) { c.URL = "unix:///" + strings.Repeat("x", 200) }},
 		{"tls", func(c *plugin.Config) { c.TLS.CAFile = "x" }},
 		{"headers.Authorization", func(c *plugin.Config) { c.Headers = map[string]sinks.Header{"Authorization": {Text: "canary"}} }},
 		{"headers.X-Key", func(c *plugin.Config) {
