@@ -16,6 +16,8 @@ import threading
 from http.server import BaseHTTPRequestHandler
 
 LIMIT = 64 << 20  # bytes of a request
+# What an event that is not understood raises.
+REFUSED = (KeyError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError, sqlite3.InterfaceError, sqlite3.ProgrammingError, sqlite3.DataError)
 TABLES = """
 create table if not exists history (id text primary key, sequence integer not null, type text not null, key text not null, event text not null);
 create table if not exists objects (key text primary key, sequence integer not null, deleted integer not null, object text);
@@ -39,7 +41,8 @@ class Store:
                 self.db.execute("commit")
                 return results
             except BaseException:
-                self.db.execute("rollback")
+                if self.db.in_transaction:  # a full disk ends it
+                    self.db.execute("rollback")
                 raise
 
     def event(self, event, failed):
@@ -47,26 +50,23 @@ class Store:
         if key in failed:  # behind a failed event no later one of its object is stored
             return {"status": "held"}
         try:
-            text = json.dumps(event)
-            self.db.execute(
-                "insert into history values (?, ?, ?, ?, ?) on conflict (id) do nothing",
-                (event["id"], int(event["sequence"]), event["type"], key, text),
-            )
-            if event["type"] != "dev.watcherd.gap":
-                deleted = event["type"].endswith(".deleted") or event["data"].get("selection") == "left"
+            sequence, kind = int(event["sequence"]), event["type"]
+            # A number beyond Python's would become Infinity, which is no JSON.
+            row = event["id"], sequence, kind, key, json.dumps(event, allow_nan=False)
+            deleted = kind.endswith(".deleted") or event["data"].get("selection") == "left"
+            state = key, sequence, deleted, json.dumps(event["data"].get("object"))
+            self.db.execute("insert into history values (?, ?, ?, ?, ?) on conflict (id) do nothing", row)
+            if kind != "dev.watcherd.gap":
                 self.db.execute(
                     "insert into objects values (?, ?, ?, ?) on conflict (key) do update"
                     " set sequence = excluded.sequence, deleted = excluded.deleted, object = excluded.object"
                     " where objects.sequence < excluded.sequence",
-                    (key, int(event["sequence"]), deleted, json.dumps(event["data"].get("object"))),
+                    state,
                 )
             return {"status": "accepted"}
-        except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as e:
+        except REFUSED as e:
             failed.add(key)
             return {"status": "poison", "message": repr(e)}
-        except sqlite3.Error as e:  # a full disk, say
-            failed.add(key)
-            return {"status": "retry", "message": str(e), "retryAfter": 5}
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -74,7 +74,8 @@ class Handler(BaseHTTPRequestHandler):
     timeout = 300
 
     def do_POST(self):
-        length = int(self.headers.get("Content-Length", "-1"))
+        length = self.headers.get("Content-Length", "")
+        length = int(length) if length.isdecimal() else -1
         if not 0 <= length <= LIMIT:
             return self.answer(413 if length > LIMIT else 411, {"error": "a length of at most 64 MiB is wanted"}, close=True)
         body = self.rfile.read(length)
@@ -82,15 +83,19 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         token = os.environ.get("SINK_TOKEN", "")
-        if token and not hmac.compare_digest(self.headers.get("Authorization", ""), "Bearer " + token):
+        if token and not hmac.compare_digest(self.headers.get("Authorization", "").encode(), ("Bearer " + token).encode()):
             return self.answer(401, {"error": "another token is wanted"})
         try:
             batch = json.loads(body)
-            if not isinstance(batch, list) or not all(isinstance(e, dict) and "partitionkey" in e for e in batch):
+            if not isinstance(batch, list) or not all(isinstance(e, dict) and isinstance(e.get("partitionkey"), str) for e in batch):
                 raise ValueError("not an array of CloudEvents")
         except (ValueError, RecursionError) as e:
             return self.answer(400, {"error": str(e)})
-        self.answer(200, {"results": self.server.store.write(batch)})
+        try:
+            results = self.server.store.write(batch)
+        except sqlite3.Error as e:  # a full disk, say: nothing of the batch is stored
+            return self.answer(503, {"error": str(e)})
+        self.answer(200, {"results": results})
 
     def answer(self, status, document, close=False):
         body = json.dumps(document).encode()
@@ -112,6 +117,10 @@ class Handler(BaseHTTPRequestHandler):
 class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
     daemon_threads = True
     request_queue_size = 64
+
+    def handle_error(self, *request):
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # the client has given up
+            super().handle_error(*request)
 
 
 def main():

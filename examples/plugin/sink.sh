@@ -6,7 +6,8 @@
 #   socat UNIX-LISTEN:/tmp/sink.sock,fork,mode=600 EXEC:./sink.sh
 #   watcherd sinktest --url unix:///tmp/sink.sock
 #
-# An event that comes again, as after a lost answer, is in the file again, with its id.
+# An event that comes again, as after a lost answer, is in the file again, with its id. A line that is cut short is of a
+# write that a full disk or a kill ended: its event comes again.
 set -u
 
 answer() {
@@ -37,7 +38,8 @@ jq -ce 'if type == "array" and all(.[]; type == "object" and has("id")) then .[]
 	"$body" >"$lines" 2>/dev/null || answer '400 Bad Request' '{"error": "not an array of CloudEvents"}'
 results=$(jq -c '{results: map({status: "accepted"})}' "$body")
 {
-	flock 9
-	cat "$lines" >&9 && sync "$SINK_FILE"
+	flock 9 &&
+		if [ -n "$(tail -c 1 "$SINK_FILE")" ]; then echo >&9; fi && # behind a line that is cut short
+		cat "$lines" >&9 && sync "$SINK_FILE" "$(dirname "$SINK_FILE")"
 } 9>>"$SINK_FILE" || answer '503 Service Unavailable' '{"error": "the file cannot be written"}'
 answer '200 OK' "$results"

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,30 +14,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/testservers"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/plugin"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 )
 
-// socketPath is a path that is short enough for a socket.
-func socketPath(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "plugin") //nolint:usetesting // the path of a socket is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return filepath.Join(dir, "s")
-}
-
 // answering serves a socket whose connections get an answer to their first request, byte by byte as it is written.
 func answering(t *testing.T, answer func(c net.Conn)) (url string) {
 	t.Helper()
-	path := socketPath(t)
+	path := filepath.Join(testservers.SocketDir(t), "s")
 	l, err := net.Listen("unix", path)
 	if err != nil {
 		t.Fatal(err)

@@ -1,15 +1,20 @@
 package plugin_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"log"
 	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,10 +24,10 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/watcherd/watcherd/internal/testservers"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/plugin"
@@ -33,176 +38,318 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const canary = "canary-token-4711"
 
-// python is the example in Python.
-type python struct {
-	t           *testing.T
-	socket, db  string
-	token       string
-	cmd         *exec.Cmd
-	interpreter string
-}
+const root = "../../.."
 
-// interpreter is Python's own program: what is in the path may be a script that looks for it.
-var interpreter = sync.OnceValues(func() (string, error) {
-	out, err := exec.Command("python3", "-c", "import sys, sqlite3; print(sys.executable)").Output()
-	return strings.TrimSpace(string(out)), err
-})
-
-func startPython(t *testing.T) *python {
+func startPython(t *testing.T) *testservers.Plugin {
 	t.Helper()
-	program, err := interpreter()
-	if err != nil {
-		const missing = "Python is not installed: apt-get install -y --no-install-recommends python3"
-		if os.Getenv("CI") == "true" {
-			t.Fatal(missing)
-		}
-		t.Skip(missing)
-	}
-	dir, err := os.MkdirTemp("", "plugin") //nolint:usetesting // the path of a socket is short
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &python{t: t, socket: filepath.Join(dir, "s"), db: filepath.Join(dir, "db"), token: canary, interpreter: program}
-	t.Cleanup(func() {
-		p.kill()
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	p.start()
-	return p
+	t.Setenv("PLUGIN_TEST_TOKEN", "Bearer "+canary)
+	return testservers.StartPlugin(t, root, canary)
 }
 
-func (p *python) start() {
-	p.t.Helper()
-	_ = os.Remove(p.socket) // of an earlier process
-	p.cmd = exec.Command(p.interpreter, "../../../examples/plugin/sink.py", p.socket, p.db)
-	p.cmd.Env = append(os.Environ(), "SINK_TOKEN="+p.token, "PYTHONDONTWRITEBYTECODE=1")
-	p.cmd.Stderr = os.Stderr
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := p.cmd.Start(); err != nil {
-		p.t.Fatal(err)
-	}
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		c, err := net.Dial("unix", p.socket)
-		if err == nil {
-			_ = c.Close()
-			return
+// history are the ids of the events that a plugin has, in the order in which they came.
+func history(t *testing.T, p *testservers.Plugin) (ids []string) {
+	t.Helper()
+	for _, text := range p.History(0) {
+		var e struct{ ID string }
+		if err := json.Unmarshal(text, &e); err != nil {
+			t.Fatal(err)
 		}
-		if time.Now().After(deadline) {
-			p.t.Fatal(err)
-		}
-	}
-}
-
-func (p *python) kill() {
-	_ = p.cmd.Process.Signal(syscall.SIGCONT)
-	_ = p.cmd.Process.Kill()
-	_ = p.cmd.Wait()
-}
-
-func (p *python) restart() {
-	p.kill()
-	p.start()
-}
-
-// history are the rows, in the order in which they came.
-func (p *python) history() (ids []string) {
-	p.t.Helper()
-	out, err := exec.Command(p.interpreter, "-c", `import json, sqlite3, sys
-print(json.dumps([json.loads(e)["id"] for e, in sqlite3.connect(sys.argv[1]).execute("select event from history order by rowid")]))`, p.db).Output()
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	if err := json.Unmarshal(out, &ids); err != nil {
-		p.t.Fatal(err)
+		ids = append(ids, e.ID)
 	}
 	return ids
 }
 
-func (p *python) config() *plugin.Config {
+// configOf leads to the plugin with its token.
+func configOf(p *testservers.Plugin) *plugin.Config {
 	c := plugin.NewConfig()
-	c.URL = "unix://" + p.socket
+	c.URL = "unix://" + p.Socket
 	c.Headers = map[string]sinks.Header{"Authorization": {Secret: sinks.Secret{Env: "PLUGIN_TEST_TOKEN"}}}
 	return c
 }
 
+// destination is the plugin for the suite of sinks.
+func destination(p *testservers.Plugin) sinktest.Destination {
+	return sinktest.Destination{
+		Config:   func() sinks.Config { return configOf(p) },
+		Received: func(t *testing.T) []string { return history(t, p) },
+		Break:    func(*testing.T) { p.Kill() },
+		Hang:     func(*testing.T) { p.Freeze() },
+		Refuse: func(*testing.T) {
+			p.Token = "another"
+			p.Restart()
+		},
+		Repair: func(*testing.T) {
+			p.Token = canary
+			p.Restart()
+		},
+		Restart:    func(*testing.T) { p.Restart() },
+		Idempotent: true,
+		Secrets:    []string{canary},
+		Stop:       p.Kill,
+	}
+}
+
 // TestConformance runs the suite of sinks over the example in Python, which is killed, stopped and restarted.
 func TestConformance(t *testing.T) {
-	t.Setenv("PLUGIN_TEST_TOKEN", "Bearer "+canary)
+	sinktest.Run(t, func(t *testing.T) sinktest.Destination {
+		if strings.Contains(t.Name(), "body") {
+			t.Skip("the example wants CloudEvents")
+		}
+		return destination(startPython(t))
+	})
+}
+
+// front is a proxy with TLS before a plugin. It spoils events, so that the plugin refuses them.
+type front struct {
+	*httptest.Server
+
+	mu     sync.Mutex
+	spoilt map[string]bool // by id
+}
+
+func newFront(t *testing.T, p *testservers.Plugin) *front {
+	t.Helper()
+	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", p.Socket)
+	}, DisableKeepAlives: true}
+	f := &front{spoilt: map[string]bool{}}
+	f.Server = httptest.NewTLSServer(&httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.Out.URL.Scheme, r.Out.URL.Host = "http", "plugin"
+			body, err := io.ReadAll(r.In.Body)
+			if err != nil {
+				body = nil // the client has left
+			}
+			body = f.spoil(body)
+			r.Out.Body, r.Out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		},
+		Transport: transport,
+		ErrorLog:  log.New(io.Discard, "", 0),
+	})
+	f.Config.ErrorLog = log.New(io.Discard, "", 0)
+	return f
+}
+
+func (f *front) spoil(body []byte) []byte {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var batch []map[string]json.RawMessage
+	if len(f.spoilt) == 0 || json.Unmarshal(body, &batch) != nil {
+		return body
+	}
+	for _, e := range batch {
+		if f.spoilt[strings.Trim(string(e["id"]), `"`)] {
+			e["sequence"] = json.RawMessage(`"spoilt"`)
+		}
+	}
+	body, _ = json.Marshal(batch) // was read from JSON
+	return body
+}
+
+// config leads to the plugin by way of the front.
+func (f *front) config(t *testing.T, p *testservers.Plugin) *plugin.Config {
+	t.Helper()
+	c := configOf(p)
+	c.URL, c.TLS.CAFile = f.URL+"/events", filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(c.TLS.CAFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: f.Certificate().Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// TestConformanceTLS runs the suite of sinks over the example in Python behind a proxy with TLS, which refuses events.
+func TestConformanceTLS(t *testing.T) {
 	sinktest.Run(t, func(t *testing.T) sinktest.Destination {
 		if strings.Contains(t.Name(), "body") {
 			t.Skip("the example wants CloudEvents")
 		}
 		p := startPython(t)
-		return sinktest.Destination{
-			Config:   func() sinks.Config { return p.config() },
-			Received: func(*testing.T) []string { return p.history() },
-			Break:    func(*testing.T) { p.kill() },
-			Hang: func(t *testing.T) {
-				if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-					t.Error(err)
-				}
-			},
-			Refuse: func(*testing.T) {
-				p.token = "another"
-				p.restart()
-			},
-			Repair: func(*testing.T) {
-				p.token = canary
-				p.restart()
-			},
-			Restart:    func(*testing.T) { p.restart() },
-			Idempotent: true,
-			Secrets:    []string{canary},
-			Stop:       p.kill,
+		f := newFront(t, p)
+		d := destination(p)
+		config := f.config(t, p)
+		d.Config = func() sinks.Config { return config }
+		d.Reject = func(_ *testing.T, id string) {
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.spoilt[id] = true
 		}
+		d.Repair = func(*testing.T) {
+			f.mu.Lock()
+			clear(f.spoilt)
+			f.mu.Unlock()
+			p.Token = canary
+			p.Restart()
+		}
+		d.Stop = func() {
+			p.Kill()
+			f.Close()
+		}
+		return d
 	})
 }
 
-// inetd starts a program for each connection, which is its standard input and output, as socat does.
-func inetd(t *testing.T, program string, env ...string) (socket string) {
+// TestTrust: a certificate that is not trusted gets no events, and the error says so.
+func TestTrust(t *testing.T) {
+	p := startPython(t)
+	f := newFront(t, p)
+	defer f.Close()
+	trusted, untrusted, plain := f.config(t, p), f.config(t, p), f.config(t, p)
+	untrusted.TLS.CAFile = ""
+	plain.TLS.CAFile, plain.URL = "", strings.Replace(f.URL, "https:", "http:", 1)
+	for _, test := range []struct {
+		config *plugin.Config
+		want   string
+	}{{trusted, ""}, {untrusted, "certificate"}, {plain, "HTTPS"}} {
+		err := sinktest.Open(t, test.config).Write(t.Context(), sinktest.Events(1, 1))
+		if test.want == "" {
+			if err != nil {
+				t.Error(err)
+			}
+		} else if err == nil || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), canary) {
+			t.Errorf("%v, want %q", err, test.want)
+		}
+	}
+}
+
+// inetd starts the example in shell for each connection, which is its standard input and output, as socat does.
+type inetd struct {
+	t            *testing.T
+	socket, file string
+	listener     *net.UnixListener
+	running      sync.WaitGroup
+
+	mu      sync.Mutex
+	hangs   bool                 // connections are taken, and get no program
+	pending map[io.Closer]func() // what ends each connection
+}
+
+func startShell(t *testing.T) *inetd {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "plugin") //nolint:usetesting // the path of a socket is short
-	if err != nil {
-		t.Fatal(err)
+	for _, tool := range []string{"jq", "flock"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			if os.Getenv("CI") == "true" {
+				t.Fatal(err)
+			}
+			t.Skipf("%s is not installed: apt-get install -y --no-install-recommends jq util-linux", tool)
+		}
 	}
-	socket = filepath.Join(dir, "s")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: socket})
+	d := &inetd{t: t, socket: filepath.Join(testservers.SocketDir(t), "s"), file: filepath.Join(t.TempDir(), "events.jsonl"), pending: map[io.Closer]func(){}}
+	d.start()
+	t.Cleanup(d.kill)
+	return d
+}
+
+func (d *inetd) start() {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: d.socket})
 	if err != nil {
-		t.Fatal(err)
+		d.t.Error(err)
+		return
 	}
-	var running sync.WaitGroup
-	running.Go(func() {
+	d.listener, d.hangs = l, false
+	d.running.Go(func() {
 		for {
 			c, err := l.AcceptUnix()
 			if err != nil {
 				return
 			}
-			running.Go(func() {
-				defer c.Close()
-				f, err := c.File()
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer f.Close()
-				cmd := exec.Command(program)
-				cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = append(os.Environ(), env...), f, f, os.Stderr
-				_ = cmd.Run() // its client may have left
-			})
+			d.running.Go(func() { d.serve(c) })
 		}
 	})
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
+}
+
+func (d *inetd) serve(c *net.UnixConn) {
+	f, err := c.File()
+	if err != nil {
+		d.t.Error(err)
+		return
+	}
+	cmd := exec.Command(root + "/examples/plugin/sink.sh")
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = append(os.Environ(), "SINK_FILE="+d.file), f, f, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	d.mu.Lock()
+	end := func() {}
+	if !d.hangs {
+		if err := cmd.Start(); err != nil {
+			d.t.Error(err)
+		} else {
+			end = func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) } // with what it runs
 		}
-		running.Wait()
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
+	}
+	d.pending[c] = end
+	hangs := d.hangs
+	d.mu.Unlock()
+	if hangs {
+		_, _ = io.Copy(io.Discard, c) // until one of both leaves
+	} else {
+		_ = cmd.Wait() // its client may have left
+	}
+	d.mu.Lock()
+	delete(d.pending, c)
+	d.mu.Unlock()
+	_ = f.Close()
+	_ = c.Close()
+}
+
+// kill ends the programs and the listener at once, if they still run.
+func (d *inetd) kill() {
+	if d.listener == nil {
+		return
+	}
+	_ = d.listener.Close()
+	d.mu.Lock()
+	for c, end := range d.pending {
+		end()
+		_ = c.Close()
+	}
+	d.mu.Unlock()
+	d.running.Wait()
+	d.listener = nil
+}
+
+func (d *inetd) restart() {
+	d.kill()
+	d.start()
+}
+
+// ids are those of the lines that are not cut short.
+func (d *inetd) ids() (ids []string) {
+	content, err := os.ReadFile(d.file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		d.t.Fatal(err)
+	}
+	for line := range bytes.Lines(content) {
+		var e struct{ ID string }
+		if json.Unmarshal(line, &e) == nil {
+			ids = append(ids, e.ID)
+		}
+	}
+	return ids
+}
+
+func (d *inetd) config() *plugin.Config {
+	c := plugin.NewConfig()
+	c.URL = "unix://" + d.socket
+	return c
+}
+
+// TestConformanceShell runs the suite of sinks over the example in shell.
+func TestConformanceShell(t *testing.T) {
+	sinktest.Run(t, func(t *testing.T) sinktest.Destination {
+		d := startShell(t)
+		return sinktest.Destination{
+			Config:   func() sinks.Config { return d.config() },
+			Received: func(*testing.T) []string { return d.ids() },
+			Break:    func(*testing.T) { d.kill() },
+			Hang: func(*testing.T) {
+				d.mu.Lock()
+				defer d.mu.Unlock()
+				d.hangs = true
+			},
+			Repair:  func(*testing.T) { d.restart() },
+			Restart: func(*testing.T) { d.restart() },
+			Stop:    d.kill,
 		}
 	})
-	return socket
 }
 
 // check runs the suite for programs and returns the outcomes by check.
@@ -221,42 +368,82 @@ func check(t *testing.T, c *plugin.Config) map[string]plugin.Outcome {
 // TestExamples: both examples pass the suite for programs, and have its events.
 func TestExamples(t *testing.T) {
 	t.Run("python", func(t *testing.T) {
-		t.Setenv("PLUGIN_TEST_TOKEN", "Bearer "+canary)
 		p := startPython(t)
-		for name, o := range check(t, p.config()) {
+		for name, o := range check(t, configOf(p)) {
 			if o.Err != nil {
 				t.Errorf("%s: %v", name, o.Err)
 			}
 		}
-		if n := len(p.history()); n < 300 {
+		if n := len(history(t, p)); n < 300 {
 			t.Errorf("%d events", n)
 		}
 	})
 	t.Run("shell", func(t *testing.T) {
-		for _, tool := range []string{"jq", "flock"} {
-			if _, err := exec.LookPath(tool); err != nil {
-				if os.Getenv("CI") == "true" {
-					t.Fatal(err)
-				}
-				t.Skipf("%s is not installed: apt-get install -y --no-install-recommends jq util-linux", tool)
-			}
-		}
-		file := filepath.Join(t.TempDir(), "events.jsonl")
-		c := plugin.NewConfig()
-		c.URL = "unix://" + inetd(t, "../../../examples/plugin/sink.sh", "SINK_FILE="+file)
-		for name, o := range check(t, c) {
+		d := startShell(t)
+		for name, o := range check(t, d.config()) {
 			if o.Err != nil {
 				t.Errorf("%s: %v", name, o.Err)
 			}
 		}
-		content, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n := strings.Count(string(content), "\n"); n < 300 {
+		if n := len(d.ids()); n < 300 {
 			t.Errorf("%d events", n)
 		}
 	})
+}
+
+// TestPythonOnAFullDisk: a batch whose second event finds the disk full leaves nothing behind, so that what comes again is stored in
+// order.
+func TestPythonOnAFullDisk(t *testing.T) {
+	const script = `
+import sys
+sys.path.insert(0, sys.argv[1])
+import sink, sqlite3
+
+def event(key, sequence, size):
+    return {"id": str(sequence), "partitionkey": key, "sequence": str(sequence), "type": "t.updated", "data": {"object": "x" * size}}
+
+store = sink.Store(sys.argv[2])
+batch = [event("a", 1, 10), event("b", 2, 200000), event("a", 3, 10)]
+pages = store.db.execute("pragma page_count").fetchone()[0]
+store.db.execute("pragma max_page_count = %d" % (pages + 3))
+try:
+    store.write(batch)
+    print("accepted")
+except sqlite3.OperationalError as e:
+    print(e)
+store.db.execute("pragma max_page_count = 1000000")
+store.write(batch)
+print([id for id, in store.db.execute("select id from history order by rowid")])
+`
+	cmd := exec.Command(testservers.Python(t), "-B", "-c", script, root+"/examples/plugin", filepath.Join(t.TempDir(), "db"))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if want := "database or disk is full\n['1', '2', '3']\n"; err != nil || string(out) != want {
+		t.Errorf("got %s, %v, want %s", out, err, want)
+	}
+}
+
+// TestShellBehindHalfALine: an event that comes behind a write that was cut short is a line of its own.
+func TestShellBehindHalfALine(t *testing.T) {
+	d := startShell(t)
+	s := sinktest.Open(t, d.config())
+	events := sinktest.Events(3, 3)
+	if err := s.Write(t.Context(), events[:1]); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(d.file, os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString(`{"specversion":"1.0","id":`); err != nil || f.Close() != nil {
+		t.Fatal(err)
+	}
+	if err := s.Write(t.Context(), events[1:]); err != nil {
+		t.Fatal(err)
+	}
+	if ids, want := d.ids(), sinktest.IDs(events); !slices.Equal(ids, want) {
+		t.Errorf("the file has %v, want %v", ids, want)
+	}
 }
 
 // program is a plugin with a fault.
