@@ -322,7 +322,7 @@ func (c *checks) brokenOff(ctx context.Context, _ *Outcome) error {
 		}
 		req.Header.Set(name, v)
 	}
-	// The program may answer without the body or close the connection. The Write below shows whether it is well.
+	// The program may answer without the body or close the connection. The Write below shows whether it still answers.
 	if resp, err := transport.RoundTrip(req); err == nil {
 		_ = resp.Body.Close()
 	}
