@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -39,6 +40,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/nats"
 	"github.com/watcherd/watcherd/pkg/sinks/object"
 	"github.com/watcherd/watcherd/pkg/sinks/otlp"
+	"github.com/watcherd/watcherd/pkg/sinks/plugin"
 	"github.com/watcherd/watcherd/pkg/sinks/postgres"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 	"github.com/watcherd/watcherd/pkg/sinks/webhook"
@@ -337,6 +339,39 @@ func BenchmarkObject(b *testing.B) {
 				err = errors.New(resp.Status)
 			}
 			return err
+		}
+	}
+	compare(b, size, sink, plain)
+}
+
+func BenchmarkPlugin(b *testing.B) {
+	const size = 100 // the sink's default
+	url := receiver(b, "plugin")
+	sink := func(b *testing.B) loop {
+		c := plugin.NewConfig()
+		c.URL = url
+		return open(b, c, true)
+	}
+	plain := func(b *testing.B) loop {
+		b.Cleanup(http.DefaultClient.CloseIdleConnections)
+		var body []byte
+		return func(batch []*event.Event) error {
+			body = event.AppendBatch(body[:0], batch)
+			resp, err := http.Post(url, event.ContentTypeBatch, bytes.NewReader(body))
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			var document struct{ Results []struct{ Status string } }
+			if err := json.NewDecoder(resp.Body).Decode(&document); err != nil {
+				return err
+			}
+			for _, r := range document.Results {
+				if r.Status != "accepted" {
+					return errors.New(r.Status)
+				}
+			}
+			return nil
 		}
 	}
 	compare(b, size, sink, plain)
