@@ -76,6 +76,11 @@ func (s *sink) encode(events []*event.Event) (body []byte, contentType string, e
 	} else {
 		contentType = event.ContentTypeJSON
 	}
+	size := 2
+	for _, e := range events {
+		size += e.Size()
+	}
+	body = make([]byte, 0, size)
 	for i, e := range events {
 		body = append(body, "[,"[min(i, 1)])
 		if e.Body != nil && !json.Valid(e.Body) {
