@@ -43,6 +43,8 @@ func newSinktestCommand() *cobra.Command {
 	cmd.Flags().StringVar(&c.URL, "url", "", "the plugin: unix:///PATH, http:// or https://")
 	cmd.Flags().StringVar(&authorization, "authorization-env", "", "environment variable with the value of the header Authorization")
 	cmd.Flags().StringVar(&c.TLS.CAFile, "ca-file", "", "PEM certificates to trust instead of the system's")
+	cmd.Flags().StringVar(&c.TLS.CertFile, "cert-file", "", "PEM certificate of this client")
+	cmd.Flags().StringVar(&c.TLS.KeyFile, "key-file", "", "PEM key of --cert-file")
 	cmd.Flags().BoolVar(&c.Insecure, "insecure", false, "send credentials to an http:// URL beyond loopback")
 	cmd.Flags().DurationVar(&timeout, "timeout", c.Timeout.Std(), "of one request")
 	return cmd
