@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
+	"log" //nolint:depguard // to redirect it
 	"log/slog"
 	"net"
 	"net/http"

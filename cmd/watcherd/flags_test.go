@@ -3,7 +3,7 @@ package main
 import (
 	"bytes"
 	"io"
-	"log"
+	"log" //nolint:depguard // it is under test
 	"net"
 	"net/http"
 	"os"

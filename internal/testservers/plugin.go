@@ -64,7 +64,7 @@ func StartPlugin(t testing.TB, root, token string) *Plugin {
 // SocketDir is a folder of the test whose path is short enough for sockets in it.
 func SocketDir(t testing.TB) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "plugin")
+	dir, err := os.MkdirTemp("", "plugin") //nolint:usetesting // the path of a socket is short
 	if err != nil {
 		t.Fatal(err)
 	}

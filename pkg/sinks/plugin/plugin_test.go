@@ -9,7 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log"
+	"log/slog"
 	"maps"
 	"net"
 	"net/http"
@@ -124,9 +124,9 @@ func newFront(t *testing.T, p *testservers.Plugin) *front {
 			r.Out.Body, r.Out.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 		},
 		Transport: transport,
-		ErrorLog:  log.New(io.Discard, "", 0),
+		ErrorLog:  slog.NewLogLogger(slog.DiscardHandler, slog.LevelError),
 	})
-	f.Config.ErrorLog = log.New(io.Discard, "", 0)
+	f.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	return f
 }
 
@@ -674,7 +674,7 @@ func TestConfig(t *testing.T) {
 	}
 	c := plugin.NewConfig()
 	c.URL = "unix:///run/sink.sock"
-	if _, err := c.Open(context.Background(), sinks.Options{Format: sinks.CloudEventsBinary}); err == nil {
+	if _, err := c.Open(t.Context(), sinks.Options{Format: sinks.CloudEventsBinary}); err == nil {
 		t.Error("a format that needs headers is accepted")
 	}
 }
