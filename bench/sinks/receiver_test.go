@@ -2,6 +2,7 @@ package sinks
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -17,14 +18,20 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// receiverEnv tells the test's program to be a receiver: webhook or nats.
+// receiverEnv tells the test's program to be a receiver: webhook, plugin or nats.
 const receiverEnv = "BENCH_RECEIVER"
 
 func TestMain(m *testing.M) {
 	var err error
 	switch os.Getenv(receiverEnv) {
 	case "webhook":
-		err = serveWebhook()
+		err = serveHTTP(func(w http.ResponseWriter, r *http.Request) {
+			if _, err := io.Copy(io.Discard, r.Body); err != nil {
+				w.WriteHeader(http.StatusBadRequest)
+			}
+		})
+	case "plugin":
+		err = serveHTTP(acceptAll)
 	case "nats":
 		err = serveNATS(os.Getenv("BENCH_DIR"))
 	default:
@@ -35,19 +42,27 @@ func TestMain(m *testing.M) {
 	os.Exit(1)
 }
 
-// serveWebhook reads requests and answers 200.
-func serveWebhook() error {
+// serveHTTP answers requests.
+func serveHTTP(handler http.HandlerFunc) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return err
 	}
 	fmt.Println("http://" + l.Addr().String())
-	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, err := io.Copy(io.Discard, r.Body); err != nil {
-			w.WriteHeader(http.StatusBadRequest)
-		}
-	})}
+	s := &http.Server{ReadHeaderTimeout: time.Minute, Handler: handler}
 	return s.Serve(l)
+}
+
+// acceptAll answers with a result for each event.
+func acceptAll(w http.ResponseWriter, r *http.Request) {
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		w.WriteHeader(http.StatusBadRequest)
+		return
+	}
+	const accepted = `,{"status":"accepted"}`
+	results := strings.Repeat(accepted, bytes.Count(body, []byte(`"specversion"`)))
+	_, _ = io.WriteString(w, `{"results":[`+strings.TrimPrefix(results, ",")+`]}`) // the client notices
 }
 
 // serveNATS runs a server whose streams are kept in dir.

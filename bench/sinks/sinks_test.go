@@ -4,6 +4,9 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -18,6 +21,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/klauspost/compress/zstd"
+	"github.com/minio/minio-go/v7/pkg/signer"
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
@@ -33,7 +38,9 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/file"
 	"github.com/watcherd/watcherd/pkg/sinks/kafka"
 	"github.com/watcherd/watcherd/pkg/sinks/nats"
+	"github.com/watcherd/watcherd/pkg/sinks/object"
 	"github.com/watcherd/watcherd/pkg/sinks/otlp"
+	"github.com/watcherd/watcherd/pkg/sinks/plugin"
 	"github.com/watcherd/watcherd/pkg/sinks/postgres"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 	"github.com/watcherd/watcherd/pkg/sinks/webhook"
@@ -282,6 +289,89 @@ func BenchmarkOTLP(b *testing.B) {
 				return err
 			}
 			return post(url+"/v1/logs", "application/x-protobuf", body)
+		}
+	}
+	compare(b, size, sink, plain)
+}
+
+func BenchmarkObject(b *testing.B) {
+	const size = 1000
+	const secret = "open sesame"
+	o := testservers.StartObject(b, testservers.ObjectSpec{Bucket: "lake", Access: "watcherd", Secret: secret})
+	sink := func(b *testing.B) loop {
+		b.Setenv("BENCH_SECRET", secret)
+		c := object.NewConfig()
+		c.S3 = object.S3{Bucket: "lake", Endpoint: "http://" + o.Addr, AccessKey: "watcherd", SecretKey: &sinks.Secret{Env: "BENCH_SECRET"}}
+		c.Path = fmt.Sprintf("sink/%x/dt={date}/", rand.Uint64())
+		return open(b, c, true)
+	}
+	plain := func(b *testing.B) loop {
+		transport := &http.Transport{}
+		b.Cleanup(transport.CloseIdleConnections)
+		z, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+		if err != nil {
+			b.Fatal(err)
+		}
+		var line []byte
+		return func(batch []*event.Event) error {
+			var content bytes.Buffer
+			z.Reset(&content)
+			for _, e := range batch {
+				line = append(event.AppendCloudEvent(line[:0], e), '\n')
+				if _, err := z.Write(line); err != nil {
+					return err
+				}
+			}
+			if err := z.Close(); err != nil {
+				return err
+			}
+			put, err := http.NewRequestWithContext(b.Context(), http.MethodPut, fmt.Sprintf("http://%s/lake/plain/%x.jsonl.zst", o.Addr, rand.Uint64()), &content)
+			if err != nil {
+				return err
+			}
+			put.Header.Set("X-Amz-Content-Sha256", fmt.Sprintf("%x", sha256.Sum256(content.Bytes())))
+			resp, err := transport.RoundTrip(signer.SignV4(*put, "watcherd", secret, "", "us-east-1"))
+			if err != nil {
+				return err
+			}
+			_, err = io.Copy(io.Discard, resp.Body)
+			if err = errors.Join(err, resp.Body.Close()); err == nil && resp.StatusCode != http.StatusOK {
+				err = errors.New(resp.Status)
+			}
+			return err
+		}
+	}
+	compare(b, size, sink, plain)
+}
+
+func BenchmarkPlugin(b *testing.B) {
+	const size = 100 // the sink's default
+	url := receiver(b, "plugin")
+	sink := func(b *testing.B) loop {
+		c := plugin.NewConfig()
+		c.URL = url
+		return open(b, c, true)
+	}
+	plain := func(b *testing.B) loop {
+		b.Cleanup(http.DefaultClient.CloseIdleConnections)
+		var body []byte
+		return func(batch []*event.Event) error {
+			body = event.AppendBatch(body[:0], batch)
+			resp, err := http.Post(url, event.ContentTypeBatch, bytes.NewReader(body))
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			var document struct{ Results []struct{ Status string } }
+			if err := json.NewDecoder(resp.Body).Decode(&document); err != nil {
+				return err
+			}
+			for _, r := range document.Results {
+				if r.Status != "accepted" {
+					return errors.New(r.Status)
+				}
+			}
+			return nil
 		}
 	}
 	compare(b, size, sink, plain)

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log" //nolint:depguard // to redirect it
 	"log/slog"
 	"net"
 	"net/http"
@@ -179,7 +181,7 @@ func (f *logFlags) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&f.level, "log-level", "info", "debug, info, warn or error")
 }
 
-// logger makes the daemon's logger and sends client-go's messages through it.
+// logger makes the daemon's logger and sends through it the messages of client-go and of the standard library.
 func (f *logFlags) logger(w io.Writer) (*slog.Logger, error) {
 	var level slog.Level
 	if err := level.UnmarshalText([]byte(f.level)); err != nil {
@@ -196,5 +198,19 @@ func (f *logFlags) logger(w io.Writer) (*slog.Logger, error) {
 		return nil, &usageError{fmt.Errorf("--log-format %q: use text or json", f.format)}
 	}
 	klog.SetLogger(logr.FromSlogHandler(h))
+	log.SetFlags(0)
+	log.SetOutput(unquoting{slog.NewLogLogger(h, slog.LevelWarn).Writer()})
 	return slog.New(h), nil
+}
+
+// unquoting leaves out of a message of the standard library what a receiver has sent unasked, which may hold a secret of the request.
+type unquoting struct{ io.Writer }
+
+func (w unquoting) Write(line []byte) (int, error) {
+	const unsolicited = "Unsolicited response received on idle HTTP channel"
+	if bytes.HasPrefix(line, []byte(unsolicited)) {
+		_, err := io.WriteString(w.Writer, unsolicited+"\n")
+		return len(line), err
+	}
+	return w.Writer.Write(line)
 }

@@ -131,7 +131,7 @@ func newRootCommand(stdout, stderr io.Writer) *cobra.Command {
 		&cobra.Group{ID: groupRun, Title: "Run and check:"},
 		&cobra.Group{ID: groupAsk, Title: "Ask and command a running daemon:"},
 	)
-	for _, c := range []*cobra.Command{newInitCommand(), newRunCommand(), newValidateCommand(), newBodyCommand(), newRBACCommand(), newSchemaCommand(), newStoreCommand(), newRecordCommand(), newWatchCommand()} {
+	for _, c := range []*cobra.Command{newInitCommand(), newRunCommand(), newValidateCommand(), newBodyCommand(), newRBACCommand(), newSchemaCommand(), newSinktestCommand(), newStoreCommand(), newRecordCommand(), newWatchCommand()} {
 		c.GroupID = groupRun
 		root.AddCommand(c)
 	}

@@ -204,6 +204,7 @@ func TestSchemaRefuses(t *testing.T) {
 		head + watches + "sinks: [{name: s, postgres: {url: \"postgres://host/database\"}}]\n",
 		head + watches + "sinks: [{name: s, object: {}}]\n",
 		head + watches + "sinks: [{name: s, object: {s3: {bucket: b, secretKey: text}}}]\n",
+		head + watches + "sinks: [{name: s, plugin: {}}]\n",
 		head + watches + "sinks: [{name: s, postgres: {url: {env: U}, tables: [events]}}]\n",
 		head + watches + "sinks: [{name: s, stdout: {}, format: xml}]\n",
 		head + watches + "sinks: [{name: s, webhook: {url: x, bearerToken: abc}}]\n",

@@ -107,21 +107,11 @@ func (s *sink) readResults(resp *http.Response, a *attempt) error {
 	mask := post.NewMask(a.hidden)
 	var results []sinks.Result
 	if err == nil {
-		if results, err = sinks.ParseResults(body, a.events); err != nil {
-			// The error may quote half of a secret.
-			if _, masked := sinks.ParseResults([]byte(mask.Hide(string(body))), a.events); masked != nil {
-				err = masked
-			}
-		}
+		results, err = mask.Results(body, a.events)
 	}
 	if err != nil {
 		return fmt.Errorf("post to %s: status %d without a results document (results: true): %s",
 			a.to.url.Host, resp.StatusCode, post.Clean(mask.Hide(err.Error()), maxReason))
-	}
-	for i := range results {
-		if m := &results[i].Message; *m != "" {
-			*m = mask.HideCut(*m)
-		}
 	}
 	return sinks.ResultsError(results)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/nats"
 	"github.com/watcherd/watcherd/pkg/sinks/object"
 	"github.com/watcherd/watcherd/pkg/sinks/otlp"
+	"github.com/watcherd/watcherd/pkg/sinks/plugin"
 	"github.com/watcherd/watcherd/pkg/sinks/postgres"
 	"github.com/watcherd/watcherd/pkg/sinks/stdout"
 	"github.com/watcherd/watcherd/pkg/sinks/webhook"
@@ -26,6 +27,7 @@ func Builtin() sinks.Kinds {
 		"nats":          func() sinks.Config { return nats.NewConfig() },
 		"object":        func() sinks.Config { return object.NewConfig() },
 		"otlp":          func() sinks.Config { return otlp.NewConfig() },
+		"plugin":        func() sinks.Config { return plugin.NewConfig() },
 		"postgres":      func() sinks.Config { return postgres.NewConfig() },
 		"stdout":        func() sinks.Config { return stdout.NewConfig() },
 		"webhook":       func() sinks.Config { return webhook.NewConfig() },

@@ -3,6 +3,7 @@
 package halves
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/watcherd/watcherd/pkg/event"
@@ -10,8 +11,8 @@ import (
 )
 
 // Write sends the batch as a whole and, if the error is the fault of an event ([sinks.Poison]), in halves. Behind a
-// refused event no later one of its object is sent. Any other error ends the Write: what was not
-// sent by then fails with it.
+// refused event no later one of its object is sent. A [sinks.BatchError] has the results of the events that
+// were sent. Any other error ends the Write: what was not sent by then fails with it.
 func Write(batch []*event.Event, send func(events []*event.Event) error) error {
 	w := &write{batch: batch, send: send, accepted: make([]bool, len(batch))}
 	all := make([]int, len(batch))
@@ -118,6 +119,16 @@ func (w *write) run(at []int) error {
 	if err == nil {
 		for _, i := range due {
 			w.accepted[i] = true
+		}
+		return nil
+	}
+	if b, ok := errors.AsType[*sinks.BatchError](err); ok {
+		for n, i := range due {
+			if cause := b.Failed[n]; cause != nil {
+				w.failed.Add(i, events[n].PartitionKey(), cause)
+			} else {
+				w.accepted[i] = true
+			}
 		}
 		return nil
 	}

@@ -12,6 +12,7 @@ package post
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,7 @@ import (
 type Options struct {
 	Key       string // the key of the address in the block, which errors name
 	Host      string // the destination's, to verify and to name
+	Socket    string // path of a Unix socket that is used instead of the host
 	Headers   map[string]sinks.Header
 	APIKey    *sinks.Secret // sent as `Authorization: ApiKey`
 	BasicAuth *sinks.BasicAuth
@@ -60,8 +62,10 @@ type Client struct {
 }
 
 const (
-	maxIdle = 8                // connections
-	idle    = 90 * time.Second // how long they live
+	maxIdle   = 8                // connections
+	idle      = 90 * time.Second // how long they live
+	maxHeader = 64 << 10         // bytes of the status and the headers of an answer
+	maxReason = 1 << 10          // bytes of the reason for no answer
 )
 
 // New makes a client. It starts nothing.
@@ -71,12 +75,20 @@ func New(o Options) *Client {
 	c.transport = &http.Transport{
 		DialContext: c.dial, DialTLSContext: c.dialTLS, TLSHandshakeTimeout: o.Timeout,
 		MaxIdleConns: maxIdle, MaxIdleConnsPerHost: maxIdle, IdleConnTimeout: idle, DisableCompression: true,
+		MaxResponseHeaderBytes: maxHeader,
 	}
 	return c
 }
 
 // Close closes the connections.
 func (c *Client) Close() { c.transport.CloseIdleConnections() }
+
+// Limit returns a client that shares the connections and reads that many bytes of an answer.
+func (c *Client) Limit(bytes int) *Client {
+	limited := *c
+	limited.MaxAnswer = int64(bytes)
+	return &limited
+}
 
 // Address reads the destination's URL of a block, in which no secret may be.
 func Address(key, text, example string) (*url.URL, error) {
@@ -179,18 +191,20 @@ func (c *Client) Send(ctx context.Context, method string, to *url.URL, header ht
 		}
 		hidden = append(hidden, more...)
 	}
-	a := &Answer{client: c, hidden: hidden, what: strings.ToLower(method) + " to " + to.Host}
+	a := &Answer{client: c, hidden: hidden, what: strings.ToLower(method) + " to " + cmp.Or(c.Socket, to.Host)}
 	resp, err := c.transport.RoundTrip(req)
 	if err != nil {
 		c.Responses.WithLabelValues("error").Inc()
-		if text := err.Error(); NewMask(hidden).Hide(text) != text {
-			err = errors.New(a.Excerpt(text)) // it quotes an answer that quotes the request
+		if text := err.Error(); len(text) > maxReason || NewMask(hidden).Hide(text) != text {
+			err = errors.New(a.Excerpt(text)) // it quotes an answer, which may quote the request
 		}
 		return nil, fmt.Errorf("%s: %w", a.what, caused(ctx, err))
 	}
 	c.Responses.WithLabelValues(strconv.Itoa(resp.StatusCode)).Inc()
 	a.Status, a.Header = resp.StatusCode, resp.Header
-	a.Body, err = io.ReadAll(io.LimitReader(resp.Body, c.MaxAnswer))
+	if a.Status != http.StatusSwitchingProtocols { // the body would be the connection, which no timeout ends
+		a.Body, err = io.ReadAll(io.LimitReader(resp.Body, c.MaxAnswer))
+	}
 	if err = errors.Join(err, resp.Body.Close()); err != nil && a.Accepted() {
 		// The part that may reject events is not known.
 		return nil, fmt.Errorf("%s: status %d, and the answer broke off: %w", a.what, a.Status, caused(ctx, err))
@@ -200,10 +214,11 @@ func (c *Client) Send(ctx context.Context, method string, to *url.URL, header ht
 
 // caused adds why the context ended, if it did.
 func caused(ctx context.Context, err error) error {
-	if ctx.Err() == nil {
+	cause := context.Cause(ctx)
+	if cause == nil || errors.Is(err, cause) {
 		return err
 	}
-	return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	return fmt.Errorf("%w: %w", cause, err)
 }
 
 func compress(body []byte) ([]byte, error) {
@@ -269,7 +284,7 @@ func (a *Answer) Errorf(format string, args ...any) error {
 // Refusal is the error of an answer, or of a part of it with a status of its own, that does not accept what
 // was sent. The reason may be the destination's text.
 func (a *Answer) Refusal(status int, reason string) error {
-	err := fmt.Errorf("%s: status %d: %s", a.what, status, a.Excerpt(reason))
+	err := fmt.Errorf("%s: status %d: %s", a.what, status, cmp.Or(a.Excerpt(reason), http.StatusText(status)))
 	switch {
 	case status == http.StatusBadRequest || status == http.StatusUnprocessableEntity:
 		return sinks.Poison(err)
@@ -287,12 +302,20 @@ func (a *Answer) Refusal(status int, reason string) error {
 	}
 }
 
+// Results reads the answer as a results document for that many events.
+func (a *Answer) Results(events int) ([]sinks.Result, error) {
+	return NewMask(a.hidden).Results(a.Body, events)
+}
+
 // Excerpt makes a destination's text fit for an error: a line, without what is hidden.
 func (a *Answer) Excerpt(text string) string {
 	return Clean(NewMask(a.hidden).HideCut(text), MaxExcerpt)
 }
 
 func (c *Client) dial(ctx context.Context, network, address string) (net.Conn, error) {
+	if c.Socket != "" {
+		network, address = "unix", c.Socket
+	}
 	return (&net.Dialer{Timeout: c.Timeout}).DialContext(ctx, network, address)
 }
 

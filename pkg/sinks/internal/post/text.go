@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
 // MaxExcerpt is how many characters of an answer an error quotes.
@@ -85,6 +87,22 @@ func (m *Mask) HideCut(text string) string {
 		}
 	}
 	return text
+}
+
+// Results reads a results document. No secret is in its messages or in the error.
+func (m *Mask) Results(document []byte, events int) ([]sinks.Result, error) {
+	results, err := sinks.ParseResults(document, events)
+	if err != nil {
+		// The error may quote half of a secret.
+		if _, masked := sinks.ParseResults([]byte(m.Hide(string(document))), events); masked != nil {
+			err = masked
+		}
+		return nil, errors.New(Clean(m.Hide(err.Error()), MaxExcerpt))
+	}
+	for i := range results {
+		results[i].Message = m.HideCut(results[i].Message)
+	}
+	return results, nil
 }
 
 // Clean makes text of a stranger fit for a log line, with so many characters at most.
