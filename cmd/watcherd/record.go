@@ -210,7 +210,7 @@ func (o *recordOptions) record(ctx, interrupted context.Context, d watcherd.Loca
 	defer cancel()
 	stop := context.AfterFunc(interrupted, cancel)
 	defer stop()
-	from, begun, behind, err := o.await(ready, d, c)
+	from, begun, behind, err := o.await(ready, c)
 	switch {
 	case interrupted.Err() != nil:
 		return errInterrupted
@@ -240,7 +240,7 @@ func (o *recordOptions) record(ctx, interrupted context.Context, d watcherd.Loca
 // await waits until everything that exists is recorded: all watches have begun, or may not read
 // their resource. After the time for that, it is enough that some have. It returns the beginning
 // of the recording, the number of watches that have begun, and why the others have not.
-func (o *recordOptions) await(ctx context.Context, d watcherd.Local, c *client.Client) (from time.Time, begun int, behind []string, err error) {
+func (o *recordOptions) await(ctx context.Context, c *client.Client) (from time.Time, begun int, behind []string, err error) {
 	for {
 		var st status.Status
 		if err := c.Get(context.WithoutCancel(ctx), "/api/v1/status", nil, &st); err != nil {
@@ -250,6 +250,7 @@ func (o *recordOptions) await(ctx context.Context, d watcherd.Local, c *client.C
 		waiting := !st.Applied || st.Undiscovered
 		for i := range st.Watches {
 			for _, m := range st.Watches[i].Missing {
+				waiting = waiting || m.Pending
 				behind = append(behind, m.Resource+": "+m.Reason)
 			}
 			for j := range st.Watches[i].Sources {
@@ -262,7 +263,7 @@ func (o *recordOptions) await(ctx context.Context, d watcherd.Local, c *client.C
 				behind = append(behind, fmt.Sprintf("%s: %s %s", s.Resource, s.State, s.Message))
 			}
 		}
-		if !waiting && begun > 0 && d.Begin(ctx) == nil {
+		if !waiting && begun > 0 {
 			return time.Now(), begun, behind, nil
 		}
 		from = time.Now()

@@ -38,7 +38,7 @@ func (r *recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 
 func (r *recorder) local() watcherd.Local {
 	done := func(context.Context) error { return nil }
-	return watcherd.Local{API: r, Begin: done, CatchUp: done}
+	return watcherd.Local{API: r, CatchUp: done}
 }
 
 // TestGapInARecording ends with an error, after the summary, whatever the command's exit code is.

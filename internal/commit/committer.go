@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// maxGroup bounds how many changes share a commit. The bytes of their objects are bounded by the store:
-	// see store.Store.BatchBytes.
+	// maxGroup bounds how many changes share a commit, and how many objects of a job. Their bytes are bounded by
+	// the store: see store.Store.BatchBytes.
 	maxGroup = 512
 
 	// checkpointInterval is how often an idle feed's checkpoint is written.
@@ -266,6 +266,7 @@ type group struct {
 
 	overlay   map[stateID]*compact.Object // the ledger as this group will leave it; nil: deleted
 	batch     *store.Batch
+	room      int            // the size of the batch at which a job has added enough
 	headlines headline.Block // of the batch
 	old       uint64         // see store.Store.Old
 	events    map[event.Type]int
@@ -350,6 +351,7 @@ func (g *group) commit(work bool) error {
 		}
 		complete := s.saved.ResourceVersion
 		s.complete.Store(&complete)
+		s.taken.Store(s.synced)
 	}
 	g.c.metrics.committed(g.events)
 	for _, j := range g.finished {
@@ -378,6 +380,7 @@ func (g *group) work() error {
 	if len(g.jobs) == 0 {
 		return nil
 	}
+	g.room = g.batch.Size() + g.c.store.BatchBytes() // however much the changes have: they do not hold it up
 	j := g.jobs[0]
 	g.jobs = slices.Delete(g.jobs, 0, 1)
 	more, err := j.step(g)
@@ -388,6 +391,9 @@ func (g *group) work() error {
 	}
 	return err
 }
+
+// full reports whether a job has added enough to the group.
+func (g *group) full() bool { return g.batch.Size() >= g.room }
 
 // putCheckpoints adds the versions from which the touched feeds can resume once
 // this group is durable. A feed that found nothing has no version yet; that it

@@ -390,3 +390,53 @@ func random(seed byte, n int) string {
 	_, _ = r.Read(b) // never fails
 	return hex.EncodeToString(b)
 }
+
+// TestJobsOnLargeObjectsAreInParts: a job adds no more bytes to a group than changes do.
+func TestJobsOnLargeObjectsAreInParts(t *testing.T) {
+	t.Parallel()
+	const objects = 100
+	for name, begin := range map[string]func(r *rig, s *Feed) job{
+		"snapshot": func(_ *rig, s *Feed) job { return newSnapshot(s, s.Watches()[0]) },
+		"farewell": func(r *rig, s *Feed) job { return &Farewell{feed: s, at: r.at, notify: make(chan struct{}, 1)} },
+		"sweep": func(r *rig, s *Feed) job {
+			s.listed, s.first = map[uint64]struct{}{}, "1000"
+			return &sweep{feed: s, at: r.at}
+		},
+		"relabelled namespace": func(r *rig, s *Feed) job {
+			w := podWatch(prodPods)
+			s.watches.Store(&[]WatchRef{NewWatchRef(&w)})
+			r.running = []*Feed{s}
+			r.c.relabels["ns"] = &relabelling{Moves: []relabel{{After: map[string]string{"env": "prod"}, Known: true, Version: "7", At: r.at}}}
+			return &reselection{namespace: "ns", begun: true}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), podWatch())
+			s := r.feed(pods)
+			s.recordedForm = s.Form
+			for i := range objects {
+				o, err := r.codec.Encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"p-%03d","uid":"u","resourceVersion":"%d"},"spec":{"a":%q}}`, i, i+1, random(byte(i), 16<<10)), nil, 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				r.recorded(s, o)
+			}
+			r.store.SetLimits(store.Limits{MaxBytes: 16 << 20})
+			Barrier{r.group}.add(begin(r, s))
+			total := 0
+			for i := 0; len(r.group.jobs) > 0 && i < 2*objects; i++ {
+				if err := r.group.commit(true); err != nil {
+					t.Fatal(err)
+				}
+				n := int(r.store.LogStats().Records - int64(total))
+				if total += n; n > 64 { // of 8 KiB once compressed
+					t.Errorf("a group has %d of %d objects", n, objects)
+				}
+			}
+			if total != objects {
+				t.Errorf("%d of %d objects have come", total, objects)
+			}
+		})
+	}
+}

@@ -69,6 +69,7 @@ type Feed struct {
 
 	watches  atomic.Pointer[[]WatchRef] // replaced at a barrier once the informer runs
 	complete atomic.Pointer[string]     // the version up to which everything is committed
+	taken    atomic.Bool                // progress.synced, as it is committed
 	begun    atomic.Bool                // the informer has asked for what it begins with; before that nothing happens to the feed
 
 	acks    Acknowledger  // set before ready is closed; nil: the informer could not be subscribed
@@ -148,6 +149,9 @@ func (s *Feed) Complete() string {
 	}
 	return ""
 }
+
+// Listed reports whether a complete list is committed, now or in an earlier life.
+func (s *Feed) Listed() bool { return s.taken.Load() }
 
 // Stop has the committer drop what the informer reports from now on.
 func (s *Feed) Stop() { close(s.stopped) }

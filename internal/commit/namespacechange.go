@@ -244,7 +244,7 @@ func (j *reselection) step(g *group) (more bool, err error) {
 			r.Partition, r.Key = s.Partition, ""
 		}
 		err := g.c.ledger.Scan(s.Partition, ledger.Key(j.namespace, ""), r.Key, func(key string, o *compact.Object) error {
-			if looked == maxGroup {
+			if looked == maxGroup || g.full() {
 				return ledger.ErrEnough
 			}
 			looked++

@@ -138,7 +138,7 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 	looked, delivered := 0, 0
 	at := g.c.cfg.Now()
 	err = g.c.ledger.Scan(s.Partition, s.KeyPrefix(), j.cursor, func(key string, o *compact.Object) error {
-		if looked == sweepLook || delivered == maxGroup {
+		if looked == sweepLook || delivered == maxGroup || g.full() {
 			return ledger.ErrEnough
 		}
 		looked++

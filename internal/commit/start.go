@@ -79,6 +79,7 @@ func (c *Committer) Prepare(s *Feed) error {
 			cp.Ahead[""] = ledger.Later(cp.Ahead[""], cp.ResourceVersion)
 		}
 		s.historySince = cp.HistorySince
+		s.taken.Store(cp.Synced)
 		s.resume, s.saved, s.synced, s.epoch, s.ahead, s.recordedForm, s.forgot = cp, cp, cp.Synced, cp.Epoch, cp.Ahead, cp.Form, cp.Forgot
 		switch {
 		case cp.Resumable() && !s.rerecord():

@@ -86,7 +86,7 @@ func (j *sweep) step(g *group) (more bool, err error) {
 	}
 	looked, deleted := 0, 0
 	err = g.c.ledger.Scan(s.Partition, s.KeyPrefix(), j.cursor, func(key string, o *compact.Object) error {
-		if looked == sweepLook || deleted == maxGroup {
+		if looked == sweepLook || deleted == maxGroup || g.full() {
 			return ledger.ErrEnough
 		}
 		looked++
@@ -247,7 +247,7 @@ func (j *Farewell) step(g *group) (more bool, err error) {
 	}
 	n := 0
 	err = g.c.ledger.Scan(j.feed.Partition, "", j.cursor, func(key string, o *compact.Object) error {
-		if n == maxGroup {
+		if n == maxGroup || g.full() {
 			return ledger.ErrEnough
 		}
 		n++

@@ -15,6 +15,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/rawjson"
@@ -265,35 +266,6 @@ func (m *Manager) audit(ctx context.Context, s *informer, pause time.Duration, c
 // up with.
 const catchUpPause = 50 * time.Millisecond
 
-// Begin returns when every first list that has been read is committed, with which the history
-// of its resource begins, or with ctx's error. A watch that ends meanwhile is left out.
-func (m *Manager) Begin(ctx context.Context) error {
-	for _, s := range m.informerList() {
-		sub := s.sub.Load()
-		if sub == nil {
-			continue
-		}
-		select {
-		case <-sub.Synced():
-		default:
-			continue
-		}
-		for !s.stopped() {
-			var cp ledger.Checkpoint
-			if _, err := m.meta(ledger.CheckpointMeta(s.ID), &cp); err != nil {
-				return err
-			}
-			if cp.Synced {
-				break
-			}
-			if err := s.pause(ctx); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 func (s *informer) stopped() bool {
 	select {
 	case <-s.Stopped():
@@ -307,12 +279,16 @@ func (s *informer) stopped() bool {
 func (s *informer) pause(ctx context.Context) error { return sleep(ctx, catchUpPause, s.Stopped()) }
 
 // CatchUp returns when every change is recorded that the API server had made when it was called,
-// of the resources whose watches are live, or with ctx's error. A resource that is removed
-// meanwhile, or whose list cannot be compared, is left out. It reads the metadata of all objects.
+// of the resources whose first list is recorded or under way, or with ctx's error. A resource that
+// is removed meanwhile, or whose list cannot be compared, is left out. It reads the metadata of
+// all objects.
 func (m *Manager) CatchUp(ctx context.Context) error {
 	for _, s := range m.informerList() {
-		sub := s.sub.Load()
-		if sub == nil || sub.Watch().State != dynamicfactory.StateWatching {
+		sub, err := s.begin(ctx)
+		if err != nil {
+			return err
+		}
+		if sub == nil {
 			continue
 		}
 		a := audit{m: m, s: s, sub: sub}
@@ -324,6 +300,27 @@ func (m *Manager) CatchUp(ctx context.Context) error {
 		}
 	}
 	return m.committer.AtBarrier(func(commit.Barrier) {}) // readers of the log see a commit when it has ended
+}
+
+// begin waits for the first list to be recorded. It returns nil if the feed has stopped or its
+// list fails.
+func (s *informer) begin(ctx context.Context) (*dynamicfactory.DurableSubscription, error) {
+	for !s.stopped() {
+		sub := s.sub.Load()
+		if sub != nil {
+			w := sub.Watch()
+			if s.Listed() {
+				return sub, nil
+			}
+			if !status.Begins(&w, time.Now()) {
+				return nil, nil
+			}
+		}
+		if err := s.pause(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
 }
 
 // catchUp returns when the recorded states agree with the list, or the feed has stopped.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +15,6 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/watcherd/watcherd/internal/apitest"
-	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -380,13 +380,7 @@ func TestWaitsEndWithTheirResource(t *testing.T) {
 		full.Store.MinFree = noRoom
 		l.apply(full)
 		<-l.m.informerList()[0].sub.Load().Synced()
-		held, release := make(chan struct{}), make(chan struct{})
-		go func() {
-			_ = l.m.committer.AtBarrier(func(commit.Barrier) { close(held); <-release })
-		}()
-		<-held
-		defer close(release)
-		ends(t, l.m.Begin, func() { resolver.set() })
+		ends(t, l.m.CatchUp, func() { resolver.set() })
 	})
 	t.Run("changes", func(t *testing.T) {
 		l, resolver := serve(t)
@@ -418,4 +412,56 @@ func TestWaitsEndWithTheirResource(t *testing.T) {
 		})
 		ends(t, l.m.CatchUp, func() {})
 	})
+}
+
+// TestCatchUpWithoutAWatch: a watch that is down has not caught up, and a resource that never
+// could be listed is left out.
+func TestCatchUpWithoutAWatch(t *testing.T) {
+	api, _ := podServer(t, 3)
+	api.Serve("/api/v1/nodes", "v1", "Node")
+	var down atomic.Bool
+	api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path == "/api/v1/nodes" {
+			apitest.Fail(w, http.StatusForbidden, "Forbidden")
+			return true
+		}
+		if r.URL.Path != podPath || r.URL.Query().Get("watch") != "true" || !down.Load() {
+			return false
+		}
+		apitest.Fail(w, http.StatusServiceUnavailable, "ServiceUnavailable")
+		return true
+	})
+	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods, nodes})
+	w := podWatch()
+	w.Resources = []string{"pods", "nodes"}
+	l.apply(l.state(w))
+	l.synced()
+	of := func(resource string) *informer {
+		for _, s := range l.m.informerList() {
+			if s.Resource.Resource == resource {
+				return s
+			}
+		}
+		return nil
+	}
+	eventually(t, "forbidden", func() bool { return of("nodes").sub.Load().Watch().State == dynamicfactory.StateForbidden })
+	if err := l.m.CatchUp(t.Context()); err != nil {
+		t.Fatalf("a live watch: %v", err)
+	}
+	down.Store(true)
+	api.Cut()
+	eventually(t, "down", func() bool { return of("pods").sub.Load().Watch().State == dynamicfactory.StateBackingOff })
+	api.Put(podPath, "ns", "missed", nil)
+	short, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if err := l.m.CatchUp(short); err == nil {
+		t.Error("the watch is down, and has caught up")
+	}
+	down.Store(false)
+	if err := l.m.CatchUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := l.log().types("missed"); got != "added" {
+		t.Errorf("after catching up: %q", got)
+	}
 }

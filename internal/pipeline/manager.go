@@ -26,6 +26,7 @@ import (
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/retrace"
+	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -384,7 +385,7 @@ func (m *Manager) Running() query.Running {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r := query.Running{
-		State: m.state, Missing: slices.Collect(maps.Values(m.missing)), Warnings: map[string][]string{},
+		State: m.state, Missing: m.missingLocked(), Warnings: map[string][]string{},
 		Workers: map[string]*delivery.Worker{}, Scrub: scrub,
 	}
 	for _, s := range m.informers {
@@ -402,6 +403,24 @@ func (m *Manager) Running() query.Running {
 		r.Workers[name] = w.worker
 	}
 	return r
+}
+
+// missingLocked is why patterns have no informer, at this moment.
+func (m *Manager) missingLocked() []query.Missing {
+	list := slices.Collect(maps.Values(m.missing))
+	for i := range list {
+		switch x := &list[i]; {
+		case errors.Is(x.Err, dynamicfactory.ErrNotReady):
+			x.Pending = true
+		case errors.Is(x.Err, errNamespacesUnknown):
+			x.Pending = true
+			if sub := m.namespaces.sub.Load(); sub != nil {
+				w := sub.Watch()
+				x.Pending = status.Begins(&w, time.Now())
+			}
+		}
+	}
+	return list
 }
 
 type metrics struct {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -176,9 +177,9 @@ var namespaceKey = dynamicfactory.Key{GVR: schema.GroupVersionResource{Version: 
 var errNamespacesUnknown = errors.New("the watch selects namespaces by label, and they are not listed yet (it needs list and watch on namespaces); until then a selection that it had stays in force")
 
 // namespaces is the informer of namespaces, while a watch needs their labels. It is the
-// owner's.
+// owner's, but for sub, which others load.
 type namespaces struct {
-	sub     *dynamicfactory.DurableSubscription
+	sub     atomic.Pointer[dynamicfactory.DurableSubscription] // nil: it does not run
 	stopped chan struct{}
 	waiting sync.WaitGroup
 }
@@ -193,7 +194,7 @@ func (m *Manager) followNamespaces(ctx context.Context, st *plan.State) error {
 	n := &m.namespaces
 	needed := slices.ContainsFunc(st.Watches, func(w plan.Watch) bool { return w.Filter.NeedsNamespaces() })
 	switch {
-	case needed && n.sub == nil:
+	case needed && n.sub.Load() == nil:
 		stopped := make(chan struct{})
 		h := m.committer.NamespaceHandler(stopped)
 		sub, err := m.factory.SubscribeDurable(context.WithoutCancel(ctx), namespaceKey, h, dynamicfactory.DurableOptions{
@@ -203,7 +204,8 @@ func (m *Manager) followNamespaces(ctx context.Context, st *plan.State) error {
 			return err
 		}
 		h.Subscribed(sub)
-		n.sub, n.stopped = sub, stopped
+		n.sub.Store(sub)
+		n.stopped = stopped
 		n.waiting.Go(func() {
 			select {
 			case <-sub.Synced():
@@ -211,7 +213,7 @@ func (m *Manager) followNamespaces(ctx context.Context, st *plan.State) error {
 			case <-stopped:
 			}
 		})
-	case !needed && (n.sub != nil || m.committer.NamespacesReady()):
+	case !needed && (n.sub.Load() != nil || m.committer.NamespacesReady()):
 		n.close()
 		m.committer.Flush() // nothing of the informer is pending
 		var err error
@@ -230,11 +232,12 @@ func listed(store cache.Store) map[string]struct{} {
 }
 
 func (n *namespaces) close() {
-	if n.sub == nil {
+	sub := n.sub.Load()
+	if sub == nil {
 		return
 	}
 	close(n.stopped)
 	n.waiting.Wait()
-	n.sub.Close()
-	n.sub = nil
+	sub.Close()
+	n.sub.Store(nil)
 }

@@ -48,6 +48,7 @@ type Source struct {
 type Missing struct {
 	Watch, Pattern string
 	Err            error
+	Pending        bool // as status.Missing
 }
 
 // Reason is the cause in words for users.
@@ -127,7 +128,7 @@ func (r *Reader) Status() status.Pipeline {
 		})
 		for _, x := range now.Missing {
 			if x.Watch == w.Name {
-				w.Missing = append(w.Missing, status.Missing{Resource: x.Pattern, Reason: x.Reason()})
+				w.Missing = append(w.Missing, status.Missing{Resource: x.Pattern, Reason: x.Reason(), Pending: x.Pending})
 			}
 		}
 		slices.SortFunc(w.Missing, func(a, b status.Missing) int { return cmp.Compare(a.Resource, b.Resource) })
@@ -150,7 +151,7 @@ func (s Source) status() status.Source {
 	out.Status = s.Informer.Status()
 	select {
 	case <-s.Informer.Synced():
-		out.Synced = true
+		out.Synced = s.Listed()
 	default:
 	}
 	return out

@@ -140,7 +140,7 @@ func TestStatus(t *testing.T) {
 	}
 	r.running.State = st
 	r.feed(pods, &st.Watches[0])
-	r.running.Missing = []Missing{{"v", "gadgets", fmt.Errorf("%w: %q", dynamicfactory.ErrNotServed, "gadgets")}}
+	r.running.Missing = []Missing{{Watch: "v", Pattern: "gadgets", Err: fmt.Errorf("%w: %q", dynamicfactory.ErrNotServed, "gadgets")}}
 	r.running.Warnings = map[string][]string{"v": {"z", "b"}}
 	want = status.Pipeline{
 		Applied: true,
@@ -187,7 +187,7 @@ func TestMetrics(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.running.State = r.state()
-	r.running.Missing = []Missing{{"v", "gadgets", dynamicfactory.ErrNotServed}}
+	r.running.Missing = []Missing{{Watch: "v", Pattern: "gadgets", Err: dynamicfactory.ErrNotServed}}
 	b := r.store.NewBatch()
 	b.Append(store.Record{Time: time.Now(), Payload: []byte("x")}, []store.Route{{Sink: "a"}, {Sink: "former"}})
 	if err := r.store.Commit(b); err != nil {

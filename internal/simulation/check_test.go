@@ -54,6 +54,7 @@ func (w *world) faults(name string) []string {
 	first := map[string]received{}    // by id
 	reached := map[string]int{}       // by path: the index of the last new event
 	seen := map[string]map[int]bool{} // by path: the indices delivered
+	came := map[string]bool{}         // by uid
 	gaps := map[string][]received{}   // by resource; one may arrive behind the events that it explains
 	for _, e := range events {
 		if e.Type == event.Gap {
@@ -85,6 +86,10 @@ func (w *world) faults(name string) []string {
 			}):
 			fault(e, "it was updated then")
 		}
+		if e.Type == event.Sync && name == "main" && !came[e.UID] && slices.ContainsFunc(history, func(h write) bool { return h.uid == e.UID && h.ready }) {
+			fault(e, "it was added when the daemon was ready")
+		}
+		came[e.UID] = true
 		last, known := reached[e.Path]
 		fresh := !known || at > last
 		again := at == last && (e.Type == event.Sync || e.Selection != "")

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/watcherd/watcherd/internal/apitest"
 )
@@ -26,7 +27,8 @@ type write struct {
 	verb    string // added, updated or deleted
 	uid     string
 	version string
-	n       int // differs for each state
+	n       int  // differs for each state
+	ready   bool // of an addition: the daemon was ready, and is to tell of it as one
 }
 
 // cluster is the API server and the writer's own record of what it wrote. Only the
@@ -35,11 +37,14 @@ type cluster struct {
 	*apitest.Server
 	history map[string][]write // by resource/namespace/name
 	n       int
-	labels  map[string]string // of namespaces: the value of tier
+	labels  map[string]string // of namespaces that exist: the value of tier
+	born    int               // namespaces so far
+	uids    map[string]string // of namespaces
+	ready   func() bool       // reports whether the daemon is ready
 }
 
 func newCluster() *cluster {
-	c := &cluster{Server: apitest.Start(), history: map[string][]write{}, labels: map[string]string{}}
+	c := &cluster{Server: apitest.Start(), history: map[string][]write{}, labels: map[string]string{}, uids: map[string]string{}}
 	c.Serve(paths["pods"], "v1", "Pod")
 	c.Serve(paths["nodes"], "v1", "Node")
 	c.serveWidgets()
@@ -53,9 +58,13 @@ func newCluster() *cluster {
 func (c *cluster) serveWidgets() { c.Serve(paths["widgets.example.com"], "example.com/v1", "Widget") }
 
 func (c *cluster) relabel(ns, tier string) {
+	if c.labels[ns] == "" {
+		c.born++
+		c.uids[ns] = fmt.Sprint("uid-", ns, "-", c.born)
+	}
 	c.labels[ns] = tier
 	c.Put(paths["namespaces"], "", ns, map[string]any{"metadata": map[string]any{
-		"name": ns, "uid": "uid-" + ns, "labels": map[string]any{"tier": tier},
+		"name": ns, "uid": c.uids[ns], "labels": map[string]any{"tier": tier},
 	}})
 }
 
@@ -72,13 +81,17 @@ func (c *cluster) exists(path string) (write, bool) {
 }
 
 func (c *cluster) put(resource, namespace, name string) {
+	if namespace != "" && c.labels[namespace] == "" {
+		c.relabel(namespace, []string{"x", "y"}[c.n%2])
+	}
 	c.n++
 	key := path(resource, namespace, name)
 	last, exists := c.exists(key)
+	ready := !exists && resource != "widgets.example.com" && c.ready()
 	c.Put(paths[resource], namespace, name, map[string]any{"spec": map[string]any{
 		"n": c.n, "secret": fmt.Sprint("s", c.n), "noise": c.n,
 	}})
-	w := write{verb: "updated", uid: last.uid, version: c.Version(), n: c.n}
+	w := write{verb: "updated", uid: last.uid, version: c.Version(), n: c.n, ready: ready}
 	if !exists {
 		w.verb, w.uid = "added", "uid-"+name+"-"+w.version
 	}
@@ -115,6 +128,19 @@ func (c *cluster) write(r *rand.Rand, widgets bool) {
 		}
 	default:
 		c.put(resource, namespace, name)
+	}
+}
+
+// removeNamespace deletes a namespace with the objects in it.
+func (c *cluster) removeNamespace(ns string) {
+	for _, key := range slices.Sorted(maps.Keys(c.history)) {
+		if part := strings.Split(key, "/"); part[1] == ns {
+			c.delete(part[0], ns, part[2])
+		}
+	}
+	if c.labels[ns] != "" {
+		c.Delete(paths["namespaces"], "", ns)
+		delete(c.labels, ns)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/status"
 )
 
 // world is one history.
@@ -50,6 +51,7 @@ func newWorld(t *testing.T, seed uint64, verbose bool) *world {
 		widgets:   true, states: map[string]*plan.State{},
 		config: settings{calm: 4},
 	}
+	w.cluster.ready = w.ready
 	var turn atomic.Int64
 	w.cluster.Intercept(func(rw http.ResponseWriter, _ *http.Request) bool {
 		share := w.refuse.Load()
@@ -115,6 +117,7 @@ func (w *world) steps() []step {
 				w.config.fresh = true
 			}
 			w.say(what)
+			w.forgive()
 			if r.IntN(2) == 0 {
 				w.life.killAt(1+r.IntN(12), r.Uint64())
 			}
@@ -162,6 +165,15 @@ func (w *world) steps() []step {
 		{"relabel", 2, func() error {
 			ns := []string{"a", "b"}[r.IntN(2)]
 			c.relabel(ns, []string{"x", "y"}[r.IntN(2)])
+			return nil
+		}},
+		{"namespace goes", 2, func() error {
+			synctest.Wait()
+			if !w.ready() || w.refuse.Load() > 0 || w.disk.full.Load() {
+				return nil // a selection that comes to go by labels cannot judge what is late of it
+			}
+			c.removeNamespace([]string{"a", "b"}[r.IntN(2)])
+			time.Sleep(time.Minute)
 			return nil
 		}},
 		{"preferred version", 1, func() error {
@@ -251,6 +263,38 @@ func (w *world) isKilled() bool {
 	main.mu.Lock()
 	defer main.mu.Unlock()
 	return w.life.killed
+}
+
+// ready reports whether the daemon is ready, and watches everything.
+func (w *world) ready() bool {
+	if w.life == nil || w.isKilled() || w.life.store.Err() != nil {
+		return false
+	}
+	s := status.Status{Pipeline: w.life.manager.Reader().Status()}
+	for i := range s.Watches {
+		if slices.ContainsFunc(s.Watches[i].Missing, func(m status.Missing) bool { return m.Resource == "namespaces" }) ||
+			slices.ContainsFunc(s.Watches[i].Sources, func(s status.Source) bool { return !s.Synced }) {
+			return false // it is known not to be possible at present
+		}
+	}
+	return status.Worst(s.Checks(time.Now())) != status.Failed
+}
+
+// forgive has additions that are not delivered yet come as they may: other watches may be given
+// them.
+func (w *world) forgive() {
+	main := w.receivers["main"]
+	main.mu.Lock()
+	defer main.mu.Unlock()
+	came := map[string]bool{}
+	for _, e := range main.events {
+		came[e.UID] = true
+	}
+	for _, history := range w.cluster.history {
+		for i := range history {
+			history[i].ready = history[i].ready && came[history[i].uid]
+		}
+	}
 }
 
 func (w *world) say(what string) {

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 )
 
 const (
@@ -17,6 +19,11 @@ const (
 	// degraded. Bookmarks come about once a minute, and the watch's own watchdog
 	// looks after three.
 	silent = 5 * time.Minute
+
+	// patience is for how long a first list that fails is still to come: an API server that is
+	// busy, or restarts, answers again within seconds. A resource that fails for longer must not
+	// keep the daemon from being ready.
+	patience = 30 * time.Second
 
 	// behind is after how long a pause of a watch counts: API servers promise 75
 	// seconds of history.
@@ -151,7 +158,11 @@ func (w *Watch) checks(list []Check, now time.Time) []Check {
 	}
 	for _, m := range w.Missing {
 		c := Check{Name: "watch/" + w.Name + "/" + m.Resource}
-		c.degrade("waiting: %s", m.Reason)
+		if m.Pending {
+			c.fail("waiting: %s", m.Reason)
+		} else {
+			c.degrade("waiting: %s", m.Reason)
+		}
 		list = append(list, c)
 	}
 	return list
@@ -164,6 +175,8 @@ func (s *Source) check(watch string, now time.Time) Check {
 	}
 	quiet := now.Sub(s.LastContact)
 	switch {
+	case !s.Synced && s.Message != "" && Begins(&s.WatchStatus, now):
+		c.fail("%s: the first list is not complete: %s", s.State, s.Message)
 	case s.Message != "":
 		c.degrade("%s: %s", s.State, s.Message)
 	case s.Reason != "":
@@ -176,6 +189,12 @@ func (s *Source) check(watch string, now time.Time) Check {
 		c.degrade("%s: nothing was heard from the API server for %s", s.State, quiet.Round(time.Second))
 	}
 	return c
+}
+
+// Begins reports whether the first list of a resource is under way, or has been failing for a
+// moment only in a way that may pass.
+func Begins(w *dynamicfactory.WatchStatus, now time.Time) bool {
+	return w.Message == "" || w.State == dynamicfactory.StateBackingOff && now.Sub(w.Since) <= patience
 }
 
 func (r *Route) check() Check {

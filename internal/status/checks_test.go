@@ -59,11 +59,16 @@ func TestChecks(t *testing.T) {
 		"resource missing": {func(s *status.Status) {
 			s.Watches[0].Missing = []status.Missing{{Resource: "a.b", Reason: "not served"}}
 		}, status.Check{Name: "watch/w/a.b", Verdict: status.Degraded, Reason: "waiting: not served"}},
-		"withheld":          {func(s *status.Status) { s.Routes[0].Errors = 2 }, status.Check{Name: "route/r", Verdict: status.Degraded, Reason: "its expression failed 2 times; the error may quote what is hidden now"}},
-		"route fails":       {func(s *status.Status) { s.Routes[0].Errors, s.Routes[0].FirstError = 2, "no such key" }, status.Check{Name: "route/r", Verdict: status.Degraded, Reason: "its expression failed 2 times, first with: no such key"}},
-		"sink is down":      {down, status.Check{Name: "sink/s", Verdict: status.Degraded, Reason: "backing-off: connection refused; 7 events wait; next attempt in 30s"}},
-		"sink stopped":      {func(s *status.Status) { s.Sinks[0].State, s.Sinks[0].LastError = "stopped", "panic" }, status.Check{Name: "sink/s", Verdict: status.Degraded, Reason: "stopped: panic"}},
-		"objects held back": {func(s *status.Status) { s.Sinks[0].Blocked = 3 }, status.Check{Name: "sink/s", Verdict: status.Degraded, Reason: "3 events wait for a retry: no reason known"}},
+		"resource not read yet": {func(s *status.Status) {
+			s.Watches[0].Missing = []status.Missing{{Resource: "namespaces", Reason: "not listed yet", Pending: true}}
+		}, status.Check{Name: "watch/w/namespaces", Verdict: status.Failed, Reason: "waiting: not listed yet"}},
+		"first list refused": {refused(now.Add(-30 * time.Second)), status.Check{Name: "watch/w/pods.v1", Verdict: status.Failed, Reason: "backing-off: the first list is not complete: too many requests"}},
+		"first list fails":   {refused(now.Add(-31 * time.Second)), status.Check{Name: "watch/w/pods.v1", Verdict: status.Degraded, Reason: "backing-off: too many requests"}},
+		"withheld":           {func(s *status.Status) { s.Routes[0].Errors = 2 }, status.Check{Name: "route/r", Verdict: status.Degraded, Reason: "its expression failed 2 times; the error may quote what is hidden now"}},
+		"route fails":        {func(s *status.Status) { s.Routes[0].Errors, s.Routes[0].FirstError = 2, "no such key" }, status.Check{Name: "route/r", Verdict: status.Degraded, Reason: "its expression failed 2 times, first with: no such key"}},
+		"sink is down":       {down, status.Check{Name: "sink/s", Verdict: status.Degraded, Reason: "backing-off: connection refused; 7 events wait; next attempt in 30s"}},
+		"sink stopped":       {func(s *status.Status) { s.Sinks[0].State, s.Sinks[0].LastError = "stopped", "panic" }, status.Check{Name: "sink/s", Verdict: status.Degraded, Reason: "stopped: panic"}},
+		"objects held back":  {func(s *status.Status) { s.Sinks[0].Blocked = 3 }, status.Check{Name: "sink/s", Verdict: status.Degraded, Reason: "3 events wait for a retry: no reason known"}},
 		"object fails": {func(s *status.Status) {
 			s.Sinks[0].Blocked, s.Sinks[0].FailingObjects = 3, 2
 			s.Sinks[0].Failing = []status.Failing{{Subject: "/api/v1/pods/a", Since: now.Add(-time.Hour), LastError: "status 403"}}
@@ -105,6 +110,14 @@ func TestChecks(t *testing.T) {
 func forbidden(s *status.Status) {
 	src := &s.Watches[0].Sources[0]
 	src.Namespace, src.State, src.Reason, src.Message, src.Synced = "prod", "forbidden", "Forbidden", "may not list pods", false
+}
+
+// refused is a first list that fails since a time.
+func refused(since time.Time) func(*status.Status) {
+	return func(s *status.Status) {
+		src := &s.Watches[0].Sources[0]
+		src.State, src.Since, src.Message, src.Synced = dynamicfactory.StateBackingOff, since, "too many requests", false
+	}
 }
 
 func down(s *status.Status) {

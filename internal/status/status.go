@@ -104,13 +104,16 @@ type Watch struct {
 type Missing struct {
 	Resource string `json:"resource"` // as configured
 	Reason   string `json:"reason"`
+	// Pending means that the daemon is about to find out: its first list of the namespaces by
+	// whose labels the watch selects, or of what the API server serves, is under way.
+	Pending bool `json:"pending,omitempty"`
 }
 
 // Source is an informer that feeds a watch; other watches may share it.
 type Source struct {
 	Resource  string `json:"resource"`            // such as deployments.v1.apps
 	Namespace string `json:"namespace,omitempty"` // empty: all
-	Synced    bool   `json:"synced"`              // everything that existed at the start has been seen
+	Synced    bool   `json:"synced"`              // everything that existed at the start is recorded
 	dynamicfactory.Status
 	Edits []Edit `json:"edits,omitempty"` // the configured paths
 }

@@ -74,6 +74,14 @@ func (s *Store) NewBatch() *Batch {
 	return b
 }
 
+// Size is the number of bytes that are in the batch so far.
+func (b *Batch) Size() int {
+	if !b.usable() {
+		return 0
+	}
+	return b.pb.Len()
+}
+
 func (b *Batch) usable() bool {
 	if b.done {
 		b.misuse(errors.New("batch used after its end"))

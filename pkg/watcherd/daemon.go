@@ -85,11 +85,8 @@ type Local struct {
 	// API answers what the admin listener answers, at http://localhost, whether there is a
 	// listener or not.
 	API http.RoundTripper
-	// Begin returns when every first list that a watch has read is recorded: from then on, all
-	// changes of its resource are in the history.
-	Begin func(context.Context) error
 	// CatchUp returns when every change is recorded that the API server has made, of the
-	// resources whose watches are live.
+	// resources whose first list is recorded or under way. It waits for watches that are down.
 	CatchUp func(context.Context) error
 }
 
@@ -283,7 +280,7 @@ func (d *daemon) run(ctx context.Context, st *plan.State) error {
 	keepers.Go(func() error { return d.store.Run(kctx) })
 	if d.Foreground != nil {
 		group.Go(func() error {
-			if err := d.Foreground(gctx, Local{d.local.Transport(), p.manager.Begin, p.manager.CatchUp}); err != nil {
+			if err := d.Foreground(gctx, Local{d.local.Transport(), p.manager.CatchUp}); err != nil {
 				return err
 			}
 			return errForeground
