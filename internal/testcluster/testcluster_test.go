@@ -185,6 +185,8 @@ func TestServerEndsWithItsParent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	server := exec.Command(testcluster.Binary(t), "serve", "--lifeline", "--dir", dir)
+	var said strings.Builder
+	server.Stderr = &said
 	lifeline, err := server.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -200,7 +202,7 @@ func TestServerEndsWithItsParent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := server.Wait(); err != nil {
-		t.Error(err)
+		t.Errorf("%v: %s", err, said.String())
 	}
 }
 

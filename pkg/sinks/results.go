@@ -68,8 +68,8 @@ func ParseResults(document []byte, events int) ([]Result, error) {
 	return p.results, nil
 }
 
-// allAccepted recognizes what nearly every answer says, that all events were accepted, without the cost of the parser. It may
-// be false of a document that says it in another way.
+// allAccepted recognizes the usual answer, that all events were accepted, without the cost of the parser. It may be false of
+// a document that means it and has another form.
 func allAccepted(document []byte, events int) bool {
 	next := func(tokens ...string) bool {
 		for _, token := range tokens {
