@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -406,5 +408,27 @@ func TestNewerFormat(t *testing.T) {
 	}
 	if _, err := Open("store", Options{firstSequence: 1, FS: fs}); !errors.Is(err, ErrNewerFormat) {
 		t.Errorf("a newer format of the engine: %v", err)
+	}
+}
+
+// TestCheckAfterAKillAmidAFlush: a table that is not complete is no part of the store, and no damage.
+func TestCheckAfterAKillAmidAFlush(t *testing.T) {
+	dir := t.TempDir()
+	s := openTest(t, dir, Options{firstSequence: 1})
+	ensure(t, s, "a")
+	appendN(t, s, 3, "a")
+	if err := errors.Join(flush(s), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := inspect.Check(dir)
+	if err != nil || !whole.OK() || whole.Files == 0 {
+		t.Fatalf("check: %v, %+v", err, whole)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "db", "000999.sst"), []byte("half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	report, err := inspect.Check(dir)
+	if err != nil || !report.OK() || report.Files != whole.Files {
+		t.Errorf("check: %v, %d files, %q", err, report.Files, report.Problems)
 	}
 }

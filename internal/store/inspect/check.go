@@ -96,6 +96,19 @@ func checkFiles(i *inspection, r *Report) error {
 	if err != nil {
 		return err
 	}
+	if i.db != nil { // what a flush or a compaction had begun when the daemon was killed is no part of the store
+		levels, err := i.db.SSTables()
+		if err != nil {
+			return err
+		}
+		live := map[string]bool{}
+		for _, tables := range levels {
+			for _, t := range tables {
+				live[t.BackingSSTNum.String()+".sst"] = true
+			}
+		}
+		names = slices.DeleteFunc(names, func(name string) bool { return !live[name] })
+	}
 	for _, name := range names {
 		r.Files++
 		if err := salvage.WithTable(i.fs, i.fs.PathJoin(i.dataPath(), name), (*sstable.Reader).ValidateBlockChecksums); err != nil {
