@@ -361,10 +361,10 @@ func (w *world) note() {
 	if last := w.st.LogStats().Last; last != w.noted || !maps.Equal(before, m.state) { // else nothing tells what the clock showed
 		w.moments, w.noted = append(w.moments, m), last
 	}
-	if pause := time.Duration(1 + w.rng.IntN(30_000)); w.rng.IntN(4) > 0 {
-		time.Sleep(pause * time.Millisecond)
+	if pause := 1 + w.rng.IntN(30_000); w.rng.IntN(4) > 0 {
+		time.Sleep(time.Duration(pause) * time.Millisecond)
 	} else { // within a microsecond, as under load
-		time.Sleep(1 + pause%300)
+		time.Sleep(time.Duration(1 + pause%300))
 	}
 }
 

@@ -1,6 +1,7 @@
 package sinks_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -20,6 +21,8 @@ func TestParseResults(t *testing.T) {
 		want     []sinks.Result
 	}{
 		{`{"results":[{"status":"accepted"}]}`, 1, []sinks.Result{{Status: sinks.StatusAccepted}}},
+		{"\n{\"results\":\t[ {\"status\": \"accepted\" },\r\n{\"status\":\"accepted\"}\n]}\n", 2, []sinks.Result{{Status: sinks.StatusAccepted}, {Status: sinks.StatusAccepted}}},
+		{`{"results":[{"status":"accept\u0065d"}]}`, 1, []sinks.Result{{Status: sinks.StatusAccepted}}},
 		{
 			" {\"results\" : [{\"status\":\"retry\",\"message\":\"busy\",\"retryAfter\":1.5},\n{\"retryAfter\":0,\"status\":\"poison\"}] }\n", 2,
 			[]sinks.Result{{Status: sinks.StatusRetry, Message: "busy", RetryAfter: 1500 * time.Millisecond}, {Status: sinks.StatusPoison}},
@@ -47,6 +50,8 @@ func TestParseResultsRefuses(t *testing.T) {
 		`{"results":[{"status":"accepted"},{"status":"accepted"}]}`:    "more than 1 results",
 		`{"results":[{"status":"accepted"}]}{}`:                        "data behind the document",
 		`{"results":[{"status":"accepted"}]} x`:                        "data behind the document",
+		`{"results":[{"status":"accepted"},]}`:                         "more than 1 results",
+		`{"results":[{"status":"accepted"}],}`:                         "invalid character",
 		`{"results":[{"status":"accepted"}],"more":1}`:                 `unknown member "more"`,
 		`{"Results":[{"status":"accepted"}]}`:                          `unknown member "Results"`,
 		`{"results":[{"status":"accepted"}],"results":[]}`:             `member "results" is repeated`,
@@ -97,6 +102,7 @@ func TestResultsError(t *testing.T) {
 func FuzzParseResults(f *testing.F) {
 	f.Add([]byte(`{"results":[{"status":"accepted"},{"status":"retry","message":"busy","retryAfter":5}]}`), 2)
 	f.Add([]byte(`{"results":[{"status":"poison"}],"results":[]}`), 1)
+	f.Add([]byte("{\"results\": [{\"status\": \"accepted\"} ,\n{\"status\": \"accepted\"}]}\n"), 2)
 	f.Add([]byte(`{"results":[{"status":"retry","retryAfter":1e999}]}`), 1)
 	f.Add([]byte("{\"results\":[{\"status\":\"held\",\"message\":\"\xff\\ud800\"}]}"), 1)
 	f.Fuzz(func(t *testing.T, document []byte, events int) {
@@ -112,6 +118,10 @@ func FuzzParseResults(f *testing.F) {
 		}
 		if len(results) != events {
 			t.Fatalf("%d results for %d events", len(results), events)
+		}
+		var plain struct{ Results []json.RawMessage }
+		if err := json.Unmarshal(document, &plain); err != nil || len(plain.Results) != events {
+			t.Errorf("%q has %d results: %v", document, len(plain.Results), err)
 		}
 		failed := 0
 		for i, r := range results {
