@@ -67,6 +67,56 @@ func testBudget(t *testing.T, budget int64) {
 	}
 }
 
+// TestEraseWithinTheBudget erases what is obsolete from a store in which ingest is paused: it
+// rewrites the whole store, but a part at a time.
+func TestEraseWithinTheBudget(t *testing.T) {
+	const budget = 32 << 20
+	dir := t.TempDir()
+	s := openTest(t, dir, Options{firstSequence: 1, MaxBytes: budget})
+	running(t, s)
+	ensure(t, s, "a")
+	fill(t, s, budget)
+	// All of it into the lowest level, and a table above that spans it.
+	if err := errors.Join(flush(s), s.db.Compact(t.Context(), []byte{0}, []byte{0xff}, false), s.awaitRemoval(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2000 {
+		commitOne(t, s, fmt.Sprint("new", i%2), nil)
+	}
+	before, peak := diskUsage(t, dir), watchDisk(t, dir)
+	if err := s.EraseObsolete(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if most := peak(); most > min(budget, before+budget/4) {
+		t.Errorf("%d bytes were on disk, before it %d, of a budget of %d", most, before, budget)
+	}
+}
+
+// TestEngineKnowsTheBudget fills a store. The engine, which expands compactions by up to half
+// of the free space that it is told of, is told of what is left of the budget.
+func TestEngineKnowsTheBudget(t *testing.T) {
+	const budget = 16 << 20
+	dir := t.TempDir()
+	s := openTest(t, dir, Options{firstSequence: 1, MaxBytes: budget})
+	running(t, s)
+	ensure(t, s, "a")
+	available := func() uint64 {
+		t.Helper()
+		usage, err := s.files.FS().GetDiskUsage(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return usage.AvailBytes
+	}
+	if empty := available(); empty == 0 || empty > budget {
+		t.Errorf("%d bytes are available to an empty store with a budget of %d", empty, budget)
+	}
+	fill(t, s, budget)
+	if full := available(); full > budget/2 {
+		t.Errorf("%d bytes are available to a full store with a budget of %d", full, budget)
+	}
+}
+
 // TestBudgetWithManyDeadSinks lets sinks that take nothing hold the log: their records are
 // copied out of it only where that makes room, and never faster than the log is deleted.
 func TestBudgetWithManyDeadSinks(t *testing.T) {

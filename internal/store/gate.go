@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"math"
 	"sync"
 	"time"
 
@@ -69,6 +70,17 @@ func (l Limits) resumeFree() int64  { return l.MinFree + l.MinFree/5 }
 // replay are deleted.
 func (l Limits) pressureBytes() int64 { return l.pauseBytes() - l.pauseBytes()/8 }
 func (l Limits) pressureFree() int64  { return l.MinFree + l.MinFree/4 }
+
+// left returns what the store leaves of its budget, by the measurement and all that was
+// written since. It is negative beyond the budget.
+func (g *gate) left() int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.limits.MaxBytes <= 0 {
+		return math.MaxInt64
+	}
+	return g.limits.MaxBytes - g.bytes - g.since().bytes
+}
 
 func (g *gate) wrote(n int64) {
 	g.mu.Lock()

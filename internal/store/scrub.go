@@ -198,7 +198,7 @@ func (s *Store) EraseObsolete(ctx context.Context) (err error) {
 	if err := s.renewLogs(ctx); err != nil {
 		return err
 	}
-	if err := s.db.Compact(ctx, []byte{0}, []byte{0xff}, false); err != nil {
+	if err := engine.CompactAll(ctx, s.db); err != nil {
 		return fmt.Errorf("compact: %w", err)
 	}
 	return s.awaitRemoval(ctx)

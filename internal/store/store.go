@@ -85,13 +85,13 @@ func Open(dir string, o Options) (*Store, error) {
 	}
 	s.shrunk.Store(true) // perhaps in an earlier process
 	var err error
+	s.gate = newGate(s.opts.limits())
 	s.files, err = engine.OpenDir(dir, engine.DirOptions{
-		FS: o.FS, MaxBytes: o.MaxBytes, Logger: o.Logger, Fail: s.fail, Failure: s.Err,
+		FS: o.FS, MaxBytes: o.MaxBytes, Left: s.gate.left, Logger: o.Logger, Fail: s.fail, Failure: s.Err,
 	})
 	if err != nil {
 		return nil, err
 	}
-	s.gate = newGate(s.opts.limits())
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, s.files.Close())
 	}

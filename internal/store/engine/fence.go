@@ -45,6 +45,11 @@ type fence struct {
 	// batch can make a large log, whose size would count against the budget in each later one.
 	maxLog int64
 
+	// left returns what Pebble's files leave of the budget, the old write-ahead logs not
+	// counted; these may take oldLogs bytes.
+	left    func() int64
+	oldLogs int64
+
 	// db is the open store, nil before. A compaction of one with a budget waits for the
 	// deletion of what the compactions before it replaced.
 	db atomic.Pointer[pebble.DB]
@@ -495,6 +500,15 @@ func (f *fence) MkdirAll(dir string, perm os.FileMode) error {
 		return nil
 	}
 	return f.FS.MkdirAll(dir, perm)
+}
+
+// GetDiskUsage reports what the budget leaves as free space, if the disk does not have less:
+// Pebble expands its compactions by half of that at most.
+func (f *fence) GetDiskUsage(path string) (vfs.DiskUsage, error) {
+	usage, err := f.FS.GetDiskUsage(path)
+	left := max(f.left()-f.reserve.size()-f.oldLogs, 0)
+	usage.AvailBytes = min(usage.AvailBytes, uint64(left))
+	return usage, err
 }
 
 func (f *fence) Unwrap() vfs.FS { return f.FS }

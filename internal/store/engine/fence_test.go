@@ -3,6 +3,7 @@ package engine
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -44,6 +45,7 @@ func TestTablesAreWrittenInLargeParts(t *testing.T) {
 	guard := &fence{
 		FS: counted, memory: vfs.NewMem(), released: make(chan struct{}), imagined: map[string]bool{},
 		failed: func(err error) { t.Error(err) }, down: func() bool { return false }, owned: func() error { return nil },
+		left: func() int64 { return math.MaxInt64 }, reserve: &reserve{},
 	}
 	open := func(fs vfs.FS) *pebble.DB {
 		db, err := pebble.Open("db", &pebble.Options{FS: fs, Logger: quiet{}})

@@ -1,8 +1,11 @@
 package engine
 
 import (
+	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -169,6 +172,51 @@ func (s *scheduler) look() {
 	if waiting, _ := s.db.GetWaitingCompaction(); waiting {
 		s.lookLater()
 	}
+}
+
+// compactTables is the number of tables that CompactAll compacts at a time, give or take
+// those at the ends and those that lie over or under them.
+const compactTables = 8
+
+// CompactAll compacts the whole store, a part of its keys after another: for as long as a
+// compaction takes, what it rewrites exists twice.
+func CompactAll(ctx context.Context, db *pebble.DB) error {
+	last := []byte{0xff}
+	for from := []byte{0}; ; {
+		to, err := keyAfter(db, from, compactTables)
+		if err != nil {
+			return err
+		}
+		if to == nil {
+			return db.Compact(ctx, from, last, false)
+		}
+		if err := db.Compact(ctx, from, to, false); err != nil {
+			return err
+		}
+		from = to
+	}
+}
+
+// keyAfter returns the last key of the n-th table after a key, nil if there are fewer. The
+// tables of level 0, which span all keys, do not count.
+func keyAfter(db *pebble.DB, from []byte, n int) ([]byte, error) {
+	levels, err := db.SSTables()
+	if err != nil {
+		return nil, err
+	}
+	var ends [][]byte
+	for _, tables := range levels[1:] {
+		for _, table := range tables {
+			if end := table.Largest.UserKey; bytes.Compare(end, from) > 0 {
+				ends = append(ends, end)
+			}
+		}
+	}
+	if len(ends) <= n {
+		return nil, nil
+	}
+	slices.SortFunc(ends, bytes.Compare)
+	return ends[n-1], nil
 }
 
 // Logger forwards Pebble's messages. Pebble calls Fatalf where it expects the process

@@ -60,6 +60,13 @@ func (r *reserve) missing() int64 {
 	return r.missingLocked()
 }
 
+// size returns the bytes of the whole reserve.
+func (r *reserve) size() int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return reserveParts * r.part
+}
+
 func (r *reserve) missingLocked() int64 {
 	n := int64(0)
 	for _, held := range r.held {
