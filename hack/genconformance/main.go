@@ -70,7 +70,7 @@ func read(events io.Reader) (results, error) {
 	return all, lines.Err()
 }
 
-// columns are the kinds, and what the page says of each.
+// columns are the kinds, and what the page has of each.
 var columns = []struct{ name, page, delivery string }{
 	{"elasticsearch", "elasticsearch.md", "once: the id of a document is that of its event; within one backing index of a data stream"},
 	{"file", "configuration.md#sinksfile", "at least once"},
