@@ -211,6 +211,9 @@ func listChanges(ctx context.Context, c *client.Client, query url.Values, limit 
 			all.Items, all.Continue, all.Scanned = append(all.Items, page.Items...), page.Continue, all.Scanned+page.Scanned
 			all.Reached, all.Failed, all.FirstError = page.Reached, all.Failed+page.Failed, cmp.Or(all.FirstError, page.FirstError)
 			all.Complete = all.Complete && page.Complete
+			if len(all.Unread) == 0 {
+				all.Unread = page.Unread
+			}
 		}
 		if !all.Reached.IsZero() {
 			progress(all)
@@ -227,8 +230,11 @@ func printVerdict(w io.Writer, s *history.Span) {
 		g := &s.Gaps[i]
 		fmt.Fprintf(w, "watcherd: changes of %s may be missing from %s to %s: %s\n", clean(strings.Join(strings.Fields(g.Resource.String()+" "+g.Namespace+" "+g.Name), " ")), stamp(g.From), stamp(g.To), clean(g.Cause))
 	}
+	for _, u := range s.Unread {
+		fmt.Fprintf(w, "watcherd: changes of %s since %s are not read yet: %s\n", clean(strings.TrimSpace(u.Resource+" "+u.Namespace)), stamp(u.Since), clean(u.Cause))
+	}
 	switch {
-	case s.Complete || len(s.Gaps) > 0:
+	case s.Complete || len(s.Gaps) > 0 || len(s.Unread) > 0:
 	case s.From.Equal(s.To):
 		fmt.Fprintf(w, "watcherd: nothing is recorded up to %s\n", stamp(s.To))
 	default:

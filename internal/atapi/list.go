@@ -162,7 +162,7 @@ func (s *Server) list(ctx context.Context, w http.ResponseWriter, r *request, t 
 	if worth.As != history.Exact {
 		return unknown(worth.As, what, r.at, &worth)
 	}
-	warnGaps(w, t, &worth)
+	warn(w, t, &worth)
 	out := &listing{w: w, form: &r.form}
 	all := history.Objects{Resource: t.about, Namespace: t.namespace}
 	if !sel.names.Empty() {

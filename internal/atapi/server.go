@@ -262,11 +262,15 @@ func unknown(as history.As, what string, at time.Time, worth *history.Worth) err
 	return apierrors.NewResourceExpired(message)
 }
 
-// warnGaps adds a warning for gaps near the time.
-func warnGaps(w http.ResponseWriter, t *target, worth *history.Worth) {
+// warn adds warnings for gaps near the time, and for what was not read up to it.
+func warn(w http.ResponseWriter, t *target, worth *history.Worth) {
 	if len(worth.Near) > 0 {
 		g := worth.Near[0]
 		warning(w, fmt.Sprintf("the history of %s has a gap near this time, from %s to %s (%s)", t.GVR.GroupResource(), g.From.UTC().Format(time.RFC3339), g.To.UTC().Format(time.RFC3339), g.Cause))
+	}
+	if len(worth.Unread) > 0 {
+		u := worth.Unread[0]
+		warning(w, fmt.Sprintf("changes of %s since %s are not read yet: %s", t.GVR.GroupResource(), u.Since.UTC().Format(time.RFC3339), u.Cause))
 	}
 }
 
@@ -284,7 +288,7 @@ func (s *Server) get(ctx context.Context, w http.ResponseWriter, r *request, t *
 	case !state.Exists:
 		return apierrors.NewNotFound(t.GVR.GroupResource(), t.name)
 	}
-	warnGaps(w, t, &worth)
+	warn(w, t, &worth)
 	body, err := r.form.single(nil, state.Object)
 	if err != nil {
 		return err

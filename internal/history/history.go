@@ -19,6 +19,7 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,6 +53,7 @@ type Reader struct {
 	ledger   *ledger.Ledger
 	inflater *record.Inflater
 	now      func() time.Time
+	reading  func() map[string]Unread // nil: no statement
 
 	mu    sync.Mutex
 	known known // guarded by mu; its lists are never changed
@@ -75,6 +77,20 @@ type back struct {
 // New returns the reader of a store's history.
 func New(s Store, l *ledger.Ledger, in *record.Inflater) *Reader {
 	return &Reader{store: s, ledger: l, inflater: in, now: time.Now}
+}
+
+// Reading sets what reports of the feeds that run, by their names in the store, what of them is
+// not read; the zero Unread is nothing. It is called before the first question. Without it, as
+// for the store of a daemon that does not run, all feeds count as read.
+func (r *Reader) Reading(feeds func() map[string]Unread) { r.reading = feeds }
+
+// Unread are changes that are not in the history yet: those since a time, of a resource that
+// no watch can read at the moment.
+type Unread struct {
+	Resource  string    `json:"resource"`            // such as pods, deployments.apps
+	Namespace string    `json:"namespace,omitempty"` // empty: all
+	Since     time.Time `json:"since"`
+	Cause     string    `json:"cause"`
 }
 
 // Object names an object. Of the resource, group and name count.
@@ -373,6 +389,9 @@ type Span struct {
 	To       time.Time       `json:"to"`
 	Complete bool            `json:"complete"` // every change of the period is in the history
 	Gaps     []event.GapData `json:"gaps"`     // those that changes may be missing in
+	Unread   []Unread        `json:"unread,omitempty"`
+
+	recorded bool // all that was read since then is in the log
 }
 
 // span returns how complete the history of a period is.
@@ -388,15 +407,61 @@ func (r *Reader) span(resource *event.Resource, namespace, name string, from, to
 		}
 	}
 	covered, coveredErr := r.covered(resource, namespace, from)
-	s.Complete = covered && len(s.Gaps) == 0 && err == nil
-	return s, coveredErr
+	s.recorded = covered && err == nil
+	s.Unread, err = r.unread(resource, namespace, to)
+	s.Complete = s.recorded && len(s.Gaps) == 0 && len(s.Unread) == 0
+	return s, cmp.Or(coveredErr, err)
+}
+
+// as is what a list of the objects at the time of the span is worth.
+func (s *Span) as() As {
+	switch {
+	case len(s.Gaps) > 0:
+		return Gap
+	case !s.recorded:
+		return UnknownBefore
+	}
+	return Exact
+}
+
+// unread is what is not read of a resource, of all that run if it is nil, before a time.
+func (r *Reader) unread(resource *event.Resource, namespace string, to time.Time) (list []Unread, err error) {
+	if r.reading == nil {
+		return nil, nil
+	}
+	running := r.reading()
+	err = r.ledger.Checkpoints(func(feed string, c ledger.Checkpoint) error {
+		partition, in := ledger.SplitFeed(feed)
+		gr, _ := ledger.SplitPartition(partition)
+		if resource != nil && (gr.Group != resource.Group || gr.Resource != resource.Resource) || namespace != "" && in != "" && in != namespace {
+			return nil
+		}
+		u, runs := running[feed]
+		if !runs {
+			if _, all := running[ledger.FeedID(partition, "")]; all || resource == nil {
+				return nil
+			}
+			u = Unread{Cause: "no watch reads it"}
+		} else if u == (Unread{}) {
+			return nil
+		}
+		if u.Since.IsZero() {
+			u.Since = c.Time
+		}
+		if u.Resource, u.Namespace = gr.String(), in; u.Since.Before(to) {
+			list = append(list, u)
+		}
+		return nil
+	})
+	return list, err
 }
 
 // Worth is what is known of a resource at a time.
 type Worth struct {
-	As    As              // of the list of its objects
-	Since time.Time       // when its history begins, zero if there is none
-	Near  []event.GapData // the gaps around the time
+	As     As              // of the list of its objects
+	Since  time.Time       // when its history begins, zero if there is none
+	Near   []event.GapData // the gaps around the time
+	Unread []Unread        // before the time
 }
 
 // near is how far from a time a gap may be to be worth a mention.
@@ -413,15 +478,7 @@ func (r *Reader) WorthAt(resource event.Resource, namespace string, t time.Time)
 	if err != nil {
 		return w, err
 	}
-	w.Near = around.Gaps
-	switch {
-	case len(at.Gaps) > 0:
-		w.As = Gap
-	case at.Complete:
-		w.As = Exact
-	default:
-		w.As = UnknownBefore
-	}
+	w.Near, w.Unread, w.As = around.Gaps, at.Unread, at.as()
 	if _, w.Since, err = r.since(&resource, namespace); w.Since.Equal(never) {
 		w.Since = time.Time{}
 	}

@@ -481,13 +481,8 @@ func (r *Reader) EachAt(ctx context.Context, all Objects, t time.Time, after str
 		more = f(&s)
 	}
 	at, err := r.span(&all.Resource, all.Namespace, "", t, t)
-	switch {
-	case damaged || len(at.Gaps) > 0:
+	if as = at.as(); damaged {
 		as = Gap
-	case !at.Complete:
-		as = UnknownBefore
-	default:
-		as = Exact
 	}
 	return as, next, err
 }

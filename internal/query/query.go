@@ -90,7 +90,33 @@ func New(cfg Config) (*Reader, error) {
 
 // History returns the reader of what was recorded.
 func (r *Reader) History() *history.Reader {
-	return history.New(r.store, ledger.New(r.store, r.inflater.Dictionaries), r.inflater)
+	h := history.New(r.store, ledger.New(r.store, r.inflater.Dictionaries), r.inflater)
+	h.Reading(r.reading)
+	return h
+}
+
+// reading returns of each feed what of it is not read.
+func (r *Reader) reading() map[string]history.Unread {
+	feeds := map[string]history.Unread{}
+	for _, s := range r.cfg.Pipeline.Running().Feeds {
+		if s.Informer == nil {
+			feeds[s.ID] = history.Unread{Cause: "its watch has not begun"}
+			continue
+		}
+		feeds[s.ID] = history.Unread{}
+		if w := s.Informer.Watch(); !w.UnreadSince.IsZero() {
+			cause := w.Message
+			switch {
+			case cause != "":
+			case !w.PausedSince.IsZero():
+				cause = "its watch is paused until the store has taken what was read"
+			default:
+				cause = "its watch lists again"
+			}
+			feeds[s.ID] = history.Unread{Since: w.UnreadSince, Cause: cause}
+		}
+	}
+	return feeds
 }
 
 // Status returns the state of the pipeline, for people, probes and scrapes. It may be called

@@ -8,12 +8,15 @@ export interface Resource { group: string; version: string; resource: string; ki
 
 export interface Gap { watch: string; resource: Resource; namespace?: string; cause: string; from: string; to: string }
 
+/** What no watch reads at the moment, and since when. */
+export interface Unread { resource: string; namespace?: string; since: string; cause: string }
+
 export interface Change {
   sequence: number; time: string; type: Type; resource: Resource; namespace?: string; name?: string;
   manager?: string; summary?: string; gap?: Gap;
 }
 
-interface Answer { from: string; to: string; complete: boolean; gaps: Gap[]; scanned: number }
+interface Answer { from: string; to: string; complete: boolean; gaps: Gap[]; unread?: Unread[]; scanned: number }
 export interface Page extends Answer { items: Change[]; continue?: string; reached?: string; failed?: number; firstError?: string }
 export interface Histogram extends Answer { buckets: { from: string; counts: Partial<Record<Type, number>> }[] }
 export interface NetChange {

@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { type Changes, type Difference, get, type Group, type NetChange, recording, type Status, type Type, useAsked } from "./api";
-import { Empty, Failed, Field, ObjectName, RefName, Time, Verb, Verdict } from "./parts";
+import { Empty, Failed, Field, ObjectName, RefName, Time, unreadText, Verb, Verdict } from "./parts";
 import { change, place } from "./place";
 import { Unified } from "./object";
 import { arrows, clock, count, resourceName, some } from "./text";
@@ -114,7 +114,7 @@ async function save(c: Changes, cluster: string) {
       parts.push("</details>");
     }
   }
-  const verdict = c.complete && !c.truncated ? "Complete: no gap in this period." : c.gaps.length ? "Not complete: " + c.gaps.map((g) => `${resourceName(g.resource)} ${g.namespace ?? ""} ${g.from} to ${g.to}: ${g.cause}`).join("; ") : "Not complete: the log does not reach back to the beginning of this period, or the answer was cut.";
+  const verdict = c.complete && !c.truncated ? "Complete: no gap in this period." : c.gaps.length ? "Not complete: " + c.gaps.map((g) => `${resourceName(g.resource)} ${g.namespace ?? ""} ${g.from} to ${g.to}: ${g.cause}`).join("; ") : c.unread ? "Not complete: " + c.unread.map(unreadText).join("; ") : "Not complete: the log does not reach back to the beginning of this period, or the answer was cut.";
   const page = `<!doctype html><html lang="en"><meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'"><title>${escape(cluster)} ${c.from}</title>
 <style>:root{color-scheme:light dark}body{font:14px/1.5 system-ui,sans-serif;max-width:80rem;margin:2rem auto;padding:0 1rem}pre{overflow:auto;font-size:12px}.a{color:light-dark(#116329,#7ee787)}.d{color:light-dark(#a0111f,#ffa198)}.h{opacity:.7}p{margin:0}.c{margin-left:2rem}</style>
 <h1>${escape(cluster)}: ${c.from} to ${c.to}</h1><p>${escape(verdict)} ${count(objects)} objects changed; ${count(c.churned)} ended as they began.</p>${parts.join("\n")}`;

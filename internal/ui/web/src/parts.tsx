@@ -1,7 +1,7 @@
 // What several views are made of.
 import type { ComponentChildren } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import type { Gap, Histogram, Problem, Ref, Resource, Type } from "./api";
+import type { Gap, Histogram, Problem, Ref, Resource, Type, Unread } from "./api";
 import { link } from "./place";
 import { clock, count, resourceName, some, span } from "./text";
 
@@ -27,10 +27,13 @@ export const Failed = ({ error }: { error?: Problem }) => error ? <p class="noti
 
 export const Empty = ({ children }: { children: ComponentChildren }) => <p class="empty">{children}</p>;
 
+export const unreadText = (u: Unread) => `${u.resource} ${u.namespace ?? ""} not read since ${u.since}: ${u.cause}`;
+
 /** What a period's answer is worth. */
-export function Verdict({ of }: { of: { complete: boolean; gaps: Gap[] } }) {
+export function Verdict({ of }: { of: { complete: boolean; gaps: Gap[]; unread?: Unread[] } }) {
   const [open, set] = useState(false);
   if (of.complete) return <span class="verdict good">✓ complete</span>;
+  if (!of.gaps.length && of.unread) return <span class="verdict gap" title={of.unread.map(unreadText).join("\n")}>not read since <Time at={of.unread[0]!.since} /></span>;
   if (!of.gaps.length) return <span class="verdict gap" title="The log has no record of the beginning of this period.">history begins within this period</span>;
   return <>
     <button class="verdict gap" aria-expanded={open} onClick={() => set(!open)}>⌁ {some(of.gaps.length, "gap")}</button>

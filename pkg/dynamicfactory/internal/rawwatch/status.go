@@ -28,6 +28,9 @@ type Status struct {
 	LastContact     time.Time `json:"lastContact,omitzero"`      // the last answer or event from the server
 	ResourceVersion string    `json:"resourceVersion,omitempty"` // from which a watch resumes
 	InFlight        int       `json:"inFlight"`                  // events forwarded and not acknowledged, with a window
+	// UnreadSince is the time up to which nothing can have been missed, while the watch fails,
+	// lists again or is paused; zero: it is read, or nothing was.
+	UnreadSince time.Time `json:"unreadSince,omitzero"`
 	// PausedSince is the time since which the watch is not read because the window is full;
 	// zero: it is read. A watch that is paused for long may lose its history.
 	PausedSince time.Time `json:"pausedSince,omitzero"`
@@ -152,7 +155,13 @@ func (t *stats) setPaused(since time.Time) {
 func (t *stats) get() (Status, time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.s, t.known
+	s := t.s
+	if !t.failing.IsZero() || !s.PausedSince.IsZero() || s.State == Listing {
+		if s.UnreadSince = t.known; !s.PausedSince.IsZero() && s.PausedSince.Before(t.known) {
+			s.UnreadSince = s.PausedSince
+		}
+	}
+	return s, t.known
 }
 
 func (t *stats) bookmarks() uint64 {
