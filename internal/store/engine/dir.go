@@ -82,7 +82,7 @@ func (d *Dir) Take() (err error) {
 	d.reserve.firm()
 	down := func() bool { return d.o.Failure() != nil }
 	d.fence = &fence{
-		FS: d.o.FS, opening: true, left: d.o.Left, oldLogs: (MemTables + 1) * MemTableBytes(d.o.MaxBytes), maxLog: 2 * MemTableBytes(d.o.MaxBytes), reserve: d.reserve, failed: d.o.Fail, down: down, owned: d.owner.check,
+		FS: d.o.FS, opening: true, left: d.o.Left, budget: d.o.MaxBytes > 0, oldLogs: (MemTables + 1) * MemTableBytes(d.o.MaxBytes), maxLog: 2 * MemTableBytes(d.o.MaxBytes), reserve: d.reserve, failed: d.o.Fail, down: down, owned: d.owner.check,
 		imagined: make(map[string]bool), memory: vfs.NewMem(), released: make(chan struct{}),
 	}
 	return nil

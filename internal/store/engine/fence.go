@@ -49,6 +49,7 @@ type fence struct {
 	// counted; these may take oldLogs bytes.
 	left    func() int64
 	oldLogs int64
+	budget  bool // there is one
 
 	// db is the open store, nil before. A compaction of one with a budget waits for the
 	// deletion of what the compactions before it replaced.
@@ -503,10 +504,16 @@ func (f *fence) MkdirAll(dir string, perm os.FileMode) error {
 }
 
 // GetDiskUsage reports what the budget leaves as free space, if the disk does not have less:
-// Pebble expands its compactions by half of that at most.
+// Pebble expands its compactions by half of that at most. The size of a store that is being
+// opened is unknown: a budget leaves nothing of it.
 func (f *fence) GetDiskUsage(path string) (vfs.DiskUsage, error) {
 	usage, err := f.FS.GetDiskUsage(path)
 	left := max(f.left()-f.reserve.size()-f.oldLogs, 0)
+	f.mu.Lock()
+	if f.opening && f.budget {
+		left = 0
+	}
+	f.mu.Unlock()
 	usage.AvailBytes = min(usage.AvailBytes, uint64(left))
 	return usage, err
 }
