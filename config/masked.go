@@ -51,7 +51,7 @@ func masked(doc *strict.Document) json.RawMessage {
 
 var (
 	// harmless are the keys whose texts and numbers are shown, beside those of files and of names of clients.
-	harmless = strings.Fields(`apiVersion kind name path interval bucket region qps burst listen probes maxAge maxBytes minFree env file
+	harmless = strings.Fields(`apiVersion kind name path interval bucket region qps burst listen probes maxAge maxBytes maxLen dedupe master minFree env file
 		watches resources resource group version excludeResources include exclude selector labelSelector fieldSelector selectorSide
 		snapshot drop keep redact redactPresets onMissing events when onError changed sample labels maxSeries payload enrich per for sinks
 		format contentType maxEvents maxWait initial max poisonAttempts concurrency onOversize startFrom compress maxOpenFiles pretty

@@ -114,7 +114,7 @@ func TestMaskedReference(t *testing.T) {
 	}
 	find(v, "")
 	slices.Sort(hidden)
-	if got := strings.Join(hidden, " "); got != "X-Scope-OrgID X-Team X-Tenant accessKey body min.insync.replicas url url user" {
+	if got := strings.Join(hidden, " "); got != "X-Scope-OrgID X-Team X-Tenant accessKey body min.insync.replicas url url user username" {
 		t.Errorf("hidden are %s", got)
 	}
 	if text := fmt.Sprint(v); !strings.Contains(text, "/etc/watcherd/ops-token") || strings.Contains(text, "map[env:***]") {

@@ -27,6 +27,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/valkey-io/valkey-go"
 	collogs "go.opentelemetry.io/proto/slim/otlp/collector/logs/v1"
 	common "go.opentelemetry.io/proto/slim/otlp/common/v1"
 	logs "go.opentelemetry.io/proto/slim/otlp/logs/v1"
@@ -42,6 +43,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/otlp"
 	"github.com/watcherd/watcherd/pkg/sinks/plugin"
 	"github.com/watcherd/watcherd/pkg/sinks/postgres"
+	"github.com/watcherd/watcherd/pkg/sinks/redis"
 	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
 	"github.com/watcherd/watcherd/pkg/sinks/webhook"
 )
@@ -407,6 +409,38 @@ func BenchmarkPostgres(b *testing.B) {
 					[][]byte{[]byte(e.PartitionKey()), sequence, e.Object}, nil, nil, nil)
 			}
 			return c.ExecBatch(ctx, &all).Close()
+		}
+	}
+	compare(b, size, sink, plain)
+}
+
+func BenchmarkRedis(b *testing.B) {
+	const size = 256 // the sink's default
+	r := testservers.StartRedis(b, testservers.RedisSpec{})
+	sink := func(b *testing.B) loop {
+		c := redis.NewConfig()
+		c.URL, c.MaxLen = "redis://"+r.Addr, 10_000
+		return open(b, c, true)
+	}
+	plain := func(b *testing.B) loop {
+		c, err := valkey.NewClient(valkey.ClientOption{InitAddress: []string{r.Addr}, ForceSingleClient: true, DisableCache: true})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(c.Close)
+		ctx := context.WithoutCancel(b.Context())
+		return func(batch []*event.Event) error {
+			commands := make(valkey.Commands, len(batch))
+			for i, e := range batch {
+				commands[i] = c.B().Xadd().Key("plain").Maxlen().Almost().Threshold("10000").Id("*").FieldValue().
+					FieldValue("id", e.ID).FieldValue("event", string(event.AppendCloudEvent(nil, e))).Build()
+			}
+			for _, result := range c.DoMulti(ctx, commands...) {
+				if err := result.Error(); err != nil {
+					return err
+				}
+			}
+			return nil
 		}
 	}
 	compare(b, size, sink, plain)

@@ -80,6 +80,7 @@ var columns = []struct{ name, page, delivery string }{
 	{"otlp", "otlp.md", "at least once, with `cloudevents.event_id`"},
 	{"plugin", "plugin.md", "at least once, with the `id`; once with the example in Python"},
 	{"postgres", "postgres.md", "exactly once"},
+	{"redis", "redis.md", "once within `dedupe`"},
 	{"stdout", "configuration.md#sinksstdout", "at least once"},
 	{"webhook", "configuration.md#sinkswebhook", "at least once, with the `id`"},
 }

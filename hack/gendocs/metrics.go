@@ -43,7 +43,7 @@ var metricSections = []struct {
 	{"Events, ledger and routes", []string{"watcherd_events_", "watcherd_route_", "watcherd_throttle_", "watcherd_committer_", "watcherd_ledger_", "watcherd_scrub_"}},
 	{"Store", []string{"watcherd_store_"}},
 	{"Sinks", []string{"watcherd_sink_"}},
-	{"Kinds of sinks", []string{"watcherd_elasticsearch_", "watcherd_file_", "watcherd_kafka_", "watcherd_nats_", "watcherd_object_", "watcherd_otlp_", "watcherd_plugin_", "watcherd_postgres_", "watcherd_webhook_"}},
+	{"Kinds of sinks", []string{"watcherd_elasticsearch_", "watcherd_file_", "watcherd_kafka_", "watcherd_nats_", "watcherd_object_", "watcherd_otlp_", "watcherd_plugin_", "watcherd_postgres_", "watcherd_redis_", "watcherd_webhook_"}},
 	{"Configuration", []string{"watcherd_config_"}},
 	{"Admin listener", []string{"watcherd_admin_"}},
 	{"Process", []string{"watcherd_build_info"}},
@@ -93,11 +93,12 @@ sinks:
 - {name: f, otlp: {endpoint: "http://127.0.0.1:1"}}
 - {name: i, plugin: {url: "unix:///run/sink.sock"}}
 - {name: e, postgres: {url: {env: DATABASE_URL}}}
+- {name: j, redis: {url: "redis://127.0.0.1:1"}}
 `
 
 // lastRegistered are metrics of the parts that a daemon starts last.
 var lastRegistered = []string{
-	"watcherd_elasticsearch_sink_superseded_total", "watcherd_file_sink_open_files", "watcherd_kafka_sink_gaps_skipped_total", "watcherd_nats_sink_connected", "watcherd_object_sink_responses_total", "watcherd_otlp_sink_rejected_records_total", "watcherd_plugin_sink_responses_total", "watcherd_postgres_sink_superseded_total", "watcherd_webhook_sink_responses_total",
+	"watcherd_elasticsearch_sink_superseded_total", "watcherd_file_sink_open_files", "watcherd_kafka_sink_gaps_skipped_total", "watcherd_nats_sink_connected", "watcherd_object_sink_responses_total", "watcherd_otlp_sink_rejected_records_total", "watcherd_plugin_sink_responses_total", "watcherd_postgres_sink_superseded_total", "watcherd_redis_sink_superseded_total", "watcherd_webhook_sink_responses_total",
 	"watcherd_config_reloads_total", "watcherd_sink_state",
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/otlp"
 	"github.com/watcherd/watcherd/pkg/sinks/plugin"
 	"github.com/watcherd/watcherd/pkg/sinks/postgres"
+	"github.com/watcherd/watcherd/pkg/sinks/redis"
 	"github.com/watcherd/watcherd/pkg/sinks/stdout"
 	"github.com/watcherd/watcherd/pkg/sinks/webhook"
 )
@@ -29,6 +30,7 @@ func Builtin() sinks.Kinds {
 		"otlp":          func() sinks.Config { return otlp.NewConfig() },
 		"plugin":        func() sinks.Config { return plugin.NewConfig() },
 		"postgres":      func() sinks.Config { return postgres.NewConfig() },
+		"redis":         func() sinks.Config { return redis.NewConfig() },
 		"stdout":        func() sinks.Config { return stdout.NewConfig() },
 		"webhook":       func() sinks.Config { return webhook.NewConfig() },
 	}
