@@ -4,6 +4,7 @@
     python3 sink.py /tmp/sink.sock changes.db
     watcherd sinktest --url unix:///tmp/sink.sock
 
+watcherd starts it by `plugin: {command: [python3, sink.py, "{socket}", changes.db]}`, and it ends with its input then.
 With SINK_TOKEN set, requests must carry it as a bearer token.
 """
 import hmac
@@ -125,6 +126,8 @@ class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
 
 def main():
     path, database = sys.argv[1:3]
+    if "WATCHERD_SOCKET" in os.environ:  # started by watcherd, whose end is that of the input
+        threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
     if os.path.exists(path):
         os.unlink(path)  # of a process that was killed
     os.umask(0o177)  # only this user may connect

@@ -21,6 +21,7 @@ type Plugin struct {
 
 	Socket string
 	Token  string // that it demands from its next start on; "": none
+	Dir    string // of PluginCommand
 
 	interpreter, program, db string
 }
@@ -59,6 +60,35 @@ func StartPlugin(t testing.TB, root, token string) *Plugin {
 		t.FailNow()
 	}
 	return p
+}
+
+// PluginCommand is the plugin for a `command` that runs in Dir, which starts it and writes the number of its process to
+// the file pid. While there is a file broken, it fails at once.
+func PluginCommand(t testing.TB, root string) (p *Plugin, command []string) {
+	t.Helper()
+	interpreter := Python(t)
+	program, err := filepath.Abs(filepath.Join(root, "examples/plugin/sink.py"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p = &Plugin{process: process{t: t}, Dir: t.TempDir(), interpreter: interpreter}
+	p.db = filepath.Join(p.Dir, "db")
+	return p, []string{"sh", "-c", `echo $$ >pid; test ! -e broken || { echo it is broken; exit 3; }; exec "$1" -B "$2" "$3" db`, "sh", interpreter, program, "{socket}"}
+}
+
+// Signal signals the process of the file pid, if there is one.
+func (p *Plugin) Signal(sig syscall.Signal) {
+	p.t.Helper()
+	text, err := os.ReadFile(filepath.Join(p.Dir, "pid"))
+	if err != nil {
+		return
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		p.t.Error(err)
+		return
+	}
+	_ = syscall.Kill(pid, sig) // it may have ended
 }
 
 // SocketDir is a folder of the test whose path is short enough for sockets in it.

@@ -17,16 +17,22 @@ import (
 
 // sink gives events to one program.
 type sink struct {
-	url    *url.URL
-	client *post.Client
-	format sinks.Format
-	join   sinks.Join
+	url     *url.URL
+	client  *post.Client
+	format  sinks.Format
+	join    sinks.Join
+	program *program // nil: it is started by others
 }
 
 var _ sinks.Sink = (*sink)(nil)
 
 // Write sends the batch as one request, and in halves where the program refuses the request as a whole.
 func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
+	if s.program != nil {
+		if err := s.program.listening(ctx); err != nil {
+			return err
+		}
+	}
 	return halves.Write(batch, func(events []*event.Event) error { return s.send(ctx, events) })
 }
 
@@ -92,8 +98,11 @@ func (s *sink) encode(events []*event.Event) (body []byte, contentType string, e
 	return append(body, ']'), contentType, nil
 }
 
-// Close closes the connections.
-func (s *sink) Close(context.Context) error {
+// Close closes the connections, and ends the program.
+func (s *sink) Close(ctx context.Context) error {
 	s.client.Close()
-	return nil
+	if s.program == nil {
+		return nil
+	}
+	return s.program.close(ctx)
 }

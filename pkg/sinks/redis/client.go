@@ -18,7 +18,7 @@ import (
 	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
 )
 
-// script appends the events of one stream; it says what it takes and returns.
+// script appends the events of one stream; its comment has what it takes and returns.
 //
 //go:embed script.lua
 var script string
@@ -168,8 +168,8 @@ func (s *sink) dial(ctx context.Context, address string, _ *net.Dialer, _ *tls.C
 	return wire.Secure(ctx, conn, trust, host)
 }
 
-// forget ends a client that is refused: the next one reads the secrets again.
-func (s *sink) forget(client valkey.Client) {
+// discard ends a client that is refused: the next one reads the secrets again.
+func (s *sink) discard(client valkey.Client) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.client == client && !s.closed {

@@ -3,10 +3,10 @@
 --
 -- KEYS: the stream, the hashes of objects and of sequences, the sorted set of deletions, then a key for each event
 -- ARGV: the most entries, how long the key of an event stays and the time, both in milliseconds, and the time up to which
--- deletions are forgotten; then for each event id, sequence, type, key, event, and what to do with the object's state
+-- deletions expire; then for each event id, sequence, type, key, event, and what to do with the object's state
 -- Returns for each event 0, 1 if the stream had it already, or 2 if the hash has a later state.
 local stream, objects, sequences, deletions = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local most, window, now, forgotten = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local most, window, now, expired = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local stateful = false
 local results = {}
 
@@ -48,8 +48,8 @@ for i = 1, #KEYS - 4 do
 	end
 end
 
-if stateful and forgotten ~= '0' then
-	for _, key in ipairs(redis.call('ZRANGEBYSCORE', deletions, '-inf', forgotten, 'LIMIT', 0, 100)) do
+if stateful and expired ~= '0' then
+	for _, key in ipairs(redis.call('ZRANGEBYSCORE', deletions, '-inf', expired, 'LIMIT', 0, 100)) do
 		redis.call('ZREM', deletions, key)
 		redis.call('HDEL', sequences, key)
 	end

@@ -73,7 +73,7 @@ func (s *sink) Write(ctx context.Context, batch []*event.Event) error {
 		return nil
 	}
 	if class, _ := sinks.Classify(err); class == sinks.ClassPause {
-		s.forget(client)
+		s.discard(client)
 	}
 	if len(failed) == len(batch) {
 		return err
@@ -118,13 +118,13 @@ func (s *sink) append(ctx context.Context, client valkey.Client, stream string, 
 // arguments are those of the script. All keys are in the slot of the stream.
 func (s *sink) arguments(stream string, batch []*event.Event, at []int) (keys, args []string) {
 	now := time.Now()
-	forgotten := "0"
+	expired := "0"
 	if s.config.Tombstones > 0 {
-		forgotten = strconv.FormatInt(now.Add(-s.config.Tombstones.Std()).UnixMilli(), 10)
+		expired = strconv.FormatInt(now.Add(-s.config.Tombstones.Std()).UnixMilli(), 10)
 	}
 	beside := "{" + stream + "}:"
 	keys = append(keys, stream, beside+"objects", beside+"sequences", beside+"deletions")
-	args = append(args, strconv.Itoa(s.config.MaxLen), strconv.FormatInt(s.config.Dedupe.Std().Milliseconds(), 10), strconv.FormatInt(now.UnixMilli(), 10), forgotten)
+	args = append(args, strconv.Itoa(s.config.MaxLen), strconv.FormatInt(s.config.Dedupe.Std().Milliseconds(), 10), strconv.FormatInt(now.UnixMilli(), 10), expired)
 	for _, i := range at {
 		e := batch[i]
 		keys = append(keys, beside+"id:"+e.ID)

@@ -217,7 +217,7 @@ func TestClasses(t *testing.T) {
 		{"permission", []string{"ACL", "SETUSER", "watcherd", "-xadd"}, []string{"ACL", "SETUSER", "watcherd", "+xadd"}, sinks.ClassPause, "user"},
 		{"scripts", []string{"ACL", "SETUSER", "watcherd", "-@scripting"}, []string{"ACL", "SETUSER", "watcherd", "+@scripting"}, sinks.ClassPause, "user"},
 		{"type", []string{"RENAME", "watcherd", "kept"}, []string{"DEL", "watcherd"}, sinks.ClassPause, "WRONGTYPE"},
-		{"forgotten scripts", []string{"SCRIPT", "FLUSH"}, []string{"PING"}, 0, ""},
+		{"lost scripts", []string{"SCRIPT", "FLUSH"}, []string{"PING"}, 0, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			before := len(r.Entries("watcherd"))
