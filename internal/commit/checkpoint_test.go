@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -15,7 +16,7 @@ import (
 // save makes a checkpoint of the feed's durable.
 func (r *rig) save(s *Feed, cp ledger.Checkpoint) {
 	r.Helper()
-	if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(s.ID), ledger.Encode(cp)); err != nil {
+	if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(s.ID), ledger.Encode(cp)); err != nil {
 		r.Fatal(err)
 	}
 }
@@ -31,7 +32,7 @@ func (r *rig) saved(s *Feed) ledger.Checkpoint {
 
 // TestPrepare decides by the checkpoint and the ledger what an informer begins with.
 func TestPrepare(t *testing.T) {
-	form := newRig(t, disk(), podWatch()).feed(pods).Form
+	form := newRig(t, disk(), committest.PodWatch()).feed(pods).Form
 	for _, tc := range []struct {
 		name     string
 		saved    *ledger.Checkpoint
@@ -81,16 +82,16 @@ func TestPrepare(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, disk(), podWatch())
+			r := newRig(t, disk(), committest.PodWatch())
 			s := r.feed(pods)
 			if tc.recorded {
-				r.recorded(s, r.object("a", "u", "4"))
+				r.recorded(s, r.Object("a", "u", "4"))
 			}
 			if tc.saved != nil {
 				r.save(s, *tc.saved)
 			}
 			if tc.damaged {
-				if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(s.ID), []byte("{")); err != nil {
+				if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(s.ID), []byte("{")); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -127,9 +128,9 @@ func TestBegin(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, disk(), podWatch())
+			r := newRig(t, disk(), committest.PodWatch())
 			s := r.feed(pods)
-			r.recorded(s, r.object("a", "u", tc.state))
+			r.recorded(s, r.Object("a", "u", tc.state))
 			if tc.damaged {
 				r.damaged(s, "b")
 			}
@@ -162,7 +163,7 @@ func TestBegin(t *testing.T) {
 // TestResumes says which feeds continue an earlier life, and which of them record their
 // objects again.
 func TestResumes(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	form := r.feed(pods).Form
 	for _, tc := range []struct {
 		start     start
@@ -220,7 +221,7 @@ func TestPutCheckpoints(t *testing.T) {
 		{
 			name: "in the middle of a list after a gap", informer: informer{list: &dynamicfactory.List{ResourceVersion: "20", End: 5}}, position: 0,
 			with: func(r *rig, s *Feed) {
-				r.recorded(s, r.object("a", "u", "9"))
+				r.recorded(s, r.Object("a", "u", "9"))
 				s.open = &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "5", To: "20", Position: 5}
 			},
 			want: ledger.Checkpoint{
@@ -263,13 +264,13 @@ func TestPutCheckpoints(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, disk(), podWatch())
+			r := newRig(t, disk(), committest.PodWatch())
 			s := r.feed(pods)
 			s.Subscribed(&tc.informer)
 			if tc.with != nil {
 				tc.with(r, s)
 			}
-			r.commit(addedTo(s, r.object("a", "u", "9").WithPosition(tc.position)))
+			r.commit(addedTo(s, r.Object("a", "u", "9").WithPosition(tc.position)))
 			if tc.want.Time = now; tc.want.Synced {
 				tc.want.HistorySince = now
 			}
@@ -291,15 +292,15 @@ func TestPutCheckpoints(t *testing.T) {
 // recorded, and not the object that is gone.
 func TestListBehindADeletion(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
 	s.synced, s.recordedForm = true, s.Form
 	s.Subscribed(&informer{checkpoints: map[uint64]string{1: "8"}})
 	r.commit(
-		addedTo(s, r.object("a", "u", "8").WithPosition(1)),
-		deletedFrom(s, r.object("a", "u", "9").WithPosition(2)),
+		addedTo(s, r.Object("a", "u", "8").WithPosition(1)),
+		deletedFrom(s, r.Object("a", "u", "9").WithPosition(2)),
 	)
-	r.expect("added a u 8", "deleted a u 9")
+	r.Expect("added a u 8", "deleted a u 9")
 	beta := pods
 	beta.GVR.Version = "v2"
 	next := r.feed(beta)
@@ -315,7 +316,7 @@ func TestListBehindADeletion(t *testing.T) {
 // TestUnchangedCheckpointIsNotWritten commits a second time without news of the feed.
 func TestUnchangedCheckpointIsNotWritten(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
 	s.Subscribed(&informer{checkpoints: map[uint64]string{0: "9"}})
 	s.begun.Store(true)
@@ -336,12 +337,12 @@ func TestEmptyList(t *testing.T) {
 	for name, recorded := range map[string]bool{"nothing is recorded": false, "deletions have yet to come": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, disk(), podWatch())
+			r := newRig(t, disk(), committest.PodWatch())
 			s := r.feed(pods)
 			i := &informer{list: &dynamicfactory.List{ResourceVersion: "9", End: 1, Last: true}, checkpoints: map[uint64]string{1: "9"}}
 			s.Subscribed(i)
 			if recorded {
-				r.recorded(s, r.object("a", "u", "4"))
+				r.recorded(s, r.Object("a", "u", "4"))
 			}
 			r.group.touched[s] = struct{}{}
 			r.step()
@@ -372,22 +373,22 @@ func TestEmptyListBehindAnotherFeed(t *testing.T) {
 		} {
 			t.Run(cause+", "+name, func(t *testing.T) {
 				t.Parallel()
-				r := newRig(t, disk(), podWatch())
+				r := newRig(t, disk(), committest.PodWatch())
 				s := r.feed(pods)
 				i := &informer{list: &dynamicfactory.List{ResourceVersion: "9", End: tc.list, Last: true}, checkpoints: map[uint64]string{tc.position: "5", tc.list: "9"}}
 				s.Subscribed(i)
 				s.begun.Store(true)
 				s.position, s.synced, s.ahead = tc.position, true, map[string]string{"ns": "7"}
-				r.recorded(s, r.object("a", "new", "7"))
+				r.recorded(s, r.Object("a", "new", "7"))
 				r.add(&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: cause, From: "5", To: "9", FromTime: now, ToTime: now, Position: tc.list}})
 				if tc.had {
-					r.add(missingFrom(s, r.object("a", "old", "4").WithPosition(1)))
+					r.add(missingFrom(s, r.Object("a", "old", "4").WithPosition(1)))
 				}
 				r.commit()
 				r.group.touchAll([]*Feed{s})
 				r.commit()
 				var told []event.Type
-				for _, e := range r.events() {
+				for _, e := range r.Events() {
 					told = append(told, e.Type)
 				}
 				slices.Sort(told)
@@ -431,14 +432,14 @@ func TestBeginGap(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, disk(), podWatch())
+			r := newRig(t, disk(), committest.PodWatch())
 			s := r.feed(pods)
 			s.open = tc.open
-			r.group.batch = r.store.NewBatch()
+			r.group.batch = r.Store.NewBatch()
 			if err := r.group.beginGap(s, tc.gap, now); err != nil {
 				t.Fatal(err)
 			}
-			if err := r.store.Commit(r.group.batch); err != nil {
+			if err := r.Store.Commit(r.group.batch); err != nil {
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(tc.want, r.told()); diff != "" {

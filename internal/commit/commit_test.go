@@ -1,7 +1,6 @@
 package commit
 
 import (
-	"fmt"
 	"log/slog"
 	"testing"
 	"time"
@@ -12,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
@@ -21,7 +21,6 @@ import (
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
-	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -31,19 +30,13 @@ var pods = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1
 // rig is a Committer without informers: tests hand it what they would report, and commit
 // group by group.
 type rig struct {
-	*testing.T
+	*committest.Rig
 	c       *Committer
-	store   *store.Store
 	group   *group
 	running []*Feed
 	watches []plan.Watch
-	codec   *compact.Codec
-	in      *record.Inflater
-	edits   *redact.Table // of in
-	read    uint64        // sequence of the last event looked at
+	edits   *redact.Table // of In
 	at      time.Time     // what the clock shows
-
-	codecs map[string]*compact.Codec // of edited objects, by partition
 }
 
 // disk keeps a store over the lives of a test's rigs.
@@ -66,10 +59,7 @@ func newRig(t *testing.T, disk vfs.FS, watches ...plan.Watch) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{
-		T: t, store: st, watches: watches, at: now, codec: compact.NewCodec(dicts), codecs: map[string]*compact.Codec{},
-		in: &record.Inflater{Cluster: "test", Dictionaries: dicts},
-	}
+	r := &rig{Rig: committest.New(t, st, &record.Inflater{Cluster: "test", Dictionaries: dicts}), watches: watches, at: now}
 	r.c, err = New(Config{
 		Cluster: "test", Store: st, Ledger: ledger.New(st, dicts), Dictionaries: dicts,
 		Logger: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
@@ -127,22 +117,7 @@ func (r *rig) hide(watches ...plan.Watch) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	r.edits, r.in.Edit = table, table.Edit
-}
-
-// object makes an object of namespace ns.
-func (r *rig) object(name, uid, version string, labels ...string) *compact.Object {
-	r.Helper()
-	label := ""
-	if len(labels) > 0 {
-		label = fmt.Sprintf(`,"labels":{"tier":%q}`, labels[0])
-	}
-	o, err := r.codec.Encode(fmt.Appendf(nil,
-		`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":%q,"resourceVersion":%q%s}}`, name, uid, version, label), nil, 0)
-	if err != nil {
-		r.Fatal(err)
-	}
-	return o
+	r.edits, r.In.Edit = table, table.Edit
 }
 
 // commit commits the changes as one group.
@@ -212,47 +187,10 @@ func (r *rig) step() {
 	}
 }
 
-// events are the events since the last call.
-func (r *rig) events() []*event.Event {
-	r.Helper()
-	items, err := r.store.ReadLog(r.read, 10_000)
-	if err != nil {
-		r.Fatal(err)
-	}
-	var list []*event.Event
-	for _, it := range items {
-		r.read = it.Sequence
-		if rec, err := record.Decode(it.Payload); err == nil && rec.Rerecorded {
-			continue
-		}
-		e, err := r.in.Event(it.Sequence, record.Object|record.OldObject, it.Payload, "")
-		if err != nil {
-			r.Fatal(err)
-		}
-		list = append(list, e)
-	}
-	return list
-}
-
-// expect compares the events since the last call with lines of
-// "type name uid version", in order.
-func (r *rig) expect(want ...string) []*event.Event {
-	r.Helper()
-	events := r.events()
-	var lines []string
-	for _, e := range events {
-		lines = append(lines, fmt.Sprintf("%s %s %s %s", e.Type, e.Name, e.UID, e.ResourceVersion))
-	}
-	if fmt.Sprint(lines) != fmt.Sprint(want) {
-		r.Fatalf("events are\n%q, want\n%q", lines, want)
-	}
-	return events
-}
-
 // queued are the items of the sink's queue.
 func (r *rig) queued() []store.Item {
 	r.Helper()
-	q, err := r.store.Queue("sink")
+	q, err := r.Store.Queue("sink")
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -269,46 +207,13 @@ func (r *rig) selections(n int) []event.Selection {
 	items := r.queued()
 	var list []event.Selection
 	for _, it := range items[len(items)-n:] {
-		e, err := r.in.Event(it.Sequence, record.Flags(it.Flags), it.Payload, "sink")
+		e, err := r.In.Event(it.Sequence, record.Flags(it.Flags), it.Payload, "sink")
 		if err != nil {
 			r.Fatal(err)
 		}
 		list = append(list, e.Selection)
 	}
 	return list
-}
-
-// edited is an object as the feed's informer would hold it.
-func (r *rig) edited(s *Feed, raw string) *compact.Object {
-	r.Helper()
-	var by rawjson.Change
-	out, err := s.Edit(nil, []byte(raw), &by)
-	if err != nil {
-		r.Fatal(err)
-	}
-	meta, err := rawjson.Scan(out)
-	if err != nil {
-		r.Fatal(err)
-	}
-	meta.Change = &by
-	codec := r.codecs[s.Partition]
-	if codec == nil {
-		codec = compact.NewCodecFor(r.c.dicts, s.Key.GVR.GroupResource().String())
-		r.codecs[s.Partition] = codec
-	}
-	o, err := codec.Encode(out, &meta, 0)
-	if err != nil {
-		r.Fatal(err)
-	}
-	return o
-}
-
-func podWatch(edit ...func(*plan.Watch)) plan.Watch {
-	w := plan.Watch{Name: "w", Resources: []string{"pods"}, Snapshot: true, History: true, Edits: redact.DefaultEdits()}
-	for _, f := range edit {
-		f(&w)
-	}
-	return w
 }
 
 // informer is what the committer sees of an informer. Its fields are what it answers.
@@ -350,7 +255,13 @@ func (emptyInformer) GetStore() cache.Store { return cache.NewStore(cache.MetaNa
 
 // inProd is a watch of namespaces with env=prod, by rules that are recorded.
 func inProd(w *plan.Watch) {
-	prodPods(w)
+	committest.ProdPods(w)
 	w.Selection.Namespaces.Selector = "env=prod"
 	w.Fingerprint += "prod"
+}
+
+// edited is an object as the feed's informer would hold it.
+func (r *rig) edited(s *Feed, raw string) *compact.Object {
+	r.Helper()
+	return r.Edited(s.Partition, s.Key.GVR.GroupResource().String(), s.Edit, raw)
 }

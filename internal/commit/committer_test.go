@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -66,8 +67,8 @@ type loop struct {
 
 func newLoop(t *testing.T, store *pausing) *loop {
 	t.Helper()
-	l := &loop{rig: newRig(t, disk(), podWatch()), store: store, done: make(chan error, 1)}
-	store.Store = l.rig.store
+	l := &loop{rig: newRig(t, disk(), committest.PodWatch()), store: store, done: make(chan error, 1)}
+	store.Store = l.rig.Store
 	l.c.store = store
 	l.s = l.feed(pods)
 	l.s.Subscribed(nil)
@@ -80,7 +81,7 @@ func newLoop(t *testing.T, store *pausing) *loop {
 }
 
 func (l *loop) add(name, version string) {
-	l.c.Handler(l.s).OnAdd(l.object(name, "u", version), false)
+	l.c.Handler(l.s).OnAdd(l.Object(name, "u", version), false)
 }
 
 // TestRun commits what handlers report; a flush returns when it is durable.
@@ -89,7 +90,7 @@ func TestRun(t *testing.T) {
 	l := newLoop(t, &pausing{})
 	l.add("a", "1")
 	l.c.Flush()
-	l.expect("added a u 1")
+	l.Expect("added a u 1")
 	if l.c.Heartbeat().IsZero() {
 		t.Error("the loop has no heartbeat")
 	}
@@ -116,13 +117,13 @@ func TestIngestPause(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-reached
-	l.expect()
+	l.Expect()
 	l.c.Flush()
-	l.expect("added a u 1")
+	l.Expect("added a u 1")
 	l.add("b", "2")
 	close(room)
 	l.c.Flush()
-	l.expect("added b u 2")
+	l.Expect("added b u 2")
 }
 
 // counted is a job that is never over.
@@ -149,7 +150,7 @@ func TestJobsWaitForRoom(t *testing.T) {
 	}
 	l.add("a", "1")
 	l.c.Flush()
-	l.expect("added a u 1")
+	l.Expect("added a u 1")
 	if len(j.steps) > 0 {
 		t.Error("a part of the job was committed")
 	}
@@ -166,7 +167,7 @@ func TestEndWhileIngestIsPaused(t *testing.T) {
 	if err := <-l.done; err != nil {
 		t.Error(err)
 	}
-	l.expect()
+	l.Expect()
 }
 
 // TestWaitForRoomFails ends the loop with the store's error.
@@ -188,7 +189,7 @@ func TestCommitFails(t *testing.T) {
 	second := l.feed(pods)
 	i := &informer{}
 	second.Subscribed(i)
-	l.c.Handler(second).OnAdd(l.object("a", "u", "1").WithPosition(7), false)
+	l.c.Handler(second).OnAdd(l.Object("a", "u", "1").WithPosition(7), false)
 	if err := <-l.done; !errors.Is(err, refused) || !errors.Is(err, ledger.ErrStore) {
 		t.Errorf("the loop ends with %v", err)
 	}
@@ -202,21 +203,21 @@ func TestDrain(t *testing.T) {
 	for name, paused := range map[string]bool{"room": false, "no room": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, disk(), podWatch())
-			st := &pausing{Store: r.store}
+			r := newRig(t, disk(), committest.PodWatch())
+			st := &pausing{Store: r.Store}
 			if paused {
 				st.room = make(chan struct{})
 			}
 			r.c.store = st
 			s := r.feed(pods)
 			for i := range 5 {
-				r.c.changes <- r.now(addedTo(s, r.object("a", "u", string(rune('1'+i)))))
+				r.c.changes <- r.now(addedTo(s, r.Object("a", "u", string(rune('1'+i)))))
 			}
 			r.group.touched[s] = struct{}{}
 			if err := r.c.drain(r.group); err != nil {
 				t.Fatal(err)
 			}
-			events := r.events()
+			events := r.Events()
 			if paused && len(events) > 0 || !paused && len(events) != 5 {
 				t.Errorf("%d events", len(events))
 			}
@@ -236,7 +237,7 @@ func TestSendAfterStop(t *testing.T) {
 	l.c.Synced(l.s)
 	l.c.HistoryLost(l.s, dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback})
 	l.c.Flush()
-	l.expect("added a u 1")
+	l.Expect("added a u 1")
 	if l.s.synced || l.s.epoch != 0 {
 		t.Error("the stopped feed goes on")
 	}
@@ -254,21 +255,21 @@ func TestFirstList(t *testing.T) {
 		{
 			name: "deletions", synced: true, want: []string{"deleted gone u 1"},
 			with: func(r *rig, s *Feed) {
-				r.recorded(s, r.object("gone", "u", "1"))
+				r.recorded(s, r.Object("gone", "u", "1"))
 				s.listed, s.first = map[uint64]struct{}{}, "5"
 			},
 		},
 		{
 			name: "recorded after the list", synced: true,
 			with: func(r *rig, s *Feed) {
-				r.recorded(s, r.object("new", "u", "9"))
+				r.recorded(s, r.Object("new", "u", "9"))
 				s.listed, s.first = map[uint64]struct{}{}, "5"
 			},
 		},
 		{
 			name: "a list without objects", synced: true, want: []string{"deleted gone u 1"},
 			with: func(r *rig, s *Feed) {
-				r.recorded(s, r.object("gone", "u", "1"))
+				r.recorded(s, r.Object("gone", "u", "1"))
 				s.listed = map[uint64]struct{}{}
 				s.Subscribed(&informer{checkpoints: map[uint64]string{0: "5"}})
 			},
@@ -276,7 +277,7 @@ func TestFirstList(t *testing.T) {
 		{
 			name: "stopped",
 			with: func(r *rig, s *Feed) {
-				r.recorded(s, r.object("gone", "u", "1"))
+				r.recorded(s, r.Object("gone", "u", "1"))
 				s.listed, s.first = map[uint64]struct{}{}, "5"
 				s.Stop()
 			},
@@ -292,14 +293,14 @@ func TestFirstList(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, disk(), podWatch())
+			r := newRig(t, disk(), committest.PodWatch())
 			s := r.feed(pods)
 			s.recordedForm = s.Form
 			if tc.with != nil {
 				tc.with(r, s)
 			}
 			r.commit(&feedSynced{feed: s})
-			r.expect(tc.want...)
+			r.Expect(tc.want...)
 			if s.synced != tc.synced || tc.synced && (s.listed != nil || s.forgot) {
 				t.Errorf("synced %t, listed %v, forgot %t", s.synced, s.listed, s.forgot)
 			}
@@ -333,18 +334,18 @@ func TestSnapshotStep(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, disk(), podWatch())
+			r := newRig(t, disk(), committest.PodWatch())
 			s := r.feed(pods)
 			s.recordedForm = s.Form
-			r.recorded(s, r.object("a", "u", "1"))
-			r.recorded(s, r.object("b", "u", "2"))
+			r.recorded(s, r.Object("a", "u", "1"))
+			r.recorded(s, r.Object("b", "u", "2"))
 			j := newSnapshot(s, s.Watches()[0])
 			if tc.with != nil {
 				tc.with(r, s, j)
 			}
 			Barrier{r.group}.add(j)
 			r.commit()
-			r.expect(tc.want...)
+			r.Expect(tc.want...)
 			<-j.done
 			if !errors.Is(j.err, tc.err) {
 				t.Errorf("the snapshot ends with %v, want %v", j.err, tc.err)
@@ -356,18 +357,18 @@ func TestSnapshotStep(t *testing.T) {
 // TestGroupsOfLargeObjectsAreSmall: what waited for room comes in parts for which a small budget has room.
 func TestGroupsOfLargeObjectsAreSmall(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
 	s.Subscribed(nil)
 	const objects = 100
 	for i := range objects {
-		o, err := r.codec.Encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"p-%d","uid":"u","resourceVersion":"%d"},"spec":{"a":%q}}`, i, i+1, random(byte(i), 16<<10)), nil, 0)
+		o, err := r.Codec.Encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"p-%d","uid":"u","resourceVersion":"%d"},"spec":{"a":%q}}`, i, i+1, random(byte(i), 16<<10)), nil, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		r.c.Handler(s).OnAdd(o, false)
 	}
-	r.store.SetLimits(store.Limits{MaxBytes: 16 << 20})
+	r.Store.SetLimits(store.Limits{MaxBytes: 16 << 20})
 	sizes := map[int]int{} // of groups
 	for g := newGroup(r.c); len(r.c.changes) > 0; {
 		r.c.fill(g)
@@ -403,7 +404,7 @@ func TestJobsOnLargeObjectsAreInParts(t *testing.T) {
 			return &sweep{feed: s, at: r.at}
 		},
 		"relabelled namespace": func(r *rig, s *Feed) job {
-			w := podWatch(prodPods)
+			w := committest.PodWatch(committest.ProdPods)
 			s.watches.Store(&[]WatchRef{NewWatchRef(&w)})
 			r.running = []*Feed{s}
 			r.c.relabels["ns"] = &relabelling{Moves: []relabel{{After: map[string]string{"env": "prod"}, Known: true, Version: "7", At: r.at}}}
@@ -412,24 +413,24 @@ func TestJobsOnLargeObjectsAreInParts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, disk(), podWatch())
+			r := newRig(t, disk(), committest.PodWatch())
 			s := r.feed(pods)
 			s.recordedForm = s.Form
 			for i := range objects {
-				o, err := r.codec.Encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"p-%03d","uid":"u","resourceVersion":"%d"},"spec":{"a":%q}}`, i, i+1, random(byte(i), 16<<10)), nil, 0)
+				o, err := r.Codec.Encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"p-%03d","uid":"u","resourceVersion":"%d"},"spec":{"a":%q}}`, i, i+1, random(byte(i), 16<<10)), nil, 0)
 				if err != nil {
 					t.Fatal(err)
 				}
 				r.recorded(s, o)
 			}
-			r.store.SetLimits(store.Limits{MaxBytes: 16 << 20})
+			r.Store.SetLimits(store.Limits{MaxBytes: 16 << 20})
 			Barrier{r.group}.add(begin(r, s))
 			total := 0
 			for i := 0; len(r.group.jobs) > 0 && i < 2*objects; i++ {
 				if err := r.group.commit(true); err != nil {
 					t.Fatal(err)
 				}
-				n := int(r.store.LogStats().Records - int64(total))
+				n := int(r.Store.LogStats().Records - int64(total))
 				if total += n; n > 64 { // of 8 KiB once compressed
 					t.Errorf("a group has %d of %d objects", n, objects)
 				}

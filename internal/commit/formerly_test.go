@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
 )
@@ -43,10 +44,10 @@ func TestEventsOfRecordedStatesAreEdited(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			all := func(*plan.Watch) {}
 			if strings.Contains(name, "labels") {
-				all = prodPods
+				all = committest.ProdPods
 			}
-			r := newRig(t, disk(), podWatch(all))
-			r.hide(podWatch(all))
+			r := newRig(t, disk(), committest.PodWatch(all))
+			r.hide(committest.PodWatch(all))
 			r.route(route.Spec{Name: "all", Payload: []string{"object", "oldObject", "patch"}, Sinks: []string{"sink"}})
 			r.know(&namespaceSeen{obj: r.namespace("1", "dev")})
 			s := r.feed(pods)
@@ -55,19 +56,19 @@ func TestEventsOfRecordedStatesAreEdited(t *testing.T) {
 			if err := r.c.noteSelections(givenBy([]*Feed{s})); err != nil {
 				t.Fatal(err)
 			}
-			r.events()
-			first := r.read
+			r.Events()
+			first := r.Read
 
 			hide := func(path string) func(*plan.Watch) {
 				return func(w *plan.Watch) { w.Edits.Redact = append(w.Edits.Redact, path) }
 			}
-			r.hide(podWatch(all, hide("spec.a")))
+			r.hide(committest.PodWatch(all, hide("spec.a")))
 			r.running = nil
 			s = r.feed(pods)
 			s.recordedForm, s.synced = "v1", true
 			make(r, s)
-			r.read = first
-			events := r.events()
+			r.Read = first
+			events := r.Events()
 			if len(events) == 0 {
 				t.Error("there are no events")
 			}
@@ -76,9 +77,9 @@ func TestEventsOfRecordedStatesAreEdited(t *testing.T) {
 					t.Errorf("%s with %s", e.Type, e.Object)
 				}
 			}
-			r.hide(podWatch(all, hide("spec")))
-			r.read = first
-			for _, e := range r.events() {
+			r.hide(committest.PodWatch(all, hide("spec")))
+			r.Read = first
+			for _, e := range r.Events() {
 				if strings.Contains(string(e.Object), "shown") {
 					t.Errorf("later %s with %s", e.Type, e.Object)
 				}

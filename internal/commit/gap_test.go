@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
@@ -17,17 +18,17 @@ import (
 // TestGapWaitsForItsList hands the committer a gap before changes that happened
 // before it: they are of the time before, and the gap comes with its list.
 func TestGapWaitsForItsList(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
-	r.commit(addedTo(s, r.object("a", "u1", "6").WithPosition(1)))
-	before := r.expect("added a u1 6")[0]
+	r.commit(addedTo(s, r.Object("a", "u1", "6").WithPosition(1)))
+	before := r.Expect("added a u1 6")[0]
 	r.commit(
 		&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "7", To: "6", Position: 3}},
-		updatedIn(s, r.object("a", "u1", "7").WithPosition(2), nil),
+		updatedIn(s, r.Object("a", "u1", "7").WithPosition(2), nil),
 	)
-	r.expect("updated a u1 7")
-	r.commit(updatedIn(s, r.object("b", "u2", "6").WithPosition(3), nil))
-	events := r.expect("gap   ", "added b u2 6")
+	r.Expect("updated a u1 7")
+	r.commit(updatedIn(s, r.Object("b", "u2", "6").WithPosition(3), nil))
+	events := r.Expect("gap   ", "added b u2 6")
 	if events[0].ID == before.ID || s.epoch != 1 {
 		t.Errorf("epoch %d", s.epoch)
 	}
@@ -48,41 +49,41 @@ func TestGapOfAnUnknownStretch(t *testing.T) {
 		{-1, "1", []string{"gap   "}}, // nobody knows since when
 	} {
 		t.Run(fmt.Sprint(tc.blind, tc.listed), func(t *testing.T) {
-			r := newRig(t, disk(), podWatch())
+			r := newRig(t, disk(), committest.PodWatch())
 			s := r.feed(pods)
-			r.commit(addedTo(s, r.object("a", "u1", "1").WithPosition(1)))
-			r.expect("added a u1 1")
+			r.commit(addedTo(s, r.Object("a", "u1", "1").WithPosition(1)))
+			r.Expect("added a u1 1")
 			gap := &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9", ToTime: now, Position: 2}
 			if tc.blind >= 0 {
 				gap.FromTime = now.Add(-tc.blind)
 			}
-			r.commit(&gapFound{feed: s, gap: gap}, updatedIn(s, r.object("a", "u1", tc.listed).WithPosition(2), nil))
-			events := r.expect(tc.want...)
+			r.commit(&gapFound{feed: s, gap: gap}, updatedIn(s, r.Object("a", "u1", tc.listed).WithPosition(2), nil))
+			events := r.Expect(tc.want...)
 			if len(events) > 0 {
 				g := events[0].Gap
 				if g.Resource != s.Resource || g.From.Unix() != gap.FromTime.Unix() || !g.To.Equal(now) {
 					t.Errorf("the gap is %+v", g)
 				}
 			}
-			r.commit(updatedIn(s, r.object("a", "u1", "10").WithPosition(3), nil))
-			r.expect("updated a u1 10")
+			r.commit(updatedIn(s, r.Object("a", "u1", "10").WithPosition(3), nil))
+			r.Expect("updated a u1 10")
 		})
 	}
 }
 
 // TestGapOutlivesAStop stops the daemon between a gap's list and its first difference.
 func TestGapOutlivesAStop(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
-	r.commit(addedTo(s, r.object("a", "u1", "1")), addedTo(s, r.object("b", "u2", "2")))
-	r.expect("added a u1 1", "added b u2 2")
+	r.commit(addedTo(s, r.Object("a", "u1", "1")), addedTo(s, r.Object("b", "u2", "2")))
+	r.Expect("added a u1 1", "added b u2 2")
 	now := now
 	gap := &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9", FromTime: now.Add(-time.Minute), ToTime: now}
-	b := r.store.NewBatch()
+	b := r.Store.NewBatch()
 	b.PutMeta(ledger.CheckpointMeta(s.ID), ledger.Encode(ledger.Checkpoint{
 		ResourceVersion: "2", Synced: true, Gap: gap, Listing: &ledger.Listing{ResourceVersion: "9"},
 	}))
-	if err := r.store.Commit(b); err != nil {
+	if err := r.Store.Commit(b); err != nil {
 		t.Fatal(err)
 	}
 	s = r.feed(pods) // as after a restart
@@ -90,41 +91,41 @@ func TestGapOutlivesAStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.commit(
-		listedBy(s, r.object("a", "u1", "1")),
-		listedBy(s, r.object("b", "u2", "8").WithPosition(1)),
+		listedBy(s, r.Object("a", "u1", "1")),
+		listedBy(s, r.Object("b", "u2", "8").WithPosition(1)),
 	)
-	r.expect("gap   ", "updated b u2 8")
+	r.Expect("gap   ", "updated b u2 8")
 }
 
 // TestUnreadableObjectLeavesAnOpenGap reports an object that cannot be read while a gap
 // of the whole resource waits for a difference. Both are told.
 func TestUnreadableObjectLeavesAnOpenGap(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
 	now := now
-	r.commit(addedTo(s, r.object("a", "u1", "1").WithPosition(1)))
-	r.expect("added a u1 1")
+	r.commit(addedTo(s, r.Object("a", "u1", "1").WithPosition(1)))
+	r.Expect("added a u1 1")
 	r.commit(
 		&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9", FromTime: now, ToTime: now, Position: 3}},
-		addedTo(s, r.object("b", "u2", "1").WithPosition(2)),
+		addedTo(s, r.Object("b", "u2", "1").WithPosition(2)),
 	)
-	r.expect("added b u2 1")
+	r.Expect("added b u2 1")
 	s.open, s.pending = s.pending[0], nil // its list is being taken in
 	r.commit(&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseUnreadable, Namespace: "ns", Name: "x", To: "8", FromTime: now, ToTime: now}})
-	r.expect("gap x  ")
-	r.commit(updatedIn(s, r.object("a", "u1", "5").WithPosition(3), nil))
-	r.expect("gap   ", "updated a u1 5")
+	r.Expect("gap x  ")
+	r.commit(updatedIn(s, r.Object("a", "u1", "5").WithPosition(3), nil))
+	r.Expect("gap   ", "updated a u1 5")
 }
 
 // TestGapsOfNamespaces has the sources of two namespaces lose the same versions: these
 // are two gaps, with two ids.
 func TestGapsOfNamespaces(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	for _, ns := range []string{"a", "b"} {
 		s := r.feedIn(pods, ns)
 		r.commit(&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9"}})
 	}
-	gaps := r.events()
+	gaps := r.Events()
 	if len(gaps) != 2 || gaps[0].ID == gaps[1].ID {
 		t.Errorf("gaps are %v", gaps)
 	}
@@ -133,31 +134,31 @@ func TestGapsOfNamespaces(t *testing.T) {
 // TestGapAndTheDeletionsOfItsList tells the gap before the deletions that its list shows:
 // these have no position of their own.
 func TestGapAndTheDeletionsOfItsList(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
 	s.Subscribed(&informer{list: &dynamicfactory.List{ResourceVersion: "9", End: 3}, checkpoints: map[uint64]string{1: "1", 3: "9"}})
-	r.commit(addedTo(s, r.object("a", "u1", "1").WithPosition(1)))
-	r.expect("added a u1 1")
+	r.commit(addedTo(s, r.Object("a", "u1", "1").WithPosition(1)))
+	r.Expect("added a u1 1")
 	r.commit(
 		&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9", FromTime: now.Add(-time.Hour), ToTime: now, Position: 3}},
-		missingFrom(s, r.object("a", "u1", "1").WithPosition(1)),
+		missingFrom(s, r.Object("a", "u1", "1").WithPosition(1)),
 	)
-	r.expect("gap   ", "deleted a u1 1")
+	r.Expect("gap   ", "deleted a u1 1")
 }
 
 // TestQuietGapEnds ends a short gap with a list that shows no difference: the checkpoint
 // has it no more.
 func TestQuietGapEnds(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
 	s.Subscribed(&informer{checkpoints: map[uint64]string{1: "1", 2: "9"}})
-	r.commit(addedTo(s, r.object("a", "u1", "1").WithPosition(1)))
-	r.expect("added a u1 1")
+	r.commit(addedTo(s, r.Object("a", "u1", "1").WithPosition(1)))
+	r.Expect("added a u1 1")
 	r.commit(
 		&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "1", To: "9", FromTime: now, ToTime: now, Position: 2}},
-		updatedIn(s, r.object("a", "u1", "1").WithPosition(2), nil),
+		updatedIn(s, r.Object("a", "u1", "1").WithPosition(2), nil),
 	)
-	r.expect()
+	r.Expect()
 	if cp := r.saved(s); s.open != nil || cp.Gap != nil || cp.ResourceVersion != "9" {
 		t.Errorf("open is %+v, the checkpoint %+v", s.open, cp)
 	}
@@ -166,7 +167,7 @@ func TestQuietGapEnds(t *testing.T) {
 // TestQuietGapsAreLoggedTogether logs the quiet gaps of several resources in one line, and
 // each once.
 func TestQuietGapsAreLoggedTogether(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	var out bytes.Buffer
 	log := slog.New(slog.NewTextHandler(&out, nil))
 	nodes := pods
@@ -199,29 +200,29 @@ func TestQuietGapsAreLoggedTogether(t *testing.T) {
 // TestGapReachesItsWatches has the gap of an object reach the watches that cover it, and is
 // recorded for a sink or the history alone.
 func TestGapReachesItsWatches(t *testing.T) {
-	prod := podWatch(func(w *plan.Watch) { w.Name = "prod" })
+	prod := committest.PodWatch(func(w *plan.Watch) { w.Name = "prod" })
 	prod.Selection = plan.Selection{Labels: "tier=prod"}
 	var err error
 	if prod.Filter, err = prod.Selection.Filter(); err != nil {
 		t.Fatal(err)
 	}
-	r := newRig(t, disk(), podWatch(), watchOf("elsewhere", "elsewhere"), prod, podWatch(func(w *plan.Watch) { w.Name, w.History = "unrouted", false }))
+	r := newRig(t, disk(), committest.PodWatch(), watchOf("elsewhere", "elsewhere"), prod, committest.PodWatch(func(w *plan.Watch) { w.Name, w.History = "unrouted", false }))
 	r.route(route.Spec{Name: "some", Watches: []string{"prod"}, Sinks: []string{"sink"}})
 	s := r.feed(pods)
 	for _, tc := range []struct {
 		tier string
 		want string
 	}{{"dev", "[w]"}, {"prod", "[w prod]"}} {
-		r.group.batch = r.store.NewBatch()
+		r.group.batch = r.Store.NewBatch()
 		gap := &dynamicfactory.Gap{Cause: dynamicfactory.CauseUnreadable, To: tc.tier, Namespace: "ns", Name: "a", FromTime: now, ToTime: now}
-		if err := r.group.gap(s, now, gap, r.object("a", "u", "1", tc.tier)); err != nil {
+		if err := r.group.gap(s, now, gap, r.Object("a", "u", "1", tc.tier)); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.store.Commit(r.group.batch); err != nil {
+		if err := r.Store.Commit(r.group.batch); err != nil {
 			t.Fatal(err)
 		}
 		var watches []string
-		for _, e := range r.events() {
+		for _, e := range r.Events() {
 			watches = append(watches, e.Gap.Watch)
 		}
 		if got := fmt.Sprint(watches); got != tc.want {

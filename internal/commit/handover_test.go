@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -16,9 +17,9 @@ import (
 // had complete, whose checkpoint stays that of the rest; the whole lists what all its parts
 // and the rest had.
 func TestCheckpointsAreHandedOver(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	save := func(id, version string) {
-		if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(id), ledger.Encode(ledger.Checkpoint{ResourceVersion: version, Synced: true})); err != nil {
+		if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(id), ledger.Encode(ledger.Checkpoint{ResourceVersion: version, Synced: true})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -66,12 +67,12 @@ func TestCheckpointsAreHandedOver(t *testing.T) {
 // TestGatheredTimeIsOfTheOldest widens a watch while one of the namespaces was left for
 // a time: history is known up to then.
 func TestGatheredTimeIsOfTheOldest(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	for id, cp := range map[string]ledger.Checkpoint{
 		"pods#a": {ResourceVersion: "100", Synced: true, Time: now.Add(-time.Hour)},
 		"pods#b": {ResourceVersion: "200", Synced: true, Time: now},
 	} {
-		if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(id), ledger.Encode(cp)); err != nil {
+		if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(id), ledger.Encode(cp)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -96,7 +97,7 @@ func TestCheckpointBeforeTheFirstContact(t *testing.T) {
 		"a list of what parts began": {ResourceVersion: "10", Recorded: "20", Listing: &ledger.Listing{ResourceVersion: "10"}, Ahead: map[string]string{"ns": "20"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, disk(), podWatch())
+			r := newRig(t, disk(), committest.PodWatch())
 			s := r.feed(pods)
 			r.save(s, saved)
 			if err := r.c.Prepare(s); err != nil {
@@ -128,8 +129,8 @@ func TestCheckpointBeforeTheFirstContact(t *testing.T) {
 func TestUnreadablePositionIsHandedOver(t *testing.T) {
 	for name, successor := range map[string]string{"pods#a": "", "pods#": "a"} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, disk(), podWatch())
-			if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(name), []byte("{")); err != nil {
+			r := newRig(t, disk(), committest.PodWatch())
+			if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(name), []byte("{")); err != nil {
 				t.Fatal(err)
 			}
 			s := r.feedIn(pods, successor)
@@ -140,7 +141,7 @@ func TestUnreadablePositionIsHandedOver(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.commit(&feedSynced{feed: s})
-			if gaps := r.events(); len(gaps) != 1 || gaps[0].Type != event.Gap || gaps[0].Gap.Cause != dynamicfactory.CauseUnreadable {
+			if gaps := r.Events(); len(gaps) != 1 || gaps[0].Type != event.Gap || gaps[0].Gap.Cause != dynamicfactory.CauseUnreadable {
 				t.Errorf("the gaps are %v", gaps)
 			}
 		})
@@ -150,12 +151,12 @@ func TestUnreadablePositionIsHandedOver(t *testing.T) {
 // TestGatheredLists widens a watch while one namespace is amid a list that is ahead of
 // another: the list of the whole leaves out history of the other, which is a gap.
 func TestGatheredLists(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	for id, cp := range map[string]ledger.Checkpoint{
 		"pods#a": {ResourceVersion: "100", Synced: true, Time: now.Add(-time.Hour)},
 		"pods#b": {ResourceVersion: "150", Synced: true, Time: now, Listing: &ledger.Listing{ResourceVersion: "200"}},
 	} {
-		if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(id), ledger.Encode(cp)); err != nil {
+		if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(id), ledger.Encode(cp)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -174,14 +175,14 @@ func TestGatheredLists(t *testing.T) {
 // TestGatheredParts widens a watch while a part takes its first list, another is recorded
 // again in another form, and the whole is behind what an earlier part had recorded.
 func TestGatheredParts(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	for id, cp := range map[string]ledger.Checkpoint{
 		"pods#":  {ResourceVersion: "100", Sweeping: true, Ahead: map[string]string{"c": "130"}},
 		"pods#a": {ResourceVersion: "120", Synced: true},
 		"pods#b": {Listing: &ledger.Listing{ResourceVersion: "50"}},
 		"pods#d": {ResourceVersion: "140", Synced: true, Sweeping: true, Listing: &ledger.Listing{ResourceVersion: "140"}},
 	} {
-		if err := ledger.PutMeta(r.store, ledger.CheckpointMeta(id), ledger.Encode(cp)); err != nil {
+		if err := ledger.PutMeta(r.Store, ledger.CheckpointMeta(id), ledger.Encode(cp)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/headline"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
@@ -19,7 +20,7 @@ import (
 // + if the record has that state too", and checks the headlines against them.
 func (r *rig) logged() (lines []string) {
 	r.Helper()
-	items, err := r.store.ReadLog(0, 1000)
+	items, err := r.Store.ReadLog(0, 1000)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -49,7 +50,7 @@ func (r *rig) logged() (lines []string) {
 		row := rec.Headline(it.Sequence, event.Inside)
 		want = append(want, row)
 	}
-	err = r.store.ScanHeadlines(0, 1<<62, false, func(blocks []byte) error {
+	err = r.Store.ScanHeadlines(0, 1<<62, false, func(blocks []byte) error {
 		return headline.Read(blocks, "", func(row *headline.Row) error {
 			kept := *row // its texts are those of the blocks
 			kept.Namespace, kept.Name, kept.Manager = strings.Clone(row.Namespace), strings.Clone(row.Name), strings.Clone(row.Manager)
@@ -72,19 +73,19 @@ func (r *rig) logged() (lines []string) {
 // Every change of a watch is in the log, with the record that it follows on, whether a
 // route takes it or not.
 func TestHistory(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	r.route(route.Spec{Name: "deletions", Events: []event.Type{event.Deleted}, Payload: []string{"patch"}, Sinks: []string{"sink"}})
 	s := r.feed(pods)
 	s.synced, s.recordedForm = true, s.Form
-	a1, a2, a3, b2 := r.object("a", "u1", "1"), r.object("a", "u1", "2"), r.object("a", "u1", "3"), r.object("b", "u2", "2")
+	a1, a2, a3, b2 := r.Object("a", "u1", "1"), r.Object("a", "u1", "2"), r.Object("a", "u1", "3"), r.Object("b", "u2", "2")
 	r.commit(addedTo(s, a1), updatedIn(s, a2, a1), addedTo(s, b2))
-	r.commit(updatedIn(s, a3, a2), deletedFrom(s, r.object("b", "u2", "4")))
+	r.commit(updatedIn(s, a3, a2), deletedFrom(s, r.Object("b", "u2", "4")))
 	r.commit(updatedIn(s, a3, a3))
 
 	s = r.feed(pods) // the next process: the informer begins with what the ledger has
 	s.synced, s.recordedForm, s.floor = true, s.Form, "4"
-	a5, a6 := r.object("a", "u1", "5"), r.object("a", "u9", "6")
-	r.commit(listedBy(s, r.object("a", "u1", "3")), updatedIn(s, a5, r.object("a", "u1", "3")), listedBy(s, a6))
+	a5, a6 := r.Object("a", "u1", "5"), r.Object("a", "u9", "6")
+	r.commit(listedBy(s, r.Object("a", "u1", "3")), updatedIn(s, a5, r.Object("a", "u1", "3")), listedBy(s, a6))
 	want := []string{
 		"added a 1<none", "updated a 2<1", "added b 2<none", "updated a 3<2", "deleted b 4<2", "updated a 5<3",
 		"deleted a 5<5", "added a 6<none",
@@ -99,15 +100,15 @@ func TestHistory(t *testing.T) {
 
 // A state before that may leave the log long before the record is in the record too.
 func TestHistoryKeepsOldStates(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	r.route()
 	s := r.feed(pods)
 	s.synced = true
-	a1, a2, a3 := r.object("a", "u1", "1"), r.object("a", "u1", "2"), r.object("a", "u1", "3")
-	r.commit(addedTo(s, a1), addedTo(s, r.object("b", "u2", "1")))
-	r.c.store = agedStore{r.c.store, r.store.LogStats().Last}
+	a1, a2, a3 := r.Object("a", "u1", "1"), r.Object("a", "u1", "2"), r.Object("a", "u1", "3")
+	r.commit(addedTo(s, a1), addedTo(s, r.Object("b", "u2", "1")))
+	r.c.store = agedStore{r.c.store, r.Store.LogStats().Last}
 	r.commit(updatedIn(s, a2, a1))
-	r.commit(updatedIn(s, a3, a2), deletedFrom(s, r.object("b", "u2", "4")))
+	r.commit(updatedIn(s, a3, a2), deletedFrom(s, r.Object("b", "u2", "4")))
 	want := []string{"added a 1<none", "added b 1<none", "updated a 2<1+", "updated a 3<2", "deleted b 4<1"}
 	if diff := cmp.Diff(want, r.logged()); diff != "" {
 		t.Error(diff)
@@ -117,12 +118,12 @@ func TestHistoryKeepsOldStates(t *testing.T) {
 // A watch without a history has recorded what routes take, and the history that begins
 // later says that it does not know what was before.
 func TestWithoutHistory(t *testing.T) {
-	r := newRig(t, disk(), podWatch(func(w *plan.Watch) { w.History = false }))
+	r := newRig(t, disk(), committest.PodWatch(func(w *plan.Watch) { w.History = false }))
 	r.route(route.Spec{Name: "deletions", Events: []event.Type{event.Deleted}, Payload: []string{"object"}, Sinks: []string{"sink"}})
 	s := r.feed(pods)
 	s.synced = true
-	a1, a2, a3 := r.object("a", "u1", "1"), r.object("a", "u1", "2"), r.object("a", "u1", "3")
-	r.commit(addedTo(s, a1), updatedIn(s, a2, a1), deletedFrom(s, r.object("a", "u1", "3")))
+	a1, a2, a3 := r.Object("a", "u1", "1"), r.Object("a", "u1", "2"), r.Object("a", "u1", "3")
+	r.commit(addedTo(s, a1), updatedIn(s, a2, a1), deletedFrom(s, r.Object("a", "u1", "3")))
 	r.commit(addedTo(s, a1))
 	r.watches[0].History = true
 	s = r.feed(pods)
@@ -137,20 +138,20 @@ func TestWithoutHistory(t *testing.T) {
 
 // The form that other edits give a state is in the history, and no event.
 func TestHistoryOfEdits(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	r.route(route.Spec{Name: "all", Payload: []string{"object"}, Sinks: []string{"sink"}})
 	s := r.feed(pods)
 	s.synced, s.recordedForm = true, s.Form
-	r.commit(addedTo(s, r.object("a", "u1", "1")))
+	r.commit(addedTo(s, r.Object("a", "u1", "1")))
 	s = r.feed(pods)
 	s.synced, s.recordedForm = true, "another"
-	a1 := r.object("a", "u1", "1")
-	r.commit(listedBy(s, a1), updatedIn(s, r.object("a", "u1", "2"), a1))
+	a1 := r.Object("a", "u1", "1")
+	r.commit(listedBy(s, a1), updatedIn(s, r.Object("a", "u1", "2"), a1))
 	want := []string{"added a 1<none", "sync a 1<1 rerecorded", "updated a 2<1"}
 	if diff := cmp.Diff(want, r.logged()); diff != "" {
 		t.Error(diff)
 	}
-	r.expect("added a u1 1", "updated a u1 2") // the rig leaves out what is no event
+	r.Expect("added a u1 1", "updated a u1 2") // the rig leaves out what is no event
 	if items := r.queued(); len(items) != 2 {
 		t.Errorf("%d events are queued, want 2", len(items))
 	}

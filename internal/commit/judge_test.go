@@ -5,6 +5,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -14,9 +15,9 @@ import (
 // recorded makes o the ledger's state of its object, without an event.
 func (r *rig) recorded(s *Feed, o *compact.Object) {
 	r.Helper()
-	b := r.store.NewBatch()
+	b := r.Store.NewBatch()
 	b.PutState(s.Partition, ledger.Key(o.GetNamespace(), o.GetName()), o.AppendBinary(nil))
-	if err := r.store.Commit(b); err != nil {
+	if err := r.Store.Commit(b); err != nil {
 		r.Fatal(err)
 	}
 }
@@ -24,9 +25,9 @@ func (r *rig) recorded(s *Feed, o *compact.Object) {
 // damaged makes the ledger's state of an object unreadable.
 func (r *rig) damaged(s *Feed, name string) {
 	r.Helper()
-	b := r.store.NewBatch()
+	b := r.Store.NewBatch()
 	b.PutState(s.Partition, ledger.Key("ns", name), []byte("damaged"))
-	if err := r.store.Commit(b); err != nil {
+	if err := r.Store.Commit(b); err != nil {
 		r.Fatal(err)
 	}
 }
@@ -44,7 +45,7 @@ type told struct {
 func (r *rig) told() []told {
 	r.Helper()
 	var list []told
-	for _, e := range r.events() {
+	for _, e := range r.Events() {
 		x := told{Type: e.Type, UID: e.UID, Version: e.ResourceVersion, Old: e.OldObject != nil, FinalStateUnknown: e.FinalStateUnknown, Repair: e.Repair}
 		if e.Gap != nil {
 			x.Cause = e.Gap.Cause
@@ -132,7 +133,7 @@ func TestObjectSeen(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, disk(), podWatch())
+			r := newRig(t, disk(), committest.PodWatch())
 			s := r.feed(pods)
 			s.recordedForm = s.Form
 			if tc.recorded != "" {
@@ -140,12 +141,12 @@ func TestObjectSeen(t *testing.T) {
 				if uid == "" {
 					uid = "u"
 				}
-				r.recorded(s, r.object("a", uid, tc.recorded))
+				r.recorded(s, r.Object("a", uid, tc.recorded))
 			}
 			if tc.with != nil {
 				tc.with(r, s)
 			}
-			c := addedTo(s, r.object("a", "u", tc.seen))
+			c := addedTo(s, r.Object("a", "u", tc.seen))
 			c.initial = tc.initial
 			r.commit(c)
 			if diff := cmp.Diff(tc.want, r.told()); diff != "" {
@@ -162,12 +163,12 @@ func TestObjectSeen(t *testing.T) {
 // states may be in another form than the feed's.
 func TestSameVersionInAnotherForm(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
-	r.recorded(s, r.object("a", "u", "5", "before"))
+	r.recorded(s, r.Object("a", "u", "5", "before"))
 	s.recordedForm = "v0"
-	r.commit(listedBy(s, r.object("a", "u", "5", "after")))
-	r.expect()
+	r.commit(listedBy(s, r.Object("a", "u", "5", "after")))
+	r.Expect()
 	o, err := r.c.ledger.State(s.Partition, ledger.Key("ns", "a"))
 	if err != nil || o.GetLabels()["tier"] != "after" {
 		t.Errorf("the ledger has %v, %v", o.GetLabels(), err)
@@ -184,14 +185,14 @@ func TestObjectGone(t *testing.T) {
 	}{
 		{name: "never recorded"},
 		{
-			name: "another life is recorded", with: func(r *rig, s *Feed) { r.recorded(s, r.object("a", "later", "9")) },
+			name: "another life is recorded", with: func(r *rig, s *Feed) { r.recorded(s, r.Object("a", "later", "9")) },
 		},
 		{
-			name: "watch", with: func(r *rig, s *Feed) { r.recorded(s, r.object("a", "u", "4")) },
+			name: "watch", with: func(r *rig, s *Feed) { r.recorded(s, r.Object("a", "u", "4")) },
 			want: []told{{Type: event.Deleted, UID: "u", Version: "5"}},
 		},
 		{
-			name: "comparison", with: func(r *rig, s *Feed) { r.recorded(s, r.object("a", "u", "4")) }, unknown: true,
+			name: "comparison", with: func(r *rig, s *Feed) { r.recorded(s, r.Object("a", "u", "4")) }, unknown: true,
 			want: []told{{Type: event.Deleted, UID: "u", Version: "5", FinalStateUnknown: true}},
 		},
 		{
@@ -201,13 +202,13 @@ func TestObjectGone(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, disk(), podWatch())
+			r := newRig(t, disk(), committest.PodWatch())
 			s := r.feed(pods)
 			s.recordedForm = s.Form
 			if tc.with != nil {
 				tc.with(r, s)
 			}
-			c := deletedFrom(s, r.object("a", "u", "5"))
+			c := deletedFrom(s, r.Object("a", "u", "5"))
 			c.unknown = tc.unknown
 			r.commit(c)
 			if diff := cmp.Diff(tc.want, r.told()); diff != "" {
@@ -225,13 +226,13 @@ func TestObjectGone(t *testing.T) {
 // TestDamageIsLoggedOnce reports each damaged state by a gap of its own.
 func TestDamageIsLoggedOnce(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
 	for _, name := range []string{"a", "b"} {
 		r.damaged(s, name)
-		r.commit(addedTo(s, r.object(name, "u-"+name, "5")))
+		r.commit(addedTo(s, r.Object(name, "u-"+name, "5")))
 	}
-	r.expect("gap a  ", "sync a u-a 5", "gap b  ", "sync b u-b 5")
+	r.Expect("gap a  ", "sync a u-a 5", "gap b  ", "sync b u-b 5")
 	if !s.damaged {
 		t.Error("the feed does not know that its ledger is damaged")
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
@@ -30,20 +31,20 @@ func (r *rig) liveFeed() *Feed {
 }
 
 func TestForReportsAMatchOnce(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	r.route(stuck)
 	s := r.liveFeed()
 	r.commit(&feedSynced{feed: s})
-	r.commit(addedTo(s, r.object("a", "u", "1")), addedTo(s, r.object("b", "x", "1", "stuck")))
+	r.commit(addedTo(s, r.Object("a", "u", "1")), addedTo(s, r.Object("b", "x", "1", "stuck")))
 	r.pass(time.Minute)
-	r.commit(updatedIn(s, r.object("a", "u", "2", "stuck"), nil))
+	r.commit(updatedIn(s, r.Object("a", "u", "2", "stuck"), nil))
 	began := r.at
 	r.pass(9 * time.Minute)
 	lasted := r.takes("sink", "updated b 1")[0]
 	if lasted.For == nil || !lasted.For.Since.Equal(now) || lasted.Object == nil {
 		t.Errorf("for is %v, want since %s", lasted.For, now)
 	}
-	r.commit(updatedIn(s, r.object("a", "u", "3", "stuck"), nil)) // it still matches
+	r.commit(updatedIn(s, r.Object("a", "u", "3", "stuck"), nil)) // it still matches
 	r.pass(59 * time.Second)
 	r.takes("sink")
 	r.pass(time.Second)
@@ -54,14 +55,14 @@ func TestForReportsAMatchOnce(t *testing.T) {
 	if want := event.ID("test", event.Updated, s.Resource, "/for/stuck", "u", "2"); lasted.ID != want {
 		t.Errorf("the id is %s, want %s, which the start of the match decides", lasted.ID, want)
 	}
-	r.commit(updatedIn(s, r.object("a", "u", "4", "stuck"), nil))
+	r.commit(updatedIn(s, r.Object("a", "u", "4", "stuck"), nil))
 	r.pass(time.Hour)
 	r.takes("sink")
 
-	r.commit(updatedIn(s, r.object("a", "u", "5"), nil), deletedFrom(s, r.object("b", "x", "6")))
-	r.commit(updatedIn(s, r.object("a", "u", "7", "stuck"), nil), addedTo(s, r.object("b", "y", "8", "stuck")))
+	r.commit(updatedIn(s, r.Object("a", "u", "5"), nil), deletedFrom(s, r.Object("b", "x", "6")))
+	r.commit(updatedIn(s, r.Object("a", "u", "7", "stuck"), nil), addedTo(s, r.Object("b", "y", "8", "stuck")))
 	r.pass(5 * time.Minute)
-	r.commit(updatedIn(s, r.object("a", "u", "9"), nil), updatedIn(s, r.object("a", "u", "10", "stuck"), nil))
+	r.commit(updatedIn(s, r.Object("a", "u", "9"), nil), updatedIn(s, r.Object("a", "u", "10", "stuck"), nil))
 	r.pass(5 * time.Minute)
 	r.takes("sink", "updated b 8")
 	r.pass(5 * time.Minute)
@@ -71,9 +72,9 @@ func TestForReportsAMatchOnce(t *testing.T) {
 // TestForOfRecordedObjects begins the timers of objects that were recorded before the
 // route, and of all when its condition changes.
 func TestForOfRecordedObjects(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.liveFeed()
-	r.commit(addedTo(s, r.object("a", "u", "1", "stuck")), addedTo(s, r.object("b", "x", "2", "other")), &feedSynced{feed: s})
+	r.commit(addedTo(s, r.Object("a", "u", "1", "stuck")), addedTo(s, r.Object("b", "x", "2", "other")), &feedSynced{feed: s})
 	r.delivered("sink")
 	r.route(stuck)
 	r.pass(0)
@@ -110,15 +111,15 @@ func TestForThatComesBack(t *testing.T) {
 	edited.When = `metadata.labels["tier"] in ["stuck", "other"]`
 	for name, meanwhile := range map[string][]route.Spec{"edited": {edited}, "taken out": nil} {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t, disk(), podWatch())
+			r := newRig(t, disk(), committest.PodWatch())
 			r.route(stuck)
 			s := r.liveFeed()
 			r.commit(&feedSynced{feed: s})
-			r.commit(addedTo(s, r.object("a", "u", "1")), addedTo(s, r.object("b", "x", "2", "stuck")))
+			r.commit(addedTo(s, r.Object("a", "u", "1")), addedTo(s, r.Object("b", "x", "2", "stuck")))
 			r.pass(0)
 			r.route(meanwhile...)
 			r.at = r.at.Add(time.Minute)
-			r.commit(updatedIn(s, r.object("a", "u", "3", "stuck"), nil), updatedIn(s, r.object("b", "x", "4"), nil), updatedIn(s, r.object("b", "x", "5", "stuck"), nil))
+			r.commit(updatedIn(s, r.Object("a", "u", "3", "stuck"), nil), updatedIn(s, r.Object("b", "x", "4"), nil), updatedIn(s, r.Object("b", "x", "5", "stuck"), nil))
 			r.route(stuck)
 			r.pass(0)
 			r.pass(stuck.For - time.Second)
@@ -131,7 +132,7 @@ func TestForThatComesBack(t *testing.T) {
 
 // TestForWaitsForTheWatch does not report a match of which nobody knows whether it lasts.
 func TestForWaitsForTheWatch(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	r.route(stuck)
 	s := r.feed(pods)
 	watch := &informer{checkpoints: map[uint64]string{}}
@@ -139,11 +140,11 @@ func TestForWaitsForTheWatch(t *testing.T) {
 	s.begun.Store(true)
 	r.running = []*Feed{s}
 	r.commit(&feedSynced{feed: s})
-	r.commit(addedTo(s, r.object("a", "u", "1", "stuck")), addedTo(s, r.object("b", "x", "2", "stuck")))
+	r.commit(addedTo(s, r.Object("a", "u", "1", "stuck")), addedTo(s, r.Object("b", "x", "2", "stuck")))
 	watch.watching = r.at.Add(10 * time.Minute) // it has just been opened again
 	r.pass(10 * time.Minute)
 	r.takes("sink")
-	r.commit(updatedIn(s, r.object("a", "u", "3"), nil))
+	r.commit(updatedIn(s, r.Object("a", "u", "3"), nil))
 	r.pass(settled)
 	r.takes("sink", "updated b 2")
 }
@@ -151,7 +152,7 @@ func TestForWaitsForTheWatch(t *testing.T) {
 // TestForReadsWhatWaitsOnce reads due matches of a watch that is not connected again only when
 // it is, and those of other watches meanwhile.
 func TestForReadsWhatWaitsOnce(t *testing.T) {
-	r := newRig(t, disk(), podWatch(), podWatch(func(w *plan.Watch) { w.Name = "other" }))
+	r := newRig(t, disk(), committest.PodWatch(), committest.PodWatch(func(w *plan.Watch) { w.Name = "other" }))
 	r.route(stuck)
 	offline, live := r.feedIn(pods, "off"), r.feedIn(pods, "ns")
 	watch := &informer{}
@@ -163,7 +164,7 @@ func TestForReadsWhatWaitsOnce(t *testing.T) {
 	r.commit(&feedSynced{feed: offline}, &feedSynced{feed: live})
 	const n = 3 * timerLook
 	for i := range n {
-		o, err := r.codec.Encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"off","name":"p%d","uid":"u%d","resourceVersion":"1","labels":{"tier":"stuck"}}}`, i, i), nil, 0)
+		o, err := r.Codec.Encode(fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"off","name":"p%d","uid":"u%d","resourceVersion":"1","labels":{"tier":"stuck"}}}`, i, i), nil, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -171,9 +172,9 @@ func TestForReadsWhatWaitsOnce(t *testing.T) {
 	}
 	r.commit()
 	r.pass(time.Minute)
-	r.commit(addedTo(live, r.object("a", "u", "2", "stuck")))
+	r.commit(addedTo(live, r.Object("a", "u", "2", "stuck")))
 	watch.watching = now.Add(20 * time.Minute)
-	counted := &brokenStore{Store: r.store, prefix: "none"}
+	counted := &brokenStore{Store: r.Store, prefix: "none"}
 	r.c.timers.table = timer.NewTable(counted)
 	r.pass(9 * time.Minute)
 	if counted.reads < n {
@@ -196,15 +197,15 @@ func TestForReadsWhatWaitsOnce(t *testing.T) {
 
 // TestForAfterLostHistory begins a match again that may have been broken unseen.
 func TestForAfterLostHistory(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	r.route(stuck)
 	s := r.liveFeed()
 	r.commit(&feedSynced{feed: s})
-	r.commit(addedTo(s, r.object("a", "u", "1", "stuck")), addedTo(s, r.object("b", "x", "2", "stuck")))
+	r.commit(addedTo(s, r.Object("a", "u", "1", "stuck")), addedTo(s, r.Object("b", "x", "2", "stuck")))
 	r.pass(5 * time.Minute)
 	r.commit(&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, Position: 0, From: "2", To: "9", FromTime: r.at.Add(-time.Hour), ToTime: r.at}})
 	s.blindTo = 1 // the list is being taken in
-	r.commit(updatedIn(s, r.object("a", "u", "8", "stuck"), nil))
+	r.commit(updatedIn(s, r.Object("a", "u", "8", "stuck"), nil))
 	r.pass(5 * time.Minute)
 	events := r.takes("sink", "gap  ", "updated b 2")
 	if events[1].For == nil {
@@ -218,15 +219,15 @@ func TestForAfterLostHistory(t *testing.T) {
 // given: it has no snapshot.
 func TestForOfWhatAWatchComesToCover(t *testing.T) {
 	quiet := func(w *plan.Watch) { w.Snapshot, w.Namespaces, w.Fingerprint = false, []string{"other"}, "narrow" }
-	r := newRig(t, disk(), podWatch(func(w *plan.Watch) { w.Name = "all" }), podWatch(quiet))
+	r := newRig(t, disk(), committest.PodWatch(func(w *plan.Watch) { w.Name = "all" }), committest.PodWatch(quiet))
 	lasts := stuck
 	lasts.Watches = []string{"w"}
 	r.route(lasts)
 	s := r.liveFeed()
-	r.commit(addedTo(s, r.object("a", "u", "1", "stuck")), &feedSynced{feed: s})
+	r.commit(addedTo(s, r.Object("a", "u", "1", "stuck")), &feedSynced{feed: s})
 	r.pass(time.Hour)
 	r.takes("sink")
-	r.begin(s, false, r.watches[0], podWatch(quiet, func(w *plan.Watch) { w.Namespaces, w.Fingerprint = nil, "wide" }))
+	r.begin(s, false, r.watches[0], committest.PodWatch(quiet, func(w *plan.Watch) { w.Namespaces, w.Fingerprint = nil, "wide" }))
 	r.pass(0)
 	r.pass(stuck.For)
 	r.takes("sink", "updated a 1")
@@ -235,23 +236,23 @@ func TestForOfWhatAWatchComesToCover(t *testing.T) {
 // TestForOfWhatWasForgotten begins a match again of an object whose recorded state was
 // forgotten, as nothing watched it.
 func TestForOfWhatWasForgotten(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	r.route(stuck)
 	s := r.liveFeed()
 	r.commit(&feedSynced{feed: s})
-	r.commit(addedTo(s, r.object("a", "u", "1", "stuck")), addedTo(s, r.object("b", "x", "2", "stuck")))
+	r.commit(addedTo(s, r.Object("a", "u", "1", "stuck")), addedTo(s, r.Object("b", "x", "2", "stuck")))
 	r.pass(5 * time.Minute)
 	r.running = nil
-	b := r.store.NewBatch()
+	b := r.Store.NewBatch()
 	for _, name := range []string{"a", "b"} {
 		b.DeleteState(s.Partition, ledger.Key("ns", name))
 	}
-	if err := r.store.Commit(b); err != nil {
+	if err := r.Store.Commit(b); err != nil {
 		t.Fatal(err)
 	}
 	r.pass(time.Minute)
 	s = r.liveFeed()
-	r.commit(listedBy(s, r.object("a", "u", "1", "stuck")), &feedSynced{feed: s})
+	r.commit(listedBy(s, r.Object("a", "u", "1", "stuck")), &feedSynced{feed: s})
 	began := r.at
 	r.pass(9 * time.Minute)
 	r.takes("sink")
@@ -270,7 +271,7 @@ func TestForOfWhatWasForgotten(t *testing.T) {
 
 // TestForSampledAndCounted takes matches that have lasted by their IDs, and counts those.
 func TestForSampledAndCounted(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	some := stuck
 	some.Sample = 0.5
 	some.Metric = &route.Metric{Name: "stuck", Labels: map[string]string{"name": "metadata.name"}, MaxSeries: 100}
@@ -279,7 +280,7 @@ func TestForSampledAndCounted(t *testing.T) {
 	r.commit(&feedSynced{feed: s})
 	const n = 40
 	for i := range n {
-		r.commit(addedTo(s, r.object(fmt.Sprint("p", i), fmt.Sprint("u", i), fmt.Sprint(i+1), "stuck")))
+		r.commit(addedTo(s, r.Object(fmt.Sprint("p", i), fmt.Sprint("u", i), fmt.Sprint(i+1), "stuck")))
 	}
 	r.pass(stuck.For)
 	r.pass(time.Hour)
@@ -306,7 +307,7 @@ func TestForModel(t *testing.T) {
 func forModel(t *testing.T, random *rand.Rand) {
 	fs, clock, spec := vfs.NewCrashableMem(), now, stuck
 	life := func() (*rig, *Feed) {
-		r := newRig(t, fs, podWatch())
+		r := newRig(t, fs, committest.PodWatch())
 		r.at = clock
 		r.route(spec)
 		s := r.liveFeed()
@@ -354,13 +355,13 @@ func forModel(t *testing.T, random *rand.Rand) {
 			if exists[name] == "" {
 				uid++
 				exists[name] = fmt.Sprint("u", uid)
-				r.commit(addedTo(s, r.object(name, exists[name], fmt.Sprint(version), tier)))
+				r.commit(addedTo(s, r.Object(name, exists[name], fmt.Sprint(version), tier)))
 			} else {
-				r.commit(updatedIn(s, r.object(name, exists[name], fmt.Sprint(version), tier), nil))
+				r.commit(updatedIn(s, r.Object(name, exists[name], fmt.Sprint(version), tier), nil))
 			}
 			judge(name, false)
 		case n < 11 && exists[name] != "":
-			r.commit(deletedFrom(s, r.object(name, exists[name], fmt.Sprint(version))))
+			r.commit(deletedFrom(s, r.Object(name, exists[name], fmt.Sprint(version))))
 			delete(exists, name)
 			judge(name, false)
 		case n < 18:
@@ -372,7 +373,7 @@ func forModel(t *testing.T, random *rand.Rand) {
 			r.commit(&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseExpired, From: "2", To: "9", FromTime: r.at, ToTime: r.at}})
 			if exists[name] != "" {
 				s.blindTo = 1
-				r.commit(updatedIn(s, r.object(name, exists[name], fmt.Sprint(version), tiers[name]), nil))
+				r.commit(updatedIn(s, r.Object(name, exists[name], fmt.Sprint(version), tiers[name]), nil))
 				s.blindTo = 0
 				judge(name, true)
 			}
@@ -385,7 +386,7 @@ func forModel(t *testing.T, random *rand.Rand) {
 			}
 			if random.IntN(2) == 0 && exists[name] != "" { // before its objects are looked through
 				tiers[name], anew = tier, out || spec.When != before
-				r.commit(updatedIn(s, r.object(name, exists[name], fmt.Sprint(version), tier), nil))
+				r.commit(updatedIn(s, r.Object(name, exists[name], fmt.Sprint(version), tier), nil))
 				judge(name, false)
 			}
 			spec.When = whens[random.IntN(2)]
@@ -408,13 +409,13 @@ func forModel(t *testing.T, random *rand.Rand) {
 }
 
 func TestForSummary(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	brief := stuck
 	brief.Payload = []string{"summary"}
 	r.route(brief)
 	s := r.liveFeed()
 	r.commit(&feedSynced{feed: s})
-	r.commit(addedTo(s, r.object("a", "u", "1", "stuck")))
+	r.commit(addedTo(s, r.Object("a", "u", "1", "stuck")))
 	r.pass(stuck.For)
 	if e := r.takes("sink", "updated a 1: matches for 10m0s")[0]; strings.Contains(string(e.Object), "a") {
 		t.Error("the object is there unasked")

@@ -9,26 +9,17 @@ import (
 
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
-	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-// prodPods watches the pods of namespaces with env=prod.
-func prodPods(w *plan.Watch) {
-	filter, err := selector.NewFilter(selector.Namespaces{Selector: "env=prod"}, "", "")
-	if err != nil {
-		panic(err)
-	}
-	w.Filter = filter
-}
-
 // namespace makes the namespace "ns", in which all objects of a rig are.
 func (r *rig) namespace(version, env string) *compact.Object {
 	r.Helper()
-	o, err := r.codec.Encode(fmt.Appendf(nil, `{"metadata":{"name":"ns","uid":"n","resourceVersion":%q,"labels":{"env":%q}}}`, version, env), nil, 0)
+	o, err := r.Codec.Encode(fmt.Appendf(nil, `{"metadata":{"name":"ns","uid":"n","resourceVersion":%q,"labels":{"env":%q}}}`, version, env), nil, 0)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -52,52 +43,52 @@ func (r *rig) know(changes ...change) *Feed {
 }
 
 func TestNamespaceLabelsAreLive(t *testing.T) {
-	r := newRig(t, disk(), podWatch(prodPods))
+	r := newRig(t, disk(), committest.PodWatch(committest.ProdPods))
 	s := r.know(&namespaceSeen{obj: r.namespace("1", "dev")})
-	r.commit(addedTo(s, r.object("a", "u1", "2")))
-	r.expect() // not selected
+	r.commit(addedTo(s, r.Object("a", "u1", "2")))
+	r.Expect() // not selected
 
 	// The objects of a namespace that comes to be selected enter, also those that
 	// come in the same commit.
 	r.commit(
-		addedTo(s, r.object("b", "u2", "3")),
+		addedTo(s, r.Object("b", "u2", "3")),
 		&namespaceSeen{obj: r.namespace("4", "prod")},
 	)
-	entered := r.expect("updated a u1 2", "updated b u2 3")
+	entered := r.Expect("updated a u1 2", "updated b u2 3")
 	if got := r.selections(2); !slices.Equal(got, []event.Selection{event.Entered, event.Entered}) {
 		t.Errorf("selections are %v", got)
 	}
 	r.commit(&namespaceSeen{obj: r.namespace("5", "prod")})
-	r.expect() // another change of the namespace
+	r.Expect() // another change of the namespace
 
 	r.commit(&namespaceSeen{obj: r.namespace("6", "dev")})
-	left := r.expect("updated a u1 2", "updated b u2 3")
+	left := r.Expect("updated a u1 2", "updated b u2 3")
 	if got := r.selections(2); !slices.Equal(got, []event.Selection{event.Left, event.Left}) {
 		t.Errorf("selections are %v", got)
 	}
 	if left[0].ID == entered[0].ID {
 		t.Errorf("entering and leaving have one id, %s", left[0].ID)
 	}
-	r.commit(deletedFrom(s, r.object("a", "u1", "7")))
-	r.expect()
+	r.commit(deletedFrom(s, r.Object("a", "u1", "7")))
+	r.Expect()
 }
 
 // The order between the watches of namespaces and objects is open at both ends of
 // a namespace's life.
 func TestNamespaceOutOfOrder(t *testing.T) {
-	r := newRig(t, disk(), podWatch(prodPods))
+	r := newRig(t, disk(), committest.PodWatch(committest.ProdPods))
 	s := r.know()
-	r.commit(addedTo(s, r.object("a", "u1", "2")))
-	r.expect()
+	r.commit(addedTo(s, r.Object("a", "u1", "2")))
+	r.Expect()
 	r.commit(&namespaceSeen{obj: r.namespace("1", "prod")})
-	r.expect("added a u1 2")
+	r.Expect("added a u1 2")
 	if got := r.selections(1); got[0] != event.Inside {
 		t.Errorf("selection is %v", got)
 	}
 
 	r.commit(&namespaceGone{obj: r.namespace("4", "prod")})
-	r.commit(deletedFrom(s, r.object("a", "u1", "3")))
-	r.expect("deleted a u1 3")
+	r.commit(deletedFrom(s, r.Object("a", "u1", "3")))
+	r.Expect("deleted a u1 3")
 }
 
 // After a restart the labels are those by which objects were selected before, and
@@ -114,13 +105,13 @@ func TestNamespacesOfAnEarlierLife(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			dir := disk()
 			t.Run("before", func(t *testing.T) {
-				r := newRig(t, dir, podWatch(prodPods))
+				r := newRig(t, dir, committest.PodWatch(committest.ProdPods))
 				s := r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
-				r.commit(addedTo(s, r.object("a", "u1", "2")))
-				r.expect("added a u1 2")
+				r.commit(addedTo(s, r.Object("a", "u1", "2")))
+				r.Expect("added a u1 2")
 			})
-			r := newRig(t, dir, podWatch(prodPods))
-			r.expect("added a u1 2")
+			r := newRig(t, dir, committest.PodWatch(committest.ProdPods))
+			r.Expect("added a u1 2")
 			if err := r.c.LoadNamespaces(); err != nil {
 				t.Fatal(err)
 			}
@@ -130,8 +121,8 @@ func TestNamespacesOfAnEarlierLife(t *testing.T) {
 			s := r.feed(pods)
 			r.running = append(r.running, s)
 			r.commit(tc.change(r))
-			r.commit(deletedFrom(s, r.object("a", "u1", "9")))
-			r.expect(tc.want)
+			r.commit(deletedFrom(s, r.Object("a", "u1", "9")))
+			r.Expect(tc.want)
 		})
 	}
 }
@@ -159,7 +150,7 @@ func TestGoneNamespacesAreBounded(t *testing.T) {
 
 func TestNamespacesAreForgotten(t *testing.T) {
 	dir := disk()
-	r := newRig(t, dir, podWatch(prodPods))
+	r := newRig(t, dir, committest.PodWatch(committest.ProdPods))
 	r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
 	if err := (Barrier{r.group}).ForgetNamespaces(r.watches); err != nil {
 		t.Fatal(err)
@@ -183,7 +174,7 @@ func TestRelabelledNamespaceInParts(t *testing.T) {
 			entered := map[string]int{}
 			largest := 0
 			count := func(r *rig) {
-				events := r.events()
+				events := r.Events()
 				largest = max(largest, len(events))
 				for _, e := range events {
 					if e.Type == event.Updated && strings.HasPrefix(e.UID, "u") {
@@ -193,33 +184,33 @@ func TestRelabelledNamespaceInParts(t *testing.T) {
 			}
 			var last uint64
 			t.Run("before", func(t *testing.T) {
-				r := newRig(t, dir, podWatch(prodPods))
+				r := newRig(t, dir, committest.PodWatch(committest.ProdPods))
 				s := r.know(&namespaceSeen{obj: r.namespace("1", "dev")})
 				for i := range n {
-					r.add(addedTo(s, r.object(fmt.Sprintf("pod-%05d", i), fmt.Sprint("u", i), "2")))
+					r.add(addedTo(s, r.Object(fmt.Sprintf("pod-%05d", i), fmt.Sprint("u", i), "2")))
 				}
 				r.commit()
 				count(r)
 				r.add(&namespaceSeen{obj: r.namespace("3", "prod")})
 				for i := range kill {
 					if i == 2 { // one that has not entered yet, and one that has
-						for _, o := range []*compact.Object{r.object("pod-01500", "u1500", "4"), r.object("pod-00000", "u0", "4")} {
+						for _, o := range []*compact.Object{r.Object("pod-01500", "u1500", "4"), r.Object("pod-00000", "u0", "4")} {
 							r.add(updatedIn(s, o, nil))
 						}
 					}
 					r.step()
 					count(r)
 				}
-				last = r.read
+				last = r.Read
 			})
-			r := newRig(t, dir, podWatch(prodPods))
+			r := newRig(t, dir, committest.PodWatch(committest.ProdPods))
 			if err := r.c.LoadNamespaces(); err != nil {
 				t.Fatal(err)
 			}
 			s := r.feed(pods)
 			s.synced = true
 			r.running = append(r.running, s)
-			r.read = last
+			r.Read = last
 			if kill == 0 { // nothing was committed: the namespace is seen again
 				r.add(&namespaceSeen{obj: r.namespace("3", "prod")})
 			} else {
@@ -267,22 +258,22 @@ func TestForgottenRelabel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			fs := disk()
-			r := newRig(t, fs, podWatch(inProd))
+			r := newRig(t, fs, committest.PodWatch(inProd))
 			s := r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
-			r.commit(addedTo(s, r.object("a", "u1", "2")))
-			r.expect("added a u1 2")
+			r.commit(addedTo(s, r.Object("a", "u1", "2")))
+			r.Expect("added a u1 2")
 			begin(r)
 			r.add(&namespaceSeen{obj: r.namespace("4", "test")})
 			r.step()
-			r.events()
-			if err := (Barrier{r.group}).ForgetNamespaces([]plan.Watch{podWatch()}); err != nil {
+			r.Events()
+			if err := (Barrier{r.group}).ForgetNamespaces([]plan.Watch{committest.PodWatch()}); err != nil {
 				t.Fatal(err)
 			}
 			r.c.relabelsHeld.Store(false)
 			r.commit(&namespaceSeen{obj: r.namespace("5", "prod")}, &namespacesSynced{names: map[string]struct{}{"ns": {}}})
-			r.expect()
-			r.commit(updatedIn(s, r.object("a", "u1", "6"), r.object("a", "u1", "2")))
-			r.expect("updated a u1 6")
+			r.Expect()
+			r.commit(updatedIn(s, r.Object("a", "u1", "6"), r.Object("a", "u1", "2")))
+			r.Expect("updated a u1 6")
 			if err := r.c.loadRelabels(); err != nil || len(r.c.relabels) > 0 {
 				t.Errorf("remembered are %v, %v", r.c.relabels, err)
 			}
@@ -294,8 +285,8 @@ func TestForgottenRelabel(t *testing.T) {
 // puts labels back that the namespace did not have, before a watch is given what it covers by
 // name: it was not given that by the labels, but by a name.
 func TestForgottenLabelsAmidASnapshot(t *testing.T) {
-	byLabels, byName := podWatch(inProd), watchOf("w", "ns")
-	all := podWatch(func(w *plan.Watch) { w.Fingerprint = "all" })
+	byLabels, byName := committest.PodWatch(inProd), watchOf("w", "ns")
+	all := committest.PodWatch(func(w *plan.Watch) { w.Fingerprint = "all" })
 	for name, tc := range map[string]struct {
 		from, to plan.Watch
 		starts   bool
@@ -311,17 +302,17 @@ func TestForgottenLabelsAmidASnapshot(t *testing.T) {
 			r := newRig(t, disk(), tc.from)
 			s := r.know(&namespaceSeen{obj: r.namespace("1", "dev")})
 			s.recordedForm = s.Form
-			r.commit(addedTo(s, r.object("a", "u1", "2")))
+			r.commit(addedTo(s, r.Object("a", "u1", "2")))
 			if err := r.c.noteSelections(givenBy([]*Feed{s})); err != nil {
 				t.Fatal(err)
 			}
-			r.events()
+			r.Events()
 			r.begin(s, tc.starts, tc.to)
 			if err := (Barrier{r.group}).ForgetNamespaces([]plan.Watch{tc.to}); err != nil {
 				t.Fatal(err)
 			}
 			r.commit(&namespaceSeen{obj: r.namespace("3", "prod")}, &namespacesSynced{names: map[string]struct{}{"ns": {}}})
-			r.expect(tc.want...)
+			r.Expect(tc.want...)
 		})
 	}
 }
@@ -354,17 +345,17 @@ func TestRelabelAndOtherRules(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, disk(), podWatch(inProd))
+			r := newRig(t, disk(), committest.PodWatch(inProd))
 			s := r.know(&namespaceSeen{obj: r.namespace("1", tc.from)})
 			s.recordedForm = s.Form
 			for i := range n {
-				r.add(addedTo(s, r.object(fmt.Sprintf("pod-%05d", i), fmt.Sprint("u", i), "2")))
+				r.add(addedTo(s, r.Object(fmt.Sprintf("pod-%05d", i), fmt.Sprint("u", i), "2")))
 			}
 			r.commit()
 			if err := r.c.noteSelections(givenBy([]*Feed{s})); err != nil {
 				t.Fatal(err)
 			}
-			r.events()
+			r.Events()
 			relabel := func() { r.add(&namespaceSeen{obj: r.namespace("3", tc.to)}) }
 			if tc.afterRules == 0 {
 				relabel()
@@ -404,7 +395,7 @@ func TestRelabelAndOtherRules(t *testing.T) {
 			}
 			r.commit()
 			syncs, others := map[string]int{}, 0
-			for _, e := range r.events() {
+			for _, e := range r.Events() {
 				if e.Type == event.Sync {
 					syncs[e.Name]++
 				} else {
@@ -434,13 +425,13 @@ func TestRelabelWhileNotServed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, disk(), podWatch(inProd))
+			r := newRig(t, disk(), committest.PodWatch(inProd))
 			s := r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
-			r.commit(addedTo(s, r.object("a", "u1", "2")))
+			r.commit(addedTo(s, r.Object("a", "u1", "2")))
 			if err := note(r, s); err != nil {
 				t.Fatal(err)
 			}
-			r.expect("added a u1 2")
+			r.Expect("added a u1 2")
 			r.running = nil
 			resting, err := r.c.restingFeeds(r.watches)
 			if err != nil {
@@ -448,7 +439,7 @@ func TestRelabelWhileNotServed(t *testing.T) {
 			}
 			r.c.resting = resting
 			r.commit(&namespaceSeen{obj: r.namespace("3", "dev")})
-			r.expect("updated a u1 2")
+			r.Expect("updated a u1 2")
 			if got := r.selections(1); !slices.Equal(got, []event.Selection{event.Left}) {
 				t.Errorf("selections are %v", got)
 			}
@@ -458,24 +449,24 @@ func TestRelabelWhileNotServed(t *testing.T) {
 
 // TestRelabelOverADamagedState passes over a recorded state that cannot be read.
 func TestRelabelOverADamagedState(t *testing.T) {
-	r := newRig(t, disk(), podWatch(inProd))
+	r := newRig(t, disk(), committest.PodWatch(inProd))
 	s := r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
-	r.commit(addedTo(s, r.object("a", "u1", "2")), addedTo(s, r.object("b", "u2", "2")))
-	r.expect("added a u1 2", "added b u2 2")
+	r.commit(addedTo(s, r.Object("a", "u1", "2")), addedTo(s, r.Object("b", "u2", "2")))
+	r.Expect("added a u1 2", "added b u2 2")
 	r.damaged(s, "a")
 	r.commit(&namespaceSeen{obj: r.namespace("3", "dev")})
-	r.expect("updated b u2 2")
+	r.Expect("updated b u2 2")
 }
 
 // TestRelabelOfADeletion gives a namespace other labels, and deletes an object in it: the
 // object leaves as it was recorded, and not as the deletion shows it.
 func TestRelabelOfADeletion(t *testing.T) {
-	r := newRig(t, disk(), podWatch(prodPods))
+	r := newRig(t, disk(), committest.PodWatch(committest.ProdPods))
 	s := r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
-	r.commit(addedTo(s, r.object("a", "u1", "2")))
-	r.expect("added a u1 2")
-	r.commit(&namespaceSeen{obj: r.namespace("3", "dev")}, deletedFrom(s, r.object("a", "u1", "4")))
-	r.expect("updated a u1 2")
+	r.commit(addedTo(s, r.Object("a", "u1", "2")))
+	r.Expect("added a u1 2")
+	r.commit(&namespaceSeen{obj: r.namespace("3", "dev")}, deletedFrom(s, r.Object("a", "u1", "4")))
+	r.Expect("updated a u1 2")
 }
 
 // TestRelabelAmidASnapshot takes objects through changes of their namespace's labels while
@@ -499,25 +490,25 @@ func TestRelabelAmidASnapshot(t *testing.T) {
 			r := newRig(t, disk(), elsewhere)
 			s := r.know(&namespaceSeen{obj: r.namespace("1", "dev")})
 			s.recordedForm = s.Form
-			r.commit(addedTo(s, r.object("a", "u1", "2")), addedTo(s, r.object("b", "u2", "2")))
+			r.commit(addedTo(s, r.Object("a", "u1", "2")), addedTo(s, r.Object("b", "u2", "2")))
 			r.begin(s, false, elsewhere)
 			r.begin(s, false, here)
 			if tc.before != nil {
 				tc.before(r, s)
 			}
-			r.expect()
+			r.Expect()
 			snapshots := r.group.jobs
 			r.group.jobs = nil
 			for i, env := range tc.relabel {
 				r.add(&namespaceSeen{obj: r.namespace(fmt.Sprint(3+i), env)})
 				if tc.adds {
-					r.add(addedTo(s, r.object("c", "u3", "9")))
+					r.add(addedTo(s, r.Object("c", "u3", "9")))
 				}
 				r.commit()
 			}
 			r.group.jobs = snapshots
 			r.commit()
-			r.expect(tc.want...)
+			r.Expect(tc.want...)
 		})
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
@@ -20,61 +21,61 @@ import (
 )
 
 func TestOnlyWhatChangedIsAnEvent(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
-	first := r.object("a", "u1", "1")
+	first := r.Object("a", "u1", "1")
 	r.commit(listedBy(s, first), &feedSynced{feed: s})
-	r.expect("sync a u1 1")
+	r.Expect("sync a u1 1")
 
 	r.commit(listedBy(s, first))
 	r.commit(updatedIn(s, first, first))
-	r.expect() // a relist and a resync
+	r.Expect() // a relist and a resync
 
-	second := r.object("a", "u1", "2")
+	second := r.Object("a", "u1", "2")
 	r.commit(updatedIn(s, second, first))
-	e := r.expect("updated a u1 2")[0]
+	e := r.Expect("updated a u1 2")[0]
 	if got := string(e.OldObject); !strings.Contains(got, `"resourceVersion":"1"`) {
 		t.Errorf("old object is %s", got)
 	}
 
-	r.commit(listedBy(s, r.object("b", "u2", "3")))
-	r.expect("added b u2 3") // found by a list, but not the first one
+	r.commit(listedBy(s, r.Object("b", "u2", "3")))
+	r.Expect("added b u2 3") // found by a list, but not the first one
 
-	r.commit(deletedFrom(s, r.object("a", "u1", "4")))
-	if e := r.expect("deleted a u1 4")[0]; e.FinalStateUnknown {
+	r.commit(deletedFrom(s, r.Object("a", "u1", "4")))
+	if e := r.Expect("deleted a u1 4")[0]; e.FinalStateUnknown {
 		t.Error("a deletion that was seen is marked as found by comparison")
 	}
 	r.commit(missingFrom(s, second))
-	r.commit(deletedFrom(s, r.object("never-seen", "u9", "9")))
-	r.expect()
+	r.commit(deletedFrom(s, r.Object("never-seen", "u9", "9")))
+	r.Expect()
 }
 
 func TestChangesWithinOneCommit(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
-	a1, a2 := r.object("a", "u1", "1"), r.object("a", "u1", "2")
+	a1, a2 := r.Object("a", "u1", "1"), r.Object("a", "u1", "2")
 	r.commit(
 		addedTo(s, a1),
 		updatedIn(s, a2, a1),
-		deletedFrom(s, r.object("a", "u1", "3")),
-		addedTo(s, r.object("a", "u2", "4")),
-		addedTo(s, r.object("a", "u2", "4")),
+		deletedFrom(s, r.Object("a", "u1", "3")),
+		addedTo(s, r.Object("a", "u2", "4")),
+		addedTo(s, r.Object("a", "u2", "4")),
 	)
-	r.expect("added a u1 1", "updated a u1 2", "deleted a u1 3", "added a u2 4")
+	r.Expect("added a u1 1", "updated a u1 2", "deleted a u1 3", "added a u2 4")
 }
 
 func TestRecreatedUnderOneName(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
-	old, fresh := r.object("a", "u1", "1"), r.object("a", "u2", "7")
+	old, fresh := r.Object("a", "u1", "1"), r.Object("a", "u2", "7")
 	r.commit(addedTo(s, old))
 	r.commit(updatedIn(s, fresh, old))
-	events := r.expect("added a u1 1", "deleted a u1 1", "added a u2 7")
+	events := r.Expect("added a u1 1", "deleted a u1 1", "added a u2 7")
 	if !events[1].FinalStateUnknown {
 		t.Error("the deletion was not seen, and is not marked so")
 	}
 	r.commit(missingFrom(s, old)) // late news of the first
-	r.expect()
+	r.Expect()
 }
 
 // A deletion has one id however it is found: in the stream, or by comparison
@@ -82,15 +83,15 @@ func TestRecreatedUnderOneName(t *testing.T) {
 func TestDeletionHasOneID(t *testing.T) {
 	var ids []string
 	for _, unknown := range []bool{false, true} {
-		r := newRig(t, disk(), podWatch())
+		r := newRig(t, disk(), committest.PodWatch())
 		s := r.feed(pods)
-		r.commit(addedTo(s, r.object("a", "u1", "1")))
+		r.commit(addedTo(s, r.Object("a", "u1", "1")))
 		if unknown {
-			r.commit(missingFrom(s, r.object("a", "u1", "1")))
+			r.commit(missingFrom(s, r.Object("a", "u1", "1")))
 		} else {
-			r.commit(deletedFrom(s, r.object("a", "u1", "5"))) // the stream tells the version of the deletion
+			r.commit(deletedFrom(s, r.Object("a", "u1", "5"))) // the stream tells the version of the deletion
 		}
-		ids = append(ids, r.events()[1].ID)
+		ids = append(ids, r.Events()[1].ID)
 	}
 	if ids[0] != ids[1] {
 		t.Errorf("ids %v differ", ids)
@@ -100,19 +101,19 @@ func TestDeletionHasOneID(t *testing.T) {
 func TestLedgerSurvivesRestart(t *testing.T) {
 	dir := disk()
 	t.Run("first life", func(t *testing.T) {
-		r := newRig(t, dir, podWatch())
+		r := newRig(t, dir, committest.PodWatch())
 		s := r.feed(pods)
-		r.commit(listedBy(s, r.object("a", "u1", "1")))
-		r.expect("sync a u1 1")
+		r.commit(listedBy(s, r.Object("a", "u1", "1")))
+		r.Expect("sync a u1 1")
 	})
 	t.Run("second life", func(t *testing.T) {
-		r := newRig(t, dir, podWatch())
-		r.read = r.store.LogStats().Last
+		r := newRig(t, dir, committest.PodWatch())
+		r.Read = r.Store.LogStats().Last
 		s := r.feed(pods)
-		r.commit(listedBy(s, r.object("a", "u1", "1")))
-		r.expect()
-		r.commit(listedBy(s, r.object("a", "u1", "2")))
-		if e := r.expect("updated a u1 2")[0]; !strings.Contains(string(e.OldObject), `"resourceVersion":"1"`) {
+		r.commit(listedBy(s, r.Object("a", "u1", "1")))
+		r.Expect()
+		r.commit(listedBy(s, r.Object("a", "u1", "2")))
+		if e := r.Expect("updated a u1 2")[0]; !strings.Contains(string(e.OldObject), `"resourceVersion":"1"`) {
 			t.Errorf("old object is %s", e.OldObject)
 		}
 	})
@@ -121,7 +122,7 @@ func TestLedgerSurvivesRestart(t *testing.T) {
 // TestChangedBy reports who made a change that an object went through, of additions and
 // updates alone.
 func TestChangedBy(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
 	at := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
 	by := func(version, manager string, at time.Time) *compact.Object {
@@ -129,7 +130,7 @@ func TestChangedBy(t *testing.T) {
 			"managedFields":[{"manager":"first","operation":"Update","time":"2026-11-22T09:00:00Z"},
 				{"manager":%q,"operation":"Apply","subresource":"status","fieldsV1":{"f:a":{}},"time":%q}]}}`, version, manager, at.Format(time.RFC3339)))
 	}
-	one, two, nobody := by("1", "kubectl", at), by("2", "kubelet", at.Add(time.Second)), r.object("a", "u", "3")
+	one, two, nobody := by("1", "kubectl", at), by("2", "kubelet", at.Add(time.Second)), r.Object("a", "u", "3")
 	for _, step := range []struct {
 		c    change
 		want *event.ChangedBy
@@ -142,7 +143,7 @@ func TestChangedBy(t *testing.T) {
 		{addedTo(s, by("6", "kubectl", at)), &event.ChangedBy{Manager: "kubectl", Operation: "Apply", Subresource: "status", Time: at}},
 	} {
 		r.commit(step.c)
-		events := r.events()
+		events := r.Events()
 		if len(events) != 1 {
 			t.Fatalf("%d events", len(events))
 		}
@@ -156,12 +157,12 @@ func TestChangedBy(t *testing.T) {
 }
 
 func TestSnapshotNever(t *testing.T) {
-	r := newRig(t, disk(), podWatch(func(w *plan.Watch) { w.Snapshot = false }))
+	r := newRig(t, disk(), committest.PodWatch(func(w *plan.Watch) { w.Snapshot = false }))
 	s := r.feed(pods)
-	r.commit(listedBy(s, r.object("a", "u1", "1")), &feedSynced{feed: s})
-	r.expect()
-	r.commit(missingFrom(s, r.object("a", "u1", "1")))
-	r.expect("deleted a u1 1")
+	r.commit(listedBy(s, r.Object("a", "u1", "1")), &feedSynced{feed: s})
+	r.Expect()
+	r.commit(missingFrom(s, r.Object("a", "u1", "1")))
+	r.Expect("deleted a u1 1")
 }
 
 func TestClientSideSelector(t *testing.T) {
@@ -169,11 +170,11 @@ func TestClientSideSelector(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := newRig(t, disk(), podWatch(func(w *plan.Watch) { w.Filter = filter }))
+	r := newRig(t, disk(), committest.PodWatch(func(w *plan.Watch) { w.Filter = filter }))
 	s := r.feed(pods)
-	out1, in2, in3, out4 := r.object("a", "u", "1", "db"), r.object("a", "u", "2", "web"), r.object("a", "u", "3", "web"), r.object("a", "u", "4", "db")
+	out1, in2, in3, out4 := r.Object("a", "u", "1", "db"), r.Object("a", "u", "2", "web"), r.Object("a", "u", "3", "web"), r.Object("a", "u", "4", "db")
 	r.commit(addedTo(s, out1))
-	r.expect()
+	r.Expect()
 	for _, step := range []struct {
 		c    change
 		want string
@@ -184,31 +185,31 @@ func TestClientSideSelector(t *testing.T) {
 		{updatedIn(s, out4, in3), "updated a u 4", event.Left},
 	} {
 		r.commit(step.c)
-		r.expect(step.want)
+		r.Expect(step.want)
 		if got := r.selections(1)[0]; got != step.sel {
 			t.Errorf("%s: selection %q, want %q", step.want, got, step.sel)
 		}
 	}
 	r.commit(deletedFrom(s, out4))
-	r.expect() // it was outside already
+	r.Expect() // it was outside already
 }
 
 func TestServerSideSelector(t *testing.T) {
-	r := newRig(t, disk(), podWatch(func(w *plan.Watch) { w.ServerLabels = "tier=web" }))
+	r := newRig(t, disk(), committest.PodWatch(func(w *plan.Watch) { w.ServerLabels = "tier=web" }))
 	s := r.feed(pods)
-	r.commit(addedTo(s, r.object("a", "u", "1", "web")))
-	r.expect("added a u 1")
+	r.commit(addedTo(s, r.Object("a", "u", "1", "web")))
+	r.Expect("added a u 1")
 	if got := r.selections(1)[0]; got != event.Unknown {
 		t.Errorf("selection %q, want unknown", got)
 	}
 }
 
 func TestGapReachesTheSinks(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
 	gap := &dynamicfactory.Gap{Cause: "expired", From: "10", To: "99", ToTime: now}
 	r.commit(&gapFound{feed: s, gap: gap})
-	e := r.expect("gap   ")[0]
+	e := r.Expect("gap   ")[0]
 	if e.Gap == nil || e.Gap.Watch != "w" || e.Gap.FromResourceVersion != "10" || e.Gap.ToResourceVersion != "99" || e.Gap.Cause != "expired" {
 		t.Errorf("gap %+v", e.Gap)
 	}
@@ -219,12 +220,12 @@ func TestGapReachesTheSinks(t *testing.T) {
 
 // After a rollback the same version of the same object is another change.
 func TestRollbackMakesNewIDs(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
-	add := addedTo(s, r.object("a", "u1", "5"))
-	r.commit(add, deletedFrom(s, r.object("a", "u1", "8")))
+	add := addedTo(s, r.Object("a", "u1", "5"))
+	r.commit(add, deletedFrom(s, r.Object("a", "u1", "8")))
 	r.commit(&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: dynamicfactory.CauseRollback, From: "8", To: "6"}}, add)
-	events := r.events()
+	events := r.Events()
 	if first, again := events[0], events[len(events)-1]; first.ID == again.ID {
 		t.Error("the addition after the rollback has the id of the one before it")
 	}
@@ -233,16 +234,16 @@ func TestRollbackMakesNewIDs(t *testing.T) {
 // TestOrderByPath puts everything that happens to one path in one lane, whatever
 // lives there; objects without uid are told apart.
 func TestOrderByPath(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
 	r.commit(
-		addedTo(s, r.object("a", "u1", "1")),
-		deletedFrom(s, r.object("a", "u1", "2")),
-		addedTo(s, r.object("a", "u2", "3")),
-		addedTo(s, r.object("b", "", "4")),
-		addedTo(s, r.object("c", "", "4")),
+		addedTo(s, r.Object("a", "u1", "1")),
+		deletedFrom(s, r.Object("a", "u1", "2")),
+		addedTo(s, r.Object("a", "u2", "3")),
+		addedTo(s, r.Object("b", "", "4")),
+		addedTo(s, r.Object("c", "", "4")),
 	)
-	q, err := r.store.Queue("sink")
+	q, err := r.Store.Queue("sink")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,7 +254,7 @@ func TestOrderByPath(t *testing.T) {
 	if a := items[0].Lane; items[1].Lane != a || items[2].Lane != a || items[3].Lane == a || items[4].Lane == items[3].Lane {
 		t.Errorf("lanes %d, %d, %d of one path, %d and %d of two others", a, items[1].Lane, items[2].Lane, items[3].Lane, items[4].Lane)
 	}
-	events := r.events()
+	events := r.Events()
 	if events[3].ID == events[4].ID {
 		t.Error("additions of two objects without uid have one id")
 	}
@@ -262,37 +263,37 @@ func TestOrderByPath(t *testing.T) {
 // TestHistoryIsNotReadTwice hands over states that are recorded already, as a watch
 // does that resumes from before them, through an informer that begins with the newest.
 func TestHistoryIsNotReadTwice(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
-	a1, a2, a3 := r.object("a", "u1", "9"), r.object("a", "u1", "10"), r.object("a", "u1", "11")
+	a1, a2, a3 := r.Object("a", "u1", "9"), r.Object("a", "u1", "10"), r.Object("a", "u1", "11")
 	r.commit(addedTo(s, a1), updatedIn(s, a2, a1))
-	r.expect("added a u1 9", "updated a u1 10")
+	r.Expect("added a u1 9", "updated a u1 10")
 	s.floor = "10"
 	r.commit(
 		updatedIn(s, a1, a2),
 		updatedIn(s, a2, a1),
 	)
-	r.expect()
+	r.Expect()
 	if n := testutil.ToFloat64(r.c.metrics.staleTotal); n != 1 {
 		t.Errorf("%v states are counted as stale, want 1", n)
 	}
 	r.commit(updatedIn(s, a3, a2))
-	r.expect("updated a u1 11")
+	r.Expect("updated a u1 11")
 	if s.floor != "" {
 		t.Error("the ledger is read for changes that no earlier life can have recorded")
 	}
-	opaque := r.object("a", "u1", "x1")
+	opaque := r.Object("a", "u1", "x1")
 	r.commit(updatedIn(s, opaque, a3))
-	r.expect("updated a u1 x1") // versions that are no numbers have no order
+	r.Expect("updated a u1 x1") // versions that are no numbers have no order
 }
 
 // TestFormerStatesAreEdited has versions differ while the form changes: neither the
 // old object nor the patch shows what is dropped now.
 func TestFormerStatesAreEdited(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	r.route(route.Spec{Name: "all", Payload: []string{"object", "oldObject", "patch", "summary"}, Sinks: []string{"sink"}})
 	encode := func(s *Feed, version, spec string) change {
-		o, err := r.codec.Encode(fmt.Appendf(nil,
+		o, err := r.Codec.Encode(fmt.Appendf(nil,
 			`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u1","resourceVersion":%q},"spec":%s}`, version, spec), nil, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -302,17 +303,17 @@ func TestFormerStatesAreEdited(t *testing.T) {
 	s := r.feed(pods)
 	s.recordedForm, s.synced = s.Form, true
 	r.commit(encode(s, "1", `{"a":"1","b":"secret"}`))
-	r.expect("added a u1 1")
+	r.Expect("added a u1 1")
 
-	r.watches = []plan.Watch{podWatch(func(w *plan.Watch) { w.Edits.Drop = append(w.Edits.Drop, "spec.b") })}
+	r.watches = []plan.Watch{committest.PodWatch(func(w *plan.Watch) { w.Edits.Drop = append(w.Edits.Drop, "spec.b") })}
 	s = r.feed(pods)
 	s.recordedForm, s.synced = "v1", true
 	r.commit(encode(s, "2", `{"a":"2"}`))
-	items, err := r.store.ReadLog(r.read, 10)
+	items, err := r.Store.ReadLog(r.Read, 10)
 	if err != nil || len(items) != 1 {
 		t.Fatalf("%d events, %v", len(items), err)
 	}
-	e, err := r.in.Event(items[0].Sequence, record.Object|record.OldObject|record.Patch|record.Summary, items[0].Payload, "")
+	e, err := r.In.Event(items[0].Sequence, record.Object|record.OldObject|record.Patch|record.Summary, items[0].Payload, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -327,18 +328,18 @@ func TestFormerStatesAreEdited(t *testing.T) {
 // TestSummaryAlone has a route ask for the summary only: an update's record holds both
 // states, which it is made from.
 func TestSummaryAlone(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	r.route(route.Spec{Name: "all", Payload: []string{"summary"}, Sinks: []string{"sink"}})
 	s := r.feed(pods)
 	s.synced = true
-	first, second := r.object("a", "u1", "1", "web"), r.object("a", "u1", "2", "db")
+	first, second := r.Object("a", "u1", "1", "web"), r.Object("a", "u1", "2", "db")
 	r.commit(addedTo(s, first), updatedIn(s, second, first), deletedFrom(s, second))
-	items, err := r.store.ReadLog(0, 10)
+	items, err := r.Store.ReadLog(0, 10)
 	if err != nil || len(items) != 3 {
 		t.Fatalf("%d events, %v", len(items), err)
 	}
 	for i, want := range []string{"added", "label tier web -> db", "deleted"} {
-		e, err := r.in.Event(items[i].Sequence, record.Summary, items[i].Payload, "sink")
+		e, err := r.In.Event(items[i].Sequence, record.Summary, items[i].Payload, "sink")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -357,8 +358,8 @@ func TestSummaryAlone(t *testing.T) {
 
 // TestWritingWithARetiredDictionary records what a cache held before a scrub.
 func TestWritingWithARetiredDictionary(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
-	r.hide(podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
+	r.hide(committest.PodWatch())
 	s := r.feed(pods)
 	var last *compact.Object
 	for i := range 20 {
@@ -371,7 +372,7 @@ func TestWritingWithARetiredDictionary(t *testing.T) {
 	r.commit(addedTo(s, last))
 	next := r.edited(s, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"99"}}`)
 	r.commit(updatedIn(s, next, last), deletedFrom(s, last))
-	log, err := r.store.ReadLog(0, 10)
+	log, err := r.Store.ReadLog(0, 10)
 	if err != nil || len(log) != 3 {
 		t.Fatalf("%d records, %v", len(log), err)
 	}
@@ -385,15 +386,15 @@ func TestWritingWithARetiredDictionary(t *testing.T) {
 // TestRepairsAreOfOneList marks what the list of a consistency check shows, and not what a
 // later list does.
 func TestRepairsAreOfOneList(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
 	s.Subscribed(&informer{})
-	a, b := r.object("a", "u1", "1").WithPosition(1), r.object("b", "u2", "2").WithPosition(2)
+	a, b := r.Object("a", "u1", "1").WithPosition(1), r.Object("b", "u2", "2").WithPosition(2)
 	r.commit(addedTo(s, a), addedTo(s, b))
 	r.told()
 	r.commit(
 		&gapFound{feed: s, gap: &dynamicfactory.Gap{Cause: CauseAudit, From: "2", To: "5", FromTime: now, ToTime: now, Position: 3}},
-		updatedIn(s, r.object("a", "u1", "4").WithPosition(3), a),
+		updatedIn(s, r.Object("a", "u1", "4").WithPosition(3), a),
 	)
 	r.commit(missingFrom(s, b))
 	want := []told{
@@ -413,8 +414,8 @@ func TestRepairsAreOfOneList(t *testing.T) {
 func TestUncoveredIsNotUnrouted(t *testing.T) {
 	r := newRig(t, disk(), watchOf("elsewhere", "elsewhere"))
 	s := r.feed(pods)
-	r.commit(addedTo(s, r.object("a", "u1", "1")))
-	r.expect()
+	r.commit(addedTo(s, r.Object("a", "u1", "1")))
+	r.Expect()
 	if n := testutil.ToFloat64(r.c.metrics.filteredTotal.WithLabelValues(string(event.Added))); n != 0 {
 		t.Errorf("%v changes are counted", n)
 	}
@@ -423,14 +424,14 @@ func TestUncoveredIsNotUnrouted(t *testing.T) {
 // TestIDsOfNamesakes tells the events of an object from those of its namesake, of the same
 // version, and has an object without a uid have an ID of its own.
 func TestIDsOfNamesakes(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
 	ids := map[string]bool{}
-	for _, o := range []*compact.Object{r.object("a", "u1", "5"), r.object("a", "u2", "5"), r.object("a", "", "5"), r.object("b", "", "5")} {
+	for _, o := range []*compact.Object{r.Object("a", "u1", "5"), r.Object("a", "u2", "5"), r.Object("a", "", "5"), r.Object("b", "", "5")} {
 		r.commit(addedTo(s, o))
-		ids[r.events()[0].ID] = true
+		ids[r.Events()[0].ID] = true
 		r.commit(deletedFrom(s, o))
-		r.events()
+		r.Events()
 	}
 	if len(ids) != 4 {
 		t.Errorf("%d ids of four objects", len(ids))

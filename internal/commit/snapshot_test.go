@@ -8,13 +8,14 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // watchOf is a watch of the pods of one namespace.
 func watchOf(name, namespace string) plan.Watch {
-	return podWatch(func(w *plan.Watch) {
+	return committest.PodWatch(func(w *plan.Watch) {
 		w.Name, w.Namespaces, w.Fingerprint = name, []string{namespace}, namespace
 	})
 }
@@ -53,7 +54,7 @@ func (r *rig) syncs() []string { return r.syncsOf("a") }
 func (r *rig) syncsOf(name string) []string {
 	r.Helper()
 	var ids []string
-	for _, e := range r.events() {
+	for _, e := range r.Events() {
 		if e.Type == event.Sync && e.Name == name && !slices.Contains(ids, e.ID) {
 			ids = append(ids, e.ID)
 		}
@@ -69,7 +70,7 @@ func TestIDsOfSnapshots(t *testing.T) {
 	// killed returns a rig of the next life, which ended amid the snapshot of a change.
 	killed := func(t *testing.T, fs vfs.FS) (*rig, *Feed) {
 		r := newRig(t, fs.(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{}), here)
-		r.events()
+		r.Events()
 		s := r.feed(pods)
 		s.recordedForm = s.Form
 		r.running = []*Feed{s}
@@ -101,7 +102,7 @@ func TestIDsOfSnapshots(t *testing.T) {
 			r, s = killed(t, fs)
 			r.begin(s, true, here)
 			r.commit()
-			if n := len(r.events()); n != 100 {
+			if n := len(r.Events()); n != 100 {
 				t.Errorf("%d events after the restart, want 100", n)
 			}
 			return [][]string{first, r.syncs()}
@@ -160,7 +161,7 @@ func TestIDsOfSnapshots(t *testing.T) {
 			r.step()
 			first := r.syncs()
 			r, s = killed(t, fs)
-			all := podWatch(func(w *plan.Watch) { w.Fingerprint = "all" })
+			all := committest.PodWatch(func(w *plan.Watch) { w.Fingerprint = "all" })
 			r.begin(s, true, all)
 			r.commit()
 			return [][]string{first, r.syncs()}
@@ -183,10 +184,10 @@ func TestIDsOfSnapshots(t *testing.T) {
 				if i > 0 {
 					name = fmt.Sprintf("b%03d", i)
 				}
-				r.group.add(addedTo(s, r.object(name, "u", "1")))
+				r.group.add(addedTo(s, r.Object(name, "u", "1")))
 			}
 			r.commit()
-			r.events()
+			r.Events()
 			ids := map[string]bool{}
 			for _, some := range tc.with(t, r, fs, s) {
 				for _, id := range some {
@@ -210,7 +211,7 @@ func TestSelectionIsNotedByTheLastSnapshot(t *testing.T) {
 	s := r.feed(pods)
 	s.recordedForm = s.Form
 	for i := range 2*maxGroup + 100 {
-		r.group.add(addedTo(s, r.object(fmt.Sprintf("a%04d", i), "u", "1")))
+		r.group.add(addedTo(s, r.Object(fmt.Sprintf("a%04d", i), "u", "1")))
 	}
 	r.commit()
 	r.begin(s, false, elsewhere)
@@ -240,23 +241,23 @@ func TestSelectionIsNotedByTheLastSnapshot(t *testing.T) {
 func TestSnapshotOfOneWatch(t *testing.T) {
 	t.Parallel()
 	l := newLoop(t, &pausing{})
-	second := NewWatchRef(new(podWatch(func(w *plan.Watch) { w.Name = "second" })))
+	second := NewWatchRef(new(committest.PodWatch(func(w *plan.Watch) { w.Name = "second" })))
 	l.s.watches.Store(&[]WatchRef{l.s.Watches()[0], second})
 	l.add("a", "1")
 	l.add("b", "2")
 	l.c.Flush()
-	l.expect("added a u 1", "added b u 2")
+	l.Expect("added a u 1", "added b u 2")
 	seen := 0
 	total, err := l.c.Snapshot(t.Context(), []*Feed{l.s}, "sink", "second", func(n int) { seen = n })
 	if err != nil || total != 2 || seen != 2 {
 		t.Errorf("%d objects, the last progress is %d, %v", total, seen, err)
 	}
-	l.expect("sync a u 1", "sync b u 2")
-	if total, err := l.c.Snapshot(t.Context(), []*Feed{l.s}, "sink", "", nil); err != nil || total != 4 || len(l.events()) != 4 {
+	l.Expect("sync a u 1", "sync b u 2")
+	if total, err := l.c.Snapshot(t.Context(), []*Feed{l.s}, "sink", "", nil); err != nil || total != 4 || len(l.Events()) != 4 {
 		t.Errorf("%d objects of both watches, %v", total, err)
 	}
-	l.events()
-	if total, err := l.c.Snapshot(t.Context(), []*Feed{l.s}, "elsewhere", "", nil); err != nil || total != 0 || len(l.events()) != 0 {
+	l.Events()
+	if total, err := l.c.Snapshot(t.Context(), []*Feed{l.s}, "elsewhere", "", nil); err != nil || total != 0 || len(l.Events()) != 0 {
 		t.Errorf("%d objects for a sink that no route leads to, %v", total, err)
 	}
 }
@@ -265,24 +266,24 @@ func TestSnapshotOfOneWatch(t *testing.T) {
 // before is not delivered behind the update.
 func TestSnapshotSeesItsGroup(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
 	s.recordedForm = s.Form
-	r.commit(addedTo(s, r.object("a", "u", "1")), addedTo(s, r.object("b", "u", "2")))
-	r.expect("added a u 1", "added b u 2")
+	r.commit(addedTo(s, r.Object("a", "u", "1")), addedTo(s, r.Object("b", "u", "2")))
+	r.Expect("added a u 1", "added b u 2")
 	Barrier{r.group}.add(newSnapshot(s, s.Watches()[0]))
-	r.commit(updatedIn(s, r.object("a", "u", "3"), nil), deletedFrom(s, r.object("b", "u", "4")))
-	r.expect("updated a u 3", "deleted b u 4", "sync a u 3")
+	r.commit(updatedIn(s, r.Object("a", "u", "3"), nil), deletedFrom(s, r.Object("b", "u", "4")))
+	r.Expect("updated a u 3", "deleted b u 4", "sync a u 3")
 }
 
 // TestUnfinishedSnapshots are those of the watches and sinks that exist, for the sink that
 // each was for, and none once they are over.
 func TestUnfinishedSnapshots(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
 	s.recordedForm = s.Form
-	st := &plan.State{Watches: []plan.Watch{podWatch()}, Sinks: []plan.Sink{{Name: "sink"}}}
+	st := &plan.State{Watches: []plan.Watch{committest.PodWatch()}, Sinks: []plan.Sink{{Name: "sink"}}}
 	first, ofSink, widened := newSnapshot(s, s.Watches()[0]), newSnapshot(s, s.Watches()[0]), newSnapshot(s, s.Watches()[0])
 	ofSink.forSink("sink")
 	widened.was = &WatchRef{}
@@ -294,7 +295,7 @@ func TestUnfinishedSnapshots(t *testing.T) {
 	}
 	noted := func() (n int) {
 		t.Helper()
-		if err := r.store.ScanMeta(snapshotMeta, func(string, []byte) error { n++; return nil }); err != nil {
+		if err := r.Store.ScanMeta(snapshotMeta, func(string, []byte) error { n++; return nil }); err != nil {
 			t.Fatal(err)
 		}
 		return n
@@ -330,14 +331,14 @@ func TestSnapshotLeavesOutWhatIsDelivered(t *testing.T) {
 	r := newRig(t, disk(), elsewhere)
 	s := r.feed(pods)
 	s.recordedForm = s.Form
-	r.commit(addedTo(s, r.object("a", "u", "1")))
-	r.expect()
+	r.commit(addedTo(s, r.Object("a", "u", "1")))
+	r.Expect()
 	r.begin(s, false, elsewhere)
 	r.begin(s, false, here)
 	snapshot := r.group.jobs
 	r.group.jobs = nil
-	r.commit(addedTo(s, r.object("b", "u", "2")), updatedIn(s, r.object("a", "u", "3"), nil), listedBy(s, r.object("c", "u", "4")))
+	r.commit(addedTo(s, r.Object("b", "u", "2")), updatedIn(s, r.Object("a", "u", "3"), nil), listedBy(s, r.Object("c", "u", "4")))
 	r.group.jobs = snapshot
 	r.commit()
-	r.expect("added b u 2", "updated a u 3", "sync c u 4", "sync a u 3")
+	r.Expect("added b u 2", "updated a u 3", "sync c u 4", "sync a u 3")
 }

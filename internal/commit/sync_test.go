@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -12,33 +13,33 @@ import (
 // between, everything is deleted that the list does not show and that is not newer.
 func TestSweep(t *testing.T) {
 	const n = 3 * maxGroup
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	former := r.feed(pods)
 	var states []change
 	for i := range n {
-		states = append(states, addedTo(former, r.object(fmt.Sprintf("pod-%05d", i), "u", "2")))
+		states = append(states, addedTo(former, r.Object(fmt.Sprintf("pod-%05d", i), "u", "2")))
 	}
 	states = append(states,
-		addedTo(former, r.object("a-listed", "u", "3")),
-		addedTo(former, r.object("a-newer", "u", "7")), // than the list: another source recorded it
+		addedTo(former, r.Object("a-listed", "u", "3")),
+		addedTo(former, r.Object("a-newer", "u", "7")), // than the list: another source recorded it
 	)
 	r.commit(states...)
-	r.read = r.store.LogStats().Last
+	r.Read = r.Store.LogStats().Last
 
 	s := r.feed(pods)
 	s.listed, s.first = map[uint64]struct{}{}, "5"
-	r.add(listedBy(s, r.object("a-listed", "u", "3")))
+	r.add(listedBy(s, r.Object("a-listed", "u", "3")))
 	r.add(&feedSynced{feed: s})
 	deleted := 0
 	for i := 0; i == 0 || len(r.group.jobs) > 0; i++ {
 		if i == 1 {
-			r.add(addedTo(s, r.object("z-new", "u", "8")))
+			r.add(addedTo(s, r.Object("z-new", "u", "8")))
 		}
 		if deleted < n && s.listed == nil {
 			t.Errorf("the source counts as swept after %d deletions", deleted)
 		}
 		r.step()
-		events := r.events()
+		events := r.Events()
 		if len(events) > maxGroup+1 {
 			t.Errorf("a group of %d events", len(events))
 		}
@@ -62,12 +63,12 @@ func TestSweep(t *testing.T) {
 // TestSweepSparesWhatIsNewerThanItsList begins with a list of an older version than what
 // another feed had recorded of an object: the list cannot show that.
 func TestSweepSparesWhatIsNewerThanItsList(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
 	s.Subscribed(&informer{list: &dynamicfactory.List{ResourceVersion: "20", End: 2}, checkpoints: map[uint64]string{2: "20"}})
 	s.start, s.listed = relist, map[uint64]struct{}{}
-	r.recorded(s, r.object("gone", "u1", "19"))
-	r.recorded(s, r.object("newer", "u2", "25"))
-	r.commit(listedBy(s, r.object("b", "u3", "3")), listedBy(s, r.object("c", "u4", "20").WithPosition(2)), &feedSynced{feed: s})
-	r.expect("sync b u3 3", "sync c u4 20", "deleted gone u1 19")
+	r.recorded(s, r.Object("gone", "u1", "19"))
+	r.recorded(s, r.Object("newer", "u2", "25"))
+	r.commit(listedBy(s, r.Object("b", "u3", "3")), listedBy(s, r.Object("c", "u4", "20").WithPosition(2)), &feedSynced{feed: s})
+	r.Expect("sync b u3 3", "sync c u4 20", "deleted gone u1 19")
 }

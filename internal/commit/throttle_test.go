@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/store"
@@ -35,7 +36,7 @@ func (r *rig) pass(d time.Duration) {
 // delivered are the events of the sink's queue, which it takes.
 func (r *rig) delivered(sink string) []*event.Event {
 	r.Helper()
-	q, err := r.store.Queue(sink)
+	q, err := r.Store.Queue(sink)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -45,7 +46,7 @@ func (r *rig) delivered(sink string) []*event.Event {
 	}
 	var list []*event.Event
 	for _, it := range items {
-		e, err := r.in.Event(it.Sequence, record.Flags(it.Flags), it.Payload, sink)
+		e, err := r.In.Event(it.Sequence, record.Flags(it.Flags), it.Payload, sink)
 		if err != nil {
 			r.Fatal(err)
 		}
@@ -80,10 +81,10 @@ func (r *rig) takes(sink string, want ...string) []*event.Event {
 }
 
 func TestThrottleEndsWithTheLastState(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	r.route(slow)
 	s := r.feed(pods)
-	v := func(version, tier string) *compact.Object { return r.object("a", "u", version, tier) }
+	v := func(version, tier string) *compact.Object { return r.Object("a", "u", version, tier) }
 	r.commit(addedTo(s, v("1", "one")))
 	r.takes("sink", "added a 1")
 	r.commit(updatedIn(s, v("2", "two"), nil), updatedIn(s, v("3", "three"), nil))
@@ -97,7 +98,7 @@ func TestThrottleEndsWithTheLastState(t *testing.T) {
 	if !strings.Contains(string(last.Patch), "four") || !strings.Contains(string(last.OldObject), "one") {
 		t.Errorf("patch %s, oldObject %s: not against the state that was sent last", last.Patch, last.OldObject)
 	}
-	logged := r.events()
+	logged := r.Events()
 	if of := logged[len(logged)-1]; of.Sequence != last.Sequence || of.ID != last.ID {
 		t.Errorf("the held event has id %s and sequence %d, its record %s and %d", last.ID, last.Sequence, of.ID, of.Sequence)
 	}
@@ -111,24 +112,24 @@ func TestThrottleEndsWithTheLastState(t *testing.T) {
 }
 
 func TestThrottleDoesNotHoldDeletions(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	r.route(slow)
 	s := r.feed(pods)
-	r.commit(addedTo(s, r.object("a", "u", "1")), updatedIn(s, r.object("a", "u", "2"), nil), updatedIn(s, r.object("a", "u", "3"), nil))
-	r.commit(deletedFrom(s, r.object("a", "u", "4")))
+	r.commit(addedTo(s, r.Object("a", "u", "1")), updatedIn(s, r.Object("a", "u", "2"), nil), updatedIn(s, r.Object("a", "u", "3"), nil))
+	r.commit(deletedFrom(s, r.Object("a", "u", "4")))
 	r.takes("sink", "added a 1", "updated a 3 replaces 1: no visible change", "deleted a 4")
-	r.commit(addedTo(s, r.object("a", "v", "5"))) // another object
+	r.commit(addedTo(s, r.Object("a", "v", "5"))) // another object
 	r.takes("sink", "added a 5")
-	r.commit(updatedIn(s, r.object("a", "v", "6"), nil))
-	r.commit(addedTo(s, r.object("a", "w", "7"))) // deleted and created again between two looks
+	r.commit(updatedIn(s, r.Object("a", "v", "6"), nil))
+	r.commit(addedTo(s, r.Object("a", "w", "7"))) // deleted and created again between two looks
 	r.takes("sink", "updated a 6: no visible change", "deleted a 6", "added a 7")
 }
 
 // TestThrottleBesideOtherRoutes has an event that another route takes to the same sink at
 // once come after what is held of its object.
 func TestThrottleBesideOtherRoutes(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
-	if _, err := r.store.EnsureSink("other", store.FromNow); err != nil {
+	r := newRig(t, disk(), committest.PodWatch())
+	if _, err := r.Store.EnsureSink("other", store.FromNow); err != nil {
 		t.Fatal(err)
 	}
 	urgent := route.Spec{Name: "urgent", Sinks: []string{"sink"}, When: `metadata.labels["tier"] == "urgent"`}
@@ -138,11 +139,11 @@ func TestThrottleBesideOtherRoutes(t *testing.T) {
 	held.Payload, held.Sinks = nil, []string{"sink", "other"}
 	r.route(held, urgent, slower)
 	s := r.feed(pods)
-	r.commit(addedTo(s, r.object("a", "u", "1")), updatedIn(s, r.object("a", "u", "2"), nil))
-	r.commit(updatedIn(s, r.object("a", "u", "3", "urgent"), nil))
+	r.commit(addedTo(s, r.Object("a", "u", "1")), updatedIn(s, r.Object("a", "u", "2"), nil))
+	r.commit(updatedIn(s, r.Object("a", "u", "3", "urgent"), nil))
 	r.takes("sink", "added a 1", "updated a 2", "updated a 3")
 	r.takes("other", "added a 1")
-	r.commit(updatedIn(s, r.object("a", "u", "4"), nil), updatedIn(s, r.object("a", "u", "5"), nil))
+	r.commit(updatedIn(s, r.Object("a", "u", "4"), nil), updatedIn(s, r.Object("a", "u", "5"), nil))
 	r.pass(time.Minute)
 	r.takes("sink", "updated a 5 replaces 1") // both routes hold it, and it is delivered once
 	r.takes("other", "updated a 5 replaces 3")
@@ -154,10 +155,10 @@ func TestThrottleBesideOtherRoutes(t *testing.T) {
 // follows another period.
 func TestThrottleReconfigured(t *testing.T) {
 	fs := disk()
-	r := newRig(t, fs, podWatch())
+	r := newRig(t, fs, committest.PodWatch())
 	r.route(slow)
 	s := r.feed(pods)
-	r.commit(addedTo(s, r.object("a", "u", "1")), updatedIn(s, r.object("a", "u", "2"), nil))
+	r.commit(addedTo(s, r.Object("a", "u", "1")), updatedIn(s, r.Object("a", "u", "2"), nil))
 	r.takes("sink", "added a 1")
 	slower := slow
 	slower.Throttle = time.Hour
@@ -166,14 +167,14 @@ func TestThrottleReconfigured(t *testing.T) {
 	r.takes("sink")
 	r.pass(time.Hour)
 	r.takes("sink", "updated a 2: no visible change")
-	r.commit(updatedIn(s, r.object("a", "u", "3"), nil))
+	r.commit(updatedIn(s, r.Object("a", "u", "3"), nil))
 	free := slow
 	free.Throttle = 0
 	r.route(free)
-	r.commit(updatedIn(s, r.object("a", "u", "4"), nil)) // what was held comes first
+	r.commit(updatedIn(s, r.Object("a", "u", "4"), nil)) // what was held comes first
 	r.takes("sink", "updated a 3: no visible change", "updated a 4: no visible change")
 	r.route(slow)
-	r.commit(updatedIn(s, r.object("a", "u", "5"), nil), updatedIn(s, r.object("a", "u", "6"), nil))
+	r.commit(updatedIn(s, r.Object("a", "u", "5"), nil), updatedIn(s, r.Object("a", "u", "6"), nil))
 	r.takes("sink", "updated a 5: no visible change")
 	gone := slow
 	gone.Name = "renamed"
@@ -188,15 +189,15 @@ func TestThrottleReconfigured(t *testing.T) {
 // TestThrottleWithAClockSetBack delivers what is held within a period of the clock that
 // shows another time.
 func TestThrottleWithAClockSetBack(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	r.route(slow)
 	s := r.feed(pods)
 	r.at = now.Add(1000 * time.Hour)
-	r.commit(addedTo(s, r.object("a", "u", "1")), updatedIn(s, r.object("a", "u", "2"), nil))
+	r.commit(addedTo(s, r.Object("a", "u", "1")), updatedIn(s, r.Object("a", "u", "2"), nil))
 	r.takes("sink", "added a 1")
 	r.at = now
 	r.pass(time.Second)
-	r.commit(addedTo(s, r.object("b", "x", "3")), updatedIn(s, r.object("b", "x", "4"), nil))
+	r.commit(addedTo(s, r.Object("b", "x", "3")), updatedIn(s, r.Object("b", "x", "4"), nil))
 	r.pass(time.Minute)
 	r.takes("sink", "added b 3", "updated a 2: no visible change", "updated b 4: no visible change")
 }
@@ -204,11 +205,11 @@ func TestThrottleWithAClockSetBack(t *testing.T) {
 // TestThrottleWithTheClockOfTheMachine goes by the time that it shows, not by the time that
 // has passed, which a clock that is set back does not change.
 func TestThrottleWithTheClockOfTheMachine(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	r.route(slow)
 	s := r.feed(pods)
 	r.at = time.Now()
-	r.commit(addedTo(s, r.object("a", "u", "1")), updatedIn(s, r.object("a", "u", "2"), nil))
+	r.commit(addedTo(s, r.Object("a", "u", "1")), updatedIn(s, r.Object("a", "u", "2"), nil))
 	r.pass(time.Minute)
 	if at := r.c.timers.looked; at != at.Round(0) { //nolint:revive // Equal does not look at the monotonic reading
 		t.Errorf("%v has a monotonic reading", at)
@@ -219,24 +220,24 @@ func TestThrottleWithTheClockOfTheMachine(t *testing.T) {
 // TestThrottleOfABusyCommitter delivers in time what began to be held in the commit that
 // looked for what is due.
 func TestThrottleOfABusyCommitter(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	r.route(slow)
 	s := r.feed(pods)
 	r.group.lookAtTimers()
-	r.commit(addedTo(s, r.object("a", "u", "1")))
-	r.commit(updatedIn(s, r.object("a", "u", "2"), nil))
+	r.commit(addedTo(s, r.Object("a", "u", "1")))
+	r.commit(updatedIn(s, r.Object("a", "u", "2"), nil))
 	r.pass(time.Minute)
 	r.takes("sink", "added a 1", "updated a 2: no visible change")
 
 	r.pass(time.Minute)
-	r.commit(addedTo(s, r.object("b", "x", "3")))
+	r.commit(addedTo(s, r.Object("b", "x", "3")))
 	r.at = r.at.Add(-time.Second)
-	r.add(addedTo(s, r.object("c", "y", "4"))) // was observed before, and waited
+	r.add(addedTo(s, r.Object("c", "y", "4"))) // was observed before, and waited
 	r.at = r.at.Add(2 * time.Second)
 	r.route(slow)
 	r.group.lookAtTimers()
 	r.commit()
-	r.commit(updatedIn(s, r.object("b", "x", "5"), nil), updatedIn(s, r.object("c", "y", "6"), nil))
+	r.commit(updatedIn(s, r.Object("b", "x", "5"), nil), updatedIn(s, r.Object("c", "y", "6"), nil))
 	r.pass(time.Minute)
 	r.takes("sink", "added b 3", "added c 4", "updated c 6: no visible change", "updated b 5: no visible change")
 }
@@ -244,17 +245,17 @@ func TestThrottleOfABusyCommitter(t *testing.T) {
 // TestThrottleOfWhatNoChangeLedTo compares nothing with matches that have lasted, or with
 // objects that a watch is given again, and the next change with what was sent.
 func TestThrottleOfWhatNoChangeLedTo(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	lasts := slow
 	lasts.Name, lasts.When, lasts.For, lasts.Throttle = "lasts", `metadata.labels["tier"] == "stuck"`, time.Minute, time.Hour
-	if _, err := r.store.EnsureSink("other", store.FromNow); err != nil {
+	if _, err := r.Store.EnsureSink("other", store.FromNow); err != nil {
 		t.Fatal(err)
 	}
 	lasts.Sinks = []string{"other"}
 	r.route(slow, lasts)
 	s := r.liveFeed()
 	r.commit(&feedSynced{feed: s})
-	r.commit(addedTo(s, r.object("a", "u", "1", "stuck")))
+	r.commit(addedTo(s, r.Object("a", "u", "1", "stuck")))
 	j := newSnapshot(s, s.Watches()[0])
 	Barrier{r.group}.add(j)
 	r.commit()
@@ -263,7 +264,7 @@ func TestThrottleOfWhatNoChangeLedTo(t *testing.T) {
 	if len(given.OldObject)+len(given.Patch) > 0 {
 		t.Errorf("a sync event has the old object %s and the patch %s", given.OldObject, given.Patch)
 	}
-	r.commit(updatedIn(s, r.object("a", "u", "2"), nil), updatedIn(s, r.object("a", "u", "3", "stuck"), nil))
+	r.commit(updatedIn(s, r.Object("a", "u", "2"), nil), updatedIn(s, r.Object("a", "u", "3", "stuck"), nil))
 	r.takes("other", "updated a 1: matches for 1m0s")
 	r.pass(time.Minute)
 	r.takes("other")
@@ -277,8 +278,8 @@ func TestThrottleOfWhatNoChangeLedTo(t *testing.T) {
 // TestThrottleWithAPayloadThatComparesLater compares with what was sent, or with nothing, when
 // the payload begins to compare while an event is held.
 func TestThrottleWithAPayloadThatComparesLater(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
-	if _, err := r.store.EnsureSink("other", store.FromNow); err != nil {
+	r := newRig(t, disk(), committest.PodWatch())
+	if _, err := r.Store.EnsureSink("other", store.FromNow); err != nil {
 		t.Fatal(err)
 	}
 	light, all := slow, route.Spec{Name: "all", Payload: slow.Payload, Sinks: []string{"other"}}
@@ -286,7 +287,7 @@ func TestThrottleWithAPayloadThatComparesLater(t *testing.T) {
 	r.route(light, all)
 	s := r.feed(pods)
 	v := func(name, version, tier string) *objectSeen {
-		return updatedIn(s, r.object(name, "u"+name, version, tier), nil)
+		return updatedIn(s, r.Object(name, "u"+name, version, tier), nil)
 	}
 	r.commit(v("a", "1", "one"), v("b", "2", "one"), v("a", "3", "two"), v("a", "4", "three"))
 	r.takes("sink", "added a 1", "added b 2")
@@ -309,7 +310,7 @@ func TestThrottleWithAPayloadThatComparesLater(t *testing.T) {
 // and until a former route holds nothing.
 func TestHeldIsCounted(t *testing.T) {
 	fs := disk()
-	r := newRig(t, fs, podWatch())
+	r := newRig(t, fs, committest.PodWatch())
 	holds := func(want ...string) {
 		t.Helper()
 		metrics := make(chan prometheus.Metric, 10)
@@ -333,13 +334,13 @@ func TestHeldIsCounted(t *testing.T) {
 	r.commit(&feedSynced{feed: s})
 	holds("slow/sink: 0", "stuck/: 0")
 	for _, name := range []string{"a", "b", "c"} {
-		r.commit(addedTo(s, r.object(name, "u"+name, "1", "stuck")), updatedIn(s, r.object(name, "u"+name, "2", "stuck"), nil), updatedIn(s, r.object(name, "u"+name, "3", "stuck"), nil))
+		r.commit(addedTo(s, r.Object(name, "u"+name, "1", "stuck")), updatedIn(s, r.Object(name, "u"+name, "2", "stuck"), nil), updatedIn(s, r.Object(name, "u"+name, "3", "stuck"), nil))
 	}
 	holds("slow/sink: 3", "stuck/: 3")
-	r.commit(deletedFrom(s, r.object("a", "ua", "4")), updatedIn(s, r.object("b", "ub", "5"), nil))
+	r.commit(deletedFrom(s, r.Object("a", "ua", "4")), updatedIn(s, r.Object("b", "ub", "5"), nil))
 	holds("slow/sink: 2", "stuck/: 1")
 	fs, clock := fs.(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{}), r.at
-	r = newRig(t, fs, podWatch())
+	r = newRig(t, fs, committest.PodWatch())
 	r.at = clock
 	r.route(slow, stuck)
 	s = r.liveFeed()
@@ -347,13 +348,13 @@ func TestHeldIsCounted(t *testing.T) {
 	holds("slow/sink: 2", "stuck/: 1")
 	r.pass(time.Minute)
 	holds("slow/sink: 0", "stuck/: 1")
-	r.commit(updatedIn(s, r.object("c", "uc", "6", "stuck"), nil))
+	r.commit(updatedIn(s, r.Object("c", "uc", "6", "stuck"), nil))
 	holds("slow/sink: 1", "stuck/: 1")
 	r.route()
 	r.pass(0)
 	r.pass(0)
 	holds()
-	if err := r.store.ScanMeta("timer/", func(key string, _ []byte) error { return fmt.Errorf("%s is left", key) }); err != nil {
+	if err := r.Store.ScanMeta("timer/", func(key string, _ []byte) error { return fmt.Errorf("%s is left", key) }); err != nil {
 		t.Error(err)
 	}
 }
@@ -361,25 +362,25 @@ func TestHeldIsCounted(t *testing.T) {
 // TestFormerRoutesOfADamagedStore finds what former routes hold also where a part of it cannot
 // be read, and what that hides when it can be again. Damaged rows are deleted with theirs.
 func TestFormerRoutesOfADamagedStore(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	lasts := slow
 	lasts.Name, lasts.Sinks = "zone", []string{"other"}
-	if _, err := r.store.EnsureSink("other", store.FromNow); err != nil {
+	if _, err := r.Store.EnsureSink("other", store.FromNow); err != nil {
 		t.Fatal(err)
 	}
 	r.route(slow, stuck, lasts)
 	s := r.liveFeed()
 	r.commit(&feedSynced{feed: s})
-	r.commit(addedTo(s, r.object("a", "u", "1", "stuck")), addedTo(s, r.object("b", "x", "1", "stuck")), updatedIn(s, r.object("a", "u", "2", "stuck"), nil), updatedIn(s, r.object("b", "x", "2", "stuck"), nil))
+	r.commit(addedTo(s, r.Object("a", "u", "1", "stuck")), addedTo(s, r.Object("b", "x", "1", "stuck")), updatedIn(s, r.Object("a", "u", "2", "stuck"), nil), updatedIn(s, r.Object("b", "x", "2", "stuck"), nil))
 	r.takes("sink", "added a 1", "added b 1")
 	r.takes("other", "added a 1", "added b 1")
-	b := r.store.NewBatch()
+	b := r.Store.NewBatch()
 	b.PutMeta("timer/row/slow/sink/pods/ns/a", []byte("damaged"))
 	b.PutMeta("timer/row/stuck//"+s.Partition+"\nns/a", []byte("damaged"))
-	if err := r.store.Commit(b); err != nil {
+	if err := r.Store.Commit(b); err != nil {
 		t.Fatal(err)
 	}
-	broken := &brokenStore{Store: r.store, prefix: "timer/row/"}
+	broken := &brokenStore{Store: r.Store, prefix: "timer/row/"}
 	r.c.timers.table = timer.NewTable(broken)
 	r.route()
 	r.pass(0)
@@ -389,7 +390,7 @@ func TestFormerRoutesOfADamagedStore(t *testing.T) {
 	broken.prefix = "none"
 	r.pass(unreadable)
 	r.pass(0)
-	if err := r.store.ScanMeta("timer/", func(key string, _ []byte) error { return fmt.Errorf("%s is left", key) }); err != nil {
+	if err := r.Store.ScanMeta("timer/", func(key string, _ []byte) error { return fmt.Errorf("%s is left", key) }); err != nil {
 		t.Error(err)
 	}
 	if !r.c.timers.idle() {
@@ -419,21 +420,21 @@ func (b *brokenStore) Meta(key string) ([]byte, bool, error) {
 // TestThrottleAfterADamagedRecord holds on, and delivers the last state, when the record that
 // was held, or sent, cannot be read.
 func TestThrottleAfterADamagedRecord(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	r.route(slow)
 	s := r.feed(pods)
-	r.commit(addedTo(s, r.object("a", "u", "1")), addedTo(s, r.object("b", "x", "2")), updatedIn(s, r.object("b", "x", "3"), nil))
-	b := r.store.NewBatch()
+	r.commit(addedTo(s, r.Object("a", "u", "1")), addedTo(s, r.Object("b", "x", "2")), updatedIn(s, r.Object("b", "x", "3"), nil))
+	b := r.Store.NewBatch()
 	if err := r.c.timers.table.Rows(nil, "", func(key string, row *timer.Row) error {
 		timer.Revise(b, key, row, []byte("damaged"))
 		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.store.Commit(b); err != nil {
+	if err := r.Store.Commit(b); err != nil {
 		t.Fatal(err)
 	}
-	r.commit(updatedIn(s, r.object("a", "u", "4"), nil), updatedIn(s, r.object("b", "x", "5"), nil))
+	r.commit(updatedIn(s, r.Object("a", "u", "4"), nil), updatedIn(s, r.Object("b", "x", "5"), nil))
 	r.pass(time.Minute)
 	r.takes("sink", "added a 1", "added b 2", "updated a 4: no visible change", "updated b 5 replaces 1")
 }
@@ -441,11 +442,11 @@ func TestThrottleAfterADamagedRecord(t *testing.T) {
 // TestThrottleOfADamagedState goes on when a state that was held cannot be read. What the
 // sink makes of its event is the sink's.
 func TestThrottleOfADamagedState(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	r.route(slow)
 	s := r.feed(pods)
-	r.commit(addedTo(s, r.object("a", "u", "1")), updatedIn(s, r.object("a", "u", "2"), nil))
-	b := r.store.NewBatch()
+	r.commit(addedTo(s, r.Object("a", "u", "1")), updatedIn(s, r.Object("a", "u", "2"), nil))
+	b := r.Store.NewBatch()
 	if err := r.c.timers.table.Rows(nil, "", func(key string, row *timer.Row) error {
 		held, err := record.Decode(row.Record)
 		if err != nil {
@@ -458,11 +459,11 @@ func TestThrottleOfADamagedState(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.store.Commit(b); err != nil {
+	if err := r.Store.Commit(b); err != nil {
 		t.Fatal(err)
 	}
 	r.pass(time.Minute)
-	q, err := r.store.Queue("sink")
+	q, err := r.Store.Queue("sink")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -497,7 +498,7 @@ func TestThrottleModel(t *testing.T) {
 func throttleModel(t *testing.T, random *rand.Rand) {
 	fs, clock, spec := vfs.NewCrashableMem(), now, slow
 	life := func() (*rig, *Feed) {
-		r := newRig(t, fs, podWatch())
+		r := newRig(t, fs, committest.PodWatch())
 		r.at = clock
 		r.route(spec)
 		return r, r.feed(pods)
@@ -535,19 +536,19 @@ func throttleModel(t *testing.T, random *rand.Rand) {
 		version++
 		switch n := random.IntN(24); {
 		case n < 10 && exists[name] != "":
-			r.commit(updatedIn(s, r.object(name, exists[name], fmt.Sprint(version)), nil))
+			r.commit(updatedIn(s, r.Object(name, exists[name], fmt.Sprint(version)), nil))
 			if taken {
 				last[name] = fmt.Sprint(event.Updated, version)
 			}
 		case n < 10:
 			uid++
 			exists[name] = fmt.Sprint("u", uid)
-			r.commit(addedTo(s, r.object(name, exists[name], fmt.Sprint(version))))
+			r.commit(addedTo(s, r.Object(name, exists[name], fmt.Sprint(version))))
 			if taken {
 				last[name] = fmt.Sprint(event.Added, version)
 			}
 		case n < 12 && exists[name] != "":
-			r.commit(deletedFrom(s, r.object(name, exists[name], fmt.Sprint(version))))
+			r.commit(deletedFrom(s, r.Object(name, exists[name], fmt.Sprint(version))))
 			delete(exists, name)
 			if !taken {
 				delete(at, name)
@@ -571,7 +572,7 @@ func throttleModel(t *testing.T, random *rand.Rand) {
 				r.route()
 			}
 			if random.IntN(2) == 0 && exists[name] != "" { // before what is held is released
-				r.commit(updatedIn(s, r.object(name, exists[name], fmt.Sprint(version)), nil))
+				r.commit(updatedIn(s, r.Object(name, exists[name], fmt.Sprint(version)), nil))
 				if taken {
 					last[name] = fmt.Sprint(event.Updated, version)
 				}

@@ -3,6 +3,7 @@ package commit
 import (
 	"testing"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/pkg/compact"
 )
@@ -11,14 +12,14 @@ import (
 // given out of the ledger: they are not looked up again. What the watch tells
 // meanwhile of an object of theirs is.
 func TestWarmStartReadsTheLedgerOnce(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	s := r.feed(pods)
 	r.commit(
-		addedTo(s, r.object("a", "u1", "1")),
-		addedTo(s, r.object("b", "u2", "2")),
-		addedTo(s, r.object("c", "u3", "3")),
+		addedTo(s, r.Object("a", "u1", "1")),
+		addedTo(s, r.Object("b", "u2", "2")),
+		addedTo(s, r.Object("c", "u3", "3")),
 	)
-	r.expect("added a u1 1", "added b u2 2", "added c u3 3")
+	r.Expect("added a u1 1", "added b u2 2", "added c u3 3")
 
 	s = r.feed(pods) // as after a restart
 	s.start, s.synced, s.resume.ResourceVersion = warm, true, "3"
@@ -29,24 +30,24 @@ func TestWarmStartReadsTheLedgerOnce(t *testing.T) {
 	}
 	given := append([]*compact.Object(nil), snap.Objects...)
 	// Without entries a look at the ledger would show.
-	b := r.store.NewBatch()
+	b := r.Store.NewBatch()
 	for _, o := range given[:2] {
 		b.DeleteState(s.Partition, ledger.Key(o.GetNamespace(), o.GetName()))
 	}
-	if err := r.store.Commit(b); err != nil {
+	if err := r.Store.Commit(b); err != nil {
 		t.Fatal(err)
 	}
 	last := given[2].WithPosition(1)
 	r.commit(
 		listedBy(s, given[0]),
-		listedBy(s, r.object("d", "u4", "4")), // of the watch
+		listedBy(s, r.Object("d", "u4", "4")), // of the watch
 		listedBy(s, given[1]),
 		listedBy(s, last),
 		&feedSynced{feed: s},
 	)
-	r.expect("added d u4 4")
-	r.commit(updatedIn(s, r.object("c", "u3", "5"), last))
-	r.expect("updated c u3 5")
+	r.Expect("added d u4 4")
+	r.commit(updatedIn(s, r.Object("c", "u3", "5"), last))
+	r.Expect("updated c u3 5")
 	if s.warmObjects != nil {
 		t.Error("the objects of the start are kept after it")
 	}

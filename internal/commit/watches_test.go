@@ -3,6 +3,7 @@ package commit
 import (
 	"testing"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
 )
 
@@ -10,9 +11,9 @@ import (
 // are dropped and its watches have not been given their objects: the next start has not
 // forgotten that.
 func TestEndBeforeAWiderSourceGives(t *testing.T) {
-	r := newRig(t, disk(), podWatch())
+	r := newRig(t, disk(), committest.PodWatch())
 	other := r.watches
-	r.watches = []plan.Watch{podWatch(func(w *plan.Watch) { w.Name = "other" })}
+	r.watches = []plan.Watch{committest.PodWatch(func(w *plan.Watch) { w.Name = "other" })}
 	parts := []*Feed{r.feedIn(pods, "a"), r.feedIn(pods, "b")}
 	r.watches = other
 	if err := r.c.noteSelections(givenBy(parts)); err != nil {
@@ -34,15 +35,15 @@ func TestEndBeforeAWiderSourceGives(t *testing.T) {
 // TestSelectorGoesWithTheDefinition takes a namespace selector out of a watch, and with
 // that the labels are forgotten, when a definition goes: its deletions reach the watch.
 func TestSelectorGoesWithTheDefinition(t *testing.T) {
-	r := newRig(t, disk(), podWatch(inProd))
+	r := newRig(t, disk(), committest.PodWatch(inProd))
 	s := r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
 	r.running = nil
-	r.commit(addedTo(s, r.object("a", "u1", "2")))
+	r.commit(addedTo(s, r.Object("a", "u1", "2")))
 	if err := r.c.noteSelections(givenBy([]*Feed{s})); err != nil {
 		t.Fatal(err)
 	}
-	r.expect("added a u1 2")
-	r.watches = []plan.Watch{podWatch()}
+	r.Expect("added a u1 2")
+	r.watches = []plan.Watch{committest.PodWatch()}
 	if err := (Barrier{r.group}).ForgetNamespaces(r.watches); err != nil {
 		t.Fatal(err)
 	}
@@ -52,20 +53,20 @@ func TestSelectorGoesWithTheDefinition(t *testing.T) {
 	}
 	Barrier{r.group}.add(&Farewell{feed: former, notify: make(chan struct{}, 1)})
 	r.commit()
-	r.expect("deleted a u1 2")
+	r.Expect("deleted a u1 2")
 }
 
 // TestSelectorComesAndGoes takes a namespace selector out of a watch and puts it back,
 // with an end of the process before the watch was given what it covered in between, and
 // while the labels are not known: until they are, it judges by what was in force.
 func TestSelectorComesAndGoes(t *testing.T) {
-	r := newRig(t, disk(), podWatch(inProd))
+	r := newRig(t, disk(), committest.PodWatch(inProd))
 	s := r.know(&namespaceSeen{obj: r.namespace("1", "prod")})
 	r.running = nil
 	if err := r.c.noteSelections(givenBy([]*Feed{s})); err != nil {
 		t.Fatal(err)
 	}
-	r.watches = []plan.Watch{podWatch()}
+	r.watches = []plan.Watch{committest.PodWatch()}
 	if err := (Barrier{r.group}).ForgetNamespaces(r.watches); err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +74,7 @@ func TestSelectorComesAndGoes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := podWatch(inProd)
+	next := committest.PodWatch(inProd)
 	former, err := given.Watch(s.Partition, &next)
 	if err != nil || former == nil || former.Filter.NeedsNamespaces() {
 		t.Fatalf("the watch judges by %+v, which needs labels that are not known, %v", former, err)

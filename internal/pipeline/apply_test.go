@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
@@ -23,7 +24,7 @@ import (
 )
 
 func TestRouteFailuresAreLoggedOnce(t *testing.T) {
-	r := newRig(t, t.TempDir(), podWatch())
+	r := newRig(t, t.TempDir(), committest.PodWatch())
 	router, err := route.Compile([]route.Spec{{Name: "bad", When: `int(metadata.name) > 1`, Sinks: []string{"sink"}}})
 	if err != nil {
 		t.Fatal(err)
@@ -33,7 +34,7 @@ func TestRouteFailuresAreLoggedOnce(t *testing.T) {
 	r.m.prepareRouter(router)
 	r.adoptRouter(router)
 	s := r.source(pods)
-	r.commit(addedTo(s, r.object("a", "u1", "1")), addedTo(s, r.object("b", "u2", "2")))
+	r.commit(addedTo(s, r.Object("a", "u1", "1")), addedTo(s, r.Object("b", "u2", "2")))
 	if n := logs.count.Load(); n != 1 {
 		t.Errorf("%d messages for two failures, want 1", n)
 	}
@@ -45,7 +46,7 @@ func TestRouteFailuresAreLoggedOnce(t *testing.T) {
 // note overwrites what the store remembers under a key.
 func (l *life) note(key, value string) {
 	l.Helper()
-	if err := ledger.PutMeta(l.store, key, []byte(value)); err != nil {
+	if err := ledger.PutMeta(l.Store, key, []byte(value)); err != nil {
 		l.Fatal(err)
 	}
 }
@@ -80,7 +81,7 @@ func TestRefusedStateChangesNothing(t *testing.T) {
 			st.Watches[0].Resources, st.Watches[0].FailOnMissing = []string{"gadgets"}, true
 		}},
 		{name: "watches that edit the same objects differently", spoil: func(st *plan.State) {
-			st.Watches = append(st.Watches, podWatch(named("other")))
+			st.Watches = append(st.Watches, committest.PodWatch(named("other")))
 		}},
 		{name: "an edit that does not compile", spoil: func(st *plan.State) { st.Watches[0].Edits.Drop = []string{"spec["} }},
 		{name: "an edit of a route that does not compile", spoil: func(st *plan.State) { st.Routes[0].Drop = []string{"spec["} }},
@@ -95,7 +96,7 @@ func TestRefusedStateChangesNothing(t *testing.T) {
 			l := newLife(t, t.TempDir())
 			l.apply([]route.Spec{leadTo("r", "", "a", "b")})
 			l.put("v", "1")
-			running, sink, sinks := l.m.informerList()[0], l.m.sinks["b"], l.store.Sinks()
+			running, sink, sinks := l.m.informerList()[0], l.m.sinks["b"], l.Store.Sinks()
 			next := reshaped(l, plan.StartEarliest)
 			if tc.spoil != nil {
 				tc.spoil(next)
@@ -109,7 +110,7 @@ func TestRefusedStateChangesNothing(t *testing.T) {
 			if now := l.m.informerList(); len(now) != 1 || now[0] != running || l.m.sinks["b"] != sink || l.m.currentState() == next {
 				t.Error("something of the old state has stopped")
 			}
-			if diff := cmp.Diff(sinks, l.store.Sinks()); diff != "" {
+			if diff := cmp.Diff(sinks, l.Store.Sinks()); diff != "" {
 				t.Errorf("sinks (-before +after):\n%s", diff)
 			}
 			l.put("w", "2")
@@ -276,7 +277,7 @@ func TestSourcesAreShownBeforeTheyStart(t *testing.T) {
 		seen = append(seen, fmt.Sprintf("%d of %d wait", waiting, len(feeds)))
 	}})
 	of := func(resources ...string) plan.Watch {
-		return podWatch(func(w *plan.Watch) { w.Resources = resources })
+		return committest.PodWatch(func(w *plan.Watch) { w.Resources = resources })
 	}
 	l.apply(l.state(of("pods", "events")))
 	l.apply(l.state(of("pods", "events", "replicasets.apps", "deployments.apps")))

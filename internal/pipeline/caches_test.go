@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
@@ -66,7 +67,7 @@ func TestEnrichment(t *testing.T) {
 		t.Fatal(err)
 	}
 	watches := func(edits ...func(*plan.Watch)) []plan.Watch {
-		return []plan.Watch{podWatch(edits...), podWatch(named("events"), func(w *plan.Watch) { w.Resources = []string{"events"} })}
+		return []plan.Watch{committest.PodWatch(edits...), committest.PodWatch(named("events"), func(w *plan.Watch) { w.Resources = []string{"events"} })}
 	}
 	last := func() *event.Event {
 		t.Helper()
@@ -151,7 +152,7 @@ func TestEnrichmentIsIncomplete(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.apply(enrichedTo(l, podWatch()))
+	l.apply(enrichedTo(l, committest.PodWatch()))
 	api.Put(podPath, "ns", "pod", owned("pod", "ReplicaSet", "web-1", ""))
 	eventually(t, "the pod's event", func() bool { return q.Stats().Length == 1 })
 	items, err := q.Read(0, 10, 1<<20)

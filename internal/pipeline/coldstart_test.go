@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/store"
 )
@@ -30,7 +31,7 @@ func TestFirstStartUnderChurn(t *testing.T) {
 		}
 		return false
 	})
-	l.apply(l.state(podWatch()))
+	l.apply(l.state(committest.PodWatch()))
 	<-changed
 	l.caughtUp()
 	l.synced()
@@ -55,7 +56,7 @@ func TestColdStartFindsDeletions(t *testing.T) {
 	for name, spoil := range map[string]func(b *store.Batch, version string){
 		"no checkpoint": func(b *store.Batch, _ string) { b.DeleteMeta(ledger.CheckpointMeta("pods#")) },
 		"a list that was cut short": func(b *store.Batch, version string) {
-			w := podWatch()
+			w := committest.PodWatch()
 			b.PutMeta(ledger.CheckpointMeta("pods#"), ledger.Encode(ledger.Checkpoint{
 				ResourceVersion: version, Synced: true, Form: formOf(t, &w, pods), Listing: &ledger.Listing{ResourceVersion: version},
 			}))
@@ -65,7 +66,7 @@ func TestColdStartFindsDeletions(t *testing.T) {
 			api, names := podServer(t, 3000)
 			dir := t.TempDir()
 			l := runLive(t, dir, store.Options{}, api, served{pods})
-			l.apply(l.state(podWatch()))
+			l.apply(l.state(committest.PodWatch()))
 			l.synced()
 			l.stop()
 			between(t, dir, func(b *store.Batch) { spoil(b, api.Version()) })
@@ -83,12 +84,12 @@ func TestColdStartFindsDeletions(t *testing.T) {
 			}
 			for _, stopAt := range []int{1, 1200, 2500} {
 				l = runLive(t, dir, store.Options{}, api, served{pods})
-				l.apply(l.state(podWatch()))
+				l.apply(l.state(committest.PodWatch()))
 				eventually(t, fmt.Sprintf("%d deletions", stopAt), func() bool { return deleted(l) >= stopAt })
 				l.stop()
 			}
 			l = runLive(t, dir, store.Options{}, api, served{pods})
-			l.apply(l.state(podWatch()))
+			l.apply(l.state(committest.PodWatch()))
 			l.caughtUp()
 			h := l.log()
 			for _, n := range gone {

@@ -15,6 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -82,7 +83,7 @@ func TestAuditOfAHealthyWatch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			api, _ := podServer(t, 1200)
 			l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
-			l.apply(l.state(podWatch()))
+			l.apply(l.state(committest.PodWatch()))
 			l.synced()
 			l.audited(0, func() { change(l); l.caughtUp() })
 		})
@@ -109,7 +110,7 @@ func TestAuditFindsLosses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			api, names := podServer(t, 1200)
 			l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
-			l.apply(l.state(podWatch()))
+			l.apply(l.state(committest.PodWatch()))
 			l.synced()
 			api.Mute(true)
 			tc.change(api)
@@ -149,7 +150,7 @@ func TestAuditFindsLosses(t *testing.T) {
 func TestAuditFindsOvertakenRollback(t *testing.T) {
 	api, names := podServer(t, 700)
 	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
-	l.apply(l.state(podWatch()))
+	l.apply(l.state(committest.PodWatch()))
 	l.synced()
 	saved := api.Save()
 	api.Put(podPath, "ns", names[600], phase("x"))
@@ -203,7 +204,7 @@ func runChecked(t *testing.T) *checked {
 func (c *checked) start(t *testing.T, api *apitest.Server) *live {
 	t.Helper()
 	l := runLive(t, "store", store.Options{FS: c.disk}, api, served{pods})
-	st := l.state(podWatch())
+	st := l.state(committest.PodWatch())
 	st.ConsistencyCheck = plan.ConsistencyCheck{Enabled: true, Interval: 2 * time.Minute}
 	l.apply(st)
 	return l
@@ -305,7 +306,7 @@ func TestAuditIsBounded(t *testing.T) {
 	const lost = 2*maxSuspects + 10
 	api, names := podServer(t, lost+1000)
 	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
-	l.apply(l.state(podWatch()))
+	l.apply(l.state(committest.PodWatch()))
 	l.synced()
 	api.Mute(true)
 	api.Delete(podPath, "ns", names[500:500+lost]...)
@@ -334,7 +335,7 @@ func TestAuditIsBounded(t *testing.T) {
 func TestAuditOfAnUnorderedList(t *testing.T) {
 	api, _ := podServer(t, 3)
 	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
-	l.apply(l.state(podWatch()))
+	l.apply(l.state(committest.PodWatch()))
 	l.synced()
 	api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
 		if r.URL.Query().Get("watch") != "" {
@@ -376,7 +377,7 @@ func TestWaitsEndWithTheirResource(t *testing.T) {
 		l, resolver := serve(t)
 		l.store.SetLimits(store.Limits{MinFree: noRoom})
 		eventually(t, "paused", func() bool { return l.store.Health().Paused })
-		full := l.state(podWatch())
+		full := l.state(committest.PodWatch())
 		full.Store.MinFree = noRoom
 		l.apply(full)
 		<-l.m.informerList()[0].sub.Load().Synced()
@@ -384,7 +385,7 @@ func TestWaitsEndWithTheirResource(t *testing.T) {
 	})
 	t.Run("changes", func(t *testing.T) {
 		l, resolver := serve(t)
-		l.apply(l.state(podWatch()))
+		l.apply(l.state(committest.PodWatch()))
 		l.synced()
 		eventually(t, "watching", func() bool { return l.m.informerList()[0].sub.Load().Watch().State == dynamicfactory.StateWatching })
 		read := make(chan struct{})
@@ -400,7 +401,7 @@ func TestWaitsEndWithTheirResource(t *testing.T) {
 	})
 	t.Run("definition", func(t *testing.T) {
 		l, _ := serve(t)
-		l.apply(l.state(podWatch()))
+		l.apply(l.state(committest.PodWatch()))
 		l.synced()
 		eventually(t, "watching", func() bool { return l.m.informerList()[0].sub.Load().Watch().State == dynamicfactory.StateWatching })
 		l.api.Intercept(func(w http.ResponseWriter, r *http.Request) bool {
@@ -432,7 +433,7 @@ func TestCatchUpWithoutAWatch(t *testing.T) {
 		return true
 	})
 	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods, nodes})
-	w := podWatch()
+	w := committest.PodWatch()
 	w.Resources = []string{"pods", "nodes"}
 	l.apply(l.state(w))
 	l.synced()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/store"
 )
@@ -63,7 +64,7 @@ func TestDamagedLedger(t *testing.T) {
 			api, names := podServer(t, 300)
 			dir := t.TempDir()
 			l := runLive(t, dir, store.Options{}, api, served{pods})
-			l.apply(l.state(podWatch()))
+			l.apply(l.state(committest.PodWatch()))
 			l.synced()
 			l.stop()
 			damageLedger(t, dir)
@@ -79,7 +80,7 @@ func TestDamagedLedger(t *testing.T) {
 				api.Compact()
 			}
 			l = runLive(t, dir, store.Options{}, api, served{pods})
-			l.apply(l.state(podWatch()))
+			l.apply(l.state(committest.PodWatch()))
 			l.caughtUp()
 			l.synced()
 			h := l.log()
@@ -118,7 +119,7 @@ func TestDamagedCheckpoint(t *testing.T) {
 	api, names := podServer(t, 10)
 	dir := t.TempDir()
 	l := runLive(t, dir, store.Options{}, api, served{pods})
-	l.apply(l.state(podWatch()))
+	l.apply(l.state(committest.PodWatch()))
 	l.synced()
 	b := l.store.NewBatch()
 	b.PutMeta(ledger.CheckpointMeta("pods#"), []byte("{"))
@@ -128,7 +129,7 @@ func TestDamagedCheckpoint(t *testing.T) {
 	l.stop()
 	api.Delete(podPath, "ns", names[0])
 	l = runLive(t, dir, store.Options{}, api, served{pods})
-	l.apply(l.state(podWatch()))
+	l.apply(l.state(committest.PodWatch()))
 	l.synced()
 	h := l.log()
 	for i, n := range names {
@@ -152,7 +153,7 @@ func TestKillAmidTheListOfADamagedCheckpoint(t *testing.T) {
 	api, _ := podServer(t, n)
 	fs := vfs.NewCrashableMem()
 	l := runLive(t, "store", store.Options{FS: fs}, api, served{pods})
-	l.apply(l.state(podWatch()))
+	l.apply(l.state(committest.PodWatch()))
 	l.synced()
 	if err := ledger.PutMeta(l.store, ledger.CheckpointMeta("pods#"), []byte("{")); err != nil {
 		t.Fatal(err)
@@ -162,12 +163,12 @@ func TestKillAmidTheListOfADamagedCheckpoint(t *testing.T) {
 		api.Put(podPath, "ns", fmt.Sprintf("pod-%05d", i), phase("1"))
 	}
 	l = runLive(t, "store", store.Options{FS: fs}, api, served{pods})
-	l.apply(l.state(podWatch()))
+	l.apply(l.state(committest.PodWatch()))
 	eventually(t, "a part of the list", func() bool { return l.committed() > n })
 	fs = fs.CrashClone(vfs.CrashCloneCfg{})
 	l.stop()
 	l = runLive(t, "store", store.Options{FS: fs}, api, served{pods})
-	l.apply(l.state(podWatch()))
+	l.apply(l.state(committest.PodWatch()))
 	l.synced()
 	if gaps := fmt.Sprint(l.log()[""]); gaps != "[gap unreadable]" {
 		t.Errorf("the gaps are %s", gaps)

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/route"
@@ -16,7 +17,6 @@ import (
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
-	"github.com/watcherd/watcherd/pkg/rawjson"
 )
 
 // plaintext is what must not be seen once it is redacted.
@@ -59,26 +59,7 @@ func allParts(name string) route.Spec {
 // edited is an object as the source's informer would hold it.
 func (r *rig) edited(s *commit.Feed, raw string) *compact.Object {
 	r.Helper()
-	var by rawjson.Change
-	out, err := s.Edit(nil, []byte(raw), &by)
-	if err != nil {
-		r.Fatal(err)
-	}
-	meta, err := rawjson.Scan(out)
-	if err != nil {
-		r.Fatal(err)
-	}
-	meta.Change = &by
-	codec := r.codecs[s.Partition]
-	if codec == nil {
-		codec = compact.NewCodecFor(r.m.dicts, s.Key.GVR.GroupResource().String())
-		r.codecs[s.Partition] = codec
-	}
-	o, err := codec.Encode(out, &meta, 0)
-	if err != nil {
-		r.Fatal(err)
-	}
-	return o
+	return r.Edited(s.Partition, s.Key.GVR.GroupResource().String(), s.Edit, raw)
 }
 
 // everything is all that a sink, an onlooker and a reader of dead letters would see now.
@@ -95,7 +76,7 @@ func (r *rig) everything() (text string, events []*event.Event) {
 		events = append(events, e)
 		b.Write(event.AppendCloudEvent(nil, e))
 	}
-	q, err := r.store.Queue("sink")
+	q, err := r.Store.Queue("sink")
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -114,7 +95,7 @@ func (r *rig) everything() (text string, events []*event.Event) {
 		add(r.m.reader.LetterEvent("sink", l.Item))
 		b.WriteString(r.m.reader.LetterReason(&l))
 	}
-	log, err := r.store.ReadLog(0, 1000)
+	log, err := r.Store.ReadLog(0, 1000)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -166,13 +147,13 @@ func TestTightenedEditsReachWhatIsRecorded(t *testing.T) {
 				}
 			}
 			t.Run("reload", func(t *testing.T) {
-				r := newRig(t, dir, podWatch(tc.before))
-				r.adopt([]plan.Watch{podWatch(tc.before)})
+				r := newRig(t, dir, committest.PodWatch(tc.before))
+				r.adopt([]plan.Watch{committest.PodWatch(tc.before)})
 				s := r.source(tc.res)
 				first, second := r.edited(s, tc.raw("1", plaintext)), r.edited(s, tc.raw("2", plaintext+"2"))
 				r.commit(addedTo(s, first), updatedIn(s, second, first))
 				r.commit(deletedFrom(s, second))
-				q, err := r.store.Queue("sink")
+				q, err := r.Store.Queue("sink")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -187,7 +168,7 @@ func TestTightenedEditsReachWhatIsRecorded(t *testing.T) {
 					t.Fatalf("the plaintext is not where it should be: %s", text)
 				}
 				changed, tightened := r.m.editsChanged.Load(), r.m.editsTightened.Load()
-				r.adopt([]plan.Watch{podWatch(tc.after)})
+				r.adopt([]plan.Watch{committest.PodWatch(tc.after)})
 				check(r)
 				// Workers decode again what they have, and show no error of before.
 				if r.m.editsChanged.Load() == changed || r.m.editsTightened.Load() == tightened {
@@ -195,17 +176,17 @@ func TestTightenedEditsReachWhatIsRecorded(t *testing.T) {
 				}
 				changed, tightened = r.m.editsChanged.Load(), r.m.editsTightened.Load()
 				// Looser edits bring back only what is recorded; here nothing was rewritten.
-				r.adopt([]plan.Watch{podWatch(tc.before)})
+				r.adopt([]plan.Watch{committest.PodWatch(tc.before)})
 				if text, _ := r.everything(); !strings.Contains(text, plaintext) {
 					t.Errorf("nothing is seen any more: %s", text)
 				}
 				if r.m.editsChanged.Load() == changed || r.m.editsTightened.Load() != tightened {
 					t.Error("the workers are not notified, or withhold errors that quote nothing hidden")
 				}
-				r.adopt([]plan.Watch{podWatch(tc.after)})
+				r.adopt([]plan.Watch{committest.PodWatch(tc.after)})
 			})
 			t.Run("restart", func(t *testing.T) {
-				check(newRig(t, dir, podWatch(tc.after)))
+				check(newRig(t, dir, committest.PodWatch(tc.after)))
 			})
 		})
 	}
@@ -214,7 +195,7 @@ func TestTightenedEditsReachWhatIsRecorded(t *testing.T) {
 // TestTightenedEditsReachWhatRoutesCount has a route quote plaintext in the error of its
 // expression and in the labels of its metric, and hides it.
 func TestTightenedEditsReachWhatRoutesCount(t *testing.T) {
-	r := newRig(t, t.TempDir(), podWatch())
+	r := newRig(t, t.TempDir(), committest.PodWatch())
 	spec := allParts("all")
 	spec.When = "quantity(object.spec.a).isInteger()"
 	counting := allParts("counting")
@@ -235,11 +216,11 @@ func TestTightenedEditsReachWhatRoutesCount(t *testing.T) {
 		s := r.source(pods)
 		r.commit(addedTo(s, r.edited(s, `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a`+version+`","uid":"u`+version+`","resourceVersion":"`+version+`"},"spec":{"a":"`+plaintext+`"}}`)))
 	}
-	happens(podWatch(), "1")
+	happens(committest.PodWatch(), "1")
 	if text := seen(); strings.Count(text, plaintext) != 2 {
 		t.Fatalf("the plaintext is not where it should be: %s", text)
 	}
-	happens(podWatch(func(w *plan.Watch) { w.Edits.Redact = []string{"spec.a"} }), "2")
+	happens(committest.PodWatch(func(w *plan.Watch) { w.Edits.Redact = []string{"spec.a"} }), "2")
 	if text := seen(); strings.Contains(text, plaintext) || strings.Count(text, "redacted:hmac-sha256:") != 2 || !strings.Contains(text, "all 0 2 ") {
 		t.Errorf("after the edits: %s", text)
 	}
@@ -250,20 +231,20 @@ func TestEditsOfRoutes(t *testing.T) {
 	raw := func(version, a, b string) string {
 		return `{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":"` + version + `"},"spec":{"a":"` + a + `","b":"` + b + `"}}`
 	}
-	r := newRig(t, t.TempDir(), podWatch())
-	if _, err := r.store.EnsureSink("open", store.FromNow); err != nil {
+	r := newRig(t, t.TempDir(), committest.PodWatch())
+	if _, err := r.Store.EnsureSink("open", store.FromNow); err != nil {
 		t.Fatal(err)
 	}
 	one, two, open := allParts("one"), allParts("two"), allParts("open")
 	one.Redact, two.Drop, open.Sinks = []string{"spec.a"}, []string{"spec.b"}, []string{"open"}
 	one.When, two.When = `object.spec.a.startsWith("A")`, `object.spec.b == "B2" || object.spec.b == "B1"` // they see what the sink does not
-	r.adopt([]plan.Watch{podWatch()}, one, two, open)
+	r.adopt([]plan.Watch{committest.PodWatch()}, one, two, open)
 	s := r.source(pods)
 	first, second := r.edited(s, raw("1", "A1", "B1")), r.edited(s, raw("2", "A2", "B2"))
 	r.commit(addedTo(s, first), updatedIn(s, second, first))
 
 	got := func(sink string) string {
-		q, err := r.store.Queue(sink)
+		q, err := r.Store.Queue(sink)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -295,13 +276,13 @@ func TestEditsOfRoutes(t *testing.T) {
 	}
 
 	// A route that is gone leaves its edits to what it led on.
-	r.adopt([]plan.Watch{podWatch()}, open)
+	r.adopt([]plan.Watch{committest.PodWatch()}, open)
 	if text := got("sink"); text != closed {
 		t.Errorf("without its routes the sink gets %s", text)
 	}
 	// Tighter edits reach the backlog; other routes to the sink do not matter to it.
 	one.Drop = []string{"spec"}
-	r.adopt([]plan.Watch{podWatch()}, one, two, open)
+	r.adopt([]plan.Watch{committest.PodWatch()}, one, two, open)
 	if text := got("sink"); strings.Contains(text, `"spec"`) || strings.Contains(text, "/spec/") {
 		t.Errorf("spec is in %s", text)
 	}
@@ -344,7 +325,7 @@ func TestStartWithoutDiscoveryKeepsEditsByNamespace(t *testing.T) {
 
 // watchIn watches the pods of one namespace.
 func watchIn(name, namespace string, redact ...string) plan.Watch {
-	w := podWatch()
+	w := committest.PodWatch()
 	w.Name, w.Namespaces, w.Edits.Redact = name, []string{namespace}, redact
 	return w
 }
@@ -362,7 +343,7 @@ func mustDesire(r *rig) desired {
 // edited differently and what was recorded of others is kept.
 func TestNothingIsTightenedByTheSameState(t *testing.T) {
 	r := newRig(t, t.TempDir())
-	r.adopt([]plan.Watch{podWatch()})
+	r.adopt([]plan.Watch{committest.PodWatch()})
 	watches := []plan.Watch{watchIn("open", "ns"), watchIn("closed", "other", "spec.password")}
 	r.adopt(watches)
 	st := r.m.currentState()
@@ -379,12 +360,12 @@ func TestNothingIsTightenedByTheSameState(t *testing.T) {
 // TestEditsDoNotWaitForNamespaces hides at once what a watch is to hide, although the
 // labels of namespaces are not known by which it selects from now on.
 func TestEditsDoNotWaitForNamespaces(t *testing.T) {
-	r := newRig(t, t.TempDir(), podWatch())
-	r.adopt([]plan.Watch{podWatch()})
+	r := newRig(t, t.TempDir(), committest.PodWatch())
+	r.adopt([]plan.Watch{committest.PodWatch()})
 	s := r.source(pods)
 	r.run(s)
 	canaryPods(r, s, 1)
-	r.adopt([]plan.Watch{podWatch(hiding, func(w *plan.Watch) {
+	r.adopt([]plan.Watch{committest.PodWatch(hiding, func(w *plan.Watch) {
 		w.Selection.Namespaces.Selector = "env=prod"
 		filter, err := w.Selection.Filter()
 		if err != nil {

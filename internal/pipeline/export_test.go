@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/query"
@@ -30,10 +31,10 @@ func TestExportHidesWhatTheConfigurationHides(t *testing.T) {
 	dir := t.TempDir()
 	const objects = 30
 	t.Run("record", func(t *testing.T) {
-		r := newRig(t, dir, podWatch())
-		r.adopt([]plan.Watch{podWatch()})
+		r := newRig(t, dir, committest.PodWatch())
+		r.adopt([]plan.Watch{committest.PodWatch()})
 		canaryPods(r, r.source(pods), objects)
-		r.adopt([]plan.Watch{podWatch(hiding)})
+		r.adopt([]plan.Watch{committest.PodWatch(hiding)})
 	})
 	for _, damaged := range []bool{false, true} {
 		if damaged {

@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/route"
@@ -56,7 +57,7 @@ func TestReloadAndPurgeInAFullStore(t *testing.T) {
 	if _, err := l.store.EnsureSink("dead", store.FromNow); err != nil {
 		t.Fatal(err)
 	}
-	full := l.state(podWatch())
+	full := l.state(committest.PodWatch())
 	full.Store.MinFree = noRoom
 	l.apply(full)
 	l.blocked()
@@ -78,13 +79,13 @@ func TestResourceGoesInAFullStore(t *testing.T) {
 	api, _ := podServer(t, 4000)
 	resolver := &changing{changed: make(chan struct{}), list: []dynamicfactory.Resource{pods}}
 	l := runLive(t, t.TempDir(), store.Options{}, api, resolver)
-	full := l.state(podWatch())
+	full := l.state(committest.PodWatch())
 	full.Store.MinFree = noRoom
 	l.apply(full)
 	l.blocked()
 	resolver.set()
 	eventually(t, "the watch has stopped", func() bool { return len(l.m.informerList()) == 0 })
-	l.within(l.state(podWatch())) // raises the limit
+	l.within(l.state(committest.PodWatch())) // raises the limit
 	eventually(t, "resumed", func() bool { return !l.store.Health().Paused })
 }
 
@@ -95,19 +96,19 @@ func TestReloadAddsAWatchInAFullStore(t *testing.T) {
 	if _, err := l.store.EnsureSink("x", store.FromNow); err != nil {
 		t.Fatal(err)
 	}
-	second := podWatch(func(w *plan.Watch) { w.Name = "second" })
-	l.apply(l.state(podWatch()))
+	second := committest.PodWatch(func(w *plan.Watch) { w.Name = "second" })
+	l.apply(l.state(committest.PodWatch()))
 	l.synced()
 	before := l.committed()
 	l.store.SetLimits(store.Limits{MinFree: noRoom})
 	eventually(t, "paused", func() bool { return l.store.Health().Paused })
-	full := l.routed(second, podWatch())
+	full := l.routed(second, committest.PodWatch())
 	full.Store.MinFree = noRoom
 	l.within(full)
 	if n := l.committed() - before; n > maxGroup {
 		t.Errorf("%d events were committed past the limit", n)
 	}
-	l.within(l.routed(second, podWatch()))
+	l.within(l.routed(second, committest.PodWatch()))
 	q, err := l.store.Queue("x")
 	if err != nil {
 		t.Fatal(err)
@@ -120,13 +121,13 @@ func TestStopInAFullStore(t *testing.T) {
 	api, names := podServer(t, 4000)
 	dir := t.TempDir()
 	l := runLive(t, dir, store.Options{}, api, served{pods})
-	full := l.state(podWatch())
+	full := l.state(committest.PodWatch())
 	full.Store.MinFree = noRoom
 	l.apply(full)
 	l.blocked()
 	l.stop()
 	l = runLive(t, dir, store.Options{}, api, served{pods})
-	l.apply(l.state(podWatch()))
+	l.apply(l.state(committest.PodWatch()))
 	l.synced()
 	h := l.log()
 	for _, n := range names {
@@ -147,7 +148,7 @@ func TestReloadDuringAFarewell(t *testing.T) {
 	resolver := serving(widgets)
 	l := runLive(t, t.TempDir(), store.Options{}, api, resolver).withX()
 	watch := func(name string) plan.Watch {
-		w := podWatch(named(name))
+		w := committest.PodWatch(named(name))
 		w.Resources = []string{"widgets.example.com"}
 		return w
 	}
@@ -237,14 +238,14 @@ func TestFillOfAFullStore(t *testing.T) {
 		states.Payload = []string{"object", "oldObject", "patch"}
 		st := l.state([]route.Spec{all, states}, func(s *plan.Sink) { s.StartFrom = plan.StartEarliest })
 		st.Store.MaxBytes = tc.maxBytes
-		before := l.store.Health().Bytes
+		before := l.Store.Health().Bytes
 		if err := l.m.Apply(t.Context(), st); err != nil {
 			t.Fatal(err)
 		}
-		if after := l.store.Health().Bytes; tc.maxBytes != 0 && after > before+growth {
+		if after := l.Store.Health().Bytes; tc.maxBytes != 0 && after > before+growth {
 			t.Errorf("the fill takes the full store from %d to %d MiB", before>>20, after>>20)
 		}
-		q, err := l.store.Queue(tc.sink)
+		q, err := l.Store.Queue(tc.sink)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
 )
@@ -21,10 +22,10 @@ func TestStopDuringSnapshot(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			second := podWatch(func(w *plan.Watch) { w.Name = "second" })
-			l.apply(l.state(podWatch()))
+			second := committest.PodWatch(func(w *plan.Watch) { w.Name = "second" })
+			l.apply(l.state(committest.PodWatch()))
 			l.synced()
-			l.apply(l.routed(second, podWatch()))
+			l.apply(l.routed(second, committest.PodWatch()))
 			eventually(t, "the first objects", func() bool { return q.Stats().Length > 0 })
 			if killed {
 				fs = fs.CrashClone(vfs.CrashCloneCfg{})
@@ -34,7 +35,7 @@ func TestStopDuringSnapshot(t *testing.T) {
 			if q, err = l.store.Queue("x"); err != nil {
 				t.Fatal(err)
 			}
-			l.apply(l.routed(second, podWatch()))
+			l.apply(l.routed(second, committest.PodWatch()))
 			eventually(t, "all objects", func() bool { return q.Stats().Length >= int64(len(names)) })
 			l.m.committer.Flush()
 			h := l.queued()

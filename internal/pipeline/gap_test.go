@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -26,7 +27,7 @@ func TestHistoryExpiresQuietly(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			api, _ := podServer(t, 3)
 			l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
-			l.apply(l.state(podWatch()))
+			l.apply(l.state(committest.PodWatch()))
 			l.synced()
 			s := l.m.informerList()[0]
 			eventually(t, "a watch", func() bool { return api.Watches(podPath) == 1 })

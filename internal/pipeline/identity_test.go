@@ -18,6 +18,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
@@ -603,7 +604,7 @@ func TestExpiredNamespaceStartsAnew(t *testing.T) {
 	api.Put(podPath, "other", "b", nil)
 	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
 	for _, namespaces := range [][]string{nil, {"ns", "other"}, {"ns"}} {
-		l.apply(l.state(podWatch(only(namespaces...))))
+		l.apply(l.state(committest.PodWatch(only(namespaces...))))
 		eventually(t, "sync", func() bool { return len(l.log()) == 2 })
 	}
 	l.age("unwatched-in/pods#other", 2*time.Hour)
@@ -611,7 +612,7 @@ func TestExpiredNamespaceStartsAnew(t *testing.T) {
 	if states := l.states("pods"); len(states) != 1 {
 		t.Errorf("recorded are %v", states)
 	}
-	l.apply(l.state(podWatch(only("ns", "other"))))
+	l.apply(l.state(committest.PodWatch(only("ns", "other"))))
 	l.becomes(history{"a": {"sync 101"}, "b": {"sync 102", "sync 102"}})
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
@@ -17,14 +18,14 @@ import (
 // kept for as long as delivered events are, and is there for a watch that comes back
 // by then.
 func TestUnwatchedIsForgotten(t *testing.T) {
-	r := newRig(t, t.TempDir(), podWatch())
+	r := newRig(t, t.TempDir(), committest.PodWatch())
 	now := r.m.cfg.Now()
 	r.m.cfg.Now = func() time.Time { return now }
 	s := r.source(pods)
-	r.commit(addedTo(s, r.object("a", "u1", "1")))
-	b := r.store.NewBatch()
+	r.commit(addedTo(s, r.Object("a", "u1", "1")))
+	b := r.Store.NewBatch()
 	b.PutMeta(ledger.CheckpointMeta(s.ID), ledger.Encode(ledger.Checkpoint{ResourceVersion: "1", Synced: true}))
-	if err := r.store.Commit(b); err != nil {
+	if err := r.Store.Commit(b); err != nil {
 		t.Fatal(err)
 	}
 	// after looks for what is to be forgotten, some time later.
@@ -38,7 +39,7 @@ func TestUnwatchedIsForgotten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if parts := len(r.store.Partitions()); resumable != kept || (parts > 0) != kept {
+		if parts := len(r.Store.Partitions()); resumable != kept || (parts > 0) != kept {
 			t.Errorf("%d partitions, checkpoint %t, want them kept: %t", parts, resumable, kept)
 		}
 	}
@@ -74,13 +75,13 @@ func TestUnwatchedIsForgotten(t *testing.T) {
 	if n := testutil.ToFloat64(r.m.metrics.forgottenTotal); n != 1 {
 		t.Errorf("%v are counted as forgotten, want 1", n)
 	}
-	r.commit(listedBy(s, r.object("a", "u1", "1")))
-	r.expect("added a u1 1", "sync a u1 1") // as at the first start
+	r.commit(listedBy(s, r.Object("a", "u1", "1")))
+	r.Expect("added a u1 1", "sync a u1 1") // as at the first start
 }
 
 // Another form of a resource that is watched is nobody's, whatever the patterns say.
 func TestFormerFormIsForgotten(t *testing.T) {
-	r := newRig(t, t.TempDir(), podWatch())
+	r := newRig(t, t.TempDir(), committest.PodWatch())
 	now := r.m.cfg.Now()
 	r.m.cfg.Now = func() time.Time { return now }
 	s := r.source(pods)
@@ -88,8 +89,8 @@ func TestFormerFormIsForgotten(t *testing.T) {
 	former := r.source(pods)
 	former.Partition = s.Partition + "|l=tier=web;f=;m=false;v="
 	r.commit(
-		addedTo(s, r.object("a", "u1", "1")),
-		addedTo(former, r.object("a", "u1", "1")),
+		addedTo(s, r.Object("a", "u1", "1")),
+		addedTo(former, r.Object("a", "u1", "1")),
 	)
 	for range 2 {
 		if err := r.m.forgetUnwatched(); err != nil {
@@ -100,7 +101,7 @@ func TestFormerFormIsForgotten(t *testing.T) {
 	if err := r.m.forgetUnwatched(); err != nil {
 		t.Fatal(err)
 	}
-	if got := fmt.Sprint(r.store.Partitions()); got != "["+s.Partition+"]" {
+	if got := fmt.Sprint(r.Store.Partitions()); got != "["+s.Partition+"]" {
 		t.Errorf("partitions %s are left", got)
 	}
 }

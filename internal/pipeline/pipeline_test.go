@@ -15,15 +15,12 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
-	"github.com/watcherd/watcherd/internal/record"
-	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/route"
-	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
-	"github.com/watcherd/watcherd/pkg/event"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -57,14 +54,10 @@ var allServed = served{pods, nodes, widgets, widgetsV2, secretResource}
 // rig is a Manager whose informers never start: tests hand its committer the
 // notifications.
 type rig struct {
-	*testing.T
+	*committest.Rig
 	m      *Manager
-	store  *store.Store
-	read   uint64 // sequence of the last event looked at
 	stop   func() // the committer
 	joined map[*commit.Feed]bool
-
-	codecs map[string]*compact.Codec // of edited objects, by partition
 }
 
 // newRig makes a rig whose committer runs.
@@ -115,7 +108,7 @@ func idleRig(t *testing.T, dir string, opts store.Options, resolver Resolver, wa
 			t.Error(err)
 		}
 	})
-	return &rig{T: t, m: m, store: st, joined: map[*commit.Feed]bool{}, codecs: map[string]*compact.Codec{}}
+	return &rig{Rig: committest.New(t, st, m.inflater), m: m, joined: map[*commit.Feed]bool{}}
 }
 
 // adoptRouter has the committer route by the router from now on.
@@ -179,73 +172,4 @@ func (r *rig) source(res dynamicfactory.Resource) *commit.Feed {
 	}
 	r.Fatalf("no source for %v among %d", res.GVR, len(d.feeds))
 	return nil
-}
-
-// object makes an object of namespace ns.
-func (r *rig) object(name, uid, version string, labels ...string) *compact.Object {
-	r.Helper()
-	label := ""
-	if len(labels) > 0 {
-		label = fmt.Sprintf(`,"labels":{"tier":%q}`, labels[0])
-	}
-	o, err := compact.NewCodec(r.m.dicts).Encode(fmt.Appendf(nil,
-		`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":%q,"uid":%q,"resourceVersion":%q%s}}`, name, uid, version, label), nil, 0)
-	if err != nil {
-		r.Fatal(err)
-	}
-	return o
-}
-
-// events are the events since the last call.
-func (r *rig) events() []*event.Event {
-	r.Helper()
-	items, err := r.store.ReadLog(r.read, 1000)
-	if err != nil {
-		r.Fatal(err)
-	}
-	var list []*event.Event
-	for _, it := range items {
-		r.read = it.Sequence
-		if rec, err := record.Decode(it.Payload); err == nil && rec.Rerecorded {
-			continue
-		}
-		e, err := r.m.inflater.Event(it.Sequence, record.Object|record.OldObject, it.Payload, "")
-		if err != nil {
-			r.Fatal(err)
-		}
-		list = append(list, e)
-	}
-	return list
-}
-
-// expect compares the events since the last call with lines of
-// "type name uid version", in order.
-func (r *rig) expect(want ...string) []*event.Event {
-	r.Helper()
-	events := r.events()
-	var lines []string
-	for _, e := range events {
-		lines = append(lines, fmt.Sprintf("%s %s %s %s", e.Type, e.Name, e.UID, e.ResourceVersion))
-	}
-	if fmt.Sprint(lines) != fmt.Sprint(want) {
-		r.Fatalf("events are\n%q, want\n%q", lines, want)
-	}
-	return events
-}
-
-func podWatch(edit ...func(*plan.Watch)) plan.Watch {
-	w := plan.Watch{Name: "w", Resources: []string{"pods"}, Snapshot: true, History: true, Edits: redact.DefaultEdits()}
-	for _, f := range edit {
-		f(&w)
-	}
-	return w
-}
-
-// prodPods watches the pods of namespaces with env=prod.
-func prodPods(w *plan.Watch) {
-	filter, err := selector.NewFilter(selector.Namespaces{Selector: "env=prod"}, "", "")
-	if err != nil {
-		panic(err)
-	}
-	w.Filter = filter
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/status"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -60,7 +61,7 @@ func TestReadyOnceNamespacesAreListed(t *testing.T) {
 	api.Put(namespacePath, "", "ns", map[string]any{"metadata": map[string]any{"name": "ns", "uid": "uid-ns", "labels": map[string]any{"env": "prod"}}})
 	open := closed(t, api, namespacePath)
 	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
-	l.apply(l.state(podWatch(prodPods)))
+	l.apply(l.state(committest.PodWatch(committest.ProdPods)))
 	if got := l.verdict(); got != status.Failed {
 		t.Errorf("before the namespaces are listed: %v", got)
 	}
@@ -80,7 +81,7 @@ func TestReadyWithoutNamespaces(t *testing.T) {
 	g.code.Store(http.StatusForbidden)
 	api.Intercept(g.answer)
 	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
-	l.apply(l.state(podWatch(prodPods)))
+	l.apply(l.state(committest.PodWatch(committest.ProdPods)))
 	eventually(t, "degraded", func() bool { return l.verdict() == status.Degraded })
 	g.code.Store(0)
 	eventually(t, "ready", func() bool { return l.verdict() == status.OK })
@@ -91,7 +92,7 @@ func TestReadyAfterDiscovery(t *testing.T) {
 	api, _ := podServer(t, 3)
 	resolver := unfound()
 	l := runLive(t, t.TempDir(), store.Options{}, api, resolver)
-	l.apply(l.state(podWatch()))
+	l.apply(l.state(committest.PodWatch()))
 	if got := l.verdict(); got != status.Failed {
 		t.Errorf("before the watches start: %v", got)
 	}
@@ -106,7 +107,7 @@ func TestReadyAfterARefusedList(t *testing.T) {
 	g.code.Store(http.StatusServiceUnavailable)
 	api.Intercept(g.answer)
 	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
-	l.apply(l.state(podWatch()))
+	l.apply(l.state(committest.PodWatch()))
 	eventually(t, "refused", func() bool {
 		return l.m.informerList()[0].sub.Load().Watch().State == dynamicfactory.StateBackingOff
 	})
@@ -122,7 +123,7 @@ func TestReadyOnceCommitted(t *testing.T) {
 	api, _ := podServer(t, 3)
 	open := closed(t, api, podPath)
 	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
-	l.apply(l.state(podWatch()))
+	l.apply(l.state(committest.PodWatch()))
 	held, release := make(chan struct{}), make(chan struct{})
 	go func() { _ = l.m.committer.AtBarrier(func(commit.Barrier) { close(held); <-release }) }()
 	<-held

@@ -10,6 +10,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -108,10 +109,10 @@ func feedNames(m *Manager) (names []string) {
 
 // TestCompare sorts what a state asks for by what runs.
 func TestCompare(t *testing.T) {
-	r := newRig(t, t.TempDir(), podWatch(), plan.Watch{Name: "n", Resources: []string{"nodes"}})
+	r := newRig(t, t.TempDir(), committest.PodWatch(), plan.Watch{Name: "n", Resources: []string{"nodes"}})
 	running := r.source(nodes)
 	r.run(running)
-	former := podWatch()
+	former := committest.PodWatch()
 	id, err := commit.IdentityOf(&former, widgets, "", "", r.m.redactKey)
 	if err != nil {
 		t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/route"
@@ -63,7 +64,7 @@ func (l *life) apply(routes []route.Spec, edit ...func(*plan.Sink)) {
 
 func (l *life) state(routes []route.Spec, edit ...func(*plan.Sink)) *plan.State {
 	l.Helper()
-	st := &plan.State{Watches: []plan.Watch{podWatch()}, Routes: routes, Store: plan.Store{RetentionMaxAge: time.Hour}}
+	st := &plan.State{Watches: []plan.Watch{committest.PodWatch()}, Routes: routes, Store: plan.Store{RetentionMaxAge: time.Hour}}
 	var err error
 	if st.Router, err = route.Compile(routes); err != nil {
 		l.Fatal(err)
@@ -84,7 +85,7 @@ func (l *life) state(routes []route.Spec, edit ...func(*plan.Sink)) *plan.State 
 func (l *life) put(name, version string, labels ...string) {
 	l.Helper()
 	for _, s := range l.m.informerList() {
-		addedTo(s.Feed, l.object(name, "uid-"+name, version, labels...)).to(l.m.committer.Handler(s.Feed))
+		addedTo(s.Feed, l.Object(name, "uid-"+name, version, labels...)).to(l.m.committer.Handler(s.Feed))
 	}
 	l.m.committer.Flush()
 }
@@ -92,7 +93,7 @@ func (l *life) put(name, version string, labels ...string) {
 func (l *life) delete(name, version string) {
 	l.Helper()
 	for _, s := range l.m.informerList() {
-		deletedFrom(s.Feed, l.object(name, "uid-"+name, version)).to(l.m.committer.Handler(s.Feed))
+		deletedFrom(s.Feed, l.Object(name, "uid-"+name, version)).to(l.m.committer.Handler(s.Feed))
 	}
 	l.m.committer.Flush()
 }
@@ -100,7 +101,7 @@ func (l *life) delete(name, version string) {
 // queued are the events that a sink has yet to take.
 func (l *life) queued(sink string) (list []string) {
 	l.Helper()
-	q, err := l.store.Queue(sink)
+	q, err := l.Store.Queue(sink)
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -240,7 +241,7 @@ func TestGapOfAnAbsence(t *testing.T) {
 	l.apply([]route.Spec{leadTo("mine", "true", "a"), leadTo("all", "", "b")})
 	l.apply([]route.Spec{leadTo("all", "", "b")})
 	l.apply([]route.Spec{leadTo("mine", "true", "a"), leadTo("all", "", "b")})
-	q, err := l.store.Queue("a")
+	q, err := l.Store.Queue("a")
 	if err != nil {
 		t.Fatal(err)
 	}

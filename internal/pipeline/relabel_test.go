@@ -6,6 +6,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
 )
@@ -18,7 +19,7 @@ func TestRelabelledNamespaceWithoutItsSource(t *testing.T) {
 	label := func(env string) map[string]any {
 		return map[string]any{"metadata": map[string]any{"name": "ns", "uid": "uid-ns", "labels": map[string]any{"env": env}}}
 	}
-	prod := podWatch(prodPods, func(w *plan.Watch) { w.Snapshot = false })
+	prod := committest.PodWatch(committest.ProdPods, func(w *plan.Watch) { w.Snapshot = false })
 	for name, relabel := range map[string]func(l *live, again func(Resolver) *live) *live{
 		"a reload": func(l *live, _ func(Resolver) *live) *live {
 			l.api.Put(namespacePath, "", "ns", label("prod"))

@@ -11,6 +11,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/store"
 )
@@ -61,7 +62,7 @@ func (r *relisting) afterList() {
 // there until release is called.
 func (r *relisting) run(l *live, notifications int) (release func()) {
 	l.Helper()
-	l.apply(l.state(podWatch()))
+	l.apply(l.state(committest.PodWatch()))
 	l.synced()
 	l.caughtUp()
 	var once sync.Once
@@ -115,7 +116,7 @@ func TestStopDuringRelist(t *testing.T) {
 						r.api.Compact()
 					}
 					l = runLive(t, "store", store.Options{FS: fs}, r.api, served{pods})
-					l.apply(l.state(podWatch()))
+					l.apply(l.state(committest.PodWatch()))
 					l.caughtUp()
 					l.synced() // the sweep, too
 					r.check(l, compacted)
@@ -175,7 +176,7 @@ func TestRollbackIsFollowed(t *testing.T) {
 			api, names := podServer(t, 1500)
 			dir := t.TempDir()
 			l := runLive(t, dir, store.Options{}, api, served{pods})
-			l.apply(l.state(podWatch()))
+			l.apply(l.state(committest.PodWatch()))
 			l.synced()
 			saved := api.Save()
 			for _, n := range names {
@@ -189,7 +190,7 @@ func TestRollbackIsFollowed(t *testing.T) {
 			if stopped {
 				l.stop()
 				l = runLive(t, dir, store.Options{}, api, served{pods})
-				l.apply(l.state(podWatch()))
+				l.apply(l.state(committest.PodWatch()))
 			}
 			eventually(t, "the older states", func() bool { return l.committed() >= before+2+len(names) })
 			l.synced()

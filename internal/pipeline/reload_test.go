@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/selector"
@@ -51,18 +52,18 @@ func TestReloadUnderChurn(t *testing.T) {
 			w.Fingerprint += fmt.Sprint(include)
 		}
 	}
-	a, b := podWatch(named("a")), podWatch(named("b"))
+	a, b := committest.PodWatch(named("a")), committest.PodWatch(named("b"))
 	for _, tc := range []struct {
 		name   string
 		states [][]plan.Watch
 	}{
 		{"a watch is renamed", [][]plan.Watch{{a}, {b}}},
-		{"a watch is split", [][]plan.Watch{{a}, {podWatch(named("b"), nsFilter("ns")), podWatch(named("c"), nsFilter("other"))}}},
+		{"a watch is split", [][]plan.Watch{{a}, {committest.PodWatch(named("b"), nsFilter("ns")), committest.PodWatch(named("c"), nsFilter("other"))}}},
 		{"a resource moves between watches", [][]plan.Watch{
 			{a, {Name: "b", Resources: []string{"nodes"}, Edits: a.Edits}},
 			{{Name: "a", Resources: []string{"nodes"}, Edits: a.Edits}, b},
 		}},
-		{"the scope changes", [][]plan.Watch{{a}, {podWatch(named("b"), only("ns"))}, {podWatch(named("c"), only("ns", "other"))}}},
+		{"the scope changes", [][]plan.Watch{{a}, {committest.PodWatch(named("b"), only("ns"))}, {committest.PodWatch(named("c"), only("ns", "other"))}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			api, names := podServer(t, 1000)
@@ -119,9 +120,9 @@ func TestReloadIsOneStep(t *testing.T) {
 	api.Serve("/api/v1/nodes", "v1", "Node")
 	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods, nodes}).withX()
 	ofNodes := func(name string) plan.Watch {
-		return podWatch(named(name), func(w *plan.Watch) { w.Resources = []string{"nodes"} })
+		return committest.PodWatch(named(name), func(w *plan.Watch) { w.Resources = []string{"nodes"} })
 	}
-	a, b := podWatch(named("a")), podWatch(named("b"))
+	a, b := committest.PodWatch(named("a")), committest.PodWatch(named("b"))
 	l.apply(l.routed(a))
 	eventually(t, "sync", func() bool { return len(l.queued()) == len(names) })
 	left := make(chan string, len(names))
@@ -191,8 +192,8 @@ func TestNamespaceSelectorIsAdded(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			other := podWatch(named("other"))
-			w := podWatch(named("w"))
+			other := committest.PodWatch(named("other"))
+			w := committest.PodWatch(named("w"))
 			l.apply(l.routed(w, other))
 			eventually(t, "sync", func() bool { return q.Stats().Length == int64(len(names)) })
 			w.Fingerprint = "selecting"

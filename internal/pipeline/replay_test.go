@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/committest"
 	recorded "github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/query"
@@ -28,8 +29,8 @@ import (
 // TestReplaySelects decides what a sink is given again: what the routes that lead to it now
 // take, whatever took it then.
 func TestReplaySelects(t *testing.T) {
-	r := newRig(t, t.TempDir(), podWatch())
-	st := &plan.State{Watches: []plan.Watch{podWatch()}, Routes: []route.Spec{
+	r := newRig(t, t.TempDir(), committest.PodWatch())
+	st := &plan.State{Watches: []plan.Watch{committest.PodWatch()}, Routes: []route.Spec{
 		{Name: "all", Sinks: []string{"archive"}},
 		{Name: "blue", Sinks: []string{"ops", "archive"}, When: `metadata.labels.tier == "blue"`, Payload: []string{"patch", "oldObject"}},
 		{Name: "long", Sinks: []string{"ops"}, When: `metadata.labels.tier == "blue"`, For: time.Minute},
@@ -76,7 +77,7 @@ func TestReplaySelects(t *testing.T) {
 		}, none: true, unfilled: true},
 	} {
 		rec := record.Record{Event: event.Event{ID: "00", Type: event.Added, Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Namespace: "ns", Name: "a"}}
-		rec.Object = r.object("a", "u", "1", tc.labels).Body()
+		rec.Object = r.Object("a", "u", "1", tc.labels).Body()
 		if tc.change != nil {
 			tc.change(&rec)
 		}
@@ -217,7 +218,7 @@ func (l *life) found(when string, want []*event.Event) {
 	if err != nil {
 		l.Fatal(err)
 	}
-	page, err := recorded.New(l.store, l.m.ledger, l.m.inflater).Query(l.Context(), recorded.Query{Oldest: true, Limit: 1000, Test: test})
+	page, err := recorded.New(l.Store, l.m.ledger, l.m.inflater).Query(l.Context(), recorded.Query{Oldest: true, Limit: 1000, Test: test})
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -229,7 +230,7 @@ func (l *life) found(when string, want []*event.Event) {
 // explained expects that the route first takes these events of the log, and no others.
 func (l *life) explained(taken []*event.Event) {
 	l.Helper()
-	items, err := l.store.ReadLog(0, 1000)
+	items, err := l.Store.ReadLog(0, 1000)
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -271,7 +272,7 @@ func TestExplain(t *testing.T) {
 		"named":      func(w *plan.Watch) { w.Namespaces = []string{"x"} },
 		"resources":  func(w *plan.Watch) { w.Resources = []string{"gadgets.example.com"} }, // not served: it has no feed
 	} {
-		w := podWatch(edit)
+		w := committest.PodWatch(edit)
 		w.Name = name
 		var err error
 		if w.Filter, err = w.Selection.Filter(); err != nil {
@@ -397,13 +398,13 @@ func TestReplayHidesWhatIsHiddenNow(t *testing.T) {
 		{"by a route that takes nothing else", func(*plan.Watch) {}, dropping},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			r := newRig(t, t.TempDir(), podWatch())
-			r.adopt([]plan.Watch{podWatch()}, leadTo("other", "false", "sink"))
+			r := newRig(t, t.TempDir(), committest.PodWatch())
+			r.adopt([]plan.Watch{committest.PodWatch()}, leadTo("other", "false", "sink"))
 			s := r.source(pods)
 			first, second := r.edited(s, pod("1", plaintext)), r.edited(s, pod("2", plaintext+"2"))
 			r.commit(addedTo(s, first), updatedIn(s, second, first), deletedFrom(s, second))
-			r.adopt([]plan.Watch{podWatch(tc.after)}, tc.route)
-			proposal := retrace.ProposalOf(&plan.State{Watches: []plan.Watch{podWatch(tc.after)}, Routes: []route.Spec{tc.route}})
+			r.adopt([]plan.Watch{committest.PodWatch(tc.after)}, tc.route)
+			proposal := retrace.ProposalOf(&plan.State{Watches: []plan.Watch{committest.PodWatch(tc.after)}, Routes: []route.Spec{tc.route}})
 			proposal.Bodies = []retrace.ProposedBody{{Sink: "sink", Body: `[object, oldObject, patch, event.summary]`}}
 			b, err := r.m.Backtest(t.Context(), &proposal, time.Unix(1, 0), time.Time{}, nil)
 			if err != nil || b.Sinks[0].Matches != 3 || b.Sinks[0].BodyErrors != 0 {
@@ -415,7 +416,7 @@ func TestReplayHidesWhatIsHiddenNow(t *testing.T) {
 			if n, err := r.m.Replay(t.Context(), "sink", store.ReplayRange{}, nil); n != 3 || err != nil {
 				t.Fatalf("%d replayed, %v", n, err)
 			}
-			q, err := r.store.Queue("sink")
+			q, err := r.Store.Queue("sink")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -442,14 +443,14 @@ func TestReplayHidesWhatIsHiddenNow(t *testing.T) {
 // TestReplayHidesOwners makes a part of a record that has the object's owners, which are hidden
 // only now.
 func TestReplayHidesOwners(t *testing.T) {
-	watch := podWatch(func(w *plan.Watch) { w.Edits.Drop = []string{"metadata.ownerReferences"} })
-	r := newRig(t, t.TempDir(), podWatch())
+	watch := committest.PodWatch(func(w *plan.Watch) { w.Edits.Drop = []string{"metadata.ownerReferences"} })
+	r := newRig(t, t.TempDir(), committest.PodWatch())
 	spec := leadTo("new", "", "sink")
 	spec.Payload, spec.Enrich = []string{"patch"}, []string{"owner"}
 	r.adopt([]plan.Watch{watch}, spec)
 	rec := record.Record{
 		Event:  event.Event{ID: "00", Type: event.Updated, Resource: event.Resource{Version: "v1", Resource: "pods", Kind: "Pod"}, Namespace: "ns", Name: "a"},
-		Object: r.object("a", "u", "2").Body(), OldObject: r.object("a", "u", "1").Body(),
+		Object: r.Object("a", "u", "2").Body(), OldObject: r.Object("a", "u", "1").Body(),
 		Enrichment: &record.Enrichment{Owner: json.RawMessage(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Secret","name":"` + plaintext + `","uid":"o"}]}}`)},
 	}
 	payload, err := record.Append(nil, &rec)
@@ -477,7 +478,7 @@ func TestReplayHidesOwners(t *testing.T) {
 // given are the events that a sink has yet to take, without their positions.
 func (l *life) given(sink string) []*event.Event {
 	l.Helper()
-	q, err := l.store.Queue(sink)
+	q, err := l.Store.Queue(sink)
 	if err != nil {
 		l.Fatal(err)
 	}
@@ -500,16 +501,16 @@ func (l *life) given(sink string) []*event.Event {
 // TestReplayHasPosition: two replays of an event differ in their position in the queue
 // alone.
 func TestReplayHasPosition(t *testing.T) {
-	r := newRig(t, t.TempDir(), podWatch())
-	r.commit(addedTo(r.source(pods), r.object("a", "u1", "1")))
+	r := newRig(t, t.TempDir(), committest.PodWatch())
+	r.commit(addedTo(r.source(pods), r.Object("a", "u1", "1")))
 	for range 2 {
-		if _, err := r.store.Replay(t.Context(), "sink", store.ReplayRange{}, func(*store.Item) (store.Selected, bool, error) {
+		if _, err := r.Store.Replay(t.Context(), "sink", store.ReplayRange{}, func(*store.Item) (store.Selected, bool, error) {
 			return store.Selected{Flags: uint32(record.Replay | record.Object)}, true, nil
 		}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	q, err := r.store.Queue("sink")
+	q, err := r.Store.Queue("sink")
 	if err != nil {
 		t.Fatal(err)
 	}

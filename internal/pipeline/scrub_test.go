@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/watcherd/watcherd/internal/commit"
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/record"
@@ -52,7 +53,7 @@ func canaryPods(r *rig, s *commit.Feed, n int) {
 		second := r.edited(s, strings.Replace(strings.Replace(raw, fmt.Sprintf(`"%d"}`, 2*i+1), fmt.Sprintf(`"%d"}`, 2*i+2), 1), plaintext, plaintext+"-2", 1))
 		r.commit(addedTo(s, first), updatedIn(s, second, first))
 	}
-	q, err := r.store.Queue("sink")
+	q, err := r.Store.Queue("sink")
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -74,8 +75,8 @@ func canaryPods(r *rig, s *commit.Feed, n int) {
 func (r *rig) recordedStates() string {
 	r.Helper()
 	var all []byte
-	for _, p := range r.store.Partitions() {
-		err := r.store.ScanState(p, "", func(_ string, value []byte) error {
+	for _, p := range r.Store.Partitions() {
+		err := r.Store.ScanState(p, "", func(_ string, value []byte) error {
 			o, err := compact.NewCodec(r.m.dicts).Decode(value)
 			if err != nil {
 				return err
@@ -98,15 +99,15 @@ func TestScrub(t *testing.T) {
 	dir := t.TempDir()
 	const pods20 = 40
 	t.Run("scrub", func(t *testing.T) {
-		r := newRig(t, dir, podWatch())
-		r.adopt([]plan.Watch{podWatch()})
+		r := newRig(t, dir, committest.PodWatch())
+		r.adopt([]plan.Watch{committest.PodWatch()})
 		s := r.source(pods)
 		canaryPods(r, s, pods20)
 		if len(testkit.FilesWith(t, dir, plaintext)) == 0 {
 			t.Fatal("the plaintext is in no file to begin with")
 		}
 		stop := r.stop
-		r.adopt([]plan.Watch{podWatch(hiding)})
+		r.adopt([]plan.Watch{committest.PodWatch(hiding)})
 		if err := r.m.startScrub(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -126,9 +127,9 @@ func TestScrub(t *testing.T) {
 		}
 	})
 	t.Run("next life", func(t *testing.T) {
-		r := newRig(t, dir, podWatch(hiding))
+		r := newRig(t, dir, committest.PodWatch(hiding))
 		// Wide open, nothing is hidden by reading.
-		r.adopt([]plan.Watch{podWatch()})
+		r.adopt([]plan.Watch{committest.PodWatch()})
 		text, events := r.everything()
 		if strings.Contains(text, plaintext) || !strings.Contains(text, "redacted:hmac-sha256:") {
 			t.Errorf("%d events: %.1000s", len(events), text)
@@ -150,14 +151,14 @@ func TestScrub(t *testing.T) {
 // TestScrubOfWhatRoutesHold hides what a throttle holds, and delivers it without what is hidden.
 func TestScrubOfWhatRoutesHold(t *testing.T) {
 	dir := t.TempDir()
-	r := newRig(t, dir, podWatch())
+	r := newRig(t, dir, committest.PodWatch())
 	held := allParts("held")
 	held.Throttle = time.Hour
-	r.adopt([]plan.Watch{podWatch()}, held)
+	r.adopt([]plan.Watch{committest.PodWatch()}, held)
 	s := r.source(pods)
 	const n = 2 * 64 // more than a step of the scrub
 	canaryPods(r, s, n)
-	r.adopt([]plan.Watch{podWatch(hiding)}, held)
+	r.adopt([]plan.Watch{committest.PodWatch(hiding)}, held)
 	if err := r.m.startScrub(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -165,13 +166,13 @@ func TestScrubOfWhatRoutesHold(t *testing.T) {
 	if files := testkit.FilesWith(t, dir, plaintext); len(files) > 0 {
 		t.Errorf("the plaintext is in %v", files)
 	}
-	r.adopt([]plan.Watch{podWatch()}, allParts("free")) // wide open, nothing is hidden by reading
+	r.adopt([]plan.Watch{committest.PodWatch()}, allParts("free")) // wide open, nothing is hidden by reading
 	r.m.committer.Flush()
 	text, events := r.everything()
 	if strings.Contains(text, plaintext) || !strings.Contains(text, "redacted:hmac-sha256:") {
 		t.Errorf("%d events: %.1000s", len(events), text)
 	}
-	q, err := r.store.Queue("sink")
+	q, err := r.Store.Queue("sink")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,17 +184,17 @@ func TestScrubOfWhatRoutesHold(t *testing.T) {
 // TestScrubPastADamagedRow counts what a route holds and cannot be read, and goes on.
 func TestScrubPastADamagedRow(t *testing.T) {
 	dir := t.TempDir()
-	r := newRig(t, dir, podWatch())
+	r := newRig(t, dir, committest.PodWatch())
 	held := allParts("held")
 	held.Throttle = time.Hour
-	r.adopt([]plan.Watch{podWatch()}, held)
+	r.adopt([]plan.Watch{committest.PodWatch()}, held)
 	canaryPods(r, r.source(pods), 64)
-	b := r.store.NewBatch()
+	b := r.Store.NewBatch()
 	b.PutMeta("timer/row/held/sink/a", []byte("damaged"))
-	if err := r.store.Commit(b); err != nil {
+	if err := r.Store.Commit(b); err != nil {
 		t.Fatal(err)
 	}
-	r.adopt([]plan.Watch{podWatch(hiding)}, held)
+	r.adopt([]plan.Watch{committest.PodWatch(hiding)}, held)
 	if err := r.m.startScrub(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +202,7 @@ func TestScrubPastADamagedRow(t *testing.T) {
 		t.Errorf("%d failed, want the damaged one", failed)
 	}
 	rows := 0
-	if err := timer.NewTable(r.store).Rows(nil, "", func(key string, row *timer.Row) error {
+	if err := timer.NewTable(r.Store).Rows(nil, "", func(key string, row *timer.Row) error {
 		if rows++; row == nil {
 			return nil
 		}
@@ -217,19 +218,19 @@ func TestScrubPastADamagedRow(t *testing.T) {
 // TestScrubKeepsLaterStates records a state between the moment a scrub reads the one
 // before and the moment it writes: the later one stays, and is hidden as well.
 func TestScrubKeepsLaterStates(t *testing.T) {
-	r := newRig(t, t.TempDir(), podWatch())
-	r.adopt([]plan.Watch{podWatch()})
+	r := newRig(t, t.TempDir(), committest.PodWatch())
+	r.adopt([]plan.Watch{committest.PodWatch()})
 	s := r.source(pods)
 	raw := func(version string) string {
 		return fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u","resourceVersion":%q},"spec":{"password":%q}}`, version, plaintext)
 	}
 	first, second := r.edited(s, raw("1")), r.edited(s, raw("2"))
 	r.commit(addedTo(s, first))
-	r.adopt([]plan.Watch{podWatch(hiding)})
+	r.adopt([]plan.Watch{committest.PodWatch(hiding)})
 	state := r.m.scrub.load()
 	state.Stage = scrub.Ledger
 	run := scrub.New(scrub.Config{
-		Store: r.store, Dictionaries: r.m.dicts, Edits: r.m.edits.Load(),
+		Store: r.Store, Dictionaries: r.m.dicts, Edits: r.m.edits.Load(),
 		AtBarrier: func(do func(commit.Barrier)) error {
 			r.commit(updatedIn(s, second, first))
 			do(commit.Barrier{})
@@ -248,13 +249,13 @@ func TestScrubKeepsLaterStates(t *testing.T) {
 // TestScrubStartsOver hides more while a scrub runs: what it has been through is looked at
 // again.
 func TestScrubStartsOver(t *testing.T) {
-	r := newRig(t, t.TempDir(), podWatch())
-	r.adopt([]plan.Watch{podWatch()})
-	r.adopt([]plan.Watch{podWatch(hiding)})
+	r := newRig(t, t.TempDir(), committest.PodWatch())
+	r.adopt([]plan.Watch{committest.PodWatch()})
+	r.adopt([]plan.Watch{committest.PodWatch(hiding)})
 	state := r.m.scrub.load()
 	state.Stage, state.Name, state.After, state.Key = scrub.Files, "sink", 7, "ns/a"
 	r.m.scrub.set(state)
-	r.adopt([]plan.Watch{podWatch(hiding, func(w *plan.Watch) { w.Edits.Redact = append(w.Edits.Redact, "spec.n") })})
+	r.adopt([]plan.Watch{committest.PodWatch(hiding, func(w *plan.Watch) { w.Edits.Redact = append(w.Edits.Redact, "spec.n") })})
 	if s := r.m.scrub.load(); !s.Pending() || s.Stage != "" || s.Name != "" || s.After != 0 || s.Key != "" || !s.Concerns("pods") {
 		t.Errorf("scrub %+v", s)
 	}
@@ -266,16 +267,16 @@ func TestScrubGoesOn(t *testing.T) {
 		t.Run(stage, func(t *testing.T) {
 			dir := t.TempDir()
 			t.Run("first life", func(t *testing.T) {
-				r := newRig(t, dir, podWatch())
-				r.adopt([]plan.Watch{podWatch()})
+				r := newRig(t, dir, committest.PodWatch())
+				r.adopt([]plan.Watch{committest.PodWatch()})
 				canaryPods(r, r.source(pods), 20)
 				stop := r.stop
-				r.adopt([]plan.Watch{podWatch(hiding)})
+				r.adopt([]plan.Watch{committest.PodWatch(hiding)})
 				state := r.m.scrub.load()
 				state.Retired = r.m.dicts.Retire(func(string, uint32) bool { return true })
 				state.Dictionaries = true
 				run := scrub.New(scrub.Config{
-					Store: r.store, Dictionaries: r.m.dicts, Edits: r.m.edits.Load(), AtBarrier: r.m.committer.AtBarrier,
+					Store: r.Store, Dictionaries: r.m.dicts, Edits: r.m.edits.Load(), AtBarrier: r.m.committer.AtBarrier,
 					Keep: r.m.keepScrub, Count: r.m.metrics.scrubCounted, Now: r.m.cfg.Now,
 				}, state)
 				for stage != scrub.Log && state.Stage != stage {
@@ -290,9 +291,9 @@ func TestScrubGoesOn(t *testing.T) {
 				stop()
 			})
 			t.Run("second life", func(t *testing.T) {
-				r := newRig(t, dir, podWatch(hiding))
+				r := newRig(t, dir, committest.PodWatch(hiding))
 				stop := r.stop
-				r.adopt([]plan.Watch{podWatch(hiding)})
+				r.adopt([]plan.Watch{committest.PodWatch(hiding)})
 				if err := r.m.startScrub(t.Context()); err != nil {
 					t.Fatal(err)
 				}
@@ -319,8 +320,8 @@ func TestDictionaryIsInUseAgain(t *testing.T) {
 	dir := t.TempDir()
 	var dictionary uint32
 	life := func(t *testing.T, dir string) {
-		r := newRig(t, dir, podWatch())
-		r.adopt([]plan.Watch{podWatch()})
+		r := newRig(t, dir, committest.PodWatch())
+		r.adopt([]plan.Watch{committest.PodWatch()})
 		s := r.source(pods)
 		var last *compact.Object
 		for i := range 20 {
@@ -352,13 +353,13 @@ func TestDictionaryIsInUseAgain(t *testing.T) {
 	}
 
 	t.Run("next life", func(t *testing.T) { life(t, dir) })
-	r := newRig(t, dir, podWatch())
-	r.adopt([]plan.Watch{podWatch()})
+	r := newRig(t, dir, committest.PodWatch())
+	r.adopt([]plan.Watch{committest.PodWatch()})
 	if err := r.m.startScrub(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	r.scrubbed()
-	if _, ok, err := r.store.Meta(ledger.DictionaryKey(dictionary)); err != nil || !ok {
+	if _, ok, err := r.Store.Meta(ledger.DictionaryKey(dictionary)); err != nil || !ok {
 		t.Errorf("the dictionary is gone, %v", err)
 	}
 }

@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
 )
 
 // inProd is a watch of namespaces with env=prod, by rules that are recorded.
 func inProd(w *plan.Watch) {
-	prodPods(w)
+	committest.ProdPods(w)
 	w.Selection.Namespaces.Selector = "env=prod"
 	w.Fingerprint += "prod"
 }
@@ -29,14 +30,14 @@ func TestSelectorWaitsOverARestart(t *testing.T) {
 		return true
 	})
 	dir := t.TempDir()
-	other := podWatch(named("other"))
+	other := committest.PodWatch(named("other"))
 	l := runLive(t, dir, store.Options{}, api, served{pods}).withX()
-	l.apply(l.routed(podWatch(), other))
+	l.apply(l.routed(committest.PodWatch(), other))
 	l.synced()
-	l.apply(l.routed(podWatch(inProd), other))
+	l.apply(l.routed(committest.PodWatch(inProd), other))
 	l.stop()
 	l = runLive(t, dir, store.Options{}, api, served{pods})
-	l.apply(l.routed(podWatch(inProd), other))
+	l.apply(l.routed(committest.PodWatch(inProd), other))
 	api.Put(podPath, "ns", names[0], phase("1"))
 	api.Delete(podPath, "ns", names[1])
 	l.caughtUp()
@@ -51,12 +52,12 @@ func TestSelectorWaitsOverARestart(t *testing.T) {
 func TestWatchComesBackAfterParts(t *testing.T) {
 	api, _ := podServer(t, 1)
 	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods}).withX()
-	l.apply(l.routed(podWatch()))
+	l.apply(l.routed(committest.PodWatch()))
 	l.synced()
-	l.apply(l.state(podWatch(named("other"), only("ns"))))
+	l.apply(l.state(committest.PodWatch(named("other"), only("ns"))))
 	api.Put(podPath, "ns", "made-meanwhile", nil)
 	eventually(t, "the new pod", func() bool { return l.log().types("made-meanwhile") == "added" })
-	l.apply(l.routed(podWatch(), podWatch(named("other"))))
+	l.apply(l.routed(committest.PodWatch(), committest.PodWatch(named("other"))))
 	l.caughtUp()
 	eventually(t, "the watch is given the new pod", func() bool { return l.queued().types("made-meanwhile") == "sync" })
 }

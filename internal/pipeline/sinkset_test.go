@@ -149,7 +149,7 @@ func TestSinkSet(t *testing.T) {
 						eventually(t, "an attempt", func() bool { return slices.Contains(d.of(), "broken does not open") })
 					default:
 						eventually(t, "an empty queue", func() bool {
-							q, err := l.store.Queue("a")
+							q, err := l.Store.Queue("a")
 							return err == nil && q.Stats().Length == 0 && !q.Filling()
 						})
 					}
@@ -292,14 +292,14 @@ func TestPauseSink(t *testing.T) {
 			if err := l.m.PurgeSink(l.Context(), "a"); err != nil {
 				l.Fatal(err)
 			}
-			if _, found, err := l.store.Meta(pausedMeta + "a"); found || err != nil {
+			if _, found, err := l.Store.Meta(pausedMeta + "a"); found || err != nil {
 				l.Errorf("the pause stays: %t, %v", found, err)
 			}
-			if err := ledger.PutMeta(l.store, pausedMeta+"a", nil); err != nil { // as left by an interrupted purge
+			if err := ledger.PutMeta(l.Store, pausedMeta+"a", nil); err != nil { // as left by an interrupted purge
 				l.Fatal(err)
 			}
 			_ = l.m.PurgeSink(l.Context(), "a")
-			if _, found, err := l.store.Meta(pausedMeta + "a"); found || err != nil {
+			if _, found, err := l.Store.Meta(pausedMeta + "a"); found || err != nil {
 				l.Errorf("the pause of a purged sink stays: %t, %v", found, err)
 			}
 		}},

@@ -5,6 +5,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
@@ -28,7 +29,7 @@ func unfound() *names {
 // TestSnapshotOfASinkIsFinished interrupts the snapshot that a new sink starts with: the
 // sink is given the rest.
 func TestSnapshotOfASinkIsFinished(t *testing.T) {
-	edited := podWatch(func(w *plan.Watch) {
+	edited := committest.PodWatch(func(w *plan.Watch) {
 		w.Edits.Drop = append(w.Edits.Drop, "spec.a")
 		w.Fingerprint = "edited"
 	})
@@ -37,17 +38,17 @@ func TestSnapshotOfASinkIsFinished(t *testing.T) {
 			l.stop()
 			later := unfound()
 			l = again(later)
-			l.apply(l.fromSnapshot(podWatch()))
+			l.apply(l.fromSnapshot(committest.PodWatch()))
 			later.set(pods)
 			return l
 		},
 		"two starts, one without the API server": func(_ *testing.T, l *live, again func(Resolver) *live) *live {
 			l.stop()
 			l = again(unfound())
-			l.apply(l.fromSnapshot(podWatch()))
+			l.apply(l.fromSnapshot(committest.PodWatch()))
 			l.stop()
 			l = again(served{pods})
-			l.apply(l.fromSnapshot(podWatch()))
+			l.apply(l.fromSnapshot(committest.PodWatch()))
 			return l
 		},
 		"other edits": func(_ *testing.T, l *live, _ func(Resolver) *live) *live {
@@ -66,9 +67,9 @@ func TestSnapshotOfASinkIsFinished(t *testing.T) {
 			fs := vfs.NewCrashableMem()
 			again := func(r Resolver) *live { return runLive(t, "store", store.Options{FS: fs}, api, r) }
 			l := again(served{pods})
-			l.apply(l.state(podWatch()))
+			l.apply(l.state(committest.PodWatch()))
 			l.synced()
-			l.apply(l.fromSnapshot(podWatch()))
+			l.apply(l.fromSnapshot(committest.PodWatch()))
 			if n := len(l.queued()); n == len(pod) {
 				t.Skip("the snapshot was faster")
 			}
@@ -84,13 +85,13 @@ func TestNewSinkWithoutTheAPIServer(t *testing.T) {
 	api, pod := podServer(t, 10)
 	dir := t.TempDir()
 	l := runLive(t, dir, store.Options{}, api, served{pods})
-	l.apply(l.state(podWatch()))
+	l.apply(l.state(committest.PodWatch()))
 	l.synced()
 	l.stop()
 	l = runLive(t, dir, store.Options{}, api, unfound())
-	l.apply(l.fromSnapshot(podWatch()))
+	l.apply(l.fromSnapshot(committest.PodWatch()))
 	l.stop()
 	l = runLive(t, dir, store.Options{}, api, served{pods})
-	l.apply(l.fromSnapshot(podWatch()))
+	l.apply(l.fromSnapshot(committest.PodWatch()))
 	eventually(t, "all objects", func() bool { return len(l.queued()) == len(pod) })
 }

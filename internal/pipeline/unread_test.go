@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	past "github.com/watcherd/watcherd/internal/history"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -27,7 +28,7 @@ func TestUnreadIsNotComplete(t *testing.T) {
 	g := &gate{path: podPath}
 	api.Intercept(g.answer)
 	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
-	l.apply(l.state(podWatch()))
+	l.apply(l.state(committest.PodWatch()))
 	l.caughtUp()
 	about := event.Resource{Resource: "pods"}
 	begun := time.Now()

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/store"
 )
@@ -27,13 +28,13 @@ func TestFirstListWithAnUnreadableObject(t *testing.T) {
 				dir := t.TempDir()
 				l := runLive(t, dir, store.Options{}, api, served{pods})
 				api.Put(podPath, "ns", bad, spec("secret", "b"))
-				l.apply(l.state(podWatch()))
+				l.apply(l.state(committest.PodWatch()))
 				l.synced()
 				l.stop()
 				tc.away(t, dir)
 				api.Spoil(bad)
 				l = runLive(t, dir, store.Options{}, api, served{pods})
-				watch := podWatch(func(w *plan.Watch) {
+				watch := committest.PodWatch(func(w *plan.Watch) {
 					if tc.edited {
 						w.Edits.Drop = append(w.Edits.Drop, "spec.a")
 					}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/watcherd/watcherd/internal/apitest"
+	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/store"
 )
 
@@ -22,12 +23,12 @@ func TestWidenedWatchListsFewObjects(t *testing.T) {
 				api.Put(podPath, "a", n, nil)
 			}
 			l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
-			l.apply(l.state(podWatch(only("a", "b"))))
+			l.apply(l.state(committest.PodWatch(only("a", "b"))))
 			l.partsSynced()
 			api.Put(podPath, "b", "new", nil)
 			api.Put(podPath, "b", "new", phase("1"))
 			eventually(t, "the new pod", func() bool { return l.log().types("new") == "added updated" })
-			l.apply(l.state(podWatch()))
+			l.apply(l.state(committest.PodWatch()))
 			l.synced()
 			l.caughtUp()
 			h := l.log()
@@ -59,7 +60,7 @@ func TestWidenedWatchLosesItsHistory(t *testing.T) {
 		api.Put(podPath, "a", n, nil)
 	}
 	l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
-	l.apply(l.state(podWatch(only("a", "b"))))
+	l.apply(l.state(committest.PodWatch(only("a", "b"))))
 	l.partsSynced()
 	api.Put(podPath, "a", "made", nil)
 	api.Put(podPath, "a", "kept", nil)
@@ -81,7 +82,7 @@ func TestWidenedWatchLosesItsHistory(t *testing.T) {
 		}
 		return false
 	})
-	l.apply(l.state(podWatch()))
+	l.apply(l.state(committest.PodWatch()))
 	l.synced()
 	l.caughtUp()
 	api.Put(podPath, "a", "same", phase("2"))
@@ -110,7 +111,7 @@ func TestLeftNamespacesKeepTheirPosition(t *testing.T) {
 				}
 				api.Put(podPath, "a", "same", nil)
 				l := runLive(t, t.TempDir(), store.Options{}, api, served{pods})
-				l.apply(l.state(podWatch(only(parts...))))
+				l.apply(l.state(committest.PodWatch(only(parts...))))
 				for _, n := range []string{"gone", "again", "changed", "same"} {
 					eventually(t, n, func() bool { return l.log().types(n) == "sync" })
 				}
@@ -123,8 +124,8 @@ func TestLeftNamespacesKeepTheirPosition(t *testing.T) {
 						return true
 					})
 				}
-				l.apply(l.state(podWatch()))
-				l.apply(l.state(podWatch(only("a"))))
+				l.apply(l.state(committest.PodWatch()))
+				l.apply(l.state(committest.PodWatch(only("a"))))
 				api.Put(podPath, "b", "changed", phase("2"))
 				api.Delete(podPath, "b", "again")
 				api.Put(podPath, "b", "again", nil)
@@ -134,7 +135,7 @@ func TestLeftNamespacesKeepTheirPosition(t *testing.T) {
 				if !refused {
 					eventually(t, "the new pod", func() bool { return l.log().types("new") == "added updated" })
 				}
-				l.apply(l.state(podWatch()))
+				l.apply(l.state(committest.PodWatch()))
 				api.Intercept(nil)
 				l.synced()
 				l.caughtUp()

@@ -200,9 +200,9 @@ func (p *program) forward(output io.Reader) (last string) {
 		}
 		switch n++; {
 		case n <= maxLines:
-			p.log.Info("the program says", "line", last)
+			p.log.Info("output of the program", "line", last)
 		case n == maxLines+1:
-			p.log.Warn("the program says more than is logged in a minute", "lines", maxLines)
+			p.log.Warn("the program has more output than is logged in a minute", "lines", maxLines)
 		}
 	}
 }
