@@ -117,7 +117,7 @@ func (c *Client) Page(ctx context.Context, q PageRequest) (rawjson.ListMeta, err
 			return meta, cause
 		}
 		var syntax *rawjson.SyntaxError
-		if errors.As(err, &syntax) || errors.Is(err, rawjson.ErrNoList) {
+		if errors.As(err, &syntax) || errors.Is(err, rawjson.ErrNoList) || errors.Is(err, rawjson.ErrLongItem) {
 			return meta, &UnreadableError{Err: err}
 		}
 		return meta, err
