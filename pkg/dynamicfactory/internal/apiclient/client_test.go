@@ -4,8 +4,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -93,6 +95,26 @@ func TestResponseError(t *testing.T) {
 		if !tc.is(err) || RetryAfter(err) != tc.delay {
 			t.Errorf("%s: got %v (%v), delay %v", name, err, apierrors.ReasonForError(err), RetryAfter(err))
 		}
+	}
+}
+
+// The message of an error is cut: it is in the log and in the status.
+func TestLongMessages(t *testing.T) {
+	long := strings.Repeat("x", 60<<10)
+	for name, body := range map[string]string{
+		"a status":       `{"kind":"Status","status":"Failure","reason":"Forbidden","code":403,"message":"` + long + `"}`,
+		"a proxy's page": long,
+	} {
+		w := httptest.NewRecorder()
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.WriteString(body)
+		if err := responseError(w.Result()); !apierrors.IsForbidden(err) || len(err.Error()) > 2*maxMessage {
+			t.Errorf("%s: %d bytes", name, len(err.Error()))
+		}
+	}
+	err := StatusError([]byte(`{"kind":"Status","status":"Failure","reason":"Expired","code":410,"message":"` + strings.Repeat("é", 5<<20) + `"}`))
+	if !IsExpired(err) || len(err.Error()) > 2*maxMessage || !utf8.ValidString(err.Error()) {
+		t.Errorf("an ERROR event: %d bytes", len(err.Error()))
 	}
 }
 

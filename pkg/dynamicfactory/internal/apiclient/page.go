@@ -186,5 +186,6 @@ func StatusError(raw []byte) error {
 	if err := json.Unmarshal(raw, &status); err != nil || status.Kind != "Status" {
 		return &UnreadableError{Err: fmt.Errorf("error event without a status: %.200s", raw)}
 	}
+	status.Message = short(status.Message)
 	return apierrors.FromObject(runtime.Object(&status))
 }
