@@ -213,10 +213,10 @@ func IsPermanent(err error) bool {
 	}
 }
 
-// RetryAfter is the wait that the server requests, or 0.
+// RetryAfter is the wait that the server requests, at most maxRetryAfter, or 0.
 func RetryAfter(err error) time.Duration {
 	if s, ok := apierrors.SuggestsClientDelay(err); ok {
-		return time.Duration(s) * time.Second
+		return min(time.Duration(s)*time.Second, maxRetryAfter)
 	}
 	return 0
 }

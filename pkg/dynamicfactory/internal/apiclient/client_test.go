@@ -81,6 +81,8 @@ func TestResponseError(t *testing.T) {
 		"a status with a delay":  {429, "", `{"kind":"Status","status":"Failure","reason":"TooManyRequests","code":429,"details":{"retryAfterSeconds":7}}`, apierrors.IsTooManyRequests, 7 * time.Second},
 		"a status and a header":  {429, "9", `{"kind":"Status","status":"Failure","reason":"TooManyRequests","code":429}`, apierrors.IsTooManyRequests, 9 * time.Second},
 		"no status but a header": {503, "3", "busy", apierrors.IsServiceUnavailable, 3 * time.Second},
+		"a status with ages":     {429, "", `{"kind":"Status","status":"Failure","reason":"TooManyRequests","code":429,"details":{"retryAfterSeconds":2147483647}}`, apierrors.IsTooManyRequests, time.Minute},
+		"a header with ages":     {503, "99999999999", "busy", apierrors.IsServiceUnavailable, time.Minute},
 		"a proxy's page":         {403, "", "<html>", apierrors.IsForbidden, 0},
 		"nothing":                {404, "", "", apierrors.IsNotFound, 0},
 		"gone without a word":    {410, "", "", IsExpired, 0},
