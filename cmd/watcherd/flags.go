@@ -22,6 +22,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/watcherd/watcherd/internal/admin/client"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/watcherd"
 	"github.com/watcherd/watcherd/pkg/watcherd/kinds"
@@ -162,6 +163,7 @@ func (f *kubeFlags) load() (*rest.Config, string, error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("kubeconfig: %w", err)
 	}
+	cfg = dynamicfactory.SameServer(cfg)
 	cfg.UserAgent = "watcherd/" + version()
 	raw, err := loader.RawConfig()
 	if err != nil {

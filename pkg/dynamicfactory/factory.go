@@ -77,6 +77,11 @@ var (
 	_ dynamicinformer.DynamicSharedInformerFactory = (*RESTFactory)(nil)
 )
 
+// SameServer returns a copy of cfg with which clients refuse redirects to another server:
+// client-go would send it the credentials. The factories and resolvers that are made of a
+// rest.Config do so anyway.
+func SameServer(cfg *rest.Config) *rest.Config { return apiclient.SameServer(cfg) }
+
 // New makes a factory that lists and watches through client, as client-go's dynamic
 // informers do. Subscriptions fail with ErrNoClient if client is nil. It starts nothing.
 func New(client dynamic.Interface, opts ...Option) *Factory {
@@ -105,6 +110,7 @@ func newRESTFactory[O RESTOption](cfg *rest.Config, opts []O) (*Factory, error) 
 	if cfg == nil {
 		return nil, ErrNoClient
 	}
+	cfg = SameServer(cfg)
 	client, err := dynamic.NewForConfig(cfg)
 	if err != nil {
 		return nil, fmt.Errorf("dynamicfactory: %w", err)

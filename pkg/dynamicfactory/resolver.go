@@ -34,6 +34,10 @@ const (
 	resolverRetry    = time.Second
 	resolverRetryMax = 10 * time.Second
 
+	// maxDiscovery bounds a response of discovery in bytes. It has room for about 100,000
+	// resources.
+	maxDiscovery = 64 << 20
+
 	// settleMost bounds the wait for definitions to stop changing.
 	settleMost = 5 * time.Second
 )
@@ -81,7 +85,8 @@ func NewResolver(cfg *rest.Config) (*Resolver, error) {
 	if cfg == nil {
 		return nil, ErrNoClient
 	}
-	client, err := discovery.NewDiscoveryClientForConfig(cfg)
+	cfg = SameServer(cfg)
+	client, err := discovery.NewDiscoveryClientForConfig(apiclient.Limited(cfg, maxDiscovery))
 	if err != nil {
 		return nil, fmt.Errorf("dynamicfactory: %w", err)
 	}

@@ -20,7 +20,11 @@ type ListMeta struct {
 // example Status.
 var ErrNoList = errors.New("rawjson: the response has no items")
 
+// ErrLongItem reports an item, or another member of the list, of more than maxItem bytes.
+var ErrLongItem = errors.New("rawjson: the response has an item of more than 64 MiB")
+
 const (
+	maxItem       = 64 << 20
 	listBuffer    = 64 << 10 // initial size; it grows to hold the largest item
 	maxEmptyReads = 100      // in a row, before io.ErrNoProgress
 )
@@ -32,7 +36,7 @@ var listBuffers = sync.Pool{New: func() any { return new([listBuffer]byte) }}
 // object, in order. It buffers one item at a time, so the memory of a page is that
 // of its largest item. raw is a valid JSON object and must not be used after item
 // returns. Items of built-in types have no apiVersion and kind: see
-// Editor.AppendTyped.
+// Editor.AppendTyped. An item of more than 64 MiB is ErrLongItem.
 //
 // An error of item stops ScanList and is returned unchanged. On any other error (of
 // r, wrapped; a *SyntaxError with an offset into the response; ErrNoList) item may
@@ -140,6 +144,9 @@ func (s *listScanner) value(depth int) ([]byte, error) {
 		}
 		if end < 0 && ^end < len(s.buf) {
 			return nil, s.syntaxError(end)
+		}
+		if len(s.buf)-s.at > maxItem {
+			return nil, ErrLongItem
 		}
 		n, before := 1, s.passed+len(s.buf) // a number may continue
 		if end < 0 {

@@ -2,6 +2,7 @@ package elasticsearch
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -144,22 +145,27 @@ func (s *sink) bulk(ctx context.Context, events []*event.Event) ([]error, error)
 		return nil, a.Refusal(a.Status, string(a.Body))
 	}
 	var answer struct {
-		Items []map[string]item `json:"items"`
+		Items json.RawMessage `json:"items"`
 	}
 	if err := json.Unmarshal(a.Body, &answer); err != nil {
 		return nil, a.Errorf("the answer is not one of the bulk API: %w", err)
 	}
-	if len(answer.Items) != len(events) {
-		return nil, a.Errorf("%d results for %d events", len(answer.Items), len(events))
+	var results []error
+	for raw := range rawjson.Items(answer.Items) {
+		var named struct{ Create, Index *item } // no map: its size would be the answer's choice
+		if err := json.Unmarshal(raw, &named); err != nil {
+			return nil, a.Errorf("the answer is not one of the bulk API: %w", err)
+		}
+		it := cmp.Or(named.Create, named.Index)
+		if it == nil {
+			return nil, a.Errorf("a result has no action")
+		}
+		if results = append(results, s.result(a, *it)); len(results) > len(events) {
+			break
+		}
 	}
-	results := make([]error, len(events))
-	for n, named := range answer.Items {
-		for _, it := range named {
-			results[n] = s.result(a, it)
-		}
-		if len(named) != 1 {
-			return nil, a.Errorf("a result has %d actions", len(named))
-		}
+	if len(results) != len(events) {
+		return nil, a.Errorf("%d results or more for %d events", len(results), len(events))
 	}
 	return results, nil
 }

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -279,6 +280,31 @@ func TestItems(t *testing.T) {
 		}
 		if got != test.class {
 			t.Errorf("%d %s: %s, want %s: %v", test.status, test.answer, got, test.class, err)
+		}
+	}
+}
+
+// TestHostileAnswer: what an answer takes in memory is bounded by its length.
+func TestHostileAnswer(t *testing.T) {
+	const length = 16 << 20
+	var answer atomic.Value
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, answer.Load())
+	}))
+	t.Cleanup(server.Close)
+	c := elasticsearch.NewConfig()
+	c.URL = server.URL
+	s := sinktest.Open(t, c)
+	for name, part := range map[string]string{"items": `{"a":{}}`, "one action": `{"create":{"status":201}}`} {
+		document := `{"items":[` + strings.Repeat(part+",", (length-100)/(len(part)+1)) + part + `]}`
+		answer.Store(document)
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		err := s.Write(t.Context(), sinktest.Events(1, 1))
+		runtime.ReadMemStats(&after)
+		sinktest.WantClass(t, err, sinks.ClassRetry)
+		if got := after.TotalAlloc - before.TotalAlloc; got > 10*length {
+			t.Errorf("%s: %d MiB were allocated for an answer of %d MiB: %v", name, got>>20, length>>20, err)
 		}
 	}
 }

@@ -1,12 +1,14 @@
 package kafka
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -200,10 +202,37 @@ func (s *sink) mechanism() sasl.Mechanism {
 			return a, err
 		}
 		if c.Mechanism == mechanismScram256 {
-			return scram.Sha256(auth)
+			return bounded{scram.Sha256(auth)}
 		}
-		return scram.Sha512(auth)
+		return bounded{scram.Sha512(auth)}
 	}
+}
+
+// maxIterations bounds what a broker may demand of SCRAM. Kafka's default is 4096, and its maximum 16384; the
+// time of a processor that it takes cannot be interrupted.
+const maxIterations = 1 << 20
+
+// bounded is SCRAM with a bound of the iterations.
+type bounded struct{ sasl.Mechanism }
+
+func (b bounded) Authenticate(ctx context.Context, host string) (sasl.Session, []byte, error) {
+	session, first, err := b.Mechanism.Authenticate(ctx, host)
+	return boundedSession{session}, first, err
+}
+
+type boundedSession struct{ sasl.Session }
+
+func (s boundedSession) Challenge(message []byte) (bool, []byte, error) {
+	for part := range bytes.SplitSeq(message, []byte(",")) {
+		count, found := bytes.CutPrefix(part, []byte("i="))
+		if !found {
+			continue
+		}
+		if n, err := strconv.Atoi(string(count)); err != nil || n > maxIterations {
+			return false, nil, fmt.Errorf("the broker demands more than %d iterations of SCRAM", maxIterations)
+		}
+	}
+	return s.Session.Challenge(message)
 }
 
 // readable reports the first secret or file that cannot be read, as an error that pauses.

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"strconv"
@@ -26,6 +27,8 @@ const (
 
 	maxLine    = 64 << 20 // bytes of a line that is read back
 	maxDecoded = 4 << 30  // bytes of an object's lines
+	maxIDs     = 1 << 17  // ids of an object, of which the sink's have at most a batch
+	maxID      = 1 << 10  // bytes of an id
 )
 
 // readBack returns the events that no object of the folder has. They are in order.
@@ -128,8 +131,11 @@ func decode(ctx context.Context, content []byte, ids map[string]struct{}) error 
 	lines := bufio.NewScanner(io.LimitReader(z, maxDecoded))
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() && ctx.Err() == nil {
+		if len(ids) >= maxIDs {
+			return fmt.Errorf("more than %d events", maxIDs)
+		}
 		for key, value := range rawjson.Members(lines.Bytes()) {
-			if string(key) == "id" && len(value) > 1 && value[0] == '"' {
+			if string(key) == "id" && len(value) > 1 && value[0] == '"' && len(value) <= maxID {
 				ids[rawjson.Unquote(value)] = struct{}{}
 				break
 			}

@@ -37,6 +37,7 @@ type bucketClient struct {
 
 const (
 	maxAnswer = 256 << 20 // bytes of an object that is read back
+	maxReply  = 8 << 20   // bytes of any other answer, of which a list of 1,000 keys is the longest
 
 	// Temporary credentials are fetched again when this much of their life is left.
 	renewal = 5 * time.Minute
@@ -70,7 +71,7 @@ func (b *bucketClient) put(ctx context.Context, key string, m meta, content []by
 	if !always {
 		header.Set("If-None-Match", "*")
 	}
-	a, err := b.client.Send(ctx, http.MethodPut, b.url(key), header, content)
+	a, err := b.client.Limit(maxReply).Send(ctx, http.MethodPut, b.url(key), header, content)
 	switch {
 	case err != nil:
 		return err
@@ -124,7 +125,7 @@ func (b *bucketClient) find(ctx context.Context, method, key string) (*post.Answ
 func (b *bucketClient) list(ctx context.Context, folder, after string) (keys []string, more bool, err error) {
 	to := *b.root
 	to.RawQuery = url.Values{"list-type": {"2"}, "prefix": {folder}, "delimiter": {"/"}, "start-after": {after}}.Encode()
-	a, err := b.client.Send(ctx, http.MethodGet, &to, http.Header{}, nil)
+	a, err := b.client.Limit(maxReply).Send(ctx, http.MethodGet, &to, http.Header{}, nil)
 	if err != nil {
 		return nil, false, err
 	}

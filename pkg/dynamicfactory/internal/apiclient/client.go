@@ -47,6 +47,9 @@ const (
 
 	// maxErrorBody bounds the body of an error response.
 	maxErrorBody = 64 << 10
+
+	// maxMessage bounds the message of an error in bytes. It is kept and logged.
+	maxMessage = 1 << 10
 )
 
 // Client sends list and watch requests to one API server. It is safe for
@@ -170,7 +173,7 @@ func responseError(resp *http.Response) error {
 	retryAfter, _ := strconv.Atoi(resp.Header.Get("Retry-After")) // a date counts as 0
 	var status metav1.Status
 	if json.Unmarshal(body, &status) == nil && status.Kind == "Status" && status.Status != metav1.StatusSuccess {
-		status.Code = cmp.Or(status.Code, int32(resp.StatusCode))
+		status.Code, status.Message = cmp.Or(status.Code, int32(resp.StatusCode)), short(status.Message)
 		if retryAfter > 0 && (status.Details == nil || status.Details.RetryAfterSeconds == 0) {
 			details := metav1.StatusDetails{}
 			if status.Details != nil {
@@ -181,7 +184,15 @@ func responseError(resp *http.Response) error {
 		}
 		return &apierrors.StatusError{ErrStatus: status}
 	}
-	return apierrors.NewGenericServerResponse(resp.StatusCode, "get", schema.GroupResource{}, "", strings.TrimSpace(string(body)), retryAfter, true)
+	return apierrors.NewGenericServerResponse(resp.StatusCode, "get", schema.GroupResource{}, "", short(strings.TrimSpace(string(body))), retryAfter, true)
+}
+
+// short cuts the message of an error.
+func short(message string) string {
+	if len(message) <= maxMessage {
+		return message
+	}
+	return strings.ToValidUTF8(message[:maxMessage], "") + "..."
 }
 
 // IsExpired reports whether history was lost: 410 in either of its spellings.
@@ -202,10 +213,10 @@ func IsPermanent(err error) bool {
 	}
 }
 
-// RetryAfter is the wait that the server requests, or 0.
+// RetryAfter is the wait that the server requests, at most maxRetryAfter, or 0.
 func RetryAfter(err error) time.Duration {
 	if s, ok := apierrors.SuggestsClientDelay(err); ok {
-		return time.Duration(s) * time.Second
+		return min(time.Duration(s)*time.Second, maxRetryAfter)
 	}
 	return 0
 }

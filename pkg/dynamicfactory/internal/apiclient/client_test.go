@@ -4,8 +4,10 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -79,6 +81,8 @@ func TestResponseError(t *testing.T) {
 		"a status with a delay":  {429, "", `{"kind":"Status","status":"Failure","reason":"TooManyRequests","code":429,"details":{"retryAfterSeconds":7}}`, apierrors.IsTooManyRequests, 7 * time.Second},
 		"a status and a header":  {429, "9", `{"kind":"Status","status":"Failure","reason":"TooManyRequests","code":429}`, apierrors.IsTooManyRequests, 9 * time.Second},
 		"no status but a header": {503, "3", "busy", apierrors.IsServiceUnavailable, 3 * time.Second},
+		"a status with ages":     {429, "", `{"kind":"Status","status":"Failure","reason":"TooManyRequests","code":429,"details":{"retryAfterSeconds":2147483647}}`, apierrors.IsTooManyRequests, time.Minute},
+		"a header with ages":     {503, "99999999999", "busy", apierrors.IsServiceUnavailable, time.Minute},
 		"a proxy's page":         {403, "", "<html>", apierrors.IsForbidden, 0},
 		"nothing":                {404, "", "", apierrors.IsNotFound, 0},
 		"gone without a word":    {410, "", "", IsExpired, 0},
@@ -93,6 +97,26 @@ func TestResponseError(t *testing.T) {
 		if !tc.is(err) || RetryAfter(err) != tc.delay {
 			t.Errorf("%s: got %v (%v), delay %v", name, err, apierrors.ReasonForError(err), RetryAfter(err))
 		}
+	}
+}
+
+// The message of an error is cut: it is in the log and in the status.
+func TestLongMessages(t *testing.T) {
+	long := strings.Repeat("x", 60<<10)
+	for name, body := range map[string]string{
+		"a status":       `{"kind":"Status","status":"Failure","reason":"Forbidden","code":403,"message":"` + long + `"}`,
+		"a proxy's page": long,
+	} {
+		w := httptest.NewRecorder()
+		w.WriteHeader(http.StatusForbidden)
+		_, _ = w.WriteString(body)
+		if err := responseError(w.Result()); !apierrors.IsForbidden(err) || len(err.Error()) > 2*maxMessage {
+			t.Errorf("%s: %d bytes", name, len(err.Error()))
+		}
+	}
+	err := StatusError([]byte(`{"kind":"Status","status":"Failure","reason":"Expired","code":410,"message":"` + strings.Repeat("é", 5<<20) + `"}`))
+	if !IsExpired(err) || len(err.Error()) > 2*maxMessage || !utf8.ValidString(err.Error()) {
+		t.Errorf("an ERROR event: %d bytes", len(err.Error()))
 	}
 }
 

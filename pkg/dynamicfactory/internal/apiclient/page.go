@@ -24,8 +24,8 @@ const (
 	pageAttempts = 10
 	pagePatience = 5 * time.Minute
 
-	// MaxRetryAfter bounds the wait between attempts that a server may request.
-	MaxRetryAfter = time.Minute
+	// maxRetryAfter bounds the wait between attempts that a server may request.
+	maxRetryAfter = time.Minute
 
 	// listHead is the size of the part of a list that is searched for its kind.
 	listHead = 4 << 10
@@ -48,7 +48,7 @@ func (c *Client) RetryPage(ctx context.Context, q PageRequest, again func(attemp
 		if err == nil || IsPermanent(err) || ctx.Err() != nil || attempt == pageAttempts || time.Since(began) > pagePatience {
 			return meta, err
 		}
-		if wait.Wait(ctx, min(RetryAfter(err), MaxRetryAfter), MaxBackoff) != nil {
+		if wait.Wait(ctx, RetryAfter(err), MaxBackoff) != nil {
 			return meta, err
 		}
 		if err := again(attempt, err); err != nil {
@@ -117,7 +117,7 @@ func (c *Client) Page(ctx context.Context, q PageRequest) (rawjson.ListMeta, err
 			return meta, cause
 		}
 		var syntax *rawjson.SyntaxError
-		if errors.As(err, &syntax) || errors.Is(err, rawjson.ErrNoList) {
+		if errors.As(err, &syntax) || errors.Is(err, rawjson.ErrNoList) || errors.Is(err, rawjson.ErrLongItem) {
 			return meta, &UnreadableError{Err: err}
 		}
 		return meta, err
@@ -186,5 +186,6 @@ func StatusError(raw []byte) error {
 	if err := json.Unmarshal(raw, &status); err != nil || status.Kind != "Status" {
 		return &UnreadableError{Err: fmt.Errorf("error event without a status: %.200s", raw)}
 	}
+	status.Message = short(status.Message)
 	return apierrors.FromObject(runtime.Object(&status))
 }

@@ -1,0 +1,91 @@
+package kafka_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"net"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/watcherd/watcherd/internal/testkit"
+	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/kafka"
+	"github.com/watcherd/watcherd/pkg/sinks/sinktest"
+)
+
+// challenger is a broker that answers the first message of SCRAM with a number of iterations.
+func challenger(t *testing.T, iterations string) (addr string) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				for {
+					if err := challenge(conn, iterations); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	return listener.Addr().String()
+}
+
+// challenge answers one request.
+func challenge(conn io.ReadWriter, iterations string) error {
+	var size [4]byte
+	if _, err := io.ReadFull(conn, size[:]); err != nil {
+		return err
+	}
+	request := make([]byte, binary.BigEndian.Uint32(size[:]))
+	if _, err := io.ReadFull(conn, request); err != nil {
+		return err
+	}
+	var answer []byte
+	switch kmsg.Key(binary.BigEndian.Uint16(request)) {
+	case kmsg.ApiVersions:
+		r := kmsg.NewPtrApiVersionsResponse()
+		for _, key := range []kmsg.Key{kmsg.Produce, kmsg.Metadata, kmsg.SASLHandshake, kmsg.ApiVersions, kmsg.SASLAuthenticate} {
+			r.ApiKeys = append(r.ApiKeys, kmsg.ApiVersionsResponseApiKey{ApiKey: key.Int16(), MaxVersion: 1})
+		}
+		r.ErrorCode = 35 // that version is not supported: the client asks again with version 0
+		if binary.BigEndian.Uint16(request[2:]) == 0 {
+			r.ErrorCode = 0
+		}
+		answer = r.AppendTo(nil)
+	case kmsg.SASLHandshake:
+		r := kmsg.NewPtrSASLHandshakeResponse()
+		r.Version, r.SupportedMechanisms = 1, []string{"SCRAM-SHA-512"}
+		answer = r.AppendTo(nil)
+	default:
+		_, nonce, _ := bytes.Cut(request, []byte(",r="))
+		r := kmsg.NewPtrSASLAuthenticateResponse()
+		r.Version, r.SASLAuthBytes = 1, []byte("r="+string(nonce)+"more,s=c2FsdHNhbHRzYWx0,i="+iterations)
+		answer = r.AppendTo(nil)
+	}
+	out := binary.BigEndian.AppendUint32(nil, uint32(4+len(answer)))
+	_, err := conn.Write(append(append(out, request[4:8]...), answer...))
+	return err
+}
+
+// A broker cannot have the client compute for as long as it likes: nothing ends that.
+func TestIterations(t *testing.T) {
+	t.Chdir(t.TempDir())
+	testkit.Write(t, "secret", []byte("canary-secret"))
+	for _, iterations := range []string{"20000000", "9223372036854775808"} {
+		c := configFor(challenger(t, iterations))
+		c.SASL = &kafka.SASL{Mechanism: "SCRAM-SHA-512", User: "me", Password: &sinks.Secret{File: "secret"}}
+		s := sinktest.Open(t, c, func(o *sinks.Options) { o.Dir = absolute(t, ".") })
+		sinktest.WantClass(t, s.Write(t.Context(), sinktest.Events(1, 1)), sinks.ClassRetry, "iterations of SCRAM")
+	}
+}
