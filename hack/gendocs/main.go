@@ -180,6 +180,8 @@ func (p *page) kind(s *schema) string {
 		return "`true`, `false` or `auto`"
 	case slices.ContainsFunc(s.OneOf, func(one schema) bool { return len(one.Enum) > 0 }):
 		return p.kind(&s.OneOf[0]) + ", or " + p.kind(&s.OneOf[1])
+	case slices.ContainsFunc(s.OneOf, func(one schema) bool { return one.Ref != "" }):
+		return p.kind(&s.OneOf[0]) + " or " + p.kind(&s.OneOf[1])
 	case len(s.OneOf) > 0:
 		return "bytes"
 	case s.Type == "object":
