@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -275,20 +276,51 @@ func FuzzSecretEdits(f *testing.F) {
 	})
 }
 
+// BenchmarkEdits is the cost of what hides values: docs/security.md has its table.
 func BenchmarkEdits(b *testing.B) {
 	pod, err := os.ReadFile(filepath.Join("..", "route", "testdata", "pod.json"))
 	if err != nil {
 		b.Fatal(err)
 	}
-	for name, bc := range map[string]struct {
-		gvr schema.GroupVersionResource
-		raw []byte
+	pods := schema.GroupVersionResource{Version: "v1", Resource: "pods"}
+	redacted := func(paths ...string) Edits {
+		e := DefaultEdits()
+		e.Redact = paths
+		return e
+	}
+	ten := []string{
+		"spec.nodeName", "spec.hostname", "spec.priority", "spec.serviceAccountName", "spec.schedulerName",
+		"status.hostIP", "status.podIP", "status.qosClass", "spec.containers[*].image", "metadata.labels.app",
+	}
+	exposed := DefaultEdits()
+	exposed.ExposeSecrets = true
+	secret := func(annotation string) []byte {
+		data := make([]string, 10)
+		for i := range data {
+			data[i] = fmt.Sprintf(`"key%d":%q`, i, base64.StdEncoding.EncodeToString(bytes.Repeat([]byte{byte('a' + i)}, 24)))
+		}
+		return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Secret","metadata":{"name":"a","namespace":"b","uid":"u","resourceVersion":"1","annotations":{"note":%q}},"data":{%s}}`,
+			annotation, strings.Join(data, ","))
+	}
+	for _, bc := range []struct {
+		name  string
+		edits Edits
+		gvr   schema.GroupVersionResource
+		raw   []byte
 	}{
-		"pod":    {schema.GroupVersionResource{Version: "v1", Resource: "pods"}, pod},
-		"secret": {secrets(), []byte(secretWith("value"))},
+		{"pod/default", DefaultEdits(), pods, pod},
+		{"pod/redact one path", redacted("spec.nodeName"), pods, pod},
+		{"pod/redact ten paths", redacted(ten...), pods, pod},
+		{"pod/redact at any depth", redacted("**.image"), pods, pod},
+		{"pod/redact all labels", redacted("metadata.labels[*]"), pods, pod},
+		{"pod/podEnv", redacted(Presets()["podEnv"]...), pods, pod},
+		{"secret/exposed", exposed, secrets(), secret("short")},
+		{"secret/hidden", DefaultEdits(), secrets(), secret("short")},
+		{"secret/exposed with an annotation of 100 KB", exposed, secrets(), secret(strings.Repeat("word ", 20<<10))},
+		{"secret/hidden with an annotation of 100 KB", DefaultEdits(), secrets(), secret(strings.Repeat("word ", 20<<10))},
 	} {
-		b.Run(name, func(b *testing.B) {
-			f, err := DefaultEdits().Editor(bc.gvr.GroupResource(), testKey())
+		b.Run(bc.name, func(b *testing.B) {
+			f, err := bc.edits.Editor(bc.gvr.GroupResource(), testKey())
 			if err != nil {
 				b.Fatal(err)
 			}

@@ -219,7 +219,7 @@ func (l *line) Dial(network, address string) (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.conn = conn
-	return conn, nil
+	return &guarded{Conn: conn}, nil
 }
 
 // cutWhen cuts the line when ctx ends before stop is called.

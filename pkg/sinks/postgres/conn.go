@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -127,7 +128,7 @@ func (s *sink) config() (*pgconn.Config, error) {
 	if c.ValidateConnect == nil {
 		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
-	c.ConnectTimeout = s.timeout
+	c.ConnectTimeout, c.MaxProtocolMessageBodyLen = s.timeout, maxAnswer
 	c.DialFunc = s.dial
 	return c, nil
 }
@@ -173,11 +174,32 @@ func (s *sink) dial(ctx context.Context, network, address string) (net.Conn, err
 	return l, nil
 }
 
+// maxAnswer bounds what a server sends in a row, in bytes: the client keeps it all. Answers have some kilobytes, and
+// those of a batch that is refused its text.
+const maxAnswer = 64 << 20
+
+var errLong = fmt.Errorf("the server sent more than %d MiB in a row", maxAnswer>>20)
+
 // line is a network connection of the sink. The client ends connections that failed in the background.
 type line struct {
 	net.Conn
 	sink *sink
 	once sync.Once
+	got  atomic.Int64 // bytes since something was sent
+}
+
+func (l *line) Read(p []byte) (int, error) {
+	if l.got.Load() > maxAnswer {
+		return 0, errLong
+	}
+	n, err := l.Conn.Read(p)
+	l.got.Add(int64(n))
+	return n, err
+}
+
+func (l *line) Write(p []byte) (int, error) {
+	l.got.Store(0)
+	return l.Conn.Write(p)
 }
 
 func (l *line) Close() error {
