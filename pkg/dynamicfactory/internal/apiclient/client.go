@@ -48,6 +48,9 @@ const (
 	// maxErrorBody bounds the body of an error response.
 	maxErrorBody = 64 << 10
 
+	// longestRetryAfter bounds the wait that a server may request.
+	longestRetryAfter = time.Hour
+
 	// maxMessage bounds the message of an error in bytes. It is kept and logged.
 	maxMessage = 1 << 10
 )
@@ -179,7 +182,7 @@ func responseError(resp *http.Response) error {
 			if status.Details != nil {
 				details = *status.Details
 			}
-			details.RetryAfterSeconds = int32(min(retryAfter, 3600))
+			details.RetryAfterSeconds = int32(min(retryAfter, int(longestRetryAfter/time.Second)))
 			status.Details = &details
 		}
 		return &apierrors.StatusError{ErrStatus: status}
@@ -213,10 +216,10 @@ func IsPermanent(err error) bool {
 	}
 }
 
-// RetryAfter is the wait that the server requests, at most maxRetryAfter, or 0.
+// RetryAfter is the wait that the server requests, at most longestRetryAfter, or 0.
 func RetryAfter(err error) time.Duration {
 	if s, ok := apierrors.SuggestsClientDelay(err); ok {
-		return min(time.Duration(s)*time.Second, maxRetryAfter)
+		return min(time.Duration(s)*time.Second, longestRetryAfter)
 	}
 	return 0
 }

@@ -24,8 +24,8 @@ const (
 	pageAttempts = 10
 	pagePatience = 5 * time.Minute
 
-	// maxRetryAfter bounds the wait between attempts that a server may request.
-	maxRetryAfter = time.Minute
+	// MaxRetryAfter bounds the wait between attempts of a list that a server may request.
+	MaxRetryAfter = time.Minute
 
 	// listHead is the size of the part of a list that is searched for its kind.
 	listHead = 4 << 10
@@ -48,7 +48,7 @@ func (c *Client) RetryPage(ctx context.Context, q PageRequest, again func(attemp
 		if err == nil || IsPermanent(err) || ctx.Err() != nil || attempt == pageAttempts || time.Since(began) > pagePatience {
 			return meta, err
 		}
-		if wait.Wait(ctx, RetryAfter(err), MaxBackoff) != nil {
+		if wait.Wait(ctx, min(RetryAfter(err), MaxRetryAfter), MaxBackoff) != nil {
 			return meta, err
 		}
 		if err := again(attempt, err); err != nil {

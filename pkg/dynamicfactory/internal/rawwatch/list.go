@@ -123,7 +123,7 @@ func (s *Source) page(ctx context.Context, query url.Values, b *listBuilder) (ra
 	b.begin()
 	if !query.Has("continue") { // the first page: the caller begins again
 		meta, err := s.cfg.Client.ListPage(ctx, q)
-		if d := apiclient.RetryAfter(err); d > 0 && !apiclient.IsPermanent(err) {
+		if d := min(apiclient.RetryAfter(err), apiclient.MaxRetryAfter); d > 0 && !apiclient.IsPermanent(err) {
 			s.failed(ctx, "list", err)
 			_ = apiclient.Sleep(ctx, d) // the error is the list's
 		}
