@@ -211,6 +211,13 @@ func (e *engine) find(sequence uint64) (l *lane, o *object, i int, err error) {
 		return e.blocking()
 	}
 	for _, l := range e.lanes {
+		for _, en := range l.flying() { // the queue may have a replay of it behind
+			if en.item.Sequence == sequence {
+				return nil, nil, 0, ErrInFlight
+			}
+		}
+	}
+	for _, l := range e.lanes {
 		for _, o := range l.detached.byLane {
 			for i := range o.queue.len() {
 				if o.queue.at(i).item.Sequence == sequence {
@@ -223,17 +230,12 @@ func (e *engine) find(sequence uint64) (l *lane, o *object, i int, err error) {
 				return l, nil, i, nil
 			}
 		}
-		for _, en := range l.batch.entries {
-			if l.busy && en.item.Sequence == sequence {
-				return nil, nil, 0, ErrInFlight
-			}
-		}
 	}
 	return nil, nil, 0, fmt.Errorf("sequence %d: %w", sequence, ErrNotSkippable)
 }
 
 // blocking finds the event that has been failing for the longest time, or the first of
-// the queue while the sink does not flow.
+// the queue while the sink does not flow. That may be one that is being written.
 func (e *engine) blocking() (l *lane, o *object, i int, err error) {
 	err = ErrNothingToSkip
 	var first time.Time
@@ -241,6 +243,13 @@ func (e *engine) blocking() (l *lane, o *object, i int, err error) {
 		for _, at := range in.detached.due.objects {
 			if f := at.queue.at(0).first; err != nil || f.Before(first) {
 				l, o, first, err = in, at, f, nil
+			}
+		}
+	}
+	for _, in := range e.lanes {
+		for _, en := range in.flying() {
+			if !en.first.IsZero() && (err != nil || en.first.Before(first)) {
+				return nil, nil, 0, ErrInFlight
 			}
 		}
 	}
@@ -252,6 +261,13 @@ func (e *engine) blocking() (l *lane, o *object, i int, err error) {
 			continue
 		}
 		l, err = in, nil
+	}
+	for _, in := range e.lanes {
+		for _, en := range in.flying() {
+			if err != nil || en.item.Position < l.pending.at(0).item.Position {
+				return nil, nil, 0, ErrInFlight
+			}
+		}
 	}
 	return l, nil, 0, err
 }

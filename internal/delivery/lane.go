@@ -40,6 +40,14 @@ func newLane() *lane {
 	return l
 }
 
+// flying returns the events that are being written.
+func (l *lane) flying() []*entry {
+	if !l.busy {
+		return nil
+	}
+	return l.batch.entries
+}
+
 // batch is one Write. While it is in flight only the lane's goroutine uses it. Its
 // entries are in no queue; settle requeues those that are left.
 type batch struct {

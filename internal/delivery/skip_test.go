@@ -213,6 +213,86 @@ func TestSkipTheFirst(t *testing.T) {
 	}
 }
 
+// A skip does not take another event for one that is being written again: one that was
+// never tried, the object's next or a replay of the same, or one that fails since later.
+func TestSkipWhileTheFailingIsWritten(t *testing.T) {
+	for name, tc := range map[string]struct {
+		failing []change // one after the other; the first is being written
+		behind  []change
+		replay  bool
+		by      uint64 // the sequence of the skip
+	}{
+		"before an event of another object": {failing: numbered(1, 1), behind: numbered(1, 2)},
+		"before the next one of its object": {failing: numbered(1, 1), behind: []change{{Object: 1, N: 2}}},
+		"before one that fails since later": {failing: numbered(1, 1, 2)},
+		"before a replay of it":             {failing: numbered(1, 1), replay: true, by: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := newStorage(t)
+				defer s.close()
+				attempts := map[change]int{}
+				again := make(chan struct{}, 1)
+				r := newReceiver(t, func(ctx context.Context, batch []change) error {
+					c := batch[0]
+					if attempts[c]++; c == tc.failing[0] && attempts[tc.failing[len(tc.failing)-1]] > 0 && attempts[c] > 1 {
+						again <- struct{}{}
+						<-ctx.Done()
+						return ctx.Err()
+					}
+					return errors.New("500")
+				})
+				w := start(t, s, r, func(c *Config) { c.Delivery = sinks.Delivery{MaxEvents: 1, Concurrency: 1} })
+				for _, c := range tc.failing {
+					s.add(c)
+					synctest.Wait()
+				}
+				<-again
+				if tc.replay {
+					if _, err := s.store.Replay(t.Context(), sinkName, store.ReplayRange{}, func(*store.Item) (store.Selected, bool, error) {
+						return store.Selected{}, true, nil
+					}); err != nil {
+						t.Error(err)
+					}
+				}
+				s.add(tc.behind...)
+				synctest.Wait()
+				sequence := tc.by
+				if sequence > 0 {
+					sequence = s.sequence(sequence)
+				}
+				if got, err := w.Skip(t.Context(), sequence); !errors.Is(err, ErrInFlight) {
+					t.Errorf("skipped %+v, %v", got, err)
+				}
+				w.stop()
+			})
+		})
+	}
+}
+
+// While no object fails on its own and the first event of the queue is being written, a
+// skip takes none behind it.
+func TestSkipDuringAProbe(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(1, 1, 2)...)
+		r := newReceiver(t, func(ctx context.Context, batch []change) error {
+			if len(batch) > 1 {
+				return errors.New("down")
+			}
+			<-ctx.Done()
+			return ctx.Err()
+		})
+		w := start(t, s, r, func(c *Config) { c.Delivery = sinks.Delivery{MaxEvents: 10, MaxBytes: 1 << 20, Concurrency: 1} })
+		defer w.stop()
+		time.Sleep(time.Minute)
+		if got, err := w.Skip(t.Context(), 0); !errors.Is(err, ErrInFlight) {
+			t.Errorf("skipped %+v, %v", got, err)
+		}
+	})
+}
+
 // A skip of a sink that cannot be opened is answered at once: while its worker waits for the
 // next attempt, during one, and when the worker has ended.
 func TestSkipBeforeTheSinkIsOpen(t *testing.T) {
