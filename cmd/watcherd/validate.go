@@ -61,7 +61,7 @@ func newValidateCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			found := slices.Concat(st.Warnings, c.Unavailable())
+			found := slices.Concat(st.Warnings, st.Unavailable)
 			warnings := len(found)
 			for _, w := range found {
 				fmt.Fprintf(cmd.OutOrStdout(), "warning: %v\n", w)

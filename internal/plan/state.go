@@ -37,6 +37,9 @@ type State struct {
 
 	// Warnings are things that are allowed and yet look like mistakes.
 	Warnings []*config.Error
+	// Unavailable are secrets, keys and certificates that the process could not read when
+	// it loaded the file. Compile reads none: the loader fills this in.
+	Unavailable []*config.Error
 }
 
 // Watch is the watch of that name, or nil.

@@ -66,6 +66,23 @@ func TestTriggerAppliesWhatIsThere(t *testing.T) {
 	})
 }
 
+func TestUnavailableSecretsAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newDaemon(t)
+		d.watcher.cfg.Running.Unavailable = []*config.Error{{Path: "sinks[0].webhook.url.env", Msg: "environment variable NOPE is not set here, or is empty"}}
+		d.watcher.watchDir = func(string) (*folder, error) { return nil, nil }
+		stop := d.run()
+		defer stop()
+		pass(soon)
+		if log := d.log.String(); strings.Count(log, "environment variable NOPE is not set here") != 1 {
+			t.Errorf("the log has it not once:\n%s", log)
+		}
+		if got := d.watcher.Status().Warnings; len(got) != 0 {
+			t.Errorf("the status has %q", got)
+		}
+	})
+}
+
 func TestNothingRunsYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newDaemon(t)

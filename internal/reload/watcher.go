@@ -276,9 +276,10 @@ func (f *follower) apply(ctx context.Context, s fileContent, next *plan.State) {
 	}
 }
 
-// warn logs what the state allows and looks like a mistake.
+// warn logs what the state allows and looks like a mistake, and the secrets that cannot be
+// read. The status has only the former: a sink that needs a secret reports it there.
 func (f *follower) warn(s *plan.State) {
-	for _, warning := range s.Warnings {
+	for _, warning := range slices.Concat(s.Warnings, s.Unavailable) {
 		f.log.Warn("configuration warning", "problem", warning)
 	}
 }

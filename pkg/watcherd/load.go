@@ -58,5 +58,6 @@ func compile(cfg *config.Config, err error, policy config.Policy) (*plan.State, 
 	if err != nil {
 		return nil, fmt.Errorf("%w:\n%w", ErrConfig, err)
 	}
+	st.Unavailable = cfg.Unavailable()
 	return st, nil
 }
