@@ -107,6 +107,7 @@ type Committer struct {
 	quiet      quietGaps
 	relabels   map[string]*relabelling // by namespace
 	resting    []*Feed                 // of resources that are not served, for those changes
+	carried    carried
 }
 
 // New prepares a Committer: it reads what the store remembers and starts nothing.
@@ -122,7 +123,7 @@ func New(cfg Config) (*Committer, error) {
 		refreshers:      map[schema.GroupResource]*compact.Codec{},
 		timers:          &timers{table: timer.NewTable(cfg.Store)},
 	}
-	return c, c.loadRelabels()
+	return c, errors.Join(c.loadRelabels(), c.loadCarried())
 }
 
 // Done is closed when Run has returned.

@@ -46,10 +46,10 @@
 // change.go has the kinds of changes, committer.go the loop and the group of one commit.
 // process.go judges objects, gap.go lost history, sync.go the end of a first list, its
 // deletions and states in a former form, namespacechange.go and namespacetable.go labels of
-// namespaces. Work of many objects is a job, of which each group does a part: sweeps and
-// farewells (sync.go), snapshots (snapshot.go), relabelled namespaces (namespacechange.go).
-// watches.go finds what watches come to cover. timers.go looks after what routes hold,
-// throttle.go holds events, lasting.go matches.
+// namespaces, carried.go rules that stay until they are known. Work of many objects is a job,
+// of which each group does a part: sweeps and farewells (sync.go), snapshots (snapshot.go),
+// relabelled namespaces (namespacechange.go). watches.go finds what watches come to cover.
+// timers.go looks after what routes hold, throttle.go holds events, lasting.go matches.
 //
 // The package is larger than others, because it is one goroutine: its chapters are the
 // methods of one group, and all of them read and write the same feeds.

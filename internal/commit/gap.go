@@ -158,7 +158,7 @@ func (g *group) gap(s *Feed, at time.Time, gap *dynamicfactory.Gap, o *compact.O
 		namespace = s.Key.Namespace
 	}
 	for _, h := range s.Watches() {
-		if o != nil && !h.Covers(o, g.c.namespaces.labels) || name != "" && !h.Reads(namespace) {
+		if o != nil && !g.c.inForce(s, h, o.GetNamespace(), g.c.namespaces.labels).Covers(o, g.c.namespaces.labels) || name != "" && !h.Reads(namespace) {
 			continue
 		}
 		g.c.CountGap(h.Watch.Name, s, gap)

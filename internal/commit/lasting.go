@@ -227,7 +227,7 @@ func (g *group) matches(l *lasting, s *Feed, o *compact.Object, now time.Time) (
 	}
 	rc := route.Change{Type: event.Sync, Resource: s.Resource, Cluster: g.c.cfg.Cluster, Time: now, New: o}
 	for _, h := range s.Watches() {
-		if h.Covers(o, g.c.labelsOf(s, o)) {
+		if nsLabels := g.c.labelsOf(s, o); g.c.inForce(s, h, o.GetNamespace(), nsLabels).Covers(o, nsLabels) {
 			rc.Watches = append(rc.Watches, route.Hit{Watch: h.Watch.Name})
 		}
 	}

@@ -274,6 +274,9 @@ func (j *reselection) step(g *group) (more bool, err error) {
 			return false, err
 		}
 	}
+	if !r.Moves[0].Known {
+		g.dropCarried(j.namespace)
+	}
 	r.Moves, r.Base, r.Partition, r.Key = r.Moves[1:], r.Base+1, "", ""
 	if len(r.Moves) > 0 {
 		g.putRelabelling(j.namespace, r)
@@ -331,7 +334,8 @@ func (g *group) move(s *Feed, move *relabel, o *compact.Object, hits []WatchRef)
 	return err
 }
 
-// addLate delivers an object as it would have been if the namespace had been known.
+// addLate delivers an object as it would have been if the namespace had been known, but to
+// watches that have it by rules that are carried.
 func (g *group) addLate(s *Feed, move *relabel, o *compact.Object, hits []WatchRef) error {
 	t := event.Added
 	if !s.synced {
@@ -340,6 +344,9 @@ func (g *group) addLate(s *Feed, move *relabel, o *compact.Object, hits []WatchR
 	keep := false
 	var covered []route.Hit
 	for _, h := range hits {
+		if g.c.inForce(s, h, o.GetNamespace(), move.before).Covers(o, move.before) {
+			continue
+		}
 		if t == event.Sync && !h.Watch.Snapshot {
 			continue
 		}

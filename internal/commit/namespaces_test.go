@@ -414,6 +414,86 @@ func TestRelabelAndOtherRules(t *testing.T) {
 	}
 }
 
+// TestSelectorAmidALateNamespace gives a watch a selector of namespaces when the labels of one
+// have just become known, and the objects in it are still to be given to those that select it:
+// what the watch was given of them is not added again.
+func TestSelectorAmidALateNamespace(t *testing.T) {
+	for env, want := range map[string][]string{"prod": {"added b u2 5"}, "dev": nil} {
+		t.Run(env, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), committest.PodWatch())
+			s := r.know()
+			s.recordedForm = s.Form
+			r.commit(addedTo(s, r.Object("a", "u1", "2")), updatedIn(s, r.Object("a", "u1", "3"), r.Object("a", "u1", "2")))
+			r.Expect("added a u1 2", "updated a u1 3")
+			r.c.relabelsHeld.Store(true)
+			r.commit(&namespaceSeen{obj: r.namespace("4", env)})
+			r.begin(s, false, committest.PodWatch(inProd))
+			r.c.relabelsHeld.Store(false)
+			r.group.resume("ns")
+			r.commit()
+			r.commit(addedTo(s, r.Object("b", "u2", "5")))
+			r.Expect(want...)
+			if len(r.c.carried) > 0 {
+				t.Errorf("carried are %v", r.c.carried)
+			}
+		})
+	}
+}
+
+// TestCarriedRulesExpire takes away what former rules are carried for: the watch, its
+// selector, its objects, all namespace selectors; and has the labels become known.
+func TestCarriedRulesExpire(t *testing.T) {
+	for name, expire := range map[string]func(r *rig, s *Feed) error{
+		"the watch is gone": func(r *rig, s *Feed) error {
+			r.begin(s, false, committest.PodWatch(inProd, func(w *plan.Watch) { w.Name = "other" }))
+			return nil
+		},
+		"the watch selects by name": func(r *rig, s *Feed) error { r.begin(s, false, watchOf("w", "elsewhere")); return nil },
+		"no object is left": func(r *rig, s *Feed) error {
+			r.commit(deletedFrom(s, r.Object("a", "u1", "8")))
+			r.begin(s, false, committest.PodWatch(inProd))
+			return nil
+		},
+		"the labels are known": func(r *rig, s *Feed) error {
+			r.running = []*Feed{s}
+			r.commit(&namespaceSeen{obj: r.namespace("9", "prod")})
+			return nil
+		},
+		"no labels": func(r *rig, _ *Feed) error { return Barrier{r.group}.ForgetNamespaces(nil) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), committest.PodWatch())
+			s := r.know()
+			s.recordedForm = s.Form
+			r.commit(addedTo(s, r.Object("a", "u1", "2")))
+			r.begin(s, false, committest.PodWatch(inProd))
+			carried := func() (n int) {
+				for _, of := range r.c.carried {
+					n += len(of)
+				}
+				if err := r.c.loadCarried(); err != nil { // as after a restart
+					t.Fatal(err)
+				}
+				for _, of := range r.c.carried {
+					n += len(of)
+				}
+				return n
+			}
+			if n := carried(); n != 2 {
+				t.Errorf("%d are carried, want 1 and 1", n)
+			}
+			if err := expire(r, s); err != nil {
+				t.Fatal(err)
+			}
+			if n := carried(); n != 0 {
+				t.Errorf("%d are still carried", n)
+			}
+		})
+	}
+}
+
 // TestRelabelWhileNotServed gives a namespace other labels while a resource is not
 // served: its recorded objects leave, also a watch that was still being given them.
 func TestRelabelWhileNotServed(t *testing.T) {

@@ -147,7 +147,7 @@ func (b Barrier) ForgetNamespaces(watches []plan.Watch) error {
 	defer batch.Discard()
 	batch.DeleteMeta(namespacesKnownKey)
 	var err error
-	for _, prefix := range [...]string{namespaceMeta, relabelMeta, aheadMeta} {
+	for _, prefix := range [...]string{namespaceMeta, relabelMeta, aheadMeta, carriedMeta} {
 		err = errors.Join(err, c.store.ScanMeta(prefix, func(key string, _ []byte) error {
 			batch.DeleteMeta(key)
 			return nil
@@ -164,6 +164,7 @@ func (b Barrier) ForgetNamespaces(watches []plan.Watch) error {
 	}
 	c.namespaces.clear()
 	clear(c.relabels)
+	clear(c.carried)
 	for _, j := range b.g.jobs {
 		if j, ok := j.(*snapshot); ok && j.was != nil && j.was.byLabels() {
 			j.was = &formerly{} // by other labels it would leave out what was not given

@@ -256,6 +256,7 @@ func (g *group) emit(c *sighting, o transition) (sequence uint64, err error) {
 		if o.t == event.Sync && !h.Watch.Snapshot {
 			continue
 		}
+		h = g.c.inForce(c.feed, h, o.subject().GetNamespace(), g.c.namespaces.labels)
 		if s, ok := h.Selection(o.t, o.before, o.after, g.c.namespaces.labels); ok {
 			g.c.metrics.watched(h.Watch.Name, o.t)
 			hits = append(hits, route.Hit{Watch: h.Watch.Name, Selection: s})

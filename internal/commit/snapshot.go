@@ -146,7 +146,7 @@ func (j *snapshot) step(g *group) (more bool, err error) {
 		if newer, ok := g.overlay[stateID{s.Partition, key}]; ok {
 			o = newer
 		}
-		if _, told := j.delivered[key]; told || o == nil || !j.covers(o, now, g.c.labelsOf(s, o)) {
+		if _, told := j.delivered[key]; told || o == nil || !j.covers(g.c, o, now, g.c.labelsOf(s, o)) {
 			return nil
 		}
 		delivered++
@@ -199,7 +199,7 @@ func (j *snapshot) takeAhead(g *group, move *relabel, o *compact.Object) error {
 		return nil
 	}
 	j.delivered[key] = struct{}{}
-	if !j.covers(o, now, move.before) {
+	if !j.covers(g.c, o, now, move.before) {
 		return nil
 	}
 	if j.cursor == "" && j.meta != "" { // no step has noted yet when it began
@@ -311,8 +311,9 @@ func (c *Committer) unfinished(st *plan.State, start []*Feed) (jobs []*snapshot,
 
 // covers reports whether the object is for the snapshot, and still for the watch
 // whose rules are now, by labels of namespaces.
-func (j *snapshot) covers(o *compact.Object, now WatchRef, nsLabels func(namespace string) (labels.Set, bool)) bool {
-	return !(j.was != nil && j.was.Covers(o, nsLabels)) && j.watch.Covers(o, nsLabels) && (now.Watch == j.watch.Watch || now.Covers(o, nsLabels))
+func (j *snapshot) covers(c *Committer, o *compact.Object, now WatchRef, nsLabels func(namespace string) (labels.Set, bool)) bool {
+	in := func(h WatchRef) bool { return c.inForce(j.feed, h, o.GetNamespace(), nsLabels).Covers(o, nsLabels) }
+	return !(j.was != nil && j.was.Covers(o, nsLabels)) && in(j.watch) && (now.Watch == j.watch.Watch || in(now))
 }
 
 func (j *snapshot) end() {

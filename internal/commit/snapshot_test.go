@@ -41,7 +41,9 @@ func (r *rig) begin(s *Feed, starts bool, watches ...plan.Watch) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	Barrier{r.group}.Change(x)
+	if err := (Barrier{r.group}).Change(x); err != nil {
+		r.Fatal(err)
+	}
 	if err := r.c.FinishChange(x); err != nil {
 		r.Fatal(err)
 	}

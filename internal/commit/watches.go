@@ -25,7 +25,8 @@ type addedWatch struct {
 
 type coverage interface {
 	Covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool
-	byLabels() bool // of namespaces
+	byLabels() bool                // of namespaces
+	of(namespace string) *WatchRef // the rules of a namespace; nil: it covers nothing there
 }
 
 // added are those of next that are not among the watches of the feed, or are by
@@ -54,7 +55,7 @@ func watchRef(s *ledger.Selected, watch string) (WatchRef, error) {
 	if err != nil {
 		return WatchRef{}, fmt.Errorf("rules of watch %s: %w", watch, err)
 	}
-	return NewWatchRef(&plan.Watch{Name: watch, Filter: filter, Namespaces: s.Namespaces}), nil
+	return NewWatchRef(&plan.Watch{Name: watch, Filter: filter, Namespaces: s.Namespaces, Selection: s.Rules}), nil
 }
 
 // formerly is what a watch covered of a part of the ledger, by id of the feed that
@@ -73,11 +74,15 @@ func (f *formerly) known() map[string]*WatchRef {
 }
 
 func (f *formerly) Covers(o *compact.Object, nsLabels func(string) (labels.Set, bool)) bool {
-	h, ok := f.ids[f.all+o.GetNamespace()]
-	if !ok {
-		h = f.ids[f.all]
-	}
+	h := f.of(o.GetNamespace())
 	return h != nil && h.Covers(o, nsLabels)
+}
+
+func (f *formerly) of(namespace string) *WatchRef {
+	if h, ok := f.ids[f.all+namespace]; ok {
+		return h
+	}
+	return f.ids[f.all]
 }
 
 func (f *formerly) byLabels() bool {
@@ -265,13 +270,16 @@ type WatchesChange struct {
 	stay      map[*Feed][]WatchRef
 	snapshots []*snapshot
 	rules     given
+
+	watches []plan.Watch // of the state
+	changed []addedWatch
 }
 
 // PrepareChange prepares a change to feeds that are about to start, and to new watches of
 // those that stay. It makes durable what the change has to deliver: what is recorded and
 // watches come to cover, and a first snapshot to each of the sinks that are due one.
 func (c *Committer) PrepareChange(st *plan.State, start []*Feed, stay map[*Feed][]WatchRef, due []string) (*WatchesChange, error) {
-	x := &WatchesChange{feeds: slices.Clone(start), stay: stay}
+	x := &WatchesChange{feeds: slices.Clone(start), stay: stay, watches: st.Watches}
 	resumed, began, err := c.unfinished(st, start)
 	if err != nil {
 		return nil, err
@@ -290,6 +298,7 @@ func (c *Committer) PrepareChange(st *plan.State, start []*Feed, stay map[*Feed]
 		x.feeds = append(x.feeds, s)
 		gained = append(gained, s.added(watches)...)
 	}
+	x.changed = gained
 	for _, a := range gained {
 		if a.watch.Watch.Snapshot {
 			j := newSnapshot(a.feed, a.watch)
@@ -319,8 +328,11 @@ func (c *Committer) ReadNotes() error {
 	return ledger.StoreError(err, "unfinished snapshots")
 }
 
-// Change puts a change in place.
-func (b Barrier) Change(x *WatchesChange) {
+// Change puts a change in place. It fails only with the store.
+func (b Barrier) Change(x *WatchesChange) error {
+	if err := b.g.c.carry(x.watches, x.changed); err != nil {
+		return err
+	}
 	for s, watches := range x.stay {
 		s.watches.Store(&watches)
 	}
@@ -330,6 +342,7 @@ func (b Barrier) Change(x *WatchesChange) {
 		b.g.begin(j)
 	}
 	x.rules = givenBy(x.feeds)
+	return nil
 }
 
 // FinishChange makes the rules durable by which the watches are given objects now.

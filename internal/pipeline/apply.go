@@ -421,11 +421,12 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, start []*commit.Feed, 
 				j.Stop()
 			}
 		}
-		b.Change(change)
-		return nil
+		return b.Change(change)
 	}
 	if a == nil {
-		err = m.committer.AtBarrier(func(b commit.Barrier) { _ = put(b) }) // only a new state can fail
+		var failed error
+		err = m.committer.AtBarrier(func(b commit.Barrier) { failed = put(b) })
+		err = errors.Join(err, failed)
 	} else {
 		err = m.fillSinks(ctx, a.state, a.unfilled, put)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/apitest"
 	"github.com/watcherd/watcherd/internal/commit"
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
@@ -219,5 +220,90 @@ func TestNamespaceSelectorIsAdded(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestNamespaceSelectorOverAnUnknownNamespace has a reload give a watch a selector of
+// namespaces while pods are recorded of a namespace that was not seen: it was deleted before
+// the namespaces were listed, or the watch of namespaces is behind that of the pods. There the
+// former selection stays until the labels are known. A stop changes nothing.
+func TestNamespaceSelectorOverAnUnknownNamespace(t *testing.T) {
+	for name, tc := range map[string]struct {
+		label string // of the namespace, when it is seen; "": it is not
+		then  func(api *apitest.Server, pod string)
+		want  string
+	}{
+		"deleted": {
+			then: func(api *apitest.Server, pod string) { api.Delete(podPath, "ns", pod) },
+			want: "sync deleted",
+		},
+		"updated and deleted": {
+			then: func(api *apitest.Server, pod string) {
+				api.Put(podPath, "ns", pod, phase("1"))
+				api.Delete(podPath, "ns", pod)
+			},
+			want: "sync updated deleted",
+		},
+		"deleted and made again": {
+			then: func(api *apitest.Server, pod string) {
+				api.Delete(podPath, "ns", pod)
+				api.Put(podPath, "ns", pod, nil)
+				api.Delete(podPath, "ns", pod)
+			},
+			want: "sync deleted added deleted",
+		},
+		"selected": {
+			label: "env",
+			then:  func(api *apitest.Server, pod string) { api.Put(podPath, "ns", pod, phase("1")) },
+			want:  "sync updated",
+		},
+		"selected, and deleted": {
+			label: "env",
+			then:  func(api *apitest.Server, pod string) { api.Delete(podPath, "ns", pod) },
+			want:  "sync deleted",
+		},
+		"not selected": {
+			label: "excluded",
+			then:  func(api *apitest.Server, pod string) { api.Delete(podPath, "ns", pod) },
+			want:  "sync",
+		},
+	} {
+		for _, restart := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s,restart=%t", name, restart), func(t *testing.T) {
+				api, pod := podServer(t, 1)
+				api.Put(namespacePath, "", "another", nil)
+				dir := t.TempDir()
+				l := runLive(t, dir, store.Options{}, api, served{pods}).withX()
+				other := committest.PodWatch(named("other"))
+				w := committest.PodWatch(named("w"))
+				l.apply(l.routed(w, other))
+				l.synced()
+				w.Fingerprint, w.Selection.Namespaces.Selector = "selecting", "!excluded"
+				var err error
+				if w.Filter, err = w.Selection.Filter(); err != nil {
+					t.Fatal(err)
+				}
+				l.apply(l.routed(w, other))
+				eventually(t, "the new selection", func() bool {
+					h, _ := l.m.informerList()[0].WatchNamed("w")
+					return h.Watch.Fingerprint == "selecting"
+				})
+				if restart {
+					l.caughtUp()
+					l.stop()
+					l = runLive(t, dir, store.Options{}, api, served{pods})
+					l.apply(l.routed(w, other))
+				}
+				if tc.label != "" {
+					api.Put(namespacePath, "", "ns", map[string]any{"metadata": map[string]any{"name": "ns", "labels": map[string]any{tc.label: ""}}})
+					eventually(t, "the labels", func() bool { _, known := l.m.committer.NamespaceLabels("ns"); return known })
+				}
+				tc.then(api, pod[0])
+				l.caughtUp()
+				if h := l.queued(); h.types(pod[0]) != tc.want {
+					t.Errorf("%s: %q, want %s", pod[0], h[pod[0]], tc.want)
+				}
+			})
+		}
 	}
 }

@@ -168,10 +168,6 @@ func (w *world) steps() []step {
 			return nil
 		}},
 		{"namespace goes", 2, func() error {
-			synctest.Wait()
-			if !w.ready() || w.refuse.Load() > 0 || w.disk.full.Load() {
-				return nil // a selection that comes to go by labels cannot judge what is late of it
-			}
 			c.removeNamespace([]string{"a", "b"}[r.IntN(2)])
 			time.Sleep(time.Minute)
 			return nil
