@@ -98,6 +98,11 @@ func (l *lasting) work(g *group, now time.Time, room *int) error {
 		return err
 	}
 	for i := range due {
+		if g.full() {
+			l.bucket.Postpone(now) // the rest is due with the next group
+			more, *room = true, 0
+			break
+		}
 		if err := l.fire(g, due[i], now); err != nil {
 			return err
 		}

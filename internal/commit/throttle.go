@@ -177,6 +177,11 @@ func (t *timers) fire(g *group, b *timer.Bucket, now time.Time, room *int) error
 	}
 	of := t.throttles[b.Sink]
 	for _, d := range due {
+		if g.full() {
+			b.Postpone(now) // the rest is due with the next group
+			*room = 0
+			return nil
+		}
 		if err := timer.Fire(of, b, d, now, g); err != nil {
 			return err
 		}

@@ -613,3 +613,64 @@ func throttleModel(t *testing.T, random *rand.Rand) {
 func deletedAfter(events []*event.Event) bool {
 	return slices.ContainsFunc(events, func(e *event.Event) bool { return e.Name == events[0].Name && e.Type == event.Deleted })
 }
+
+// measured is a store with small batches, which notes the largest one.
+type measured struct {
+	Store
+	most int
+}
+
+func (*measured) BatchBytes() int { return 16 << 10 }
+
+func (m *measured) Commit(b *store.Batch) error {
+	m.most = max(m.most, b.Size())
+	return m.Store.Commit(b)
+}
+
+// TestTimersOfLargeObjects releases what routes hold of many large objects at once: in batches
+// that are bounded by their size, as those of other jobs.
+func TestTimersOfLargeObjects(t *testing.T) {
+	const n, size = 60, 2 << 10
+	lasting := route.Spec{Name: "lasting", When: "true", Sinks: []string{"sink"}, For: time.Minute}
+	for _, tc := range []struct {
+		spec route.Spec
+		want int // events of each object
+	}{{slow, 2}, {lasting, 1}} {
+		t.Run(tc.spec.Name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), committest.PodWatch())
+			r.route(tc.spec)
+			s := r.liveFeed()
+			r.commit(&feedSynced{feed: s})
+			random := rand.New(rand.NewPCG(1, 2))
+			object := func(i int, version string) *compact.Object {
+				noise := make([]byte, size)
+				for j := range noise {
+					noise[j] = byte(random.IntN(256))
+				}
+				return r.edited(s, fmt.Sprintf(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"pod-%d","uid":"u%d","resourceVersion":%q},"data":"%x"}`, i, i, version, noise))
+			}
+			for i := range n {
+				r.commit(addedTo(s, object(i, "1")))
+			}
+			for i := range n {
+				r.commit(updatedIn(s, object(i, "2"), nil))
+			}
+			m := &measured{Store: r.c.store}
+			r.c.store = m
+			r.pass(2 * time.Minute)
+			if most := m.BatchBytes() + 8*size; m.most > most {
+				t.Errorf("a batch has %d bytes, want at most %d", m.most, most)
+			}
+			came := map[string]int{}
+			for _, e := range r.delivered("sink") {
+				came[e.Name]++
+			}
+			for i := range n {
+				if name := fmt.Sprint("pod-", i); came[name] != tc.want {
+					t.Errorf("%s came %d times, want %d", name, came[name], tc.want)
+				}
+			}
+		})
+	}
+}
