@@ -127,6 +127,56 @@ func TestSlowListOfABusyResource(t *testing.T) {
 	}
 }
 
+// A stop amid events that wait in files, before and while they are handed on, leaves
+// no file and no watch behind. The next start has every event that was not acknowledged.
+func TestStopWhileEventsWaitInFiles(t *testing.T) {
+	for _, listed := range []bool{false, true} {
+		t.Run(fmt.Sprint("listed ", listed), func(t *testing.T) {
+			bubble(t, func(t *testing.T, s *apitest.Server) {
+				dir := t.TempDir()
+				put := forgetful(s, time.Hour, 10*time.Second)
+				for _, name := range numbered(1100) { // 3 pages
+					put(name, 10)
+				}
+				opts := window(10)
+				j, sub := subscribe(t, factory(t, s, dynamicfactory.WithSpoolDir(dir)), configMapKey, opts)
+				time.Sleep(15 * time.Second) // the first page is read
+				const n, size = 80, 1 << 20
+				for i := range n {
+					put(fmt.Sprintf("new-%03d", i), size)
+				}
+				snap := &dynamicfactory.Snapshot{}
+				told := 1100 + n
+				if listed {
+					<-sub.Synced()
+					synctest.Wait()
+					sub.Ack(j.seen())
+					synctest.Wait()
+					seen := j.take()
+					snap.ResourceVersion = sub.Checkpoint(j.seen())
+					told -= len(seen) - 1 // more events may have the last version
+					for _, o := range j.objects {
+						if o.GetName() != seen[len(seen)-1][len("add "):] {
+							snap.Objects = append(snap.Objects, o)
+						}
+					}
+				}
+				sub.Close()
+				synctest.Wait()
+				is(t, "watches at last", s.Watches(configMapPath), 0)
+				if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+					t.Errorf("left in the folder: %v, %v", left, err)
+				}
+				next, again := subscribe(t, factory(t, s, dynamicfactory.WithSpoolDir(dir)), configMapKey, remember(snap, dynamicfactory.DurableOptions{}))
+				<-again.Synced()
+				time.Sleep(time.Minute)
+				is(t, "objects", len(next.objects), 1100+n)
+				is(t, "told", len(next.take()), told+len(snap.Objects))
+			})
+		})
+	}
+}
+
 // A waiting watch that is refused is asked for again with the next page. If it is
 // refused because the history is gone, the list begins again.
 func TestWatchOfASlowListIsRefused(t *testing.T) {
