@@ -96,9 +96,6 @@ func (m *Manager) carryOut(ctx context.Context, p *prepared) error {
 	if err := m.acceptEdits(&p.edits); err != nil {
 		return err
 	}
-	if err := m.reportAbsences(next, d); err != nil {
-		return err
-	}
 	m.store.SetLimits(store.Limits{
 		MaxBytes: next.Store.MaxBytes, MinFree: next.Store.MinFree,
 		RetentionMaxAge: next.Store.RetentionMaxAge, RetentionMaxBytes: next.Store.RetentionMaxBytes,
@@ -252,7 +249,7 @@ func (m *Manager) follow(ctx context.Context, d desired, a *adoption) error {
 		st = a.state
 	}
 	m.followCaches(ctx, st, d)
-	if err := m.adopt(ctx, a, start, stay); err != nil {
+	if err := m.adopt(ctx, a, d, start, stay); err != nil {
 		return err
 	}
 	for _, s := range start {
@@ -391,7 +388,7 @@ var _ Resolver = (*dynamicfactory.Resolver)(nil)
 // adopt puts the new watches of the feeds that stay in place and, if there is one, the
 // new state, between two commits. What was recorded before is for snapshots to deliver,
 // what is recorded after reaches the watches and sinks by itself.
-func (m *Manager) adopt(ctx context.Context, a *adoption, start []*commit.Feed, stay map[*commit.Feed][]commit.WatchRef) error {
+func (m *Manager) adopt(ctx context.Context, a *adoption, d desired, start []*commit.Feed, stay map[*commit.Feed][]commit.WatchRef) error {
 	st := m.currentState()
 	var due []string
 	var err error
@@ -428,7 +425,7 @@ func (m *Manager) adopt(ctx context.Context, a *adoption, start []*commit.Feed, 
 		err = m.committer.AtBarrier(func(b commit.Barrier) { failed = put(b) })
 		err = errors.Join(err, failed)
 	} else {
-		err = m.fillSinks(ctx, a.state, a.unfilled, put)
+		err = m.fillSinks(ctx, a.state, d, a.unfilled, put)
 	}
 	if err != nil {
 		return err

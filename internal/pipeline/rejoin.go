@@ -46,8 +46,9 @@ type routePrint struct {
 // absence is the fate of a sink's routes since it left.
 type absence struct {
 	// Routes led to the sink when it left, and are there and the same ever since.
-	Routes routePrints `json:"routes"`
-	Broken bool        `json:"broken,omitempty"` // others did, and are not
+	Routes   routePrints `json:"routes"`
+	Broken   bool        `json:"broken,omitempty"`   // others did, and are not
+	Reported bool        `json:"reported,omitempty"` // its gap is queued
 }
 
 // printRoutes are those of a state. Without sinks the history has every change, if all
@@ -170,8 +171,8 @@ func (m *Manager) noteRoutes(next *plan.State) error {
 	return nil
 }
 
-// reportAbsences reports to the sinks that are back what they have missed for good, before
-// they are given the rest.
+// reportAbsences reports to the sinks that are back what they have missed for good, after
+// they were given the rest. Nothing is appended meanwhile.
 func (m *Manager) reportAbsences(next *plan.State, d desired) error {
 	now := printRoutes(next)
 	before, err := m.loadRoutes()
@@ -185,10 +186,10 @@ func (m *Manager) reportAbsences(next *plan.State, d desired) error {
 			return fmt.Errorf("%w: %w", ledger.ErrStore, err)
 		}
 		a, ok := q.Absence()
-		if !ok || a.Begun {
-			continue // it was not away, or has its gap
-		}
 		away, known := before.left[name]
+		if !ok || away.Reported {
+			continue // it was not away, or the process ended right after its gap
+		}
 		away.Broken = away.Broken || !known
 		lost, to := a.Lost, a.LostTo
 		for route := range away.Routes {
@@ -202,7 +203,8 @@ func (m *Manager) reportAbsences(next *plan.State, d desired) error {
 			continue
 		}
 		m.log.Warn("sink is back, and not everything was recorded meanwhile: reporting a gap to it", "sink", name, "from", a.Since, "to", to)
-		if err := m.reportAbsence(next, d, name, a.Since, to); err != nil {
+		away.Reported = true
+		if err := m.reportAbsence(next, d, name, away, a.Since, to); err != nil {
 			return err
 		}
 	}
@@ -210,10 +212,11 @@ func (m *Manager) reportAbsences(next *plan.State, d desired) error {
 }
 
 // reportAbsence queues a gap for every resource and watch that a route leads to the sink.
-func (m *Manager) reportAbsence(next *plan.State, d desired, sink string, from, to time.Time) error {
+func (m *Manager) reportAbsence(next *plan.State, d desired, sink string, away absence, from, to time.Time) error {
 	sources := slices.SortedFunc(maps.Values(d.feeds), func(a, b *commit.Feed) int { return strings.Compare(a.ID, b.ID) })
 	b := m.store.NewBatch()
 	defer b.Discard()
+	b.PutMeta(leftMeta+sink, ledger.Encode(away))
 	at := m.cfg.Now()
 	for _, s := range sources {
 		for _, h := range s.Watches() {

@@ -190,8 +190,9 @@ func (m *Manager) removeSinks(names []string) {
 //
 // The last part of it and adopt happen between two commits: what is recorded
 // before is the log's and queued from there, what is recorded after is routed, and
-// so a sink gets each event once and in order.
-func (m *Manager) fillSinks(ctx context.Context, next *plan.State, names []string, adopt func(commit.Barrier) error) error {
+// so a sink gets each event once and in order. What it has missed for good is reported then, too:
+// until the new routes are in place, that grows.
+func (m *Manager) fillSinks(ctx context.Context, next *plan.State, d desired, names []string, adopt func(commit.Barrier) error) error {
 	total, chosen, past := map[string]int{}, map[string]store.Selector{}, map[string]*retrace.Target{}
 	for _, name := range names {
 		var err error
@@ -217,6 +218,9 @@ func (m *Manager) fillSinks(ctx context.Context, next *plan.State, names []strin
 	var err error
 	ended := m.committer.AtBarrier(func(b commit.Barrier) {
 		if err = fill(); err != nil {
+			return
+		}
+		if err = m.reportAbsences(next, d); err != nil {
 			return
 		}
 		for _, name := range names {

@@ -351,7 +351,6 @@ func (s *Store) RejoinSink(name string, from Start) error {
 // Absence is the time between LeaveSink and RejoinSink.
 type Absence struct {
 	Since  time.Time // when the sink left
-	Begun  bool      // the fill has queued some records
 	Lost   bool      // retention has removed records of that time
 	LostTo time.Time // when the log begins; only if Lost
 }
@@ -366,11 +365,6 @@ func (q *Queue) Absence() (a Absence, ok bool) {
 		return a, false
 	}
 	a.Since = m.time
-	q.mu.Lock()
-	for _, p := range q.pins {
-		a.Begun = a.Begun || p.first > m.position
-	}
-	q.mu.Unlock()
 	s.log.mu.Lock()
 	if len(s.log.marks) > 0 {
 		a.Lost, a.LostTo = s.log.marks[0].count > m.count, s.log.marks[0].time

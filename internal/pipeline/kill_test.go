@@ -1,0 +1,64 @@
+package pipeline
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/route"
+	"github.com/watcherd/watcherd/internal/store"
+)
+
+// TestKilledWhilePutBack ends the process while a sink is put back whose route was not there
+// all the time: the gap is reported once, and after all that it misses.
+func TestKilledWhilePutBack(t *testing.T) {
+	absent := []route.Spec{leadTo("some", `metadata.name != "w"`, "b")}
+	with := []route.Spec{leadTo("some", `metadata.name != "w"`, "a", "b"), leadTo("mine", "true", "a")}
+	for name, killed := range map[string]func(l *life, st *plan.State, d desired) error{
+		"before the fill": func(*life, *plan.State, desired) error { return nil },
+		"in the fill": func(l *life, st *plan.State, _ desired) error {
+			_, err := l.store.Fill(l.Context(), "a", sinceLeft(st, "a"))
+			l.put("w", "3")
+			return err
+		},
+		"after the gap": func(l *life, st *plan.State, d desired) error {
+			_, err := l.store.Fill(l.Context(), "a", sinceLeft(st, "a"))
+			if err == nil {
+				err = l.m.reportAbsences(st, d)
+			}
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fs := vfs.NewMem()
+			t.Run("killed", func(t *testing.T) {
+				l := lifeOn(t, "store", store.Options{FS: fs}, allServed)
+				l.apply(with)
+				l.put("v", "1")
+				l.apply(absent)
+				l.put("u", "2")
+				st := l.state(with)
+				if err := l.m.makeQueues(st, plan.Diff(l.m.currentState(), st)); err != nil {
+					t.Fatal(err)
+				}
+				d, err := l.m.desire(st)
+				if err == nil {
+					err = killed(l, st, d)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			})
+			t.Run("again", func(t *testing.T) {
+				l := lifeOn(t, "store", store.Options{FS: fs}, allServed)
+				l.apply(with)
+				l.put("x", "5")
+				if got, want := strings.Join(l.queued("a"), ", "), "added v 1, added u 2, gap removed, added x 5"; got != want {
+					t.Errorf("the sink gets\n%s, want\n%s", got, want)
+				}
+			})
+		})
+	}
+}
