@@ -39,15 +39,15 @@ type adminFlags struct {
 }
 
 func (f *adminFlags) bind(cmd *cobra.Command) {
-	cmd.PersistentFlags().StringVarP(&f.config, "config", "c", "", "the daemon's configuration file, to find its admin listener")
+	cmd.PersistentFlags().StringVarP(&f.config, "config", "c", "", "the daemon's configuration file, to find its admin listener (default: ./"+defaultConfig+" if it is there)")
 	f.bindAccess(cmd)
 }
 
 // bindAccess adds the flags for a command with a --config of its own.
 func (f *adminFlags) bindAccess(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&f.url, "admin", "", "URL of the daemon's admin listener (default: that of --config, or "+defaultAdmin+")")
-	flags.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token (default: that of admin.auth of --config, for reading or for commands)")
+	flags.StringVar(&f.url, "admin", "", "URL of the daemon's admin listener (default: that of the configuration, or "+defaultAdmin+")")
+	flags.StringVar(&f.tokenFile, "token-file", "", "file with the bearer token (default: that of admin.auth of the configuration, for reading or for commands)")
 	flags.StringVar(&f.caFile, "ca-file", "", "authority that signed the admin listener's certificate")
 	flags.StringVar(&f.certFile, "cert-file", "", "client certificate")
 	flags.StringVar(&f.keyFile, "key-file", "", "key of the client certificate")
@@ -58,11 +58,11 @@ func (f *adminFlags) client() (*client.Client, error) {
 		return client.NewLocal(f.local), nil
 	}
 	base, tokens := f.url, client.Tokens{ReadFile: f.tokenFile, CommandFile: f.tokenFile}
-	if f.config != "" {
-		st, err := watcherd.Load(f.config, kinds.Builtin())
-		if err != nil {
-			return nil, err
-		}
+	st, err := f.state()
+	if err != nil {
+		return nil, err
+	}
+	if st != nil {
 		if base == "" {
 			if st.Admin.Listen == "" {
 				return nil, fmt.Errorf("%s has no admin listener (admin.listen is empty), so its daemon cannot be asked", f.config)
@@ -92,6 +92,22 @@ func (f *adminFlags) client() (*client.Client, error) {
 		return nil, err
 	}
 	return client.New(base, tokens, tlsConfig), nil
+}
+
+// state is the daemon's configuration: that of --config, or ./watcherd.yaml, which is what
+// run takes. Nil without either. A file that was not asked for and that is not valid, or
+// has no admin listener, does not count: the daemon may run another one.
+func (f *adminFlags) state() (*watcherd.State, error) {
+	if f.config != "" {
+		return watcherd.Load(f.config, kinds.Builtin())
+	}
+	if f.url != "" {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	if st, err := watcherd.Load(defaultConfig, kinds.Builtin()); err == nil && st.Admin.Listen != "" {
+		return st, nil
+	}
+	return nil, nil //nolint:nilnil // there is none
 }
 
 // get reads an answer of the daemon.

@@ -81,3 +81,37 @@ func TestUnsolicitedAnswer(t *testing.T) {
 		t.Errorf("logged %s", text)
 	}
 }
+
+// TestDaemonOfTheFolder: where run finds its file, the other commands find its daemon.
+func TestDaemonOfTheFolder(t *testing.T) {
+	t.Chdir(t.TempDir())
+	const head = "apiVersion: watcherd.dev/v1alpha1\nkind: WatcherConfig\nwatches: [{name: w, resources: [pods]}]\nsinks: [{name: s, stdout: {}}]\n"
+	for _, c := range []struct {
+		name, file string // "": no file
+		flags      adminFlags
+		want       string
+	}{
+		{name: "no file", want: defaultAdmin},
+		{name: "its listener", file: head + "admin: {listen: \"127.0.0.1:28600\"}\n", want: "http://127.0.0.1:28600"},
+		{name: "a flag names another", file: head + "admin: {listen: \"127.0.0.1:28600\"}\n", flags: adminFlags{url: "http://127.0.0.1:1"}, want: "http://127.0.0.1:1"},
+		{name: "not valid", file: head + "nonsense: 1\n", want: defaultAdmin},
+		{name: "no listener", file: head + "admin: {listen: \"\"}\n", want: defaultAdmin},
+	} {
+		if err := os.RemoveAll(defaultConfig); err != nil {
+			t.Fatal(err)
+		}
+		if c.file != "" {
+			if err := os.WriteFile(defaultConfig, []byte(c.file), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		client, err := c.flags.client()
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		if got, err := client.Page(false); err != nil || got != c.want+"/ui/" {
+			t.Errorf("%s: the page is at %s, not at %s: %v", c.name, got, c.want, err)
+		}
+	}
+}
