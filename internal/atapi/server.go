@@ -21,8 +21,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-// Prefix begins the paths that a Server answers.
-const Prefix = "/at/"
+// prefix begins the paths that a Server answers.
+const prefix = "/at/"
 
 // History is what was recorded. *history.Reader implements it.
 type History interface {
@@ -31,7 +31,7 @@ type History interface {
 	WorthAt(resource event.Resource, namespace string, t time.Time) (history.Worth, error)
 }
 
-// Server answers requests below [Prefix]. Any goroutine may use it.
+// Server answers requests below /at/. Any goroutine may use it.
 type Server struct {
 	History   History
 	Resources func() ([]query.Recorded, error)
@@ -79,7 +79,7 @@ type request struct {
 }
 
 func (s *Server) serve(ctx context.Context, w http.ResponseWriter, hr *http.Request) error {
-	text, path, _ := strings.Cut(strings.TrimPrefix(hr.URL.Path, Prefix), "/")
+	text, path, _ := strings.Cut(strings.TrimPrefix(hr.URL.Path, prefix), "/")
 	r := &request{Request: hr}
 	now := time.Now()
 	var err error

@@ -17,8 +17,8 @@ import (
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
-// MaxBytes is the size of the largest body.
-const MaxBytes = 4 << 20
+// maxBytes is the size of the largest body.
+const maxBytes = 4 << 20
 
 // evaluationLimits allow about half a second.
 func evaluationLimits() celexpr.Limits { return celexpr.Limits{Cost: 5_000_000, Memory: 16 << 20} }
@@ -124,15 +124,15 @@ func (b *Body) encode(v ref.Val) (body []byte, contentType string, err error) {
 	if text, ok := v.(types.String); ok {
 		contentType = contentTypeText
 		body = []byte(text)
-		if len(body) > MaxBytes {
+		if len(body) > maxBytes {
 			err = celjson.ErrTooLarge
 		}
 	} else {
 		contentType = event.ContentTypeJSON
-		body, err = celjson.AppendJSON(make([]byte, 0, 512), v, MaxBytes)
+		body, err = celjson.AppendJSON(make([]byte, 0, 512), v, maxBytes)
 	}
 	if errors.Is(err, celjson.ErrTooLarge) {
-		err = fmt.Errorf("the body is larger than %d bytes", MaxBytes)
+		err = fmt.Errorf("the body is larger than %d bytes", maxBytes)
 	}
 	if err != nil {
 		return nil, "", celexpr.Failure(b.ast, err)

@@ -79,7 +79,7 @@ func resultCost() cost.OverloadModelOption {
 }
 
 func jsonEncode(v ref.Val) ref.Val {
-	text, err := celjson.AppendJSON(nil, v, MaxBytes)
+	text, err := celjson.AppendJSON(nil, v, maxBytes)
 	if err != nil {
 		return types.WrapErr(fmt.Errorf("json.encode(): %w", err))
 	}
@@ -107,7 +107,7 @@ const (
 )
 
 func tooLarge(function string) error {
-	return fmt.Errorf("%s: the result is larger than %d bytes", function, MaxBytes)
+	return fmt.Errorf("%s: the result is larger than %d bytes", function, maxBytes)
 }
 
 func text(args []ref.Val, i int) string {
@@ -126,7 +126,7 @@ func checkReplace(args []ref.Val) error {
 			n = min(n, int(most))
 		}
 	}
-	if len(in)+n*(len(by)-len(old)) > MaxBytes {
+	if len(in)+n*(len(by)-len(old)) > maxBytes {
 		return tooLarge("replace()")
 	}
 	return nil
@@ -140,7 +140,7 @@ func checkJoin(args []ref.Val) error {
 	size := 0
 	for it := list.Iterator(); it.HasNext() == types.True; {
 		item, _ := it.Next().(types.String)
-		if size += len(item) + len(text(args, 1)); size > MaxBytes {
+		if size += len(item) + len(text(args, 1)); size > maxBytes {
 			return tooLarge("join()")
 		}
 	}
@@ -162,14 +162,14 @@ func checkFormat(args []ref.Val) error {
 				largest = max(largest, len(s))
 				continue
 			}
-			printed, err := celjson.AppendJSON(nil, v, MaxBytes)
+			printed, err := celjson.AppendJSON(nil, v, maxBytes)
 			if err != nil {
 				continue // the function reports what it cannot print
 			}
 			largest = max(largest, 2*len(printed))
 		}
 	}
-	if len(text(args, 0))+strings.Count(text(args, 0), "%")*largest > MaxBytes {
+	if len(text(args, 0))+strings.Count(text(args, 0), "%")*largest > maxBytes {
 		return tooLarge("format()")
 	}
 	return nil
@@ -201,7 +201,7 @@ func checkInsert(args []ref.Val) error {
 
 // checkFlatten bounds the items of the result: a list can hold another one many times.
 func checkFlatten(args []ref.Val) error {
-	left := MaxBytes / celexpr.SizeUnit
+	left := maxBytes / celexpr.SizeUnit
 	depth := 1
 	if len(args) > 1 {
 		if n, ok := args[1].(types.Int); ok {

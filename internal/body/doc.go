@@ -7,7 +7,7 @@
 //   - The same event has the same body, byte for byte, on every attempt: keys of maps are
 //     sorted, and no function has a clock or a state.
 //   - Evaluation is bounded in cost, in memory and in the size of its result
-//     ([MaxBytes]). Calls of functions whose result is much larger than their arguments
+//     (4 MiB). Calls of functions whose result is much larger than their arguments
 //     are checked before they run.
 //   - Only the members on an expression's path are decoded; parts of objects that are sent
 //     unchanged are copied.

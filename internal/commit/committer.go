@@ -487,8 +487,8 @@ func (b barrierCall) run(g *group) {
 	close(b.done)
 }
 
-// AtBarrier has the committer call do between two commits, and returns then: what one
-// call adopts, no change sees a part of. do must not wait for changes. AtBarrier does not
+// AtBarrier calls do in the committer, between two commits, and returns when it is done:
+// every change is processed before all that one call adopts, or after it. do must not wait for changes. AtBarrier does not
 // wait for room in a full store. If the committer has ended, do is not called, and the
 // error is [ErrEnded].
 func (c *Committer) AtBarrier(do func(Barrier)) error {

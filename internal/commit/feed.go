@@ -153,7 +153,7 @@ func (s *Feed) Complete() string {
 // Listed reports whether a complete list is committed, now or in an earlier life.
 func (s *Feed) Listed() bool { return s.taken.Load() }
 
-// Stop has the committer drop what the informer reports from now on.
+// Stop makes the committer drop the informer's later notifications.
 func (s *Feed) Stop() { close(s.stopped) }
 
 // Stopped is closed by Stop.
@@ -167,7 +167,7 @@ type progress struct {
 	start  start             // what the informer begins with
 
 	// warmObjects are the ledger's objects that the informer was started with, in the
-	// order in which it hands them on, without those that have come.
+	// order of its notifications, without those that have come.
 	warmObjects []*compact.Object
 
 	// listed are the hashes of the keys that the informer has listed, for the sweep

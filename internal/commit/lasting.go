@@ -20,14 +20,14 @@ import (
 // happened: after a restart it first delivers what was missed.
 const settled = 5 * time.Second
 
-// lasting is a route with a `for`.
+// lasting is a route with a `for`. The committer's goroutine owns it.
 type lasting struct {
 	route.Timer
 	bucket *timer.Bucket
 	armed  map[string]*[]WatchRef // by feed: those of whose recorded objects all that match have a timer
 	arming *Feed                  // a feed whose objects are being looked through
 	by     *[]WatchRef            // its watches when that began
-	anew   bool                   // the matches begin again: the route was another one meanwhile
+	renew  bool                   // the matches begin again: the route was another one meanwhile
 	cursor string                 // the last one
 	after  *timer.Due             // the last timer that was looked at; nil: they are looked at from the first on
 	waits  map[place]bool         // where those up to it wait for a feed
@@ -187,7 +187,7 @@ func (l *lasting) arm(g *group, now time.Time, room *int) error {
 			l.armed[s.ID] = watches
 			continue
 		}
-		l.arming, l.by, l.anew, l.cursor = s, watches, ok && len(was) == 0, ""
+		l.arming, l.by, l.renew, l.cursor = s, watches, ok && len(was) == 0, ""
 	}
 	if l.arming == nil || *room <= 0 {
 		return nil
@@ -209,7 +209,7 @@ func (l *lasting) arm(g *group, now time.Time, room *int) error {
 		if err != nil {
 			return err
 		}
-		return g.judge(l, s, now, o, l.anew, match)
+		return g.judge(l, s, now, o, l.renew, match)
 	})
 	switch {
 	case errors.Is(err, ledger.ErrEnough):

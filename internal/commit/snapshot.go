@@ -50,8 +50,8 @@ func (c *Committer) Snapshot(ctx context.Context, feeds []*Feed, sink, watch str
 	return total, nil
 }
 
-// await has the committer do a snapshot, and calls progress with the number of
-// objects whenever there are more.
+// await waits for a snapshot by the committer, and calls progress with the growing number
+// of objects.
 func (c *Committer) await(ctx context.Context, j *snapshot, progress func(objects int)) error {
 	if err := c.AtBarrier(func(b Barrier) { b.add(j) }); err != nil {
 		return err

@@ -213,7 +213,7 @@ func (g *group) Put(b *timer.Bucket, key string, before, next *timer.Row) {
 // Unlist implements timer.Outlet.
 func (g *group) Unlist(b *timer.Bucket, d timer.Due) { g.c.timers.table.Unlist(g.batch, b, d) }
 
-// Row implements timer.Outlet. A row that is damaged is logged, and is none.
+// Row implements timer.Outlet. It logs a damaged row and returns nil.
 func (g *group) Row(b *timer.Bucket, key string) (*timer.Row, error) {
 	row, err := g.c.timers.table.Row(b, key)
 	if err == nil {

@@ -76,7 +76,7 @@ func (c Checkpoint) RecordedUpTo() string {
 	return newest
 }
 
-// Later returns b if it is certainly later than a, or a is none.
+// Later returns b if it is certainly later than a or a is empty, else a.
 func Later(a, b string) string {
 	if a == "" || Newer(b, a) {
 		return b

@@ -334,7 +334,7 @@ func (m *Manager) stopInformer(s *informer) {
 	s.Log.Info("watch stopped")
 }
 
-// resumeRelabels has the committer continue what namespaces' labels change, if the
+// resumeRelabels continues the interrupted changes of namespaces' labels, once the
 // resources are known.
 func (m *Manager) resumeRelabels() error {
 	if m.undiscovered {

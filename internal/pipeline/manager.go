@@ -121,9 +121,6 @@ type informer struct {
 	waiting sync.WaitGroup // for the first list
 }
 
-// ErrForeignCluster means that the store's contents are of another cluster.
-var ErrForeignCluster = errors.New("this store belongs to another cluster")
-
 // New prepares a Manager: it reads what the store remembers and starts nothing.
 func New(cfg Config) (*Manager, error) {
 	if cfg.Now == nil {
@@ -357,7 +354,7 @@ func (m *Manager) checkCluster(_ context.Context, uid string) error {
 	case string(known) == uid:
 		return nil
 	}
-	err = fmt.Errorf("%w: it was filled from the cluster whose kube-system namespace has uid %s, this one's has %s; use another store.path, or correct the kubeconfig", ErrForeignCluster, known, uid)
+	err = fmt.Errorf("this store belongs to another cluster: it was filled from the cluster whose kube-system namespace has uid %s, this one's has %s; use another store.path, or correct the kubeconfig", known, uid)
 	m.fail(err)
 	return err
 }

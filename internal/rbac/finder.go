@@ -20,17 +20,13 @@ type Finder interface {
 	Find(pattern string) ([]Resource, error)
 }
 
-// ErrUnknownGroup means that the group of a resource does not follow from its name.
-var ErrUnknownGroup = errors.New("its group is not known")
-
 // Offline is a Finder that asks no server.
 type Offline struct{}
 
 var _ Finder = Offline{}
 
 // Find reads RESOURCE[.VERSION][.GROUP], *.GROUP and *. A name that is not one of
-// Kubernetes itself is taken for a plural; without a group it is refused with an
-// error that wraps [ErrUnknownGroup].
+// Kubernetes itself is taken for a plural; without a group it is refused.
 func (Offline) Find(pattern string) ([]Resource, error) {
 	p, err := selector.ParseResource(pattern)
 	if err != nil {
@@ -52,7 +48,7 @@ func (Offline) Find(pattern string) ([]Resource, error) {
 		}
 	}
 	if p.Bare() {
-		return nil, fmt.Errorf("resource %s: %w; write %s.GROUP, or give a cluster to ask", pattern, ErrUnknownGroup, p.Name())
+		return nil, fmt.Errorf("resource %s: its group is not known; write %s.GROUP, or give a cluster to ask", pattern, p.Name())
 	}
 	return []Resource{{Group: p.Group(), Name: p.Name(), Custom: true}}, nil
 }
