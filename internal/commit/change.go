@@ -76,12 +76,13 @@ type (
 // handler forwards an informer's notifications to the committer. It blocks when the
 // committer is behind; the factory's window then stops the watch.
 type handler struct {
-	feed *Feed
-	c    *Committer
+	feed   *Feed
+	c      *Committer
+	waited time.Time // when a change last waited in vain for its namespace; the informer's goroutine has it
 }
 
 // Handler forwards the notifications of the feed's informer to the committer.
-func (c *Committer) Handler(s *Feed) cache.ResourceEventHandler { return handler{s, c} }
+func (c *Committer) Handler(s *Feed) cache.ResourceEventHandler { return &handler{feed: s, c: c} }
 
 // Synced reports the end of the informer's initial list.
 func (c *Committer) Synced(s *Feed) { c.send(s.stopped, &feedSynced{feed: s, at: c.cfg.Now()}) }
@@ -91,38 +92,42 @@ func (c *Committer) HistoryLost(s *Feed, gap dynamicfactory.Gap) {
 	c.send(s.stopped, &gapFound{feed: s, gap: &gap, at: c.cfg.Now()})
 }
 
-func (h handler) send(c change) {
+func (h *handler) send(c change) {
 	<-h.feed.ready
 	h.c.send(h.feed.stopped, c)
 }
 
-func (h handler) sighting(o *compact.Object) sighting {
+func (h *handler) sighting(o *compact.Object) sighting {
 	return sighting{feed: h.feed, obj: o, at: h.c.cfg.Now()}
 }
 
-var _ cache.ResourceEventHandler = handler{}
+var _ cache.ResourceEventHandler = (*handler)(nil)
 
-func (h handler) OnAdd(obj any, initial bool) {
+func (h *handler) OnAdd(obj any, initial bool) {
 	if o, ok := obj.(*compact.Object); ok {
 		h.send(&objectSeen{sighting: h.sighting(o), initial: initial})
 	}
 }
 
-func (h handler) OnUpdate(oldObj, newObj any) {
+func (h *handler) OnUpdate(oldObj, newObj any) {
 	o, ok := newObj.(*compact.Object)
 	if !ok {
 		return
 	}
+	h.awaitNamespace(o)
 	before, _ := oldObj.(*compact.Object)
 	h.send(&objectSeen{sighting: h.sighting(o), old: before})
 }
 
-func (h handler) OnDelete(obj any) {
+func (h *handler) OnDelete(obj any) {
 	tombstone, unknown := obj.(cache.DeletedFinalStateUnknown)
 	if unknown {
 		obj = tombstone.Obj
 	}
 	if o, ok := obj.(*compact.Object); ok {
+		if !unknown { // else it was long ago
+			h.awaitNamespace(o)
+		}
 		c := &objectGone{h.sighting(o)}
 		c.unknown = unknown
 		h.send(c)

@@ -108,6 +108,7 @@ type Committer struct {
 	relabels   map[string]*relabelling // by namespace
 	resting    []*Feed                 // of resources that are not served, for those changes
 	carried    carried
+	unjudged   map[string]map[string]unjudged // by namespace and feed
 }
 
 // New prepares a Committer: it reads what the store remembers and starts nothing.
@@ -123,7 +124,7 @@ func New(cfg Config) (*Committer, error) {
 		refreshers:      map[schema.GroupResource]*compact.Codec{},
 		timers:          &timers{table: timer.NewTable(cfg.Store)},
 	}
-	return c, errors.Join(c.loadRelabels(), c.loadCarried())
+	return c, errors.Join(c.loadRelabels(), c.loadCarried(), c.loadUnjudged())
 }
 
 // Done is closed when Run has returned.

@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -9,7 +10,6 @@ import (
 
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/record"
-	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -150,15 +150,11 @@ func (q *quietGaps) log(l *slog.Logger) {
 	clear(q.resources)
 }
 
-// gap delivers a gap to every watch of the feed; one that concerns an object o, to
-// those that cover it.
-func (g *group) gap(s *Feed, at time.Time, gap *dynamicfactory.Gap, o *compact.Object) error {
-	namespace, name := gap.Namespace, gap.Name
-	if name == "" {
-		namespace = s.Key.Namespace
-	}
+// gap delivers a gap to the watches of the feed that it concerns, nil: all.
+func (g *group) gap(s *Feed, at time.Time, gap *dynamicfactory.Gap, concerns func(WatchRef) bool) error {
+	namespace, name := cmp.Or(gap.Namespace, s.Key.Namespace), gap.Name
 	for _, h := range s.Watches() {
-		if o != nil && !g.c.inForce(s, h, o.GetNamespace(), g.c.namespaces.labels).Covers(o, g.c.namespaces.labels) || name != "" && !h.Reads(namespace) {
+		if concerns != nil && !concerns(h) || gap.Namespace != "" && !h.Reads(namespace) {
 			continue
 		}
 		g.c.CountGap(h.Watch.Name, s, gap)

@@ -215,7 +215,8 @@ func TestGapReachesItsWatches(t *testing.T) {
 	}{{"dev", "[w]"}, {"prod", "[w prod]"}} {
 		r.group.batch = r.Store.NewBatch()
 		gap := &dynamicfactory.Gap{Cause: dynamicfactory.CauseUnreadable, To: tc.tier, Namespace: "ns", Name: "a", FromTime: now, ToTime: now}
-		if err := r.group.gap(s, now, gap, r.Object("a", "u", "1", tc.tier)); err != nil {
+		o := r.Object("a", "u", "1", tc.tier)
+		if err := r.group.gap(s, now, gap, func(h WatchRef) bool { return h.Covers(o, r.c.namespaces.labels) }); err != nil {
 			t.Fatal(err)
 		}
 		if err := r.Store.Commit(r.group.batch); err != nil {

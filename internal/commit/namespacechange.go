@@ -276,6 +276,9 @@ func (j *reselection) step(g *group) (more bool, err error) {
 	}
 	if !r.Moves[0].Known {
 		g.dropCarried(j.namespace)
+		if err := g.reportUnjudged(j.namespace, &r.Moves[0], sources); err != nil {
+			return false, err
+		}
 	}
 	r.Moves, r.Base, r.Partition, r.Key = r.Moves[1:], r.Base+1, "", ""
 	if len(r.Moves) > 0 {
@@ -335,10 +338,11 @@ func (g *group) move(s *Feed, move *relabel, o *compact.Object, hits []WatchRef)
 }
 
 // addLate delivers an object as it would have been if the namespace had been known, but to
-// watches that have it by rules that are carried.
+// watches that have it by rules that are carried. It was added since then, or the watches
+// that select it came later.
 func (g *group) addLate(s *Feed, move *relabel, o *compact.Object, hits []WatchRef) error {
 	t := event.Added
-	if !s.synced {
+	if u, noted := g.c.unjudged[o.GetNamespace()][s.ID]; !s.synced || !noted || u.From != "" && !ledger.Newer(o.GetResourceVersion(), u.From) {
 		t = event.Sync
 	}
 	keep := false
@@ -380,6 +384,7 @@ func (c *namespacesSynced) process(g *group) error {
 			g.namespaceGone(name, c.at)
 		}
 	}
+	g.expireUnjudged(c.names)
 	g.batch.PutMeta(namespacesKnownKey, []byte("{}"))
 	if g.c.namespaces.markComplete() {
 		select {

@@ -39,8 +39,9 @@ type namespace struct {
 type namespaceTable struct {
 	mu       sync.RWMutex // guards what is below
 	known    map[string]namespace
-	complete bool // all namespaces are in it, or were in an earlier life
-	gone     int  // how many of known are gone
+	complete bool          // all namespaces are in it, or were in an earlier life
+	gone     int           // how many of known are gone
+	changed  chan struct{} // closed by the next put; nil: nobody waits
 }
 
 // ready reports whether labels gives true answers.
@@ -64,12 +65,31 @@ func (t *namespaceTable) get(name string) (namespace, bool) {
 	return n, ok
 }
 
+// await reports whether a namespace is known; if not, changed is closed by the next one
+// that is recorded.
+func (t *namespaceTable) await(name string) (known bool, changed <-chan struct{}) {
+	if _, ok := t.get(name); ok {
+		return true, nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, known = t.known[name]
+	if t.changed == nil {
+		t.changed = make(chan struct{})
+	}
+	return known, t.changed
+}
+
 // put records a namespace. It returns the names of those that it deletes for it.
 func (t *namespaceTable) put(name string, n namespace) (forgotten []string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.known == nil {
 		t.known = map[string]namespace{}
+	}
+	if t.changed != nil {
+		close(t.changed)
+		t.changed = nil
 	}
 	if before, ok := t.known[name]; ok && !before.Gone.IsZero() {
 		t.gone--
@@ -147,7 +167,7 @@ func (b Barrier) ForgetNamespaces(watches []plan.Watch) error {
 	defer batch.Discard()
 	batch.DeleteMeta(namespacesKnownKey)
 	var err error
-	for _, prefix := range [...]string{namespaceMeta, relabelMeta, aheadMeta, carriedMeta} {
+	for _, prefix := range [...]string{namespaceMeta, relabelMeta, aheadMeta, carriedMeta, unjudgedMeta} {
 		err = errors.Join(err, c.store.ScanMeta(prefix, func(key string, _ []byte) error {
 			batch.DeleteMeta(key)
 			return nil
@@ -165,6 +185,7 @@ func (b Barrier) ForgetNamespaces(watches []plan.Watch) error {
 	c.namespaces.clear()
 	clear(c.relabels)
 	clear(c.carried)
+	clear(c.unjudged)
 	for _, j := range b.g.jobs {
 		if j, ok := j.(*snapshot); ok && j.was != nil && j.was.byLabels() {
 			j.was = &formerly{} // by other labels it would leave out what was not given

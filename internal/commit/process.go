@@ -119,7 +119,9 @@ func (g *group) unreadable(c *sighting, cause error) error {
 	return g.gap(s, c.at, &dynamicfactory.Gap{
 		Cause: dynamicfactory.CauseUnreadable, From: s.saved.ResourceVersion, To: c.obj.GetResourceVersion(), FromTime: s.saved.Time, ToTime: c.at,
 		Namespace: c.obj.GetNamespace(), Name: c.obj.GetName(),
-	}, c.obj)
+	}, func(h WatchRef) bool {
+		return g.c.inForce(s, h, c.obj.GetNamespace(), g.c.namespaces.labels).Covers(c.obj, g.c.namespaces.labels)
+	})
 }
 
 // seen notes that the feed has come as far as the change's object, which may be one
@@ -252,6 +254,7 @@ func (g *group) emit(c *sighting, o transition) (sequence uint64, err error) {
 		}
 	}
 	var hits []route.Hit
+	unjudged := false
 	for _, h := range c.feed.Watches() {
 		if o.t == event.Sync && !h.Watch.Snapshot {
 			continue
@@ -261,7 +264,12 @@ func (g *group) emit(c *sighting, o transition) (sequence uint64, err error) {
 			g.c.metrics.watched(h.Watch.Name, o.t)
 			hits = append(hits, route.Hit{Watch: h.Watch.Name, Selection: s})
 			o.keep = o.keep || h.Watch.History
+		} else {
+			unjudged = unjudged || h.byLabels()
 		}
+	}
+	if unjudged {
+		g.noteUnjudged(c.feed, c.at, &o)
 	}
 	o.blind = c.blind
 	if o.repair = c.repair; o.repair {

@@ -19,12 +19,12 @@ func TestKilledWhilePutBack(t *testing.T) {
 	for name, killed := range map[string]func(l *life, st *plan.State, d desired) error{
 		"before the fill": func(*life, *plan.State, desired) error { return nil },
 		"in the fill": func(l *life, st *plan.State, _ desired) error {
-			_, err := l.store.Fill(l.Context(), "a", sinceLeft(st, "a"))
+			_, err := l.Store.Fill(l.Context(), "a", sinceLeft(st, "a"))
 			l.put("w", "3")
 			return err
 		},
 		"after the gap": func(l *life, st *plan.State, d desired) error {
-			_, err := l.store.Fill(l.Context(), "a", sinceLeft(st, "a"))
+			_, err := l.Store.Fill(l.Context(), "a", sinceLeft(st, "a"))
 			if err == nil {
 				err = l.m.reportAbsences(st, d)
 			}

@@ -118,14 +118,19 @@ func (f *Filter) MatchNamespace(o *compact.Object, nsLabels func(ns string) (lab
 		}
 		ns = o.GetName()
 	}
+	if isNamespace && f.namespaceSelector != nil {
+		return f.namespaces.Names(ns) && f.namespaceSelector.Matches(o.Labels())
+	}
+	return f.SelectsNamespace(ns, nsLabels)
+}
+
+// SelectsNamespace reports whether the watch covers a namespace, as of now.
+func (f *Filter) SelectsNamespace(ns string, nsLabels func(ns string) (labels.Set, bool)) bool {
 	if !f.namespaces.Names(ns) {
 		return false
 	}
-	switch {
-	case f.namespaceSelector == nil:
+	if f.namespaceSelector == nil {
 		return true
-	case isNamespace:
-		return f.namespaceSelector.Matches(o.Labels())
 	}
 	set, ok := nsLabels(ns)
 	return ok && f.namespaceSelector.Matches(set)

@@ -1,0 +1,166 @@
+package commit
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/watcherd/watcherd/internal/ledger"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// The order between two watches is open: a new namespace may be seen after what happens in
+// it. A watch that selects namespaces by label is given those objects once the labels are
+// known, as they are by then. So that nothing is missing, an update or a deletion waits for
+// the namespace; where that takes too long, a gap is reported.
+
+const (
+	// namespaceWait is how long a change waits for its namespace to be seen.
+	namespaceWait = 30 * time.Second
+
+	// namespacePause is how long none waits after one has waited in vain: the namespaces of
+	// objects that were deleted while nothing was watched are never seen.
+	namespacePause = 5 * time.Minute
+)
+
+// CauseNamespace is the cause of a gap in a namespace whose labels were not known.
+const CauseNamespace = "namespace"
+
+// awaitNamespace returns when the namespace of an object has been seen, if a watch
+// selects namespaces by label.
+func (h *handler) awaitNamespace(o *compact.Object) {
+	s, table := h.feed, &h.c.namespaces
+	name := o.GetNamespace()
+	if name == "" || !slices.ContainsFunc(s.Watches(), WatchRef.byLabels) || !table.ready() {
+		return
+	}
+	if known, _ := table.await(name); known || time.Since(h.waited) < namespacePause {
+		return
+	}
+	limit := time.NewTimer(namespaceWait)
+	defer limit.Stop()
+	for {
+		known, changed := table.await(name)
+		if known {
+			return
+		}
+		select {
+		case <-changed:
+		case <-s.stopped:
+			return
+		case <-h.c.done:
+			return
+		case <-limit.C:
+			h.waited = time.Now()
+			s.Log.Warn("a namespace in which objects change has not been seen: watches that select namespaces by label are given the objects once it is",
+				"namespace", name, "waited", namespaceWait)
+			return
+		}
+	}
+}
+
+// unjudged are changes in a namespace that has not been seen, of one feed.
+type unjudged struct {
+	From     string    // the version before them
+	FromTime time.Time // when that was committed
+	At       time.Time // of the first
+	Lost     bool      // an object had more than one of them, or was deleted
+}
+
+// unjudgedMeta begins the keys of unjudged changes: the namespace and the feed follow.
+const unjudgedMeta = "unjudged/"
+
+// loadUnjudged reads what an earlier life has left.
+func (c *Committer) loadUnjudged() error {
+	c.unjudged = map[string]map[string]unjudged{}
+	err := c.store.ScanMeta(unjudgedMeta, func(key string, value []byte) error {
+		var u unjudged
+		if err := json.Unmarshal(value, &u); err != nil {
+			return fmt.Errorf("%s: %w", key, err)
+		}
+		namespace, feed, _ := strings.Cut(strings.TrimPrefix(key, unjudgedMeta), "/")
+		c.putUnjudged(namespace, feed, u)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("load changes in namespaces that were not seen: %w", err)
+	}
+	return nil
+}
+
+func (c *Committer) putUnjudged(namespace, feed string, u unjudged) {
+	if c.unjudged[namespace] == nil {
+		c.unjudged[namespace] = map[string]unjudged{}
+	}
+	c.unjudged[namespace][feed] = u
+}
+
+// noteUnjudged notes a change that a watch which selects namespaces by label was not given,
+// if that is because its namespace has not been seen.
+func (g *group) noteUnjudged(s *Feed, at time.Time, o *transition) {
+	namespace := o.subject().GetNamespace()
+	if _, known := g.c.namespaces.get(namespace); known || namespace == "" || !g.c.namespaces.ready() {
+		return
+	}
+	u, noted := g.c.unjudged[namespace][s.ID]
+	lost := o.t == event.Updated || o.t == event.Deleted
+	switch {
+	case !noted:
+		u = unjudged{From: s.saved.ResourceVersion, FromTime: s.saved.Time, At: at}
+		if u.FromTime.IsZero() {
+			u.FromTime = at
+		}
+	case u.Lost || !lost:
+		return
+	}
+	u.Lost = lost
+	g.c.putUnjudged(namespace, s.ID, u)
+	g.batch.PutMeta(unjudgedMeta+namespace+"/"+s.ID, ledger.Encode(u))
+}
+
+// reportUnjudged reports the changes of a namespace's objects that could not be judged
+// before it was seen, once the objects have been given. Feeds are those that may have any.
+func (g *group) reportUnjudged(namespace string, move *relabel, feeds []*Feed) error {
+	for feed, u := range g.c.unjudged[namespace] {
+		g.batch.DeleteMeta(unjudgedMeta + namespace + "/" + feed)
+		i := slices.IndexFunc(feeds, func(s *Feed) bool { return s.ID == feed })
+		if i < 0 || !u.Lost {
+			continue
+		}
+		s, to := feeds[i], feeds[i].saved.ResourceVersion
+		if s.newest != nil {
+			to = ledger.Later(to, s.newest.GetResourceVersion())
+		}
+		err := g.gap(s, move.At, &dynamicfactory.Gap{
+			Cause: CauseNamespace, Namespace: namespace, From: u.From, To: to, FromTime: u.FromTime, ToTime: move.At,
+		}, func(h WatchRef) bool { return h.byLabels() && h.Watch.Filter.SelectsNamespace(namespace, move.after) })
+		if err != nil {
+			return err
+		}
+	}
+	delete(g.c.unjudged, namespace)
+	return nil
+}
+
+// expireUnjudged drops what is noted of namespaces that are gone: they were deleted before
+// they were listed, and are never seen.
+func (g *group) expireUnjudged(exist map[string]struct{}) {
+	for namespace, feeds := range g.c.unjudged {
+		if _, ok := exist[namespace]; ok {
+			continue
+		}
+		for feed, u := range feeds {
+			if g.c.cfg.Now().Sub(u.At) > namespacePause { // else it may be one that is to come
+				delete(feeds, feed)
+				g.batch.DeleteMeta(unjudgedMeta + namespace + "/" + feed)
+			}
+		}
+		if len(feeds) == 0 {
+			delete(g.c.unjudged, namespace)
+		}
+	}
+}

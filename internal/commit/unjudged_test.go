@@ -1,0 +1,187 @@
+package commit
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/watcherd/watcherd/internal/committest"
+	"github.com/watcherd/watcherd/pkg/event"
+)
+
+// TestLateNamespace has objects change in a namespace that is seen later: what a watch that
+// selects it could not be given is a gap, after a restart too.
+func TestLateNamespace(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		env  string
+		do   func(r *rig, s *Feed) []change
+		want []string
+	}{
+		{"added", "prod", func(*rig, *Feed) []change { return nil }, []string{"added a u1 3"}},
+		{"updated", "prod", func(r *rig, s *Feed) []change {
+			return []change{updatedIn(s, r.Object("a", "u1", "4"), r.Object("a", "u1", "3"))}
+		}, []string{"added a u1 4", "gap   "}},
+		{"deleted", "prod", func(r *rig, s *Feed) []change { return []change{deletedFrom(s, r.Object("a", "u1", "5"))} }, []string{"gap   "}},
+		{"not selected", "dev", func(r *rig, s *Feed) []change { return []change{deletedFrom(s, r.Object("a", "u1", "5"))} }, nil},
+	} {
+		for _, restarted := range []bool{false, true} {
+			name := tc.name
+			if restarted {
+				name += ", after a restart"
+			}
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				dir := disk()
+				var r *rig
+				t.Run("before", func(t *testing.T) {
+					r = newRig(t, dir, committest.PodWatch(committest.ProdPods))
+					s := r.know()
+					s.saved.ResourceVersion = "2"
+					r.commit(append([]change{addedTo(s, r.Object("a", "u1", "3"))}, tc.do(r, s)...)...)
+					r.Expect()
+					if !restarted {
+						r.commit(&namespaceSeen{obj: r.namespace("1", tc.env)})
+						checkLate(r, tc.want)
+					}
+				})
+				if !restarted {
+					return
+				}
+				r = newRig(t, dir, committest.PodWatch(committest.ProdPods))
+				if err := r.c.LoadNamespaces(); err != nil {
+					t.Fatal(err)
+				}
+				s := r.feed(pods)
+				s.synced = true
+				r.running = append(r.running, s)
+				r.commit(&namespaceSeen{obj: r.namespace("1", tc.env)})
+				checkLate(r, tc.want)
+			})
+		}
+	}
+}
+
+func checkLate(r *rig, want []string) {
+	r.Helper()
+	r.commit()
+	for _, e := range r.Expect(want...) {
+		if e.Type != event.Gap {
+			continue
+		}
+		got := event.GapData{Namespace: e.Gap.Namespace, Cause: e.Gap.Cause, FromResourceVersion: e.Gap.FromResourceVersion}
+		if diff := cmp.Diff(event.GapData{Namespace: "ns", Cause: CauseNamespace, FromResourceVersion: "2"}, got); diff != "" {
+			r.Errorf("the gap (-want +got):\n%s", diff)
+		}
+	}
+	notes := 0
+	if err := r.Store.ScanMeta(unjudgedMeta, func(string, []byte) error { notes++; return nil }); err != nil {
+		r.Fatal(err)
+	}
+	if notes+len(r.c.unjudged) != 0 {
+		r.Errorf("%d notes are left in the store, and %v", notes, r.c.unjudged)
+	}
+}
+
+// TestUnjudgedExpire: what is noted of namespaces that were deleted before they were
+// listed is dropped, once it is certain that they are gone.
+func TestUnjudgedExpire(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), committest.PodWatch(committest.ProdPods))
+	s := r.know()
+	r.commit(addedTo(s, r.Object("a", "u1", "3")), deletedFrom(s, r.Object("a", "u1", "5")))
+	r.commit(&namespacesSynced{})
+	if len(r.c.unjudged) != 1 {
+		t.Error("what was seen just now is dropped: its namespace may come after the list")
+	}
+	r.pass(namespacePause + time.Second)
+	r.commit(&namespacesSynced{})
+	r.Expect()
+	checkLate(r, nil)
+}
+
+// TestSelectorBeforeALateNamespace gives a watch a selector before a namespace is seen in
+// which objects are recorded: they are not new to anybody.
+func TestSelectorBeforeALateNamespace(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), committest.PodWatch())
+	s := r.know()
+	s.recordedForm = s.Form
+	r.commit(addedTo(s, r.Object("a", "u1", "2")), updatedIn(s, r.Object("a", "u1", "3"), r.Object("a", "u1", "2")))
+	r.Expect("added a u1 2", "updated a u1 3")
+	chosen := committest.PodWatch(committest.ProdPods)
+	chosen.Name = "chosen"
+	r.begin(s, false, committest.PodWatch(), chosen)
+	r.commit()
+	r.Expect()
+	r.commit(&namespaceSeen{obj: r.namespace("4", "prod")})
+	r.commit()
+	r.Expect("sync a u1 3")
+}
+
+// TestChangesWaitForTheirNamespace: the informer's goroutine is held up by an update or a
+// deletion until the namespace is seen, the feed stops, or the wait is over.
+func TestChangesWaitForTheirNamespace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(time.Until(time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC))) // the store refuses a clock before its program
+		r := newRig(t, disk(), committest.PodWatch(committest.ProdPods))
+		s := r.know()
+		s.Subscribed(nil)
+		h := r.c.Handler(s)
+		taken := func() (n int) {
+			synctest.Wait()
+			for {
+				select {
+				case c := <-r.c.changes:
+					r.commit(c)
+					n++
+				default:
+					return n
+				}
+			}
+		}
+		old, now := r.Object("a", "u1", "2"), r.Object("a", "u1", "3")
+		h.OnAdd(old, false)
+		if taken() != 1 {
+			t.Fatal("an addition waits")
+		}
+		go h.OnUpdate(old, now)
+		if n := taken(); n != 0 {
+			t.Fatalf("%d changes came before their namespace", n)
+		}
+		r.commit(&namespaceSeen{obj: r.namespace("1", "prod")})
+		if taken() != 1 {
+			t.Fatal("the update still waits")
+		}
+		r.Expect("added a u1 2", "updated a u1 3")
+
+		elsewhere, err := r.Codec.Encode([]byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"b","name":"a","uid":"u2","resourceVersion":"4"}}`), nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		go h.OnDelete(elsewhere)
+		if taken() != 0 {
+			t.Error("a deletion does not wait")
+		}
+		time.Sleep(namespaceWait)
+		if taken() != 1 {
+			t.Errorf("the deletion still waits after %v", time.Since(start))
+		}
+		go h.OnUpdate(elsewhere, elsewhere)
+		if taken() != 1 {
+			t.Error("another change waits, just after one has waited in vain")
+		}
+		time.Sleep(namespacePause)
+		go h.OnUpdate(elsewhere, elsewhere)
+		if taken() != 0 {
+			t.Error("later ones do not wait any more")
+		}
+		s.Stop()
+		if taken() != 0 {
+			t.Error("a stopped feed has changes")
+		}
+	})
+}
