@@ -305,6 +305,9 @@ func (g *group) touchAll(sources []*Feed) {
 			g.touched[s] = struct{}{}
 		}
 	}
+	if len(g.c.over()) > 0 {
+		g.jobs = append(g.jobs, unseenNamespaces{})
+	}
 }
 
 // job is work of many objects. The committer does a part of it with each group, so

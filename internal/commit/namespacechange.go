@@ -384,7 +384,6 @@ func (c *namespacesSynced) process(g *group) error {
 			g.namespaceGone(name, c.at)
 		}
 	}
-	g.expireUnjudged(c.names)
 	g.batch.PutMeta(namespacesKnownKey, []byte("{}"))
 	if g.c.namespaces.markComplete() {
 		select {

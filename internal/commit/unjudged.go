@@ -131,13 +131,9 @@ func (g *group) reportUnjudged(namespace string, move *relabel, feeds []*Feed) e
 		if i < 0 || !u.Lost {
 			continue
 		}
-		s, to := feeds[i], feeds[i].saved.ResourceVersion
-		if s.newest != nil {
-			to = ledger.Later(to, s.newest.GetResourceVersion())
-		}
-		err := g.gap(s, move.At, &dynamicfactory.Gap{
-			Cause: CauseNamespace, Namespace: namespace, From: u.From, To: to, FromTime: u.FromTime, ToTime: move.At,
-		}, func(h WatchRef) bool { return h.byLabels() && h.Watch.Filter.SelectsNamespace(namespace, move.after) })
+		err := g.unjudgedGap(feeds[i], u, move.At, namespace, func(h WatchRef) bool {
+			return h.byLabels() && h.Watch.Filter.SelectsNamespace(namespace, move.after)
+		})
 		if err != nil {
 			return err
 		}
@@ -146,15 +142,53 @@ func (g *group) reportUnjudged(namespace string, move *relabel, feeds []*Feed) e
 	return nil
 }
 
-// expireUnjudged drops what is noted of namespaces that are gone: they were deleted before
-// they were listed, and are never seen.
-func (g *group) expireUnjudged(exist map[string]struct{}) {
-	for namespace, feeds := range g.c.unjudged {
-		if _, ok := exist[namespace]; ok {
-			continue
-		}
+func (g *group) unjudgedGap(s *Feed, u unjudged, at time.Time, namespace string, concerns func(WatchRef) bool) error {
+	to := s.saved.ResourceVersion
+	if s.newest != nil {
+		to = ledger.Later(to, s.newest.GetResourceVersion())
+	}
+	s.Log.Warn("objects changed in a namespace that was not seen: watches that select namespaces by label were not given all of it",
+		"namespace", namespace, "fromResourceVersion", u.From, "toResourceVersion", to)
+	return g.gap(s, at, &dynamicfactory.Gap{
+		Cause: CauseNamespace, Namespace: namespace, From: u.From, To: to, FromTime: u.FromTime, ToTime: at,
+	}, concerns)
+}
+
+// unseenNamespaces is the job that reports changes in namespaces that are not seen any more:
+// they came and went while the watch of namespaces failed. Nobody knows which watches they
+// concern, so that each feed has one gap for all of them.
+type unseenNamespaces struct{}
+
+// over are the unjudged changes that wait no longer for their namespace, by feed.
+func (c *Committer) over() (by map[string]unjudged) {
+	for _, feeds := range c.unjudged {
 		for feed, u := range feeds {
-			if g.c.cfg.Now().Sub(u.At) > namespacePause { // else it may be one that is to come
+			if !u.Lost || c.cfg.Now().Sub(u.At) <= namespacePause { // where nothing is lost, the object exists, and its namespace
+				continue
+			}
+			if by == nil {
+				by = map[string]unjudged{}
+			}
+			if other, ok := by[feed]; !ok || ledger.Newer(other.From, u.From) {
+				by[feed] = u
+			}
+		}
+	}
+	return by
+}
+
+func (unseenNamespaces) step(g *group) (more bool, err error) {
+	by := g.c.over()
+	for _, s := range append(g.c.cfg.Running(), g.c.resting...) {
+		if u, ok := by[s.ID]; ok {
+			if err := g.unjudgedGap(s, u, g.c.cfg.Now(), "", WatchRef.byLabels); err != nil {
+				return false, err
+			}
+		}
+	}
+	for namespace, feeds := range g.c.unjudged {
+		for feed, u := range feeds {
+			if _, ok := by[feed]; ok && u.Lost {
 				delete(feeds, feed)
 				g.batch.DeleteMeta(unjudgedMeta + namespace + "/" + feed)
 			}
@@ -163,4 +197,7 @@ func (g *group) expireUnjudged(exist map[string]struct{}) {
 			delete(g.c.unjudged, namespace)
 		}
 	}
+	return false, nil
 }
+
+func (unseenNamespaces) end() {}

@@ -85,20 +85,27 @@ func checkLate(r *rig, want []string) {
 	}
 }
 
-// TestUnjudgedExpire: what is noted of namespaces that were deleted before they were
-// listed is dropped, once it is certain that they are gone.
-func TestUnjudgedExpire(t *testing.T) {
+// TestNamespaceNeverSeen has objects come and go in a namespace that is deleted before it
+// was seen.
+func TestNamespaceNeverSeen(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, disk(), committest.PodWatch(committest.ProdPods))
+	all := committest.PodWatch()
+	all.Name = "all"
+	r := newRig(t, disk(), committest.PodWatch(committest.ProdPods), all)
 	s := r.know()
 	r.commit(addedTo(s, r.Object("a", "u1", "3")), deletedFrom(s, r.Object("a", "u1", "5")))
-	r.commit(&namespacesSynced{})
-	if len(r.c.unjudged) != 1 {
-		t.Error("what was seen just now is dropped: its namespace may come after the list")
-	}
-	r.pass(namespacePause + time.Second)
-	r.commit(&namespacesSynced{})
+	r.Expect("added a u1 3", "deleted a u1 5") // for the other watch
+	r.group.touchAll(r.running)
+	r.commit()
 	r.Expect()
+	r.pass(namespacePause + time.Second)
+	r.group.touchAll(r.running)
+	r.commit()
+	for _, e := range r.Expect("gap   ") {
+		if e.Gap.Watch != "w" || e.Gap.Namespace != "" || e.Gap.Cause != CauseNamespace {
+			t.Errorf("the gap is %+v", e.Gap)
+		}
+	}
 	checkLate(r, nil)
 }
 
