@@ -41,7 +41,7 @@ type namespaceTable struct {
 	known    map[string]namespace
 	complete bool          // all namespaces are in it, or were in an earlier life
 	gone     int           // how many of known are gone
-	changed  chan struct{} // closed by the next put; nil: nobody waits
+	changed  chan struct{} // closed by the next put; nil: nothing waits
 }
 
 // ready reports whether labels gives true answers.

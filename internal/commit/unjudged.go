@@ -155,8 +155,8 @@ func (g *group) unjudgedGap(s *Feed, u unjudged, at time.Time, namespace string,
 }
 
 // unseenNamespaces is the job that reports changes in namespaces that are not seen any more:
-// they came and went while the watch of namespaces failed. Nobody knows which watches they
-// concern, so that each feed has one gap for all of them.
+// they came and went while the watch of namespaces failed. Which watches they
+// concern is not known, so that each feed has one gap for all of them.
 type unseenNamespaces struct{}
 
 // over are the unjudged changes that wait no longer for their namespace, by feed.
