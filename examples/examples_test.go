@@ -30,6 +30,7 @@ var situations = map[string]func(t *testing.T){
 	"kafka-state.yaml":     kafkaState,
 	"lake.yaml":            inLake,
 	"loki.yaml":            toLoki,
+	"mqtt.yaml":            toMQTT,
 	"otlp-logs.yaml":       otlpLogs,
 	"pagerduty.yaml":       toPagerDuty,
 	"pipe.yaml":            pipe,

@@ -108,18 +108,14 @@ func TestKillLoop(t *testing.T) {
 }
 
 // killInTurn restarts the server and kills the daemon in turn in a sustained stream of
-// writes, and returns how often.
+// writes, and returns how often: eight times, in a soak over 20,000 writes.
 func killInTurn(d *daemon, w *client, seed uint64, restart func()) (kills int) {
 	w.t.Helper()
-	kills = 8
-	if soak() {
-		kills = 60
-	}
 	writers := w.sustain(2, 60, 0)
 	rng := rand.New(rand.NewPCG(seed, seed))
-	for i := range kills {
+	for ; kills < 8 || soak() && w.history.count() < 20_000; kills++ {
 		pause(w.t, 300*time.Millisecond+time.Duration(rng.Int64N(int64(1200*time.Millisecond))))
-		if i%2 == 0 {
+		if kills%2 == 0 {
 			restart()
 			continue
 		}

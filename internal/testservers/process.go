@@ -53,7 +53,7 @@ func (p *process) Start() {
 }
 
 func (p *process) start() error {
-	source, err := playground.ServersSource(".")
+	source, err := p.program.Source(".")
 	if err != nil {
 		return err
 	}

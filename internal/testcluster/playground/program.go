@@ -17,7 +17,8 @@ import (
 // Program is one of the playground's programs, or a server of the tests.
 type Program struct {
 	name    string
-	pkg     string // in the playground module
+	module  string // of the tests' servers: its folder in the checkout
+	pkg     string // in the module
 	ldflags string
 	notice  string // what the wait is going to be like
 }
@@ -35,24 +36,40 @@ func Churn() Program {
 	return Program{name: "churn", pkg: "./cmd/churn", ldflags: "-s -w", notice: "this may take a minute the first time"}
 }
 
-// Kafka is the Kafka server of the tests, of the module that [ServersSource] finds.
+// servers is the module of the servers of the tests.
+const servers = "internal/testservers/servers"
+
+// Kafka is the Kafka server of the tests.
 func Kafka() Program {
-	return Program{name: "kafka", pkg: "./kafka", ldflags: "-s -w", notice: "this may take a minute the first time"}
+	return Program{name: "kafka", module: servers, pkg: "./kafka", ldflags: "-s -w", notice: "this may take a minute the first time"}
 }
 
-// Collector is the OTLP receiver of the tests, of the same module.
+// Collector is the OTLP receiver of the tests.
 func Collector() Program {
-	return Program{name: "collector", pkg: "./collector", ldflags: "-s -w", notice: "this may take a minute the first time"}
+	return Program{name: "collector", module: servers, pkg: "./collector", ldflags: "-s -w", notice: "this may take a minute the first time"}
 }
 
-// Elasticsearch is the server of the tests that speaks a part of Elasticsearch's API, of the same module.
+// Elasticsearch is the server of the tests that speaks a part of Elasticsearch's API.
 func Elasticsearch() Program {
-	return Program{name: "elasticsearch", pkg: "./elasticsearch", ldflags: "-s -w", notice: "this takes seconds"}
+	return Program{name: "elasticsearch", module: servers, pkg: "./elasticsearch", ldflags: "-s -w", notice: "this takes seconds"}
 }
 
-// Object is the server of the tests that speaks the API of S3, of the same module.
+// Object is the server of the tests that speaks the API of S3.
 func Object() Program {
-	return Program{name: "object", pkg: "./object", ldflags: "-s -w", notice: "this may take two minutes the first time"}
+	return Program{name: "object", module: servers, pkg: "./object", ldflags: "-s -w", notice: "this may take two minutes the first time"}
+}
+
+// bento is a module apart, which few tests need: its requirements are more than those of all the others.
+const bento = "internal/testservers/bento"
+
+// Bento is Bento, with what its examples need.
+func Bento() Program {
+	return Program{name: "bento", module: bento, pkg: "./bento", ldflags: "-s -w", notice: "this may take two minutes the first time"}
+}
+
+// MQTT is the MQTT broker of the tests.
+func MQTT() Program {
+	return Program{name: "mqtt", module: bento, pkg: "./mqtt", ldflags: "-s -w", notice: "this takes seconds"}
 }
 
 // kubernetesVersion is the version that the server reports. Without it, it would call
@@ -193,10 +210,8 @@ func CacheDir() (string, error) {
 // the checkout, such as the one a test runs in.
 func Source(from string) (string, error) { return find(from, "playground") }
 
-// ServersSource is the folder of the module of the tests' servers, found as [Source] is.
-func ServersSource(from string) (string, error) {
-	return find(from, filepath.Join("internal", "testservers", "servers"))
-}
+// Source is the folder of the module of a server of the tests, found as by [Source].
+func (p Program) Source(from string) (string, error) { return find(from, filepath.FromSlash(p.module)) }
 
 func find(from, module string) (string, error) {
 	dir, err := filepath.Abs(from)
