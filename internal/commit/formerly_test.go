@@ -33,7 +33,7 @@ func TestEventsOfRecordedStatesAreEdited(t *testing.T) {
 			r.running = nil
 		},
 		"the definition is gone": func(r *rig, s *Feed) {
-			former, err := r.c.formerFeed(s.Partition, r.watches, func(*plan.Watch) bool { return true })
+			former, err := r.c.FormerFeed(s.Partition, r.watches, func(*plan.Watch) bool { return true })
 			if err != nil {
 				r.Fatal(err)
 			}

@@ -117,7 +117,7 @@ func (c *Committer) restingFeeds(watches []plan.Watch) (resting []*Feed, err err
 		if running[p] {
 			continue
 		}
-		s, err := c.formerFeed(p, watches, nil)
+		s, err := c.FormerFeed(p, watches, nil)
 		if err != nil {
 			return nil, err
 		}

@@ -139,7 +139,7 @@ type Farewell struct {
 // the rules by which they were given the objects. Of the checkpoints only the epoch stays.
 // notify gets a value when the farewell is over.
 func (c *Committer) BeginFarewell(partition string, watches []plan.Watch, wants func(*plan.Watch) bool, notify chan<- struct{}) (*Farewell, error) {
-	s, err := c.formerFeed(partition, watches, wants)
+	s, err := c.FormerFeed(partition, watches, wants)
 	if err != nil {
 		return nil, err
 	}
@@ -167,11 +167,11 @@ func (c *Committer) BeginFarewell(partition string, watches []plan.Watch, wants 
 	return j, c.AtBarrier(func(b Barrier) { b.add(j) })
 }
 
-// formerFeed is the feed that a part of the ledger had, with the watches that mean it, by
+// FormerFeed is the feed that a part of the ledger had, with the watches that mean it, by
 // the rules by which they were given its objects. Where none are known, a watch that was
 // still being given objects judges by its own rules, and so do those that ungiven, if not
-// nil, selects. It does not run.
-func (c *Committer) formerFeed(partition string, watches []plan.Watch, ungiven func(*plan.Watch) bool) (*Feed, error) {
+// nil, selects. It does not run. Only the owner, and the committer, call it.
+func (c *Committer) FormerFeed(partition string, watches []plan.Watch, ungiven func(*plan.Watch) bool) (*Feed, error) {
 	gr, scope := ledger.SplitPartition(partition)
 	id := Identity{
 		Partition: partition, ID: ledger.FeedID(partition, ""), Scope: scope,

@@ -62,3 +62,28 @@ func TestKilledWhilePutBack(t *testing.T) {
 		})
 	}
 }
+
+// TestPutBackWithoutTheAPIServer puts a sink back at a start that finds no API server, and
+// ends before there is one: it has its gap all the same, once.
+func TestPutBackWithoutTheAPIServer(t *testing.T) {
+	absent := []route.Spec{leadTo("some", `metadata.name != "w"`, "b")}
+	with := []route.Spec{leadTo("some", `metadata.name != "w"`, "a", "b"), leadTo("mine", "true", "a")}
+	fs := vfs.NewMem()
+	live := func(name string, resolver Resolver, do func(l *life)) {
+		t.Run(name, func(t *testing.T) { do(lifeOn(t, "store", store.Options{FS: fs}, resolver)) })
+	}
+	live("left", allServed, func(l *life) {
+		l.apply(with)
+		l.put("v", "1")
+		l.apply(absent)
+		l.put("u", "2")
+	})
+	live("back", unknown{}, func(l *life) { l.apply(with) })
+	live("later", allServed, func(l *life) {
+		l.apply(with)
+		l.put("x", "5")
+		if got, want := strings.Join(l.queued("a"), ", "), "added v 1, added u 2, gap removed, added x 5"; got != want {
+			t.Errorf("the sink gets\n%s, want\n%s", got, want)
+		}
+	})
+}

@@ -211,9 +211,21 @@ func (m *Manager) reportAbsences(next *plan.State, d desired) error {
 	return nil
 }
 
-// reportAbsence queues a gap for every resource and watch that a route leads to the sink.
+// reportAbsence queues a gap for every resource and watch that a route leads to the sink, also
+// for what is recorded of resources that are not served, or not known yet.
 func (m *Manager) reportAbsence(next *plan.State, d desired, sink string, away absence, from, to time.Time) error {
 	sources := slices.SortedFunc(maps.Values(d.feeds), func(a, b *commit.Feed) int { return strings.Compare(a.ID, b.ID) })
+	for _, p := range m.store.Partitions() {
+		if slices.ContainsFunc(sources, func(s *commit.Feed) bool { return s.Partition == p }) {
+			continue
+		}
+		gr, scope := ledger.SplitPartition(p)
+		s, err := m.committer.FormerFeed(p, next.Watches, func(w *plan.Watch) bool { return m.wantsAs(d.resolved, w, gr, scope) })
+		if err != nil {
+			return err
+		}
+		sources = append(sources, s)
+	}
 	b := m.store.NewBatch()
 	defer b.Discard()
 	b.PutMeta(leftMeta+sink, ledger.Encode(away))
