@@ -7,9 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/watcherd/watcherd/internal/store/inspect"
+	"github.com/watcherd/watcherd/internal/store/layout"
 )
 
 // payloadsOf are the payloads of what a queue holds, in its order.
@@ -290,5 +292,40 @@ func TestRetentionBegunBeforeTheReturn(t *testing.T) {
 		if err := s.PurgeSink(name); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestFillBehindADamagedEntry ends the process amid a fill, the last entry of which is damaged
+// then: the fill continues from the one before it.
+func TestFillBehindADamagedEntry(t *testing.T) {
+	dir := t.TempDir()
+	t.Run("before", func(t *testing.T) {
+		s := openTest(t, dir, Options{})
+		q := ensure(t, s, "sink")
+		if err := s.LeaveSink("sink"); err != nil {
+			t.Fatal(err)
+		}
+		appendN(t, s, 3)
+		if err := s.RejoinSink("sink", FromNow); err != nil {
+			t.Fatal(err)
+		}
+		if n, err := s.Fill(t.Context(), "sink", always(0)); n != 3 || err != nil {
+			t.Fatal(n, err)
+		}
+		if err := s.db.Delete(layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, q.pins[len(q.pins)-1].last), pebble.Sync); err != nil {
+			t.Fatal(err)
+		}
+	})
+	s := openTest(t, dir, Options{})
+	q := ensure(t, s, "sink")
+	appendN(t, s, 1)
+	if n, err := s.Fill(t.Context(), "sink", always(0)); n != 2 || err != nil {
+		t.Fatalf("%d records are queued, %v; want the one that cannot be read, and the new one", n, err)
+	}
+	if err := s.Filled("sink"); err != nil {
+		t.Fatal(err)
+	}
+	if got := payloadsOf(t, q); len(got) != 4 {
+		t.Errorf("the sink gets %q", got)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -217,20 +218,25 @@ func (s *Store) Fill(ctx context.Context, sink string, selected Selector) (int, 
 	return n, err
 }
 
-// fillFrom returns the first sequence that is not filled yet.
+// fillFrom returns the first sequence that is not filled yet. What is behind the last entry
+// of a fill that can be read is filled again.
 func (q *Queue) fillFrom() (uint64, error) {
 	q.mu.Lock()
 	pins := slices.Clone(q.pins)
 	q.mu.Unlock()
 	pins = slices.DeleteFunc(pins, func(p pin) bool { return p.first <= q.member.position })
-	if len(pins) == 0 {
-		return q.member.after + 1, nil
+	for _, p := range slices.Backward(pins) {
+		for position := p.last; position >= p.first; position-- {
+			last, err := q.entryAt(position)
+			if err == nil {
+				return last.Sequence + 1, nil
+			}
+			if !errors.Is(err, ErrUnreadable) {
+				return 0, err
+			}
+		}
 	}
-	last, err := q.entryAt(pins[len(pins)-1].last)
-	if err != nil {
-		return 0, err
-	}
-	return last.Sequence + 1, nil
+	return q.member.after + 1, nil
 }
 
 // Filled ends the Filling of a sink, durably.
