@@ -257,7 +257,10 @@ func (r *Run) held() (end bool, err error) {
 			}
 			return nil
 		})
-		if err == nil || errors.Is(err, errEnough) {
+		if errors.Is(err, store.ErrUnreadable) {
+			r.failed() // what is behind it has been looked at
+		}
+		if err == nil || errors.Is(err, errEnough) || errors.Is(err, store.ErrUnreadable) {
 			err = r.Store.Commit(b)
 		}
 		r.counted(changed)

@@ -1,9 +1,12 @@
 package scrub
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -17,6 +20,7 @@ import (
 	"github.com/watcherd/watcherd/internal/record"
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/timer"
 	"github.com/watcherd/watcherd/pkg/compact"
 	"github.com/watcherd/watcherd/pkg/event"
 )
@@ -70,6 +74,97 @@ func TestStages(t *testing.T) {
 			t.Errorf("without progress that is kept: %+v, %v", state, err)
 		}
 	}
+}
+
+// TestDamagedRows damages a block of what routes hold: the scrub looks at the rest of it, and
+// counts what it could not read.
+func TestDamagedRows(t *testing.T) {
+	t.Parallel()
+	fs := vfs.NewMem()
+	open := func(do func(st *store.Store)) {
+		t.Helper()
+		st, err := store.Open("store", store.Options{FS: fs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		do(st)
+		if err := st.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const rows = 2000
+	key := func(i int) string { return fmt.Sprintf("held by a route/%08d", i) }
+	open(func(st *store.Store) {
+		b := st.NewBatch()
+		for i := range rows {
+			timer.Revise(b, key(i), &timer.Row{Start: time.Unix(1_800_000_000, int64(i)), UID: strings.Repeat("u", 50)}, nil)
+		}
+		if err := st.Commit(b); err != nil {
+			t.Fatal(err)
+		}
+	})
+	open(func(*store.Store) {}) // its log becomes a table
+	if !damageTable(t, fs, key(rows/2)) {
+		t.Fatal("no table has the row")
+	}
+	open(func(st *store.Store) {
+		failed := 0
+		run := New(Config{
+			Store: st, Dictionaries: compact.NewDictionaries(nil),
+			AtBarrier: func(do func(commit.Barrier)) error { do(commit.Barrier{}); return nil },
+			Keep:      func(ledger.Scrub) error { return nil },
+			Count:     func(_, n int) { failed += n }, Now: time.Now,
+		}, ledger.Scrub{Began: time.Now(), Stage: Held})
+		state, err := run.Next(t.Context())
+		if err != nil || state.Stage != Ledger || failed == 0 {
+			t.Errorf("the scrub is at %q, %d rows failed, %v", state.Stage, failed, err)
+		}
+		read := 0
+		if err := timer.NewTable(st).Rows(nil, "", func(string, *timer.Row) error { read++; return nil }); !errors.Is(err, store.ErrUnreadable) {
+			t.Errorf("the rows are read with %v", err)
+		}
+		if read < rows/2+1 || read >= rows {
+			t.Errorf("%d of %d rows are read", read, rows)
+		}
+	})
+}
+
+// damageTable flips a bit behind a key in a table, and reports whether there is one.
+func damageTable(t *testing.T, fs vfs.FS, key string) bool {
+	t.Helper()
+	names, err := fs.List("store/db")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if !strings.HasSuffix(name, ".sst") {
+			continue
+		}
+		name = fs.PathJoin("store/db", name)
+		f, err := fs.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		content, err := io.ReadAll(f)
+		if err := errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		at := bytes.Index(content, []byte(key[len(key)-4:]))
+		if at < 0 {
+			continue
+		}
+		content[at+20] ^= 0x55
+		out, err := fs.Create(name, vfs.WriteCategoryUnspecified)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = out.Write(content)
+		if err := errors.Join(err, out.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return true
+	}
+	return false
 }
 
 // TestWhatASinkMoves has a sink hold what is hidden in its queue and its dead letters, and

@@ -131,11 +131,17 @@ func (s *Store) ScanStateAfter(partition, prefix, after string, f func(key strin
 	if after != "" {
 		lower = append(layout.AppendStateKey(nil, p.id, after), 0)
 	}
-	var damage error
-	err := salvage.Scan(s.db, lower, upper, func(key, value []byte) error {
+	return s.scanReadable("ledger partition "+partition, lower, upper, func(key, value []byte) error {
 		return f(string(key[name:]), value)
-	}, func(lost salvage.LostSpan) error {
-		damage = fmt.Errorf("ledger partition %s: %w", partition, lost.Err)
+	})
+}
+
+// scanReadable is scan of everything that is readable, with an error at the end that names
+// what, if there is more.
+func (s *Store) scanReadable(what string, lower, upper []byte, f func(key, value []byte) error) error {
+	var damage error
+	err := salvage.Scan(s.db, lower, upper, f, func(lost salvage.LostSpan) error {
+		damage = fmt.Errorf("%s: %w", what, lost.Err)
 		return nil
 	})
 	if damage == nil {
@@ -186,7 +192,7 @@ func (s *Store) Meta(key string) ([]byte, bool, error) {
 }
 
 // ScanMeta calls f for every metadata value whose key begins with prefix, in
-// the order of keys. The value is valid during the call only.
+// the order of keys. The value is valid during the call only. Damage is as in [Store.ScanState].
 func (s *Store) ScanMeta(prefix string, f func(key string, value []byte) error) error {
 	return s.ScanMetaFrom(prefix, "", f)
 }
@@ -197,7 +203,7 @@ func (s *Store) ScanMetaFrom(prefix, from string, f func(key string, value []byt
 		return err
 	}
 	defer s.life.leave()
-	return s.scan(layout.MetaKey(prefix+from), layout.Successor(layout.MetaKey(prefix)), func(key, value []byte) error {
+	return s.scanReadable("metadata "+prefix, layout.MetaKey(prefix+from), layout.Successor(layout.MetaKey(prefix)), func(key, value []byte) error {
 		return f(string(key[1:]), value)
 	})
 }
