@@ -36,6 +36,7 @@ import (
 	"github.com/watcherd/watcherd/internal/testservers"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/elasticsearch"
 	"github.com/watcherd/watcherd/pkg/sinks/file"
 	"github.com/watcherd/watcherd/pkg/sinks/kafka"
 	"github.com/watcherd/watcherd/pkg/sinks/nats"
@@ -371,6 +372,51 @@ func BenchmarkPlugin(b *testing.B) {
 			for _, r := range document.Results {
 				if r.Status != "accepted" {
 					return errors.New(r.Status)
+				}
+			}
+			return nil
+		}
+	}
+	compare(b, size, sink, plain)
+}
+
+func BenchmarkElasticsearch(b *testing.B) {
+	const size = 512 // the sink's default
+	server := func(b *testing.B) string {
+		return "http://" + testservers.StartElasticsearch(b, testservers.ElasticsearchSpec{}).Addr
+	}
+	sink := func(b *testing.B) loop {
+		c := elasticsearch.NewConfig()
+		c.URL, c.Compress = server(b), "none"
+		return open(b, c, true)
+	}
+	plain := func(b *testing.B) loop {
+		url := server(b) + "/_bulk?filter_path=items.*.status"
+		b.Cleanup(http.DefaultClient.CloseIdleConnections)
+		var body []byte
+		return func(batch []*event.Event) error {
+			body = body[:0]
+			for _, e := range batch {
+				body = fmt.Appendf(body, `{"create":{"_index":"watcherd","_id":%q}}`+"\n", e.ID)
+				body = fmt.Appendf(body, `{"@timestamp":%q,"sequence":%d,"id":%q,"type":%q,"cluster":%q,"api_group":%q,"version":%q,"resource":%q,"kind":%q,`,
+					e.Time.UTC().Format(time.RFC3339Nano), e.Sequence, e.ID, e.Type, e.Cluster, e.Resource.Group, e.Resource.Version, e.Resource.Resource, e.Resource.Kind)
+				body = fmt.Appendf(body, `"namespace":%q,"name":%q,"uid":%q,"resource_version":%q,"event":`, e.Namespace, e.Name, e.UID, e.ResourceVersion)
+				body = append(event.AppendCloudEvent(body, e), "}\n"...)
+			}
+			resp, err := http.Post(url, "application/x-ndjson", bytes.NewReader(body))
+			if err != nil {
+				return err
+			}
+			defer resp.Body.Close()
+			var answer struct {
+				Items []struct{ Create struct{ Status int } }
+			}
+			if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+				return err
+			}
+			for _, item := range answer.Items {
+				if item.Create.Status != http.StatusCreated {
+					return fmt.Errorf("status %d", item.Create.Status)
 				}
 			}
 			return nil

@@ -119,7 +119,12 @@ func (w *write) send(ctx context.Context, at []int) error {
 
 // bulk makes one attempt at one request, and returns the error of each event.
 func (s *sink) bulk(ctx context.Context, events []*event.Event) ([]error, error) {
-	var body []byte
+	const members = 512 // of the document beside the event, and the action
+	size := 0
+	for _, e := range events {
+		size += e.Size() + members
+	}
+	body := make([]byte, 0, size)
 	for _, e := range events {
 		body = s.appendAction(body, e)
 		body = append(body, '\n')
@@ -128,10 +133,12 @@ func (s *sink) bulk(ctx context.Context, events []*event.Event) ([]error, error)
 		if body, err = s.appendDocument(body, e); err != nil {
 			return nil, sinks.Poison(err) // alone in its half in the end
 		}
-		for i := document; i < len(body); i++ {
-			if body[i] == '\n' {
-				body[i] = ' ' // between tokens, where it means the same
+		for rest := body[document:]; ; {
+			i := bytes.IndexByte(rest, '\n')
+			if i < 0 {
+				break
 			}
+			rest[i], rest = ' ', rest[i+1:] // between tokens, where it means the same
 		}
 		body = append(body, '\n')
 	}
