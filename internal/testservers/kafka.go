@@ -1,8 +1,12 @@
 package testservers
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -66,3 +70,40 @@ func (k *Kafka) do(command string) {
 
 // DataDir is a folder for a server's data.
 func DataDir(t testing.TB) string { return filepath.Join(t.TempDir(), "kafka") }
+
+// KafkaRecord is a record as a consumer of another library has read it.
+type KafkaRecord struct {
+	Partition int
+	Balanced  int // the partition of the key by that library's version of Java's partitioner
+	Key       string
+	Value     []byte
+	Headers   map[string]string
+}
+
+// Consume reads so many records of a topic with another library than watcherd's.
+func (k *Kafka) Consume(topic string, records int) (read []KafkaRecord) {
+	k.t.Helper()
+	consumer := playground.Consumer()
+	source, err := consumer.Source(".")
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	path, err := consumer.Path(k.t.Context(), source, os.Stderr)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	cmd := exec.CommandContext(k.t.Context(), path, fmt.Sprintf(`{"Broker":%q,"Topic":%q,"Records":%d}`, k.Addr, topic, records))
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	for line := range bytes.Lines(out) {
+		var r KafkaRecord
+		if err := json.Unmarshal(line, &r); err != nil {
+			k.t.Fatal(err)
+		}
+		read = append(read, r)
+	}
+	return read
+}

@@ -44,6 +44,11 @@ func Kafka() Program {
 	return Program{name: "kafka", module: servers, pkg: "./kafka", ldflags: "-s -w", notice: "this may take a minute the first time"}
 }
 
+// Consumer reads from Kafka with another library than watcherd's.
+func Consumer() Program {
+	return Program{name: "consumer", module: servers, pkg: "./consumer", ldflags: "-s -w", notice: "this takes seconds"}
+}
+
 // Collector is the OTLP receiver of the tests.
 func Collector() Program {
 	return Program{name: "collector", module: servers, pkg: "./collector", ldflags: "-s -w", notice: "this may take a minute the first time"}

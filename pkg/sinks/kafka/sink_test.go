@@ -117,6 +117,41 @@ func TestPartitioner(t *testing.T) {
 	}
 }
 
+// TestAnotherLibrary has a consumer of another library read what the sink wrote, compressed: it sees the same
+// records, where its own version of Java's partitioner looks for them, and those of a key in their order.
+func TestAnotherLibrary(t *testing.T) {
+	const partitions = 7
+	k := testservers.StartKafka(t, testservers.KafkaSpec{})
+	observe(t, k.Addr).makeTopic(topic, partitions)
+	batch := sinktest.Events(100, 50)
+	want := map[string][]byte{}
+	for _, e := range batch {
+		want[e.ID] = event.AppendData(nil, e)
+	}
+	s := sinktest.Open(t, configFor(k.Addr), func(o *sinks.Options) { o.Format = sinks.CloudEventsBinary })
+	if err := s.Write(t.Context(), batch); err != nil {
+		t.Fatal(err)
+	}
+	last := map[string]string{}
+	for _, r := range k.Consume(topic, len(batch)) {
+		id, sequence := r.Headers["ce_id"], r.Headers["ce_sequence"]
+		if !bytes.Equal(r.Value, want[id]) {
+			t.Errorf("event %q is %s, want %s", id, r.Value, want[id])
+		}
+		if r.Partition != r.Balanced {
+			t.Errorf("%s is in partition %d, want %d", r.Key, r.Partition, r.Balanced)
+		}
+		if last[r.Key] >= sequence {
+			t.Errorf("%s: %s comes after %s", r.Key, sequence, last[r.Key])
+		}
+		last[r.Key] = sequence
+		delete(want, id)
+	}
+	if len(want) > 0 {
+		t.Errorf("%d events were not read", len(want))
+	}
+}
+
 // state is the last value of each key, without those whose last record is a tombstone.
 func state(records []*kgo.Record) map[string]string {
 	out := map[string]string{}
