@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -174,17 +175,19 @@ func (a *progressAnswer) end(last Progress, err error) error {
 	return answer(a.w, last)
 }
 
-// untilStopping returns a context that also ends when the daemon starts to stop.
-func (s *Server) untilStopping(ctx context.Context) (context.Context, context.CancelFunc) {
+// untilStopping returns a context that also ends when the daemon starts to stop, and what
+// ends it.
+func (s *Server) untilStopping(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	go func() {
+	var watching sync.WaitGroup
+	watching.Go(func() {
 		select {
 		case <-s.cfg.Stopping:
 			cancel()
 		case <-ctx.Done():
 		}
-	}()
-	return ctx, cancel
+	})
+	return ctx, func() { cancel(); watching.Wait() }
 }
 
 func (s *Server) reload(w http.ResponseWriter, r *http.Request) error {

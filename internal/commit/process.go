@@ -169,7 +169,8 @@ func (s *Feed) listing(objects bool) {
 	}
 }
 
-// transition is a change of an object that did happen, or what stands for one.
+// transition is a change of an object that did happen, or what stands for one. The committer's
+// goroutine makes and uses it.
 type transition struct {
 	t       event.Type
 	before  *compact.Object // nil when there was nothing before

@@ -21,7 +21,7 @@ import (
 )
 
 // desired is the set of sources that a state asks for, given what the cluster
-// serves.
+// serves. The owner's goroutine makes it, and hands it on at barriers.
 type desired struct {
 	feeds   map[commit.Key]*commit.Feed
 	missing map[string]query.Missing
