@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
@@ -12,12 +13,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/watcherd/watcherd/internal/admin"
+	"github.com/watcherd/watcherd/internal/admin/client"
+	"github.com/watcherd/watcherd/internal/status"
 )
 
 func newDeadLettersCommand() *cobra.Command {
 	var flags adminFlags
 	cmd := &cobra.Command{
-		Use: "deadletters", Aliases: []string{"deadletter", "dl"}, Short: "List, retry or drop the dead letters of a sink",
+		Use: "deadletters", Aliases: []string{"deadletter", "dl"}, Short: "List, retry or drop dead letters",
 		RunE: helpOnly,
 	}
 	flags.bind(cmd)
@@ -90,9 +93,9 @@ func newLettersListCommand(flags *adminFlags) *cobra.Command {
 		events       bool
 	)
 	cmd := &cobra.Command{
-		Use:   "list --sink SINK",
+		Use:   "list [--sink SINK]",
 		Short: "List dead letters",
-		Example: "  watcherd deadletters list --sink ops\n  watcherd deadletters list --sink ops --reason 'status 413' --since 1h\n" +
+		Example: "  watcherd deadletters list\n  watcherd deadletters list --sink ops\n  watcherd deadletters list --sink ops --reason 'status 413' --since 1h\n" +
 			"  watcherd deadletters list --sink ops --events -o json | jq '.items[].event'",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			client, err := flags.client()
@@ -106,28 +109,34 @@ func newLettersListCommand(flags *adminFlags) *cobra.Command {
 			if events {
 				query.Set("events", "true")
 			}
-			all := admin.DeadLetterList{Items: []admin.DeadLetter{}}
-			for {
-				var page admin.DeadLetterList
-				if err := client.Get(cmd.Context(), "/api/v1/deadletters/"+url.PathEscape(sink), query, &page); err != nil {
+			names := []string{sink}
+			if sink == "" {
+				var st status.Status
+				if err := client.Get(cmd.Context(), "/api/v1/status", nil, &st); err != nil {
 					return err
 				}
-				all.Items = append(all.Items, page.Items...)
-				if page.Continue == 0 {
-					break
+				names = namesOf(st.Sinks, func(s status.Sink) string { return s.Name })
+			}
+			all := admin.DeadLetterList{Items: []admin.DeadLetter{}}
+			for _, name := range names {
+				if err := appendLetters(cmd.Context(), client, &all, name, query); err != nil {
+					return err
 				}
-				query.Set("after", strconv.FormatUint(page.Continue, 10))
 			}
 			if output != "table" {
 				return printStructured(cmd.OutOrStdout(), output, all)
 			}
 			if len(all.Items) == 0 {
-				_, err := fmt.Fprintf(cmd.ErrOrStderr(), "Sink %s has no dead letters.\n", sink)
+				text := "No sink has dead letters"
+				if sink != "" {
+					text = "Sink " + sink + " has no dead letters"
+				}
+				_, err := fmt.Fprintf(cmd.ErrOrStderr(), "%s.\n", text)
 				return err
 			}
-			t := newTable(cmd.OutOrStdout(), "POSITION", "TYPE", "SUBJECT", "ATTEMPTS", "LAST TRY", "REASON")
+			t := newTable(cmd.OutOrStdout(), "SINK", "POSITION", "TYPE", "SUBJECT", "ATTEMPTS", "LAST TRY", "REASON")
 			for _, l := range all.Items {
-				t.row(number(l.Position), l.Type, l.Subject, strconv.Itoa(l.Attempts), ago(l.Last, time.Now()), l.Reason)
+				t.row(l.Sink, number(l.Position), l.Type, l.Subject, strconv.Itoa(l.Attempts), ago(l.Last, time.Now()), l.Reason)
 			}
 			if err := t.flush(); err != nil || !events {
 				return err
@@ -143,11 +152,27 @@ func newLettersListCommand(flags *adminFlags) *cobra.Command {
 			return nil
 		},
 	}
-	addSinkFlag(cmd.Flags(), &sink)
+	cmd.Flags().StringVar(&sink, "sink", "", "only of this sink")
 	filter.bind(cmd)
 	cmd.Flags().BoolVar(&events, "events", false, "with the events, as the sink would get them now")
 	addOutputFlag(cmd, &output, "table, json or yaml", "table", "json", "yaml")
 	return cmd
+}
+
+// appendLetters appends all dead letters of a sink that a query selects.
+func appendLetters(ctx context.Context, c *client.Client, all *admin.DeadLetterList, sink string, query url.Values) error {
+	query.Del("after")
+	for {
+		var page admin.DeadLetterList
+		if err := c.Get(ctx, "/api/v1/deadletters/"+url.PathEscape(sink), query, &page); err != nil {
+			return err
+		}
+		all.Items = append(all.Items, page.Items...)
+		if page.Continue == 0 {
+			return nil
+		}
+		query.Set("after", strconv.FormatUint(page.Continue, 10))
+	}
 }
 
 func newLettersActCommand(flags *adminFlags, verb, short, long, done string) *cobra.Command {

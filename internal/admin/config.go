@@ -247,6 +247,7 @@ type Progress struct {
 
 // DeadLetter is an event that a sink refused for good.
 type DeadLetter struct {
+	Sink     string    `json:"sink"`
 	Position uint64    `json:"position"` // names it among the sink's
 	Sequence uint64    `json:"sequence"`
 	Reason   string    `json:"reason"`

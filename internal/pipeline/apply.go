@@ -361,7 +361,11 @@ func (m *Manager) noteMissing(now map[string]query.Missing) {
 			continue // the resolver logs why
 		}
 		if known, ok := before[k]; !ok || known.Err.Error() != x.Err.Error() {
-			m.log.Warn("resource is not available: waiting for it, the other watches run", "watch", x.Watch, "resource", x.Pattern, "reason", x.Reason())
+			log := m.log.Warn
+			if errors.Is(x.Err, errNamespacesUnknown) {
+				log = m.log.Info // they are being listed, and what fails of that is logged
+			}
+			log("resource is not available: waiting for it, the other watches run", "watch", x.Watch, "resource", x.Pattern, "reason", x.Reason())
 		}
 	}
 	for k, x := range before {

@@ -383,7 +383,7 @@ func (l letters) List(sink string, after uint64, most int, events bool) ([]admin
 		}
 		k := &kept[i]
 		out[i] = admin.DeadLetter{
-			Position: k.Position, Sequence: k.Sequence, Reason: l.p.reader.LetterReason(k), Attempts: k.Attempts,
+			Sink: sink, Position: k.Position, Sequence: k.Sequence, Reason: l.p.reader.LetterReason(k), Attempts: k.Attempts,
 			First: k.First, Last: k.Letter.Time, Time: k.Item.Time,
 		}
 		if e, err := l.p.reader.LetterEvent(sink, k.Item); err == nil { // otherwise its reason has the cause

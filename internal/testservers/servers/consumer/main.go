@@ -51,9 +51,9 @@ func run(ctx context.Context, s *spec) error {
 	slices.Sort(partitions) // the balancer chooses by place
 	records, failed := make(chan kafka.Message), make(chan error, len(partitions))
 	for _, p := range partitions {
-		r := kafka.NewReader(kafka.ReaderConfig{Brokers: []string{s.Broker}, Topic: s.Topic, Partition: p, MaxWait: 100 * time.Millisecond})
-		defer r.Close()
 		go func() {
+			r := kafka.NewReader(kafka.ReaderConfig{Brokers: []string{s.Broker}, Topic: s.Topic, Partition: p, MaxWait: 100 * time.Millisecond})
+			defer r.Close()
 			for {
 				m, err := r.ReadMessage(ctx)
 				if err != nil {
