@@ -110,7 +110,7 @@ func (c *Committer) carryOver(b *store.Batch, a addedWatch) error {
 			}
 			seen = false
 		}
-		may := namespace != "" && a.watch.Reads(namespace) && a.watch.Watch.Selection.Namespaces.Names(namespace)
+		may := namespace != "" && a.watch.mayCover(namespace)
 		if was := a.was.of(namespace); !seen && may && was != nil && !was.byLabels() && was.Reads(namespace) {
 			name, rules := carriedName(a.watch.Watch.Name, s.Partition), selectedBy(s, was.Watch)
 			c.carried.add(namespace, name, *was)

@@ -266,7 +266,7 @@ func (g *group) emit(c *sighting, o transition) (sequence uint64, err error) {
 			hits = append(hits, route.Hit{Watch: h.Watch.Name, Selection: s})
 			o.keep = o.keep || h.Watch.History
 		} else {
-			unjudged = unjudged || h.byLabels()
+			unjudged = unjudged || h.mayCover(o.subject().GetNamespace())
 		}
 	}
 	if unjudged {

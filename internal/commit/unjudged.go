@@ -35,7 +35,7 @@ const CauseNamespace = "namespace"
 func (h *handler) awaitNamespace(o *compact.Object) {
 	s, table := h.feed, &h.c.namespaces
 	name := o.GetNamespace()
-	if name == "" || !slices.ContainsFunc(s.Watches(), WatchRef.byLabels) || !table.ready() {
+	if name == "" || !slices.ContainsFunc(s.Watches(), func(h WatchRef) bool { return h.mayCover(name) }) || !table.ready() {
 		return
 	}
 	if known, _ := table.await(name); known || time.Since(h.waited) < namespacePause {
@@ -61,6 +61,11 @@ func (h *handler) awaitNamespace(o *compact.Object) {
 			return
 		}
 	}
+}
+
+// mayCover reports whether the watch covers objects of a namespace if its labels are right.
+func (h WatchRef) mayCover(namespace string) bool {
+	return h.byLabels() && h.Reads(namespace) && h.Watch.Selection.Namespaces.Names(namespace)
 }
 
 // unjudged are changes in a namespace that has not been seen, of one feed.
@@ -159,18 +164,21 @@ func (g *group) unjudgedGap(s *Feed, u unjudged, at time.Time, namespace string,
 // concern is not known, so that each feed has one gap for all of them.
 type unseenNamespaces struct{}
 
-// over are the unjudged changes that wait no longer for their namespace, by feed.
-func (c *Committer) over() (by map[string]unjudged) {
-	for _, feeds := range c.unjudged {
-		for feed, u := range feeds {
-			if !u.Lost || c.cfg.Now().Sub(u.At) <= namespacePause { // where nothing is lost, the object exists, and its namespace
+// over are the unjudged changes that wait no longer for their namespace, of the feeds that
+// there are. A feed that does not run yet has its own reported when it does.
+func (c *Committer) over() map[*Feed]unjudged {
+	if len(c.unjudged) == 0 || c.relabelsHeld.Load() {
+		return nil
+	}
+	by := map[*Feed]unjudged{}
+	for _, s := range append(c.cfg.Running(), c.resting...) {
+		for _, feeds := range c.unjudged {
+			u, ok := feeds[s.ID]
+			if !ok || !u.Lost || c.cfg.Now().Sub(u.At) <= namespacePause { // where nothing is lost, the object exists, and its namespace
 				continue
 			}
-			if by == nil {
-				by = map[string]unjudged{}
-			}
-			if other, ok := by[feed]; !ok || ledger.Newer(other.From, u.From) {
-				by[feed] = u
+			if other, ok := by[s]; !ok || ledger.Newer(other.From, u.From) {
+				by[s] = u
 			}
 		}
 	}
@@ -178,23 +186,18 @@ func (c *Committer) over() (by map[string]unjudged) {
 }
 
 func (unseenNamespaces) step(g *group) (more bool, err error) {
-	by := g.c.over()
-	for _, s := range append(g.c.cfg.Running(), g.c.resting...) {
-		if u, ok := by[s.ID]; ok {
-			if err := g.unjudgedGap(s, u, g.c.cfg.Now(), "", WatchRef.byLabels); err != nil {
-				return false, err
-			}
+	for s, first := range g.c.over() {
+		if err := g.unjudgedGap(s, first, g.c.cfg.Now(), "", WatchRef.byLabels); err != nil {
+			return false, err
 		}
-	}
-	for namespace, feeds := range g.c.unjudged {
-		for feed, u := range feeds {
-			if _, ok := by[feed]; ok && u.Lost {
-				delete(feeds, feed)
-				g.batch.DeleteMeta(unjudgedMeta + namespace + "/" + feed)
+		for namespace, feeds := range g.c.unjudged {
+			if !feeds[s.ID].Lost {
+				continue
 			}
-		}
-		if len(feeds) == 0 {
-			delete(g.c.unjudged, namespace)
+			g.batch.DeleteMeta(unjudgedMeta + namespace + "/" + s.ID)
+			if delete(feeds, s.ID); len(feeds) == 0 {
+				delete(g.c.unjudged, namespace)
+			}
 		}
 	}
 	return false, nil

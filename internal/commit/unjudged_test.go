@@ -99,7 +99,13 @@ func TestNamespaceNeverSeen(t *testing.T) {
 	r.commit()
 	r.Expect()
 	r.pass(namespacePause + time.Second)
-	r.group.touchAll(r.running)
+	running := r.running
+	r.running = nil // as after a start
+	r.group.touchAll(running)
+	r.commit()
+	r.Expect()
+	r.running = running
+	r.group.touchAll(running)
 	r.commit()
 	for _, e := range r.Expect("gap   ") {
 		if e.Gap.Watch != "w" || e.Gap.Namespace != "" || e.Gap.Cause != CauseNamespace {
