@@ -198,6 +198,7 @@ func TestManyVersions(t *testing.T) {
 	p.do(chromedp.NavigateBack())
 	p.do(chromedp.NavigateBack())
 	p.sees(".versions", "n 508 → 509")
+	p.sees(".fields", `(?s)n.*508.*509`) // else what follows may look at the fields from before
 	p.press(".versions", "Older versions")
 	p.sees(".fields", `(?s)n.*9.*10`)
 	p.keys("[")
