@@ -128,23 +128,33 @@ func (g *group) noteUnjudged(s *Feed, at time.Time, o *transition) {
 }
 
 // reportUnjudged reports the changes of a namespace's objects that could not be judged
-// before it was seen, once the objects have been given. Feeds are those that may have any.
+// before it was seen, once the objects have been given. Those of feeds that are not there
+// now are left to [unseenNamespaces].
 func (g *group) reportUnjudged(namespace string, move *relabel, feeds []*Feed) error {
-	for feed, u := range g.c.unjudged[namespace] {
-		g.batch.DeleteMeta(unjudgedMeta + namespace + "/" + feed)
-		i := slices.IndexFunc(feeds, func(s *Feed) bool { return s.ID == feed })
-		if i < 0 || !u.Lost {
+	for _, s := range feeds {
+		u, ok := g.c.unjudged[namespace][s.ID]
+		if !ok {
 			continue
 		}
-		err := g.unjudgedGap(feeds[i], u, move.At, namespace, func(h WatchRef) bool {
+		g.dropUnjudged(namespace, s)
+		if !u.Lost {
+			continue
+		}
+		err := g.unjudgedGap(s, u, move.At, namespace, func(h WatchRef) bool {
 			return h.byLabels() && h.Watch.Filter.SelectsNamespace(namespace, move.after)
 		})
 		if err != nil {
 			return err
 		}
 	}
-	delete(g.c.unjudged, namespace)
 	return nil
+}
+
+func (g *group) dropUnjudged(namespace string, s *Feed) {
+	g.batch.DeleteMeta(unjudgedMeta + namespace + "/" + s.ID)
+	if delete(g.c.unjudged[namespace], s.ID); len(g.c.unjudged[namespace]) == 0 {
+		delete(g.c.unjudged, namespace)
+	}
 }
 
 func (g *group) unjudgedGap(s *Feed, u unjudged, at time.Time, namespace string, concerns func(WatchRef) bool) error {
@@ -191,12 +201,8 @@ func (unseenNamespaces) step(g *group) (more bool, err error) {
 			return false, err
 		}
 		for namespace, feeds := range g.c.unjudged {
-			if !feeds[s.ID].Lost {
-				continue
-			}
-			g.batch.DeleteMeta(unjudgedMeta + namespace + "/" + s.ID)
-			if delete(feeds, s.ID); len(feeds) == 0 {
-				delete(g.c.unjudged, namespace)
+			if feeds[s.ID].Lost {
+				g.dropUnjudged(namespace, s)
 			}
 		}
 	}

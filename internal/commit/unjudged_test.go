@@ -115,6 +115,24 @@ func TestNamespaceNeverSeen(t *testing.T) {
 	checkLate(r, nil)
 }
 
+// TestLateNamespaceOfAFeedThatIsAway: the gap of a feed that is not there when its namespace
+// is seen is reported once it is.
+func TestLateNamespaceOfAFeedThatIsAway(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, disk(), committest.PodWatch(committest.ProdPods))
+	s := r.know()
+	r.commit(addedTo(s, r.Object("a", "u1", "3")), deletedFrom(s, r.Object("a", "u1", "5")))
+	r.running = nil
+	r.commit(&namespaceSeen{obj: r.namespace("1", "prod")})
+	r.commit()
+	r.Expect()
+	r.running = append(r.running, s)
+	r.pass(namespacePause + time.Second)
+	r.group.touchAll(r.running)
+	r.commit()
+	r.Expect("gap   ")
+}
+
 // TestSelectorBeforeALateNamespace gives a watch a selector before a namespace is seen in
 // which objects are recorded: they are not new to anybody.
 func TestSelectorBeforeALateNamespace(t *testing.T) {
