@@ -61,9 +61,6 @@ func (r *rig) logged() (lines []string) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	for i := range want {
-		want[i].Time = want[i].Time.Truncate(1000)
-	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		r.Errorf("headlines: %s", diff)
 	}

@@ -19,7 +19,7 @@ import (
 // Row is the headline of one record.
 type Row struct {
 	Sequence  uint64
-	Time      time.Time
+	At        int64 // Unix nanoseconds
 	Type      event.Type
 	Flags     Flags
 	Resource  event.Resource
@@ -27,6 +27,9 @@ type Row struct {
 	Name      string
 	Manager   string // field manager of the change, empty if unknown
 }
+
+// Time is when it was.
+func (r *Row) Time() time.Time { return time.Unix(0, r.At).UTC() }
 
 // Flags say more of a record. They are stored: a bit's meaning never changes.
 type Flags uint32
@@ -81,7 +84,7 @@ func (b *Block) Reset() {
 
 // Add appends a row. Sequences rise from row to row.
 func (b *Block) Add(r *Row) {
-	at := r.Time.UnixNano()
+	at := r.At
 	if len(b.buf) == 0 {
 		if b.texts == nil {
 			b.texts = map[string]uint64{}
@@ -196,7 +199,7 @@ func (in *input) read(b []byte, f func(*Row) error) error {
 		if in.short || int(t) >= len(types) {
 			return fmt.Errorf("%w: wrong row", ErrMalformed)
 		}
-		row.Time, row.Type = time.Unix(0, at).UTC(), types[t]
+		row.At, row.Type = at, types[t]
 		if err := f(&row); err != nil {
 			return err
 		}
@@ -227,7 +230,15 @@ func (in *input) end() {
 	in.next, in.short = len(in.buf), true
 }
 
-func (in *input) uvarint() (v uint64) {
+func (in *input) uvarint() uint64 {
+	if in.next < len(in.buf) && in.buf[in.next] < 0x80 { // most are
+		in.next++
+		return uint64(in.buf[in.next-1])
+	}
+	return in.longUvarint()
+}
+
+func (in *input) longUvarint() (v uint64) {
 	for i := 0; in.next+i < len(in.buf) && i < binary.MaxVarintLen64; i++ {
 		c := in.buf[in.next+i]
 		v |= uint64(c&0x7f) << (7 * i)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -19,7 +18,7 @@ var resources = []event.Resource{
 
 func randomRow(r *rand.Rand, after uint64) Row {
 	return Row{
-		Sequence: after + 1 + r.Uint64N(5), Time: time.Unix(0, r.Int64N(1<<60)).UTC(), Type: types[1+r.IntN(len(types)-1)],
+		Sequence: after + 1 + r.Uint64N(5), At: r.Int64N(1 << 60), Type: types[1+r.IntN(len(types)-1)],
 		Flags: Flags(r.Uint32N(64)), Resource: resources[r.IntN(2)], Namespace: fmt.Sprint("ns", r.IntN(3)),
 		Name: fmt.Sprint("name", r.IntN(20)), Manager: []string{"", "kubectl-edit", "kubelet"}[r.IntN(3)],
 	}

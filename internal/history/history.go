@@ -181,16 +181,16 @@ func (r *Reader) look() (known, error) {
 	k.backs = slices.DeleteFunc(slices.Clone(k.backs), func(b back) bool { return b.sequence <= stats.First })
 	keep := func(row *headline.Row) bool {
 		// The deletions that a list shows, which are unknown, have its time, and are committed after it.
-		if row.Flags&(headline.State|headline.Unknown) == headline.State && row.Time.Before(k.latest.Add(-jitter)) {
-			k.backs, k.latest = append(k.backs, back{row.Sequence, row.Time}), row.Time
+		if row.Flags&(headline.State|headline.Unknown) == headline.State && row.Time().Before(k.latest.Add(-jitter)) {
+			k.backs, k.latest = append(k.backs, back{row.Sequence, row.Time()}), row.Time()
 		}
-		if row.Time.After(k.latest) {
-			k.latest = row.Time
+		if row.Time().After(k.latest) {
+			k.latest = row.Time()
 		}
 		return row.Type == event.Gap
 	}
 	err := r.rows(k.seen+1, stats.Last, false, "", keep, func(row *headline.Row) error {
-		g := gap{sequence: row.Sequence, at: row.Time, data: event.GapData{Resource: row.Resource, Namespace: strings.Clone(row.Namespace), Name: strings.Clone(row.Name), To: row.Time}}
+		g := gap{sequence: row.Sequence, at: row.Time(), data: event.GapData{Resource: row.Resource, Namespace: strings.Clone(row.Namespace), Name: strings.Clone(row.Name), To: row.Time()}}
 		rec, err := r.read(row.Sequence)
 		if err != nil {
 			return err
@@ -332,7 +332,7 @@ func (r *Reader) horizon() (first uint64, at time.Time, err error) {
 	stats := r.store.LogStats()
 	at = never
 	err = r.rows(stats.First, stats.Last, false, "", func(*headline.Row) bool { return true }, func(row *headline.Row) error {
-		at = row.Time.Add(disorder)
+		at = row.Time().Add(disorder)
 		return errEnough
 	})
 	return stats.First, at, ledger.IgnoreUnreadable(ignoreEnough(err))

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,8 +36,22 @@ func (f *Filter) matches(row *headline.Row) bool {
 		(f.Resource == nil || same(row.Resource, *f.Resource)) &&
 		(f.Namespace == "" || row.Namespace == f.Namespace) && (f.Name == "" || row.Name == f.Name) &&
 		(len(f.Types) == 0 || slices.Contains(f.Types, row.Type)) && (f.Manager == "" || row.Manager == f.Manager) &&
-		(f.From.IsZero() || !row.Time.Before(f.From)) && (f.To.IsZero() || !row.Time.After(f.To))
+		(f.From.IsZero() || row.At >= nanos(f.From)) && (f.To.IsZero() || row.At <= nanos(f.To))
 }
+
+// nanos is a time in Unix nanoseconds, or the first or last there are.
+func nanos(t time.Time) int64 {
+	switch {
+	case t.Before(firstNano):
+		return math.MinInt64
+	case t.After(lastNano):
+		return math.MaxInt64
+	default:
+		return t.UnixNano()
+	}
+}
+
+var firstNano, lastNano = time.Unix(0, math.MinInt64), time.Unix(0, math.MaxInt64)
 
 // text is in all blocks with rows that match.
 func (f *Filter) text() string {
@@ -156,7 +171,7 @@ func (r *Reader) Query(ctx context.Context, q Query) (Page, error) {
 			return nil
 		}
 		if q.Test != nil {
-			p.Reached = row.Time
+			p.Reached = row.Time()
 			if q.Test.Rejects != nil && q.Test.Rejects(row) {
 				return nil
 			}
@@ -245,7 +260,7 @@ func (w *window) passes(row *headline.Row, q *Query, p *Page) (bool, error) {
 // change returns a change in full. It is not ok if it does not concern the path.
 func (r *Reader) change(row *headline.Row, path *rawjson.Path, shown map[uint64][]byte) (c Change, ok bool, err error) {
 	c = Change{
-		Version:  Version{Sequence: row.Sequence, Time: row.Time, Type: row.Type, Manager: strings.Clone(row.Manager)},
+		Version:  Version{Sequence: row.Sequence, Time: row.Time(), Type: row.Type, Manager: strings.Clone(row.Manager)},
 		Resource: row.Resource, Namespace: strings.Clone(row.Namespace), Name: strings.Clone(row.Name),
 	}
 	rec, err := r.read(row.Sequence)
@@ -317,17 +332,18 @@ func (r *Reader) Histogram(ctx context.Context, f Filter, buckets int) (Histogra
 	}
 	var counts [MaxBuckets][len(types)]int
 	within := f
-	within.From, within.To = from, to
+	within.From, within.To = time.Time{}, time.Time{}
+	first, last := nanos(from), nanos(to)
 	keep := func(row *headline.Row) bool {
 		h.Scanned++
-		return within.matches(row)
+		return row.At >= first && row.At <= last && within.matches(row)
 	}
-	i, begin, end := 0, from, from // the bucket of the row before
+	i, begin, end := 0, first, first // the bucket of the row before
 	err = r.rows(low, high, false, f.text(), keep, func(row *headline.Row) error {
-		if row.Time.Before(begin) || !row.Time.Before(end) {
-			i = min(int(row.Time.Sub(from)/width), buckets-1)
-			begin = from.Add(time.Duration(i) * width)
-			end = begin.Add(width)
+		if row.At < begin || row.At >= end {
+			i = min(int((row.At-first)/int64(width)), buckets-1)
+			begin = first + int64(i)*int64(width)
+			end = begin + int64(width)
 		}
 		counts[i][slices.Index(types[:], row.Type)]++
 		return nil
@@ -398,12 +414,12 @@ func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, 
 	var order []*net
 	keep := func(row *headline.Row) bool {
 		c.Scanned++
-		return row.Flags&headline.State != 0 && !before.has(row.Sequence, row.Time) && (f.Resource == nil || same(row.Resource, *f.Resource)) &&
+		return row.Flags&headline.State != 0 && !before.has(row.Sequence, row.Time()) && (f.Resource == nil || same(row.Resource, *f.Resource)) &&
 			(f.Namespace == "" || row.Namespace == f.Namespace) && (f.Name == "" || row.Name == f.Name)
 	}
 	err = r.rows(low, r.store.LogStats().Last, false, f.text(), keep, func(row *headline.Row) error {
 		o := found[objectOf(row)]
-		if !during.has(row.Sequence, row.Time) {
+		if !during.has(row.Sequence, row.Time()) {
 			if o != nil && o.after == 0 {
 				o.after = row.Sequence
 			}
@@ -419,7 +435,7 @@ func (r *Reader) Changes(ctx context.Context, f Filter, byOwner bool) (Changes, 
 		}
 		o.after, o.last, o.ended = 0, row.Sequence, row.Type == event.Deleted
 		if row.Flags&headline.Rerecorded == 0 {
-			o.Count, o.Time = o.Count+1, row.Time
+			o.Count, o.Time = o.Count+1, row.Time()
 			for m := range strings.SplitSeq(row.Manager, ",") {
 				if m != "" && !slices.Contains(o.Managers, m) {
 					o.Managers = append(o.Managers, strings.Clone(m))

@@ -144,7 +144,7 @@ func (r *Reader) around(t time.Time, from uint64, text string, of func(*headline
 			all[place{strings.Clone(row.Namespace), strings.Clone(row.Name)}] = a
 		}
 		switch {
-		case before.has(row.Sequence, row.Time):
+		case before.has(row.Sequence, row.Time()):
 			a.last, a.lived, a.next = row.Sequence, row.Type != event.Deleted, 0
 		case a.next == 0:
 			a.next = row.Sequence
@@ -361,7 +361,7 @@ func (r *Reader) lastBefore(t time.Time, text string, of func(*headline.Row) boo
 	}
 	stats := r.store.LogStats()
 	keep := func(row *headline.Row) bool {
-		return row.Flags&headline.State != 0 && before.has(row.Sequence, row.Time) && of(row)
+		return row.Flags&headline.State != 0 && before.has(row.Sequence, row.Time()) && of(row)
 	}
 	err = r.rows(stats.First, stats.Last, true, text, keep, func(row *headline.Row) error {
 		o := objectOf(row)
@@ -640,7 +640,7 @@ func (r *Reader) newest(ctx context.Context, o *Object, to time.Time, take func(
 			return err
 		}
 		if rec == nil { // nothing is left out silently
-			e := event.Event{Type: row.Type, Time: row.Time, Summary: unreadable}
+			e := event.Event{Type: row.Type, Time: row.Time(), Summary: unreadable}
 			rec = &stored{&record.Record{Event: e, Rerecorded: row.Flags&headline.Rerecorded != 0}, row.Sequence}
 		}
 		more, err := take(rec)

@@ -344,7 +344,7 @@ func (r *reader) targets() []Target {
 // watches that it concerned.
 func (r *Record) Headline(sequence uint64, selection event.Selection) headline.Row {
 	e := &r.Event
-	row := headline.Row{Sequence: sequence, Time: e.Time, Type: e.Type, Resource: e.Resource, Namespace: e.Namespace, Name: e.Name}
+	row := headline.Row{Sequence: sequence, At: e.Time.UnixNano(), Type: e.Type, Resource: e.Resource, Namespace: e.Namespace, Name: e.Name}
 	if e.ChangedBy != nil {
 		row.Manager = e.ChangedBy.Manager
 	}
