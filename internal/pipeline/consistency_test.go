@@ -346,6 +346,7 @@ func TestAuditOfAnUnorderedList(t *testing.T) {
 		return true
 	})
 	s := l.m.informerList()[0]
+	eventually(t, "the watch is open", func() bool { return s.sub.Load().Watch().State == dynamicfactory.StateWatching })
 	if err := l.m.audit(t.Context(), s, 0, &checks{}); err == nil || s.sub.Load().Status().Relists != 0 {
 		t.Errorf("the audit ended with %v and %d lists", err, s.sub.Load().Status().Relists)
 	}

@@ -192,7 +192,7 @@ func TestRepairOfVitalBlocks(t *testing.T) {
 		}
 		eventually(t, "nothing is compacted", func() bool {
 			m := s.db.Metrics()
-			return m.Compact.NumInProgress == 0 && m.Flush.NumInProgress == 0
+			return m.Compact.NumInProgress == 0 && m.Flush.NumInProgress == 0 && m.Table.ObsoleteCount+m.Table.ZombieCount == 0
 		})
 		stop := runStore(t, s)
 		ok := damageBlock(t, fs, nth)
