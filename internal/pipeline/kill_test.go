@@ -87,3 +87,38 @@ func TestPutBackWithoutTheAPIServer(t *testing.T) {
 		}
 	})
 }
+
+// TestKilledAfterAPurge purges a sink that left and puts it back, and ends the process
+// before that is done; the next configuration is without it. What was noted of the one that
+// was purged is not reported to the new one.
+func TestKilledAfterAPurge(t *testing.T) {
+	absent := []route.Spec{leadTo("some", `metadata.name != "w"`, "b")}
+	with := []route.Spec{leadTo("some", `metadata.name != "w"`, "a", "b"), leadTo("mine", "true", "a")}
+	fs := vfs.NewMem()
+	live := func(name string, do func(l *life)) {
+		t.Run(name, func(t *testing.T) { do(lifeOn(t, "store", store.Options{FS: fs}, allServed)) })
+	}
+	live("killed", func(l *life) {
+		l.apply(with)
+		l.put("v", "1")
+		l.apply(absent)
+		if err := l.m.PurgeSink(l.Context(), "a"); err != nil {
+			l.Fatal(err)
+		}
+		st := l.state(with)
+		if err := l.m.makeQueues(st, plan.Diff(l.m.currentState(), st)); err != nil {
+			l.Fatal(err)
+		}
+	})
+	live("without it", func(l *life) {
+		l.apply(absent)
+		l.put("u", "2")
+	})
+	live("back", func(l *life) {
+		l.apply(with)
+		l.put("x", "5")
+		if got, want := strings.Join(l.queued("a"), ", "), "added u 2, added x 5"; got != want {
+			l.Errorf("the sink gets\n%s, want\n%s", got, want)
+		}
+	})
+}

@@ -37,7 +37,7 @@ func (m *Manager) makeQueues(next *plan.State, diff plan.Plan) error {
 			from = store.FromLogStart
 		}
 		if _, err := m.store.Queue(name); err != nil { // new to the store
-			if err := m.oweSnapshot(next.Sink(name)); err != nil {
+			if err := errors.Join(m.forgetAbsence(name), m.oweSnapshot(next.Sink(name))); err != nil {
 				return err
 			}
 		}
