@@ -128,17 +128,6 @@ func (l *logState) offset(sequence uint64) int64 {
 	return l.marks[i].bytes
 }
 
-// countBefore is how many records had been appended before a sequence since the store was
-// made, at least: those before its segment.
-func (l *logState) countBefore(sequence uint64) int64 {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if i := l.marks.segmentOf(sequence); i >= 0 {
-		return l.marks[i].count
-	}
-	return 0
-}
-
 // since is how many bytes of payload the log holds from a sequence on, give or take
 // a segment.
 func (l *logState) since(sequence uint64) int64 {

@@ -337,7 +337,11 @@ func (s *Store) interruptFill(q *Queue) error {
 		return fmt.Errorf("sink %s: %w", q.name, err)
 	}
 	if next := q.member; from > next.after+1 {
-		next.after, next.count = from-1, max(next.count, s.log.countBefore(from))
+		count, err := s.countBefore(from)
+		if err != nil {
+			return fmt.Errorf("sink %s: %w", q.name, err)
+		}
+		next.after, next.count = from-1, max(next.count, count)
 		if next.time.IsZero() { // from now on it misses what is removed
 			next.time = s.opts.Now().UTC()
 		}
@@ -350,6 +354,31 @@ func (s *Store) interruptFill(q *Queue) error {
 	}
 	q.filling.Store(false)
 	return nil
+}
+
+// countBefore returns how many records had been appended before a sequence since the store
+// was made; fewer if some are unreadable or deleted.
+func (s *Store) countBefore(sequence uint64) (int64, error) {
+	var m mark
+	s.log.mu.Lock()
+	if i := s.log.marks.segmentOf(sequence); i >= 0 {
+		m = s.log.marks[i]
+	}
+	s.log.mu.Unlock()
+	for after := max(m.sequence, 1) - 1; ; {
+		items, err := s.ReadLog(after, replayChunk)
+		if err != nil || len(items) == 0 {
+			return m.count, err
+		}
+		for i := range items {
+			if after = items[i].Sequence; after >= sequence {
+				return m.count, nil
+			}
+			if !items[i].Unreadable {
+				m.count++
+			}
+		}
+	}
 }
 
 // RejoinSink makes a sink that left Filling: [Store.Fill] queues the records since it
