@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
 
@@ -293,6 +294,41 @@ func TestPoisonInAQuietSink(t *testing.T) {
 		time.Sleep(5 * time.Minute)
 		if st := w.Status(); len(s.letters()) != 3 || st.State != Idle {
 			t.Errorf("%d dead letters; %+v", len(s.letters()), st)
+		}
+	})
+}
+
+// TestFailingEventLeavesTheQueue has the record of a failing event become unreadable: its
+// object fails no more, also not after a restart, and its later events are delivered.
+func TestFailingEventLeavesTheQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newStorage(t)
+		defer s.close()
+		s.add(numbered(2, upTo(3)...)...)
+		r := newReceiver(t, failOne(change{Object: 1, N: 1}, errors.New("500")))
+		w := start(t, s, r, nil)
+		time.Sleep(time.Minute)
+		if st := w.Status(); st.FailingObjects != 1 {
+			t.Fatalf("status %+v", st)
+		}
+		items, err := s.queue.Read(0, 1, 1<<20)
+		if err != nil || len(items) != 1 {
+			t.Fatalf("%d items, %v", len(items), err)
+		}
+		// As a Read does with an entry whose record it cannot read.
+		if err := s.queue.DeadLetter(items[0].Position, store.Letter{Reason: store.ReasonUnreadable, First: now(), Time: now()}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		if st := w.Status(); st.FailingObjects != 0 || st.Blocked != 0 || st.State != Idle {
+			t.Errorf("status %+v", st)
+		}
+		if n := len(r.got()); n != 5 {
+			t.Errorf("%d events arrived, want 5", n)
+		}
+		w.stop()
+		if raw, _, err := s.queue.Note(); err != nil || strings.Contains(string(raw), `"position"`) {
+			t.Errorf("note %s, %v", raw, err)
 		}
 	})
 }

@@ -28,7 +28,7 @@ func (e *engine) prepare(en *entry, limits sinks.Limits) (ok bool, err error) {
 		}
 		if !found {
 			e.log.Warn("an event left the queue before it was delivered", "position", en.item.Position)
-			e.release(en)
+			e.forget(en)
 			return false, nil
 		}
 	}

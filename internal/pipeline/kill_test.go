@@ -1,12 +1,14 @@
 package pipeline
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/store"
 )
@@ -84,6 +86,97 @@ func TestPutBackWithoutTheAPIServer(t *testing.T) {
 		l.put("x", "5")
 		if got, want := strings.Join(l.queued("a"), ", "), "added v 1, added u 2, gap removed, added x 5"; got != want {
 			t.Errorf("the sink gets\n%s, want\n%s", got, want)
+		}
+	})
+}
+
+// TestPutBackBesideNamespaces puts a sink back whose watch reads namespaces one by one, with
+// and without the API server: each of its gaps is reported once.
+func TestPutBackBesideNamespaces(t *testing.T) {
+	absent := []route.Spec{leadTo("some", `metadata.name != "w"`, "b")}
+	with := []route.Spec{leadTo("some", `metadata.name != "w"`, "a", "b"), leadTo("mine", "true", "a")}
+	for name, tc := range map[string]struct {
+		served Resolver
+		want   string
+	}{"known": {allServed, `["ns" "other"]`}, "not known": {unknown{}, `[""]`}} {
+		t.Run(name, func(t *testing.T) {
+			fs := vfs.NewMem()
+			live := func(name string, served Resolver, do func(l *life, apply func([]route.Spec))) {
+				t.Run(name, func(t *testing.T) {
+					l := lifeOn(t, "store", store.Options{FS: fs}, served)
+					do(l, func(routes []route.Spec) {
+						st := l.state(routes)
+						st.Watches[0].Namespaces = []string{"ns", "other"}
+						if err := l.m.Apply(l.Context(), st); err != nil {
+							l.Fatal(err)
+						}
+					})
+				})
+			}
+			live("left", allServed, func(l *life, apply func([]route.Spec)) {
+				apply(with)
+				l.put("v", "1")
+				apply(absent)
+			})
+			live("back", tc.served, func(l *life, apply func([]route.Spec)) {
+				apply(with)
+				q, err := l.Store.Queue("a")
+				if err != nil {
+					l.Fatal(err)
+				}
+				items, err := q.Read(0, 100, 1<<20)
+				if err != nil {
+					l.Fatal(err)
+				}
+				var of []string
+				for _, it := range items {
+					e, err := query.Decode(l.m.inflater, "a", it)
+					if err != nil {
+						l.Fatal(err)
+					}
+					if e.Gap != nil {
+						of = append(of, e.Namespace)
+					}
+				}
+				if got := fmt.Sprintf("%q", of); got != tc.want {
+					l.Errorf("gaps of the namespaces %s, want %s", got, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// TestKilledAfterAPurge purges a sink that left and puts it back, and ends the process
+// before that is done; the next configuration is without it. What was noted of the one that
+// was purged is not reported to the new one.
+func TestKilledAfterAPurge(t *testing.T) {
+	absent := []route.Spec{leadTo("some", `metadata.name != "w"`, "b")}
+	with := []route.Spec{leadTo("some", `metadata.name != "w"`, "a", "b"), leadTo("mine", "true", "a")}
+	fs := vfs.NewMem()
+	live := func(name string, do func(l *life)) {
+		t.Run(name, func(t *testing.T) { do(lifeOn(t, "store", store.Options{FS: fs}, allServed)) })
+	}
+	live("killed", func(l *life) {
+		l.apply(with)
+		l.put("v", "1")
+		l.apply(absent)
+		if err := l.m.PurgeSink(l.Context(), "a"); err != nil {
+			l.Fatal(err)
+		}
+		st := l.state(with)
+		if err := l.m.makeQueues(st, plan.Diff(l.m.currentState(), st)); err != nil {
+			l.Fatal(err)
+		}
+	})
+	live("without it", func(l *life) {
+		l.apply(absent)
+		l.put("u", "2")
+	})
+	live("back", func(l *life) {
+		l.apply(with)
+		l.put("x", "5")
+		if got, want := strings.Join(l.queued("a"), ", "), "added u 2, added x 5"; got != want {
+			l.Errorf("the sink gets\n%s, want\n%s", got, want)
 		}
 	})
 }

@@ -171,6 +171,15 @@ func (m *Manager) noteRoutes(next *plan.State) error {
 	return nil
 }
 
+// forgetAbsence deletes the note of a sink that was purged, before there is another of its
+// name.
+func (m *Manager) forgetAbsence(sink string) error {
+	b := m.store.NewBatch()
+	defer b.Discard()
+	b.DeleteMeta(leftMeta + sink)
+	return ledger.StoreError(m.store.Commit(b), "note of the purged sink %s", sink)
+}
+
 // reportAbsences reports to the sinks that are back what they have missed for good, after
 // they were given the rest. Nothing is appended meanwhile.
 func (m *Manager) reportAbsences(next *plan.State, d desired) error {
@@ -230,15 +239,21 @@ func (m *Manager) reportAbsence(next *plan.State, d desired, sink string, away a
 	defer b.Discard()
 	b.PutMeta(leftMeta+sink, ledger.Encode(away))
 	at := m.cfg.Now()
+	reported := map[string]bool{} // by ID: a feed may have a watch once for each namespace
 	for _, s := range sources {
 		for _, h := range s.Watches() {
 			if !slices.Contains(next.Router.Sinks(nil, h.Watch.Name, s.Resource), sink) {
 				continue
 			}
 			scope := s.Scope + "/" + h.Watch.Name + "/" + commit.CauseRemoved + "/" + sink
+			id := event.ID(m.cfg.Cluster, event.Gap, s.Resource, scope, s.Key.Namespace, from.UTC().Format(time.RFC3339Nano))
+			if reported[id] {
+				continue
+			}
+			reported[id] = true
 			r := record.Record{
 				Event: event.Event{
-					ID:   event.ID(m.cfg.Cluster, event.Gap, s.Resource, scope, s.Key.Namespace, from.UTC().Format(time.RFC3339Nano)),
+					ID:   id,
 					Type: event.Gap, Time: at, Resource: s.Resource, Namespace: s.Key.Namespace,
 					Gap: &event.GapData{Watch: h.Watch.Name, Resource: s.Resource, Namespace: s.Key.Namespace, Cause: commit.CauseRemoved, From: from.UTC(), To: to.UTC()},
 				},

@@ -1,9 +1,12 @@
 package pipeline
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +17,7 @@ import (
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/internal/store/layout"
 	"github.com/watcherd/watcherd/pkg/event"
 	"github.com/watcherd/watcherd/pkg/sinks"
 )
@@ -264,4 +268,73 @@ func TestGapOfAnAbsence(t *testing.T) {
 	if n, err := l.m.Replay(t.Context(), "b", store.ReplayRange{}, nil); n != 0 || err != nil {
 		t.Errorf("%d replayed, %v", n, err)
 	}
+}
+
+// TestPutBackOverDamage puts a sink back, for which a part of the log cannot be read: a dead
+// letter tells of it, as it does to the sinks that were there.
+func TestPutBackOverDamage(t *testing.T) {
+	both, one := []route.Spec{leadTo("all", "", "a", "b")}, []route.Spec{leadTo("all", "", "b")}
+	for _, from := range []string{plan.StartLatest, plan.StartEarliest} {
+		t.Run(from, func(t *testing.T) {
+			dir := t.TempDir()
+			const pods = 300
+			t.Run("away", func(t *testing.T) {
+				l := newLife(t, dir)
+				l.apply(both)
+				l.apply(one)
+				for i := range pods {
+					l.put(fmt.Sprintf("pod-%03d", i), fmt.Sprint(i+1))
+				}
+			})
+			t.Run("tables", func(t *testing.T) { newLife(t, dir) }) // its log becomes tables
+			damageLog(t, dir)
+			l := newLife(t, dir)
+			l.apply(both, func(s *plan.Sink) { s.StartFrom = from })
+			got := l.queued("a")
+			q, err := l.Store.Queue("a")
+			if err != nil {
+				t.Fatal(err)
+			}
+			letters, err := q.DeadLetters(0, 10)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(got) < pods/2 || len(got) >= pods || len(letters) != 1 || letters[0].Reason != store.ReasonUnreadable {
+				t.Errorf("%d of %d events, dead letters %+v", len(got), pods, letters)
+			}
+		})
+	}
+}
+
+// damageLog flips a bit in the middle of the log's records on disk. The store must be closed.
+func damageLog(t *testing.T, dir string) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "db", "*.sst"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range files {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var places []int
+		for at := 0; ; {
+			i := bytes.Index(content[at:], []byte{layout.PrefixLog, 0, 6}) // sequences are microseconds
+			if i < 0 {
+				break
+			}
+			places = append(places, at+i)
+			at += i + 1
+		}
+		if len(places) < 4 {
+			continue
+		}
+		content[places[len(places)/2]+20] ^= 0x55
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatal("no table has the log")
 }

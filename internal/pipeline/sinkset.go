@@ -37,7 +37,7 @@ func (m *Manager) makeQueues(next *plan.State, diff plan.Plan) error {
 			from = store.FromLogStart
 		}
 		if _, err := m.store.Queue(name); err != nil { // new to the store
-			if err := m.oweSnapshot(next.Sink(name)); err != nil {
+			if err := errors.Join(m.forgetAbsence(name), m.oweSnapshot(next.Sink(name))); err != nil {
 				return err
 			}
 		}
@@ -251,7 +251,7 @@ func (m *Manager) fillSinks(ctx context.Context, next *plan.State, d desired, na
 // makes only when it runs: the target that selects from the beginning does with less then.
 func (m *Manager) filler(st *plan.State, sink string) (store.Selector, *retrace.Target, error) {
 	if st.Sink(sink).StartFrom != plan.StartEarliest {
-		return sinceLeft(st, sink), nil, nil
+		return orUnreadable(sinceLeft(st, sink)), nil, nil
 	}
 	if blind := m.unjudged(st); blind != "" {
 		m.log.Warn("a sink starts with the log, and the labels of namespaces are not known yet: it is not given what is selected by them",
@@ -262,7 +262,18 @@ func (m *Manager) filler(st *plan.State, sink string) (store.Selector, *retrace.
 		return nil, nil, err
 	}
 	target.Full = func() bool { return m.store.Health().Paused }
-	return target.Select, target, nil
+	return orUnreadable(target.Select), target, nil
+}
+
+// orUnreadable selects unreadable records too: the queue's reader makes a dead letter of each
+// run of them, as for a sink that was there. What they were, and for whom, is not known.
+func orUnreadable(selected store.Selector) store.Selector {
+	return func(it *store.Item) (store.Selected, bool, error) {
+		if it.Unreadable {
+			return store.Selected{}, true, nil
+		}
+		return selected(it)
+	}
 }
 
 // sinceLeft selects what was recorded for a sink that is back, as if it had been there:

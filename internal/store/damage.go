@@ -1,6 +1,7 @@
 package store
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -109,21 +110,28 @@ func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 	if q.isPurged() {
 		return tail, nil
 	}
+	b := q.s.db.NewBatch()
+	gone := b.DeleteRange(layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, next), nil)
+	at, lost, err := q.standIn(from, next)
+	if err != nil {
+		return 0, errors.Join(err, b.Close())
+	}
+	if !lost {
+		return next - 1, q.s.applyLazily(b, gone)
+	}
 	q.s.metrics.unreadable.Inc()
 	q.s.opts.Logger.Error("a part of a queue cannot be read; one dead letter stands for it",
 		"sink", q.name, "from", from, "to", next-1, "error", salvage.FirstLine(cause))
 	now := q.s.opts.Now()
 	d := layout.DeadLetter{
-		Sequence: from,
-		First:    now,
-		Last:     now,
-		Reason:   fmt.Sprintf("%s: queue entries %d to %d are lost", ReasonUnreadable, from, next-1),
+		First:  now,
+		Last:   now,
+		Reason: fmt.Sprintf("%s: queue entries %d to %d are lost", ReasonUnreadable, from, next-1),
 	}
-	b := q.s.db.NewBatch()
 	letter := layout.Counter{Count: 1}
 	if err := q.s.applyLazily(b,
-		b.DeleteRange(layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, from), layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, next), nil),
-		b.Set(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, from), d.Encode(), nil),
+		gone,
+		b.Set(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, at), d.Encode(), nil),
 		b.Merge(layout.CounterKey(layout.KindDeadLetter, q.id), letter.Append(nil), nil),
 		q.loseEntries(b, from, next),
 	); err != nil {
@@ -131,6 +139,25 @@ func (q *Queue) skipDamage(from, tail uint64, cause error) (uint64, error) {
 	}
 	q.countDead(letter, now)
 	return next - 1, nil
+}
+
+// standIn returns the position in [from, next) for the dead letter of unreadable entries;
+// not lost if all entries there were removed: acknowledged, or dead letters, or another
+// reader has dealt with the damage. The caller holds settling.
+func (q *Queue) standIn(from, next uint64) (at uint64, lost bool, err error) {
+	q.mu.Lock()
+	lost = q.window.readTo < next-1 || q.window.holds(from, next)
+	q.mu.Unlock()
+	for at = from; lost && at < next; at++ {
+		_, ok, err := q.s.get(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, at))
+		if err == nil && !ok {
+			return at, true, nil
+		}
+		if err != nil && !errors.Is(err, ErrUnreadable) {
+			return 0, false, err
+		}
+	}
+	return 0, false, nil
 }
 
 // loseEntries removes the entries in [from, next) from the window and corrects the

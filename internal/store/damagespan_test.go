@@ -381,6 +381,110 @@ func damagedQueue(t *testing.T, fs vfs.FS) (entries int) {
 	return n
 }
 
+// TestDamageBesideDeadLetters ends the process after the last entry before the damage, and
+// no other, became a dead letter. That one stays beside the dead letter for the damage.
+func TestDamageBesideDeadLetters(t *testing.T) {
+	fs := vfs.NewMem()
+	damagedQueue(t, fs)
+	var last uint64 // before the damage
+	life := func(name string, f func(t *testing.T, q *Queue)) {
+		t.Run(name, func(t *testing.T) { f(t, ensure(t, openTest(t, "store", Options{FS: fs, firstSequence: 1}), "a")) })
+	}
+	life("refused", func(t *testing.T, q *Queue) {
+		items := read(t, q, 0, 1<<20)
+		last = items[len(items)-1].Position
+		if q.Stats().DeadLetters > 0 {
+			t.Fatal("the damage is met already")
+		}
+		if err := q.DeadLetter(last, Letter{Reason: "refused", First: testEpoch, Time: testEpoch}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	life("read again", func(t *testing.T, q *Queue) {
+		items := read(t, q, 0, 1<<20)
+		read(t, q, items[len(items)-1].Position, 1)
+		letters, err := q.DeadLetters(0, 100)
+		if err != nil || len(letters) != 2 || q.Stats().DeadLetters != 2 {
+			t.Fatalf("%d dead letters, %d are counted, %v", len(letters), q.Stats().DeadLetters, err)
+		}
+		if l := letters[0]; l.Position != last || l.Reason != "refused" || len(l.Payload) == 0 {
+			t.Errorf("dead letter %d at %d: %s", l.Position, last, l.Reason)
+		}
+	})
+}
+
+// TestDamageMetTwice has two readers meet the same damage before either has dealt with it.
+func TestDamageMetTwice(t *testing.T) {
+	fs := vfs.NewMem()
+	damagedQueue(t, fs)
+	q := ensure(t, openTest(t, "store", Options{FS: fs, firstSequence: 1}), "a")
+	items := read(t, q, 0, 1<<20)
+	from := items[len(items)-1].Position + 1
+	tail := q.Stats().Tail
+	r := queueReader{q: q, max: 1, maxBytes: 1 << 20}
+	_, cause := r.entriesFrom(from, tail)
+	var ends []uint64
+	for range 2 {
+		end, err := q.skipDamage(from, tail, cause)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends = append(ends, end)
+	}
+	letters, err := q.DeadLetters(0, 100)
+	if err != nil || len(letters) != 1 || q.Stats().DeadLetters != 1 || ends[0] != ends[1] {
+		t.Errorf("%d dead letters, %d are counted, up to %d, %v", len(letters), q.Stats().DeadLetters, ends, err)
+	}
+}
+
+// TestRetryOfLostEntries retries the dead letter that stands for lost entries, in a queue
+// that does not get all records: no record reaches the sink that was not for it.
+func TestRetryOfLostEntries(t *testing.T) {
+	fs := vfs.NewMem()
+	t.Run("before", func(t *testing.T) {
+		s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+		ensure(t, s, "a")
+		for range 10_000 {
+			b := s.NewBatch()
+			for _, r := range []string{"mine", "another's"} {
+				var routes []Route
+				if r == "mine" {
+					routes = append(routes, Route{Sink: "a"})
+				}
+				b.Append(Record{Time: testEpoch, Payload: []byte(r)}, routes)
+			}
+			if err := s.Commit(b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := reclaim(s, 1, 2); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if !damageKeys(t, fs, append(layout.SinkPrefix(layout.PrefixQueue, 1), 0), 20) {
+		t.Fatal("no block of the queue")
+	}
+	q := ensure(t, openTest(t, "store", Options{FS: fs, firstSequence: 1}), "a")
+	for range 2 {
+		after := uint64(0)
+		for items := read(t, q, after, 4096); len(items) > 0; items = read(t, q, after, 4096) {
+			for _, item := range items {
+				after = item.Position
+				if string(item.Payload) != "mine" {
+					t.Fatalf("position %d, sequence %d: %s", item.Position, item.Sequence, item.Payload)
+				}
+			}
+		}
+		letters, err := q.DeadLetters(0, 10)
+		if err != nil || len(letters) != 1 {
+			t.Fatalf("%d dead letters, %v", len(letters), err)
+		}
+		if n, err := q.RetryDeadLetters(0, letters[0].Position); n != 0 || err != nil {
+			t.Errorf("%d are retried, %v", n, err)
+		}
+	}
+}
+
 // TestRecountWhileCommitting damages a block of a queue that grows: its length is
 // exact afterwards.
 func TestRecountWhileCommitting(t *testing.T) {

@@ -118,8 +118,10 @@ func (q *Queue) setUnreadable(position uint64) error {
 // setAside moves an entry in flight to the dead letters. rewrites is the value of
 // Store.rewrites before its payload was read.
 func (q *Queue) setAside(sl slot, value layout.LogRecord, rewrites uint64, l Letter) error {
-	q.settling.RLock()
-	defer q.settling.RUnlock()
+	// Not only for reading: the head that take counts must not be on disk before an
+	// acknowledgement that it includes.
+	q.settling.Lock()
+	defer q.settling.Unlock()
 	if rewrites != q.s.rewrites.Load() {
 		var err error
 		value, err = q.payload(sl)

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -29,6 +30,12 @@ type modelQueue struct {
 	Entries []modelEntry
 	Letters []modelEntry
 	Note    string
+
+	State byte   // of its membership
+	New   bool   // filled for the first time, without an interruption
+	After uint64 // what is not queued for a sink that is not there begins behind it
+	Left  uint64 // the end of the log when it left
+	Hole  bool   // records were deleted before they could be filled
 }
 
 type modelEntry struct {
@@ -45,7 +52,9 @@ func newModel() *model {
 func (m *model) clone() *model {
 	c := &model{Log: slices.Clone(m.Log), Low: m.Low, Queues: map[string]*modelQueue{}, State: maps.Clone(m.State), Meta: maps.Clone(m.Meta)}
 	for name, q := range m.Queues {
-		c.Queues[name] = &modelQueue{Entries: slices.Clone(q.Entries), Letters: slices.Clone(q.Letters), Note: q.Note}
+		c.Queues[name] = &modelQueue{}
+		*c.Queues[name] = *q
+		c.Queues[name].Entries, c.Queues[name].Letters = slices.Clone(q.Entries), slices.Clone(q.Letters)
 	}
 	return c
 }
@@ -113,10 +122,85 @@ func (x *machine) sink(t *rapid.T) (string, *Queue) {
 
 func (x *machine) ensure(t *rapid.T) {
 	name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "name")
-	_, err := x.s.EnsureSink(name, FromNow)
+	from, state := FromNow, byte(memberJoined)
+	if rapid.Bool().Draw(t, "from the start") {
+		from, state = FromLogStart, memberFilling
+	}
+	_, err := x.s.EnsureSink(name, from)
 	x.must(t, err)
 	if x.m.Queues[name] == nil {
-		x.m.Queues[name] = &modelQueue{}
+		x.m.Queues[name] = &modelQueue{State: state, New: state == memberFilling}
+		x.synced()
+	}
+}
+
+func (m *model) tail() uint64 {
+	if len(m.Log) == 0 {
+		return 0
+	}
+	return m.Log[len(m.Log)-1].Sequence
+}
+
+func (x *machine) leave(t *rapid.T) {
+	name, q := x.sink(t)
+	mq, before := x.m.Queues[name], q.member
+	x.must(t, x.s.LeaveSink(name))
+	if mq.State == memberJoined {
+		mq.State, mq.After, mq.Left, mq.Hole = memberLeft, x.m.tail(), x.m.tail(), false
+	}
+	if q.member != before {
+		mq.Left = max(mq.Left, mq.After)
+		mq.New = false
+		x.synced()
+	}
+}
+
+// taken is what a fill selects.
+func taken(e modelEntry) bool { return e.Sequence%4 != 0 }
+
+func (x *machine) fill(t *rapid.T) {
+	name, q := x.sink(t)
+	mq, low := x.m.Queues[name], x.s.LogStats().First
+	if mq.State == memberJoined {
+		t.Skip("it is there")
+	}
+	from := rapid.SampledFrom([]Start{FromNow, FromLogStart}).Draw(t, "from")
+	x.must(t, x.s.RejoinSink(name, from))
+	if mq.State == memberLeft {
+		mq.State = memberFilling
+		if from == FromLogStart {
+			mq.After = 0
+		}
+		x.synced()
+	}
+	n, err := x.s.Fill(context.Background(), name, func(it *Item) (Selected, bool, error) {
+		return Selected{Flags: 5}, taken(modelEntry{Sequence: it.Sequence}), nil
+	})
+	x.must(t, err)
+	if n > 0 {
+		defer x.synced()
+	}
+	for _, e := range x.m.Log {
+		mq.Hole = mq.Hole || !mq.New && e.Sequence > max(mq.After, mq.Left) && e.Sequence < low
+		if e.Sequence >= low && e.Sequence > mq.After && taken(e) {
+			e.Position, e.Flags = x.next, 5
+			x.next++
+			mq.Entries = append(mq.Entries, e)
+			mq.After = e.Sequence
+			n--
+		}
+	}
+	if n != 0 {
+		t.Fatalf("%d more are filled than expected", n)
+	}
+	if a, _ := q.Absence(); mq.Hole && !a.Lost {
+		t.Fatalf("records since %d are missing, the log begins at %d: %+v", mq.Left, low, a)
+	} else if a.Lost && !slices.ContainsFunc(x.m.Log, func(e modelEntry) bool { return e.Sequence > mq.Left && e.Sequence < low }) {
+		t.Fatalf("no record since %d is missing, the log begins at %d: %+v", mq.Left, low, a)
+	}
+	if rapid.Bool().Draw(t, "filled") {
+		x.must(t, x.s.Filled(name))
+		mq.State, mq.New, mq.After, mq.Left, mq.Hole = memberJoined, false, 0, 0, false
 		x.synced()
 	}
 }
@@ -139,7 +223,7 @@ func (x *machine) commit(t *rapid.T) {
 		e := modelEntry{Position: x.next, Sequence: x.next, Payload: payload}
 		var routes []Route
 		for _, name := range slices.Sorted(maps.Keys(x.m.Queues)) {
-			if flags := uint32(rapid.IntRange(0, 3).Draw(t, "flags")); flags != 0 {
+			if flags := uint32(rapid.IntRange(0, 3).Draw(t, "flags")); flags != 0 && x.m.Queues[name].State == memberJoined {
 				routes = append(routes, Route{Sink: name, Flags: flags})
 				e.Flags = flags
 				x.m.Queues[name].Entries = append(x.m.Queues[name].Entries, e)
@@ -188,6 +272,9 @@ func (x *machine) deletePartition(t *rapid.T) {
 // inFlight reads a part of the queue and picks some of it.
 func (x *machine) inFlight(t *rapid.T) (string, *Queue, []uint64) {
 	name, q := x.sink(t)
+	if x.m.Queues[name].State == memberFilling {
+		t.Skip("it must not be used")
+	}
 	items, err := q.Read(0, rapid.IntRange(1, 8).Draw(t, "max"), rapid.IntRange(1, 200).Draw(t, "bytes"))
 	x.must(t, err)
 	var picked []uint64
@@ -263,6 +350,12 @@ func (x *machine) replay(t *rapid.T) {
 		ToSequence:   uint64(rapid.IntRange(0, int(x.next)).Draw(t, "to")),
 	}
 	low := x.s.LogStats().First
+	if x.m.Queues[name].State != memberJoined {
+		if _, err := x.s.Replay(context.Background(), name, r, always(9)); err != nil && !errors.Is(err, ErrNotJoined) {
+			t.Fatal(err)
+		}
+		return
+	}
 	n, err := x.s.Replay(context.Background(), name, r, always(9))
 	x.must(t, err)
 	if n > 0 {
@@ -305,6 +398,9 @@ func (x *machine) retain(t *rapid.T) {
 // detach copies the first entries of a queue, in flight or not, out of the log.
 func (x *machine) detach(t *rapid.T) {
 	name, q := x.sink(t)
+	if q.filling.Load() {
+		t.Skip("it holds the log")
+	}
 	if rapid.Bool().Draw(t, "read") {
 		_, err := q.Read(0, rapid.IntRange(1, 8).Draw(t, "max"), 1<<20)
 		x.must(t, err)
@@ -386,6 +482,12 @@ func (x *machine) observe(t *rapid.T) *model {
 		note, _, err := q.Note()
 		x.must(t, err)
 		mq.Note = string(note)
+		mq.State, mq.After = q.member.state, q.member.after
+		if mq.State == memberFilling {
+			from, err := q.fillFrom()
+			x.must(t, err)
+			mq.After = from - 1
+		}
 		m.Queues[name] = mq
 		st := q.Stats()
 		if st.Length != int64(len(items)) || st.Bytes != bytes || st.DeadLetters != int64(len(letters)) ||
@@ -424,6 +526,7 @@ func (x *machine) diff(m, got *model) string {
 			m.Log = nil
 		}
 		for _, q := range m.Queues {
+			q.New, q.Left, q.Hole = false, 0, false
 			if len(q.Entries) == 0 {
 				q.Entries = nil
 			}
@@ -456,6 +559,10 @@ func TestModel(t *testing.T) {
 			"":                x.check,
 			"ensure":          x.ensure,
 			"purge":           x.purge,
+			"leave":           x.leave,
+			"leave2":          x.leave,
+			"fill":            x.fill,
+			"fill2":           x.fill,
 			"commit":          x.commit,
 			"commit2":         x.commit,
 			"commit3":         x.commit,

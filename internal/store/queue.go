@@ -27,8 +27,8 @@ type Queue struct {
 	release func()      // guarded by sinkTable.ensuring; ends the hold on the log for the fill; nil = none
 
 	// settling is held from the read of the window to the end of the write: for
-	// reading while entries are removed, for writing while they are rewritten or
-	// removed unread. Taken before mu.
+	// reading while the worker acknowledges entries, for writing while they are
+	// rewritten, or removed by others, such as the worker's reader. Taken before mu.
 	settling sync.RWMutex
 
 	mu       sync.Mutex

@@ -329,6 +329,17 @@ func (w *window) ack(position uint64) (slot, bool) {
 	return s, true
 }
 
+// holds reports whether an entry of [from, next) is in flight.
+func (w *window) holds(from, next uint64) bool {
+	i := sort.Search(len(w.slots), func(i int) bool { return w.slots[i].position >= from })
+	for ; i < len(w.slots) && w.slots[i].position < next; i++ {
+		if !w.slots[i].acked {
+			return true
+		}
+	}
+	return false
+}
+
 // lose removes what is in flight of [from, next).
 func (w *window) lose(from, next uint64) {
 	for i := range w.slots {

@@ -329,3 +329,77 @@ func TestFillBehindADamagedEntry(t *testing.T) {
 		t.Errorf("the sink gets %q", got)
 	}
 }
+
+// TestInterruptedFillHoldsNoLog ends the process amid the fill of a sink that is not
+// configured in the next life: its entries hold no more of the log than those of any other
+// sink that left. When it is back, the fill continues, and what is missing is known.
+func TestInterruptedFillHoldsNoLog(t *testing.T) {
+	const first = 4
+	for name, begin := range map[string]func(s *Store) error{
+		"a new sink": func(s *Store) error {
+			_, err := s.EnsureSink("sink", FromLogStart)
+			return err
+		},
+		"a sink that is back": func(s *Store) error {
+			_, err := s.EnsureSink("sink", FromNow)
+			return errors.Join(err, s.LeaveSink("sink"))
+		},
+	} {
+		for _, removed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, records removed: %t", name, removed), func(t *testing.T) {
+				dir := t.TempDir()
+				t.Run("filled in part", func(t *testing.T) {
+					s := openTest(t, dir, Options{firstSequence: 1})
+					if err := begin(s); err != nil {
+						t.Fatal(err)
+					}
+					minutes(t, s, 0, first, 1000)
+					if err := s.RejoinSink("sink", FromNow); err != nil {
+						t.Fatal(err)
+					}
+					if n, err := s.Fill(t.Context(), "sink", always(0)); n != first || err != nil {
+						t.Fatal(n, err)
+					}
+				})
+				limits := Limits{MaxBytes: 64 << 20, RetentionMaxBytes: 1 << 20}
+				for _, life := range []string{"away", "away again"} {
+					t.Run(life, func(t *testing.T) {
+						s := openTest(t, dir, Options{firstSequence: 1})
+						if err := s.LeaveSink("sink"); err != nil {
+							t.Fatal(err)
+						}
+						minutes(t, s, first, 10, 1<<20)
+						if !removed {
+							return
+						}
+						relieve(t, s, testEpoch, limits, 0)
+						if st, bound := s.LogStats(), limits.holdBound(); st.Bytes > 2*bound {
+							t.Errorf("log %+v, more than %d bytes", st, 2*bound)
+						}
+					})
+				}
+				s := openTest(t, dir, Options{firstSequence: 1})
+				if err := s.RejoinSink("sink", FromNow); err != nil {
+					t.Fatal(err)
+				}
+				q := ensure(t, s, "sink")
+				if a, ok := q.Absence(); !ok || a.Lost != removed {
+					t.Errorf("absence %+v, %t", a, ok)
+				}
+				want := 20
+				if removed {
+					want = int(s.LogStats().Records)
+				}
+				if n, err := s.Fill(t.Context(), "sink", always(0)); n != want || err != nil {
+					t.Errorf("%d of %d records are filled, %v", n, want, err)
+				}
+				if err := s.Filled("sink"); err != nil {
+					t.Fatal(err)
+				}
+				if st := q.Stats(); st.Length != int64(first+want) {
+					t.Errorf("%d entries, want %d", st.Length, first+want)
+				}
+			})
+		}
+	}
+}

@@ -446,7 +446,7 @@ func (q *Queue) recountEntries(r layout.Range) error {
 	if missing > 0 {
 		letter.Count = 1
 		d := layout.DeadLetter{
-			Sequence: at, First: now, Last: now,
+			First: now, Last: now,
 			Reason: fmt.Sprintf("%s: %d of the queue entries %d to %d are lost", ReasonUnreadable, missing, first, last),
 		}
 		errs = append(errs, b.Set(layout.AppendSinkKey(nil, layout.PrefixDeadLetter, q.id, at), d.Encode(), nil),

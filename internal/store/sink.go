@@ -182,8 +182,8 @@ func (q *Queue) purge() {
 	q.window = window{readTo: q.tail}
 }
 
-// Filling reports whether the sink was ensured FromLogStart or rejoined, and Filled has
-// not been called.
+// Filling reports whether the sink was ensured FromLogStart or rejoined, and neither
+// Filled nor LeaveSink has been called since.
 func (q *Queue) Filling() bool {
 	return q.filling.Load()
 }
@@ -305,7 +305,8 @@ func parseMembership(b []byte) (m membership, ok bool) {
 }
 
 // LeaveSink ends the queueing of records for a sink, durably. The caller appends nothing
-// meanwhile. A sink that has left, or is not filled yet, stays unchanged.
+// meanwhile. A sink that has left stays unchanged. The fill of one that is not filled yet
+// is interrupted: what is queued stays, and RejoinSink continues behind it.
 func (s *Store) LeaveSink(name string) error {
 	q, err := s.Queue(name)
 	if err != nil {
@@ -314,7 +315,10 @@ func (s *Store) LeaveSink(name string) error {
 	s.sinks.ensuring.Lock()
 	defer s.sinks.ensuring.Unlock()
 	q.unhold()
-	if q.member.state != memberJoined {
+	switch q.member.state {
+	case memberFilling:
+		return s.interruptFill(q)
+	case memberLeft:
 		return nil
 	}
 	s.log.mu.Lock()
@@ -322,6 +326,59 @@ func (s *Store) LeaveSink(name string) error {
 	left := membership{state: memberLeft, after: s.log.tail, count: count, time: s.opts.Now().UTC()}
 	s.log.mu.Unlock()
 	return s.setMembership(q, left)
+}
+
+// interruptFill notes how far a fill came, so that its entries need not stay as they are:
+// for a sink that is away they are detached like any others. The caller holds
+// sinkTable.ensuring.
+func (s *Store) interruptFill(q *Queue) error {
+	from, err := q.fillFrom()
+	if err != nil {
+		return fmt.Errorf("sink %s: %w", q.name, err)
+	}
+	if next := q.member; from > next.after+1 {
+		count, err := s.countBefore(from)
+		if err != nil {
+			return fmt.Errorf("sink %s: %w", q.name, err)
+		}
+		next.after, next.count = from-1, max(next.count, count)
+		if next.time.IsZero() { // from now on it misses what is removed
+			next.time = s.opts.Now().UTC()
+		}
+		q.mu.Lock()
+		next.position = q.tail
+		q.mu.Unlock()
+		if err := s.setMembership(q, next); err != nil {
+			return err
+		}
+	}
+	q.filling.Store(false)
+	return nil
+}
+
+// countBefore returns how many records had been appended before a sequence since the store
+// was made; fewer if some are unreadable or deleted.
+func (s *Store) countBefore(sequence uint64) (int64, error) {
+	var m mark
+	s.log.mu.Lock()
+	if i := s.log.marks.segmentOf(sequence); i >= 0 {
+		m = s.log.marks[i]
+	}
+	s.log.mu.Unlock()
+	for after := max(m.sequence, 1) - 1; ; {
+		items, err := s.ReadLog(after, replayChunk)
+		if err != nil || len(items) == 0 {
+			return m.count, err
+		}
+		for i := range items {
+			if after = items[i].Sequence; after >= sequence {
+				return m.count, nil
+			}
+			if !items[i].Unreadable {
+				m.count++
+			}
+		}
+	}
 }
 
 // RejoinSink makes a sink that left Filling: [Store.Fill] queues the records since it
@@ -350,6 +407,7 @@ func (s *Store) RejoinSink(name string, from Start) error {
 	}
 	if q.member.state == memberFilling && q.release == nil {
 		q.release = s.log.hold(q.member.after + 1)
+		q.filling.Store(true)
 	}
 	return nil
 }

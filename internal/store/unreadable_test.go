@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -108,5 +109,51 @@ func TestDamagedBacklogHoldsNoLog(t *testing.T) {
 	}
 	if st, bound := s.LogStats(), limits.holdBound(); st.Bytes > 3*bound {
 		t.Errorf("log %+v, more than %d bytes", st, 3*bound)
+	}
+}
+
+// TestUnreadableDuringAnAck finds a record unreadable while an acknowledgement of entries
+// before it is being written, and ends the process then: no entry is counted that is not
+// read again.
+func TestUnreadableDuringAnAck(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	s := openTest(t, "store", Options{FS: fs, firstSequence: 1})
+	q := ensure(t, s, "a")
+	appendN(t, s, 3, "a")
+	items := read(t, q, 0, 10)
+	q.settling.RLock() // as Ack does
+	ack := s.db.NewBatch()
+	q.take(ack, []uint64{items[0].Position, items[1].Position})
+	done := make(chan error, 1)
+	go func() { done <- q.setUnreadable(items[2].Position) }()
+	written := false
+	for waits := false; !waits && !written; {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Fatal(err)
+			}
+			written = true
+		default:
+			if waits = !q.settling.TryRLock(); !waits {
+				q.settling.RUnlock()
+				runtime.Gosched()
+			}
+		}
+	}
+	appendN(t, s, 1) // makes it durable
+	crashed := fs.CrashClone(vfs.CrashCloneCfg{})
+	if err := s.applyLazily(ack); err != nil {
+		t.Fatal(err)
+	}
+	q.settling.RUnlock()
+	if !written {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+	q = ensure(t, openTest(t, "store", Options{FS: crashed, firstSequence: 1}), "a")
+	if n, length := len(read(t, q, 0, 10)), q.Stats().Length; int64(n) != length {
+		t.Errorf("%d entries are counted, %d can be read", length, n)
 	}
 }
