@@ -28,9 +28,16 @@ func TestHostileServer(t *testing.T) {
 			return err
 		},
 		"many messages": func(conn net.Conn) error {
-			for i := range 500 {
-				if _, err := conn.Write(message('S', string(rune('A'+i))+"\x00"+long+"\x00")); err != nil {
-					return err
+			content := []byte("name" + "\x00" + long + "\x00")
+			for i := range 500 { // without an allocation: those of the client are looked at
+				binary.BigEndian.PutUint32(content, uint32(i))
+				for j := range 4 {
+					content[j] |= 0x40 // no end of a text
+				}
+				for _, part := range [][]byte{binary.BigEndian.AppendUint32([]byte{'S'}, uint32(4+len(content))), content} {
+					if _, err := conn.Write(part); err != nil {
+						return err
+					}
 				}
 			}
 			return nil
