@@ -329,7 +329,7 @@ func (s *Store) LeaveSink(name string) error {
 }
 
 // interruptFill notes how far a fill came, so that its entries need not stay as they are:
-// for a sink that is away they are detached like any others. The caller holds
+// those of a sink that is not configured are detached like any others. The caller holds
 // sinkTable.ensuring.
 func (s *Store) interruptFill(q *Queue) error {
 	from, err := q.fillFrom()
