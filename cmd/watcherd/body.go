@@ -28,10 +28,11 @@ func newBodyCommand() *cobra.Command {
 		Use:   "body --config FILE --sink NAME",
 		Short: "Print what a sink would send",
 		Long: "Body prints what a sink of a configuration would send of an event: the value of its body expression, or its\n" +
-			"format's encoding. The event is a sample, an update of a Deployment, or read from a file of CloudEvents, one per\n" +
-			"line, such as tail prints them. Several events make one body if the expression reads the list events. What the\n" +
-			"routes that lead to the sink do not ask for, drop or redact is left out, of all routes together, with hashes of\n" +
-			"another key. Nothing is sent; the content type goes to standard error.",
+			"format's encoding. The event is a sample, or read from a file of CloudEvents, one per line, such as tail prints\n" +
+			"them. The sample is one of a Deployment, a Pod or an Event of Kubernetes that a route to the sink takes. For an\n" +
+			"event that none takes, the reason goes to standard error. Several events make one body if the expression reads\n" +
+			"the list events. What the routes that lead to the sink do not ask for, drop or redact is left out, of all routes\n" +
+			"together, with hashes of another key. Nothing is sent; the content type goes to standard error.",
 		Example: "  watcherd body --config watcherd.yaml --sink slack\n" +
 			"  watcherd tail --limit 1 -o json | watcherd body --config watcherd.yaml --sink slack --event -",
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -43,11 +44,18 @@ func newBodyCommand() *cobra.Command {
 			if s == nil {
 				return &usageError{fmt.Errorf("%s has no sink %q", display(file), sink)}
 			}
-			list, err := readEvents(cmd.InOrStdin(), events)
+			list, err := eventsFor(cmd.InOrStdin(), events, st, s.Name)
 			if err != nil {
 				return err
 			}
 			for i, e := range list {
+				reason, err := untaken(st, s.Name, e)
+				if err != nil {
+					return err
+				}
+				if reason != "" {
+					fmt.Fprintf(cmd.ErrOrStderr(), "watcherd: no route to the sink takes the %s event of %s: %s\n", e.Type, clean(e.Subject()), clean(reason))
+				}
 				if list[i], err = asRouted(st, s.Name, e); err != nil {
 					return err
 				}
@@ -74,11 +82,19 @@ func newBodyCommand() *cobra.Command {
 	return cmd
 }
 
-// readEvents reads events from a file, the sample if there is none.
+// eventsFor are the events of a file, or a sample if there is none.
+func eventsFor(stdin io.Reader, file string, st *plan.State, sink string) ([]*event.Event, error) {
+	if file != "" {
+		return readEvents(stdin, file)
+	}
+	e, err := sampleFor(st, sink)
+	return []*event.Event{e}, err
+}
+
+// readEvents reads events from a file.
 func readEvents(stdin io.Reader, file string) (list []*event.Event, err error) {
-	data := []byte(sampleEvent)
+	var data []byte
 	switch file {
-	case "":
 	case "-":
 		data, err = io.ReadAll(stdin)
 	default:
@@ -244,16 +260,3 @@ func printBody(out, notes io.Writer, body []byte, contentType string) error {
 	_, err := fmt.Fprintf(out, "%s\n", body)
 	return err
 }
-
-const sampleEvent = `{"specversion":"1.0","id":"3f9c2a7be1d04c58a1b6e0f2d7c98541","source":"/clusters/demo","type":"dev.watcherd.resource.updated",` +
-	`"subject":"/apis/apps/v1/namespaces/prod/deployments/web","time":"2026-03-01T12:00:00.25Z","sequence":"00000000000000000042","partitionkey":"deployments.apps/prod/web","datacontenttype":"application/json",` +
-	`"data":{"resource":{"group":"apps","version":"v1","resource":"deployments","kind":"Deployment"},"namespace":"prod","name":"web","uid":"0d6d5c1e-4a57-4f0e-9a4e-2f1c7b1f5a10","resourceVersion":"1042",` +
-	`"object":` + sampleAfter + `,"oldObject":` + sampleBefore + `,` +
-	`"patch":[{"op":"replace","path":"/spec/replicas","value":5},{"op":"replace","path":"/spec/template/spec/containers/0/image","value":"registry.example.com/web:1.5"}],` +
-	`"summary":"image of container web 1.4 -> 1.5, replicas 3 -> 5","changedBy":{"manager":"kubectl-set","operation":"Update","subresource":"","time":"2026-03-01T12:00:00Z"}}}`
-
-const (
-	sampleMetadata = `"metadata":{"name":"web","namespace":"prod","uid":"0d6d5c1e-4a57-4f0e-9a4e-2f1c7b1f5a10","labels":{"app":"web","team":"shop"},"creationTimestamp":"2026-01-15T08:30:00Z",`
-	sampleBefore   = `{"apiVersion":"apps/v1","kind":"Deployment",` + sampleMetadata + `"resourceVersion":"1041","generation":3},"spec":{"replicas":3,"template":{"spec":{"containers":[{"name":"web","image":"registry.example.com/web:1.4"}]}}},"status":{"readyReplicas":3}}`
-	sampleAfter    = `{"apiVersion":"apps/v1","kind":"Deployment",` + sampleMetadata + `"resourceVersion":"1042","generation":4},"spec":{"replicas":5,"template":{"spec":{"containers":[{"name":"web","image":"registry.example.com/web:1.5"}]}}},"status":{"readyReplicas":3}}`
-)
