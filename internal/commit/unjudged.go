@@ -30,7 +30,7 @@ const (
 // CauseNamespace is the cause of a gap in a namespace whose labels were not known.
 const CauseNamespace = "namespace"
 
-// awaitNamespace returns when the namespace of an object has been seen, if a watch
+// awaitNamespace returns when the labels of an object's namespace are known, if a watch
 // selects namespaces by label.
 func (h *handler) awaitNamespace(o *compact.Object) {
 	s, table := h.feed, &h.c.namespaces
@@ -38,13 +38,13 @@ func (h *handler) awaitNamespace(o *compact.Object) {
 	if name == "" || !slices.ContainsFunc(s.Watches(), func(h WatchRef) bool { return h.mayCover(name) }) || !table.ready() {
 		return
 	}
-	if known, _ := table.await(name); known || time.Since(h.waited) < namespacePause {
+	if known, _ := table.await(o); known || time.Since(h.waited) < namespacePause {
 		return
 	}
 	limit := time.NewTimer(namespaceWait)
 	defer limit.Stop()
 	for {
-		known, changed := table.await(name)
+		known, changed := table.await(o)
 		if known {
 			return
 		}
@@ -108,7 +108,7 @@ func (c *Committer) putUnjudged(namespace, feed string, u unjudged) {
 // if that is because its namespace has not been seen.
 func (g *group) noteUnjudged(s *Feed, at time.Time, o *transition) {
 	namespace := o.subject().GetNamespace()
-	if _, known := g.c.namespaces.get(namespace); known || namespace == "" || !g.c.namespaces.ready() {
+	if namespace == "" || g.c.namespaces.knows(o.subject()) || !g.c.namespaces.ready() {
 		return
 	}
 	u, noted := g.c.unjudged[namespace][s.ID]
