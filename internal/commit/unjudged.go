@@ -105,10 +105,10 @@ func (c *Committer) putUnjudged(namespace, feed string, u unjudged) {
 }
 
 // noteUnjudged notes a change that a watch which selects namespaces by label was not given,
-// if that is because its namespace has not been seen.
+// if that is because its namespace has not been seen. An object of the first list is no change.
 func (g *group) noteUnjudged(s *Feed, at time.Time, o *transition) {
 	namespace := o.subject().GetNamespace()
-	if namespace == "" || g.c.namespaces.knows(o.subject()) || !g.c.namespaces.ready() {
+	if o.t == event.Sync || namespace == "" || g.c.namespaces.knows(o.subject()) || !g.c.namespaces.ready() {
 		return
 	}
 	u, noted := g.c.unjudged[namespace][s.ID]
@@ -116,6 +116,9 @@ func (g *group) noteUnjudged(s *Feed, at time.Time, o *transition) {
 	switch {
 	case !noted:
 		u = unjudged{From: s.saved.ResourceVersion, FromTime: s.saved.Time, At: at}
+		if sub, p := s.informer(), o.subject().Position(); u.From == "" && sub != nil && p > 0 {
+			u.From = sub.Checkpoint(p - 1) // the first list's, with which it is committed
+		}
 		if u.FromTime.IsZero() {
 			u.FromTime = at
 		}

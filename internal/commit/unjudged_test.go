@@ -9,7 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/watcherd/watcherd/internal/committest"
+	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -63,6 +65,38 @@ func TestLateNamespace(t *testing.T) {
 				checkLate(r, tc.want)
 			})
 		}
+	}
+}
+
+// TestLateNamespaceOfAFirstList lists objects for the first time in a namespace that is seen
+// later: they are not new to anybody, but what is added behind the list is.
+func TestLateNamespaceOfAFirstList(t *testing.T) {
+	never := func(w *plan.Watch) { committest.ProdPods(w); w.Snapshot = false }
+	for name, tc := range map[string]struct {
+		edit  func(*plan.Watch)
+		parts bool // the list is committed first
+		want  []string
+	}{
+		"in parts":           {committest.ProdPods, true, []string{"sync a u1 3", "added b u2 11"}},
+		"at once":            {committest.ProdPods, false, []string{"sync a u1 3", "added b u2 11"}},
+		"in parts, no syncs": {never, true, []string{"added b u2 11"}},
+		"at once, no syncs":  {never, false, []string{"added b u2 11"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), committest.PodWatch(tc.edit))
+			s := r.know()
+			s.synced = false
+			s.Subscribed(&informer{list: &dynamicfactory.List{ResourceVersion: "9", End: 1}, checkpoints: map[uint64]string{1: "9"}})
+			r.add(listedBy(s, r.Object("a", "u1", "3").WithPosition(1)))
+			if tc.parts {
+				r.commit()
+			}
+			r.commit(addedTo(s, r.Object("b", "u2", "11").WithPosition(2)), &feedSynced{feed: s})
+			r.Expect()
+			r.commit(&namespaceSeen{obj: r.namespace("8", "prod")})
+			checkLate(r, tc.want)
+		})
 	}
 }
 
