@@ -31,7 +31,7 @@ func (c *namespaceSeen) process(g *group) error {
 		return nil
 	}
 	g.putNamespace(name, after)
-	if same || !g.c.namespaces.ready() {
+	if same && before.Ended.IsZero() || !g.c.namespaces.ready() {
 		return nil
 	}
 	r := g.c.relabels[name]
@@ -40,7 +40,7 @@ func (c *namespaceSeen) process(g *group) error {
 		g.c.relabels[name] = r
 		g.resume(name)
 	}
-	r.Moves = append(r.Moves, relabel{Before: before.Labels, After: after.Labels, Known: known, Version: after.Version, At: c.at})
+	r.Moves = append(r.Moves, relabel{Before: before.Labels, After: after.Labels, Known: known, Ended: before.Ended, Version: after.Version, At: c.at})
 	g.putRelabelling(name, r)
 	return nil
 }
@@ -55,10 +55,24 @@ type relabel struct {
 	// have been seen before it was, as the order between watches is open, and no watch
 	// that selects by label was given them.
 	Known bool
+
+	// Ended is when the one before ended that had the name. The labels of now are the first that
+	// are known of objects that were made after that.
+	Ended time.Time `json:",omitzero"`
 }
 
-func (r *relabel) before(string) (labels.Set, bool) { return r.Before, r.Known }
-func (r *relabel) after(string) (labels.Set, bool)  { return r.After, true }
+// knows reports whether the labels before are those of the object's namespace.
+func (r *relabel) knows(o *compact.Object) bool { return r.Known && !madeAfter(o, r.Ended) }
+
+func (r *relabel) before(o *compact.Object) func(string) (labels.Set, bool) {
+	return func(string) (labels.Set, bool) {
+		if r.knows(o) {
+			return r.Before, true
+		}
+		return nil, false
+	}
+}
+func (r *relabel) after(string) (labels.Set, bool) { return r.After, true }
 
 // relabelling is what remains to be delivered of a namespace's objects for the changes of its
 // labels: a group takes a part of them, in the order of partitions and keys. A change of
@@ -208,10 +222,10 @@ func (r *relabelling) end() int { return r.Base + len(r.Moves) }
 func (c *Committer) labelsOf(s *Feed, o *compact.Object) func(namespace string) (labels.Set, bool) {
 	if r := c.relabels[o.GetNamespace()]; r != nil {
 		if next := r.next(s, ledger.Key(o.GetNamespace(), o.GetName())); next < r.end() {
-			return r.Moves[next-r.Base].before
+			return r.Moves[next-r.Base].before(o)
 		}
 	}
-	return c.namespaces.labels
+	return c.namespaces.of(o)
 }
 
 // reselection is the job of a relabelling.
@@ -237,7 +251,7 @@ func (j *reselection) step(g *group) (more bool, err error) {
 	slices.SortFunc(sources, func(a, b *Feed) int { return strings.Compare(a.Partition, b.Partition) })
 	looked := 0
 	for _, s := range sources {
-		if s.Partition < r.Partition || s.Key.Namespace != "" && s.Key.Namespace != j.namespace || len(s.selecting()) == 0 && len(s.gaining) == 0 {
+		if s.Partition < r.Partition || !s.selects(j.namespace) {
 			continue
 		}
 		if s.Partition > r.Partition {
@@ -274,9 +288,9 @@ func (j *reselection) step(g *group) (more bool, err error) {
 			return false, err
 		}
 	}
-	if !r.Moves[0].Known {
+	if move := &r.Moves[0]; !move.Known || !move.Ended.IsZero() {
 		g.dropCarried(j.namespace)
-		if err := g.reportUnjudged(j.namespace, &r.Moves[0], sources); err != nil {
+		if err := g.reportUnjudged(j.namespace, move, sources); err != nil {
 			return false, err
 		}
 	}
@@ -300,6 +314,13 @@ func (s *Feed) selecting() []WatchRef {
 	return slices.DeleteFunc(slices.Clone(s.Watches()), func(h WatchRef) bool { return !h.byLabels() })
 }
 
+// selects reports whether watches of the feed select the namespace by label, or are given
+// objects.
+func (s *Feed) selects(namespace string) bool {
+	in := s.Key.Namespace == "" || s.Key.Namespace == namespace
+	return in && (len(s.selecting()) > 0 || len(s.gaining) > 0)
+}
+
 // reselect delivers an object to those of one feed's watches for which a change of
 // its namespace's labels makes a difference. Snapshots that must still come to it give
 // it before that, as their watches and those they took the place of saw it.
@@ -309,7 +330,7 @@ func (g *group) reselect(s *Feed, move *relabel, o *compact.Object) error {
 			return err
 		}
 	}
-	if !move.Known {
+	if !move.knows(o) {
 		return g.addLate(s, move, o, s.selecting())
 	}
 	return g.move(s, move, o, s.selecting())
@@ -321,7 +342,7 @@ func (g *group) move(s *Feed, move *relabel, o *compact.Object, hits []WatchRef)
 	keep := false
 	var changed []route.Hit
 	for _, h := range hits {
-		was, is := h.Covers(o, move.before), h.Covers(o, move.after)
+		was, is := h.Covers(o, move.before(o)), h.Covers(o, move.after)
 		if was == is {
 			continue
 		}
@@ -348,7 +369,7 @@ func (g *group) addLate(s *Feed, move *relabel, o *compact.Object, hits []WatchR
 	keep := false
 	var covered []route.Hit
 	for _, h := range hits {
-		if g.c.inForce(s, h, o.GetNamespace(), move.before).Covers(o, move.before) {
+		if g.c.inForce(s, h, o.GetNamespace(), move.before(o)).Covers(o, move.before(o)) {
 			continue
 		}
 		if t == event.Sync && !h.Watch.Snapshot {
@@ -365,14 +386,59 @@ func (g *group) addLate(s *Feed, move *relabel, o *compact.Object, hits []WatchR
 }
 
 func (c *namespaceGone) process(g *group) error {
-	g.namespaceGone(c.obj.GetName(), c.at)
+	ended, err := g.ended(c.obj)
+	if err != nil {
+		return err
+	}
+	g.namespaceGone(c.obj.GetName(), c.at, ended)
 	return nil
 }
 
-// namespaceGone keeps the labels of a namespace for the deletions of its objects.
-func (g *group) namespaceGone(name string, at time.Time) {
+// ended is when a namespace ended by its deletionTimestamp: what is made later is in another one.
+// Objects of that one that are recorded already were judged by the labels of the one that
+// ended, so that only what was made after them is not. Zero if that is not known.
+func (g *group) ended(ns *compact.Object) (time.Time, error) {
+	deleted := ns.GetDeletionTimestamp()
+	if deleted == nil || g.c.relabelsHeld.Load() {
+		return time.Time{}, nil
+	}
+	ended, prefix, looked := deleted.Time, ledger.Key(ns.GetName(), ""), 0
+	look := func(o *compact.Object) {
+		if o != nil && madeAfter(o, ended) {
+			ended = o.GetCreationTimestamp().Time
+		}
+	}
+	for _, s := range append(g.c.cfg.Running(), g.c.resting...) {
+		if !s.selects(ns.GetName()) {
+			continue
+		}
+		err := g.c.ledger.Scan(s.Partition, prefix, "", func(_ string, o *compact.Object) error {
+			if looked++; looked > maxGroup {
+				return ledger.ErrEnough
+			}
+			look(o)
+			return nil
+		})
+		switch {
+		case errors.Is(err, ledger.ErrEnough), errors.Is(err, store.ErrUnreadable):
+			return time.Time{}, nil
+		case err != nil:
+			return time.Time{}, err
+		}
+	}
+	for id, o := range g.overlay {
+		if strings.HasPrefix(id.key, prefix) {
+			look(o)
+		}
+	}
+	return ended, nil
+}
+
+// namespaceGone keeps the labels of a namespace for the deletions of its objects. ended is as
+// in namespace.
+func (g *group) namespaceGone(name string, at, ended time.Time) {
 	if n, known := g.c.namespaces.get(name); known && n.Gone.IsZero() {
-		n.Gone = at
+		n.Gone, n.Ended = at, ended
 		g.putNamespace(name, n)
 	}
 }
@@ -381,7 +447,7 @@ func (g *group) namespaceGone(name string, at time.Time) {
 func (c *namespacesSynced) process(g *group) error {
 	for _, name := range g.c.namespaces.existing() {
 		if _, exists := c.names[name]; !exists {
-			g.namespaceGone(name, c.at)
+			g.namespaceGone(name, c.at, time.Time{})
 		}
 	}
 	g.batch.PutMeta(namespacesKnownKey, []byte("{}"))

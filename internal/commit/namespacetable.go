@@ -14,6 +14,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/pkg/compact"
 )
 
 // Keys of what the store remembers of namespaces.
@@ -32,6 +33,13 @@ type namespace struct {
 	Labels  labels.Set `json:"labels,omitempty"`
 	Version string     `json:"resourceVersion"` // that brought the labels
 	Gone    time.Time  `json:"gone,omitzero"`   // when it was found to be deleted
+	Ended   time.Time  `json:"ended,omitzero"`  // objects that were made later are in another one, which was not seen
+}
+
+// madeAfter reports whether an object was made after its namespace ended, so that it is in
+// another one of that name. If the end is not known, it is zero.
+func madeAfter(o *compact.Object, ended time.Time) bool {
+	return !ended.IsZero() && o.GetCreationTimestamp().After(ended)
 }
 
 // namespaceTable holds the labels by which watches select namespaces, as the
@@ -65,19 +73,36 @@ func (t *namespaceTable) get(name string) (namespace, bool) {
 	return n, ok
 }
 
-// await reports whether a namespace is known; if not, changed is closed by the next one
-// that is recorded.
-func (t *namespaceTable) await(name string) (known bool, changed <-chan struct{}) {
-	if _, ok := t.get(name); ok {
+// of is labels by an object in the namespace: if it was made after that namespace ended, the
+// labels of the one that it is in are not known.
+func (t *namespaceTable) of(o *compact.Object) func(name string) (labels.Set, bool) {
+	return func(name string) (labels.Set, bool) {
+		if n, ok := t.get(name); ok && !madeAfter(o, n.Ended) {
+			return n.Labels, true
+		}
+		return nil, false
+	}
+}
+
+// knows reports whether the labels of an object's namespace are known.
+func (t *namespaceTable) knows(o *compact.Object) bool {
+	_, known := t.of(o)(o.GetNamespace())
+	return known
+}
+
+// await reports whether the labels of an object's namespace are known; if not, changed is
+// closed by the next namespace that is recorded.
+func (t *namespaceTable) await(o *compact.Object) (known bool, changed <-chan struct{}) {
+	if t.knows(o) {
 		return true, nil
 	}
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	_, known = t.known[name]
 	if t.changed == nil {
 		t.changed = make(chan struct{})
 	}
-	return known, t.changed
+	changed = t.changed
+	t.mu.Unlock()
+	return t.knows(o), changed
 }
 
 // put records a namespace. It returns the names of those that it deletes for it.

@@ -120,7 +120,8 @@ func (g *group) unreadable(c *sighting, cause error) error {
 		Cause: dynamicfactory.CauseUnreadable, From: s.saved.ResourceVersion, To: c.obj.GetResourceVersion(), FromTime: s.saved.Time, ToTime: c.at,
 		Namespace: c.obj.GetNamespace(), Name: c.obj.GetName(),
 	}, func(h WatchRef) bool {
-		return g.c.inForce(s, h, c.obj.GetNamespace(), g.c.namespaces.labels).Covers(c.obj, g.c.namespaces.labels)
+		nsLabels := g.c.namespaces.of(c.obj)
+		return g.c.inForce(s, h, c.obj.GetNamespace(), nsLabels).Covers(c.obj, nsLabels)
 	})
 }
 
@@ -255,13 +256,13 @@ func (g *group) emit(c *sighting, o transition) (sequence uint64, err error) {
 		}
 	}
 	var hits []route.Hit
-	unjudged := false
+	unjudged, nsLabels := false, g.c.namespaces.of(o.subject())
 	for _, h := range c.feed.Watches() {
 		if o.t == event.Sync && !h.Watch.Snapshot {
 			continue
 		}
-		h = g.c.inForce(c.feed, h, o.subject().GetNamespace(), g.c.namespaces.labels)
-		if s, ok := h.Selection(o.t, o.before, o.after, g.c.namespaces.labels); ok {
+		h = g.c.inForce(c.feed, h, o.subject().GetNamespace(), nsLabels)
+		if s, ok := h.Selection(o.t, o.before, o.after, nsLabels); ok {
 			g.c.metrics.watched(h.Watch.Name, o.t)
 			hits = append(hits, route.Hit{Watch: h.Watch.Name, Selection: s})
 			o.keep = o.keep || h.Watch.History

@@ -199,7 +199,7 @@ func (j *snapshot) takeAhead(g *group, move *relabel, o *compact.Object) error {
 		return nil
 	}
 	j.delivered[key] = struct{}{}
-	if !j.covers(g.c, o, now, move.before) {
+	if !j.covers(g.c, o, now, move.before(o)) {
 		return nil
 	}
 	if j.cursor == "" && j.meta != "" { // no step has noted yet when it began

@@ -30,7 +30,7 @@ const (
 // CauseNamespace is the cause of a gap in a namespace whose labels were not known.
 const CauseNamespace = "namespace"
 
-// awaitNamespace returns when the namespace of an object has been seen, if a watch
+// awaitNamespace returns when the labels of an object's namespace are known, if a watch
 // selects namespaces by label.
 func (h *handler) awaitNamespace(o *compact.Object) {
 	s, table := h.feed, &h.c.namespaces
@@ -38,13 +38,13 @@ func (h *handler) awaitNamespace(o *compact.Object) {
 	if name == "" || !slices.ContainsFunc(s.Watches(), func(h WatchRef) bool { return h.mayCover(name) }) || !table.ready() {
 		return
 	}
-	if known, _ := table.await(name); known || time.Since(h.waited) < namespacePause {
+	if known, _ := table.await(o); known || time.Since(h.waited) < namespacePause {
 		return
 	}
 	limit := time.NewTimer(namespaceWait)
 	defer limit.Stop()
 	for {
-		known, changed := table.await(name)
+		known, changed := table.await(o)
 		if known {
 			return
 		}
@@ -105,10 +105,10 @@ func (c *Committer) putUnjudged(namespace, feed string, u unjudged) {
 }
 
 // noteUnjudged notes a change that a watch which selects namespaces by label was not given,
-// if that is because its namespace has not been seen.
+// if that is because its namespace has not been seen. An object of the first list is no change.
 func (g *group) noteUnjudged(s *Feed, at time.Time, o *transition) {
 	namespace := o.subject().GetNamespace()
-	if _, known := g.c.namespaces.get(namespace); known || namespace == "" || !g.c.namespaces.ready() {
+	if o.t == event.Sync || namespace == "" || g.c.namespaces.knows(o.subject()) || !g.c.namespaces.ready() {
 		return
 	}
 	u, noted := g.c.unjudged[namespace][s.ID]
@@ -116,6 +116,9 @@ func (g *group) noteUnjudged(s *Feed, at time.Time, o *transition) {
 	switch {
 	case !noted:
 		u = unjudged{From: s.saved.ResourceVersion, FromTime: s.saved.Time, At: at}
+		if sub, p := s.informer(), o.subject().Position(); u.From == "" && sub != nil && p > 0 {
+			u.From = sub.Checkpoint(p - 1) // the first list's, with which it is committed
+		}
 		if u.FromTime.IsZero() {
 			u.FromTime = at
 		}

@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -8,6 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/watcherd/watcherd/internal/committest"
+	"github.com/watcherd/watcherd/internal/plan"
+	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/event"
 )
 
@@ -61,6 +65,38 @@ func TestLateNamespace(t *testing.T) {
 				checkLate(r, tc.want)
 			})
 		}
+	}
+}
+
+// TestLateNamespaceOfAFirstList lists objects for the first time in a namespace that is seen
+// later: they are not new to anybody, but what is added behind the list is.
+func TestLateNamespaceOfAFirstList(t *testing.T) {
+	never := func(w *plan.Watch) { committest.ProdPods(w); w.Snapshot = false }
+	for name, tc := range map[string]struct {
+		edit  func(*plan.Watch)
+		parts bool // the list is committed first
+		want  []string
+	}{
+		"in parts":           {committest.ProdPods, true, []string{"sync a u1 3", "added b u2 11"}},
+		"at once":            {committest.ProdPods, false, []string{"sync a u1 3", "added b u2 11"}},
+		"in parts, no syncs": {never, true, []string{"added b u2 11"}},
+		"at once, no syncs":  {never, false, []string{"added b u2 11"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), committest.PodWatch(tc.edit))
+			s := r.know()
+			s.synced = false
+			s.Subscribed(&informer{list: &dynamicfactory.List{ResourceVersion: "9", End: 1}, checkpoints: map[uint64]string{1: "9"}})
+			r.add(listedBy(s, r.Object("a", "u1", "3").WithPosition(1)))
+			if tc.parts {
+				r.commit()
+			}
+			r.commit(addedTo(s, r.Object("b", "u2", "11").WithPosition(2)), &feedSynced{feed: s})
+			r.Expect()
+			r.commit(&namespaceSeen{obj: r.namespace("8", "prod")})
+			checkLate(r, tc.want)
+		})
 	}
 }
 
@@ -188,6 +224,21 @@ func TestChangesWaitForTheirNamespace(t *testing.T) {
 		}
 		r.Expect("added a u1 2", "updated a u1 3")
 
+		r.commit(&namespaceGone{obj: r.ended()})
+		h.OnDelete(r.made("6", 10))
+		if taken() != 1 {
+			t.Error("a deletion in a namespace that is gone waits")
+		}
+		go h.OnDelete(r.made("6", 40))
+		if taken() != 0 {
+			t.Error("a deletion does not wait for the namespace that was made again")
+		}
+		r.commit(&namespaceSeen{obj: r.namespace("7", "prod")})
+		if taken() != 1 {
+			t.Error("the deletion still waits")
+		}
+		r.Expect()
+
 		elsewhere, err := r.Codec.Encode([]byte(`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"b","name":"a","uid":"u2","resourceVersion":"4"}}`), nil, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -215,4 +266,106 @@ func TestChangesWaitForTheirNamespace(t *testing.T) {
 			t.Error("a stopped feed has changes")
 		}
 	})
+}
+
+// made is the object "a" that was made in a second of a minute.
+func (r *rig) made(version string, second int) *compact.Object {
+	r.Helper()
+	o, err := r.Codec.Encode(fmt.Appendf(nil,
+		`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"ns","name":"a","uid":"u%d","resourceVersion":%q,"creationTimestamp":"2026-01-01T00:00:%02dZ"}}`,
+		second, version, second), nil, 0)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return o
+}
+
+// ended is the namespace as it was deleted in the 20th second of that minute.
+func (r *rig) ended() *compact.Object {
+	r.Helper()
+	o, err := r.Codec.Encode([]byte(`{"metadata":{"name":"ns","uid":"n","resourceVersion":"5","deletionTimestamp":"2026-01-01T00:00:20Z"}}`), nil, 0)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return o
+}
+
+// TestNamespaceMadeAgain deletes a namespace and makes it again with other labels. Until those
+// are seen, what is in the new one is judged by neither, and what is left of the old one by its
+// own.
+func TestNamespaceMadeAgain(t *testing.T) {
+	pod := (*rig).made
+	for _, tc := range []struct {
+		name     string
+		was, now string
+		do       func(r *rig, s *Feed) []change
+		want     []string
+		later    []string // once the new labels are seen
+		behind   bool     // the deletion of the namespace comes last
+	}{
+		{"the old one's object goes", "prod", "dev", func(r *rig, s *Feed) []change { return []change{deletedFrom(s, pod(r, "4", 10))} }, []string{"deleted a u10 4"}, nil, false},
+		{"added, comes to be selected", "dev", "prod", func(r *rig, s *Feed) []change {
+			return []change{deletedFrom(s, pod(r, "4", 10)), addedTo(s, pod(r, "7", 40))}
+		}, nil, []string{"added a u40 7"}, false},
+		{"added, is selected as before", "prod", "prod", func(r *rig, s *Feed) []change {
+			return []change{deletedFrom(s, pod(r, "4", 10)), addedTo(s, pod(r, "7", 40))}
+		}, []string{"deleted a u10 4"}, []string{"added a u40 7"}, false},
+		{"added, is not selected any more", "prod", "dev", func(r *rig, s *Feed) []change {
+			return []change{addedTo(s, pod(r, "7", 40))}
+		}, []string{"deleted a u10 2"}, nil, false},
+		{"came and went", "dev", "prod", func(r *rig, s *Feed) []change {
+			return []change{deletedFrom(s, pod(r, "4", 10)), addedTo(s, pod(r, "7", 40)), deletedFrom(s, pod(r, "8", 40))}
+		}, nil, []string{"gap   "}, false},
+		{"came and went, is not selected any more", "prod", "dev", func(r *rig, s *Feed) []change {
+			return []change{deletedFrom(s, pod(r, "4", 10)), addedTo(s, pod(r, "7", 40)), deletedFrom(s, pod(r, "8", 40))}
+		}, []string{"deleted a u10 4"}, nil, false},
+		{"added before the other's end is seen", "prod", "dev", func(r *rig, s *Feed) []change {
+			return []change{deletedFrom(s, pod(r, "4", 10)), addedTo(s, pod(r, "7", 40))}
+		}, []string{"deleted a u10 4", "added a u40 7"}, []string{"updated a u40 7"}, true},
+	} {
+		for _, restarted := range []bool{false, true} {
+			name := tc.name
+			if restarted {
+				name += ", after a restart"
+			}
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				dir := disk()
+				var r *rig
+				t.Run("before", func(t *testing.T) {
+					r = newRig(t, dir, committest.PodWatch(committest.ProdPods))
+					s := r.know(&namespaceSeen{obj: r.namespace("1", tc.was)})
+					s.saved.ResourceVersion = "1"
+					r.commit(addedTo(s, pod(r, "2", 10)))
+					r.Events()
+					changes := append([]change{&namespaceGone{obj: r.ended()}}, tc.do(r, s)...)
+					if tc.behind {
+						changes = append(changes[1:], changes[0])
+					}
+					r.commit(changes...)
+					r.Expect(tc.want...)
+					if !restarted {
+						r.commit(&namespaceSeen{obj: r.namespace("6", tc.now)})
+						r.commit()
+						r.Expect(tc.later...)
+					}
+				})
+				if !restarted {
+					return
+				}
+				last := r.Read
+				r = newRig(t, dir, committest.PodWatch(committest.ProdPods))
+				r.Read = last
+				if err := r.c.LoadNamespaces(); err != nil {
+					t.Fatal(err)
+				}
+				s := r.feed(pods)
+				s.synced = true
+				r.running = append(r.running, s)
+				r.commit(&namespaceSeen{obj: r.namespace("6", tc.now)})
+				r.commit()
+				r.Expect(tc.later...)
+			})
+		}
+	}
 }

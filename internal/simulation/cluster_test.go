@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/watcherd/watcherd/internal/apitest"
 )
@@ -15,11 +16,12 @@ import (
 var paths = map[string]string{
 	"pods":                "/api/v1/pods",
 	"nodes":               "/api/v1/nodes",
+	"jobs.batch":          "/apis/batch/v1/jobs",
 	"widgets.example.com": "/apis/example.com/v1/widgets",
 	"namespaces":          "/api/v1/namespaces",
 }
 
-var resourceNames = []string{"pods", "nodes", "widgets.example.com"}
+var resourceNames = []string{"pods", "nodes", "widgets.example.com", "jobs.batch"}
 
 // write is one change that the writer made. The writes of an object path are its
 // history.
@@ -27,8 +29,10 @@ type write struct {
 	verb    string // added, updated or deleted
 	uid     string
 	version string
-	n       int  // differs for each state
-	ready   bool // of an addition: the daemon was ready, and is to tell of it as one
+	made    time.Time // of the object
+	n       int       // differs for each state
+	ready   bool      // of an addition: the daemon was ready, and is to tell of it as one
+	chosen  bool      // of an addition: a watch selected namespaces by label
 }
 
 // cluster is the API server and the writer's own record of what it wrote. Only the
@@ -40,13 +44,17 @@ type cluster struct {
 	labels  map[string]string // of namespaces that exist: the value of tier
 	born    int               // namespaces so far
 	uids    map[string]string // of namespaces
+	other   map[string]bool   // namespaces that were of another tier than x once
+	passed  int               // how many namespaces of jobs went
+	chosen  func() bool       // reports whether a watch has begun that selects namespaces by label
 	ready   func() bool       // reports whether the daemon is ready
 }
 
 func newCluster() *cluster {
-	c := &cluster{Server: apitest.Start(), history: map[string][]write{}, labels: map[string]string{}, uids: map[string]string{}}
+	c := &cluster{Server: apitest.Start(), history: map[string][]write{}, labels: map[string]string{}, uids: map[string]string{}, other: map[string]bool{}}
 	c.Serve(paths["pods"], "v1", "Pod")
 	c.Serve(paths["nodes"], "v1", "Node")
+	c.Serve(paths["jobs.batch"], "batch/v1", "Job")
 	c.serveWidgets()
 	c.Alias("/apis/example.com/v1beta1/widgets", paths["widgets.example.com"])
 	for _, ns := range []string{"a", "b"} {
@@ -62,14 +70,22 @@ func (c *cluster) relabel(ns, tier string) {
 		c.born++
 		c.uids[ns] = fmt.Sprint("uid-", ns, "-", c.born)
 	}
+	c.other[ns] = c.other[ns] || tier != "x"
 	c.labels[ns] = tier
-	c.Put(paths["namespaces"], "", ns, map[string]any{"metadata": map[string]any{
-		"name": ns, "uid": c.uids[ns], "labels": map[string]any{"tier": tier},
-	}})
+	c.putNamespace(ns, nil)
+}
+
+func (c *cluster) putNamespace(ns string, more map[string]any) {
+	metadata := map[string]any{"name": ns, "uid": c.uids[ns], "labels": map[string]any{"tier": c.labels[ns]}}
+	maps.Copy(metadata, more)
+	c.Put(paths["namespaces"], "", ns, map[string]any{"metadata": metadata})
 }
 
 // path is an object path: the key of a history.
 func path(resource, namespace, name string) string { return resource + "/" + namespace + "/" + name }
+
+// passing is the namespace of jobs. Its name is not used again when it goes.
+func (c *cluster) passing() string { return fmt.Sprint("c", c.passed) }
 
 // exists returns the last state of an object.
 func (c *cluster) exists(path string) (write, bool) {
@@ -87,14 +103,17 @@ func (c *cluster) put(resource, namespace, name string) {
 	c.n++
 	key := path(resource, namespace, name)
 	last, exists := c.exists(key)
+	chosen := c.chosen() && !exists
 	ready := !exists && resource != "widgets.example.com" && c.ready()
-	c.Put(paths[resource], namespace, name, map[string]any{"spec": map[string]any{
-		"n": c.n, "secret": fmt.Sprint("s", c.n), "noise": c.n,
-	}})
-	w := write{verb: "updated", uid: last.uid, version: c.Version(), n: c.n, ready: ready}
+	w := write{verb: "updated", uid: last.uid, made: last.made, n: c.n, ready: ready, chosen: chosen}
 	if !exists {
-		w.verb, w.uid = "added", "uid-"+name+"-"+w.version
+		w.verb, w.uid, w.made = "added", fmt.Sprint("uid-", name, "-", c.n), time.Now()
 	}
+	c.Put(paths[resource], namespace, name, map[string]any{
+		"metadata": map[string]any{"namespace": namespace, "name": name, "uid": w.uid, "creationTimestamp": w.made.UTC().Format(time.RFC3339)},
+		"spec":     map[string]any{"n": c.n, "secret": fmt.Sprint("s", c.n), "noise": c.n},
+	})
+	w.version = c.Version()
 	c.history[key] = append(c.history[key], w)
 }
 
@@ -116,9 +135,16 @@ func (c *cluster) write(r *rand.Rand, widgets bool) {
 		resource = "pods"
 	}
 	namespace := []string{"a", "b"}[r.IntN(2)]
-	if resource == "nodes" {
+	switch resource {
+	case "nodes":
 		namespace = ""
+	case "jobs.batch":
+		namespace = c.passing()
 	}
+	c.writeTo(r, resource, namespace)
+}
+
+func (c *cluster) writeTo(r *rand.Rand, resource, namespace string) {
 	name := "o" + strconv.Itoa(r.IntN(6))
 	switch _, exists := c.exists(path(resource, namespace, name)); {
 	case exists && r.IntN(4) == 0:
@@ -139,8 +165,12 @@ func (c *cluster) removeNamespace(ns string) {
 		}
 	}
 	if c.labels[ns] != "" {
+		c.putNamespace(ns, map[string]any{"deletionTimestamp": time.Now().UTC().Format(time.RFC3339)})
 		c.Delete(paths["namespaces"], "", ns)
 		delete(c.labels, ns)
+		if ns == c.passing() {
+			c.passed++
+		}
 	}
 }
 

@@ -113,12 +113,12 @@ admin: {listen: ""}
 		things = "'*.example.com'"
 	}
 	// Nodes are in no namespace, which a watch with namespaces leaves out.
-	list := [][2]string{{"n", "nodes"}, {"w", "pods, " + things}}
+	list := [][2]string{{"n", "nodes, jobs.batch"}, {"w", "pods, " + things}}
 	switch s.layout {
 	case 1:
-		list = [][2]string{{"n", "nodes"}, {"w", things}, {"p", "pods"}}
+		list = [][2]string{{"n", "nodes, jobs.batch"}, {"w", things}, {"p", "pods"}}
 	case 2:
-		list = [][2]string{{"n", "nodes, " + things}, {"w", "pods"}}
+		list = [][2]string{{"n", "nodes, jobs.batch, " + things}, {"w", "pods"}}
 	}
 	var watches, names []string
 	add := func(name, resources, namespaces string) {
@@ -153,7 +153,7 @@ admin: {listen: ""}
 		if s.byName {
 			namespaces = "include: [a]"
 		}
-		watches = append(watches, "- name: chosen\n  resources: [pods, widgets.example.com]\n  namespaces: {"+namespaces+"}\n"+edits)
+		watches = append(watches, "- name: chosen\n  resources: [pods, widgets.example.com, jobs.batch]\n  namespaces: {"+namespaces+"}\n"+edits)
 	}
 	if s.reverse {
 		for i, j := 0, len(watches)-1; i < j; i, j = i+1, j-1 {

@@ -100,6 +100,7 @@ type resolver struct {
 var (
 	pods    = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "pods"}, Kind: "Pod", Namespaced: true}
 	nodes   = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, Kind: "Node"}
+	jobs    = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Group: "batch", Version: "v1", Resource: "jobs"}, Kind: "Job", Namespaced: true}
 	widgets = dynamicfactory.Resource{GVR: schema.GroupVersionResource{Group: "example.com", Version: "v1", Resource: "widgets"}, Kind: "Widget", Namespaced: true}
 )
 
@@ -113,6 +114,8 @@ func (r *resolver) Resolve(pattern string) ([]dynamicfactory.Resource, error) {
 		return nil, dynamicfactory.ErrNotReady
 	case pattern == "pods":
 		return []dynamicfactory.Resource{pods}, nil
+	case pattern == "jobs.batch":
+		return []dynamicfactory.Resource{jobs}, nil
 	case pattern == "nodes":
 		return []dynamicfactory.Resource{nodes}, nil
 	case (pattern == "widgets.example.com" || pattern == "*.example.com") && r.widgets:

@@ -38,6 +38,10 @@ type world struct {
 
 	refuse atomic.Int64 // of a hundred requests, how many are refused; 100: the server is away
 
+	blind atomic.Bool // the namespaces alone are refused
+
+	selects bool // a watch that selects namespaces by label was ready once
+
 	lossy bool // history was compacted away
 	gone  bool // the definition of widgets was deleted: what was not read of them by then cannot be
 }
@@ -49,12 +53,20 @@ func newWorld(t *testing.T, seed uint64, verbose bool) *world {
 		disk:      newDisk(vfs.NewCrashableMem()),
 		receivers: map[string]*receiver{"main": {name: "main", mode: well}, "flaky": {name: "flaky", mode: well}, "chosen": {name: "chosen", mode: well}, "calm": {name: "calm", mode: well}},
 		widgets:   true, states: map[string]*plan.State{},
-		config: settings{calm: 4},
+		config: settings{calm: 4, chosen: seed%3 == 0},
 	}
 	w.cluster.ready = w.ready
+	w.cluster.chosen = func() bool {
+		w.selects = w.selects || w.config.chosen && !w.config.byName && w.ready()
+		return w.selects
+	}
 	var turn atomic.Int64
-	w.cluster.Intercept(func(rw http.ResponseWriter, _ *http.Request) bool {
+	w.cluster.Intercept(func(rw http.ResponseWriter, req *http.Request) bool {
 		share := w.refuse.Load()
+		if w.blind.Load() && req.URL.Path == paths["namespaces"] {
+			apitest.Fail(rw, http.StatusInternalServerError, "InternalError")
+			return true
+		}
 		if share == 0 {
 			return false
 		}
@@ -163,15 +175,29 @@ func (w *world) steps() []step {
 			return nil
 		}},
 		{"relabel", 2, func() error {
-			ns := []string{"a", "b"}[r.IntN(2)]
+			ns := []string{"a", "b", c.passing()}[r.IntN(3)]
 			c.relabel(ns, []string{"x", "y"}[r.IntN(2)])
 			return nil
 		}},
 		{"namespace goes", 2, func() error {
-			c.removeNamespace([]string{"a", "b"}[r.IntN(2)])
+			c.removeNamespace([]string{"a", "b", c.passing()}[r.IntN(3)])
 			time.Sleep(time.Minute)
 			return nil
 		}},
+		{"namespaces are refused", 2, func() error { w.blind.Store(true); c.Cut(); return nil }},
+		{"namespace is not seen", 1, func() error { // changes of its jobs wait for it
+			w.blind.Store(true)
+			c.Cut()
+			c.removeNamespace(c.passing())
+			for range 3 {
+				for range r.IntN(10) {
+					c.writeTo(r, "jobs.batch", c.passing())
+				}
+				time.Sleep(time.Duration(r.IntN(40)) * time.Second)
+			}
+			return nil
+		}},
+		{"namespaces are served", 3, func() error { w.blind.Store(false); return nil }},
 		{"preferred version", 1, func() error {
 			w.resolver.set(func() { w.resolver.beta = !w.resolver.beta })
 			return nil
@@ -355,6 +381,7 @@ func play(t *testing.T, r *rand.Rand, n int, steps []step, say func(string)) {
 func (w *world) heal() {
 	w.say("heal")
 	w.refuse.Store(0)
+	w.blind.Store(false)
 	w.disk.atSync(0, nil)
 	w.disk.full.Store(false)
 	if w.isKilled() {
