@@ -125,8 +125,8 @@ func newExplainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain EVENT",
 		Short: "Say which routes take an event, and why others do not",
-		Long: "Explain runs the watches and routes of now over a recorded event, which is named by its sequence or its id. What it\n" +
-			"went to when it was recorded is printed, too.",
+		Long: "Explain runs the watches and routes of now over a recorded event, which is named by its sequence or its id. The sinks\n" +
+			"that it was recorded for are printed, too.",
 		Example: "  watcherd explain 4711\n  watcherd explain 3f9c2a7be1d04c58a1b6e0f2d7c98541 -o json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -156,6 +156,9 @@ func printExplanation(cmd *cobra.Command, x *retrace.Explanation) error {
 		by := ""
 		if len(to.Routes) > 0 {
 			by = " by " + strings.Join(to.Routes, ", ")
+		}
+		if to.Throttle != "" {
+			by += ", unless a later event within " + to.Throttle + " replaced it by throttle"
 		}
 		fmt.Fprintf(out, "recorded for sink %s%s\n", to.Sink, by)
 	}

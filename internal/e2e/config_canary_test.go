@@ -28,10 +28,14 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/record"
+	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/testcluster"
 	"github.com/watcherd/watcherd/internal/testservers"
+	"github.com/watcherd/watcherd/internal/timer"
 	"github.com/watcherd/watcherd/pkg/compact"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 var secrets = schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
@@ -157,6 +161,8 @@ routes:
 - {name: metadata, watches: [metadata], payload: [object, oldObject, patch, summary], sinks: [plain, hook]}
 - {name: all, watches: [all], payload: [object, oldObject, patch, summary], enrich: [owner, involvedObject], sinks: [archive, plain, console, hook, bus, topics, newest, logs, records]}
 - {name: failing, watches: [all], when: int(object.data.password) > 0, onError: pass, sinks: [refusing]}
+- {name: calm, watches: [all], throttle: {per: 1h}, payload: [object, oldObject, patch, summary], enrich: [owner, involvedObject], sinks: [rare]}
+- {name: lasting, watches: [all], when: size(metadata.name) > 0, for: 1s, payload: [object, oldObject, patch, summary], enrich: [owner, involvedObject], sinks: [lasted]}
 - name: shapes
   watches: [all]
   enrich: [owner, involvedObject]
@@ -167,6 +173,8 @@ sinks:
 - {name: plain, format: json, file: {path: "./plain/{resource}.jsonl"}}
 - {name: shaped, file: {path: "./shaped/{resource}.jsonl"}, body: '[object, oldObject, patch, event.summary, metadata.annotations, json.encode(event)]'}
 - {name: misshaped, file: {path: "./misshaped/{resource}.jsonl"}, body: int(object.data.password)}
+- {name: rare, file: {path: "./rare/{resource}.jsonl"}}
+- {name: lasted, file: {path: "./lasted/{resource}.jsonl"}}
 - {name: console, stdout: {pretty: true}}
 - {name: bus, nats: {url: %q, jetstream: {stream: %s}}}
 - {name: topics, kafka: {brokers: [%q], topic: "history.{resource}", create: {partitions: 1}}}
@@ -324,17 +332,29 @@ func TestCanary(t *testing.T) {
 apiVersion: watcherd.dev/v1alpha1
 kind: WatcherConfig
 store: {path: ./data}
-watches: [{name: all, resources: [secrets, configmaps, widgets.example.com], exposeSecrets: true}]
+watches: [{name: all, resources: [secrets, configmaps, widgets.example.com, controllerrevisions.apps, events], exposeSecrets: true}]
 routes:
-- {name: all, payload: [object, oldObject, patch, summary], sinks: [shaped, misshaped]}
+- {name: all, payload: [object, oldObject, patch, summary], enrich: [owner, involvedObject], sinks: [shaped, misshaped]}
+- {name: calm, throttle: {per: 1h}, enrich: [owner, involvedObject], sinks: [rare]}
 - {name: failing, when: int(object.data.password) > 0, sinks: [shaped]}
 sinks:
-- {name: shaped, file: {path: ./never.jsonl}, body: '[object, oldObject, patch, event.summary, metadata.annotations]'}
+- {name: shaped, file: {path: ./never.jsonl}, body: '[object, oldObject, patch, event.summary, metadata.annotations, json.encode(event)]'}
+- {name: rare, file: {path: ./never.jsonl}, body: '[oldObject, patch, event.summary, json.encode(event)]'}
 - {name: misshaped, file: {path: ./never.jsonl}, body: int(object.data.password)}
 `), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	run("backtest", "--config", candidate, "--since", "1h", "-o", "json", "--admin", "http://"+admin)
+	tailed, errs, code := command(t, "tail", "--no-follow", "--limit", "1000", "-o", "json", "--admin", "http://"+admin)
+	if code != 0 {
+		t.Fatalf("tail ends with code %d: %s", code, errs)
+	}
+	if err := os.WriteFile(d.path("tailed.jsonl"), []byte(tailed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, sink := range []string{"shaped", "rare", "plain"} {
+		run("body", "--config", d.path("watcherd.yaml"), "--sink", sink, "--event", d.path("tailed.jsonl"))
+	}
 	run("deadletters", "list", "--sink", "refusing", "--admin", "http://"+admin)
 	run("status", "--admin", "http://"+admin)
 	run("record", "--kubeconfig", c.Kubeconfig, "-n", ns, "--resource", "secrets", "--out", d.path("recording"), "--", "sleep", "1")
@@ -354,6 +374,14 @@ sinks:
 		t.Error(err)
 	}
 	answers["watch"] = watched.String()
+	eventually(t, func() bool {
+		for _, resource := range []string{"configmaps", "events", "controllerrevisions"} {
+			if len(d.events("lasted/"+resource+".jsonl")) == 0 {
+				return false
+			}
+		}
+		return true
+	}, func() string { return "no match is reported" })
 	d.stop()
 	write() // while it is away
 	d.start("--log-level", "debug")
@@ -369,6 +397,7 @@ sinks:
 	read(d.path("data"), "secrets", "configmaps")
 
 	checkHashes(t, secretEvents())
+	checkEnrichment(t, d)
 	contents := map[string][]byte{"log and standard output": []byte(d.log.String()), "webhook": good.content(), "refusing webhook": bad.content()}
 	for _, message := range bodiesOf(t, bus.tap()) {
 		contents["nats"] = append(contents["nats"], message...)
@@ -386,7 +415,7 @@ sinks:
 		contents["GET "+path] = []byte(body)
 	}
 	exported, stored := storeContents(t, d)
-	contents["store export"], contents["store, inflated"] = exported, stored
+	contents["store export"], contents["store, inflated"], contents["held, inflated"] = exported, stored, heldContents(t, d)
 	err = filepath.WalkDir(d.dir, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
@@ -407,7 +436,7 @@ sinks:
 	for _, where := range []string{
 		"webhook", "store, inflated", "GET first/api/v1/objects/configmaps/" + ns + "/planted", "/events/configmaps.jsonl", "/plain/widgets.jsonl", "nats", "kafka", "otlp", "GET second/api/v1/events?follow=false&since=1h", "GET second/api/v1/objects/configmaps/" + ns + "/planted?at=-1s",
 		"GET first/metrics", "GET first/api/v1/objects/configmaps/" + ns + "/planted/blame", "GET first/at/-1s/api/v1/namespaces/" + ns + "/configmaps/planted", "GET first/at/-1s/api/v1/events as Table",
-		"/shaped/configmaps.jsonl", "GET blame configmaps planted -n " + ns + " --store " + d.path("data"),
+		"/shaped/configmaps.jsonl", "/rare/configmaps.jsonl", "/lasted/configmaps.jsonl", "held, inflated", "GET body --config " + d.path("watcherd.yaml") + " --sink shaped --event " + d.path("tailed.jsonl"), "GET blame configmaps planted -n " + ns + " --store " + d.path("data"),
 	} {
 		if !visible.in(contents[where]) {
 			t.Errorf("what is not redacted is not in: %s, so the search proves nothing:\n%.2000s", where, contents[where])
@@ -495,6 +524,79 @@ func checkHashes(t testing.TB, objects []json.RawMessage) {
 	if len(hashes) != 4 || hashes[0] == hashes[1] || hashes[1] == hashes[2] || hashes[2] != hashes[3] {
 		t.Errorf("the hashes are %q, want three different ones and the last again", hashes)
 	}
+}
+
+// checkEnrichment expects that Events have the metadata of the Secret that they are about, as
+// hashes, and revisions their owner.
+func checkEnrichment(t testing.TB, d *daemon) {
+	t.Helper()
+	for _, folder := range []string{"events", "lasted"} {
+		hashed, owned := 0, 0
+		for _, e := range d.events(folder + "/events.jsonl") {
+			if o := e.InvolvedObject; o != nil && strings.HasPrefix(o.Annotations["example.com/plain"], "redacted:") && strings.HasPrefix(o.Labels["planted"], "redacted:") {
+				hashed++
+			}
+		}
+		for _, e := range d.events(folder + "/controllerrevisions.jsonl") {
+			if e.Owner != nil && e.Owner.Kind == "Deployment" {
+				owned++
+			}
+		}
+		if hashed == 0 || owned == 0 {
+			t.Errorf("%s: %d events have the metadata of their Secret and %d revisions their owner, so the search proves nothing of them", folder, hashed, owned)
+		}
+	}
+	for _, name := range []string{"/shaped/events.jsonl", "/shaped/controllerrevisions.jsonl"} {
+		want := map[string]string{"/shaped/events.jsonl": `\"involvedObject\":{`, "/shaped/controllerrevisions.jsonl": `\"owner\":{`}[name]
+		if !bytes.Contains(mustRead(t, d.path(name)), []byte(want)) {
+			t.Errorf("%s has no %s", name, want)
+		}
+	}
+}
+
+// heldContents is what the routes hold, as it was before it was compressed.
+func heldContents(t testing.TB, d *daemon) []byte {
+	t.Helper()
+	st, err := store.Open(d.path("data"), store.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	dictionaries, err := ledger.LoadDictionaries(st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all bytes.Buffer
+	inflater, held := record.Inflater{Cluster: "e2e", Dictionaries: dictionaries}, 0
+	err = timer.NewTable(st).Rows(nil, "", func(key string, row *timer.Row) error {
+		if row == nil {
+			return fmt.Errorf("row %s is damaged", key)
+		}
+		fmt.Fprintln(&all, key, row.Matching)
+		if len(row.Record) == 0 {
+			return nil
+		}
+		e, err := inflater.Event(1, record.Object|record.OldObject|record.Patch|record.Summary|record.Owner|record.InvolvedObject, row.Record, "")
+		if err != nil {
+			return err
+		}
+		all.Write(event.AppendData(nil, e))
+		if row.Sequence != 0 {
+			held++
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if held == 0 {
+		t.Error("nothing is held, so the search proves nothing of it")
+	}
+	return all.Bytes()
 }
 
 // storeContents is what `watcherd store export` prints, and all that the store

@@ -42,6 +42,9 @@ func (f *full) String() string {
 	if f.Data.Selection != "" {
 		s += " " + f.Data.Selection
 	}
+	if f.Data.Coalesced > 0 {
+		s += fmt.Sprintf(" replaces %d", f.Data.Coalesced)
+	}
 	return s
 }
 

@@ -92,6 +92,119 @@ func TestRoutesOverTime(t *testing.T) {
 	}
 }
 
+const heldConfig = `
+apiVersion: watcherd.dev/v1alpha1
+kind: WatcherConfig
+cluster: {name: e2e}
+store: {path: ./data}
+admin: {listen: ""}
+watches:
+- {name: some, resources: [configmaps], namespaces: {selector: env=prod-NS}}
+- {name: all, resources: [configmaps], namespaces: {include: [NS, NS-flips]}}
+routes:
+- {name: everything, watches: [all], sinks: [archive]}
+- {name: lasting, watches: [some], when: metadata.name == "flips", for: 10s, sinks: [lasting]}
+ROUTE
+sinks:
+- {name: archive, file: {path: "./events/{resource}.jsonl"}}
+- {name: some, file: {path: ./some.jsonl}}
+- {name: lasting, file: {path: ./lasting.jsonl}}
+`
+
+// TestHeldOverEdits holds events of a throttle while its route is renamed, taken out and put
+// back, and while their objects are deleted and leave with their namespace: each is delivered
+// once, in order, and a match begins again with the namespace.
+func TestHeldOverEdits(t *testing.T) {
+	c := testcluster.Shared(t)
+	ns := c.Namespace(t)
+	config := func(route string) string {
+		if route != "" {
+			route = fmt.Sprintf("- {name: %s, watches: [some], throttle: {per: 1h}, sinks: [some]}", route)
+		}
+		return strings.NewReplacer("NS", ns, "ROUTE", route).Replace(heldConfig)
+	}
+	x := newCast(t, c, config("calm"), ns)
+	prod, place := "prod-"+ns, ns+"-flips"
+	x.makeNamespace(place, prod)
+	x.d.start()
+	x.nothing()
+	reload := func(route string) {
+		t.Helper()
+		applied := func() int { return strings.Count(x.d.log.String(), "configuration applied") }
+		before := applied()
+		x.d.configure(config(route))
+		eventually(t, func() bool { return applied() > before }, func() string { return "the configuration is not applied" })
+	}
+	revision := 0
+	put := func(name string) {
+		t.Helper()
+		revision++
+		x.put(place, name, "n", fmt.Sprint(revision))
+	}
+
+	put("one")
+	x.expect("added one")
+	put("one")
+	put("one")
+	x.nothing()
+	reload("renamed")
+	x.expect("updated one replaces 1")
+	put("one")
+	x.expect("updated one") // another route, another period
+	put("one")
+	x.nothing()
+	reload("")
+	x.expect("updated one")
+	put("one")
+	reload("renamed")
+	x.nothing()
+	put("one")
+	x.expect("updated one")
+	put("one")
+	x.nothing()
+	x.drop(place, "one")
+	x.expect("updated one", "deleted one")
+
+	put("flips")
+	x.expect("added flips")
+	put("flips")
+	put("flips")
+	x.nothing()
+	x.makeNamespace(place, "dev")
+	x.expect("updated flips replaces 1", "updated flips left")
+	put("flips")
+	x.nothing()
+	back := time.Now()
+	x.makeNamespace(place, prod)
+	x.expect("updated flips entered")
+	put("flips")
+	x.nothing()
+	x.d.kill()
+	x.killed = true
+	x.makeNamespace(place, "dev")
+	x.d.start()
+	x.expect("updated flips", "updated flips left")
+	x.makeNamespace(place, prod)
+	x.expect("updated flips entered")
+	x.nothing()
+
+	var since time.Time
+	eventually(t, func() bool {
+		for _, e := range readOnce(t, x.d, "lasting.jsonl") {
+			since = e.Data.For.Since
+			if e.Time.After(back) && since.Before(back.Add(-time.Second)) {
+				t.Fatalf("a match is reported since %s, but the object was away until %s", since, back)
+			}
+		}
+		return since.After(back)
+	}, func() string { return fmt.Sprintf("no match is reported since %s, the last one since %s", back, since) })
+	x.d.stop()
+	x.expect()
+	if log := x.d.log.String(); strings.Contains(log, "level=ERROR") {
+		t.Errorf("errors in the log:\n%s", log)
+	}
+}
+
 // readOnce reads the files of one sink without what a kill made it deliver again.
 func readOnce(t testing.TB, d *daemon, pattern string) []full {
 	t.Helper()

@@ -301,6 +301,7 @@ func TestBacktestHoldsAsTheCommitter(t *testing.T) {
 				time.Sleep(time.Hour)
 				synctest.Wait()
 				moments[w.now()] = w.tallies()
+				w.checkExplained()
 				for at, want := range moments {
 					b := w.backtest(nil, routes, at)
 					if len(b.Sinks) != len(want) {
@@ -320,6 +321,36 @@ func TestBacktestHoldsAsTheCommitter(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// checkExplained expects that a sink was given, or waits for, each event that is recorded for
+// it, unless a throttle may have replaced it.
+func (w *world) checkExplained() {
+	w.Helper()
+	w.deliver()
+	watches := NewWatches(w.state.Watches, func(*plan.Watch, schema.GroupResource, string) bool { return true }, nil)
+	certain, replaceable := 0, 0
+	items, err := w.st.ReadLog(0, 10_000)
+	w.must(err)
+	for _, it := range items {
+		x, err := w.r.Explain(w.Context(), w.state, watches, fmt.Sprint(it.Sequence))
+		w.must(err)
+		for _, to := range x.Recorded {
+			given := slices.ContainsFunc(w.given[to.Sink], func(e *event.Event) bool { return e.Sequence == it.Sequence })
+			held := slices.ContainsFunc(x.Holds, func(h Hold) bool { return h.Sink == to.Sink })
+			switch {
+			case to.Throttle != "":
+				replaceable++
+			case !given && !held:
+				w.Errorf("%s of %s is recorded for %s, which was not given it", x.Type, x.Subject, to.Sink)
+			default:
+				certain++
+			}
+		}
+	}
+	if certain == 0 || replaceable == 0 {
+		w.Errorf("%d are certain, %d may be replaced", certain, replaceable)
 	}
 }
 

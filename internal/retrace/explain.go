@@ -25,17 +25,20 @@ type Explanation struct {
 	Type     event.Type       `json:"type"`
 	Subject  string           `json:"subject"`
 	Time     time.Time        `json:"time"`
-	Recorded []Recorded       `json:"recorded"` // the sinks that it went to then
+	Recorded []Recorded       `json:"recorded"` // the sinks that it was for then
 	Watches  []WatchDecision  `json:"watches"`
 	Routes   []route.Decision `json:"routes"`
 	Holds    []Hold           `json:"holds"`          // what the routes hold of it now
 	Note     string           `json:"note,omitempty"` // why no route is asked
 }
 
-// Recorded is a sink that an event went to when it was recorded.
+// Recorded is a sink that an event was for when it was recorded.
 type Recorded struct {
 	Sink   string   `json:"sink"`
 	Routes []string `json:"routes"`
+	// Throttle is the period of the throttle through which the routes lead to the sink now: a
+	// later event within it may have replaced this one. Not set: none did.
+	Throttle string `json:"throttle,omitempty"`
 }
 
 // Hold is the event, held by a route for a sink, or, without a sink, the match of its object
@@ -150,7 +153,34 @@ func (r *Reader) Explain(ctx context.Context, st *plan.State, watches *Watches, 
 	if e.Gap == nil {
 		x.Holds, err = r.holds(router, rec, item.Sequence)
 	}
+	for i := range x.Recorded {
+		to := &x.Recorded[i]
+		held := slices.ContainsFunc(x.Holds, func(h Hold) bool { return h.Sink == to.Sink })
+		if period := replaceable(router, rec, &rec.Targets[i]); period > 0 && !held {
+			to.Throttle = period.String()
+		}
+	}
 	return x, err
+}
+
+// replaceable is the period in which a later event may have replaced one that was for a sink,
+// 0 if none may: a route without a throttle led to it, or the event was not one that waits.
+func replaceable(router *route.Router, rec *record.Record, to *record.Target) (period time.Duration) {
+	e := &rec.Event
+	if e.Gap != nil || e.Type == event.Added || e.Type == event.Deleted || to.Flags.Selection() == event.Left {
+		return 0
+	}
+	throttled := 0
+	for _, of := range router.Timers() {
+		if of.Throttle > 0 && to.LedBy(of.Route) {
+			period = max(period, of.Throttle)
+			throttled++
+		}
+	}
+	if throttled < to.RouteCount() {
+		return 0
+	}
+	return period
 }
 
 // holds are what the routes hold of a record. What is damaged is left out.

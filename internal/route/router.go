@@ -437,7 +437,11 @@ type Unseen struct {
 }
 
 // enough is the number of changes after which a field that none of them had is reported.
-const enough = 100
+// After that one of every seldom changes is looked at for it.
+const (
+	enough = 100
+	seldom = 16
+)
 
 // fieldUse is what is known of a path of `changed`, or of what `when` reads.
 type fieldUse struct {
@@ -448,6 +452,16 @@ type fieldUse struct {
 
 // lack counts a change without the field. It reports whether that makes it worth a report.
 func (f *fieldUse) lack() bool { return f.lacked.Add(1) == enough }
+
+// skip counts a change that is not looked at: the field is reported, and few have it if any.
+func (f *fieldUse) skip() bool {
+	n := f.lacked.Load()
+	if n < enough || n%seldom == 0 {
+		return false
+	}
+	f.lacked.Add(1)
+	return true
+}
 
 // unseen reports a field that no change has had.
 func (r *Router) unseen(rule *rule, key, text string, f *fieldUse) {

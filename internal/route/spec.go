@@ -310,7 +310,7 @@ func (r *Router) notice(rule *rule, before, after *celjson.Object) {
 	for i, p := range rule.changed {
 		f := &rule.counters.fields[i]
 		switch {
-		case f.seen.Load():
+		case f.seen.Load(), f.skip():
 		case p.in(after) || p.in(before):
 			f.seen.Store(true)
 		case f.lack():
