@@ -161,8 +161,6 @@ func TestChurnModel(t *testing.T) {
 	}
 }
 
-// TestUnseen: what a route reads and none of many changes has had is reported once, and
-// until a change has it.
 // TestUnseenIsCheap looks for a field that no change has had in few of them.
 func TestUnseenIsCheap(t *testing.T) {
 	o := newObjects(t)
@@ -181,6 +179,8 @@ func TestUnseenIsCheap(t *testing.T) {
 	}
 }
 
+// TestUnseen: what a route reads and none of many changes has had is reported once, and
+// until a change has it.
 func TestUnseen(t *testing.T) {
 	o := newObjects(t)
 	r := compile(t, Spec{
