@@ -97,14 +97,14 @@ func (c *Committer) carry(watches []plan.Watch, changed []addedWatch) error {
 	return ledger.StoreError(c.store.Commit(b), "carry rules")
 }
 
-// carryOver looks at the objects of namespaces whose labels are not known, or have not been
-// applied to all objects.
+// carryOver looks at the objects of namespaces whose labels are not known, or not those of all
+// objects, or have not been applied to all.
 func (c *Committer) carryOver(b *store.Batch, a addedWatch) error {
 	s, after := a.feed, ""
 	look := func(key string, o *compact.Object) error {
 		namespace, _, _ := strings.Cut(key, "/")
-		_, seen := c.namespaces.labels(namespace)
-		if seen && c.relabels[namespace] != nil {
+		n, seen := c.namespaces.get(namespace)
+		if seen && (!n.Ended.IsZero() || c.relabels[namespace] != nil) {
 			if _, judged := c.labelsOf(s, o)(namespace); judged {
 				return nil // others may not be
 			}

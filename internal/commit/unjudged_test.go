@@ -369,3 +369,22 @@ func TestNamespaceMadeAgain(t *testing.T) {
 		}
 	}
 }
+
+// TestSelectorWhileANamespaceIsMadeAgain gives a watch a selector when the labels of the
+// namespace that was made again are not known: what it was given without is not added again.
+func TestSelectorWhileANamespaceIsMadeAgain(t *testing.T) {
+	for _, now := range []string{"prod", "dev"} {
+		t.Run(now, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t, disk(), committest.PodWatch())
+			s := r.know(&namespaceSeen{obj: r.namespace("1", "dev")})
+			s.recordedForm = s.Form
+			r.commit(&namespaceGone{obj: r.ended()}, addedTo(s, r.made("7", 40)))
+			r.Expect("added a u40 7")
+			r.begin(s, false, committest.PodWatch(inProd))
+			r.commit(&namespaceSeen{obj: r.namespace("8", now)})
+			r.commit()
+			r.Expect()
+		})
+	}
+}
