@@ -147,13 +147,23 @@ func (b *Block) Bytes() []byte {
 	return b.buf
 }
 
+// Reader reads blocks. What it keeps is reused, so that one for many blocks is cheaper than one
+// for each. The zero value is ready. It is for one goroutine at a time.
+type Reader struct {
+	resources []event.Resource // of a block
+	known     []event.Resource // of all blocks, and copies
+	texts     []extent         // of a block
+}
+
+// extent is a text of the block: without a pointer that the collector follows.
+type extent struct{ from, to uint32 }
+
 // Read calls f for each row of joined blocks. The row is valid during the call only, and its
 // namespace, name and manager as long as the blocks: clone what is kept. Blocks without the
 // text are skipped: the rows of an object are in those that have its name. An error of f
 // ends the reading and is returned, any other wraps ErrMalformed.
-func Read(blocks []byte, text string, f func(*Row) error) error {
+func (in *Reader) Read(blocks []byte, text string, f func(*Row) error) error {
 	needle := []byte(text)
-	var in input
 	for len(blocks) > 0 {
 		if len(blocks) < headerLen || blocks[0] != version {
 			return fmt.Errorf("%w: unknown version", ErrMalformed)
@@ -172,34 +182,46 @@ func Read(blocks []byte, text string, f func(*Row) error) error {
 	return nil
 }
 
-func (in *input) read(b []byte, f func(*Row) error) error {
+func (in *Reader) read(b []byte, f func(*Row) error) error {
 	row := Row{Sequence: binary.BigEndian.Uint64(b)}
 	at := int64(binary.BigEndian.Uint64(b[8:]))
 	// Not a copy: it would be most of the work of a scan.
-	in.buf, in.next, in.resources, in.texts = unsafe.String(unsafe.SliceData(b[16:]), len(b)-16), 0, in.resources[:0], slices.Grow(in.texts[:0], len(b)/32) //nolint:gosec // of that length
+	buf := unsafe.String(unsafe.SliceData(b[16:]), len(b)-16) //nolint:gosec // of that length
+	in.resources, in.texts = in.resources[:0], in.texts[:0]
 	resource, namespace, name, manager := -1, -1, -1, -1
-	for in.next < len(in.buf) {
-		row.Sequence += in.uvarint()
-		u := in.uvarint()
-		at += int64(u>>1) ^ -int64(u&1)
-		t := in.byte()
-		row.Flags = Flags(in.uvarint())
-		if n := in.resource(); n != resource { // most rows are like the one before
-			row.Resource, resource = in.resources[n], n
+	for i := 0; i < len(buf); {
+		var sequence, since, t, flags uint64
+		if sequence, i = short(buf, i); sequence >= long {
+			sequence, i = uvarint(buf, i-1)
 		}
-		if n := in.text(); n != namespace {
-			row.Namespace, namespace = in.at(n), n
+		since, i = uvarint(buf, i)
+		t, i = short(buf, i)
+		if flags, i = short(buf, i); flags >= long {
+			flags, i = uvarint(buf, i-1)
 		}
-		if n := in.text(); n != name {
-			row.Name, name = in.at(n), n
-		}
-		if n := in.text(); n != manager {
-			row.Manager, manager = in.at(n), n
-		}
-		if in.short || int(t) >= len(types) {
+		var is, in1, in2, in3 int
+		is, i = in.resource(buf, i)
+		in1, i = in.text(buf, i)
+		in2, i = in.text(buf, i)
+		in3, i = in.text(buf, i)
+		if i > len(buf) || t >= uint64(len(types)) {
 			return fmt.Errorf("%w: wrong row", ErrMalformed)
 		}
-		row.At, row.Type = at, types[t]
+		if is != resource { // most rows are like the one before
+			row.Resource, resource = in.resources[is], is
+		}
+		if in1 != namespace {
+			row.Namespace, namespace = in.at(buf, in1), in1
+		}
+		if in2 != name {
+			row.Name, name = in.at(buf, in2), in2
+		}
+		if in3 != manager {
+			row.Manager, manager = in.at(buf, in3), in3
+		}
+		at += int64(since>>1) ^ -int64(since&1)
+		row.Sequence += sequence
+		row.At, row.Type, row.Flags = at, types[t], Flags(flags)
 		if err := f(&row); err != nil {
 			return err
 		}
@@ -207,104 +229,86 @@ func (in *input) read(b []byte, f func(*Row) error) error {
 	return nil
 }
 
-// input takes values off a block; short is set once it ran out, and every later value
-// is then empty.
-type input struct {
-	buf       string
-	next      int // in buf: a shorter buf would be a pointer to write for every value
-	short     bool
-	resources []event.Resource
-	known     []event.Resource // of all blocks, and copies
-	texts     []extent
-}
-
-// extent is a text of the buffer: without a pointer that the collector follows.
-type extent struct{ from, to uint32 }
-
-func (in *input) at(text int) string {
+func (in *Reader) at(buf string, text int) string {
 	e := in.texts[text]
-	return in.buf[e.from:e.to]
+	return buf[e.from:e.to]
 }
 
-func (in *input) end() {
-	in.next, in.short = len(in.buf), true
-}
+// What takes a value off a block at an offset returns the offset behind it, or one behind the
+// block's end if the block ends before the value does or the value cannot be.
 
-func (in *input) uvarint() uint64 {
-	if in.next < len(in.buf) && in.buf[in.next] < 0x80 { // most are
-		in.next++
-		return uint64(in.buf[in.next-1])
+// short takes a byte: a number if it is less than long. It is inlined.
+func short(buf string, i int) (uint64, int) {
+	if i < len(buf) {
+		return uint64(buf[i]), i + 1
 	}
-	return in.longUvarint()
+	return long, len(buf) + 1
 }
 
-func (in *input) longUvarint() (v uint64) {
-	for i := 0; in.next+i < len(in.buf) && i < binary.MaxVarintLen64; i++ {
-		c := in.buf[in.next+i]
-		v |= uint64(c&0x7f) << (7 * i)
-		if c < 0x80 {
-			in.next += i + 1
-			return v
+const long = 0x80
+
+// uvarint takes a number.
+func uvarint(buf string, i int) (v uint64, next int) {
+	for k := 0; i+k < len(buf) && k < binary.MaxVarintLen64; k++ {
+		c := buf[i+k]
+		v |= uint64(c&0x7f) << (7 * k)
+		if c < long {
+			return v, i + k + 1
 		}
 	}
-	in.end()
-	return 0
-}
-
-func (in *input) byte() byte {
-	if in.next == len(in.buf) {
-		in.end()
-		return 0
-	}
-	in.next++
-	return in.buf[in.next-1]
+	return 0, len(buf) + 1
 }
 
 // plain takes a text without a reference.
-func (in *input) plain() string {
-	n := in.uvarint()
-	if n > uint64(len(in.buf)-in.next) {
-		in.end()
-		return ""
+func plain(buf string, i int) (string, int) {
+	n, i := uvarint(buf, i)
+	if i > len(buf) || n > uint64(len(buf)-i) {
+		return "", len(buf) + 1
 	}
-	in.next += int(n)
-	return in.buf[in.next-int(n) : in.next]
+	return buf[i : i+int(n)], i + int(n)
 }
 
 // text takes a text and returns where it is among the texts.
-func (in *input) text() int {
-	n := in.uvarint()
-	switch {
-	case n == 0:
-		size := len(in.plain())
-		in.texts = append(in.texts, extent{uint32(in.next - size), uint32(in.next)})
-		return len(in.texts) - 1
-	case n > uint64(len(in.texts)):
-		in.end()
-		n = 1
-		in.texts = append(in.texts, extent{})
+func (in *Reader) text(buf string, i int) (text, next int) {
+	n, i := short(buf, i)
+	if n >= long {
+		n, i = uvarint(buf, i-1)
 	}
-	return int(n - 1)
+	if n-1 < uint64(len(in.texts)) {
+		return int(n - 1), i
+	}
+	s := ""
+	if n == 0 {
+		s, i = plain(buf, i)
+	} else {
+		i = len(buf) + 1
+	}
+	end := min(i, len(buf))
+	in.texts = append(in.texts, extent{uint32(end - len(s)), uint32(end)})
+	return len(in.texts) - 1, i
 }
 
 // resource takes a resource and returns where it is among the resources.
-func (in *input) resource() int {
-	n := in.uvarint()
-	switch {
-	case n == 0:
-		r := event.Resource{Group: in.plain(), Version: in.plain(), Resource: in.plain(), Kind: in.plain()}
-		i := slices.Index(in.known, r)
-		if i < 0 {
-			i, in.known = len(in.known), append(in.known, event.Resource{
-				Group: strings.Clone(r.Group), Version: strings.Clone(r.Version), Resource: strings.Clone(r.Resource), Kind: strings.Clone(r.Kind),
-			})
-		}
-		in.resources = append(in.resources, in.known[i])
-		return len(in.resources) - 1
-	case n > uint64(len(in.resources)):
-		in.end()
-		n = 1
-		in.resources = append(in.resources, event.Resource{})
+func (in *Reader) resource(buf string, i int) (resource, next int) {
+	n, i := uvarint(buf, i)
+	if n-1 < uint64(len(in.resources)) {
+		return int(n - 1), i
 	}
-	return int(n - 1)
+	var r event.Resource
+	if n == 0 {
+		r.Group, i = plain(buf, i)
+		r.Version, i = plain(buf, i)
+		r.Resource, i = plain(buf, i)
+		r.Kind, i = plain(buf, i)
+	} else {
+		i = len(buf) + 1
+	}
+	k := slices.Index(in.known, r)
+	if k < 0 {
+		k, in.known = len(in.known), append(in.known, event.Resource{
+			Group: strings.Clone(r.Group), Version: strings.Clone(r.Version), Resource: strings.Clone(r.Resource), Kind: strings.Clone(r.Kind),
+		})
+	}
+	in.resources = append(in.resources, in.known[k])
+	return len(in.resources) - 1, i
 }

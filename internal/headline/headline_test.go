@@ -40,7 +40,7 @@ func TestBlocks(t *testing.T) {
 		}
 		joined = append(joined, b.Bytes()...)
 	}
-	if err := Read(joined, "", func(row *Row) error { got = append(got, *row); return nil }); err != nil {
+	if err := new(Reader).Read(joined, "", func(row *Row) error { got = append(got, *row); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -51,7 +51,7 @@ func TestBlocks(t *testing.T) {
 		t.Error("an empty block has bytes")
 	}
 	stop := errors.New("stop")
-	if err := Read(joined, "", func(*Row) error { return stop }); !errors.Is(err, stop) {
+	if err := new(Reader).Read(joined, "", func(*Row) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("got %v, want the error of the callback", err)
 	}
 }
@@ -67,7 +67,7 @@ func FuzzRead(f *testing.F) {
 	f.Add(b.Bytes())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		rows := 0
-		err := Read(data, "", func(*Row) error { rows++; return nil })
+		err := new(Reader).Read(data, "", func(*Row) error { rows++; return nil })
 		if err != nil && !errors.Is(err, ErrMalformed) {
 			t.Fatal(err)
 		}
@@ -96,7 +96,7 @@ func BenchmarkRead(b *testing.B) {
 	for b.Loop() {
 		n := 0
 		for _, x := range blocks {
-			if err := Read(x, "", func(*Row) error { n++; return nil }); err != nil {
+			if err := new(Reader).Read(x, "", func(*Row) error { n++; return nil }); err != nil {
 				b.Fatal(err)
 			}
 		}

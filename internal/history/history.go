@@ -248,10 +248,11 @@ func (r *Reader) begin(t time.Time) (uint64, error) {
 // newest on, that keep selects, which may see others. Of blocks without the text there may be
 // none. A row is valid during the call only, and so are its texts.
 func (r *Reader) rows(from, to uint64, newestFirst bool, text string, keep func(*headline.Row) bool, f func(*headline.Row) error) error {
+	var in headline.Reader
 	var list []headline.Row
 	err := r.store.ScanHeadlines(from, to, newestFirst, func(blocks []byte) error {
 		list = list[:0]
-		err := headline.Read(blocks, text, func(row *headline.Row) error {
+		err := in.Read(blocks, text, func(row *headline.Row) error {
 			switch {
 			case row.Sequence < from || row.Sequence > to || !keep(row):
 				return nil
