@@ -109,12 +109,17 @@ func (s *server) start(w http.ResponseWriter, r *http.Request) {
 
 // pace publishes the updates at a rate; it ends with them, or with the process.
 func (s *server) pace(ctx context.Context, events uint64, rate int) {
-	tick := time.NewTicker(time.Second / time.Duration(rate))
+	tick := time.NewTicker(max(time.Second/time.Duration(rate), 5*time.Millisecond))
 	defer tick.Stop()
-	for range events {
+	began := time.Now()
+	for done := uint64(0); done < events; {
 		select {
 		case <-tick.C:
-			s.publish(1)
+			due := min(uint64(time.Since(began).Seconds()*float64(rate)), events)
+			if due > done {
+				s.publish(due - done)
+				done = due
+			}
 		case <-ctx.Done():
 			return
 		}

@@ -202,6 +202,7 @@ type daemon struct {
 	t         *testing.T
 	dir, base string
 	token     string
+	api       string // the kubeconfig
 	cmd       *exec.Cmd
 	log       *os.File
 }
@@ -209,17 +210,18 @@ type daemon struct {
 // start runs a daemon on a configuration, without its head and its admin listener, until the test ends.
 func start(t *testing.T, config string) *daemon {
 	t.Helper()
-	return startWith(t, "", "admin: {listen: ADDRESS}\n"+config)
+	return startWith(t, "", shared.kubeconfig, "admin: {listen: ADDRESS}\n"+config)
 }
 
-// startWith does so with a configuration that has an admin listener, which wants a token.
-func startWith(t *testing.T, token, config string) *daemon {
+// startWith does so with a configuration that has an admin listener, which wants a token, and
+// with an API server of its own.
+func startWith(t *testing.T, token, kubeconfig, config string) *daemon {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &daemon{t: t, token: token, dir: t.TempDir(), base: "http://" + l.Addr().String()}
+	d := &daemon{t: t, token: token, api: kubeconfig, dir: t.TempDir(), base: "http://" + l.Addr().String()}
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +246,7 @@ func (d *daemon) run() {
 		d.t.Fatal(err)
 	}
 	d.cmd = exec.CommandContext(context.WithoutCancel(d.t.Context()), shared.daemon, "run", "--config", "watcherd.yaml")
-	d.cmd.Dir, d.cmd.Env = d.dir, append(os.Environ(), "KUBECONFIG="+shared.kubeconfig)
+	d.cmd.Dir, d.cmd.Env = d.dir, append(os.Environ(), "KUBECONFIG="+d.api)
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
 	if err := d.cmd.Start(); err != nil {
 		d.t.Fatal(err)

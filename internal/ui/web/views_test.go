@@ -436,7 +436,7 @@ func TestToken(t *testing.T) {
 	}
 	write("read", "reader")
 	write("command", "commander")
-	d := startWith(t, "commander", fmt.Sprintf("admin: {listen: ADDRESS, auth: {readTokenFile: %s, commandTokenFile: %s}}\n", filepath.Join(dir, "read"), filepath.Join(dir, "command"))+configMaps(ns)+
+	d := startWith(t, "commander", shared.kubeconfig, fmt.Sprintf("admin: {listen: ADDRESS, auth: {readTokenFile: %s, commandTokenFile: %s}}\n", filepath.Join(dir, "read"), filepath.Join(dir, "command"))+configMaps(ns)+
 		"routes: [{name: all, sinks: [screen]}]\nsinks: [{name: screen, stdout: {}}]\n")
 	configMap(t, http.MethodPost, ns, "guarded", nil)
 	p := open(t, d, "app.css")
