@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -402,19 +403,23 @@ func (w *world) heal() {
 		w.cluster.serveWidgets()
 		w.resolver.set(func() { w.resolver.widgets = true })
 	}
+	if ns := w.cluster.passing(); w.cluster.labels[ns] == "" { // nothing is in a namespace for good that is not there
+		w.cluster.relabel(ns, "x")
+	}
 	for range 60 {
 		time.Sleep(10 * time.Second)
 		w.cluster.Bookmark()
 		synctest.Wait()
-		if w.quiet() {
+		if w.waits() == "" {
 			return
 		}
 	}
-	w.t.Error("ten minutes after the last trouble not everything is delivered")
+	w.t.Error("ten minutes after the last trouble not everything is delivered:", w.waits())
 }
 
-// quiet reports whether every change has been delivered and no sink has anything left.
-func (w *world) quiet() bool {
+// waits is what is to be delivered yet, empty if every change has been and no sink has anything
+// left.
+func (w *world) waits() string {
 	for name := range w.receivers {
 		q, err := w.life.store.Queue(name)
 		if err != nil {
@@ -423,17 +428,23 @@ func (w *world) quiet() bool {
 		if w.life.manager == nil || name == "chosen" && !w.config.chosen {
 			continue
 		}
-		if q.Stats().Length > 0 {
-			return false
+		if n := q.Stats().Length; n > 0 {
+			return fmt.Sprintf("%s has %d events to come", name, n)
 		}
 	}
-	if err := w.life.store.ScanMeta("unjudged/", func(string, []byte) error { return errOver }); err != nil {
-		return false // what changed in namespaces that were not seen is to be reported yet
+	mark := ""
+	if err := w.life.store.ScanMeta("unjudged/", func(key string, value []byte) error {
+		if bytes.Contains(value, []byte(`"Lost":true`)) { // else nothing is reported of it
+			mark = key + " " + string(value)
+		}
+		return nil
+	}); err != nil || mark != "" {
+		return fmt.Sprint(mark, err)
 	}
 	for name := range w.receivers {
-		if len(w.faults(name)) > 0 {
-			return false
+		if list := w.faults(name); len(list) > 0 {
+			return name + ": " + list[0]
 		}
 	}
-	return true
+	return ""
 }
