@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/store"
+	"github.com/watcherd/watcherd/pkg/event"
 )
 
 // TestKilledWhilePutBack ends the process while a sink is put back whose route was not there
@@ -177,6 +179,77 @@ func TestKilledAfterAPurge(t *testing.T) {
 		l.put("x", "5")
 		if got, want := strings.Join(l.queued("a"), ", "), "added u 2, added x 5"; got != want {
 			l.Errorf("the sink gets\n%s, want\n%s", got, want)
+		}
+	})
+}
+
+// TestKilledAfterTheGapOfAnAbsence ends the process when the gap of a sink that is put back is
+// queued, and leaves the sink out of the next configuration: the gap of both absences is
+// another event than that of the first one.
+func TestKilledAfterTheGapOfAnAbsence(t *testing.T) {
+	absent := []route.Spec{leadTo("some", `metadata.name != "w"`, "b")}
+	with := []route.Spec{leadTo("some", `metadata.name != "w"`, "a", "b"), leadTo("mine", "true", "a")}
+	fs := vfs.NewMem()
+	at := time.Unix(1_800_000_000, 0)
+	live := func(name string, do func(l *life)) {
+		at = at.Add(time.Hour)
+		now := at
+		t.Run(name, func(t *testing.T) {
+			l := lifeOn(t, "store", store.Options{FS: fs, Now: func() time.Time { return now }}, allServed)
+			l.m.cfg.Now = func() time.Time { return now }
+			do(l)
+		})
+	}
+	live("killed", func(l *life) {
+		l.apply(with)
+		l.put("v", "1")
+		l.apply(absent)
+		l.put("w", "2")
+		st := l.state(with)
+		if err := l.m.makeQueues(st, plan.Diff(l.m.currentState(), st)); err != nil {
+			t.Fatal(err)
+		}
+		d, err := l.m.desire(st)
+		if err == nil {
+			_, err = l.Store.Fill(l.Context(), "a", sinceLeft(st, "a"))
+		}
+		if err == nil {
+			err = l.m.reportAbsences(st, d)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
+	live("without it", func(l *life) {
+		l.apply(absent)
+		l.put("w", "3")
+	})
+	live("back", func(l *life) {
+		l.apply(with)
+		l.put("x", "5")
+		q, err := l.Store.Queue("a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		items, err := q.Read(0, 100, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var gaps []*event.Event
+		for _, it := range items {
+			e, err := query.Decode(l.m.inflater, "a", it)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if e.Gap != nil {
+				gaps = append(gaps, e)
+			}
+		}
+		if len(gaps) != 2 || !gaps[1].Gap.To.After(gaps[0].Gap.To) || gaps[0].ID == gaps[1].ID {
+			for _, e := range gaps {
+				l.Errorf("gap %s from %s to %s", e.ID, e.Gap.From, e.Gap.To)
+			}
+			l.Errorf("%d gaps, want two with ids of their own", len(gaps))
 		}
 	})
 }

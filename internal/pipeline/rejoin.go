@@ -239,6 +239,8 @@ func (m *Manager) reportAbsence(next *plan.State, d desired, sink string, away a
 	defer b.Discard()
 	b.PutMeta(leftMeta+sink, ledger.Encode(away))
 	at := m.cfg.Now()
+	// After a return that was interrupted, the next gap begins at the same time, and ends later.
+	span := from.UTC().Format(time.RFC3339Nano) + "/" + to.UTC().Format(time.RFC3339Nano)
 	reported := map[string]bool{} // by ID: a feed may have a watch once for each namespace
 	for _, s := range sources {
 		for _, h := range s.Watches() {
@@ -246,7 +248,7 @@ func (m *Manager) reportAbsence(next *plan.State, d desired, sink string, away a
 				continue
 			}
 			scope := s.Scope + "/" + h.Watch.Name + "/" + commit.CauseRemoved + "/" + sink
-			id := event.ID(m.cfg.Cluster, event.Gap, s.Resource, scope, s.Key.Namespace, from.UTC().Format(time.RFC3339Nano))
+			id := event.ID(m.cfg.Cluster, event.Gap, s.Resource, scope, s.Key.Namespace, span)
 			if reported[id] {
 				continue
 			}
