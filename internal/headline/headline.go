@@ -191,33 +191,29 @@ func (in *Reader) read(b []byte, f func(*Row) error) error {
 	resource, namespace, name, manager := -1, -1, -1, -1
 	for i := 0; i < len(buf); {
 		var sequence, since, t, flags uint64
-		if sequence, i = short(buf, i); sequence >= long {
-			sequence, i = uvarint(buf, i-1)
-		}
+		sequence, i = uvarint(buf, i)
 		since, i = uvarint(buf, i)
-		t, i = short(buf, i)
-		if flags, i = short(buf, i); flags >= long {
-			flags, i = uvarint(buf, i-1)
-		}
-		var is, in1, in2, in3 int
-		is, i = in.resource(buf, i)
-		in1, i = in.text(buf, i)
-		in2, i = in.text(buf, i)
-		in3, i = in.text(buf, i)
+		t, i = octet(buf, i)
+		flags, i = uvarint(buf, i)
+		var ofResource, ofNamespace, ofName, ofManager int
+		ofResource, i = in.resource(buf, i)
+		ofNamespace, i = in.text(buf, i)
+		ofName, i = in.text(buf, i)
+		ofManager, i = in.text(buf, i)
 		if i > len(buf) || t >= uint64(len(types)) {
 			return fmt.Errorf("%w: wrong row", ErrMalformed)
 		}
-		if is != resource { // most rows are like the one before
-			row.Resource, resource = in.resources[is], is
+		if ofResource != resource { // most rows are like the one before
+			row.Resource, resource = in.resources[ofResource], ofResource
 		}
-		if in1 != namespace {
-			row.Namespace, namespace = in.at(buf, in1), in1
+		if ofNamespace != namespace {
+			row.Namespace, namespace = in.at(buf, ofNamespace), ofNamespace
 		}
-		if in2 != name {
-			row.Name, name = in.at(buf, in2), in2
+		if ofName != name {
+			row.Name, name = in.at(buf, ofName), ofName
 		}
-		if in3 != manager {
-			row.Manager, manager = in.at(buf, in3), in3
+		if ofManager != manager {
+			row.Manager, manager = in.at(buf, ofManager), ofManager
 		}
 		at += int64(since>>1) ^ -int64(since&1)
 		row.Sequence += sequence
@@ -237,22 +233,23 @@ func (in *Reader) at(buf string, text int) string {
 // What takes a value off a block at an offset returns the offset behind it, or one behind the
 // block's end if the block ends before the value does or the value cannot be.
 
-// short takes a byte: a number if it is less than long. It is inlined.
-func short(buf string, i int) (uint64, int) {
-	if i < len(buf) {
-		return uint64(buf[i]), i + 1
+// octet takes a byte.
+func octet(buf string, i int) (v uint64, next int) {
+	if i >= len(buf) {
+		return 0, len(buf) + 1
 	}
-	return long, len(buf) + 1
+	return uint64(buf[i]), i + 1
 }
-
-const long = 0x80
 
 // uvarint takes a number.
 func uvarint(buf string, i int) (v uint64, next int) {
+	if i < len(buf) && buf[i] < 0x80 { // most are
+		return uint64(buf[i]), i + 1
+	}
 	for k := 0; i+k < len(buf) && k < binary.MaxVarintLen64; k++ {
 		c := buf[i+k]
 		v |= uint64(c&0x7f) << (7 * k)
-		if c < long {
+		if c < 0x80 {
 			return v, i + k + 1
 		}
 	}
@@ -270,10 +267,7 @@ func plain(buf string, i int) (string, int) {
 
 // text takes a text and returns where it is among the texts.
 func (in *Reader) text(buf string, i int) (text, next int) {
-	n, i := short(buf, i)
-	if n >= long {
-		n, i = uvarint(buf, i-1)
-	}
+	n, i := uvarint(buf, i)
 	if n-1 < uint64(len(in.texts)) {
 		return int(n - 1), i
 	}
