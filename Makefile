@@ -35,6 +35,7 @@ image: ## the container image
 
 soak: playground ## the long forms of the tests: hours
 	WATCHERD_SOAK=1 go test -race -v -count 1 -timeout 12h ./internal/e2e ./internal/store ./internal/simulation ./pkg/dynamicfactory
+	cd internal/ui/web && WATCHERD_SOAK=1 go test -trimpath -v -count 1 -timeout 6h -run TestLoad .
 
 playground: ## the API server of the demo and the tests; builds it once, prints where
 	@go run ./hack/playground

@@ -128,13 +128,7 @@ func TestHeldOverEdits(t *testing.T) {
 	x.makeNamespace(place, prod)
 	x.d.start()
 	x.nothing()
-	reload := func(route string) {
-		t.Helper()
-		applied := func() int { return strings.Count(x.d.log.String(), "configuration applied") }
-		before := applied()
-		x.d.configure(config(route))
-		eventually(t, func() bool { return applied() > before }, func() string { return "the configuration is not applied" })
-	}
+	reload := func(route string) { t.Helper(); x.d.reload(config(route)) }
 	revision := 0
 	put := func(name string) {
 		t.Helper()

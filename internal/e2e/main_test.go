@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -76,6 +77,15 @@ func (d *daemon) configure(config string) {
 	if err := os.Rename(next, d.path("watcherd.yaml")); err != nil {
 		d.t.Fatal(err)
 	}
+}
+
+// reload replaces the config file and returns when the daemon runs it.
+func (d *daemon) reload(config string) {
+	d.t.Helper()
+	applied := func() int { return strings.Count(d.log.String(), "configuration applied") }
+	before := applied()
+	d.configure(config)
+	eventually(d.t, func() bool { return applied() > before }, func() string { return "the configuration is not applied\n" + d.log.Tail() })
 }
 
 func (d *daemon) path(name string) string { return filepath.Join(d.dir, name) }

@@ -26,6 +26,13 @@ func damageLedger(t *testing.T, dir string) {
 	if err := st.Close(); err != nil {
 		t.Fatal(err)
 	}
+	damageTables(t, dir, []byte("s\x00\x00\x00\x01ns/pod-"))
+}
+
+// damageTables flips a bit behind the middle one of the keys on disk that begin with a prefix.
+// The store must be closed, and its log have become tables.
+func damageTables(t *testing.T, dir string, prefix []byte) {
+	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "db", "*.sst"))
 	if err != nil {
 		t.Fatal(err)
@@ -37,7 +44,7 @@ func damageLedger(t *testing.T, dir string) {
 		}
 		var places []int
 		for at := 0; ; {
-			i := bytes.Index(content[at:], []byte("s\x00\x00\x00\x01ns/pod-"))
+			i := bytes.Index(content[at:], prefix)
 			if i < 0 {
 				break
 			}
@@ -53,7 +60,7 @@ func damageLedger(t *testing.T, dir string) {
 		}
 		return
 	}
-	t.Fatal("no table has the recorded states")
+	t.Fatalf("no table has keys that begin with %q", prefix)
 }
 
 // TestDamagedLedger damages recorded states. Pods whose state cannot be read are

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -9,7 +10,6 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/watcherd/watcherd/internal/plan"
-	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/event"
@@ -122,20 +122,8 @@ func TestPutBackBesideNamespaces(t *testing.T) {
 			})
 			live("back", tc.served, func(l *life, apply func([]route.Spec)) {
 				apply(with)
-				q, err := l.Store.Queue("a")
-				if err != nil {
-					l.Fatal(err)
-				}
-				items, err := q.Read(0, 100, 1<<20)
-				if err != nil {
-					l.Fatal(err)
-				}
 				var of []string
-				for _, it := range items {
-					e, err := query.Decode(l.m.inflater, "a", it)
-					if err != nil {
-						l.Fatal(err)
-					}
+				for _, e := range l.given("a") {
 					if e.Gap != nil {
 						of = append(of, e.Namespace)
 					}
@@ -195,9 +183,7 @@ func TestKilledAfterTheGapOfAnAbsence(t *testing.T) {
 		at = at.Add(time.Hour)
 		now := at
 		t.Run(name, func(t *testing.T) {
-			l := lifeOn(t, "store", store.Options{FS: fs, Now: func() time.Time { return now }}, allServed)
-			l.m.cfg.Now = func() time.Time { return now }
-			do(l)
+			do(lifeOn(t, "store", store.Options{FS: fs, Now: func() time.Time { return now }}, allServed))
 		})
 	}
 	live("killed", func(l *life) {
@@ -227,24 +213,7 @@ func TestKilledAfterTheGapOfAnAbsence(t *testing.T) {
 	live("back", func(l *life) {
 		l.apply(with)
 		l.put("x", "5")
-		q, err := l.Store.Queue("a")
-		if err != nil {
-			t.Fatal(err)
-		}
-		items, err := q.Read(0, 100, 1<<20)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var gaps []*event.Event
-		for _, it := range items {
-			e, err := query.Decode(l.m.inflater, "a", it)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if e.Gap != nil {
-				gaps = append(gaps, e)
-			}
-		}
+		gaps := slices.DeleteFunc(l.given("a"), func(e *event.Event) bool { return e.Gap == nil })
 		if len(gaps) != 2 || !gaps[1].Gap.To.After(gaps[0].Gap.To) || gaps[0].ID == gaps[1].ID {
 			for _, e := range gaps {
 				l.Errorf("gap %s from %s to %s", e.ID, e.Gap.From, e.Gap.To)

@@ -85,11 +85,15 @@ func idleRig(t *testing.T, dir string, opts store.Options, resolver Resolver, wa
 	if err != nil {
 		t.Fatal(err)
 	}
+	now := opts.Now
+	if now == nil {
+		now = func() time.Time { return time.Unix(1_800_000_000, 0) }
+	}
 	m, err := New(Config{
 		Cluster: "test", REST: &rest.Config{Host: "https://127.0.0.1:1"}, Store: st,
 		Resolver: resolver,
 		Logger:   slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),
-		Now: func() time.Time { return time.Unix(1_800_000_000, 0) },
+		Now: now,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -1,12 +1,9 @@
 package pipeline
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +11,6 @@ import (
 
 	"github.com/watcherd/watcherd/internal/committest"
 	"github.com/watcherd/watcherd/internal/plan"
-	"github.com/watcherd/watcherd/internal/query"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/store/layout"
@@ -105,19 +101,7 @@ func (l *life) delete(name, version string) {
 // queued are the events that a sink has yet to take.
 func (l *life) queued(sink string) (list []string) {
 	l.Helper()
-	q, err := l.Store.Queue(sink)
-	if err != nil {
-		l.Fatal(err)
-	}
-	items, err := q.Read(0, 1000, 1<<20)
-	if err != nil {
-		l.Fatal(err)
-	}
-	for _, it := range items {
-		e, err := query.Decode(l.m.inflater, sink, it)
-		if err != nil {
-			l.Fatal(err)
-		}
+	for _, e := range l.given(sink) {
 		text := fmt.Sprintf("%s %s %s", e.Type, e.Name, e.ResourceVersion)
 		if e.Type == event.Gap {
 			text = "gap " + e.Gap.Cause
@@ -245,18 +229,11 @@ func TestGapOfAnAbsence(t *testing.T) {
 	l.apply([]route.Spec{leadTo("mine", "true", "a"), leadTo("all", "", "b")})
 	l.apply([]route.Spec{leadTo("all", "", "b")})
 	l.apply([]route.Spec{leadTo("mine", "true", "a"), leadTo("all", "", "b")})
-	q, err := l.Store.Queue("a")
-	if err != nil {
-		t.Fatal(err)
+	given := l.given("a")
+	if len(given) != 1 {
+		t.Fatalf("%d events", len(given))
 	}
-	items, err := q.Read(0, 10, 1<<20)
-	if err != nil || len(items) != 1 {
-		t.Fatalf("%d events, %v", len(items), err)
-	}
-	e, err := query.Decode(l.m.inflater, "a", items[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := given[0]
 	if e.Gap == nil || e.Gap.Watch != "w" || e.Gap.Resource.String() != "pods.v1" || !e.Gap.From.Before(now) || e.Gap.To.IsZero() {
 		t.Errorf("gap %+v", e.Gap)
 	}
@@ -287,7 +264,7 @@ func TestPutBackOverDamage(t *testing.T) {
 				}
 			})
 			t.Run("tables", func(t *testing.T) { newLife(t, dir) }) // its log becomes tables
-			damageLog(t, dir)
+			damageTables(t, dir, []byte{layout.PrefixLog, 0, 6})    // sequences are microseconds
 			l := newLife(t, dir)
 			l.apply(both, func(s *plan.Sink) { s.StartFrom = from })
 			got := l.queued("a")
@@ -304,37 +281,4 @@ func TestPutBackOverDamage(t *testing.T) {
 			}
 		})
 	}
-}
-
-// damageLog flips a bit in the middle of the log's records on disk. The store must be closed.
-func damageLog(t *testing.T, dir string) {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "db", "*.sst"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range files {
-		content, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var places []int
-		for at := 0; ; {
-			i := bytes.Index(content[at:], []byte{layout.PrefixLog, 0, 6}) // sequences are microseconds
-			if i < 0 {
-				break
-			}
-			places = append(places, at+i)
-			at += i + 1
-		}
-		if len(places) < 4 {
-			continue
-		}
-		content[places[len(places)/2]+20] ^= 0x55
-		if err := os.WriteFile(path, content, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	t.Fatal("no table has the log")
 }

@@ -438,8 +438,11 @@ func (w *world) waits() string {
 			mark = key + " " + string(value)
 		}
 		return nil
-	}); err != nil || mark != "" {
-		return fmt.Sprint(mark, err)
+	}); err != nil {
+		return err.Error()
+	}
+	if mark != "" {
+		return mark
 	}
 	for name := range w.receivers {
 		if list := w.faults(name); len(list) > 0 {
