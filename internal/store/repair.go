@@ -263,13 +263,8 @@ func (s *Store) restate(lost, uncounted []layout.Range) error {
 	}
 	queues := s.sinks.all()
 	for _, q := range queues {
-		q.settling.Lock()
+		defer q.lockSettling()()
 	}
-	defer func() {
-		for _, q := range queues {
-			q.settling.Unlock()
-		}
-	}()
 	b := s.db.NewBatch()
 	errs := []error{b.Set(layout.RepairKey(), layout.AppendRanges(nil, uncounted), nil)}
 	for _, r := range lost {
@@ -416,8 +411,7 @@ func (q *Queue) recountEntries(r layout.Range) error {
 	if !ok {
 		return nil
 	}
-	q.settling.Lock()
-	defer q.settling.Unlock()
+	defer q.lockSettling()()
 	b := q.s.db.NewBatch()
 	q.mu.Lock()
 	before, head, tail := q.total.Count, q.window.head(), q.tail
@@ -485,8 +479,7 @@ func (q *Queue) recountLetters(r layout.Range) error {
 		return q.s.failure
 	}
 	defer func() { <-q.s.appending }()
-	q.settling.Lock()
-	defer q.settling.Unlock()
+	defer q.lockSettling()()
 	var found layout.Counter
 	lower, upper := layout.SinkRange(layout.PrefixDeadLetter, q.id)
 	err := salvage.Scan(q.s.db, lower, upper, func(_, value []byte) error {

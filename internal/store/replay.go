@@ -186,8 +186,7 @@ func (s *Store) enqueueChunk(q *Queue, entries []layout.Entry, rewrites uint64, 
 		return b.err
 	}
 	b.hold()
-	q.settling.Lock() // the queue is rewritten after the log
-	defer q.settling.Unlock()
+	defer q.lockSettling()() // the queue is rewritten after the log
 	if rewrites != s.rewrites.Load() {
 		return errRewritten
 	}

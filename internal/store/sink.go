@@ -151,8 +151,7 @@ func (s *Store) PurgeSink(name string) error {
 		return b.err
 	}
 	b.hold()
-	q.settling.Lock()
-	defer q.settling.Unlock()
+	defer q.lockSettling()()
 	for _, prefix := range []byte{layout.PrefixQueue, layout.PrefixDeadLetter, layout.PrefixPin} {
 		lower, upper := layout.SinkRange(prefix, q.id)
 		b.misuseIf(b.pb.DeleteRange(lower, upper, nil))
