@@ -68,14 +68,17 @@ func (r *Replica) Fresh() bool { return r.fresh }
 // Err is nil until a write fails; then the process must restart.
 func (r *Replica) Err() error { return r.s.Err() }
 
-// Apply writes an entry, after which the directory is at p. A crash may undo it.
+// Apply writes an entry, which may be empty, after which the directory is at p. A crash may undo it.
 func (r *Replica) Apply(p Position, batch []byte) error {
 	if err := r.s.use(); err != nil {
 		return err
 	}
 	defer r.s.life.leave()
 	b := r.s.db.NewBatch()
-	err := b.SetRepr(append([]byte(nil), batch...))
+	var err error
+	if len(batch) > 0 {
+		err = b.SetRepr(append([]byte(nil), batch...))
+	}
 	if err == nil {
 		err = setPosition(b, p)
 	}
