@@ -141,8 +141,8 @@ func (j *Client) resolve(ctx context.Context, m *nats.Msg, last uint64, failure 
 	switch {
 	case err != nil:
 		return false, fmt.Errorf("%w (and then %w)", failure, err)
-	case x.Last > last:
-		return false, fmt.Errorf("%w: another replica writes the journal, the stream %s ends at %d", store.ErrStolen, j.Stream, x.Last)
+	case x.First > last+1:
+		return false, fmt.Errorf("%w: another replica writes the journal, and has trimmed the stream %s up to %d", store.ErrStolen, j.Stream, x.First)
 	case x.Last < last:
 		return false, fmt.Errorf("%w: the stream %s has lost entries, it ends at %d and had %d", ErrDiverged, j.Stream, x.Last, last)
 	}
