@@ -81,11 +81,11 @@ func (s *sum) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// after is the checksum of an entry that follows one with the checksum prev.
-func after(prev, term uint64, kind Kind, batch []byte) uint64 {
+// after is the checksum of an entry that follows one with the checksum prev. No two writers make the same.
+func after(prev, term uint64, kind Kind, writer string, batch []byte) uint64 {
 	d := xxhash.New()
 	_, _ = d.Write(binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, prev), term))
-	_, _ = d.WriteString(string(kind))
+	_, _ = d.WriteString(string(kind) + " " + writer + " ")
 	_, _ = d.Write(batch)
 	return d.Sum64()
 }
@@ -226,11 +226,13 @@ func (a *assembly) add(seq uint64, f frame, part []byte, prev store.Position) (*
 		Kind:     f.Kind, Replica: f.Replica, Batch: batch,
 	}
 	switch {
+	case prev.Last == 0 && f.Prev != 0:
+		return nil, fmt.Errorf("%w: it began with a store that had records already", ErrTrimmed)
 	case uint64(f.Prev) != prev.Sum:
 		return nil, fmt.Errorf("%w: the entry at sequence %d does not follow the one at %d", ErrDiverged, a.first, prev.First)
 	case f.Kind == Term && f.Term <= prev.Term, f.Kind != Term && f.Term != prev.Term:
 		return nil, fmt.Errorf("%w: term %d follows term %d at sequence %d", ErrDiverged, f.Term, prev.Term, seq)
-	case after(prev.Sum, f.Term, f.Kind, batch) != e.Sum:
+	case after(prev.Sum, f.Term, f.Kind, f.Writer, batch) != e.Sum:
 		return nil, fmt.Errorf("%w: the checksum of the entry at sequence %d is wrong", ErrDiverged, a.first)
 	}
 	return e, nil

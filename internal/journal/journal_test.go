@@ -48,7 +48,7 @@ func configOf(t *testing.T, stream string, nodes ...*natstest.Node) journal.Conf
 	t.Helper()
 	c := journal.Config{
 		NATS: natsclient.Config{Name: t.Name(), Timeout: 2 * time.Second, Log: slog.New(slog.DiscardHandler)}, Stream: stream,
-		Replicas: len(nodes), MaxBytes: 64 << 20, Keys: keysOf(t, "0123456789abcdef"), Log: slog.New(slog.DiscardHandler),
+		Replicas: len(nodes), MaxBytes: 1 << 30, Keys: keysOf(t, "0123456789abcdef"), Log: slog.New(slog.DiscardHandler),
 	}
 	for _, n := range nodes {
 		c.NATS.URLs = append(c.NATS.URLs, n.URL)
@@ -82,7 +82,7 @@ func contend(t *testing.T, j *journal.Client, at store.Position) (*journal.Write
 	r := j.Read(at)
 	defer r.Close()
 	got := read(t, r)
-	w, e, err := r.Contend(t.Context(), t.Name())
+	w, e, err := r.Contend(t.Context(), t.Name(), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -256,7 +256,7 @@ func TestOthersPast(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	forged := &nats.Msg{Subject: real.Subject, Header: real.Header, Data: bytes.Clone(real.Data)}
+	forged := &nats.Msg{Subject: real.Subject, Header: nats.Header{"Watcherd-Entry": real.Header["Watcherd-Entry"]}, Data: bytes.Clone(real.Data)}
 	forged.Data[len(forged.Data)-1] ^= 1
 	if _, err := js.PublishMsg(t.Context(), forged); err != nil {
 		t.Fatal(err)

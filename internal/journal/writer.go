@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -26,9 +27,13 @@ type Writer struct {
 
 // Contend begins a term as the writer behind what r has read, with everything it has in a directory. It returns the
 // entry that says so, which the directory needs, too; [store.ErrStolen] if there is more in the stream.
-func (r *Reader) Contend(ctx context.Context, replica string) (*Writer, *Entry, error) {
+// A directory that is in no journal but has records begins one: no directory without them can follow.
+func (r *Reader) Contend(ctx context.Context, replica string, fresh bool) (*Writer, *Entry, error) {
 	w := &Writer{j: r.j, replica: replica, id: rand.Text(), at: r.at, last: r.seen}
 	w.at.Term++
+	if !fresh && r.at.Last == 0 {
+		w.at.Sum = mathrand.Uint64() | 1
+	}
 	e, err := w.append(ctx, Term, nil)
 	if err != nil {
 		return nil, nil, err
@@ -60,7 +65,7 @@ func (w *Writer) Age() time.Duration {
 
 func (w *Writer) append(ctx context.Context, kind Kind, batch []byte) (*Entry, error) {
 	e := &Entry{Kind: kind, Replica: w.replica, Batch: batch}
-	e.Term, e.Sum = w.at.Term, after(w.at.Sum, w.at.Term, kind, batch)
+	e.Term, e.Sum = w.at.Term, after(w.at.Sum, w.at.Term, kind, w.id, batch)
 	f := frame{Kind: kind, Term: e.Term, Replica: w.replica, Writer: w.id, Prev: sum(w.at.Sum), Sum: sum(e.Sum)}
 	headers, bodies, err := w.j.Keys.parts(f, batch, int(w.j.conn.MaxPayload()))
 	if err != nil {
