@@ -31,6 +31,8 @@ const (
 	ackDelay = 100 * time.Millisecond
 	// groupBytes is the size up to which waiting batches become one entry of the journal.
 	groupBytes = 1 << 20
+	// idleAfter is how long a journal is silent before an empty entry says that its writer lives.
+	idleAfter = time.Second
 )
 
 // sequencer appends the batches of a store to its journal, and applies them to the directory in that order. Batches
@@ -115,8 +117,11 @@ func (q *Queue) lockSettling() (unlock func()) {
 func (s *Store) sequence() {
 	q := s.sequencer
 	var later <-chan time.Time
+	idle := time.NewTicker(idleAfter)
+	defer idle.Stop()
 	for {
 		var group []write
+		var alive bool
 		select {
 		case w := <-s.writes:
 			group = append(group, w)
@@ -126,8 +131,12 @@ func (s *Store) sequence() {
 			}
 			continue
 		case <-later:
+		case <-idle.C:
+			alive = true
 		case <-s.life.ended:
-			s.appendGroup(nil)
+			s.appendGroup(nil, false)
+			return
+		case <-s.failed:
 			return
 		}
 		later = nil
@@ -141,17 +150,22 @@ func (s *Store) sequence() {
 			}
 			break
 		}
-		s.appendGroup(group)
+		s.appendGroup(group, alive)
+		idle.Reset(idleAfter)
 	}
 }
 
-// appendGroup appends and applies acks and batches together, and answers those who wait.
-func (s *Store) appendGroup(group []write) {
+// appendGroup appends and applies acks and batches together, and answers those who wait. With alive, it appends an
+// entry even if that is empty.
+func (s *Store) appendGroup(group []write, alive bool) {
 	q := s.sequencer
 	q.mu.Lock()
 	b := q.acks
 	q.acks = nil
 	q.mu.Unlock()
+	if b == nil && alive {
+		b = s.db.NewBatch()
+	}
 	var errs []error
 	for _, w := range group {
 		switch {
