@@ -82,7 +82,7 @@ func contend(t *testing.T, j *journal.Client, at store.Position) (*journal.Write
 	r := j.Read(at)
 	defer r.Close()
 	got := read(t, r)
-	w, e, err := r.Contend(t.Context(), t.Name(), true)
+	w, e, err := r.Contend(t.Context(), t.Name())
 	if err != nil {
 		t.Fatal(err)
 	}

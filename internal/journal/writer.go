@@ -27,13 +27,26 @@ type Writer struct {
 
 // Contend begins a term as the writer behind what r has read, with everything it has in a directory. It returns the
 // entry that says so, which the directory needs, too; [store.ErrStolen] if there is more in the stream.
-// A directory that is in no journal but has records begins one: no directory without them can follow.
-func (r *Reader) Contend(ctx context.Context, replica string, fresh bool) (*Writer, *Entry, error) {
+func (r *Reader) Contend(ctx context.Context, replica string) (*Writer, *Entry, error) {
 	w := &Writer{j: r.j, replica: replica, id: rand.Text(), at: r.at, last: r.seen}
 	w.at.Term++
-	if !fresh && r.at.Last == 0 {
-		w.at.Sum = mathrand.Uint64() | 1
+	e, err := w.append(ctx, Term, nil)
+	if err != nil {
+		return nil, nil, err
 	}
+	return w, e, nil
+}
+
+// Begin begins a journal with a directory that has records and is in none, behind all that the stream has. Only copies
+// of the directory can follow.
+func (j *Client) Begin(ctx context.Context, replica string) (*Writer, *Entry, error) {
+	x, err := j.Extent(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	w := &Writer{j: j, replica: replica, id: rand.Text(), last: x.Last}
+	w.at.Term = x.Last + 1 // there were fewer terms than messages
+	w.at.Sum = mathrand.Uint64() | 1
 	e, err := w.append(ctx, Term, nil)
 	if err != nil {
 		return nil, nil, err

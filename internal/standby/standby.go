@@ -165,9 +165,13 @@ func (m *Member) Lead(ctx context.Context) (_ *store.Store, err error) {
 	}
 	f := follower{Member: m, replica: replica, reader: m.client.Read(at)}
 	defer f.reader.Close()
-	w, err := f.follow(ctx)
+	follow := f.follow
+	if at.Last == 0 && !replica.Fresh() {
+		follow = f.begin
+	}
+	w, err := follow(ctx)
 	if err != nil {
-		return nil, err
+		return nil, advise(err)
 	}
 	m.writer = w
 	if err := errors.Join(replica.Sync(), replica.Close()); err != nil {
@@ -251,6 +255,67 @@ func (f *follower) follow(ctx context.Context) (*journal.Writer, error) {
 	return nil, ctx.Err()
 }
 
+// begin begins a journal with a directory that has records and is in none: in an empty stream, or where that was asked
+// for.
+func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
+	for ctx.Err() == nil {
+		x, err := f.client.Extent(ctx)
+		switch {
+		case err != nil:
+		case x.Last > 0 && !adopted(f.cfg.Dir):
+			return nil, fmt.Errorf("%w: the store has records and is in no journal, the stream %s has %d messages", journal.ErrDiverged, f.client.Stream, x.Last)
+		default:
+			var w *journal.Writer
+			var e *journal.Entry
+			if w, e, err = f.client.Begin(ctx, f.id); err == nil {
+				if err = f.apply(e); err == nil {
+					err = f.replica.Sync()
+				}
+				return w, errors.Join(err, os.RemoveAll(adoptFile(f.cfg.Dir)))
+			}
+		}
+		if final(err) {
+			return nil, err
+		}
+		f.fails(err)
+		select {
+		case <-time.After(readWait):
+		case <-ctx.Done():
+		}
+	}
+	return nil, ctx.Err()
+}
+
+// advise adds what to do about an error that ends a replica.
+func advise(err error) error {
+	switch {
+	case errors.Is(err, journal.ErrTrimmed):
+		return fmt.Errorf("%w; replace the store of this replica by a copy of the leader's (watcherd store backup)", err)
+	case errors.Is(err, journal.ErrDiverged):
+		return fmt.Errorf("%w; compare the replicas (watcherd store check prints their positions), run watcherd store adopt on the one that is furthest, and give copies of it to the others", err)
+	}
+	return err
+}
+
+func adoptFile(dir string) string { return filepath.Join(dir, "ADOPT") }
+
+func adopted(dir string) bool {
+	_, err := os.Stat(adoptFile(dir))
+	return err == nil
+}
+
+// Adopt has the store in a directory, which no process uses, begin a journal anew when it is opened next, behind what the
+// stream has. Other replicas do not follow until they have a copy of it.
+func Adopt(dir string) error {
+	if _, err := os.Stat(dir); err != nil {
+		return err
+	}
+	if err := store.Forget(dir, store.Options{}); err != nil {
+		return err
+	}
+	return os.WriteFile(adoptFile(dir), nil, 0o600)
+}
+
 // final reports whether reading again is of no use.
 func final(err error) bool {
 	return errors.Is(err, journal.ErrDiverged) || errors.Is(err, journal.ErrTrimmed) || errors.Is(err, journal.ErrKey) ||
@@ -294,20 +359,17 @@ func (f *follower) idle(ctx context.Context) (*journal.Writer, error) {
 		f.cfg.Log.Info("the journal is read again")
 	}
 	f.note(func(s *State) { s.Heard = time.Now() })
-	state, patience := f.State(), f.cfg.TakeOverAfter
+	patience := f.cfg.TakeOverAfter
 	switch {
-	case f.resigned, state.Leader == f.id:
+	case f.resigned, f.State().Leader == f.id:
 		patience = 0
-	case f.reader.At().Last > 0:
-	case f.replica.Fresh():
+	case f.reader.At().Last == 0:
 		patience *= 2 // the first term is of a replica that has records, if there is one
-	default:
-		patience = 0
 	}
 	if time.Since(f.alive) < patience {
 		return nil, nil //nolint:nilnil // as documented
 	}
-	w, e, err := f.reader.Contend(ctx, f.id, f.replica.Fresh())
+	w, e, err := f.reader.Contend(ctx, f.id)
 	if errors.Is(err, store.ErrStolen) {
 		f.alive, f.resigned = time.Now(), false
 		return nil, nil //nolint:nilnil // as documented
