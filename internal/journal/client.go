@@ -10,12 +10,13 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/watcherd/watcherd/internal/natsclient"
+	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient"
+	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
 
 // Config is where the journal is.
 type Config struct {
-	NATS   natsclient.Config
+	NATS   natsconfig.Config
 	Stream string
 	// Replicas and MaxBytes are those of the stream, if Open makes it.
 	Replicas int
@@ -44,7 +45,7 @@ const repeatAfter = 100 * time.Millisecond
 // against.
 func Open(ctx context.Context, c Config) (*Client, error) {
 	j := &Client{Config: c, closed: make(chan struct{})}
-	conn, err := c.NATS.Connect(&j.line,
+	conn, err := natsclient.Connect(&c.NATS, &j.line,
 		nats.ClosedHandler(func(*nats.Conn) { close(j.closed) }),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
@@ -65,7 +66,7 @@ func Open(ctx context.Context, c Config) (*Client, error) {
 		err = j.look(ctx)
 	}
 	if err != nil {
-		j.Close()
+		j.Close() //nolint:contextcheck // it is closed whatever ends ctx
 		return nil, err
 	}
 	return j, nil
@@ -81,7 +82,7 @@ func (j *Client) Close() {
 	<-j.closed
 }
 
-// ErrStream: the stream is not one that keeps a journal.
+// ErrStream means that the stream is not one that keeps a journal.
 var ErrStream = errors.New("the stream cannot be the journal")
 
 func (j *Client) subject() string { return "watcherd.journal." + j.Stream }

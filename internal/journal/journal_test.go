@@ -16,9 +16,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/watcherd/watcherd/internal/journal"
-	"github.com/watcherd/watcherd/internal/natsclient"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/testservers/natstest"
+	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
 
 func TestMain(m *testing.M) {
@@ -47,7 +47,7 @@ func keysOf(t *testing.T, secrets ...string) journal.Keys {
 func configOf(t *testing.T, stream string, nodes ...*natstest.Node) journal.Config {
 	t.Helper()
 	c := journal.Config{
-		NATS: natsclient.Config{Name: t.Name(), Timeout: 2 * time.Second, Log: slog.New(slog.DiscardHandler)}, Stream: stream,
+		NATS: natsconfig.Config{Name: t.Name(), Timeout: 2 * time.Second, Log: slog.New(slog.DiscardHandler)}, Stream: stream,
 		Replicas: len(nodes), MaxBytes: 1 << 30, Keys: keysOf(t, "0123456789abcdef"), Log: slog.New(slog.DiscardHandler),
 	}
 	for _, n := range nodes {

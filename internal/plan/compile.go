@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"github.com/watcherd/watcherd/internal/natsclient"
 	"slices"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/watcherd/watcherd/internal/delivery"
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
 
 // Compile makes the state that c asks for; the State may share its strings. The error is a
@@ -70,7 +70,7 @@ func (k *compiler) journal(c *config.Journal) *Journal {
 	}
 	n := &c.NATS
 	j := &Journal{
-		NATS: natsclient.Config{
+		NATS: natsconfig.Config{
 			URLs: n.URLs, User: n.User, Password: secret(n.Password), Token: secret(n.Token),
 			CredentialsFile: n.CredentialsFile, NkeySeedFile: n.NkeySeedFile, TLS: sinks.TLS(n.TLS), Timeout: cmp.Or(n.Timeout, 5*time.Second),
 		},

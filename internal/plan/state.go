@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"github.com/watcherd/watcherd/internal/natsclient"
 	"reflect"
 	"slices"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/watcherd/watcherd/internal/route"
 	"github.com/watcherd/watcherd/internal/selector"
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
 
 // State is what a configuration asks for. It is immutable.
@@ -83,7 +83,7 @@ type Store struct {
 
 // Journal is where the store's journal is.
 type Journal struct {
-	NATS              natsclient.Config // without name, folder and log
+	NATS              natsconfig.Config // without name, folder and log
 	Stream            string
 	Replicas          int
 	MaxBytes          int64

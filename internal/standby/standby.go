@@ -24,6 +24,7 @@ import (
 
 	"github.com/watcherd/watcherd/internal/journal"
 	"github.com/watcherd/watcherd/internal/prom"
+	"github.com/watcherd/watcherd/internal/replica"
 	"github.com/watcherd/watcherd/internal/store"
 )
 
@@ -45,8 +46,7 @@ type Config struct {
 // MinTakeOver is the least time-out: a leader writes each second.
 const MinTakeOver = 3 * time.Second
 
-// Member is this process among the replicas. Call Lead, then Run while the store is open, then
-// Close after it. The other methods may be called from any goroutine.
+// Member is a [replica.Member].
 type Member struct {
 	cfg     Config
 	id      string
@@ -56,17 +56,7 @@ type Member struct {
 	store   *store.Store    // as above
 
 	mu    sync.Mutex
-	state State // guarded by mu
-}
-
-// State is what a replica knows.
-type State struct {
-	Replica string
-	Leads   bool
-	Leader  string // the replica whose entries are the newest; "" if none was read yet
-	Term    uint64
-	Last    uint64    // sequence of the last entry in the directory
-	Heard   time.Time // when this replica last knew that it has all there is; zero: never
+	state replica.State // guarded by mu
 }
 
 // New makes a Member; it connects in Lead.
@@ -94,13 +84,13 @@ func New(c Config) (*Member, error) {
 }
 
 // State is the replica's now.
-func (m *Member) State() State {
+func (m *Member) State() replica.State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state
 }
 
-func (m *Member) note(f func(*State)) {
+func (m *Member) note(f func(*replica.State)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f(&m.state)
@@ -150,23 +140,23 @@ func identity(dir, host string) (string, error) {
 // Lead follows the journal until this replica leads, and returns the open store. Errors are final: the
 // directory is not of this journal, cannot be opened or fails; or ctx is done.
 func (m *Member) Lead(ctx context.Context) (_ *store.Store, err error) {
-	replica, err := store.OpenReplica(m.cfg.Dir, m.cfg.Options)
+	folder, err := store.OpenReplica(m.cfg.Dir, m.cfg.Options)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, replica.Close()) }()
+	defer func() { err = errors.Join(err, folder.Close()) }()
 	if m.id, err = identity(m.cfg.Dir, m.cfg.Host); err != nil {
 		return nil, err
 	}
-	at := replica.Position()
-	m.note(func(s *State) { s.Replica, s.Term, s.Last = m.id, at.Term, at.Last })
+	at := folder.Position()
+	m.note(func(s *replica.State) { s.Replica, s.Term, s.Last = m.id, at.Term, at.Last })
 	if m.client, err = m.connect(ctx); err != nil {
 		return nil, err
 	}
-	f := follower{Member: m, replica: replica, reader: m.client.Read(at)}
+	f := follower{Member: m, folder: folder, reader: m.client.Read(at)}
 	defer f.reader.Close()
 	follow := f.follow
-	if at.Last == 0 && !replica.Fresh() {
+	if at.Last == 0 && !folder.Fresh() {
 		follow = f.begin
 	}
 	w, err := follow(ctx)
@@ -174,14 +164,14 @@ func (m *Member) Lead(ctx context.Context) (_ *store.Store, err error) {
 		return nil, advise(err)
 	}
 	m.writer = w
-	if err := errors.Join(replica.Sync(), replica.Close()); err != nil {
+	if err := errors.Join(folder.Sync(), folder.Close()); err != nil {
 		return nil, err
 	}
 	if m.store, err = m.cfg.Open(w); err != nil {
 		return nil, err
 	}
-	m.note(func(s *State) { s.Leads, s.Leader, s.Term = true, m.id, replica.Position().Term })
-	m.cfg.Log.Info("this replica leads", "replica", m.id, "term", replica.Position().Term)
+	m.note(func(s *replica.State) { s.Leads, s.Leader, s.Term = true, m.id, folder.Position().Term })
+	m.cfg.Log.Info("this replica leads", "replica", m.id, "term", folder.Position().Term)
 	return m.store, nil
 }
 
@@ -208,8 +198,8 @@ func (m *Member) connect(ctx context.Context) (*journal.Client, error) {
 // follower is the state of Lead.
 type follower struct {
 	*Member
-	replica *store.Replica
-	reader  *journal.Reader
+	folder *store.Replica
+	reader *journal.Reader
 
 	alive    time.Time // last sign of a leader, or of a journal that has none itself
 	resigned bool
@@ -247,7 +237,7 @@ func (f *follower) follow(ctx context.Context) (*journal.Writer, error) {
 		}
 		if time.Since(synced) > syncEvery {
 			synced = time.Now()
-			if err := f.replica.Sync(); err != nil {
+			if err := f.folder.Sync(); err != nil {
 				return nil, err
 			}
 		}
@@ -269,7 +259,7 @@ func (f *follower) begin(ctx context.Context) (*journal.Writer, error) {
 			var e *journal.Entry
 			if w, e, err = f.client.Begin(ctx, f.id); err == nil {
 				if err = f.apply(e); err == nil {
-					err = f.replica.Sync()
+					err = f.folder.Sync()
 				}
 				return w, errors.Join(err, os.RemoveAll(adoptFile(f.cfg.Dir)))
 			}
@@ -331,11 +321,11 @@ func (f *follower) fails(err error) {
 }
 
 func (f *follower) apply(e *journal.Entry) error {
-	if err := f.replica.Apply(e.Position, e.Batch); err != nil {
+	if err := f.folder.Apply(e.Position, e.Batch); err != nil {
 		return err
 	}
 	f.alive, f.resigned = time.Now(), e.Kind == journal.Resign
-	f.note(func(s *State) {
+	f.note(func(s *replica.State) {
 		if s.Leader != e.Replica {
 			f.cfg.Log.Info("this replica follows", "leader", e.Replica, "term", e.Term)
 		}
@@ -358,7 +348,7 @@ func (f *follower) idle(ctx context.Context) (*journal.Writer, error) {
 		f.failing = false
 		f.cfg.Log.Info("the journal is read again")
 	}
-	f.note(func(s *State) { s.Heard = time.Now() })
+	f.note(func(s *replica.State) { s.Heard = time.Now() })
 	patience := f.cfg.TakeOverAfter
 	switch {
 	case f.resigned, f.State().Leader == f.id:
@@ -396,7 +386,7 @@ func (m *Member) Run(ctx context.Context) error {
 		if err != nil {
 			return cmp.Or(m.store.Err(), err)
 		}
-		m.note(func(s *State) { s.Last = durable.Last })
+		m.note(func(s *replica.State) { s.Last = durable.Last })
 		if err := m.trim(ctx, durable); err != nil && ctx.Err() == nil {
 			m.cfg.Log.Warn("the journal is not trimmed", "error", err)
 		}

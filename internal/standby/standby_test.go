@@ -17,11 +17,11 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/watcherd/watcherd/internal/journal"
-	"github.com/watcherd/watcherd/internal/natsclient"
 	"github.com/watcherd/watcherd/internal/standby"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/internal/store/layout"
 	"github.com/watcherd/watcherd/internal/testservers/natstest"
+	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
 
 func TestMain(m *testing.M) {
@@ -68,7 +68,7 @@ func (g *group) lead(r *replica) error {
 	}
 	c := standby.Config{
 		Journal: journal.Config{
-			NATS: natsclient.Config{Name: g.t.Name(), Timeout: 2 * time.Second, Log: slog.New(slog.DiscardHandler)}, Stream: "J",
+			NATS: natsconfig.Config{Name: g.t.Name(), Timeout: 2 * time.Second, Log: slog.New(slog.DiscardHandler)}, Stream: "J",
 			Replicas: len(g.nodes), MaxBytes: 1 << 30, Keys: keys, Log: slog.New(slog.DiscardHandler),
 		},
 		Dir: r.dir, TakeOverAfter: g.takeOver, Host: "test", Log: slog.New(slog.DiscardHandler), Registerer: prometheus.NewRegistry(),

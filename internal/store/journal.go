@@ -51,7 +51,7 @@ type sequencer struct {
 
 func newSequencer(j Journal) *sequencer {
 	q := &sequencer{journal: j, due: make(chan struct{}, 1)}
-	q.ctx, q.cancel = context.WithCancel(context.Background())
+	q.ctx, q.cancel = context.WithCancel(context.Background()) //nolint:gosec // cancelled by Close
 	return q
 }
 

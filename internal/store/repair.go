@@ -262,9 +262,15 @@ func (s *Store) restate(lost, uncounted []layout.Range) error {
 		defer func() { <-s.appending }()
 	}
 	queues := s.sinks.all()
+	var unlock []func()
 	for _, q := range queues {
-		defer q.lockSettling()()
+		unlock = append(unlock, q.lockSettling())
 	}
+	defer func() {
+		for _, f := range unlock {
+			f()
+		}
+	}()
 	b := s.db.NewBatch()
 	errs := []error{b.Set(layout.RepairKey(), layout.AppendRanges(nil, uncounted), nil)}
 	for _, r := range lost {
@@ -411,7 +417,8 @@ func (q *Queue) recountEntries(r layout.Range) error {
 	if !ok {
 		return nil
 	}
-	defer q.lockSettling()()
+	unlock := q.lockSettling()
+	defer unlock()
 	b := q.s.db.NewBatch()
 	q.mu.Lock()
 	before, head, tail := q.total.Count, q.window.head(), q.tail
@@ -479,7 +486,8 @@ func (q *Queue) recountLetters(r layout.Range) error {
 		return q.s.failure
 	}
 	defer func() { <-q.s.appending }()
-	defer q.lockSettling()()
+	unlock := q.lockSettling()
+	defer unlock()
 	var found layout.Counter
 	lower, upper := layout.SinkRange(layout.PrefixDeadLetter, q.id)
 	err := salvage.Scan(q.s.db, lower, upper, func(_, value []byte) error {

@@ -186,7 +186,8 @@ func (s *Store) enqueueChunk(q *Queue, entries []layout.Entry, rewrites uint64, 
 		return b.err
 	}
 	b.hold()
-	defer q.lockSettling()() // the queue is rewritten after the log
+	unlock := q.lockSettling() // the queue is rewritten after the log
+	defer unlock()
 	if rewrites != s.rewrites.Load() {
 		return errRewritten
 	}

@@ -89,7 +89,8 @@ func (q *Queue) RewriteQueue(after uint64, rewrite Rewrite) (last uint64, rewrit
 	defer s.life.leave()
 	last, end = after, true
 	b := s.db.NewBatch()
-	defer q.lockSettling()() // entries are not removed before the write
+	unlock := q.lockSettling() // entries are not removed before the write
+	defer unlock()
 	q.mu.Lock()
 	lower := layout.AppendSinkKey(nil, layout.PrefixQueue, q.id, max(after+1, q.window.head()))
 	q.mu.Unlock()
@@ -142,7 +143,8 @@ func (q *Queue) RewriteDeadLetters(after uint64, rewrite Rewrite) (last uint64, 
 	}
 	b.hold() // excludes settle
 	// Letters made with a payload from before the rewrite of the log come first.
-	defer q.lockSettling()()
+	unlock := q.lockSettling()
+	defer unlock()
 	last, end = after, true
 	var change layout.Counter
 	size := 0

@@ -151,7 +151,8 @@ func (s *Store) PurgeSink(name string) error {
 		return b.err
 	}
 	b.hold()
-	defer q.lockSettling()()
+	unlock := q.lockSettling()
+	defer unlock()
 	for _, prefix := range []byte{layout.PrefixQueue, layout.PrefixDeadLetter, layout.PrefixPin} {
 		lower, upper := layout.SinkRange(prefix, q.id)
 		b.misuseIf(b.pb.DeleteRange(lower, upper, nil))

@@ -21,14 +21,13 @@ import (
 	"github.com/watcherd/watcherd/internal/admin"
 	"github.com/watcherd/watcherd/internal/atapi"
 	"github.com/watcherd/watcherd/internal/commit"
-	"github.com/watcherd/watcherd/internal/journal"
 	"github.com/watcherd/watcherd/internal/ledger"
 	"github.com/watcherd/watcherd/internal/pipeline"
 	"github.com/watcherd/watcherd/internal/plan"
 	"github.com/watcherd/watcherd/internal/prom"
 	"github.com/watcherd/watcherd/internal/redact"
 	"github.com/watcherd/watcherd/internal/reload"
-	"github.com/watcherd/watcherd/internal/standby"
+	"github.com/watcherd/watcherd/internal/replica"
 	"github.com/watcherd/watcherd/internal/store"
 	"github.com/watcherd/watcherd/pkg/dynamicfactory"
 	"github.com/watcherd/watcherd/pkg/sinks"
@@ -56,6 +55,9 @@ type Options struct {
 	ClusterName string
 	// Kinds are the kinds of sinks; required. kinds.Builtin has those of the program.
 	Kinds sinks.Kinds
+	// Journal keeps the journal of a configuration with store.journal, which is not valid without:
+	// jetstream.Journal of pkg/watcherd/jetstream.
+	Journal replica.Opener
 	// Logger takes the daemon's log; required.
 	Logger *slog.Logger
 	// Registerer takes the daemon's metrics until Run returns; a new registry if nil.
@@ -241,9 +243,9 @@ type daemon struct {
 	dir     string
 	spool   string
 	open    opener
-	store   *store.Store    // nil until it is open
-	member  *standby.Member // nil without a journal
-	local   *admin.Local    // for Foreground; nil without one
+	store   *store.Store   // nil until it is open
+	member  replica.Member // nil without a journal
+	local   *admin.Local   // for Foreground; nil without one
 	log     *slog.Logger
 }
 
@@ -362,35 +364,22 @@ func (d *daemon) openOrFollow(ctx context.Context, st *plan.State) (_ *plan.Stat
 	return now, nil
 }
 
-func (d *daemon) newMember(st *plan.State) (*standby.Member, error) {
-	j := st.Store.Journal
-	var keys [][]byte
-	for i, from := range append([]sinks.Secret{j.EncryptionKey}, j.OldEncryptionKeys...) {
-		key, err := from.In(d.dir).Value()
-		if err != nil {
-			return nil, fmt.Errorf("%w: store.journal: encryption key %d: %w", ErrConfig, i+1, err)
-		}
-		keys = append(keys, []byte(key))
-	}
-	sealed, err := journal.NewKeys(keys...)
-	if err != nil {
-		return nil, fmt.Errorf("%w: store.journal: an encryption key is too short: %w", ErrConfig, err)
-	}
-	host, err := os.Hostname()
-	if err != nil {
-		return nil, fmt.Errorf("name of this host: %w", err)
+func (d *daemon) newMember(st *plan.State) (replica.Member, error) {
+	if d.Journal == nil {
+		return nil, fmt.Errorf("%w: store.journal: this program keeps no journal; it must set watcherd.Options.Journal", ErrConfig)
 	}
 	if err := makePrivate(st.Store.Path, d.log); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrStoreOpen, err)
 	}
-	nats := j.NATS
-	nats.Name, nats.Dir, nats.Log = "watcherd journal "+host, d.dir, d.log
-	return standby.New(standby.Config{
-		Journal: journal.Config{NATS: nats, Stream: j.Stream, Replicas: j.Replicas, MaxBytes: j.MaxBytes, Keys: sealed, Log: d.log},
-		Dir:     st.Store.Path, Options: storeOptions(st, d.Options),
-		Open:          func(w store.Journal) (*store.Store, error) { return d.open(st, d.Options, w) },
-		TakeOverAfter: j.TakeOverAfter, Host: host, Log: d.log, Registerer: d.Registerer,
+	m, err := d.Journal(replica.Config{
+		Journal: *st.Store.Journal, Dir: d.dir, Path: st.Store.Path, Options: storeOptions(st, d.Options),
+		Open: func(j store.Journal) (*store.Store, error) { return d.open(st, d.Options, j) },
+		Log:  d.log, Registerer: d.Registerer,
 	})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	return m, nil
 }
 
 // build makes the parts that the admin listener shows. It starts nothing.

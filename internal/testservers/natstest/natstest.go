@@ -31,7 +31,7 @@ func Main() bool {
 	}
 	if err := runNode(text); err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		os.Exit(1) //nolint:forbidigo // it is the main function of this process
 	}
 	return true
 }
@@ -71,7 +71,7 @@ func runNode(text string) error {
 	if !s.ReadyForConnections(patience) {
 		return fmt.Errorf("server %s does not start", n.Name)
 	}
-	fmt.Println(s.ClientURL())
+	fmt.Println(s.ClientURL()) //nolint:forbidigo // for the process that began this one
 	_, _ = bufio.NewReader(os.Stdin).ReadByte()
 	return nil
 }
@@ -179,14 +179,17 @@ func StartCluster(t testing.TB) []*Node {
 	t.Helper()
 	var ports []int
 	var routes []string
-	for range 3 { // the servers must know each other's ports beforehand
+	var taken []net.Listener // until all ports are known
+	for range 3 {            // the servers must know each other's ports beforehand
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close()
+		taken = append(taken, l)
 		route := (&url.URL{Scheme: "nats", Host: l.Addr().String()}).String()
 		ports, routes = append(ports, portOf(route)), append(routes, route)
+	}
+	for _, l := range taken {
 		l.Close()
 	}
 	var nodes []*Node

@@ -7,10 +7,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/watcherd/watcherd/internal/natsclient"
 	"github.com/watcherd/watcherd/pkg/sinks"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/solo"
 	"github.com/watcherd/watcherd/pkg/sinks/internal/wire"
+	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
 
 // Config is the `nats` block.
@@ -109,8 +109,8 @@ func (c *Config) Validate() error {
 }
 
 // connection is how to connect, without the sink's name, folder and log.
-func (c *Config) connection() natsclient.Config {
-	out := natsclient.Config{
+func (c *Config) connection() natsconfig.Config {
+	out := natsconfig.Config{
 		URL: c.URL, URLs: c.URLs, User: c.User, CredentialsFile: c.CredentialsFile, NkeySeedFile: c.NkeySeedFile, TLS: c.TLS, Timeout: c.Timeout.Std(),
 	}
 	if c.Password != nil {

@@ -11,8 +11,8 @@ import (
 	client "github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"github.com/watcherd/watcherd/internal/natsclient"
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient"
 )
 
 // session is a connection, which reconnects by itself, and its state.
@@ -70,7 +70,7 @@ func (s *sink) connect() (*session, error) {
 	connection := s.config.connection()
 	connection.Name, connection.Dir, connection.Log = "watcherd "+s.name, s.dir, s.log
 	var err error
-	c.conn, err = connection.Connect(&c.line, s.handlers(c)...)
+	c.conn, err = natsclient.Connect(&connection, &c.line, s.handlers(c)...)
 	if errors.Is(err, natsclient.ErrFiles) {
 		return nil, sinks.Pause(err)
 	}

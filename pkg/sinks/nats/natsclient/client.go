@@ -1,5 +1,4 @@
-// Package natsclient is the connection to NATS of the sink and of the journal: who it is to the
-// servers, whom it trusts, and how it ends although a server does not read.
+// Package natsclient is the connection to NATS of the sink and of the journal, which ends although a server does not read.
 package natsclient
 
 import (
@@ -8,11 +7,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
-	"net/url"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -20,88 +16,14 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/watcherd/watcherd/pkg/sinks"
+	"github.com/watcherd/watcherd/pkg/sinks/nats/natsclient/natsconfig"
 )
-
-// Config is where to connect, and as whom. At most one way to authenticate is set.
-type Config struct {
-	Name string   // of the client, for the servers' operators
-	URL  string   // of a server, without user and password
-	URLs []string // of several of a cluster, instead of URL
-
-	User            string
-	Password, Token sinks.Secret
-	CredentialsFile string // a user's JWT and key, as nsc writes them
-	NkeySeedFile    string
-	TLS             sinks.TLS // if not zero, TLS is demanded
-
-	Timeout time.Duration // of an attempt to connect, and of a round trip
-	Dir     string        // relative files are below it
-	Log     *slog.Logger
-}
-
-// Validate reports every problem as a [sinks.FieldError] with the keys of a config.
-func (c *Config) Validate() error {
-	var errs []error
-	bad := func(path, msg string) { errs = append(errs, &sinks.FieldError{Path: path, Msg: msg}) }
-	switch {
-	case c.URL != "" && len(c.URLs) > 0:
-		bad("urls", "keep one of url and urls")
-	case c.URL == "" && len(c.URLs) == 0:
-		bad("url", "required, for example nats://127.0.0.1:4222")
-	case c.URL != "":
-		errs = append(errs, validateURL("url", c.URL))
-	}
-	for i, u := range c.URLs {
-		errs = append(errs, validateURL("urls["+strconv.Itoa(i)+"]", u))
-	}
-	if c.Timeout <= 0 {
-		bad("timeout", "must be above 0")
-	}
-	var ways []string
-	for _, w := range [...]struct {
-		key string
-		set bool
-	}{
-		{"user", c.User != "" || !c.Password.IsZero()},
-		{"token", !c.Token.IsZero()},
-		{"credentialsFile", c.CredentialsFile != ""},
-		{"nkeySeedFile", c.NkeySeedFile != ""},
-	} {
-		if w.set {
-			ways = append(ways, w.key)
-		}
-	}
-	if (c.User == "") != c.Password.IsZero() {
-		bad("user", "user and password belong together")
-	}
-	if len(ways) > 1 {
-		bad(ways[1], "keep one way to authenticate: "+ways[0]+" is set too")
-	}
-	return errors.Join(append(errs, c.TLS.Validate("tls"))...)
-}
-
-// validateURL never repeats the URL: it may hold a password.
-func validateURL(path, text string) error {
-	u, err := url.Parse(text)
-	if err != nil || u.Hostname() == "" {
-		return &sinks.FieldError{Path: path, Msg: "is not a URL such as nats://127.0.0.1:4222"}
-	}
-	switch u.Scheme {
-	case "nats", "tls", "ws", "wss":
-	default:
-		return &sinks.FieldError{Path: path, Msg: "must begin with nats://, tls://, ws:// or wss://"}
-	}
-	if u.User != nil {
-		return &sinks.FieldError{Path: path, Msg: "must not hold a user, password or token: use user and password or token, which are read from {env: NAME} or {file: PATH}"}
-	}
-	return nil
-}
 
 // Connect makes one attempt at all servers; an error is [ErrFiles] for a secret or a file that
 // cannot be read. The connection reconnects by itself, and buffers nothing meanwhile. To close it,
 // see Line.
-func (c *Config) Connect(line *Line, more ...nats.Option) (*nats.Conn, error) {
-	auth, err := c.auth()
+func Connect(c *natsconfig.Config, line *Line, more ...nats.Option) (*nats.Conn, error) {
+	auth, err := authOf(c)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrFiles, err)
 	}
@@ -136,12 +58,12 @@ func (c *Config) Connect(line *Line, more ...nats.Option) (*nats.Conn, error) {
 	return nats.Connect(cmp.Or(c.URL, strings.Join(c.URLs, ",")), append(options, more...)...)
 }
 
-// ErrFiles marks errors of what Config names: secrets, certificates and keys.
+// ErrFiles marks errors of what the configuration names: secrets, certificates and keys.
 var ErrFiles = errors.New("cannot read the credentials")
 
 // auth returns the option for the way to authenticate, nil for none. Everything
 // is read again at each connection.
-func (c *Config) auth() (nats.Option, error) {
+func authOf(c *natsconfig.Config) (nats.Option, error) {
 	switch {
 	case c.CredentialsFile != "":
 		path := sinks.InDir(c.Dir, c.CredentialsFile)
@@ -156,10 +78,10 @@ func (c *Config) auth() (nats.Option, error) {
 		}
 		return option, nil
 	case !c.Password.IsZero():
-		read, err := c.rereader("password", c.Password.In(c.Dir))
+		read, err := rereader(c, "password", c.Password.In(c.Dir))
 		return nats.UserInfoHandler(func() (string, string) { return c.User, read() }), err
 	case !c.Token.IsZero():
-		read, err := c.rereader("token", c.Token.In(c.Dir))
+		read, err := rereader(c, "token", c.Token.In(c.Dir))
 		return nats.TokenHandler(nats.AuthTokenHandler(read)), err
 	default:
 		return nil, nil //nolint:nilnil // no authentication is a way, too
@@ -168,7 +90,7 @@ func (c *Config) auth() (nats.Option, error) {
 
 // rereader reads the secret now, and returns a function that reads it again and
 // keeps to the last value while that fails.
-func (c *Config) rereader(what string, secret sinks.Secret) (func() string, error) {
+func rereader(c *natsconfig.Config, what string, secret sinks.Secret) (func() string, error) {
 	last, err := secret.Value()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
